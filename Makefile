@@ -1,0 +1,63 @@
+# make demo [FILES="a.mtx ..."]   virtual environment, install, and the main job on real matrices
+# make test                       the same, and the tests            (PYTEST_ARGS="-k cvr" passes options on)
+# make gpu-test                   every test on this machine's GPU with $(PYTHON); writes docs/gpu-report/tests.json
+# make gpu-sanitize               compute-sanitizer over the small tests; logs in docs/gpu-report/
+# make bench                      all generated matrices beside the peers    (BENCH_ARGS="--dtype float32 --json out.json")
+# make lint, make format, make clean
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+PYTEST_ARGS ?= -n auto
+GPU_PYTEST_ARGS ?=
+BENCH_ARGS ?=
+FILES ?=
+
+# The CuPy that fits the driver: CUDA 13 needs driver 580, CUDA 12 needs 525. Empty where there is no NVIDIA driver.
+DRIVER := $(shell nvidia-smi --query-gpu=driver_version --format=csv,noheader 2>/dev/null | head -n 1 | cut -d . -f 1 | grep -E '^[0-9]+$$')
+CUDA := $(if $(DRIVER),$(shell if [ $(DRIVER) -ge 580 ]; then echo cuda13; elif [ $(DRIVER) -ge 525 ]; then echo cuda12; fi))
+comma := ,
+
+.PHONY: demo test gpu-test gpu-sanitize bench lint format clean
+
+demo: $(VENV)/.installed-demo$(if $(CUDA),-$(CUDA))
+	$(BIN)/cvrarray demo $(FILES)
+
+test: $(VENV)/.installed-test
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+gpu-test:
+	@mkdir -p docs/gpu-report
+	$(PYTHON) -m pytest --require-gpu --gpu-report docs/gpu-report/tests.json $(GPU_PYTEST_ARGS)
+
+gpu-sanitize:
+	@mkdir -p docs/gpu-report
+	for tool in memcheck racecheck; do \
+	  compute-sanitizer --tool $$tool --target-processes all --error-exitcode 1 --log-file docs/gpu-report/$$tool.log \
+	    $(PYTHON) -m pytest --require-gpu -m small -q $(GPU_PYTEST_ARGS) || exit 1; \
+	  tail -n 1 docs/gpu-report/$$tool.log; \
+	done
+
+bench: $(VENV)/.installed-demo$(if $(CUDA),-$(CUDA))
+	$(BIN)/cvrarray bench --scale $(if $(CUDA),full,small) $(BENCH_ARGS) $(FILES)
+
+lint: $(VENV)/.installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: $(VENV)/.installed-dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf build dist *.egg-info .pytest_cache .ruff_cache .hypothesis $(VENV)/.installed-*
+
+# One stamp for each set of extras (dashes part them), so that a second run installs nothing.
+$(VENV)/.installed-%: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$(subst -,$(comma),$*)]'
+	@touch $@
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "cvrarray needs Python 3.11 or newer, and $(PYTHON) is not. Name one: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV) || { rm -f $@; \
+	  echo "No virtual environment in $(VENV): on Debian and Ubuntu, apt install python3-venv" >&2; exit 1; }

@@ -1,0 +1,45 @@
+"""Sparse arrays whose ``A @ x`` is fast, on an NVIDIA GPU and on a plain CPU.
+
+Two formats, :class:`CVRArray` and :class:`BBCSRArray`; :func:`asarray` chooses between them, :func:`read` takes a file.
+Names are imported on first use, so that ``import cvrarray`` loads NumPy and nothing heavier.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "CVRArray": "cvr",
+    "BBCSRArray": "bbcsr",
+    "asarray": "_plan",
+    "statistics": "_plan",
+    "read": "_io",
+    "save": "_io",
+    "load": "_io",
+    "generate": "generate",
+}
+
+__all__ = ["BBCSRArray", "CVRArray", "asarray", "generate", "load", "read", "save", "statistics"]
+
+if TYPE_CHECKING:
+    from . import generate
+    from ._io import load, read, save
+    from ._plan import asarray, statistics
+    from .bbcsr import BBCSRArray
+    from .cvr import CVRArray
+
+
+def __getattr__(name: str):
+    if name not in _HOME:
+        raise AttributeError(f"module 'cvrarray' has no attribute {name!r}")
+    module = importlib.import_module(f".{_HOME[name]}", __name__)
+    value = module if name == _HOME[name] else getattr(module, name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

@@ -1,0 +1,224 @@
+"""Every input becomes one canonical CSR: all coercion and validation of matrices lives here.
+
+:func:`as_csr` takes what users hold (SciPy, CuPy, pydata/sparse, dense, our own arrays), :func:`from_parts` the three
+CSR arrays, :func:`from_triplets` coordinates. All three return a :class:`cvrarray._tables.CSR` on the device where the
+input lived: native byte order, columns strictly increasing in every row, duplicates summed, explicit zeros kept.
+A user's own arrays are never written to.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import numpy as np
+
+from . import _device
+from ._tables import CSR
+
+_STORABLE = "bool, an integer of up to 64 bits, float32, float64, complex64 or complex128"
+
+
+def as_csr(obj: Any) -> CSR:
+    """The matrix `obj` as canonical CSR, on the device where it lives.
+
+    Parameters
+    ----------
+    obj : scipy.sparse matrix or array, cupyx.scipy.sparse matrix, sparse.COO/GCXS/DOK, array of ours, 2-D dense array
+        or nested list.
+
+    Raises
+    ------
+    TypeError
+        `obj` is none of these, or its values have a dtype that cannot be stored.
+    ValueError
+        It is not 2-D, its fill value is not 0, or its indices break CSR's rules.
+    """
+    if isinstance(obj, CSR):
+        return obj
+    if hasattr(obj, "_canonical_csr"):  # an array of ours
+        return obj._canonical_csr()
+    if not hasattr(obj, "shape") and not isinstance(obj, (list, tuple)):
+        raise TypeError(f"a matrix must be a sparse or dense 2-D array; got {type(obj).__name__}")
+    if isinstance(obj, (list, tuple)):
+        obj = np.asarray(obj)
+    if len(obj.shape) != 2:
+        raise ValueError(f"a matrix must have 2 dimensions; got shape {tuple(obj.shape)}")
+    package = type(obj).__module__.partition(".")[0]
+    if package == "scipy":
+        return _from_scipy(obj)
+    if package == "cupyx":
+        return _from_cupyx(obj)
+    if package == "sparse":
+        return _from_pydata(obj)
+    if package == "cupy":
+        return _from_dense(obj)
+    if isinstance(obj, np.ndarray):
+        return _from_dense(np.asarray(obj))
+    raise TypeError(
+        f"a matrix must come from numpy, cupy, scipy.sparse, cupyx.scipy.sparse, sparse or cvrarray; got "
+        f"{type(obj).__module__}.{type(obj).__name__}. Convert it to one of these first"
+    )
+
+
+def from_parts(indptr: Any, indices: Any, data: Any, shape: tuple[int, int]) -> CSR:
+    """Canonical CSR from the three arrays of any CSR: rows may be unsorted and hold duplicates, which are summed.
+
+    Parameters
+    ----------
+    indptr : (n_rows + 1,) integers, 0 to nnz, never decreasing
+    indices : (nnz,) integers in [0, n_cols)
+    data : (nnz,) values
+    shape : (n_rows, n_cols)
+
+    Raises
+    ------
+    TypeError
+        A dtype is not of the right kind, or the arrays live on different devices.
+    ValueError
+        An array breaks its rule; the message names the array and the first place.
+    """
+    n_rows, n_cols = shape = check_shape(shape)
+    indptr, indices, data = (_as_array(a, name) for a, name in ((indptr, "indptr"), (indices, "indices"), (data, "data")))
+    device = _same_device(indptr=indptr, indices=indices, data=data)
+    with device.use():
+        data = _as_values(data)
+        indptr, indices = _as_integers(indptr, "indptr"), _as_integers(indices, "indices")
+        if indptr.size != n_rows + 1:
+            raise ValueError(f"indptr must have n_rows + 1 = {n_rows + 1} entries; got {indptr.size}")
+        if indices.size != data.size:
+            raise ValueError(f"indices and data must have one length; got {indices.size} and {data.size}")
+        first, last = (int(v) for v in _device.move(indptr[[0, -1]], _device.CPU))
+        if first != 0:
+            raise ValueError(f"indptr must begin with 0; got {first}")
+        if last != data.size:
+            raise ValueError(f"indptr must end with the number of nonzeros, {data.size}; got {last}")
+        bad_row, bad_position, canonical = device.backend("csr").check(indptr, indices, n_cols)
+        if bad_row >= 0:
+            raise ValueError(f"indptr must never decrease; it does from row {bad_row} to row {bad_row + 1}")
+        if bad_position >= 0:
+            raise ValueError(
+                f"indices must lie in [0, {n_cols}), the columns; got {int(indices[bad_position])} at position {bad_position}"
+            )
+        indices = indices.astype(index_dtype(shape), copy=False)
+        if canonical:
+            return CSR(indptr, indices, data, shape)
+        return device.backend("csr").canonical(_row_of_nonzero(indptr, indices, device), indices, data, shape)
+
+
+def from_triplets(row: Any, col: Any, val: Any, shape: tuple[int, int]) -> CSR:
+    """Canonical CSR from coordinates, in any order; duplicates are summed. Same rules and errors as :func:`from_parts`."""
+    shape = check_shape(shape)
+    row, col, val = _as_array(row, "row"), _as_array(col, "col"), _as_array(val, "val")
+    device = _same_device(row=row, col=col, val=val)
+    with device.use():
+        val = _as_values(val)
+        row, col = _as_integers(row, "row"), _as_integers(col, "col")
+        if not row.size == col.size == val.size:
+            raise ValueError(f"row, col and val must have one length; got {row.size}, {col.size} and {val.size}")
+        for name, index, n in (("row", row, shape[0]), ("col", col, shape[1])):
+            if index.size and not (0 <= int(index.min()) and int(index.max()) < n):
+                bad = int(index.min()) if int(index.min()) < 0 else int(index.max())
+                raise ValueError(f"{name} must lie in [0, {n}); got {bad}")
+        dtype = index_dtype(shape)
+        return device.backend("csr").canonical(row.astype(dtype, copy=False), col.astype(dtype, copy=False), val, shape)
+
+
+def move(csr: CSR, device: _device.Device) -> CSR:
+    """`csr` on `device`."""
+    return CSR(*(_device.move(a, device) for a in csr[:3]), csr.shape)
+
+
+def index_dtype(shape: tuple[int, int]) -> np.dtype:
+    """int32 while every row and column number fits, else int64."""
+    return np.dtype(np.int32 if max(shape) < 2**31 else np.int64)
+
+
+def check_shape(shape: Any) -> tuple[int, int]:
+    """`shape` as two Python ints, none negative."""
+    try:
+        n_rows, n_cols = (operator.index(n) for n in shape)
+    except (TypeError, ValueError):
+        raise ValueError(f"shape must be two integers, (n_rows, n_cols); got {shape!r}") from None
+    if n_rows < 0 or n_cols < 0:
+        raise ValueError(f"shape must not be negative; got {shape!r}")
+    return n_rows, n_cols
+
+
+def check_dtype(dtype: np.dtype) -> np.dtype:
+    """`dtype` in native byte order, where it can be stored; else TypeError."""
+    dtype = np.dtype(dtype)
+    if dtype.kind in "biu" or dtype in (np.float32, np.float64, np.complex64, np.complex128):
+        return dtype.newbyteorder("=")
+    remedy = " Use .astype('float32') first." if dtype == np.float16 else " Use .astype('float64') or the like first."
+    raise TypeError(f"values must be {_STORABLE}; got {dtype}.{remedy}")
+
+
+def _from_scipy(matrix: Any) -> CSR:
+    if matrix.format == "coo":  # not its own tocsr(), which sums duplicates in an order of its own
+        return from_triplets(*matrix.coords, matrix.data, matrix.shape)
+    csr = matrix.tocsr()
+    return from_parts(csr.indptr, csr.indices, csr.data, matrix.shape)
+
+
+def _from_cupyx(matrix: Any) -> CSR:
+    if matrix.format == "coo":
+        return from_triplets(matrix.row, matrix.col, matrix.data, matrix.shape)
+    csr = matrix.tocsr()
+    return from_parts(csr.indptr, csr.indices, csr.data, matrix.shape)
+
+
+def _from_pydata(array: Any) -> CSR:
+    if array.fill_value != 0:
+        raise ValueError(
+            f"a matrix needs fill value 0; got {array.fill_value}. Subtract it first, or call todense() on the input"
+        )
+    coo = array if type(array).__name__ == "COO" else array.asformat("coo")
+    return from_triplets(*coo.coords, coo.data, coo.shape)
+
+
+def _from_dense(array: Any) -> CSR:
+    xp = _device.of(array).xp
+    values = check_dtype(array.dtype)
+    with _device.of(array).use():
+        row, col = xp.nonzero(array)
+        return from_triplets(row, col, array[row, col].astype(values, copy=False), array.shape)
+
+
+def _row_of_nonzero(indptr: Any, indices: Any, device: _device.Device) -> Any:
+    """(nnz,) the row of every nonzero of a CSR."""
+    position = device.xp.arange(indices.size, dtype=indptr.dtype)
+    return (device.xp.searchsorted(indptr, position, side="right") - 1).astype(indices.dtype)
+
+
+def _as_array(values: Any, name: str) -> Any:
+    """A 1-D NumPy or CuPy array; a sequence becomes a NumPy array."""
+    if not (isinstance(values, np.ndarray) or type(values).__module__.partition(".")[0] == "cupy"):
+        values = np.asarray(values)
+    if values.ndim != 1:
+        raise ValueError(f"{name} must have 1 dimension; got shape {values.shape}")
+    return values
+
+
+def _as_values(data: Any) -> Any:
+    """Values in native byte order, contiguous."""
+    xp = _device.of(data).xp
+    return xp.ascontiguousarray(data.astype(check_dtype(data.dtype), copy=False))
+
+
+def _as_integers(index: Any, name: str) -> Any:
+    """Integers as int32 or int64, contiguous; an empty array may have any dtype."""
+    if index.dtype.kind not in "iu" and index.size:
+        raise TypeError(f"{name} must hold integers; got {index.dtype}")
+    dtype = np.int32 if index.dtype == np.int32 else np.int64
+    if index.dtype.kind == "u" and index.dtype.itemsize == 8 and index.size and int(index.max()) > np.iinfo(dtype).max:
+        raise ValueError(f"{name} must fit 64-bit signed integers; got {int(index.max())}")
+    return _device.of(index).xp.ascontiguousarray(index.astype(dtype, copy=False))
+
+
+def _same_device(**arrays: Any) -> _device.Device:
+    devices = {name: _device.of(array) for name, array in arrays.items()}
+    if len(set(devices.values())) > 1:
+        found = ", ".join(f"{name} on {device}" for name, device in devices.items())
+        raise TypeError(f"arrays of one matrix must live on one device; got {found}. Move them with cupy.asarray or .get()")
+    return next(iter(devices.values()))

@@ -1,0 +1,111 @@
+"""Devices: ``"cpu"`` and ``"cuda:N"``, the array module of each, and where an array lives."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from contextlib import nullcontext
+from functools import cache
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+
+class Device(NamedTuple):
+    """A place for arrays: ``kind`` is ``"cpu"`` or ``"cuda"``, ``index`` the number of the GPU."""
+
+    kind: str
+    index: int = 0
+
+    def __str__(self) -> str:
+        return "cpu" if self.kind == "cpu" else f"cuda:{self.index}"
+
+    @property
+    def xp(self) -> ModuleType:
+        """numpy or cupy."""
+        return np if self.kind == "cpu" else _cuda_module()
+
+    def backend(self, name: str) -> ModuleType:
+        """The device's module for a format: ``cvrarray.cpu.<name>`` or ``cvrarray.gpu.<name>``."""
+        folder = "cpu" if self.kind == "cpu" else "gpu"
+        return importlib.import_module(f"cvrarray.{folder}.{name}")
+
+    def use(self):
+        """Context manager that makes this the current device."""
+        return nullcontext() if self.kind == "cpu" else _cuda_module().cuda.Device(self.index)
+
+
+CPU = Device("cpu")
+
+
+def parse(device: Any) -> Device:
+    """``"cpu"``, ``"cuda"``, ``"cuda:1"``, a :class:`Device` or a ``cupy.cuda.Device`` as a :class:`Device`.
+
+    Raises
+    ------
+    ValueError
+        The name is none of these, or the machine has no such GPU.
+    ModuleNotFoundError
+        A GPU is asked for and CuPy is not installed.
+    """
+    if isinstance(device, Device):
+        return device
+    kind, _, index = str(device).partition(":")
+    if not isinstance(device, str) and type(device).__name__ == "Device" and hasattr(device, "id"):
+        kind, index = "cuda", str(device.id)
+    if kind == "cpu" and not index:
+        return CPU
+    if kind != "cuda" or not (index or "0").isdigit():
+        raise ValueError(f"device must be 'cpu', 'cuda' or 'cuda:N'; got {device!r}")
+    n_gpus = gpu_count()
+    if n_gpus == 0:
+        _cuda_module()  # CuPy missing is the more useful error
+    number = int(index) if index else (_cuda_module().cuda.runtime.getDevice() if n_gpus else 0)
+    if number >= n_gpus:
+        raise ValueError(f"device must name a GPU of this machine, which has {n_gpus}; got {device!r}. Use device='cpu'")
+    return Device("cuda", number)
+
+
+def default() -> Device:
+    """The current GPU when there is one, else the CPU."""
+    return parse("cuda") if gpu_count() else CPU
+
+
+@cache
+def gpu_count() -> int:
+    """GPUs that CuPy can use; 0 without CuPy, driver or card."""
+    try:
+        cupy = _cuda_module()
+        return cupy.cuda.runtime.getDeviceCount() if cupy.cuda.is_available() else 0
+    except ModuleNotFoundError:
+        return 0
+
+
+def of(array: Any) -> Device:
+    """Where a NumPy or CuPy array lives."""
+    cupy = sys.modules.get("cupy")
+    if cupy is not None and isinstance(array, cupy.ndarray):
+        return Device("cuda", array.device.id)
+    return CPU
+
+
+def move(array: Any, device: Device) -> Any:
+    """A NumPy or CuPy array on `device`: itself where it is there already, else a copy."""
+    here = of(array)
+    if here == device:
+        return array
+    if device.kind == "cpu":
+        return array.get()
+    with device.use():
+        return device.xp.asarray(array)
+
+
+def _cuda_module() -> ModuleType:
+    try:
+        return importlib.import_module("cupy")
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            "A GPU array needs CuPy, which is not installed: pip install 'cvrarray[cuda13]' (or [cuda12])",
+            name="cupy",
+        ) from error

@@ -1,0 +1,205 @@
+"""Which format for which matrix: its statistics, a cost model in bytes, and :func:`asarray`, which acts on them.
+
+A product streams the tables once, so the bytes of a format's tables are its cost. What the model knows of a matrix is
+its row lengths (all of them) and, from evenly spaced windows of rows, how full its blocks are and how far its columns span.
+Measured factors stand where bytes do not tell all: see ``docs/decisions/0003-choice-of-format.md``.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from . import _csr, _device
+from ._array import SparseArray
+from ._tables import CSR, NARROW, WARP
+from .bbcsr import BBCSRArray
+from .cvr import MIN_STEPS, CVRArray
+
+#: Block sizes that are looked at; 1 is sliced ELLPACK.
+BLOCK_SIZES = (1, 2, 3, 4, 6)
+
+#: Rows of a window (a multiple of a bin and of every block size) and the most windows that are looked at.
+WINDOW, MAX_WINDOWS = 96, 64
+
+#: Time over bytes, relative to BBCSR: CVR's records and its lanes out of phase cost this much more.
+CVR_FACTOR = 1.1
+
+_CLASSES = {"cvr": CVRArray, "bbcsr": BBCSRArray}
+
+
+class Statistics(NamedTuple):
+    """What the choice of a format rests on. Row lengths count stored entries."""
+
+    shape: tuple[int, int]
+    nnz: int
+    dtype: np.dtype
+    empty_rows: int
+    row_min: int
+    row_mean: float
+    row_median: float
+    row_max: int
+    row_std: float
+    block_fill: dict[int, float]  # block size -> entries of its blocks over nonzeros; 1.0 is perfect
+    table_bytes: dict[str, int]  # "cvr", "bbcsr1", "bbcsr2", ... -> bytes of the format's tables, modelled
+    sampled: bool  # block_fill and table_bytes come from windows of rows, not from all
+
+
+class Plan(NamedTuple):
+    """A choice: ``format`` with ``block_size`` (None for CVR), and why."""
+
+    format: str
+    block_size: int | None
+    reason: str
+
+
+def statistics(obj: Any, *, exact: bool = True) -> Statistics:
+    """Statistics of any matrix that :func:`asarray` takes.
+
+    Parameters
+    ----------
+    obj : sparse or dense 2-D array
+    exact : bool
+        Look at all rows. Otherwise at most MAX_WINDOWS windows of WINDOW rows, which is quick on a GPU too; row lengths
+        are exact in any case.
+    """
+    csr = _csr.as_csr(obj)
+    device = _device.of(csr.data)
+    n_rows, _ = csr.shape
+    with device.use():
+        xp = device.xp
+        lengths = csr.indptr[1:] - csr.indptr[:-1]
+        in_bins = xp.zeros(-(-n_rows // WARP) * WARP, lengths.dtype)
+        in_bins[:n_rows] = lengths
+        padded = int(in_bins.reshape(-1, WARP).max(axis=1).sum(dtype=np.int64)) * WARP if n_rows else 0
+        summary = (
+            (int((lengths == 0).sum()), int(lengths.min()), float(xp.median(lengths)), int(lengths.max()), float(lengths.std()))
+            if n_rows
+            else (0, 0, 0.0, 0, 0.0)
+        )
+    empty, shortest, median, longest, std = summary
+    window, sampled = _windows(csr, device, exact)
+    fill, tables = _model(window, csr, padded, empty)
+    return Statistics(
+        shape=csr.shape,
+        nnz=csr.nnz,
+        dtype=csr.data.dtype,
+        empty_rows=empty,
+        row_min=shortest,
+        row_mean=csr.nnz / n_rows if n_rows else 0.0,
+        row_median=median,
+        row_max=longest,
+        row_std=std,
+        block_fill=fill,
+        table_bytes=tables,
+        sampled=sampled,
+    )
+
+
+def choose(stats: Statistics) -> Plan:
+    """The format whose tables take the least time to stream."""
+    cost = {name: size * (CVR_FACTOR if name == "cvr" else 1.0) for name, size in stats.table_bytes.items()}
+    name = min(cost, key=cost.get)
+    if not stats.nnz:
+        return Plan("cvr", None, "cvr: no nonzeros, so no padding either")
+    sizes = {n: b / stats.nnz for n, b in stats.table_bytes.items()}
+    if name == "cvr":
+        best_other = min((n for n in sizes if n != "cvr"), key=sizes.get)
+        return Plan(
+            "cvr",
+            None,
+            f"cvr: {sizes['cvr']:.1f} bytes a nonzero; rows of {stats.row_min} to {stats.row_max} nonzeros would pad BBCSR to "
+            f"{sizes[best_other]:.1f} at best (block size {best_other[5:]})",
+        )
+    block_size = int(name[5:])
+    what = (
+        f"rows of {stats.row_min} to {stats.row_max} nonzeros pad little"
+        if block_size == 1
+        else f"{block_size} x {block_size} blocks are full but for a factor of {stats.block_fill[block_size]:.2f}"
+    )
+    return Plan("bbcsr", block_size, f"bbcsr, block size {block_size}: {sizes[name]:.1f} bytes a nonzero, cvr {sizes['cvr']:.1f}; {what}")
+
+
+def asarray(obj: Any, format: str = "auto", device: Any = None, **parameters: Any) -> SparseArray:
+    """The matrix as one of our arrays, on a GPU where there is one.
+
+    Parameters
+    ----------
+    obj : sparse or dense 2-D array
+        scipy.sparse, cupyx.scipy.sparse, pydata/sparse, NumPy, CuPy or an array of ours.
+    format : {"auto", "cvr", "bbcsr"}
+        ``"auto"`` decides from the matrix's statistics; ``plan`` and ``repr`` of the result say why.
+    device : str, optional
+        ``"cpu"``, ``"cuda"`` or ``"cuda:N"``. Default: the GPU that `obj` lives on, else the current GPU, else the CPU.
+    **parameters
+        Keywords of the format's class; with ``format="auto"`` none.
+
+    Returns
+    -------
+    CVRArray or BBCSRArray
+
+    Raises
+    ------
+    TypeError, ValueError
+        `obj` is no matrix, or a name or parameter is none that is known.
+    """
+    if format != "auto" and format not in _CLASSES:
+        raise ValueError(f"format must be 'auto', 'cvr' or 'bbcsr'; got {format!r}")
+    if format == "auto" and parameters:
+        raise ValueError(f"format='auto' chooses parameters itself; got {', '.join(parameters)}. Name a format, or leave them out")
+    device = None if device is None else _device.parse(device)
+    csr = _csr.as_csr(obj)
+    if device is None:
+        home = _device.of(csr.data)
+        device = home if home.kind == "cuda" else _device.default()
+    csr = _csr.move(csr, device)
+    if format != "auto":
+        return _CLASSES[format](csr, **parameters)
+    plan = choose(statistics(csr, exact=False))
+    array = CVRArray(csr) if plan.format == "cvr" else BBCSRArray(csr, block_size=plan.block_size)
+    array.plan = plan.reason
+    return array
+
+
+def _windows(csr: CSR, device: _device.Device, exact: bool) -> tuple[CSR, bool]:
+    """Evenly spaced windows of rows, one below the other, as a CSR in host memory without values; and whether rows are missing."""
+    n_rows, xp = csr.shape[0], device.xp
+    n_windows = -(-n_rows // WINDOW)
+    if exact or n_windows <= MAX_WINDOWS:
+        host = [_device.move(a, _device.CPU) for a in (csr.indptr, csr.indices)]
+        return CSR(*host, host[1], csr.shape), False
+    starts = np.arange(MAX_WINDOWS) * (n_windows - 1) // (MAX_WINDOWS - 1) * WINDOW
+    starts[-1] = n_rows - n_rows % WINDOW - (WINDOW if n_rows % WINDOW == 0 else 0)
+    rows = np.minimum(starts[:, None] + np.arange(WINDOW + 1), n_rows)
+    with device.use():
+        ptr = _device.move(csr.indptr[xp.asarray(rows)], _device.CPU).astype(np.int64)
+        lengths = np.diff(ptr, axis=1).ravel()
+        indptr = np.concatenate([[0], np.cumsum(lengths)])
+        position = np.repeat(ptr[:, :-1].ravel() - indptr[:-1], lengths) + np.arange(indptr[-1])
+        indices = _device.move(csr.indices[xp.asarray(position)], _device.CPU)
+    return CSR(indptr, indices, indices, (lengths.size, csr.shape[1])), True
+
+
+def _model(window: CSR, csr: CSR, padded: int, empty: int) -> tuple[dict[int, float], dict[str, int]]:
+    """Block fill, and bytes of every format's tables, of `csr` after what `window` shows; `padded` slots at block size 1."""
+    counts = _device.CPU.backend("statistics")
+    nnz, n_cols, value, index = window.nnz, csr.shape[1], csr.data.dtype.itemsize, csr.indices.dtype.itemsize
+    if not nnz:
+        return dict.fromkeys(BLOCK_SIZES, 1.0), dict.fromkeys(["cvr", *(f"bbcsr{b}" for b in BLOCK_SIZES)], 0)
+    narrow = counts.narrow_nonzeros(window.indptr, window.indices, WARP, NARROW) / nnz
+    column = 2 * narrow + index * (1 - narrow)
+    n_rows = csr.shape[0]
+    chunks = csr.nnz / (MIN_STEPS * WARP)
+    tables = {"cvr": csr.nnz * (value + column + 1 / 8) + (n_rows - empty) * index + chunks * (WARP * index + 40) + empty * index}
+    fill = {}
+    for size in BLOCK_SIZES:
+        blocks = counts.blocks_per_block_row(window.indptr, window.indices, n_cols, size)
+        fill[size] = float(blocks.sum()) * size * size / nnz
+        row_blocks = np.zeros(-(-(window.indptr.size - 1) // WARP) * WARP, np.int64)
+        row_blocks[: window.indptr.size - 1] = np.repeat(blocks, size)[: window.indptr.size - 1]
+        slots = row_blocks.reshape(-1, WARP).max(axis=1).sum() * WARP * size * (csr.nnz / nnz)
+        slots = padded if size == 1 else max(slots, padded)  # a long row between the windows pads its bin at least
+        mask = 0 if fill[size] == 1.0 else 1
+        tables[f"bbcsr{size}"] = slots * (value + (column + mask) / size) + n_rows / WARP * 24
+    return fill, {name: int(size) for name, size in tables.items()}

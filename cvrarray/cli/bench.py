@@ -1,0 +1,330 @@
+"""Time products beside SciPy and pydata/sparse on a CPU, beside CuPy's CSR on a GPU.
+
+Before anything is timed, the product is checked against one in double precision, row by row; a wrong one makes the
+exit code 1. Times are medians over repeats in which all contenders take turns. On a GPU they are the device's own, by
+CUDA events; the host's time a call stands beside them.
+
+  floor         what a CSR product has to move, nnz (v + 4) + 4 (m + 1) + v (n + m) bytes for values of v bytes, at the
+                rate at which this device was seen to read memory. Narrow columns and caches can take a format past it
+  GB/s          those bytes over the time
+  convert       time from CSR on the device, in products of the fastest peer
+  break-even    products after which the conversion has paid for itself against that peer
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .. import _device, generate
+from . import measure, sources
+from .table import render, significant, size
+
+FORMATS = ("auto", "cvr", "bbcsr")
+
+#: A format that would store this many times the bytes of CSR is not built: it could not win, and might not fit.
+MOST_BYTES = 8
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of ``cvrarray bench``."""
+    parser.add_argument(
+        "matrices",
+        nargs="*",
+        metavar="MATRIX",
+        help=f"files (.mtx, .mtx.gz, .npz, .cvra) or generated: {', '.join(generate.MATRICES)}; default: all generated",
+    )
+    parser.add_argument("--scale", choices=("full", "small"), default="full", help="size of the generated ones")
+    parser.add_argument("--dtype", help="float32,float64 (default) or complex64,complex128")
+    parser.add_argument("--formats", default=",".join(FORMATS), help="default: %(default)s")
+    add_shared_arguments(parser)
+
+
+def add_shared_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of ``bench`` and ``demo``."""
+    parser.add_argument("--device", help="cpu, cuda or cuda:N; default: the GPU if there is one")
+    parser.add_argument("--repeats", type=int, default=21, metavar="N", help="default: %(default)s")
+    parser.add_argument("--seed", type=int, default=0, help="of the generated matrices and of x; default: %(default)s")
+    parser.add_argument("--json", metavar="OUT", help="write all that was measured to OUT ('-': to stdout)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measure and print; 1 if a product was wrong."""
+    formats = args.formats.split(",")
+    for name in formats:
+        if name not in FORMATS:
+            raise ValueError(f"--formats must be among {', '.join(FORMATS)}; got {name!r}")
+    device = _device.default() if args.device is None else _device.parse(args.device)
+    names = args.matrices or list(generate.MATRICES)
+    report = measure_all(
+        [
+            (name, lambda name=name: sources.load(name, scale=args.scale, seed=args.seed, device=device))
+            for name in names
+        ],
+        device=device,
+        dtypes=args.dtype,
+        formats=formats,
+        repeats=args.repeats,
+        seed=args.seed,
+    )
+    publish(report, args.json)
+    return exit_code(report)
+
+
+def publish(report: dict[str, Any], path: str | None) -> None:
+    """Print the report as a table, and write it to `path` as JSON; ``"-"`` prints the JSON instead."""
+    text = json.dumps(report, indent=1)
+    if path == "-":
+        print(text)
+        return
+    print(table(report))
+    if path is not None:
+        Path(path).write_text(text + "\n")
+
+
+def exit_code(report: dict[str, Any]) -> int:
+    """0, or 1 after a line on stderr for every wrong product."""
+    wrong = [(case, entry) for case in report["results"] for entry in case["runs"] if not entry["correct"]]
+    for case, entry in wrong:
+        print(
+            f"cvrarray: error: {entry['name']} @ x is wrong for {case['matrix']} in {case['dtype']}: "
+            f"{significant(entry['error_over_bound'], none='infinitely many')} times the error that rounding may cause",
+            file=sys.stderr,
+        )
+    return 1 if wrong else 0
+
+
+def measure_all(
+    matrices: list[tuple[str, Any]],
+    *,
+    device: _device.Device,
+    dtypes: str | None,
+    formats: list[str],
+    repeats: int,
+    seed: int,
+) -> dict[str, Any]:
+    """Measure every (name, function that makes the CSR on the device) in every dtype: a report of plain JSON types."""
+    if repeats < 1:
+        raise ValueError(f"--repeats must be at least 1; got {repeats}")
+    from tqdm import tqdm
+
+    meter = measure.meter(device)
+    rates = meter.rates()
+    results = []
+    # disable=None: no bar where stderr is no terminal
+    with tqdm(matrices, disable=None, leave=False, unit="matrix") as bar:
+        for name, make in bar:
+            bar.set_description(f"{name}: reading" if name not in generate.MATRICES else f"{name}: generating")
+            csr = make()
+            for dtype in sources.dtypes(dtypes, csr.dtype):
+                bar.set_description(f"{name}, {dtype}")
+                results.append(
+                    measure_case(name, csr.astype(dtype), meter, device, formats, rates["read"], repeats, seed)
+                )
+    return {
+        "schema": 1,
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "device": meter.describe(),
+        "versions": measure.versions(),
+        "bytes_per_second": rates,
+        "repeats": repeats,
+        "results": results,
+    }
+
+
+def measure_case(
+    name: str, csr: Any, meter: Any, device: _device.Device, formats: list[str], rate: float, repeats: int, seed: int
+) -> dict[str, Any]:
+    """One matrix in one dtype: build, check, time. Times are in seconds; None stands for never, or not measured."""
+    host = csr if device.kind == "cpu" else csr.get()
+    x_host = random_vector(host.shape[1], host.dtype, seed)
+    with device.use():
+        x = device.xp.asarray(x_host)
+        ours, left_out = build(csr, formats, device)
+        entries = []
+        for label, array in ours.items():
+            error = measure.worst_error(host, x_host, _to_host(array @ x))
+            entries.append({"name": label, **facts(array), "error_over_bound": _finite(error), "correct": error <= 1})
+        contenders = {
+            entry["name"]: (lambda array=ours[entry["name"]]: array @ x) for entry in entries if entry["correct"]
+        }
+        others = peers(csr, x, device)
+        times = meter.times({**contenders, **others}, repeats)
+        conversions = {
+            label: meter.conversion(lambda array=ours[label]: rebuild(csr, array), min(repeats, 5))
+            for label in contenders
+        }
+    peer = min(others, key=lambda other: times[other].median)
+    n_bytes = measure.floor_bytes(host, host.dtype.itemsize)
+    entries += [{"name": other, "format": other, "correct": True} for other in others]
+    for entry in entries:
+        if entry["correct"]:
+            entry |= speed(times[entry["name"]], times[peer].median, n_bytes, rate)
+        if entry["name"] in conversions:
+            csr_bytes = sum(part.nbytes for part in (csr.data, csr.indices, csr.indptr))
+            entry |= conversion(conversions[entry["name"]], entry, times[peer].median, csr_bytes)
+    return {
+        "matrix": name,
+        "shape": list(host.shape),
+        "nnz": int(host.nnz),
+        "dtype": str(host.dtype),
+        "floor_bytes": n_bytes,
+        "floor_seconds": n_bytes / rate,
+        "peer": peer,
+        "runs": entries,
+        "left_out": left_out,
+    }
+
+
+def build(csr: Any, formats: list[str], device: _device.Device) -> tuple[dict[str, Any], dict[str, str]]:
+    """Arrays by format, and why a format was left out. ``auto`` is the array of the format that it chose, once.
+
+    BBCSR has the block size that the plan's model gives the fewest bytes.
+    """
+    import cvrarray
+
+    built: dict[str, Any] = {}
+    left_out: dict[str, str] = {}
+    if "auto" in formats:
+        array = cvrarray.asarray(csr, device=str(device))
+        built[array.format] = array
+    missing = [name for name in formats if name != "auto" and name not in built]
+    modelled = cvrarray.statistics(csr, exact=False).table_bytes if missing else {}
+    for name in missing:
+        best = min((key for key in modelled if key.startswith(name)), key=modelled.__getitem__)
+        times = modelled[best] / max(1, csr.nnz * (csr.dtype.itemsize + 4))
+        parameters = {"block_size": int(best.removeprefix("bbcsr"))} if name == "bbcsr" else {}
+        if times > MOST_BYTES:
+            left_out[name] = f"would store {significant(times)} times the bytes of CSR"
+        else:
+            built[name] = cvrarray.asarray(csr, format=name, device=str(device), **parameters)
+    return built, left_out
+
+
+def rebuild(csr: Any, array: Any) -> Any:
+    """The conversion that made `array`, once more: format and parameters are known, so nothing is chosen."""
+    parameters = {"block_size": array.block_size} if array.format == "bbcsr" else {}
+    return type(array)(csr, device=array.device, **parameters)
+
+
+def facts(array: Any) -> dict[str, Any]:
+    """What an array of ours is."""
+    about = {"format": array.format, "plan": array.plan, "nbytes": int(array.nbytes)}
+    if array.format == "bbcsr":
+        return about | {"block_size": array.block_size, "fill_ratio": _finite(array.fill_ratio)}
+    return about | {"n_lanes": array.n_lanes, "n_chunks": array.n_chunks}
+
+
+def peers(csr: Any, x: Any, device: _device.Device) -> dict[str, measure.Call]:
+    """The products that users have without us, by library."""
+    if device.kind == "cuda":
+        return {"cupyx": lambda: csr @ x}
+    import sparse
+
+    gcxs = sparse.GCXS.from_scipy_sparse(csr)
+    return {"scipy": lambda: csr @ x, "sparse": lambda: gcxs @ x}
+
+
+def speed(timing: measure.Timing, peer_seconds: float, n_bytes: int, rate: float) -> dict[str, Any]:
+    """What follows from a timing."""
+    return {
+        "seconds": timing.median,
+        "quartiles": [timing.low, timing.high],
+        "host_seconds": timing.host,
+        "bytes_per_second": n_bytes / timing.median,
+        "share_of_floor": n_bytes / rate / timing.median,
+        "speedup": peer_seconds / timing.median,
+    }
+
+
+def conversion(taken: measure.Conversion, entry: dict[str, Any], peer_seconds: float, csr_bytes: int) -> dict[str, Any]:
+    """What follows from a conversion. The peak counts the CSR, which lives meanwhile, over CSR and result."""
+    gain = peer_seconds - entry["seconds"]
+    peak = None if taken.peak_bytes is None else (csr_bytes + taken.peak_bytes) / (csr_bytes + entry["nbytes"])
+    return {
+        "conversion_seconds": taken.seconds,
+        "conversion_in_peer_products": taken.seconds / peer_seconds,
+        "break_even_products": math.ceil(taken.seconds / gain) if gain > 0 else None,
+        "peak_memory_over_csr_and_result": peak,
+    }
+
+
+def table(report: dict[str, Any]) -> str:
+    """The report as text."""
+    on_gpu = report["device"]["device"] != "cpu"
+    header = [
+        "matrix",
+        "dtype",
+        "nonzeros",
+        "by",
+        "us",
+        "GB/s",
+        "of floor",
+        "speedup",
+        "convert",
+        "break-even",
+        "stores",
+    ]
+    if on_gpu:
+        header += ["host us", "peak"]
+    rows = [_row(case, entry, on_gpu) for case in report["results"] for entry in case["runs"]]
+    rates = report["bytes_per_second"]
+    title = (
+        f"{report['device']['name']} ({report['device']['device']}): reads {significant(rates['read'] / 1e9)} GB/s, "
+        f"copies {significant(rates['copy'] / 1e9)} GB/s; medians of {report['repeats']}"
+    )
+    notes = [
+        f"{case['matrix']}, {case['dtype']}: {name} left out, it {why}"
+        for case in report["results"]
+        for name, why in case["left_out"].items()
+    ]
+    return "\n".join([title, "", render(header, rows), *([""] if notes else []), *notes])
+
+
+def label(entry: dict[str, Any]) -> str:
+    """How a run is called in a table: a star marks what asarray chose."""
+    block = f" {entry['block_size']}" if "block_size" in entry else ""
+    return f"{entry['name']}{block}{'*' if entry.get('plan') else ''}"
+
+
+def _row(case: dict[str, Any], entry: dict[str, Any], on_gpu: bool) -> list[str]:
+    cells = [case["matrix"], case["dtype"], f"{case['nnz']:,}", label(entry)]
+    if not entry["correct"]:
+        return [*cells, "WRONG", *[""] * (6 + 2 * on_gpu)]
+    convert = entry.get("conversion_in_peer_products")
+    ours = convert is not None
+    cells += [
+        significant(entry["seconds"] * 1e6),
+        significant(entry["bytes_per_second"] / 1e9),
+        f"{entry['share_of_floor']:.0%}",
+        f"{entry['speedup']:.2f}x",
+        significant(convert, 2),
+        significant(entry.get("break_even_products"), none="never" if ours else "-"),
+        size(entry["nbytes"]) if ours else "-",
+    ]
+    if on_gpu:
+        peak = entry.get("peak_memory_over_csr_and_result")
+        cells += [significant(entry["host_seconds"] * 1e6), "-" if peak is None else f"{peak:.2f}x"]
+    return cells
+
+
+def random_vector(size: int, dtype: np.dtype, seed: int) -> np.ndarray:
+    """(size,) numbers in [0.5, 1.5), real and imaginary part alike."""
+    rng = np.random.default_rng(seed)
+    x = rng.random(size) + 0.5
+    return (x + 1j * (rng.random(size) + 0.5) if dtype.kind == "c" else x).astype(dtype)
+
+
+def _to_host(array: Any) -> np.ndarray:
+    return array if isinstance(array, np.ndarray) else array.get()
+
+
+def _finite(value: float) -> float | None:
+    return float(value) if math.isfinite(value) else None

@@ -1,0 +1,174 @@
+"""Describe a matrix: rows, blocks, the format chosen and why, and what each format would store."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from . import bench, sources
+from .table import render, significant, size
+
+#: Pixels of the spy plot, each way.
+PIXELS = 400
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of ``cvrarray info``."""
+    parser.add_argument("file", metavar="FILE", help=".mtx, .mtx.gz, .npz or .cvra")
+    parser.add_argument(
+        "--plot", metavar="OUT", help="draw where the nonzeros lie, and how long rows are: .png, .svg, ..."
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Read, describe, draw."""
+    csr = sources.read(args.file)
+    facts = describe(csr)
+    print(json.dumps({"file": args.file, **facts}, indent=1) if args.json else text(args.file, facts))
+    if args.plot is not None:
+        plot(csr, args.file, args.plot)
+    return 0
+
+
+def describe(csr: Any) -> dict[str, Any]:
+    """What there is to say of a SciPy CSR, in JSON's types. Bytes are those of the arrays, built to be counted."""
+    from tqdm import tqdm
+
+    from .. import _plan
+
+    stats = _plan.statistics(csr)
+    plan = _plan.choose(stats)
+    csr_bytes = csr.data.nbytes + csr.indices.nbytes + csr.indptr.nbytes
+    memory: dict[str, int | None] = {"csr": csr_bytes}
+    # disable=None: no bar where stderr is no terminal
+    for name in tqdm(stats.table_bytes, desc="converting", disable=None, leave=False, delay=0.5):
+        # What would be many times larger is not worth its time, and might not fit: the model's word has to do.
+        too_large = stats.table_bytes[name] > bench.MOST_BYTES * csr_bytes
+        memory[name] = None if too_large else int(_build(csr, name).nbytes)
+    return {
+        "shape": list(stats.shape),
+        "dtype": str(stats.dtype),
+        "nnz": stats.nnz,
+        "row_lengths": {
+            "min": stats.row_min,
+            "median": stats.row_median,
+            "mean": stats.row_mean,
+            "max": stats.row_max,
+            "std": stats.row_std,
+            "empty": stats.empty_rows,
+        },
+        "block_fill": {str(block_size): fill for block_size, fill in stats.block_fill.items() if block_size > 1},
+        "format": plan.format,
+        "block_size": plan.block_size,
+        "reason": plan.reason,
+        "memory_bytes": memory,
+        "memory_bytes_modelled": {"csr": csr_bytes, **stats.table_bytes},
+    }
+
+
+def text(name: str, facts: dict[str, Any]) -> str:
+    """The facts for people."""
+    rows, fill = facts["row_lengths"], facts["block_fill"]
+    n_rows, n_cols = facts["shape"]
+    lines = [
+        ("shape", f"{n_rows:,} x {n_cols:,}, {facts['dtype']}"),
+        ("nonzeros", f"{facts['nnz']:,}"),
+        (
+            "row lengths",
+            f"min {rows['min']:,}, median {rows['median']:g}, mean {significant(rows['mean'])}, max {rows['max']:,}, "
+            f"std {significant(rows['std'])}; {rows['empty']:,} empty",
+        ),
+        ("block fill", ", ".join(f"{k} x {k}: {significant(v)}" for k, v in fill.items()) + "  (1.00 is perfect)"),
+        ("format", facts["reason"]),
+    ]
+    width = max(len(key) for key, _ in lines)
+    csr_bytes = facts["memory_bytes"]["csr"]
+    modelled = facts["memory_bytes_modelled"]
+    memory = [
+        [
+            f"{key[:5]}, block size {key[5:]}" if key.startswith("bbcsr") else key,
+            size(modelled[key]) if n_bytes is None else size(n_bytes),
+            f"{(modelled[key] if n_bytes is None else n_bytes) / max(1, csr_bytes):.2f}",
+            "not built: estimated" if n_bytes is None else "",
+        ]
+        for key, n_bytes in facts["memory_bytes"].items()
+    ]
+    about = "\n".join(f"  {key:{width}}  {value}" for key, value in lines)
+    return f"{name}\n{about}\n\n" + render(["memory", "bytes", "of CSR", ""], memory)
+
+
+def _build(csr: Any, name: str) -> Any:
+    """The array that ``Statistics.table_bytes`` calls `name`: ``"cvr"``, or ``"bbcsr"`` and the block size."""
+    from ..bbcsr import BBCSRArray
+    from ..cvr import CVRArray
+
+    return CVRArray(csr) if name == "cvr" else BBCSRArray(csr, block_size=int(name.removeprefix("bbcsr")))
+
+
+def plot(csr: Any, title: str, path: str) -> None:
+    """A spy plot (how full each pixel is) and a histogram of row lengths, to an image file.
+
+    Raises
+    ------
+    ModuleNotFoundError
+        matplotlib is not installed.
+    ValueError
+        `path`'s suffix is no image format.
+    """
+    try:
+        from matplotlib.colors import LogNorm
+        from matplotlib.figure import Figure  # a Figure of its own: no pyplot, no window system
+        from matplotlib.ticker import MaxNLocator
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            "--plot draws with matplotlib, which is not installed: pip install 'cvrarray[plot]'", name="matplotlib"
+        ) from error
+
+    n_rows, n_cols = csr.shape
+    figure = Figure(figsize=(11, 5), layout="constrained")
+    figure.suptitle(f"{Path(title).name}: {n_rows:,} x {n_cols:,}, {csr.nnz:,} nonzeros")
+    spy, lengths = figure.subplots(1, 2)
+    counts = pixel_counts(csr)
+    image = spy.imshow(
+        np.ma.masked_equal(counts, 0),
+        cmap="viridis_r",
+        norm=LogNorm(1, max(2, counts.max())),
+        interpolation="nearest",
+        extent=(0, max(n_cols, 1), max(n_rows, 1), 0),
+        aspect="auto" if max(csr.shape) > 4 * max(min(csr.shape), 1) else "equal",
+    )
+    figure.colorbar(image, ax=spy, label="nonzeros a pixel", shrink=0.8)
+    spy.set(xlabel="column", ylabel="row")
+    per_row = np.diff(csr.indptr)
+    longest = int(per_row.max(initial=0))
+    # Whole numbers stand in the middle of their bar; long tails get bars that grow by a constant factor.
+    edges = (
+        np.arange(longest + 2) - 0.5 if longest <= 60 else np.unique(np.geomspace(1, longest + 1, 60).astype(int)) - 0.5
+    )
+    if longest > 60:
+        lengths.set_xscale("symlog", linthresh=1)
+        edges = np.concatenate([[-0.5], edges])
+    else:
+        lengths.xaxis.set_major_locator(MaxNLocator(integer=True))
+    lengths.hist(per_row, bins=edges, color="#3b528b")
+    lengths.set_yscale("symlog", linthresh=1)
+    lengths.set(
+        xlabel="nonzeros a row",
+        ylabel="rows",
+        title=f"median {np.median(per_row) if n_rows else 0:g}, longest {longest:,}",
+    )
+    figure.savefig(path, dpi=150)
+
+
+def pixel_counts(csr: Any) -> np.ndarray:
+    """(rows, columns) nonzeros that fall into each of at most PIXELS x PIXELS equal rectangles of the matrix."""
+    n_rows, n_cols = csr.shape
+    height, width = min(max(n_rows, 1), PIXELS), min(max(n_cols, 1), PIXELS)
+    row = np.repeat(np.arange(n_rows) * height // max(n_rows, 1), np.diff(csr.indptr))
+    col = csr.indices.astype(np.int64) * width // max(n_cols, 1)
+    return np.bincount(row * width + col, minlength=height * width).reshape(height, width)

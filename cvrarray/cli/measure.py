@@ -1,0 +1,274 @@
+"""What ``bench`` and ``demo`` measure with: clocks and streaming rates of a device, and the answer's check.
+
+A meter is a device's clock: :class:`HostMeter` or :class:`GPUMeter`, with the same methods. Everything that is compared
+is called in turn within one run, repeat by repeat, so that a noisy moment hits all alike; medians are reported.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .. import _device
+from ..cpu import threads
+
+Call = Callable[[], Any]
+
+#: Rounding errors allowed a row, in units of n * eps * sum |a_ij x_j| over its n nonzeros: 2 n + 13 unit roundoffs
+#: cover any order of the sum, complex products, and what the double precision reference itself rounds.
+ALLOWED = 8
+
+
+class Timing(NamedTuple):
+    """Seconds a call: of the device, over all repeats; and of the host, until the call has returned."""
+
+    median: float
+    low: float  # first quartile
+    high: float  # third quartile
+    host: float
+
+
+class Conversion(NamedTuple):
+    """What a conversion took: seconds until it was done (median), and the most bytes it held beyond its input."""
+
+    seconds: float
+    peak_bytes: int | None  # its result included; None where nobody counts
+
+
+def worst_error(csr: Any, x: np.ndarray, y: np.ndarray) -> float:
+    """The largest error of a row of ``y = csr @ x``, over what rounding may cause there: right up to 1; nan is inf.
+
+    Parameters
+    ----------
+    csr : (n_rows, n_cols) scipy CSR
+    x : (n_cols,)
+    y : (n_rows,) in the dtype that was computed in
+    """
+    wide = np.complex128 if y.dtype.kind == "c" else np.float64
+    matrix = csr.astype(wide)
+    error = np.abs(y - matrix @ x.astype(wide))
+    per_row = np.maximum(np.diff(csr.indptr), 1)
+    bound = ALLOWED * per_row * np.finfo(y.dtype).eps * (abs(matrix) @ np.abs(x).astype(np.float64))
+    ratio = np.divide(error, bound, out=np.where(error == 0, 0.0, np.inf), where=bound > 0)
+    return float(np.nan_to_num(ratio, nan=np.inf).max(initial=0.0))
+
+
+def floor_bytes(csr: Any, itemsize: int) -> int:
+    """Bytes that a CSR product of values of `itemsize` has to move when it reads `x` once, with 32-bit indices."""
+    n_rows, n_cols = csr.shape
+    return csr.nnz * (itemsize + 4) + 4 * (n_rows + 1) + itemsize * (n_rows + n_cols)
+
+
+def meter(device: _device.Device) -> HostMeter | GPUMeter:
+    """The clock of `device`."""
+    return HostMeter() if device.kind == "cpu" else GPUMeter(device)
+
+
+class HostMeter:
+    """Wall-clock time, on all threads that the package uses."""
+
+    def describe(self) -> dict[str, Any]:
+        """What is measured on."""
+        return {"device": "cpu", "name": processor(), "threads": threads.count()}
+
+    def rates(self) -> dict[str, float]:
+        """Bytes a second that all threads together read, and copy (bytes read and written)."""
+        n_threads = threads.count()
+        source = np.ones(n_threads << 24)  # 128 MiB a thread: beyond every cache
+        target = np.empty_like(source)
+        cuts = np.linspace(0, source.size, n_threads + 1, dtype=int)
+
+        def read(first: int, last: int) -> None:
+            for k in range(first, last):
+                source[cuts[k] : cuts[k + 1]].max()
+
+        def copy(first: int, last: int) -> None:
+            for k in range(first, last):
+                np.copyto(target[cuts[k] : cuts[k + 1]], source[cuts[k] : cuts[k + 1]])
+
+        times = self.times({"read": lambda: threads.run(read, cuts), "copy": lambda: threads.run(copy, cuts)}, 7)
+        return {"read": source.nbytes / times["read"].low, "copy": 2 * source.nbytes / times["copy"].low}
+
+    def times(self, calls: dict[str, Call], repeats: int) -> dict[str, Timing]:
+        """Time each of `calls`, in turn, `repeats` times. A sample of a short call is many calls, 1 ms together."""
+        number = {}
+        for name, call in calls.items():
+            call()
+            number[name] = max(1, int(1e-3 / max(_seconds(call), 1e-7)))
+        samples: dict[str, list[float]] = {name: [] for name in calls}
+        for _ in range(repeats):
+            for name, call in calls.items():
+                start = time.perf_counter()
+                for _ in range(number[name]):
+                    call()
+                samples[name].append((time.perf_counter() - start) / number[name])
+        return {name: _timing(values, host=statistics.median(values)) for name, values in samples.items()}
+
+    def conversion(self, convert: Call, repeats: int) -> Conversion:
+        """Time `convert`, after one run that compiles."""
+        convert()
+        return Conversion(statistics.median(_seconds(convert) for _ in range(repeats)), None)
+
+
+class GPUMeter:
+    """CUDA events around a call, on the current stream, while the host is far ahead of the GPU.
+
+    The GPU is given something to write before every sample, for longer than the host takes to queue the sample: so
+    neither allocation nor launch shows in the device's time, of ours or of a peer's. What the host takes is measured
+    apart. The call that is timed follows another of its kind, so the L2 cache is as in a sequence of products.
+    """
+
+    def __init__(self, device: _device.Device):
+        self.device = device
+        self.cupy = device.xp
+
+    def describe(self) -> dict[str, Any]:
+        """What is measured on."""
+        runtime = self.cupy.cuda.runtime
+        properties = runtime.getDeviceProperties(self.device.index)
+        return {
+            "device": str(self.device),
+            "name": properties["name"].decode(),
+            "compute_capability": f"{properties['major']}.{properties['minor']}",
+            "multiprocessors": properties["multiProcessorCount"],
+            "memory_bytes": properties["totalGlobalMem"],
+            "driver": runtime.driverGetVersion(),
+            "cuda": runtime.runtimeGetVersion(),
+            "cupy": self.cupy.__version__,
+        }
+
+    def rates(self) -> dict[str, float]:
+        """Bytes a second that a large reduction reads, and a large copy moves (bytes read and written)."""
+        with self.device.use():
+            count = min(1 << 28, self.cupy.cuda.runtime.memGetInfo()[0] // 32)  # at most 2 GiB, twice
+            source = self.cupy.ones(count)
+            target = self.cupy.empty_like(source)
+            calls = {"read": source.sum, "copy": lambda: self.cupy.copyto(target, source)}
+            times = self.times(calls, 15)
+        return {"read": source.nbytes / times["read"].median, "copy": 2 * source.nbytes / times["copy"].median}
+
+    def times(self, calls: dict[str, Call], repeats: int) -> dict[str, Timing]:
+        """Time each of `calls`, in turn, `repeats` times."""
+        with self.device.use():
+            for call in calls.values():
+                call()
+            host = {name: statistics.median(self._host(call) for _ in range(7)) for name, call in calls.items()}
+            n_fills = 1 + int(4 * max(host.values()) / self._fill_seconds)
+            samples: dict[str, list[float]] = {name: [] for name in calls}
+            for _ in range(repeats):
+                for name, call in calls.items():
+                    for _ in range(n_fills):
+                        self._ballast.fill(0)
+                    call()
+                    samples[name].append(self._events(call))
+            return {name: _timing(values, host[name]) for name, values in samples.items()}
+
+    def conversion(self, convert: Call, repeats: int) -> Conversion:
+        """Time `convert` until the GPU is done, after one run that compiles; count what CuPy's pool hands out."""
+        with self.device.use():
+            convert()
+            seconds = statistics.median(self._finished(convert) for _ in range(repeats))
+            with _peak_hook(self.cupy) as hook:
+                convert()
+            return Conversion(seconds, hook.peak)
+
+    @cached_property
+    def _ballast(self) -> Any:
+        """Something to write that takes the GPU a while, larger than its L2 cache."""
+        return self.cupy.empty(1 << 28, self.cupy.uint8)
+
+    @cached_property
+    def _fill_seconds(self) -> float:
+        self._ballast.fill(0)
+        return statistics.median(self._events(lambda: self._ballast.fill(0)) for _ in range(5))
+
+    def _events(self, call: Call) -> float:
+        start, stop = self.cupy.cuda.Event(), self.cupy.cuda.Event()
+        start.record()
+        call()
+        stop.record()
+        stop.synchronize()
+        return self.cupy.cuda.get_elapsed_time(start, stop) * 1e-3
+
+    def _finished(self, call: Call) -> float:
+        self.cupy.cuda.get_current_stream().synchronize()
+        start = time.perf_counter()
+        call()
+        self.cupy.cuda.get_current_stream().synchronize()
+        return time.perf_counter() - start
+
+    def _host(self, call: Call, number: int = 10) -> float:
+        """Seconds until `call` returns, the GPU's queue being empty at first and never full."""
+        self.cupy.cuda.get_current_stream().synchronize()
+        start = time.perf_counter()
+        for _ in range(number):
+            call()
+        seconds = (time.perf_counter() - start) / number
+        self.cupy.cuda.get_current_stream().synchronize()
+        return seconds
+
+
+def processor() -> str:
+    """The CPU's name."""
+    try:
+        with open("/proc/cpuinfo") as file:
+            names = [line.partition(":")[2].strip() for line in file if line.startswith("model name")]
+    except OSError:
+        names = []
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def versions() -> dict[str, str]:
+    """Of the libraries that results depend on."""
+    import numba
+    import scipy
+    import sparse
+
+    from .. import __version__
+
+    libraries = {"numpy": np, "scipy": scipy, "numba": numba, "sparse": sparse}
+    return {
+        "cvrarray": __version__,
+        "python": platform.python_version(),
+        **{name: library.__version__ for name, library in libraries.items()},
+        "system": f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPUs",
+    }
+
+
+def _seconds(call: Call) -> float:
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
+
+
+def _timing(samples: list[float], host: float) -> Timing:
+    low, median, high = np.quantile(samples, (0.25, 0.5, 0.75)).tolist()
+    return Timing(median, low, high, host)
+
+
+def _peak_hook(cupy: Any) -> Any:
+    """A hook that counts the bytes which CuPy's memory pool has handed out since, and the most there were at once."""
+
+    class PeakHook(cupy.cuda.MemoryHook):
+        name = "cvrarray peak"
+
+        def __init__(self) -> None:
+            self.live = self.peak = 0
+            self.sizes: dict[int, int] = {}
+
+        def malloc_postprocess(self, **event: Any) -> None:
+            self.sizes[event["mem_ptr"]] = event["size"]
+            self.live += event["size"]
+            self.peak = max(self.peak, self.live)
+
+        def free_postprocess(self, **event: Any) -> None:
+            self.live -= self.sizes.pop(event["mem_ptr"], 0)
+
+    return PeakHook()

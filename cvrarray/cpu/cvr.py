@@ -1,0 +1,392 @@
+"""CVR on the CPU: conversion, product and the way back, on raw arrays.
+
+A chunk is laid out and multiplied by one thread; chunks are handed out in contiguous ranges
+(:mod:`cvrarray.cpu.threads`). Chunks depend on the conversion's parameters alone, never on the threads.
+
+The trackers of the paper are kept per *segment*: a lane works on one run of nonzeros, from step ``begin`` to before
+step ``end``, whose first is nonzero ``source`` (the paper's ``valID``; its ``count`` is what is left of
+``end - step``), and whose sum goes to ``target`` (``rowID``). Only steps at which some segment ends need a look.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from cvrarray._tables import CSR, NARROW, WARP, CVRTables
+from cvrarray.cpu import lanes, threads
+
+import os
+CONTIGUOUS = bool(os.environ.get('CONTIG'))
+
+
+def convert(csr: CSR, n_lanes: int, n_chunks: int, split: str) -> CVRTables:
+    """The CVR tables of a canonical CSR matrix.
+
+    Parameters
+    ----------
+    csr
+        NumPy arrays.
+    n_lanes
+        1 to 32.
+    n_chunks
+        At least 1; at most one chunk a nonzero is made.
+    split
+        ``"nnz"``: chunks of equal length. ``"rows"``: their ends moved to a row's end near by, where there is one.
+    """
+    n_rows = csr.shape[0]
+    index = csr.indices.dtype
+    row = np.flatnonzero(np.diff(csr.indptr)).astype(index)
+    ptr = np.append(csr.indptr[row], csr.indptr[-1]).astype(np.int64)
+    cut = _cuts(ptr, min(n_chunks, csr.nnz), n_lanes, split)
+    n_chunks = len(cut) - 1
+    cut_in = np.searchsorted(ptr, cut[:-1], side="right") - 1  # the (non-empty) row that a chunk's start lies in
+
+    low, high = np.empty(n_chunks, index), np.empty(n_chunks, index)
+    threads.run(_column_range, cut, cut, csr.indices, low, high)
+    narrow = high - low < NARROW
+    n_steps = -(-np.diff(cut) // n_lanes)
+    slots = n_steps * n_lanes
+    step_ptr = _offsets(n_steps)
+    row_end = np.append(cut_in[1:] + (cut[1:-1] > ptr[cut_in[1:]]), len(row)) if n_chunks else cut_in
+    most_records = _offsets(row_end - cut_in + n_lanes - 1)
+
+    val = np.empty(step_ptr[-1] * n_lanes, csr.data.dtype)
+    col_base = np.where(narrow, low, -1).astype(index)
+    col_ptr = np.where(narrow, np.cumsum(slots * narrow), np.cumsum(slots * ~narrow)) - slots
+    col_narrow = np.empty(slots[narrow].sum(), np.uint16)
+    col_wide = np.empty(slots[~narrow].sum(), index)
+    rec_mask = np.zeros(step_ptr[-1], np.uint32)
+    sparse_wb = np.empty(most_records[-1], index)
+    n_records = np.empty(n_chunks, np.int64)
+    tail = np.full((n_chunks, n_lanes), -1, index)
+    threads.run(
+        _lay_out, cut, cut, cut_in, row_end, ptr, row, csr.indices, _bits(csr.data), low, step_ptr, col_base, col_ptr,
+        most_records, _bits(val), col_narrow, col_wide, rec_mask, sparse_wb, n_records, tail,
+    )  # fmt: skip
+    rec_ptr = _offsets(n_records)
+    rec_wb = np.empty(rec_ptr[-1], index)
+    threads.run(_compact, rec_ptr, most_records, rec_ptr, sparse_wb, rec_wb)
+
+    carry_row = np.where(cut[:-1] > ptr[cut_in], row[cut_in], -1).astype(index) if n_chunks else np.empty(0, index)
+    carrying = np.flatnonzero(carry_row >= 0)
+    cut_row, first, chunks = np.unique(carry_row[carrying], return_index=True, return_counts=True)
+    return CVRTables(
+        shape=csr.shape,
+        nnz=csr.nnz,
+        n_lanes=n_lanes,
+        step_ptr=step_ptr,
+        val=val,
+        col_base=col_base,
+        col_ptr=col_ptr,
+        col_narrow=col_narrow,
+        col_wide=col_wide,
+        rec_mask=rec_mask,
+        rec_ptr=rec_ptr,
+        rec_wb=rec_wb,
+        tail=tail,
+        carry_row=carry_row,
+        cut_row=cut_row,
+        cut_ptr=np.column_stack((carrying[first], carrying[first] + chunks)).astype(np.int64),
+        empty_row=np.flatnonzero(np.diff(csr.indptr) == 0).astype(index),
+    )
+
+
+def matvec(tables: CVRTables, x: np.ndarray, y: np.ndarray, alpha, beta) -> None:
+    """``y = alpha * A @ x + beta * y``.
+
+    Parameters
+    ----------
+    x : (n_cols,), y : (n_rows,)
+        Contiguous arrays of the product's dtype, any number type but bool (compute ``bool @ bool`` in int64 and cast).
+        Where `beta` is 0, `y` is written and never read.
+    alpha, beta
+        Scalars of the product's dtype.
+    """
+    t = tables
+    carry = np.empty(len(t.carry_row), y.dtype)
+    threads.run(
+        _product, t.step_ptr, t.n_lanes, t.step_ptr, t.val, t.col_base, t.col_ptr, t.col_narrow, t.col_wide, t.rec_mask,
+        t.rec_ptr, t.rec_wb, t.tail, t.carry_row, t.empty_row, x, y, carry, alpha, beta,
+    )  # fmt: skip
+    if len(t.cut_row):
+        _add_carries(t.cut_row, t.cut_ptr, carry, y)
+
+
+def to_coo(tables: CVRTables) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Row, column and value of every stored entry, chunk by chunk; pads are dropped."""
+    t = tables
+    index = t.rec_wb.dtype
+    entry_ptr = np.zeros(len(t.step_ptr), np.int64)
+    threads.run(_count_entries, t.step_ptr, t.n_lanes, t.step_ptr, t.rec_mask, entry_ptr)
+    np.cumsum(entry_ptr, out=entry_ptr)
+    row, col, val = np.empty(t.nnz, index), np.empty(t.nnz, index), np.empty(t.nnz, t.val.dtype)
+    threads.run(
+        _entries, t.step_ptr, t.n_lanes, t.step_ptr, entry_ptr, _bits(t.val), t.col_base, t.col_ptr, t.col_narrow,
+        t.col_wide, t.rec_mask, t.rec_ptr, t.rec_wb, t.tail, row, col, _bits(val),
+    )  # fmt: skip
+    return row, col, val
+
+
+def _cuts(ptr: np.ndarray, n_chunks: int, n_lanes: int, split: str) -> np.ndarray:
+    """(n_chunks + 1,) offsets at which chunks begin and end; `ptr` (m + 1,) are those of the m non-empty rows."""
+    if n_chunks == 0:
+        return np.zeros(1, np.int64)
+    q, r = divmod(int(ptr[-1]), n_chunks)
+    k = np.arange(1, n_chunks, dtype=np.int64)
+    ideal = k * q + np.minimum(k, r)
+    if split == "rows":
+        row = np.searchsorted(ptr, ideal, side="right") - 1
+        group = row - row % n_lanes
+        by_group = _nearer(ideal, ptr[group], ptr[np.minimum(group + n_lanes, len(ptr) - 1)])
+        by_row = _nearer(ideal, ptr[row], ptr[row + 1])
+        close = [2 * np.abs(cut - ideal) < q for cut in (by_group, by_row)]
+        ideal = np.select(close, [by_group, by_row], ideal)
+    return np.concatenate(([0], ideal, ptr[-1:]))
+
+
+def _nearer(to: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
+    return np.where(to - low <= high - to, low, high)
+
+
+def _offsets(sizes: np.ndarray) -> np.ndarray:
+    return np.concatenate(([0], np.cumsum(sizes))).astype(np.int64)
+
+
+def _bits(values: np.ndarray) -> np.ndarray:
+    """The values as unsigned integers of their size: conversions move them, and one compiled function serves all."""
+    return values if values.itemsize > 8 else values.view(f"u{values.itemsize}")
+
+
+@njit(nogil=True, cache=True)
+def _column_range(first, last, cut, indices, low, high):
+    for k in range(first, last):
+        least = most = indices[cut[k]]
+        for j in range(cut[k], cut[k + 1]):
+            least = min(least, indices[j])
+            most = max(most, indices[j])
+        low[k] = least
+        high[k] = most
+
+
+@njit(nogil=True, cache=True)
+def _lay_out(
+    first, last, cut, cut_in, row_end, ptr, row, indices, data, low, step_ptr, col_base, col_ptr, rec_at, val,
+    col_narrow, col_wide, rec_mask, rec_wb, n_records, tail
+):  # fmt: skip
+    """Feed, record, steal and pad, chunk by chunk, as the definition has it."""
+    n_lanes = tail.shape[1]
+    source, begin, end = np.empty(n_lanes, np.int64), np.empty(n_lanes, np.int64), np.empty(n_lanes, np.int64)
+    target = np.empty(n_lanes, row.dtype)
+    for k in range(first, last):
+        n_steps = step_ptr[k + 1] - step_ptr[k]
+        narrow = col_base[k] >= 0
+        next_row = cut_in[k]
+        record = rec_at[k]
+        begin[:] = 0
+        end[:] = 0
+        target[:] = -1
+        step = 0
+        while True:
+            for lane in range(n_lanes):
+                if end[lane] != step:
+                    continue
+                if begin[lane] < step:
+                    _write(
+                        narrow, lane, begin[lane], step, source[lane], step_ptr[k], n_lanes, indices, data, low[k],
+                        col_ptr[k], val, col_narrow, col_wide
+                    )  # fmt: skip
+                    rec_mask[step_ptr[k] + step - 1] |= np.uint32(1) << np.uint32(lane)
+                    rec_wb[record] = target[lane]
+                    record += 1
+                if next_row < row_end[k]:
+                    begin[lane] = step
+                    source[lane] = max(ptr[next_row], cut[k])
+                    end[lane] = step + min(ptr[next_row + 1], cut[k + 1]) - source[lane]
+                    target[lane] = row[next_row]
+                    next_row += 1
+                    if next_row == row_end[k]:
+                        for entry in range(n_lanes):
+                            tail[k, entry] = target[entry]
+                            target[entry] = ~entry
+                    continue
+                victim = 0
+                while victim < n_lanes and end[victim] <= n_steps:
+                    victim += 1
+                if victim < n_lanes:
+                    _write(
+                        narrow, victim, begin[victim], step, source[victim], step_ptr[k], n_lanes, indices, data,
+                        low[k], col_ptr[k], val, col_narrow, col_wide
+                    )  # fmt: skip
+                    begin[lane] = step
+                    source[lane] = source[victim] + step - begin[victim]
+                    end[lane] = n_steps
+                    target[lane] = target[victim]
+                    source[victim] = source[lane] + n_steps - step
+                    begin[victim] = step
+                    end[victim] -= n_steps - step
+                else:
+                    end[lane] = -1
+                    for s in range(step, n_steps):
+                        slot = s * n_lanes + lane
+                        val[step_ptr[k] * n_lanes + slot] = 0
+                        if narrow:
+                            col_narrow[col_ptr[k] + slot] = 0
+                        else:
+                            col_wide[col_ptr[k] + slot] = low[k]
+            if step == n_steps:
+                break
+            ahead = n_steps
+            for lane in range(n_lanes):
+                if step < end[lane] < ahead:
+                    ahead = end[lane]
+            step = ahead
+        n_records[k] = record - rec_at[k]
+
+
+@njit(nogil=True, cache=True)
+def _write(
+    narrow, lane, begin, end, source, first_step, n_lanes, indices, data, low, col_at, val, col_narrow, col_wide
+):  # fmt: skip
+    """Store nonzeros from `source` on in a lane's steps `begin` to before `end`."""
+    slot = begin * n_lanes + lane
+    for j in range(source, source + end - begin):
+        val[first_step * n_lanes + slot] = data[j]
+        if narrow:
+            col_narrow[col_at + slot] = indices[j] - low
+        else:
+            col_wide[col_at + slot] = indices[j]
+        slot += n_lanes
+
+
+@njit(nogil=True, cache=True)
+def _compact(first, last, sparse_at, rec_ptr, sparse_wb, rec_wb):
+    for k in range(first, last):
+        for r in range(rec_ptr[k + 1] - rec_ptr[k]):
+            rec_wb[rec_ptr[k] + r] = sparse_wb[sparse_at[k] + r]
+
+
+@njit(nogil=True, cache=True)
+def _product(
+    first, last, n_lanes, step_ptr, val, col_base, col_ptr, col_narrow, col_wide, rec_mask, rec_ptr, rec_wb, tail,
+    carry_row, empty_row, x, y, carry, alpha, beta
+):  # fmt: skip
+    sums, tail_sum = np.empty(WARP, y.dtype), np.empty(WARP, y.dtype)
+    for k in range(first, last):
+        tail_sum[:] = 0
+        if col_base[k] >= 0:
+            _chunk(k, n_lanes, step_ptr, val, col_base[k], col_ptr[k], col_narrow, rec_mask, rec_ptr, rec_wb, carry_row,
+                   x, y, carry, alpha, beta, sums, tail_sum)  # fmt: skip
+        else:
+            _chunk(k, n_lanes, step_ptr, val, 0, col_ptr[k], col_wide, rec_mask, rec_ptr, rec_wb, carry_row,
+                   x, y, carry, alpha, beta, sums, tail_sum)  # fmt: skip
+        for lane in range(n_lanes):
+            if tail[k, lane] >= 0:
+                _store(k, tail[k, lane], tail_sum[lane], carry_row, y, carry, alpha, beta)
+    n_tiles = max(len(carry_row), 1)
+    end = len(empty_row) * last // n_tiles if last < len(carry_row) else len(empty_row)
+    for i in range(len(empty_row) * first // n_tiles, end):
+        y[empty_row[i]] = 0 if beta == 0 else beta * y[empty_row[i]]
+
+
+@njit(nogil=True, cache=True)
+def _chunk(
+    k, n_lanes, step_ptr, val, base, at, col, rec_mask, rec_ptr, rec_wb, carry_row, x, y, carry, alpha, beta, sums,
+    tail_sum
+):  # fmt: skip
+    record = rec_ptr[k]
+    if n_lanes == WARP:
+        acc = lanes.zeros(sums)
+        for step in range(step_ptr[k], step_ptr[k + 1]):
+            if CONTIGUOUS and lanes.contiguous(col, at):
+                acc = lanes.multiply_add_contiguous(acc, val, step * WARP, x, base + col[at])
+            else:
+                acc = lanes.multiply_add(acc, val, step * WARP, x, base, col, at)
+            at += WARP
+            ended = rec_mask[step]
+            if ended:
+                lanes.store(acc, sums)
+                acc = lanes.clear(acc, ended)
+                record = _write_back(k, ended, record, sums, tail_sum, rec_wb, carry_row, y, carry, alpha, beta)
+    else:
+        sums[:] = 0
+        for step in range(step_ptr[k], step_ptr[k + 1]):
+            for lane in range(n_lanes):
+                sums[lane] += val[step * n_lanes + lane] * x[base + col[at + lane]]
+            at += n_lanes
+            ended = rec_mask[step]
+            if ended:
+                record = _write_back(k, ended, record, sums, tail_sum, rec_wb, carry_row, y, carry, alpha, beta)
+                for lane in range(n_lanes):
+                    if ended >> np.uint32(lane) & np.uint32(1):
+                        sums[lane] = 0
+
+
+@njit(nogil=True, cache=True)
+def _write_back(k, ended, record, sums, tail_sum, rec_wb, carry_row, y, carry, alpha, beta):
+    """Take the sums of the lanes in `ended` where their records say; the number of the next record."""
+    while ended:
+        lane = lanes.lowest_bit(ended)
+        ended &= ended - np.uint32(1)
+        wb = rec_wb[record]
+        record += 1
+        if wb < 0:
+            tail_sum[~wb] += sums[lane]
+        else:
+            _store(k, wb, sums[lane], carry_row, y, carry, alpha, beta)
+    return record
+
+
+@njit(nogil=True, cache=True)
+def _store(k, row, total, carry_row, y, carry, alpha, beta):
+    total = total if alpha == 1 else alpha * total  # 1 * inf is nan in complex numbers
+    if row == carry_row[k]:
+        carry[k] = total
+    else:
+        y[row] = total if beta == 0 else total + beta * y[row]
+
+
+@njit(nogil=True, cache=True)
+def _add_carries(cut_row, cut_ptr, carry, y):
+    for i in range(len(cut_row)):
+        for k in range(cut_ptr[i, 0], cut_ptr[i, 1]):
+            y[cut_row[i]] += carry[k]
+
+
+@njit(nogil=True, cache=True)
+def _count_entries(first, last, n_lanes, step_ptr, rec_mask, entry_ptr):
+    """entry_ptr[k + 1] = entries of chunk k: those up to each lane's last record."""
+    for k in range(first, last):
+        done = np.uint32(0)
+        total = 0
+        for step in range(step_ptr[k + 1] - 1, step_ptr[k] - 1, -1):
+            done |= rec_mask[step]
+            for lane in range(n_lanes):
+                total += done >> np.uint32(lane) & np.uint32(1)
+        entry_ptr[k + 1] = total
+
+
+@njit(nogil=True, cache=True)
+def _entries(
+    first, last, n_lanes, step_ptr, entry_ptr, val, col_base, col_ptr, col_narrow, col_wide, rec_mask, rec_ptr, rec_wb,
+    tail, out_row, out_col, out_val
+):  # fmt: skip
+    """A record ends a segment that began after the lane's record before: its slots belong to the record's row."""
+    begin = np.empty(n_lanes, np.int64)
+    for k in range(first, last):
+        begin[:] = step_ptr[k]
+        record = rec_ptr[k]
+        out = entry_ptr[k]
+        for step in range(step_ptr[k], step_ptr[k + 1]):
+            for lane in range(n_lanes):
+                if not rec_mask[step] >> np.uint32(lane) & np.uint32(1):
+                    continue
+                wb = rec_wb[record]
+                record += 1
+                for s in range(begin[lane], step + 1):
+                    at = col_ptr[k] + (s - step_ptr[k]) * n_lanes + lane
+                    out_row[out] = wb if wb >= 0 else tail[k, ~wb]
+                    out_col[out] = col_base[k] + col_narrow[at] if col_base[k] >= 0 else col_wide[at]
+                    out_val[out] = val[s * n_lanes + lane]
+                    out += 1
+                begin[lane] = step + 1

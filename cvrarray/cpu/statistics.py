@@ -1,0 +1,38 @@
+"""Counts over a CSR in host memory that tell which format suits it."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+
+@njit(nogil=True, cache=True)
+def blocks_per_block_row(indptr: np.ndarray, indices: np.ndarray, n_cols: int, block_size: int) -> np.ndarray:
+    """(ceil(n_rows / block_size),) int64: the different block columns in every block row."""
+    n_rows = indptr.size - 1
+    counts = np.zeros((n_rows + block_size - 1) // block_size, np.int64)
+    last_seen = np.full((n_cols + block_size - 1) // block_size, -1, np.int64)  # the block row that met it last
+    for row in range(n_rows):
+        block_row = row // block_size
+        for position in range(indptr[row], indptr[row + 1]):
+            block_col = indices[position] // block_size
+            if last_seen[block_col] != block_row:
+                last_seen[block_col] = block_row
+                counts[block_row] += 1
+    return counts
+
+
+@njit(nogil=True, cache=True)
+def narrow_nonzeros(indptr: np.ndarray, indices: np.ndarray, group: int, span: int) -> int:
+    """Nonzeros in groups of `group` rows whose columns span less than `span`; columns ascend in every row."""
+    n_rows, total = indptr.size - 1, 0
+    for first in range(0, n_rows, group):
+        last = min(first + group, n_rows)
+        low, high = np.int64(2**62), np.int64(-1)
+        for row in range(first, last):
+            if indptr[row] < indptr[row + 1]:
+                low = min(low, np.int64(indices[indptr[row]]))
+                high = max(high, np.int64(indices[indptr[row + 1] - 1]))
+        if high - low < span:
+            total += indptr[last] - indptr[first]
+    return total

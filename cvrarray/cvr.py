@@ -1,0 +1,296 @@
+"""CVR: Compressed Vectorization-oriented sparse Row.
+
+Source: B. Xie, J. Zhan, X. Liu, W. Gao, Z. Jia, X. He, L. Zhang, "CVR: Efficient Vectorization of SpMV on X86
+Processors", CGO 2018, doi:10.1145/3168818. This page follows a later dialect of it, in which a lane's part of a row is
+finished by a *record* and lanes that run dry steal.
+
+The idea
+--------
+The nonzeros, in row-major order, are cut into **chunks**. A chunk is laid out over ``n_lanes`` **lanes** in
+``n_steps = ceil(nnz_chunk / n_lanes)`` **steps**, so that one vector instruction (or one warp) takes one step. Each lane
+works through whole rows, one after the other. A lane that runs dry is *fed* the next row; when rows run out it *steals*
+its share from the front of a lane that has too much. Rows 0 to 3 of lengths 3, 1, 2 and 4 on two lanes::
+
+    row 0: a b c      lane 0 | a b c i j |      records (pos, wb): (1, row 1), (4, row 0), (5, entry 1), (8, entry 0), (9, entry 0)
+    row 1: d          lane 1 | d e f g h |      tail = [3, 2],  lr_rec = 5
+    row 2: e f
+    row 3: g h i j    Before step 3 both lanes are dry. Lane 0 takes row 3, the last one. Lane 1 finds no row, so it steals
+                      the first two of row 3; both parts add into entry 0 of tail, which is row 3.
+
+Arrays of one chunk, as :meth:`CVRArray.chunk` returns them
+-----------------------------------------------------------
+=============  ====================  ====================================================================================
+val            (n_lanes, n_steps)    values; slot ``pos = step * n_lanes + lane`` is ``val[lane, step]``
+col_idx        (n_lanes, n_steps)    columns
+rec_pos        (n_records,)          after this slot the lane's running sum is complete
+rec_wb         (n_records,)          where it goes: a row while ``rec_pos < lr_rec``, from then on an entry of ``tail``
+tail           (n_lanes,)            the row each lane held when the last row was fed; -1 for a lane that never had one
+lr_rec         int                   the slot of the first lane that found no row to feed
+=============  ====================  ====================================================================================
+
+Conversion of one chunk
+-----------------------
+1. *Feed.* Before step i every lane with nothing left, in lane order, takes the next non-empty row (its part inside the chunk).
+2. *Record.* A lane that has just finished something appends ``(pos, wb)``, wb being its row or, in tail mode, its entry.
+3. *Last row.* When the chunk's last row is fed, ``tail`` takes all lanes' rows, and lane l's wb becomes the entry l.
+4. *Steal.* A dry lane with no row left to feed takes ``average = n_steps - i`` elements from the front of the lowest lane
+   that has more than that, and the victim's wb. If there is none the lane pads to the end.
+5. *Pads* hold value 0 and the chunk's smallest column. They follow a lane's last record, so no sum ever includes them,
+   whatever ``x`` holds there.
+
+Where chunks end
+----------------
+With q = nnz // n_chunks, ``split="nnz"`` cuts every q nonzeros (the first ``nnz % n_chunks`` chunks have one more).
+``split="rows"`` moves each of these cuts to the nearest end of a group of ``n_lanes`` non-empty rows, so that lanes stay
+in phase (neighbouring rows advance together and find ``x`` in cache); where that is q / 2 away or more, to the nearest end
+of a row; where a row is that long too, it leaves the cut inside the row.
+
+Invariants, as :meth:`CVRArray.check` verifies them
+---------------------------------------------------
+1. ``step_ptr`` and ``rec_ptr`` begin with 0, increase, and fit the tables they point into.
+2. Columns lie in [0, n_cols), and narrow and wide chunks fill their column tables exactly.
+3. A record is one bit of ``rec_mask`` below ``n_lanes``; ``rec_wb`` names a row or an entry of tail that is not -1.
+4. Carries: ``cut_row`` and ``cut_ptr`` list exactly the chunks whose start cuts a row.
+5. Every row has one owner: one chunk that stores it, or ``empty_row``.
+6. Slots up to each lane's last record in its chunk count ``nnz``; each chunk has fewer than ``n_lanes`` pads.
+
+Cost
+----
+Bytes a nonzero: the value, 2 or 4 for the column, 1/8 for the record mask; a row: 4 for ``rec_wb``; a chunk: 4 a lane for
+``tail`` and some 40 more. CVR wins where row lengths vary: it never pads a row. On rows of equal length BBCSR with
+``block_size=1`` (sliced ELLPACK) moves as few bytes with less bookkeeping; on dense blocks BBCSR stores fewer columns.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Any, NamedTuple
+
+from . import _csr, _device
+from ._array import SparseArray
+from ._tables import WARP, CVRTables
+
+#: Steps a chunk should have at least; chunks of longer rows have as many steps as their rows have nonzeros, up to MAX.
+MIN_STEPS, MAX_STEPS = 64, 512
+
+
+class Chunk(NamedTuple):
+    """One chunk of a CVR array as the format defines it; arrays on the array's device."""
+
+    val: Any  # (n_lanes, n_steps) dtype
+    col_idx: Any  # (n_lanes, n_steps) int32 or int64
+    tail: Any  # (n_lanes,) rows or -1
+    rec_pos: Any  # (n_records,) int64, increasing
+    rec_wb: Any  # (n_records,) rows, then entries of tail
+    lr_rec: int
+
+
+class CVRArray(SparseArray):
+    """A sparse array in CVR format.
+
+    Parameters
+    ----------
+    obj : sparse or dense 2-D array
+        scipy.sparse, cupyx.scipy.sparse, pydata/sparse, NumPy, CuPy or an array of ours. Duplicates are summed.
+    n_lanes : int, optional
+        Lanes a chunk, 1 to 32. Default 32, which is a warp, and two AVX-512 vectors of float32.
+    n_chunks : int, optional
+        Chunks, at most one a nonzero. Default: :func:`default_n_chunks`.
+    split : {"rows", "nnz"}
+        Where chunks end: see the module's page.
+    device : str, optional
+        ``"cpu"``, ``"cuda"`` or ``"cuda:N"``. Default: where `obj` lives.
+
+    Raises
+    ------
+    TypeError, ValueError
+        `obj` is no matrix (see :func:`cvrarray._csr.as_csr`) or a parameter is out of range.
+
+    Examples
+    --------
+    >>> import numpy as np, scipy.sparse
+    >>> A = CVRArray(scipy.sparse.eye_array(3))
+    >>> A @ np.array([1.0, 2.0, 3.0])
+    array([1., 2., 3.])
+    """
+
+    format = "cvr"
+    _tables: CVRTables
+
+    def __init__(
+        self, obj: Any, *, n_lanes: int | None = None, n_chunks: int | None = None, split: str = "rows", device: Any = None
+    ):
+        n_lanes = WARP if n_lanes is None else _integer(n_lanes, "n_lanes", 1, WARP)
+        if split not in ("rows", "nnz"):
+            raise ValueError(f"split must be 'rows' or 'nnz'; got {split!r}")
+        if n_chunks is not None:
+            n_chunks = _integer(n_chunks, "n_chunks", 1)
+        if device is not None:
+            device = _device.parse(device)
+        csr = _csr.as_csr(obj)
+        self._target = device or _device.of(csr.data)
+        csr = _csr.move(csr, self._target)
+        if n_chunks is None:
+            n_chunks = default_n_chunks(csr.nnz, csr.shape[0], n_lanes)
+        with self._target.use():
+            self._tables = self._target.backend("cvr").convert(csr, n_lanes, min(n_chunks, csr.nnz), split)
+
+    @staticmethod
+    def _values(tables: CVRTables) -> Any:
+        return tables.val
+
+    @property
+    def n_lanes(self) -> int:
+        """Lanes a chunk."""
+        return self._tables.n_lanes
+
+    @property
+    def n_chunks(self) -> int:
+        """Chunks; 0 for an array without nonzeros."""
+        return self._tables.tail.shape[0]
+
+    def chunk(self, k: int) -> Chunk:
+        """Chunk `k` as the format defines it: ``val`` and ``col_idx`` by lane and step, records and tail.
+
+        Raises
+        ------
+        IndexError
+            There is no chunk `k`.
+        """
+        t = self._tables
+        if not 0 <= k < self.n_chunks:
+            raise IndexError(f"chunk must lie in [0, {self.n_chunks}); got {k}")
+        with self._target.use():
+            first, last = (int(step) for step in t.step_ptr[k : k + 2])
+            slots = slice(first * t.n_lanes, last * t.n_lanes)
+            start, n_slots, base = int(t.col_ptr[k]), slots.stop - slots.start, int(t.col_base[k])
+            if base >= 0:
+                col = t.col_narrow[start : start + n_slots].astype(t.col_wide.dtype) + t.col_base[k]
+            else:
+                col = t.col_wide[start : start + n_slots]
+            rec_pos = _positions(self._target.xp, t.rec_mask[first:last], t.n_lanes)
+            wb = t.rec_wb[int(t.rec_ptr[k]) : int(t.rec_ptr[k + 1])]
+            in_tail = wb < 0
+            lr_rec = 0 if bool((t.tail[k] < 0).any()) else int(rec_pos[in_tail][0])
+            by_lane = (last - first, t.n_lanes)
+            return Chunk(
+                val=t.val[slots].reshape(by_lane).T,
+                col_idx=col.reshape(by_lane).T,
+                tail=t.tail[k],
+                rec_pos=rec_pos,
+                rec_wb=self._target.xp.where(in_tail, ~wb, wb),
+                lr_rec=lr_rec,
+            )
+
+    def _layout(self) -> str:
+        return f"{self.n_chunks} chunks of {self.n_lanes} lanes"
+
+    def _invariants(self):
+        t, xp = self._tables, self._target.xp
+        n_rows, n_cols = t.shape
+        n_chunks, n_lanes = self.n_chunks, t.n_lanes
+        n_steps, n_records = t.rec_mask.size, t.rec_wb.size
+
+        yield "1: step_ptr starts at 0 and increases", _is_offsets(t.step_ptr, n_chunks, n_steps, least=1)
+        yield "1: val has n_steps * n_lanes slots", t.val.size == n_steps * n_lanes
+        yield "1: rec_ptr starts at 0 and increases", _is_offsets(t.rec_ptr, n_chunks, n_records, least=1)
+        yield "1: tail has a row a chunk and a column a lane", t.tail.shape == (n_chunks, n_lanes)
+
+        slots = (t.step_ptr[1:] - t.step_ptr[:-1]) * n_lanes
+        narrow = t.col_base >= 0
+        yield "2: col_base and col_ptr have one entry a chunk", t.col_base.size == t.col_ptr.size == n_chunks
+        yield "2: col_ptr packs narrow and wide chunks without gaps", all(
+            bool((t.col_ptr[kind] == xp.cumsum(slots[kind]) - slots[kind]).all()) and table.size == int(slots[kind].sum())
+            for kind, table in ((narrow, t.col_narrow), (~narrow, t.col_wide))
+        )
+        reach = t.col_narrow.astype(xp.int64) + xp.repeat(t.col_base[narrow], _counts(slots[narrow]))
+        yield "2: columns lie in [0, n_cols)", _in_range(reach, 0, n_cols) and _in_range(t.col_wide, 0, n_cols)
+
+        yield "3: rec_mask has no bit at or above n_lanes", _in_range(t.rec_mask.astype(xp.int64), 0, 1 << n_lanes)
+        position = _positions(xp, t.rec_mask, n_lanes)
+        per_chunk = xp.searchsorted(position, t.step_ptr * n_lanes)
+        yield "3: rec_mask has one bit a record", position.size == n_records and bool((per_chunk == t.rec_ptr).all())
+        chunk_of = xp.repeat(xp.arange(n_chunks), _counts(t.rec_ptr[1:] - t.rec_ptr[:-1]))
+        in_tail = t.rec_wb < 0
+        yield "3: rec_wb names rows and entries", _in_range(t.rec_wb, -n_lanes, n_rows) and _in_range(t.tail, -1, n_rows)
+        entry = t.tail[chunk_of[in_tail], ~t.rec_wb[in_tail]]
+        yield "3: records name entries of tail that hold a row", bool((entry >= 0).all())
+
+        yield "4: carry_row names rows", t.carry_row.size == n_chunks and _in_range(t.carry_row, -1, n_rows)
+        cut = xp.flatnonzero(t.carry_row >= 0)
+        lengths = t.cut_ptr[:, 1] - t.cut_ptr[:, 0]
+        yield "4: cut_ptr and cut_row list the chunks that carry", (
+            t.cut_ptr.shape == (t.cut_row.size, 2)
+            and bool((lengths > 0).all())
+            and int(lengths.sum()) == cut.size
+            and bool((xp.repeat(t.cut_ptr[:, 0] - xp.cumsum(lengths) + lengths, _counts(lengths)) + xp.arange(cut.size) == cut).all())
+            and bool((xp.repeat(t.cut_row, _counts(lengths)) == t.carry_row[cut]).all())
+        )
+
+        carried = t.carry_row[:, None]
+        tail_rows = t.tail[(t.tail >= 0) & (t.tail != carried)]
+        wb_rows = t.rec_wb[~in_tail & (t.rec_wb != t.carry_row[chunk_of])]
+        owned = xp.concatenate([tail_rows, wb_rows, t.empty_row])
+        yield "5: every row has one owner", _in_range(owned, 0, n_rows) and owned.size == n_rows and (
+            n_rows == 0 or bool((xp.bincount(owned, minlength=n_rows) == 1).all())
+        )
+
+        # a lane's entries are its slots up to its last record in the chunk
+        step, lane = position // n_lanes, position % n_lanes
+        place = chunk_of * n_lanes + lane
+        order = xp.argsort(place, kind="stable")
+        final = order[xp.flatnonzero(xp.concatenate([place[order][1:] != place[order][:-1], xp.ones(min(1, n_records), bool)]))]
+        filled = xp.zeros(n_chunks * n_lanes, xp.int64)
+        filled[place[final]] = step[final] + 1 - t.step_ptr[chunk_of[final]]
+        per_chunk = filled.reshape(n_chunks, n_lanes).sum(axis=1)
+        yield "6: slots up to each lane's last record count nnz", int(per_chunk.sum()) == t.nnz
+        yield "6: a chunk has fewer than n_lanes pads", _in_range(slots - per_chunk, 0, n_lanes)
+        chunk_of = xp.repeat(xp.arange(n_chunks), _counts(t.step_ptr[1:] - t.step_ptr[:-1]))
+        within = xp.arange(n_steps) - t.step_ptr[chunk_of]
+        is_pad = within[:, None] >= filled.reshape(n_chunks, n_lanes)[chunk_of]
+        narrow_pad = is_pad[narrow[chunk_of]].ravel()
+        yield "6: pads hold 0 and the chunk's smallest column", not (
+            bool((t.val.reshape(n_steps, n_lanes)[is_pad] != 0).any()) or bool((t.col_narrow[narrow_pad] != 0).any())
+        )
+
+
+def default_n_chunks(nnz: int, n_rows: int, n_lanes: int) -> int:
+    """Chunks for `nnz` nonzeros in `n_rows` rows: of MIN_STEPS steps or more, in whole groups of `n_lanes` average rows.
+
+    A group of rows longer than MAX_STEPS is cut: then chunks have MAX_STEPS steps.
+    """
+    mean = max(1.0, nnz / max(1, n_rows))
+    steps = min(mean * max(1, round(MIN_STEPS / mean)), MAX_STEPS)
+    return max(1, round(nnz / (steps * n_lanes)))
+
+
+def _positions(xp: Any, rec_mask: Any, n_lanes: int) -> Any:
+    """(n_records,) int64 slots at which `rec_mask` (n_steps,) has a bit, ascending."""
+    bits = xp.unpackbits(rec_mask.view(xp.uint8), bitorder="little").reshape(-1, WARP)
+    return xp.flatnonzero(bits[:, :n_lanes])
+
+
+def _is_offsets(ptr: Any, n: int, total: int, least: int) -> bool:
+    """Whether `ptr` holds n + 1 offsets from 0 to `total` with at least `least` between neighbours."""
+    return ptr.size == n + 1 and int(ptr[0]) == 0 and int(ptr[-1]) == total and bool((ptr[1:] - ptr[:-1] >= least).all())
+
+
+def _in_range(values: Any, low: int, high: int) -> bool:
+    return values.size == 0 or (int(values.min()) >= low and int(values.max()) < high)
+
+
+def _counts(counts: Any) -> Any:
+    """Repeat counts as numpy takes them, and as cupy does: from host memory."""
+    return counts.get() if hasattr(counts, "get") else counts
+
+
+def _integer(value: Any, name: str, low: int, high: int | None = None) -> int:
+    """`value` as an int in [low, high], or a ValueError that says so."""
+    bounds = f"an integer of at least {low}" if high is None else f"an integer from {low} to {high}"
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise ValueError(f"{name} must be {bounds}; got {value!r}") from None
+    if number < low or (high is not None and number > high):
+        raise ValueError(f"{name} must be {bounds}; got {number}")
+    return number

@@ -1,0 +1,122 @@
+"""Kernels as loaded functions: source text from ``kernels/``, one instantiation at a time, compiled by NVRTC once.
+
+CuPy compiles, loads and keeps the result on disk. Its cache knows the text it is given and nothing of included files, so
+``common.cuh`` is pasted in front of each kernel file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+
+import cupy
+import numpy as np
+
+OPTIONS = ("-std=c++17",)
+
+#: NumPy dtype -> its name in ``common.cuh``.
+CTYPE = {
+    np.dtype(name): ctype
+    for name, ctype in {
+        "bool": "bool",
+        "int8": "int8",
+        "int16": "short",
+        "int32": "int",
+        "int64": "int64",
+        "uint8": "uint8",
+        "uint16": "uint16",
+        "uint32": "uint32",
+        "uint64": "uint64",
+        "float32": "float",
+        "float64": "double",
+        "complex64": "complex64",
+        "complex128": "complex128",
+    }.items()
+}
+
+#: (stored dtype, product dtype) that stand for all pairs: each kind of arithmetic, and a widening one.
+PRODUCTS = [
+    ("float32", "float32"),
+    ("float64", "float64"),
+    ("float32", "float64"),
+    ("complex64", "complex64"),
+    ("complex128", "complex128"),
+    ("float32", "complex64"),
+    ("bool", "int64"),
+    ("int8", "int8"),
+    ("uint64", "uint64"),
+]
+
+#: A null pointer as a kernel's argument.
+NULL = np.uint64(0)
+
+_UPDATE = {"PLAIN": np.int32(0), "SCALE": np.int32(1), "ACCUMULATE": np.int32(2)}
+
+
+@cache
+def source(name: str) -> str:
+    """The text of ``kernels/<name>.cu`` with ``common.cuh`` in front."""
+    return "\n".join(_read(file) for file in ("common.cuh", f"{name}.cu"))
+
+
+def _read(file: str) -> str:
+    try:
+        return files("cvrarray.kernels").joinpath(file).read_text()
+    except ModuleNotFoundError:  # run from a checkout without being installed: the folder lies beside the package
+        return (Path(__file__).parents[2] / "kernels" / file).read_text()
+
+
+def kernel(file: str, function: str, *arguments: object) -> cupy.RawKernel:
+    """The function template `function` of ``kernels/<file>.cu`` with these template arguments, for the current device.
+
+    Arguments are dtypes, booleans or integers. Compiled on first use.
+    """
+    return _kernel(file, instantiation(function, *arguments), cupy.cuda.runtime.getDevice())
+
+
+def instantiation(function: str, *arguments: object) -> str:
+    """``function<arguments>`` as C++ spells it."""
+    return f"{function}<{', '.join(_argument(a) for a in arguments)}>"
+
+
+def _argument(argument: object) -> str:
+    if isinstance(argument, (bool, int)):
+        return str(argument).lower()
+    return CTYPE[np.dtype(argument)]
+
+
+@cache
+def _kernel(file: str, expression: str, _device: int) -> cupy.RawKernel:
+    module = cupy.RawModule(code=source(file), options=OPTIONS, name_expressions=(expression,))
+    return module.get_function(expression)
+
+
+def blocks(n_threads: int, block: int) -> tuple[int]:
+    """The grid that gives every thread a place."""
+    return (max(1, -(-n_threads // block)),)
+
+
+def struct(*fields: cupy.ndarray | int | None) -> np.ndarray:
+    """Pointers and 64-bit integers as one struct that a kernel takes by value; None is a null pointer."""
+    words = [0 if f is None else f if isinstance(f, int) else f.data.ptr for f in fields]
+    return np.array(words, np.uint64).view(_struct_of(len(words)))
+
+
+@cache
+def _struct_of(n_words: int) -> np.dtype:
+    return np.dtype([("words", np.uint64, n_words)])
+
+
+def update(alpha: np.generic, beta: np.generic) -> np.int32:
+    """Which of the three forms of ``y = alpha * A @ x + beta * y`` is asked for: the enum of ``common.cuh``."""
+    return _UPDATE["ACCUMULATE" if beta != 0 else "SCALE" if alpha != 1 else "PLAIN"]
+
+
+def for_all_architectures() -> Iterator[tuple[str, list[str]]]:
+    """(kernel file, instantiations) that stand for all that a user's dtypes can ask for: what CI compiles without a GPU."""
+    from . import bbcsr, csr, cvr
+
+    for module in (csr, cvr, bbcsr):
+        yield from module.instantiations()

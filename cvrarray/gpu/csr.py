@@ -1,0 +1,61 @@
+"""Canonical CSR on the GPU. The same functions as :mod:`cvrarray.cpu.csr`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import cupy
+import numpy as np
+
+from .._tables import CSR
+from .compiler import blocks, instantiation, kernel
+
+BLOCK = 256
+MAX_BLOCKS = 132 * 16  # grid-strided: enough to fill the largest card
+
+
+def check(indptr: cupy.ndarray, indices: cupy.ndarray, n_cols: int) -> tuple[int, int, bool]:
+    """First row where `indptr` decreases, first position of an index out of range (-1: none), and canonical or not.
+
+    `indptr` must begin with 0 and end with ``indices.size``.
+    """
+    n_rows, nnz = indptr.size - 1, indices.size
+    largest = np.iinfo(np.int64).max
+    status = cupy.array([largest, largest, 0, 0])
+    grid = (min(blocks(max(n_rows, nnz), BLOCK)[0], MAX_BLOCKS),)
+    kernel("csr", "csr_check", indptr.dtype, indices.dtype)(
+        grid, (BLOCK,), (indptr, indices, np.int64(n_rows), np.int64(n_cols), np.int64(nnz), status)
+    )
+    bad_row, bad_position, falls, falls_between_rows = status.get().tolist()
+    return (
+        -1 if bad_row == largest else bad_row,
+        -1 if bad_position == largest else bad_position,
+        falls == falls_between_rows,
+    )
+
+
+def canonical(row: cupy.ndarray, col: cupy.ndarray, val: cupy.ndarray, shape: tuple[int, int]) -> CSR:
+    """Canonical CSR of coordinates in range, in any order; duplicates are summed in the order they came in."""
+    n_rows = shape[0]
+    if not val.size:
+        return CSR(cupy.zeros(n_rows + 1, np.int64), col, val, shape)
+    order = cupy.lexsort(cupy.stack([col, row]))  # stable, by row, then column
+    row, col = row[order], col[order]
+    starts = cupy.flatnonzero(cupy.concatenate([cupy.ones(1, bool), (row[1:] != row[:-1]) | (col[1:] != col[:-1])]))
+    if starts.size == val.size:
+        data = val[order]
+    else:
+        first = cupy.concatenate([starts, cupy.array([val.size])])
+        data = cupy.empty(starts.size, val.dtype)
+        kernel("csr", "csr_sum_runs", val.dtype)(
+            blocks(starts.size, BLOCK), (BLOCK,), (val, order, first, np.int64(starts.size), data)
+        )
+        row, col = row[starts], col[starts]
+    indptr = cupy.searchsorted(row, cupy.arange(n_rows + 1, dtype=row.dtype))
+    return CSR(indptr, col, data, shape)
+
+
+def instantiations() -> Iterator[tuple[str, list[str]]]:
+    """What CI compiles without a GPU."""
+    yield "csr", [instantiation("csr_check", p, i) for p in ("int32", "int64") for i in ("int32", "int64")]
+    yield "csr", [instantiation("csr_sum_runs", a) for a in ("bool", "int8", "uint64", "float32", "complex64", "complex128")]

@@ -1,0 +1,179 @@
+// CSR -> BBCSR, and row and column of every slot for the way back. B is the block size.
+
+// The rows of one block row, merged by block column. The threads of a block row are GROUP neighbours (a power of two, at
+// least B) of one warp, one thread a scalar row; threads without a row hold nothing. All threads of the warp must call next().
+template <class P, class I, int B>
+struct BlockRow {
+    static constexpr int GROUP = B == 1 ? 1 : B <= 2 ? 2 : B <= 4 ? 4 : B <= 8 ? 8 : B <= 16 ? 16 : 32;
+    static constexpr I NONE = sizeof(I) == 4 ? (I)0x7fffffff : (I)0x7fffffffffffffffll;
+
+    const I* indices;
+    int64 from, end;
+    int64 row;  // the scalar row, in range or not
+
+    __device__ BlockRow(const P* ptr, const I* indices, int64 n_rows, int64 block_row, int within) : indices(indices) {
+        row = block_row * B + within;
+        const bool real = within < B && row < n_rows;
+        from = real ? ptr[row] : 0;
+        end = real ? ptr[row + 1] : 0;
+    }
+
+    // The smallest block column that is left, NONE at the end; `count` of this thread's nonzeros lie in it, from `first` on.
+    __device__ I next(int64& first, int& count) {
+        const I mine = from < end ? indices[from] / B : NONE;
+        I lowest = mine;
+#pragma unroll
+        for (int apart = GROUP / 2; apart; apart /= 2) lowest = min(lowest, shuffle(lowest, lane_id() ^ apart));
+        first = from;
+        count = 0;
+        if (mine == lowest && lowest != NONE)
+            while (from < end && indices[from] / B == lowest) {
+                ++from;
+                ++count;
+            }
+        return lowest;
+    }
+};
+
+// bbcsr_count: the blocks of every block row, their column range, and whether any has a hole
+//
+// mapping   GROUP threads a block row; block size 1 needs the row offsets and two columns only
+// traffic   sizeof(I) a nonzero (none for B = 1), 4 + 2 sizeof(I) a block row
+// requires  canonical CSR
+// races     none; every writer of `holes` writes 1
+template <class P, class I, int B>
+__global__ void bbcsr_count(const P* ptr, const I* indices, int64 n_rows, int64 n_block_rows, int* n_blocks,
+                            I* col_low, I* col_high, int* holes) {
+    constexpr int GROUP = BlockRow<P, I, B>::GROUP;
+    const int64 thread = blockIdx.x * (int64)blockDim.x + threadIdx.x;
+    const int64 block_row = thread / GROUP;
+    BlockRow<P, I, B> rows(ptr, indices, block_row < n_block_rows ? n_rows : 0, block_row, (int)(thread % GROUP));
+    const bool real = thread % GROUP < B && rows.row < n_rows && block_row < n_block_rows;
+    I low = rows.from < rows.end ? indices[rows.from] / B : BlockRow<P, I, B>::NONE;
+    I high = rows.from < rows.end ? indices[rows.end - 1] / B : I(-1);
+#pragma unroll
+    for (int apart = GROUP / 2; apart; apart /= 2) {
+        low = min(low, shuffle(low, lane_id() ^ apart));
+        high = max(high, shuffle(high, lane_id() ^ apart));
+    }
+    int count = 0;
+    bool hole = false;
+    if (B == 1) {
+        count = (int)(rows.end - rows.from);
+    } else {
+        int64 first;
+        int inside;
+        while (__any_sync(FULL, rows.from < rows.end)) {
+            if (rows.next(first, inside) == BlockRow<P, I, B>::NONE) continue;
+            ++count;
+            hole |= real && inside < B;
+        }
+    }
+    if (hole) *holes = 1;
+    if (thread % GROUP == 0 && block_row < n_block_rows) {
+        n_blocks[block_row] = count;
+        col_low[block_row] = low;
+        col_high[block_row] = high;
+    }
+}
+
+// bbcsr_bins: length and column range of every bin
+//
+// mapping   one warp a bin, one thread a row
+// traffic   4 + 2 sizeof(I) a row
+// races     none
+template <class I>
+__global__ void bbcsr_bins(const int* n_blocks, const I* col_low, const I* col_high, int64 n_rows, int block_size,
+                           int64 n_bins, int64* bin_slots, int64* n_narrow, I* col_base) {
+    const int64 bin = warp_id();
+    if (bin >= n_bins) return;
+    const int64 block_row = min(bin * WARP + lane_id(), n_rows - 1) / block_size;
+    const int blocks = warp_max(n_blocks[block_row]);
+    const I low = warp_min(col_low[block_row]), high = warp_max(col_high[block_row]);
+    if (lane_id() == 0) {
+        const bool narrow = high < 0 || (int64)high - low < NARROW - 1;  // 0xffff is padding
+        bin_slots[bin] = (int64)blocks * WARP;
+        n_narrow[bin] = narrow ? (int64)blocks * WARP : 0;
+        col_base[bin] = high < 0 ? I(0) : narrow ? low : I(-1);
+    }
+}
+
+// bbcsr_fill: every bin's values and columns, padding included
+//
+// mapping   GROUP threads a block row, one thread a scalar row
+// traffic   reads sizeof(A) + sizeof(I) a nonzero, writes sizeof(A) + (2 or sizeof(I)) / B a slot
+// requires  block rows from 0 until every row of the last bin has a thread
+// races     none: a thread owns its row's slots
+template <class P, class I, class A, class M, int B>
+__global__ void bbcsr_fill(const P* ptr, const I* indices, const A* values, int64 n_rows, int64 n_bins,
+                           const int64* bin_rowptr, const I* col_base, const int64* col_ptr, A* data, uint16* col_narrow,
+                           I* col_wide, M* present) {
+    constexpr int GROUP = BlockRow<P, I, B>::GROUP;
+    const int64 thread = blockIdx.x * (int64)blockDim.x + threadIdx.x;
+    const int within = (int)(thread % GROUP);
+    BlockRow<P, I, B> rows(ptr, indices, n_rows, thread / GROUP, within);
+    const int64 bin = rows.row / WARP;
+    const bool owner = within < B && bin < n_bins;
+    const int lane = (int)(rows.row % WARP);
+    const int64 first_slot = owner ? bin_rowptr[bin] : 0;
+    const int n_blocks = owner ? (int)((bin_rowptr[bin + 1] - first_slot) / (WARP * B)) : 0;
+    const I base = owner ? col_base[bin] : I(0);
+    const int64 start = owner ? col_ptr[bin] + lane : 0;
+    data += first_slot + lane;
+    if (present) present += first_slot / B + lane;
+
+    int block = 0;
+    auto put = [&](I block_col, int64 first, int count) {
+        if (base >= 0)
+            col_narrow[start + (int64)block * WARP] = block_col < 0 ? (uint16)0xffff : (uint16)(block_col - base);
+        else
+            col_wide[start + (int64)block * WARP] = block_col;
+        uint32 bits = 0;
+#pragma unroll
+        for (int j = 0; j < B; ++j) {
+            A value{};
+            if (count > 0 && (B == 1 || indices[first] % B == j)) {
+                value = values[first];
+                bits |= 1u << j;
+                ++first;
+                --count;
+            }
+            data[((int64)block * B + j) * WARP] = value;
+        }
+        if (present) present[(int64)block * WARP] = (M)bits;
+        ++block;
+    };
+    int64 first;
+    int count;
+    while (__any_sync(FULL, rows.from < rows.end)) {
+        const I block_col = rows.next(first, count);
+        // rows past the last are padding, though their block row may have blocks
+        if (block_col != BlockRow<P, I, B>::NONE && owner && rows.row < n_rows) put(block_col, first, count);
+    }
+    while (block < n_blocks) put(I(-1), 0, 0);
+}
+
+// bbcsr_slots: the row and the column of every slot; row -1 for padding and holes
+//
+// mapping   one warp a bin, one thread a row
+// traffic   reads 2 or sizeof(I) a block and row, writes 2 sizeof(I) a slot
+// races     none
+template <class I, class M>
+__global__ void bbcsr_slots(int64 n_bins, int block_size, const int64* bin_rowptr, const I* col_base, const int64* col_ptr,
+                            const uint16* col_narrow, const I* col_wide, const M* present, I* row, I* col) {
+    const int64 bin = warp_id();
+    if (bin >= n_bins) return;
+    const int64 first = bin_rowptr[bin], start = col_ptr[bin];
+    const int64 n_blocks = (bin_rowptr[bin + 1] - first) / ((int64)WARP * block_size);
+    const I base = col_base[bin];
+    for (int64 block = 0; block < n_blocks; ++block) {
+        const int64 at = start + block * WARP + lane_id();
+        const I stored = base >= 0 ? (col_narrow[at] == 0xffff ? I(-1) : base + (I)col_narrow[at]) : col_wide[at];
+        const uint32 bits = present ? (uint32)present[first / block_size + block * WARP + lane_id()] : FULL;
+        for (int j = 0; j < block_size; ++j) {
+            const int64 slot = first + (block * block_size + j) * WARP + lane_id();
+            row[slot] = stored >= 0 && (bits >> j & 1) ? (I)(bin * WARP + lane_id()) : I(-1);
+            col[slot] = stored * block_size + j;
+        }
+    }
+}

@@ -1,0 +1,84 @@
+// y = alpha * A @ x + beta * y for BBCSR.
+
+template <class A, class I, class M>
+struct Bbcsr {
+    const int64* bin_rowptr;
+    const A* data;
+    const I* col_base;
+    const int64* col_ptr;
+    const uint16* col_narrow;
+    const I* col_wide;
+    const M* present;  // null where no block has a hole
+    int64 n_rows, n_bins;
+};
+
+// a block column as stored: narrow ones count from the bin's base
+template <class I>
+__device__ bool is_padding(uint16 stored, I) {
+    return stored == 0xffff;
+}
+template <class I>
+__device__ bool is_padding(I stored, I) {
+    return stored < 0;
+}
+
+// bbcsr_matvec: all bins
+//
+// mapping   one warp a bin, one thread a row
+// traffic   slot: sizeof(A) + (2 or sizeof(I)) / B bytes, with holes sizeof(M) / B more; and x; row: sizeof(Y)
+// requires  blocks of a row before its padding (invariant 3); padding and holes are never multiplied
+// races     none: a thread owns its row
+//
+// U blocks are loaded before the first is used. Blocks past the bin's last repeat that one, unused.
+template <class A, class Y, class I, class M, int B, int U, bool HOLES, class C>
+__device__ Y row_sum(const Bbcsr<A, I, M>& m, const C* col, int64 first, int n_blocks, const Y* x) {
+    const int lane = lane_id();
+    const A* data = m.data + first + lane;
+    const M* present = HOLES ? m.present + first / B + lane : nullptr;
+    col += lane;
+    Y sum{};
+    for (int block = 0; block < n_blocks; block += U) {
+        C c[U];
+        M bits[U];
+        A v[U][B];
+        Y xs[U][B];
+#pragma unroll
+        for (int u = 0; u < U; ++u) {
+            const int64 at = min(block + u, n_blocks - 1);
+            c[u] = stream(col + at * WARP);
+            if (HOLES) bits[u] = stream(present + at * WARP);
+#pragma unroll
+            for (int j = 0; j < B; ++j) v[u][j] = stream(data + (at * B + j) * WARP);
+        }
+#pragma unroll
+        for (int u = 0; u < U; ++u) {
+            const bool here = block + u < n_blocks && !is_padding<I>(c[u], 0);
+#pragma unroll
+            for (int j = 0; j < B; ++j) {
+                const bool entry = here && (!HOLES || (bits[u] >> j & 1));
+                xs[u][j] = entry ? cached(x + (int64)c[u] * B + j) : Y{};
+            }
+        }
+#pragma unroll
+        for (int u = 0; u < U; ++u)
+#pragma unroll
+            for (int j = 0; j < B; ++j) sum = mac(Widen<Y, A>::from(v[u][j]), xs[u][j], sum);
+    }
+    return sum;
+}
+
+template <class A, class Y, class I, class M, int B, int U, bool HOLES>
+__global__ void bbcsr_matvec(const Bbcsr<A, I, M> m, const Y* __restrict__ x, Y* __restrict__ y, Y alpha, Y beta,
+                             int update) {
+    const int64 bin = warp_id();
+    if (bin >= m.n_bins) return;
+    const int64 first = m.bin_rowptr[bin];
+    const int n_blocks = (int)((m.bin_rowptr[bin + 1] - first) / (WARP * B));
+    const I base = m.col_base[bin];
+    const int64 start = m.col_ptr[bin];
+    const Y sum = base >= 0
+        ? row_sum<A, Y, I, M, B, U, HOLES>(m, m.col_narrow + start, first, n_blocks, x + (int64)base * B)
+        : row_sum<A, Y, I, M, B, U, HOLES>(m, m.col_wide + start, first, n_blocks, x);
+    const int64 row = bin * WARP + lane_id();
+    if (row < m.n_rows) store(y + row, sum, alpha, beta, update);
+}

@@ -1,0 +1,180 @@
+// What all kernels share: number types and their arithmetic, warp helpers, and the tables as the host passes them.
+//
+// NVRTC has no host headers, so everything is spelled out here. The host pastes this file in front of each kernel file.
+#pragma once
+
+typedef signed char int8;
+typedef unsigned char uint8;
+typedef unsigned short uint16;
+typedef unsigned int uint32;
+typedef long long int64;
+typedef unsigned long long uint64;
+
+[[maybe_unused]] constexpr int WARP = 32;
+[[maybe_unused]] constexpr unsigned FULL = 0xffffffffu;  // every lane of a warp takes part
+[[maybe_unused]] constexpr int64 NARROW = 1 << 16;  // a tile whose columns span less than this stores 16-bit offsets
+
+// ---------------------------------------------------------------------------------------------------- arithmetic
+
+template <class T>
+struct alignas(2 * sizeof(T)) Complex {
+    T re, im;
+};
+typedef Complex<float> complex64;
+typedef Complex<double> complex128;
+
+// a value in the type that the product computes in
+template <class Y, class A>
+struct Widen {
+    static __device__ Y from(A a) { return static_cast<Y>(a); }
+};
+template <class T, class A>
+struct Widen<Complex<T>, A> {
+    static __device__ Complex<T> from(A a) { return {static_cast<T>(a), T(0)}; }
+};
+template <class T, class S>
+struct Widen<Complex<T>, Complex<S>> {
+    static __device__ Complex<T> from(Complex<S> a) { return {static_cast<T>(a.re), static_cast<T>(a.im)}; }
+};
+
+// a * x + acc. The float form is spelled in PTX because the host's compiler flags flush denormals otherwise
+// (CuPy compiles with -ftz=true), and a CPU does not.
+template <class Y>
+__device__ Y mac(Y a, Y x, Y acc) {
+    return acc + a * x;
+}
+template <>
+__device__ float mac(float a, float x, float acc) {
+    float sum;
+    asm("fma.rn.f32 %0, %1, %2, %3;" : "=f"(sum) : "f"(a), "f"(x), "f"(acc));
+    return sum;
+}
+template <>
+__device__ double mac(double a, double x, double acc) {
+    return __fma_rn(a, x, acc);
+}
+template <class T>
+__device__ Complex<T> mac(Complex<T> a, Complex<T> x, Complex<T> acc) {
+    return {mac(-a.im, x.im, mac(a.re, x.re, acc.re)), mac(a.im, x.re, mac(a.re, x.im, acc.im))};
+}
+
+template <class Y>
+__device__ Y add(Y a, Y b) {
+    return a + b;
+}
+template <>
+__device__ float add(float a, float b) {
+    float sum;
+    asm("add.rn.f32 %0, %1, %2;" : "=f"(sum) : "f"(a), "f"(b));
+    return sum;
+}
+template <class T>
+__device__ Complex<T> add(Complex<T> a, Complex<T> b) {
+    return {add(a.re, b.re), add(a.im, b.im)};
+}
+
+// y = alpha * sum + beta * y. The plain product leaves both out: complex 1 * inf would make a nan.
+enum Update { PLAIN, SCALE, ACCUMULATE };
+
+template <class Y>
+__device__ Y scaled(Y sum, Y alpha, int update) {
+    return update == PLAIN ? sum : mac(alpha, sum, Y{});
+}
+
+template <class Y>
+__device__ void store(Y* y, Y sum, Y alpha, Y beta, int update) {
+    Y value = scaled(sum, alpha, update);
+    *y = update == ACCUMULATE ? mac(beta, *y, value) : value;
+}
+
+// ---------------------------------------------------------------------------------------------------- warps
+
+__device__ inline int lane_id() { return threadIdx.x & (WARP - 1); }
+
+// this thread's warp, counted through the grid
+__device__ inline int64 warp_id() { return (blockIdx.x * (int64)blockDim.x + threadIdx.x) / WARP; }
+
+// a shuffle of any trivially copyable value, 32 bits at a time
+template <class T>
+__device__ T shuffle(T value, int source) {
+    constexpr int WORDS = (sizeof(T) + 3) / 4;
+    union {
+        T value;
+        unsigned word[WORDS];
+    } bits;
+    bits.value = value;
+#pragma unroll
+    for (int i = 0; i < WORDS; ++i) bits.word[i] = __shfl_sync(FULL, bits.word[i], source);
+    return bits.value;
+}
+
+template <class T>
+__device__ T warp_min(T value) {
+    for (int apart = WARP / 2; apart; apart /= 2) value = min(value, shuffle(value, lane_id() ^ apart));
+    return value;
+}
+
+template <class T>
+__device__ T warp_max(T value) {
+    for (int apart = WARP / 2; apart; apart /= 2) value = max(value, shuffle(value, lane_id() ^ apart));
+    return value;
+}
+
+// the sum over the warp, by the same tree in every run
+template <class T>
+__device__ T warp_sum(T value) {
+    for (int apart = WARP / 2; apart; apart /= 2) value = add(value, shuffle(value, lane_id() ^ apart));
+    return value;
+}
+
+// streamed once: past L1, so that x stays there
+template <class T>
+__device__ T stream(const T* p) {
+    return __ldcs(p);
+}
+template <>
+__device__ bool stream(const bool* p) {
+    return __ldcs(reinterpret_cast<const uint8*>(p)) != 0;
+}
+template <>
+__device__ complex64 stream(const complex64* p) {
+    float2 v = __ldcs(reinterpret_cast<const float2*>(p));
+    return {v.x, v.y};
+}
+template <>
+__device__ complex128 stream(const complex128* p) {
+    double2 v = __ldcs(reinterpret_cast<const double2*>(p));
+    return {v.x, v.y};
+}
+
+// read often, by neighbours
+template <class T>
+__device__ T cached(const T* p) {
+    return __ldg(p);
+}
+template <>
+__device__ complex64 cached(const complex64* p) {
+    float2 v = __ldg(reinterpret_cast<const float2*>(p));
+    return {v.x, v.y};
+}
+template <>
+__device__ complex128 cached(const complex128* p) {
+    double2 v = __ldg(reinterpret_cast<const double2*>(p));
+    return {v.x, v.y};
+}
+
+// ---------------------------------------------------------------------------------------------------- searching
+
+// the first i in [0, n) with ptr[i] >= key; n if there is none
+template <class P>
+__device__ int64 lower_bound(const P* ptr, int64 n, int64 key) {
+    int64 low = 0, high = n;
+    while (low < high) {
+        int64 middle = (low + high) / 2;
+        if (ptr[middle] < key)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}

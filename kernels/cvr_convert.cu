@@ -1,0 +1,238 @@
+// CSR -> CVR, and the row of every slot for the way back. Rows here are the non-empty rows, counted 0 .. n_rows - 1:
+// ptr (n_rows + 1) holds their offsets, and row_id their numbers in the matrix (null where no row is empty).
+
+// cvr_cuts: chunk_ptr[k] = the first nonzero of chunk k
+//
+// mapping   one thread a cut
+// traffic   one binary search a cut
+// races     none
+template <class P>
+__global__ void cvr_cuts(const P* ptr, int64 n_rows, int64 nnz, int64 n_chunks, int n_lanes, bool snap, int64* chunk_ptr) {
+    const int64 k = blockIdx.x * (int64)blockDim.x + threadIdx.x;
+    if (k > n_chunks) return;
+    const int64 share = nnz / n_chunks, more = nnz % n_chunks;
+    const int64 ideal = k * share + min(k, more);
+    int64 cut = ideal;
+    if (snap && 0 < k && k < n_chunks) {
+        const int64 row = lower_bound(ptr, n_rows + 1, ideal + 1) - 1;
+        const int64 group = row - row % n_lanes;
+        auto nearer = [&](int64 low, int64 high) { return ideal - ptr[low] <= ptr[high] - ideal ? ptr[low] : ptr[high]; };
+        auto close = [&](int64 place) { return 2 * (place < ideal ? ideal - place : place - ideal) < share; };
+        const int64 group_end = nearer(group, min(group + n_lanes, n_rows)), row_end = nearer(row, row + 1);
+        cut = close(group_end) ? group_end : close(row_end) ? row_end : ideal;
+    }
+    chunk_ptr[k] = cut;
+}
+
+// One chunk's lanes while they are filled. A lane holds `count` nonzeros from `from` on; a lane that pads holds none for ever.
+template <class P>
+struct Lanes {
+    const P* ptr;
+    int64 begin, end;      // the chunk's nonzeros
+    int64 next, last_row;  // the next row to feed, and the one after the chunk's last
+    int n_steps;
+
+    int64 from;
+    int count;      // INT_MAX for a lane that pads
+    int64 row;      // the row it works on, -1 for none yet
+    int entry;      // in tail mode: the entry of tail it adds into
+    bool tail_mode;
+
+    static constexpr int PADS = 0x7fffffff;
+
+    __device__ Lanes(const P* ptr, int64 n_rows, int64 begin, int64 end, int n_lanes)
+        : ptr(ptr), begin(begin), end(end), from(-1), row(-1), entry(lane_id()), tail_mode(false) {
+        next = lower_bound(ptr, n_rows + 1, begin + 1) - 1;
+        last_row = lower_bound(ptr, n_rows, end);
+        n_steps = (int)((end - begin + n_lanes - 1) / n_lanes);
+        count = lane_id() < n_lanes ? 0 : PADS;
+    }
+
+    // What happens before step i. Returns the lanes that have just finished something; `to_entry` says whether this one's
+    // record names an entry of tail, and `finished` the row or entry; `fed_last` that tail mode begins: tail is row then.
+    // `steals` counts.
+    __device__ unsigned refill(int step, bool& to_entry, int64& finished, bool& fed_last, int& steals) {
+        const int lane = lane_id();
+        const unsigned dry = __ballot_sync(FULL, count == 0);
+        const bool is_dry = dry >> lane & 1;
+        const unsigned done = __ballot_sync(FULL, is_dry && from >= 0);
+        const int rank = __popc(dry & ((1u << lane) - 1));
+        const int64 available = last_row - next;
+        fed_last = !tail_mode && step < n_steps && available <= __popc(dry);
+        to_entry = tail_mode || (fed_last && rank >= available);
+        finished = to_entry ? entry : row;
+        if (step == n_steps) return done;
+
+        if (is_dry && rank < available) {
+            row = next + rank;
+            from = max((int64)ptr[row], begin);
+            count = (int)(min((int64)ptr[row + 1], end) - from);
+        }
+        next += min((int64)__popc(dry), available);
+        tail_mode |= fed_last;
+
+        const int average = n_steps - step;
+        for (unsigned left = __ballot_sync(FULL, count == 0); left; left &= left - 1) {
+            const int thief = __ffs(left) - 1;
+            const unsigned rich = __ballot_sync(FULL, count != PADS && count > average);
+            if (rich) {
+                const int victim = __ffs(rich) - 1;
+                const int64 front = shuffle(from, victim);
+                if (lane == thief) {
+                    from = front;
+                    count = average;
+                    entry = victim;
+                }
+                if (lane == victim) {
+                    from += average;
+                    count -= average;
+                }
+                ++steals;
+            } else if (lane == thief) {
+                count = PADS;
+            }
+        }
+        return done;
+    }
+};
+
+// cvr_count: the sizes of every chunk's tables
+//
+// mapping   one warp a chunk
+// traffic   two columns a row and the row offsets; no values
+// requires  canonical CSR: a row's first column is its smallest
+// races     none
+template <class P, class I>
+__global__ void cvr_count(const P* ptr, const I* row_id, const I* indices, int64 n_rows, const int64* chunk_ptr,
+                          int64 n_chunks, int n_lanes, int64* n_steps, int64* n_records, int64* n_narrow, I* col_low,
+                          I* col_base, I* carry_row) {
+    const int64 chunk = warp_id();
+    if (chunk >= n_chunks) return;
+    const int lane = lane_id();
+    const int64 begin = chunk_ptr[chunk], end = chunk_ptr[chunk + 1];
+    Lanes<P> lanes(ptr, n_rows, begin, end, n_lanes);
+    const int64 first_row = lanes.next, last_row = lanes.last_row;
+
+    I low = indices[begin], high = low;
+    for (int64 row = first_row + lane; row < last_row; row += WARP) {
+        low = min(low, indices[max((int64)ptr[row], begin)]);
+        high = max(high, indices[min((int64)ptr[row + 1], end) - 1]);
+    }
+    low = warp_min(low);
+    high = warp_max(high);
+
+    int steals = 0;
+    for (int step = 0; step < lanes.n_steps;) {
+        bool to_entry, fed_last;
+        int64 finished;
+        lanes.refill(step, to_entry, finished, fed_last, steals);
+        const int run = min(warp_min(lanes.count), lanes.n_steps - step);
+        lanes.count -= lanes.count == Lanes<P>::PADS ? 0 : run;
+        step += run;
+    }
+    if (lane == 0) {
+        const bool narrow = (int64)high - low < NARROW;
+        n_steps[chunk] = lanes.n_steps;
+        n_records[chunk] = last_row - first_row + steals;  // a record a row, and one more a piece that was stolen
+        n_narrow[chunk] = narrow ? (int64)lanes.n_steps * n_lanes : 0;
+        col_low[chunk] = low;
+        col_base[chunk] = narrow ? low : I(-1);
+        carry_row[chunk] = ptr[first_row] < begin ? (row_id ? row_id[first_row] : (I)first_row) : I(-1);
+    }
+}
+
+// cvr_fill: every chunk's tables
+//
+// mapping   one warp a chunk, one thread a lane; steps without a change of rows are copied in one run
+// traffic   reads sizeof(A) + sizeof(I) a nonzero, writes sizeof(A) + 2 or sizeof(I) + 1/8 a slot and sizeof(I) a record
+// requires  the offsets that the counts of cvr_count add up to
+// races     none: a warp owns its chunk's part of every table
+template <class P, class I, class A>
+__global__ void cvr_fill(const P* ptr, const I* row_id, const I* indices, const A* data, int64 n_rows,
+                         const int64* chunk_ptr, int64 n_chunks, int n_lanes, const int64* step_ptr, const int64* rec_ptr,
+                         const int64* col_ptr, const I* col_low, const I* col_base, A* val, uint16* col_narrow, I* col_wide,
+                         uint32* rec_mask, I* rec_wb, I* tail) {
+    const int64 chunk = warp_id();
+    if (chunk >= n_chunks) return;
+    const int lane = lane_id();
+    const bool active = lane < n_lanes;
+    Lanes<P> lanes(ptr, n_rows, chunk_ptr[chunk], chunk_ptr[chunk + 1], n_lanes);
+    const int64 first = step_ptr[chunk];
+    const I low = col_low[chunk];
+    const bool narrow = col_base[chunk] >= 0;
+    val += first * n_lanes + lane;
+    col_narrow += col_ptr[chunk] + lane;
+    col_wide += col_ptr[chunk] + lane;
+    rec_mask += first;
+    rec_wb += rec_ptr[chunk];
+
+    int steals = 0;
+    for (int step = 0;;) {
+        bool to_entry, fed_last;
+        int64 finished;
+        const unsigned done = lanes.refill(step, to_entry, finished, fed_last, steals);
+        if (done) {
+            if (lane == 0) rec_mask[step - 1] = done;
+            if (done >> lane & 1)
+                rec_wb[__popc(done & ((1u << lane) - 1))] =
+                    to_entry ? ~(I)finished : row_id ? row_id[finished] : (I)finished;
+            rec_wb += __popc(done);
+        }
+        if (fed_last && active)
+            tail[chunk * n_lanes + lane] = lanes.row < 0 ? I(-1) : row_id ? row_id[lanes.row] : (I)lanes.row;
+        if (step == lanes.n_steps) break;
+
+        const bool pads = lanes.count == Lanes<P>::PADS;
+        const int run = min(warp_min(lanes.count), lanes.n_steps - step);
+        for (int i = lane; i < run - 1; i += WARP) rec_mask[step + i] = 0;  // the run's last step is the next round's
+        if (active) {
+#pragma unroll 4
+            for (int i = 0; i < run; ++i) {
+                const int64 slot = (int64)(step + i) * n_lanes;
+                const I col = pads ? low : indices[lanes.from + i];
+                val[slot] = pads ? A{} : data[lanes.from + i];
+                if (narrow)
+                    col_narrow[slot] = (uint16)(col - low);
+                else
+                    col_wide[slot] = col;
+            }
+        }
+        if (!pads) {
+            lanes.from += run;
+            lanes.count -= run;
+        }
+        step += run;
+    }
+}
+
+// cvr_slots: the row and the column of every slot; row -1 for a pad
+//
+// mapping   one warp a chunk, walking its steps backwards: a slot belongs to the next record in its lane
+// traffic   reads 2 or sizeof(I) a slot, writes 2 sizeof(I) a slot
+// races     none
+template <class I>
+__global__ void cvr_slots(int64 n_chunks, int n_lanes, const int64* step_ptr, const int64* rec_ptr, const int64* col_ptr,
+                          const I* col_base, const uint16* col_narrow, const I* col_wide, const uint32* rec_mask,
+                          const I* rec_wb, const I* tail, I* row, I* col) {
+    const int64 chunk = warp_id();
+    if (chunk >= n_chunks) return;
+    const int lane = lane_id();
+    const int64 first = step_ptr[chunk];
+    const I base = col_base[chunk];
+    const int64 start = col_ptr[chunk];
+    int64 record = rec_ptr[chunk + 1];
+    I current = -1;
+    for (int64 step = step_ptr[chunk + 1] - 1; step >= first; --step) {
+        const unsigned records = rec_mask[step];
+        record -= __popc(records);
+        if (records >> lane & 1) {
+            const I wb = rec_wb[record + __popc(records & ((1u << lane) - 1))];
+            current = wb >= 0 ? wb : tail[chunk * n_lanes + ~wb];
+        }
+        if (lane < n_lanes) {
+            const int64 within = (step - first) * n_lanes + lane;
+            row[step * n_lanes + lane] = current;
+            col[step * n_lanes + lane] = base >= 0 ? base + (I)col_narrow[start + within] : col_wide[start + within];
+        }
+    }
+}

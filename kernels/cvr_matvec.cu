@@ -1,0 +1,140 @@
+// y = alpha * A @ x + beta * y for CVR.
+
+template <class A, class I>
+struct Cvr {
+    const int64* step_ptr;
+    const A* val;
+    const I* col_base;
+    const int64* col_ptr;
+    const uint16* col_narrow;
+    const I* col_wide;
+    const uint32* rec_mask;
+    const int64* rec_ptr;
+    const I* rec_wb;
+    const I* tail;
+    const I* carry_row;
+    const I* empty_row;
+    int64 n_chunks, n_empty;
+};
+
+// cvr_matvec: all chunks
+//
+// mapping   one warp a chunk, one thread a lane (L lanes; threads beyond them idle)
+// traffic   nonzero: sizeof(A) + 2 or sizeof(I) + 1/8 bytes, and x; row: sizeof(I) + sizeof(Y)
+// requires  every row has one owner (invariant 5), so each y is stored once and y need not be zeroed;
+//           pads follow a lane's last record (invariant 6), so their products are never stored
+// races     none: rows, carries and empty rows have one owner each; parts of a stolen row are added in lane order
+//
+// U steps are loaded before the first is used. Where a group of U steps has records, their targets are loaded with the
+// columns, so that no store waits for them. Steps past the chunk's last repeat that one: their sums are never stored.
+template <class A, class Y, class I, int L, int U, class C>
+__device__ void chunk_matvec(const Cvr<A, I>& m, int64 chunk, const C* col, const Y* x, Y* y, Y* carry, Y alpha, Y beta,
+                             int update) {
+    const int lane = lane_id();
+    const bool active = L == WARP || lane < L;
+    const unsigned below = (1u << lane) - 1;
+    const int64 first = m.step_ptr[chunk];
+    const int n_steps = (int)(m.step_ptr[chunk + 1] - first);
+    const int slot = active ? lane : 0;
+    const A* val = m.val + first * L + slot;
+    col += slot;
+    const uint32* mask = m.rec_mask + first;
+    const I* wb = m.rec_wb + m.rec_ptr[chunk];
+    const I tail = active ? m.tail[chunk * L + lane] : I(-1);
+    const I carry_row = m.carry_row[chunk];
+
+    auto put = [&](I row, Y sum) {
+        if (row == carry_row)
+            carry[chunk] = scaled(sum, alpha, update);
+        else
+            store(y + row, sum, alpha, beta, update);
+    };
+
+    Y sum{}, own{}, stolen{};  // the running sum; the lane's own entry of tail; what it adds to its victim's
+    int victim = -1;
+    for (int begin = 0; begin < n_steps; begin += WARP) {
+        const unsigned mine = begin + lane < n_steps ? stream(mask + begin + lane) : 0;
+        const unsigned has_records = __ballot_sync(FULL, mine != 0);
+        const int count = min(WARP, n_steps - begin);
+        for (int group = 0; group < count; group += U) {
+            C c[U];
+            A v[U];
+            Y xs[U];
+            I target[U];
+            unsigned ends = 0;
+#pragma unroll
+            for (int u = 0; u < U; ++u) c[u] = stream(col + (int64)min(begin + group + u, n_steps - 1) * L);
+#pragma unroll
+            for (int u = 0; u < U; ++u) v[u] = stream(val + (int64)min(begin + group + u, n_steps - 1) * L);
+            if (has_records >> group & ((1u << U) - 1)) {
+#pragma unroll
+                for (int u = 0; u < U; ++u) {
+                    const unsigned records = __shfl_sync(FULL, mine, (group + u) & (WARP - 1));
+                    const unsigned end = records >> lane & 1;
+                    if (end) target[u] = stream(wb + __popc(records & below));
+                    ends |= end << u;
+                    wb += __popc(records);
+                }
+            }
+#pragma unroll
+            for (int u = 0; u < U; ++u) xs[u] = cached(x + c[u]);
+#pragma unroll
+            for (int u = 0; u < U; ++u) {
+                sum = mac(Widen<Y, A>::from(v[u]), xs[u], sum);
+                if (ends >> u & 1) {
+                    const I to = target[u];
+                    if (to >= 0)
+                        put(to, sum);
+                    else if (~to == lane)
+                        own = sum;
+                    else {
+                        stolen = sum;
+                        victim = (int)~to;
+                    }
+                    sum = Y{};
+                }
+            }
+        }
+    }
+
+    for (unsigned thieves = __ballot_sync(FULL, victim >= 0); thieves; thieves &= thieves - 1) {
+        const int thief = __ffs(thieves) - 1;
+        const int entry = __shfl_sync(FULL, victim, thief);
+        const Y part = shuffle(stolen, thief);
+        if (lane == entry) own = add(own, part);
+    }
+    if (tail >= 0) put(tail, own);
+}
+
+template <class A, class Y, class I, int L, int U>
+__global__ void cvr_matvec(const Cvr<A, I> m, const Y* __restrict__ x, Y* __restrict__ y, Y* __restrict__ carry, Y alpha,
+                           Y beta, int update) {
+    const int64 stride = gridDim.x * (int64)blockDim.x;
+    for (int64 i = blockIdx.x * (int64)blockDim.x + threadIdx.x; i < m.n_empty; i += stride)
+        store(y + m.empty_row[i], Y{}, alpha, beta, update == SCALE ? PLAIN : update);
+    const int64 chunk = warp_id();
+    if (chunk >= m.n_chunks) return;
+    const I base = m.col_base[chunk];
+    const int64 start = m.col_ptr[chunk];
+    if (base >= 0)
+        chunk_matvec<A, Y, I, L, U>(m, chunk, m.col_narrow + start, x + base, y, carry, alpha, beta, update);
+    else
+        chunk_matvec<A, Y, I, L, U>(m, chunk, m.col_wide + start, x, y, carry, alpha, beta, update);
+}
+
+// cvr_carry: y[cut_row[i]] += the carries of chunks cut_ptr[2 i] .. cut_ptr[2 i + 1] - 1
+//
+// mapping   one warp a cut row
+// traffic   sizeof(Y) bytes a cut chunk, 16 + sizeof(I) + 2 sizeof(Y) a cut row
+// requires  carries are scaled already, and y holds the part of the row's first chunk
+// races     none: one warp owns a row; the order of the sum is fixed by lane and by the tree of warp_sum
+template <class Y, class I>
+__global__ void cvr_carry(const I* cut_row, const int64* cut_ptr, int64 n_cut, const Y* carry, Y* y) {
+    const int64 cut = warp_id();
+    if (cut >= n_cut) return;
+    const int64 last = cut_ptr[2 * cut + 1];
+    Y sum{};
+    for (int64 chunk = cut_ptr[2 * cut] + lane_id(); chunk < last; chunk += WARP) sum = add(sum, carry[chunk]);
+    sum = warp_sum(sum);
+    if (lane_id() == 0) y[cut_row[cut]] = add(y[cut_row[cut]], sum);
+}

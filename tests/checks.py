@@ -1,0 +1,112 @@
+"""Checks that several test files share, and the ways in which an array is built for them."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import oracle
+from scipy.sparse import csr_array
+
+import cvrarray
+from cvrarray import _device
+
+
+class Build(NamedTuple):
+    """A format with the parameters of one conversion."""
+
+    format: str
+    keywords: dict[str, Any]
+
+    def __call__(self, obj: Any, device: str | None = None):
+        cls = {"cvr": cvrarray.CVRArray, "bbcsr": cvrarray.BBCSRArray}[self.format]
+        return cls(obj, device=device, **self.keywords)
+
+    def __str__(self) -> str:
+        return "-".join([self.format, *(f"{name}={value}" for name, value in self.keywords.items())])
+
+
+def cvr(n_lanes: int | None = None, n_chunks: int | None = None, split: str = "rows") -> Build:
+    return Build("cvr", {"n_lanes": n_lanes, "n_chunks": n_chunks, "split": split})
+
+
+def bbcsr(block_size: int) -> Build:
+    return Build("bbcsr", {"block_size": block_size})
+
+
+CVR = [
+    Build("cvr", {}),
+    cvr(4, 2, "nnz"),  # the slides'
+    cvr(4, 5, "rows"),
+    cvr(1, 3, "nnz"),  # one lane: nothing is ever stolen
+    cvr(3, 1, "rows"),  # one chunk: nothing is ever cut
+    cvr(8, 1000, "nnz"),  # about one nonzero a chunk; clipped to nnz
+    cvr(32, 4, "nnz"),
+    cvr(32, 7, "rows"),
+]
+BBCSR = [bbcsr(block_size) for block_size in (1, 2, 3, 6, 7, 32)]
+BUILDS = CVR + BBCSR
+DEFAULTS = [Build("cvr", {}), Build("bbcsr", {})]
+TYPICAL = [cvr(4, 5, "nnz"), cvr(32, 7, "rows"), bbcsr(1), bbcsr(6)]
+
+
+def put(array: Any, device: str) -> Any:
+    """`array` on `device`, as `cupy.asarray` or the user's own NumPy array."""
+    return _device.move(array, _device.parse(device))
+
+
+def get(array: Any) -> np.ndarray:
+    """`array` on the host."""
+    return _device.move(array, _device.CPU)
+
+
+def assert_product(y: Any, csr: csr_array, x: np.ndarray, alpha=1, beta=0, before: np.ndarray | None = None) -> None:
+    """`y` is ``alpha * csr @ x + beta * before``: dtype, values within the oracle's bound, nan and inf in their rows."""
+    y = get(y)
+    assert y.shape == (csr.shape[0],)
+    assert y.dtype == np.result_type(csr.dtype, x.dtype)
+    expected, bound = oracle.product(csr, x, alpha, beta, before)
+    if y.dtype.kind in "biu":
+        np.testing.assert_array_equal(y, expected)
+        return
+    finite = np.isfinite(expected)
+    if y.dtype.kind == "c":  # which part of a complex product turns nan depends on the formula: only the row counts
+        np.testing.assert_array_equal(np.isfinite(y), finite)
+    else:
+        np.testing.assert_array_equal(y[~finite], expected[~finite].astype(y.dtype))
+    error = abs(y[finite].astype(expected.dtype) - expected[finite])
+    worst = np.argmax(error - bound[finite]) if error.size else 0
+    assert (error <= bound[finite]).all(), (
+        f"row {np.flatnonzero(finite)[worst]}: {y[finite][worst]} instead of {expected[finite][worst]}, "
+        f"off by {error[worst]:.3g} where {bound[finite][worst]:.3g} is allowed"
+    )
+
+
+def assert_same_csr(found: Any, expected: csr_array) -> None:
+    """Two CSR matrices agree entry by entry: shape, dtype, places (explicit zeros too), and bits of the values."""
+    assert tuple(found.shape) == tuple(expected.shape)
+    assert found.dtype == expected.dtype
+    np.testing.assert_array_equal(get(found.indptr), expected.indptr)
+    np.testing.assert_array_equal(get(found.indices), expected.indices)
+    assert_same_bits(found.data, expected.data)
+
+
+def assert_same_bits(found: Any, expected: Any) -> None:
+    """Two arrays agree in shape, dtype and every bit, so that -0.0 is not 0.0 and a nan is itself."""
+    found, expected = np.ascontiguousarray(get(found)), np.ascontiguousarray(get(expected))
+    assert found.shape == expected.shape
+    assert found.dtype == expected.dtype
+    np.testing.assert_array_equal(found.view(np.uint8), expected.view(np.uint8))
+
+
+def assert_same_tables(found: Any, expected: Any) -> None:
+    """Two tables of one format agree, field by field, in every bit; they may live on different devices."""
+    assert type(found) is type(expected)
+    for name, ours, theirs in zip(found._fields, found, expected, strict=True):
+        try:
+            if hasattr(ours, "dtype") and hasattr(theirs, "dtype"):
+                assert_same_bits(ours, theirs)
+            else:
+                assert ours == theirs
+        except AssertionError as error:
+            raise AssertionError(f"field {name} differs: {error}") from error

@@ -1,0 +1,97 @@
+"""What every test shares: the ``device`` parameter, the ``small`` marker, and the report of a GPU run."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from datetime import UTC, datetime
+from pathlib import Path
+
+import gpu_report
+import pytest
+
+from cvrarray import _device
+
+DEVICES = ("cpu", "cuda:0")
+NO_GPU = "no GPU: CuPy is missing or finds no CUDA device"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("cvrarray")
+    group.addoption("--require-gpu", action="store_true", help="fail each test that would skip for the lack of a GPU")
+    group.addoption("--gpu-report", type=Path, metavar="PATH", help="write what ran, and on what, to PATH as JSON")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "small: small conversions and products, for compute-sanitizer (50 times slower)")
+    path = config.getoption("--gpu-report")
+    if path is not None and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(GPUReport(path), "gpu-report")
+
+
+def need_gpu(config: pytest.Config) -> None:
+    """Skip the running test where there is no GPU; fail it under ``--require-gpu``."""
+    if _device.gpu_count():
+        return
+    (pytest.fail if config.getoption("--require-gpu") else pytest.skip)(NO_GPU)
+
+
+@pytest.fixture(params=DEVICES)
+def device(request: pytest.FixtureRequest) -> str:
+    """``"cpu"``, then ``"cuda:0"``."""
+    if request.param != "cpu":
+        need_gpu(request.config)
+    return request.param
+
+
+@pytest.fixture
+def gpu(request: pytest.FixtureRequest) -> str:
+    """``"cuda:0"``, for what only a GPU, or only a pair of devices, can show."""
+    need_gpu(request.config)
+    return "cuda:0"
+
+
+class GPUReport:
+    """Counts the outcomes of a run (of all workers under pytest-xdist) and writes them at its end."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.started = time.time()
+        self.counts: Counter[str] = Counter(passed=0, failed=0, skipped=0, xfailed=0)
+        self.failures: list[str] = []
+        self.skips: Counter[str] = Counter()
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            self.counts["failed"] += 1
+            self.failures.append(report.nodeid)
+        elif hasattr(report, "wasxfail"):
+            self.counts["xfailed"] += report.skipped
+        elif report.skipped:
+            self._skip(report)
+        elif report.when == "call":
+            self.counts["passed"] += 1
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if report.failed:
+            self.counts["failed"] += 1
+            self.failures.append(report.nodeid)
+        elif report.skipped:
+            self._skip(report)
+
+    def _skip(self, report: pytest.TestReport | pytest.CollectReport) -> None:
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        self.counts["skipped"] += 1
+        self.skips[f"{report.nodeid.partition('[')[0]}: {reason.removeprefix('Skipped: ')}"] += 1
+
+    def pytest_sessionfinish(self) -> None:
+        gpu_report.write(
+            self.path,
+            {
+                "counts": dict(self.counts),
+                "failures": self.failures,
+                "skips": dict(self.skips),
+                "duration_s": round(time.time() - self.started, 1),
+                "date": datetime.now(UTC).isoformat(timespec="seconds"),
+            },
+        )

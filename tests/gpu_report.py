@@ -1,0 +1,122 @@
+"""The test report from a GPU machine: what ran, on what, over which sources; and whether it still fits them.
+
+CI has no GPU, so a run of ``pytest --gpu-report PATH`` on a machine with one is kept in the repository.
+``python tests/gpu_report.py --check [PATH]`` warns loudly when that report is missing, older than the sources, or lists
+failures. It never fails: whoever changes a kernel may have no GPU at hand.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import importlib.metadata
+import json
+import platform
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+DEFAULT_PATH = ROOT / "docs" / "gpu-report" / "tests.json"
+SOURCES = (("cvrarray", "*.py"), ("kernels", "*.cu"), ("kernels", "*.cuh"))
+PACKAGES = ("numpy", "scipy", "numba", "cupy", "sparse", "cvrarray")
+CUPY_WHEELS = ("cupy-cuda13x", "cupy-cuda12x", "cupy")
+
+
+def source_hash(root: Path = ROOT) -> str:
+    """SHA-256 over path and text of every source file, the same in every checkout (line ends do not count)."""
+    digest = hashlib.sha256()
+    paths = [path for folder, pattern in SOURCES for path in (root / folder).rglob(pattern)]
+    for name, path in sorted((path.relative_to(root).as_posix(), path) for path in paths):
+        text = path.read_bytes().replace(b"\r\n", b"\n")
+        digest.update(f"{name}\0{len(text)}\0".encode())
+        digest.update(text)
+    return digest.hexdigest()
+
+
+def environment() -> dict[str, object]:
+    """The GPU, driver and runtime (None where there is none), and the versions of what the tests ran with."""
+    return {
+        "gpu": _gpu(),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "versions": {name: _version(name) for name in PACKAGES},
+    }
+
+
+def write(path: Path, results: dict[str, object]) -> None:
+    """`results` of a test run, with the environment and the hash of the sources, as JSON."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    report = {"source_hash": source_hash(), **environment(), **results}
+    path.write_text(json.dumps(report, indent=2, sort_keys=True) + "\n")
+
+
+def problems(path: Path = DEFAULT_PATH, root: Path = ROOT) -> list[str]:
+    """Why the report at `path` does not vouch for the sources under `root`; empty when it does."""
+    if not path.is_file():
+        return [f"there is no report at {path}"]
+    try:
+        report = json.loads(path.read_text())
+        counts, gpu, recorded = report["counts"], report["gpu"], report["source_hash"]
+    except (json.JSONDecodeError, KeyError, TypeError) as error:
+        return [f"{path} is no report: {error!r}"]
+    found = []
+    if recorded != source_hash(root):
+        found.append(f"the sources have changed since the report of {report.get('date')}")
+    if gpu is None:
+        found.append("the reported run had no GPU")
+    if counts.get("failed"):
+        found.append(f"the reported run had {counts['failed']} failures: {', '.join(report.get('failures', [])[:5])}")
+    if not counts.get("passed"):
+        found.append("the reported run passed no test")
+    return found
+
+
+def warning(found: list[str]) -> str:
+    """`found` problems in a box that nobody overlooks in a log."""
+    lines = [
+        "WARNING: the GPU code of these sources is not covered by a GPU test report.",
+        *(f"  - {problem}" for problem in found),
+        "Remedy: on a machine with a GPU run `make gpu-test`, then commit the report it writes.",
+    ]
+    rule = "!" * 100
+    return "\n".join([rule, *(f"!! {line}" for line in lines), rule])
+
+
+def _gpu() -> dict[str, object] | None:
+    from cvrarray import _device
+
+    if not _device.gpu_count():
+        return None
+    import cupy
+
+    runtime = cupy.cuda.runtime
+    properties = runtime.getDeviceProperties(0)
+    return {
+        "name": properties["name"].decode(),
+        "compute_capability": f"{properties['major']}.{properties['minor']}",
+        "memory_bytes": int(properties["totalGlobalMem"]),
+        "driver": runtime.driverGetVersion(),
+        "runtime": runtime.runtimeGetVersion(),
+    }
+
+
+def _version(name: str) -> str | None:
+    for distribution in CUPY_WHEELS if name == "cupy" else (name,):
+        try:
+            return importlib.metadata.version(distribution)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return None
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--check", nargs="?", type=Path, const=DEFAULT_PATH, default=DEFAULT_PATH, metavar="PATH")
+    path = parser.parse_args(arguments).check
+    found = problems(path)
+    print(warning(found) if found else f"{path} covers these sources.")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

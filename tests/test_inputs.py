@@ -1,0 +1,430 @@
+"""What an array is made from: every container, order, byte order and index dtype gives one matrix; none is changed."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.sparse
+import sparse
+import zoo
+from checks import DEFAULTS, assert_same_csr, assert_same_tables, bbcsr, cvr, get, put
+
+import cvrarray
+
+BUILD = pytest.mark.parametrize("build", [cvr(4, 3, "nnz"), bbcsr(3)], ids=str)
+NAME = pytest.mark.parametrize(
+    "name", ["explicit_zeros", "rows_of_mixed_length", "one_by_one", "shape_without_entries_5_0", "shape_without_entries_0_0"]
+)
+INTEGERS = ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", ">i4", ">i8"]
+
+
+# Containers
+
+
+@BUILD
+@NAME
+@pytest.mark.parametrize("kind", ["array", "matrix"])
+@pytest.mark.parametrize("format", ["csr", "csc", "coo", "bsr", "lil", "dok", "dia"])
+def test_scipy(build, name, kind, format, device):
+    """Every format, as array and as matrix; those that keep explicit zeros have them kept."""
+    csr = zoo.floats(name)
+    if format == "bsr" and 0 in csr.shape:
+        pytest.skip("SciPy makes no BSR without rows or columns")
+    if format in ("lil", "dok", "dia"):  # SciPy itself drops or makes zeros there
+        csr.eliminate_zeros()
+    given = getattr(scipy.sparse, f"{format}_{kind}")(csr)
+    expected = csr_array_of(given)
+    A = build(given, device)
+    assert A.device == device
+    assert_same_csr(A.to_scipy(), expected)
+
+
+def csr_array_of(given):
+    """The canonical CSR of a SciPy object, made by SciPy."""
+    csr = scipy.sparse.csr_array(given)
+    csr.sort_indices()
+    return scipy.sparse.csr_array((csr.data, np.int32(csr.indices), np.int32(csr.indptr)), shape=csr.shape)
+
+
+@BUILD
+@NAME
+@pytest.mark.parametrize("convert", [sparse.COO, sparse.GCXS, sparse.DOK], ids=lambda cls: cls.__name__)
+def test_pydata(build, name, convert, device):
+    csr = zoo.floats(name)
+    csr.eliminate_zeros()
+    coo = csr.tocoo()
+    given = sparse.COO(np.stack(coo.coords), coo.data, shape=coo.shape)
+    if convert is not sparse.COO:
+        given = given.asformat(convert.__name__.lower())
+    assert_same_csr(build(given, device).to_scipy(), csr)
+
+
+@BUILD
+@pytest.mark.parametrize("compressed_axes", [(0,), (1,)])
+def test_pydata_gcxs_either_way(build, compressed_axes, device):
+    csr = zoo.floats("rows_of_mixed_length")
+    given = sparse.GCXS.from_scipy_sparse(csr).change_compressed_axes(compressed_axes)
+    assert_same_csr(build(given, device).to_scipy(), csr)
+
+
+@BUILD
+def test_pydata_explicit_zeros(build, device):
+    """A COO may hold stored zeros: they are entries here too."""
+    csr = zoo.integers("explicit_zeros", np.float64)
+    coo = csr.tocoo()
+    given = sparse.COO(np.stack(coo.coords), coo.data, shape=coo.shape, prune=False)
+    assert given.nnz == csr.nnz
+    assert_same_csr(build(given, device).to_scipy(), csr)
+
+
+@BUILD
+@pytest.mark.parametrize("dtype", ["bool", "int64", "float32", "complex128"])
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_dense(build, dtype, order, device):
+    """A dense matrix stores what is not 0."""
+    csr = zoo.integers("power_law", dtype)
+    assert_same_csr(build(csr.toarray(order=order), device).to_scipy(), csr)
+
+
+@BUILD
+def test_dense_views(build, device):
+    """Strided, transposed, negative and read-only views, and nested lists."""
+    dense = zoo.floats("tridiagonal_31").toarray()
+    wide = np.zeros((62, 93))
+    wide[::2, ::3] = dense
+    frozen = dense.copy()
+    frozen.flags.writeable = False
+    flipped = np.ascontiguousarray(dense[::-1, ::-1])[::-1, ::-1]
+    for given in (wide[::2, ::3], np.ascontiguousarray(dense.T).T, flipped, frozen, dense.tolist()):
+        np.testing.assert_array_equal(build(given, device).to_scipy().toarray(), dense)
+
+
+@BUILD
+@pytest.mark.parametrize("name", ["explicit_zeros", "rows_of_mixed_length"])
+@pytest.mark.parametrize("format", ["csr", "csc", "coo"])
+def test_cupyx_stays_on_its_device(build, name, format, gpu):
+    import cupyx.scipy.sparse
+
+    csr = zoo.floats(name)
+    given = getattr(cupyx.scipy.sparse, f"{format}_matrix")(getattr(scipy.sparse, f"{format}_matrix")(csr))
+    A = build(given)
+    assert A.device == gpu
+    assert_same_csr(A.to_scipy(), csr)
+    assert build(given, "cpu").device == "cpu"
+    assert_same_csr(build(given, "cpu").to_scipy(), csr)
+
+
+@BUILD
+def test_cupy_dense_stays_on_its_device(build, gpu):
+    csr = zoo.floats("power_law")
+    A = build(put(csr.toarray(), gpu))
+    assert A.device == gpu
+    assert_same_csr(A.to_scipy(), csr)
+
+
+@pytest.mark.parametrize("source", DEFAULTS, ids=str)
+@pytest.mark.parametrize("target", [cvr(4, 3, "nnz"), cvr(32, 2, "rows"), bbcsr(3), bbcsr(6)], ids=str)
+@pytest.mark.parametrize("name", ["explicit_zeros_beside_holes", "rows_of_mixed_length", "all_rows_empty"])
+def test_ours(source, target, name, device):
+    """From one of our arrays to another format or other parameters, staying on its device."""
+    csr = zoo.floats(name)
+    A = target(source(csr, device))
+    assert A.device == device
+    assert_same_tables(A._tables, target(csr, device)._tables)
+
+
+@pytest.mark.parametrize("source", DEFAULTS, ids=str)
+@pytest.mark.parametrize("target", DEFAULTS, ids=str)
+def test_ours_to_another_device(source, target, gpu):
+    csr = zoo.floats("power_law")
+    for here, there in (("cpu", gpu), (gpu, "cpu")):
+        A = target(source(csr, here), device=there)
+        assert A.device == there
+        assert_same_csr(A.to_scipy(), csr)
+
+
+def test_host_input_stays_on_the_host():
+    assert cvrarray.CVRArray(zoo.floats("diagonal")).device == "cpu"
+    assert cvrarray.BBCSRArray(zoo.floats("diagonal")).device == "cpu"
+
+
+# Not canonical
+
+
+@BUILD
+def test_unsorted_and_duplicated_csr(build, device):
+    """Columns in any order, some twice: sorted and summed, in a matrix that claims neither."""
+    csr = zoo.integers("rows_of_mixed_length", np.float64)
+    indptr, indices, data = _shuffled_twice(csr)
+    A = build(scipy.sparse.csr_array((data, indices, indptr), shape=csr.shape), device)
+    assert_same_csr(A.to_scipy(), _doubled(csr))
+
+
+@BUILD
+@pytest.mark.parametrize("flags", [{"has_sorted_indices": True}, {"has_canonical_format": True}], ids=str)
+def test_flags_are_not_believed(build, flags, device):
+    """SciPy's cached flags may be wrong: the user set them, or edited the arrays after."""
+    csr = zoo.integers("rows_of_mixed_length", np.float64)
+    indptr, indices, data = _shuffled_twice(csr)
+    given = scipy.sparse.csr_matrix((data, indices, indptr), shape=csr.shape)
+    for name, value in flags.items():
+        setattr(given, name, value)
+    assert_same_csr(build(given, device).to_scipy(), _doubled(csr))
+
+
+@BUILD
+@pytest.mark.parametrize("cls", [scipy.sparse.coo_array, scipy.sparse.coo_matrix])
+def test_duplicates_in_coo(build, cls, device):
+    csr = zoo.integers("rows_of_mixed_length", np.float64)
+    coo = csr.tocoo()
+    row, col, val = np.r_[coo.row, coo.row[::-1]], np.r_[coo.col, coo.col[::-1]], np.r_[coo.data, coo.data[::-1]]
+    assert_same_csr(build(cls((val, (row, col)), shape=csr.shape), device).to_scipy(), _doubled(csr))
+
+
+@BUILD
+def test_duplicates_that_cancel_stay_stored(build, device):
+    """Entries that add up to 0 are explicit zeros, not absent."""
+    given = scipy.sparse.coo_array(([2.0, -2.0, 1.0], ([1, 1, 2], [3, 3, 0])), shape=(4, 5))
+    A = build(given, device)
+    assert A.nnz == 2
+    assert_same_csr(A.to_scipy(), scipy.sparse.csr_array(([0.0, 1.0], [3, 0], [0, 0, 1, 2, 2]), shape=(4, 5)))
+
+
+@BUILD
+@pytest.mark.parametrize(("dtype", "value", "total"), [("bool", True, True), ("int8", 100, -56), ("uint64", 100, 200)])
+def test_duplicates_in_integers(build, dtype, value, total, device):
+    """bool: either; integers wrap."""
+    given = scipy.sparse.coo_array((np.full(2, value, dtype), ([1, 1], [2, 2])), shape=(3, 3))
+    A = build(given, device)
+    assert A.dtype == dtype
+    assert get(A.todense())[1, 2] == total
+
+
+@BUILD
+def test_empty_rows_and_columns_of_scipy_views(build, device):
+    """Slices and transposes of SciPy matrices."""
+    csr = zoo.floats("power_law")
+    for given in (csr[10:200, 3:300], csr.T, csr[::3], csr[:, 5:6], csr[[7, 7, 0]]):
+        assert_same_csr(build(given, device).to_scipy(), csr_array_of(given))
+
+
+# from_csr
+
+
+@pytest.mark.parametrize("cls", [cvrarray.CVRArray, cvrarray.BBCSRArray])
+@pytest.mark.parametrize("dtype", INTEGERS)
+def test_from_csr_index_dtypes(cls, dtype, device):
+    """Any integers are indices."""
+    csr = zoo.floats("tridiagonal_33")
+    kind = np.dtype(dtype)
+    if device != "cpu" and kind.byteorder == ">":
+        pytest.skip("CuPy has no other byte order")
+    indptr, indices = (put(a.astype(kind), device) for a in (csr.indptr, csr.indices))
+    A = cls.from_csr(indptr, indices, put(csr.data, device), csr.shape)
+    assert A.device == device
+    assert_same_csr(A.to_scipy(), csr)
+
+
+@BUILD
+def test_from_csr_lists(build):
+    """Lists and tuples, shape as list of NumPy integers."""
+    cls = type(build(np.eye(1)))
+    A = cls.from_csr([0, 2, 2, 3], (0, 2, 1), [1.0, 2, 3], [np.int64(3), np.int32(4)], **build.keywords)
+    np.testing.assert_array_equal(A.todense(), [[1, 0, 2, 0], [0, 0, 0, 0], [0, 3, 0, 0]])
+    assert A.shape == (3, 4)
+    assert all(type(n) is int for n in A.shape)
+
+
+@BUILD
+def test_from_csr_of_other_array_kinds(build, device):
+    """Strided, big-endian and read-only arrays."""
+    csr = zoo.floats("rows_of_mixed_length")
+    cls = type(build(np.eye(1)))
+
+    def strided(a):
+        return np.repeat(a, 2)[::2]
+
+    def reversed_twice(a):
+        return a[::-1].copy()[::-1]
+
+    def big_endian(a):
+        return a.astype(a.dtype.newbyteorder(">"))
+
+    def frozen(a):
+        a = a.copy()
+        a.flags.writeable = False
+        return a
+
+    for kind in (strided, reversed_twice, big_endian, frozen):
+        parts = [kind(a) for a in (csr.indptr, csr.indices, csr.data)]
+        A = cls.from_csr(*parts, csr.shape, device=device, **build.keywords)
+        assert A.dtype == np.float64
+        assert A.dtype.isnative
+        assert_same_csr(A.to_scipy(), csr)
+
+
+@pytest.mark.parametrize("order", [">", "<", "="])
+@pytest.mark.parametrize("dtype", ["f4", "f8", "c8", "c16", "i2", "u8"])
+def test_byte_orders(order, dtype):
+    """Values are stored in native order whatever order they came in."""
+    csr = zoo.integers("rows_of_mixed_length", dtype)
+    data = csr.data.astype(csr.dtype.newbyteorder(order))
+    for cls in (cvrarray.CVRArray, cvrarray.BBCSRArray):
+        A = cls.from_csr(csr.indptr, csr.indices, data, csr.shape)
+        assert A.dtype == np.dtype(dtype)
+        assert A.dtype.isnative
+        assert_same_csr(A.to_scipy(), csr)
+
+
+# from_blocks
+
+
+@pytest.mark.parametrize("order", ["as given", "shuffled", "with duplicates"])
+def test_from_blocks(order, device):
+    """Pairs in any order; duplicates add up; the shape is inferred."""
+    rng = np.random.default_rng(4)
+    pairs = np.array([(0, 0), (0, 3), (2, 1), (4, 4), (4, 0)])
+    blocks = rng.integers(-4, 5, (5, 3, 3)).astype(float)
+    if order == "shuffled":
+        shuffle = rng.permutation(5)
+        pairs, blocks = pairs[shuffle], blocks[shuffle]
+    if order == "with duplicates":
+        pairs, blocks = np.r_[pairs, pairs[:3]], np.r_[blocks, blocks[:3]]
+    dense = np.zeros((15, 15))
+    for (i, j), block in zip(pairs, blocks, strict=True):
+        dense[3 * i : 3 * i + 3, 3 * j : 3 * j + 3] += block
+    A = cvrarray.BBCSRArray.from_blocks(*(put(np.ascontiguousarray(a), device) for a in (*pairs.T, blocks)))
+    A.check()
+    assert A.device == device
+    assert A.block_size == 3
+    assert A.shape == (15, 15)
+    assert A.nnz == 5 * 9
+    np.testing.assert_array_equal(get(A.todense()), dense)
+
+
+@pytest.mark.parametrize("shape", [(8, 9), (9, 8), (20, 7), (7, 20)])
+def test_from_blocks_with_a_shape(shape, device):
+    """A shape larger than the blocks, or one that cuts off zeros."""
+    blocks = np.ones((2, 3, 3))
+    blocks[1, max(0, shape[0] - 6) :, :] = 0
+    blocks[1, :, max(0, shape[1] - 6) :] = 0
+    A = cvrarray.BBCSRArray.from_blocks([0, 2], [1, 2], blocks, shape=shape, device=device)
+    A.check()
+    assert A.shape == shape
+    dense = np.zeros((30, 30))
+    dense[:3, 3:6], dense[6:9, 6:9] = blocks
+    np.testing.assert_array_equal(get(A.todense()), dense[: shape[0], : shape[1]])
+
+
+def test_from_no_blocks(device):
+    A = cvrarray.BBCSRArray.from_blocks([], [], np.zeros((0, 4, 4)), shape=(10, 12), device=device)
+    A.check()
+    assert (A.shape, A.nnz, A.block_size, A.device) == ((10, 12), 0, 4, device)
+    assert not get(A @ put(np.ones(12), device)).any()
+
+
+# asarray
+
+
+@pytest.mark.parametrize("format", ["cvr", "bbcsr"])
+def test_asarray_takes_a_format(format, device):
+    csr = zoo.floats("power_law")
+    A = cvrarray.asarray(csr, format=format, device=device)
+    assert A.format == format
+    assert A.device == device
+    assert_same_csr(A.to_scipy(), csr)
+
+
+def test_asarray_passes_parameters_on(device):
+    csr = zoo.floats("power_law")
+    assert cvrarray.asarray(csr, format="cvr", n_lanes=8, n_chunks=3, device=device).n_chunks == 3
+    assert cvrarray.asarray(csr, format="bbcsr", block_size=2, device=device).block_size == 2
+
+
+@pytest.mark.parametrize("name", zoo.ZOO)
+def test_asarray_chooses(name, device):
+    """A choice for every matrix of the zoo, with a reason in plan and in repr."""
+    csr = zoo.floats(name)
+    A = cvrarray.asarray(csr, device=device)
+    assert A.format in ("cvr", "bbcsr")
+    assert A.device == device
+    assert A.plan
+    assert A.plan in repr(A)
+    assert_same_csr(A.to_scipy(), csr)
+
+
+def test_asarray_uses_a_gpu_where_there_is_one():
+    expected = "cuda:0" if cvrarray._device.gpu_count() else "cpu"
+    assert cvrarray.asarray(zoo.floats("diagonal")).device == expected
+
+
+# The user's object
+
+
+@BUILD
+@pytest.mark.parametrize("frozen", [False, True])
+@pytest.mark.parametrize("format", ["csr", "csc", "coo", "lil", "dok"])
+def test_scipy_input_is_left_alone(build, format, frozen, device):
+    """Arrays, their order and the flags stay as they were, even when unsorted; read-only ones are taken."""
+    csr = zoo.integers("rows_of_mixed_length", np.float64)
+    indptr, indices, data = _shuffled_twice(csr)
+    given = scipy.sparse.csr_matrix((data, indices, indptr), shape=csr.shape).asformat(format)
+    if format == "csr":
+        given.has_canonical_format = given.has_sorted_indices = False
+    before = _state(given)
+    if frozen:
+        for array in _arrays(given):
+            array.flags.writeable = False
+    build(given, device) @ put(np.ones(csr.shape[1]), device)
+    for name, value in before.items():
+        np.testing.assert_array_equal(_state(given)[name], value, err_msg=name)
+
+
+@BUILD
+def test_array_shares_no_memory_with_its_input(build):
+    """Later edits of the input do not reach the array."""
+    csr = zoo.integers("rows_of_mixed_length", np.float64)
+    A = build(csr)
+    expected = csr.copy()
+    csr.data[:], csr.indices[:] = 0, 0
+    assert_same_csr(A.to_scipy(), expected)
+
+
+def test_way_back_shares_no_memory(device):
+    """Later edits of what came back do not reach the array."""
+    csr = zoo.integers("tridiagonal_31", np.float64)
+    for build in DEFAULTS:
+        A = build(csr, device)
+        back = A.tocsr()
+        back.data[:] = 0
+        assert_same_csr(A.to_scipy(), csr)
+
+
+def _shuffled_twice(csr):
+    """indptr, indices, data of 2 * csr: every entry twice, each row's in a random order."""
+    rng = np.random.default_rng(11)
+    row = np.repeat(np.arange(csr.shape[0]), np.diff(csr.indptr)).repeat(2)
+    order = np.lexsort((rng.random(row.size), row))
+    return 2 * csr.indptr, csr.indices.repeat(2)[order], csr.data.repeat(2)[order]
+
+
+def _doubled(csr):
+    csr.data *= 2
+    return csr
+
+
+def _arrays(matrix):
+    if matrix.format in ("csr", "csc"):
+        return [matrix.data, matrix.indices, matrix.indptr]
+    return [matrix.data, matrix.row, matrix.col] if matrix.format == "coo" else []
+
+
+def _state(matrix):
+    if matrix.format == "lil":
+        return {"rows": np.concatenate(matrix.rows), "data": np.concatenate(matrix.data)}
+    if matrix.format == "dok":
+        return {"keys": np.array(list(matrix.keys())), "values": np.array(list(matrix.values()))}
+    state = {str(k): array.copy() for k, array in enumerate(_arrays(matrix))}
+    if matrix.format != "coo":
+        state |= {"sorted": matrix.has_sorted_indices, "canonical": matrix.has_canonical_format}
+    return state

@@ -1,0 +1,371 @@
+"""``A @ x`` against the oracle: format x device x matrix x dtype, and everything that ``matvec`` takes."""
+
+from __future__ import annotations
+
+import operator
+
+import numpy as np
+import pytest
+import zoo
+from checks import BUILDS, DEFAULTS, TYPICAL, assert_product, assert_same_bits, bbcsr, cvr, get, put
+
+from cvrarray import _device
+
+PAIRS = [  # dtypes of A and x; every pair compiles a kernel of its own, so there are no more than the rules need
+    ("bool", "bool"),
+    ("bool", "float64"),
+    ("int8", "int8"),
+    ("int8", "float32"),
+    ("uint8", "bool"),
+    ("int16", "uint16"),
+    ("int32", "float32"),  # NumPy: float64
+    ("int64", "int64"),
+    ("uint64", "uint64"),
+    ("uint64", "int8"),  # NumPy: float64
+    ("float32", "float32"),
+    ("float32", "float64"),
+    ("float64", "float32"),
+    ("float64", "int32"),
+    ("float32", "complex64"),
+    ("float64", "complex64"),
+    ("complex64", "complex64"),
+    ("complex64", "float64"),
+    ("complex128", "complex128"),
+]
+FLOAT_PAIRS = [pair for pair in PAIRS if all(np.dtype(dtype).kind in "fc" for dtype in pair)]
+VARIED = ["rows_of_mixed_length", "explicit_zeros_beside_holes", "one_dense_row", "block_column_span_6_65535"]
+EVERY_BUILD = pytest.mark.parametrize("build", BUILDS, ids=str)
+TYPICAL_BUILDS = pytest.mark.parametrize("build", TYPICAL, ids=str)
+
+
+# The zoo
+
+
+@EVERY_BUILD
+@pytest.mark.parametrize("name", zoo.ZOO)
+def test_zoo_in_integers(build, name, device):
+    """Small integers in float64: every sum is exact, so the product is equal whatever its order."""
+    csr = zoo.integers(name, np.float64)
+    x = zoo.vector(csr.shape[1])
+    y = build(csr, device) @ put(x, device)
+    np.testing.assert_array_equal(get(y), csr @ x)
+    assert_product(y, csr, x)
+
+
+@EVERY_BUILD
+@pytest.mark.parametrize("name", zoo.ZOO)
+def test_zoo_in_floats(build, name, device):
+    csr = zoo.floats(name, np.float32)
+    x = zoo.float_vector(csr.shape[1], np.float32)
+    assert_product(build(csr, device) @ put(x, device), csr, x)
+
+
+@pytest.mark.small
+@pytest.mark.parametrize("name", [name for name in zoo.ZOO if max(zoo.ZOO[name]().shape) < 1000])
+def test_small(name, device):
+    """Conversion, product into a poisoned out, and the way back: what compute-sanitizer watches."""
+    for build in (cvr(4, 3, "nnz"), cvr(32, 5, "rows"), bbcsr(1), bbcsr(6)):
+        for dtype in (np.float64, np.float32):
+            csr = zoo.integers(name, dtype)
+            x = zoo.vector(csr.shape[1], dtype)
+            A = build(csr, device)
+            out = put(np.full(csr.shape[0], np.nan, dtype), device)
+            assert_product(A.matvec(put(x, device), out=out, alpha=2), csr, x, alpha=2)
+            assert A.to_scipy().nnz == csr.nnz
+
+
+# Number types
+
+
+@TYPICAL_BUILDS
+@pytest.mark.parametrize("name", VARIED)
+@pytest.mark.parametrize(("dtype", "x_dtype"), PAIRS, ids=["-".join(pair) for pair in PAIRS])
+def test_dtypes(build, name, dtype, x_dtype, device):
+    """NumPy's result_type, and its wrapping of integers: exact in every dtype."""
+    csr = zoo.integers(name, dtype)
+    x = zoo.vector(csr.shape[1], x_dtype)
+    A = build(csr, device)
+    assert A.dtype == dtype
+    y = A @ put(x, device)
+    assert_product(y, csr, x)
+    if max(csr.shape) < 2000:
+        np.testing.assert_array_equal(get(y), csr.toarray() @ x)
+
+
+@TYPICAL_BUILDS
+@pytest.mark.parametrize(("dtype", "x_dtype"), FLOAT_PAIRS, ids=["-".join(pair) for pair in FLOAT_PAIRS])
+def test_rounding(build, dtype, x_dtype, device):
+    """Random values of many sizes stay within the bound: sums are made in the product's dtype, not in a smaller one."""
+    for name in VARIED:
+        csr = zoo.floats(name, dtype)
+        x = zoo.float_vector(csr.shape[1], x_dtype)
+        assert_product(build(csr, device) @ put(x, device), csr, x)
+
+
+@pytest.mark.parametrize("build", DEFAULTS, ids=str)
+@pytest.mark.parametrize("dtype", ["int8", "int64", "uint64"])
+def test_integers_wrap(build, dtype, device):
+    """Overflow wraps silently, as in NumPy."""
+    csr = zoo.integers("one_dense_row", dtype)
+    csr.data[:] = np.iinfo(dtype).max - csr.data
+    x = zoo.vector(csr.shape[1], dtype)
+    assert_product(build(csr, device) @ put(x, device), csr, x)
+
+
+@TYPICAL_BUILDS
+def test_float32_matrix_with_float64_x_is_not_converted(build, device):
+    """The matrix stays in its dtype; the sums are float64."""
+    csr = zoo.floats("rows_of_mixed_length", np.float32)
+    x = zoo.float_vector(csr.shape[1], np.float64)
+    A = build(csr, device)
+    before = A.nbytes
+    assert_product(A @ put(x, device), csr, x)
+    assert A.dtype == np.float32
+    assert A.nbytes == before
+
+
+@TYPICAL_BUILDS
+def test_float32_denormals_are_kept(build, device):
+    """No flush to zero, on any device."""
+    csr = zoo.integers("tridiagonal_33", np.float32)
+    x = (zoo.vector(csr.shape[1], np.float32) * np.float32(2) ** -140).astype(np.float32)
+    y = get(build(csr, device) @ put(x, device))
+    assert y.any()
+    np.testing.assert_array_equal(y, csr.toarray() @ x)
+
+
+# inf and nan
+
+
+@EVERY_BUILD
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.complex64])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "explicit_zeros",
+        "explicit_zeros_beside_holes",
+        "blocks_with_holes",
+        "rows_of_mixed_length",
+        "one_dense_row",
+        "power_law",
+        "blocks_over_the_edge",
+        "tridiagonal_97",
+        "narrow_and_wide_tiles",
+    ],
+)
+def test_inf_and_nan_touch_only_their_rows(build, name, dtype, device):
+    """Each stored entry meets its x, explicit zeros too; pads, holes and absent entries meet none."""
+    csr = zoo.integers(name, dtype)
+    for special in (np.inf, -np.inf, np.nan):
+        x = zoo.vector(csr.shape[1], dtype)
+        x[:: max(2, csr.shape[1] // 7)] = special
+        assert_product(build(csr, device) @ put(x, device), csr, x)
+
+
+@EVERY_BUILD
+def test_all_x_nan(build, device):
+    """Rows without an entry stay 0 even when all of x is nan."""
+    for name in ("many_empty_rows_between", "all_rows_empty", "empty_first_and_last_rows", "nonzeros_33"):
+        csr = zoo.integers(name, np.float64)
+        y = get(build(csr, device) @ put(np.full(csr.shape[1], np.nan), device))
+        np.testing.assert_array_equal(np.isnan(y), np.diff(csr.indptr) > 0)
+        assert not y[np.diff(csr.indptr) == 0].any()
+
+
+@TYPICAL_BUILDS
+def test_inf_in_the_matrix(build, device):
+    """inf and nan among the values, where x is 0 as well."""
+    csr = zoo.integers("rows_of_mixed_length", np.float64)
+    csr.data[::50], csr.data[7::90] = np.inf, np.nan
+    x = zoo.vector(csr.shape[1])
+    assert_product(build(csr, device) @ put(x, device), csr, x)
+
+
+# out, alpha and beta
+
+
+@EVERY_BUILD
+@pytest.mark.parametrize("name", ["rows_of_mixed_length", "many_empty_rows_between", "one_dense_row", "tridiagonal_33"])
+@pytest.mark.parametrize(("alpha", "beta"), [(1, 0), (2.5, 0), (0, 0), (1, 1), (-1, 0.5), (0.5, -3), (0, 2)])
+def test_alpha_and_beta(build, name, alpha, beta, device):
+    csr = zoo.floats(name, np.float64)
+    x, before = zoo.float_vector(csr.shape[1]), zoo.float_vector(csr.shape[0], seed=9)
+    out = put(before.copy(), device)
+    result = build(csr, device).matvec(put(x, device), out=out, alpha=alpha, beta=beta)
+    assert result is out
+    assert_product(out, csr, x, alpha, beta, before)
+
+
+@EVERY_BUILD
+@pytest.mark.parametrize("name", ["many_empty_rows_between", "one_dense_row", "all_rows_empty", "one_column"])
+def test_out_is_not_read(build, name, device):
+    """A poisoned out leaves no trace when beta is 0, in empty and in cut rows alike."""
+    csr = zoo.integers(name, np.float64)
+    x = zoo.vector(csr.shape[1])
+    out = put(np.full(csr.shape[0], np.nan), device)
+    A = build(csr, device)
+    assert A.matvec(put(x, device), out=out) is out
+    assert_product(out, csr, x)
+    out[...] = np.nan
+    assert_product(A.matvec(put(x, device), out=out, alpha=3, beta=0.0), csr, x, alpha=3)
+
+
+@TYPICAL_BUILDS
+def test_out_nan_spreads_with_beta(build, device):
+    """With beta, nan in out stays in its own rows."""
+    csr = zoo.integers("rows_of_mixed_length", np.float64)
+    x, before = zoo.vector(csr.shape[1]), zoo.vector(csr.shape[0])
+    before[::3] = np.nan
+    out = put(before.copy(), device)
+    assert_product(build(csr, device).matvec(put(x, device), out=out, beta=2), csr, x, 1, 2, before)
+
+
+@TYPICAL_BUILDS
+@pytest.mark.parametrize("beta", [0, 2])
+def test_out_not_contiguous(build, beta, device):
+    """Only the entries of the view are written."""
+    csr = zoo.integers("rows_of_mixed_length", np.float64)
+    x, whole = zoo.vector(csr.shape[1]), zoo.vector(3 * csr.shape[0])
+    target = put(whole.copy(), device)
+    view = target[1::3]
+    assert build(csr, device).matvec(put(x, device), out=view, beta=beta) is view
+    assert_product(np.ascontiguousarray(get(target)[1::3]), csr, x, 1, beta, whole[1::3])
+    np.testing.assert_array_equal(get(target)[0::3], whole[0::3])
+    np.testing.assert_array_equal(get(target)[2::3], whole[2::3])
+    backwards = put(whole[: csr.shape[0]].copy(), device)[::-1]
+    before = get(backwards).copy()
+    build(csr, device).matvec(put(x, device), out=backwards, beta=beta)
+    assert_product(get(backwards).copy(), csr, x, 1, beta, before)
+
+
+@TYPICAL_BUILDS
+@pytest.mark.parametrize("beta", [0, 1])
+def test_out_is_x(build, beta, device):
+    """An out that overlaps x gives what a separate one gives."""
+    csr = zoo.integers("banded_stencil", np.float64)
+    x = zoo.vector(csr.shape[1])
+    shared = put(x.copy(), device)
+    assert_product(build(csr, device).matvec(shared, out=shared, beta=beta), csr, x, 1, beta, x)
+    memory = put(np.r_[x, 0.0], device)
+    y = build(csr, device).matvec(memory[:-1], out=memory[1:])
+    assert_product(get(y).copy(), csr, x)
+
+
+@TYPICAL_BUILDS
+def test_out_of_a_wider_dtype(build, device):
+    """As with a NumPy ufunc, the product is cast into an out that can hold it."""
+    csr = zoo.integers("rows_of_mixed_length", np.float32)
+    x = zoo.vector(csr.shape[1], np.float32)
+    out = put(np.full(csr.shape[0], np.nan), device)
+    assert build(csr, device).matvec(put(x, device), out=out) is out
+    np.testing.assert_array_equal(get(out), csr.toarray() @ x)
+
+
+@pytest.mark.parametrize("build", DEFAULTS, ids=str)
+@pytest.mark.parametrize(
+    ("dtype", "alpha", "beta"),
+    [("float32", 0.5, 2), ("complex64", 1j, 2 - 1j), ("complex128", 0.5, 1j), ("int64", 3, -2), ("uint8", 3, 2)],
+)
+def test_alpha_and_beta_in_dtypes(build, dtype, alpha, beta, device):
+    """Python scalars do not widen the product."""
+    csr = zoo.integers("rows_of_mixed_length", dtype)
+    x, before = zoo.vector(csr.shape[1], dtype), zoo.vector(csr.shape[0], dtype, seed=8)
+    out = put(before.copy(), device)
+    y = build(csr, device).matvec(put(x, device), out=out, alpha=alpha, beta=beta)
+    assert_product(y, csr, x, alpha, beta, before)
+
+
+# x
+
+
+@TYPICAL_BUILDS
+@pytest.mark.parametrize("stride", [2, -1, -3])
+def test_x_with_a_stride(build, stride, device):
+    csr = zoo.floats("power_law", np.float64)
+    spread = put(zoo.float_vector(csr.shape[1] * abs(stride)), device)[::stride]
+    assert not spread.flags.c_contiguous
+    assert_product(build(csr, device) @ spread, csr, get(spread).copy())
+
+
+@TYPICAL_BUILDS
+def test_x_broadcast(build):
+    """A stride of 0."""
+    csr = zoo.floats("power_law", np.float64)
+    assert_product(build(csr) @ np.broadcast_to(2.5, csr.shape[1]), csr, np.full(csr.shape[1], 2.5))
+
+
+@TYPICAL_BUILDS
+@pytest.mark.parametrize("x_dtype", [">f8", ">f4", ">i4", ">c8"])
+def test_x_big_endian(build, x_dtype):
+    csr = zoo.integers("rows_of_mixed_length", np.float64)
+    x = zoo.vector(csr.shape[1], x_dtype)
+    assert x.dtype.byteorder == ">"
+    assert_product(build(csr) @ x, csr, x.astype(x.dtype.newbyteorder("=")))
+
+
+@TYPICAL_BUILDS
+def test_x_read_only(build):
+    csr = zoo.integers("rows_of_mixed_length", np.float64)
+    x = zoo.vector(csr.shape[1])
+    x.flags.writeable = False
+    assert_product(build(csr) @ x, csr, x)
+
+
+@TYPICAL_BUILDS
+def test_x_is_left_alone(build, device):
+    csr = zoo.integers("rows_of_mixed_length", np.float64)
+    x = zoo.vector(csr.shape[1])
+    on_device = put(x.copy(), device)
+    build(csr, device) @ on_device
+    np.testing.assert_array_equal(get(on_device), x)
+
+
+@pytest.mark.parametrize("build", DEFAULTS, ids=str)
+def test_x_as_a_sequence(build):
+    """On the CPU a list, tuple, memoryview or range is taken as NumPy takes it."""
+    csr = zoo.integers("tridiagonal_31", np.float64)
+    expected = csr.toarray() @ np.arange(31.0)
+    A = build(csr)
+    for x in ([float(i) for i in range(31)], tuple(range(31)), list(range(31)), [np.float32(i) for i in range(31)]):
+        np.testing.assert_array_equal(A @ x, expected)
+    np.testing.assert_array_equal(A.matvec(range(31)), expected)
+    np.testing.assert_array_equal(A.matvec(memoryview(np.arange(31.0))), expected)
+
+
+# Ways to write it
+
+
+@TYPICAL_BUILDS
+def test_every_spelling(build, device):
+    csr = zoo.integers("rows_of_mixed_length", np.float64)
+    x = put(zoo.vector(csr.shape[1]), device)
+    A = build(csr, device)
+    expected = get(A.matvec(x))
+    for product in (operator.matmul, np.matmul, np.dot):
+        assert_same_bits(product(A, x), expected)
+    xp = _device.parse(device).xp
+    out = xp.full(csr.shape[0], np.nan)
+    assert np.matmul(A, x, out=out) is out
+    assert_same_bits(out, expected)
+
+
+@TYPICAL_BUILDS
+def test_product_lives_with_the_array(build, device):
+    csr = zoo.integers("diagonal", np.float64)
+    A = build(csr, device)
+    y = A @ put(zoo.vector(csr.shape[1]), device)
+    assert A.device == device
+    assert _device.of(y) == _device.parse(device)
+    assert y.flags.c_contiguous
+
+
+@TYPICAL_BUILDS
+def test_products_of_products(build, device):
+    """Power iteration: what one product writes the next one reads."""
+    csr = zoo.floats("banded_stencil", np.float64)
+    A, x = build(csr, device), put(zoo.float_vector(csr.shape[1]), device)
+    expected = get(x)
+    for _ in range(3):
+        y = A @ x
+        assert_product(y, csr, expected)
+        x, expected = y, get(y).copy()
