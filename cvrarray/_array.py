@@ -23,18 +23,24 @@ class SparseArray:
 
     _tables: Any
     _target: _device.Device
+    _products: dict[np.dtype, Any]  # the product's dtype -> the device module's prepared product
 
     #: Why this format was chosen, in words, where :func:`cvrarray.asarray` chose it; else None.
-    plan: str | None = None
+    plan: str | None
 
     @classmethod
     def _from_tables(cls, tables: NamedTuple, plan: str | None = None):
         """An array around tables as they are. Nothing is checked: see :meth:`check`."""
         self = object.__new__(cls)
-        self._tables = tables
-        self._target = _device.of(cls._values(tables))
-        self.plan = plan
+        self._adopt(tables, plan)
         return self
+
+    def _adopt(self, tables: NamedTuple, plan: str | None = None) -> None:
+        """Become the array around `tables`: what every constructor ends with."""
+        self._tables = tables
+        self._target = _device.of(self._values(tables))
+        self._products = {}
+        self.plan = plan
 
     @classmethod
     def from_csr(cls, indptr: Any, indices: Any, data: Any, shape: tuple[int, int], **parameters: Any):
@@ -177,7 +183,7 @@ class SparseArray:
             if not direct and beta != 0:
                 y[...] = out
             if n_rows:
-                target.backend(self.format).matvec(self._tables, x, y, alpha, beta)
+                self._product(work)(x, y, alpha, beta)
             if direct:
                 return out
             if out is None:
@@ -185,28 +191,22 @@ class SparseArray:
             out[...] = y.astype(dtype, copy=False)
             return out
 
+    def _product(self, dtype: np.dtype) -> Any:
+        """The device module's ``run(x, y, alpha, beta)`` for this product dtype, prepared once."""
+        run = self._products.get(dtype)
+        if run is None:
+            run = self._products[dtype] = self._target.backend(self.format).product(self._tables, dtype)
+        return run
+
     def _operand(self, array: Any, name: str, length: int) -> Any:
         """`array` as a 1-D array on the array's device, or a TypeError or ValueError that names the remedy."""
         target = self._target
-        package = type(array).__module__.partition(".")[0]
-        if target.kind == "cpu" and package == "cupy":
+        if type(array) is not target.xp.ndarray:
+            array = self._coerced(array, name)
+        if target.kind == "cuda" and array.data.device_id != target.index:
             raise TypeError(
-                f"{name} must be on the array's device, cpu; got a CuPy array. Use {name}.get(), or A.to_device('cuda')"
-            )
-        if target.kind == "cpu":
-            if name == "out" and not isinstance(array, np.ndarray):
-                raise TypeError(f"out must be a NumPy array; got {type(array).__name__}")
-            if package in ("scipy", "sparse") or isinstance(array, SparseArray):
-                raise TypeError(f"{name} must be a dense vector; got {type(array).__name__}. Use A.tocsr() @ {name}")
-            array = np.asarray(array)
-        elif not isinstance(array, target.xp.ndarray):
-            raise TypeError(
-                f"{name} must be on the array's device, {target}; got a host {type(array).__name__}. "
-                f"Use cupy.asarray({name}), or A.to_device('cpu')"
-            )
-        elif array.device.id != target.index:
-            raise TypeError(
-                f"{name} must be on the array's device, {target}; got cuda:{array.device.id}. Use A.to_device or cupy.asarray"
+                f"{name} must be on the array's device, {target}; got cuda:{array.data.device_id}. "
+                f"Use A.to_device or cupy.asarray"
             )
         if array.dtype.kind not in "biufc":
             raise TypeError(f"{name} must be numeric; got dtype {array.dtype}")
@@ -217,6 +217,25 @@ class SparseArray:
         if array.size != length:
             raise ValueError(f"{name} must have length {length} for an array of shape {self.shape}; got {array.size}")
         return array
+
+    def _coerced(self, array: Any, name: str) -> Any:
+        """What is not an array of the device's module as one, where that copies nothing to or from a GPU."""
+        target = self._target
+        package = type(array).__module__.partition(".")[0]
+        if isinstance(array, SparseArray) or package in ("scipy", "cupyx", "sparse"):
+            raise TypeError(f"{name} must be a dense vector; got {type(array).__name__}. Use A.tocsr() @ {name}")
+        if target.kind == "cuda":
+            raise TypeError(
+                f"{name} must be on the array's device, {target}; got a host {type(array).__name__}. "
+                f"Use cupy.asarray({name}), or A.to_device('cpu')"
+            )
+        if package == "cupy":
+            raise TypeError(
+                f"{name} must be on the array's device, cpu; got a CuPy array. Use {name}.get(), or A.to_device('cuda')"
+            )
+        if name == "out":
+            raise TypeError(f"out must be a NumPy array; got {type(array).__name__}")
+        return np.asarray(array)
 
     def __matmul__(self, other: Any) -> Any:
         return self.matvec(other) if _protocol.is_ours_to_multiply(other) else NotImplemented
@@ -292,9 +311,14 @@ class SparseArray:
 
 
 def _scalar(value: Any, name: str, dtype: np.dtype) -> Any:
-    """`value` as a scalar of `dtype`; TypeError where it would lose its imaginary part or its fraction."""
-    kind = np.asarray(value).dtype.kind
-    exact = dtype.kind == "c" or (kind in "biuf" and (dtype.kind == "f" or value == int(value)))
-    if kind not in "biufc" or not exact:
-        raise TypeError(f"{name} must be representable in the product's dtype, {dtype}; got {value!r}")
-    return dtype.type(value)
+    """`value` as a scalar of `dtype`; TypeError where that would lose its imaginary part, its fraction or its size."""
+    if type(value) in (int, float) and (dtype.kind in "fc" or value in (0, 1)):  # what nearly every call passes
+        return dtype.type(value)
+    if np.ndim(value) == 0 and np.asarray(value).dtype.kind in "biufc":
+        try:
+            converted = dtype.type(value) if dtype.kind == "c" or not np.iscomplexobj(value) else None
+        except (OverflowError, ValueError):
+            converted = None
+        if converted is not None and (dtype.kind in "fc" or converted == value):
+            return converted
+    raise TypeError(f"{name} must be a scalar that the product's dtype, {dtype}, can hold; got {value!r}")

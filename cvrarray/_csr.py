@@ -88,12 +88,11 @@ def from_parts(indptr: Any, indices: Any, data: Any, shape: tuple[int, int]) -> 
             raise ValueError(f"indptr must have n_rows + 1 = {n_rows + 1} entries; got {indptr.size}")
         if indices.size != data.size:
             raise ValueError(f"indices and data must have one length; got {indices.size} and {data.size}")
-        first, last = (int(v) for v in _device.move(indptr[[0, -1]], _device.CPU))
+        first, last, bad_row, bad_position, canonical = device.backend("csr").check(indptr, indices, n_cols)
         if first != 0:
             raise ValueError(f"indptr must begin with 0; got {first}")
         if last != data.size:
             raise ValueError(f"indptr must end with the number of nonzeros, {data.size}; got {last}")
-        bad_row, bad_position, canonical = device.backend("csr").check(indptr, indices, n_cols)
         if bad_row >= 0:
             raise ValueError(f"indptr must never decrease; it does from row {bad_row} to row {bad_row + 1}")
         if bad_position >= 0:
@@ -147,9 +146,9 @@ def check_shape(shape: Any) -> tuple[int, int]:
 
 def check_dtype(dtype: np.dtype) -> np.dtype:
     """`dtype` in native byte order, where it can be stored; else TypeError."""
-    dtype = np.dtype(dtype)
+    dtype = np.dtype(dtype).newbyteorder("=")
     if dtype.kind in "biu" or dtype in (np.float32, np.float64, np.complex64, np.complex128):
-        return dtype.newbyteorder("=")
+        return dtype
     remedy = " Use .astype('float32') first." if dtype == np.float16 else " Use .astype('float64') or the like first."
     raise TypeError(f"values must be {_STORABLE}; got {dtype}.{remedy}")
 

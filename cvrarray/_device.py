@@ -32,11 +32,14 @@ class Device(NamedTuple):
         return importlib.import_module(f"cvrarray.{folder}.{name}")
 
     def use(self):
-        """Context manager that makes this the current device."""
-        return nullcontext() if self.kind == "cpu" else _cuda_module().cuda.Device(self.index)
+        """Context manager that makes this the current device; it costs nothing where it is that already."""
+        if self.kind == "cpu" or self.xp.cuda.runtime.getDevice() == self.index:
+            return _STAY
+        return self.xp.cuda.Device(self.index)
 
 
 CPU = Device("cpu")
+_STAY = nullcontext()
 
 
 def parse(device: Any) -> Device:
@@ -101,6 +104,7 @@ def move(array: Any, device: Device) -> Any:
         return device.xp.asarray(array)
 
 
+@cache
 def _cuda_module() -> ModuleType:
     try:
         return importlib.import_module("cupy")

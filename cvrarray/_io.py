@@ -46,7 +46,7 @@ import numpy as np
 
 from . import _csr, _device
 from ._array import SparseArray
-from ._tables import CSR, BBCSRTables, CVRTables
+from ._tables import CSR, WARP, BBCSRTables, CVRTables
 from .bbcsr import BBCSRArray
 from .cvr import CVRArray
 
@@ -88,7 +88,6 @@ _ARRAYS = {
 
 #: dtypes that values may have in a file
 _VALUE_DTYPES = ["|b1", "|i1", "<i2", "<i4", "<i8", "|u1", "<u2", "<u4", "<u8", "<f4", "<f8", "<c8", "<c16"]
-_MASK_DTYPES = ["|u1", "<u2", "<u4"]
 
 _BLOCK = 1 << 20  # bytes read at a time; also the longest line of a text file
 _MOST_INFLATION = 1032  # deflate's best: one byte of a compressed file holds at most so many
@@ -184,7 +183,7 @@ def save(path: str | os.PathLike, A: SparseArray) -> None:
         "arrays": {name: {"dtype": _on_disk(a.dtype).str, "shape": list(a.shape)} for name, a in arrays.items()},
     }
     with _replacing(os.fspath(path)) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
-        archive.writestr(zipfile.ZipInfo(_HEADER), json.dumps(header, indent=1))
+        archive.writestr(_aligned_member(_HEADER, file.tell()), json.dumps(header, indent=1))
         for name, array in arrays.items():
             host = np.ascontiguousarray(_device.move(array, _device.CPU))
             member = _aligned_member(f"{name}.npy", file.tell())
@@ -252,9 +251,9 @@ def _kind(file: BinaryIO, path: str) -> str:
         raise ValueError("is empty")
     if head.startswith(b"PK"):
         with zipfile.ZipFile(file) as archive:
-            names = archive.namelist()
+            kind = "cvra" if _HEADER in _members(archive) else "npz"
         file.seek(0)
-        return "cvra" if _HEADER in names else "npz"
+        return kind
     kind = "mtx"
     if head.startswith(b"\x1f\x8b"):
         kind = "gz"
@@ -301,15 +300,16 @@ def _naming(subject: str) -> Iterator[None]:
 
 # ------------------------------------------------------------------------------------------------ Matrix Market
 
-_BLANK = rb"[ \t]++"
 _REAL = rb"-?+(?:(?:\d++(?:\.\d*+)?+|\.\d++)(?:[eE][+-]?+\d++)?+|(?i:nan|inf(?:inity)?+))"
-#: The values of an entry, by the header's field.
-_VALUES = {
-    "pattern": (),
-    "integer": (rb"-?+\d++",),
-    "unsigned-integer": (rb"\d++",),
-    "real": (_REAL,),
-    "complex": (_REAL, _REAL),
+_COUNT = rb"\d++"
+_PLACE = {"row": _COUNT, "column": _COUNT}
+#: The words of a line: those of an entry's value by the header's field.
+_VALUE = {
+    "pattern": {},
+    "integer": {"integer": rb"-?+\d++"},
+    "unsigned-integer": {"unsigned-integer": _COUNT},
+    "real": {"number": _REAL},
+    "complex": {"real-part": _REAL, "imaginary-part": _REAL},
 }
 
 
@@ -323,28 +323,32 @@ def _read_matrix_market(file: BinaryIO, text_size: int) -> CSR:
     from scipy.io import mminfo, mmread
 
     header = _read_header(file)
-    n_rows, n_cols, _, layout, field, symmetry = mminfo(io.BytesIO(b"".join(header)))
     at = f"line {len(header)}"
-    tokens = (() if layout == "array" else (rb"\d++", rb"\d++")) + _VALUES[field]
-    if header[0].split()[1].lower() != b"matrix" or not tokens:
+    sizes, names = header[-1].split(), ["rows", "columns", *([] if b"array" in header[0].lower() else ["entries"])]
+    if len(sizes) != len(names) or not all(size.isdigit() and len(size) < 19 for size in sizes):
+        raise ValueError(f"{at}: must read '{' '.join(names)}'; got {header[-1][:60].decode('latin-1').strip()!r}")
+    n_rows, n_cols, _, layout, field, symmetry = mminfo(io.BytesIO(b"".join(header)))
+    words = _VALUE[field] if layout == "array" else _PLACE | _VALUE[field]
+    if header[0].split()[1].lower() != b"matrix" or not words:
         raise ValueError(f"line 1: must announce a matrix, and values where it is an array; got {header[0]!r}")
-    n_entries = _promised_entries(header, layout, symmetry, n_rows, n_cols)
+    n_entries = _promised_entries(sizes, layout, symmetry, n_rows, n_cols)
     if symmetry != "general" and n_rows != n_cols:
         raise ValueError(f"{at}: a {symmetry} matrix must be square; got {n_rows} x {n_cols}")
-    if n_entries * 2 * len(tokens) > text_size:
+    if n_entries * 2 * len(words) > text_size:
         raise ValueError(f"{at}: promises {n_entries} entries, more than fit in the file")
     _require_memory(n_rows, at)
 
-    blocks = _checked_blocks(file, _line_pattern(tokens), len(header) + 1, f"{field} {layout}")
+    blocks = _checked_blocks(file, words, len(header) + 1)
     if layout == "array":
+        blocks = _counted_blocks(blocks, n_entries * len(words))
         dense = np.zeros((n_rows, n_cols)) if 0 in (n_rows, n_cols) else mmread(_Text(header, blocks), spmatrix=False)
-        _require_blank(blocks)
+        _read_rest(blocks)
         if symmetry == "hermitian":
             _require_hermitian_diagonal(np.arange(n_rows), dense.diagonal())
         return _csr.as_csr(dense)
     header[0] = b"%%%%MatrixMarket matrix coordinate %s general\n" % field.encode()  # mirrored below, once checked
     coo = mmread(_Text(header, blocks), spmatrix=False)
-    _require_blank(blocks)
+    _read_rest(blocks)
     row, col, val = coo.row, coo.col, coo.data
     if symmetry != "general":
         row, col, val = _mirrored(row, col, val, symmetry, n_rows)
@@ -365,22 +369,19 @@ def _read_header(file: BinaryIO) -> list[bytes]:
     return header
 
 
-def _promised_entries(header: list[bytes], layout: str, symmetry: str, n_rows: int, n_cols: int) -> int:
-    """Entries that the file should list, from the line with the sizes, which `mminfo` has accepted."""
+def _promised_entries(sizes: list[bytes], layout: str, symmetry: str, n_rows: int, n_cols: int) -> int:
+    """Entries that the file should list, by its line with the sizes."""
     if layout == "coordinate":
-        return int(header[-1].split()[2])
+        return int(sizes[2])
     if symmetry == "general":
         return n_rows * n_cols
     return n_rows * (n_rows - 1 if symmetry == "skew-symmetric" else n_rows + 1) // 2
 
 
-def _line_pattern(tokens: tuple[bytes, ...]) -> re.Pattern:
-    """Matches as many lines as it can, each blank or with `tokens`, and never looks back."""
-    return re.compile(rb"(?:[ \t]*+(?:" + _BLANK.join(tokens) + rb")?+[ \t\r]*+\n)*+")
-
-
-def _checked_blocks(file: BinaryIO, lines: re.Pattern, number: int, what: str) -> Iterator[bytes]:
-    """The rest of `file`, from line `number` on, in blocks of whole `lines`; ValueError at the first that is none."""
+def _checked_blocks(file: BinaryIO, words: dict[str, bytes], number: int) -> Iterator[bytes]:
+    """The rest of `file`, from line `number` on, in blocks of whole lines; ValueError at one without these `words`."""
+    # as many lines as possible, never looking back
+    lines = re.compile(rb"(?:[ \t]*+(?:" + rb"[ \t]++".join(words.values()) + rb")?+[ \t\r]*+\n)*+")
     rest = b""
     while block := file.read(_BLOCK) or (rest and b"\n"):
         end = block.rfind(b"\n") + 1
@@ -391,10 +392,20 @@ def _checked_blocks(file: BinaryIO, lines: re.Pattern, number: int, what: str) -
         if good < len(text):
             number += text.count(b"\n", 0, good)
             line = text[good : text.index(b"\n", good)].decode("latin-1")
-            raise ValueError(f"line {number}: must be one entry of a {what} file; got {line[:60]!r}")
+            raise ValueError(f"line {number}: must read '{' '.join(words)}'; got {line[:60]!r}")
         number += text.count(b"\n")
         if text:
             yield text
+
+
+def _counted_blocks(blocks: Iterator[bytes], n_words: int) -> Iterator[bytes]:
+    """The `blocks` of an array file; ValueError unless they hold `n_words`, which SciPy does not always count."""
+    found = 0
+    for block in blocks:
+        found += len(block.split())
+        yield block
+    if found != n_words:
+        raise ValueError(f"promises {n_words} numbers, but holds {found}")
 
 
 class _Text:
@@ -412,11 +423,10 @@ class _Text:
         return piece
 
 
-def _require_blank(blocks: Iterator[bytes]) -> None:
-    """Read what is left (a gzip's checksum comes last), which may hold nothing more."""
-    for block in blocks:
-        if block.strip():
-            raise ValueError("holds more entries than its line with the sizes promises")
+def _read_rest(blocks: Iterator[bytes]) -> None:
+    """Read what SciPy's reader left, which is blank: faults, and a gzip's checksum, may still come."""
+    for _ in blocks:
+        pass
 
 
 def _mirrored(row: np.ndarray, col: np.ndarray, val: np.ndarray, symmetry: str, n: int) -> tuple[np.ndarray, ...]:
@@ -446,13 +456,13 @@ def _require_hermitian_diagonal(row: np.ndarray, diagonal: np.ndarray) -> None:
 
 
 def _require_memory(n_rows: int, at: str) -> None:
-    """ValueError where the row offsets alone do not fit this machine's memory: the system might kill us, not refuse."""
+    """ValueError where row offsets and one result do not fit this machine: the system might kill us, not refuse."""
     try:
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, OSError, ValueError):  # not on this system
         memory = 1 << 46
-    if 8 * n_rows > memory:
-        raise ValueError(f"{at}: {n_rows} rows need {8 * n_rows >> 30} GiB or more; this machine has {memory >> 30}")
+    if 16 * n_rows > memory:
+        raise ValueError(f"{at}: {n_rows} rows need {16 * n_rows >> 30} GiB or more; this machine has {memory >> 30}")
 
 
 # ------------------------------------------------------------------------------------------------ .npz
@@ -462,10 +472,18 @@ def _read_npz(file: BinaryIO) -> dict[str, np.ndarray]:
     """All arrays of an .npz, by name."""
     arrays = {}
     with zipfile.ZipFile(file) as archive:
-        for member in archive.infolist():
-            with _naming(f"member {member.filename}"):
-                arrays[member.filename.removesuffix(".npy")] = _read_array(archive, member)
+        for name, member in _members(archive).items():
+            with _naming(f"member {name}"):
+                arrays[name.removesuffix(".npy")] = _read_array(archive, member)
     return arrays
+
+
+def _members(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
+    """A zip's members by name; none stands there twice, or before the file's beginning."""
+    members = {member.filename: member for member in archive.infolist()}
+    if len(members) != len(archive.infolist()) or any(member.header_offset < 0 for member in members.values()):
+        raise ValueError("has a zip directory that cannot be right. The file is damaged")
+    return members
 
 
 def _read_array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:
@@ -473,12 +491,13 @@ def _read_array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray
         raise ValueError(f"must be stored or deflated, as NumPy does; got compression method {member.compress_type}")
     if member.file_size > _MOST_INFLATION * (member.compress_size + 1):
         raise ValueError(f"promises {member.file_size} bytes, more than its {member.compress_size} can hold")
-    with archive.open(member) as stream:
-        shape, fortran_order, dtype = _read_npy_header(stream)
-        values = stream.read()  # to the end, where zipfile compares the checksum
-    if math.prod(shape) * dtype.itemsize != len(values):
-        raise ValueError(f"must hold {dtype} values of shape {shape}; it holds {len(values)} bytes")
-    return np.ndarray(shape, dtype, values, order="F" if fortran_order else "C")
+    content = archive.read(member)
+    stream = io.BytesIO(content)
+    shape, fortran_order, dtype = _read_npy_header(stream)
+    n_bytes = len(content) - stream.tell()
+    if math.prod(shape) * dtype.itemsize != n_bytes:
+        raise ValueError(f"must hold {dtype} values of shape {shape}; it holds {n_bytes} bytes")
+    return np.ndarray(shape, dtype, content, stream.tell(), order="F" if fortran_order else "C")
 
 
 def _read_npy_header(stream: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype]:
@@ -606,6 +625,7 @@ def _aligned_member(name: str, offset: int) -> zipfile.ZipInfo:
     local_header, pad_header, zip64_extra = 30, 6, 20
     pad = -(offset + local_header + len(name) + pad_header + zip64_extra) % _ALIGNMENT
     member = zipfile.ZipInfo(name)
+    member.create_system = 3  # Unix, wherever we are: so that the same array makes the same file
     member.extra = struct.pack("<HHH", 0xD935, 2 + pad, _ALIGNMENT) + bytes(pad)
     return member
 
@@ -620,16 +640,15 @@ def _load(path: str, target: _device.Device, verify: bool) -> SparseArray:
         if not _head(file).startswith(b"PK"):
             raise ValueError(f"must be a file of cvrarray.save; it begins with {_head(file)[:24]!r}. Try cvrarray.read")
         with zipfile.ZipFile(file) as archive:
-            members = {member.filename: member for member in archive.infolist()}
-            repeated = len(members) != len(archive.infolist())
+            members = _members(archive)
         buffer = np.memmap(file, np.uint8, mode="r")
     if _HEADER not in members:
         raise ValueError(f"must be a file of cvrarray.save; it has no member {_HEADER}. Try cvrarray.read")
     with _naming(f"member {_HEADER}"):
         header = _parse_header(buffer[_content(buffer, members[_HEADER], verify=True)].tobytes())
     listed = {_HEADER, *(f"{name}.npy" for name in header["arrays"])}
-    if repeated or members.keys() != listed:
-        odd = ", ".join(sorted(members.keys() ^ listed)) or "one is there twice"
+    if members.keys() != listed:
+        odd = ", ".join(sorted(members.keys() ^ listed))
         raise ValueError(f"must have the members that {_HEADER} lists and no other; missing or surplus: {odd}")
     cls, tables = _FORMATS[header["format"]]
     fields = {"shape": tuple(header["shape"]), **dict.fromkeys(_ARRAYS[header["format"]]), **header["parameters"]}
@@ -664,22 +683,29 @@ def _parse_header(text: bytes) -> dict[str, Any]:
     kinds, tables = _ARRAYS[header["format"]], _FORMATS[header["format"]][1]
     scalars, parameters = set(tables._fields) - {"shape"} - kinds.keys(), header.get("parameters")
     counts = isinstance(parameters, dict) and parameters.keys() == scalars and all(map(_is_count, parameters.values()))
-    _require(header, "parameters", counts, f"counts of {', '.join(sorted(scalars))}")
+    in_range = counts and all(1 <= parameters[name] <= WARP for name in scalars - {"nnz"})
+    _require(header, "parameters", in_range, f"counts of {', '.join(sorted(scalars))}, all but nnz from 1 to {WARP}")
     arrays = header.get("arrays")
     complete = isinstance(arrays, dict) and kinds.keys() - {"present"} <= arrays.keys() <= kinds.keys()
     _require(header, "arrays", complete, f"the dtypes and shapes of {', '.join(kinds)}")
     index = _on_disk(_csr.index_dtype(tuple(header["shape"]))).str
+    own = {"index": index, "value": header["dtype"], "mask": _mask_dtype(parameters.get("block_size", 1))}
     for name, found in arrays.items():
         kind, ndim = kinds[name]
-        dtypes = {"index": [index], "value": [header["dtype"]], "mask": _MASK_DTYPES}.get(kind, [kind])
-        fits = isinstance(found, dict) and found.get("dtype") in dtypes and _is_shape(found.get("shape"), ndim)
-        _require(arrays, name, fits, f"{ndim}-dimensional of {' or '.join(dtypes)}")
+        dtype = own.get(kind, kind)
+        fits = isinstance(found, dict) and found.get("dtype") == dtype and _is_shape(found.get("shape"), ndim)
+        _require(arrays, name, fits, f"{ndim}-dimensional of {dtype}")
     return header
 
 
 def _require(header: dict[str, Any], key: str, holds: bool, what: str) -> None:
     if not holds:
         raise ValueError(f"{key} must be {what}; got {header.get(key)!r}")
+
+
+def _mask_dtype(block_size: int) -> str:
+    """The smallest unsigned integer with a bit a column of a block."""
+    return "|u1" if block_size <= 8 else "<u2" if block_size <= 16 else "<u4"
 
 
 def _is_shape(value: Any, ndim: int) -> bool:

@@ -7,6 +7,7 @@ Measured factors stand where bytes do not tell all: see ``docs/decisions/0003-ch
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,7 +22,7 @@ from .cvr import MIN_STEPS, CVRArray
 BLOCK_SIZES = (1, 2, 3, 4, 6)
 
 #: Rows of a window (a multiple of a bin and of every block size) and the most windows that are looked at.
-WINDOW, MAX_WINDOWS = 96, 64
+WINDOW, MAX_WINDOWS = 96, 32
 
 #: Time over bytes, relative to BBCSR: CVR's records and its lanes out of phase cost this much more.
 CVR_FACTOR = 1.1
@@ -38,9 +39,9 @@ class Statistics(NamedTuple):
     empty_rows: int
     row_min: int
     row_mean: float
-    row_median: float
+    row_median: float  # nan where not asked for exactly
     row_max: int
-    row_std: float
+    row_std: float  # likewise
     block_fill: dict[int, float]  # block size -> entries of its blocks over nonzeros; 1.0 is perfect
     table_bytes: dict[str, int]  # "cvr", "bbcsr1", "bbcsr2", ... -> bytes of the format's tables, modelled
     sampled: bool  # block_fill and table_bytes come from windows of rows, not from all
@@ -70,15 +71,12 @@ def statistics(obj: Any, *, exact: bool = True) -> Statistics:
     with device.use():
         xp = device.xp
         lengths = csr.indptr[1:] - csr.indptr[:-1]
-        in_bins = xp.zeros(-(-n_rows // WARP) * WARP, lengths.dtype)
+        in_bins = xp.zeros(-(-n_rows // WARP) * WARP, np.int64)
         in_bins[:n_rows] = lengths
-        padded = int(in_bins.reshape(-1, WARP).max(axis=1).sum(dtype=np.int64)) * WARP if n_rows else 0
-        summary = (
-            (int((lengths == 0).sum()), int(lengths.min()), float(xp.median(lengths)), int(lengths.max()), float(lengths.std()))
-            if n_rows
-            else (0, 0, 0.0, 0, 0.0)
-        )
-    empty, shortest, median, longest, std = summary
+        padded = in_bins.reshape(-1, WARP).max(axis=1).sum() * WARP
+        counts = [padded, (lengths == 0).sum(), lengths.min(), lengths.max()] if n_rows else [xp.zeros((), np.int64)] * 4
+        padded, empty, shortest, longest = _device.move(xp.stack([c.astype(np.int64) for c in counts]), _device.CPU).tolist()
+        median, std = (float(xp.median(lengths)), float(lengths.std())) if exact and n_rows else (math.nan, math.nan)
     window, sampled = _windows(csr, device, exact)
     fill, tables = _model(window, csr, padded, empty)
     return Statistics(
@@ -118,7 +116,11 @@ def choose(stats: Statistics) -> Plan:
         if block_size == 1
         else f"{block_size} x {block_size} blocks are full but for a factor of {stats.block_fill[block_size]:.2f}"
     )
-    return Plan("bbcsr", block_size, f"bbcsr, block size {block_size}: {sizes[name]:.1f} bytes a nonzero, cvr {sizes['cvr']:.1f}; {what}")
+    return Plan(
+        "bbcsr",
+        block_size,
+        f"bbcsr, block size {block_size}: {sizes[name]:.1f} bytes a nonzero, cvr {sizes['cvr']:.1f}; {what}",
+    )
 
 
 def asarray(obj: Any, format: str = "auto", device: Any = None, **parameters: Any) -> SparseArray:
@@ -147,7 +149,9 @@ def asarray(obj: Any, format: str = "auto", device: Any = None, **parameters: An
     if format != "auto" and format not in _CLASSES:
         raise ValueError(f"format must be 'auto', 'cvr' or 'bbcsr'; got {format!r}")
     if format == "auto" and parameters:
-        raise ValueError(f"format='auto' chooses parameters itself; got {', '.join(parameters)}. Name a format, or leave them out")
+        raise ValueError(
+            f"format='auto' chooses parameters itself; got {', '.join(parameters)}. Name a format, or leave them out"
+        )
     device = None if device is None else _device.parse(device)
     csr = _csr.as_csr(obj)
     if device is None:
@@ -184,17 +188,19 @@ def _windows(csr: CSR, device: _device.Device, exact: bool) -> tuple[CSR, bool]:
 def _model(window: CSR, csr: CSR, padded: int, empty: int) -> tuple[dict[int, float], dict[str, int]]:
     """Block fill, and bytes of every format's tables, of `csr` after what `window` shows; `padded` slots at block size 1."""
     counts = _device.CPU.backend("statistics")
-    nnz, n_cols, value, index = window.nnz, csr.shape[1], csr.data.dtype.itemsize, csr.indices.dtype.itemsize
+    nnz, value, index = window.nnz, csr.data.dtype.itemsize, csr.indices.dtype.itemsize
     if not nnz:
         return dict.fromkeys(BLOCK_SIZES, 1.0), dict.fromkeys(["cvr", *(f"bbcsr{b}" for b in BLOCK_SIZES)], 0)
     narrow = counts.narrow_nonzeros(window.indptr, window.indices, WARP, NARROW) / nnz
     column = 2 * narrow + index * (1 - narrow)
     n_rows = csr.shape[0]
     chunks = csr.nnz / (MIN_STEPS * WARP)
-    tables = {"cvr": csr.nnz * (value + column + 1 / 8) + (n_rows - empty) * index + chunks * (WARP * index + 40) + empty * index}
+    tables = {
+        "cvr": csr.nnz * (value + column + 1 / 8) + (n_rows - empty) * index + chunks * (WARP * index + 40) + empty * index
+    }
     fill = {}
     for size in BLOCK_SIZES:
-        blocks = counts.blocks_per_block_row(window.indptr, window.indices, n_cols, size)
+        blocks = counts.blocks_per_block_row(window.indptr, window.indices, size)
         fill[size] = float(blocks.sum()) * size * size / nnz
         row_blocks = np.zeros(-(-(window.indptr.size - 1) // WARP) * WARP, np.int64)
         row_blocks[: window.indptr.size - 1] = np.repeat(blocks, size)[: window.indptr.size - 1]

@@ -59,7 +59,7 @@ import numpy as np
 from . import _csr, _device
 from ._array import SparseArray
 from ._tables import WARP, BBCSRTables
-from .cvr import _in_range, _integer, _is_offsets
+from .cvr import _in_range, _integer, _is_offsets, _owner
 
 #: What a narrow bin holds where there is no block.
 NARROW_PADDING = 0xFFFF
@@ -98,10 +98,9 @@ class BBCSRArray(SparseArray):
         if device is not None:
             device = _device.parse(device)
         csr = _csr.as_csr(obj)
-        self._target = device or _device.of(csr.data)
-        csr = _csr.move(csr, self._target)
-        with self._target.use():
-            self._tables = self._target.backend("bbcsr").convert(csr, block_size)
+        device = device or _device.of(csr.data)
+        with device.use():
+            self._adopt(device.backend("bbcsr").convert(_csr.move(csr, device), block_size))
 
     @classmethod
     def from_blocks(
@@ -132,8 +131,10 @@ class BBCSRArray(SparseArray):
             if blocks.ndim != 3 or blocks.shape[1] != blocks.shape[2]:
                 raise ValueError(f"blocks must have shape (n_blocks, block_size, block_size); got {blocks.shape}")
             size = _integer(blocks.shape[1], "block_size", 1, WARP)
-            pairs = [_csr._as_integers(_csr._as_array(p, name), name).astype(np.int64) for p, name in
-                     ((block_rows, "block_rows"), (block_cols, "block_cols"))]
+            pairs = [
+                _csr._as_integers(_csr._as_array(p, name), name).astype(np.int64)
+                for p, name in ((block_rows, "block_rows"), (block_cols, "block_cols"))
+            ]
             _csr._same_device(block_rows=pairs[0], block_cols=pairs[1], blocks=blocks)
             if not pairs[0].size == pairs[1].size == blocks.shape[0]:
                 raise ValueError(
@@ -213,9 +214,12 @@ class BBCSRArray(SparseArray):
         slots = (t.bin_rowptr[1:] - t.bin_rowptr[:-1]) // size
         narrow = t.col_base >= 0
         yield "2: col_base and col_ptr have one entry a bin", t.col_base.size == t.col_ptr.size == n_bins
-        yield "2: col_ptr packs narrow and wide bins without gaps", all(
-            bool((t.col_ptr[kind] == xp.cumsum(slots[kind]) - slots[kind]).all()) and table.size == int(slots[kind].sum())
-            for kind, table in ((narrow, t.col_narrow), (~narrow, t.col_wide))
+        yield (
+            "2: col_ptr packs narrow and wide bins without gaps",
+            all(
+                bool((t.col_ptr[kind] == xp.cumsum(slots[kind]) - slots[kind]).all()) and table.size == int(slots[kind].sum())
+                for kind, table in ((narrow, t.col_narrow), (~narrow, t.col_wide))
+            ),
         )
         block_col = _block_columns(t, xp)
         yield "2: block columns lie inside the shape", _in_range(block_col, -1, -(-n_cols // size))
@@ -243,12 +247,12 @@ class BBCSRArray(SparseArray):
 def _block_columns(t: BBCSRTables, xp: Any) -> Any:
     """(data.size // block_size,) block column of every block and row, -1 for padding."""
     slots = (t.bin_rowptr[1:] - t.bin_rowptr[:-1]) // t.block_size
-    host = slots.get() if hasattr(slots, "get") else slots
-    is_narrow = xp.repeat(t.col_base >= 0, host)
+    bin_of = _owner(xp, slots)
+    is_narrow = (t.col_base >= 0)[bin_of]
     block_col = xp.empty(t.data.size // t.block_size, t.col_wide.dtype)
     block_col[~is_narrow] = t.col_wide
     offset = t.col_narrow.astype(block_col.dtype)
-    base = xp.repeat(t.col_base, host)[is_narrow]
+    base = t.col_base[bin_of[is_narrow]]
     block_col[is_narrow] = xp.where(t.col_narrow == NARROW_PADDING, -1, offset + base)
     return block_col
 

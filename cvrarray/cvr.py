@@ -128,12 +128,11 @@ class CVRArray(SparseArray):
         if device is not None:
             device = _device.parse(device)
         csr = _csr.as_csr(obj)
-        self._target = device or _device.of(csr.data)
-        csr = _csr.move(csr, self._target)
+        device = device or _device.of(csr.data)
         if n_chunks is None:
             n_chunks = default_n_chunks(csr.nnz, csr.shape[0], n_lanes)
-        with self._target.use():
-            self._tables = self._target.backend("cvr").convert(csr, n_lanes, min(n_chunks, csr.nnz), split)
+        with device.use():
+            self._adopt(device.backend("cvr").convert(_csr.move(csr, device), n_lanes, min(n_chunks, csr.nnz), split))
 
     @staticmethod
     def _values(tables: CVRTables) -> Any:
@@ -199,18 +198,21 @@ class CVRArray(SparseArray):
         slots = (t.step_ptr[1:] - t.step_ptr[:-1]) * n_lanes
         narrow = t.col_base >= 0
         yield "2: col_base and col_ptr have one entry a chunk", t.col_base.size == t.col_ptr.size == n_chunks
-        yield "2: col_ptr packs narrow and wide chunks without gaps", all(
-            bool((t.col_ptr[kind] == xp.cumsum(slots[kind]) - slots[kind]).all()) and table.size == int(slots[kind].sum())
-            for kind, table in ((narrow, t.col_narrow), (~narrow, t.col_wide))
+        yield (
+            "2: col_ptr packs narrow and wide chunks without gaps",
+            all(
+                bool((t.col_ptr[kind] == xp.cumsum(slots[kind]) - slots[kind]).all()) and table.size == int(slots[kind].sum())
+                for kind, table in ((narrow, t.col_narrow), (~narrow, t.col_wide))
+            ),
         )
-        reach = t.col_narrow.astype(xp.int64) + xp.repeat(t.col_base[narrow], _counts(slots[narrow]))
+        reach = t.col_narrow.astype(xp.int64) + t.col_base[narrow][_owner(xp, slots[narrow])]
         yield "2: columns lie in [0, n_cols)", _in_range(reach, 0, n_cols) and _in_range(t.col_wide, 0, n_cols)
 
         yield "3: rec_mask has no bit at or above n_lanes", _in_range(t.rec_mask.astype(xp.int64), 0, 1 << n_lanes)
         position = _positions(xp, t.rec_mask, n_lanes)
         per_chunk = xp.searchsorted(position, t.step_ptr * n_lanes)
         yield "3: rec_mask has one bit a record", position.size == n_records and bool((per_chunk == t.rec_ptr).all())
-        chunk_of = xp.repeat(xp.arange(n_chunks), _counts(t.rec_ptr[1:] - t.rec_ptr[:-1]))
+        chunk_of = _owner(xp, t.rec_ptr[1:] - t.rec_ptr[:-1])
         in_tail = t.rec_wb < 0
         yield "3: rec_wb names rows and entries", _in_range(t.rec_wb, -n_lanes, n_rows) and _in_range(t.tail, -1, n_rows)
         entry = t.tail[chunk_of[in_tail], ~t.rec_wb[in_tail]]
@@ -219,20 +221,24 @@ class CVRArray(SparseArray):
         yield "4: carry_row names rows", t.carry_row.size == n_chunks and _in_range(t.carry_row, -1, n_rows)
         cut = xp.flatnonzero(t.carry_row >= 0)
         lengths = t.cut_ptr[:, 1] - t.cut_ptr[:, 0]
-        yield "4: cut_ptr and cut_row list the chunks that carry", (
-            t.cut_ptr.shape == (t.cut_row.size, 2)
-            and bool((lengths > 0).all())
-            and int(lengths.sum()) == cut.size
-            and bool((xp.repeat(t.cut_ptr[:, 0] - xp.cumsum(lengths) + lengths, _counts(lengths)) + xp.arange(cut.size) == cut).all())
-            and bool((xp.repeat(t.cut_row, _counts(lengths)) == t.carry_row[cut]).all())
+        yield "4: cut_ptr has a run of chunks a cut row", t.cut_ptr.shape == (t.cut_row.size, 2) and bool((lengths > 0).all())
+        yield "4: cut_ptr and cut_row list the chunks that carry", int(lengths.sum()) == cut.size
+        run = _owner(xp, lengths)
+        listed = t.cut_ptr[run, 0] + xp.arange(cut.size) - (xp.cumsum(lengths) - lengths)[run]
+        yield (
+            "4: cut_ptr and cut_row list the chunks that carry",
+            (bool((listed == cut).all()) and bool((t.cut_row[run] == t.carry_row[cut]).all())),
         )
 
         carried = t.carry_row[:, None]
         tail_rows = t.tail[(t.tail >= 0) & (t.tail != carried)]
         wb_rows = t.rec_wb[~in_tail & (t.rec_wb != t.carry_row[chunk_of])]
         owned = xp.concatenate([tail_rows, wb_rows, t.empty_row])
-        yield "5: every row has one owner", _in_range(owned, 0, n_rows) and owned.size == n_rows and (
-            n_rows == 0 or bool((xp.bincount(owned, minlength=n_rows) == 1).all())
+        yield (
+            "5: every row has one owner",
+            _in_range(owned, 0, n_rows)
+            and owned.size == n_rows
+            and (n_rows == 0 or bool((xp.bincount(owned, minlength=n_rows) == 1).all())),
         )
 
         # a lane's entries are its slots up to its last record in the chunk
@@ -245,12 +251,13 @@ class CVRArray(SparseArray):
         per_chunk = filled.reshape(n_chunks, n_lanes).sum(axis=1)
         yield "6: slots up to each lane's last record count nnz", int(per_chunk.sum()) == t.nnz
         yield "6: a chunk has fewer than n_lanes pads", _in_range(slots - per_chunk, 0, n_lanes)
-        chunk_of = xp.repeat(xp.arange(n_chunks), _counts(t.step_ptr[1:] - t.step_ptr[:-1]))
+        chunk_of = _owner(xp, t.step_ptr[1:] - t.step_ptr[:-1])
         within = xp.arange(n_steps) - t.step_ptr[chunk_of]
         is_pad = within[:, None] >= filled.reshape(n_chunks, n_lanes)[chunk_of]
         narrow_pad = is_pad[narrow[chunk_of]].ravel()
-        yield "6: pads hold 0 and the chunk's smallest column", not (
-            bool((t.val.reshape(n_steps, n_lanes)[is_pad] != 0).any()) or bool((t.col_narrow[narrow_pad] != 0).any())
+        yield (
+            "6: pads hold 0 and the chunk's smallest column",
+            not (bool((t.val.reshape(n_steps, n_lanes)[is_pad] != 0).any()) or bool((t.col_narrow[narrow_pad] != 0).any())),
         )
 
 
@@ -279,9 +286,10 @@ def _in_range(values: Any, low: int, high: int) -> bool:
     return values.size == 0 or (int(values.min()) >= low and int(values.max()) < high)
 
 
-def _counts(counts: Any) -> Any:
-    """Repeat counts as numpy takes them, and as cupy does: from host memory."""
-    return counts.get() if hasattr(counts, "get") else counts
+def _owner(xp: Any, counts: Any) -> Any:
+    """(sum of counts,) int64: 0 counts[0] times, 1 counts[1] times, and so on."""
+    ends = xp.cumsum(counts)
+    return xp.searchsorted(ends, xp.arange(int(counts.sum())), side="right")
 
 
 def _integer(value: Any, name: str, low: int, high: int | None = None) -> int:

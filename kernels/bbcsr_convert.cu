@@ -43,7 +43,7 @@ struct BlockRow {
 // races     none; every writer of `holes` writes 1
 template <class P, class I, int B>
 __global__ void bbcsr_count(const P* ptr, const I* indices, int64 n_rows, int64 n_block_rows, int* n_blocks,
-                            I* col_low, I* col_high, int* holes) {
+                            I* col_low, I* col_high, int64* holes) {
     constexpr int GROUP = BlockRow<P, I, B>::GROUP;
     const int64 thread = blockIdx.x * (int64)blockDim.x + threadIdx.x;
     const int64 block_row = thread / GROUP;
@@ -81,33 +81,100 @@ __global__ void bbcsr_count(const P* ptr, const I* indices, int64 n_rows, int64 
 //
 // mapping   one warp a bin, one thread a row
 // traffic   4 + 2 sizeof(I) a row
-// races     none
+// races     integer totals are taken atomically; all else has one owner
+//
+// totals (zeroed by the host): values, and columns of narrow bins
 template <class I>
 __global__ void bbcsr_bins(const int* n_blocks, const I* col_low, const I* col_high, int64 n_rows, int block_size,
-                           int64 n_bins, int64* bin_slots, int64* n_narrow, I* col_base) {
+                           int64 n_bins, int64* n_values, int64* n_narrow, I* col_base, uint64* totals) {
+    const int64 bin = warp_id();
+    int64 sizes[2] = {0, 0};
+    if (bin < n_bins) {
+        const int64 block_row = min(bin * WARP + lane_id(), n_rows - 1) / block_size;
+        const int blocks = warp_max(n_blocks[block_row]);
+        const I low = warp_min(col_low[block_row]), high = warp_max(col_high[block_row]);
+        const bool narrow = high < 0 || (int64)high - low < NARROW - 1;  // 0xffff is padding
+        sizes[0] = (int64)blocks * block_size * WARP;
+        sizes[1] = narrow ? (int64)blocks * WARP : 0;
+        if (lane_id() == 0) {
+            n_values[bin] = sizes[0];
+            n_narrow[bin] = sizes[1];
+            col_base[bin] = high < 0 ? I(0) : narrow ? low : I(-1);
+        }
+    }
+    add_to_totals(sizes, totals);
+}
+
+// bbcsr_fill_full: every bin's values and columns, padding included, of a matrix whose blocks have no holes: entry k of a row is
+// slot k of it, and every B-th entry begins a block
+//
+// mapping   one warp a bin; 32 x 32 tiles of (row, k) are read along the rows and written along the bin
+// traffic   reads sizeof(A) + sizeof(I) a nonzero, writes sizeof(A) + (2 or sizeof(I)) / B a slot
+// requires  no holes; block size 1 never has any
+// races     none: a warp owns its bin and its tile
+template <class P, class I, class A, int B, int WARPS>
+__global__ void bbcsr_fill_full(const P* ptr, const I* indices, const A* values, int64 n_rows, int64 n_bins,
+                                const int64* bin_rowptr, const int64* narrow_ptr, const I* col_base, int64* col_ptr,
+                                A* data, uint16* col_narrow, I* col_wide) {
+    struct Tile {
+        A value[WARP][WARP + 1];  // one column more, so that reading down a column meets every bank
+        I col[WARP][WARP + 1];
+    };
+    __shared__ Tile tiles[WARPS];
+    Tile& tile = tiles[threadIdx.x / WARP];
     const int64 bin = warp_id();
     if (bin >= n_bins) return;
-    const int64 block_row = min(bin * WARP + lane_id(), n_rows - 1) / block_size;
-    const int blocks = warp_max(n_blocks[block_row]);
-    const I low = warp_min(col_low[block_row]), high = warp_max(col_high[block_row]);
-    if (lane_id() == 0) {
-        const bool narrow = high < 0 || (int64)high - low < NARROW - 1;  // 0xffff is padding
-        bin_slots[bin] = (int64)blocks * WARP;
-        n_narrow[bin] = narrow ? (int64)blocks * WARP : 0;
-        col_base[bin] = high < 0 ? I(0) : narrow ? low : I(-1);
+    const int lane = lane_id();
+    const int64 row = bin * WARP + lane;
+    const int64 from = row < n_rows ? ptr[row] : 0, length = row < n_rows ? ptr[row + 1] - from : 0;
+    const int64 first = bin_rowptr[bin], bin_length = (bin_rowptr[bin + 1] - first) / WARP;
+    const I base = col_base[bin];
+    const int64 start = base >= 0 ? narrow_ptr[bin] : first / B - narrow_ptr[bin];
+    if (lane == 0) col_ptr[bin] = start;
+    data += first + lane;
+    col_narrow += start + lane;
+    col_wide += start + lane;
+
+    // short rows are read several at a time: 8, 16 or 32 threads each
+    const int shift = bin_length <= 8 ? 3 : bin_length <= 16 ? 4 : 5;
+    const int width = 1 << shift, k_of_lane = lane & (width - 1);
+    for (int64 begin = 0; begin < bin_length; begin += width) {
+#pragma unroll 4
+        for (int i = 0; i < width; ++i) {
+            const int r = (i << (5 - shift)) + (lane >> shift);
+            const int64 k = begin + k_of_lane;
+            const bool entry = k < shuffle(length, r);
+            const int64 at = shuffle(from, r) + k;
+            tile.value[r][k_of_lane] = entry ? values[at] : A{};
+            tile.col[r][k_of_lane] = entry ? indices[at] : I(-1);
+        }
+        __syncwarp();
+        const int count = (int)min((int64)width, bin_length - begin);
+#pragma unroll 4
+        for (int k = 0; k < count; ++k) {
+            data[(begin + k) * WARP] = tile.value[lane][k];
+            if (B > 1 && (begin + k) % B) continue;
+            const int64 slot = (begin + k) / B * WARP;
+            const I col = tile.col[lane][k];
+            if (base >= 0)
+                col_narrow[slot] = col < 0 ? (uint16)0xffff : (uint16)(col / B - base);
+            else
+                col_wide[slot] = col < 0 ? I(-1) : col / B;
+        }
+        __syncwarp();
     }
 }
 
-// bbcsr_fill: every bin's values and columns, padding included
+// bbcsr_fill_holes: every bin's values, columns and marks, padding included
 //
 // mapping   GROUP threads a block row, one thread a scalar row
-// traffic   reads sizeof(A) + sizeof(I) a nonzero, writes sizeof(A) + (2 or sizeof(I)) / B a slot
+// traffic   reads sizeof(A) + sizeof(I) a nonzero, writes sizeof(A) + (2 or sizeof(I)) / B + sizeof(M) / B a slot
 // requires  block rows from 0 until every row of the last bin has a thread
 // races     none: a thread owns its row's slots
 template <class P, class I, class A, class M, int B>
-__global__ void bbcsr_fill(const P* ptr, const I* indices, const A* values, int64 n_rows, int64 n_bins,
-                           const int64* bin_rowptr, const I* col_base, const int64* col_ptr, A* data, uint16* col_narrow,
-                           I* col_wide, M* present) {
+__global__ void bbcsr_fill_holes(const P* ptr, const I* indices, const A* values, int64 n_rows, int64 n_bins,
+                                 const int64* bin_rowptr, const int64* narrow_ptr, const I* col_base, int64* col_ptr,
+                                 A* data, uint16* col_narrow, I* col_wide, M* present) {
     constexpr int GROUP = BlockRow<P, I, B>::GROUP;
     const int64 thread = blockIdx.x * (int64)blockDim.x + threadIdx.x;
     const int within = (int)(thread % GROUP);
@@ -118,21 +185,24 @@ __global__ void bbcsr_fill(const P* ptr, const I* indices, const A* values, int6
     const int64 first_slot = owner ? bin_rowptr[bin] : 0;
     const int n_blocks = owner ? (int)((bin_rowptr[bin + 1] - first_slot) / (WARP * B)) : 0;
     const I base = owner ? col_base[bin] : I(0);
-    const int64 start = owner ? col_ptr[bin] + lane : 0;
+    const int64 start = !owner ? 0 : base >= 0 ? narrow_ptr[bin] : first_slot / B - narrow_ptr[bin];
+    if (owner && lane == 0) col_ptr[bin] = start;
     data += first_slot + lane;
-    if (present) present += first_slot / B + lane;
+    col_narrow += start + lane;
+    col_wide += start + lane;
+    present += first_slot / B + lane;
 
     int block = 0;
     auto put = [&](I block_col, int64 first, int count) {
         if (base >= 0)
-            col_narrow[start + (int64)block * WARP] = block_col < 0 ? (uint16)0xffff : (uint16)(block_col - base);
+            col_narrow[(int64)block * WARP] = block_col < 0 ? (uint16)0xffff : (uint16)(block_col - base);
         else
-            col_wide[start + (int64)block * WARP] = block_col;
+            col_wide[(int64)block * WARP] = block_col;
         uint32 bits = 0;
 #pragma unroll
         for (int j = 0; j < B; ++j) {
             A value{};
-            if (count > 0 && (B == 1 || indices[first] % B == j)) {
+            if (count > 0 && indices[first] % B == j) {
                 value = values[first];
                 bits |= 1u << j;
                 ++first;
@@ -140,7 +210,7 @@ __global__ void bbcsr_fill(const P* ptr, const I* indices, const A* values, int6
             }
             data[((int64)block * B + j) * WARP] = value;
         }
-        if (present) present[(int64)block * WARP] = (M)bits;
+        present[(int64)block * WARP] = (M)bits;
         ++block;
     };
     int64 first;

@@ -29,7 +29,37 @@ __device__ bool is_padding(I stored, I) {
 // requires  blocks of a row before its padding (invariant 3); padding and holes are never multiplied
 // races     none: a thread owns its row
 //
-// U blocks are loaded before the first is used. Blocks past the bin's last repeat that one, unused.
+// U blocks are loaded before the first is used; of the bin's last few, only those that are there.
+template <class A, class Y, class I, class M, int B, int U, bool HOLES, bool ALL, class C>
+__device__ Y add_blocks(const C* col, const A* data, const M* present, int count, const Y* x, Y sum) {
+    C c[U];
+    M bits[U];
+    A v[U][B];
+    Y xs[U][B];
+#pragma unroll
+    for (int u = 0; u < U; ++u) {
+        const bool here = ALL || u < count;
+        c[u] = here ? stream(col + u * WARP) : C(-1);
+        if (HOLES) bits[u] = here ? stream(present + u * WARP) : M(0);
+#pragma unroll
+        for (int j = 0; j < B; ++j) v[u][j] = here ? stream(data + (u * B + j) * WARP) : A{};
+    }
+#pragma unroll
+    for (int u = 0; u < U; ++u) {
+        const bool here = !is_padding<I>(c[u], 0);
+#pragma unroll
+        for (int j = 0; j < B; ++j) {
+            const bool entry = here && (!HOLES || (bits[u] >> j & 1));
+            xs[u][j] = entry ? cached(x + (int64)c[u] * B + j) : Y{};
+        }
+    }
+#pragma unroll
+    for (int u = 0; u < U; ++u)
+#pragma unroll
+        for (int j = 0; j < B; ++j) sum = mac(Widen<Y, A>::from(v[u][j]), xs[u][j], sum);
+    return sum;
+}
+
 template <class A, class Y, class I, class M, int B, int U, bool HOLES, class C>
 __device__ Y row_sum(const Bbcsr<A, I, M>& m, const C* col, int64 first, int n_blocks, const Y* x) {
     const int lane = lane_id();
@@ -37,33 +67,15 @@ __device__ Y row_sum(const Bbcsr<A, I, M>& m, const C* col, int64 first, int n_b
     const M* present = HOLES ? m.present + first / B + lane : nullptr;
     col += lane;
     Y sum{};
-    for (int block = 0; block < n_blocks; block += U) {
-        C c[U];
-        M bits[U];
-        A v[U][B];
-        Y xs[U][B];
-#pragma unroll
-        for (int u = 0; u < U; ++u) {
-            const int64 at = min(block + u, n_blocks - 1);
-            c[u] = stream(col + at * WARP);
-            if (HOLES) bits[u] = stream(present + at * WARP);
-#pragma unroll
-            for (int j = 0; j < B; ++j) v[u][j] = stream(data + (at * B + j) * WARP);
-        }
-#pragma unroll
-        for (int u = 0; u < U; ++u) {
-            const bool here = block + u < n_blocks && !is_padding<I>(c[u], 0);
-#pragma unroll
-            for (int j = 0; j < B; ++j) {
-                const bool entry = here && (!HOLES || (bits[u] >> j & 1));
-                xs[u][j] = entry ? cached(x + (int64)c[u] * B + j) : Y{};
-            }
-        }
-#pragma unroll
-        for (int u = 0; u < U; ++u)
-#pragma unroll
-            for (int j = 0; j < B; ++j) sum = mac(Widen<Y, A>::from(v[u][j]), xs[u][j], sum);
+    int block = 0;
+    for (; block + U <= n_blocks; block += U) {
+        sum = add_blocks<A, Y, I, M, B, U, HOLES, true>(col, data, present, U, x, sum);
+        col += U * WARP;
+        data += U * B * WARP;
+        if (HOLES) present += U * WARP;
     }
+    if (block < n_blocks)
+        sum = add_blocks<A, Y, I, M, B, U, HOLES, false>(col, data, present, n_blocks - block, x, sum);
     return sum;
 }
 

@@ -127,6 +127,20 @@ __device__ T warp_sum(T value) {
     return value;
 }
 
+// totals[i] += the sum over the block's warps of what each one's first thread holds in value[i]: one atomic a block, on
+// integers, so that the order does not matter. All threads of the block must call it.
+template <int N>
+__device__ void add_to_totals(const int64 (&value)[N], uint64* totals) {
+    __shared__ uint64 sums[N];
+    if (threadIdx.x < N) sums[threadIdx.x] = 0;
+    __syncthreads();
+    if (lane_id() == 0)
+        for (int i = 0; i < N; ++i)
+            if (value[i]) atomicAdd(sums + i, (uint64)value[i]);
+    __syncthreads();
+    if (threadIdx.x < N && sums[threadIdx.x]) atomicAdd(totals + threadIdx.x, sums[threadIdx.x]);
+}
+
 // streamed once: past L1, so that x stays there
 template <class T>
 __device__ T stream(const T* p) {

@@ -1,6 +1,25 @@
 // CSR -> CVR, and the row of every slot for the way back. Rows here are the non-empty rows, counted 0 .. n_rows - 1:
 // ptr (n_rows + 1) holds their offsets, and row_id their numbers in the matrix (null where no row is empty).
 
+// cvr_split_rows: the non-empty rows' offsets and numbers, and the empty rows' numbers
+//
+// mapping   one thread a row; rank[row] counts the non-empty rows up to and with this one
+// traffic   2 sizeof(P) + sizeof(I) bytes read a row, sizeof(P) + sizeof(I) written
+// races     none
+template <class P, class I>
+__global__ void cvr_split_rows(const P* indptr, const I* rank, int64 n_rows, P* ptr, I* row_id, I* empty_row) {
+    const int64 row = blockIdx.x * (int64)blockDim.x + threadIdx.x;
+    if (row >= n_rows) return;
+    const I before = row ? rank[row - 1] : I(0);
+    if (rank[row] == before) {
+        empty_row[row - before] = (I)row;
+    } else {
+        ptr[before] = indptr[row];
+        row_id[before] = (I)row;
+    }
+    if (row == n_rows - 1) ptr[rank[row]] = indptr[n_rows];
+}
+
 // cvr_cuts: chunk_ptr[k] = the first nonzero of chunk k
 //
 // mapping   one thread a cut
@@ -101,44 +120,53 @@ struct Lanes {
 // mapping   one warp a chunk
 // traffic   two columns a row and the row offsets; no values
 // requires  canonical CSR: a row's first column is its smallest
-// races     none
+// races     integer totals are taken atomically; all else has one owner
+//
+// totals (zeroed by the host): steps, records, slots of narrow chunks, and chunks whose start cuts a row
 template <class P, class I>
 __global__ void cvr_count(const P* ptr, const I* row_id, const I* indices, int64 n_rows, const int64* chunk_ptr,
                           int64 n_chunks, int n_lanes, int64* n_steps, int64* n_records, int64* n_narrow, I* col_low,
-                          I* col_base, I* carry_row) {
+                          I* col_base, I* carry_row, uint64* totals) {
     const int64 chunk = warp_id();
-    if (chunk >= n_chunks) return;
-    const int lane = lane_id();
-    const int64 begin = chunk_ptr[chunk], end = chunk_ptr[chunk + 1];
-    Lanes<P> lanes(ptr, n_rows, begin, end, n_lanes);
-    const int64 first_row = lanes.next, last_row = lanes.last_row;
+    int64 sizes[4] = {0, 0, 0, 0};
+    if (chunk < n_chunks) {
+        const int lane = lane_id();
+        const int64 begin = chunk_ptr[chunk], end = chunk_ptr[chunk + 1];
+        Lanes<P> lanes(ptr, n_rows, begin, end, n_lanes);
+        const int64 first_row = lanes.next, last_row = lanes.last_row;
 
-    I low = indices[begin], high = low;
-    for (int64 row = first_row + lane; row < last_row; row += WARP) {
-        low = min(low, indices[max((int64)ptr[row], begin)]);
-        high = max(high, indices[min((int64)ptr[row + 1], end) - 1]);
-    }
-    low = warp_min(low);
-    high = warp_max(high);
+        I low = indices[begin], high = low;
+        for (int64 row = first_row + lane; row < last_row; row += WARP) {
+            low = min(low, indices[max((int64)ptr[row], begin)]);
+            high = max(high, indices[min((int64)ptr[row + 1], end) - 1]);
+        }
+        low = warp_min(low);
+        high = warp_max(high);
 
-    int steals = 0;
-    for (int step = 0; step < lanes.n_steps;) {
-        bool to_entry, fed_last;
-        int64 finished;
-        lanes.refill(step, to_entry, finished, fed_last, steals);
-        const int run = min(warp_min(lanes.count), lanes.n_steps - step);
-        lanes.count -= lanes.count == Lanes<P>::PADS ? 0 : run;
-        step += run;
+        int steals = 0;
+        for (int step = 0; step < lanes.n_steps;) {
+            bool to_entry, fed_last;
+            int64 finished;
+            lanes.refill(step, to_entry, finished, fed_last, steals);
+            const int run = min(warp_min(lanes.count), lanes.n_steps - step);
+            lanes.count -= lanes.count == Lanes<P>::PADS ? 0 : run;
+            step += run;
+        }
+        const bool narrow = (int64)high - low < NARROW, cut = ptr[first_row] < begin;
+        sizes[0] = lanes.n_steps;
+        sizes[1] = last_row - first_row + steals;  // a record a row, and one more a piece that was stolen
+        sizes[2] = narrow ? sizes[0] * n_lanes : 0;
+        sizes[3] = cut;
+        if (lane == 0) {
+            n_steps[chunk] = sizes[0];
+            n_records[chunk] = sizes[1];
+            n_narrow[chunk] = sizes[2];
+            col_low[chunk] = low;
+            col_base[chunk] = narrow ? low : I(-1);
+            carry_row[chunk] = cut ? (row_id ? row_id[first_row] : (I)first_row) : I(-1);
+        }
     }
-    if (lane == 0) {
-        const bool narrow = (int64)high - low < NARROW;
-        n_steps[chunk] = lanes.n_steps;
-        n_records[chunk] = last_row - first_row + steals;  // a record a row, and one more a piece that was stolen
-        n_narrow[chunk] = narrow ? (int64)lanes.n_steps * n_lanes : 0;
-        col_low[chunk] = low;
-        col_base[chunk] = narrow ? low : I(-1);
-        carry_row[chunk] = ptr[first_row] < begin ? (row_id ? row_id[first_row] : (I)first_row) : I(-1);
-    }
+    add_to_totals(sizes, totals);
 }
 
 // cvr_fill: every chunk's tables
@@ -150,8 +178,8 @@ __global__ void cvr_count(const P* ptr, const I* row_id, const I* indices, int64
 template <class P, class I, class A>
 __global__ void cvr_fill(const P* ptr, const I* row_id, const I* indices, const A* data, int64 n_rows,
                          const int64* chunk_ptr, int64 n_chunks, int n_lanes, const int64* step_ptr, const int64* rec_ptr,
-                         const int64* col_ptr, const I* col_low, const I* col_base, A* val, uint16* col_narrow, I* col_wide,
-                         uint32* rec_mask, I* rec_wb, I* tail) {
+                         const int64* narrow_ptr, const I* col_low, const I* col_base, int64* col_ptr, A* val,
+                         uint16* col_narrow, I* col_wide, uint32* rec_mask, I* rec_wb, I* tail) {
     const int64 chunk = warp_id();
     if (chunk >= n_chunks) return;
     const int lane = lane_id();
@@ -160,9 +188,12 @@ __global__ void cvr_fill(const P* ptr, const I* row_id, const I* indices, const 
     const int64 first = step_ptr[chunk];
     const I low = col_low[chunk];
     const bool narrow = col_base[chunk] >= 0;
+    // narrow chunks' columns stand in one table, one after the other, and wide ones' in another
+    const int64 start = narrow ? narrow_ptr[chunk] : first * n_lanes - narrow_ptr[chunk];
+    if (lane == 0) col_ptr[chunk] = start;
     val += first * n_lanes + lane;
-    col_narrow += col_ptr[chunk] + lane;
-    col_wide += col_ptr[chunk] + lane;
+    col_narrow += start + lane;
+    col_wide += start + lane;
     rec_mask += first;
     rec_wb += rec_ptr[chunk];
 

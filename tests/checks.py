@@ -61,7 +61,7 @@ def get(array: Any) -> np.ndarray:
 
 
 def assert_product(y: Any, csr: csr_array, x: np.ndarray, alpha=1, beta=0, before: np.ndarray | None = None) -> None:
-    """`y` is ``alpha * csr @ x + beta * before``: dtype, values within the oracle's bound, nan and inf in their rows."""
+    """`y` is ``alpha * csr @ x + beta * before``: dtype, values in the oracle's bound, nan and inf in their rows."""
     y = get(y)
     assert y.shape == (csr.shape[0],)
     assert y.dtype == np.result_type(csr.dtype, x.dtype)

@@ -24,6 +24,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "small: small conversions and products, for compute-sanitizer (50 times slower)")
+    config.addinivalue_line("markers", "xdist_group(name): pytest-xdist's; known here so that it need not be installed")
     path = config.getoption("--gpu-report")
     if path is not None and not hasattr(config, "workerinput"):
         config.pluginmanager.register(GPUReport(path), "gpu-report")

@@ -7,14 +7,13 @@ import pytest
 import scipy.sparse
 import sparse
 import zoo
-from checks import DEFAULTS, assert_same_csr, assert_same_tables, bbcsr, cvr, get, put
+from checks import DEFAULTS, assert_same_bits, assert_same_csr, assert_same_tables, bbcsr, cvr, get, put
 
 import cvrarray
 
 BUILD = pytest.mark.parametrize("build", [cvr(4, 3, "nnz"), bbcsr(3)], ids=str)
-NAME = pytest.mark.parametrize(
-    "name", ["explicit_zeros", "rows_of_mixed_length", "one_by_one", "shape_without_entries_5_0", "shape_without_entries_0_0"]
-)
+NAMES = ["explicit_zeros", "rows_of_mixed_length", "one_by_one", "shape_without_entries_5_0", "all_rows_empty"]
+NAME = pytest.mark.parametrize("name", [*NAMES, "shape_without_entries_0_0"])
 INTEGERS = ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", ">i4", ">i8"]
 
 
@@ -179,6 +178,18 @@ def test_duplicates_in_coo(build, cls, device):
     coo = csr.tocoo()
     row, col, val = np.r_[coo.row, coo.row[::-1]], np.r_[coo.col, coo.col[::-1]], np.r_[coo.data, coo.data[::-1]]
     assert_same_csr(build(cls((val, (row, col)), shape=csr.shape), device).to_scipy(), _doubled(csr))
+
+
+@BUILD
+def test_duplicates_are_summed_in_order(build, device):
+    """Each place's values are added in the order in which they came: the same bits on every device."""
+    rng = np.random.default_rng(6)
+    row, col = rng.integers(0, 3, 3000), rng.integers(0, 20, 3000)
+    val = (rng.standard_normal(3000) * 10 ** rng.uniform(-6, 6, 3000)).astype(np.float32)
+    expected = np.zeros((3, 20), np.float32)
+    np.add.at(expected, (row, col), val)
+    A = build(scipy.sparse.coo_array((val, (row, col)), shape=(3, 20)), device)
+    assert_same_bits(A.todense(), expected)
 
 
 @BUILD

@@ -288,6 +288,22 @@ def test_x_with_a_stride(build, stride, device):
 
 
 @TYPICAL_BUILDS
+@pytest.mark.parametrize("dtype", ["float32", "complex128", "int8"])
+def test_x_and_out_at_any_offset(build, dtype, device):
+    """Views that begin inside a buffer: loads of several elements at once may not assume more than their alignment."""
+    csr = zoo.integers("rows_of_mixed_length", dtype)
+    A = build(csr, device)
+    for offset in (1, 2, 3):
+        x = put(zoo.vector(csr.shape[1] + offset, dtype), device)[offset:]
+        buffer = put(zoo.vector(csr.shape[0] + 7, dtype), device)
+        before = get(buffer).copy()
+        out = buffer[offset : offset + csr.shape[0]]
+        assert_product(A.matvec(x, out=out), csr, get(x))
+        around = np.r_[0:offset, offset + csr.shape[0] : buffer.size]
+        np.testing.assert_array_equal(get(buffer)[around], before[around])
+
+
+@TYPICAL_BUILDS
 def test_x_broadcast(build):
     """A stride of 0."""
     csr = zoo.floats("power_law", np.float64)
@@ -369,3 +385,52 @@ def test_products_of_products(build, device):
         y = A @ x
         assert_product(y, csr, expected)
         x, expected = y, get(y).copy()
+
+
+# Streams
+
+
+@TYPICAL_BUILDS
+def test_runs_on_the_current_stream_without_waiting(build, gpu):
+    """Behind a kernel that takes half a second, the call returns at once; its result follows in the stream's order."""
+    import cupy
+
+    csr = zoo.integers("one_dense_row", np.float64)
+    A = build(csr, gpu)
+    x, out = put(zoo.vector(csr.shape[1]), gpu), cupy.zeros(csr.shape[0])
+    A.matvec(x, out=out)  # compiles
+    wait = cupy.RawKernel(
+        'extern "C" __global__ void wait() { for (long long t = clock64(); clock64() - t < 800000000;) {} }', "wait"
+    )
+    stream = cupy.cuda.Stream(non_blocking=True)
+    cupy.cuda.Device().synchronize()
+    with stream:
+        out.fill(np.nan)
+        wait((1,), (1,), ())
+        A.matvec(x, out=out)
+        assert not stream.done, "matvec waited for the stream"
+    stream.synchronize()
+    assert_product(out, csr, get(x))
+
+
+@TYPICAL_BUILDS
+def test_is_captured_in_a_graph(build, gpu):
+    """A CUDA graph of the product, replayed on other values of x."""
+    import cupy
+
+    csr = zoo.integers("one_dense_row", np.float64)
+    A = build(csr, gpu)
+    x, out = put(zoo.vector(csr.shape[1]), gpu), cupy.zeros(csr.shape[0])
+    stream = cupy.cuda.Stream(non_blocking=True)
+    with stream:
+        A.matvec(x, out=out)  # compiles, and leaves what it needs in the memory pool
+        stream.synchronize()
+        stream.begin_capture()
+        A.matvec(x, out=out)
+        graph = stream.end_capture()
+        for seed in (4, 5):
+            x[...] = put(zoo.vector(csr.shape[1], seed=seed), gpu)
+            out.fill(np.nan)
+            graph.launch(stream)
+            stream.synchronize()
+            assert_product(out, csr, get(x))

@@ -299,14 +299,15 @@ def _row(case: dict[str, Any], entry: dict[str, Any], on_gpu: bool) -> list[str]
     if not entry["correct"]:
         return [*cells, "WRONG", *[""] * (6 + 2 * on_gpu)]
     convert = entry.get("conversion_in_peer_products")
-    ours = convert is not None
+    ours, products = convert is not None, entry.get("break_even_products")
+    break_even = "-" if not ours else "never" if products is None else f"{products:,}"
     cells += [
         significant(entry["seconds"] * 1e6),
         significant(entry["bytes_per_second"] / 1e9),
         f"{entry['share_of_floor']:.0%}",
         f"{entry['speedup']:.2f}x",
         significant(convert, 2),
-        significant(entry.get("break_even_products"), none="never" if ours else "-"),
+        break_even,
         size(entry["nbytes"]) if ours else "-",
     ]
     if on_gpu:

@@ -12,7 +12,6 @@ from typing import Any
 
 from .. import _device, generate
 from . import bench, sources
-from .table import significant
 
 #: 4 million nonzeros each: beyond the caches of a laptop, and done in a minute on two cores.
 ELASTICITY_REFINEMENTS = 4
@@ -64,7 +63,7 @@ def verdict(case: dict[str, Any]) -> str:
     after = best["break_even_products"]
     text = f"{about} {best['name']} wins, {best['speedup']:.2f}x as fast as {peer}"
     if after is not None:
-        text += f"; its conversion pays from product {significant(after)} on"
+        text += f"; its conversion pays from product {after:,} on"
     if chosen is not None and chosen is not best:
         text += f" (asarray chose {chosen['name']}, {chosen['speedup']:.2f}x)"
     return text

@@ -57,7 +57,7 @@ def worst_error(csr: Any, x: np.ndarray, y: np.ndarray) -> float:
     per_row = np.maximum(np.diff(csr.indptr), 1)
     bound = ALLOWED * per_row * np.finfo(y.dtype).eps * (abs(matrix) @ np.abs(x).astype(np.float64))
     ratio = np.divide(error, bound, out=np.where(error == 0, 0.0, np.inf), where=bound > 0)
-    return float(np.nan_to_num(ratio, nan=np.inf).max(initial=0.0))
+    return float(np.nan_to_num(ratio, nan=np.inf, posinf=np.inf).max(initial=0.0))
 
 
 def floor_bytes(csr: Any, itemsize: int) -> int:
@@ -81,7 +81,7 @@ class HostMeter:
     def rates(self) -> dict[str, float]:
         """Bytes a second that all threads together read, and copy (bytes read and written)."""
         n_threads = threads.count()
-        source = np.ones(n_threads << 24)  # 128 MiB a thread: beyond every cache
+        source = np.ones(min(n_threads << 24, 1 << 27))  # 128 MiB a thread, at most 1 GiB: beyond every cache
         target = np.empty_like(source)
         cuts = np.linspace(0, source.size, n_threads + 1, dtype=int)
 

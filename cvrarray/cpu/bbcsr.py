@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
 import numpy as np
 from numba import njit
 
@@ -69,6 +73,11 @@ def matvec(tables: BBCSRTables, x: np.ndarray, y: np.ndarray, alpha, beta) -> No
         _product, t.bin_rowptr, t.block_size, t.bin_rowptr, t.data, t.col_base, t.col_ptr, t.col_narrow, t.col_wide,
         _present(t), x, y, alpha, beta,
     )  # fmt: skip
+
+
+def product(tables: BBCSRTables, dtype: np.dtype) -> Callable[[np.ndarray, np.ndarray, Any, Any], None]:
+    """``run(x, y, alpha, beta)``, which does ``y = alpha * A @ x + beta * y``: :func:`matvec` of these tables."""
+    return partial(matvec, tables)
 
 
 def to_coo(tables: BBCSRTables) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

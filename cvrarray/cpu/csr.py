@@ -26,18 +26,39 @@ def _check(indptr, indices, n_cols):
     return -1, -1, canonical
 
 
-def check(indptr: np.ndarray, indices: np.ndarray, n_cols: int) -> tuple[int, int, bool]:
-    """First row where `indptr` decreases, first position of an index out of range (-1: none), and canonical or not.
-
-    `indptr` must begin with 0 and end with ``indices.size``.
+def check(indptr: np.ndarray, indices: np.ndarray, n_cols: int) -> tuple[int, int, int, int, bool]:
+    """First and last of `indptr`; first row where it decreases, first position of an index out of range (-1: none);
+    and whether the CSR is canonical. The positions mean something only where `indptr` runs from 0 to ``indices.size``.
     """
-    return _check(indptr, indices, n_cols)
+    first, last = int(indptr[0]), int(indptr[-1])
+    if first != 0 or last != indices.size:
+        return first, last, -1, -1, False
+    return first, last, *_check(indptr, indices, n_cols)
 
 
 def canonical(row: np.ndarray, col: np.ndarray, val: np.ndarray, shape: tuple[int, int]) -> CSR:
     """Canonical CSR of coordinates in range, in any order; duplicates are summed in the order they came in."""
-    if shape[0] == 0 or shape[1] == 0:
+    if not val.size:
         return CSR(np.zeros(shape[0] + 1, np.int64), col, val, shape)
-    csr = scipy.sparse.csr_array((val, (row, col)), shape=shape)  # sums duplicates, keeps explicit zeros
-    csr.sum_duplicates()
-    return CSR(csr.indptr, csr.indices.astype(col.dtype, copy=False), csr.data, shape)
+    csr = scipy.sparse.csr_array((val, (row, col)), shape=shape)  # keeps explicit zeros
+    csr.sort_indices()
+    if csr.nnz == val.size:
+        return CSR(csr.indptr, csr.indices.astype(col.dtype, copy=False), csr.data, shape)
+    # there were duplicates, and SciPy summed them in an order of its own
+    order = np.lexsort((col, row))  # stable
+    data = np.zeros(csr.nnz, val.dtype)
+    _sum_runs(row, col, val, order, data)
+    return CSR(csr.indptr, csr.indices.astype(col.dtype, copy=False), data, shape)
+
+
+@njit(nogil=True, cache=True)
+def _sum_runs(row, col, val, order, data):
+    """data[i] = the sum of the values of the i-th different coordinate, in the order of `order`."""
+    run = -1
+    for i in range(order.size):
+        here = order[i]
+        if i == 0 or row[here] != row[order[i - 1]] or col[here] != col[order[i - 1]]:
+            run += 1
+            data[run] = val[here]
+        else:
+            data[run] += val[here]

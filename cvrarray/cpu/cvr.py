@@ -10,6 +10,10 @@ step ``end``, whose first is nonzero ``source`` (the paper's ``valID``; its ``co
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
 import numpy as np
 from numba import njit
 
@@ -111,6 +115,11 @@ def matvec(tables: CVRTables, x: np.ndarray, y: np.ndarray, alpha, beta) -> None
     )  # fmt: skip
     if len(t.cut_row):
         _add_carries(t.cut_row, t.cut_ptr, carry, y)
+
+
+def product(tables: CVRTables, dtype: np.dtype) -> Callable[[np.ndarray, np.ndarray, Any, Any], None]:
+    """``run(x, y, alpha, beta)``, which does ``y = alpha * A @ x + beta * y``: :func:`matvec` of these tables."""
+    return partial(matvec, tables)
 
 
 def to_coo(tables: CVRTables) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

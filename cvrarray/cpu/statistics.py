@@ -7,18 +7,27 @@ from numba import njit
 
 
 @njit(nogil=True, cache=True)
-def blocks_per_block_row(indptr: np.ndarray, indices: np.ndarray, n_cols: int, block_size: int) -> np.ndarray:
-    """(ceil(n_rows / block_size),) int64: the different block columns in every block row."""
+def blocks_per_block_row(indptr: np.ndarray, indices: np.ndarray, block_size: int) -> np.ndarray:
+    """(ceil(n_rows / block_size),) int64: the different block columns in every block row; columns ascend in every row."""
     n_rows = indptr.size - 1
     counts = np.zeros((n_rows + block_size - 1) // block_size, np.int64)
-    last_seen = np.full((n_cols + block_size - 1) // block_size, -1, np.int64)  # the block row that met it last
-    for row in range(n_rows):
-        block_row = row // block_size
-        for position in range(indptr[row], indptr[row + 1]):
-            block_col = indices[position] // block_size
-            if last_seen[block_col] != block_row:
-                last_seen[block_col] = block_row
-                counts[block_row] += 1
+    here = np.zeros(block_size, np.int64)
+    for block_row in range(counts.size):
+        first = block_row * block_size
+        last = min(first + block_size, n_rows)
+        for row in range(first, last):
+            here[row - first] = indptr[row]
+        while True:  # merge the rows by block column
+            lowest = np.int64(2**62)
+            for row in range(first, last):
+                if here[row - first] < indptr[row + 1]:
+                    lowest = min(lowest, np.int64(indices[here[row - first]]) // block_size)
+            if lowest == 2**62:
+                break
+            counts[block_row] += 1
+            for row in range(first, last):
+                while here[row - first] < indptr[row + 1] and indices[here[row - first]] // block_size == lowest:
+                    here[row - first] += 1
     return counts
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import cupy
@@ -15,8 +15,10 @@ BLOCK = 128  # threads: four bins
 
 
 def unroll(block_size: int, itemsize: int) -> int:
-    """Blocks in flight: about 8 values of 8 bytes a thread, whatever the block size and the product's dtype."""
-    return max(1, 8 // (block_size * max(1, itemsize // 8)))
+    """Blocks in flight: measured on an H200, see ``docs/decisions/0004-gpu-products.md``."""
+    if block_size == 1:
+        return 16 if itemsize <= 4 else 4
+    return max(1, (12 if itemsize <= 8 else 6) // block_size)
 
 
 def convert(csr: CSR, block_size: int) -> BBCSRTables:
@@ -28,50 +30,56 @@ def convert(csr: CSR, block_size: int) -> BBCSRTables:
     group = 1 << (block_size - 1).bit_length()  # threads of a block row: see BlockRow in the kernel file
 
     n_blocks = cupy.empty(n_block_rows, np.int32)
-    col_low, col_high = cupy.empty(n_block_rows, index), cupy.empty(n_block_rows, index)
+    col_low, col_high = cupy.empty((2, n_block_rows), index)
     col_base = cupy.empty(n_bins, index)
-    # slots of blocks, and of them the narrow ones, by bin, with a 0 in front: their running sums are the offsets
-    sizes = cupy.zeros((2, n_bins + 1), np.int64)
-    holes = cupy.zeros(1, np.int32)
+    # by bin, with a 0 in front, so that running sums are offsets
+    values, narrow = cupy.zeros((2, n_bins + 1), np.int64)
+    totals = cupy.zeros(3, np.int64)  # values, columns of narrow bins, and whether there is a hole
     if n_bins:
         kernel("bbcsr_convert", "bbcsr_count", pointer, index, block_size)(
             blocks(n_block_rows * group, BLOCK),
             (BLOCK,),
-            (csr.indptr, csr.indices, np.int64(n_rows), np.int64(n_block_rows), n_blocks, col_low,
-             col_high, holes),
-        )  # fmt: skip
+            (csr.indptr, csr.indices, np.int64(n_rows), np.int64(n_block_rows), n_blocks, col_low, col_high, totals[2:]),
+        )
         kernel("bbcsr_convert", "bbcsr_bins", index)(
-            blocks(n_bins * WARP, BLOCK),
-            (BLOCK,),
-            (n_blocks, col_low, col_high, np.int64(n_rows), np.int32(block_size), np.int64(n_bins), sizes[0, 1:],
-             sizes[1, 1:], col_base),
+            blocks(n_bins * WARP, 1024),
+            (1024,),
+            (n_blocks, col_low, col_high, np.int64(n_rows), np.int32(block_size), np.int64(n_bins), values[1:], narrow[1:],
+             col_base, totals),
         )  # fmt: skip
     del n_blocks, col_low, col_high
-    block_ptr, narrow_ptr = offsets = cupy.cumsum(sizes, axis=1)
-    n_slots, n_narrow, has_holes = cupy.concatenate([offsets[:, -1], holes.astype(np.int64)]).get().tolist()
-    bits = mask_dtype(block_size)
+    bin_rowptr, narrow_ptr = cupy.cumsum(values), cupy.cumsum(narrow)
+    n_values, n_narrow, has_holes = totals.get().tolist()
+    n_columns, bits = n_values // block_size, mask_dtype(block_size)
     tables = BBCSRTables(
         shape=csr.shape,
         nnz=csr.nnz,
         block_size=block_size,
-        bin_rowptr=block_ptr * block_size,
-        data=cupy.empty(n_slots * block_size, csr.data.dtype),
+        bin_rowptr=bin_rowptr,
+        data=cupy.empty(n_values, csr.data.dtype),
         col_base=col_base,
-        col_ptr=cupy.where(col_base >= 0, narrow_ptr[:-1], (block_ptr - narrow_ptr)[:-1]),
+        col_ptr=cupy.empty(n_bins, np.int64),
         col_narrow=cupy.empty(n_narrow, np.uint16),
-        col_wide=cupy.empty(n_slots - n_narrow, index),
-        present=cupy.empty(n_slots, bits) if has_holes else None,
+        col_wide=cupy.empty(n_columns - n_narrow, index),
+        present=cupy.empty(n_columns, bits) if has_holes else None,
     )
-    if n_slots:
-        rows_in_bins = n_bins * WARP
-        kernel("bbcsr_convert", "bbcsr_fill", pointer, index, csr.data.dtype, bits, block_size)(
-            blocks(-(-rows_in_bins // block_size) * group, BLOCK),
-            (BLOCK,),
-            (csr.indptr, csr.indices, csr.data, np.int64(n_rows), np.int64(n_bins), tables.bin_rowptr, col_base,
-             tables.col_ptr, tables.data, tables.col_narrow, tables.col_wide,
-             NULL if tables.present is None else tables.present),
-        )  # fmt: skip
+    inputs = (csr.indptr, csr.indices, csr.data, np.int64(n_rows), np.int64(n_bins), bin_rowptr, narrow_ptr, col_base)
+    outputs = (tables.col_ptr, tables.data, tables.col_narrow, tables.col_wide)
+    if n_bins and has_holes:
+        kernel("bbcsr_convert", "bbcsr_fill_holes", pointer, index, csr.data.dtype, bits, block_size)(
+            blocks(-(-n_bins * WARP // block_size) * group, BLOCK), (BLOCK,), (*inputs, *outputs, tables.present)
+        )
+    elif n_bins:
+        warps = tiles_in_a_block(csr.data.dtype, index)
+        kernel("bbcsr_convert", "bbcsr_fill_full", pointer, index, csr.data.dtype, block_size, warps)(
+            blocks(n_bins * WARP, warps * WARP), (warps * WARP,), (*inputs, *outputs)
+        )
     return tables
+
+
+def tiles_in_a_block(value: np.dtype, index: np.dtype) -> int:
+    """Warps a block of ``bbcsr_fill_full``, each with a tile of values and columns in the 48 KB of shared memory."""
+    return 2 if 2 * WARP * (WARP + 1) * (np.dtype(value).itemsize + np.dtype(index).itemsize) <= 48 << 10 else 1
 
 
 def mask_dtype(block_size: int) -> np.dtype:
@@ -79,17 +87,19 @@ def mask_dtype(block_size: int) -> np.dtype:
     return np.dtype(np.uint8 if block_size <= 8 else np.uint16 if block_size <= 16 else np.uint32)
 
 
-def matvec(tables: BBCSRTables, x: cupy.ndarray, y: cupy.ndarray, alpha: Any, beta: Any) -> None:
-    """``y = alpha * A @ x + beta * y`` on the current stream; `x` and `y` contiguous, of the product's dtype."""
-    t = tables
-    n_bins, size = t.col_base.size, t.block_size
-    bins = struct(
-        t.bin_rowptr, t.data, t.col_base, t.col_ptr, t.col_narrow, t.col_wide, t.present, t.shape[0], n_bins
+def product(tables: BBCSRTables, dtype: np.dtype) -> Callable[[cupy.ndarray, cupy.ndarray, Any, Any], None]:
+    """``run(x, y, alpha, beta)``, which does ``y = alpha * A @ x + beta * y`` on the current device and stream.
+
+    `x` and `y` are contiguous and `dtype`, the product's, as are the scalars.
+    """
+    t, size, n_bins = tables, tables.block_size, tables.col_base.size
+    bins = struct(t.bin_rowptr, t.data, t.col_base, t.col_ptr, t.col_narrow, t.col_wide, t.present, t.shape[0], n_bins)
+    multiply = kernel(
+        "bbcsr_matvec", "bbcsr_matvec", t.data.dtype, dtype, t.col_wide.dtype, mask_dtype(size), size,
+        unroll(size, dtype.itemsize), t.present is not None,
     )  # fmt: skip
-    kernel(
-        "bbcsr_matvec", "bbcsr_matvec", t.data.dtype, y.dtype, t.col_wide.dtype, mask_dtype(size), size,
-        unroll(size, y.dtype.itemsize), t.present is not None,
-    )(blocks(n_bins * WARP, BLOCK), (BLOCK,), (bins, x, y, alpha, beta, update(alpha, beta)))  # fmt: skip
+    grid = blocks(n_bins * WARP, BLOCK)
+    return lambda x, y, alpha, beta: multiply(grid, (BLOCK,), (bins, x, y, alpha, beta, update(alpha, beta)))
 
 
 def to_coo(tables: BBCSRTables) -> tuple[cupy.ndarray, cupy.ndarray, cupy.ndarray]:
@@ -111,15 +121,29 @@ def to_coo(tables: BBCSRTables) -> tuple[cupy.ndarray, cupy.ndarray, cupy.ndarra
 def instantiations() -> Iterator[tuple[str, list[str]]]:
     """What CI compiles without a GPU."""
     sizes = (1, 2, 3, 6, 7, 32)
-    yield "bbcsr_convert", [
-        *(instantiation("bbcsr_count", p, i, b) for p, i in (("int32", "int32"), ("int64", "int64")) for b in sizes),
-        *(instantiation("bbcsr_bins", i) for i in ("int32", "int64")),
-        *(instantiation("bbcsr_fill", "int32", "int32", a, mask_dtype(b), b) for b in sizes for a in ("bool", "complex128")),
-        *(instantiation("bbcsr_fill", "int64", "int64", "float32", mask_dtype(b), b) for b in (1, 6)),
-        *(instantiation("bbcsr_slots", i, m) for i in ("int32", "int64") for m in ("uint8", "uint16", "uint32")),
-    ]
-    yield "bbcsr_matvec", [
-        instantiation("bbcsr_matvec", a, y, i, mask_dtype(b), b, unroll(b, np.dtype(y).itemsize), holes)
-        for a, y in PRODUCTS
-        for i, b, holes in (("int32", 1, False), ("int32", 3, False), ("int32", 6, True), ("int64", 7, True))
-    ]
+    yield (
+        "bbcsr_convert",
+        [
+            *(instantiation("bbcsr_count", p, i, b) for p, i in (("int32", "int32"), ("int64", "int64")) for b in sizes),
+            *(instantiation("bbcsr_bins", i) for i in ("int32", "int64")),
+            *(
+                instantiation("bbcsr_fill_full", p, i, a, b, tiles_in_a_block(a, i))
+                for b in sizes
+                for p, i, a in (("int32", "int32", "bool"), ("int32", "int32", "complex128"), ("int64", "int64", "complex128"))
+            ),
+            *(
+                instantiation("bbcsr_fill_holes", p, i, a, mask_dtype(b), b)
+                for b in sizes
+                for p, i, a in (("int32", "int32", "bool"), ("int64", "int64", "complex128"))
+            ),
+            *(instantiation("bbcsr_slots", i, m) for i in ("int32", "int64") for m in ("uint8", "uint16", "uint32")),
+        ],
+    )
+    yield (
+        "bbcsr_matvec",
+        [
+            instantiation("bbcsr_matvec", a, y, i, mask_dtype(b), b, unroll(b, np.dtype(y).itemsize), holes)
+            for a, y in PRODUCTS
+            for i, b, holes in (("int32", 1, False), ("int32", 3, False), ("int32", 6, True), ("int64", 7, True))
+        ],
+    )

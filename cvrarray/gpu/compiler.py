@@ -6,7 +6,6 @@ CuPy compiles, loads and keeps the result on disk. Its cache knows the text it i
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -52,7 +51,7 @@ PRODUCTS = [
 #: A null pointer as a kernel's argument.
 NULL = np.uint64(0)
 
-_UPDATE = {"PLAIN": np.int32(0), "SCALE": np.int32(1), "ACCUMULATE": np.int32(2)}
+PLAIN, SCALE, ACCUMULATE = (np.int32(form) for form in range(3))
 
 
 @cache
@@ -68,12 +67,12 @@ def _read(file: str) -> str:
         return (Path(__file__).parents[2] / "kernels" / file).read_text()
 
 
-def kernel(file: str, function: str, *arguments: object) -> cupy.RawKernel:
+def kernel(file: str, function: str, *arguments: object) -> cupy.cuda.Function:
     """The function template `function` of ``kernels/<file>.cu`` with these template arguments, for the current device.
 
     Arguments are dtypes, booleans or integers. Compiled on first use.
     """
-    return _kernel(file, instantiation(function, *arguments), cupy.cuda.runtime.getDevice())
+    return _kernel(cupy.cuda.runtime.getDevice(), file, function, *arguments)
 
 
 def instantiation(function: str, *arguments: object) -> str:
@@ -88,9 +87,10 @@ def _argument(argument: object) -> str:
 
 
 @cache
-def _kernel(file: str, expression: str, _device: int) -> cupy.RawKernel:
+def _kernel(_device: int, file: str, function: str, *arguments: object) -> cupy.cuda.Function:
+    expression = instantiation(function, *arguments)
     module = cupy.RawModule(code=source(file), options=OPTIONS, name_expressions=(expression,))
-    return module.get_function(expression)
+    return module.get_function(expression).kernel
 
 
 def blocks(n_threads: int, block: int) -> tuple[int]:
@@ -101,22 +101,9 @@ def blocks(n_threads: int, block: int) -> tuple[int]:
 def struct(*fields: cupy.ndarray | int | None) -> np.ndarray:
     """Pointers and 64-bit integers as one struct that a kernel takes by value; None is a null pointer."""
     words = [0 if f is None else f if isinstance(f, int) else f.data.ptr for f in fields]
-    return np.array(words, np.uint64).view(_struct_of(len(words)))
-
-
-@cache
-def _struct_of(n_words: int) -> np.dtype:
-    return np.dtype([("words", np.uint64, n_words)])
+    return np.array(words, np.uint64).view(f"V{8 * len(words)}")
 
 
 def update(alpha: np.generic, beta: np.generic) -> np.int32:
     """Which of the three forms of ``y = alpha * A @ x + beta * y`` is asked for: the enum of ``common.cuh``."""
-    return _UPDATE["ACCUMULATE" if beta != 0 else "SCALE" if alpha != 1 else "PLAIN"]
-
-
-def for_all_architectures() -> Iterator[tuple[str, list[str]]]:
-    """(kernel file, instantiations) that stand for all that a user's dtypes can ask for: what CI compiles without a GPU."""
-    from . import bbcsr, csr, cvr
-
-    for module in (csr, cvr, bbcsr):
-        yield from module.instantiations()
+    return ACCUMULATE if beta != 0 else SCALE if alpha != 1 else PLAIN

@@ -14,22 +14,23 @@ BLOCK = 256
 MAX_BLOCKS = 132 * 16  # grid-strided: enough to fill the largest card
 
 
-def check(indptr: cupy.ndarray, indices: cupy.ndarray, n_cols: int) -> tuple[int, int, bool]:
-    """First row where `indptr` decreases, first position of an index out of range (-1: none), and canonical or not.
-
-    `indptr` must begin with 0 and end with ``indices.size``.
+def check(indptr: cupy.ndarray, indices: cupy.ndarray, n_cols: int) -> tuple[int, int, int, int, bool]:
+    """First and last of `indptr`; first row where it decreases, first position of an index out of range (-1: none);
+    and whether the CSR is canonical. The positions mean something only where `indptr` runs from 0 to ``indices.size``.
     """
     n_rows, nnz = indptr.size - 1, indices.size
     largest = np.iinfo(np.int64).max
-    status = cupy.array([largest, largest, 0, 0])
+    status = cupy.zeros(6, np.int64)
     grid = (min(blocks(max(n_rows, nnz), BLOCK)[0], MAX_BLOCKS),)
     kernel("csr", "csr_check", indptr.dtype, indices.dtype)(
         grid, (BLOCK,), (indptr, indices, np.int64(n_rows), np.int64(n_cols), np.int64(nnz), status)
     )
-    bad_row, bad_position, falls, falls_between_rows = status.get().tolist()
+    first, last, bad_row, bad_position, falls, falls_between_rows = status.get().tolist()
     return (
-        -1 if bad_row == largest else bad_row,
-        -1 if bad_position == largest else bad_position,
+        first,
+        last,
+        largest - bad_row if bad_row else -1,
+        largest - bad_position if bad_position else -1,
         falls == falls_between_rows,
     )
 

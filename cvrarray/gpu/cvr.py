@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import cupy
@@ -21,23 +21,15 @@ EMPTY_ROW_THREADS = 1 << 18
 def convert(csr: CSR, n_lanes: int, n_chunks: int, split: str) -> CVRTables:
     """Canonical CSR on the current device as CVR tables there; `n_chunks` at most ``csr.nnz``, 0 without nonzeros."""
     index = csr.indices.dtype
-    length = csr.indptr[1:] - csr.indptr[:-1]
-    row_id = None
-    n_empty = int((length == 0).sum())
-    if n_empty:
-        row_id = cupy.flatnonzero(length).astype(index)
-        ptr = cupy.concatenate([csr.indptr[row_id], csr.indptr[-1:]])
-        empty_row = cupy.flatnonzero(length == 0).astype(index)
-    else:
-        ptr, empty_row = csr.indptr, cupy.empty(0, index)
-    del length
+    row_id, ptr, empty_row = _without_empty_rows(csr)
     n_rows = ptr.size - 1
     warps = blocks(n_chunks * WARP, BLOCK)
 
     chunk_ptr = cupy.zeros(n_chunks + 1, np.int64)
-    # n_steps, n_records, n_narrow by chunk, with a 0 in front: their running sums are the offsets
-    sizes = cupy.zeros((3, n_chunks + 1), np.int64)
-    col_low, col_base, carry_row = (cupy.empty(n_chunks, index) for _ in range(3))
+    # by chunk, with a 0 in front, so that running sums are offsets
+    steps, records, narrow = cupy.zeros((3, n_chunks + 1), np.int64)
+    col_low, col_base, carry_row = cupy.empty((3, n_chunks), index)
+    totals = cupy.zeros(4, np.int64)
     if n_chunks:
         kernel("cvr_convert", "cvr_cuts", ptr.dtype)(
             blocks(n_chunks + 1, BLOCK),
@@ -47,74 +39,97 @@ def convert(csr: CSR, n_lanes: int, n_chunks: int, split: str) -> CVRTables:
         kernel("cvr_convert", "cvr_count", ptr.dtype, index)(
             warps,
             (BLOCK,),
-            (ptr, NULL if row_id is None else row_id, csr.indices, np.int64(n_rows), chunk_ptr, np.int64(n_chunks), np.int32(n_lanes),
-             sizes[0, 1:], sizes[1, 1:], sizes[2, 1:], col_low, col_base, carry_row),
+            (ptr, row_id, csr.indices, np.int64(n_rows), chunk_ptr, np.int64(n_chunks), np.int32(n_lanes),
+             steps[1:], records[1:], narrow[1:], col_low, col_base, carry_row, totals),
         )  # fmt: skip
-    step_ptr, rec_ptr, narrow_ptr = offsets = cupy.cumsum(sizes, axis=1)
-    n_steps, n_records, n_narrow = offsets[:, -1].get().tolist()
-    wide_ptr = step_ptr * n_lanes - narrow_ptr
-    col_ptr = cupy.where(col_base >= 0, narrow_ptr[:-1], wide_ptr[:-1])
-    del sizes
-
+    step_ptr, rec_ptr, narrow_ptr = cupy.cumsum(steps), cupy.cumsum(records), cupy.cumsum(narrow)
+    n_steps, n_records, n_narrow, n_carries = totals.get().tolist()
+    cut_row, cut_ptr = _cuts(carry_row, n_carries)
     tables = CVRTables(
         shape=csr.shape,
         nnz=csr.nnz,
         n_lanes=n_lanes,
-        step_ptr=step_ptr.copy(),
+        step_ptr=step_ptr,
         val=cupy.empty(n_steps * n_lanes, csr.data.dtype),
-        col_base=col_base,
-        col_ptr=col_ptr,
+        col_base=col_base.copy(),
+        col_ptr=cupy.empty(n_chunks, np.int64),
         col_narrow=cupy.empty(n_narrow, np.uint16),
         col_wide=cupy.empty(n_steps * n_lanes - n_narrow, index),
         rec_mask=cupy.empty(n_steps, np.uint32),
-        rec_ptr=rec_ptr.copy(),
+        rec_ptr=rec_ptr,
         rec_wb=cupy.empty(n_records, index),
         tail=cupy.empty((n_chunks, n_lanes), index),
-        carry_row=carry_row,
-        **_cuts(carry_row),
+        carry_row=carry_row.copy(),
+        cut_row=cut_row,
+        cut_ptr=cut_ptr,
         empty_row=empty_row,
     )
     if n_chunks:
         kernel("cvr_convert", "cvr_fill", ptr.dtype, index, csr.data.dtype)(
             warps,
             (BLOCK,),
-            (ptr, NULL if row_id is None else row_id, csr.indices, csr.data, np.int64(n_rows), chunk_ptr, np.int64(n_chunks),
-             np.int32(n_lanes), tables.step_ptr, tables.rec_ptr, col_ptr, col_low, col_base, tables.val, tables.col_narrow,
+            (ptr, row_id, csr.indices, csr.data, np.int64(n_rows), chunk_ptr, np.int64(n_chunks), np.int32(n_lanes),
+             step_ptr, rec_ptr, narrow_ptr, col_low, col_base, tables.col_ptr, tables.val, tables.col_narrow,
              tables.col_wide, tables.rec_mask, tables.rec_wb, tables.tail),
         )  # fmt: skip
     return tables
 
 
-def _cuts(carry_row: cupy.ndarray) -> dict[str, cupy.ndarray]:
+def _without_empty_rows(csr: CSR) -> tuple[Any, cupy.ndarray, cupy.ndarray]:
+    """The non-empty rows' numbers (null where that is all rows) and offsets, and the empty rows' numbers."""
+    index, n_rows = csr.indices.dtype, csr.shape[0]
+    if not n_rows:
+        return NULL, csr.indptr, cupy.empty(0, index)
+    rank = cupy.cumsum(csr.indptr[1:] != csr.indptr[:-1], dtype=index)
+    n_filled = int(rank[-1])
+    if n_filled == n_rows:
+        return NULL, csr.indptr, cupy.empty(0, index)
+    ptr, row_id, empty_row = (
+        cupy.empty(n_filled + 1, csr.indptr.dtype),
+        cupy.empty(n_filled, index),
+        cupy.empty(n_rows - n_filled, index),
+    )
+    kernel("cvr_convert", "cvr_split_rows", csr.indptr.dtype, index)(
+        blocks(n_rows, BLOCK), (BLOCK,), (csr.indptr, rank, np.int64(n_rows), ptr, row_id, empty_row)
+    )
+    return row_id, ptr, empty_row
+
+
+def _cuts(carry_row: cupy.ndarray, n_carries: int) -> tuple[cupy.ndarray, cupy.ndarray]:
     """The rows that chunks' starts cut, and for each the run of chunks that carry into it."""
+    if not n_carries:
+        return cupy.empty(0, carry_row.dtype), cupy.empty((0, 2), np.int64)
     cut = cupy.flatnonzero(carry_row >= 0)
-    if not cut.size:
-        return {"cut_row": carry_row[:0].copy(), "cut_ptr": cupy.empty((0, 2), np.int64)}
     rows = carry_row[cut]
     starts = cupy.flatnonzero(cupy.concatenate([cupy.ones(1, bool), rows[1:] != rows[:-1]]))
     ends = cupy.concatenate([starts[1:], cupy.array([cut.size])]) - 1
-    return {"cut_row": rows[starts], "cut_ptr": cupy.stack([cut[starts], cut[ends] + 1], axis=1)}
+    return rows[starts], cupy.stack([cut[starts], cut[ends] + 1], axis=1)
 
 
-def matvec(tables: CVRTables, x: cupy.ndarray, y: cupy.ndarray, alpha: Any, beta: Any) -> None:
-    """``y = alpha * A @ x + beta * y`` on the current stream; `x` and `y` contiguous, of the product's dtype."""
+def product(tables: CVRTables, dtype: np.dtype) -> Callable[[cupy.ndarray, cupy.ndarray, Any, Any], None]:
+    """``run(x, y, alpha, beta)``, which does ``y = alpha * A @ x + beta * y`` on the current device and stream.
+
+    `x` and `y` are contiguous and `dtype`, the product's, as are the scalars.
+    """
     t, index = tables, tables.tail.dtype
     n_chunks, n_empty, n_cut = t.carry_row.size, t.empty_row.size, t.cut_row.size
     chunks = struct(
         t.step_ptr, t.val, t.col_base, t.col_ptr, t.col_narrow, t.col_wide, t.rec_mask, t.rec_ptr, t.rec_wb, t.tail,
         t.carry_row, t.empty_row, n_chunks, n_empty,
     )  # fmt: skip
-    carry = cupy.empty(n_chunks if n_cut else 0, y.dtype)
-    unroll = UNROLL[y.dtype.itemsize]
-    kernel("cvr_matvec", "cvr_matvec", t.val.dtype, y.dtype, index, t.n_lanes, unroll)(
-        blocks(max(n_chunks * WARP, min(n_empty, EMPTY_ROW_THREADS)), BLOCK),
-        (BLOCK,),
-        (chunks, x, y, carry, alpha, beta, update(alpha, beta)),
-    )
-    if n_cut:
-        kernel("cvr_matvec", "cvr_carry", y.dtype, index)(
-            blocks(n_cut * WARP, BLOCK), (BLOCK,), (t.cut_row, t.cut_ptr, np.int64(n_cut), carry, y)
-        )
+    multiply = kernel("cvr_matvec", "cvr_matvec", t.val.dtype, dtype, index, t.n_lanes, UNROLL[dtype.itemsize])
+    grid = blocks(max(n_chunks * WARP, min(n_empty, EMPTY_ROW_THREADS)), BLOCK)
+    if not n_cut:
+        return lambda x, y, alpha, beta: multiply(grid, (BLOCK,), (chunks, x, y, NULL, alpha, beta, update(alpha, beta)))
+
+    add_carries = kernel("cvr_matvec", "cvr_carry", dtype, index)
+
+    def run(x, y, alpha, beta):
+        carry = cupy.empty(n_chunks, dtype)
+        multiply(grid, (BLOCK,), (chunks, x, y, carry, alpha, beta, update(alpha, beta)))
+        add_carries(blocks(n_cut * WARP, BLOCK), (BLOCK,), (t.cut_row, t.cut_ptr, np.int64(n_cut), carry, y))
+
+    return run
 
 
 def to_coo(tables: CVRTables) -> tuple[cupy.ndarray, cupy.ndarray, cupy.ndarray]:
@@ -135,17 +150,24 @@ def to_coo(tables: CVRTables) -> tuple[cupy.ndarray, cupy.ndarray, cupy.ndarray]
 def instantiations() -> Iterator[tuple[str, list[str]]]:
     """What CI compiles without a GPU."""
     offsets_and_indices = [("int32", "int32"), ("int64", "int32"), ("int64", "int64")]
-    yield "cvr_convert", [
-        *(instantiation("cvr_cuts", p) for p in ("int32", "int64")),
-        *(instantiation("cvr_count", p, i) for p, i in offsets_and_indices),
-        *(instantiation("cvr_fill", p, i, a) for p, i in offsets_and_indices for a in ("bool", "float32", "complex128")),
-        *(instantiation("cvr_slots", i) for i in ("int32", "int64")),
-    ]
-    yield "cvr_matvec", [
-        *(
-            instantiation("cvr_matvec", a, y, i, n_lanes, UNROLL[np.dtype(y).itemsize])
-            for a, y in PRODUCTS
-            for i, n_lanes in (("int32", WARP), ("int64", WARP), ("int32", 4))
-        ),
-        *(instantiation("cvr_carry", y, "int32") for _, y in PRODUCTS),
-    ]
+    yield (
+        "cvr_convert",
+        [
+            *(instantiation("cvr_split_rows", p, i) for p, i in offsets_and_indices),
+            *(instantiation("cvr_cuts", p) for p in ("int32", "int64")),
+            *(instantiation("cvr_count", p, i) for p, i in offsets_and_indices),
+            *(instantiation("cvr_fill", p, i, a) for p, i in offsets_and_indices for a in ("bool", "float32", "complex128")),
+            *(instantiation("cvr_slots", i) for i in ("int32", "int64")),
+        ],
+    )
+    yield (
+        "cvr_matvec",
+        [
+            *(
+                instantiation("cvr_matvec", a, y, i, n_lanes, UNROLL[np.dtype(y).itemsize])
+                for a, y in PRODUCTS
+                for i, n_lanes in (("int32", WARP), ("int64", WARP), ("int32", 4))
+            ),
+            *(instantiation("cvr_carry", y, "int32") for _, y in PRODUCTS),
+        ],
+    )

@@ -1,0 +1,176 @@
+"""The code is the architecture of docs/decisions/0001: folders, one-way imports, a light import, documented names."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import cvrarray
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "cvrarray"
+MODULES = sorted(".".join(path.relative_to(ROOT).with_suffix("").parts) for path in PACKAGE.rglob("*.py"))
+HEAVY = ("dask", "cupy", "numba", "scipy", "sparse", "matplotlib", "tqdm", "skfem")
+
+LAYERS = [  # a module imports from its own layer and from those before it
+    {"_tables", "_device", "_protocol"},
+    {"cpu", "gpu"},
+    {"_csr"},
+    {"_array"},
+    {"cvr", "bbcsr"},
+    {"_plan", "_io"},
+    {"cli"},
+]
+NOT_LAYERED = {"generate", "__init__", "__main__"}  # makes matrices, imported by none of the layers but cli; the front
+
+
+def layer(module: str) -> int | None:
+    """Number of the layer that a module of ours lies in; None for what stands beside them."""
+    name = module.split(".")[1]
+    return None if name in NOT_LAYERED else next(k for k, names in enumerate(LAYERS) if name in names)
+
+
+def source(module: str) -> ast.Module:
+    return ast.parse((ROOT / Path(*module.split("."))).with_suffix(".py").read_text())
+
+
+def imports(module: str) -> set[str]:
+    """The modules of ours (files, not folders) that a module names in any import statement, also inside functions."""
+    package = module.split(".")[:-1]
+    found = set()
+    for node in ast.walk(source(module)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            target = ".".join([*base, *([node.module] if node.module else [])])
+            found |= {f"{target}.{alias.name}" for alias in node.names} | {target}
+    return found & set(MODULES)
+
+
+@pytest.mark.parametrize("path", ["_device", "_tables", "_csr", "_array", "_protocol", "_plan", "_io", "cvr", "bbcsr"])
+def test_modules_exist(path):
+    assert (PACKAGE / f"{path}.py").is_file()
+
+
+@pytest.mark.parametrize("folder", ["cvrarray/cpu", "cvrarray/gpu", "cvrarray/cli", "kernels", "docs/decisions"])
+def test_folders_exist(folder):
+    assert any((ROOT / folder).iterdir())
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_imports_flow_one_way(module):
+    here = layer(module)
+    if here is None:
+        return
+    for other in imports(module):
+        there = layer(other)
+        assert there is not None or here == len(LAYERS) - 1, f"{module} imports {other}"
+        assert there is None or there <= here, f"{module} imports {other}, which lies above it"
+
+
+def test_no_cycles():
+    """Modules of one layer may import one another, but not in a circle."""
+    left = {module: imports(module) for module in MODULES}
+    while ready := {module for module in left if not left[module] & set(left)}:
+        left = {module: names for module, names in left.items() if module not in ready}
+    assert not left
+
+
+@pytest.mark.parametrize("folder", ["cpu", "gpu"])
+def test_device_modules_know_no_array_class(folder):
+    allowed = {"cvrarray._tables", "cvrarray._device", "cvrarray.cpu", "cvrarray.gpu"}
+    for module in MODULES:
+        if module.startswith(f"cvrarray.{folder}."):
+            others = {name for name in imports(module) if not name.startswith(f"cvrarray.{folder}")}
+            assert others <= allowed, f"{module} imports {others - allowed}"
+
+
+@pytest.mark.parametrize("format", ["cvr", "bbcsr", "csr"])
+def test_device_modules_offer_the_same_functions(format):
+    """Same names and arguments, read from the text: no GPU is needed."""
+    cpu, gpu = (_signatures(f"cvrarray.{folder}.{format}") for folder in ("cpu", "gpu"))
+    for name in set(cpu) & set(gpu):
+        assert cpu[name] == gpu[name], name
+    used = {"check", "canonical"} if format == "csr" else {"convert", "product", "to_coo"}
+    assert used <= set(cpu) & set(gpu)
+
+
+def _signatures(module: str) -> dict[str, list[str]]:
+    functions = [node for node in source(module).body if isinstance(node, ast.FunctionDef)]
+    return {f.name: [a.arg for a in f.args.args] for f in functions if not f.name.startswith("_")}
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_no_name_has_cupy_in_it(module):
+    """Dask takes every class for CuPy's whose module or name has "cupy" in it."""
+    names = [module] + [node.name for node in ast.walk(source(module)) if isinstance(node, ast.ClassDef)]
+    assert not [name for name in names if "cupy" in name.lower()]
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_no_own_device_branches(module):
+    """CuPy is imported by the GPU's modules, by _device, and inside functions that build what CuPy alone has."""
+    if module.startswith("cvrarray.gpu."):
+        return
+    for node in source(module).body:
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""]
+            assert not [name for name in names if name.partition(".")[0] in ("cupy", "cupyx", "dask")], module
+
+
+def test_import_is_light():
+    """`import cvrarray` loads NumPy and nothing heavier, and so does asking for its version and names."""
+    code = (
+        "import sys, cvrarray; cvrarray.__version__, dir(cvrarray); "
+        f"print([name for name in {HEAVY} if name in sys.modules])"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert found.stdout.strip() == "[]"
+
+
+def test_cpu_work_does_not_import_cupy_or_dask():
+    code = (
+        "import sys, cvrarray, numpy as np; A = cvrarray.CVRArray(np.eye(3)); A @ np.ones(3); A.tocsr(); A.check(); "
+        "print([name for name in ('cupy', 'dask', 'matplotlib') if name in sys.modules])"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert found.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("name", cvrarray.__all__)
+def test_public_names_are_documented(name):
+    """Every public name, and every public method and property of the classes, says what it does."""
+    public = getattr(cvrarray, name)
+    assert inspect.getdoc(public)
+    if inspect.isclass(public):
+        for attribute in (a for a in dir(public) if not a.startswith("_")):
+            value = inspect.getattr_static(public, attribute)
+            if isinstance(value, (property, classmethod, staticmethod)) or inspect.isfunction(value):
+                assert inspect.getdoc(getattr(value, "__func__", value)), f"{name}.{attribute}"
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_modules_and_their_public_functions_are_documented(module):
+    """From the text, so that the GPU's modules count too."""
+    tree = source(module)
+    if tree.body:
+        assert ast.get_docstring(tree), module
+    for node in tree.body:
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and not node.name.startswith("_"):
+            assert ast.get_docstring(node), f"{module}.{node.name}"
+
+
+def test_public_names_are_importable():
+    assert set(cvrarray.__all__) <= set(dir(cvrarray))
+    for name in ("CVRArray", "BBCSRArray", "asarray", "statistics", "read", "save", "load"):
+        assert name in cvrarray.__all__
+        assert importlib.import_module("cvrarray").__getattr__(name) is getattr(cvrarray, name)
+    with pytest.raises(AttributeError, match="no attribute 'csr_matrix'"):
+        cvrarray.csr_matrix  # noqa: B018

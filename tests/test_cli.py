@@ -1,0 +1,598 @@
+"""The command line: exit codes, what it prints and writes, and that it notices a wrong product."""
+
+import gzip
+import json
+import math
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.io
+import scipy.sparse
+
+import cvrarray
+from cvrarray import _device, cli, generate
+from cvrarray.cli import bench, demo, info, measure, table
+
+ROOT = Path(__file__).parent.parent
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+@pytest.fixture
+def run(capsys):
+    """Runs the command line: (exit code, stdout, stderr). Nothing but an error is ever written to stderr here."""
+
+    def call(*argv):
+        code = cli.main([str(arg) for arg in argv])
+        out, err = capsys.readouterr()
+        if code:
+            assert re.fullmatch(r"(cvrarray: error: .+\n)+", err), err
+        else:
+            assert err == ""
+        return code, out, err
+
+    return call
+
+
+@pytest.fixture
+def matrix():
+    """Rows of 0 to 9 nonzeros, some of them explicit zeros."""
+    matrix = scipy.sparse.random_array((60, 50), density=0.08, format="csr", rng=np.random.default_rng(3))
+    matrix.data[::7] = 0
+    return matrix
+
+
+@pytest.fixture
+def mtx(matrix, tmp_path):
+    path = tmp_path / "matrix.mtx"
+    scipy.io.mmwrite(path, matrix, symmetry="general")
+    return path
+
+
+@pytest.fixture
+def known_rates(monkeypatch):
+    """Spares a test the measuring of what memory can do."""
+    for meter in (measure.HostMeter, measure.GPUMeter):
+        monkeypatch.setattr(meter, "rates", lambda self: {"read": 2e10, "copy": 1e10})
+
+
+def assert_same(found, expected):
+    assert found.shape == expected.shape
+    for part in ("indptr", "indices", "data"):
+        np.testing.assert_array_equal(getattr(found, part), getattr(expected, part))
+
+
+# ---------------------------------------------------------------------------------------------------------- main
+
+
+def test_version_and_help(run):
+    assert run("--version")[:2] == (0, f"cvrarray {cvrarray.__version__}\n")
+    for command in cli.COMMANDS:
+        assert command in run("--help")[1]
+        assert run(command, "--help")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        ((), "COMMAND"),
+        (("inform",), "'inform'"),
+        (("info",), "FILE"),
+        (("bench", "--repeats", "many", "rmat"), "'many'"),
+        (("bench", "--repeats", "0", "rmat", "--scale", "small"), "at least 1; got 0"),
+        (("bench", "rmat", "--scale", "tiny"), "'tiny'"),
+        (("bench", "rmat", "--formats", "csr"), "'csr'"),
+        (("bench", "rmat", "--scale", "small", "--dtype", "int8"), "'int8'"),
+        (("bench", "rmat", "--device", "tpu"), "'tpu'"),
+        (("bench", "neither", "--device", "cpu"), "neither is no file and no generated matrix"),
+        (("demo", "rmat"), "rmat: no such file"),
+    ],
+)
+def test_bad_usage(run, known_rates, argv, message):
+    code, out, err = run(*argv)
+    assert code == 2
+    assert message in err
+    assert out == ""
+
+
+@pytest.mark.parametrize(
+    "command", [("info",), ("bench", "--device", "cpu"), ("demo", "--device", "cpu"), ("convert",)]
+)
+@pytest.mark.parametrize("kind", ["missing", "broken", "cut", "folder"])
+def test_bad_file(run, known_rates, mtx, tmp_path, command, kind):
+    path = tmp_path / f"{kind}.mtx"
+    if kind == "broken":
+        path.write_text("This is no matrix.\n")
+    elif kind == "cut":
+        path.write_text(mtx.read_text()[:-40])
+    elif kind == "folder":
+        path.mkdir()
+    code, out, err = run(*command, path, *([tmp_path / "out.cvra"] if command == ("convert",) else []))
+    assert code == 2
+    assert path.name in err
+    assert "Traceback" not in out + err
+    assert not (tmp_path / "out.cvra").exists()
+
+
+def test_debug_raises(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        cli.main(["info", str(tmp_path / "missing.mtx"), "--debug"])
+
+
+def test_bug_is_told_from_bad_input(run, monkeypatch, mtx):
+    def broken(csr):
+        raise KeyError("lanes")
+
+    monkeypatch.setattr(info, "describe", broken)
+    code, _, err = run("info", mtx)
+    assert code == 1
+    assert "KeyError: 'lanes'" in err
+    assert "--debug" in err
+
+
+def test_interrupt(run, monkeypatch, mtx):
+    def interrupted(csr):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(info, "describe", interrupted)
+    assert run("info", mtx)[0] == 130
+
+
+def test_module_runs_and_survives_a_reader_that_leaves(mtx):
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(
+        [sys.executable, "-m", "cvrarray", "info", mtx], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment
+    ) as process:
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 0
+
+
+# ---------------------------------------------------------------------------------------------------------- info
+
+
+def test_info_json(run, mtx, matrix):
+    code, out, _ = run("info", mtx, "--json")
+    facts = json.loads(out)
+    lengths = np.diff(matrix.indptr)
+    assert code == 0
+    assert facts["file"] == str(mtx)
+    assert facts["shape"] == [60, 50]
+    assert facts["nnz"] == matrix.nnz
+    assert facts["dtype"] == "float64"
+    assert facts["row_lengths"] == {
+        "min": lengths.min(),
+        "median": np.median(lengths),
+        "mean": pytest.approx(lengths.mean()),
+        "max": lengths.max(),
+        "std": pytest.approx(lengths.std()),
+        "empty": (lengths == 0).sum(),
+    }
+    assert facts["memory_bytes"]["csr"] == matrix.data.nbytes + matrix.indices.nbytes + matrix.indptr.nbytes
+    assert facts["memory_bytes"]["cvr"] == cvrarray.CVRArray(matrix).nbytes
+    assert facts["memory_bytes"]["bbcsr2"] == cvrarray.BBCSRArray(matrix, block_size=2).nbytes
+
+
+@pytest.mark.parametrize("block_size", [2, 3, 4, 6])
+def test_info_counts_block_fill(run, tmp_path, block_size):
+    n = 12 // block_size
+    dense = np.kron(np.eye(n) + np.eye(n, k=1), np.ones((block_size, block_size)))
+    dense[0, 0] = 0
+    path = tmp_path / "blocks.npz"
+    scipy.sparse.save_npz(path, scipy.sparse.csr_array(dense))
+    facts = json.loads(run("info", path, "--json")[1])
+    stored = (2 * n - 1) * block_size**2
+    assert facts["block_fill"].keys() == {"2", "3", "4", "6"}
+    assert facts["block_fill"][str(block_size)] == pytest.approx(stored / (stored - 1))
+
+
+def test_info_names_the_format_that_asarray_takes(run, tmp_path):
+    for name, make in {"blocks": lambda: generate.elast3(4), "graph": lambda: generate.rmat(9, 8)}.items():
+        path = tmp_path / f"{name}.npz"
+        scipy.sparse.save_npz(path, make())
+        array = cvrarray.asarray(make(), device="cpu")
+        facts = json.loads(run("info", path, "--json")[1])
+        assert facts["format"] == array.format
+        assert facts["block_size"] == getattr(array, "block_size", None)
+        assert facts["reason"] in run("info", path)[1]
+
+
+def test_info_does_not_build_what_is_far_too_large(run, tmp_path):
+    path = tmp_path / "arrow.npz"
+    arrow = scipy.sparse.lil_array((3000, 3000))
+    arrow[0, :] = 1
+    arrow.setdiag(1)
+    scipy.sparse.save_npz(path, arrow.tocsr())
+    facts = json.loads(run("info", path, "--json")[1])
+    assert facts["memory_bytes"]["bbcsr6"] is None
+    assert facts["memory_bytes_modelled"]["bbcsr6"] > bench.MOST_BYTES * facts["memory_bytes"]["csr"]
+    assert "estimated" in run("info", path)[1]
+
+
+@pytest.mark.parametrize("shape", [(60, 50), (3, 4000), (0, 7), (7, 0), (0, 0)])
+def test_info_plot(run, tmp_path, shape):
+    pytest.importorskip("matplotlib")
+    path = tmp_path / "shape.npz"
+    scipy.sparse.save_npz(
+        path, scipy.sparse.random_array(shape, density=0.1, format="csr", rng=np.random.default_rng(1))
+    )
+    picture = tmp_path / "picture.png"
+    assert run("info", path, "--plot", picture)[0] == 0
+    assert picture.read_bytes().startswith(PNG)
+    assert picture.stat().st_size > 10_000
+
+
+def test_info_plot_needs_a_format_it_knows(run, mtx, tmp_path):
+    pytest.importorskip("matplotlib")
+    code, _, err = run("info", mtx, "--plot", tmp_path / "picture.xyz")
+    assert code == 2
+    assert "xyz" in err
+
+
+def test_info_plot_without_matplotlib(run, monkeypatch, mtx):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    code, _, err = run("info", mtx, "--plot", "picture.png")
+    assert code == 2
+    assert "cvrarray[plot]" in err
+
+
+def test_pixels_count_nonzeros(matrix, monkeypatch):
+    np.testing.assert_array_equal(info.pixel_counts(scipy.sparse.csr_array(np.eye(4))), np.eye(4))
+    monkeypatch.setattr(info, "PIXELS", 10)
+    counts = info.pixel_counts(matrix)
+    rows, cols = matrix.tocoo().coords
+    expected = np.zeros((10, 10))
+    np.add.at(expected, (rows // 6, cols // 5), 1)
+    np.testing.assert_array_equal(counts, expected)
+
+
+# ---------------------------------------------------------------------------------------------------------- convert
+
+
+@pytest.mark.parametrize("suffix", [".mtx", ".mtx.gz", ".npz"])
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.complex128, np.int64])
+def test_convert_there_and_back(run, tmp_path, matrix, suffix, dtype):
+    matrix = scipy.sparse.csr_array(matrix * 1000).astype(dtype)
+    first, ours, last = tmp_path / "first.npz", tmp_path / "ours.cvra", tmp_path / f"last{suffix}"
+    scipy.sparse.save_npz(first, matrix)
+    assert run("convert", first, ours)[0] == 0
+    assert run("convert", ours, last)[0] == 0
+    found = scipy.sparse.load_npz(last) if suffix == ".npz" else scipy.sparse.csr_array(scipy.io.mmread(last))
+    found.sort_indices()
+    assert_same(found.astype(dtype), matrix)  # text has no float32: it comes back as the double that rounds to it
+
+
+@pytest.mark.parametrize(
+    ("options", "format", "parameters"),
+    [
+        ((), None, {}),
+        (("--format", "bbcsr", "--block-size", "5"), "bbcsr", {"block_size": 5}),
+        (("--block-size", "2"), "bbcsr", {"block_size": 2}),
+        (
+            ("--format", "cvr", "--n-chunks", "7", "--n-lanes", "4", "--split", "nnz"),
+            "cvr",
+            {"n_chunks": 7, "n_lanes": 4},
+        ),
+        (("--n-chunks", "3"), "cvr", {"n_chunks": 3}),
+    ],
+)
+def test_convert_options(run, tmp_path, mtx, matrix, options, format, parameters):
+    out = tmp_path / "out.cvra"
+    code, text, _ = run("convert", mtx, out, *options)
+    array = cvrarray.load(out)
+    assert code == 0
+    assert type(array).__name__ in text
+    assert array.format == format or format is None
+    assert {name: getattr(array, name) for name in parameters} == parameters
+    assert_same(array.to_scipy(), matrix)
+
+
+@pytest.mark.parametrize(
+    ("out", "options", "message"),
+    [
+        ("out.cvra", ("--block-size", "3", "--n-chunks", "2"), "--n-chunks (cvr), --block-size (bbcsr)"),
+        ("out.cvra", ("--format", "cvr", "--block-size", "3"), "--format cvr with --block-size (bbcsr)"),
+        ("out.cvra", ("--block-size", "33"), "33"),
+        ("out.npz", ("--format", "cvr"), ".cvra"),
+        ("out.txt", (), "out.txt"),
+        ("nowhere/out.mtx", (), "nowhere"),
+        ("nowhere/out.cvra", (), "nowhere"),
+    ],
+)
+def test_convert_rejects(run, tmp_path, mtx, out, options, message):
+    before = sorted(tmp_path.iterdir())
+    code, _, err = run("convert", mtx, tmp_path / out, *options)
+    assert code == 2
+    assert message in err
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_convert_leaves_the_old_file_when_writing_fails(run, monkeypatch, tmp_path, mtx):
+    out = tmp_path / "out.npz"
+    out.write_text("what was there")
+
+    def full(file, csr):
+        file.write(b"half of it")
+        raise OSError(28, "No space left on device", str(out))
+
+    monkeypatch.setattr(scipy.sparse, "save_npz", full)
+    code, _, err = run("convert", mtx, out)
+    assert code == 2
+    assert "No space left" in err
+    assert out.read_text() == "what was there"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["matrix.mtx", "out.npz"]
+
+
+def test_convert_reads_gzip(run, tmp_path, mtx, matrix):
+    packed = tmp_path / "packed.mtx.gz"
+    packed.write_bytes(gzip.compress(mtx.read_bytes()))
+    assert run("convert", packed, tmp_path / "out.npz")[0] == 0
+    assert_same(scipy.sparse.load_npz(tmp_path / "out.npz"), matrix)
+
+
+# ---------------------------------------------------------------------------------------------------------- bench
+
+
+def test_bench_measures(run, tmp_path, mtx, matrix, device):
+    """The report is complete, and its figures fit together."""
+    out = tmp_path / "out.json"
+    argv = ("bench", mtx, "--device", device, "--repeats", 3, "--dtype", "float32,float64", "--json", out)
+    code, text, _ = run(*argv)
+    report = json.loads(out.read_text())
+    assert code == 0
+    assert report["device"]["device"] == device
+    assert report["versions"]["cvrarray"] == cvrarray.__version__
+    assert [case["dtype"] for case in report["results"]] == ["float32", "float64"]
+    for case in report["results"]:
+        value = np.dtype(case["dtype"]).itemsize
+        assert case["floor_bytes"] == matrix.nnz * (value + 4) + 4 * 61 + value * (60 + 50)
+        assert case["floor_seconds"] == case["floor_bytes"] / report["bytes_per_second"]["read"]
+        runs = {entry["name"]: entry for entry in case["runs"]}
+        assert runs.keys() - {"cvr", "bbcsr"} == ({"scipy", "sparse"} if device == "cpu" else {"cupyx"})
+        assert runs[case["peer"]]["speedup"] == 1
+        assert sum(entry.get("plan") is not None for entry in case["runs"]) == 1
+        for entry in case["runs"]:
+            assert entry["correct"]
+            assert entry["quartiles"][0] <= entry["seconds"] <= entry["quartiles"][1]
+            assert entry["host_seconds"] > 0
+            assert entry["bytes_per_second"] == pytest.approx(case["floor_bytes"] / entry["seconds"])
+            assert entry["share_of_floor"] == pytest.approx(case["floor_seconds"] / entry["seconds"])
+            assert entry["speedup"] == pytest.approx(runs[case["peer"]]["seconds"] / entry["seconds"])
+        check_conversions(case, runs, device)
+    for word in ("matrix.mtx", "float32", "cvr", case["peer"], "never" if runs["cvr"]["speedup"] < 1 else "x"):
+        assert word in text
+
+
+def check_conversions(case, runs, device):
+    for name in ("cvr", "bbcsr"):
+        if name in case["left_out"]:
+            continue
+        entry, peer = runs[name], runs[case["peer"]]["seconds"]
+        assert 0 <= entry["error_over_bound"] <= 1
+        assert entry["conversion_in_peer_products"] == pytest.approx(entry["conversion_seconds"] / peer)
+        if entry["seconds"] < peer:
+            products = entry["break_even_products"]
+            assert products * (peer - entry["seconds"]) >= entry["conversion_seconds"]
+            assert (products - 1) * (peer - entry["seconds"]) < entry["conversion_seconds"]
+        else:
+            assert entry["break_even_products"] is None
+        assert (entry["peak_memory_over_csr_and_result"] is None) == (device == "cpu")
+        assert device == "cpu" or entry["peak_memory_over_csr_and_result"] >= 1
+
+
+@pytest.mark.parametrize("format", ["cvr", "bbcsr"])
+def test_bench_notices_a_wrong_product(run, known_rates, monkeypatch, tmp_path, mtx, device, format):
+    """One row off by a thousandth is enough."""
+    right = cvrarray.CVRArray.matvec
+
+    def wrong(self, x, *args, **kwargs):
+        y = right(self, x, *args, **kwargs)
+        if self.format == format:
+            y[30] *= 1.001
+        return y
+
+    for cls in (cvrarray.CVRArray, cvrarray.BBCSRArray):
+        monkeypatch.setattr(cls, "matvec", wrong)
+    out = tmp_path / "out.json"
+    code, text, err = run(
+        "bench", mtx, "--device", device, "--repeats", 1, "--dtype", "float64", "--formats", "cvr,bbcsr", "--json", out
+    )
+    runs = {entry["name"]: entry for entry in json.loads(out.read_text())["results"][0]["runs"]}
+    assert code == 1
+    assert f"{format} @ x is wrong for {mtx} in float64" in err
+    assert "WRONG" in text
+    assert not runs[format]["correct"]
+    assert runs[format]["error_over_bound"] > 1
+    assert "seconds" not in runs[format]  # what is wrong is not timed
+    assert all(entry["correct"] for name, entry in runs.items() if name != format)
+
+
+def test_bench_generated_and_json_on_stdout(run, known_rates, monkeypatch):
+    monkeypatch.setitem(generate.MATRICES, "poisson7", generate.Recipe(generate.poisson7, (160,), (6,)))
+    argv = (
+        "bench",
+        "poisson7",
+        "--scale",
+        "small",
+        "--device",
+        "cpu",
+        "--repeats",
+        1,
+        "--dtype",
+        "complex64",
+        "--json",
+        "-",
+    )
+    code, out, _ = run(*argv)
+    (case,) = json.loads(out)["results"]
+    assert code == 0
+    assert case["matrix"] == "poisson7"
+    assert case["shape"] == [216, 216]
+    assert case["dtype"] == "complex64"
+
+
+def test_bench_leaves_out_what_would_be_far_too_large(run, known_rates, tmp_path):
+    path = tmp_path / "arrow.npz"
+    arrow = scipy.sparse.lil_array((3000, 3000))
+    arrow[0, :] = 1
+    arrow.setdiag(1)
+    scipy.sparse.save_npz(path, arrow.tocsr())
+    code, out, _ = run("bench", path, "--device", "cpu", "--repeats", 1, "--dtype", "float64")
+    assert code == 0
+    assert re.search(r"bbcsr left out, it would store \S+ times the bytes of CSR", out)
+
+
+def test_bench_keeps_to_complex_where_the_matrix_is(run, known_rates, tmp_path, matrix):
+    path = tmp_path / "complex.npz"
+    scipy.sparse.save_npz(path, matrix * 1j)
+    code, _, err = run("bench", path, "--device", "cpu", "--dtype", "float64")
+    assert code == 2
+    assert "complex64, complex128" in err
+
+
+# ---------------------------------------------------------------------------------------------------------- measure
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128"])
+def test_worst_error(matrix, dtype):
+    matrix = matrix.astype(dtype)
+    x = bench.random_vector(50, np.dtype(dtype), seed=1)
+    y = matrix @ x
+    assert measure.worst_error(matrix, x, y) <= 1
+    row = np.diff(matrix.indptr).argmax()
+    size = (abs(matrix) @ abs(x))[row]
+    allowed = measure.ALLOWED * np.diff(matrix.indptr)[row] * np.finfo(dtype).eps * size
+    for times, wrong in ((0.5, False), (2, True)):
+        off = y.copy()
+        off[row] += times * allowed
+        assert (measure.worst_error(matrix, x, off) > 1) == wrong
+    empty = np.diff(matrix.indptr).argmin()
+    for place, value in ((row, np.nan), (row, np.inf), (empty, 1e-30)):
+        off = y.copy()
+        off[place] = value
+        assert measure.worst_error(matrix, x, off) == math.inf
+
+
+def test_meter_takes_medians_and_turns(device):
+    meter = measure.meter(_device.parse(device))
+    turns = []
+    calls = {name: (lambda name=name: turns.append(name)) for name in "ab"}
+    times = meter.times(calls, 3)
+    assert times.keys() == {"a", "b"}
+    for timing in times.values():
+        assert 0 <= timing.low <= timing.median <= timing.high
+    # both are called in every repeat, so neither has the better half of the run to itself
+    assert len(re.findall("(?:a+b+){3}$", "".join(turns))) == 1
+
+
+def test_gpu_peak_memory_counts_what_lives_at_once(gpu):
+    cupy = pytest.importorskip("cupy")
+
+    def convert():
+        first = cupy.empty(1 << 20, cupy.uint8)
+        del first
+        return [cupy.empty(1 << 20, cupy.uint8), cupy.empty(1 << 19, cupy.uint8)]
+
+    assert measure.meter(_device.parse(gpu)).conversion(convert, 1).peak_bytes == 3 << 19
+
+
+def test_gpu_times_are_the_devices_own(gpu):
+    """A copy's time follows from its bytes, however long the host dawdles."""
+    import time
+
+    cupy = pytest.importorskip("cupy")
+    source = cupy.ones(1 << 24)
+    target = cupy.empty_like(source)
+
+    def dawdle():
+        time.sleep(2e-3)
+        cupy.copyto(target, source)
+
+    times = measure.meter(_device.parse(gpu)).times({"quick": lambda: cupy.copyto(target, source), "dawdle": dawdle}, 9)
+    assert times["dawdle"].host > 2e-3
+    assert times["dawdle"].median < 2 * times["quick"].median
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0, "0"),
+        (None, "-"),
+        (math.inf, "-"),
+        (0.012345, "0.0123"),
+        (9.995, "9.99"),
+        (12.34, "12.3"),
+        (123456.7, "123,457"),
+    ],
+)
+def test_significant(value, text):
+    assert table.significant(value) == text
+
+
+def test_table():
+    assert table.size(999) == "999 B"
+    assert table.size(12_345_678) == "12.3 MB"
+    assert table.size(5e15) == "5,000 TB"
+    assert table.render(["a", "long"], [["one", "2"], ["x", "13"]]) == "a    long\n---  ----\none     2\nx      13"
+
+
+# ---------------------------------------------------------------------------------------------------------- demo
+
+
+def test_demo(run, known_rates, monkeypatch, mtx, device):
+    pytest.importorskip("skfem")
+    monkeypatch.setattr(demo, "ELASTICITY_REFINEMENTS", 1)
+    monkeypatch.setattr(demo, "RMAT_SCALE", 8)
+    code, out, _ = run("demo", mtx, "--device", device, "--repeats", 1)
+    assert code == 0
+    verdicts = out.rpartition("* chosen by asarray")[2].split("\n")
+    for name in ("elasticity", "Graph500", str(mtx)):
+        (line,) = [line for line in verdicts if line.startswith(f"{name}, float64:")]
+        assert "wins" in line
+
+
+def run_of(name, seconds, peer, plan=None):
+    ours = {} if plan is None else {"plan": plan, "break_even_products": 12}
+    return {"name": name, "seconds": seconds, "speedup": peer / seconds, "correct": True, **ours}
+
+
+@pytest.mark.parametrize(
+    ("cvr", "plan", "expected"),
+    [
+        (1.0, "why", "m, float64: cvr wins, 3.00x as fast as scipy; its conversion pays from product 12 on"),
+        (6.0, "why", "m, float64: scipy wins; ours, cvr, runs at 0.50x its speed"),
+    ],
+)
+def test_verdict(cvr, plan, expected):
+    case = {
+        "matrix": "m",
+        "dtype": "float64",
+        "peer": "scipy",
+        "runs": [run_of("cvr", cvr, 3.0, plan), run_of("scipy", 3.0, 3.0)],
+    }
+    assert demo.verdict(case) == expected
+
+
+# ---------------------------------------------------------------------------------------------------------- packaging
+
+
+def test_readme_example_runs():
+    (example,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    names = {}
+    exec(example.replace("cvrarray.asarray(S)", 'cvrarray.asarray(S, device="cpu")'), names)
+    np.testing.assert_allclose(names["y"], 3 * (names["S"] @ names["x"]))
+
+
+def test_every_package_is_packaged():
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    folders = {"cvrarray", *(f"cvrarray.{path.parent.name}" for path in ROOT.glob("cvrarray/*/__init__.py"))}
+    assert set(settings["packages"]) == folders | {"cvrarray.kernels"}
+    shipped = {path.suffix for path in (ROOT / "kernels").iterdir() if path.suffix not in (".py", "")}
+    assert shipped == {pattern.removeprefix("*") for pattern in settings["package-data"]["cvrarray.kernels"]}
+    for file in ("cvrarray/py.typed", "kernels/__init__.py", "LICENSE"):
+        assert (ROOT / file).is_file()

@@ -1,0 +1,417 @@
+"""What is refused: each input with the exception and the words that tell the user what was wrong and what to do."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import scipy.sparse
+import sparse
+import zoo
+from checks import DEFAULTS, get, put
+
+import cvrarray
+from cvrarray import _device
+
+BUILD = pytest.mark.parametrize("build", DEFAULTS, ids=str)
+CLASSES = [cvrarray.CVRArray, cvrarray.BBCSRArray]
+CLASS = pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
+
+
+def cases(table):
+    """Parametrises a test over rows (what is wrong, ..., exception, regular expression for the message)."""
+    return pytest.mark.parametrize(
+        ("given", "error", "words"), [row[1:] for row in table], ids=[row[0].replace(" ", "-") for row in table]
+    )
+
+
+# Matrices
+
+EYE = scipy.sparse.eye_array(4, format="csr")
+
+
+def filled(cls, value):
+    """2 x 2, one entry, the rest `value`."""
+    return sparse.COO([[0], [1]], [1.0], shape=(2, 2), fill_value=value).asformat(cls.__name__.lower())
+
+
+OBJECTS = [  # (what is wrong, what makes it, exception, words)
+    ("fill value 7", lambda: filled(sparse.COO, 7.0), ValueError, r"fill.value 0.*7"),
+    ("fill value nan", lambda: filled(sparse.COO, np.nan), ValueError, r"fill.value 0.*nan"),
+    ("GCXS with fill value 7", lambda: filled(sparse.GCXS, 7.0), ValueError, r"fill.value 0.*7"),
+    ("DOK with fill value 7", lambda: filled(sparse.DOK, 7.0), ValueError, r"fill.value 0.*7"),
+    ("3-D COO", lambda: sparse.COO([[0], [1], [0]], [1.0], shape=(2, 2, 2)), ValueError, r"2 dim.*\(2, 2, 2\)"),
+    ("1-D COO", lambda: sparse.COO([[0]], [1.0], shape=(2,)), ValueError, r"2 dim.*\(2,\)"),
+    ("1-D dense", lambda: np.ones(3), ValueError, r"2 dim.*\(3,\)"),
+    ("3-D dense", lambda: np.ones((2, 2, 2)), ValueError, "2 dim"),
+    ("0-D dense", lambda: np.array(1.0), ValueError, "2 dim"),
+    ("1-D SciPy", lambda: scipy.sparse.coo_array(np.ones(3)), ValueError, "2 dim"),
+    ("object dtype", lambda: np.array([[1, None]], object), TypeError, "values must be.*object"),
+    ("str dtype", lambda: np.array([["a", "b"]]), TypeError, "values must be.*U1"),
+    ("datetime dtype", lambda: np.array([["2020-01-01"]], "M8[D]"), TypeError, "values must be.*datetime"),
+    ("structured dtype", lambda: np.zeros((2, 2), [("a", "f8")]), TypeError, "values must be"),
+    ("float16", lambda: np.ones((2, 2), np.float16), TypeError, r"float16.*astype"),
+    ("longdouble", lambda: EYE.astype(np.longdouble), TypeError, "values must be.*astype"),
+    ("clongdouble", lambda: EYE.astype(np.clongdouble), TypeError, "values must be.*astype"),
+    ("None", lambda: None, TypeError, "NoneType"),
+    ("a number", lambda: 3.0, TypeError, "float"),
+    ("a string", lambda: "matrix.mtx", TypeError, "str.*|read"),
+    ("a dict", lambda: {(0, 0): 1.0}, TypeError, "dict"),
+    ("a ragged list", lambda: [[1, 2], [3]], ValueError, "inhomogeneous"),  # NumPy's own words
+    ("an unknown class", lambda: SimpleNamespace(shape=(2, 2)), TypeError, "SimpleNamespace"),
+]
+
+
+@cases(OBJECTS)
+@CLASS
+def test_objects(cls, given, error, words, device):
+    with pytest.raises(error, match=words):
+        cls(given(), device=device)
+
+
+@cases(OBJECTS)
+def test_objects_in_asarray(given, error, words, device):
+    with pytest.raises(error, match=words):
+        cvrarray.asarray(given(), device=device)
+
+
+# CSR arrays
+
+INDPTR, INDICES, DATA, SHAPE = np.array([0, 2, 3, 3]), np.array([0, 2, 1]), np.array([1.0, 2.0, 3.0]), (3, 4)
+
+
+def csr(**changes):
+    return {"indptr": INDPTR, "indices": INDICES, "data": DATA, "shape": SHAPE} | changes
+
+
+CSR = [
+    ("index too large", csr(indices=np.array([0, 4, 1])), ValueError, r"indices.*\[0, 4\).*4.*position 1"),
+    ("index far too large", csr(indices=np.array([0, 2**40, 1])), ValueError, r"indices.*1099511627776"),
+    ("index of 2**32", csr(indices=np.array([2**32, 2, 1])), ValueError, r"indices.*4294967296"),
+    ("index negative", csr(indices=np.array([0, 2, -1])), ValueError, r"indices.*-1.*position 2"),
+    ("index negative in int8", csr(indices=np.array([0, 2, -1], np.int8)), ValueError, r"indices.*-1"),
+    ("index beyond int64", csr(indices=np.array([0, 2, 2**63], np.uint64)), ValueError, "indices"),
+    ("index in an array without columns", csr(shape=(3, 0)), ValueError, r"indices.*\[0, 0\)"),
+    ("indptr decreasing", csr(indptr=np.array([0, 3, 1, 3])), ValueError, "indptr.*decrease.*row 1 to row 2"),
+    ("indptr decreasing far", csr(indptr=np.array([0, 10**12, 1, 3])), ValueError, "indptr.*decrease"),
+    ("indptr negative", csr(indptr=np.array([0, -1, 1, 3])), ValueError, "indptr.*decrease"),
+    ("indptr too short", csr(indptr=np.array([0, 2, 3])), ValueError, "indptr.*4.*3"),
+    ("indptr too long", csr(indptr=np.array([0, 2, 3, 3, 3])), ValueError, "indptr.*4.*5"),
+    ("indptr empty", csr(indptr=np.array([], int)), ValueError, "indptr.*4.*0"),
+    ("indptr not from 0", csr(indptr=np.array([1, 2, 3, 3])), ValueError, "indptr.*0.*1"),
+    ("indptr ends early", csr(indptr=np.array([0, 2, 2, 2])), ValueError, "indptr.*3.*2"),
+    ("indptr ends late", csr(indptr=np.array([0, 2, 3, 5])), ValueError, "indptr.*3.*5"),
+    ("data too short", csr(data=DATA[:2]), ValueError, "indices and data.*3.*2"),
+    ("indices too short", csr(indices=INDICES[:2]), ValueError, "indices and data.*2.*3"),
+    ("float indices", csr(indices=INDICES.astype(float)), TypeError, "indices.*integers.*float64"),
+    ("float indptr", csr(indptr=INDPTR.astype(float)), TypeError, "indptr.*integers.*float64"),
+    ("bool indices", csr(indices=np.array([True, False, True])), TypeError, "indices.*integers.*bool"),
+    ("2-D indices", csr(indices=INDICES[:, None]), ValueError, "indices.*1 dim"),
+    ("2-D data", csr(data=DATA[:, None]), ValueError, "data.*1 dim"),
+    ("0-D indptr", csr(indptr=np.array(0)), ValueError, "indptr.*1 dim"),
+    ("object data", csr(data=DATA.astype(object)), TypeError, "values must be.*object"),
+    ("str data", csr(data=DATA.astype(str)), TypeError, "values must be"),
+    ("float16 data", csr(data=DATA.astype(np.float16)), TypeError, "float16.*astype"),
+    ("longdouble data", csr(data=DATA.astype(np.longdouble)), TypeError, "values must be.*astype"),
+    ("negative rows", csr(shape=(-3, 4)), ValueError, "shape.*negative.*-3"),
+    ("float shape", csr(shape=(3.0, 4)), ValueError, "shape.*integers"),
+    ("3-D shape", csr(shape=(3, 4, 5)), ValueError, "shape.*two"),
+    ("shape of one", csr(shape=(3,)), ValueError, "shape.*two"),
+    ("shape no tuple", csr(shape=3), ValueError, "shape.*two"),
+    ("shape None", csr(shape=None), ValueError, "shape.*two"),
+]
+
+
+@cases(CSR)
+@CLASS
+def test_csr(cls, given, error, words, device):
+    """Refused where the arrays live: on a GPU by the GPU's own check."""
+    parts = {name: _put_if_possible(value, device) for name, value in given.items()}
+    with pytest.raises(error, match=words):
+        cls.from_csr(**parts, device=device)
+
+
+def _put_if_possible(value, device):
+    """CuPy holds no object, str or longdouble: those stay on the host, to be refused all the same."""
+    plain = isinstance(value, np.ndarray) and value.dtype.kind in "biuf" and value.dtype.itemsize <= 8
+    return put(value, device) if plain else value
+
+
+@CLASS
+@pytest.mark.parametrize("part", ["indptr", "indices", "data"])
+def test_csr_on_two_devices(cls, part, gpu):
+    parts = csr()
+    parts[part] = put(parts[part], gpu)
+    with pytest.raises(TypeError, match=r"one device.*(cpu.*cuda:0|cuda:0.*cpu)"):
+        cls.from_csr(**parts)
+
+
+@BUILD
+def test_scipy_with_broken_arrays(build, device):
+    """A matrix whose arrays were edited after SciPy had checked them."""
+    for part, value, words in (("indices", 9, "indices.*9"), ("indices", -2, "indices.*-2"), ("indptr", 40, "indptr")):
+        broken = EYE.copy()
+        getattr(broken, part)[1] = value
+        with pytest.raises(ValueError, match=words):
+            build(broken, device)
+    coo = EYE.tocoo()
+    coo.coords[0][2] = 7
+    with pytest.raises(ValueError, match=r"row.*7"):
+        build(coo, device)
+
+
+# Parameters
+
+PARAMETERS = [
+    ("n_lanes 0", (0, {"n_lanes": 0}), ValueError, "n_lanes.*1 to 32.*0"),
+    ("n_lanes 33", (0, {"n_lanes": 33}), ValueError, "n_lanes.*1 to 32.*33"),
+    ("n_lanes negative", (0, {"n_lanes": -1}), ValueError, "n_lanes.*1 to 32.*-1"),
+    ("n_lanes 1.5", (0, {"n_lanes": 1.5}), (TypeError, ValueError), "n_lanes.*1.5"),
+    ("n_lanes as text", (0, {"n_lanes": "4"}), (TypeError, ValueError), "n_lanes.*'4'"),
+    ("n_chunks 0", (0, {"n_chunks": 0}), ValueError, "n_chunks.*1.*0"),
+    ("n_chunks negative", (0, {"n_chunks": -5}), ValueError, "n_chunks.*-5"),
+    ("n_chunks 2.0", (0, {"n_chunks": 2.0}), (TypeError, ValueError), "n_chunks.*2.0"),
+    ("split unknown", (0, {"split": "row"}), ValueError, "split.*'rows'.*'nnz'.*'row'"),
+    ("split None", (0, {"split": None}), ValueError, "split.*None"),
+    ("block_size 0", (1, {"block_size": 0}), ValueError, "block_size.*1 to 32.*0"),
+    ("block_size 33", (1, {"block_size": 33}), ValueError, "block_size.*1 to 32.*33"),
+    ("block_size 2.5", (1, {"block_size": 2.5}), (TypeError, ValueError), "block_size.*2.5"),
+    ("block_size None", (1, {"block_size": None}), (TypeError, ValueError), "block_size.*None"),
+    ("unknown keyword", (0, {"lanes": 4}), TypeError, "lanes"),
+    ("another class' keyword", (1, {"n_lanes": 4}), TypeError, "n_lanes"),
+]
+
+
+@cases(PARAMETERS)
+def test_parameters(given, error, words, device):
+    number, keywords = given
+    with pytest.raises(error, match=words):
+        CLASSES[number](EYE, device=device, **keywords)
+    with pytest.raises(error, match=words):
+        CLASSES[number].from_csr(EYE.indptr, EYE.indices, EYE.data, EYE.shape, device=device, **keywords)
+
+
+def test_asarray_formats(device):
+    with pytest.raises(ValueError, match=r"format.*auto.*cvr.*bbcsr.*'csr'"):
+        cvrarray.asarray(EYE, format="csr", device=device)
+
+
+@pytest.mark.parametrize("name", ["", "gpu", "cuda:", "cuda:x", "cuda:-1", "cuda:99", "cpu:0", "CPU", 0, None])
+def test_device_names(name):
+    """None is no name for a move; elsewhere it means where the matrix lives."""
+    A = cvrarray.CVRArray(EYE)
+    with pytest.raises(ValueError, match="device"):
+        A.to_device(name)
+    if name is not None:
+        with pytest.raises(ValueError, match="device"):
+            cvrarray.CVRArray(EYE, device=name)
+        with pytest.raises(ValueError, match="device"):
+            cvrarray.asarray(EYE, device=name)
+
+
+@pytest.mark.skipif(_device.gpu_count() > 0, reason="this machine has a GPU")
+def test_a_gpu_that_is_not_there():
+    with pytest.raises((ValueError, ModuleNotFoundError), match="GPU"):
+        cvrarray.CVRArray(EYE, device="cuda")
+
+
+@pytest.mark.parametrize("k", [-1, 2, 10**12])
+def test_chunk_numbers(k, device):
+    A = cvrarray.CVRArray(EYE, n_lanes=2, n_chunks=2, device=device)
+    with pytest.raises(IndexError, match=rf"\[0, 2\).*{k}"):
+        A.chunk(k)
+
+
+# Blocks
+
+ONES = np.ones((2, 3, 3))
+BLOCKS = [
+    ("one length less", ([0], [0, 1], ONES, None), ValueError, "one length.*1, 2 and 2"),
+    ("blocks not square", ([0, 1], [0, 1], np.ones((2, 3, 2)), None), ValueError, r"blocks.*\(2, 3, 2\)"),
+    ("blocks 2-D", ([0, 1], [0, 1], np.ones((2, 3)), None), ValueError, r"blocks.*\(2, 3\)"),
+    ("blocks too large", ([0, 1], [0, 1], np.ones((2, 33, 33)), None), ValueError, "block_size.*32.*33"),
+    ("blocks empty", ([0, 1], [0, 1], np.ones((2, 0, 0)), None), ValueError, "block_size.*0"),
+    ("negative pair", ([0, -1], [0, 1], ONES, None), ValueError, "block_rows.*-1"),
+    ("pair outside the shape", ([0, 1], [0, 3], ONES, (6, 9)), ValueError, r"block_cols.*\[0, 3\).*3"),
+    ("value outside the shape", ([0, 1], [0, 1], ONES, (5, 6)), ValueError, r"shape \(5, 6\)"),
+    ("float pairs", ([0.0, 1.0], [0, 1], ONES, None), TypeError, "block_rows.*integers.*float64"),
+    ("object blocks", ([0, 1], [0, 1], ONES.astype(object), None), TypeError, "values must be.*object"),
+    ("float16 blocks", ([0, 1], [0, 1], ONES.astype(np.float16), None), TypeError, "float16.*astype"),
+]
+
+
+@cases(BLOCKS)
+def test_blocks(given, error, words, device):
+    rows, cols, blocks, shape = given
+    with pytest.raises(error, match=words):
+        cvrarray.BBCSRArray.from_blocks(
+            put(np.array(rows), device), put(np.array(cols), device), _put_if_possible(blocks, device), shape=shape
+        )
+
+
+# x
+
+
+@pytest.fixture(params=DEFAULTS, ids=str)
+def A(request, device):
+    """3 x 4."""
+    return request.param(scipy.sparse.csr_array((DATA, INDICES, INDPTR), shape=SHAPE), device)
+
+
+X = [
+    ("x too short", np.ones(3), ValueError, r"x.*length 4.*\(3, 4\).*3"),
+    ("x too long", np.ones(5), ValueError, "x.*length 4.*5"),
+    ("x empty", np.ones(0), ValueError, "x.*length 4.*0"),
+    ("x of one entry", np.ones(1), ValueError, "x.*length 4.*1"),
+    ("x 2-D", np.ones((4, 1)), TypeError, r"x.*1-D.*\(4, 1\)"),
+    ("x 2-D wide", np.ones((4, 7)), TypeError, r"x.*1-D.*\(4, 7\)"),
+    ("x 0-D", np.array(1.0), TypeError, "x.*1-D"),
+    ("x longdouble", np.ones(4, np.longdouble), TypeError, "longdouble|float128|dtype"),
+    ("x object", np.ones(4, object), TypeError, "x.*numeric.*object"),
+    ("x str", np.array(list("abcd")), TypeError, "x.*numeric.*U1"),
+    ("x datetime", np.zeros(4, "M8[D]"), TypeError, "x.*numeric.*datetime"),
+    ("x timedelta", np.zeros(4, "m8[s]"), TypeError, "x.*numeric.*timedelta"),
+    ("x structured", np.zeros(4, [("a", "f8")]), TypeError, "x.*numeric"),
+]
+
+
+@cases(X)
+def test_x(A, given, error, words, device):
+    plain = given.dtype.kind in "biuf" and given.dtype.itemsize <= 8
+    x = put(given, device) if plain else given
+    words = words if plain or device == "cpu" else "device|numeric|cupy.asarray"
+    for product in (lambda: A @ x, lambda: A.matvec(x), lambda: np.matmul(A, x)):
+        with pytest.raises(error, match=words):
+            product()
+
+
+def test_x_float16_is_promoted(A, device):
+    """float16 is refused as storage only: float64 with float16 is float64."""
+    assert (A @ put(np.ones(4, np.float16), device)).dtype == np.float64
+
+
+@pytest.mark.parametrize("value", [None, "abcd", 3.0, object(), {1: 2}, {1, 2}], ids=lambda value: type(value).__name__)
+def test_x_is_no_array(A, value):
+    with pytest.raises(TypeError):
+        A @ value
+    with pytest.raises(TypeError):
+        A.matvec(value)
+
+
+@BUILD
+def test_x_on_the_host(build, gpu):
+    """A device array refuses host x: no copy behind the user's back, and the remedy in the message."""
+    A = build(EYE, gpu)
+    for x in (np.ones(4), [1.0] * 4, np.ones(3)):
+        with pytest.raises(TypeError, match=r"cupy\.asarray|to_device"):
+            A @ x
+    with pytest.raises(TypeError, match=r"cupy\.asarray|to_device"):
+        np.matmul(A, np.ones(4))
+    with pytest.raises(TypeError, match="out"):
+        A.matvec(put(np.ones(4), gpu), out=np.ones(4))
+
+
+@BUILD
+def test_x_on_a_gpu(build, gpu):
+    A = build(EYE, "cpu")
+    with pytest.raises(TypeError, match=r"get\(\)|to_device"):
+        A @ put(np.ones(4), gpu)
+    with pytest.raises(TypeError, match="out"):
+        A.matvec(np.ones(4), out=put(np.ones(4), gpu))
+
+
+@pytest.mark.parametrize(
+    "x", [EYE, EYE.tocoo(), sparse.COO.from_numpy(np.eye(4)), cvrarray.CVRArray(EYE)], ids=lambda x: type(x).__name__
+)
+def test_x_sparse(x):
+    """Products of two sparse matrices are not offered: TypeError, never a wrong answer."""
+    for build in DEFAULTS:
+        with pytest.raises(TypeError):
+            build(EYE) @ x
+
+
+@BUILD
+def test_x_from_the_left(build):
+    A = build(EYE)
+    for product in (lambda: np.ones(4) @ A, lambda: np.matmul(np.ones(4), A), lambda: [1.0] * 4 @ A):
+        with pytest.raises(TypeError):
+            product()
+
+
+# out, alpha and beta
+
+OUT = [
+    ("out too short", {"out": np.ones(2)}, ValueError, "out.*length 3.*2"),
+    ("out too long", {"out": np.ones(4)}, ValueError, "out.*length 3.*4"),
+    ("out 2-D", {"out": np.ones((3, 1))}, (TypeError, ValueError), r"out.*1-D.*\(3, 1\)"),
+    ("out int", {"out": np.ones(3, int)}, TypeError, "out.*float64.*int64"),
+    ("out bool", {"out": np.ones(3, bool)}, TypeError, "out.*float64.*bool"),
+    ("beta without out", {"beta": 2}, (TypeError, ValueError), "beta.*out"),
+    ("beta nan without out", {"beta": np.nan}, (TypeError, ValueError), "beta.*out"),
+    ("alpha complex", {"alpha": 1j}, TypeError, "alpha.*float64.*1j"),
+    ("alpha text", {"alpha": "2"}, TypeError, "alpha"),
+    ("alpha None", {"alpha": None}, TypeError, "alpha"),
+    ("alpha an array", {"alpha": np.ones(3)}, (TypeError, ValueError), "alpha"),
+    ("beta complex", {"beta": 1j, "out": np.ones(3)}, TypeError, "beta.*float64"),
+]
+
+
+@cases(OUT)
+def test_out(A, given, error, words, device):
+    keywords = {name: put(value, device) if name == "out" else value for name, value in given.items()}
+    before = get(keywords["out"]).copy() if "out" in keywords else None
+    with pytest.raises(error, match=words):
+        A.matvec(put(np.ones(4), device), **keywords)
+    if before is not None:
+        np.testing.assert_array_equal(get(keywords["out"]), before)
+
+
+def test_out_of_other_kinds(A):
+    """What is no array on the array's device."""
+    if A.device != "cpu":
+        pytest.skip("covered by the tests of host arrays")
+    for out in ([0.0] * 3, (0.0,) * 3, 0.0, np.empty(3, object)):
+        with pytest.raises(TypeError, match="out"):
+            A.matvec(np.ones(4), out=out)
+
+
+@BUILD
+def test_out_read_only(build):
+    out = np.zeros(4)
+    out.flags.writeable = False
+    with pytest.raises(ValueError, match=r"out.*read-only"):
+        build(EYE).matvec(np.ones(4), out=out)
+    assert not out.any()
+
+
+@BUILD
+@pytest.mark.parametrize(
+    ("dtype", "alpha"), [("int64", 0.5), ("uint8", -1), ("int8", 300), ("int32", np.nan), ("int32", np.inf)]
+)
+def test_scalars_that_do_not_fit_integers(build, dtype, alpha, device):
+    A = build(zoo.integers("tridiagonal_31", dtype), device)
+    with pytest.raises(TypeError, match="alpha"):
+        A.matvec(put(zoo.vector(31, dtype), device), alpha=alpha)
+
+
+# NumPy
+
+
+@BUILD
+@pytest.mark.parametrize("function", [np.add, np.exp, np.sum, np.linalg.norm, np.concatenate, np.asarray, np.array])
+def test_nothing_is_made_dense_silently(build, function):
+    A = build(EYE)
+    with pytest.raises(TypeError, match=r"todense|tocsr"):
+        function(A, A) if function is np.add else function([A, A]) if function is np.concatenate else function(A)
+
+
+@BUILD
+def test_cupy_does_not_swallow_it(build, gpu):
+    import cupy
+
+    A = build(EYE, gpu)
+    with pytest.raises(TypeError):
+        cupy.asarray(A)
+    with pytest.raises(TypeError):
+        cupy.ones(4) @ A

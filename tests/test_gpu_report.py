@@ -1,0 +1,113 @@
+"""The report of a GPU run: it fits its sources or says loudly why not, and never fails."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import gpu_report
+import pytest
+
+TESTS = Path(__file__).parent
+GOOD = {"counts": {"passed": 3, "failed": 0}, "gpu": {"name": "a GPU"}, "date": "2000-01-01"}
+
+
+@pytest.fixture
+def root(tmp_path):
+    """A small checkout."""
+    for name, text in (("cvrarray/cpu/a.py", "x = 1\n"), ("kernels/b.cu", "//\n"), ("kernels/c.cuh", "//\n")):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    return tmp_path
+
+
+def test_hash_is_the_same_in_every_checkout(root):
+    """Line ends and files that are no sources do not count."""
+    before = gpu_report.source_hash(root)
+    (root / "cvrarray" / "cpu" / "a.py").write_bytes(b"x = 1\r\n")
+    (root / "kernels" / "README.md").write_text("text")
+    (root / "cvrarray" / "__pycache__").mkdir()
+    (root / "cvrarray" / "__pycache__" / "a.pyc").write_bytes(b"code")
+    assert gpu_report.source_hash(root) == before
+
+
+@pytest.mark.parametrize("name", ["cvrarray/cpu/a.py", "kernels/b.cu", "kernels/c.cuh"])
+def test_hash_follows_contents_and_names(root, name):
+    hashes = {gpu_report.source_hash(root)}
+    (root / name).write_text("y = 2\n")
+    hashes.add(gpu_report.source_hash(root))
+    (root / name).rename((root / name).with_stem("renamed"))
+    hashes.add(gpu_report.source_hash(root))
+    assert len(hashes) == 3
+
+
+def test_a_report_that_fits(root):
+    path = root / "report.json"
+    path.write_text(json.dumps(GOOD | {"source_hash": gpu_report.source_hash(root)}))
+    assert gpu_report.problems(path, root) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"source_hash": "0"}, "sources have changed"),
+        ({"gpu": None}, "no GPU"),
+        ({"counts": {"passed": 3, "failed": 2}, "failures": ["test_a", "test_b"]}, "2 failures: test_a, test_b"),
+        ({"counts": {"passed": 0, "failed": 0}}, "passed no test"),
+    ],
+)
+def test_a_report_that_does_not(root, changes, words):
+    path = root / "report.json"
+    path.write_text(json.dumps(GOOD | {"source_hash": gpu_report.source_hash(root)} | changes))
+    (found,) = gpu_report.problems(path, root)
+    assert words in found
+    assert words in gpu_report.warning([found])
+
+
+@pytest.mark.parametrize("text", [None, "", "[]", "{}", "null", "not json"])
+def test_no_report(root, text):
+    path = root / "report.json"
+    if text is not None:
+        path.write_text(text)
+    assert len(gpu_report.problems(path, root)) == 1
+
+
+def test_check_warns_and_succeeds(tmp_path, capsys):
+    """A loud warning over several lines, exit code 0."""
+    assert gpu_report.main(["--check", str(tmp_path / "missing.json")]) == 0
+    warning = capsys.readouterr().out
+    assert "WARNING" in warning
+    assert len(warning.splitlines()) >= 4
+
+
+@pytest.mark.parametrize("options", [(), ("-n", "2"), ("--require-gpu",)], ids=" ".join)
+def test_a_run_writes_its_report(tmp_path, options):
+    """Counts, skips with reasons and failures, of one process or of several; the lack of a GPU fails where required."""
+    (tmp_path / "conftest.py").write_text((TESTS / "conftest.py").read_text())
+    (tmp_path / "test_some.py").write_text(
+        "import pytest\n"
+        "def test_device(device): pass\n"
+        "def test_fails(): assert False\n"
+        "def test_skips(): pytest.skip('no reason')\n"
+        "@pytest.mark.xfail\n"
+        "def test_xfails(): assert False\n"
+    )
+    path = tmp_path / "report.json"
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-c", os.devnull, "--rootdir", tmp_path]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(TESTS), str(TESTS.parent)])}
+    subprocess.run(
+        [*command, "--gpu-report", path, *options, tmp_path], env=environment, capture_output=True, check=False
+    )
+    report = json.loads(path.read_text())
+    has_gpu = report["gpu"] is not None
+    lacking = "failed" if "--require-gpu" in options else "skipped"
+    expected = Counter(passed=1, failed=1, skipped=1, xfailed=1) + Counter(["passed" if has_gpu else lacking])
+    assert report["counts"] == expected
+    assert "test_fails" in [name.rpartition("::")[2] for name in report["failures"]]
+    assert any(name.endswith("test_skips: no reason") for name in report["skips"])
+    assert report["source_hash"] == gpu_report.source_hash()
+    assert report["versions"]["numpy"]
