@@ -54,12 +54,12 @@ def parse(device: Any) -> Device:
     """
     if isinstance(device, Device):
         return device
-    kind, _, index = str(device).partition(":")
+    kind, colon, index = str(device).partition(":")
     if not isinstance(device, str) and type(device).__name__ == "Device" and hasattr(device, "id"):
-        kind, index = "cuda", str(device.id)
-    if kind == "cpu" and not index:
+        kind, colon, index = "cuda", ":", str(device.id)
+    if kind == "cpu" and not colon:
         return CPU
-    if kind != "cuda" or not (index or "0").isdigit():
+    if kind != "cuda" or (colon and not index.isdecimal()):
         raise ValueError(f"device must be 'cpu', 'cuda' or 'cuda:N'; got {device!r}")
     n_gpus = gpu_count()
     if n_gpus == 0:

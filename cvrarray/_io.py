@@ -115,9 +115,9 @@ def read(path: str | os.PathLike, *, format: str = "auto", device: Any = None) -
     """
     from ._plan import asarray
 
-    path = os.fspath(path)
+    path = os.fsdecode(path)
     with _naming(path), _open(path) as file:
-        own = _kind(file, path) == "cvra"
+        own = _kind(file) == "cvra"
     return asarray(load(path) if own else read_csr(path), format=format, device=device)
 
 
@@ -138,20 +138,21 @@ def read_csr(path: str | os.PathLike, progress: Callable[[int, int], object] | N
     """
     from scipy.sparse import csr_array
 
-    path = os.fspath(path)
+    path = os.fsdecode(path)
     with _naming(path), _open(path, progress) as file:
-        kind = _kind(file, path)
-        if kind == "cvra":
-            csr = _load(path, _device.CPU, verify=True)._canonical_csr()
-        elif kind == "npz":
+        size = os.fstat(file.fileno()).st_size
+        kind = _kind(file)
+        if kind == "npz":
             csr = _from_npz(_read_npz(file))
         elif kind == "mtx":
-            csr = _read_matrix_market(file, text_size=os.path.getsize(path))
-        else:
+            csr = _read_matrix_market(file, text_size=size)
+        elif kind == "gz":
             with gzip.GzipFile(fileobj=file, mode="rb") as text:
-                csr = _read_matrix_market(text, text_size=_MOST_INFLATION * os.path.getsize(path))
-        if progress is not None:
-            progress(os.path.getsize(path), os.path.getsize(path))
+                csr = _read_matrix_market(text, text_size=_MOST_INFLATION * size)
+    if kind == "cvra":
+        csr = load(path)._canonical_csr()
+    if progress is not None:
+        progress(size, size)
     return csr_array((csr.data, csr.indices, csr.indptr), shape=csr.shape)
 
 
@@ -182,7 +183,7 @@ def save(path: str | os.PathLike, A: SparseArray) -> None:
         "plan": A.plan,
         "arrays": {name: {"dtype": _on_disk(a.dtype).str, "shape": list(a.shape)} for name, a in arrays.items()},
     }
-    with _replacing(os.fspath(path)) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+    with _replacing(os.fsdecode(path)) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
         archive.writestr(_aligned_member(_HEADER, file.tell()), json.dumps(header, indent=1))
         for name, array in arrays.items():
             host = np.ascontiguousarray(_device.move(array, _device.CPU))
@@ -213,10 +214,15 @@ def load(path: str | os.PathLike, *, device: Any = None, verify: bool = True) ->
     FileNotFoundError, IsADirectoryError, PermissionError
         As :func:`open` raises them.
     """
-    path = os.fspath(path)
+    path = os.fsdecode(path)
     target = _device.CPU if device is None else _device.parse(device)
     with _naming(path):
-        return _load(path, target, verify)
+        A = _load(path, verify)
+    A = A.to_device(target)
+    if verify:
+        with _naming(path):
+            A.check()
+    return A
 
 
 # ------------------------------------------------------------------------------------------------ what a file is
@@ -244,7 +250,7 @@ def _open(path: str, progress: Callable[[int, int], object] | None = None) -> Bi
     return io.BufferedReader(raw, _BLOCK)
 
 
-def _kind(file: BinaryIO, path: str) -> str:
+def _kind(file: BinaryIO) -> str:
     """``"mtx"``, ``"gz"`` (of a Matrix Market file), ``"npz"`` or ``"cvra"``."""
     head = _head(file)
     if not head:
@@ -283,7 +289,6 @@ def _naming(subject: str) -> Iterator[None]:
         yield
     except (
         ArithmeticError,
-        AttributeError,
         EOFError,
         LookupError,
         MemoryError,
@@ -331,6 +336,8 @@ def _read_matrix_market(file: BinaryIO, text_size: int) -> CSR:
     words = _VALUE[field] if layout == "array" else _PLACE | _VALUE[field]
     if header[0].split()[1].lower() != b"matrix" or not words:
         raise ValueError(f"line 1: must announce a matrix, and values where it is an array; got {header[0]!r}")
+    if (field, symmetry) == ("unsigned-integer", "skew-symmetric"):
+        raise ValueError("line 1: a skew-symmetric matrix must have values with a sign; got unsigned-integer")
     n_entries = _promised_entries(sizes, layout, symmetry, n_rows, n_cols)
     if symmetry != "general" and n_rows != n_cols:
         raise ValueError(f"{at}: a {symmetry} matrix must be square; got {n_rows} x {n_cols}")
@@ -634,8 +641,8 @@ def _on_disk(dtype: np.dtype) -> np.dtype:
     return dtype.newbyteorder("<")
 
 
-def _load(path: str, target: _device.Device, verify: bool) -> SparseArray:
-    """The array in a file, mapped, or copied to a GPU; checksums and invariants compared where `verify` says so."""
+def _load(path: str, verify: bool) -> SparseArray:
+    """The array in a file, mapped; its invariants are not checked, the checksums where `verify` says so."""
     with _open(path) as file:
         if not _head(file).startswith(b"PK"):
             raise ValueError(f"must be a file of cvrarray.save; it begins with {_head(file)[:24]!r}. Try cvrarray.read")
@@ -655,10 +662,7 @@ def _load(path: str, target: _device.Device, verify: bool) -> SparseArray:
     for name, kind in header["arrays"].items():
         with _naming(f"member {name}.npy"):
             fields[name] = _map_array(buffer, members[f"{name}.npy"], kind["dtype"], tuple(kind["shape"]), verify)
-    A = cls._from_tables(tables(**fields), header["plan"]).to_device(target)
-    if verify:
-        A.check()
-    return A
+    return cls._from_tables(tables(**fields), header["plan"])
 
 
 def _parse_header(text: bytes) -> dict[str, Any]:
@@ -674,7 +678,7 @@ def _parse_header(text: bytes) -> dict[str, Any]:
             f"has version {version} of the file format; cvrarray {__version__} reads versions up to {VERSION}. "
             "Update cvrarray, or save the array with this one"
         )
-    _require(header, "version", version == VERSION, f"a version up to {VERSION}")
+    _require(header, "version", _is_count(version) and version > 0, f"a version up to {VERSION}")
     _require(header, "format", header.get("format") in list(_FORMATS), f"one of {', '.join(_FORMATS)}")
     _require(header, "shape", _is_shape(header.get("shape"), 2), "two counts")
     _require(header, "dtype", header.get("dtype") in _VALUE_DTYPES, f"one of {', '.join(_VALUE_DTYPES)}")

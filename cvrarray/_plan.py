@@ -21,8 +21,9 @@ from .cvr import MIN_STEPS, CVRArray
 #: Block sizes that are looked at; 1 is sliced ELLPACK.
 BLOCK_SIZES = (1, 2, 3, 4, 6)
 
-#: Rows of a window (a multiple of a bin and of every block size) and the most windows that are looked at.
-WINDOW, MAX_WINDOWS = 96, 32
+#: Rows of a window (a multiple of a bin and of every block size), the nonzeros that windows should hold together, and
+#: between how many windows to look at.
+WINDOW, SAMPLE, FEWEST_WINDOWS, MOST_WINDOWS = 96, 1 << 16, 8, 32
 
 #: Time over bytes, relative to BBCSR: CVR's records and its lanes out of phase cost this much more.
 CVR_FACTOR = 1.1
@@ -62,8 +63,8 @@ def statistics(obj: Any, *, exact: bool = True) -> Statistics:
     ----------
     obj : sparse or dense 2-D array
     exact : bool
-        Look at all rows. Otherwise at most MAX_WINDOWS windows of WINDOW rows, which is quick on a GPU too; row lengths
-        are exact in any case.
+        Look at all rows. Otherwise at some windows of WINDOW rows, which is quick on a GPU too, and give block fill only
+        for sizes that could win; row lengths are exact in any case.
     """
     csr = _csr.as_csr(obj)
     device = _device.of(csr.data)
@@ -77,8 +78,8 @@ def statistics(obj: Any, *, exact: bool = True) -> Statistics:
         counts = [padded, (lengths == 0).sum(), lengths.min(), lengths.max()] if n_rows else [xp.zeros((), np.int64)] * 4
         padded, empty, shortest, longest = _device.move(xp.stack([c.astype(np.int64) for c in counts]), _device.CPU).tolist()
         median, std = (float(xp.median(lengths)), float(lengths.std())) if exact and n_rows else (math.nan, math.nan)
-    window, sampled = _windows(csr, device, exact)
-    fill, tables = _model(window, csr, padded, empty)
+    window = _windows(csr, device, exact)
+    fill, tables = _model(window, csr, padded, exact)
     return Statistics(
         shape=csr.shape,
         nnz=csr.nnz,
@@ -91,7 +92,7 @@ def statistics(obj: Any, *, exact: bool = True) -> Statistics:
         row_std=std,
         block_fill=fill,
         table_bytes=tables,
-        sampled=sampled,
+        sampled=window.shape != csr.shape,
     )
 
 
@@ -166,46 +167,51 @@ def asarray(obj: Any, format: str = "auto", device: Any = None, **parameters: An
     return array
 
 
-def _windows(csr: CSR, device: _device.Device, exact: bool) -> tuple[CSR, bool]:
-    """Evenly spaced windows of rows, one below the other, as a CSR in host memory without values; and whether rows are missing."""
+def _windows(csr: CSR, device: _device.Device, exact: bool) -> CSR:
+    """Evenly spaced windows of rows, one below the other, as a CSR in host memory; its values mean nothing."""
     n_rows, xp = csr.shape[0], device.xp
     n_windows = -(-n_rows // WINDOW)
-    if exact or n_windows <= MAX_WINDOWS:
-        host = [_device.move(a, _device.CPU) for a in (csr.indptr, csr.indices)]
-        return CSR(*host, host[1], csr.shape), False
-    starts = np.arange(MAX_WINDOWS) * (n_windows - 1) // (MAX_WINDOWS - 1) * WINDOW
-    starts[-1] = n_rows - n_rows % WINDOW - (WINDOW if n_rows % WINDOW == 0 else 0)
-    rows = np.minimum(starts[:, None] + np.arange(WINDOW + 1), n_rows)
+    n_samples = max(FEWEST_WINDOWS, min(MOST_WINDOWS, SAMPLE * n_windows // max(csr.nnz, 1)))
+    if exact or n_windows <= n_samples:
+        indptr, indices = (_device.move(a, _device.CPU) for a in (csr.indptr, csr.indices))
+        return CSR(indptr, indices, indices, csr.shape)
+    first = np.arange(n_samples) * (n_windows - 1) // (n_samples - 1) * WINDOW
+    rows = np.minimum(first[:, None] + np.arange(WINDOW + 1), n_rows)
     with device.use():
         ptr = _device.move(csr.indptr[xp.asarray(rows)], _device.CPU).astype(np.int64)
         lengths = np.diff(ptr, axis=1).ravel()
         indptr = np.concatenate([[0], np.cumsum(lengths)])
         position = np.repeat(ptr[:, :-1].ravel() - indptr[:-1], lengths) + np.arange(indptr[-1])
         indices = _device.move(csr.indices[xp.asarray(position)], _device.CPU)
-    return CSR(indptr, indices, indices, (lengths.size, csr.shape[1])), True
+    return CSR(indptr, indices, indices, (lengths.size, csr.shape[1]))
 
 
-def _model(window: CSR, csr: CSR, padded: int, empty: int) -> tuple[dict[int, float], dict[str, int]]:
+def _model(window: CSR, csr: CSR, padded: int, exact: bool) -> tuple[dict[int, float], dict[str, int]]:
     """Block fill, and bytes of every format's tables, of `csr` after what `window` shows; `padded` slots at block size 1."""
     counts = _device.CPU.backend("statistics")
-    nnz, value, index = window.nnz, csr.data.dtype.itemsize, csr.indices.dtype.itemsize
-    if not nnz:
-        return dict.fromkeys(BLOCK_SIZES, 1.0), dict.fromkeys(["cvr", *(f"bbcsr{b}" for b in BLOCK_SIZES)], 0)
-    narrow = counts.narrow_nonzeros(window.indptr, window.indices, WARP, NARROW) / nnz
+    value, index = csr.data.dtype.itemsize, csr.indices.dtype.itemsize
+    if not window.nnz:
+        return {1: 1.0}, {"cvr": 0, "bbcsr1": padded * value}
+    scale = csr.nnz / window.nnz
+    narrow = counts.narrow_nonzeros(window.indptr, window.indices, WARP, NARROW) / window.nnz
     column = 2 * narrow + index * (1 - narrow)
-    n_rows = csr.shape[0]
     chunks = csr.nnz / (MIN_STEPS * WARP)
+    bins = csr.shape[0] / WARP
+    fill = {1: 1.0}
     tables = {
-        "cvr": csr.nnz * (value + column + 1 / 8) + (n_rows - empty) * index + chunks * (WARP * index + 40) + empty * index
+        "cvr": csr.nnz * (value + column + 1 / 8) + csr.shape[0] * index + chunks * (WARP * index + 40),
+        "bbcsr1": padded * (value + column) + bins * 24,
     }
-    fill = {}
-    for size in BLOCK_SIZES:
-        blocks = counts.blocks_per_block_row(window.indptr, window.indices, size)
-        fill[size] = float(blocks.sum()) * size * size / nnz
-        row_blocks = np.zeros(-(-(window.indptr.size - 1) // WARP) * WARP, np.int64)
-        row_blocks[: window.indptr.size - 1] = np.repeat(blocks, size)[: window.indptr.size - 1]
-        slots = row_blocks.reshape(-1, WARP).max(axis=1).sum() * WARP * size * (csr.nnz / nnz)
-        slots = padded if size == 1 else max(slots, padded)  # a long row between the windows pads its bin at least
+    for size in BLOCK_SIZES[1:]:
+        least = counts.blocks_of_single_rows(window.indptr, window.indices, size) * size * scale
+        if not exact and least * (value + column / size) > min(tables.values()):
+            continue
+        blocks = counts.blocks_per_block_row(window.indptr, window.indices, csr.shape[1], size)
+        fill[size] = float(blocks.sum()) * size * size / window.nnz
+        of_row = np.zeros(-(-window.shape[0] // WARP) * WARP, np.int64)
+        of_row[: window.shape[0]] = np.repeat(blocks, size)[: window.shape[0]]
+        slots = of_row.reshape(-1, WARP).max(axis=1).sum() * WARP * size * scale
+        slots = max(slots, padded)  # a long row between the windows pads its bin at least
         mask = 0 if fill[size] == 1.0 else 1
-        tables[f"bbcsr{size}"] = slots * (value + (column + mask) / size) + n_rows / WARP * 24
+        tables[f"bbcsr{size}"] = slots * (value + (column + mask) / size) + bins * 24
     return fill, {name: int(size) for name, size in tables.items()}

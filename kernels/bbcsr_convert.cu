@@ -35,20 +35,56 @@ struct BlockRow {
     }
 };
 
-// bbcsr_count: the blocks of every block row, their column range, and whether any has a hole
+// bbcsr_count_full: the blocks of every block row and their column range, if no block has a hole
 //
-// mapping   GROUP threads a block row; block size 1 needs the row offsets and two columns only
-// traffic   sizeof(I) a nonzero (none for B = 1), 4 + 2 sizeof(I) a block row
+// mapping   one warp a block row, reading its rows side by side
+// traffic   sizeof(I) a nonzero (two columns a row for B = 1), 4 + 2 sizeof(I) a block row
 // requires  canonical CSR
 // races     none; every writer of `holes` writes 1
+//
+// Without holes the rows of a block row are alike, and entry k lies in column k % B of its block.
 template <class P, class I, int B>
-__global__ void bbcsr_count(const P* ptr, const I* indices, int64 n_rows, int64 n_block_rows, int* n_blocks,
-                            I* col_low, I* col_high, int64* holes) {
+__global__ void bbcsr_count_full(const P* ptr, const I* indices, int64 n_rows, int64 n_block_rows, int* n_blocks,
+                                 I* col_low, I* col_high, int64* holes) {
+    const int lane = lane_id();
+    // block size 1: nothing to compare, so a thread a row
+    const int64 block_row = B == 1 ? blockIdx.x * (int64)blockDim.x + threadIdx.x : warp_id();
+    if (block_row >= n_block_rows) return;
+    const int64 row = block_row * B, first = ptr[row], length = ptr[row + 1] - first;
+    if (B > 1) {
+        bool full = length % B == 0;
+#pragma unroll
+        for (int i = 1; i < B; ++i)
+            if (row + i < n_rows) full &= ptr[row + i + 1] - ptr[row + i] == length;
+        for (int64 k = lane; full && k < length; k += WARP) {
+            const I col = indices[first + k];
+            full = col % B == k % B && (k % B == 0 || indices[first + k - 1] == col - 1);
+#pragma unroll
+            for (int i = 1; i < B; ++i)
+                if (row + i < n_rows) full &= indices[first + i * length + k] == col;
+        }
+        if (!full) *holes = 1;
+    }
+    if (B == 1 || lane == 0) {
+        n_blocks[block_row] = (int)(length / B);
+        col_low[block_row] = length ? indices[first] / B : BlockRow<P, I, B>::NONE;
+        col_high[block_row] = length ? indices[first + length - 1] / B : I(-1);
+    }
+}
+
+// bbcsr_count_holes: the same for any matrix, by merging the rows of every block row
+//
+// mapping   GROUP threads a block row
+// traffic   as above
+// requires  canonical CSR
+// races     none
+template <class P, class I, int B>
+__global__ void bbcsr_count_holes(const P* ptr, const I* indices, int64 n_rows, int64 n_block_rows, int* n_blocks,
+                                  I* col_low, I* col_high) {
     constexpr int GROUP = BlockRow<P, I, B>::GROUP;
     const int64 thread = blockIdx.x * (int64)blockDim.x + threadIdx.x;
     const int64 block_row = thread / GROUP;
     BlockRow<P, I, B> rows(ptr, indices, block_row < n_block_rows ? n_rows : 0, block_row, (int)(thread % GROUP));
-    const bool real = thread % GROUP < B && rows.row < n_rows && block_row < n_block_rows;
     I low = rows.from < rows.end ? indices[rows.from] / B : BlockRow<P, I, B>::NONE;
     I high = rows.from < rows.end ? indices[rows.end - 1] / B : I(-1);
 #pragma unroll
@@ -56,20 +92,9 @@ __global__ void bbcsr_count(const P* ptr, const I* indices, int64 n_rows, int64 
         low = min(low, shuffle(low, lane_id() ^ apart));
         high = max(high, shuffle(high, lane_id() ^ apart));
     }
-    int count = 0;
-    bool hole = false;
-    if (B == 1) {
-        count = (int)(rows.end - rows.from);
-    } else {
-        int64 first;
-        int inside;
-        while (__any_sync(FULL, rows.from < rows.end)) {
-            if (rows.next(first, inside) == BlockRow<P, I, B>::NONE) continue;
-            ++count;
-            hole |= real && inside < B;
-        }
-    }
-    if (hole) *holes = 1;
+    int count = 0, inside;
+    int64 first;
+    while (__any_sync(FULL, rows.from < rows.end)) count += rows.next(first, inside) != BlockRow<P, I, B>::NONE;
     if (thread % GROUP == 0 && block_row < n_block_rows) {
         n_blocks[block_row] = count;
         col_low[block_row] = low;
@@ -116,6 +141,7 @@ template <class P, class I, class A, int B, int WARPS>
 __global__ void bbcsr_fill_full(const P* ptr, const I* indices, const A* values, int64 n_rows, int64 n_bins,
                                 const int64* bin_rowptr, const int64* narrow_ptr, const I* col_base, int64* col_ptr,
                                 A* data, uint16* col_narrow, I* col_wide) {
+    constexpr int BATCH = 8;
     struct Tile {
         A value[WARP][WARP + 1];  // one column more, so that reading down a column meets every bank
         I col[WARP][WARP + 1];
@@ -126,10 +152,12 @@ __global__ void bbcsr_fill_full(const P* ptr, const I* indices, const A* values,
     if (bin >= n_bins) return;
     const int lane = lane_id();
     const int64 row = bin * WARP + lane;
-    const int64 from = row < n_rows ? ptr[row] : 0, length = row < n_rows ? ptr[row + 1] - from : 0;
-    const int64 first = bin_rowptr[bin], bin_length = (bin_rowptr[bin + 1] - first) / WARP;
+    const int64 from = row < n_rows ? ptr[row] : 0;
+    const int length = row < n_rows ? (int)(ptr[row + 1] - from) : 0;
+    const int64 first = bin_rowptr[bin];
+    const int bin_length = (int)((bin_rowptr[bin + 1] - first) / WARP);
     const I base = col_base[bin];
-    const int64 start = base >= 0 ? narrow_ptr[bin] : first / B - narrow_ptr[bin];
+    const int64 narrow = narrow_ptr[bin] - narrow_ptr[0], start = base >= 0 ? narrow : first / B - narrow;
     if (lane == 0) col_ptr[bin] = start;
     data += first + lane;
     col_narrow += start + lane;
@@ -138,28 +166,48 @@ __global__ void bbcsr_fill_full(const P* ptr, const I* indices, const A* values,
     // short rows are read several at a time: 8, 16 or 32 threads each
     const int shift = bin_length <= 8 ? 3 : bin_length <= 16 ? 4 : 5;
     const int width = 1 << shift, k_of_lane = lane & (width - 1);
-    for (int64 begin = 0; begin < bin_length; begin += width) {
-#pragma unroll 4
-        for (int i = 0; i < width; ++i) {
-            const int r = (i << (5 - shift)) + (lane >> shift);
-            const int64 k = begin + k_of_lane;
-            const bool entry = k < shuffle(length, r);
-            const int64 at = shuffle(from, r) + k;
-            tile.value[r][k_of_lane] = entry ? values[at] : A{};
-            tile.col[r][k_of_lane] = entry ? indices[at] : I(-1);
+    for (int begin = 0; begin < bin_length; begin += width) {
+        // loads before stores, BATCH of each: the compiler may not move a load over a store that could touch the same place
+        for (int i = 0; i < width; i += BATCH) {
+            A value[BATCH];
+            I col[BATCH];
+#pragma unroll
+            for (int u = 0; u < BATCH; ++u) {
+                const int r = ((i + u) << (5 - shift)) + (lane >> shift);
+                const bool entry = begin + k_of_lane < __shfl_sync(FULL, length, r);
+                const int64 at = shuffle(from, r) + begin + k_of_lane;
+                value[u] = entry ? values[at] : A{};
+                col[u] = entry ? indices[at] : I(-1);
+            }
+#pragma unroll
+            for (int u = 0; u < BATCH; ++u) {
+                const int r = ((i + u) << (5 - shift)) + (lane >> shift);
+                tile.value[r][k_of_lane] = value[u];
+                tile.col[r][k_of_lane] = col[u];
+            }
         }
         __syncwarp();
-        const int count = (int)min((int64)width, bin_length - begin);
-#pragma unroll 4
-        for (int k = 0; k < count; ++k) {
-            data[(begin + k) * WARP] = tile.value[lane][k];
-            if (B > 1 && (begin + k) % B) continue;
-            const int64 slot = (begin + k) / B * WARP;
-            const I col = tile.col[lane][k];
-            if (base >= 0)
-                col_narrow[slot] = col < 0 ? (uint16)0xffff : (uint16)(col / B - base);
-            else
-                col_wide[slot] = col < 0 ? I(-1) : col / B;
+        const int count = min(width, bin_length - begin);
+        for (int k = 0; k < count; k += BATCH) {
+            A value[BATCH];
+            I col[BATCH];
+#pragma unroll
+            for (int u = 0; u < BATCH; ++u) {
+                value[u] = tile.value[lane][k + u];
+                col[u] = tile.col[lane][k + u];
+            }
+#pragma unroll
+            for (int u = 0; u < BATCH; ++u) {
+                const int entry = begin + k + u;
+                if (k + u >= count) break;
+                data[(int64)entry * WARP] = value[u];
+                if (B > 1 && entry % B) continue;
+                const int64 slot = (int64)(entry / B) * WARP;
+                if (base >= 0)
+                    col_narrow[slot] = col[u] < 0 ? (uint16)0xffff : (uint16)(col[u] / B - base);
+                else
+                    col_wide[slot] = col[u] < 0 ? I(-1) : col[u] / B;
+            }
         }
         __syncwarp();
     }
@@ -185,7 +233,8 @@ __global__ void bbcsr_fill_holes(const P* ptr, const I* indices, const A* values
     const int64 first_slot = owner ? bin_rowptr[bin] : 0;
     const int n_blocks = owner ? (int)((bin_rowptr[bin + 1] - first_slot) / (WARP * B)) : 0;
     const I base = owner ? col_base[bin] : I(0);
-    const int64 start = !owner ? 0 : base >= 0 ? narrow_ptr[bin] : first_slot / B - narrow_ptr[bin];
+    const int64 narrow = owner ? narrow_ptr[bin] - narrow_ptr[0] : 0;
+    const int64 start = base >= 0 ? narrow : first_slot / B - narrow;
     if (owner && lane == 0) col_ptr[bin] = start;
     data += first_slot + lane;
     col_narrow += start + lane;

@@ -68,6 +68,7 @@ __device__ Y row_sum(const Bbcsr<A, I, M>& m, const C* col, int64 first, int n_b
     col += lane;
     Y sum{};
     int block = 0;
+#pragma unroll 1
     for (; block + U <= n_blocks; block += U) {
         sum = add_blocks<A, Y, I, M, B, U, HOLES, true>(col, data, present, U, x, sum);
         col += U * WARP;
@@ -79,7 +80,7 @@ __device__ Y row_sum(const Bbcsr<A, I, M>& m, const C* col, int64 first, int n_b
     return sum;
 }
 
-template <class A, class Y, class I, class M, int B, int U, bool HOLES>
+template <class A, class Y, class I, class M, int B, int U_NARROW, int U_WIDE, bool HOLES>
 __global__ void bbcsr_matvec(const Bbcsr<A, I, M> m, const Y* __restrict__ x, Y* __restrict__ y, Y alpha, Y beta,
                              int update) {
     const int64 bin = warp_id();
@@ -89,8 +90,8 @@ __global__ void bbcsr_matvec(const Bbcsr<A, I, M> m, const Y* __restrict__ x, Y*
     const I base = m.col_base[bin];
     const int64 start = m.col_ptr[bin];
     const Y sum = base >= 0
-        ? row_sum<A, Y, I, M, B, U, HOLES>(m, m.col_narrow + start, first, n_blocks, x + (int64)base * B)
-        : row_sum<A, Y, I, M, B, U, HOLES>(m, m.col_wide + start, first, n_blocks, x);
+        ? row_sum<A, Y, I, M, B, U_NARROW, HOLES>(m, m.col_narrow + start, first, n_blocks, x + (int64)base * B)
+        : row_sum<A, Y, I, M, B, U_WIDE, HOLES>(m, m.col_wide + start, first, n_blocks, x);
     const int64 row = bin * WARP + lane_id();
     if (row < m.n_rows) store(y + row, sum, alpha, beta, update);
 }

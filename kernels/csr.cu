@@ -1,45 +1,83 @@
 // Canonical CSR: what conversions rely on is checked here, before any of them runs.
 
-// csr_check: is this a CSR, and is it canonical?
+// Status words, zeroed by the host. Positions are stored as MAX - position, so that 0 says that there is none.
+enum Status { FIRST, LAST, BAD_ROW, BAD_POSITION, UNSORTED, N_STATUS };
+[[maybe_unused]] constexpr int64 MAX = 0x7fffffffffffffffll;
+
+// csr_check_rows: does indptr run from 0 to nnz without ever decreasing?
 //
-// mapping   one thread a nonzero and one a row, grid-strided
+// mapping   one thread a row
+// traffic   sizeof(P) bytes a row
+// requires  indptr has n_rows + 1 entries
+// races     a maximum of integers, taken atomically
+template <class P>
+__global__ void csr_check_rows(const P* indptr, int64 n_rows, int64* status) {
+    const int64 row = blockIdx.x * (int64)blockDim.x + threadIdx.x;
+    if (row == 0) {
+        status[FIRST] = indptr[0];
+        status[LAST] = indptr[n_rows];
+    }
+    if (row < n_rows && indptr[row] > indptr[row + 1]) atomicMax(status + BAD_ROW, MAX - row);
+}
+
+// csr_check_columns: do all columns lie in range, and do they strictly increase in every row?
+//
+// mapping   one warp for PART nonzeros; the rows that begin among them are marked in shared memory first
 // traffic   sizeof(I) bytes a nonzero, sizeof(P) bytes a row
-// requires  indptr has n_rows + 1 entries; whatever they are, nothing is read out of bounds
-// races     maxima and counts are integers, taken atomically: the result does not depend on order
-//
-// status (zeroed by the host): [0] indptr[0], [1] indptr[n_rows], [2] MAX - the first row whose indptr decreases, [3] MAX - the
-// first position of an index out of range (0: there is none), [4] the neighbours among all nonzeros that do not ascend, [5]
-// those of them that are the last of one row and the first of another: the matrix is canonical when the two counts agree.
-template <class P, class I>
-__global__ void csr_check(const P* indptr, const I* indices, int64 n_rows, int64 n_cols, int64 nnz, int64* status) {
-    constexpr int64 MAX = 0x7fffffffffffffffll;
-    const int64 stride = gridDim.x * (int64)blockDim.x, thread = blockIdx.x * (int64)blockDim.x + threadIdx.x;
-    int64 falls = 0, falls_between_rows = 0, bad_row = 0, bad_position = 0;
-#pragma unroll 4
-    for (int64 warp_begin = thread - lane_id(); warp_begin < nnz; warp_begin += stride) {
-        const int64 position = warp_begin + lane_id();
-        const I col = position < nnz ? indices[position] : I(0);
-        I before = __shfl_up_sync(FULL, col, 1);
-        if (lane_id() == 0) before = position ? indices[position - 1] : I(-1);
-        if (position >= nnz) continue;
-        if (col < 0 || col >= n_cols) bad_position = max(bad_position, MAX - position);
-        falls += position > 0 && before >= col;
+// requires  the row offsets are right; the kernel ends at once where csr_check_rows found that they are not
+// races     marks are taken by atomic or, between barriers; status is a maximum and a flag
+template <class P, class I, int PART>
+__global__ void csr_check_columns(const P* indptr, const I* indices, int64 n_rows, int64 n_cols, int64 nnz, int64* status) {
+    if (status[FIRST] != 0 || status[LAST] != nnz || status[BAD_ROW]) return;
+    extern __shared__ unsigned all_marks[];  // a bit a nonzero
+    unsigned* begins = all_marks + threadIdx.x / WARP * (PART / WARP);
+    const int lane = lane_id();
+    const int64 begin = warp_id() * PART;
+    if (begin >= nnz) return;
+    const int count = (int)min((int64)PART, nnz - begin);
+    for (int word = lane; word < PART / WARP; word += WARP) begins[word] = 0;
+    __syncwarp();
+    for (int64 row = lower_bound(indptr, n_rows, begin) + lane; row < n_rows && indptr[row] < begin + count; row += WARP) {
+        const int at = (int)(indptr[row] - begin);
+        atomicOr(begins + at / WARP, 1u << at % WARP);
     }
-    for (int64 row = thread; row < n_rows; row += stride) {
-        const int64 first = indptr[row], next = indptr[row + 1];
-        if (first > next) bad_row = max(bad_row, MAX - row);
-        if (first < next && 0 < first && first < nnz) falls_between_rows += indices[first - 1] >= indices[first];
+    __syncwarp();
+    // a negative column is a large unsigned one
+    const uint64 limit = (uint64)n_cols;
+    int first_bad = PART;
+    bool unsorted = false;
+    I last = begin ? indices[begin - 1] : I(-1);  // the column before the group
+    indices += begin;
+    constexpr int RUN = 4, RUNS = 2;  // neighbours that a thread compares by itself; runs in flight
+    for (int group = 0; group < count; group += RUNS * RUN * WARP) {
+        I col[RUNS][RUN];
+#pragma unroll
+        for (int g = 0; g < RUNS; ++g)
+#pragma unroll
+            for (int j = 0; j < RUN; ++j) {
+                const int at = group + (g * WARP + lane) * RUN + j;
+                col[g][j] = at < count ? indices[at] : I(0);
+            }
+#pragma unroll
+        for (int g = 0; g < RUNS; ++g) {
+            const int first = group + (g * WARP + lane) * RUN;
+            I before = shuffle(col[g][RUN - 1], (lane - 1) & (WARP - 1));
+            if (lane == 0) before = last;
+            last = shuffle(col[g][RUN - 1], WARP - 1);
+            const unsigned begin_bits = first < count ? begins[first / WARP] >> first % WARP : 0;
+#pragma unroll
+            for (int j = 0; j < RUN; ++j) {
+                if (first + j < count) {
+                    if ((uint64)(int64)col[g][j] >= limit) first_bad = min(first_bad, first + j);
+                    unsorted |= before >= col[g][j] && !(begin_bits >> j & 1);
+                }
+                before = col[g][j];
+            }
+        }
     }
-    if (thread == 0) {
-        status[0] = indptr[0];
-        status[1] = indptr[n_rows];
-    }
-    if (bad_row) atomicMax(status + 2, bad_row);
-    if (bad_position) atomicMax(status + 3, bad_position);
-    falls = warp_sum(falls);
-    falls_between_rows = warp_sum(falls_between_rows);
-    if (lane_id() == 0 && falls) atomicAdd((uint64*)status + 4, (uint64)falls);
-    if (lane_id() == 0 && falls_between_rows) atomicAdd((uint64*)status + 5, (uint64)falls_between_rows);
+    const int64 bad = first_bad < PART ? MAX - (begin + first_bad) : 0;
+    if (bad) atomicMax(status + BAD_POSITION, bad);
+    if (__any_sync(FULL, unsorted) && lane == 0) status[UNSORTED] = 1;
 }
 
 // csr_sum_runs: out[i] = the sum of val[order[first[i]]] .. val[order[first[i + 1] - 1]], in that order

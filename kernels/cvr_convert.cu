@@ -122,11 +122,12 @@ struct Lanes {
 // requires  canonical CSR: a row's first column is its smallest
 // races     integer totals are taken atomically; all else has one owner
 //
-// totals (zeroed by the host): steps, records, slots of narrow chunks, and chunks whose start cuts a row
+// sizes_of (4, n_chunks + 1, with a column of zeros in front) and totals (zeroed by the host): steps, records, slots of narrow
+// chunks, and rows that this chunk is the first to cut
 template <class P, class I>
 __global__ void cvr_count(const P* ptr, const I* row_id, const I* indices, int64 n_rows, const int64* chunk_ptr,
-                          int64 n_chunks, int n_lanes, int64* n_steps, int64* n_records, int64* n_narrow, I* col_low,
-                          I* col_base, I* carry_row, uint64* totals) {
+                          int64 n_chunks, int n_lanes, int64* sizes_of, I* col_low, I* col_base, I* carry_row,
+                          uint64* totals) {
     const int64 chunk = warp_id();
     int64 sizes[4] = {0, 0, 0, 0};
     if (chunk < n_chunks) {
@@ -156,17 +157,42 @@ __global__ void cvr_count(const P* ptr, const I* row_id, const I* indices, int64
         sizes[0] = lanes.n_steps;
         sizes[1] = last_row - first_row + steals;  // a record a row, and one more a piece that was stolen
         sizes[2] = narrow ? sizes[0] * n_lanes : 0;
-        sizes[3] = cut;
+        sizes[3] = cut && ptr[first_row] >= chunk_ptr[chunk - 1];  // the first chunk whose start cuts this row
         if (lane == 0) {
-            n_steps[chunk] = sizes[0];
-            n_records[chunk] = sizes[1];
-            n_narrow[chunk] = sizes[2];
+            for (int i = 0; i < 4; ++i) sizes_of[i * (n_chunks + 1) + chunk + 1] = sizes[i];
             col_low[chunk] = low;
             col_base[chunk] = narrow ? low : I(-1);
             carry_row[chunk] = cut ? (row_id ? row_id[first_row] : (I)first_row) : I(-1);
         }
     }
     add_to_totals(sizes, totals);
+}
+
+// cvr_offsets: where every chunk's tables begin, and the cut rows with the runs of chunks that carry into them
+//
+// mapping   one thread a chunk, and one for the end
+// traffic   64 bytes a chunk
+// requires  `sums`, the running sums of sizes_of through all four of its rows, one after the other
+// races     none: a run's first chunk writes its row and its beginning, its last chunk its end
+template <class I>
+__global__ void cvr_offsets(const int64* sums, const I* col_base, const I* carry_row, int64 n_chunks, int n_lanes,
+                            int64* step_ptr, int64* rec_ptr, int64* col_ptr, I* cut_row, int64* cut_ptr) {
+    const int64 chunk = blockIdx.x * (int64)blockDim.x + threadIdx.x;
+    if (chunk > n_chunks) return;
+    auto before = [&](int size, int64 k) { return sums[size * (n_chunks + 1) + k] - sums[size * (n_chunks + 1)]; };
+    step_ptr[chunk] = before(0, chunk);
+    rec_ptr[chunk] = before(1, chunk);
+    if (chunk == n_chunks) return;
+    // narrow chunks' columns stand in one table, one after the other, and wide ones' in another
+    const int64 narrow = before(2, chunk);
+    col_ptr[chunk] = col_base[chunk] >= 0 ? narrow : step_ptr[chunk] * n_lanes - narrow;
+    if (carry_row[chunk] < 0) return;
+    const int64 run = before(3, chunk + 1) - 1;
+    if (before(3, chunk) == run) {
+        cut_row[run] = carry_row[chunk];
+        cut_ptr[2 * run] = chunk;
+    }
+    if (chunk + 1 == n_chunks || carry_row[chunk + 1] != carry_row[chunk]) cut_ptr[2 * run + 1] = chunk + 1;
 }
 
 // cvr_fill: every chunk's tables
@@ -178,8 +204,9 @@ __global__ void cvr_count(const P* ptr, const I* row_id, const I* indices, int64
 template <class P, class I, class A>
 __global__ void cvr_fill(const P* ptr, const I* row_id, const I* indices, const A* data, int64 n_rows,
                          const int64* chunk_ptr, int64 n_chunks, int n_lanes, const int64* step_ptr, const int64* rec_ptr,
-                         const int64* narrow_ptr, const I* col_low, const I* col_base, int64* col_ptr, A* val,
-                         uint16* col_narrow, I* col_wide, uint32* rec_mask, I* rec_wb, I* tail) {
+                         const int64* col_ptr, const I* col_low, const I* col_base, A* val, uint16* col_narrow, I* col_wide,
+                         uint32* rec_mask, I* rec_wb, I* tail) {
+    constexpr int BATCH = 8;
     const int64 chunk = warp_id();
     if (chunk >= n_chunks) return;
     const int lane = lane_id();
@@ -188,12 +215,9 @@ __global__ void cvr_fill(const P* ptr, const I* row_id, const I* indices, const 
     const int64 first = step_ptr[chunk];
     const I low = col_low[chunk];
     const bool narrow = col_base[chunk] >= 0;
-    // narrow chunks' columns stand in one table, one after the other, and wide ones' in another
-    const int64 start = narrow ? narrow_ptr[chunk] : first * n_lanes - narrow_ptr[chunk];
-    if (lane == 0) col_ptr[chunk] = start;
     val += first * n_lanes + lane;
-    col_narrow += start + lane;
-    col_wide += start + lane;
+    col_narrow += col_ptr[chunk] + lane;
+    col_wide += col_ptr[chunk] + lane;
     rec_mask += first;
     rec_wb += rec_ptr[chunk];
 
@@ -216,16 +240,25 @@ __global__ void cvr_fill(const P* ptr, const I* row_id, const I* indices, const 
         const bool pads = lanes.count == Lanes<P>::PADS;
         const int run = min(warp_min(lanes.count), lanes.n_steps - step);
         for (int i = lane; i < run - 1; i += WARP) rec_mask[step + i] = 0;  // the run's last step is the next round's
-        if (active) {
-#pragma unroll 4
-            for (int i = 0; i < run; ++i) {
-                const int64 slot = (int64)(step + i) * n_lanes;
-                const I col = pads ? low : indices[lanes.from + i];
-                val[slot] = pads ? A{} : data[lanes.from + i];
+        // loads before stores, BATCH of each: the compiler may not move a load over a store that could touch the same place
+        for (int i = 0; active && i < run; i += BATCH) {
+            I col[BATCH];
+            A value[BATCH];
+#pragma unroll
+            for (int u = 0; u < BATCH; ++u) {
+                const bool entry = !pads && i + u < run;
+                col[u] = entry ? indices[lanes.from + i + u] : low;
+                value[u] = entry ? data[lanes.from + i + u] : A{};
+            }
+#pragma unroll
+            for (int u = 0; u < BATCH; ++u) {
+                if (i + u >= run) break;
+                const int64 slot = (int64)(step + i + u) * n_lanes;
+                val[slot] = value[u];
                 if (narrow)
-                    col_narrow[slot] = (uint16)(col - low);
+                    col_narrow[slot] = (uint16)(col[u] - low);
                 else
-                    col_wide[slot] = col;
+                    col_wide[slot] = col[u];
             }
         }
         if (!pads) {

@@ -56,6 +56,7 @@ __device__ void chunk_matvec(const Cvr<A, I>& m, int64 chunk, const C* col, cons
         const unsigned mine = begin + lane < n_steps ? stream(mask + begin + lane) : 0;
         const unsigned has_records = __ballot_sync(FULL, mine != 0);
         const int count = min(WARP, n_steps - begin);
+#pragma unroll 1
         for (int group = 0; group < count; group += U) {
             C c[U];
             A v[U];

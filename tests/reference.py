@@ -1,4 +1,4 @@
-"""The formats' definitions as slow, plain Python, and the oracle of the product. Nothing of the package is used here.
+"""The formats' definitions as slow, plain Python. Nothing of the package is used here.
 
 Variables carry the definition's names: ``valID``, ``rowID`` and ``count`` are the trackers of a CVR lane.
 """
@@ -8,27 +8,6 @@ from __future__ import annotations
 import numpy as np
 
 BIN = 32  # rows of a BBCSR bin
-
-
-def dot(indptr, indices, data, x, factor=4):
-    """``A @ x`` in float64 or complex128, and how far a product of the input's precision may be from it.
-
-    Returns
-    -------
-    y : (n_rows,)
-    bound : (n_rows,) float64
-        ``factor * nnz_i * eps * sum_j |a_ij x_j|``; 0 for integers and bool, whose products are exact.
-    """
-    product = np.result_type(data.dtype, x.dtype)
-    eps = np.finfo(product).eps if product.kind in "fc" else 0.0
-    wide = np.complex128 if product.kind == "c" else np.float64
-    y, bound = np.zeros(len(indptr) - 1, wide), np.zeros(len(indptr) - 1)
-    for i in range(len(y)):
-        row = slice(indptr[i], indptr[i + 1])
-        terms = data[row].astype(wide) * x[indices[row]].astype(wide)
-        y[i] = terms.sum()
-        bound[i] = factor * len(terms) * eps * np.abs(terms).sum()
-    return y, bound
 
 
 def cuts(indptr, n_chunks, n_lanes, split):

@@ -90,7 +90,7 @@ def test_version_and_help(run):
         (("bench", "rmat", "--scale", "small", "--dtype", "int8"), "'int8'"),
         (("bench", "rmat", "--device", "tpu"), "'tpu'"),
         (("bench", "neither", "--device", "cpu"), "neither is no file and no generated matrix"),
-        (("demo", "rmat"), "rmat: no such file"),
+        (("demo", "rmat"), "rmat: No such file"),
     ],
 )
 def test_bad_usage(run, known_rates, argv, message):
@@ -212,6 +212,20 @@ def test_info_does_not_build_what_is_far_too_large(run, tmp_path):
     assert facts["memory_bytes"]["bbcsr6"] is None
     assert facts["memory_bytes_modelled"]["bbcsr6"] > bench.MOST_BYTES * facts["memory_bytes"]["csr"]
     assert "estimated" in run("info", path)[1]
+
+
+@pytest.mark.parametrize("shape", [(5, 7), (0, 7), (7, 0), (0, 0)])
+def test_nothing_stored(run, known_rates, tmp_path, shape):
+    """Statistics of nothing are no numbers: null in JSON, which knows no nan."""
+    path = tmp_path / "nothing.npz"
+    scipy.sparse.save_npz(path, scipy.sparse.csr_array(shape))
+    facts = json.loads(run("info", path, "--json")[1], parse_constant=pytest.fail)
+    assert facts["shape"] == list(shape)
+    assert facts["row_lengths"]["empty"] == shape[0]
+    assert "no nonzeros" in run("info", path)[1]
+    code, out, _ = run("bench", path, "--device", "cpu", "--repeats", 1, "--dtype", "float64", "--json", "-")
+    assert code == 0
+    json.loads(out, parse_constant=pytest.fail)
 
 
 @pytest.mark.parametrize("shape", [(60, 50), (3, 4000), (0, 7), (7, 0), (0, 0)])

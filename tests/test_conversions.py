@@ -70,6 +70,47 @@ def test_bins_are_the_definitions(build, name, device):
     assert A.n_bins == math.ceil(csr.shape[0] / 32)
 
 
+@CVR_BUILDS
+@EVERY_NAME
+def test_narrow_chunks(build, name, device):
+    """A chunk whose columns span less than 2^16 is stored narrow, from its smallest column; any other wide."""
+    A = build(zoo.integers(name), device)
+    base = get(A._tables.col_base)
+    assert base.shape == (A.n_chunks,)
+    for k in range(A.n_chunks):
+        col = get(A.chunk(k).col_idx)
+        assert base[k] == (col.min() if col.max() - col.min() < 2**16 else -1)
+
+
+@BBCSR_BUILDS
+@EVERY_NAME
+def test_narrow_bins(build, name, device):
+    """A bin whose block columns span less than 2^16 - 1 is stored narrow; one without blocks too, from 0."""
+    A = build(zoo.integers(name), device)
+    base, colptr = get(A._tables.col_base), get(A.colptr) // A.block_size
+    ends = get(A.bin_rowptr) // A.block_size
+    assert base.shape == (A.n_bins,)
+    for k in range(A.n_bins):
+        col = colptr[ends[k] : ends[k + 1]]
+        col = col[col >= 0] if (col >= 0).any() else np.zeros(1, int)
+        assert base[k] == (col.min() if col.max() - col.min() < 2**16 - 1 else -1)
+
+
+@BBCSR_BUILDS
+@EVERY_NAME
+def test_presence_bits(build, name, device):
+    """None where every column of every row's blocks is an entry, else the smallest integers with a bit a column."""
+    csr = zoo.integers(name)
+    A = build(csr, device)
+    present, size = A._tables.present, A.block_size
+    if (get(A.colptr) >= 0).sum() * size == csr.nnz:
+        assert present is None
+    else:
+        assert present.dtype == (np.uint8 if size <= 8 else np.uint16 if size <= 16 else np.uint32)
+        bits = np.unpackbits(np.ascontiguousarray(get(present)).view(np.uint8))
+        assert bits.sum() == csr.nnz
+
+
 def _assert_facts(chunk, n_lanes):
     """What holds of every chunk; here of the definition itself, which the tables have just been equal to."""
     nnz = int(chunk["real"].sum())

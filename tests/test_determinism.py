@@ -17,12 +17,12 @@ BUILD = pytest.mark.parametrize("build", BUILDS, ids=str)
 
 
 def uneven() -> csr_array:
-    """Nonzeros enough for several threads, in rows from empty to 3000 long, so that chunks cut and lanes steal."""
+    """Nonzeros enough for several threads, in rows from empty to 1000 long, so that chunks cut and lanes steal."""
     rng = np.random.default_rng(5)
-    lengths = np.minimum(rng.pareto(0.6, 3000).astype(int), 3000)
+    lengths = np.minimum(rng.pareto(0.6, 5000).astype(int), 1000)
     indptr = np.concatenate([[0], np.cumsum(lengths)])
     indices = np.concatenate([np.sort(rng.choice(5000, n, replace=False)) for n in lengths])
-    return csr_array((rng.standard_normal(indices.size), indices, indptr), shape=(3000, 5000))
+    return csr_array((rng.standard_normal(indices.size), indices, indptr), shape=(5000, 5000))
 
 
 @pytest.fixture(scope="module")

@@ -127,15 +127,18 @@ CSR = [
 @CLASS
 def test_csr(cls, given, error, words, device):
     """Refused where the arrays live: on a GPU by the GPU's own check."""
-    parts = {name: _put_if_possible(value, device) for name, value in given.items()}
+    shape, arrays = given["shape"], [given[name] for name in ("indptr", "indices", "data")]
     with pytest.raises(error, match=words):
-        cls.from_csr(**parts, device=device)
+        cls.from_csr(*put_where_possible(arrays, device), shape, device=device)
 
 
-def _put_if_possible(value, device):
-    """CuPy holds no object, str or longdouble: those stay on the host, to be refused all the same."""
-    plain = isinstance(value, np.ndarray) and value.dtype.kind in "biuf" and value.dtype.itemsize <= 8
-    return put(value, device) if plain else value
+def put_where_possible(arrays, device):
+    """CuPy holds no object, str or longdouble: then all stay on the host, to be refused all the same."""
+    return [put(a, device) for a in arrays] if all(is_cupys(a.dtype) for a in arrays) else arrays
+
+
+def is_cupys(dtype):
+    return dtype.kind in "biuf" and dtype.itemsize <= 8
 
 
 @CLASS
@@ -244,10 +247,9 @@ BLOCKS = [
 @cases(BLOCKS)
 def test_blocks(given, error, words, device):
     rows, cols, blocks, shape = given
+    arrays = put_where_possible([np.array(rows), np.array(cols), blocks], device)
     with pytest.raises(error, match=words):
-        cvrarray.BBCSRArray.from_blocks(
-            put(np.array(rows), device), put(np.array(cols), device), _put_if_possible(blocks, device), shape=shape
-        )
+        cvrarray.BBCSRArray.from_blocks(*arrays, shape=shape, device=device)
 
 
 # x
@@ -278,9 +280,10 @@ X = [
 
 @cases(X)
 def test_x(A, given, error, words, device):
-    plain = given.dtype.kind in "biuf" and given.dtype.itemsize <= 8
-    x = put(given, device) if plain else given
-    words = words if plain or device == "cpu" else "device|numeric|cupy.asarray"
+    if not is_cupys(given.dtype) and device != "cpu":
+        x, words = given, r"cupy\.asarray"
+    else:
+        x = put(given, device)
     for product in (lambda: A @ x, lambda: A.matvec(x), lambda: np.matmul(A, x)):
         with pytest.raises(error, match=words):
             product()

@@ -181,6 +181,7 @@ BROKEN_MTX = {
     "symmetric array, not square": (banner("array", symmetry="symmetric") + "300 2\n" + "1\n" * 599, "got 300 x 2"),
     "symmetric, both halves": (banner(symmetry="symmetric") + "3 3 2\n3 1 1\n1 3 1\n", r"\(1, 3\) and \(3, 1\)"),
     "skew-symmetric diagonal": (banner(symmetry="skew-symmetric") + "3 3 1\n2 2 1\n", "row 2: .* no diagonal"),
+    "skew-symmetric, unsigned": (banner("array", "unsigned-integer", "skew-symmetric") + "1 1\n", "line 1: .* sign"),
     "hermitian diagonal": (banner(field="complex", symmetry="hermitian") + "2 2 1\n2 2 1 1\n", "row 2: .* real"),
     "hermitian array diagonal": (banner("array", "complex", "hermitian") + "1 1\n1 1\n", "row 1: .* real diagonal"),
     "no banner": ("3 3 1\n1 1 1\n", r"%%MatrixMarket.*begins with b'3 3 1"),
@@ -496,7 +497,7 @@ def test_round_trip(build, dtype, tmp_path, device):
 
 @pytest.mark.parametrize("name", zoo.ZOO)
 def test_round_trip_of_the_zoo(name, tmp_path):
-    for build in (cvr(4, 5, "nnz"), bbcsr(1), bbcsr(6)):
+    for build in (cvr(4, 5, "nnz"), bbcsr(1), bbcsr(6), bbcsr(12), bbcsr(20)):  # all widths of masks
         A = build(zoo.integers(name))
         cvrarray.save(tmp_path / "a.cvra", A)
         assert_same_tables(cvrarray.load(tmp_path / "a.cvra")._tables, A._tables)
@@ -727,6 +728,7 @@ BROKEN_CVRA = {
         f"version 2 of the file format; cvrarray {cvrarray.__version__} reads versions up to 1",
     ),
     "version 0": ({"header": setting("version", value=0)}, "version must be"),
+    "version true": ({"header": setting("version", value=True)}, "version must be"),
     "version in words": ({"header": setting("version", value="1")}, "version must be"),
     "other magic": ({"header": setting("magic", value="x")}, "magic"),
     "header of a list": ({"header": lambda header: [header]}, "magic"),

@@ -17,7 +17,7 @@ from . import bench, convert, demo, info
 COMMANDS = {"info": info, "bench": bench, "convert": convert, "demo": demo}
 
 #: What a user can cause and mend: the message is enough. Anything else is a bug of ours.
-INPUT_ERRORS = (OSError, ValueError, TypeError, ModuleNotFoundError, MemoryError)
+INPUT_ERRORS = (OSError, ValueError, ModuleNotFoundError, MemoryError)
 
 
 class _Parser(argparse.ArgumentParser):

@@ -25,7 +25,7 @@ import numpy as np
 
 from .. import _device, generate
 from . import measure, sources
-from .table import render, significant, size
+from .table import finite, render, significant, size
 
 FORMATS = ("auto", "cvr", "bbcsr")
 
@@ -151,7 +151,7 @@ def measure_case(
         entries = []
         for label, array in ours.items():
             error = measure.worst_error(host, x_host, _to_host(array @ x))
-            entries.append({"name": label, **facts(array), "error_over_bound": _finite(error), "correct": error <= 1})
+            entries.append({"name": label, **facts(array), "error_over_bound": finite(error), "correct": error <= 1})
         contenders = {
             entry["name"]: (lambda array=ours[entry["name"]]: array @ x) for entry in entries if entry["correct"]
         }
@@ -218,7 +218,7 @@ def facts(array: Any) -> dict[str, Any]:
     """What an array of ours is."""
     about = {"format": array.format, "plan": array.plan, "nbytes": int(array.nbytes)}
     if array.format == "bbcsr":
-        return about | {"block_size": array.block_size, "fill_ratio": _finite(array.fill_ratio)}
+        return about | {"block_size": array.block_size, "fill_ratio": finite(array.fill_ratio)}
     return about | {"n_lanes": array.n_lanes, "n_chunks": array.n_chunks}
 
 
@@ -325,7 +325,3 @@ def random_vector(size: int, dtype: np.dtype, seed: int) -> np.ndarray:
 
 def _to_host(array: Any) -> np.ndarray:
     return array if isinstance(array, np.ndarray) else array.get()
-
-
-def _finite(value: float) -> float | None:
-    return float(value) if math.isfinite(value) else None

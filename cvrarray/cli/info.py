@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from . import bench, sources
-from .table import render, significant, size
+from .table import finite, render, significant, size
 
 #: Pixels of the spy plot, each way.
 PIXELS = 400
@@ -56,10 +56,10 @@ def describe(csr: Any) -> dict[str, Any]:
         "nnz": stats.nnz,
         "row_lengths": {
             "min": stats.row_min,
-            "median": stats.row_median,
+            "median": finite(stats.row_median),
             "mean": stats.row_mean,
             "max": stats.row_max,
-            "std": stats.row_std,
+            "std": finite(stats.row_std),
             "empty": stats.empty_rows,
         },
         "block_fill": {str(block_size): fill for block_size, fill in stats.block_fill.items() if block_size > 1},
@@ -80,10 +80,11 @@ def text(name: str, facts: dict[str, Any]) -> str:
         ("nonzeros", f"{facts['nnz']:,}"),
         (
             "row lengths",
-            f"min {rows['min']:,}, median {rows['median']:g}, mean {significant(rows['mean'])}, max {rows['max']:,}, "
-            f"std {significant(rows['std'])}; {rows['empty']:,} empty",
+            f"min {rows['min']:,}, median {significant(rows['median'])}, mean {significant(rows['mean'])}, "
+            f"max {rows['max']:,}, std {significant(rows['std'])}; {rows['empty']:,} empty",
         ),
-        ("block fill", ", ".join(f"{k} x {k}: {significant(v)}" for k, v in fill.items()) + "  (1.00 is perfect)"),
+        ("block fill", ", ".join(f"{k} x {k}: {significant(v)}" for k, v in fill.items()) or "no blocks"),
+        ("", "entries of the blocks that are not all zero, over nonzeros: 1.00 is perfect"),
         ("format", facts["reason"]),
     ]
     width = max(len(key) for key, _ in lines)

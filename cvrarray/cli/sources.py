@@ -43,14 +43,9 @@ def load(name: str, *, scale: str, seed: int, device: _device.Device) -> Any:
     if name in generate.MATRICES:
         with device.use():
             return generate.build(name, scale=scale, xp=device.xp, seed=seed)
-    if not is_file(name):
+    if not Path(name).exists():
         raise ValueError(f"{name} is no file and no generated matrix; these are {', '.join(generate.MATRICES)}")
     return place(read(name), device)
-
-
-def is_file(name: str) -> bool:
-    """Whether there is a file called `name`."""
-    return Path(name).is_file()
 
 
 def place(csr: Any, device: _device.Device) -> Any:

@@ -38,3 +38,8 @@ def size(n_bytes: float) -> str:
             return f"{significant(n_bytes)} {unit}"
         n_bytes /= 1000
     return f"{significant(n_bytes)} TB"
+
+
+def finite(value: float) -> float | None:
+    """`value` as JSON has it: None for infinity and nan."""
+    return float(value) if math.isfinite(value) else None

@@ -18,10 +18,9 @@ import numpy as np
 from numba import njit
 
 from cvrarray._tables import CSR, NARROW, WARP, CVRTables
-from cvrarray.cpu import lanes, threads
+from cvrarray.cpu import lanes, memory, threads
 
-import os
-CONTIGUOUS = bool(os.environ.get('CONTIG'))
+ALL = np.uint32(0xFFFFFFFF)  #: mask of all lanes
 
 
 def convert(csr: CSR, n_lanes: int, n_chunks: int, split: str) -> CVRTables:
@@ -38,7 +37,6 @@ def convert(csr: CSR, n_lanes: int, n_chunks: int, split: str) -> CVRTables:
     split
         ``"nnz"``: chunks of equal length. ``"rows"``: their ends moved to a row's end near by, where there is one.
     """
-    n_rows = csr.shape[0]
     index = csr.indices.dtype
     row = np.flatnonzero(np.diff(csr.indptr)).astype(index)
     ptr = np.append(csr.indptr[row], csr.indptr[-1]).astype(np.int64)
@@ -46,29 +44,29 @@ def convert(csr: CSR, n_lanes: int, n_chunks: int, split: str) -> CVRTables:
     n_chunks = len(cut) - 1
     cut_in = np.searchsorted(ptr, cut[:-1], side="right") - 1  # the (non-empty) row that a chunk's start lies in
 
+    row_end = np.append(cut_in[1:] + (cut[1:-1] > ptr[cut_in[1:]]), len(row)) if n_chunks else cut_in
     low, high = np.empty(n_chunks, index), np.empty(n_chunks, index)
-    threads.run(_column_range, cut, cut, csr.indices, low, high)
+    threads.run(_column_range, cut, cut, cut_in, row_end, ptr, csr.indices, low, high)
     narrow = high - low < NARROW
     n_steps = -(-np.diff(cut) // n_lanes)
     slots = n_steps * n_lanes
-    step_ptr = _offsets(n_steps)
-    row_end = np.append(cut_in[1:] + (cut[1:-1] > ptr[cut_in[1:]]), len(row)) if n_chunks else cut_in
-    most_records = _offsets(row_end - cut_in + n_lanes - 1)
+    step_ptr = memory.offsets(n_steps)
+    most_records = memory.offsets(row_end - cut_in + n_lanes - 1)
 
-    val = np.empty(step_ptr[-1] * n_lanes, csr.data.dtype)
+    val = memory.empty(step_ptr[-1] * n_lanes, csr.data.dtype)
     col_base = np.where(narrow, low, -1).astype(index)
     col_ptr = np.where(narrow, np.cumsum(slots * narrow), np.cumsum(slots * ~narrow)) - slots
-    col_narrow = np.empty(slots[narrow].sum(), np.uint16)
-    col_wide = np.empty(slots[~narrow].sum(), index)
+    col_narrow = memory.empty(slots[narrow].sum(), np.uint16)
+    col_wide = memory.empty(slots[~narrow].sum(), index)
     rec_mask = np.zeros(step_ptr[-1], np.uint32)
     sparse_wb = np.empty(most_records[-1], index)
     n_records = np.empty(n_chunks, np.int64)
     tail = np.full((n_chunks, n_lanes), -1, index)
     threads.run(
-        _lay_out, cut, cut, cut_in, row_end, ptr, row, csr.indices, _bits(csr.data), low, step_ptr, col_base, col_ptr,
-        most_records, _bits(val), col_narrow, col_wide, rec_mask, sparse_wb, n_records, tail,
+        _lay_out, cut, cut, cut_in, row_end, ptr, row, csr.indices, memory.bits(csr.data), low, step_ptr, col_base,
+        col_ptr, most_records, memory.bits(val), col_narrow, col_wide, rec_mask, sparse_wb, n_records, tail,
     )  # fmt: skip
-    rec_ptr = _offsets(n_records)
+    rec_ptr = memory.offsets(n_records)
     rec_wb = np.empty(rec_ptr[-1], index)
     threads.run(_compact, rec_ptr, most_records, rec_ptr, sparse_wb, rec_wb)
 
@@ -96,30 +94,13 @@ def convert(csr: CSR, n_lanes: int, n_chunks: int, split: str) -> CVRTables:
     )
 
 
-def matvec(tables: CVRTables, x: np.ndarray, y: np.ndarray, alpha, beta) -> None:
-    """``y = alpha * A @ x + beta * y``.
-
-    Parameters
-    ----------
-    x : (n_cols,), y : (n_rows,)
-        Contiguous arrays of the product's dtype, any number type but bool (compute ``bool @ bool`` in int64 and cast).
-        Where `beta` is 0, `y` is written and never read.
-    alpha, beta
-        Scalars of the product's dtype.
-    """
-    t = tables
-    carry = np.empty(len(t.carry_row), y.dtype)
-    threads.run(
-        _product, t.step_ptr, t.n_lanes, t.step_ptr, t.val, t.col_base, t.col_ptr, t.col_narrow, t.col_wide, t.rec_mask,
-        t.rec_ptr, t.rec_wb, t.tail, t.carry_row, t.empty_row, x, y, carry, alpha, beta,
-    )  # fmt: skip
-    if len(t.cut_row):
-        _add_carries(t.cut_row, t.cut_ptr, carry, y)
-
-
 def product(tables: CVRTables, dtype: np.dtype) -> Callable[[np.ndarray, np.ndarray, Any, Any], None]:
-    """``run(x, y, alpha, beta)``, which does ``y = alpha * A @ x + beta * y``: :func:`matvec` of these tables."""
-    return partial(matvec, tables)
+    """``run(x, y, alpha, beta)``, which does ``y = alpha * A @ x + beta * y``.
+
+    x (n_cols,) and y (n_rows,) are contiguous arrays of `dtype`: any number type but bool (compute ``bool @ bool`` in
+    int64 and cast). alpha and beta are scalars of it. Where beta is 0, y is written and never read.
+    """
+    return partial(_run, tables)
 
 
 def to_coo(tables: CVRTables) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -127,14 +108,33 @@ def to_coo(tables: CVRTables) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     t = tables
     index = t.rec_wb.dtype
     entry_ptr = np.zeros(len(t.step_ptr), np.int64)
-    threads.run(_count_entries, t.step_ptr, t.n_lanes, t.step_ptr, t.rec_mask, entry_ptr)
+    threads.run(_count_entries, t.step_ptr, t.n_lanes, t.step_ptr, t.rec_mask, entry_ptr, unit=t.n_lanes)
     np.cumsum(entry_ptr, out=entry_ptr)
     row, col, val = np.empty(t.nnz, index), np.empty(t.nnz, index), np.empty(t.nnz, t.val.dtype)
     threads.run(
-        _entries, t.step_ptr, t.n_lanes, t.step_ptr, entry_ptr, _bits(t.val), t.col_base, t.col_ptr, t.col_narrow,
-        t.col_wide, t.rec_mask, t.rec_ptr, t.rec_wb, t.tail, row, col, _bits(val),
+        _entries, t.step_ptr, t.n_lanes, t.step_ptr, entry_ptr, memory.bits(t.val), t.col_base, t.col_ptr, t.col_narrow,
+        t.col_wide, t.rec_mask, t.rec_ptr, t.rec_wb, t.tail, row, col, memory.bits(val), unit=t.n_lanes,
     )  # fmt: skip
     return row, col, val
+
+
+def _run(tables: CVRTables, x: np.ndarray, y: np.ndarray, alpha, beta) -> None:
+    if alpha == 1 and beta == 0:
+        _multiply(tables, x, y)
+        return
+    product = np.empty_like(y)
+    _multiply(tables, x, product)
+    y[:] = alpha * product if beta == 0 else alpha * product + beta * y
+
+
+def _multiply(t: CVRTables, x: np.ndarray, y: np.ndarray) -> None:
+    carry = np.empty(len(t.carry_row), y.dtype)
+    threads.run(
+        _product, t.step_ptr, t.n_lanes, t.step_ptr, t.val, t.col_base, t.col_ptr, t.col_narrow, t.col_wide,
+        t.rec_mask, t.rec_ptr, t.rec_wb, t.tail, t.carry_row, t.empty_row, x, y, carry, unit=t.n_lanes,
+    )  # fmt: skip
+    if len(t.cut_row):
+        _add_carries(t.cut_row, t.cut_ptr, carry, y)
 
 
 def _cuts(ptr: np.ndarray, n_chunks: int, n_lanes: int, split: str) -> np.ndarray:
@@ -158,43 +158,33 @@ def _nearer(to: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
     return np.where(to - low <= high - to, low, high)
 
 
-def _offsets(sizes: np.ndarray) -> np.ndarray:
-    return np.concatenate(([0], np.cumsum(sizes))).astype(np.int64)
-
-
-def _bits(values: np.ndarray) -> np.ndarray:
-    """The values as unsigned integers of their size: conversions move them, and one compiled function serves all."""
-    return values if values.itemsize > 8 else values.view(f"u{values.itemsize}")
-
-
-@njit(nogil=True, cache=True)
-def _column_range(first, last, cut, indices, low, high):
+@njit(**lanes.OPTIONS)
+def _column_range(first, last, cut, cut_in, row_end, ptr, indices, low, high):
+    """Smallest and largest column of every chunk; columns increase in a row, so its ends tell."""
     for k in range(first, last):
-        least = most = indices[cut[k]]
-        for j in range(cut[k], cut[k + 1]):
-            least = min(least, indices[j])
-            most = max(most, indices[j])
-        low[k] = least
-        high[k] = most
+        low[k] = high[k] = indices[cut[k]]
+        for row in range(cut_in[k], row_end[k]):
+            low[k] = min(low[k], indices[max(ptr[row], cut[k])])
+            high[k] = max(high[k], indices[min(ptr[row + 1], cut[k + 1]) - 1])
 
 
-@njit(nogil=True, cache=True)
+@njit(**lanes.OPTIONS)
 def _lay_out(
     first, last, cut, cut_in, row_end, ptr, row, indices, data, low, step_ptr, col_base, col_ptr, rec_at, val,
     col_narrow, col_wide, rec_mask, rec_wb, n_records, tail
 ):  # fmt: skip
     """Feed, record, steal and pad, chunk by chunk, as the definition has it."""
     n_lanes = tail.shape[1]
-    source, begin, end = np.empty(n_lanes, np.int64), np.empty(n_lanes, np.int64), np.empty(n_lanes, np.int64)
-    target = np.empty(n_lanes, row.dtype)
+    source, begin, end, target = lanes.scratch(cut), lanes.scratch(cut), lanes.scratch(cut), lanes.scratch(row)
     for k in range(first, last):
         n_steps = step_ptr[k + 1] - step_ptr[k]
         narrow = col_base[k] >= 0
         next_row = cut_in[k]
         record = rec_at[k]
-        begin[:] = 0
-        end[:] = 0
-        target[:] = -1
+        for lane in range(n_lanes):
+            begin[lane] = 0
+            end[lane] = 0
+            target[lane] = -1
         step = 0
         while True:
             for lane in range(n_lanes):
@@ -253,7 +243,7 @@ def _lay_out(
         n_records[k] = record - rec_at[k]
 
 
-@njit(nogil=True, cache=True)
+@njit(**lanes.OPTIONS)
 def _write(
     narrow, lane, begin, end, source, first_step, n_lanes, indices, data, low, col_at, val, col_narrow, col_wide
 ):  # fmt: skip
@@ -268,101 +258,106 @@ def _write(
         slot += n_lanes
 
 
-@njit(nogil=True, cache=True)
+@njit(**lanes.OPTIONS)
 def _compact(first, last, sparse_at, rec_ptr, sparse_wb, rec_wb):
     for k in range(first, last):
         for r in range(rec_ptr[k + 1] - rec_ptr[k]):
             rec_wb[rec_ptr[k] + r] = sparse_wb[sparse_at[k] + r]
 
 
-@njit(nogil=True, cache=True)
+@njit(**lanes.OPTIONS)
 def _product(
     first, last, n_lanes, step_ptr, val, col_base, col_ptr, col_narrow, col_wide, rec_mask, rec_ptr, rec_wb, tail,
-    carry_row, empty_row, x, y, carry, alpha, beta
+    carry_row, empty_row, x, y, carry
 ):  # fmt: skip
-    sums, tail_sum = np.empty(WARP, y.dtype), np.empty(WARP, y.dtype)
+    tail_sum = lanes.scratch(y)
     for k in range(first, last):
-        tail_sum[:] = 0
+        lanes.store(lanes.zeros(y), tail_sum, 0)
         if col_base[k] >= 0:
-            _chunk(k, n_lanes, step_ptr, val, col_base[k], col_ptr[k], col_narrow, rec_mask, rec_ptr, rec_wb, carry_row,
-                   x, y, carry, alpha, beta, sums, tail_sum)  # fmt: skip
+            _chunk(
+                k, n_lanes, step_ptr, val, True, col_base[k], col_ptr[k], col_narrow, rec_mask, rec_ptr, rec_wb,
+                carry_row[k], x, y, carry, tail_sum
+            )  # fmt: skip
         else:
-            _chunk(k, n_lanes, step_ptr, val, 0, col_ptr[k], col_wide, rec_mask, rec_ptr, rec_wb, carry_row,
-                   x, y, carry, alpha, beta, sums, tail_sum)  # fmt: skip
+            _chunk(
+                k, n_lanes, step_ptr, val, False, 0, col_ptr[k], col_wide, rec_mask, rec_ptr, rec_wb,
+                carry_row[k], x, y, carry, tail_sum
+            )  # fmt: skip
         for lane in range(n_lanes):
             if tail[k, lane] >= 0:
-                _store(k, tail[k, lane], tail_sum[lane], carry_row, y, carry, alpha, beta)
+                _store(k, tail[k, lane], tail_sum[lane], carry_row[k], y, carry)
     n_tiles = max(len(carry_row), 1)
     end = len(empty_row) * last // n_tiles if last < len(carry_row) else len(empty_row)
     for i in range(len(empty_row) * first // n_tiles, end):
-        y[empty_row[i]] = 0 if beta == 0 else beta * y[empty_row[i]]
+        y[empty_row[i]] = 0
 
 
-@njit(nogil=True, cache=True)
+@njit(**lanes.OPTIONS, forceinline=True)
 def _chunk(
-    k, n_lanes, step_ptr, val, base, at, col, rec_mask, rec_ptr, rec_wb, carry_row, x, y, carry, alpha, beta, sums,
-    tail_sum
+    k, n_lanes, step_ptr, val, narrow, base, at, col, rec_mask, rec_ptr, rec_wb, carry_row, x, y, carry, tail_sum
 ):  # fmt: skip
     record = rec_ptr[k]
+    sums = lanes.scratch(y)
     if n_lanes == WARP:
-        acc = lanes.zeros(sums)
+        acc = lanes.zeros(y)
         for step in range(step_ptr[k], step_ptr[k + 1]):
-            if CONTIGUOUS and lanes.contiguous(col, at):
-                acc = lanes.multiply_add_contiguous(acc, val, step * WARP, x, base + col[at])
+            values = lanes.load(val, step * WARP, y)
+            if narrow:
+                entries = lanes.load_each(x, base, col, at)
             else:
-                acc = lanes.multiply_add(acc, val, step * WARP, x, base, col, at)
+                entries = lanes.gather(x, base, col, at, ALL)
+            acc = lanes.multiply_add(acc, values, entries)
             at += WARP
             ended = rec_mask[step]
             if ended:
-                lanes.store(acc, sums)
+                lanes.store(acc, sums, 0)
                 acc = lanes.clear(acc, ended)
-                record = _write_back(k, ended, record, sums, tail_sum, rec_wb, carry_row, y, carry, alpha, beta)
+                record = _write_back(k, ended, record, sums, tail_sum, rec_wb, carry_row, y, carry)
     else:
-        sums[:] = 0
+        lanes.store(lanes.zeros(y), sums, 0)
         for step in range(step_ptr[k], step_ptr[k + 1]):
             for lane in range(n_lanes):
                 sums[lane] += val[step * n_lanes + lane] * x[base + col[at + lane]]
             at += n_lanes
             ended = rec_mask[step]
             if ended:
-                record = _write_back(k, ended, record, sums, tail_sum, rec_wb, carry_row, y, carry, alpha, beta)
+                record = _write_back(k, ended, record, sums, tail_sum, rec_wb, carry_row, y, carry)
                 for lane in range(n_lanes):
                     if ended >> np.uint32(lane) & np.uint32(1):
                         sums[lane] = 0
 
 
-@njit(nogil=True, cache=True)
-def _write_back(k, ended, record, sums, tail_sum, rec_wb, carry_row, y, carry, alpha, beta):
+@njit(**lanes.OPTIONS, forceinline=True)
+def _write_back(k, ended, record, sums, tail_sum, rec_wb, carry_row, y, carry):
     """Take the sums of the lanes in `ended` where their records say; the number of the next record."""
     while ended:
-        lane = lanes.lowest_bit(ended)
+        lane = lanes.lowest(ended)
         ended &= ended - np.uint32(1)
         wb = rec_wb[record]
         record += 1
         if wb < 0:
             tail_sum[~wb] += sums[lane]
         else:
-            _store(k, wb, sums[lane], carry_row, y, carry, alpha, beta)
+            _store(k, wb, sums[lane], carry_row, y, carry)
     return record
 
 
-@njit(nogil=True, cache=True)
-def _store(k, row, total, carry_row, y, carry, alpha, beta):
-    total = total if alpha == 1 else alpha * total  # 1 * inf is nan in complex numbers
-    if row == carry_row[k]:
+@njit(**lanes.OPTIONS, forceinline=True)
+def _store(k, row, total, carry_row, y, carry):
+    if row == carry_row:
         carry[k] = total
     else:
-        y[row] = total if beta == 0 else total + beta * y[row]
+        y[row] = total
 
 
-@njit(nogil=True, cache=True)
+@njit(**lanes.OPTIONS)
 def _add_carries(cut_row, cut_ptr, carry, y):
     for i in range(len(cut_row)):
         for k in range(cut_ptr[i, 0], cut_ptr[i, 1]):
             y[cut_row[i]] += carry[k]
 
 
-@njit(nogil=True, cache=True)
+@njit(**lanes.OPTIONS)
 def _count_entries(first, last, n_lanes, step_ptr, rec_mask, entry_ptr):
     """entry_ptr[k + 1] = entries of chunk k: those up to each lane's last record."""
     for k in range(first, last):
@@ -375,15 +370,16 @@ def _count_entries(first, last, n_lanes, step_ptr, rec_mask, entry_ptr):
         entry_ptr[k + 1] = total
 
 
-@njit(nogil=True, cache=True)
+@njit(**lanes.OPTIONS)
 def _entries(
     first, last, n_lanes, step_ptr, entry_ptr, val, col_base, col_ptr, col_narrow, col_wide, rec_mask, rec_ptr, rec_wb,
     tail, out_row, out_col, out_val
 ):  # fmt: skip
     """A record ends a segment that began after the lane's record before: its slots belong to the record's row."""
-    begin = np.empty(n_lanes, np.int64)
+    begin = lanes.scratch(step_ptr)
     for k in range(first, last):
-        begin[:] = step_ptr[k]
+        for lane in range(n_lanes):
+            begin[lane] = step_ptr[k]
         record = rec_ptr[k]
         out = entry_ptr[k]
         for step in range(step_ptr[k], step_ptr[k + 1]):

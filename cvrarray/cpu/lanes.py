@@ -1,11 +1,11 @@
-"""The sums of 32 lanes as one value that stays in vector registers, for use inside Numba functions.
+"""Arithmetic on 32 lanes at once, for use inside Numba functions: numbers that stay in vector registers.
 
 Numba keeps even a small array in memory, which costs a load and a store for every product. A :class:`Lanes` is an LLVM
-vector of 32 elements instead (a pair of them, real and imaginary, for complex numbers); LLVM maps it to whatever
-registers the machine has: 4 of AVX-512 for float64, 8 of AVX2, 16 of SSE or NEON.
+vector of 32 elements instead (two of them, real and imaginary, for complex numbers), and LLVM maps it to the registers
+of the machine: 4 of AVX-512 for float64, 8 of AVX2, 16 of SSE or NEON. Masks are uint32, bit l for lane l.
 
-Entries of ``x`` are loaded one by one and inserted: on AMD's Zen 4 that is 1.4 times as fast as its gather instruction,
-and machines without such an instruction need it anyway. See docs/decisions/0002-cpu-kernels.md.
+Functions that use these are compiled with ``_nrt=False`` (see :data:`OPTIONS`): else Numba counts references to every
+array around every call, two atomic additions each, which costs more than the products do.
 """
 
 from __future__ import annotations
@@ -17,9 +17,14 @@ from numba.extending import intrinsic, models, register_model
 
 from cvrarray._tables import WARP
 
+#: For ``njit`` of a kernel: threads run it side by side, it is cached on disk, and arrays are used, never made.
+OPTIONS = {"nogil": True, "cache": True, "_nrt": False, "no_cfunc_wrapper": True}
+
+_I1, _I32, _I64 = ir.IntType(1), ir.IntType(32), ir.IntType(64)
+
 
 class Lanes(types.Type):
-    """32 numbers of a NumPy type (`dtype`, as Numba has it; not bool)."""
+    """32 numbers of `dtype` (Numba's; not bool)."""
 
     def __init__(self, dtype: types.Type) -> None:
         self.dtype = dtype
@@ -30,13 +35,12 @@ class Lanes(types.Type):
 class _LanesModel(models.PrimitiveModel):
     def __init__(self, manager, lanes):
         vector = ir.VectorType(manager.lookup(_real(lanes.dtype)).get_value_type(), WARP)
-        parts = 2 if isinstance(lanes.dtype, types.Complex) else 1
-        super().__init__(manager, lanes, ir.LiteralStructType([vector] * parts))
+        super().__init__(manager, lanes, ir.LiteralStructType([vector] * len(_parts(lanes.dtype))))
 
 
 @intrinsic
 def zeros(typingctx, like):
-    """``zeros(array)``: 32 zeros of the array's dtype."""
+    """32 zeros of the dtype of the array `like`."""
     lanes = Lanes(like.dtype)
 
     def codegen(context, builder, signature, args):
@@ -46,112 +50,195 @@ def zeros(typingctx, like):
 
 
 @intrinsic
-def multiply_add(typingctx, acc, val, slot, x, base, col, at):
-    """``acc + val[slot : slot + 32] * x[base + col[at : at + 32]]``, values converted to the sums' dtype."""
+def load(typingctx, array, at, like):
+    """``array[at : at + 32]``, in the precision of the array `like` (real numbers stay real)."""
+    real = _real(like.dtype)
+    dtype = like.dtype if isinstance(array.dtype, types.Complex) else real
+    lanes = Lanes(dtype)
 
     def codegen(context, builder, signature, args):
-        acc, val, slot, x, base, col, at = args
-        acc_t, val_t, _, x_t, _, col_t, _ = signature.args
-        first_col = _at(context, builder, col_t, col, at)
-        offsets = [_load_index(builder, builder.gep(first_col, [_int(lane)])) for lane in range(WARP)]
-        entries = _gather(builder, x_t, _at(context, builder, x_t, x, base), offsets)
-        values = _load_values(context, builder, val_t, val, slot, acc_t.dtype)
-        return _multiply_add(context, builder, acc_t, acc, values, entries)
+        start = _pointer(context, builder, array, args[0], args[1])
+        if isinstance(array.dtype, types.Complex):
+            both = _load_vector(builder, builder.gep(start, [_I32(0), _I32(0)]), 2 * WARP)
+            vectors = [_shuffle(builder, both, both, range(part, 2 * WARP, 2)) for part in (0, 1)]
+        else:
+            vectors = [_load_vector(builder, start, WARP)]
+        vectors = [_convert(context, builder, vector, _real(array.dtype), real) for vector in vectors]
+        return cgutils.pack_struct(builder, vectors)
 
-    return acc(acc, val, types.intp, x, types.intp, col, types.intp), codegen
+    return lanes(array, types.intp, like), codegen
 
 
 @intrinsic
-def store(typingctx, acc, out):
-    """``out[:32] = acc``."""
+def load_each(typingctx, x, start, offsets, at):
+    """``x[start + offsets[at + l]]`` in lane l, by 32 loads: the fastest way where x is in the caches."""
+    lanes = Lanes(x.dtype)
 
     def codegen(context, builder, signature, args):
-        acc_t, out_t = signature.args
-        parts = [builder.extract_value(args[0], p) for p in range(len(args[0].type.elements))]
-        vector = parts[0] if len(parts) == 1 else _interleave(builder, *parts)
-        start = _at(context, builder, out_t, args[1], _int(0))
-        builder.store(vector, builder.bitcast(start, vector.type.as_pointer()), align=1)
-        return context.get_dummy_value()
+        x_start = _pointer(context, builder, x, args[0], args[1])
+        first = _pointer(context, builder, offsets, args[2], args[3])
+        places = [builder.gep(x_start, [_index(builder, builder.gep(first, [_I32(lane)]))]) for lane in range(WARP)]
+        vectors = []
+        for part in _parts(x.dtype):
+            numbers = [builder.load(builder.gep(place, part) if part else place) for place in places]
+            vector = ir.VectorType(numbers[0].type, WARP)(ir.Undefined)
+            for lane, number in enumerate(numbers):
+                vector = builder.insert_element(vector, number, _I32(lane))
+            vectors.append(vector)
+        return cgutils.pack_struct(builder, vectors)
 
-    return types.none(acc, out), codegen
+    return lanes(x, types.intp, offsets, types.intp), codegen
+
+
+@intrinsic
+def gather(typingctx, x, start, offsets, at, mask):
+    """``x[start + offsets[at + l]]`` in the lanes of `mask`, 0 in others, by the machine's gather instruction.
+
+    It keeps more cache misses in flight than 32 loads do, and costs more where there is none.
+    """
+    lanes = Lanes(x.dtype)
+
+    def codegen(context, builder, signature, args):
+        x_start = _pointer(context, builder, x, args[0], args[1])
+        columns = _load_vector(builder, _pointer(context, builder, offsets, args[2], args[3]), WARP)
+        columns = builder.zext(columns, ir.VectorType(_I32, WARP)) if columns.type.element.width < 32 else columns
+        vectors = []
+        for part in _parts(x.dtype):
+            first = builder.gep(x_start, part) if part else x_start
+            pointers = _VectorOfPointers(builder.block, x_start.type.pointee, first, columns)
+            builder._insert(pointers)
+            vector = ir.VectorType(first.type.pointee, WARP)
+            vectors.append(
+                _call(builder, "llvm.masked.gather", vector, [pointers, _I32(1), _bits(builder, args[4]), vector(None)],
+                      f"v{WARP}{_letters(vector)}.v{WARP}p0")
+            )  # fmt: skip
+        return cgutils.pack_struct(builder, vectors)
+
+    return lanes(x, types.intp, offsets, types.intp, types.uint32), codegen
+
+
+@intrinsic
+def multiply_add(typingctx, acc, a, b):
+    """``acc + a * b``; `a` may be real where the others are complex."""
+
+    def codegen(context, builder, signature, args):
+        sums, a, b = (cgutils.unpack_tuple(builder, arg) for arg in args)
+        if len(sums) == 1:
+            sums = [_fused(builder, a[0], b[0], sums[0])]
+        else:
+            sums = [_fused(builder, a[0], b[part], sums[part]) for part in (0, 1)]
+            if len(a) == 2:
+                sums[0] = _fused(builder, builder.fneg(a[1]), b[1], sums[0])
+                sums[1] = _fused(builder, a[1], b[0], sums[1])
+        return cgutils.pack_struct(builder, sums)
+
+    return acc(acc, a, b), codegen
 
 
 @intrinsic
 def clear(typingctx, acc, mask):
-    """`acc` with 0 in the lanes whose bit of `mask` is set."""
+    """`acc` with 0 in the lanes of `mask`."""
 
     def codegen(context, builder, signature, args):
-        acc, mask = args
-        bits = builder.bitcast(mask, ir.VectorType(ir.IntType(1), WARP))
-        for p, vector_t in enumerate(acc.type.elements):
-            kept = builder.select(bits, vector_t(None), builder.extract_value(acc, p))
-            acc = builder.insert_value(acc, kept, p)
-        return acc
+        ended = _bits(builder, args[1])
+        vectors = [builder.select(ended, v.type(None), v) for v in cgutils.unpack_tuple(builder, args[0])]
+        return cgutils.pack_struct(builder, vectors)
 
     return acc(acc, types.uint32), codegen
 
 
 @intrinsic
-def lowest_bit(typingctx, mask):
-    """Number of the lowest bit set; `mask` is not 0."""
+def scratch(typingctx, like):
+    """Pointer to room for 32 numbers of the array's dtype, on the stack of the function that calls."""
+    pointer = types.CPointer(like.dtype)
 
     def codegen(context, builder, signature, args):
-        return builder.zext(builder.cttz(args[0], cgutils.true_bit), ir.IntType(64))
+        return cgutils.alloca_once(builder, context.get_data_type(like.dtype), size=WARP)
+
+    return pointer(like), codegen
+
+
+@intrinsic
+def store(typingctx, acc, out, at):
+    """``out[at : at + 32] = acc``; `out` is a contiguous array or a pointer to :func:`scratch`."""
+
+    def codegen(context, builder, signature, args):
+        vectors = cgutils.unpack_tuple(builder, args[0])
+        if len(vectors) == 2:
+            order = [part * WARP + lane for lane in range(WARP) for part in (0, 1)]
+            vectors = [_shuffle(builder, *vectors, order)]
+        start = _pointer(context, builder, out, args[1], args[2])
+        builder.store(vectors[0], builder.bitcast(start, vectors[0].type.as_pointer()), align=1)
+        return context.get_dummy_value()
+
+    return types.none(acc, out, types.intp), codegen
+
+
+@intrinsic
+def lowest(typingctx, mask):
+    """The lowest lane of a mask that is not 0."""
+
+    def codegen(context, builder, signature, args):
+        return builder.zext(builder.cttz(args[0], cgutils.true_bit), _I64)
 
     return types.intp(types.uint32), codegen
 
 
 @intrinsic
-def contiguous(typingctx, col, at):
-    """Whether ``col[at : at + 32]`` counts up by ones."""
+def different(typingctx, array, at, value):
+    """Mask of the lanes where ``array[at + l] != value``."""
 
     def codegen(context, builder, signature, args):
-        start = _at(context, builder, signature.args[0], *args)
-        cols = _load_vector(builder, start, WARP)
-        first = _splat(builder, builder.load(start))
-        same = builder.icmp_unsigned("==", builder.sub(cols, cols.type(list(range(WARP)))), first)
-        return builder.icmp_unsigned("==", builder.bitcast(same, ir.IntType(WARP)), ir.IntType(WARP)(-1))
+        numbers = _load_vector(builder, _pointer(context, builder, array, args[0], args[1]), WARP)
+        value = builder.trunc(args[2], numbers.type.element) if numbers.type.element.width < 64 else args[2]
+        return builder.bitcast(builder.icmp_unsigned("!=", numbers, _splat(builder, value)), _I32)
 
-    return types.boolean(col, types.intp), codegen
+    return types.uint32(array, types.intp, types.intp), codegen
 
 
 @intrinsic
-def multiply_add_contiguous(typingctx, acc, val, slot, x, start):
-    """``acc + val[slot : slot + 32] * x[start : start + 32]``."""
+def bit_set(typingctx, array, at, bit):
+    """Mask of the lanes where ``array[at + l]`` has `bit` set."""
 
     def codegen(context, builder, signature, args):
-        acc, val, slot, x, start = args
-        acc_t, val_t, _, x_t, _ = signature.args
-        entries = _load_values(context, builder, x_t, x, start, acc_t.dtype)
-        values = _load_values(context, builder, val_t, val, slot, acc_t.dtype)
-        return _multiply_add(context, builder, acc_t, acc, values, entries)
+        numbers = _load_vector(builder, _pointer(context, builder, array, args[0], args[1]), WARP)
+        element = numbers.type.element
+        bit = builder.shl(element(1), builder.trunc(args[2], element))
+        chosen = builder.and_(numbers, _splat(builder, bit))
+        return builder.bitcast(builder.icmp_unsigned("!=", chosen, numbers.type(None)), _I32)
 
-    return acc(acc, val, types.intp, x, types.intp), codegen
-
-
-def _int(value):
-    return ir.IntType(64)(value)
+    return types.uint32(array, types.intp, types.intp), codegen
 
 
-def _at(context, builder, array_t, array, offset):
-    """Pointer to an element of a contiguous array."""
-    return builder.gep(context.make_array(array_t)(context, builder, array).data, [offset])
+@intrinsic
+def contiguous(typingctx, array, at):
+    """Whether ``array[at : at + 32]`` counts up by ones."""
+
+    def codegen(context, builder, signature, args):
+        start = _pointer(context, builder, array, args[0], args[1])
+        numbers = _load_vector(builder, start, WARP)
+        steps = builder.sub(numbers, numbers.type(list(range(WARP))))
+        same = builder.icmp_unsigned("==", steps, _splat(builder, builder.load(start)))
+        return builder.icmp_unsigned("==", builder.bitcast(same, _I32), _I32(0xFFFFFFFF))
+
+    return types.boolean(array, types.intp), codegen
 
 
-def _load_vector(builder, start, n):
-    vector = ir.VectorType(start.type.pointee, n)
-    return builder.load(builder.bitcast(start, vector.as_pointer()), align=1)
+@intrinsic
+def scale(typingctx, array, at, factor, out):
+    """``out[l] = array[at + l] * factor`` for integers; `out` is a pointer to :func:`scratch`."""
 
+    def codegen(context, builder, signature, args):
+        numbers = _load_vector(builder, _pointer(context, builder, array, args[0], args[1]), WARP)
+        wide = ir.VectorType(args[3].type.pointee, WARP)
+        numbers = builder.zext(numbers, wide) if numbers.type != wide else numbers
+        factor = builder.trunc(args[2], wide.element) if wide.element.width < 64 else args[2]
+        builder.store(
+            builder.mul(numbers, _splat(builder, factor)), builder.bitcast(args[3], wide.as_pointer()), align=1
+        )
+        return context.get_dummy_value()
 
-def _splat(builder, value):
-    one = builder.insert_element(ir.VectorType(value.type, WARP)(ir.Undefined), value, ir.IntType(32)(0))
-    return builder.shuffle_vector(one, one, ir.VectorType(ir.IntType(32), WARP)([0] * WARP))
-
-
-def _load_index(builder, pointer):
-    """A column (never negative) as a 64-bit integer."""
-    value = builder.load(pointer)
-    return value if value.type.width == 64 else builder.zext(value, ir.IntType(64))
+    return types.none(array, types.intp, types.intp, out), codegen
 
 
 def _real(dtype):
@@ -159,33 +246,45 @@ def _real(dtype):
     return getattr(dtype, "underlying_float", dtype)
 
 
-def _gather(builder, x_t, start, offsets):
-    """x at 32 offsets, as a list of one vector, or two for complex numbers."""
-    complex_x = isinstance(x_t.dtype, types.Complex)
-    parts = []
-    for p in range(2 if complex_x else 1):
-        vector = None
-        for lane, offset in enumerate(offsets):
-            pointer = builder.gep(start, [offset])
-            number = builder.load(builder.gep(pointer, [ir.IntType(32)(0), ir.IntType(32)(p)]) if complex_x else pointer)
-            vector = ir.VectorType(number.type, WARP)(ir.Undefined) if vector is None else vector
-            vector = builder.insert_element(vector, number, ir.IntType(32)(lane))
-        parts.append(vector)
-    return parts
+def _parts(dtype):
+    """The ``getelementptr`` indices that lead from a number to its parts."""
+    return [[_I32(0), _I32(0)], [_I32(0), _I32(1)]] if isinstance(dtype, types.Complex) else [[]]
 
 
-def _load_values(context, builder, array_t, array, slot, dtype):
-    """32 consecutive values in `dtype`, as a list of one vector, or two where the array is complex."""
-    start = _at(context, builder, array_t, array, slot)
-    if isinstance(array_t.dtype, types.Complex):
-        both = _load_vector(builder, builder.gep(start, [ir.IntType(32)(0), ir.IntType(32)(0)]), 2 * WARP)
-        parts = [_shuffle(builder, both, range(p, 2 * WARP, 2)) for p in (0, 1)]
-    else:
-        parts = [_load_vector(builder, start, WARP)]
-    return [_convert(context, builder, part, _real(array_t.dtype), _real(dtype)) for part in parts]
+def _pointer(context, builder, array_type, array, at):
+    """To element `at` of a contiguous array, or of what a pointer points to."""
+    if isinstance(array_type, types.Array):
+        array = context.make_array(array_type)(context, builder, array).data
+    return builder.gep(array, [at])
+
+
+def _load_vector(builder, start, n):
+    vector = ir.VectorType(start.type.pointee, n)
+    return builder.load(builder.bitcast(start, vector.as_pointer()), align=1)
+
+
+def _index(builder, pointer):
+    """A column (never negative) as a 64-bit integer."""
+    value = builder.load(pointer)
+    return value if value.type.width == 64 else builder.zext(value, _I64)
+
+
+def _bits(builder, mask):
+    return builder.bitcast(mask, ir.VectorType(_I1, WARP))
+
+
+def _shuffle(builder, a, b, order):
+    order = list(order)
+    return builder.shuffle_vector(a, b, ir.VectorType(_I32, len(order))(order))
+
+
+def _splat(builder, value):
+    one = builder.insert_element(ir.VectorType(value.type, WARP)(ir.Undefined), value, _I32(0))
+    return _shuffle(builder, one, one, [0] * WARP)
 
 
 def _convert(context, builder, vector, source, dtype):
+    """Numbers of a real type in another that holds them all; a bool is 0 or 1."""
     target = ir.VectorType(context.get_value_type(dtype), WARP)
     if vector.type == target:
         return vector
@@ -197,34 +296,34 @@ def _convert(context, builder, vector, source, dtype):
     return builder.sext(vector, target) if signed else builder.zext(vector, target)
 
 
-def _multiply_add(context, builder, acc_t, acc, a, b):
-    """acc + a * b for sums in a struct of parts, factors in lists of parts."""
-    products = [[(0, 0, 1)], []] if len(acc.type.elements) == 2 else [[(0, 0, 1)]]
-    if len(acc.type.elements) == 2:
-        products = [[(0, 0, 1)], [(0, 1, 1)]]
-        if len(a) == 2:
-            products = [[(0, 0, 1), (1, 1, -1)], [(0, 1, 1), (1, 0, 1)]]
-    for p, terms in enumerate(products):
-        total = builder.extract_value(acc, p)
-        for i, j, sign in terms:
-            total = _fused(builder, a[i] if sign > 0 else builder.fneg(a[i]), b[j], total)
-        acc = builder.insert_value(acc, total, p)
-    return acc
-
-
 def _fused(builder, a, b, c):
+    """a * b + c, rounded once where the machine can."""
     if isinstance(a.type.element, ir.IntType):
         return builder.add(builder.mul(a, b), c)
-    name = f"llvm.fmuladd.v{WARP}f{32 if isinstance(a.type.element, ir.FloatType) else 64}"
-    function = cgutils.get_or_insert_function(builder.module, ir.FunctionType(a.type, [a.type] * 3), name)
-    return builder.call(function, [a, b, c])
+    return _call(builder, "llvm.fmuladd", a.type, [a, b, c], f"v{WARP}{_letters(a.type)}")
 
 
-def _shuffle(builder, vector, order):
-    order = list(order)
-    return builder.shuffle_vector(vector, vector, ir.VectorType(ir.IntType(32), len(order))(order))
+def _call(builder, intrinsic, returns, args, overload):
+    signature = ir.FunctionType(returns, [arg.type for arg in args])
+    return builder.call(cgutils.get_or_insert_function(builder.module, signature, f"{intrinsic}.{overload}"), args)
 
 
-def _interleave(builder, real, imag):
-    order = [p * WARP + lane for lane in range(WARP) for p in (0, 1)]
-    return builder.shuffle_vector(real, imag, ir.VectorType(ir.IntType(32), 2 * WARP)(order))
+def _letters(vector):
+    """``f32`` for a vector of float, as names of LLVM's intrinsics have it."""
+    element = vector.element
+    return f"i{element.width}" if isinstance(element, ir.IntType) else {"float": "f32", "double": "f64"}[str(element)]
+
+
+class _VectorOfPointers(ir.instructions.Instruction):
+    """``getelementptr`` with a vector of offsets, which llvmlite's builder does not make."""
+
+    def __init__(self, block, element, start, offsets):
+        super().__init__(block, ir.VectorType(ir.PointerType(), WARP), "getelementptr", [start, offsets])
+        self.element = element
+
+    def descr(self, buf):
+        start, offsets = self.operands
+        buf.append(
+            f"getelementptr {self.element}, {start.type} {start.get_reference()}, "
+            f"{offsets.type} {offsets.get_reference()}\n"
+        )

@@ -7,28 +7,36 @@ from numba import njit
 
 
 @njit(nogil=True, cache=True)
-def blocks_per_block_row(indptr: np.ndarray, indices: np.ndarray, block_size: int) -> np.ndarray:
-    """(ceil(n_rows / block_size),) int64: the different block columns in every block row; columns ascend in every row."""
+def blocks_per_block_row(indptr: np.ndarray, indices: np.ndarray, n_cols: int, block_size: int) -> np.ndarray:
+    """(ceil(n_rows / block_size),) int64: the different block columns in every block row."""
     n_rows = indptr.size - 1
+    size = indices.dtype.type(block_size)
     counts = np.zeros((n_rows + block_size - 1) // block_size, np.int64)
-    here = np.zeros(block_size, np.int64)
+    seen = np.zeros(n_cols // block_size + 1, np.bool_)
     for block_row in range(counts.size):
-        first = block_row * block_size
-        last = min(first + block_size, n_rows)
-        for row in range(first, last):
-            here[row - first] = indptr[row]
-        while True:  # merge the rows by block column
-            lowest = np.int64(2**62)
-            for row in range(first, last):
-                if here[row - first] < indptr[row + 1]:
-                    lowest = min(lowest, np.int64(indices[here[row - first]]) // block_size)
-            if lowest == 2**62:
-                break
-            counts[block_row] += 1
-            for row in range(first, last):
-                while here[row - first] < indptr[row + 1] and indices[here[row - first]] // block_size == lowest:
-                    here[row - first] += 1
+        first = indptr[block_row * block_size]
+        last = indptr[min((block_row + 1) * block_size, n_rows)]
+        for position in range(first, last):
+            block_col = indices[position] // size
+            counts[block_row] += not seen[block_col]
+            seen[block_col] = True
+        for position in range(first, last):
+            seen[indices[position] // size] = False
     return counts
+
+
+@njit(nogil=True, cache=True)
+def blocks_of_single_rows(indptr: np.ndarray, indices: np.ndarray, block_size: int) -> int:
+    """The different block columns in every row, added up: quick, and times block_size a lower bound of the blocks' entries."""
+    size = indices.dtype.type(block_size)
+    total = 0
+    for row in range(indptr.size - 1):
+        last = -1
+        for position in range(indptr[row], indptr[row + 1]):
+            block_col = indices[position] // size
+            total += block_col != last
+            last = block_col
+    return total
 
 
 @njit(nogil=True, cache=True)

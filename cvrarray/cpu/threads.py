@@ -1,12 +1,13 @@
 """Ranges of tiles (chunks, bins, rows) over a few threads that all calls of the process share.
 
 The kernels release the GIL, so plain Python threads run them side by side. Numba's own ``parallel=True`` is not used:
-it compiles for seconds, its default layer aborts when two threads call it at once (Dask does), and OpenMP does not
-survive a fork.
+it compiles for seconds, its default layer aborts when two threads call it at once (Dask does), and its OpenMP layer
+does not survive a fork.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +16,7 @@ from functools import cache
 import numpy as np
 
 SMALL = 1 << 16  #: work (stored slots, nonzeros) below which waking another thread costs more than it saves
+RANGES = 4  #: ranges a thread, so that one that is held up leaves its share to the others
 
 
 def count() -> int:
@@ -23,56 +25,63 @@ def count() -> int:
     Raises
     ------
     ValueError
-        ``CVRARRAY_NUM_THREADS`` is not a positive whole number.
+        ``CVRARRAY_NUM_THREADS`` is not a whole number from 1.
     """
     wanted = os.environ.get("CVRARRAY_NUM_THREADS", "").strip()
-    if wanted:
-        if not wanted.isdecimal() or int(wanted) == 0:
-            raise ValueError(
-                f"CVRARRAY_NUM_THREADS must be a whole number from 1; got {wanted!r}. Unset it to use every CPU"
-            )
-        return int(wanted)
-    return _cpus()
+    if not wanted:
+        return _cpus()
+    if not wanted.isdecimal() or int(wanted) == 0:
+        raise ValueError(
+            f"CVRARRAY_NUM_THREADS must be a whole number from 1; got {wanted!r}. Unset it to use every CPU"
+        )
+    return int(wanted)
 
 
-def run(function: Callable, offsets: np.ndarray, *args) -> None:
-    """Call ``function(first, last, *args)`` on ranges that together cover all tiles, one range a thread.
+def run(function: Callable, work: np.ndarray, *args, unit: int = 1) -> None:
+    """Call ``function(first, last, *args)`` on ranges that together cover all tiles, on several threads.
 
     Parameters
     ----------
     function
         Compiled with ``nogil=True``. What it writes for a tile must not depend on the range that the tile is in:
         then the result has the same bits whatever the number of threads.
-    offsets : (n_tiles + 1,) integers, not decreasing
-        Work before each tile; ranges get nearly equal shares of it.
+    work : (n_tiles + 1,) integers, not decreasing
+        Work before each tile. Ranges get nearly equal shares of it.
+    unit
+        Slots or nonzeros that one of `work` stands for.
 
     Notes
     -----
-    The caller works too, and takes back what no thread has begun: calls from many threads at once (Dask) never wait
-    for one another's queue.
+    The caller works too, and waits only for what another thread has begun: calls from many threads at once (Dask) do
+    not wait for one another's queues.
     """
-    n_tiles = len(offsets) - 1
-    n_ranges = min(count(), n_tiles) if offsets[-1] - offsets[0] >= SMALL else 1
-    if n_ranges == 1 or n_tiles == 0:
+    n_tiles = len(work) - 1
+    n_ranges = min(RANGES * count(), n_tiles, int(work[-1] - work[0]) * unit // SMALL)
+    if n_ranges < 2:
         function(0, n_tiles, *args)
         return
-    bounds = _bounds(offsets, n_ranges)
-    pool = _pool(n_ranges - 1)
-    others = [(pool.submit(function, first, last, *args), first, last) for first, last in bounds[1:]]
-    function(*bounds[0], *args)
-    for future, first, last in others:
-        if future.cancel():
-            function(first, last, *args)
-        else:
-            future.result()
+    bounds = _bounds(work, n_ranges)
+    next_range = itertools.count()
+
+    def take_ranges() -> None:
+        while (r := next(next_range)) < n_ranges:
+            function(bounds[r], bounds[r + 1], *args)
+
+    n_helpers = min(count(), n_ranges) - 1
+    helpers = [_pool(n_helpers).submit(take_ranges) for _ in range(n_helpers)]
+    try:
+        take_ranges()
+    finally:
+        for helper in helpers:
+            if not helper.cancel():
+                helper.result()
 
 
-def _bounds(offsets: np.ndarray, n_ranges: int) -> list[tuple[int, int]]:
-    """`n_ranges` contiguous ranges of tiles, cut at the tile nearest below each equal share of the work."""
-    total = int(offsets[-1] - offsets[0])
-    shares = [int(offsets[0]) + total * t // n_ranges for t in range(1, n_ranges)]
-    cuts = [0, *np.searchsorted(offsets, shares).tolist(), len(offsets) - 1]
-    return list(zip(cuts[:-1], cuts[1:], strict=True))
+def _bounds(work: np.ndarray, n_ranges: int) -> list[int]:
+    """First tile of each of `n_ranges` ranges, and the number of tiles: cut next to each equal share of the work."""
+    total = int(work[-1] - work[0])
+    shares = [int(work[0]) + total * r // n_ranges for r in range(1, n_ranges)]
+    return [0, *np.searchsorted(work, shares).tolist(), len(work) - 1]
 
 
 @cache

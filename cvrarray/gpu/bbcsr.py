@@ -14,11 +14,16 @@ from .compiler import NULL, PRODUCTS, blocks, instantiation, kernel, struct, upd
 BLOCK = 128  # threads: four bins
 
 
-def unroll(block_size: int, itemsize: int) -> int:
-    """Blocks in flight: measured on an H200, see ``docs/decisions/0004-gpu-products.md``."""
+def unroll(block_size: int, itemsize: int) -> tuple[int, int]:
+    """Blocks in flight in a narrow and in a wide bin, measured on an H200: see ``docs/decisions/0003-gpu-products.md``.
+
+    More of them hide more latency, but spread the part of `x` that a processor's warps read at a time: where columns are
+    far apart (wide bins) few keep it in cache.
+    """
     if block_size == 1:
-        return 16 if itemsize <= 4 else 4
-    return max(1, (12 if itemsize <= 8 else 6) // block_size)
+        return (8 if itemsize <= 4 else 4), 4
+    blocks_in_flight = 4 if block_size <= 3 else 2 if block_size == 4 else 1
+    return blocks_in_flight, blocks_in_flight
 
 
 def convert(csr: CSR, block_size: int) -> BBCSRTables:
@@ -32,24 +37,37 @@ def convert(csr: CSR, block_size: int) -> BBCSRTables:
     n_blocks = cupy.empty(n_block_rows, np.int32)
     col_low, col_high = cupy.empty((2, n_block_rows), index)
     col_base = cupy.empty(n_bins, index)
-    # by bin, with a 0 in front, so that running sums are offsets
-    values, narrow = cupy.zeros((2, n_bins + 1), np.int64)
-    totals = cupy.zeros(3, np.int64)  # values, columns of narrow bins, and whether there is a hole
+    rows = (csr.indptr, csr.indices, np.int64(n_rows), np.int64(n_block_rows), n_blocks, col_low, col_high)
+    # values by bin and columns of narrow bins, each with a 0 in front, one after the other: one running sum makes all offsets
+    sizes = cupy.zeros((2, n_bins + 1), np.int64)
+
+    def measure_bins() -> tuple[cupy.ndarray, list[int]]:
+        """Running sums of `sizes`; and values, columns of narrow bins, whether there is a hole."""
+        if n_bins:
+            kernel("bbcsr_convert", "bbcsr_bins", index)(
+                blocks(n_bins * WARP, 1024),
+                (1024,),
+                (n_blocks, col_low, col_high, np.int64(n_rows), np.int32(block_size), np.int64(n_bins), sizes[0, 1:],
+                 sizes[1, 1:], col_base, totals),
+            )  # fmt: skip
+        sums = cupy.cumsum(sizes).reshape(2, -1)
+        return sums, totals.get().tolist()
+
+    totals = cupy.zeros(3, np.int64)
     if n_bins:
-        kernel("bbcsr_convert", "bbcsr_count", pointer, index, block_size)(
-            blocks(n_block_rows * group, BLOCK),
-            (BLOCK,),
-            (csr.indptr, csr.indices, np.int64(n_rows), np.int64(n_block_rows), n_blocks, col_low, col_high, totals[2:]),
+        threads = n_block_rows if block_size == 1 else n_block_rows * WARP
+        kernel("bbcsr_convert", "bbcsr_count_full", pointer, index, block_size)(
+            blocks(threads, BLOCK), (BLOCK,), (*rows, totals[2:])
         )
-        kernel("bbcsr_convert", "bbcsr_bins", index)(
-            blocks(n_bins * WARP, 1024),
-            (1024,),
-            (n_blocks, col_low, col_high, np.int64(n_rows), np.int32(block_size), np.int64(n_bins), values[1:], narrow[1:],
-             col_base, totals),
-        )  # fmt: skip
-    del n_blocks, col_low, col_high
-    bin_rowptr, narrow_ptr = cupy.cumsum(values), cupy.cumsum(narrow)
-    n_values, n_narrow, has_holes = totals.get().tolist()
+    sums, (n_values, n_narrow, has_holes) = measure_bins()
+    if has_holes:  # then what was counted means nothing
+        totals[:2] = 0
+        kernel("bbcsr_convert", "bbcsr_count_holes", pointer, index, block_size)(
+            blocks(n_block_rows * group, BLOCK), (BLOCK,), rows
+        )
+        sums, (n_values, n_narrow, _) = measure_bins()
+    del rows, n_blocks, col_low, col_high
+    bin_rowptr, narrow_ptr = sums[0].copy(), sums[1]
     n_columns, bits = n_values // block_size, mask_dtype(block_size)
     tables = BBCSRTables(
         shape=csr.shape,
@@ -96,7 +114,7 @@ def product(tables: BBCSRTables, dtype: np.dtype) -> Callable[[cupy.ndarray, cup
     bins = struct(t.bin_rowptr, t.data, t.col_base, t.col_ptr, t.col_narrow, t.col_wide, t.present, t.shape[0], n_bins)
     multiply = kernel(
         "bbcsr_matvec", "bbcsr_matvec", t.data.dtype, dtype, t.col_wide.dtype, mask_dtype(size), size,
-        unroll(size, dtype.itemsize), t.present is not None,
+        *unroll(size, dtype.itemsize), t.present is not None,
     )  # fmt: skip
     grid = blocks(n_bins * WARP, BLOCK)
     return lambda x, y, alpha, beta: multiply(grid, (BLOCK,), (bins, x, y, alpha, beta, update(alpha, beta)))
@@ -124,7 +142,12 @@ def instantiations() -> Iterator[tuple[str, list[str]]]:
     yield (
         "bbcsr_convert",
         [
-            *(instantiation("bbcsr_count", p, i, b) for p, i in (("int32", "int32"), ("int64", "int64")) for b in sizes),
+            *(
+                instantiation(count, p, i, b)
+                for count in ("bbcsr_count_full", "bbcsr_count_holes")
+                for p, i in (("int32", "int32"), ("int64", "int64"))
+                for b in sizes
+            ),
             *(instantiation("bbcsr_bins", i) for i in ("int32", "int64")),
             *(
                 instantiation("bbcsr_fill_full", p, i, a, b, tiles_in_a_block(a, i))
@@ -142,7 +165,7 @@ def instantiations() -> Iterator[tuple[str, list[str]]]:
     yield (
         "bbcsr_matvec",
         [
-            instantiation("bbcsr_matvec", a, y, i, mask_dtype(b), b, unroll(b, np.dtype(y).itemsize), holes)
+            instantiation("bbcsr_matvec", a, y, i, mask_dtype(b), b, *unroll(b, np.dtype(y).itemsize), holes)
             for a, y in PRODUCTS
             for i, b, holes in (("int32", 1, False), ("int32", 3, False), ("int32", 6, True), ("int64", 7, True))
         ],

@@ -25,11 +25,10 @@ def convert(csr: CSR, n_lanes: int, n_chunks: int, split: str) -> CVRTables:
     n_rows = ptr.size - 1
     warps = blocks(n_chunks * WARP, BLOCK)
 
-    chunk_ptr = cupy.zeros(n_chunks + 1, np.int64)
-    # by chunk, with a 0 in front, so that running sums are offsets
-    steps, records, narrow = cupy.zeros((3, n_chunks + 1), np.int64)
-    col_low, col_base, carry_row = cupy.empty((3, n_chunks), index)
+    chunk_ptr = cupy.empty(n_chunks + 1, np.int64)
+    sizes = cupy.zeros((4, n_chunks + 1), np.int64)
     totals = cupy.zeros(4, np.int64)
+    col_low, col_base, carry_row = (cupy.empty(n_chunks, index) for _ in range(3))
     if n_chunks:
         kernel("cvr_convert", "cvr_cuts", ptr.dtype)(
             blocks(n_chunks + 1, BLOCK),
@@ -40,37 +39,52 @@ def convert(csr: CSR, n_lanes: int, n_chunks: int, split: str) -> CVRTables:
             warps,
             (BLOCK,),
             (ptr, row_id, csr.indices, np.int64(n_rows), chunk_ptr, np.int64(n_chunks), np.int32(n_lanes),
-             steps[1:], records[1:], narrow[1:], col_low, col_base, carry_row, totals),
+             sizes, col_low, col_base, carry_row, totals),
         )  # fmt: skip
-    step_ptr, rec_ptr, narrow_ptr = cupy.cumsum(steps), cupy.cumsum(records), cupy.cumsum(narrow)
-    n_steps, n_records, n_narrow, n_carries = totals.get().tolist()
-    cut_row, cut_ptr = _cuts(carry_row, n_carries)
+    sums = cupy.cumsum(sizes)
+    n_steps, n_records, n_narrow, n_cut = totals.get().tolist()
     tables = CVRTables(
         shape=csr.shape,
         nnz=csr.nnz,
         n_lanes=n_lanes,
-        step_ptr=step_ptr,
+        step_ptr=cupy.empty(n_chunks + 1, np.int64),
         val=cupy.empty(n_steps * n_lanes, csr.data.dtype),
-        col_base=col_base.copy(),
+        col_base=col_base,
         col_ptr=cupy.empty(n_chunks, np.int64),
         col_narrow=cupy.empty(n_narrow, np.uint16),
         col_wide=cupy.empty(n_steps * n_lanes - n_narrow, index),
         rec_mask=cupy.empty(n_steps, np.uint32),
-        rec_ptr=rec_ptr,
+        rec_ptr=cupy.empty(n_chunks + 1, np.int64),
         rec_wb=cupy.empty(n_records, index),
         tail=cupy.empty((n_chunks, n_lanes), index),
-        carry_row=carry_row.copy(),
-        cut_row=cut_row,
-        cut_ptr=cut_ptr,
+        carry_row=carry_row,
+        cut_row=cupy.empty(n_cut, index),
+        cut_ptr=cupy.empty((n_cut, 2), np.int64),
         empty_row=empty_row,
+    )
+    t = tables
+    kernel("cvr_convert", "cvr_offsets", index)(
+        blocks(n_chunks + 1, BLOCK),
+        (BLOCK,),
+        (
+            sums,
+            col_base,
+            carry_row,
+            np.int64(n_chunks),
+            np.int32(n_lanes),
+            t.step_ptr,
+            t.rec_ptr,
+            t.col_ptr,
+            t.cut_row,
+            t.cut_ptr,
+        ),
     )
     if n_chunks:
         kernel("cvr_convert", "cvr_fill", ptr.dtype, index, csr.data.dtype)(
             warps,
             (BLOCK,),
             (ptr, row_id, csr.indices, csr.data, np.int64(n_rows), chunk_ptr, np.int64(n_chunks), np.int32(n_lanes),
-             step_ptr, rec_ptr, narrow_ptr, col_low, col_base, tables.col_ptr, tables.val, tables.col_narrow,
-             tables.col_wide, tables.rec_mask, tables.rec_wb, tables.tail),
+             t.step_ptr, t.rec_ptr, t.col_ptr, col_low, col_base, t.val, t.col_narrow, t.col_wide, t.rec_mask, t.rec_wb, t.tail),
         )  # fmt: skip
     return tables
 
@@ -93,17 +107,6 @@ def _without_empty_rows(csr: CSR) -> tuple[Any, cupy.ndarray, cupy.ndarray]:
         blocks(n_rows, BLOCK), (BLOCK,), (csr.indptr, rank, np.int64(n_rows), ptr, row_id, empty_row)
     )
     return row_id, ptr, empty_row
-
-
-def _cuts(carry_row: cupy.ndarray, n_carries: int) -> tuple[cupy.ndarray, cupy.ndarray]:
-    """The rows that chunks' starts cut, and for each the run of chunks that carry into it."""
-    if not n_carries:
-        return cupy.empty(0, carry_row.dtype), cupy.empty((0, 2), np.int64)
-    cut = cupy.flatnonzero(carry_row >= 0)
-    rows = carry_row[cut]
-    starts = cupy.flatnonzero(cupy.concatenate([cupy.ones(1, bool), rows[1:] != rows[:-1]]))
-    ends = cupy.concatenate([starts[1:], cupy.array([cut.size])]) - 1
-    return rows[starts], cupy.stack([cut[starts], cut[ends] + 1], axis=1)
 
 
 def product(tables: CVRTables, dtype: np.dtype) -> Callable[[cupy.ndarray, cupy.ndarray, Any, Any], None]:
@@ -157,7 +160,7 @@ def instantiations() -> Iterator[tuple[str, list[str]]]:
             *(instantiation("cvr_cuts", p) for p in ("int32", "int64")),
             *(instantiation("cvr_count", p, i) for p, i in offsets_and_indices),
             *(instantiation("cvr_fill", p, i, a) for p, i in offsets_and_indices for a in ("bool", "float32", "complex128")),
-            *(instantiation("cvr_slots", i) for i in ("int32", "int64")),
+            *(instantiation(f, i) for f in ("cvr_offsets", "cvr_slots") for i in ("int32", "int64")),
         ],
     )
     yield (

@@ -1,0 +1,190 @@
+"""What is particular to the CPU: threads, processes, alignment, and code that stays in vector registers."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from checks import assert_product, assert_same_tables
+from numba import njit
+from scipy.sparse import csr_array
+
+import cvrarray
+from cvrarray.cpu import bbcsr, cvr, lanes, memory, threads
+
+BUILDS = {
+    "cvr": lambda csr: cvrarray.CVRArray(csr, n_chunks=40),
+    "cvr_nnz": lambda csr: cvrarray.CVRArray(csr, n_chunks=40, split="nnz"),
+    "bbcsr": lambda csr: cvrarray.BBCSRArray(csr, block_size=2),
+}
+
+
+def uneven(n_cols: int = 200_000, seed: int = 0) -> csr_array:
+    """700 rows: a third empty, most short, some long, one in many chunks; columns in one place, then anywhere."""
+    rng = np.random.default_rng(seed)
+    length = np.minimum(rng.zipf(1.6, 700), 500)
+    length[rng.random(700) < 0.3] = 0
+    length[5] = 20_000
+    row = np.repeat(np.arange(700), length)
+    col = np.where(row < 400, rng.integers(0, 60_000, len(row)), rng.integers(0, n_cols, len(row)))
+    csr = csr_array((rng.random(len(row)), (row, col)), shape=(700, n_cols))
+    csr.sum_duplicates()
+    return csr
+
+
+@pytest.fixture
+def threaded(monkeypatch):
+    """Make even small work use the number of threads that the test sets."""
+    monkeypatch.setattr(threads, "SMALL", 64)
+    return lambda n: monkeypatch.setenv("CVRARRAY_NUM_THREADS", str(n))
+
+
+@pytest.mark.parametrize("build", BUILDS)
+def test_same_bits_for_any_number_of_threads(threaded, build):
+    csr = uneven()
+    x = np.random.default_rng(1).random(csr.shape[1])
+    arrays, products = [], []
+    for n in (1, 2, 7):
+        threaded(n)
+        arrays.append(BUILDS[build](csr))
+        products.append(arrays[-1] @ x)
+    assert_product(products[0], csr, x)
+    for array, product in zip(arrays[1:], products[1:], strict=True):
+        assert_same_tables(array._tables, arrays[0]._tables)
+        assert (array.to_scipy() != csr).nnz == 0
+        np.testing.assert_array_equal(product, products[0])
+
+
+@pytest.mark.parametrize("build", BUILDS)
+def test_concurrent_calls(threaded, build):
+    """As Dask makes them: conversions and products on several Python threads at once."""
+    threaded(2)
+    csr = uneven()
+    xs = np.random.default_rng(1).random((24, csr.shape[1]))
+    A = BUILDS[build](csr)
+    expected = [A @ x for x in xs]
+    with ThreadPoolExecutor(8) as pool:
+        shared = list(pool.map(lambda x: A @ x, xs))
+        own = list(pool.map(lambda x: BUILDS[build](csr) @ x, xs))
+    np.testing.assert_array_equal(shared, expected)
+    np.testing.assert_array_equal(own, expected)
+
+
+IN_ANOTHER_PROCESS = """
+import multiprocessing, warnings
+import numpy as np
+from cvrarray import CVRArray
+from cvrarray.cpu import threads
+
+def total(queue, A):
+    queue.put(float((A @ np.ones(A.shape[1])).sum()))
+
+if __name__ == "__main__":
+    warnings.simplefilter("ignore", DeprecationWarning)  # fork with threads running is what this is about
+    threads.SMALL = 64
+    A = CVRArray(np.ones((300, 100)), n_chunks=20)
+    assert (A @ np.ones(100)).sum() == 30000  # the pool's threads exist now
+    context = multiprocessing.get_context({method!r})
+    queue = context.Queue()
+    children = [context.Process(target=total, args=(queue, A)) for _ in range(2)]
+    for child in children:
+        child.start()
+    print([queue.get(timeout=60) for _ in children])
+"""
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_other_processes(tmp_path, method):
+    if method == "fork" and not hasattr(os, "fork"):
+        pytest.skip("this system has no fork")
+    script = tmp_path / "script.py"
+    script.write_text(IN_ANOTHER_PROCESS.format(method=method))
+    environment = os.environ | {"CVRARRAY_NUM_THREADS": "2", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    run = subprocess.run([sys.executable, script], env=environment, capture_output=True, text=True, timeout=100)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.strip() == "[30000.0, 30000.0]"
+
+
+@pytest.mark.parametrize("sizes", [[], [0], [1000], [0, 0, 500, 0, 0], [5000, 1, 1, 1], [1] * 1000, [100] * 7])
+@pytest.mark.parametrize("n_threads", [1, 2, 7])
+def test_ranges_cover_every_tile_once(threaded, sizes, n_threads):
+    threaded(n_threads)
+    ranges = []
+    threads.run(lambda first, last: ranges.append((first, last)), memory.offsets(np.array(sizes, int)))
+    tiles = [tile for first, last in sorted(ranges) for tile in range(first, last)]
+    assert tiles == list(range(len(sizes)))
+
+
+def test_an_error_in_another_thread_is_raised(threaded):
+    threaded(3)
+
+    def fail(first, last):
+        raise ArithmeticError(first)
+
+    with pytest.raises(ArithmeticError):
+        threads.run(fail, np.arange(0, 1000, 100))
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "two", "1.5"])
+def test_thread_count_is_checked(monkeypatch, value):
+    monkeypatch.setenv("CVRARRAY_NUM_THREADS", value)
+    with pytest.raises(ValueError, match="CVRARRAY_NUM_THREADS must be a whole number from 1; got"):
+        threads.count()
+
+
+@pytest.mark.parametrize("build", BUILDS)
+def test_products_of_complex_infinities(build):
+    """alpha = 1 is no multiplication: 1 * (inf + 0j) would be inf + nan j."""
+    x = np.array([np.inf, 1], np.complex128)
+    y = BUILDS[build](csr_array(np.eye(2))) @ x
+    np.testing.assert_array_equal(y, x)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex128"])
+def test_tables_begin_at_cache_lines(dtype):
+    csr = uneven().astype(dtype)
+    for build in BUILDS.values():
+        t = build(csr)._tables
+        assert t.col_narrow.size and t.col_wide.size, "the matrix has narrow tiles and wide ones"
+        for array in (t.val if "val" in t._fields else t.data, t.col_narrow, t.col_wide):
+            assert array.ctypes.data % 64 == 0
+
+
+@njit(**lanes.OPTIONS)
+def _masks(array, at, value, bit, out):
+    out[0] = lanes.different(array, at, value)
+    out[1] = lanes.bit_set(array, at, bit)
+    out[2] = lanes.contiguous(array, at)
+    out[3] = lanes.lowest(np.uint32(0x50))
+
+
+@pytest.mark.parametrize("dtype", [np.uint16, np.int32, np.int64])
+def test_masks(dtype):
+    array = np.concatenate(([9], np.arange(100, 132))).astype(dtype)
+    array[7] = -1 if dtype is not np.uint16 else 0xFFFF
+    out = np.zeros(4, np.uint32)
+    for at in (0, 1):
+        _masks(array, at, -1, 2, out)
+        seen = array[at : at + 32]
+        assert out[0] == sum(1 << lane for lane in range(32) if lane != 7 - at)
+        assert out[1] == sum(1 << lane for lane in range(32) if int(seen[lane]) >> 2 & 1)
+        assert out[2] == 0
+    array[7] = 106
+    _masks(array, 1, -1, 2, out)
+    assert out.tolist()[2:] == [1, 4]
+
+
+@pytest.mark.parametrize("module", [cvr, bbcsr])
+def test_kernels_keep_sums_in_registers_and_count_no_references(monkeypatch, module):
+    """The two things that a change of Numba could undo without any wrong result."""
+    uncached = njit(**lanes.OPTIONS | {"cache": False})(module._product.py_func)
+    monkeypatch.setattr(module, "_product", uncached)
+    csr = uneven()
+    BUILDS[module.__name__.rpartition(".")[2]](csr) @ np.ones(csr.shape[1])
+    (code,) = uncached.inspect_llvm().values()
+    assert "fmuladd.v32f64" in code
+    assert "NRT_incref" not in code
