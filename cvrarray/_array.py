@@ -41,6 +41,9 @@ class SparseArray:
         self._target = _device.of(self._values(tables))
         self._products = {}
         self.plan = plan
+        for table in tables:  # immutable; and one kind of array for Numba, whether converted or mapped from a file
+            if isinstance(table, np.ndarray):
+                table.setflags(write=False)
 
     @classmethod
     def from_csr(cls, indptr: Any, indices: Any, data: Any, shape: tuple[int, int], **parameters: Any):

@@ -1,8 +1,8 @@
-"""Which format for which matrix: its statistics, a cost model in bytes, and :func:`asarray`, which acts on them.
+"""Which format for which matrix: its statistics, a cost model, and :func:`asarray`, which acts on them.
 
-A product streams the tables once, so the bytes of a format's tables are its cost. What the model knows of a matrix is
-its row lengths (all of them) and, from evenly spaced windows of rows, how full its blocks are and how far its columns span.
-Measured factors stand where bytes do not tell all: see ``docs/decisions/0003-choice-of-format.md``.
+A product streams the tables once, so the bytes of a format's tables are most of its cost. What the model knows of a matrix
+is its row lengths (all of them) and, from evenly spaced windows of rows, how full its blocks are and how far its columns
+span. What bytes do not tell is measured and stands in COSTS: see ``docs/decisions/0005-choice-of-format.md``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from . import _csr, _device
 from ._array import SparseArray
 from ._tables import CSR, NARROW, WARP
 from .bbcsr import BBCSRArray
-from .cvr import MIN_STEPS, CVRArray
+from .cvr import MAX_STEPS, MIN_STEPS, CVRArray
 
 #: Block sizes that are looked at; 1 is sliced ELLPACK.
 BLOCK_SIZES = (1, 2, 3, 4, 6)
@@ -25,8 +25,16 @@ BLOCK_SIZES = (1, 2, 3, 4, 6)
 #: between how many windows to look at.
 WINDOW, SAMPLE, FEWEST_WINDOWS, MOST_WINDOWS = 96, 1 << 16, 8, 32
 
-#: Time over bytes, relative to BBCSR: CVR's records and its lanes out of phase cost this much more.
-CVR_FACTOR = 1.1
+
+class Costs(NamedTuple):
+    """What a product costs on a kind of device, beside the bytes of the tables."""
+
+    bytes_per_us: float  # that BBCSR streams
+    cvr_factor: float  # CVR's time over its bytes, relative to BBCSR: records, and lanes out of phase
+    us_per_entry: float  # of the longest row: one warp takes a bin, and only so many of its loads are in flight
+
+
+COSTS = {"cuda": Costs(4.0e6, 1.2, 0.1), "cpu": Costs(2.0e4, 1.0, 0.0)}
 
 _CLASSES = {"cvr": CVRArray, "bbcsr": BBCSRArray}
 
@@ -96,32 +104,32 @@ def statistics(obj: Any, *, exact: bool = True) -> Statistics:
     )
 
 
-def choose(stats: Statistics) -> Plan:
-    """The format whose tables take the least time to stream."""
-    cost = {name: size * (CVR_FACTOR if name == "cvr" else 1.0) for name, size in stats.table_bytes.items()}
-    name = min(cost, key=cost.get)
+def choose(stats: Statistics, device: str = "cuda") -> Plan:
+    """The format whose product takes the least time, by the model, on a kind of device (``"cpu"`` or ``"cuda"``)."""
     if not stats.nnz:
         return Plan("cvr", None, "cvr: no nonzeros, so no padding either")
-    sizes = {n: b / stats.nnz for n, b in stats.table_bytes.items()}
+    costs = COSTS[device]
+
+    def microseconds(name: str) -> float:
+        streaming = stats.table_bytes[name] / costs.bytes_per_us
+        if name == "cvr":
+            return streaming * costs.cvr_factor + min(stats.row_mean, MAX_STEPS) * costs.us_per_entry
+        return streaming + stats.row_max * costs.us_per_entry
+
+    time = {name: microseconds(name) for name in stats.table_bytes}
+    name = min(time, key=time.get)
+    per_nonzero = {n: f"{b / stats.nnz:.1f}" for n, b in stats.table_bytes.items()}
+    rows = f"rows have {stats.row_min} to {stats.row_max} nonzeros"
     if name == "cvr":
-        best_other = min((n for n in sizes if n != "cvr"), key=sizes.get)
-        return Plan(
-            "cvr",
-            None,
-            f"cvr: {sizes['cvr']:.1f} bytes a nonzero; rows of {stats.row_min} to {stats.row_max} nonzeros would pad BBCSR to "
-            f"{sizes[best_other]:.1f} at best (block size {best_other[5:]})",
+        other = min((n for n in time if n != "cvr"), key=time.get)
+        reason = (
+            f"cvr: {per_nonzero[name]} bytes a nonzero; {rows}, so BBCSR would need {per_nonzero[other]} at best "
+            f"(block size {other[5:]}) and takes the longest row in one go"
         )
-    block_size = int(name[5:])
-    what = (
-        f"rows of {stats.row_min} to {stats.row_max} nonzeros pad little"
-        if block_size == 1
-        else f"{block_size} x {block_size} blocks are full but for a factor of {stats.block_fill[block_size]:.2f}"
-    )
-    return Plan(
-        "bbcsr",
-        block_size,
-        f"bbcsr, block size {block_size}: {sizes[name]:.1f} bytes a nonzero, cvr {sizes['cvr']:.1f}; {what}",
-    )
+        return Plan("cvr", None, reason)
+    size = int(name[5:])
+    why = rows if size == 1 else f"{size} x {size} blocks hold {stats.block_fill[size]:.2f} entries a nonzero"
+    return Plan("bbcsr", size, f"bbcsr, block size {size}: {per_nonzero[name]} bytes a nonzero, cvr {per_nonzero['cvr']}; {why}")
 
 
 def asarray(obj: Any, format: str = "auto", device: Any = None, **parameters: Any) -> SparseArray:
@@ -161,7 +169,7 @@ def asarray(obj: Any, format: str = "auto", device: Any = None, **parameters: An
     csr = _csr.move(csr, device)
     if format != "auto":
         return _CLASSES[format](csr, **parameters)
-    plan = choose(statistics(csr, exact=False))
+    plan = choose(statistics(csr, exact=False), device.kind)
     array = CVRArray(csr) if plan.format == "cvr" else BBCSRArray(csr, block_size=plan.block_size)
     array.plan = plan.reason
     return array

@@ -70,8 +70,9 @@ from . import _csr, _device
 from ._array import SparseArray
 from ._tables import WARP, CVRTables
 
-#: Steps a chunk should have at least; chunks of longer rows have as many steps as their rows have nonzeros, up to MAX.
-MIN_STEPS, MAX_STEPS = 64, 512
+#: Steps a chunk should have at least, and at most; and chunks that a large GPU needs to be busy: rows longer than all
+#: chunks' share are cut. Measured: see ``docs/decisions/0003-gpu-products.md``.
+MIN_STEPS, MAX_STEPS, ENOUGH_CHUNKS = 64, 512, 4096
 
 
 class Chunk(NamedTuple):
@@ -262,12 +263,13 @@ class CVRArray(SparseArray):
 
 
 def default_n_chunks(nnz: int, n_rows: int, n_lanes: int) -> int:
-    """Chunks for `nnz` nonzeros in `n_rows` rows: of MIN_STEPS steps or more, in whole groups of `n_lanes` average rows.
+    """Chunks for `nnz` nonzeros in `n_rows` rows: whole groups of `n_lanes` average rows, of MIN_STEPS steps or more.
 
-    A group of rows longer than MAX_STEPS is cut: then chunks have MAX_STEPS steps.
+    Where a group of long rows leaves fewer than ENOUGH_CHUNKS chunks, or has more than MAX_STEPS steps, it is cut.
     """
     mean = max(1.0, nnz / max(1, n_rows))
-    steps = min(mean * max(1, round(MIN_STEPS / mean)), MAX_STEPS)
+    longest = min(max(MIN_STEPS, nnz / (n_lanes * ENOUGH_CHUNKS)), MAX_STEPS)
+    steps = min(mean * max(1, round(MIN_STEPS / mean)), longest)
     return max(1, round(nnz / (steps * n_lanes)))
 
 
