@@ -31,10 +31,11 @@ class Costs(NamedTuple):
 
     bytes_per_us: float  # that BBCSR streams
     cvr_factor: float  # CVR's time over its bytes, relative to BBCSR: records, and lanes out of phase
-    us_per_entry: float  # of the longest row: one warp takes a bin, and only so many of its loads are in flight
+    cvr_us: float  # a CVR product's own time: tails, and a second pass where rows are cut
+    us_per_entry: float  # of the longest row, for 4-byte values: one warp takes it, with only so many loads in flight
 
 
-COSTS = {"cuda": Costs(4.0e6, 1.2, 0.1), "cpu": Costs(2.0e4, 1.0, 0.0)}
+COSTS = {"cuda": Costs(4.0e6, 1.25, 12.0, 0.05), "cpu": Costs(2.0e4, 1.0, 0.0, 0.0)}
 
 _CLASSES = {"cvr": CVRArray, "bbcsr": BBCSRArray}
 
@@ -112,9 +113,10 @@ def choose(stats: Statistics, device: str = "cuda") -> Plan:
 
     def microseconds(name: str) -> float:
         streaming = stats.table_bytes[name] / costs.bytes_per_us
+        us_per_entry = costs.us_per_entry * stats.dtype.itemsize / 4
         if name == "cvr":
-            return streaming * costs.cvr_factor + min(stats.row_mean, MAX_STEPS) * costs.us_per_entry
-        return streaming + stats.row_max * costs.us_per_entry
+            return streaming * costs.cvr_factor + costs.cvr_us + us_per_entry * min(stats.row_mean, MAX_STEPS)
+        return streaming + us_per_entry * stats.row_max
 
     time = {name: microseconds(name) for name in stats.table_bytes}
     name = min(time, key=time.get)
@@ -129,7 +131,9 @@ def choose(stats: Statistics, device: str = "cuda") -> Plan:
         return Plan("cvr", None, reason)
     size = int(name[5:])
     why = rows if size == 1 else f"{size} x {size} blocks hold {stats.block_fill[size]:.2f} entries a nonzero"
-    return Plan("bbcsr", size, f"bbcsr, block size {size}: {per_nonzero[name]} bytes a nonzero, cvr {per_nonzero['cvr']}; {why}")
+    return Plan(
+        "bbcsr", size, f"bbcsr, block size {size}: {per_nonzero[name]} bytes a nonzero, cvr {per_nonzero['cvr']}; {why}"
+    )
 
 
 def asarray(obj: Any, format: str = "auto", device: Any = None, **parameters: Any) -> SparseArray:

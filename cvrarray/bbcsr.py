@@ -10,8 +10,8 @@ The idea
 side by side in memory. Rows of a bin are padded to the longest. Of every ``block_size x block_size`` **block** only one
 column is stored a row. Two block rows of size 3 (their blocks A, B, C) in one bin; digits are a row's scalar columns::
 
-    rows 0-2 | A A A B B B |     data:   A00 A10 A20 C00 C10 C20 ...   A01 A11 A21 C01 ...      (row after row, then the next k)
-    rows 3-5 | . . . C C C |     colptr:  0   0   0   3   3   3  ...    3   3   3  -1  -1  -1   (one a block and row; < 0: padding)
+    rows 0-2 | A A A B B B |     data:   A00 A10 A20 C00 C10 C20 ...   A01 A11 A21 C01 ...   (row after row, then the next k)
+    rows 3-5 | . . . C C C |     colptr:  0   0   0   3   3   3  ...    3   3   3  -1  -1  -1   (one a block and row)
 
 ``block_size=1`` is sliced ELLPACK: no blocks, one column a value.
 

@@ -11,8 +11,8 @@ The nonzeros, in row-major order, are cut into **chunks**. A chunk is laid out o
 works through whole rows, one after the other. A lane that runs dry is *fed* the next row; when rows run out it *steals*
 its share from the front of a lane that has too much. Rows 0 to 3 of lengths 3, 1, 2 and 4 on two lanes::
 
-    row 0: a b c      lane 0 | a b c i j |      records (pos, wb): (1, row 1), (4, row 0), (5, entry 1), (8, entry 0), (9, entry 0)
-    row 1: d          lane 1 | d e f g h |      tail = [3, 2],  lr_rec = 5
+    row 0: a b c      lane 0 | a b c i j |   records (pos, wb): (1, row 1), (4, row 0), (5, entry 1), (8, entry 0), (9, entry 0)
+    row 1: d          lane 1 | d e f g h |   tail = [3, 2],  lr_rec = 5
     row 2: e f
     row 3: g h i j    Before step 3 both lanes are dry. Lane 0 takes row 3, the last one. Lane 1 finds no row, so it steals
                       the first two of row 3; both parts add into entry 0 of tail, which is row 3.

@@ -76,11 +76,11 @@ __global__ void bbcsr_count_full(const P* ptr, const I* indices, int64 n_rows, i
 //
 // mapping   GROUP threads a block row
 // traffic   as above
-// requires  canonical CSR
+// requires  canonical CSR; `holes` is not used, so that both counts are called alike
 // races     none
 template <class P, class I, int B>
 __global__ void bbcsr_count_holes(const P* ptr, const I* indices, int64 n_rows, int64 n_block_rows, int* n_blocks,
-                                  I* col_low, I* col_high) {
+                                  I* col_low, I* col_high, int64* /* holes */) {
     constexpr int GROUP = BlockRow<P, I, B>::GROUP;
     const int64 thread = blockIdx.x * (int64)blockDim.x + threadIdx.x;
     const int64 block_row = thread / GROUP;

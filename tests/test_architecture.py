@@ -128,8 +128,7 @@ def test_no_own_device_branches(module):
 def test_import_is_light():
     """`import cvrarray` loads NumPy and nothing heavier, and so does asking for its version and names."""
     code = (
-        "import sys, cvrarray; cvrarray.__version__, dir(cvrarray); "
-        f"print([name for name in {HEAVY} if name in sys.modules])"
+        f"import sys, cvrarray; cvrarray.__version__, dir(cvrarray); print([name for name in {HEAVY} if name in sys.modules])"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     assert found.stdout.strip() == "[]"

@@ -158,24 +158,45 @@ def test_tables_begin_at_cache_lines(dtype):
 def _masks(array, at, value, bit, out):
     out[0] = lanes.different(array, at, value)
     out[1] = lanes.bit_set(array, at, bit)
-    out[2] = lanes.contiguous(array, at)
-    out[3] = lanes.lowest(np.uint32(0x50))
+    out[2] = lanes.lowest(np.uint32(0x50))
 
 
 @pytest.mark.parametrize("dtype", [np.uint16, np.int32, np.int64])
-def test_masks(dtype):
-    array = np.concatenate(([9], np.arange(100, 132))).astype(dtype)
-    array[7] = -1 if dtype is not np.uint16 else 0xFFFF
-    out = np.zeros(4, np.uint32)
-    for at in (0, 1):
-        _masks(array, at, -1, 2, out)
-        seen = array[at : at + 32]
-        assert out[0] == sum(1 << lane for lane in range(32) if lane != 7 - at)
-        assert out[1] == sum(1 << lane for lane in range(32) if int(seen[lane]) >> 2 & 1)
-        assert out[2] == 0
-    array[7] = 106
-    _masks(array, 1, -1, 2, out)
-    assert out.tolist()[2:] == [1, 4]
+@pytest.mark.parametrize("at", [0, 1])
+def test_masks(dtype, at):
+    array = np.arange(100, 133).astype(dtype)
+    array[15] = 7
+    out = np.zeros(3, np.uint32)
+    _masks(array, at, 7, 2, out)
+    seen = array[at : at + 32].astype(int)
+    assert out[0] == sum(1 << lane for lane in range(32) if seen[lane] != 7)
+    assert out[1] == sum(1 << lane for lane in range(32) if seen[lane] >> 2 & 1)
+    assert out[2] == 4
+
+
+@njit(**lanes.OPTIONS)
+def _loads(x, offsets, at, mask, out):
+    lanes.store(lanes.load_each(x, 1, offsets, at), out, 0)
+    lanes.store(lanes.load_runs(x, 1, offsets, at), out, 32)
+    lanes.store(lanes.gather(x, 1, offsets, at, mask), out, 64)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "float32", "float64", "complex64", "complex128"])
+@pytest.mark.parametrize("offset_dtype", [np.uint16, np.int32, np.int64])
+def test_loads_agree(dtype, offset_dtype):
+    rng = np.random.default_rng(0)
+    x = (rng.integers(-9, 9, 90) + 1j * rng.integers(-9, 9, 90)).astype(dtype if dtype[0] == "c" else "complex128")
+    x = x.astype(dtype) if dtype[0] == "c" else x.real.astype(dtype)
+    offsets = np.concatenate(([5], np.arange(32), rng.integers(0, 89, 32))).astype(offset_dtype)
+    offsets[20] = 3  # one odd lane in a run
+    for at in (1, 33):
+        out = np.full(96, 7, dtype)
+        _loads(x, offsets, at, np.uint32(0xFFFF0F0F), out)
+        expected = x[1 + offsets[at : at + 32].astype(int)]
+        np.testing.assert_array_equal(out[:32], expected)
+        np.testing.assert_array_equal(out[32:64], expected)
+        in_mask = np.array([0xFFFF0F0F >> lane & 1 for lane in range(32)])
+        np.testing.assert_array_equal(out[64:], expected * in_mask.astype(dtype))
 
 
 @pytest.mark.parametrize("module", [cvr, bbcsr])

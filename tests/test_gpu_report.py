@@ -99,9 +99,7 @@ def test_a_run_writes_its_report(tmp_path, options):
     path = tmp_path / "report.json"
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-c", os.devnull, "--rootdir", tmp_path]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(TESTS), str(TESTS.parent)])}
-    subprocess.run(
-        [*command, "--gpu-report", path, *options, tmp_path], env=environment, capture_output=True, check=False
-    )
+    subprocess.run([*command, "--gpu-report", path, *options, tmp_path], env=environment, capture_output=True, check=False)
     report = json.loads(path.read_text())
     has_gpu = report["gpu"] is not None
     lacking = "failed" if "--require-gpu" in options else "skipped"

@@ -421,6 +421,7 @@ def test_is_captured_in_a_graph(build, gpu):
     csr = zoo.integers("one_dense_row", np.float64)
     A = build(csr, gpu)
     x, out = put(zoo.vector(csr.shape[1]), gpu), cupy.zeros(csr.shape[0])
+    cupy.cuda.Device().synchronize()  # the conversion ran on another stream than the product will
     stream = cupy.cuda.Stream(non_blocking=True)
     with stream:
         A.matvec(x, out=out)  # compiles, and leaves what it needs in the memory pool

@@ -77,9 +77,7 @@ def test_devices_agree(gpu, matrix, n_lanes, n_chunks, split, block_size):
         (cvrarray.CVRArray, {"n_lanes": n_lanes, "n_chunks": n_chunks, "split": split}),
         (cvrarray.BBCSRArray, {"block_size": block_size}),
     ):
-        assert_same_tables(
-            convert(matrix, device=gpu, **keywords)._tables, convert(matrix, device="cpu", **keywords)._tables
-        )
+        assert_same_tables(convert(matrix, device=gpu, **keywords)._tables, convert(matrix, device="cpu", **keywords)._tables)
 
 
 @SETTINGS

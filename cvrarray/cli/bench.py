@@ -64,10 +64,7 @@ def run(args: argparse.Namespace) -> int:
     device = _device.default() if args.device is None else _device.parse(args.device)
     names = args.matrices or list(generate.MATRICES)
     report = measure_all(
-        [
-            (name, lambda name=name: sources.load(name, scale=args.scale, seed=args.seed, device=device))
-            for name in names
-        ],
+        [(name, lambda name=name: sources.load(name, scale=args.scale, seed=args.seed, device=device)) for name in names],
         device=device,
         dtypes=args.dtype,
         formats=formats,
@@ -125,9 +122,7 @@ def measure_all(
             csr = make()
             for dtype in sources.dtypes(dtypes, csr.dtype):
                 bar.set_description(f"{name}, {dtype}")
-                results.append(
-                    measure_case(name, csr.astype(dtype), meter, device, formats, rates["read"], repeats, seed)
-                )
+                results.append(measure_case(name, csr.astype(dtype), meter, device, formats, rates["read"], repeats, seed))
     return {
         "schema": 1,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -152,14 +147,11 @@ def measure_case(
         for label, array in ours.items():
             error = measure.worst_error(host, x_host, _to_host(array @ x))
             entries.append({"name": label, **facts(array), "error_over_bound": finite(error), "correct": error <= 1})
-        contenders = {
-            entry["name"]: (lambda array=ours[entry["name"]]: array @ x) for entry in entries if entry["correct"]
-        }
+        contenders = {entry["name"]: (lambda array=ours[entry["name"]]: array @ x) for entry in entries if entry["correct"]}
         others = peers(csr, x, device)
         times = meter.times({**contenders, **others}, repeats)
         conversions = {
-            label: meter.conversion(lambda array=ours[label]: rebuild(csr, array), min(repeats, 5))
-            for label in contenders
+            label: meter.conversion(lambda array=ours[label]: rebuild(csr, array), min(repeats, 5)) for label in contenders
         }
     peer = min(others, key=lambda other: times[other].median)
     n_bytes = measure.floor_bytes(host, host.dtype.itemsize)

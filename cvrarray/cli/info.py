@@ -19,9 +19,7 @@ PIXELS = 400
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of ``cvrarray info``."""
     parser.add_argument("file", metavar="FILE", help=".mtx, .mtx.gz, .npz or .cvra")
-    parser.add_argument(
-        "--plot", metavar="OUT", help="draw where the nonzeros lie, and how long rows are: .png, .svg, ..."
-    )
+    parser.add_argument("--plot", metavar="OUT", help="draw where the nonzeros lie, and how long rows are: .png, .svg, ...")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
@@ -148,9 +146,7 @@ def plot(csr: Any, title: str, path: str) -> None:
     per_row = np.diff(csr.indptr)
     longest = int(per_row.max(initial=0))
     # Whole numbers stand in the middle of their bar; long tails get bars that grow by a constant factor.
-    edges = (
-        np.arange(longest + 2) - 0.5 if longest <= 60 else np.unique(np.geomspace(1, longest + 1, 60).astype(int)) - 0.5
-    )
+    edges = np.arange(longest + 2) - 0.5 if longest <= 60 else np.unique(np.geomspace(1, longest + 1, 60).astype(int)) - 0.5
     if longest > 60:
         lengths.set_xscale("symlog", linthresh=1)
         edges = np.concatenate([[-0.5], edges])

@@ -41,8 +41,8 @@ def convert(csr: CSR, block_size: int) -> BBCSRTables:
     full = int((n_blocks.astype(np.int64) * rows_of_block_row).sum()) * block_size == csr.nnz
     present = memory.empty(0 if full else slots.sum(), f"u{1 if block_size <= 8 else 2 if block_size <= 16 else 4}")
     threads.run(
-        _lay_out, bin_rowptr, block_size, csr.indptr, csr.indices, memory.bits(csr.data), bin_rowptr, n_blocks, bin_low, col_base,
-        col_ptr, col_narrow, col_wide, memory.bits(data), present,
+        _lay_out, bin_rowptr, block_size, csr.indptr, csr.indices, memory.bits(csr.data), bin_rowptr, n_blocks, bin_low,
+        col_base, col_ptr, col_narrow, col_wide, memory.bits(data), present,
     )  # fmt: skip
     return BBCSRTables(
         shape=csr.shape,
@@ -286,14 +286,14 @@ def _bin(n_blocks, block_size, slot, data, narrow, base, at, col, present, x, y,
     present_at = slot // block_size
     for _ in range(n_blocks):
         real = lanes.different(col, at, NO_BLOCK if narrow else -1)
-        if narrow and block_size == 1 and real == ALL and lanes.contiguous(col, at):
-            acc = lanes.multiply_add(acc, lanes.load(data, slot, y), lanes.load(x, base + col[at], y))
+        if narrow and block_size == 1 and real == ALL:
+            acc = lanes.multiply_add(acc, lanes.load(data, slot, y), lanes.load_runs(x, base, col, at))
             slot += WARP
         else:
-            lanes.scale(col, at, block_size, places)
+            lanes.scale(col, at, block_size, real, places)
             for j in range(block_size):
-                if narrow and real == ALL and len(present) == 0:
-                    entries = lanes.load_each(x, base * block_size + j, places, 0)
+                if narrow and len(present) == 0:
+                    entries = lanes.clear(lanes.load_each(x, base * block_size + j, places, 0), ~real)
                 else:
                     stored = real & lanes.bit_set(present, present_at, j) if len(present) else real
                     entries = lanes.gather(x, base * block_size + j, places, 0, stored)

@@ -303,7 +303,7 @@ def _chunk(
         for step in range(step_ptr[k], step_ptr[k + 1]):
             values = lanes.load(val, step * WARP, y)
             if narrow:
-                entries = lanes.load_each(x, base, col, at)
+                entries = lanes.load_runs(x, base, col, at)
             else:
                 entries = lanes.gather(x, base, col, at, ALL)
             acc = lanes.multiply_add(acc, values, entries)

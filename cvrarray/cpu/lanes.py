@@ -20,6 +20,8 @@ from cvrarray._tables import WARP
 #: For ``njit`` of a kernel: threads run it side by side, it is cached on disk, and arrays are used, never made.
 OPTIONS = {"nogil": True, "cache": True, "_nrt": False, "no_cfunc_wrapper": True}
 
+RUN = 8  #: lanes that :func:`load_runs` looks at together: one odd row among 32 must not cost the other groups
+
 _I1, _I32, _I64 = ir.IntType(1), ir.IntType(32), ir.IntType(64)
 
 
@@ -57,12 +59,7 @@ def load(typingctx, array, at, like):
     lanes = Lanes(dtype)
 
     def codegen(context, builder, signature, args):
-        start = _pointer(context, builder, array, args[0], args[1])
-        if isinstance(array.dtype, types.Complex):
-            both = _load_vector(builder, builder.gep(start, [_I32(0), _I32(0)]), 2 * WARP)
-            vectors = [_shuffle(builder, both, both, range(part, 2 * WARP, 2)) for part in (0, 1)]
-        else:
-            vectors = [_load_vector(builder, start, WARP)]
+        vectors = _load_parts(builder, array.dtype, _pointer(context, builder, array, args[0], args[1]), WARP)
         vectors = [_convert(context, builder, vector, _real(array.dtype), real) for vector in vectors]
         return cgutils.pack_struct(builder, vectors)
 
@@ -77,15 +74,35 @@ def load_each(typingctx, x, start, offsets, at):
     def codegen(context, builder, signature, args):
         x_start = _pointer(context, builder, x, args[0], args[1])
         first = _pointer(context, builder, offsets, args[2], args[3])
-        places = [builder.gep(x_start, [_index(builder, builder.gep(first, [_I32(lane)]))]) for lane in range(WARP)]
-        vectors = []
-        for part in _parts(x.dtype):
-            numbers = [builder.load(builder.gep(place, part) if part else place) for place in places]
-            vector = ir.VectorType(numbers[0].type, WARP)(ir.Undefined)
-            for lane, number in enumerate(numbers):
-                vector = builder.insert_element(vector, number, _I32(lane))
-            vectors.append(vector)
-        return cgutils.pack_struct(builder, vectors)
+        return cgutils.pack_struct(builder, _insert_each(builder, x.dtype, x_start, first, WARP))
+
+    return lanes(x, types.intp, offsets, types.intp), codegen
+
+
+@intrinsic
+def load_runs(typingctx, x, start, offsets, at):
+    """:func:`load_each` that loads 8 lanes at once where their offsets count up by ones, as they do in stencils."""
+    lanes = Lanes(x.dtype)
+
+    def codegen(context, builder, signature, args):
+        x_start = _pointer(context, builder, x, args[0], args[1])
+        first = _pointer(context, builder, offsets, args[2], args[3])
+        in_runs = _in_runs(builder, first)
+        # Without this LLVM takes single offsets out of the vector just loaded, which is slower than loading them.
+        first = builder.asm(ir.FunctionType(first.type, [first.type]), "", "=r,0", [first], False)
+        pieces = []
+        for lane in range(0, WARP, RUN):
+            here = builder.gep(first, [_I32(lane)])
+            piece = _I32((1 << RUN) - 1 << lane)
+            with builder.if_else(builder.icmp_unsigned("==", builder.and_(in_runs, piece), piece)) as (run, scattered):
+                with run:
+                    whole = _load_parts(builder, x.dtype, builder.gep(x_start, [_index(builder, here)]), RUN)
+                    after_run = builder.block
+                with scattered:
+                    each = _insert_each(builder, x.dtype, x_start, here, RUN)
+                    after_scattered = builder.block
+            pieces.append([_phi(builder, (a, after_run), (b, after_scattered)) for a, b in zip(whole, each, strict=True)])
+        return cgutils.pack_struct(builder, [_join(builder, parts) for parts in zip(*pieces, strict=True)])
 
     return lanes(x, types.intp, offsets, types.intp), codegen
 
@@ -211,34 +228,20 @@ def bit_set(typingctx, array, at, bit):
 
 
 @intrinsic
-def contiguous(typingctx, array, at):
-    """Whether ``array[at : at + 32]`` counts up by ones."""
-
-    def codegen(context, builder, signature, args):
-        start = _pointer(context, builder, array, args[0], args[1])
-        numbers = _load_vector(builder, start, WARP)
-        steps = builder.sub(numbers, numbers.type(list(range(WARP))))
-        same = builder.icmp_unsigned("==", steps, _splat(builder, builder.load(start)))
-        return builder.icmp_unsigned("==", builder.bitcast(same, _I32), _I32(0xFFFFFFFF))
-
-    return types.boolean(array, types.intp), codegen
-
-
-@intrinsic
-def scale(typingctx, array, at, factor, out):
-    """``out[l] = array[at + l] * factor`` for integers; `out` is a pointer to :func:`scratch`."""
+def scale(typingctx, array, at, factor, mask, out):
+    """``out[l] = array[at + l] * factor`` in the lanes of `mask`, 0 in others; integers, `out` from :func:`scratch`."""
 
     def codegen(context, builder, signature, args):
         numbers = _load_vector(builder, _pointer(context, builder, array, args[0], args[1]), WARP)
-        wide = ir.VectorType(args[3].type.pointee, WARP)
+        factor, mask, start = args[2:]
+        wide = ir.VectorType(start.type.pointee, WARP)
         numbers = builder.zext(numbers, wide) if numbers.type != wide else numbers
-        factor = builder.trunc(args[2], wide.element) if wide.element.width < 64 else args[2]
-        builder.store(
-            builder.mul(numbers, _splat(builder, factor)), builder.bitcast(args[3], wide.as_pointer()), align=1
-        )
+        factor = builder.trunc(factor, wide.element) if wide.element.width < 64 else factor
+        scaled = builder.select(_bits(builder, mask), builder.mul(numbers, _splat(builder, factor)), wide(None))
+        builder.store(scaled, builder.bitcast(start, wide.as_pointer()), align=1)
         return context.get_dummy_value()
 
-    return types.none(array, types.intp, types.intp, out), codegen
+    return types.none(array, types.intp, types.intp, types.uint32, out), codegen
 
 
 def _real(dtype):
@@ -261,6 +264,51 @@ def _pointer(context, builder, array_type, array, at):
 def _load_vector(builder, start, n):
     vector = ir.VectorType(start.type.pointee, n)
     return builder.load(builder.bitcast(start, vector.as_pointer()), align=1)
+
+
+def _load_parts(builder, dtype, start, n):
+    """n consecutive numbers: a list of one vector, or of two for complex numbers."""
+    if not isinstance(dtype, types.Complex):
+        return [_load_vector(builder, start, n)]
+    both = _load_vector(builder, builder.gep(start, [_I32(0), _I32(0)]), 2 * n)
+    return [_shuffle(builder, both, both, range(part, 2 * n, 2)) for part in (0, 1)]
+
+
+def _insert_each(builder, dtype, x_start, first_offset, n):
+    """The numbers at n offsets from `x_start`, loaded one by one: a list as from :func:`_load_parts`."""
+    offsets = [_index(builder, builder.gep(first_offset, [_I32(lane)])) for lane in range(n)]
+    places = [builder.gep(x_start, [offset]) for offset in offsets]
+    vectors = []
+    for part in _parts(dtype):
+        numbers = [builder.load(builder.gep(place, part) if part else place) for place in places]
+        vector = ir.VectorType(numbers[0].type, n)(ir.Undefined)
+        for lane, number in enumerate(numbers):
+            vector = builder.insert_element(vector, number, _I32(lane))
+        vectors.append(vector)
+    return vectors
+
+
+def _in_runs(builder, first_offset):
+    """Mask of the lanes whose offset is that of the first of their 8 lanes, plus the lanes between."""
+    offsets = _load_vector(builder, first_offset, WARP)
+    steps = builder.sub(offsets, offsets.type([lane % RUN for lane in range(WARP)]))
+    firsts = _shuffle(builder, offsets, offsets, [lane - lane % RUN for lane in range(WARP)])
+    return builder.bitcast(builder.icmp_unsigned("==", steps, firsts), _I32)
+
+
+def _phi(builder, *incoming):
+    phi = builder.phi(incoming[0][0].type)
+    for value, block in incoming:
+        phi.add_incoming(value, block)
+    return phi
+
+
+def _join(builder, vectors):
+    """Vectors of one length, a power of two of them, end to end."""
+    while len(vectors) > 1:
+        pairs = zip(vectors[::2], vectors[1::2], strict=True)
+        vectors = [_shuffle(builder, a, b, range(2 * a.type.count)) for a, b in pairs]
+    return vectors[0]
 
 
 def _index(builder, pointer):
@@ -324,6 +372,5 @@ class _VectorOfPointers(ir.instructions.Instruction):
     def descr(self, buf):
         start, offsets = self.operands
         buf.append(
-            f"getelementptr {self.element}, {start.type} {start.get_reference()}, "
-            f"{offsets.type} {offsets.get_reference()}\n"
+            f"getelementptr {self.element}, {start.type} {start.get_reference()}, {offsets.type} {offsets.get_reference()}\n"
         )

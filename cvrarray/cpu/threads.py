@@ -31,9 +31,7 @@ def count() -> int:
     if not wanted:
         return _cpus()
     if not wanted.isdecimal() or int(wanted) == 0:
-        raise ValueError(
-            f"CVRARRAY_NUM_THREADS must be a whole number from 1; got {wanted!r}. Unset it to use every CPU"
-        )
+        raise ValueError(f"CVRARRAY_NUM_THREADS must be a whole number from 1; got {wanted!r}. Unset it to use every CPU")
     return int(wanted)
 
 

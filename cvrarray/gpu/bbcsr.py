@@ -28,53 +28,16 @@ def unroll(block_size: int, itemsize: int) -> tuple[int, int]:
 
 def convert(csr: CSR, block_size: int) -> BBCSRTables:
     """Canonical CSR on the current device as BBCSR tables there."""
-    n_rows = csr.shape[0]
-    pointer, index = csr.indptr.dtype, csr.indices.dtype
-    n_bins = -(-n_rows // WARP)
-    n_block_rows = -(-n_rows // block_size)
-    group = 1 << (block_size - 1).bit_length()  # threads of a block row: see BlockRow in the kernel file
-
-    n_blocks = cupy.empty(n_block_rows, np.int32)
-    col_low, col_high = cupy.empty((2, n_block_rows), index)
-    col_base = cupy.empty(n_bins, index)
-    rows = (csr.indptr, csr.indices, np.int64(n_rows), np.int64(n_block_rows), n_blocks, col_low, col_high)
-    # values by bin and columns of narrow bins, each with a 0 in front, one after the other: one running sum makes all offsets
-    sizes = cupy.zeros((2, n_bins + 1), np.int64)
-
-    def measure_bins() -> tuple[cupy.ndarray, list[int]]:
-        """Running sums of `sizes`; and values, columns of narrow bins, whether there is a hole."""
-        if n_bins:
-            kernel("bbcsr_convert", "bbcsr_bins", index)(
-                blocks(n_bins * WARP, 1024),
-                (1024,),
-                (n_blocks, col_low, col_high, np.int64(n_rows), np.int32(block_size), np.int64(n_bins), sizes[0, 1:],
-                 sizes[1, 1:], col_base, totals),
-            )  # fmt: skip
-        sums = cupy.cumsum(sizes).reshape(2, -1)
-        return sums, totals.get().tolist()
-
-    totals = cupy.zeros(3, np.int64)
-    if n_bins:
-        threads = n_block_rows if block_size == 1 else n_block_rows * WARP
-        kernel("bbcsr_convert", "bbcsr_count_full", pointer, index, block_size)(
-            blocks(threads, BLOCK), (BLOCK,), (*rows, totals[2:])
-        )
-    sums, (n_values, n_narrow, has_holes) = measure_bins()
-    if has_holes:  # then what was counted means nothing
-        totals[:2] = 0
-        kernel("bbcsr_convert", "bbcsr_count_holes", pointer, index, block_size)(
-            blocks(n_block_rows * group, BLOCK), (BLOCK,), rows
-        )
-        sums, (n_values, n_narrow, _) = measure_bins()
-    del rows, n_blocks, col_low, col_high
-    bin_rowptr, narrow_ptr = sums[0].copy(), sums[1]
+    n_rows, n_bins = csr.shape[0], -(-csr.shape[0] // WARP)
+    pointer, index, value = csr.indptr.dtype, csr.indices.dtype, csr.data.dtype
+    bin_rowptr, narrow_ptr, col_base, n_values, n_narrow, has_holes = _measure(csr, block_size)
     n_columns, bits = n_values // block_size, mask_dtype(block_size)
     tables = BBCSRTables(
         shape=csr.shape,
         nnz=csr.nnz,
         block_size=block_size,
         bin_rowptr=bin_rowptr,
-        data=cupy.empty(n_values, csr.data.dtype),
+        data=cupy.empty(n_values, value),
         col_base=col_base,
         col_ptr=cupy.empty(n_bins, np.int64),
         col_narrow=cupy.empty(n_narrow, np.uint16),
@@ -84,15 +47,55 @@ def convert(csr: CSR, block_size: int) -> BBCSRTables:
     inputs = (csr.indptr, csr.indices, csr.data, np.int64(n_rows), np.int64(n_bins), bin_rowptr, narrow_ptr, col_base)
     outputs = (tables.col_ptr, tables.data, tables.col_narrow, tables.col_wide)
     if n_bins and has_holes:
-        kernel("bbcsr_convert", "bbcsr_fill_holes", pointer, index, csr.data.dtype, bits, block_size)(
-            blocks(-(-n_bins * WARP // block_size) * group, BLOCK), (BLOCK,), (*inputs, *outputs, tables.present)
+        kernel("bbcsr_convert", "bbcsr_fill_holes", pointer, index, value, bits, block_size)(
+            blocks(-(-n_bins * WARP // block_size) * group(block_size), BLOCK), (BLOCK,), (*inputs, *outputs, tables.present)
         )
     elif n_bins:
-        warps = tiles_in_a_block(csr.data.dtype, index)
-        kernel("bbcsr_convert", "bbcsr_fill_full", pointer, index, csr.data.dtype, block_size, warps)(
+        warps = tiles_in_a_block(value, index)
+        kernel("bbcsr_convert", "bbcsr_fill_full", pointer, index, value, block_size, warps)(
             blocks(n_bins * WARP, warps * WARP), (warps * WARP,), (*inputs, *outputs)
         )
     return tables
+
+
+def _measure(csr: CSR, block_size: int) -> tuple[cupy.ndarray, cupy.ndarray, cupy.ndarray, int, int, bool]:
+    """Where bins begin, in values and in narrow columns; their col_base; values and narrow columns in all; is there a hole?
+
+    The quick count, for matrices without holes, comes first; where it finds a hole, what it counted means nothing.
+    """
+    index = csr.indices.dtype
+    n_rows, n_bins, n_block_rows = csr.shape[0], -(-csr.shape[0] // WARP), -(-csr.shape[0] // block_size)
+    n_blocks = cupy.empty(n_block_rows, np.int32)
+    col_low, col_high = cupy.empty((2, n_block_rows), index)
+    col_base = cupy.empty(n_bins, index)
+    # values by bin, and columns of narrow bins, each with a 0 in front: one running sum through both makes all offsets
+    sizes = cupy.zeros((2, n_bins + 1), np.int64)
+    has_holes = False
+    threads = {"bbcsr_count_full": 1 if block_size == 1 else WARP, "bbcsr_count_holes": group(block_size)}  # a block row
+    for count in threads:
+        totals = cupy.zeros(3, np.int64)  # values, columns of narrow bins, whether there is a hole
+        if n_bins:
+            rows = (csr.indptr, csr.indices, np.int64(n_rows), np.int64(n_block_rows), n_blocks, col_low, col_high)
+            kernel("bbcsr_convert", count, csr.indptr.dtype, index, block_size)(
+                blocks(n_block_rows * threads[count], BLOCK), (BLOCK,), (*rows, totals[2:])
+            )
+            kernel("bbcsr_convert", "bbcsr_bins", index)(
+                blocks(n_bins * WARP, 1024),
+                (1024,),
+                (n_blocks, col_low, col_high, np.int64(n_rows), np.int32(block_size), np.int64(n_bins), sizes[0, 1:],
+                 sizes[1, 1:], col_base, totals),
+            )  # fmt: skip
+        bin_rowptr, narrow_ptr = cupy.cumsum(sizes).reshape(2, -1)
+        n_values, n_narrow, hole = totals.get().tolist()
+        if not hole:
+            break
+        has_holes = True
+    return bin_rowptr.copy(), narrow_ptr, col_base, n_values, n_narrow, has_holes
+
+
+def group(block_size: int) -> int:
+    """Threads that merge a block row: ``BlockRow::GROUP`` of the kernel file."""
+    return 1 << (block_size - 1).bit_length()
 
 
 def tiles_in_a_block(value: np.dtype, index: np.dtype) -> int:

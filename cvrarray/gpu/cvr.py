@@ -84,7 +84,8 @@ def convert(csr: CSR, n_lanes: int, n_chunks: int, split: str) -> CVRTables:
             warps,
             (BLOCK,),
             (ptr, row_id, csr.indices, csr.data, np.int64(n_rows), chunk_ptr, np.int64(n_chunks), np.int32(n_lanes),
-             t.step_ptr, t.rec_ptr, t.col_ptr, col_low, col_base, t.val, t.col_narrow, t.col_wide, t.rec_mask, t.rec_wb, t.tail),
+             t.step_ptr, t.rec_ptr, t.col_ptr, col_low, col_base, t.val, t.col_narrow, t.col_wide, t.rec_mask, t.rec_wb,
+             t.tail),
         )  # fmt: skip
     return tables
 
