@@ -236,7 +236,7 @@ class SparseArray:
             raise TypeError(
                 f"{name} must be on the array's device, cpu; got a CuPy array. Use {name}.get(), or A.to_device('cuda')"
             )
-        if name == "out":
+        if name == "out" and not isinstance(array, np.ndarray):
             raise TypeError(f"out must be a NumPy array; got {type(array).__name__}")
         return np.asarray(array)
 

@@ -16,7 +16,7 @@ from . import _csr, _device
 from ._array import SparseArray
 from ._tables import CSR, NARROW, WARP
 from .bbcsr import BBCSRArray
-from .cvr import MAX_STEPS, MIN_STEPS, CVRArray
+from .cvr import MAX_STEPS, STEPS, CVRArray
 
 #: Block sizes that are looked at; 1 is sliced ELLPACK.
 BLOCK_SIZES = (1, 2, 3, 4, 6)
@@ -105,7 +105,7 @@ def statistics(obj: Any, *, exact: bool = True) -> Statistics:
     )
 
 
-def choose(stats: Statistics, device: str = "cuda") -> Plan:
+def choose(stats: Statistics, device: str) -> Plan:
     """The format whose product takes the least time, by the model, on a kind of device (``"cpu"`` or ``"cuda"``)."""
     if not stats.nnz:
         return Plan("cvr", None, "cvr: no nonzeros, so no padding either")
@@ -207,7 +207,7 @@ def _model(window: CSR, csr: CSR, padded: int, exact: bool) -> tuple[dict[int, f
     scale = csr.nnz / window.nnz
     narrow = counts.narrow_nonzeros(window.indptr, window.indices, WARP, NARROW) / window.nnz
     column = 2 * narrow + index * (1 - narrow)
-    chunks = csr.nnz / (MIN_STEPS * WARP)
+    chunks = csr.nnz / (STEPS * WARP)
     bins = csr.shape[0] / WARP
     fill = {1: 1.0}
     tables = {

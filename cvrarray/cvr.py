@@ -70,9 +70,9 @@ from . import _csr, _device
 from ._array import SparseArray
 from ._tables import WARP, CVRTables
 
-#: Steps a chunk should have at least, and at most; and chunks that a large GPU needs to be busy: rows longer than all
-#: chunks' share are cut. Measured: see ``docs/decisions/0003-gpu-products.md``.
-MIN_STEPS, MAX_STEPS, ENOUGH_CHUNKS = 64, 512, 4096
+#: Steps a chunk should have: STEPS, fewer (to MIN_STEPS) where there would not be ENOUGH_CHUNKS to keep a large GPU busy,
+#: more (to MAX_STEPS) where rows are longer. Measured: ``docs/decisions/0002-cpu-kernels.md`` and ``0003-gpu-products.md``.
+MIN_STEPS, STEPS, MAX_STEPS, ENOUGH_CHUNKS = 32, 64, 512, 4096
 
 
 class Chunk(NamedTuple):
@@ -263,13 +263,14 @@ class CVRArray(SparseArray):
 
 
 def default_n_chunks(nnz: int, n_rows: int, n_lanes: int) -> int:
-    """Chunks for `nnz` nonzeros in `n_rows` rows: whole groups of `n_lanes` average rows, of MIN_STEPS steps or more.
+    """Chunks for `nnz` nonzeros in `n_rows` rows: whole groups of `n_lanes` average rows, in about STEPS steps.
 
-    Where a group of long rows leaves fewer than ENOUGH_CHUNKS chunks, or has more than MAX_STEPS steps, it is cut.
+    A group of long rows is cut where it would leave fewer than ENOUGH_CHUNKS chunks, or have more than MAX_STEPS steps.
     """
     mean = max(1.0, nnz / max(1, n_rows))
-    longest = min(max(MIN_STEPS, nnz / (n_lanes * ENOUGH_CHUNKS)), MAX_STEPS)
-    steps = min(mean * max(1, round(MIN_STEPS / mean)), longest)
+    share = nnz / (n_lanes * ENOUGH_CHUNKS)
+    wanted = min(max(share, MIN_STEPS), STEPS)
+    steps = min(mean * max(1, round(wanted / mean)), max(share, wanted), MAX_STEPS)
     return max(1, round(nnz / (steps * n_lanes)))
 
 

@@ -193,7 +193,7 @@ def test_info_names_the_format_that_asarray_takes(run, tmp_path):
     for name, make in {"blocks": lambda: generate.elast3(4), "graph": lambda: generate.rmat(9, 8)}.items():
         path = tmp_path / f"{name}.npz"
         scipy.sparse.save_npz(path, make())
-        array = cvrarray.asarray(make(), device="cpu")
+        array = cvrarray.asarray(make())
         facts = json.loads(run("info", path, "--json")[1])
         assert facts["format"] == array.format
         assert facts["block_size"] == getattr(array, "block_size", None)

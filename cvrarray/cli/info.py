@@ -37,10 +37,10 @@ def describe(csr: Any) -> dict[str, Any]:
     """What there is to say of a SciPy CSR, in JSON's types. Bytes are those of the arrays, built to be counted."""
     from tqdm import tqdm
 
-    from .. import _plan
+    from .. import _device, _plan
 
     stats = _plan.statistics(csr)
-    plan = _plan.choose(stats)
+    plan = _plan.choose(stats, _device.default().kind)  # as asarray would here
     csr_bytes = csr.data.nbytes + csr.indices.nbytes + csr.indptr.nbytes
     memory: dict[str, int | None] = {"csr": csr_bytes}
     # disable=None: no bar where stderr is no terminal
