@@ -16,9 +16,9 @@ _HOME = {
     "BBCSRArray": "bbcsr",
     "asarray": "_plan",
     "statistics": "_plan",
-    "read": "_io",
-    "save": "_io",
-    "load": "_io",
+    "read": "files",
+    "save": "files",
+    "load": "files",
     "generate": "generate",
 }
 
@@ -26,10 +26,10 @@ __all__ = ["BBCSRArray", "CVRArray", "asarray", "generate", "load", "read", "sav
 
 if TYPE_CHECKING:
     from . import generate
-    from ._io import load, read, save
     from ._plan import asarray, statistics
     from .bbcsr import BBCSRArray
     from .cvr import CVRArray
+    from .files import load, read, save
 
 
 def __getattr__(name: str):

@@ -259,10 +259,16 @@ class SparseArray:
         device = _device.parse(device)
         if device == self._target:
             return self
-        moved = {
-            name: _device.move(table, device) for name, table in self._tables._asdict().items() if hasattr(table, "nbytes")
-        }
+        tables = {name: table for name, table in self._tables._asdict().items() if hasattr(table, "nbytes")}
+        if device.kind == "cuda":
+            moved = {name: _device.move(table, device) for name, table in tables.items()}
+        else:  # to cache lines, as the CPU's kernels want them
+            empty = device.backend("memory").empty
+            moved = {n: t.get(out=empty(t.size, t.dtype).reshape(t.shape)) for n, t in tables.items()}
         return self._from_tables(self._tables._replace(**moved), self.plan)
+
+    def __reduce__(self):
+        return type(self)._from_tables, (self._tables, self.plan)
 
     def _canonical_csr(self) -> CSR:
         """Canonical CSR on the array's device."""

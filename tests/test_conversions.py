@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import math
+import pickle
 
 import numpy as np
 import pytest
@@ -18,6 +20,7 @@ from checks import (
     assert_same_csr,
     assert_same_tables,
     bbcsr,
+    cvr,
     get,
     put,
 )
@@ -454,3 +457,19 @@ def _set(table, place, value):
     table = table.copy()
     table[place] = value
     return table
+
+
+@pytest.mark.parametrize(
+    "duplicate", [copy.copy, copy.deepcopy, lambda A: pickle.loads(pickle.dumps(A))], ids=["copy", "deep", "pickle"]
+)
+@pytest.mark.parametrize("build", [cvr(), bbcsr(3)], ids=str)
+def test_copies(build, duplicate, device):
+    """After a product too, which leaves prepared kernels behind."""
+    csr = zoo.integers("rows_of_mixed_length", np.float64)
+    A = build(csr, device)
+    x = put(zoo.vector(csr.shape[1]), device)
+    expected = get(A @ x)
+    B = duplicate(A)
+    assert (B.device, B.format, B.plan) == (A.device, A.format, A.plan)
+    assert_same_tables(B._tables, A._tables)
+    np.testing.assert_array_equal(get(B @ x), expected)

@@ -24,7 +24,8 @@ from checks import TYPICAL, assert_same_bits, assert_same_csr, assert_same_table
 from scipy.sparse import csr_array
 
 import cvrarray
-from cvrarray import _io, _tables
+from cvrarray import _tables, files
+from cvrarray.files import cvra, guards
 
 GOLDEN = Path(__file__).parent / "golden"
 DTYPES = ["bool", *(f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64))]
@@ -94,7 +95,7 @@ def test_matrix_market(name, packed, tmp_path):
     text, dense = GOOD[name]
     dense = np.array(dense, {"unsigned": np.uint64}.get(name))
     path = write(tmp_path / "m.mtx", gzip.compress(text.encode()) if packed else text)
-    csr = _io.read_csr(path)
+    csr = files.read_csr(path)
     assert type(csr) is csr_array
     assert csr.has_canonical_format
     if "integer" not in name:
@@ -114,14 +115,14 @@ def test_matrix_market_as_scipy_reads_it(dtype, symmetry, tmp_path):
     other = {"general": 0 * coo, "symmetric": coo.T, "skew-symmetric": -coo.T, "hermitian": coo.conj().T}[symmetry]
     path = tmp_path / "m.mtx"
     scipy.io.mmwrite(path, coo + other, symmetry=symmetry)
-    assert path.stat().st_size > _io._BLOCK / 2
+    assert path.stat().st_size > guards.BLOCK / 2
     expected = csr_array(scipy.io.mmread(path, spmatrix=False))
     expected.sort_indices()
-    assert_same_csr(_io.read_csr(path), expected)
+    assert_same_csr(files.read_csr(path), expected)
 
 
 def test_explicit_zeros_of_a_file_are_entries(tmp_path):
-    csr = _io.read_csr(write(tmp_path / "m.mtx", banner(symmetry="symmetric") + "2 2 2\n2 1 0\n2 2 0\n"))
+    csr = files.read_csr(write(tmp_path / "m.mtx", banner(symmetry="symmetric") + "2 2 2\n2 1 0\n2 2 0\n"))
     assert csr.nnz == 3
 
 
@@ -201,7 +202,7 @@ def test_broken_matrix_market(name, packed, tmp_path):
     text, words = BROKEN_MTX[name]
     path = write(tmp_path / "broken.mtx", gzip.compress(text.encode()) if packed else text)
     with pytest.raises(ValueError, match=f"(?s)^{path}: .*{words}"):
-        _io.read_csr(path)
+        files.read_csr(path)
 
 
 def packed_example() -> bytes:
@@ -227,20 +228,20 @@ def packed_example() -> bytes:
 def test_broken_gzip(content, words, tmp_path):
     path = write(tmp_path / "broken.mtx.gz", content)
     with pytest.raises(ValueError, match=f"^{path}: .*{words}"):
-        _io.read_csr(path)
+        files.read_csr(path)
 
 
 def test_an_empty_file(tmp_path):
     with pytest.raises(ValueError, match=r"nothing.mtx: is empty"):
-        _io.read_csr(write(tmp_path / "nothing.mtx", b""))
+        files.read_csr(write(tmp_path / "nothing.mtx", b""))
 
 
 def test_paths_that_are_no_files(tmp_path):
     with pytest.raises(FileNotFoundError, match="nowhere"):
-        _io.read_csr(tmp_path / "nowhere.mtx")
+        files.read_csr(tmp_path / "nowhere.mtx")
     with pytest.raises(FileNotFoundError, match="nowhere"):
         cvrarray.load(tmp_path / "nowhere.cvra")
-    for function in (_io.read_csr, cvrarray.read, cvrarray.load):
+    for function in (files.read_csr, cvrarray.read, cvrarray.load):
         with pytest.raises(IsADirectoryError, match=tmp_path.name):
             function(tmp_path)
 
@@ -249,7 +250,7 @@ def test_paths_that_are_no_files(tmp_path):
 def test_a_pipe_is_refused_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "pipe.mtx")
     with pytest.raises(ValueError, match=r"pipe.mtx: must be a regular file"):
-        _io.read_csr(tmp_path / "pipe.mtx")
+        files.read_csr(tmp_path / "pipe.mtx")
 
 
 def test_progress(tmp_path):
@@ -260,7 +261,7 @@ def test_progress(tmp_path):
     write(tmp_path / "m.mtx.gz", gzip.compress(text))
     for path in list(tmp_path.iterdir()):
         calls = []
-        _io.read_csr(path, progress=lambda done, size, calls=calls: calls.append((done, size)))
+        files.read_csr(path, progress=lambda done, size, calls=calls: calls.append((done, size)))
         assert {size for _, size in calls} == {path.stat().st_size}
         assert [done for done, _ in calls] == sorted(done for done, _ in calls)
         assert calls[-1][0] == path.stat().st_size
@@ -277,7 +278,7 @@ def test_scipy_npz(format, kind, compressed, tmp_path):
     csr = zoo.floats(SMALL)
     given = getattr(scipy.sparse, f"{format}_{kind}")(csr)
     scipy.sparse.save_npz(tmp_path / "m.npz", given, compressed=compressed)
-    found = _io.read_csr(tmp_path / "m.npz")
+    found = files.read_csr(tmp_path / "m.npz")
     assert type(found) is csr_array
     np.testing.assert_array_equal(found.toarray(), csr.toarray())
 
@@ -286,7 +287,7 @@ def test_scipy_npz(format, kind, compressed, tmp_path):
 def test_scipy_npz_dtypes(dtype, tmp_path):
     csr = zoo.integers("explicit_zeros", dtype)
     scipy.sparse.save_npz(tmp_path / "m.npz", csr)
-    assert_same_csr(_io.read_csr(tmp_path / "m.npz"), csr)
+    assert_same_csr(files.read_csr(tmp_path / "m.npz"), csr)
 
 
 def test_scipy_npz_without_order(tmp_path):
@@ -295,7 +296,7 @@ def test_scipy_npz_without_order(tmp_path):
     members = csr_members(indptr=indptr, indices=indices, data=np.arange(4, dtype=">f4"))
     np.savez(tmp_path / "m.npz", **members)
     expected = csr_array((np.array([1, 2, 3], "f4"), np.int32([0, 2, 1]), np.int32([0, 2, 3])), shape=(2, 3))
-    assert_same_csr(_io.read_csr(tmp_path / "m.npz"), expected)
+    assert_same_csr(files.read_csr(tmp_path / "m.npz"), expected)
 
 
 @pytest.mark.parametrize("compressed", [False, True])
@@ -306,7 +307,7 @@ def test_pydata_npz(array, compressed, tmp_path):
     if array != "COO":
         given = sparse.GCXS(given, compressed_axes=[0 if "rows" in array else 1])
     sparse.save_npz(tmp_path / "m.npz", given, compressed=compressed)
-    assert_same_csr(_io.read_csr(tmp_path / "m.npz"), csr)
+    assert_same_csr(files.read_csr(tmp_path / "m.npz"), csr)
 
 
 def test_pydata_npz_of_older_versions(tmp_path):
@@ -316,8 +317,8 @@ def test_pydata_npz_of_older_versions(tmp_path):
     np.savez(tmp_path / "a.npz", data=coo.data, coords=coo.coords, shape=coo.shape, fill_value=coo.fill_value)
     names = ("data", "indices", "indptr", "compressed_axes", "shape", "fill_value")
     np.savez(tmp_path / "b.npz", **{name: getattr(gcxs, name) for name in names})
-    assert_same_csr(_io.read_csr(tmp_path / "a.npz"), csr)
-    assert_same_csr(_io.read_csr(tmp_path / "b.npz"), csr)
+    assert_same_csr(files.read_csr(tmp_path / "a.npz"), csr)
+    assert_same_csr(files.read_csr(tmp_path / "b.npz"), csr)
 
 
 def csr_members(**changes):
@@ -401,7 +402,7 @@ def test_broken_npz(name, tmp_path):
     path = tmp_path / "broken.npz"
     np.savez(path, **members)
     with pytest.raises(ValueError, match=f"^{path}: .*{words}"):
-        _io.read_csr(path)
+        files.read_csr(path)
 
 
 def npz_bytes(compress_type=zipfile.ZIP_STORED, **changes: bytes) -> bytes:
@@ -444,7 +445,7 @@ def test_broken_zip(name, tmp_path):
     content, words = BROKEN_ZIP[name]
     path = write(tmp_path / "broken.npz", content)
     with pytest.raises(ValueError, match=f"^{path}: .*{words}"):
-        _io.read_csr(path)
+        files.read_csr(path)
 
 
 def test_the_kind_shows_in_the_content(tmp_path):
@@ -456,7 +457,7 @@ def test_the_kind_shows_in_the_content(tmp_path):
     cvrarray.save(tmp_path / "m.cvra", cvrarray.CVRArray(csr))
     contents = [text, gzip.compress(text), (tmp_path / "m.npz").read_bytes(), (tmp_path / "m.cvra").read_bytes()]
     for content, suffix in itertools.product(contents, [".mtx", ".mtx.gz", ".npz", ".cvra", ""]):
-        assert_same_csr(_io.read_csr(write(tmp_path / f"any{suffix}", content)), csr)
+        assert_same_csr(files.read_csr(write(tmp_path / f"any{suffix}", content)), csr)
 
 
 @pytest.mark.parametrize("format", ["auto", "cvr", "bbcsr"])
@@ -583,7 +584,7 @@ def test_the_layout_names_every_field():
     """A field added to the tables must be added to the file's layout (and its version raised)."""
     for format, tables in (("cvr", _tables.CVRTables), ("bbcsr", _tables.BBCSRTables)):
         scalars = {"cvr": ("shape", "nnz", "n_lanes"), "bbcsr": ("shape", "nnz", "block_size")}[format]
-        assert tables._fields == (*scalars, *_io._ARRAYS[format])
+        assert tables._fields == (*scalars, *cvra._ARRAYS[format])
 
 
 def test_save_takes_only_ours(tmp_path):
@@ -699,7 +700,7 @@ def rewritten(path: Path, header=lambda header: None, drop=(), compress=(), arra
         for name, content in [*members.items(), *extra]:
             if name in drop:
                 continue
-            member = _io._aligned_member(name, file.tell())
+            member = cvra._aligned_member(name, file.tell())
             member.compress_type = zipfile.ZIP_DEFLATED if name in compress else zipfile.ZIP_STORED
             with archive.open(member, "w", force_zip64=True) as stream:
                 stream.write(content)
@@ -909,7 +910,7 @@ EXAMPLES = ["real", "complex", "integer", "pattern", "array", "gz", "scipy", "de
 def test_cut_anywhere(name, tmp_path):
     content = fuzz_examples(tmp_path)[name]
     cuts = [content[:end] for end in range(len(content))]
-    n_read, _ = assert_good_or_refused(_io.read_csr, tmp_path / "cut", cuts)
+    n_read, _ = assert_good_or_refused(files.read_csr, tmp_path / "cut", cuts)
     assert n_read <= 8, "only digits and spaces at the very end may be missing unnoticed"
 
 
@@ -917,7 +918,7 @@ def test_cut_anywhere(name, tmp_path):
 def test_damaged_anywhere(name, tmp_path):
     content = fuzz_examples(tmp_path)[name]
     damaged = mutations(content, np.random.default_rng(EXAMPLES.index(name)), 800)
-    _, n_refused = assert_good_or_refused(_io.read_csr, tmp_path / "damaged", damaged)
+    _, n_refused = assert_good_or_refused(files.read_csr, tmp_path / "damaged", damaged)
     assert n_refused > 400
 
 
@@ -940,7 +941,7 @@ def test_our_files_cut_or_damaged_anywhere(build, tmp_path):
 
 
 def frozen_arrays():
-    """The arrays in tests/golden/*_v1.cvra. A deliberate change of the layout raises _io.VERSION and adds files."""
+    """The arrays in tests/golden/*_v1.cvra. A deliberate change of the layout raises cvra.VERSION and adds files."""
     slides = json.loads((GOLDEN / "cvr_15x15.json").read_text())
     csr = csr_array((np.array(slides["val"], float), slides["col_idx"], slides["row_ptr"]), shape=(15, 15))
     return slides, {

@@ -20,7 +20,7 @@ def read(path: str) -> Any:
     """
     from tqdm import tqdm
 
-    from .. import _io
+    from .. import files
 
     # disable=None: no bar where stderr is no terminal
     with tqdm(desc=Path(path).name, unit="B", unit_scale=True, disable=None, leave=False, delay=0.5) as bar:
@@ -29,7 +29,7 @@ def read(path: str) -> Any:
             bar.total = total
             bar.update(done - bar.n)
 
-        return _io.read_csr(path, progress)
+        return files.read_csr(path, progress)
 
 
 def load(name: str, *, scale: str, seed: int, device: _device.Device) -> Any:

@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-BLOCK = 1 << 20  #: bytes read at a time; also the longest line of a text file
+BLOCK = 1 << 20  #: bytes read at a time; a line of a text may be so long, and at most twice that
 MOST_INFLATION = 1032  #: deflate's best: one byte of a compressed file holds at most so many
 
 #: What libraries raise on broken contents. No other OSError: a missing file or a full disk is no fault of the contents.

@@ -153,9 +153,8 @@ def _checked_blocks(file: BinaryIO, words: dict[str, bytes], number: int) -> Ite
     # as many lines as possible, never looking back
     lines = re.compile(rb"(?:[ \t]*+(?:" + rb"[ \t]++".join(words.values()) + rb")?+[ \t\r]*+\n)*+")
     while block := file.read(BLOCK):
-        if not block.endswith(b"\n"):
-            block += _read_line(file, number + block.count(b"\n"))
-        block = block.removesuffix(b"\n") + b"\n"  # the last line may lack it
+        if not block.endswith(b"\n"):  # the rest of the line; the file's last may lack its newline
+            block += _read_line(file, number + block.count(b"\n")).removesuffix(b"\n") + b"\n"
         good = lines.match(block).end()
         if good < len(block):
             line = block[good : block.index(b"\n", good)].decode("latin-1")

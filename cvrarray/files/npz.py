@@ -91,8 +91,8 @@ def _from_arrays(arrays: dict[str, np.ndarray]) -> CSR:
     from scipy.sparse import bsr_array, csc_array, dia_array
 
     format = _format(arrays)
-    shape = _integers(arrays, "shape")
-    if shape.size != 2:
+    shape = _member(arrays, "shape")
+    if shape.shape != (2,) or shape.dtype.kind not in "iu":
         raise ValueError(f"member shape: must be two integers, the rows and columns of a matrix; got {shape.tolist()}")
     shape = _csr.check_shape(shape.tolist())
     require_memory(shape[0], "member shape")

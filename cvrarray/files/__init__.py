@@ -1,0 +1,224 @@
+"""Files: matrices in other programs' formats in, arrays of ours out and in.
+
+====================================  ============================================
+:mod:`cvrarray.files.matrix_market`   ``.mtx``, also gzipped
+:mod:`cvrarray.files.npz`             ``.npz`` of SciPy and of pydata/sparse
+:mod:`cvrarray.files.cvra`            ``.cvra``: ours, which is mapped into memory
+====================================  ============================================
+
+What a file is shows in its first bytes and its members; its name does not matter. A file is never trusted: one that is
+cut, damaged or dishonest is a ValueError that names the file, the fault and the place; nothing in a file is ever
+executed (no pickles), and sizes that it claims are held against the file's length before memory is asked for.
+Refused here: what is no regular file, an archive of files, and any format but these.
+"""
+
+from __future__ import annotations
+
+import errno
+import gzip
+import io
+import os
+import secrets
+import stat
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, BinaryIO
+
+from .. import _csr, _device
+from .._array import SparseArray
+from .._plan import asarray
+from .._tables import CSR
+from . import cvra, matrix_market, npz
+from .guards import BLOCK, MOST_INFLATION, naming
+
+
+def read(path: str | os.PathLike, *, format: str = "auto", device: Any = None) -> SparseArray:
+    """The matrix in a file as an array of ours, as :func:`cvrarray.asarray` makes it.
+
+    Parameters
+    ----------
+    path
+        Matrix Market, gzipped or not; ``.npz`` of ``scipy.sparse.save_npz`` or ``sparse.save_npz``; a file of
+        :func:`save`.
+    format
+        ``"auto"``, ``"cvr"`` or ``"bbcsr"``.
+    device
+        ``"cpu"``, ``"cuda"`` or ``"cuda:N"``. Default: the GPU when there is one.
+
+    Raises
+    ------
+    ValueError
+        The file is damaged or not one of these; the message names it and, where that can be known, the line or member.
+    FileNotFoundError, IsADirectoryError, PermissionError
+        As :func:`open` raises them.
+    """
+    return asarray(_read(path), format=format, device=device)
+
+
+def read_csr(path: str | os.PathLike, progress: Callable[[int, int], object] | None = None) -> Any:
+    """The matrix in a file as a canonical ``scipy.sparse.csr_array``: sorted, duplicates summed, explicit zeros kept.
+
+    Parameters
+    ----------
+    path
+        As for :func:`read`. Matrix Market: all of its fields (a pattern's entries are 1.0) and symmetries, coordinates
+        and dense arrays (whose zeros are not stored).
+    progress
+        Called with (bytes read, bytes of the file) as reading goes on.
+
+    Raises
+    ------
+    As :func:`read` does.
+    """
+    from scipy.sparse import csr_array
+
+    csr = _csr.as_csr(_read(path, progress))
+    return csr_array((csr.data, csr.indices, csr.indptr), shape=csr.shape)
+
+
+def save(path: str | os.PathLike, A: SparseArray) -> None:
+    """Write an array of ours to a file, by convention ``*.cvra``, that :func:`load` maps into memory.
+
+    The file appears whole or not at all: what stood at `path` before stays until all is on the disk. An array on a GPU
+    is copied to the host table by table.
+
+    Raises
+    ------
+    TypeError
+        `A` is no array of ours.
+    OSError
+        The file cannot be written. Nothing is left behind, and an older file is as it was.
+    """
+    if not isinstance(A, SparseArray):
+        raise TypeError(f"save needs a CVRArray or BBCSRArray; got {type(A).__name__}. Use cvrarray.asarray first")
+    with _replacing(os.fsdecode(path)) as file:
+        cvra.write(file, A)
+
+
+def load(path: str | os.PathLike, *, device: Any = None, verify: bool = True) -> SparseArray:
+    """The array in a file of :func:`save`.
+
+    On the CPU its tables are read-only and stay in the file: pages come in as they are used.
+
+    Parameters
+    ----------
+    path
+        The file. While the array lives it must not be written to in place; :func:`save` may replace it.
+    device
+        ``"cpu"``, ``"cuda"`` or ``"cuda:N"``. Default: the CPU.
+    verify
+        Whether to read the whole file once, compare its checksums and check the array's invariants. Without it only
+        the members' presence, places, dtypes and shapes are checked: for files from a source you trust.
+
+    Raises
+    ------
+    ValueError
+        The file is damaged, is none of ours, or comes from a newer version; the message names the member.
+    FileNotFoundError, IsADirectoryError, PermissionError
+        As :func:`open` raises them.
+    """
+    path = os.fsdecode(path)
+    target = _device.CPU if device is None else _device.parse(device)
+    with naming(path), _open(path) as file:
+        head = file.peek(_HEAD)[:24]
+        if not head.startswith(_ZIP):
+            raise ValueError(f"must be a file of cvrarray.save; it begins with {head!r}. Try cvrarray.read")
+        A = cvra.read(file, verify)
+    A = A.to_device(target)
+    if verify:  # where it is to live: a GPU is much faster at it
+        with naming(path):
+            A.check()
+    return A
+
+
+# ------------------------------------------------------------------------------------------------ what a file is
+
+_HEAD = 512  # bytes that show a file's kind
+_ZIP, _GZIP, _BANNERS = b"PK", b"\x1f\x8b", (b"%%MatrixMarket", b"%MatrixMarket")
+
+
+def _read(path: str | os.PathLike, progress: Callable[[int, int], object] | None = None) -> CSR | SparseArray:
+    """The matrix in a file of any kind; an array of ours where it is a file of ours."""
+    path = os.fsdecode(path)
+    with naming(path), _open(path, progress) as file:
+        size = os.fstat(file.fileno()).st_size
+        head = file.peek(_HEAD)
+        if not head:
+            raise ValueError("is empty")
+        if head.startswith(_ZIP):
+            with zipfile.ZipFile(file) as archive:
+                ours = cvra.HEADER in npz.members(archive)
+            found = cvra.read(file, verify=True) if ours else npz.read(file)
+            if ours:
+                found.check()
+        elif head.startswith(_GZIP):
+            with gzip.GzipFile(fileobj=file) as text:
+                found = _read_text(text, MOST_INFLATION * size)
+        else:
+            found = _read_text(file, size)
+    if progress is not None:
+        progress(size, size)
+    return found
+
+
+def _read_text(file: BinaryIO, size: int) -> CSR:
+    """The matrix in a text of at most `size` bytes."""
+    head = file.read(_HEAD)
+    file.seek(0)
+    if head[257:262] == b"ustar":
+        raise ValueError("is a tar archive. Unpack it, and read the .mtx file in it")
+    if not head.startswith(_BANNERS):
+        raise ValueError(
+            "must be a Matrix Market file (whose first line begins with %%MatrixMarket), an .npz of scipy.sparse or of "
+            f"sparse, or a file of cvrarray.save; it begins with {head[:24]!r}"
+        )
+    return matrix_market.read(file, size)
+
+
+# ------------------------------------------------------------------------------------------------ open and replace
+
+
+class _MeteredFile(io.FileIO):
+    """A file that tells how much of it has been read."""
+
+    def __init__(self, path: str, progress: Callable[[int, int], object]):
+        super().__init__(path)
+        self._progress, self._done, self._size = progress, 0, os.fstat(self.fileno()).st_size
+
+    def readinto(self, buffer) -> int:
+        n_bytes = super().readinto(buffer)
+        self._done = min(self._done + n_bytes, self._size)  # a zip's directory is read twice
+        self._progress(self._done, self._size)
+        return n_bytes
+
+
+def _open(path: str, progress: Callable[[int, int], object] | None = None) -> io.BufferedReader:
+    """A regular file, open for reading. (Opening a pipe could wait for ever.)"""
+    mode = os.stat(path).st_mode
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+        raise ValueError("must be a regular file. Write the data to one first")
+    raw = io.FileIO(path) if progress is None else _MeteredFile(path, progress)
+    return io.BufferedReader(raw, BLOCK)
+
+
+@contextmanager
+def _replacing(path: str) -> Iterator[BinaryIO]:
+    """A new file, open for writing, that takes the place of `path` once all went well and is gone if not."""
+    target = os.path.realpath(path)  # a link stays one
+    folder = os.path.dirname(target)
+    if not os.path.isdir(folder):  # else the error would name the temporary file
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), folder)
+    if os.path.isdir(target):  # else there would be none until all is written
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+    temporary = os.path.join(folder, f".{secrets.token_hex(8)}.cvra.tmp")
+    try:
+        with open(temporary, "xb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, target)
+    except BaseException:
+        with suppress(FileNotFoundError):
+            os.unlink(temporary)
+        raise

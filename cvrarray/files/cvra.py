@@ -1,0 +1,247 @@
+"""Our own file, ``.cvra``, version 1: an array's tables, laid out so that they can be used where they lie.
+
+An uncompressed zip, and so an ``.npz`` that ``numpy.load`` opens::
+
+    cvrarray.json   magic, version, format, shape, dtype, parameters (the tables' scalars), plan, and the
+                    dtype and shape of every array
+    step_ptr.npy    a member for every array of the format's tables (:mod:`cvrarray._tables`), in their order:
+    val.npy         version 1.0 of the npy format, little-endian, C order
+    ...
+
+1. The arrays are those of ``_ARRAYS``; one that is None in the tables (BBCSR's ``present``) has no member.
+2. The first byte of an array's values stands at a multiple of 64 in the file, by a pad in the member's zip header: so
+   the arrays can be used where they are, in a read-only memory map.
+3. The zip's CRC-32 of each member is the checksum.
+4. The same array makes the same file, byte by byte: there are no times and no names of machines in it.
+
+Refused, with the member's name: a newer version, a member that is missing, surplus, compressed, displaced or not what
+``cvrarray.json`` says of it, and, where the file is to be verified, a wrong checksum.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import struct
+import zipfile
+import zlib
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from .. import __version__, _csr, _device
+from .._array import SparseArray
+from .._tables import WARP, BBCSRTables, CVRTables
+from ..bbcsr import BBCSRArray
+from ..cvr import CVRArray
+from . import npz
+from .guards import BLOCK, naming
+
+VERSION = 1  #: of the files that are written, and the newest that is read
+HEADER = "cvrarray.json"  #: the member that tells a file of ours from other zips
+
+_MAGIC = "cvrarray"
+_ALIGNMENT = 64
+_FORMATS = {"cvr": (CVRArray, CVRTables), "bbcsr": (BBCSRArray, BBCSRTables)}
+
+#: The arrays of a format: their dtypes ("index", "value" and "mask" depend on the matrix) and numbers of dimensions.
+_ARRAYS = {
+    "cvr": {
+        "step_ptr": ("<i8", 1),
+        "val": ("value", 1),
+        "col_base": ("index", 1),
+        "col_ptr": ("<i8", 1),
+        "col_narrow": ("<u2", 1),
+        "col_wide": ("index", 1),
+        "rec_mask": ("<u4", 1),
+        "rec_ptr": ("<i8", 1),
+        "rec_wb": ("index", 1),
+        "tail": ("index", 2),
+        "carry_row": ("index", 1),
+        "cut_row": ("index", 1),
+        "cut_ptr": ("<i8", 2),
+        "empty_row": ("index", 1),
+    },
+    "bbcsr": {
+        "bin_rowptr": ("<i8", 1),
+        "data": ("value", 1),
+        "col_base": ("index", 1),
+        "col_ptr": ("<i8", 1),
+        "col_narrow": ("<u2", 1),
+        "col_wide": ("index", 1),
+        "present": ("mask", 1),
+    },
+}
+
+#: dtypes that values may have
+_VALUE_DTYPES = ["|b1", "|i1", "<i2", "<i4", "<i8", "|u1", "<u2", "<u4", "<u8", "<f4", "<f8", "<c8", "<c16"]
+
+
+def write(file: BinaryIO, A: SparseArray) -> None:
+    """Write `A` to an empty `file`; an array on a GPU is copied to the host table by table."""
+    fields = A._tables._asdict()
+    arrays = {name: fields.pop(name) for name in _ARRAYS[A.format] if fields[name] is not None}
+    header = {
+        "magic": _MAGIC,
+        "version": VERSION,
+        "format": A.format,
+        "shape": [int(n) for n in fields.pop("shape")],
+        "dtype": _on_disk(A.dtype).str,
+        "parameters": {name: int(value) for name, value in fields.items() if value is not None},
+        "plan": A.plan,
+        "arrays": {name: {"dtype": _on_disk(a.dtype).str, "shape": list(a.shape)} for name, a in arrays.items()},
+    }
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+        archive.writestr(_aligned_member(HEADER, file.tell()), json.dumps(header, indent=1))
+        for name, array in arrays.items():
+            host = np.ascontiguousarray(_device.move(array, _device.CPU), _on_disk(array.dtype))
+            member = _aligned_member(f"{name}.npy", file.tell())
+            with archive.open(member, "w", force_zip64=True) as stream:
+                np.lib.format.write_array(stream, host, version=(1, 0))
+
+
+def read(file: BinaryIO, verify: bool) -> SparseArray:
+    """The array in `file`, its tables mapped; the checksums are compared where `verify` says so, the invariants never.
+
+    Raises
+    ------
+    ValueError
+        See the module.
+    zipfile.BadZipFile
+        The zip itself is damaged.
+    """
+    with zipfile.ZipFile(file) as archive:
+        members = npz.members(archive)
+    if HEADER not in members:
+        raise ValueError(f"must be a file of cvrarray.save; it has no member {HEADER}. Try cvrarray.read")
+    buffer = np.memmap(file, np.uint8, mode="r")
+    with naming(f"member {HEADER}"):
+        header = _parse_header(buffer[_content(buffer, members[HEADER], verify=True)].tobytes())
+    listed = {HEADER, *(f"{name}.npy" for name in header["arrays"])}
+    if members.keys() != listed:
+        odd = ", ".join(sorted(members.keys() ^ listed))
+        raise ValueError(f"must have the members that {HEADER} lists and no other; missing or surplus: {odd}")
+    array_class, tables = _FORMATS[header["format"]]
+    fields = {"shape": tuple(header["shape"]), **dict.fromkeys(_ARRAYS[header["format"]]), **header["parameters"]}
+    for name, found in header["arrays"].items():
+        with naming(f"member {name}.npy"):
+            fields[name] = _map_array(buffer, members[f"{name}.npy"], found["dtype"], tuple(found["shape"]), verify)
+    return array_class._from_tables(tables(**fields), header["plan"])
+
+
+# ------------------------------------------------------------------------------------------------ members
+
+
+def _on_disk(dtype: np.dtype) -> np.dtype:
+    return dtype.newbyteorder("<")
+
+
+def _aligned_member(name: str, offset: int) -> zipfile.ZipInfo:
+    """A zip member whose content begins at a multiple of 64 when its header stands at `offset`.
+
+    The pad is the extra field 0xD935 (alignment, then zeros), known to Android's zipalign and Apache Commons Compress.
+    An npy header is a multiple of 64 long, so the values are aligned too.
+    """
+    local_header, pad_header, zip64_extra = 30, 6, 20
+    pad = -(offset + local_header + len(name) + pad_header + zip64_extra) % _ALIGNMENT
+    member = zipfile.ZipInfo(name)
+    member.create_system = 3  # Unix, wherever we are: so that the same array makes the same file
+    member.extra = struct.pack("<HHH", 0xD935, 2 + pad, _ALIGNMENT) + bytes(pad)
+    return member
+
+
+def _content(buffer: np.ndarray, member: zipfile.ZipInfo, verify: bool) -> slice:
+    """Where a member's content lies in `buffer`, the mapped file."""
+    if member.compress_type != zipfile.ZIP_STORED or member.flag_bits & 1:
+        raise ValueError("is compressed or encrypted, and so cannot be mapped. Save the array again")
+    name_size, extra_size = struct.unpack_from("<HH", buffer, member.header_offset + 26)
+    name = slice(member.header_offset + 30, member.header_offset + 30 + name_size)
+    content = slice(name.stop + extra_size, name.stop + extra_size + member.file_size)
+    if bytes(buffer[name]) != member.filename.encode() or content.stop > buffer.size:
+        raise ValueError("is not where the zip's directory says. The file is damaged")
+    if verify and _crc(buffer[content]) != member.CRC:
+        raise ValueError("does not match its checksum. The file is damaged")
+    return content
+
+
+def _crc(content: np.ndarray) -> int:
+    """CRC-32, a block at a time: of a large file only these pages need be in memory."""
+    crc = 0
+    for first in range(0, content.size, BLOCK):
+        crc = zlib.crc32(content[first : first + BLOCK], crc)
+    return crc
+
+
+def _map_array(buffer: np.ndarray, member: zipfile.ZipInfo, dtype: str, shape: tuple[int, ...], verify: bool) -> np.ndarray:
+    """A member's array where it lies in `buffer`, the mapped file; on a big-endian machine a copy."""
+    content = _content(buffer, member, verify)
+    stream = io.BytesIO(buffer[content][:BLOCK].tobytes())
+    found = npz.read_npy_header(stream)
+    if found != (shape, False, np.dtype(dtype)):
+        raise ValueError(f"must hold {dtype} of shape {shape}, as {HEADER} says; got {found[2].str}, {found[0]}")
+    first = content.start + stream.tell()
+    if content.stop - first != math.prod(shape) * np.dtype(dtype).itemsize:
+        raise ValueError(f"must hold {dtype} of shape {shape}; it holds {content.stop - first} bytes")
+    if first % _ALIGNMENT:
+        raise ValueError(f"must have values at a multiple of {_ALIGNMENT} bytes; got {first}. Save the array again")
+    array = np.ndarray(shape, dtype, buffer, first)
+    return array.astype(array.dtype.newbyteorder("="), copy=False)
+
+
+# ------------------------------------------------------------------------------------------------ cvrarray.json
+
+
+def _parse_header(text: bytes) -> dict[str, Any]:
+    """The JSON member; every entry is there and of the right kind."""
+    header = json.loads(text)
+    if not isinstance(header, dict) or header.get("magic") != _MAGIC:
+        raise ValueError(f"must hold the magic {_MAGIC!r}")
+    version = header.get("version")
+    if _is_count(version) and version > VERSION:
+        raise ValueError(
+            f"has version {version} of the file format; cvrarray {__version__} reads versions up to {VERSION}. "
+            "Update cvrarray, or save the array with this one"
+        )
+    _require(header, "version", _is_count(version) and version > 0, f"a version up to {VERSION}")
+    _require(header, "format", header.get("format") in list(_FORMATS), f"one of {', '.join(_FORMATS)}")
+    _require(header, "shape", _is_shape(header.get("shape"), 2), "two counts")
+    _require(header, "dtype", header.get("dtype") in _VALUE_DTYPES, f"one of {', '.join(_VALUE_DTYPES)}")
+    _require(header, "plan", isinstance(header.get("plan"), str | None), "a text or null")
+
+    kinds, tables = _ARRAYS[header["format"]], _FORMATS[header["format"]][1]
+    scalars, parameters = set(tables._fields) - {"shape"} - kinds.keys(), header.get("parameters")
+    counts = isinstance(parameters, dict) and parameters.keys() == scalars and all(map(_is_count, parameters.values()))
+    in_range = counts and all(1 <= parameters[name] <= WARP for name in scalars - {"nnz"})
+    _require(header, "parameters", in_range, f"counts of {', '.join(sorted(scalars))}, all but nnz from 1 to {WARP}")
+
+    arrays = header.get("arrays")
+    complete = isinstance(arrays, dict) and kinds.keys() - {"present"} <= arrays.keys() <= kinds.keys()
+    _require(header, "arrays", complete, f"the dtypes and shapes of {', '.join(kinds)}")
+    index = _on_disk(_csr.index_dtype(tuple(header["shape"]))).str
+    own = {"index": index, "value": header["dtype"], "mask": _mask_dtype(parameters.get("block_size", 1))}
+    for name, found in arrays.items():
+        kind, ndim = kinds[name]
+        dtype = own.get(kind, kind)
+        fits = isinstance(found, dict) and found.get("dtype") == dtype and _is_shape(found.get("shape"), ndim)
+        _require(arrays, name, fits, f"{ndim}-dimensional of {dtype}")
+    return header
+
+
+def _require(entries: dict[str, Any], key: str, holds: bool, what: str) -> None:
+    if not holds:
+        raise ValueError(f"{key} must be {what}; got {entries.get(key)!r}")
+
+
+def _mask_dtype(block_size: int) -> str:
+    """The smallest unsigned integer with a bit a column of a block."""
+    return "|u1" if block_size <= 8 else "<u2" if block_size <= 16 else "<u4"
+
+
+def _is_shape(value: Any, ndim: int) -> bool:
+    return isinstance(value, list) and len(value) == ndim and all(map(_is_count, value))
+
+
+def _is_count(value: Any) -> bool:
+    """Whether `value` is an int (and no bool) from 0 to 2^63 - 1."""
+    return type(value) is int and 0 <= value < 1 << 63
