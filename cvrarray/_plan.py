@@ -23,7 +23,7 @@ BLOCK_SIZES = (1, 2, 3, 4, 6)
 
 #: Rows of a window (a multiple of a bin and of every block size), the nonzeros that windows should hold together, and
 #: between how many windows to look at.
-WINDOW, SAMPLE, FEWEST_WINDOWS, MOST_WINDOWS = 96, 1 << 16, 8, 32
+WINDOW, SAMPLE, FEWEST_WINDOWS, MOST_WINDOWS = 96, 1 << 15, 8, 16
 
 
 class Costs(NamedTuple):
@@ -215,10 +215,11 @@ def _model(window: CSR, csr: CSR, padded: int, exact: bool) -> tuple[dict[int, f
         "bbcsr1": padded * (value + column) + bins * 24,
     }
     for size in BLOCK_SIZES[1:]:
-        least = counts.blocks_of_single_rows(window.indptr, window.indices, size) * size * scale
+        block_col = window.indices // window.indices.dtype.type(size)
+        least = counts.blocks_of_single_rows(window.indptr, block_col) * size * scale
         if not exact and least * (value + column / size) > min(tables.values()):
             continue
-        blocks = counts.blocks_per_block_row(window.indptr, window.indices, csr.shape[1], size)
+        blocks = counts.blocks_per_block_row(window.indptr, block_col, -(-csr.shape[1] // size), size)
         fill[size] = float(blocks.sum()) * size * size / window.nnz
         of_row = np.zeros(-(-window.shape[0] // WARP) * WARP, np.int64)
         of_row[: window.shape[0]] = np.repeat(blocks, size)[: window.shape[0]]

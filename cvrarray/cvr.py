@@ -70,9 +70,10 @@ from . import _csr, _device
 from ._array import SparseArray
 from ._tables import WARP, CVRTables
 
-#: Steps a chunk should have: STEPS, fewer (to MIN_STEPS) where there would not be ENOUGH_CHUNKS to keep a large GPU busy,
+#: Steps a chunk should have: STEPS, fewer (to MIN_STEPS) where there would not be enough chunks to keep the device busy,
 #: more (to MAX_STEPS) where rows are longer. Measured: ``docs/decisions/0002-cpu-kernels.md`` and ``0003-gpu-products.md``.
-MIN_STEPS, STEPS, MAX_STEPS, ENOUGH_CHUNKS = 32, 64, 512, 4096
+MIN_STEPS, STEPS, MAX_STEPS = 32, 64, 512
+ENOUGH_CHUNKS = {"cuda": 8192, "cpu": 256}
 
 
 class Chunk(NamedTuple):
@@ -96,7 +97,7 @@ class CVRArray(SparseArray):
     n_lanes : int, optional
         Lanes a chunk, 1 to 32. Default 32, which is a warp, and two AVX-512 vectors of float32.
     n_chunks : int, optional
-        Chunks, at most one a nonzero. Default: :func:`default_n_chunks`.
+        Chunks, at most one a nonzero. Default: :func:`default_n_chunks`, by size, row length and kind of device.
     split : {"rows", "nnz"}
         Where chunks end: see the module's page.
     device : str, optional
@@ -131,7 +132,7 @@ class CVRArray(SparseArray):
         csr = _csr.as_csr(obj)
         device = device or _device.of(csr.data)
         if n_chunks is None:
-            n_chunks = default_n_chunks(csr.nnz, csr.shape[0], n_lanes)
+            n_chunks = default_n_chunks(csr.nnz, csr.shape[0], n_lanes, device.kind)
         with device.use():
             self._adopt(device.backend("cvr").convert(_csr.move(csr, device), n_lanes, min(n_chunks, csr.nnz), split))
 
@@ -262,13 +263,14 @@ class CVRArray(SparseArray):
         )
 
 
-def default_n_chunks(nnz: int, n_rows: int, n_lanes: int) -> int:
+def default_n_chunks(nnz: int, n_rows: int, n_lanes: int, device: str) -> int:
     """Chunks for `nnz` nonzeros in `n_rows` rows: whole groups of `n_lanes` average rows, in about STEPS steps.
 
-    A group of long rows is cut where it would leave fewer than ENOUGH_CHUNKS chunks, or have more than MAX_STEPS steps.
+    A group of long rows is cut where it would leave too few chunks for the kind of device (``"cpu"`` or ``"cuda"``), or
+    have more than MAX_STEPS steps.
     """
     mean = max(1.0, nnz / max(1, n_rows))
-    share = nnz / (n_lanes * ENOUGH_CHUNKS)
+    share = nnz / (n_lanes * ENOUGH_CHUNKS[device])
     wanted = min(max(share, MIN_STEPS), STEPS)
     steps = min(mean * max(1, round(wanted / mean)), max(share, wanted), MAX_STEPS)
     return max(1, round(nnz / (steps * n_lanes)))

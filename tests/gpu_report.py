@@ -38,8 +38,8 @@ def environment() -> dict[str, object]:
     return {
         "gpu": _gpu(),
         "python": platform.python_version(),
-        "platform": platform.platform(),
-        "versions": {name: _version(name) for name in PACKAGES},
+        "platform": f"{platform.system()} {platform.machine()}",
+        "versions": {"cvrarray": cvrarray.__version__, **{name: _version(name) for name in PACKAGES}},
     }
 
 

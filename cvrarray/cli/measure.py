@@ -6,12 +6,14 @@ is called in turn within one run, repeat by repeat, so that a noisy moment hits 
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import platform
 import statistics
 import time
-from collections.abc import Callable
-from functools import cached_property
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import cache, cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,6 +22,13 @@ from .. import _device
 from ..cpu import threads
 
 Call = Callable[[], Any]
+
+#: What a call's samples are taken in, by the call's name.
+Setting = Callable[[Any], AbstractContextManager]
+
+#: Seconds of a sample on the host: short calls are repeated until they fill it. Longer than MKL's threads keep spinning
+#: for more work after a product, which is set to 1 ms: an untimed sample before each timed one outlasts them.
+SAMPLE_SECONDS = 2e-3
 
 #: Rounding errors allowed a row, in units of n * eps * sum |a_ij x_j| over its n nonzeros: 2 n + 13 unit roundoffs
 #: cover any order of the sum, complex products, and what the double precision reference itself rounds.
@@ -76,7 +85,17 @@ class HostMeter:
 
     def describe(self) -> dict[str, Any]:
         """What is measured on."""
-        return {"device": "cpu", "name": processor(), "threads": threads.count()}
+        from llvmlite import binding
+
+        return {
+            "device": "cpu",
+            "name": processor(),
+            "threads": threads.count(),
+            "cpus": os.cpu_count(),
+            "microarchitecture": binding.get_host_cpu_name(),
+            "vector_bits": vector_bits(binding.get_host_cpu_features()),
+            "load_average": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
+        }
 
     def rates(self) -> dict[str, float]:
         """Bytes a second that all threads together read, and copy (bytes read and written)."""
@@ -96,19 +115,27 @@ class HostMeter:
         times = self.times({"read": lambda: threads.run(read, cuts), "copy": lambda: threads.run(copy, cuts)}, 7)
         return {"read": source.nbytes / times["read"].low, "copy": 2 * source.nbytes / times["copy"].low}
 
-    def times(self, calls: dict[str, Call], repeats: int) -> dict[str, Timing]:
-        """Time each of `calls`, in turn, `repeats` times. A sample of a short call is many calls, 1 ms together."""
+    def times(self, calls: dict[Any, Call], repeats: int, setting: Setting = lambda name: nullcontext()) -> dict[Any, Timing]:
+        """Time each of `calls`, in turn, `repeats` times, within its ``setting(name)``.
+
+        A sample follows an untimed one of the same kind: caches are as in a sequence of products, and the threads of
+        the call before have gone to sleep.
+        """
         number = {}
         for name, call in calls.items():
-            call()
-            number[name] = max(1, int(1e-3 / max(_seconds(call), 1e-7)))
-        samples: dict[str, list[float]] = {name: [] for name in calls}
+            with setting(name):
+                call()
+                number[name] = max(1, int(SAMPLE_SECONDS / max(_seconds(call), 1e-7)))
+        samples: dict[Any, list[float]] = {name: [] for name in calls}
         for _ in range(repeats):
             for name, call in calls.items():
-                start = time.perf_counter()
-                for _ in range(number[name]):
-                    call()
-                samples[name].append((time.perf_counter() - start) / number[name])
+                with setting(name):
+                    for _ in range(number[name]):
+                        call()
+                    start = time.perf_counter()
+                    for _ in range(number[name]):
+                        call()
+                    samples[name].append((time.perf_counter() - start) / number[name])
         return {name: _timing(values, host=statistics.median(values)) for name, values in samples.items()}
 
     def conversion(self, convert: Call, repeats: int) -> Conversion:
@@ -154,20 +181,21 @@ class GPUMeter:
             times = self.times(calls, 15)
         return {"read": source.nbytes / times["read"].median, "copy": 2 * source.nbytes / times["copy"].median}
 
-    def times(self, calls: dict[str, Call], repeats: int) -> dict[str, Timing]:
-        """Time each of `calls`, in turn, `repeats` times."""
+    def times(self, calls: dict[Any, Call], repeats: int, setting: Setting = lambda name: nullcontext()) -> dict[Any, Timing]:
+        """Time each of `calls`, in turn, `repeats` times, within its ``setting(name)``."""
         with self.device.use():
             for call in calls.values():
                 call()
             host = {name: statistics.median(self._host(call) for _ in range(7)) for name, call in calls.items()}
             n_fills = 1 + int(4 * max(host.values()) / self._fill_seconds)
-            samples: dict[str, list[float]] = {name: [] for name in calls}
+            samples: dict[Any, list[float]] = {name: [] for name in calls}
             for _ in range(repeats):
                 for name, call in calls.items():
-                    for _ in range(n_fills):
-                        self._ballast.fill(0)
-                    call()
-                    samples[name].append(self._events(call))
+                    with setting(name):
+                        for _ in range(n_fills):
+                            self._ballast.fill(0)
+                        call()
+                        samples[name].append(self._events(call))
             return {name: _timing(values, host[name]) for name, values in samples.items()}
 
     def conversion(self, convert: Call, repeats: int) -> Conversion:
@@ -215,6 +243,58 @@ class GPUMeter:
         return seconds
 
 
+@contextmanager
+def using_threads(count: int | None) -> Iterator[None]:
+    """Ours and MKL run with `count` threads inside; None changes nothing. (SciPy and pydata/sparse have one.)"""
+    if count is None:
+        yield
+        return
+    before = os.environ.get("CVRARRAY_NUM_THREADS")
+    _set_threads(str(count))
+    try:
+        yield
+    finally:
+        _set_threads(before)
+
+
+def _set_threads(count: str | None) -> None:
+    """Set ``CVRARRAY_NUM_THREADS``, which every product of ours reads, or unset it; MKL gets as many."""
+    if count is None:
+        os.environ.pop("CVRARRAY_NUM_THREADS", None)
+    else:
+        os.environ["CVRARRAY_NUM_THREADS"] = count
+    if (library := mkl()) is not None:
+        library.mkl_set_num_threads(threads.count())
+
+
+@cache
+def mkl() -> Any | None:
+    """The module ``sparse_dot_mkl``, with MKL loaded; None where one of them is missing.
+
+    MKL's wheel lies where the loader does not look, so its place is told. Its OpenMP threads spin for 200 ms after a
+    product, on the cores that the next contender is timed on: 1 ms is enough to keep them awake within a sample.
+    """
+    os.environ.setdefault("KMP_BLOCKTIME", "1")
+    try:
+        files = importlib.metadata.files("mkl") or ()
+    except importlib.metadata.PackageNotFoundError:
+        files = ()
+    for file in files:
+        if file.name.startswith(("libmkl_rt", "mkl_rt")):
+            os.environ.setdefault("MKL_RT", str(file.locate()))
+    try:
+        import sparse_dot_mkl
+    except ImportError:
+        return None
+    return sparse_dot_mkl
+
+
+def vector_bits(features: dict[str, bool]) -> int | None:
+    """Bits of the widest vector that LLVM's CPU `features` tell of; None where they tell of none."""
+    widths = {"avx512f": 512, "avx2": 256, "avx": 256, "sse2": 128, "neon": 128}
+    return max((width for name, width in widths.items() if features.get(name)), default=None)
+
+
 def processor() -> str:
     """The CPU's name."""
     try:
@@ -234,10 +314,15 @@ def versions() -> dict[str, str]:
     from .. import __version__
 
     libraries = {"numpy": np, "scipy": scipy, "numba": numba, "sparse": sparse}
+    if (library := mkl()) is not None:
+        libraries["sparse_dot_mkl"] = library
+    found = {name: library.__version__ for name, library in libraries.items()}
+    if library is not None:
+        found["mkl"] = library.get_version_string().partition("Version ")[2].partition(" for ")[0]
     return {
         "cvrarray": __version__,
         "python": platform.python_version(),
-        **{name: library.__version__ for name, library in libraries.items()},
+        **found,
         "system": f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPUs",
     }
 

@@ -7,35 +7,31 @@ from numba import njit
 
 
 @njit(nogil=True, cache=True)
-def blocks_per_block_row(indptr: np.ndarray, indices: np.ndarray, n_cols: int, block_size: int) -> np.ndarray:
-    """(ceil(n_rows / block_size),) int64: the different block columns in every block row."""
+def blocks_per_block_row(indptr: np.ndarray, block_col: np.ndarray, n_block_cols: int, block_size: int) -> np.ndarray:
+    """(ceil(n_rows / block_size),) int64: the different block columns in every block row, given each nonzero's."""
     n_rows = indptr.size - 1
-    size = indices.dtype.type(block_size)
     counts = np.zeros((n_rows + block_size - 1) // block_size, np.int64)
-    seen = np.zeros(n_cols // block_size + 1, np.bool_)
+    seen = np.zeros(n_block_cols, np.bool_)
     for block_row in range(counts.size):
         first = indptr[block_row * block_size]
         last = indptr[min((block_row + 1) * block_size, n_rows)]
         for position in range(first, last):
-            block_col = indices[position] // size
-            counts[block_row] += not seen[block_col]
-            seen[block_col] = True
+            counts[block_row] += not seen[block_col[position]]
+            seen[block_col[position]] = True
         for position in range(first, last):
-            seen[indices[position] // size] = False
+            seen[block_col[position]] = False
     return counts
 
 
 @njit(nogil=True, cache=True)
-def blocks_of_single_rows(indptr: np.ndarray, indices: np.ndarray, block_size: int) -> int:
+def blocks_of_single_rows(indptr: np.ndarray, block_col: np.ndarray) -> int:
     """The different block columns in every row, added up: quick, and times block_size a lower bound of the blocks' entries."""
-    size = indices.dtype.type(block_size)
     total = 0
     for row in range(indptr.size - 1):
         last = -1
         for position in range(indptr[row], indptr[row + 1]):
-            block_col = indices[position] // size
-            total += block_col != last
-            last = block_col
+            total += block_col[position] != last
+            last = block_col[position]
     return total
 
 
