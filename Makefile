@@ -2,7 +2,8 @@
 # make test                       the same, and the tests            (PYTEST_ARGS="-k cvr" passes options on)
 # make gpu-test                   every test on this machine's GPU with $(PYTHON); writes docs/gpu-report/tests.json
 # make gpu-sanitize               compute-sanitizer over the small tests; logs in docs/gpu-report/
-# make bench                      all generated matrices beside the peers    (BENCH_ARGS="--dtype float32 --json out.json")
+# make bench                      all generated matrices beside the peers    (BENCH_ARGS="--dtype float32 --json out.json");
+#                                 without a GPU also those of CVRARRAY_MATRICES, and the pages of docs/benchmarks are written
 # make lint, make format, make clean
 PYTHON ?= python3
 VENV ?= .venv
@@ -42,8 +43,11 @@ gpu-sanitize:
 	  tail -n 1 docs/gpu-report/$$tool.log; \
 	done
 
-bench: $(VENV)/.installed-demo$(if $(CUDA),-$(CUDA))
-	$(BIN)/cvrarray bench --scale $(if $(CUDA),full,small) $(BENCH_ARGS) $(FILES)
+# On a CPU: at 20 million nonzeros instead of 30 to 50, so that it takes minutes.
+ON_CPU := --device cpu --scale medium --threads 1,all --repeats 11 --report docs/benchmarks
+
+bench: $(VENV)/.installed-demo-$(or $(CUDA),bench)
+	$(BIN)/cvrarray bench $(if $(CUDA),--scale full,$(ON_CPU)) $(BENCH_ARGS) $(FILES)
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

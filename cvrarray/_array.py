@@ -174,11 +174,14 @@ class SparseArray:
                 raise TypeError(f"out must have a dtype that {dtype} casts to; got {out.dtype}")
             if not getattr(out.flags, "writeable", True):
                 raise ValueError("out must be writeable; it is read-only. Pass a copy")
-        elif beta != 0:
-            raise ValueError(f"beta = {beta} needs an array to scale: pass out=")
         # bool @ bool is counted in int64: an entry is true where the count is not 0
         work = np.dtype(np.int64) if dtype == np.bool_ else dtype
         alpha, beta = _scalar(alpha, "alpha", work), _scalar(beta, "beta", work)
+        if beta != 0:
+            if out is None:
+                raise ValueError(f"beta = {beta} needs an array to scale: pass out=")
+            if out.dtype != dtype:
+                raise TypeError(f"out must have the product's dtype, {dtype}, where beta is not 0; got {out.dtype}")
         with target.use():
             x = xp.ascontiguousarray(x, dtype=work)
             direct = out is not None and out.dtype == work and out.flags.c_contiguous and not xp.may_share_memory(x, out)
@@ -236,6 +239,8 @@ class SparseArray:
             raise TypeError(
                 f"{name} must be on the array's device, cpu; got a CuPy array. Use {name}.get(), or A.to_device('cuda')"
             )
+        if isinstance(array, np.ma.MaskedArray):
+            raise TypeError(f"{name} must hold all its values; got a masked array. Use {name}.filled(0)")
         if name == "out" and not isinstance(array, np.ndarray):
             raise TypeError(f"out must be a NumPy array; got {type(array).__name__}")
         return np.asarray(array)
@@ -321,13 +326,16 @@ class SparseArray:
 
 def _scalar(value: Any, name: str, dtype: np.dtype) -> Any:
     """`value` as a scalar of `dtype`; TypeError where that would lose its imaginary part, its fraction or its size."""
-    if type(value) in (int, float) and (dtype.kind in "fc" or value in (0, 1)):  # what nearly every call passes
+    if type(value) in (int, float) and value in (0, 1):  # what nearly every call passes
         return dtype.type(value)
     if np.ndim(value) == 0 and np.asarray(value).dtype.kind in "biufc":
         try:
-            converted = dtype.type(value) if dtype.kind == "c" or not np.iscomplexobj(value) else None
+            with np.errstate(over="ignore"):
+                converted = dtype.type(value) if dtype.kind == "c" or not np.iscomplexobj(value) else None
         except (OverflowError, ValueError):
             converted = None
-        if converted is not None and (dtype.kind in "fc" or converted == value):
-            return converted
+        if converted is not None:
+            kept_size = np.isfinite(converted) or not np.isfinite(value)
+            if kept_size if dtype.kind in "fc" else converted == value:
+                return converted
     raise TypeError(f"{name} must be a scalar that the product's dtype, {dtype}, can hold; got {value!r}")

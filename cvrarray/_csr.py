@@ -16,6 +16,9 @@ import numpy as np
 from . import _device
 from ._tables import CSR
 
+#: The most rows or columns.
+LARGEST = 2**62 - 1
+
 _STORABLE = "bool, an integer of up to 64 bits, float32, float64, complex64 or complex128"
 
 
@@ -53,6 +56,8 @@ def as_csr(obj: Any) -> CSR:
         return _from_pydata(obj)
     if package == "cupy":
         return _from_dense(obj)
+    if isinstance(obj, np.ma.MaskedArray):
+        raise TypeError("a matrix must hold all its values; got a masked array. Call .filled(0) first")
     if isinstance(obj, np.ndarray):
         return _from_dense(np.asarray(obj))
     raise TypeError(
@@ -141,6 +146,8 @@ def check_shape(shape: Any) -> tuple[int, int]:
         raise ValueError(f"shape must be two integers, (n_rows, n_cols); got {shape!r}") from None
     if n_rows < 0 or n_cols < 0:
         raise ValueError(f"shape must not be negative; got {shape!r}")
+    if max(n_rows, n_cols) > LARGEST:
+        raise ValueError(f"shape must stay below 2^62, so that offsets fit 64 bits; got {shape!r}")
     return n_rows, n_cols
 
 
@@ -156,6 +163,12 @@ def check_dtype(dtype: np.dtype) -> np.dtype:
 def _from_scipy(matrix: Any) -> CSR:
     if matrix.format == "coo":  # not its own tocsr(), which sums duplicates in an order of its own
         return from_triplets(*matrix.coords, matrix.data, matrix.shape)
+    if matrix.format == "csc":  # a CSR of the transpose; checked first, for SciPy's conversion trusts its indices
+        transpose = from_parts(matrix.indptr, matrix.indices, matrix.data, matrix.shape[::-1])
+        row_of = _row_of_nonzero(transpose.indptr, transpose.indices, _device.CPU)
+        return from_triplets(transpose.indices, row_of, transpose.data, matrix.shape)
+    if matrix.format == "bsr":
+        matrix.check_format(full_check=True)
     csr = matrix.tocsr()
     return from_parts(csr.indptr, csr.indices, csr.data, matrix.shape)
 

@@ -88,6 +88,8 @@ def statistics(obj: Any, *, exact: bool = True) -> Statistics:
         padded, empty, shortest, longest = _device.move(xp.stack([c.astype(np.int64) for c in counts]), _device.CPU).tolist()
         median, std = (float(xp.median(lengths)), float(lengths.std())) if exact and n_rows else (math.nan, math.nan)
     window = _windows(csr, device, exact)
+    if csr.nnz and not window.nnz:  # the windows lie beside all there is
+        window = _windows(csr, device, exact=True)
     fill, tables = _model(window, csr, padded, exact)
     return Statistics(
         shape=csr.shape,
@@ -219,7 +221,9 @@ def _model(window: CSR, csr: CSR, padded: int, exact: bool) -> tuple[dict[int, f
         least = counts.blocks_of_single_rows(window.indptr, block_col) * size * scale
         if not exact and least * (value + column / size) > min(tables.values()):
             continue
-        blocks = counts.blocks_per_block_row(window.indptr, block_col, -(-csr.shape[1] // size), size)
+        block_col = np.unique(block_col, return_inverse=True)[1] if csr.shape[1] > 2**32 else block_col  # few of so many
+        n_block_cols = int(block_col.max()) + 1
+        blocks = counts.blocks_per_block_row(window.indptr, block_col, n_block_cols, size)
         fill[size] = float(blocks.sum()) * size * size / window.nnz
         of_row = np.zeros(-(-window.shape[0] // WARP) * WARP, np.int64)
         of_row[: window.shape[0]] = np.repeat(blocks, size)[: window.shape[0]]

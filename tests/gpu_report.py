@@ -18,7 +18,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 DEFAULT_PATH = ROOT / "docs" / "gpu-report" / "tests.json"
 SOURCES = (("cvrarray", "*.py"), ("kernels", "*.cu"), ("kernels", "*.cuh"))
-PACKAGES = ("numpy", "scipy", "numba", "cupy", "sparse", "cvrarray")
+PACKAGES = ("numpy", "scipy", "numba", "cupy", "sparse")
 CUPY_WHEELS = ("cupy-cuda13x", "cupy-cuda12x", "cupy")
 
 
@@ -39,7 +39,7 @@ def environment() -> dict[str, object]:
         "gpu": _gpu(),
         "python": platform.python_version(),
         "platform": f"{platform.system()} {platform.machine()}",
-        "versions": {"cvrarray": cvrarray.__version__, **{name: _version(name) for name in PACKAGES}},
+        "versions": {name: _version(name) for name in PACKAGES},
     }
 
 

@@ -7,7 +7,9 @@ import os
 import re
 import subprocess
 import sys
+import time
 import tomllib
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +19,8 @@ import scipy.sparse
 
 import cvrarray
 from cvrarray import _device, cli, generate
-from cvrarray.cli import bench, demo, info, measure, table
+from cvrarray.cli import bench, demo, info, measure, report, sources, table
+from cvrarray.cpu import threads
 
 ROOT = Path(__file__).parent.parent
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -61,6 +64,37 @@ def known_rates(monkeypatch):
         monkeypatch.setattr(meter, "rates", lambda self: {"read": 2e10, "copy": 1e10})
 
 
+class FakeMKL:
+    """What ``bench`` uses of sparse_dot_mkl, by SciPy; notes how many threads were asked for at each product."""
+
+    __version__ = "0.9"
+
+    def __init__(self):
+        self.threads, self.seen = threads.count(), []
+
+    def mkl_set_num_threads(self, count):
+        self.threads = count
+
+    def dot_product_mkl(self, matrix, x):
+        self.seen.append((self.threads, threads.count()))
+        return matrix @ x
+
+    def get_version_string(self):
+        return "Intel(R) oneAPI Math Kernel Library Version 2026.2-Product Build 1 for Intel(R) 64 architecture applications"
+
+
+@pytest.fixture
+def mkl(monkeypatch):
+    library = FakeMKL()
+    monkeypatch.setattr(measure, "mkl", lambda: library)
+    return library
+
+
+@pytest.fixture
+def no_mkl(monkeypatch):
+    monkeypatch.setattr(measure, "mkl", lambda: None)
+
+
 def assert_same(found, expected):
     assert found.shape == expected.shape
     for part in ("indptr", "indices", "data"):
@@ -90,6 +124,8 @@ def test_version_and_help(run):
         (("bench", "rmat", "--scale", "small", "--dtype", "int8"), "'int8'"),
         (("bench", "rmat", "--device", "tpu"), "'tpu'"),
         (("bench", "neither", "--device", "cpu"), "neither is no file and no generated matrix"),
+        (("bench", "rmat", "--device", "cpu", "--threads", "1,0"), "'0'"),
+        (("bench", "rmat", "--device", "cpu", "--threads", "most"), "'most'"),
         (("demo", "rmat"), "rmat: No such file"),
     ],
 )
@@ -348,7 +384,7 @@ def test_convert_reads_gzip(run, tmp_path, mtx, matrix):
 # ---------------------------------------------------------------------------------------------------------- bench
 
 
-def test_bench_measures(run, tmp_path, mtx, matrix, device):
+def test_bench_measures(run, no_mkl, tmp_path, mtx, matrix, device):
     """The report is complete, and its figures fit together."""
     out = tmp_path / "out.json"
     argv = ("bench", mtx, "--device", device, "--repeats", 3, "--dtype", "float32,float64", "--json", out)
@@ -446,6 +482,166 @@ def test_bench_generated_and_json_on_stdout(run, known_rates, monkeypatch):
     assert case["dtype"] == "complex64"
 
 
+def test_bench_beside_mkl_with_one_thread_and_more(run, known_rates, mkl, monkeypatch, tmp_path, mtx):
+    """Ours and MKL are timed with each number of threads, SciPy and pydata/sparse once; all is set back at the end."""
+    monkeypatch.setenv("CVRARRAY_NUM_THREADS", "3")
+    mkl.mkl_set_num_threads(3)
+    out = tmp_path / "out.json"
+    argv = ("bench", mtx, "--device", "cpu", "--repeats", 2, "--dtype", "float64", "--threads", "all,1", "--json", out)
+    code, text, _ = run(*argv)
+    assert code == 0
+    assert set(mkl.seen) == {(1, 1), (3, 3)}
+    assert (mkl.threads, os.environ["CVRARRAY_NUM_THREADS"]) == (3, "3")
+    found = json.loads(out.read_text())
+    assert found["versions"]["mkl"] == "2026.2-Product Build 1"
+    assert found["peers_left_out"] == {}
+    one, three = found["results"]
+    assert (one["threads"], three["threads"]) == (1, 3)
+    first, second = ({entry["name"]: entry for entry in case["runs"]} for case in (one, three))
+    for name in ("scipy", "sparse"):
+        assert first[name]["seconds"] == second[name]["seconds"]
+    for name in ("cvr", "mkl"):
+        assert first[name]["quartiles"] != second[name]["quartiles"]
+    for runs in (first, second):
+        assert runs["cvr"]["speedup_over"] == {
+            peer: pytest.approx(runs[peer]["seconds"] / runs["cvr"]["seconds"]) for peer in ("scipy", "sparse", "mkl")
+        }
+        assert min(runs["cvr"]["speedup_over"].values()) == pytest.approx(runs["cvr"]["speedup"])
+    assert re.search(r"dtype +threads +nonzeros +by", text)
+    assert "left out" not in text
+    assert {(row["dtype"], row["threads"]) for row in found["summary"]} == {("float64", 1), ("float64", 3)}
+
+
+def test_bench_says_that_mkl_is_missing(run, known_rates, no_mkl, monkeypatch, mtx):
+    monkeypatch.delenv("CVRARRAY_NUM_THREADS", raising=False)
+    code, text, _ = run("bench", mtx, "--device", "cpu", "--repeats", 1, "--dtype", "float64", "--threads", "1")
+    assert code == 0
+    assert "mkl left out: sparse_dot_mkl is not installed" in text
+    assert "cvrarray[bench]" in text
+    assert "CVRARRAY_NUM_THREADS" not in os.environ
+
+
+def test_bench_with_the_real_mkl(run, known_rates, tmp_path, mtx, matrix):
+    library = measure.mkl()
+    if library is None:
+        pytest.skip("sparse_dot_mkl is not installed, or finds no MKL")
+    np.testing.assert_allclose(library.dot_product_mkl(matrix, np.ones(50)), matrix @ np.ones(50))
+    with measure.using_threads(1):
+        assert library.mkl_get_max_threads() == 1
+    assert library.mkl_get_max_threads() == threads.count()
+    out = tmp_path / "out.json"
+    assert run("bench", mtx, "--device", "cpu", "--repeats", 1, "--dtype", "complex64", "--json", out)[0] == 0
+    assert "mkl" in {entry["name"] for entry in json.loads(out.read_text())["results"][0]["runs"]}
+
+
+def test_mkl_is_none_where_it_does_not_load(monkeypatch):
+    monkeypatch.setitem(sys.modules, "sparse_dot_mkl", None)
+    monkeypatch.setenv("KMP_BLOCKTIME", "1")
+    monkeypatch.setenv("MKL_RT", "nowhere")
+    assert measure.mkl.__wrapped__() is None
+
+
+def test_bench_report(run, known_rates, mkl, monkeypatch, tmp_path, mtx, matrix):
+    """The pages name every matrix, and no folder; the JSON is the one that --json has, but for its last digits."""
+    stored, pages, out = tmp_path / "stored", tmp_path / "docs" / "benchmarks", tmp_path / "out.json"
+    stored.mkdir()
+    parts = {"indptr": matrix.indptr, "indices": matrix.indices, "shape": np.array(matrix.shape)}
+    np.savez(stored / "pattern.npz", **parts)
+    np.savez(stored / "valued.npz", data=matrix.data, **parts)
+    monkeypatch.setenv("CVRARRAY_MATRICES", str(stored))
+    monkeypatch.setitem(generate.MATRICES, "poisson7", generate.Recipe(generate.poisson7, (160,), (6,)))
+    argv = ("bench", "poisson7", mtx, "--scale", "small", "--device", "cpu", "--repeats", 2, "--threads", "1,2")
+    code, text, _ = run(*argv, "--report", pages, "--json", out)
+    assert code == 0
+    page = (pages / "cpu.md").read_text()
+    found, full = (json.loads(path.read_text()) for path in (pages / "cpu.json", out))
+    names = ["poisson7", "matrix", "pattern", "valued"]
+    assert found.keys() == full.keys()
+    assert found["summary"] == full["summary"]
+    assert [case["matrix"] for case in found["results"]] == [name for name in names for _ in range(4)]
+    assert [case["generated"] for case in found["results"]] == [True] * 4 + [False] * 12
+    for heading in ("float32, one thread", "float32, 2 threads", "float64, one thread", "float64, 2 threads"):
+        table_text = page.partition(f"## {heading}\n\n")[2].partition("\n\n")[0].strip()
+        lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table_text.split("\n")]
+        assert [line[0] for line in lines[2:]] == names
+        assert len({len(line) for line in lines}) == 1
+        assert {"over mkl", "over scipy", "over sparse"} <= set(lines[0])
+    for word in (measure.processor(), np.__version__, "Summary", "Medians of 2"):
+        assert word in page
+    for private in (str(tmp_path), os.uname().nodename):
+        assert private not in page + (pages / "cpu.json").read_text()
+    assert "geometric means" in text
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [({"indptr": np.zeros(2, int)}, "no indices, shape"), (None, "must name a folder")],
+)
+def test_bench_report_rejects(run, known_rates, no_mkl, monkeypatch, tmp_path, mtx, content, message):
+    stored = tmp_path / "stored"
+    if content is not None:
+        stored.mkdir()
+        np.savez(stored / "broken.npz", **content)
+    monkeypatch.setenv("CVRARRAY_MATRICES", str(stored))
+    code, _, err = run("bench", mtx, "--device", "cpu", "--dtype", "float32", "--repeats", 1, "--report", tmp_path / "pages")
+    assert code == 2
+    assert message in err
+
+
+def test_gpu_bench_rejects_what_is_for_the_cpu(run, gpu, mtx, tmp_path):
+    for option in (("--threads", "1"), ("--report", tmp_path)):
+        code, _, err = run("bench", mtx, "--device", gpu, *option)
+        assert code == 2
+        assert f"{option[0]} is for the CPU" in err
+
+
+def test_every_generated_matrix_has_a_medium_scale():
+    assert sources.MEDIUM.keys() == generate.MATRICES.keys()
+    device = _device.parse("cpu")
+    assert sources.load("elasticity", scale="medium", seed=0, device=device).nnz > 4_000_000
+
+
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        (lambda: generate.rmat(12, 16), "power law"),
+        (lambda: generate.elast3(6), "blocks"),
+        (lambda: generate.poisson7(10), "regular"),
+        (lambda: generate.uniform(1000, 16), "regular"),
+        (lambda: scipy.sparse.random_array((500, 500), density=0.004, format="csr", rng=np.random.default_rng(1)), "other"),
+        (lambda: scipy.sparse.csr_array((5, 4)), "regular"),
+        (lambda: scipy.sparse.csr_array((0, 4)), "regular"),
+    ],
+)
+def test_group(make, expected):
+    assert report.group(make()) == expected
+
+
+def case_of(matrix, group, cvr, bbcsr, threads=1):
+    runs = [
+        {"name": "cvr", "speedup": cvr, "plan": None, "correct": True},
+        {"name": "bbcsr", "speedup": bbcsr, "plan": "why", "correct": True},
+    ]
+    case = {"matrix": matrix, "dtype": "float64", "threads": threads, "group": group, "generated": group == "blocks"}
+    return case | {"runs": runs if bbcsr else runs[:1]}
+
+
+def test_summary():
+    """Means of what there is: a format that was left out, or was wrong, counts nowhere."""
+    wrong = case_of("d", "other", 9.0, None)
+    wrong["runs"][0]["correct"] = False
+    cases = [case_of("a", "blocks", 1.0, 4.0), case_of("b", "power law", 0.5, 1.0), case_of("c", "blocks", 2.0, None), wrong]
+    rows = {row["contender"]: row for row in report.summary({"results": cases})}
+    means = {name: row["geometric_means"]["all"] for name, row in rows.items()}
+    assert means["asarray"] == means["bbcsr"] == {"matrices": 2, "speedup": pytest.approx(2)}
+    assert means["cvr"] == {"matrices": 3, "speedup": pytest.approx(1)}
+    assert means["faster"] == {"matrices": 3, "speedup": pytest.approx(2)}
+    assert rows["cvr"]["geometric_means"]["blocks"]["speedup"] == pytest.approx(2**0.5)
+    assert rows["cvr"]["geometric_means"]["other"] == {"matrices": 0, "speedup": None}
+    assert rows["cvr"]["worst"] == {"matrix": "b", "speedup": 0.5}
+    assert rows["cvr"]["below_0.8"] == 1
+
+
 def test_bench_leaves_out_what_would_be_far_too_large(run, known_rates, tmp_path):
     path = tmp_path / "arrow.npz"
     arrow = scipy.sparse.lil_array((3000, 3000))
@@ -500,6 +696,42 @@ def test_meter_takes_medians_and_turns(device):
     assert len(re.findall("(?:a+b+){3}$", "".join(turns))) == 1
 
 
+def test_host_samples_follow_an_untimed_one_in_their_setting():
+    """A call's setting holds while it runs, and only then; each sample comes after as many calls that are not timed."""
+    settings, seen = [None], []
+
+    @contextmanager
+    def setting(name):
+        settings.append(name)
+        yield
+        settings.pop()
+
+    calls = {name: (lambda name=name: (seen.append((name, settings[-1])), time.sleep(3e-3))) for name in ("a", "b")}
+    measure.HostMeter().times(calls, 3, setting)
+    assert seen == [("a", "a")] * 2 + [("b", "b")] * 2 + ([("a", "a")] * 2 + [("b", "b")] * 2) * 3
+    assert settings == [None]
+
+
+def test_other_load():
+    """Busy seconds less our own, over the wall's; never below nothing."""
+    load = measure.OtherLoad()
+    if load.start is None:
+        pytest.skip("this system has no /proc/stat")
+    busy, own, wall = load.start
+    load.start = (busy - 10, own - 4, wall - 3)
+    assert 2 * 0.9 <= load.cpus() <= os.cpu_count() + 2
+    load.start = (busy, own - 1e6, wall - 3)
+    assert load.cpus() == 0
+
+
+@pytest.mark.parametrize(
+    ("features", "bits"),
+    [({"avx512f": True, "avx2": True}, 512), ({"avx512f": False, "avx2": True}, 256), ({"neon": True}, 128), ({}, None)],
+)
+def test_vector_bits(features, bits):
+    assert measure.vector_bits(features) == bits
+
+
 def test_gpu_peak_memory_counts_what_lives_at_once(gpu):
     cupy = pytest.importorskip("cupy")
 
@@ -513,8 +745,6 @@ def test_gpu_peak_memory_counts_what_lives_at_once(gpu):
 
 def test_gpu_times_are_the_devices_own(gpu):
     """A copy's time follows from its bytes, however long the host dawdles."""
-    import time
-
     cupy = pytest.importorskip("cupy")
     source = cupy.ones(1 << 24)
     target = cupy.empty_like(source)
@@ -548,6 +778,7 @@ def test_table():
     assert table.size(999) == "999 B"
     assert table.size(12_345_678) == "12.3 MB"
     assert table.size(5e15) == "5,000 TB"
+    assert table.markdown(["a", "b"], [["x", "1"]]) == "| a | b |\n| --- | ---: |\n| x | 1 |"
     assert table.render(["a", "long"], [["one", "2"], ["x", "13"]]) == "a    long\n---  ----\none     2\nx      13"
 
 

@@ -199,6 +199,47 @@ def test_loads_agree(dtype, offset_dtype):
         np.testing.assert_array_equal(out[64:], expected * in_mask.astype(dtype))
 
 
+@njit(**lanes.OPTIONS)
+def _block_of_rows(data, x, col, phase, within, out):
+    acc = lanes.load(out, 0, out)
+    lanes.store(lanes.multiply_add_blocks(acc, data, 1, x, len(within), col, 1, phase, within), out, 0)
+
+
+@pytest.mark.parametrize("dtype", ["int32", "float32", "float64", "complex64"])
+@pytest.mark.parametrize("col_dtype", [np.uint16, np.int32, np.int64])
+@pytest.mark.parametrize("size", lanes.BLOCK_SIZES)
+def test_blocks_take_x_once(dtype, col_dtype, size):
+    """Wherever a bin may begin in a block row; x ends with the last block."""
+    rng = np.random.default_rng(0)
+    data = rng.integers(-9, 9, 1 + 32 * size).astype("float32" if dtype == "float64" else dtype)
+    x = (rng.integers(-9, 9, 41 * size) * (1 + 2j if dtype[0] == "c" else 1)).astype(dtype)
+    lane = np.arange(32)
+    for phase in sorted({32 * i % size for i in range(size)}):
+        blocks = rng.permutation(40)
+        blocks[1] = 39
+        col = np.append(0, blocks[(lane + phase) // size]).astype(col_dtype)
+        out = np.ones(32, dtype)
+        _block_of_rows(data, x, col, phase, tuple(range(size)), out)
+        expected = 1 + sum(data[1 + 32 * j + lane] * x[size + size * col[1:].astype(int) + j] for j in range(size))
+        np.testing.assert_array_equal(out, expected)
+
+
+@pytest.mark.parametrize("block_size", [2, 3, 5, 6])
+def test_block_rows_with_and_without_holes(threaded, block_size):
+    """Some block rows are copied and some merged, in one bin and over the bins' ends; the last is cut off."""
+    threaded(2)
+    rng = np.random.default_rng(0)
+    dense = np.kron(rng.random((40, 30)) < 0.2, np.ones((block_size, block_size))) * rng.integers(1, 9, (1, 30 * block_size))
+    dense[7::50, ::3] = 0
+    csr = csr_array(dense[:-1])
+    A = cvrarray.BBCSRArray(csr, block_size=block_size)
+    assert A._tables.present is not None
+    A.check()
+    np.testing.assert_array_equal(A.todense(), dense[:-1])
+    x = np.arange(1.0, csr.shape[1] + 1)
+    np.testing.assert_array_equal(A @ x, csr @ x)
+
+
 @pytest.mark.parametrize("module", [cvr, bbcsr])
 def test_kernels_keep_sums_in_registers_and_count_no_references(monkeypatch, module):
     """The two things that a change of Numba could undo without any wrong result."""

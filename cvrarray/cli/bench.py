@@ -1,4 +1,4 @@
-"""Time products beside SciPy and pydata/sparse on a CPU, beside CuPy's CSR on a GPU.
+"""Time products beside MKL, SciPy and pydata/sparse on a CPU, beside CuPy's CSR on a GPU.
 
 Before anything is timed, the product is checked against one in double precision, row by row; a wrong one makes the
 exit code 1. Times are medians over repeats in which all contenders take turns. On a GPU they are the device's own, by
@@ -9,6 +9,9 @@ CUDA events; the host's time a call stands beside them.
   GB/s          those bytes over the time
   convert       time from CSR on the device, in products of the fastest peer
   break-even    products after which the conversion has paid for itself against that peer
+
+With --threads 1,all, everything is timed with one thread and with all within one run; SciPy and pydata/sparse have one
+thread, and stand beside ours with it. MKL takes part where sparse_dot_mkl is installed: pip install 'cvrarray[bench]'.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ import argparse
 import json
 import math
 import sys
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -25,9 +29,13 @@ import numpy as np
 
 from .. import _device, generate
 from . import measure, sources
+from . import report as reports
 from .table import finite, render, significant, size
 
 FORMATS = ("auto", "cvr", "bbcsr")
+
+#: Peers that run on several threads.
+THREADED = ("mkl",)
 
 #: A format that would store this many times the bytes of CSR is not built: it could not win, and might not fit.
 MOST_BYTES = 8
@@ -41,9 +49,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="MATRIX",
         help=f"files (.mtx, .mtx.gz, .npz, .cvra) or generated: {', '.join(generate.MATRICES)}; default: all generated",
     )
-    parser.add_argument("--scale", choices=("full", "small"), default="full", help="size of the generated ones")
+    parser.add_argument("--scale", choices=sources.SCALES, default="full", help="size of the generated ones")
     parser.add_argument("--dtype", help="float32,float64 (default) or complex64,complex128")
     parser.add_argument("--formats", default=",".join(FORMATS), help="default: %(default)s")
+    parser.add_argument("--threads", metavar="N,...", help="on the CPU: numbers of threads, such as 1,all; default: all")
+    parser.add_argument(
+        "--report",
+        metavar="FOLDER",
+        help="on the CPU: write cpu.md and cpu.json there, of the matrices named and of all .npz in the folder that the "
+        "environment variable CVRARRAY_MATRICES names",
+    )
     add_shared_arguments(parser)
 
 
@@ -63,15 +78,36 @@ def run(args: argparse.Namespace) -> int:
             raise ValueError(f"--formats must be among {', '.join(FORMATS)}; got {name!r}")
     device = _device.default() if args.device is None else _device.parse(args.device)
     names = args.matrices or list(generate.MATRICES)
+    matrices = [
+        # the pages are for others: a file's name is enough, its folder is nobody's business
+        (
+            Path(name).stem if args.report is not None else name,
+            lambda name=name: sources.load(name, scale=args.scale, seed=args.seed, device=device),
+        )
+        for name in names
+    ]
+    counts = sources.thread_counts(args.threads, device)
+    if args.report is not None:
+        if device.kind != "cpu":
+            raise ValueError(f"--report is for the CPU; got --device {device}. Use --json OUT")
+        Path(args.report).mkdir(parents=True, exist_ok=True)
+        matrices += [(name, lambda path=path: sources.read_stored(path)) for name, path in sources.stored().items()]
     report = measure_all(
-        [(name, lambda name=name: sources.load(name, scale=args.scale, seed=args.seed, device=device)) for name in names],
+        matrices,
         device=device,
         dtypes=args.dtype,
         formats=formats,
         repeats=args.repeats,
         seed=args.seed,
+        counts=counts,
     )
+    report["scale"] = args.scale
+    report["summary"] = reports.summary(report)
     publish(report, args.json)
+    if args.json != "-":
+        print(f"\n{reports.summary_text(report)}")
+    if args.report is not None:
+        reports.write(report, Path(args.report))
     return exit_code(report)
 
 
@@ -106,38 +142,64 @@ def measure_all(
     formats: list[str],
     repeats: int,
     seed: int,
+    counts: list[int | None] | None = None,
 ) -> dict[str, Any]:
-    """Measure every (name, function that makes the CSR on the device) in every dtype: a report of plain JSON types."""
+    """Measure every (name, function that makes the CSR on the device) in every dtype: a report of plain JSON types.
+
+    `counts` are the numbers of threads, ascending; default: all that the package uses.
+    """
     if repeats < 1:
         raise ValueError(f"--repeats must be at least 1; got {repeats}")
     from tqdm import tqdm
 
     meter = measure.meter(device)
-    rates = meter.rates()
+    others = measure.OtherLoad()
+    rates = {}
+    for count in sources.thread_counts(None, device) if counts is None else counts:
+        with measure.using_threads(count):
+            rates[count] = meter.rates()
+    left_out = {}
+    if device.kind == "cpu" and measure.mkl() is None:
+        left_out["mkl"] = "sparse_dot_mkl is not installed, or finds no MKL: pip install 'cvrarray[bench]'"
     results = []
     # disable=None: no bar where stderr is no terminal
     with tqdm(matrices, disable=None, leave=False, unit="matrix") as bar:
         for name, make in bar:
             bar.set_description(f"{name}: reading" if name not in generate.MATRICES else f"{name}: generating")
             csr = make()
+            group = reports.group(csr)
             for dtype in sources.dtypes(dtypes, csr.dtype):
                 bar.set_description(f"{name}, {dtype}")
-                results.append(measure_case(name, csr.astype(dtype), meter, device, formats, rates["read"], repeats, seed))
+                for case in measure_case(name, csr.astype(dtype), meter, device, formats, rates, repeats, seed):
+                    results.append(case | {"group": group, "generated": name in generate.MATRICES})
     return {
-        "schema": 1,
+        "schema": 2,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "device": meter.describe(),
         "versions": measure.versions(),
-        "bytes_per_second": rates,
+        "bytes_per_second": rates[max(rates, key=lambda count: count or 0)],
+        "bytes_per_second_by_threads": {str(count): rate for count, rate in rates.items() if count is not None},
         "repeats": repeats,
+        "cpus_busy_with_others": finite(others.cpus()),
+        "peers_left_out": left_out,
         "results": results,
     }
 
 
 def measure_case(
-    name: str, csr: Any, meter: Any, device: _device.Device, formats: list[str], rate: float, repeats: int, seed: int
-) -> dict[str, Any]:
-    """One matrix in one dtype: build, check, time. Times are in seconds; None stands for never, or not measured."""
+    name: str,
+    csr: Any,
+    meter: Any,
+    device: _device.Device,
+    formats: list[str],
+    rates: dict[int | None, dict[str, float]],
+    repeats: int,
+    seed: int,
+) -> list[dict[str, Any]]:
+    """One matrix in one dtype: build, check, time; a case for each number of threads that `rates` has.
+
+    Times are in seconds; None stands for never, or not measured.
+    """
     host = csr if device.kind == "cpu" else csr.get()
     x_host = random_vector(host.shape[1], host.dtype, seed)
     with device.use():
@@ -147,32 +209,64 @@ def measure_case(
         for label, array in ours.items():
             error = measure.worst_error(host, x_host, _to_host(array @ x))
             entries.append({"name": label, **facts(array), "error_over_bound": finite(error), "correct": error <= 1})
-        contenders = {entry["name"]: (lambda array=ours[entry["name"]]: array @ x) for entry in entries if entry["correct"]}
+        right = {entry["name"]: ours[entry["name"]] for entry in entries if entry["correct"]}
         others = peers(csr, x, device)
-        times = meter.times({**contenders, **others}, repeats)
-        conversions = {
-            label: meter.conversion(lambda array=ours[label]: rebuild(csr, array), min(repeats, 5)) for label in contenders
-        }
-    peer = min(others, key=lambda other: times[other].median)
+        entries += [{"name": other, "format": other, "correct": True} for other in others]
+        calls = {(label, count): (lambda array=array: array @ x) for label, array in right.items() for count in rates}
+        calls |= {(other, count): call for other, call in others.items() for count in rates if other in THREADED}
+        calls |= {(other, None): call for other, call in others.items() if other not in THREADED}
+        times = meter.times(calls, repeats, setting=lambda key: measure.using_threads(key[1]))
+        conversions = {}
+        for label, array in right.items():
+            for count in rates:
+                with measure.using_threads(count):
+                    conversions[label, count] = meter.conversion(lambda array=array: rebuild(csr, array), min(repeats, 5))
+    csr_bytes = sum(part.nbytes for part in (csr.data, csr.indices, csr.indptr))
     n_bytes = measure.floor_bytes(host, host.dtype.itemsize)
-    entries += [{"name": other, "format": other, "correct": True} for other in others]
+    cases = []
+    for count, rate in rates.items():
+        timed = {entry["name"]: times.get((entry["name"], count), times.get((entry["name"], None))) for entry in entries}
+        taken = {label: conversions[label, count] for label in right}
+        peer, runs = derive(entries, timed, taken, others, n_bytes, rate["read"], csr_bytes)
+        cases.append(
+            {
+                "matrix": name,
+                "shape": list(host.shape),
+                "nnz": int(host.nnz),
+                "dtype": str(host.dtype),
+                "threads": count,
+                "floor_bytes": n_bytes,
+                "floor_seconds": n_bytes / rate["read"],
+                "peer": peer,
+                "runs": runs,
+                "left_out": left_out,
+            }
+        )
+    return cases
+
+
+def derive(
+    entries: list[dict[str, Any]],
+    timed: dict[str, measure.Timing],
+    taken: dict[str, measure.Conversion],
+    others: Iterable[str],
+    n_bytes: int,
+    rate: float,
+    csr_bytes: int,
+) -> tuple[str, list[dict[str, Any]]]:
+    """The fastest of the peers `others`, and `entries` with what follows from timings and conversions, by name."""
+    seconds = {other: timed[other].median for other in others}
+    peer = min(seconds, key=seconds.__getitem__)
+    runs = []
     for entry in entries:
+        found = dict(entry)
         if entry["correct"]:
-            entry |= speed(times[entry["name"]], times[peer].median, n_bytes, rate)
-        if entry["name"] in conversions:
-            csr_bytes = sum(part.nbytes for part in (csr.data, csr.indices, csr.indptr))
-            entry |= conversion(conversions[entry["name"]], entry, times[peer].median, csr_bytes)
-    return {
-        "matrix": name,
-        "shape": list(host.shape),
-        "nnz": int(host.nnz),
-        "dtype": str(host.dtype),
-        "floor_bytes": n_bytes,
-        "floor_seconds": n_bytes / rate,
-        "peer": peer,
-        "runs": entries,
-        "left_out": left_out,
-    }
+            found |= speed(timed[entry["name"]], seconds[peer], n_bytes, rate)
+            found["speedup_over"] = {other: seconds[other] / found["seconds"] for other in seconds}
+        if entry["name"] in taken:
+            found |= conversion(taken[entry["name"]], found, seconds[peer], csr_bytes)
+        runs.append(found)
+    return peer, runs
 
 
 def build(csr: Any, formats: list[str], device: _device.Device) -> tuple[dict[str, Any], dict[str, str]]:
@@ -221,7 +315,10 @@ def peers(csr: Any, x: Any, device: _device.Device) -> dict[str, measure.Call]:
     import sparse
 
     gcxs = sparse.GCXS.from_scipy_sparse(csr)
-    return {"scipy": lambda: csr @ x, "sparse": lambda: gcxs @ x}
+    found = {"scipy": lambda: csr @ x, "sparse": lambda: gcxs @ x}
+    if (mkl := measure.mkl()) is not None:
+        found["mkl"] = lambda: mkl.dot_product_mkl(csr, x)
+    return found
 
 
 def speed(timing: measure.Timing, peer_seconds: float, n_bytes: int, rate: float) -> dict[str, Any]:
@@ -251,9 +348,11 @@ def conversion(taken: measure.Conversion, entry: dict[str, Any], peer_seconds: f
 def table(report: dict[str, Any]) -> str:
     """The report as text."""
     on_gpu = report["device"]["device"] != "cpu"
+    by_threads = len(report["bytes_per_second_by_threads"]) > 1
     header = [
         "matrix",
         "dtype",
+        *(["threads"] if by_threads else []),
         "nonzeros",
         "by",
         "us",
@@ -266,7 +365,7 @@ def table(report: dict[str, Any]) -> str:
     ]
     if on_gpu:
         header += ["host us", "peak"]
-    rows = [_row(case, entry, on_gpu) for case in report["results"] for entry in case["runs"]]
+    rows = [_row(case, entry, on_gpu, by_threads) for case in report["results"] for entry in case["runs"]]
     rates = report["bytes_per_second"]
     title = (
         f"{report['device']['name']} ({report['device']['device']}): reads {significant(rates['read'] / 1e9)} GB/s, "
@@ -277,17 +376,13 @@ def table(report: dict[str, Any]) -> str:
         for case in report["results"]
         for name, why in case["left_out"].items()
     ]
+    notes = [*dict.fromkeys(notes), *(f"{name} left out: {why}" for name, why in report["peers_left_out"].items())]
     return "\n".join([title, "", render(header, rows), *([""] if notes else []), *notes])
 
 
-def label(entry: dict[str, Any]) -> str:
-    """How a run is called in a table: a star marks what asarray chose."""
-    block = f" {entry['block_size']}" if "block_size" in entry else ""
-    return f"{entry['name']}{block}{'*' if entry.get('plan') else ''}"
-
-
-def _row(case: dict[str, Any], entry: dict[str, Any], on_gpu: bool) -> list[str]:
-    cells = [case["matrix"], case["dtype"], f"{case['nnz']:,}", label(entry)]
+def _row(case: dict[str, Any], entry: dict[str, Any], on_gpu: bool, by_threads: bool) -> list[str]:
+    threads = [str(case["threads"])] if by_threads else []
+    cells = [case["matrix"], case["dtype"], *threads, f"{case['nnz']:,}", reports.label(entry)]
     if not entry["correct"]:
         return [*cells, "WRONG", *[""] * (6 + 2 * on_gpu)]
     convert = entry.get("conversion_in_peer_products")

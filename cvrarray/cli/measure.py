@@ -94,7 +94,6 @@ class HostMeter:
             "cpus": os.cpu_count(),
             "microarchitecture": binding.get_host_cpu_name(),
             "vector_bits": vector_bits(binding.get_host_cpu_features()),
-            "load_average": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
         }
 
     def rates(self) -> dict[str, float]:
@@ -241,6 +240,30 @@ class GPUMeter:
         seconds = (time.perf_counter() - start) / number
         self.cupy.cuda.get_current_stream().synchronize()
         return seconds
+
+
+class OtherLoad:
+    """How many CPUs other processes have kept busy since this object was made."""
+
+    def __init__(self) -> None:
+        self.start = self._clocks()
+
+    def cpus(self) -> float | None:
+        """CPUs, on average; None where the system does not tell."""
+        if self.start is None:
+            return None
+        busy, own, wall = (now - then for now, then in zip(self._clocks(), self.start, strict=True))
+        return max(0.0, busy - own) / wall
+
+    @staticmethod
+    def _clocks() -> tuple[float, float, float] | None:
+        """Seconds: of all CPUs at work, for this process, and on the wall."""
+        try:
+            with open("/proc/stat") as file:
+                user, nice, system, _, _, *rest = map(int, file.readline().split()[1:9])  # left out: idle, waiting
+        except OSError:
+            return None
+        return (user + nice + system + sum(rest)) / os.sysconf("SC_CLK_TCK"), time.process_time(), time.monotonic()
 
 
 @contextmanager

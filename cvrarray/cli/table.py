@@ -46,6 +46,6 @@ def size(n_bytes: float) -> str:
     return f"{significant(n_bytes)} TB"
 
 
-def finite(value: float) -> float | None:
+def finite(value: float | None) -> float | None:
     """`value` as JSON has it: None for infinity and nan."""
-    return float(value) if math.isfinite(value) else None
+    return float(value) if value is not None and math.isfinite(value) else None

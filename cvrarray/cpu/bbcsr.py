@@ -13,6 +13,7 @@ from cvrarray._tables import CSR, NARROW, WARP, BBCSRTables
 from cvrarray.cpu import lanes, memory, threads
 
 NO_BLOCK = NARROW - 1  #: narrow column of a padding slot
+OWN_KERNEL = (1, *lanes.BLOCK_SIZES)  #: block sizes whose products are compiled for that size alone
 ALL = np.uint32(0xFFFFFFFF)  #: mask of all lanes
 
 
@@ -90,9 +91,10 @@ def _run(tables: BBCSRTables, x: np.ndarray, y: np.ndarray, alpha, beta) -> None
 
 
 def _multiply(t: BBCSRTables, x: np.ndarray, y: np.ndarray) -> None:
+    within = tuple(range(t.block_size)) if t.block_size in OWN_KERNEL else ()
     threads.run(
-        _product, t.bin_rowptr, t.block_size, t.bin_rowptr, t.data, t.col_base, t.col_ptr, t.col_narrow, t.col_wide,
-        _present(t), x, y,
+        _product, t.bin_rowptr, t.block_size, within, t.bin_rowptr, t.data, t.col_base, t.col_ptr, t.col_narrow,
+        t.col_wide, _present(t), x, y,
     )  # fmt: skip
 
 
@@ -132,15 +134,47 @@ def _take_block(block_size, n_rows, indices, ahead, end):
     return block
 
 
+@njit(**lanes.OPTIONS, forceinline=True)
+def _block(number, block_size):
+    """``number // block_size``; matrices without blocks must not wait for divisions."""
+    return number if block_size == 1 else number // block_size
+
+
+@njit(**lanes.OPTIONS)
+def _rows_are_alike(first, last, block_size, indptr, indices):
+    """Whether rows `first` to before `last`, those of a block row, all have the same whole blocks and nothing else."""
+    length = indptr[first + 1] - indptr[first]
+    if length % block_size or indptr[last] - indptr[first] != length * (last - first):
+        return False
+    for row in range(first + 1, last):
+        if indptr[row + 1] - indptr[row] != length:
+            return False
+    columns = lanes.pointer(indices, indptr[first])
+    for k in range(0, length, block_size):
+        if columns[k] % block_size or columns[k + block_size - 1] - columns[k] != block_size - 1:
+            return False
+    for row in range(first + 1, last):
+        others = lanes.pointer(indices, indptr[row])
+        differences = 0
+        for k in range(length):  # to the end, without a way out: so it compiles to vector instructions
+            differences |= others[k] ^ columns[k]
+        if differences:
+            return False
+    return True
+
+
 @njit(**lanes.OPTIONS)
 def _count_blocks(first, last, block_size, indptr, indices, n_blocks, low, high):
+    """Blocks of each block row, its smallest and its largest; rows are merged only where they differ."""
     ahead, end = lanes.scratch(indptr), lanes.scratch(indptr)
     for block_row in range(first, last):
-        if block_size == 1:
-            n_blocks[block_row] = indptr[block_row + 1] - indptr[block_row]
+        row = block_row * block_size
+        row_end = min(row + block_size, len(indptr) - 1)
+        if block_size == 1 or _rows_are_alike(row, row_end, block_size, indptr, indices):
+            n_blocks[block_row] = _block(indptr[row + 1] - indptr[row], block_size)
             if n_blocks[block_row]:
-                low[block_row] = indices[indptr[block_row]]
-                high[block_row] = indices[indptr[block_row + 1] - 1]
+                low[block_row] = _block(indices[indptr[row]], block_size)
+                high[block_row] = _block(indices[indptr[row + 1] - 1], block_size)
             continue
         n_rows = _open_rows(block_row, block_size, indptr, ahead, end)
         block = _take_block(block_size, n_rows, indices, ahead, end)
@@ -169,108 +203,122 @@ def _lay_out(
     first, last, block_size, indptr, indices, values, bin_rowptr, n_blocks, bin_low, col_base, col_ptr, col_narrow,
     col_wide, data, present
 ):  # fmt: skip
-    """Write every slot of the bins: the columns of a block row, then row by row its values and its padding."""
-    ahead, end = lanes.scratch(indptr), lanes.scratch(indptr)
+    """Write every slot of the bins: padding and holes all over, then the entries."""
     for i in range(first, last):
-        narrow = col_base[i] >= 0
-        base = np.int64(bin_low[i]) if narrow else 0
-        slot = bin_rowptr[i] // block_size
-        most_blocks = (bin_rowptr[i + 1] // block_size - slot) // WARP
+        n_slots = (bin_rowptr[i + 1] - bin_rowptr[i]) // block_size
         bin_end = min((i + 1) * WARP, len(indptr) - 1)
-        for block_row in range(i * WARP // block_size, (bin_end - 1) // block_size + 1):
-            row_first = max(block_row * block_size, i * WARP)
-            row_last = min((block_row + 1) * block_size, bin_end)
-            n_rows = _open_rows(block_row, block_size, indptr, ahead, end)
-            n = n_blocks[block_row]
-            at = col_ptr[i] + row_first % WARP
-            for b in range(n):
-                if block_size == 1:
-                    block = np.int64(indices[indptr[block_row] + b])
-                else:
-                    block = _take_block(block_size, n_rows, indices, ahead, end)
-                for lane in range(row_last - row_first):
-                    if narrow:
-                        col_narrow[at + lane] = block - base
-                    else:
-                        col_wide[at + lane] = block
-                at += WARP
-            for row in range(row_first, row_last):
-                lane = row % WARP
-                columns = col_ptr[i] + lane
-                if narrow:
-                    _fill_row(
-                        n, indptr[row], indptr[row + 1], lane, block_size, base, columns, col_narrow, slot, indices,
-                        values, data, present
-                    )  # fmt: skip
-                else:
-                    _fill_row(
-                        n, indptr[row], indptr[row + 1], lane, block_size, base, columns, col_wide, slot, indices,
-                        values, data, present
-                    )  # fmt: skip
-                _pad(n, most_blocks, lane, block_size, narrow, columns, col_narrow, col_wide, slot, data, present)
-        for lane in range(bin_end - i * WARP, WARP):
-            _pad(0, most_blocks, lane, block_size, narrow, col_ptr[i] + lane, col_narrow, col_wide, slot, data, present)
-
-
-@njit(**lanes.OPTIONS)
-def _fill_row(n_blocks, entry, end, lane, block_size, base, at, col, slot, indices, values, data, present):
-    """Write a row's values, 0 for a hole, and which columns are stored."""
-    to = slot * block_size + lane
-    for b in range(n_blocks):
-        column = (base + col[at + b * WARP]) * block_size
-        whole = entry + block_size <= end and indices[entry + block_size - 1] == column + block_size - 1
-        bits = 0
-        for j in range(block_size):
-            if whole or (entry < end and indices[entry] == column + j):
-                data[to] = values[entry]
-                entry += 1
-                bits |= 1 << j
+        if indptr[bin_end] - indptr[i * WARP] < n_slots * block_size:
+            _fill(data, bin_rowptr[i], n_slots * block_size, 0)
+            if col_base[i] >= 0:
+                _fill(col_narrow, col_ptr[i], n_slots, NO_BLOCK)
             else:
-                data[to] = 0
-            to += WARP
+                _fill(col_wide, col_ptr[i], n_slots, -1)
         if len(present):
-            present[slot + b * WARP + lane] = bits
+            _fill(present, bin_rowptr[i] // block_size, n_slots, 0)
+        for block_row in range(i * WARP // block_size, (bin_end - 1) // block_size + 1):
+            if col_base[i] >= 0:
+                _lay_out_rows(
+                    block_row, i, bin_end, n_blocks[block_row], block_size, indptr, indices, values, bin_low[i],
+                    col_ptr[i], col_narrow, bin_rowptr[i], data, present
+                )  # fmt: skip
+            else:
+                _lay_out_rows(
+                    block_row, i, bin_end, n_blocks[block_row], block_size, indptr, indices, values, 0,
+                    col_ptr[i], col_wide, bin_rowptr[i], data, present
+                )  # fmt: skip
 
 
 @njit(**lanes.OPTIONS)
-def _pad(first, last, lane, block_size, narrow, at, col_narrow, col_wide, slot, data, present):
-    """Write padding for blocks `first` to before `last` of a row."""
-    for b in range(first, last):
-        if narrow:
-            col_narrow[at + b * WARP] = NO_BLOCK
-        else:
-            col_wide[at + b * WARP] = -1
-        for j in range(block_size):
-            data[(slot + b * WARP) * block_size + j * WARP + lane] = 0
+def _fill(array, start, n, value):
+    to = lanes.pointer(array, start)
+    for k in range(n):
+        to[k] = value
+
+
+@njit(**lanes.OPTIONS)
+def _lay_out_rows(
+    block_row, i, bin_end, n_blocks, block_size, indptr, indices, values, base, col_at, col, at, data, present
+):  # fmt: skip
+    """Write the columns and the entries of those rows of a block row that lie in bin i."""
+    row = block_row * block_size
+    row_end = min(row + block_size, len(indptr) - 1)
+    holes = indptr[row_end] - indptr[row] < n_blocks * block_size * (row_end - row)
+    first, last = max(row, i * WARP), min(row_end, bin_end)
+    columns = lanes.pointer(col, col_at + first % WARP)
+    if holes:
+        _merge_columns(block_row, block_size, indptr, indices, base, last - first, columns)
+    else:
+        _copy_columns(n_blocks, block_size, lanes.pointer(indices, indptr[row]), base, last - first, columns)
+    for r in range(first, last):
+        to, marks = lanes.pointer(data, at + r % WARP), lanes.pointer(present, at // block_size + r % WARP)
+        if holes:
+            _place_row(
+                indptr[r], indptr[r + 1], block_size, indices, values, base, lanes.pointer(columns, r - first), to, marks
+            )
+            continue
+        row_values = lanes.pointer(values, indptr[r])
+        for k in range(n_blocks * block_size):
+            to[k * WARP] = row_values[k]
         if len(present):
-            present[slot + b * WARP + lane] = 0
+            for b in range(n_blocks):
+                marks[b * WARP] = (1 << block_size) - 1
+
+
+@njit(**lanes.OPTIONS, forceinline=True)
+def _copy_columns(n_blocks, block_size, indices, base, n_lanes, to):
+    """Write the blocks of rows that are alike, from the columns of one of them, into `n_lanes` lanes."""
+    if block_size == 1:
+        for b in range(n_blocks):
+            to[b * WARP] = indices[b] - base
+        return
+    for b in range(n_blocks):
+        block = indices[b * block_size] // block_size - base
+        for lane in range(n_lanes):
+            to[b * WARP + lane] = block
+
+
+@njit(**lanes.OPTIONS)
+def _merge_columns(block_row, block_size, indptr, indices, base, n_lanes, to):
+    """Write the blocks of rows that differ into `n_lanes` lanes."""
+    ahead, end = lanes.scratch(indptr), lanes.scratch(indptr)
+    n_rows = _open_rows(block_row, block_size, indptr, ahead, end)
+    at = 0
+    block = _take_block(block_size, n_rows, indices, ahead, end)
+    while block >= 0:
+        for lane in range(n_lanes):
+            to[at + lane] = block - base
+        at += WARP
+        block = _take_block(block_size, n_rows, indices, ahead, end)
+
+
+@njit(**lanes.OPTIONS)
+def _place_row(entry, end, block_size, indices, values, base, columns, to, marks):
+    """Write a row's entries where they stand in their blocks, and mark them; holes are 0 already."""
+    b, column = -1, np.int64(-block_size)
+    for k in range(entry, end):
+        while indices[k] >= column + block_size:
+            b += 1
+            column = (base + np.int64(columns[b * WARP])) * block_size
+        j = indices[k] - column
+        to[(b * block_size + j) * WARP] = values[k]
+        marks[b * WARP] |= 1 << j
 
 
 @njit(**lanes.OPTIONS)
 def _product(
-    first, last, block_size, bin_rowptr, data, col_base, col_ptr, col_narrow, col_wide, present, x, y
+    first, last, block_size, within, bin_rowptr, data, col_base, col_ptr, col_narrow, col_wide, present, x, y
 ):  # fmt: skip
+    """`within` is a tuple of block_size integers, which makes the size known when this is compiled; () if it is not."""
+    if len(within):
+        block_size = len(within)
     sums, places = lanes.scratch(y), lanes.scratch(col_wide)
     for i in range(first, last):
-        n_blocks = (bin_rowptr[i + 1] - bin_rowptr[i]) // (block_size * WARP)
-        if col_base[i] >= 0:
-            acc = _bin(
-                n_blocks,
-                block_size,
-                bin_rowptr[i],
-                data,
-                True,
-                col_base[i],
-                col_ptr[i],
-                col_narrow,
-                present,
-                x,
-                y,
-                places,
-            )
-        else:
-            acc = _bin(n_blocks, block_size, bin_rowptr[i], data, False, 0, col_ptr[i], col_wide, present, x, y, places)
         row = i * WARP
+        at, end = bin_rowptr[i], bin_rowptr[i + 1]
+        if col_base[i] >= 0:
+            acc = _bin(row, block_size, within, at, end, data, True, col_base[i], col_ptr[i], col_narrow, present, x, y, places)
+        else:
+            acc = _bin(row, block_size, within, at, end, data, False, 0, col_ptr[i], col_wide, present, x, y, places)
         if row + WARP <= len(y):
             lanes.store(acc, y, row)
         else:
@@ -280,15 +328,17 @@ def _product(
 
 
 @njit(**lanes.OPTIONS, forceinline=True)
-def _bin(n_blocks, block_size, slot, data, narrow, base, at, col, present, x, y, places):
+def _bin(row, block_size, within, slot, end, data, narrow, base, at, col, present, x, y, places):
     """The sums of a bin's rows. `places` is room for the offsets of a block's columns in x."""
     acc = lanes.zeros(y)
     present_at = slot // block_size
-    for _ in range(n_blocks):
+    while slot < end:
         real = lanes.different(col, at, NO_BLOCK if narrow else -1)
         if narrow and block_size == 1 and real == ALL:
             acc = lanes.multiply_add(acc, lanes.load(data, slot, y), lanes.load_runs(x, base, col, at))
-            slot += WARP
+        elif len(within) > 1 and len(present) == 0 and real == ALL:
+            phase = row % block_size
+            acc = lanes.multiply_add_blocks(acc, data, slot, x, base * block_size, col, at, phase, within)
         else:
             lanes.scale(col, at, block_size, real, places)
             for j in range(block_size):
@@ -297,8 +347,8 @@ def _bin(n_blocks, block_size, slot, data, narrow, base, at, col, present, x, y,
                 else:
                     stored = real & lanes.bit_set(present, present_at, j) if len(present) else real
                     entries = lanes.gather(x, base * block_size + j, places, 0, stored)
-                acc = lanes.multiply_add(acc, lanes.load(data, slot, y), entries)
-                slot += WARP
+                acc = lanes.multiply_add(acc, lanes.load(data, slot + j * WARP, y), entries)
+        slot += block_size * WARP
         at += WARP
         present_at += WARP
     return acc

@@ -249,13 +249,18 @@ def _write(
 ):  # fmt: skip
     """Store nonzeros from `source` on in a lane's steps `begin` to before `end`."""
     slot = begin * n_lanes + lane
-    for j in range(source, source + end - begin):
-        val[first_step * n_lanes + slot] = data[j]
-        if narrow:
-            col_narrow[col_at + slot] = indices[j] - low
-        else:
-            col_wide[col_at + slot] = indices[j]
-        slot += n_lanes
+    values, columns = lanes.pointer(data, source), lanes.pointer(indices, source)
+    to = lanes.pointer(val, first_step * n_lanes + slot)
+    if narrow:
+        to_narrow = lanes.pointer(col_narrow, col_at + slot)
+        for j in range(end - begin):
+            to[j * n_lanes] = values[j]
+            to_narrow[j * n_lanes] = columns[j] - low
+    else:
+        to_wide = lanes.pointer(col_wide, col_at + slot)
+        for j in range(end - begin):
+            to[j * n_lanes] = values[j]
+            to_wide[j * n_lanes] = columns[j]
 
 
 @njit(**lanes.OPTIONS)

@@ -10,6 +10,8 @@ array around every call, two atomic additions each, which costs more than the pr
 
 from __future__ import annotations
 
+import math
+
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
@@ -20,6 +22,7 @@ from cvrarray._tables import WARP
 #: For ``njit`` of a kernel: threads run it side by side, it is cached on disk, and arrays are used, never made.
 OPTIONS = {"nogil": True, "cache": True, "_nrt": False, "no_cfunc_wrapper": True}
 
+BLOCK_SIZES = (2, 3, 4, 6, 8)  #: those that :func:`multiply_add_blocks` takes; others would make too much code
 RUN = 8  #: lanes that :func:`load_runs` looks at together: one odd row among 32 must not cost the other groups
 
 _I1, _I32, _I64 = ir.IntType(1), ir.IntType(32), ir.IntType(64)
@@ -54,14 +57,11 @@ def zeros(typingctx, like):
 @intrinsic
 def load(typingctx, array, at, like):
     """``array[at : at + 32]``, in the precision of the array `like` (real numbers stay real)."""
-    real = _real(like.dtype)
-    dtype = like.dtype if isinstance(array.dtype, types.Complex) else real
-    lanes = Lanes(dtype)
+    lanes = Lanes(like.dtype if isinstance(array.dtype, types.Complex) else _real(like.dtype))
 
     def codegen(context, builder, signature, args):
-        vectors = _load_parts(builder, array.dtype, _pointer(context, builder, array, args[0], args[1]), WARP)
-        vectors = [_convert(context, builder, vector, _real(array.dtype), real) for vector in vectors]
-        return cgutils.pack_struct(builder, vectors)
+        start = _pointer(context, builder, array, args[0], args[1])
+        return cgutils.pack_struct(builder, _load_values(context, builder, array.dtype, start, _real(like.dtype)))
 
     return lanes(array, types.intp, like), codegen
 
@@ -101,7 +101,7 @@ def load_runs(typingctx, x, start, offsets, at):
                 with scattered:
                     each = _insert_each(builder, x.dtype, x_start, here, RUN)
                     after_scattered = builder.block
-            pieces.append([_phi(builder, (a, after_run), (b, after_scattered)) for a, b in zip(whole, each, strict=True)])
+            pieces.append(_phi(builder, (whole, after_run), (each, after_scattered)))
         return cgutils.pack_struct(builder, [_join(builder, parts) for parts in zip(*pieces, strict=True)])
 
     return lanes(x, types.intp, offsets, types.intp), codegen
@@ -139,17 +139,67 @@ def multiply_add(typingctx, acc, a, b):
     """``acc + a * b``; `a` may be real where the others are complex."""
 
     def codegen(context, builder, signature, args):
-        sums, a, b = (cgutils.unpack_tuple(builder, arg) for arg in args)
-        if len(sums) == 1:
-            sums = [_fused(builder, a[0], b[0], sums[0])]
-        else:
-            sums = [_fused(builder, a[0], b[part], sums[part]) for part in (0, 1)]
-            if len(a) == 2:
-                sums[0] = _fused(builder, builder.fneg(a[1]), b[1], sums[0])
-                sums[1] = _fused(builder, a[1], b[0], sums[1])
+        sums = _multiply_add(builder, *(cgutils.unpack_tuple(builder, arg) for arg in args))
         return cgutils.pack_struct(builder, sums)
 
     return acc(acc, a, b), codegen
+
+
+@intrinsic
+def multiply_add_blocks(typingctx, acc, data, slot, x, start, col, at, phase, within):
+    """``acc + sum over j of data[slot + 32 j + l] * x[start + size * col[at + l] + j]``: a block of 32 rows, whole.
+
+    Lane 0 is row `phase` of its block row; lanes of one block row have the same `col`, so its part of x is loaded once
+    and spread over them. `within` is a tuple of `size` integers: its length is known when this is compiled, and with
+    it which lanes lie in the same block row.
+    """
+    size = len(within)
+    parts = len(_parts(x.dtype))
+    stride = 1 << (size * parts - 1).bit_length()
+
+    def codegen(context, builder, signature, args):
+        acc, data_array, slot, x_array, start, col_array, at, phase, _ = args
+        x_start = _pointer(context, builder, x, x_array, start)
+        first = _pointer(context, builder, col, col_array, at)
+
+        def one_block_each(phase):
+            """The sums when lane 0 is row `phase` of its block row."""
+            block_row = [(lane + phase) // size for lane in range(WARP)]
+            blocks = [
+                _load_padded(builder, x_start, builder.mul(_index(builder, builder.gep(first, [_I32(lane)])), _I64(size)),
+                             size * parts, stride)
+                for lane in map(block_row.index, range(block_row[-1] + 1))
+            ]  # fmt: skip
+            blocks += [blocks[-1]] * (-len(blocks) % (1 << (len(blocks) - 1).bit_length()))
+            entries = _join(builder, blocks)
+            sums = cgutils.unpack_tuple(builder, acc)
+            for j in range(size):
+                values = builder.gep(data_array, [builder.add(slot, _I64(WARP * j))])
+                spread = [
+                    _shuffle(builder, entries, entries, [b * stride + j * parts + part for b in block_row])
+                    for part in range(parts)
+                ]
+                values = _load_values(context, builder, data.dtype, values, _real(x.dtype))
+                sums = _multiply_add(builder, sums, values, spread)
+            return sums
+
+        data_array = context.make_array(data)(context, builder, data_array).data
+        after = builder.append_basic_block("after")
+        outcomes = []
+        with builder.goto_block(builder.append_basic_block("impossible")):
+            impossible = builder.block
+            builder.unreachable()
+        switch = builder.switch(phase, impossible)
+        for lane_0 in range(0, size, math.gcd(size, WARP)) if size in BLOCK_SIZES else ():
+            case = builder.append_basic_block(f"phase.{lane_0}")
+            switch.add_case(_I64(lane_0), case)
+            builder.position_at_end(case)
+            outcomes.append((one_block_each(lane_0), builder.block))
+            builder.branch(after)
+        builder.position_at_end(after)
+        return cgutils.pack_struct(builder, _phi(builder, *outcomes)) if outcomes else acc
+
+    return acc(acc, data, types.intp, x, types.intp, col, types.intp, types.intp, within), codegen
 
 
 @intrinsic
@@ -173,6 +223,20 @@ def scratch(typingctx, like):
         return cgutils.alloca_once(builder, context.get_data_type(like.dtype), size=WARP)
 
     return pointer(like), codegen
+
+
+@intrinsic
+def pointer(typingctx, array, at):
+    """Pointer to element `at` of a contiguous array, or that many elements on from a pointer.
+
+    Unlike an array's, its indices never count from the end: loops over it compile to plain or vector instructions.
+    """
+    result = types.CPointer(array.dtype)
+
+    def codegen(context, builder, signature, args):
+        return _pointer(context, builder, array, *args)
+
+    return result(array, types.intp), codegen
 
 
 @intrinsic
@@ -274,6 +338,32 @@ def _load_parts(builder, dtype, start, n):
     return [_shuffle(builder, both, both, range(part, 2 * n, 2)) for part in (0, 1)]
 
 
+def _load_values(context, builder, dtype, start, real):
+    """32 consecutive numbers, or their parts, as the type `real`."""
+    vectors = _load_parts(builder, dtype, start, WARP)
+    return [_convert(context, builder, vector, _real(dtype), real) for vector in vectors]
+
+
+def _load_padded(builder, start, offset, n, length):
+    """Vector of `length` whose first n are the n real numbers from ``start[offset]`` on."""
+    start = builder.gep(start, [offset])
+    if isinstance(start.type.pointee, ir.LiteralStructType):
+        start = builder.gep(start, [_I32(0), _I32(0)])
+    vector = _load_vector(builder, start, n)
+    return _shuffle(builder, vector, vector, [min(k, n - 1) for k in range(length)])
+
+
+def _multiply_add(builder, sums, a, b):
+    """``sums + a * b``, lists of a vector a part."""
+    if len(sums) == 1:
+        return [_fused(builder, a[0], b[0], sums[0])]
+    sums = [_fused(builder, a[0], b[part], sums[part]) for part in (0, 1)]
+    if len(a) == 2:
+        sums[0] = _fused(builder, builder.fneg(a[1]), b[1], sums[0])
+        sums[1] = _fused(builder, a[1], b[0], sums[1])
+    return sums
+
+
 def _insert_each(builder, dtype, x_start, first_offset, n):
     """The numbers at n offsets from `x_start`, loaded one by one: a list as from :func:`_load_parts`."""
     offsets = [_index(builder, builder.gep(first_offset, [_I32(lane)])) for lane in range(n)]
@@ -297,10 +387,12 @@ def _in_runs(builder, first_offset):
 
 
 def _phi(builder, *incoming):
-    phi = builder.phi(incoming[0][0].type)
-    for value, block in incoming:
-        phi.add_incoming(value, block)
-    return phi
+    """The vectors of the block that control came from; `incoming` are pairs of a list of vectors and a block."""
+    phis = [builder.phi(vector.type) for vector in incoming[0][0]]
+    for vectors, block in incoming:
+        for phi, vector in zip(phis, vectors, strict=True):
+            phi.add_incoming(vector, block)
+    return phis
 
 
 def _join(builder, vectors):

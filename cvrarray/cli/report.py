@@ -1,0 +1,214 @@
+"""What a benchmark's figures come to: speed over the best peer by group of matrices, and the pages under docs/benchmarks.
+
+A speed-up is the fastest peer's median time over ours, in the same matrix, dtype and number of threads; groups of
+matrices are summed up by their geometric mean.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .table import markdown, render, significant
+
+#: How matrices are grouped, and by what.
+GROUPS = {
+    "power law": "row lengths whose standard deviation is above their mean, the longest over ten means",
+    "blocks": "otherwise, dense blocks: at some block size from 2, at most a tenth more entries than nonzeros",
+    "regular": "otherwise, row lengths whose standard deviation is at most half their mean",
+    "other": "all the rest",
+}
+
+#: Whose speed is summed up: what ``asarray`` chose, either format, and the faster of the two.
+CONTENDERS = ("asarray", "cvr", "bbcsr", "faster")
+
+#: Peers in the order of the tables' columns.
+PEERS = ("mkl", "scipy", "sparse")
+
+
+def group(csr: Any) -> str:
+    """The group of GROUPS that a SciPy or CuPy CSR belongs to."""
+    from .. import statistics
+
+    indptr = csr.indptr if isinstance(csr.indptr, np.ndarray) else csr.indptr.get()
+    lengths = np.diff(indptr)
+    if not csr.nnz:
+        return "regular"
+    mean, spread = lengths.mean(), lengths.std()
+    if spread > mean and lengths.max() > 10 * mean:
+        return "power law"
+    fill = statistics(csr, exact=False).block_fill
+    if min((times for size, times in fill.items() if size > 1), default=math.inf) <= 1.1:
+        return "blocks"
+    return "regular" if spread <= mean / 2 else "other"
+
+
+def summary(report: dict[str, Any]) -> list[dict[str, Any]]:
+    """For every dtype, number of threads and contender: geometric means by group, and the worst matrix."""
+    keys = dict.fromkeys((case["dtype"], case["threads"]) for case in report["results"])
+    rows = []
+    for dtype, threads in keys:
+        cases = [case for case in report["results"] if (case["dtype"], case["threads"]) == (dtype, threads)]
+        for contender in CONTENDERS:
+            found = [(case, speedup(case, contender)) for case in cases]
+            found = [(case, times) for case, times in found if times is not None]
+            if not found:
+                continue
+            groups = {"all": found}
+            groups |= {name: [pair for pair in found if pair[0]["group"] == name] for name in GROUPS}
+            groups["generated"] = [pair for pair in found if pair[0]["generated"]]
+            groups["from files"] = [pair for pair in found if not pair[0]["generated"]]
+            worst, least = min(found, key=lambda pair: pair[1])
+            rows.append(
+                {
+                    "dtype": dtype,
+                    "threads": threads,
+                    "contender": contender,
+                    "geometric_means": {
+                        name: {"matrices": len(pairs), "speedup": geometric_mean([times for _, times in pairs])}
+                        for name, pairs in groups.items()
+                    },
+                    "worst": {"matrix": worst["matrix"], "speedup": least},
+                    "below_0.8": sum(times < 0.8 for _, times in found),
+                }
+            )
+    return rows
+
+
+def speedup(case: dict[str, Any], contender: str) -> float | None:
+    """Speed of one of CONTENDERS over the best peer; None where it was not timed."""
+    ours = [run for run in case["runs"] if run["name"] in ("cvr", "bbcsr") and run["correct"]]
+    if contender == "asarray":
+        ours = [run for run in ours if run["plan"] is not None]
+    elif contender != "faster":
+        ours = [run for run in ours if run["name"] == contender]
+    return max((run["speedup"] for run in ours), default=None)
+
+
+def geometric_mean(values: list[float]) -> float | None:
+    """Of positive numbers; None where there is none."""
+    return math.exp(sum(map(math.log, values)) / len(values)) if values else None
+
+
+def label(entry: dict[str, Any]) -> str:
+    """How a run is called in a table: a star marks what asarray chose."""
+    block = f" {entry['block_size']}" if "block_size" in entry else ""
+    return f"{entry['name']}{block}{'*' if entry.get('plan') else ''}"
+
+
+def summary_text(report: dict[str, Any]) -> str:
+    """The summary, aligned by spaces."""
+    header, rows = _summary_table(report)
+    return "\n".join(["Speed over the best peer, geometric means", "", render(header, rows)])
+
+
+def write(report: dict[str, Any], folder: Path) -> None:
+    """Write ``cpu.md`` and ``cpu.json``, a line for each matrix, dtype and number of threads."""
+    head = json.dumps({name: value for name, value in report.items() if name != "results"}, indent=1)
+    cases = ",\n".join(f"  {json.dumps(_rounded(case))}" for case in report["results"])
+    (folder / "cpu.json").write_text(f'{head[:-2]},\n "results": [\n{cases}\n ]\n}}\n')
+    (folder / "cpu.md").write_text(page(report))
+
+
+def page(report: dict[str, Any]) -> str:
+    """The report as a page of Markdown."""
+    keys = dict.fromkeys((case["dtype"], case["threads"]) for case in report["results"])
+    parts = [
+        "# Products on a CPU, beside MKL, SciPy and pydata/sparse",
+        "Written by `make bench`; all figures are in `cpu.json` beside this page.",
+        _machine(report),
+        _method(report),
+        "## Summary",
+        "Speed over the best peer, geometric means; above 1 is faster. `asarray` is the format that "
+        "`cvrarray.asarray` chose, `faster` the faster of the two.",
+        markdown(*_summary_table(report)),
+        "\n".join(f"* **{name}**: {what}" for name, what in GROUPS.items()),
+    ]
+    for dtype, threads in keys:
+        cases = [case for case in report["results"] if (case["dtype"], case["threads"]) == (dtype, threads)]
+        parts += [f"## {dtype}, {_threads(threads)}", _page_table(cases)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _machine(report: dict[str, Any]) -> str:
+    device, versions = report["device"], report["versions"]
+    bits = f", vectors of {device['vector_bits']} bits" if device["vector_bits"] else ""
+    others = report["cpus_busy_with_others"]
+    load = "" if others is None else f" Other work kept {others:.1f} of the CPUs busy meanwhile."
+    rates = ", ".join(
+        f"{significant(rate['read'] / 1e9)} GB/s with {_threads(int(count))}"
+        for count, rate in report["bytes_per_second_by_threads"].items()
+    )
+    libraries = ", ".join(f"{name} {version}" for name, version in versions.items() if name != "system")
+    return (
+        f"**Machine.** {device['name']} ({device['microarchitecture']}), {device['cpus']} CPUs{bits}; reads {rates}. "
+        f"{versions['system']}.{load} Measured on {report['date'][:10]}.\n\n**Versions.** {libraries}."
+    )
+
+
+def _method(report: dict[str, Any]) -> str:
+    left_out = "".join(f" {name} is left out: {why}." for name, why in report["peers_left_out"].items())
+    return (
+        f"**Method.** Medians of {report['repeats']} repeats, in each of which all contenders take turns, with one thread "
+        "and with all of them; a sample follows an untimed one of its kind. Ours and MKL (`sparse_dot_mkl`) have the "
+        "threads that stand above a table, SciPy and pydata/sparse one in all of them. Every product of ours was checked "
+        "against one in double precision, row by row, before it was timed. Matrices are generated at scale "
+        f"`{report['scale']}`, or read from files that the project does not ship.{left_out}"
+    )
+
+
+def _threads(count: int) -> str:
+    return "one thread" if count == 1 else f"{count} threads"
+
+
+def _summary_table(report: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
+    rows = report["summary"]
+    groups = list(rows[0]["geometric_means"]) if rows else []
+    on_cpu = report["device"]["device"] == "cpu"
+    lines = [
+        [
+            row["dtype"],
+            *([str(row["threads"])] if on_cpu else []),
+            row["contender"],
+            *(_mean(row["geometric_means"][name]) for name in groups),
+            f"{row['worst']['speedup']:.2f} {row['worst']['matrix']}",
+            str(row["below_0.8"]),
+        ]
+        for row in rows
+    ]
+    return ["dtype", *(["threads"] if on_cpu else []), "by", *groups, "worst", "below 0.8"], lines
+
+
+def _mean(found: dict[str, Any]) -> str:
+    return "-" if found["speedup"] is None else f"{found['speedup']:.2f} ({found['matrices']})"
+
+
+def _page_table(cases: list[dict[str, Any]]) -> str:
+    peers = [peer for peer in PEERS if any(run["name"] == peer for run in cases[0]["runs"])]
+    header = ["matrix", "group", "nonzeros", "asarray chose", "us", *(f"over {peer}" for peer in peers)]
+    header += ["cvr over best", "bbcsr over best", "cvr converts in", "bbcsr converts in"]
+    return markdown(header, [_page_row(case, peers) for case in cases])
+
+
+def _page_row(case: dict[str, Any], peers: list[str]) -> list[str]:
+    runs = {run["name"]: run for run in case["runs"] if run["correct"]}
+    chosen = next((run for run in runs.values() if run.get("plan")), None)
+    cells = [case["matrix"], case["group"], f"{case['nnz']:,}", "-" if chosen is None else label(chosen).rstrip("*")]
+    cells.append(significant(None if chosen is None else chosen["seconds"] * 1e6))
+    cells += ["-" if chosen is None else f"{chosen['speedup_over'][peer]:.2f}" for peer in peers]
+    cells += [f"{runs[name]['speedup']:.2f}" if name in runs else "-" for name in ("cvr", "bbcsr")]
+    converts = [runs[name]["conversion_in_peer_products"] if name in runs else None for name in ("cvr", "bbcsr")]
+    return [*cells, *(significant(products, 2) for products in converts)]
+
+
+def _rounded(value: Any) -> Any:
+    """`value` with its fractions at 4 significant digits, which is more than a clock is good for."""
+    if isinstance(value, float):
+        return float(f"{value:.4g}")
+    if isinstance(value, dict):
+        return {key: _rounded(item) for key, item in value.items()}
+    return [_rounded(item) for item in value] if isinstance(value, list) else value
