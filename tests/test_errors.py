@@ -418,3 +418,26 @@ def test_cupy_does_not_swallow_it(build, gpu):
         cupy.asarray(A)
     with pytest.raises(TypeError):
         cupy.ones(4) @ A
+
+
+@pytest.mark.parametrize("format", ["csc", "bsr"])
+@pytest.mark.parametrize("bad", [10**6, -5])
+def test_scipy_matrices_with_bad_indices(format, bad):
+    """SciPy's own conversions to CSR trust these indices, and crash."""
+    matrix = scipy.sparse.random_array((50, 40), density=0.2, format=format)
+    matrix.indices[3] = bad
+    with pytest.raises(ValueError, match="ind"):
+        cvrarray.asarray(matrix, device="cpu")
+
+
+def test_masked_arrays():
+    masked = np.ma.masked_array([[1.0, 2.0], [3.0, 4.0]], mask=[[1, 0], [0, 0]])
+    with pytest.raises(TypeError, match=r"masked.*filled"):
+        cvrarray.asarray(masked, device="cpu")
+    with pytest.raises(TypeError, match=r"masked.*filled"):
+        cvrarray.CVRArray(np.eye(2)) @ masked[0]
+
+
+def test_shape_beyond_offsets():
+    with pytest.raises(ValueError, match=r"shape.*2\^62"):
+        cvrarray.BBCSRArray.from_csr([0, 1], [2**63 - 2], [2.0], (1, 2**63 - 1))
