@@ -19,6 +19,7 @@ class SparseArray:
     """
 
     format: ClassVar[str]  #: "cvr" or "bbcsr": also the name of the device modules
+    _value_table: ClassVar[str]  #: the field of the tables that holds the stored values
     __array_priority__ = 1000.0  # before numpy.ndarray, as dask and older scipy ask
 
     _tables: Any
@@ -67,10 +68,23 @@ class SparseArray:
 
     # ------------------------------------------------------------------------------------------------ what it is
 
-    @staticmethod
-    def _values(tables: Any) -> Any:
+    @classmethod
+    def _values(cls, tables: Any) -> Any:
         """The array of `tables` that holds the stored values."""
+        return getattr(tables, cls._value_table)
+
+    def _parameters(self) -> dict[str, Any]:
+        """The constructor's keywords that an array derived from this one should be made with."""
         raise NotImplementedError
+
+    def _like(self, csr: CSR):
+        """An array of this format, with these parameters, from a canonical CSR on any device: it stays there."""
+        return type(self)(csr, **self._parameters())
+
+    def _map(self, function: Any):
+        """The array of the same structure whose stored values are ``function(values)``; 0 must become 0, for padding."""
+        with self._target.use():
+            return self._from_tables(self._tables._replace(**{self._value_table: function(self._values(self._tables))}))
 
     @property
     def shape(self) -> tuple[int, int]:

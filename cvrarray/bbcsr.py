@@ -91,6 +91,7 @@ class BBCSRArray(SparseArray):
     """
 
     format = "bbcsr"
+    _value_table = "data"
     _tables: BBCSRTables
 
     def __init__(self, obj: Any, *, block_size: int = 6, device: Any = None):
@@ -158,9 +159,8 @@ class BBCSRArray(SparseArray):
             csr = _csr.from_triplets(row[inside], col[inside], blocks[inside], shape)
         return cls(csr, block_size=size, device=device)
 
-    @staticmethod
-    def _values(tables: BBCSRTables) -> Any:
-        return tables.data
+    def _parameters(self) -> dict[str, Any]:
+        return {"block_size": self.block_size}
 
     @property
     def block_size(self) -> int:

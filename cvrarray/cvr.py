@@ -117,6 +117,7 @@ class CVRArray(SparseArray):
     """
 
     format = "cvr"
+    _value_table = "val"
     _tables: CVRTables
 
     def __init__(
@@ -136,9 +137,8 @@ class CVRArray(SparseArray):
         with device.use():
             self._adopt(device.backend("cvr").convert(_csr.move(csr, device), n_lanes, min(n_chunks, csr.nnz), split))
 
-    @staticmethod
-    def _values(tables: CVRTables) -> Any:
-        return tables.val
+    def _parameters(self) -> dict[str, Any]:
+        return {"n_lanes": self.n_lanes}
 
     @property
     def n_lanes(self) -> int:
