@@ -22,6 +22,7 @@ LAYERS = [  # a module imports from its own layer and from those before it
     {"_tables", "_device", "_protocol"},
     {"cpu", "gpu"},
     {"_csr"},
+    {"_elementwise", "_reductions", "_indexing", "_joining"},
     {"_array"},
     {"cvr", "bbcsr"},
     {"_plan", "files"},
