@@ -109,14 +109,14 @@ def create(path: str, root: Root) -> None:
         Something is at `path` already.
     """
     os.makedirs(os.path.join(path, "panels"))
-    _write_json(os.path.join(path, "panels", "zarr.json"), _group({}))
-    _write_json(os.path.join(path, "zarr.json"), _group(_sealed({"magic": _MAGIC, **root._asdict()})))
+    write_json(os.path.join(path, "panels", "zarr.json"), _group({}))
+    write_json(os.path.join(path, "zarr.json"), _group(_sealed({"magic": _MAGIC, **root._asdict()})))
     _sync_folder(os.path.dirname(os.path.abspath(path)))
 
 
 def replace_root(path: str, root: Root) -> None:
     """Write what all panels share anew, atomically."""
-    _write_json(os.path.join(path, "zarr.json"), _group(_sealed({"magic": _MAGIC, **root._asdict()})))
+    write_json(os.path.join(path, "zarr.json"), _group(_sealed({"magic": _MAGIC, **root._asdict()})))
 
 
 def read_root(path: str) -> Root:
@@ -200,7 +200,7 @@ def write_panel(path: str, store: str, k: int, first_row: int, A: SparseArray, p
             raise
         for name in (os.path.dirname(data), folder(path, k)):
             _sync_folder(name)
-        _write_json(manifest, _array(n_bytes, _sealed(panel._asdict())))
+        write_json(manifest, _array(n_bytes, _sealed(panel._asdict())))
         _sync_folder(os.path.join(path, "panels"))
     except OSError as error:
         raise _naming_panel(error, path, k, data) from error
@@ -358,15 +358,7 @@ def _crc(attributes: dict[str, Any]) -> int:
     return zlib.crc32(json.dumps(attributes, sort_keys=True, separators=(",", ":")).encode())
 
 
-@contextmanager
-def _read_json(file: str) -> Iterator[Any]:
-    """The JSON in `file`; what is wrong with it, there or in the body, is a ValueError that names it."""
-    text = Path(file).read_bytes()
-    with naming(file):
-        yield json.loads(text)
-
-
-def _write_json(file: str, content: dict[str, Any]) -> None:
+def write_json(file: str, content: dict[str, Any]) -> None:
     """`file` with `content`, atomically: as it was before, or all of it."""
     temporary = f"{file}.{secrets.token_hex(4)}.tmp"
     try:
@@ -380,6 +372,14 @@ def _write_json(file: str, content: dict[str, Any]) -> None:
             os.unlink(temporary)
         raise
     _sync_folder(os.path.dirname(file))
+
+
+@contextmanager
+def _read_json(file: str) -> Iterator[Any]:
+    """The JSON in `file`; what is wrong with it, there or in the body, is a ValueError that names it."""
+    text = Path(file).read_bytes()
+    with naming(file):
+        yield json.loads(text)
 
 
 def _sync_folder(name: str) -> None:

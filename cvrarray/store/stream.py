@@ -104,7 +104,7 @@ class Stored:
     @property
     def shape(self) -> tuple[int, int]:
         """(n_rows, n_cols)."""
-        return self._manifest[-1].rows[1] if self._manifest else 0, self._root.n_cols
+        return self._manifest[-1].rows[1], self._root.n_cols
 
     @property
     def dtype(self) -> np.dtype:
@@ -129,7 +129,7 @@ class Stored:
     @property
     def panel_bytes(self) -> int:
         """Bytes of the largest panel."""
-        return max((panel.n_bytes for panel in self._manifest), default=0)
+        return max(panel.n_bytes for panel in self._manifest)
 
     @property
     def n_panels(self) -> int:
@@ -337,7 +337,9 @@ def manifest(path: str, incomplete: bool) -> tuple[layout.Root, list[layout.Pane
         if panel.rows[0] != first:
             raise ValueError(f"panel {k} of {path} must begin with row {first}; its manifest says {panel.rows[0]}")
         panels.append(panel)
-    if root.complete and (panels[-1].rows[1] if panels else 0) != root.n_rows:
+    if not panels:
+        raise ValueError(f"{path} must have a panel to be opened; it has none yet")
+    if root.complete and panels[-1].rows[1] != root.n_rows:
         raise ValueError(f"the panels of {path} must have {root.n_rows} rows; they end at {panels[-1].rows[1]}")
     return root, panels
 

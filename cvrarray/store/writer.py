@@ -12,6 +12,7 @@ import numpy as np
 
 from .. import _csr, _device
 from .._array import SparseArray
+from .._format import FormatArray
 from .._plan import asarray
 from . import layout
 
@@ -114,6 +115,15 @@ class Writer:
         """Whether all panels are there and the store says so."""
         return self._root.complete
 
+    @property
+    def started(self) -> bool:
+        """Whether a panel has decided the store's dtype and format."""
+        return self._root.format is not None
+
+    def refresh(self) -> None:
+        """See what other writers of the same store, in other processes, have decided."""
+        self._root = layout.read_root(self.path)
+
     def missing(self) -> list[int]:
         """The panels of `rows` that are not there yet, or whose bytes are not all there."""
         return [k for k in range(len(self._root.rows) - 1) if not self._is_there(k)]
@@ -165,11 +175,10 @@ class Writer:
         if len(panel.shape) != 2 or panel.shape[1] != self._root.n_cols:
             raise ValueError(f"a panel must have {self._root.n_cols} columns; got shape {tuple(panel.shape)}")
         format, parameters = self._root.format or self._format, self._root.parameters or self._parameters
-        same = isinstance(panel, SparseArray) and getattr(panel, "format", None) == format
-        if same and panel._parameters() == parameters:
-            return panel
-        if isinstance(panel, SparseArray) and format == "auto" and hasattr(panel, "_tables"):
-            return panel  # the format that the user chose
+        if isinstance(panel, FormatArray) and format in ("auto", panel.format):  # auto: the format that the user chose
+            own = panel._parameters()
+            if all(own.get(name) == value for name, value in parameters.items()):
+                return panel
         return asarray(panel, format=format, device=str(self._target), **parameters)
 
     def _end(self) -> tuple[int, int]:

@@ -1,0 +1,58 @@
+"""Our arrays as Dask's chunks. Importing this package imports nothing of Dask; see ``docs/decisions/0007-dask.md``.
+
+=============================  ==========================================================================
+:mod:`cvrarray.dask.panels`    ``to_dask``, ``open_store``: dask arrays whose chunks are panels of rows
+:mod:`cvrarray.dask.registry`  our rows in Dask's registries, and what they lead to
+:mod:`cvrarray.dask.cluster`   our rows in distributed's and dask-cuda's
+=============================  ==========================================================================
+
+Nobody needs to call :func:`register`: a token, an operator with a dask array, and the functions above do.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def register() -> None:
+    """Make our arrays chunks that Dask takes; calling it again costs nothing.
+
+    Raises
+    ------
+    ModuleNotFoundError
+        Dask is not installed.
+    """
+    from . import registry
+
+    registry.register()
+
+
+def token(array: Any) -> Any:
+    """``__dask_tokenize__`` of our arrays: the same in every process, different where any byte differs."""
+    from . import registry
+
+    registry.register()
+    return registry.token(array)
+
+
+def delegate(call: Any, *operands: Any) -> Any:
+    """``call(operand, ...)`` with the first of `operands` that is Dask's, once Dask knows our arrays."""
+    from . import registry
+
+    registry.register()
+    return call(next(operand for operand in operands if is_dask(operand)))
+
+
+def is_dask(value: Any) -> bool:
+    """Whether `value` belongs to Dask; nothing is imported to find out."""
+    return type(value).__module__.partition(".")[0] == "dask"
+
+
+def register_sizeof(sizeof: Any) -> None:
+    """Dask's entry point ``dask.sizeof``, called by ``import dask``: sizes of our arrays, once there are any."""
+
+    @sizeof.register_lazy("cvrarray")
+    def _register() -> None:
+        from . import registry
+
+        registry.register_sizeof(sizeof)
