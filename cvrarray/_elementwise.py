@@ -21,6 +21,7 @@ from . import _csr, _device, _indexing
 from ._tables import CSR
 
 _COMPARISONS = {np.equal, np.not_equal, np.less, np.less_equal, np.greater, np.greater_equal}
+_LOGICAL = {np.logical_and, np.logical_or, np.logical_xor}
 _SCALARS = (bool, int, float, complex, np.generic)
 
 
@@ -326,17 +327,18 @@ def _dtypes(results: Any) -> list[np.dtype]:
 
 def _compute(ufunc: np.ufunc, operands: Any, kwargs: dict[str, Any], dtypes: list[np.dtype]) -> Any:
     """``ufunc(*operands)`` on the device, in `dtypes`; several results as a tuple."""
+    if ufunc in _LOGICAL:  # CuPy's take no complex numbers
+        operands = [v != 0 for v in operands]
     types = [v.dtype if hasattr(v, "dtype") else np.dtype(bool) if type(v) is bool else type(v) for v in operands]
-    found = ufunc.resolve_dtypes((*types, *[None] * ufunc.nout))
-    if any(dtype == np.float16 for dtype in found[ufunc.nin :]) and "dtype" not in kwargs:
-        operands = [
-            v.astype(np.float32) if n == np.float16 and hasattr(v, "dtype") else v
-            for v, n in zip(operands, found, strict=False)
-        ]
-    elif any(isinstance(v, np.generic) for v in operands):  # before CuPy takes a NumPy scalar for a weak one
-        operands = [v.astype(n, copy=False) for v, n in zip(operands, found, strict=False)]
+    loop: dict[str, Any] = {name: value for name, value in kwargs.items() if name == "casting"}
+    if "dtype" in kwargs:
+        loop["signature"] = (*[None] * ufunc.nin, *[np.dtype(kwargs["dtype"])] * ufunc.nout)
+    # cast as NumPy would, so that CuPy, which has fewer loops and other rules for scalars, is left no choice
+    taken = ufunc.resolve_dtypes((*types, *[None] * ufunc.nout), **loop)
+    taken = [np.dtype(np.float32) if dtype == np.float16 else dtype for dtype in taken]
+    operands = [v.astype(t, copy=False) if hasattr(v, "dtype") else v for v, t in zip(operands, taken, strict=False)]
     xp = next(_device.of(v).xp for v in operands if getattr(v, "ndim", 0))
-    results = _of_module(xp, ufunc)(*operands, **kwargs)
+    results = _of_module(xp, ufunc)(*operands)
     if not isinstance(results, tuple):
         return results.astype(dtypes[0], copy=False)
     return tuple(result.astype(dtype, copy=False) for result, dtype in zip(results, dtypes, strict=True))
