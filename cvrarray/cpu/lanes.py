@@ -24,8 +24,9 @@ OPTIONS = {"nogil": True, "cache": True, "_nrt": False, "no_cfunc_wrapper": True
 
 BLOCK_SIZES = (2, 3, 4, 6, 8)  #: those that :func:`multiply_add_blocks` takes; others would make too much code
 RUN = 8  #: lanes that :func:`load_runs` looks at together: one odd row among 32 must not cost the other groups
+LINE = 64  #: bytes of a cache line
 
-_I1, _I32, _I64 = ir.IntType(1), ir.IntType(32), ir.IntType(64)
+_I1, _I8, _I32, _I64 = ir.IntType(1), ir.IntType(8), ir.IntType(32), ir.IntType(64)
 
 
 class Lanes(types.Type):
@@ -220,7 +221,7 @@ def scratch(typingctx, like):
     pointer = types.CPointer(like.dtype)
 
     def codegen(context, builder, signature, args):
-        return cgutils.alloca_once(builder, context.get_data_type(like.dtype), size=WARP)
+        return _room(context, builder, like.dtype)
 
     return pointer(like), codegen
 
@@ -258,7 +259,7 @@ def add_each(typingctx, terms, out, offsets, at):
         dtype = terms.dtype
         first = _pointer(context, builder, offsets, args[2], args[3])
         # From the stack single numbers are cheaper to load than to take out of vectors.
-        room = cgutils.alloca_once(builder, context.get_data_type(dtype), size=WARP)
+        room = _room(context, builder, dtype)
         _store_parts(builder, cgutils.unpack_tuple(builder, args[0]), room)
         add = builder.fadd if isinstance(_real(dtype), types.Float) else builder.add
         for lane in range(WARP):
@@ -268,6 +269,21 @@ def add_each(typingctx, terms, out, offsets, at):
         return context.get_dummy_value()
 
     return types.none(terms, out, offsets, types.intp), codegen
+
+
+@intrinsic
+def prefetch(typingctx, array, at):
+    """Ask for the cache lines of ``array[at : at + 32]``, which need not exist."""
+
+    def codegen(context, builder, signature, args):
+        first = _pointer(context, builder, array, args[0], args[1])
+        per_line = max(LINE // context.get_abi_sizeof(first.type.pointee), 1)
+        for lane in range(0, WARP, per_line):
+            line = builder.bitcast(builder.gep(first, [_I32(lane)]), _I8.as_pointer())
+            _call(builder, "llvm.prefetch", ir.VoidType(), [line, _I32(0), _I32(3), _I32(1)], "p0")  # read, all caches, data
+        return context.get_dummy_value()
+
+    return types.none(array, types.intp), codegen
 
 
 @intrinsic
@@ -341,6 +357,13 @@ def _real(dtype):
 def _parts(dtype):
     """The ``getelementptr`` indices that lead from a number to its parts."""
     return [[_I32(0), _I32(0)], [_I32(0), _I32(1)]] if isinstance(dtype, types.Complex) else [[]]
+
+
+def _room(context, builder, dtype):
+    """Pointer to 32 numbers on the stack, from a cache line on: vectors must not lie across two."""
+    room = cgutils.alloca_once(builder, context.get_data_type(dtype), size=WARP)
+    room.align = LINE
+    return room
 
 
 def _pointer(context, builder, array_type, array, at):

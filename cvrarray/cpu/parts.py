@@ -14,9 +14,9 @@ from numba import njit
 from cvrarray.cpu import lanes, memory, threads
 
 LEAST = 1 << 16  #: slots of a part
-MOST = 64  #: parts
+MOST = 32  #: parts
 MOST_VECTORS = 8  #: times n_cols: the numbers that all parts' vectors may hold together
-NONZEROS_A_NUMBER = 4  #: at least, for every number by which those vectors exceed one: each is zeroed and added once more
+NONZEROS_A_NUMBER = 8  #: at least, for every number by which those vectors exceed one: each is zeroed and added once more
 BLOCK = 2048  #: columns that are added up together
 
 
