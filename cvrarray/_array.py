@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 from collections.abc import Callable
 from typing import Any
@@ -221,6 +222,9 @@ class SparseArray:
 
     def __array__(self, dtype=None, copy=None):
         raise TypeError(f"{type(self).__name__} does not become dense by itself; call todense() (and .get() on a GPU)")
+
+    def __dask_tokenize__(self):
+        return importlib.import_module("cvrarray.dask").token(self)
 
     # -------------------------------------------------------------------------------------------------------- the way back
 

@@ -23,7 +23,7 @@ LAYERS = [  # a module imports from its own layer and from those before it
     {"cpu", "gpu"},
     {"_csr"},
     {"_elementwise", "_reductions", "_indexing", "_joining"},
-    {"_products", "_protocol"},
+    {"_products", "_contractions", "_structure", "_protocol"},
     {"_array", "_transposed", "_format"},
     {"cvr", "bbcsr"},
     {"_plan", "_panels", "files"},
