@@ -27,6 +27,11 @@ def register() -> None:
     registry.register()
 
 
+def dask_setup(worker: Any) -> None:
+    """For ``dask worker --preload cvrarray.dask``: only needed where a worker's script imports our arrays before Dask."""
+    register()
+
+
 def token(array: Any) -> Any:
     """``__dask_tokenize__`` of our arrays: the same in every process, different where any byte differs."""
     from . import registry
