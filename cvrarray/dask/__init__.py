@@ -40,17 +40,26 @@ def token(array: Any) -> Any:
     return registry.token(array)
 
 
-def delegate(call: Any, *operands: Any) -> Any:
-    """``call(operand, ...)`` with the first of `operands` that is Dask's, once Dask knows our arrays."""
-    from . import registry
-
-    registry.register()
-    return call(next(operand for operand in operands if is_dask(operand)))
+def apply_ufunc(ufunc: Any, method: str, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A ufunc of our arrays and Dask's: Dask's answer, once it knows ours."""
+    register()
+    return _first(inputs).__array_ufunc__(ufunc, method, *inputs, **kwargs)
 
 
-def is_dask(value: Any) -> bool:
-    """Whether `value` belongs to Dask; nothing is imported to find out."""
-    return type(value).__module__.partition(".")[0] == "dask"
+def apply_function(function: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A NumPy function of our arrays and Dask's: Dask's answer, once it knows ours."""
+    register()
+    return _first((args, kwargs.values())).__array_function__(function, types, args, kwargs)
+
+
+def _first(values: Any) -> Any:
+    """The first of `values` that is Dask's, also in lists and tuples among them; None where there is none."""
+    for value in values:
+        if type(value).__module__.startswith("dask."):
+            return value
+        if isinstance(value, (list, tuple)) and (found := _first(value)) is not None:
+            return found
+    return None
 
 
 def register_sizeof(sizeof: Any) -> None:
