@@ -70,3 +70,21 @@ def register_sizeof(sizeof: Any) -> None:
         from . import registry
 
         registry.register_sizeof(sizeof)
+
+
+def matmul(left: Any, right: Any) -> Any:
+    """``left @ right`` for a dense dask array and one of our chunks, also where the dense chunks are CuPy's.
+
+    ``left @ right`` itself works but for that case: there Dask calls ``cupy.matmul``, which knows no arrays but CuPy's.
+    Here the sparse chunks come first, ``(right.T @ left.T).T``.
+
+    Parameters
+    ----------
+    left : (n,) or (k, n) dask array
+    right : (n, m) dask array of our arrays
+
+    Returns
+    -------
+    (m,) or (k, m) dask array
+    """
+    return (right.T @ left.T).T

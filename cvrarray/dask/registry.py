@@ -14,19 +14,16 @@ from typing import Any
 import numpy as np
 from dask.array import register_chunk_type
 from dask.array.dispatch import (
-    concatenate_lookup,
     einsum_lookup,
     nannumel_lookup,
     numel_lookup,
-    take_lookup,
-    tensordot_lookup,
     to_cupy_dispatch,
     to_numpy_dispatch,
 )
 from dask.sizeof import sizeof
 from dask.tokenize import normalize_token
 
-from .. import _device
+from .. import _contractions, _device
 from .._array import SparseArray
 from .._transposed import TransposedArray
 
@@ -72,82 +69,10 @@ def _n_bytes(array: SparseArray) -> int:
     return sys.getsizeof(array, 64) + array.nbytes
 
 
-def concatenate(arrays: Any, axis: int = 0) -> SparseArray:
-    """Chunks below (axis 0) or beside (axis 1) one another."""
-    return np.concatenate(arrays, axis=axis)
-
-
-def take(array: SparseArray, indices: Any, axis: int = 0) -> SparseArray:
-    """Rows (axis 0) or columns (axis 1) by number."""
-    if axis not in (0, 1):
-        raise ValueError(f"axis must be 0 or 1; got {axis}")
-    return array[indices] if axis == 0 else array[:, indices]
-
-
-def tensordot(left: Any, right: Any, axes: Any = 2) -> Any:
-    """A contraction over one axis of each: a product. Over both it would be a sum of products of entries.
-
-    Raises
-    ------
-    TypeError
-        More than one axis is contracted.
-    """
-    if isinstance(axes, int):
-        axes = list(range(left.ndim - axes, left.ndim)), list(range(axes))
-    left_axes, right_axes = (list(np.atleast_1d(a)) for a in axes)
-    if len(left_axes) != 1 or len(right_axes) != 1:
-        raise TypeError(f"tensordot of a sparse array contracts one axis of each operand; got axes={axes}. Use (A * B).sum()")
-    if left_axes[0] % left.ndim == 0 and left.ndim == 2:
-        left = left.T
-    if right_axes[0] % right.ndim == 1:
-        right = right.T
-    return left @ right
-
-
 def einsum(subscripts: str, *operands: Any, dtype: Any = None, **kwargs: Any) -> Any:
-    """The sums of products that are a product, a sum or a transpose; ``kwargs`` (order, casting, optimize) do not matter.
-
-    Raises
-    ------
-    TypeError
-        Any other.
-    """
-    inputs, _, output = subscripts.replace(" ", "").partition("->")
-    inputs = inputs.split(",")
-    result = _einsum(inputs, output, operands)
-    if result is None:
-        raise TypeError(
-            f"einsum of sparse arrays is offered for 'ij,j->i', 'ij,jk->ik', 'ij->ji', 'ij->', 'ij->i' and what is the same "
-            f"in other letters; got {subscripts!r}. Use @, .T and .sum()"
-        )
+    """``numpy.einsum`` of a chunk; order, casting and optimize, which Dask passes on, make no difference here."""
+    result = _contractions.einsum(subscripts, *operands)
     return result if dtype is None or result.dtype == dtype else result.astype(dtype)
-
-
-def _einsum(inputs: list[str], output: str, operands: tuple[Any, ...]) -> Any:
-    if any(len(set(letters)) != len(letters) for letters in (*inputs, output)) or "." in "".join(inputs):
-        return None
-    if len(inputs) == 1:
-        (letters,), (array,) = inputs, operands
-        if set(output) == set(letters):
-            return array if output == letters else array.T
-        axis = tuple(i for i, letter in enumerate(letters) if letter not in output)
-        return array.sum(axis=axis if len(axis) < 2 else None)
-    if len(inputs) != 2:
-        return None
-    shared = set(inputs[0]) & set(inputs[1])
-    if len(shared) == 1 and set(output) == set(inputs[0]) ^ set(inputs[1]):  # a product over the shared letter
-        (letter,) = shared
-        product = tensordot(*operands, axes=([inputs[0].index(letter)], [inputs[1].index(letter)]))
-        letters = (inputs[0] + inputs[1]).replace(letter, "")
-    elif len(shared) == 2 and len(output) < 3 and set(output) <= shared:  # entry by entry, then sums
-        left, right = operands
-        product = left * (right if inputs[0] == inputs[1] else right.T)
-        return _einsum([inputs[0]], output, (product,))
-    elif shared and len(output) == 2 and set(output) == shared:
-        return None
-    else:
-        return None
-    return product if letters == output else product.T
 
 
 def numel(array: SparseArray, **kwargs: Any) -> Any:
@@ -180,11 +105,8 @@ def to_cupy(array: SparseArray, **kwargs: Any) -> SparseArray:
     return array if array.device != "cpu" else array.to_device("cuda")
 
 
-#: Dask's registry -> what it shall find for our arrays.
+#: Dask's registry -> what it shall find for our arrays. Concatenate, take and tensordot are NumPy's functions by default.
 ROWS = (
-    (concatenate_lookup, concatenate),
-    (take_lookup, take),
-    (tensordot_lookup, tensordot),
     (einsum_lookup, einsum),
     (numel_lookup, numel),
     (nannumel_lookup, nannumel),
