@@ -151,11 +151,8 @@ def test_dtype(build, name, device):
             csr = csr * stored(0.25)
         A = build(csr, device=device)
         for dtype in (np.bool_, np.int8, np.int64, np.uint16, np.float16, np.float32, np.float64, np.complex64, np.complex128):
-            if (
-                (np.dtype(stored).kind == "c"
-                and np.dtype(dtype).kind != "c")
-                or (name == "mean"
-                and np.dtype(dtype).kind not in "fc")
+            if (np.dtype(stored).kind == "c" and np.dtype(dtype).kind != "c") or (
+                name == "mean" and np.dtype(dtype).kind not in "fc"
             ):
                 continue
             for axis in (None, 0, 1):
