@@ -97,6 +97,7 @@ def clip(array: Any, min: Any = None, max: Any = None, out: Any = None, **kwargs
     """
     if out is not None:
         kwargs["out"] = out
+    min, max = kwargs.pop("a_min", min), kwargs.pop("a_max", max)  # numpy.clip's other names
     for ufunc, bound in ((np.maximum, min), (np.minimum, max)):
         _check_keywords(ufunc, kwargs)
         if bound is not None:
@@ -257,7 +258,7 @@ def _with_sparse(ufunc: np.ufunc, array: Any, left: Any, right: Any, kwargs: dic
         row, col, operands = row[kept], col[kept], [values[kept] for values in operands]
 
     def pruned(data: Any) -> Any:
-        kept = xp.flatnonzero(data)
+        kept = xp.flatnonzero(data != 0)
         indptr = xp.searchsorted(row[kept], xp.arange(shape[0] + 1, dtype=row.dtype))
         return array._like(CSR(indptr, col[kept], data[kept], shape))
 
@@ -277,7 +278,7 @@ def _union(a: CSR, b: CSR, target: _device.Device) -> tuple[Any, Any, Any, Any]:
     first = xp.ones(row.size, bool)
     first[1:] = (row[1:] != row[:-1]) | (col[1:] != col[:-1])
     place = xp.empty(row.size, np.int64)
-    place[order] = xp.cumsum(first) - 1
+    place[order] = xp.cumsum(first, dtype=np.int64) - 1
     first = xp.flatnonzero(first)
     return row[first], col[first], place[: a.nnz], place[a.nnz :]
 

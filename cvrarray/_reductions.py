@@ -46,7 +46,7 @@ def sum_(array: Any, axis: Any = None, dtype: Any = None, out: Any = None, keepd
     """
     axis = _axis(axis)
     if dtype is None:
-        dtype = np.zeros(1, array.dtype).sum().dtype if out is None else out.dtype
+        dtype = getattr(out, "dtype", np.zeros(1, array.dtype).sum().dtype)
     return _delivered(array, _sums(array, axis, np.dtype(dtype)), axis, out, keepdims)
 
 
