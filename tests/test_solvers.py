@@ -52,7 +52,7 @@ def test_cg_takes_the_same_iterations(build, name, device):
     A = build(csr, device)
     for matrix in (A.tocsr(), A, A.aslinearoperator()):
         iterates = []
-        x, info = linalg(device).cg(matrix, put(b, device), callback=lambda xk: iterates.append(1), **tolerance(device, 1e-8))  # noqa: B023
+        x, info = linalg(device).cg(matrix, put(b, device), callback=iterates.append, **tolerance(device, "cg", 1e-8))
         assert info == 0
         assert np.linalg.norm(csr @ get(x) - b) <= 2e-8 * np.linalg.norm(b)
         counts.append(len(iterates))
@@ -60,8 +60,9 @@ def test_cg_takes_the_same_iterations(build, name, device):
     assert max(abs(count - counts[0]) for count in counts) <= 1  # the order of sums differs
 
 
-def tolerance(device, rtol):
-    return {"rtol": rtol} if device == "cpu" else {"tol": rtol}
+def tolerance(device, solver, rtol):
+    """CuPy's minres has the older name."""
+    return {"tol" if device != "cpu" and solver == "minres" else "rtol": rtol}
 
 
 @BUILD
@@ -72,7 +73,7 @@ def test_linear_systems(build, solver, device):
         pytest.skip(f"CuPy has no {solver}")
     csr = spd("poisson")
     b = csr @ np.linspace(-1, 1, csr.shape[0])
-    x, info = solve(build(csr, device), put(b, device), **tolerance(device, 1e-8))
+    x, info = solve(build(csr, device), put(b, device), **tolerance(device, solver, 1e-8))
     assert info == 0
     assert np.linalg.norm(csr @ get(x) - b) <= 1e-5 * np.linalg.norm(b)
 
