@@ -157,9 +157,9 @@ def test_dtype(build, name, device):
             csr = csr * stored(0.25)
         A = build(csr, device=device)
         for dtype in (np.bool_, np.int8, np.int64, np.uint16, np.float16, np.float32, np.float64, np.complex64, np.complex128):
-            if (np.dtype(stored).kind == "c" and np.dtype(dtype).kind != "c") or (
-                name == "mean" and np.dtype(dtype).kind not in "fc"
-            ):
+            kinds = np.dtype(stored).kind + np.dtype(dtype).kind
+            if kinds in ("cb", "ci", "cu", "cf", "fu") or (name == "mean" and kinds[1] not in "fc"):
+                # complex to real has a test of its own; of a negative float as an unsigned number devices differ
                 continue
             for axis in (None, 0, 1):
                 expected = np.asarray(getattr(np, name)(csr.toarray(), axis=axis, dtype=dtype))
