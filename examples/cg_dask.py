@@ -15,8 +15,10 @@ import numpy as np
 
 import cvrarray
 
+FOUNDATION = 0.05  #: stiffness of the ground; without it the body is free, and the matrix singular
 
-def cg(A: da.Array, b: da.Array, rtol: float = 1e-8, max_iterations: int = 10_000) -> tuple[da.Array, int, float]:
+
+def cg(A: da.Array, b: da.Array, rtol: float = 1e-8, max_iterations: int = 1000) -> tuple[da.Array, int, float]:
     """Solve ``A @ x = b``.
 
     Parameters
@@ -51,7 +53,7 @@ def cg(A: da.Array, b: da.Array, rtol: float = 1e-8, max_iterations: int = 10_00
 
 
 def main() -> None:
-    """Assemble an elastic body, spread it over workers, solve."""
+    """Assemble an elastic body on an elastic foundation, spread it over workers, solve."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--refinements", type=int, default=2, help="of the mesh; each has eight times the elements")
     parser.add_argument("--workers", type=int, default=2)
@@ -60,8 +62,10 @@ def main() -> None:
     arguments = parser.parse_args()
 
     from distributed import Client, LocalCluster
+    from scipy.sparse import eye_array
 
     stiffness = cvrarray.generate.elasticity(arguments.refinements)
+    stiffness = (stiffness + FOUNDATION * eye_array(stiffness.shape[0])).tocsr()
     with LocalCluster(n_workers=arguments.workers, threads_per_worker=1, dashboard_address=None) as cluster, Client(cluster):
         A = cvrarray.to_dask(stiffness, chunks=arguments.chunks, device=arguments.device).persist()
         xp = cvrarray._device.parse(arguments.device).xp
