@@ -10,9 +10,9 @@
 
 All layouts, fields and symmetries of the definition are read; a pattern's entries are 1.0, duplicates are summed.
 Refused, with the line where that can be known: a line that is not what the banner promises (a fraction among integers,
-Fortran's ``1.0D+05``, a comment among the entries), other than the promised number of entries, an index out of range,
-a symmetric matrix that is not square, stores both of a pair, or has a diagonal that its symmetry rules out, and sizes
-that this file or this machine cannot hold.
+Fortran's ``1.0D+05``, a comment among the entries, a plus sign before a number, which SciPy's reader refuses too), other
+than the promised number of entries, an index out of range, a symmetric matrix that is not square, stores both of a pair,
+or has a diagonal that its symmetry rules out, and sizes that this file or this machine cannot hold.
 """
 
 from __future__ import annotations
