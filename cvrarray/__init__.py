@@ -15,6 +15,7 @@ _HOME = {
     "CVRArray": "cvr",
     "BBCSRArray": "bbcsr",
     "asarray": "_plan",
+    "draw": "drawing",
     "statistics": "_plan",
     "read": "files",
     "save": "files",
@@ -22,13 +23,14 @@ _HOME = {
     "generate": "generate",
 }
 
-__all__ = ["BBCSRArray", "CVRArray", "asarray", "generate", "load", "read", "save", "statistics"]
+__all__ = ["BBCSRArray", "CVRArray", "asarray", "draw", "generate", "load", "read", "save", "statistics"]
 
 if TYPE_CHECKING:
     from . import generate
     from ._plan import asarray, statistics
     from .bbcsr import BBCSRArray
     from .cvr import CVRArray
+    from .drawing import draw
     from .files import load, read, save
 
 

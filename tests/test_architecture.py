@@ -24,7 +24,7 @@ LAYERS = [  # a module imports from its own layer and from those before it
     {"_csr"},
     {"_array"},
     {"cvr", "bbcsr"},
-    {"_plan", "files"},
+    {"_plan", "files", "drawing"},
     {"cli"},
 ]
 NOT_LAYERED = {"generate", "__init__", "__main__"}  # makes matrices, imported by none of the layers but cli; the front
