@@ -9,22 +9,29 @@ from typing import Any
 
 import numpy as np
 
-
-def _matmul(array: Any, left: Any, right: Any, out: tuple[Any, ...] = ()) -> Any:
-    if left is not array:
-        raise TypeError(f"x @ {type(array).__name__} is not offered yet. Use A.tocsr().T @ x")
-    return array.matvec(right, *out)
+from . import _csr, _products
 
 
-#: ufunc -> rule(array, *inputs, out=)
-UFUNCS = {np.matmul: _matmul}
+def matmul(left: Any, right: Any, out: Any = None) -> Any:
+    """``left @ right`` where one or both are sparse arrays of ours; NotImplemented where the other side has its own rules."""
+    ours = left if hasattr(left, "_canonical_csr") else right
+    other = right if ours is left else left
+    if not (_is_plain(other) or _csr.package(other) in _csr.SPARSE_PACKAGES):
+        return NotImplemented
+    if _csr.package(other) in _csr.SPARSE_PACKAGES:
+        raise TypeError(f"a product of two sparse arrays is not offered yet; got {type(other).__name__}")
+    return _products.multiply(left, right, out) if ours is left else _products.multiply_left(left, right, out)
 
-#: NumPy function -> rule(array, *args, **kwargs)
+
+#: ufunc -> rule(*inputs, out=)
+UFUNCS = {np.matmul: lambda left, right, out=(None,): matmul(left, right, *out)}
+
+#: NumPy function -> rule(*args, **kwargs)
 FUNCTIONS = {
-    np.dot: lambda array, left, right, out=None: _matmul(array, left, right, () if out is None else (out,)),
-    np.shape: lambda array, _: array.shape,
-    np.ndim: lambda array, _: array.ndim,
-    np.size: lambda array, _: array.size,
+    np.dot: lambda a, b, out=None: matmul(a, b, out),
+    np.shape: lambda a: a.shape,
+    np.ndim: lambda a: a.ndim,
+    np.size: lambda a: a.size,
 }
 
 
@@ -35,7 +42,7 @@ def apply_ufunc(array: Any, ufunc: Any, method: str, inputs: tuple[Any, ...], kw
     rule = UFUNCS.get(ufunc) if method == "__call__" else None
     if rule is None or set(kwargs) - {"out"}:
         raise TypeError(f"numpy.{ufunc.__name__} is not offered for {type(array).__name__}. Call todense() or tocsr() first")
-    return rule(array, *inputs, **kwargs)
+    return rule(*inputs, **kwargs)
 
 
 def apply_function(array: Any, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -43,12 +50,7 @@ def apply_function(array: Any, function: Any, args: tuple[Any, ...], kwargs: dic
     rule = FUNCTIONS.get(function)
     if rule is None:
         raise TypeError(f"numpy.{function.__name__} is not offered for {type(array).__name__}. Call todense() or tocsr() first")
-    return rule(array, *args, **kwargs)
-
-
-def is_ours_to_multiply(other: Any) -> bool:
-    """Whether ``A @ other`` is this package's to answer, if only with a better error, and not `other`'s own."""
-    return _is_plain(other) or type(other).__module__.partition(".")[0] in ("scipy", "cupyx", "sparse", "cvrarray")
+    return rule(*args, **kwargs)
 
 
 def _is_plain(value: Any) -> bool:
