@@ -7,7 +7,7 @@ Names are imported on first use, so that ``import cvrarray`` loads NumPy and not
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
@@ -34,13 +34,15 @@ if TYPE_CHECKING:
     from .files import load, read, save
 
 
-def __getattr__(name: str):
-    if name not in _HOME:
-        raise AttributeError(f"module 'cvrarray' has no attribute {name!r}")
-    module = importlib.import_module(f".{_HOME[name]}", __name__)
-    value = module if name == _HOME[name] else getattr(module, name)
-    globals()[name] = value
-    return value
+if not TYPE_CHECKING:  # a type checker reads the imports above, and should notice any other name
+
+    def __getattr__(name: str) -> Any:
+        if name not in _HOME:
+            raise AttributeError(f"module 'cvrarray' has no attribute {name!r}")
+        module = importlib.import_module(f".{_HOME[name]}", __name__)
+        value = module if name == _HOME[name] else getattr(module, name)
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:

@@ -97,21 +97,20 @@ def draw(A: CVRArray | BBCSRArray, part: int | None = None, *, steps: int | None
     """
     if not isinstance(A, (CVRArray, BBCSRArray)):
         raise TypeError(f"draw needs a CVRArray or BBCSRArray; got {type(A).__name__}. Use cvrarray.asarray first")
-    is_cvr = isinstance(A, CVRArray)
-    word, count = ("chunk", A.n_chunks) if is_cvr else ("bin", A.n_bins)
+    word, count = ("chunk", A.n_chunks) if isinstance(A, CVRArray) else ("bin", A.n_bins)
     if part is not None and not 0 <= part < count:
         raise IndexError(f"part must be a {word} in [0, {count}); got {part}")
     if part is None and count > MOST_PARTS:
         raise ValueError(f"draw shows at most {MOST_PARTS} {word}s at once; this array has {count}. Name one: draw(A, 0)")
-    if steps is not None and not is_cvr:
+    if steps is not None and not isinstance(A, CVRArray):
         raise ValueError(f"steps is for CVR arrays; got {steps} for a {type(A).__name__}. Leave it out")
     parts = range(count) if part is None else [part]
     canvas = _Canvas()
     y = _matrix(canvas, A) if max(A.shape) <= MOST_CELLS and min(A.shape) > 0 else _GAP
     for k in parts:
-        y = (_chunk(canvas, A, k, y, steps) if is_cvr else _bin(canvas, A, k, y)) + _GAP
+        y = (_chunk(canvas, A, k, y, steps) if isinstance(A, CVRArray) else _bin(canvas, A, k, y)) + _GAP
     if not parts:
-        canvas.text(_GAP, y + _FONT, f"no {word}s: {'no nonzeros' if is_cvr else 'no rows'}", anchor="start")
+        canvas.text(_GAP, y + _FONT, f"no {word}s: no {'nonzeros' if word == 'chunk' else 'rows'}", anchor="start")
     return Drawing(canvas.svg(f"{type(A).__name__} of shape {A.shape[0]} x {A.shape[1]}"))
 
 
@@ -263,7 +262,7 @@ def _matrix(canvas: _Canvas, A: CVRArray | BBCSRArray) -> float:
         colour = COLOURS[(i // size + j // size if size else i) % len(COLOURS)]
         canvas.rect(left + j * cell, top + i * cell, cell, cell, colour, stroke="#fff")
         canvas.text(left + (j + 0.5) * cell, top + i * cell + 15, _number(value), size=9)
-    if size:
+    if isinstance(A, BBCSRArray):
         for i in [*range(0, n_rows, size), n_rows]:
             canvas.line(left, top + i * cell, left + n_cols * cell, top + i * cell, "#bbb")
         for j in [*range(0, n_cols, size), n_cols]:
@@ -280,9 +279,8 @@ def _cuts(canvas: _Canvas, A: CVRArray, csr: Any, left: float, top: float, cell:
     begin = 0
     for k in range(A.n_chunks - 1):
         found = A.chunk(k)
-        rows = _rows_of_slots(
-            found.val.shape, *(_device.move(a, _device.CPU) for a in (found.tail, found.rec_pos, found.rec_wb)), found.lr_rec
-        )
+        tail, rec_pos, rec_wb = (_device.move(a, _device.CPU) for a in (found.tail, found.rec_pos, found.rec_wb))
+        rows = _rows_of_slots(found.val.shape, tail, rec_pos, rec_wb, found.lr_rec)
         begin += int((rows >= 0).sum())
         row = int(np.searchsorted(csr.indptr, begin, side="right")) - 1
         y, x = top + row * cell, left + int(csr.indices[begin]) * cell
@@ -290,8 +288,9 @@ def _cuts(canvas: _Canvas, A: CVRArray, csr: Any, left: float, top: float, cell:
         if begin == csr.indptr[row]:
             canvas.line(left, y, right, y, "#c00")
         else:
-            for line in ((left, y + cell, x, y + cell), (x, y, x, y + cell), (x, y, right, y)):
-                canvas.line(*line, "#c00")
+            canvas.line(left, y + cell, x, y + cell, "#c00")
+            canvas.line(x, y, x, y + cell, "#c00")
+            canvas.line(x, y, right, y, "#c00")
 
 
 # ------------------------------------------------------------------------------------------------ SVG

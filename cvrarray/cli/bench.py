@@ -220,6 +220,7 @@ def measure_case(
         right = {entry["name"]: ours[entry["name"]] for entry in entries if entry["correct"]}
         others = peers(csr, x, device)
         entries += [{"name": other, "format": other, "correct": True} for other in others]
+        calls: dict[tuple[str, int | None], Any]
         calls = {(label, count): (lambda array=array: array @ x) for label, array in right.items() for count in rates}
         calls |= {(other, count): call for other, call in others.items() for count in rates if other in THREADED}
         calls |= {(other, None): call for other, call in others.items() if other not in THREADED}

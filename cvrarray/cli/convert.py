@@ -39,18 +39,19 @@ def run(args: argparse.Namespace) -> int:
 
     out = Path(args.out)
     given = {name: getattr(args, name) for name in PARAMETERS if getattr(args, name) is not None}
-    ours = out.suffix == ".cvra"
-    format, write = (_format(args.format, given), None) if ours else (None, _writer(out))
-    if not ours and (given or args.format is not None):
-        raise ValueError(f"--format and the formats' own options need an OUT that ends in .cvra; got {out}")
     device = _device.parse(args.device)
-    files.check_target(out)
-    if ours:
+    if out.suffix == ".cvra":
+        format = _format(args.format, given)
+        files.check_target(out)
         array = _array(args.file, format, device, given)
         with sources.byte_bar(f"writing {out.name}", array.nbytes) as progress:
             files.save(out, array, progress)
         print(array)
     else:
+        write = _writer(out)
+        if given or args.format is not None:
+            raise ValueError(f"--format and the formats' own options need an OUT that ends in .cvra; got {out}")
+        files.check_target(out)
         csr = sources.read(args.file)
         with sources.byte_bar(f"writing {out.name}") as progress, files.replacing(out, progress) as file:
             write(file, csr)
@@ -89,7 +90,7 @@ def _converting(nnz: int) -> Any:
     return tqdm(desc=f"converting {nnz:,} nonzeros", bar_format="{desc}", disable=None, leave=False)
 
 
-def _writer(out: Path) -> Callable[[IO[bytes], Any], None]:
+def _writer(out: Path) -> Callable[[Any, Any], None]:
     """The function (file, csr) that writes what `out`'s suffix says."""
     if out.suffix == ".npz":
         return _write_npz
@@ -106,7 +107,7 @@ def _write_npz(file: IO[bytes], csr: Any) -> None:
     save_npz(file, csr)
 
 
-def _write_mtx(file: IO[bytes], csr: Any) -> None:
+def _write_mtx(file: IO[bytes] | gzip.GzipFile, csr: Any) -> None:
     from scipy.io import mmwrite
 
     # general: looking for a symmetry costs a transposed copy, and half the entries would be gone from the file

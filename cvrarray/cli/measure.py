@@ -263,9 +263,10 @@ class OtherLoad:
 
     def cpus(self) -> float | None:
         """CPUs, on average; None where the system does not tell."""
-        if self.start is None:
+        now = self._clocks()
+        if self.start is None or now is None:
             return None
-        busy, own, wall = (now - then for now, then in zip(self._clocks(), self.start, strict=True))
+        busy, own, wall = (late - early for late, early in zip(now, self.start, strict=True))
         return max(0.0, busy - own) / wall
 
     @staticmethod

@@ -154,9 +154,9 @@ def thread_counts(text: str | None, device: _device.Device) -> list[int | None]:
         if text:
             raise ValueError(f"--threads is for the CPU; got --device {device}. Leave one of them out")
         return [None]
-    counts = set()
+    counts: set[int] = set()
     for word in (text or "all").split(","):
         if word != "all" and not (word.isdecimal() and int(word)):
             raise ValueError(f"--threads must be whole numbers from 1, or all, parted by commas; got {word!r}")
         counts.add(threads.count() if word == "all" else int(word))
-    return sorted(counts)
+    return sorted(counts)  # type: ignore[return-value]  # a list of int, where None may stand too

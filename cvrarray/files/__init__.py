@@ -165,6 +165,7 @@ _ZIP, _GZIP, _BANNERS = b"PK", b"\x1f\x8b", (b"%%MatrixMarket", b"%MatrixMarket"
 def _read(path: str | os.PathLike, progress: Callable[[int, int], object] | None = None) -> CSR | SparseArray:
     """The matrix in a file of any kind; an array of ours where it is a file of ours."""
     path = os.fsdecode(path)
+    found: CSR | SparseArray
     with naming(path), _open(path, progress) as file:
         size = os.fstat(file.fileno()).st_size
         head = file.peek(_HEAD)
@@ -173,9 +174,11 @@ def _read(path: str | os.PathLike, progress: Callable[[int, int], object] | None
         if head.startswith(_ZIP):
             with zipfile.ZipFile(file) as archive:
                 ours = cvra.HEADER in npz.members(archive)
-            found = cvra.read(file, verify=True) if ours else npz.read(file)
             if ours:
-                found.check()
+                found = array = cvra.read(file, verify=True)
+                array.check()
+            else:
+                found = npz.read(file)
         elif head.startswith(_GZIP):
             with gzip.GzipFile(fileobj=file) as text:
                 found = _read_text(text, MOST_INFLATION * size)
@@ -186,7 +189,7 @@ def _read(path: str | os.PathLike, progress: Callable[[int, int], object] | None
     return found
 
 
-def _read_text(file: BinaryIO, size: int) -> CSR:
+def _read_text(file: BinaryIO | gzip.GzipFile, size: int) -> CSR:
     """The matrix in a text of at most `size` bytes."""
     head = file.read(_HEAD)
     file.seek(0)
@@ -210,7 +213,7 @@ class _MeteredFile(io.FileIO):
         super().__init__(path)
         self._progress, self._done, self._size = progress, 0, os.fstat(self.fileno()).st_size
 
-    def readinto(self, buffer) -> int:
+    def readinto(self, buffer: Any) -> int:
         n_bytes = super().readinto(buffer)
         self._done = min(self._done + n_bytes, self._size)  # a zip's directory is read twice
         self._progress(self._done, self._size)
@@ -233,7 +236,7 @@ class _MeteredOutput(io.FileIO):
         super().__init__(path, mode)
         self._progress, self._done = progress, 0
 
-    def write(self, buffer) -> int:
+    def write(self, buffer: Any) -> int:
         n_bytes = super().write(buffer)
         self._done += n_bytes
         self._progress(self._done)
