@@ -149,11 +149,11 @@ def _chunk(canvas: _Canvas, A: CVRArray, k: int, y: float, steps: int | None) ->
         if done < n_steps:
             canvas.rect(left + done * width, top, (n_steps - done) * width, _CELL, "none", dashed=True)
         if done * n_lanes >= found.lr_rec:
-            at = left + n_steps * width + 100
+            at = left + n_steps * width + 40
             canvas.rect(at, top, _CELL, _CELL, COLOURS[tail[lane] % len(COLOURS)] if tail[lane] >= 0 else "none")
             canvas.text(at + _CELL / 2, top + 19, str(tail[lane]))
     if done * n_lanes >= found.lr_rec:
-        canvas.text(left + n_steps * width + 100 + _CELL / 2, y - 6, "tail", size=9)
+        canvas.text(left + n_steps * width + 40 + _CELL / 2, y - 6, "tail", size=9)
     for pos, wb, tailed in zip(rec_pos.tolist(), rec_wb.tolist(), in_tail.tolist(), strict=True):
         step, lane = divmod(pos, n_lanes)
         if step < done:
@@ -203,7 +203,7 @@ def _bin(canvas: _Canvas, A: BBCSRArray, k: int, y: float) -> float:
     data = _device.move(A.data[first:last], _device.CPU).reshape(length, WARP).T  # (32 rows, bin_len)
     column = _device.move(A.colptr[first // size : last // size], _device.CPU).reshape(length // size, WARP).T
     stored = _stored_columns(A)
-    left, width, height = 90, max(_CELL, _widest(data) * 8 + 6), 18
+    left, width, height = 90, max(_CELL, _widest(data) * 8 + 16), 22
     n_rows = min(WARP, A.shape[0] - k * WARP)
     about = f"bin {k}: rows {k * WARP} to {k * WARP + n_rows - 1}, bin_len = {length}, data[{first}:{last}]"
     canvas.text(_GAP, y + _FONT, about, anchor="start", bold=True)
@@ -212,24 +212,29 @@ def _bin(canvas: _Canvas, A: BBCSRArray, k: int, y: float) -> float:
     for entry in range(length):
         canvas.text(left + (entry + 0.5) * width, y, str(entry), size=9)
     y += 6
-    for lane in range(WARP):
+    for lane in range(n_rows):
         row, top = k * WARP + lane, y + lane * height
-        canvas.text(left - 8, top + 13, f"row {row}" if lane < n_rows else "padding", anchor="end", size=10)
+        canvas.text(left - 8, top + 15, f"row {row}", anchor="end", size=10)
         for entry in range(length):
             base, within, at = int(column[lane, entry // size]), entry % size, left + entry * width
             held = base >= 0 and (row, base + within) in stored
-            colour = COLOURS[(row // size + base // size) % len(COLOURS)] if base >= 0 else "url(#pad)"
-            canvas.rect(at, top, width, height, colour if held or base < 0 else "url(#hole)")
+            colour = COLOURS[(row // size + base // size) % len(COLOURS)] if held else "url(#hole)"
+            canvas.rect(at, top, width, height, colour if base >= 0 else "url(#pad)")
             if held:
-                canvas.text(at + width / 2, top + 13, _number(data[lane, entry]), size=10)
+                canvas.text(at + width / 2 + 4 * (within == 0), top + 16, _number(data[lane, entry]), size=11)
             if within == 0 and base >= 0:
-                canvas.text(at + 2, top + 7, str(base), anchor="start", size=6, fill="#444")
-    for block in range(length // size + 1):
-        canvas.line(left + block * size * width, y, left + block * size * width, y + WARP * height)
+                canvas.text(at + 2, top + 9, str(base), anchor="start", size=8, fill="#00c")
     for row in range(-(-k * WARP // size) * size, k * WARP + n_rows + 1, size):
         canvas.line(left, y + (row - k * WARP) * height, left + length * width, y + (row - k * WARP) * height)
-    y += WARP * height + _FONT
-    note = "small: the column stored for the block; hatched: padding; dotted: a hole. In memory, column after column"
+    y += n_rows * height
+    for block in range(length // size + 1):
+        canvas.line(left + block * size * width, y - n_rows * height, left + block * size * width, y)
+    if n_rows < WARP:
+        canvas.text(left - 8, y + 15, f"{n_rows} to {WARP - 1}", anchor="end", size=10)
+        canvas.rect(left, y, length * width, height, "url(#pad)")
+        y += height
+    y += _FONT
+    note = "blue: the column stored for a block and row; hatched: padding; dotted: a hole. In memory, entry after entry"
     canvas.text(left, y, note, anchor="start", size=9)
     return y + 4
 
