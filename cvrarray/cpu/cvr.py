@@ -10,17 +10,16 @@ step ``end``, whose first is nonzero ``source`` (the paper's ``valID``; its ``co
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-from typing import Any
-
 import numpy as np
 from numba import njit
 
 from cvrarray._tables import CSR, NARROW, WARP, CVRTables
-from cvrarray.cpu import lanes, memory, threads
+from cvrarray.cpu import lanes, memory, parts, threads
+from cvrarray.cpu.scaling import Run, scaled
 
 ALL = np.uint32(0xFFFFFFFF)  #: mask of all lanes
+AHEAD = 8  #: steps that :func:`_scatter` asks for before it needs them: its many stores keep the machine from looking ahead
+NO_PADDING = -1  #: no narrow column: pads have their chunk's smallest
 
 
 def convert(csr: CSR, n_lanes: int, n_chunks: int, split: str) -> CVRTables:
@@ -94,13 +93,40 @@ def convert(csr: CSR, n_lanes: int, n_chunks: int, split: str) -> CVRTables:
     )
 
 
-def product(tables: CVRTables, dtype: np.dtype) -> Callable[[np.ndarray, np.ndarray, Any, Any], None]:
+def product(tables: CVRTables, dtype: np.dtype) -> Run:
     """``run(x, y, alpha, beta)``, which does ``y = alpha * A @ x + beta * y``.
 
     x (n_cols,) and y (n_rows,) are contiguous arrays of `dtype`: any number type but bool (compute ``bool @ bool`` in
     int64 and cast). alpha and beta are scalars of it. Where beta is 0, y is written and never read.
     """
-    return partial(_run, tables)
+    t = tables
+
+    def multiply(x: np.ndarray, y: np.ndarray) -> None:
+        carry = np.empty(len(t.carry_row), y.dtype)
+        threads.run(
+            _product, t.step_ptr, t.n_lanes, t.step_ptr, t.val, t.col_base, t.col_ptr, t.col_narrow, t.col_wide,
+            t.rec_mask, t.rec_ptr, t.rec_wb, t.tail, t.carry_row, t.empty_row, x, y, carry, unit=t.n_lanes,
+        )  # fmt: skip
+        if len(t.cut_row):
+            _add_carries(t.cut_row, t.cut_ptr, carry, y)
+
+    return scaled(multiply)
+
+
+def product_transposed(tables: CVRTables, dtype: np.dtype) -> Run:
+    """``run(x, y, alpha, beta)``, which does ``y = alpha * A.T @ x + beta * y``, with no other tables than :func:`product`.
+
+    x (n_rows,) and y (n_cols,) are as there. A call takes up to ``parts.MOST_VECTORS`` times the memory of y.
+    """
+    t = tables
+    low, high = np.full(len(t.col_base), t.shape[1]), np.zeros(len(t.col_base), np.int64)
+    columns = (t.col_base, t.col_ptr, t.col_narrow, t.col_wide)
+    threads.run(
+        parts.column_ranges, t.step_ptr, t.step_ptr, (t.n_lanes, 1), *columns, NO_PADDING, low, high, unit=t.n_lanes
+    )
+    of = parts.divide(t.step_ptr, t.n_lanes, low, high, t.shape[1])
+    args = (t.n_lanes, t.step_ptr, t.val, *columns, t.rec_mask, t.rec_ptr, t.rec_wb, t.tail)
+    return scaled(parts.transposed(_scatter, of, t.step_ptr, t.n_lanes, args))
 
 
 def to_coo(tables: CVRTables) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -116,25 +142,6 @@ def to_coo(tables: CVRTables) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         t.col_wide, t.rec_mask, t.rec_ptr, t.rec_wb, t.tail, row, col, memory.bits(val), unit=t.n_lanes,
     )  # fmt: skip
     return row, col, val
-
-
-def _run(tables: CVRTables, x: np.ndarray, y: np.ndarray, alpha, beta) -> None:
-    if alpha == 1 and beta == 0:
-        _multiply(tables, x, y)
-        return
-    product = np.empty_like(y)
-    _multiply(tables, x, product)
-    y[:] = alpha * product if beta == 0 else alpha * product + beta * y
-
-
-def _multiply(t: CVRTables, x: np.ndarray, y: np.ndarray) -> None:
-    carry = np.empty(len(t.carry_row), y.dtype)
-    threads.run(
-        _product, t.step_ptr, t.n_lanes, t.step_ptr, t.val, t.col_base, t.col_ptr, t.col_narrow, t.col_wide,
-        t.rec_mask, t.rec_ptr, t.rec_wb, t.tail, t.carry_row, t.empty_row, x, y, carry, unit=t.n_lanes,
-    )  # fmt: skip
-    if len(t.cut_row):
-        _add_carries(t.cut_row, t.cut_ptr, carry, y)
 
 
 def _cuts(ptr: np.ndarray, n_chunks: int, n_lanes: int, split: str) -> np.ndarray:
@@ -360,6 +367,56 @@ def _add_carries(cut_row, cut_ptr, carry, y):
     for i in range(len(cut_row)):
         for k in range(cut_ptr[i, 0], cut_ptr[i, 1]):
             y[cut_row[i]] += carry[k]
+
+
+@njit(**lanes.OPTIONS)
+def _scatter(
+    first, last, part_chunk, part_low, part_at, n_lanes, step_ptr, val, col_base, col_ptr, col_narrow, col_wide, rec_mask,
+    rec_ptr, rec_wb, tail, x, sums
+):  # fmt: skip
+    for p in range(first, last):
+        y = parts.open_part(p, part_low, part_at, sums)
+        for k in range(part_chunk[p + 1] - 1, part_chunk[p] - 1, -1):
+            if col_base[k] >= 0:
+                _scatter_chunk(
+                    k, n_lanes, step_ptr, val, col_ptr[k], col_narrow, rec_mask, rec_ptr, rec_wb, tail, x,
+                    lanes.pointer(y, col_base[k])
+                )  # fmt: skip
+            else:
+                _scatter_chunk(
+                    k, n_lanes, step_ptr, val, col_ptr[k], col_wide, rec_mask, rec_ptr, rec_wb, tail, x, y
+                )  # fmt: skip
+
+
+@njit(**lanes.OPTIONS, forceinline=True)
+def _scatter_chunk(k, n_lanes, step_ptr, val, at, col, rec_mask, rec_ptr, rec_wb, tail, x, y):
+    """From the last step to the first: a record tells the row of the slots before it, and a lane's pads come first.
+
+    Chunks are taken from the last to the first too, so that memory is read in one direction.
+    """
+    entries = lanes.scratch(x)
+    record = rec_ptr[k + 1]
+    real = np.uint32(0)
+    at += (step_ptr[k + 1] - step_ptr[k]) * n_lanes
+    for step in range(step_ptr[k + 1] - 1, step_ptr[k] - 1, -1):
+        at -= n_lanes
+        lanes.prefetch(val, (step - AHEAD) * n_lanes)
+        lanes.prefetch(col, at - AHEAD * n_lanes)
+        ended = rec_mask[step]
+        real |= ended
+        while ended:
+            lane = lanes.highest(ended)
+            ended ^= np.uint32(1) << np.uint32(lane)
+            record -= 1
+            wb = rec_wb[record]
+            entries[lane] = x[wb if wb >= 0 else tail[k, ~wb]]
+        if n_lanes == WARP and real == ALL:
+            terms = lanes.multiply_add(lanes.zeros(x), lanes.load(val, step * WARP, x), lanes.load(entries, 0, x))
+            lanes.add_each(terms, y, col, at)
+        else:
+            for lane in range(n_lanes):
+                if real >> np.uint32(lane) & np.uint32(1):
+                    y[col[at + lane]] += val[step * n_lanes + lane] * entries[lane]
 
 
 @njit(**lanes.OPTIONS)

@@ -24,8 +24,9 @@ OPTIONS = {"nogil": True, "cache": True, "_nrt": False, "no_cfunc_wrapper": True
 
 BLOCK_SIZES = (2, 3, 4, 6, 8)  #: those that :func:`multiply_add_blocks` takes; others would make too much code
 RUN = 8  #: lanes that :func:`load_runs` looks at together: one odd row among 32 must not cost the other groups
+LINE = 64  #: bytes of a cache line
 
-_I1, _I32, _I64 = ir.IntType(1), ir.IntType(32), ir.IntType(64)
+_I1, _I8, _I32, _I64 = ir.IntType(1), ir.IntType(8), ir.IntType(32), ir.IntType(64)
 
 
 class Lanes(types.Type):
@@ -220,7 +221,7 @@ def scratch(typingctx, like):
     pointer = types.CPointer(like.dtype)
 
     def codegen(context, builder, signature, args):
-        return cgutils.alloca_once(builder, context.get_data_type(like.dtype), size=WARP)
+        return _room(context, builder, like.dtype)
 
     return pointer(like), codegen
 
@@ -244,15 +245,55 @@ def store(typingctx, acc, out, at):
     """``out[at : at + 32] = acc``; `out` is a contiguous array or a pointer to :func:`scratch`."""
 
     def codegen(context, builder, signature, args):
-        vectors = cgutils.unpack_tuple(builder, args[0])
-        if len(vectors) == 2:
-            order = [part * WARP + lane for lane in range(WARP) for part in (0, 1)]
-            vectors = [_shuffle(builder, *vectors, order)]
-        start = _pointer(context, builder, out, args[1], args[2])
-        builder.store(vectors[0], builder.bitcast(start, vectors[0].type.as_pointer()), align=1)
+        _store_parts(builder, cgutils.unpack_tuple(builder, args[0]), _pointer(context, builder, out, args[1], args[2]))
         return context.get_dummy_value()
 
     return types.none(acc, out, types.intp), codegen
+
+
+@intrinsic
+def add_each(typingctx, terms, out, offsets, at):
+    """``out[offsets[at + l]] += terms[l]``, lane after lane; `out` is a pointer."""
+
+    def codegen(context, builder, signature, args):
+        dtype = terms.dtype
+        first = _pointer(context, builder, offsets, args[2], args[3])
+        # From the stack single numbers are cheaper to load than to take out of vectors.
+        room = _room(context, builder, dtype)
+        _store_parts(builder, cgutils.unpack_tuple(builder, args[0]), room)
+        add = builder.fadd if isinstance(_real(dtype), types.Float) else builder.add
+        for lane in range(WARP):
+            to = builder.gep(args[1], [_index(builder, builder.gep(first, [_I32(lane)]))])
+            numbers = _load_parts(builder, dtype, to, 1), _load_parts(builder, dtype, builder.gep(room, [_I32(lane)]), 1)
+            _store_parts(builder, [add(a, b) for a, b in zip(*numbers, strict=True)], to)
+        return context.get_dummy_value()
+
+    return types.none(terms, out, offsets, types.intp), codegen
+
+
+@intrinsic
+def prefetch(typingctx, array, at):
+    """Ask for the cache lines of ``array[at : at + 32]``, which need not exist."""
+
+    def codegen(context, builder, signature, args):
+        first = _pointer(context, builder, array, args[0], args[1])
+        per_line = max(LINE // context.get_abi_sizeof(first.type.pointee), 1)
+        for lane in range(0, WARP, per_line):
+            line = builder.bitcast(builder.gep(first, [_I32(lane)]), _I8.as_pointer())
+            _call(builder, "llvm.prefetch", ir.VoidType(), [line, _I32(0), _I32(3), _I32(1)], "p0")  # read, all caches, data
+        return context.get_dummy_value()
+
+    return types.none(array, types.intp), codegen
+
+
+@intrinsic
+def highest(typingctx, mask):
+    """The highest lane of a mask that is not 0."""
+
+    def codegen(context, builder, signature, args):
+        return builder.zext(builder.sub(_I32(31), builder.ctlz(args[0], cgutils.true_bit)), _I64)
+
+    return types.intp(types.uint32), codegen
 
 
 @intrinsic
@@ -318,6 +359,13 @@ def _parts(dtype):
     return [[_I32(0), _I32(0)], [_I32(0), _I32(1)]] if isinstance(dtype, types.Complex) else [[]]
 
 
+def _room(context, builder, dtype):
+    """Pointer to 32 numbers on the stack, from a cache line on: vectors must not lie across two."""
+    room = cgutils.alloca_once(builder, context.get_data_type(dtype), size=WARP)
+    room.align = LINE
+    return room
+
+
 def _pointer(context, builder, array_type, array, at):
     """To element `at` of a contiguous array, or of what a pointer points to."""
     if isinstance(array_type, types.Array):
@@ -336,6 +384,14 @@ def _load_parts(builder, dtype, start, n):
         return [_load_vector(builder, start, n)]
     both = _load_vector(builder, builder.gep(start, [_I32(0), _I32(0)]), 2 * n)
     return [_shuffle(builder, both, both, range(part, 2 * n, 2)) for part in (0, 1)]
+
+
+def _store_parts(builder, vectors, start):
+    """What :func:`_load_parts` loads, the other way round."""
+    if len(vectors) == 2:
+        n = vectors[0].type.count
+        vectors = [_shuffle(builder, *vectors, [part * n + lane for lane in range(n) for part in (0, 1)])]
+    builder.store(vectors[0], builder.bitcast(start, vectors[0].type.as_pointer()), align=1)
 
 
 def _load_values(context, builder, dtype, start, real):
