@@ -121,9 +121,7 @@ def product_transposed(tables: CVRTables, dtype: np.dtype) -> Run:
     t = tables
     low, high = np.full(len(t.col_base), t.shape[1]), np.zeros(len(t.col_base), np.int64)
     columns = (t.col_base, t.col_ptr, t.col_narrow, t.col_wide)
-    threads.run(
-        parts.column_ranges, t.step_ptr, t.step_ptr, (t.n_lanes, 1), *columns, NO_PADDING, low, high, unit=t.n_lanes
-    )
+    threads.run(parts.column_ranges, t.step_ptr, t.step_ptr, (t.n_lanes, 1), *columns, NO_PADDING, low, high, unit=t.n_lanes)
     of = parts.divide(t.step_ptr, t.n_lanes, low, high, t.shape[1])
     args = (t.n_lanes, t.step_ptr, t.val, *columns, t.rec_mask, t.rec_ptr, t.rec_wb, t.tail)
     return scaled(parts.transposed(_scatter, of, t.step_ptr, t.n_lanes, args))
