@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import html
+import importlib
 import math
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from . import _csr, _device, _products, _protocol
+from . import _csr, _device, _elementwise, _indexing, _products, _protocol, _reductions, _structure
 from ._tables import CSR
+
+_CLASSES = {"cvr": "CVRArray", "bbcsr": "BBCSRArray"}  # format, which is the module too -> class
 
 
 class SparseArray:
@@ -118,6 +122,26 @@ class SparseArray:
         )
         return text if self.plan is None else f"{text[:-1]}\n  plan: {self.plan}>"
 
+    def _repr_html_(self) -> str:
+        """A table for notebooks."""
+        rows = {
+            "Format": self.format,
+            "Shape": f"{self.shape[0]} x {self.shape[1]}",
+            "Data type": self.dtype,
+            "Stored entries": self.nnz,
+            "Density": f"{self.density:.3g}",
+            "Fill value": self.fill_value,
+            "Device": self.device,
+            "Layout": self._layout(),
+            "Size": f"{self.nbytes / 1e6:.3g} MB",
+            "Bytes an entry": f"{self.nbytes / self.nnz:.3g}" if self.nnz else "-",
+        }
+        if self.plan is not None:
+            rows["Plan"] = self.plan
+        left = ' style="text-align: left"'
+        cells = "".join(f"<tr><th{left}>{name}</th><td{left}>{html.escape(str(rows[name]))}</td></tr>" for name in rows)
+        return f"<table><caption>{type(self).__name__}</caption><tbody>{cells}</tbody></table>"
+
     # ----------------------------------------------------------------------------------------- the same matrix, otherwise
 
     @property
@@ -205,6 +229,31 @@ class SparseArray:
         """``A.H @ X`` for a dense X (n_rows, k): (n_cols, k). Errors as :meth:`matvec`."""
         return _products.rmatmat(self, x)
 
+    def dot(self, other: Any, out: Any = None, *, format: str | None = None) -> Any:
+        """``A @ other``, or ``A * other`` for a scalar.
+
+        Parameters
+        ----------
+        other : dense or sparse, 1-D or 2-D, or a scalar
+        out : dense array, optional
+            For a dense `other`.
+        format : {None, "csr"}
+            Of the product with a sparse `other`: None for this array's format, "csr" for what :meth:`tocsr` gives,
+            without the conversion.
+        """
+        if format is not None:
+            if out is not None:
+                raise TypeError("out and format exclude each other: a product with a format is sparse")
+            return _products.multiply_sparse(self, other, format)
+        return _protocol.FUNCTIONS[np.dot](self, other, out)
+
+    def aslinearoperator(self) -> Any:
+        """A ``scipy.sparse.linalg.LinearOperator``, or on a GPU cupyx's, with products of vectors and matrices."""
+        linalg = importlib.import_module(f"{'scipy' if self._target.kind == 'cpu' else 'cupyx.scipy'}.sparse.linalg")
+        return linalg.LinearOperator(
+            self.shape, matvec=self.matvec, rmatvec=self.rmatvec, matmat=self.matmat, rmatmat=self.rmatmat, dtype=self.dtype
+        )
+
     def __matmul__(self, other: Any) -> Any:
         if type(other) is self._dense_type and other.ndim == 1:
             return _products.matvec(self, other)
@@ -213,14 +262,216 @@ class SparseArray:
     def __rmatmul__(self, other: Any) -> Any:
         return _protocol.matmul(other, self)
 
+    # ---------------------------------------------------------------------------------------------------- entry by entry
+
+    def astype(
+        self, dtype: Any, order: str = "K", casting: str = "unsafe", subok: bool = True, copy: bool = True
+    ) -> SparseArray:
+        """The array with its values cast.
+
+        Parameters
+        ----------
+        dtype : bool, an integer, float32, float64, complex64 or complex128
+        order, subok : ignored; NumPy has them
+        casting : what ``numpy.can_cast`` must allow
+        copy : bool
+            False: the array itself where it has that dtype.
+
+        Raises
+        ------
+        TypeError
+            The cast is not allowed, or the dtype cannot be stored.
+        """
+        dtype = _csr.check_dtype(dtype)
+        if not np.can_cast(self.dtype, dtype, casting):
+            raise TypeError(f"cannot cast from {self.dtype} to {dtype} by the rule {casting!r}. Use casting='unsafe'")
+        if dtype == self.dtype:
+            return self.copy() if copy else self
+        return self._map(lambda values: values.astype(dtype))
+
+    @property
+    def real(self) -> SparseArray:
+        """The real parts; the array itself where it is real."""
+        return self._map(lambda values: values.real) if self.dtype.kind == "c" else self
+
+    @property
+    def imag(self) -> SparseArray:
+        """The imaginary parts; all 0 where it is real."""
+        xp = self._target.xp
+        return self._map((lambda values: values.imag) if self.dtype.kind == "c" else xp.zeros_like)
+
+    def multiply(self, other: Any) -> SparseArray:
+        """``A * other``, entry by entry; rows and columns broadcast."""
+        return _elementwise.binary(np.multiply, self, other)
+
+    def maximum(self, other: Any) -> SparseArray:
+        """The larger of both, entry by entry."""
+        return _elementwise.binary(np.maximum, self, other)
+
+    def minimum(self, other: Any) -> SparseArray:
+        """The smaller of both, entry by entry."""
+        return _elementwise.binary(np.minimum, self, other)
+
+    def power(self, n: Any, dtype: Any = None) -> SparseArray:
+        """``A ** n``, entry by entry, for n > 0."""
+        return _elementwise.power(self, n, dtype)
+
+    def round(self, decimals: int = 0, out: None = None) -> SparseArray:
+        """The values rounded to `decimals` places."""
+        return _elementwise.round_(self, decimals, out)
+
+    def clip(self, min: Any = None, max: Any = None, out: None = None) -> SparseArray:
+        """The values moved into [min, max], which must hold 0."""
+        return _elementwise.clip(self, min, max, out)
+
+    def with_values(self, data: Any) -> SparseArray:
+        """The same structure with new values, without a new conversion.
+
+        Parameters
+        ----------
+        data : (nnz,) array on the array's device
+            In the order of ``A.tocsr().data``: row by row, columns ascending, stored zeros among them. It may have
+            another dtype.
+
+        Returns
+        -------
+        array of this format and structure, of data's dtype
+
+        Raises
+        ------
+        TypeError, ValueError
+            `data` is on another device, has another length, or a dtype that cannot be stored.
+
+        Notes
+        -----
+        The first call finds where each entry lies, which costs as much as :meth:`tocsr`; the array keeps it (4 bytes an
+        entry, 8 from 2^31 slots on), and so do the arrays that come from this method.
+        """
+        data = _products.operand(self, data, "data")
+        if data.shape != (self.nnz,):
+            raise ValueError(f"data must have shape {(self.nnz,)}, a value for each stored entry; got {data.shape}")
+        return self._with_slots(self._slots(), data.astype(_csr.check_dtype(data.dtype), copy=False))
+
+    def eliminate_zeros(self) -> SparseArray:
+        """An array without the stored zeros; this one is immutable and stays as it is."""
+        return _structure.eliminate_zeros(self)
+
+    def sort_indices(self) -> SparseArray:
+        """The array itself: the formats have an order of their own, and :meth:`tocsr` is sorted always."""
+        return self
+
+    def nonzero(self) -> tuple[Any, Any]:
+        """Rows and columns of the entries that are not 0, in row-major order."""
+        return _structure.nonzero(self)
+
+    # -------------------------------------------------------------------------------------------------------- reductions
+
+    def sum(self, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: bool = False) -> Any:
+        """The sum of all entries, or along an axis: dense, as ``numpy.sum``."""
+        return _reductions.sum_(self, axis=axis, dtype=dtype, out=out, keepdims=keepdims)
+
+    def mean(self, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: bool = False) -> Any:
+        """The mean over all entries, stored or not, or along an axis: dense, as ``numpy.mean``."""
+        return _reductions.mean(self, axis=axis, dtype=dtype, out=out, keepdims=keepdims)
+
+    def max(self, axis: Any = None, out: Any = None, keepdims: bool = False) -> Any:
+        """The largest entry, also where it is one that is not stored: dense, as ``numpy.max``."""
+        return _reductions.max_(self, axis=axis, out=out, keepdims=keepdims)
+
+    def min(self, axis: Any = None, out: Any = None, keepdims: bool = False) -> Any:
+        """The smallest entry, also where it is one that is not stored: dense, as ``numpy.min``."""
+        return _reductions.min_(self, axis=axis, out=out, keepdims=keepdims)
+
+    def any(self, axis: Any = None, out: Any = None, keepdims: bool = False) -> Any:
+        """Whether any entry is not 0: dense, as ``numpy.any``."""
+        return _reductions.any_(self, axis=axis, out=out, keepdims=keepdims)
+
+    def all(self, axis: Any = None, out: Any = None, keepdims: bool = False) -> Any:
+        """Whether no entry is 0: dense, as ``numpy.all``."""
+        return _reductions.all_(self, axis=axis, out=out, keepdims=keepdims)
+
+    def count_nonzero(self, axis: Any = None, *, keepdims: bool = False) -> Any:
+        """How many entries are not 0: stored zeros do not count, as they do in :attr:`nnz`."""
+        return _reductions.count_nonzero(self, axis=axis, keepdims=keepdims)
+
+    def diagonal(self, offset: int = 0) -> Any:
+        """A diagonal as a dense vector."""
+        return _reductions.diagonal(self, offset)
+
+    def trace(self, offset: int = 0, axis1: int = 0, axis2: int = 1, dtype: Any = None, out: Any = None) -> Any:
+        """The sum of a diagonal."""
+        return _reductions.trace(self, offset, axis1, axis2, dtype=dtype, out=out)
+
+    def transpose(self, *axes: Any) -> SparseArray:
+        """:attr:`T`, or with the axes (0, 1) the array itself."""
+        axes = axes[0] if len(axes) == 1 else axes
+        return _protocol.FUNCTIONS[np.transpose](self, axes or None)
+
+    def take(self, indices: Any, axis: int) -> Any:
+        """Rows (``axis=0``) or columns (``axis=1``) by number."""
+        return _protocol.FUNCTIONS[np.take](self, indices, axis)
+
+    # ------------------------------------------------------------------------------------------- operators and protocols
+
+    def __getitem__(self, key: Any) -> Any:
+        return _indexing.getitem(self, key)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        raise TypeError(
+            f"{type(self).__name__} is immutable. Use A.with_values(data) for other values in the same places, or change a "
+            f"matrix of scipy.sparse (A.tocsr().tolil()) and convert it"
+        )
+
+    def __delitem__(self, key: Any) -> None:
+        raise TypeError(f"{type(self).__name__} is immutable. Index what should stay")
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __iter__(self):
+        """The rows, as dense vectors."""
+        return (self[row] for row in range(self.shape[0]))
+
+    def __contains__(self, value: Any) -> bool:
+        raise TypeError(f"'in' would have to compare every entry of {type(self).__name__}. Use (A == value).any(), or A.data")
+
+    def __bool__(self) -> bool:
+        raise ValueError(f"the truth of {type(self).__name__} is that of many entries. Use A.any() or A.all()")
+
+    def __sizeof__(self) -> int:
+        """Bytes of the object and its tables, wherever these are."""
+        return object.__sizeof__(self) + self.nbytes
+
+    def __copy__(self) -> SparseArray:
+        """The array itself: it is immutable."""
+        return self
+
+    def __deepcopy__(self, memo: Any) -> SparseArray:
+        return self.copy()
+
+    def __neg__(self) -> SparseArray:
+        return _elementwise.unary(self, np.negative)
+
+    def __pos__(self) -> SparseArray:
+        return _elementwise.unary(self, np.positive)
+
+    def __abs__(self) -> SparseArray:
+        return _elementwise.unary(self, np.absolute)
+
+    def __invert__(self) -> Any:
+        return _protocol.apply_ufunc(self, np.invert, "__call__", (self,), {})
+
     def __array_ufunc__(self, ufunc, method, *inputs, **kwargs):
         return _protocol.apply_ufunc(self, ufunc, method, inputs, kwargs)
 
     def __array_function__(self, function, types, args, kwargs):
-        return _protocol.apply_function(self, function, args, kwargs)
+        return _protocol.apply_function(self, function, types, args, kwargs)
 
     def __array__(self, dtype=None, copy=None):
-        raise TypeError(f"{type(self).__name__} does not become dense by itself; call todense() (and .get() on a GPU)")
+        raise TypeError(
+            f"{type(self).__name__} does not become dense by itself; call todense() (and .get() on a GPU), or tocsr() where "
+            f"a SciPy matrix stands to the left of it"
+        )
 
     # -------------------------------------------------------------------------------------------------------- the way back
 
@@ -265,12 +516,42 @@ class SparseArray:
         indptr, indices, data, shape = _csr.move(self._canonical_csr(), _device.CPU)
         return csr_array((data, indices, indptr), shape=shape)
 
+    def asformat(self, format: str, **parameters: Any) -> Any:
+        """The matrix in another format.
+
+        Parameters
+        ----------
+        format : str
+            "cvr" or "bbcsr": an array of ours on the same device, itself where it has this format and no parameters are
+            given. "csr", "csc", "bsr", "dia", "lil": of scipy.sparse (on a GPU cupyx, which has the first two and "dia").
+            "coo", "gcxs", "dok": of pydata/sparse, in host memory.
+        **parameters
+            Of the class's constructor, as ``block_size=3``.
+
+        Raises
+        ------
+        ValueError
+            There is no such format.
+        """
+        if format in _CLASSES:
+            cls = getattr(importlib.import_module(f".{format}", __package__), _CLASSES[format])
+            return self if type(self) is cls and not parameters else cls(self, **parameters)
+        if parameters:
+            raise TypeError(f"format {format!r} takes no parameters; got {', '.join(parameters)}")
+        if format in ("coo", "gcxs", "dok"):
+            return self.tocoo().asformat(format)
+        if format in ("csr", "csc", "bsr", "dia", "lil"):
+            return self.tocsr().asformat(format)
+        raise ValueError(f"format must be cvr, bbcsr, csr, csc, bsr, dia, lil, coo, gcxs or dok; got {format!r}")
+
     def tocoo(self) -> Any:
         """A pydata ``sparse.COO`` in host memory, with every stored entry."""
         import sparse
 
         coo = self.to_scipy().tocoo()
         return sparse.COO(np.stack(coo.coords), coo.data, shape=self.shape, has_duplicates=False, sorted=True)
+
+    to_coo = tocoo
 
     def todense(self) -> Any:
         """A dense (n_rows, n_cols) array on the array's device."""
@@ -279,3 +560,29 @@ class SparseArray:
             dense = self._target.xp.zeros(self.shape, self.dtype)
             dense[row, col] = val
             return dense
+
+
+def _operator(ufunc: np.ufunc, name: str) -> tuple[Callable, Callable]:
+    """``A op other`` and ``other op A``."""
+
+    def forward(self: SparseArray, other: Any) -> Any:
+        return _protocol.operate(ufunc, self, other)
+
+    def reflected(self: SparseArray, other: Any) -> Any:
+        return _protocol.operate(ufunc, other, self)
+
+    forward.__name__, reflected.__name__ = f"__{name}__", f"__r{name}__"
+    return forward, reflected
+
+
+for _name, _ufunc in {
+    "add": np.add, "sub": np.subtract, "mul": np.multiply, "truediv": np.divide, "floordiv": np.floor_divide,
+    "mod": np.remainder, "pow": np.power, "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor,
+    "lshift": np.left_shift, "rshift": np.right_shift, "divmod": np.divmod,
+}.items():  # fmt: skip
+    for _method in _operator(_ufunc, _name):
+        setattr(SparseArray, _method.__name__, _method)
+for _name, _ufunc in {
+    "eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal
+}.items():  # fmt: skip
+    setattr(SparseArray, f"__{_name}__", _operator(_ufunc, _name)[0])

@@ -9,6 +9,7 @@ A user's own arrays are never written to.
 from __future__ import annotations
 
 import operator
+import os
 from functools import lru_cache
 from typing import Any
 
@@ -29,6 +30,8 @@ _STORABLE = "bool, an integer of up to 64 bits, float32, float64, complex64 or c
 def as_csr(obj: Any) -> CSR:
     """The matrix `obj` as canonical CSR, on the device where it lives.
 
+    Of a dense array what is not 0 is stored: -0.0 is 0, so its sign is lost. Sparse inputs keep stored zeros of either sign.
+
     Parameters
     ----------
     obj : scipy.sparse matrix or array, cupyx.scipy.sparse matrix, sparse.COO/GCXS/DOK, array of ours, 2-D dense array
@@ -46,7 +49,8 @@ def as_csr(obj: Any) -> CSR:
     if hasattr(obj, "_canonical_csr"):  # an array of ours
         return obj._canonical_csr()
     if not hasattr(obj, "shape") and not isinstance(obj, (list, tuple)):
-        raise TypeError(f"a matrix must be a sparse or dense 2-D array; got {type(obj).__name__}")
+        remedy = f" Use cvrarray.read({obj!r})" if isinstance(obj, (str, os.PathLike)) else ""
+        raise TypeError(f"a matrix must be a sparse or dense 2-D array; got {type(obj).__name__}.{remedy}")
     if isinstance(obj, (list, tuple)):
         obj = np.asarray(obj)
     if len(obj.shape) != 2:
@@ -75,11 +79,12 @@ def package(obj: Any) -> str:
 
     ``"numpy"``, ``"cupy"`` or one of SPARSE_PACKAGES: found without importing any of them.
     """
-    return _package(type(obj))
+    return package_of(type(obj))
 
 
 @lru_cache(1024)
-def _package(cls: type) -> str:
+def package_of(cls: type) -> str:
+    """:func:`package` for a class."""
     for base in cls.__mro__:
         name = base.__module__.partition(".")[0]
         if name in ("numpy", "cupy") or (name in SPARSE_PACKAGES and (hasattr(cls, "tocsr") or hasattr(cls, "asformat"))):
@@ -152,6 +157,11 @@ def from_triplets(row: Any, col: Any, val: Any, shape: tuple[int, int]) -> CSR:
 def move(csr: CSR, device: _device.Device) -> CSR:
     """`csr` on `device`."""
     return CSR(*(_device.move(a, device) for a in csr[:3]), csr.shape)
+
+
+def rows(csr: CSR) -> Any:
+    """(nnz,) the row of every nonzero of `csr`."""
+    return _row_of_nonzero(csr.indptr, csr.indices, _device.of(csr.data))
 
 
 def index_dtype(shape: tuple[int, int]) -> np.dtype:

@@ -83,7 +83,9 @@ class FormatArray(SparseArray):
 
     def _with_table(self, values: Any):
         """The array of the same structure around another value table, on the same device."""
-        if self._target.kind == "cpu" and values.ctypes.data % 64:  # the CPU's kernels want it at a cache line
+        if self._target.kind == "cuda":
+            values = self._target.xp.ascontiguousarray(values)
+        elif values.ctypes.data % 64 or not values.flags.c_contiguous:  # the CPU's kernels want it at a cache line
             values = _aligned(values, self._target)
         array = self._from_tables(self._tables._replace(**{self._value_table: values}))
         array._slot_cache = self._slot_cache

@@ -117,6 +117,50 @@ def multiply_left(x: Any, array: Any, out: Any = None) -> Any:
     return out
 
 
+def multiply_sparse(left: Any, right: Any, format: str | None = None) -> Any:
+    """``left @ right``, one of which is ours and the other any sparse matrix on the same device, through CSR.
+
+    Parameters
+    ----------
+    format : {None, "csr"}
+        None: the format and parameters of the left array, if it is ours, else of the right one. "csr": what
+        :meth:`cvrarray._array.SparseArray.tocsr` gives, without another conversion.
+
+    Raises
+    ------
+    TypeError
+        The operands live on two devices, or on a GPU the product would hold integers, which CuPy does not multiply.
+    ValueError
+        The shapes do not fit, or `format` is unknown.
+    """
+    if format not in (None, "csr"):
+        raise ValueError(f"format must be None or 'csr'; got {format!r}. Use A.dot(B, format='csr') and convert that")
+    ours = left if hasattr(left, "_like") else right
+    if len(left.shape) != 2 or len(right.shape) != 2:
+        raise TypeError(f"a product needs two matrices; got shapes {left.shape} and {right.shape}. Use .todense() on a vector")
+    if left.shape[1] != right.shape[0]:
+        raise ValueError(f"a product needs shapes (m, k) and (k, n); got {tuple(left.shape)} and {tuple(right.shape)}")
+    a, b = _csr.as_csr(left), _csr.as_csr(right)
+    device = _csr.same_device(left=a.data, right=b.data)
+    dtype = product_dtype(a.data.dtype, b.data.dtype)[0]
+    with device.use():
+        if device.kind == "cpu":
+            from scipy.sparse import csr_array as matrix
+        elif dtype.kind in "fc":
+            from cupyx.scipy.sparse import csr_matrix as matrix
+        else:
+            raise TypeError(f"CuPy multiplies no sparse matrices of {dtype}. Use astype('float64'), or to_device('cpu')")
+        product = matrix(*_parts(a, dtype)) @ matrix(*_parts(b, dtype))
+        product.sort_indices()
+        return product if format == "csr" else ours._like(_csr.as_csr(product))
+
+
+def _parts(csr: Any, dtype: np.dtype) -> tuple[Any, Any]:
+    """What SciPy's and CuPy's constructors take, with offsets of the indices' dtype where they fit."""
+    pointer = csr.indices.dtype if csr.nnz < 2**31 else np.int64
+    return (csr.data.astype(dtype, copy=False), csr.indices, csr.indptr.astype(pointer, copy=False)), csr.shape
+
+
 def rmatvec(array: Any, x: Any) -> Any:
     """``array.H @ x``; conjugates are taken of the vectors, never of the matrix."""
     return _adjoint(matvec, array, x)
