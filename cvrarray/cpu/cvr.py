@@ -14,7 +14,7 @@ import numpy as np
 from numba import njit
 
 from cvrarray._tables import CSR, NARROW, WARP, CVRTables
-from cvrarray.cpu import lanes, memory, parts, threads
+from cvrarray.cpu import lanes, memory, parts, threads, tiling
 from cvrarray.cpu.scaling import Run, scaled
 
 ALL = np.uint32(0xFFFFFFFF)  #: mask of all lanes
@@ -111,6 +111,27 @@ def product(tables: CVRTables, dtype: np.dtype) -> Run:
             _add_carries(t.cut_row, t.cut_ptr, carry, y)
 
     return scaled(multiply)
+
+
+def product_matrix(tables: CVRTables, dtype: np.dtype) -> Run:
+    """``run(x, y, alpha, beta)``, which does ``Y = alpha * A @ X + beta * Y``.
+
+    X (n_cols, k) and Y (n_rows, k) are C-contiguous arrays, otherwise as for :func:`product`; k is any number of columns.
+    """
+    t = tables
+    args = (
+        t.n_lanes, t.step_ptr, t.val, t.col_base, t.col_ptr, t.col_narrow, t.col_wide, t.rec_mask, t.rec_ptr, t.rec_wb,
+        t.tail, t.carry_row, t.empty_row,
+    )  # fmt: skip
+
+    def multiply(x: np.ndarray, y: np.ndarray, first: int, tile: tuple[int, ...]) -> None:
+        carry = np.empty((len(t.carry_row), len(tile)), y.dtype)
+        dense = (y.shape[1], first, tile, x.ravel(), y.ravel())
+        threads.run(_product_matrix, t.step_ptr, *args, *dense, carry.ravel(), unit=t.n_lanes)
+        if len(t.cut_row):
+            _add_carry_rows(t.cut_row, t.cut_ptr, first, carry, y)
+
+    return tiling.product(multiply)
 
 
 def product_transposed(tables: CVRTables, dtype: np.dtype) -> Run:
@@ -365,6 +386,92 @@ def _add_carries(cut_row, cut_ptr, carry, y):
     for i in range(len(cut_row)):
         for k in range(cut_ptr[i, 0], cut_ptr[i, 1]):
             y[cut_row[i]] += carry[k]
+
+
+@njit(**lanes.OPTIONS)
+def _product_matrix(
+    first, last, n_lanes, step_ptr, val, col_base, col_ptr, col_narrow, col_wide, rec_mask, rec_ptr, rec_wb, tail,
+    carry_row, empty_row, k, first_column, tile, x, y, carry
+):  # fmt: skip
+    """As many columns as `tile` is long, from `first_column` on, of x and y, which have k each and are flat."""
+    x, y = lanes.pointer(x, first_column), lanes.pointer(y, first_column)
+    for chunk in range(first, last):
+        if col_base[chunk] >= 0:
+            _chunk_matrix(
+                chunk, n_lanes, step_ptr, val, col_ptr[chunk], col_narrow, rec_mask, rec_ptr, rec_wb, tail,
+                carry_row[chunk], k, tile, lanes.pointer(x, col_base[chunk] * k), y, carry
+            )  # fmt: skip
+        else:
+            _chunk_matrix(
+                chunk, n_lanes, step_ptr, val, col_ptr[chunk], col_wide, rec_mask, rec_ptr, rec_wb, tail,
+                carry_row[chunk], k, tile, x, y, carry
+            )  # fmt: skip
+    n_tiles = max(len(carry_row), 1)
+    end = len(empty_row) * last // n_tiles if last < len(carry_row) else len(empty_row)
+    for i in range(len(empty_row) * first // n_tiles, end):
+        lanes.store(lanes.zero_row(y, tile), y, empty_row[i] * k)
+
+
+@njit(**lanes.OPTIONS, forceinline=True)
+def _chunk_matrix(
+    chunk, n_lanes, step_ptr, val, at, col, rec_mask, rec_ptr, rec_wb, tail, carry_row, k, tile, x, y, carry
+):  # fmt: skip
+    """Lane by lane from record to record: a row's sums stay in registers, and a chunk's values in the cache."""
+    n = len(tile)
+    begin, tail_sum = lanes.scratch(step_ptr), lanes.scratch_rows(y, tile)
+    for lane in range(n_lanes):
+        begin[lane] = step_ptr[chunk]
+        lanes.store(lanes.zero_row(y, tile), tail_sum, lane * n)
+    record = rec_ptr[chunk]
+    for step in range(step_ptr[chunk], step_ptr[chunk + 1]):
+        lanes.prefetch(val, (step + AHEAD) * n_lanes)
+        lanes.prefetch(col, at + (step - step_ptr[chunk] + AHEAD) * n_lanes)
+        ended = rec_mask[step]
+        while ended:
+            lane = lanes.lowest(ended)
+            ended &= ended - np.uint32(1)
+            slot = (begin[lane] - step_ptr[chunk]) * n_lanes + lane
+            values = lanes.pointer(val, begin[lane] * n_lanes + lane)
+            acc = _row(lanes.pointer(col, at + slot), values, step + 1 - begin[lane], n_lanes, k, tile, x)
+            begin[lane] = step + 1
+            wb = rec_wb[record]
+            record += 1
+            if wb < 0:
+                lanes.store(lanes.add_row(acc, tail_sum, ~wb * n), tail_sum, ~wb * n)
+            elif wb == carry_row:
+                lanes.store(acc, carry, chunk * n)
+            else:
+                lanes.store(acc, y, wb * k)
+    for lane in range(n_lanes):
+        row = tail[chunk, lane]
+        if row >= 0:
+            acc = lanes.add_row(lanes.zero_row(y, tile), tail_sum, lane * n)
+            if row == carry_row:
+                lanes.store(acc, carry, chunk * n)
+            else:
+                lanes.store(acc, y, row * k)
+
+
+@njit(**lanes.OPTIONS, forceinline=True)
+def _row(columns, values, length, stride, k, tile, x):
+    """The sum of `length` entries, `stride` apart, times rows of x: in two sums, neither of which waits for the other."""
+    even = lanes.zero_row(x, tile)
+    odd = lanes.zero_row(x, tile)
+    for s in range(0, length - 1, 2):
+        even = lanes.multiply_add_row(even, values, s * stride, x, columns[s * stride] * k)
+        odd = lanes.multiply_add_row(odd, values, (s + 1) * stride, x, columns[(s + 1) * stride] * k)
+    if length % 2:
+        s = length - 1
+        even = lanes.multiply_add_row(even, values, s * stride, x, columns[s * stride] * k)
+    return lanes.add(even, odd)
+
+
+@njit(**lanes.OPTIONS)
+def _add_carry_rows(cut_row, cut_ptr, first_column, carry, y):
+    for i in range(len(cut_row)):
+        for chunk in range(cut_ptr[i, 0], cut_ptr[i, 1]):
+            for j in range(carry.shape[1]):
+                y[cut_row[i], first_column + j] += carry[chunk, j]
 
 
 @njit(**lanes.OPTIONS)

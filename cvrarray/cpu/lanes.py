@@ -30,17 +30,18 @@ _I1, _I8, _I32, _I64 = ir.IntType(1), ir.IntType(8), ir.IntType(32), ir.IntType(
 
 
 class Lanes(types.Type):
-    """32 numbers of `dtype` (Numba's; not bool)."""
+    """32 numbers, or as many as told, of `dtype` (Numba's; not bool)."""
 
-    def __init__(self, dtype: types.Type) -> None:
+    def __init__(self, dtype: types.Type, count: int = WARP) -> None:
         self.dtype = dtype
-        super().__init__(name=f"Lanes({dtype})")
+        self.count = count
+        super().__init__(name=f"Lanes({dtype}, {count})")
 
 
 @register_model(Lanes)
 class _LanesModel(models.PrimitiveModel):
     def __init__(self, manager, lanes):
-        vector = ir.VectorType(manager.lookup(_real(lanes.dtype)).get_value_type(), WARP)
+        vector = ir.VectorType(manager.lookup(_real(lanes.dtype)).get_value_type(), lanes.count)
         super().__init__(manager, lanes, ir.LiteralStructType([vector] * len(_parts(lanes.dtype))))
 
 
@@ -53,6 +54,59 @@ def zeros(typingctx, like):
         return context.get_value_type(lanes)(None)
 
     return lanes(like), codegen
+
+
+@intrinsic
+def zero_row(typingctx, like, tile):
+    """As many zeros as the tuple `tile` is long, of the dtype of the array `like`: part of a row of a matrix."""
+    lanes = Lanes(like.dtype, len(tile))
+
+    def codegen(context, builder, signature, args):
+        return context.get_value_type(lanes)(None)
+
+    return lanes(like, tile), codegen
+
+
+@intrinsic
+def add_row(typingctx, acc, array, at):
+    """``acc + array[at : at + n]``, n the numbers that `acc` has."""
+
+    def codegen(context, builder, signature, args):
+        start = _pointer(context, builder, array, args[1], args[2])
+        return cgutils.pack_struct(
+            builder, _add(builder, cgutils.unpack_tuple(builder, args[0]), _load_parts(builder, acc.dtype, start, acc.count))
+        )
+
+    return acc(acc, array, types.intp), codegen
+
+
+@intrinsic
+def add(typingctx, a, b):
+    """``a + b``"""
+
+    def codegen(context, builder, signature, args):
+        return cgutils.pack_struct(builder, _add(builder, *(cgutils.unpack_tuple(builder, arg) for arg in args)))
+
+    return a(a, b), codegen
+
+
+@intrinsic
+def multiply_add_row(typingctx, acc, values, at, x, start):
+    """``acc + values[at] * x[start : start + n]``, n the numbers that `acc` has; `values` and `x` are arrays or pointers."""
+
+    def codegen(context, builder, signature, args):
+        acc_vectors, values_array, at, x_array, start = args
+        place = _pointer(context, builder, values, values_array, at)
+        real = _real(acc.dtype)
+        value = [
+            _splat(builder, builder.extract_element(_convert(context, builder, part, _real(values.dtype), real), _I32(0)),
+                   acc.count)
+            for part in _load_parts(builder, values.dtype, place, 1)
+        ]  # fmt: skip
+        row = _load_parts(builder, acc.dtype, _pointer(context, builder, x, x_array, start), acc.count)
+        return cgutils.pack_struct(builder, _multiply_add(builder, cgutils.unpack_tuple(builder, acc_vectors), value, row))
+
+    return acc(acc, values, types.intp, x, types.intp), codegen
 
 
 @intrinsic
@@ -221,9 +275,20 @@ def scratch(typingctx, like):
     pointer = types.CPointer(like.dtype)
 
     def codegen(context, builder, signature, args):
-        return _room(context, builder, like.dtype)
+        return cgutils.alloca_once(builder, context.get_data_type(like.dtype), size=WARP)
 
     return pointer(like), codegen
+
+
+@intrinsic
+def scratch_rows(typingctx, like, tile):
+    """Pointer to room for 32 rows of as many numbers as `tile` is long: see :func:`scratch`."""
+    pointer = types.CPointer(like.dtype)
+
+    def codegen(context, builder, signature, args):
+        return cgutils.alloca_once(builder, context.get_data_type(like.dtype), size=WARP * len(tile))
+
+    return pointer(like, tile), codegen
 
 
 @intrinsic
@@ -242,7 +307,7 @@ def pointer(typingctx, array, at):
 
 @intrinsic
 def store(typingctx, acc, out, at):
-    """``out[at : at + 32] = acc``; `out` is a contiguous array or a pointer to :func:`scratch`."""
+    """``out[at : at + n] = acc``, n numbers; `out` is a contiguous array or a pointer to :func:`scratch`."""
 
     def codegen(context, builder, signature, args):
         _store_parts(builder, cgutils.unpack_tuple(builder, args[0]), _pointer(context, builder, out, args[1], args[2]))
@@ -259,13 +324,12 @@ def add_each(typingctx, terms, out, offsets, at):
         dtype = terms.dtype
         first = _pointer(context, builder, offsets, args[2], args[3])
         # From the stack single numbers are cheaper to load than to take out of vectors.
-        room = _room(context, builder, dtype)
+        room = cgutils.alloca_once(builder, context.get_data_type(dtype), size=WARP)
         _store_parts(builder, cgutils.unpack_tuple(builder, args[0]), room)
-        add = builder.fadd if isinstance(_real(dtype), types.Float) else builder.add
         for lane in range(WARP):
             to = builder.gep(args[1], [_index(builder, builder.gep(first, [_I32(lane)]))])
             numbers = _load_parts(builder, dtype, to, 1), _load_parts(builder, dtype, builder.gep(room, [_I32(lane)]), 1)
-            _store_parts(builder, [add(a, b) for a, b in zip(*numbers, strict=True)], to)
+            _store_parts(builder, _add(builder, *numbers), to)
         return context.get_dummy_value()
 
     return types.none(terms, out, offsets, types.intp), codegen
@@ -359,13 +423,6 @@ def _parts(dtype):
     return [[_I32(0), _I32(0)], [_I32(0), _I32(1)]] if isinstance(dtype, types.Complex) else [[]]
 
 
-def _room(context, builder, dtype):
-    """Pointer to 32 numbers on the stack, from a cache line on: vectors must not lie across two."""
-    room = cgutils.alloca_once(builder, context.get_data_type(dtype), size=WARP)
-    room.align = LINE
-    return room
-
-
 def _pointer(context, builder, array_type, array, at):
     """To element `at` of a contiguous array, or of what a pointer points to."""
     if isinstance(array_type, types.Array):
@@ -407,6 +464,12 @@ def _load_padded(builder, start, offset, n, length):
         start = builder.gep(start, [_I32(0), _I32(0)])
     vector = _load_vector(builder, start, n)
     return _shuffle(builder, vector, vector, [min(k, n - 1) for k in range(length)])
+
+
+def _add(builder, a, b):
+    """``a + b``, lists of a vector a part."""
+    add = builder.add if isinstance(a[0].type.element, ir.IntType) else builder.fadd
+    return [add(*vectors) for vectors in zip(a, b, strict=True)]
 
 
 def _multiply_add(builder, sums, a, b):
@@ -474,14 +537,14 @@ def _shuffle(builder, a, b, order):
     return builder.shuffle_vector(a, b, ir.VectorType(_I32, len(order))(order))
 
 
-def _splat(builder, value):
-    one = builder.insert_element(ir.VectorType(value.type, WARP)(ir.Undefined), value, _I32(0))
-    return _shuffle(builder, one, one, [0] * WARP)
+def _splat(builder, value, n=WARP):
+    one = builder.insert_element(ir.VectorType(value.type, n)(ir.Undefined), value, _I32(0))
+    return _shuffle(builder, one, one, [0] * n)
 
 
 def _convert(context, builder, vector, source, dtype):
     """Numbers of a real type in another that holds them all; a bool is 0 or 1."""
-    target = ir.VectorType(context.get_value_type(dtype), WARP)
+    target = ir.VectorType(context.get_value_type(dtype), vector.type.count)
     if vector.type == target:
         return vector
     if isinstance(source, types.Float):
@@ -496,7 +559,7 @@ def _fused(builder, a, b, c):
     """a * b + c, rounded once where the machine can."""
     if isinstance(a.type.element, ir.IntType):
         return builder.add(builder.mul(a, b), c)
-    return _call(builder, "llvm.fmuladd", a.type, [a, b, c], f"v{WARP}{_letters(a.type)}")
+    return _call(builder, "llvm.fmuladd", a.type, [a, b, c], f"v{a.type.count}{_letters(a.type)}")
 
 
 def _call(builder, intrinsic, returns, args, overload):
