@@ -9,7 +9,7 @@ CVR, a chunk at a time::
 
 BBCSR, a bin at a time: 32 rows by ``bin_len`` entries; a block's first entry shows the column that is stored for it.
 
-Beside them, for matrices of at most MOST_CELLS rows and columns, the matrix itself in the same colours.
+Above all of them, for matrices of at most MOST_CELLS rows and columns, the matrix itself in the same colours.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def draw(A: CVRArray | BBCSRArray, part: int | None = None, *, steps: int | None
     A : CVRArray or BBCSRArray
         On any device; what is drawn is copied to the host.
     part : int, optional
-        The chunk, or bin, to draw. Default: all of them, up to MOST_PARTS.
+        The chunk, or bin, to draw. Default: all of them, up to MOST_PARTS, and the matrix where it is small.
     steps : int, optional
         Of a CVR chunk: the steps that the conversion has done so far. Default: all.
 
@@ -106,7 +106,7 @@ def draw(A: CVRArray | BBCSRArray, part: int | None = None, *, steps: int | None
         raise ValueError(f"steps is for CVR arrays; got {steps} for a {type(A).__name__}. Leave it out")
     parts = range(count) if part is None else [part]
     canvas = _Canvas()
-    y = _matrix(canvas, A) if max(A.shape) <= MOST_CELLS and min(A.shape) > 0 else _GAP
+    y = _matrix(canvas, A) if part is None and max(A.shape) <= MOST_CELLS and min(A.shape) > 0 else _GAP
     for k in parts:
         y = (_chunk(canvas, A, k, y, steps) if isinstance(A, CVRArray) else _bin(canvas, A, k, y)) + _GAP
     if not parts:

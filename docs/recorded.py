@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 from typing import Any
@@ -54,8 +55,16 @@ class Recorded:
                 rows.append([name, case["group"], f"{case['nnz']:,}", f"{case['nnz'] / case['shape'][0]:.1f}", f"{times:.2f}"])
         return markdown(["matrix", "group", "nonzeros", "a row", "speed over the best peer"], rows) if rows else "Nowhere."
 
+    def picture(self, dtype: str) -> Any:
+        """:meth:`plot` as something that a page shows."""
+        from IPython.display import SVG
+
+        with io.BytesIO() as file:
+            self.plot(dtype).savefig(file, format="svg")
+            return SVG(file.getvalue())
+
     def plot(self, dtype: str) -> Any:
-        """Bars of :meth:`speedups`."""
+        """Bars of :meth:`speedups`, as a matplotlib figure."""
         from matplotlib.figure import Figure
 
         found = self.speedups(dtype)

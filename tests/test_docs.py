@@ -8,10 +8,12 @@ import importlib.util
 import json
 import re
 import tomllib
+import zipfile
 from pathlib import Path
 
 import numpy as np
 import pytest
+import scipy.sparse
 import sparse
 import zoo
 
@@ -24,7 +26,7 @@ MOVING = (ROOT / "docs" / "moving.md").read_text()
 def rows(section):
     """(left, right) expressions of a section's table."""
     text = MOVING.partition(f"## {section}\n")[2].partition("\n## ")[0]
-    return re.findall(r"^\| `([^`]+)` \| `([^`]+)` \|.*\|$", text, re.MULTILINE)
+    return re.findall(r"^\| `([^`|]+)` \| `([^`|]+)` \|.*\|$", text, re.MULTILINE)
 
 
 def dense(value):
@@ -41,7 +43,7 @@ def dense(value):
 @pytest.mark.parametrize("dtype", ["float64", "complex128"])
 def test_what_becomes_what(section, left, right, dtype):
     csr = zoo.floats("rows_of_mixed_length").astype(dtype)
-    csr.data = csr.data * (1 + 2j) if dtype == "complex128" else csr.data
+    csr.data = csr.data * (1 + 2j if dtype == "complex128" else 1) / abs(csr.data).max()
     rng = np.random.default_rng(0)
     names = {
         "S": csr,
@@ -51,9 +53,10 @@ def test_what_becomes_what(section, left, right, dtype):
         "y": rng.random(csr.shape[0]),
         "X": rng.random((csr.shape[1], 3)),
         "np": np,
+        "scipy": scipy,
     }
     theirs, ours = (eval(text, names) for text in (left, right))
-    if isinstance(dense(theirs), np.ndarray):
+    if isinstance(dense(theirs), (np.ndarray, np.number)):
         np.testing.assert_allclose(dense(ours), dense(theirs), rtol=1e-12)
     else:
         assert ours == theirs
@@ -209,3 +212,24 @@ def test_extras():
     for path in sources:
         for named in re.findall(r"(?:cvrarray|'\.)\[([a-z0-9,]+)\]", path.read_text()):
             assert set(named.split(",")) <= extras, f"{path.name} names {named}"
+
+
+def test_wheel_contents_finds_what_is_missing_and_what_is_needless(tmp_path):
+    import wheel_contents
+
+    names = wheel_contents.expected()
+    assert "cvrarray/kernels/common.cuh" in names
+    wheel = tmp_path / "a.whl"
+    for without, extra, problems in (
+        ((), ("cvrarray-0.dist-info/licenses/LICENSE",), []),
+        (
+            ("cvrarray/cvr.py",),
+            ("tests/zoo.py",),
+            ["missing: cvrarray/cvr.py", "needless: tests/zoo.py", "missing: the licence"],
+        ),
+    ):
+        with zipfile.ZipFile(wheel, "w") as archive:
+            for name in sorted((names - set(without)) | set(extra)):
+                archive.writestr(name, "")
+        assert wheel_contents.problems(wheel) == problems
+        assert wheel_contents.main([str(wheel)]) == bool(problems)
