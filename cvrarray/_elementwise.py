@@ -216,7 +216,7 @@ def _with_dense(ufunc: np.ufunc, array: Any, left: Any, right: Any, kwargs: dict
             )
         if not as_in_scipy:
             nothing = array._target.xp.zeros((), array.dtype)
-            results = _of_module(array._target.xp, ufunc)(*[nothing if v is array else v for v in (left, right)], **kwargs)
+            results = _compute(ufunc, [nothing if v is array else v for v in (left, right)], kwargs, dtypes)
             for result in results if isinstance(results, tuple) else (results,):
                 if not bool((result == 0).all()):
                     raise _DenseResultError(

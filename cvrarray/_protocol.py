@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from . import _contractions, _csr, _elementwise, _indexing, _products, _reductions, _structure
+from . import _contractions, _csr, _elementwise, _indexing, _joining, _products, _reductions, _structure
 
 # ------------------------------------------------------------------------------------------------------------------ ufuncs
 
@@ -115,7 +115,7 @@ def _filled(out: Any, result: Any, ufunc: np.ufunc) -> Any:
     """`out` with a dense result in it; the result where there is no `out`."""
     if out is None or result is NotImplemented:
         return result
-    if _is_ours(result):
+    if _is_ours(result) or isinstance(result, tuple):
         raise TypeError(f"out must be left out of numpy.{ufunc.__name__} here: its result is sparse")
     if not np.can_cast(result.dtype, out.dtype, "same_kind"):
         raise TypeError(f"out must have a dtype that {result.dtype} casts to; got {out.dtype}")
@@ -159,7 +159,9 @@ def _swapaxes(a: Any, axis1: int, axis2: int) -> Any:
 
 def _take(a: Any, indices: Any, axis: int | None = None) -> Any:
     if axis is None:
-        raise TypeError("take needs axis=0 or axis=1 for a sparse array: the entries of all rows in one make no matrix")
+        raise TypeError(
+            "take needs axis=0 or axis=1 for a sparse array: entries of the flattened one make no matrix. Call todense()"
+        )
     return _indexing.getitem(a, indices if _axis(axis) == 0 else (slice(None), indices))
 
 
@@ -268,6 +270,11 @@ FUNCTIONS = {
     np.nonzero: _structure.nonzero,
     np.argwhere: lambda a: a._target.xp.stack(_structure.nonzero(a), axis=1),
     np.where: _where,
+    np.concatenate: _joining.concatenate,
+    np.vstack: _joining.vstack,
+    np.hstack: _joining.hstack,
+    np.block: _joining.block,
+    np.stack: _joining.stack,
     np.atleast_1d: lambda *arys: arys[0] if len(arys) == 1 else arys,
     np.atleast_2d: lambda *arys: arys[0] if len(arys) == 1 else arys,
     # what it is

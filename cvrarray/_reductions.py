@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from . import _indexing
+from . import _device, _indexing
 from ._tables import CSR
 
 #: An axis longer than this, and than the stored entries, is not laid out as a vector of ones.
@@ -162,8 +162,10 @@ def _delivered(array: Any, result: Any, axis: int | None, out: Any, keepdims: bo
         result = array._target.xp.asarray(result).reshape(shape)
     if out is None:
         return result
-    if type(out) is not array._target.xp.ndarray:
-        raise TypeError(f"out must be a dense array on the array's device, {array.device}; got {type(out).__name__}")
+    if not isinstance(out, array._target.xp.ndarray) or _device.of(out) != array._target:
+        raise TypeError(
+            f"out must be a dense array on the array's device, {array.device}; got {type(out).__name__} on {_device.of(out)}"
+        )
     if out.shape != result.shape:
         raise ValueError(f"out must have the result's shape, {result.shape}; got {out.shape}")
     if not np.can_cast(result.dtype, out.dtype, "same_kind"):

@@ -77,6 +77,7 @@ def norm(x: Any, ord: Any = None, keepdims: bool = False) -> Any:
     elif ord in (1, -1, np.inf, -np.inf):
         sums = _reductions.sum_(abs(x), axis=0 if abs(ord) == 1 else 1)
         total = sums.max() if ord > 0 else sums.min()
+        total = total if total.dtype.kind == "f" else total.astype(np.float64)
     else:
         raise TypeError(f"norm of a sparse array must be 'fro', 1, -1, inf or -inf; got {ord!r}. Call todense(), or use svds")
     return total.reshape(1, 1) if keepdims else total

@@ -10,7 +10,6 @@ from scipy.sparse import coo_array, csr_array
 
 import cvrarray
 from cvrarray import _csr
-from cvrarray._indexing import getitem
 
 BUILDS = [checks.Build("cvr", {}), checks.cvr(4, 5, "nnz"), checks.cvr(3, 1), checks.bbcsr(1), checks.bbcsr(3)]
 CONFIGURATIONS = pytest.mark.parametrize("build", BUILDS, ids=str)
@@ -29,7 +28,7 @@ def sample(dtype=np.float64, density=0.3) -> np.ndarray:
 
 def assert_item(A, dense: np.ndarray, key, device_key=None) -> None:
     """``A[key]`` is ``dense[key]``: a scalar, a dense vector, or a valid array of the same format."""
-    found = getitem(A, key if device_key is None else device_key)
+    found = A[key if device_key is None else device_key]
     expected = dense[key]
     if np.ndim(expected) == 2:
         assert type(found) is type(A)
@@ -183,7 +182,7 @@ def test_zoo(name, device):
     rows, cols = (rng.integers(0, n, 9) if n else np.zeros(0, np.int64) for n in csr.shape)
     A = checks.TYPICAL[len(name) % 4](csr, device=device)
     for key in (np.s_[1:-1, 1:-1], np.s_[::-3], np.s_[:, ::-2], rows, (slice(None), cols), np.ix_(rows, cols)):
-        found = getitem(A, key).to_scipy()
+        found = A[key].to_scipy()
         if isinstance(key, tuple):
             expected = csr[key[0].ravel() if isinstance(key[0], np.ndarray) else key[0]]
             expected = expected[:, key[1].ravel() if isinstance(key[1], np.ndarray) else key[1]]
@@ -192,10 +191,10 @@ def test_zoo(name, device):
         expected.sort_indices()
         checks.assert_same_csr(found, expected)  # explicit zeros too
     if n_rows and n_cols:
-        pairs = getitem(A, (rows, cols))
+        pairs = A[rows, cols]
         np.testing.assert_array_equal(checks.get(pairs), [csr[r, c] for r, c in zip(rows, cols, strict=True)])
-        np.testing.assert_array_equal(checks.get(getitem(A, n_rows // 2)), csr[[n_rows // 2]].toarray()[0])
-        np.testing.assert_array_equal(checks.get(getitem(A, np.s_[:, -1])), csr[:, [-1]].toarray()[:, 0])
+        np.testing.assert_array_equal(checks.get(A[n_rows // 2]), csr[[n_rows // 2]].toarray()[0])
+        np.testing.assert_array_equal(checks.get(A[:, -1]), csr[:, [-1]].toarray()[:, 0])
 
 
 @CONFIGURATIONS
@@ -203,11 +202,11 @@ def test_special_values_and_explicit_zeros_survive(build, device):
     val, places = np.array([np.nan, -np.inf, 0.0, -0.0, 1e-320]), ([0, 0, 1, 3, 3], [4, 1, 2, 0, 4])
     A, dense = build(csr_array((val, places), shape=(4, 5)), device=device), np.zeros((4, 5))
     dense[places] = val  # not toarray(), which adds and loses -0.0
-    found = getitem(A, np.s_[::-1, ::-1])
+    found = A[::-1, ::-1]
     assert found.nnz == 5
     checks.assert_same_bits(found.todense(), dense[::-1, ::-1])
-    checks.assert_same_bits(getitem(A, [3, 0, 1]).todense(), dense[[3, 0, 1]])
-    checks.assert_same_bits(getitem(A, ([0, 0, 3], [4, 1, 0])), dense[[0, 0, 3], [4, 1, 0]])
+    checks.assert_same_bits(A[[3, 0, 1]].todense(), dense[[3, 0, 1]])
+    checks.assert_same_bits(A[[0, 0, 3], [4, 1, 0]], dense[[0, 0, 3], [4, 1, 0]])
 
 
 @CONFIGURATIONS
@@ -218,23 +217,23 @@ def test_sparse_mask(build, device):
     stored = coo_array((mask[dense != 0], np.nonzero(dense)), shape=SHAPE)
     sparse_mask = build(stored, device=device)
     assert sparse_mask.nnz > mask.sum()
-    checks.assert_same_bits(getitem(build(dense, device=device), sparse_mask), dense[mask])
+    checks.assert_same_bits(build(dense, device=device)[sparse_mask], dense[mask])
 
 
 @CONFIGURATIONS
 def test_chained(build, device):
     dense = sample()
     A = build(dense, device=device)
-    found = getitem(getitem(getitem(A, ROWS), np.s_[:, COLS]), np.s_[1:, ::-1])
+    found = A[ROWS][:, COLS][1:, ::-1]
     checks.assert_same_bits(found.todense(), dense[ROWS][:, COLS][1:, ::-1])
 
 
 @CONFIGURATIONS
 def test_whole_array_is_itself(build, device):
     A = build(sample(), device=device)
-    assert getitem(A, np.s_[:]) is A
-    assert getitem(A, ...) is A
-    assert getitem(A, np.s_[0:17, 0:100]) is A
+    assert A[:] is A
+    assert A[...] is A
+    assert A[0:17, 0:100] is A
 
 
 WIDE = 2**62 - 1
@@ -246,19 +245,19 @@ def test_widest_shape(build, device):
     row, col = np.array([0, 0, 1, 3, 3]), np.array([0, WIDE - 1, 2**40, 5, WIDE // 2])
     val = np.arange(1.0, 6.0)
     A = build(_csr.from_triplets(row, col, val, (4, WIDE)), device=device)
-    assert float(getitem(A, (0, -1))) == 2.0
-    assert float(getitem(A, (1, 2**40 + 1))) == 0.0
-    picked = getitem(A, np.s_[:, [WIDE - 1, 5, 2**40, 2**40, 7]])
+    assert float(A[0, -1]) == 2.0
+    assert float(A[1, 2**40 + 1]) == 0.0
+    picked = A[:, [WIDE - 1, 5, 2**40, 2**40, 7]]
     expected = np.array([[2, 0, 0, 0, 0], [0, 0, 3, 3, 0], [0, 0, 0, 0, 0], [0, 4, 0, 0, 0]], float)
     checks.assert_same_bits(picked.todense(), expected)
     assert picked.to_scipy().indices.dtype == np.int32
-    narrow = getitem(A, np.s_[:, 5 : WIDE : WIDE // 2 - 5])
+    narrow = A[:, 5 : WIDE : WIDE // 2 - 5]
     checks.assert_same_bits(narrow.todense(), expected[:, [1, 4, 4]] + np.array([[0, 0, 0], [0, 0, 0], [0, 0, 0], [0, 5, 0]]))
-    flipped = getitem(A, np.s_[::-1, ::-1])
+    flipped = A[::-1, ::-1]
     assert flipped.shape == (4, WIDE)
-    checks.assert_same_bits(getitem(flipped, np.s_[:, [0, WIDE - 1 - 2**40]]).todense(), expected[::-1, [0, 2]])
-    checks.assert_same_bits(getitem(A, np.s_[:, WIDE - 1]), expected[:, 0])
-    checks.assert_same_bits(getitem(A, np.s_[3, :6]), np.array([0, 0, 0, 0, 0, 4.0]))
+    checks.assert_same_bits(flipped[:, [0, WIDE - 1 - 2**40]].todense(), expected[::-1, [0, 2]])
+    checks.assert_same_bits(A[:, WIDE - 1], expected[:, 0])
+    checks.assert_same_bits(A[3, :6], np.array([0, 0, 0, 0, 0, 4.0]))
 
 
 ERRORS = {
@@ -297,7 +296,7 @@ def test_errors(name, device):
     key, error, message = ERRORS[name]
     A = cvrarray.CVRArray(sample(), device=device)
     with pytest.raises(error, match=message):
-        getitem(A, key)
+        A[key]
 
 
 def test_empty_shapes(device):
@@ -308,7 +307,7 @@ def test_empty_shapes(device):
             for key in (np.s_[:, ::-1], np.s_[::-2], np.s_[:, []], [], np.s_[1:1, 1:1], np.zeros(shape[0], bool)):
                 assert_item(A, dense, key)
             with pytest.raises(IndexError, match="out of bounds"):
-                getitem(A, (0, 0))
+                A[0, 0]
 
 
 def test_keys_on_another_device_are_refused(gpu):
@@ -317,6 +316,6 @@ def test_keys_on_another_device_are_refused(gpu):
     A = cvrarray.CVRArray(sample(), device="cpu")
     for key in (cupy.array([0, 1]), (slice(None), cupy.ones(29, bool))):
         with pytest.raises(TypeError, match="must be on the array's device, cpu"):
-            getitem(A, key)
+            A[key]
     with pytest.raises(TypeError, match="on the array's device, cpu"):
-        getitem(A, cupy.ones(SHAPE, bool))
+        A[cupy.ones(SHAPE, bool)]

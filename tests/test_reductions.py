@@ -10,7 +10,7 @@ import zoo
 from scipy.sparse import csr_array
 
 import cvrarray
-from cvrarray import _csr, _reductions
+from cvrarray import _csr
 
 BUILDS = [checks.Build("cvr", {}), checks.cvr(4, 5, "nnz"), checks.cvr(3, 1), checks.bbcsr(1), checks.bbcsr(3)]
 CONFIGURATIONS = pytest.mark.parametrize("build", BUILDS, ids=str)
@@ -18,20 +18,12 @@ ONE_OF_EACH = pytest.mark.parametrize("build", [checks.cvr(4, 5, "nnz"), checks.
 AXES = [None, 0, 1, -1, -2, (0, 1), (-1, 0), (1,)]
 DTYPES = [np.bool_, np.int8, np.uint8, np.int32, np.uint64, np.float32, np.float64, np.complex64, np.complex128]
 SHAPE = (13, 21)
-OURS = {
-    "sum": _reductions.sum_,
-    "mean": _reductions.mean,
-    "max": _reductions.max_,
-    "min": _reductions.min_,
-    "any": _reductions.any_,
-    "all": _reductions.all_,
-    "count_nonzero": _reductions.count_nonzero,
-}
+NAMES = ["sum", "mean", "max", "min", "any", "all", "count_nonzero"]
 EXACT = ["max", "min", "any", "all", "count_nonzero"]
 
 
 def reduce(name, A, **kwargs):
-    return OURS[name](A, **kwargs)
+    return getattr(A, name)(**kwargs)
 
 
 def matrix(dtype=np.float64) -> csr_array:
@@ -68,7 +60,7 @@ def assert_reduced(found, expected, A, keepdims_or_axis=True) -> None:
 
 @CONFIGURATIONS
 @pytest.mark.parametrize("keepdims", [False, True])
-@pytest.mark.parametrize("name", OURS)
+@pytest.mark.parametrize("name", NAMES)
 def test_small_integers(build, name, keepdims, device):
     """Sums of small integers are exact in every dtype, so nothing may differ."""
     for dtype in DTYPES:
@@ -85,8 +77,22 @@ def test_small_integers(build, name, keepdims, device):
                 assert_reduced(found, expected, A)
 
 
+@ONE_OF_EACH
+@pytest.mark.parametrize("name", NAMES)
+def test_functions_of_numpy(build, name, device):
+    """``np.sum(A, ...)`` is ``A.sum(...)``, and ``np.add.reduce`` too."""
+    A = build(matrix(), device=device)
+    ufunc = {"sum": np.add, "max": np.maximum, "min": np.minimum, "any": np.logical_or, "all": np.logical_and}.get(name)
+    for axis in (None, 0, 1):
+        for keepdims in (False, True):
+            expected = checks.get(reduce(name, A, axis=axis, keepdims=keepdims))
+            checks.assert_same_bits(getattr(np, name)(A, axis=axis, keepdims=keepdims), expected)
+            if ufunc is not None:
+                checks.assert_same_bits(ufunc.reduce(A, axis=axis, keepdims=keepdims), expected)
+
+
 @CONFIGURATIONS
-@pytest.mark.parametrize("name", OURS)
+@pytest.mark.parametrize("name", NAMES)
 def test_transposed_view(build, name, device):
     csr = matrix()
     A = build(csr, device=device)
@@ -123,7 +129,7 @@ def test_zoo_sums(key, dtype, device):
         count = np.diff(csr.indptr).sum() if axis is None else max(csr.shape[axis], 1)
         size = np.asarray(abs(wide).sum(axis=axis))
         bound = oracle.K * max(count, 1) * np.finfo(dtype).eps * size
-        found = checks.get(_reductions.sum_(A, axis=axis))
+        found = checks.get(A.sum(axis=axis))
         assert found.dtype == dtype
         assert (abs(found - np.asarray(wide.sum(axis=axis))) <= bound).all()
 
@@ -151,9 +157,9 @@ def test_dtype(build, name, device):
             csr = csr * stored(0.25)
         A = build(csr, device=device)
         for dtype in (np.bool_, np.int8, np.int64, np.uint16, np.float16, np.float32, np.float64, np.complex64, np.complex128):
-            if (np.dtype(stored).kind == "c" and np.dtype(dtype).kind != "c") or (
-                name == "mean" and np.dtype(dtype).kind not in "fc"
-            ):
+            kinds = np.dtype(stored).kind + np.dtype(dtype).kind
+            if kinds in ("cb", "ci", "cu", "cf", "fu") or (name == "mean" and kinds[1] not in "fc"):
+                # complex to real has a test of its own; of a negative float as an unsigned number devices differ
                 continue
             for axis in (None, 0, 1):
                 expected = np.asarray(getattr(np, name)(csr.toarray(), axis=axis, dtype=dtype))
@@ -171,7 +177,7 @@ def test_imaginary_part_is_not_dropped_in_silence(build, device):
 
 
 @CONFIGURATIONS
-@pytest.mark.parametrize("name", OURS)
+@pytest.mark.parametrize("name", NAMES)
 def test_special_values(build, name, device):
     """nan and inf where NumPy has them; complex infinities stay infinite in their part alone."""
     val = np.array([np.nan, 1.0, np.inf, 2.0, -np.inf, np.inf, -np.inf, -0.0, 0.0])
@@ -197,7 +203,7 @@ def test_special_values(build, name, device):
 
 
 @ONE_OF_EACH
-@pytest.mark.parametrize("name", [name for name in OURS if name != "count_nonzero"])
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "count_nonzero"])
 def test_out(build, name, device):
     csr = matrix(np.float32)
     A, xp = build(csr, device=device), build(csr, device=device)._target.xp
@@ -220,7 +226,7 @@ def test_out(build, name, device):
             reduce(name, A, axis=1, out=xp.zeros(13, np.int64))
 
 
-@pytest.mark.parametrize("name", OURS)
+@pytest.mark.parametrize("name", NAMES)
 def test_wrong_axes(name, device):
     A = cvrarray.CVRArray(matrix(), device=device)
     for axis in (2, -3, (0, 2)):
@@ -261,9 +267,9 @@ def test_empty(build, shape, device):
 def test_same_bits_in_every_run(build, device):
     A = build(zoo.floats("power_law", np.float32), device=device)
     for axis in (None, 0, 1):
-        first = checks.get(_reductions.sum_(A, axis=axis))
+        first = checks.get(A.sum(axis=axis))
         for _ in range(3):
-            checks.assert_same_bits(np.asarray(_reductions.sum_(A, axis=axis).tolist()), np.asarray(first.tolist()))
+            checks.assert_same_bits(np.asarray(A.sum(axis=axis).tolist()), np.asarray(first.tolist()))
 
 
 @pytest.mark.parametrize("build", [checks.cvr(4, 3, "nnz"), checks.bbcsr(3)], ids=str)
@@ -295,21 +301,21 @@ def test_diagonal_and_trace(build, offset, device):
         csr = matrix(dtype)
         A, dense = build(csr, device=device), csr.toarray()
         for axes in ({}, {"axis1": 1, "axis2": 0}, {"axis1": -2, "axis2": -1}):
-            found = _reductions.diagonal(A, offset, **axes)
+            found = np.diagonal(A, offset, **axes)
             assert isinstance(found, A._target.xp.ndarray)
             checks.assert_same_bits(found, dense.diagonal(offset, **axes))
-            found = checks.get(_reductions.trace(A, offset, **axes))
+            found = checks.get(A.trace(offset, **axes))
             assert found.dtype == dense.trace(offset, **axes).dtype
             assert found == dense.trace(offset, **axes)
-        assert checks.get(_reductions.trace(A, offset, dtype=np.complex128)).dtype == np.complex128
+        assert checks.get(A.trace(offset, dtype=np.complex128)).dtype == np.complex128
 
 
 def test_diagonal_of_wrong_axes(device):
     A = cvrarray.CVRArray(matrix(), device=device)
     with pytest.raises(ValueError, match="axis1 and axis2 must differ"):
-        _reductions.diagonal(A, 0, 0, -2)
+        np.diagonal(A, 0, 0, -2)
     with pytest.raises(np.exceptions.AxisError):
-        _reductions.trace(A, 0, 0, 2)
+        A.trace(0, 0, 2)
 
 
 @pytest.mark.parametrize("key", zoo.ZOO)
@@ -318,4 +324,4 @@ def test_zoo_diagonals(key, device):
     A = checks.TYPICAL[len(key) % 4](csr, device=device)
     for offset in (0, 2, -3):
         if -csr.shape[0] < offset < csr.shape[1]:
-            np.testing.assert_array_equal(checks.get(_reductions.diagonal(A, offset)), csr.diagonal(offset))
+            np.testing.assert_array_equal(checks.get(np.diagonal(A, offset)), csr.diagonal(offset))

@@ -78,7 +78,8 @@ def product_matrix(tables: BBCSRTables, dtype: np.dtype) -> Run:
     X (n_cols, k) and Y (n_rows, k) are C-contiguous arrays, otherwise as for :func:`product`; k is any number of columns.
     """
     t = tables
-    args = (t.block_size, t.bin_rowptr, t.data, t.col_base, t.col_ptr, t.col_narrow, t.col_wide, _present(t))
+    within = _within(t.block_size)
+    args = (t.block_size, within, t.bin_rowptr, t.data, t.col_base, t.col_ptr, t.col_narrow, t.col_wide, _present(t))
 
     def multiply(x: np.ndarray, y: np.ndarray, first: int, tile: tuple[int, ...]) -> None:
         threads.run(_product_matrix, t.bin_rowptr, *args, t.shape[0], y.shape[1], first, tile, x.ravel(), y.ravel())
@@ -377,22 +378,27 @@ def _bin(row, block_size, within, slot, end, data, narrow, base, at, col, presen
 
 @njit(**lanes.OPTIONS)
 def _product_matrix(
-    first, last, block_size, bin_rowptr, data, col_base, col_ptr, col_narrow, col_wide, present, n_rows, k, first_column,
-    tile, x, y
+    first, last, block_size, within, bin_rowptr, data, col_base, col_ptr, col_narrow, col_wide, present, n_rows, k,
+    first_column, tile, x, y
 ):  # fmt: skip
     """As many columns as `tile` is long, from `first_column` on, of x and y, which have k each and are flat."""
+    if len(within):
+        block_size = len(within)
     x, y = lanes.pointer(x, first_column), lanes.pointer(y, first_column)
     for i in range(first, last):
         n_blocks = (bin_rowptr[i + 1] - bin_rowptr[i]) // (block_size * WARP)
         for row in range(i * WARP, min((i + 1) * WARP, n_rows)):
             values = lanes.pointer(data, bin_rowptr[i] + row % WARP)
             marks = lanes.pointer(present, bin_rowptr[i] // block_size + row % WARP)
+            tiling.ask(data, bin_rowptr[i] + row % WARP * n_blocks * block_size, n_blocks * block_size)
             holes = len(present) > 0
             if col_base[i] >= 0:
                 cols, near = lanes.pointer(col_narrow, col_ptr[i] + row % WARP), lanes.pointer(x, col_base[i] * block_size * k)
+                tiling.ask(col_narrow, col_ptr[i] + row % WARP * n_blocks, n_blocks)
                 acc = _row(n_blocks, block_size, values, holes, marks, NO_BLOCK, cols, k, tile, near)
             else:
                 cols = lanes.pointer(col_wide, col_ptr[i] + row % WARP)
+                tiling.ask(col_wide, col_ptr[i] + row % WARP * n_blocks, n_blocks)
                 acc = _row(n_blocks, block_size, values, holes, marks, -1, cols, k, tile, x)
             lanes.store(acc, y, row * k)
 
@@ -406,12 +412,15 @@ def _row(n_blocks, block_size, values, holes, marks, padding, cols, k, tile, x):
         block = np.int64(cols[b * WARP])
         if block == padding:
             break
-        for j in range(block_size):
-            if not holes or marks[b * WARP] >> j & 1:
-                even, odd = (
-                    odd,
-                    lanes.multiply_add_row(even, values, (b * block_size + j) * WARP, x, (block * block_size + j) * k),
-                )
+        start = block * block_size * k
+        if holes:
+            for j in range(block_size):
+                if marks[b * WARP] >> j & 1:
+                    even = lanes.multiply_add_row(even, values, (b * block_size + j) * WARP, x, start + j * k)
+        else:
+            for j in range(block_size):
+                even = lanes.multiply_add_row(even, values, (b * block_size + j) * WARP, x, start + j * k)
+        even, odd = odd, even
     return lanes.add(even, odd)
 
 

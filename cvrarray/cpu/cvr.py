@@ -422,17 +422,20 @@ def _chunk_matrix(
     for lane in range(n_lanes):
         begin[lane] = step_ptr[chunk]
         lanes.store(lanes.zero_row(y, tile), tail_sum, lane * n)
+    done = 0
     record = rec_ptr[chunk]
     for step in range(step_ptr[chunk], step_ptr[chunk + 1]):
-        lanes.prefetch(val, (step + AHEAD) * n_lanes)
-        lanes.prefetch(col, at + (step - step_ptr[chunk] + AHEAD) * n_lanes)
         ended = rec_mask[step]
         while ended:
             lane = lanes.lowest(ended)
             ended &= ended - np.uint32(1)
             slot = (begin[lane] - step_ptr[chunk]) * n_lanes + lane
             values = lanes.pointer(val, begin[lane] * n_lanes + lane)
-            acc = _row(lanes.pointer(col, at + slot), values, step + 1 - begin[lane], n_lanes, k, tile, x)
+            length = step + 1 - begin[lane]
+            tiling.ask(val, step_ptr[chunk] * n_lanes + done, length)
+            tiling.ask(col, at + done, length)
+            done += length
+            acc = _row(lanes.pointer(col, at + slot), values, length, n_lanes, k, tile, x)
             begin[lane] = step + 1
             wb = rec_wb[record]
             record += 1

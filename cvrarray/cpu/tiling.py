@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import numpy as np
+from numba import njit
 
+from cvrarray._tables import WARP
+from cvrarray.cpu import lanes
 from cvrarray.cpu.scaling import Run, scaled
 
 SIZES = (1, 2, 3, 4, 8, 16, 32, 64)  #: columns of a tile: each size, for each dtype, is a kernel compiled when needed
 MOST_BYTES = 512  #: of a tile's row: 8 registers of AVX-512
+
+AHEAD = 2048  #: slots: rows take every 32nd, so the first to come to a step would wait for it
 
 
 def product(multiply: Callable[[np.ndarray, np.ndarray, int, tuple[int, ...]], None]) -> Run:
@@ -32,3 +37,10 @@ def tiles(n_columns: int, itemsize: int) -> Iterator[tuple[int, int]]:
         first = min(first, n_columns - size)
         yield first, size
         first += size
+
+
+@njit(**lanes.OPTIONS, forceinline=True)
+def ask(array, at, n):
+    """Prefetch n numbers, as many as are used meanwhile, so that memory is busy all the time."""
+    for k in range(0, n, WARP):
+        lanes.prefetch(array, at + AHEAD + k)
