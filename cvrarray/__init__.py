@@ -21,17 +21,38 @@ _HOME = {
     "save": "files",
     "load": "files",
     "generate": "generate",
+    "to_store": "store.sources",
+    "Stored": "store.stream",
+    "open_store": "dask.panels",
+    "to_dask": "dask.panels",
 }
 
-__all__ = ["BBCSRArray", "CVRArray", "asarray", "draw", "generate", "load", "read", "save", "statistics"]
+__all__ = [
+    "BBCSRArray",
+    "CVRArray",
+    "Stored",
+    "asarray",
+    "draw",
+    "generate",
+    "load",
+    "open_store",
+    "read",
+    "save",
+    "statistics",
+    "to_dask",
+    "to_store",
+]
 
 if TYPE_CHECKING:
     from . import generate
     from ._plan import asarray, statistics
     from .bbcsr import BBCSRArray
     from .cvr import CVRArray
+    from .dask.panels import open_store, to_dask
     from .drawing import draw
     from .files import load, read, save
+    from .store.sources import to_store
+    from .store.stream import Stored
 
 
 if not TYPE_CHECKING:  # a type checker reads the imports above, and should notice any other name

@@ -128,6 +128,9 @@ def _chunk(canvas: _Canvas, A: CVRArray, k: int, y: float, steps: int | None) ->
         raise ValueError(f"steps must lie in [0, {n_steps}] for chunk {k}; got {steps}")
     rows = _rows_of_slots(val.shape, tail, rec_pos, rec_wb, found.lr_rec)
     in_tail = rec_pos >= found.lr_rec
+    # the last row is fed before the step that first works on it, or, where there are lanes enough, before all
+    last_fed = 0 if (tail < 0).any() else int(np.argwhere((rows == rows.max()).any(axis=0))[0, 0])
+    tail_set = done >= last_fed
     left, width = 90, max(_CELL, _widest(val) * 8 + 6)
     about = "" if done == n_steps else f", after {done} of {n_steps} steps"
     canvas.text(_GAP, y + _FONT, f"chunk {k}{about}: {n_lanes} lanes, lr_rec = {found.lr_rec}", anchor="start", bold=True)
@@ -148,11 +151,11 @@ def _chunk(canvas: _Canvas, A: CVRArray, k: int, y: float, steps: int | None) ->
                 canvas.text(at + width / 2, top + 26, str(col[lane, step]), size=8, fill="#444")
         if done < n_steps:
             canvas.rect(left + done * width, top, (n_steps - done) * width, _CELL, "none", dashed=True)
-        if done * n_lanes >= found.lr_rec:
+        if tail_set:
             at = left + n_steps * width + 40
             canvas.rect(at, top, _CELL, _CELL, COLOURS[tail[lane] % len(COLOURS)] if tail[lane] >= 0 else "none")
             canvas.text(at + _CELL / 2, top + 19, str(tail[lane]))
-    if done * n_lanes >= found.lr_rec:
+    if tail_set:
         canvas.text(left + n_steps * width + 40 + _CELL / 2, y - 6, "tail", size=9)
     for pos, wb, tailed in zip(rec_pos.tolist(), rec_wb.tolist(), in_tail.tolist(), strict=True):
         step, lane = divmod(pos, n_lanes)

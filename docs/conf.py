@@ -44,4 +44,6 @@ html_theme_options = {
     "footer_end": ["theme-version"],
 }
 html_sidebars = {"**": []}  # the pages stand above; a page's sections to the right
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
 html_show_sourcelink = False

@@ -79,6 +79,68 @@ def read(file: BinaryIO | gzip.GzipFile, text_size: int) -> CSR:
     return _read_coordinates(header, blocks)
 
 
+def read_pieces(file: BinaryIO, text_size: int, n_bytes: int) -> tuple[tuple[int, int], Iterator[tuple[np.ndarray, ...]]]:
+    """The shape of a Matrix Market file, and an iterator over its entries, (row, col, val), for files larger than memory.
+
+    Parameters
+    ----------
+    file, text_size
+        As for :func:`read`.
+    n_bytes : int
+        Text that a piece holds, about.
+
+    Raises
+    ------
+    ValueError
+        As :func:`read`; also for an array file, and for one that keeps only half of the matrix but not to one triangle
+        (whether it stores both of a pair can be told only from all of it). Much of it is raised by the iterator.
+    """
+    header = _parse_header(_read_header(file))
+    at = f"line {len(header.lines)}"
+    if header.layout == "array":
+        raise ValueError(f"{at}: must list entries to be read in pieces; it is an array. Use cvrarray.read")
+    words = _PLACE | _VALUE[header.field]
+    if header.n_entries * 2 * len(words) > text_size:
+        raise ValueError(f"{at}: promises {header.n_entries} entries, more than fit in the file")
+    require_memory(header.n_rows, at)
+    blocks = _checked_blocks(file, words, len(header.lines) + 1)
+    return (header.n_rows, header.n_cols), _pieces(header, blocks, n_bytes)
+
+
+def _pieces(header: _Header, blocks: Iterator[bytes], n_bytes: int) -> Iterator[tuple[np.ndarray, ...]]:
+    from scipy.io import mmread
+
+    banner = b"%%%%MatrixMarket matrix coordinate %s general\n" % header.field.encode()
+    found, triangles = 0, set()
+    while text := list(itertools.islice(blocks, max(1, n_bytes // BLOCK))):
+        n_entries = sum(map(_count_lines, text))
+        found += n_entries
+        if found > header.n_entries:
+            break
+        sizes = b"%d %d %d\n" % (header.n_rows, header.n_cols, n_entries)
+        coo = mmread(_Text([banner, sizes], iter(text)), spmatrix=False)
+        triplets: tuple[np.ndarray, ...] = (coo.row, coo.col, coo.data)
+        if header.symmetry != "general":
+            triangles |= {name for name, there in (("lower", coo.row > coo.col), ("upper", coo.row < coo.col)) if there.any()}
+            if len(triangles) > 1:
+                raise ValueError(
+                    f"a {header.symmetry} file must keep to one triangle to be read in pieces; it has entries of both. "
+                    "Use cvrarray.read"
+                )
+            triplets = _mirrored(*triplets, header.symmetry, header.n_rows)
+        yield triplets
+    if found != header.n_entries:
+        raise ValueError(f"promises {header.n_entries} entries, but holds {'more' if found > header.n_entries else found}")
+
+
+def _count_lines(block: bytes) -> int:
+    """The lines of a block that are not blank."""
+    bare = block.translate(None, b" \t\r")
+    if bare.startswith(b"\n") or b"\n\n" in bare:
+        return sum(map(bool, bare.split(b"\n")))
+    return bare.count(b"\n")
+
+
 def _read_array(header: _Header, blocks: Iterator[bytes]) -> CSR:
     """The matrix of a dense file; its zeros are not stored."""
     from scipy.io import mmread
