@@ -491,7 +491,7 @@ def table_arrays(A):
 @pytest.mark.parametrize("build", TYPICAL, ids=str)
 def test_round_trip(build, dtype, tmp_path, device):
     A = build(zoo.integers("explicit_zeros_beside_holes", dtype), device)
-    A.plan = "because"
+    A._plan = "because"
     cvrarray.save(tmp_path / "a.cvra", A)
     B = cvrarray.load(tmp_path / "a.cvra", device=device)
     assert type(B) is type(A)

@@ -119,7 +119,7 @@ def _pieces(header: _Header, blocks: Iterator[bytes], n_bytes: int) -> Iterator[
             break
         sizes = b"%d %d %d\n" % (header.n_rows, header.n_cols, n_entries)
         coo = mmread(_Text([banner, sizes], iter(text)), spmatrix=False)
-        triplets: tuple[np.ndarray, ...] = (coo.row, coo.col, coo.data)
+        row, col, val = coo.row, coo.col, coo.data
         if header.symmetry != "general":
             triangles |= {name for name, there in (("lower", coo.row > coo.col), ("upper", coo.row < coo.col)) if there.any()}
             if len(triangles) > 1:
@@ -127,8 +127,8 @@ def _pieces(header: _Header, blocks: Iterator[bytes], n_bytes: int) -> Iterator[
                     f"a {header.symmetry} file must keep to one triangle to be read in pieces; it has entries of both. "
                     "Use cvrarray.read"
                 )
-            triplets = _mirrored(*triplets, header.symmetry, header.n_rows)
-        yield triplets
+            row, col, val = _mirrored(row, col, val, header.symmetry, header.n_rows)
+        yield row, col, val
     if found != header.n_entries:
         raise ValueError(f"promises {header.n_entries} entries, but holds {'more' if found > header.n_entries else found}")
 
