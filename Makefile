@@ -71,8 +71,9 @@ bench-check: $(VENV)/.installed-dev
 	$(ASV) check --python=same
 	CVRARRAY_BENCH_SCALE=small && export CVRARRAY_BENCH_SCALE && $(ASV) run --quick $(ASV_HERE) --bench '$(ASV_SAMPLE)' $(ASV_ARGS)
 
+# -E: every page is executed again, as what it shows may have changed though its text has not.
 docs: $(VENV)/.installed-docs
-	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
+	$(BIN)/python -m sphinx -E -W --keep-going -q -b html docs docs/_build/html
 
 # From an empty folder, so that nothing of the repository is imported; at a size that takes seconds.
 wheel-check: $(VENV)/.installed-dev
