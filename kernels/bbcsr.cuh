@@ -9,7 +9,7 @@ struct Bbcsr {
     const uint16* col_narrow;
     const I* col_wide;
     const M* present;  // null where no block has a hole
-    int64 n_rows, n_bins;
+    int64 n_rows, n_cols, n_bins;
 };
 
 // a block column as stored: narrow ones count from the bin's base

@@ -12,7 +12,7 @@
 // races     integer atomics, whose order does not show
 template <class A, class Y, class I, int L, int PASS, class C>
 __device__ void scatter_chunk(const Cvr<A, I>& m, int64 chunk, const C* col, I base, const Y* x, const Sums<Y>& sums, int unit,
-                              int payload) {
+                              int payload, const Filter& filter) {
     constexpr int U = 4;
     const int lane = lane_id();
     const bool active = L == WARP || lane < L;
@@ -26,6 +26,11 @@ __device__ void scatter_chunk(const Cvr<A, I>& m, int64 chunk, const C* col, I b
     const I* wb = m.rec_wb + m.rec_ptr[chunk + 1];
     const I tail = active ? m.tail[chunk * L + lane] : I(-1);
 
+    if (PASS == EXPONENT || PASS == REFINE) {  // most chunks have no coarse column
+        bool any = false;
+        for (int step = 0; step < n_steps; ++step) any |= active && sums.is_coarse((int64)base + col[(int64)step * L], filter);
+        if (!__any_sync(FULL, any)) return;
+    }
     Y own{};           // x of the row that the lane works on
     bool pad = true;
     for (int end = n_steps; end > 0; end -= U) {
@@ -58,8 +63,9 @@ __device__ void scatter_chunk(const Cvr<A, I>& m, int64 chunk, const C* col, I b
                 own = xs[u];
                 pad = false;
             }
-            if (active && !pad && end - 1 - u >= 0)
-                sums.template put<PASS>((int64)base + c[u], mac(Widen<Y, A>::from(v[u]), own, Y{}), unit, payload);
+            if (end - 1 - u < 0) break;
+            sums.template put<PASS>(active && !pad, (int64)base + c[u], mac(Widen<Y, A>::from(v[u]), own, Y{}), unit, payload,
+                                    filter);
         }
     }
 }
@@ -67,6 +73,8 @@ __device__ void scatter_chunk(const Cvr<A, I>& m, int64 chunk, const C* col, I b
 template <class A, class Y, class I, int L, int PASS>
 __global__ void cvr_transposed(const Cvr<A, I> m, const Y* __restrict__ x, Sums<Y> sums) {
     if ((PASS == EXPONENT || PASS == REFINE) && !sums.call->n_coarse) return;
+    __shared__ Filter filter;
+    if (PASS == EXPONENT || PASS == REFINE) filter.build(*sums.call);
     int unit = 0, payload = 0;
     if constexpr (!Real<typename Sums<Y>::Part>::EXACT) {
         if (PASS == ADD) unit = sums.unit();
@@ -77,8 +85,8 @@ __global__ void cvr_transposed(const Cvr<A, I> m, const Y* __restrict__ x, Sums<
         const I base = m.col_base[chunk];
         const int64 start = m.col_ptr[chunk];
         if (base >= 0)
-            scatter_chunk<A, Y, I, L, PASS>(m, chunk, m.col_narrow + start, base, x, sums, unit, payload);
+            scatter_chunk<A, Y, I, L, PASS>(m, chunk, m.col_narrow + start, base, x, sums, unit, payload, filter);
         else
-            scatter_chunk<A, Y, I, L, PASS>(m, chunk, m.col_wide + start, I(0), x, sums, unit, payload);
+            scatter_chunk<A, Y, I, L, PASS>(m, chunk, m.col_wide + start, I(0), x, sums, unit, payload, filter);
     }
 }

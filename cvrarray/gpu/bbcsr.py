@@ -91,7 +91,7 @@ def _measure(csr: CSR, block_size: int) -> tuple[cupy.ndarray, cupy.ndarray, cup
         if not hole:
             break
         has_holes = True
-    return bin_rowptr.copy(), narrow_ptr, col_base, n_values, n_narrow, has_holes
+    return bin_rowptr, narrow_ptr, col_base, n_values, n_narrow, has_holes
 
 
 def group(block_size: int) -> int:
@@ -155,7 +155,7 @@ def product_transposed(tables: BBCSRTables, dtype: np.dtype) -> Callable[[cupy.n
     def scatter(step, x, sums):
         kernel(
             "bbcsr_transposed", "bbcsr_transposed", t.data.dtype, dtype, t.col_wide.dtype, mask_dtype(size), size,
-            t.present is not None, step,
+            t.present is not None, step, BLOCK // WARP,
         )(transposed.grid(step, t.col_base.size * WARP, BLOCK), (BLOCK,), (bins, x, sums))  # fmt: skip
 
     return transposed.product(scatter, "bbcsr_transposed", t.data, t.shape[1], dtype)
@@ -163,7 +163,7 @@ def product_transposed(tables: BBCSRTables, dtype: np.dtype) -> Callable[[cupy.n
 
 def _struct(t: BBCSRTables) -> np.ndarray:
     """The tables as kernels take them."""
-    return struct(t.bin_rowptr, t.data, t.col_base, t.col_ptr, t.col_narrow, t.col_wide, t.present, t.shape[0], t.col_base.size)
+    return struct(t.bin_rowptr, t.data, t.col_base, t.col_ptr, t.col_narrow, t.col_wide, t.present, *t.shape, t.col_base.size)
 
 
 def to_coo(tables: BBCSRTables) -> tuple[cupy.ndarray, cupy.ndarray, cupy.ndarray]:
@@ -228,7 +228,7 @@ def instantiations() -> Iterator[tuple[str, list[str]]]:
     yield (
         "bbcsr_transposed",
         [
-            instantiation("bbcsr_transposed", a, y, i, mask_dtype(b), b, holes, step)
+            instantiation("bbcsr_transposed", a, y, i, mask_dtype(b), b, holes, step, BLOCK // WARP)
             for a, y in PRODUCTS
             for i, b, holes in shapes
             for step in transposed.steps(y)

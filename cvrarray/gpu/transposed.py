@@ -12,6 +12,7 @@ import numpy as np
 from .compiler import NULL, PRODUCTS, blocks, instantiation, kernel, struct, update
 
 COUNT, ADD, EXPONENT, REFINE = range(4)
+CALL_WORDS = 256  # 64-bit words of the kernels' struct Call
 BLOCK = 256
 BLOCKS_A_PROCESSOR = 8  # of kernels whose threads stride over their work
 
@@ -40,23 +41,24 @@ def product(
     if not is_exact:
         _largest_exponent(file, values, dtype, matrix)
         count = cupy.zeros(n_cols, np.uint32)
-        scatter(COUNT, NULL, struct(None, None, None, count, None))
+        scatter(COUNT, NULL, struct(None, None, None, count))
         kernel(file, "longest_column")(strided(n_cols), (BLOCK,), (count, np.int64(n_cols), matrix[1:]))
 
     def run(x, y, alpha, beta):
         if not n_cols:
             return
-        work = cupy.zeros(1 + n_limbs + n_cols, np.uint64)  # Call, limbs, marks and exponents
-        start = work.data.ptr
-        marks = start + 8 * (1 + n_limbs)
-        sums = struct(matrix, start, start + 8, marks, marks + 4 * n_cols)
+        work = cupy.zeros(CALL_WORDS + n_limbs + (n_cols + 1) // 2, np.uint64)  # Call, limbs, marks
+        limbs = work.data.ptr + 8 * CALL_WORDS
+        sums = struct(matrix, work, limbs, limbs + 8 * n_limbs)
         if not is_exact:
             _largest_exponent(file, x, dtype, work)
         for step in steps(dtype)[not is_exact :]:
             scatter(step, x, sums)
             if step in (ADD, REFINE):
                 kernel(file, "transposed_finish", dtype, step)(
-                    finish_grid, (BLOCK,), (sums, np.int64(n_cols), y, alpha, beta, update(alpha, beta))
+                    finish_grid if step == ADD else strided(n_cols),
+                    (BLOCK,),
+                    (sums, np.int64(n_cols), y, alpha, beta, update(alpha, beta)),
                 )
 
     return run
