@@ -19,10 +19,12 @@ MODULES = sorted(".".join(path.relative_to(ROOT).with_suffix("").parts) for path
 HEAVY = ("dask", "cupy", "numba", "scipy", "sparse", "matplotlib", "tqdm", "skfem")
 
 LAYERS = [  # a module imports from its own layer and from those before it
-    {"_tables", "_device", "_protocol"},
+    {"_tables", "_device", "_invariants"},
     {"cpu", "gpu"},
     {"_csr"},
-    {"_array"},
+    {"_elementwise", "_reductions", "_indexing", "_joining"},
+    {"_products", "_contractions", "_structure", "_protocol"},
+    {"_array", "_transposed", "_format"},
     {"cvr", "bbcsr"},
     {"_plan", "files"},
     {"cli"},

@@ -9,12 +9,15 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from checks import assert_product, assert_same_tables
+import zoo
+from checks import BBCSR, CVR, assert_product, assert_same_bits, assert_same_tables
+from checks import bbcsr as bbcsr_build
+from checks import cvr as cvr_build
 from numba import njit
 from scipy.sparse import csr_array
 
 import cvrarray
-from cvrarray.cpu import bbcsr, cvr, lanes, memory, threads
+from cvrarray.cpu import bbcsr, cvr, lanes, memory, parts, threads, tiling
 
 BUILDS = {
     "cvr": lambda csr: cvrarray.CVRArray(csr, n_chunks=40),
@@ -250,3 +253,183 @@ def test_kernels_keep_sums_in_registers_and_count_no_references(monkeypatch, mod
     (code,) = uncached.inspect_llvm().values()
     assert "fmuladd.v32f64" in code
     assert "NRT_incref" not in code
+
+
+# ------------------------------------------------------------------------- products with a dense and the transposed matrix
+
+MODULES = {"cvr": cvr, "bbcsr": bbcsr}
+DTYPES = [  # stored, of the product
+    ("bool", "int64"), ("int8", "int8"), ("uint8", "int16"), ("int32", "float64"), ("uint64", "uint64"), ("bool", "float32"),
+    ("float32", "float32"), ("float32", "float64"), ("float64", "complex128"), ("complex64", "complex64"),
+    ("complex64", "complex128"),
+]  # fmt: skip
+
+
+def poison(shape, dtype) -> np.ndarray:
+    """What must never be read: nan, or the largest integer."""
+    dtype = np.dtype(dtype)
+    return np.full(shape, np.nan if dtype.kind in "fc" else np.iinfo(dtype).max, dtype)
+
+
+def transposed(array, dtype):
+    return MODULES[array.format].product_transposed(array._tables, np.dtype(dtype))
+
+
+def matrix(array, dtype):
+    return MODULES[array.format].product_matrix(array._tables, np.dtype(dtype))
+
+
+def assert_transposed(array, csr, x, alpha=1, beta=0, before=None):
+    y = poison(csr.shape[1], x.dtype) if before is None else before.copy()
+    transposed(array, x.dtype)(x, y, x.dtype.type(alpha), x.dtype.type(beta))
+    assert_product(y, csr.T.tocsr(), x, alpha, beta, before)
+
+
+def assert_matrix(array, csr, x, alpha=1, beta=0, before=None):
+    y = poison((csr.shape[0], x.shape[1]), x.dtype) if before is None else before.copy()
+    matrix(array, x.dtype)(x, y, x.dtype.type(alpha), x.dtype.type(beta))
+    for j in range(x.shape[1]):
+        assert_product(y[:, j], csr, x[:, j], alpha, beta, None if before is None else before[:, j])
+
+
+def columns_of(csr, k, dtype=np.float64):
+    return zoo.float_vector(csr.shape[1] * k, dtype).reshape(csr.shape[1], k)
+
+
+@pytest.mark.parametrize("build", CVR + BBCSR, ids=str)
+@pytest.mark.parametrize("name", zoo.ZOO)
+def test_transposed_and_dense_products_over_the_zoo(name, build):
+    csr = zoo.floats(name)
+    array = build(csr, "cpu")
+    assert_transposed(array, csr, zoo.float_vector(csr.shape[0]))
+    for k in (1, 3, 8):
+        assert_matrix(array, csr, columns_of(csr, k))
+
+
+@pytest.mark.parametrize("build", [cvr_build(32, 7), cvr_build(5, 4), bbcsr_build(1), bbcsr_build(3), bbcsr_build(7)], ids=str)
+@pytest.mark.parametrize(("stored", "dtype"), DTYPES)
+@pytest.mark.parametrize("name", ["rows_of_mixed_length", "explicit_zeros_beside_holes", "narrow_and_wide_tiles", "power_law"])
+def test_dtypes_of_transposed_and_dense_products(name, stored, dtype, build):
+    """Integers wrap; stored values that are narrower than the product's dtype are widened in registers."""
+    csr = zoo.integers(name, stored)
+    array = build(csr, "cpu")
+    assert_transposed(array, csr, zoo.vector(csr.shape[0], dtype))
+    assert_matrix(array, csr, zoo.vector(csr.shape[1] * 5, dtype).reshape(-1, 5))
+
+
+@pytest.mark.parametrize("build", [cvr_build(32, 7), cvr_build(4, 5), bbcsr_build(1), bbcsr_build(6)], ids=str)
+@pytest.mark.parametrize(("alpha", "beta"), [(2, 0), (1, 1), (-1, 3), (0, 0.5)])
+@pytest.mark.parametrize("dtype", ["float64", "complex64", "int32"])
+def test_scaled_transposed_and_dense_products(alpha, beta, dtype, build):
+    if dtype == "int32":
+        beta = int(beta)
+    csr = zoo.integers("rows_of_mixed_length", dtype)
+    array = build(csr, "cpu")
+    x, y = zoo.vector(csr.shape[0], dtype), zoo.vector(csr.shape[1], dtype, seed=5)
+    assert_transposed(array, csr, x, alpha, beta, y if beta else None)
+    x, y = zoo.vector(csr.shape[1] * 6, dtype).reshape(-1, 6), zoo.vector(csr.shape[0] * 6, dtype, seed=5).reshape(-1, 6)
+    assert_matrix(array, csr, x, alpha, beta, y if beta else None)
+
+
+@pytest.mark.parametrize("build", [cvr_build(32, 7), cvr_build(4, 5), *map(bbcsr_build, (1, 2, 6, 32))], ids=str)
+@pytest.mark.parametrize("name", ["explicit_zeros", "explicit_zeros_beside_holes", "blocks_with_holes", "nonzeros_33"])
+@pytest.mark.parametrize("value", [np.inf, np.nan])
+def test_padding_meets_no_x_and_explicit_zeros_do(name, value, build):
+    """0 * inf is nan where the 0 is an entry, and must not happen where it is padding."""
+    csr = zoo.floats(name)
+    array = build(csr, "cpu")
+    for at in range(0, csr.shape[0], 3):
+        x = np.ones(csr.shape[0])
+        x[at] = value
+        assert_transposed(array, csr, x)
+    x = np.ones((csr.shape[1], 4))
+    x[::5, 1] = value
+    x[3, 2] = value
+    assert_matrix(array, csr, x)
+
+
+@pytest.mark.parametrize("build", [cvr_build(32, 7), bbcsr_build(2)], ids=str)
+@pytest.mark.parametrize("dtype", ["float32", "complex128"])
+@pytest.mark.parametrize("k", [0, 1, 2, 3, 4, 5, 7, 8, 15, 16, 17, 31, 32, 33, 64, 67, 129, 130])
+def test_any_number_of_columns(k, dtype, build):
+    csr = zoo.floats("rows_of_mixed_length", dtype)
+    assert_matrix(build(csr, "cpu"), csr, columns_of(csr, k, dtype))
+
+
+@pytest.mark.parametrize("itemsize", [1, 4, 8, 16])
+def test_tiles_cover_all_columns(itemsize):
+    for k in range(300):
+        seen = np.zeros(k, int)
+        for first, size in tiling.tiles(k, itemsize):
+            assert 0 <= first
+            assert first + size <= k
+            assert size in tiling.SIZES
+            assert size * itemsize <= tiling.MOST_BYTES
+            seen[first : first + size] += 1
+        assert (seen > 0).all()
+
+
+@pytest.fixture
+def in_parts(monkeypatch):
+    """Make even small matrices have many parts."""
+    monkeypatch.setattr(parts, "LEAST", 64)
+    monkeypatch.setattr(parts, "NONZEROS_A_NUMBER", 1)
+
+
+@pytest.mark.parametrize("build", BUILDS)
+@pytest.mark.parametrize("n_cols", [90, 3000, 200_000])
+def test_same_bits_of_transposed_and_dense_products(threaded, in_parts, build, n_cols):
+    """For any number of threads, and with the parts' own vectors a second time."""
+    csr = uneven(n_cols) if n_cols > 60_000 else csr_array(uneven()[:, ::31][:, :n_cols])
+    array = BUILDS[build](csr)
+    rng = np.random.default_rng(1)
+    x, dense = rng.standard_normal(csr.shape[0]), rng.standard_normal((csr.shape[1], 5))
+    products = []
+    for n in (1, 2, 7):
+        threaded(n)
+        run, run_matrix = transposed(array, "float64"), matrix(array, "float64")
+        for _ in range(2):
+            y, z = poison(csr.shape[1], "float64"), poison((csr.shape[0], 5), "float64")
+            run(x, y, 1, 0)
+            run_matrix(dense, z, 1, 0)
+            products.append((y, z))
+    assert_product(products[0][0], csr.T.tocsr(), x)
+    for y, z in products:
+        assert_same_bits(y, products[0][0])
+        assert_same_bits(z, products[0][1])
+
+
+@pytest.mark.parametrize("build", BUILDS)
+def test_concurrent_transposed_products(threaded, in_parts, build):
+    """Calls at once must not share the vectors of their parts."""
+    threaded(2)
+    csr = uneven(300_000)
+    run = transposed(BUILDS[build](csr), "float64")
+
+    def multiply(x):
+        y = np.empty(csr.shape[1])
+        run(x, y, 1, 0)
+        return y
+
+    xs = np.random.default_rng(1).random((24, csr.shape[0]))
+    expected = [multiply(x) for x in xs]
+    with ThreadPoolExecutor(8) as pool:
+        np.testing.assert_array_equal(list(pool.map(multiply, xs)), expected)
+
+
+def test_parts_are_bounded():
+    """In their number, in the memory of their vectors, and by the work that there is."""
+    n_tiles, n_cols = 1000, 10_000
+    work = np.arange(n_tiles + 1) * 2048
+    everywhere = np.zeros(n_tiles, np.int64), np.full(n_tiles, n_cols)
+    band = np.arange(n_tiles) * 10, np.arange(n_tiles) * 10 + 10
+    of = parts.divide(work, 1, *everywhere, n_cols)
+    assert 1 < len(of.tile) - 1 <= parts.MOST_VECTORS
+    assert of.at[-1] <= parts.MOST_VECTORS * n_cols
+    of = parts.divide(work, 1, *band, n_cols)
+    assert len(of.tile) - 1 > parts.MOST_VECTORS
+    assert of.at[-1] == n_cols
+    for few in (parts.divide(work[:20], 1, *(c[:19] for c in band), n_cols), parts.divide(work[:1], 1, *everywhere, n_cols)):
+        assert len(few.tile) == 2
+        assert few.low[0] == 0
+        assert few.at.tolist() == [0, n_cols]

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-from typing import Any
-
 import numpy as np
 from numba import njit
 
 from cvrarray._tables import CSR, NARROW, WARP, BBCSRTables
-from cvrarray.cpu import lanes, memory, threads
+from cvrarray.cpu import lanes, memory, parts, threads, tiling
+from cvrarray.cpu.scaling import Run, scaled
 
 NO_BLOCK = NARROW - 1  #: narrow column of a padding slot
 OWN_KERNEL = (1, *lanes.BLOCK_SIZES)  #: block sizes whose products are compiled for that size alone
@@ -59,13 +56,51 @@ def convert(csr: CSR, block_size: int) -> BBCSRTables:
     )
 
 
-def product(tables: BBCSRTables, dtype: np.dtype) -> Callable[[np.ndarray, np.ndarray, Any, Any], None]:
+def product(tables: BBCSRTables, dtype: np.dtype) -> Run:
     """``run(x, y, alpha, beta)``, which does ``y = alpha * A @ x + beta * y``.
 
     x (n_cols,) and y (n_rows,) are contiguous arrays of `dtype`: any number type but bool (compute ``bool @ bool`` in
     int64 and cast). alpha and beta are scalars of it. Where beta is 0, y is written and never read.
     """
-    return partial(_run, tables)
+    t = tables
+    within = _within(t.block_size)
+    args = (t.block_size, within, t.bin_rowptr, t.data, t.col_base, t.col_ptr, t.col_narrow, t.col_wide, _present(t))
+
+    def multiply(x: np.ndarray, y: np.ndarray) -> None:
+        threads.run(_product, t.bin_rowptr, *args, x, y)
+
+    return scaled(multiply)
+
+
+def product_matrix(tables: BBCSRTables, dtype: np.dtype) -> Run:
+    """``run(x, y, alpha, beta)``, which does ``Y = alpha * A @ X + beta * Y``.
+
+    X (n_cols, k) and Y (n_rows, k) are C-contiguous arrays, otherwise as for :func:`product`; k is any number of columns.
+    """
+    t = tables
+    within = _within(t.block_size)
+    args = (t.block_size, within, t.bin_rowptr, t.data, t.col_base, t.col_ptr, t.col_narrow, t.col_wide, _present(t))
+
+    def multiply(x: np.ndarray, y: np.ndarray, first: int, tile: tuple[int, ...]) -> None:
+        threads.run(_product_matrix, t.bin_rowptr, *args, t.shape[0], y.shape[1], first, tile, x.ravel(), y.ravel())
+
+    return tiling.product(multiply)
+
+
+def product_transposed(tables: BBCSRTables, dtype: np.dtype) -> Run:
+    """``run(x, y, alpha, beta)``, which does ``y = alpha * A.T @ x + beta * y``, with no other tables than :func:`product`.
+
+    x (n_rows,) and y (n_cols,) are as there. A call takes up to ``parts.MOST_VECTORS`` times the memory of y.
+    """
+    t = tables
+    n_block_cols = -(-t.shape[1] // t.block_size)
+    low, high = np.full(len(t.col_base), n_block_cols), np.zeros(len(t.col_base), np.int64)
+    columns = (t.col_base, t.col_ptr, t.col_narrow, t.col_wide)
+    threads.run(parts.column_ranges, t.bin_rowptr, t.bin_rowptr, (1, t.block_size), *columns, NO_BLOCK, low, high)
+    ends = (np.minimum(blocks * t.block_size, t.shape[1]) for blocks in (low, high))
+    of = parts.divide(t.bin_rowptr, 1, *ends, t.shape[1])
+    args = (t.block_size, _within(t.block_size), t.bin_rowptr, t.data, *columns, _present(t))
+    return scaled(parts.transposed(_scatter, of, t.bin_rowptr, 1, args))
 
 
 def to_coo(tables: BBCSRTables) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -81,21 +116,9 @@ def to_coo(tables: BBCSRTables) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return row, col, val
 
 
-def _run(tables: BBCSRTables, x: np.ndarray, y: np.ndarray, alpha, beta) -> None:
-    if alpha == 1 and beta == 0:
-        _multiply(tables, x, y)
-        return
-    product = np.empty_like(y)
-    _multiply(tables, x, product)
-    y[:] = alpha * product if beta == 0 else alpha * product + beta * y
-
-
-def _multiply(t: BBCSRTables, x: np.ndarray, y: np.ndarray) -> None:
-    within = tuple(range(t.block_size)) if t.block_size in OWN_KERNEL else ()
-    threads.run(
-        _product, t.bin_rowptr, t.block_size, within, t.bin_rowptr, t.data, t.col_base, t.col_ptr, t.col_narrow,
-        t.col_wide, _present(t), x, y,
-    )  # fmt: skip
+def _within(block_size: int) -> tuple[int, ...]:
+    """A tuple of `block_size` integers, which makes the size known when a kernel is compiled; () for sizes that share one."""
+    return tuple(range(block_size)) if block_size in OWN_KERNEL else ()
 
 
 def _present(t: BBCSRTables) -> np.ndarray:
@@ -308,7 +331,6 @@ def _place_row(entry, end, block_size, indices, values, base, columns, to, marks
 def _product(
     first, last, block_size, within, bin_rowptr, data, col_base, col_ptr, col_narrow, col_wide, present, x, y
 ):  # fmt: skip
-    """`within` is a tuple of block_size integers, which makes the size known when this is compiled; () if it is not."""
     if len(within):
         block_size = len(within)
     sums, places = lanes.scratch(y), lanes.scratch(col_wide)
@@ -352,6 +374,110 @@ def _bin(row, block_size, within, slot, end, data, narrow, base, at, col, presen
         at += WARP
         present_at += WARP
     return acc
+
+
+@njit(**lanes.OPTIONS)
+def _product_matrix(
+    first, last, block_size, within, bin_rowptr, data, col_base, col_ptr, col_narrow, col_wide, present, n_rows, k,
+    first_column, tile, x, y
+):  # fmt: skip
+    """As many columns as `tile` is long, from `first_column` on, of x and y, which have k each and are flat."""
+    if len(within):
+        block_size = len(within)
+    x, y = lanes.pointer(x, first_column), lanes.pointer(y, first_column)
+    for i in range(first, last):
+        n_blocks = (bin_rowptr[i + 1] - bin_rowptr[i]) // (block_size * WARP)
+        for row in range(i * WARP, min((i + 1) * WARP, n_rows)):
+            values = lanes.pointer(data, bin_rowptr[i] + row % WARP)
+            marks = lanes.pointer(present, bin_rowptr[i] // block_size + row % WARP)
+            tiling.ask(data, bin_rowptr[i] + row % WARP * n_blocks * block_size, n_blocks * block_size)
+            holes = len(present) > 0
+            if col_base[i] >= 0:
+                cols, near = lanes.pointer(col_narrow, col_ptr[i] + row % WARP), lanes.pointer(x, col_base[i] * block_size * k)
+                tiling.ask(col_narrow, col_ptr[i] + row % WARP * n_blocks, n_blocks)
+                acc = _row(n_blocks, block_size, values, holes, marks, NO_BLOCK, cols, k, tile, near)
+            else:
+                cols = lanes.pointer(col_wide, col_ptr[i] + row % WARP)
+                tiling.ask(col_wide, col_ptr[i] + row % WARP * n_blocks, n_blocks)
+                acc = _row(n_blocks, block_size, values, holes, marks, -1, cols, k, tile, x)
+            lanes.store(acc, y, row * k)
+
+
+@njit(**lanes.OPTIONS, forceinline=True)
+def _row(n_blocks, block_size, values, holes, marks, padding, cols, k, tile, x):
+    """A row's blocks times rows of x: in two sums, neither of which waits for the other."""
+    even = lanes.zero_row(x, tile)
+    odd = lanes.zero_row(x, tile)
+    for b in range(n_blocks):
+        block = np.int64(cols[b * WARP])
+        if block == padding:
+            break
+        start = block * block_size * k
+        if holes:
+            for j in range(block_size):
+                if marks[b * WARP] >> j & 1:
+                    even = lanes.multiply_add_row(even, values, (b * block_size + j) * WARP, x, start + j * k)
+        else:
+            for j in range(block_size):
+                even = lanes.multiply_add_row(even, values, (b * block_size + j) * WARP, x, start + j * k)
+        even, odd = odd, even
+    return lanes.add(even, odd)
+
+
+@njit(**lanes.OPTIONS)
+def _scatter(
+    first, last, part_bin, part_low, part_at, block_size, within, bin_rowptr, data, col_base, col_ptr, col_narrow,
+    col_wide, present, x, sums
+):  # fmt: skip
+    if len(within):
+        block_size = len(within)
+    entries = lanes.scratch(x)
+    for p in range(first, last):
+        y = parts.open_part(p, part_low, part_at, sums)
+        for i in range(part_bin[p], part_bin[p + 1]):
+            row = i * WARP
+            at, end = bin_rowptr[i], bin_rowptr[i + 1]
+            n_rows = min(WARP, len(x) - row)
+            for lane in range(n_rows):
+                entries[lane] = x[row + lane]
+            for lane in range(n_rows, WARP):
+                entries[lane] = 0
+            if col_base[i] >= 0:
+                to = lanes.pointer(y, col_base[i] * block_size)
+                _scatter_bin(row % block_size, block_size, at, end, data, True, col_ptr[i], col_narrow, present, entries, to)
+            else:
+                _scatter_bin(row % block_size, block_size, at, end, data, False, col_ptr[i], col_wide, present, entries, y)
+
+
+@njit(**lanes.OPTIONS, forceinline=True)
+def _scatter_bin(phase, block_size, slot, end, data, narrow, at, col, present, entries, y):
+    """`phase` is the row in its block row of lane 0; lanes of one block row have the same columns, and are added up first."""
+    sums = lanes.scratch(entries)
+    present_at = slot // block_size
+    while slot < end:
+        real = lanes.different(col, at, NO_BLOCK if narrow else -1)
+        for j in range(block_size):
+            stored = real & lanes.bit_set(present, present_at, j) if len(present) else real
+            terms = lanes.multiply_add(
+                lanes.zeros(entries), lanes.load(data, slot + j * WARP, entries), lanes.load(entries, 0, entries)
+            )
+            if block_size == 1 and stored == ALL:
+                lanes.add_each(terms, y, col, at)
+                continue
+            lanes.store(lanes.clear(terms, ~stored), sums, 0)
+            lane = 0
+            while lane < WARP:
+                after = min(lane + block_size - (phase + lane) % block_size, WARP)
+                here = np.uint32((np.uint64(1) << np.uint64(after)) - (np.uint64(1) << np.uint64(lane)))
+                if stored & here:
+                    total = sums[lane]
+                    for other in range(lane + 1, after):
+                        total += sums[other]
+                    y[np.int64(col[at + lane]) * block_size + j] += total
+                lane = after
+        slot += block_size * WARP
+        at += WARP
+        present_at += WARP
 
 
 @njit(**lanes.OPTIONS)

@@ -10,17 +10,16 @@ step ``end``, whose first is nonzero ``source`` (the paper's ``valID``; its ``co
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-from typing import Any
-
 import numpy as np
 from numba import njit
 
 from cvrarray._tables import CSR, NARROW, WARP, CVRTables
-from cvrarray.cpu import lanes, memory, threads
+from cvrarray.cpu import lanes, memory, parts, threads, tiling
+from cvrarray.cpu.scaling import Run, scaled
 
 ALL = np.uint32(0xFFFFFFFF)  #: mask of all lanes
+AHEAD = 8  #: steps that :func:`_scatter` asks for before it needs them: its many stores keep the machine from looking ahead
+NO_PADDING = -1  #: no narrow column: pads have their chunk's smallest
 
 
 def convert(csr: CSR, n_lanes: int, n_chunks: int, split: str) -> CVRTables:
@@ -94,13 +93,59 @@ def convert(csr: CSR, n_lanes: int, n_chunks: int, split: str) -> CVRTables:
     )
 
 
-def product(tables: CVRTables, dtype: np.dtype) -> Callable[[np.ndarray, np.ndarray, Any, Any], None]:
+def product(tables: CVRTables, dtype: np.dtype) -> Run:
     """``run(x, y, alpha, beta)``, which does ``y = alpha * A @ x + beta * y``.
 
     x (n_cols,) and y (n_rows,) are contiguous arrays of `dtype`: any number type but bool (compute ``bool @ bool`` in
     int64 and cast). alpha and beta are scalars of it. Where beta is 0, y is written and never read.
     """
-    return partial(_run, tables)
+    t = tables
+
+    def multiply(x: np.ndarray, y: np.ndarray) -> None:
+        carry = np.empty(len(t.carry_row), y.dtype)
+        threads.run(
+            _product, t.step_ptr, t.n_lanes, t.step_ptr, t.val, t.col_base, t.col_ptr, t.col_narrow, t.col_wide,
+            t.rec_mask, t.rec_ptr, t.rec_wb, t.tail, t.carry_row, t.empty_row, x, y, carry, unit=t.n_lanes,
+        )  # fmt: skip
+        if len(t.cut_row):
+            _add_carries(t.cut_row, t.cut_ptr, carry, y)
+
+    return scaled(multiply)
+
+
+def product_matrix(tables: CVRTables, dtype: np.dtype) -> Run:
+    """``run(x, y, alpha, beta)``, which does ``Y = alpha * A @ X + beta * Y``.
+
+    X (n_cols, k) and Y (n_rows, k) are C-contiguous arrays, otherwise as for :func:`product`; k is any number of columns.
+    """
+    t = tables
+    args = (
+        t.n_lanes, t.step_ptr, t.val, t.col_base, t.col_ptr, t.col_narrow, t.col_wide, t.rec_mask, t.rec_ptr, t.rec_wb,
+        t.tail, t.carry_row, t.empty_row,
+    )  # fmt: skip
+
+    def multiply(x: np.ndarray, y: np.ndarray, first: int, tile: tuple[int, ...]) -> None:
+        carry = np.empty((len(t.carry_row), len(tile)), y.dtype)
+        dense = (y.shape[1], first, tile, x.ravel(), y.ravel())
+        threads.run(_product_matrix, t.step_ptr, *args, *dense, carry.ravel(), unit=t.n_lanes)
+        if len(t.cut_row):
+            _add_carry_rows(t.cut_row, t.cut_ptr, first, carry, y)
+
+    return tiling.product(multiply)
+
+
+def product_transposed(tables: CVRTables, dtype: np.dtype) -> Run:
+    """``run(x, y, alpha, beta)``, which does ``y = alpha * A.T @ x + beta * y``, with no other tables than :func:`product`.
+
+    x (n_rows,) and y (n_cols,) are as there. A call takes up to ``parts.MOST_VECTORS`` times the memory of y.
+    """
+    t = tables
+    low, high = np.full(len(t.col_base), t.shape[1]), np.zeros(len(t.col_base), np.int64)
+    columns = (t.col_base, t.col_ptr, t.col_narrow, t.col_wide)
+    threads.run(parts.column_ranges, t.step_ptr, t.step_ptr, (t.n_lanes, 1), *columns, NO_PADDING, low, high, unit=t.n_lanes)
+    of = parts.divide(t.step_ptr, t.n_lanes, low, high, t.shape[1])
+    args = (t.n_lanes, t.step_ptr, t.val, *columns, t.rec_mask, t.rec_ptr, t.rec_wb, t.tail)
+    return scaled(parts.transposed(_scatter, of, t.step_ptr, t.n_lanes, args))
 
 
 def to_coo(tables: CVRTables) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -116,25 +161,6 @@ def to_coo(tables: CVRTables) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         t.col_wide, t.rec_mask, t.rec_ptr, t.rec_wb, t.tail, row, col, memory.bits(val), unit=t.n_lanes,
     )  # fmt: skip
     return row, col, val
-
-
-def _run(tables: CVRTables, x: np.ndarray, y: np.ndarray, alpha, beta) -> None:
-    if alpha == 1 and beta == 0:
-        _multiply(tables, x, y)
-        return
-    product = np.empty_like(y)
-    _multiply(tables, x, product)
-    y[:] = alpha * product if beta == 0 else alpha * product + beta * y
-
-
-def _multiply(t: CVRTables, x: np.ndarray, y: np.ndarray) -> None:
-    carry = np.empty(len(t.carry_row), y.dtype)
-    threads.run(
-        _product, t.step_ptr, t.n_lanes, t.step_ptr, t.val, t.col_base, t.col_ptr, t.col_narrow, t.col_wide,
-        t.rec_mask, t.rec_ptr, t.rec_wb, t.tail, t.carry_row, t.empty_row, x, y, carry, unit=t.n_lanes,
-    )  # fmt: skip
-    if len(t.cut_row):
-        _add_carries(t.cut_row, t.cut_ptr, carry, y)
 
 
 def _cuts(ptr: np.ndarray, n_chunks: int, n_lanes: int, split: str) -> np.ndarray:
@@ -360,6 +386,145 @@ def _add_carries(cut_row, cut_ptr, carry, y):
     for i in range(len(cut_row)):
         for k in range(cut_ptr[i, 0], cut_ptr[i, 1]):
             y[cut_row[i]] += carry[k]
+
+
+@njit(**lanes.OPTIONS)
+def _product_matrix(
+    first, last, n_lanes, step_ptr, val, col_base, col_ptr, col_narrow, col_wide, rec_mask, rec_ptr, rec_wb, tail,
+    carry_row, empty_row, k, first_column, tile, x, y, carry
+):  # fmt: skip
+    """As many columns as `tile` is long, from `first_column` on, of x and y, which have k each and are flat."""
+    x, y = lanes.pointer(x, first_column), lanes.pointer(y, first_column)
+    for chunk in range(first, last):
+        if col_base[chunk] >= 0:
+            _chunk_matrix(
+                chunk, n_lanes, step_ptr, val, col_ptr[chunk], col_narrow, rec_mask, rec_ptr, rec_wb, tail,
+                carry_row[chunk], k, tile, lanes.pointer(x, col_base[chunk] * k), y, carry
+            )  # fmt: skip
+        else:
+            _chunk_matrix(
+                chunk, n_lanes, step_ptr, val, col_ptr[chunk], col_wide, rec_mask, rec_ptr, rec_wb, tail,
+                carry_row[chunk], k, tile, x, y, carry
+            )  # fmt: skip
+    n_tiles = max(len(carry_row), 1)
+    end = len(empty_row) * last // n_tiles if last < len(carry_row) else len(empty_row)
+    for i in range(len(empty_row) * first // n_tiles, end):
+        lanes.store(lanes.zero_row(y, tile), y, empty_row[i] * k)
+
+
+@njit(**lanes.OPTIONS, forceinline=True)
+def _chunk_matrix(
+    chunk, n_lanes, step_ptr, val, at, col, rec_mask, rec_ptr, rec_wb, tail, carry_row, k, tile, x, y, carry
+):  # fmt: skip
+    """Lane by lane from record to record: a row's sums stay in registers, and a chunk's values in the cache."""
+    n = len(tile)
+    begin, tail_sum = lanes.scratch(step_ptr), lanes.scratch_rows(y, tile)
+    for lane in range(n_lanes):
+        begin[lane] = step_ptr[chunk]
+        lanes.store(lanes.zero_row(y, tile), tail_sum, lane * n)
+    done = 0
+    record = rec_ptr[chunk]
+    for step in range(step_ptr[chunk], step_ptr[chunk + 1]):
+        ended = rec_mask[step]
+        while ended:
+            lane = lanes.lowest(ended)
+            ended &= ended - np.uint32(1)
+            slot = (begin[lane] - step_ptr[chunk]) * n_lanes + lane
+            values = lanes.pointer(val, begin[lane] * n_lanes + lane)
+            length = step + 1 - begin[lane]
+            tiling.ask(val, step_ptr[chunk] * n_lanes + done, length)
+            tiling.ask(col, at + done, length)
+            done += length
+            acc = _row(lanes.pointer(col, at + slot), values, length, n_lanes, k, tile, x)
+            begin[lane] = step + 1
+            wb = rec_wb[record]
+            record += 1
+            if wb < 0:
+                lanes.store(lanes.add_row(acc, tail_sum, ~wb * n), tail_sum, ~wb * n)
+            elif wb == carry_row:
+                lanes.store(acc, carry, chunk * n)
+            else:
+                lanes.store(acc, y, wb * k)
+    for lane in range(n_lanes):
+        row = tail[chunk, lane]
+        if row >= 0:
+            acc = lanes.add_row(lanes.zero_row(y, tile), tail_sum, lane * n)
+            if row == carry_row:
+                lanes.store(acc, carry, chunk * n)
+            else:
+                lanes.store(acc, y, row * k)
+
+
+@njit(**lanes.OPTIONS, forceinline=True)
+def _row(columns, values, length, stride, k, tile, x):
+    """The sum of `length` entries, `stride` apart, times rows of x: in two sums, neither of which waits for the other."""
+    even = lanes.zero_row(x, tile)
+    odd = lanes.zero_row(x, tile)
+    for s in range(0, length - 1, 2):
+        even = lanes.multiply_add_row(even, values, s * stride, x, columns[s * stride] * k)
+        odd = lanes.multiply_add_row(odd, values, (s + 1) * stride, x, columns[(s + 1) * stride] * k)
+    if length % 2:
+        s = length - 1
+        even = lanes.multiply_add_row(even, values, s * stride, x, columns[s * stride] * k)
+    return lanes.add(even, odd)
+
+
+@njit(**lanes.OPTIONS)
+def _add_carry_rows(cut_row, cut_ptr, first_column, carry, y):
+    for i in range(len(cut_row)):
+        for chunk in range(cut_ptr[i, 0], cut_ptr[i, 1]):
+            for j in range(carry.shape[1]):
+                y[cut_row[i], first_column + j] += carry[chunk, j]
+
+
+@njit(**lanes.OPTIONS)
+def _scatter(
+    first, last, part_chunk, part_low, part_at, n_lanes, step_ptr, val, col_base, col_ptr, col_narrow, col_wide, rec_mask,
+    rec_ptr, rec_wb, tail, x, sums
+):  # fmt: skip
+    for p in range(first, last):
+        y = parts.open_part(p, part_low, part_at, sums)
+        for k in range(part_chunk[p + 1] - 1, part_chunk[p] - 1, -1):
+            if col_base[k] >= 0:
+                _scatter_chunk(
+                    k, n_lanes, step_ptr, val, col_ptr[k], col_narrow, rec_mask, rec_ptr, rec_wb, tail, x,
+                    lanes.pointer(y, col_base[k])
+                )  # fmt: skip
+            else:
+                _scatter_chunk(
+                    k, n_lanes, step_ptr, val, col_ptr[k], col_wide, rec_mask, rec_ptr, rec_wb, tail, x, y
+                )  # fmt: skip
+
+
+@njit(**lanes.OPTIONS, forceinline=True)
+def _scatter_chunk(k, n_lanes, step_ptr, val, at, col, rec_mask, rec_ptr, rec_wb, tail, x, y):
+    """From the last step to the first: a record tells the row of the slots before it, and a lane's pads come first.
+
+    Chunks are taken from the last to the first too, so that memory is read in one direction.
+    """
+    entries = lanes.scratch(x)
+    record = rec_ptr[k + 1]
+    real = np.uint32(0)
+    at += (step_ptr[k + 1] - step_ptr[k]) * n_lanes
+    for step in range(step_ptr[k + 1] - 1, step_ptr[k] - 1, -1):
+        at -= n_lanes
+        lanes.prefetch(val, (step - AHEAD) * n_lanes)
+        lanes.prefetch(col, at - AHEAD * n_lanes)
+        ended = rec_mask[step]
+        real |= ended
+        while ended:
+            lane = lanes.highest(ended)
+            ended ^= np.uint32(1) << np.uint32(lane)
+            record -= 1
+            wb = rec_wb[record]
+            entries[lane] = x[wb if wb >= 0 else tail[k, ~wb]]
+        if n_lanes == WARP and real == ALL:
+            terms = lanes.multiply_add(lanes.zeros(x), lanes.load(val, step * WARP, x), lanes.load(entries, 0, x))
+            lanes.add_each(terms, y, col, at)
+        else:
+            for lane in range(n_lanes):
+                if real >> np.uint32(lane) & np.uint32(1):
+                    y[col[at + lane]] += val[step * n_lanes + lane] * entries[lane]
 
 
 @njit(**lanes.OPTIONS)

@@ -24,22 +24,24 @@ OPTIONS = {"nogil": True, "cache": True, "_nrt": False, "no_cfunc_wrapper": True
 
 BLOCK_SIZES = (2, 3, 4, 6, 8)  #: those that :func:`multiply_add_blocks` takes; others would make too much code
 RUN = 8  #: lanes that :func:`load_runs` looks at together: one odd row among 32 must not cost the other groups
+LINE = 64  #: bytes of a cache line
 
-_I1, _I32, _I64 = ir.IntType(1), ir.IntType(32), ir.IntType(64)
+_I1, _I8, _I32, _I64 = ir.IntType(1), ir.IntType(8), ir.IntType(32), ir.IntType(64)
 
 
 class Lanes(types.Type):
-    """32 numbers of `dtype` (Numba's; not bool)."""
+    """32 numbers, or as many as told, of `dtype` (Numba's; not bool)."""
 
-    def __init__(self, dtype: types.Type) -> None:
+    def __init__(self, dtype: types.Type, count: int = WARP) -> None:
         self.dtype = dtype
-        super().__init__(name=f"Lanes({dtype})")
+        self.count = count
+        super().__init__(name=f"Lanes({dtype}, {count})")
 
 
 @register_model(Lanes)
 class _LanesModel(models.PrimitiveModel):
     def __init__(self, manager, lanes):
-        vector = ir.VectorType(manager.lookup(_real(lanes.dtype)).get_value_type(), WARP)
+        vector = ir.VectorType(manager.lookup(_real(lanes.dtype)).get_value_type(), lanes.count)
         super().__init__(manager, lanes, ir.LiteralStructType([vector] * len(_parts(lanes.dtype))))
 
 
@@ -52,6 +54,59 @@ def zeros(typingctx, like):
         return context.get_value_type(lanes)(None)
 
     return lanes(like), codegen
+
+
+@intrinsic
+def zero_row(typingctx, like, tile):
+    """As many zeros as the tuple `tile` is long, of the dtype of the array `like`: part of a row of a matrix."""
+    lanes = Lanes(like.dtype, len(tile))
+
+    def codegen(context, builder, signature, args):
+        return context.get_value_type(lanes)(None)
+
+    return lanes(like, tile), codegen
+
+
+@intrinsic
+def add_row(typingctx, acc, array, at):
+    """``acc + array[at : at + n]``, n the numbers that `acc` has."""
+
+    def codegen(context, builder, signature, args):
+        start = _pointer(context, builder, array, args[1], args[2])
+        return cgutils.pack_struct(
+            builder, _add(builder, cgutils.unpack_tuple(builder, args[0]), _load_parts(builder, acc.dtype, start, acc.count))
+        )
+
+    return acc(acc, array, types.intp), codegen
+
+
+@intrinsic
+def add(typingctx, a, b):
+    """``a + b``"""
+
+    def codegen(context, builder, signature, args):
+        return cgutils.pack_struct(builder, _add(builder, *(cgutils.unpack_tuple(builder, arg) for arg in args)))
+
+    return a(a, b), codegen
+
+
+@intrinsic
+def multiply_add_row(typingctx, acc, values, at, x, start):
+    """``acc + values[at] * x[start : start + n]``, n the numbers that `acc` has; `values` and `x` are arrays or pointers."""
+
+    def codegen(context, builder, signature, args):
+        acc_vectors, values_array, at, x_array, start = args
+        place = _pointer(context, builder, values, values_array, at)
+        real = _real(acc.dtype)
+        value = [
+            _splat(builder, builder.extract_element(_convert(context, builder, part, _real(values.dtype), real), _I32(0)),
+                   acc.count)
+            for part in _load_parts(builder, values.dtype, place, 1)
+        ]  # fmt: skip
+        row = _load_parts(builder, acc.dtype, _pointer(context, builder, x, x_array, start), acc.count)
+        return cgutils.pack_struct(builder, _multiply_add(builder, cgutils.unpack_tuple(builder, acc_vectors), value, row))
+
+    return acc(acc, values, types.intp, x, types.intp), codegen
 
 
 @intrinsic
@@ -226,6 +281,17 @@ def scratch(typingctx, like):
 
 
 @intrinsic
+def scratch_rows(typingctx, like, tile):
+    """Pointer to room for 32 rows of as many numbers as `tile` is long: see :func:`scratch`."""
+    pointer = types.CPointer(like.dtype)
+
+    def codegen(context, builder, signature, args):
+        return cgutils.alloca_once(builder, context.get_data_type(like.dtype), size=WARP * len(tile))
+
+    return pointer(like, tile), codegen
+
+
+@intrinsic
 def pointer(typingctx, array, at):
     """Pointer to element `at` of a contiguous array, or that many elements on from a pointer.
 
@@ -241,18 +307,57 @@ def pointer(typingctx, array, at):
 
 @intrinsic
 def store(typingctx, acc, out, at):
-    """``out[at : at + 32] = acc``; `out` is a contiguous array or a pointer to :func:`scratch`."""
+    """``out[at : at + n] = acc``, n numbers; `out` is a contiguous array or a pointer to :func:`scratch`."""
 
     def codegen(context, builder, signature, args):
-        vectors = cgutils.unpack_tuple(builder, args[0])
-        if len(vectors) == 2:
-            order = [part * WARP + lane for lane in range(WARP) for part in (0, 1)]
-            vectors = [_shuffle(builder, *vectors, order)]
-        start = _pointer(context, builder, out, args[1], args[2])
-        builder.store(vectors[0], builder.bitcast(start, vectors[0].type.as_pointer()), align=1)
+        _store_parts(builder, cgutils.unpack_tuple(builder, args[0]), _pointer(context, builder, out, args[1], args[2]))
         return context.get_dummy_value()
 
     return types.none(acc, out, types.intp), codegen
+
+
+@intrinsic
+def add_each(typingctx, terms, out, offsets, at):
+    """``out[offsets[at + l]] += terms[l]``, lane after lane; `out` is a pointer."""
+
+    def codegen(context, builder, signature, args):
+        dtype = terms.dtype
+        first = _pointer(context, builder, offsets, args[2], args[3])
+        # From the stack single numbers are cheaper to load than to take out of vectors.
+        room = cgutils.alloca_once(builder, context.get_data_type(dtype), size=WARP)
+        _store_parts(builder, cgutils.unpack_tuple(builder, args[0]), room)
+        for lane in range(WARP):
+            to = builder.gep(args[1], [_index(builder, builder.gep(first, [_I32(lane)]))])
+            numbers = _load_parts(builder, dtype, to, 1), _load_parts(builder, dtype, builder.gep(room, [_I32(lane)]), 1)
+            _store_parts(builder, _add(builder, *numbers), to)
+        return context.get_dummy_value()
+
+    return types.none(terms, out, offsets, types.intp), codegen
+
+
+@intrinsic
+def prefetch(typingctx, array, at):
+    """Ask for the cache lines of ``array[at : at + 32]``, which need not exist."""
+
+    def codegen(context, builder, signature, args):
+        first = _pointer(context, builder, array, args[0], args[1])
+        per_line = max(LINE // context.get_abi_sizeof(first.type.pointee), 1)
+        for lane in range(0, WARP, per_line):
+            line = builder.bitcast(builder.gep(first, [_I32(lane)]), _I8.as_pointer())
+            _call(builder, "llvm.prefetch", ir.VoidType(), [line, _I32(0), _I32(3), _I32(1)], "p0")  # read, all caches, data
+        return context.get_dummy_value()
+
+    return types.none(array, types.intp), codegen
+
+
+@intrinsic
+def highest(typingctx, mask):
+    """The highest lane of a mask that is not 0."""
+
+    def codegen(context, builder, signature, args):
+        return builder.zext(builder.sub(_I32(31), builder.ctlz(args[0], cgutils.true_bit)), _I64)
+
+    return types.intp(types.uint32), codegen
 
 
 @intrinsic
@@ -338,6 +443,14 @@ def _load_parts(builder, dtype, start, n):
     return [_shuffle(builder, both, both, range(part, 2 * n, 2)) for part in (0, 1)]
 
 
+def _store_parts(builder, vectors, start):
+    """What :func:`_load_parts` loads, the other way round."""
+    if len(vectors) == 2:
+        n = vectors[0].type.count
+        vectors = [_shuffle(builder, *vectors, [part * n + lane for lane in range(n) for part in (0, 1)])]
+    builder.store(vectors[0], builder.bitcast(start, vectors[0].type.as_pointer()), align=1)
+
+
 def _load_values(context, builder, dtype, start, real):
     """32 consecutive numbers, or their parts, as the type `real`."""
     vectors = _load_parts(builder, dtype, start, WARP)
@@ -351,6 +464,12 @@ def _load_padded(builder, start, offset, n, length):
         start = builder.gep(start, [_I32(0), _I32(0)])
     vector = _load_vector(builder, start, n)
     return _shuffle(builder, vector, vector, [min(k, n - 1) for k in range(length)])
+
+
+def _add(builder, a, b):
+    """``a + b``, lists of a vector a part."""
+    add = builder.add if isinstance(a[0].type.element, ir.IntType) else builder.fadd
+    return [add(*vectors) for vectors in zip(a, b, strict=True)]
 
 
 def _multiply_add(builder, sums, a, b):
@@ -418,14 +537,14 @@ def _shuffle(builder, a, b, order):
     return builder.shuffle_vector(a, b, ir.VectorType(_I32, len(order))(order))
 
 
-def _splat(builder, value):
-    one = builder.insert_element(ir.VectorType(value.type, WARP)(ir.Undefined), value, _I32(0))
-    return _shuffle(builder, one, one, [0] * WARP)
+def _splat(builder, value, n=WARP):
+    one = builder.insert_element(ir.VectorType(value.type, n)(ir.Undefined), value, _I32(0))
+    return _shuffle(builder, one, one, [0] * n)
 
 
 def _convert(context, builder, vector, source, dtype):
     """Numbers of a real type in another that holds them all; a bool is 0 or 1."""
-    target = ir.VectorType(context.get_value_type(dtype), WARP)
+    target = ir.VectorType(context.get_value_type(dtype), vector.type.count)
     if vector.type == target:
         return vector
     if isinstance(source, types.Float):
@@ -440,7 +559,7 @@ def _fused(builder, a, b, c):
     """a * b + c, rounded once where the machine can."""
     if isinstance(a.type.element, ir.IntType):
         return builder.add(builder.mul(a, b), c)
-    return _call(builder, "llvm.fmuladd", a.type, [a, b, c], f"v{WARP}{_letters(a.type)}")
+    return _call(builder, "llvm.fmuladd", a.type, [a, b, c], f"v{a.type.count}{_letters(a.type)}")
 
 
 def _call(builder, intrinsic, returns, args, overload):

@@ -58,7 +58,7 @@ def run(function: Callable, work: np.ndarray, *args, unit: int = 1) -> None:
     if n_ranges < 2:
         function(0, n_tiles, *args)
         return
-    bounds = _bounds(work, n_ranges)
+    bounds = split(work, n_ranges)
     next_range = itertools.count()
 
     def take_ranges() -> None:
@@ -75,7 +75,7 @@ def run(function: Callable, work: np.ndarray, *args, unit: int = 1) -> None:
                 helper.result()
 
 
-def _bounds(work: np.ndarray, n_ranges: int) -> list[int]:
+def split(work: np.ndarray, n_ranges: int) -> list[int]:
     """First tile of each of `n_ranges` ranges, and the number of tiles: cut next to each equal share of the work."""
     total = int(work[-1] - work[0])
     shares = [int(work[0]) + total * r // n_ranges for r in range(1, n_ranges)]

@@ -1,0 +1,27 @@
+"""alpha and beta, around kernels that know neither: two tests a record would double what a record costs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+Run = Callable[[np.ndarray, np.ndarray, Any, Any], None]
+
+
+def scaled(multiply: Callable[[np.ndarray, np.ndarray], None]) -> Run:
+    """``run(x, y, alpha, beta)``, which does ``y = alpha * P + beta * y``, from ``multiply(x, y)``, which does ``y = P``.
+
+    Where beta is 0, y is written and never read.
+    """
+
+    def run(x: np.ndarray, y: np.ndarray, alpha: Any, beta: Any) -> None:
+        if alpha == 1 and beta == 0:
+            multiply(x, y)
+            return
+        product = np.empty_like(y)
+        multiply(x, product)
+        y[:] = alpha * product if beta == 0 else alpha * product + beta * y
+
+    return run
