@@ -97,7 +97,7 @@ __global__ void cvr_matmat(const Cvr<A, I> m, int64 k, const Y* __restrict__ x, 
     const int64 at = (blockIdx.y * (int64)G + lane % G) * V;
     const int64 stride = gridDim.x * (int64)blockDim.x / G;
     for (int64 i = (blockIdx.x * (int64)blockDim.x + threadIdx.x) / G; i < m.n_empty; i += stride)
-        if (at < k) store_vector(y + m.empty_row[i] * k + at, Vector<Y, V>{}, alpha, beta, update == SCALE ? PLAIN : update);
+        if (at < k) store_vector(y + m.empty_row[i] * k + at, Vector<Y, V>{}, alpha, beta, update);
     const int64 chunk = warp_id();
     if (chunk >= m.n_chunks) return;
     const I base = m.col_base[chunk];

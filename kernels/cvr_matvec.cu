@@ -97,7 +97,7 @@ __global__ void cvr_matvec(const Cvr<A, I> m, const Y* __restrict__ x, Y* __rest
                            Y beta, int update) {
     const int64 stride = gridDim.x * (int64)blockDim.x;
     for (int64 i = blockIdx.x * (int64)blockDim.x + threadIdx.x; i < m.n_empty; i += stride)
-        store(y + m.empty_row[i], Y{}, alpha, beta, update == SCALE ? PLAIN : update);
+        store(y + m.empty_row[i], Y{}, alpha, beta, update);
     const int64 chunk = warp_id();
     if (chunk >= m.n_chunks) return;
     const I base = m.col_base[chunk];
