@@ -4,7 +4,7 @@
 // One unit serves all columns, as far below a bound of every term's size as an accumulator reaches:
 //
 //   float     one 64-bit integer: 63 bits less those that count the terms of the longest column (h)
-//   double    four floats that hold integers below 2^24, added by one instruction: 4 (24 - h) bits, where h <= 8 and on
+//   double    four floats that hold integers below 2^24, added by one instruction: 4 (25 - h) - 1 bits, where h <= 8 and on
 //             sm_90 or newer; elsewhere two 64-bit integers, which neighbouring lanes add together: 2 (63 - h) bits
 //
 // That loses what lies below 2^unit:
@@ -125,16 +125,16 @@ struct Sums {
 #endif
     }
 
-    // bits that a limb holds; digits have signs, and are half as large as their base
+    // bits that a limb holds, or two floats: digits have signs and are at most half their base, but for the first
     __device__ int payload() const {
         const int count_bits = 32 - __clz(matrix->longest);
-        return floats() ? 2 * (24 - count_bits) : 63 - count_bits;
+        return floats() ? 2 * (25 - count_bits) : 63 - count_bits;
     }
 
     // the unit of a column whose terms all have an exponent field of at most `top`
     __device__ int unit_below(int top) const {
         constexpr int BIAS = Real<Part>::BIAS;
-        return min(max(top, 1), 2 * BIAS) - BIAS + 1 - LIMBS * payload();
+        return min(max(top, 1), 2 * BIAS) - BIAS + 1 - LIMBS * payload() + floats();
     }
 
     // a product of two reals is below twice the product of their powers of two; a complex one has sums of two of these
