@@ -682,3 +682,27 @@ def test_round(build, decimals, device):
         assert_dense(found, expected.astype(np.float32) if expected.dtype == np.float16 else expected)
     with pytest.raises(TypeError, match="immutable"):
         np.round(A, decimals, out=np.zeros(SHAPE))
+
+
+# ---------------------------------------------------------------------------------------------------- transposed views
+
+
+@CONFIGURATIONS
+def test_transposed_views(build, device):
+    """A view takes part as any array; what keeps its structure is a view again, anything else has the base's format."""
+    csr = matrix()
+    A, dense = build(csr, device=device), csr.toarray()
+    for found in (A.T * 2, np.tanh(A.T), abs(A.T)):
+        assert type(found) is type(A.T)
+        assert_same_kind(found.T, A)
+    assert_dense(A.T * 2, dense.T * 2)
+    assert_dense(np.tanh(A.T), np.tanh(dense.T))
+    square = build(csr[:, :11], device=device)
+    for found, expected in (
+        (square + square.T, dense[:, :11] + dense[:, :11].T),
+        (square.T * square, dense[:, :11] * dense[:, :11].T),
+        (A.T * checks.put(np.arange(11.0), device), dense.T * np.arange(11.0)),
+        (A.T * checks.put(np.arange(19.0)[:, None], device), dense.T * np.arange(19.0)[:, None]),
+    ):
+        assert_same_kind(found, A)
+        assert_dense(found, expected)

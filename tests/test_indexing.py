@@ -319,3 +319,17 @@ def test_keys_on_another_device_are_refused(gpu):
             A[key]
     with pytest.raises(TypeError, match="on the array's device, cpu"):
         A[cupy.ones(SHAPE, bool)]
+
+
+@CONFIGURATIONS
+def test_transposed_views(build, device):
+    """Selections of ``A.T`` are arrays of A's format; vectors and scalars as of any array."""
+    dense = sample()
+    A = build(dense, device=device)
+    for key in (np.s_[2:20:3], (COLS, slice(None)), np.ix_(COLS, ROWS), np.s_[::-1, ::-1]):
+        found = A.T[key]
+        assert type(found) is type(A)
+        found.check()
+        checks.assert_same_bits(found.todense(), dense.T[key])
+    for key in (5, np.s_[:, 4], (COLS, ROWS), (27, 16)):
+        checks.assert_same_bits(A.T[key], dense.T[key])

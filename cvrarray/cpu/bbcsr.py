@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 from numba import njit
 
@@ -66,10 +68,9 @@ def product(tables: BBCSRTables, dtype: np.dtype) -> Run:
     within = _within(t.block_size)
     args = (t.block_size, within, t.bin_rowptr, t.data, t.col_base, t.col_ptr, t.col_narrow, t.col_wide, _present(t))
 
-    def multiply(x: np.ndarray, y: np.ndarray) -> None:
-        threads.run(_product, t.bin_rowptr, *args, x, y)
-
-    return scaled(multiply)
+    like = np.empty(0, dtype)
+    rows = threads.prepare(lanes.compiled(_product, 0, 0, *args, like, like), t.bin_rowptr)
+    return scaled(partial(rows, *args))
 
 
 def product_matrix(tables: BBCSRTables, dtype: np.dtype) -> Run:
@@ -100,7 +101,7 @@ def product_transposed(tables: BBCSRTables, dtype: np.dtype) -> Run:
     ends = (np.minimum(blocks * t.block_size, t.shape[1]) for blocks in (low, high))
     of = parts.divide(t.bin_rowptr, 1, *ends, t.shape[1])
     args = (t.block_size, _within(t.block_size), t.bin_rowptr, t.data, *columns, _present(t))
-    return scaled(parts.transposed(_scatter, of, t.bin_rowptr, 1, args))
+    return scaled(parts.transposed(_scatter, of, t.bin_rowptr, 1, args, t.shape[1], dtype))
 
 
 def to_coo(tables: BBCSRTables) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

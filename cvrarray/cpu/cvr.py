@@ -100,15 +100,20 @@ def product(tables: CVRTables, dtype: np.dtype) -> Run:
     int64 and cast). alpha and beta are scalars of it. Where beta is 0, y is written and never read.
     """
     t = tables
+    args = (
+        t.n_lanes, t.step_ptr, t.val, t.col_base, t.col_ptr, t.col_narrow, t.col_wide, t.rec_mask, t.rec_ptr, t.rec_wb,
+        t.tail, t.carry_row, t.empty_row,
+    )  # fmt: skip
+    like = np.empty(0, dtype)
+    rows = threads.prepare(lanes.compiled(_product, 0, 0, *args, like, like, like), t.step_ptr, t.n_lanes)
+    add_carries = lanes.compiled(_add_carries, t.cut_row, t.cut_ptr, like, like)
+    n_chunks, n_cut = len(t.carry_row), len(t.cut_row)
 
     def multiply(x: np.ndarray, y: np.ndarray) -> None:
-        carry = np.empty(len(t.carry_row), y.dtype)
-        threads.run(
-            _product, t.step_ptr, t.n_lanes, t.step_ptr, t.val, t.col_base, t.col_ptr, t.col_narrow, t.col_wide,
-            t.rec_mask, t.rec_ptr, t.rec_wb, t.tail, t.carry_row, t.empty_row, x, y, carry, unit=t.n_lanes,
-        )  # fmt: skip
-        if len(t.cut_row):
-            _add_carries(t.cut_row, t.cut_ptr, carry, y)
+        carry = np.empty(n_chunks, dtype)
+        rows(*args, x, y, carry)
+        if n_cut:
+            add_carries(t.cut_row, t.cut_ptr, carry, y)
 
     return scaled(multiply)
 
@@ -145,7 +150,7 @@ def product_transposed(tables: CVRTables, dtype: np.dtype) -> Run:
     threads.run(parts.column_ranges, t.step_ptr, t.step_ptr, (t.n_lanes, 1), *columns, NO_PADDING, low, high, unit=t.n_lanes)
     of = parts.divide(t.step_ptr, t.n_lanes, low, high, t.shape[1])
     args = (t.n_lanes, t.step_ptr, t.val, *columns, t.rec_mask, t.rec_ptr, t.rec_wb, t.tail)
-    return scaled(parts.transposed(_scatter, of, t.step_ptr, t.n_lanes, args))
+    return scaled(parts.transposed(_scatter, of, t.step_ptr, t.n_lanes, args, t.shape[1], dtype))
 
 
 def to_coo(tables: CVRTables) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 
 from llvmlite import ir
-from numba import types
+from numba import typeof, types
 from numba.core import cgutils
 from numba.extending import intrinsic, models, register_model
 
@@ -25,6 +25,12 @@ OPTIONS = {"nogil": True, "cache": True, "_nrt": False, "no_cfunc_wrapper": True
 BLOCK_SIZES = (2, 3, 4, 6, 8)  #: those that :func:`multiply_add_blocks` takes; others would make too much code
 RUN = 8  #: lanes that :func:`load_runs` looks at together: one odd row among 32 must not cost the other groups
 LINE = 64  #: bytes of a cache line
+
+
+def compiled(function, *args):
+    """`function`, compiled for arguments of these types: a call then takes 0.3 us, where Numba's choice takes another 0.6."""
+    return function.compile(tuple(typeof(arg) for arg in args))
+
 
 _I1, _I8, _I32, _I64 = ir.IntType(1), ir.IntType(8), ir.IntType(32), ir.IntType(64)
 

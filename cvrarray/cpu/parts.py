@@ -6,6 +6,7 @@ The parts follow from the matrix alone, and their vectors are added up in order,
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -54,29 +55,31 @@ def divide(work: np.ndarray, unit: int, low: np.ndarray, high: np.ndarray, n_col
     return Parts(np.array([0, len(work) - 1]), np.zeros(1, np.int64), np.array([0, n_cols]))
 
 
-def transposed(scatter: Callable, parts: Parts, work: np.ndarray, unit: int, args: tuple) -> Callable:
-    """``multiply(x, y)``, which does ``y = A.T @ x``.
+def transposed(
+    scatter: Callable, parts: Parts, work: np.ndarray, unit: int, args: tuple, n_cols: int, dtype: np.dtype
+) -> Callable[[np.ndarray, np.ndarray], None]:
+    """``multiply(x, y)``, which does ``y = A.T @ x``, both of `dtype`.
 
     Parameters
     ----------
     scatter
         ``scatter(first, last, tile, low, at, *args, x, sums)``, which sets the vectors of the parts from `first` to before
         `last` in `sums`, the vectors of all parts one after the other.
-    parts, work, unit
+    parts, work, unit, n_cols
         From, and as for, :func:`divide`.
     """
     n_parts = len(parts.tile) - 1
-    part_work = work[parts.tile]
+    like = np.empty(0, dtype)
+    scatter = threads.prepare(lanes.compiled(scatter, 0, 0, *parts, *args, like, like), work[parts.tile], unit)
+    if n_parts == 1:
+        return partial(scatter, *parts, *args)
+    add_up = threads.prepare(_add_up, np.arange(-(-n_cols // BLOCK) + 1), BLOCK * n_parts)
     spare = []  # one call's vectors, for the next: fresh memory costs more than all else; calls at once have their own
 
     def multiply(x: np.ndarray, y: np.ndarray) -> None:
-        if n_parts == 1:
-            scatter(0, 1, *parts, *args, x, y)
-            return
-        sums = spare.pop() if spare else np.empty(parts.at[-1], y.dtype)
-        threads.run(scatter, part_work, *parts, *args, x, sums, unit=unit)
-        blocks = np.arange(-(-len(y) // BLOCK) + 1)
-        threads.run(_add_up, blocks, parts.low, parts.at, sums, y, unit=BLOCK * n_parts)
+        sums = spare.pop() if spare else np.empty(parts.at[-1], dtype)
+        scatter(*parts, *args, x, sums)
+        add_up(parts.low, parts.at, sums, y)
         if not spare:
             spare.append(sums)
 

@@ -11,7 +11,7 @@ import itertools
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 
@@ -36,7 +36,12 @@ def count() -> int:
 
 
 def run(function: Callable, work: np.ndarray, *args, unit: int = 1) -> None:
-    """Call ``function(first, last, *args)`` on ranges that together cover all tiles, on several threads.
+    """``prepare(function, work, unit)(*args)``, for what is called once."""
+    prepare(function, work, unit)(*args)
+
+
+def prepare(function: Callable, work: np.ndarray, unit: int = 1) -> Callable[..., None]:
+    """``call(*args)``, which calls ``function(first, last, *args)`` on ranges that together cover all tiles, on some threads.
 
     Parameters
     ----------
@@ -54,25 +59,35 @@ def run(function: Callable, work: np.ndarray, *args, unit: int = 1) -> None:
     not wait for one another's queues.
     """
     n_tiles = len(work) - 1
-    n_ranges = min(RANGES * count(), n_tiles, int(work[-1] - work[0]) * unit // SMALL)
-    if n_ranges < 2:
-        function(0, n_tiles, *args)
-        return
-    bounds = split(work, n_ranges)
-    next_range = itertools.count()
+    most_ranges = min(n_tiles, int(work[-1] - work[0]) * unit // SMALL)
+    if most_ranges < 2:
+        return partial(function, 0, n_tiles)
+    splits = cache(partial(split, work))  # for each number of ranges
 
-    def take_ranges() -> None:
-        while (r := next(next_range)) < n_ranges:
-            function(bounds[r], bounds[r + 1], *args)
+    def call(*args) -> None:
+        n_threads = count()
+        if n_threads == 1:
+            function(0, n_tiles, *args)
+            return
+        n_ranges = min(RANGES * n_threads, most_ranges)
+        bounds = splits(n_ranges)
+        next_range = itertools.count()
 
-    n_helpers = min(count(), n_ranges) - 1
-    helpers = [_pool(n_helpers).submit(take_ranges) for _ in range(n_helpers)]
-    try:
-        take_ranges()
-    finally:
-        for helper in helpers:
-            if not helper.cancel():
-                helper.result()
+        def take_ranges() -> None:
+            while (r := next(next_range)) < n_ranges:
+                function(bounds[r], bounds[r + 1], *args)
+
+        n_helpers = min(n_threads, n_ranges) - 1
+        pool = _pool(n_helpers)
+        helpers = [pool.submit(take_ranges) for _ in range(n_helpers)]
+        try:
+            take_ranges()
+        finally:
+            for helper in helpers:
+                if not helper.cancel():
+                    helper.result()
+
+    return call
 
 
 def split(work: np.ndarray, n_ranges: int) -> list[int]:
@@ -82,9 +97,14 @@ def split(work: np.ndarray, n_ranges: int) -> list[int]:
     return [0, *np.searchsorted(work, shares).tolist(), len(work) - 1]
 
 
-@cache
+_pools: list[tuple[int, ThreadPoolExecutor]] = []  # the one pool and its size, once there is one
+
+
 def _pool(n_workers: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(n_workers, thread_name_prefix="cvrarray")
+    """The pool, of at least so many threads. A smaller one makes room: its threads end when no call has it any more."""
+    if not _pools or _pools[-1][0] < n_workers:
+        _pools[:] = [(n_workers, ThreadPoolExecutor(n_workers, thread_name_prefix="cvrarray"))]
+    return _pools[-1][1]
 
 
 @cache
@@ -93,4 +113,4 @@ def _cpus() -> int:
 
 
 if hasattr(os, "register_at_fork"):  # a forked child has the pool's object and none of its threads
-    os.register_at_fork(after_in_child=_pool.cache_clear)
+    os.register_at_fork(after_in_child=_pools.clear)
