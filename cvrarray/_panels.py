@@ -76,8 +76,8 @@ def cut(before: np.ndarray, target: int, align: int) -> np.ndarray:
     n_rows = before.size - 1
     n_panels = max(1, math.ceil(before[-1] / target))
     wanted = before[-1] * np.arange(1, n_panels) / n_panels
-    row = np.searchsorted(before, wanted)
-    below, above = row // align * align, np.minimum(-(-row // align) * align, n_rows)
+    row = np.searchsorted(before, wanted)  # the first row with so much before it
+    below, above = (row - 1) // align * align, np.minimum(-(-row // align) * align, n_rows)
     nearest = np.where(wanted - before[below] <= before[above] - wanted, below, above)
     return np.unique(np.concatenate(([0], nearest, [n_rows]))) if n_rows else np.zeros(2, np.int64)
 

@@ -128,7 +128,9 @@ def test_function(name, chunks, cls, device):
     result = found.compute()
     assert dense(result).dtype == expected.dtype
     assert found.dtype == expected.dtype
-    np.testing.assert_array_almost_equal_nulp(dense(result), expected, nulp=4)
+    np.testing.assert_allclose(
+        dense(result), expected, rtol=4 * np.finfo(np.float32 if expected.dtype == np.float32 else float).eps
+    )
     if name in STAYS_SPARSE:
         assert isinstance(result, SparseArray)
         assert result.device == device
@@ -227,7 +229,7 @@ def test_bare_array_beside_dask_in_arithmetic_and_functions(cls, device):
 
 def test_stack_says_what_to_do(cls, device):
     x = da.from_array(cls(matrix(), device=device), chunks=(70, 90))
-    with pytest.raises(TypeError, match="concatenate"):
+    with pytest.raises((TypeError, ValueError), match="concatenate"):
         da.stack([x, x]).compute()
 
 
@@ -309,7 +311,7 @@ def test_pickled_tables_come_back_at_cache_lines():
         room[1:] = buffer.raw()
         shifted.append(memoryview(room)[1:])
     again = pickle.loads(data, buffers=shifted)
-    assert all(table.ctypes.data % 64 == 0 for table in again._tables if isinstance(table, np.ndarray))
+    assert all(table.ctypes.data % 64 == 0 for table in again._tables if getattr(table, "size", 0))
     again.check()
     np.testing.assert_array_equal(again @ np.arange(90.0), A @ np.arange(90.0))
 

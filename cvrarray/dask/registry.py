@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from dask.array import register_chunk_type
 from dask.array.dispatch import (
+    concatenate_lookup,
     einsum_lookup,
     nannumel_lookup,
     numel_lookup,
@@ -66,7 +67,12 @@ def token(array: SparseArray) -> Any:
 
 def _n_bytes(array: SparseArray) -> int:
     register()  # a worker learns of the rows when it holds its first array
-    return sys.getsizeof(array, 64) + array.nbytes
+    return 64 + array.nbytes
+
+
+def concatenate(arrays: Any, axis: int = 0) -> SparseArray:
+    """``numpy.concatenate``: Dask takes that function itself for leave to copy chunks into an empty NumPy array."""
+    return np.concatenate(arrays, axis=axis)
 
 
 def einsum(subscripts: str, *operands: Any, dtype: Any = None, **kwargs: Any) -> Any:
@@ -105,8 +111,9 @@ def to_cupy(array: SparseArray, **kwargs: Any) -> SparseArray:
     return array if array.device != "cpu" else array.to_device("cuda")
 
 
-#: Dask's registry -> what it shall find for our arrays. Concatenate, take and tensordot are NumPy's functions by default.
+#: Dask's registry -> what it shall find for our arrays. Take and tensordot are NumPy's functions by default.
 ROWS = (
+    (concatenate_lookup, concatenate),
     (einsum_lookup, einsum),
     (numel_lookup, numel),
     (nannumel_lookup, nannumel),

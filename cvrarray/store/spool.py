@@ -15,6 +15,7 @@ import os
 import shutil
 import zlib
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -102,9 +103,10 @@ class Spool:
         if self._entry is None:
             raise ValueError("pieces must hold one piece at least, to tell the dtype; it may be empty")
         self._flush(buffer, counts)
-        np.save(os.path.join(self.folder, "counts.npy"), counts)
+        with self._writing("counts.npy", "xb") as file:
+            np.save(file, counts)
         for name in os.listdir(self.folder):
-            with open(os.path.join(self.folder, name), "rb") as file:
+            with self._writing(name, "ab") as file:
                 os.fsync(file.fileno())
         done = {"name": name, "shape": list(self.shape), "bucket_rows": self._bucket_rows, "dtype": self.dtype.str}
         layout.write_json(self._done_file, {**done, "checksum": self.checksum})
@@ -130,24 +132,30 @@ class Spool:
         return entries
 
     def _flush(self, buffer: list[np.ndarray], counts: np.ndarray) -> None:
-        if not buffer:
+        entries = np.concatenate(buffer) if buffer else np.empty(0, self._entry)
+        if not entries.size:
             return
-        entries = np.concatenate(buffer)
         counts += np.bincount(entries["row"], minlength=counts.size)
         bucket = (entries["row"] // self._bucket_rows).astype(np.int16)  # 16 bits are sorted by radix
         order = np.argsort(bucket, kind="stable")
         entries, bucket = entries[order], bucket[order]
-        starts = np.flatnonzero(np.concatenate(([True], bucket[1:] != bucket[:-1]))) if bucket.size else ()
+        starts = np.flatnonzero(np.concatenate(([True], bucket[1:] != bucket[:-1])))
         for start, stop in zip(starts, [*starts[1:], bucket.size], strict=True):
             self._append(f"bucket-{bucket[start]}", entries[start:stop])
 
     def _append(self, name: str, entries: np.ndarray) -> None:
+        with self._writing(name, "ab") as file:
+            file.write(entries)
+
+    @contextmanager
+    def _writing(self, name: str, mode: str) -> Iterator[Any]:
+        """A file here, open; an OSError says what it was for."""
         path = os.path.join(self.folder, name)
         try:
-            with open(path, "ab") as file:
-                file.write(entries)
+            with open(path, mode) as file:
+                yield file
         except OSError as error:
-            raise OSError(error.errno, f"entries could not be set aside: {os.strerror(error.errno)}", path) from error
+            raise OSError(error.errno, f"entries cannot be set aside: {os.strerror(error.errno)}", path) from error
 
     def cut(self, target: int, align: int, block_size: int | None) -> np.ndarray:
         """The first row of each panel of about `target` bytes, and n_rows; counts of duplicates are taken for entries."""

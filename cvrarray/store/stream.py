@@ -222,21 +222,57 @@ class Stored:
         TypeError, ValueError
             As of ``CVRArray.matvec``.
         """
+        return self._product("matvec", x, 1, out, timeline)
+
+    def matmat(self, x: Any, out: Any = None, *, timeline: bool = False) -> Any:
+        """``A @ X`` for a dense X (n_cols, k): (n_rows, k); as :meth:`matvec` otherwise."""
+        return self._product("matmat", x, 2, out, timeline)
+
+    def rmatvec(self, x: Any) -> Any:
+        """``A.H @ x`` for x (n_rows,): (n_cols,). Panels add up in their order, so that the bits are always the same."""
         x = self._on_device(x, "x")
-        if x.ndim != 1 or x.size != self.shape[1]:
-            raise ValueError(f"x must be a vector of length {self.shape[1]} for a store of shape {self.shape}; got {x.shape}")
+        if x.shape != (self.shape[0],):
+            raise ValueError(f"x must be a vector of length {self.shape[0]} for a store of shape {self.shape}; got {x.shape}")
+        if self.dtype.kind == "c":
+            return self._transposed(x.conj()).conj()
+        return self._transposed(x)
+
+    def _transposed(self, x: Any) -> Any:
+        """``A.T @ x``."""
+        with self._target.use(), closing(self._sweep()) as panels:
+            y = self._target.xp.zeros(self.shape[1], np.result_type(self.dtype, x.dtype))
+            for first, last, panel in panels:
+                if y.dtype == np.bool_:
+                    y |= panel.T @ x[first:last]
+                else:
+                    panel.T.matvec(x[first:last], out=y, beta=1)
+        return y
+
+    def _product(self, kind: str, x: Any, ndim: int, out: Any, timeline: bool) -> Any:
+        x = self._on_device(x, "x")
+        if x.ndim != ndim or x.shape[0] != self.shape[1]:
+            what = "a vector of length" if ndim == 1 else "a matrix with rows"
+            raise ValueError(f"x must be {what} {self.shape[1]} for a store of shape {self.shape}; got shape {x.shape}")
+        shape = (self.shape[0], *x.shape[1:])
         with self._target.use():
             if out is None:
-                out = self._target.xp.empty(self.shape[0], np.result_type(self.dtype, x.dtype))
-            elif out.shape != (self.shape[0],):
-                raise ValueError(f"out must have length {self.shape[0]}; got shape {out.shape}")
+                out = self._target.xp.empty(shape, np.result_type(self.dtype, x.dtype))
+            elif out.shape != shape:
+                raise ValueError(f"out must have shape {shape}; got shape {out.shape}")
             with closing(self._sweep(timeline)) as panels:
                 for first, last, panel in panels:
-                    panel.matvec(x, out=out[first:last])
+                    getattr(panel, kind)(x, out=out[first:last])
         return out
 
     def __matmul__(self, other: Any) -> Any:
-        return self.matvec(other)
+        other = self._on_device(other, "x")
+        return self.matmat(other) if other.ndim == 2 else self.matvec(other)
+
+    def __rmatmul__(self, other: Any) -> Any:
+        other = self._on_device(other, "x")
+        if other.shape != (self.shape[0],):
+            raise ValueError(f"x must be a vector of length {self.shape[0]} for x @ A; got shape {other.shape}")
+        return self._transposed(other)
 
     def _on_device(self, array: Any, name: str) -> Any:
         """A host sequence as a NumPy array where products are computed on the host; else `array`, which must be there."""
