@@ -133,6 +133,12 @@ def matrix_tiles(k: int, dtype: np.dtype, x: cupy.ndarray, y: cupy.ndarray) -> t
     return members, width, max(1, -(-k // (members * width)))
 
 
+@cache
+def processors(device: int) -> int:
+    """Multiprocessors of the device."""
+    return cupy.cuda.Device(device).attributes["MultiProcessorCount"]
+
+
 class Scratch:
     """Memory for the time of one call, from CuPy's pool; what a captured CUDA graph uses is kept as long as this object.
 

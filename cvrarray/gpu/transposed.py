@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 import cupy
 import numpy as np
 
-from .compiler import NULL, PRODUCTS, Scratch, blocks, instantiation, kernel, struct, update
+from .compiler import NULL, PRODUCTS, Scratch, blocks, instantiation, kernel, processors, struct, update
 
 COUNT, ADD, EXPONENT, REFINE = range(4)
 CALL_WORDS = 256  # 64-bit words of the kernels' struct Call
@@ -77,12 +76,7 @@ def grid(step: int, n_threads: int, block: int) -> tuple[int]:
 
 def strided(n_threads: int) -> tuple[int]:
     """A grid of at most BLOCKS_A_PROCESSOR blocks a multiprocessor."""
-    return (min(blocks(n_threads, BLOCK)[0], BLOCKS_A_PROCESSOR * _processors(cupy.cuda.runtime.getDevice())),)
-
-
-@cache
-def _processors(device: int) -> int:
-    return cupy.cuda.Device(device).attributes["MultiProcessorCount"]
+    return (min(blocks(n_threads, BLOCK)[0], BLOCKS_A_PROCESSOR * processors(cupy.cuda.runtime.getDevice())),)
 
 
 def _largest_exponent(file: str, values: cupy.ndarray, dtype: np.dtype, top: cupy.ndarray) -> None:
