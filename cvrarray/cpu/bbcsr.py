@@ -356,6 +356,9 @@ def _bin(row, block_size, within, slot, end, data, narrow, base, at, col, presen
     acc = lanes.zeros(y)
     present_at = slot // block_size
     while slot < end:
+        if block_size == 1:
+            lanes.prefetch(data, slot + lanes.AHEAD * WARP)
+            lanes.prefetch(col, at + lanes.AHEAD * WARP)
         real = lanes.different(col, at, NO_BLOCK if narrow else -1)
         if narrow and block_size == 1 and real == ALL:
             acc = lanes.multiply_add(acc, lanes.load(data, slot, y), lanes.load_runs(x, base, col, at))

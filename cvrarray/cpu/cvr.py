@@ -18,7 +18,6 @@ from cvrarray.cpu import lanes, memory, parts, threads, tiling
 from cvrarray.cpu.scaling import Run, scaled
 
 ALL = np.uint32(0xFFFFFFFF)  #: mask of all lanes
-AHEAD = 8  #: steps that :func:`_scatter` asks for before it needs them: its many stores keep the machine from looking ahead
 NO_PADDING = -1  #: no narrow column: pads have their chunk's smallest
 
 
@@ -337,6 +336,8 @@ def _chunk(
     if n_lanes == WARP:
         acc = lanes.zeros(y)
         for step in range(step_ptr[k], step_ptr[k + 1]):
+            lanes.prefetch(val, (step + lanes.AHEAD) * WARP)
+            lanes.prefetch(col, at + lanes.AHEAD * WARP)
             values = lanes.load(val, step * WARP, y)
             if narrow:
                 entries = lanes.load_runs(x, base, col, at)
@@ -513,8 +514,8 @@ def _scatter_chunk(k, n_lanes, step_ptr, val, at, col, rec_mask, rec_ptr, rec_wb
     at += (step_ptr[k + 1] - step_ptr[k]) * n_lanes
     for step in range(step_ptr[k + 1] - 1, step_ptr[k] - 1, -1):
         at -= n_lanes
-        lanes.prefetch(val, (step - AHEAD) * n_lanes)
-        lanes.prefetch(col, at - AHEAD * n_lanes)
+        lanes.prefetch(val, (step - lanes.AHEAD) * n_lanes)
+        lanes.prefetch(col, at - lanes.AHEAD * n_lanes)
         ended = rec_mask[step]
         real |= ended
         while ended:

@@ -25,6 +25,7 @@ OPTIONS = {"nogil": True, "cache": True, "_nrt": False, "no_cfunc_wrapper": True
 BLOCK_SIZES = (2, 3, 4, 6, 8)  #: those that :func:`multiply_add_blocks` takes; others would make too much code
 RUN = 8  #: lanes that :func:`load_runs` looks at together: one odd row among 32 must not cost the other groups
 LINE = 64  #: bytes of a cache line
+AHEAD = 16  #: steps of 32 values that products ask for before they need them
 
 
 def compiled(function, *args):
