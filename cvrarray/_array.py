@@ -1,100 +1,89 @@
-"""What both formats share: shape and dtype, the product, conversions to other libraries, the protocol hooks."""
+"""The array class: attributes and methods that users of NumPy, SciPy and pydata/sparse know, each a line into a module."""
 
 from __future__ import annotations
 
+import html
+import importlib
 import math
-from typing import Any, ClassVar, NamedTuple
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
-from . import _csr, _device, _protocol
+from . import _csr, _device, _elementwise, _indexing, _products, _protocol, _reductions, _structure
 from ._tables import CSR
+
+_CLASSES = {"cvr": "CVRArray", "bbcsr": "BBCSRArray"}  # format, which is the module too -> class
 
 
 class SparseArray:
-    """A 2-D sparse array in one of the project's formats, immutable, on one device.
+    """A 2-D sparse array, immutable, on one device. Entries that are not stored are 0.
 
-    A format's class adds its constructor, its own tables' names, and :meth:`check`. The tables (``_tables``) are a
-    named tuple of arrays that all live on :attr:`device`.
+    It is CVR, BBCSR, or the transposed view of one of them (``A.T``). Whatever would have to make it dense raises, and
+    names :meth:`todense`; nothing moves between devices unless :meth:`to_device` or the like is called.
     """
 
-    format: ClassVar[str]  #: "cvr" or "bbcsr": also the name of the device modules
-    _value_table: ClassVar[str]  #: the field of the tables that holds the stored values
     __array_priority__ = 1000.0  # before numpy.ndarray, as dask and older scipy ask
+    __hash__ = None  # == is elementwise
 
-    _tables: Any
+    format: str
     _target: _device.Device
-    _products: dict[np.dtype, Any]  # the product's dtype -> the device module's prepared product
+    _dense_type: type  # of dense arrays on the device
+    _ready: dict[np.dtype, _products.Ready]  # x's dtype -> the product with it, once prepared
+    _ready_transposed: dict[np.dtype, _products.Ready]
+    _plan: str | None
 
-    #: Why this format was chosen, in words, where :func:`cvrarray.asarray` chose it; else None.
-    plan: str | None
+    # ------------------------------------------------------------------------------------- what each kind of array offers
 
-    @classmethod
-    def _from_tables(cls, tables: NamedTuple, plan: str | None = None):
-        """An array around tables as they are. Nothing is checked: see :meth:`check`."""
-        self = object.__new__(cls)
-        self._adopt(tables, plan)
-        return self
-
-    def _adopt(self, tables: NamedTuple, plan: str | None = None) -> None:
-        """Become the array around `tables`: what every constructor ends with."""
-        self._tables = tables
-        self._target = _device.of(self._values(tables))
-        self._products = {}
-        self.plan = plan
-        for table in tables:  # immutable; and one kind of array for Numba, whether converted or mapped from a file
-            if isinstance(table, np.ndarray):
-                table.setflags(write=False)
-
-    @classmethod
-    def from_csr(cls, indptr: Any, indices: Any, data: Any, shape: tuple[int, int], **parameters: Any):
-        """An array from the three arrays of any CSR, on their device unless ``device=`` says otherwise.
-
-        Parameters
-        ----------
-        indptr : (n_rows + 1,) integers
-        indices : (nnz,) integers in [0, n_cols); rows may be unsorted and hold duplicates, which are summed
-        data : (nnz,) values
-        shape : (n_rows, n_cols)
-        **parameters
-            The class's own keywords.
-
-        Raises
-        ------
-        TypeError, ValueError
-            An array has the wrong kind of dtype, or breaks CSR's rules; the message says where.
-        """
-        return cls(_csr.from_parts(indptr, indices, data, shape), **parameters)
-
-    # ------------------------------------------------------------------------------------------------ what it is
-
-    @classmethod
-    def _values(cls, tables: Any) -> Any:
-        """The array of `tables` that holds the stored values."""
-        return getattr(tables, cls._value_table)
-
-    def _parameters(self) -> dict[str, Any]:
-        """The constructor's keywords that an array derived from this one should be made with."""
+    def _like(self, csr: CSR) -> SparseArray:
+        """An array of this format, with these parameters, from a canonical CSR on any device: it stays there."""
         raise NotImplementedError
 
-    def _like(self, csr: CSR):
-        """An array of this format, with these parameters, from a canonical CSR on any device: it stays there."""
-        return type(self)(csr, **self._parameters())
-
-    def _map(self, function: Any):
+    def _map(self, function: Callable[[Any], Any]) -> SparseArray:
         """The array of the same structure whose stored values are ``function(values)``; 0 must become 0, for padding."""
-        with self._target.use():
-            return self._from_tables(self._tables._replace(**{self._value_table: function(self._values(self._tables))}))
+        raise NotImplementedError
+
+    def _coo(self) -> tuple[Any, Any, Any]:
+        """Row, column and value of every stored entry, in any order; for use on the current device."""
+        raise NotImplementedError
+
+    def _kernel(self, kind: str, dtype: np.dtype) -> Callable[[Any, Any, Any, Any], None]:
+        """The prepared product ``run(x, y, alpha, beta)`` of a `kind` that :mod:`cvrarray._products` names."""
+        raise NotImplementedError
+
+    def _layout(self) -> str:
+        """The format's parameters in a few words, for the repr."""
+        raise NotImplementedError
+
+    def _slots(self) -> Any:
+        """(nnz,) where each entry of the canonical CSR lies in the value table."""
+        raise NotImplementedError
+
+    def _with_slots(self, slots: Any, data: Any) -> SparseArray:
+        """The same structure with the values `data` in those slots."""
+        raise NotImplementedError
+
+    # ---------------------------------------------------------------------------------------------------------- what it is
 
     @property
     def shape(self) -> tuple[int, int]:
         """(n_rows, n_cols)."""
-        return self._tables.shape
+        raise NotImplementedError
 
     @property
     def dtype(self) -> np.dtype:
         """dtype of the stored values."""
-        return self._values(self._tables).dtype
+        raise NotImplementedError
+
+    @property
+    def nnz(self) -> int:
+        """Stored entries, explicit zeros among them; padding is not counted."""
+        raise NotImplementedError
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all tables on the device."""
+        raise NotImplementedError
 
     @property
     def ndim(self) -> int:
@@ -107,19 +96,24 @@ class SparseArray:
         return math.prod(self.shape)
 
     @property
-    def nnz(self) -> int:
-        """Stored entries, explicit zeros among them; padding is not counted."""
-        return self._tables.nnz
+    def density(self) -> float:
+        """Stored entries over all; nan where there are none at all."""
+        return self.nnz / self.size if self.size else math.nan
 
     @property
-    def nbytes(self) -> int:
-        """Bytes of all tables on the device."""
-        return sum(array.nbytes for array in self._tables if hasattr(array, "nbytes"))
+    def fill_value(self) -> Any:
+        """What an entry that is not stored is: 0 of :attr:`dtype`."""
+        return self.dtype.type(0)
 
     @property
     def device(self) -> str:
         """``"cpu"`` or ``"cuda:N"``."""
         return str(self._target)
+
+    @property
+    def plan(self) -> str | None:
+        """Why this format was chosen, in words, where :func:`cvrarray.asarray` chose it; else None."""
+        return self._plan
 
     def __repr__(self) -> str:
         text = (
@@ -128,28 +122,54 @@ class SparseArray:
         )
         return text if self.plan is None else f"{text[:-1]}\n  plan: {self.plan}>"
 
-    def _layout(self) -> str:
-        """The format's parameters in a few words, for the repr."""
+    def _repr_html_(self) -> str:
+        """A table for notebooks."""
+        rows = {
+            "Format": self.format,
+            "Shape": f"{self.shape[0]} x {self.shape[1]}",
+            "Data type": self.dtype,
+            "Stored entries": self.nnz,
+            "Density": f"{self.density:.3g}",
+            "Fill value": self.fill_value,
+            "Device": self.device,
+            "Layout": self._layout(),
+            "Size": f"{self.nbytes / 1e6:.3g} MB",
+            "Bytes an entry": f"{self.nbytes / self.nnz:.3g}" if self.nnz else "-",
+        }
+        if self.plan is not None:
+            rows["Plan"] = self.plan
+        left = ' style="text-align: left"'
+        cells = "".join(f"<tr><th{left}>{name}</th><td{left}>{html.escape(str(rows[name]))}</td></tr>" for name in rows)
+        return f"<table><caption>{type(self).__name__}</caption><tbody>{cells}</tbody></table>"
+
+    # ----------------------------------------------------------------------------------------- the same matrix, otherwise
+
+    @property
+    def T(self) -> SparseArray:
+        """The transpose as a view, without converting; ``A.T.copy()`` converts."""
         raise NotImplementedError
 
-    def check(self) -> None:
-        """Verify every invariant of the tables.
+    @property
+    def mT(self) -> SparseArray:
+        """:attr:`T`."""
+        return self.T
 
-        Raises
-        ------
-        ValueError
-            Names the first invariant that does not hold, as the format's page numbers them.
-        """
-        with self._target.use():
-            for invariant, holds in self._invariants():
-                if not holds:
-                    raise ValueError(f"{type(self).__name__} breaks invariant {invariant}")
+    @property
+    def H(self) -> SparseArray:
+        """The conjugate transpose as a view; of a complex array, a view of :meth:`conj`, which copies the values."""
+        return self.conj().T
 
-    def _invariants(self):
-        """(invariant in words, whether it holds), in an order in which each may rely on those before it."""
+    def conj(self) -> SparseArray:
+        """The complex conjugate; the array itself where it is real."""
+        return self._map(self._target.xp.conj) if self.dtype.kind == "c" else self
+
+    conjugate = conj
+
+    def copy(self) -> SparseArray:
+        """An array with tables of its own."""
         raise NotImplementedError
 
-    # ------------------------------------------------------------------------------------------------ the product
+    # -------------------------------------------------------------------------------------------------------- the products
 
     def matvec(self, x: Any, out: Any = None, alpha: Any = 1, beta: Any = 0) -> Any:
         """``alpha * (A @ x) + beta * out``, on the array's device and current stream, without synchronising.
@@ -158,11 +178,12 @@ class SparseArray:
         ----------
         x : (n_cols,) array on the array's device
             Any numeric dtype and stride; it is copied where it is not contiguous in the product's dtype,
-            ``result_type(A.dtype, x.dtype)``. The matrix is never converted.
+            ``result_type(A.dtype, x.dtype)``. The matrix is never converted. A column, (n_cols, 1), is taken too.
         out : (n_rows,) array, optional
             Where the product goes; any stride, a dtype that the product's casts to. New where left out. May be `x`.
         alpha, beta : scalar
-            Must be representable in the product's dtype. With ``beta=0`` `out` is not read.
+            Must be representable in the product's dtype. With ``beta=0`` `out` is not read. `alpha` multiplies sums, also
+            that of a row without entries: with ``alpha=inf`` such a row gives nan.
 
         Returns
         -------
@@ -176,123 +197,296 @@ class SparseArray:
         ValueError
             A length does not fit, or ``beta`` is not 0 without `out`.
         """
-        target, xp = self._target, self._target.xp
-        n_rows, n_cols = self.shape
-        x = self._operand(x, "x", n_cols)
-        dtype = np.result_type(self.dtype, x.dtype)
-        if dtype.kind not in "biufc" or dtype.itemsize not in (1, 2, 4, 8, 16) or dtype in (np.float16, np.longdouble):
-            raise TypeError(f"a product must have a dtype the array can compute in; {self.dtype} with {x.dtype} gives {dtype}")
-        if out is not None:
-            out = self._operand(out, "out", n_rows)
-            if not np.can_cast(dtype, out.dtype, "same_kind"):
-                raise TypeError(f"out must have a dtype that {dtype} casts to; got {out.dtype}")
-            if not getattr(out.flags, "writeable", True):
-                raise ValueError("out must be writeable; it is read-only. Pass a copy")
-        # bool @ bool is counted in int64: an entry is true where the count is not 0
-        work = np.dtype(np.int64) if dtype == np.bool_ else dtype
-        alpha, beta = _scalar(alpha, "alpha", work), _scalar(beta, "beta", work)
-        if beta != 0:
-            if out is None:
-                raise ValueError(f"beta = {beta} needs an array to scale: pass out=")
-            if out.dtype != dtype:
-                raise TypeError(f"out must have the product's dtype, {dtype}, where beta is not 0; got {out.dtype}")
-        with target.use():
-            x = xp.ascontiguousarray(x, dtype=work)
-            direct = out is not None and out.dtype == work and out.flags.c_contiguous and not xp.may_share_memory(x, out)
-            y = out if direct else xp.empty(n_rows, work)
-            if not direct and beta != 0:
-                y[...] = out
-            if n_rows:
-                self._product(work)(x, y, alpha, beta)
-            if direct:
-                return out
-            if out is None:
-                return y if work is dtype else y.astype(dtype, copy=False)
-            out[...] = y.astype(dtype, copy=False)
-            return out
+        return _products.matvec(self, x, out, alpha, beta)
 
-    def _product(self, dtype: np.dtype) -> Any:
-        """The device module's ``run(x, y, alpha, beta)`` for this product dtype, prepared once."""
-        run = self._products.get(dtype)
-        if run is None:
-            run = self._products[dtype] = self._target.backend(self.format).product(self._tables, dtype)
-        return run
+    def matmat(self, x: Any, out: Any = None, alpha: Any = 1, beta: Any = 0) -> Any:
+        """``alpha * (A @ X) + beta * out`` for a dense matrix X; as :meth:`matvec` otherwise.
 
-    def _operand(self, array: Any, name: str, length: int) -> Any:
-        """`array` as a 1-D array on the array's device, or a TypeError or ValueError that names the remedy."""
-        target = self._target
-        if type(array) is not target.xp.ndarray:
-            array = self._coerced(array, name)
-        if target.kind == "cuda" and array.data.device_id != target.index:
-            raise TypeError(
-                f"{name} must be on the array's device, {target}; got cuda:{array.data.device_id}. "
-                f"Use A.to_device or cupy.asarray"
-            )
-        if array.dtype.kind not in "biufc":
-            raise TypeError(f"{name} must be numeric; got dtype {array.dtype}")
-        if array.ndim != 1:
-            raise TypeError(
-                f"{name} must be a vector (1-D); got shape {array.shape}. Multiply column by column, or use A.tocsr() @ {name}"
-            )
-        if array.size != length:
-            raise ValueError(f"{name} must have length {length} for an array of shape {self.shape}; got {array.size}")
-        return array
+        Parameters
+        ----------
+        x : (n_cols, k) array on the array's device
+            In any order and strides; it is copied where it is not in C order in the product's dtype.
+        out : (n_rows, k) array, optional
+        alpha, beta : scalar
 
-    def _coerced(self, array: Any, name: str) -> Any:
-        """What is not an array of the device's module as one, where that copies nothing to or from a GPU."""
-        target = self._target
-        package = type(array).__module__.partition(".")[0]
-        if isinstance(array, SparseArray) or package in ("scipy", "cupyx", "sparse"):
-            raise TypeError(f"{name} must be a dense vector; got {type(array).__name__}. Use A.tocsr() @ {name}")
-        if target.kind == "cuda":
-            raise TypeError(
-                f"{name} must be on the array's device, {target}; got a host {type(array).__name__}. "
-                f"Use cupy.asarray({name}), or A.to_device('cpu')"
-            )
-        if package == "cupy":
-            raise TypeError(
-                f"{name} must be on the array's device, cpu; got a CuPy array. Use {name}.get(), or A.to_device('cuda')"
-            )
-        if isinstance(array, np.ma.MaskedArray):
-            raise TypeError(f"{name} must hold all its values; got a masked array. Use {name}.filled(0)")
-        if name == "out" and not isinstance(array, np.ndarray):
-            raise TypeError(f"out must be a NumPy array; got {type(array).__name__}")
-        return np.asarray(array)
+        Returns
+        -------
+        (n_rows, k) array
+            `out` where given, else a new one in C order.
+
+        Raises
+        ------
+        TypeError, ValueError
+            As :meth:`matvec`.
+        """
+        return _products.matmat(self, x, out, alpha, beta)
+
+    def rmatvec(self, x: Any) -> Any:
+        """``A.H @ x`` for x (n_rows,), without converting the matrix: (n_cols,). Errors as :meth:`matvec`."""
+        return _products.rmatvec(self, x)
+
+    def rmatmat(self, x: Any) -> Any:
+        """``A.H @ X`` for a dense X (n_rows, k): (n_cols, k). Errors as :meth:`matvec`."""
+        return _products.rmatmat(self, x)
+
+    def dot(self, other: Any, out: Any = None, *, format: str | None = None) -> Any:
+        """``A @ other``, or ``A * other`` for a scalar.
+
+        Parameters
+        ----------
+        other : dense or sparse, 1-D or 2-D, or a scalar
+        out : dense array, optional
+            For a dense `other`.
+        format : {None, "csr"}
+            Of the product with a sparse `other`: None for this array's format, "csr" for what :meth:`tocsr` gives,
+            without the conversion.
+        """
+        if format is not None:
+            if out is not None:
+                raise TypeError("out and format exclude each other: a product with a format is sparse")
+            return _products.multiply_sparse(self, other, format)
+        return _protocol.FUNCTIONS[np.dot](self, other, out)
+
+    def aslinearoperator(self) -> Any:
+        """A ``scipy.sparse.linalg.LinearOperator``, or on a GPU cupyx's, with products of vectors and matrices."""
+        linalg = importlib.import_module(f"{'scipy' if self._target.kind == 'cpu' else 'cupyx.scipy'}.sparse.linalg")
+        return linalg.LinearOperator(
+            self.shape, matvec=self.matvec, rmatvec=self.rmatvec, matmat=self.matmat, rmatmat=self.rmatmat, dtype=self.dtype
+        )
 
     def __matmul__(self, other: Any) -> Any:
-        return self.matvec(other) if _protocol.is_ours_to_multiply(other) else NotImplemented
+        if type(other) is self._dense_type and other.ndim == 1:
+            return _products.matvec(self, other)
+        return _protocol.matmul(self, other)
+
+    def __rmatmul__(self, other: Any) -> Any:
+        return _protocol.matmul(other, self)
+
+    # ---------------------------------------------------------------------------------------------------- entry by entry
+
+    def astype(
+        self, dtype: Any, order: str = "K", casting: str = "unsafe", subok: bool = True, copy: bool = True
+    ) -> SparseArray:
+        """The array with its values cast.
+
+        Parameters
+        ----------
+        dtype : bool, an integer, float32, float64, complex64 or complex128
+        order, subok : ignored; NumPy has them
+        casting : what ``numpy.can_cast`` must allow
+        copy : bool
+            False: the array itself where it has that dtype.
+
+        Raises
+        ------
+        TypeError
+            The cast is not allowed, or the dtype cannot be stored.
+        """
+        dtype = _csr.check_dtype(dtype)
+        if not np.can_cast(self.dtype, dtype, casting):
+            raise TypeError(f"cannot cast from {self.dtype} to {dtype} by the rule {casting!r}. Use casting='unsafe'")
+        if dtype == self.dtype:
+            return self.copy() if copy else self
+        return self._map(lambda values: values.astype(dtype))
+
+    @property
+    def real(self) -> SparseArray:
+        """The real parts; the array itself where it is real."""
+        return self._map(lambda values: values.real) if self.dtype.kind == "c" else self
+
+    @property
+    def imag(self) -> SparseArray:
+        """The imaginary parts; all 0 where it is real."""
+        xp = self._target.xp
+        return self._map((lambda values: values.imag) if self.dtype.kind == "c" else xp.zeros_like)
+
+    def multiply(self, other: Any) -> SparseArray:
+        """``A * other``, entry by entry; rows and columns broadcast."""
+        return _elementwise.binary(np.multiply, self, other)
+
+    def maximum(self, other: Any) -> SparseArray:
+        """The larger of both, entry by entry."""
+        return _elementwise.binary(np.maximum, self, other)
+
+    def minimum(self, other: Any) -> SparseArray:
+        """The smaller of both, entry by entry."""
+        return _elementwise.binary(np.minimum, self, other)
+
+    def power(self, n: Any, dtype: Any = None) -> SparseArray:
+        """``A ** n``, entry by entry, for n > 0."""
+        return _elementwise.power(self, n, dtype)
+
+    def round(self, decimals: int = 0, out: None = None) -> SparseArray:
+        """The values rounded to `decimals` places."""
+        return _elementwise.round_(self, decimals, out)
+
+    def clip(self, min: Any = None, max: Any = None, out: None = None) -> SparseArray:
+        """The values moved into [min, max], which must hold 0."""
+        return _elementwise.clip(self, min, max, out)
+
+    def with_values(self, data: Any) -> SparseArray:
+        """The same structure with new values, without a new conversion.
+
+        Parameters
+        ----------
+        data : (nnz,) array on the array's device
+            In the order of ``A.tocsr().data``: row by row, columns ascending, stored zeros among them. It may have
+            another dtype.
+
+        Returns
+        -------
+        array of this format and structure, of data's dtype
+
+        Raises
+        ------
+        TypeError, ValueError
+            `data` is on another device, has another length, or a dtype that cannot be stored.
+
+        Notes
+        -----
+        The first call finds where each entry lies, which costs as much as :meth:`tocsr`; the array keeps it (4 bytes an
+        entry, 8 from 2^31 slots on), and so do the arrays that come from this method.
+        """
+        data = _products.operand(self, data, "data")
+        if data.shape != (self.nnz,):
+            raise ValueError(f"data must have shape {(self.nnz,)}, a value for each stored entry; got {data.shape}")
+        return self._with_slots(self._slots(), data.astype(_csr.check_dtype(data.dtype), copy=False))
+
+    def eliminate_zeros(self) -> SparseArray:
+        """An array without the stored zeros; this one is immutable and stays as it is."""
+        return _structure.eliminate_zeros(self)
+
+    def sort_indices(self) -> SparseArray:
+        """The array itself: the formats have an order of their own, and :meth:`tocsr` is sorted always."""
+        return self
+
+    def nonzero(self) -> tuple[Any, Any]:
+        """Rows and columns of the entries that are not 0, in row-major order."""
+        return _structure.nonzero(self)
+
+    # -------------------------------------------------------------------------------------------------------- reductions
+
+    def sum(self, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: bool = False) -> Any:
+        """The sum of all entries, or along an axis: dense, as ``numpy.sum``."""
+        return _reductions.sum_(self, axis=axis, dtype=dtype, out=out, keepdims=keepdims)
+
+    def mean(self, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: bool = False) -> Any:
+        """The mean over all entries, stored or not, or along an axis: dense, as ``numpy.mean``."""
+        return _reductions.mean(self, axis=axis, dtype=dtype, out=out, keepdims=keepdims)
+
+    def max(self, axis: Any = None, out: Any = None, keepdims: bool = False) -> Any:
+        """The largest entry, also where it is one that is not stored: dense, as ``numpy.max``."""
+        return _reductions.max_(self, axis=axis, out=out, keepdims=keepdims)
+
+    def min(self, axis: Any = None, out: Any = None, keepdims: bool = False) -> Any:
+        """The smallest entry, also where it is one that is not stored: dense, as ``numpy.min``."""
+        return _reductions.min_(self, axis=axis, out=out, keepdims=keepdims)
+
+    def any(self, axis: Any = None, out: Any = None, keepdims: bool = False) -> Any:
+        """Whether any entry is not 0: dense, as ``numpy.any``."""
+        return _reductions.any_(self, axis=axis, out=out, keepdims=keepdims)
+
+    def all(self, axis: Any = None, out: Any = None, keepdims: bool = False) -> Any:
+        """Whether no entry is 0: dense, as ``numpy.all``."""
+        return _reductions.all_(self, axis=axis, out=out, keepdims=keepdims)
+
+    def count_nonzero(self, axis: Any = None, *, keepdims: bool = False) -> Any:
+        """How many entries are not 0: stored zeros do not count, as they do in :attr:`nnz`."""
+        return _reductions.count_nonzero(self, axis=axis, keepdims=keepdims)
+
+    def diagonal(self, offset: int = 0) -> Any:
+        """A diagonal as a dense vector."""
+        return _reductions.diagonal(self, offset)
+
+    def trace(self, offset: int = 0, axis1: int = 0, axis2: int = 1, dtype: Any = None, out: Any = None) -> Any:
+        """The sum of a diagonal."""
+        return _reductions.trace(self, offset, axis1, axis2, dtype=dtype, out=out)
+
+    def transpose(self, *axes: Any) -> SparseArray:
+        """:attr:`T`, or with the axes (0, 1) the array itself."""
+        axes = axes[0] if len(axes) == 1 else axes
+        return _protocol.FUNCTIONS[np.transpose](self, axes or None)
+
+    def take(self, indices: Any, axis: int) -> Any:
+        """Rows (``axis=0``) or columns (``axis=1``) by number."""
+        return _protocol.FUNCTIONS[np.take](self, indices, axis)
+
+    # ------------------------------------------------------------------------------------------- operators and protocols
+
+    def __getitem__(self, key: Any) -> Any:
+        return _indexing.getitem(self, key)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        raise TypeError(
+            f"{type(self).__name__} is immutable. Use A.with_values(data) for other values in the same places, or change a "
+            f"matrix of scipy.sparse (A.tocsr().tolil()) and convert it"
+        )
+
+    def __delitem__(self, key: Any) -> None:
+        raise TypeError(f"{type(self).__name__} is immutable. Index what should stay")
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __iter__(self):
+        """The rows, as dense vectors."""
+        return (self[row] for row in range(self.shape[0]))
+
+    def __contains__(self, value: Any) -> bool:
+        raise TypeError(f"'in' would have to compare every entry of {type(self).__name__}. Use (A == value).any(), or A.data")
+
+    def __bool__(self) -> bool:
+        raise ValueError(f"the truth of {type(self).__name__} is that of many entries. Use A.any() or A.all()")
+
+    def __sizeof__(self) -> int:
+        """Bytes of the object and its tables, wherever these are."""
+        return object.__sizeof__(self) + self.nbytes
+
+    def __copy__(self) -> SparseArray:
+        """The array itself: it is immutable."""
+        return self
+
+    def __deepcopy__(self, memo: Any) -> SparseArray:
+        return self.copy()
+
+    def __neg__(self) -> SparseArray:
+        return _elementwise.unary(self, np.negative)
+
+    def __pos__(self) -> SparseArray:
+        return _elementwise.unary(self, np.positive)
+
+    def __abs__(self) -> SparseArray:
+        return _elementwise.unary(self, np.absolute)
+
+    def __invert__(self) -> Any:
+        return _protocol.apply_ufunc(self, np.invert, "__call__", (self,), {})
 
     def __array_ufunc__(self, ufunc, method, *inputs, **kwargs):
         return _protocol.apply_ufunc(self, ufunc, method, inputs, kwargs)
 
     def __array_function__(self, function, types, args, kwargs):
-        return _protocol.apply_function(self, function, args, kwargs)
+        return _protocol.apply_function(self, function, types, args, kwargs)
 
     def __array__(self, dtype=None, copy=None):
-        raise TypeError(f"{type(self).__name__} does not become dense by itself; call todense() (and .get() on a GPU)")
+        raise TypeError(
+            f"{type(self).__name__} does not become dense by itself; call todense() (and .get() on a GPU), or tocsr() where "
+            f"a SciPy matrix stands to the left of it"
+        )
 
-    # ------------------------------------------------------------------------------------------------ the way back
+    # -------------------------------------------------------------------------------------------------------- the way back
 
-    def to_device(self, device: Any):
-        """The same array, table by table, on `device` (``"cpu"``, ``"cuda"``, ``"cuda:1"``); itself where it is there."""
-        device = _device.parse(device)
-        if device == self._target:
-            return self
-        tables = {name: table for name, table in self._tables._asdict().items() if hasattr(table, "nbytes")}
-        if device.kind == "cuda":
-            moved = {name: _device.move(table, device) for name, table in tables.items()}
-        else:  # to cache lines, as the CPU's kernels want them
-            empty = device.backend("memory").empty
-            moved = {n: t.get(out=empty(t.size, t.dtype).reshape(t.shape)) for n, t in tables.items()}
-        return self._from_tables(self._tables._replace(**moved), self.plan)
+    def to_device(self, device: Any) -> SparseArray:
+        """The same array on `device` (``"cpu"``, ``"cuda"``, ``"cuda:1"``); itself where it is there."""
+        raise NotImplementedError
 
-    def __reduce__(self):
-        return type(self)._from_tables, (self._tables, self.plan)
+    def check(self) -> None:
+        """Verify every invariant of the tables; ValueError names the first that does not hold."""
+        raise NotImplementedError
 
     def _canonical_csr(self) -> CSR:
         """Canonical CSR on the array's device."""
         with self._target.use():
-            row, col, val = self._target.backend(self.format).to_coo(self._tables)
+            row, col, val = self._coo()
             return self._target.backend("csr").canonical(row, col, val, self.shape)
 
     def tocsr(self) -> Any:
@@ -306,7 +500,7 @@ class SparseArray:
         if self._target.kind == "cpu":
             return self.to_scipy()
         if self.dtype.kind in "iu":
-            raise TypeError(f"cupyx.scipy.sparse holds no {self.dtype} values. Use to_scipy(), or astype on the input")
+            raise TypeError(f"cupyx.scipy.sparse holds no {self.dtype} values. Use to_scipy(), or astype(float) first")
         if self.nnz >= 2**31 or max(self.shape) >= 2**31:
             raise ValueError(f"cupyx.scipy.sparse holds fewer than 2^31 nonzeros; this array has {self.nnz}. Use to_scipy()")
         from cupyx.scipy.sparse import csr_matrix
@@ -320,7 +514,36 @@ class SparseArray:
         from scipy.sparse import csr_array
 
         indptr, indices, data, shape = _csr.move(self._canonical_csr(), _device.CPU)
-        return csr_array((data, indices, indptr), shape=shape)
+        index = np.int64 if indices.dtype == np.int64 or data.size >= 2**31 else np.int32  # one dtype, as SciPy wants it
+        return csr_array((data, indices.astype(index, copy=False), indptr.astype(index, copy=False)), shape=shape)
+
+    def asformat(self, format: str, **parameters: Any) -> Any:
+        """The matrix in another format.
+
+        Parameters
+        ----------
+        format : str
+            "cvr" or "bbcsr": an array of ours on the same device, itself where it has this format and no parameters are
+            given. "csr", "csc", "bsr", "dia", "lil": of scipy.sparse (on a GPU cupyx, which has the first two and "dia").
+            "coo", "gcxs", "dok": of pydata/sparse, in host memory.
+        **parameters
+            Of the class's constructor, as ``block_size=3``.
+
+        Raises
+        ------
+        ValueError
+            There is no such format.
+        """
+        if format in _CLASSES:
+            cls = getattr(importlib.import_module(f".{format}", __package__), _CLASSES[format])
+            return self if type(self) is cls and not parameters else cls(self, **parameters)
+        if parameters:
+            raise TypeError(f"format {format!r} takes no parameters; got {', '.join(parameters)}")
+        if format in ("coo", "gcxs", "dok"):
+            return self.tocoo().asformat(format)
+        if format in ("csr", "csc", "bsr", "dia", "lil"):
+            return self.tocsr().asformat(format)
+        raise ValueError(f"format must be cvr, bbcsr, csr, csc, bsr, dia, lil, coo, gcxs or dok; got {format!r}")
 
     def tocoo(self) -> Any:
         """A pydata ``sparse.COO`` in host memory, with every stored entry."""
@@ -329,27 +552,38 @@ class SparseArray:
         coo = self.to_scipy().tocoo()
         return sparse.COO(np.stack(coo.coords), coo.data, shape=self.shape, has_duplicates=False, sorted=True)
 
+    to_coo = tocoo
+
     def todense(self) -> Any:
         """A dense (n_rows, n_cols) array on the array's device."""
         with self._target.use():
-            row, col, val = self._target.backend(self.format).to_coo(self._tables)
+            row, col, val = self._coo()
             dense = self._target.xp.zeros(self.shape, self.dtype)
             dense[row, col] = val
             return dense
 
 
-def _scalar(value: Any, name: str, dtype: np.dtype) -> Any:
-    """`value` as a scalar of `dtype`; TypeError where that would lose its imaginary part, its fraction or its size."""
-    if type(value) in (int, float) and value in (0, 1):  # what nearly every call passes
-        return dtype.type(value)
-    if np.ndim(value) == 0 and np.asarray(value).dtype.kind in "biufc":
-        try:
-            with np.errstate(over="ignore"):
-                converted = dtype.type(value) if dtype.kind == "c" or not np.iscomplexobj(value) else None
-        except (OverflowError, ValueError):
-            converted = None
-        if converted is not None:
-            kept_size = np.isfinite(converted) or not np.isfinite(value)
-            if kept_size if dtype.kind in "fc" else converted == value:
-                return converted
-    raise TypeError(f"{name} must be a scalar that the product's dtype, {dtype}, can hold; got {value!r}")
+def _operator(ufunc: np.ufunc, name: str) -> tuple[Callable, Callable]:
+    """``A op other`` and ``other op A``."""
+
+    def forward(self: SparseArray, other: Any) -> Any:
+        return _protocol.operate(ufunc, self, other)
+
+    def reflected(self: SparseArray, other: Any) -> Any:
+        return _protocol.operate(ufunc, other, self)
+
+    forward.__name__, reflected.__name__ = f"__{name}__", f"__r{name}__"
+    return forward, reflected
+
+
+for _name, _ufunc in {
+    "add": np.add, "sub": np.subtract, "mul": np.multiply, "truediv": np.divide, "floordiv": np.floor_divide,
+    "mod": np.remainder, "pow": np.power, "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor,
+    "lshift": np.left_shift, "rshift": np.right_shift, "divmod": np.divmod,
+}.items():  # fmt: skip
+    for _method in _operator(_ufunc, _name):
+        setattr(SparseArray, _method.__name__, _method)
+for _name, _ufunc in {
+    "eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal
+}.items():  # fmt: skip
+    setattr(SparseArray, f"__{_name}__", _operator(_ufunc, _name)[0])

@@ -9,6 +9,8 @@ A user's own arrays are never written to.
 from __future__ import annotations
 
 import operator
+import os
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -19,11 +21,16 @@ from ._tables import CSR
 #: The most rows or columns.
 LARGEST = 2**62 - 1
 
+#: Packages whose sparse arrays are taken, and ours.
+SPARSE_PACKAGES = ("scipy", "cupyx", "sparse", "cvrarray")
+
 _STORABLE = "bool, an integer of up to 64 bits, float32, float64, complex64 or complex128"
 
 
 def as_csr(obj: Any) -> CSR:
     """The matrix `obj` as canonical CSR, on the device where it lives.
+
+    Of a dense array what is not 0 is stored: -0.0 is 0, so its sign is lost. Sparse inputs keep stored zeros of either sign.
 
     Parameters
     ----------
@@ -42,19 +49,20 @@ def as_csr(obj: Any) -> CSR:
     if hasattr(obj, "_canonical_csr"):  # an array of ours
         return obj._canonical_csr()
     if not hasattr(obj, "shape") and not isinstance(obj, (list, tuple)):
-        raise TypeError(f"a matrix must be a sparse or dense 2-D array; got {type(obj).__name__}")
+        remedy = f" Use cvrarray.read({obj!r})" if isinstance(obj, (str, os.PathLike)) else ""
+        raise TypeError(f"a matrix must be a sparse or dense 2-D array; got {type(obj).__name__}.{remedy}")
     if isinstance(obj, (list, tuple)):
         obj = np.asarray(obj)
     if len(obj.shape) != 2:
         raise ValueError(f"a matrix must have 2 dimensions; got shape {tuple(obj.shape)}")
-    package = type(obj).__module__.partition(".")[0]
-    if package == "scipy":
+    home = package(obj)
+    if home == "scipy":
         return _from_scipy(obj)
-    if package == "cupyx":
+    if home == "cupyx":
         return _from_cupyx(obj)
-    if package == "sparse":
+    if home == "sparse":
         return _from_pydata(obj)
-    if package == "cupy":
+    if home == "cupy":
         return _from_dense(obj)
     if isinstance(obj, np.ma.MaskedArray):
         raise TypeError("a matrix must hold all its values; got a masked array. Call .filled(0) first")
@@ -64,6 +72,24 @@ def as_csr(obj: Any) -> CSR:
         f"a matrix must come from numpy, cupy, scipy.sparse, cupyx.scipy.sparse, sparse or cvrarray; got "
         f"{type(obj).__module__}.{type(obj).__name__}. Convert it to one of these first"
     )
+
+
+def package(obj: Any) -> str:
+    """The package that `obj`'s class comes from, or the nearest of its bases that is not the user's own; else ``""``.
+
+    ``"numpy"``, ``"cupy"`` or one of SPARSE_PACKAGES: found without importing any of them.
+    """
+    return package_of(type(obj))
+
+
+@lru_cache(1024)
+def package_of(cls: type) -> str:
+    """:func:`package` for a class."""
+    for base in cls.__mro__:
+        name = base.__module__.partition(".")[0]
+        if name in ("numpy", "cupy") or (name in SPARSE_PACKAGES and (hasattr(cls, "tocsr") or hasattr(cls, "asformat"))):
+            return name
+    return ""
 
 
 def from_parts(indptr: Any, indices: Any, data: Any, shape: tuple[int, int]) -> CSR:
@@ -85,10 +111,10 @@ def from_parts(indptr: Any, indices: Any, data: Any, shape: tuple[int, int]) -> 
     """
     n_rows, n_cols = shape = check_shape(shape)
     indptr, indices, data = (_as_array(a, name) for a, name in ((indptr, "indptr"), (indices, "indices"), (data, "data")))
-    device = _same_device(indptr=indptr, indices=indices, data=data)
+    device = same_device(indptr=indptr, indices=indices, data=data)
     with device.use():
         data = _as_values(data)
-        indptr, indices = _as_integers(indptr, "indptr"), _as_integers(indices, "indices")
+        indptr, indices = as_integers(indptr, "indptr"), as_integers(indices, "indices")
         if indptr.size != n_rows + 1:
             raise ValueError(f"indptr must have n_rows + 1 = {n_rows + 1} entries; got {indptr.size}")
         if indices.size != data.size:
@@ -114,10 +140,10 @@ def from_triplets(row: Any, col: Any, val: Any, shape: tuple[int, int]) -> CSR:
     """Canonical CSR from coordinates, in any order; duplicates are summed. Same rules and errors as :func:`from_parts`."""
     shape = check_shape(shape)
     row, col, val = _as_array(row, "row"), _as_array(col, "col"), _as_array(val, "val")
-    device = _same_device(row=row, col=col, val=val)
+    device = same_device(row=row, col=col, val=val)
     with device.use():
         val = _as_values(val)
-        row, col = _as_integers(row, "row"), _as_integers(col, "col")
+        row, col = as_integers(row, "row"), as_integers(col, "col")
         if not row.size == col.size == val.size:
             raise ValueError(f"row, col and val must have one length; got {row.size}, {col.size} and {val.size}")
         for name, index, n in (("row", row, shape[0]), ("col", col, shape[1])):
@@ -131,6 +157,11 @@ def from_triplets(row: Any, col: Any, val: Any, shape: tuple[int, int]) -> CSR:
 def move(csr: CSR, device: _device.Device) -> CSR:
     """`csr` on `device`."""
     return CSR(*(_device.move(a, device) for a in csr[:3]), csr.shape)
+
+
+def rows(csr: CSR) -> Any:
+    """(nnz,) the row of every nonzero of `csr`."""
+    return _row_of_nonzero(csr.indptr, csr.indices, _device.of(csr.data))
 
 
 def index_dtype(shape: tuple[int, int]) -> np.dtype:
@@ -199,8 +230,7 @@ def _from_dense(array: Any) -> CSR:
 
 def _row_of_nonzero(indptr: Any, indices: Any, device: _device.Device) -> Any:
     """(nnz,) the row of every nonzero of a CSR."""
-    position = device.xp.arange(indices.size, dtype=indptr.dtype)
-    return (device.xp.searchsorted(indptr, position, side="right") - 1).astype(indices.dtype)
+    return device.backend("csr").row_of_nonzero(indptr, indices)
 
 
 def _as_array(values: Any, name: str) -> Any:
@@ -218,8 +248,9 @@ def _as_values(data: Any) -> Any:
     return xp.ascontiguousarray(data.astype(check_dtype(data.dtype), copy=False))
 
 
-def _as_integers(index: Any, name: str) -> Any:
-    """Integers as int32 or int64, contiguous; an empty array may have any dtype."""
+def as_integers(index: Any, name: str) -> Any:
+    """A 1-D array of integers as int32 or int64, contiguous; an empty array may have any dtype."""
+    index = _as_array(index, name)
     if index.dtype.kind not in "iu" and index.size:
         raise TypeError(f"{name} must hold integers; got {index.dtype}")
     dtype = np.int32 if index.dtype == np.int32 else np.int64
@@ -228,7 +259,8 @@ def _as_integers(index: Any, name: str) -> Any:
     return _device.of(index).xp.ascontiguousarray(index.astype(dtype, copy=False))
 
 
-def _same_device(**arrays: Any) -> _device.Device:
+def same_device(**arrays: Any) -> _device.Device:
+    """The device on which all `arrays` live, or a TypeError that says where each does."""
     devices = {name: _device.of(array) for name, array in arrays.items()}
     if len(set(devices.values())) > 1:
         found = ", ".join(f"{name} on {device}" for name, device in devices.items())

@@ -177,7 +177,7 @@ def asarray(obj: Any, format: str = "auto", device: Any = None, **parameters: An
         return _CLASSES[format](csr, **parameters)
     plan = choose(statistics(csr, exact=False), device.kind)
     array = CVRArray(csr) if plan.format == "cvr" else BBCSRArray(csr, block_size=plan.block_size)
-    array.plan = plan.reason
+    array._plan = plan.reason
     return array
 
 

@@ -1,59 +1,344 @@
-"""NumPy's protocols as tables: which ufunc and which function means what for a sparse array.
+"""NumPy's protocols as tables: which ufunc, which function and which operator means what for a sparse array.
 
-What stands in no table raises and names the remedy; nothing is ever densified behind the user's back.
+Every ufunc of NumPy stands in exactly one set. What stands in no table raises and names the remedy; nothing is ever
+densified behind the user's back.
 """
 
 from __future__ import annotations
 
+import inspect
+import operator
 from typing import Any
 
 import numpy as np
 
+from . import _contractions, _csr, _elementwise, _indexing, _joining, _products, _reductions, _structure
 
-def _matmul(array: Any, left: Any, right: Any, out: tuple[Any, ...] = ()) -> Any:
-    if left is not array:
-        raise TypeError(f"x @ {type(array).__name__} is not offered yet. Use A.tocsr().T @ x")
-    return array.matvec(right, *out)
+# ------------------------------------------------------------------------------------------------------------------ ufuncs
+
+#: f(0) = 0: mapped over the stored values; structure and format stay.
+KEEPS_ZERO = {
+    np.absolute, np.arcsin, np.arcsinh, np.arctan, np.arctanh, np.bitwise_count, np.cbrt, np.ceil, np.conjugate, np.deg2rad,
+    np.degrees, np.expm1, np.fabs, np.floor, np.frexp, np.isinf, np.isnan, np.log1p, np.modf, np.negative, np.positive,
+    np.rad2deg, np.radians, np.rint, np.sign, np.signbit, np.sin, np.sinh, np.sqrt, np.square, np.tan, np.tanh, np.trunc,
+}  # fmt: skip
+
+#: f(0) is not 0: every entry would have to be stored.
+DENSIFIES = {
+    np.arccos, np.arccosh, np.cos, np.cosh, np.exp, np.exp2, np.invert, np.isfinite, np.log, np.log10, np.log2,
+    np.logical_not, np.reciprocal, np.spacing,
+}  # fmt: skip
+
+#: Two operands: what comes out, or whether it would be dense, depends on both. See :func:`cvrarray._elementwise.binary`.
+BINARY = {
+    np.add, np.arctan2, np.bitwise_and, np.bitwise_or, np.bitwise_xor, np.copysign, np.divide, np.divmod, np.equal,
+    np.float_power, np.floor_divide, np.fmax, np.fmin, np.fmod, np.gcd, np.greater, np.greater_equal, np.heaviside,
+    np.hypot, np.lcm, np.ldexp, np.left_shift, np.less, np.less_equal, np.logaddexp, np.logaddexp2, np.logical_and,
+    np.logical_or, np.logical_xor, np.maximum, np.minimum, np.multiply, np.nextafter, np.not_equal, np.power,
+    np.remainder, np.right_shift, np.subtract,
+}  # fmt: skip
+
+#: No meaning for numbers.
+UNSUPPORTED = {np.isnat}
 
 
-#: ufunc -> rule(array, *inputs, out=)
-UFUNCS = {np.matmul: _matmul}
+def matmul(left: Any, right: Any, out: Any = None) -> Any:
+    """``left @ right``, of which one or both are ours; NotImplemented where the other side has rules of its own."""
+    ours = left if _is_ours(left) else right
+    other = right if ours is left else left
+    if _csr.package(other) in _csr.SPARSE_PACKAGES:
+        if out is not None:
+            raise TypeError("out must be left out of a product of two sparse arrays: its result is sparse")
+        return _products.multiply_sparse(left, right)
+    if not _is_known(other):
+        return NotImplemented
+    return _products.multiply(left, right, out) if ours is left else _products.multiply_left(left, right, out)
 
-#: NumPy function -> rule(array, *args, **kwargs)
-FUNCTIONS = {
-    np.dot: lambda array, left, right, out=None: _matmul(array, left, right, () if out is None else (out,)),
-    np.shape: lambda array, _: array.shape,
-    np.ndim: lambda array, _: array.ndim,
-    np.size: lambda array, _: array.size,
+
+#: ufunc -> rule(left, right), of which one or both are ours. numpy.matvec and numpy.vecmat came with NumPy 2.2.
+CONTRACTIONS = {
+    getattr(np, name): rule
+    for name, rule in {
+        "matmul": matmul,
+        "matvec": _contractions.matvec,
+        "vecmat": _contractions.vecmat,
+        "vecdot": _contractions.vecdot,
+    }.items()
+    if hasattr(np, name)
+}
+
+#: ``ufunc.reduce`` -> rule(array, axis=, dtype=, out=, keepdims=)
+REDUCTIONS = {
+    np.add: _reductions.sum_,
+    np.maximum: _reductions.max_,
+    np.minimum: _reductions.min_,
+    np.logical_or: _reductions.any_,
+    np.logical_and: _reductions.all_,
 }
 
 
-def apply_ufunc(array: Any, ufunc: Any, method: str, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """``__array_ufunc__`` of both formats."""
-    if not all(_is_plain(value) or type(value) is type(array) for value in inputs):
+def apply_ufunc(array: Any, ufunc: np.ufunc, method: str, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``__array_ufunc__`` of all arrays of ours."""
+    name = type(array).__name__
+    out, *more = kwargs.pop("out", (None,))
+    if not all(_is_known(value) for value in (*inputs, out)):
         return NotImplemented
-    rule = UFUNCS.get(ufunc) if method == "__call__" else None
-    if rule is None or set(kwargs) - {"out"}:
-        raise TypeError(f"numpy.{ufunc.__name__} is not offered for {type(array).__name__}. Call todense() or tocsr() first")
-    return rule(array, *inputs, **kwargs)
+    if any(place is not None for place in more):
+        raise TypeError(f"numpy.{ufunc.__name__} of {name} takes no out. Call todense() first")
+    if method == "reduce" and ufunc in REDUCTIONS:
+        if kwargs.pop("where", True) is not True or kwargs.pop("initial", None) is not None:
+            raise TypeError(f"numpy.{ufunc.__name__}.reduce of {name} takes neither where nor initial. Call todense() first")
+        return REDUCTIONS[ufunc](*inputs, **{"axis": 0} | kwargs, **({} if out is None else {"out": out}))
+    if method != "__call__" or ufunc in UNSUPPORTED:
+        method = "" if method == "__call__" else f".{method}"
+        raise TypeError(f"numpy.{ufunc.__name__}{method} is not offered for {name}. Call todense() or tocsr() first")
+    if ufunc in DENSIFIES:
+        raise TypeError(f"numpy.{ufunc.__name__} of 0 is not 0, so {name} would become dense. Call todense() first")
+    if _is_ours(out):
+        raise TypeError(f"out must be a dense array; got {type(out).__name__}, which is immutable")
+    if ufunc is np.matmul and not kwargs:
+        return matmul(*inputs, out)
+    if ufunc in CONTRACTIONS:
+        if kwargs:
+            raise TypeError(f"numpy.{ufunc.__name__} of {name} takes no {', '.join(kwargs)}. Call todense() first")
+        return _filled(out, CONTRACTIONS[ufunc](*inputs), ufunc)
+    if unknown := set(kwargs) - {"dtype", "casting"}:
+        raise TypeError(f"numpy.{ufunc.__name__} of {name} takes no {', '.join(sorted(unknown))}. Call todense() first")
+    if ufunc in BINARY:
+        return _filled(out, _elementwise.binary(ufunc, *inputs, **kwargs), ufunc)
+    if ufunc in KEEPS_ZERO:
+        return _filled(out, _elementwise.unary(inputs[0], ufunc, **kwargs), ufunc)
+    raise TypeError(f"numpy.{ufunc.__name__} is not offered for {name}. Call todense() or tocsr() first")
 
 
-def apply_function(array: Any, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """``__array_function__`` of both formats."""
+def _filled(out: Any, result: Any, ufunc: np.ufunc) -> Any:
+    """`out` with a dense result in it; the result where there is no `out`."""
+    if out is None or result is NotImplemented:
+        return result
+    if _is_ours(result) or isinstance(result, tuple):
+        raise TypeError(f"out must be left out of numpy.{ufunc.__name__} here: its result is sparse")
+    if not np.can_cast(result.dtype, out.dtype, "same_kind"):
+        raise TypeError(f"out must have a dtype that {result.dtype} casts to; got {out.dtype}")
+    if out.shape != result.shape:
+        raise ValueError(f"out must have shape {result.shape}; got {out.shape}")
+    out[...] = result
+    return out
+
+
+def operate(ufunc: np.ufunc, left: Any, right: Any) -> Any:
+    """A binary operator; NotImplemented where the other side has rules of its own."""
+    if not (_is_known(left) and _is_known(right)):
+        return NotImplemented
+    return _elementwise.binary(ufunc, left, right)
+
+
+# --------------------------------------------------------------------------------------------------------------- functions
+
+
+def _dot(a: Any, b: Any, out: Any = None) -> Any:
+    if np.ndim(a) == 0 or np.ndim(b) == 0:
+        return _filled(out, _elementwise.binary(np.multiply, a, b), np.multiply)
+    return matmul(a, b, out)
+
+
+def _transpose(a: Any, axes: Any = None) -> Any:
+    if axes is None:
+        return a.T
+    axes = tuple(operator.index(axis) % 2 if -2 <= axis < 2 else axis for axis in axes)
+    if sorted(axes) != [0, 1]:
+        raise ValueError(f"axes must be a permutation of (0, 1); got {axes}")
+    return a.T if axes == (1, 0) else a
+
+
+def _swapaxes(a: Any, axis1: int, axis2: int) -> Any:
+    axis1, axis2 = (_axis(axis) for axis in (axis1, axis2))
+    return a if axis1 == axis2 else a.T
+
+
+def _take(a: Any, indices: Any, axis: int | None = None) -> Any:
+    if axis is None:
+        raise TypeError(
+            "take needs axis=0 or axis=1 for a sparse array: entries of the flattened one make no matrix. Call todense()"
+        )
+    return _indexing.getitem(a, indices if _axis(axis) == 0 else (slice(None), indices))
+
+
+def _flip(m: Any, axis: Any = None) -> Any:
+    axes = {0, 1} if axis is None else {_axis(k) for k in (axis if isinstance(axis, tuple) else (axis,))}
+    return _indexing.getitem(m, tuple(slice(None, None, -1 if k in axes else 1) for k in (0, 1)))
+
+
+def _axis(axis: Any) -> int:
+    number = operator.index(axis)
+    if not -2 <= number < 2:
+        raise np.exceptions.AxisError(number, 2)
+    return number % 2
+
+
+def _zeros_like(
+    a: Any, dtype: Any = None, order: str = "K", subok: bool = True, shape: Any = None, *, device: Any = None
+) -> Any:
+    return _structure.zeros_like(a, dtype, shape)
+
+
+def _full_like(
+    a: Any, fill_value: Any, dtype: Any = None, order: str = "K", subok: bool = True, shape: Any = None, *, device: Any = None
+) -> Any:
+    if np.ndim(fill_value) or fill_value != 0:
+        raise TypeError(f"full_like of a sparse array needs fill_value 0; got {fill_value!r}. Use A.todense()")
+    return _structure.zeros_like(a, dtype, shape)
+
+
+def _where(condition: Any) -> Any:
+    return _structure.nonzero(condition)
+
+
+def _norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Any:
+    if axis is not None and tuple(axis if isinstance(axis, tuple) else (axis,)) not in ((0, 1), (1, 0), (-2, -1)):
+        raise TypeError(f"norm of a sparse array takes the matrix as a whole; got axis={axis!r}. Use A.tocsr(), or todense()")
+    return _structure.norm(x, ord, keepdims)
+
+
+def _astype(x: Any, dtype: Any, /, *, copy: bool = True, device: Any = None) -> Any:
+    return x.astype(dtype, copy=copy)
+
+
+def _size(a: Any, axis: int | None = None) -> int:
+    return a.size if axis is None else a.shape[_axis(axis)]
+
+
+def _dtypes(values: tuple[Any, ...]) -> list[Any]:
+    return [value.dtype if _is_ours(value) else value for value in values]
+
+
+#: NumPy function -> rule with NumPy's argument names
+FUNCTIONS = {
+    # products
+    np.dot: _dot,
+    np.tensordot: _contractions.tensordot,
+    np.einsum: _contractions.einsum,
+    np.inner: _contractions.inner,
+    np.vdot: _contractions.vdot,
+    np.linalg.matmul: lambda x1, x2, /: matmul(x1, x2),
+    np.linalg.tensordot: lambda x1, x2, /, *, axes=2: _contractions.tensordot(x1, x2, axes),
+    np.linalg.vecdot: lambda x1, x2, /, *, axis=-1: _contractions.vecdot(x1, x2, axis),
+    # reductions
+    np.sum: _reductions.sum_,
+    np.mean: _reductions.mean,
+    np.max: _reductions.max_,
+    np.amax: _reductions.max_,
+    np.min: _reductions.min_,
+    np.amin: _reductions.min_,
+    np.any: _reductions.any_,
+    np.all: _reductions.all_,
+    np.count_nonzero: _reductions.count_nonzero,
+    np.diagonal: _reductions.diagonal,
+    np.diag: lambda v, k=0: _reductions.diagonal(v, k),
+    np.trace: _reductions.trace,
+    np.linalg.diagonal: lambda x, /, *, offset=0: _reductions.diagonal(x, offset),
+    np.linalg.trace: lambda x, /, *, offset=0, dtype=None: _reductions.trace(x, offset, dtype=dtype),
+    np.linalg.norm: _norm,
+    np.linalg.matrix_norm: lambda x, /, *, keepdims=False, ord="fro": _structure.norm(x, ord, keepdims),
+    # elementwise
+    np.real: lambda val: val.real,
+    np.imag: lambda val: val.imag,
+    np.round: _elementwise.round_,
+    np.around: _elementwise.round_,
+    np.clip: _elementwise.clip,
+    np.fix: lambda x: _elementwise.unary(x, np.trunc),
+    np.nan_to_num: _structure.nan_to_num,
+    np.astype: _astype,
+    np.array_equal: _structure.array_equal,
+    np.allclose: _structure.allclose,
+    # structure
+    np.transpose: _transpose,
+    np.matrix_transpose: lambda x, /: x.T,
+    np.linalg.matrix_transpose: lambda x, /: x.T,
+    np.swapaxes: _swapaxes,
+    np.copy: lambda a, order="K", subok=False: a.copy(),
+    np.zeros_like: _zeros_like,
+    np.empty_like: lambda prototype, *args, **kwargs: _zeros_like(prototype, *args, **kwargs),
+    np.full_like: _full_like,
+    np.take: _take,
+    np.flip: _flip,
+    np.flipud: lambda m: _flip(m, 0),
+    np.fliplr: lambda m: _flip(m, 1),
+    np.tril: _structure.tril,
+    np.triu: _structure.triu,
+    np.nonzero: _structure.nonzero,
+    np.argwhere: lambda a: a._target.xp.stack(_structure.nonzero(a), axis=1),
+    np.where: _where,
+    np.concatenate: _joining.concatenate,
+    np.vstack: _joining.vstack,
+    np.hstack: _joining.hstack,
+    np.block: _joining.block,
+    np.stack: _joining.stack,
+    np.atleast_1d: lambda *arys: arys[0] if len(arys) == 1 else arys,
+    np.atleast_2d: lambda *arys: arys[0] if len(arys) == 1 else arys,
+    # what it is
+    np.shape: lambda a: a.shape,
+    np.ndim: lambda a: a.ndim,
+    np.size: _size,
+    np.result_type: lambda *arrays_and_dtypes: np.result_type(*_dtypes(arrays_and_dtypes)),
+    np.can_cast: lambda from_, to, casting="safe": np.can_cast(from_.dtype, to, casting),
+    np.min_scalar_type: lambda a, /: a.dtype,
+    np.iscomplexobj: lambda x: x.dtype.kind == "c",
+    np.isrealobj: lambda x: x.dtype.kind != "c",
+    np.array_repr: lambda arr, *_, **__: repr(arr),
+    np.array_str: lambda a, *_, **__: str(a),
+}
+if hasattr(np, "permute_dims"):  # another name of numpy.transpose
+    FUNCTIONS[np.permute_dims] = _transpose
+
+_SOLVE = "Use scipy.sparse.linalg (on a GPU cupyx.scipy.sparse.linalg) with A, or with A.tocsr() where it factorises"
+
+#: NumPy function that is not offered -> what to do, where that is not to call todense()
+REMEDIES = {
+    np.save: "Use cvrarray.save",
+    np.savez: "Use cvrarray.save",
+    np.savez_compressed: "Use cvrarray.save",
+    np.savetxt: "Use cvrarray.save",
+    np.linalg.solve: _SOLVE,
+    np.linalg.lstsq: _SOLVE,
+    np.linalg.inv: _SOLVE,
+    np.linalg.eig: _SOLVE,
+    np.linalg.eigh: _SOLVE,
+    np.linalg.svd: _SOLVE,
+    np.kron: "Use scipy.sparse.kron with A.to_scipy()",
+    np.reshape: "Use A.tocoo().reshape(shape)",
+    np.copyto: "Arrays are immutable: use A.todense(), or A.with_values(data)",
+}
+
+
+def apply_function(array: Any, function: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``__array_function__`` of all arrays of ours."""
+    if not all(hasattr(t, "_canonical_csr") or issubclass(t, np.ndarray) or _csr.package_of(t) for t in types):
+        return NotImplemented
+    name = f"numpy.{function.__module__.removeprefix('numpy').lstrip('.')}.{function.__name__}".replace("..", ".")
     rule = FUNCTIONS.get(function)
     if rule is None:
-        raise TypeError(f"numpy.{function.__name__} is not offered for {type(array).__name__}. Call todense() or tocsr() first")
-    return rule(array, *args, **kwargs)
+        remedy = REMEDIES.get(function, "Call todense() or tocsr() first")
+        raise TypeError(f"{name} is not offered for {type(array).__name__}. {remedy}")
+    try:
+        return rule(*args, **kwargs)
+    except TypeError:
+        try:
+            inspect.signature(rule).bind(*args, **kwargs)
+        except TypeError as misfit:  # an argument that NumPy has and the rule does not
+            raise TypeError(f"{name} of {type(array).__name__}: {misfit}. Call todense() first") from None
+        raise
 
 
-def is_ours_to_multiply(other: Any) -> bool:
-    """Whether ``A @ other`` is this package's to answer, if only with a better error, and not `other`'s own."""
-    return _is_plain(other) or type(other).__module__.partition(".")[0] in ("scipy", "cupyx", "sparse", "cvrarray")
+# ------------------------------------------------------------------------------------------------------------ whose is it?
 
 
-def _is_plain(value: Any) -> bool:
-    """A NumPy or CuPy array, a sequence or a scalar: no class with rules of its own."""
+def _is_ours(value: Any) -> bool:
+    return hasattr(value, "_canonical_csr")
+
+
+def _is_known(value: Any) -> bool:
+    """An array of ours, dense or of the sparse packages, a sequence or a scalar: no class with rules of its own."""
     return (
-        isinstance(value, (np.ndarray, np.generic, list, tuple, int, float, complex, str, type(None)))
-        or type(value).__module__.partition(".")[0] == "cupy"
+        isinstance(value, (np.ndarray, np.generic, list, tuple, int, float, complex, str, range, type(None)))
+        or _csr.package(value) != ""
     )

@@ -9,10 +9,18 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import numpy as np
+
 Array = Any  # numpy.ndarray or cupy.ndarray
 
 WARP = 32  #: lanes of a warp: the most lanes a CVR chunk may have, and the rows of a BBCSR bin
 NARROW = 1 << 16  #: a tile whose columns span less than this stores 16-bit offsets
+NARROW_PADDING = NARROW - 1  #: what a narrow BBCSR bin's columns hold where there is no block
+
+
+def mask_dtype(block_size: int) -> np.dtype:
+    """dtype of a BBCSR block's presence bits: the smallest that has `block_size` of them."""
+    return np.dtype(np.uint8 if block_size <= 8 else np.uint16 if block_size <= 16 else np.uint32)
 
 
 class CSR(NamedTuple):
@@ -60,7 +68,7 @@ class BBCSRTables(NamedTuple):
     data: Array  # (bin_rowptr[-1],) dtype; padding and holes are 0
     col_base: Array  # (n_bins,) I: smallest block column of a narrow bin, -1 for a wide one
     col_ptr: Array  # (n_bins,) int64: where the bin's block columns begin, in col_narrow or in col_wide
-    col_narrow: Array  # uint16: block column - col_base; padding is 0xFFFF
+    col_narrow: Array  # uint16: block column - col_base; padding is NARROW_PADDING
     col_wide: Array  # I: block column (scalar column // block_size); padding is -1
     present: Array | None  # (data.size // block_size,) uint8, uint16 or uint32: bit j is set where column j of the
     # block is a stored entry; None where every column of every block is (always so for block_size 1)

@@ -57,15 +57,12 @@ from typing import Any
 import numpy as np
 
 from . import _csr, _device
-from ._array import SparseArray
-from ._tables import WARP, BBCSRTables
-from .cvr import _in_range, _integer, _is_offsets, _owner
-
-#: What a narrow bin holds where there is no block.
-NARROW_PADDING = 0xFFFF
+from ._format import FormatArray
+from ._invariants import in_range, integer, is_offsets, owner
+from ._tables import NARROW_PADDING, WARP, BBCSRTables
 
 
-class BBCSRArray(SparseArray):
+class BBCSRArray(FormatArray):
     """A sparse array in BBCSR format.
 
     Parameters
@@ -95,7 +92,7 @@ class BBCSRArray(SparseArray):
     _tables: BBCSRTables
 
     def __init__(self, obj: Any, *, block_size: int = 6, device: Any = None):
-        block_size = _integer(block_size, "block_size", 1, WARP)
+        block_size = integer(block_size, "block_size", 1, WARP)
         if device is not None:
             device = _device.parse(device)
         csr = _csr.as_csr(obj)
@@ -131,12 +128,12 @@ class BBCSRArray(SparseArray):
             blocks = xp.asarray(blocks)
             if blocks.ndim != 3 or blocks.shape[1] != blocks.shape[2]:
                 raise ValueError(f"blocks must have shape (n_blocks, block_size, block_size); got {blocks.shape}")
-            size = _integer(blocks.shape[1], "block_size", 1, WARP)
+            size = integer(blocks.shape[1], "block_size", 1, WARP)
             pairs = [
-                _csr._as_integers(_csr._as_array(p, name), name).astype(np.int64)
+                _csr.as_integers(p, name).astype(np.int64)
                 for p, name in ((block_rows, "block_rows"), (block_cols, "block_cols"))
             ]
-            _csr._same_device(block_rows=pairs[0], block_cols=pairs[1], blocks=blocks)
+            _csr.same_device(block_rows=pairs[0], block_cols=pairs[1], blocks=blocks)
             if not pairs[0].size == pairs[1].size == blocks.shape[0]:
                 raise ValueError(
                     "block_rows, block_cols and blocks must have one length; got "
@@ -146,7 +143,7 @@ class BBCSRArray(SparseArray):
                 shape = tuple(size * (int(p.max()) + 1) if p.size else 0 for p in pairs)
             shape = _csr.check_shape(shape)
             for p, name, n in zip(pairs, ("block_rows", "block_cols"), shape, strict=True):
-                if not _in_range(p, 0, -(-n // size)):
+                if not in_range(p, 0, -(-n // size)):
                     bad = int(p.min()) if int(p.min()) < 0 else int(p.max())
                     raise ValueError(f"{name} must lie in [0, {-(-n // size)}) for shape {shape}; got {bad}")
             within = xp.arange(size)
@@ -208,7 +205,7 @@ class BBCSRArray(SparseArray):
         t, xp, size = self._tables, self._target.xp, self.block_size
         n_rows, n_cols = t.shape
         n_bins = -(-n_rows // WARP)
-        yield "1: bin_rowptr starts at 0 and never decreases", _is_offsets(t.bin_rowptr, n_bins, t.data.size, least=0)
+        yield "1: bin_rowptr starts at 0 and never decreases", is_offsets(t.bin_rowptr, n_bins, t.data.size, least=0)
         yield "1: bins are multiples of 32 * block_size long", bool((t.bin_rowptr % (WARP * size) == 0).all())
 
         slots = (t.bin_rowptr[1:] - t.bin_rowptr[:-1]) // size
@@ -222,7 +219,7 @@ class BBCSRArray(SparseArray):
             ),
         )
         block_col = _block_columns(t, xp)
-        yield "2: block columns lie inside the shape", _in_range(block_col, -1, -(-n_cols // size))
+        yield "2: block columns lie inside the shape", in_range(block_col, -1, -(-n_cols // size))
 
         # a bin's block b of row r and its block b + 1 lie 32 slots apart; the last of a bin has none after it
         slot = xp.arange(block_col.size)
@@ -247,7 +244,7 @@ class BBCSRArray(SparseArray):
 def _block_columns(t: BBCSRTables, xp: Any) -> Any:
     """(data.size // block_size,) block column of every block and row, -1 for padding."""
     slots = (t.bin_rowptr[1:] - t.bin_rowptr[:-1]) // t.block_size
-    bin_of = _owner(xp, slots)
+    bin_of = owner(xp, slots)
     is_narrow = (t.col_base >= 0)[bin_of]
     block_col = xp.empty(t.data.size // t.block_size, t.col_wide.dtype)
     block_col[~is_narrow] = t.col_wide

@@ -67,7 +67,8 @@ import operator
 from typing import Any, NamedTuple
 
 from . import _csr, _device
-from ._array import SparseArray
+from ._format import FormatArray
+from ._invariants import in_range, integer, is_offsets, owner
 from ._tables import WARP, CVRTables
 
 #: Steps a chunk should have: STEPS, fewer (to MIN_STEPS) where there would not be enough chunks to keep the device busy,
@@ -87,7 +88,7 @@ class Chunk(NamedTuple):
     lr_rec: int
 
 
-class CVRArray(SparseArray):
+class CVRArray(FormatArray):
     """A sparse array in CVR format.
 
     Parameters
@@ -123,11 +124,11 @@ class CVRArray(SparseArray):
     def __init__(
         self, obj: Any, *, n_lanes: int | None = None, n_chunks: int | None = None, split: str = "rows", device: Any = None
     ):
-        n_lanes = WARP if n_lanes is None else _integer(n_lanes, "n_lanes", 1, WARP)
+        n_lanes = WARP if n_lanes is None else integer(n_lanes, "n_lanes", 1, WARP)
         if split not in ("rows", "nnz"):
             raise ValueError(f"split must be 'rows' or 'nnz'; got {split!r}")
         if n_chunks is not None:
-            n_chunks = _integer(n_chunks, "n_chunks", 1)
+            n_chunks = integer(n_chunks, "n_chunks", 1)
         if device is not None:
             device = _device.parse(device)
         csr = _csr.as_csr(obj)
@@ -157,8 +158,10 @@ class CVRArray(SparseArray):
         ------
         IndexError
             There is no chunk `k`.
+        TypeError
+            `k` is no integer.
         """
-        t = self._tables
+        t, k = self._tables, operator.index(k)
         if not 0 <= k < self.n_chunks:
             raise IndexError(f"chunk must lie in [0, {self.n_chunks}); got {k}")
         with self._target.use():
@@ -192,9 +195,9 @@ class CVRArray(SparseArray):
         n_chunks, n_lanes = self.n_chunks, t.n_lanes
         n_steps, n_records = t.rec_mask.size, t.rec_wb.size
 
-        yield "1: step_ptr starts at 0 and increases", _is_offsets(t.step_ptr, n_chunks, n_steps, least=1)
+        yield "1: step_ptr starts at 0 and increases", is_offsets(t.step_ptr, n_chunks, n_steps, least=1)
         yield "1: val has n_steps * n_lanes slots", t.val.size == n_steps * n_lanes
-        yield "1: rec_ptr starts at 0 and increases", _is_offsets(t.rec_ptr, n_chunks, n_records, least=1)
+        yield "1: rec_ptr starts at 0 and increases", is_offsets(t.rec_ptr, n_chunks, n_records, least=1)
         yield "1: tail has a row a chunk and a column a lane", t.tail.shape == (n_chunks, n_lanes)
 
         slots = (t.step_ptr[1:] - t.step_ptr[:-1]) * n_lanes
@@ -207,25 +210,25 @@ class CVRArray(SparseArray):
                 for kind, table in ((narrow, t.col_narrow), (~narrow, t.col_wide))
             ),
         )
-        reach = t.col_narrow.astype(xp.int64) + t.col_base[narrow][_owner(xp, slots[narrow])]
-        yield "2: columns lie in [0, n_cols)", _in_range(reach, 0, n_cols) and _in_range(t.col_wide, 0, n_cols)
+        reach = t.col_narrow.astype(xp.int64) + t.col_base[narrow][owner(xp, slots[narrow])]
+        yield "2: columns lie in [0, n_cols)", in_range(reach, 0, n_cols) and in_range(t.col_wide, 0, n_cols)
 
-        yield "3: rec_mask has no bit at or above n_lanes", _in_range(t.rec_mask.astype(xp.int64), 0, 1 << n_lanes)
+        yield "3: rec_mask has no bit at or above n_lanes", in_range(t.rec_mask.astype(xp.int64), 0, 1 << n_lanes)
         position = _positions(xp, t.rec_mask, n_lanes)
         per_chunk = xp.searchsorted(position, t.step_ptr * n_lanes)
         yield "3: rec_mask has one bit a record", position.size == n_records and bool((per_chunk == t.rec_ptr).all())
-        chunk_of = _owner(xp, t.rec_ptr[1:] - t.rec_ptr[:-1])
+        chunk_of = owner(xp, t.rec_ptr[1:] - t.rec_ptr[:-1])
         in_tail = t.rec_wb < 0
-        yield "3: rec_wb names rows and entries", _in_range(t.rec_wb, -n_lanes, n_rows) and _in_range(t.tail, -1, n_rows)
+        yield "3: rec_wb names rows and entries", in_range(t.rec_wb, -n_lanes, n_rows) and in_range(t.tail, -1, n_rows)
         entry = t.tail[chunk_of[in_tail], ~t.rec_wb[in_tail]]
         yield "3: records name entries of tail that hold a row", bool((entry >= 0).all())
 
-        yield "4: carry_row names rows", t.carry_row.size == n_chunks and _in_range(t.carry_row, -1, n_rows)
+        yield "4: carry_row names rows", t.carry_row.size == n_chunks and in_range(t.carry_row, -1, n_rows)
         cut = xp.flatnonzero(t.carry_row >= 0)
         lengths = t.cut_ptr[:, 1] - t.cut_ptr[:, 0]
         yield "4: cut_ptr has a run of chunks a cut row", t.cut_ptr.shape == (t.cut_row.size, 2) and bool((lengths > 0).all())
         yield "4: cut_ptr and cut_row list the chunks that carry", int(lengths.sum()) == cut.size
-        run = _owner(xp, lengths)
+        run = owner(xp, lengths)
         listed = t.cut_ptr[run, 0] + xp.arange(cut.size) - (xp.cumsum(lengths) - lengths)[run]
         yield (
             "4: cut_ptr and cut_row list the chunks that carry",
@@ -238,7 +241,7 @@ class CVRArray(SparseArray):
         owned = xp.concatenate([tail_rows, wb_rows, t.empty_row])
         yield (
             "5: every row has one owner",
-            _in_range(owned, 0, n_rows)
+            in_range(owned, 0, n_rows)
             and owned.size == n_rows
             and (n_rows == 0 or bool((xp.bincount(owned, minlength=n_rows) == 1).all())),
         )
@@ -252,8 +255,8 @@ class CVRArray(SparseArray):
         filled[place[final]] = step[final] + 1 - t.step_ptr[chunk_of[final]]
         per_chunk = filled.reshape(n_chunks, n_lanes).sum(axis=1)
         yield "6: slots up to each lane's last record count nnz", int(per_chunk.sum()) == t.nnz
-        yield "6: a chunk has fewer than n_lanes pads", _in_range(slots - per_chunk, 0, n_lanes)
-        chunk_of = _owner(xp, t.step_ptr[1:] - t.step_ptr[:-1])
+        yield "6: a chunk has fewer than n_lanes pads", in_range(slots - per_chunk, 0, n_lanes)
+        chunk_of = owner(xp, t.step_ptr[1:] - t.step_ptr[:-1])
         within = xp.arange(n_steps) - t.step_ptr[chunk_of]
         is_pad = within[:, None] >= filled.reshape(n_chunks, n_lanes)[chunk_of]
         narrow_pad = is_pad[narrow[chunk_of]].ravel()
@@ -280,30 +283,3 @@ def _positions(xp: Any, rec_mask: Any, n_lanes: int) -> Any:
     """(n_records,) int64 slots at which `rec_mask` (n_steps,) has a bit, ascending."""
     bits = xp.unpackbits(rec_mask.view(xp.uint8), bitorder="little").reshape(-1, WARP)
     return xp.flatnonzero(bits[:, :n_lanes])
-
-
-def _is_offsets(ptr: Any, n: int, total: int, least: int) -> bool:
-    """Whether `ptr` holds n + 1 offsets from 0 to `total` with at least `least` between neighbours."""
-    return ptr.size == n + 1 and int(ptr[0]) == 0 and int(ptr[-1]) == total and bool((ptr[1:] - ptr[:-1] >= least).all())
-
-
-def _in_range(values: Any, low: int, high: int) -> bool:
-    return values.size == 0 or (int(values.min()) >= low and int(values.max()) < high)
-
-
-def _owner(xp: Any, counts: Any) -> Any:
-    """(sum of counts,) int64: 0 counts[0] times, 1 counts[1] times, and so on."""
-    ends = xp.cumsum(counts)
-    return xp.searchsorted(ends, xp.arange(int(counts.sum())), side="right")
-
-
-def _integer(value: Any, name: str, low: int, high: int | None = None) -> int:
-    """`value` as an int in [low, high], or a ValueError that says so."""
-    bounds = f"an integer of at least {low}" if high is None else f"an integer from {low} to {high}"
-    try:
-        number = operator.index(value)
-    except TypeError:
-        raise ValueError(f"{name} must be {bounds}; got {value!r}") from None
-    if number < low or (high is not None and number > high):
-        raise ValueError(f"{name} must be {bounds}; got {number}")
-    return number

@@ -1,21 +1,6 @@
 // y = alpha * A @ x + beta * y for CVR.
 
-template <class A, class I>
-struct Cvr {
-    const int64* step_ptr;
-    const A* val;
-    const I* col_base;
-    const int64* col_ptr;
-    const uint16* col_narrow;
-    const I* col_wide;
-    const uint32* rec_mask;
-    const int64* rec_ptr;
-    const I* rec_wb;
-    const I* tail;
-    const I* carry_row;
-    const I* empty_row;
-    int64 n_chunks, n_empty;
-};
+#include "cvr.cuh"
 
 // cvr_matvec: all chunks
 //
@@ -112,7 +97,7 @@ __global__ void cvr_matvec(const Cvr<A, I> m, const Y* __restrict__ x, Y* __rest
                            Y beta, int update) {
     const int64 stride = gridDim.x * (int64)blockDim.x;
     for (int64 i = blockIdx.x * (int64)blockDim.x + threadIdx.x; i < m.n_empty; i += stride)
-        store(y + m.empty_row[i], Y{}, alpha, beta, update == SCALE ? PLAIN : update);
+        store(y + m.empty_row[i], Y{}, alpha, beta, update);
     const int64 chunk = warp_id();
     if (chunk >= m.n_chunks) return;
     const I base = m.col_base[chunk];

@@ -29,6 +29,7 @@ from .. import _csr, _device
 from .._array import SparseArray
 from .._plan import asarray
 from .._tables import CSR
+from .._transposed import TransposedArray
 from . import cvra, matrix_market, npz
 from .guards import BLOCK, MOST_INFLATION, naming
 
@@ -81,7 +82,7 @@ def save(path: str | os.PathLike, A: SparseArray) -> None:
     """Write an array of ours to a file, by convention ``*.cvra``, that :func:`load` maps into memory.
 
     The file appears whole or not at all: what stood at `path` before stays until all is on the disk. An array on a GPU
-    is copied to the host table by table.
+    is copied to the host table by table; a transposed view is converted first.
 
     Raises
     ------
@@ -92,6 +93,8 @@ def save(path: str | os.PathLike, A: SparseArray) -> None:
     """
     if not isinstance(A, SparseArray):
         raise TypeError(f"save needs a CVRArray or BBCSRArray; got {type(A).__name__}. Use cvrarray.asarray first")
+    if isinstance(A, TransposedArray):  # a file holds tables, and a view has none
+        A = A.copy()
     with _replacing(os.fsdecode(path)) as file:
         cvra.write(file, A)
 

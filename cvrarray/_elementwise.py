@@ -1,0 +1,366 @@
+"""Elementwise functions that turn 0 into 0: only stored values are computed, and the result is sparse again.
+
+A function of one array, or of an array and a scalar, keeps the structure: explicit zeros stay, and a result of 0 or False
+is stored like any other. Of an array and a dense one the structure is the array's; of two sparse arrays the union of both
+(of a product the intersection), without the places whose result is 0, as in SciPy: ``(A != B).nnz == 0`` where A equals B.
+
+What is not stored counts as 0, and a function may be applied only where it turns that into 0: ``A + 1`` raises. Two
+exceptions follow SciPy and pydata/sparse: what is not stored stays 0 in ``A * X`` where X, sparse or dense, is inf or nan,
+and in ``A / X`` where a dense X is 0 or nan. NumPy has nan there.
+
+Result dtypes are NumPy's, Python's scalars being weak; where NumPy gives float16, which no format stores, it is float32.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from . import _csr, _device, _indexing
+from ._tables import CSR
+
+_COMPARISONS = {np.equal, np.not_equal, np.less, np.less_equal, np.greater, np.greater_equal}
+_LOGICAL = {np.logical_and, np.logical_or, np.logical_xor}
+_SCALARS = (bool, int, float, complex, np.generic)
+
+
+def unary(array: Any, ufunc: np.ufunc, **kwargs: Any) -> Any:
+    """``ufunc(array)`` on the stored values: an array of the same structure, or a tuple of them (``np.modf``).
+
+    Parameters
+    ----------
+    array : array of ours
+    ufunc : ufunc of one argument with ``ufunc(0) == 0``
+    **kwargs
+        ``dtype`` and ``casting``, as NumPy's.
+
+    Raises
+    ------
+    TypeError
+        ``ufunc(0)`` is not 0, the result's dtype cannot be stored, or ``out`` or ``where`` is given.
+    """
+    _check_keywords(ufunc, kwargs)
+    dtypes = _check_zero(ufunc, (np.zeros(1, array.dtype),), kwargs)
+    return _mapped(array, dtypes, lambda values: _compute(ufunc, (values,), kwargs, dtypes))
+
+
+def binary(ufunc: np.ufunc, left: Any, right: Any, **kwargs: Any) -> Any:
+    """``ufunc(left, right)``, at least one of them an array of ours: an array in the format of the first that is ours.
+
+    Parameters
+    ----------
+    ufunc : ufunc of two arguments
+    left, right : array of ours, any sparse matrix that :func:`cvrarray._csr.as_csr` takes, dense array, or scalar
+        On one device; shapes broadcast as NumPy's. A dense array's result must be as sparse as the sparse one.
+    **kwargs
+        ``dtype`` and ``casting``, as NumPy's.
+
+    Raises
+    ------
+    TypeError
+        The result would not be 0 wherever nothing is stored (the message names ``todense()``), its dtype cannot be
+        stored, the operands live on two devices, or ``out`` or ``where`` is given.
+    ValueError
+        The shapes do not broadcast to two dimensions.
+    """
+    _check_keywords(ufunc, kwargs)
+    array = left if _is_ours(left) else right
+    target = array._target
+    with target.use():
+        left, right = (_operand(value, target) for value in (left, right))
+        if isinstance(left, _SCALARS) or isinstance(right, _SCALARS):
+            return _with_scalar(ufunc, array, left, right, kwargs)
+        if not (_is_sparse(left) and _is_sparse(right)):
+            return _with_dense(ufunc, array, left, right, kwargs)
+        return _with_sparse(ufunc, array, left, right, kwargs)
+
+
+def power(array: Any, exponent: Any, dtype: Any = None) -> Any:
+    """``array ** exponent``, entry by entry; the exponent must be above 0.
+
+    Raises
+    ------
+    TypeError
+        ``0 ** exponent`` is not 0.
+    """
+    return binary(np.power, array, exponent, **({} if dtype is None else {"dtype": dtype}))
+
+
+def clip(array: Any, min: Any = None, max: Any = None, out: Any = None, **kwargs: Any) -> Any:
+    """The values moved into [min, max], which must hold 0; None is no bound. Without bounds `array` itself.
+
+    Raises
+    ------
+    TypeError
+        A bound lies on the wrong side of 0, so that the result would be dense; or ``out`` is given.
+    """
+    if out is not None:
+        kwargs["out"] = out
+    min, max = kwargs.pop("a_min", min), kwargs.pop("a_max", max)  # numpy.clip's other names
+    for ufunc, bound in ((np.maximum, min), (np.minimum, max)):
+        _check_keywords(ufunc, kwargs)
+        if bound is not None:
+            if type(bound) is int and array.dtype.kind in "iu":  # a bound beyond the dtype is no bound
+                limits = np.iinfo(array.dtype)
+                bound = int(np.clip(bound, limits.min, limits.max))
+            try:
+                array = binary(ufunc, array, bound, **kwargs)
+            except _DenseResultError:
+                raise _DenseResultError(
+                    f"clip's bounds must have 0 between them, or the result is dense; got min={min!r}, max={max!r}. "
+                    "Call todense() first"
+                ) from None
+    return array
+
+
+def round_(array: Any, decimals: int = 0, out: Any = None) -> Any:
+    """The values rounded to `decimals` places, as ``numpy.round`` does.
+
+    Raises
+    ------
+    TypeError
+        ``out`` is given: an array of ours is immutable.
+    """
+    if out is not None:
+        _check_keywords(np.rint, {"out": out})
+    if array.dtype.kind == "b":  # NumPy's float16
+        return array._map(lambda values: values.astype(np.float32))
+    xp = array._target.xp
+    return array._map(lambda values: xp.round(values, decimals))
+
+
+class _DenseResultError(TypeError):
+    """The result would not be 0 where nothing is stored."""
+
+
+# ---------------------------------------------------------------------------------------------------- operands
+
+
+def _is_ours(value: Any) -> bool:
+    return hasattr(value, "_canonical_csr")
+
+
+def _is_sparse(value: Any) -> bool:
+    return isinstance(value, CSR) or _is_ours(value)
+
+
+def _operand(value: Any, target: _device.Device) -> Any:
+    """An array of ours as it is, another sparse one as CSR, a scalar as a scalar, anything else as a dense array."""
+    if _is_ours(value) or (isinstance(value, _SCALARS) and np.asarray(value).dtype.kind in "biufc"):
+        device = value._target if _is_ours(value) else target
+    else:
+        package = type(value).__module__.partition(".")[0]
+        if package in ("scipy", "cupyx", "sparse"):
+            value = _csr.as_csr(value)
+            device = _device.of(value.data)
+        elif package == "cupy":
+            device = _device.of(value)
+        else:
+            if isinstance(value, np.ma.MaskedArray):
+                raise TypeError("an operand must hold all its values; got a masked array. Call .filled(0) first")
+            device = target if not isinstance(value, np.ndarray) or value.ndim == 0 else _device.CPU
+            value = np.asarray(value)
+            if device.kind == "cuda" and value.ndim:  # a list
+                value = device.xp.asarray(value)
+        if not isinstance(value, CSR) and value.dtype.kind not in "biufc":
+            raise TypeError(f"an operand must be numeric; got dtype {value.dtype}")
+        if getattr(value, "ndim", 2) == 0:
+            value = value[()] if isinstance(value, np.ndarray) else value.get()[()]
+    if device != target:
+        raise TypeError(
+            f"operands must be on one device, {target}; got one on {device}. Use A.to_device, cupy.asarray or .get()"
+        )
+    return value
+
+
+def _check_keywords(ufunc: np.ufunc, kwargs: dict[str, Any]) -> None:
+    given = sorted(set(kwargs) - {"dtype", "casting"})
+    if given:
+        raise TypeError(
+            f"numpy.{ufunc.__name__} of a sparse array takes dtype and casting, for arrays of ours are immutable; "
+            f"got {', '.join(given)}"
+        )
+
+
+# ---------------------------------------------------------------------------------------------------- the rules
+
+
+def _with_scalar(ufunc: np.ufunc, array: Any, left: Any, right: Any, kwargs: dict[str, Any]) -> Any:
+    """The structure stays, with f(0, scalar) == 0."""
+    dtypes = _check_zero(ufunc, [np.zeros(1, array.dtype) if v is array else v for v in (left, right)], kwargs)
+    scalar = right if left is array else left
+    if ufunc in _COMPARISONS and type(scalar) is int and array.dtype.kind in "iu":
+        limits = np.iinfo(array.dtype)
+        if not limits.min <= scalar <= limits.max:  # every value compares as 0 does, which CuPy does not know
+            return array._map(lambda values: array._target.xp.zeros(values.shape, bool))
+
+    def function(values: Any) -> Any:
+        if ufunc is np.divide and left is array and array.dtype.kind == "c" and np.isrealobj(scalar):
+            # part by part, as NumPy: CuPy's quotient of 0 by a complex infinity is nan, and padding must stay 0
+            parts = values.astype(dtypes[0], copy=False).view(dtypes[0].type(0).real.dtype)
+            return (parts / parts.dtype.type(scalar)).view(dtypes[0])
+        return _compute(ufunc, [values if v is array else v for v in (left, right)], kwargs, dtypes)
+
+    return _mapped(array, dtypes, function)
+
+
+def _with_dense(ufunc: np.ufunc, array: Any, left: Any, right: Any, kwargs: dict[str, Any]) -> Any:
+    """The sparse operand's structure, with f(0, dense) == 0 wherever that does not follow SciPy."""
+    dense = right if left is array else left
+    shape = _broadcast_shape(array.shape, dense.shape)
+    zero = np.zeros(1, array.dtype)
+    with np.errstate(all="ignore"):
+        sample = [zero if v is array else np.zeros(1, v.dtype) for v in (left, right)]
+        dtypes = _dtypes(ufunc(*sample, **kwargs))
+        as_in_scipy = ufunc is np.multiply or (ufunc is np.divide and left is array)
+        if ufunc in (np.add, np.subtract):
+            raise _DenseResultError(
+                f"numpy.{ufunc.__name__} of a sparse and a dense array is dense. Call todense() on the sparse one first"
+            )
+        if not as_in_scipy:
+            nothing = array._target.xp.zeros((), array.dtype)
+            results = _compute(ufunc, [nothing if v is array else v for v in (left, right)], kwargs, dtypes)
+            for result in results if isinstance(results, tuple) else (results,):
+                if not bool((result == 0).all()):
+                    raise _DenseResultError(
+                        f"numpy.{ufunc.__name__} turns 0 into {result[result != 0].ravel()[0]} for this dense operand, "
+                        "so the result is dense. Call todense() on the sparse one first"
+                    )
+    csr = _broadcast(array._canonical_csr(), shape)
+    row = _csr._row_of_nonzero(csr.indptr, csr.indices, array._target)
+    dense = dense.reshape((1,) * (2 - dense.ndim) + dense.shape)
+    if dense.shape[0] == 1 or dense.shape[1] == 1:  # one line of values: never laid out in full
+        line = dense.ravel()
+        at = csr.indices if dense.shape[0] == 1 else row
+        dense = line[at] if line.size > 1 else line
+    else:
+        dense = dense[row, csr.indices]
+    values = _compute(ufunc, [csr.data if v is array else dense for v in (left, right)], kwargs, dtypes)
+    return _wrapped(values, lambda data: array._like(csr._replace(data=data)))
+
+
+def _with_sparse(ufunc: np.ufunc, array: Any, left: Any, right: Any, kwargs: dict[str, Any]) -> Any:
+    """f over the union of the stored entries, with f(0, 0) == 0; a product over the intersection."""
+    target, xp = array._target, array._target.xp
+    shape = _broadcast_shape(left.shape, right.shape)
+    a = left if isinstance(left, CSR) else left._canonical_csr()
+    b = a if right is left else right if isinstance(right, CSR) else right._canonical_csr()
+    dtypes = _check_zero(ufunc, (np.zeros(1, a.data.dtype), np.zeros(1, b.data.dtype)), kwargs)
+    a, b = _broadcast(a, shape), _broadcast(b, shape)
+    row, col, place_a, place_b = _union(a, b, target)
+    operands = []
+    kept = xp.ones(row.size, bool)
+    for csr, place in ((a, place_a), (b, place_b)):
+        values, stored = xp.zeros(row.size, csr.data.dtype), xp.zeros(row.size, bool)
+        values[place] = csr.data
+        stored[place] = True
+        operands.append(values)
+        kept &= stored
+    if ufunc is np.multiply:
+        kept = xp.flatnonzero(kept)
+        row, col, operands = row[kept], col[kept], [values[kept] for values in operands]
+
+    def pruned(data: Any) -> Any:
+        kept = xp.flatnonzero(data != 0)
+        indptr = xp.searchsorted(row[kept], xp.arange(shape[0] + 1, dtype=row.dtype))
+        return array._like(CSR(indptr, col[kept], data[kept], shape))
+
+    return _wrapped(_compute(ufunc, operands, kwargs, dtypes), pruned)
+
+
+def _union(a: CSR, b: CSR, target: _device.Device) -> tuple[Any, Any, Any, Any]:
+    """Rows and columns of the places where `a` or `b` stores an entry, in order, and the numbers of a's and b's among them."""
+    xp = target.xp
+    row = xp.concatenate([_csr._row_of_nonzero(csr.indptr, csr.indices, target) for csr in (a, b)])
+    col = xp.concatenate([a.indices, b.indices])
+    if a.shape[0] * a.shape[1] < 2**63:  # one key a place: two ascending runs, which a stable sort merges
+        order = xp.argsort(row.astype(np.int64) * a.shape[1] + col, kind="stable")
+    else:
+        order = xp.lexsort(xp.stack([col, row]))
+    row, col = row[order], col[order]
+    first = xp.ones(row.size, bool)
+    first[1:] = (row[1:] != row[:-1]) | (col[1:] != col[:-1])
+    place = xp.empty(row.size, np.int64)
+    place[order] = xp.cumsum(first, dtype=np.int64) - 1
+    first = xp.flatnonzero(first)
+    return row[first], col[first], place[: a.nnz], place[a.nnz :]
+
+
+def _broadcast_shape(left: tuple[int, ...], right: tuple[int, ...]) -> tuple[int, int]:
+    """NumPy's rule for two shapes of at most two dimensions; ValueError where they do not fit."""
+    if len(left) > 2 or len(right) > 2:
+        raise ValueError(f"operands must have at most 2 dimensions; got shapes {left} and {right}")
+    pairs = list(zip((1, *left)[-2:], (1, *right)[-2:], strict=True))
+    if any(m != n and 1 not in (m, n) for m, n in pairs):
+        raise ValueError(f"operands could not be broadcast together with shapes {left} {right}")
+    return tuple(n if m == 1 else m for m, n in pairs)
+
+
+def _broadcast(csr: CSR, shape: tuple[int, int]) -> CSR:
+    """`csr` with its only row or column repeated, as `shape` asks."""
+    xp = _device.of(csr.data).xp
+    if csr.shape[0] != shape[0]:
+        csr = _indexing._rows(csr, xp.zeros(shape[0], np.int64))
+    return csr if csr.shape[1] == shape[1] else _indexing._columns(csr, xp.zeros(shape[1], np.int64))
+
+
+# ---------------------------------------------------------------------------------------------------- computing
+
+
+def _check_zero(ufunc: np.ufunc, operands: Any, kwargs: dict[str, Any]) -> list[np.dtype]:
+    """The dtypes of the results, from an evaluation at 0 on the host; _DenseResultError where one of them is not 0 there."""
+    given = ", ".join("0" if isinstance(value, np.ndarray) else repr(value) for value in operands)
+    try:
+        with np.errstate(all="ignore", divide="raise", invalid="raise"):
+            results = ufunc(*operands, **kwargs)
+    except FloatingPointError:
+        raise _DenseResultError(f"numpy.{ufunc.__name__}({given}) is undefined. Call todense() first") from None
+    for result in results if isinstance(results, tuple) else (results,):
+        if not result[0] == 0:
+            raise _DenseResultError(
+                f"numpy.{ufunc.__name__}({given}) is {result[0]}, so the result is dense. Call todense() first"
+            )
+    return _dtypes(results)
+
+
+def _dtypes(results: Any) -> list[np.dtype]:
+    """The dtypes in which results are stored."""
+    dtypes = [result.dtype for result in (results if isinstance(results, tuple) else (results,))]
+    return [_csr.check_dtype(np.float32 if dtype == np.float16 else dtype) for dtype in dtypes]
+
+
+def _compute(ufunc: np.ufunc, operands: Any, kwargs: dict[str, Any], dtypes: list[np.dtype]) -> Any:
+    """``ufunc(*operands)`` on the device, in `dtypes`; several results as a tuple."""
+    if ufunc in _LOGICAL:  # CuPy's take no complex numbers
+        operands = [v != 0 for v in operands]
+    types = [v.dtype if hasattr(v, "dtype") else np.dtype(bool) if type(v) is bool else type(v) for v in operands]
+    loop: dict[str, Any] = {name: value for name, value in kwargs.items() if name == "casting"}
+    if "dtype" in kwargs:
+        loop["signature"] = (*[None] * ufunc.nin, *[np.dtype(kwargs["dtype"])] * ufunc.nout)
+    # cast as NumPy would, so that CuPy, which has fewer loops and other rules for scalars, is left no choice
+    taken = ufunc.resolve_dtypes((*types, *[None] * ufunc.nout), **loop)
+    taken = [np.dtype(np.float32) if dtype == np.float16 else dtype for dtype in taken]
+    operands = [v.astype(t, copy=False) if hasattr(v, "dtype") else v for v, t in zip(operands, taken, strict=False)]
+    xp = next(_device.of(v).xp for v in operands if getattr(v, "ndim", 0))
+    results = _of_module(xp, ufunc)(*operands)
+    if not isinstance(results, tuple):
+        return results.astype(dtypes[0], copy=False)
+    return tuple(result.astype(dtype, copy=False) for result, dtype in zip(results, dtypes, strict=True))
+
+
+def _of_module(xp: Any, ufunc: np.ufunc) -> Any:
+    """The ufunc of the array module: NumPy's itself, or the one that CuPy has under its name."""
+    return ufunc if xp is np else getattr(xp, ufunc.__name__, ufunc)
+
+
+def _mapped(array: Any, dtypes: list[np.dtype], function: Any) -> Any:
+    """Array(s) of `array`'s structure with function(values)."""
+    if len(dtypes) == 1:
+        return array._map(function)
+    return tuple(array._map(lambda values, k=k: function(values)[k]) for k in range(len(dtypes)))
+
+
+def _wrapped(values: Any, make: Any) -> Any:
+    """`make` of each of the results."""
+    return tuple(make(v) for v in values) if isinstance(values, tuple) else make(values)

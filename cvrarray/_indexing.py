@@ -1,0 +1,305 @@
+"""``A[...]``: rows, columns and single entries, taken from the canonical CSR on the array's own device.
+
+Every key becomes one selection an axis: a place (an int), a range (a slice) or places (an index array, a mask). Two selections
+of which neither is a place give an array of the same format; with a place the result is a dense vector, with two a scalar.
+Nothing is allocated by the number of columns, except a dense row that was asked for.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import numpy as np
+
+from . import _csr, _device
+from ._tables import CSR
+
+_AXES = ("row", "column")
+
+
+def getitem(array: Any, key: Any) -> Any:
+    """``array[key]``, as NumPy indexes a 2-D array, where the result has at most two dimensions.
+
+    Parameters
+    ----------
+    array : array of ours
+    key : int, slice, Ellipsis, 1-D index array, 1-D boolean mask, a tuple of at most two of these, or a 2-D boolean mask
+        Index arrays and masks live on the array's device; for an array on a GPU they may also be NumPy arrays or lists.
+        Two index arrays are paired as NumPy pairs them; ``np.ix_(rows, cols)`` takes the submatrix. A 2-D mask may be dense,
+        or a sparse array such as ``A > 0``.
+
+    Returns
+    -------
+    scalar
+        For two ints (on a GPU, as in CuPy, a 0-d array).
+    1-D dense array
+        For an int and anything else, for two 1-D index arrays, and for a 2-D mask (its values in row-major order).
+    array of the same format and device
+        For everything else. An array is immutable, so ``A[:]`` is `array` itself.
+
+    Raises
+    ------
+    IndexError
+        A place lies outside the shape, a mask does not fit it, or the key would give another number of dimensions.
+    TypeError
+        An index array lives on another device.
+    """
+    target = array._target
+    with target.use():
+        mask = _mask_2d(key)
+        if mask is not None:
+            return _masked(array, mask)
+        rows, cols = (_selection(k, axis, array) for axis, k in enumerate(_pair(key)))
+        if _is_all(rows, array.shape[0]) and _is_all(cols, array.shape[1]):
+            return array
+        csr = array._canonical_csr()
+        paired, mesh = _pairing(rows, cols)
+        if paired:
+            row, col = (_place_array(s, target) for s in (rows, cols))
+            value = _values_at(csr, *target.xp.broadcast_arrays(row.ravel(), col.ravel()))
+            return value[0] if isinstance(rows, int) and isinstance(cols, int) else value
+        if mesh:
+            rows, cols = rows.ravel(), cols.ravel()
+        selected = _columns(_rows(csr, rows), cols)
+        return _vector(selected, rows, cols) if isinstance(rows, int) or isinstance(cols, int) else array._like(selected)
+
+
+# ---------------------------------------------------------------------------------------------------- keys -> selections
+
+
+def _pair(key: Any) -> tuple[Any, Any]:
+    """`key` as one key an axis, without an Ellipsis."""
+    keys = key if isinstance(key, tuple) else (key,)
+    if any(k is None for k in keys):
+        raise IndexError("an array of ours has 2 dimensions, and np.newaxis would add one. Index todense() instead")
+    ellipses = [place for place, k in enumerate(keys) if k is Ellipsis]
+    if len(ellipses) > 1:
+        raise IndexError("a key must have at most one Ellipsis; got several")
+    n_keys = len(keys) - len(ellipses)
+    if n_keys > 2:
+        raise IndexError(f"an array of ours has 2 dimensions; got {n_keys} indices")
+    place = ellipses[0] if ellipses else len(keys)
+    return (*keys[:place], *[slice(None)] * (2 - n_keys), *keys[place + 1 :])
+
+
+def _selection(key: Any, axis: int, array: Any) -> Any:
+    """A key of one axis as an int in [0, n), a range, or an int64 array of places in [0, n) on the array's device."""
+    n = array.shape[axis]
+    if isinstance(key, slice):
+        return range(*key.indices(n))
+    if isinstance(key, (bool, np.bool_)):
+        raise IndexError(f"a {_AXES[axis]} must be named by a number; got {key}. A mask has one entry a {_AXES[axis]}")
+    if getattr(key, "shape", None) == () and key.dtype.kind in "iu":
+        key = key.item()  # a 0-d array is a number, of CuPy too
+    try:
+        place = operator.index(key)
+    except TypeError:
+        pass
+    else:
+        _check_bounds(place, place, axis, n)
+        return place % n
+    key = _key_array(key, axis, array._target)
+    xp = _device.of(key).xp  # a host key is checked where it is, so that a GPU's queue need not be waited for
+    if key.dtype == np.bool_:
+        if key.shape != (n,):
+            raise IndexError(f"a mask must have one entry a {_AXES[axis]}, {n}; got shape {key.shape}")
+        key = xp.flatnonzero(key)
+    elif key.size:
+        _check_bounds(int(key.min()), int(key.max()), axis, n)
+        key = key.astype(np.int64, copy=False)
+        key = xp.where(key < 0, key + n, key)
+    return array._target.xp.asarray(key, dtype=np.int64)
+
+
+def _key_array(key: Any, axis: int, target: _device.Device) -> Any:
+    """An index array or a mask as a NumPy or CuPy array; TypeError or IndexError where it is neither."""
+    if type(key).__module__.partition(".")[0] != "cupy":
+        try:
+            key = np.asarray(key)
+        except (TypeError, ValueError):  # a sparse array, a ragged list
+            raise IndexError(f"{_AXES[axis]}s must be an int, a slice, an index array or a mask; got {key!r}") from None
+    elif target.kind == "cpu" or _device.of(key) != target:
+        raise TypeError(f"an index array must be on the array's device, {target}; got one on {_device.of(key)}. Move it there")
+    if key.size == 0 and key.dtype.kind == "f":  # an empty list
+        key = key.astype(np.int64)
+    if key.dtype.kind not in "biu":
+        raise IndexError(f"{_AXES[axis]}s must be integers, a slice or a mask; got dtype {key.dtype}")
+    if key.dtype == np.uint64 and key.size and int(key.max()) > _csr.LARGEST:
+        raise IndexError(f"{_AXES[axis]} {int(key.max())} is out of bounds")
+    if key.ndim not in (1, 2):
+        raise IndexError(f"an index array must have 1 dimension; got {key.ndim}. Index todense() instead")
+    return key
+
+
+def _check_bounds(low: int, high: int, axis: int, n: int) -> None:
+    for place in (low, high):
+        if not -n <= place < n:
+            raise IndexError(f"{_AXES[axis]} {place} is out of bounds for axis {axis} with size {n}")
+
+
+def _is_all(selection: Any, n: int) -> bool:
+    return isinstance(selection, range) and selection == range(n)
+
+
+def _pairing(rows: Any, cols: Any) -> tuple[bool, bool]:
+    """Whether two selections name single entries pair by pair, and whether they are an open mesh."""
+    if isinstance(rows, range) or isinstance(cols, range):
+        if any(getattr(s, "ndim", 1) != 1 for s in (rows, cols)):
+            raise IndexError("an index array must have 1 dimension beside a slice. Index todense() instead")
+        return False, False
+    shapes = [getattr(s, "shape", (1,)) for s in (rows, cols)]
+    if len(shapes[0]) == 2 and shapes[0][1] == 1 and hasattr(cols, "shape") and shapes[1][:-1] in ((), (1,)):
+        return False, True
+    if any(len(shape) == 2 for shape in shapes):
+        raise IndexError(f"2-D index arrays must be an open mesh, np.ix_(rows, cols); got shapes {shapes[0]} and {shapes[1]}")
+    if shapes[0] != shapes[1] and (1,) not in shapes:
+        raise IndexError(
+            f"two index arrays must have one length; got {shapes[0][0]} and {shapes[1][0]}. "
+            "Use np.ix_(rows, cols), or A[rows][:, cols], for a submatrix"
+        )
+    return True, False
+
+
+def _place_array(selection: Any, target: _device.Device) -> Any:
+    """A place as an array of one."""
+    return target.xp.full(1, selection, np.int64) if isinstance(selection, int) else selection
+
+
+def _mask_2d(key: Any) -> Any:
+    """`key` where it is a 2-D boolean mask, dense or sparse; else None."""
+    if isinstance(key, tuple) and len(key) == 1:
+        key = key[0]
+    if isinstance(key, list) and key and isinstance(key[0], (list, np.ndarray)):
+        try:
+            key = np.asarray(key)
+        except ValueError:  # ragged: not a mask, and refused as an index array
+            return None
+    return key if getattr(key, "ndim", 0) == 2 and getattr(key, "dtype", None) == np.bool_ else None
+
+
+def _masked(array: Any, mask: Any) -> Any:
+    """The values where a 2-D mask is true, in row-major order."""
+    target = array._target
+    if tuple(mask.shape) != array.shape:
+        raise IndexError(f"a 2-D mask must have the array's shape, {array.shape}; got {tuple(mask.shape)}")
+    if isinstance(mask, np.ndarray) and target.kind == "cuda":
+        mask = target.xp.asarray(mask)
+    places = _csr.as_csr(mask)
+    if _device.of(places.data) != target:
+        raise TypeError(f"a mask must be on the array's device, {target}; got one on {_device.of(places.data)}. Move it first")
+    row = _csr._row_of_nonzero(places.indptr, places.indices, target)
+    true = target.xp.flatnonzero(places.data)
+    return _values_at(array._canonical_csr(), row[true].astype(np.int64), places.indices[true].astype(np.int64))
+
+
+# ---------------------------------------------------------------------------------------------------- selections of a CSR
+
+
+def _rows(csr: CSR, rows: Any) -> CSR:
+    """The rows of `csr` that a place, a range or places name, in their order."""
+    target = _device.of(csr.data)
+    xp = target.xp
+    if _is_all(rows, csr.shape[0]):
+        return csr
+    if isinstance(rows, int):
+        rows = range(rows, rows + 1)
+    if isinstance(rows, range) and rows.step == 1:
+        indptr = csr.indptr[rows.start : max(rows.stop, rows.start) + 1]
+        first, last = int(indptr[0]), int(indptr[-1])
+        return _csr_of(indptr - indptr[0], csr.indices[first:last], csr.data[first:last], (len(rows), csr.shape[1]))
+    if isinstance(rows, range):
+        rows = xp.arange(rows.start, rows.stop, rows.step, dtype=np.int64)
+    start = csr.indptr[rows].astype(np.int64)
+    source, indptr = _runs(xp, start, csr.indptr[rows + 1] - start)
+    return _csr_of(indptr, csr.indices[source], csr.data[source], (rows.size, csr.shape[1]))
+
+
+def _columns(csr: CSR, cols: Any) -> CSR:
+    """The columns of `csr` that a place, a range or places name, in their order."""
+    target = _device.of(csr.data)
+    if _is_all(cols, csr.shape[1]):
+        return csr
+    if isinstance(cols, int):
+        cols = range(cols, cols + 1)
+    return _column_range(csr, cols, target) if isinstance(cols, range) else _column_places(csr, cols, target)
+
+
+def _column_range(csr: CSR, cols: range, target: _device.Device) -> CSR:
+    xp = target.xp
+    ascending = cols if cols.step > 0 else cols[::-1]
+    shape = (csr.shape[0], len(cols))
+    if not cols:
+        return _csr_of(xp.zeros_like(csr.indptr), csr.indices[:0], csr.data[:0], shape)
+    offset = csr.indices - csr.indices.dtype.type(ascending[0])
+    step = csr.indices.dtype.type(ascending.step) if len(cols) > 1 else 1  # a step beyond the dtype has one column
+    kept = xp.flatnonzero((csr.indices >= ascending[0]) & (csr.indices <= ascending[-1]) & (offset % step == 0))
+    indptr = xp.searchsorted(kept, csr.indptr.astype(np.int64))  # positions ascend, so this counts those kept before a row
+    indices = offset[kept] // step
+    if cols.step < 0:  # every row backwards: place i of a row that spans [a, b) comes from a + b - 1 - i
+        row = _csr._row_of_nonzero(indptr, kept, target)
+        backwards = indptr[row] + indptr[row + 1] - 1 - xp.arange(kept.size)
+        kept, indices = kept[backwards], len(cols) - 1 - indices[backwards]
+    return _csr_of(indptr, indices, csr.data[kept], shape)
+
+
+def _column_places(csr: CSR, cols: Any, target: _device.Device) -> CSR:
+    """Columns in any order, some perhaps twice. `order` sorts them; an entry goes to the run of places that name its column."""
+    xp = target.xp
+    shape = (csr.shape[0], cols.size)
+    order = xp.argsort(cols, kind="stable")
+    ascending = cols[order]
+    if csr.shape[1] <= csr.nnz:  # a table of all columns is the smaller search
+        first = xp.searchsorted(ascending, xp.arange(csr.shape[1] + 1))
+        start, end = first[csr.indices], first[csr.indices + 1]
+    else:
+        column = csr.indices.astype(np.int64)
+        start, end = (xp.searchsorted(ascending, column, side=side) for side in ("left", "right"))
+    place, copies = _runs(xp, start, end - start)
+    source = xp.searchsorted(copies[1:], xp.arange(place.size), side="right")
+    indptr, indices, data = copies[csr.indptr], order[place], csr.data[source]
+    if bool((cols[1:] >= cols[:-1]).all()):
+        return _csr_of(indptr, indices, data, shape)
+    dtype = _csr.index_dtype(shape)
+    row = _csr._row_of_nonzero(indptr, indices, target).astype(dtype)
+    return target.backend("csr").canonical(row, indices.astype(dtype), data, shape)
+
+
+def _runs(xp: Any, start: Any, length: Any) -> tuple[Any, Any]:
+    """The numbers start[i], start[i] + 1, ... of all runs, one after the other; (n + 1,) where each run begins among them."""
+    ptr = xp.concatenate([xp.zeros(1, np.int64), xp.cumsum(length, dtype=np.int64)])
+    position = xp.arange(int(ptr[-1]))
+    run = xp.searchsorted(ptr[1:], position, side="right")
+    return position + (start - ptr[:-1])[run], ptr
+
+
+def _csr_of(indptr: Any, indices: Any, data: Any, shape: tuple[int, int]) -> CSR:
+    """A canonical CSR from its parts, with indices as wide as its shape asks for."""
+    xp = _device.of(data).xp
+    indices = xp.ascontiguousarray(indices.astype(_csr.index_dtype(shape), copy=False))
+    return CSR(indptr, indices, xp.ascontiguousarray(data), shape)
+
+
+def _vector(csr: CSR, rows: Any, cols: Any) -> Any:
+    """The dense vector that a CSR of one row or of one column is."""
+    target = _device.of(csr.data)
+    dense = target.xp.zeros(csr.shape[1] if isinstance(rows, int) else csr.shape[0], csr.data.dtype)
+    dense[csr.indices if isinstance(rows, int) else _csr._row_of_nonzero(csr.indptr, csr.indices, target)] = csr.data
+    return dense
+
+
+def _values_at(csr: CSR, row: Any, col: Any) -> Any:
+    """(n,) the values at n places, 0 where nothing is stored: a bisection of all their rows at once."""
+    xp = _device.of(csr.data).xp
+    if not csr.nnz:
+        return xp.zeros(row.size, csr.data.dtype)
+    low, end = csr.indptr[row].astype(np.int64), csr.indptr[row + 1].astype(np.int64)
+    high, last = end, csr.nnz - 1
+    for _ in range(min(csr.nnz, csr.shape[1]).bit_length()):
+        middle = (low + high) // 2
+        open_ = low < high
+        before = open_ & (csr.indices[xp.minimum(middle, last)] < col)
+        low, high = xp.where(before, middle + 1, low), xp.where(open_ & ~before, middle, high)
+    place = xp.minimum(low, last)
+    stored = (low < end) & (csr.indices[place] == col)
+    return xp.where(stored, csr.data[place], csr.data.dtype.type(0))

@@ -1,0 +1,149 @@
+"""Arrays put side by side: concatenate, vstack, hstack, block, on canonical CSR and on the arrays' own device.
+
+Nothing is sorted: rows below one another are their three arrays one after the other, and of rows beside one another it is
+known from their lengths where each entry goes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from . import _csr, _device
+from ._tables import CSR
+
+
+def concatenate(arrays: Any, axis: int = 0, out: Any = None, *, dtype: Any = None, casting: str = "same_kind") -> Any:
+    """The arrays one after the other along an axis, in the format of the first that is ours.
+
+    Parameters
+    ----------
+    arrays : sequence of 2-D arrays, one of them ours
+        The others may be anything that :func:`cvrarray._csr.as_csr` takes, on the same device. Explicit zeros stay.
+    axis : int
+        0: rows below rows; 1: columns beside columns.
+    dtype : dtype, optional
+        Default: NumPy's result_type of all.
+    casting : str
+        What `dtype` may do to values, as in NumPy.
+
+    Raises
+    ------
+    ValueError
+        There are no arrays, one is not 2-D, or their shapes do not fit together; AxisError: there is no such axis.
+    TypeError
+        The arrays live on different devices, none is ours, values cannot be cast, or ``out`` is given.
+    """
+    _refuse_out(out)
+    if axis is None:
+        raise ValueError("concatenate needs axis 0 or 1; None would give one dimension. Call todense() first")
+    if not -2 <= axis < 2:
+        raise np.exceptions.AxisError(axis, 2)
+    arrays = list(arrays)
+    first = _first_of_ours(arrays)
+    with first._target.use():
+        return first._like(_joined(_members(arrays, first), axis % 2, dtype, casting))
+
+
+def vstack(arrays: Any, *, dtype: Any = None, casting: str = "same_kind") -> Any:
+    """Rows below rows: :func:`concatenate` along axis 0. A dense vector is a row."""
+    arrays = [array[None] if getattr(array, "ndim", 2) == 1 else array for array in arrays]
+    return concatenate(arrays, 0, dtype=dtype, casting=casting)
+
+
+def hstack(arrays: Any, *, dtype: Any = None, casting: str = "same_kind") -> Any:
+    """Columns beside columns: :func:`concatenate` along axis 1."""
+    return concatenate(arrays, 1, dtype=dtype, casting=casting)
+
+
+def block(arrays: Any) -> Any:
+    """An array out of blocks: a list of lists of arrays, row by row; a list of arrays beside one another; or one array.
+
+    The format is that of the first array of ours. Errors as of :func:`concatenate`.
+    """
+    if not isinstance(arrays, list):
+        return concatenate([arrays], 0)
+    nested = [isinstance(row, list) for row in arrays]
+    if any(nested) and not all(nested):
+        raise ValueError("block needs lists of one depth; got arrays and lists of arrays side by side")
+    rows = arrays if any(nested) else [arrays]
+    if not all(rows) or not arrays:
+        raise ValueError("block needs at least one array in every list; got an empty list")
+    if any(isinstance(array, list) for row in rows for array in row):
+        raise ValueError("block makes arrays of 2 dimensions; got lists nested more deeply")
+    first = _first_of_ours([array for row in rows for array in row])
+    with first._target.use():
+        return first._like(_joined([_joined(_members(row, first), 1) for row in rows], 0))
+
+
+def stack(arrays: Any, axis: int = 0, out: Any = None, *, dtype: Any = None, casting: str = "same_kind") -> Any:
+    """Always an error: the result would have three dimensions."""
+    raise ValueError("stack would give an array of 3 dimensions; arrays of ours have 2. Use concatenate, vstack or hstack")
+
+
+def _refuse_out(out: Any) -> None:
+    if out is not None:
+        raise TypeError("out must be left out: arrays of ours are immutable")
+
+
+def _first_of_ours(arrays: list[Any]) -> Any:
+    if not arrays:
+        raise ValueError("need at least one array to concatenate")
+    for array in arrays:
+        if hasattr(array, "_canonical_csr"):
+            return array
+    raise TypeError("one of the arrays must be an array of ours; got none. Convert the first with cvrarray.asarray")
+
+
+def _members(arrays: list[Any], first: Any) -> list[CSR]:
+    """Each array as a CSR on the device of the first of ours."""
+    members = []
+    for number, array in enumerate(arrays):
+        csr = _csr.as_csr(array)
+        device = _device.of(csr.data)
+        if device != first._target:
+            raise TypeError(
+                f"arrays must be on one device, {first._target}; the one at index {number} is on {device}. Use A.to_device"
+            )
+        members.append(csr)
+    return members
+
+
+def _joined(members: list[CSR], axis: int, dtype: Any = None, casting: str = "same_kind") -> CSR:
+    """One CSR out of several on one device, along `axis`."""
+    xp = _device.of(members[0].data).xp
+    other = 1 - axis
+    for number, csr in enumerate(members):
+        if csr.shape[other] != members[0].shape[other]:
+            raise ValueError(
+                "all the input array dimensions except for the concatenation axis must match exactly, but along dimension "
+                f"{other}, the array at index 0 has size {members[0].shape[other]} and the array at index {number} has size "
+                f"{csr.shape[other]}"
+            )
+    dtype = np.result_type(*[csr.data.dtype for csr in members]) if dtype is None else np.dtype(dtype)
+    for csr in members:
+        if not np.can_cast(csr.data.dtype, dtype, casting):
+            raise TypeError(f"cannot cast from {csr.data.dtype} to {dtype} according to the rule {casting!r}")
+    dtype = _csr.check_dtype(dtype)
+    length = sum(csr.shape[axis] for csr in members)
+    shape = _csr.check_shape((length, members[0].shape[1]) if axis == 0 else (members[0].shape[0], length))
+    wide = _csr.index_dtype(shape)
+    if axis == 0:
+        before = np.cumsum([0, *[csr.nnz for csr in members]]).tolist()
+        parts = [csr.indptr[:-1].astype(np.int64) + n for csr, n in zip(members, before[:-1], strict=True)]
+        indptr = xp.concatenate([*parts, xp.full(1, before[-1], np.int64)])
+        indices = xp.concatenate([csr.indices.astype(wide, copy=False) for csr in members])
+        return CSR(indptr, indices, xp.concatenate([csr.data.astype(dtype, copy=False) for csr in members]), shape)
+    indptr = sum(csr.indptr.astype(np.int64) for csr in members)
+    nnz = sum(csr.nnz for csr in members)
+    indices, data = xp.empty(nnz, wide), xp.empty(nnz, dtype)
+    free, first_col = indptr[:-1].copy(), 0  # the next free place of every row
+    for csr in members:
+        row = _csr._row_of_nonzero(csr.indptr, csr.indices, _device.of(csr.data))
+        place = xp.arange(csr.nnz) + (free - csr.indptr[:-1])[row]
+        indices[place] = csr.indices.astype(wide, copy=False) + wide.type(first_col)
+        data[place] = csr.data
+        free += csr.indptr[1:] - csr.indptr[:-1]
+        first_col += csr.shape[1]
+    return CSR(indptr, indices, data, shape)

@@ -1,0 +1,306 @@
+"""Products with dense vectors and matrices: operands are checked and coerced here, and the device's kernels called.
+
+An array offers prepared kernels through ``array._kernel(kind, dtype)``: ``"product"`` and ``"product_transposed"`` take a
+vector, ``"product_matrix"`` a matrix in C order. Each is ``run(x, y, alpha, beta)``, as the device modules define it.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from . import _csr
+
+#: Columns of X from which ``A.T @ X`` transposes the matrix for the call: on a CPU a conversion takes as long as 13 (BBCSR)
+#: to 26 (CVR) transposed products with a vector, and the matrix kernel then takes many columns in the time of a few.
+CONVERT_FROM = 24
+
+
+def matvec(array: Any, x: Any, out: Any = None, alpha: Any = 1, beta: Any = 0) -> Any:
+    """``alpha * (array @ x) + beta * out``: see :meth:`cvrarray._array.SparseArray.matvec`."""
+    dense = array._dense_type
+    if type(x) is dense:
+        dtype = x.dtype
+        ready = array._ready.get(dtype)
+        if ready is not None and x.shape == ready.x_shape and ready.fits(x):
+            # what nearly every call is; every other call, and every error, is _matvec's
+            if out is None:
+                if alpha == 1 and beta == 0:
+                    y = ready.empty(ready.y_shape, dtype)
+                    ready.run(x, y, ready.one, ready.zero)
+                    return y
+            elif (
+                type(out) is dense
+                and out.dtype == dtype
+                and out.shape == ready.y_shape
+                and ready.fits(out)
+                and out is not x
+                and ((x.base is None and out.base is None) or not array._target.xp.may_share_memory(x, out))
+            ):
+                if alpha == 1 and beta == 0:
+                    ready.run(x, out, ready.one, ready.zero)
+                else:
+                    ready.run(x, out, scalar(alpha, "alpha", dtype), scalar(beta, "beta", dtype))
+                return out
+    return _matvec(array, x, out, alpha, beta)
+
+
+class Ready:
+    """A prepared product for vectors that are in the product's dtype already, and all that a call of it needs."""
+
+    __slots__ = ("empty", "fits", "one", "run", "x_shape", "y_shape", "zero")
+
+    def __init__(self, array: Any, dtype: np.dtype, run: Callable) -> None:
+        self.run = run
+        self.fits = _fits(array._target)
+        self.empty = array._target.xp.empty
+        self.one, self.zero = dtype.type(1), dtype.type(0)
+        self.y_shape, self.x_shape = (array.shape[0],), (array.shape[1],)
+
+
+def _fits(target: Any) -> Callable[[Any], bool]:
+    """Whether the kernels may have an array of the device's module as it is: contiguous, on the (current) device."""
+    if target.kind == "cpu":
+        return operator.attrgetter("flags.carray")  # aligned and writeable too
+    index, current = target.index, target.xp.cuda.runtime.getDevice
+    return lambda array: array.flags.c_contiguous and array.data.device_id == index and current() == index
+
+
+def _matvec(array: Any, x: Any, out: Any, alpha: Any, beta: Any) -> Any:
+    x = operand(array, x, "x")
+    if x.ndim == 2 and x.shape[1] == 1:  # a column, as linear operators take it
+        return matmat(array, x, out, alpha, beta)
+    if x.ndim != 1:
+        raise TypeError(f"x must be a vector (1-D), or a matrix of one column; got shape {x.shape}. Use A @ x")
+    return _multiply(array, x, out, alpha, beta)
+
+
+def matmat(array: Any, x: Any, out: Any = None, alpha: Any = 1, beta: Any = 0) -> Any:
+    """``alpha * (array @ X) + beta * out``: see :meth:`cvrarray._array.SparseArray.matmat`."""
+    x = operand(array, x, "x")
+    if x.ndim != 2:
+        raise TypeError(f"x must be a matrix (2-D); got shape {x.shape}. Use A @ x for a vector")
+    return _multiply(array, x, out, alpha, beta)
+
+
+def multiply(array: Any, x: Any, out: Any = None) -> Any:
+    """``array @ x`` for a vector or a matrix."""
+    if type(x) is array._dense_type and x.ndim == 1:
+        return matvec(array, x, out)
+    x = operand(array, x, "x")
+    if x.ndim not in (1, 2):
+        raise TypeError(
+            f"x must be a vector (1-D) or a matrix (2-D); got shape {x.shape}. Reshape it, or multiply part by part"
+        )
+    return _multiply(array, x, out, 1, 0)
+
+
+def multiply_left(x: Any, array: Any, out: Any = None) -> Any:
+    """``x @ array`` for a vector or a matrix: ``(array.T @ x.T).T``."""
+    x = operand(array, x, "x")
+    if x.ndim == 1:
+        return multiply(array.T, x, out)
+    if x.ndim != 2:
+        raise TypeError(
+            f"x must be a vector (1-D) or a matrix (2-D); got shape {x.shape}. Reshape it, or multiply part by part"
+        )
+    if x.shape[1] != array.shape[0]:
+        raise ValueError(f"x must have {array.shape[0]} columns for an array of shape {array.shape}; got shape {x.shape}")
+    if out is None:
+        return multiply(array.T, x.T).T
+    out = operand(array, out, "out")
+    multiply(array.T, x.T, out.T)
+    return out
+
+
+def multiply_sparse(left: Any, right: Any, format: str | None = None) -> Any:
+    """``left @ right``, one of which is ours and the other any sparse matrix on the same device, through CSR.
+
+    Parameters
+    ----------
+    format : {None, "csr"}
+        None: the format and parameters of the left array, if it is ours, else of the right one. "csr": what
+        :meth:`cvrarray._array.SparseArray.tocsr` gives, without another conversion.
+
+    Raises
+    ------
+    TypeError
+        The operands live on two devices, or on a GPU the product would hold integers, which CuPy does not multiply.
+    ValueError
+        The shapes do not fit, or `format` is unknown.
+    """
+    if format not in (None, "csr"):
+        raise ValueError(f"format must be None or 'csr'; got {format!r}. Use A.dot(B, format='csr') and convert that")
+    ours = left if hasattr(left, "_like") else right
+    if len(left.shape) != 2 or len(right.shape) != 2:
+        raise TypeError(f"a product needs two matrices; got shapes {left.shape} and {right.shape}. Use .todense() on a vector")
+    if left.shape[1] != right.shape[0]:
+        raise ValueError(f"a product needs shapes (m, k) and (k, n); got {tuple(left.shape)} and {tuple(right.shape)}")
+    a, b = _csr.as_csr(left), _csr.as_csr(right)
+    device = _csr.same_device(left=a.data, right=b.data)
+    dtype = product_dtype(a.data.dtype, b.data.dtype)[0]
+    with device.use():
+        if device.kind == "cpu":
+            from scipy.sparse import csr_array as matrix
+        elif dtype.kind in "fc":
+            from cupyx.scipy.sparse import csr_matrix as matrix
+        else:
+            raise TypeError(f"CuPy multiplies no sparse matrices of {dtype}. Use astype('float64'), or to_device('cpu')")
+        product = matrix(*_parts(a, dtype)) @ matrix(*_parts(b, dtype))
+        product.sort_indices()
+        return product if format == "csr" else ours._like(_csr.as_csr(product))
+
+
+def _parts(csr: Any, dtype: np.dtype) -> tuple[Any, Any]:
+    """What SciPy's and CuPy's constructors take, with offsets of the indices' dtype where they fit."""
+    pointer = csr.indices.dtype if csr.nnz < 2**31 else np.int64
+    return (csr.data.astype(dtype, copy=False), csr.indices, csr.indptr.astype(pointer, copy=False)), csr.shape
+
+
+def rmatvec(array: Any, x: Any) -> Any:
+    """``array.H @ x``; conjugates are taken of the vectors, never of the matrix."""
+    return _adjoint(matvec, array, x)
+
+
+def rmatmat(array: Any, x: Any) -> Any:
+    """``array.H @ X``."""
+    return _adjoint(matmat, array, x)
+
+
+def _adjoint(product: Callable, array: Any, x: Any) -> Any:
+    if array.dtype.kind != "c":
+        return product(array.T, x)
+    return product(array.T, operand(array, x, "x").conj()).conj()
+
+
+def transposed_matrix(base: Any, dtype: np.dtype) -> Callable[[Any, Any, Any, Any], None]:
+    """``run(X, Y, alpha, beta)``: ``Y = alpha * base.T @ X + beta * Y``, X (n_rows, k) and Y (n_cols, k) in C order.
+
+    Column by column, or, where there are many, with the transposed array, which lives for the call.
+    """
+
+    def run(x, y, alpha, beta):
+        if x.shape[1] >= CONVERT_FROM:
+            base.T.copy()._kernel("product_matrix", dtype)(x, y, alpha, beta)
+            return
+        xp, multiply = base._target.xp, base._kernel("product_transposed", dtype)
+        for column in range(x.shape[1]):
+            total = xp.empty(y.shape[0], dtype) if beta == 0 else y[:, column].copy()
+            multiply(xp.ascontiguousarray(x[:, column]), total, alpha, beta)
+            y[:, column] = total
+
+    return run
+
+
+def _multiply(array: Any, x: Any, out: Any, alpha: Any, beta: Any) -> Any:
+    """The product with a checked operand of one or two dimensions."""
+    target, xp = array._target, array._target.xp
+    n_rows, n_cols = array.shape
+    if x.shape[0] != n_cols:
+        found = x.size if x.ndim == 1 else f"shape {x.shape}"
+        raise ValueError(f"x must have length {n_cols} for an array of shape {array.shape}; got {found}")
+    dtype, work = product_dtype(array.dtype, x.dtype)
+    shape = (n_rows, *x.shape[1:])
+    if out is not None:
+        given, out = out, operand(array, out, "out")
+        if out.ndim != x.ndim:
+            raise TypeError(f"out must be {x.ndim}-D, as x is; got shape {out.shape}")
+        if out.shape != shape:
+            wanted, found = (n_rows, out.size) if x.ndim == 1 else (f"shape {shape}", out.shape)
+            raise ValueError(f"out must have {'length ' if x.ndim == 1 else ''}{wanted}; got {found}")
+        if not np.can_cast(dtype, out.dtype, "same_kind"):
+            raise TypeError(f"out must have a dtype that {dtype} casts to; got {out.dtype}")
+        if not getattr(out.flags, "writeable", True):
+            raise ValueError("out must be writeable; it is read-only. Pass a copy")
+    alpha, beta = scalar(alpha, "alpha", work), scalar(beta, "beta", work)
+    if beta != 0:
+        if out is None:
+            raise ValueError(f"beta = {beta} needs an array to scale: pass out=")
+        if out.dtype != dtype:
+            raise TypeError(f"out must have the product's dtype, {dtype}, where beta is not 0; got {out.dtype}")
+    with target.use():
+        x = xp.ascontiguousarray(x, dtype=work)
+        direct = out is not None and out.dtype == work and out.flags.c_contiguous and not xp.may_share_memory(x, out)
+        y = out if direct else xp.empty(shape, work)
+        if not direct and beta != 0:
+            y[...] = out
+        if y.size:
+            if x.ndim == 1 or x.shape[1] == 1:
+                run = array._kernel("product", work)
+                run(x.reshape(-1), y.reshape(-1), alpha, beta)
+                if work == dtype and work not in array._ready:
+                    array._ready[work] = Ready(array, work, run)
+            else:
+                array._kernel("product_matrix", work)(x, y, alpha, beta)
+        if out is None:
+            return y if work == dtype else y.astype(dtype)
+        if not direct:
+            out[...] = y.astype(dtype, copy=False)
+        return given
+
+
+@cache
+def product_dtype(matrix: np.dtype, x: np.dtype) -> tuple[np.dtype, np.dtype]:
+    """The dtype of a product, as NumPy has it, and the one that it is computed in."""
+    dtype = np.result_type(matrix, x)
+    if dtype.kind not in "biufc" or dtype.itemsize not in (1, 2, 4, 8, 16) or dtype in (np.float16, np.longdouble):
+        raise TypeError(f"a product must have a dtype the array can compute in; {matrix} with {x} gives {dtype}")
+    # bool @ bool is counted in int64: an entry is true where the count is not 0
+    return dtype, np.dtype(np.int64) if dtype == np.bool_ else dtype
+
+
+def operand(array: Any, x: Any, name: str) -> Any:
+    """`x` as a numeric array on `array`'s device, or a TypeError that names the remedy."""
+    target = array._target
+    if type(x) is not target.xp.ndarray:
+        x = _coerced(array, x, name)
+    if target.kind == "cuda" and x.data.device_id != target.index:
+        raise TypeError(
+            f"{name} must be on the array's device, {target}; got cuda:{x.data.device_id}. Use A.to_device or cupy.asarray"
+        )
+    if x.dtype.kind not in "biufc":
+        raise TypeError(f"{name} must be numeric; got dtype {x.dtype}")
+    return x
+
+
+def _coerced(array: Any, x: Any, name: str) -> Any:
+    """What is not an array of the device's module as one, where that copies nothing to or from a GPU."""
+    target = array._target
+    package = _csr.package(x)
+    if package in _csr.SPARSE_PACKAGES:
+        raise TypeError(f"{name} must be dense; got {type(x).__name__}. Use A @ {name}, or {name}.todense()")
+    if target.kind == "cuda":
+        raise TypeError(
+            f"{name} must be on the array's device, {target}; got a host {type(x).__name__}. "
+            f"Use cupy.asarray({name}), or A.to_device('cpu')"
+        )
+    if package == "cupy":
+        raise TypeError(
+            f"{name} must be on the array's device, cpu; got a CuPy array. Use {name}.get(), or A.to_device('cuda')"
+        )
+    if isinstance(x, np.ma.MaskedArray):
+        raise TypeError(f"{name} must hold all its values; got a masked array. Use {name}.filled(0)")
+    if name == "out" and not isinstance(x, np.ndarray):
+        raise TypeError(f"out must be a NumPy array; got {type(x).__name__}")
+    return np.asarray(x)
+
+
+def scalar(value: Any, name: str, dtype: np.dtype) -> Any:
+    """`value` as a scalar of `dtype`; TypeError where that would lose its imaginary part, its fraction or its size."""
+    if type(value) in (int, float) and value in (0, 1):  # what nearly every call passes
+        return dtype.type(value)
+    if np.ndim(value) == 0 and np.asarray(value).dtype.kind in "biufc":
+        try:
+            with np.errstate(over="ignore"):
+                converted = dtype.type(value) if dtype.kind == "c" or not np.iscomplexobj(value) else None
+        except (OverflowError, ValueError):
+            converted = None
+        if converted is not None:
+            kept_size = np.isfinite(converted) or not np.isfinite(value)
+            if kept_size if dtype.kind in "fc" else converted == value:
+                return converted
+    raise TypeError(f"{name} must be a scalar that the product's dtype, {dtype}, can hold; got {value!r}")

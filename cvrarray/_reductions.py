@@ -1,0 +1,264 @@
+"""Reductions over one axis or both, with NumPy's signatures. What is not stored counts as 0.
+
+Sums over rows and columns are products with ones, ``A @ 1`` and ``A.T @ 1``, and so have the same bits in every run; counts
+are sums of the map of what is not 0. The largest of each row comes from a table of maxima of 1, 2, 4, ... neighbours, of
+which two, overlapping, cover any row. Both axes: first within rows, then over them.
+
+Results are dense and on the array's device: a scalar (a 0-d array on a GPU), (n_rows,) or (n_cols,); with ``keepdims`` 2-D.
+"""
+
+from __future__ import annotations
+
+import operator
+import warnings
+from typing import Any
+
+import numpy as np
+
+from . import _device, _indexing
+from ._tables import CSR
+
+#: An axis longer than this, and than the stored entries, is not laid out as a vector of ones.
+LONG = 2**26
+
+
+def sum_(array: Any, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: bool = False) -> Any:
+    """Sums of the values over `axis`.
+
+    Parameters
+    ----------
+    array : array of ours
+    axis : None, int or tuple of ints
+        None or both axes: the sum of everything.
+    dtype : dtype, optional
+        In which values are added. Default: that of `out`, else NumPy's: int64 or uint64 for narrower integers.
+    out : dense array, optional
+        Where the result goes; of the result's shape, on the array's device.
+    keepdims : bool
+        Whether a reduced axis stays, of length 1.
+
+    Raises
+    ------
+    AxisError, ValueError
+        There is no such axis, or it is named twice; `out` has another shape.
+    TypeError
+        `dtype` is none that values are added in, or `out` cannot hold the result.
+    """
+    axis = _axis(axis)
+    if dtype is None:
+        dtype = getattr(out, "dtype", np.zeros(1, array.dtype).sum().dtype)
+    return _delivered(array, _sums(array, axis, np.dtype(dtype)), axis, out, keepdims)
+
+
+def mean(array: Any, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: bool = False) -> Any:
+    """Means over `axis`, zeros counted; integers are added in float64. Of no values nan, with NumPy's RuntimeWarning.
+
+    Parameters and errors as of :func:`sum_`.
+    """
+    axis = _axis(axis)
+    dtype = np.zeros(1, array.dtype).mean().dtype if dtype is None else np.dtype(dtype)
+    count = _count(array, axis)
+    if not count:
+        warnings.warn("Mean of empty slice", RuntimeWarning, stacklevel=2)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        means = _sums(array, axis, dtype) / np.zeros(1, _real(dtype)).mean().dtype.type(count)
+    return _delivered(array, means.astype(dtype, copy=False), axis, out, keepdims)
+
+
+def max_(array: Any, axis: Any = None, out: Any = None, keepdims: bool = False) -> Any:
+    """The largest values over `axis`, the zeros that are not stored among them; nan where there is one.
+
+    Parameters as of :func:`sum_`.
+
+    Raises
+    ------
+    ValueError
+        `axis` has no entries.
+    """
+    return _extreme(array, np.maximum, _axis(axis), out, keepdims)
+
+
+def min_(array: Any, axis: Any = None, out: Any = None, keepdims: bool = False) -> Any:
+    """The smallest values over `axis`: see :func:`max_`."""
+    return _extreme(array, np.minimum, _axis(axis), out, keepdims)
+
+
+def any_(array: Any, axis: Any = None, out: Any = None, keepdims: bool = False) -> Any:
+    """Whether any value over `axis` is not 0 (nan is not). Parameters and errors as of :func:`sum_`."""
+    axis = _axis(axis)
+    return _delivered(array, _counts(array, axis) > 0, axis, out, keepdims)
+
+
+def all_(array: Any, axis: Any = None, out: Any = None, keepdims: bool = False) -> Any:
+    """Whether no value over `axis` is 0; true where there are no values. Parameters and errors as of :func:`sum_`."""
+    axis = _axis(axis)
+    count = min(_count(array, axis), np.iinfo(np.int64).max)  # CuPy compares with no larger one
+    return _delivered(array, _counts(array, axis) == count, axis, out, keepdims)
+
+
+def count_nonzero(array: Any, axis: Any = None, *, keepdims: bool = False) -> Any:
+    """How many values over `axis` are not 0, as int64: explicit zeros do not count. Errors as of :func:`sum_`."""
+    axis = _axis(axis)
+    return _delivered(array, _counts(array, axis), axis, None, keepdims)
+
+
+def diagonal(array: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
+    """The dense diagonal ``array[i, i + offset]``, or with the axes exchanged ``array[i + offset, i]``.
+
+    Raises
+    ------
+    AxisError, ValueError
+        There is no such axis, or both are the same.
+    """
+    first, second = _one_axis(axis1), _one_axis(axis2)
+    if first == second:
+        raise ValueError("axis1 and axis2 must differ")
+    offset = operator.index(offset) * (1 if first == 0 else -1)
+    n_rows, n_cols = array.shape
+    down, right = max(-offset, 0), max(offset, 0)
+    with array._target.use():
+        place = array._target.xp.arange(max(0, min(n_rows - down, n_cols - right)))
+        return _indexing._values_at(array._canonical_csr(), place + down, place + right)
+
+
+def trace(array: Any, offset: int = 0, axis1: int = 0, axis2: int = 1, dtype: Any = None, out: Any = None) -> Any:
+    """The sum of a diagonal: see :func:`diagonal`, and :func:`sum_` for `dtype` and `out`."""
+    with array._target.use():
+        return diagonal(array, offset, axis1, axis2).sum(dtype=dtype, out=out)
+
+
+# ---------------------------------------------------------------------------------------------------- axes and results
+
+
+def _axis(axis: Any) -> int | None:
+    """0, 1, or None for both."""
+    if axis is None:
+        return None
+    if not isinstance(axis, tuple):
+        return _one_axis(axis)
+    axes = [_one_axis(a) for a in axis]
+    if len(set(axes)) < len(axes):
+        raise ValueError(f"axis must name each axis once; got duplicate value in {axis}")
+    if not axes:
+        raise ValueError("axis must name an axis; got (), which would reduce nothing")
+    return axes[0] if len(axes) == 1 else None
+
+
+def _one_axis(axis: Any) -> int:
+    number = operator.index(axis)
+    if not -2 <= number < 2:
+        raise np.exceptions.AxisError(number, 2)
+    return number % 2
+
+
+def _count(array: Any, axis: int | None) -> int:
+    """Values that are reduced to one."""
+    return array.size if axis is None else array.shape[axis]
+
+
+def _delivered(array: Any, result: Any, axis: int | None, out: Any, keepdims: bool) -> Any:
+    """`result` in the shape that is asked for, in `out` where given."""
+    if keepdims:
+        shape = tuple(1 if axis in (None, k) else n for k, n in enumerate(array.shape))
+        result = array._target.xp.asarray(result).reshape(shape)
+    if out is None:
+        return result
+    if not isinstance(out, array._target.xp.ndarray) or _device.of(out) != array._target:
+        raise TypeError(
+            f"out must be a dense array on the array's device, {array.device}; got {type(out).__name__} on {_device.of(out)}"
+        )
+    if out.shape != result.shape:
+        raise ValueError(f"out must have the result's shape, {result.shape}; got {out.shape}")
+    if not np.can_cast(result.dtype, out.dtype, "same_kind"):
+        raise TypeError(f"out must have a dtype that {result.dtype} casts to; got {out.dtype}")
+    with array._target.use():
+        out[...] = result
+    return out
+
+
+# ---------------------------------------------------------------------------------------------------- sums and counts
+
+
+def _sums(array: Any, axis: int | None, dtype: np.dtype) -> Any:
+    """(n,) sums of lines, or the sum of all, in `dtype`."""
+    if dtype == np.bool_:
+        return _counts(array, axis) > 0
+    if array.dtype.kind == "c" and dtype.kind == "c":
+        # part by part: a complex factor of 1 would turn inf into nan
+        xp = array._target.xp
+        real, imag = (
+            _sums(array._map(lambda values, part=part: xp.ascontiguousarray(getattr(values, part))), axis, _real(dtype))
+            for part in ("real", "imag")
+        )
+        with array._target.use():
+            sums = xp.stack([xp.asarray(real), xp.asarray(imag)], axis=-1).view(dtype)[..., 0]
+        return sums if sums.ndim else sums[()]
+    work = np.dtype(np.float32) if dtype == np.float16 else _real(dtype) if array.dtype.kind != "c" else dtype
+    if np.result_type(array.dtype, work) != work:
+        array = array._map(lambda values: values.astype(work))
+    with array._target.use():
+        if axis is None:
+            sums = _line_sums(array.T if array.shape[0] > LONG else array, work).sum(dtype=work)
+        else:
+            sums = _line_sums(array if axis == 1 else array.T, work)
+        return sums.astype(dtype, copy=False)
+
+
+def _line_sums(array: Any, dtype: np.dtype) -> Any:
+    """(n_rows,) sums of rows."""
+    if array.shape[1] > max(LONG, array.nnz):  # only the row of an entry counts: number the columns within rows
+        csr, xp = array._canonical_csr(), array._target.xp
+        row_start = csr.indptr[:-1].astype(np.int64)
+        lengths = csr.indptr[1:] - csr.indptr[:-1]
+        within, _ = _indexing._runs(xp, xp.zeros_like(row_start), lengths)
+        array = array._like(_indexing._csr_of(csr.indptr, within, csr.data, (csr.shape[0], max(1, csr.nnz))))
+    return array.matvec(array._target.xp.ones(array.shape[1], dtype))
+
+
+def _counts(array: Any, axis: int | None) -> Any:
+    """(n,) values of lines, or of all, that are not 0."""
+    return _sums(array._map(lambda values: values != 0), axis, np.dtype(np.int64))
+
+
+def _real(dtype: np.dtype) -> np.dtype:
+    """The dtype of the parts of complex numbers; any other as it is."""
+    return np.zeros(0, dtype).real.dtype
+
+
+# ---------------------------------------------------------------------------------------------------- extremes
+
+
+def _extreme(array: Any, ufunc: np.ufunc, axis: int | None, out: Any, keepdims: bool) -> Any:
+    target = array._target
+    count = _count(array, axis)
+    if not count:
+        raise ValueError(f"zero-size array to reduction operation {ufunc.__name__} which has no identity")
+    with target.use():
+        if axis is None:
+            values = array._canonical_csr().data
+            zero = target.xp.zeros((), array.dtype)
+            if values.size:
+                result = values.max() if ufunc is np.maximum else values.min()
+                result = result if values.size == count else getattr(target.xp, ufunc.__name__)(result, zero)
+            else:
+                result = zero[()]
+        else:
+            result = _line_extremes(
+                (array if axis == 1 else array.T)._canonical_csr(), getattr(target.xp, ufunc.__name__), target.xp
+            )
+    return _delivered(array, result, axis, out, keepdims)
+
+
+def _line_extremes(csr: CSR, ufunc: Any, xp: Any) -> Any:
+    """(n_rows,) extremes of rows. A row of 2^k to 2^(k+1) - 1 entries is covered by its first and its last 2^k."""
+    start, end = csr.indptr[:-1].astype(np.int64), csr.indptr[1:].astype(np.int64)
+    lengths = end - start
+    result = xp.zeros(lengths.size, csr.data.dtype)
+    longest = int(lengths.max()) if lengths.size else 0
+    neighbours = csr.data  # neighbours[i]: the extreme of the 2^k entries from i on
+    for k in range(longest.bit_length()):
+        rows = xp.flatnonzero((lengths >> k) == 1)
+        result[rows] = ufunc(neighbours[start[rows]], neighbours[end[rows] - (1 << k)])
+        if longest >> k > 1:
+            neighbours = ufunc(neighbours[: -(1 << k)], neighbours[1 << k :])
+    return xp.where(lengths < csr.shape[1], ufunc(result, xp.zeros_like(result)), result)

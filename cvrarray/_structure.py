@@ -1,0 +1,127 @@
+"""What follows from where an array's entries lie: zeros_like, tril, triu, nonzero, norms, and comparison as a whole."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from . import _csr, _reductions
+from ._tables import CSR
+
+
+def zeros_like(array: Any, dtype: Any = None, shape: Any = None) -> Any:
+    """An array without entries, of `array`'s format, on its device; of another dtype or (n_rows, n_cols) where given."""
+    shape = array.shape if shape is None else _csr.check_shape(shape)
+    dtype = _csr.check_dtype(array.dtype if dtype is None else dtype)
+    with array._target.use():
+        xp = array._target.xp
+        return array._like(
+            CSR(xp.zeros(shape[0] + 1, np.int64), xp.empty(0, _csr.index_dtype(shape)), xp.empty(0, dtype), shape)
+        )
+
+
+def tril(m: Any, k: int = 0) -> Any:
+    """The entries on and below diagonal `k`."""
+    return _selected(m, lambda row, col: col - row <= k)
+
+
+def triu(m: Any, k: int = 0) -> Any:
+    """The entries on and above diagonal `k`."""
+    return _selected(m, lambda row, col: col - row >= k)
+
+
+def eliminate_zeros(array: Any) -> Any:
+    """The array without stored zeros."""
+    return _filtered(array, lambda row, col, val: val != 0)
+
+
+def _selected(array: Any, keep: Any) -> Any:
+    return _filtered(array, lambda row, col, val: keep(row.astype(np.int64), col.astype(np.int64)))
+
+
+def _filtered(array: Any, keep: Any) -> Any:
+    with array._target.use():
+        row, col, val = array._coo()
+        kept = keep(row, col, val)
+        return array._like(_csr.from_triplets(row[kept], col[kept], val[kept], array.shape))
+
+
+def nonzero(a: Any) -> tuple[Any, Any]:
+    """Rows and columns of the entries that are not 0, in row-major order, as int64; stored zeros are left out."""
+    csr = a._canonical_csr()
+    with a._target.use():
+        kept = csr.data != 0
+        row = _csr.rows(csr)
+        return row[kept].astype(np.int64), csr.indices[kept].astype(np.int64)
+
+
+def nan_to_num(x: Any, copy: bool = True, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None) -> Any:
+    """nan and infinities replaced by numbers; a stored 0 stays."""
+    return x._map(lambda values: x._target.xp.nan_to_num(values, nan=nan, posinf=posinf, neginf=neginf))
+
+
+def norm(x: Any, ord: Any = None, keepdims: bool = False) -> Any:
+    """The Frobenius norm (None, "fro"), or the largest (smallest) sum of sizes of a column (1, -1) or row (inf, -inf).
+
+    Raises
+    ------
+    TypeError
+        Another norm is asked for.
+    """
+    if ord in (None, "fro"):
+        with x._target.use():
+            val = x._canonical_csr().data  # in an order that does not depend on the format
+            total = x._target.xp.linalg.norm(val if val.dtype.kind in "fc" else val.astype(np.float64))
+    elif ord in (1, -1, np.inf, -np.inf):
+        sums = _reductions.sum_(abs(x), axis=0 if abs(ord) == 1 else 1)
+        total = sums.max() if ord > 0 else sums.min()
+        total = total if total.dtype.kind == "f" else total.astype(np.float64)
+    else:
+        raise TypeError(f"norm of a sparse array must be 'fro', 1, -1, inf or -inf; got {ord!r}. Call todense(), or use svds")
+    return total.reshape(1, 1) if keepdims else total
+
+
+def array_equal(a1: Any, a2: Any, equal_nan: bool = False) -> bool:
+    """Whether two sparse arrays have one shape and equal entries; a stored 0 equals one that is not stored."""
+    left, right = _csr.as_csr(_sparse(a1)), _csr.as_csr(_sparse(a2))
+    if left.shape != right.shape:
+        return False
+
+    def equal(xp, a, b):
+        same = a == b
+        return same | (xp.isnan(a) & xp.isnan(b)) if equal_nan else same
+
+    return _compare(left, right, equal)
+
+
+def allclose(a: Any, b: Any, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> bool:
+    """Whether ``abs(a - b) <= atol + rtol * abs(b)`` holds for all entries of two sparse arrays of one shape."""
+    left, right = _csr.as_csr(_sparse(a)), _csr.as_csr(_sparse(b))
+    if left.shape != right.shape:
+        raise ValueError(f"allclose of sparse arrays needs one shape; got {left.shape} and {right.shape}")
+    return _compare(left, right, lambda xp, a, b: xp.isclose(a, b, rtol=rtol, atol=atol, equal_nan=equal_nan))
+
+
+def _compare(left: CSR, right: CSR, holds: Any) -> bool:
+    """Whether ``holds(xp, a, b)`` for the values of both at every place where either has one."""
+    device = _csr.same_device(left=left.data, right=right.data)
+    if math.prod(left.shape) >= 2**63:
+        raise ValueError(f"arrays of shape {left.shape} have too many places to be compared; compare parts of them")
+    with device.use():
+        xp = device.xp
+        keys = [_csr.rows(csr).astype(np.int64) * csr.shape[1] + csr.indices for csr in (left, right)]
+        places = xp.unique(xp.concatenate(keys))
+        values = []
+        for key, csr in zip(keys, (left, right), strict=True):
+            value = xp.zeros(places.size, csr.data.dtype)
+            value[xp.searchsorted(places, key)] = csr.data
+            values.append(value)
+        return bool(holds(xp, *values).all())
+
+
+def _sparse(value: Any) -> Any:
+    if _csr.package(value) in _csr.SPARSE_PACKAGES:
+        return value
+    raise TypeError(f"a sparse array is compared with another; got {type(value).__name__}. Call todense(), or asarray on it")

@@ -1,0 +1,708 @@
+"""Ufuncs of sparse arrays against NumPy on the dense array: values, dtypes, structure, and what is refused."""
+
+from __future__ import annotations
+
+import importlib.util
+import operator
+
+import checks
+import numpy as np
+import pytest
+import scipy.sparse
+import zoo
+from scipy.sparse import csr_array
+
+import cvrarray
+from cvrarray import _elementwise
+
+BUILDS = [checks.Build("cvr", {}), checks.cvr(4, 5, "nnz"), checks.cvr(3, 1), checks.bbcsr(1), checks.bbcsr(3)]
+CONFIGURATIONS = pytest.mark.parametrize("build", BUILDS, ids=str)
+ONE_OF_EACH = pytest.mark.parametrize("build", [checks.cvr(4, 5, "nnz"), checks.bbcsr(3)], ids=str)
+DTYPES = [np.bool_, np.int8, np.uint8, np.int64, np.uint64, np.float32, np.float64, np.complex64, np.complex128]
+SHAPE = (11, 19)
+ULPS = 16  # of CUDA's elementary functions and NumPy's, and of complex ones out of several of these
+
+
+OPERATORS = {
+    np.add: operator.add,
+    np.subtract: operator.sub,
+    np.multiply: operator.mul,
+    np.divide: operator.truediv,
+    np.floor_divide: operator.floordiv,
+    np.remainder: operator.mod,
+    np.power: operator.pow,
+    np.equal: operator.eq,
+    np.not_equal: operator.ne,
+    np.less: operator.lt,
+    np.less_equal: operator.le,
+    np.greater: operator.gt,
+    np.greater_equal: operator.ge,
+    np.bitwise_and: operator.and_,
+    np.bitwise_or: operator.or_,
+    np.bitwise_xor: operator.xor,
+    np.left_shift: operator.lshift,
+    np.right_shift: operator.rshift,
+    np.absolute: operator.abs,
+    np.negative: operator.neg,
+    np.positive: operator.pos,
+    np.divmod: divmod,
+}
+
+
+def apply(ufunc, *operands, **kwargs):
+    """The ufunc of the operands, spelt as an operator where there is one."""
+    if ufunc not in OPERATORS or kwargs:
+        return ufunc(*operands, **kwargs)
+    return OPERATORS[ufunc](*operands)
+
+
+def matrix(dtype=np.float64, seed=0, scale=1) -> csr_array:
+    """About 70 of 209 places stored, every seventh an explicit zero; values -7 to 7 over `scale`."""
+    rng = np.random.default_rng(seed)
+    dense = rng.integers(-7, 8, SHAPE) * (rng.random(SHAPE) < 0.4)
+    dense[4], dense[:, 7] = 0, 0
+    row, col = np.nonzero(dense)
+    val = (abs(dense) if np.dtype(dtype).kind in "bu" else dense)[row, col] / scale
+    val = (val * (1 - 0.5j) if np.dtype(dtype).kind == "c" else val).astype(dtype)
+    val[::7] = 0
+    return csr_array((val, (row, col)), shape=SHAPE)
+
+
+def reference(ufunc, *operands, **kwargs):
+    """What NumPy gives, with float32 in place of float16."""
+    with np.errstate(all="ignore"):
+        expected = ufunc(*operands, **kwargs)
+        if expected.dtype == np.float16:
+            expected = ufunc(*[v.astype(np.float32) if isinstance(v, np.ndarray) else v for v in operands], **kwargs)
+    return expected
+
+
+def assert_dense(found, expected: np.ndarray, exact: bool = False) -> None:
+    """`found`, an array of ours, holds `expected`: dtype, nan and inf, and values to rounding."""
+    found.check()
+    found = checks.get(found.todense())
+    assert found.dtype == expected.dtype
+    assert found.shape == expected.shape
+    if exact or expected.dtype.kind in "biu":
+        np.testing.assert_array_equal(found, expected)
+        return
+    finite = np.isfinite(expected)
+    np.testing.assert_array_equal(found[~finite], expected[~finite])
+    bound = ULPS * np.finfo(expected.dtype).eps * abs(expected[finite])
+    assert (abs(found[finite] - expected[finite]) <= bound).all()
+
+
+def assert_same_kind(found, A) -> None:
+    """The result is an array of A's format, parameters and device."""
+    assert type(found) is type(A)
+    assert found._parameters() == A._parameters()
+    assert found.device == A.device
+
+
+def assert_same_structure(found, A) -> None:
+    assert_same_kind(found, A)
+    found, A = found.to_scipy(), A.to_scipy()
+    np.testing.assert_array_equal(found.indptr, A.indptr)
+    np.testing.assert_array_equal(found.indices, A.indices)
+
+
+# ---------------------------------------------------------------------------------------------------- one array
+
+UNARY = """sin tan arcsin arctan sinh tanh arcsinh arctanh expm1 log1p sqrt cbrt square absolute fabs negative positive sign
+    rint floor ceil trunc conjugate degrees radians deg2rad rad2deg isnan isinf signbit""".split()
+DENSE_UNARY = "cos cosh exp exp2 log log2 log10 logical_not invert isfinite arccos arccosh reciprocal spacing".split()
+
+
+@ONE_OF_EACH
+@pytest.mark.parametrize("name", UNARY)
+def test_unary(build, name, device):
+    ufunc = getattr(np, name)
+    for dtype in DTYPES:
+        csr = matrix(dtype, scale=8 if np.dtype(dtype).kind in "fc" else 1)
+        A = build(csr, device=device)
+        try:
+            expected = reference(ufunc, csr.toarray())
+        except TypeError:
+            with pytest.raises(TypeError):
+                apply(ufunc, A)
+            continue
+        with np.errstate(all="ignore"):
+            found = apply(ufunc, A)
+        assert_same_structure(found, A)
+        assert_dense(found, expected)
+
+
+@ONE_OF_EACH
+@pytest.mark.parametrize("name", DENSE_UNARY)
+def test_unary_that_would_be_dense(build, name, device):
+    for dtype in (np.int64, np.float64):
+        A = build(matrix(dtype), device=device)
+        with pytest.raises(TypeError, match=r"todense\(\)"):
+            apply(getattr(np, name), A)
+
+
+@CONFIGURATIONS
+def test_unary_with_two_results(build, device):
+    csr = matrix(scale=4)
+    A = build(csr, device=device)
+    for ufunc in (np.modf, np.frexp):
+        found = apply(ufunc, A)
+        for ours, expected in zip(found, ufunc(csr.toarray()), strict=True):
+            assert_same_structure(ours, A)
+            assert_dense(ours, expected, exact=True)
+
+
+@CONFIGURATIONS
+def test_unary_dtype(build, device):
+    csr = matrix(np.int8)
+    found = apply(np.sqrt, build(abs(csr), device=device), dtype=np.float32)
+    assert_dense(found, np.sqrt(abs(csr).toarray(), dtype=np.float32))
+    with pytest.raises(TypeError, match="Cannot cast"):
+        apply(np.sqrt, build(matrix(np.complex128), device=device), dtype=np.float32)
+
+
+@CONFIGURATIONS
+def test_special_values(build, device):
+    """nan, inf and -0.0 among the stored values go through as NumPy has them."""
+    val = np.array([np.nan, np.inf, -np.inf, -0.0, 0.0, 1.0])
+    csr = csr_array((val, ([0, 0, 1, 2, 3, 3], [0, 3, 1, 1, 0, 4])), shape=(4, 5))
+    A = build(csr, device=device)
+    with np.errstate(all="ignore"):
+        for ufunc in (np.sin, np.sqrt, np.sign, np.isnan, np.isinf, np.absolute, np.arctan, np.trunc):
+            assert_dense(apply(ufunc, A), ufunc(csr.toarray()))
+        for ufunc, scalar in ((np.multiply, 2), (np.divide, 4), (np.power, 2), (np.greater, 0), (np.not_equal, 0)):
+            assert_dense(apply(ufunc, A, scalar), ufunc(csr.toarray(), scalar))
+        assert_dense(apply(np.maximum, A, A), csr.toarray())
+        assert_dense(apply(np.subtract, A, A), csr.toarray() - csr.toarray())
+
+
+@pytest.mark.parametrize("keywords", [{"out": np.zeros(SHAPE)}, {"where": True}])
+def test_keywords_that_are_refused(keywords, device):
+    A = cvrarray.CVRArray(matrix(), device=device)
+    for operands in ((A,), (A, 2), (A, A)):
+        with pytest.raises(TypeError, match=r"takes no where|must be left out"):
+            (np.sin if len(operands) == 1 else np.multiply)(*operands, **keywords)
+    with pytest.raises(TypeError, match="takes dtype and casting"):
+        _elementwise.unary(A, np.sin, **keywords)
+
+
+# ---------------------------------------------------------------------------------------------------- with a scalar
+
+SCALARS = [
+    (np.multiply, 3),
+    (np.multiply, -2),
+    (np.multiply, 0),
+    (np.multiply, True),
+    (np.multiply, 2.5),
+    (np.multiply, 1 - 2j),
+    (np.multiply, np.float32(0.5)),
+    (np.multiply, np.float64(0.1)),
+    (np.multiply, np.int16(2)),
+    (np.multiply, np.array(1.5)),
+    (np.divide, 3),
+    (np.divide, -0.75),
+    (np.divide, np.inf),
+    (np.divide, np.float32(4)),
+    (np.floor_divide, 3),
+    (np.floor_divide, 1.5),
+    (np.remainder, 3),
+    (np.remainder, -2.5),
+    (np.fmod, 3),
+    (np.power, 2),
+    (np.power, 3.0),
+    (np.float_power, 2),
+    (np.add, 0),
+    (np.subtract, 0),
+    (np.greater, 1),
+    (np.greater, 0.5),
+    (np.greater_equal, 2),
+    (np.less, 0),
+    (np.less, -1),
+    (np.less_equal, -0.5),
+    (np.not_equal, 0),
+    (np.equal, 3),
+    (np.greater, 1000),
+    (np.less, -1000),
+    (np.equal, 1000),
+    (np.maximum, -1),
+    (np.maximum, 0),
+    (np.minimum, 0),
+    (np.minimum, 2.5),
+    (np.fmin, 2),
+    (np.logical_and, True),
+    (np.logical_and, 0),
+    (np.logical_or, 0),
+    (np.logical_xor, False),
+    (np.bitwise_and, 3),
+    (np.left_shift, 1),
+    (np.right_shift, 1),
+    (np.arctan2, 1.5),
+    (np.hypot, 0),
+    (np.ldexp, 2),
+    (np.copysign, 1.0),
+]
+
+
+@ONE_OF_EACH
+@pytest.mark.parametrize("case", SCALARS, ids=lambda case: f"{case[0].__name__}-{case[1]!r}")
+def test_scalar(build, case, device):
+    ufunc, scalar = case
+    for dtype in (np.bool_, np.int8, np.uint8, np.float32, np.float64, np.complex64):
+        csr = matrix(dtype)
+        A = build(csr, device=device)
+        try:
+            expected = reference(ufunc, csr.toarray(), scalar)
+        except (TypeError, OverflowError) as error:
+            with pytest.raises((TypeError, OverflowError)):
+                apply(ufunc, A, scalar)
+            assert not isinstance(error, AssertionError)
+            continue
+        with np.errstate(all="ignore"):
+            found = apply(ufunc, A, scalar)
+        assert_same_structure(found, A)
+        assert_dense(found, expected)
+
+
+@ONE_OF_EACH
+@pytest.mark.parametrize("case", [(np.multiply, 3), (np.multiply, 0.5), (np.maximum, -2), (np.greater, -1), (np.less, 2)])
+def test_scalar_on_the_left(build, case, device):
+    ufunc, scalar = case
+    csr = matrix()
+    A = build(csr, device=device)
+    scalar_keeps = ufunc(scalar, 0) == 0
+    if scalar_keeps:
+        assert_dense(apply(ufunc, scalar, A), ufunc(scalar, csr.toarray()))
+        assert_same_structure(apply(ufunc, scalar, A), A)
+    else:
+        with pytest.raises(TypeError, match=r"todense\(\)"):
+            apply(ufunc, scalar, A)
+
+
+DENSE_SCALARS = [
+    (np.add, 1),
+    (np.subtract, 1),
+    (np.power, 0),
+    (np.power, 0.0),
+    (np.divide, 0),
+    (np.floor_divide, 0),
+    (np.remainder, 0),
+    (np.multiply, np.inf),
+    (np.multiply, np.nan),
+    (np.equal, 0),
+    (np.less_equal, 0),
+    (np.greater_equal, 0),
+    (np.less, 1),
+    (np.not_equal, 1),
+    (np.less, 1000),
+    (np.maximum, 1),
+    (np.minimum, -1),
+    (np.maximum, np.nan),
+    (np.logical_or, 1),
+    (np.hypot, 1),
+    (np.logaddexp, 0),
+]
+
+
+@CONFIGURATIONS
+@pytest.mark.parametrize("case", DENSE_SCALARS, ids=lambda case: f"{case[0].__name__}-{case[1]}")
+def test_scalar_that_would_make_it_dense(build, case, device):
+    ufunc, scalar = case
+    A = build(matrix(), device=device)
+    with pytest.raises(TypeError, match=r"numpy\.\w+.*todense\(\)"):
+        apply(ufunc, A, scalar)
+    if ufunc in (np.add, np.subtract, np.maximum, np.minimum):
+        with pytest.raises(TypeError, match=r"todense\(\)"):
+            apply(ufunc, scalar, A)
+
+
+@pytest.mark.parametrize("case", [(np.divide, 2), (np.power, 2), (np.floor_divide, 2), (np.subtract, 2)])
+def test_scalar_over_sparse_is_refused(case, device):
+    for dtype in (np.int64, np.float64):
+        with pytest.raises(TypeError, match=r"todense\(\)"):
+            apply(case[0], case[1], cvrarray.CVRArray(matrix(dtype), device=device))
+
+
+def test_scalars_that_are_no_numbers(device):
+    A = cvrarray.CVRArray(matrix(), device=device)
+    for scalar in ("2", None, object(), np.datetime64("2020-01-01")):
+        with pytest.raises(TypeError):
+            apply(np.multiply, A, scalar)
+    with pytest.raises(OverflowError):
+        apply(np.multiply, cvrarray.CVRArray(matrix(np.int8), device=device), 300)
+    with pytest.raises(ValueError, match="negative integer powers"):
+        apply(np.power, cvrarray.CVRArray(matrix(np.int8), device=device), -1)
+    with pytest.raises(TypeError, match="values must be"):
+        apply(np.multiply, A, np.longdouble(2))
+
+
+@CONFIGURATIONS
+def test_two_results_of_a_scalar(build, device):
+    csr = matrix(np.int64)
+    for ours, expected in zip(apply(np.divmod, build(csr, device=device), 3), np.divmod(csr.toarray(), 3), strict=True):
+        assert_dense(ours, expected)
+
+
+# ---------------------------------------------------------------------------------------------------- two sparse arrays
+
+BINARY = """add subtract multiply maximum minimum fmax fmin logical_and logical_or logical_xor not_equal less greater hypot
+    arctan2 bitwise_and bitwise_or bitwise_xor copysign""".split()
+
+
+@ONE_OF_EACH
+@pytest.mark.parametrize("name", BINARY)
+def test_two_sparse(build, name, device):
+    """The result holds no zeros; the structure of a product is the intersection, of anything else the union."""
+    ufunc = getattr(np, name)
+    for dtype in (np.bool_, np.int8, np.uint64, np.float32, np.float64, np.complex128):
+        left, right = matrix(dtype), matrix(dtype, seed=1)
+        A, B = build(left, device=device), build(right, device=device)
+        try:
+            expected = reference(ufunc, left.toarray(), right.toarray())
+        except TypeError:
+            with pytest.raises(TypeError):
+                apply(ufunc, A, B)
+            continue
+        found = apply(ufunc, A, B)
+        assert_same_kind(found, A)
+        assert_dense(found, expected)
+        assert found.nnz == np.count_nonzero(expected)
+
+
+@CONFIGURATIONS
+@pytest.mark.parametrize("name", ["divide", "floor_divide", "remainder", "power", "equal", "less_equal", "greater_equal"])
+def test_two_sparse_that_would_be_dense(build, name, device):
+    A = build(matrix(), device=device)
+    with pytest.raises(TypeError, match=rf"numpy\.{name}\(0, 0\).*todense\(\)"):
+        apply(getattr(np, name), A, A)
+
+
+@pytest.mark.parametrize("right", DTYPES, ids=lambda dtype: dtype.__name__)
+@pytest.mark.parametrize("left", DTYPES, ids=lambda dtype: dtype.__name__)
+def test_promotion(left, right, device):
+    """dtypes and values of all pairs are NumPy's."""
+    a, b = matrix(left), matrix(right, seed=1)
+    A, B = cvrarray.CVRArray(a, device=device), cvrarray.CVRArray(b, device=device)
+    dense = checks.put(b.toarray(), device)
+    for ufunc in (np.add, np.multiply, np.maximum):
+        expected = ufunc(a.toarray(), b.toarray())
+        assert_dense(apply(ufunc, A, B), expected)
+        if ufunc is np.multiply:
+            assert_dense(apply(ufunc, A, dense), expected)
+            assert_dense(apply(ufunc, dense, A), ufunc(b.toarray(), a.toarray()))
+            scalar = b.data[1]
+            assert_dense(apply(ufunc, A, scalar), reference(ufunc, a.toarray(), scalar))
+
+
+@ONE_OF_EACH
+@pytest.mark.parametrize("ufunc", [u for u in OPERATORS if u.nout == 1], ids=lambda ufunc: ufunc.__name__)
+def test_operators_are_their_ufuncs(build, ufunc, device):
+    """Both spellings give the same array, or the same error; on either side of a scalar too."""
+    A, B = build(matrix(np.int64), device=device), build(matrix(np.int64, seed=1), device=device)
+    for operands in ((A,),) if ufunc.nin == 1 else ((A, B), (A, 2), (2, A), (A, -1)):
+        try:
+            expected = ufunc(*operands)
+        except (TypeError, ValueError) as error:
+            with pytest.raises(type(error), match=r"todense\(\)|negative integer"):
+                OPERATORS[ufunc](*operands)
+        else:
+            checks.assert_same_tables(OPERATORS[ufunc](*operands)._tables, expected._tables)
+
+
+@ONE_OF_EACH
+def test_equal_arrays_differ_nowhere(build, device):
+    """SciPy users ask ``(A != B).nnz == 0``."""
+    A = build(matrix(), device=device)
+    B = checks.bbcsr(2)(matrix(), device=device)
+    assert apply(np.not_equal, A, B).nnz == 0
+    assert apply(np.subtract, A, A).nnz == 0
+
+
+@CONFIGURATIONS
+def test_formats_mix_and_the_first_decides(build, device):
+    left, right = matrix(), matrix(seed=1)
+    expected = left.toarray() + right.toarray()
+    A, B = build(left, device=device), checks.bbcsr(2)(right, device=device)
+    assert_same_kind(apply(np.add, A, B), A)
+    assert_same_kind(apply(np.add, B, A), B)
+    assert_dense(apply(np.add, A, B), expected, exact=True)
+    assert_dense(apply(np.add, B, A), expected, exact=True)
+
+
+FOREIGN = {
+    "csr_array": scipy.sparse.csr_array,
+    "csc_matrix": scipy.sparse.csc_matrix,
+    "coo_array": scipy.sparse.coo_array,
+}
+if importlib.util.find_spec("sparse"):
+    import sparse
+
+    FOREIGN["COO"] = sparse.COO.from_scipy_sparse
+    FOREIGN["GCXS"] = sparse.GCXS.from_scipy_sparse
+
+
+@ONE_OF_EACH
+@pytest.mark.parametrize("kind", FOREIGN)
+def test_sparse_arrays_of_others(build, kind):
+    left, right = matrix(), matrix(seed=1)
+    A, other = build(left, device="cpu"), FOREIGN[kind](right)
+    for ufunc in (np.add, np.subtract, np.multiply, np.maximum, np.not_equal):
+        found = apply(ufunc, A, other)
+        assert_same_kind(found, A)
+        assert_dense(found, ufunc(left.toarray(), right.toarray()), exact=True)
+        found = _elementwise.binary(ufunc, other, A)  # the other library's own operators come first here
+        assert_same_kind(found, A)
+        assert_dense(found, ufunc(right.toarray(), left.toarray()), exact=True)
+
+
+def test_cupyx_operand(gpu):
+    from cupyx.scipy.sparse import csr_matrix
+
+    left, right = matrix(), matrix(seed=1)
+    A = cvrarray.BBCSRArray(left, device=gpu)
+    found = apply(np.add, A, csr_matrix(scipy.sparse.csr_matrix(right)))
+    assert_dense(found, left.toarray() + right.toarray(), exact=True)
+    with pytest.raises(TypeError, match="one device"):
+        apply(np.add, A, right)
+    with pytest.raises(TypeError, match="one device"):
+        apply(np.add, A, cvrarray.BBCSRArray(right, device="cpu"))
+    with pytest.raises(TypeError, match="one device"):
+        apply(np.multiply, A, np.ones(SHAPE))
+
+
+@CONFIGURATIONS
+def test_sparse_broadcasts(build, device):
+    rng = np.random.default_rng(4)
+    whole, row, column, one = (rng.integers(0, 3, shape).astype(float) for shape in (SHAPE, (1, 19), (11, 1), (1, 1)))
+    for a, b in ((whole, row), (row, whole), (whole, column), (column, row), (one, whole), (row, column), (one, row)):
+        for ufunc in (np.multiply, np.add):
+            found = apply(ufunc, build(a, device=device), build(b, device=device))
+            assert_dense(found, ufunc(a, b), exact=True)
+    for shape in ((11, 18), (10, 1), (10, 19)):
+        with pytest.raises(ValueError, match="could not be broadcast together with shapes"):
+            apply(np.add, build(whole, device=device), build(np.ones(shape), device=device))
+
+
+@CONFIGURATIONS
+def test_product_takes_the_intersection(build, device):
+    """A stored inf or nan beside nothing gives nothing, as in SciPy; two stored values multiply as NumPy's."""
+    A = build(csr_array((np.array([np.inf, np.nan, np.inf]), ([0, 1, 2], [0, 1, 2])), shape=(3, 3)), device=device)
+    B = build(csr_array((np.array([0.0, 2.0]), ([2, 1], [2, 1])), shape=(3, 3)), device=device)
+    with np.errstate(invalid="ignore"):
+        found = apply(np.multiply, A, B).to_scipy()
+    np.testing.assert_array_equal(found.toarray(), [[0, 0, 0], [0, np.nan, 0], [0, 0, np.nan]])
+    assert found.nnz == 2
+
+
+@pytest.mark.parametrize("build", [checks.cvr(4, 3, "nnz"), checks.bbcsr(3)], ids=str)
+def test_widest_shape(build, device):
+    """Places are compared without a single number a place, which 64 bits would not hold."""
+    from cvrarray import _csr
+
+    wide = 2**62 - 1
+    a = _csr.from_triplets(np.array([0, 0, 4]), np.array([5, wide - 1, 2**61]), np.array([1.0, 2.0, 3.0]), (5, wide))
+    b = _csr.from_triplets(np.array([0, 2, 4]), np.array([wide - 1, 7, 2**61]), np.array([10.0, 20.0, -3.0]), (5, wide))
+    found = apply(np.add, build(a, device=device), build(b, device=device)).to_scipy()
+    np.testing.assert_array_equal(found.indptr, [0, 2, 2, 3, 3, 3])
+    np.testing.assert_array_equal(found.indices, [5, wide - 1, 7])
+    np.testing.assert_array_equal(found.data, [1, 12, 20])
+
+
+@pytest.mark.parametrize("name", zoo.ZOO)
+def test_zoo(name, device):
+    """The sum and the product with the rows and columns backwards, against SciPy, entry by entry; a scalar keeps zeros."""
+    csr = zoo.integers(name)
+    other = csr[::-1, ::-1]
+    build = checks.TYPICAL[len(name) % 4]
+    A, B = build(csr, device=device), build(other, device=device)
+    for ufunc, expected in ((np.add, csr + other), (np.multiply, csr * other)):
+        expected.eliminate_zeros()
+        expected.sort_indices()
+        checks.assert_same_csr(apply(ufunc, A, B).to_scipy(), expected)
+    checks.assert_same_csr(apply(np.multiply, A, 3).to_scipy(), csr * np.int8(3))
+    doubled = apply(np.multiply, A, 2)
+    doubled.check()
+    np.testing.assert_array_equal(
+        checks.get(doubled.matvec(checks.put(np.ones(csr.shape[1], np.int64), device))), 2 * csr.astype(int).sum(axis=1)
+    )
+
+
+# ---------------------------------------------------------------------------------------------------- sparse with dense
+
+DENSE_SHAPES = [SHAPE, (19,), (1, 19), (11, 1), (1, 1), (1,), ()]
+
+
+@ONE_OF_EACH
+@pytest.mark.parametrize("shape", DENSE_SHAPES, ids=str)
+def test_dense(build, shape, device):
+    csr = matrix()
+    A = build(csr, device=device)
+    rng = np.random.default_rng(6)
+    values = rng.integers(1, 5, shape).astype(float)
+    for ufunc, right in (
+        (np.multiply, values - 2),
+        (np.divide, values),
+        (np.floor_divide, values),
+        (np.remainder, values),
+        (np.power, values),
+        (np.greater, values - 1),
+        (np.less, 1 - values),
+        (np.maximum, -values),
+        (np.minimum, values),
+        (np.logical_and, values - 2),
+    ):
+        on_device = checks.put(np.asarray(right), device)
+        expected = ufunc(csr.toarray(), right)
+        found = apply(ufunc, A, on_device)
+        assert_same_structure(found, A)
+        assert_dense(found, expected)
+    found = apply(np.multiply, checks.put(np.asarray(values), device), A)
+    assert_same_structure(found, A)
+    assert_dense(found, values * csr.toarray())
+
+
+@ONE_OF_EACH
+def test_dense_of_other_layouts(build, device):
+    csr = matrix(np.float32)
+    A = build(csr, device=device)
+    values = np.arange(1.0, 1 + 11 * 19).reshape(SHAPE)
+    for strided in (np.asfortranarray(values), np.repeat(values, 2, 1)[:, ::2], values[::-1, ::-1]):
+        assert_dense(apply(np.multiply, A, checks.put(strided, device)), csr.toarray() * strided)
+    assert_dense(apply(np.multiply, A, list(range(19))), csr.toarray() * np.arange(19))
+    half = np.full(19, 1.5, np.float16)
+    assert_dense(apply(np.multiply, build(csr.astype(np.int8), device=device), checks.put(half, device)), (csr * 1.5).toarray())
+
+
+@ONE_OF_EACH
+def test_dense_makes_a_larger_array(build, device):
+    """A single row or column is repeated."""
+    rng = np.random.default_rng(4)
+    for shape, other in (((1, 19), (11, 1)), ((1, 19), SHAPE), ((11, 1), (19,)), ((1, 1), SHAPE)):
+        sparse_part, dense = rng.integers(0, 3, shape).astype(float), rng.integers(1, 4, other).astype(float)
+        found = apply(np.multiply, build(sparse_part, device=device), checks.put(dense, device))
+        assert_dense(found, sparse_part * dense, exact=True)
+
+
+@CONFIGURATIONS
+def test_what_is_not_stored_stays_zero(build, device):
+    """inf, nan and 0 in a dense factor or divisor meet stored values only, as in SciPy."""
+    csr = csr_array((np.array([2.0, 0.0, -1.0]), ([0, 1, 2], [0, 1, 2])), shape=(3, 4))
+    A = build(csr, device=device)
+    special = checks.put(np.array([np.inf, np.nan, 0.0, np.nan]), device)
+    np.testing.assert_array_equal(apply(np.multiply, A, special).to_scipy().data, [np.inf, np.nan, 0])
+    with np.errstate(all="ignore"):
+        found = apply(np.divide, A, special).to_scipy()
+    np.testing.assert_array_equal(found.data, [0, np.nan, -np.inf])
+    assert found.nnz == 3
+
+
+@CONFIGURATIONS
+def test_dense_that_would_make_it_dense(build, device):
+    A = build(matrix(), device=device)
+    ones, zeros = (checks.put(f(SHAPE), device) for f in (np.ones, np.zeros))
+    for ufunc, left, right in (
+        (np.add, A, ones),
+        (np.add, ones, A),
+        (np.add, A, zeros),
+        (np.subtract, A, ones[0]),
+        (np.subtract, ones[:, :1], A),
+        (np.divide, ones, A),
+        (np.power, A, zeros),
+        (np.maximum, A, ones),
+        (np.less, A, ones[0]),
+        (np.equal, A, zeros),
+        (np.floor_divide, A, zeros),
+    ):
+        with pytest.raises(TypeError, match=r"todense\(\)"):
+            apply(ufunc, left, right)
+
+
+def test_dense_of_wrong_shape(device):
+    A = cvrarray.CVRArray(matrix(), device=device)
+    for shape in ((18,), (11, 18), (11,), (12, 1), (0, 19)):
+        with pytest.raises(ValueError, match="could not be broadcast together"):
+            apply(np.multiply, A, checks.put(np.ones(shape), device))
+    with pytest.raises(ValueError, match="at most 2 dimensions"):
+        apply(np.multiply, A, checks.put(np.ones((1, 11, 19)), device))
+    with pytest.raises(TypeError, match="masked"):
+        apply(np.multiply, A, np.ma.masked_equal(np.ones(SHAPE), 2))
+
+
+# ---------------------------------------------------------------------------------------------------- power, clip, round
+
+
+@CONFIGURATIONS
+def test_power(build, device):
+    csr = abs(matrix())
+    A = build(csr, device=device)
+    for exponent in (1, 2, 3, 0.5):
+        assert_dense(A.power(exponent), csr.toarray() ** exponent)
+    integers = abs(matrix(np.int8))
+    found = build(integers, device=device).power(2, dtype=np.float64)
+    assert_dense(found, np.power(integers.toarray(), 2, dtype=np.float64))
+
+
+@CONFIGURATIONS
+@pytest.mark.parametrize("bounds", [(-2, 3), (0, 3), (-2.5, 0), (None, 1), (-1, None), (0, 0), (-np.inf, np.inf), (-500, 500)])
+def test_clip(build, bounds, device):
+    for dtype in (np.int8, np.uint8, np.float32, np.float64):
+        csr = matrix(dtype)
+        A = build(csr, device=device)
+        found = np.clip(A, *bounds)
+        assert_same_structure(found, A)
+        assert_dense(found, np.clip(csr.toarray(), *bounds))
+
+
+def test_clip_by_arrays_and_without_bounds(device):
+    csr = matrix()
+    A = cvrarray.BBCSRArray(csr, device=device)
+    low, high = -np.arange(19.0), np.arange(11.0)[:, None]
+    assert_dense(np.clip(A, checks.put(low, device), checks.put(high, device)), np.clip(csr.toarray(), low, high))
+    assert A.clip() is A
+
+
+@pytest.mark.parametrize("bounds", [(1, 3), (-3, -1), (1, None), (None, -1), (np.nan, 1)])
+def test_clip_away_from_zero(bounds, device):
+    with pytest.raises(TypeError, match=r"bounds must have 0 between them.*todense\(\)"):
+        np.clip(cvrarray.CVRArray(matrix(), device=device), *bounds)
+    with pytest.raises(TypeError, match="immutable"):
+        np.clip(cvrarray.CVRArray(matrix(), device=device), -1, 1, out=np.zeros(SHAPE))
+
+
+@CONFIGURATIONS
+@pytest.mark.parametrize("decimals", [0, 1, -1, 2])
+def test_round(build, decimals, device):
+    for dtype in (np.bool_, np.int8, np.float32, np.float64, np.complex128):
+        if dtype is np.bool_ and decimals:
+            continue
+        csr = matrix(dtype, scale=3 if np.dtype(dtype).kind in "fc" else 1)
+        A = build(csr, device=device)
+        expected = np.round(csr.toarray(), decimals)
+        found = np.round(A, decimals)
+        assert_same_structure(found, A)
+        assert_dense(found, expected.astype(np.float32) if expected.dtype == np.float16 else expected)
+    with pytest.raises(TypeError, match="immutable"):
+        np.round(A, decimals, out=np.zeros(SHAPE))
+
+
+# ---------------------------------------------------------------------------------------------------- transposed views
+
+
+@CONFIGURATIONS
+def test_transposed_views(build, device):
+    """A view takes part as any array; what keeps its structure is a view again, anything else has the base's format."""
+    csr = matrix()
+    A, dense = build(csr, device=device), csr.toarray()
+    for found in (A.T * 2, np.tanh(A.T), abs(A.T)):
+        assert type(found) is type(A.T)
+        assert_same_kind(found.T, A)
+    assert_dense(A.T * 2, dense.T * 2)
+    assert_dense(np.tanh(A.T), np.tanh(dense.T))
+    square = build(csr[:, :11], device=device)
+    for found, expected in (
+        (square + square.T, dense[:, :11] + dense[:, :11].T),
+        (square.T * square, dense[:, :11] * dense[:, :11].T),
+        (A.T * checks.put(np.arange(11.0), device), dense.T * np.arange(11.0)),
+        (A.T * checks.put(np.arange(19.0)[:, None], device), dense.T * np.arange(19.0)[:, None]),
+    ):
+        assert_same_kind(found, A)
+        assert_dense(found, expected)

@@ -1,0 +1,362 @@
+"""``A @ X`` for dense X, and ``A @ B`` for sparse B, against NumPy on the dense array and against the oracle."""
+
+from __future__ import annotations
+
+import operator
+
+import numpy as np
+import pytest
+import scipy.sparse
+import sparse
+import zoo
+from checks import DEFAULTS, TYPICAL, assert_product, assert_same_bits, get, put
+
+import cvrarray
+from cvrarray import _device
+
+BUILD = pytest.mark.parametrize("build", DEFAULTS, ids=str)
+TYPICAL_BUILDS = pytest.mark.parametrize("build", TYPICAL, ids=str)
+NAMES = [name for name in zoo.ZOO if np.prod(zoo.ZOO[name]().shape) < 100_000][::3]
+VARIED = ["rows_of_mixed_length", "explicit_zeros_beside_holes", "one_dense_row", "many_empty_rows_between"]
+PAIRS = [
+    ("bool", "bool"),
+    ("int8", "int8"),
+    ("int64", "int64"),
+    ("float32", "float32"),
+    ("float32", "float64"),
+    ("float64", "float32"),
+    ("complex64", "complex64"),
+    ("complex128", "float64"),
+    ("float64", "complex128"),
+]
+
+
+def matrix(n_rows, n_cols, dtype=np.float64, order="C", seed=4):
+    """Small integers, as zoo.vector's."""
+    return np.asarray(zoo.vector(n_rows * n_cols, dtype, seed).reshape(n_rows, n_cols), order=order)
+
+
+def on(device, x):
+    """`x` on the device in its own order (a copy to a GPU keeps it)."""
+    return put(x, device)
+
+
+def assert_columns(y, csr, x, alpha=1, beta=0, before=None):
+    """Every column is what the oracle has for a product with a vector."""
+    y = get(y)
+    assert y.shape == (csr.shape[0], x.shape[1])
+    assert y.dtype == np.result_type(csr.dtype, x.dtype)
+    for k in range(x.shape[1]):
+        column = None if before is None else before[:, k].copy()
+        assert_product(np.ascontiguousarray(y[:, k]), csr, np.ascontiguousarray(x[:, k]), alpha, beta, column)
+
+
+# Dense X
+
+
+@TYPICAL_BUILDS
+@pytest.mark.parametrize("name", NAMES)
+def test_zoo(build, name, device):
+    csr = zoo.integers(name, np.float64)
+    for k in (3, 8):
+        x = matrix(csr.shape[1], k)
+        y = build(csr, device) @ put(x, device)
+        np.testing.assert_array_equal(get(y), csr.toarray() @ x)
+
+
+@TYPICAL_BUILDS
+@pytest.mark.parametrize("k", [0, 1, 2, 3, 4, 5, 7, 8, 9, 16, 17, 31, 33, 64, 65, 130])
+def test_any_number_of_columns(build, k, device):
+    csr = zoo.floats("power_law", np.float32)
+    x = zoo.float_vector(csr.shape[1] * k, np.float32).reshape(csr.shape[1], k)
+    y = build(csr, device) @ put(x, device)
+    assert y.flags.c_contiguous
+    assert_columns(y, csr, x)
+
+
+@TYPICAL_BUILDS
+@pytest.mark.parametrize(("dtype", "x_dtype"), PAIRS, ids=["-".join(pair) for pair in PAIRS])
+def test_dtypes(build, dtype, x_dtype, device):
+    for name in VARIED:
+        csr = zoo.integers(name, dtype)
+        x = matrix(csr.shape[1], 5, x_dtype)
+        y = build(csr, device) @ put(x, device)
+        assert y.dtype == np.result_type(csr.dtype, x.dtype)
+        np.testing.assert_array_equal(get(y), csr.toarray() @ x)
+
+
+@BUILD
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128"])
+def test_rounding(build, dtype, device):
+    for name in VARIED:
+        csr = zoo.floats(name, dtype)
+        x = zoo.float_vector(csr.shape[1] * 6, dtype).reshape(-1, 6)
+        assert_columns(build(csr, device) @ put(x, device), csr, x)
+
+
+@BUILD
+def test_any_order_and_stride(build, device):
+    csr = zoo.integers("rows_of_mixed_length", np.float64)
+    A, n = build(csr, device), csr.shape[1]
+    base = put(matrix(2 * n, 12), device)
+    for x in (base[:n], base[::2], base[:n, ::3], base[n - 1 :: -1], base[:n, ::-1], base.T[:, :n].T, base[:n].T.copy().T):
+        np.testing.assert_array_equal(get(A @ x), csr.toarray() @ get(x))
+    wide = put(matrix(12, n), device)
+    np.testing.assert_array_equal(get(A @ wide.T), csr.toarray() @ get(wide).T)
+
+
+@BUILD
+@pytest.mark.parametrize(("alpha", "beta"), [(1, 0), (2.5, 0), (0, 0), (1, 1), (-1, 0.5), (0, 2)])
+@pytest.mark.parametrize("k", [1, 4, 11])
+def test_out_alpha_and_beta(build, alpha, beta, k, device):
+    csr = zoo.floats("rows_of_mixed_length", np.float64)
+    x = zoo.float_vector(csr.shape[1] * k).reshape(-1, k)
+    before = zoo.float_vector(csr.shape[0] * k, seed=9).reshape(-1, k)
+    A = build(csr, device)
+    out = put(before.copy(), device)
+    assert A.matmat(put(x, device), out=out, alpha=alpha, beta=beta) is out
+    assert_columns(out, csr, x, alpha, beta, before)
+    columns = put(before.T.copy(), device).T  # in Fortran's order
+    assert A.matmat(put(x, device), out=columns, alpha=alpha, beta=beta) is columns
+    assert_columns(columns, csr, x, alpha, beta, before)
+
+
+@BUILD
+def test_poisoned_out_is_not_read(build, device):
+    for name in ("many_empty_rows_between", "all_rows_empty", "one_dense_row", "blocks_with_holes"):
+        csr = zoo.integers(name, np.float64)
+        x = matrix(csr.shape[1], 4)
+        out = put(np.full((csr.shape[0], 4), np.nan), device)
+        build(csr, device).matmat(put(x, device), out=out)
+        np.testing.assert_array_equal(get(out), csr.toarray() @ x)
+
+
+@BUILD
+def test_only_the_view_is_written(build, device):
+    csr = zoo.integers("rows_of_mixed_length", np.float64)
+    x, whole = matrix(csr.shape[1], 3), matrix(csr.shape[0], 9, seed=6)
+    target = put(whole.copy(), device)
+    view = target[:, 1::3]
+    assert build(csr, device).matmat(put(x, device), out=view, beta=2) is view
+    assert_columns(np.ascontiguousarray(get(target)[:, 1::3]), csr, x, 1, 2, whole[:, 1::3])
+    np.testing.assert_array_equal(get(target)[:, 0::3], whole[:, 0::3])
+    np.testing.assert_array_equal(get(target)[:, 2::3], whole[:, 2::3])
+
+
+@BUILD
+def test_out_overlaps_x(build, device):
+    csr = zoo.integers("banded_stencil", np.float64)
+    x = matrix(csr.shape[1], 4)
+    shared = put(x.copy(), device)
+    assert build(csr, device).matmat(shared, out=shared) is shared
+    np.testing.assert_array_equal(get(shared), csr.toarray() @ x)
+
+
+@BUILD
+def test_infinities_touch_only_their_rows_and_columns(build, device):
+    csr = zoo.integers("explicit_zeros_beside_holes", np.float64)
+    x = matrix(csr.shape[1], 5)
+    x[::7, 1], x[3::5, 3] = np.inf, np.nan
+    assert_columns(build(csr, device) @ put(x, device), csr, x)
+
+
+@BUILD
+def test_infinite_alpha(build, device):
+    """alpha multiplies sums, also those of rows without entries: inf * 0 is nan, on every device."""
+    csr = zoo.integers("many_empty_rows_between", np.float64)
+    A, x = build(csr, device), zoo.vector(csr.shape[1])
+    for alpha in (np.inf, np.nan):
+        with np.errstate(invalid="ignore"):
+            expected = alpha * (csr @ x)
+            np.testing.assert_array_equal(get(A.matvec(put(x, device), alpha=alpha)), expected)
+            many = get(A.matmat(put(np.stack([x, x], 1), device), alpha=alpha))
+            np.testing.assert_array_equal(many, np.stack([expected, expected], 1))
+
+
+@BUILD
+def test_same_bits_as_in_another_call(build, device):
+    csr = zoo.floats("power_law", np.float32)
+    x = put(zoo.float_vector(csr.shape[1] * 16, np.float32).reshape(-1, 16), device)
+    A = build(csr, device)
+    assert_same_bits(A @ x, A @ x)
+
+
+@BUILD
+def test_every_spelling(build, device):
+    csr = zoo.integers("rows_of_mixed_length", np.float64)
+    A, x = build(csr, device), put(matrix(csr.shape[1], 3), device)
+    expected = csr.toarray() @ get(x)
+    spellings = [
+        operator.matmul(A, x),
+        np.matmul(A, x),
+        np.dot(A, x),
+        np.dot(a=A, b=x),
+        A.dot(x),
+        A.matmat(x),
+        np.tensordot(A, x, 1),
+        np.tensordot(A, x, ([1], [0])),
+        np.tensordot(A, x, axes=(1, 0)),
+        np.einsum("ij,jk->ik", A, x),
+        np.einsum("ab, bc", A, x),
+        np.einsum("ji,ik->jk", A, x),
+        np.einsum("ij,jk->ki", A, x).T,
+        np.einsum("jk,ij->ik", x, A),
+        np.inner(A, x.T),
+        np.linalg.matmul(A, x),
+        A.aslinearoperator() @ x,
+    ]
+    for y in spellings:
+        np.testing.assert_array_equal(get(y), expected)
+        assert _device.of(y) == _device.parse(device)
+
+
+def test_x_as_nested_lists():
+    csr = zoo.integers("tridiagonal_31", np.float64)
+    x = matrix(31, 2)
+    for build in DEFAULTS:
+        np.testing.assert_array_equal(build(csr) @ x.tolist(), csr.toarray() @ x)
+
+
+def test_x_of_other_kinds():
+    """Subclasses of ndarray are taken as NumPy takes them; np.matrix counts as an array."""
+    csr = zoo.integers("tridiagonal_31", np.float64)
+    x = matrix(31, 2)
+    for build in DEFAULTS:
+        A = build(csr)
+        np.testing.assert_array_equal(A @ x.view(type("Mine", (np.ndarray,), {})), csr.toarray() @ x)
+        np.testing.assert_array_equal(A @ x.astype(">f8"), csr.toarray() @ x)
+        with pytest.raises(TypeError, match=r"masked.*filled"):
+            A @ np.ma.masked_array(x, x > 2)
+
+
+def test_memmap_out_is_returned(tmp_path):
+    csr = zoo.integers("tridiagonal_31", np.float64)
+    x = matrix(31, 2)
+    for build in DEFAULTS:
+        vector = np.memmap(tmp_path / "y", np.float64, "w+", shape=31)
+        assert build(csr).matvec(x[:, 0], out=vector) is vector
+        np.testing.assert_array_equal(vector, csr @ x[:, 0])
+        many = np.memmap(tmp_path / "z", np.float64, "w+", shape=(31, 2))
+        assert build(csr).matmat(x, out=many) is many
+        np.testing.assert_array_equal(many, csr @ x)
+
+
+WRONG = [
+    ("too few rows", np.ones((3, 2)), {}, ValueError, r"x.*length 4.*\(3, 2\)"),
+    ("too many rows", np.ones((5, 2)), {}, ValueError, r"x.*length 4.*\(5, 2\)"),
+    ("a vector", np.ones(4), {}, TypeError, r"2-D.*\(4,\)"),
+    ("3-D", np.ones((4, 2, 2)), {}, TypeError, r"2-D.*\(4, 2, 2\)"),
+    ("out of another length", np.ones((4, 2)), {"out": np.ones((2, 2))}, ValueError, r"out.*\(3, 2\).*\(2, 2\)"),
+    ("out of another width", np.ones((4, 2)), {"out": np.ones((3, 1))}, ValueError, r"out.*\(3, 2\).*\(3, 1\)"),
+    ("out a vector", np.ones((4, 2)), {"out": np.ones(3)}, TypeError, r"out.*2-D.*\(3,\)"),
+    ("out of integers", np.ones((4, 2)), {"out": np.ones((3, 2), int)}, TypeError, "out.*float64.*int64"),
+    ("beta without out", np.ones((4, 2)), {"beta": 2}, ValueError, "beta.*out"),
+    ("alpha complex", np.ones((4, 2)), {"alpha": 1j}, TypeError, "alpha.*float64"),
+]
+
+
+@BUILD
+@pytest.mark.parametrize(("x", "keywords", "error", "words"), [row[1:] for row in WRONG], ids=[row[0] for row in WRONG])
+def test_refused(build, x, keywords, error, words, device):
+    A = build(scipy.sparse.csr_array(np.arange(12.0).reshape(3, 4)), device)
+    keywords = {name: put(value, device) if name == "out" else value for name, value in keywords.items()}
+    with pytest.raises(error, match=words):
+        A.matmat(put(x, device), **keywords)
+
+
+@BUILD
+def test_no_stacks_of_matrices(build, device):
+    with pytest.raises(TypeError, match=r"1-D.*2-D.*\(2, 4, 4\)"):
+        build(np.eye(4), device) @ put(np.ones((2, 4, 4)), device)
+
+
+# Sparse B
+
+
+def sparse_kinds(csr, device):
+    """The same matrix in every class that may stand on the other side on the CPU; on a GPU in ours and cupyx's."""
+    ours = [build(csr, device) for build in DEFAULTS]
+    views = [build(csr.T.tocsr(), device).T for build in DEFAULTS]
+    if device != "cpu":
+        import cupyx.scipy.sparse
+
+        return [*ours, *views, ours[0].tocsr(), cupyx.scipy.sparse.csc_matrix(ours[0].tocsr())]
+    coo = sparse.COO.from_scipy_sparse(csr)
+    return [*ours, *views, csr, csr.tocsc(), csr.tocoo(), scipy.sparse.csr_matrix(csr), coo, coo.asformat("gcxs")]
+
+
+@TYPICAL_BUILDS
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex128"])
+def test_sparse_times_sparse(build, dtype, device):
+    left, right = zoo.integers("banded_stencil", dtype), zoo.integers("banded_stencil", dtype).T.tocsr()
+    A = build(left, device)
+    expected = left.toarray() @ right.toarray()
+    for B in sparse_kinds(right, device):
+        product = A @ B
+        assert type(product) is type(A)
+        assert (product.dtype, product.device) == (expected.dtype, A.device)
+        product.check()
+        np.testing.assert_array_equal(get(product.todense()), expected)
+        if type(B).__module__.startswith(("scipy", "cupyx")):  # pydata/sparse answers itself, and fails
+            np.testing.assert_array_equal(get(np.matmul(B, A).todense()), right.toarray() @ left.toarray())
+
+
+@BUILD
+def test_parameters_of_the_left_array_are_kept(build):
+    A = cvrarray.CVRArray(np.eye(8), n_lanes=4) @ build(np.eye(8))
+    assert isinstance(A, cvrarray.CVRArray)
+    assert A.n_lanes == 4
+    assert (cvrarray.BBCSRArray(np.eye(8), block_size=2) @ build(np.eye(8))).block_size == 2
+
+
+@BUILD
+def test_sparse_product_as_csr(build, device):
+    csr = zoo.integers("banded_stencil", np.float64)
+    A = build(csr, device)
+    found = A.dot(A, format="csr")
+    assert type(found).__module__.startswith("scipy" if device == "cpu" else "cupyx")
+    np.testing.assert_array_equal(get(found.toarray()), csr.toarray() @ csr.toarray())
+    with pytest.raises(ValueError, match=r"format.*'coo'"):
+        A.dot(A, format="coo")
+
+
+@pytest.mark.parametrize("dtype", ["bool", "int8", "int64"])
+def test_integers_times_integers(dtype):
+    left = zoo.integers("tridiagonal_33", dtype)
+    for build in DEFAULTS:
+        np.testing.assert_array_equal((build(left) @ build(left)).todense(), left.toarray() @ left.toarray())
+
+
+def test_integers_on_a_gpu(gpu):
+    A = cvrarray.CVRArray(zoo.integers("tridiagonal_33", np.int64), device=gpu)
+    with pytest.raises(TypeError, match=r"astype.*to_device"):
+        A @ A
+
+
+@BUILD
+def test_sparse_shapes(build, device):
+    A = build(np.ones((3, 4)), device)
+    with pytest.raises(ValueError, match=r"\(3, 4\) and \(3, 4\)"):
+        A @ A
+    assert (A @ A.T).shape == (3, 3)
+    assert (build(np.ones((0, 4)), device) @ A.T).shape == (0, 3)
+    assert (A @ build(np.zeros((4, 0)), device)).shape == (3, 0)
+
+
+def test_on_two_devices(gpu):
+    A = cvrarray.CVRArray(np.eye(4))
+    with pytest.raises(TypeError, match="one device"):
+        A @ A.to_device(gpu)
+    with pytest.raises(TypeError, match=r"get\(\)|to_device"):
+        A @ put(np.ones((4, 2)), gpu)
+    with pytest.raises(TypeError, match=r"cupy\.asarray|to_device"):
+        A.to_device(gpu) @ np.ones((4, 2))
+
+
+@pytest.mark.parametrize("kind", [scipy.sparse.csr_array, scipy.sparse.csr_matrix, scipy.sparse.coo_array])
+def test_scipy_on_the_left(kind):
+    """SciPy asks for a dense array, and gets an error that says what to write."""
+    A = cvrarray.CVRArray(np.eye(4))
+    with pytest.raises(TypeError, match=r"todense.*tocsr"):
+        kind(np.eye(4)) @ A
+    np.testing.assert_array_equal((kind(np.eye(4)) @ A.tocsr()).toarray(), np.eye(4))

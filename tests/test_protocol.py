@@ -1,0 +1,699 @@
+"""NumPy's protocols and Python's operators: every ufunc, a long list of functions, and what stands on the other side.
+
+Each call gives what NumPy gives for the dense array, sparse where that is sparse, or a TypeError that names the remedy.
+"""
+
+from __future__ import annotations
+
+import operator
+import warnings
+
+import numpy as np
+import pytest
+import scipy.sparse
+import sparse
+import zoo
+from checks import DEFAULTS, get, put
+
+import cvrarray
+from cvrarray import _array, _csr, _device, _protocol
+
+BUILD = pytest.mark.parametrize("build", DEFAULTS, ids=str)
+UFUNCS = sorted({getattr(np, name) for name in dir(np) if isinstance(getattr(np, name), np.ufunc)}, key=lambda f: f.__name__)
+DTYPES = ["bool", "int8", "int64", "float32", "float64", "complex64", "complex128"]
+VARIED = ["rows_of_mixed_length", "explicit_zeros_beside_holes", "many_empty_rows_between"]
+REMEDY = r"todense|tocsr|with_values|to_scipy|tocoo|cvrarray\.save|scipy\.sparse|vstack"
+
+
+def dense_of(found):
+    """A result on the host, and dense where it is ours."""
+    return get(found.todense() if isinstance(found, _array.SparseArray) else found)
+
+
+def assert_like_numpy(found, expected, dtype=True):
+    """One or several results are NumPy's: values, shapes and dtypes (float32 where NumPy has float16)."""
+    if isinstance(expected, tuple):
+        assert len(found) == len(expected)
+        for ours, theirs in zip(found, expected, strict=True):
+            assert_like_numpy(ours, theirs, dtype)
+        return
+    found = dense_of(found) if hasattr(found, "dtype") else found
+    expected = np.asarray(expected)
+    assert np.shape(found) == expected.shape
+    if expected.dtype == np.float16:
+        np.testing.assert_allclose(found, expected, rtol=2e-3, atol=1e-7)
+        return
+    if dtype:
+        assert np.asarray(found).dtype == expected.dtype
+    exact = expected.dtype.kind in "biu"
+    if exact:
+        np.testing.assert_array_equal(found, expected)
+    else:  # NumPy's transcendental functions round differently in another memory layout; CuPy's are others
+        eps = np.finfo(expected.dtype).eps
+        np.testing.assert_allclose(found, expected, rtol=16 * eps, atol=64 * eps)
+
+
+# Every ufunc
+
+#: Of two floats: none of these has a second operand with which 0 stays 0, or they are for integers.
+NEVER = {np.logaddexp, np.logaddexp2, np.bitwise_and, np.bitwise_or, np.bitwise_xor, np.left_shift, np.right_shift, np.gcd,
+         np.lcm}  # fmt: skip
+
+
+def test_every_ufunc_stands_in_one_set():
+    sets = [_protocol.KEEPS_ZERO, _protocol.DENSIFIES, _protocol.BINARY, _protocol.UNSUPPORTED, set(_protocol.CONTRACTIONS)]
+    for ufunc in UFUNCS:
+        assert sum(ufunc in each for each in sets) == 1, ufunc
+    assert set.union(*sets) == set(UFUNCS)
+    assert {ufunc.nin for ufunc in _protocol.KEEPS_ZERO | _protocol.DENSIFIES} == {1}
+    assert {ufunc.nin for ufunc in _protocol.BINARY} == {2}
+
+
+@pytest.mark.parametrize("ufunc", [ufunc for ufunc in UFUNCS if ufunc.nin == 1], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_sets_say_what_ufuncs_do_to_zero(ufunc, dtype):
+    """KEEPS_ZERO holds just those that turn 0 into 0 for each dtype that they take."""
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")
+        try:
+            results = ufunc(np.zeros(1, dtype))
+        except TypeError:
+            return
+    kept = all((result == 0).all() for result in (results if isinstance(results, tuple) else (results,)))
+    if ufunc in _protocol.KEEPS_ZERO:
+        assert kept
+    else:
+        assert not kept or dtype in ("bool", "int8", "int64"), "it could be offered"
+
+
+@BUILD
+@pytest.mark.parametrize("ufunc", [ufunc for ufunc in UFUNCS if ufunc.nin == 1], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_unary_ufuncs(build, ufunc, dtype, device):
+    """Either NumPy's values, as an array of the same format, or a TypeError."""
+    csr = zoo.integers("explicit_zeros_beside_holes", dtype)
+    A, dense = build(csr, device), csr.toarray()
+    with np.errstate(all="ignore"):
+        try:
+            expected = ufunc(dense)
+        except TypeError:
+            expected = None
+        if expected is None or ufunc not in _protocol.KEEPS_ZERO:
+            with pytest.raises(TypeError):
+                ufunc(A)
+            return
+        found = ufunc(A)
+    for each in found if isinstance(found, tuple) else (found,):
+        assert type(each) is type(A)
+        assert each.device == device
+        each.check()
+    assert_like_numpy(found, expected)
+
+
+@BUILD
+@pytest.mark.parametrize("ufunc", sorted(_protocol.BINARY, key=lambda f: f.__name__), ids=lambda f: f.__name__)
+@pytest.mark.parametrize("dtype", ["bool", "int64", "float64", "complex128"])
+def test_binary_ufuncs(build, ufunc, dtype, device):
+    """With a sparse array, a vector of the row's length, a dense array and scalars, on either side."""
+    csr, other = zoo.integers("explicit_zeros_beside_holes", dtype), zoo.integers("blocks_with_holes", dtype)
+    A, dense = build(csr, device), csr.toarray()
+    row, full = zoo.vector(csr.shape[1], dtype), zoo.integers("blocks_with_holes", dtype).toarray()
+    if ufunc is np.divide:  # by 0, what is not stored stays 0, as in SciPy
+        row[row == 0] = full[full == 0] = 1
+    offered = 0
+    for value in (build(other, device), row, full, 2, 0, np.float64(3)):
+        on_device = put(value, device) if isinstance(value, np.ndarray) else value
+        plain = other.toarray() if isinstance(value, _array.SparseArray) else value
+        for swapped in (False, True):
+            with np.errstate(all="ignore"):
+                try:
+                    expected = ufunc(plain, dense) if swapped else ufunc(dense, plain)
+                except (TypeError, ValueError):  # integers to negative powers
+                    expected = None
+                try:
+                    found = ufunc(on_device, A) if swapped else ufunc(A, on_device)
+                except (TypeError, ValueError) as error:
+                    assert expected is None or "todense" in str(error) or "stored" in str(error) or "astype" in str(error), (
+                        error
+                    )
+                    continue
+            assert expected is not None
+            offered += 1
+            for each in found if isinstance(found, tuple) else (found,):
+                assert isinstance(each, _array.SparseArray)
+                each.check()
+            assert_like_numpy(found, expected)
+    assert offered or dtype != "float64" or ufunc in NEVER
+
+
+@BUILD
+@pytest.mark.parametrize("ufunc", UFUNCS, ids=lambda f: f.__name__)
+@pytest.mark.parametrize("method", ["reduce", "accumulate", "outer", "reduceat", "at"])
+def test_methods_of_ufuncs(build, ufunc, method):
+    """reduce where it is a reduction that is offered; no other method."""
+    csr = zoo.integers("rows_of_mixed_length", np.float64)
+    A = build(csr)
+    arguments = {"reduceat": (A, [0, 2]), "at": (A, [0], 1.0), "outer": (A, np.ones(2))}.get(method, (A,))
+    if method == "reduce" and ufunc in _protocol.REDUCTIONS:
+        for axis in (0, 1, None, -1):
+            assert_like_numpy(ufunc.reduce(A, axis=axis), ufunc.reduce(csr.toarray(), axis=axis))
+        assert_like_numpy(ufunc.reduce(A), ufunc.reduce(csr.toarray()))
+        return
+    with pytest.raises((TypeError, ValueError, RuntimeError)):  # NumPy itself refuses some before it asks
+        getattr(ufunc, method)(*arguments)
+
+
+@BUILD
+def test_what_ufuncs_take(build, device):
+    A = build(np.eye(3), device)
+    xp = _device.parse(device).xp
+    assert np.sin(A, dtype=np.float32).dtype == np.float32
+    for call in (
+        lambda: np.sin(A, where=np.ones((3, 3), bool)),
+        lambda: np.sin(A, out=np.zeros((3, 3))) if device == "cpu" else np.sin(A, out=xp.zeros((3, 3))),
+        lambda: np.multiply(A, A, out=A),
+        lambda: np.matmul(A, xp.ones(3), dtype=np.float32),
+        lambda: np.matmul(A, A, out=xp.ones((3, 3))),
+        lambda: np.modf(A, out=(xp.ones((3, 3)), None)),
+    ):
+        with pytest.raises(TypeError, match=r"out|where|dtype"):
+            call()
+
+
+@BUILD
+def test_contractions(build, device):
+    for dtype in ("float64", "complex128"):
+        csr = zoo.integers("rows_of_mixed_length", dtype)
+        A, dense = build(csr, device), csr.toarray()
+        n_rows, n_cols = csr.shape
+        x, y = zoo.vector(n_cols, dtype), zoo.vector(n_rows, dtype)
+        X, Y = zoo.vector(3 * n_cols, dtype).reshape(3, n_cols), zoo.vector(3 * n_rows, dtype).reshape(3, n_rows)
+        on = {name: put(value, device) for name, value in {"x": x, "y": y, "X": X, "Y": Y}.items()}
+        for found, expected in (
+            (np.matvec(A, on["x"]), np.matvec(dense, x)),
+            (np.matvec(A, on["X"]), np.matvec(dense, X)),
+            (np.vecmat(on["y"], A), np.vecmat(y, dense)),
+            (np.vecmat(on["Y"], A), np.vecmat(Y, dense)),
+            (np.vecdot(A, on["x"]), np.vecdot(dense, x)),
+            (np.vecdot(on["x"], A), np.vecdot(x, dense)),
+            (np.vecdot(A, A), np.vecdot(dense, dense)),
+            (np.linalg.vecdot(A, on["x"]), np.vecdot(dense, x)),
+            (np.inner(A, on["x"]), np.inner(dense, x)),
+            (np.inner(on["X"], A), np.inner(X, dense)),
+            (np.inner(A, A), np.inner(dense, dense)),
+            (np.vdot(A, A), np.vdot(dense, dense)),
+            (np.dot(A, 2), dense * 2),
+            (np.dot(3.0, A), 3.0 * dense),
+            (np.tensordot(A, on["x"], 1), dense @ x),
+            (np.tensordot(A, on["X"], ([1], [1])), np.tensordot(dense, X, ([1], [1]))),
+            (np.tensordot(on["Y"], A, ([1], [0])), np.tensordot(Y, dense, ([1], [0]))),
+            (np.tensordot(A, A, 2), np.tensordot(dense, dense, 2)),
+            (np.tensordot(A, A, ([1, 0], [1, 0])), np.tensordot(dense, dense, 2)),
+            (np.tensordot(A, A, ([0], [0])), np.tensordot(dense, dense, ([0], [0]))),
+        ):
+            assert_like_numpy(found, expected)
+        cube = zoo.vector(2 * n_cols * 3, dtype).reshape(2, n_cols, 3)
+        assert_like_numpy(np.tensordot(A, put(cube, device), ([1], [1])), np.tensordot(dense, cube, ([1], [1])))
+        cube = zoo.vector(2 * n_rows * 3, dtype).reshape(2, n_rows, 3)
+        assert_like_numpy(np.tensordot(put(cube, device), A, ([1], [0])), np.tensordot(cube, dense, ([1], [0])))
+        with pytest.raises(TypeError, match="todense"):
+            np.tensordot(A, on["x"], 0)
+        with pytest.raises(ValueError, match="axes"):
+            np.tensordot(A, on["y"], 1)
+
+
+EINSUMS_1 = ["ij->ij", "ij->ji", "ij->i", "ij->j", "ij->", "ab->ba", "ij", "ji", "ii->i", "ii", "xy -> x"]
+EINSUMS_2 = [
+    ("ij,j->i", "Ax"), ("ij,j", "Ax"), ("ab,b->a", "Ax"), ("ji,i", "Ax"), ("j,ij->i", "xA"), ("ij,i->j", "Ax"),
+    ("ij,jk->ik", "AX"), ("ij,jk", "AX"), ("ij,kj->ik", "AX"), ("ij,jk->ki", "AX"), ("ki,ij->kj", "XA"), ("ij,ik->jk", "AX"),
+    ("ij,ij->ij", "AA"), ("ij,ji->ij", "AA"), ("ij,ij->", "AA"), ("ij,ij->i", "AA"), ("ij,ij", "AX"), ("ij,jk->ik", "AA"),
+    ("ij,j->ij", "Ax"), ("ij,i->ij", "Ax"), ("i,ij->ij", "xA"), ("ij,j->", "Ax"), ("ij,j->j", "Ax"), ("ij,i->i", "Ax"),
+]  # fmt: skip
+
+
+@BUILD
+def test_einsum(build, device):
+    rng = np.random.default_rng(3)
+    dense = rng.integers(-3, 4, (9, 9)) * (rng.random((9, 9)) < 0.4) * 1.0
+    x, X = rng.integers(-3, 4, 9) * 1.0, rng.integers(-3, 4, (9, 9)) * 1.0
+    ours = {"A": build(dense, device), "x": put(x, device), "X": put(X, device)}
+    theirs = {"A": dense, "x": x, "X": X}
+    for subscripts in EINSUMS_1:
+        assert_like_numpy(np.einsum(subscripts, ours["A"]), np.einsum(subscripts, dense))
+    for subscripts, operands in EINSUMS_2:
+        found = np.einsum(subscripts, *(ours[name] for name in operands))
+        assert_like_numpy(found, np.einsum(subscripts, *(theirs[name] for name in operands)))
+        assert_like_numpy(np.einsum(subscripts, *(ours[name] for name in operands), optimize=True), get(dense_of(found)))
+    for subscripts, operands in (
+        ("ij,kl->ijkl", "AX"), ("ij,jk,k->i", "AXx"), ("i...->i", "A"), ("ij,k->ijk", "Ax"), ("iij->i", "A"), ("ij->ik", "A"),
+    ):  # fmt: skip
+        with pytest.raises((TypeError, ValueError)):
+            np.einsum(subscripts, *(ours[name] for name in operands))
+    with pytest.raises(ValueError, match="'j'"):
+        np.einsum("ij,j->i", ours["A"], put(np.ones(4), device))
+
+
+# Functions: name -> call(module, array); the result is NumPy's for the dense array
+
+WORKING = {
+    "dot": lambda m, a: m.dot(a, a),
+    "tensordot": lambda m, a: m.tensordot(a, a, 1),
+    "einsum": lambda m, a: m.einsum("ij,jk", a, a),
+    "inner": lambda m, a: m.inner(a, a),
+    "vdot": lambda m, a: m.vdot(a, a),
+    "matmul": lambda m, a: m.matmul(a, a),
+    "linalg.matmul": lambda m, a: m.linalg.matmul(a, a),
+    "linalg.tensordot": lambda m, a: m.linalg.tensordot(a, a, axes=1),
+    "sum": lambda m, a: m.sum(a),
+    "sum axis": lambda m, a: m.sum(a, axis=0),
+    "sum keepdims": lambda m, a: m.sum(a, 1, keepdims=True),
+    "mean": lambda m, a: m.mean(a),
+    "mean axis": lambda m, a: m.mean(a, axis=1),
+    "max": lambda m, a: m.max(a),
+    "amax": lambda m, a: m.amax(a, axis=0),
+    "min": lambda m, a: m.min(a, axis=1),
+    "amin": lambda m, a: m.amin(a),
+    "any": lambda m, a: m.any(a),
+    "all": lambda m, a: m.all(a, axis=0),
+    "count_nonzero": lambda m, a: m.count_nonzero(a),
+    "count_nonzero axis": lambda m, a: m.count_nonzero(a, axis=1),
+    "diagonal": lambda m, a: m.diagonal(a, 1),
+    "diag": lambda m, a: m.diag(a, k=-1),
+    "trace": lambda m, a: m.trace(a),
+    "linalg.diagonal": lambda m, a: m.linalg.diagonal(a),
+    "linalg.trace": lambda m, a: m.linalg.trace(a, offset=1),
+    "linalg.norm": lambda m, a: m.linalg.norm(a),
+    "linalg.norm 1": lambda m, a: m.linalg.norm(a, 1),
+    "linalg.norm inf": lambda m, a: m.linalg.norm(a, np.inf, keepdims=True),
+    "linalg.matrix_norm": lambda m, a: m.linalg.matrix_norm(a),
+    "real": lambda m, a: m.real(a),
+    "imag": lambda m, a: m.imag(a),
+    "conj": lambda m, a: m.conj(a),
+    "round": lambda m, a: m.round(a),
+    "around": lambda m, a: m.around(a, decimals=1),
+    "clip": lambda m, a: m.clip(a, -1, 2),
+    "fix": lambda m, a: m.fix(a),
+    "nan_to_num": lambda m, a: m.nan_to_num(a),
+    "astype": lambda m, a: m.astype(a, "complex64"),
+    "abs": lambda m, a: m.abs(a),
+    "array_equal": lambda m, a: m.array_equal(a, a),
+    "array_equal other": lambda m, a: m.array_equal(a, a * 2),
+    "allclose": lambda m, a: m.allclose(a, a * (1 + 1e-9)),
+    "allclose other": lambda m, a: m.allclose(a, a * 1.1),
+    "transpose": lambda m, a: m.transpose(a),
+    "permute_dims": lambda m, a: m.permute_dims(a, axes=(1, 0)),
+    "matrix_transpose": lambda m, a: m.matrix_transpose(a),
+    "swapaxes": lambda m, a: m.swapaxes(a, 0, -1),
+    "copy": lambda m, a: m.copy(a),
+    "zeros_like": lambda m, a: m.zeros_like(a),
+    "zeros_like shape": lambda m, a: m.zeros_like(a, dtype="int8", shape=(2, 5)),
+    "full_like": lambda m, a: m.full_like(a, 0),
+    "take": lambda m, a: m.take(a, [2, 0, 2], axis=0),
+    "take axis 1": lambda m, a: m.take(a, np.array([1, 3]), axis=1),
+    "flip": lambda m, a: m.flip(a),
+    "flip axis": lambda m, a: m.flip(a, axis=1),
+    "flipud": lambda m, a: m.flipud(a),
+    "fliplr": lambda m, a: m.fliplr(a),
+    "tril": lambda m, a: m.tril(a),
+    "triu": lambda m, a: m.triu(a, k=2),
+    "nonzero": lambda m, a: m.nonzero(a),
+    "argwhere": lambda m, a: m.argwhere(a),
+    "where": lambda m, a: m.where(a),
+    "concatenate": lambda m, a: m.concatenate([a, a], axis=1),
+    "vstack": lambda m, a: m.vstack([a, a]),
+    "hstack": lambda m, a: m.hstack((a, a)),
+    "block": lambda m, a: m.block([[a, a], [a, a]]),
+    "atleast_1d": lambda m, a: m.atleast_1d(a),
+    "atleast_2d": lambda m, a: m.atleast_2d(a),
+    "shape": lambda m, a: m.shape(a),
+    "ndim": lambda m, a: m.ndim(a),
+    "size": lambda m, a: m.size(a),
+    "size axis": lambda m, a: m.size(a, 0),
+    "result_type": lambda m, a: m.result_type(a, np.float32),
+    "can_cast": lambda m, a: m.can_cast(a.dtype, "int8"),
+    "iscomplexobj": lambda m, a: m.iscomplexobj(a),
+    "isrealobj": lambda m, a: m.isrealobj(a),
+    "square": lambda m, a: m.square(a),
+}
+
+
+@BUILD
+@pytest.mark.parametrize("name", WORKING)
+@pytest.mark.parametrize("dtype", ["int64", "float64", "complex128"])
+@pytest.mark.filterwarnings("ignore:numpy.fix is deprecated:DeprecationWarning")
+def test_functions(build, name, dtype, device):
+    csr = zoo.integers("banded_stencil", dtype)
+    A, call = build(csr, device), WORKING[name]
+    try:
+        expected = call(np, csr.toarray())
+    except TypeError as error:  # NumPy's own no, as for rounding down complex numbers
+        with pytest.raises(TypeError):
+            call(np, A)
+        assert "complex" in str(error) or "ufunc" in str(error)
+        return
+    if device != "cpu" and dtype == "int64" and name in ("dot", "tensordot", "einsum", "inner", "matmul", "linalg.matmul",
+                                                         "linalg.tensordot"):  # fmt: skip
+        with pytest.raises(TypeError, match="CuPy"):
+            call(np, A)
+        return
+    found = call(np, A)
+    if isinstance(expected, (np.dtype, tuple, bool, int)) and not isinstance(expected, tuple):
+        assert found == expected
+    else:
+        assert_like_numpy(found, expected, dtype=name not in ("shape",))
+
+
+REFUSED = {
+    "add 1": lambda a: a + 1,
+    "1 - a": lambda a: 1 - a,
+    "a == 0": lambda a: a == 0,
+    "a <= 1": lambda a: a <= 1,
+    "a ** 0": lambda a: a**0,
+    "a ** -1": lambda a: a**-1,
+    "1 / a": lambda a: 1 / a,
+    "a / 0": lambda a: a / 0,
+    "~a": lambda a: ~a,
+    "exp": np.exp,
+    "cos": np.cos,
+    "log": np.log,
+    "isfinite": np.isfinite,
+    "logical_not": np.logical_not,
+    "asarray": np.asarray,
+    "array": np.array,
+    "asanyarray": np.asanyarray,
+    "ascontiguousarray": np.ascontiguousarray,
+    "ones_like": np.ones_like,
+    "full_like": lambda a: np.full_like(a, 3),
+    "stack": lambda a: np.stack([a, a]),
+    "dstack": lambda a: np.dstack([a, a]),
+    "ravel": np.ravel,
+    "reshape": lambda a: np.reshape(a, (-1,)),
+    "squeeze": np.squeeze,
+    "expand_dims": lambda a: np.expand_dims(a, 0),
+    "broadcast_to": lambda a: np.broadcast_to(a, (2, 144, 144)),
+    "sort": np.sort,
+    "argsort": np.argsort,
+    "argmax": np.argmax,
+    "argmin": np.argmin,
+    "unique": np.unique,
+    "median": np.median,
+    "percentile": lambda a: np.percentile(a, 50),
+    "quantile": lambda a: np.quantile(a, 0.5),
+    "std": np.std,
+    "var": np.var,
+    "prod": np.prod,
+    "cumsum": np.cumsum,
+    "cumprod": np.cumprod,
+    "diff": np.diff,
+    "gradient": np.gradient,
+    "ptp": np.ptp,
+    "average": np.average,
+    "histogram": np.histogram,
+    "bincount": np.bincount,
+    "interp": lambda a: np.interp(a, [0, 1], [0, 1]),
+    "where 3": lambda a: np.where(a, 1, 2),
+    "select": lambda a: np.select([a], [a]),
+    "choose": lambda a: np.choose(a, [a, a]),
+    "put": lambda a: np.put(a, [0], [1]),
+    "place": lambda a: np.place(a, a, [1]),
+    "copyto": lambda a: np.copyto(a, 1),
+    "insert": lambda a: np.insert(a, 0, 1),
+    "delete": lambda a: np.delete(a, 0),
+    "append": lambda a: np.append(a, a),
+    "repeat": lambda a: np.repeat(a, 2),
+    "tile": lambda a: np.tile(a, 2),
+    "roll": lambda a: np.roll(a, 1),
+    "rot90": np.rot90,
+    "moveaxis": lambda a: np.moveaxis(a, 0, 1),
+    "rollaxis": lambda a: np.rollaxis(a, 1),
+    "kron": lambda a: np.kron(a, a),
+    "outer": lambda a: np.outer(a, a),
+    "cross": lambda a: np.cross(a, a),
+    "convolve": lambda a: np.convolve(a, a),
+    "correlate": lambda a: np.correlate(a, a),
+    "cov": np.cov,
+    "corrcoef": np.corrcoef,
+    "isclose": lambda a: np.isclose(a, a),
+    "array_equiv": lambda a: np.array_equiv(a, a),
+    "isin": lambda a: np.isin(a, [1]),
+    "searchsorted": lambda a: np.searchsorted(a, 1),
+    "digitize": lambda a: np.digitize(a, [0]),
+    "iscomplex": np.iscomplex,
+    "isreal": np.isreal,
+    "angle": np.angle,
+    "sinc": np.sinc,
+    "i0": np.i0,
+    "unwrap": np.unwrap,
+    "real_if_close": np.real_if_close,
+    "nansum": np.nansum,
+    "nanmean": np.nanmean,
+    "nanmax": np.nanmax,
+    "split": lambda a: np.split(a, 2),
+    "array_split": lambda a: np.array_split(a, 2),
+    "vsplit": lambda a: np.vsplit(a, 2),
+    "hsplit": lambda a: np.hsplit(a, 2),
+    "pad": lambda a: np.pad(a, 1),
+    "partition": lambda a: np.partition(a, 1),
+    "lexsort": lambda a: np.lexsort((a, a)),
+    "compress": lambda a: np.compress([1], a),
+    "extract": lambda a: np.extract(a, a),
+    "packbits": np.packbits,
+    "unpackbits": np.unpackbits,
+    "flatnonzero": np.flatnonzero,
+    "apply_along_axis": lambda a: np.apply_along_axis(np.sum, 0, a),
+    "take flat": lambda a: np.take(a, [0]),
+    "tobytes": lambda a: np.array2string(a),
+    "save": lambda a: np.save("never", a),
+    "savetxt": lambda a: np.savetxt("never", a),
+    "fft": np.fft.fft,
+    "solve": lambda a: np.linalg.solve(a, a),
+    "inv": np.linalg.inv,
+    "det": np.linalg.det,
+    "eig": np.linalg.eig,
+    "eigh": np.linalg.eigh,
+    "svd": np.linalg.svd,
+    "qr": np.linalg.qr,
+    "cholesky": np.linalg.cholesky,
+    "pinv": np.linalg.pinv,
+    "matrix_rank": np.linalg.matrix_rank,
+    "norm 2": lambda a: np.linalg.norm(a, 2),
+    "lstsq": lambda a: np.linalg.lstsq(a, a),
+    "matrix_power": lambda a: np.linalg.matrix_power(a, 2),
+    "norm axis": lambda a: np.linalg.norm(a, axis=0),
+    "sum where": lambda a: np.sum(a, where=True),
+    "sum initial": lambda a: np.sum(a, initial=1),
+    "max initial": lambda a: np.max(a, initial=0),
+    "poly": np.poly,
+    "meshgrid": lambda a: np.meshgrid(a, a),
+    "trapezoid": np.trapezoid,
+    "ediff1d": np.ediff1d,
+    "busday": lambda a: np.lcm.reduce(a),
+    "allclose dense": lambda a: np.allclose(a, np.ones(a.shape)),
+    "array_equal dense": lambda a: np.array_equal(a, np.ones(a.shape)),
+}
+
+
+@BUILD
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused(build, name, device):
+    """Each raises, and says what to do: nothing becomes dense, or a 0-d array of an object, by itself."""
+    A = build(zoo.integers("banded_stencil", np.float64), device)
+    with pytest.raises(ValueError if name == "stack" else TypeError, match=REMEDY):
+        REFUSED[name](A)
+
+
+def test_the_lists_are_long():
+    assert len(WORKING) + len(REFUSED) > 150
+
+
+def test_no_function_of_numpy_gives_something_wrong():
+    """Every public function that asks the protocol, called with an array alone, answers from a rule or raises TypeError."""
+    A = cvrarray.CVRArray(zoo.integers("tridiagonal_31", np.float64))
+    asked = [getattr(module, name) for module in (np, np.linalg, np.fft) for name in dir(module)]
+    asked = {f for f in asked if hasattr(f, "_implementation")}
+    assert len(asked) > 250
+    assert set(_protocol.FUNCTIONS) <= asked | {np.permute_dims}
+    assert set(_protocol.REMEDIES) <= asked
+    for function in asked - set(_protocol.FUNCTIONS):
+        with pytest.raises(TypeError, match=REMEDY):
+            A.__array_function__(function, (type(A),), (A,), {})
+
+
+@BUILD
+def test_unknown_arguments_name_the_remedy(build):
+    A = build(np.eye(3))
+    with pytest.raises(TypeError, match=r"numpy\.sum of .*Array: .*where.*todense"):
+        np.sum(A, where=np.ones((3, 3), bool))
+    with pytest.raises(TypeError, match=r"numpy\.linalg\.inv is not offered"):
+        np.linalg.inv(A)
+
+
+# Values that need a closer look
+
+
+@BUILD
+def test_comparison_as_a_whole(build, device):
+    A = build(np.array([[1.0, 0.0], [np.nan, np.inf]]), device)
+    stored = scipy.sparse.csr_array((np.array([1.0, 0.0, np.nan, np.inf]), [0, 1, 0, 1], [0, 2, 4]), shape=(2, 2))
+    B = build(stored, device)
+    assert (A.nnz, B.nnz) == (3, 4)
+    assert not np.array_equal(A, B)
+    assert np.array_equal(A, B, equal_nan=True)
+    assert not np.allclose(A, B)
+    assert np.allclose(A, B, equal_nan=True)
+    assert not np.array_equal(A, build(np.eye(3), device))
+    with pytest.raises(ValueError, match=r"\(2, 2\) and \(3, 3\)"):
+        np.allclose(A, build(np.eye(3), device))
+    small = build(np.array([[1e-9, 0.0], [0.0, 0.0]]), device)
+    assert np.allclose(small, np.zeros_like(small))
+    assert not np.allclose(small, np.zeros_like(small), atol=0)
+    assert np.array_equal(build(np.eye(3), device), cvrarray.CVRArray(np.eye(3), device=device))
+
+
+@BUILD
+def test_zeros_like_keeps_the_format(build, device):
+    A = build(zoo.integers("diagonal", np.float32), device)
+    for found in (np.zeros_like(A), np.empty_like(A), np.full_like(A, 0), np.zeros_like(A, dtype="int8", shape=(4, 5))):
+        assert (type(found), found.nnz, found.device) == (type(A), 0, device)
+        found.check()
+    assert (found.dtype, found.shape) == (np.int8, (4, 5))
+
+
+# Operators and what stands on the other side
+
+SYMMETRIC = [operator.add, operator.sub, operator.mul, operator.ne, operator.lt, operator.gt]
+
+
+@BUILD
+@pytest.mark.parametrize("name", VARIED)
+def test_operators_with_sparse(build, name, device):
+    csr = zoo.integers(name, np.float64)
+    other = zoo.integers(name, np.float32) * 2
+    other.data[::2] = 0
+    A = build(csr, device)
+    others = [build(other, device), cvrarray.CVRArray(other, device=device).T.copy().T]
+    if device == "cpu":
+        coo = sparse.COO.from_scipy_sparse(other)
+        others += [other, other.tocsc(), scipy.sparse.csr_matrix(other), coo, coo.asformat("gcxs")]
+    else:
+        others += [others[0].tocsr()]
+    for B in others:
+        for op in SYMMETRIC:
+            found = op(A, B)
+            assert type(found) is type(A)
+            assert_like_numpy(found, op(csr.toarray(), other.toarray()))
+
+
+@BUILD
+def test_operators_with_scipy_on_the_left(build):
+    """+ and - are left to us; * and the comparisons ask for a dense array and get our error. COO leaves all to us but @."""
+    csr = zoo.integers("rows_of_mixed_length", np.float64)
+    A, dense = build(csr), csr.toarray()
+    for kind in (scipy.sparse.csr_array, scipy.sparse.csr_matrix, scipy.sparse.csc_array):
+        assert_like_numpy(kind(csr) + A, 2 * dense)
+        assert_like_numpy(kind(csr) - A, 0 * dense)
+        for op in (operator.mul, operator.matmul, operator.ne, operator.lt):
+            with pytest.raises(TypeError, match=r"todense.*tocsr"):
+                op(kind(csr), A.T if op is operator.matmul else A)
+    coo = sparse.COO.from_scipy_sparse(csr)
+    for op in (operator.add, operator.sub, operator.mul, operator.ne):
+        assert_like_numpy(op(coo, A), op(dense, dense))
+    with pytest.raises(Exception):  # noqa: B017  # whatever it raises inside itself, it gives no answer
+        coo @ A.T
+
+
+@BUILD
+def test_operators_with_scalars_and_dense(build, device):
+    csr = zoo.integers("explicit_zeros_beside_holes", np.float64)
+    A, dense = build(csr, device), csr.toarray()
+    row, column = zoo.vector(csr.shape[1]) + 4, zoo.vector(csr.shape[0])[:, None] + 4
+    on_row, on_column = put(row, device), put(column, device)
+    for found, expected in (
+        (A * 2, dense * 2), (2 * A, 2 * dense), (A / 2, dense / 2), (A // 2, dense // 2), (A % 3, dense % 3), (A**2, dense**2),
+        (np.float32(2) * A, np.float32(2) * dense), (A * np.array(2.0), dense * 2), (-A, -dense), (+A, dense),
+        (abs(A), abs(dense)),
+        (A > 1, dense > 1), (A != 0, dense != 0), (A < 0, dense < 0), (1 < A, 1 < dense), (A * on_row, dense * row),
+        (on_row * A, row * dense), (A * on_column, dense * column), (A / on_row, dense / row),
+        (A.multiply(on_row), dense * row),
+        (A.power(2), dense**2), (A.maximum(A * 2), np.maximum(dense, dense * 2)), (A.minimum(0), np.minimum(dense, 0)),
+        (A.round(), dense.round()), (A.clip(-1, 2), dense.clip(-1, 2)), (A.clip(max=1), dense.clip(max=1)),
+    ):  # fmt: skip
+        assert type(found) is type(A)
+        found.check()
+        assert_like_numpy(found, expected)
+    for found, expected in zip(divmod(A, 2), divmod(dense, 2), strict=True):
+        assert_like_numpy(found, expected)
+    for refused in (lambda: A + 1, lambda: 1 + A, lambda: A - on_row, lambda: on_row + A, lambda: A == 0, lambda: A >= 0):
+        with pytest.raises(TypeError, match="todense"):
+            refused()
+
+
+@BUILD
+def test_integer_operators(build, device):
+    csr = zoo.integers("rows_of_mixed_length", np.int64)
+    A, dense = build(csr, device), csr.toarray()
+    for op in (operator.and_, operator.or_, operator.xor):
+        assert_like_numpy(op(A, A * 3), op(dense, dense * 3))
+    for found, expected in ((A & 1, dense & 1), (A << 2, dense << 2), (A >> 1, dense >> 1), (A // 2, dense // 2)):
+        assert_like_numpy(found, expected)
+
+
+@BUILD
+def test_in_place_operators_make_new_arrays(build, device):
+    A = B = build(np.eye(3), device)
+    B += A
+    assert B is not A
+    np.testing.assert_array_equal(get(B.todense()), 2 * np.eye(3))
+    x = put(np.ones((3, 3)), device)
+    with pytest.raises(TypeError):
+        x *= A
+
+
+@BUILD
+def test_classes_with_rules_of_their_own_are_asked(build):
+    class Other:
+        __array_ufunc__ = None
+
+        def __radd__(self, other):
+            return "radd"
+
+        def __rmatmul__(self, other):
+            return "rmatmul"
+
+        def __mul__(self, other):
+            return "mul"
+
+    A = build(np.eye(3))
+    assert (A + Other(), A @ Other(), Other() * A) == ("radd", "rmatmul", "mul")
+    for op in (operator.add, operator.matmul, operator.mul):
+        with pytest.raises(TypeError):
+            op(A, object())
+    with pytest.raises(TypeError):
+        A < "text"  # noqa: B015
+
+
+def test_on_two_devices(gpu):
+    A = cvrarray.CVRArray(np.eye(3))
+    for op in (operator.add, operator.mul, operator.ne, np.array_equal):
+        with pytest.raises(TypeError, match="one device"):
+            op(A, A.to_device(gpu))
+
+
+@BUILD
+def test_cupy_on_the_left(build, gpu):
+    csr = zoo.integers("rows_of_mixed_length", np.float64)
+    A, x = build(csr, gpu), put(zoo.vector(csr.shape[0]), gpu)
+    np.testing.assert_array_equal(get(x @ A), get(x) @ csr.toarray())
+    np.testing.assert_array_equal(get((x[:, None] * A).todense()), get(x)[:, None] * csr.toarray())
+
+
+def test_packages_are_found_by_base_classes():
+    class Mine(scipy.sparse.csr_array):
+        pass
+
+    assert _csr.package(Mine(np.eye(2))) == "scipy"
+    assert _csr.package(scipy.sparse.linalg.aslinearoperator(np.eye(2))) == ""
+    assert _csr.package(np.ones(2)) == "numpy"
+    assert _csr.package(sparse.COO.from_numpy(np.eye(2))) == "sparse"
+    assert _csr.package(cvrarray.CVRArray(np.eye(2)).T) == "cvrarray"
+    assert _csr.package(object()) == _csr.package("text") == ""

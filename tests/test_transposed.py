@@ -1,0 +1,262 @@
+"""``A.T`` as a view: products from the left and with the transpose, and every other use of the view."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import numpy as np
+import pytest
+import zoo
+from checks import BUILDS, DEFAULTS, TYPICAL, assert_product, assert_same_bits, assert_same_csr, get, put
+from test_matmat import PAIRS, VARIED, matrix
+
+import cvrarray
+from cvrarray import _array, _products
+
+BUILD = pytest.mark.parametrize("build", DEFAULTS, ids=str)
+TYPICAL_BUILDS = pytest.mark.parametrize("build", TYPICAL, ids=str)
+EVERY_BUILD = pytest.mark.parametrize("build", BUILDS, ids=str)
+SMALL = [name for name in zoo.ZOO if np.prod(zoo.ZOO[name]().shape) < 100_000]
+
+
+def transposed(csr):
+    """csr.T as a canonical CSR."""
+    return csr.T.tocsr()
+
+
+# Products
+
+
+@EVERY_BUILD
+@pytest.mark.parametrize("name", zoo.ZOO)
+def test_zoo_in_integers(build, name, device):
+    csr = zoo.integers(name, np.float64)
+    x = zoo.vector(csr.shape[0])
+    y = build(csr, device).T @ put(x, device)
+    np.testing.assert_array_equal(get(y), csr.T @ x)
+
+
+@TYPICAL_BUILDS
+@pytest.mark.parametrize("name", SMALL[::2])
+def test_zoo_in_floats(build, name, device):
+    csr = zoo.floats(name, np.float32)
+    x = zoo.float_vector(csr.shape[0], np.float32)
+    assert_product(build(csr, device).T @ put(x, device), transposed(csr), x)
+
+
+@TYPICAL_BUILDS
+@pytest.mark.parametrize(("dtype", "x_dtype"), PAIRS, ids=["-".join(pair) for pair in PAIRS])
+def test_dtypes(build, dtype, x_dtype, device):
+    for name in VARIED:
+        csr = zoo.integers(name, dtype)
+        x = zoo.vector(csr.shape[0], x_dtype)
+        y = build(csr, device).T @ put(x, device)
+        assert y.dtype == np.result_type(csr.dtype, x.dtype)
+        np.testing.assert_array_equal(get(y), csr.toarray().T @ x)
+
+
+@BUILD
+@pytest.mark.parametrize(("alpha", "beta"), [(1, 0), (2.5, 0), (0, 0), (1, 1), (-1, 0.5), (0, 2)])
+def test_out_alpha_and_beta(build, alpha, beta, device):
+    for name in VARIED:
+        csr = zoo.floats(name, np.float64)
+        x, before = zoo.float_vector(csr.shape[0]), zoo.float_vector(csr.shape[1], seed=9)
+        view = build(csr, device).T
+        for _ in range(2):  # the second call takes the short path
+            out = put(before.copy(), device)
+            assert view.matvec(put(x, device), out=out, alpha=alpha, beta=beta) is out
+            assert_product(out, transposed(csr), x, alpha, beta, before)
+
+
+@BUILD
+def test_poisoned_out_is_not_read(build, device):
+    for name in ("many_empty_rows_between", "all_rows_empty", "one_dense_column", "blocks_with_holes", "hypersparse"):
+        csr = zoo.integers(name, np.float64)
+        x = zoo.vector(csr.shape[0])
+        out = put(np.full(csr.shape[1], np.nan), device)
+        build(csr, device).T.matvec(put(x, device), out=out)
+        np.testing.assert_array_equal(get(out), csr.T @ x)
+
+
+@BUILD
+def test_infinities_touch_only_their_columns(build, device):
+    """Pads and holes meet no x of the transposed product either."""
+    for name in ("explicit_zeros_beside_holes", "blocks_with_holes", "rows_of_mixed_length", "blocks_over_the_edge"):
+        csr = zoo.integers(name, np.float64)
+        for special in (np.inf, np.nan):
+            x = zoo.vector(csr.shape[0])
+            x[::5] = special
+            assert_product(build(csr, device).T @ put(x, device), transposed(csr), x)
+
+
+@BUILD
+def test_same_bits_in_every_call(build, device):
+    csr = zoo.floats("power_law", np.float32)
+    A, x = build(csr, device), put(zoo.float_vector(csr.shape[0], np.float32), device)
+    assert_same_bits(A.T @ x, A.T @ x)
+    assert_same_bits(A.T @ x, build(csr, device).T @ x)
+
+
+@BUILD
+@pytest.mark.parametrize("dtype", ["float64", "complex128", "int64", "bool"])
+def test_from_the_left(build, dtype, device):
+    csr = zoo.integers("rows_of_mixed_length", dtype)
+    dense, A = csr.toarray(), build(csr, device)
+    x, many = zoo.vector(csr.shape[0], dtype), matrix(5, csr.shape[0], dtype)
+    on_device, many_on_device = put(x, device), put(many, device)
+    for y in (on_device @ A, np.matmul(on_device, A), np.dot(on_device, A), np.einsum("i,ij->j", on_device, A)):
+        np.testing.assert_array_equal(get(y), x @ dense)
+    for y in (many_on_device @ A, np.matmul(many_on_device, A), np.tensordot(many_on_device, A, 1)):
+        np.testing.assert_array_equal(get(y), many @ dense)
+    if device == "cpu":
+        np.testing.assert_array_equal(x.tolist() @ A, x @ dense)
+    out = put(np.zeros((5, csr.shape[1]), np.result_type(x, dense)), device)
+    assert np.matmul(many_on_device, A, out=out) is out
+    np.testing.assert_array_equal(get(out), many @ dense)
+
+
+@BUILD
+@pytest.mark.parametrize("dtype", ["float64", "complex64"])
+def test_adjoint(build, dtype, device):
+    csr = zoo.integers("rows_of_mixed_length", dtype)
+    dense, A = csr.toarray(), build(csr, device)
+    for x_dtype in ("float64", "complex128"):
+        x, many = zoo.vector(csr.shape[0], x_dtype), matrix(csr.shape[0], 3, x_dtype)
+        for y in (A.rmatvec(put(x, device)), A.H @ put(x, device)):
+            np.testing.assert_array_equal(get(y), dense.conj().T @ x)
+        for y in (A.rmatmat(put(many, device)), A.H @ put(many, device)):
+            np.testing.assert_array_equal(get(y), dense.conj().T @ many)
+        np.testing.assert_array_equal(get(A.T.rmatvec(put(zoo.vector(csr.shape[1], x_dtype), device))),
+                                      dense.conj() @ zoo.vector(csr.shape[1], x_dtype))  # fmt: skip
+
+
+@BUILD
+@pytest.mark.parametrize("k", [0, 1, 3, _products.CONVERT_FROM - 1, _products.CONVERT_FROM, _products.CONVERT_FROM + 5])
+def test_matrices(build, k, device):
+    """Column by column, and from CONVERT_FROM columns on with a transposed array."""
+    csr = zoo.integers("rows_of_mixed_length", np.float64)
+    x = matrix(csr.shape[0], k)
+    A = build(csr, device)
+    np.testing.assert_array_equal(get(A.T @ put(x, device)), csr.toarray().T @ x)
+    np.testing.assert_array_equal(get(A.T @ put(np.asfortranarray(x), device)), csr.toarray().T @ x)
+    before = matrix(csr.shape[1], k, seed=7)
+    out = put(before.copy(), device)
+    assert A.T.matmat(put(x, device), out=out, alpha=2, beta=-3) is out
+    np.testing.assert_array_equal(get(out), 2 * (csr.toarray().T @ x) - 3 * before)
+
+
+@BUILD
+def test_sparse_products(build, device):
+    csr = zoo.integers("rows_of_mixed_length", np.float64)
+    dense, A = csr.toarray(), build(csr, device)
+    np.testing.assert_array_equal(get((A @ A.T).todense()), dense @ dense.T)
+    np.testing.assert_array_equal(get((A.T @ A).todense()), dense.T @ dense)
+    assert type(A.T @ A) is type(A)
+
+
+# The view
+
+
+@BUILD
+@pytest.mark.parametrize("dtype", ["bool", "int8", "float32", "complex128"])
+def test_attributes(build, dtype, device):
+    csr = zoo.integers("rows_of_mixed_length", dtype)
+    A = build(csr, device)
+    view = A.T
+    assert isinstance(view, _array.SparseArray)
+    assert view.shape == csr.shape[::-1]
+    assert (view.dtype, view.nnz, view.device, view.format) == (A.dtype, A.nnz, A.device, A.format)
+    assert view.nbytes == A.nbytes  # nothing was copied
+    assert view.T is A
+    assert A.mT.T is A
+    assert view.base is A
+    view.check()
+    np.testing.assert_array_equal(get(view.todense()), csr.toarray().T)
+    assert_same_csr(view.to_scipy(), transposed(csr))
+    assert "TransposedArray" in repr(view)
+    assert type(A).__name__ in repr(view)
+
+
+@BUILD
+@pytest.mark.parametrize("name", SMALL[::4])
+def test_copy_converts(build, name, device):
+    csr = zoo.integers(name, np.float32)
+    A = build(csr, device)
+    made = A.T.copy()
+    assert type(made) is type(A)
+    made.check()
+    assert_same_csr(made.to_scipy(), transposed(csr))
+
+
+@BUILD
+def test_conjugate_transpose(build, device):
+    csr = zoo.integers("rows_of_mixed_length", np.complex64)
+    A = build(csr, device)
+    assert_same_csr(A.H.to_scipy(), transposed(csr.conj()))
+    assert_same_csr(A.H.H.to_scipy(), csr)
+    real = build(zoo.integers("rows_of_mixed_length", np.float64), device)
+    assert real.H.T is real
+
+
+@BUILD
+def test_spellings_of_transpose(build, device):
+    A = build(zoo.integers("rows_of_mixed_length", np.float64), device)
+    for view in (np.transpose(A), np.transpose(A, (1, 0)), np.transpose(a=A, axes=[-1, -2]), np.matrix_transpose(A),
+                 np.permute_dims(A, (1, 0)), np.swapaxes(A, 0, 1), A.transpose(), A.transpose(1, 0), A.transpose((1, 0)),
+                 np.linalg.matrix_transpose(A), np.einsum("ij->ji", A)):  # fmt: skip
+        assert view.T is A
+    assert np.transpose(A, (0, 1)) is A
+    for axes in ((0, 0), (0,), (0, 1, 2), (0, 3)):
+        with pytest.raises(ValueError, match="axes"):
+            np.transpose(A, axes)
+
+
+@BUILD
+def test_elementwise_on_the_view(build, device):
+    csr = zoo.integers("rows_of_mixed_length", np.float64)
+    dense, view = csr.toarray().T, build(csr, device).T
+    for found, expected in ((-view, -dense), (view * 2, dense * 2), (abs(view), abs(dense)), (view + view, dense * 2)):
+        np.testing.assert_array_equal(get(found.todense()), expected)
+    assert (-view).T.shape == csr.shape
+    assert view.astype("float32").dtype == np.float32
+    assert view.astype("float64", copy=False) is view
+
+
+@BUILD
+def test_pickle_and_copies(build, device):
+    csr = zoo.integers("rows_of_mixed_length", np.float64)
+    view = build(csr, device).T
+    for other in (pickle.loads(pickle.dumps(view)), copy.copy(view), copy.deepcopy(view), view.to_device(device)):
+        assert_same_csr(other.to_scipy(), transposed(csr))
+    assert view.to_device(device) is view
+
+
+@BUILD
+def test_save_converts(build, device, tmp_path):
+    csr = zoo.integers("rows_of_mixed_length", np.float64)
+    A = build(csr, device)
+    cvrarray.save(tmp_path / "view.cvra", A.T)
+    found = cvrarray.load(tmp_path / "view.cvra", device=device)
+    assert type(found) is type(A)
+    assert_same_csr(found.to_scipy(), transposed(csr))
+
+
+@BUILD
+def test_conversion_from_the_view(build, device):
+    csr = zoo.integers("rows_of_mixed_length", np.float64)
+    view = build(csr, device).T
+    for cls in (cvrarray.CVRArray, cvrarray.BBCSRArray):
+        assert_same_csr(cls(view).to_scipy(), transposed(csr))
+    assert_same_csr(cvrarray.asarray(view, device=device).to_scipy(), transposed(csr))
+
+
+@BUILD
+def test_errors_name_the_view_s_shape(build, device):
+    view = build(np.ones((3, 4)), device).T
+    with pytest.raises(ValueError, match=r"length 3.*\(4, 3\)"):
+        view @ put(np.ones(4), device)
+    with pytest.raises(ValueError, match=r"length 3.*\(4, 3\)"):
+        view.T.rmatvec(put(np.ones(4), device))
+    with pytest.raises(ValueError, match=r"3 columns.*\(3, 4\).*\(2, 4\)"):
+        put(np.ones((2, 4)), device) @ view.T
