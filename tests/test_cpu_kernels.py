@@ -132,6 +132,30 @@ def test_an_error_in_another_thread_is_raised(threaded):
         threads.run(fail, np.arange(0, 1000, 100))
 
 
+def test_all_calls_share_one_pool(threaded, monkeypatch):
+    """Which grows with the largest number of threads that was asked for."""
+    monkeypatch.setattr(threads, "_pools", [])
+    sizes = []
+    for n in (1, 3, 2, 5, 4):
+        threaded(n)
+        threads.run(lambda first, last: None, np.arange(0, 10_000, 100))
+        sizes.append([size for size, _ in threads._pools])
+    assert sizes == [[], [2], [2], [4], [4]]
+
+
+def test_read_only_and_mixed_operands():
+    """Prepared once for a dtype, products take every contiguous array of it."""
+    csr = uneven()
+    for build in BUILDS.values():
+        A = build(csr)
+        x = np.arange(csr.shape[1], dtype=float)
+        frozen = x.copy()
+        frozen.setflags(write=False)
+        np.testing.assert_array_equal(A @ frozen, A @ x)
+        np.testing.assert_array_equal(A.T @ (A @ frozen), A.T @ (A @ x))
+        assert_product(A @ x.astype("complex64"), csr, x.astype("complex64"))
+
+
 @pytest.mark.parametrize("value", ["0", "-1", "two", "1.5"])
 def test_thread_count_is_checked(monkeypatch, value):
     monkeypatch.setenv("CVRARRAY_NUM_THREADS", value)
@@ -246,13 +270,20 @@ def test_block_rows_with_and_without_holes(threaded, block_size):
 @pytest.mark.parametrize("module", [cvr, bbcsr])
 def test_kernels_keep_sums_in_registers_and_count_no_references(monkeypatch, module):
     """The two things that a change of Numba could undo without any wrong result."""
-    uncached = njit(**lanes.OPTIONS | {"cache": False})(module._product.py_func)
-    monkeypatch.setattr(module, "_product", uncached)
     csr = uneven()
-    BUILDS[module.__name__.rpartition(".")[2]](csr) @ np.ones(csr.shape[1])
-    (code,) = uncached.inspect_llvm().values()
-    assert "fmuladd.v32f64" in code
-    assert "NRT_incref" not in code
+    array = BUILDS[module.__name__.rpartition(".")[2]](csr)
+    calls = {
+        "_product": (lambda: array @ np.ones(csr.shape[1]), "fmuladd.v32f64"),
+        "_product_matrix": (lambda: array @ np.ones((csr.shape[1], 16)), "fmuladd.v16f64"),
+        "_scatter": (lambda: array.T @ np.ones(csr.shape[0]), "fmuladd.v32f64"),
+    }
+    for name, (call, instruction) in calls.items():
+        uncached = njit(**lanes.OPTIONS | {"cache": False})(getattr(module, name).py_func)
+        monkeypatch.setattr(module, name, uncached)
+        call()
+        (code,) = uncached.inspect_llvm().values()
+        assert instruction in code
+        assert "NRT_incref" not in code
 
 
 # ------------------------------------------------------------------------- products with a dense and the transposed matrix
