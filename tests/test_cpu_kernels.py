@@ -464,3 +464,48 @@ def test_parts_are_bounded():
         assert len(few.tile) == 2
         assert few.low[0] == 0
         assert few.at.tolist() == [0, n_cols]
+
+
+@pytest.mark.parametrize("build", [cvr_build(32, 7), cvr_build(5, 4), bbcsr_build(1), bbcsr_build(3)], ids=str)
+@pytest.mark.parametrize("dtype", ["float32", "complex128"])
+@pytest.mark.parametrize("name", ["explicit_zeros_beside_holes", "narrow_and_wide_tiles"])
+def test_float16_values_are_widened_in_registers(name, dtype, build):
+    """Exactly: the bits are those of the same tables in the product's precision, also for what float16 cannot sum."""
+    csr = zoo.floats(name, np.float32)
+    csr.data = np.clip(csr.data, -60_000, 60_000).astype(np.float16).astype(np.float32)
+    csr.data[::7] = 6e-8  # subnormal
+    csr.data[3] = np.inf
+    wide = build(csr, "cpu")
+    value_table = "val" if wide.format == "cvr" else "data"
+    values = getattr(wide._tables, value_table)
+    with np.errstate(over="ignore"):
+        tables = wide._tables._replace(**{value_table: values.astype(np.float16)})
+    wide = wide._tables._replace(**{value_table: tables._asdict()[value_table].astype(np.float32)})
+    module = MODULES["cvr" if value_table == "val" else "bbcsr"]
+    n_rows, n_cols = csr.shape
+    for kind, x_shape, y_shape in (
+        ("product", n_cols, n_rows), ("product_transposed", n_rows, n_cols), ("product_matrix", (n_cols, 5), (n_rows, 5))
+    ):  # fmt: skip
+        x = zoo.float_vector(int(np.prod(x_shape)), dtype).reshape(x_shape)
+        y, expected = poison(y_shape, dtype), poison(y_shape, dtype)
+        getattr(module, kind)(tables, np.dtype(dtype))(x, y, 1, 0)
+        getattr(module, kind)(wide, np.dtype(dtype))(x, expected, 1, 0)
+        assert np.isfinite(expected).any()
+        assert_same_bits(y, expected)
+
+
+def test_float16_code():
+    """Halves are converted a vector at a time, not by calls."""
+    array = cvrarray.CVRArray(uneven().astype("float32"))
+    tables = array._tables._replace(val=array._tables.val.astype(np.float16))
+    uncached = njit(**lanes.OPTIONS | {"cache": False})(cvr._product.py_func)
+    like = np.empty(0, np.float32)
+    t = tables
+    lanes.compiled(
+        uncached, 0, 0, t.n_lanes, t.step_ptr, memory.values(t.val), t.col_base, t.col_ptr, t.col_narrow, t.col_wide,
+        t.rec_mask, t.rec_ptr, t.rec_wb, t.tail, t.carry_row, t.empty_row, like, like, like,
+    )  # fmt: skip
+    (code,) = uncached.inspect_llvm().values()
+    assert "fpext <32 x half>" in code
+    (assembly,) = uncached.inspect_asm().values()
+    assert "__extendhfsf2" not in assembly

@@ -64,9 +64,8 @@ def product(tables: BBCSRTables, dtype: np.dtype) -> Run:
     int64 and cast). alpha and beta are scalars of it. Where beta is 0, y is written and never read.
     """
     t = tables
-    within = _within(t.block_size)
-    args = (t.block_size, within, t.bin_rowptr, t.data, t.col_base, t.col_ptr, t.col_narrow, t.col_wide, _present(t))
-
+    columns = (t.col_base, t.col_ptr, t.col_narrow, t.col_wide)
+    args = (t.block_size, _within(t.block_size), t.bin_rowptr, memory.values(t.data), *columns, _present(t))
     like = np.empty(0, dtype)
     rows = threads.prepare(lanes.compiled(_product, 0, 0, *args, like, like), t.bin_rowptr)
     return scaled(partial(rows, *args))
@@ -78,8 +77,8 @@ def product_matrix(tables: BBCSRTables, dtype: np.dtype) -> Run:
     X (n_cols, k) and Y (n_rows, k) are C-contiguous arrays, otherwise as for :func:`product`; k is any number of columns.
     """
     t = tables
-    within = _within(t.block_size)
-    args = (t.block_size, within, t.bin_rowptr, t.data, t.col_base, t.col_ptr, t.col_narrow, t.col_wide, _present(t))
+    columns = (t.col_base, t.col_ptr, t.col_narrow, t.col_wide)
+    args = (t.block_size, _within(t.block_size), t.bin_rowptr, memory.values(t.data), *columns, _present(t))
 
     def multiply(x: np.ndarray, y: np.ndarray, first: int, tile: tuple[int, ...]) -> None:
         threads.run(_product_matrix, t.bin_rowptr, *args, t.shape[0], y.shape[1], first, tile, x.ravel(), y.ravel())
@@ -99,7 +98,7 @@ def product_transposed(tables: BBCSRTables, dtype: np.dtype) -> Run:
     threads.run(parts.column_ranges, t.bin_rowptr, t.bin_rowptr, (1, t.block_size), *columns, NARROW_PADDING, low, high)
     ends = (np.minimum(blocks * t.block_size, t.shape[1]) for blocks in (low, high))
     of = parts.divide(t.bin_rowptr, 1, *ends, t.shape[1])
-    args = (t.block_size, _within(t.block_size), t.bin_rowptr, t.data, *columns, _present(t))
+    args = (t.block_size, _within(t.block_size), t.bin_rowptr, memory.values(t.data), *columns, _present(t))
     return scaled(parts.transposed(_scatter, of, t.bin_rowptr, 1, args, t.shape[1], dtype))
 
 

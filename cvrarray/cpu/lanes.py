@@ -129,6 +129,22 @@ def load(typingctx, array, at, like):
 
 
 @intrinsic
+def number(typingctx, values, at, like):
+    """``values[at]``, one number: real ones in the precision of the array `like`."""
+    dtype = values.dtype
+    result = dtype if isinstance(dtype, types.Complex) else _real(like.dtype)
+
+    def codegen(context, builder, signature, args):
+        start = _pointer(context, builder, values, args[0], args[1])
+        if isinstance(dtype, types.Complex):
+            return builder.load(start)
+        (vector,) = _load_parts(builder, dtype, start, 1)
+        return builder.extract_element(_convert(context, builder, vector, dtype, result), _I32(0))
+
+    return result(values, types.intp, like), codegen
+
+
+@intrinsic
 def load_each(typingctx, x, start, offsets, at):
     """``x[start + offsets[at + l]]`` in lane l, by 32 loads: the fastest way where x is in the caches."""
     lanes = Lanes(x.dtype)
@@ -444,6 +460,8 @@ def _load_vector(builder, start, n):
 
 def _load_parts(builder, dtype, start, n):
     """n consecutive numbers: a list of one vector, or of two for complex numbers."""
+    if isinstance(dtype, types.Record):  # float16: see memory.values
+        start = builder.bitcast(start, ir.HalfType().as_pointer())
     if not isinstance(dtype, types.Complex):
         return [_load_vector(builder, start, n)]
     both = _load_vector(builder, builder.gep(start, [_I32(0), _I32(0)]), 2 * n)
@@ -554,6 +572,11 @@ def _convert(context, builder, vector, source, dtype):
     target = ir.VectorType(context.get_value_type(dtype), vector.type.count)
     if vector.type == target:
         return vector
+    if isinstance(source, types.Record):  # from half to double in two steps: both are exact, and machines have only those
+        vector = builder.fpext(vector, ir.VectorType(ir.FloatType(), vector.type.count))
+        source = types.float32
+        if vector.type == target:
+            return vector
     if isinstance(source, types.Float):
         return builder.fpext(vector, target)
     signed = getattr(source, "signed", False)
