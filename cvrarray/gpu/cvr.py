@@ -10,7 +10,7 @@ import numpy as np
 
 from .._tables import CSR, WARP, CVRTables
 from . import transposed
-from .compiler import NULL, PRODUCTS, blocks, instantiation, kernel, matrix_tiles, struct, update, vector_width
+from .compiler import NULL, PRODUCTS, Scratch, blocks, instantiation, kernel, matrix_tiles, struct, update, vector_width
 
 BLOCK = 128  # threads: four chunks
 #: Steps in flight: the same bytes for every product dtype.
@@ -124,10 +124,10 @@ def product(tables: CVRTables, dtype: np.dtype) -> Callable[[cupy.ndarray, cupy.
     if not n_cut:
         return lambda x, y, alpha, beta: multiply(grid, (BLOCK,), (chunks, x, y, NULL, alpha, beta, update(alpha, beta)))
 
-    add_carries = kernel("cvr_matvec", "cvr_carry", dtype, index)
+    add_carries, scratch = kernel("cvr_matvec", "cvr_carry", dtype, index), Scratch()
 
     def run(x, y, alpha, beta):
-        carry = cupy.empty(n_chunks, dtype)
+        carry = scratch.empty(n_chunks, dtype)
         multiply(grid, (BLOCK,), (chunks, x, y, carry, alpha, beta, update(alpha, beta)))
         add_carries(blocks(n_cut * WARP, BLOCK), (BLOCK,), (t.cut_row, t.cut_ptr, np.int64(n_cut), carry, y))
 
@@ -138,12 +138,12 @@ def product_matrix(tables: CVRTables, dtype: np.dtype) -> Callable[[cupy.ndarray
     """``run(x, y, alpha, beta)``, which does ``Y = alpha * A @ X + beta * Y``; X (n_cols, k) and Y (n_rows, k) in C order."""
     t, index = tables, tables.tail.dtype
     n_chunks, n_empty, n_cut = t.carry_row.size, t.empty_row.size, t.cut_row.size
-    chunks = _struct(t)
+    chunks, scratch = _struct(t), Scratch()
 
     def run(x, y, alpha, beta):
         k = x.shape[1]
         members, width, tiles = matrix_tiles(k, dtype, x, y)
-        carry = cupy.empty((n_chunks if n_cut else 0, k), dtype)
+        carry = scratch.empty((n_chunks if n_cut else 0, k), dtype)
         kernel(
             "cvr_matmat", "cvr_matmat", t.val.dtype, dtype, index, t.n_lanes, members, width, matrix_unroll(members),
             BLOCK // WARP,

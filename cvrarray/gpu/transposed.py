@@ -9,7 +9,7 @@ from typing import Any
 import cupy
 import numpy as np
 
-from .compiler import NULL, PRODUCTS, blocks, instantiation, kernel, struct, update
+from .compiler import NULL, PRODUCTS, Scratch, blocks, instantiation, kernel, struct, update
 
 COUNT, ADD, EXPONENT, REFINE = range(4)
 CALL_WORDS = 256  # 64-bit words of the kernels' struct Call
@@ -37,7 +37,7 @@ def product(
     is_exact = dtype.kind in "iu"
     n_limbs = n_cols * components * (2 if dtype.itemsize // components == 8 and not is_exact else 1)
     finish_grid = blocks(n_cols, BLOCK)
-    matrix = cupy.zeros(2, np.uint32)
+    matrix, scratch = cupy.zeros(2, np.uint32), Scratch()
     if not is_exact:
         _largest_exponent(file, values, dtype, matrix)
         count = cupy.zeros(n_cols, np.uint32)
@@ -47,7 +47,8 @@ def product(
     def run(x, y, alpha, beta):
         if not n_cols:
             return
-        work = cupy.zeros(CALL_WORDS + n_limbs + (n_cols + 1) // 2, np.uint64)  # Call, limbs, marks
+        work = scratch.empty(CALL_WORDS + n_limbs + (n_cols + 1) // 2, np.uint64)  # Call, limbs, marks
+        work.data.memset_async(0, work.nbytes)
         limbs = work.data.ptr + 8 * CALL_WORDS
         sums = struct(matrix, work, limbs, limbs + 8 * n_limbs)
         if not is_exact:
