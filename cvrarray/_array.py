@@ -517,7 +517,8 @@ class SparseArray:
         from scipy.sparse import csr_array
 
         indptr, indices, data, shape = _csr.move(self._canonical_csr(), _device.CPU)
-        return csr_array((data, indices, indptr), shape=shape)
+        index = np.int64 if indices.dtype == np.int64 or data.size >= 2**31 else np.int32  # one dtype, as SciPy wants it
+        return csr_array((data, indices.astype(index, copy=False), indptr.astype(index, copy=False)), shape=shape)
 
     def asformat(self, format: str, **parameters: Any) -> Any:
         """The matrix in another format.

@@ -230,8 +230,7 @@ def _from_dense(array: Any) -> CSR:
 
 def _row_of_nonzero(indptr: Any, indices: Any, device: _device.Device) -> Any:
     """(nnz,) the row of every nonzero of a CSR."""
-    position = device.xp.arange(indices.size, dtype=indptr.dtype)
-    return (device.xp.searchsorted(indptr, position, side="right") - 1).astype(indices.dtype)
+    return device.backend("csr").row_of_nonzero(indptr, indices)
 
 
 def _as_array(values: Any, name: str) -> Any:

@@ -196,6 +196,10 @@ def _with_scalar(ufunc: np.ufunc, array: Any, left: Any, right: Any, kwargs: dic
             return array._map(lambda values: array._target.xp.zeros(values.shape, bool))
 
     def function(values: Any) -> Any:
+        if ufunc is np.divide and left is array and array.dtype.kind == "c" and np.isrealobj(scalar):
+            # part by part, as NumPy: CuPy's quotient of 0 by a complex infinity is nan, and padding must stay 0
+            parts = values.astype(dtypes[0], copy=False).view(dtypes[0].type(0).real.dtype)
+            return (parts / parts.dtype.type(scalar)).view(dtypes[0])
         return _compute(ufunc, [values if v is array else v for v in (left, right)], kwargs, dtypes)
 
     return _mapped(array, dtypes, function)

@@ -137,9 +137,7 @@ def operate(ufunc: np.ufunc, left: Any, right: Any) -> Any:
 
 
 def _dot(a: Any, b: Any, out: Any = None) -> Any:
-    if any(not _is_ours(value) and np.ndim(value) == 0 for value in (a, b) if not hasattr(value, "shape")):
-        return _filled(out, _elementwise.binary(np.multiply, a, b), np.multiply)
-    if any(getattr(value, "shape", None) == () for value in (a, b)):
+    if np.ndim(a) == 0 or np.ndim(b) == 0:
         return _filled(out, _elementwise.binary(np.multiply, a, b), np.multiply)
     return matmul(a, b, out)
 

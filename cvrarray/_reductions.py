@@ -92,7 +92,8 @@ def any_(array: Any, axis: Any = None, out: Any = None, keepdims: bool = False) 
 def all_(array: Any, axis: Any = None, out: Any = None, keepdims: bool = False) -> Any:
     """Whether no value over `axis` is 0; true where there are no values. Parameters and errors as of :func:`sum_`."""
     axis = _axis(axis)
-    return _delivered(array, _counts(array, axis) == _count(array, axis), axis, out, keepdims)
+    count = min(_count(array, axis), np.iinfo(np.int64).max)  # CuPy compares with no larger one
+    return _delivered(array, _counts(array, axis) == count, axis, out, keepdims)
 
 
 def count_nonzero(array: Any, axis: Any = None, *, keepdims: bool = False) -> Any:

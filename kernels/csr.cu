@@ -48,30 +48,38 @@ __global__ void csr_check_columns(const P* indptr, const I* indices, int64 n_row
     bool unsorted = false;
     I last = begin ? indices[begin - 1] : I(-1);  // the column before the group
     indices += begin;
-    constexpr int RUN = 4, RUNS = 2;  // neighbours that a thread compares by itself; runs in flight
+    constexpr int RUN = 4, RUNS = 4;  // neighbours that a thread loads at once and compares by itself; runs in flight
+    struct alignas(16) Run {
+        I col[RUN];
+    };
+    const bool aligned = (uint64)indices % 16 == 0;
     for (int group = 0; group < count; group += RUNS * RUN * WARP) {
-        I col[RUNS][RUN];
-#pragma unroll
-        for (int g = 0; g < RUNS; ++g)
-#pragma unroll
-            for (int j = 0; j < RUN; ++j) {
-                const int at = group + (g * WARP + lane) * RUN + j;
-                col[g][j] = at < count ? indices[at] : I(0);
-            }
+        Run run[RUNS];
 #pragma unroll
         for (int g = 0; g < RUNS; ++g) {
             const int first = group + (g * WARP + lane) * RUN;
-            I before = shuffle(col[g][RUN - 1], (lane - 1) & (WARP - 1));
+            if (aligned && first + RUN <= count) {
+                run[g] = *reinterpret_cast<const Run*>(indices + first);
+            } else {
+#pragma unroll
+                for (int j = 0; j < RUN; ++j) run[g].col[j] = first + j < count ? indices[first + j] : I(0);
+            }
+        }
+#pragma unroll
+        for (int g = 0; g < RUNS; ++g) {
+            const int first = group + (g * WARP + lane) * RUN;
+            I before = shuffle(run[g].col[RUN - 1], (lane - 1) & (WARP - 1));
             if (lane == 0) before = last;
-            last = shuffle(col[g][RUN - 1], WARP - 1);
+            last = shuffle(run[g].col[RUN - 1], WARP - 1);
             const unsigned begin_bits = first < count ? begins[first / WARP] >> first % WARP : 0;
 #pragma unroll
             for (int j = 0; j < RUN; ++j) {
+                const I col = run[g].col[j];
                 if (first + j < count) {
-                    if ((uint64)(int64)col[g][j] >= limit) first_bad = min(first_bad, first + j);
-                    unsorted |= before >= col[g][j] && !(begin_bits >> j & 1);
+                    if ((uint64)(int64)col >= limit) first_bad = min(first_bad, first + j);
+                    unsorted |= before >= col && !(begin_bits >> j & 1);
                 }
-                before = col[g][j];
+                before = col;
             }
         }
     }

@@ -26,7 +26,7 @@ LAYERS = [  # a module imports from its own layer and from those before it
     {"_products", "_contractions", "_structure", "_protocol"},
     {"_array", "_transposed", "_format"},
     {"cvr", "bbcsr"},
-    {"_plan", "_panels", "files"},
+    {"_plan", "_panels", "files", "drawing"},
     {"store"},
     {"dask"},
     {"cli"},
@@ -58,7 +58,10 @@ def imports(module: str) -> set[str]:
     return found & set(MODULES)
 
 
-@pytest.mark.parametrize("path", ["_device", "_tables", "_csr", "_array", "_protocol", "_plan", "cvr", "bbcsr"])
+@pytest.mark.parametrize(
+    "path",
+    ["_device", "_tables", "_csr", "_array", "_format", "_transposed", "_products", "_protocol", "_plan", "cvr", "bbcsr"],
+)
 def test_modules_exist(path):
     assert (PACKAGE / f"{path}.py").is_file()
 

@@ -340,6 +340,7 @@ WORKING = {
 @BUILD
 @pytest.mark.parametrize("name", WORKING)
 @pytest.mark.parametrize("dtype", ["int64", "float64", "complex128"])
+@pytest.mark.filterwarnings("ignore:numpy.fix is deprecated:DeprecationWarning")
 def test_functions(build, name, dtype, device):
     csr = zoo.integers("banded_stencil", dtype)
     A, call = build(csr, device), WORKING[name]

@@ -233,6 +233,16 @@ def test_pickle_and_copies(build, device):
 
 
 @BUILD
+def test_save_converts(build, device, tmp_path):
+    csr = zoo.integers("rows_of_mixed_length", np.float64)
+    A = build(csr, device)
+    cvrarray.save(tmp_path / "view.cvra", A.T)
+    found = cvrarray.load(tmp_path / "view.cvra", device=device)
+    assert type(found) is type(A)
+    assert_same_csr(found.to_scipy(), transposed(csr))
+
+
+@BUILD
 def test_conversion_from_the_view(build, device):
     csr = zoo.integers("rows_of_mixed_length", np.float64)
     view = build(csr, device).T

@@ -51,6 +51,11 @@ def canonical(row: np.ndarray, col: np.ndarray, val: np.ndarray, shape: tuple[in
     return CSR(csr.indptr, csr.indices.astype(col.dtype, copy=False), data, shape)
 
 
+def row_of_nonzero(indptr: np.ndarray, indices: np.ndarray) -> np.ndarray:
+    """(nnz,) the row of every nonzero, in the dtype of `indices`."""
+    return np.repeat(np.arange(indptr.size - 1, dtype=indices.dtype), np.diff(indptr))
+
+
 @njit(nogil=True, cache=True)
 def _sum_runs(row, col, val, order, data):
     """data[i] = the sum of the values of the i-th different coordinate, in the order of `order`."""

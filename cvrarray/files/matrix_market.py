@@ -10,13 +10,14 @@
 
 All layouts, fields and symmetries of the definition are read; a pattern's entries are 1.0, duplicates are summed.
 Refused, with the line where that can be known: a line that is not what the banner promises (a fraction among integers,
-Fortran's ``1.0D+05``, a comment among the entries), other than the promised number of entries, an index out of range,
-a symmetric matrix that is not square, stores both of a pair, or has a diagonal that its symmetry rules out, and sizes
-that this file or this machine cannot hold.
+Fortran's ``1.0D+05``, a comment among the entries, a plus sign before a number, which SciPy's reader refuses too), other
+than the promised number of entries, an index out of range, a symmetric matrix that is not square, stores both of a pair,
+or has a diagonal that its symmetry rules out, and sizes that this file or this machine cannot hold.
 """
 
 from __future__ import annotations
 
+import gzip
 import io
 import itertools
 import re
@@ -54,7 +55,7 @@ class _Header(NamedTuple):
     symmetry: str  # "general", "symmetric", "skew-symmetric" or "hermitian"
 
 
-def read(file: BinaryIO, text_size: int) -> CSR:
+def read(file: BinaryIO | gzip.GzipFile, text_size: int) -> CSR:
     """Canonical CSR of a Matrix Market file that holds at most `text_size` bytes of text.
 
     SciPy's compiled reader does the reading, but it trusts the text: it takes 1.5 for 1 in an integer file and 1.0D+05
@@ -118,7 +119,7 @@ def _pieces(header: _Header, blocks: Iterator[bytes], n_bytes: int) -> Iterator[
             break
         sizes = b"%d %d %d\n" % (header.n_rows, header.n_cols, n_entries)
         coo = mmread(_Text([banner, sizes], iter(text)), spmatrix=False)
-        triplets = coo.row, coo.col, coo.data
+        row, col, val = coo.row, coo.col, coo.data
         if header.symmetry != "general":
             triangles |= {name for name, there in (("lower", coo.row > coo.col), ("upper", coo.row < coo.col)) if there.any()}
             if len(triangles) > 1:
@@ -126,8 +127,8 @@ def _pieces(header: _Header, blocks: Iterator[bytes], n_bytes: int) -> Iterator[
                     f"a {header.symmetry} file must keep to one triangle to be read in pieces; it has entries of both. "
                     "Use cvrarray.read"
                 )
-            triplets = _mirrored(*triplets, header.symmetry, header.n_rows)
-        yield triplets
+            row, col, val = _mirrored(row, col, val, header.symmetry, header.n_rows)
+        yield row, col, val
     if found != header.n_entries:
         raise ValueError(f"promises {header.n_entries} entries, but holds {'more' if found > header.n_entries else found}")
 
@@ -159,18 +160,18 @@ def _read_coordinates(header: _Header, blocks: Iterator[bytes]) -> CSR:
     banner = b"%%%%MatrixMarket matrix coordinate %s general\n" % header.field.encode()
     coo = mmread(_Text([banner, *header.lines[1:]], blocks), spmatrix=False)
     _read_rest(blocks)
-    triplets = coo.row, coo.col, coo.data
+    row, col, val = coo.row, coo.col, coo.data
     if header.symmetry != "general":
-        triplets = _mirrored(*triplets, header.symmetry, header.n_rows)
-    return _csr.from_triplets(*triplets, (header.n_rows, header.n_cols))
+        row, col, val = _mirrored(row, col, val, header.symmetry, header.n_rows)
+    return _csr.from_triplets(row, col, val, (header.n_rows, header.n_cols))
 
 
 # ------------------------------------------------------------------------------------------------ header
 
 
-def _read_header(file: BinaryIO) -> list[bytes]:
+def _read_header(file: BinaryIO | gzip.GzipFile) -> list[bytes]:
     """The lines up to the one with the sizes: banner, comments, blank lines, sizes. All end with a newline."""
-    lines = []
+    lines: list[bytes] = []
     while not lines or not lines[-1].strip() or lines[-1].lstrip().startswith(b"%"):
         lines.append(_read_line(file, len(lines) + 1))
         if not lines[-1]:
@@ -202,7 +203,7 @@ def _parse_header(lines: list[bytes]) -> _Header:
 # ------------------------------------------------------------------------------------------------ entries
 
 
-def _read_line(file: BinaryIO, number: int) -> bytes:
+def _read_line(file: BinaryIO | gzip.GzipFile, number: int) -> bytes:
     """The next line, or the rest of it; line `number` is what an error calls it."""
     line = file.readline(BLOCK)
     if len(line) == BLOCK:
@@ -210,14 +211,14 @@ def _read_line(file: BinaryIO, number: int) -> bytes:
     return line
 
 
-def _checked_blocks(file: BinaryIO, words: dict[str, bytes], number: int) -> Iterator[bytes]:
+def _checked_blocks(file: BinaryIO | gzip.GzipFile, words: dict[str, bytes], number: int) -> Iterator[bytes]:
     """The rest of `file`, from line `number` on, in blocks of whole lines; ValueError at one without these `words`."""
     # as many lines as possible, never looking back
     lines = re.compile(rb"(?:[ \t]*+(?:" + rb"[ \t]++".join(words.values()) + rb")?+[ \t\r]*+\n)*+")
     while block := file.read(BLOCK):
         if not block.endswith(b"\n"):  # the rest of the line; the file's last may lack its newline
             block += _read_line(file, number + block.count(b"\n")).removesuffix(b"\n") + b"\n"
-        good = lines.match(block).end()
+        good = lines.match(block).end()  # type: ignore[union-attr]  # it matches nothing at least
         if good < len(block):
             line = block[good : block.index(b"\n", good)].decode("latin-1")
             number += block.count(b"\n", 0, good)

@@ -9,7 +9,8 @@ import cupy
 import numpy as np
 
 from .._tables import CSR, WARP, BBCSRTables
-from .compiler import NULL, PRODUCTS, blocks, instantiation, kernel, struct, update
+from . import transposed
+from .compiler import NULL, PRODUCTS, blocks, instantiation, kernel, matrix_tiles, struct, update, vector_width
 
 BLOCK = 128  # threads: four bins
 
@@ -90,7 +91,7 @@ def _measure(csr: CSR, block_size: int) -> tuple[cupy.ndarray, cupy.ndarray, cup
         if not hole:
             break
         has_holes = True
-    return bin_rowptr.copy(), narrow_ptr, col_base, n_values, n_narrow, has_holes
+    return bin_rowptr, narrow_ptr, col_base, n_values, n_narrow, has_holes
 
 
 def group(block_size: int) -> int:
@@ -113,14 +114,56 @@ def product(tables: BBCSRTables, dtype: np.dtype) -> Callable[[cupy.ndarray, cup
 
     `x` and `y` are contiguous and `dtype`, the product's, as are the scalars.
     """
-    t, size, n_bins = tables, tables.block_size, tables.col_base.size
-    bins = struct(t.bin_rowptr, t.data, t.col_base, t.col_ptr, t.col_narrow, t.col_wide, t.present, t.shape[0], n_bins)
+    t, size = tables, tables.block_size
+    bins = _struct(t)
     multiply = kernel(
         "bbcsr_matvec", "bbcsr_matvec", t.data.dtype, dtype, t.col_wide.dtype, mask_dtype(size), size,
         *unroll(size, dtype.itemsize), t.present is not None,
     )  # fmt: skip
-    grid = blocks(n_bins * WARP, BLOCK)
+    grid = blocks(t.col_base.size * WARP, BLOCK)
     return lambda x, y, alpha, beta: multiply(grid, (BLOCK,), (bins, x, y, alpha, beta, update(alpha, beta)))
+
+
+def product_matrix(tables: BBCSRTables, dtype: np.dtype) -> Callable[[cupy.ndarray, cupy.ndarray, Any, Any], None]:
+    """``run(x, y, alpha, beta)``, which does ``Y = alpha * A @ X + beta * Y``; X (n_cols, k) and Y (n_rows, k) in C order."""
+    t, size = tables, tables.block_size
+    bins, n_warps = _struct(t), t.col_base.size
+
+    def run(x, y, alpha, beta):
+        k = x.shape[1]
+        members, width, tiles = matrix_tiles(k, dtype, x, y)
+        kernel(
+            "bbcsr_matmat", "bbcsr_matmat", t.data.dtype, dtype, t.col_wide.dtype, mask_dtype(size), size,
+            t.present is not None, members, width, matrix_unroll(size, members),
+        )(
+            (*blocks(n_warps * WARP, BLOCK), tiles), (BLOCK,), (bins, np.int64(k), x, y, alpha, beta, update(alpha, beta))
+        )  # fmt: skip
+
+    return run
+
+
+def matrix_unroll(block_size: int, members: int) -> int:
+    """Blocks in flight: several where a block and turn alone give few loads."""
+    return 4 if block_size * members <= 2 else 2 if block_size * members <= 4 else 1
+
+
+def product_transposed(tables: BBCSRTables, dtype: np.dtype) -> Callable[[cupy.ndarray, cupy.ndarray, Any, Any], None]:
+    """``run(x, y, alpha, beta)``, which does ``y = alpha * A.T @ x + beta * y``; x (n_rows,) and y (n_cols,)."""
+    t, size = tables, tables.block_size
+    bins = _struct(t)
+
+    def scatter(step, x, sums):
+        kernel(
+            "bbcsr_transposed", "bbcsr_transposed", t.data.dtype, dtype, t.col_wide.dtype, mask_dtype(size), size,
+            t.present is not None, step, BLOCK // WARP,
+        )(transposed.grid(step, t.col_base.size * WARP, BLOCK), (BLOCK,), (bins, x, sums))  # fmt: skip
+
+    return transposed.product(scatter, "bbcsr_transposed", t.data, t.shape[1], dtype)
+
+
+def _struct(t: BBCSRTables) -> np.ndarray:
+    """The tables as kernels take them."""
+    return struct(t.bin_rowptr, t.data, t.col_base, t.col_ptr, t.col_narrow, t.col_wide, t.present, *t.shape, t.col_base.size)
 
 
 def to_coo(tables: BBCSRTables) -> tuple[cupy.ndarray, cupy.ndarray, cupy.ndarray]:
@@ -172,4 +215,23 @@ def instantiations() -> Iterator[tuple[str, list[str]]]:
             for a, y in PRODUCTS
             for i, b, holes in (("int32", 1, False), ("int32", 3, False), ("int32", 6, True), ("int64", 7, True))
         ],
+    )
+    shapes = (("int32", 1, False), ("int32", 3, False), ("int32", 6, True), ("int64", 7, True))
+    yield (
+        "bbcsr_matmat",
+        [
+            instantiation("bbcsr_matmat", a, y, i, mask_dtype(b), b, holes, members, width, matrix_unroll(b, members))
+            for a, y in PRODUCTS
+            for (i, b, holes), members, width in zip(shapes, (1, 16, 4, 8), (1, vector_width(y)) * 2, strict=True)
+        ],
+    )
+    yield (
+        "bbcsr_transposed",
+        [
+            instantiation("bbcsr_transposed", a, y, i, mask_dtype(b), b, holes, step, BLOCK // WARP)
+            for a, y in PRODUCTS
+            for i, b, holes in shapes
+            for step in transposed.steps(y)
+        ]
+        + transposed.instantiations(),
     )

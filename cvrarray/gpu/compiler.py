@@ -1,14 +1,16 @@
 """Kernels as loaded functions: source text from ``kernels/``, one instantiation at a time, compiled by NVRTC once.
 
 CuPy compiles, loads and keeps the result on disk. Its cache knows the text it is given and nothing of included files, so
-``common.cuh`` is pasted in front of each kernel file.
+``common.cuh`` is pasted in front of each kernel file, and every ``#include "x.cuh"`` is replaced by that file.
 """
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 import cupy
 import numpy as np
@@ -48,6 +50,9 @@ PRODUCTS = [
     ("uint64", "uint64"),
 ]
 
+#: The most lanes that share a row of a dense matrix: more would hold more sums each than there are registers for.
+MATRIX_LANES = 16
+
 #: A null pointer as a kernel's argument.
 NULL = np.uint64(0)
 
@@ -57,7 +62,8 @@ PLAIN, SCALE, ACCUMULATE = (np.int32(form) for form in range(3))
 @cache
 def source(name: str) -> str:
     """The text of ``kernels/<name>.cu`` with ``common.cuh`` in front."""
-    return "\n".join(_read(file) for file in ("common.cuh", f"{name}.cu"))
+    text = re.sub(r'#include "(.+)"\n', lambda include: _read(include[1]), _read(f"{name}.cu"))
+    return _read("common.cuh") + "\n" + text
 
 
 def _read(file: str) -> str:
@@ -76,8 +82,8 @@ def kernel(file: str, function: str, *arguments: object) -> cupy.cuda.Function:
 
 
 def instantiation(function: str, *arguments: object) -> str:
-    """``function<arguments>`` as C++ spells it."""
-    return f"{function}<{', '.join(_argument(a) for a in arguments)}>"
+    """``function<arguments>`` as C++ spells it; a function that is no template has none."""
+    return f"{function}<{', '.join(_argument(a) for a in arguments)}>" if arguments else function
 
 
 def _argument(argument: object) -> str:
@@ -107,3 +113,44 @@ def struct(*fields: cupy.ndarray | int | None) -> np.ndarray:
 def update(alpha: np.generic, beta: np.generic) -> np.int32:
     """Which of the three forms of ``y = alpha * A @ x + beta * y`` is asked for: the enum of ``common.cuh``."""
     return ACCUMULATE if beta != 0 else SCALE if alpha != 1 else PLAIN
+
+
+def vector_width(dtype: np.dtype) -> int:
+    """Numbers of `dtype` in a vector load: 16 bytes, and no more than 4."""
+    return min(4, 16 // np.dtype(dtype).itemsize)
+
+
+def matrix_tiles(k: int, dtype: np.dtype, x: cupy.ndarray, y: cupy.ndarray) -> tuple[int, int, int]:
+    """How a product with `k` columns is laid out: lanes that share a row (a power of two), numbers each holds, and tiles.
+
+    Vector loads need rows that begin at a multiple of their size.
+    """
+    width = vector_width(dtype)
+    size = width * dtype.itemsize
+    if k % width or x.data.ptr % size or y.data.ptr % size:
+        width = 1
+    members = min(MATRIX_LANES, 1 << max(0, -(-k // width) - 1).bit_length())
+    return members, width, max(1, -(-k // (members * width)))
+
+
+@cache
+def processors(device: int) -> int:
+    """Multiprocessors of the device."""
+    return cupy.cuda.Device(device).attributes["MultiProcessorCount"]
+
+
+class Scratch:
+    """Memory for the time of one call, from CuPy's pool; what a captured CUDA graph uses is kept as long as this object.
+
+    A graph replays with the addresses it was captured with, long after the pool would have given them to somebody else.
+    """
+
+    def __init__(self) -> None:
+        self._kept: list[cupy.ndarray] = []
+
+    def empty(self, shape: Any, dtype: Any) -> cupy.ndarray:
+        """As ``cupy.empty``."""
+        array = cupy.empty(shape, dtype)
+        if cupy.cuda.get_current_stream().is_capturing():
+            self._kept.append(array)
+        return array

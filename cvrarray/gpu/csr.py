@@ -61,6 +61,12 @@ def canonical(row: cupy.ndarray, col: cupy.ndarray, val: cupy.ndarray, shape: tu
     return CSR(indptr, col, data, shape)
 
 
+def row_of_nonzero(indptr: cupy.ndarray, indices: cupy.ndarray) -> cupy.ndarray:
+    """(nnz,) the row of every nonzero, in the dtype of `indices`."""
+    position = cupy.arange(indices.size, dtype=indptr.dtype)
+    return (cupy.searchsorted(indptr, position, side="right") - 1).astype(indices.dtype)
+
+
 def instantiations() -> Iterator[tuple[str, list[str]]]:
     """What CI compiles without a GPU."""
     yield "csr", [instantiation("csr_check_rows", p) for p in ("int32", "int64")]

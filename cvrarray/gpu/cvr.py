@@ -9,7 +9,8 @@ import cupy
 import numpy as np
 
 from .._tables import CSR, WARP, CVRTables
-from .compiler import NULL, PRODUCTS, blocks, instantiation, kernel, struct, update
+from . import popular, transposed
+from .compiler import NULL, PRODUCTS, Scratch, blocks, instantiation, kernel, matrix_tiles, struct, update, vector_width
 
 BLOCK = 128  # threads: four chunks
 #: Steps in flight: the same bytes for every product dtype.
@@ -117,23 +118,76 @@ def product(tables: CVRTables, dtype: np.dtype) -> Callable[[cupy.ndarray, cupy.
     """
     t, index = tables, tables.tail.dtype
     n_chunks, n_empty, n_cut = t.carry_row.size, t.empty_row.size, t.cut_row.size
-    chunks = struct(
-        t.step_ptr, t.val, t.col_base, t.col_ptr, t.col_narrow, t.col_wide, t.rec_mask, t.rec_ptr, t.rec_wb, t.tail,
-        t.carry_row, t.empty_row, n_chunks, n_empty,
-    )  # fmt: skip
     multiply = kernel("cvr_matvec", "cvr_matvec", t.val.dtype, dtype, index, t.n_lanes, UNROLL[dtype.itemsize])
-    grid = blocks(max(n_chunks * WARP, min(n_empty, EMPTY_ROW_THREADS)), BLOCK)
-    if not n_cut:
-        return lambda x, y, alpha, beta: multiply(grid, (BLOCK,), (chunks, x, y, NULL, alpha, beta, update(alpha, beta)))
+    chunks, grid = _struct(t), blocks(max(n_chunks * WARP, min(n_empty, EMPTY_ROW_THREADS)), BLOCK)
 
-    add_carries = kernel("cvr_matvec", "cvr_carry", dtype, index)
+    def plain(x, y, carry, alpha, beta):
+        multiply(grid, (BLOCK,), (chunks, x, y, carry, alpha, beta, update(alpha, beta)))
+
+    first = popular.in_time(t, dtype, plain, lambda col_wide: _struct(t._replace(col_wide=col_wide)))
+    if not n_cut:
+        return lambda x, y, alpha, beta: first(x, y, NULL, alpha, beta)
+
+    add_carries, n_warps, scratch = kernel("cvr_matvec", "cvr_carry", dtype, index), blocks(n_cut * WARP, BLOCK), Scratch()
 
     def run(x, y, alpha, beta):
-        carry = cupy.empty(n_chunks, dtype)
-        multiply(grid, (BLOCK,), (chunks, x, y, carry, alpha, beta, update(alpha, beta)))
-        add_carries(blocks(n_cut * WARP, BLOCK), (BLOCK,), (t.cut_row, t.cut_ptr, np.int64(n_cut), carry, y))
+        carry = scratch.empty(n_chunks, dtype)
+        first(x, y, carry, alpha, beta)
+        add_carries(n_warps, (BLOCK,), (t.cut_row, t.cut_ptr, np.int64(n_cut), carry, y))
 
     return run
+
+
+def product_matrix(tables: CVRTables, dtype: np.dtype) -> Callable[[cupy.ndarray, cupy.ndarray, Any, Any], None]:
+    """``run(x, y, alpha, beta)``, which does ``Y = alpha * A @ X + beta * Y``; X (n_cols, k) and Y (n_rows, k) in C order."""
+    t, index = tables, tables.tail.dtype
+    n_chunks, n_empty, n_cut = t.carry_row.size, t.empty_row.size, t.cut_row.size
+    chunks, scratch = _struct(t), Scratch()
+
+    def run(x, y, alpha, beta):
+        k = x.shape[1]
+        members, width, tiles = matrix_tiles(k, dtype, x, y)
+        carry = scratch.empty((n_chunks if n_cut else 0, k), dtype)
+        kernel(
+            "cvr_matmat", "cvr_matmat", t.val.dtype, dtype, index, t.n_lanes, members, width, matrix_unroll(members),
+            BLOCK // WARP,
+        )(
+            (*blocks(max(n_chunks * WARP, min(n_empty, EMPTY_ROW_THREADS)), BLOCK), tiles),
+            (BLOCK,),
+            (chunks, np.int64(k), x, y, carry, alpha, beta, update(alpha, beta)),
+        )  # fmt: skip
+        if n_cut and k:
+            kernel("cvr_matmat", "cvr_carry_rows", dtype, index)(
+                (n_cut,), (min(k, BLOCK),), (t.cut_row, t.cut_ptr, carry, np.int64(k), y)
+            )
+
+    return run
+
+
+def matrix_unroll(members: int) -> int:
+    """Steps in flight: several where a step's turns alone give few loads."""
+    return 4 if members <= 2 else 2
+
+
+def product_transposed(tables: CVRTables, dtype: np.dtype) -> Callable[[cupy.ndarray, cupy.ndarray, Any, Any], None]:
+    """``run(x, y, alpha, beta)``, which does ``y = alpha * A.T @ x + beta * y``; x (n_rows,) and y (n_cols,)."""
+    t = tables
+    chunks = _struct(t)
+
+    def scatter(step, x, sums):
+        kernel("cvr_transposed", "cvr_transposed", t.val.dtype, dtype, t.tail.dtype, t.n_lanes, step)(
+            transposed.grid(step, t.carry_row.size * WARP, BLOCK), (BLOCK,), (chunks, x, sums)
+        )
+
+    return transposed.product(scatter, "cvr_transposed", t.val, t.shape[1], dtype)
+
+
+def _struct(t: CVRTables) -> np.ndarray:
+    """The tables as kernels take them."""
+    return struct(
+        t.step_ptr, t.val, t.col_base, t.col_ptr, t.col_narrow, t.col_wide, t.rec_mask, t.rec_ptr, t.rec_wb, t.tail,
+        t.carry_row, t.empty_row, t.carry_row.size, t.empty_row.size,
+    )  # fmt: skip
 
 
 def to_coo(tables: CVRTables) -> tuple[cupy.ndarray, cupy.ndarray, cupy.ndarray]:
@@ -173,5 +227,36 @@ def instantiations() -> Iterator[tuple[str, list[str]]]:
                 for i, n_lanes in (("int32", WARP), ("int64", WARP), ("int32", 4))
             ),
             *(instantiation("cvr_carry", y, "int32") for _, y in PRODUCTS),
+            *(
+                instantiation("cvr_matvec_popular", a, y, i, WARP, popular.UNROLL[np.dtype(y).itemsize], popular.THREADS)
+                for a, y in PRODUCTS
+                for i in ("int32", "int64")
+            ),
+            *(instantiation("cvr_pack", y, "int32") for _, y in PRODUCTS),
+            *(instantiation("cvr_pack_columns", i) for i in ("int32", "int64")),
+        ],
+    )
+    yield (
+        "cvr_matmat",
+        [
+            *(
+                instantiation("cvr_matmat", a, y, i, n_lanes, members, width, matrix_unroll(members), BLOCK // WARP)
+                for a, y in PRODUCTS
+                for i, n_lanes, members, width in (
+                    ("int32", WARP, 1, vector_width(y)),
+                    ("int32", WARP, 16, vector_width(y)),
+                    ("int64", 4, 8, 1),
+                )
+            ),
+            *(instantiation("cvr_carry_rows", y, "int32") for _, y in PRODUCTS),
+        ],
+    )
+    yield (
+        "cvr_transposed",
+        [
+            instantiation("cvr_transposed", a, y, i, n_lanes, step)
+            for a, y in PRODUCTS
+            for i, n_lanes in (("int32", WARP), ("int64", 4))
+            for step in transposed.steps(y)
         ],
     )

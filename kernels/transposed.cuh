@@ -1,0 +1,366 @@
+// Sums for y = A.T @ x whose bits do not depend on the order of their terms, though any warp may add to any column.
+//
+// A term p is put on a grid of integers, p ~ N * 2^unit, and N is added by atomics that are exact, so their order cannot show.
+// One unit serves all columns, as far below a bound of every term's size as an accumulator reaches:
+//
+//   float     one 64-bit integer: 63 bits less those that count the terms of the longest column (h)
+//   double    four floats that hold integers below 2^24, added by one instruction: 4 (25 - h) - 1 bits, where h <= 8 and on
+//             sm_90 or newer; elsewhere two 64-bit integers, which neighbouring lanes add together: 2 (63 - h) bits
+//
+// That loses what lies below 2^unit:
+//
+// * A term that is that small, and not a multiple of 2^unit, marks its column BAD. At the end a marked column whose sum is at
+//   least 2^(FRACTION - 4) units is right all the same: n terms lose at most n / 2 units, within n * 8 eps * |sum|.
+// * The other marked columns are COARSE: their largest term is found, and they are summed anew with a unit of their own.
+//   These two passes end at once where no column is coarse, which is nearly always.
+// * Terms that are inf or nan leave a mark of their kind.
+
+template <class T>
+struct Real {  // integers: sums modulo 2^64 are right as they are
+    static constexpr int LIMBS = 1;
+    static constexpr bool EXACT = true;
+};
+template <>
+struct Real<float> {
+    static constexpr int FRACTION = 23, BIAS = 127, LIMBS = 1;
+    static constexpr bool EXACT = false;
+    static __device__ int field(float p) { return (int)(__float_as_uint(p) >> FRACTION) & (2 * BIAS + 1); }
+};
+template <>
+struct Real<double> {
+    static constexpr int FRACTION = 52, BIAS = 1023, LIMBS = 2;
+    static constexpr bool EXACT = false;
+    static __device__ int field(double p) { return (int)(__double_as_longlong(p) >> FRACTION) & (2 * BIAS + 1); }
+};
+
+template <class Y>
+struct Components {
+    typedef Y Part;
+    static constexpr int N = 1;
+    static __device__ Y get(Y value, int) { return value; }
+    static __device__ void set(Y& value, int, Y part) { value = part; }
+};
+template <class T>
+struct Components<Complex<T>> {
+    typedef T Part;
+    static constexpr int N = 2;
+    static __device__ T get(Complex<T> value, int i) { return i ? value.im : value.re; }
+    static __device__ void set(Complex<T>& value, int i, T part) { (i ? value.im : value.re) = part; }
+};
+
+// 2^exponent, from 2^-1022 to 2^1023
+__device__ inline double power_of_two(int exponent) {
+    return __longlong_as_double((int64)(min(max(exponent, -1022), 1023) + 1023) << 52);
+}
+
+enum Pass { COUNT, ADD, EXPONENT, REFINE };
+
+// What a column's terms leave behind: KINDS bits a component, BAD, and for a coarse column the largest exponent field, + 1.
+enum Mark { PLUS_INF = 1, MINUS_INF = 2, NOT_A_NUMBER = 4, KINDS = 3, BAD = 1 << 6, COARSE = 1 << 7, EXPONENT_BIT = 8 };
+
+struct Matrix {  // what is known of the matrix's values and columns, all found on the device
+    uint32 top;      // the largest exponent field of any finite value, + 1
+    uint32 longest;  // entries of the longest column
+};
+
+constexpr int LISTED = 510;
+struct Call {
+    uint32 top;  // the largest exponent field in x, + 1
+    uint32 n_coarse;
+    uint32 coarse[LISTED];  // the first of them, modulo 2^32, in any order
+};
+
+// The coarse columns, as a filter in shared memory that lets few others pass: a bit for each value of a hash.
+struct Filter {
+    static constexpr int BITS = 1 << 14;
+    uint32 word[BITS / 32];
+
+    static __device__ uint32 hash(uint32 col) { return col * 2654435761u >> 18; }
+
+    // all threads of the block must call it
+    __device__ void build(const Call& call) {
+        const bool all = call.n_coarse > LISTED;
+        for (int i = threadIdx.x; i < BITS / 32; i += blockDim.x) word[i] = all ? FULL : 0;
+        __syncthreads();
+        if (!all)
+            for (int i = threadIdx.x; i < call.n_coarse; i += blockDim.x)
+                atomicOr(word + hash(call.coarse[i]) / 32, 1u << hash(call.coarse[i]) % 32);
+        __syncthreads();
+    }
+    __device__ bool passes(int64 col) const { return word[hash((uint32)col) / 32] >> hash((uint32)col) % 32 & 1; }
+};
+
+#if __CUDA_ARCH__ >= 800
+__device__ inline uint64 stay() {
+    uint64 policy;
+    asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
+    return policy;
+}
+#endif
+// adds to an accumulator that should stay in L2 while the matrix streams by
+__device__ inline void accumulate(uint64* to, uint64 n) {
+#if __CUDA_ARCH__ >= 800
+    asm volatile("red.global.add.L2::cache_hint.u64 [%0], %1, %2;" ::"l"(to), "l"(n), "l"(stay()) : "memory");
+#else
+    atomicAdd(to, n);
+#endif
+}
+
+template <class Y>
+struct Sums {
+    typedef typename Components<Y>::Part Part;
+    static constexpr int LIMBS = Real<Part>::LIMBS;
+
+    const Matrix* matrix;
+    Call* call;
+    uint64* limbs;  // (n_cols, components, LIMBS)
+    uint32* marks;  // (n_cols,)
+
+    // whether two limbs are four floats
+    __device__ bool floats() const {
+#if __CUDA_ARCH__ >= 900
+        return LIMBS == 2 && matrix->longest < 256;
+#else
+        return false;
+#endif
+    }
+
+    // bits that a limb holds, or two floats: digits have signs and are at most half their base, but for the first
+    __device__ int payload() const {
+        const int count_bits = 32 - __clz(matrix->longest);
+        return floats() ? 2 * (25 - count_bits) : 63 - count_bits;
+    }
+
+    // the unit of a column whose terms all have an exponent field of at most `top`
+    __device__ int unit_below(int top) const {
+        constexpr int BIAS = Real<Part>::BIAS;
+        return min(max(top, 1), 2 * BIAS) - BIAS + 1 - LIMBS * payload() + floats();
+    }
+
+    // a product of two reals is below twice the product of their powers of two; a complex one has sums of two of these
+    __device__ int unit() const {
+        return unit_below(max((int)matrix->top, 2) + max((int)call->top, 2) - Real<Part>::BIAS - 2 + Components<Y>::N);
+    }
+
+    // adds v, in units, to a sum; all lanes of the warp must call it
+    __device__ void add_units(uint64* to, double v, int payload) const {
+        if constexpr (LIMBS == 1) {
+            const int64 n = __double2ll_rn(v);
+            if (n) accumulate(to, (uint64)n);
+        } else {
+#if __CUDA_ARCH__ >= 900
+            if (floats()) {
+                if (v == 0) return;
+                // v rounded to a multiple of 2^place: what the sum with a large enough number keeps of it
+                auto digit = [&](int place) {
+                    const double large = 1.5 * power_of_two(52 + place), kept = (v + large) - large;
+                    v -= kept;
+                    return (float)kept;
+                };
+                const int half = payload / 2;
+                const float d3 = digit(3 * half), d2 = digit(2 * half), d1 = digit(half), d0 = digit(0);
+                asm volatile("red.global.add.L2::cache_hint.v4.f32 [%0], {%1, %2, %3, %4}, %5;" ::"l"(to), "f"(d0), "f"(d1), "f"(d2), "f"(d3), "l"(stay())
+                             : "memory");
+                return;
+            }
+#endif
+            const double base = power_of_two(payload);
+            const int64 high = __double2ll_rn(v * power_of_two(-payload)), low = __double2ll_rn(__fma_rn(-(double)high, base, v));
+            // neighbouring lanes take the two limbs of one sum: one request for both
+            const int odd = lane_id() & 1;
+#pragma unroll
+            for (int half = 0; half < WARP; half += WARP / 2) {
+                const int from = half + lane_id() / 2;
+                const int64 low_of = shuffle(low, from), high_of = shuffle(high, from), limb = odd ? high_of : low_of;
+                uint64* at = shuffle(to, from) + odd;
+                if (limb) accumulate(at, (uint64)limb);
+            }
+        }
+    }
+
+    // adds one real term to a column, nothing where it is 0; the marks that it leaves. All lanes of the warp must call it.
+    __device__ uint32 add_part(Part p, int64 col, int component, int unit, int payload) const {
+        uint64* to = limbs + (col * Components<Y>::N + component) * LIMBS;
+        if constexpr (Real<Part>::EXACT) {
+            if (p != Part(0)) atomicAdd(to, (uint64)(int64)p);
+            return 0;
+        } else {
+            typedef Real<Part> R;
+            uint32 mark = 0;
+            if (R::field(p) == 2 * R::BIAS + 1) {
+                mark = (isnan(p) ? NOT_A_NUMBER : p < 0 ? MINUS_INF : PLUS_INF) << component * KINDS;
+                p = 0;
+            }
+            const double v = (double)p * power_of_two(-unit / 2) * power_of_two(-unit - -unit / 2);
+            if (fabs(v) < 1ull << (R::FRACTION - 4) && (v != rint(v) || (v == 0 && p != 0))) mark |= BAD;
+            add_units(to, v, payload);
+            return mark;
+        }
+    }
+
+    // What a pass does with one term; `unit` and `payload` are those of the whole matrix. All lanes of the warp must call it;
+    // `here` says whether this one has a term.
+    template <int PASS>
+    __device__ void put(bool here, int64 col, Y p, int unit, int payload, const Filter& filter) const {
+        if (PASS == COUNT) {
+            if (here) atomicAdd(marks + col, 1u);
+            return;
+        }
+        bool zero = true;  // adds nothing; and what hangs over the matrix's edge must not be looked up
+        for (int i = 0; i < Components<Y>::N; ++i) zero &= Components<Y>::get(p, i) == Part(0);
+        here &= !zero;
+        if constexpr (!Real<Part>::EXACT) {
+            if (PASS != ADD) here = here && is_coarse(col, filter);
+            if (PASS == EXPONENT) {
+                for (int i = 0; here && i < Components<Y>::N; ++i) {
+                    const Part part = Components<Y>::get(p, i);
+                    const uint32 top = COARSE | (Real<Part>::field(part) + 1) << EXPONENT_BIT;
+                    if (part != Part(0) && marks[col] < top) atomicMax(marks + col, top);
+                }
+                return;
+            }
+            if (PASS == REFINE) unit = here ? unit_below((int)(marks[col] >> EXPONENT_BIT) - 1) : 0;
+            if (PASS == REFINE && !__any_sync(FULL, here)) return;
+        }
+        if (!here) {
+            p = Y{};
+            col = 0;
+        }
+        uint32 mark = 0;
+        for (int i = 0; i < Components<Y>::N; ++i) mark |= add_part(Components<Y>::get(p, i), col, i, unit, payload);
+        if (mark && (marks[col] & mark) != mark) atomicOr(marks + col, mark);
+    }
+
+    // whether a column is coarse; the filter spares nearly all others a look at their marks
+    __device__ bool is_coarse(int64 col, const Filter& filter) const { return filter.passes(col) && marks[col] & COARSE; }
+
+    // one real sum of a column, and whether it is at least 2^(FRACTION - 4) units
+    __device__ Part total(int64 col, int component, int unit, int payload, bool& large) const {
+        const uint64* from = limbs + (col * Components<Y>::N + component) * LIMBS;
+        if constexpr (Real<Part>::EXACT) {
+            return (Part)from[0];
+        } else {
+            typedef Real<Part> R;
+            int64 low = (int64)from[0], high = 0;
+            if (LIMBS == 2) {
+                high = (int64)from[1];
+                if (floats()) {
+                    const float* digit = reinterpret_cast<const float*>(from);
+                    low = (int64)((double)digit[0] + (double)digit[1]);
+                    high = (int64)(((double)digit[2] + (double)digit[3]) * power_of_two(-payload));
+                }
+            }
+            bool negative = low < 0;
+            if (LIMBS == 2) {
+                const int64 mask = ((int64)1 << payload) - 1;
+                high += low >> payload;
+                low &= mask;
+                negative = high < 0;
+                if (negative) {
+                    high = -high - (low != 0);
+                    low = -low & mask;
+                }
+            } else if (negative) {
+                low = -low;
+            }
+            // both have one sign now, so that nothing cancels
+            const double units = (double)high * power_of_two(payload) + (double)(uint64)low;
+            large |= units >= (double)(1ull << (R::FRACTION - 4));
+            const double size = ldexp(units, unit);
+            return (Part)(negative ? -size : size);
+        }
+    }
+};
+
+// inf or nan where a column's terms were, else the sum
+template <class T>
+__device__ T with_specials(T sum, uint32 marks) {
+    if constexpr (!Real<T>::EXACT) {
+        const T inf = (T)__longlong_as_double(0x7ff0000000000000ll);
+        if (marks & NOT_A_NUMBER || (marks & PLUS_INF && marks & MINUS_INF)) return inf - inf;
+        if (marks & PLUS_INF) return inf;
+        if (marks & MINUS_INF) return -inf;
+    }
+    return sum;
+}
+
+// largest_exponent: top = the largest exponent field of all finite numbers in `values`, as numbers of type Y, + 1
+//
+// mapping   a grid of threads strides over the values
+// traffic   sizeof(A) a value
+// races     a maximum of integers, taken atomically
+template <class A, class Y>
+__global__ void largest_exponent(const A* values, int64 n, uint32* top) {
+    typedef typename Components<Y>::Part Part;
+    uint32 largest = 0;
+    if constexpr (!Real<Part>::EXACT) {
+        constexpr int U = 4;  // loads in flight
+        const int64 stride = gridDim.x * (int64)blockDim.x;
+        for (int64 begin = blockIdx.x * (int64)blockDim.x + threadIdx.x; begin < n; begin += U * stride) {
+            A loaded[U];
+#pragma unroll
+            for (int u = 0; u < U; ++u) loaded[u] = begin + u * stride < n ? values[begin + u * stride] : A{};
+#pragma unroll
+            for (int u = 0; u < U; ++u) {
+                const Y value = Widen<Y, A>::from(loaded[u]);
+                for (int part = 0; part < Components<Y>::N; ++part) {
+                    const int f = Real<Part>::field(Components<Y>::get(value, part));
+                    if (f < 2 * Real<Part>::BIAS + 1) largest = max(largest, (uint32)f + 1);
+                }
+            }
+        }
+    }
+    largest = warp_max(largest);
+    if (lane_id() == 0 && largest) atomicMax(top, largest);
+}
+
+// transposed_finish: y = alpha * sums + beta * y, for all columns that are not coarse; REFINE: for those
+//
+// mapping   a grid of threads strides over the columns
+// traffic   8 LIMBS bytes a component, 4 a column, and y
+// races     the number of coarse columns is counted atomically
+template <class Y, int PASS>
+__global__ void transposed_finish(Sums<Y> sums, int64 n_cols, Y* y, Y alpha, Y beta, int update) {
+    typedef typename Sums<Y>::Part Part;
+    constexpr int N = Components<Y>::N;
+    if (PASS == REFINE && !sums.call->n_coarse) return;
+    int payload = 0, matrix_unit = 0;
+    if constexpr (!Real<Part>::EXACT) {
+        payload = sums.payload();
+        matrix_unit = sums.unit();
+    }
+    for (int64 col = blockIdx.x * (int64)blockDim.x + threadIdx.x; col < n_cols; col += gridDim.x * (int64)blockDim.x) {
+        const uint32 marks = sums.marks[col];
+        int unit = matrix_unit;
+        if constexpr (PASS == REFINE) {
+            if (!(marks & COARSE)) continue;
+            unit = sums.unit_below((int)(marks >> EXPONENT_BIT) - 1);
+        }
+        Y value{};
+        bool large = false;
+        for (int i = 0; i < N; ++i) {
+            const Part sum = sums.total(col, i, unit, payload, large);
+            Components<Y>::set(value, i, with_specials(sum, PASS == REFINE ? 0 : marks >> i * KINDS));
+        }
+        if (PASS == ADD && marks & BAD && !large && !(marks & (BAD - 1))) {
+            sums.marks[col] = COARSE;
+            for (int i = 0; i < N * Sums<Y>::LIMBS; ++i) sums.limbs[col * N * Sums<Y>::LIMBS + i] = 0;
+            const uint32 place = atomicAdd(&sums.call->n_coarse, 1u);
+            if (place < LISTED) sums.call->coarse[place] = (uint32)col;
+        } else {
+            store(y + col, value, alpha, beta, update);
+        }
+    }
+}
+
+// longest_column: the largest of `count`
+//
+// mapping   a grid of threads strides over the columns
+// races     a maximum of integers, taken atomically
+__global__ void longest_column(const uint32* count, int64 n_cols, uint32* longest) {
+    uint32 most = 0;
+    for (int64 col = blockIdx.x * (int64)blockDim.x + threadIdx.x; col < n_cols; col += gridDim.x * (int64)blockDim.x)
+        most = max(most, count[col]);
+    most = warp_max(most);
+    if (lane_id() == 0 && most) atomicMax(longest, most);
+}
