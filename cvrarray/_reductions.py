@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from . import _device, _indexing
+from . import _csr, _device, _indexing
 from ._tables import CSR
 
 #: An axis longer than this, and than the stored entries, is not laid out as a vector of ones.
@@ -61,7 +61,7 @@ def mean(array: Any, axis: Any = None, dtype: Any = None, out: Any = None, keepd
     if not count:
         warnings.warn("Mean of empty slice", RuntimeWarning, stacklevel=2)
     with np.errstate(invalid="ignore", divide="ignore"):
-        means = _sums(array, axis, dtype) / np.zeros(1, _real(dtype)).mean().dtype.type(count)
+        means = _sums(array, axis, _csr.wide(dtype)) / np.zeros(1, _real(_csr.wide(dtype))).mean().dtype.type(count)
     return _delivered(array, means.astype(dtype, copy=False), axis, out, keepdims)
 
 
@@ -193,7 +193,7 @@ def _sums(array: Any, axis: int | None, dtype: np.dtype) -> Any:
         with array._target.use():
             sums = xp.stack([xp.asarray(real), xp.asarray(imag)], axis=-1).view(dtype)[..., 0]
         return sums if sums.ndim else sums[()]
-    work = np.dtype(np.float32) if dtype == np.float16 else _real(dtype) if array.dtype.kind != "c" else dtype
+    work = _csr.wide(_real(dtype)) if array.dtype.kind != "c" else dtype
     if np.result_type(array.dtype, work) != work:
         array = array._map(lambda values: values.astype(work))
     with array._target.use():

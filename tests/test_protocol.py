@@ -31,7 +31,7 @@ def dense_of(found):
 
 
 def assert_like_numpy(found, expected, dtype=True):
-    """One or several results are NumPy's: values, shapes and dtypes (float32 where NumPy has float16)."""
+    """One or several results are NumPy's: values, shapes and dtypes."""
     if isinstance(expected, tuple):
         assert len(found) == len(expected)
         for ours, theirs in zip(found, expected, strict=True):
@@ -40,9 +40,6 @@ def assert_like_numpy(found, expected, dtype=True):
     found = dense_of(found) if hasattr(found, "dtype") else found
     expected = np.asarray(expected)
     assert np.shape(found) == expected.shape
-    if expected.dtype == np.float16:
-        np.testing.assert_allclose(found, expected, rtol=2e-3, atol=1e-7)
-        return
     if dtype:
         assert np.asarray(found).dtype == expected.dtype
     exact = expected.dtype.kind in "biu"

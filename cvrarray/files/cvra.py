@@ -75,7 +75,7 @@ _ARRAYS = {
 }
 
 #: dtypes that values may have
-_VALUE_DTYPES = ["|b1", "|i1", "<i2", "<i4", "<i8", "|u1", "<u2", "<u4", "<u8", "<f4", "<f8", "<c8", "<c16"]
+_VALUE_DTYPES = ["|b1", "|i1", "<i2", "<i4", "<i8", "|u1", "<u2", "<u4", "<u8", "<f2", "<f4", "<f8", "<c8", "<c16"]
 
 
 def write(file: BinaryIO, A: SparseArray) -> None:

@@ -205,6 +205,8 @@ def instantiations() -> Iterator[tuple[str, list[str]]]:
                 for b in sizes
                 for p, i, a in (("int32", "int32", "bool"), ("int64", "int64", "complex128"))
             ),
+            instantiation("bbcsr_fill_full", "int32", "int32", "float16", 3, tiles_in_a_block("float16", "int32")),
+            instantiation("bbcsr_fill_holes", "int32", "int32", "float16", mask_dtype(6), 6),
             *(instantiation("bbcsr_slots", i, m) for i in ("int32", "int64") for m in ("uint8", "uint16", "uint32")),
         ],
     )

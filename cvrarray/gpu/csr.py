@@ -71,4 +71,5 @@ def instantiations() -> Iterator[tuple[str, list[str]]]:
     """What CI compiles without a GPU."""
     yield "csr", [instantiation("csr_check_rows", p) for p in ("int32", "int64")]
     yield "csr", [instantiation("csr_check_columns", p, i, PART) for p in ("int32", "int64") for i in ("int32", "int64")]
-    yield "csr", [instantiation("csr_sum_runs", a) for a in ("bool", "int8", "uint64", "float32", "complex64", "complex128")]
+    values = ("bool", "int8", "uint64", "float16", "float32", "complex64", "complex128")
+    yield "csr", [instantiation("csr_sum_runs", a) for a in values]
