@@ -101,7 +101,7 @@ def test_astype_refuses(build, device):
         A.astype("float32", casting="safe")
     with pytest.raises(TypeError, match="object"):
         A.astype(object)
-    with pytest.raises(TypeError, match="longdouble|float128"):
+    with pytest.raises(TypeError, match="values must be"):
         A.astype("longdouble")
 
 

@@ -566,7 +566,10 @@ def test_dense_of_other_layouts(build, device):
         assert_dense(apply(np.multiply, A, checks.put(strided, device)), csr.toarray() * strided)
     assert_dense(apply(np.multiply, A, list(range(19))), csr.toarray() * np.arange(19))
     half = np.full(19, 1.5, np.float16)
-    assert_dense(apply(np.multiply, build(csr.astype(np.int8), device=device), checks.put(half, device)), csr.toarray().astype(np.int8) * half)
+    assert_dense(
+        apply(np.multiply, build(csr.astype(np.int8), device=device), checks.put(half, device)),
+        csr.toarray().astype(np.int8) * half,
+    )
 
 
 @ONE_OF_EACH
