@@ -489,6 +489,10 @@ class SparseArray:
             row, col, val = self._coo()
             return self._target.backend("csr").canonical(row, col, val, self.shape)
 
+    def _canonical_rows(self, first: int, last: int) -> CSR:
+        """Canonical CSR of the rows [first, last), on the array's device; for use on the current device."""
+        return _indexing._rows(self._canonical_csr(), range(first, last))
+
     def tocsr(self) -> Any:
         """A ``scipy.sparse.csr_array``, or on a GPU a ``cupyx.scipy.sparse.csr_matrix``, with every stored entry.
 

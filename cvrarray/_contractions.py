@@ -181,16 +181,42 @@ def vecdot(x1: Any, x2: Any, axis: int = -1) -> Any:
 
 
 def matvec(x1: Any, x2: Any) -> Any:
-    """``numpy.matvec``: a matrix times a vector, or times each row of a matrix."""
-    if not _is_sparse(x1) or np.ndim(x2) == 1:
-        return _multiply(x1, x2)
-    return _multiply(x1, x2.T).T
+    """``numpy.matvec``: a matrix times a vector, or times each row of a matrix, of which the products are rows again.
+
+    Raises
+    ------
+    TypeError
+        `x1` is no matrix.
+    """
+    x1, x2 = _operands(x1, x2)
+    _check_matrix(x1, "x1", "matvec")
+    return _multiply(x1, x2) if x2.ndim == 1 else _multiply(x1, x2.T).T
 
 
 def vecmat(x1: Any, x2: Any) -> Any:
-    """``numpy.vecmat``: a vector, or each row of a matrix, conjugated, times a matrix."""
-    x1 = x1 if _is_sparse(x1) else _products.operand(x2, x1, "x1")
+    """``numpy.vecmat``: a vector, or each row of a matrix, conjugated, times a matrix.
+
+    Raises
+    ------
+    TypeError
+        `x2` is no matrix.
+    """
+    x1, x2 = _operands(x1, x2)
+    _check_matrix(x2, "x2", "vecmat")
     return _multiply(x1.conj(), x2)
+
+
+def _operands(x1: Any, x2: Any) -> tuple[Any, Any]:
+    """Both as arrays, on the device of the one that is ours."""
+    return (
+        x1 if _is_sparse(x1) else _products.operand(x2, x1, "x1"),
+        x2 if _is_sparse(x2) else _products.operand(x1, x2, "x2"),
+    )
+
+
+def _check_matrix(value: Any, name: str, function: str) -> None:
+    if value.ndim != 2:
+        raise TypeError(f"{name} of {function} must be a matrix (2-D); got shape {value.shape}. Use np.matmul, or todense()")
 
 
 def _multiply(a: Any, b: Any) -> Any:

@@ -194,6 +194,8 @@ def test_contractions(build, device):
             (np.matvec(A, on["X"]), np.matvec(dense, X)),
             (np.vecmat(on["y"], A), np.vecmat(y, dense)),
             (np.vecmat(on["Y"], A), np.vecmat(Y, dense)),
+            (np.matvec(on["X"], A), np.matvec(X, dense)),
+            (np.matvec(A, A), np.matvec(dense, dense)),
             (np.vecdot(A, on["x"]), np.vecdot(dense, x)),
             (np.vecdot(on["x"], A), np.vecdot(x, dense)),
             (np.vecdot(A, A), np.vecdot(dense, dense)),
@@ -697,3 +699,13 @@ def test_packages_are_found_by_base_classes():
     assert _csr.package(sparse.COO.from_numpy(np.eye(2))) == "sparse"
     assert _csr.package(cvrarray.CVRArray(np.eye(2)).T) == "cvrarray"
     assert _csr.package(object()) == _csr.package("text") == ""
+
+
+@BUILD
+def test_matvec_and_vecmat_take_a_matrix_on_their_own_side(build, device):
+    A = build(np.eye(3), device)
+    x = A._target.xp.ones(3)
+    with pytest.raises(TypeError, match=r"x1 of matvec must be a matrix \(2-D\); got shape \(3,\)"):
+        np.matvec(x, A)
+    with pytest.raises(TypeError, match=r"x2 of vecmat must be a matrix \(2-D\); got shape \(3,\)"):
+        np.vecmat(A, x)
