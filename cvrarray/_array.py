@@ -433,7 +433,7 @@ class SparseArray:
         return (self[row] for row in range(self.shape[0]))
 
     def __contains__(self, value: Any) -> bool:
-        raise TypeError(f"'in' would have to compare every entry of {type(self).__name__}. Use (A == value).any(), or A.data")
+        raise TypeError(f"'in' would have to compare every entry of {type(self).__name__}. Use (A == value).any()")
 
     def __bool__(self) -> bool:
         raise ValueError(f"the truth of {type(self).__name__} is that of many entries. Use A.any() or A.all()")
