@@ -433,7 +433,7 @@ class SparseArray:
         return (self[row] for row in range(self.shape[0]))
 
     def __contains__(self, value: Any) -> bool:
-        raise TypeError(f"'in' would have to compare every entry of {type(self).__name__}. Use (A == value).any(), or A.data")
+        raise TypeError(f"'in' would have to compare every entry of {type(self).__name__}. Use (A == value).any()")
 
     def __bool__(self) -> bool:
         raise ValueError(f"the truth of {type(self).__name__} is that of many entries. Use A.any() or A.all()")
@@ -491,6 +491,10 @@ class SparseArray:
         with self._target.use():
             row, col, val = self._coo()
             return self._target.backend("csr").canonical(row, col, val, self.shape)
+
+    def _canonical_rows(self, first: int, last: int) -> CSR:
+        """Canonical CSR of the rows [first, last), on the array's device; for use on the current device."""
+        return _indexing._rows(self._canonical_csr(), range(first, last))
 
     def tocsr(self) -> Any:
         """A ``scipy.sparse.csr_array``, or on a GPU a ``cupyx.scipy.sparse.csr_matrix``, with every stored entry.

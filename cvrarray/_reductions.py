@@ -31,7 +31,8 @@ def sum_(array: Any, axis: Any = None, dtype: Any = None, out: Any = None, keepd
     axis : None, int or tuple of ints
         None or both axes: the sum of everything.
     dtype : dtype, optional
-        In which values are added. Default: that of `out`, else NumPy's: int64 or uint64 for narrower integers.
+        In which values are added. Default: NumPy's, which is int64 or uint64 for narrower integers, or with `out` what its
+        dtype and the array's promote to.
     out : dense array, optional
         Where the result goes; of the result's shape, on the array's device.
     keepdims : bool
@@ -46,7 +47,11 @@ def sum_(array: Any, axis: Any = None, dtype: Any = None, out: Any = None, keepd
     """
     axis = _axis(axis)
     if dtype is None:
-        dtype = getattr(out, "dtype", np.zeros(1, array.dtype).sum().dtype)
+        dtype = (
+            np.zeros(1, array.dtype).sum().dtype
+            if out is None
+            else np.result_type(array.dtype, getattr(out, "dtype", array.dtype))
+        )
     return _delivered(array, _sums(array, axis, np.dtype(dtype)), axis, out, keepdims)
 
 
@@ -145,6 +150,8 @@ def _axis(axis: Any) -> int | None:
 
 
 def _one_axis(axis: Any) -> int:
+    if isinstance(axis, (bool, np.bool_)):
+        raise TypeError(f"axis must be an integer; got {axis}")
     number = operator.index(axis)
     if not -2 <= number < 2:
         raise np.exceptions.AxisError(number, 2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -94,6 +95,14 @@ def _knows_our_arrays():
     return numel_lookup.dispatch(cvrarray.CVRArray) is registry.numel
 
 
+@pytest.mark.parametrize("first", ["cvrarray.cvr", "cvrarray.bbcsr", "cvrarray.store.layout", "cvrarray.dask.cluster"])
+def test_any_module_of_ours_may_be_met_first(first):
+    """Where distributed is there already, as in a worker that gets a message: no circle of imports."""
+    code = f"import distributed, importlib; importlib.import_module({first!r}); import cvrarray; cvrarray.CVRArray([[1.0]])"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=EXAMPLES.parent, timeout=120)
+    assert found.returncode == 0, found.stderr
+
+
 def _tables_at_cache_lines(dask_worker):
     arrays = [value for value in dask_worker.data.values() if isinstance(value, cvrarray.CVRArray)]
     tables = [t for array in arrays for t in array._tables if getattr(t, "size", 0)]
@@ -131,9 +140,11 @@ def test_persisted_matrix_is_converted_once_and_stays(client):
     x, iterations, _ = example("cg_dask").cg(A, da.from_array(b, chunks=(A.chunks[0],)), rtol=1e-9)
     assert np.linalg.norm(csr @ x.compute() - b) <= 1e-8 * np.linalg.norm(b)
     assert sum(client.run(_conversions).values()) == 4
-    assert client.who_has(client.futures_of(A)) == places
+    now = client.who_has(client.futures_of(A))
+    assert all(set(places[key]) <= set(now[key]) for key in places), "a panel was lost and made again"
     sent = sum(client.run(_bytes_sent).values()) - before
-    assert sent <= iterations * 30 * b.nbytes, "more than vectors has moved"
+    once = sum(a.nbytes for a in client.gather(client.futures_of(A)))  # the scheduler may copy so small a panel, once
+    assert sent <= 2 * once + iterations * 30 * b.nbytes, "more than vectors has moved"
     assert iterations > 5
 
 
@@ -219,7 +230,7 @@ def test_worker_killed_in_mid_product(source, client, tmp_path):
     if source == "memory":
         d = cvrarray.to_dask(csr, chunks=128, format="cvr", device="cpu")
     else:
-        cvrarray.to_store(csr, tmp_path / "m.zarr", chunks="40 kB", format="cvr", device="cpu")
+        cvrarray.to_store(csr, tmp_path / "m.zarr", chunks="10 kB", format="cvr", device="cpu")
         d = cvrarray.open_store(tmp_path / "m.zarr", device="cpu")
     assert d.numblocks[0] > 4
     marker = str(tmp_path / "died")
@@ -231,7 +242,7 @@ def test_worker_killed_in_mid_product(source, client, tmp_path):
 
 
 def test_worker_killed_while_it_holds_a_persisted_panel(client, tmp_path):
-    cvrarray.to_store(matrix(), tmp_path / "m.zarr", chunks="40 kB", format="cvr", device="cpu")
+    cvrarray.to_store(matrix(), tmp_path / "m.zarr", chunks="10 kB", format="cvr", device="cpu")
     d = cvrarray.open_store(tmp_path / "m.zarr", device="cpu").persist()
     wait(d, timeout=60)
     x = np.random.default_rng(0).standard_normal(300)
@@ -245,7 +256,7 @@ def test_worker_killed_while_it_holds_a_persisted_panel(client, tmp_path):
 
 def test_a_damaged_panel_is_an_error_here(client, tmp_path):
     path = str(tmp_path / "m.zarr")
-    cvrarray.to_store(matrix(), path, chunks="40 kB", format="cvr", device="cpu")
+    cvrarray.to_store(matrix(), path, chunks="10 kB", format="cvr", device="cpu")
     from cvrarray.store import layout
 
     file = Path(layout.data_file(path, 1))
@@ -286,7 +297,8 @@ def test_arrays_in_host_memory_are_pickled_out_of_band():
     A = cvrarray.CVRArray(matrix(), device="cpu")
     header, frames = serialize(A, serializers=("cuda", "dask", "pickle"))
     assert header["serializer"] == "pickle"
-    assert sum(map(len, frames[1:])) >= A.nbytes > 10 * len(frames[0])  # tables as they are, beside a short pickle
+    sizes = [memoryview(frame).nbytes for frame in frames]
+    assert sum(sizes[1:]) >= A.nbytes > 10 * sizes[0]  # tables as they are, beside a short pickle
     np.testing.assert_array_equal(deserialize(header, frames) @ np.ones(300), A @ np.ones(300))
 
 

@@ -73,3 +73,19 @@ def test_even_columns_are_not_packed(small, gpu):
     rng = np.random.default_rng(6)
     csr = csr_array((np.ones(40_000), (rng.integers(0, 2000, 40_000), rng.permutation(N)[:40_000])), shape=(2000, N))
     assert small.columns(CVRArray(csr, device=gpu)._tables, np.dtype(np.float64)) is None
+
+
+def test_arrays_with_fewer_popular_columns_later(small, gpu, monkeypatch):
+    """The kernel's limit of shared memory is the kernel's, not an array's: a later, smaller need leaves it."""
+    import cupy
+
+    monkeypatch.setattr(small, "shared_memory", lambda device: 100_000)
+    monkeypatch.setattr(small, "LEAST_SHARE", 0)
+    many = CVRArray(skewed("complex128"), device=gpu)
+    few = CVRArray(csr_array((np.ones(500, complex), (np.arange(500), np.arange(500) % 50)), shape=(500, N)), device=gpu)
+    x, dtype = cupy.ones(N), np.dtype(np.complex128)
+    for A in (many, few, many):
+        for _ in range(small.PREPARE_AT + 1):
+            y = A @ x
+        np.testing.assert_allclose(y.get(), A.to_scipy() @ np.ones(N), atol=1e-12)
+    assert small.columns(many._tables, dtype).popular.size * 16 > 48 << 10

@@ -3,6 +3,8 @@
 Between hosts' memories an array needs nothing: its pickle has the tables out of band, so that they are sent from where they
 lie; every worker can read it, whether it has met our arrays before or not. Between GPUs (UCX, NVLink) the tables are sent
 as device buffers by the family ``"cuda"``. For dask-cuda's spilling an array is a device object whose memory is its tables.
+
+This module is imported while a format's is, where a worker meets it in a message: it must not import one itself.
 """
 
 from __future__ import annotations
@@ -16,7 +18,6 @@ from distributed.protocol.cuda import cuda_deserialize, cuda_serialize
 from .. import _device
 from .._array import SparseArray
 from .._transposed import TransposedArray
-from ..files import cvra
 
 _registered: set[str] = set()
 
@@ -46,6 +47,8 @@ def serialize(array: SparseArray) -> tuple[dict[str, Any], list[Any]]:
     """
     if array.device == "cpu":
         raise NotImplementedError("an array in host memory is sent by its pickle")
+    from ..files import cvra
+
     transposed = isinstance(array, TransposedArray)
     header, tables = cvra.describe(array.base if transposed else array)
     sent = [name for name, table in tables.items() if table.nbytes]  # an empty frame may get lost
@@ -55,6 +58,8 @@ def serialize(array: SparseArray) -> tuple[dict[str, Any], list[Any]]:
 
 def deserialize(header: dict[str, Any], frames: list[Any]) -> SparseArray:
     """The array whose header and buffers :func:`serialize` made, around the received buffers as they are."""
+    from ..files import cvra
+
     target = _device.parse("cuda")
     xp, content = target.xp, dict(zip(header["sent"], frames, strict=True))
     tables = {}

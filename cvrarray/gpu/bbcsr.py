@@ -8,7 +8,7 @@ from typing import Any
 import cupy
 import numpy as np
 
-from .._tables import CSR, WARP, BBCSRTables
+from .._tables import CSR, WARP, BBCSRTables, mask_dtype
 from . import transposed
 from .compiler import NULL, PRODUCTS, blocks, instantiation, kernel, matrix_tiles, struct, update, vector_width
 
@@ -102,11 +102,6 @@ def group(block_size: int) -> int:
 def tiles_in_a_block(value: np.dtype, index: np.dtype) -> int:
     """Warps a block of ``bbcsr_fill_full``, each with a tile of values and columns in the 48 KB of shared memory."""
     return 2 if 2 * WARP * (WARP + 1) * (np.dtype(value).itemsize + np.dtype(index).itemsize) <= 48 << 10 else 1
-
-
-def mask_dtype(block_size: int) -> np.dtype:
-    """The smallest unsigned integer with a bit a column of a block."""
-    return np.dtype(np.uint8 if block_size <= 8 else np.uint16 if block_size <= 16 else np.uint32)
 
 
 def product(tables: BBCSRTables, dtype: np.dtype) -> Callable[[cupy.ndarray, cupy.ndarray, Any, Any], None]:
@@ -232,8 +227,8 @@ def instantiations() -> Iterator[tuple[str, list[str]]]:
         [
             instantiation("bbcsr_transposed", a, y, i, mask_dtype(b), b, holes, step, BLOCK // WARP)
             for a, y in PRODUCTS
-            for i, b, holes in shapes
-            for step in transposed.steps(y)
+            for k, (i, b, holes) in enumerate(shapes)
+            for step in (transposed.steps(y) if k == 0 else (transposed.ADD,))
         ]
         + transposed.instantiations(),
     )
