@@ -271,7 +271,7 @@ class SparseArray:
 
         Parameters
         ----------
-        dtype : bool, an integer, float32, float64, complex64 or complex128
+        dtype : bool, an integer, float16, float32, float64, complex64 or complex128
         order, subok : ignored; NumPy has them
         casting : what ``numpy.can_cast`` must allow
         copy : bool
@@ -433,7 +433,7 @@ class SparseArray:
         return (self[row] for row in range(self.shape[0]))
 
     def __contains__(self, value: Any) -> bool:
-        raise TypeError(f"'in' would have to compare every entry of {type(self).__name__}. Use (A == value).any(), or A.data")
+        raise TypeError(f"'in' would have to compare every entry of {type(self).__name__}. Use (A == value).any()")
 
     def __bool__(self) -> bool:
         raise ValueError(f"the truth of {type(self).__name__} is that of many entries. Use A.any() or A.all()")
@@ -492,16 +492,23 @@ class SparseArray:
             row, col, val = self._coo()
             return self._target.backend("csr").canonical(row, col, val, self.shape)
 
+    def _canonical_rows(self, first: int, last: int) -> CSR:
+        """Canonical CSR of the rows [first, last), on the array's device; for use on the current device."""
+        return _indexing._rows(self._canonical_csr(), range(first, last))
+
     def tocsr(self) -> Any:
         """A ``scipy.sparse.csr_array``, or on a GPU a ``cupyx.scipy.sparse.csr_matrix``, with every stored entry.
 
         Raises
         ------
         TypeError, ValueError
-            On a GPU: CuPy's sparse matrices hold no integers, and fewer than 2^31 nonzeros; see :meth:`to_scipy`.
+            The array holds float16: see :meth:`to_scipy`. On a GPU: CuPy's sparse matrices hold no integers, and fewer than
+            2^31 nonzeros; see :meth:`to_scipy`.
         """
         if self._target.kind == "cpu":
             return self.to_scipy()
+        if self.dtype == np.float16:
+            raise TypeError("cupyx.scipy.sparse holds no float16 values. Use astype('float32') first, or tocoo()")
         if self.dtype.kind in "iu":
             raise TypeError(f"cupyx.scipy.sparse holds no {self.dtype} values. Use to_scipy(), or astype(float) first")
         if self.nnz >= 2**31 or max(self.shape) >= 2**31:
@@ -513,7 +520,15 @@ class SparseArray:
             return csr_matrix((data, indices, indptr.astype(indices.dtype, copy=False)), shape=shape)
 
     def to_scipy(self) -> Any:
-        """A ``scipy.sparse.csr_array`` in host memory, with every stored entry."""
+        """A ``scipy.sparse.csr_array`` in host memory, with every stored entry.
+
+        Raises
+        ------
+        TypeError
+            The array holds float16, which SciPy does not: ``A.astype("float32").to_scipy()``, or :meth:`tocoo`.
+        """
+        if self.dtype == np.float16:
+            raise TypeError("scipy.sparse holds no float16 values. Use astype('float32') first, or tocoo()")
         from scipy.sparse import csr_array
 
         indptr, indices, data, shape = _csr.move(self._canonical_csr(), _device.CPU)
@@ -536,12 +551,16 @@ class SparseArray:
         ------
         ValueError
             There is no such format.
+        TypeError
+            It does not hold this dtype: float16 goes into ours, "coo" and "dok" only.
         """
         if format in _CLASSES:
             cls = getattr(importlib.import_module(f".{format}", __package__), _CLASSES[format])
             return self if type(self) is cls and not parameters else cls(self, **parameters)
         if parameters:
             raise TypeError(f"format {format!r} takes no parameters; got {', '.join(parameters)}")
+        if format == "gcxs" and self.dtype == np.float16:
+            raise TypeError("sparse.GCXS holds no float16 values. Use astype('float32') first, or asformat('coo')")
         if format in ("coo", "gcxs", "dok"):
             return self.tocoo().asformat(format)
         if format in ("csr", "csc", "bsr", "dia", "lil"):
@@ -552,8 +571,9 @@ class SparseArray:
         """A pydata ``sparse.COO`` in host memory, with every stored entry."""
         import sparse
 
-        coo = self.to_scipy().tocoo()
-        return sparse.COO(np.stack(coo.coords), coo.data, shape=self.shape, has_duplicates=False, sorted=True)
+        csr = _csr.move(self._canonical_csr(), _device.CPU)
+        places = np.stack([_csr.rows(csr), csr.indices])
+        return sparse.COO(places, csr.data, shape=self.shape, has_duplicates=False, sorted=True)
 
     to_coo = tocoo
 

@@ -24,10 +24,7 @@ def tensordot(a: Any, b: Any, axes: Any = 2) -> Any:
     ValueError
         Axes do not match.
     """
-    if not _is_sparse(a):
-        a = _products.operand(b, a, "a")
-    if not _is_sparse(b):
-        b = _products.operand(a, b, "b")
+    a, b = _operands(a, b)
     if np.ndim(axes) == 0:
         n = operator.index(axes)
         axes_a, axes_b = list(range(a.ndim - n, a.ndim)), list(range(n))
@@ -131,10 +128,7 @@ def _einsum_one(letters: str, output: str, a: Any) -> Any:
 def _einsum_two(left: str, right: str, output: str, a: Any, b: Any) -> Any:
     if any(len(set(letters)) < len(letters) for letters in (left, right, output)) or set(output) - set(left + right):
         return None
-    if not _is_sparse(a):
-        a = _products.operand(b, a, "an operand")
-    if not _is_sparse(b):
-        b = _products.operand(a, b, "an operand")
+    a, b = _operands(a, b)
     shared = set(left) & set(right)
     for letter in shared:
         if a.shape[left.index(letter)] != b.shape[right.index(letter)]:
@@ -164,6 +158,7 @@ def inner(a: Any, b: Any) -> Any:
 
 def vdot(a: Any, b: Any) -> Any:
     """``numpy.vdot`` of two matrices: the sum of ``conj(a) * b`` over all entries."""
+    a, b = _operands(a, b)
     if a.shape != b.shape:
         raise ValueError(f"vdot needs arrays of one shape; got {a.shape} and {b.shape}")
     return _reductions.sum_(_product(a.conj(), b))
@@ -173,24 +168,51 @@ def vecdot(x1: Any, x2: Any, axis: int = -1) -> Any:
     """``numpy.vecdot``: the products of rows, ``conj(x1) * x2`` summed over the last axis."""
     if operator.index(axis) not in (-1, 1):
         raise TypeError(f"vecdot of sparse arrays takes the last axis; got axis={axis}. Use A.T")
-    if _is_sparse(x1) and np.ndim(x2) == 1:
+    x1, x2 = _operands(x1, x2)
+    if x2.ndim == 1:
         return _multiply(x1.conj(), x2)
-    if np.ndim(x1) == 1:
-        return _multiply(x2, _products.operand(x2, x1, "x1").conj())
+    if x1.ndim == 1:
+        return _multiply(x2, x1.conj())
     return _reductions.sum_(_product(x1.conj(), x2), axis=1)
 
 
 def matvec(x1: Any, x2: Any) -> Any:
-    """``numpy.matvec``: a matrix times a vector, or times each row of a matrix."""
-    if not _is_sparse(x1) or np.ndim(x2) == 1:
-        return _multiply(x1, x2)
-    return _multiply(x1, x2.T).T
+    """``numpy.matvec``: a matrix times a vector, or times each row of a matrix, of which the products are rows again.
+
+    Raises
+    ------
+    TypeError
+        `x1` is no matrix.
+    """
+    x1, x2 = _operands(x1, x2)
+    _check_matrix(x1, "x1", "matvec")
+    return _multiply(x1, x2) if x2.ndim == 1 else _multiply(x1, x2.T).T
 
 
 def vecmat(x1: Any, x2: Any) -> Any:
-    """``numpy.vecmat``: a vector, or each row of a matrix, conjugated, times a matrix."""
-    x1 = x1 if _is_sparse(x1) else _products.operand(x2, x1, "x1")
+    """``numpy.vecmat``: a vector, or each row of a matrix, conjugated, times a matrix.
+
+    Raises
+    ------
+    TypeError
+        `x2` is no matrix.
+    """
+    x1, x2 = _operands(x1, x2)
+    _check_matrix(x2, "x2", "vecmat")
     return _multiply(x1.conj(), x2)
+
+
+def _operands(x1: Any, x2: Any) -> tuple[Any, Any]:
+    """Both as arrays, on the device of the one that is ours."""
+    return (
+        x1 if _is_sparse(x1) else _products.operand(x2, x1, "the first operand"),
+        x2 if _is_sparse(x2) else _products.operand(x1, x2, "the second operand"),
+    )
+
+
+def _check_matrix(value: Any, name: str, function: str) -> None:
+    if value.ndim != 2:
+        raise TypeError(f"{name} of {function} must be a matrix (2-D); got shape {value.shape}. Use np.matmul, or todense()")
 
 
 def _multiply(a: Any, b: Any) -> Any:

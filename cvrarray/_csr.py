@@ -24,7 +24,7 @@ LARGEST = 2**62 - 1
 #: Packages whose sparse arrays are taken, and ours.
 SPARSE_PACKAGES = ("scipy", "cupyx", "sparse", "cvrarray")
 
-_STORABLE = "bool, an integer of up to 64 bits, float32, float64, complex64 or complex128"
+_STORABLE = "bool, an integer of up to 64 bits, float16, float32, float64, complex64 or complex128"
 
 
 def as_csr(obj: Any) -> CSR:
@@ -185,10 +185,22 @@ def check_shape(shape: Any) -> tuple[int, int]:
 def check_dtype(dtype: np.dtype) -> np.dtype:
     """`dtype` in native byte order, where it can be stored; else TypeError."""
     dtype = np.dtype(dtype).newbyteorder("=")
-    if dtype.kind in "biu" or dtype in (np.float32, np.float64, np.complex64, np.complex128):
+    if dtype.kind in "biu" or dtype in (np.float16, np.float32, np.float64, np.complex64, np.complex128):
         return dtype
-    remedy = " Use .astype('float32') first." if dtype == np.float16 else " Use .astype('float64') or the like first."
-    raise TypeError(f"values must be {_STORABLE}; got {dtype}.{remedy}")
+    raise TypeError(f"values must be {_STORABLE}; got {dtype}. Use .astype('float64') or the like first.")
+
+
+def wide(dtype: np.dtype) -> np.dtype:
+    """The dtype to add values of `dtype` up in: float32 for float16, else itself."""
+    return np.dtype(np.float32) if dtype == np.float16 else dtype
+
+
+def narrowed(values: Any, dtype: np.dtype) -> Any:
+    """What was computed in ``wide(dtype)``, in `dtype`: too large is inf, without a warning, as in products."""
+    if values.dtype == dtype:
+        return values
+    with np.errstate(all="ignore"):
+        return values.astype(dtype)
 
 
 def _from_scipy(matrix: Any) -> CSR:
@@ -200,6 +212,9 @@ def _from_scipy(matrix: Any) -> CSR:
         return from_triplets(transpose.indices, row_of, transpose.data, matrix.shape)
     if matrix.format == "bsr":
         matrix.check_format(full_check=True)
+    if matrix.dtype == np.float16 and matrix.format != "csr":  # SciPy lets one in, but converts none
+        csr = _from_scipy(matrix.astype(np.float32))
+        return csr._replace(data=csr.data.astype(np.float16))
     csr = matrix.tocsr()
     return from_parts(csr.indptr, csr.indices, csr.data, matrix.shape)
 

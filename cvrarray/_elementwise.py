@@ -8,7 +8,7 @@ What is not stored counts as 0, and a function may be applied only where it turn
 exceptions follow SciPy and pydata/sparse: what is not stored stays 0 in ``A * X`` where X, sparse or dense, is inf or nan,
 and in ``A / X`` where a dense X is 0 or nan. NumPy has nan there.
 
-Result dtypes are NumPy's, Python's scalars being weak; where NumPy gives float16, which no format stores, it is float32.
+Result dtypes are NumPy's, Python's scalars being weak. CuPy computes float16 in float32 and rounds once, as NumPy does.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from ._tables import CSR
 
 _COMPARISONS = {np.equal, np.not_equal, np.less, np.less_equal, np.greater, np.greater_equal}
 _LOGICAL = {np.logical_and, np.logical_or, np.logical_xor}
+_OF_BITS = {np.nextafter, np.spacing}  # of float16 they are not those of float32
 _SCALARS = (bool, int, float, complex, np.generic)
 
 
@@ -124,8 +125,8 @@ def round_(array: Any, decimals: int = 0, out: Any = None) -> Any:
     """
     if out is not None:
         _check_keywords(np.rint, {"out": out})
-    if array.dtype.kind == "b":  # NumPy's float16
-        return array._map(lambda values: values.astype(np.float32))
+    if array.dtype.kind == "b":
+        return array._map(lambda values: values.astype(np.float16))
     xp = array._target.xp
     return array._map(lambda values: xp.round(values, decimals))
 
@@ -327,7 +328,7 @@ def _check_zero(ufunc: np.ufunc, operands: Any, kwargs: dict[str, Any]) -> list[
 def _dtypes(results: Any) -> list[np.dtype]:
     """The dtypes in which results are stored."""
     dtypes = [result.dtype for result in (results if isinstance(results, tuple) else (results,))]
-    return [_csr.check_dtype(np.float32 if dtype == np.float16 else dtype) for dtype in dtypes]
+    return [_csr.check_dtype(dtype) for dtype in dtypes]
 
 
 def _compute(ufunc: np.ufunc, operands: Any, kwargs: dict[str, Any], dtypes: list[np.dtype]) -> Any:
@@ -340,9 +341,11 @@ def _compute(ufunc: np.ufunc, operands: Any, kwargs: dict[str, Any], dtypes: lis
         loop["signature"] = (*[None] * ufunc.nin, *[np.dtype(kwargs["dtype"])] * ufunc.nout)
     # cast as NumPy would, so that CuPy, which has fewer loops and other rules for scalars, is left no choice
     taken = ufunc.resolve_dtypes((*types, *[None] * ufunc.nout), **loop)
-    taken = [np.dtype(np.float32) if dtype == np.float16 else dtype for dtype in taken]
-    operands = [v.astype(t, copy=False) if hasattr(v, "dtype") else v for v, t in zip(operands, taken, strict=False)]
     xp = next(_device.of(v).xp for v in operands if getattr(v, "ndim", 0))
+    if xp is not np and ufunc not in _OF_BITS:
+        operands = [v if hasattr(v, "dtype") or t != np.float16 else t.type(v) for v, t in zip(operands, taken, strict=False)]
+        taken = [_csr.wide(dtype) for dtype in taken]
+    operands = [v.astype(t, copy=False) if hasattr(v, "dtype") else v for v, t in zip(operands, taken, strict=False)]
     results = _of_module(xp, ufunc)(*operands)
     if not isinstance(results, tuple):
         return results.astype(dtypes[0], copy=False)

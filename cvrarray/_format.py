@@ -163,6 +163,21 @@ class FormatArray(SparseArray):
     def _coo(self) -> tuple[Any, Any, Any]:
         return self._target.backend(self.format).to_coo(self._tables)
 
+    def _part(self, first: int, last: int) -> tuple[Any, int]:
+        """The tables of the tiles that hold the rows [first, last), and the number of the row that they call 0.
+
+        Only :func:`to_coo` of the device's module takes such tables: nnz is not theirs.
+        """
+        raise NotImplementedError
+
+    def _canonical_rows(self, first: int, last: int) -> CSR:
+        tables, begin = self._part(first, last)
+        row, col, val = self._target.backend(self.format).to_coo(tables)
+        row -= row.dtype.type(first - begin)
+        kept = self._target.xp.flatnonzero((row >= 0) & (row < last - first))
+        shape = (last - first, self.shape[1])
+        return self._target.backend("csr").canonical(row[kept], col[kept], val[kept], shape)
+
     def _kernel(self, kind: str, dtype: np.dtype) -> Callable[[Any, Any, Any, Any], None]:
         run = self._kernels.get((kind, dtype))
         if run is None:

@@ -53,8 +53,8 @@ def getitem(array: Any, key: Any) -> Any:
         rows, cols = (_selection(k, axis, array) for axis, k in enumerate(_pair(key)))
         if _is_all(rows, array.shape[0]) and _is_all(cols, array.shape[1]):
             return array
-        csr = array._canonical_csr()
         paired, mesh = _pairing(rows, cols)
+        csr, rows = _decoded(array, rows)
         if paired:
             row, col = (_place_array(s, target) for s in (rows, cols))
             value = _values_at(csr, *target.xp.broadcast_arrays(row.ravel(), col.ravel()))
@@ -194,6 +194,16 @@ def _masked(array: Any, mask: Any) -> Any:
 
 
 # ---------------------------------------------------------------------------------------------------- selections of a CSR
+
+
+def _decoded(array: Any, rows: Any) -> tuple[CSR, Any]:
+    """A CSR that holds the rows of `array` that are selected, and where they stand in it: no more of it than must be."""
+    if isinstance(rows, int):
+        return array._canonical_rows(rows, rows + 1), 0
+    if not isinstance(rows, range) or _is_all(rows, array.shape[0]):
+        return array._canonical_csr(), rows
+    first, last = (min(rows[0], rows[-1]), max(rows[0], rows[-1]) + 1) if rows else (0, 0)
+    return array._canonical_rows(first, last), range(rows.start - first, rows.stop - first, rows.step)
 
 
 def _rows(csr: CSR, rows: Any) -> CSR:

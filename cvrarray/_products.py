@@ -143,6 +143,9 @@ def multiply_sparse(left: Any, right: Any, format: str | None = None) -> Any:
     a, b = _csr.as_csr(left), _csr.as_csr(right)
     device = _csr.same_device(left=a.data, right=b.data)
     dtype = product_dtype(a.data.dtype, b.data.dtype)[0]
+    work = _csr.wide(dtype)
+    if work != dtype and format == "csr":
+        raise TypeError(f"SciPy and CuPy hold no {dtype} matrices. Leave out format, or use astype('float32') on an operand")
     with device.use():
         if device.kind == "cpu":
             from scipy.sparse import csr_array as matrix
@@ -150,9 +153,12 @@ def multiply_sparse(left: Any, right: Any, format: str | None = None) -> Any:
             from cupyx.scipy.sparse import csr_matrix as matrix
         else:
             raise TypeError(f"CuPy multiplies no sparse matrices of {dtype}. Use astype('float64'), or to_device('cpu')")
-        product = matrix(*_parts(a, dtype)) @ matrix(*_parts(b, dtype))
+        product = matrix(*_parts(a, work)) @ matrix(*_parts(b, work))
         product.sort_indices()
-        return product if format == "csr" else ours._like(_csr.as_csr(product))
+        if format == "csr":
+            return product
+        csr = _csr.as_csr(product)
+        return ours._like(csr._replace(data=_csr.narrowed(csr.data, dtype)))
 
 
 def _parts(csr: Any, dtype: np.dtype) -> tuple[Any, Any]:
@@ -237,9 +243,9 @@ def _multiply(array: Any, x: Any, out: Any, alpha: Any, beta: Any) -> Any:
             else:
                 array._kernel("product_matrix", work)(x, y, alpha, beta)
         if out is None:
-            return y if work == dtype else y.astype(dtype)
+            return y if work == dtype else _csr.narrowed(y, dtype)
         if not direct:
-            out[...] = y.astype(dtype, copy=False)
+            out[...] = _csr.narrowed(y, dtype)
         return given
 
 
@@ -247,10 +253,10 @@ def _multiply(array: Any, x: Any, out: Any, alpha: Any, beta: Any) -> Any:
 def product_dtype(matrix: np.dtype, x: np.dtype) -> tuple[np.dtype, np.dtype]:
     """The dtype of a product, as NumPy has it, and the one that it is computed in."""
     dtype = np.result_type(matrix, x)
-    if dtype.kind not in "biufc" or dtype.itemsize not in (1, 2, 4, 8, 16) or dtype in (np.float16, np.longdouble):
+    if dtype.kind not in "biufc" or dtype.itemsize not in (1, 2, 4, 8, 16) or dtype == np.longdouble:
         raise TypeError(f"a product must have a dtype the array can compute in; {matrix} with {x} gives {dtype}")
-    # bool @ bool is counted in int64: an entry is true where the count is not 0
-    return dtype, np.dtype(np.int64) if dtype == np.bool_ else dtype
+    # bool @ bool is counted in int64: an entry is true where the count is not 0; float16 is rounded once, at the end
+    return dtype, np.dtype(np.int64) if dtype == np.bool_ else _csr.wide(dtype)
 
 
 def operand(array: Any, x: Any, name: str) -> Any:

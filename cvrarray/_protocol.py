@@ -179,7 +179,8 @@ def _axis(axis: Any) -> int:
 def _zeros_like(
     a: Any, dtype: Any = None, order: str = "K", subok: bool = True, shape: Any = None, *, device: Any = None
 ) -> Any:
-    return _structure.zeros_like(a, dtype, shape)
+    zeros = _structure.zeros_like(a, dtype, shape)
+    return zeros if device is None else zeros.to_device(device)
 
 
 def _full_like(
@@ -187,7 +188,7 @@ def _full_like(
 ) -> Any:
     if np.ndim(fill_value) or fill_value != 0:
         raise TypeError(f"full_like of a sparse array needs fill_value 0; got {fill_value!r}. Use A.todense()")
-    return _structure.zeros_like(a, dtype, shape)
+    return _zeros_like(a, dtype, shape=shape, device=device)
 
 
 def _where(condition: Any) -> Any:
@@ -201,7 +202,8 @@ def _norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> 
 
 
 def _astype(x: Any, dtype: Any, /, *, copy: bool = True, device: Any = None) -> Any:
-    return x.astype(dtype, copy=copy)
+    cast = x.astype(dtype, copy=copy)
+    return cast if device is None else cast.to_device(device)
 
 
 def _size(a: Any, axis: int | None = None) -> int:

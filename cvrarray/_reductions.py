@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from . import _device, _indexing
+from . import _csr, _device, _indexing
 from ._tables import CSR
 
 #: An axis longer than this, and than the stored entries, is not laid out as a vector of ones.
@@ -31,7 +31,8 @@ def sum_(array: Any, axis: Any = None, dtype: Any = None, out: Any = None, keepd
     axis : None, int or tuple of ints
         None or both axes: the sum of everything.
     dtype : dtype, optional
-        In which values are added. Default: that of `out`, else NumPy's: int64 or uint64 for narrower integers.
+        In which values are added. Default: NumPy's, which is int64 or uint64 for narrower integers, or with `out` what its
+        dtype and the array's promote to.
     out : dense array, optional
         Where the result goes; of the result's shape, on the array's device.
     keepdims : bool
@@ -46,7 +47,11 @@ def sum_(array: Any, axis: Any = None, dtype: Any = None, out: Any = None, keepd
     """
     axis = _axis(axis)
     if dtype is None:
-        dtype = getattr(out, "dtype", np.zeros(1, array.dtype).sum().dtype)
+        dtype = (
+            np.zeros(1, array.dtype).sum().dtype
+            if out is None
+            else np.result_type(array.dtype, getattr(out, "dtype", array.dtype))
+        )
     return _delivered(array, _sums(array, axis, np.dtype(dtype)), axis, out, keepdims)
 
 
@@ -61,7 +66,7 @@ def mean(array: Any, axis: Any = None, dtype: Any = None, out: Any = None, keepd
     if not count:
         warnings.warn("Mean of empty slice", RuntimeWarning, stacklevel=2)
     with np.errstate(invalid="ignore", divide="ignore"):
-        means = _sums(array, axis, dtype) / np.zeros(1, _real(dtype)).mean().dtype.type(count)
+        means = _sums(array, axis, _csr.wide(dtype)) / np.zeros(1, _real(_csr.wide(dtype))).mean().dtype.type(count)
     return _delivered(array, means.astype(dtype, copy=False), axis, out, keepdims)
 
 
@@ -145,6 +150,8 @@ def _axis(axis: Any) -> int | None:
 
 
 def _one_axis(axis: Any) -> int:
+    if isinstance(axis, (bool, np.bool_)):
+        raise TypeError(f"axis must be an integer; got {axis}")
     number = operator.index(axis)
     if not -2 <= number < 2:
         raise np.exceptions.AxisError(number, 2)
@@ -193,7 +200,7 @@ def _sums(array: Any, axis: int | None, dtype: np.dtype) -> Any:
         with array._target.use():
             sums = xp.stack([xp.asarray(real), xp.asarray(imag)], axis=-1).view(dtype)[..., 0]
         return sums if sums.ndim else sums[()]
-    work = np.dtype(np.float32) if dtype == np.float16 else _real(dtype) if array.dtype.kind != "c" else dtype
+    work = _csr.wide(_real(dtype)) if array.dtype.kind != "c" else dtype
     if np.result_type(array.dtype, work) != work:
         array = array._map(lambda values: values.astype(work))
     with array._target.use():

@@ -73,7 +73,9 @@ def norm(x: Any, ord: Any = None, keepdims: bool = False) -> Any:
     if ord in (None, "fro"):
         with x._target.use():
             val = x._canonical_csr().data  # in an order that does not depend on the format
-            total = x._target.xp.linalg.norm(val if val.dtype.kind in "fc" else val.astype(np.float64))
+            wide = _csr.wide(val.dtype) if val.dtype.kind in "fc" else np.dtype(np.float64)
+            total = x._target.xp.linalg.norm(val.astype(wide, copy=False))
+            total = _csr.narrowed(total, val.dtype) if val.dtype == np.float16 else total
     elif ord in (1, -1, np.inf, -np.inf):
         sums = _reductions.sum_(abs(x), axis=0 if abs(ord) == 1 else 1)
         total = sums.max() if ord > 0 else sums.min()

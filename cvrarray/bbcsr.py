@@ -198,6 +198,20 @@ class BBCSRArray(FormatArray):
         """Stored slots over nonzeros: 1.0 is perfect; nan without nonzeros."""
         return self.data.size / self.nnz if self.nnz else float("nan")
 
+    def _part(self, first: int, last: int) -> tuple[BBCSRTables, int]:
+        t, low, high = self._tables, first // WARP, -(-last // WARP)
+        start, end = int(t.bin_rowptr[low]), int(t.bin_rowptr[high])
+        offsets = t.bin_rowptr[low : high + 1] - start
+        if self._target.kind == "cpu":  # as that of whole arrays, for which the decoder is compiled
+            offsets.setflags(write=False)
+        return t._replace(
+            bin_rowptr=offsets,
+            data=t.data[start:end],
+            col_base=t.col_base[low:high],
+            col_ptr=t.col_ptr[low:high],
+            present=None if t.present is None else t.present[start // t.block_size : end // t.block_size],
+        ), low * WARP
+
     def _layout(self) -> str:
         return f"{self.n_bins} bins, blocks of {self.block_size}, fill ratio {self.fill_ratio:.3g}"
 

@@ -120,6 +120,7 @@ class CVRArray(FormatArray):
     format = "cvr"
     _value_table = "val"
     _tables: CVRTables
+    _last_rows: Any = None  # (n_chunks,) the last row of each chunk, once a row is asked for
 
     def __init__(
         self, obj: Any, *, n_lanes: int | None = None, n_chunks: int | None = None, split: str = "rows", device: Any = None
@@ -185,6 +186,27 @@ class CVRArray(FormatArray):
                 rec_wb=self._target.xp.where(in_tail, ~wb, wb),
                 lr_rec=lr_rec,
             )
+
+    def _part(self, first: int, last: int) -> tuple[CVRTables, int]:
+        t, xp = self._tables, self._target.xp
+        if self._last_rows is None:  # rows ascend from chunk to chunk, and a chunk's tail holds its last one
+            self._last_rows = t.tail.max(axis=1)
+        low, high = xp.searchsorted(self._last_rows, xp.asarray([first, last], self._last_rows.dtype)).tolist()
+        high = min(high + 1, self.n_chunks)  # a row may go on in the chunk after those that end with it
+        start, end = int(t.step_ptr[low]), int(t.step_ptr[high])
+        steps = t.step_ptr[low : high + 1] - start
+        if self._target.kind == "cpu":  # as that of whole arrays, for which the decoder is compiled
+            steps.setflags(write=False)
+        return t._replace(
+            step_ptr=steps,
+            val=t.val[start * t.n_lanes : end * t.n_lanes],
+            col_base=t.col_base[low:high],
+            col_ptr=t.col_ptr[low:high],
+            rec_mask=t.rec_mask[start:end],
+            rec_ptr=t.rec_ptr[low : high + 1],
+            tail=t.tail[low:high],
+            carry_row=t.carry_row[low:high],
+        ), 0
 
     def _layout(self) -> str:
         return f"{self.n_chunks} chunks of {self.n_lanes} lanes"

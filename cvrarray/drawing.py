@@ -254,7 +254,7 @@ def _stored_columns(A: BBCSRArray) -> set[tuple[int, int]]:
 
 def _matrix(canvas: _Canvas, A: CVRArray | BBCSRArray) -> float:
     """Draw the matrix at the top, coloured as its parts are; returns where it ends."""
-    csr = A.to_scipy()
+    csr = (A.astype("float32") if A.dtype == np.float16 else A).to_scipy()  # SciPy has no float16
     n_rows, n_cols = csr.shape
     left, cell = 90, 22
     canvas.text(_GAP, _GAP, f"{n_rows} x {n_cols}, {csr.nnz} nonzeros", anchor="start", bold=True)

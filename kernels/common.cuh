@@ -23,6 +23,16 @@ struct alignas(2 * sizeof(T)) Complex {
 typedef Complex<float> complex64;
 typedef Complex<double> complex128;
 
+// half precision is stored, never computed with: spelled in PTX, for NVRTC does not know where cuda_fp16.h is
+struct float16 {
+    uint16 bits;
+    __device__ operator float() const {
+        float value;
+        asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
+        return value;
+    }
+};
+
 // a value in the type that the product computes in
 template <class Y, class A>
 struct Widen {
@@ -72,6 +82,22 @@ template <class T>
 __device__ Complex<T> add(Complex<T> a, Complex<T> b) {
     return {add(a.re, b.re), add(a.im, b.im)};
 }
+
+// the type in which values of A are added up, and the sum as an A again
+template <class A>
+struct Summed {
+    typedef A Type;
+    static __device__ A rounded(A sum) { return sum; }
+};
+template <>
+struct Summed<float16> {
+    typedef float Type;
+    static __device__ float16 rounded(float sum) {
+        float16 value;
+        asm("cvt.rn.f16.f32 %0, %1;" : "=h"(value.bits) : "f"(sum));
+        return value;
+    }
+};
 
 // y = alpha * sum + beta * y. The plain product leaves both out: complex 1 * inf would make a nan.
 enum Update { PLAIN, SCALE, ACCUMULATE };
@@ -149,6 +175,10 @@ __device__ T stream(const T* p) {
 template <>
 __device__ bool stream(const bool* p) {
     return __ldcs(reinterpret_cast<const uint8*>(p)) != 0;
+}
+template <>
+__device__ float16 stream(const float16* p) {
+    return {__ldcs(reinterpret_cast<const uint16*>(p))};
 }
 template <>
 __device__ complex64 stream(const complex64* p) {

@@ -88,7 +88,7 @@ __global__ void csr_check_columns(const P* indptr, const I* indices, int64 n_row
     if (__any_sync(FULL, unsorted) && lane == 0) status[UNSORTED] = 1;
 }
 
-// csr_sum_runs: out[i] = the sum of val[order[first[i]]] .. val[order[first[i + 1] - 1]], in that order
+// csr_sum_runs: out[i] = the sum of val[order[first[i]]] .. val[order[first[i + 1] - 1]], in that order; of float16 in float
 //
 // mapping   one thread a run
 // races     none: one owner a sum, terms added in order
@@ -96,7 +96,8 @@ template <class A>
 __global__ void csr_sum_runs(const A* val, const int64* order, const int64* first, int64 n_runs, A* out) {
     const int64 run = blockIdx.x * (int64)blockDim.x + threadIdx.x;
     if (run >= n_runs) return;
-    A sum = val[order[first[run]]];
-    for (int64 i = first[run] + 1; i < first[run + 1]; ++i) sum = add(sum, val[order[i]]);
-    out[run] = sum;
+    typedef typename Summed<A>::Type Sum;
+    Sum sum = val[order[first[run]]];
+    for (int64 i = first[run] + 1; i < first[run + 1]; ++i) sum = add(sum, Sum(val[order[i]]));
+    out[run] = Summed<A>::rounded(sum);
 }

@@ -101,8 +101,8 @@ def test_astype_refuses(build, device):
         A.astype("float32", casting="safe")
     with pytest.raises(TypeError, match="object"):
         A.astype(object)
-    with pytest.raises(TypeError, match="float16"):
-        A.astype("float16")
+    with pytest.raises(TypeError, match="values must be"):
+        A.astype("longdouble")
 
 
 @TYPICAL_BUILDS
@@ -285,7 +285,7 @@ def test_with_values_refuses(build, device):
     for data, error, words in (
         (np.ones(2), ValueError, r"data.*\(3,\).*\(2,\)"),
         (np.ones((3, 1)), ValueError, r"data.*\(3,\).*\(3, 1\)"),
-        (np.ones(3, np.float16), TypeError, "float16"),
+        (np.ones(3, bool)[:2], ValueError, r"data.*\(3,\).*\(2,\)"),
     ):
         with pytest.raises(error, match=words):
             A.with_values(put(data, device))

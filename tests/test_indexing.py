@@ -333,3 +333,37 @@ def test_transposed_views(build, device):
         checks.assert_same_bits(found.todense(), dense.T[key])
     for key in (5, np.s_[:, 4], (COLS, ROWS), (27, 16)):
         checks.assert_same_bits(A.T[key], dense.T[key])
+
+
+@CONFIGURATIONS
+def test_rows_are_decoded_from_their_own_tiles(build, device, monkeypatch):
+    """A row, an entry and a slice of rows come from the chunks or bins that hold them, not from the whole array."""
+    dense = np.zeros((300, 40))
+    dense[::3] = np.random.default_rng(0).integers(1, 9, (100, 40))  # rows that several chunks share, empty ones between
+    dense[[31, 32, 299]] = 5
+    A = build(csr_array(dense), device)
+    expected = {key: dense[key] for key in (0, 31, 32, 150, -1, (31, 7), (1, 1))}
+    sliced = {key: dense[slice(*key)] for key in ((31, 33), (32, 64), (1, 3), (298, None), (40, 30, -3), (7, 7))}
+    monkeypatch.setattr(type(A), "_canonical_csr", lambda self: pytest.fail("the whole array was decoded"))
+    for key, values in expected.items():
+        checks.assert_same_bits(A[key], values)
+    for key, values in sliced.items():
+        part = A[slice(*key)]
+        part.check()
+        checks.assert_same_bits(part.todense(), values)
+
+
+@pytest.mark.parametrize("name", zoo.ZOO)
+@pytest.mark.parametrize("build", [checks.cvr(32, 7), checks.cvr(4, 1000, "nnz"), checks.bbcsr(6)], ids=str)
+def test_runs_of_rows_hold_their_entries(build, name, device):
+    """Also stored zeros, and rows that chunks cut."""
+    csr = zoo.integers(name)
+    A, n_rows = build(csr, device), csr.shape[0]
+    if n_rows > 10_000:
+        pytest.skip("too many rows to be taken run by run")
+    for first, last in {(0, 0), (0, n_rows), (n_rows // 3, n_rows // 2), (n_rows // 2, n_rows)}:
+        with A._target.use():
+            part = A._canonical_rows(first, last)
+        indptr, indices, data = (checks.get(array) for array in part[:3])
+        assert part.shape == (last - first, csr.shape[1])
+        checks.assert_same_csr(csr_array((data, indices, indptr), shape=part.shape), csr[first:last])

@@ -78,7 +78,12 @@ def test_promotion(pair, device):
 def test_dtype_and_casting(build, device):
     parts = [dense(5, 6, np.int8), dense(5, 6, np.float64)]
     arrays = [build(part, device=device) for part in parts]
-    for kwargs in ({"dtype": np.float32}, {"dtype": np.complex64}, {"dtype": np.int16, "casting": "unsafe"}):
+    for kwargs in (
+        {"dtype": np.float16},
+        {"dtype": np.float32},
+        {"dtype": np.complex64},
+        {"dtype": np.int16, "casting": "unsafe"},
+    ):
         for function in (np.vstack, np.hstack):
             assert_joined(function(arrays, **kwargs), function(parts, **kwargs), arrays[0])
     with pytest.raises(TypeError, match="cannot cast from float64 to int16"):
@@ -86,7 +91,7 @@ def test_dtype_and_casting(build, device):
     with pytest.raises(TypeError, match="cannot cast from float64 to float32"):
         concatenate(arrays, dtype=np.float32, casting="safe")
     with pytest.raises(TypeError, match="values must be"):
-        concatenate(arrays, dtype=np.float16)
+        concatenate(arrays, dtype=np.longdouble)
 
 
 @CONFIGURATIONS

@@ -23,6 +23,7 @@ PAIRS = [
     ("int8", "int8"),
     ("int64", "int64"),
     ("float32", "float32"),
+    ("int8", "float16"),
     ("float32", "float64"),
     ("float64", "float32"),
     ("complex64", "complex64"),

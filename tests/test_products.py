@@ -16,6 +16,7 @@ PAIRS = [  # dtypes of A and x; every pair compiles a kernel of its own, so ther
     ("bool", "float64"),
     ("int8", "int8"),
     ("int8", "float32"),
+    ("int8", "float16"),
     ("uint8", "bool"),
     ("int16", "uint16"),
     ("int32", "float32"),  # NumPy: float64

@@ -325,3 +325,24 @@ def test_zoo_diagonals(key, device):
     for offset in (0, 2, -3):
         if -csr.shape[0] < offset < csr.shape[1]:
             np.testing.assert_array_equal(checks.get(np.diagonal(A, offset)), csr.diagonal(offset))
+
+
+@ONE_OF_EACH
+def test_out_neither_narrows_what_is_added_nor_truncates_it(build, device):
+    """NumPy adds in what the dtypes of both promote to, and refuses to put fractions into integers."""
+    csr = csr_array(np.array([[2.0**24, 1, 1, 1], [0.5, 0.75, 0, 0]]))
+    A = build(csr, device)
+    xp = A._target.xp
+    out = xp.zeros(2, np.float32)
+    checks.assert_same_bits(A.sum(axis=1, out=out), np.array([2.0**24 + 4, 1.25], np.float32))
+    for axis, shape in ((1, 2), (None, ())):
+        with pytest.raises(TypeError, match="out must have a dtype that float64 casts to; got int64"):
+            A.sum(axis=axis, out=xp.zeros(shape, np.int64))
+    with pytest.raises(TypeError, match="out must have a dtype that int8 casts to; got bool"):
+        build(csr_array(np.array([[-1, 1]], np.int8)), device).sum(axis=1, out=xp.ones(1, bool))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_axis_is_no_bool(name, device):
+    with pytest.raises(TypeError, match="axis must be an integer; got True"):
+        reduce(name, cvrarray.CVRArray(np.eye(3), device=device), axis=True)

@@ -110,7 +110,8 @@ def to_coo(tables: BBCSRTables) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     entry_ptr = np.zeros(len(t.bin_rowptr), np.int64)
     threads.run(_count_entries, t.bin_rowptr, *layout, entry_ptr)
     np.cumsum(entry_ptr, out=entry_ptr)
-    row, col, val = np.empty(t.nnz, index), np.empty(t.nnz, index), np.empty(t.nnz, t.data.dtype)
+    nnz = entry_ptr[-1]  # t.nnz, but for tables that are a part of an array's
+    row, col, val = np.empty(nnz, index), np.empty(nnz, index), np.empty(nnz, t.data.dtype)
     threads.run(_entries, t.bin_rowptr, *layout, entry_ptr, memory.bits(t.data), row, col, memory.bits(val))
     return row, col, val
 

@@ -40,14 +40,18 @@ def canonical(row: np.ndarray, col: np.ndarray, val: np.ndarray, shape: tuple[in
     """Canonical CSR of coordinates in range, in any order; duplicates are summed in the order they came in."""
     if not val.size:
         return CSR(np.zeros(shape[0] + 1, np.int64), col, val, shape)
-    csr = scipy.sparse.csr_array((val, (row, col)), shape=shape)  # keeps explicit zeros
+    # SciPy has no float16: it moves the bits, and what it sums is summed again below
+    stored = val.view(np.uint16) if val.dtype == np.float16 else val
+    csr = scipy.sparse.csr_array((stored, (row, col)), shape=shape)  # keeps explicit zeros
     csr.sort_indices()
     if csr.nnz == val.size:
-        return CSR(csr.indptr, csr.indices.astype(col.dtype, copy=False), csr.data, shape)
+        return CSR(csr.indptr, csr.indices.astype(col.dtype, copy=False), csr.data.view(val.dtype), shape)
     # there were duplicates, and SciPy summed them in an order of its own
     order = np.lexsort((col, row))  # stable
-    data = np.zeros(csr.nnz, val.dtype)
-    _sum_runs(row, col, val, order, data)
+    data = np.zeros(csr.nnz, np.float32 if val.dtype == np.float16 else val.dtype)
+    _sum_runs(row, col, val.astype(data.dtype, copy=False), order, data)
+    with np.errstate(over="ignore"):
+        data = data.astype(val.dtype, copy=False)
     return CSR(csr.indptr, csr.indices.astype(col.dtype, copy=False), data, shape)
 
 

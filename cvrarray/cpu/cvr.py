@@ -159,7 +159,8 @@ def to_coo(tables: CVRTables) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     entry_ptr = np.zeros(len(t.step_ptr), np.int64)
     threads.run(_count_entries, t.step_ptr, t.n_lanes, t.step_ptr, t.rec_mask, entry_ptr, unit=t.n_lanes)
     np.cumsum(entry_ptr, out=entry_ptr)
-    row, col, val = np.empty(t.nnz, index), np.empty(t.nnz, index), np.empty(t.nnz, t.val.dtype)
+    nnz = entry_ptr[-1]  # t.nnz, but for tables that are a part of an array's
+    row, col, val = np.empty(nnz, index), np.empty(nnz, index), np.empty(nnz, t.val.dtype)
     threads.run(
         _entries, t.step_ptr, t.n_lanes, t.step_ptr, entry_ptr, memory.bits(t.val), t.col_base, t.col_ptr, t.col_narrow,
         t.col_wide, t.rec_mask, t.rec_ptr, t.rec_wb, t.tail, row, col, memory.bits(val), unit=t.n_lanes,

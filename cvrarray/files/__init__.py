@@ -59,6 +59,7 @@ def read(path: str | os.PathLike, *, format: str = "auto", device: Any = None) -
 
 def read_csr(path: str | os.PathLike, progress: Callable[[int, int], object] | None = None) -> Any:
     """The matrix in a file as a canonical ``scipy.sparse.csr_array``: sorted, duplicates summed, explicit zeros kept.
+    float16, which SciPy does not hold, becomes float32.
 
     Parameters
     ----------
@@ -90,7 +91,7 @@ def _as_scipy(found: CSR | SparseArray) -> Any:
     from scipy.sparse import csr_array
 
     csr = _csr.as_csr(found)
-    return csr_array((csr.data, csr.indices, csr.indptr), shape=csr.shape)
+    return csr_array((csr.data.astype(_csr.wide(csr.data.dtype), copy=False), csr.indices, csr.indptr), shape=csr.shape)
 
 
 def save(path: str | os.PathLike, A: SparseArray, progress: Callable[[int], object] | None = None) -> None:

@@ -32,7 +32,7 @@ import numpy as np
 
 from .. import __version__, _csr, _device
 from .._array import SparseArray
-from .._tables import WARP, BBCSRTables, CVRTables
+from .._tables import WARP, BBCSRTables, CVRTables, mask_dtype
 from ..bbcsr import BBCSRArray
 from ..cvr import CVRArray
 from . import npz
@@ -75,7 +75,7 @@ _ARRAYS = {
 }
 
 #: dtypes that values may have
-_VALUE_DTYPES = ["|b1", "|i1", "<i2", "<i4", "<i8", "|u1", "<u2", "<u4", "<u8", "<f4", "<f8", "<c8", "<c16"]
+_VALUE_DTYPES = ["|b1", "|i1", "<i2", "<i4", "<i8", "|u1", "<u2", "<u4", "<u8", "<f2", "<f4", "<f8", "<c8", "<c16"]
 
 
 def write(file: BinaryIO, A: SparseArray) -> None:
@@ -231,7 +231,7 @@ def check_header(header: Any) -> None:
     complete = isinstance(arrays, dict) and kinds.keys() - {"present"} <= arrays.keys() <= kinds.keys()
     _require(header, "arrays", complete, f"the dtypes and shapes of {', '.join(kinds)}")
     index = _on_disk(_csr.index_dtype(tuple(header["shape"]))).str
-    own = {"index": index, "value": header["dtype"], "mask": _mask_dtype(parameters.get("block_size", 1))}
+    own = {"index": index, "value": header["dtype"], "mask": _on_disk(mask_dtype(parameters.get("block_size", 1))).str}
     for name, found in arrays.items():
         kind, ndim = kinds[name]
         dtype = own.get(kind, kind)
@@ -242,11 +242,6 @@ def check_header(header: Any) -> None:
 def _require(entries: dict[str, Any], key: str, holds: bool, what: str) -> None:
     if not holds:
         raise ValueError(f"{key} must be {what}; got {entries.get(key)!r}")
-
-
-def _mask_dtype(block_size: int) -> str:
-    """The smallest unsigned integer with a bit a column of a block."""
-    return "|u1" if block_size <= 8 else "<u2" if block_size <= 16 else "<u4"
 
 
 def _is_shape(value: Any, ndim: int) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 import cupy
 import numpy as np
 
-from .._tables import CSR, WARP, BBCSRTables
+from .._tables import CSR, WARP, BBCSRTables, mask_dtype
 from . import transposed
 from .compiler import NULL, PRODUCTS, blocks, instantiation, kernel, matrix_tiles, struct, update, vector_width
 
@@ -102,11 +102,6 @@ def group(block_size: int) -> int:
 def tiles_in_a_block(value: np.dtype, index: np.dtype) -> int:
     """Warps a block of ``bbcsr_fill_full``, each with a tile of values and columns in the 48 KB of shared memory."""
     return 2 if 2 * WARP * (WARP + 1) * (np.dtype(value).itemsize + np.dtype(index).itemsize) <= 48 << 10 else 1
-
-
-def mask_dtype(block_size: int) -> np.dtype:
-    """The smallest unsigned integer with a bit a column of a block."""
-    return np.dtype(np.uint8 if block_size <= 8 else np.uint16 if block_size <= 16 else np.uint32)
 
 
 def product(tables: BBCSRTables, dtype: np.dtype) -> Callable[[cupy.ndarray, cupy.ndarray, Any, Any], None]:
@@ -205,6 +200,8 @@ def instantiations() -> Iterator[tuple[str, list[str]]]:
                 for b in sizes
                 for p, i, a in (("int32", "int32", "bool"), ("int64", "int64", "complex128"))
             ),
+            instantiation("bbcsr_fill_full", "int32", "int32", "float16", 3, tiles_in_a_block("float16", "int32")),
+            instantiation("bbcsr_fill_holes", "int32", "int32", "float16", mask_dtype(6), 6),
             *(instantiation("bbcsr_slots", i, m) for i in ("int32", "int64") for m in ("uint8", "uint16", "uint32")),
         ],
     )

@@ -215,6 +215,7 @@ def instantiations() -> Iterator[tuple[str, list[str]]]:
             *(instantiation("cvr_cuts", p) for p in ("int32", "int64")),
             *(instantiation("cvr_count", p, i) for p, i in offsets_and_indices),
             *(instantiation("cvr_fill", p, i, a) for p, i in offsets_and_indices for a in ("bool", "float32", "complex128")),
+            instantiation("cvr_fill", "int32", "int32", "float16"),
             *(instantiation(f, i) for f in ("cvr_offsets", "cvr_slots") for i in ("int32", "int64")),
         ],
     )

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .. import _device, _panels
+from .. import _csr, _device, _panels
 from .._array import SparseArray
 from ..cpu import memory
 from . import layout
@@ -240,13 +240,15 @@ class Stored:
     def _transposed(self, x: Any) -> Any:
         """``A.T @ x``."""
         with self._target.use(), closing(self._sweep()) as panels:
-            y = self._target.xp.zeros(self.shape[1], np.result_type(self.dtype, x.dtype))
+            dtype = np.result_type(self.dtype, x.dtype)
+            y = self._target.xp.zeros(self.shape[1], _csr.wide(dtype))
+            x = x.astype(y.dtype) if y.dtype != dtype else x  # float16: panels add up in float32
             for first, last, panel in panels:
                 if y.dtype == np.bool_:
                     y |= panel.T @ x[first:last]
                 else:
                     panel.T.matvec(x[first:last], out=y, beta=1)
-        return y
+        return _csr.narrowed(y, dtype)
 
     def _product(self, kind: str, x: Any, ndim: int, out: Any, timeline: bool) -> Any:
         x = self._on_device(x, "x")
