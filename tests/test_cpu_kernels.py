@@ -139,7 +139,7 @@ def test_all_calls_share_one_pool(threaded, monkeypatch):
     for n in (1, 3, 2, 5, 4):
         threaded(n)
         threads.run(lambda first, last: None, np.arange(0, 10_000, 100))
-        sizes.append([size for size, _ in threads._pools])
+        sizes.append([pool.size for pool in threads._pools])
     assert sizes == [[], [2], [2], [4], [4]]
 
 

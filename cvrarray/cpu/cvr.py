@@ -338,7 +338,9 @@ def _lay_out(
                     else:
                         lanes.place(indices, step, source, busy, low[k], 0, col_wide, col_at)
                 else:
-                    _write_step(n_lanes, step, source, busy, indices, data, low[k], col_base[k], at, col_at, val, col_narrow, col_wide)
+                    _write_step(
+                        n_lanes, step, source, busy, indices, data, low[k], col_base[k], at, col_at, val, col_narrow, col_wide
+                    )
         n_records[k] = record - rec_at[k]
 
 
