@@ -26,8 +26,8 @@ def convert(csr: CSR, block_size: int) -> BBCSRTables:
     before = csr.indptr if block_size == 1 else np.append(csr.indptr[:-1:block_size], csr.indptr[-1])
     threads.run(_count_blocks, before, block_size, csr.indptr, csr.indices, n_blocks, low, high)
 
-    bin_low, col_base = np.empty((2, n_bins), index)
-    col_base, col_ptr, bin_rowptr = col_base.copy(), np.empty(n_bins, np.int64), np.empty(n_bins + 1, np.int64)
+    bin_low, col_base = np.empty(n_bins, index), np.empty(n_bins, index)
+    col_ptr, bin_rowptr = np.empty(n_bins, np.int64), np.empty(n_bins + 1, np.int64)
     n_narrow, n_wide, n_entries = _bin_places(block_size, n_rows, n_blocks, low, high, bin_low, bin_rowptr, col_base, col_ptr)
     col_narrow, col_wide = memory.empty(n_narrow, np.uint16), memory.empty(n_wide, index)
     data = memory.empty(bin_rowptr[-1], csr.data.dtype)

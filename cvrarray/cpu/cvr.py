@@ -40,14 +40,13 @@ def convert(csr: CSR, n_lanes: int, n_chunks: int, split: str) -> CVRTables:
     row, empty_row, ptr = np.empty(n_rows, index), np.empty(n_rows, index), np.empty(n_rows + 1, np.int64)
     n_filled = _filled_rows(csr.indptr, row, ptr, empty_row)
     row, ptr, empty_row = row[:n_filled], ptr[: n_filled + 1], empty_row[: n_rows - n_filled].copy()
-    per_chunk = np.zeros((6, n_chunks + 1), np.int64)
-    cut, cut_in, row_end, step_ptr, most_records, rec_ptr = per_chunk
+    cut, cut_in, row_end, most_records = np.zeros((4, n_chunks + 1), np.int64)
+    step_ptr, rec_ptr = np.zeros(n_chunks + 1, np.int64), np.empty(n_chunks + 1, np.int64)
     _cut(ptr, n_chunks, n_lanes, split == "rows", cut, cut_in, row_end, step_ptr, most_records)
-    step_ptr, rec_ptr = step_ptr.copy(), np.empty(n_chunks + 1, np.int64)
 
-    low, high, col_base = np.empty((3, n_chunks), index)
+    low, high = np.empty((2, n_chunks), index)
     threads.run(_column_range, cut, cut, cut_in, row_end, ptr, csr.indices, low, high)
-    col_base, col_ptr = col_base.copy(), np.empty(n_chunks, np.int64)
+    col_base, col_ptr = np.empty(n_chunks, index), np.empty(n_chunks, np.int64)
     n_narrow, n_wide = _column_places(n_lanes, step_ptr, low, high, col_base, col_ptr)
     n_steps = int(step_ptr[-1])
     val = memory.empty(n_steps * n_lanes, csr.data.dtype)

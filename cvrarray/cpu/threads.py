@@ -11,6 +11,7 @@ import itertools
 import os
 import queue
 import threading
+import time
 from collections.abc import Callable
 from functools import cache, partial
 
@@ -19,6 +20,9 @@ import numpy as np
 from cvrarray.cpu.watch import changed
 
 SMALL = 1 << 16  #: least work (stored slots, nonzeros) of a range: less costs another thread more than it saves
+LONG = 1 << 21  #: work of a call that always has helpers
+EXPLORE = 40  #: calls after which the slower way is tried again
+TRIES = 3  #: calls that it takes to tell how fast helpers are: they wake at the first
 WATCH = 200_000  #: looks, of about 1 ns each, before a thread that waits goes to sleep
 MOMENT = 20_000  #: looks until a thread that has told another something has left the interpreter
 RANGES = 4  #: ranges a thread, so that one that is held up leaves its share to the others
@@ -68,12 +72,26 @@ def prepare(function: Callable, work: np.ndarray, unit: int = 1) -> Callable[...
     if most_ranges < 2:
         return partial(function, 0, n_tiles)
     splits = cache(partial(split, work))  # for each number of ranges
+    is_long = int(work[-1] - work[0]) * unit >= LONG
+    choices: dict[int, _Choice] = {}  # for each number of threads
 
     def call(*args) -> None:
         n_threads = count()
         if n_threads == 1:
             function(0, n_tiles, *args)
-            return
+        elif is_long:
+            together(n_threads, *args)
+        else:
+            choice = choices.get(n_threads) or choices.setdefault(n_threads, _Choice())
+            alone = choice.alone()
+            start = time.perf_counter()
+            if alone:
+                function(0, n_tiles, *args)
+            else:
+                together(n_threads, *args)
+            choice.took(alone, time.perf_counter() - start)
+
+    def together(n_threads: int, *args) -> None:
         n_ranges = min(RANGES * n_threads, most_ranges)
         n_ranges -= n_ranges % n_threads if n_ranges > n_threads else 0  # as many for each
         bounds = splits(n_ranges)
@@ -99,6 +117,28 @@ def split(work: np.ndarray, n_ranges: int) -> list[int]:
     total = int(work[-1] - work[0])
     shares = [int(work[0]) + total * r // n_ranges for r in range(1, n_ranges)]
     return [0, *np.searchsorted(work, shares).tolist(), len(work) - 1]
+
+
+class _Choice:
+    """Whether short calls are faster alone or with helpers, who may have no CPU to themselves: both are tried at times."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.seconds = [0.0, 0.0]  # with helpers, alone
+
+    def alone(self) -> bool:
+        """How to make the next call."""
+        self.calls += 1
+        if self.calls <= TRIES + 1:
+            return self.calls > TRIES
+        faster_alone = self.seconds[1] < self.seconds[0]
+        return faster_alone != (self.calls % EXPLORE < (TRIES if faster_alone else 1))
+
+    def took(self, alone: bool, seconds: float) -> None:
+        if not alone and self.calls % EXPLORE < TRIES - 1:
+            return  # helpers had to wake
+        before = self.seconds[alone]
+        self.seconds[alone] = (before + min(seconds, 4 * before)) / 2 if before else seconds
 
 
 class _Task:
