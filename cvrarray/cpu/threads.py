@@ -138,7 +138,8 @@ class _Choice:
         if not alone and self.calls % EXPLORE < TRIES - 1:
             return  # helpers had to wake
         before = self.seconds[alone]
-        self.seconds[alone] = (before + min(seconds, 4 * before)) / 2 if before else seconds
+        # one quick call is enough to change the way; slow ones must come in a row, as any call may be interrupted
+        self.seconds[alone] = seconds if not before or seconds < before else (before + min(seconds, 4 * before)) / 2
 
 
 class _Task:
