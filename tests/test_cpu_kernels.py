@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
+import time
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -18,6 +21,7 @@ from scipy.sparse import csr_array
 
 import cvrarray
 from cvrarray.cpu import bbcsr, cvr, lanes, memory, parts, threads, tiling
+from cvrarray.cpu.watch import changed
 
 BUILDS = {
     "cvr": lambda csr: cvrarray.CVRArray(csr, n_chunks=40),
@@ -60,6 +64,9 @@ def test_same_bits_for_any_number_of_threads(threaded, build):
         assert_same_tables(array._tables, arrays[0]._tables)
         assert (array.to_scipy() != csr).nnz == 0
         np.testing.assert_array_equal(product, products[0])
+    for n in (7, 2, 1):  # a prepared call takes as many threads as are allowed when it is made
+        threaded(n)
+        np.testing.assert_array_equal(arrays[0] @ x, products[0])
 
 
 @pytest.mark.parametrize("build", BUILDS)
@@ -132,6 +139,64 @@ def test_an_error_in_another_thread_is_raised(threaded):
         threads.run(fail, np.arange(0, 1000, 100))
 
 
+def test_helpers_take_part_awake_and_asleep(threaded):
+    """Two ranges that wait for each other: the call ends only if two threads are in it at once."""
+    threaded(2)
+    both = threading.Barrier(2, timeout=30)
+    for pause in (0, 0, 0.05):  # a helper looks for work for some 0.1 ms before it sleeps
+        time.sleep(pause)
+        threads.run(lambda first, last: both.wait(), np.array([0, 1000, 2000]))
+
+
+@pytest.mark.parametrize("helpers_are_slow", [False, True])
+def test_short_calls_have_helpers_where_that_is_faster(threaded, monkeypatch, helpers_are_slow):
+    """By a clock that tells how calls went: helpers either halve the time or treble it, and then this changes."""
+    threaded(2)
+    ranges = []
+    call = threads.prepare(lambda first, last: ranges.append((first, last)), np.array([0, 1000, 2000]))
+
+    def with_helpers(slow):
+        ranges.clear()
+        seconds = {0: 0.0, 1: 1.0, 2: 3.0 if slow else 0.5}  # since the call began, by the ranges that are done
+        monkeypatch.setattr(threads.time, "perf_counter", lambda: seconds[len(ranges)])
+        call()
+        assert sorted(ranges) in ([(0, 2)], [(0, 1), (1, 2)])
+        return len(ranges) == 2
+
+    share = np.mean([with_helpers(helpers_are_slow) for _ in range(200)])
+    assert share < 0.2 if helpers_are_slow else share > 0.8
+    for _ in range(200):
+        with_helpers(not helpers_are_slow)
+    share = np.mean([with_helpers(not helpers_are_slow) for _ in range(200)])
+    assert share > 0.8 if helpers_are_slow else share < 0.2
+
+
+def test_a_helper_keeps_no_operand(threaded):
+    threaded(2)
+
+    class Operand:
+        pass
+
+    operand = Operand()
+    gone = weakref.ref(operand)
+    threads.run(lambda first, last, operand: None, np.array([0, 1000, 2000]), operand)
+    del operand
+    end = time.monotonic() + 30
+    while gone() is not None and time.monotonic() < end:
+        time.sleep(0.001)  # the helper may still hold a task that the caller took back
+    assert gone() is None
+
+
+def test_watching_ends_with_a_change_or_after_so_many_looks():
+    number = np.zeros(1, np.int64)
+    assert not changed(number, 0, 1000, 0)
+    assert changed(number, 1, 1000, 0)
+    timer = threading.Timer(0.02, number.__setitem__, (0, 5))
+    timer.start()
+    assert changed(number, 0, 10**12, 10)  # the timer can only run because the interpreter is free meanwhile
+    timer.join()
+
+
 def test_all_calls_share_one_pool(threaded, monkeypatch):
     """Which grows with the largest number of threads that was asked for."""
     monkeypatch.setattr(threads, "_pools", [])
@@ -139,7 +204,7 @@ def test_all_calls_share_one_pool(threaded, monkeypatch):
     for n in (1, 3, 2, 5, 4):
         threaded(n)
         threads.run(lambda first, last: None, np.arange(0, 10_000, 100))
-        sizes.append([size for size, _ in threads._pools])
+        sizes.append([pool.size for pool in threads._pools])
     assert sizes == [[], [2], [2], [4], [4]]
 
 
@@ -179,6 +244,34 @@ def test_tables_begin_at_cache_lines(dtype):
         assert t.col_narrow.size and t.col_wide.size, "the matrix has narrow tiles and wide ones"
         for array in (t.val if "val" in t._fields else t.data, t.col_narrow, t.col_wide):
             assert array.ctypes.data % 64 == 0
+
+
+@njit(**lanes.OPTIONS)
+def _place(source, start, columns, mask, padding, base, out, at):
+    offsets = lanes.scratch(columns)
+    for lane in range(32):
+        offsets[lane] = columns[lane]
+    lanes.place(source, start, offsets, mask, padding, base, out, at)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "out_dtype"),
+    [(np.int32, np.uint16), (np.int32, np.int32), (np.int64, np.uint16), (np.int64, np.int64)],
+)
+@pytest.mark.parametrize("offset_dtype", [np.int32, np.int64])
+def test_columns_are_placed_relative_to_a_base(dtype, out_dtype, offset_dtype):
+    rng = np.random.default_rng(0)
+    base = 2**31 - 70_000 if out_dtype == np.uint16 else 0
+    source = (base + rng.integers(0, 65_535, 100)).astype(dtype)
+    offsets = rng.integers(-5, 60, 32).astype(offset_dtype)  # a lane's may lie before the start
+    mask = np.uint32(0x0F37_A5C1)
+    padding = 65_535 if out_dtype == np.uint16 else -1
+    out = np.full(40, 7, out_dtype)
+    _place(source, 10, offsets, mask, base + padding, base, out, 4)
+    chosen = (int(mask) >> np.arange(32) & 1).astype(bool)
+    expected = np.where(chosen, source[10 + offsets.astype(int)].astype(np.int64) - base, padding)
+    np.testing.assert_array_equal(out[4:36], expected.astype(out.dtype))
+    assert (out[:4] == 7).all() and (out[36:] == 7).all()
 
 
 @njit(**lanes.OPTIONS)

@@ -13,6 +13,7 @@ from cvrarray.cpu.scaling import Run, scaled
 
 OWN_KERNEL = (1, *lanes.BLOCK_SIZES)  #: block sizes whose products are compiled for that size alone
 ALL = np.uint32(0xFFFFFFFF)  #: mask of all lanes
+PADDED = 3  #: times its entries that a bin's slots may be to be laid out step by step; above that row by row is quicker
 
 
 def convert(csr: CSR, block_size: int) -> BBCSRTables:
@@ -21,24 +22,17 @@ def convert(csr: CSR, block_size: int) -> BBCSRTables:
     index = csr.indices.dtype
     n_bins = -(-n_rows // WARP)
     n_block_rows = -(-n_rows // block_size)
-    n_blocks = np.zeros(n_block_rows, index)
-    low, high = np.zeros(n_block_rows, index), np.zeros(n_block_rows, index)
-    row_end = np.minimum(np.arange(n_block_rows + 1) * block_size, n_rows)
-    threads.run(_count_blocks, csr.indptr[row_end], block_size, csr.indptr, csr.indices, n_blocks, low, high)
+    n_blocks, low, high = np.zeros((3, n_block_rows), index)
+    before = csr.indptr if block_size == 1 else np.append(csr.indptr[:-1:block_size], csr.indptr[-1])
+    threads.run(_count_blocks, before, block_size, csr.indptr, csr.indices, n_blocks, low, high)
 
-    most_blocks, bin_low, bin_high = np.zeros(n_bins, index), np.zeros(n_bins, index), np.zeros(n_bins, index)
-    _bin_ranges(0, n_bins, block_size, n_blocks, low, high, most_blocks, bin_low, bin_high)
-    slots = most_blocks.astype(np.int64) * WARP  # of columns; a slot has block_size values
-    narrow = bin_high - bin_low < NARROW_PADDING
-    bin_rowptr = memory.offsets(slots * block_size)
-    col_base = np.where(narrow, bin_low, -1).astype(index)
-    col_ptr = np.where(narrow, np.cumsum(slots * narrow), np.cumsum(slots * ~narrow)) - slots
-    col_narrow = memory.empty(slots[narrow].sum(), np.uint16)
-    col_wide = memory.empty(slots[~narrow].sum(), index)
+    bin_low, col_base = np.empty(n_bins, index), np.empty(n_bins, index)
+    col_ptr, bin_rowptr = np.empty(n_bins, np.int64), np.empty(n_bins + 1, np.int64)
+    n_narrow, n_wide, n_entries = _bin_places(block_size, n_rows, n_blocks, low, high, bin_low, bin_rowptr, col_base, col_ptr)
+    col_narrow, col_wide = memory.empty(n_narrow, np.uint16), memory.empty(n_wide, index)
     data = memory.empty(bin_rowptr[-1], csr.data.dtype)
-    rows_of_block_row = np.diff(row_end)
-    full = int((n_blocks.astype(np.int64) * rows_of_block_row).sum()) * block_size == csr.nnz
-    present = memory.empty(0 if full else slots.sum(), mask_dtype(block_size))
+    full = n_entries == csr.nnz
+    present = memory.empty(0 if full else n_narrow + n_wide, mask_dtype(block_size))
     threads.run(
         _lay_out, bin_rowptr, block_size, csr.indptr, csr.indices, memory.bits(csr.data), bin_rowptr, n_blocks, bin_low,
         col_base, col_ptr, col_narrow, col_wide, memory.bits(data), present,
@@ -209,16 +203,32 @@ def _count_blocks(first, last, block_size, indptr, indices, n_blocks, low, high)
 
 
 @njit(**lanes.OPTIONS)
-def _bin_ranges(first, last, block_size, n_blocks, low, high, most_blocks, bin_low, bin_high):
-    for i in range(first, last):
+def _bin_places(block_size, n_rows, n_blocks, low, high, bin_low, bin_rowptr, col_base, col_ptr):
+    """Where each bin has its values and columns; slots of narrow bins, of others, and what whole blocks would store."""
+    n_narrow = n_wide = n_entries = 0
+    bin_rowptr[0] = 0
+    for i in range(len(bin_low)):
+        most = least = highest = 0
         for block_row in range(i * WARP // block_size, min(((i + 1) * WARP - 1) // block_size + 1, len(n_blocks))):
-            if n_blocks[block_row] == 0:
+            blocks = np.int64(n_blocks[block_row])
+            if blocks == 0:
                 continue
-            if most_blocks[i] == 0:
-                bin_low[i] = low[block_row]
-            bin_low[i] = min(bin_low[i], low[block_row])
-            bin_high[i] = max(bin_high[i], high[block_row])
-            most_blocks[i] = max(most_blocks[i], n_blocks[block_row])
+            least = low[block_row] if most == 0 else min(least, low[block_row])
+            highest = max(highest, high[block_row])
+            most = max(most, blocks)
+        bin_low[i] = least
+        slots = most * WARP  # of columns; a slot has block_size values
+        bin_rowptr[i + 1] = bin_rowptr[i] + slots * block_size
+        if highest - least < NARROW_PADDING:
+            col_base[i], col_ptr[i] = least, n_narrow
+            n_narrow += slots
+        else:
+            col_base[i], col_ptr[i] = -1, n_wide
+            n_wide += slots
+    for block_row in range(len(n_blocks)):
+        rows = min(block_size, n_rows - block_row * block_size)
+        n_entries += n_blocks[block_row] * rows * block_size
+    return n_narrow, n_wide, n_entries
 
 
 @njit(**lanes.OPTIONS)
@@ -230,7 +240,17 @@ def _lay_out(
     for i in range(first, last):
         n_slots = (bin_rowptr[i + 1] - bin_rowptr[i]) // block_size
         bin_end = min((i + 1) * WARP, len(indptr) - 1)
-        if indptr[bin_end] - indptr[i * WARP] < n_slots * block_size:
+        n_entries = indptr[bin_end] - indptr[i * WARP]
+        if block_size == 1 and PADDED * n_entries > n_slots:
+            if col_base[i] >= 0:
+                padding = NARROW_PADDING + bin_low[i]
+                _lay_out_steps(
+                    i, indptr, indices, values, bin_rowptr[i], n_slots, data, padding, bin_low[i], col_ptr[i], col_narrow
+                )
+            else:
+                _lay_out_steps(i, indptr, indices, values, bin_rowptr[i], n_slots, data, -1, 0, col_ptr[i], col_wide)
+            continue
+        if n_entries < n_slots * block_size:
             _fill(data, bin_rowptr[i], n_slots * block_size, 0)
             if col_base[i] >= 0:
                 _fill(col_narrow, col_ptr[i], n_slots, NARROW_PADDING)
@@ -249,6 +269,21 @@ def _lay_out(
                     block_row, i, bin_end, n_blocks[block_row], block_size, indptr, indices, values, 0,
                     col_ptr[i], col_wide, bin_rowptr[i], data, present
                 )  # fmt: skip
+
+
+@njit(**lanes.OPTIONS)
+def _lay_out_steps(i, indptr, indices, values, at, n_slots, data, padding, base, col_at, col):
+    """Write a bin of blocks of size 1, 32 slots at a time; columns are relative to `base`."""
+    source, length = lanes.scratch(indptr), lanes.scratch(indptr)
+    for lane in range(WARP):
+        row = min(i * WARP + lane, len(indptr) - 1)
+        source[lane] = indptr[row]
+        length[lane] = indptr[min(row + 1, len(indptr) - 1)] - indptr[row]
+    real = ALL
+    for step in range(n_slots // WARP):
+        real &= lanes.different(length, 0, step)
+        lanes.store(lanes.gather(values, step, source, 0, real), data, at + step * WARP)
+        lanes.place(indices, step, source, real, padding, base, col, col_at + step * WARP)
 
 
 @njit(**lanes.OPTIONS)

@@ -11,19 +11,27 @@ from .._tables import CSR
 
 @njit(nogil=True, cache=True)
 def _check(indptr, indices, n_cols):
-    for row in range(indptr.size - 1):
+    n_rows = indptr.size - 1
+    for row in range(n_rows):
         if indptr[row] > indptr[row + 1]:
             return row, -1, False
-    canonical = True
-    for row in range(indptr.size - 1):
-        last = -1
-        for position in range(indptr[row], indptr[row + 1]):
-            col = indices[position]
-            if col < 0 or col >= n_cols:
+    # Without a way out, the loop over all columns compiles to vector instructions.
+    outside = 0
+    for position in range(indices.size):
+        outside += (indices[position] < 0) | (indices[position] >= n_cols)
+    if outside:
+        for position in range(indices.size):
+            if indices[position] < 0 or indices[position] >= n_cols:
                 return -1, position, False
-            canonical &= col > last
-            last = col
-    return -1, -1, canonical
+    # Columns ascend in every row where all places at which they do not are beginnings of rows.
+    not_ascending = 0
+    for position in range(1, indices.size):
+        not_ascending += indices[position] <= indices[position - 1]
+    for row in range(n_rows):
+        first = indptr[row]
+        if 0 < first < indptr[row + 1]:
+            not_ascending -= indices[first] <= indices[first - 1]
+    return -1, -1, not_ascending == 0
 
 
 def check(indptr: np.ndarray, indices: np.ndarray, n_cols: int) -> tuple[int, int, int, int, bool]:

@@ -3,9 +3,9 @@
 A chunk is laid out and multiplied by one thread; chunks are handed out in contiguous ranges
 (:mod:`cvrarray.cpu.threads`). Chunks depend on the conversion's parameters alone, never on the threads.
 
-The trackers of the paper are kept per *segment*: a lane works on one run of nonzeros, from step ``begin`` to before
-step ``end``, whose first is nonzero ``source`` (the paper's ``valID``; its ``count`` is what is left of
-``end - step``), and whose sum goes to ``target`` (``rowID``). Only steps at which some segment ends need a look.
+The trackers of the paper are kept per *segment*: a lane works on one run of nonzeros, up to before step ``end``; at a step
+it has nonzero ``source + step`` (the paper's ``valID``; its ``count`` is ``end - step``), and its sum goes to ``target``
+(``rowID``). A step is then one gather of values and one of columns.
 """
 
 from __future__ import annotations
@@ -36,41 +36,32 @@ def convert(csr: CSR, n_lanes: int, n_chunks: int, split: str) -> CVRTables:
         ``"nnz"``: chunks of equal length. ``"rows"``: their ends moved to a row's end near by, where there is one.
     """
     index = csr.indices.dtype
-    row = np.flatnonzero(np.diff(csr.indptr)).astype(index)
-    ptr = np.append(csr.indptr[row], csr.indptr[-1]).astype(np.int64)
-    cut = _cuts(ptr, min(n_chunks, csr.nnz), n_lanes, split)
-    n_chunks = len(cut) - 1
-    cut_in = np.searchsorted(ptr, cut[:-1], side="right") - 1  # the (non-empty) row that a chunk's start lies in
+    n_rows, n_chunks = csr.shape[0], min(n_chunks, csr.nnz)
+    row, empty_row, ptr = np.empty(n_rows, index), np.empty(n_rows, index), np.empty(n_rows + 1, np.int64)
+    n_filled = _filled_rows(csr.indptr, row, ptr, empty_row)
+    row, ptr, empty_row = row[:n_filled], ptr[: n_filled + 1], empty_row[: n_rows - n_filled].copy()
+    cut, cut_in, row_end, most_records = np.zeros((4, n_chunks + 1), np.int64)
+    step_ptr, rec_ptr = np.zeros(n_chunks + 1, np.int64), np.empty(n_chunks + 1, np.int64)
+    _cut(ptr, n_chunks, n_lanes, split == "rows", cut, cut_in, row_end, step_ptr, most_records)
 
-    row_end = np.append(cut_in[1:] + (cut[1:-1] > ptr[cut_in[1:]]), len(row)) if n_chunks else cut_in
-    low, high = np.empty(n_chunks, index), np.empty(n_chunks, index)
+    low, high = np.empty((2, n_chunks), index)
     threads.run(_column_range, cut, cut, cut_in, row_end, ptr, csr.indices, low, high)
-    narrow = high - low < NARROW
-    n_steps = -(-np.diff(cut) // n_lanes)
-    slots = n_steps * n_lanes
-    step_ptr = memory.offsets(n_steps)
-    most_records = memory.offsets(row_end - cut_in + n_lanes - 1)
-
-    val = memory.empty(step_ptr[-1] * n_lanes, csr.data.dtype)
-    col_base = np.where(narrow, low, -1).astype(index)
-    col_ptr = np.where(narrow, np.cumsum(slots * narrow), np.cumsum(slots * ~narrow)) - slots
-    col_narrow = memory.empty(slots[narrow].sum(), np.uint16)
-    col_wide = memory.empty(slots[~narrow].sum(), index)
-    rec_mask = np.zeros(step_ptr[-1], np.uint32)
+    col_base, col_ptr = np.empty(n_chunks, index), np.empty(n_chunks, np.int64)
+    n_narrow, n_wide = _column_places(n_lanes, step_ptr, low, high, col_base, col_ptr)
+    n_steps = int(step_ptr[-1])
+    val = memory.empty(n_steps * n_lanes, csr.data.dtype)
+    col_narrow, col_wide = memory.empty(n_narrow, np.uint16), memory.empty(n_wide, index)
+    rec_mask = np.empty(n_steps, np.uint32)
     sparse_wb = np.empty(most_records[-1], index)
-    n_records = np.empty(n_chunks, np.int64)
-    tail = np.full((n_chunks, n_lanes), -1, index)
+    tail = np.empty((n_chunks, n_lanes), index)
     threads.run(
         _lay_out, cut, cut, cut_in, row_end, ptr, row, csr.indices, memory.bits(csr.data), low, step_ptr, col_base,
-        col_ptr, most_records, memory.bits(val), col_narrow, col_wide, rec_mask, sparse_wb, n_records, tail,
+        col_ptr, most_records, memory.bits(val), col_narrow, col_wide, rec_mask, sparse_wb, rec_ptr, tail,
     )  # fmt: skip
-    rec_ptr = memory.offsets(n_records)
+    carry_row, cut_row, cut_ptr = np.empty(n_chunks, index), np.empty(n_chunks, index), np.empty((n_chunks, 2), np.int64)
+    n_cut = _carries(cut, cut_in, ptr, row, rec_ptr, carry_row, cut_row, cut_ptr)
     rec_wb = np.empty(rec_ptr[-1], index)
     threads.run(_compact, rec_ptr, most_records, rec_ptr, sparse_wb, rec_wb)
-
-    carry_row = np.where(cut[:-1] > ptr[cut_in], row[cut_in], -1).astype(index) if n_chunks else np.empty(0, index)
-    carrying = np.flatnonzero(carry_row >= 0)
-    cut_row, first, chunks = np.unique(carry_row[carrying], return_index=True, return_counts=True)
     return CVRTables(
         shape=csr.shape,
         nnz=csr.nnz,
@@ -86,9 +77,9 @@ def convert(csr: CSR, n_lanes: int, n_chunks: int, split: str) -> CVRTables:
         rec_wb=rec_wb,
         tail=tail,
         carry_row=carry_row,
-        cut_row=cut_row,
-        cut_ptr=np.column_stack((carrying[first], carrying[first] + chunks)).astype(np.int64),
-        empty_row=np.flatnonzero(np.diff(csr.indptr) == 0).astype(index),
+        cut_row=cut_row[:n_cut].copy(),
+        cut_ptr=cut_ptr[:n_cut].copy(),
+        empty_row=empty_row,
     )
 
 
@@ -168,25 +159,111 @@ def to_coo(tables: CVRTables) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return row, col, val
 
 
-def _cuts(ptr: np.ndarray, n_chunks: int, n_lanes: int, split: str) -> np.ndarray:
-    """(n_chunks + 1,) offsets at which chunks begin and end; `ptr` (m + 1,) are those of the m non-empty rows."""
+@njit(**lanes.OPTIONS)
+def _filled_rows(indptr, row, ptr, empty_row):
+    """List the rows that have nonzeros, with their offsets and the last one's end, and those that have none."""
+    n_filled = n_empty = 0
+    for r in range(len(indptr) - 1):
+        row[n_filled] = r
+        ptr[n_filled] = indptr[r]
+        empty_row[n_empty] = r
+        filled = indptr[r] < indptr[r + 1]
+        n_filled += filled
+        n_empty += not filled
+    ptr[n_filled] = indptr[len(indptr) - 1]
+    return n_filled
+
+
+@njit(**lanes.OPTIONS)
+def _cut(ptr, n_chunks, n_lanes, by_rows, cut, cut_in, row_end, step_ptr, most_records):
+    """Where chunks begin and end, in nonzeros, non-empty rows and steps; and where each has room for its records.
+
+    `ptr` (m + 1,) are the offsets of the m non-empty rows; chunk k has some of the nonzeros of rows `cut_in[k]` to before
+    `row_end[k]`.
+    """
     if n_chunks == 0:
-        return np.zeros(1, np.int64)
-    q, r = divmod(int(ptr[-1]), n_chunks)
-    k = np.arange(1, n_chunks, dtype=np.int64)
-    ideal = k * q + np.minimum(k, r)
-    if split == "rows":
-        row = np.searchsorted(ptr, ideal, side="right") - 1
-        group = row - row % n_lanes
-        by_group = _nearer(ideal, ptr[group], ptr[np.minimum(group + n_lanes, len(ptr) - 1)])
-        by_row = _nearer(ideal, ptr[row], ptr[row + 1])
-        close = [2 * np.abs(cut - ideal) < q for cut in (by_group, by_row)]
-        ideal = np.select(close, [by_group, by_row], ideal)
-    return np.concatenate(([0], ideal, ptr[-1:]))
+        return
+    n_rows, n_nonzeros = len(ptr) - 1, ptr[len(ptr) - 1]
+    share, rest = n_nonzeros // n_chunks, n_nonzeros % n_chunks
+    cut[0] = 0
+    r = 0
+    for k in range(1, n_chunks):
+        ideal = k * share + min(k, rest)
+        r = _row_at(ptr, r, ideal)
+        cut[k] = ideal
+        if by_rows:
+            group = r - r % n_lanes
+            by_group = _nearer(ideal, ptr[group], ptr[min(group + n_lanes, n_rows)])
+            by_row = _nearer(ideal, ptr[r], ptr[r + 1])
+            if 2 * abs(by_group - ideal) < share:
+                cut[k] = by_group
+            elif 2 * abs(by_row - ideal) < share:
+                cut[k] = by_row
+    cut[n_chunks] = n_nonzeros
+    r = 0
+    step_ptr[0] = most_records[0] = 0
+    for k in range(n_chunks):
+        r = _row_at(ptr, r, cut[k])
+        cut_in[k] = r
+        if k:
+            row_end[k - 1] = r + (cut[k] > ptr[r])
+        step_ptr[k + 1] = step_ptr[k] + (cut[k + 1] - cut[k] + n_lanes - 1) // n_lanes
+    row_end[n_chunks - 1] = n_rows
+    for k in range(n_chunks):
+        most_records[k + 1] = most_records[k] + row_end[k] - cut_in[k] + n_lanes - 1
 
 
-def _nearer(to: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
-    return np.where(to - low <= high - to, low, high)
+@njit(**lanes.OPTIONS)
+def _row_at(ptr, low, nonzero):
+    """The non-empty row, from `low` on, that has a nonzero: doubling steps, for it is near, then halving."""
+    step, last = 1, len(ptr) - 2
+    while low + step <= last and ptr[low + step] <= nonzero:
+        low += step
+        step *= 2
+    while step > 1:
+        step //= 2
+        if low + step <= last and ptr[low + step] <= nonzero:
+            low += step
+    return low
+
+
+@njit(**lanes.OPTIONS, forceinline=True)
+def _nearer(to, low, high):
+    return low if to - low <= high - to else high
+
+
+@njit(**lanes.OPTIONS)
+def _column_places(n_lanes, step_ptr, low, high, col_base, col_ptr):
+    """Which chunks are narrow, and where each has its columns; the slots of narrow chunks and of others."""
+    n_narrow = n_wide = 0
+    for k in range(len(low)):
+        slots = (step_ptr[k + 1] - step_ptr[k]) * n_lanes
+        if high[k] - low[k] < NARROW:
+            col_base[k], col_ptr[k] = low[k], n_narrow
+            n_narrow += slots
+        else:
+            col_base[k], col_ptr[k] = -1, n_wide
+            n_wide += slots
+    return n_narrow, n_wide
+
+
+@njit(**lanes.OPTIONS)
+def _carries(cut, cut_in, ptr, row, rec_ptr, carry_row, cut_row, cut_ptr):
+    """Turn counts of records into offsets, and list the rows that chunks' starts cut; the number of these."""
+    total = 0
+    n_cut = 0
+    for k in range(len(carry_row)):
+        total, rec_ptr[k] = total + rec_ptr[k], total
+        carry_row[k] = -1
+        if cut[k] > ptr[cut_in[k]]:
+            carry_row[k] = row[cut_in[k]]
+            if n_cut == 0 or cut_row[n_cut - 1] != carry_row[k]:
+                cut_row[n_cut] = carry_row[k]
+                cut_ptr[n_cut, 0] = k
+                n_cut += 1
+            cut_ptr[n_cut - 1, 1] = k + 1
+    rec_ptr[len(carry_row)] = total
+    return n_cut
 
 
 @njit(**lanes.OPTIONS)
@@ -204,36 +281,35 @@ def _lay_out(
     first, last, cut, cut_in, row_end, ptr, row, indices, data, low, step_ptr, col_base, col_ptr, rec_at, val,
     col_narrow, col_wide, rec_mask, rec_wb, n_records, tail
 ):  # fmt: skip
-    """Feed, record, steal and pad, chunk by chunk, as the definition has it."""
+    """Feed, record, steal and pad, chunk by chunk, as the definition has it; every step is written whole."""
     n_lanes = tail.shape[1]
-    source, begin, end, target = lanes.scratch(cut), lanes.scratch(cut), lanes.scratch(cut), lanes.scratch(row)
+    source, end, target = lanes.scratch(cut), lanes.scratch(cut), lanes.scratch(row)
     for k in range(first, last):
         n_steps = step_ptr[k + 1] - step_ptr[k]
-        narrow = col_base[k] >= 0
         next_row = cut_in[k]
         record = rec_at[k]
-        for lane in range(n_lanes):
-            begin[lane] = 0
-            end[lane] = 0
+        busy = np.uint32(0)
+        for lane in range(WARP):
+            end[lane] = 0 if lane < n_lanes else -1
+            source[lane] = 0
             target[lane] = -1
-        step = 0
-        while True:
-            for lane in range(n_lanes):
-                if end[lane] != step:
-                    continue
-                if begin[lane] < step:
-                    _write(
-                        narrow, lane, begin[lane], step, source[lane], step_ptr[k], n_lanes, indices, data, low[k],
-                        col_ptr[k], val, col_narrow, col_wide
-                    )  # fmt: skip
-                    rec_mask[step_ptr[k] + step - 1] |= np.uint32(1) << np.uint32(lane)
+        for step in range(n_steps + 1):
+            ended = ~lanes.different(end, 0, step)
+            if step:
+                rec_mask[step_ptr[k] + step - 1] = ended & busy
+            while ended:
+                lane = lanes.lowest(ended)
+                bit = ended & (~ended + np.uint32(1))
+                ended ^= bit
+                if busy & bit:
                     rec_wb[record] = target[lane]
                     record += 1
                 if next_row < row_end[k]:
-                    begin[lane] = step
-                    source[lane] = max(ptr[next_row], cut[k])
-                    end[lane] = step + min(ptr[next_row + 1], cut[k + 1]) - source[lane]
+                    start = max(ptr[next_row], cut[k])
+                    source[lane] = start - step
+                    end[lane] = step + min(ptr[next_row + 1], cut[k + 1]) - start
                     target[lane] = row[next_row]
+                    busy |= bit
                     next_row += 1
                     if next_row == row_end[k]:
                         for entry in range(n_lanes):
@@ -244,54 +320,43 @@ def _lay_out(
                 while victim < n_lanes and end[victim] <= n_steps:
                     victim += 1
                 if victim < n_lanes:
-                    _write(
-                        narrow, victim, begin[victim], step, source[victim], step_ptr[k], n_lanes, indices, data,
-                        low[k], col_ptr[k], val, col_narrow, col_wide
-                    )  # fmt: skip
-                    begin[lane] = step
-                    source[lane] = source[victim] + step - begin[victim]
+                    source[lane] = source[victim]
                     end[lane] = n_steps
                     target[lane] = target[victim]
-                    source[victim] = source[lane] + n_steps - step
-                    begin[victim] = step
+                    busy |= bit
+                    source[victim] += n_steps - step
                     end[victim] -= n_steps - step
                 else:
                     end[lane] = -1
-                    for s in range(step, n_steps):
-                        slot = s * n_lanes + lane
-                        val[step_ptr[k] * n_lanes + slot] = 0
-                        if narrow:
-                            col_narrow[col_ptr[k] + slot] = 0
-                        else:
-                            col_wide[col_ptr[k] + slot] = low[k]
-            if step == n_steps:
-                break
-            ahead = n_steps
-            for lane in range(n_lanes):
-                if step < end[lane] < ahead:
-                    ahead = end[lane]
-            step = ahead
+                    busy &= ~bit
+            if step < n_steps:
+                at, col_at = (step_ptr[k] + step) * n_lanes, col_ptr[k] + step * n_lanes
+                if n_lanes == WARP:
+                    lanes.store(lanes.gather(data, step, source, 0, busy), val, at)
+                    if col_base[k] >= 0:
+                        lanes.place(indices, step, source, busy, low[k], low[k], col_narrow, col_at)
+                    else:
+                        lanes.place(indices, step, source, busy, low[k], 0, col_wide, col_at)
+                else:
+                    _write_step(
+                        n_lanes, step, source, busy, indices, data, low[k], col_base[k], at, col_at, val, col_narrow, col_wide
+                    )
         n_records[k] = record - rec_at[k]
 
 
 @njit(**lanes.OPTIONS)
-def _write(
-    narrow, lane, begin, end, source, first_step, n_lanes, indices, data, low, col_at, val, col_narrow, col_wide
-):  # fmt: skip
-    """Store nonzeros from `source` on in a lane's steps `begin` to before `end`."""
-    slot = begin * n_lanes + lane
-    values, columns = lanes.pointer(data, source), lanes.pointer(indices, source)
-    to = lanes.pointer(val, first_step * n_lanes + slot)
-    if narrow:
-        to_narrow = lanes.pointer(col_narrow, col_at + slot)
-        for j in range(end - begin):
-            to[j * n_lanes] = values[j]
-            to_narrow[j * n_lanes] = columns[j] - low
-    else:
-        to_wide = lanes.pointer(col_wide, col_at + slot)
-        for j in range(end - begin):
-            to[j * n_lanes] = values[j]
-            to_wide[j * n_lanes] = columns[j]
+def _write_step(n_lanes, step, source, busy, indices, data, low, base, at, col_at, val, col_narrow, col_wide):
+    """A step's values and columns, lane by lane; pads have value 0 and the column `low`."""
+    for lane in range(n_lanes):
+        column = low
+        val[at + lane] = 0
+        if busy >> np.uint32(lane) & np.uint32(1):
+            column = indices[source[lane] + step]
+            val[at + lane] = data[source[lane] + step]
+        if base >= 0:
+            col_narrow[col_at + lane] = column - low
+        else:
+            col_wide[col_at + lane] = column
 
 
 @njit(**lanes.OPTIONS)

@@ -213,6 +213,36 @@ def gather(typingctx, x, start, offsets, at, mask):
 
 
 @intrinsic
+def place(typingctx, source, start, offsets, mask, padding, base, out, at):
+    """``out[at + l] = number - base``, number ``source[start + offsets[l]]`` in the lanes of `mask`, else `padding`; integers.
+
+    `offsets` is a pointer to :func:`scratch`; the difference must fit `out`.
+    """
+
+    def codegen(context, builder, signature, args):
+        source_array, start, offsets, mask, padding, base, out_array, at = args
+        first = _pointer(context, builder, source, source_array, start)
+        pointers = _VectorOfPointers(builder.block, first.type.pointee, first, _load_vector(builder, offsets, WARP))
+        builder._insert(pointers)
+        vector = ir.VectorType(first.type.pointee, WARP)
+        padding, base = (
+            _splat(builder, builder.trunc(n, vector.element) if vector.element.width < 64 else n) for n in (padding, base)
+        )
+        numbers = _call(
+            builder, "llvm.masked.gather", vector, [pointers, _I32(1), _bits(builder, mask), padding],
+            f"v{WARP}{_letters(vector)}.v{WARP}p0",
+        )  # fmt: skip
+        numbers = builder.sub(numbers, base)
+        to = _pointer(context, builder, out, out_array, at)
+        narrow = ir.VectorType(to.type.pointee, WARP)
+        numbers = builder.trunc(numbers, narrow) if narrow.element.width < vector.element.width else numbers
+        builder.store(numbers, builder.bitcast(to, narrow.as_pointer()), align=1)
+        return context.get_dummy_value()
+
+    return types.none(source, types.intp, offsets, types.uint32, types.intp, types.intp, out, types.intp), codegen
+
+
+@intrinsic
 def multiply_add(typingctx, acc, a, b):
     """``acc + a * b``; `a` may be real where the others are complex."""
 

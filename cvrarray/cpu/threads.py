@@ -9,13 +9,22 @@ from __future__ import annotations
 
 import itertools
 import os
+import queue
+import threading
+import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial
 
 import numpy as np
 
-SMALL = 1 << 16  #: work (stored slots, nonzeros) below which waking another thread costs more than it saves
+from cvrarray.cpu.watch import changed
+
+SMALL = 1 << 16  #: least work (stored slots, nonzeros) of a range: less costs another thread more than it saves
+LONG = 1 << 21  #: work of a call that always has helpers
+EXPLORE = 40  #: calls after which the slower way is tried again
+TRIES = 3  #: calls that it takes to tell how fast helpers are: they wake at the first
+WATCH = 200_000  #: looks, of about 1 ns each, before a thread that waits goes to sleep
+MOMENT = 20_000  #: looks until a thread that has told another something has left the interpreter
 RANGES = 4  #: ranges a thread, so that one that is held up leaves its share to the others
 
 
@@ -63,13 +72,28 @@ def prepare(function: Callable, work: np.ndarray, unit: int = 1) -> Callable[...
     if most_ranges < 2:
         return partial(function, 0, n_tiles)
     splits = cache(partial(split, work))  # for each number of ranges
+    is_long = int(work[-1] - work[0]) * unit >= LONG
+    choices: dict[int, _Choice] = {}  # for each number of threads
 
     def call(*args) -> None:
         n_threads = count()
         if n_threads == 1:
             function(0, n_tiles, *args)
-            return
+        elif is_long:
+            together(n_threads, *args)
+        else:
+            choice = choices.get(n_threads) or choices.setdefault(n_threads, _Choice())
+            alone = choice.alone()
+            start = time.perf_counter()
+            if alone:
+                function(0, n_tiles, *args)
+            else:
+                together(n_threads, *args)
+            choice.took(alone, time.perf_counter() - start)
+
+    def together(n_threads: int, *args) -> None:
         n_ranges = min(RANGES * n_threads, most_ranges)
+        n_ranges -= n_ranges % n_threads if n_ranges > n_threads else 0  # as many for each
         bounds = splits(n_ranges)
         next_range = itertools.count()
 
@@ -77,15 +101,13 @@ def prepare(function: Callable, work: np.ndarray, unit: int = 1) -> Callable[...
             while (r := next(next_range)) < n_ranges:
                 function(bounds[r], bounds[r + 1], *args)
 
-        n_helpers = min(n_threads, n_ranges) - 1
-        pool = _pool(n_helpers)
-        helpers = [pool.submit(take_ranges) for _ in range(n_helpers)]
+        helpers = [_Task(take_ranges) for _ in range(min(n_threads, n_ranges) - 1)]
+        _pool(len(helpers)).give(helpers)
         try:
             take_ranges()
         finally:
             for helper in helpers:
-                if not helper.cancel():
-                    helper.result()
+                helper.finish()
 
     return call
 
@@ -97,14 +119,106 @@ def split(work: np.ndarray, n_ranges: int) -> list[int]:
     return [0, *np.searchsorted(work, shares).tolist(), len(work) - 1]
 
 
-_pools: list[tuple[int, ThreadPoolExecutor]] = []  # the one pool and its size, once there is one
+class _Choice:
+    """Whether short calls are faster alone or with helpers, who may have no CPU to themselves: both are tried at times."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.seconds = [0.0, 0.0]  # with helpers, alone
+
+    def alone(self) -> bool:
+        """How to make the next call."""
+        self.calls += 1
+        if self.calls <= TRIES + 1:
+            return self.calls > TRIES
+        faster_alone = self.seconds[1] < self.seconds[0]
+        return faster_alone != (self.calls % EXPLORE < (TRIES if faster_alone else 1))
+
+    def took(self, alone: bool, seconds: float) -> None:
+        if not alone and self.calls % EXPLORE < TRIES - 1:
+            return  # helpers had to wake
+        before = self.seconds[alone]
+        # one quick call is enough to change the way; slow ones must come in a row, as any call may be interrupted
+        self.seconds[alone] = seconds if not before or seconds < before else (before + min(seconds, 4 * before)) / 2
 
 
-def _pool(n_workers: int) -> ThreadPoolExecutor:
+class _Task:
+    """A call for a helper: run once, by whoever claims it first."""
+
+    def __init__(self, function: Callable[[], None]) -> None:
+        self.function = function
+        self.claim = threading.Lock()
+        self.done = threading.Lock()
+        self.done.acquire()
+        self.flag = np.zeros(1, np.int64)  # 1 when done, for those who watch
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        if not self.claim.acquire(blocking=False):
+            return
+        try:
+            self.function()
+        except BaseException as error:
+            self.error = error
+        self.flag[0] = 1
+        self.done.release()
+
+    def finish(self) -> None:
+        """Take the task back where no helper has begun it, else wait until it is done, and raise what it raised."""
+        if self.claim.acquire(blocking=False):
+            return
+        changed(self.flag, 0, WATCH, MOMENT)
+        self.done.acquire()
+        if self.error is not None:
+            raise self.error
+
+
+class _Pool:
+    """Threads that do tasks. After one they watch for the next for a while before they sleep.
+
+    Waking a sleeping thread takes the system 20 to over 100 us, as long as many products; products come in sequences.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.tasks: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
+        self.given = np.zeros(1, np.int64)  # changes when tasks are given
+        for k in range(size):
+            threading.Thread(target=_serve, args=(self.tasks, self.given), name=f"cvrarray_{k}", daemon=True).start()
+
+    def give(self, tasks: list[_Task]) -> None:
+        for task in tasks:
+            self.tasks.put(task)
+        self.given[0] += 1
+
+    def __del__(self) -> None:
+        for _ in range(self.size):
+            self.tasks.put(None)
+
+
+def _serve(tasks: queue.SimpleQueue[_Task | None], given: np.ndarray) -> None:
+    while True:
+        seen = int(given[0])
+        try:
+            task = tasks.get_nowait()
+        except queue.Empty:
+            if changed(given, seen, WATCH, MOMENT):
+                continue
+            task = tasks.get()
+        if task is None:
+            return
+        task.run()
+        del task  # and with it the call's arrays
+
+
+_pools: list[_Pool] = []  # the one pool, once there is one
+
+
+def _pool(size: int) -> _Pool:
     """The pool, of at least so many threads. A smaller one makes room: its threads end when no call has it any more."""
-    if not _pools or _pools[-1][0] < n_workers:
-        _pools[:] = [(n_workers, ThreadPoolExecutor(n_workers, thread_name_prefix="cvrarray"))]
-    return _pools[-1][1]
+    if not _pools or _pools[-1].size < size:
+        _pools[:] = [_Pool(size)]
+    return _pools[-1]
 
 
 @cache
