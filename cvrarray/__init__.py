@@ -1,6 +1,7 @@
 """Sparse arrays whose ``A @ x`` is fast, on an NVIDIA GPU and on a plain CPU.
 
-Two formats, :class:`CVRArray` and :class:`BBCSRArray`; :func:`asarray` chooses between them, :func:`read` takes a file.
+Two formats, :class:`CVRArray` and :class:`BBCSRArray`; :func:`asarray` chooses between them, :func:`tune` by
+measuring, :func:`read` takes a file.
 Names are imported on first use, so that ``import cvrarray`` loads NumPy and nothing heavier.
 """
 
@@ -16,17 +17,19 @@ _HOME = {
     "BBCSRArray": "bbcsr",
     "asarray": "_plan",
     "statistics": "_plan",
+    "tune": "_tune",
     "read": "files",
     "save": "files",
     "load": "files",
     "generate": "generate",
 }
 
-__all__ = ["BBCSRArray", "CVRArray", "asarray", "generate", "load", "read", "save", "statistics"]
+__all__ = ["BBCSRArray", "CVRArray", "asarray", "generate", "load", "read", "save", "statistics", "tune"]
 
 if TYPE_CHECKING:
     from . import generate
     from ._plan import asarray, statistics
+    from ._tune import tune
     from .bbcsr import BBCSRArray
     from .cvr import CVRArray
     from .files import load, read, save

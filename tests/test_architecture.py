@@ -26,7 +26,7 @@ LAYERS = [  # a module imports from its own layer and from those before it
     {"_products", "_contractions", "_structure", "_protocol"},
     {"_array", "_transposed", "_format"},
     {"cvr", "bbcsr"},
-    {"_plan", "files"},
+    {"_plan", "_tune", "files"},
     {"cli"},
 ]
 NOT_LAYERED = {"generate", "__init__", "__main__"}  # makes matrices, imported by none of the layers but cli; the front
@@ -58,7 +58,20 @@ def imports(module: str) -> set[str]:
 
 @pytest.mark.parametrize(
     "path",
-    ["_device", "_tables", "_csr", "_array", "_format", "_transposed", "_products", "_protocol", "_plan", "cvr", "bbcsr"],
+    [
+        "_device",
+        "_tables",
+        "_csr",
+        "_array",
+        "_format",
+        "_transposed",
+        "_products",
+        "_protocol",
+        "_plan",
+        "_tune",
+        "cvr",
+        "bbcsr",
+    ],
 )
 def test_modules_exist(path):
     assert (PACKAGE / f"{path}.py").is_file()
