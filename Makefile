@@ -6,6 +6,10 @@
 #                                 without a GPU also those of CVRARRAY_MATRICES, and the pages of docs/benchmarks are written
 # make bench-gpu                  this machine's GPU with $(PYTHON), beside cuSPARSE, CuPy and PyTorch; writes docs/benchmarks/gpu.*
 #                                 (BENCH_ARGS="--only rmat,fem* --dtype float32" measures less)
+# make bench-asv                  asv over the commit that is checked out, results in .asv/results   (ASV_ARGS="--bench Product")
+# make bench-check                asv's benchmarks, some of them run once at small size: do they still work?
+# make docs                       the site, every page executed, warnings as errors: docs/_build/html/index.html
+# make wheel-check                a wheel, installed in an empty environment, and the demo run from there
 # make lint, make format, make clean
 PYTHON ?= python3
 VENV ?= .venv
@@ -13,6 +17,8 @@ BIN := $(VENV)/bin
 PYTEST_ARGS ?= -n auto --maxprocesses 8
 GPU_PYTEST_ARGS ?=
 BENCH_ARGS ?=
+ASV_ARGS ?=
+ASV_MACHINE ?= local
 FILES ?=
 
 # The CuPy that fits the driver: CUDA 13 needs driver 580, CUDA 12 needs 525. Empty where there is no NVIDIA driver.
@@ -20,7 +26,7 @@ DRIVER := $(shell nvidia-smi --query-gpu=driver_version --format=csv,noheader 2>
 CUDA := $(if $(DRIVER),$(shell if [ $(DRIVER) -ge 580 ]; then echo cuda13; elif [ $(DRIVER) -ge 525 ]; then echo cuda12; fi))
 comma := ,
 
-.PHONY: demo test gpu-test gpu-sanitize bench bench-gpu lint format clean
+.PHONY: demo test gpu-test gpu-sanitize bench bench-gpu bench-asv bench-check docs wheel-check lint format clean
 
 demo: $(VENV)/.installed-demo$(if $(CUDA),-$(CUDA))
 	$(BIN)/cvrarray demo $(FILES)
@@ -54,16 +60,47 @@ bench: $(VENV)/.installed-demo-$(or $(CUDA),bench)
 bench-gpu:
 	$(PYTHON) -m cvrarray bench --peers --report docs/benchmarks $(BENCH_ARGS)
 
+# asv takes no PYTHONPATH but its own, and asks for a machine's name once: not the host's, which is nobody's business.
+ASV := cd asv_bench && ASV_PYTHONPATH="$(CURDIR)" $(abspath $(BIN))/asv
+ASV_HERE := --python=same --machine $(ASV_MACHINE) --show-stderr
+
+bench-asv: $(VENV)/.installed-bench-demo
+	$(ASV) machine --yes --machine $(ASV_MACHINE)
+	$(ASV) run $(ASV_HERE) --set-commit-hash $$(git rev-parse HEAD) $(ASV_ARGS)
+
+# One benchmark of each kind, on one matrix.
+ASV_SAMPLE := (Product|ProductMatrix|ProductTransposed)[.]time_call[(].poisson7.*float32.*(cvr|scipy)|HostTime|Import[.]timeraw_import$$
+
+bench-check: $(VENV)/.installed-dev
+	$(ASV) machine --yes --machine $(ASV_MACHINE)
+	$(ASV) check --python=same
+	CVRARRAY_BENCH_SCALE=small && export CVRARRAY_BENCH_SCALE && $(ASV) run --quick $(ASV_HERE) --bench '$(ASV_SAMPLE)' $(ASV_ARGS)
+
+# -E: every page is executed again, as what it shows may have changed though its text has not.
+docs: $(VENV)/.installed-docs
+	$(BIN)/python -m sphinx -E -W --keep-going -q -b html docs docs/_build/html
+
+# From an empty folder, so that nothing of the repository is imported; at a size that takes seconds.
+wheel-check: $(VENV)/.installed-dev
+	rm -rf build/wheel-check && mkdir -p build/wheel-check/elsewhere
+	$(BIN)/python -m build --wheel --outdir build/wheel-check .
+	$(BIN)/python tests/wheel_contents.py build/wheel-check/*.whl
+	$(PYTHON) -m venv build/wheel-check/venv
+	build/wheel-check/venv/bin/python -m pip install --quiet --disable-pip-version-check "$$(ls build/wheel-check/*.whl)[demo]"
+	cd build/wheel-check/elsewhere && env -u PYTHONPATH ../venv/bin/cvrarray demo --repeats 3
+	cd build/wheel-check/elsewhere && env -u PYTHONPATH ../venv/bin/python -m cvrarray --version
+
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/python -m mypy
 
 format: $(VENV)/.installed-dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf build dist *.egg-info .pytest_cache .ruff_cache .hypothesis $(VENV)/.installed-*
+	rm -rf build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis docs/_build docs/jupyter_execute $(VENV)/.installed-*
 
 # One stamp for each set of extras (dashes part them), so that a second run installs nothing.
 $(VENV)/.installed-%: pyproject.toml | $(BIN)/python

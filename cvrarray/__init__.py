@@ -8,7 +8,7 @@ Names are imported on first use, so that ``import cvrarray`` loads NumPy and not
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
@@ -16,15 +16,35 @@ _HOME = {
     "CVRArray": "cvr",
     "BBCSRArray": "bbcsr",
     "asarray": "_plan",
+    "draw": "drawing",
     "statistics": "_plan",
     "tune": "_tune",
     "read": "files",
     "save": "files",
     "load": "files",
     "generate": "generate",
+    "to_store": "store.sources",
+    "Stored": "store.stream",
+    "open_store": "dask.panels",
+    "to_dask": "dask.panels",
 }
 
-__all__ = ["BBCSRArray", "CVRArray", "asarray", "generate", "load", "read", "save", "statistics", "tune"]
+__all__ = [
+    "BBCSRArray",
+    "CVRArray",
+    "Stored",
+    "asarray",
+    "draw",
+    "generate",
+    "load",
+    "open_store",
+    "read",
+    "save",
+    "statistics",
+    "to_dask",
+    "to_store",
+    "tune",
+]
 
 if TYPE_CHECKING:
     from . import generate
@@ -32,16 +52,22 @@ if TYPE_CHECKING:
     from ._tune import tune
     from .bbcsr import BBCSRArray
     from .cvr import CVRArray
+    from .dask.panels import open_store, to_dask
+    from .drawing import draw
     from .files import load, read, save
+    from .store.sources import to_store
+    from .store.stream import Stored
 
 
-def __getattr__(name: str):
-    if name not in _HOME:
-        raise AttributeError(f"module 'cvrarray' has no attribute {name!r}")
-    module = importlib.import_module(f".{_HOME[name]}", __name__)
-    value = module if name == _HOME[name] else getattr(module, name)
-    globals()[name] = value
-    return value
+if not TYPE_CHECKING:  # a type checker reads the imports above, and should notice any other name
+
+    def __getattr__(name: str) -> Any:
+        if name not in _HOME:
+            raise AttributeError(f"module 'cvrarray' has no attribute {name!r}")
+        module = importlib.import_module(f".{_HOME[name]}", __name__)
+        value = module if name == _HOME[name] else getattr(module, name)
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:

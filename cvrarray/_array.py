@@ -473,6 +473,9 @@ class SparseArray:
             f"a SciPy matrix stands to the left of it"
         )
 
+    def __dask_tokenize__(self):
+        return importlib.import_module("cvrarray.dask").token(self)
+
     # -------------------------------------------------------------------------------------------------------- the way back
 
     def to_device(self, device: Any) -> SparseArray:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
 from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
 
@@ -156,7 +158,7 @@ class FormatArray(SparseArray):
         raise NotImplementedError
 
     def __reduce__(self):
-        return type(self)._from_tables, (self._tables, self.plan)
+        return _unpickled, (type(self), self._tables, self.plan)
 
     def _coo(self) -> tuple[Any, Any, Any]:
         return self._target.backend(self.format).to_coo(self._tables)
@@ -198,3 +200,20 @@ def _aligned(table: Any, target: _device.Device) -> Any:
     own = _empty(table.size, table.dtype, target).reshape(table.shape)
     own[...] = table
     return own
+
+
+def _unpickled(array_class: type[FormatArray], tables: NamedTuple, plan: str | None) -> FormatArray:
+    """The array around tables from a pickle or a message, whose buffers may begin anywhere."""
+    fields = tables._asdict().items()
+    moved = {name: _aligned(t, _device.CPU) for name, t in fields if isinstance(t, np.ndarray) and t.ctypes.data % 64}
+    _meet_distributed()
+    return array_class._from_tables(tables._replace(**moved), plan)
+
+
+def _meet_distributed() -> None:
+    """Let a worker of distributed know of our arrays: it meets them first in a message, before any call of ours."""
+    if "distributed" in sys.modules:
+        importlib.import_module("cvrarray.dask").register()
+
+
+_meet_distributed()

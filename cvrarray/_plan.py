@@ -111,16 +111,7 @@ def choose(stats: Statistics, device: str) -> Plan:
     """The format whose product takes the least time, by the model, on a kind of device (``"cpu"`` or ``"cuda"``)."""
     if not stats.nnz:
         return Plan("cvr", None, "cvr: no nonzeros, so no padding either")
-    costs = COSTS[device]
-
-    def microseconds(name: str) -> float:
-        streaming = stats.table_bytes[name] / costs.bytes_per_us
-        us_per_entry = costs.us_per_entry * stats.dtype.itemsize / 4
-        if name == "cvr":
-            return streaming * costs.cvr_factor + costs.cvr_us + us_per_entry * min(stats.row_mean, MAX_STEPS)
-        return streaming + us_per_entry * stats.row_max
-
-    time = {name: microseconds(name) for name in stats.table_bytes}
+    time = predict(stats, device)
     name = min(time, key=time.get)
     per_nonzero = {n: f"{b / stats.nnz:.1f}" for n, b in stats.table_bytes.items()}
     rows = f"rows have {stats.row_min} to {stats.row_max} nonzeros"
@@ -136,6 +127,23 @@ def choose(stats: Statistics, device: str) -> Plan:
     return Plan(
         "bbcsr", size, f"bbcsr, block size {size}: {per_nonzero[name]} bytes a nonzero, cvr {per_nonzero['cvr']}; {why}"
     )
+
+
+def predict(stats: Statistics, device: str) -> dict[str, float]:
+    """Microseconds of a product by format, named as in ``table_bytes``, by the model, on a kind of device.
+
+    They rank the formats; the machine that the costs were measured on is not this one.
+    """
+    costs = COSTS[device]
+
+    def microseconds(name: str) -> float:
+        streaming = stats.table_bytes[name] / costs.bytes_per_us
+        us_per_entry = costs.us_per_entry * stats.dtype.itemsize / 4
+        if name == "cvr":
+            return streaming * costs.cvr_factor + costs.cvr_us + us_per_entry * min(stats.row_mean, MAX_STEPS)
+        return streaming + us_per_entry * stats.row_max
+
+    return {name: microseconds(name) for name in stats.table_bytes}
 
 
 def asarray(obj: Any, format: str = "auto", device: Any = None, **parameters: Any) -> SparseArray:

@@ -6,6 +6,7 @@ densified behind the user's back.
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import operator
 from typing import Any
@@ -51,7 +52,7 @@ def matmul(left: Any, right: Any, out: Any = None) -> Any:
             raise TypeError("out must be left out of a product of two sparse arrays: its result is sparse")
         return _products.multiply_sparse(left, right)
     if not _is_known(other):
-        return NotImplemented
+        return _theirs(np.matmul, "__call__", (left, right), {} if out is None else {"out": out})
     return _products.multiply(left, right, out) if ours is left else _products.multiply_left(left, right, out)
 
 
@@ -82,7 +83,7 @@ def apply_ufunc(array: Any, ufunc: np.ufunc, method: str, inputs: tuple[Any, ...
     name = type(array).__name__
     out, *more = kwargs.pop("out", (None,))
     if not all(_is_known(value) for value in (*inputs, out)):
-        return NotImplemented
+        return _theirs(ufunc, method, inputs, kwargs if out is None else kwargs | {"out": (out, *more)})
     if any(place is not None for place in more):
         raise TypeError(f"numpy.{ufunc.__name__} of {name} takes no out. Call todense() first")
     if method == "reduce" and ufunc in REDUCTIONS:
@@ -128,7 +129,7 @@ def _filled(out: Any, result: Any, ufunc: np.ufunc) -> Any:
 def operate(ufunc: np.ufunc, left: Any, right: Any) -> Any:
     """A binary operator; NotImplemented where the other side has rules of its own."""
     if not (_is_known(left) and _is_known(right)):
-        return NotImplemented
+        return _theirs(ufunc, "__call__", (left, right), {})
     return _elementwise.binary(ufunc, left, right)
 
 
@@ -313,6 +314,8 @@ REMEDIES = {
 def apply_function(array: Any, function: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """``__array_function__`` of all arrays of ours."""
     if not all(hasattr(t, "_canonical_csr") or issubclass(t, np.ndarray) or _csr.package_of(t) for t in types):
+        if any(t.__module__.startswith("dask.") for t in types):
+            return importlib.import_module("cvrarray.dask").apply_function(function, types, args, kwargs)
         return NotImplemented
     name = f"numpy.{function.__module__.removeprefix('numpy').lstrip('.')}.{function.__name__}".replace("..", ".")
     rule = FUNCTIONS.get(function)
@@ -342,3 +345,10 @@ def _is_known(value: Any) -> bool:
         isinstance(value, (np.ndarray, np.generic, list, tuple, int, float, complex, str, range, type(None)))
         or _csr.package(value) != ""
     )
+
+
+def _theirs(ufunc: np.ufunc, method: str, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The answer where an operand has rules of its own: Dask's, which must know our arrays first; else NotImplemented."""
+    if any(type(value).__module__.startswith("dask.") for value in inputs):
+        return importlib.import_module("cvrarray.dask").apply_ufunc(ufunc, method, inputs, kwargs)
+    return NotImplemented

@@ -48,6 +48,12 @@ CHUNKS = (2.0, 0.5, 4.0)
 #: What a challenger has to gain, so that noise alone changes nothing.
 MARGIN = 0.02
 
+#: Rows that kernels are compiled with.
+HEAD = 256
+
+#: Products before the first sample: on a GPU some arrays prepare more in the course of their first ones.
+SETTLED = {"cpu": 1, "cuda": 20}
+
 #: Seconds of a sample; shorter products are repeated within it. Samples of a comparison, fewer where the budget is short.
 SAMPLE_SECONDS, MOST_SAMPLES, FEWEST_SAMPLES = 2e-4, 15, 3
 
@@ -96,8 +102,8 @@ def tune(obj: Any, *, x_dtype: Any = None, budget_s: float = 1.0, device: Any = 
     x_dtype : dtype, optional
         Of the vectors to come. Default: the matrix's.
     budget_s : float
-        Seconds for conversions, compiling and products together. The candidate that is begun is finished; 0 measures
-        nothing and gives what ``asarray`` does.
+        Seconds for conversions and products together; compiling, once a machine, is not counted. The candidate that is
+        begun is finished; 0 measures nothing and gives what ``asarray`` does.
     device : str, optional
         As for :func:`cvrarray.asarray`.
 
@@ -111,12 +117,8 @@ def tune(obj: Any, *, x_dtype: Any = None, budget_s: float = 1.0, device: Any = 
     TypeError, ValueError
         `obj` is no matrix, `x_dtype` none that products take, `budget_s` no number from 0, or there is no such device.
     """
-    try:
-        budget_s = float(budget_s)
-    except (TypeError, ValueError):
-        budget_s = math.nan
-    if not budget_s >= 0:
-        raise ValueError("budget_s must be a number of seconds from 0; got nan or none. Leave it out for 1 second")
+    if not (isinstance(budget_s, (int, float, np.number)) and budget_s >= 0):
+        raise ValueError(f"budget_s must be a number of seconds from 0; got {budget_s!r}. Leave it out for 1 second")
     device = None if device is None else _device.parse(device)
     csr = _csr.as_csr(obj)
     x_dtype = _csr.check_dtype(csr.data.dtype if x_dtype is None else x_dtype)
@@ -175,6 +177,7 @@ def fastest(csr: CSR, x_dtype: np.dtype, device: _device.Device, budget_s: float
     queue = candidates(csr, device.kind)
     more = chunk_counts(csr, device.kind)  # tried last, and only where CVR is near
     candidate = queue.pop(0)
+    deadline += _compile(candidate, csr, x)
     best = candidate.build(csr)
     seconds, tried = _alone(best, x, sample), 1
     cvr_seconds = seconds if candidate.format == "cvr" else math.inf
@@ -186,6 +189,7 @@ def fastest(csr: CSR, x_dtype: np.dtype, device: _device.Device, budget_s: float
                 break
             queue, more = more, []
         rival = queue.pop(0)
+        deadline += _compile(rival, csr, x)
         challenger = rival.build(csr)
         share = (deadline - time.perf_counter()) / (1 + len(queue) + len(more))
         seconds, rival_seconds = _compare(best, challenger, x, sample, share)
@@ -195,6 +199,16 @@ def fastest(csr: CSR, x_dtype: np.dtype, device: _device.Device, budget_s: float
         if rival_seconds < (1 - MARGIN) * seconds:
             candidate, best, seconds = rival, challenger, rival_seconds
     return best, Winner(candidate, seconds, tried, True, budget_s)
+
+
+def _compile(candidate: Candidate, csr: CSR, x: Any) -> float:
+    """Seconds that it took to convert and multiply the first rows alone, after which the kernels are there."""
+    start = time.perf_counter()
+    n_rows = min(HEAD, csr.shape[0])
+    nnz = int(csr.indptr[n_rows])
+    if nnz:
+        candidate.build(CSR(csr.indptr[: n_rows + 1], csr.indices[:nnz], csr.data[:nnz], (n_rows, csr.shape[1]))) @ x
+    return time.perf_counter() - start
 
 
 Sampler = Callable[[Callable[[], Any], int], float]  # (call, times to call it) -> seconds a call
@@ -230,7 +244,7 @@ def _alone(array: SparseArray, x: Any, sample: Sampler) -> float:
     def call() -> Any:
         return array @ x
 
-    call()  # compiles
+    _settle(call, array)
     number = _number(call, sample)
     return statistics.median(sample(call, number) for _ in range(FEWEST_SAMPLES))
 
@@ -238,8 +252,7 @@ def _alone(array: SparseArray, x: Any, sample: Sampler) -> float:
 def _compare(best: SparseArray, challenger: SparseArray, x: Any, sample: Sampler, share: float) -> tuple[float, float]:
     """Median seconds of both, sampled in turn for about `share` seconds."""
     calls = [lambda: best @ x, lambda: challenger @ x]
-    for call in calls:
-        call()
+    _settle(calls[1], challenger)
     number = max(_number(call, sample) for call in calls)
     times: list[list[float]] = [[], []]
     start = time.perf_counter()
@@ -249,6 +262,11 @@ def _compare(best: SparseArray, challenger: SparseArray, x: Any, sample: Sampler
         for call, samples in zip(calls, times, strict=True):
             samples.append(sample(call, number))
     return statistics.median(times[0]), statistics.median(times[1])
+
+
+def _settle(call: Callable[[], Any], array: SparseArray) -> None:
+    for _ in range(SETTLED[array._target.kind]):
+        call()
 
 
 def _number(call: Callable[[], Any], sample: Sampler) -> int:
@@ -297,7 +315,7 @@ def load(path: Path) -> Winner | None:
     try:
         outer = json.loads(path.read_bytes())
         content = outer["content"]
-        if outer["checksum"] != _checksum(content):
+        if not isinstance(content, str) or outer["checksum"] != _checksum(content):
             return None
         winner = Winner(**json.loads(content))
         candidate = Candidate(*winner.candidate)

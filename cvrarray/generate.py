@@ -1,10 +1,14 @@
 """Matrices that the project makes itself: stencils, block stencils, Graph500 graphs, uniform random, 3-D elasticity.
 
 Each function takes its sizes, then ``dtype``, ``xp`` (numpy, or cupy to build on the current GPU) and ``seed``, and
-returns a canonical CSR with int32 indices: ``scipy.sparse.csr_array``, or ``cupyx.scipy.sparse.csr_matrix``. Values
-lie in [0.5, 1.5), so none cancels (a complex value has such a real and imaginary part). The same arguments give the
-same matrix again; numpy and cupy draw different numbers from one seed, which changes the values, and the positions
-where those are random.
+returns a canonical CSR with int32 indices: ``scipy.sparse.csr_array``, or ``cupyx.scipy.sparse.csr_matrix``.
+
+Values are drawn from [0.5, 1.5), so none cancels; a complex one has such a real and imaginary part. Where a random
+graph or matrix draws a position k times, it has k times its value. :func:`elasticity` alone is assembled: its values
+have both signs, and nothing about it is random.
+
+The same arguments give the same matrix again; numpy and cupy draw different numbers from one seed, which changes the
+values, and the positions where those are random.
 
 >>> from cvrarray import generate
 >>> generate.poisson7(4).shape
@@ -144,34 +148,37 @@ def elasticity(refinements: int, dtype: Any = np.float64, xp: ModuleType = np, s
 
 
 class Recipe(NamedTuple):
-    """A named matrix: which function makes it, and its positional arguments at both scales."""
+    """A named matrix: which function makes it, and its positional arguments at every scale."""
 
     make: Callable[..., CSRMatrix]
     full: tuple[int, ...]  # 30 to 50 million nonzeros, beyond every cache: what GPU figures are quoted at
+    medium: tuple[int, ...]  # about 20 million, beyond a CPU's caches: all of them are measured in minutes
     small: tuple[int, ...]  # about half a million nonzeros: seconds on a CPU
     options: dict[str, Any] = {}  # noqa: RUF012 (a NamedTuple's default, never written)
 
 
 #: The matrices that ``cvrarray bench`` knows by name.
 MATRICES: dict[str, Recipe] = {
-    "stencil27": Recipe(stencil27, (120,), (24,)),
-    "poisson7": Recipe(poisson7, (160,), (40,)),
-    "elast3": Recipe(elast3, (56,), (13,)),
-    "shell6": Recipe(shell6, (34,), (8,)),
-    "rmat": Recipe(rmat, (21, 16), (15, 16)),
-    "rmat_unshuffled": Recipe(rmat, (21, 16), (15, 16), {"shuffle": False}),
-    "uniform_2M_16": Recipe(uniform, (2_000_000, 16), (30_000, 16)),
-    "uniform_200k_150": Recipe(uniform, (200_000, 150), (3_000, 150)),
-    "elasticity": Recipe(elasticity, (5,), (3,)),
+    "stencil27": Recipe(stencil27, (120,), (91,), (24,)),
+    "poisson7": Recipe(poisson7, (160,), (143,), (40,)),
+    "elast3": Recipe(elast3, (56,), (44,), (13,)),
+    "shell6": Recipe(shell6, (34,), (28,), (8,)),
+    "rmat": Recipe(rmat, (21, 16), (20, 20), (15, 16)),
+    "rmat_unshuffled": Recipe(rmat, (21, 16), (20, 20), (15, 16), {"shuffle": False}),
+    "uniform_2M_16": Recipe(uniform, (2_000_000, 16), (1_250_000, 16), (30_000, 16)),
+    "uniform_200k_150": Recipe(uniform, (200_000, 150), (133_000, 150), (3_000, 150)),
+    "elasticity": Recipe(elasticity, (5,), (4,), (3,)),  # in powers of 8: 32, 4 and 0.6 million nonzeros
 }
+
+SCALES = ("full", "medium", "small")
 
 
 def build(name: str, *, scale: str = "full", dtype: Any = np.float64, xp: ModuleType = np, seed: int = 0) -> CSRMatrix:
-    """The matrix called `name` in :data:`MATRICES`, at scale ``"full"`` or ``"small"``."""
+    """The matrix called `name` in :data:`MATRICES`, at a scale of :data:`SCALES`."""
     if name not in MATRICES:
         raise ValueError(f"no generated matrix is called {name!r}; there are {', '.join(MATRICES)}")
-    if scale not in ("full", "small"):
-        raise ValueError(f"scale must be 'full' or 'small'; got {scale!r}")
+    if scale not in SCALES:
+        raise ValueError(f"scale must be 'full', 'medium' or 'small'; got {scale!r}")
     recipe = MATRICES[name]
     return recipe.make(*getattr(recipe, scale), dtype=dtype, xp=xp, seed=seed, **recipe.options)
 

@@ -12,8 +12,10 @@
 //
 // U steps are loaded before the first is used. Where a group of U steps has records, their targets are loaded with the
 // columns, so that no store waits for them. Steps past the chunk's last repeat that one: their sums are never stored.
-template <class A, class Y, class I, int L, int U, class C>
-__device__ void chunk_matvec(const Cvr<A, I>& m, int64 chunk, const C* col, const Y* x, Y* y, Y* carry, Y alpha, Y beta,
+//
+// `x` gives the entry of x for a column as stored.
+template <class A, class Y, class I, int L, int U, class C, class X>
+__device__ void chunk_matvec(const Cvr<A, I>& m, int64 chunk, const C* col, const X& x, Y* y, Y* carry, Y alpha, Y beta,
                              int update) {
     const int lane = lane_id();
     const bool active = L == WARP || lane < L;
@@ -63,7 +65,7 @@ __device__ void chunk_matvec(const Cvr<A, I>& m, int64 chunk, const C* col, cons
                 }
             }
 #pragma unroll
-            for (int u = 0; u < U; ++u) xs[u] = cached(x + c[u]);
+            for (int u = 0; u < U; ++u) xs[u] = x(c[u]);
 #pragma unroll
             for (int u = 0; u < U; ++u) {
                 sum = mac(Widen<Y, A>::from(v[u]), xs[u], sum);
@@ -92,20 +94,102 @@ __device__ void chunk_matvec(const Cvr<A, I>& m, int64 chunk, const C* col, cons
     if (tail >= 0) put(tail, own);
 }
 
-template <class A, class Y, class I, int L, int U>
-__global__ void cvr_matvec(const Cvr<A, I> m, const Y* __restrict__ x, Y* __restrict__ y, Y* __restrict__ carry, Y alpha,
-                           Y beta, int update) {
+// x where it lies
+template <class Y>
+struct Vector {
+    const Y* x;
+    template <class C>
+    __device__ Y operator()(C col) const {
+        return cached(x + col);
+    }
+};
+
+// x with its popular entries packed: column ~i is entry i of these, the first of which lie in shared memory
+template <class Y>
+struct PackedVector {
+    const Y* x;
+    const Y* popular;
+    const Y* shared;
+    int n_shared;
+    template <class C>
+    __device__ Y operator()(C col) const {
+        if (col >= 0) return cached(x + col);
+        const C place = ~col;
+        return place < n_shared ? shared[place] : cached(popular + place);
+    }
+};
+
+template <class A, class Y, class I>
+__device__ void empty_rows(const Cvr<A, I>& m, Y* y, Y alpha, Y beta, int update) {
     const int64 stride = gridDim.x * (int64)blockDim.x;
     for (int64 i = blockIdx.x * (int64)blockDim.x + threadIdx.x; i < m.n_empty; i += stride)
         store(y + m.empty_row[i], Y{}, alpha, beta, update);
+}
+
+template <class A, class Y, class I, int L, int U>
+__global__ void cvr_matvec(const Cvr<A, I> m, const Y* __restrict__ x, Y* __restrict__ y, Y* __restrict__ carry, Y alpha,
+                           Y beta, int update) {
+    empty_rows(m, y, alpha, beta, update);
     const int64 chunk = warp_id();
     if (chunk >= m.n_chunks) return;
     const I base = m.col_base[chunk];
     const int64 start = m.col_ptr[chunk];
     if (base >= 0)
-        chunk_matvec<A, Y, I, L, U>(m, chunk, m.col_narrow + start, x + base, y, carry, alpha, beta, update);
+        chunk_matvec<A, Y, I, L, U>(m, chunk, m.col_narrow + start, Vector<Y>{x + base}, y, carry, alpha, beta, update);
     else
-        chunk_matvec<A, Y, I, L, U>(m, chunk, m.col_wide + start, x, y, carry, alpha, beta, update);
+        chunk_matvec<A, Y, I, L, U>(m, chunk, m.col_wide + start, Vector<Y>{x}, y, carry, alpha, beta, update);
+}
+
+// cvr_matvec_popular: the same, with the popular entries of x in shared memory
+//
+// mapping   as above, but few large blocks, whose warps stride over the chunks
+// traffic   as above, without the gathers of popular entries from L2; a block loads n_shared of them once
+// requires  columns of wide chunks packed by cvr_pack_columns, and `popular` by cvr_pack
+// races     as above; shared memory is written before the barrier and read after it
+template <class A, class Y, class I, int L, int U, int THREADS>
+__global__ __launch_bounds__(THREADS, 1) void cvr_matvec_popular(const Cvr<A, I> m, const Y* __restrict__ x,
+                                                                 const Y* __restrict__ popular, int n_shared,
+                                                                 Y* __restrict__ y, Y* __restrict__ carry, Y alpha, Y beta,
+                                                                 int update) {
+    extern __shared__ uint4 memory[];
+    Y* shared = reinterpret_cast<Y*>(memory);
+    for (int i = threadIdx.x; i < n_shared; i += THREADS) shared[i] = popular[i];
+    empty_rows(m, y, alpha, beta, update);
+    __syncthreads();
+    const int64 n_warps = gridDim.x * (int64)(THREADS / WARP);
+    for (int64 chunk = warp_id(); chunk < m.n_chunks; chunk += n_warps) {
+        const I base = m.col_base[chunk];
+        const int64 start = m.col_ptr[chunk];
+        if (base >= 0)
+            chunk_matvec<A, Y, I, L, U>(m, chunk, m.col_narrow + start, Vector<Y>{x + base}, y, carry, alpha, beta, update);
+        else
+            chunk_matvec<A, Y, I, L, U>(m, chunk, m.col_wide + start, PackedVector<Y>{x, popular, shared, n_shared}, y, carry,
+                                        alpha, beta, update);
+    }
+}
+
+// cvr_pack: packed[i] = x[col[i]]
+//
+// mapping   one thread an entry
+// races     none
+template <class Y, class I>
+__global__ void cvr_pack(const Y* x, const I* col, int n, Y* packed) {
+    const int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) packed[i] = x[col[i]];
+}
+
+// cvr_pack_columns: the place of every popular column instead of its number: ~i where place[col] is i + 1
+//
+// mapping   a grid of threads strides over the slots
+// traffic   3 sizeof(I) a slot
+// races     none
+template <class I>
+__global__ void cvr_pack_columns(const I* col, const I* place, int64 n, I* packed) {
+    const int64 stride = gridDim.x * (int64)blockDim.x;
+    for (int64 i = blockIdx.x * (int64)blockDim.x + threadIdx.x; i < n; i += stride) {
+        const I at = place[col[i]];
+        packed[i] = at ? ~(at - 1) : col[i];
+    }
 }
 
 // cvr_carry: y[cut_row[i]] += the carries of chunks cut_ptr[2 i] .. cut_ptr[2 i + 1] - 1

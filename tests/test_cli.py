@@ -212,6 +212,18 @@ def test_info_json(run, mtx, matrix):
     assert facts["memory_bytes"]["bbcsr2"] == cvrarray.BBCSRArray(matrix, block_size=2).nbytes
 
 
+def test_info_predicts_times(run, mtx):
+    """The format chosen is the one that the model gives the least time, and the text shows it."""
+    facts = json.loads(run("info", mtx, "--json")[1])
+    seconds = facts["product_seconds_modelled"]
+    assert seconds.pop("device") in ("cpu", "cuda")
+    assert seconds.keys() == facts["memory_bytes"].keys() - {"csr"}
+    best = min(seconds, key=seconds.__getitem__)
+    assert best == facts["format"] + str(facts["block_size"] or "")
+    assert "predicted" in run("info", mtx)[1]
+    assert table.significant(seconds[best] * 1e6) in run("info", mtx)[1]
+
+
 @pytest.mark.parametrize("block_size", [2, 3, 4, 6])
 def test_info_counts_block_fill(run, tmp_path, block_size):
     n = 12 // block_size
@@ -381,6 +393,93 @@ def test_convert_reads_gzip(run, tmp_path, mtx, matrix):
     assert_same(scipy.sparse.load_npz(tmp_path / "out.npz"), matrix)
 
 
+@pytest.mark.parametrize(
+    ("stored", "options", "expected"),
+    [
+        ({"format": "cvr", "n_lanes": 4, "n_chunks": 5, "split": "nnz"}, (), {"n_lanes": 4, "n_chunks": 5}),
+        ({"format": "cvr", "n_lanes": 4, "n_chunks": 5}, ("--format", "cvr"), {"n_lanes": 4, "n_chunks": 5}),
+        ({"format": "cvr", "n_lanes": 4, "n_chunks": 5}, ("--n-chunks", 3), {"n_lanes": 4, "n_chunks": 3}),
+        ({"format": "cvr", "n_lanes": 4}, ("--format", "bbcsr"), {"block_size": 6}),
+        ({"format": "bbcsr", "block_size": 3}, (), {"block_size": 3}),
+        ({"format": "bbcsr", "block_size": 3}, ("--block-size", 2), {"block_size": 2}),
+        ({"format": "bbcsr", "block_size": 3}, ("--n-lanes", 8), {"n_lanes": 8}),
+        ({"format": "bbcsr", "block_size": 31}, ("--format", "auto"), {"plan": True}),
+    ],
+)
+def test_convert_keeps_what_a_file_of_ours_was_made_with(run, tmp_path, matrix, stored, options, expected):
+    first, last = tmp_path / "first.cvra", tmp_path / "last.cvra"
+    A = cvrarray.asarray(matrix, device="cpu", **stored)
+    cvrarray.save(first, A)
+    assert run("convert", first, last, *options)[0] == 0
+    found = cvrarray.load(last)
+    assert {name: getattr(found, name) if name != "plan" else bool(found.plan) for name in expected} == expected
+    assert_same(found.to_scipy(), A.to_scipy())
+
+
+@pytest.mark.skipif(os.name != "posix", reason="permissions and links of POSIX")
+@pytest.mark.parametrize("suffix", [".cvra", ".npz", ".mtx"])
+def test_convert_keeps_links_and_modes(run, tmp_path, mtx, suffix):
+    target, link = tmp_path / f"target{suffix}", tmp_path / f"link{suffix}"
+    target.write_text("what was there")
+    target.chmod(0o640)
+    link.symlink_to(target)
+    assert run("convert", mtx, link)[0] == 0
+    assert link.is_symlink()
+    assert target.stat().st_mode & 0o777 == 0o640
+    assert target.stat().st_size > 100
+
+
+@pytest.mark.parametrize("out", ["out.cvra", "out.mtx", "out.npz"])
+def test_convert_shows_progress_on_a_terminal(monkeypatch, capsys, tmp_path, out):
+    """What it is at: reading, converting, writing."""
+    import tqdm
+
+    shown = []
+
+    class Bar(tqdm.tqdm):
+        def __init__(self, *arguments, **keywords):
+            shown.append(keywords["desc"])
+            super().__init__(*arguments, **(keywords | {"disable": False, "delay": 0, "mininterval": 0}))
+
+    monkeypatch.setattr(tqdm, "tqdm", Bar)
+    path = tmp_path / "large.npz"
+    scipy.sparse.save_npz(path, generate.poisson7(30))
+    assert cli.main(["convert", str(path), str(tmp_path / out)]) == 0
+    err = capsys.readouterr().err
+    converting = ["converting 183,600 nonzeros"] if out.endswith("cvra") else []
+    assert shown == ["large.npz", *converting, f"writing {out}"]
+    assert all(words in err for words in shown)
+    assert re.search(rf"writing {out}:.* [1-9][0-9.]*[kM]", err)
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (("convert", "MATRIX", "nowhere/out.cvra"), "nowhere"),
+        (("convert", "MATRIX", "out.txt"), "out.txt"),
+        (("convert", "MATRIX", "folder.npz"), "folder.npz"),
+        (("convert", "MATRIX", "out.cvra", "--device", "tpu"), "tpu"),
+        (("bench", "MATRIX", "--json", "nowhere/out.json"), "nowhere"),
+        (("bench", "MATRIX", "--json", "folder.npz"), "folder.npz"),
+        (("bench", "MATRIX", "--dtype", "float64,int8"), "int8"),
+        (("demo", "MATRIX", "--json", "nowhere/out.json"), "nowhere"),
+        (("demo", "MATRIX", "--dtype", "float16"), "float16"),
+        (("info", "MATRIX", "--plot", "nowhere/out.png"), "nowhere"),
+        (("info", "MATRIX", "--plot", "out.xyz"), "xyz"),
+        (("info", "MATRIX", "--plot", "png"), "png"),
+    ],
+)
+def test_what_cannot_end_well_is_refused_before_the_work(run, monkeypatch, tmp_path, mtx, argv, message):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder.npz").mkdir()
+    for name in ("read", "read_as_stored", "load"):
+        monkeypatch.setattr(sources, name, lambda *arguments, **keywords: pytest.fail("the matrix was read"))
+    code, out, err = run(*(str(mtx) if word == "MATRIX" else word for word in argv))
+    assert code == 2
+    assert message in err
+    assert out == ""
+
+
 # ---------------------------------------------------------------------------------------------------------- bench
 
 
@@ -434,16 +533,16 @@ def check_conversions(case, runs, device):
 @pytest.mark.parametrize("format", ["cvr", "bbcsr"])
 def test_bench_notices_a_wrong_product(run, known_rates, monkeypatch, tmp_path, mtx, device, format):
     """One row off by a thousandth is enough."""
-    right = cvrarray.CVRArray.matvec
+    right = cvrarray.CVRArray.__matmul__
 
-    def wrong(self, x, *args, **kwargs):
-        y = right(self, x, *args, **kwargs)
+    def wrong(self, x):
+        y = right(self, x)
         if self.format == format:
             y[30] *= 1.001
         return y
 
     for cls in (cvrarray.CVRArray, cvrarray.BBCSRArray):
-        monkeypatch.setattr(cls, "matvec", wrong)
+        monkeypatch.setattr(cls, "__matmul__", wrong)
     out = tmp_path / "out.json"
     code, text, err = run(
         "bench", mtx, "--device", device, "--repeats", 1, "--dtype", "float64", "--formats", "cvr,bbcsr", "--json", out
@@ -459,7 +558,7 @@ def test_bench_notices_a_wrong_product(run, known_rates, monkeypatch, tmp_path, 
 
 
 def test_bench_generated_and_json_on_stdout(run, known_rates, monkeypatch):
-    monkeypatch.setitem(generate.MATRICES, "poisson7", generate.Recipe(generate.poisson7, (160,), (6,)))
+    monkeypatch.setitem(generate.MATRICES, "poisson7", generate.Recipe(generate.poisson7, (160,), (143,), (6,)))
     argv = (
         "bench",
         "poisson7",
@@ -549,7 +648,7 @@ def test_bench_report(run, known_rates, mkl, monkeypatch, tmp_path, mtx, matrix)
     np.savez(stored / "pattern.npz", **parts)
     np.savez(stored / "valued.npz", data=matrix.data, **parts)
     monkeypatch.setenv("CVRARRAY_MATRICES", str(stored))
-    monkeypatch.setitem(generate.MATRICES, "poisson7", generate.Recipe(generate.poisson7, (160,), (6,)))
+    monkeypatch.setitem(generate.MATRICES, "poisson7", generate.Recipe(generate.poisson7, (160,), (143,), (6,)))
     argv = ("bench", "poisson7", mtx, "--scale", "small", "--device", "cpu", "--repeats", 2, "--threads", "1,2")
     code, text, _ = run(*argv, "--report", pages, "--json", out)
     assert code == 0
@@ -596,7 +695,7 @@ def test_gpu_bench_rejects_what_is_for_the_cpu(run, gpu, mtx, tmp_path):
 
 
 def test_every_generated_matrix_has_a_medium_scale():
-    assert sources.MEDIUM.keys() == generate.MATRICES.keys()
+    assert all(len(recipe.medium) == len(recipe.full) for recipe in generate.MATRICES.values())
     device = _device.parse("cpu")
     assert sources.load("elasticity", scale="medium", seed=0, device=device).nnz > 4_000_000
 
@@ -682,6 +781,49 @@ def test_worst_error(matrix, dtype):
         off = y.copy()
         off[place] = value
         assert measure.worst_error(matrix, x, off) == math.inf
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128"])
+@pytest.mark.parametrize("where", ["matrix", "x"])
+def test_worst_error_compares_inf_and_nan_by_place(matrix, dtype, where):
+    """What inf and nan reach must hold them, nothing else may, and all other rows are compared as ever."""
+    matrix = matrix.astype(dtype)
+    matrix.data[matrix.data == 0] = 1
+    x = bench.random_vector(50, np.dtype(dtype), seed=1)
+    if where == "x":
+        x[[3, 7]] = np.inf, np.nan
+    else:
+        matrix.data[[10, 50]] = -np.inf, np.nan
+    with np.errstate(invalid="ignore"):
+        y = matrix @ x
+    special = ~np.isfinite(y)
+    assert 1 < special.sum() < 40
+    assert measure.worst_error(matrix, x, y) <= 1
+    there, beside = np.flatnonzero(special)[0], np.flatnonzero(~special & (np.diff(matrix.indptr) > 0))[0]
+    wrong = [(there, 0), (beside, np.nan), (beside, np.inf), (beside, 2 * y[beside])]
+    if y.dtype.kind == "f":
+        infinite, undefined = np.flatnonzero(np.isinf(y))[0], np.flatnonzero(np.isnan(y))[0]
+        wrong += [(infinite, -y[infinite]), (infinite, np.nan), (undefined, np.inf)]
+    for place, value in wrong:
+        off = y.copy()
+        off[place] = value
+        assert measure.worst_error(matrix, x, off) > 1, (place, value)
+
+
+def test_worst_error_lets_sums_overflow():
+    """3e38 and 3e38 have a sum in double precision; in single precision it is inf, and nobody is to blame."""
+    matrix = scipy.sparse.csr_array(np.array([[3e38, 3e38, 0], [0, 1, 2]], np.float32))
+    x = np.ones(3, np.float32)
+    assert measure.worst_error(matrix, x, np.array([np.inf, 3], np.float32)) == 0
+    assert measure.worst_error(matrix, x, np.array([np.inf, 4], np.float32)) > 1
+
+
+def test_bench_takes_matrices_with_inf_and_nan(run, known_rates, no_mkl, tmp_path, matrix, device):
+    """In float32 some of these values are beyond the range, which makes them inf."""
+    matrix.data[[1, 8, 15]] = np.inf, np.nan, 1e300
+    path = tmp_path / "special.npz"
+    scipy.sparse.save_npz(path, matrix)
+    assert run("bench", path, "--device", device, "--repeats", 1)[0] == 0
 
 
 def test_meter_takes_medians_and_turns(device):

@@ -132,6 +132,30 @@ def test_an_error_in_another_thread_is_raised(threaded):
         threads.run(fail, np.arange(0, 1000, 100))
 
 
+def test_all_calls_share_one_pool(threaded, monkeypatch):
+    """Which grows with the largest number of threads that was asked for."""
+    monkeypatch.setattr(threads, "_pools", [])
+    sizes = []
+    for n in (1, 3, 2, 5, 4):
+        threaded(n)
+        threads.run(lambda first, last: None, np.arange(0, 10_000, 100))
+        sizes.append([size for size, _ in threads._pools])
+    assert sizes == [[], [2], [2], [4], [4]]
+
+
+def test_read_only_and_mixed_operands():
+    """Prepared once for a dtype, products take every contiguous array of it."""
+    csr = uneven()
+    for build in BUILDS.values():
+        A = build(csr)
+        x = np.arange(csr.shape[1], dtype=float)
+        frozen = x.copy()
+        frozen.setflags(write=False)
+        np.testing.assert_array_equal(A @ frozen, A @ x)
+        np.testing.assert_array_equal(A.T @ (A @ frozen), A.T @ (A @ x))
+        assert_product(A @ x.astype("complex64"), csr, x.astype("complex64"))
+
+
 @pytest.mark.parametrize("value", ["0", "-1", "two", "1.5"])
 def test_thread_count_is_checked(monkeypatch, value):
     monkeypatch.setenv("CVRARRAY_NUM_THREADS", value)
@@ -246,13 +270,20 @@ def test_block_rows_with_and_without_holes(threaded, block_size):
 @pytest.mark.parametrize("module", [cvr, bbcsr])
 def test_kernels_keep_sums_in_registers_and_count_no_references(monkeypatch, module):
     """The two things that a change of Numba could undo without any wrong result."""
-    uncached = njit(**lanes.OPTIONS | {"cache": False})(module._product.py_func)
-    monkeypatch.setattr(module, "_product", uncached)
     csr = uneven()
-    BUILDS[module.__name__.rpartition(".")[2]](csr) @ np.ones(csr.shape[1])
-    (code,) = uncached.inspect_llvm().values()
-    assert "fmuladd.v32f64" in code
-    assert "NRT_incref" not in code
+    array = BUILDS[module.__name__.rpartition(".")[2]](csr)
+    calls = {
+        "_product": (lambda: array @ np.ones(csr.shape[1]), "fmuladd.v32f64"),
+        "_product_matrix": (lambda: array @ np.ones((csr.shape[1], 16)), "fmuladd.v16f64"),
+        "_scatter": (lambda: array.T @ np.ones(csr.shape[0]), "fmuladd.v32f64"),
+    }
+    for name, (call, instruction) in calls.items():
+        uncached = njit(**lanes.OPTIONS | {"cache": False})(getattr(module, name).py_func)
+        monkeypatch.setattr(module, name, uncached)
+        call()
+        (code,) = uncached.inspect_llvm().values()
+        assert instruction in code
+        assert "NRT_incref" not in code
 
 
 # ------------------------------------------------------------------------- products with a dense and the transposed matrix
@@ -433,3 +464,48 @@ def test_parts_are_bounded():
         assert len(few.tile) == 2
         assert few.low[0] == 0
         assert few.at.tolist() == [0, n_cols]
+
+
+@pytest.mark.parametrize("build", [cvr_build(32, 7), cvr_build(5, 4), bbcsr_build(1), bbcsr_build(3)], ids=str)
+@pytest.mark.parametrize("dtype", ["float32", "complex128"])
+@pytest.mark.parametrize("name", ["explicit_zeros_beside_holes", "narrow_and_wide_tiles"])
+def test_float16_values_are_widened_in_registers(name, dtype, build):
+    """Exactly: the bits are those of the same tables in the product's precision, also for what float16 cannot sum."""
+    csr = zoo.floats(name, np.float32)
+    csr.data = np.clip(csr.data, -60_000, 60_000).astype(np.float16).astype(np.float32)
+    csr.data[::7] = 6e-8  # subnormal
+    csr.data[3] = np.inf
+    wide = build(csr, "cpu")
+    value_table = "val" if wide.format == "cvr" else "data"
+    values = getattr(wide._tables, value_table)
+    with np.errstate(over="ignore"):
+        tables = wide._tables._replace(**{value_table: values.astype(np.float16)})
+    wide = wide._tables._replace(**{value_table: tables._asdict()[value_table].astype(np.float32)})
+    module = MODULES["cvr" if value_table == "val" else "bbcsr"]
+    n_rows, n_cols = csr.shape
+    for kind, x_shape, y_shape in (
+        ("product", n_cols, n_rows), ("product_transposed", n_rows, n_cols), ("product_matrix", (n_cols, 5), (n_rows, 5))
+    ):  # fmt: skip
+        x = zoo.float_vector(int(np.prod(x_shape)), dtype).reshape(x_shape)
+        y, expected = poison(y_shape, dtype), poison(y_shape, dtype)
+        getattr(module, kind)(tables, np.dtype(dtype))(x, y, 1, 0)
+        getattr(module, kind)(wide, np.dtype(dtype))(x, expected, 1, 0)
+        assert np.isfinite(expected).any()
+        assert_same_bits(y, expected)
+
+
+def test_float16_code():
+    """Halves are converted a vector at a time, not by calls."""
+    array = cvrarray.CVRArray(uneven().astype("float32"))
+    tables = array._tables._replace(val=array._tables.val.astype(np.float16))
+    uncached = njit(**lanes.OPTIONS | {"cache": False})(cvr._product.py_func)
+    like = np.empty(0, np.float32)
+    t = tables
+    lanes.compiled(
+        uncached, 0, 0, t.n_lanes, t.step_ptr, memory.values(t.val), t.col_base, t.col_ptr, t.col_narrow, t.col_wide,
+        t.rec_mask, t.rec_ptr, t.rec_wb, t.tail, t.carry_row, t.empty_row, like, like, like,
+    )  # fmt: skip
+    (code,) = uncached.inspect_llvm().values()
+    assert "fpext <32 x half>" in code
+    (assembly,) = uncached.inspect_asm().values()
+    assert "__extendhfsf2" not in assembly

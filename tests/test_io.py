@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import io
 import itertools
 import json
 import os
+import stat
 import subprocess
 import sys
 import threading
@@ -143,6 +145,7 @@ BROKEN_MTX = {
     "word for a value": (banner() + "3 3 1\n1 1 abc\n", "line 3: .*'1 1 abc'"),
     "letters after a value": (banner() + "3 3 1\n1 1 1.0x\n", "line 3: .*'1 1 1.0x'"),
     "Fortran's exponent": (banner() + "3 3 1\n1 1 1.0D+05\n", "line 3: .*'1 1 1.0D.05'"),
+    "plus sign, as SciPy has it": (banner() + "3 3 1\n1 1 +1.5\n", r"line 3: .*'1 1 \+1.5'"),
     "hexadecimal": (banner() + "3 3 1\n1 1 0x10\n", "line 3: .*'1 1 0x10'"),
     "decimal comma": (banner() + "3 3 1\n1 1 1,5\n", "line 3: .*'1 1 1,5'"),
     "two dots": (banner() + "3 3 1\n1 1 1.2.3\n", "line 3: .*'1 1 1.2.3'"),
@@ -488,7 +491,7 @@ def table_arrays(A):
 @pytest.mark.parametrize("build", TYPICAL, ids=str)
 def test_round_trip(build, dtype, tmp_path, device):
     A = build(zoo.integers("explicit_zeros_beside_holes", dtype), device)
-    A.plan = "because"
+    A._plan = "because"
     cvrarray.save(tmp_path / "a.cvra", A)
     B = cvrarray.load(tmp_path / "a.cvra", device=device)
     assert type(B) is type(A)
@@ -680,6 +683,76 @@ def test_permissions_and_links(saved):
     cvrarray.save(link, cvrarray.CVRArray(zoo.floats("one_row")))
     assert link.is_symlink()
     assert cvrarray.load(path).shape != A.shape
+
+
+@pytest.mark.skipif(os.name != "posix", reason="permissions of POSIX")
+@pytest.mark.parametrize("mode", [0o640, 0o600, 0o444])
+def test_a_save_keeps_the_mode_of_the_file_it_replaces(saved, mode, monkeypatch):
+    """From before the first byte is written: nobody reads the new file who might not read the old one."""
+    A, path = saved
+    path.chmod(mode)
+    seen = []
+    original = np.lib.format.write_array
+
+    def watching(*arguments, **keywords):
+        seen.extend(other.stat().st_mode & 0o777 for other in path.parent.iterdir())
+        return original(*arguments, **keywords)
+
+    monkeypatch.setattr(np.lib.format, "write_array", watching)
+    cvrarray.save(path, A)
+    assert set(seen) == {mode}
+    assert path.stat().st_mode & 0o777 == mode
+
+
+@pytest.mark.skipif(not hasattr(os, "O_DIRECTORY"), reason="this system opens no folders")
+def test_a_save_syncs_the_folder_after_the_rename(saved, monkeypatch):
+    A, path = saved
+    events = []
+    fsync, replace = os.fsync, os.replace
+
+    def noted_fsync(descriptor):
+        events.append("folder" if stat.S_ISDIR(os.fstat(descriptor).st_mode) else "file")
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", noted_fsync)
+    monkeypatch.setattr(os, "replace", lambda *paths: (events.append("rename"), replace(*paths)))
+    cvrarray.save(path, A)
+    assert events == ["file", "rename", "folder"]
+
+    def unsupported(descriptor):
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "no such thing here")
+
+    monkeypatch.setattr(os, "fsync", unsupported)
+    cvrarray.save(path, A)  # some file systems cannot: the rename is done all the same
+
+
+def test_save_tells_its_progress(saved):
+    A, path = saved
+    done = []
+    cvrarray.save(path, A, done.append)
+    assert done == sorted(done)
+    assert A.nbytes < path.stat().st_size <= done[-1] < path.stat().st_size + 10_000  # a zip's headers are written twice
+
+
+def test_read_stored(saved, tmp_path):
+    """A file of ours gives the array that it holds, any other a CSR."""
+    A = cvrarray.BBCSRArray(zoo.floats(SMALL), block_size=3)
+    path = tmp_path / "b.cvra"
+    cvrarray.save(path, A)
+    found = files.read_stored(path)
+    assert found.block_size == 3
+    assert_same_tables(found._tables, A._tables)
+    scipy.sparse.save_npz(tmp_path / "b.npz", A.to_scipy())
+    assert_same_csr(files.read_stored(tmp_path / "b.npz"), A.to_scipy())
+
+
+def test_check_target(tmp_path, monkeypatch):
+    """What replacing would refuse, and what it would not."""
+    assert files.check_target(tmp_path / "new") == os.path.realpath(tmp_path / "new")
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    with pytest.raises(PermissionError, match=str(tmp_path)):
+        files.check_target(tmp_path / "new")
 
 
 # Files of ours that are broken

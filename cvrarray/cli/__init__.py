@@ -63,7 +63,7 @@ def _report(message: str, code: int) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    common = argparse.ArgumentParser(add_help=False)
+    common = _Parser(add_help=False)
     common.add_argument("--debug", action="store_true", help="show the traceback of an error")
     parser = _Parser(prog="cvrarray", description="Sparse arrays in the CVR and BBCSR formats.")
     parser.add_argument("--version", action="version", version=f"cvrarray {__version__}")

@@ -20,6 +20,7 @@ import argparse
 import json
 import math
 import sys
+import warnings
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -49,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="MATRIX",
         help=f"files (.mtx, .mtx.gz, .npz, .cvra) or generated: {', '.join(generate.MATRICES)}; default: all generated",
     )
-    parser.add_argument("--scale", choices=sources.SCALES, default="full", help="size of the generated ones")
+    parser.add_argument("--scale", choices=generate.SCALES, default="full", help="size of the generated ones")
     parser.add_argument("--dtype", help="float32,float64 (default) or complex64,complex128")
     parser.add_argument("--formats", default=",".join(FORMATS), help="default: %(default)s")
     parser.add_argument("--threads", metavar="N,...", help="on the CPU: numbers of threads, such as 1,all; default: all")
@@ -88,6 +89,8 @@ def run(args: argparse.Namespace) -> int:
         if name not in FORMATS:
             raise ValueError(f"--formats must be among {', '.join(FORMATS)}; got {name!r}")
     device = _device.default() if args.device is None else _device.parse(args.device)
+    sources.check_dtypes(args.dtype)
+    sources.check_output(args.json)
     names = args.matrices or list(generate.MATRICES)
     matrices = [
         # the pages are for others: a file's name is enough, its folder is nobody's business
@@ -130,7 +133,10 @@ def publish(report: dict[str, Any], path: str | None) -> None:
         return
     print(table(report))
     if path is not None:
-        Path(path).write_text(text + "\n")
+        from .. import files
+
+        with files.replacing(path) as file:
+            file.write(f"{text}\n".encode())
 
 
 def exit_code(report: dict[str, Any]) -> int:
@@ -181,7 +187,9 @@ def measure_all(
             group = reports.group(csr)
             for dtype in sources.dtypes(dtypes, csr.dtype):
                 bar.set_description(f"{name}, {dtype}")
-                for case in measure_case(name, csr.astype(dtype), meter, device, formats, rates, repeats, seed):
+                with np.errstate(over="ignore"):  # beyond float32's range values become inf, and that is what is measured
+                    converted = csr.astype(dtype)
+                for case in measure_case(name, converted, meter, device, formats, rates, repeats, seed):
                     results.append(case | {"group": group, "generated": name in generate.MATRICES})
     return {
         "schema": 2,
@@ -223,10 +231,13 @@ def measure_case(
         right = {entry["name"]: ours[entry["name"]] for entry in entries if entry["correct"]}
         others = peers(csr, x, device)
         entries += [{"name": other, "format": other, "correct": True} for other in others]
+        calls: dict[tuple[str, int | None], Any]
         calls = {(label, count): (lambda array=array: array @ x) for label, array in right.items() for count in rates}
         calls |= {(other, count): call for other, call in others.items() for count in rates if other in THREADED}
         calls |= {(other, None): call for other, call in others.items() if other not in THREADED}
-        times = meter.times(calls, repeats, setting=lambda key: measure.using_threads(key[1]))
+        with warnings.catch_warnings():  # pydata/sparse says in every product that it loses some of them
+            warnings.filterwarnings("ignore", "Nan will not be propagated", RuntimeWarning)
+            times = meter.times(calls, repeats, setting=lambda key: measure.using_threads(key[1]))
         conversions = {}
         for label, array in right.items():
             for count in rates:

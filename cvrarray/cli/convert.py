@@ -1,14 +1,13 @@
 """Convert a matrix file to CVR or BBCSR and save it, or back.
 
 The suffixes say what is meant: .cvra holds an array of ours, ready to be memory-mapped; .mtx, .mtx.gz and .npz hold
-what other programs read.
+what other programs read. A .cvra file keeps its format and parameters on the way to another, but for those named.
 """
 
 from __future__ import annotations
 
 import argparse
 import gzip
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
@@ -24,7 +23,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of ``cvrarray convert``."""
     parser.add_argument("file", metavar="FILE", help=".mtx, .mtx.gz, .npz or .cvra")
     parser.add_argument("out", metavar="OUT", help=".cvra, or .mtx, .mtx.gz, .npz; replaced if it is there")
-    parser.add_argument("--format", choices=("auto", "cvr", "bbcsr"), default="auto", help="default: %(default)s")
+    parser.add_argument(
+        "--format", choices=("auto", "cvr", "bbcsr"), help="default: that of FILE where it is a .cvra, else auto"
+    )
     parser.add_argument("--block-size", type=int, metavar="N", help="BBCSR: rows and columns of a block, 1 to 32")
     parser.add_argument("--n-lanes", type=int, metavar="N", help="CVR: lanes a chunk, 1 to 32")
     parser.add_argument("--n-chunks", type=int, metavar="N", help="CVR: chunks")
@@ -34,36 +35,62 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Read, convert, write, and say what was written."""
-    import cvrarray
+    from .. import _device, files
 
     out = Path(args.out)
     given = {name: getattr(args, name) for name in PARAMETERS if getattr(args, name) is not None}
+    device = _device.parse(args.device)
     if out.suffix == ".cvra":
-        array = _array(args, given)
-        cvrarray.save(out, array)
+        format = _format(args.format, given)
+        files.check_target(out)
+        array = _array(args.file, format, device, given)
+        with sources.byte_bar(f"writing {out.name}", array.nbytes) as progress:
+            files.save(out, array, progress)
         print(array)
     else:
         write = _writer(out)
-        if given or args.format != "auto":
+        if given or args.format is not None:
             raise ValueError(f"--format and the formats' own options need an OUT that ends in .cvra; got {out}")
+        files.check_target(out)
         csr = sources.read(args.file)
-        _replace(out, lambda file: write(file, csr))
+        with sources.byte_bar(f"writing {out.name}") as progress, files.replacing(out, progress) as file:
+            write(file, csr)
     print(f"{out}: {size(out.stat().st_size)}")
     return 0
 
 
-def _array(args: argparse.Namespace, given: dict[str, Any]) -> Any:
-    """The array of ours that is asked for."""
-    import cvrarray
-
-    formats = {PARAMETERS[name] for name in given} | ({args.format} - {"auto"})
+def _format(named: str | None, given: dict[str, Any]) -> str | None:
+    """The format that ``--format`` and the options ask for; None where they name none."""
+    formats = {PARAMETERS[name] for name in given} | ({named} - {None, "auto"})
     if len(formats) > 1:
         options = ", ".join(f"--{name.replace('_', '-')} ({PARAMETERS[name]})" for name in given)
-        raise ValueError(f"options must be of one format; got --format {args.format} with {options}")
-    return cvrarray.asarray(sources.read(args.file), format=(formats or {"auto"}).pop(), device=args.device, **given)
+        raise ValueError(f"options must be of one format; got {f'--format {named} with ' if named else ''}{options}")
+    return formats.pop() if formats else named
 
 
-def _writer(out: Path) -> Callable[[IO[bytes], Any], None]:
+def _array(path: str, format: str | None, device: Any, given: dict[str, Any]) -> Any:
+    """The array of ours that is asked for; of a file of ours, with what the options do not change."""
+    import cvrarray
+
+    matrix = sources.read_as_stored(path)
+    if isinstance(matrix, (cvrarray.CVRArray, cvrarray.BBCSRArray)):
+        if format in (None, matrix.format) and not given:
+            return matrix.to_device(device)
+        if format == matrix.format:
+            given = matrix._parameters() | given
+    with _converting(matrix.nnz):
+        return cvrarray.asarray(matrix, format=format or "auto", device=device, **given)
+
+
+def _converting(nnz: int) -> Any:
+    """A line on a terminal while a conversion runs, which is one call: there is no share of it to show."""
+    from tqdm import tqdm
+
+    # disable=None: no line where stderr is no terminal
+    return tqdm(desc=f"converting {nnz:,} nonzeros", bar_format="{desc}", disable=None, leave=False)
+
+
+def _writer(out: Path) -> Callable[[Any, Any], None]:
     """The function (file, csr) that writes what `out`'s suffix says."""
     if out.suffix == ".npz":
         return _write_npz
@@ -80,7 +107,7 @@ def _write_npz(file: IO[bytes], csr: Any) -> None:
     save_npz(file, csr)
 
 
-def _write_mtx(file: IO[bytes], csr: Any) -> None:
+def _write_mtx(file: IO[bytes] | gzip.GzipFile, csr: Any) -> None:
     from scipy.io import mmwrite
 
     # general: looking for a symmetry costs a transposed copy, and half the entries would be gone from the file
@@ -90,14 +117,3 @@ def _write_mtx(file: IO[bytes], csr: Any) -> None:
 def _write_mtx_gz(file: IO[bytes], csr: Any) -> None:
     with gzip.open(file, "wb") as unpacked:
         _write_mtx(unpacked, csr)
-
-
-def _replace(out: Path, write: Callable[[IO[bytes]], None]) -> None:
-    """Write beside `out` and rename: `out` is either what it was or complete."""
-    beside = out.with_name(f".{out.name}.{os.getpid()}")
-    try:
-        with open(beside, "xb") as file:
-            write(file)
-        beside.replace(out)
-    finally:
-        beside.unlink(missing_ok=True)

@@ -1,8 +1,9 @@
 """Real matrices in, products out, and who won.
 
 Assembles a 3-D elasticity system with scikit-fem (3 x 3 blocks) and a Graph500 graph, reads the files named, converts
-each to both formats, checks A @ x against double precision, and times it beside what you have without us: SciPy and
-pydata/sparse on a CPU, CuPy on a GPU. 'cvrarray bench --help' explains the columns.
+each to both formats, checks A @ x against double precision, and times it beside what you have without us: SciPy,
+pydata/sparse and, where sparse_dot_mkl is installed, MKL on a CPU; CuPy on a GPU. 'cvrarray bench --help' explains the
+columns.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Measure, print and judge; 1 if a product was wrong."""
     device = _device.default() if args.device is None else _device.parse(args.device)
+    sources.check_dtypes(args.dtype)
+    sources.check_output(args.json)
     files = {path: sources.read(path) for path in args.files}  # first of all: a bad one shows at once
     report = bench.measure_all(
         [

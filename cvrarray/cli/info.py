@@ -25,6 +25,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Read, describe, draw."""
+    if args.plot is not None:
+        check_plot(args.plot)
     csr = sources.read(args.file)
     facts = describe(csr)
     print(json.dumps({"file": args.file, **facts}, indent=1) if args.json else text(args.file, facts))
@@ -40,7 +42,8 @@ def describe(csr: Any) -> dict[str, Any]:
     from .. import _device, _plan
 
     stats = _plan.statistics(csr)
-    plan = _plan.choose(stats, _device.default().kind)  # as asarray would here
+    kind = _device.default().kind  # as asarray would here
+    plan = _plan.choose(stats, kind)
     csr_bytes = csr.data.nbytes + csr.indices.nbytes + csr.indptr.nbytes
     memory: dict[str, int | None] = {"csr": csr_bytes}
     # disable=None: no bar where stderr is no terminal
@@ -66,6 +69,7 @@ def describe(csr: Any) -> dict[str, Any]:
         "reason": plan.reason,
         "memory_bytes": memory,
         "memory_bytes_modelled": {"csr": csr_bytes, **stats.table_bytes},
+        "product_seconds_modelled": {"device": kind, **{n: us * 1e-6 for n, us in _plan.predict(stats, kind).items()}},
     }
 
 
@@ -87,18 +91,19 @@ def text(name: str, facts: dict[str, Any]) -> str:
     ]
     width = max(len(key) for key, _ in lines)
     csr_bytes = facts["memory_bytes"]["csr"]
-    modelled = facts["memory_bytes_modelled"]
+    modelled, seconds = facts["memory_bytes_modelled"], facts["product_seconds_modelled"]
     memory = [
         [
             f"{key[:5]}, block size {key[5:]}" if key.startswith("bbcsr") else key,
             size(modelled[key]) if n_bytes is None else size(n_bytes),
             f"{(modelled[key] if n_bytes is None else n_bytes) / max(1, csr_bytes):.2f}",
+            significant(seconds[key] * 1e6) if key in seconds else "-",
             "not built: estimated" if n_bytes is None else "",
         ]
         for key, n_bytes in facts["memory_bytes"].items()
     ]
     about = "\n".join(f"  {key:{width}}  {value}" for key, value in lines)
-    return f"{name}\n{about}\n\n" + render(["memory", "bytes", "of CSR", ""], memory)
+    return f"{name}\n{about}\n\n" + render(["format", "bytes", "of CSR", f"us on {seconds['device']}, predicted", ""], memory)
 
 
 def _build(csr: Any, name: str) -> Any:
@@ -109,8 +114,8 @@ def _build(csr: Any, name: str) -> Any:
     return CVRArray(csr) if name == "cvr" else BBCSRArray(csr, block_size=int(name.removeprefix("bbcsr")))
 
 
-def plot(csr: Any, title: str, path: str) -> None:
-    """A spy plot (how full each pixel is) and a histogram of row lengths, to an image file.
+def check_plot(path: str) -> None:
+    """Whether :func:`plot` could draw to `path`: to be asked before a matrix is read.
 
     Raises
     ------
@@ -118,15 +123,28 @@ def plot(csr: Any, title: str, path: str) -> None:
         matplotlib is not installed.
     ValueError
         `path`'s suffix is no image format.
+    OSError
+        There is no such folder, or it may not be written to.
     """
     try:
-        from matplotlib.colors import LogNorm
-        from matplotlib.figure import Figure  # a Figure of its own: no pyplot, no window system
-        from matplotlib.ticker import MaxNLocator
+        from matplotlib.figure import Figure
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
             "--plot draws with matplotlib, which is not installed: pip install 'cvrarray[plot]'", name="matplotlib"
         ) from error
+    formats = Figure().canvas.get_supported_filetypes()
+    if Path(path).suffix.removeprefix(".").lower() not in formats:
+        raise ValueError(f"--plot must name a file that ends in one of {', '.join(f'.{f}' for f in formats)}; got {path}")
+    sources.check_output(path)
+
+
+def plot(csr: Any, title: str, path: str) -> None:
+    """A spy plot (how full each pixel is) and a histogram of row lengths, to an image file; see :func:`check_plot`."""
+    from matplotlib.colors import LogNorm
+    from matplotlib.figure import Figure  # a Figure of its own: no pyplot, no window system
+    from matplotlib.ticker import MaxNLocator
+
+    from .. import files
 
     n_rows, n_cols = csr.shape
     figure = Figure(figsize=(11, 5), layout="constrained")
@@ -159,7 +177,8 @@ def plot(csr: Any, title: str, path: str) -> None:
         ylabel="rows",
         title=f"median {np.median(per_row) if n_rows else 0:g}, longest {longest:,}",
     )
-    figure.savefig(path, dpi=150)
+    with files.replacing(path) as file:
+        figure.savefig(file, dpi=150, format=Path(path).suffix.removeprefix(".").lower())
 
 
 def pixel_counts(csr: Any) -> np.ndarray:

@@ -52,7 +52,11 @@ class Conversion(NamedTuple):
 
 
 def worst_error(csr: Any, x: np.ndarray, y: np.ndarray) -> float:
-    """The largest error of a row of ``y = csr @ x``, over what rounding may cause there: right up to 1; nan is inf.
+    """The largest error of a row of ``y = csr @ x``, over what rounding may cause there: right up to 1, else up to inf.
+
+    A row that inf or nan reaches must have what the double precision reference has there, inf of its sign or nan (of
+    complex numbers something that is not finite: which, depends on how one writes their product). A row of numbers so
+    large that their sum may overflow is not compared.
 
     Parameters
     ----------
@@ -62,11 +66,20 @@ def worst_error(csr: Any, x: np.ndarray, y: np.ndarray) -> float:
     """
     wide = np.complex128 if y.dtype.kind == "c" else np.float64
     matrix = csr.astype(wide)
-    error = np.abs(y - matrix @ x.astype(wide))
-    per_row = np.maximum(np.diff(csr.indptr), 1)
-    bound = ALLOWED * per_row * np.finfo(y.dtype).eps * (abs(matrix) @ np.abs(x).astype(np.float64))
-    ratio = np.divide(error, bound, out=np.where(error == 0, 0.0, np.inf), where=bound > 0)
-    return float(np.nan_to_num(ratio, nan=np.inf, posinf=np.inf).max(initial=0.0))
+    per_row = np.diff(csr.indptr)
+    with np.errstate(over="ignore", invalid="ignore"):
+        expected = matrix @ x.astype(wide)
+        size = abs(matrix) @ np.abs(x).astype(np.float64)
+        error = np.abs(y - expected)
+        bound = ALLOWED * np.maximum(per_row, 1) * np.finfo(y.dtype).eps * size
+        ratio = np.divide(error, bound, out=np.where(error == 0, 0.0, np.inf), where=bound > 0)
+        ratio = np.nan_to_num(ratio, nan=np.inf, posinf=np.inf)
+    if not (size <= np.finfo(y.dtype).max).all():
+        special = ~(np.isfinite(csr.data) & np.isfinite(x)[csr.indices])
+        reached = np.bincount(np.repeat(np.arange(y.size), per_row)[special], minlength=y.size) > 0
+        same = ~np.isfinite(y) if y.dtype.kind == "c" else (y == expected) | (np.isnan(y) & np.isnan(expected))
+        ratio = np.where(reached, np.where(same, 0.0, np.inf), np.where(size <= np.finfo(y.dtype).max, ratio, 0.0))
+    return float(ratio.max(initial=0.0))
 
 
 def floor_bytes(csr: Any, itemsize: int) -> int:
@@ -259,9 +272,10 @@ class OtherLoad:
 
     def cpus(self) -> float | None:
         """CPUs, on average; None where the system does not tell."""
-        if self.start is None:
+        now = self._clocks()
+        if self.start is None or now is None:
             return None
-        busy, own, wall = (now - then for now, then in zip(self._clocks(), self.start, strict=True))
+        busy, own, wall = (late - early for late, early in zip(now, self.start, strict=True))
         return max(0.0, busy - own) / wall
 
     @staticmethod

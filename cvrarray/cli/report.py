@@ -54,8 +54,7 @@ def summary(report: dict[str, Any]) -> list[dict[str, Any]]:
     for dtype, threads in keys:
         cases = [case for case in report["results"] if (case["dtype"], case["threads"]) == (dtype, threads)]
         for contender in CONTENDERS:
-            found = [(case, speedup(case, contender)) for case in cases]
-            found = [(case, times) for case, times in found if times is not None]
+            found = [(case, times) for case in cases if (times := speedup(case, contender)) is not None]
             if not found:
                 continue
             groups = {"all": found}

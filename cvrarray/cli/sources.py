@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,21 +13,8 @@ import numpy as np
 from .. import _device, generate
 from ..cpu import threads
 
-#: Arguments of the generated matrices at scale "medium": about 20 million nonzeros, beyond a CPU's caches, and all of
-#: them measured in minutes. (elasticity comes in powers of 8: 4 million.)
-MEDIUM: dict[str, tuple[int, ...]] = {
-    "stencil27": (91,),
-    "poisson7": (143,),
-    "elast3": (44,),
-    "shell6": (28,),
-    "rmat": (20, 20),
-    "rmat_unshuffled": (20, 20),
-    "uniform_2M_16": (1_250_000, 16),
-    "uniform_200k_150": (133_000, 150),
-    "elasticity": (4,),
-}
-
-SCALES = ("full", "medium", "small")
+#: dtypes that products are measured in.
+DTYPES = ("float32", "float64", "complex64", "complex128")
 
 
 def read(path: str) -> Any:
@@ -36,18 +25,33 @@ def read(path: str) -> Any:
     OSError, ValueError
         The file is missing, broken or holds no matrix; the message names the file.
     """
-    from tqdm import tqdm
-
     from .. import files
 
-    # disable=None: no bar where stderr is no terminal
-    with tqdm(desc=Path(path).name, unit="B", unit_scale=True, disable=None, leave=False, delay=0.5) as bar:
+    with byte_bar(Path(path).name) as progress:
+        return files.read_csr(path, progress)
 
-        def progress(done: int, total: int) -> None:
-            bar.total = total
+
+def read_as_stored(path: str) -> Any:
+    """As :func:`read`, but of a .cvra file the array of ours that it holds, format and parameters included."""
+    from .. import files
+
+    with byte_bar(Path(path).name) as progress:
+        return files.read_stored(path, progress)
+
+
+@contextmanager
+def byte_bar(what: str, total: int | None = None) -> Iterator[Callable[..., None]]:
+    """A progress bar of bytes on a terminal; gives the function (bytes done[, bytes of all]) that moves it."""
+    from tqdm import tqdm
+
+    # disable=None: no bar where stderr is no terminal
+    with tqdm(desc=what, total=total, unit="B", unit_scale=True, disable=None, leave=False, delay=0.5) as bar:
+
+        def progress(done: int, total: int | None = None) -> None:
+            bar.total = bar.total if total is None else total
             bar.update(done - bar.n)
 
-        return files.read_csr(path, progress)
+        yield progress
 
 
 def load(name: str, *, scale: str, seed: int, device: _device.Device) -> Any:
@@ -60,17 +64,10 @@ def load(name: str, *, scale: str, seed: int, device: _device.Device) -> Any:
     """
     if name in generate.MATRICES:
         with device.use():
-            return _generate(name, scale, device, seed)
+            return generate.build(name, scale=scale, xp=device.xp, seed=seed)
     if not Path(name).exists():
         raise ValueError(f"{name} is no file and no generated matrix; these are {', '.join(generate.MATRICES)}")
     return place(read(name), device)
-
-
-def _generate(name: str, scale: str, device: _device.Device, seed: int) -> Any:
-    if scale != "medium":
-        return generate.build(name, scale=scale, xp=device.xp, seed=seed)
-    recipe = generate.MATRICES[name]
-    return recipe.make(*MEDIUM[name], xp=device.xp, seed=seed, **recipe.options)
 
 
 def stored() -> dict[str, Path]:
@@ -122,12 +119,27 @@ def dtypes(text: str | None, stored: np.dtype) -> list[np.dtype]:
     ValueError
         A name is no dtype that products are measured in, or would drop the imaginary part.
     """
-    allowed = ("complex64", "complex128") if stored.kind == "c" else ("float32", "float64", "complex64", "complex128")
+    allowed = DTYPES[2:] if stored.kind == "c" else DTYPES
     names = text.split(",") if text else allowed[:2]
     for name in names:
         if name not in allowed:
             raise ValueError(f"--dtype must be among {', '.join(allowed)} for a matrix of {stored}; got {name!r}")
     return [np.dtype(name) for name in names]
+
+
+def check_dtypes(text: str | None) -> None:
+    """ValueError where ``--dtype`` names what no matrix is measured in: to be asked before one is read."""
+    for name in text.split(",") if text else ():
+        if name not in DTYPES:
+            raise ValueError(f"--dtype must be among {', '.join(DTYPES)}; got {name!r}")
+
+
+def check_output(path: str | None) -> None:
+    """OSError where a file could not be written to `path` later; None and ``"-"`` (stdout) are fine."""
+    from .. import files
+
+    if path not in (None, "-"):
+        files.check_target(path)
 
 
 def thread_counts(text: str | None, device: _device.Device) -> list[int | None]:
@@ -142,9 +154,9 @@ def thread_counts(text: str | None, device: _device.Device) -> list[int | None]:
         if text:
             raise ValueError(f"--threads is for the CPU; got --device {device}. Leave one of them out")
         return [None]
-    counts = set()
+    counts: set[int] = set()
     for word in (text or "all").split(","):
         if word != "all" and not (word.isdecimal() and int(word)):
             raise ValueError(f"--threads must be whole numbers from 1, or all, parted by commas; got {word!r}")
         counts.add(threads.count() if word == "all" else int(word))
-    return sorted(counts)
+    return sorted(counts)  # type: ignore[return-value]  # a list of int, where None may stand too

@@ -7,11 +7,10 @@ from functools import partial
 import numpy as np
 from numba import njit
 
-from cvrarray._tables import CSR, NARROW, WARP, BBCSRTables
+from cvrarray._tables import CSR, NARROW_PADDING, WARP, BBCSRTables, mask_dtype
 from cvrarray.cpu import lanes, memory, parts, threads, tiling
 from cvrarray.cpu.scaling import Run, scaled
 
-NO_BLOCK = NARROW - 1  #: narrow column of a padding slot
 OWN_KERNEL = (1, *lanes.BLOCK_SIZES)  #: block sizes whose products are compiled for that size alone
 ALL = np.uint32(0xFFFFFFFF)  #: mask of all lanes
 
@@ -30,7 +29,7 @@ def convert(csr: CSR, block_size: int) -> BBCSRTables:
     most_blocks, bin_low, bin_high = np.zeros(n_bins, index), np.zeros(n_bins, index), np.zeros(n_bins, index)
     _bin_ranges(0, n_bins, block_size, n_blocks, low, high, most_blocks, bin_low, bin_high)
     slots = most_blocks.astype(np.int64) * WARP  # of columns; a slot has block_size values
-    narrow = bin_high - bin_low < NO_BLOCK
+    narrow = bin_high - bin_low < NARROW_PADDING
     bin_rowptr = memory.offsets(slots * block_size)
     col_base = np.where(narrow, bin_low, -1).astype(index)
     col_ptr = np.where(narrow, np.cumsum(slots * narrow), np.cumsum(slots * ~narrow)) - slots
@@ -39,7 +38,7 @@ def convert(csr: CSR, block_size: int) -> BBCSRTables:
     data = memory.empty(bin_rowptr[-1], csr.data.dtype)
     rows_of_block_row = np.diff(row_end)
     full = int((n_blocks.astype(np.int64) * rows_of_block_row).sum()) * block_size == csr.nnz
-    present = memory.empty(0 if full else slots.sum(), f"u{1 if block_size <= 8 else 2 if block_size <= 16 else 4}")
+    present = memory.empty(0 if full else slots.sum(), mask_dtype(block_size))
     threads.run(
         _lay_out, bin_rowptr, block_size, csr.indptr, csr.indices, memory.bits(csr.data), bin_rowptr, n_blocks, bin_low,
         col_base, col_ptr, col_narrow, col_wide, memory.bits(data), present,
@@ -65,9 +64,8 @@ def product(tables: BBCSRTables, dtype: np.dtype) -> Run:
     int64 and cast). alpha and beta are scalars of it. Where beta is 0, y is written and never read.
     """
     t = tables
-    within = _within(t.block_size)
-    args = (t.block_size, within, t.bin_rowptr, t.data, t.col_base, t.col_ptr, t.col_narrow, t.col_wide, _present(t))
-
+    columns = (t.col_base, t.col_ptr, t.col_narrow, t.col_wide)
+    args = (t.block_size, _within(t.block_size), t.bin_rowptr, memory.values(t.data), *columns, _present(t))
     like = np.empty(0, dtype)
     rows = threads.prepare(lanes.compiled(_product, 0, 0, *args, like, like), t.bin_rowptr)
     return scaled(partial(rows, *args))
@@ -79,8 +77,8 @@ def product_matrix(tables: BBCSRTables, dtype: np.dtype) -> Run:
     X (n_cols, k) and Y (n_rows, k) are C-contiguous arrays, otherwise as for :func:`product`; k is any number of columns.
     """
     t = tables
-    within = _within(t.block_size)
-    args = (t.block_size, within, t.bin_rowptr, t.data, t.col_base, t.col_ptr, t.col_narrow, t.col_wide, _present(t))
+    columns = (t.col_base, t.col_ptr, t.col_narrow, t.col_wide)
+    args = (t.block_size, _within(t.block_size), t.bin_rowptr, memory.values(t.data), *columns, _present(t))
 
     def multiply(x: np.ndarray, y: np.ndarray, first: int, tile: tuple[int, ...]) -> None:
         threads.run(_product_matrix, t.bin_rowptr, *args, t.shape[0], y.shape[1], first, tile, x.ravel(), y.ravel())
@@ -97,10 +95,10 @@ def product_transposed(tables: BBCSRTables, dtype: np.dtype) -> Run:
     n_block_cols = -(-t.shape[1] // t.block_size)
     low, high = np.full(len(t.col_base), n_block_cols), np.zeros(len(t.col_base), np.int64)
     columns = (t.col_base, t.col_ptr, t.col_narrow, t.col_wide)
-    threads.run(parts.column_ranges, t.bin_rowptr, t.bin_rowptr, (1, t.block_size), *columns, NO_BLOCK, low, high)
+    threads.run(parts.column_ranges, t.bin_rowptr, t.bin_rowptr, (1, t.block_size), *columns, NARROW_PADDING, low, high)
     ends = (np.minimum(blocks * t.block_size, t.shape[1]) for blocks in (low, high))
     of = parts.divide(t.bin_rowptr, 1, *ends, t.shape[1])
-    args = (t.block_size, _within(t.block_size), t.bin_rowptr, t.data, *columns, _present(t))
+    args = (t.block_size, _within(t.block_size), t.bin_rowptr, memory.values(t.data), *columns, _present(t))
     return scaled(parts.transposed(_scatter, of, t.bin_rowptr, 1, args, t.shape[1], dtype))
 
 
@@ -234,7 +232,7 @@ def _lay_out(
         if indptr[bin_end] - indptr[i * WARP] < n_slots * block_size:
             _fill(data, bin_rowptr[i], n_slots * block_size, 0)
             if col_base[i] >= 0:
-                _fill(col_narrow, col_ptr[i], n_slots, NO_BLOCK)
+                _fill(col_narrow, col_ptr[i], n_slots, NARROW_PADDING)
             else:
                 _fill(col_wide, col_ptr[i], n_slots, -1)
         if len(present):
@@ -356,7 +354,10 @@ def _bin(row, block_size, within, slot, end, data, narrow, base, at, col, presen
     acc = lanes.zeros(y)
     present_at = slot // block_size
     while slot < end:
-        real = lanes.different(col, at, NO_BLOCK if narrow else -1)
+        if block_size == 1:
+            lanes.prefetch(data, slot + lanes.AHEAD * WARP)
+            lanes.prefetch(col, at + lanes.AHEAD * WARP)
+        real = lanes.different(col, at, NARROW_PADDING if narrow else -1)
         if narrow and block_size == 1 and real == ALL:
             acc = lanes.multiply_add(acc, lanes.load(data, slot, y), lanes.load_runs(x, base, col, at))
         elif len(within) > 1 and len(present) == 0 and real == ALL:
@@ -396,7 +397,7 @@ def _product_matrix(
             if col_base[i] >= 0:
                 cols, near = lanes.pointer(col_narrow, col_ptr[i] + row % WARP), lanes.pointer(x, col_base[i] * block_size * k)
                 tiling.ask(col_narrow, col_ptr[i] + row % WARP * n_blocks, n_blocks)
-                acc = _row(n_blocks, block_size, values, holes, marks, NO_BLOCK, cols, k, tile, near)
+                acc = _row(n_blocks, block_size, values, holes, marks, NARROW_PADDING, cols, k, tile, near)
             else:
                 cols = lanes.pointer(col_wide, col_ptr[i] + row % WARP)
                 tiling.ask(col_wide, col_ptr[i] + row % WARP * n_blocks, n_blocks)
@@ -456,7 +457,7 @@ def _scatter_bin(phase, block_size, slot, end, data, narrow, at, col, present, e
     sums = lanes.scratch(entries)
     present_at = slot // block_size
     while slot < end:
-        real = lanes.different(col, at, NO_BLOCK if narrow else -1)
+        real = lanes.different(col, at, NARROW_PADDING if narrow else -1)
         for j in range(block_size):
             stored = real & lanes.bit_set(present, present_at, j) if len(present) else real
             terms = lanes.multiply_add(
@@ -487,7 +488,7 @@ def _block_column(i, slot, col_base, col_ptr, col_narrow, col_wide):
     if col_base[i] < 0:
         return np.int64(col_wide[col_ptr[i] + slot])
     block = np.int64(col_narrow[col_ptr[i] + slot])
-    return col_base[i] + block if block != NO_BLOCK else -1
+    return col_base[i] + block if block != NARROW_PADDING else -1
 
 
 @njit(**lanes.OPTIONS)

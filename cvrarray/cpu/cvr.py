@@ -18,7 +18,6 @@ from cvrarray.cpu import lanes, memory, parts, threads, tiling
 from cvrarray.cpu.scaling import Run, scaled
 
 ALL = np.uint32(0xFFFFFFFF)  #: mask of all lanes
-AHEAD = 8  #: steps that :func:`_scatter` asks for before it needs them: its many stores keep the machine from looking ahead
 NO_PADDING = -1  #: no narrow column: pads have their chunk's smallest
 
 
@@ -101,8 +100,8 @@ def product(tables: CVRTables, dtype: np.dtype) -> Run:
     """
     t = tables
     args = (
-        t.n_lanes, t.step_ptr, t.val, t.col_base, t.col_ptr, t.col_narrow, t.col_wide, t.rec_mask, t.rec_ptr, t.rec_wb,
-        t.tail, t.carry_row, t.empty_row,
+        t.n_lanes, t.step_ptr, memory.values(t.val), t.col_base, t.col_ptr, t.col_narrow, t.col_wide, t.rec_mask,
+        t.rec_ptr, t.rec_wb, t.tail, t.carry_row, t.empty_row,
     )  # fmt: skip
     like = np.empty(0, dtype)
     rows = threads.prepare(lanes.compiled(_product, 0, 0, *args, like, like, like), t.step_ptr, t.n_lanes)
@@ -125,8 +124,8 @@ def product_matrix(tables: CVRTables, dtype: np.dtype) -> Run:
     """
     t = tables
     args = (
-        t.n_lanes, t.step_ptr, t.val, t.col_base, t.col_ptr, t.col_narrow, t.col_wide, t.rec_mask, t.rec_ptr, t.rec_wb,
-        t.tail, t.carry_row, t.empty_row,
+        t.n_lanes, t.step_ptr, memory.values(t.val), t.col_base, t.col_ptr, t.col_narrow, t.col_wide, t.rec_mask,
+        t.rec_ptr, t.rec_wb, t.tail, t.carry_row, t.empty_row,
     )  # fmt: skip
 
     def multiply(x: np.ndarray, y: np.ndarray, first: int, tile: tuple[int, ...]) -> None:
@@ -149,7 +148,7 @@ def product_transposed(tables: CVRTables, dtype: np.dtype) -> Run:
     columns = (t.col_base, t.col_ptr, t.col_narrow, t.col_wide)
     threads.run(parts.column_ranges, t.step_ptr, t.step_ptr, (t.n_lanes, 1), *columns, NO_PADDING, low, high, unit=t.n_lanes)
     of = parts.divide(t.step_ptr, t.n_lanes, low, high, t.shape[1])
-    args = (t.n_lanes, t.step_ptr, t.val, *columns, t.rec_mask, t.rec_ptr, t.rec_wb, t.tail)
+    args = (t.n_lanes, t.step_ptr, memory.values(t.val), *columns, t.rec_mask, t.rec_ptr, t.rec_wb, t.tail)
     return scaled(parts.transposed(_scatter, of, t.step_ptr, t.n_lanes, args, t.shape[1], dtype))
 
 
@@ -337,6 +336,8 @@ def _chunk(
     if n_lanes == WARP:
         acc = lanes.zeros(y)
         for step in range(step_ptr[k], step_ptr[k + 1]):
+            lanes.prefetch(val, (step + lanes.AHEAD) * WARP)
+            lanes.prefetch(col, at + lanes.AHEAD * WARP)
             values = lanes.load(val, step * WARP, y)
             if narrow:
                 entries = lanes.load_runs(x, base, col, at)
@@ -353,7 +354,7 @@ def _chunk(
         lanes.store(lanes.zeros(y), sums, 0)
         for step in range(step_ptr[k], step_ptr[k + 1]):
             for lane in range(n_lanes):
-                sums[lane] += val[step * n_lanes + lane] * x[base + col[at + lane]]
+                sums[lane] += lanes.number(val, step * n_lanes + lane, x) * x[base + col[at + lane]]
             at += n_lanes
             ended = rec_mask[step]
             if ended:
@@ -513,8 +514,8 @@ def _scatter_chunk(k, n_lanes, step_ptr, val, at, col, rec_mask, rec_ptr, rec_wb
     at += (step_ptr[k + 1] - step_ptr[k]) * n_lanes
     for step in range(step_ptr[k + 1] - 1, step_ptr[k] - 1, -1):
         at -= n_lanes
-        lanes.prefetch(val, (step - AHEAD) * n_lanes)
-        lanes.prefetch(col, at - AHEAD * n_lanes)
+        lanes.prefetch(val, (step - lanes.AHEAD) * n_lanes)
+        lanes.prefetch(col, at - lanes.AHEAD * n_lanes)
         ended = rec_mask[step]
         real |= ended
         while ended:
@@ -529,7 +530,7 @@ def _scatter_chunk(k, n_lanes, step_ptr, val, at, col, rec_mask, rec_ptr, rec_wb
         else:
             for lane in range(n_lanes):
                 if real >> np.uint32(lane) & np.uint32(1):
-                    y[col[at + lane]] += val[step * n_lanes + lane] * entries[lane]
+                    y[col[at + lane]] += lanes.number(val, step * n_lanes + lane, x) * entries[lane]
 
 
 @njit(**lanes.OPTIONS)

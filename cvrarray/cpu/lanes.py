@@ -25,6 +25,7 @@ OPTIONS = {"nogil": True, "cache": True, "_nrt": False, "no_cfunc_wrapper": True
 BLOCK_SIZES = (2, 3, 4, 6, 8)  #: those that :func:`multiply_add_blocks` takes; others would make too much code
 RUN = 8  #: lanes that :func:`load_runs` looks at together: one odd row among 32 must not cost the other groups
 LINE = 64  #: bytes of a cache line
+AHEAD = 16  #: steps of 32 values that products ask for before they need them
 
 
 def compiled(function, *args):
@@ -125,6 +126,22 @@ def load(typingctx, array, at, like):
         return cgutils.pack_struct(builder, _load_values(context, builder, array.dtype, start, _real(like.dtype)))
 
     return lanes(array, types.intp, like), codegen
+
+
+@intrinsic
+def number(typingctx, values, at, like):
+    """``values[at]``, one number: real ones in the precision of the array `like`."""
+    dtype = values.dtype
+    result = dtype if isinstance(dtype, types.Complex) else _real(like.dtype)
+
+    def codegen(context, builder, signature, args):
+        start = _pointer(context, builder, values, args[0], args[1])
+        if isinstance(dtype, types.Complex):
+            return builder.load(start)
+        (vector,) = _load_parts(builder, dtype, start, 1)
+        return builder.extract_element(_convert(context, builder, vector, dtype, result), _I32(0))
+
+    return result(values, types.intp, like), codegen
 
 
 @intrinsic
@@ -443,6 +460,8 @@ def _load_vector(builder, start, n):
 
 def _load_parts(builder, dtype, start, n):
     """n consecutive numbers: a list of one vector, or of two for complex numbers."""
+    if isinstance(dtype, types.Record):  # float16: see memory.values
+        start = builder.bitcast(start, ir.HalfType().as_pointer())
     if not isinstance(dtype, types.Complex):
         return [_load_vector(builder, start, n)]
     both = _load_vector(builder, builder.gep(start, [_I32(0), _I32(0)]), 2 * n)
@@ -553,6 +572,11 @@ def _convert(context, builder, vector, source, dtype):
     target = ir.VectorType(context.get_value_type(dtype), vector.type.count)
     if vector.type == target:
         return vector
+    if isinstance(source, types.Record):  # from half to double in two steps: both are exact, and machines have only those
+        vector = builder.fpext(vector, ir.VectorType(ir.FloatType(), vector.type.count))
+        source = types.float32
+        if vector.type == target:
+            return vector
     if isinstance(source, types.Float):
         return builder.fpext(vector, target)
     signed = getattr(source, "signed", False)

@@ -26,3 +26,8 @@ def offsets(sizes: np.ndarray) -> np.ndarray:
 def bits(values: np.ndarray) -> np.ndarray:
     """The values as unsigned integers of their size: conversions move them, and one compiled function serves all."""
     return values if values.itemsize > 8 else values.view(f"u{values.itemsize}")
+
+
+def values(array: np.ndarray) -> np.ndarray:
+    """Stored values as kernels take them: float16, which Numba has not on CPUs, as records, whose type tells it apart."""
+    return array.view(np.dtype([("half", np.uint16)])) if array.dtype == np.float16 else array

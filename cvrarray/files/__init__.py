@@ -72,17 +72,41 @@ def read_csr(path: str | os.PathLike, progress: Callable[[int, int], object] | N
     ------
     As :func:`read` does.
     """
+    return _as_scipy(_read(path, progress))
+
+
+def read_stored(path: str | os.PathLike, progress: Callable[[int, int], object] | None = None) -> Any:
+    """The matrix in a file as it is stored: an array of ours on the CPU from a file of ours, else as :func:`read_csr`.
+
+    Raises
+    ------
+    As :func:`read` does.
+    """
+    found = _read(path, progress)
+    return found if isinstance(found, SparseArray) else _as_scipy(found)
+
+
+def _as_scipy(found: CSR | SparseArray) -> Any:
     from scipy.sparse import csr_array
 
-    csr = _csr.as_csr(_read(path, progress))
+    csr = _csr.as_csr(found)
     return csr_array((csr.data, csr.indices, csr.indptr), shape=csr.shape)
 
 
-def save(path: str | os.PathLike, A: SparseArray) -> None:
+def save(path: str | os.PathLike, A: SparseArray, progress: Callable[[int], object] | None = None) -> None:
     """Write an array of ours to a file, by convention ``*.cvra``, that :func:`load` maps into memory.
 
     The file appears whole or not at all: what stood at `path` before stays until all is on the disk. An array on a GPU
     is copied to the host table by table; a transposed view is converted first.
+
+    Parameters
+    ----------
+    path
+        A link stays one, and a file that is replaced hands on its mode.
+    A
+        A :class:`cvrarray.CVRArray` or :class:`cvrarray.BBCSRArray`.
+    progress
+        Called with the bytes written so far (they come to little more than ``A.nbytes``).
 
     Raises
     ------
@@ -95,7 +119,7 @@ def save(path: str | os.PathLike, A: SparseArray) -> None:
         raise TypeError(f"save needs a CVRArray or BBCSRArray; got {type(A).__name__}. Use cvrarray.asarray first")
     if isinstance(A, TransposedArray):  # a file holds tables, and a view has none
         A = A.copy()
-    with _replacing(os.fsdecode(path)) as file:
+    with replacing(path, progress) as file:
         cvra.write(file, A)
 
 
@@ -144,6 +168,7 @@ _ZIP, _GZIP, _BANNERS = b"PK", b"\x1f\x8b", (b"%%MatrixMarket", b"%MatrixMarket"
 def _read(path: str | os.PathLike, progress: Callable[[int, int], object] | None = None) -> CSR | SparseArray:
     """The matrix in a file of any kind; an array of ours where it is a file of ours."""
     path = os.fsdecode(path)
+    found: CSR | SparseArray
     with naming(path), _open(path, progress) as file:
         size = os.fstat(file.fileno()).st_size
         head = file.peek(_HEAD)
@@ -152,9 +177,11 @@ def _read(path: str | os.PathLike, progress: Callable[[int, int], object] | None
         if head.startswith(_ZIP):
             with zipfile.ZipFile(file) as archive:
                 ours = cvra.HEADER in npz.members(archive)
-            found = cvra.read(file, verify=True) if ours else npz.read(file)
             if ours:
-                found.check()
+                found = array = cvra.read(file, verify=True)
+                array.check()
+            else:
+                found = npz.read(file)
         elif head.startswith(_GZIP):
             with gzip.GzipFile(fileobj=file) as text:
                 found = _read_text(text, MOST_INFLATION * size)
@@ -165,7 +192,7 @@ def _read(path: str | os.PathLike, progress: Callable[[int, int], object] | None
     return found
 
 
-def _read_text(file: BinaryIO, size: int) -> CSR:
+def _read_text(file: BinaryIO | gzip.GzipFile, size: int) -> CSR:
     """The matrix in a text of at most `size` bytes."""
     head = file.read(_HEAD)
     file.seek(0)
@@ -189,7 +216,7 @@ class _MeteredFile(io.FileIO):
         super().__init__(path)
         self._progress, self._done, self._size = progress, 0, os.fstat(self.fileno()).st_size
 
-    def readinto(self, buffer) -> int:
+    def readinto(self, buffer: Any) -> int:
         n_bytes = super().readinto(buffer)
         self._done = min(self._done + n_bytes, self._size)  # a zip's directory is read twice
         self._progress(self._done, self._size)
@@ -205,23 +232,74 @@ def _open(path: str, progress: Callable[[int, int], object] | None = None) -> io
     return io.BufferedReader(raw, BLOCK)
 
 
-@contextmanager
-def _replacing(path: str) -> Iterator[BinaryIO]:
-    """A new file, open for writing, that takes the place of `path` once all went well and is gone if not."""
-    target = os.path.realpath(path)  # a link stays one
+class _MeteredOutput(io.FileIO):
+    """A file that tells how much has been written to it."""
+
+    def __init__(self, path: str, mode: str, progress: Callable[[int], object]):
+        super().__init__(path, mode)
+        self._progress, self._done = progress, 0
+
+    def write(self, buffer: Any) -> int:
+        n_bytes = super().write(buffer)
+        self._done += n_bytes
+        self._progress(self._done)
+        return n_bytes
+
+
+def check_target(path: str | os.PathLike) -> str:
+    """Where :func:`replacing` would put `path`, links resolved: to be asked before work whose result is to go there.
+
+    Raises
+    ------
+    OSError
+        There is no such folder, it may not be written to, or `path` is a folder.
+    """
+    target = os.path.realpath(os.fsdecode(path))  # a link stays one
     folder = os.path.dirname(target)
     if not os.path.isdir(folder):  # else the error would name the temporary file
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), folder)
     if os.path.isdir(target):  # else there would be none until all is written
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fsdecode(path))
+    if not os.access(folder, os.W_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), folder)
+    return target
+
+
+@contextmanager
+def replacing(path: str | os.PathLike, progress: Callable[[int], object] | None = None) -> Iterator[BinaryIO]:
+    """A new file, open for writing, that takes the place of `path` once all went well and is gone if not.
+
+    It has the mode of the file that it replaces, from the start, so that nobody reads it who might not read that one.
+    `progress` is called with the bytes written so far.
+    """
+    target = check_target(path)
+    folder = os.path.dirname(target)
     temporary = os.path.join(folder, f".{secrets.token_hex(8)}.cvra.tmp")
     try:
-        with open(temporary, "xb") as file:
+        raw = io.FileIO(temporary, "x") if progress is None else _MeteredOutput(temporary, "x", progress)
+        with io.BufferedWriter(raw, BLOCK) as file:
+            with suppress(FileNotFoundError):
+                os.chmod(temporary, stat.S_IMODE(os.stat(target).st_mode))
             yield file
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, target)
+        _sync_folder(folder)
     except BaseException:
         with suppress(FileNotFoundError):
             os.unlink(temporary)
         raise
+
+
+def _sync_folder(folder: str) -> None:
+    """Make a rename in `folder` last through a crash of the system, where the system has a way to."""
+    if not hasattr(os, "O_DIRECTORY"):  # Windows cannot open a folder
+        return
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:  # some network file systems have no such thing; the rename is done all the same
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise
+    finally:
+        os.close(descriptor)

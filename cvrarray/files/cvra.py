@@ -80,6 +80,18 @@ _VALUE_DTYPES = ["|b1", "|i1", "<i2", "<i4", "<i8", "|u1", "<u2", "<u4", "<u8", 
 
 def write(file: BinaryIO, A: SparseArray) -> None:
     """Write `A` to an empty `file`; an array on a GPU is copied to the host table by table."""
+    header, arrays = describe(A)
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+        archive.writestr(_aligned_member(HEADER, file.tell()), json.dumps(header, indent=1))
+        for name, array in arrays.items():
+            host = np.ascontiguousarray(_device.move(array, _device.CPU), _on_disk(array.dtype))
+            member = _aligned_member(f"{name}.npy", file.tell())
+            with archive.open(member, "w", force_zip64=True) as stream:
+                np.lib.format.write_array(stream, host, version=(1, 0))
+
+
+def describe(A: SparseArray) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What ``cvrarray.json`` says of `A`, and its arrays by name, in their order, where they live."""
     fields = A._tables._asdict()
     arrays = {name: fields.pop(name) for name in _ARRAYS[A.format] if fields[name] is not None}
     header = {
@@ -92,13 +104,7 @@ def write(file: BinaryIO, A: SparseArray) -> None:
         "plan": A.plan,
         "arrays": {name: {"dtype": _on_disk(a.dtype).str, "shape": list(a.shape)} for name, a in arrays.items()},
     }
-    with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
-        archive.writestr(_aligned_member(HEADER, file.tell()), json.dumps(header, indent=1))
-        for name, array in arrays.items():
-            host = np.ascontiguousarray(_device.move(array, _device.CPU), _on_disk(array.dtype))
-            member = _aligned_member(f"{name}.npy", file.tell())
-            with archive.open(member, "w", force_zip64=True) as stream:
-                np.lib.format.write_array(stream, host, version=(1, 0))
+    return header, arrays
 
 
 def read(file: BinaryIO, verify: bool) -> SparseArray:
@@ -117,17 +123,24 @@ def read(file: BinaryIO, verify: bool) -> SparseArray:
         raise ValueError(f"must be a file of cvrarray.save; it has no member {HEADER}. Try cvrarray.read")
     buffer = np.memmap(file, np.uint8, mode="r")
     with naming(f"member {HEADER}"):
-        header = _parse_header(buffer[_content(buffer, members[HEADER], verify=True)].tobytes())
+        header = json.loads(buffer[_content(buffer, members[HEADER], verify=True)].tobytes())
+        check_header(header)
     listed = {HEADER, *(f"{name}.npy" for name in header["arrays"])}
     if members.keys() != listed:
         odd = ", ".join(sorted(members.keys() ^ listed))
         raise ValueError(f"must have the members that {HEADER} lists and no other; missing or surplus: {odd}")
-    array_class, tables = _FORMATS[header["format"]]
-    fields = {"shape": tuple(header["shape"]), **dict.fromkeys(_ARRAYS[header["format"]]), **header["parameters"]}
+    arrays = {}
     for name, found in header["arrays"].items():
         with naming(f"member {name}.npy"):
-            fields[name] = _map_array(buffer, members[f"{name}.npy"], found["dtype"], tuple(found["shape"]), verify)
-    return array_class._from_tables(tables(**fields), header["plan"])
+            arrays[name] = _map_array(buffer, members[f"{name}.npy"], found["dtype"], tuple(found["shape"]), verify)
+    return assemble(header, arrays)
+
+
+def assemble(header: dict[str, Any], arrays: dict[str, Any]) -> SparseArray:
+    """The array that a checked header describes, around its arrays as they are, on their device."""
+    array_class, tables = _FORMATS[header["format"]]
+    fields = {"shape": tuple(header["shape"]), **dict.fromkeys(_ARRAYS[header["format"]]), **header["parameters"]}
+    return array_class._from_tables(tables(**fields | arrays), header["plan"])
 
 
 # ------------------------------------------------------------------------------------------------ members
@@ -192,9 +205,8 @@ def _map_array(buffer: np.ndarray, member: zipfile.ZipInfo, dtype: str, shape: t
 # ------------------------------------------------------------------------------------------------ cvrarray.json
 
 
-def _parse_header(text: bytes) -> dict[str, Any]:
-    """The JSON member; every entry is there and of the right kind."""
-    header = json.loads(text)
+def check_header(header: Any) -> None:
+    """ValueError unless every entry of the JSON member is there and of the right kind."""
     if not isinstance(header, dict) or header.get("magic") != _MAGIC:
         raise ValueError(f"must hold the magic {_MAGIC!r}")
     version = header.get("version")
@@ -225,7 +237,6 @@ def _parse_header(text: bytes) -> dict[str, Any]:
         dtype = own.get(kind, kind)
         fits = isinstance(found, dict) and found.get("dtype") == dtype and _is_shape(found.get("shape"), ndim)
         _require(arrays, name, fits, f"{ndim}-dimensional of {dtype}")
-    return header
 
 
 def _require(entries: dict[str, Any], key: str, holds: bool, what: str) -> None:

@@ -10,13 +10,14 @@
 
 All layouts, fields and symmetries of the definition are read; a pattern's entries are 1.0, duplicates are summed.
 Refused, with the line where that can be known: a line that is not what the banner promises (a fraction among integers,
-Fortran's ``1.0D+05``, a comment among the entries), other than the promised number of entries, an index out of range,
-a symmetric matrix that is not square, stores both of a pair, or has a diagonal that its symmetry rules out, and sizes
-that this file or this machine cannot hold.
+Fortran's ``1.0D+05``, a comment among the entries, a plus sign before a number, which SciPy's reader refuses too), other
+than the promised number of entries, an index out of range, a symmetric matrix that is not square, stores both of a pair,
+or has a diagonal that its symmetry rules out, and sizes that this file or this machine cannot hold.
 """
 
 from __future__ import annotations
 
+import gzip
 import io
 import itertools
 import re
@@ -54,7 +55,7 @@ class _Header(NamedTuple):
     symmetry: str  # "general", "symmetric", "skew-symmetric" or "hermitian"
 
 
-def read(file: BinaryIO, text_size: int) -> CSR:
+def read(file: BinaryIO | gzip.GzipFile, text_size: int) -> CSR:
     """Canonical CSR of a Matrix Market file that holds at most `text_size` bytes of text.
 
     SciPy's compiled reader does the reading, but it trusts the text: it takes 1.5 for 1 in an integer file and 1.0D+05
@@ -78,6 +79,68 @@ def read(file: BinaryIO, text_size: int) -> CSR:
     return _read_coordinates(header, blocks)
 
 
+def read_pieces(file: BinaryIO, text_size: int, n_bytes: int) -> tuple[tuple[int, int], Iterator[tuple[np.ndarray, ...]]]:
+    """The shape of a Matrix Market file, and an iterator over its entries, (row, col, val), for files larger than memory.
+
+    Parameters
+    ----------
+    file, text_size
+        As for :func:`read`.
+    n_bytes : int
+        Text that a piece holds, about.
+
+    Raises
+    ------
+    ValueError
+        As :func:`read`; also for an array file, and for one that keeps only half of the matrix but not to one triangle
+        (whether it stores both of a pair can be told only from all of it). Much of it is raised by the iterator.
+    """
+    header = _parse_header(_read_header(file))
+    at = f"line {len(header.lines)}"
+    if header.layout == "array":
+        raise ValueError(f"{at}: must list entries to be read in pieces; it is an array. Use cvrarray.read")
+    words = _PLACE | _VALUE[header.field]
+    if header.n_entries * 2 * len(words) > text_size:
+        raise ValueError(f"{at}: promises {header.n_entries} entries, more than fit in the file")
+    require_memory(header.n_rows, at)
+    blocks = _checked_blocks(file, words, len(header.lines) + 1)
+    return (header.n_rows, header.n_cols), _pieces(header, blocks, n_bytes)
+
+
+def _pieces(header: _Header, blocks: Iterator[bytes], n_bytes: int) -> Iterator[tuple[np.ndarray, ...]]:
+    from scipy.io import mmread
+
+    banner = b"%%%%MatrixMarket matrix coordinate %s general\n" % header.field.encode()
+    found, triangles = 0, set()
+    while text := list(itertools.islice(blocks, max(1, n_bytes // BLOCK))):
+        n_entries = sum(map(_count_lines, text))
+        found += n_entries
+        if found > header.n_entries:
+            break
+        sizes = b"%d %d %d\n" % (header.n_rows, header.n_cols, n_entries)
+        coo = mmread(_Text([banner, sizes], iter(text)), spmatrix=False)
+        row, col, val = coo.row, coo.col, coo.data
+        if header.symmetry != "general":
+            triangles |= {name for name, there in (("lower", coo.row > coo.col), ("upper", coo.row < coo.col)) if there.any()}
+            if len(triangles) > 1:
+                raise ValueError(
+                    f"a {header.symmetry} file must keep to one triangle to be read in pieces; it has entries of both. "
+                    "Use cvrarray.read"
+                )
+            row, col, val = _mirrored(row, col, val, header.symmetry, header.n_rows)
+        yield row, col, val
+    if found != header.n_entries:
+        raise ValueError(f"promises {header.n_entries} entries, but holds {'more' if found > header.n_entries else found}")
+
+
+def _count_lines(block: bytes) -> int:
+    """The lines of a block that are not blank."""
+    bare = block.translate(None, b" \t\r")
+    if bare.startswith(b"\n") or b"\n\n" in bare:
+        return sum(map(bool, bare.split(b"\n")))
+    return bare.count(b"\n")
+
+
 def _read_array(header: _Header, blocks: Iterator[bytes]) -> CSR:
     """The matrix of a dense file; its zeros are not stored."""
     from scipy.io import mmread
@@ -97,18 +160,18 @@ def _read_coordinates(header: _Header, blocks: Iterator[bytes]) -> CSR:
     banner = b"%%%%MatrixMarket matrix coordinate %s general\n" % header.field.encode()
     coo = mmread(_Text([banner, *header.lines[1:]], blocks), spmatrix=False)
     _read_rest(blocks)
-    triplets = coo.row, coo.col, coo.data
+    row, col, val = coo.row, coo.col, coo.data
     if header.symmetry != "general":
-        triplets = _mirrored(*triplets, header.symmetry, header.n_rows)
-    return _csr.from_triplets(*triplets, (header.n_rows, header.n_cols))
+        row, col, val = _mirrored(row, col, val, header.symmetry, header.n_rows)
+    return _csr.from_triplets(row, col, val, (header.n_rows, header.n_cols))
 
 
 # ------------------------------------------------------------------------------------------------ header
 
 
-def _read_header(file: BinaryIO) -> list[bytes]:
+def _read_header(file: BinaryIO | gzip.GzipFile) -> list[bytes]:
     """The lines up to the one with the sizes: banner, comments, blank lines, sizes. All end with a newline."""
-    lines = []
+    lines: list[bytes] = []
     while not lines or not lines[-1].strip() or lines[-1].lstrip().startswith(b"%"):
         lines.append(_read_line(file, len(lines) + 1))
         if not lines[-1]:
@@ -140,7 +203,7 @@ def _parse_header(lines: list[bytes]) -> _Header:
 # ------------------------------------------------------------------------------------------------ entries
 
 
-def _read_line(file: BinaryIO, number: int) -> bytes:
+def _read_line(file: BinaryIO | gzip.GzipFile, number: int) -> bytes:
     """The next line, or the rest of it; line `number` is what an error calls it."""
     line = file.readline(BLOCK)
     if len(line) == BLOCK:
@@ -148,14 +211,14 @@ def _read_line(file: BinaryIO, number: int) -> bytes:
     return line
 
 
-def _checked_blocks(file: BinaryIO, words: dict[str, bytes], number: int) -> Iterator[bytes]:
+def _checked_blocks(file: BinaryIO | gzip.GzipFile, words: dict[str, bytes], number: int) -> Iterator[bytes]:
     """The rest of `file`, from line `number` on, in blocks of whole lines; ValueError at one without these `words`."""
     # as many lines as possible, never looking back
     lines = re.compile(rb"(?:[ \t]*+(?:" + rb"[ \t]++".join(words.values()) + rb")?+[ \t\r]*+\n)*+")
     while block := file.read(BLOCK):
         if not block.endswith(b"\n"):  # the rest of the line; the file's last may lack its newline
             block += _read_line(file, number + block.count(b"\n")).removesuffix(b"\n") + b"\n"
-        good = lines.match(block).end()
+        good = lines.match(block).end()  # type: ignore[union-attr]  # it matches nothing at least
         if good < len(block):
             line = block[good : block.index(b"\n", good)].decode("latin-1")
             number += block.count(b"\n", 0, good)

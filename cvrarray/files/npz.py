@@ -91,10 +91,10 @@ def _from_arrays(arrays: dict[str, np.ndarray]) -> CSR:
     from scipy.sparse import bsr_array, csc_array, dia_array
 
     format = _format(arrays)
-    shape = _member(arrays, "shape")
-    if shape.shape != (2,) or shape.dtype.kind not in "iu":
-        raise ValueError(f"member shape: must be two integers, the rows and columns of a matrix; got {shape.tolist()}")
-    shape = _csr.check_shape(shape.tolist())
+    sizes = _member(arrays, "shape")
+    if sizes.shape != (2,) or sizes.dtype.kind not in "iu":
+        raise ValueError(f"member shape: must be two integers, the rows and columns of a matrix; got {sizes.tolist()}")
+    shape = _csr.check_shape(sizes.tolist())
     require_memory(shape[0], "member shape")
     fill_value = arrays.get("fill_value", np.zeros(()))
     if fill_value.size != 1 or fill_value.item() != 0:

@@ -10,6 +10,7 @@ import re
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 import cupy
 import numpy as np
@@ -130,3 +131,26 @@ def matrix_tiles(k: int, dtype: np.dtype, x: cupy.ndarray, y: cupy.ndarray) -> t
         width = 1
     members = min(MATRIX_LANES, 1 << max(0, -(-k // width) - 1).bit_length())
     return members, width, max(1, -(-k // (members * width)))
+
+
+@cache
+def processors(device: int) -> int:
+    """Multiprocessors of the device."""
+    return cupy.cuda.Device(device).attributes["MultiProcessorCount"]
+
+
+class Scratch:
+    """Memory for the time of one call, from CuPy's pool; what a captured CUDA graph uses is kept as long as this object.
+
+    A graph replays with the addresses it was captured with, long after the pool would have given them to somebody else.
+    """
+
+    def __init__(self) -> None:
+        self._kept: list[cupy.ndarray] = []
+
+    def empty(self, shape: Any, dtype: Any) -> cupy.ndarray:
+        """As ``cupy.empty``."""
+        array = cupy.empty(shape, dtype)
+        if cupy.cuda.get_current_stream().is_capturing():
+            self._kept.append(array)
+        return array

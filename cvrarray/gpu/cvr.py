@@ -9,8 +9,8 @@ import cupy
 import numpy as np
 
 from .._tables import CSR, WARP, CVRTables
-from . import transposed
-from .compiler import NULL, PRODUCTS, blocks, instantiation, kernel, matrix_tiles, struct, update, vector_width
+from . import popular, transposed
+from .compiler import NULL, PRODUCTS, Scratch, blocks, instantiation, kernel, matrix_tiles, struct, update, vector_width
 
 BLOCK = 128  # threads: four chunks
 #: Steps in flight: the same bytes for every product dtype.
@@ -118,18 +118,22 @@ def product(tables: CVRTables, dtype: np.dtype) -> Callable[[cupy.ndarray, cupy.
     """
     t, index = tables, tables.tail.dtype
     n_chunks, n_empty, n_cut = t.carry_row.size, t.empty_row.size, t.cut_row.size
-    chunks = _struct(t)
     multiply = kernel("cvr_matvec", "cvr_matvec", t.val.dtype, dtype, index, t.n_lanes, UNROLL[dtype.itemsize])
-    grid = blocks(max(n_chunks * WARP, min(n_empty, EMPTY_ROW_THREADS)), BLOCK)
-    if not n_cut:
-        return lambda x, y, alpha, beta: multiply(grid, (BLOCK,), (chunks, x, y, NULL, alpha, beta, update(alpha, beta)))
+    chunks, grid = _struct(t), blocks(max(n_chunks * WARP, min(n_empty, EMPTY_ROW_THREADS)), BLOCK)
 
-    add_carries = kernel("cvr_matvec", "cvr_carry", dtype, index)
+    def plain(x, y, carry, alpha, beta):
+        multiply(grid, (BLOCK,), (chunks, x, y, carry, alpha, beta, update(alpha, beta)))
+
+    first = popular.in_time(t, dtype, plain, lambda col_wide: _struct(t._replace(col_wide=col_wide)))
+    if not n_cut:
+        return lambda x, y, alpha, beta: first(x, y, NULL, alpha, beta)
+
+    add_carries, n_warps, scratch = kernel("cvr_matvec", "cvr_carry", dtype, index), blocks(n_cut * WARP, BLOCK), Scratch()
 
     def run(x, y, alpha, beta):
-        carry = cupy.empty(n_chunks, dtype)
-        multiply(grid, (BLOCK,), (chunks, x, y, carry, alpha, beta, update(alpha, beta)))
-        add_carries(blocks(n_cut * WARP, BLOCK), (BLOCK,), (t.cut_row, t.cut_ptr, np.int64(n_cut), carry, y))
+        carry = scratch.empty(n_chunks, dtype)
+        first(x, y, carry, alpha, beta)
+        add_carries(n_warps, (BLOCK,), (t.cut_row, t.cut_ptr, np.int64(n_cut), carry, y))
 
     return run
 
@@ -138,12 +142,12 @@ def product_matrix(tables: CVRTables, dtype: np.dtype) -> Callable[[cupy.ndarray
     """``run(x, y, alpha, beta)``, which does ``Y = alpha * A @ X + beta * Y``; X (n_cols, k) and Y (n_rows, k) in C order."""
     t, index = tables, tables.tail.dtype
     n_chunks, n_empty, n_cut = t.carry_row.size, t.empty_row.size, t.cut_row.size
-    chunks = _struct(t)
+    chunks, scratch = _struct(t), Scratch()
 
     def run(x, y, alpha, beta):
         k = x.shape[1]
         members, width, tiles = matrix_tiles(k, dtype, x, y)
-        carry = cupy.empty((n_chunks if n_cut else 0, k), dtype)
+        carry = scratch.empty((n_chunks if n_cut else 0, k), dtype)
         kernel(
             "cvr_matmat", "cvr_matmat", t.val.dtype, dtype, index, t.n_lanes, members, width, matrix_unroll(members),
             BLOCK // WARP,
@@ -223,6 +227,13 @@ def instantiations() -> Iterator[tuple[str, list[str]]]:
                 for i, n_lanes in (("int32", WARP), ("int64", WARP), ("int32", 4))
             ),
             *(instantiation("cvr_carry", y, "int32") for _, y in PRODUCTS),
+            *(
+                instantiation("cvr_matvec_popular", a, y, i, WARP, popular.UNROLL[np.dtype(y).itemsize], popular.THREADS)
+                for a, y in PRODUCTS
+                for i in ("int32", "int64")
+            ),
+            *(instantiation("cvr_pack", y, "int32") for _, y in PRODUCTS),
+            *(instantiation("cvr_pack_columns", i) for i in ("int32", "int64")),
         ],
     )
     yield (

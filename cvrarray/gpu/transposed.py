@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 import cupy
 import numpy as np
 
-from .compiler import NULL, PRODUCTS, blocks, instantiation, kernel, struct, update
+from .compiler import NULL, PRODUCTS, Scratch, blocks, instantiation, kernel, processors, struct, update
 
 COUNT, ADD, EXPONENT, REFINE = range(4)
 CALL_WORDS = 256  # 64-bit words of the kernels' struct Call
@@ -37,7 +36,7 @@ def product(
     is_exact = dtype.kind in "iu"
     n_limbs = n_cols * components * (2 if dtype.itemsize // components == 8 and not is_exact else 1)
     finish_grid = blocks(n_cols, BLOCK)
-    matrix = cupy.zeros(2, np.uint32)
+    matrix, scratch = cupy.zeros(2, np.uint32), Scratch()
     if not is_exact:
         _largest_exponent(file, values, dtype, matrix)
         count = cupy.zeros(n_cols, np.uint32)
@@ -47,7 +46,8 @@ def product(
     def run(x, y, alpha, beta):
         if not n_cols:
             return
-        work = cupy.zeros(CALL_WORDS + n_limbs + (n_cols + 1) // 2, np.uint64)  # Call, limbs, marks
+        work = scratch.empty(CALL_WORDS + n_limbs + (n_cols + 1) // 2, np.uint64)  # Call, limbs, marks
+        work.data.memset_async(0, work.nbytes)
         limbs = work.data.ptr + 8 * CALL_WORDS
         sums = struct(matrix, work, limbs, limbs + 8 * n_limbs)
         if not is_exact:
@@ -76,12 +76,7 @@ def grid(step: int, n_threads: int, block: int) -> tuple[int]:
 
 def strided(n_threads: int) -> tuple[int]:
     """A grid of at most BLOCKS_A_PROCESSOR blocks a multiprocessor."""
-    return (min(blocks(n_threads, BLOCK)[0], BLOCKS_A_PROCESSOR * _processors(cupy.cuda.runtime.getDevice())),)
-
-
-@cache
-def _processors(device: int) -> int:
-    return cupy.cuda.Device(device).attributes["MultiProcessorCount"]
+    return (min(blocks(n_threads, BLOCK)[0], BLOCKS_A_PROCESSOR * processors(cupy.cuda.runtime.getDevice())),)
 
 
 def _largest_exponent(file: str, values: cupy.ndarray, dtype: np.dtype, top: cupy.ndarray) -> None:

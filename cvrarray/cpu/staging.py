@@ -1,0 +1,51 @@
+"""Panels of a store on their way to the CPU: they are read to where they are used."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any
+
+import numpy as np
+
+from . import memory
+
+
+class Staging:
+    """Room for `hold` panels of up to `n_bytes`, each in its slot."""
+
+    def __init__(self, n_bytes: int, hold: int):
+        self._buffers = [memory.empty(n_bytes, np.uint8) for _ in range(hold)]
+
+    def host(self, slot: int, n_bytes: int, keep: bool) -> np.ndarray:
+        """Host memory to read `n_bytes` into; a panel to `keep` gets its own. Waits until the slot's last copy is over."""
+        return memory.empty(n_bytes, np.uint8) if keep else self._buffers[slot][:n_bytes]
+
+    def to_device(self, slot: int, content: np.ndarray, keep: bool) -> tuple[Any, Any, Any]:
+        """`content` where it can be computed with, and marks of when the copy began and ended."""
+        now = mark()
+        return content, now, now
+
+    def done(self, slot: int) -> None:
+        """All computing with the slot's panel has been asked for."""
+
+    def drain(self) -> None:
+        """Wait until no slot is in use."""
+
+
+def mark() -> float:
+    """This moment in the course of the computation."""
+    return time.perf_counter()
+
+
+def seconds(marks: list[Any], origin: Any) -> list[float]:
+    """When the `marks` were reached, after `origin`, a mark too."""
+    return [mark - origin for mark in marks]
+
+
+def free_memory() -> int:
+    """Bytes that may still be asked for without pushing anything out."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
+    except (AttributeError, OSError, ValueError):  # not on this system
+        return 1 << 30

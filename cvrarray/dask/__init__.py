@@ -1,0 +1,90 @@
+"""Our arrays as Dask's chunks. Importing this package imports nothing of Dask; see ``docs/decisions/0007-dask.md``.
+
+=============================  ==========================================================================
+:mod:`cvrarray.dask.panels`    ``to_dask``, ``open_store``: dask arrays whose chunks are panels of rows
+:mod:`cvrarray.dask.registry`  our rows in Dask's registries, and what they lead to
+:mod:`cvrarray.dask.cluster`   our rows in distributed's and dask-cuda's
+=============================  ==========================================================================
+
+Nobody needs to call :func:`register`: a token, an operator with a dask array, and the functions above do.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def register() -> None:
+    """Make our arrays chunks that Dask takes; calling it again costs nothing.
+
+    Raises
+    ------
+    ModuleNotFoundError
+        Dask is not installed.
+    """
+    from . import registry
+
+    registry.register()
+
+
+def dask_setup(worker: Any) -> None:
+    """For ``dask worker --preload cvrarray.dask``: only needed where a worker's script imports our arrays before Dask."""
+    register()
+
+
+def token(array: Any) -> Any:
+    """``__dask_tokenize__`` of our arrays: the same in every process, different where any byte differs."""
+    from . import registry
+
+    registry.register()
+    return registry.token(array)
+
+
+def apply_ufunc(ufunc: Any, method: str, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A ufunc of our arrays and Dask's: Dask's answer, once it knows ours."""
+    register()
+    return _first(inputs).__array_ufunc__(ufunc, method, *inputs, **kwargs)
+
+
+def apply_function(function: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A NumPy function of our arrays and Dask's: Dask's answer, once it knows ours."""
+    register()
+    return _first((args, kwargs.values())).__array_function__(function, types, args, kwargs)
+
+
+def _first(values: Any) -> Any:
+    """The first of `values` that is Dask's, also in lists and tuples among them; None where there is none."""
+    for value in values:
+        if type(value).__module__.startswith("dask."):
+            return value
+        if isinstance(value, (list, tuple)) and (found := _first(value)) is not None:
+            return found
+    return None
+
+
+def register_sizeof(sizeof: Any) -> None:
+    """Dask's entry point ``dask.sizeof``, called by ``import dask``: sizes of our arrays, once there are any."""
+
+    @sizeof.register_lazy("cvrarray")
+    def _register() -> None:
+        from . import registry
+
+        registry.register_sizeof(sizeof)
+
+
+def matmul(left: Any, right: Any) -> Any:
+    """``left @ right`` for a dense dask array and one of our chunks, also where the dense chunks are CuPy's.
+
+    ``left @ right`` itself works but for that case: there Dask calls ``cupy.matmul``, which knows no arrays but CuPy's.
+    Here the sparse chunks come first, ``(right.T @ left.T).T``.
+
+    Parameters
+    ----------
+    left : (n,) or (k, n) dask array
+    right : (n, m) dask array of our arrays
+
+    Returns
+    -------
+    (m,) or (k, m) dask array
+    """
+    return (right.T @ left.T).T

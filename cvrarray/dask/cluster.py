@@ -1,0 +1,82 @@
+"""Our rows in distributed's and dask-cuda's registries.
+
+Between hosts' memories an array needs nothing: its pickle has the tables out of band, so that they are sent from where they
+lie; every worker can read it, whether it has met our arrays before or not. Between GPUs (UCX, NVLink) the tables are sent
+as device buffers by the family ``"cuda"``. For dask-cuda's spilling an array is a device object whose memory is its tables.
+
+This module is imported while a format's is, where a worker meets it in a message: it must not import one itself.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+from distributed.protocol.cuda import cuda_deserialize, cuda_serialize
+
+from .. import _device
+from .._array import SparseArray
+from .._transposed import TransposedArray
+
+_registered: set[str] = set()
+
+
+def register() -> None:
+    """All rows, once a process; dask-cuda's once that is imported."""
+    if "distributed" not in _registered:
+        cuda_serialize.register(SparseArray, serialize)
+        cuda_deserialize.register(SparseArray, deserialize)
+        _registered.add("distributed")
+    if "dask_cuda" in sys.modules and "dask_cuda" not in _registered:
+        from dask_cuda.get_device_memory_objects import dispatch as get_device_memory_objects
+        from dask_cuda.is_device_object import is_device_object
+
+        is_device_object.register(SparseArray, is_on_device)
+        get_device_memory_objects.register(SparseArray, memory_objects)
+        _registered.add("dask_cuda")
+
+
+def serialize(array: SparseArray) -> tuple[dict[str, Any], list[Any]]:
+    """A header and the tables as flat buffers on their GPU, without a copy.
+
+    Raises
+    ------
+    NotImplementedError
+        The array is on the CPU: its pickle is what should be sent.
+    """
+    if array.device == "cpu":
+        raise NotImplementedError("an array in host memory is sent by its pickle")
+    from ..files import cvra
+
+    transposed = isinstance(array, TransposedArray)
+    header, tables = cvra.describe(array.base if transposed else array)
+    sent = [name for name, table in tables.items() if table.nbytes]  # an empty frame may get lost
+    frames = [tables[name].reshape(-1).view(np.uint8) for name in sent]
+    return {"header": header, "sent": sent, "transposed": transposed}, frames
+
+
+def deserialize(header: dict[str, Any], frames: list[Any]) -> SparseArray:
+    """The array whose header and buffers :func:`serialize` made, around the received buffers as they are."""
+    from ..files import cvra
+
+    target = _device.parse("cuda")
+    xp, content = target.xp, dict(zip(header["sent"], frames, strict=True))
+    tables = {}
+    for name, table in header["header"]["arrays"].items():
+        shape, dtype = tuple(table["shape"]), np.dtype(table["dtype"])
+        values = xp.asarray(content[name]).view(dtype) if name in content else xp.empty(0, dtype)
+        tables[name] = values.reshape(shape)
+    array = cvra.assemble(header["header"], tables)
+    return TransposedArray(array) if header["transposed"] else array
+
+
+def is_on_device(array: SparseArray) -> bool:
+    """Whether dask-cuda should count the array as device memory, and spill it."""
+    return array.device != "cpu"
+
+
+def memory_objects(array: SparseArray) -> list[Any]:
+    """The tables that take device memory."""
+    base = array.base if isinstance(array, TransposedArray) else array
+    return [table for table in base._tables if hasattr(table, "nbytes")] if is_on_device(array) else []

@@ -1,0 +1,149 @@
+"""Dask arrays of our arrays: a matrix cut into panels of rows, another dask array converted, a store on disk."""
+
+from __future__ import annotations
+
+import os
+from itertools import pairwise
+from typing import Any
+
+import dask
+import dask.array as da
+import numpy as np
+from dask.base import tokenize
+from dask.highlevelgraph import HighLevelGraph
+
+from .. import _csr, _device, _panels
+from .._format import FormatArray
+from .._plan import asarray
+from ..bbcsr import BBCSRArray
+from ..cvr import CVRArray
+from ..store import layout, stream
+from ..store.sources import block_size, decided, panel_rows
+from . import registry
+
+_CLASSES = {"cvr": CVRArray, "bbcsr": BBCSRArray}
+
+
+def to_dask(obj: Any, chunks: Any = "auto", *, format: str = "auto", device: Any = None, **parameters: Any) -> da.Array:
+    """A dask array whose chunks are our arrays.
+
+    Parameters
+    ----------
+    obj : any matrix that :func:`cvrarray.asarray` takes, or a dask array
+        A matrix is converted here, panel by panel of its rows. A dask array of pydata COO, SciPy, CuPy or dense chunks is
+        converted chunk by chunk as it is computed, where its tasks run: persist the result to convert once.
+    chunks : "auto", int, str, or tuple of int
+        Rows of a panel (an int, or one for each), or its bytes (a string such as ``"64 MiB"``); ``"auto"`` takes Dask's
+        ``array.chunk-size``. Bytes are stored bytes, of which all panels have about the same; panels begin at multiples of
+        32 rows and of the block size. For a dask array only ``"auto"``, its own.
+    format, device, **parameters
+        As for :func:`cvrarray.asarray`. ``"auto"`` decides from a matrix as a whole; chunks of a dask array become CVR,
+        which suits any matrix.
+
+    Returns
+    -------
+    dask.array.Array
+        Of shape (n_rows, n_cols), with one chunk a panel; of a dask array, with the same chunks.
+
+    Raises
+    ------
+    TypeError, ValueError
+        `obj` is no matrix, or `chunks` do not fit it.
+    ModuleNotFoundError
+        Dask is not installed.
+    """
+    registry.register()
+    if isinstance(obj, da.Array):
+        return _from_chunks(obj, chunks, format, device, parameters)
+    if isinstance(obj, FormatArray) and format == "auto" and not parameters:
+        format, parameters = obj.format, obj._parameters()
+        device = device or obj.device
+    csr = _csr.as_csr(obj)
+    target = _device.parse(device) if device is not None else _device.of(csr.data)
+    if target.kind == "cpu" and device is None:
+        target = _device.default()
+    format, parameters = decided(csr, format, parameters, target.kind)
+    rows = _rows(csr, chunks, block_size(format, parameters))
+    panels = [asarray(_panels.rows(csr, *pair), format=format, device=target, **parameters) for pair in pairwise(rows)]
+    name = f"to_dask-{tokenize(*panels)}"
+    graph = HighLevelGraph.from_collections(name, {(name, k, 0): panel for k, panel in enumerate(panels)})
+    sizes = tuple(int(n) for n in np.diff(rows))
+    return da.Array(graph, name, (sizes, (csr.shape[1],)), meta=_empty(type(panels[0]), panels[0]))
+
+
+def open_store(path: str | os.PathLike, *, device: Any = None, verify: bool = True, incomplete: bool = False) -> da.Array:
+    """A lazy dask array of the panels of a store that :func:`cvrarray.to_store` wrote.
+
+    Nothing but the manifests is read now; a panel is read, in one go, when its chunk is computed. For products without
+    Dask, with reading and computing overlapped, see :class:`cvrarray.Stored`.
+
+    Parameters
+    ----------
+    path : str or os.PathLike
+    device : str, optional
+        Where chunks shall be, ``"cpu"`` or ``"cuda"``. Default: the current GPU of the worker when there is one here.
+    verify : bool
+        Whether to compare checksums of all that is read.
+    incomplete : bool
+        Whether to open a store that is still being written: its rows so far.
+
+    Raises
+    ------
+    FileNotFoundError, ValueError
+        There is no store, or it is damaged, incomplete, or of a newer version. Computing raises the same for a panel.
+    ModuleNotFoundError
+        Dask is not installed.
+    """
+    registry.register()
+    path = os.path.abspath(os.fsdecode(path))
+    root, manifest = stream.manifest(path, incomplete)
+    device = _device.default().kind if device is None else str(device)
+    name = f"open_store-{tokenize(path, root.id, [panel.pieces for panel in manifest], device, verify)}"
+    graph = {(name, k, 0): (_load, path, k, panel, device, verify) for k, panel in enumerate(manifest)}
+    sizes = tuple(panel.rows[1] - panel.rows[0] for panel in manifest)
+    cls = _CLASSES[root.format]
+    meta = cls(np.zeros((0, 0), np.dtype(root.dtype).newbyteorder("=")), device=device, **root.parameters)
+    return da.Array(HighLevelGraph.from_collections(name, graph), name, (sizes, (root.n_cols,)), meta=meta)
+
+
+def _load(path: str, k: int, panel: layout.Panel, device: str, verify: bool) -> Any:
+    return stream.load(path, k, panel, _device.parse(device), verify)
+
+
+def _from_chunks(array: da.Array, chunks: Any, format: str, device: Any, parameters: dict[str, Any]) -> da.Array:
+    """A dask array of any chunks, converted chunk by chunk."""
+    if chunks != "auto":
+        raise ValueError(f"chunks of a dask array stay as they are; got chunks={chunks!r}. Use rechunk on it first")
+    if array.ndim != 2:
+        raise ValueError(f"a matrix must have 2 dimensions; got a dask array of shape {array.shape}")
+    format = "cvr" if format == "auto" else format
+    if format not in _CLASSES:
+        raise ValueError(f"format must be 'auto', 'cvr' or 'bbcsr'; got {format!r}")
+    kind = "cpu" if device is None and not _device.gpu_count() else device
+    meta = _CLASSES[format](np.zeros((0, 0), _csr.check_dtype(array.dtype)), device=kind, **parameters)
+    return array.map_blocks(_convert, format=format, device=device, dtype=array.dtype, meta=meta, **parameters)
+
+
+def _convert(chunk: Any, **how: Any) -> FormatArray:
+    """A chunk as an array of ours; kept a function of its own, whose calls can be counted."""
+    return asarray(chunk, **how)
+
+
+def _rows(csr: Any, chunks: Any, block_size: int | None) -> list[int]:
+    """The first row of each panel, and n_rows, as `chunks` asks."""
+    n_rows = csr.shape[0]
+    if isinstance(chunks, str):
+        size = dask.config.get("array.chunk-size") if chunks == "auto" else chunks
+        return panel_rows(csr, _panels.n_bytes(size, "chunks"), block_size)
+    if isinstance(chunks, int) and not isinstance(chunks, bool) and chunks > 0:
+        return [*range(0, n_rows, chunks), n_rows] if n_rows else [0, 0]
+    if isinstance(chunks, tuple | list) and all(isinstance(n, int) and n >= 0 for n in chunks) and sum(chunks) == n_rows:
+        return [0, *np.cumsum(chunks).tolist()]
+    raise ValueError(
+        f"chunks must be 'auto', bytes such as '64 MiB', rows of a panel, or rows of each, {n_rows} together; got {chunks!r}"
+    )
+
+
+def _empty(cls: type, like: FormatArray) -> FormatArray:
+    """An array of no rows and columns, for Dask's meta."""
+    return cls(np.zeros((0, 0), like.dtype), device=like.device, **like._parameters())

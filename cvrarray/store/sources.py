@@ -1,0 +1,235 @@
+"""``to_store``: what a store is made of. Every source becomes panels of rows, none is ever held whole."""
+
+from __future__ import annotations
+
+import gzip
+import math
+import os
+import zlib
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+
+from .. import _csr, _device, _panels
+from .._format import FormatArray
+from .._plan import BLOCK_SIZES, choose, statistics
+from .._tables import CSR
+from ..bbcsr import BBCSRArray
+from ..files import matrix_market, read_csr
+from ..files.guards import BLOCK, MOST_INFLATION, naming
+from . import layout
+from .spool import Spool
+from .writer import Writer
+
+#: Text of a Matrix Market file that is parsed at a time.
+TEXT_BYTES = 64 << 20
+
+#: What BBCSRArray takes where nothing else is said.
+DEFAULT_BLOCK_SIZE = BBCSRArray.__init__.__kwdefaults__["block_size"]
+
+
+def to_store(
+    source: Any,
+    path: str | os.PathLike,
+    *,
+    shape: tuple[int, int] | None = None,
+    chunks: int | str = "auto",
+    format: str = "auto",
+    device: Any = None,
+    resume: bool = False,
+    overwrite: bool = False,
+    name: str | None = None,
+    **parameters: Any,
+) -> None:
+    """Write a matrix that need not fit in memory to a store on disk, panel of rows by panel of rows.
+
+    Panels are converted to one of our formats here, so that reading them is all that a product has to do. What is on the
+    disk is never lost: after a full disk or a kill, the same call with ``resume=True`` goes on.
+
+    Parameters
+    ----------
+    source : dask array, path, iterable of pieces, or any matrix that :func:`cvrarray.asarray` takes
+        A dask array's rows of chunks are the panels; its chunks may be of ours, pydata COO, SciPy, CuPy or dense. It is
+        computed by Dask's scheduler; with several machines `path` must be on a disk that they share.
+        A path is that of a Matrix Market file (gzipped or not), which is read in pieces, or of any other file that
+        :func:`cvrarray.read` takes, which is read whole.
+        Pieces are triplets (row, col, val) of arrays, with `shape` given: any order, duplicates are summed.
+    path : str or os.PathLike
+        A folder that does not exist yet, by convention ``*.zarr``.
+    shape : (n_rows, n_cols), optional
+        For pieces, and only for them.
+    chunks : int or str
+        Bytes of a panel, such as ``"512 MiB"``; ``"auto"`` is 256 MiB. For a dask array its own chunks count: rechunk it.
+    format, device, **parameters
+        As for :func:`cvrarray.asarray`; ``"auto"`` chooses what suits the first panel, and all are made so.
+    resume : bool
+        Go on with the store at `path`; write it anew if there is none. Panels that are there are not made again. Nothing
+        is done for one that is complete.
+    overwrite : bool
+        Remove the store at `path` first.
+    name : str, optional
+        What the source is called in the store; `resume` needs the same. Default: a file's name, size and time of change,
+        a dask array's name, the shape and dtype of any other.
+
+    Raises
+    ------
+    FileExistsError
+        Something is at `path`, and neither `resume` nor `overwrite` is asked for.
+    OSError
+        The disk is full, or cannot be written; the message names the panel. Panels before it stay.
+    TypeError, ValueError
+        `source` is no matrix, or a piece of it is not; or `resume` finds a store of another source.
+    """
+    bytes_of_panel = _panels.PANEL_BYTES if chunks == "auto" else _panels.n_bytes(chunks, "chunks")
+    common = {"format": format, "device": device, "resume": resume, "overwrite": overwrite, **parameters}
+    if shape is not None:
+        _from_pieces(iter(source), _csr.check_shape(shape), path, bytes_of_panel, name, common)
+    elif hasattr(source, "__dask_graph__"):
+        _from_dask(source, path, name or source.name, common)
+    elif isinstance(source, str | os.PathLike):
+        _from_file(os.fsdecode(source), path, bytes_of_panel, name, common)
+    else:
+        _from_matrix(source, path, bytes_of_panel, name, common)
+
+
+def _from_file(source: str, path: Any, bytes_of_panel: int, name: str | None, common: dict[str, Any]) -> None:
+    """A file: in pieces where it lists entries, else whole."""
+    status = os.stat(source)
+    name = name or f"{os.path.basename(source)}, {status.st_size} bytes of {status.st_mtime_ns}"
+    with open(source, "rb") as raw:
+        zipped = raw.read(2) == b"\x1f\x8b"
+        raw.seek(0)
+        file = gzip.GzipFile(fileobj=raw) if zipped else raw
+        with naming(source):
+            banner = file.readline(BLOCK).lower()
+            file.seek(0)
+            lists_entries = banner.startswith(b"%") and b"coordinate" in banner
+            if lists_entries:
+                text_size = status.st_size * (MOST_INFLATION if zipped else 1)
+                shape, pieces = matrix_market.read_pieces(file, text_size, TEXT_BYTES)
+        if lists_entries:
+            _from_pieces(_named(source, pieces), shape, path, bytes_of_panel, name, common)
+            return
+    _from_matrix(read_csr(source), path, bytes_of_panel, name, common)
+
+
+def _named(source: str, pieces: Iterator[Any]) -> Iterator[Any]:
+    with naming(source):
+        yield from pieces
+
+
+def _from_matrix(source: Any, path: Any, bytes_of_panel: int, name: str | None, common: dict[str, Any]) -> None:
+    """A matrix in memory."""
+    if isinstance(source, FormatArray) and common["format"] == "auto":
+        common = {**common, "format": source.format, **source._parameters()}
+    csr = _csr.as_csr(source)
+    target = _device.default() if common["device"] is None else _device.parse(common["device"])
+    how = {key: value for key, value in common.items() if key not in ("format", "device", "resume", "overwrite")}
+    format, how = decided(csr, common["format"], how, target.kind)
+    common = {**common, "format": format, **how}
+    rows = panel_rows(csr, bytes_of_panel, block_size(format, how))
+    if name is None:
+        checksum = 0
+        for part in csr[:3]:
+            checksum = zlib.crc32(_device.move(part, _device.CPU).view(np.uint8), checksum)
+        name = f"matrix of shape {csr.shape}, {csr.data.dtype}, {csr.nnz} entries, checksum {checksum}"
+    writer = Writer(path, csr.shape[1], rows=rows, source=name, **common)
+    if writer.complete:
+        return
+    with writer:
+        for k in writer.missing():
+            writer.write(k, _panels.rows(csr, *rows[k : k + 2]))
+
+
+def decided(csr: CSR, format: str, parameters: dict[str, Any], device: str) -> tuple[str, dict[str, Any]]:
+    """Format and parameters of all panels of a matrix: those given, or what suits the whole of it on a kind of device."""
+    if format != "auto" or parameters:
+        return format, parameters
+    plan = choose(statistics(csr, exact=False), device)
+    return plan.format, {} if plan.block_size is None else {"block_size": plan.block_size}
+
+
+def block_size(format: str, parameters: dict[str, Any]) -> int | None:
+    """Rows of a block of the panels; None for CVR, which has none."""
+    return parameters.get("block_size", DEFAULT_BLOCK_SIZE) if format == "bbcsr" else None
+
+
+def panel_rows(csr: CSR, bytes_of_panel: int, block_size: int | None = None) -> list[int]:
+    """The first row of each panel of a matrix that becomes CVR or, where `block_size` is given, BBCSR; and n_rows."""
+    lengths = _panels.lengths(csr)
+    if block_size is not None and csr.nnz:
+        indptr, indices = (_device.move(part, _device.CPU) for part in csr[:2])
+        block_col = indices // indices.dtype.type(block_size)
+        blocks = _device.CPU.backend("statistics").blocks_per_block_row(indptr, block_col, int(block_col.max()) + 1, block_size)
+        lengths = np.repeat(blocks, block_size)[: lengths.size] * block_size
+    before = _panels.bytes_before(lengths, csr.data.dtype.itemsize, csr.indices.dtype.itemsize, block_size)
+    return _panels.cut(before, bytes_of_panel, _panels.alignment(block_size or 1)).tolist()
+
+
+def _from_pieces(
+    pieces: Iterable[Any], shape: tuple[int, int], path: Any, bytes_of_panel: int, name: str | None, common: dict[str, Any]
+) -> None:
+    """Entries in any order: set aside by rows beside the store, then panel by panel."""
+    path = os.path.abspath(os.fsdecode(path))
+    spool = Spool(f"{path}.spool", shape)
+    if common["overwrite"]:
+        layout.remove(path)
+        common = {**common, "overwrite": False}
+    elif os.path.lexists(path):
+        if not common["resume"]:
+            Writer(path, shape[1], source=name)  # raises
+        with suppress(FileNotFoundError):
+            if layout.read_root(path).complete:
+                if name is not None:
+                    Writer(path, shape[1], rows=layout.read_root(path).rows, source=name, **common)  # of the same source
+                return
+    if not (common["resume"] and spool.is_filled(name)):
+        spool.fill(pieces, name)
+    size = block_size(common["format"], common)
+    align = math.lcm(*BLOCK_SIZES) if common["format"] == "auto" else size or 1  # any that may be chosen
+    rows = spool.cut(bytes_of_panel, _panels.alignment(align), size)
+    name = name or f"entries of shape {shape}, {spool.dtype}, checksum {spool.checksum}"
+    with Writer(path, shape[1], rows=rows, source=name, **common) as writer:
+        for k, csr in spool.panels(rows, writer.missing()):
+            writer.write(k, csr)
+    spool.remove()
+
+
+def _from_dask(source: Any, path: Any, name: str, common: dict[str, Any]) -> None:
+    """The chunks of a dask array: a task a panel, in Dask's scheduler, each of which writes what it has."""
+    import dask
+
+    if source.ndim != 2:
+        raise ValueError(f"a matrix must have 2 dimensions; got a dask array of shape {source.shape}")
+    if any(np.isnan(n) for sizes in source.chunks for n in sizes):
+        raise ValueError("the chunks of a dask array must have known sizes. Call compute_chunk_sizes() first")
+    rows = [0, *np.cumsum(source.chunks[0]).tolist()]
+    writer = Writer(path, source.shape[1], rows=rows, source=name, **common)
+    if writer.complete:
+        return
+    missing = writer.missing()
+    blocks = source.to_delayed()
+    write = dask.delayed(_write_blocks, pure=False)
+    if missing and not writer.started:  # the first decides the format of all
+        dask.compute(write(writer, missing[0], list(blocks[missing[0]])))
+        writer.refresh()
+        del missing[0]
+    dask.compute([write(writer, k, list(blocks[k])) for k in missing])
+    writer.close()
+
+
+def _write_blocks(writer: Writer, k: int, blocks: list[Any]) -> None:
+    """Write a panel that is `blocks`, side by side."""
+    if len(blocks) == 1:
+        writer.write(k, blocks[0])
+        return
+    parts, n_cols = [], 0
+    for block in blocks:
+        csr = _csr.move(_csr.as_csr(block), _device.CPU)
+        row = np.repeat(np.arange(csr.shape[0]), csr.indptr[1:] - csr.indptr[:-1])
+        parts.append((row, csr.indices.astype(np.int64) + n_cols, csr.data))
+        n_cols += csr.shape[1]
+    triplets = (np.concatenate(part) for part in zip(*parts, strict=True))
+    writer.write(k, _csr.from_triplets(*triplets, (blocks[0].shape[0], n_cols)))

@@ -1,0 +1,209 @@
+"""Entries in any order -> panels of rows, with little memory: an external sort by rows.
+
+Entries are written to *buckets*, files that each take a range of rows, as they come; meanwhile every row's entries are
+counted. The counts tell where panels begin. A bucket that a panel's end cuts is written once more, into its parts. A panel
+is then its files, read whole. Within a row, entries stay in the order in which they came.
+
+In memory are 8 bytes a row, a buffer of entries, and one panel's entries. On the disk, an entry takes its row, its column
+and its value until the store is complete.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import zlib
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from .. import _csr, _panels
+from .._tables import CSR
+from . import layout
+
+MOST_BUCKETS = 2048
+BUFFER = 512 << 20  #: bytes of entries that are collected before they are written
+
+
+class Spool:
+    """The entries of a matrix of `shape`, in files below `folder`.
+
+    Parameters
+    ----------
+    folder : str
+        Made by :meth:`fill`, removed by :meth:`remove`.
+    shape : (n_rows, n_cols)
+    """
+
+    def __init__(self, folder: str, shape: tuple[int, int]):
+        self.folder, self.shape = folder, shape
+        groups = -(-shape[0] // _panels.alignment())
+        self._bucket_rows = max(1, -(-groups // MOST_BUCKETS)) * _panels.alignment()
+        self._entry: np.dtype | None = None  # of the entries on the disk, from the first piece on
+        self.checksum = 0  #: CRC-32 of all entries, in the order in which they came
+
+    @property
+    def dtype(self) -> np.dtype:
+        """dtype of the values."""
+        return self._entry["val"]
+
+    def _set_dtype(self, dtype: np.dtype) -> None:
+        index = _csr.index_dtype(self.shape)
+        self._entry = np.dtype([("row", index), ("col", index), ("val", _csr.check_dtype(dtype))])
+
+    @property
+    def _done_file(self) -> str:
+        return os.path.join(self.folder, "spool.json")
+
+    def is_filled(self, name: str | None) -> bool:
+        """Whether :meth:`fill` came to its end before for a matrix of the same shape and name; then it need not be called."""
+        try:
+            with open(self._done_file) as file:
+                found = json.load(file)
+        except (FileNotFoundError, ValueError):
+            return False
+        if (found["shape"], found["name"], found["bucket_rows"]) != (list(self.shape), name, self._bucket_rows):
+            return False
+        self._set_dtype(np.dtype(found["dtype"]))
+        self.checksum = found["checksum"]
+        return True
+
+    def fill(self, pieces: Iterable[tuple[Any, Any, Any]], name: str | None) -> None:
+        """Take all entries from `pieces`, triplets of (row, col, val) arrays, in place of whatever was here.
+
+        Parameters
+        ----------
+        pieces : iterable
+            At least one, which may be empty: the first decides the dtype.
+        name : str or None
+            What :meth:`is_filled` shall know the matrix by.
+
+        Raises
+        ------
+        TypeError, ValueError
+            A piece has the wrong kind of dtype, disagreeing lengths, or an index out of range; the message has its number.
+        OSError
+            The disk is full.
+        """
+        shutil.rmtree(self.folder, ignore_errors=True)
+        os.makedirs(self.folder)
+        counts = np.zeros(self.shape[0], np.int64)
+        buffer, size, self._entry, self.checksum = [], 0, None, 0
+        for number, piece in enumerate(pieces):
+            entries = self._checked(piece, number)
+            self.checksum = zlib.crc32(entries.view(np.uint8), self.checksum)
+            buffer.append(entries)
+            size += entries.nbytes
+            if size >= BUFFER:
+                self._flush(buffer, counts)
+                buffer, size = [], 0
+        if self._entry is None:
+            raise ValueError("pieces must hold one piece at least, to tell the dtype; it may be empty")
+        self._flush(buffer, counts)
+        with self._writing("counts.npy", "xb") as file:
+            np.save(file, counts)
+        for name in os.listdir(self.folder):
+            with self._writing(name, "ab") as file:
+                os.fsync(file.fileno())
+        done = {"name": name, "shape": list(self.shape), "bucket_rows": self._bucket_rows, "dtype": self.dtype.str}
+        layout.write_json(self._done_file, {**done, "checksum": self.checksum})
+
+    def _checked(self, piece: tuple[Any, Any, Any], number: int) -> np.ndarray:
+        try:
+            row, col, val = (np.asarray(part) for part in piece)
+            if self._entry is None:
+                self._set_dtype(val.dtype)
+            for name, index, n in (("row", row, self.shape[0]), ("col", col, self.shape[1])):
+                if index.ndim != 1 or index.size != val.size:
+                    raise ValueError(f"{name} must be 1-D and as long as val, {val.size}; got shape {index.shape}")
+                if index.size and index.dtype.kind not in "iu":
+                    raise TypeError(f"{name} must hold integers; got {index.dtype}")
+                if index.size and not (0 <= int(index.min()) and int(index.max()) < n):
+                    raise ValueError(f"{name} must lie in [0, {n}); got {int(index.min())} to {int(index.max())}")
+            if val.dtype != self.dtype:
+                raise TypeError(f"val must have the dtype of the first piece, {self.dtype}; got {val.dtype}. Use astype on it")
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"piece {number}: {error}") from error
+        entries = np.empty(val.size, self._entry)
+        entries["row"], entries["col"], entries["val"] = row, col, val
+        return entries
+
+    def _flush(self, buffer: list[np.ndarray], counts: np.ndarray) -> None:
+        entries = np.concatenate(buffer) if buffer else np.empty(0, self._entry)
+        if not entries.size:
+            return
+        counts += np.bincount(entries["row"], minlength=counts.size)
+        bucket = (entries["row"] // self._bucket_rows).astype(np.int16)  # 16 bits are sorted by radix
+        order = np.argsort(bucket, kind="stable")
+        entries, bucket = entries[order], bucket[order]
+        starts = np.flatnonzero(np.concatenate(([True], bucket[1:] != bucket[:-1])))
+        for start, stop in zip(starts, [*starts[1:], bucket.size], strict=True):
+            self._append(f"bucket-{bucket[start]}", entries[start:stop])
+
+    def _append(self, name: str, entries: np.ndarray) -> None:
+        with self._writing(name, "ab") as file:
+            file.write(entries)
+
+    @contextmanager
+    def _writing(self, name: str, mode: str) -> Iterator[Any]:
+        """A file here, open; an OSError says what it was for."""
+        path = os.path.join(self.folder, name)
+        try:
+            with open(path, mode) as file:
+                yield file
+        except OSError as error:
+            raise OSError(error.errno, f"entries cannot be set aside: {os.strerror(error.errno)}", path) from error
+
+    def cut(self, target: int, align: int, block_size: int | None) -> np.ndarray:
+        """The first row of each panel of about `target` bytes, and n_rows; counts of duplicates are taken for entries."""
+        counts = np.load(os.path.join(self.folder, "counts.npy"))
+        before = _panels.bytes_before(counts, self.dtype.itemsize, self._entry["col"].itemsize, block_size)
+        return _panels.cut(before, target, align)
+
+    def panels(self, rows: np.ndarray, wanted: Iterable[int]) -> Iterator[tuple[int, CSR]]:
+        """(number, canonical CSR) of the panels in `wanted`, ascending, that begin at `rows`; duplicates are summed."""
+        split: set[int] = set()
+        for k in wanted:
+            first, last = int(rows[k]), int(rows[k + 1])
+            parts = []
+            for bucket in range(first // self._bucket_rows, -(-last // self._bucket_rows)):
+                begin, end = bucket * self._bucket_rows, min((bucket + 1) * self._bucket_rows, self.shape[0])
+                if begin >= first and end <= last:
+                    parts.append(self._read(f"bucket-{bucket}"))
+                    continue
+                if bucket not in split:
+                    self._split(bucket, rows)
+                    split.add(bucket)
+                parts.append(self._read(f"part-{bucket}-{k}"))
+            entries = np.concatenate(parts) if parts else np.empty(0, self._entry)
+            row, col, val = (np.ascontiguousarray(entries[name]) for name in ("row", "col", "val"))
+            del parts, entries
+            yield k, _csr.from_triplets(row - row.dtype.type(first), col, val, (last - first, self.shape[1]))
+
+    def _read(self, name: str) -> np.ndarray:
+        try:
+            return np.fromfile(os.path.join(self.folder, name), self._entry)
+        except FileNotFoundError:  # rows without entries
+            return np.empty(0, self._entry)
+
+    def _split(self, bucket: int, rows: np.ndarray) -> None:
+        """Write a bucket's entries into a file a panel, a buffer at a time."""
+        for name in os.listdir(self.folder):
+            if name.startswith(f"part-{bucket}-"):  # of a writer that was stopped
+                os.unlink(os.path.join(self.folder, name))
+        try:
+            file = open(os.path.join(self.folder, f"bucket-{bucket}"), "rb")
+        except FileNotFoundError:
+            return
+        with file:
+            while (entries := np.fromfile(file, self._entry, BUFFER // self._entry.itemsize)).size:
+                panel = np.searchsorted(rows, entries["row"], side="right") - 1
+                for k in np.unique(panel):
+                    self._append(f"part-{bucket}-{k}", entries[panel == k])
+
+    def remove(self) -> None:
+        """Remove the files."""
+        shutil.rmtree(self.folder, ignore_errors=True)

@@ -1,0 +1,432 @@
+"""Products with a matrix on disk: panels go disk -> host -> device -> product, one after the other, all at once.
+
+While one panel is multiplied the next is copied to the device and those after it are read, by several threads. At most
+`hold` panels are on their way; others stay on the device for the next product as long as they fit the budget.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import closing
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .. import _device, _panels
+from .._array import SparseArray
+from ..cpu import memory
+from . import layout
+
+
+class Span(NamedTuple):
+    """What happened to a panel in one product: (begin, end) in seconds after the product began."""
+
+    panel: int
+    read: tuple[float, float]  # disk -> host, checksums compared; (0, 0) for a panel that was on the device
+    copy: tuple[float, float]  # host -> device
+    compute: tuple[float, float]
+
+
+class Stored:
+    """A sparse matrix on disk, as :func:`cvrarray.to_store` writes it: ``A @ x`` streams its panels of rows.
+
+    It is what SciPy's and CuPy's iterative solvers take for an operator. Two products of one `Stored` do not overlap.
+
+    Parameters
+    ----------
+    path : str or os.PathLike
+        The store.
+    device : str, optional
+        Where products are computed: ``"cpu"``, ``"cuda"`` or ``"cuda:N"``. Default: the GPU when there is one.
+    hold : int
+        Panels that are read ahead, copied or multiplied at a time, at least 2: this much memory, on the host and on the
+        device, is used beside the budget. A panel has `panel_bytes` at most.
+    budget : int or str, optional
+        Bytes of panels that stay on the device for the next product, such as ``"20 GiB"``; 0 keeps none. Default: half of
+        what is free on the device at the first product.
+    verify : bool
+        Whether to compare checksums of all that is read.
+    threads : int, optional
+        Threads that read. Default: one a core, 16 at most.
+    incomplete : bool
+        Whether to open a store that is still being written: its rows so far. Otherwise that is an error.
+
+    Raises
+    ------
+    FileNotFoundError
+        There is no store, or it lacks a panel; the message names it.
+    ValueError
+        The store is damaged, incomplete, or of a newer version, or a parameter is out of range.
+
+    Examples
+    --------
+    >>> A = cvrarray.Stored("matrix.zarr", budget="20 GiB")  # doctest: +SKIP
+    >>> y = A @ x                                            # doctest: +SKIP
+    """
+
+    ndim = 2
+    __array_priority__ = SparseArray.__array_priority__
+    __array_ufunc__ = None  # x @ A is this class's to answer
+
+    def __init__(
+        self,
+        path: str | os.PathLike,
+        *,
+        device: Any = None,
+        hold: int = 3,
+        budget: int | str | None = None,
+        verify: bool = True,
+        threads: int | None = None,
+        incomplete: bool = False,
+    ):
+        self.path = os.path.abspath(os.fsdecode(path))
+        self._target = _device.default() if device is None else _device.parse(device)
+        if type(hold) is not int or hold < 2:
+            raise ValueError(f"hold must be an integer of at least 2, for reading and computing to overlap; got {hold!r}")
+        self._hold = hold
+        self._budget = budget if budget is None or budget == 0 else _panels.n_bytes(budget, "budget")
+        self._verify = verify
+        self._threads = min(16, os.cpu_count() or 1) if threads is None else threads
+        self._incomplete = incomplete
+        self._root, self._manifest = manifest(self.path, incomplete)
+        self._resident: dict[int, SparseArray] = {}
+        self._staging = None
+        self._lock = threading.Lock()
+        #: What happened to each panel in the last product, a list of :class:`Span`, after ``matvec(timeline=True)``.
+        self.timeline: list[Span] | None = None
+
+    # ------------------------------------------------------------------------------------------------ what it is
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(n_rows, n_cols)."""
+        return self._manifest[-1].rows[1], self._root.n_cols
+
+    @property
+    def dtype(self) -> np.dtype:
+        """dtype of the stored values."""
+        return np.dtype(self._root.dtype).newbyteorder("=")
+
+    @property
+    def format(self) -> str:
+        """``"cvr"`` or ``"bbcsr"``."""
+        return self._root.format
+
+    @property
+    def nnz(self) -> int:
+        """Stored entries."""
+        return sum(panel.nnz for panel in self._manifest)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all panels."""
+        return sum(panel.n_bytes for panel in self._manifest)
+
+    @property
+    def panel_bytes(self) -> int:
+        """Bytes of the largest panel."""
+        return max(panel.n_bytes for panel in self._manifest)
+
+    @property
+    def n_panels(self) -> int:
+        """Panels."""
+        return len(self._manifest)
+
+    @property
+    def rows(self) -> tuple[int, ...]:
+        """(n_panels + 1,) the first row of each panel, and n_rows."""
+        return 0, *(panel.rows[1] for panel in self._manifest)
+
+    @property
+    def device(self) -> str:
+        """Where products are computed: ``"cpu"`` or ``"cuda:N"``."""
+        return str(self._target)
+
+    @property
+    def resident_bytes(self) -> int:
+        """Bytes of the panels that are on the device now, for the next product."""
+        return sum(self._manifest[k].n_bytes for k in self._resident)
+
+    def __repr__(self) -> str:
+        return (
+            f"<Stored {self.shape[0]} x {self.shape[1]}, {self.dtype}, nnz={self.nnz}, {self.format}, "
+            f"{self.n_panels} panels, {self.nbytes / 1e6:.3g} MB in {self.path}, device={self.device}>"
+        )
+
+    def __reduce__(self):
+        return _reopen, (self.path, self._root.id, str(self._target), self._hold, self._budget, self._verify, self._incomplete)
+
+    def panel(self, k: int) -> SparseArray:
+        """Panel `k` as an array of its own, on the device.
+
+        Raises
+        ------
+        IndexError
+            There is no panel `k`.
+        FileNotFoundError, ValueError
+            It is missing or damaged.
+        """
+        if not 0 <= k < self.n_panels:
+            raise IndexError(f"panel must lie in [0, {self.n_panels}); got {k}")
+        kept = self._resident.get(k)
+        return load(self.path, k, self._manifest[k], self._target, self._verify) if kept is None else kept
+
+    def check(self) -> None:
+        """Read every panel, compare all checksums, and verify every invariant of the tables.
+
+        Raises
+        ------
+        FileNotFoundError, ValueError
+            Names the first panel that is missing or damaged.
+        """
+        for k, panel in enumerate(self._manifest):
+            array = load(self.path, k, panel, _device.CPU, verify=True)
+            try:
+                array.check()
+            except ValueError as error:
+                raise ValueError(f"panel {k} of {self.path}: {error}") from error
+
+    def close(self) -> None:
+        """Let go of all memory; the next product reads the disk again."""
+        with self._lock, self._target.use():
+            if self._staging is not None:
+                self._staging.drain()
+            self._resident.clear()
+            self._staging = None
+
+    # ------------------------------------------------------------------------------------------------ products
+
+    def matvec(self, x: Any, out: Any = None, *, timeline: bool = False) -> Any:
+        """``A @ x``, as :meth:`cvrarray.CVRArray.matvec` computes it.
+
+        Parameters
+        ----------
+        x : (n_cols,) array on the device
+        out : (n_rows,) array, optional
+        timeline : bool
+            Whether to note what happens when in :attr:`timeline`; on a GPU that waits for the product's end.
+
+        Returns
+        -------
+        (n_rows,) array
+            The same bits in every call on the same device.
+
+        Raises
+        ------
+        FileNotFoundError, ValueError
+            A panel is missing or damaged; `out` then holds no product.
+        TypeError, ValueError
+            As of ``CVRArray.matvec``.
+        """
+        return self._product("matvec", x, 1, out, timeline)
+
+    def matmat(self, x: Any, out: Any = None, *, timeline: bool = False) -> Any:
+        """``A @ X`` for a dense X (n_cols, k): (n_rows, k); as :meth:`matvec` otherwise."""
+        return self._product("matmat", x, 2, out, timeline)
+
+    def rmatvec(self, x: Any) -> Any:
+        """``A.H @ x`` for x (n_rows,): (n_cols,). Panels add up in their order, so that the bits are always the same."""
+        x = self._on_device(x, "x")
+        if x.shape != (self.shape[0],):
+            raise ValueError(f"x must be a vector of length {self.shape[0]} for a store of shape {self.shape}; got {x.shape}")
+        if self.dtype.kind == "c":
+            return self._transposed(x.conj()).conj()
+        return self._transposed(x)
+
+    def _transposed(self, x: Any) -> Any:
+        """``A.T @ x``."""
+        with self._target.use(), closing(self._sweep()) as panels:
+            y = self._target.xp.zeros(self.shape[1], np.result_type(self.dtype, x.dtype))
+            for first, last, panel in panels:
+                if y.dtype == np.bool_:
+                    y |= panel.T @ x[first:last]
+                else:
+                    panel.T.matvec(x[first:last], out=y, beta=1)
+        return y
+
+    def _product(self, kind: str, x: Any, ndim: int, out: Any, timeline: bool) -> Any:
+        x = self._on_device(x, "x")
+        if x.ndim != ndim or x.shape[0] != self.shape[1]:
+            what = "a vector of length" if ndim == 1 else "a matrix with rows"
+            raise ValueError(f"x must be {what} {self.shape[1]} for a store of shape {self.shape}; got shape {x.shape}")
+        shape = (self.shape[0], *x.shape[1:])
+        with self._target.use():
+            if out is None:
+                out = self._target.xp.empty(shape, np.result_type(self.dtype, x.dtype))
+            elif out.shape != shape:
+                raise ValueError(f"out must have shape {shape}; got shape {out.shape}")
+            with closing(self._sweep(timeline)) as panels:
+                for first, last, panel in panels:
+                    getattr(panel, kind)(x, out=out[first:last])
+        return out
+
+    def __matmul__(self, other: Any) -> Any:
+        other = self._on_device(other, "x")
+        return self.matmat(other) if other.ndim == 2 else self.matvec(other)
+
+    def __rmatmul__(self, other: Any) -> Any:
+        other = self._on_device(other, "x")
+        if other.shape != (self.shape[0],):
+            raise ValueError(f"x must be a vector of length {self.shape[0]} for x @ A; got shape {other.shape}")
+        return self._transposed(other)
+
+    def _on_device(self, array: Any, name: str) -> Any:
+        """A host sequence as a NumPy array where products are computed on the host; else `array`, which must be there."""
+        xp = self._target.xp
+        if isinstance(array, xp.ndarray):
+            return array
+        if self._target.kind == "cpu" and not hasattr(array, "__cuda_array_interface__"):
+            return np.asarray(array)
+        raise TypeError(
+            f"{name} must be on the store's device, {self._target}; got {type(array).__name__}. "
+            f"Use {xp.__name__}.asarray({name}), or Stored(..., device=)"
+        )
+
+    # ------------------------------------------------------------------------------------------------ the stream
+
+    def _sweep(self, timeline: bool = False) -> Iterator[tuple[int, int, SparseArray]]:
+        """(first row, row after the last, panel on the device) for all panels in turn; each must be used before the next."""
+        with self._lock, self._target.use(), ThreadPoolExecutor(self._threads, "cvrarray-read") as pool:
+            keep = self._panels_to_keep()
+            missing = [k for k in range(self.n_panels) if k not in self._resident]
+            if self._staging is None and missing:
+                largest = max(self._manifest[k].n_bytes for k in missing)
+                self._staging = self._target.backend("staging").Staging(largest, min(self._hold, len(missing)))
+            staging, reads = self._staging, {}
+            clock = _Clock(self._target) if timeline else None
+            whole = False
+            try:
+                for k in missing[: self._hold]:
+                    reads[k] = self._start_reading(pool, k, missing.index(k), k in keep)
+                for k, panel in enumerate(self._manifest):
+                    if k in self._resident:
+                        array, slot, read, copied = self._resident[k], None, None, None
+                    else:
+                        read, content, slot = reads.pop(k)
+                        for future in read:
+                            future.result()
+                        content, *copied = staging.to_device(slot, content, k in keep)
+                        array = layout.assemble(panel, content)
+                    if clock:
+                        clock.begin(k, [future.result() for future in read or ()], copied)
+                    yield *panel.rows, array
+                    if clock:
+                        clock.end()
+                    if slot is not None:
+                        staging.done(slot)
+                        if k in keep:
+                            self._resident[k] = array
+                        place = missing.index(k) + self._hold
+                        if place < len(missing):
+                            after = missing[place]
+                            reads[after] = self._start_reading(pool, after, place, after in keep)
+                whole = True
+            finally:
+                wait([future for read, *_ in reads.values() for future in read])  # none may write to a buffer that is gone
+                if staging is not None and not whole:
+                    staging.drain()  # a panel may be on its way still
+            if len(self._resident) == self.n_panels:
+                self._staging = None  # what is on the device is never read again
+            self.timeline = clock.spans() if clock else None
+
+    def _panels_to_keep(self) -> set[int]:
+        """The panels that stay: as many of the first ones as fit the budget."""
+        if self._budget is None:
+            free = self._target.backend("staging").free_memory()
+            self._budget = max(0, free // 2 - self._hold * self.panel_bytes) if free // 2 < self.nbytes else self.nbytes
+        ends = np.cumsum([panel.n_bytes for panel in self._manifest], dtype=np.int64)
+        return set(range(int(np.searchsorted(ends, self._budget, side="right"))))
+
+    def _start_reading(self, pool: ThreadPoolExecutor, k: int, place: int, keep: bool) -> tuple[list[Future], np.ndarray, int]:
+        """Have panel `k`, the `place`-th to be read, read by the pool: (reading, where to, slot)."""
+        slot, panel = place % self._hold, self._manifest[k]
+        content = self._staging.host(slot, panel.n_bytes, keep)
+        pieces = range(len(panel.pieces))
+        return [pool.submit(_read, self.path, k, panel, i, content, self._verify) for i in pieces], content, slot
+
+
+def manifest(path: str, incomplete: bool) -> tuple[layout.Root, list[layout.Panel]]:
+    """What all panels of a store share, and the manifest of each; of an `incomplete` one, those without a gap."""
+    try:
+        root = layout.read_root(path)
+    except FileNotFoundError as error:
+        raise FileNotFoundError(error.errno, "there is no store; write one with cvrarray.to_store", error.filename) from None
+    if not root.complete and not incomplete:
+        raise ValueError(
+            f"{path} must be complete; it is still being written, or its writer was stopped. Go on with "
+            "to_store(..., resume=True), or open the rows so far with incomplete=True"
+        )
+    panels: list[layout.Panel] = []
+    while root.n_panels is None or len(panels) < root.n_panels:
+        k = len(panels)
+        try:
+            panel = layout.read_manifest(path, k, root)
+        except FileNotFoundError:
+            if root.complete:
+                raise
+            break
+        first = panels[-1].rows[1] if panels else 0
+        if panel.rows[0] != first:
+            raise ValueError(f"panel {k} of {path} must begin with row {first}; its manifest says {panel.rows[0]}")
+        panels.append(panel)
+    if not panels:
+        raise ValueError(f"{path} must have a panel to be opened; it has none yet")
+    if root.complete and panels[-1].rows[1] != root.n_rows:
+        raise ValueError(f"the panels of {path} must have {root.n_rows} rows; they end at {panels[-1].rows[1]}")
+    return root, panels
+
+
+def load(path: str, k: int, panel: layout.Panel, device: _device.Device, verify: bool = True) -> SparseArray:
+    """Panel `k` of the store at `path`, on `device`: one read, and at most one copy."""
+    content = memory.empty(panel.n_bytes, np.uint8)
+    layout.read_panel(path, k, panel, content, verify)
+    return layout.assemble(panel, _device.move(content, device))
+
+
+def _read(path: str, k: int, panel: layout.Panel, i: int, content: np.ndarray, verify: bool) -> tuple[float, float]:
+    """Read a piece; when that began and ended."""
+    begin = _now()
+    layout.read_piece(path, k, panel, i, content, verify)
+    return begin, _now()
+
+
+def _now() -> float:
+    return time.perf_counter()
+
+
+def _reopen(path: str, store: str, device: str, hold: int, budget: Any, verify: bool, incomplete: bool) -> Stored:
+    """A `Stored` that was pickled; ValueError where another store has taken its place."""
+    stored = Stored(path, device=device, hold=hold, budget=budget, verify=verify, incomplete=incomplete)
+    if stored._root.id != store:
+        raise ValueError(f"{path} must be the store {store}, which was pickled; it is {stored._root.id}. Open it anew")
+    return stored
+
+
+class _Clock:
+    """Notes what happens to each panel: the host's times, and marks on the device that become times at the end."""
+
+    def __init__(self, target: _device.Device):
+        self._staging = target.backend("staging")
+        self._origin, self._zero = self._staging.mark(), 0.0
+        self._staging.seconds([self._origin], self._origin)  # reached
+        self._zero = _now()
+        self._notes: list[tuple[int, tuple[float, float], list[Any]]] = []
+
+    def begin(self, k: int, read: list[tuple[float, float]], copied: list[Any] | None) -> None:
+        span = (min(b for b, _ in read) - self._zero, max(e for _, e in read) - self._zero) if read else (0.0, 0.0)
+        now = self._staging.mark()
+        self._notes.append((k, span, [*(copied or (now, now)), now]))
+
+    def end(self) -> None:
+        self._notes[-1][2].append(self._staging.mark())
+
+    def spans(self) -> list[Span]:
+        spans = []
+        for k, read, marks in self._notes:
+            copy_begin, copy_end, begin, end = self._staging.seconds(marks, self._origin)
+            spans.append(Span(k, read, (copy_begin, copy_end), (max(begin, copy_end), end)))
+        return spans

@@ -1,0 +1,217 @@
+"""Writing a store: panels one after the other, or each on its own by whoever has it."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+
+from .. import _csr, _device
+from .._array import SparseArray
+from .._format import FormatArray
+from .._plan import asarray
+from . import layout
+
+
+class Writer:
+    """Writes a store panel by panel; a panel that :meth:`append` has returned for stays, whatever happens then.
+
+    The first panel decides the store's dtype and, unless it is given, the format. Use it in a ``with`` statement: the
+    store is complete once the body ends without an exception. A store that was left incomplete, or a complete one that
+    shall have more rows, is gone on with by ``resume=True``.
+
+    Parameters
+    ----------
+    path : str or os.PathLike
+        Where the store shall be, by convention ``*.zarr``.
+    n_cols : int
+        Columns of the matrix.
+    format : {"auto", "cvr", "bbcsr"}
+        Of all panels; ``"auto"`` chooses what suits the first one.
+    device : str, optional
+        Where panels are converted. Default: the GPU when there is one.
+    rows : sequence of int, optional
+        The first row of each panel, and the number of rows, where that is known: panels may then come in any order, by
+        :meth:`write`.
+    source : str, optional
+        Names what the matrix is made of; `resume` with another name is an error.
+    resume : bool
+        Go on with the store at `path` if there is one.
+    overwrite : bool
+        Remove the store at `path` first, if there is one.
+    **parameters
+        Keywords of the format's class.
+
+    Raises
+    ------
+    FileExistsError
+        Something is at `path`, and neither `resume` nor `overwrite` says what to do.
+    ValueError
+        The store to go on with is of another shape, format, source or panels; or what is to be overwritten is no store.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike,
+        n_cols: int,
+        *,
+        format: str = "auto",
+        device: Any = None,
+        rows: Any = None,
+        source: str | None = None,
+        resume: bool = False,
+        overwrite: bool = False,
+        **parameters: Any,
+    ):
+        self.path = os.path.abspath(os.fsdecode(path))
+        if format not in ("auto", "cvr", "bbcsr"):
+            raise ValueError(f"format must be 'auto', 'cvr' or 'bbcsr'; got {format!r}")
+        if resume and overwrite:
+            raise ValueError("resume and overwrite exclude each other")
+        self._format, self._parameters = format, parameters
+        self._target = _device.default() if device is None else _device.parse(device)
+        n_cols = _csr.check_shape((0, n_cols))[1]
+        rows = None if rows is None else [int(row) for row in rows]
+        if overwrite:
+            layout.remove(self.path)
+        exists = os.path.lexists(self.path)
+        if resume and exists and os.path.exists(os.path.join(self.path, "zarr.json")):
+            self._root = self._go_on(n_cols, rows, source)
+        elif exists and (not resume or os.listdir(self.path) not in ([], ["panels"])):
+            raise FileExistsError(
+                f"{self.path} must not exist. Go on with the store in it with resume=True, or replace it with overwrite=True"
+            )
+        else:
+            n_rows = None if rows is None else rows[-1]
+            self._root = layout.Root(secrets.token_hex(16), n_rows, n_cols, None, None, {}, rows, source, None)
+            layout.create(self.path, self._root)
+
+    def _go_on(self, n_cols: int, rows: list[int] | None, source: str | None) -> layout.Root:
+        root = layout.read_root(self.path)
+        for name, found, wanted in (
+            ("columns", root.n_cols, n_cols),
+            ("panels that begin with rows", root.rows, rows),
+            ("source", root.source, source),
+        ):
+            if found != wanted:
+                found, wanted = (str(v) if len(str(v)) < 200 else f"{str(v)[:200]}..." for v in (found, wanted))
+                raise ValueError(f"{self.path} can be gone on with only for the same {name}: it has {found}; got {wanted}")
+        named = self._format not in ("auto", root.format) and root.format is not None
+        if named or any(root.parameters.get(name, value) != value for name, value in self._parameters.items()):
+            raise ValueError(
+                f"{self.path} holds {root.format} {root.parameters}; got {self._format} {self._parameters}. Leave them out"
+            )
+        if root.complete and rows is None:
+            root = root._replace(n_panels=None, n_rows=None)
+            layout.replace_root(self.path, root)
+        return root
+
+    @property
+    def complete(self) -> bool:
+        """Whether all panels are there and the store says so."""
+        return self._root.complete
+
+    @property
+    def started(self) -> bool:
+        """Whether a panel has decided the store's dtype and format."""
+        return self._root.format is not None
+
+    def refresh(self) -> None:
+        """See what other writers of the same store, in other processes, have decided."""
+        self._root = layout.read_root(self.path)
+
+    def missing(self) -> list[int]:
+        """The panels of `rows` that are not there yet, or whose bytes are not all there."""
+        return [k for k in range(len(self._root.rows) - 1) if not self._is_there(k)]
+
+    def _is_there(self, k: int) -> bool:
+        if self._root.format is None:
+            return False
+        with suppress(FileNotFoundError):
+            return layout.is_whole(self.path, k, layout.read_manifest(self.path, k, self._root))
+        return False
+
+    # ------------------------------------------------------------------------------------------------ panels
+
+    def append(self, panel: Any) -> None:
+        """Write the next panel, any matrix of `n_cols` columns; on return it is on the disk.
+
+        Raises
+        ------
+        TypeError, ValueError
+            It is no matrix, has other columns or another dtype than the store.
+        OSError
+            The disk is full, or cannot be written; the panels before stay.
+        """
+        if self._root.rows is not None:
+            raise ValueError("a store whose panels are known beforehand takes them by write(k, panel)")
+        k, first = self._end()
+        self._write(k, first, panel)
+
+    def write(self, k: int, panel: Any) -> None:
+        """Write panel `k` of `rows`; see :meth:`append`."""
+        first, last = self._root.rows[k : k + 2]
+        if panel.shape[0] != last - first:
+            raise ValueError(f"panel {k} must have {last - first} rows; got {panel.shape[0]}")
+        self._write(k, first, panel)
+
+    def _write(self, k: int, first: int, panel: Any) -> None:
+        array = self.convert(panel)
+        if self._root.format is None:
+            dtype = array.dtype.newbyteorder("<").str
+            self._root = self._root._replace(dtype=dtype, format=array.format, parameters=array._parameters())
+            layout.replace_root(self.path, self._root)
+        if array.dtype != np.dtype(self._root.dtype).newbyteorder("="):
+            raise ValueError(f"panel {k} must have the store's dtype, {self._root.dtype}; got {array.dtype}. Use astype on it")
+        with ThreadPoolExecutor() as pool:
+            layout.write_panel(self.path, self._root.id, k, first, array, pool)
+
+    def convert(self, panel: Any) -> SparseArray:
+        """A panel as an array in the store's format: itself where it is one, else converted on the writer's device."""
+        if len(panel.shape) != 2 or panel.shape[1] != self._root.n_cols:
+            raise ValueError(f"a panel must have {self._root.n_cols} columns; got shape {tuple(panel.shape)}")
+        format, parameters = self._root.format or self._format, self._root.parameters or self._parameters
+        if isinstance(panel, FormatArray) and format in ("auto", panel.format):  # auto: the format that the user chose
+            own = panel._parameters()
+            if all(own.get(name) == value for name, value in parameters.items()):
+                return panel
+        return asarray(panel, format=format, device=str(self._target), **parameters)
+
+    def _end(self) -> tuple[int, int]:
+        """The number of panels that are there without a gap, and the row after their last."""
+        k = row = 0
+        with suppress(FileNotFoundError):
+            while self._root.format is not None:
+                row = layout.read_manifest(self.path, k, self._root).rows[1]
+                k += 1
+        return k, row
+
+    # ------------------------------------------------------------------------------------------------ the end
+
+    def close(self) -> None:
+        """Mark the store as complete.
+
+        Raises
+        ------
+        ValueError
+            A panel is missing, or there is none.
+        """
+        n_panels, n_rows = self._end()
+        planned = self._root.rows
+        if planned is not None and n_panels != len(planned) - 1:
+            raise ValueError(f"{self.path} must have {len(planned) - 1} panels to be complete; panel {n_panels} is missing")
+        if not n_panels:
+            raise ValueError(f"{self.path} must have a panel to be complete; append one, of no rows where there are none")
+        self._root = self._root._replace(n_panels=n_panels, n_rows=n_rows)
+        layout.replace_root(self.path, self._root)
+
+    def __enter__(self) -> Writer:
+        return self
+
+    def __exit__(self, kind: Any, *_: Any) -> None:
+        if kind is None:
+            self.close()

@@ -1,0 +1,49 @@
+"""Sphinx: Markdown pages whose code is executed, and the API from docstrings. ``make docs`` builds, warnings as errors."""
+
+import os
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+# for the kernels that execute the pages
+os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "docs"), *filter(None, [os.environ.get("PYTHONPATH")])])
+
+import cvrarray  # noqa: E402
+
+project = "cvrarray"
+author = copyright = "cvrarray developers"
+version = release = cvrarray.__version__
+
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode"]
+exclude_patterns = ["_build", "gpu-report"]
+templates_path: list[str] = []
+
+# No page may show an error, and none is taken from a cache: what is read here was computed by this version.
+nb_execution_mode = "force"
+nb_execution_timeout = 300
+nb_execution_raise_on_error = True
+nb_merge_streams = True
+nb_render_markdown_format = "myst"  # tables among the outputs
+myst_enable_extensions = ["colon_fence", "deflist"]
+myst_heading_anchors = 3
+
+autodoc_member_order = "bysource"
+autodoc_typehints = "none"  # the docstrings say it
+napoleon_google_docstring = False
+napoleon_use_rtype = False
+
+html_theme = "pydata_sphinx_theme"
+html_title = "cvrarray"
+html_theme_options = {
+    "show_toc_level": 2,
+    "navigation_with_keys": False,
+    "header_links_before_dropdown": 7,
+    "secondary_sidebar_items": ["page-toc"],
+    "footer_start": ["copyright"],
+    "footer_end": ["theme-version"],
+}
+html_sidebars = {"**": []}  # the pages stand above; a page's sections to the right
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_show_sourcelink = False

@@ -1,0 +1,82 @@
+"""Tables and plots of the docs from what ``cvrarray bench`` recorded: ``docs/benchmarks/*.json``."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+from cvrarray.cli import report
+from cvrarray.cli.table import markdown, significant
+
+
+class Recorded:
+    """A report of ``cvrarray bench --json`` or ``--report``; `path` is relative to this file."""
+
+    def __init__(self, path: str | Path):
+        self.data: dict[str, Any] = json.loads((Path(__file__).parent / path).read_text())
+        self.threads = max(case["threads"] for case in self.data["results"])
+
+    def machine(self) -> str:
+        """What it was measured on, and with what."""
+        device, versions = self.data["device"], self.data["versions"]
+        libraries = ", ".join(f"{name} {version}" for name, version in versions.items() if name not in ("system", "python"))
+        return (
+            f"{device['name']} ({device['microarchitecture']}), {device['cpus']} CPUs, on {self.data['date'][:10]}; medians of "
+            f"{self.data['repeats']}. Python {versions['python']}, {libraries}."
+        )
+
+    def summary(self) -> str:
+        """Geometric means of what asarray chose, by dtype, threads and group of matrices."""
+        rows = [row for row in self.data["summary"] if row["contender"] == "asarray"]
+        groups = [name for name, mean in rows[0]["geometric_means"].items() if mean["matrices"]]
+        counts = rows[0]["geometric_means"]
+        header = ["dtype", "threads", *(f"{name} ({counts[name]['matrices']})" for name in groups)]
+        lines = [
+            [row["dtype"], str(row["threads"]), *(significant(row["geometric_means"][name]["speedup"]) for name in groups)]
+            for row in rows
+        ]
+        return markdown(header, lines)
+
+    def speedups(self, dtype: str) -> dict[str, float]:
+        """Speed of what asarray chose over the best peer, by matrix, with all threads; the largest first."""
+        cases = [case for case in self.data["results"] if (case["dtype"], case["threads"]) == (dtype, self.threads)]
+        found = {case["matrix"]: times for case in cases if (times := report.speedup(case, "asarray")) is not None}
+        return dict(sorted(found.items(), key=lambda pair: -pair[1]))
+
+    def losses(self, dtype: str, below: float = 0.8) -> str:
+        """The matrices at which the best peer is clearly faster: how large they are, and who wins."""
+        rows = []
+        by_matrix = {case["matrix"]: case for case in self.data["results"] if case["dtype"] == dtype}
+        for name, times in self.speedups(dtype).items():
+            if times < below:
+                case = by_matrix[name]
+                rows.append([name, case["group"], f"{case['nnz']:,}", f"{case['nnz'] / case['shape'][0]:.1f}", f"{times:.2f}"])
+        return markdown(["matrix", "group", "nonzeros", "a row", "speed over the best peer"], rows) if rows else "Nowhere."
+
+    def picture(self, dtype: str) -> Any:
+        """:meth:`plot` as something that a page shows."""
+        from IPython.display import SVG
+
+        with io.BytesIO() as file:
+            self.plot(dtype).savefig(file, format="svg")
+            return SVG(file.getvalue())
+
+    def plot(self, dtype: str) -> Any:
+        """Bars of :meth:`speedups`, as a matplotlib figure."""
+        from matplotlib.figure import Figure
+
+        found = self.speedups(dtype)
+        figure = Figure(figsize=(8, 0.2 * len(found) + 1), layout="constrained")
+        axis = figure.subplots()
+        axis.barh(list(found), list(found.values()), color=["#3b528b" if times >= 1 else "#aaaaaa" for times in found.values()])
+        axis.axvline(1, color="black", linewidth=1)
+        axis.invert_yaxis()
+        axis.margins(y=0.01)
+        axis.set_xscale("log", base=2)
+        ticks = [times for times in (0.25, 0.5, 1, 2, 4, 8) if min(found.values()) / 2 < times < max(found.values()) * 2]
+        axis.set_xticks(ticks, [f"{times:g}x" for times in ticks])
+        axis.set_xlabel(f"speed over the best peer, {dtype}, {self.threads} threads")
+        axis.tick_params(labelsize=8)
+        return figure

@@ -1,0 +1,235 @@
+"""The docs that are no code cells: tables of what becomes what, examples in docstrings, asv's pages, citation."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import importlib.util
+import json
+import re
+import tomllib
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.sparse
+import sparse
+import zoo
+
+import cvrarray
+
+ROOT = Path(__file__).parent.parent
+MOVING = (ROOT / "docs" / "moving.md").read_text()
+
+
+def rows(section):
+    """(left, right) expressions of a section's table."""
+    text = MOVING.partition(f"## {section}\n")[2].partition("\n## ")[0]
+    return re.findall(r"^\| `([^`|]+)` \| `([^`|]+)` \|.*\|$", text, re.MULTILINE)
+
+
+def dense(value):
+    for name in ("todense", "toarray"):
+        if hasattr(value, name):
+            return getattr(value, name)()
+    return np.asarray(value) if isinstance(value, np.ndarray) else value
+
+
+@pytest.mark.parametrize(
+    ("section", "left", "right"),
+    [(section, *row) for section in ("From scipy.sparse", "From pydata/sparse") for row in rows(section)],
+)
+@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+def test_what_becomes_what(section, left, right, dtype):
+    csr = zoo.floats("rows_of_mixed_length").astype(dtype)
+    csr.data = csr.data * (1 + 2j if dtype == "complex128" else 1) / abs(csr.data).max()
+    rng = np.random.default_rng(0)
+    names = {
+        "S": csr,
+        "C": sparse.COO.from_scipy_sparse(csr),
+        "A": cvrarray.asarray(csr, device="cpu"),
+        "x": rng.random(csr.shape[1]),
+        "y": rng.random(csr.shape[0]),
+        "X": rng.random((csr.shape[1], 3)),
+        "np": np,
+        "scipy": scipy,
+    }
+    theirs, ours = (eval(text, names) for text in (left, right))
+    if isinstance(dense(theirs), (np.ndarray, np.number)):
+        np.testing.assert_allclose(dense(ours), dense(theirs), rtol=1e-12)
+    else:
+        assert ours == theirs
+
+
+def test_tables_are_found():
+    assert len(rows("From scipy.sparse")) >= 10
+    assert len(rows("From pydata/sparse")) >= 6
+
+
+@pytest.mark.parametrize("module", ["cvrarray.cvr", "cvrarray.bbcsr", "cvrarray.drawing", "cvrarray.generate"])
+def test_examples_in_docstrings(module):
+    found = doctest.testmod(importlib.import_module(module))
+    assert found.attempted > 0
+    assert not found.failed
+
+
+# ---------------------------------------------------------------------------------------------------------- asv
+
+
+@pytest.fixture
+def asv_report():
+    spec = importlib.util.spec_from_file_location("asv_report", ROOT / "asv_bench" / "report.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def recorded(tmp_path):
+    """Results as asv 0.6 writes them: two commits of one machine; what was skipped is null, what failed nan."""
+    folder = tmp_path / "results"
+    (folder / "box").mkdir(parents=True)
+    name = "products.Product.time_call"
+    params = [["'a'", "'b'"], ["'float64'"], ["'cvr'", "'bbcsr'", "'scipy'"]]
+    described = {name: {"param_names": ["matrix", "dtype", "by"], "unit": "seconds"}, "version": 2}
+    (folder / "benchmarks.json").write_text(json.dumps(described))
+    for commit, date, scale in (("1" * 40, 5, 1.0), ("2" * 40, 7, 0.5)):
+        result = [2e-3 * scale, None, 4e-3, 3e-6, 6e-6, 1.5e-6]
+        content = {
+            "version": 2,
+            "commit_hash": commit,
+            "date": date,
+            "params": {"cpu": "a processor", "num_cpu": "2"},
+            "result_columns": ["result", "params", "version"],
+            "results": {name: [result, params, "v"], "arrays.Import.timeraw_import": [[0.1], [], "v"], "x.failed": [None, []]},
+        }
+        (folder / "box" / f"{commit[:8]}-env.json").write_text(json.dumps(content))
+    (folder / "box" / "machine.json").write_text("{}")
+    return folder
+
+
+def test_asv_report_takes_the_newest_results(asv_report, recorded, tmp_path):
+    out, picture = tmp_path / "page.md", tmp_path / "plot.svg"
+    pytest.importorskip("matplotlib")
+    assert asv_report.main([str(recorded), str(out), "--plot", str(picture)]) == 0
+    page = out.read_text()
+    assert "Commit 22222222. cpu a processor, num_cpu 2" in page
+    assert "| a | float64 | 1 ms | - | 4 ms |" in page
+    assert "| b | float64 | 3 us | 6 us | 1.5 us |" in page
+    # a: 4 over 1; b: 1.5 over 3; their geometric mean is the square root of 2
+    assert "1.41 in the geometric mean of 2" in page
+    assert "x.failed" not in page
+    assert picture.read_text().count("<svg") == 1
+
+
+def test_asv_report_without_results(asv_report, tmp_path, capsys):
+    assert asv_report.main([str(tmp_path), str(tmp_path / "page.md")]) == 2
+    assert "make bench-asv" in capsys.readouterr().err
+    assert not (tmp_path / "page.md").exists()
+
+
+def test_asv_report_refuses_other_versions(asv_report, recorded):
+    for path in recorded.glob("box/*-env.json"):
+        path.write_text(path.read_text().replace('"version": 2', '"version": 3'))
+    with pytest.raises(ValueError, match="version 2 of asv's results; got 3"):
+        asv_report.page(asv_report.newest(recorded))
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "text"),
+    [
+        (None, "seconds", "-"),
+        (1.5, "seconds", "1.5 s"),
+        (2e-7, "seconds", "0.2 us"),
+        (1234, "bytes", "1.23 kB"),
+        (0.123, "", "0.123"),
+    ],
+)
+def test_asv_report_quantities(asv_report, value, unit, text):
+    assert asv_report.quantity(value, unit) == text
+
+
+def test_asv_benchmarks_use_what_there_is():
+    """Formats, matrices and scales that asv is told of exist."""
+    from cvrarray import generate
+
+    text = (ROOT / "asv_bench" / "benchmarks" / "common.py").read_text()
+    names = {
+        name
+        for line in re.findall(r"^(?:BLOCK_SIZES|NOT_FOR_BBCSR) = (.*)$", text, re.MULTILINE)
+        for name in re.findall(r'"(\w+)"', line)
+    }
+    assert names
+    assert names <= generate.MATRICES.keys()
+    assert json.loads((ROOT / "asv_bench" / "asv.conf.json").read_text())["benchmark_dir"] == "benchmarks"
+
+
+# ---------------------------------------------------------------------------------------------------------- recorded figures
+
+
+@pytest.fixture
+def recorded_pages():
+    spec = importlib.util.spec_from_file_location("recorded", ROOT / "docs" / "recorded.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_recorded_figures_are_those_of_the_file(recorded_pages):
+    cpu = recorded_pages.Recorded("benchmarks/cpu.json")
+    data = json.loads((ROOT / "docs" / "benchmarks" / "cpu.json").read_text())
+    threads = max(case["threads"] for case in data["results"])
+    found = cpu.speedups("float64")
+    assert list(found.values()) == sorted(found.values(), reverse=True)
+    cases = [case for case in data["results"] if (case["dtype"], case["threads"]) == ("float64", threads)]
+    assert found.keys() == {case["matrix"] for case in cases}
+    for case in cases:
+        (chosen,) = [run for run in case["runs"] if run.get("plan")]
+        assert found[case["matrix"]] == chosen["speedup"]
+    losses = cpu.losses("float64", below=1.0)
+    assert losses.count("\n") == 1 + sum(times < 1 for times in found.values())
+    assert cpu.losses("float64", below=0) == "Nowhere."
+    pytest.importorskip("matplotlib")
+    bars = cpu.plot("float64").axes[0].patches
+    assert [bar.get_width() for bar in bars] == list(found.values())
+
+
+# ---------------------------------------------------------------------------------------------------------- packaging
+
+
+def test_citation_names_the_version_and_licence():
+    text = (ROOT / "CITATION.cff").read_text()
+    assert f"version: {cvrarray.__version__}\n" in text
+    assert "license: BSD-3-Clause" in text
+
+
+def test_extras():
+    """Every extra that a message or a page names exists."""
+    extras = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
+    assert {"cuda12", "cuda13", "dask", "bench", "docs", "test"} <= extras
+    sources = [*(ROOT / "cvrarray").rglob("*.py"), *ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
+    for path in sources:
+        for named in re.findall(r"(?:cvrarray|'\.)\[([a-z0-9,]+)\]", path.read_text()):
+            assert set(named.split(",")) <= extras, f"{path.name} names {named}"
+
+
+def test_wheel_contents_finds_what_is_missing_and_what_is_needless(tmp_path):
+    import wheel_contents
+
+    names = wheel_contents.expected()
+    assert "cvrarray/kernels/common.cuh" in names
+    wheel = tmp_path / "a.whl"
+    for without, extra, problems in (
+        ((), ("cvrarray-0.dist-info/licenses/LICENSE",), []),
+        (
+            ("cvrarray/cvr.py",),
+            ("tests/zoo.py",),
+            ["missing: cvrarray/cvr.py", "needless: tests/zoo.py", "missing: the licence"],
+        ),
+    ):
+        with zipfile.ZipFile(wheel, "w") as archive:
+            for name in sorted((names - set(without)) | set(extra)):
+                archive.writestr(name, "")
+        assert wheel_contents.problems(wheel) == problems
+        assert wheel_contents.main([str(wheel)]) == bool(problems)

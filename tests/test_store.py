@@ -1,0 +1,855 @@
+"""The store on disk: what goes in comes out, from every source; kills, damage and a full disk are never a wrong answer."""
+
+from __future__ import annotations
+
+import errno
+import gzip
+import itertools
+import json
+import math
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import zoo
+from checks import assert_product, assert_same_csr, get, put
+from scipy.io import mmwrite
+from scipy.sparse import csr_array, random_array
+
+import cvrarray
+from cvrarray import Stored, _panels, to_store
+from cvrarray.store import layout, sources, spool
+from cvrarray.store.writer import Writer
+
+ROOT = Path(__file__).parent.parent
+FORMATS = [{"format": "cvr"}, {"format": "bbcsr", "block_size": 3}, {}]
+
+
+def matrix(shape=(1000, 300), density=0.03, seed=0, dtype=np.float64) -> csr_array:
+    rng = np.random.default_rng(seed)
+    return csr_array(random_array(shape, density=density, rng=rng, format="csr", dtype=dtype))
+
+
+def whole(stored: Stored) -> csr_array:
+    """The matrix in a store, on the host."""
+    return csr_array(np.concatenate([get(stored.panel(k).todense()) for k in range(stored.n_panels)]))
+
+
+@pytest.fixture
+def path(tmp_path) -> str:
+    return str(tmp_path / "matrix.zarr")
+
+
+# ------------------------------------------------------------------------------------------------ there and back
+
+
+@pytest.mark.parametrize("keywords", FORMATS, ids=str)
+@pytest.mark.parametrize("name", sorted(zoo.ZOO))
+def test_zoo(name, keywords, path, device):
+    """Every matrix of the zoo, in panels of a few rows: entries, explicit zeros among them, and products."""
+    csr = zoo.floats(name, np.float32)
+    if csr.nnz > 2**18:
+        pytest.skip("large; takes another path nowhere")
+    to_store(csr, path, chunks=max(1000, 8 * csr.nnz // 5), device=device, **keywords)
+    stored = Stored(path, device=device)
+    assert (stored.shape, stored.dtype, stored.nnz) == (csr.shape, csr.dtype, csr.nnz)
+    assert stored.rows[0] == 0 and stored.rows[-1] == csr.shape[0]
+    x = zoo.float_vector(csr.shape[1], np.float32)
+    assert_product(stored @ put(x, device), csr, x)
+    for k in range(stored.n_panels):
+        assert_same_csr(stored.panel(k).to_scipy(), csr[stored.rows[k] : stored.rows[k + 1]])
+    stored.check()
+
+
+@pytest.mark.parametrize("dtype", [bool, np.int8, np.uint64, np.float64, np.complex64], ids=lambda d: np.dtype(d).name)
+def test_dtypes(dtype, path, device):
+    csr = zoo.integers("poisson_5" if "poisson_5" in zoo.ZOO else sorted(zoo.ZOO)[0], dtype)
+    to_store(csr, path, chunks=2000, device=device)
+    x = zoo.vector(csr.shape[1], dtype)
+    assert_product(Stored(path, device=device) @ put(x, device), csr, x)
+
+
+def test_zarr_reads_it(path):
+    """A Zarr library finds groups, and arrays with the very bytes and attributes that count."""
+    zarr = pytest.importorskip("zarr")
+    to_store(matrix(), path, chunks=20_000, device="cpu")
+    stored = Stored(path, device="cpu")
+    group = zarr.open_group(path, mode="r")
+    names = sorted(group["panels"].array_keys())
+    assert names == [f"{k:08d}" for k in range(stored.n_panels)]
+    assert stored.n_panels > 3
+    for k, name in enumerate(names):
+        array = group["panels"][name]
+        np.testing.assert_array_equal(array[:], np.fromfile(layout.data_file(path, k), np.uint8))
+        assert tuple(array.attrs["cvrarray"]["rows"]) == stored.rows[k : k + 2]
+    assert group.attrs["cvrarray"]["n_rows"] == 1000
+
+
+def test_panels_are_balanced_and_aligned(path):
+    csr = matrix((4000, 500))
+    to_store(csr, path, chunks="100 kB", format="bbcsr", block_size=3, device="cpu")
+    stored = Stored(path, device="cpu")
+    assert stored.n_panels > 3
+    assert all(row % 96 == 0 for row in stored.rows[:-1])
+    sizes = [panel.n_bytes for panel in stored._manifest]
+    assert max(sizes) < 1.5 * np.mean(sizes)
+    assert stored.panel_bytes == max(sizes) < 150_000
+
+
+def test_tables_lie_at_multiples_of_256_bytes(path):
+    to_store(matrix(), path, chunks=20_000, device="cpu")
+    manifest = Stored(path, device="cpu")._manifest
+    assert all(offset % 256 == 0 for panel in manifest for offset in panel.offsets.values())
+
+
+@pytest.mark.parametrize("n_rows", [0, 1, 31, 32, 33])
+@pytest.mark.parametrize("n_cols", [0, 1, 5])
+def test_small_shapes(n_rows, n_cols, path, device):
+    to_store(csr_array(np.ones((n_rows, n_cols))), path, chunks=100, device=device)
+    y = Stored(path, device=device) @ put(np.ones(n_cols), device)
+    np.testing.assert_array_equal(get(y), np.full(n_rows, float(n_cols)))
+
+
+# ------------------------------------------------------------------------------------------------ sources
+
+
+def pieces_of(csr: csr_array, n: int, seed: int = 1):
+    """The entries in random order, in n pieces; one of them is empty."""
+    coo = csr.tocoo()
+    order = np.random.default_rng(seed).permutation(coo.nnz)
+    for part in [*np.array_split(order, n), []]:
+        part = np.asarray(part, int)
+        yield coo.row[part], coo.col[part], coo.data[part]
+
+
+@pytest.mark.parametrize("buffer", [1 << 12, 1 << 30], ids=["many flushes", "one flush"])
+@pytest.mark.parametrize("keywords", FORMATS, ids=str)
+def test_pieces_in_any_order(keywords, buffer, path, monkeypatch):
+    monkeypatch.setattr(spool, "BUFFER", buffer)
+    monkeypatch.setattr(spool, "MOST_BUCKETS", 7)  # buckets that panels' ends cut
+    csr = matrix((3000, 200))
+    to_store(pieces_of(csr, 13), path, shape=csr.shape, chunks="10 kB", device="cpu", **keywords)
+    stored = Stored(path, device="cpu")
+    assert stored.n_panels > 7
+    assert_same_csr(whole(stored), csr)
+    assert not os.path.exists(f"{path}.spool")
+
+
+def test_duplicates_are_summed_in_the_order_in_which_they_come(path):
+    values = np.array([1.0, 1e16, -1e16, 0.5])  # another order gives another sum
+    expected = ((values[0] + values[1]) + values[2]) + values[3]
+    pieces = [([5], [2], values[:1]), ([5, 5], [2, 2], values[1:3]), ([5], [2], values[3:])]
+    to_store(pieces, path, shape=(40, 3), device="cpu")
+    assert Stored(path, device="cpu").panel(0).todense()[5, 2] == expected != math.fsum(values)
+
+
+def test_one_heavy_row_range(path, monkeypatch):
+    """A bucket far larger than a panel, as in a graph with its hubs first."""
+    monkeypatch.setattr(spool, "BUFFER", 1 << 14)
+    rng = np.random.default_rng(0)
+    row = (10_000 * rng.random(50_000) ** 4).astype(int)
+    dense = np.zeros((10_000, 50))
+    col, val = rng.integers(0, 50, row.size), rng.integers(1, 5, row.size).astype(float)
+    np.add.at(dense, (row, col), val)
+    monkeypatch.setattr(spool, "MOST_BUCKETS", 3)
+    to_store(_triplets(row, col, val, 9), path, shape=dense.shape, chunks="30 kB", device="cpu")
+    stored = Stored(path, device="cpu")
+    assert stored.n_panels > 5
+    np.testing.assert_array_equal(whole(stored).toarray(), dense)
+
+
+def _triplets(row, col, val, n):
+    return [(row[part], col[part], val[part]) for part in np.array_split(np.arange(row.size), n)]
+
+
+@pytest.mark.parametrize(
+    ("piece", "error", "message"),
+    [
+        (([0], [0], np.ones(2)), ValueError, "piece 1: row must be 1-D and as long as val, 2"),
+        (([-1], [0], np.ones(1)), ValueError, r"piece 1: row must lie in \[0, 4\)"),
+        (([0], [3], np.ones(1)), ValueError, r"piece 1: col must lie in \[0, 3\)"),
+        (([0.5], [0], np.ones(1)), TypeError, "piece 1: row must hold integers"),
+        (([0], [0], np.ones(1, np.float32)), TypeError, "piece 1: val must have the dtype of the first piece"),
+    ],
+)
+def test_bad_pieces(piece, error, message, path):
+    good = ([0], [0], np.ones(1))
+    with pytest.raises(error, match=message):
+        to_store([good, piece], path, shape=(4, 3), device="cpu")
+    with pytest.raises(FileNotFoundError):
+        Stored(path, device="cpu")
+
+
+def test_no_pieces_at_all(path):
+    with pytest.raises(ValueError, match="one piece at least"):
+        to_store([], path, shape=(4, 3), device="cpu")
+
+
+SYMMETRIES = {
+    "general": lambda a: a,
+    "symmetric": lambda a: a + a.T,
+    "skew-symmetric": lambda a: a - a.T,
+}
+
+
+@pytest.mark.parametrize("zipped", [False, True], ids=["text", "gzip"])
+@pytest.mark.parametrize("symmetry", SYMMETRIES)
+def test_matrix_market_in_pieces(symmetry, zipped, path, tmp_path, monkeypatch):
+    from cvrarray.files import matrix_market
+
+    monkeypatch.setattr(matrix_market, "BLOCK", 4096)  # many pieces of a small file
+    monkeypatch.setattr(sources, "TEXT_BYTES", 4096)
+    csr = csr_array(SYMMETRIES[symmetry](matrix((600, 600), 0.01)))
+    file = str(tmp_path / "a.mtx")
+    mmwrite(file, csr, symmetry=symmetry, precision=17)
+    text = Path(file).read_bytes().replace(b"\n", b"\n\n  \n", 5)  # blank lines count for nothing
+    if zipped:
+        text = gzip.compress(text)
+    Path(file).write_bytes(text)
+    to_store(file, path, chunks="10 kB", device="cpu")
+    stored = Stored(path, device="cpu")
+    assert stored.n_panels > 3
+    assert_same_csr(whole(stored), cvrarray.files.read_csr(file))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (b"%%MatrixMarket matrix coordinate real general\n3 3 2\n1 1 1.0\n", "promises 2 entries, but holds 1"),
+        (b"%%MatrixMarket matrix coordinate real general\n3 3 1\n1 1 1.0\n2 2 1.0\n", "holds more"),
+        (b"%%MatrixMarket matrix coordinate real general\n3 3 1\n4 1 1.0\n", "a.mtx"),
+        (b"%%MatrixMarket matrix coordinate real general\n3 3 1\n1 1 x\n", "line 3: must read 'row column number'"),
+        (b"%%MatrixMarket matrix coordinate real symmetric\n3 3 2\n1 2 1.0\n3 1 1.0\n", "one triangle"),
+    ],
+)
+def test_bad_matrix_market(text, message, path, tmp_path):
+    file = tmp_path / "a.mtx"
+    file.write_bytes(text)
+    with pytest.raises(ValueError, match=message):
+        to_store(str(file), path, device="cpu")
+
+
+def test_other_files_are_read_whole(path, tmp_path):
+    csr = matrix()
+    cvrarray.save(tmp_path / "a.cvra", cvrarray.CVRArray(csr, device="cpu"))
+    to_store(tmp_path / "a.cvra", path, chunks="50 kB", device="cpu")
+    assert_same_csr(whole(Stored(path, device="cpu")), csr)
+
+
+def test_an_array_of_ours_keeps_its_format(path, device):
+    A = cvrarray.BBCSRArray(matrix(), block_size=2, device=device)
+    to_store(A, path, chunks="50 kB")
+    stored = Stored(path, device=device)
+    assert stored.format == "bbcsr"
+    assert stored.panel(0).block_size == 2
+
+
+def test_appending(path, device):
+    csr = matrix()
+    with Writer(path, 300, format="cvr", device=device) as writer:
+        for first in range(0, 1000, 200):
+            writer.append(csr[first : first + 200])
+            partial = Stored(path, device=device, incomplete=True)  # readers see whole panels
+            assert partial.shape == (first + 200, 300)
+            np.testing.assert_allclose(get(partial @ put(np.ones(300), device)), csr[: first + 200] @ np.ones(300))
+    with pytest.raises(ValueError, match="300 columns"):
+        Writer(path, 300, resume=True).append(csr[:, :5])
+    with Writer(path, 300, resume=True, device=device) as writer:
+        writer.append(csr[:33])
+    assert Stored(path, device=device).shape == (1033, 300)
+
+
+def test_panels_must_have_one_dtype(path):
+    with Writer(path, 300, device="cpu") as writer:
+        writer.append(matrix())
+        with pytest.raises(ValueError, match="dtype, <f8; got float32"):
+            writer.append(matrix(dtype=np.float32))
+
+
+# ------------------------------------------------------------------------------------------------ dask
+
+
+def dask_source(csr, chunks):
+    da = pytest.importorskip("dask.array")
+    sparse = pytest.importorskip("sparse")
+    return da.from_array(sparse.COO.from_scipy_sparse(csr), chunks=chunks)
+
+
+@pytest.mark.parametrize("chunks", [(300, 300), (128, 77)], ids=str)
+@pytest.mark.parametrize("keywords", FORMATS, ids=str)
+def test_dask_array(keywords, chunks, path):
+    csr = matrix()
+    source = dask_source(csr, chunks)
+    to_store(source, path, device="cpu", **keywords)
+    stored = Stored(path, device="cpu")
+    assert stored.rows == (0, *np.cumsum(source.chunks[0]))
+    assert_same_csr(whole(stored), csr)
+
+
+def test_open_store_is_lazy_and_right(path, device):
+    pytest.importorskip("dask.array")
+    csr = matrix()
+    to_store(csr, path, chunks="20 kB", device=device)
+    d = cvrarray.open_store(path, device=device)
+    assert d.shape == csr.shape
+    assert d.numblocks[0] > 3
+    assert isinstance(d._meta, (cvrarray.CVRArray, cvrarray.BBCSRArray))
+    x = np.random.default_rng(0).standard_normal(300)
+    y = (d @ put(x, device)).compute()
+    np.testing.assert_array_equal(get(y), get(Stored(path, device=device) @ put(x, device)))
+    last = layout.data_file(path, d.numblocks[0] - 1)
+    os.rename(last, f"{last}.away")
+    cvrarray.open_store(path, device=device)  # reads manifests alone
+    with pytest.raises(FileNotFoundError, match=f"panel {d.numblocks[0] - 1} of .* is missing"):
+        (d @ put(x, device)).compute()
+
+
+def test_tokens_of_stores(path, tmp_path):
+    pytest.importorskip("dask.array")
+    to_store(matrix(), path, device="cpu")
+    name = cvrarray.open_store(path, device="cpu").name
+    assert cvrarray.open_store(path, device="cpu").name == name
+    to_store(matrix(seed=2), path, device="cpu", overwrite=True)
+    assert cvrarray.open_store(path, device="cpu").name != name
+
+
+def test_dask_arrays_that_are_no_matrix(path):
+    da = pytest.importorskip("dask.array")
+    with pytest.raises(ValueError, match="2 dimensions"):
+        to_store(da.ones((2, 2, 2)), path)
+    unknown = da.ones((4, 4), chunks=2)
+    with pytest.raises(ValueError, match="compute_chunk_sizes"):
+        to_store(unknown[unknown[:, 0] > 0], path)
+
+
+# ------------------------------------------------------------------------------------------------ streaming
+
+
+@pytest.mark.parametrize("hold", [2, 3, 7])
+@pytest.mark.parametrize("budget", [0, "60 kB", None])
+def test_products_are_the_same_however_they_are_streamed(hold, budget, path, device):
+    csr = matrix((4000, 300))
+    to_store(csr, path, chunks="20 kB", format="cvr", device=device)
+    x = put(np.random.default_rng(1).standard_normal(300), device)
+    expected = np.concatenate([get(Stored(path, device=device).panel(k) @ x) for k in range(Stored(path).n_panels)])
+    stored = Stored(path, device=device, hold=hold, budget=budget)
+    for _ in range(3):
+        np.testing.assert_array_equal(get(stored @ x), expected)
+    out = put(np.full(4000, np.nan), device)
+    assert stored.matvec(x, out=out) is out
+    np.testing.assert_array_equal(get(out), expected)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.complex128, np.int32, bool], ids=lambda d: np.dtype(d).name)
+def test_all_products(dtype, path, device):
+    """Integers, so that sums in any order are exact."""
+    rng = np.random.default_rng(3)
+    dense = (rng.integers(1, 5, (500, 80)) * (rng.random((500, 80)) < 0.1) * (1j if dtype is np.complex128 else 1)).astype(
+        dtype
+    )
+    to_store(csr_array(dense), path, chunks="5 kB", device=device)
+    stored = Stored(path, device=device, budget=0)
+    assert stored.n_panels > 3
+    x, y, X = (rng.integers(0, 3, shape).astype(dtype) for shape in (80, 500, (80, 3)))
+    on = lambda array: put(array, device)  # noqa: E731
+    for found, expected in (
+        (stored @ on(x), dense @ x),
+        (stored @ on(X), dense @ X),
+        (on(y) @ stored, y @ dense),
+        (stored.rmatvec(on(y)), dense.conj().T @ y),
+        (stored.matmat(on(X), out=on(np.ones((500, 3), dtype))), dense @ X),
+    ):
+        assert found.dtype == expected.dtype
+        np.testing.assert_array_equal(get(found), expected)
+
+
+def test_resident_panels_are_read_once(path, device, monkeypatch):
+    from cvrarray.store import stream
+
+    to_store(matrix((4000, 300)), path, chunks="20 kB", format="cvr", device=device)
+    reads = []
+    read = layout.read_piece
+    monkeypatch.setattr(stream.layout, "read_piece", lambda path, k, *rest: reads.append(k) or read(path, k, *rest))
+    x = put(np.ones(300), device)
+    stored = Stored(path, device=device, budget=None)
+    for _ in range(3):
+        stored @ x
+    assert sorted(reads) == list(range(stored.n_panels))
+    assert stored.resident_bytes == stored.nbytes
+    reads.clear()
+    some = Stored(path, device=device, budget="70 kB")
+    for _ in range(2):
+        some @ x
+    assert 0 < some.resident_bytes <= 70_000
+    n_kept = len(some._resident)
+    assert sorted(reads) == sorted([*range(some.n_panels), *range(n_kept, some.n_panels)])
+    reads.clear()
+    none = Stored(path, device=device, budget=0)
+    for _ in range(2):
+        none @ x
+    assert len(reads) == 2 * none.n_panels
+    assert none.resident_bytes == 0
+
+
+def test_no_more_panels_are_held_than_stated(path, monkeypatch):
+    """Reading runs ahead, by less than `hold` panels of what is computed."""
+    from cvrarray.store import stream
+
+    to_store(matrix((4000, 300)), path, chunks="10 kB", format="cvr", device="cpu")
+    stored = Stored(path, device="cpu", hold=3, budget=0)
+    begun, ahead = set(), []
+    read = layout.read_piece
+    monkeypatch.setattr(stream.layout, "read_piece", lambda path, k, *rest: begun.add(k) or read(path, k, *rest))
+    for k, _ in enumerate(stored._sweep()):
+        time.sleep(0.005)
+        ahead.append(max(begun) - k)
+    assert len(ahead) == stored.n_panels > 10
+    assert max(ahead) == 2
+    assert stored._staging._buffers[0].size * len(stored._staging._buffers) <= 3 * stored.panel_bytes
+
+
+def test_timeline_shows_reading_beside_computing(path, monkeypatch):
+    from cvrarray.store import stream
+
+    to_store(matrix((4000, 300)), path, chunks="20 kB", format="cvr", device="cpu")
+    stored = Stored(path, device="cpu", budget=0)
+    stored @ np.ones(300)
+    read = layout.read_piece
+
+    def slow(*args):
+        time.sleep(0.01)
+        read(*args)
+
+    monkeypatch.setattr(stream.layout, "read_piece", slow)
+    assert stored.timeline is None
+    stored.matvec(np.ones(300), timeline=True)
+    assert [span.panel for span in stored.timeline] == list(range(stored.n_panels))
+    for span in stored.timeline:
+        assert 0 <= span.read[0] < span.read[1] <= span.copy[0] <= span.copy[1] <= span.compute[0] <= span.compute[1]
+        assert span.read[1] - span.read[0] >= 0.01
+    begun = [after.read[0] < before.compute[1] for before, after in itertools.pairwise(stored.timeline)]
+    assert np.mean(begun) > 0.8, "reading waits for computing"
+
+
+def test_solvers_take_it(path):
+    from scipy.sparse.linalg import cg
+
+    a = matrix((400, 400), 0.02)
+    csr = csr_array(a @ a.T + 10 * csr_array(np.eye(400)))
+    to_store(csr, path, chunks="100 kB", device="cpu")
+    b = np.random.default_rng(0).standard_normal(csr.shape[0])
+    x, info = cg(Stored(path, device="cpu"), b, rtol=1e-8)
+    assert info == 0
+    assert np.linalg.norm(csr @ x - b) <= 1e-7 * np.linalg.norm(b)
+
+
+def test_operand_errors(path, device):
+    to_store(matrix(), path, device=device)
+    stored = Stored(path, device=device)
+    with pytest.raises(ValueError, match="length 300"):
+        stored @ put(np.ones(299), device)
+    with pytest.raises(ValueError, match="out must have shape"):
+        stored.matvec(put(np.ones(300), device), out=put(np.ones(5), device))
+    for bad in (1, 0, 2.5):
+        with pytest.raises(ValueError, match="hold must be"):
+            Stored(path, device=device, hold=bad)
+    with pytest.raises(ValueError, match="budget must be"):
+        Stored(path, device=device, budget="lots")
+    with pytest.raises(IndexError):
+        stored.panel(stored.n_panels)
+
+
+def test_host_operand_on_a_gpu(gpu, path):
+    to_store(matrix(), path, device=gpu)
+    with pytest.raises(TypeError, match="must be on the store's device"):
+        Stored(path, device=gpu) @ np.ones(300)
+
+
+def test_pickle_opens_the_same_store(path):
+    to_store(matrix(), path, device="cpu")
+    stored = Stored(path, device="cpu")
+    again = pickle.loads(pickle.dumps(stored))
+    np.testing.assert_array_equal(again @ np.ones(300), stored @ np.ones(300))
+    data = pickle.dumps(stored)
+    to_store(matrix(seed=3), path, device="cpu", overwrite=True)
+    with pytest.raises(ValueError, match="which was pickled"):
+        pickle.loads(data)
+
+
+def test_threads_take_turns(path):
+    from concurrent.futures import ThreadPoolExecutor
+
+    csr = matrix((4000, 300))
+    to_store(csr, path, chunks="20 kB", device="cpu")
+    stored = Stored(path, device="cpu", budget=0)
+    xs = np.random.default_rng(0).standard_normal((6, 300))
+    with ThreadPoolExecutor(3) as pool:
+        for x, y in zip(xs, pool.map(stored.matvec, xs), strict=True):
+            np.testing.assert_allclose(y, csr @ x, rtol=1e-9, atol=1e-12)
+
+
+# ------------------------------------------------------------------------------------------------ damage
+
+
+@pytest.fixture
+def damaged(path):
+    """A store of several panels, and a function that asserts an error that names the panel, by every way of reading."""
+    to_store(matrix(), path, chunks="20 kB", format="cvr", device="cpu")
+    n_panels = Stored(path, device="cpu").n_panels
+    assert n_panels > 4
+
+    def refuses(error, message):
+        for read in (
+            lambda: Stored(path, device="cpu", budget=0) @ np.ones(300),
+            lambda: Stored(path, device="cpu").panel(3),
+            lambda: Stored(path, device="cpu").check(),
+        ):
+            with pytest.raises(error, match=message):
+                read()
+
+    return refuses
+
+
+def test_flipped_byte_anywhere_in_a_panel(path, damaged):
+    file = Path(layout.data_file(path, 3))
+    good = file.read_bytes()
+    for place in np.linspace(0, len(good) - 1, 23).astype(int):
+        bad = bytearray(good)
+        bad[place] ^= 1 << (place % 8)
+        file.write_bytes(bad)
+        damaged(ValueError, f"panel 3 of .*{os.path.basename(path)}.*c/0 do not match their checksum")
+    file.write_bytes(good)
+    Stored(path, device="cpu").check()
+
+
+def test_flipped_byte_anywhere_in_a_manifest(path, damaged):
+    """Wherever it is, the matrix that is read is the right one or none."""
+    expected = Stored(path, device="cpu") @ np.arange(300.0)
+    for file in (Path(layout.manifest_file(path, 3)), Path(path) / "zarr.json"):
+        good = file.read_bytes()
+        refused = 0
+        for place in range(0, len(good), 11):
+            bad = bytearray(good)
+            bad[place] ^= 4
+            file.write_bytes(bad)
+            try:
+                found = Stored(path, device="cpu", budget=0) @ np.arange(300.0)
+            except ValueError as error:
+                assert str(file) in str(error)
+                refused += 1
+            else:  # in what Zarr alone reads, or in white space
+                np.testing.assert_array_equal(found, expected)
+        assert refused > len(good) / 11 / 2
+        file.write_bytes(good)
+
+
+@pytest.mark.parametrize("change", [-1, -300, 1], ids=["one byte less", "much less", "one byte more"])
+def test_wrong_length(change, path, damaged):
+    file = Path(layout.data_file(path, 3))
+    good = file.read_bytes()
+    file.write_bytes(good[:change] if change < 0 else good + b"\0")
+    damaged(ValueError, f"panel 3 of .* must have {len(good)} bytes; it has {len(good) + change}")
+
+
+def test_missing_data_and_missing_manifest(path, damaged):
+    os.rename(layout.data_file(path, 3), f"{path}.away")
+    damaged(FileNotFoundError, "panel 3 of .* is missing")
+    os.rename(f"{path}.away", layout.data_file(path, 3))
+    os.unlink(layout.manifest_file(path, 3))
+    damaged(FileNotFoundError, "panel 3 of .* is missing")
+
+
+def test_panel_of_another_store(path, damaged, tmp_path):
+    other = str(tmp_path / "other.zarr")
+    to_store(matrix(seed=9), other, chunks="20 kB", format="cvr", device="cpu")
+    for name in (layout.data_file, layout.manifest_file):
+        Path(name(path, 3)).write_bytes(Path(name(other, 3)).read_bytes())
+    damaged(ValueError, "panel 3 of .* belongs to another store")
+
+
+def test_panels_exchanged(path, damaged):
+    for name in (layout.data_file, layout.manifest_file):
+        a, b = Path(name(path, 3)), Path(name(path, 2))
+        a_bytes, b_bytes = a.read_bytes(), b.read_bytes()
+        a.write_bytes(b_bytes)
+        b.write_bytes(a_bytes)
+    damaged(ValueError, "panel 2 of .* must begin with row")
+
+
+def test_newer_version_and_no_store(path, tmp_path):
+    to_store(matrix(), path, device="cpu")
+    file = Path(path) / "zarr.json"
+    metadata = json.loads(file.read_text())
+    metadata["attributes"]["cvrarray"]["version"] = 99
+    file.write_text(json.dumps(metadata))
+    with pytest.raises(ValueError, match="has version 99 of the store"):
+        Stored(path, device="cpu")
+    with pytest.raises(FileNotFoundError, match="there is no store"):
+        Stored(tmp_path / "nothing", device="cpu")
+    (tmp_path / "zarr.json").write_text('{"zarr_format": 3, "node_type": "group", "attributes": {}}')
+    with pytest.raises(ValueError, match="attribute 'cvrarray'"):
+        Stored(tmp_path, device="cpu")
+
+
+def test_unverified_reading_is_asked_for_by_name(path):
+    to_store(matrix(), path, format="cvr", device="cpu")
+    panel = Stored(path, device="cpu")._manifest[0]
+    file = Path(layout.data_file(path, 0))
+    bad = bytearray(file.read_bytes())
+    bad[panel.offsets["val"] + 7] ^= 0x10  # a value's exponent
+    file.write_bytes(bad)
+    y = Stored(path, device="cpu", verify=False) @ np.ones(300)
+    assert (y != matrix() @ np.ones(300)).any()
+    with pytest.raises(ValueError, match="checksum"):
+        Stored(path, device="cpu") @ np.ones(300)
+
+
+# ------------------------------------------------------------------------------------------------ kills, full disks, going on
+
+
+def test_what_is_there_is_not_overwritten_by_accident(path, tmp_path):
+    to_store(matrix(), path, device="cpu")
+    with pytest.raises(FileExistsError, match="resume=True, or replace it with overwrite=True"):
+        to_store(matrix(), path, device="cpu")
+    with pytest.raises(FileExistsError):
+        to_store(pieces_of(matrix(), 3), path, shape=(1000, 300), device="cpu")
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "thesis.tex").write_text("all of it")
+    for how in ({"overwrite": True}, {"resume": True}, {}):
+        with pytest.raises((FileExistsError, ValueError)):
+            to_store(matrix(), tmp_path / "home", device="cpu", **how)
+    assert (tmp_path / "home" / "thesis.tex").read_text() == "all of it"
+    to_store(matrix(seed=1), path, device="cpu", overwrite=True)
+    assert_same_csr(whole(Stored(path, device="cpu")), matrix(seed=1))
+
+
+SOURCES = {
+    "matrix": "source, more = csr, {}",
+    "pieces": "source, more = pieces_of(csr, 7), {'shape': csr.shape}",
+    "dask": "source, more = dask_source(csr, (50, 300)), {}; import dask; dask.config.set(scheduler='synchronous')",
+}
+WRITE = """
+import sys; sys.path.insert(0, "tests")
+import os, cvrarray
+from test_store import matrix, pieces_of, dask_source
+from cvrarray.store import layout
+csr = matrix()
+{source}
+stop, write, done = int(sys.argv[2]), layout.write_panel, 0
+def write_panel(*args):
+    global done
+    if done == stop:
+        if sys.argv[3] == "before":
+            os.kill(os.getpid(), 9)
+        layout.write_json = lambda *_: os.kill(os.getpid(), 9)
+    panel = write(*args)
+    done += 1
+    print("panel", args[2], flush=True)
+    return panel
+layout.write_panel = write_panel
+cvrarray.to_store(source, sys.argv[1], chunks="20 kB", device="cpu", format="cvr", resume=True, **more)
+print("complete", flush=True)
+"""
+
+
+@pytest.mark.parametrize("where", ["before", "before the manifest"])
+@pytest.mark.parametrize("kind", SOURCES)
+def test_killed_writer(kind, where, path):
+    """Killed again and again; what was acknowledged stays as it was, and in the end the matrix is right."""
+    if kind == "dask":
+        pytest.importorskip("dask.array")
+        pytest.importorskip("sparse")
+    code = WRITE.format(source=SOURCES[kind])
+    acknowledged: dict[int, tuple[int, int]] = {}
+    for stop in (0, 1, 2, 1000):
+        run = subprocess.run(
+            [sys.executable, "-c", code, path, str(stop), where], capture_output=True, text=True, cwd=ROOT, timeout=120
+        )
+        lines = run.stdout.split("\n")
+        done = [int(line.split()[1]) for line in lines if line.startswith("panel")]
+        for k in acknowledged:  # neither lost nor written again
+            status = os.stat(layout.data_file(path, k))
+            assert (status.st_ino, status.st_mtime_ns) == acknowledged[k]
+        assert not acknowledged.keys() & set(done)
+        for k in done:
+            status = os.stat(layout.data_file(path, k))
+            acknowledged[k] = status.st_ino, status.st_mtime_ns
+        if stop == 1000:
+            assert "complete" in lines, run.stderr
+            break
+        assert run.returncode == -signal.SIGKILL
+        if os.path.exists(path):
+            with pytest.raises(ValueError, match="must be complete; it is still being written"):
+                Stored(path, device="cpu")
+    assert len(acknowledged) > 5
+    assert_same_csr(whole(Stored(path, device="cpu")), matrix())
+
+
+def test_going_on_with_another_source_is_refused(path):
+    rows = _panels_of(matrix())
+    with pytest.raises(ZeroDivisionError), Writer(path, 300, rows=rows, source="one", device="cpu") as writer:
+        writer.write(0, matrix()[: rows[1]])
+        1 / 0  # noqa: B018
+    with pytest.raises(ValueError, match="same source: it has one; got two"):
+        Writer(path, 300, rows=rows, source="two", resume=True)
+    with pytest.raises(ValueError, match="same columns"):
+        Writer(path, 301, rows=rows, source="one", resume=True)
+    with pytest.raises(ValueError, match="same panels"):
+        Writer(path, 300, rows=[0, 1000], source="one", resume=True)
+    with pytest.raises(ValueError, match="holds"):
+        Writer(path, 300, rows=rows, source="one", resume=True, format="bbcsr", block_size=5)
+    with pytest.raises(ValueError, match="panel 1 is missing"):
+        Writer(path, 300, rows=rows, source="one", resume=True).close()
+
+
+def _panels_of(csr):
+    return sources.panel_rows(csr_parts(csr), 20_000)
+
+
+def csr_parts(csr):
+    from cvrarray import _csr
+
+    return _csr.as_csr(csr)
+
+
+def test_another_matrix_of_the_same_shape_is_refused(path):
+    """The default name of a matrix in memory knows its bytes."""
+    one, two = matrix(), matrix()
+    two.data[5] += 1
+    to_store(one, path, chunks="20 kB", device="cpu", format="cvr")
+    _interrupt(path)
+    with pytest.raises(ValueError, match="same source"):
+        to_store(two, path, chunks="20 kB", device="cpu", format="cvr", resume=True)
+    to_store(one, path, chunks="20 kB", device="cpu", format="cvr", resume=True)
+    Stored(path, device="cpu").check()
+
+
+def _interrupt(path):
+    """Make a complete store look as a kill before the last panel leaves it."""
+    root = layout.read_root(path)
+    os.unlink(layout.manifest_file(path, root.n_panels - 1))
+    layout.replace_root(path, root._replace(n_panels=None))
+
+
+def test_a_cut_panel_is_written_again(path):
+    to_store(matrix(), path, chunks="20 kB", device="cpu", format="cvr")
+    _interrupt(path)
+    Path(layout.data_file(path, 1)).write_bytes(b"half of it")
+    to_store(matrix(), path, chunks="20 kB", device="cpu", format="cvr", resume=True)
+    assert_same_csr(whole(Stored(path, device="cpu")), matrix())
+
+
+@pytest.fixture
+def disk(monkeypatch):
+    """A function that gives the disk so many bytes of room."""
+    fsync = os.fsync
+
+    def give(n_bytes):
+        room = [n_bytes]
+
+        def full(descriptor):
+            room[0] -= os.fstat(descriptor).st_size
+            if room[0] < 0:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            fsync(descriptor)
+
+        monkeypatch.setattr(os, "fsync", full)
+
+    return give
+
+
+def test_full_disk(path, disk):
+    """ENOSPC after some panels: an OSError that names panel and file; then there is room again."""
+    how = {"chunks": "20 kB", "device": "cpu", "format": "cvr"}
+    disk(100_000)
+    with pytest.raises(OSError, match="panel") as caught:
+        to_store(matrix(), path, **how)
+    assert caught.value.errno == errno.ENOSPC
+    assert path in caught.value.filename
+    assert not list(Path(path).rglob("*.tmp"))
+    with pytest.raises(ValueError, match="must be complete"):
+        Stored(path, device="cpu")
+    partial = Stored(path, device="cpu", incomplete=True)
+    partial.check()
+    assert 0 < partial.n_panels < 10
+    disk(10**9)
+    to_store(matrix(), path, resume=True, **how)
+    assert_same_csr(whole(Stored(path, device="cpu")), matrix())
+
+
+@pytest.mark.parametrize("room", [50_000, 200_000], ids=["entries", "panels"])
+def test_full_disk_with_entries_in_any_order(room, path, disk):
+    how = {"chunks": "20 kB", "device": "cpu", "format": "cvr", "shape": (1000, 300)}
+    disk(room)
+    message = "entries cannot be set aside" if room == 50_000 else "panel"
+    with pytest.raises(OSError, match=message) as caught:
+        to_store(pieces_of(matrix(), 7), path, **how)
+    assert caught.value.errno == errno.ENOSPC
+    with pytest.raises((ValueError, FileNotFoundError)):
+        Stored(path, device="cpu")
+    disk(10**9)
+    to_store(pieces_of(matrix(), 7), path, resume=True, **how)
+    assert_same_csr(whole(Stored(path, device="cpu")), matrix())
+
+
+def test_really_full_disk(tmp_path):
+    """A file system of a megabyte, where the system lets us mount one."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "none", disk], capture_output=True)
+    if mounted.returncode:
+        pytest.skip("this user may not mount a file system")
+    try:
+        csr, path = matrix((20_000, 300)), str(disk / "m.zarr")
+        with pytest.raises(OSError, match="panel") as caught:
+            to_store(csr, path, chunks="100 kB", device="cpu")
+        assert caught.value.errno == errno.ENOSPC
+        partial = Stored(path, device="cpu", incomplete=True)
+        partial.check()
+        assert 0 < partial.shape[0] < 20_000
+        np.testing.assert_allclose(partial @ np.ones(300), (csr @ np.ones(300))[: partial.shape[0]])
+        subprocess.run(["mount", "-o", "remount,size=20m", disk], check=True)
+        to_store(csr, path, chunks="100 kB", device="cpu", resume=True)
+        assert_same_csr(whole(Stored(path, device="cpu")), csr)
+    finally:
+        subprocess.run(["umount", disk], check=True)
+
+
+# ------------------------------------------------------------------------------------------------ panels
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [("128 MiB", 128 << 20), ("2GB", 2 * 10**9), ("1.5k", 1500), (77, 77), ("10", 10), ("3 TiB", 3 << 40), ("5 b", 5)],
+)
+def test_bytes(text, count):
+    assert _panels.n_bytes(text, "chunks") == count
+
+
+@pytest.mark.parametrize("text", ["", "MiB", "-1", -1, 0, 2.5, None, "1 i", "1 XB"])
+def test_bad_bytes(text):
+    with pytest.raises(ValueError, match="chunks must be a number of bytes"):
+        _panels.n_bytes(text, "chunks")
+
+
+@pytest.mark.parametrize("align", [1, 32, 96])
+def test_cuts_are_aligned_balanced_and_complete(align):
+    rng = np.random.default_rng(0)
+    before = np.concatenate(([0.0], np.cumsum(rng.integers(1, 100, 10_000))))
+    rows = _panels.cut(before, 20_000, align)
+    assert rows[0] == 0 and rows[-1] == 10_000
+    assert (np.diff(rows) > 0).all()
+    assert (rows[:-1] % align == 0).all()
+    shares = np.diff(before[rows])
+    assert shares.max() <= 20_000 + 100 * align
+
+
+def test_a_row_larger_than_a_panel_is_a_panel_of_its_own():
+    rows = _panels.cut(np.array([0.0, 1, 2, 1000, 1001, 1002]), 100, 1)
+    assert rows.tolist() == [0, 2, 3, 5]

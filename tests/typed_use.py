@@ -1,0 +1,47 @@
+"""What a user's program may rely on: mypy checks it (``make lint``), nobody runs it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import assert_type
+
+import numpy as np
+
+import cvrarray
+from cvrarray import BBCSRArray, CVRArray
+
+
+def products(A: CVRArray, x: np.ndarray) -> None:
+    """Attributes have their types, and a product takes arrays."""
+    assert_type(A.shape, tuple[int, int])
+    assert_type(A.ndim, int)
+    assert_type(A.nnz, int)
+    assert_type(A.nbytes, int)
+    assert_type(A.device, str)
+    assert_type(A.n_lanes, int)
+    assert_type(A.n_chunks, int)
+    assert_type(A.plan, str | None)
+    A.matvec(x, out=x, alpha=2.0, beta=1.0)
+    A @ x
+    A.check()
+    A.to_device("cpu")
+
+
+def conversions(path: Path) -> None:
+    """Constructors and functions take what they say, and give it."""
+    A = cvrarray.asarray(np.eye(3), format="cvr", device="cpu", n_lanes=4)
+    cvrarray.save(path, A)
+    cvrarray.load(str(path), verify=False).tocsr()
+    assert_type(cvrarray.read(path, format="auto", device="cpu").nnz, int)
+    assert_type(BBCSRArray(np.eye(3), block_size=3).fill_ratio, float)
+    assert_type(cvrarray.statistics(np.eye(3)).block_fill, dict[int, float])
+    assert_type(str(cvrarray.draw(CVRArray(np.eye(3)), 0, steps=1)), str)
+    cvrarray.generate.poisson7(3, dtype=np.float32)
+
+
+def mistakes() -> None:
+    """A type checker notices these: an ignore that is not needed is an error."""
+    CVRArray(np.eye(3), n_lanes="four")  # type: ignore[arg-type]
+    BBCSRArray(np.eye(3), n_chunks=4)  # type: ignore[call-arg]
+    cvrarray.asarray(np.eye(3), format=3)  # type: ignore[arg-type]
+    cvrarray.csr_matrix  # type: ignore[attr-defined]  # noqa: B018
