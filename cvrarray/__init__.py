@@ -23,6 +23,7 @@ _HOME = {
     "save": "files",
     "load": "files",
     "generate": "generate",
+    "dask": "dask",
     "to_store": "store.sources",
     "Stored": "store.stream",
     "open_store": "dask.panels",

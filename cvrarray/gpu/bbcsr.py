@@ -230,8 +230,8 @@ def instantiations() -> Iterator[tuple[str, list[str]]]:
         [
             instantiation("bbcsr_transposed", a, y, i, mask_dtype(b), b, holes, step, BLOCK // WARP)
             for a, y in PRODUCTS
-            for i, b, holes in shapes
-            for step in transposed.steps(y)
+            for k, (i, b, holes) in enumerate(shapes)
+            for step in (transposed.steps(y) if k == 0 else (transposed.ADD,))
         ]
         + transposed.instantiations(),
     )

@@ -257,6 +257,6 @@ def instantiations() -> Iterator[tuple[str, list[str]]]:
             instantiation("cvr_transposed", a, y, i, n_lanes, step)
             for a, y in PRODUCTS
             for i, n_lanes in (("int32", WARP), ("int64", 4))
-            for step in transposed.steps(y)
+            for step in (transposed.steps(y) if n_lanes == WARP else (transposed.ADD,))
         ],
     )

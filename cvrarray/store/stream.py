@@ -255,8 +255,11 @@ class Stored:
             raise ValueError(f"x must be {what} {self.shape[1]} for a store of shape {self.shape}; got shape {x.shape}")
         shape = (self.shape[0], *x.shape[1:])
         with self._target.use():
+            dtype = np.result_type(self.dtype, x.dtype)
+            if dtype != np.bool_:
+                x = self._target.xp.ascontiguousarray(x, dtype)  # once, not once a panel
             if out is None:
-                out = self._target.xp.empty(shape, np.result_type(self.dtype, x.dtype))
+                out = self._target.xp.empty(shape, dtype)
             elif out.shape != shape:
                 raise ValueError(f"out must have shape {shape}; got shape {out.shape}")
             with closing(self._sweep(timeline)) as panels:
