@@ -4,6 +4,8 @@
 # make gpu-sanitize               compute-sanitizer over the small tests; logs in docs/gpu-report/
 # make bench                      all generated matrices beside the peers    (BENCH_ARGS="--dtype float32 --json out.json");
 #                                 without a GPU also those of CVRARRAY_MATRICES, and the pages of docs/benchmarks are written
+# make bench-gpu                  this machine's GPU with $(PYTHON), beside cuSPARSE, CuPy and PyTorch; writes docs/benchmarks/gpu.*
+#                                 (BENCH_ARGS="--only rmat,fem* --dtype float32" measures less)
 # make bench-asv                  asv over the commit that is checked out, results in .asv/results   (ASV_ARGS="--bench Product")
 # make bench-check                asv's benchmarks, some of them run once at small size: do they still work?
 # make docs                       the site, every page executed, warnings as errors: docs/_build/html/index.html
@@ -24,7 +26,7 @@ DRIVER := $(shell nvidia-smi --query-gpu=driver_version --format=csv,noheader 2>
 CUDA := $(if $(DRIVER),$(shell if [ $(DRIVER) -ge 580 ]; then echo cuda13; elif [ $(DRIVER) -ge 525 ]; then echo cuda12; fi))
 comma := ,
 
-.PHONY: demo test gpu-test gpu-sanitize bench bench-asv bench-check docs wheel-check lint format clean
+.PHONY: demo test gpu-test gpu-sanitize bench bench-gpu bench-asv bench-check docs wheel-check lint format clean
 
 demo: $(VENV)/.installed-demo$(if $(CUDA),-$(CUDA))
 	$(BIN)/cvrarray demo $(FILES)
@@ -54,6 +56,9 @@ ON_CPU := --device cpu --scale medium --threads 1,all --repeats 11 --report docs
 
 bench: $(VENV)/.installed-demo-$(or $(CUDA),bench)
 	$(BIN)/cvrarray bench $(if $(CUDA),--scale full,$(ON_CPU)) $(BENCH_ARGS) $(FILES)
+
+bench-gpu:
+	$(PYTHON) -m cvrarray bench --peers --report docs/benchmarks $(BENCH_ARGS)
 
 # asv takes no PYTHONPATH but its own, and asks for a machine's name once: not the host's, which is nobody's business.
 ASV := cd asv_bench && ASV_PYTHONPATH="$(CURDIR)" $(abspath $(BIN))/asv

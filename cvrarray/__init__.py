@@ -1,6 +1,7 @@
 """Sparse arrays whose ``A @ x`` is fast, on an NVIDIA GPU and on a plain CPU.
 
-Two formats, :class:`CVRArray` and :class:`BBCSRArray`; :func:`asarray` chooses between them, :func:`read` takes a file.
+Two formats, :class:`CVRArray` and :class:`BBCSRArray`; :func:`asarray` chooses between them, :func:`tune` by
+measuring, :func:`read` takes a file.
 Names are imported on first use, so that ``import cvrarray`` loads NumPy and nothing heavier.
 """
 
@@ -17,6 +18,7 @@ _HOME = {
     "asarray": "_plan",
     "draw": "drawing",
     "statistics": "_plan",
+    "tune": "_tune",
     "read": "files",
     "save": "files",
     "load": "files",
@@ -42,11 +44,13 @@ __all__ = [
     "statistics",
     "to_dask",
     "to_store",
+    "tune",
 ]
 
 if TYPE_CHECKING:
     from . import generate
     from ._plan import asarray, statistics
+    from ._tune import tune
     from .bbcsr import BBCSRArray
     from .cvr import CVRArray
     from .dask.panels import open_store, to_dask

@@ -30,6 +30,7 @@ Array = Any  # numpy.ndarray or cupy.ndarray
 CSRMatrix = Any  # scipy.sparse.csr_array or cupyx.scipy.sparse.csr_matrix
 
 NEIGHBOURS_27 = [(z, y, x) for z in (-1, 0, 1) for y in (-1, 0, 1) for x in (-1, 0, 1)]
+NEIGHBOURS_15 = [step for step in NEIGHBOURS_27 if min(step) >= 0 or max(step) <= 0]
 NEIGHBOURS_7 = [step for step in NEIGHBOURS_27 if sum(map(abs, step)) <= 1]
 
 
@@ -51,6 +52,14 @@ def elast3(n: int, dtype: Any = np.float64, xp: ModuleType = np, seed: int = 0) 
 def shell6(n: int, dtype: Any = np.float64, xp: ModuleType = np, seed: int = 0) -> CSRMatrix:
     """27-point stencil of dense 6 x 6 blocks, as shells with rotations have them: (6 n^3, 6 n^3)."""
     return _grid(n, NEIGHBOURS_27, 6, dtype, xp, seed)
+
+
+def tetrahedra(n: int, dof: int = 1, dtype: Any = np.float64, xp: ModuleType = np, seed: int = 0) -> CSRMatrix:
+    """Linear tetrahedral elements, every cube of a grid of n^3 nodes cut into six: (dof n^3, dof n^3).
+
+    A node is coupled to at most 14 others, by dense dof x dof blocks.
+    """
+    return _grid(n, NEIGHBOURS_15, dof, dtype, xp, seed)
 
 
 def rmat(

@@ -26,7 +26,7 @@ LAYERS = [  # a module imports from its own layer and from those before it
     {"_products", "_contractions", "_structure", "_protocol"},
     {"_array", "_transposed", "_format"},
     {"cvr", "bbcsr"},
-    {"_plan", "_panels", "files", "drawing"},
+    {"_plan", "_panels", "_tune", "files", "drawing"},
     {"store"},
     {"dask"},
     {"cli"},
@@ -60,7 +60,20 @@ def imports(module: str) -> set[str]:
 
 @pytest.mark.parametrize(
     "path",
-    ["_device", "_tables", "_csr", "_array", "_format", "_transposed", "_products", "_protocol", "_plan", "cvr", "bbcsr"],
+    [
+        "_device",
+        "_tables",
+        "_csr",
+        "_array",
+        "_format",
+        "_transposed",
+        "_products",
+        "_protocol",
+        "_plan",
+        "_tune",
+        "cvr",
+        "bbcsr",
+    ],
 )
 def test_modules_exist(path):
     assert (PACKAGE / f"{path}.py").is_file()

@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 
 from .. import _device, generate
-from . import measure, sources
+from . import gpu_bench, measure, sources
 from . import report as reports
 from .table import finite, render, significant, size
 
@@ -60,6 +60,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="on the CPU: write cpu.md and cpu.json there, of the matrices named and of all .npz in the folder that the "
         "environment variable CVRARRAY_MATRICES names",
     )
+    parser.add_argument(
+        "--peers",
+        action="store_true",
+        help="on a GPU: ours beside cuSPARSE (nvmath-python), CuPy and PyTorch, on matrices of its own and those of "
+        "CVRARRAY_MATRICES; --report writes gpu.md, gpu.json and plots",
+    )
+    parser.add_argument("--only", metavar="NAME,...", help="with --peers: these matrices; * and ? stand for any letters")
     add_shared_arguments(parser)
 
 
@@ -73,6 +80,10 @@ def add_shared_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Measure and print; 1 if a product was wrong."""
+    if args.peers:
+        return gpu_bench.run(args, lambda csr, device: build(csr, list(FORMATS), device), facts)
+    if args.only:
+        raise ValueError("--only goes with --peers; without it, name the matrices themselves")
     formats = args.formats.split(",")
     for name in formats:
         if name not in FORMATS:

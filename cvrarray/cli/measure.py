@@ -161,7 +161,8 @@ class GPUMeter:
 
     The GPU is given something to write before every sample, for longer than the host takes to queue the sample: so
     neither allocation nor launch shows in the device's time, of ours or of a peer's. What the host takes is measured
-    apart. The call that is timed follows another of its kind, so the L2 cache is as in a sequence of products.
+    apart. The call that is timed follows another of its kind, so the L2 cache is as in a sequence of products; a cold
+    one follows what was written before it, which is larger than that cache.
     """
 
     def __init__(self, device: _device.Device):
@@ -178,6 +179,7 @@ class GPUMeter:
             "compute_capability": f"{properties['major']}.{properties['minor']}",
             "multiprocessors": properties["multiProcessorCount"],
             "memory_bytes": properties["totalGlobalMem"],
+            "l2_bytes": properties["l2CacheSize"],
             "driver": runtime.driverGetVersion(),
             "cuda": runtime.runtimeGetVersion(),
             "cupy": self.cupy.__version__,
@@ -193,7 +195,13 @@ class GPUMeter:
             times = self.times(calls, 15)
         return {"read": source.nbytes / times["read"].median, "copy": 2 * source.nbytes / times["copy"].median}
 
-    def times(self, calls: dict[Any, Call], repeats: int, setting: Setting = lambda name: nullcontext()) -> dict[Any, Timing]:
+    def times(
+        self,
+        calls: dict[Any, Call],
+        repeats: int,
+        setting: Setting = lambda name: nullcontext(),
+        cold: bool = False,
+    ) -> dict[Any, Timing]:
         """Time each of `calls`, in turn, `repeats` times, within its ``setting(name)``."""
         with self.device.use():
             for call in calls.values():
@@ -206,7 +214,8 @@ class GPUMeter:
                     with setting(name):
                         for _ in range(n_fills):
                             self._ballast.fill(0)
-                        call()
+                        if not cold:
+                            call()
                         samples[name].append(self._events(call))
             return {name: _timing(values, host[name]) for name, values in samples.items()}
 

@@ -1,0 +1,364 @@
+"""The fastest array for a matrix on a device, found by measuring, and remembered on disk.
+
+:func:`tune` converts, times and compares; the cost model of :mod:`._plan` only says where to begin and what not to try.
+What won is kept in a folder of the user's cache, one small file for each matrix structure, dtype and device, under a name
+made of all that the choice depends on. A file is written beside its place and moved there in one step, and holds a
+checksum: whoever reads, writes or dies at the same time, a reader finds a whole file or none, and takes a broken one for
+none. See ``docs/decisions/0009-tune.md``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from . import _csr, _device, _plan
+from ._array import SparseArray
+from ._tables import CSR, WARP
+from .bbcsr import BBCSRArray
+from .cvr import CVRArray, default_n_chunks
+
+#: Of the files' content and of what goes into their names: another version reads none of them.
+SCHEMA = 1
+
+#: Files kept; beyond that the oldest go.
+MOST_FILES = 1024
+
+#: Columns that go into a matrix's key, evenly spaced among its nonzeros.
+SAMPLED = 4096
+
+#: Tables so many times the size of the smallest are not tried, and CVR in other chunks not where CVR takes so many times
+#: the best.
+MOST_BYTES, HOPELESS = 2.0, 1.5
+
+#: Chunks that CVR is tried with, over its default.
+CHUNKS = (2.0, 0.5, 4.0)
+
+#: What a challenger has to gain, so that noise alone changes nothing.
+MARGIN = 0.02
+
+#: Rows that kernels are compiled with.
+HEAD = 256
+
+#: Products before the first sample: on a GPU some arrays prepare more in the course of their first ones.
+SETTLED = {"cpu": 1, "cuda": 20}
+
+#: Seconds of a sample; shorter products are repeated within it. Samples of a comparison, fewer where the budget is short.
+SAMPLE_SECONDS, MOST_SAMPLES, FEWEST_SAMPLES = 2e-4, 15, 3
+
+
+class Candidate(NamedTuple):
+    """A format with its parameters: ``n_chunks`` of CVR, ``block_size`` of BBCSR; None is the format's default."""
+
+    format: str
+    parameter: int | None = None
+
+    def build(self, csr: CSR) -> SparseArray:
+        """`csr` in this format, on its device."""
+        if self.format == "cvr":
+            return CVRArray(csr, n_chunks=self.parameter)
+        return BBCSRArray(csr, block_size=self.parameter)
+
+    def __str__(self) -> str:
+        if self.format == "cvr":
+            return "cvr" if self.parameter is None else f"cvr, {self.parameter} chunks"
+        return f"bbcsr, block size {self.parameter}"
+
+
+class Winner(NamedTuple):
+    """What measuring found: the candidate, its seconds a product, how many were tried, and what it was allowed to take."""
+
+    candidate: Candidate
+    seconds: float
+    tried: int
+    complete: bool  # all candidates were tried
+    budget_s: float
+
+
+def tune(obj: Any, *, x_dtype: Any = None, budget_s: float = 1.0, device: Any = None) -> SparseArray:
+    """The matrix in the format and parameters whose ``A @ x`` is the fastest here, by measuring; remembered on disk.
+
+    Candidates are CVR in its default and other numbers of chunks, and BBCSR in the block sizes that the cost model does
+    not rule out. A call for a matrix of the same structure (row lengths, sampled columns), dtypes and device, by the same
+    version of this package, converts without measuring, unless a smaller budget cut the measuring short before.
+    Different formats add in a different order: results may differ in the last bits from ``asarray``'s, which never
+    measures and never reads what is remembered.
+
+    Parameters
+    ----------
+    obj : sparse or dense 2-D array
+        Whatever :func:`cvrarray.asarray` takes; an array of ours is converted anew.
+    x_dtype : dtype, optional
+        Of the vectors to come. Default: the matrix's.
+    budget_s : float
+        Seconds for conversions and products together; compiling, once a machine, is not counted. The candidate that is
+        begun is finished; 0 measures nothing and gives what ``asarray`` does.
+    device : str, optional
+        As for :func:`cvrarray.asarray`.
+
+    Returns
+    -------
+    CVRArray or BBCSRArray
+        ``plan`` says what was measured.
+
+    Raises
+    ------
+    TypeError, ValueError
+        `obj` is no matrix, `x_dtype` none that products take, `budget_s` no number from 0, or there is no such device.
+    """
+    if not (isinstance(budget_s, (int, float, np.number)) and budget_s >= 0):
+        raise ValueError(f"budget_s must be a number of seconds from 0; got {budget_s!r}. Leave it out for 1 second")
+    device = None if device is None else _device.parse(device)
+    csr = _csr.as_csr(obj)
+    x_dtype = _csr.check_dtype(csr.data.dtype if x_dtype is None else x_dtype)
+    if device is None:
+        home = _device.of(csr.data)
+        device = home if home.kind == "cuda" else _device.default()
+    csr = _csr.move(csr, device)
+    if not csr.nnz or not budget_s:
+        return _plan.asarray(csr)
+    path = folder() / f"{key(csr, x_dtype, device)}.json"
+    known = load(path)
+    if known is not None and (known.complete or budget_s <= known.budget_s):
+        with suppress(ValueError):  # parameters that no such array has: as good as a broken file
+            return _explained(known.candidate.build(csr), known, device, "remembered")
+    with device.use():
+        array, winner = fastest(csr, x_dtype, device, budget_s)
+    if winner.tried > 1:
+        store(path, winner)
+    return _explained(array, winner, device, "measured")
+
+
+def _explained(array: SparseArray, winner: Winner, device: _device.Device, how: str) -> SparseArray:
+    array._plan = (
+        f"{winner.candidate}: {winner.seconds * 1e6:.3g} us, the fastest of {winner.tried} candidates {how} on {device}"
+    )
+    return array
+
+
+def candidates(csr: CSR, device: str) -> list[Candidate]:
+    """What to try on a kind of device, the cost model's choice first; CVR's numbers of chunks come later, if at all."""
+    stats = _plan.statistics(csr, exact=False)
+    plan = _plan.choose(stats, device)
+    sizes = sorted(stats.table_bytes.items(), key=lambda item: item[1])
+    names = [name for name, n_bytes in sizes if n_bytes <= MOST_BYTES * sizes[0][1] or name == "cvr"]
+    found = [Candidate(plan.format, plan.block_size)]
+    found += [Candidate("cvr") if name == "cvr" else Candidate("bbcsr", int(name.removeprefix("bbcsr"))) for name in names]
+    return list(dict.fromkeys(found))
+
+
+def chunk_counts(csr: CSR, device: str) -> list[Candidate]:
+    """CVR in other numbers of chunks than its default."""
+    default = min(csr.nnz, default_n_chunks(csr.nnz, csr.shape[0], WARP, device))
+    counts = dict.fromkeys(min(csr.nnz, max(1, round(default * factor))) for factor in CHUNKS)
+    return [Candidate("cvr", count) for count in counts if count != default]
+
+
+def fastest(csr: CSR, x_dtype: np.dtype, device: _device.Device, budget_s: float) -> tuple[SparseArray, Winner]:
+    """Build and compare candidates until all are done or the time is up: the best array, and what is known of it.
+
+    The best so far meets each challenger, sample by sample in turn, so that a noisy moment hits both; two arrays live at
+    a time.
+    """
+    deadline = time.perf_counter() + budget_s
+    x = device.xp.ones(csr.shape[1], x_dtype)
+    sample = _sampler(device)
+    queue = candidates(csr, device.kind)
+    more = chunk_counts(csr, device.kind)  # tried last, and only where CVR is near
+    candidate = queue.pop(0)
+    deadline += _compile(candidate, csr, x)
+    best = candidate.build(csr)
+    seconds, tried = _alone(best, x, sample), 1
+    cvr_seconds = seconds if candidate.format == "cvr" else math.inf
+    while queue or more:
+        if time.perf_counter() >= deadline:
+            return best, Winner(candidate, seconds, tried, False, budget_s)
+        if not queue:
+            if cvr_seconds > HOPELESS * seconds:
+                break
+            queue, more = more, []
+        rival = queue.pop(0)
+        deadline += _compile(rival, csr, x)
+        challenger = rival.build(csr)
+        share = (deadline - time.perf_counter()) / (1 + len(queue) + len(more))
+        seconds, rival_seconds = _compare(best, challenger, x, sample, share)
+        tried += 1
+        if rival == Candidate("cvr"):
+            cvr_seconds = rival_seconds
+        if rival_seconds < (1 - MARGIN) * seconds:
+            candidate, best, seconds = rival, challenger, rival_seconds
+    return best, Winner(candidate, seconds, tried, True, budget_s)
+
+
+def _compile(candidate: Candidate, csr: CSR, x: Any) -> float:
+    """Seconds that it took to convert and multiply the first rows alone, after which the kernels are there."""
+    start = time.perf_counter()
+    n_rows = min(HEAD, csr.shape[0])
+    nnz = int(csr.indptr[n_rows])
+    if nnz:
+        candidate.build(CSR(csr.indptr[: n_rows + 1], csr.indices[:nnz], csr.data[:nnz], (n_rows, csr.shape[1]))) @ x
+    return time.perf_counter() - start
+
+
+Sampler = Callable[[Callable[[], Any], int], float]  # (call, times to call it) -> seconds a call
+
+
+def _sampler(device: _device.Device) -> Sampler:
+    """Seconds a call, of several in a row: of the device's clock on a GPU, launches that come late included."""
+    if device.kind == "cpu":
+
+        def sample(call: Callable[[], Any], number: int) -> float:
+            start = time.perf_counter()
+            for _ in range(number):
+                call()
+            return (time.perf_counter() - start) / number
+
+        return sample
+
+    event = device.xp.cuda.Event
+    first, last = event(), event()
+
+    def sample_events(call: Callable[[], Any], number: int) -> float:
+        first.record()
+        for _ in range(number):
+            call()
+        last.record()
+        last.synchronize()
+        return device.xp.cuda.get_elapsed_time(first, last) * 1e-3 / number
+
+    return sample_events
+
+
+def _alone(array: SparseArray, x: Any, sample: Sampler) -> float:
+    def call() -> Any:
+        return array @ x
+
+    _settle(call, array)
+    number = _number(call, sample)
+    return statistics.median(sample(call, number) for _ in range(FEWEST_SAMPLES))
+
+
+def _compare(best: SparseArray, challenger: SparseArray, x: Any, sample: Sampler, share: float) -> tuple[float, float]:
+    """Median seconds of both, sampled in turn for about `share` seconds."""
+    calls = [lambda: best @ x, lambda: challenger @ x]
+    _settle(calls[1], challenger)
+    number = max(_number(call, sample) for call in calls)
+    times: list[list[float]] = [[], []]
+    start = time.perf_counter()
+    for k in range(MOST_SAMPLES):
+        if k >= FEWEST_SAMPLES and time.perf_counter() - start > share:
+            break
+        for call, samples in zip(calls, times, strict=True):
+            samples.append(sample(call, number))
+    return statistics.median(times[0]), statistics.median(times[1])
+
+
+def _settle(call: Callable[[], Any], array: SparseArray) -> None:
+    for _ in range(SETTLED[array._target.kind]):
+        call()
+
+
+def _number(call: Callable[[], Any], sample: Sampler) -> int:
+    """Calls that fill a sample."""
+    return max(1, math.ceil(SAMPLE_SECONDS / max(sample(call, 1), 1e-7)))
+
+
+def folder() -> Path:
+    """Where winners are kept: ``cvrarray/tune`` in the user's cache folder. It need not exist."""
+    if os.name == "nt":
+        base = os.environ.get("LOCALAPPDATA")
+        return Path(base or Path.home() / "AppData" / "Local") / "cvrarray" / "tune"
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    if not os.path.isabs(base):  # as the XDG specification has it: a relative one counts as none
+        base = os.path.join(os.path.expanduser("~"), ".cache")
+    return Path(base) / "cvrarray" / "tune"
+
+
+def key(csr: CSR, x_dtype: np.dtype, device: _device.Device) -> str:
+    """A digest of all that a choice depends on: the matrix's structure, dtypes, device, this package's version."""
+    from . import __version__
+
+    position = np.arange(min(SAMPLED, csr.nnz), dtype=np.int64) * csr.nnz // max(1, min(SAMPLED, csr.nnz))
+    with device.use():
+        columns = _device.move(csr.indices[device.xp.asarray(position)], _device.CPU)
+        lengths = _device.move(csr.indptr[1:] - csr.indptr[:-1], _device.CPU)
+    facts = [SCHEMA, __version__, list(csr.shape), csr.nnz, csr.data.dtype.str, x_dtype.str, csr.indices.dtype.str]
+    digest = hashlib.blake2b(json.dumps([*facts, describe(device)]).encode(), digest_size=20)
+    for part in (lengths, columns):
+        digest.update(np.ascontiguousarray(part, "<i8"))
+    return digest.hexdigest()
+
+
+def describe(device: _device.Device) -> list[Any]:
+    """What a device is called, and how many multiprocessors or threads there are."""
+    if device.kind == "cuda":
+        properties = device.xp.cuda.runtime.getDeviceProperties(device.index)
+        return ["cuda", properties["name"].decode(), properties["multiProcessorCount"]]
+    from llvmlite import binding
+
+    return ["cpu", binding.get_host_cpu_name(), device.backend("threads").count()]
+
+
+def load(path: Path) -> Winner | None:
+    """The winner in a file; None where there is none, or it is not whole, or not ours."""
+    try:
+        outer = json.loads(path.read_bytes())
+        content = outer["content"]
+        if not isinstance(content, str) or outer["checksum"] != _checksum(content):
+            return None
+        winner = Winner(**json.loads(content))
+        candidate = Candidate(*winner.candidate)
+        if candidate.format not in ("cvr", "bbcsr") or type(winner.tried) is not int:
+            return None
+        if type(candidate.parameter) is not int and (candidate.format, candidate.parameter) != ("cvr", None):
+            return None
+        return winner._replace(candidate=candidate, seconds=float(winner.seconds), budget_s=float(winner.budget_s))
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        return None
+
+
+def store(path: Path, winner: Winner) -> None:
+    """Write a winner to a file, in one step; where that cannot be done, nothing happens: it is measured again then."""
+    content = json.dumps(winner._asdict())
+    text = json.dumps({"content": content, "checksum": _checksum(content)})
+    with suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        number, name = tempfile.mkstemp(prefix=".", suffix=".part", dir=path.parent)
+        try:
+            with os.fdopen(number, "w") as file:
+                file.write(text)
+            os.replace(name, path)
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(name)
+            raise
+        _forget_oldest(path.parent)
+
+
+def _checksum(content: str) -> str:
+    return hashlib.blake2b(content.encode(), digest_size=16).hexdigest()
+
+
+def _forget_oldest(where: Path) -> None:
+    """Remove the oldest files beyond MOST_FILES, with parts that a killed writer left among them."""
+    found = list(_files(where))
+    for _, path in sorted(found)[: max(0, len(found) - MOST_FILES)]:
+        path.unlink(missing_ok=True)
+
+
+def _files(where: Path) -> Iterator[tuple[int, Path]]:
+    for path in where.iterdir():
+        if path.suffix in (".json", ".part"):
+            with suppress(FileNotFoundError):  # another process was quicker
+                yield path.stat().st_mtime_ns, path

@@ -1,0 +1,387 @@
+"""One run on a GPU: ours beside every peer of :mod:`.peers`, matrix by matrix, checked first and then timed in turn.
+
+Ours is checked row by row against a product in double precision and the error that rounding may cause; a peer against
+ours, within twice that. Who is wrong is not timed. Where matrix and vectors would fit the L2 cache, a sample follows
+something larger than it instead of a product: ``cold``.
+
+What bounds a product, of the format that ``asarray`` chose, is the longest of three times:
+
+HBM      the bytes of its tables, x and y, at the rate at which this GPU was seen to read
+L2       the sectors of x that the SMs must fetch at least: the different 32-byte sectors of x in each group of 2048 rows
+         (what one SM has under way), from evenly spaced groups, at the rate at which random gathers were seen
+launch   an empty kernel
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from .. import _csr, _device, generate
+from . import gpu_page, measure, peers, sources
+from .table import finite, significant
+
+#: Below so many nonzeros a file of CVRARRAY_MATRICES is not measured.
+FEWEST_NONZEROS = 500_000
+
+#: Rows that an SM works on at a time: 64 warps. Bytes of a sector, the unit of a read from L2.
+ROWS_AT_A_TIME, SECTOR = 2048, 32
+
+#: Groups of rows that are looked at.
+GROUPS = 16
+
+#: Products after which an array does as it will from then on: on a GPU some prepare more in the course of the first ones.
+SETTLED = 20
+
+Make = Callable[..., Any]  # (xp, seed) -> CSR
+
+
+def with_dense_row(n: int, xp: ModuleType, seed: int) -> Any:
+    """A 7-point stencil on n^3 nodes whose middle row is full."""
+    return _with_line(n, 0, xp, seed)
+
+
+def with_dense_column(n: int, xp: ModuleType, seed: int) -> Any:
+    """A 7-point stencil on n^3 nodes whose middle column is full."""
+    return _with_line(n, 1, xp, seed)
+
+
+def _with_line(n: int, axis: int, xp: ModuleType, seed: int) -> Any:
+    base = _csr.as_csr(generate.poisson7(n, xp=xp, seed=seed))
+    size = base.shape[0]
+    along = xp.arange(size, dtype=np.int32)
+    across = xp.full(size, size // 2, np.int32)
+    row, col = (across, along) if axis == 0 else (along, across)
+    line = xp.random.default_rng(seed + 1).random(size) + 0.5
+    parts = [(_csr.rows(base), row), (base.indices, col), (base.data, line)]
+    return _matrix(_csr.from_triplets(*(xp.concatenate(pair) for pair in parts), base.shape), xp)
+
+
+def with_empty_rows(n: int, per_row: int, xp: ModuleType, seed: int) -> Any:
+    """(10 n, n): ten times the rows of a uniformly random matrix, nine of ten of them empty, at random."""
+    base = _csr.as_csr(generate.uniform(n, per_row, xp=xp, seed=seed))
+    filled = xp.sort(xp.argsort(xp.random.default_rng(seed + 1).random(10 * n))[:n])
+    lengths = xp.zeros(10 * n, np.int64)
+    lengths[filled] = base.indptr[1:] - base.indptr[:-1]
+    indptr = xp.concatenate([xp.zeros(1, np.int64), xp.cumsum(lengths)])
+    return _matrix(base._replace(indptr=indptr, shape=(10 * n, n)), xp)
+
+
+def _matrix(csr: Any, xp: ModuleType) -> Any:
+    if xp is np:
+        from scipy.sparse import csr_array as make
+    else:
+        from cupyx.scipy.sparse import csr_matrix as make
+    return make((csr.data, csr.indices.astype(np.int32), csr.indptr.astype(np.int32)), shape=csr.shape)
+
+
+def _named(name: str, scale: str, xp: ModuleType, seed: int) -> Any:
+    return generate.build(name, scale=scale, xp=xp, seed=seed)
+
+
+#: Matrices by name: at scale "full" 20 to 67 million nonzeros, at "small" thousands, for a try on any GPU.
+MATRICES: dict[str, dict[str, Make]] = {
+    **{
+        name: {scale: partial(_named, name, scale) for scale in ("full", "small")}
+        for name in ("stencil27", "poisson7", "elast3", "shell6", "rmat", "uniform_2M_16", "uniform_200k_150")
+    },
+    "rmat_22": {"full": partial(generate.rmat, 22, 16), "small": partial(generate.rmat, 12, 16)},
+    "uniform_200k_300": {"full": partial(generate.uniform, 200_000, 300), "small": partial(generate.uniform, 500, 300)},
+    "fem1": {"full": partial(generate.tetrahedra, 130, 1), "small": partial(generate.tetrahedra, 14, 1)},
+    "fem3": {"full": partial(generate.tetrahedra, 62, 3), "small": partial(generate.tetrahedra, 8, 3)},
+    "fem6": {"full": partial(generate.tetrahedra, 39, 6), "small": partial(generate.tetrahedra, 5, 6)},
+    "dense_row": {"full": partial(with_dense_row, 140), "small": partial(with_dense_row, 12)},
+    "dense_column": {"full": partial(with_dense_column, 140), "small": partial(with_dense_column, 12)},
+    "empty_rows": {"full": partial(with_empty_rows, 1_000_000, 20), "small": partial(with_empty_rows, 500, 20)},
+}
+
+
+def run(args: Any, build: Callable, facts: Callable) -> int:
+    """``bench --peers``: measure, print, write; 1 if a product of ours was wrong.
+
+    ``build(csr, device)`` makes our arrays by format, and says why one is left out; ``facts(array)`` describes one.
+    """
+    device = _device.default() if args.device is None else _device.parse(args.device)
+    if device.kind != "cuda":
+        raise ValueError(f"--peers needs a GPU, with CuPy; got --device {device}. Leave it out for the CPU's peers")
+    if args.matrices:
+        raise ValueError(f"--peers has matrices of its own; got {args.matrices[0]}. Choose among them with --only")
+    if args.scale == "medium":
+        raise ValueError("--peers has the scales full and small; got medium")
+    cases = select(all_cases(args.scale, args.seed, device), args.only)
+    dtypes = np.array((args.dtype or "float32,float64").split(","))
+    if not set(dtypes) <= {"float32", "float64"}:
+        raise ValueError(f"--dtype must be among float32, float64 with --peers; got {args.dtype!r}")
+    if args.report is not None:
+        Path(args.report).mkdir(parents=True, exist_ok=True)
+    report = measure_all(cases, device, [np.dtype(name) for name in dtypes], build, facts, repeats=args.repeats, seed=args.seed)
+    report["scale"] = args.scale
+    if args.json is not None and args.json != "-":
+        Path(args.json).write_text(json.dumps(report, indent=1) + "\n")
+    print(json.dumps(report, indent=1) if args.json == "-" else gpu_page.text(report))
+    if args.report is not None:
+        for line in gpu_page.write(report, Path(args.report)):
+            print(line, file=sys.stderr)
+    return exit_code(report)
+
+
+def all_cases(scale: str, seed: int, device: _device.Device) -> dict[str, Callable[[], Any]]:
+    """Functions that make a CSR on the device, by name: MATRICES, and the large ones of CVRARRAY_MATRICES."""
+    cases = {name: partial(make[scale], xp=device.xp, seed=seed) for name, make in MATRICES.items()}
+    for name, path in sources.stored().items():
+        with np.load(path) as arrays:
+            large = "indices" in arrays and arrays["indices"].size > FEWEST_NONZEROS
+        if large:
+            cases[name] = lambda path=path: sources.place(sources.read_stored(path), device)
+    return cases
+
+
+def select(cases: dict[str, Any], only: str | None) -> dict[str, Any]:
+    """Those of `cases` that a pattern of ``--only`` names.
+
+    Raises
+    ------
+    ValueError
+        A pattern names none.
+    """
+    if only is None:
+        return cases
+    chosen = set()
+    for pattern in only.split(","):
+        found = fnmatch.filter(cases, pattern)
+        if not found:
+            raise ValueError(f"--only must name matrices among {', '.join(cases)}; got {pattern!r}")
+        chosen.update(found)
+    return {name: make for name, make in cases.items() if name in chosen}
+
+
+def exit_code(report: dict[str, Any]) -> int:
+    """0, or 1 after a line on stderr for every wrong product of ours."""
+    wrong = [(case, run) for case in report["results"] for run in case["runs"] if run["ours"] and not run["correct"]]
+    for case, entry in wrong:
+        print(
+            f"cvrarray: error: {entry['name']} @ x is wrong for {case['matrix']} in {case['dtype']}: "
+            f"{significant(entry['error_over_bound'], none='infinitely many')} times the error that rounding may cause",
+            file=sys.stderr,
+        )
+    return 1 if wrong else 0
+
+
+def measure_all(
+    cases: dict[str, Callable[[], Any]],
+    device: _device.Device,
+    dtypes: list[np.dtype],
+    build: Callable,
+    facts: Callable,
+    *,
+    repeats: int,
+    seed: int,
+    registry: dict[str, peers.Prepare] | None = None,
+) -> dict[str, Any]:
+    """Measure every case in every dtype: a report of plain JSON types. Times are in seconds, None is infinity."""
+    if repeats < 1:
+        raise ValueError(f"--repeats must be at least 1; got {repeats}")
+    from tqdm import tqdm
+
+    registry = peers.PEERS if registry is None else registry
+    meter = measure.meter(device)
+    with device.use():
+        rates = meter.rates()
+        limits = {
+            "bytes_per_second": rates["read"],
+            "gathers_per_second": gather_rate(meter, device.xp),
+            "launch_seconds": launch_seconds(meter, device.xp),
+        }
+    results = []
+    # disable=None: no bar where stderr is no terminal
+    with tqdm(cases.items(), disable=None, leave=False, unit="matrix") as bar:
+        for name, make in bar:
+            bar.set_description(name)
+            with device.use():
+                csr = make()
+                csr.sum_duplicates()
+                for dtype in dtypes:
+                    case = measure_case(csr.astype(dtype), device, meter, limits, build, facts, registry, repeats, seed)
+                    results.append({"matrix": name, "generated": name in MATRICES, **case})
+                    if device.kind == "cuda":
+                        device.xp.get_default_memory_pool().free_all_blocks()
+    return {
+        "schema": 1,
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "device": meter.describe(),
+        "versions": measure.versions() | (peers.versions(device.index) if device.kind == "cuda" else {}),
+        **limits,
+        "bytes_copied_per_second": rates["copy"],
+        "repeats": repeats,
+        "peers": list(registry),
+        "results": results,
+    }
+
+
+def measure_case(
+    csr: Any,
+    device: _device.Device,
+    meter: Any,
+    limits: dict[str, float],
+    build: Callable,
+    facts: Callable,
+    registry: dict[str, peers.Prepare],
+    repeats: int,
+    seed: int,
+) -> dict[str, Any]:
+    """One matrix in one dtype: build all, check all, time all that are right."""
+    xp, dtype = device.xp, csr.dtype
+    x = xp.asarray((np.random.default_rng(seed).random(csr.shape[1]) + 0.5).astype(dtype))
+    y = xp.zeros(csr.shape[0], dtype)
+    expected, bound = reference(csr, x, device)
+    ours, left_out = build(csr, device)
+    entries: dict[str, dict[str, Any]] = {}
+    calls: dict[str, measure.Call] = {}
+    answer = expected
+    for name, array in ours.items():
+        product = array @ x
+        error = worst(product, expected, bound, xp)
+        for _ in range(SETTLED):
+            product = array @ x
+        error = max(error, worst(product, expected, bound, xp))
+        entries[name] = {"name": name, "ours": True, **facts(array), "error_over_bound": finite(error), "correct": error <= 1}
+        if error <= 1:
+            calls[name] = lambda array=array: array @ x
+            if answer is expected or array.plan is not None:
+                answer = product
+    for name in registry:
+        y.fill(0)  # whose product never comes is not to be right because of who came before
+        try:
+            call = peers.prepare(name, csr, x, y, registry)
+            error = worst(xp.asarray(call()), answer, 2 * bound, xp)
+        except peers.LeftOut as reason:
+            left_out[name] = str(reason)
+            continue
+        except Exception as refused:  # some libraries say so only when they are called
+            left_out[name] = f"{type(refused).__name__}: {' '.join(str(refused).split())}"
+            continue
+        entries[name] = {"name": name, "ours": False, "error_over_bound": finite(error), "correct": error <= 1}
+        if error <= 1:
+            calls[name] = call
+    working_set = csr.data.nbytes + csr.indices.nbytes + csr.indptr.nbytes + x.nbytes + y.nbytes
+    cold = device.kind == "cuda" and working_set < meter.describe()["l2_bytes"]
+    timings = meter.times(calls, repeats, **({"cold": True} if cold else {}))
+    for name, timing in timings.items():
+        entries[name] |= {
+            "seconds": timing.median,
+            "quartiles": [timing.low, timing.high],
+            "host_seconds": timing.host,
+        }
+    chosen = next((array for array in ours.values() if array.plan is not None), None)
+    floor = measure.floor_bytes(csr, dtype.itemsize) / limits["bytes_per_second"]
+    case = {
+        "shape": list(csr.shape),
+        "nnz": int(csr.nnz),
+        "dtype": str(dtype),
+        "cold": cold,
+        "floor_seconds": floor,
+        "limits_seconds": {
+            "HBM": None if chosen is None else (chosen.nbytes + x.nbytes + y.nbytes) / limits["bytes_per_second"],
+            "L2": gathers(csr, xp) / limits["gathers_per_second"],
+            "launch": limits["launch_seconds"],
+        },
+        "runs": list(entries.values()),
+        "left_out": left_out,
+    }
+    return case
+
+
+def reference(csr: Any, x: Any, device: _device.Device) -> tuple[Any, Any]:
+    """``csr @ x`` in double precision, and the error that rounding may cause in `csr`'s precision, (n_rows,) each.
+
+    The bound is the one of :func:`.measure.worst_error`.
+    """
+    xp = device.xp
+    if device.kind == "cpu":
+        wide = csr.astype(np.float64)
+        total, size = wide @ x.astype(np.float64), abs(wide) @ abs(x).astype(np.float64)
+    else:
+        total, size = xp.empty(csr.shape[0]), xp.empty(csr.shape[0])
+        value = {"f": "float", "d": "double"}[csr.dtype.char]
+        kernel = xp.RawKernel(ROW_SUMS, "row_sums", (f"-DVALUE={value}",))
+        grid = (-(-csr.shape[0] * 32 // 256),)
+        kernel(grid, (256,), (csr.indptr, csr.indices, csr.data, x, np.int32(csr.shape[0]), total, size))
+    entries = xp.maximum(csr.indptr[1:] - csr.indptr[:-1], 1)
+    return total, measure.ALLOWED * entries * np.finfo(csr.dtype).eps * size
+
+
+#: A warp takes a row, in double precision, with the sum of the sizes of what it adds; no row or lane shares anything.
+ROW_SUMS = """
+extern "C" __global__ void row_sums(const int* indptr, const int* indices, const VALUE* data, const VALUE* x, int n_rows,
+                                    double* total, double* size) {
+  const long long thread = blockIdx.x * (long long)blockDim.x + threadIdx.x;
+  const long long row = thread / 32;
+  const int lane = thread % 32;
+  if (row >= n_rows) return;
+  double sum = 0, sum_of_sizes = 0;
+  for (long long k = indptr[row] + lane; k < indptr[row + 1]; k += 32) {
+    const double term = (double)data[k] * (double)x[indices[k]];
+    sum += term;
+    sum_of_sizes += fabs(term);
+  }
+  for (int step = 16; step; step /= 2) {
+    sum += __shfl_xor_sync(0xffffffff, sum, step);
+    sum_of_sizes += __shfl_xor_sync(0xffffffff, sum_of_sizes, step);
+  }
+  if (lane == 0) {
+    total[row] = sum;
+    size[row] = sum_of_sizes;
+  }
+}
+"""
+
+
+def worst(product: Any, expected: Any, bound: Any, xp: ModuleType) -> float:
+    """The largest error of a row over what is allowed there: right up to 1; nan is infinity, as is a wrong shape."""
+    if product.shape != expected.shape:
+        return float("inf")
+    error = abs(product.astype(np.float64) - expected)
+    ratio = xp.where(error == 0, 0.0, error / xp.maximum(bound, np.finfo(np.float64).tiny))
+    ratio = xp.where(xp.isnan(ratio), np.inf, ratio)
+    return float(ratio.max()) if ratio.size else 0.0
+
+
+def gathers(csr: Any, xp: ModuleType) -> float:
+    """Sectors of x that all SMs together must fetch at least: see the module's page. Scaled up from GROUPS groups."""
+    n_rows = csr.shape[0]
+    first = np.unique(np.linspace(0, max(n_rows - ROWS_AT_A_TIME, 0), GROUPS).astype(np.int64))
+    last = np.minimum(first + ROWS_AT_A_TIME, n_rows)
+    bounds = csr.indptr[xp.asarray(np.stack([first, last]))]
+    bounds = (bounds if xp is np else bounds.get()).T.tolist()
+    found = [
+        int(xp.unique(csr.indices[start:end].astype(np.int64) * csr.dtype.itemsize // SECTOR).size) for start, end in bounds
+    ]
+    looked_at = sum(end - start for start, end in bounds)
+    return csr.nnz * sum(found) / looked_at if looked_at else float(csr.nnz)
+
+
+def gather_rate(meter: Any, xp: ModuleType) -> float:
+    """Reads a second of random elements of an array that fits L2 and no L1."""
+    count, size = (1 << 26, 1 << 21) if xp is not np else (1 << 18, 1 << 12)
+    table = xp.ones(size, np.float32)
+    place = xp.random.default_rng(0).integers(0, size, count, dtype=np.int32)
+    if xp is np:
+        return count / meter.times({"gather": lambda: table[place]}, 5)["gather"].median
+    gather = xp.ElementwiseKernel("raw float32 table, int32 place", "float32 found", "found = table[place]", "cvrarray_gather")
+    found = xp.empty(count, np.float32)
+    return count / meter.times({"gather": lambda: gather(table, place, found)}, 15)["gather"].median
+
+
+def launch_seconds(meter: Any, xp: ModuleType) -> float:
+    """Time of a kernel that does next to nothing; CuPy would fill with 0 without one."""
+    one = xp.zeros(1)
+    return meter.times({"launch": lambda: one.fill(1)}, 15)["launch"].median

@@ -1,0 +1,249 @@
+"""The page, the plots and the raw figures of a run of :mod:`.gpu_bench`: ``gpu.md``, ``gpu.json``, ``gpu.*.svg``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from .report import geometric_mean, label
+from .table import markdown, render, significant
+
+#: Plots by the end of their names.
+PLOTS = ("floor", "speedup")
+
+
+def chosen(case: dict[str, Any]) -> dict[str, Any] | None:
+    """The run of the array that ``asarray`` chose; None where it was wrong."""
+    return next((run for run in case["runs"] if run["ours"] and run["plan"] is not None and run["correct"]), None)
+
+
+def best_peer(case: dict[str, Any]) -> dict[str, Any] | None:
+    """The fastest right run that is not ours; None where there is none."""
+    right = [run for run in case["runs"] if not run["ours"] and run["correct"]]
+    return min(right, key=lambda run: run["seconds"], default=None)
+
+
+def speedup(case: dict[str, Any]) -> float | None:
+    """The best peer's time over that of what ``asarray`` chose."""
+    ours, peer = chosen(case), best_peer(case)
+    return None if ours is None or peer is None else peer["seconds"] / ours["seconds"]
+
+
+def limit(case: dict[str, Any]) -> tuple[str, float]:
+    """What bounds the product of what ``asarray`` chose, and the seconds that it takes at least."""
+    known = {name: seconds for name, seconds in case["limits_seconds"].items() if seconds is not None}
+    name = max(known, key=known.__getitem__)
+    return name, known[name]
+
+
+def summary(report: dict[str, Any]) -> list[dict[str, Any]]:
+    """For every dtype: the geometric mean of the speed over the best peer, the worst matrix, how many lie below 1."""
+    rows = []
+    for dtype, cases in _by_dtype(report).items():
+        found = {case["matrix"]: speedup(case) for case in cases}
+        found = {name: times for name, times in found.items() if times is not None}
+        worst = min(found, key=found.__getitem__, default=None)
+        warm = [found[case["matrix"]] for case in cases if not case["cold"] and case["matrix"] in found]
+        rows.append(
+            {
+                "dtype": dtype,
+                "matrices": len(found),
+                "geometric_mean": geometric_mean(list(found.values())),
+                "geometric_mean_beyond_l2": geometric_mean(warm),
+                "worst": worst,
+                "least": None if worst is None else found[worst],
+                "below_1": sorted(name for name, times in found.items() if times < 1),
+            }
+        )
+    return rows
+
+
+def text(report: dict[str, Any]) -> str:
+    """The report as text, aligned by spaces."""
+    parts = [f"{report['device']['name']}: {_rates(report)}; medians of {report['repeats']}"]
+    for dtype, cases in _by_dtype(report).items():
+        parts += [dtype, render(*_main_table(cases)), render(*_times_table(report, cases))]
+    parts += [render(*_summary_table(report)), *(["Left out", *_left_out(report)] if _left_out(report) else [])]
+    return "\n\n".join(parts)
+
+
+def page(report: dict[str, Any], plots: list[str]) -> str:
+    """The report as a page of Markdown that shows the image files `plots`."""
+    device = report["device"]
+    libraries = ", ".join(f"{name} {version}" for name, version in report["versions"].items() if name != "system")
+    parts = [
+        "# Products on a GPU, beside cuSPARSE, CuPy and PyTorch",
+        "Written by `make bench-gpu`; all figures are in `gpu.json` beside this page.",
+        f"**Machine.** {device['name']}, {device['multiprocessors']} multiprocessors, L2 of "
+        f"{significant(device['l2_bytes'] / 1e6)} MB, CUDA {device['cuda']}, driver {device['driver']}; {_rates(report)}. "
+        f"Measured on {report['date'][:10]}, scale `{report['scale']}`.",
+        f"**Versions.** {libraries}.",
+        f"**Method.** Medians of {report['repeats']} CUDA-event times, all contenders taking turns in one loop. A sample "
+        "follows a product of its kind; on a matrix marked *cold*, whose CSR and vectors fit L2, it follows something larger "
+        "than L2 instead. Peers' formats, descriptors, workspaces and preprocessing are made before, and not timed. Every "
+        "product of ours was checked row by row against one in double precision before, every peer against ours; a wrong one "
+        "has no time. `floor` is what a CSR product has to move at the rate seen, with x read once.",
+        "**What bounds.** The longest of three times, for the format that `asarray` chose: *HBM*, its tables, x and y at the "
+        "rate seen; *L2*, the different 32-byte sectors of x in each group of 2048 rows (what an SM has under way), sampled, "
+        "at the rate of random gathers seen; *launch*, an empty kernel. `of bound` is that time over ours.",
+        "## Summary",
+        "Speed of what `asarray` chose over the best peer of each matrix; above 1 is faster.",
+        markdown(*_summary_table(report)),
+        *(f"![{name}]({name})" for name in plots),
+    ]
+    for dtype, cases in _by_dtype(report).items():
+        parts += [
+            f"## {dtype}",
+            markdown(*_main_table(cases)),
+            "All contenders, in microseconds; a star marks what `asarray` chose, a dash what was left out.",
+            markdown(*_times_table(report, cases)),
+        ]
+    if left_out := _left_out(report):
+        parts += ["## Left out", "\n".join(f"* {line}" for line in left_out)]
+    return "\n\n".join(parts) + "\n"
+
+
+def write(report: dict[str, Any], folder: Path) -> list[str]:
+    """Write ``gpu.json``, ``gpu.md`` and the plots; lines that say what could not be written."""
+    notes, plots = [], []
+    head = json.dumps({name: value for name, value in report.items() if name != "results"}, indent=1)
+    cases = ",\n".join(f"  {json.dumps(case)}" for case in report["results"])
+    (folder / "gpu.json").write_text(f'{head[:-2]},\n "results": [\n{cases}\n ]\n}}\n')
+    try:
+        plots = [plot(report, kind, folder / f"gpu.{kind}.svg") for kind in PLOTS]
+    except ModuleNotFoundError as error:
+        notes.append(str(error))
+    (folder / "gpu.md").write_text(page(report, plots))
+    return notes
+
+
+def plot(report: dict[str, Any], kind: str, path: Path) -> str:
+    """Draw one of PLOTS to an image file: every contender's time over the floor, or our speed over the best peer.
+
+    Raises
+    ------
+    ModuleNotFoundError
+        matplotlib is not installed.
+    """
+    try:
+        import matplotlib
+        from matplotlib.figure import Figure  # a Figure of its own: no pyplot, no window system
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            "The plots are drawn with matplotlib, which is not installed: pip install 'cvrarray[plot]'", name="matplotlib"
+        ) from error
+    by_dtype = _by_dtype(report)
+    n_lines = max(len(cases) for cases in by_dtype.values())
+    figure = Figure(figsize=(6 * len(by_dtype), 1.5 + 0.28 * n_lines), layout="constrained")
+    for axes, (dtype, cases) in zip(figure.subplots(1, len(by_dtype), squeeze=False)[0], by_dtype.items(), strict=True):
+        draw = _draw_floor if kind == "floor" else _draw_speedup
+        draw(axes, cases)
+        axes.set_yticks(range(len(cases)), [_name(case) for case in cases])
+        axes.invert_yaxis()
+        axes.set_title(dtype)
+        axes.axvline(1, color="black", linewidth=0.8)
+        axes.grid(axis="x", alpha=0.3)
+    with matplotlib.rc_context({"svg.hashsalt": "cvrarray"}):  # the same figures, the same file
+        figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
+    return path.name
+
+
+def _draw_floor(axes: Any, cases: list[dict[str, Any]]) -> None:
+    for k, case in enumerate(cases):
+        floor, ours, peer = case["floor_seconds"], chosen(case), best_peer(case)
+        others = [run["seconds"] / floor for run in case["runs"] if run["correct"] and run not in (ours, peer)]
+        first = {"label": None if k else "all others"}
+        axes.scatter(others, [k] * len(others), s=10, color="silver", **first)
+        for run, colour, marker, name in ((peer, "tab:orange", "s", "best peer"), (ours, "tab:blue", "o", "asarray")):
+            if run is not None:
+                axes.scatter([run["seconds"] / floor], [k], s=30, color=colour, marker=marker, label=None if k else name)
+    axes.set_xscale("log")
+    axes.set_xlabel("time over the floor of CSR")
+    axes.legend()
+
+
+def _draw_speedup(axes: Any, cases: list[dict[str, Any]]) -> None:
+    times = [speedup(case) for case in cases]
+    colours = ["tab:blue" if value is not None and value >= 1 else "tab:red" for value in times]
+    axes.barh(range(len(cases)), [value or 0 for value in times], color=colours)
+    for k, (case, value) in enumerate(zip(cases, times, strict=True)):
+        if value is not None:
+            axes.text(value, k, f" {value:.2f} over {best_peer(case)['name']}", va="center", fontsize=7)
+    axes.set_xlim(0, 1.35 * max([value for value in times if value is not None], default=1))
+    axes.set_xlabel("speed of asarray over the best peer")
+
+
+def _by_dtype(report: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
+    found: dict[str, list[dict[str, Any]]] = {}
+    for case in report["results"]:
+        found.setdefault(case["dtype"], []).append(case)
+    return found
+
+
+def _name(case: dict[str, Any]) -> str:
+    return f"{case['matrix']} (cold)" if case["cold"] else case["matrix"]
+
+
+def _rates(report: dict[str, Any]) -> str:
+    return (
+        f"reads {significant(report['bytes_per_second'] / 1e9)} GB/s, gathers "
+        f"{significant(report['gathers_per_second'] / 1e9)} G/s, launches in {significant(report['launch_seconds'] * 1e6)} us"
+    )
+
+
+def _main_table(cases: list[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
+    header = ["matrix", "nonzeros", "floor us", "asarray chose", "us", "host us", "over floor", "best peer", "its us"]
+    header += ["speedup", "bound", "bound us", "of bound"]
+    return header, [_main_row(case) for case in cases]
+
+
+def _main_row(case: dict[str, Any]) -> list[str]:
+    ours, peer, times = chosen(case), best_peer(case), speedup(case)
+    name, seconds = limit(case)
+    cells = [_name(case), f"{case['nnz']:,}", significant(case["floor_seconds"] * 1e6)]
+    if ours is None:
+        cells += ["WRONG", "-", "-", "-"]
+    else:
+        cells += [label(ours).rstrip("*"), *(significant(ours[key] * 1e6) for key in ("seconds", "host_seconds"))]
+        cells.append(f"{ours['seconds'] / case['floor_seconds']:.2f}")
+    cells += ["-", "-"] if peer is None else [peer["name"], significant(peer["seconds"] * 1e6)]
+    cells += ["-" if times is None else f"{times:.2f}", name, significant(seconds * 1e6)]
+    return [*cells, "-" if ours is None else f"{seconds / ours['seconds']:.0%}"]
+
+
+def _times_table(report: dict[str, Any], cases: list[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
+    names = ["cvr", "bbcsr", *report["peers"]]
+    return ["matrix", *names], [[_name(case), *(_time(case, name) for name in names)] for case in cases]
+
+
+def _time(case: dict[str, Any], name: str) -> str:
+    run = next((run for run in case["runs"] if run["name"] == name), None)
+    if run is None:
+        return "-"
+    if not run["correct"]:
+        return "WRONG"
+    return f"{significant(run['seconds'] * 1e6)}{'*' if run.get('plan') else ''}"
+
+
+def _summary_table(report: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
+    header = ["dtype", "matrices", "geometric mean", "beyond L2", "worst", "below 1"]
+    rows = []
+    for row in summary(report):
+        means = ["-" if row[key] is None else f"{row[key]:.2f}" for key in ("geometric_mean", "geometric_mean_beyond_l2")]
+        worst = "-" if row["worst"] is None else f"{row['least']:.2f} {row['worst']}"
+        rows.append([row["dtype"], str(row["matrices"]), *means, worst, ", ".join(row["below_1"]) or "none"])
+    return header, rows
+
+
+def _left_out(report: dict[str, Any]) -> list[str]:
+    """A line for every contender and reason, with the matrices that it holds for."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for case in report["results"]:
+        for name, reason in case["left_out"].items():
+            found.setdefault((name, reason), []).append(f"{case['matrix']} {case['dtype']}")
+    n_cases = len(report["results"])
+    return [
+        f"{name}, {'everywhere' if len(where) == n_cases else ', '.join(where)}: {reason}"
+        for (name, reason), where in found.items()
+    ]
