@@ -65,6 +65,18 @@ def test_zoo(build, name, device):
         np.testing.assert_array_equal(get(y), csr.toarray() @ x)
 
 
+@pytest.mark.small
+@TYPICAL_BUILDS
+@pytest.mark.parametrize("name", [name for name in zoo.ZOO if max(zoo.ZOO[name]().shape) < 1000][::3])
+def test_small(build, name, device):
+    """Few columns, and more than a warp has lanes: what compute-sanitizer watches."""
+    csr = zoo.integers(name, np.float32)
+    for k in (3, 33):
+        x = matrix(csr.shape[1], k, np.float32)
+        out = put(np.full((csr.shape[0], k), np.nan, np.float32), device)
+        np.testing.assert_array_equal(get(build(csr, device).matmat(put(x, device), out=out)), csr.toarray() @ x)
+
+
 @TYPICAL_BUILDS
 @pytest.mark.parametrize("k", [0, 1, 2, 3, 4, 5, 7, 8, 9, 16, 17, 31, 33, 64, 65, 130])
 def test_any_number_of_columns(build, k, device):

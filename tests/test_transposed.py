@@ -37,6 +37,18 @@ def test_zoo_in_integers(build, name, device):
     np.testing.assert_array_equal(get(y), csr.T @ x)
 
 
+@pytest.mark.small
+@TYPICAL_BUILDS
+@pytest.mark.parametrize("name", [name for name in zoo.ZOO if max(zoo.ZOO[name]().shape) < 1000][::2])
+def test_small(build, name, device):
+    """Both ways of adding, integers and floats: what compute-sanitizer watches."""
+    for dtype in (np.float32, np.int32):
+        csr = zoo.integers(name, dtype)
+        x = zoo.vector(csr.shape[0], dtype)
+        out = put(np.full(csr.shape[1], 77, dtype), device)
+        assert_product(build(csr, device).T.matvec(put(x, device), out=out), transposed(csr), x)
+
+
 @TYPICAL_BUILDS
 @pytest.mark.parametrize("name", SMALL[::2])
 def test_zoo_in_floats(build, name, device):

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import fnmatch
 import json
+import operator
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -62,8 +63,9 @@ def _with_line(n: int, axis: int, xp: ModuleType, seed: int) -> Any:
     across = xp.full(size, size // 2, np.int32)
     row, col = (across, along) if axis == 0 else (along, across)
     line = xp.random.default_rng(seed + 1).random(size) + 0.5
-    parts = [(_csr.rows(base), row), (base.indices, col), (base.data, line)]
-    return _matrix(_csr.from_triplets(*(xp.concatenate(pair) for pair in parts), base.shape), xp)
+    pairs = (_csr.rows(base), row), (base.indices, col), (base.data, line)
+    row, col, val = (xp.concatenate(pair) for pair in pairs)
+    return _matrix(_csr.from_triplets(row, col, val, base.shape), xp)
 
 
 def with_empty_rows(n: int, per_row: int, xp: ModuleType, seed: int) -> Any:
@@ -136,13 +138,19 @@ def run(args: Any, build: Callable, facts: Callable) -> int:
 
 def all_cases(scale: str, seed: int, device: _device.Device) -> dict[str, Callable[[], Any]]:
     """Functions that make a CSR on the device, by name: MATRICES, and the large ones of CVRARRAY_MATRICES."""
-    cases = {name: partial(make[scale], xp=device.xp, seed=seed) for name, make in MATRICES.items()}
+    cases: dict[str, Callable[[], Any]] = {
+        name: partial(make[scale], xp=device.xp, seed=seed) for name, make in MATRICES.items()
+    }
     for name, path in sources.stored().items():
         with np.load(path) as arrays:
             large = "indices" in arrays and arrays["indices"].size > FEWEST_NONZEROS
         if large:
-            cases[name] = lambda path=path: sources.place(sources.read_stored(path), device)
+            cases[name] = partial(_stored, path, device)
     return cases
+
+
+def _stored(path: Path, device: _device.Device) -> Any:
+    return sources.place(sources.read_stored(path), device)
 
 
 def select(cases: dict[str, Any], only: str | None) -> dict[str, Any]:
@@ -255,7 +263,7 @@ def measure_case(
         error = max(error, worst(product, expected, bound, xp))
         entries[name] = {"name": name, "ours": True, **facts(array), "error_over_bound": finite(error), "correct": error <= 1}
         if error <= 1:
-            calls[name] = lambda array=array: array @ x
+            calls[name] = partial(operator.matmul, array, x)
             if answer is expected or array.plan is not None:
                 answer = product
     for name in registry:

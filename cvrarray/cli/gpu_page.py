@@ -41,8 +41,8 @@ def summary(report: dict[str, Any]) -> list[dict[str, Any]]:
     """For every dtype: the geometric mean of the speed over the best peer, the worst matrix, how many lie below 1."""
     rows = []
     for dtype, cases in _by_dtype(report).items():
-        found = {case["matrix"]: speedup(case) for case in cases}
-        found = {name: times for name, times in found.items() if times is not None}
+        compared = ((case["matrix"], speedup(case)) for case in cases)
+        found = {name: times for name, times in compared if times is not None}
         worst = min(found, key=found.__getitem__, default=None)
         warm = [found[case["matrix"]] for case in cases if not case["cold"] and case["matrix"] in found]
         rows.append(
@@ -168,8 +168,9 @@ def _draw_speedup(axes: Any, cases: list[dict[str, Any]]) -> None:
     colours = ["tab:blue" if value is not None and value >= 1 else "tab:red" for value in times]
     axes.barh(range(len(cases)), [value or 0 for value in times], color=colours)
     for k, (case, value) in enumerate(zip(cases, times, strict=True)):
-        if value is not None:
-            axes.text(value, k, f" {value:.2f} over {best_peer(case)['name']}", va="center", fontsize=7)
+        peer = best_peer(case)
+        if value is not None and peer is not None:
+            axes.text(value, k, f" {value:.2f} over {peer['name']}", va="center", fontsize=7)
     axes.set_xlim(0, 1.35 * max([value for value in times if value is not None], default=1))
     axes.set_xlabel("speed of asarray over the best peer")
 

@@ -162,7 +162,7 @@ class SpMV:
         one, zero = np.ones(1, y.dtype), np.zeros(1, y.dtype)
         matrix = _own(self, self.describe(csr, kind), lib.destroy_sp_mat)
         vectors = [_own(self, lib.create_dn_vec(v.size, v.data.ptr, kind), lib.destroy_dn_vec) for v in (x, y)]
-        self.arguments = (
+        self.arguments: tuple[Any, ...] = (
             context, int(lib.Operation.NON_TRANSPOSE), one.ctypes.data, matrix, vectors[0], zero.ctypes.data, vectors[1],
             kind, int(lib.SpMVAlg[algorithm]),
         )  # fmt: skip
@@ -310,12 +310,12 @@ def op_functions(number: int, algorithm: int) -> OpFunctions:
         return size.value
 
     def create_descr(context: int, *what: int) -> int:
-        *what, workspace = what
+        *before, workspace = what
         description = pointer()
         function = library.cusparseSpMVOp_createDescr
         function.argtypes = [pointer, pointer, integer, *[pointer] * 4, integer, integer, pointer]
-        bindings().check_status(function(context, ctypes.byref(description), *what, algorithm, workspace))
-        return description.value
+        bindings().check_status(function(context, ctypes.byref(description), *before, algorithm, workspace))
+        return description.value or 0
 
     return OpFunctions(buffer_size, create_descr)
 
