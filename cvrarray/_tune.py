@@ -99,7 +99,7 @@ def tune(obj: Any, *, x_dtype: Any = None, budget_s: float = 1.0, device: Any = 
     ----------
     obj : sparse or dense 2-D array
         Whatever :func:`cvrarray.asarray` takes; an array of ours is converted anew.
-    x_dtype : dtype, optional
+    x_dtype : str or numpy.dtype, optional
         Of the vectors to come. Default: the matrix's.
     budget_s : float
         Seconds for conversions and products together; compiling, once a machine, is not counted. The candidate that is

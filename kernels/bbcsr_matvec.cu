@@ -4,10 +4,11 @@
 
 // bbcsr_matvec: all bins
 //
-// mapping   one warp a bin, one thread a row
+// mapping   S warps of one thread block a bin, one thread of each a row: of the row's groups of U blocks, warp p of the S takes
+//           groups p, p + S, ... Few bins alone would not keep the device busy, and a long row would take long
 // traffic   slot: sizeof(A) + (2 or sizeof(I)) / B bytes, with holes sizeof(M) / B more; and x; row: sizeof(Y)
 // requires  blocks of a row before its padding (invariant 3); padding and holes are never multiplied
-// races     none: a thread owns its row
+// races     none: S threads own a row; their parts are added in the order of the warps
 //
 // U blocks are loaded before the first is used; of the bin's last few, only those that are there.
 template <class A, class Y, class I, class M, int B, int U, bool HOLES, bool ALL, class C>
@@ -40,38 +41,49 @@ __device__ Y add_blocks(const C* col, const A* data, const M* present, int count
     return sum;
 }
 
-template <class A, class Y, class I, class M, int B, int U, bool HOLES, class C>
-__device__ Y row_sum(const Bbcsr<A, I, M>& m, const C* col, int64 first, int n_blocks, const Y* x) {
-    const int lane = lane_id();
-    const A* data = m.data + first + lane;
-    const M* present = HOLES ? m.present + first / B + lane : nullptr;
-    col += lane;
+template <class A, class Y, class I, class M, int B, int U, bool HOLES, int S, class C>
+__device__ Y row_sum(const Bbcsr<A, I, M>& m, const C* col, int64 first, int n_blocks, int part, const Y* x) {
+    const int slot = part * U * WARP + lane_id();
+    const A* data = m.data + first + (int64)part * U * B * WARP + lane_id();
+    const M* present = HOLES ? m.present + first / B + slot : nullptr;
+    col += slot;
     Y sum{};
-    int block = 0;
+    int block = part * U;
 #pragma unroll 1
-    for (; block + U <= n_blocks; block += U) {
+    for (; block + U <= n_blocks; block += S * U) {
         sum = add_blocks<A, Y, I, M, B, U, HOLES, true>(col, data, present, U, x, sum);
-        col += U * WARP;
-        data += U * B * WARP;
-        if (HOLES) present += U * WARP;
+        col += S * U * WARP;
+        data += S * U * B * WARP;
+        if (HOLES) present += S * U * WARP;
     }
     if (block < n_blocks)
         sum = add_blocks<A, Y, I, M, B, U, HOLES, false>(col, data, present, n_blocks - block, x, sum);
     return sum;
 }
 
-template <class A, class Y, class I, class M, int B, int U_NARROW, int U_WIDE, bool HOLES>
+template <class A, class Y, class I, class M, int B, int U_NARROW, int U_WIDE, bool HOLES, int S>
 __global__ void bbcsr_matvec(const Bbcsr<A, I, M> m, const Y* __restrict__ x, Y* __restrict__ y, Y alpha, Y beta,
                              int update) {
-    const int64 bin = warp_id();
-    if (bin >= m.n_bins) return;
-    const int64 first = m.bin_rowptr[bin];
-    const int n_blocks = (int)((m.bin_rowptr[bin + 1] - first) / (WARP * B));
-    const I base = m.col_base[bin];
-    const int64 start = m.col_ptr[bin];
-    const Y sum = base >= 0
-        ? row_sum<A, Y, I, M, B, U_NARROW, HOLES>(m, m.col_narrow + start, first, n_blocks, x + (int64)base * B)
-        : row_sum<A, Y, I, M, B, U_WIDE, HOLES>(m, m.col_wide + start, first, n_blocks, x);
+    const int part = S == 1 ? 0 : threadIdx.x / WARP % S;
+    const int64 bin = warp_id() / S;
+    Y sum{};
+    if (bin < m.n_bins) {
+        const int64 first = m.bin_rowptr[bin];
+        const int n_blocks = (int)((m.bin_rowptr[bin + 1] - first) / (WARP * B));
+        const I base = m.col_base[bin];
+        const int64 start = m.col_ptr[bin];
+        sum = base >= 0
+            ? row_sum<A, Y, I, M, B, U_NARROW, HOLES, S>(m, m.col_narrow + start, first, n_blocks, part, x + (int64)base * B)
+            : row_sum<A, Y, I, M, B, U_WIDE, HOLES, S>(m, m.col_wide + start, first, n_blocks, part, x);
+    }
+    if constexpr (S > 1) {
+        constexpr int MOST_WARPS = 16;
+        __shared__ Y sums[MOST_WARPS * WARP];
+        sums[threadIdx.x] = sum;
+        __syncthreads();
+        if (part == 0)
+            for (int p = 1; p < S; ++p) sum = add(sum, sums[threadIdx.x + p * WARP]);
+    }
     const int64 row = bin * WARP + lane_id();
-    if (row < m.n_rows) store(y + row, sum, alpha, beta, update);
+    if (part == 0 && row < m.n_rows) store(y + row, sum, alpha, beta, update);
 }

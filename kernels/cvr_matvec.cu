@@ -126,18 +126,55 @@ __device__ void empty_rows(const Cvr<A, I>& m, Y* y, Y alpha, Y beta, int update
         store(y + m.empty_row[i], Y{}, alpha, beta, update);
 }
 
-template <class A, class Y, class I, int L, int U>
-__global__ void cvr_matvec(const Cvr<A, I> m, const Y* __restrict__ x, Y* __restrict__ y, Y* __restrict__ carry, Y alpha,
-                           Y beta, int update) {
+// What becomes of a row that is cut: its first chunk stores its part in y, the others leave theirs in `carry`, and the last of
+// them to finish adds these up, in the order of the chunks.
+template <class Y, class I>
+struct Cuts {
+    const I* row;  // (n_cut,)
+    const int64* ptr;  // (n_cut, 2): its chunks but for the first
+    const int* of_chunk;  // (n_chunks + 1,) the cut row whose part is this chunk's carry, or -1
+    uint32* arrived;  // (n_cut,) chunks that have finished, 0 before and after
+    Y* carry;  // (n_chunks,)
+
+    // all lanes of the warp must call it, after the chunk's last store
+    __device__ void finish(int64 chunk, Y* y) const {
+        const int earlier = of_chunk[chunk], later = of_chunk[chunk + 1];
+        if (earlier < 0 && later < 0) return;
+        __threadfence();
+        __syncwarp();
+        if (earlier >= 0) arrive(earlier, y);
+        if (later >= 0 && later != earlier) arrive(later, y);
+    }
+
+    __device__ void arrive(int cut, Y* y) const {
+        const int64 first = ptr[2 * cut], end = ptr[2 * cut + 1];
+        bool is_last = false;
+        if (lane_id() == 0) {
+            is_last = atomicAdd(arrived + cut, 1u) == end - first;
+            if (is_last) arrived[cut] = 0;
+        }
+        if (!__shfl_sync(FULL, is_last, 0)) return;
+        __threadfence();
+        Y sum{};
+        for (int64 chunk = first + lane_id(); chunk < end; chunk += WARP) sum = add(sum, fresh(carry + chunk));
+        sum = warp_sum(sum);
+        if (lane_id() == 0) y[row[cut]] = add(fresh(y + row[cut]), sum);
+    }
+};
+
+template <class A, class Y, class I, int L, int U, bool CUT>
+__global__ void cvr_matvec(const Cvr<A, I> m, const Y* __restrict__ x, Y* y, const Cuts<Y, I> cuts, Y alpha, Y beta,
+                           int update) {
     empty_rows(m, y, alpha, beta, update);
     const int64 chunk = warp_id();
     if (chunk >= m.n_chunks) return;
     const I base = m.col_base[chunk];
     const int64 start = m.col_ptr[chunk];
     if (base >= 0)
-        chunk_matvec<A, Y, I, L, U>(m, chunk, m.col_narrow + start, Vector<Y>{x + base}, y, carry, alpha, beta, update);
+        chunk_matvec<A, Y, I, L, U>(m, chunk, m.col_narrow + start, Vector<Y>{x + base}, y, cuts.carry, alpha, beta, update);
     else
-        chunk_matvec<A, Y, I, L, U>(m, chunk, m.col_wide + start, Vector<Y>{x}, y, carry, alpha, beta, update);
+        chunk_matvec<A, Y, I, L, U>(m, chunk, m.col_wide + start, Vector<Y>{x}, y, cuts.carry, alpha, beta, update);
+    if constexpr (CUT) cuts.finish(chunk, y);
 }
 
 // cvr_matvec_popular: the same, with the popular entries of x in shared memory
@@ -146,11 +183,10 @@ __global__ void cvr_matvec(const Cvr<A, I> m, const Y* __restrict__ x, Y* __rest
 // traffic   as above, without the gathers of popular entries from L2; a block loads n_shared of them once
 // requires  columns of wide chunks packed by cvr_pack_columns, and `popular` by cvr_pack
 // races     as above; shared memory is written before the barrier and read after it
-template <class A, class Y, class I, int L, int U, int THREADS>
+template <class A, class Y, class I, int L, int U, int THREADS, bool CUT>
 __global__ __launch_bounds__(THREADS, 1) void cvr_matvec_popular(const Cvr<A, I> m, const Y* __restrict__ x,
-                                                                 const Y* __restrict__ popular, int n_shared,
-                                                                 Y* __restrict__ y, Y* __restrict__ carry, Y alpha, Y beta,
-                                                                 int update) {
+                                                                 const Y* __restrict__ popular, int n_shared, Y* y,
+                                                                 const Cuts<Y, I> cuts, Y alpha, Y beta, int update) {
     extern __shared__ uint4 memory[];
     Y* shared = reinterpret_cast<Y*>(memory);
     for (int i = threadIdx.x; i < n_shared; i += THREADS) shared[i] = popular[i];
@@ -161,10 +197,12 @@ __global__ __launch_bounds__(THREADS, 1) void cvr_matvec_popular(const Cvr<A, I>
         const I base = m.col_base[chunk];
         const int64 start = m.col_ptr[chunk];
         if (base >= 0)
-            chunk_matvec<A, Y, I, L, U>(m, chunk, m.col_narrow + start, Vector<Y>{x + base}, y, carry, alpha, beta, update);
+            chunk_matvec<A, Y, I, L, U>(m, chunk, m.col_narrow + start, Vector<Y>{x + base}, y, cuts.carry, alpha, beta,
+                                        update);
         else
-            chunk_matvec<A, Y, I, L, U>(m, chunk, m.col_wide + start, PackedVector<Y>{x, popular, shared, n_shared}, y, carry,
-                                        alpha, beta, update);
+            chunk_matvec<A, Y, I, L, U>(m, chunk, m.col_wide + start, PackedVector<Y>{x, popular, shared, n_shared}, y,
+                                        cuts.carry, alpha, beta, update);
+        if constexpr (CUT) cuts.finish(chunk, y);
     }
 }
 
@@ -190,21 +228,4 @@ __global__ void cvr_pack_columns(const I* col, const I* place, int64 n, I* packe
         const I at = place[col[i]];
         packed[i] = at ? ~(at - 1) : col[i];
     }
-}
-
-// cvr_carry: y[cut_row[i]] += the carries of chunks cut_ptr[2 i] .. cut_ptr[2 i + 1] - 1
-//
-// mapping   one warp a cut row
-// traffic   sizeof(Y) bytes a cut chunk, 16 + sizeof(I) + 2 sizeof(Y) a cut row
-// requires  carries are scaled already, and y holds the part of the row's first chunk
-// races     none: one warp owns a row; the order of the sum is fixed by lane and by the tree of warp_sum
-template <class Y, class I>
-__global__ void cvr_carry(const I* cut_row, const int64* cut_ptr, int64 n_cut, const Y* carry, Y* y) {
-    const int64 cut = warp_id();
-    if (cut >= n_cut) return;
-    const int64 last = cut_ptr[2 * cut + 1];
-    Y sum{};
-    for (int64 chunk = cut_ptr[2 * cut] + lane_id(); chunk < last; chunk += WARP) sum = add(sum, carry[chunk]);
-    sum = warp_sum(sum);
-    if (lane_id() == 0) y[cut_row[cut]] = add(y[cut_row[cut]], sum);
 }

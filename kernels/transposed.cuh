@@ -25,13 +25,35 @@ struct Real<float> {
     static constexpr int FRACTION = 23, BIAS = 127, LIMBS = 1;
     static constexpr bool EXACT = false;
     static __device__ int field(float p) { return (int)(__float_as_uint(p) >> FRACTION) & (2 * BIAS + 1); }
+    // conversions and a comparison that keep denormals: see mac()
+    static __device__ double widened(float p) {
+        double wide;
+        asm("cvt.f64.f32 %0, %1;" : "=d"(wide) : "f"(p));
+        return wide;
+    }
+    static __device__ float rounded(double p) {
+        float narrow;
+        asm("cvt.rn.f32.f64 %0, %1;" : "=f"(narrow) : "d"(p));
+        return narrow;
+    }
 };
 template <>
 struct Real<double> {
     static constexpr int FRACTION = 52, BIAS = 1023, LIMBS = 2;
     static constexpr bool EXACT = false;
     static __device__ int field(double p) { return (int)(__double_as_longlong(p) >> FRACTION) & (2 * BIAS + 1); }
+    static __device__ double widened(double p) { return p; }
+    static __device__ double rounded(double p) { return p; }
 };
+
+template <class T>
+__device__ bool is_zero(T p) {
+    return p == T(0);
+}
+template <>
+__device__ bool is_zero(float p) {
+    return !(__float_as_uint(p) << 1);
+}
 
 template <class Y>
 struct Components {
@@ -189,10 +211,10 @@ struct Sums {
             uint32 mark = 0;
             if (R::field(p) == 2 * R::BIAS + 1) {
                 mark = (isnan(p) ? NOT_A_NUMBER : p < 0 ? MINUS_INF : PLUS_INF) << component * KINDS;
-                p = 0;
+                p = Part(0);
             }
-            const double v = (double)p * power_of_two(-unit / 2) * power_of_two(-unit - -unit / 2);
-            if (fabs(v) < 1ull << (R::FRACTION - 4) && (v != rint(v) || (v == 0 && p != 0))) mark |= BAD;
+            const double v = R::widened(p) * power_of_two(-unit / 2) * power_of_two(-unit - -unit / 2);
+            if (fabs(v) < 1ull << (R::FRACTION - 4) && (v != rint(v) || (v == 0 && !is_zero(p)))) mark |= BAD;
             add_units(to, v, payload);
             return mark;
         }
@@ -207,7 +229,7 @@ struct Sums {
             return;
         }
         bool zero = true;  // adds nothing; and what hangs over the matrix's edge must not be looked up
-        for (int i = 0; i < Components<Y>::N; ++i) zero &= Components<Y>::get(p, i) == Part(0);
+        for (int i = 0; i < Components<Y>::N; ++i) zero &= is_zero(Components<Y>::get(p, i));
         here &= !zero;
         if constexpr (!Real<Part>::EXACT) {
             if (PASS != ADD) here = here && is_coarse(col, filter);
@@ -215,7 +237,7 @@ struct Sums {
                 for (int i = 0; here && i < Components<Y>::N; ++i) {
                     const Part part = Components<Y>::get(p, i);
                     const uint32 top = COARSE | (Real<Part>::field(part) + 1) << EXPONENT_BIT;
-                    if (part != Part(0) && marks[col] < top) atomicMax(marks + col, top);
+                    if (!is_zero(part) && marks[col] < top) atomicMax(marks + col, top);
                 }
                 return;
             }
@@ -267,7 +289,7 @@ struct Sums {
             const double units = (double)high * power_of_two(payload) + (double)(uint64)low;
             large |= units >= (double)(1ull << (R::FRACTION - 4));
             const double size = ldexp(units, unit);
-            return (Part)(negative ? -size : size);
+            return R::rounded(negative ? -size : size);
         }
     }
 };

@@ -15,10 +15,11 @@ N = 1 << 17
 
 @pytest.fixture
 def small(monkeypatch):
-    """Matrices of a test's size count as large, and shared memory has room for some of their popular columns only."""
+    """Matrices of a test's size count as large, packing as worth it, and shared memory has room for some of their popular columns only."""
     from cvrarray.gpu import popular
 
     monkeypatch.setattr(popular, "LEAST_SLOTS", 1)
+    monkeypatch.setattr(popular, "WORTH_IT", np.inf)
     monkeypatch.setattr(popular, "shared_memory", lambda device: 4096)
     return popular
 

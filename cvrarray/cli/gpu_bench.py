@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import fnmatch
 import json
+import math
 import operator
 import sys
 from collections.abc import Callable
@@ -42,6 +43,9 @@ GROUPS = 16
 
 #: Products after which an array does as it will from then on: on a GPU some prepare more in the course of the first ones.
 SETTLED = 20
+
+#: Who takes so many times what our choice takes is left out: a dense row can make a format take seconds.
+HOPELESS = 50
 
 Make = Callable[..., Any]  # (xp, seed) -> CSR
 
@@ -254,28 +258,37 @@ def measure_case(
     ours, left_out = build(csr, device)
     entries: dict[str, dict[str, Any]] = {}
     calls: dict[str, measure.Call] = {}
-    answer = expected
-    for name, array in ours.items():
-        product = array @ x
-        error = worst(product, expected, bound, xp)
+    answer, limit = expected, math.inf
+    for name in sorted(ours, key=lambda name: ours[name].plan is None):  # our choice first
+        array = ours[name]
+        call = partial(operator.matmul, array, x)
+        error = worst(call(), expected, bound, xp)
+        once = meter.once(call)
+        if once > limit and error <= 1:
+            left_out[name] = _hopeless(once, limit)
+            continue
         for _ in range(SETTLED):
-            product = array @ x
+            product = call()
         error = max(error, worst(product, expected, bound, xp))
         entries[name] = {"name": name, "ours": True, **facts(array), "error_over_bound": finite(error), "correct": error <= 1}
         if error <= 1:
-            calls[name] = partial(operator.matmul, array, x)
-            if answer is expected or array.plan is not None:
-                answer = product
+            calls[name] = call
+            if answer is expected:
+                answer, limit = product, HOPELESS * once
     for name in registry:
         y.fill(0)  # whose product never comes is not to be right because of who came before
         try:
             call = peers.prepare(name, csr, x, y, registry)
             error = worst(xp.asarray(call()), answer, 2 * bound, xp)
+            once = meter.once(call)
         except peers.LeftOut as reason:
             left_out[name] = str(reason)
             continue
         except Exception as refused:  # some libraries say so only when they are called
             left_out[name] = f"{type(refused).__name__}: {' '.join(str(refused).split())}"
+            continue
+        if once > limit and error <= 1:
+            left_out[name] = _hopeless(once, limit)
             continue
         entries[name] = {"name": name, "ours": False, "error_over_bound": finite(error), "correct": error <= 1}
         if error <= 1:
@@ -306,6 +319,10 @@ def measure_case(
         "left_out": left_out,
     }
     return case
+
+
+def _hopeless(seconds: float, limit: float) -> str:
+    return f"takes {seconds / limit * HOPELESS:.0f} times what ours takes"
 
 
 def reference(csr: Any, x: Any, device: _device.Device) -> tuple[Any, Any]:

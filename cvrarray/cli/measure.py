@@ -150,6 +150,10 @@ class HostMeter:
                     samples[name].append((time.perf_counter() - start) / number[name])
         return {name: _timing(values, host=statistics.median(values)) for name, values in samples.items()}
 
+    def once(self, call: Call) -> float:
+        """Seconds of one call."""
+        return _seconds(call)
+
     def conversion(self, convert: Call, repeats: int) -> Conversion:
         """Time `convert`, after one run that compiles."""
         convert()
@@ -218,6 +222,11 @@ class GPUMeter:
                             call()
                         samples[name].append(self._events(call))
             return {name: _timing(values, host[name]) for name, values in samples.items()}
+
+    def once(self, call: Call) -> float:
+        """The device's seconds of one call."""
+        with self.device.use():
+            return self._events(call)
 
     def conversion(self, convert: Call, repeats: int) -> Conversion:
         """Time `convert` until the GPU is done, after one run that compiles; count what CuPy's pool hands out."""

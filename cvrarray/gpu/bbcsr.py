@@ -10,9 +10,11 @@ import numpy as np
 
 from .._tables import CSR, WARP, BBCSRTables, mask_dtype
 from . import transposed
-from .compiler import NULL, PRODUCTS, blocks, instantiation, kernel, matrix_tiles, struct, update, vector_width
+from .compiler import NULL, PRODUCTS, blocks, instantiation, kernel, matrix_tiles, processors, struct, update, vector_width
 
-BLOCK = 128  # threads: four bins
+BLOCK = 128  # threads, at least: four warps
+#: Warps share a bin until there are so many a multiprocessor, and at most so many.
+WARPS_A_PROCESSOR, MOST_SHARERS = 32, 16
 
 
 def unroll(block_size: int, itemsize: int) -> tuple[int, int]:
@@ -109,14 +111,24 @@ def product(tables: BBCSRTables, dtype: np.dtype) -> Callable[[cupy.ndarray, cup
 
     `x` and `y` are contiguous and `dtype`, the product's, as are the scalars.
     """
-    t, size = tables, tables.block_size
-    bins = _struct(t)
+    t, size, n_bins = tables, tables.block_size, tables.col_base.size
+    bins, in_flight = _struct(t), unroll(size, dtype.itemsize)
+    sharers = warps_a_bin(n_bins, t.data.size // (WARP * size * max(1, n_bins)), max(in_flight))
     multiply = kernel(
-        "bbcsr_matvec", "bbcsr_matvec", t.data.dtype, dtype, t.col_wide.dtype, mask_dtype(size), size,
-        *unroll(size, dtype.itemsize), t.present is not None,
+        "bbcsr_matvec", "bbcsr_matvec", t.data.dtype, dtype, t.col_wide.dtype, mask_dtype(size), size, *in_flight,
+        t.present is not None, sharers,
     )  # fmt: skip
-    grid = blocks(t.col_base.size * WARP, BLOCK)
-    return lambda x, y, alpha, beta: multiply(grid, (BLOCK,), (bins, x, y, alpha, beta, update(alpha, beta)))
+    block = max(BLOCK, sharers * WARP)
+    grid = blocks(n_bins * sharers * WARP, block)
+    return lambda x, y, alpha, beta: multiply(grid, (block,), (bins, x, y, alpha, beta, update(alpha, beta)))
+
+
+def warps_a_bin(n_bins: int, mean_blocks: int, in_flight: int) -> int:
+    """Warps that share a bin: 1 where there are bins enough to keep the device busy, else more, as far as rows reach."""
+    enough, sharers = WARPS_A_PROCESSOR * processors(cupy.cuda.runtime.getDevice()), 1
+    while sharers < MOST_SHARERS and n_bins * sharers < enough and mean_blocks > sharers * in_flight:
+        sharers *= 2
+    return sharers
 
 
 def product_matrix(tables: BBCSRTables, dtype: np.dtype) -> Callable[[cupy.ndarray, cupy.ndarray, Any, Any], None]:
@@ -208,9 +220,15 @@ def instantiations() -> Iterator[tuple[str, list[str]]]:
     yield (
         "bbcsr_matvec",
         [
-            instantiation("bbcsr_matvec", a, y, i, mask_dtype(b), b, *unroll(b, np.dtype(y).itemsize), holes)
+            instantiation("bbcsr_matvec", a, y, i, mask_dtype(b), b, *unroll(b, np.dtype(y).itemsize), holes, sharers)
             for a, y in PRODUCTS
-            for i, b, holes in (("int32", 1, False), ("int32", 3, False), ("int32", 6, True), ("int64", 7, True))
+            for i, b, holes, sharers in (
+                ("int32", 1, False, 1),
+                ("int32", 1, False, 16),
+                ("int32", 3, False, 2),
+                ("int32", 6, True, 1),
+                ("int64", 7, True, 4),
+            )
         ],
     )
     shapes = (("int32", 1, False), ("int32", 3, False), ("int32", 6, True), ("int64", 7, True))

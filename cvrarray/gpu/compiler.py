@@ -7,6 +7,8 @@ CuPy compiles, loads and keeps the result on disk. Its cache knows the text it i
 from __future__ import annotations
 
 import re
+import threading
+from collections.abc import Callable
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -156,3 +158,27 @@ class Scratch:
         if cupy.cuda.get_current_stream().is_capturing():
             self._kept.append(array)
         return array
+
+
+class PerStream:
+    """What `make()` gives, made once for each stream: memory that calls on one stream may share, as they run in turn.
+
+    Every captured graph has its own, for it may be replayed on any stream. Streams are told apart by thread too: CUDA's
+    per-thread default streams have one handle.
+    """
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self._make = make
+        self._made: dict[tuple[int, int], Any] = {}
+        self._of_graphs: list[Any] = []
+
+    def get(self) -> Any:
+        """That of the current stream."""
+        stream = cupy.cuda.get_current_stream()
+        if stream.is_capturing():
+            self._of_graphs.append(self._make())
+            return self._of_graphs[-1]
+        key = stream.ptr, threading.get_ident()
+        if key not in self._made:
+            self._made[key] = self._make()
+        return self._made[key]

@@ -10,7 +10,19 @@ import numpy as np
 
 from .._tables import CSR, WARP, CVRTables
 from . import popular, transposed
-from .compiler import NULL, PRODUCTS, Scratch, blocks, instantiation, kernel, matrix_tiles, struct, update, vector_width
+from .compiler import (
+    NULL,
+    PRODUCTS,
+    PerStream,
+    Scratch,
+    blocks,
+    instantiation,
+    kernel,
+    matrix_tiles,
+    struct,
+    update,
+    vector_width,
+)
 
 BLOCK = 128  # threads: four chunks
 #: Steps in flight: the same bytes for every product dtype.
@@ -116,26 +128,36 @@ def product(tables: CVRTables, dtype: np.dtype) -> Callable[[cupy.ndarray, cupy.
 
     `x` and `y` are contiguous and `dtype`, the product's, as are the scalars.
     """
-    t, index = tables, tables.tail.dtype
-    n_chunks, n_empty, n_cut = t.carry_row.size, t.empty_row.size, t.cut_row.size
-    multiply = kernel("cvr_matvec", "cvr_matvec", t.val.dtype, dtype, index, t.n_lanes, UNROLL[dtype.itemsize])
-    chunks, grid = _struct(t), blocks(max(n_chunks * WARP, min(n_empty, EMPTY_ROW_THREADS)), BLOCK)
+    t, n_cut = tables, tables.cut_row.size
+    multiply = kernel(
+        "cvr_matvec", "cvr_matvec", t.val.dtype, dtype, t.tail.dtype, t.n_lanes, UNROLL[dtype.itemsize], n_cut > 0
+    )
+    chunks, grid = _struct(t), blocks(max(t.carry_row.size * WARP, min(t.empty_row.size, EMPTY_ROW_THREADS)), BLOCK)
+    cuts = _cuts(t, dtype)
 
-    def plain(x, y, carry, alpha, beta):
-        multiply(grid, (BLOCK,), (chunks, x, y, carry, alpha, beta, update(alpha, beta)))
+    def plain(x, y, alpha, beta):
+        multiply(grid, (BLOCK,), (chunks, x, y, cuts(), alpha, beta, update(alpha, beta)))
 
-    first = popular.in_time(t, dtype, plain, lambda col_wide: _struct(t._replace(col_wide=col_wide)))
+    return popular.in_time(t, dtype, plain, lambda col_wide: _struct(t._replace(col_wide=col_wide)), cuts)
+
+
+def _cuts(t: CVRTables, dtype: np.dtype) -> Callable[[], np.ndarray]:
+    """A function that gives the ``Cuts`` of the kernel file, for a product on the current stream."""
+    n_chunks, n_cut = t.carry_row.size, t.cut_row.size
     if not n_cut:
-        return lambda x, y, alpha, beta: first(x, y, NULL, alpha, beta)
+        nothing = struct(*[None] * 5)
+        return lambda: nothing
+    begins = cupy.zeros(n_chunks + 1, np.int32)
+    begins[t.cut_ptr[:, 0]] = 1
+    of_chunk = cupy.full(n_chunks + 1, -1, np.int32)
+    of_chunk[:-1] = cupy.where(t.carry_row >= 0, cupy.cumsum(begins[:-1]) - 1, -1)
 
-    add_carries, n_warps, scratch = kernel("cvr_matvec", "cvr_carry", dtype, index), blocks(n_cut * WARP, BLOCK), Scratch()
+    def make():
+        arrived, carry = cupy.zeros(n_cut, np.uint32), cupy.empty(n_chunks, dtype)
+        return struct(t.cut_row, t.cut_ptr, of_chunk, arrived, carry), arrived, carry
 
-    def run(x, y, alpha, beta):
-        carry = scratch.empty(n_chunks, dtype)
-        first(x, y, carry, alpha, beta)
-        add_carries(n_warps, (BLOCK,), (t.cut_row, t.cut_ptr, np.int64(n_cut), carry, y))
-
-    return run
+    by_stream = PerStream(make)
+    return lambda: by_stream.get()[0]
 
 
 def product_matrix(tables: CVRTables, dtype: np.dtype) -> Callable[[cupy.ndarray, cupy.ndarray, Any, Any], None]:
@@ -223,15 +245,19 @@ def instantiations() -> Iterator[tuple[str, list[str]]]:
         "cvr_matvec",
         [
             *(
-                instantiation("cvr_matvec", a, y, i, n_lanes, UNROLL[np.dtype(y).itemsize])
+                instantiation("cvr_matvec", a, y, i, n_lanes, UNROLL[np.dtype(y).itemsize], cut)
                 for a, y in PRODUCTS
-                for i, n_lanes in (("int32", WARP), ("int64", WARP), ("int32", 4))
+                for i, n_lanes, cut in (
+                    ("int32", WARP, False),
+                    ("int32", WARP, True),
+                    ("int64", WARP, False),
+                    ("int32", 4, True),
+                )
             ),
-            *(instantiation("cvr_carry", y, "int32") for _, y in PRODUCTS),
             *(
-                instantiation("cvr_matvec_popular", a, y, i, WARP, popular.UNROLL[np.dtype(y).itemsize], popular.THREADS)
+                instantiation("cvr_matvec_popular", a, y, i, WARP, popular.UNROLL[np.dtype(y).itemsize], popular.THREADS, cut)
                 for a, y in PRODUCTS
-                for i in ("int32", "int64")
+                for i, cut in (("int32", False), ("int64", True))
             ),
             *(instantiation("cvr_pack", y, "int32") for _, y in PRODUCTS),
             *(instantiation("cvr_pack_columns", i) for i in ("int32", "int64")),

@@ -28,6 +28,8 @@ LEAST_SLOTS = 1 << 22  # of wide chunks: smaller matrices have their x near anyw
 MOST_COLUMNS = 1 << 27  # a counter each, while this is prepared
 L1_SHARE = 64 << 10  # bytes of shared memory that are left to L1: the rest of x and the tables stream through it
 LEAST_SHARE = 0.25  # of the gathers that popular columns must take over
+WORTH_IT = 0.95  # of the plain product's time: what the other may take at most, measured in so many samples
+SAMPLES = 5
 
 
 class Columns(NamedTuple):
@@ -58,27 +60,50 @@ def columns(tables: CVRTables, dtype: np.dtype) -> Columns | None:
     return Columns(packed, popular)
 
 
-def in_time(tables: CVRTables, dtype: np.dtype, plain: Callable[..., None], struct_with: Callable[[Any], Any]) -> Callable:
-    """``run(x, y, carry, alpha, beta)``: `plain`, and from the PREPARE_AT-th call on the product with packed columns where
-    that pays.
+def in_time(
+    tables: CVRTables,
+    dtype: np.dtype,
+    plain: Callable[..., None],
+    struct_with: Callable[[Any], Any],
+    cuts: Callable[[], np.ndarray],
+) -> Callable[..., None]:
+    """``run(x, y, alpha, beta)``: `plain`, and from the PREPARE_AT-th call on the product with packed columns where that was
+    measured to pay.
 
-    `struct_with(col_wide)` is the tables as kernels take them, with other columns.
+    `struct_with(col_wide)` is the tables as kernels take them, with other columns; `cuts()` what they take of cut rows.
     """
     if not _may_pay(tables, dtype):
         return plain
     run, n_calls = plain, 0
 
-    def counting(x, y, carry, alpha, beta):
+    def counting(x, y, alpha, beta):
         nonlocal run, n_calls
         n_calls += 1
         if n_calls == PREPARE_AT:
             if cupy.cuda.get_current_stream().is_capturing():  # a graph cannot wait for what is packed
                 n_calls -= 1
             elif (packed := columns(tables, dtype)) is not None:
-                run = _product(packed, tables, dtype, struct_with(packed.col_wide))
-        run(x, y, carry, alpha, beta)
+                candidate = _product(packed, tables, dtype, struct_with(packed.col_wide), cuts)
+                if _seconds(candidate, x, y) < WORTH_IT * _seconds(plain, x, y):
+                    run = candidate
+        run(x, y, alpha, beta)
 
     return counting
+
+
+def _seconds(run: Callable[..., None], x: cupy.ndarray, y: cupy.ndarray) -> float:
+    """What a product takes: the least of some samples, after one that does not count. `y` is not touched."""
+    out, one, zero = cupy.empty_like(y), y.dtype.type(1), y.dtype.type(0)
+    run(x, out, one, zero)
+    samples = []
+    for _ in range(SAMPLES):
+        start, stop = cupy.cuda.Event(), cupy.cuda.Event()
+        start.record()
+        run(x, out, one, zero)
+        stop.record()
+        stop.synchronize()
+        samples.append(cupy.cuda.get_elapsed_time(start, stop) / 1e3)
+    return min(samples)
 
 
 def _may_pay(t: CVRTables, dtype: np.dtype) -> bool:
@@ -88,13 +113,16 @@ def _may_pay(t: CVRTables, dtype: np.dtype) -> bool:
     return is_large and 2 * room < t.shape[1] <= MOST_COLUMNS
 
 
-def _product(packed: Columns, tables: CVRTables, dtype: np.dtype, chunks: np.ndarray) -> Callable[..., None]:
-    """``run(x, y, carry, alpha, beta)`` for `chunks`, the tables with packed columns."""
+def _product(
+    packed: Columns, tables: CVRTables, dtype: np.dtype, chunks: np.ndarray, cuts: Callable[[], np.ndarray]
+) -> Callable[..., None]:
+    """``run(x, y, alpha, beta)`` for `chunks`, the tables with packed columns."""
     t, n = tables, packed.popular.size
     pack = kernel("cvr_matvec", "cvr_pack", dtype, packed.popular.dtype)
     multiply = kernel(
-        "cvr_matvec", "cvr_matvec_popular", t.val.dtype, dtype, t.tail.dtype, t.n_lanes, UNROLL[dtype.itemsize], THREADS
-    )
+        "cvr_matvec", "cvr_matvec_popular", t.val.dtype, dtype, t.tail.dtype, t.n_lanes, UNROLL[dtype.itemsize], THREADS,
+        t.cut_row.size > 0,
+    )  # fmt: skip
     device = cupy.cuda.runtime.getDevice()
     room = shared_memory(device)
     n_shared = min(n, room // dtype.itemsize)
@@ -102,11 +130,11 @@ def _product(packed: Columns, tables: CVRTables, dtype: np.dtype, chunks: np.nda
     cupy.cuda.driver.funcSetAttribute(multiply.ptr, cupy.cuda.driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, room)
     grid, pack_grid, scratch = (processors(device),), blocks(n, BLOCK), Scratch()
 
-    def run(x: Any, y: Any, carry: Any, alpha: Any, beta: Any) -> None:
+    def run(x: Any, y: Any, alpha: Any, beta: Any) -> None:
         values = scratch.empty(n, dtype)
         pack(pack_grid, (BLOCK,), (x, packed.popular, np.int32(n), values))
         multiply(
-            grid, (THREADS,), (chunks, x, values, np.int32(n_shared), y, carry, alpha, beta, update(alpha, beta)),
+            grid, (THREADS,), (chunks, x, values, np.int32(n_shared), y, cuts(), alpha, beta, update(alpha, beta)),
             shared_mem=n_shared * dtype.itemsize,
         )  # fmt: skip
 
