@@ -16,7 +16,7 @@ from . import _csr, _device
 from ._array import SparseArray
 from ._tables import CSR, NARROW, WARP
 from .bbcsr import BBCSRArray
-from .cvr import MAX_STEPS, STEPS, CVRArray
+from .cvr import STEPS, CVRArray
 
 #: Block sizes that are looked at; 1 is sliced ELLPACK.
 BLOCK_SIZES = (1, 2, 3, 4, 6)
@@ -30,12 +30,17 @@ class Costs(NamedTuple):
     """What a product costs on a kind of device, beside the bytes of the tables."""
 
     bytes_per_us: float  # that BBCSR streams
+    bbcsr_us: float  # a BBCSR product's own time
     cvr_factor: float  # CVR's time over its bytes, relative to BBCSR: records, and lanes out of phase
-    cvr_us: float  # a CVR product's own time: tails, and a second pass where rows are cut
-    us_per_entry: float  # of the longest row, for 4-byte values: one warp takes it, with only so many loads in flight
+    cvr_us: float  # a CVR product's own time: tails, and rows that are cut
+    us_per_entry: float  # of BBCSR's longest row, for 4-byte values, for each warp that shares it
+    warps: int  # that keep the device busy: they share bins where these are fewer (``gpu/bbcsr.py``)
 
 
-COSTS = {"cuda": Costs(4.0e6, 1.25, 12.0, 0.05), "cpu": Costs(2.0e4, 1.0, 0.0, 0.0)}
+COSTS = {"cuda": Costs(4.0e6, 4.0, 1.4, 10.0, 0.05, 1 << 14), "cpu": Costs(2.0e4, 0.0, 1.0, 0.0, 0.0, 1)}
+
+#: Warps that share a bin at most, and entries of a row that each of them should have.
+MOST_SHARERS, SHARE = 16, 8
 
 _CLASSES = {"cvr": CVRArray, "bbcsr": BBCSRArray}
 
@@ -135,13 +140,14 @@ def predict(stats: Statistics, device: str) -> dict[str, float]:
     They rank the formats; the machine that the costs were measured on is not this one.
     """
     costs = COSTS[device]
+    n_bins = -(-stats.shape[0] // WARP)
+    sharers = max(1, min(MOST_SHARERS, costs.warps / max(1, n_bins), stats.row_mean / SHARE))
 
     def microseconds(name: str) -> float:
         streaming = stats.table_bytes[name] / costs.bytes_per_us
-        us_per_entry = costs.us_per_entry * stats.dtype.itemsize / 4
         if name == "cvr":
-            return streaming * costs.cvr_factor + costs.cvr_us + us_per_entry * min(stats.row_mean, MAX_STEPS)
-        return streaming + us_per_entry * stats.row_max
+            return streaming * costs.cvr_factor + costs.cvr_us
+        return streaming + costs.bbcsr_us + costs.us_per_entry * stats.dtype.itemsize / 4 * stats.row_max / sharers
 
     return {name: microseconds(name) for name in stats.table_bytes}
 

@@ -75,6 +75,8 @@ from ._tables import WARP, CVRTables
 #: more (to MAX_STEPS) where rows are longer. Measured: ``docs/decisions/0002-cpu-kernels.md`` and ``0003-gpu-products.md``.
 MIN_STEPS, STEPS, MAX_STEPS = 32, 64, 512
 ENOUGH_CHUNKS = {"cuda": 8192, "cpu": 256}
+#: Where even MIN_STEPS leave a GPU fewer chunks than FEW_CHUNKS, chunks have fewer steps, to LEAST_STEPS.
+FEW_CHUNKS, LEAST_STEPS = 3072, 16
 
 
 class Chunk(NamedTuple):
@@ -296,7 +298,9 @@ def default_n_chunks(nnz: int, n_rows: int, n_lanes: int, device: str) -> int:
     """
     mean = max(1.0, nnz / max(1, n_rows))
     share = nnz / (n_lanes * ENOUGH_CHUNKS[device])
-    wanted = min(max(share, MIN_STEPS), STEPS)
+    few = nnz / (n_lanes * FEW_CHUNKS)
+    least = min(MIN_STEPS, max(LEAST_STEPS, few)) if device == "cuda" else MIN_STEPS
+    wanted = min(max(share, least), STEPS)
     steps = min(mean * max(1, round(wanted / mean)), max(share, wanted), MAX_STEPS)
     return max(1, round(nnz / (steps * n_lanes)))
 

@@ -15,7 +15,7 @@ N = 1 << 17
 
 @pytest.fixture
 def small(monkeypatch):
-    """Matrices of a test's size count as large, packing as worth it, and shared memory has room for some of their popular columns only."""
+    """A test's matrices count as large, packing as worth it; shared memory has room for some popular columns only."""
     from cvrarray.gpu import popular
 
     monkeypatch.setattr(popular, "LEAST_SLOTS", 1)
