@@ -4,7 +4,7 @@
 
 // cvr_matvec: all chunks
 //
-// mapping   one warp a chunk, one thread a lane (L lanes; threads beyond them idle)
+// mapping   one warp a chunk, one thread a lane (L lanes; threads beyond them idle); one thread an empty row
 // traffic   nonzero: sizeof(A) + 2 or sizeof(I) + 1/8 bytes, and x; row: sizeof(I) + sizeof(Y)
 // requires  every row has one owner (invariant 5), so each y is stored once and y need not be zeroed;
 //           pads follow a lane's last record (invariant 6), so their products are never stored
@@ -119,11 +119,10 @@ struct PackedVector {
     }
 };
 
+// stores the rows without entries: thread `from` of `n_threads`
 template <class A, class Y, class I>
-__device__ void empty_rows(const Cvr<A, I>& m, Y* y, Y alpha, Y beta, int update) {
-    const int64 stride = gridDim.x * (int64)blockDim.x;
-    for (int64 i = blockIdx.x * (int64)blockDim.x + threadIdx.x; i < m.n_empty; i += stride)
-        store(y + m.empty_row[i], Y{}, alpha, beta, update);
+__device__ void empty_rows(const Cvr<A, I>& m, int64 from, int64 n_threads, Y* y, Y alpha, Y beta, int update) {
+    for (int64 i = from; i < m.n_empty; i += n_threads) store(y + m.empty_row[i], Y{}, alpha, beta, update);
 }
 
 // What becomes of a row that is cut: its first chunk stores its part in y, the others leave theirs in `carry`, and the last of
@@ -162,11 +161,21 @@ struct Cuts {
     }
 };
 
+// Every `every`-th block stores empty rows instead (none where that is 0), so that they overlap with others' gathers.
 template <class A, class Y, class I, int L, int U, bool CUT>
-__global__ void cvr_matvec(const Cvr<A, I> m, const Y* __restrict__ x, Y* y, const Cuts<Y, I> cuts, Y alpha, Y beta,
-                           int update) {
-    empty_rows(m, y, alpha, beta, update);
-    const int64 chunk = warp_id();
+__global__ void cvr_matvec(const Cvr<A, I> m, const Y* __restrict__ x, Y* y, const Cuts<Y, I> cuts, unsigned every,
+                           Y alpha, Y beta, int update) {
+    unsigned block = blockIdx.x;
+    if (every) {
+        const unsigned before = (block + every - 1) / every;  // blocks for empty rows
+        if (block % every == 0) {
+            const unsigned n_blocks = (gridDim.x + every - 1) / every;
+            empty_rows(m, before * (int64)blockDim.x + threadIdx.x, n_blocks * (int64)blockDim.x, y, alpha, beta, update);
+            return;
+        }
+        block -= before;
+    }
+    const int64 chunk = (block * (int64)blockDim.x + threadIdx.x) / WARP;
     if (chunk >= m.n_chunks) return;
     const I base = m.col_base[chunk];
     const int64 start = m.col_ptr[chunk];
@@ -190,7 +199,7 @@ __global__ __launch_bounds__(THREADS, 1) void cvr_matvec_popular(const Cvr<A, I>
     extern __shared__ uint4 memory[];
     Y* shared = reinterpret_cast<Y*>(memory);
     for (int i = threadIdx.x; i < n_shared; i += THREADS) shared[i] = popular[i];
-    empty_rows(m, y, alpha, beta, update);
+    empty_rows(m, blockIdx.x * (int64)THREADS + threadIdx.x, gridDim.x * (int64)THREADS, y, alpha, beta, update);
     __syncthreads();
     const int64 n_warps = gridDim.x * (int64)(THREADS / WARP);
     for (int64 chunk = warp_id(); chunk < m.n_chunks; chunk += n_warps) {

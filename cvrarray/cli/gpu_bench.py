@@ -261,7 +261,7 @@ def measure_case(
     answer, limit = expected, math.inf
     for name in sorted(ours, key=lambda name: ours[name].plan is None):  # our choice first
         array = ours[name]
-        call = partial(operator.matmul, array, x)
+        call: measure.Call = partial(operator.matmul, array, x)
         error = worst(call(), expected, bound, xp)
         once = meter.once(call)
         if once > limit and error <= 1:

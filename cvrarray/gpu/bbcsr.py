@@ -13,9 +13,9 @@ from . import transposed
 from .compiler import NULL, PRODUCTS, blocks, instantiation, kernel, matrix_tiles, processors, struct, update, vector_width
 
 BLOCK = 128  # threads, at least: four warps
-#: Warps share a bin, at most so many, until there are so many warps a multiprocessor, or while rows leave each more than
-#: LONG entries. Measured: ``docs/decisions/0003-gpu-products.md``.
-MOST_SHARERS, WARPS_A_PROCESSOR, WIDE_WARPS_A_PROCESSOR, LONG = 16, 124, 32, 40
+#: Warps share a bin, at most MOST_SHARERS, until there are MANY_WARPS a multiprocessor (FEW_WARPS for long rows with columns
+#: far apart), or while rows leave each more than LONG entries. Measured: ``docs/decisions/0003-gpu-products.md``.
+MOST_SHARERS, FEW_WARPS, MANY_WARPS, LONG = 16, 32, 124, 40
 
 
 def unroll(block_size: int, itemsize: int) -> tuple[int, int]:
@@ -114,7 +114,7 @@ def product(tables: BBCSRTables, dtype: np.dtype) -> Callable[[cupy.ndarray, cup
     """
     t, size, n_bins = tables, tables.block_size, tables.col_base.size
     bins, in_flight = _struct(t), unroll(size, dtype.itemsize)
-    sharers = warps_a_bin(t, max(in_flight))
+    sharers = warps_a_bin(t)
     multiply = kernel(
         "bbcsr_matvec", "bbcsr_matvec", t.data.dtype, dtype, t.col_wide.dtype, mask_dtype(size), size, *in_flight,
         t.present is not None, sharers,
@@ -124,19 +124,19 @@ def product(tables: BBCSRTables, dtype: np.dtype) -> Callable[[cupy.ndarray, cup
     return lambda x, y, alpha, beta: multiply(grid, (block,), (bins, x, y, alpha, beta, update(alpha, beta)))
 
 
-def warps_a_bin(t: BBCSRTables, in_flight: int) -> int:
+def warps_a_bin(t: BBCSRTables) -> int:
     """Warps that share a bin: 1 where there are bins enough to keep the device busy, else more, as far as rows reach.
 
-    Where columns are far apart, warps that work on different parts of a row read different parts of `x`: few share then.
+    Where columns are far apart, warps that work on different parts of a long row read different parts of `x`: few share then.
     """
     n_bins, size = t.col_base.size, t.block_size
     mean_blocks = t.data.size // (WARP * size * max(1, n_bins))
-    is_wide = t.col_wide.size > t.col_narrow.size
-    n_processors = processors(cupy.cuda.runtime.getDevice())
-    enough = (WIDE_WARPS_A_PROCESSOR if is_wide else WARPS_A_PROCESSOR) * n_processors
+    least_blocks = max(1, unroll(size, 4)[0] // 2)  # that each should have
+    is_far = t.col_wide.size > t.col_narrow.size and mean_blocks * size > LONG
+    enough = (FEW_WARPS if is_far else MANY_WARPS) * processors(cupy.cuda.runtime.getDevice())
     sharers = 1
-    while sharers < MOST_SHARERS and 2 * sharers * max(1, in_flight // 2) <= mean_blocks:
-        is_long = not is_wide and mean_blocks * size > LONG * sharers
+    while sharers < MOST_SHARERS and 2 * sharers * least_blocks <= mean_blocks:
+        is_long = mean_blocks * size > LONG * sharers and not is_far
         if n_bins * sharers >= enough and not is_long:
             break
         sharers *= 2

@@ -27,6 +27,7 @@ from .compiler import (
 BLOCK = 128  # threads: four chunks
 #: Steps in flight: the same bytes for every product dtype.
 UNROLL = {1: 8, 2: 8, 4: 8, 8: 8, 16: 4}
+EMPTY_ROWS_A_THREAD = 8
 #: Threads that write the rows without nonzeros, where there are more of these than chunks.
 EMPTY_ROW_THREADS = 1 << 18
 
@@ -128,17 +129,28 @@ def product(tables: CVRTables, dtype: np.dtype) -> Callable[[cupy.ndarray, cupy.
 
     `x` and `y` are contiguous and `dtype`, the product's, as are the scalars.
     """
-    t, n_cut = tables, tables.cut_row.size
+    t = tables
     multiply = kernel(
-        "cvr_matvec", "cvr_matvec", t.val.dtype, dtype, t.tail.dtype, t.n_lanes, UNROLL[dtype.itemsize], n_cut > 0
+        "cvr_matvec", "cvr_matvec", t.val.dtype, dtype, t.tail.dtype, t.n_lanes, UNROLL[dtype.itemsize], t.cut_row.size > 0
     )
-    chunks, grid = _struct(t), blocks(max(t.carry_row.size * WARP, min(t.empty_row.size, EMPTY_ROW_THREADS)), BLOCK)
-    cuts = _cuts(t, dtype)
+    n_blocks, every = grid(t.carry_row.size, t.empty_row.size)
+    chunks, cuts = _struct(t), _cuts(t, dtype)
 
     def plain(x, y, alpha, beta):
-        multiply(grid, (BLOCK,), (chunks, x, y, cuts(), alpha, beta, update(alpha, beta)))
+        multiply((n_blocks,), (BLOCK,), (chunks, x, y, cuts(), every, alpha, beta, update(alpha, beta)))
 
     return popular.in_time(t, dtype, plain, lambda col_wide: _struct(t._replace(col_wide=col_wide)), cuts)
+
+
+def grid(n_chunks: int, n_empty: int) -> tuple[int, np.uint32]:
+    """Blocks of ``cvr_matvec``, and which of them store empty rows: every so many-th."""
+    for_chunks, for_empty = -(-n_chunks * WARP // BLOCK), -(-n_empty // (BLOCK * EMPTY_ROWS_A_THREAD))
+    if not for_empty:
+        return max(1, for_chunks), np.uint32(0)
+    if not for_chunks:
+        return for_empty, np.uint32(1)
+    every = max(2, 1 + for_chunks // for_empty)
+    return -(-for_chunks * every // (every - 1)) + 1, np.uint32(every)
 
 
 def _cuts(t: CVRTables, dtype: np.dtype) -> Callable[[], np.ndarray]:
@@ -147,10 +159,10 @@ def _cuts(t: CVRTables, dtype: np.dtype) -> Callable[[], np.ndarray]:
     if not n_cut:
         nothing = struct(*[None] * 5)
         return lambda: nothing
-    begins = cupy.zeros(n_chunks + 1, np.int32)
+    begins = cupy.zeros(n_chunks, np.int32)
     begins[t.cut_ptr[:, 0]] = 1
     of_chunk = cupy.full(n_chunks + 1, -1, np.int32)
-    of_chunk[:-1] = cupy.where(t.carry_row >= 0, cupy.cumsum(begins[:-1]) - 1, -1)
+    of_chunk[:-1] = cupy.where(t.carry_row >= 0, cupy.cumsum(begins) - 1, -1)
 
     def make():
         arrived, carry = cupy.zeros(n_cut, np.uint32), cupy.empty(n_chunks, dtype)
