@@ -74,7 +74,7 @@ from ._tables import WARP, CVRTables
 #: Steps a chunk should have: STEPS, fewer (to MIN_STEPS) where there would not be enough chunks to keep the device busy,
 #: more (to MAX_STEPS) where rows are longer. Measured: ``docs/decisions/0002-cpu-kernels.md`` and ``0003-gpu-products.md``.
 MIN_STEPS, STEPS, MAX_STEPS = 32, 64, 512
-ENOUGH_CHUNKS = {"cuda": 8192, "cpu": 256}
+ENOUGH_CHUNKS = {"cuda": 7392, "cpu": 256}
 #: Where even MIN_STEPS leave a GPU fewer chunks than FEW_CHUNKS, chunks have fewer steps, to LEAST_STEPS.
 FEW_CHUNKS, LEAST_STEPS = 3072, 16
 
