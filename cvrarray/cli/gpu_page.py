@@ -10,7 +10,10 @@ from .report import geometric_mean, label
 from .table import markdown, render, significant
 
 #: Plots by the end of their names.
-PLOTS = ("floor", "speedup")
+PLOTS = ("floor", "speedup", "bound")
+
+#: Colours of what may bound a product.
+COLOURS = {"HBM": "tab:blue", "L2": "tab:orange", "launch": "silver"}
 
 
 def chosen(case: dict[str, Any]) -> dict[str, Any] | None:
@@ -86,7 +89,8 @@ def page(report: dict[str, Any], plots: list[str]) -> str:
         "has no time. `floor` is what a CSR product has to move at the rate seen, with x read once.",
         "**What bounds.** The longest of three times, for the format that `asarray` chose: *HBM*, its tables, x and y at the "
         "rate seen; *L2*, the different 32-byte sectors of x in each group of 2048 rows (what an SM has under way), sampled, "
-        "at the rate of random gathers seen; *launch*, an empty kernel. `of bound` is that time over ours.",
+        "at the rate of random gathers seen; *launch*, an empty kernel. `of bound` is that time over "
+        "ours: above 1 where columns packed in shared memory spare L2 their gathers.",
         "## Summary",
         "Speed of what `asarray` chose over the best peer of each matrix; above 1 is faster.",
         markdown(*_summary_table(report)),
@@ -119,7 +123,8 @@ def write(report: dict[str, Any], folder: Path) -> list[str]:
 
 
 def plot(report: dict[str, Any], kind: str, path: Path) -> str:
-    """Draw one of PLOTS to an image file: every contender's time over the floor, or our speed over the best peer.
+    """Draw one of PLOTS to an image file: every contender's time over the floor, our speed over the best peer, or what
+    bounds our product and how near it comes.
 
     Raises
     ------
@@ -137,9 +142,9 @@ def plot(report: dict[str, Any], kind: str, path: Path) -> str:
     n_lines = max(len(cases) for cases in by_dtype.values())
     figure = Figure(figsize=(6 * len(by_dtype), 1.5 + 0.28 * n_lines), layout="constrained")
     for axes, (dtype, cases) in zip(figure.subplots(1, len(by_dtype), squeeze=False)[0], by_dtype.items(), strict=True):
-        draw = _draw_floor if kind == "floor" else _draw_speedup
-        draw(axes, cases)
+        {"floor": _draw_floor, "speedup": _draw_speedup, "bound": _draw_bound}[kind](axes, cases)
         axes.set_yticks(range(len(cases)), [_name(case) for case in cases])
+        axes.margins(y=0.01)
         axes.invert_yaxis()
         axes.set_title(dtype)
         axes.axvline(1, color="black", linewidth=0.8)
@@ -173,6 +178,19 @@ def _draw_speedup(axes: Any, cases: list[dict[str, Any]]) -> None:
             axes.text(value, k, f" {value:.2f} over {peer['name']}", va="center", fontsize=7)
     axes.set_xlim(0, 1.35 * max([value for value in times if value is not None], default=1))
     axes.set_xlabel("speed of asarray over the best peer")
+
+
+def _draw_bound(axes: Any, cases: list[dict[str, Any]]) -> None:
+    labelled = set()
+    for k, case in enumerate(cases):
+        ours, (name, seconds) = chosen(case), limit(case)
+        if ours is not None:
+            label = None if name in labelled else name
+            axes.barh(k, seconds / ours["seconds"], color=COLOURS[name], label=label)
+            labelled.add(name)
+    axes.set_xlabel("least time possible, over the time taken")
+    if labelled:
+        axes.legend(title="bound by")
 
 
 def _by_dtype(report: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
