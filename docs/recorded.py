@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from cvrarray.cli import report
+from cvrarray.cli import gpu_page, report
 from cvrarray.cli.table import markdown, significant
 
 
@@ -80,3 +80,63 @@ class Recorded:
         axis.set_xlabel(f"speed over the best peer, {dtype}, {self.threads} threads")
         axis.tick_params(labelsize=8)
         return figure
+
+
+class RecordedGPU:
+    """A report of ``cvrarray bench --peers``; `path` is relative to this file."""
+
+    def __init__(self, path: str | Path):
+        self.data: dict[str, Any] = json.loads((Path(__file__).parent / path).read_text())
+
+    def machine(self) -> str:
+        """What it was measured on, and with what."""
+        device, versions = self.data["device"], self.data["versions"]
+        libraries = ", ".join(f"{name} {versions[name]}" for name in ("cusparse", "torch") if name in versions)
+        return f"{device['name']}, on {self.data['date'][:10]}; medians of {self.data['repeats']}. {libraries}."
+
+    def summary(self) -> str:
+        """Speed of what asarray chose over the best peer, by dtype: geometric means and the worst matrix."""
+        rows = [
+            [
+                row["dtype"],
+                str(row["matrices"]),
+                f"{row['geometric_mean']:.2f}",
+                f"{row['geometric_mean_beyond_l2']:.2f}",
+                f"{row['least']:.2f} ({row['worst']})",
+                str(len(row["below_1"])),
+            ]
+            for row in gpu_page.summary(self.data)
+        ]
+        return markdown(["dtype", "matrices", "geometric mean", "those beyond L2", "worst", "slower than the best peer"], rows)
+
+    def beside(self, peer: str) -> str:
+        """Microseconds of what asarray chose and of one peer, for the generated matrices."""
+        by_matrix: dict[str, dict[str, Any]] = {}
+        for case in self.data["results"]:
+            if case["generated"]:
+                by_matrix.setdefault(case["matrix"], {})[case["dtype"]] = case
+        lines = []
+        for name, cases in by_matrix.items():
+            format_of, cells = "", []
+            for case in cases.values():
+                ours = gpu_page.chosen(case)
+                theirs = next((run for run in case["runs"] if run["name"] == peer and run["correct"]), None)
+                if ours is None or theirs is None:
+                    cells += ["-"] * 3
+                    continue
+                format_of = "CVR" if ours["format"] == "cvr" else f"BBCSR {ours['block_size']}"
+                times = [f"{run['seconds'] * 1e6:.0f}" for run in (ours, theirs)]
+                cells += [*times, f"**{theirs['seconds'] / ours['seconds']:.2f}x**"]
+            lines.append([name, format_of, *cells])
+        header = [cell for dtype in next(iter(by_matrix.values())) for cell in (dtype, peer, "")]
+        return markdown(["matrix", "format", *header], lines)
+
+    def losses(self, dtype: str) -> str:
+        """The matrices at which a peer is faster, and which."""
+        rows = []
+        for case in self.data["results"]:
+            times, peer = gpu_page.speedup(case), gpu_page.best_peer(case)
+            if case["dtype"] == dtype and times is not None and times < 1:
+                rows.append([case["matrix"], f"{case['nnz']:,}", f"{times:.2f}", peer["name"]])
+        rows.sort(key=lambda row: float(row[2]))
+        return markdown(["matrix", "nonzeros", "speed over the best peer", "which is"], rows) if rows else "Nowhere."

@@ -195,6 +195,24 @@ def test_recorded_figures_are_those_of_the_file(recorded_pages):
     assert [bar.get_width() for bar in bars] == list(found.values())
 
 
+def test_recorded_figures_of_the_gpu_are_those_of_the_file(recorded_pages):
+    gpu = recorded_pages.RecordedGPU("benchmarks/gpu.json")
+    data = json.loads((ROOT / "docs" / "benchmarks" / "gpu.json").read_text())
+    assert all(run["correct"] for case in data["results"] for run in case["runs"] if run["ours"])
+    table = gpu.beside("cupyx")
+    for case in data["results"]:
+        if case["generated"]:
+            (ours,) = [run for run in case["runs"] if run.get("plan")]
+            (theirs,) = [run for run in case["runs"] if run["name"] == "cupyx"]
+            (line,) = [line for line in table.splitlines() if line.startswith(f"| {case['matrix']} ")]
+            assert f" {ours['seconds'] * 1e6:.0f} | {theirs['seconds'] * 1e6:.0f} | " in line
+    rows = gpu.summary().splitlines()[2:]
+    for row, dtype in zip(rows, ("float32", "float64"), strict=True):
+        losses = gpu.losses(dtype)
+        assert row.startswith(f"| {dtype} ")
+        assert row.rstrip("| ").endswith(str(max(0, losses.count("\n") - 1)))
+
+
 # ---------------------------------------------------------------------------------------------------------- packaging
 
 
