@@ -174,6 +174,9 @@ class SparseArray:
     def matvec(self, x: Any, out: Any = None, alpha: Any = 1, beta: Any = 0) -> Any:
         """``alpha * (A @ x) + beta * out``, on the array's device and current stream, without synchronising.
 
+        On a GPU an array's first product in a dtype compiles and prepares what later ones use, on any stream, and waits for
+        that; so may its 16th, which tries another kernel.
+
         Parameters
         ----------
         x : (n_cols,) array on the array's device

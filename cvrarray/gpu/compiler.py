@@ -143,6 +143,13 @@ def processors(device: int) -> int:
     return cupy.cuda.Device(device).attributes["MultiProcessorCount"]
 
 
+def settle() -> None:
+    """Wait for what was prepared on the current stream: later products, on any stream, rely on it."""
+    stream = cupy.cuda.get_current_stream()
+    if not stream.is_capturing():
+        stream.synchronize()
+
+
 class Scratch:
     """Memory for the time of one call, from CuPy's pool; what a captured CUDA graph uses is kept as long as this object.
 

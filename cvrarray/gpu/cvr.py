@@ -19,6 +19,7 @@ from .compiler import (
     instantiation,
     kernel,
     matrix_tiles,
+    settle,
     struct,
     update,
     vector_width,
@@ -163,6 +164,8 @@ def _cuts(t: CVRTables, dtype: np.dtype) -> Callable[[], np.ndarray]:
     begins[t.cut_ptr[:, 0]] = 1
     of_chunk = cupy.full(n_chunks + 1, -1, np.int32)
     of_chunk[:-1] = cupy.where(t.carry_row >= 0, cupy.cumsum(begins) - 1, -1)
+
+    settle()
 
     def make():
         arrived, carry = cupy.zeros(n_cut, np.uint32), cupy.empty(n_chunks, dtype)

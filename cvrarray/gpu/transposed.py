@@ -8,7 +8,7 @@ from typing import Any
 import cupy
 import numpy as np
 
-from .compiler import NULL, PRODUCTS, Scratch, blocks, instantiation, kernel, processors, struct, update
+from .compiler import NULL, PRODUCTS, Scratch, blocks, instantiation, kernel, processors, settle, struct, update
 
 COUNT, ADD, EXPONENT, REFINE = range(4)
 CALL_WORDS = 256  # 64-bit words of the kernels' struct Call
@@ -42,6 +42,7 @@ def product(
         count = cupy.zeros(n_cols, np.uint32)
         scatter(COUNT, NULL, struct(None, None, None, count))
         kernel(file, "longest_column")(strided(n_cols), (BLOCK,), (count, np.int64(n_cols), matrix[1:]))
+        settle()
 
     def run(x, y, alpha, beta):
         if not n_cols:
