@@ -161,21 +161,20 @@ struct Cuts {
     }
 };
 
-// Every `every`-th block stores empty rows instead (none where that is 0), so that they overlap with others' gathers.
+// `n_for_empty` blocks, evenly among the others, store empty rows instead, so that this overlaps with others' gathers.
 template <class A, class Y, class I, int L, int U, bool CUT>
-__global__ void cvr_matvec(const Cvr<A, I> m, const Y* __restrict__ x, Y* y, const Cuts<Y, I> cuts, unsigned every,
+__global__ void cvr_matvec(const Cvr<A, I> m, const Y* __restrict__ x, Y* y, const Cuts<Y, I> cuts, int n_for_empty,
                            Y alpha, Y beta, int update) {
-    unsigned block = blockIdx.x;
-    if (every) {
-        const unsigned before = (block + every - 1) / every;  // blocks for empty rows
-        if (block % every == 0) {
-            const unsigned n_blocks = (gridDim.x + every - 1) / every;
-            empty_rows(m, before * (int64)blockDim.x + threadIdx.x, n_blocks * (int64)blockDim.x, y, alpha, beta, update);
+    int64 block = blockIdx.x;
+    if (n_for_empty) {
+        const int64 before = block * n_for_empty / gridDim.x;  // of the blocks for empty rows
+        if ((block + 1) * n_for_empty / gridDim.x > before) {
+            empty_rows(m, before * blockDim.x + threadIdx.x, n_for_empty * (int64)blockDim.x, y, alpha, beta, update);
             return;
         }
         block -= before;
     }
-    const int64 chunk = (block * (int64)blockDim.x + threadIdx.x) / WARP;
+    const int64 chunk = (block * blockDim.x + threadIdx.x) / WARP;
     if (chunk >= m.n_chunks) return;
     const I base = m.col_base[chunk];
     const int64 start = m.col_ptr[chunk];

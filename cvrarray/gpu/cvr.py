@@ -28,7 +28,8 @@ from .compiler import (
 BLOCK = 128  # threads: four chunks
 #: Steps in flight: the same bytes for every product dtype.
 UNROLL = {1: 8, 2: 8, 4: 8, 8: 8, 16: 4}
-EMPTY_ROWS_A_THREAD = 8
+#: Empty rows that a thread stores, at least, and blocks for that, at most.
+EMPTY_ROWS_A_THREAD, MOST_BLOCKS_FOR_EMPTY = 8, 1 << 14
 #: Threads that write the rows without nonzeros, where there are more of these than chunks.
 EMPTY_ROW_THREADS = 1 << 18
 
@@ -134,24 +135,14 @@ def product(tables: CVRTables, dtype: np.dtype) -> Callable[[cupy.ndarray, cupy.
     multiply = kernel(
         "cvr_matvec", "cvr_matvec", t.val.dtype, dtype, t.tail.dtype, t.n_lanes, UNROLL[dtype.itemsize], t.cut_row.size > 0
     )
-    n_blocks, every = grid(t.carry_row.size, t.empty_row.size)
+    n_for_empty = min(-(-t.empty_row.size // (BLOCK * EMPTY_ROWS_A_THREAD)), MOST_BLOCKS_FOR_EMPTY)
+    grid = (max(1, n_for_empty + -(-t.carry_row.size * WARP // BLOCK)),)
     chunks, cuts = _struct(t), _cuts(t, dtype)
 
     def plain(x, y, alpha, beta):
-        multiply((n_blocks,), (BLOCK,), (chunks, x, y, cuts(), every, alpha, beta, update(alpha, beta)))
+        multiply(grid, (BLOCK,), (chunks, x, y, cuts(), np.int32(n_for_empty), alpha, beta, update(alpha, beta)))
 
     return popular.in_time(t, dtype, plain, lambda col_wide: _struct(t._replace(col_wide=col_wide)), cuts)
-
-
-def grid(n_chunks: int, n_empty: int) -> tuple[int, np.uint32]:
-    """Blocks of ``cvr_matvec``, and which of them store empty rows: every so many-th."""
-    for_chunks, for_empty = -(-n_chunks * WARP // BLOCK), -(-n_empty // (BLOCK * EMPTY_ROWS_A_THREAD))
-    if not for_empty:
-        return max(1, for_chunks), np.uint32(0)
-    if not for_chunks:
-        return for_empty, np.uint32(1)
-    every = max(2, 1 + for_chunks // for_empty)
-    return -(-for_chunks * every // (every - 1)) + 1, np.uint32(every)
 
 
 def _cuts(t: CVRTables, dtype: np.dtype) -> Callable[[], np.ndarray]:
