@@ -853,3 +853,16 @@ def test_cuts_are_aligned_balanced_and_complete(align):
 def test_a_row_larger_than_a_panel_is_a_panel_of_its_own():
     rows = _panels.cut(np.array([0.0, 1, 2, 1000, 1001, 1002]), 100, 1)
     assert rows.tolist() == [0, 2, 3, 5]
+
+
+@pytest.mark.parametrize("derive", [lambda d: d, lambda d: 2 * d, lambda d: d[:100]], ids=["itself", "scaled", "rows"])
+def test_a_store_is_not_overwritten_by_what_is_read_from_it(tmp_path, derive):
+    pytest.importorskip("dask.array")
+    csr, path, link = matrix(), tmp_path / "a.zarr", tmp_path / "link.zarr"
+    to_store(csr, path, device="cpu", chunks="16 KiB")
+    link.symlink_to(path)
+    source = derive(cvrarray.open_store(link, device="cpu"))
+    with pytest.raises(ValueError, match="must not be read from the store that is overwritten"):
+        to_store(source, path, device="cpu", overwrite=True)
+    assert (cvrarray.open_store(path, device="cpu").compute().to_scipy() != csr).nnz == 0
+    to_store(source, tmp_path / "b.zarr", device="cpu", overwrite=True)

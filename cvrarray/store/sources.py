@@ -80,7 +80,8 @@ def to_store(
     OSError
         The disk is full, or cannot be written; the message names the panel. Panels before it stay.
     TypeError, ValueError
-        `source` is no matrix, or a piece of it is not; or `resume` finds a store of another source.
+        `source` is no matrix, or a piece of it is not; `resume` finds a store of another source, or `overwrite` would
+        remove the store that `source` is read from.
     """
     bytes_of_panel = _panels.PANEL_BYTES if chunks == "auto" else _panels.n_bytes(chunks, "chunks")
     common = {"format": format, "device": device, "resume": resume, "overwrite": overwrite, **parameters}
@@ -205,6 +206,8 @@ def _from_dask(source: Any, path: Any, name: str, common: dict[str, Any]) -> Non
         raise ValueError(f"a matrix must have 2 dimensions; got a dask array of shape {source.shape}")
     if any(np.isnan(n) for sizes in source.chunks for n in sizes):
         raise ValueError("the chunks of a dask array must have known sizes. Call compute_chunk_sizes() first")
+    if common["overwrite"] and _reads(source, path):
+        raise ValueError(f"what is written must not be read from the store that is overwritten; got {path}. Write to another")
     rows = [0, *np.cumsum(source.chunks[0]).tolist()]
     writer = Writer(path, source.shape[1], rows=rows, source=name, **common)
     if writer.complete:
@@ -233,3 +236,19 @@ def _write_blocks(writer: Writer, k: int, blocks: list[Any]) -> None:
         n_cols += csr.shape[1]
     triplets = (np.concatenate(part) for part in zip(*parts, strict=True))
     writer.write(k, _csr.from_triplets(*triplets, (blocks[0].shape[0], n_cols)))
+
+
+def _reads(source: Any, path: Any) -> bool:
+    """Whether a dask array comes from ``open_store(path)``."""
+    from dask.core import flatten
+
+    own = os.path.realpath(os.fsdecode(path))
+    layers = getattr(source.__dask_graph__(), "layers", {})
+    for tasks in (layer.values() for name, layer in layers.items() if name.startswith("open_store-")):
+        for task in tasks:
+            arguments = getattr(task, "args", task)
+            if any(
+                isinstance(part, str) and os.path.realpath(part) == own for part in flatten(arguments, container=(list, tuple))
+            ):
+                return True
+    return False
