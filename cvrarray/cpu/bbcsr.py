@@ -389,6 +389,8 @@ def _bin(row, block_size, within, slot, end, data, narrow, base, at, col, presen
     """The sums of a bin's rows. `places` is room for the offsets of a block's columns in x."""
     acc = lanes.zeros(y)
     present_at = slot // block_size
+    # the block column that the matrix's edge cuts, if there is one: it must not be read whole
+    cut_block = min(len(x) // block_size - base, NARROW_PADDING) if narrow else len(x) // block_size
     while slot < end:
         if block_size == 1:
             lanes.prefetch(data, slot + lanes.AHEAD * WARP)
@@ -401,13 +403,19 @@ def _bin(row, block_size, within, slot, end, data, narrow, base, at, col, presen
             acc = lanes.multiply_add_blocks(acc, data, slot, x, base * block_size, col, at, phase, within)
         else:
             lanes.scale(col, at, block_size, real, places)
-            for j in range(block_size):
-                if narrow and len(present) == 0:
-                    entries = lanes.clear(lanes.load_each(x, base * block_size + j, places, 0), ~real)
-                else:
-                    stored = real & lanes.bit_set(present, present_at, j) if len(present) else real
-                    entries = lanes.gather(x, base * block_size + j, places, 0, stored)
-                acc = lanes.multiply_add(acc, lanes.load(data, slot + j * WARP, y), entries)
+            if len(within) > 1 and real & lanes.different(col, at, cut_block) == real:
+                # where a lane has no block, that of the bin's first column is read: some block is real, and it is not before
+                acc = lanes.multiply_add_blocks_in(
+                    acc, data, slot, x, base * block_size, places, real, present, present_at, row % block_size, within
+                )
+            else:
+                for j in range(block_size):
+                    if narrow and len(present) == 0:
+                        entries = lanes.clear(lanes.load_each(x, base * block_size + j, places, 0), ~real)
+                    else:
+                        stored = real & lanes.bit_set(present, present_at, j) if len(present) else real
+                        entries = lanes.gather(x, base * block_size + j, places, 0, stored)
+                    acc = lanes.multiply_add(acc, lanes.load(data, slot + j * WARP, y), entries)
         slot += block_size * WARP
         at += WARP
         present_at += WARP
