@@ -33,9 +33,10 @@ class Costs(NamedTuple):
     cvr_factor: float  # CVR's time over its bytes, relative to BBCSR: records, and lanes out of phase
     cvr_us: float  # a CVR product's own time: tails, and a second pass where rows are cut
     us_per_entry: float  # of the longest row, for 4-byte values: one warp takes it, with only so many loads in flight
+    block_factor: float = 1.0  # time over bytes of BBCSR with blocks of 2 or more, relative to blocks of 1
 
 
-COSTS = {"cuda": Costs(4.0e6, 1.25, 12.0, 0.05), "cpu": Costs(2.0e4, 1.0, 0.0, 0.0)}
+COSTS = {"cuda": Costs(4.0e6, 1.25, 12.0, 0.05), "cpu": Costs(2.0e4, 1.35, 0.0, 0.0, 0.95)}
 
 _CLASSES = {"cvr": CVRArray, "bbcsr": BBCSRArray}
 
@@ -138,6 +139,8 @@ def predict(stats: Statistics, device: str) -> dict[str, float]:
 
     def microseconds(name: str) -> float:
         streaming = stats.table_bytes[name] / costs.bytes_per_us
+        if name not in ("cvr", "bbcsr1"):
+            streaming *= costs.block_factor
         us_per_entry = costs.us_per_entry * stats.dtype.itemsize / 4
         if name == "cvr":
             return streaming * costs.cvr_factor + costs.cvr_us + us_per_entry * min(stats.row_mean, MAX_STEPS)

@@ -596,7 +596,7 @@ def test_float16_code():
     t = tables
     lanes.compiled(
         uncached, 0, 0, t.n_lanes, t.step_ptr, memory.values(t.val), t.col_base, t.col_ptr, t.col_narrow, t.col_wide,
-        t.rec_mask, t.rec_ptr, t.rec_wb, t.tail, t.carry_row, t.empty_row, like, like, like,
+        t.rec_mask, t.rec_ptr, t.rec_wb, t.tail, t.carry_row, t.empty_row, np.ones(len(t.col_base), np.uint8), like, like, like,
     )  # fmt: skip
     (code,) = uncached.inspect_llvm().values()
     assert "fpext <32 x half>" in code

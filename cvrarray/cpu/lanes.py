@@ -26,6 +26,7 @@ BLOCK_SIZES = (2, 3, 4, 6, 8)  #: those that :func:`multiply_add_blocks` takes; 
 RUN = 8  #: lanes that :func:`load_runs` looks at together: one odd row among 32 must not cost the other groups
 LINE = 64  #: bytes of a cache line
 AHEAD = 16  #: steps of 32 values that products ask for before they need them
+AHEAD_IN_BLOCKS = 8  #: the same for blocks of 2 or more, which take less time a value
 
 
 def compiled(function, *args):
@@ -146,7 +147,7 @@ def number(typingctx, values, at, like):
 
 @intrinsic
 def load_each(typingctx, x, start, offsets, at):
-    """``x[start + offsets[at + l]]`` in lane l, by 32 loads: the fastest way where x is in the caches."""
+    """``x[start + offsets[at + l]]`` in lane l, by 32 loads: the fastest way where x is in L1 or L2."""
     lanes = Lanes(x.dtype)
 
     def codegen(context, builder, signature, args):
@@ -394,18 +395,23 @@ def add_each(typingctx, terms, out, offsets, at):
 
 
 @intrinsic
-def prefetch(typingctx, array, at):
-    """Ask for the cache lines of ``array[at : at + 32]``, which need not exist."""
+def prefetch(typingctx, array, at, values):
+    """Ask for the cache lines of ``array[at : at + 32]``, which need not exist; part of a stream beside the array `values`.
+
+    Streams of 8-byte values are asked into L2, but for narrow columns: on the way to L1 they would take the place of x, and
+    of its misses. Others fit beside it.
+    """
+    level = 2 if _is_wide_stream(array.dtype, values.dtype) else 3
 
     def codegen(context, builder, signature, args):
         first = _pointer(context, builder, array, args[0], args[1])
         per_line = max(LINE // context.get_abi_sizeof(first.type.pointee), 1)
         for lane in range(0, WARP, per_line):
             line = builder.bitcast(builder.gep(first, [_I32(lane)]), _I8.as_pointer())
-            _call(builder, "llvm.prefetch", ir.VoidType(), [line, _I32(0), _I32(3), _I32(1)], "p0")  # read, all caches, data
+            _call(builder, "llvm.prefetch", ir.VoidType(), [line, _I32(0), _I32(level), _I32(1)], "p0")  # 0: read, 1: data
         return context.get_dummy_value()
 
-    return types.none(array, types.intp), codegen
+    return types.none(array, types.intp, values), codegen
 
 
 @intrinsic
@@ -511,6 +517,11 @@ def _blocks(context, builder, acc, values, value_dtype, x_start, dtype, place, p
         builder.branch(after)
     builder.position_at_end(after)
     return cgutils.pack_struct(builder, _phi(builder, *outcomes)) if outcomes else acc
+
+
+def _is_wide_stream(dtype, of_values):
+    """Whether values have 8 bytes or more, and what goes with them 4 or more."""
+    return getattr(of_values, "bitwidth", 128 if isinstance(of_values, types.Complex) else 16) >= 64 and dtype != types.uint16
 
 
 def _real(dtype):
