@@ -670,11 +670,11 @@ def test_float16_code():
     array = cvrarray.CVRArray(uneven().astype("float32"))
     tables = array._tables._replace(val=array._tables.val.astype(np.float16))
     uncached = njit(**lanes.OPTIONS | {"cache": False})(cvr._product.py_func)
-    like = np.empty(0, np.float32)
+    like, is_near = np.empty(0, np.float32), np.ones(len(tables.col_base), np.uint8)
     t = tables
     lanes.compiled(
         uncached, 0, 0, t.n_lanes, t.step_ptr, memory.values(t.val), t.col_base, t.col_ptr, t.col_narrow, t.col_wide,
-        t.rec_mask, t.rec_ptr, t.rec_wb, t.tail, t.carry_row, t.empty_row, np.ones(len(t.col_base), np.uint8), like, like, like,
+        t.rec_mask, t.rec_ptr, t.rec_wb, t.tail, t.carry_row, t.empty_row, is_near, (), like, like, like,
     )  # fmt: skip
     (code,) = uncached.inspect_llvm().values()
     assert "fpext <32 x half>" in code

@@ -61,7 +61,16 @@ def product(tables: BBCSRTables, dtype: np.dtype) -> Run:
     columns = (t.col_base, t.col_ptr, t.col_narrow, t.col_wide)
     width = t.block_size * np.dtype(dtype).itemsize
     is_near = locality.near(t.bin_rowptr, (1, t.block_size), t.col_base, t.col_ptr, t.col_wide, width)
-    args = (t.block_size, _within(t.block_size), t.bin_rowptr, memory.values(t.data), *columns, _present(t), is_near)
+    args = (
+        t.block_size,
+        _within(t.block_size),
+        t.bin_rowptr,
+        memory.values(t.data),
+        *columns,
+        _present(t),
+        is_near,
+        lanes.far(t.data),
+    )
     like = np.empty(0, dtype)
     rows = threads.prepare(lanes.compiled(_product, 0, 0, *args, like, like), t.bin_rowptr)
     return scaled(partial(rows, *args))
@@ -366,7 +375,7 @@ def _place_row(entry, end, block_size, indices, values, base, columns, to, marks
 
 @njit(**lanes.OPTIONS)
 def _product(
-    first, last, block_size, within, bin_rowptr, data, col_base, col_ptr, col_narrow, col_wide, present, is_near, x, y
+    first, last, block_size, within, bin_rowptr, data, col_base, col_ptr, col_narrow, col_wide, present, is_near, far, x, y
 ):  # fmt: skip
     if len(within):
         block_size = len(within)
@@ -376,11 +385,26 @@ def _product(
         at, end = bin_rowptr[i], bin_rowptr[i + 1]
         if col_base[i] >= 0:
             acc = _bin(
-                row, block_size, within, at, end, data, True, True, col_base[i], col_ptr[i], col_narrow, present, x, y, places
+                row,
+                block_size,
+                within,
+                at,
+                end,
+                data,
+                True,
+                True,
+                col_base[i],
+                col_ptr[i],
+                col_narrow,
+                present,
+                far,
+                x,
+                y,
+                places,
             )
         else:
             acc = _bin(
-                row, block_size, within, at, end, data, False, is_near[i], 0, col_ptr[i], col_wide, present, x, y, places
+                row, block_size, within, at, end, data, False, is_near[i], 0, col_ptr[i], col_wide, present, far, x, y, places
             )
         if row + WARP <= len(y):
             lanes.store(acc, y, row)
@@ -391,7 +415,7 @@ def _product(
 
 
 @njit(**lanes.OPTIONS, forceinline=True)
-def _bin(row, block_size, within, slot, end, data, narrow, near, base, at, col, present, x, y, places):
+def _bin(row, block_size, within, slot, end, data, narrow, near, base, at, col, present, far, x, y, places):
     """The sums of a bin's rows. `places` is room for the offsets of a block's columns in x."""
     acc = lanes.zeros(y)
     present_at = slot // block_size
@@ -400,12 +424,12 @@ def _bin(row, block_size, within, slot, end, data, narrow, near, base, at, col, 
     whole = (1 << block_size) - 1
     while slot < end:
         if block_size == 1:
-            lanes.prefetch(data, slot + lanes.AHEAD * WARP, data)
-            lanes.prefetch(col, at + lanes.AHEAD * WARP, data)
+            lanes.prefetch(data, slot + lanes.AHEAD * WARP, far)
+            lanes.prefetch(col, at + lanes.AHEAD * WARP, far)
         else:
             for j in range(block_size):
-                lanes.prefetch(data, slot + (lanes.AHEAD_IN_BLOCKS + j) * WARP, data)
-            lanes.prefetch(col, at + lanes.AHEAD_IN_BLOCKS // block_size * WARP, data)
+                lanes.prefetch(data, slot + (lanes.AHEAD_IN_BLOCKS + j) * WARP, far)
+            lanes.prefetch(col, at + lanes.AHEAD_IN_BLOCKS // block_size * WARP, far)
         real = lanes.different(col, at, NARROW_PADDING if narrow else -1)
         if narrow and block_size == 1 and real == ALL:
             acc = lanes.multiply_add(acc, lanes.load(data, slot, y), lanes.load_runs(x, base, col, at))

@@ -93,7 +93,7 @@ def product(tables: CVRTables, dtype: np.dtype) -> Run:
     is_near = locality.near(t.step_ptr, (t.n_lanes, 1), t.col_base, t.col_ptr, t.col_wide, np.dtype(dtype).itemsize)
     args = (
         t.n_lanes, t.step_ptr, memory.values(t.val), t.col_base, t.col_ptr, t.col_narrow, t.col_wide, t.rec_mask,
-        t.rec_ptr, t.rec_wb, t.tail, t.carry_row, t.empty_row, is_near,
+        t.rec_ptr, t.rec_wb, t.tail, t.carry_row, t.empty_row, is_near, lanes.far(t.val),
     )  # fmt: skip
     like = np.empty(0, dtype)
     rows = threads.prepare(lanes.compiled(_product, 0, 0, *args, like, like, like), t.step_ptr, t.n_lanes)
@@ -370,7 +370,7 @@ def _compact(first, last, sparse_at, rec_ptr, sparse_wb, rec_wb):
 @njit(**lanes.OPTIONS)
 def _product(
     first, last, n_lanes, step_ptr, val, col_base, col_ptr, col_narrow, col_wide, rec_mask, rec_ptr, rec_wb, tail,
-    carry_row, empty_row, is_near, x, y, carry
+    carry_row, empty_row, is_near, far, x, y, carry
 ):  # fmt: skip
     tail_sum = lanes.scratch(y)
     for k in range(first, last):
@@ -378,17 +378,17 @@ def _product(
         if col_base[k] >= 0:
             _chunk(
                 k, n_lanes, step_ptr, val, True, True, col_base[k], col_ptr[k], col_narrow, rec_mask, rec_ptr, rec_wb,
-                carry_row[k], x, y, carry, tail_sum
+                carry_row[k], far, x, y, carry, tail_sum
             )  # fmt: skip
         elif is_near[k]:
             _chunk(
                 k, n_lanes, step_ptr, val, False, True, 0, col_ptr[k], col_wide, rec_mask, rec_ptr, rec_wb,
-                carry_row[k], x, y, carry, tail_sum
+                carry_row[k], far, x, y, carry, tail_sum
             )  # fmt: skip
         else:
             _chunk(
                 k, n_lanes, step_ptr, val, False, False, 0, col_ptr[k], col_wide, rec_mask, rec_ptr, rec_wb,
-                carry_row[k], x, y, carry, tail_sum
+                carry_row[k], far, x, y, carry, tail_sum
             )  # fmt: skip
         for lane in range(n_lanes):
             if tail[k, lane] >= 0:
@@ -401,15 +401,15 @@ def _product(
 
 @njit(**lanes.OPTIONS, forceinline=True)
 def _chunk(
-    k, n_lanes, step_ptr, val, narrow, near, base, at, col, rec_mask, rec_ptr, rec_wb, carry_row, x, y, carry, tail_sum
+    k, n_lanes, step_ptr, val, narrow, near, base, at, col, rec_mask, rec_ptr, rec_wb, carry_row, far, x, y, carry, tail_sum
 ):  # fmt: skip
     record = rec_ptr[k]
     sums = lanes.scratch(y)
     if n_lanes == WARP:
         acc = lanes.zeros(y)
         for step in range(step_ptr[k], step_ptr[k + 1]):
-            lanes.prefetch(val, (step + lanes.AHEAD) * WARP, val)
-            lanes.prefetch(col, at + lanes.AHEAD * WARP, val)
+            lanes.prefetch(val, (step + lanes.AHEAD) * WARP, far)
+            lanes.prefetch(col, at + lanes.AHEAD * WARP, far)
             values = lanes.load(val, step * WARP, y)
             if narrow:
                 entries = lanes.load_runs(x, base, col, at)
@@ -588,8 +588,8 @@ def _scatter_chunk(k, n_lanes, step_ptr, val, at, col, rec_mask, rec_ptr, rec_wb
     at += (step_ptr[k + 1] - step_ptr[k]) * n_lanes
     for step in range(step_ptr[k + 1] - 1, step_ptr[k] - 1, -1):
         at -= n_lanes
-        lanes.prefetch(val, (step - lanes.AHEAD) * n_lanes, val)
-        lanes.prefetch(col, at - lanes.AHEAD * n_lanes, val)
+        lanes.prefetch(val, (step - lanes.AHEAD) * n_lanes, ())
+        lanes.prefetch(col, at - lanes.AHEAD * n_lanes, ())
         ended = rec_mask[step]
         real |= ended
         while ended:

@@ -25,6 +25,7 @@ OPTIONS = {"nogil": True, "cache": True, "_nrt": False, "no_cfunc_wrapper": True
 BLOCK_SIZES = (2, 3, 4, 6, 8)  #: those that :func:`multiply_add_blocks` takes; others would make too much code
 RUN = 8  #: lanes that :func:`load_runs` looks at together: one odd row among 32 must not cost the other groups
 LINE = 64  #: bytes of a cache line
+L2 = 1 << 20  #: bytes of a core's second cache, about
 AHEAD = 16  #: steps of 32 values that products ask for before they need them
 AHEAD_IN_BLOCKS = 8  #: the same for blocks of 2 or more, which take less time a value
 
@@ -394,14 +395,22 @@ def add_each(typingctx, terms, out, offsets, at):
     return types.none(terms, out, offsets, types.intp), codegen
 
 
-@intrinsic
-def prefetch(typingctx, array, at, values):
-    """Ask for the cache lines of ``array[at : at + 32]``, which need not exist; part of a stream beside the array `values`.
+def far(values):
+    """For :func:`prefetch`: a tuple of length 1 where tables with these values are best asked into L2, else 0.
 
-    Streams of 8-byte values are asked into L2, but for narrow columns: on the way to L1 they would take the place of x, and
-    of its misses. Others fit beside it.
+    They are where 8-byte values come from beyond it. A tuple's length is known when a kernel is compiled.
     """
-    level = 2 if _is_wide_stream(array.dtype, values.dtype) else 3
+    return (0,) if values.itemsize >= 8 and values.nbytes > L2 else ()
+
+
+@intrinsic
+def prefetch(typingctx, array, at, far):
+    """Ask for the cache lines of ``array[at : at + 32]``, which need not exist.
+
+    Into L1; where `far` says so into L2, but for narrow columns: on the way to L1, streams of 8-byte values would take the
+    place of x, and of its misses.
+    """
+    level = 2 if len(far) and array.dtype != types.uint16 else 3
 
     def codegen(context, builder, signature, args):
         first = _pointer(context, builder, array, args[0], args[1])
@@ -411,7 +420,7 @@ def prefetch(typingctx, array, at, values):
             _call(builder, "llvm.prefetch", ir.VoidType(), [line, _I32(0), _I32(level), _I32(1)], "p0")  # 0: read, 1: data
         return context.get_dummy_value()
 
-    return types.none(array, types.intp, values), codegen
+    return types.none(array, types.intp, far), codegen
 
 
 @intrinsic
@@ -517,11 +526,6 @@ def _blocks(context, builder, acc, values, value_dtype, x_start, dtype, place, p
         builder.branch(after)
     builder.position_at_end(after)
     return cgutils.pack_struct(builder, _phi(builder, *outcomes)) if outcomes else acc
-
-
-def _is_wide_stream(dtype, of_values):
-    """Whether values have 8 bytes or more, and what goes with them 4 or more."""
-    return getattr(of_values, "bitwidth", 128 if isinstance(of_values, types.Complex) else 16) >= 64 and dtype != types.uint16
 
 
 def _real(dtype):
