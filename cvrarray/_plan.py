@@ -35,9 +35,13 @@ class Costs(NamedTuple):
     cvr_us: float  # a CVR product's own time: tails, and rows that are cut
     us_per_entry: float  # of BBCSR's longest row, for 4-byte values, for each warp that shares it
     warps: int  # that keep the device busy: they share bins where these are fewer (``gpu/bbcsr.py``)
+    block_factor: float  # time over bytes of BBCSR with blocks of 2 or more, relative to blocks of 1
 
 
-COSTS = {"cuda": Costs(4.0e6, 4.0, 1.4, 10.0, 0.05, 1 << 14), "cpu": Costs(2.0e4, 0.0, 1.0, 0.0, 0.0, 1)}
+COSTS = {
+    "cuda": Costs(4.0e6, 4.0, 1.4, 10.0, 0.05, 1 << 14, 1.0),
+    "cpu": Costs(2.0e4, 0.0, 1.35, 0.0, 0.0, 1, 0.95),
+}
 
 #: Warps that share a bin at most, and entries of a row that each of them should have.
 MOST_SHARERS, SHARE = 16, 8
@@ -145,6 +149,8 @@ def predict(stats: Statistics, device: str) -> dict[str, float]:
 
     def microseconds(name: str) -> float:
         streaming = stats.table_bytes[name] / costs.bytes_per_us
+        if name not in ("cvr", "bbcsr1"):
+            streaming *= costs.block_factor
         if name == "cvr":
             return streaming * costs.cvr_factor + costs.cvr_us
         return streaming + costs.bbcsr_us + costs.us_per_entry * stats.dtype.itemsize / 4 * stats.row_max / sharers

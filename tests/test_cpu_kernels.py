@@ -20,9 +20,10 @@ from numba import njit
 from scipy.sparse import csr_array
 
 import cvrarray
-from cvrarray.cpu import bbcsr, cvr, lanes, memory, parts, threads, tiling
+from cvrarray.cpu import bbcsr, cvr, lanes, locality, memory, parts, threads, tiling
 from cvrarray.cpu.watch import changed
 
+MODULES = {"cvr": cvr, "bbcsr": bbcsr}
 BUILDS = {
     "cvr": lambda csr: cvrarray.CVRArray(csr, n_chunks=40),
     "cvr_nnz": lambda csr: cvrarray.CVRArray(csr, n_chunks=40, split="nnz"),
@@ -360,6 +361,84 @@ def test_block_rows_with_and_without_holes(threaded, block_size):
     np.testing.assert_array_equal(A @ x, csr @ x)
 
 
+BEYOND_X = """
+import ctypes, mmap
+import numpy as np
+from scipy.sparse import csr_array
+import cvrarray
+
+PROT_NONE = 0
+libc = ctypes.CDLL(None, use_errno=True)
+rooms = []
+
+def before_a_closed_page(values):
+    n = -(-values.nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
+    room = mmap.mmap(-1, n + mmap.PAGESIZE)
+    rooms.append(room)
+    start = ctypes.addressof(ctypes.c_char.from_buffer(room))
+    assert libc.mprotect(ctypes.c_void_p(start + n), ctypes.c_size_t(mmap.PAGESIZE), PROT_NONE) == 0
+    x = np.frombuffer(room, values.dtype, values.size, n - values.nbytes)
+    x[:] = values
+    return x
+
+rng = np.random.default_rng(0)
+for size in (1, 2, 3, 4, 6, 8):
+    for n_blocks in (40, 70_000):  # narrow columns, and wide
+        for holes in (False, True):
+            for cut in {0, size - 1}:
+                n_cols = n_blocks * size - cut
+                blocks = [np.append(rng.choice(n_blocks - 1, 1 + i % 7), n_blocks - 1) for i in range(40)]
+                col = np.concatenate([(size * b[:, None] + np.arange(size)).ravel() for b in blocks for _ in range(size)])
+                row = np.repeat(np.arange(40 * size), [size * len(b) for b in blocks for _ in range(size)])
+                kept = (col < n_cols) & ((rng.random(col.size) < 0.8) | (not holes))
+                val = rng.integers(1, 9, kept.sum()).astype(float)
+                csr = csr_array((val, (row[kept], col[kept])), shape=(40 * size, n_cols))
+                csr.sum_duplicates()
+                x = before_a_closed_page(rng.integers(-9, 9, n_cols).astype(float))
+                for array in (cvrarray.BBCSRArray(csr, block_size=size, device="cpu"), cvrarray.CVRArray(csr, device="cpu")):
+                    np.testing.assert_array_equal(array @ x, csr @ x)
+print("done")
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="mprotect is POSIX")
+def test_products_read_nothing_beyond_x():
+    """x ends where a page begins that nobody may read: blocks with holes, padding, and a last block that the edge cuts."""
+    run = subprocess.run([sys.executable, "-c", BEYOND_X], capture_output=True, text=True, timeout=300)
+    assert run.stdout.strip() == "done", (run.returncode, run.stderr)
+
+
+@pytest.mark.parametrize("build", [cvr_build(32, 7), bbcsr_build(1)], ids=str)
+def test_how_x_is_loaded_changes_no_bit(monkeypatch, build):
+    """Neighbouring rows with neighbouring columns are near, random ones are not; loads and gathers give the same product."""
+    rng = np.random.default_rng(0)
+    start = np.repeat(np.array([0, 150_000]), 2000)[:, None]
+    together = start + np.arange(4000)[:, None] + np.arange(0, 120, 3)
+    together[:, 0], together[:, -1] = 0, 199_999  # wide
+    anywhere = np.sort(rng.integers(0, 200_000, (4000, 40)), axis=1)
+    anywhere[:, 0], anywhere[:, -1] = 0, 199_999
+    for columns, expected in ((together, 1), (anywhere, 0)):
+        csr = csr_array((rng.random(columns.size), columns.ravel(), np.arange(0, columns.size + 1, 40)), shape=(4000, 200_000))
+        csr.sum_duplicates()
+        array = build(csr, "cpu")
+        assert len(array._tables.col_wide) and not len(array._tables.col_narrow)
+        x = rng.random(200_000)
+        t = array._tables
+        unit = (32, 1) if array.format == "cvr" else (1, 1)
+        tile_ptr = t.step_ptr if array.format == "cvr" else t.bin_rowptr
+        is_near = locality.near(tile_ptr, unit, t.col_base, t.col_ptr, t.col_wide, x.itemsize)
+        assert (is_near == expected).mean() > 0.9
+        products = []
+        for flags in (is_near, np.zeros_like(is_near), np.ones_like(is_near)):
+            monkeypatch.setattr(locality, "near", lambda *args, flags=flags: flags)
+            products.append(np.empty(4000))
+            MODULES[array.format].product(t, x.dtype)(x, products[-1], 1.0, 0.0)
+        monkeypatch.undo()
+        assert_product(products[0], csr, x)
+        for product in products[1:]:
+            assert_same_bits(product, products[0])
+
+
 @pytest.mark.parametrize("module", [cvr, bbcsr])
 def test_kernels_keep_sums_in_registers_and_count_no_references(monkeypatch, module):
     """The two things that a change of Numba could undo without any wrong result."""
@@ -381,7 +460,6 @@ def test_kernels_keep_sums_in_registers_and_count_no_references(monkeypatch, mod
 
 # ------------------------------------------------------------------------- products with a dense and the transposed matrix
 
-MODULES = {"cvr": cvr, "bbcsr": bbcsr}
 DTYPES = [  # stored, of the product
     ("bool", "int64"), ("int8", "int8"), ("uint8", "int16"), ("int32", "float64"), ("uint64", "uint64"), ("bool", "float32"),
     ("float32", "float32"), ("float32", "float64"), ("float64", "complex128"), ("complex64", "complex64"),
@@ -592,11 +670,11 @@ def test_float16_code():
     array = cvrarray.CVRArray(uneven().astype("float32"))
     tables = array._tables._replace(val=array._tables.val.astype(np.float16))
     uncached = njit(**lanes.OPTIONS | {"cache": False})(cvr._product.py_func)
-    like = np.empty(0, np.float32)
+    like, is_near = np.empty(0, np.float32), np.ones(len(tables.col_base), np.uint8)
     t = tables
     lanes.compiled(
         uncached, 0, 0, t.n_lanes, t.step_ptr, memory.values(t.val), t.col_base, t.col_ptr, t.col_narrow, t.col_wide,
-        t.rec_mask, t.rec_ptr, t.rec_wb, t.tail, t.carry_row, t.empty_row, like, like, like,
+        t.rec_mask, t.rec_ptr, t.rec_wb, t.tail, t.carry_row, t.empty_row, is_near, (), like, like, like,
     )  # fmt: skip
     (code,) = uncached.inspect_llvm().values()
     assert "fpext <32 x half>" in code

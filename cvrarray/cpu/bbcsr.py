@@ -8,7 +8,7 @@ import numpy as np
 from numba import njit
 
 from cvrarray._tables import CSR, NARROW_PADDING, WARP, BBCSRTables, mask_dtype
-from cvrarray.cpu import lanes, memory, parts, threads, tiling
+from cvrarray.cpu import lanes, locality, memory, parts, threads, tiling
 from cvrarray.cpu.scaling import Run, scaled
 
 OWN_KERNEL = (1, *lanes.BLOCK_SIZES)  #: block sizes whose products are compiled for that size alone
@@ -59,7 +59,18 @@ def product(tables: BBCSRTables, dtype: np.dtype) -> Run:
     """
     t = tables
     columns = (t.col_base, t.col_ptr, t.col_narrow, t.col_wide)
-    args = (t.block_size, _within(t.block_size), t.bin_rowptr, memory.values(t.data), *columns, _present(t))
+    width = t.block_size * np.dtype(dtype).itemsize
+    is_near = locality.near(t.bin_rowptr, (1, t.block_size), t.col_base, t.col_ptr, t.col_wide, width)
+    args = (
+        t.block_size,
+        _within(t.block_size),
+        t.bin_rowptr,
+        memory.values(t.data),
+        *columns,
+        _present(t),
+        is_near,
+        lanes.far(t.data),
+    )
     like = np.empty(0, dtype)
     rows = threads.prepare(lanes.compiled(_product, 0, 0, *args, like, like), t.bin_rowptr)
     return scaled(partial(rows, *args))
@@ -364,7 +375,7 @@ def _place_row(entry, end, block_size, indices, values, base, columns, to, marks
 
 @njit(**lanes.OPTIONS)
 def _product(
-    first, last, block_size, within, bin_rowptr, data, col_base, col_ptr, col_narrow, col_wide, present, x, y
+    first, last, block_size, within, bin_rowptr, data, col_base, col_ptr, col_narrow, col_wide, present, is_near, far, x, y
 ):  # fmt: skip
     if len(within):
         block_size = len(within)
@@ -373,9 +384,28 @@ def _product(
         row = i * WARP
         at, end = bin_rowptr[i], bin_rowptr[i + 1]
         if col_base[i] >= 0:
-            acc = _bin(row, block_size, within, at, end, data, True, col_base[i], col_ptr[i], col_narrow, present, x, y, places)
+            acc = _bin(
+                row,
+                block_size,
+                within,
+                at,
+                end,
+                data,
+                True,
+                True,
+                col_base[i],
+                col_ptr[i],
+                col_narrow,
+                present,
+                far,
+                x,
+                y,
+                places,
+            )
         else:
-            acc = _bin(row, block_size, within, at, end, data, False, 0, col_ptr[i], col_wide, present, x, y, places)
+            acc = _bin(
+                row, block_size, within, at, end, data, False, is_near[i], 0, col_ptr[i], col_wide, present, far, x, y, places
+            )
         if row + WARP <= len(y):
             lanes.store(acc, y, row)
         else:
@@ -385,29 +415,44 @@ def _product(
 
 
 @njit(**lanes.OPTIONS, forceinline=True)
-def _bin(row, block_size, within, slot, end, data, narrow, base, at, col, present, x, y, places):
+def _bin(row, block_size, within, slot, end, data, narrow, near, base, at, col, present, far, x, y, places):
     """The sums of a bin's rows. `places` is room for the offsets of a block's columns in x."""
     acc = lanes.zeros(y)
     present_at = slot // block_size
+    # the block column that the matrix's edge cuts, if there is one: it must not be read whole
+    cut_block = min(len(x) // block_size - base, NARROW_PADDING) if narrow else len(x) // block_size
+    whole = (1 << block_size) - 1
     while slot < end:
         if block_size == 1:
-            lanes.prefetch(data, slot + lanes.AHEAD * WARP)
-            lanes.prefetch(col, at + lanes.AHEAD * WARP)
+            lanes.prefetch(data, slot + lanes.AHEAD * WARP, far)
+            lanes.prefetch(col, at + lanes.AHEAD * WARP, far)
+        else:
+            for j in range(block_size):
+                lanes.prefetch(data, slot + (lanes.AHEAD_IN_BLOCKS + j) * WARP, far)
+            lanes.prefetch(col, at + lanes.AHEAD_IN_BLOCKS // block_size * WARP, far)
         real = lanes.different(col, at, NARROW_PADDING if narrow else -1)
         if narrow and block_size == 1 and real == ALL:
             acc = lanes.multiply_add(acc, lanes.load(data, slot, y), lanes.load_runs(x, base, col, at))
-        elif len(within) > 1 and len(present) == 0 and real == ALL:
+        elif near and block_size == 1 and real == ALL:
+            acc = lanes.multiply_add(acc, lanes.load(data, slot, y), lanes.load_each(x, base, col, at))
+        elif len(within) > 1 and real == ALL and (len(present) == 0 or lanes.different(present, present_at, whole) == 0):
             phase = row % block_size
             acc = lanes.multiply_add_blocks(acc, data, slot, x, base * block_size, col, at, phase, within)
         else:
             lanes.scale(col, at, block_size, real, places)
-            for j in range(block_size):
-                if narrow and len(present) == 0:
-                    entries = lanes.clear(lanes.load_each(x, base * block_size + j, places, 0), ~real)
-                else:
-                    stored = real & lanes.bit_set(present, present_at, j) if len(present) else real
-                    entries = lanes.gather(x, base * block_size + j, places, 0, stored)
-                acc = lanes.multiply_add(acc, lanes.load(data, slot + j * WARP, y), entries)
+            if len(within) > 1 and real & lanes.different(col, at, cut_block) == real:
+                # where a lane has no block, that of the bin's first column is read: some block is real, and it is not before
+                acc = lanes.multiply_add_blocks_in(
+                    acc, data, slot, x, base * block_size, places, real, present, present_at, row % block_size, within
+                )
+            else:
+                for j in range(block_size):
+                    if near and len(present) == 0:
+                        entries = lanes.clear(lanes.load_each(x, base * block_size + j, places, 0), ~real)
+                    else:
+                        stored = real & lanes.bit_set(present, present_at, j) if len(present) else real
+                        entries = lanes.gather(x, base * block_size + j, places, 0, stored)
+                    acc = lanes.multiply_add(acc, lanes.load(data, slot + j * WARP, y), entries)
         slot += block_size * WARP
         at += WARP
         present_at += WARP

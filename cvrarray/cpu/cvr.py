@@ -14,7 +14,7 @@ import numpy as np
 from numba import njit
 
 from cvrarray._tables import CSR, NARROW, WARP, CVRTables
-from cvrarray.cpu import lanes, memory, parts, threads, tiling
+from cvrarray.cpu import lanes, locality, memory, parts, threads, tiling
 from cvrarray.cpu.scaling import Run, scaled
 
 ALL = np.uint32(0xFFFFFFFF)  #: mask of all lanes
@@ -90,9 +90,10 @@ def product(tables: CVRTables, dtype: np.dtype) -> Run:
     int64 and cast). alpha and beta are scalars of it. Where beta is 0, y is written and never read.
     """
     t = tables
+    is_near = locality.near(t.step_ptr, (t.n_lanes, 1), t.col_base, t.col_ptr, t.col_wide, np.dtype(dtype).itemsize)
     args = (
         t.n_lanes, t.step_ptr, memory.values(t.val), t.col_base, t.col_ptr, t.col_narrow, t.col_wide, t.rec_mask,
-        t.rec_ptr, t.rec_wb, t.tail, t.carry_row, t.empty_row,
+        t.rec_ptr, t.rec_wb, t.tail, t.carry_row, t.empty_row, is_near, lanes.far(t.val),
     )  # fmt: skip
     like = np.empty(0, dtype)
     rows = threads.prepare(lanes.compiled(_product, 0, 0, *args, like, like, like), t.step_ptr, t.n_lanes)
@@ -369,20 +370,25 @@ def _compact(first, last, sparse_at, rec_ptr, sparse_wb, rec_wb):
 @njit(**lanes.OPTIONS)
 def _product(
     first, last, n_lanes, step_ptr, val, col_base, col_ptr, col_narrow, col_wide, rec_mask, rec_ptr, rec_wb, tail,
-    carry_row, empty_row, x, y, carry
+    carry_row, empty_row, is_near, far, x, y, carry
 ):  # fmt: skip
     tail_sum = lanes.scratch(y)
     for k in range(first, last):
         lanes.store(lanes.zeros(y), tail_sum, 0)
         if col_base[k] >= 0:
             _chunk(
-                k, n_lanes, step_ptr, val, True, col_base[k], col_ptr[k], col_narrow, rec_mask, rec_ptr, rec_wb,
-                carry_row[k], x, y, carry, tail_sum
+                k, n_lanes, step_ptr, val, True, True, col_base[k], col_ptr[k], col_narrow, rec_mask, rec_ptr, rec_wb,
+                carry_row[k], far, x, y, carry, tail_sum
+            )  # fmt: skip
+        elif is_near[k]:
+            _chunk(
+                k, n_lanes, step_ptr, val, False, True, 0, col_ptr[k], col_wide, rec_mask, rec_ptr, rec_wb,
+                carry_row[k], far, x, y, carry, tail_sum
             )  # fmt: skip
         else:
             _chunk(
-                k, n_lanes, step_ptr, val, False, 0, col_ptr[k], col_wide, rec_mask, rec_ptr, rec_wb,
-                carry_row[k], x, y, carry, tail_sum
+                k, n_lanes, step_ptr, val, False, False, 0, col_ptr[k], col_wide, rec_mask, rec_ptr, rec_wb,
+                carry_row[k], far, x, y, carry, tail_sum
             )  # fmt: skip
         for lane in range(n_lanes):
             if tail[k, lane] >= 0:
@@ -395,18 +401,20 @@ def _product(
 
 @njit(**lanes.OPTIONS, forceinline=True)
 def _chunk(
-    k, n_lanes, step_ptr, val, narrow, base, at, col, rec_mask, rec_ptr, rec_wb, carry_row, x, y, carry, tail_sum
+    k, n_lanes, step_ptr, val, narrow, near, base, at, col, rec_mask, rec_ptr, rec_wb, carry_row, far, x, y, carry, tail_sum
 ):  # fmt: skip
     record = rec_ptr[k]
     sums = lanes.scratch(y)
     if n_lanes == WARP:
         acc = lanes.zeros(y)
         for step in range(step_ptr[k], step_ptr[k + 1]):
-            lanes.prefetch(val, (step + lanes.AHEAD) * WARP)
-            lanes.prefetch(col, at + lanes.AHEAD * WARP)
+            lanes.prefetch(val, (step + lanes.AHEAD) * WARP, far)
+            lanes.prefetch(col, at + lanes.AHEAD * WARP, far)
             values = lanes.load(val, step * WARP, y)
             if narrow:
                 entries = lanes.load_runs(x, base, col, at)
+            elif near:
+                entries = lanes.load_each(x, base, col, at)
             else:
                 entries = lanes.gather(x, base, col, at, ALL)
             acc = lanes.multiply_add(acc, values, entries)
@@ -580,8 +588,8 @@ def _scatter_chunk(k, n_lanes, step_ptr, val, at, col, rec_mask, rec_ptr, rec_wb
     at += (step_ptr[k + 1] - step_ptr[k]) * n_lanes
     for step in range(step_ptr[k + 1] - 1, step_ptr[k] - 1, -1):
         at -= n_lanes
-        lanes.prefetch(val, (step - lanes.AHEAD) * n_lanes)
-        lanes.prefetch(col, at - lanes.AHEAD * n_lanes)
+        lanes.prefetch(val, (step - lanes.AHEAD) * n_lanes, ())
+        lanes.prefetch(col, at - lanes.AHEAD * n_lanes, ())
         ended = rec_mask[step]
         real |= ended
         while ended:

@@ -25,7 +25,9 @@ OPTIONS = {"nogil": True, "cache": True, "_nrt": False, "no_cfunc_wrapper": True
 BLOCK_SIZES = (2, 3, 4, 6, 8)  #: those that :func:`multiply_add_blocks` takes; others would make too much code
 RUN = 8  #: lanes that :func:`load_runs` looks at together: one odd row among 32 must not cost the other groups
 LINE = 64  #: bytes of a cache line
+L2 = 1 << 20  #: bytes of a core's second cache, about
 AHEAD = 16  #: steps of 32 values that products ask for before they need them
+AHEAD_IN_BLOCKS = 8  #: the same for blocks of 2 or more, which take less time a value
 
 
 def compiled(function, *args):
@@ -146,7 +148,7 @@ def number(typingctx, values, at, like):
 
 @intrinsic
 def load_each(typingctx, x, start, offsets, at):
-    """``x[start + offsets[at + l]]`` in lane l, by 32 loads: the fastest way where x is in the caches."""
+    """``x[start + offsets[at + l]]`` in lane l, by 32 loads: the fastest way where x is in L1 or L2."""
     lanes = Lanes(x.dtype)
 
     def codegen(context, builder, signature, args):
@@ -262,52 +264,57 @@ def multiply_add_blocks(typingctx, acc, data, slot, x, start, col, at, phase, wi
     it which lanes lie in the same block row.
     """
     size = len(within)
-    parts = len(_parts(x.dtype))
-    stride = 1 << (size * parts - 1).bit_length()
 
     def codegen(context, builder, signature, args):
-        acc, data_array, slot, x_array, start, col_array, at, phase, _ = args
+        acc_vectors, data_array, slot, x_array, start, col_array, at, phase, _ = args
         x_start = _pointer(context, builder, x, x_array, start)
         first = _pointer(context, builder, col, col_array, at)
 
-        def one_block_each(phase):
-            """The sums when lane 0 is row `phase` of its block row."""
-            block_row = [(lane + phase) // size for lane in range(WARP)]
-            blocks = [
-                _load_padded(builder, x_start, builder.mul(_index(builder, builder.gep(first, [_I32(lane)])), _I64(size)),
-                             size * parts, stride)
-                for lane in map(block_row.index, range(block_row[-1] + 1))
-            ]  # fmt: skip
-            blocks += [blocks[-1]] * (-len(blocks) % (1 << (len(blocks) - 1).bit_length()))
-            entries = _join(builder, blocks)
-            sums = cgutils.unpack_tuple(builder, acc)
-            for j in range(size):
-                values = builder.gep(data_array, [builder.add(slot, _I64(WARP * j))])
-                spread = [
-                    _shuffle(builder, entries, entries, [b * stride + j * parts + part for b in block_row])
-                    for part in range(parts)
-                ]
-                values = _load_values(context, builder, data.dtype, values, _real(x.dtype))
-                sums = _multiply_add(builder, sums, values, spread)
-            return sums
+        def place(lane):
+            return builder.mul(_index(builder, builder.gep(first, [_I32(lane)])), _I64(size))
 
-        data_array = context.make_array(data)(context, builder, data_array).data
-        after = builder.append_basic_block("after")
-        outcomes = []
-        with builder.goto_block(builder.append_basic_block("impossible")):
-            impossible = builder.block
-            builder.unreachable()
-        switch = builder.switch(phase, impossible)
-        for lane_0 in range(0, size, math.gcd(size, WARP)) if size in BLOCK_SIZES else ():
-            case = builder.append_basic_block(f"phase.{lane_0}")
-            switch.add_case(_I64(lane_0), case)
-            builder.position_at_end(case)
-            outcomes.append((one_block_each(lane_0), builder.block))
-            builder.branch(after)
-        builder.position_at_end(after)
-        return cgutils.pack_struct(builder, _phi(builder, *outcomes)) if outcomes else acc
+        values = _pointer(context, builder, data, data_array, slot)
+        return _blocks(context, builder, acc_vectors, values, data.dtype, x_start, x.dtype, place, phase, size, None)
 
     return acc(acc, data, types.intp, x, types.intp, col, types.intp, types.intp, within), codegen
+
+
+@intrinsic
+def multiply_add_blocks_in(typingctx, acc, data, slot, x, start, places, real, present, present_at, phase, within):
+    """:func:`multiply_add_blocks` of the lanes in `real`, of those the entries that bits of `present` tell of; all if empty.
+
+    A lane's block begins at ``x[start + places[l]]``, `places` from :func:`scratch`; that of others may too, as it is read.
+    """
+    size = len(within)
+
+    def codegen(context, builder, signature, args):
+        acc_vectors, data_array, slot, x_array, start, first, real, present_array, present_at, phase, _ = args
+        x_start = _pointer(context, builder, x, x_array, start)
+        some = builder.icmp_signed("!=", context.make_array(present)(context, builder, present_array).nitems, _I64(0))
+        stored = []
+        with builder.if_else(some) as (holes, whole):
+            with holes:
+                bits = _load_vector(builder, _pointer(context, builder, present, present_array, present_at), WARP)
+                for j in range(size):
+                    bit = builder.and_(bits, _splat(builder, bits.type.element(1 << j)))
+                    bit = builder.icmp_unsigned("!=", bit, bits.type(None))
+                    stored.append([builder.and_(bit, _bits(builder, real))])
+                after_holes = builder.block
+            with whole:
+                all_real = [_bits(builder, real)]
+                after_whole = builder.block
+        stored = [_phi(builder, (mask, after_holes), (all_real, after_whole))[0] for mask in stored]
+
+        def place(lane):
+            return _index(builder, builder.gep(first, [_I32(lane)]))
+
+        values = _pointer(context, builder, data, data_array, slot)
+        return _blocks(context, builder, acc_vectors, values, data.dtype, x_start, x.dtype, place, phase, size, stored)
+
+    return (
+        acc(acc, data, types.intp, x, types.intp, places, types.uint32, present, types.intp, types.intp, within),
+        codegen,
+    )
 
 
 @intrinsic
@@ -388,19 +395,32 @@ def add_each(typingctx, terms, out, offsets, at):
     return types.none(terms, out, offsets, types.intp), codegen
 
 
+def far(values):
+    """For :func:`prefetch`: a tuple of length 1 where tables with these values are best asked into L2, else 0.
+
+    They are where 8-byte values come from beyond it. A tuple's length is known when a kernel is compiled.
+    """
+    return (0,) if values.itemsize >= 8 and values.nbytes > L2 else ()
+
+
 @intrinsic
-def prefetch(typingctx, array, at):
-    """Ask for the cache lines of ``array[at : at + 32]``, which need not exist."""
+def prefetch(typingctx, array, at, far):
+    """Ask for the cache lines of ``array[at : at + 32]``, which need not exist.
+
+    Into L1; where `far` says so into L2, but for narrow columns: on the way to L1, streams of 8-byte values would take the
+    place of x, and of its misses.
+    """
+    level = 2 if len(far) and array.dtype != types.uint16 else 3
 
     def codegen(context, builder, signature, args):
         first = _pointer(context, builder, array, args[0], args[1])
         per_line = max(LINE // context.get_abi_sizeof(first.type.pointee), 1)
         for lane in range(0, WARP, per_line):
             line = builder.bitcast(builder.gep(first, [_I32(lane)]), _I8.as_pointer())
-            _call(builder, "llvm.prefetch", ir.VoidType(), [line, _I32(0), _I32(3), _I32(1)], "p0")  # read, all caches, data
+            _call(builder, "llvm.prefetch", ir.VoidType(), [line, _I32(0), _I32(level), _I32(1)], "p0")  # 0: read, 1: data
         return context.get_dummy_value()
 
-    return types.none(array, types.intp), codegen
+    return types.none(array, types.intp, far), codegen
 
 
 @intrinsic
@@ -464,6 +484,48 @@ def scale(typingctx, array, at, factor, mask, out):
         return context.get_dummy_value()
 
     return types.none(array, types.intp, types.intp, types.uint32, out), codegen
+
+
+def _blocks(context, builder, acc, values, value_dtype, x_start, dtype, place, phase, size, stored):
+    """Sums plus a block of 32 rows: see :func:`multiply_add_blocks`. ``place(lane)`` is its offset in x; entries of the block's
+    column j outside the mask ``stored[j]`` count as 0."""
+    parts = len(_parts(dtype))
+    stride = 1 << (size * parts - 1).bit_length()
+
+    def one_block_each(phase):
+        """The sums when lane 0 is row `phase` of its block row."""
+        block_row = [(lane + phase) // size for lane in range(WARP)]
+        blocks = [
+            _load_padded(builder, x_start, place(lane), size * parts, stride)
+            for lane in map(block_row.index, range(block_row[-1] + 1))
+        ]
+        blocks += [blocks[-1]] * (-len(blocks) % (1 << (len(blocks) - 1).bit_length()))
+        entries = _join(builder, blocks)
+        sums = cgutils.unpack_tuple(builder, acc)
+        for j in range(size):
+            spread = [
+                _shuffle(builder, entries, entries, [b * stride + j * parts + part for b in block_row]) for part in range(parts)
+            ]
+            if stored is not None:
+                spread = [builder.select(stored[j], vector, vector.type(None)) for vector in spread]
+            loaded = _load_values(context, builder, value_dtype, builder.gep(values, [_I64(WARP * j)]), _real(dtype))
+            sums = _multiply_add(builder, sums, loaded, spread)
+        return sums
+
+    after = builder.append_basic_block("after")
+    outcomes = []
+    with builder.goto_block(builder.append_basic_block("impossible")):
+        impossible = builder.block
+        builder.unreachable()
+    switch = builder.switch(phase, impossible)
+    for lane_0 in range(0, size, math.gcd(size, WARP)) if size in BLOCK_SIZES else ():
+        case = builder.append_basic_block(f"phase.{lane_0}")
+        switch.add_case(_I64(lane_0), case)
+        builder.position_at_end(case)
+        outcomes.append((one_block_each(lane_0), builder.block))
+        builder.branch(after)
+    builder.position_at_end(after)
+    return cgutils.pack_struct(builder, _phi(builder, *outcomes)) if outcomes else acc
 
 
 def _real(dtype):
