@@ -43,4 +43,4 @@ def tiles(n_columns: int, itemsize: int) -> Iterator[tuple[int, int]]:
 def ask(array, at, n):
     """Prefetch n numbers, as many as are used meanwhile, so that memory is busy all the time."""
     for k in range(0, n, WARP):
-        lanes.prefetch(array, at + AHEAD + k)
+        lanes.prefetch(array, at + AHEAD + k, ())
