@@ -34,9 +34,10 @@ demo: $(VENV)/.installed-demo$(if $(CUDA),-$(CUDA))
 test: $(VENV)/.installed-test
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
+# With "=": a report that is there already would else be taken for the path of tests, and tests/ and its options not be found.
 gpu-test:
 	@mkdir -p docs/gpu-report
-	$(PYTHON) -m pytest --require-gpu --gpu-report docs/gpu-report/tests.json $(GPU_PYTEST_ARGS)
+	$(PYTHON) -m pytest --require-gpu --gpu-report=docs/gpu-report/tests.json $(GPU_PYTEST_ARGS)
 
 # Without CuPy's memory pool: in it, an access beyond an array is still inside an allocation, and nobody would see it.
 UNPOOLED := import sys, cupy, pytest; cupy.cuda.set_allocator(None); sys.exit(pytest.main(sys.argv[1:]))
