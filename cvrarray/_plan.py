@@ -149,10 +149,10 @@ def predict(stats: Statistics, device: str) -> dict[str, float]:
 
     def microseconds(name: str) -> float:
         streaming = stats.table_bytes[name] / costs.bytes_per_us
-        if name not in ("cvr", "bbcsr1"):
-            streaming *= costs.block_factor
         if name == "cvr":
             return streaming * costs.cvr_factor + costs.cvr_us
+        if name != "bbcsr1":
+            streaming *= costs.block_factor
         return streaming + costs.bbcsr_us + costs.us_per_entry * stats.dtype.itemsize / 4 * stats.row_max / sharers
 
     return {name: microseconds(name) for name in stats.table_bytes}
@@ -187,18 +187,24 @@ def asarray(obj: Any, format: str = "auto", device: Any = None, **parameters: An
         raise ValueError(
             f"format='auto' chooses parameters itself; got {', '.join(parameters)}. Name a format, or leave them out"
         )
-    device = None if device is None else _device.parse(device)
-    csr = _csr.as_csr(obj)
-    if device is None:
-        home = _device.of(csr.data)
-        device = home if home.kind == "cuda" else _device.default()
-    csr = _csr.move(csr, device)
+    csr = placed(obj, device)
     if format != "auto":
         return _CLASSES[format](csr, **parameters)
-    plan = choose(statistics(csr, exact=False), device.kind)
+    plan = choose(statistics(csr, exact=False), _device.of(csr.data).kind)
     array = CVRArray(csr) if plan.format == "cvr" else BBCSRArray(csr, block_size=plan.block_size)
     array._plan = plan.reason
     return array
+
+
+def placed(obj: Any, device: Any = None) -> CSR:
+    """Any matrix that :func:`asarray` takes as canonical CSR on a device: the named one, else the GPU that it lives on, else
+    the current GPU, else the CPU."""
+    target = None if device is None else _device.parse(device)
+    csr = _csr.as_csr(obj)
+    if target is None:
+        home = _device.of(csr.data)
+        target = home if home.kind == "cuda" else _device.default()
+    return _csr.move(csr, target)
 
 
 def _windows(csr: CSR, device: _device.Device, exact: bool) -> CSR:

@@ -119,13 +119,9 @@ def tune(obj: Any, *, x_dtype: Any = None, budget_s: float = 1.0, device: Any = 
     """
     if not (isinstance(budget_s, (int, float, np.number)) and budget_s >= 0):
         raise ValueError(f"budget_s must be a number of seconds from 0; got {budget_s!r}. Leave it out for 1 second")
-    device = None if device is None else _device.parse(device)
-    csr = _csr.as_csr(obj)
+    csr = _plan.placed(obj, device)
+    device = _device.of(csr.data)
     x_dtype = _csr.check_dtype(csr.data.dtype if x_dtype is None else x_dtype)
-    if device is None:
-        home = _device.of(csr.data)
-        device = home if home.kind == "cuda" else _device.default()
-    csr = _csr.move(csr, device)
     if not csr.nnz or not budget_s:
         return _plan.asarray(csr)
     path = folder() / f"{key(csr, x_dtype, device)}.json"

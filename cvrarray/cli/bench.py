@@ -17,9 +17,7 @@ thread, and stand beside ours with it. MKL takes part where sparse_dot_mkl is in
 from __future__ import annotations
 
 import argparse
-import json
 import math
-import sys
 import warnings
 from collections.abc import Iterable
 from datetime import UTC, datetime
@@ -127,28 +125,12 @@ def run(args: argparse.Namespace) -> int:
 
 def publish(report: dict[str, Any], path: str | None) -> None:
     """Print the report as a table, and write it to `path` as JSON; ``"-"`` prints the JSON instead."""
-    text = json.dumps(report, indent=1)
-    if path == "-":
-        print(text)
-        return
-    print(table(report))
-    if path is not None:
-        from .. import files
-
-        with files.replacing(path) as file:
-            file.write(f"{text}\n".encode())
+    reports.publish(report, table, path)
 
 
 def exit_code(report: dict[str, Any]) -> int:
     """0, or 1 after a line on stderr for every wrong product."""
-    wrong = [(case, entry) for case in report["results"] for entry in case["runs"] if not entry["correct"]]
-    for case, entry in wrong:
-        print(
-            f"cvrarray: error: {entry['name']} @ x is wrong for {case['matrix']} in {case['dtype']}: "
-            f"{significant(entry['error_over_bound'], none='infinitely many')} times the error that rounding may cause",
-            file=sys.stderr,
-        )
-    return 1 if wrong else 0
+    return reports.exit_code((case, run) for case in report["results"] for run in case["runs"] if not run["correct"])
 
 
 def measure_all(

@@ -15,7 +15,6 @@ launch   an empty kernel
 from __future__ import annotations
 
 import fnmatch
-import json
 import math
 import operator
 import sys
@@ -30,7 +29,8 @@ import numpy as np
 
 from .. import _csr, _device, generate
 from . import gpu_page, measure, peers, sources
-from .table import finite, significant
+from . import report as reports
+from .table import finite
 
 #: Below so many nonzeros a file of CVRARRAY_MATRICES is not measured.
 FEWEST_NONZEROS = 500_000
@@ -127,13 +127,12 @@ def run(args: Any, build: Callable, facts: Callable) -> int:
     dtypes = np.array((args.dtype or "float32,float64").split(","))
     if not set(dtypes) <= {"float32", "float64"}:
         raise ValueError(f"--dtype must be among float32, float64 with --peers; got {args.dtype!r}")
+    sources.check_output(args.json)
     if args.report is not None:
         Path(args.report).mkdir(parents=True, exist_ok=True)
     report = measure_all(cases, device, [np.dtype(name) for name in dtypes], build, facts, repeats=args.repeats, seed=args.seed)
     report["scale"] = args.scale
-    if args.json is not None and args.json != "-":
-        Path(args.json).write_text(json.dumps(report, indent=1) + "\n")
-    print(json.dumps(report, indent=1) if args.json == "-" else gpu_page.text(report))
+    reports.publish(report, gpu_page.text, args.json)
     if args.report is not None:
         for line in gpu_page.write(report, Path(args.report)):
             print(line, file=sys.stderr)
@@ -178,14 +177,8 @@ def select(cases: dict[str, Any], only: str | None) -> dict[str, Any]:
 
 def exit_code(report: dict[str, Any]) -> int:
     """0, or 1 after a line on stderr for every wrong product of ours."""
-    wrong = [(case, run) for case in report["results"] for run in case["runs"] if run["ours"] and not run["correct"]]
-    for case, entry in wrong:
-        print(
-            f"cvrarray: error: {entry['name']} @ x is wrong for {case['matrix']} in {case['dtype']}: "
-            f"{significant(entry['error_over_bound'], none='infinitely many')} times the error that rounding may cause",
-            file=sys.stderr,
-        )
-    return 1 if wrong else 0
+    runs = ((case, run) for case in report["results"] for run in case["runs"])
+    return reports.exit_code((case, run) for case, run in runs if run["ours"] and not run["correct"])
 
 
 def measure_all(
@@ -304,7 +297,7 @@ def measure_case(
         }
     chosen = next((array for array in ours.values() if array.plan is not None), None)
     floor = measure.floor_bytes(csr, dtype.itemsize) / limits["bytes_per_second"]
-    case = {
+    return {
         "shape": list(csr.shape),
         "nnz": int(csr.nnz),
         "dtype": str(dtype),
@@ -318,7 +311,6 @@ def measure_case(
         "runs": list(entries.values()),
         "left_out": left_out,
     }
-    return case
 
 
 def _hopeless(seconds: float, limit: float) -> str:

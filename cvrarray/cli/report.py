@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import math
+import sys
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,33 @@ CONTENDERS = ("asarray", "cvr", "bbcsr", "faster")
 
 #: Peers in the order of the tables' columns.
 PEERS = ("mkl", "scipy", "sparse")
+
+
+def publish(report: dict[str, Any], text: Callable[[dict[str, Any]], str], path: str | None) -> None:
+    """Print the report as `text` has it, and write it to `path` as JSON; ``"-"`` prints the JSON instead."""
+    raw = json.dumps(report, indent=1)
+    if path == "-":
+        print(raw)
+        return
+    print(text(report))
+    if path is not None:
+        from .. import files
+
+        with files.replacing(path) as file:
+            file.write(f"{raw}\n".encode())
+
+
+def exit_code(wrong: Iterable[tuple[dict[str, Any], dict[str, Any]]]) -> int:
+    """0, or 1 after a line on stderr for every wrong product, given as its case and its run."""
+    code = 0
+    for case, entry in wrong:
+        print(
+            f"cvrarray: error: {entry['name']} @ x is wrong for {case['matrix']} in {case['dtype']}: "
+            f"{significant(entry['error_over_bound'], none='infinitely many')} times the error that rounding may cause",
+            file=sys.stderr,
+        )
+        code = 1
+    return code
 
 
 def group(csr: Any) -> str:
