@@ -123,7 +123,7 @@ def tune(obj: Any, *, x_dtype: Any = None, budget_s: float = 1.0, device: Any = 
     device = _device.of(csr.data)
     x_dtype = _csr.check_dtype(csr.data.dtype if x_dtype is None else x_dtype)
     if not csr.nnz or not budget_s:
-        return _plan.asarray(csr)
+        return _plan.asarray(csr, device=device)
     path = folder() / f"{key(csr, x_dtype, device)}.json"
     known = load(path)
     if known is not None and (known.complete or budget_s <= known.budget_s):

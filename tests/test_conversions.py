@@ -148,7 +148,10 @@ def test_lanes_steal_at_most_once(build, name):
 def test_devices_agree(build, name, gpu):
     """The GPU's conversion gives the CPU's tables, field by field and bit by bit."""
     csr = zoo.floats(name, np.float64)
-    assert_same_tables(build(csr, gpu)._tables, build(csr, "cpu")._tables)
+    A = build(csr, gpu)
+    if build == Build("cvr", {}):
+        build = cvr(n_chunks=A.n_chunks or None)  # the default differs by device
+    assert_same_tables(A._tables, build(csr, "cpu")._tables)
 
 
 @TYPICAL_BUILDS

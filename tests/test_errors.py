@@ -420,8 +420,9 @@ def test_cupy_does_not_swallow_it(build, gpu):
     A = build(EYE, gpu)
     with pytest.raises(TypeError):
         cupy.asarray(A)
-    with pytest.raises(TypeError):
-        cupy.ones(4) @ A
+    product = cupy.ones(4) @ A
+    assert type(product) is cupy.ndarray
+    np.testing.assert_array_equal(product.get(), np.ones(4))
 
 
 @pytest.mark.parametrize("format", ["csc", "bsr"])
