@@ -9,7 +9,7 @@ import numpy as np
 
 import cvrarray
 from cvrarray import _device, generate
-from cvrarray.cli import measure
+from cvrarray.cli import measure, peers
 
 SCALE = os.environ.get("CVRARRAY_BENCH_SCALE", "medium")
 
@@ -17,7 +17,8 @@ MATRICES = tuple(generate.MATRICES)
 DTYPES = ("float32", "float64")
 FORMATS = ("cvr", "bbcsr")
 CPU = (*FORMATS, "scipy", "mkl", "sparse")
-GPU = (*FORMATS, "cupyx")
+CUSPARSE = {"cusparse csr": "csr alg1", "cusparse sell": "sell"}  #: as the benchmark beside peers calls them
+GPU = (*FORMATS, "cupyx", *CUSPARSE)
 
 #: BBCSR's block size where the matrix has one; 1 elsewhere.
 BLOCK_SIZES = {"elast3": 3, "shell6": 6, "elasticity": 3}
@@ -59,6 +60,8 @@ def operand(csr: Any, name: str, by: str, where: _device.Device) -> Any:
         return sparse.GCXS.from_scipy_sparse(csr)
     if by == "mkl":
         return MKL(csr)
+    if by in CUSPARSE:
+        return CuSPARSE(csr, CUSPARSE[by])
     return csr
 
 
@@ -69,7 +72,7 @@ class MKL:
         self.library = measure.mkl()
         if self.library is None:
             raise NotImplementedError("sparse_dot_mkl is not installed, or finds no MKL")
-        self.csr = csr
+        self.csr, self.shape = csr, csr.shape
 
     @property
     def T(self) -> MKL:
@@ -78,6 +81,30 @@ class MKL:
 
     def __matmul__(self, x: np.ndarray) -> np.ndarray:
         return self.library.dot_product_mkl(self.csr, x)
+
+
+class CuSPARSE:
+    """A CuPy CSR that cuSPARSE multiplies in one of its formats; what it prepares for `x` is done in the first call."""
+
+    def __init__(self, csr: Any, name: str):
+        self.csr, self.name, self.shape = csr, name, csr.shape
+        self.prepared: tuple[Any, peers.Run] | None = None
+
+    @property
+    def T(self) -> CuSPARSE:
+        """Not for cuSPARSE here."""
+        raise NotImplementedError("peers of cuSPARSE are prepared for A @ x alone")
+
+    def __matmul__(self, x: Any) -> Any:
+        if x.ndim != 1:
+            raise NotImplementedError("peers of cuSPARSE are prepared for A @ x alone")
+        if self.prepared is None or self.prepared[0] is not x:
+            y = type(x)(self.shape[:1], x.dtype)
+            try:
+                self.prepared = x, peers.prepare(self.name, self.csr, x, y)
+            except peers.LeftOut as error:
+                raise NotImplementedError(str(error)) from error
+        return self.prepared[1]()
 
 
 def dense(shape: tuple[int, ...], dtype: str, where: _device.Device) -> Any:

@@ -51,21 +51,21 @@ class _OnGPU(_Operation):
 class _Vector:
     def prepare(self, A: Any, dtype: str) -> Any:
         """``A @ x``."""
-        x = common.dense((A.csr if isinstance(A, common.MKL) else A).shape[1:], dtype, self.where)
+        x = common.dense(A.shape[1:], dtype, self.where)
         return lambda: A @ x
 
 
 class _Columns:
     def prepare(self, A: Any, dtype: str, columns: int) -> Any:
         """``A @ X``."""
-        x = common.dense(((A.csr if isinstance(A, common.MKL) else A).shape[1], columns), dtype, self.where)
+        x = common.dense((A.shape[1], columns), dtype, self.where)
         return lambda: A @ x
 
 
 class _Transposed:
     def prepare(self, A: Any, dtype: str) -> Any:
         """``A.T @ x``: without a conversion, as a solver would ask for it."""
-        x = common.dense((A.csr if isinstance(A, common.MKL) else A).shape[:1], dtype, self.where)
+        x = common.dense(A.shape[:1], dtype, self.where)
         return lambda: A.T @ x
 
 
