@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import cache
 from typing import Any
 
 import cupy
 import numpy as np
 
 from .._tables import CSR, WARP, CVRTables
-from . import popular, transposed
+from . import near, transposed
 from .compiler import (
+    ACCUMULATE,
     NULL,
+    PLAIN,
     PRODUCTS,
+    SCALE,
     PerStream,
     Scratch,
     blocks,
@@ -132,17 +136,20 @@ def product(tables: CVRTables, dtype: np.dtype) -> Callable[[cupy.ndarray, cupy.
     `x` and `y` are contiguous and `dtype`, the product's, as are the scalars.
     """
     t = tables
-    multiply = kernel(
-        "cvr_matvec", "cvr_matvec", t.val.dtype, dtype, t.tail.dtype, t.n_lanes, UNROLL[dtype.itemsize], t.cut_row.size > 0
-    )
+
+    @cache
+    def multiply(form):
+        how = t.n_lanes, UNROLL[dtype.itemsize], int(form), t.cut_row.size > 0
+        return kernel("cvr_matvec", "cvr_matvec", t.val.dtype, dtype, t.tail.dtype, *how)
+
     n_for_empty = min(-(-t.empty_row.size // (BLOCK * EMPTY_ROWS_A_THREAD)), MOST_BLOCKS_FOR_EMPTY)
     grid = (max(1, n_for_empty + -(-t.carry_row.size * WARP // BLOCK)),)
     chunks, cuts = _struct(t), _cuts(t, dtype)
 
     def plain(x, y, alpha, beta):
-        multiply(grid, (BLOCK,), (chunks, x, y, cuts(), np.int32(n_for_empty), alpha, beta, update(alpha, beta)))
+        multiply(update(alpha, beta))(grid, (BLOCK,), (chunks, x, y, cuts(), np.int32(n_for_empty), alpha, beta))
 
-    return popular.in_time(t, dtype, plain, lambda col_wide: _struct(t._replace(col_wide=col_wide)), cuts)
+    return near.in_time(t, dtype, plain, _struct, cuts)
 
 
 def _cuts(t: CVRTables, dtype: np.dtype) -> Callable[[], np.ndarray]:
@@ -251,22 +258,26 @@ def instantiations() -> Iterator[tuple[str, list[str]]]:
         "cvr_matvec",
         [
             *(
-                instantiation("cvr_matvec", a, y, i, n_lanes, UNROLL[np.dtype(y).itemsize], cut)
+                instantiation("cvr_matvec", a, y, i, n_lanes, UNROLL[np.dtype(y).itemsize], form, cut)
                 for a, y in PRODUCTS
-                for i, n_lanes, cut in (
-                    ("int32", WARP, False),
-                    ("int32", WARP, True),
-                    ("int64", WARP, False),
-                    ("int32", 4, True),
+                for i, n_lanes, form, cut in (
+                    ("int32", WARP, int(PLAIN), False),
+                    ("int32", WARP, int(ACCUMULATE), True),
+                    ("int64", WARP, int(SCALE), False),
+                    ("int32", 4, int(PLAIN), True),
                 )
             ),
             *(
-                instantiation("cvr_matvec_popular", a, y, i, WARP, popular.UNROLL[np.dtype(y).itemsize], popular.THREADS, cut)
+                instantiation("cvr_matvec_shared", a, y, i, WARP, near.UNROLL[np.dtype(y).itemsize], *how)
                 for a, y in PRODUCTS
-                for i, cut in (("int32", False), ("int64", True))
+                for i, *how in (
+                    ("int32", int(PLAIN), near.THREADS, False, False),
+                    ("int32", int(ACCUMULATE), near.THREADS, True, True),
+                    ("int64", int(SCALE), near.THREADS, False, True),
+                )
             ),
             *(instantiation("cvr_pack", y, "int32") for _, y in PRODUCTS),
-            *(instantiation("cvr_pack_columns", i) for i in ("int32", "int64")),
+            *(instantiation(f, i) for f in ("cvr_count_columns", "cvr_pack_columns") for i in ("int32", "int64")),
         ],
     )
     yield (

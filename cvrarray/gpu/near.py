@@ -1,0 +1,161 @@
+"""Entries of x in shared memory, for CVR: all of them where they fit, else those that most nonzeros meet.
+
+Scattered columns make every nonzero a gather of its own from L1 or L2, which bounds the product
+(``docs/decisions/0003-gpu-products.md``). Shared memory serves 32 places at a time. Where x is too long for it and columns
+are hit unevenly, as in graphs and recommender matrices, a few ten thousand popular ones are worth their place; the tables
+then get other columns, which number these. Whether it pays is measured at an array's PREPARE_AT-th product; no bit of a
+product depends on that. After S. Yesil, A. Heidarshenas, A. Morrison, J. Torrellas, "Speeding Up SpMV for Power-Law Graph
+Analytics by Enhancing Locality & Vectorization", SC 2020, which does so on CPUs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any, NamedTuple
+
+import cupy
+import numpy as np
+
+from .._tables import WARP, CVRTables
+from .compiler import Scratch, blocks, kernel, processors, struct, update
+
+PREPARE_AT = 16  # products of an array before entries of x are shared, which takes what some 30 more gain
+THREADS = 1024  # of a block, the only one on its multiprocessor
+UNROLL = {1: 8, 2: 8, 4: 8, 8: 4, 16: 2}
+BLOCK = 256
+SAMPLE = 1 << 21  # columns that are counted
+LEAST_SLOTS = 1 << 22  # smaller matrices do not make up for the time that it takes to fill shared memory
+MOST_COLUMNS = 1 << 27  # a counter each, while this is prepared
+L1_SHARE = 64 << 10  # bytes of shared memory that are left to L1: the rest of x and the tables stream through it
+KERNELS_OWN = 1 << 10  # bytes of shared memory that the kernel needs beside x
+LEAST_SHARE = 0.25  # of the gathers that popular columns must take over
+WORTH_IT = 0.95  # of the plain product's time: what the other may take at most, measured in so many samples
+SAMPLES = 5
+
+Run = Callable[..., None]
+
+
+class Columns(NamedTuple):
+    """The columns of a CVR array's slots, popular ones packed."""
+
+    packed: cupy.ndarray  # (n_slots,) the column, but ~i for popular[i]
+    popular: cupy.ndarray  # (n_popular,)
+
+
+def columns(tables: CVRTables, room: int) -> Columns | None:
+    """The columns of `tables` with at most `room` popular ones packed, or None where these are too few of all.
+
+    It waits for the device, 1 to 3 ms for 30 million nonzeros; 4 bytes a nonzero (8 beyond 2^31 columns) stay in use.
+    """
+    t, (_, n_cols) = tables, tables.shape
+    index, n_chunks = t.tail.dtype, t.carry_row.size
+    m = struct(t.step_ptr, t.col_base, t.col_ptr, t.col_narrow, t.col_wide, n_chunks, t.n_lanes)
+    every = max(1, t.val.size // SAMPLE)
+    hits = cupy.zeros(n_cols, np.uint32)
+    kernel("cvr_matvec", "cvr_count_columns", index)(
+        blocks(-(-n_chunks // every) * WARP, BLOCK), (BLOCK,), (m, np.int64(every), hits)
+    )
+    popular = cupy.flatnonzero(hits > cupy.sort(hits)[max(0, n_cols - room - 1)]).astype(index)
+    if not popular.size or int(hits[popular].sum()) < LEAST_SHARE * int(hits.sum()):
+        return None
+    place = cupy.zeros(n_cols, index)
+    place[popular] = cupy.arange(1, popular.size + 1, dtype=index)
+    packed = cupy.empty(t.val.size, index)
+    kernel("cvr_matvec", "cvr_pack_columns", index)(blocks(n_chunks * WARP, BLOCK), (BLOCK,), (m, place, packed))
+    return Columns(packed, popular)
+
+
+def in_time(
+    tables: CVRTables,
+    dtype: np.dtype,
+    plain: Run,
+    struct_of: Callable[[CVRTables], Any],
+    cuts: Callable[[], np.ndarray],
+) -> Run:
+    """``run(x, y, alpha, beta)``: `plain`, and from the PREPARE_AT-th call on the product with entries of x in shared memory
+    where that was measured to pay.
+
+    `struct_of(tables)` is the tables as kernels take them; `cuts()` what they take of cut rows.
+    """
+    if tables.val.size < LEAST_SLOTS or tables.shape[1] > MOST_COLUMNS:
+        return plain
+    run, n_calls = plain, 0
+
+    def counting(x, y, alpha, beta):
+        nonlocal run, n_calls
+        n_calls += 1
+        if n_calls == PREPARE_AT:
+            if cupy.cuda.get_current_stream().is_capturing():  # a graph cannot wait for what is packed
+                n_calls -= 1
+            elif (candidate := _product(tables, dtype, struct_of, cuts)) is not None:
+                if _seconds(candidate, x, y) < WORTH_IT * _seconds(plain, x, y):
+                    run = candidate
+        run(x, y, alpha, beta)
+
+    return counting
+
+
+def _seconds(run: Run, x: cupy.ndarray, y: cupy.ndarray) -> float:
+    """What a product takes: the least of some samples, after one that does not count. `y` is not touched."""
+    out, one, zero = cupy.empty_like(y), y.dtype.type(1), y.dtype.type(0)
+    run(x, out, one, zero)
+    samples = []
+    for _ in range(SAMPLES):
+        start, stop = cupy.cuda.Event(), cupy.cuda.Event()
+        start.record()
+        run(x, out, one, zero)
+        stop.record()
+        stop.synchronize()
+        samples.append(cupy.cuda.get_elapsed_time(start, stop) / 1e3)
+    return min(samples)
+
+
+def _product(
+    t: CVRTables, dtype: np.dtype, struct_of: Callable[[CVRTables], Any], cuts: Callable[[], np.ndarray]
+) -> Run | None:
+    """``run(x, y, alpha, beta)`` with entries of x in shared memory, or None where no column is popular enough."""
+    device, n_cols = cupy.cuda.runtime.getDevice(), t.shape[1]
+    most = shared_memory(device)
+    whole = n_cols * dtype.itemsize <= most
+    grid = (processors(device),)
+
+    @cache
+    def multiply(form):
+        how = t.n_lanes, UNROLL[dtype.itemsize], int(form), THREADS, whole, t.cut_row.size > 0
+        found = kernel("cvr_matvec", "cvr_matvec_shared", t.val.dtype, dtype, t.tail.dtype, *how)
+        # of the kernel, which arrays share: so always the most that any of them may ask for
+        cupy.cuda.driver.funcSetAttribute(found.ptr, cupy.cuda.driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, most)
+        return found
+
+    def launch(chunks, x, values, n_shared, y, alpha, beta):
+        multiply(update(alpha, beta))(
+            grid,
+            (THREADS,),
+            (chunks, x, values, np.int32(n_shared), y, cuts(), alpha, beta),
+            shared_mem=n_shared * dtype.itemsize,
+        )
+
+    if whole:
+        chunks = struct_of(t)
+        return lambda x, y, alpha, beta: launch(chunks, x, x, n_cols, y, alpha, beta)
+
+    room = max(0, most - L1_SHARE) // dtype.itemsize
+    found = columns(t, room) if room else None
+    if found is None:
+        return None
+    chunks, scratch = struct_of(t._replace(col_wide=found.packed)), Scratch()
+    n_popular, pack = found.popular.size, kernel("cvr_matvec", "cvr_pack", dtype, found.popular.dtype)
+
+    def run(x: Any, y: Any, alpha: Any, beta: Any) -> None:
+        values = scratch.empty(n_popular, dtype)
+        pack(blocks(n_popular, BLOCK), (BLOCK,), (x, found.popular, np.int32(n_popular), values))
+        launch(chunks, x, values, n_popular, y, alpha, beta)
+
+    return run
+
+
+@cache
+def shared_memory(device: int) -> int:
+    """Bytes of shared memory that one block may have for x."""
+    return max(0, cupy.cuda.Device(device).attributes["MaxSharedMemoryPerBlockOptin"] - KERNELS_OWN)
