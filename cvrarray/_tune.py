@@ -156,7 +156,7 @@ def candidates(csr: CSR, device: str) -> list[Candidate]:
 
 def chunk_counts(csr: CSR, device: str) -> list[Candidate]:
     """CVR in other numbers of chunks than its default."""
-    default = min(csr.nnz, default_n_chunks(csr.nnz, csr.shape[0], WARP, device))
+    default = min(csr.nnz, default_n_chunks(csr.nnz, csr.shape[0], WARP, device, csr.data.dtype.itemsize))
     counts = dict.fromkeys(min(csr.nnz, max(1, round(default * factor))) for factor in CHUNKS)
     return [Candidate("cvr", count) for count in counts if count != default]
 

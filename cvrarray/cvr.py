@@ -75,8 +75,10 @@ from ._tables import WARP, CVRTables
 #: more (to MAX_STEPS) where rows are longer. Measured: ``docs/decisions/0002-cpu-kernels.md`` and ``0003-gpu-products.md``.
 MIN_STEPS, STEPS, MAX_STEPS = 32, 64, 512
 ENOUGH_CHUNKS = {"cuda": 7392, "cpu": 256}
-#: Where even MIN_STEPS leave a GPU fewer chunks than FEW_CHUNKS, chunks have fewer steps, to LEAST_STEPS.
-FEW_CHUNKS, LEAST_STEPS = 3072, 16
+#: Chunks that a GPU has under way at once, with values of at most 4 bytes and longer ones: 92% of the warps that an H200's 132
+#: multiprocessors hold, for some store empty rows. A few more would wait for all of these, so a matrix of less than FEW_WAVES
+#: times as many chunks gets a whole multiple, or chunks of LEAST_STEPS where that is fewer.
+WAVE, FEW_WAVES, LEAST_STEPS = (3880, 2910), 3, 16
 
 
 class Chunk(NamedTuple):
@@ -100,7 +102,7 @@ class CVRArray(FormatArray):
     n_lanes : int, optional
         Lanes a chunk, 1 to 32. Default 32, which is a warp, and two AVX-512 vectors of float32.
     n_chunks : int, optional
-        Chunks, at most one a nonzero. Default: :func:`default_n_chunks`, by size, row length and kind of device.
+        Chunks, at most one a nonzero. Default: :func:`default_n_chunks`, by size, row length, dtype and kind of device.
     split : {"rows", "nnz"}
         Where chunks end: see the module's page.
     device : str, optional
@@ -137,7 +139,7 @@ class CVRArray(FormatArray):
         csr = _csr.as_csr(obj)
         device = device or _device.of(csr.data)
         if n_chunks is None:
-            n_chunks = default_n_chunks(csr.nnz, csr.shape[0], n_lanes, device.kind)
+            n_chunks = default_n_chunks(csr.nnz, csr.shape[0], n_lanes, device.kind, csr.data.dtype.itemsize)
         with device.use():
             self._adopt(device.backend("cvr").convert(_csr.move(csr, device), n_lanes, min(n_chunks, csr.nnz), split))
 
@@ -290,17 +292,20 @@ class CVRArray(FormatArray):
         )
 
 
-def default_n_chunks(nnz: int, n_rows: int, n_lanes: int, device: str) -> int:
-    """Chunks for `nnz` nonzeros in `n_rows` rows: whole groups of `n_lanes` average rows, in about STEPS steps.
+def default_n_chunks(nnz: int, n_rows: int, n_lanes: int, device: str, itemsize: int) -> int:
+    """Chunks for `nnz` nonzeros of `itemsize` bytes in `n_rows` rows, on a kind of device (``"cpu"`` or ``"cuda"``).
 
-    A group of long rows is cut where it would leave too few chunks for the kind of device (``"cpu"`` or ``"cuda"``), or
-    have more than MAX_STEPS steps.
+    Whole groups of `n_lanes` average rows, in about STEPS steps. A group of long rows is cut where it would leave too few
+    chunks for the device, or have more than MAX_STEPS steps. On a GPU, small matrices fill it so many times as WAVE says.
     """
+    if device == "cuda":
+        wave = WAVE[itemsize > 4]
+        waves = nnz / (n_lanes * STEPS * wave)
+        if waves < FEW_WAVES:
+            return max(1, min(wave * max(1, round(waves)), round(nnz / (n_lanes * LEAST_STEPS))))
     mean = max(1.0, nnz / max(1, n_rows))
     share = nnz / (n_lanes * ENOUGH_CHUNKS[device])
-    few = nnz / (n_lanes * FEW_CHUNKS)
-    least = min(MIN_STEPS, max(LEAST_STEPS, few)) if device == "cuda" else MIN_STEPS
-    wanted = min(max(share, least), STEPS)
+    wanted = min(max(share, MIN_STEPS), STEPS)
     steps = min(mean * max(1, round(wanted / mean)), max(share, wanted), MAX_STEPS)
     return max(1, round(nnz / (steps * n_lanes)))
 
