@@ -22,16 +22,20 @@ __device__ Y add_blocks(const C* col, const A* data, const M* present, int count
         const bool here = ALL || u < count;
         c[u] = here ? stream(col + u * WARP) : C(-1);
         if (HOLES) bits[u] = here ? stream(present + u * WARP) : M(0);
-#pragma unroll
-        for (int j = 0; j < B; ++j) v[u][j] = here ? stream(data + (u * B + j) * WARP) : A{};
     }
+#pragma unroll
+    for (int u = 0; u < U; ++u)
+#pragma unroll
+        for (int j = 0; j < B; ++j) v[u][j] = ALL || u < count ? stream(data + (u * B + j) * WARP) : A{};
+    __syncwarp();
 #pragma unroll
     for (int u = 0; u < U; ++u) {
         const bool here = !is_padding<I>(c[u], 0);
+        const Y* from = x + (I)c[u] * B;
 #pragma unroll
         for (int j = 0; j < B; ++j) {
             const bool entry = here && (!HOLES || (bits[u] >> j & 1));
-            xs[u][j] = entry ? cached(x + (int64)c[u] * B + j) : Y{};
+            xs[u][j] = entry ? cached(from + j) : Y{};
         }
     }
 #pragma unroll
@@ -47,6 +51,7 @@ __device__ Y row_sum(const Bbcsr<A, I, M>& m, const C* col, int64 first, int n_b
     const A* data = m.data + first + (int64)part * U * B * WARP + lane_id();
     const M* present = HOLES ? m.present + first / B + slot : nullptr;
     col += slot;
+    asm("" : "+l"(x));  // one pointer, not a sum of two for each entry
     Y sum{};
     int block = part * U;
 #pragma unroll 1

@@ -76,18 +76,6 @@ __device__ Y with_stolen(Y own, Y stolen, int victim) {
 // instructions are what bounds matrices of short or uneven rows: steps without records are multiplied and no more.
 //
 // `x` gives the entry of x for a column as stored.
-// *p, asked for at this place: the compiler would do that where it is used first, and wait there for each
-__device__ inline int ask(const int* p) {
-    int value;
-    asm volatile("ld.relaxed.cta.global.b32 %0, [%1];" : "=r"(value) : "l"(p));
-    return value;
-}
-__device__ inline int64 ask(const int64* p) {
-    int64 value;
-    asm volatile("ld.relaxed.cta.global.b64 %0, [%1];" : "=l"(value) : "l"(p));
-    return value;
-}
-
 template <int N>
 struct Width {
     static constexpr int value = N;
@@ -147,6 +135,7 @@ __device__ void chunk_matvec(const Cvr<A, I>& m, const Chunk<A, Y, I, L, CUT>& c
 #pragma unroll
         for (int u = 0; u < W; ++u) v[u] = stream(val + u * L);
         const unsigned mine = lane < count ? stream(mask + lane) : 0;
+        __syncwarp();
 #pragma unroll
         for (int u = 0; u < W; ++u) xs[u] = x(c[u]);
         if (!__any_sync(FULL, mine != 0)) {
@@ -159,10 +148,11 @@ __device__ void chunk_matvec(const Cvr<A, I>& m, const Chunk<A, Y, I, L, CUT>& c
 #pragma unroll
             for (int u = 0; u < W; ++u) {
                 const unsigned records = __shfl_sync(FULL, mine, u), end = records >> lane & 1;
-                target[u] = ask(wb + (end ? n_records + __popc(records & below) : 0));  // else any that is there
+                target[u] = wb[end ? n_records + __popc(records & below) : 0];  // else any that is there
                 ends |= end << u;
                 n_records += __popc(records);
             }
+            __syncwarp();
 #pragma unroll
             for (int u = 0; u < W; ++u) {
                 if (u < count) sum = mac(Widen<Y, A>::from(v[u]), xs[u], sum);

@@ -14,8 +14,9 @@ from .compiler import NULL, PRODUCTS, blocks, instantiation, kernel, matrix_tile
 
 BLOCK = 128  # threads, at least: four warps
 #: Warps share a bin, at most MOST_SHARERS, until there are MANY_WARPS a multiprocessor (FEW_WARPS for long rows with columns
-#: far apart), or while rows leave each more than LONG entries. Measured: ``docs/decisions/0003-gpu-products.md``.
-MOST_SHARERS, FEW_WARPS, MANY_WARPS, LONG = 16, 32, 124, 40
+#: far apart), or while rows leave each more than LONG entries; never so many that a row leaves each fewer than FEWEST.
+#: Measured: ``docs/decisions/0003-gpu-products.md``.
+MOST_SHARERS, FEW_WARPS, MANY_WARPS, LONG, FEWEST = 16, 32, 124, 40, 4
 
 
 def unroll(block_size: int, itemsize: int) -> tuple[int, int]:
@@ -26,7 +27,7 @@ def unroll(block_size: int, itemsize: int) -> tuple[int, int]:
     """
     if block_size == 1:
         return (8 if itemsize <= 4 else 4), 4
-    blocks_in_flight = 4 if block_size <= 3 else 2 if block_size == 4 else 1
+    blocks_in_flight = (6 if itemsize <= 4 else 4) if block_size <= 3 else 2 if block_size <= 6 else 1
     return blocks_in_flight, blocks_in_flight
 
 
@@ -131,7 +132,7 @@ def warps_a_bin(t: BBCSRTables) -> int:
     """
     n_bins, size = t.col_base.size, t.block_size
     mean_blocks = t.data.size // (WARP * size * max(1, n_bins))
-    least_blocks = max(1, unroll(size, 4)[0] // 2)  # that each should have
+    least_blocks = -(-FEWEST // size)
     is_far = t.col_wide.size > t.col_narrow.size and mean_blocks * size > LONG
     enough = (FEW_WARPS if is_far else MANY_WARPS) * processors(cupy.cuda.runtime.getDevice())
     sharers = 1
