@@ -27,7 +27,7 @@ __device__ Y add_blocks(const C* col, const A* data, const M* present, int count
     for (int u = 0; u < U; ++u)
 #pragma unroll
         for (int j = 0; j < B; ++j) v[u][j] = ALL || u < count ? stream(data + (u * B + j) * WARP) : A{};
-    __syncwarp();
+    if (B > 1) __syncwarp();  // else the compiler asks for values only where columns are there, which single columns gain by
 #pragma unroll
     for (int u = 0; u < U; ++u) {
         const bool here = !is_padding<I>(c[u], 0);

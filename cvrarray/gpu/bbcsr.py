@@ -27,7 +27,7 @@ def unroll(block_size: int, itemsize: int) -> tuple[int, int]:
     """
     if block_size == 1:
         return (8 if itemsize <= 4 else 4), 4
-    blocks_in_flight = (6 if itemsize <= 4 else 4) if block_size <= 3 else 2 if block_size <= 6 else 1
+    blocks_in_flight = 4 if block_size <= 3 else 2 if block_size <= 6 else 1
     return blocks_in_flight, blocks_in_flight
 
 
