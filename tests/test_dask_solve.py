@@ -55,7 +55,7 @@ def client(cluster):
 
 def spread(client, csr, sizes, places, format="bbcsr", device="cpu"):
     """A dask array of ours, with panel k on the worker number ``places[k]``."""
-    workers = sorted(client.scheduler_info(n_workers=-1)["workers"])
+    workers = sorted(client.nthreads())
     d = cvrarray.to_dask(csr, chunks=tuple(sizes), format=format, device=device)
     name = f"spread-{time.monotonic()}"
     panels = dask.compute(*d.to_delayed().ravel(), scheduler="synchronous")
@@ -146,7 +146,11 @@ def test_power_iteration_here():
         ({"rtol": -1}, ValueError, "rtol must be a number of at least 0; got -1"),
         ({"max_iterations": 1.5}, ValueError, "max_iterations must be an integer of at least 0; got 1.5"),
         ({"b": np.full(4, np.nan)}, ValueError, "b must be finite; its length is nan"),
-        ({"A": lambda: cvrarray.to_dask(-np.eye(4), device="cpu")}, ValueError, "A must be positive definite .* in iteration 1"),
+        (
+            {"A": lambda: cvrarray.to_dask(-np.eye(4), device="cpu")},
+            ValueError,
+            "A must be positive definite .* iteration 1",
+        ),
     ],
 )
 def test_errors(change, error, message):
@@ -292,7 +296,7 @@ def _dense_last(chunk, block_id=None):
 
 def test_a_worker_without_a_free_thread(client):
     A = spread(client, grid(), [GRID**3 // 2] * 2, (0, 1))
-    busy = client.submit(time.sleep, 4, workers=[sorted(client.scheduler_info(n_workers=-1)["workers"])[1]], pure=False)
+    busy = client.submit(time.sleep, 4, workers=[sorted(client.nthreads())[1]], pure=False)
     until(lambda: any(client.run(_working).values()))
     with pytest.raises(RuntimeError, match=r"rank 1 on tcp://.* sent nothing for 0.5 s: is the worker busy"):
         cvrarray.dask.cg(A, np.ones(GRID**3), timeout=0.5)
@@ -305,14 +309,46 @@ def test_a_worker_killed_in_mid_solve(client):
     thread, raised = endless(client)
     until(lambda: sum(client.run(_working).values()) == 2)
     time.sleep(0.5)
-    killed = min(client.scheduler_info(n_workers=-1)["workers"])
-    client.run(os._exit, 1, workers=[killed], wait=False)
+    killed, pid = min(client.run(os.getpid).items())
+    os.kill(pid, 9)
     thread.join(timeout=40)
     assert not thread.is_alive()
     assert isinstance(raised[0], RuntimeError), raised
     assert f"worker {killed} was lost while it held panels of A. Persist A again" in str(raised[0])
     client.wait_for_workers(2, timeout=60)
     until(lambda: not any(client.run(_working).values()))
+
+
+def _watching(token, rank, addresses, fails):
+    """A rank that is busy elsewhere, as with NCCL, and looks from time to time whether all are well: how it ended."""
+    mesh, error = links.Mesh(token, rank, addresses, 10), None
+    try:
+        assert mesh.gather(rank * 10) == [0, 10]
+        mesh.watch()
+        if fails and rank == 1:
+            raise ValueError("on purpose")
+        end = time.monotonic() + (5 if fails else 0.2)
+        while time.monotonic() < end:
+            mesh.check()
+            time.sleep(0.01)
+    except Exception as found:
+        error = found
+    mesh.close(error)
+    return f"{type(error).__name__}: {error}"
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_watching_rank_learns_what_happened_elsewhere(fails, client):
+    addresses = tuple(sorted(client.nthreads()))
+    client.run(links.prepare, "watch")
+    tasks = [client.submit(_watching, "watch", k, addresses, fails, workers=[a], pure=False) for k, a in enumerate(addresses)]
+    ends = client.gather(tasks)
+    client.run(links.forget, "watch")
+    if fails:
+        assert ends[0] == f"RankLost: rank 1 on {addresses[1]} ended with ValueError: on purpose"
+        assert ends[1] == "ValueError: on purpose"
+    else:
+        assert ends == ["NoneType: None"] * 2
 
 
 # ------------------------------------------------------------------------------------------------ GPUs

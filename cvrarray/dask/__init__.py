@@ -17,8 +17,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from .solve import Eigenpair, Solution, cg, power_iteration
+if TYPE_CHECKING:  # a type checker reads these imports
+    from .solve import Eigenpair as Eigenpair
+    from .solve import Solution as Solution
+    from .solve import cg as cg
+    from .solve import power_iteration as power_iteration
 else:
 
     def __getattr__(name: str) -> Any:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 import time
 import uuid
+from functools import partial
 from typing import Any, NamedTuple
 
 import dask
@@ -47,9 +48,7 @@ class Eigenpair(NamedTuple):
     transport: str
 
 
-def cg(
-    A: da.Array, b: Any, *, x0: Any = None, rtol: float = 1e-8, max_iterations: int = 1000, timeout: float = 60
-) -> Solution:
+def cg(A: da.Array, b: Any, *, x0: Any = None, rtol: float = 1e-8, max_iterations: int = 1000, timeout: float = 60) -> Solution:
     """Solve ``A @ x = b`` by conjugate gradients, on the workers that hold A.
 
     Parameters
@@ -160,7 +159,8 @@ def _solve(method: str, A: da.Array, known: dict[str, Any], options: tuple, time
     client = _client(A)
     name = f"{method}-{uuid.uuid4().hex}"
     job = ranks.Job(name, ("",), (tuple(rows),), A.shape[0], dtype, timeout)
-    parts, answer = _here(method, job, A, known, options) if client is None else _on_workers(client, method, job, A, known, options)
+    solve = _here if client is None else partial(_on_workers, client)
+    parts, answer = solve(method, job, A, known, options)
     graph = HighLevelGraph.from_collections(name, {(name, k): part for k, part in enumerate(parts)})
     meta = getattr(A._meta, "_target", _device.CPU).xp.empty(0, dtype)
     return da.Array(graph, name, (A.chunks[0],), meta=meta), answer
@@ -213,8 +213,8 @@ def _on_workers(
         for rank, (address, numbers) in enumerate(held.items()):
             mine = [panels[k] for k in numbers]
             pieces = {name: [vector[k] for k in numbers] for name, vector in zip(known, vectors, strict=True)}
-            task = client.submit(ranks.run, method, job, rank, mine, pieces, options, key=f"{job.token}-{rank}", **_only(address))
-            tasks.append(task)
+            name = f"{job.token}-{rank}"
+            tasks.append(client.submit(ranks.run, method, job, rank, mine, pieces, options, key=name, **_only(address)))
         _wait(client, tasks, job)
         parts: list[Any] = [None] * len(rows)
         for task, (address, numbers) in zip(tasks, held.items(), strict=True):
