@@ -143,6 +143,7 @@ def test_power_iteration_here():
         ({"A": da.eye(4, chunks=4)}, TypeError, "chunks of A must be cvrarray's arrays; got ndarray. Use cvrarray.to_dask"),
         ({"b": np.ones(3)}, ValueError, r"b must have shape \(4,\) for A of shape \(4, 4\); got \(3,\)"),
         ({"x0": np.ones((4, 1))}, ValueError, r"x0 must have shape \(4,\)"),
+        ({"transport": "mpi"}, ValueError, "transport must be 'auto', 'nccl' or 'host'; got 'mpi'"),
         ({"rtol": -1}, ValueError, "rtol must be a number of at least 0; got -1"),
         ({"max_iterations": 1.5}, ValueError, "max_iterations must be an integer of at least 0; got 1.5"),
         ({"b": np.full(4, np.nan)}, ValueError, "b must be finite; its length is nan"),
@@ -287,6 +288,8 @@ def test_a_rank_that_fails_ends_all(client):
     mixed = A.map_blocks(_dense_last, dtype=A.dtype, meta=A._meta).persist()
     with pytest.raises(TypeError, match="chunks of A must be cvrarray's arrays; got ndarray"):
         cvrarray.dask.cg(mixed, np.ones(GRID**3))
+    with pytest.raises(ValueError, match="transport 'nccl' needs a GPU of its own for each worker"):
+        cvrarray.dask.cg(A, np.ones(GRID**3), transport="nccl")
     until(lambda: not any(client.run(_working).values()))
 
 

@@ -116,8 +116,10 @@ class Direct(Alone):
 class Joined:
     """Context manager: the links of one rank with all others, made on entry, and on exit closed or torn."""
 
-    def __init__(self, token: str, rank: int, addresses: tuple[str, ...], timeout: float, device: _device.Device):
-        self.job, self.device = (token, rank, addresses, timeout), device
+    def __init__(
+        self, token: str, rank: int, addresses: tuple[str, ...], timeout: float, device: _device.Device, transport: str
+    ):
+        self.job, self.device, self.transport = (token, rank, addresses, timeout), device, transport
 
     def __enter__(self) -> Alone:
         if len(self.job[2]) == 1:
@@ -128,7 +130,12 @@ class Joined:
         try:
             gpus = self.mesh.gather(_gpu(self.device))
             one_each = None not in gpus and len(set(gpus)) == len(gpus)  # NCCL refuses two ranks on one GPU
-            self.links = Direct(self.mesh) if one_each else Host(self.mesh)
+            if self.transport == "nccl" and not one_each:
+                raise ValueError(
+                    "transport 'nccl' needs a GPU of its own for each worker, and NCCL's library there (pip install"
+                    f" nvidia-nccl-cu13, or -cu12); got {gpus}. Use transport='auto'"
+                )
+            self.links = Direct(self.mesh) if one_each and self.transport != "host" else Host(self.mesh)
         except BaseException as error:
             self.__exit__(type(error), error, None)
             raise

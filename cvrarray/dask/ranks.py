@@ -32,6 +32,7 @@ class Job(NamedTuple):
     n: int
     dtype: np.dtype
     timeout: float
+    transport: str
 
 
 class Answer(NamedTuple):
@@ -65,7 +66,7 @@ def run(method: str, job: Job, rank: int, panels: list[SparseArray], known: dict
         names = ", ".join(sorted(map(str, devices)))
         raise ValueError(f"panels of one worker must be on one device; got {names}. Start a worker for each GPU")
     (device,) = devices
-    with device.use(), Joined(job.token, rank, job.addresses, job.timeout, device) as links:
+    with device.use(), Joined(job.token, rank, job.addresses, job.timeout, device, job.transport) as links:
         return METHODS[method](Part(job, rank, panels, device, links), known, *options)
 
 

@@ -48,7 +48,16 @@ class Eigenpair(NamedTuple):
     transport: str
 
 
-def cg(A: da.Array, b: Any, *, x0: Any = None, rtol: float = 1e-8, max_iterations: int = 1000, timeout: float = 60) -> Solution:
+def cg(
+    A: da.Array,
+    b: Any,
+    *,
+    x0: Any = None,
+    rtol: float = 1e-8,
+    max_iterations: int = 1000,
+    timeout: float = 60,
+    transport: str = "auto",
+) -> Solution:
     """Solve ``A @ x = b`` by conjugate gradients, on the workers that hold A.
 
     Parameters
@@ -66,6 +75,9 @@ def cg(A: da.Array, b: Any, *, x0: Any = None, rtol: float = 1e-8, max_iteration
     timeout : float
         Seconds that workers may take to begin (each needs a free thread, for the whole solve), and, with transport
         ``"host"``, to send what is due in an iteration.
+    transport : {"auto", "nccl", "host"}
+        What vectors move by. ``"nccl"``: from GPU to GPU, for workers with a GPU each. ``"host"``: over the workers'
+        connections, through host memory. ``"auto"``: NCCL where it can be used.
 
     Returns
     -------
@@ -83,18 +95,24 @@ def cg(A: da.Array, b: Any, *, x0: Any = None, rtol: float = 1e-8, max_iteration
         A worker was lost, or did not take part within `timeout`. No task is left behind.
     """
     known = {"b": b} if x0 is None else {"b": b, "x0": x0}
-    x, answer = _solve("cg", A, known, _limits(rtol, max_iterations), timeout)
+    x, answer = _solve("cg", A, known, _limits(rtol, max_iterations), timeout, transport)
     return Solution(x, answer.iterations, answer.residual, answer.bytes_moved, answer.seconds, answer.transport)
 
 
 def power_iteration(
-    A: da.Array, *, x0: Any = None, rtol: float = 1e-6, max_iterations: int = 1000, timeout: float = 60
+    A: da.Array,
+    *,
+    x0: Any = None,
+    rtol: float = 1e-6,
+    max_iterations: int = 1000,
+    timeout: float = 60,
+    transport: str = "auto",
 ) -> Eigenpair:
     """The eigenvalue of largest modulus of a symmetric (Hermitian) A, and its eigenvector, on the workers that hold A.
 
     Parameters
     ----------
-    A, timeout
+    A, timeout, transport
         As for :func:`cg`; A need not be definite.
     x0 : (n,) dask array or array, optional
         Where to begin. Default: random numbers, the same in every call.
@@ -115,7 +133,7 @@ def power_iteration(
     _check_matrix(A)
     if x0 is None:
         x0 = da.random.default_rng(0).random(A.shape[0], chunks=(A.chunks[0],), dtype=_dtype(A).type(0).real.dtype)
-    x, answer = _solve("power_iteration", A, {"x0": x0}, _limits(rtol, max_iterations), timeout)
+    x, answer = _solve("power_iteration", A, {"x0": x0}, _limits(rtol, max_iterations), timeout, transport)
     return Eigenpair(answer.value, x, *answer[2:])
 
 
@@ -144,9 +162,13 @@ def _dtype(*arrays: Any) -> np.dtype:
     return dtype if dtype.kind in "fc" and dtype.itemsize >= 4 else np.dtype("f4" if dtype == np.float16 else "f8")
 
 
-def _solve(method: str, A: da.Array, known: dict[str, Any], options: tuple, timeout: float) -> tuple[da.Array, ranks.Answer]:
+def _solve(
+    method: str, A: da.Array, known: dict[str, Any], options: tuple, timeout: float, transport: str
+) -> tuple[da.Array, ranks.Answer]:
     """The vector, in chunks as A's rows, and what else there is to know."""
     _check_matrix(A)
+    if transport not in ("auto", "nccl", "host"):
+        raise ValueError(f"transport must be 'auto', 'nccl' or 'host'; got {transport!r}")
     registry.register()
     known = {name: da.asarray(vector) for name, vector in known.items()}
     for name, vector in known.items():
@@ -158,7 +180,7 @@ def _solve(method: str, A: da.Array, known: dict[str, Any], options: tuple, time
     rows = list(zip(ends[:-1], ends[1:], strict=True))
     client = _client(A)
     name = f"{method}-{uuid.uuid4().hex}"
-    job = ranks.Job(name, ("",), (tuple(rows),), A.shape[0], dtype, timeout)
+    job = ranks.Job(name, ("",), (tuple(rows),), A.shape[0], dtype, timeout, transport)
     solve = _here if client is None else partial(_on_workers, client)
     parts, answer = solve(method, job, A, known, options)
     graph = HighLevelGraph.from_collections(name, {(name, k): part for k, part in enumerate(parts)})
