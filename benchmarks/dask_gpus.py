@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import os
 import sys
 import time
@@ -45,7 +46,7 @@ def stencil_rows(first: int, last: int, n: int, device: str, format: str) -> obj
         for column, (_, axis, step) in enumerate(sorted(neighbours)):
             mask[:, column] = (place[axis] + step >= 0) & (place[axis] + step < n)
         offsets = xp.asarray([offset for offset, _, _ in sorted(neighbours)])
-        values = xp.where(offsets == 0, DIAGONAL, -1.0)
+        values = xp.asarray([DIAGONAL if offset == 0 else -1.0 for offset, _, _ in sorted(neighbours)])
         indptr = xp.concatenate([xp.zeros(1, np.int64), xp.cumsum(mask.sum(axis=1))])
         indices = (row[:, None] + offsets)[mask].astype(np.int32 if n**3 < 2**31 else np.int64)
         data = xp.broadcast_to(values, mask.shape)[mask]
@@ -109,11 +110,13 @@ def start(n_workers: int, arguments: argparse.Namespace):
 
         return LocalCUDACluster(n_workers=n_workers, protocol=arguments.protocol, dashboard_address=None)
     common = {"host": "127.0.0.1", "protocol": arguments.protocol}
-    options = common | {"nthreads": 1, "dashboard_address": None, "memory_limit": 0}
+    quiet = {"silence_logs": logging.WARNING}
+    options = common | quiet | {"nthreads": 1, "dashboard_address": None, "memory_limit": 0}
     gpus = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(n_workers)))).split(",")
     envs = [{} if arguments.device == "cpu" else {"CUDA_VISIBLE_DEVICES": gpus[k]} for k in range(n_workers)]
     workers = {k: {"cls": Nanny, "options": options | {"env": env}} for k, env in enumerate(envs)}
-    return SpecCluster(scheduler={"cls": Scheduler, "options": common | {"dashboard": False, "port": 0}}, workers=workers)
+    scheduler = {"cls": Scheduler, "options": common | {"dashboard": False, "port": 0}}
+    return SpecCluster(scheduler=scheduler, workers=workers, **quiet)
 
 
 def sent(dask_worker) -> int:
@@ -206,10 +209,8 @@ def main() -> int:
     dask.config.set({"distributed.scheduler.work-stealing": False, "distributed.diagnostics.nvml": False})
     os.environ.setdefault("PYTHONPATH", str(ROOT))  # of workers that are started
     n = round((arguments.nonzeros / 7) ** (1 / 3))
-    print(
-        f"{(7 * n - 6) * n * n / 1e6:.0f} M nonzeros, {n**3 / 1e6:.1f} M rows, {arguments.format}, {arguments.device}",
-        flush=True,
-    )
+    nonzeros = (7 * n - 6) * n * n
+    print(f"{nonzeros / 1e6:.0f} M nonzeros, {n**3 / 1e6:.1f} M rows, {arguments.format}, {arguments.device}", flush=True)
     rows, first, failed = [], None, 0
     for n_workers in map(int, arguments.workers.split(",")):
         begin = time.perf_counter()
@@ -226,7 +227,7 @@ def main() -> int:
         row["seconds_in_all"] = time.perf_counter() - begin
         print(line(row), flush=True)
         if arguments.json:
-            arguments.json.write_text(json.dumps({"nonzeros": (7 * n - 6) * n * n, "rows": n**3, "runs": rows}, indent=1))
+            arguments.json.write_text(json.dumps({"nonzeros": nonzeros, "rows": n**3, "runs": rows}, indent=1))
         # the recurrence's residual and the true one part by rounding
         failed += not row["true_residual"] <= 2 * max(arguments.rtol, row["residual"]) or row["same_bits_twice"] is False
     return 1 if failed else 0
