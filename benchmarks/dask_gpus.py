@@ -26,6 +26,7 @@ import dask.array as da
 import numpy as np
 
 import cvrarray
+import cvrarray.dask.links
 
 ROOT = Path(__file__).parent.parent
 DIAGONAL = 6.1  # 6 and a little: definite, with a condition number of about 120
@@ -101,6 +102,16 @@ def to_host(chunk: object) -> np.ndarray:
     return chunk.get() if hasattr(chunk, "get") else chunk
 
 
+def equal_bits(x: object, y: object) -> np.ndarray:
+    """Whether two chunks are equal."""
+    return np.array([bool((x == y).all())])
+
+
+def gpu() -> object:
+    """What tells a worker's GPU from others, where NCCL can be used; None where it cannot."""
+    return cvrarray.dask.links._gpu(cvrarray._device.parse("cuda"))
+
+
 def start(n_workers: int, arguments: argparse.Namespace):
     """A cluster of this machine with one worker a GPU, or `n_workers` on the CPU."""
     from distributed import Nanny, Scheduler, SpecCluster
@@ -130,6 +141,8 @@ def measure(n_workers: int, n: int, arguments: argparse.Namespace) -> tuple[dict
 
     with start(n_workers, arguments) as cluster, Client(cluster) as client:
         client.wait_for_workers(n_workers, timeout=60)
+        if arguments.device != "cpu" and n_workers > 1:
+            print("GPUs:", *client.run(gpu).values(), flush=True)
         begin = time.perf_counter()
         A = stencil(client, n, arguments.panels, sorted(client.nthreads()), arguments.device, arguments.format)
         panels = client.futures_of(A)
@@ -150,8 +163,10 @@ def measure(n_workers: int, n: int, arguments: argparse.Namespace) -> tuple[dict
         x = found.x.map_blocks(to_host, dtype=np.float64, meta=np.empty(0)).compute()
         same = None
         if arguments.twice:
-            again = cvrarray.dask.cg(A, b, **options).x.map_blocks(to_host, dtype=np.float64, meta=np.empty(0)).compute()
-            same = bool(np.array_equal(x, again))
+            again = cvrarray.dask.cg(A, b, **options)
+            chunks = ((1,) * A.numblocks[0],)
+            equal = da.map_blocks(equal_bits, found.x, again.x, dtype=bool, chunks=chunks, meta=np.empty(0, bool))
+            same = bool(equal.compute().all())
         plain = plain_seconds(client, A, b) if arguments.plain else (None, None)
     return {
         "workers": n_workers,
