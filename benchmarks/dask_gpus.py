@@ -26,7 +26,6 @@ import dask.array as da
 import numpy as np
 
 import cvrarray
-import cvrarray.dask.links
 
 ROOT = Path(__file__).parent.parent
 DIAGONAL = 6.1  # 6 and a little: definite, with a condition number of about 120
@@ -109,7 +108,9 @@ def equal_bits(x: object, y: object) -> np.ndarray:
 
 def gpu() -> object:
     """What tells a worker's GPU from others, where NCCL can be used; None where it cannot."""
-    return cvrarray.dask.links._gpu(cvrarray._device.parse("cuda"))
+    from cvrarray.dask import links
+
+    return links._gpu(cvrarray._device.parse("cuda"))
 
 
 def start(n_workers: int, arguments: argparse.Namespace):

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import queue
 import threading
 import time
+from collections import defaultdict
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -42,7 +46,7 @@ def scattered(n: int = 500, seed: int = 0) -> csr_array:
 
 @pytest.fixture(scope="module")
 def cluster():
-    with LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None, scheduler_port=0) as cluster:
+    with LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0", scheduler_port=0) as cluster:
         yield cluster
 
 
@@ -248,6 +252,74 @@ def test_a_matrix_that_is_not_persisted(client):
     check_solution(found, csr, np.ones(csr.shape[0]))
 
 
+def test_workers_in_one_process():
+    """Threads as workers, which talk through queues."""
+    csr = grid(6)
+    with LocalCluster(n_workers=3, threads_per_worker=1, processes=False, dashboard_address=":0") as cluster:
+        with Client(cluster) as client:
+            found = cvrarray.dask.cg(spread(client, csr, (72, 72, 72), (2, 1, 0)), np.ones(216))
+            assert found.transport == "host" and found.bytes_moved == 8 * (4 * 36 + 2 * 6)
+            check_solution(found, csr, np.ones(216))
+
+
+class Threads:
+    """In place of NCCL, for ranks that are threads: its calls, on NumPy's memory."""
+
+    NCCL_INT8 = 0
+
+    def __init__(self):
+        self.queues, self.groups, self.ended = defaultdict(queue.Queue), threading.local(), []
+
+    def get_unique_id(self):
+        return b"name"
+
+    def groupStart(self):
+        self.groups.receives = []
+
+    def groupEnd(self):
+        for source, target, address, size in self.groups.receives:
+            ctypes.memmove(address, self.queues[source, target].get(timeout=30), size)
+
+    def NcclCommunicator(self, n_ranks, name, rank):
+        assert name == b"name" and type(name) is bytes
+        return SimpleNamespace(
+            send=lambda address, size, kind, peer, stream: self.queues[rank, peer].put(ctypes.string_at(address, size)),
+            recv=lambda address, size, kind, peer, stream: self.groups.receives.append((peer, rank, address, size)),
+            allGather=lambda own, begin, size, kind, stream: self.gather(n_ranks, rank, own, begin, size),
+            check_async_error=lambda: None,
+            destroy=lambda: self.ended.append("destroy"),
+            abort=lambda: self.ended.append("abort"),
+        )
+
+    def gather(self, n_ranks, rank, own, begin, size):
+        assert own == begin + rank * size
+        for peer in range(n_ranks):
+            self.queues[rank, peer, "all"].put(ctypes.string_at(own, size))
+        for peer in range(n_ranks):
+            ctypes.memmove(begin + peer * size, self.queues[peer, rank, "all"].get(timeout=30), size)
+
+
+def test_what_nccl_is_told(monkeypatch):
+    """The whole way with NCCL, but for NCCL and the GPU: the same bits as through the workers' connections."""
+    csr = grid(6)
+    fake = Threads()
+    with LocalCluster(n_workers=3, threads_per_worker=1, processes=False, dashboard_address=":0") as cluster:
+        with Client(cluster) as client:
+            A = spread(client, csr, (36, 36, 72, 36, 36), (2, 1, 0, 1, 2))
+            expected = cvrarray.dask.cg(A, np.ones(216))
+            monkeypatch.setattr(links, "nccl", lambda: fake)
+            monkeypatch.setattr(links, "_gpu", lambda device: threading.get_ident())
+            monkeypatch.setattr(links, "_stream", lambda: 0)
+            monkeypatch.setattr(links, "_address", lambda array: array.ctypes.data)
+            found = cvrarray.dask.cg(A, np.ones(216))
+            assert found.transport == "nccl" and fake.ended == ["destroy"] * 3
+            assert found.bytes_moved == expected.bytes_moved and found.iterations == expected.iterations
+            np.testing.assert_array_equal(found.x.compute(), expected.x.compute())
+            with pytest.raises(ValueError, match="A must be positive definite"):
+                cvrarray.dask.cg(-A, np.ones(216))
+            assert fake.ended[3:] == ["abort"] * 3
+
+
 # ------------------------------------------------------------------------------------------------ what goes wrong
 
 
@@ -327,6 +399,7 @@ def _watching(token, rank, addresses, fails):
     mesh, error = links.Mesh(token, rank, addresses, 10), None
     try:
         assert mesh.gather(rank * 10) == [0, 10]
+        assert type(mesh.gather(b"bytes")[1 - rank]) is bytes  # as NCCL's names are
         mesh.watch()
         if fails and rank == 1:
             raise ValueError("on purpose")

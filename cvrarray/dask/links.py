@@ -82,12 +82,11 @@ class Direct(Alone):
         self.mesh, self.nccl = mesh, nccl()
         (name, *_) = mesh.gather(self.nccl.get_unique_id() if mesh.rank == 0 else None)
         self.comm = self.nccl.NcclCommunicator(len(mesh.addresses), name, mesh.rank)
-        mesh.gather(None)  # all are here; from now on a message is bad news, until the end
-        mesh.watch()
 
     def place(self, sends: list[Window], receives: list[Window]) -> None:
         """See :class:`Alone`."""
         self.sends, self.receives = sends, receives
+        self.mesh.watch()  # from now on the next message is bad news, or the end
 
     def exchange(self) -> None:
         """See :class:`Alone`."""
@@ -96,14 +95,14 @@ class Direct(Alone):
         stream, byte = _stream(), self.nccl.NCCL_INT8
         self.nccl.groupStart()
         for peer, window in self.sends:
-            self.comm.send(window.data.ptr, window.nbytes, byte, peer, stream)
+            self.comm.send(_address(window), window.nbytes, byte, peer, stream)
         for peer, window in self.receives:
-            self.comm.recv(window.data.ptr, window.nbytes, byte, peer, stream)
+            self.comm.recv(_address(window), window.nbytes, byte, peer, stream)
         self.nccl.groupEnd()
 
     def gather(self, scalars: Any) -> None:
         """See :class:`Alone`."""
-        begin, size = scalars.data.ptr, scalars.itemsize
+        begin, size = _address(scalars), scalars.itemsize
         own = begin + self.mesh.rank * size  # NCCL's condition for gathering in place
         self.comm.allGather(own, begin, size, self.nccl.NCCL_INT8, _stream())
 
@@ -169,6 +168,10 @@ def _gpu(device: _device.Device) -> Any:
     import socket
 
     return socket.gethostname(), device.xp.cuda.Device(device.index).pci_bus_id
+
+
+def _address(array: Any) -> int:
+    return array.data.ptr
 
 
 def _stream() -> int:
