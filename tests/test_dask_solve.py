@@ -400,6 +400,7 @@ def _watching(token, rank, addresses, fails):
     try:
         assert mesh.gather(rank * 10) == [0, 10]
         assert type(mesh.gather(b"bytes")[1 - rank]) is bytes  # as NCCL's names are
+        assert set(mesh.gather(("host", "0000:01:00.0"))) == {("host", "0000:01:00.0")}  # as GPUs are told apart
         mesh.watch()
         if fails and rank == 1:
             raise ValueError("on purpose")

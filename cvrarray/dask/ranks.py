@@ -161,7 +161,8 @@ class Part:
         cuts = _host(xp.flatnonzero((xp.diff(columns) > n // WINDOWS) | (xp.diff(run) != 0)))
         firsts, lasts = xp.asarray(np.r_[0, cuts + 1]), xp.asarray(np.r_[cuts, columns.size - 1])
         found = zip(*(_host(a).tolist() for a in (run[firsts], columns[firsts], columns[lasts])), strict=True)
-        return [(theirs[k][2], first, last + 1) for k, first, last in found]
+        unit = max(1, 16 // self.job.dtype.itemsize)  # NCCL copies byte by byte what does not begin at 16 bytes
+        return [(theirs[k][2], max(theirs[k][0], first // unit * unit), last + 1) for k, first, last in found]
 
 
 def runs(rows: Rows) -> list[tuple[int, int]]:
