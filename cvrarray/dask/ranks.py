@@ -158,7 +158,7 @@ class Part:
         if not columns.size:
             return []
         run = xp.searchsorted(xp.asarray([first for first, _, _ in theirs]), columns, side="right") - 1
-        cuts = _host(xp.flatnonzero((xp.diff(columns) > n // WINDOWS) | (xp.diff(run) != 0)))
+        cuts = _host(xp.flatnonzero((xp.diff(columns) > 1 + n // WINDOWS) | (xp.diff(run) != 0)))
         firsts, lasts = xp.asarray(np.r_[0, cuts + 1]), xp.asarray(np.r_[cuts, columns.size - 1])
         found = zip(*(_host(a).tolist() for a in (run[firsts], columns[firsts], columns[lasts])), strict=True)
         unit = max(1, 16 // self.job.dtype.itemsize)  # NCCL copies byte by byte what does not begin at 16 bytes
