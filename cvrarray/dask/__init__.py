@@ -4,6 +4,10 @@
 :mod:`cvrarray.dask.panels`    ``to_dask``, ``open_store``: dask arrays whose chunks are panels of rows
 :mod:`cvrarray.dask.registry`  our rows in Dask's registries, and what they lead to
 :mod:`cvrarray.dask.cluster`   our rows in distributed's and dask-cuda's
+:mod:`cvrarray.dask.solve`     ``cg``, ``power_iteration``: one long task on each worker that holds panels
+:mod:`cvrarray.dask.ranks`     what such a task does
+:mod:`cvrarray.dask.vectors`   its arithmetic, NumPy's and CuPy's
+:mod:`cvrarray.dask.links`     what passes between the tasks: NCCL between GPUs, or the workers' connections
 =============================  ==========================================================================
 
 Nobody needs to call :func:`register`: a token, an operator with a dask array, and the functions above do.
@@ -11,7 +15,21 @@ Nobody needs to call :func:`register`: a token, an operator with a dask array, a
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # a type checker reads these imports
+    from .solve import Eigenpair as Eigenpair
+    from .solve import Solution as Solution
+    from .solve import cg as cg
+    from .solve import power_iteration as power_iteration
+else:
+
+    def __getattr__(name: str) -> Any:
+        if name not in ("Eigenpair", "Solution", "cg", "power_iteration"):
+            raise AttributeError(f"module 'cvrarray.dask' has no attribute {name!r}")
+        from . import solve
+
+        return getattr(solve, name)
 
 
 def register() -> None:

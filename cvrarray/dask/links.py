@@ -1,0 +1,397 @@
+"""What passes between the ranks of one solve: windows of a vector, one number of each rank, and that somebody is gone.
+
+Three ways, with the same methods: :class:`Alone` for one rank, :class:`Host` over the workers' own connections, and
+:class:`Direct`, NCCL between GPUs, which uses those connections only to meet and to notice who is lost. Workers are reached
+at the address and with the security (TLS) of the cluster: there is no other port, and nothing else to configure.
+
+A rank that ends early tells all others why; one whose process dies closes its connections. Either way every other rank
+raises :class:`RankLost` at once, and never waits for what will not come.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import warnings
+from collections.abc import Coroutine, Iterable
+from typing import Any
+
+import numpy as np
+
+from .. import _device
+
+Window = tuple[int, Any]  #: the other rank, and the contiguous piece of this rank's vector that it gets or gives
+
+OPERATION = "cvrarray_meet"
+PAUSE = 2e-5  #: seconds between two looks at a GPU that is not ready
+
+
+class RankLost(RuntimeError):
+    """Another rank has ended, or is silent: this one cannot go on. What happened first is the other's error."""
+
+
+class Alone:
+    """One rank: nothing passes."""
+
+    name = "none"
+
+    def place(self, sends: list[Window], receives: list[Window]) -> None:
+        """Fix the windows that every :meth:`exchange` moves: between two ranks, in the same order on both."""
+
+    def exchange(self) -> None:
+        """Send and receive all windows, from where they lie to where they belong."""
+
+    def gather(self, scalars: Any) -> None:
+        """Fill ``scalars``, (n_ranks,) float64, of which each rank has set its own."""
+
+    def check(self) -> None:
+        """Raise :class:`RankLost` if another rank has ended."""
+
+
+class Host(Alone):
+    """Copies through host memory and the workers' connections: for CPUs, and for GPUs that NCCL cannot join."""
+
+    name = "host"
+
+    def __init__(self, mesh: Mesh):
+        self.mesh = mesh
+
+    def place(self, sends: list[Window], receives: list[Window]) -> None:
+        """See :class:`Alone`."""
+        self.sends, self.receives = _by_peer(sends), _by_peer(receives)
+
+    def exchange(self) -> None:
+        """See :class:`Alone`."""
+        # copies: a message may still be on its way when the solver changes the vector
+        messages = {peer: [_host_copy(window) for window in windows] for peer, windows in self.sends.items()}
+        for peer, arrays in self.mesh.exchange(messages, self.receives).items():
+            for window, array in zip(self.receives[peer], arrays, strict=True):
+                _fill(window, array)
+
+    def gather(self, scalars: Any) -> None:
+        """See :class:`Alone`."""
+        _fill(scalars, np.array(self.mesh.gather(float(scalars[self.mesh.rank]))))
+
+
+class Direct(Alone):
+    """NCCL on the current stream: the host waits for nothing."""
+
+    name = "nccl"
+
+    def __init__(self, mesh: Mesh):
+        self.mesh, self.nccl = mesh, nccl()
+        (name, *_) = mesh.gather(self.nccl.get_unique_id() if mesh.rank == 0 else None)
+        self.comm = self.nccl.NcclCommunicator(len(mesh.addresses), name, mesh.rank)
+
+    def place(self, sends: list[Window], receives: list[Window]) -> None:
+        """See :class:`Alone`."""
+        self.sends, self.receives = sends, receives
+        self.mesh.watch()  # from now on the next message is bad news, or the end
+
+    def exchange(self) -> None:
+        """See :class:`Alone`."""
+        if not self.sends and not self.receives:
+            return
+        stream, byte = _stream(), self.nccl.NCCL_INT8
+        self.nccl.groupStart()
+        for peer, window in self.sends:
+            self.comm.send(_address(window), window.nbytes, byte, peer, stream)
+        for peer, window in self.receives:
+            self.comm.recv(_address(window), window.nbytes, byte, peer, stream)
+        self.nccl.groupEnd()
+
+    def gather(self, scalars: Any) -> None:
+        """See :class:`Alone`."""
+        begin, size = _address(scalars), scalars.itemsize
+        own = begin + self.mesh.rank * size  # NCCL's condition for gathering in place
+        self.comm.allGather(own, begin, size, self.nccl.NCCL_INT8, _stream())
+
+    def check(self) -> None:
+        """See :class:`Alone`."""
+        self.mesh.check()
+        self.comm.check_async_error()
+
+
+class Joined:
+    """Context manager: the links of one rank with all others, made on entry, and on exit closed or torn."""
+
+    def __init__(
+        self, token: str, rank: int, addresses: tuple[str, ...], timeout: float, device: _device.Device, transport: str
+    ):
+        self.job, self.device, self.transport = (token, rank, addresses, timeout), device, transport
+
+    def __enter__(self) -> Alone:
+        if len(self.job[2]) == 1:
+            self.links, self.mesh = Alone(), None
+            return self.links
+        self.links = None
+        self.mesh = Mesh(*self.job)
+        try:
+            gpus = self.mesh.gather(_gpu(self.device))
+            one_each = None not in gpus and len(set(gpus)) == len(gpus)  # NCCL refuses two ranks on one GPU
+            if self.transport == "nccl" and not one_each:
+                raise ValueError(
+                    "transport 'nccl' needs a GPU of its own for each worker, and NCCL's library there (pip install"
+                    f" nvidia-nccl-cu13, or -cu12); got {gpus}. Use transport='auto'"
+                )
+            self.links = Direct(self.mesh) if one_each and self.transport != "host" else Host(self.mesh)
+        except BaseException as error:
+            self.__exit__(type(error), error, None)
+            raise
+        return self.links
+
+    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
+        if self.mesh is None:
+            return
+        try:
+            self.mesh.close(error)
+        except BaseException as lost:
+            error = lost
+            raise
+        finally:
+            if isinstance(self.links, Direct):  # an abort ends kernels that wait for a lost rank
+                self.links.comm.destroy() if error is None else self.links.comm.abort()
+
+
+def nccl() -> Any:
+    """CuPy's binding of NCCL, or None where it finds no library."""
+    with warnings.catch_warnings():  # CuPy's warning says how to install it: so do our docs, for whom it matters
+        warnings.simplefilter("ignore")
+        from cupy.cuda import nccl
+    return nccl if nccl.available else None
+
+
+def _gpu(device: _device.Device) -> Any:
+    """What tells a rank's GPU from all others where NCCL can be used there; None on CPUs and without NCCL."""
+    if device.kind == "cpu" or nccl() is None:
+        return None
+    import socket
+
+    return socket.gethostname(), device.xp.cuda.Device(device.index).pci_bus_id
+
+
+def _address(array: Any) -> int:
+    return array.data.ptr
+
+
+def _stream() -> int:
+    return _device._cuda_module().cuda.get_current_stream().ptr
+
+
+def _by_peer(windows: list[Window]) -> dict[int, list[Any]]:
+    found: dict[int, list[Any]] = {}
+    for peer, window in windows:
+        found.setdefault(peer, []).append(window)
+    return found
+
+
+def _host_copy(array: Any) -> np.ndarray:
+    return array.copy() if isinstance(array, np.ndarray) else array.get()
+
+
+def _fill(array: Any, values: np.ndarray) -> None:
+    if isinstance(array, np.ndarray):
+        array[...] = values
+    else:
+        array.set(np.ascontiguousarray(values))
+
+
+# ------------------------------------------------------------------------------------- connections between the workers
+
+
+class Meeting:
+    """Connections that other ranks have opened to this worker for one solve. Used on the worker's event loop alone."""
+
+    def __init__(self) -> None:
+        self.comms: dict[int, Any] = {}
+        self.changed = asyncio.Condition()
+        self.over = asyncio.Event()
+
+    async def arrive(self, rank: int, comm: Any) -> None:
+        """Keep a connection until the solve is over."""
+        async with self.changed:
+            self.comms[rank] = comm
+            self.changed.notify_all()
+        await self.over.wait()
+
+    async def wait_for(self, rank: int) -> Any:
+        """The connection of a rank, once it is there."""
+        async with self.changed:
+            await self.changed.wait_for(lambda: rank in self.comms or self.over.is_set())
+        if self.over.is_set():
+            raise RankLost("the solve was given up")
+        return self.comms[rank]
+
+    async def end(self) -> None:
+        """Close everything: whoever still waits gets an error."""
+        self.over.set()
+        async with self.changed:
+            self.changed.notify_all()
+        for comm in self.comms.values():
+            comm.abort()
+
+
+_meetings: dict[tuple[str, str], Meeting] = {}  # by the worker's address (a process may have several) and the solve's token
+
+
+async def prepare(token: str, dask_worker: Any) -> None:
+    """On each worker's event loop, before a solve: expect the connections of other ranks."""
+    from distributed.core import Status
+
+    async def meet(comm: Any, token: str, rank: int) -> Any:
+        meeting = _meetings.get((dask_worker.address, token))
+        if meeting is None:
+            comm.abort()
+        else:
+            await meeting.arrive(rank, comm)
+        return Status.dont_reply
+
+    dask_worker.handlers[OPERATION] = meet
+    _meetings[dask_worker.address, token] = Meeting()
+
+
+async def forget(token: str, dask_worker: Any) -> None:
+    """On each worker's event loop, after a solve, or to give it up."""
+    meeting = _meetings.pop((dask_worker.address, token), None)
+    if meeting is not None:
+        await meeting.end()
+
+
+class Mesh:
+    """One rank's connections to all others. Called from the rank's thread; everything runs on the worker's event loop.
+
+    Parameters
+    ----------
+    token : str
+        Names the solve.
+    rank : int
+    addresses : tuple of str
+        Of all ranks' workers.
+    timeout : float
+        Seconds that others may take, to come, or to send what is due.
+    """
+
+    def __init__(self, token: str, rank: int, addresses: tuple[str, ...], timeout: float):
+        from distributed import get_worker
+
+        self.rank, self.addresses, self.timeout = rank, addresses, timeout
+        self.peers = [k for k in range(len(addresses)) if k != rank]
+        self.worker = get_worker()
+        self.watching = None
+        self.comms: dict[int, Any] = {}
+        meeting = _meetings.get((self.worker.address, token))
+        if meeting is None:
+            raise RankLost("the solve was given up")
+        self._run(self._meet(meeting, token))
+
+    def gather(self, value: Any) -> list[Any]:
+        """What every rank gave, in order of ranks."""
+        found = self.exchange(dict.fromkeys(self.peers, value), self.peers)
+        return [value if k == self.rank else found[k] for k in range(len(self.addresses))]
+
+    def exchange(self, messages: dict[int, Any], sources: Iterable[int]) -> dict[int, Any]:
+        """Send to some ranks, and receive from others."""
+        return self._run(self._exchange(messages, list(sources)))
+
+    def watch(self) -> None:
+        """Read what comes next from the others while this rank does something else: see :meth:`check`."""
+        coroutine = self._exchange({}, self.peers, timeout=None)
+        self.watching = asyncio.run_coroutine_threadsafe(coroutine, self.worker.loop.asyncio_loop)
+
+    def check(self) -> None:
+        """Raise :class:`RankLost` if another rank was lost since :meth:`watch`; costs nothing."""
+        if self.watching.done() and (error := self.watching.exception()):
+            raise error
+
+    def close(self, error: BaseException | None) -> None:
+        """The end: together with all others, or alone, telling them why."""
+        try:
+            if error is None:
+                if self.watching is None:
+                    self.gather(None)
+                else:
+                    self._run(self._exchange(dict.fromkeys(self.peers), []))
+                    self.watching.result(self.timeout)
+        finally:
+            self._run(self._close(None if error is None else f"{type(error).__name__}: {error}"))
+
+    def _run(self, coroutine: Coroutine) -> Any:
+        return asyncio.run_coroutine_threadsafe(coroutine, self.worker.loop.asyncio_loop).result()
+
+    async def _meet(self, meeting: Meeting, token: str) -> None:
+        """Connect to all ranks below this one, and wait for those above."""
+        self.comms = await self._all({k: self._find(k, meeting, token) for k in self.peers}, self.timeout)
+
+    async def _find(self, peer: int, meeting: Meeting, token: str) -> Any:
+        if peer > self.rank:
+            return await meeting.wait_for(peer)
+        from distributed.comm import connect
+
+        try:
+            comm = await connect(self.addresses[peer], timeout=self.timeout, **self.worker.connection_args)
+            await comm.write({"op": OPERATION, "token": token, "rank": self.rank, "reply": False})
+        except OSError as error:
+            raise self._lost(peer, error) from error
+        return comm
+
+    async def _exchange(self, messages: dict[int, Any], sources: list[int], timeout: float | None = -1) -> dict[int, Any]:
+        timeout = self.timeout if timeout == -1 else timeout
+        sending = {("to", k): self._send(k, {"data": message}) for k, message in messages.items()}
+        found = await self._all(sending | {("from", k): self._receive(k) for k in sources}, timeout)
+        return {k: found["from", k] for k in sources}
+
+    async def _send(self, peer: int, message: dict[str, Any]) -> None:
+        from distributed.protocol import to_serialize
+
+        try:
+            await self.comms[peer].write({key: to_serialize(value) for key, value in message.items()})
+        except OSError as error:
+            raise self._lost(peer, error) from error
+
+    async def _receive(self, peer: int) -> Any:
+        try:
+            message = await self.comms[peer].read()
+        except OSError as error:
+            raise self._lost(peer, error) from error
+        if "failed" in message:
+            raise RankLost(f"rank {peer} on {self.addresses[peer]} ended with {message['failed']}")
+        return message["data"]
+
+    async def _all(self, coroutines: dict[Any, Coroutine], timeout: float | None) -> dict[Any, Any]:
+        """All results by name; the first error, or a :class:`RankLost` that names who was silent, and nothing goes on."""
+        tasks = {name: asyncio.ensure_future(coroutine) for name, coroutine in coroutines.items()}
+        if tasks:
+            await asyncio.wait(tasks.values(), timeout=timeout, return_when=asyncio.FIRST_EXCEPTION)
+        silent = [name for name, task in tasks.items() if not task.done()]
+        for name in silent:
+            tasks[name].cancel()
+        errors = [task.exception() for name, task in tasks.items() if name not in silent and task.exception()]
+        if errors:
+            raise errors[0]
+        if silent:
+            ranks = sorted({name if isinstance(name, int) else name[1] for name in silent})
+            places = ", ".join(f"{k} on {self.addresses[k]}" for k in ranks)
+            raise RankLost(
+                f"rank {places} sent nothing for {timeout:g} s: is the worker busy with other tasks? Each rank needs a"
+                " thread of its worker for the whole solve. Wait for those tasks, or pass a larger timeout"
+            )
+        return {name: task.result() for name, task in tasks.items()}
+
+    def _lost(self, peer: int, error: Exception) -> RankLost:
+        return RankLost(f"rank {peer} on {self.addresses[peer]} is gone: {error or type(error).__name__}")
+
+    async def _close(self, failed: str | None) -> None:
+        for peer, comm in self.comms.items():
+            try:
+                if failed is not None:
+                    await self._send(peer, {"failed": failed})
+                await comm.close()  # after what is still to be sent
+            except (OSError, RankLost):
+                comm.abort()
+
+
+def wait_for_device(event: Any, links: Alone) -> None:
+    """Wait until a CUDA event has come; raises :class:`RankLost` where it never will."""
+    while not event.done:
+        links.check()
+        time.sleep(PAUSE)

@@ -1,0 +1,260 @@
+"""What each worker runs in a solve: conjugate gradients and the power iteration, on the rows that it holds.
+
+Every rank keeps one vector ``p`` of full length, so that its panels' columns need no other numbers. Of it the rank owns
+the elements of its own rows; of the others' it needs those that its columns touch. These arrive before each product in
+*windows*, contiguous pieces that go from the owner's vector to the receiver's without being packed: what is touched, and
+short gaps in it. Neighbouring rows of a grid touch thin windows, a matrix with scattered columns touches everything.
+"""
+
+from __future__ import annotations
+
+import time
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .. import _device
+from .._array import SparseArray
+from . import vectors
+from .links import Alone, Joined
+
+WINDOWS = 256  #: a gap of more than 1 / WINDOWS of the vector is not sent: a rank has few windows, whatever it touches
+Rows = tuple[tuple[int, int], ...]  #: (first, last) of each panel that a rank holds, in order
+
+
+class Job(NamedTuple):
+    """What all ranks are told."""
+
+    token: str
+    addresses: tuple[str, ...]  # of the workers, one a rank
+    rows: tuple[Rows, ...]  # of each rank
+    n: int
+    dtype: np.dtype
+    timeout: float
+    transport: str
+
+
+class Answer(NamedTuple):
+    """What a rank has found: `parts` are its own, the rest is the same on all ranks."""
+
+    parts: list[Any]  # a piece of the vector for each panel
+    value: float  # an eigenvalue; 0 of a linear system
+    iterations: int
+    residual: float
+    bytes_moved: int
+    seconds: float
+    transport: str
+
+
+def run(method: str, job: Job, rank: int, panels: list[SparseArray], known: dict[str, list[Any]], options: Any) -> Answer:
+    """Rank `rank` of a solve, in a task of its own.
+
+    Parameters
+    ----------
+    method : {"cg", "power_iteration"}
+    panels : list of our arrays
+        The rank's, in the order of ``job.rows[rank]``.
+    known : dict of list of (rows,) array
+        Known vectors, in pieces as `panels`.
+    """
+    for panel in panels:
+        if not isinstance(panel, SparseArray):
+            raise TypeError(f"chunks of A must be cvrarray's arrays; got {type(panel).__name__}. Use cvrarray.to_dask(A)")
+    devices = {panel._target for panel in panels}
+    if len(devices) != 1:
+        names = ", ".join(sorted(map(str, devices)))
+        raise ValueError(f"panels of one worker must be on one device; got {names}. Start a worker for each GPU")
+    (device,) = devices
+    with device.use(), Joined(job.token, rank, job.addresses, job.timeout, device, job.transport) as links:
+        return METHODS[method](Part(job, rank, panels, device, links), known, *options)
+
+
+class Part:
+    """A rank's rows of the matrix, and its vectors: ``p`` (n,), of which ``own`` (rows,) is the rank's."""
+
+    def __init__(self, job: Job, rank: int, panels: list[SparseArray], device: _device.Device, links: Alone):
+        self.job, self.rank, self.panels, self.device, self.links = job, rank, panels, device, links
+        self.rows = job.rows[rank]
+        self.ends = np.cumsum([0] + [last - first for first, last in self.rows]).tolist()
+        self.runs = runs(self.rows)
+        self.arithmetic = vectors.of(device, job.dtype)
+        self.p = device.xp.zeros(job.n, job.dtype)
+        alone = len(self.runs) == 1  # then what the rank owns lies in one piece, and needs no copy
+        self.own = self.p[slice(*self.runs[0])] if alone else self.empty()
+        self.seconds: list[float] = []
+        self._place()
+
+    def empty(self) -> Any:
+        """A vector of the rank's own rows."""
+        return self.device.xp.empty(self.ends[-1], self.job.dtype)
+
+    def scalars(self) -> tuple[Any, Any]:
+        """One number of each rank, and a view of this rank's."""
+        numbers = self.device.xp.zeros(len(self.job.rows))
+        return numbers, numbers[self.rank : self.rank + 1]
+
+    def load(self, pieces: list[Any], vector: Any) -> None:
+        """A known vector's pieces into `vector`."""
+        for piece, (first, last) in zip(pieces, pairwise(self.ends), strict=True):
+            vector[first:last] = _device.move(piece, self.device)
+
+    def pieces(self, vector: Any) -> list[Any]:
+        """A vector of the rank's own rows, cut as the panels are."""
+        return [vector[first:last] for first, last in pairwise(self.ends)]
+
+    def product(self, q: Any) -> None:
+        """``q = A p`` for the rank's rows, when every rank has written its ``own``."""
+        if len(self.runs) > 1:
+            begin = 0
+            for first, last in self.runs:
+                self.p[first:last] = self.own[begin : begin + last - first]
+                begin += last - first
+        self.links.exchange()
+        for panel, piece in zip(self.panels, self.pieces(q), strict=True):
+            panel.matvec(self.p, out=piece)
+
+    def total(self, x: Any, y: Any) -> float:
+        """``(conj(x) @ y).real`` over all ranks; the host waits for it."""
+        everyone, mine = self.scalars()
+        self.arithmetic.dot(x, y, mine)
+        self.links.gather(everyone)
+        return self.arithmetic.read(everyone)(self.links)[0]
+
+    def answer(self, vector: Any, residual: float, sums: int, value: float = 0.0) -> Answer:
+        """An answer, after iterations that exchanged windows once and gathered `sums` numbers."""
+        times = np.diff(self.seconds)
+        n_ranks = len(self.job.rows)
+        moved = self.window_bytes + 8 * sums * n_ranks * (n_ranks - 1)
+        seconds = float(np.median(times)) if times.size else float("nan")
+        return Answer(self.pieces(vector), value, max(0, len(self.seconds) - 1), residual, moved, seconds, self.links.name)
+
+    def tick(self) -> None:
+        """Note the time: once before the first iteration, and at the end of each."""
+        self.seconds.append(time.perf_counter())
+
+    def _place(self) -> None:
+        """Tell the other ranks which windows are needed here, learn what they need, and fix what moves."""
+        self.window_bytes = 0
+        if len(self.job.rows) == 1:
+            return
+        wanted = self.links.mesh.gather(self._wanted())  # of each rank: (owner, first, last) in order of rows
+        sends = [(k, self.p[a:b]) for k, windows in enumerate(wanted) for owner, a, b in windows if owner == self.rank]
+        receives = [(owner, self.p[a:b]) for owner, a, b in wanted[self.rank]]
+        self.links.place(sends, receives)
+        self.window_bytes = sum(b - a for windows in wanted for _, a, b in windows) * self.job.dtype.itemsize
+
+    def _wanted(self) -> list[tuple[int, int, int]]:
+        """(owner, first, last) of each window that the panels of this rank need, in order of columns."""
+        xp, n = self.device.xp, self.job.n
+        theirs = [(*run, owner) for owner, rows in enumerate(self.job.rows) if owner != self.rank for run in runs(rows)]
+        theirs.sort()
+        needed = xp.zeros(n, bool)
+        for panel in self.panels:
+            needed[panel._coo()[1]] = True
+        for first, last in self.runs:
+            needed[first:last] = False
+        columns = xp.flatnonzero(needed)
+        if not columns.size:
+            return []
+        run = xp.searchsorted(xp.asarray([first for first, _, _ in theirs]), columns, side="right") - 1
+        cuts = _host(xp.flatnonzero((xp.diff(columns) > 1 + n // WINDOWS) | (xp.diff(run) != 0)))
+        firsts, lasts = xp.asarray(np.r_[0, cuts + 1]), xp.asarray(np.r_[cuts, columns.size - 1])
+        found = zip(*(_host(a).tolist() for a in (run[firsts], columns[firsts], columns[lasts])), strict=True)
+        unit = max(1, 16 // self.job.dtype.itemsize)  # NCCL copies byte by byte what does not begin at 16 bytes
+        return [(theirs[k][2], max(theirs[k][0], first // unit * unit), last + 1) for k, first, last in found]
+
+
+def runs(rows: Rows) -> list[tuple[int, int]]:
+    """Ranges of rows with those joined that follow each other; empty ones are left out."""
+    joined: list[tuple[int, int]] = []
+    for first, last in rows:
+        if first == last:
+            continue
+        if joined and joined[-1][1] == first:
+            joined[-1] = joined[-1][0], last
+        else:
+            joined.append((first, last))
+    return joined
+
+
+def _host(array: Any) -> np.ndarray:
+    return _device.move(array, _device.CPU)
+
+
+def cg(part: Part, known: dict[str, list[Any]], rtol: float, max_iterations: int) -> Answer:
+    """Conjugate gradients (Hestenes and Stiefel). The host waits once an iteration, for the residual."""
+    do, links, p = part.arithmetic, part.links, part.own
+    x, r, q = part.empty(), part.empty(), part.empty()
+    part.load(known["b"], r)
+    length = part.total(r, r) ** 0.5
+    x[...] = 0
+    if not np.isfinite(length):
+        raise ValueError(f"b must be finite; its length is {length}. Look for nan and inf in it")
+    if length == 0:
+        return part.answer(x, 0.0, 2)
+    if "x0" in known:
+        part.load(known["x0"], x)
+        p[...] = x
+        part.product(q)
+        r -= q
+    p[...] = r
+    old, my_old = part.scalars()
+    new, my_new = part.scalars()
+    curvature, my_curvature = part.scalars()
+    do.dot(r, r, my_old)
+    links.gather(old)
+    residual = do.read(old)(links)[0] ** 0.5 / length
+    part.tick()
+    for iteration in range(1, max_iterations + 1):
+        if residual <= rtol:
+            break
+        part.product(q)
+        do.dot(p, q, my_curvature)
+        links.gather(curvature)
+        do.step(old, curvature, p, q, x, r, my_new)
+        links.gather(new)
+        numbers = do.read(curvature, new)
+        do.turn(new, old, r, p)  # the GPU is busy with it while the host looks at the numbers
+        bend, rr = numbers(links)
+        part.tick()
+        if not bend > 0:
+            raise ValueError(
+                f"A must be positive definite (and symmetric); got p @ A @ p = {bend:.3g} in iteration {iteration}."
+                " Use a method for indefinite matrices, such as scipy.sparse.linalg.minres"
+            )
+        residual = rr**0.5 / length
+        old, my_old, new, my_new = new, my_new, old, my_old
+    return part.answer(x, residual, 2)
+
+
+def power_iteration(part: Part, known: dict[str, list[Any]], rtol: float, max_iterations: int) -> Answer:
+    """Power iteration with the Rayleigh quotient of each step."""
+    do, links, p = part.arithmetic, part.links, part.own
+    q = part.empty()
+    part.load(known["x0"], q)
+    squares, my_square = part.scalars()
+    quotient, my_quotient = part.scalars()
+    do.dot(q, q, my_square)
+    links.gather(squares)
+    residual, value = float("inf"), 0.0
+    if not 0 < do.read(squares)(links)[0] < float("inf"):
+        raise ValueError("x0 must be finite and not zero. Pass another one")
+    part.tick()
+    for _ in range(max_iterations):
+        do.scale(squares, q, p)
+        part.product(q)
+        do.dot(p, q, my_quotient)
+        do.dot(q, q, my_square)
+        links.gather(quotient)
+        links.gather(squares)
+        value, square = do.read(quotient, squares)(links)
+        part.tick()
+        # |A p - value p|^2, for p of length 1
+        residual = max(0.0, square - value**2) ** 0.5 / max(abs(value), 1e-300)
+        if residual <= rtol:
+            break
+    return part.answer(p.copy(), residual, 2, value)
+
+
+METHODS = {"cg": cg, "power_iteration": power_iteration}

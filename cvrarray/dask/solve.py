@@ -1,0 +1,324 @@
+"""Solvers over a matrix whose panels lie on several workers: the panels stay, and of the vectors only what is needed moves.
+
+Each worker that holds panels runs one task for the whole solve (:mod:`cvrarray.dask.ranks`). The scheduler has nothing to
+do in between, so an iteration costs what the products cost, and not the scheduler's round trips. Here is the side of the
+caller: where panels lie, the tasks, and what happens if one of them ends early. See ``docs/decisions/0011-several-gpus.md``.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+import uuid
+from functools import partial
+from typing import Any, NamedTuple
+
+import dask
+import dask.array as da
+import numpy as np
+from dask.core import flatten
+from dask.highlevelgraph import HighLevelGraph
+
+from .. import _device
+from . import links, ranks, registry
+
+GRACE = 10.0  #: seconds that the other ranks get to end, after the first has failed
+
+
+class Solution(NamedTuple):
+    """What :func:`cg` returns."""
+
+    x: da.Array  #: (n,), in A's chunks of rows; on a cluster they lie on the workers that hold those rows
+    iterations: int
+    residual: float  #: length of the residual, as the iteration carries it along, over that of b
+    bytes_moved: int  #: that all workers together send in an iteration: pieces of a vector, and two numbers of each
+    seconds: float  #: of an iteration, in the median; nan where there are less than one
+    transport: str  #: "nccl", "host" (the workers' connections), "none" (one worker)
+
+
+class Eigenpair(NamedTuple):
+    """What :func:`power_iteration` returns; all but `value` as in :class:`Solution`."""
+
+    value: float
+    x: da.Array  #: (n,), of length 1
+    iterations: int
+    residual: float  #: ``|A x - value x| / |value|``
+    bytes_moved: int
+    seconds: float
+    transport: str
+
+
+def cg(
+    A: da.Array,
+    b: Any,
+    *,
+    x0: Any = None,
+    rtol: float = 1e-8,
+    max_iterations: int = 1000,
+    timeout: float = 60,
+    transport: str = "auto",
+) -> Solution:
+    """Solve ``A @ x = b`` by conjugate gradients, on the workers that hold A.
+
+    Parameters
+    ----------
+    A : (n, n) dask array of our arrays, symmetric (Hermitian) and positive definite
+        In panels of whole rows, as :func:`cvrarray.to_dask` makes them. Where it is not persisted this call persists it,
+        and lets go of it at the end. Without a distributed client everything runs in this process.
+    b : (n,) dask array or array
+    x0 : (n,) dask array or array, optional
+        Where to begin; 0 by default.
+    rtol : float
+        The residual's length at the end, over that of `b`.
+    max_iterations : int
+        Where to stop in any case: compare ``residual`` with `rtol`.
+    timeout : float
+        Seconds that workers may take to begin (each needs a free thread, for the whole solve), and, with transport
+        ``"host"``, to send what is due in an iteration.
+    transport : {"auto", "nccl", "host"}
+        What vectors move by. ``"nccl"``: from GPU to GPU, for workers with a GPU each. ``"host"``: over the workers'
+        connections, through host memory. ``"auto"``: NCCL where it can be used.
+
+    Returns
+    -------
+    Solution
+        x, of the dtype of ``A @ b`` or double precision where that is an integer's. The same bits in every run on the
+        same workers.
+
+    Raises
+    ------
+    ValueError
+        Shapes or chunks do not fit; A turns out not to be positive definite, or b not to be finite.
+    TypeError
+        Chunks are not our arrays.
+    RuntimeError
+        A worker was lost, or did not take part within `timeout`. No task is left behind.
+    """
+    known = {"b": b} if x0 is None else {"b": b, "x0": x0}
+    x, answer = _solve("cg", A, known, _limits(rtol, max_iterations), timeout, transport)
+    return Solution(x, answer.iterations, answer.residual, answer.bytes_moved, answer.seconds, answer.transport)
+
+
+def power_iteration(
+    A: da.Array,
+    *,
+    x0: Any = None,
+    rtol: float = 1e-6,
+    max_iterations: int = 1000,
+    timeout: float = 60,
+    transport: str = "auto",
+) -> Eigenpair:
+    """The eigenvalue of largest modulus of a symmetric (Hermitian) A, and its eigenvector, on the workers that hold A.
+
+    Parameters
+    ----------
+    A, timeout, transport
+        As for :func:`cg`; A need not be definite.
+    x0 : (n,) dask array or array, optional
+        Where to begin. Default: random numbers, the same in every call.
+    rtol : float
+        ``|A x - value x| / |value|`` at the end; rounding hides less than about 1e-8 (1e-4 in single precision).
+    max_iterations : int
+        Where to stop in any case: compare ``residual`` with `rtol`.
+
+    Returns
+    -------
+    Eigenpair
+
+    Raises
+    ------
+    ValueError, TypeError, RuntimeError
+        As for :func:`cg`.
+    """
+    _check_matrix(A)
+    if x0 is None:
+        x0 = da.random.default_rng(0).random(A.shape[0], chunks=(A.chunks[0],), dtype=_dtype(A).type(0).real.dtype)
+    x, answer = _solve("power_iteration", A, {"x0": x0}, _limits(rtol, max_iterations), timeout, transport)
+    return Eigenpair(answer.value, x, *answer[2:])
+
+
+def _limits(rtol: float, max_iterations: int) -> tuple[float, int]:
+    if not 0 <= rtol < float("inf"):
+        raise ValueError(f"rtol must be a number of at least 0; got {rtol!r}")
+    if not (isinstance(max_iterations, int | np.integer) and max_iterations >= 0):
+        raise ValueError(f"max_iterations must be an integer of at least 0; got {max_iterations!r}")
+    return float(rtol), int(max_iterations)
+
+
+def _check_matrix(A: Any) -> None:
+    if not isinstance(A, da.Array) or A.ndim != 2:
+        raise TypeError(f"A must be a dask array of 2 dimensions; got {type(A).__name__}. Use cvrarray.to_dask(A)")
+    if A.shape[0] != A.shape[1]:
+        raise ValueError(f"A must be square; got shape {A.shape}. For least squares see examples/lsqr_dask.py")
+    if A.numblocks[1] != 1:
+        raise ValueError(
+            f"chunks of A must be whole rows; got {A.numblocks[1]} chunks side by side. Use A.rechunk({{1: -1}}).persist()"
+        )
+
+
+def _dtype(*arrays: Any) -> np.dtype:
+    """Of the vectors: the product's, or double precision where that is no floating point number."""
+    dtype = np.result_type(*(array.dtype for array in arrays))
+    return dtype if dtype.kind in "fc" and dtype.itemsize >= 4 else np.dtype("f4" if dtype == np.float16 else "f8")
+
+
+def _solve(
+    method: str, A: da.Array, known: dict[str, Any], options: tuple, timeout: float, transport: str
+) -> tuple[da.Array, ranks.Answer]:
+    """The vector, in chunks as A's rows, and what else there is to know."""
+    _check_matrix(A)
+    if transport not in ("auto", "nccl", "host"):
+        raise ValueError(f"transport must be 'auto', 'nccl' or 'host'; got {transport!r}")
+    registry.register()
+    known = {name: da.asarray(vector) for name, vector in known.items()}
+    for name, vector in known.items():
+        if vector.shape != A.shape[:1]:
+            raise ValueError(f"{name} must have shape {A.shape[:1]} for A of shape {A.shape}; got {vector.shape}")
+    dtype = _dtype(A, *known.values())
+    known = {name: vector.rechunk((A.chunks[0],)) for name, vector in known.items()}
+    ends = np.cumsum([0, *A.chunks[0]]).tolist()
+    rows = list(zip(ends[:-1], ends[1:], strict=True))
+    client = _client(A)
+    name = f"{method}-{uuid.uuid4().hex}"
+    job = ranks.Job(name, ("",), (tuple(rows),), A.shape[0], dtype, timeout, transport)
+    solve = _here if client is None else partial(_on_workers, client)
+    parts, answer = solve(method, job, A, known, options)
+    graph = HighLevelGraph.from_collections(name, {(name, k): part for k, part in enumerate(parts)})
+    meta = getattr(A._meta, "_target", _device.CPU).xp.empty(0, dtype)
+    return da.Array(graph, name, (A.chunks[0],), meta=meta), answer
+
+
+def _client(A: da.Array) -> Any:
+    """The client that holds A, else the current one; None where there is none."""
+    distributed = sys.modules.get("distributed")
+    if distributed is None:
+        return None
+    futures = distributed.futures_of(A)
+    if futures:
+        return futures[0].client
+    try:
+        return distributed.get_client()
+    except ValueError:
+        return None
+
+
+def _here(method: str, job: ranks.Job, A: da.Array, known: dict[str, da.Array], options: tuple) -> tuple[list, ranks.Answer]:
+    """One rank, in this process."""
+    panels, vectors = dask.compute(_blocks(A), {name: _blocks(vector) for name, vector in known.items()})
+    answer = ranks.run(method, job, 0, panels, vectors, options)
+    return answer.parts, answer
+
+
+def _blocks(array: da.Array) -> list[Any]:
+    return array.to_delayed().ravel().tolist()
+
+
+def _on_workers(
+    client: Any, method: str, job: ranks.Job, A: da.Array, known: dict[str, da.Array], options: tuple
+) -> tuple[list, ranks.Answer]:
+    """A rank on each worker that holds panels; `job` is that of a single rank."""
+    from distributed import wait
+
+    A, *vectors = client.persist([A, *known.values()])
+    panels, *vectors = (_futures(array) for array in (A, *vectors))
+    everything = [future for futures in (panels, *vectors) for future in futures]
+    wait(everything)
+    for future in everything:
+        if future.status != "finished":
+            future.result()  # raises what went wrong there
+    (rows,) = job.rows
+    held = _placed(client.who_has(panels), panels, rows)
+    job = job._replace(addresses=tuple(held), rows=tuple(tuple(rows[k] for k in numbers) for numbers in held.values()))
+    client.run(links.prepare, job.token, workers=list(held))
+    try:
+        tasks = []
+        for rank, (address, numbers) in enumerate(held.items()):
+            mine = [panels[k] for k in numbers]
+            pieces = {name: [vector[k] for k in numbers] for name, vector in zip(known, vectors, strict=True)}
+            name = f"{job.token}-{rank}"
+            tasks.append(client.submit(ranks.run, method, job, rank, mine, pieces, options, key=name, **_only(address)))
+        _wait(client, tasks, job)
+        parts: list[Any] = [None] * len(rows)
+        for task, (address, numbers) in zip(tasks, held.items(), strict=True):
+            for position, k in enumerate(numbers):
+                parts[k] = client.submit(_part, task, position, key=(job.token, k), **_only(address))
+        wait(parts)
+        answer = client.submit(_without_parts, tasks[0], key=f"{job.token}-answer", **_only(job.addresses[0])).result()
+    finally:
+        client.run(links.forget, job.token, workers=_alive(client, job.addresses), on_error="ignore")
+    return parts, answer
+
+
+def _only(address: str) -> dict[str, Any]:
+    """How a task is bound to one worker: there it runs, or nowhere."""
+    return {"workers": [address], "allow_other_workers": False, "pure": False, "retries": 0}
+
+
+def _part(answer: ranks.Answer, position: int) -> Any:
+    return answer.parts[position]
+
+
+def _without_parts(answer: ranks.Answer) -> ranks.Answer:
+    return answer._replace(parts=[])
+
+
+def _futures(array: da.Array) -> list[Any]:
+    """Those of a persisted array's chunks, in order."""
+    from distributed import futures_of
+
+    found = {future.key: future for future in futures_of(array)}
+    return [found[key] for key in flatten(array.__dask_keys__())]
+
+
+def _placed(who_has: dict[Any, Any], panels: list[Any], rows: list[tuple[int, int]]) -> dict[str, list[int]]:
+    """Worker -> the numbers of the panels that it shall use, workers in order of their first rows.
+
+    Of several that hold a panel, the one that has fewer rows so far.
+    """
+    held: dict[str, list[int]] = {}
+    load: dict[str, int] = {}
+    for k, (panel, (first, last)) in enumerate(zip(panels, rows, strict=True)):
+        holders = who_has.get(panel.key, ())
+        if not holders:
+            raise RuntimeError(f"panel {k} of A is on no worker any more. Persist A again: a worker that held it was lost")
+        address = min(holders, key=lambda a: (load.get(a, 0), a))
+        held.setdefault(address, []).append(k)
+        load[address] = load.get(address, 0) + last - first
+    return held
+
+
+def _alive(client: Any, addresses: tuple[str, ...]) -> list[str]:
+    there = client.nthreads()
+    return [address for address in addresses if address in there]
+
+
+def _wait(client: Any, tasks: list[Any], job: ranks.Job) -> None:
+    """Until all ranks are done. If one fails or its worker is lost, end the others, and raise what happened first."""
+    from distributed import TimeoutError, wait
+
+    deadline = None
+    lost: set[str] = set()
+    while pending := [task for task in tasks if task.status == "pending"]:
+        try:
+            wait(pending, timeout=0.5, return_when="FIRST_COMPLETED")
+        except TimeoutError:
+            pass
+        lost |= set(job.addresses) - set(_alive(client, job.addresses))
+        if deadline is None and (lost or any(task.status not in ("pending", "finished") for task in tasks)):
+            deadline = time.monotonic() + GRACE
+            client.run(links.forget, job.token, workers=_alive(client, job.addresses), on_error="ignore")
+        going = [t for t, address in zip(tasks, job.addresses, strict=True) if t.status == "pending" and address not in lost]
+        if deadline is not None and (not going or time.monotonic() > deadline):
+            break
+    lost |= set(job.addresses) - set(_alive(client, job.addresses))
+    errors = [task.exception() for task in tasks if task.status == "error"]
+    if not lost and not errors and all(task.status == "finished" for task in tasks):
+        return
+    client.cancel(tasks, force=True)
+    first = min(errors, key=lambda error: isinstance(error, links.RankLost), default=None)  # what the others followed
+    if lost:
+        raise RuntimeError(
+            f"worker {', '.join(sorted(lost))} was lost while it held panels of A. Persist A again, which makes them on the"
+            " workers that are left, and repeat the call"
+        ) from first
+    raise first or RuntimeError("the solve was cancelled")

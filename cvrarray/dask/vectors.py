@@ -1,0 +1,179 @@
+"""Arithmetic of one rank's part of the vectors: NumPy's, and a few fused kernels on a GPU.
+
+Numbers that all ranks need (sums) are arrays ``(n_ranks,) float64`` with one part of each rank, on the device. Their
+consumers add them up in order of ranks, so the bits are the same on every rank and in every run, whatever moved them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from .. import _device
+from .links import Alone, wait_for_device
+
+THREADS = 1 << 18  #: of a GPU's kernels, whatever the length: a fixed grid adds in a fixed order; it fills 128 processors
+BLOCK = 1 << 16  #: elements that NumPy takes at a time, so that what it reads twice is in a cache
+
+
+def of(device: _device.Device, dtype: np.dtype) -> Vectors:
+    """The arithmetic for vectors of a real or complex `dtype` on `device`."""
+    return (Vectors if device.kind == "cpu" else DeviceVectors)(device, dtype)
+
+
+class Vectors:
+    """NumPy's. In what follows x, y, p, q, r are contiguous vectors of one length, and ``out`` is (1,) float64."""
+
+    def __init__(self, device: _device.Device, dtype: np.dtype):
+        self.xp, self.dtype = device.xp, np.dtype(dtype)
+        self._real = self.dtype.type(0).real.dtype.type  # a float64 factor would widen float32 vectors
+
+    def dot(self, x: Any, y: Any, out: Any) -> None:
+        """``out = (conj(x) @ y).real``."""
+        out[0] = np.vdot(x, y).real
+
+    def step(self, above: Any, below: Any, p: Any, q: Any, x: Any, r: Any, out: Any) -> None:
+        """``a = sum(above) / sum(below); x += a p; r -= a q; out = conj(r) @ r``."""
+        with np.errstate(all="ignore"):
+            a = self._real(above.sum() / below.sum())
+            total = 0.0
+            for k in range(0, x.size, BLOCK):
+                part = slice(k, k + BLOCK)
+                x[part] += a * p[part]
+                r[part] -= a * q[part]
+                total += np.vdot(r[part], r[part]).real
+        out[0] = total
+
+    def turn(self, above: Any, below: Any, r: Any, p: Any) -> None:
+        """``p = r + sum(above) / sum(below) p``."""
+        with np.errstate(all="ignore"):
+            p *= self._real(above.sum() / below.sum())
+        p += r
+
+    def scale(self, squared: Any, x: Any, y: Any) -> None:
+        """``y = x / sqrt(sum(squared))``."""
+        np.multiply(x, self._real(1 / np.sqrt(squared.sum())), out=y)
+
+    def read(self, *scalars: Any) -> Callable[[Alone], list[float]]:
+        """A function that gives the sums of these arrays as they are now; work may be started before it is called."""
+        values = [float(array.sum()) for array in scalars]
+        return lambda links: values
+
+
+class DeviceVectors(Vectors):
+    """CuPy's, in a kernel each."""
+
+    def __init__(self, device: _device.Device, dtype: np.dtype):
+        super().__init__(device, dtype)
+        self._partial = self.xp.empty(THREADS)
+        self._rows = self.xp.empty(512)
+        self._event = self.xp.cuda.Event(disable_timing=True)
+
+    def dot(self, x: Any, y: Any, out: Any) -> None:
+        """See :class:`Vectors`."""
+        _kernel("dot")(x, y, x.size, self._partial, size=THREADS)
+        self._sum(out)
+
+    def step(self, above: Any, below: Any, p: Any, q: Any, x: Any, r: Any, out: Any) -> None:
+        """See :class:`Vectors`."""
+        _kernel("step")(above, below, above.size, p, q, x.size, x, r, self._partial, size=THREADS)
+        self._sum(out)
+
+    def turn(self, above: Any, below: Any, r: Any, p: Any) -> None:
+        """See :class:`Vectors`."""
+        _kernel("turn")(above, below, above.size, r, r.size, p, size=THREADS)
+
+    def scale(self, squared: Any, x: Any, y: Any) -> None:
+        """See :class:`Vectors`."""
+        _kernel("scale")(squared, squared.size, x, x.size, y, size=THREADS)
+
+    def read(self, *scalars: Any) -> Callable[[Alone], list[float]]:
+        """See :class:`Vectors`: copied in the stream's order, so that the GPU goes on while the host waits for them."""
+        from cupyx import empty_pinned
+
+        hosts = [empty_pinned(array.shape, array.dtype) for array in scalars]
+        for array, host in zip(scalars, hosts, strict=True):
+            array.get(out=host, blocking=False)
+        self._event.record()
+
+        def values(links: Alone) -> list[float]:
+            wait_for_device(self._event, links)
+            return [float(host.sum()) for host in hosts]
+
+        return values
+
+    def _sum(self, out: Any) -> None:
+        self._partial.reshape(512, -1).sum(axis=1, out=self._rows)
+        self._rows.sum(axis=0, keepdims=True, out=out)
+
+
+#: Real part of conj(x) y in double precision, a factor times a number, and a sum over ranks.
+PREAMBLE = """
+__device__ inline double product(double x, double y) { return x * y; }
+template <class T> __device__ inline double product(const complex<T>& x, const complex<T>& y) {
+    return double(x.real()) * double(y.real()) + double(x.imag()) * double(y.imag());
+}
+__device__ inline float scaled(double a, float x) { return float(a) * x; }
+__device__ inline double scaled(double a, double x) { return a * x; }
+template <class T> __device__ inline complex<T> scaled(double a, const complex<T>& x) {
+    return complex<T>(T(a) * x.real(), T(a) * x.imag());
+}
+template <class S> __device__ inline double total(const S& parts, int count) {
+    double sum = 0;
+    for (int k = 0; k < count; ++k) sum += parts[k];
+    return sum;
+}
+"""
+
+#: Name -> inputs, outputs, code; thread i of _ind.size() takes every element j = i, i + _ind.size(), ...
+KERNELS = {
+    "dot": (
+        "raw T x, raw T y, int64 length",
+        "raw float64 partial",
+        """
+        double sum = 0;
+        for (long long j = i; j < length; j += _ind.size()) sum += product(x[j], y[j]);
+        partial[i] = sum;
+        """,
+    ),
+    "step": (
+        "raw float64 above, raw float64 below, int32 ranks, raw T p, raw T q, int64 length",
+        "raw T x, raw T r, raw float64 partial",
+        """
+        const double a = total(above, ranks) / total(below, ranks);
+        double sum = 0;
+        for (long long j = i; j < length; j += _ind.size()) {
+            x[j] = x[j] + scaled(a, p[j]);
+            const T left = r[j] - scaled(a, q[j]);
+            r[j] = left;
+            sum += product(left, left);
+        }
+        partial[i] = sum;
+        """,
+    ),
+    "turn": (
+        "raw float64 above, raw float64 below, int32 ranks, raw T r, int64 length",
+        "raw T p",
+        """
+        const double b = total(above, ranks) / total(below, ranks);
+        for (long long j = i; j < length; j += _ind.size()) p[j] = r[j] + scaled(b, p[j]);
+        """,
+    ),
+    "scale": (
+        "raw float64 squared, int32 ranks, raw T x, int64 length",
+        "raw T y",
+        """
+        const double factor = 1 / sqrt(total(squared, ranks));
+        for (long long j = i; j < length; j += _ind.size()) y[j] = scaled(factor, x[j]);
+        """,
+    ),
+}
+
+
+@cache
+def _kernel(name: str) -> Any:
+    inputs, outputs, code = KERNELS[name]
+    return _device._cuda_module().ElementwiseKernel(inputs, outputs, code, f"cvrarray_{name}", preamble=PREAMBLE)
