@@ -29,7 +29,7 @@ import cvrarray
 
 ROOT = Path(__file__).parent.parent
 DIAGONAL = 6.1  # 6 and a little: definite, with a condition number of about 120
-FORMATS = {"cvr": cvrarray.CVRArray, "bbcsr": cvrarray.BBCSRArray}
+FORMATS: dict = {"cvr": (cvrarray.CVRArray, {}), "bbcsr": (cvrarray.BBCSRArray, {"block_size": 1})}  # as asarray would choose
 
 
 def stencil_rows(first: int, last: int, n: int, device: str, format: str) -> object:
@@ -50,7 +50,8 @@ def stencil_rows(first: int, last: int, n: int, device: str, format: str) -> obj
         indptr = xp.concatenate([xp.zeros(1, np.int64), xp.cumsum(mask.sum(axis=1))])
         indices = (row[:, None] + offsets)[mask].astype(np.int32 if n**3 < 2**31 else np.int64)
         data = xp.broadcast_to(values, mask.shape)[mask]
-        return FORMATS[format].from_csr(indptr, indices, data, (last - first, n**3), device=device)
+        cls, parameters = FORMATS[format]
+        return cls.from_csr(indptr, indices, data, (last - first, n**3), device=device, **parameters)
 
 
 def stencil(client, n: int, n_panels: int, addresses: list[str], device: str, format: str) -> da.Array:
@@ -63,7 +64,8 @@ def stencil(client, n: int, n_panels: int, addresses: list[str], device: str, fo
         address = addresses[k * len(addresses) // n_panels]
         panels[name, k, 0] = client.submit(stencil_rows, first, last, n, device, format, key=(name, k, 0), workers=[address])
     sizes = tuple(int(size) for size in np.diff(rows))
-    return da.Array(panels, name, (sizes, (n**3,)), meta=FORMATS[format](np.zeros((0, 0)), device=device))
+    cls, parameters = FORMATS[format]
+    return da.Array(panels, name, (sizes, (n**3,)), meta=cls(np.zeros((0, 0)), device=device, **parameters))
 
 
 def residual(x: np.ndarray, b: np.ndarray, n: int) -> float:

@@ -30,8 +30,8 @@ MOST_COLUMNS = 1 << 27  # a counter each, while this is prepared
 L1_SHARE = 64 << 10  # bytes of shared memory that are left to L1: the rest of x and the tables stream through it
 KERNELS_OWN = 1 << 10  # bytes of shared memory that the kernel needs beside x
 LEAST_SHARE = 0.25  # of the gathers that popular columns must take over
-WORTH_IT = 0.95  # of the plain product's time: what the other may take at most, measured in so many samples
-SAMPLES = 5
+WORTH_IT = 0.95  # of the plain product's time: what the other may take at most
+SAMPLES, CALLS = 3, 4  # of which that is measured: calls in a row, so that the host's time does not count
 
 Run = Callable[..., None]
 
@@ -97,17 +97,18 @@ def in_time(
 
 
 def _seconds(run: Run, x: cupy.ndarray, y: cupy.ndarray) -> float:
-    """What a product takes: the least of some samples, after one that does not count. `y` is not touched."""
+    """What a product takes: the least of some samples, after a call that does not count. `y` is not touched."""
     out, one, zero = cupy.empty_like(y), y.dtype.type(1), y.dtype.type(0)
     run(x, out, one, zero)
     samples = []
     for _ in range(SAMPLES):
         start, stop = cupy.cuda.Event(), cupy.cuda.Event()
         start.record()
-        run(x, out, one, zero)
+        for _ in range(CALLS):
+            run(x, out, one, zero)
         stop.record()
         stop.synchronize()
-        samples.append(cupy.cuda.get_elapsed_time(start, stop) / 1e3)
+        samples.append(cupy.cuda.get_elapsed_time(start, stop) / 1e3 / CALLS)
     return min(samples)
 
 
