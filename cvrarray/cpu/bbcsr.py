@@ -290,8 +290,11 @@ def _lay_out_steps(i, indptr, indices, values, at, n_slots, data, padding, base,
         row = min(i * WARP + lane, len(indptr) - 1)
         source[lane] = indptr[row]
         length[lane] = indptr[min(row + 1, len(indptr) - 1)] - indptr[row]
+    ahead = indptr[min((i + 1) * WARP, len(indptr) - 1)]  # the next bin's entries are asked for while this one's move
     real = ALL
     for step in range(n_slots // WARP):
+        lanes.prefetch(values, ahead + step * WARP, ())
+        lanes.prefetch(indices, ahead + step * WARP, ())
         real &= lanes.different(length, 0, step)
         lanes.store(lanes.gather(values, step, source, 0, real), data, at + step * WARP)
         lanes.place(indices, step, source, real, padding, base, col, col_at + step * WARP)
