@@ -337,8 +337,7 @@ def _marked_value_steps(i, block_size, indptr, values, n_block_steps, at, data, 
             lanes.prefetch(values, ahead + step * WARP, ())
             real = lanes.bit_set(present, at // block_size + block * WARP, j)
             lanes.store(lanes.gather(values, 0, source, 0, real), data, at + step * WARP)
-            for lane in range(WARP):
-                source[lane] += real >> np.uint32(lane) & np.uint32(1)
+            lanes.advance(source, real)
 
 
 @njit(**lanes.OPTIONS)
