@@ -172,6 +172,29 @@ def test_short_calls_have_helpers_where_that_is_faster(threaded, monkeypatch, he
     assert share > 0.8 if helpers_are_slow else share < 0.2
 
 
+@pytest.mark.parametrize("burst", [8, 24])
+@pytest.mark.parametrize("wake", [(470, 273), (500, 515), (2158,)])
+def test_helpers_who_must_wake_are_not_given_up(burst, wake):
+    """Times of ba_ladybug21_J in us: calls in bursts, between which helpers sleep; 285 alone, 150 with helpers awake."""
+    choice = threads._Choice()
+    alone = []
+    for call in range(2000):
+        alone.append(choice.alone())
+        with_helpers = wake[call % burst] if call % burst < len(wake) else 150
+        choice.took(alone[-1], 285 if alone[-1] else with_helpers)
+    assert np.mean(alone) < 0.05
+
+
+def test_helpers_who_always_must_wake_are_given_up():
+    """Calls so far apart that helpers sleep before each."""
+    choice = threads._Choice()
+    alone = []
+    for call in range(2000):
+        alone.append(choice.alone())
+        choice.took(alone[-1], 285 if alone[-1] else (470, 390, 520)[call % 3])
+    assert np.mean(alone) > 0.95
+
+
 def test_a_helper_keeps_no_operand(threaded):
     threaded(2)
 
