@@ -21,8 +21,9 @@ from cvrarray.cpu.watch import changed
 
 SMALL = 1 << 16  #: least work (stored slots, nonzeros) of a range: less costs another thread more than it saves
 LONG = 1 << 21  #: work of a call that always has helpers
-EXPLORE = 100  #: calls after which the slower way is tried again, more than half of RECENT times
-RECENT = 5  #: calls of a way that tell how fast it is
+EXPLORE = 128  #: calls after which the slower way is tried again
+EXPLORE_FIRST = (16, 32, 64)  #: calls at which it is too: the first calls of all are not like later ones
+RECENT = (9, 3)  #: calls, with helpers and alone, that tell how fast a way is: helpers wake during the first two or three
 WATCH = 200_000  #: looks, of about 1 ns each, before a thread that waits goes to sleep
 MOMENT = 20_000  #: looks until a thread that has told another something has left the interpreter
 RANGES = 4  #: ranges a thread, so that one that is held up leaves its share to the others
@@ -123,7 +124,7 @@ class _Choice:
     """Whether short calls are faster alone or with helpers, who may have no CPU to themselves: both are tried at times.
 
     A way is as fast as most of its last calls were. One that is interrupted, or that wakes a helper who slept, tells nothing
-    of the next: calls come in bursts, and one or two slow ones at the beginning of each must not change the way.
+    of the next: calls come in bursts, and a few slow ones at the beginning of each must not change the way.
     """
 
     def __init__(self) -> None:
@@ -133,19 +134,19 @@ class _Choice:
     def alone(self) -> bool:
         """How to make the next call."""
         self.calls += 1
-        faster_alone = _typical(self.times[True]) < _typical(self.times[False])
-        if self.calls % EXPLORE == 0:
+        faster_alone = self._typical(True) < self._typical(False)
+        if self.calls in EXPLORE_FIRST or self.calls % EXPLORE == 0:
             faster_alone = not faster_alone
             self.times[faster_alone] = ()
         return faster_alone
 
     def took(self, alone: bool, seconds: float) -> None:
-        self.times[alone] = (*self.times[alone][1 - RECENT :], seconds)
+        self.times[alone] = (*self.times[alone], seconds)[-RECENT[alone] :]
 
-
-def _typical(times: tuple[float, ...]) -> float:
-    """The median of RECENT times; those that are not known yet count as 0, so that they are found out."""
-    return sorted((*times, *[0.0] * (RECENT - len(times))))[RECENT // 2]
+    def _typical(self, alone: bool) -> float:
+        """The median of a way's last calls; those not made yet count as 0 seconds, so that most of them get made."""
+        times, n = self.times[alone], RECENT[alone]
+        return sorted(times + (0.0,) * (n - len(times)))[n // 2]
 
 
 class _Task:
