@@ -21,6 +21,7 @@ from scipy.sparse import csr_array
 
 import cvrarray
 from cvrarray.cpu import bbcsr, cvr, lanes, locality, memory, parts, threads, tiling
+from cvrarray.cpu import csr as canonical_csr
 from cvrarray.cpu.watch import changed
 
 MODULES = {"cvr": cvr, "bbcsr": bbcsr}
@@ -128,6 +129,36 @@ def test_ranges_cover_every_tile_once(threaded, sizes, n_threads):
     threads.run(lambda first, last: ranges.append((first, last)), memory.offsets(np.array(sizes, int)))
     tiles = [tile for first, last in sorted(ranges) for tile in range(first, last)]
     assert tiles == list(range(len(sizes)))
+
+
+@pytest.mark.parametrize("n_threads", [1, 3])
+@pytest.mark.parametrize("row_length", [1, 2, 30])
+@pytest.mark.parametrize("at", [0, 1, 500, -1])
+@pytest.mark.parametrize("fault", ["none", "negative", "too large", "equal", "descending", "offsets"])
+def test_csr_is_checked_everywhere(threaded, n_threads, row_length, at, fault):
+    """More rows than are looked at together, and a fault in the first, a middle or the last of them."""
+    threaded(n_threads)
+    n_rows, n_cols = 2 * canonical_csr.ROWS + 77, 100
+    indptr = np.arange(n_rows + 1, dtype=np.int32) * row_length
+    indices = np.tile(3 * np.arange(row_length, dtype=np.int32), n_rows)
+    row = np.arange(n_rows)[at]
+    last = indptr[row + 1] - 1
+    expected = (0, indices.size, -1, -1, fault == "none")
+    if fault in ("negative", "too large"):
+        position = last if fault == "too large" else indptr[row]
+        indices[position] = n_cols if fault == "too large" else -1
+        expected = (0, indices.size, -1, position, False)
+    elif fault == "offsets":
+        row = max(row, 1)  # the first offset is 0, which is looked at before
+        indptr[row] = indptr[row + 1] + 1 if row < n_rows - 1 else indptr[row - 1] - 1
+        expected = (0, indices.size, row if row < n_rows - 1 else row - 1, -1, False)
+    elif fault in ("equal", "descending"):
+        if row_length == 1:
+            pytest.skip("one column is in order")
+        indices[last] = indices[last - 1] - (fault == "descending")
+        if indices[last] < 0:
+            indices[last - 1 : last + 1] = (1, 0)
+    assert canonical_csr.check(indptr, indices, n_cols) == expected
 
 
 def test_an_error_in_another_thread_is_raised(threaded):

@@ -15,24 +15,24 @@ ROWS = 256  #: rows that are looked at together: their columns are still in the 
 @njit(**lanes.OPTIONS)
 def _look(first, last, indptr, indices, n_cols, is_canonical):
     """Unset ``is_canonical[0]`` where rows `first` to before `last` are not: offsets, columns out of range, or their order."""
-    for row in range(first, last):
-        if indptr[row] > indptr[row + 1]:
-            is_canonical[0] = False
-    if not is_canonical[0] or not 0 <= indptr[first] <= indptr[last] <= indices.size:
+    # Without a way out, loops compile to vector instructions.
+    offsets, decreasing = lanes.pointer(indptr, first), 0
+    for r in range(last - first):
+        decreasing += offsets[r] > offsets[r + 1]
+    if decreasing or not 0 <= indptr[first] <= indptr[last] <= indices.size:
         is_canonical[0] = False
         return
-    for start in range(first, last, ROWS):
-        end = min(start + ROWS, last)
-        # Without a way out, the loop over columns compiles to vector instructions. Negative ones are large without a sign.
+    for start in range(0, last - first, ROWS):
+        end = min(start + ROWS, last - first)
+        here, before = lanes.pointer(indices, offsets[start]), lanes.pointer(indices, offsets[start] - 1)
         outside = not_ascending = 0
-        here, before = lanes.pointer(indices, indptr[start]), lanes.pointer(indices, indptr[start] - 1)
-        for k in range(indptr[start] == 0, indptr[end] - indptr[start]):
-            outside += np.uint64(here[k]) >= np.uint64(n_cols)
+        for k in range(offsets[start] == 0, offsets[end] - offsets[start]):
+            outside += np.uint64(here[k]) >= np.uint64(n_cols)  # a negative one is large without its sign
             not_ascending += here[k] <= before[k]
         # Columns ascend in every row where all places at which they do not are beginnings of rows.
-        for row in range(max(start, 1), end):
-            k = indptr[row] - indptr[start]
-            if indptr[row] > 0 and indptr[row] < indptr[row + 1]:
+        for r in range(start, end):
+            if 0 < offsets[r] < offsets[r + 1]:
+                k = offsets[r] - offsets[start]
                 not_ascending -= here[k] <= before[k]
         if outside or not_ascending:
             is_canonical[0] = False

@@ -47,7 +47,10 @@ def count() -> int:
 
 def run(function: Callable, work: np.ndarray, *args, unit: int = 1) -> None:
     """``prepare(function, work, unit)(*args)``, for what is called once."""
-    prepare(function, work, unit)(*args)
+    if int(work[-1] - work[0]) * unit < 2 * SMALL:  # most conversions are small: no time to prepare
+        function(0, len(work) - 1, *args)
+    else:
+        prepare(function, work, unit)(*args)
 
 
 def prepare(function: Callable, work: np.ndarray, unit: int = 1) -> Callable[..., None]:
