@@ -28,8 +28,7 @@ class Device(NamedTuple):
 
     def backend(self, name: str) -> ModuleType:
         """The device's module for a format: ``cvrarray.cpu.<name>`` or ``cvrarray.gpu.<name>``."""
-        folder = "cpu" if self.kind == "cpu" else "gpu"
-        return importlib.import_module(f"cvrarray.{folder}.{name}")
+        return _backend("cpu" if self.kind == "cpu" else "gpu", name)
 
     def use(self):
         """Context manager that makes this the current device; it costs nothing where it is that already."""
@@ -102,6 +101,11 @@ def move(array: Any, device: Device) -> Any:
         return array.get()
     with device.use():
         return device.xp.asarray(array)
+
+
+@cache  # asking importlib again takes it a microsecond or two
+def _backend(folder: str, name: str) -> ModuleType:
+    return importlib.import_module(f"cvrarray.{folder}.{name}")
 
 
 @cache

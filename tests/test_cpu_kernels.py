@@ -21,6 +21,7 @@ from scipy.sparse import csr_array
 
 import cvrarray
 from cvrarray.cpu import bbcsr, cvr, lanes, locality, memory, parts, threads, tiling
+from cvrarray.cpu import csr as canonical_csr
 from cvrarray.cpu.watch import changed
 
 MODULES = {"cvr": cvr, "bbcsr": bbcsr}
@@ -130,6 +131,44 @@ def test_ranges_cover_every_tile_once(threaded, sizes, n_threads):
     assert tiles == list(range(len(sizes)))
 
 
+@pytest.mark.parametrize("n_threads", [1, 3])
+@pytest.mark.parametrize("row_length", [1, 2, 30])
+@pytest.mark.parametrize("at", [0, 1, 500, -1])
+@pytest.mark.parametrize("fault", ["none", "negative", "too large", "equal", "descending", "offsets"])
+def test_csr_is_checked_everywhere(threaded, n_threads, row_length, at, fault):
+    """More rows than are looked at together, and a fault in the first, a middle or the last of them."""
+    threaded(n_threads)
+    n_rows, n_cols = 2 * canonical_csr.ROWS + 77, 100
+    indptr = np.arange(n_rows + 1, dtype=np.int32) * row_length
+    indices = np.tile(3 * np.arange(row_length, dtype=np.int32), n_rows)
+    row = np.arange(n_rows)[at]
+    last = indptr[row + 1] - 1
+    expected = (0, indices.size, -1, -1, fault == "none")
+    if fault in ("negative", "too large"):
+        position = last if fault == "too large" else indptr[row]
+        indices[position] = n_cols if fault == "too large" else -1
+        expected = (0, indices.size, -1, position, False)
+    elif fault == "offsets":
+        row = max(row, 1)  # the first offset is 0, which is looked at before
+        indptr[row] = indptr[row + 1] + 1 if row < n_rows - 1 else indptr[row - 1] - 1
+        expected = (0, indices.size, row if row < n_rows - 1 else row - 1, -1, False)
+    elif fault in ("equal", "descending"):
+        if row_length == 1:
+            pytest.skip("one column is in order")
+        indices[last] = indices[last - 1] - (fault == "descending")
+        if indices[last] < 0:
+            indices[last - 1 : last + 1] = (1, 0)
+    assert canonical_csr.check(indptr, indices, n_cols) == expected
+
+
+@pytest.mark.parametrize(("last_row", "in_order"), [([3], True), ([2, 3], True), ([3, 2], False), ([2, 2], False)])
+def test_empty_rows_hide_no_fault(last_row, in_order):
+    """One place where columns do not ascend begins a row after empty ones: it is forgiven once."""
+    indptr = np.array([0, 0, 1, 1, 1, 1 + len(last_row), 1 + len(last_row)])
+    indices = np.array([5, *last_row])
+    assert canonical_csr.check(indptr, indices, 6) == (0, indices.size, -1, -1, in_order)
+
+
 def test_an_error_in_another_thread_is_raised(threaded):
     threaded(3)
 
@@ -170,6 +209,34 @@ def test_short_calls_have_helpers_where_that_is_faster(threaded, monkeypatch, he
         with_helpers(not helpers_are_slow)
     share = np.mean([with_helpers(not helpers_are_slow) for _ in range(200)])
     assert share > 0.8 if helpers_are_slow else share < 0.2
+
+
+@pytest.mark.parametrize("burst", [10, 24])
+@pytest.mark.parametrize(
+    ("alone", "with_helpers", "wake"),
+    [(285, 150, (470, 273)), (285, 150, (504, 515)), (167, 115, (334, 278, 177)), (285, 150, (2158,))],
+)
+def test_helpers_who_must_wake_are_not_given_up(burst, alone, with_helpers, wake):
+    """Times of ba_ladybug21_J and ba_kitti_J in us, in bursts of calls between which helpers sleep."""
+    choice = threads._Choice()
+    ways = []
+    for call in range(2000):
+        ways.append(choice.alone())
+        seconds = wake[call % burst] if call % burst < len(wake) else with_helpers
+        choice.took(ways[-1], alone if ways[-1] else seconds)
+    assert np.mean(ways[:100]) < 0.15
+    assert np.mean(ways) < 0.05
+
+
+@pytest.mark.parametrize("with_helpers", [(470, 390, 520), (850,), (150, 900, 900, 900)])
+def test_helpers_who_mostly_are_slow_are_given_up(with_helpers):
+    """Calls so far apart that helpers sleep before each; or other work that has their CPU, always or mostly."""
+    choice = threads._Choice()
+    ways = []
+    for call in range(2000):
+        ways.append(choice.alone())
+        choice.took(ways[-1], 285 if ways[-1] else with_helpers[call % len(with_helpers)])
+    assert np.mean(ways) > 0.9
 
 
 def test_a_helper_keeps_no_operand(threaded):

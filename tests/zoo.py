@@ -266,6 +266,14 @@ def blocks_with_holes():
 
 
 @matrix
+def runs_of_rows_with_the_same_columns():
+    """Neighbours that share columns, whole blocks or not, in runs that keep to no block row or bin: merged as one row."""
+    run = np.repeat(np.arange(32), np.arange(32) % 7 + 1)
+    row = np.repeat(np.arange(run.size), 9)
+    return entries((run.size, 70), row, (run[:, None] * 5 + [0, 1, 2, 3, 7, 20, 21, 40, 44]).ravel() % 70)
+
+
+@matrix
 def explicit_zeros():
     """Stored zeros are entries: they survive the round trip and turn inf in x into nan."""
     row, col = np.divmod(np.arange(0, 40 * 40, 7), 40)

@@ -184,7 +184,8 @@ def _method(report: dict[str, Any]) -> str:
         f"**Method.** Medians of {report['repeats']} repeats, in each of which all contenders take turns, with one thread "
         "and with all of them; a sample follows an untimed one of its kind. Ours and MKL (`sparse_dot_mkl`) have the "
         "threads that stand above a table, SciPy and pydata/sparse one in all of them. Every product of ours was checked "
-        "against one in double precision, row by row, before it was timed. Matrices are generated at scale "
+        "against one in double precision, row by row, before it was timed. `converts in` is the time from SciPy's CSR, its "
+        "check included, with as many threads, in products of the fastest peer. Matrices are generated at scale "
         f"`{report['scale']}`, or read from files that the project does not ship.{left_out}"
     )
 

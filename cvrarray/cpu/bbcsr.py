@@ -131,20 +131,40 @@ def _present(t: BBCSRTables) -> np.ndarray:
     return np.empty(0, np.uint8) if t.present is None else t.present
 
 
-@njit(**lanes.OPTIONS, forceinline=True)
-def _open_rows(block_row, block_size, indptr, ahead, end):
-    """Set `ahead` and `end` to where the entries of a block row's rows begin and end; the number of its rows."""
-    first = block_row * block_size
-    n_rows = min(block_size, len(indptr) - 1 - first)
-    for r in range(n_rows):
-        ahead[r] = indptr[first + r]
-        end[r] = indptr[first + r + 1]
-    return n_rows
+@njit(**lanes.OPTIONS)
+def _same_columns(row, other, indptr, indices):
+    length = indptr[row + 1] - indptr[row]
+    if indptr[other + 1] - indptr[other] != length:
+        return False
+    columns, others = lanes.pointer(indices, indptr[row]), lanes.pointer(indices, indptr[other])
+    differences = 0
+    for k in range(length):  # to the end, without a way out: so it compiles to vector instructions
+        differences |= others[k] ^ columns[k]
+    return differences == 0
 
 
 @njit(**lanes.OPTIONS, forceinline=True)
-def _take_block(block_size, n_rows, indices, ahead, end):
-    """The smallest block column among the entries still ahead, which move on past it; -1 where there are none."""
+def _open_rows(first, last, indptr, indices, ahead, end, of):
+    """Set `ahead` and `end` to where rows' entries begin and end, once for neighbours that have the same columns.
+
+    `of` tells each row's; how many there are is returned.
+    """
+    n = 0
+    for row in range(first, last):
+        if row == first or not _same_columns(row, row - 1, indptr, indices):
+            ahead[n] = indptr[row]
+            end[n] = indptr[row + 1]
+            n += 1
+        of[row - first] = n - 1
+    return n
+
+
+@njit(**lanes.OPTIONS, forceinline=True)
+def _take_block(block_size, n_rows, indices, ahead, end, marks):
+    """The smallest block column among the entries still ahead, which move on past it; -1 where there are none.
+
+    Bits of `marks` tell which entries of the block each row has.
+    """
     least = -1
     for r in range(n_rows):
         if ahead[r] < end[r] and (least < 0 or indices[ahead[r]] < least):
@@ -152,13 +172,19 @@ def _take_block(block_size, n_rows, indices, ahead, end):
     if least < 0:
         return least
     block = least // block_size
-    last = (block + 1) * block_size - 1
+    first = block * block_size
+    last = first + block_size - 1
     for r in range(n_rows):
         whole = ahead[r] + block_size
         if whole <= end[r] and indices[whole - 1] == last:
             ahead[r] = whole
+            marks[r] = (1 << block_size) - 1
+            continue
+        mark = 0
         while ahead[r] < end[r] and indices[ahead[r]] <= last:
+            mark |= 1 << (indices[ahead[r]] - first)
             ahead[r] += 1
+        marks[r] = mark
     return block
 
 
@@ -168,25 +194,13 @@ def _block(number, block_size):
     return number if block_size == 1 else number // block_size
 
 
-@njit(**lanes.OPTIONS)
-def _rows_are_alike(first, last, block_size, indptr, indices):
-    """Whether rows `first` to before `last`, those of a block row, all have the same whole blocks and nothing else."""
-    length = indptr[first + 1] - indptr[first]
-    if length % block_size or indptr[last] - indptr[first] != length * (last - first):
+@njit(**lanes.OPTIONS, forceinline=True)
+def _has_whole_blocks(start, end, block_size, indices):
+    """Whether a row's entries, `start` to before `end`, are whole blocks and nothing else."""
+    if (end - start) % block_size:
         return False
-    for row in range(first + 1, last):
-        if indptr[row + 1] - indptr[row] != length:
-            return False
-    columns = lanes.pointer(indices, indptr[first])
-    for k in range(0, length, block_size):
-        if columns[k] % block_size or columns[k + block_size - 1] - columns[k] != block_size - 1:
-            return False
-    for row in range(first + 1, last):
-        others = lanes.pointer(indices, indptr[row])
-        differences = 0
-        for k in range(length):  # to the end, without a way out: so it compiles to vector instructions
-            differences |= others[k] ^ columns[k]
-        if differences:
+    for k in range(start, end, block_size):
+        if indices[k] % block_size or indices[k + block_size - 1] - indices[k] != block_size - 1:
             return False
     return True
 
@@ -194,23 +208,24 @@ def _rows_are_alike(first, last, block_size, indptr, indices):
 @njit(**lanes.OPTIONS)
 def _count_blocks(first, last, block_size, indptr, indices, n_blocks, low, high):
     """Blocks of each block row, its smallest and its largest; rows are merged only where they differ."""
-    ahead, end = lanes.scratch(indptr), lanes.scratch(indptr)
+    ahead, end, of, marks = lanes.scratch(indptr), lanes.scratch(indptr), lanes.scratch(indptr), lanes.scratch(n_blocks)
     for block_row in range(first, last):
         row = block_row * block_size
-        row_end = min(row + block_size, len(indptr) - 1)
-        if block_size == 1 or _rows_are_alike(row, row_end, block_size, indptr, indices):
+        n_rows = 1
+        if block_size > 1:
+            n_rows = _open_rows(row, min(row + block_size, len(indptr) - 1), indptr, indices, ahead, end, of)
+        if block_size == 1 or (n_rows == 1 and _has_whole_blocks(ahead[0], end[0], block_size, indices)):
             n_blocks[block_row] = _block(indptr[row + 1] - indptr[row], block_size)
             if n_blocks[block_row]:
                 low[block_row] = _block(indices[indptr[row]], block_size)
                 high[block_row] = _block(indices[indptr[row + 1] - 1], block_size)
             continue
-        n_rows = _open_rows(block_row, block_size, indptr, ahead, end)
-        block = _take_block(block_size, n_rows, indices, ahead, end)
+        block = _take_block(block_size, n_rows, indices, ahead, end, marks)
         low[block_row] = max(block, 0)
         while block >= 0:
             n_blocks[block_row] += 1
             high[block_row] = block
-            block = _take_block(block_size, n_rows, indices, ahead, end)
+            block = _take_block(block_size, n_rows, indices, ahead, end, marks)
 
 
 @njit(**lanes.OPTIONS)
@@ -247,54 +262,94 @@ def _lay_out(
     first, last, block_size, indptr, indices, values, bin_rowptr, n_blocks, bin_low, col_base, col_ptr, col_narrow,
     col_wide, data, present
 ):  # fmt: skip
-    """Write every slot of the bins: padding and holes all over, then the entries."""
+    """Write every slot of the bins: columns, which of a block's entries are stored, and values."""
     for i in range(first, last):
-        n_slots = (bin_rowptr[i + 1] - bin_rowptr[i]) // block_size
+        at, width = bin_rowptr[i], bin_rowptr[i + 1] - bin_rowptr[i]
+        n_slots = width // block_size
         bin_end = min((i + 1) * WARP, len(indptr) - 1)
         n_entries = indptr[bin_end] - indptr[i * WARP]
-        if block_size == 1 and PADDED * n_entries > n_slots:
+        by_steps = PADDED * n_entries > width
+        if block_size == 1 and by_steps:
+            _value_steps(i, indptr, values, width // WARP, at, data)
             if col_base[i] >= 0:
                 padding = NARROW_PADDING + bin_low[i]
-                _lay_out_steps(
-                    i, indptr, indices, values, bin_rowptr[i], n_slots, data, padding, bin_low[i], col_ptr[i], col_narrow
-                )
+                _column_steps(i, indptr, indices, width // WARP, padding, bin_low[i], col_ptr[i], col_narrow)
             else:
-                _lay_out_steps(i, indptr, indices, values, bin_rowptr[i], n_slots, data, -1, 0, col_ptr[i], col_wide)
+                _column_steps(i, indptr, indices, width // WARP, -1, 0, col_ptr[i], col_wide)
             continue
-        if n_entries < n_slots * block_size:
-            _fill(data, bin_rowptr[i], n_slots * block_size, 0)
+        if n_entries < width:
             if col_base[i] >= 0:
                 _fill(col_narrow, col_ptr[i], n_slots, NARROW_PADDING)
             else:
                 _fill(col_wide, col_ptr[i], n_slots, -1)
+            if not by_steps:
+                _fill(data, at, width, 0)
         if len(present):
-            _fill(present, bin_rowptr[i] // block_size, n_slots, 0)
+            _fill(present, at // block_size, n_slots, 0)
         for block_row in range(i * WARP // block_size, (bin_end - 1) // block_size + 1):
             if col_base[i] >= 0:
                 _lay_out_rows(
                     block_row, i, bin_end, n_blocks[block_row], block_size, indptr, indices, values, bin_low[i],
-                    col_ptr[i], col_narrow, bin_rowptr[i], data, present
+                    col_ptr[i], col_narrow, at, data, present, by_steps
                 )  # fmt: skip
             else:
                 _lay_out_rows(
                     block_row, i, bin_end, n_blocks[block_row], block_size, indptr, indices, values, 0,
-                    col_ptr[i], col_wide, bin_rowptr[i], data, present
+                    col_ptr[i], col_wide, at, data, present, by_steps
                 )  # fmt: skip
+        if by_steps and len(present):
+            _marked_value_steps(i, block_size, indptr, values, n_slots // WARP, at, data, present)
+        elif by_steps:
+            _value_steps(i, indptr, values, width // WARP, at, data)
+
+
+@njit(**lanes.OPTIONS, forceinline=True)
+def _open_lanes(i, indptr, source, length):
+    """Set `source` and `length` to where the rows of bin i begin, and their lengths; the first entry of the next bin."""
+    n_rows = len(indptr) - 1
+    for lane in range(WARP):
+        row = min(i * WARP + lane, n_rows)
+        source[lane] = indptr[row]
+        length[lane] = indptr[min(row + 1, n_rows)] - indptr[row]
+    return indptr[min((i + 1) * WARP, n_rows)]
 
 
 @njit(**lanes.OPTIONS)
-def _lay_out_steps(i, indptr, indices, values, at, n_slots, data, padding, base, col_at, col):
-    """Write a bin of blocks of size 1, 32 slots at a time; columns are relative to `base`."""
+def _value_steps(i, indptr, values, n_steps, at, data):
+    """Write the values of a bin without holes, 32 slots at a time, and ask for those of the next bin meanwhile."""
     source, length = lanes.scratch(indptr), lanes.scratch(indptr)
-    for lane in range(WARP):
-        row = min(i * WARP + lane, len(indptr) - 1)
-        source[lane] = indptr[row]
-        length[lane] = indptr[min(row + 1, len(indptr) - 1)] - indptr[row]
+    ahead = _open_lanes(i, indptr, source, length)
     real = ALL
-    for step in range(n_slots // WARP):
+    for step in range(n_steps):
+        lanes.prefetch(values, ahead + step * WARP, ())
         real &= lanes.different(length, 0, step)
         lanes.store(lanes.gather(values, step, source, 0, real), data, at + step * WARP)
-        lanes.place(indices, step, source, real, padding, base, col, col_at + step * WARP)
+
+
+@njit(**lanes.OPTIONS)
+def _marked_value_steps(i, block_size, indptr, values, n_block_steps, at, data, present):
+    """The same for a bin that may have holes: bits of `present` tell which slots have an entry, and so which entry."""
+    source, length = lanes.scratch(indptr), lanes.scratch(indptr)
+    ahead = _open_lanes(i, indptr, source, length)
+    for block in range(n_block_steps):
+        for j in range(block_size):
+            step = block * block_size + j
+            lanes.prefetch(values, ahead + step * WARP, ())
+            real = lanes.bit_set(present, at // block_size + block * WARP, j)
+            lanes.store(lanes.gather(values, 0, source, 0, real), data, at + step * WARP)
+            lanes.advance(source, real)
+
+
+@njit(**lanes.OPTIONS)
+def _column_steps(i, indptr, indices, n_steps, padding, base, at, col):
+    """Write the columns of a bin of blocks of size 1, relative to `base`, as :func:`_value_steps` does the values."""
+    source, length = lanes.scratch(indptr), lanes.scratch(indptr)
+    ahead = _open_lanes(i, indptr, source, length)
+    real = ALL
+    for step in range(n_steps):
+        lanes.prefetch(indices, ahead + step * WARP, ())
+        real &= lanes.different(length, 0, step)
+        lanes.place(indices, step, source, real, padding, base, col, at + step * WARP)
 
 
 @njit(**lanes.OPTIONS)
@@ -306,31 +361,29 @@ def _fill(array, start, n, value):
 
 @njit(**lanes.OPTIONS)
 def _lay_out_rows(
-    block_row, i, bin_end, n_blocks, block_size, indptr, indices, values, base, col_at, col, at, data, present
+    block_row, i, bin_end, n_blocks, block_size, indptr, indices, values, base, col_at, col, at, data, present, by_steps
 ):  # fmt: skip
-    """Write the columns and the entries of those rows of a block row that lie in bin i."""
+    """Write the columns of those rows of a block row that lie in bin i, and their values where this is not done by steps."""
     row = block_row * block_size
     row_end = min(row + block_size, len(indptr) - 1)
     holes = indptr[row_end] - indptr[row] < n_blocks * block_size * (row_end - row)
     first, last = max(row, i * WARP), min(row_end, bin_end)
     columns = lanes.pointer(col, col_at + first % WARP)
+    marks = lanes.pointer(present, at // block_size + first % WARP)
     if holes:
-        _merge_columns(block_row, block_size, indptr, indices, base, last - first, columns)
+        _merge_columns(row, row_end, first, last, block_size, indptr, indices, base, columns, marks)
     else:
         _copy_columns(n_blocks, block_size, lanes.pointer(indices, indptr[row]), base, last - first, columns)
-    for r in range(first, last):
-        to, marks = lanes.pointer(data, at + r % WARP), lanes.pointer(present, at // block_size + r % WARP)
+        for b in range(n_blocks if len(present) else 0):
+            for lane in range(last - first):
+                marks[b * WARP + lane] = (1 << block_size) - 1
+    for r in range(first, first if by_steps else last):
+        to, row_values = lanes.pointer(data, at + r % WARP), lanes.pointer(values, indptr[r])
         if holes:
-            _place_row(
-                indptr[r], indptr[r + 1], block_size, indices, values, base, lanes.pointer(columns, r - first), to, marks
-            )
-            continue
-        row_values = lanes.pointer(values, indptr[r])
-        for k in range(n_blocks * block_size):
-            to[k * WARP] = row_values[k]
-        if len(present):
-            for b in range(n_blocks):
-                marks[b * WARP] = (1 << block_size) - 1
+            _place_row(n_blocks, block_size, row_values, lanes.pointer(marks, r - first), to)
+        else:
+            for k in range(n_blocks * block_size):
+                to[k * WARP] = row_values[k]
 
 
 @njit(**lanes.OPTIONS, forceinline=True)
@@ -347,30 +400,29 @@ def _copy_columns(n_blocks, block_size, indices, base, n_lanes, to):
 
 
 @njit(**lanes.OPTIONS)
-def _merge_columns(block_row, block_size, indptr, indices, base, n_lanes, to):
-    """Write the blocks of rows that differ into `n_lanes` lanes."""
-    ahead, end = lanes.scratch(indptr), lanes.scratch(indptr)
-    n_rows = _open_rows(block_row, block_size, indptr, ahead, end)
+def _merge_columns(row, row_end, first, last, block_size, indptr, indices, base, to, marks):
+    """Write the blocks of rows that differ, and which entries of them each row has, for rows `first` to before `last`."""
+    ahead, end, of, mark_of = lanes.scratch(indptr), lanes.scratch(indptr), lanes.scratch(indptr), lanes.scratch(indices)
+    n_rows = _open_rows(row, row_end, indptr, indices, ahead, end, of)
     at = 0
-    block = _take_block(block_size, n_rows, indices, ahead, end)
+    block = _take_block(block_size, n_rows, indices, ahead, end, mark_of)
     while block >= 0:
-        for lane in range(n_lanes):
-            to[at + lane] = block - base
+        for r in range(first, last):
+            to[at + r - first] = block - base
+            marks[at + r - first] = mark_of[of[r - row]]
         at += WARP
-        block = _take_block(block_size, n_rows, indices, ahead, end)
+        block = _take_block(block_size, n_rows, indices, ahead, end, mark_of)
 
 
 @njit(**lanes.OPTIONS)
-def _place_row(entry, end, block_size, indices, values, base, columns, to, marks):
-    """Write a row's entries where they stand in their blocks, and mark them; holes are 0 already."""
-    b, column = -1, np.int64(-block_size)
-    for k in range(entry, end):
-        while indices[k] >= column + block_size:
-            b += 1
-            column = (base + np.int64(columns[b * WARP])) * block_size
-        j = indices[k] - column
-        to[(b * block_size + j) * WARP] = values[k]
-        marks[b * WARP] |= 1 << j
+def _place_row(n_blocks, block_size, values, marks, to):
+    """Write a row's values where `marks` have them in its blocks; holes are 0 already."""
+    k = 0
+    for b in range(n_blocks):
+        for j in range(block_size):
+            if marks[b * WARP] >> j & 1:
+                to[(b * block_size + j) * WARP] = values[k]
+                k += 1
 
 
 @njit(**lanes.OPTIONS)

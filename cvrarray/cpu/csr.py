@@ -7,31 +7,50 @@ import scipy.sparse
 from numba import njit
 
 from .._tables import CSR
+from . import lanes, threads
+
+ROWS = 256  #: rows that are looked at together: their columns are still in the cache when the rows' beginnings are looked at
+
+
+@njit(**lanes.OPTIONS)
+def _look(first, last, indptr, indices, n_cols, is_canonical):
+    """Unset ``is_canonical[0]`` where rows `first` to before `last` are not: offsets, columns out of range, or their order."""
+    # Without a way out, loops compile to vector instructions.
+    offsets, decreasing = lanes.pointer(indptr, first), 0
+    for r in range(last - first):
+        decreasing += offsets[r] > offsets[r + 1]
+    if decreasing or not 0 <= indptr[first] <= indptr[last] <= indices.size:
+        is_canonical[0] = False
+        return
+    for start in range(0, last - first, ROWS):
+        end = min(start + ROWS, last - first)
+        here, before = lanes.pointer(indices, offsets[start]), lanes.pointer(indices, offsets[start] - 1)
+        outside = not_ascending = 0
+        for k in range(offsets[start] == 0, offsets[end] - offsets[start]):
+            outside += np.uint64(here[k]) >= np.uint64(n_cols)  # a negative one is large without its sign
+            not_ascending += here[k] <= before[k]
+        # Columns ascend in every row where all places at which they do not are beginnings of rows.
+        for r in range(start, end):
+            if 0 < offsets[r] < offsets[r + 1]:
+                k = offsets[r] - offsets[start]
+                not_ascending -= here[k] <= before[k]
+        if outside or not_ascending:
+            is_canonical[0] = False
+            return
+    if indices.size and not 0 <= indices[0] < n_cols:
+        is_canonical[0] = False
 
 
 @njit(nogil=True, cache=True)
-def _check(indptr, indices, n_cols):
-    n_rows = indptr.size - 1
-    for row in range(n_rows):
+def _first_wrong(indptr, indices, n_cols):
+    """First row where `indptr` decreases, else first position of an index out of range; -1: none."""
+    for row in range(indptr.size - 1):
         if indptr[row] > indptr[row + 1]:
-            return row, -1, False
-    # Without a way out, the loop over all columns compiles to vector instructions.
-    outside = 0
+            return row, -1
     for position in range(indices.size):
-        outside += (indices[position] < 0) | (indices[position] >= n_cols)
-    if outside:
-        for position in range(indices.size):
-            if indices[position] < 0 or indices[position] >= n_cols:
-                return -1, position, False
-    # Columns ascend in every row where all places at which they do not are beginnings of rows.
-    not_ascending = 0
-    for position in range(1, indices.size):
-        not_ascending += indices[position] <= indices[position - 1]
-    for row in range(n_rows):
-        first = indptr[row]
-        if 0 < first < indptr[row + 1]:
-            not_ascending -= indices[first] <= indices[first - 1]
-    return -1, -1, not_ascending == 0
+        if indices[position] < 0 or indices[position] >= n_cols:
+            return -1, position
+    return -1, -1
 
 
 def check(indptr: np.ndarray, indices: np.ndarray, n_cols: int) -> tuple[int, int, int, int, bool]:
@@ -41,7 +60,11 @@ def check(indptr: np.ndarray, indices: np.ndarray, n_cols: int) -> tuple[int, in
     first, last = int(indptr[0]), int(indptr[-1])
     if first != 0 or last != indices.size:
         return first, last, -1, -1, False
-    return first, last, *_check(indptr, indices, n_cols)
+    is_canonical = np.ones(1, np.bool_)
+    threads.run(_look, indptr, indptr, indices, n_cols, is_canonical)
+    if is_canonical[0]:
+        return first, last, -1, -1, True
+    return first, last, *_first_wrong(indptr, indices, n_cols), False
 
 
 def canonical(row: np.ndarray, col: np.ndarray, val: np.ndarray, shape: tuple[int, int]) -> CSR:

@@ -331,6 +331,9 @@ def _lay_out(
                     end[lane] = -1
                     busy &= ~bit
             if step < n_steps:
+                # The next chunk's entries, which are as many, are asked for while this one's move.
+                lanes.prefetch(data, cut[k + 1] + step * n_lanes, ())
+                lanes.prefetch(indices, cut[k + 1] + step * n_lanes, ())
                 at, col_at = (step_ptr[k] + step) * n_lanes, col_ptr[k] + step * n_lanes
                 if n_lanes == WARP:
                     lanes.store(lanes.gather(data, step, source, 0, busy), val, at)

@@ -470,6 +470,19 @@ def bit_set(typingctx, array, at, bit):
 
 
 @intrinsic
+def advance(typingctx, numbers, mask):
+    """``numbers[l] += 1`` in the lanes of `mask`; `numbers` is from :func:`scratch`."""
+
+    def codegen(context, builder, signature, args):
+        before = _load_vector(builder, args[0], WARP)
+        after = builder.add(before, builder.zext(_bits(builder, args[1]), before.type))
+        builder.store(after, builder.bitcast(args[0], after.type.as_pointer()), align=1)
+        return context.get_dummy_value()
+
+    return types.none(numbers, types.uint32), codegen
+
+
+@intrinsic
 def scale(typingctx, array, at, factor, mask, out):
     """``out[l] = array[at + l] * factor`` in the lanes of `mask`, 0 in others; integers, `out` from :func:`scratch`."""
 

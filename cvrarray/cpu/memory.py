@@ -13,6 +13,8 @@ def empty(size: int, dtype) -> np.ndarray:
     """
     dtype = np.dtype(dtype)
     n_bytes = int(size) * dtype.itemsize
+    if not n_bytes:  # many a table is; finding an address takes longer than making an array
+        return np.empty(0, dtype)
     memory = np.empty(n_bytes + 64, np.uint8)
     start = -memory.ctypes.data % 64
     return memory[start : start + n_bytes].view(dtype)

@@ -21,8 +21,9 @@ from cvrarray.cpu.watch import changed
 
 SMALL = 1 << 16  #: least work (stored slots, nonzeros) of a range: less costs another thread more than it saves
 LONG = 1 << 21  #: work of a call that always has helpers
-EXPLORE = 40  #: calls after which the slower way is tried again
-TRIES = 3  #: calls that it takes to tell how fast helpers are: they wake at the first
+EXPLORE = 128  #: calls after which the slower way is tried again
+EXPLORE_FIRST = (16, 32, 64)  #: calls at which it is too: the first calls of all are not like later ones
+RECENT = (9, 3)  #: calls, with helpers and alone, that tell how fast a way is: helpers wake during the first two or three
 WATCH = 200_000  #: looks, of about 1 ns each, before a thread that waits goes to sleep
 MOMENT = 20_000  #: looks until a thread that has told another something has left the interpreter
 RANGES = 4  #: ranges a thread, so that one that is held up leaves its share to the others
@@ -46,7 +47,10 @@ def count() -> int:
 
 def run(function: Callable, work: np.ndarray, *args, unit: int = 1) -> None:
     """``prepare(function, work, unit)(*args)``, for what is called once."""
-    prepare(function, work, unit)(*args)
+    if int(work[-1] - work[0]) * unit < 2 * SMALL:  # most conversions are small: no time to prepare
+        function(0, len(work) - 1, *args)
+    else:
+        prepare(function, work, unit)(*args)
 
 
 def prepare(function: Callable, work: np.ndarray, unit: int = 1) -> Callable[..., None]:
@@ -120,26 +124,32 @@ def split(work: np.ndarray, n_ranges: int) -> list[int]:
 
 
 class _Choice:
-    """Whether short calls are faster alone or with helpers, who may have no CPU to themselves: both are tried at times."""
+    """Whether short calls are faster alone or with helpers, who may have no CPU to themselves: both are tried at times.
+
+    A way is as fast as most of its last calls were. One that is interrupted, or that wakes a helper who slept, tells nothing
+    of the next: calls come in bursts, and a few slow ones at the beginning of each must not change the way.
+    """
 
     def __init__(self) -> None:
         self.calls = 0
-        self.seconds = [0.0, 0.0]  # with helpers, alone
+        self.times: list[tuple[float, ...]] = [(), ()]  # with helpers, alone; replaced as a whole, as callers may be many
 
     def alone(self) -> bool:
         """How to make the next call."""
         self.calls += 1
-        if self.calls <= TRIES + 1:
-            return self.calls > TRIES
-        faster_alone = self.seconds[1] < self.seconds[0]
-        return faster_alone != (self.calls % EXPLORE < (TRIES if faster_alone else 1))
+        faster_alone = self._typical(True) < self._typical(False)
+        if self.calls in EXPLORE_FIRST or self.calls % EXPLORE == 0:
+            faster_alone = not faster_alone
+            self.times[faster_alone] = ()
+        return faster_alone
 
     def took(self, alone: bool, seconds: float) -> None:
-        if not alone and self.calls % EXPLORE < TRIES - 1:
-            return  # helpers had to wake
-        before = self.seconds[alone]
-        # one quick call is enough to change the way; slow ones must come in a row, as any call may be interrupted
-        self.seconds[alone] = seconds if not before or seconds < before else (before + min(seconds, 4 * before)) / 2
+        self.times[alone] = (*self.times[alone], seconds)[-RECENT[alone] :]
+
+    def _typical(self, alone: bool) -> float:
+        """The median of a way's last calls; those not made yet count as 0 seconds, so that most of them get made."""
+        times, n = self.times[alone], RECENT[alone]
+        return sorted(times + (0.0,) * (n - len(times)))[n // 2]
 
 
 class _Task:
