@@ -64,23 +64,6 @@ __device__ Y with_stolen(Y own, Y stolen, int victim) {
     return mine ? add(own, parts) : own;
 }
 
-// cvr_matvec: all chunks
-//
-// mapping   one warp a chunk, one thread a lane (L lanes; threads beyond them idle); one thread an empty row
-// traffic   nonzero: sizeof(A) + 2 or sizeof(I) + 1/8 bytes, and x; row: sizeof(I) + sizeof(Y)
-// requires  every row has one owner (invariant 5), so each y is stored once and y need not be zeroed;
-//           pads follow a lane's last record (invariant 6), so their products are never stored
-// races     none: rows, carries and empty rows have one owner each; parts of a stolen row are added in lane order
-//
-// U steps are loaded before the first is used, and the targets of their records, so that no store waits for them. A warp's
-// instructions are what bounds matrices of short or uneven rows: steps without records are multiplied and no more.
-//
-// `x` gives the entry of x for a column as stored.
-template <int N>
-struct Width {
-    static constexpr int value = N;
-};
-
 // What a lane has to know of its chunk, all of it loaded at once.
 template <class A, class Y, class I, int L, bool CUT>
 struct Chunk {
@@ -102,6 +85,24 @@ struct Chunk {
     }
 };
 
+// a number that a generic lambda takes as a constant
+template <int N>
+struct Width {
+    static constexpr int value = N;
+};
+
+// cvr_matvec: all chunks
+//
+// mapping   one warp a chunk, one thread a lane (L lanes; threads beyond them idle); one thread an empty row
+// traffic   nonzero: sizeof(A) + 2 or sizeof(I) + 1/8 bytes, and x; row: sizeof(I) + sizeof(Y)
+// requires  every row has one owner (invariant 5), so each y is stored once and y need not be zeroed;
+//           pads follow a lane's last record (invariant 6), so their products are never stored
+// races     none: rows, carries and empty rows have one owner each; parts of a stolen row are added in an order of their own
+//
+// U steps are loaded before the first is used, and the targets of their records, so that no store waits for them. A warp's
+// instructions are what bounds matrices of short or uneven rows: steps without records are multiplied and no more.
+//
+// `x` gives the entry of x for a column as stored.
 template <class A, class Y, class I, int L, int U, int UPDATE, bool CUT, class C, class X>
 __device__ void chunk_matvec(const Cvr<A, I>& m, const Chunk<A, Y, I, L, CUT>& chunk, const C* col, const X& x, Y* y, Y* carry,
                              Y alpha, Y beta) {
