@@ -132,3 +132,18 @@ def test_arrays_with_fewer_popular_columns_later(small, gpu, monkeypatch):
             y = A @ x
         np.testing.assert_allclose(y.get(), A.to_scipy() @ np.ones(N), atol=1e-12)
     assert small.columns(many._tables, 6250).popular.size * 16 > 48 << 10
+
+
+def test_short_of_memory(small, gpu, monkeypatch):
+    """An array that finds no memory for other columns does without."""
+    import cupy
+
+    def columns(tables, room):
+        raise cupy.cuda.memory.OutOfMemoryError(1 << 40, 1 << 40)
+
+    monkeypatch.setattr(small, "columns", columns)
+    csr = skewed("float64")
+    A, x = CVRArray(csr, device=gpu), cupy.ones(N)
+    products = [(A @ x).get() for _ in range(small.PREPARE_AT + 1)]
+    for product in products[1:]:
+        assert_same_bits(product, products[0])

@@ -11,6 +11,7 @@ Analytics by Enhancing Locality & Vectorization", SC 2020, which does so on CPUs
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -88,9 +89,11 @@ def in_time(
         if n_calls == PREPARE_AT:
             if cupy.cuda.get_current_stream().is_capturing():  # a graph cannot wait for what is packed
                 n_calls -= 1
-            elif (candidate := _product(tables, dtype, struct_of, cuts)) is not None:
-                if _seconds(candidate, x, y) < WORTH_IT * _seconds(plain, x, y):
-                    run = candidate
+            else:
+                with suppress(cupy.cuda.memory.OutOfMemoryError):  # then it stays as it is
+                    candidate = _product(tables, dtype, struct_of, cuts)
+                    if candidate is not None and _seconds(candidate, x, y) < WORTH_IT * _seconds(plain, x, y):
+                        run = candidate
         run(x, y, alpha, beta)
 
     return counting
