@@ -14,7 +14,7 @@ ROWS = 256  #: rows that are looked at together: their columns are still in the 
 
 @njit(**lanes.OPTIONS)
 def _look(first, last, indptr, indices, n_cols, is_wrong):
-    """Set ``is_wrong[0]`` where rows `first` to before `last` are not canonical: offsets, columns out of range, or their order."""
+    """Set ``is_wrong[0]`` where rows `first` to before `last` are not canonical: offsets, columns' range, or their order."""
     # Without a way out, loops compile to vector instructions.
     offsets, decreasing = lanes.pointer(indptr, first), 0
     for r in range(last - first):
