@@ -24,6 +24,8 @@ LARGEST = 2**62 - 1
 #: Packages whose sparse arrays are taken, and ours.
 SPARSE_PACKAGES = ("scipy", "cupyx", "sparse", "cvrarray")
 
+_INT32, _INT64 = np.dtype(np.int32), np.dtype(np.int64)
+
 _STORABLE = "bool, an integer of up to 64 bits, float16, float32, float64, complex64 or complex128"
 
 
@@ -110,7 +112,7 @@ def from_parts(indptr: Any, indices: Any, data: Any, shape: tuple[int, int]) -> 
         An array breaks its rule; the message names the array and the first place.
     """
     n_rows, n_cols = shape = check_shape(shape)
-    indptr, indices, data = (_as_array(a, name) for a, name in ((indptr, "indptr"), (indices, "indices"), (data, "data")))
+    indptr, indices, data = _as_array(indptr, "indptr"), _as_array(indices, "indices"), _as_array(data, "data")
     device = same_device(indptr=indptr, indices=indices, data=data)
     with device.use():
         data = _as_values(data)
@@ -156,6 +158,8 @@ def from_triplets(row: Any, col: Any, val: Any, shape: tuple[int, int]) -> CSR:
 
 def move(csr: CSR, device: _device.Device) -> CSR:
     """`csr` on `device`."""
+    if _device.of(csr.data) == device:
+        return csr
     return CSR(*(_device.move(a, device) for a in csr[:3]), csr.shape)
 
 
@@ -166,13 +170,14 @@ def rows(csr: CSR) -> Any:
 
 def index_dtype(shape: tuple[int, int]) -> np.dtype:
     """int32 while every row and column number fits, else int64."""
-    return np.dtype(np.int32 if max(shape) < 2**31 else np.int64)
+    return _INT32 if max(shape) < 2**31 else _INT64
 
 
 def check_shape(shape: Any) -> tuple[int, int]:
     """`shape` as two Python ints, none negative."""
     try:
-        n_rows, n_cols = (operator.index(n) for n in shape)
+        n_rows, n_cols = shape
+        n_rows, n_cols = operator.index(n_rows), operator.index(n_cols)
     except (TypeError, ValueError):
         raise ValueError(f"shape must be two integers, (n_rows, n_cols); got {shape!r}") from None
     if n_rows < 0 or n_cols < 0:
@@ -184,7 +189,12 @@ def check_shape(shape: Any) -> tuple[int, int]:
 
 def check_dtype(dtype: np.dtype) -> np.dtype:
     """`dtype` in native byte order, where it can be stored; else TypeError."""
-    dtype = np.dtype(dtype).newbyteorder("=")
+    return _check_dtype(np.dtype(dtype))
+
+
+@lru_cache(64)
+def _check_dtype(dtype: np.dtype) -> np.dtype:
+    dtype = dtype.newbyteorder("=")
     if dtype.kind in "biu" or dtype in (np.float16, np.float32, np.float64, np.complex64, np.complex128):
         return dtype
     raise TypeError(f"values must be {_STORABLE}; got {dtype}. Use .astype('float64') or the like first.")
@@ -268,7 +278,7 @@ def as_integers(index: Any, name: str) -> Any:
     index = _as_array(index, name)
     if index.dtype.kind not in "iu" and index.size:
         raise TypeError(f"{name} must hold integers; got {index.dtype}")
-    dtype = np.int32 if index.dtype == np.int32 else np.int64
+    dtype = _INT32 if index.dtype == _INT32 else _INT64
     if index.dtype.kind == "u" and index.dtype.itemsize == 8 and index.size and int(index.max()) > np.iinfo(dtype).max:
         raise ValueError(f"{name} must fit 64-bit signed integers; got {int(index.max())}")
     return _device.of(index).xp.ascontiguousarray(index.astype(dtype, copy=False))
@@ -276,8 +286,8 @@ def as_integers(index: Any, name: str) -> Any:
 
 def same_device(**arrays: Any) -> _device.Device:
     """The device on which all `arrays` live, or a TypeError that says where each does."""
-    devices = {name: _device.of(array) for name, array in arrays.items()}
-    if len(set(devices.values())) > 1:
-        found = ", ".join(f"{name} on {device}" for name, device in devices.items())
+    devices = [_device.of(array) for array in arrays.values()]
+    if devices.count(devices[0]) < len(devices):
+        found = ", ".join(f"{name} on {device}" for name, device in zip(arrays, devices, strict=True))
         raise TypeError(f"arrays of one matrix must live on one device; got {found}. Move them with cupy.asarray or .get()")
-    return next(iter(devices.values()))
+    return devices[0]

@@ -45,7 +45,7 @@ class FormatArray(SparseArray):
         self._plan = plan
         for table in tables:  # immutable; and one kind of array for Numba, whether converted or mapped from a file
             if isinstance(table, np.ndarray):
-                table.setflags(write=False)
+                table.setflags(False)  # by position: half the time, and there are many tables
 
     @classmethod
     def from_csr(cls, indptr: Any, indices: Any, data: Any, shape: tuple[int, int], **parameters: Any):

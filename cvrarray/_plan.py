@@ -89,12 +89,8 @@ def statistics(obj: Any, *, exact: bool = True) -> Statistics:
     n_rows, _ = csr.shape
     with device.use():
         xp = device.xp
-        lengths = csr.indptr[1:] - csr.indptr[:-1]
-        in_bins = xp.zeros(-(-n_rows // WARP) * WARP, np.int64)
-        in_bins[:n_rows] = lengths
-        padded = in_bins.reshape(-1, WARP).max(axis=1).sum() * WARP
-        counts = [padded, (lengths == 0).sum(), lengths.min(), lengths.max()] if n_rows else [xp.zeros((), np.int64)] * 4
-        padded, empty, shortest, longest = _device.move(xp.stack([c.astype(np.int64) for c in counts]), _device.CPU).tolist()
+        padded, empty, shortest, longest = _row_lengths(csr, device)
+        lengths = xp.diff(csr.indptr) if exact else None
         median, std = (float(xp.median(lengths)), float(lengths.std())) if exact and n_rows else (math.nan, math.nan)
     window = _windows(csr, device, exact)
     if csr.nnz and not window.nnz:  # the windows lie beside all there is
@@ -207,6 +203,21 @@ def placed(obj: Any, device: Any = None) -> CSR:
     return _csr.move(csr, target)
 
 
+def _row_lengths(csr: CSR, device: _device.Device) -> tuple[int, int, int, int]:
+    """Slots of bins of blocks of size 1, empty rows, the shortest row's length and the longest's."""
+    n_rows, xp = csr.shape[0], device.xp
+    if not n_rows:
+        return 0, 0, 0, 0
+    if device.kind == "cpu":
+        return device.backend("statistics").row_lengths(csr.indptr, WARP)
+    lengths = csr.indptr[1:] - csr.indptr[:-1]
+    in_bins = xp.zeros(-(-n_rows // WARP) * WARP, np.int64)
+    in_bins[:n_rows] = lengths
+    padded = in_bins.reshape(-1, WARP).max(axis=1).sum() * WARP
+    counts = [padded, (lengths == 0).sum(), lengths.min(), lengths.max()]
+    return tuple(_device.move(xp.stack([c.astype(np.int64) for c in counts]), _device.CPU).tolist())
+
+
 def _windows(csr: CSR, device: _device.Device, exact: bool) -> CSR:
     """Evenly spaced windows of rows, one below the other, as a CSR in host memory; its values mean nothing."""
     n_rows, xp = csr.shape[0], device.xp
@@ -243,17 +254,15 @@ def _model(window: CSR, csr: CSR, padded: int, exact: bool) -> tuple[dict[int, f
         "bbcsr1": padded * (value + column) + bins * 24,
     }
     for size in BLOCK_SIZES[1:]:
-        block_col = window.indices // window.indices.dtype.type(size)
-        least = counts.blocks_of_single_rows(window.indptr, block_col) * size * scale
+        least = counts.blocks_of_single_rows(window.indptr, window.indices, size) * size * scale
         if not exact and least * (value + column / size) > min(tables.values()):
             continue
+        block_col = window.indices // window.indices.dtype.type(size)
         block_col = np.unique(block_col, return_inverse=True)[1] if csr.shape[1] > 2**32 else block_col  # few of so many
         n_block_cols = int(block_col.max()) + 1
-        blocks = counts.blocks_per_block_row(window.indptr, block_col, n_block_cols, size)
-        fill[size] = float(blocks.sum()) * size * size / window.nnz
-        of_row = np.zeros(-(-window.shape[0] // WARP) * WARP, np.int64)
-        of_row[: window.shape[0]] = np.repeat(blocks, size)[: window.shape[0]]
-        slots = of_row.reshape(-1, WARP).max(axis=1).sum() * WARP * size * scale
+        blocks, slots = counts.blocks_in_groups(window.indptr, block_col, n_block_cols, size, WARP)
+        fill[size] = float(blocks) * size * size / window.nnz
+        slots = slots * WARP * size * scale
         slots = max(slots, padded)  # a long row between the windows pads its bin at least
         mask = 0 if fill[size] == 1.0 else 1
         tables[f"bbcsr{size}"] = slots * (value + (column + mask) / size) + bins * 24

@@ -22,8 +22,10 @@ def convert(csr: CSR, block_size: int) -> BBCSRTables:
     index = csr.indices.dtype
     n_bins = -(-n_rows // WARP)
     n_block_rows = -(-n_rows // block_size)
-    n_blocks, low, high = np.zeros((3, n_block_rows), index)
-    before = csr.indptr if block_size == 1 else np.append(csr.indptr[:-1:block_size], csr.indptr[-1])
+    n_blocks, low, high = np.zeros(n_block_rows, index), np.zeros(n_block_rows, index), np.zeros(n_block_rows, index)
+    before = csr.indptr[::block_size]
+    if n_rows % block_size:
+        before = np.append(before, csr.indptr[-1])
     threads.run(_count_blocks, before, block_size, csr.indptr, csr.indices, n_blocks, low, high)
 
     bin_low, col_base = np.empty(n_bins, index), np.empty(n_bins, index)
@@ -171,7 +173,7 @@ def _take_block(block_size, n_rows, indices, ahead, end, marks):
             least = indices[ahead[r]]
     if least < 0:
         return least
-    block = least // block_size
+    block = np.int64(np.uint64(least) // np.uint64(block_size))
     first = block * block_size
     last = first + block_size - 1
     for r in range(n_rows):
@@ -209,11 +211,12 @@ def _has_whole_blocks(start, end, block_size, indices):
 def _count_blocks(first, last, block_size, indptr, indices, n_blocks, low, high):
     """Blocks of each block row, its smallest and its largest; rows are merged only where they differ."""
     ahead, end, of, marks = lanes.scratch(indptr), lanes.scratch(indptr), lanes.scratch(indptr), lanes.scratch(n_blocks)
+    all_rows, indptr, indices = len(indptr) - 1, lanes.pointer(indptr, 0), lanes.pointer(indices, 0)
     for block_row in range(first, last):
         row = block_row * block_size
         n_rows = 1
         if block_size > 1:
-            n_rows = _open_rows(row, min(row + block_size, len(indptr) - 1), indptr, indices, ahead, end, of)
+            n_rows = _open_rows(row, min(row + block_size, all_rows), indptr, indices, ahead, end, of)
         if block_size == 1 or (n_rows == 1 and _has_whole_blocks(ahead[0], end[0], block_size, indices)):
             n_blocks[block_row] = _block(indptr[row + 1] - indptr[row], block_size)
             if n_blocks[block_row]:
@@ -222,10 +225,11 @@ def _count_blocks(first, last, block_size, indptr, indices, n_blocks, low, high)
             continue
         block = _take_block(block_size, n_rows, indices, ahead, end, marks)
         low[block_row] = max(block, 0)
+        count, highest = 0, 0
         while block >= 0:
-            n_blocks[block_row] += 1
-            high[block_row] = block
+            count, highest = count + 1, block
             block = _take_block(block_size, n_rows, indices, ahead, end, marks)
+        n_blocks[block_row], high[block_row] = count, highest
 
 
 @njit(**lanes.OPTIONS)
@@ -359,7 +363,7 @@ def _fill(array, start, n, value):
         to[k] = value
 
 
-@njit(**lanes.OPTIONS)
+@njit(**lanes.OPTIONS, forceinline=True)
 def _lay_out_rows(
     block_row, i, bin_end, n_blocks, block_size, indptr, indices, values, base, col_at, col, at, data, present, by_steps
 ):  # fmt: skip
@@ -399,11 +403,12 @@ def _copy_columns(n_blocks, block_size, indices, base, n_lanes, to):
             to[b * WARP + lane] = block
 
 
-@njit(**lanes.OPTIONS)
+@njit(**lanes.OPTIONS, forceinline=True)
 def _merge_columns(row, row_end, first, last, block_size, indptr, indices, base, to, marks):
     """Write the blocks of rows that differ, and which entries of them each row has, for rows `first` to before `last`."""
     ahead, end, of, mark_of = lanes.scratch(indptr), lanes.scratch(indptr), lanes.scratch(indptr), lanes.scratch(indices)
-    n_rows = _open_rows(row, row_end, indptr, indices, ahead, end, of)
+    indices = lanes.pointer(indices, 0)
+    n_rows = _open_rows(row, row_end, lanes.pointer(indptr, 0), indices, ahead, end, of)
     at = 0
     block = _take_block(block_size, n_rows, indices, ahead, end, mark_of)
     while block >= 0:

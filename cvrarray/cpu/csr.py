@@ -13,14 +13,14 @@ ROWS = 256  #: rows that are looked at together: their columns are still in the 
 
 
 @njit(**lanes.OPTIONS)
-def _look(first, last, indptr, indices, n_cols, is_canonical):
-    """Unset ``is_canonical[0]`` where rows `first` to before `last` are not: offsets, columns out of range, or their order."""
+def _look(first, last, indptr, indices, n_cols, is_wrong):
+    """Set ``is_wrong[0]`` where rows `first` to before `last` are not canonical: offsets, columns' range, or their order."""
     # Without a way out, loops compile to vector instructions.
     offsets, decreasing = lanes.pointer(indptr, first), 0
     for r in range(last - first):
         decreasing += offsets[r] > offsets[r + 1]
     if decreasing or not 0 <= indptr[first] <= indptr[last] <= indices.size:
-        is_canonical[0] = False
+        is_wrong[0] = True
         return
     for start in range(0, last - first, ROWS):
         end = min(start + ROWS, last - first)
@@ -35,10 +35,10 @@ def _look(first, last, indptr, indices, n_cols, is_canonical):
                 k = offsets[r] - offsets[start]
                 not_ascending -= here[k] <= before[k]
         if outside or not_ascending:
-            is_canonical[0] = False
+            is_wrong[0] = True
             return
     if indices.size and not 0 <= indices[0] < n_cols:
-        is_canonical[0] = False
+        is_wrong[0] = True
 
 
 @njit(nogil=True, cache=True)
@@ -60,9 +60,9 @@ def check(indptr: np.ndarray, indices: np.ndarray, n_cols: int) -> tuple[int, in
     first, last = int(indptr[0]), int(indptr[-1])
     if first != 0 or last != indices.size:
         return first, last, -1, -1, False
-    is_canonical = np.ones(1, np.bool_)
-    threads.run(_look, indptr, indptr, indices, n_cols, is_canonical)
-    if is_canonical[0]:
+    is_wrong = np.zeros(1, np.bool_)
+    threads.run(_look, indptr, indptr, indices, n_cols, is_wrong)
+    if not is_wrong[0]:
         return first, last, -1, -1, True
     return first, last, *_first_wrong(indptr, indices, n_cols), False
 

@@ -38,13 +38,13 @@ def convert(csr: CSR, n_lanes: int, n_chunks: int, split: str) -> CVRTables:
     index = csr.indices.dtype
     n_rows, n_chunks = csr.shape[0], min(n_chunks, csr.nnz)
     row, empty_row, ptr = np.empty(n_rows, index), np.empty(n_rows, index), np.empty(n_rows + 1, np.int64)
-    n_filled = _filled_rows(csr.indptr, row, ptr, empty_row)
-    row, ptr, empty_row = row[:n_filled], ptr[: n_filled + 1], empty_row[: n_rows - n_filled].copy()
-    cut, cut_in, row_end, most_records = np.zeros((4, n_chunks + 1), np.int64)
-    step_ptr, rec_ptr = np.zeros(n_chunks + 1, np.int64), np.empty(n_chunks + 1, np.int64)
-    _cut(ptr, n_chunks, n_lanes, split == "rows", cut, cut_in, row_end, step_ptr, most_records)
+    cut, step_ptr = np.empty(n_chunks + 1, np.int64), np.empty(n_chunks + 1, np.int64)
+    most_records, rec_ptr = np.empty(n_chunks + 1, np.int64), np.empty(n_chunks + 1, np.int64)
+    cut_in, row_end = np.empty(n_chunks, np.int64), np.empty(n_chunks, np.int64)
+    by_rows = split == "rows"
+    n_filled = _cut(csr.indptr, n_lanes, by_rows, row, ptr, empty_row, cut, cut_in, row_end, step_ptr, most_records)
 
-    low, high = np.empty((2, n_chunks), index)
+    low, high = np.empty(n_chunks, index), np.empty(n_chunks, index)
     threads.run(_column_range, cut, cut, cut_in, row_end, ptr, csr.indices, low, high)
     col_base, col_ptr = np.empty(n_chunks, index), np.empty(n_chunks, np.int64)
     n_narrow, n_wide = _column_places(n_lanes, step_ptr, low, high, col_base, col_ptr)
@@ -79,7 +79,7 @@ def convert(csr: CSR, n_lanes: int, n_chunks: int, split: str) -> CVRTables:
         carry_row=carry_row,
         cut_row=cut_row[:n_cut].copy(),
         cut_ptr=cut_ptr[:n_cut].copy(),
-        empty_row=empty_row,
+        empty_row=empty_row[: n_rows - n_filled].copy(),
     )
 
 
@@ -176,21 +176,22 @@ def _filled_rows(indptr, row, ptr, empty_row):
 
 
 @njit(**lanes.OPTIONS)
-def _cut(ptr, n_chunks, n_lanes, by_rows, cut, cut_in, row_end, step_ptr, most_records):
+def _cut(indptr, n_lanes, by_rows, row, ptr, empty_row, cut, cut_in, row_end, step_ptr, most_records):
     """Where chunks begin and end, in nonzeros, non-empty rows and steps; and where each has room for its records.
 
-    `ptr` (m + 1,) are the offsets of the m non-empty rows; chunk k has some of the nonzeros of rows `cut_in[k]` to before
-    `row_end[k]`.
+    Chunk k has some of the nonzeros of rows `cut_in[k]` to before `row_end[k]` of the non-empty ones, which `row` and `ptr`
+    list; how many these are is returned.
     """
+    n_rows, n_chunks = _filled_rows(indptr, row, ptr, empty_row), len(cut_in)
+    cut[0] = step_ptr[0] = most_records[0] = 0
     if n_chunks == 0:
-        return
-    n_rows, n_nonzeros = len(ptr) - 1, ptr[len(ptr) - 1]
+        return n_rows
+    n_nonzeros = ptr[n_rows]
     share, rest = n_nonzeros // n_chunks, n_nonzeros % n_chunks
-    cut[0] = 0
     r = 0
     for k in range(1, n_chunks):
         ideal = k * share + min(k, rest)
-        r = _row_at(ptr, r, ideal)
+        r = _row_at(ptr, n_rows, r, ideal)
         cut[k] = ideal
         if by_rows:
             group = r - r % n_lanes
@@ -202,9 +203,8 @@ def _cut(ptr, n_chunks, n_lanes, by_rows, cut, cut_in, row_end, step_ptr, most_r
                 cut[k] = by_row
     cut[n_chunks] = n_nonzeros
     r = 0
-    step_ptr[0] = most_records[0] = 0
     for k in range(n_chunks):
-        r = _row_at(ptr, r, cut[k])
+        r = _row_at(ptr, n_rows, r, cut[k])
         cut_in[k] = r
         if k:
             row_end[k - 1] = r + (cut[k] > ptr[r])
@@ -212,12 +212,13 @@ def _cut(ptr, n_chunks, n_lanes, by_rows, cut, cut_in, row_end, step_ptr, most_r
     row_end[n_chunks - 1] = n_rows
     for k in range(n_chunks):
         most_records[k + 1] = most_records[k] + row_end[k] - cut_in[k] + n_lanes - 1
+    return n_rows
 
 
 @njit(**lanes.OPTIONS)
-def _row_at(ptr, low, nonzero):
-    """The non-empty row, from `low` on, that has a nonzero: doubling steps, for it is near, then halving."""
-    step, last = 1, len(ptr) - 2
+def _row_at(ptr, n_rows, low, nonzero):
+    """The non-empty row, of `n_rows` and from `low` on, that has a nonzero: doubling steps, for it is near, then halving."""
+    step, last = 1, n_rows - 1
     while low + step <= last and ptr[low + step] <= nonzero:
         low += step
         step *= 2

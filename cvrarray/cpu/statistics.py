@@ -7,6 +7,23 @@ from numba import njit
 
 
 @njit(nogil=True, cache=True)
+def row_lengths(indptr: np.ndarray, group: int) -> tuple[int, int, int, int]:
+    """Slots where groups of `group` rows are padded to their longest, empty rows, the shortest row's length, the longest's."""
+    n_rows = indptr.size - 1
+    padded = empty = longest = 0
+    shortest = indptr[1] - indptr[0] if n_rows else 0
+    for first in range(0, n_rows, group):
+        most = 0
+        for row in range(first, min(first + group, n_rows)):
+            length = indptr[row + 1] - indptr[row]
+            most, shortest = max(most, length), min(shortest, length)
+            empty += length == 0
+        padded += most * group
+        longest = max(longest, most)
+    return padded, empty, shortest, longest
+
+
+@njit(nogil=True, cache=True)
 def blocks_per_block_row(indptr: np.ndarray, block_col: np.ndarray, n_block_cols: int, block_size: int) -> np.ndarray:
     """(ceil(n_rows / block_size),) int64: the different block columns in every block row, given each nonzero's."""
     n_rows = indptr.size - 1
@@ -24,14 +41,27 @@ def blocks_per_block_row(indptr: np.ndarray, block_col: np.ndarray, n_block_cols
 
 
 @njit(nogil=True, cache=True)
-def blocks_of_single_rows(indptr: np.ndarray, block_col: np.ndarray) -> int:
+def blocks_in_groups(
+    indptr: np.ndarray, block_col: np.ndarray, n_block_cols: int, block_size: int, group: int
+) -> tuple[int, int]:
+    """The different blocks, given each nonzero's block column; and the most that a row has of them, added up over groups."""
+    n_rows, blocks = indptr.size - 1, blocks_per_block_row(indptr, block_col, n_block_cols, block_size)
+    slots = 0
+    for first in range(0, n_rows, group):
+        slots += blocks[first // block_size : (min(first + group, n_rows) - 1) // block_size + 1].max()
+    return blocks.sum(), slots
+
+
+@njit(nogil=True, cache=True)
+def blocks_of_single_rows(indptr: np.ndarray, indices: np.ndarray, block_size: int) -> int:
     """The different block columns in every row, added up: quick, and times block_size a lower bound of the blocks' entries."""
     total = 0
     for row in range(indptr.size - 1):
         last = -1
         for position in range(indptr[row], indptr[row + 1]):
-            total += block_col[position] != last
-            last = block_col[position]
+            block_col = indices[position] // block_size
+            total += block_col != last
+            last = block_col
     return total
 
 
