@@ -27,7 +27,9 @@ __device__ Y add_blocks(const C* col, const A* data, const M* present, int count
     for (int u = 0; u < U; ++u)
 #pragma unroll
         for (int j = 0; j < B; ++j) v[u][j] = ALL || u < count ? stream(data + (u * B + j) * WARP) : A{};
-    if (B > 1) __syncwarp();  // else the compiler asks for values only where columns are there, which single columns gain by
+    // keeps the loads of values above those of x. Without it the compiler asks for values where columns are there already, and
+    // needs fewer registers: better for single columns, and large blocks have too many values
+    if (B > 1 && B <= 6) __syncwarp();
 #pragma unroll
     for (int u = 0; u < U; ++u) {
         const bool here = !is_padding<I>(c[u], 0);
@@ -67,8 +69,9 @@ __device__ Y row_sum(const Bbcsr<A, I, M>& m, const C* col, int64 first, int n_b
 }
 
 template <class A, class Y, class I, class M, int B, int U_NARROW, int U_WIDE, bool HOLES, int S>
-__global__ void bbcsr_matvec(const Bbcsr<A, I, M> m, const Y* __restrict__ x, Y* __restrict__ y, Y alpha, Y beta,
-                             int update) {
+__global__ __launch_bounds__(S > 4 ? S * WARP : 4 * WARP) void bbcsr_matvec(const Bbcsr<A, I, M> m,
+                                                                            const Y* __restrict__ x, Y* __restrict__ y,
+                                                                            Y alpha, Y beta, int update) {
     const int part = S == 1 ? 0 : threadIdx.x / WARP % S;
     const int64 bin = warp_id() / S;
     Y sum{};

@@ -85,12 +85,6 @@ struct Chunk {
     }
 };
 
-// a number that a generic lambda takes as a constant
-template <int N>
-struct Width {
-    static constexpr int value = N;
-};
-
 // cvr_matvec: all chunks
 //
 // mapping   one warp a chunk, one thread a lane (L lanes; threads beyond them idle); one thread an empty row
@@ -103,31 +97,33 @@ struct Width {
 // instructions are what bounds matrices of short or uneven rows: steps without records are multiplied and no more.
 //
 // `x` gives the entry of x for a column as stored.
-template <class A, class Y, class I, int L, int U, int UPDATE, bool CUT, class C, class X>
-__device__ void chunk_matvec(const Cvr<A, I>& m, const Chunk<A, Y, I, L, CUT>& chunk, const C* col, const X& x, Y* y, Y* carry,
-                             Y alpha, Y beta) {
-    const int lane = lane_id();
-    const int slot = L == WARP || lane < L ? lane : 0;
-    const unsigned below = (1u << lane) - 1;
-    const A* val = m.val + chunk.first * L + slot;
-    col += slot;
-    const uint32* mask = m.rec_mask + chunk.first;
-    const I* wb = m.rec_wb + chunk.wb_start;
-    asm("" : "+l"(wb));  // one pointer, not a sum of two in each step
-
-    auto put = [&](I row, Y sum) {
-        if (CUT && row == chunk.carry_row)
-            carry[chunk.number] = scaled(sum, alpha, UPDATE);
-        else
-            store(y + row, sum, alpha, beta, UPDATE);
-    };
-
+template <class A, class Y, class I, int L, int UPDATE, bool CUT, class C, class X>
+struct Lane {  // its way through the chunk
+    const Chunk<A, Y, I, L, CUT>& chunk;
+    const X& x;
+    Y* const y;
+    Y* const carry;
+    const Y alpha, beta;
+    const C* col;
+    const A* val;
+    const uint32* mask;
+    const I* wb;
     Y sum{}, own{}, stolen{};  // the running sum; the lane's own entry of tail; what it adds to its victim's
     int victim = -1;
     unsigned n_records = 0;  // met so far
+
+    __device__ void put(I row, Y value) const {
+        if (CUT && row == chunk.carry_row)
+            carry[chunk.number] = scaled(value, alpha, UPDATE);
+        else
+            store(y + row, value, alpha, beta, UPDATE);
+    }
+
     // the next `count` of at least W steps
-    auto multiply = [&](auto width, int count) {
-        constexpr int W = decltype(width)::value;
+    template <int W>
+    __device__ void multiply(int count) {
+        const int lane = lane_id();
+        const unsigned below = (1u << lane) - 1;
         C c[W];
         A v[W];
         Y xs[W];
@@ -174,18 +170,28 @@ __device__ void chunk_matvec(const Cvr<A, I>& m, const Chunk<A, Y, I, L, CUT>& c
         col += count * L;
         val += count * L;
         mask += count;
-    };
+    }
+};
+
+template <class A, class Y, class I, int L, int U, int UPDATE, bool CUT, class C, class X>
+__device__ void chunk_matvec(const Cvr<A, I>& m, const Chunk<A, Y, I, L, CUT>& chunk, const C* col, const X& x, Y* y, Y* carry,
+                             Y alpha, Y beta) {
+    const int slot = L == WARP || lane_id() < L ? lane_id() : 0;
+    const I* wb = m.rec_wb + chunk.wb_start;
+    asm("" : "+l"(wb));  // one pointer, not a sum of two in each step
+    Lane<A, Y, I, L, UPDATE, CUT, C, X> lane{
+        chunk, x, y, carry, alpha, beta, col + slot, m.val + chunk.first * L + slot, m.rec_mask + chunk.first, wb};
     int left = chunk.n_steps;
     if (left >= U) {  // the first time so many that all others have U
         int count = (left - 1) % U + 1;
 #pragma unroll 1
-        for (; left; left -= count, count = U) multiply(Width<U>{}, count);
+        for (; left; left -= count, count = U) lane.template multiply<U>(count);
     } else {
 #pragma unroll 1
-        for (; left; --left) multiply(Width<1>{}, 1);
+        for (; left; --left) lane.template multiply<1>(1);
     }
-    const Y total = with_stolen(own, stolen, victim);
-    if (chunk.tail >= 0) put(chunk.tail, total);
+    const Y total = with_stolen(lane.own, lane.stolen, lane.victim);
+    if (chunk.tail >= 0) lane.put(chunk.tail, total);
 }
 
 // x where it lies
@@ -271,15 +277,15 @@ __global__ __launch_bounds__(THREADS, 1) void cvr_matvec_shared(const Cvr<A, I> 
     const int count = (int)(m.n_chunks * (blockIdx.x + 1) / gridDim.x - first);
     for (int mine = threadIdx.x / WARP; mine < count;) {
         const Chunk<A, Y, I, L, CUT> c(m, cuts, first + mine);
-        auto multiply = [&](const auto* col, const auto& near) {
-            chunk_matvec<A, Y, I, L, U, UPDATE, CUT>(m, c, col, near, y, cuts.carry, alpha, beta);
-        };
         if constexpr (!WHOLE)
-            multiply(m.col_wide + c.first * L, PackedVector<Y>{x, shared});
+            chunk_matvec<A, Y, I, L, U, UPDATE, CUT>(m, c, m.col_wide + c.first * L, PackedVector<Y>{x, shared}, y, cuts.carry,
+                                                     alpha, beta);
         else if (c.base >= 0)
-            multiply(m.col_narrow + c.col_start, SharedVector<Y>{shared + c.base});
+            chunk_matvec<A, Y, I, L, U, UPDATE, CUT>(m, c, m.col_narrow + c.col_start, SharedVector<Y>{shared + c.base}, y,
+                                                     cuts.carry, alpha, beta);
         else
-            multiply(m.col_wide + c.col_start, SharedVector<Y>{shared});
+            chunk_matvec<A, Y, I, L, U, UPDATE, CUT>(m, c, m.col_wide + c.col_start, SharedVector<Y>{shared}, y, cuts.carry,
+                                                     alpha, beta);
         if constexpr (CUT) cuts.finish(c.cuts[0], c.cuts[1], y);
         if (lane_id() == 0) mine = atomicAdd(&taken, 1);
         mine = __shfl_sync(FULL, mine, 0);
