@@ -10,7 +10,19 @@ import numpy as np
 
 from .._tables import CSR, WARP, BBCSRTables, mask_dtype
 from . import transposed
-from .compiler import NULL, PRODUCTS, blocks, instantiation, kernel, matrix_tiles, processors, struct, update, vector_width
+from .compiler import (
+    NULL,
+    PRODUCTS,
+    blocks,
+    instantiation,
+    kernel,
+    matrix_tiles,
+    processors,
+    settle,
+    struct,
+    update,
+    vector_width,
+)
 
 BLOCK = 128  # threads, at least: four warps
 #: Warps share a bin, at most MOST_SHARERS, until there are MANY_WARPS a multiprocessor (FEW_WARPS for long rows with columns
@@ -60,6 +72,7 @@ def convert(csr: CSR, block_size: int) -> BBCSRTables:
         kernel("bbcsr_convert", "bbcsr_fill_full", pointer, index, value, block_size, warps)(
             blocks(n_bins * WARP, warps * WARP), (warps * WARP,), (*inputs, *outputs)
         )
+    settle()
     return tables
 
 
