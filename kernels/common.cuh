@@ -167,60 +167,49 @@ __device__ void add_to_totals(const int64 (&value)[N], uint64* totals) {
     if (threadIdx.x < N && sums[threadIdx.x]) atomicAdd(totals + threadIdx.x, sums[threadIdx.x]);
 }
 
+// What one load takes of a T, and the T in it: of complex numbers a vector, of what is no number to the compiler its bits.
+template <class T>
+struct Load {
+    typedef T Word;
+    static __device__ T value(T word) { return word; }
+};
+template <>
+struct Load<bool> {
+    typedef uint8 Word;
+    static __device__ bool value(uint8 word) { return word != 0; }
+};
+template <>
+struct Load<float16> {
+    typedef uint16 Word;
+    static __device__ float16 value(uint16 word) { return {word}; }
+};
+template <>
+struct Load<complex64> {
+    typedef float2 Word;
+    static __device__ complex64 value(float2 word) { return {word.x, word.y}; }
+};
+template <>
+struct Load<complex128> {
+    typedef double2 Word;
+    static __device__ complex128 value(double2 word) { return {word.x, word.y}; }
+};
+
 // streamed once: past L1, so that x stays there
 template <class T>
 __device__ T stream(const T* p) {
-    return __ldcs(p);
-}
-template <>
-__device__ bool stream(const bool* p) {
-    return __ldcs(reinterpret_cast<const uint8*>(p)) != 0;
-}
-template <>
-__device__ float16 stream(const float16* p) {
-    return {__ldcs(reinterpret_cast<const uint16*>(p))};
-}
-template <>
-__device__ complex64 stream(const complex64* p) {
-    float2 v = __ldcs(reinterpret_cast<const float2*>(p));
-    return {v.x, v.y};
-}
-template <>
-__device__ complex128 stream(const complex128* p) {
-    double2 v = __ldcs(reinterpret_cast<const double2*>(p));
-    return {v.x, v.y};
+    return Load<T>::value(__ldcs(reinterpret_cast<const typename Load<T>::Word*>(p)));
 }
 
 // read often, by neighbours
 template <class T>
 __device__ T cached(const T* p) {
-    return __ldg(p);
-}
-template <>
-__device__ complex64 cached(const complex64* p) {
-    float2 v = __ldg(reinterpret_cast<const float2*>(p));
-    return {v.x, v.y};
-}
-template <>
-__device__ complex128 cached(const complex128* p) {
-    double2 v = __ldg(reinterpret_cast<const double2*>(p));
-    return {v.x, v.y};
+    return Load<T>::value(__ldg(reinterpret_cast<const typename Load<T>::Word*>(p)));
 }
 
 // as other multiprocessors have written it in this kernel: past L1
 template <class T>
 __device__ T fresh(const T* p) {
-    return __ldcg(p);
-}
-template <>
-__device__ complex64 fresh(const complex64* p) {
-    float2 v = __ldcg(reinterpret_cast<const float2*>(p));
-    return {v.x, v.y};
-}
-template <>
-__device__ complex128 fresh(const complex128* p) {
-    double2 v = __ldcg(reinterpret_cast<const double2*>(p));
-    return {v.x, v.y};
+    return Load<T>::value(__ldcg(reinterpret_cast<const typename Load<T>::Word*>(p)));
 }
 
 // ---------------------------------------------------------------------------------------------------- searching
