@@ -13,6 +13,7 @@ from cvrarray.cpu.scaling import Run, scaled
 
 OWN_KERNEL = (1, *lanes.BLOCK_SIZES)  #: block sizes whose products are compiled for that size alone
 ALL = np.uint32(0xFFFFFFFF)  #: mask of all lanes
+AHEAD = 4  #: block rows from the one that is laid out to the one whose columns are asked for
 PADDED = 3  #: times its entries that a bin's slots may be to be laid out step by step; above that row by row is quicker
 
 
@@ -22,11 +23,13 @@ def convert(csr: CSR, block_size: int) -> BBCSRTables:
     index = csr.indices.dtype
     n_bins = -(-n_rows // WARP)
     n_block_rows = -(-n_rows // block_size)
+    within = _within(block_size)
     n_blocks, low, high = np.zeros(n_block_rows, index), np.zeros(n_block_rows, index), np.zeros(n_block_rows, index)
+    alike = np.empty(n_block_rows, np.bool_)
     before = csr.indptr[::block_size]
     if n_rows % block_size:
         before = np.append(before, csr.indptr[-1])
-    threads.run(_count_blocks, before, block_size, csr.indptr, csr.indices, n_blocks, low, high)
+    threads.run(_count_blocks, before, block_size, within, csr.indptr, csr.indices, n_blocks, low, high, alike)
 
     bin_low, col_base = np.empty(n_bins, index), np.empty(n_bins, index)
     col_ptr, bin_rowptr = np.empty(n_bins, np.int64), np.empty(n_bins + 1, np.int64)
@@ -36,8 +39,8 @@ def convert(csr: CSR, block_size: int) -> BBCSRTables:
     full = n_entries == csr.nnz
     present = memory.empty(0 if full else n_narrow + n_wide, mask_dtype(block_size))
     threads.run(
-        _lay_out, bin_rowptr, block_size, csr.indptr, csr.indices, memory.bits(csr.data), bin_rowptr, n_blocks, bin_low,
-        col_base, col_ptr, col_narrow, col_wide, memory.bits(data), present,
+        _lay_out, bin_rowptr, block_size, within, csr.indptr, csr.indices, memory.bits(csr.data), bin_rowptr, n_blocks,
+        alike, bin_low, col_base, col_ptr, col_narrow, col_wide, memory.bits(data), present,
     )  # fmt: skip
     return BBCSRTables(
         shape=csr.shape,
@@ -197,19 +200,22 @@ def _block(number, block_size):
 
 
 @njit(**lanes.OPTIONS, forceinline=True)
-def _has_whole_blocks(start, end, block_size, indices):
-    """Whether a row's entries, `start` to before `end`, are whole blocks and nothing else."""
-    if (end - start) % block_size:
-        return False
-    for k in range(start, end, block_size):
-        if indices[k] % block_size or indices[k + block_size - 1] - indices[k] != block_size - 1:
-            return False
-    return True
+def _count_in_row(block_size, start, end, indices):
+    """Blocks that a row's entries, `start` to before `end`, lie in."""
+    if block_size == 1 or start == end:
+        return end - start
+    before, here = lanes.pointer(indices, start), lanes.pointer(indices, start + 1)
+    count = 1
+    for k in range(end - start - 1):  # without a way out: so it compiles to vector instructions where block_size is known
+        count += here[k] // block_size != before[k] // block_size
+    return count
 
 
 @njit(**lanes.OPTIONS)
-def _count_blocks(first, last, block_size, indptr, indices, n_blocks, low, high):
-    """Blocks of each block row, its smallest and its largest; rows are merged only where they differ."""
+def _count_blocks(first, last, block_size, within, indptr, indices, n_blocks, low, high, alike):
+    """Blocks of each block row, its smallest and its largest, and whether its rows are alike; only others are merged."""
+    if len(within):
+        block_size = len(within)
     ahead, end, of, marks = lanes.scratch(indptr), lanes.scratch(indptr), lanes.scratch(indptr), lanes.scratch(n_blocks)
     all_rows, indptr, indices = len(indptr) - 1, lanes.pointer(indptr, 0), lanes.pointer(indices, 0)
     for block_row in range(first, last):
@@ -217,8 +223,9 @@ def _count_blocks(first, last, block_size, indptr, indices, n_blocks, low, high)
         n_rows = 1
         if block_size > 1:
             n_rows = _open_rows(row, min(row + block_size, all_rows), indptr, indices, ahead, end, of)
-        if block_size == 1 or (n_rows == 1 and _has_whole_blocks(ahead[0], end[0], block_size, indices)):
-            n_blocks[block_row] = _block(indptr[row + 1] - indptr[row], block_size)
+        alike[block_row] = n_rows == 1
+        if n_rows == 1:
+            n_blocks[block_row] = _count_in_row(block_size, indptr[row], indptr[row + 1], indices)
             if n_blocks[block_row]:
                 low[block_row] = _block(indices[indptr[row]], block_size)
                 high[block_row] = _block(indices[indptr[row + 1] - 1], block_size)
@@ -263,10 +270,12 @@ def _bin_places(block_size, n_rows, n_blocks, low, high, bin_low, bin_rowptr, co
 
 @njit(**lanes.OPTIONS)
 def _lay_out(
-    first, last, block_size, indptr, indices, values, bin_rowptr, n_blocks, bin_low, col_base, col_ptr, col_narrow,
-    col_wide, data, present
+    first, last, block_size, within, indptr, indices, values, bin_rowptr, n_blocks, alike, bin_low, col_base, col_ptr,
+    col_narrow, col_wide, data, present
 ):  # fmt: skip
     """Write every slot of the bins: columns, which of a block's entries are stored, and values."""
+    if len(within):
+        block_size = len(within)
     for i in range(first, last):
         at, width = bin_rowptr[i], bin_rowptr[i + 1] - bin_rowptr[i]
         n_slots = width // block_size
@@ -293,13 +302,13 @@ def _lay_out(
         for block_row in range(i * WARP // block_size, (bin_end - 1) // block_size + 1):
             if col_base[i] >= 0:
                 _lay_out_rows(
-                    block_row, i, bin_end, n_blocks[block_row], block_size, indptr, indices, values, bin_low[i],
-                    col_ptr[i], col_narrow, at, data, present, by_steps
+                    block_row, i, bin_end, n_blocks[block_row], alike[block_row], block_size, indptr, indices, values,
+                    bin_low[i], col_ptr[i], col_narrow, at, data, present, by_steps
                 )  # fmt: skip
             else:
                 _lay_out_rows(
-                    block_row, i, bin_end, n_blocks[block_row], block_size, indptr, indices, values, 0,
-                    col_ptr[i], col_wide, at, data, present, by_steps
+                    block_row, i, bin_end, n_blocks[block_row], alike[block_row], block_size, indptr, indices, values,
+                    0, col_ptr[i], col_wide, at, data, present, by_steps
                 )  # fmt: skip
         if by_steps and len(present):
             _marked_value_steps(i, block_size, indptr, values, n_slots // WARP, at, data, present)
@@ -365,7 +374,8 @@ def _fill(array, start, n, value):
 
 @njit(**lanes.OPTIONS, forceinline=True)
 def _lay_out_rows(
-    block_row, i, bin_end, n_blocks, block_size, indptr, indices, values, base, col_at, col, at, data, present, by_steps
+    block_row, i, bin_end, n_blocks, alike, block_size, indptr, indices, values, base, col_at, col, at, data, present,
+    by_steps
 ):  # fmt: skip
     """Write the columns of those rows of a block row that lie in bin i, and their values where this is not done by steps."""
     row = block_row * block_size
@@ -374,8 +384,14 @@ def _lay_out_rows(
     first, last = max(row, i * WARP), min(row_end, bin_end)
     columns = lanes.pointer(col, col_at + first % WARP)
     marks = lanes.pointer(present, at // block_size + first % WARP)
-    if holes:
-        _merge_columns(row, row_end, first, last, block_size, indptr, indices, base, columns, marks)
+    later = indptr[min(row + AHEAD * block_size, len(indptr) - 1)]
+    for k in range(0, n_blocks * block_size, WARP):
+        lanes.prefetch(indices, later + k, ())
+    if holes and alike:
+        length = indptr[row + 1] - indptr[row]
+        _split_columns(block_size, lanes.pointer(indices, indptr[row]), length, base, last - first, columns, marks)
+    elif holes:
+        _merge_columns(row, row_end, first, last, n_blocks, block_size, indptr, indices, base, columns, marks)
     else:
         _copy_columns(n_blocks, block_size, lanes.pointer(indices, indptr[row]), base, last - first, columns)
         for b in range(n_blocks if len(present) else 0):
@@ -404,19 +420,37 @@ def _copy_columns(n_blocks, block_size, indices, base, n_lanes, to):
 
 
 @njit(**lanes.OPTIONS, forceinline=True)
-def _merge_columns(row, row_end, first, last, block_size, indptr, indices, base, to, marks):
+def _merge_columns(row, row_end, first, last, n_blocks, block_size, indptr, indices, base, to, marks):
     """Write the blocks of rows that differ, and which entries of them each row has, for rows `first` to before `last`."""
     ahead, end, of, mark_of = lanes.scratch(indptr), lanes.scratch(indptr), lanes.scratch(indptr), lanes.scratch(indices)
     indices = lanes.pointer(indices, 0)
     n_rows = _open_rows(row, row_end, lanes.pointer(indptr, 0), indices, ahead, end, of)
-    at = 0
-    block = _take_block(block_size, n_rows, indices, ahead, end, mark_of)
-    while block >= 0:
+    for b in range(n_blocks):
+        block = _take_block(block_size, n_rows, indices, ahead, end, mark_of) - base
         for r in range(first, last):
-            to[at + r - first] = block - base
-            marks[at + r - first] = mark_of[of[r - row]]
-        at += WARP
-        block = _take_block(block_size, n_rows, indices, ahead, end, mark_of)
+            to[b * WARP + r - first] = block
+            marks[b * WARP + r - first] = mark_of[of[r - row]]
+
+
+@njit(**lanes.OPTIONS, forceinline=True)
+def _split_columns(block_size, indices, length, base, n_lanes, to, marks):
+    """Write the blocks, not all of them whole, of rows that are alike, and which entries they have, from the columns of one.
+
+    Each entry writes what is known of its block so far: whether a block goes on cannot be foreseen, so there is no branch.
+    """
+    at, block, mark = -WARP, np.int64(-1), np.int64(0)
+    for k in range(length):
+        here = np.int64(indices[k]) // block_size
+        same = np.int64(here == block)
+        mark = (mark & -same) | 1 << (indices[k] - here * block_size)
+        at += WARP & (same - 1)
+        block = here
+        to[at] = block - base
+        marks[at] = mark
+    for b in range(0, at + WARP, WARP):
+        for lane in range(b + 1, b + n_lanes):
+            to[lane] = to[b]
+            marks[lane] = marks[b]
 
 
 @njit(**lanes.OPTIONS)
