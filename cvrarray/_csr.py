@@ -269,19 +269,26 @@ def _as_array(values: Any, name: str) -> Any:
 
 def _as_values(data: Any) -> Any:
     """Values in native byte order, contiguous."""
-    xp = _device.of(data).xp
-    return xp.ascontiguousarray(data.astype(check_dtype(data.dtype), copy=False))
+    return _contiguous(data.astype(check_dtype(data.dtype), copy=False))
 
 
 def as_integers(index: Any, name: str) -> Any:
     """A 1-D array of integers as int32 or int64, contiguous; an empty array may have any dtype."""
     index = _as_array(index, name)
-    if index.dtype.kind not in "iu" and index.size:
-        raise TypeError(f"{name} must hold integers; got {index.dtype}")
-    dtype = _INT32 if index.dtype == _INT32 else _INT64
-    if index.dtype.kind == "u" and index.dtype.itemsize == 8 and index.size and int(index.max()) > np.iinfo(dtype).max:
-        raise ValueError(f"{name} must fit 64-bit signed integers; got {int(index.max())}")
-    return _device.of(index).xp.ascontiguousarray(index.astype(dtype, copy=False))
+    if index.dtype not in (_INT32, _INT64):
+        if index.dtype.kind not in "iu" and index.size:
+            raise TypeError(f"{name} must hold integers; got {index.dtype}")
+        if index.dtype.kind == "u" and index.dtype.itemsize == 8 and index.size and int(index.max()) > np.iinfo(_INT64).max:
+            raise ValueError(f"{name} must fit 64-bit signed integers; got {int(index.max())}")
+        index = index.astype(_INT64)
+    return _contiguous(index)
+
+
+def _contiguous(array: Any) -> Any:
+    """A contiguous NumPy or CuPy array, `array` itself where it is one."""
+    if type(array) is np.ndarray and array.flags.c_contiguous:  # most are: asking is quicker than a call that does nothing
+        return array
+    return _device.of(array).xp.ascontiguousarray(array)
 
 
 def same_device(**arrays: Any) -> _device.Device:
