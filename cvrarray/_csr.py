@@ -214,6 +214,8 @@ def narrowed(values: Any, dtype: np.dtype) -> Any:
 
 
 def _from_scipy(matrix: Any) -> CSR:
+    if matrix.format == "csr":
+        return from_parts(matrix.indptr, matrix.indices, matrix.data, matrix.shape)
     if matrix.format == "coo":  # not its own tocsr(), which sums duplicates in an order of its own
         return from_triplets(*matrix.coords, matrix.data, matrix.shape)
     if matrix.format == "csc":  # a CSR of the transpose; checked first, for SciPy's conversion trusts its indices
@@ -222,7 +224,7 @@ def _from_scipy(matrix: Any) -> CSR:
         return from_triplets(transpose.indices, row_of, transpose.data, matrix.shape)
     if matrix.format == "bsr":
         matrix.check_format(full_check=True)
-    if matrix.dtype == np.float16 and matrix.format != "csr":  # SciPy lets one in, but converts none
+    if matrix.dtype == np.float16:  # SciPy lets one in, but converts none
         csr = _from_scipy(matrix.astype(np.float32))
         return csr._replace(data=csr.data.astype(np.float16))
     csr = matrix.tocsr()

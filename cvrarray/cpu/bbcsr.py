@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
+from functools import cache, partial
 
 import numpy as np
 from numba import njit
@@ -25,7 +25,7 @@ def convert(csr: CSR, block_size: int) -> BBCSRTables:
     n_bins = -(-n_rows // WARP)
     n_block_rows = -(-n_rows // block_size)
     within = _within(block_size)
-    n_blocks, low, high = np.zeros(n_block_rows, index), np.zeros(n_block_rows, index), np.zeros(n_block_rows, index)
+    n_blocks, low, high = np.empty(n_block_rows, index), np.empty(n_block_rows, index), np.empty(n_block_rows, index)
     merged_at = np.empty(n_block_rows, np.int64)
     merged = np.empty(3 * csr.nnz + n_block_rows if block_size > 1 else 0, index)  # most of it is never touched
     before = csr.indptr[::block_size]
@@ -128,6 +128,7 @@ def to_coo(tables: BBCSRTables) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return row, col, val
 
 
+@cache
 def _within(block_size: int) -> tuple[int, ...]:
     """A tuple of `block_size` integers, which makes the size known when a kernel is compiled; () for sizes that share one."""
     return tuple(range(block_size)) if block_size in OWN_KERNEL else ()
@@ -233,6 +234,7 @@ def _count_blocks(first, last, block_size, within, indptr, indices, n_blocks, lo
         if n_rows == 1:
             merged_at[block_row] = -1
             n_blocks[block_row] = _count_in_row(block_size, indptr[row], indptr[row + 1], indices)
+            low[block_row] = high[block_row] = 0
             if n_blocks[block_row]:
                 low[block_row] = _block(indices[indptr[row]], block_size)
                 high[block_row] = _block(indices[indptr[row + 1] - 1], block_size)
