@@ -214,6 +214,8 @@ def narrowed(values: Any, dtype: np.dtype) -> Any:
 
 
 def _from_scipy(matrix: Any) -> CSR:
+    if matrix.format == "csr":
+        return from_parts(matrix.indptr, matrix.indices, matrix.data, matrix.shape)
     if matrix.format == "coo":  # not its own tocsr(), which sums duplicates in an order of its own
         return from_triplets(*matrix.coords, matrix.data, matrix.shape)
     if matrix.format == "csc":  # a CSR of the transpose; checked first, for SciPy's conversion trusts its indices
@@ -222,7 +224,7 @@ def _from_scipy(matrix: Any) -> CSR:
         return from_triplets(transpose.indices, row_of, transpose.data, matrix.shape)
     if matrix.format == "bsr":
         matrix.check_format(full_check=True)
-    if matrix.dtype == np.float16 and matrix.format != "csr":  # SciPy lets one in, but converts none
+    if matrix.dtype == np.float16:  # SciPy lets one in, but converts none
         csr = _from_scipy(matrix.astype(np.float32))
         return csr._replace(data=csr.data.astype(np.float16))
     csr = matrix.tocsr()
@@ -269,19 +271,26 @@ def _as_array(values: Any, name: str) -> Any:
 
 def _as_values(data: Any) -> Any:
     """Values in native byte order, contiguous."""
-    xp = _device.of(data).xp
-    return xp.ascontiguousarray(data.astype(check_dtype(data.dtype), copy=False))
+    return _contiguous(data.astype(check_dtype(data.dtype), copy=False))
 
 
 def as_integers(index: Any, name: str) -> Any:
     """A 1-D array of integers as int32 or int64, contiguous; an empty array may have any dtype."""
     index = _as_array(index, name)
-    if index.dtype.kind not in "iu" and index.size:
-        raise TypeError(f"{name} must hold integers; got {index.dtype}")
-    dtype = _INT32 if index.dtype == _INT32 else _INT64
-    if index.dtype.kind == "u" and index.dtype.itemsize == 8 and index.size and int(index.max()) > np.iinfo(dtype).max:
-        raise ValueError(f"{name} must fit 64-bit signed integers; got {int(index.max())}")
-    return _device.of(index).xp.ascontiguousarray(index.astype(dtype, copy=False))
+    if index.dtype not in (_INT32, _INT64):
+        if index.dtype.kind not in "iu" and index.size:
+            raise TypeError(f"{name} must hold integers; got {index.dtype}")
+        if index.dtype.kind == "u" and index.dtype.itemsize == 8 and index.size and int(index.max()) > np.iinfo(_INT64).max:
+            raise ValueError(f"{name} must fit 64-bit signed integers; got {int(index.max())}")
+        index = index.astype(_INT64)
+    return _contiguous(index)
+
+
+def _contiguous(array: Any) -> Any:
+    """A contiguous NumPy or CuPy array, `array` itself where it is one."""
+    if type(array) is np.ndarray and array.flags.c_contiguous:  # most are: asking is quicker than a call that does nothing
+        return array
+    return _device.of(array).xp.ascontiguousarray(array)
 
 
 def same_device(**arrays: Any) -> _device.Device:

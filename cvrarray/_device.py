@@ -53,11 +53,11 @@ def parse(device: Any) -> Device:
     """
     if isinstance(device, Device):
         return device
+    if device == "cpu":
+        return CPU
     kind, colon, index = str(device).partition(":")
     if not isinstance(device, str) and type(device).__name__ == "Device" and hasattr(device, "id"):
         kind, colon, index = "cuda", ":", str(device.id)
-    if kind == "cpu" and not colon:
-        return CPU
     if kind != "cuda" or (colon and not index.isdecimal()):
         raise ValueError(f"device must be 'cpu', 'cuda' or 'cuda:N'; got {device!r}")
     n_gpus = gpu_count()
@@ -86,6 +86,8 @@ def gpu_count() -> int:
 
 def of(array: Any) -> Device:
     """Where a NumPy or CuPy array lives."""
+    if type(array) is np.ndarray:  # most are, and conversions ask often
+        return CPU
     cupy = sys.modules.get("cupy")
     if cupy is not None and isinstance(array, cupy.ndarray):
         return Device("cuda", array.device.id)

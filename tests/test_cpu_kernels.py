@@ -428,6 +428,19 @@ def test_block_rows_with_and_without_holes(threaded, block_size):
     np.testing.assert_array_equal(A @ x, csr @ x)
 
 
+@pytest.mark.parametrize("block_size", [2, 3, 5])
+def test_rows_that_share_no_block(threaded, block_size):
+    """Merging finds as much as a nonzero may take, so ranges fill their room to the last place: none takes another's."""
+    n = 4 * threads.SMALL
+    indices = np.random.default_rng(0).permutation(n).astype(np.int32) * block_size
+    csr = csr_array((np.arange(1, n + 1), indices, np.arange(n + 1)), shape=(n, n * block_size))
+    threaded(1)
+    A = cvrarray.BBCSRArray(csr, block_size=block_size)
+    np.testing.assert_array_equal(A.tocsr().indices, indices)
+    threaded(3)
+    assert_same_tables(cvrarray.BBCSRArray(csr, block_size=block_size)._tables, A._tables)
+
+
 BEYOND_X = """
 import ctypes, mmap
 import numpy as np

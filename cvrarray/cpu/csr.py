@@ -57,7 +57,7 @@ def check(indptr: np.ndarray, indices: np.ndarray, n_cols: int) -> tuple[int, in
     """First and last of `indptr`; first row where it decreases, first position of an index out of range (-1: none);
     and whether the CSR is canonical. The positions mean something only where `indptr` runs from 0 to ``indices.size``.
     """
-    first, last = int(indptr[0]), int(indptr[-1])
+    first, last = indptr.item(0), indptr.item(-1)
     if first != 0 or last != indices.size:
         return first, last, -1, -1, False
     is_wrong = np.zeros(1, np.bool_)

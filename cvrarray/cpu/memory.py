@@ -14,18 +14,17 @@ def empty(size: int, dtype) -> np.ndarray:
     NumPy's own large arrays begin 16 bytes after one: every load of a whole vector then touches two lines, and products
     take up to twice as long.
     """
-    size, dtype = int(size), np.dtype(dtype)
-    n_bytes = size * dtype.itemsize
-    if not n_bytes:  # many a table is; finding an address takes longer than making an array
+    dtype = np.dtype(dtype)
+    if not size:  # many a table is; finding an address takes longer than making an array
         return np.empty(0, dtype)
-    memory = np.empty(n_bytes + 64, np.uint8)
-    return np.ndarray(size, dtype, memory, -_address(memory) % 64)
+    memory = np.empty(int(size) * dtype.itemsize + 64, _BITS[1])
+    return np.ndarray(size, dtype, memory, _to_line(memory))
 
 
 @njit(nogil=True, cache=True, _nrt=False, no_cfunc_wrapper=True)
-def _address(array):
-    """``array.ctypes.data``, which takes NumPy six times as long as a call of a compiled function."""
-    return array.ctypes.data
+def _to_line(array):
+    """Bytes to the next cache line; ``array.ctypes.data`` takes NumPy six times as long as a call of a compiled function."""
+    return -array.ctypes.data % 64
 
 
 def offsets(sizes: np.ndarray) -> np.ndarray:

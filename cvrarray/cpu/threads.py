@@ -47,7 +47,7 @@ def count() -> int:
 
 def run(function: Callable, work: np.ndarray, *args, unit: int = 1) -> None:
     """``prepare(function, work, unit)(*args)``, for what is called once."""
-    if int(work[-1] - work[0]) * unit < 2 * SMALL:  # most conversions are small: no time to prepare
+    if (work.item(-1) - work.item(0)) * unit < 2 * SMALL:  # most conversions are small: no time to prepare
         function(0, len(work) - 1, *args)
     else:
         prepare(function, work, unit)(*args)
