@@ -5,10 +5,10 @@ from __future__ import annotations
 from functools import cache, partial
 
 import numpy as np
-from numba import njit
 
 from cvrarray._tables import CSR, NARROW_PADDING, WARP, BBCSRTables, mask_dtype
 from cvrarray.cpu import lanes, locality, memory, parts, threads, tiling
+from cvrarray.cpu.caching import njit
 from cvrarray.cpu.scaling import Run, scaled
 
 OWN_KERNEL = (1, *lanes.BLOCK_SIZES)  #: block sizes whose products are compiled for that size alone

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import scipy.sparse
-from numba import njit
+
+from cvrarray.cpu.caching import njit
 
 from .._tables import CSR
 from . import lanes, threads

@@ -11,10 +11,10 @@ it has nonzero ``source + step`` (the paper's ``valID``; its ``count`` is ``end 
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from cvrarray._tables import CSR, NARROW, WARP, CVRTables
 from cvrarray.cpu import lanes, locality, memory, parts, threads, tiling
+from cvrarray.cpu.caching import njit
 from cvrarray.cpu.scaling import Run, scaled
 
 ALL = np.uint32(0xFFFFFFFF)  #: mask of all lanes

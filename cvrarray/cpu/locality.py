@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from cvrarray._tables import WARP
 from cvrarray.cpu import lanes, threads
+from cvrarray.cpu.caching import njit
 
 STEPS = 4  #: steps of a tile that are looked at, in its middle
 SHARE = 8  #: one entry in so many must find its cache line loaded just before

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from cvrarray.cpu.caching import njit
 
 _BITS = {size: np.dtype(f"u{size}") for size in (1, 2, 4, 8)}
 

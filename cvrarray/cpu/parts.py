@@ -10,9 +10,9 @@ from functools import partial
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from cvrarray.cpu import lanes, memory, threads
+from cvrarray.cpu.caching import njit
 
 LEAST = 1 << 16  #: slots of a part
 MOST = 32  #: parts

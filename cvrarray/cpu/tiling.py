@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import numpy as np
-from numba import njit
 
 from cvrarray._tables import WARP
 from cvrarray.cpu import lanes
+from cvrarray.cpu.caching import njit
 from cvrarray.cpu.scaling import Run, scaled
 
 SIZES = (1, 2, 3, 4, 8, 16, 32, 64)  #: columns of a tile: each size, for each dtype, is a kernel compiled when needed

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from numba import njit, types
+from numba import types
 from numba.extending import intrinsic
+
+from cvrarray.cpu.caching import njit
 
 
 @intrinsic
