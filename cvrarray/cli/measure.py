@@ -29,6 +29,7 @@ Setting = Callable[[Any], AbstractContextManager]
 #: Seconds of a sample on the host: short calls are repeated until they fill it. Longer than MKL's threads keep spinning
 #: for more work after a product, which is set to 1 ms: an untimed sample before each timed one outlasts them.
 SAMPLE_SECONDS = 2e-3
+CONVERSION_SECONDS = 0.05  # that conversions are repeated for, at least: five of 0.1 ms would be over in one interruption
 
 #: Rounding errors allowed a row, in units of n * eps * sum |a_ij x_j| over its n nonzeros: 2 n + 13 unit roundoffs
 #: cover any order of the sum, complex products, and what the double precision reference itself rounds.
@@ -155,9 +156,12 @@ class HostMeter:
         return _seconds(call)
 
     def conversion(self, convert: Call, repeats: int) -> Conversion:
-        """Time `convert`, after one run that compiles."""
+        """Time `convert` that often, and for CONVERSION_SECONDS, after one run that compiles."""
         convert()
-        return Conversion(statistics.median(_seconds(convert) for _ in range(repeats)), None)
+        samples: list[float] = []
+        while len(samples) < repeats or sum(samples) < CONVERSION_SECONDS:
+            samples.append(_seconds(convert))
+        return Conversion(statistics.median(samples), None)
 
 
 class GPUMeter:
