@@ -159,7 +159,8 @@ class HostMeter:
         """Time `convert` that often, and for CONVERSION_SECONDS, after one run that compiles."""
         convert()
         samples: list[float] = []
-        while len(samples) < repeats or sum(samples) < CONVERSION_SECONDS:
+        end = time.perf_counter() + CONVERSION_SECONDS
+        while len(samples) < repeats or time.perf_counter() < end:
             samples.append(_seconds(convert))
         return Conversion(statistics.median(samples), None)
 

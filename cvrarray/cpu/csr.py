@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 import scipy.sparse
 
-from cvrarray.cpu.caching import njit
-
 from .._tables import CSR
 from . import lanes, threads
+from .caching import njit
 
 ROWS = 256  #: rows that are looked at together: their columns are still in the cache when the rows' beginnings are looked at
 
