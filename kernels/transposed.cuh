@@ -10,8 +10,9 @@
 //
 // That loses what lies below 2^unit:
 //
-// * A term that is that small, and not a multiple of 2^unit, marks its column BAD. At the end a marked column whose sum is at
-//   least 2^(FRACTION - 4) units is right all the same: n terms lose at most n / 2 units, within n * 8 eps * |sum|.
+// * A term that is that small, and not a multiple of 2^unit, marks its column BAD (a float's, where even the second integer loses
+//   something of it). At the end a marked column whose sum is at least 2^(FRACTION - 4) units, of the second integer where that
+//   is in use, is right all the same: n terms lose at most n / 2 units, within n * 8 eps * |sum|.
 // * The other marked columns are COARSE: their largest term is found, and they are summed anew with a unit of their own, by a
 //   kernel that ends at once where no column is coarse, which is nearly always.
 // * Terms that are inf or nan leave a mark of their kind.

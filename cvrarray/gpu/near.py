@@ -5,7 +5,8 @@ Scattered columns make every nonzero a gather of its own from L1 or L2, which bo
 are hit unevenly, as in graphs and recommender matrices, a few ten thousand popular ones are worth their place; the tables
 then get other columns, which number these. Whether it pays is measured at an array's PREPARE_AT-th product; no bit of a
 product depends on that. After S. Yesil, A. Heidarshenas, A. Morrison, J. Torrellas, "Speeding Up SpMV for Power-Law Graph
-Analytics by Enhancing Locality & Vectorization", SC 2020, which does so on CPUs.
+Analytics by Enhancing Locality & Vectorization", SC 2020, which does so on CPUs. ``A.T @ x`` has the sums of these columns
+there, or of all: they are integers, so that it does not matter who adds to them first (``kernels/transposed.cuh``).
 """
 
 from __future__ import annotations
