@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import cupy
@@ -183,15 +184,18 @@ def matrix_unroll(block_size: int, members: int) -> int:
 def product_transposed(tables: BBCSRTables, dtype: np.dtype) -> Callable[[cupy.ndarray, cupy.ndarray, Any, Any], None]:
     """``run(x, y, alpha, beta)``, which does ``y = alpha * A.T @ x + beta * y``; x (n_rows,) and y (n_cols,)."""
     t, size = tables, tables.block_size
-    bins = _struct(t)
+    bins, grid = _struct(t), blocks(t.col_base.size * WARP, BLOCK)
+    how = t.data.dtype, dtype, t.col_wide.dtype, mask_dtype(size), size, t.present is not None
 
     def scatter(step, x, sums):
-        kernel(
-            "bbcsr_transposed", "bbcsr_transposed", t.data.dtype, dtype, t.col_wide.dtype, mask_dtype(size), size,
-            t.present is not None, step, BLOCK // WARP,
-        )(transposed.grid(step, t.col_base.size * WARP, BLOCK), (BLOCK,), (bins, x, sums))  # fmt: skip
+        kernel("bbcsr_transposed", "bbcsr_transposed", *how, step, BLOCK // WARP)(grid, (BLOCK,), (bins, x, sums))
 
-    return transposed.product(scatter, "bbcsr_transposed", t.data, t.shape[1], dtype)
+    def refine(x, sums, y, alpha, beta, form):
+        found = kernel("bbcsr_transposed", "bbcsr_transposed_refine", *how, transposed.BLOCK // WARP)
+        transposed.cooperative(found, bins, x, sums, y, alpha, beta, form)
+
+    passes = transposed.Passes(partial(scatter, transposed.COUNT), partial(scatter, transposed.ADD), refine)
+    return transposed.Sums(passes, "bbcsr_transposed", t.data, t.shape[1], dtype).product(passes.add)
 
 
 def _struct(t: BBCSRTables) -> np.ndarray:
@@ -269,10 +273,18 @@ def instantiations() -> Iterator[tuple[str, list[str]]]:
     yield (
         "bbcsr_transposed",
         [
-            instantiation("bbcsr_transposed", a, y, i, mask_dtype(b), b, holes, step, BLOCK // WARP)
-            for a, y in PRODUCTS
-            for k, (i, b, holes) in enumerate(shapes)
-            for step in (transposed.steps(y) if k == 0 else (transposed.ADD,))
-        ]
-        + transposed.instantiations(),
+            *(
+                instantiation("bbcsr_transposed", a, y, i, mask_dtype(b), b, holes, step, BLOCK // WARP)
+                for a, y in PRODUCTS
+                for k, (i, b, holes) in enumerate(shapes)
+                for step in ((transposed.COUNT, transposed.ADD) if k == 0 and np.dtype(y).kind in "fc" else (transposed.ADD,))
+            ),
+            *(
+                instantiation("bbcsr_transposed_refine", a, y, i, mask_dtype(b), b, holes, transposed.BLOCK // WARP)
+                for a, y in PRODUCTS
+                for i, b, holes in shapes
+                if np.dtype(y).kind in "fc"
+            ),
+            *transposed.instantiations(),
+        ],
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import cupy
@@ -150,7 +150,7 @@ def product(tables: CVRTables, dtype: np.dtype) -> Callable[[cupy.ndarray, cupy.
     def plain(x, y, alpha, beta):
         multiply(update(alpha, beta))(grid, (BLOCK,), (chunks, x, y, cuts(), np.int32(n_for_empty), alpha, beta))
 
-    return near.in_time(t, dtype, plain, _struct, cuts)
+    return near.in_time(t, plain, lambda: near.product(t, dtype, _struct, cuts))
 
 
 def _cuts(t: CVRTables, dtype: np.dtype) -> Callable[[], np.ndarray]:
@@ -207,15 +207,21 @@ def matrix_unroll(members: int) -> int:
 
 def product_transposed(tables: CVRTables, dtype: np.dtype) -> Callable[[cupy.ndarray, cupy.ndarray, Any, Any], None]:
     """``run(x, y, alpha, beta)``, which does ``y = alpha * A.T @ x + beta * y``; x (n_rows,) and y (n_cols,)."""
-    t = tables
-    chunks = _struct(t)
+    t, n_cols = tables, tables.shape[1]
+    chunks, grid = _struct(t), blocks(t.carry_row.size * WARP, BLOCK)
+    how = t.val.dtype, dtype, t.tail.dtype, t.n_lanes
 
     def scatter(step, x, sums):
-        kernel("cvr_transposed", "cvr_transposed", t.val.dtype, dtype, t.tail.dtype, t.n_lanes, step)(
-            transposed.grid(step, t.carry_row.size * WARP, BLOCK), (BLOCK,), (chunks, x, sums)
+        kernel("cvr_transposed", "cvr_transposed", *how, step)(grid, (BLOCK,), (chunks, x, sums))
+
+    def refine(x, sums, y, alpha, beta, form):
+        transposed.cooperative(
+            kernel("cvr_transposed", "cvr_transposed_refine", *how), chunks, x, sums, np.int64(n_cols), y, alpha, beta, form
         )
 
-    return transposed.product(scatter, "cvr_transposed", t.val, t.shape[1], dtype)
+    passes = transposed.Passes(partial(scatter, transposed.COUNT), partial(scatter, transposed.ADD), refine)
+    sums = transposed.Sums(passes, "cvr_transposed", t.val, n_cols, dtype)
+    return near.in_time(t, sums.product(passes.add), lambda: near.product_transposed(t, sums, _struct))
 
 
 def _struct(t: CVRTables) -> np.ndarray:
@@ -299,9 +305,26 @@ def instantiations() -> Iterator[tuple[str, list[str]]]:
     yield (
         "cvr_transposed",
         [
-            instantiation("cvr_transposed", a, y, i, n_lanes, step)
-            for a, y in PRODUCTS
-            for i, n_lanes in (("int32", WARP), ("int64", 4))
-            for step in (transposed.steps(y) if n_lanes == WARP else (transposed.ADD,))
+            *(
+                instantiation("cvr_transposed", a, y, i, n_lanes, step)
+                for a, y in PRODUCTS
+                for i, n_lanes, step in (
+                    ("int32", WARP, transposed.COUNT),
+                    ("int32", WARP, transposed.ADD),
+                    ("int64", 4, transposed.ADD),
+                )
+                if step == transposed.ADD or np.dtype(y).kind in "fc"
+            ),
+            *(
+                instantiation("cvr_transposed_refine", a, y, i, n_lanes)
+                for a, y in PRODUCTS
+                for i, n_lanes in (("int32", WARP), ("int64", 4))
+                if np.dtype(y).kind in "fc"
+            ),
+            *(
+                instantiation("cvr_transposed_near", a, y, i, WARP, near.THREADS, whole)
+                for a, y in PRODUCTS
+                for i, whole in (("int32", False), ("int32", True), ("int64", False))
+            ),
         ],
     )
