@@ -30,8 +30,8 @@ from .compiler import (
 )
 
 BLOCK = 128  # threads: four chunks
-#: Steps in flight: the same bytes for every product dtype.
-UNROLL = {1: 8, 2: 8, 4: 8, 8: 8, 16: 4}
+#: Steps at once: so many that as many warps fit a multiprocessor as with 8 whose successors' columns were not under way.
+UNROLL = {1: 6, 2: 6, 4: 6, 8: 6, 16: 4}
 #: Empty rows that a thread stores, at least, and blocks for that, at most.
 EMPTY_ROWS_A_THREAD, MOST_BLOCKS_FOR_EMPTY = 8, 1 << 14
 #: Threads that write the rows without nonzeros, where there are more of these than chunks.
@@ -157,18 +157,19 @@ def _cuts(t: CVRTables, dtype: np.dtype) -> Callable[[], np.ndarray]:
     """A function that gives the ``Cuts`` of the kernel file, for a product on the current stream."""
     n_chunks, n_cut = t.carry_row.size, t.cut_row.size
     if not n_cut:
-        nothing = struct(*[None] * 5)
+        nothing = struct(*[None] * 3)
         return lambda: nothing
     begins = cupy.zeros(n_chunks, np.int32)
     begins[t.cut_ptr[:, 0]] = 1
-    of_chunk = cupy.full(n_chunks + 1, -1, np.int32)
-    of_chunk[:-1] = cupy.where(t.carry_row >= 0, cupy.cumsum(begins) - 1, -1)
-
+    cut = cupy.cumsum(begins) - 1  # the last cut row up to each chunk
+    span = cupy.full((n_chunks + 1, 2), -1, np.int32)
+    span[:-1] = cupy.where(t.carry_row[:, None] >= 0, t.cut_ptr[cut] - cupy.array([1, 0]), -1)
     settle()
 
     def make():
-        arrived, carry = cupy.zeros(n_cut, np.uint32), cupy.empty(n_chunks, dtype)
-        return struct(t.cut_row, t.cut_ptr, of_chunk, arrived, carry), arrived, carry
+        arrived = cupy.zeros(n_chunks, np.uint32)
+        part = cupy.zeros((2 * n_chunks, -(-dtype.itemsize // 4)), np.uint64)
+        return struct(span, arrived, part), arrived, part
 
     by_stream = PerStream(make)
     return lambda: by_stream.get()[0]
