@@ -27,7 +27,8 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "xdist_group(name): pytest-xdist's; known here so that it need not be installed")
     path = config.getoption("--gpu-report")
     if path is not None and not hasattr(config, "workerinput"):
-        config.pluginmanager.register(GPUReport(path), "gpu-report")
+        selection = " and ".join(f"({part})" for part in (config.option.keyword, config.option.markexpr) if part)
+        config.pluginmanager.register(GPUReport(path, selection or "all"), "gpu-report")
 
 
 def need_gpu(config: pytest.Config) -> None:
@@ -53,10 +54,14 @@ def gpu(request: pytest.FixtureRequest) -> str:
 
 
 class GPUReport:
-    """Counts the outcomes of a run (of all workers under pytest-xdist) and writes them at its end."""
+    """Counts the outcomes of a run (of all workers under pytest-xdist) and writes them at its end.
 
-    def __init__(self, path: Path) -> None:
+    `selection` says which tests ran: "all", or what ``-k`` and ``-m`` were given.
+    """
+
+    def __init__(self, path: Path, selection: str) -> None:
         self.path = path
+        self.selection = selection
         self.started = time.time()
         self.counts: Counter[str] = Counter(passed=0, failed=0, skipped=0, xfailed=0)
         self.failures: list[str] = []
@@ -89,6 +94,7 @@ class GPUReport:
         gpu_report.write(
             self.path,
             {
+                "selection": self.selection,
                 "counts": dict(self.counts),
                 "failures": self.failures,
                 "skips": dict(self.skips),
