@@ -78,7 +78,7 @@ ENOUGH_CHUNKS = {"cuda": 7392, "cpu": 256}
 #: Chunks that a GPU has under way at once, with values of at most 4 bytes and longer ones: 92% of the warps that an H200's 132
 #: multiprocessors hold, for some store empty rows. A few more would wait for all of these, so a matrix of less than FEW_WAVES
 #: times as many chunks gets a whole multiple, or chunks of LEAST_STEPS where that is fewer.
-WAVE, FEW_WAVES, LEAST_STEPS = (3880, 2910), 3, 16
+WAVE, FEW_WAVES, LEAST_STEPS = (3880, 2910), 3, 12
 
 
 class Chunk(NamedTuple):

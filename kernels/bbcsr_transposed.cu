@@ -3,42 +3,28 @@
 #include "bbcsr.cuh"
 #include "transposed.cuh"
 
-// bbcsr_transposed: one pass over all bins
+// columns of a block whose terms are in shared memory at a time
+__device__ constexpr int together(int block_size) { return block_size < 8 ? block_size : 8; }
+
+// The blocks `begin` to `end` of a bin's rows, whose tables begin at `col`, `data` and `present`. Rows of a block row meet in the
+// same columns: their terms go through shared memory, JB columns of every block at a time, and one lane adds those of one column,
+// row by row.
 //
-// mapping   one warp a bin, one thread a row; warps stride over the bins
-// traffic   slot: sizeof(A) + (2 or sizeof(I)) / B bytes, with holes sizeof(M) / B more, and 8 LIMBS / B added to a column
 // requires  blocks of a row before its padding (invariant 3); padding and holes are never multiplied
-// races     integer atomics, whose order does not show
-//
-// Rows of a block row meet in the same columns: their terms go through shared memory, JB columns of every block at a time, and
-// one lane adds those of one column, row by row.
-template <class A, class Y, class I, class M, int B, bool HOLES, int PASS, class C>
-__device__ void scatter_bin(const Bbcsr<A, I, M>& m, const C* col, I base, int64 first, int n_blocks, int64 bin, Y x,
-                            const Sums<Y>& sums, int unit, int payload, const Filter& filter, Y (*terms)[WARP]) {
-    constexpr int U = B == 1 ? 4 : 1, JB = B < 8 ? B : 8;
+template <class A, class Y, class I, class M, int B, bool HOLES, int U, class C, class ADDER>
+__device__ void scatter_blocks(const C* col, const A* data, const M* present, int begin, int end, I base, int64 bin, Y x,
+                               const ADDER& adder, Y (*terms)[WARP]) {
+    constexpr int JB = together(B);
     const int lane = lane_id();
-    const A* data = m.data + first + lane;
-    const M* present = HOLES ? m.present + first / B + lane : nullptr;
-    col += lane;
-    if (PASS == EXPONENT || PASS == REFINE) {  // most bins have no coarse column
-        bool any = false;
-        for (int block = 0; block < n_blocks; ++block) {
-            const C stored = col[(int64)block * WARP];
-            if (!is_padding<I>(stored, 0))
-                for (int j = 0; j < B && ((int64)base + stored) * B + j < m.n_cols; ++j)
-                    any |= sums.is_coarse(((int64)base + stored) * B + j, filter);
-        }
-        if (!__any_sync(FULL, any)) return;
-    }
     // the bin's first block row begins `before` rows above the bin
     const int before = (int)(bin * WARP % B), n_groups = (before + WARP + B - 1) / B;
-    for (int block = 0; block < n_blocks; block += U) {
+    for (int block = begin; block < end; block += U) {
         C c[U];
         M bits[U];
         A v[U][B];
 #pragma unroll
         for (int u = 0; u < U; ++u) {
-            const bool here = block + u < n_blocks;
+            const bool here = block + u < end;
             c[u] = here ? stream(col + (int64)(block + u) * WARP) : C(-1);
             if (HOLES) bits[u] = here ? stream(present + (int64)(block + u) * WARP) : M(0);
 #pragma unroll
@@ -49,17 +35,16 @@ __device__ void scatter_bin(const Bbcsr<A, I, M>& m, const C* col, I base, int64
             const bool here = !is_padding<I>(c[u], 0);
             auto entry = [&](int j) { return here && (!HOLES || (bits[u] >> j & 1)); };
             auto term = [&](int j) { return entry(j) ? mac(Widen<Y, A>::from(v[u][j]), x, Y{}) : Y{}; };
-            if constexpr (B == 1 || PASS == COUNT) {
+            if constexpr (B == 1 || ADDER::PASS == COUNT) {
 #pragma unroll
-                for (int j = 0; j < B; ++j)
-                    sums.template put<PASS>(entry(j), ((int64)base + c[u]) * B + j, term(j), unit, payload, filter);
+                for (int j = 0; j < B; ++j) adder.put(entry(j), ((int64)base + c[u]) * B + j, term(j));
             } else
 #pragma unroll
-                for (int begin = 0; begin < B; begin += JB) {
+                for (int first = 0; first < B; first += JB) {
                     __syncwarp();
 #pragma unroll
                     for (int j = 0; j < JB; ++j)
-                        if (begin + j < B) terms[j][lane] = term(begin + j);
+                        if (first + j < B) terms[j][lane] = term(first + j);
                     __syncwarp();
                     for (int i = 0; i < n_groups * JB; i += WARP) {
                         const int group = (i + lane) / JB, j = (i + lane) % JB, top = group * B - before;
@@ -67,38 +52,81 @@ __device__ void scatter_bin(const Bbcsr<A, I, M>& m, const C* col, I base, int64
                         const C of_group = (C)__shfl_sync(FULL, c[u], from);
                         Y sum{};
                         for (int r = from; r < to; ++r) sum = add(sum, terms[j][r]);
-                        const bool mine = group < n_groups && begin + j < B && !is_padding<I>(of_group, 0);
-                        sums.template put<PASS>(mine, ((int64)base + of_group) * B + begin + j, sum, unit, payload, filter);
+                        const bool mine = group < n_groups && first + j < B && !is_padding<I>(of_group, 0);
+                        adder.put(mine, ((int64)base + of_group) * B + first + j, sum);
                     }
                 }
         }
     }
 }
 
+template <class A, class Y, class I, class M, int B, bool HOLES, class C, class ADDER>
+__device__ void scatter_bin(const Bbcsr<A, I, M>& m, const C* col, I base, int64 first, int n_blocks, int64 bin, Y x,
+                            const ADDER& adder, Y (*terms)[WARP]) {
+    constexpr int PASS = ADDER::PASS, U = B == 1 ? 4 : 1;
+    const A* data = m.data + first + lane_id();
+    const M* present = HOLES ? m.present + first / B + lane_id() : nullptr;
+    col += lane_id();
+    if constexpr (PASS == EXPONENT || PASS == REFINE) {  // most bins have no coarse column
+        bool any = false;
+        for (int block = 0; block < n_blocks; ++block) {
+            const C stored = col[(int64)block * WARP];
+            if (!is_padding<I>(stored, 0))
+                for (int j = 0; j < B && ((int64)base + stored) * B + j < m.n_cols; ++j)
+                    any |= adder.is_coarse(((int64)base + stored) * B + j);
+        }
+        if (!__any_sync(FULL, any)) return;
+    }
+    // Where columns are far apart, bins begin in different places of their rows: else all add to the lowest columns at once.
+    const bool is_far = sizeof(C) > 2 && Sums<Y>::LIMBS == 1 && n_blocks > U;
+    const int middle = is_far ? (int)(bin * 7919 % (n_blocks / U)) * U : 0;
+#pragma unroll 1
+    for (int begin = middle, end = n_blocks; begin < end; end = begin ? middle : 0, begin = 0)
+        scatter_blocks<A, Y, I, M, B, HOLES, U>(col, data, present, begin, end, base, bin, x, adder, terms);
+}
+
+// all bins, by a grid whose warps stride over them
+template <class A, class Y, class I, class M, int B, bool HOLES>
+struct Bins {
+    const Bbcsr<A, I, M>& m;
+    const Y* x;
+    Y (*terms)[WARP];  // the warp's own, in shared memory
+
+    template <class ADDER>
+    __device__ void scatter(const ADDER& adder) const {
+        const int64 n_warps = gridDim.x * (int64)blockDim.x / WARP;
+        for (int64 bin = warp_id(); bin < m.n_bins; bin += n_warps) {
+            const int64 row = bin * WARP + lane_id();
+            const int64 first = m.bin_rowptr[bin], start = m.col_ptr[bin];
+            const int n_blocks = (int)((m.bin_rowptr[bin + 1] - first) / (WARP * B));
+            const I base = m.col_base[bin];
+            const Y own = ADDER::PASS != COUNT && row < m.n_rows ? x[row] : Y{};
+            if (base >= 0)
+                scatter_bin<A, Y, I, M, B, HOLES>(m, m.col_narrow + start, base, first, n_blocks, bin, own, adder, terms);
+            else
+                scatter_bin<A, Y, I, M, B, HOLES>(m, m.col_wide + start, I(0), first, n_blocks, bin, own, adder, terms);
+        }
+    }
+};
+
+// bbcsr_transposed: the pass COUNT or ADD over all bins
+//
+// mapping   one warp a bin, one thread a row
+// traffic   slot: sizeof(A) + (2 or sizeof(I)) / B bytes, with holes sizeof(M) / B more, and 8 LIMBS / B added to a column
+// races     integer atomics, whose order does not show
 template <class A, class Y, class I, class M, int B, bool HOLES, int PASS, int WARPS>
 __global__ void bbcsr_transposed(const Bbcsr<A, I, M> m, const Y* __restrict__ x, Sums<Y> sums) {
-    if ((PASS == EXPONENT || PASS == REFINE) && !sums.call->n_coarse) return;
-    __shared__ Filter filter;
-    __shared__ Y terms[WARPS][B == 1 || PASS == COUNT ? 1 : B < 8 ? B : 8][WARP];
-    if (PASS == EXPONENT || PASS == REFINE) filter.build(*sums.call);
-    int unit = 0, payload = 0;
-    if constexpr (!Real<typename Sums<Y>::Part>::EXACT) {
-        if (PASS == ADD) unit = sums.unit();
-        if (PASS != COUNT) payload = sums.payload();
-    }
-    const int64 n_warps = gridDim.x * (int64)blockDim.x / WARP;
-    for (int64 bin = warp_id(); bin < m.n_bins; bin += n_warps) {
-        const int64 row = bin * WARP + lane_id();
-        const int64 first = m.bin_rowptr[bin], start = m.col_ptr[bin];
-        const int n_blocks = (int)((m.bin_rowptr[bin + 1] - first) / (WARP * B));
-        const I base = m.col_base[bin];
-        const Y own = PASS != COUNT && row < m.n_rows ? x[row] : Y{};
-        auto* of_warp = terms[threadIdx.x / WARP];
-        if (base >= 0)
-            scatter_bin<A, Y, I, M, B, HOLES, PASS>(m, m.col_narrow + start, base, first, n_blocks, bin, own, sums, unit,
-                                                    payload, filter, of_warp);
-        else
-            scatter_bin<A, Y, I, M, B, HOLES, PASS>(m, m.col_wide + start, I(0), first, n_blocks, bin, own, sums, unit, payload,
-                                                    filter, of_warp);
-    }
+    __shared__ Y terms[WARPS][B == 1 || PASS == COUNT ? 1 : together(B)][WARP];
+    Bins<A, Y, I, M, B, HOLES>{m, x, terms[threadIdx.x / WARP]}.scatter(Adder<Y, PASS>(sums));
+}
+
+// bbcsr_transposed_refine: the coarse columns, and y of them; ends at once where there are none
+//
+// mapping   a cooperative grid, whose warps stride over the bins twice, and its threads over the columns
+// races     integer atomics; a barrier of the grid between passes
+template <class A, class Y, class I, class M, int B, bool HOLES, int WARPS>
+__global__ void bbcsr_transposed_refine(const Bbcsr<A, I, M> m, const Y* __restrict__ x, Sums<Y> sums, Y* y, Y alpha, Y beta,
+                                        int update) {
+    __shared__ Y terms[WARPS][B == 1 ? 1 : together(B)][WARP];
+    refine(sums, Bins<A, Y, I, M, B, HOLES>{m, x, terms[threadIdx.x / WARP]}, m.n_cols, y, alpha, beta, update);
 }

@@ -2,45 +2,108 @@
 
 #include "cvr.cuh"
 
-// What becomes of a row that is cut: its first chunk stores its part in y, the others leave theirs in `carry`, and the last of
-// them to finish adds these up, in the order of the chunks.
-template <class Y, class I>
+// What becomes of a row that is cut: each of its chunks leaves its part, and the last of them to finish adds all of these up, in
+// the order of the chunks. A part is stored in words of 32 bits beside a mark that says that it is there. So no chunk waits
+// until what it left can be seen before it says that it has finished: who adds up looks at the marks.
+template <class Y>
 struct Cuts {
-    const I* row;  // (n_cut,)
-    const int64* ptr;  // (n_cut, 2): its chunks but for the first
-    const int* of_chunk;  // (n_chunks + 1,) the cut row whose part is this chunk's carry, or -1
-    uint32* arrived;  // (n_cut,) chunks that have finished, 0 before and after
-    Y* carry;  // (n_chunks,)
+    const int* span;  // (n_chunks + 1, 2) of the row that begins before a chunk and ends in or after it: the first of its
+                      // chunks and the one after its last; -1 where there is none
+    uint32* arrived;  // (n_chunks,) at the first of its chunks, how many of a row's have finished; all 0 before and after
+    uint64* part;  // (2 n_chunks, WORDS) a chunk's part of the row that begins before it, and of the one that goes on after it
 
-    // all lanes of the warp must call it, after the chunk's last store
-    __device__ void finish(int earlier, int later, Y* y) const {
-        if (earlier < 0 && later < 0) return;
-        __threadfence();
-        __syncwarp();
-        if (earlier >= 0) arrive(earlier, y);
-        if (later >= 0 && later != earlier) arrive(later, y);
+    static constexpr int WORDS = (sizeof(Y) + 3) / 4;
+    static constexpr int AT_ONCE = WORDS < 4 ? 4 / WORDS : 1;  // parts that a lane asks for, where it has registers for them
+    static constexpr uint64 MARK = 1ull << 32;
+    union Bits {
+        Y value;
+        uint32 word[WORDS];
+    };
+    struct Part {
+        uint64 word[WORDS];
+        __device__ void ask(const uint64* at) {
+#pragma unroll
+            for (int i = 0; i < WORDS; ++i) asm volatile("ld.relaxed.gpu.u64 %0, [%1];" : "=l"(word[i]) : "l"(at + i) : "memory");
+        }
+        __device__ bool is_there() const {
+            uint64 marks = MARK;
+#pragma unroll
+            for (int i = 0; i < WORDS; ++i) marks &= word[i];
+            return marks;
+        }
+        __device__ Y value() const {
+            Bits bits;
+#pragma unroll
+            for (int i = 0; i < WORDS; ++i) bits.word[i] = (uint32)word[i];
+            return bits.value;
+        }
+    };
+
+    __device__ void leave(int64 slot, Y value) const {
+        Bits bits;
+        bits.word[WORDS - 1] = 0;
+        bits.value = value;
+#pragma unroll
+        for (int i = 0; i < WORDS; ++i)
+            asm volatile("st.relaxed.gpu.u64 [%0], %1;" ::"l"(part + slot * WORDS + i), "l"(MARK | bits.word[i]) : "memory");
     }
 
-    __device__ void arrive(int cut, Y* y) const {
-        const int64 first = ptr[2 * cut], end = ptr[2 * cut + 1];
-        bool is_last = false;
-        if (lane_id() == 0) {
-            is_last = atomicAdd(arrived + cut, 1u) == end - first;
-            if (is_last) arrived[cut] = 0;
-        }
-        if (!__shfl_sync(FULL, is_last, 0)) return;
-        __threadfence();
+    // this lane's share of the parts of the row that chunks first to end - 1 hold, U of them asked for at once; no mark is left
+    template <int U>
+    __device__ Y share(int64 first, int64 end) const {
         Y sum{};
-        for (int64 chunk = first + lane_id(); chunk < end; chunk += WARP) sum = add(sum, fresh(carry + chunk));
-        sum = warp_sum(sum);
-        if (lane_id() == 0) y[row[cut]] = add(fresh(y + row[cut]), sum);
+        for (int64 from = first + lane_id(); from < end; from += U * WARP) {
+            Part parts[U];
+#pragma unroll
+            for (int u = 0; u < U; ++u)
+                if (from + u * WARP < end) parts[u].ask(place(first, from + u * WARP));
+#pragma unroll
+            for (int u = 0; u < U; ++u) {
+                if (from + u * WARP >= end) break;
+                uint64* const at = place(first, from + u * WARP);
+                while (!parts[u].is_there()) parts[u].ask(at);
+#pragma unroll
+                for (int i = 0; i < WORDS; ++i) at[i] = 0;
+                sum = add(sum, parts[u].value());
+            }
+        }
+        return sum;
+    }
+
+    // where a chunk leaves its part of the row that begins in chunk `first`
+    __device__ uint64* place(int64 first, int64 chunk) const { return part + (2 * chunk + (chunk == first)) * WORDS; }
+
+    // all lanes of the warp must call it, after the chunk's last `leave`, the first four with the words of span[chunk] and
+    // span[chunk + 1], the first two with the rows that these are of
+    template <int U, class I>
+    __device__ void finish(int64 chunk, int spans, I rows, Y* y, Y alpha, Y beta, int update) const {
+        const int lane = lane_id();
+        const int first = shuffle(spans, 2 * lane), others = shuffle(spans, 2 * lane + 1) - first - 1;
+        const bool has_share = lane == 0 ? first >= 0 : lane == 1 && first == chunk;
+        bool is_last = false;
+        __syncwarp();
+        if (has_share) is_last = atomicInc(arrived + first, others) == others;  // the last one makes it 0 again
+        for (unsigned done = __ballot_sync(FULL, is_last); done; done &= done - 1) {
+            const int which = __ffs(done) - 1;
+            const int64 begin = shuffle(first, which), end = begin + shuffle(others, which) + 1;
+            const Y sum = warp_sum(share<U>(begin, end));
+            if (lane == which) store(y + rows, sum, alpha, beta, update);
+        }
     }
 };
 
-// A lane's own entry of tail with what others have stolen from it: their parts are added by pairs, in an order that depends on
-// the tables alone, and then to the entry. `victim` is the lane that this one has stolen from, or -1.
+// What a lane has left when its chunk is through: its own entry of tail, and what it adds to that of the lane it has stolen from.
 template <class Y>
-__device__ Y with_stolen(Y own, Y stolen, int victim) {
+struct Sums {
+    Y own{}, stolen{};
+    int victim = -1;  // whom it has stolen from, or -1
+};
+
+// A lane's own entry of tail with what others have stolen from it: their parts are added by pairs, in an order that depends on
+// the tables alone, and then to the entry.
+template <class Y>
+__device__ Y with_stolen(Sums<Y> sums) {
+    auto [own, stolen, victim] = sums;
     const unsigned thieves = __ballot_sync(FULL, victim >= 0);
     if (!thieves) return own;
     const int lane = lane_id();
@@ -69,10 +132,11 @@ template <class A, class Y, class I, int L, bool CUT>
 struct Chunk {
     int64 number, first, col_start, wb_start;
     int n_steps;
-    I base, tail, carry_row;
-    int cuts[2];  // the cut rows that it has a share of, as in Cuts::of_chunk
+    I base, tail;
+    I rows;  // the first two lanes': the row that begins before the chunk and the one that goes on after it; else -1
+    int spans;  // the first four lanes': as Cuts::finish wants them
 
-    __device__ Chunk(const Cvr<A, I>& m, const Cuts<Y, I>& cut, int64 chunk) : number(chunk) {
+    __device__ Chunk(const Cvr<A, I>& m, const Cuts<Y>& cuts, int64 chunk) : number(chunk) {
         const int lane = lane_id();
         first = m.step_ptr[chunk];
         n_steps = (int)(m.step_ptr[chunk + 1] - first);
@@ -80,8 +144,24 @@ struct Chunk {
         col_start = m.col_ptr[chunk];
         wb_start = m.rec_ptr[chunk];
         tail = L == WARP || lane < L ? m.tail[chunk * L + lane] : I(-1);
-        carry_row = CUT ? m.carry_row[chunk] : I(-1);
-        for (int i = 0; i < 2; ++i) cuts[i] = CUT ? cut.of_chunk[chunk + i] : -1;
+        rows = CUT && lane < 2 && chunk + lane < m.n_chunks ? m.carry_row[chunk + lane] : I(-1);
+        spans = CUT && lane < 4 ? cuts.span[2 * chunk + lane] : -1;
+    }
+
+    // stores what is left after the last step
+    template <int U>
+    __device__ void finish(const Sums<Y>& sums, Y* y, const Cuts<Y>& cuts, Y alpha, Y beta, int update) const {
+        const Y total = with_stolen(sums);
+        const I before = CUT ? shuffle(rows, 0) : I(-1), after = CUT ? shuffle(rows, 1) : I(-1);
+        if (tail >= 0) {
+            if (CUT && tail == before)
+                cuts.leave(2 * number, total);
+            else if (CUT && tail == after)
+                cuts.leave(2 * number + 1, total);
+            else
+                store(y + tail, total, alpha, beta, update);
+        }
+        if (CUT && (before >= 0 || after >= 0)) cuts.template finish<U>(number, spans, rows, y, alpha, beta, update);
     }
 };
 
@@ -91,10 +171,12 @@ struct Chunk {
 // traffic   nonzero: sizeof(A) + 2 or sizeof(I) + 1/8 bytes, and x; row: sizeof(I) + sizeof(Y)
 // requires  every row has one owner (invariant 5), so each y is stored once and y need not be zeroed;
 //           pads follow a lane's last record (invariant 6), so their products are never stored
-// races     none: rows, carries and empty rows have one owner each; parts of a stolen row are added in an order of their own
+// races     none: rows, parts of cut rows and empty rows have one owner each; who adds parts up waits for their marks; parts of a
+//           stolen row are added in an order of their own
 //
-// U steps are loaded before the first is used, and the targets of their records, so that no store waits for them. A warp's
-// instructions are what bounds matrices of short or uneven rows: steps without records are multiplied and no more.
+// U steps are loaded before the first is used, and the targets of their records, so that no store waits for them; the columns of
+// the next U are under way meanwhile. A warp's instructions are what bounds matrices of short or uneven rows: steps without
+// records are multiplied and no more.
 //
 // `x` gives the entry of x for a column as stored.
 template <class A, class Y, class I, int L, int UPDATE, bool CUT, class C, class X>
@@ -102,96 +184,119 @@ struct Lane {  // its way through the chunk
     const Chunk<A, Y, I, L, CUT>& chunk;
     const X& x;
     Y* const y;
-    Y* const carry;
+    const Cuts<Y>& cuts;
     const Y alpha, beta;
     const C* col;
     const A* val;
     const uint32* mask;
     const I* wb;
-    Y sum{}, own{}, stolen{};  // the running sum; the lane's own entry of tail; what it adds to its victim's
-    int victim = -1;
+    Y sum{};  // the running one
+    Sums<Y> sums;
     unsigned n_records = 0;  // met so far
 
-    __device__ void put(I row, Y value) const {
-        if (CUT && row == chunk.carry_row)
-            carry[chunk.number] = scaled(value, alpha, UPDATE);
-        else
-            store(y + row, value, alpha, beta, UPDATE);
+    // what a group of W steps needs first
+    template <int W>
+    struct Group {
+        C c[W];
+        unsigned records;  // lane u's: the mask of step u
+    };
+
+    // that of the next W steps, but records of the first `count` only
+    template <int W>
+    __device__ void load(Group<W>& group, int count) const {
+#pragma unroll
+        for (int u = 0; u < W; ++u) group.c[u] = stream(col + u * L);
+        group.records = lane_id() < count ? stream(mask + lane_id()) : 0;
     }
 
-    // the next `count` of at least W steps
     template <int W>
-    __device__ void multiply(int count) {
-        const int lane = lane_id();
-        const unsigned below = (1u << lane) - 1;
-        C c[W];
-        A v[W];
-        Y xs[W];
-#pragma unroll
-        for (int u = 0; u < W; ++u) c[u] = stream(col + u * L);
+    __device__ void load_values(A (&v)[W]) const {
 #pragma unroll
         for (int u = 0; u < W; ++u) v[u] = stream(val + u * L);
-        const unsigned mine = lane < count ? stream(mask + lane) : 0;
-        __syncwarp();
-#pragma unroll
-        for (int u = 0; u < W; ++u) xs[u] = x(c[u]);
-        if (!__any_sync(FULL, mine != 0)) {
-#pragma unroll
-            for (int u = 0; u < W; ++u)
-                if (u < count) sum = mac(Widen<Y, A>::from(v[u]), xs[u], sum);
-        } else {
-            I target[W];
-            unsigned ends = 0;
-#pragma unroll
-            for (int u = 0; u < W; ++u) {
-                const unsigned records = __shfl_sync(FULL, mine, u), end = records >> lane & 1;
-                target[u] = wb[end ? n_records + __popc(records & below) : 0];  // else any that is there
-                ends |= end << u;
-                n_records += __popc(records);
+    }
+
+    // the next `left` of at least W steps: W at a time, but for the first time; AHEAD: the next group's columns are under way
+    // while this one waits for x
+    template <int W, bool AHEAD>
+    __device__ void multiply(int left) {
+        const int lane = lane_id();
+        const unsigned below = (1u << lane) - 1;
+        int count = (left - 1) % W + 1;
+        Group<W> now, next;
+        if (AHEAD) load(now, count);
+#pragma unroll 1
+        for (;; count = W) {
+            A v[W];
+            Y xs[W];
+            if (!AHEAD) {
+                load(now, count);
+                load_values(v);
             }
-            __syncwarp();
+            __syncwarp();  // this and others keep loads where they stand
 #pragma unroll
-            for (int u = 0; u < W; ++u) {
-                if (u < count) sum = mac(Widen<Y, A>::from(v[u]), xs[u], sum);
-                if (ends >> u & 1) {
-                    const I to = target[u];
-                    if (to >= 0) {
-                        put(to, sum);
-                    } else if (~to == lane) {
-                        own = sum;
-                    } else {
-                        stolen = sum;
-                        victim = (int)~to;
-                    }
-                    sum = Y{};
+            for (int u = 0; u < W; ++u) xs[u] = x(now.c[u]);
+            if (AHEAD) load_values(v);
+            col += count * L;
+            val += count * L;
+            mask += count;
+            left -= count;
+            if (AHEAD && left) load(next, W);
+            __syncwarp();
+            if (!__any_sync(FULL, now.records != 0)) {
+#pragma unroll
+                for (int u = 0; u < W; ++u)
+                    if (u < count) sum = mac(Widen<Y, A>::from(v[u]), xs[u], sum);
+            } else {
+                I target[W];
+                unsigned ends = 0;
+#pragma unroll
+                for (int u = 0; u < W; ++u) {
+                    const unsigned records = __shfl_sync(FULL, now.records, u), end = records >> lane & 1;
+                    target[u] = wb[end ? n_records + __popc(records & below) : 0];  // else any that is there
+                    ends |= end << u;
+                    n_records += __popc(records);
+                }
+                __syncwarp();
+#pragma unroll
+                for (int u = 0; u < W; ++u) {
+                    if (u < count) sum = mac(Widen<Y, A>::from(v[u]), xs[u], sum);
+                    if (ends >> u & 1) end_row(target[u]);
                 }
             }
+            if (!left) break;
+            if (AHEAD) now = next;
         }
-        col += count * L;
-        val += count * L;
-        mask += count;
+    }
+
+    // the running sum is complete
+    __device__ void end_row(I to) {
+        if (CUT && to >= 0 && to == chunk.rows) {  // a chunk's first row is its first lane's
+            cuts.leave(2 * chunk.number, sum);
+        } else if (to >= 0) {
+            store(y + to, sum, alpha, beta, UPDATE);
+        } else if (~to == lane_id()) {
+            sums.own = sum;
+        } else {
+            sums.stolen = sum;
+            sums.victim = (int)~to;
+        }
+        sum = Y{};
     }
 };
 
-template <class A, class Y, class I, int L, int U, int UPDATE, bool CUT, class C, class X>
-__device__ void chunk_matvec(const Cvr<A, I>& m, const Chunk<A, Y, I, L, CUT>& chunk, const C* col, const X& x, Y* y, Y* carry,
-                             Y alpha, Y beta) {
+template <class A, class Y, class I, int L, int U, bool AHEAD, int UPDATE, bool CUT, class C, class X>
+__device__ Sums<Y> chunk_matvec(const Cvr<A, I>& m, const Chunk<A, Y, I, L, CUT>& chunk, const C* col, const X& x, Y* y,
+                                const Cuts<Y>& cuts, Y alpha, Y beta) {
     const int slot = L == WARP || lane_id() < L ? lane_id() : 0;
     const I* wb = m.rec_wb + chunk.wb_start;
     asm("" : "+l"(wb));  // one pointer, not a sum of two in each step
     Lane<A, Y, I, L, UPDATE, CUT, C, X> lane{
-        chunk, x, y, carry, alpha, beta, col + slot, m.val + chunk.first * L + slot, m.rec_mask + chunk.first, wb};
-    int left = chunk.n_steps;
-    if (left >= U) {  // the first time so many that all others have U
-        int count = (left - 1) % U + 1;
-#pragma unroll 1
-        for (; left; left -= count, count = U) lane.template multiply<U>(count);
-    } else {
-#pragma unroll 1
-        for (; left; --left) lane.template multiply<1>(1);
-    }
-    const Y total = with_stolen(lane.own, lane.stolen, lane.victim);
-    if (chunk.tail >= 0) lane.put(chunk.tail, total);
+        chunk, x, y, cuts, alpha, beta, col + slot, m.val + chunk.first * L + slot, m.rec_mask + chunk.first, wb};
+    if (chunk.n_steps >= U)
+        lane.template multiply<U, AHEAD>(chunk.n_steps);
+    else
+        lane.template multiply<1, AHEAD>(chunk.n_steps);
+    return lane.sums;
 }
 
 // x where it lies
@@ -228,12 +333,20 @@ struct SharedVector {
 // stores the rows without entries: thread `from` of `n_threads`
 template <class A, class Y, class I>
 __device__ void empty_rows(const Cvr<A, I>& m, int64 from, int64 n_threads, Y* y, Y alpha, Y beta, int update) {
-    for (int64 i = from; i < m.n_empty; i += n_threads) store(y + m.empty_row[i], Y{}, alpha, beta, update);
+    constexpr int U = 8;  // rows that are asked for before the first is stored
+    for (int64 i = from; i < m.n_empty; i += U * n_threads) {
+        I row[U];
+#pragma unroll
+        for (int u = 0; u < U; ++u) row[u] = i + u * n_threads < m.n_empty ? stream(m.empty_row + i + u * n_threads) : I(-1);
+#pragma unroll
+        for (int u = 0; u < U; ++u)
+            if (row[u] >= 0) store(y + row[u], Y{}, alpha, beta, update);
+    }
 }
 
 // `n_for_empty` blocks, evenly among the others, store empty rows instead, so that this overlaps with others' gathers.
 template <class A, class Y, class I, int L, int U, int UPDATE, bool CUT>
-__global__ void cvr_matvec(const Cvr<A, I> m, const Y* __restrict__ x, Y* y, const Cuts<Y, I> cuts, int n_for_empty,
+__global__ void cvr_matvec(const Cvr<A, I> m, const Y* __restrict__ x, Y* y, const Cuts<Y> cuts, int n_for_empty,
                            Y alpha, Y beta) {
     int64 block = blockIdx.x;
     if (n_for_empty) {
@@ -247,12 +360,11 @@ __global__ void cvr_matvec(const Cvr<A, I> m, const Y* __restrict__ x, Y* y, con
     const int64 chunk = (block * blockDim.x + threadIdx.x) / WARP;
     if (chunk >= m.n_chunks) return;
     const Chunk<A, Y, I, L, CUT> c(m, cuts, chunk);
-    if (c.base >= 0)
-        chunk_matvec<A, Y, I, L, U, UPDATE, CUT>(m, c, m.col_narrow + c.col_start, Vector<Y>{x + c.base}, y, cuts.carry, alpha,
-                                                 beta);
-    else
-        chunk_matvec<A, Y, I, L, U, UPDATE, CUT>(m, c, m.col_wide + c.col_start, Vector<Y>{x}, y, cuts.carry, alpha, beta);
-    if constexpr (CUT) cuts.finish(c.cuts[0], c.cuts[1], y);
+    const auto sums = c.base >= 0
+        ? chunk_matvec<A, Y, I, L, U, true, UPDATE, CUT>(m, c, m.col_narrow + c.col_start, Vector<Y>{x + c.base}, y, cuts, alpha,
+                                                         beta)
+        : chunk_matvec<A, Y, I, L, U, true, UPDATE, CUT>(m, c, m.col_wide + c.col_start, Vector<Y>{x}, y, cuts, alpha, beta);
+    c.template finish<Cuts<Y>::AT_ONCE>(sums, y, cuts, alpha, beta, UPDATE);
 }
 
 // cvr_matvec_shared: the same, with entries of x in shared memory: the popular ones, or WHOLE: all of them
@@ -264,7 +376,7 @@ __global__ void cvr_matvec(const Cvr<A, I> m, const Y* __restrict__ x, Y* y, con
 template <class A, class Y, class I, int L, int U, int UPDATE, int THREADS, bool WHOLE, bool CUT>
 __global__ __launch_bounds__(THREADS, 1) void cvr_matvec_shared(const Cvr<A, I> m, const Y* __restrict__ x,
                                                                 const Y* __restrict__ packed, int n_shared, Y* y,
-                                                                const Cuts<Y, I> cuts, Y alpha, Y beta) {
+                                                                const Cuts<Y> cuts, Y alpha, Y beta) {
     extern __shared__ uint4 memory[];
     __shared__ int taken;
     Y* shared = reinterpret_cast<Y*>(memory);
@@ -277,16 +389,17 @@ __global__ __launch_bounds__(THREADS, 1) void cvr_matvec_shared(const Cvr<A, I> 
     const int count = (int)(m.n_chunks * (blockIdx.x + 1) / gridDim.x - first);
     for (int mine = threadIdx.x / WARP; mine < count;) {
         const Chunk<A, Y, I, L, CUT> c(m, cuts, first + mine);
-        if constexpr (!WHOLE)
-            chunk_matvec<A, Y, I, L, U, UPDATE, CUT>(m, c, m.col_wide + c.first * L, PackedVector<Y>{x, shared}, y, cuts.carry,
-                                                     alpha, beta);
-        else if (c.base >= 0)
-            chunk_matvec<A, Y, I, L, U, UPDATE, CUT>(m, c, m.col_narrow + c.col_start, SharedVector<Y>{shared + c.base}, y,
-                                                     cuts.carry, alpha, beta);
+        Sums<Y> sums;
+        if constexpr (!WHOLE)  // as many steps under way as in hand, U together
+            sums = chunk_matvec<A, Y, I, L, (U > 1 ? U / 2 : 1), true, UPDATE, CUT>(
+                m, c, m.col_wide + c.first * L, PackedVector<Y>{x, shared}, y, cuts, alpha, beta);
+        else if (c.base >= 0)  // x is there at once: nothing need be under way meanwhile
+            sums = chunk_matvec<A, Y, I, L, U, false, UPDATE, CUT>(m, c, m.col_narrow + c.col_start,
+                                                                   SharedVector<Y>{shared + c.base}, y, cuts, alpha, beta);
         else
-            chunk_matvec<A, Y, I, L, U, UPDATE, CUT>(m, c, m.col_wide + c.col_start, SharedVector<Y>{shared}, y, cuts.carry,
-                                                     alpha, beta);
-        if constexpr (CUT) cuts.finish(c.cuts[0], c.cuts[1], y);
+            sums = chunk_matvec<A, Y, I, L, U, false, UPDATE, CUT>(m, c, m.col_wide + c.col_start, SharedVector<Y>{shared}, y,
+                                                                   cuts, alpha, beta);
+        c.template finish<WHOLE ? 1 : Cuts<Y>::AT_ONCE>(sums, y, cuts, alpha, beta, UPDATE);
         if (lane_id() == 0) mine = atomicAdd(&taken, 1);
         mine = __shfl_sync(FULL, mine, 0);
     }

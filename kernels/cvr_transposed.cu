@@ -3,17 +3,12 @@
 #include "cvr.cuh"
 #include "transposed.cuh"
 
-// cvr_transposed: one pass over all chunks
+// One chunk: its steps are walked backwards, for a slot belongs to the next record in its lane.
 //
-// mapping   one warp a chunk, one thread a lane; warps stride over the chunks and walk each one's steps backwards, for a slot
-//           belongs to the next record in its lane
-// traffic   nonzero: sizeof(A) + 2 or sizeof(I) + 1/8 bytes, and 8 LIMBS added to a column; row: sizeof(I) + sizeof(Y)
 // requires  pads follow a lane's last record (invariant 6), so that they are known by having no row
-// races     integer atomics, whose order does not show
-template <class A, class Y, class I, int L, int PASS, class C>
-__device__ void scatter_chunk(const Cvr<A, I>& m, int64 chunk, const C* col, I base, const Y* x, const Sums<Y>& sums, int unit,
-                              int payload, const Filter& filter) {
-    constexpr int U = 4;
+template <class A, class Y, class I, int L, class C, class ADDER>
+__device__ void scatter_chunk(const Cvr<A, I>& m, int64 chunk, const C* col, I base, const Y* x, const ADDER& adder) {
+    constexpr int PASS = ADDER::PASS, U = 4;
     const int lane = lane_id();
     const bool active = L == WARP || lane < L;
     const unsigned below = (1u << lane) - 1;
@@ -26,9 +21,10 @@ __device__ void scatter_chunk(const Cvr<A, I>& m, int64 chunk, const C* col, I b
     const I* wb = m.rec_wb + m.rec_ptr[chunk + 1];
     const I tail = active ? m.tail[chunk * L + lane] : I(-1);
 
-    if (PASS == EXPONENT || PASS == REFINE) {  // most chunks have no coarse column
+    if constexpr (PASS == EXPONENT || PASS == REFINE) {  // most chunks have no coarse column
         bool any = false;
-        for (int step = 0; step < n_steps; ++step) any |= active && sums.is_coarse((int64)base + col[(int64)step * L], filter);
+        for (int step = 0; step < n_steps; ++step)
+            any |= active && adder.is_coarse((int64)base + col[(int64)step * L]);
         if (!__any_sync(FULL, any)) return;
     }
     Y own{};           // x of the row that the lane works on
@@ -64,29 +60,78 @@ __device__ void scatter_chunk(const Cvr<A, I>& m, int64 chunk, const C* col, I b
                 pad = false;
             }
             if (end - 1 - u < 0) break;
-            sums.template put<PASS>(active && !pad, (int64)base + c[u], mac(Widen<Y, A>::from(v[u]), own, Y{}), unit, payload,
-                                    filter);
+            adder.put(active && !pad, (int64)base + c[u], mac(Widen<Y, A>::from(v[u]), own, Y{}));
         }
     }
 }
 
+// all chunks, by a grid whose warps stride over them
+template <class A, class Y, class I, int L>
+struct Chunks {
+    const Cvr<A, I>& m;
+    const Y* x;
+
+    template <class ADDER>
+    __device__ void scatter(const ADDER& adder) const {
+        const int64 n_warps = gridDim.x * (int64)blockDim.x / WARP;
+        for (int64 chunk = warp_id(); chunk < m.n_chunks; chunk += n_warps) {
+            const I base = m.col_base[chunk];
+            const int64 start = m.col_ptr[chunk];
+            if (base >= 0)
+                scatter_chunk<A, Y, I, L>(m, chunk, m.col_narrow + start, base, x, adder);
+            else
+                scatter_chunk<A, Y, I, L>(m, chunk, m.col_wide + start, I(0), x, adder);
+        }
+    }
+};
+
+// cvr_transposed: the pass COUNT or ADD over all chunks
+//
+// mapping   one warp a chunk, one thread a lane
+// traffic   nonzero: sizeof(A) + 2 or sizeof(I) + 1/8 bytes, and 8 LIMBS added to a column; row: sizeof(I) + sizeof(Y)
+// races     integer atomics, whose order does not show
 template <class A, class Y, class I, int L, int PASS>
 __global__ void cvr_transposed(const Cvr<A, I> m, const Y* __restrict__ x, Sums<Y> sums) {
-    if ((PASS == EXPONENT || PASS == REFINE) && !sums.call->n_coarse) return;
-    __shared__ Filter filter;
-    if (PASS == EXPONENT || PASS == REFINE) filter.build(*sums.call);
-    int unit = 0, payload = 0;
-    if constexpr (!Real<typename Sums<Y>::Part>::EXACT) {
-        if (PASS == ADD) unit = sums.unit();
-        if (PASS != COUNT) payload = sums.payload();
-    }
-    const int64 n_warps = gridDim.x * (int64)blockDim.x / WARP;
-    for (int64 chunk = warp_id(); chunk < m.n_chunks; chunk += n_warps) {
+    Chunks<A, Y, I, L>{m, x}.scatter(Adder<Y, PASS>(sums));
+}
+
+// cvr_transposed_near: the pass ADD, with sums in shared memory: of the popular columns, or WHOLE: of all
+//
+// mapping   one large block a multiprocessor; each has its share of the chunks, its warps take one after the other
+// traffic   as above, but for columns in shared memory, whose 8 LIMBS bytes a block adds once
+// requires  WHOLE: n_near columns in all. Else: all columns wide and packed by cvr_pack_columns
+// races     as above; shared memory is cleared before the first barrier and read after the last
+template <class A, class Y, class I, int L, int THREADS, bool WHOLE>
+__global__ __launch_bounds__(THREADS, 1) void cvr_transposed_near(const Cvr<A, I> m, const Y* __restrict__ x, Sums<Y> sums,
+                                                                  const I* popular, int n_near) {
+    extern __shared__ uint32 near[];
+    __shared__ int taken;
+    if (threadIdx.x == 0) taken = THREADS / WARP;
+    const NearAdder<Y, I, WHOLE> adder(sums, popular, n_near, near);
+    adder.clear();
+    const int64 first = m.n_chunks * blockIdx.x / gridDim.x;
+    const int count = (int)(m.n_chunks * (blockIdx.x + 1) / gridDim.x - first);
+    for (int mine = threadIdx.x / WARP; mine < count;) {
+        const int64 chunk = first + mine;
         const I base = m.col_base[chunk];
-        const int64 start = m.col_ptr[chunk];
-        if (base >= 0)
-            scatter_chunk<A, Y, I, L, PASS>(m, chunk, m.col_narrow + start, base, x, sums, unit, payload, filter);
+        if (!WHOLE)
+            scatter_chunk<A, Y, I, L>(m, chunk, m.col_wide + m.step_ptr[chunk] * L, I(0), x, adder);
+        else if (base >= 0)
+            scatter_chunk<A, Y, I, L>(m, chunk, m.col_narrow + m.col_ptr[chunk], base, x, adder);
         else
-            scatter_chunk<A, Y, I, L, PASS>(m, chunk, m.col_wide + start, I(0), x, sums, unit, payload, filter);
+            scatter_chunk<A, Y, I, L>(m, chunk, m.col_wide + m.col_ptr[chunk], I(0), x, adder);
+        if (lane_id() == 0) mine = atomicAdd(&taken, 1);
+        mine = __shfl_sync(FULL, mine, 0);
     }
+    adder.flush();
+}
+
+// cvr_transposed_refine: the coarse columns, and y of them; ends at once where there are none
+//
+// mapping   a cooperative grid, whose warps stride over the chunks twice, and its threads over the columns
+// races     integer atomics; a barrier of the grid between passes
+template <class A, class Y, class I, int L>
+__global__ void cvr_transposed_refine(const Cvr<A, I> m, const Y* __restrict__ x, Sums<Y> sums, int64 n_cols, Y* y, Y alpha,
+                                      Y beta, int update) {
+    refine(sums, Chunks<A, Y, I, L>{m, x}, n_cols, y, alpha, beta, update);
 }

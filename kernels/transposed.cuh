@@ -3,16 +3,18 @@
 // A term p is put on a grid of integers, p ~ N * 2^unit, and N is added by atomics that are exact, so their order cannot show.
 // One unit serves all columns, as far below a bound of every term's size as an accumulator reaches:
 //
-//   float     one 64-bit integer: 63 bits less those that count the terms of the longest column (h)
+//   float     a 64-bit integer: 63 bits less those that count the terms of the longest column (h); a second one holds as many
+//             bits below the first, for the few terms that reach so far down
 //   double    four floats that hold integers below 2^24, added by one instruction: 4 (25 - h) - 1 bits, where h <= 8 and on
 //             sm_90 or newer; elsewhere two 64-bit integers, which neighbouring lanes add together: 2 (63 - h) bits
 //
 // That loses what lies below 2^unit:
 //
-// * A term that is that small, and not a multiple of 2^unit, marks its column BAD. At the end a marked column whose sum is at
-//   least 2^(FRACTION - 4) units is right all the same: n terms lose at most n / 2 units, within n * 8 eps * |sum|.
-// * The other marked columns are COARSE: their largest term is found, and they are summed anew with a unit of their own.
-//   These two passes end at once where no column is coarse, which is nearly always.
+// * A term that is that small, and not a multiple of 2^unit, marks its column BAD (a float's, where even the second integer loses
+//   something of it). At the end a marked column whose sum is at least 2^(FRACTION - 4) units, of the second integer where that
+//   is in use, is right all the same: n terms lose at most n / 2 units, within n * 8 eps * |sum|.
+// * The other marked columns are COARSE: their largest term is found, and they are summed anew with a unit of their own, by a
+//   kernel that ends at once where no column is coarse, which is nearly always.
 // * Terms that are inf or nan leave a mark of their kind.
 
 template <class T>
@@ -75,21 +77,44 @@ __device__ inline double power_of_two(int exponent) {
     return __longlong_as_double((int64)(min(max(exponent, -1022), 1023) + 1023) << 52);
 }
 
+// 2^-unit, as two factors: one would not reach all units of doubles
+struct Scale {
+    double by = 1, and_by = 1;
+
+    __device__ explicit Scale(int unit = 0) : by(power_of_two(-unit / 2)), and_by(power_of_two(-unit - -unit / 2)) {}
+    __device__ double of(double p) const { return p * by * and_by; }
+};
+
 enum Pass { COUNT, ADD, EXPONENT, REFINE };
 
-// What a column's terms leave behind: KINDS bits a component, BAD, and for a coarse column the largest exponent field, + 1.
-enum Mark { PLUS_INF = 1, MINUS_INF = 2, NOT_A_NUMBER = 4, KINDS = 3, BAD = 1 << 6, COARSE = 1 << 7, EXPONENT_BIT = 8 };
+// What a column's terms leave behind: KINDS bits a component, BAD, FINE where a float's second integer is in use, and for a
+// coarse column the largest exponent field, + 1.
+enum Mark { PLUS_INF = 1, MINUS_INF = 2, NOT_A_NUMBER = 4, KINDS = 3, BAD = 1 << 6, COARSE = 1 << 7, FINE = 1 << 8, EXPONENT_BIT = 9 };
 
 struct Matrix {  // what is known of the matrix's values and columns, all found on the device
     uint32 top;      // the largest exponent field of any finite value, + 1
     uint32 longest;  // entries of the longest column
 };
 
-constexpr int LISTED = 510;
+constexpr int LISTED = 507;
 struct Call {
     uint32 top;  // the largest exponent field in x, + 1
     uint32 n_coarse;
-    uint32 coarse[LISTED];  // the first of them, modulo 2^32, in any order
+    uint32 top_so_far, n_begun;  // 0 but while transposed_begin runs
+    uint32 n_arrived;            // blocks at the barriers
+    uint32 coarse[LISTED];       // the first of the coarse columns, modulo 2^32, in any order
+
+    // waits for all blocks of a cooperative launch, the `turn`-th time; all threads must call it
+    __device__ void barrier(uint32 turn) {
+        __threadfence();
+        __syncthreads();
+        if (threadIdx.x == 0) {
+            atomicAdd(&n_arrived, 1u);
+            while (fresh(&n_arrived) < turn * gridDim.x) __nanosleep(100);
+            __threadfence();
+        }
+        __syncthreads();
+    }
 };
 
 // The coarse columns, as a filter in shared memory that lets few others pass: a bit for each value of a hash.
@@ -137,6 +162,7 @@ struct Sums {
     Call* call;
     uint64* limbs;  // (n_cols, components, LIMBS)
     uint32* marks;  // (n_cols,)
+    uint64* fine;   // (n_cols, components) a float's second integers, 0 before and after; else null
 
     // whether two limbs are four floats
     __device__ bool floats() const {
@@ -186,8 +212,8 @@ struct Sums {
                 return;
             }
 #endif
-            const double base = power_of_two(payload);
-            const int64 high = __double2ll_rn(v * power_of_two(-payload)), low = __double2ll_rn(__fma_rn(-(double)high, base, v));
+            int64 low, high;
+            split(v, payload, low, high);
             // neighbouring lanes take the two limbs of one sum: one request for both
             const int odd = lane_id() & 1;
 #pragma unroll
@@ -200,80 +226,68 @@ struct Sums {
         }
     }
 
-    // adds one real term to a column, nothing where it is 0; the marks that it leaves. All lanes of the warp must call it.
-    __device__ uint32 add_part(Part p, int64 col, int component, int unit, int payload) const {
-        uint64* to = limbs + (col * Components<Y>::N + component) * LIMBS;
-        if constexpr (Real<Part>::EXACT) {
-            if (p != Part(0)) atomicAdd(to, (uint64)(int64)p);
-            return 0;
-        } else {
-            typedef Real<Part> R;
-            uint32 mark = 0;
-            if (R::field(p) == 2 * R::BIAS + 1) {
-                mark = (isnan(p) ? NOT_A_NUMBER : p < 0 ? MINUS_INF : PLUS_INF) << component * KINDS;
-                p = Part(0);
-            }
-            const double v = R::widened(p) * power_of_two(-unit / 2) * power_of_two(-unit - -unit / 2);
-            if (fabs(v) < 1ull << (R::FRACTION - 4) && (v != rint(v) || (v == 0 && !is_zero(p)))) mark |= BAD;
-            add_units(to, v, payload);
-            return mark;
-        }
+    static __device__ void split(double v, int payload, int64& low, int64& high) {
+        high = __double2ll_rn(v * power_of_two(-payload));
+        low = __double2ll_rn(__fma_rn(-(double)high, power_of_two(payload), v));
     }
 
-    // What a pass does with one term; `unit` and `payload` are those of the whole matrix. All lanes of the warp must call it;
-    // `here` says whether this one has a term.
-    template <int PASS>
-    __device__ void put(bool here, int64 col, Y p, int unit, int payload, const Filter& filter) const {
-        if (PASS == COUNT) {
-            if (here) atomicAdd(marks + col, 1u);
-            return;
+    // a term in units, what it leaves in `mark`, and for a float what of it is below one unit and matters
+    static __device__ double in_units(Part p, int component, const Scale& scale, uint32& mark, double& rest) {
+        typedef Real<Part> R;
+        rest = 0;
+        if (R::field(p) == 2 * R::BIAS + 1) {
+            mark |= (isnan(p) ? NOT_A_NUMBER : p < 0 ? MINUS_INF : PLUS_INF) << component * KINDS;
+            p = Part(0);
         }
-        bool zero = true;  // adds nothing; and what hangs over the matrix's edge must not be looked up
-        for (int i = 0; i < Components<Y>::N; ++i) zero &= is_zero(Components<Y>::get(p, i));
-        here &= !zero;
-        if constexpr (!Real<Part>::EXACT) {
-            if (PASS != ADD) here = here && is_coarse(col, filter);
-            if (PASS == EXPONENT) {
-                for (int i = 0; here && i < Components<Y>::N; ++i) {
-                    const Part part = Components<Y>::get(p, i);
-                    const uint32 top = COARSE | (Real<Part>::field(part) + 1) << EXPONENT_BIT;
-                    if (!is_zero(part) && marks[col] < top) atomicMax(marks + col, top);
-                }
-                return;
-            }
-            if (PASS == REFINE) unit = here ? unit_below((int)(marks[col] >> EXPONENT_BIT) - 1) : 0;
-            if (PASS == REFINE && !__any_sync(FULL, here)) return;
+        const double v = scale.of(R::widened(p));
+        if (fabs(v) < 1ull << (R::FRACTION - 4)) {
+            if (LIMBS == 1) rest = v - rint(v);
+            if ((LIMBS == 2 && v != rint(v)) || (v == 0 && !is_zero(p))) mark |= BAD;
         }
-        if (!here) {
-            p = Y{};
-            col = 0;
-        }
-        uint32 mark = 0;
-        for (int i = 0; i < Components<Y>::N; ++i) mark |= add_part(Components<Y>::get(p, i), col, i, unit, payload);
-        if (mark && (marks[col] & mark) != mark) atomicOr(marks + col, mark);
+        return v;
     }
 
-    // whether a column is coarse; the filter spares nearly all others a look at their marks
-    __device__ bool is_coarse(int64 col, const Filter& filter) const { return filter.passes(col) && marks[col] & COARSE; }
+    // adds such a rest, not 0, to the float's second integer
+    __device__ void add_rest(int64 col, int component, double rest, int payload, uint32& mark) const {
+        rest *= power_of_two(payload);
+        const int64 n = __double2ll_rn(rest);
+        atomicAdd(fine + col * Components<Y>::N + component, (uint64)n);
+        mark |= rest == (double)n ? FINE : FINE | BAD;
+    }
+
+    __device__ void leave(int64 col, uint32 mark) const {
+        if (mark && (fresh(marks + col) & mark) != mark) atomicOr(marks + col, mark);
+    }
+
+    // the unit of a coarse column
+    __device__ int own_unit(uint32 mark) const { return unit_below((int)(mark >> EXPONENT_BIT) - 1); }
 
     // one real sum of a column, and whether it is at least 2^(FRACTION - 4) units
-    __device__ Part total(int64 col, int component, int unit, int payload, bool& large) const {
+    __device__ Part total(int64 col, int component, int unit, int payload, uint32 mark, bool& large) const {
         const uint64* from = limbs + (col * Components<Y>::N + component) * LIMBS;
         if constexpr (Real<Part>::EXACT) {
-            return (Part)from[0];
+            return (Part)fresh(from);
         } else {
             typedef Real<Part> R;
-            int64 low = (int64)from[0], high = 0;
+            int64 low = (int64)fresh(from), high = 0;
+            bool two = LIMBS == 2;
             if (LIMBS == 2) {
-                high = (int64)from[1];
+                high = (int64)fresh(from + 1);
                 if (floats()) {
                     const float* digit = reinterpret_cast<const float*>(from);
                     low = (int64)((double)digit[0] + (double)digit[1]);
                     high = (int64)(((double)digit[2] + (double)digit[3]) * power_of_two(-payload));
                 }
+            } else if (mark & FINE) {
+                uint64* second = fine + col * Components<Y>::N + component;
+                two = true;
+                unit -= payload;
+                high = low;
+                low = (int64)fresh(second);
+                *second = 0;
             }
             bool negative = low < 0;
-            if (LIMBS == 2) {
+            if (two) {
                 const int64 mask = ((int64)1 << payload) - 1;
                 high += low >> payload;
                 low &= mask;
@@ -294,6 +308,144 @@ struct Sums {
     }
 };
 
+// How a pass over the matrix adds a term to a column. All lanes of the warp must call put(), and `here` says whether this one
+// has a term. A term that is 0 touches nothing: its column may lie beyond the matrix's edge.
+template <class Y, int PASS_>
+struct Adder {
+    typedef typename Components<Y>::Part Part;
+    static constexpr int PASS = PASS_, N = Components<Y>::N;
+
+    const Sums<Y>& sums;
+    const Filter* filter;
+    int payload = 0;
+    Scale scale;
+
+    __device__ explicit Adder(const Sums<Y>& sums, const Filter* filter = nullptr) : sums(sums), filter(filter) {
+        if constexpr (!Real<Part>::EXACT) {
+            if (PASS == ADD) scale = Scale(sums.unit());
+            if (PASS != COUNT) payload = sums.payload();
+        }
+    }
+
+    // whether a column is coarse; the filter spares nearly all others a look at their marks
+    __device__ bool is_coarse(int64 col) const { return filter->passes(col) && fresh(sums.marks + col) & COARSE; }
+
+    __device__ void put(bool here, int64 col, Y p) const {
+        if (PASS == COUNT) {
+            if (here) atomicAdd(sums.marks + col, 1u);
+            return;
+        }
+        Scale scale = this->scale;
+        if constexpr (PASS != ADD) {
+            bool zero = true;
+            for (int i = 0; i < N; ++i) zero &= is_zero(Components<Y>::get(p, i));
+            here = here && !zero && is_coarse(col);
+            if (PASS == EXPONENT) {
+                for (int i = 0; here && i < N; ++i) {
+                    const Part part = Components<Y>::get(p, i);
+                    const uint32 top = COARSE | (Real<Part>::field(part) + 1) << EXPONENT_BIT;
+                    if (!is_zero(part) && fresh(sums.marks + col) < top) atomicMax(sums.marks + col, top);
+                }
+                return;
+            }
+            if (!__any_sync(FULL, here)) return;
+            if (here) scale = Scale(sums.own_unit(fresh(sums.marks + col)));
+        }
+        if (!here) p = Y{};
+        uint32 mark = 0;
+        for (int i = 0; i < N; ++i) {
+            const Part part = Components<Y>::get(p, i);
+            uint64* to = sums.limbs + (col * N + i) * Sums<Y>::LIMBS;
+            if constexpr (Real<Part>::EXACT) {
+                if (part != Part(0)) atomicAdd(to, (uint64)(int64)part);
+            } else {
+                double rest;
+                const double v = sums.in_units(part, i, scale, mark, rest);
+                if (Sums<Y>::LIMBS == 1 && rest != 0) sums.add_rest(col, i, rest, payload, mark);
+                sums.add_units(to, v, payload);
+            }
+        }
+        sums.leave(col, mark);
+    }
+};
+
+// The same for the pass ADD, with the sums of some columns in shared memory: of all of them, or of column ~c, that is popular[c].
+template <class Y, class I, bool WHOLE>
+struct NearAdder {
+    typedef typename Components<Y>::Part Part;
+    static constexpr int PASS = ADD, N = Components<Y>::N, LIMBS = Sums<Y>::LIMBS, WORDS = N * LIMBS;  // WORDS: of a column
+
+    const Sums<Y>& sums;
+    const I* popular;
+    const int n_near;
+    uint32 *low, *high;  // halves of the sums' words: two 32-bit atomics take less than a loop that compares and swaps
+    int payload = 0;
+    Scale scale;
+
+    __device__ NearAdder(const Sums<Y>& sums, const I* popular, int n_near, uint32* shared)
+        : sums(sums), popular(popular), n_near(n_near), low(shared), high(shared + n_near * WORDS) {
+        if constexpr (!Real<Part>::EXACT) {
+            scale = Scale(sums.unit());
+            payload = sums.payload();
+        }
+    }
+
+    __device__ int64 column(int64 place) const { return WHOLE ? place : popular[place]; }
+
+    __device__ void add(int word, uint64 n) const {
+        const uint32 low_half = (uint32)n, before = atomicAdd(low + word, low_half);
+        const uint32 high_half = (uint32)(n >> 32) + (before + low_half < low_half);
+        if (high_half) atomicAdd(high + word, high_half);
+    }
+
+    __device__ void put(bool here, int64 col, Y p) const {
+        if (!here) p = Y{};
+        const bool is_near = WHOLE || col < 0;
+        const int place = (int)(WHOLE ? col : ~col);
+        uint32 mark = 0;
+        for (int i = 0; i < N; ++i) {
+            const Part part = Components<Y>::get(p, i);
+            const int word = place * WORDS + i * LIMBS;
+            uint64* to = sums.limbs + col * WORDS + i * LIMBS;
+            if constexpr (Real<Part>::EXACT) {
+                if (part == Part(0)) continue;
+                if (is_near)
+                    add(word, (uint64)(int64)part);
+                else
+                    atomicAdd(to, (uint64)(int64)part);
+            } else {
+                double rest;
+                const double v = sums.in_units(part, i, scale, mark, rest);
+                if (Sums<Y>::LIMBS == 1 && rest != 0) sums.add_rest(is_near ? column(place) : col, i, rest, payload, mark);
+                if (is_near && v != 0) {
+                    if constexpr (LIMBS == 1) {
+                        add(word, (uint64)__double2ll_rn(v));
+                    } else {
+                        int64 digit[2];
+                        sums.split(v, payload, digit[0], digit[1]);
+                        for (int limb = 0; limb < 2; ++limb) add(word + limb, (uint64)digit[limb]);
+                    }
+                }
+                if (!WHOLE) sums.add_units(to, is_near ? 0 : v, payload);
+            }
+        }
+        if (mark) sums.leave(is_near ? column(place) : col, mark);
+    }
+
+    // all threads of the block must call these, before the first term and after the last
+    __device__ void clear() const {
+        for (int i = threadIdx.x; i < 2 * n_near * WORDS; i += blockDim.x) low[i] = 0;
+        __syncthreads();
+    }
+    __device__ void flush() const {
+        __syncthreads();
+        for (int i = threadIdx.x; i < n_near * WORDS; i += blockDim.x) {
+            const uint64 sum = (uint64)high[i] << 32 | low[i];
+            if (sum) accumulate(sums.limbs + column(i / WORDS) * WORDS + i % WORDS, sum);
+        }
+    }
+};
+
 // inf or nan where a column's terms were, else the sum
 template <class T>
 __device__ T with_specials(T sum, uint32 marks) {
@@ -306,13 +458,9 @@ __device__ T with_specials(T sum, uint32 marks) {
     return sum;
 }
 
-// largest_exponent: top = the largest exponent field of all finite numbers in `values`, as numbers of type Y, + 1
-//
-// mapping   a grid of threads strides over the values
-// traffic   sizeof(A) a value
-// races     a maximum of integers, taken atomically
-template <class A, class Y>
-__global__ void largest_exponent(const A* values, int64 n, uint32* top) {
+// the largest exponent field of all finite numbers in `values`, as numbers of type Y, + 1, that this thread of the grid has seen
+template <class Y, class A>
+__device__ uint32 exponent_seen(const A* values, int64 n) {
     typedef typename Components<Y>::Part Part;
     uint32 largest = 0;
     if constexpr (!Real<Part>::EXACT) {
@@ -332,36 +480,61 @@ __global__ void largest_exponent(const A* values, int64 n, uint32* top) {
             }
         }
     }
-    largest = warp_max(largest);
+    return warp_max(largest);
+}
+
+// largest_exponent: top = the largest exponent field of all finite numbers in `values`, as numbers of type Y, + 1
+//
+// mapping   a grid of threads strides over the values
+// traffic   sizeof(A) a value
+// races     a maximum of integers, taken atomically
+template <class A, class Y>
+__global__ void largest_exponent(const A* values, int64 n, uint32* top) {
+    const uint32 largest = exponent_seen<Y>(values, n);
     if (lane_id() == 0 && largest) atomicMax(top, largest);
 }
 
-// transposed_finish: y = alpha * sums + beta * y, for all columns that are not coarse; REFINE: for those
+// transposed_begin: clears the sums and the marks, `n_words` 64-bit words from `words` on, and finds the largest exponent in x
 //
-// mapping   a grid of threads strides over the columns
-// traffic   8 LIMBS bytes a component, 4 a column, and y
-// races     the number of coarse columns is counted atomically
+// mapping   a grid of threads strides over both
+// traffic   sizeof(Y) an entry of x, 8 bytes a word
+// races     a maximum of integers, taken atomically; the last block to finish publishes it
+template <class Y>
+__global__ void transposed_begin(const Y* x, int64 n_rows, uint64* words, int64 n_words, Call* call) {
+    for (int64 i = blockIdx.x * (int64)blockDim.x + threadIdx.x; i < n_words; i += gridDim.x * (int64)blockDim.x) words[i] = 0;
+    const uint32 largest = exponent_seen<Y>(x, n_rows);
+    if (lane_id() == 0 && largest) atomicMax(&call->top_so_far, largest);
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        __threadfence();
+        if (atomicInc(&call->n_begun, gridDim.x - 1) == gridDim.x - 1) {  // which makes it 0 again
+            call->top = atomicExch(&call->top_so_far, 0u);
+            call->n_coarse = call->n_arrived = 0;
+        }
+    }
+}
+
+// y = alpha * sums + beta * y, for all columns that are not coarse; REFINE: for those
 template <class Y, int PASS>
-__global__ void transposed_finish(Sums<Y> sums, int64 n_cols, Y* y, Y alpha, Y beta, int update) {
+__device__ void finish_columns(const Sums<Y>& sums, int64 n_cols, Y* y, Y alpha, Y beta, int update) {
     typedef typename Sums<Y>::Part Part;
     constexpr int N = Components<Y>::N;
-    if (PASS == REFINE && !sums.call->n_coarse) return;
     int payload = 0, matrix_unit = 0;
     if constexpr (!Real<Part>::EXACT) {
         payload = sums.payload();
-        matrix_unit = sums.unit();
+        if (PASS == ADD) matrix_unit = sums.unit();
     }
     for (int64 col = blockIdx.x * (int64)blockDim.x + threadIdx.x; col < n_cols; col += gridDim.x * (int64)blockDim.x) {
-        const uint32 marks = sums.marks[col];
+        const uint32 marks = fresh(sums.marks + col);
         int unit = matrix_unit;
         if constexpr (PASS == REFINE) {
             if (!(marks & COARSE)) continue;
-            unit = sums.unit_below((int)(marks >> EXPONENT_BIT) - 1);
+            unit = sums.own_unit(marks);
         }
         Y value{};
         bool large = false;
         for (int i = 0; i < N; ++i) {
-            const Part sum = sums.total(col, i, unit, payload, large);
+            const Part sum = sums.total(col, i, unit, payload, marks, large);
             Components<Y>::set(value, i, with_specials(sum, PASS == REFINE ? 0 : marks >> i * KINDS));
         }
         if (PASS == ADD && marks & BAD && !large && !(marks & (BAD - 1))) {
@@ -373,6 +546,30 @@ __global__ void transposed_finish(Sums<Y> sums, int64 n_cols, Y* y, Y alpha, Y b
             store(y + col, value, alpha, beta, update);
         }
     }
+}
+
+// transposed_finish: the columns that are not coarse
+//
+// mapping   a grid of threads strides over the columns
+// traffic   8 LIMBS bytes a component, 4 a column, and y
+// races     the number of coarse columns is counted atomically
+template <class Y>
+__global__ void transposed_finish(Sums<Y> sums, int64 n_cols, Y* y, Y alpha, Y beta, int update) {
+    finish_columns<Y, ADD>(sums, n_cols, y, alpha, beta, update);
+}
+
+// What a format's kernel for the coarse columns does, a cooperative launch: `matrix.scatter(adder)` is a pass over the matrix.
+// All threads must call it.
+template <class Y, class M>
+__device__ void refine(const Sums<Y>& sums, const M& matrix, int64 n_cols, Y* y, Y alpha, Y beta, int update) {
+    if (!sums.call->n_coarse) return;
+    __shared__ Filter filter;
+    filter.build(*sums.call);
+    matrix.scatter(Adder<Y, EXPONENT>(sums, &filter));
+    sums.call->barrier(1);
+    matrix.scatter(Adder<Y, REFINE>(sums, &filter));
+    sums.call->barrier(2);
+    finish_columns<Y, REFINE>(sums, n_cols, y, alpha, beta, update);
 }
 
 // longest_column: the largest of `count`

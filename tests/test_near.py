@@ -68,6 +68,39 @@ def test_same_bits_before_and_after(small, n_lanes, dtype, whole, gpu):
         assert (np.abs(product - expected) <= bound).all()
 
 
+@pytest.mark.small
+@pytest.mark.parametrize("n_lanes", [32, 5])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex128", "int32"])
+@pytest.mark.parametrize("whole", [False, True])
+def test_same_bits_before_and_after_transposed(small, n_lanes, dtype, whole, gpu, monkeypatch):
+    import cupy
+
+    monkeypatch.setattr(small, "LEAST_SHARE", 0.05)  # 4 KB hold the sums of only 128 columns of complex128
+    kernels = []
+    kernel = small.kernel
+    monkeypatch.setattr(small, "kernel", lambda file, name, *how: kernels.append((name, *how)) or kernel(file, name, *how))
+    csr = wide_and_narrow(dtype)
+    if whole:  # 128 columns: 4 KB of the sums of complex128
+        csr = csr_array((csr.data, csr.indices % 128, csr.indptr), shape=(csr.shape[0], 128))
+        csr.sum_duplicates()
+    n_rows, n_cols = csr.shape
+    A = CVRArray(csr, n_lanes=n_lanes, device=gpu)
+    rng = np.random.default_rng(5)
+    # some terms lie below the grid of a float's first integer
+    x = (rng.standard_normal(n_rows) * 10.0 ** rng.uniform(-8, 0, n_rows)).astype(dtype)
+    on_gpu, out = cupy.asarray(x), cupy.empty(n_cols, dtype)
+    products = []
+    for k in range(small.PREPARE_AT + 2):
+        assert (k < small.PREPARE_AT) == (not kernels)
+        out.fill(77)
+        products.append(A.T.matvec(on_gpu, out=out, alpha=2, beta=1).get())
+    assert [how[-1] for name, *how in kernels if name == "cvr_transposed_near"] == [whole]
+    expected, bound = oracle.product(csr.T.tocsr(), x, 2, 1, np.full(n_cols, 77, dtype))
+    for product in products:
+        assert_same_bits(product, products[0])
+        assert (np.abs(product - expected) <= bound).all()
+
+
 @pytest.mark.parametrize("n_cols", [100, 1024, 1025, N])
 def test_whole_where_it_fits(small, n_cols, gpu, monkeypatch):
     """The kernel that runs from the PREPARE_AT-th product on: 4096 bytes hold 1024 float32."""

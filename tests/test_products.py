@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import zoo
 from checks import BUILDS, DEFAULTS, TYPICAL, assert_product, assert_same_bits, bbcsr, cvr, get, put
+from scipy.sparse import csr_array
 
 from cvrarray import _device
 
@@ -195,6 +196,21 @@ def test_alpha_and_beta(build, name, alpha, beta, device):
     result = build(csr, device).matvec(put(x, device), out=out, alpha=alpha, beta=beta)
     assert result is out
     assert_product(out, csr, x, alpha, beta, before)
+
+
+@pytest.mark.parametrize("split", ["rows", "nnz"])
+@pytest.mark.parametrize("dtype", ["int8", "float32", "float64", "complex128"])
+@pytest.mark.parametrize(("alpha", "beta"), [(1, 0), (3, 2)])
+def test_rows_in_many_chunks(alpha, beta, dtype, split, device):
+    """More parts of a row than a warp takes at once, again and again: nothing of one product is left for the next."""
+    lengths, n_cols = [9000, 0, 3, 20000, 1], 20000
+    indices = np.concatenate([np.arange(length) for length in lengths])
+    csr = csr_array((zoo.vector(indices.size, dtype), indices, np.append(0, np.cumsum(lengths))), shape=(5, n_cols))
+    A = cvr(32, 600, split)(csr, device)
+    for seed in range(3):
+        x, before = zoo.vector(n_cols, dtype, seed=seed), zoo.vector(5, dtype, seed=9)
+        out = put(before.copy(), device)
+        assert_product(A.matvec(put(x, device), out=out, alpha=alpha, beta=beta), csr, x, alpha, beta, before)
 
 
 @EVERY_BUILD

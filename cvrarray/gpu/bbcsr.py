@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import cupy
@@ -31,14 +32,14 @@ BLOCK = 128  # threads, at least: four warps
 MOST_SHARERS, FEW_WARPS, MANY_WARPS, LONG, FEWEST = 16, 32, 124, 40, 4
 
 
-def unroll(block_size: int, itemsize: int) -> tuple[int, int]:
+def unroll(block_size: int, itemsize: int, is_far: bool) -> tuple[int, int]:
     """Blocks in flight in a narrow and in a wide bin, measured on an H200: see ``docs/decisions/0003-gpu-products.md``.
 
-    More of them hide more latency, but spread the part of `x` that a processor's warps read at a time: where columns are
-    far apart (wide bins) few keep it in cache.
+    More of them hide more latency, but spread the part of `x` that a processor's warps read at a time: where rows are long
+    and their columns far apart (`is_far`), few keep it in cache.
     """
     if block_size == 1:
-        return (8 if itemsize <= 4 else 4), 4
+        return (8 if itemsize <= 4 else 4), (4 if is_far else 8 if itemsize <= 4 else 6 if itemsize <= 8 else 4)
     blocks_in_flight = 4 if block_size <= 3 else 2 if block_size <= 6 else 1
     return blocks_in_flight, blocks_in_flight
 
@@ -127,7 +128,7 @@ def product(tables: BBCSRTables, dtype: np.dtype) -> Callable[[cupy.ndarray, cup
     `x` and `y` are contiguous and `dtype`, the product's, as are the scalars.
     """
     t, size, n_bins = tables, tables.block_size, tables.col_base.size
-    bins, in_flight = _struct(t), unroll(size, dtype.itemsize)
+    bins, in_flight = _struct(t), unroll(size, dtype.itemsize, is_far(t))
     sharers = warps_a_bin(t)
     multiply = kernel(
         "bbcsr_matvec", "bbcsr_matvec", t.data.dtype, dtype, t.col_wide.dtype, mask_dtype(size), size, *in_flight,
@@ -143,18 +144,27 @@ def warps_a_bin(t: BBCSRTables) -> int:
 
     Where columns are far apart, warps that work on different parts of a long row read different parts of `x`: few share then.
     """
-    n_bins, size = t.col_base.size, t.block_size
-    mean_blocks = t.data.size // (WARP * size * max(1, n_bins))
+    n_bins, size, far = t.col_base.size, t.block_size, is_far(t)
+    mean_blocks = _mean_blocks(t)
     least_blocks = -(-FEWEST // size)
-    is_far = t.col_wide.size > t.col_narrow.size and mean_blocks * size > LONG
-    enough = (FEW_WARPS if is_far else MANY_WARPS) * processors(cupy.cuda.runtime.getDevice())
+    enough = (FEW_WARPS if far else MANY_WARPS) * processors(cupy.cuda.runtime.getDevice())
     sharers = 1
     while sharers < MOST_SHARERS and 2 * sharers * least_blocks <= mean_blocks:
-        is_long = mean_blocks * size > LONG * sharers and not is_far
+        is_long = mean_blocks * size > LONG * sharers and not far
         if n_bins * sharers >= enough and not is_long:
             break
         sharers *= 2
     return sharers
+
+
+def is_far(t: BBCSRTables) -> bool:
+    """Are rows long, and most columns so far apart that bins are wide?"""
+    return t.col_wide.size > t.col_narrow.size and _mean_blocks(t) * t.block_size > LONG
+
+
+def _mean_blocks(t: BBCSRTables) -> int:
+    """Blocks of a row, padding counted."""
+    return t.data.size // (WARP * t.block_size * max(1, t.col_base.size))
 
 
 def product_matrix(tables: BBCSRTables, dtype: np.dtype) -> Callable[[cupy.ndarray, cupy.ndarray, Any, Any], None]:
@@ -183,15 +193,18 @@ def matrix_unroll(block_size: int, members: int) -> int:
 def product_transposed(tables: BBCSRTables, dtype: np.dtype) -> Callable[[cupy.ndarray, cupy.ndarray, Any, Any], None]:
     """``run(x, y, alpha, beta)``, which does ``y = alpha * A.T @ x + beta * y``; x (n_rows,) and y (n_cols,)."""
     t, size = tables, tables.block_size
-    bins = _struct(t)
+    bins, grid = _struct(t), blocks(t.col_base.size * WARP, BLOCK)
+    how = t.data.dtype, dtype, t.col_wide.dtype, mask_dtype(size), size, t.present is not None
 
     def scatter(step, x, sums):
-        kernel(
-            "bbcsr_transposed", "bbcsr_transposed", t.data.dtype, dtype, t.col_wide.dtype, mask_dtype(size), size,
-            t.present is not None, step, BLOCK // WARP,
-        )(transposed.grid(step, t.col_base.size * WARP, BLOCK), (BLOCK,), (bins, x, sums))  # fmt: skip
+        kernel("bbcsr_transposed", "bbcsr_transposed", *how, step, BLOCK // WARP)(grid, (BLOCK,), (bins, x, sums))
 
-    return transposed.product(scatter, "bbcsr_transposed", t.data, t.shape[1], dtype)
+    def refine(x, sums, y, alpha, beta, form):
+        found = kernel("bbcsr_transposed", "bbcsr_transposed_refine", *how, transposed.BLOCK // WARP)
+        transposed.cooperative(found, bins, x, sums, y, alpha, beta, form)
+
+    passes = transposed.Passes(partial(scatter, transposed.COUNT), partial(scatter, transposed.ADD), refine)
+    return transposed.Sums(passes, "bbcsr_transposed", t.data, t.shape[1], dtype).product(passes.add)
 
 
 def _struct(t: BBCSRTables) -> np.ndarray:
@@ -246,14 +259,14 @@ def instantiations() -> Iterator[tuple[str, list[str]]]:
     yield (
         "bbcsr_matvec",
         [
-            instantiation("bbcsr_matvec", a, y, i, mask_dtype(b), b, *unroll(b, np.dtype(y).itemsize), holes, sharers)
+            instantiation("bbcsr_matvec", a, y, i, mask_dtype(b), b, *unroll(b, np.dtype(y).itemsize, far), holes, sharers)
             for a, y in PRODUCTS
-            for i, b, holes, sharers in (
-                ("int32", 1, False, 1),
-                ("int32", 1, False, 16),
-                ("int32", 3, False, 2),
-                ("int32", 6, True, 1),
-                ("int64", 7, True, 4),
+            for i, b, holes, sharers, far in (
+                ("int32", 1, False, 1, False),
+                ("int32", 1, False, 16, True),
+                ("int32", 3, False, 2, False),
+                ("int32", 6, True, 1, False),
+                ("int64", 7, True, 4, False),
             )
         ],
     )
@@ -269,10 +282,18 @@ def instantiations() -> Iterator[tuple[str, list[str]]]:
     yield (
         "bbcsr_transposed",
         [
-            instantiation("bbcsr_transposed", a, y, i, mask_dtype(b), b, holes, step, BLOCK // WARP)
-            for a, y in PRODUCTS
-            for k, (i, b, holes) in enumerate(shapes)
-            for step in (transposed.steps(y) if k == 0 else (transposed.ADD,))
-        ]
-        + transposed.instantiations(),
+            *(
+                instantiation("bbcsr_transposed", a, y, i, mask_dtype(b), b, holes, step, BLOCK // WARP)
+                for a, y in PRODUCTS
+                for k, (i, b, holes) in enumerate(shapes)
+                for step in ((transposed.COUNT, transposed.ADD) if k == 0 and np.dtype(y).kind in "fc" else (transposed.ADD,))
+            ),
+            *(
+                instantiation("bbcsr_transposed_refine", a, y, i, mask_dtype(b), b, holes, transposed.BLOCK // WARP)
+                for a, y in PRODUCTS
+                for i, b, holes in shapes
+                if np.dtype(y).kind in "fc"
+            ),
+            *transposed.instantiations(),
+        ],
     )

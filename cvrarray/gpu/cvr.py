@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import cupy
@@ -30,8 +30,8 @@ from .compiler import (
 )
 
 BLOCK = 128  # threads: four chunks
-#: Steps in flight: the same bytes for every product dtype.
-UNROLL = {1: 8, 2: 8, 4: 8, 8: 8, 16: 4}
+#: Steps at once: so many that as many warps fit a multiprocessor as with 8 whose successors' columns were not under way.
+UNROLL = {1: 6, 2: 6, 4: 6, 8: 6, 16: 4}
 #: Empty rows that a thread stores, at least, and blocks for that, at most.
 EMPTY_ROWS_A_THREAD, MOST_BLOCKS_FOR_EMPTY = 8, 1 << 14
 #: Threads that write the rows without nonzeros, where there are more of these than chunks.
@@ -150,25 +150,26 @@ def product(tables: CVRTables, dtype: np.dtype) -> Callable[[cupy.ndarray, cupy.
     def plain(x, y, alpha, beta):
         multiply(update(alpha, beta))(grid, (BLOCK,), (chunks, x, y, cuts(), np.int32(n_for_empty), alpha, beta))
 
-    return near.in_time(t, dtype, plain, _struct, cuts)
+    return near.in_time(t, plain, lambda: near.product(t, dtype, _struct, cuts))
 
 
 def _cuts(t: CVRTables, dtype: np.dtype) -> Callable[[], np.ndarray]:
     """A function that gives the ``Cuts`` of the kernel file, for a product on the current stream."""
     n_chunks, n_cut = t.carry_row.size, t.cut_row.size
     if not n_cut:
-        nothing = struct(*[None] * 5)
+        nothing = struct(*[None] * 3)
         return lambda: nothing
     begins = cupy.zeros(n_chunks, np.int32)
     begins[t.cut_ptr[:, 0]] = 1
-    of_chunk = cupy.full(n_chunks + 1, -1, np.int32)
-    of_chunk[:-1] = cupy.where(t.carry_row >= 0, cupy.cumsum(begins) - 1, -1)
-
+    cut = cupy.cumsum(begins) - 1  # the last cut row up to each chunk
+    span = cupy.full((n_chunks + 1, 2), -1, np.int32)
+    span[:-1] = cupy.where(t.carry_row[:, None] >= 0, t.cut_ptr[cut] - cupy.array([1, 0]), -1)
     settle()
 
     def make():
-        arrived, carry = cupy.zeros(n_cut, np.uint32), cupy.empty(n_chunks, dtype)
-        return struct(t.cut_row, t.cut_ptr, of_chunk, arrived, carry), arrived, carry
+        arrived = cupy.zeros(n_chunks, np.uint32)
+        part = cupy.zeros((2 * n_chunks, -(-dtype.itemsize // 4)), np.uint64)
+        return struct(span, arrived, part), arrived, part
 
     by_stream = PerStream(make)
     return lambda: by_stream.get()[0]
@@ -207,15 +208,21 @@ def matrix_unroll(members: int) -> int:
 
 def product_transposed(tables: CVRTables, dtype: np.dtype) -> Callable[[cupy.ndarray, cupy.ndarray, Any, Any], None]:
     """``run(x, y, alpha, beta)``, which does ``y = alpha * A.T @ x + beta * y``; x (n_rows,) and y (n_cols,)."""
-    t = tables
-    chunks = _struct(t)
+    t, n_cols = tables, tables.shape[1]
+    chunks, grid = _struct(t), blocks(t.carry_row.size * WARP, BLOCK)
+    how = t.val.dtype, dtype, t.tail.dtype, t.n_lanes
 
     def scatter(step, x, sums):
-        kernel("cvr_transposed", "cvr_transposed", t.val.dtype, dtype, t.tail.dtype, t.n_lanes, step)(
-            transposed.grid(step, t.carry_row.size * WARP, BLOCK), (BLOCK,), (chunks, x, sums)
+        kernel("cvr_transposed", "cvr_transposed", *how, step)(grid, (BLOCK,), (chunks, x, sums))
+
+    def refine(x, sums, y, alpha, beta, form):
+        transposed.cooperative(
+            kernel("cvr_transposed", "cvr_transposed_refine", *how), chunks, x, sums, np.int64(n_cols), y, alpha, beta, form
         )
 
-    return transposed.product(scatter, "cvr_transposed", t.val, t.shape[1], dtype)
+    passes = transposed.Passes(partial(scatter, transposed.COUNT), partial(scatter, transposed.ADD), refine)
+    sums = transposed.Sums(passes, "cvr_transposed", t.val, n_cols, dtype)
+    return near.in_time(t, sums.product(passes.add), lambda: near.product_transposed(t, sums, _struct))
 
 
 def _struct(t: CVRTables) -> np.ndarray:
@@ -299,9 +306,26 @@ def instantiations() -> Iterator[tuple[str, list[str]]]:
     yield (
         "cvr_transposed",
         [
-            instantiation("cvr_transposed", a, y, i, n_lanes, step)
-            for a, y in PRODUCTS
-            for i, n_lanes in (("int32", WARP), ("int64", 4))
-            for step in (transposed.steps(y) if n_lanes == WARP else (transposed.ADD,))
+            *(
+                instantiation("cvr_transposed", a, y, i, n_lanes, step)
+                for a, y in PRODUCTS
+                for i, n_lanes, step in (
+                    ("int32", WARP, transposed.COUNT),
+                    ("int32", WARP, transposed.ADD),
+                    ("int64", 4, transposed.ADD),
+                )
+                if step == transposed.ADD or np.dtype(y).kind in "fc"
+            ),
+            *(
+                instantiation("cvr_transposed_refine", a, y, i, n_lanes)
+                for a, y in PRODUCTS
+                for i, n_lanes in (("int32", WARP), ("int64", 4))
+                if np.dtype(y).kind in "fc"
+            ),
+            *(
+                instantiation("cvr_transposed_near", a, y, i, WARP, near.THREADS, whole)
+                for a, y in PRODUCTS
+                for i, whole in (("int32", False), ("int32", True), ("int64", False))
+            ),
         ],
     )

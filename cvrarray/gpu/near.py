@@ -5,7 +5,8 @@ Scattered columns make every nonzero a gather of its own from L1 or L2, which bo
 are hit unevenly, as in graphs and recommender matrices, a few ten thousand popular ones are worth their place; the tables
 then get other columns, which number these. Whether it pays is measured at an array's PREPARE_AT-th product; no bit of a
 product depends on that. After S. Yesil, A. Heidarshenas, A. Morrison, J. Torrellas, "Speeding Up SpMV for Power-Law Graph
-Analytics by Enhancing Locality & Vectorization", SC 2020, which does so on CPUs.
+Analytics by Enhancing Locality & Vectorization", SC 2020, which does so on CPUs. ``A.T @ x`` has the sums of these columns
+there, or of all: they are integers, so that it does not matter who adds to them first (``kernels/transposed.cuh``).
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ import cupy
 import numpy as np
 
 from .._tables import WARP, CVRTables
-from .compiler import Scratch, blocks, kernel, processors, struct, update
+from . import transposed
+from .compiler import NULL, Scratch, blocks, kernel, processors, struct, update
 
 PREPARE_AT = 16  # products of an array before entries of x are shared, which takes what some 30 more gain
 THREADS = 1024  # of a block, the only one on its multiprocessor
@@ -67,17 +69,9 @@ def columns(tables: CVRTables, room: int) -> Columns | None:
     return Columns(packed, popular)
 
 
-def in_time(
-    tables: CVRTables,
-    dtype: np.dtype,
-    plain: Run,
-    struct_of: Callable[[CVRTables], Any],
-    cuts: Callable[[], np.ndarray],
-) -> Run:
-    """``run(x, y, alpha, beta)``: `plain`, and from the PREPARE_AT-th call on the product with entries of x in shared memory
-    where that was measured to pay.
-
-    `struct_of(tables)` is the tables as kernels take them; `cuts()` what they take of cut rows.
+def in_time(tables: CVRTables, plain: Run, prepare: Callable[[], Run | None]) -> Run:
+    """``run(x, y, alpha, beta)``: `plain`, and from the PREPARE_AT-th call on what ``prepare()`` makes, if that was measured
+    to pay: the product with entries of a vector in shared memory.
     """
     if tables.val.size < LEAST_SLOTS or tables.shape[1] > MOST_COLUMNS:
         return plain
@@ -91,7 +85,7 @@ def in_time(
                 n_calls -= 1
             else:
                 with suppress(cupy.cuda.memory.OutOfMemoryError):  # then it stays as it is
-                    candidate = _product(tables, dtype, struct_of, cuts)
+                    candidate = prepare()
                     if candidate is not None and _seconds(candidate, x, y) < WORTH_IT * _seconds(plain, x, y):
                         run = candidate
         run(x, y, alpha, beta)
@@ -115,10 +109,11 @@ def _seconds(run: Run, x: cupy.ndarray, y: cupy.ndarray) -> float:
     return min(samples)
 
 
-def _product(
-    t: CVRTables, dtype: np.dtype, struct_of: Callable[[CVRTables], Any], cuts: Callable[[], np.ndarray]
-) -> Run | None:
-    """``run(x, y, alpha, beta)`` with entries of x in shared memory, or None where no column is popular enough."""
+def product(t: CVRTables, dtype: np.dtype, struct_of: Callable[[CVRTables], Any], cuts: Callable[[], np.ndarray]) -> Run | None:
+    """``run(x, y, alpha, beta)``, ``A @ x`` with entries of x in shared memory, or None where no column is popular enough.
+
+    `struct_of(tables)` is the tables as kernels take them; `cuts()` what they take of cut rows.
+    """
     device, n_cols = cupy.cuda.runtime.getDevice(), t.shape[1]
     most = shared_memory(device)
     whole = n_cols * dtype.itemsize <= most
@@ -127,10 +122,7 @@ def _product(
     @cache
     def multiply(form):
         how = t.n_lanes, UNROLL[dtype.itemsize], int(form), THREADS, whole, t.cut_row.size > 0
-        found = kernel("cvr_matvec", "cvr_matvec_shared", t.val.dtype, dtype, t.tail.dtype, *how)
-        # of the kernel, which arrays share: so always the most that any of them may ask for
-        cupy.cuda.driver.funcSetAttribute(found.ptr, cupy.cuda.driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, most)
-        return found
+        return _with_shared_memory(kernel("cvr_matvec", "cvr_matvec_shared", t.val.dtype, dtype, t.tail.dtype, *how), most)
 
     def launch(chunks, x, values, n_shared, y, alpha, beta):
         multiply(update(alpha, beta))(
@@ -157,6 +149,38 @@ def _product(
         launch(chunks, x, values, n_popular, y, alpha, beta)
 
     return run
+
+
+def product_transposed(t: CVRTables, sums: transposed.Sums, struct_of: Callable[[CVRTables], Any]) -> Run | None:
+    """``run(x, y, alpha, beta)``, ``A.T @ x`` with sums of columns in shared memory, or None where no column is popular enough.
+
+    Atomics there do not wait for L2, which bounds the product else (``docs/decisions/0010-gpu-matrix-and-transposed.md``).
+    """
+    if transposed.limbs(sums.dtype) == 2 and int(sums.matrix[1]) < transposed.FEWER_THAN_FLOATS:
+        return None  # its sums are floats, and the terms on other grids
+    device, n_cols = cupy.cuda.runtime.getDevice(), t.shape[1]
+    most = shared_memory(device)
+    column = 8 * transposed.components(sums.dtype) * transposed.limbs(sums.dtype)
+    whole = n_cols * column <= most
+    found = None if whole else columns(t, most // column)
+    if not whole and found is None:
+        return None
+    tables = t if whole else t._replace(col_wide=found.packed)
+    chunks, popular, n_near = struct_of(tables), *((NULL, n_cols) if whole else (found.popular, found.popular.size))
+    how = t.val.dtype, sums.dtype, t.tail.dtype, t.n_lanes, THREADS, whole
+    scatter = _with_shared_memory(kernel("cvr_transposed", "cvr_transposed_near", *how), most)
+    grid = (processors(device),)
+
+    def add(x, of_call, _tables=tables):  # which the kernel knows by address
+        scatter(grid, (THREADS,), (chunks, x, of_call, popular, np.int32(n_near)), shared_mem=n_near * column)
+
+    return sums.product(add)
+
+
+def _with_shared_memory(found: cupy.cuda.Function, most: int) -> cupy.cuda.Function:
+    """The kernel, allowed `most` bytes: arrays share it, so always the most that any of them may ask for."""
+    cupy.cuda.driver.funcSetAttribute(found.ptr, cupy.cuda.driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, most)
+    return found
 
 
 @cache

@@ -3,28 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import cupy
 import numpy as np
 
-from .compiler import NULL, PRODUCTS, Scratch, blocks, instantiation, kernel, processors, settle, struct, update
+from .compiler import NULL, PRODUCTS, PerStream, Scratch, blocks, instantiation, kernel, processors, settle, struct, update
 
-COUNT, ADD, EXPONENT, REFINE = range(4)
+COUNT, ADD = range(2)
 CALL_WORDS = 256  # 64-bit words of the kernels' struct Call
 BLOCK = 256
 BLOCKS_A_PROCESSOR = 8  # of kernels whose threads stride over their work
+FEWER_THAN_FLOATS = 256  # entries of the longest column: then four floats hold a double's sum, on sm_90 or newer
+
+Run = Callable[[Any, Any, Any, Any], None]
 
 
-def product(
-    scatter: Callable[[int, Any, np.ndarray], None], file: str, values: cupy.ndarray, n_cols: int, dtype: np.dtype
-) -> Callable[[cupy.ndarray, cupy.ndarray, Any, Any], None]:
-    """``run(x, y, alpha, beta)`` from a format's own pass over its entries.
+class Passes(NamedTuple):
+    """A format's own kernels."""
+
+    count: Callable[[Any, np.ndarray], None]  #: ``count(x, sums)``: entries of each column, into the marks
+    add: Callable[[Any, np.ndarray], None]  #: ``add(x, sums)``: all terms, to the sums of their columns
+    refine: Callable[..., None]  #: ``refine(x, sums, y, alpha, beta, form)``: the coarse columns, and y of them
+
+
+class Sums:
+    """Where the sums of a product stand, and what is known of the matrix: for ``y = alpha * A.T @ x + beta * y``.
 
     Parameters
     ----------
-    scatter
-        ``scatter(step, x, sums)`` launches the format's kernel for one of the four passes.
+    passes
+        Of the format.
     file
         The kernel file of the format: it has the kernels that all formats share, too.
     values
@@ -32,47 +41,72 @@ def product(
     n_cols, dtype
         Length and dtype of y.
     """
-    components = 2 if dtype.kind == "c" else 1
-    is_exact = dtype.kind in "iu"
-    n_limbs = n_cols * components * (2 if dtype.itemsize // components == 8 and not is_exact else 1)
-    finish_grid = blocks(n_cols, BLOCK)
-    matrix, scratch = cupy.zeros(2, np.uint32), Scratch()
-    if not is_exact:
-        _largest_exponent(file, values, dtype, matrix)
-        count = cupy.zeros(n_cols, np.uint32)
-        scatter(COUNT, NULL, struct(None, None, None, count))
-        kernel(file, "longest_column")(strided(n_cols), (BLOCK,), (count, np.int64(n_cols), matrix[1:]))
+
+    def __init__(self, passes: Passes, file: str, values: cupy.ndarray, n_cols: int, dtype: np.dtype) -> None:
+        self.passes, self.file, self.n_cols, self.dtype = passes, file, n_cols, dtype
+        self.n_parts = n_cols * components(dtype)
+        self.matrix, self.scratch = cupy.zeros(2, np.uint32), Scratch()
+        self.is_exact = dtype.kind in "iu"
+        if not self.is_exact and n_cols:
+            kernel(file, "largest_exponent", values.dtype, dtype)(
+                strided(values.size), (BLOCK,), (values, np.int64(values.size), self.matrix)
+            )
+            count = cupy.zeros(n_cols, np.uint32)
+            passes.count(NULL, struct(None, None, None, count, None))
+            kernel(file, "longest_column")(strided(n_cols), (BLOCK,), (count, np.int64(n_cols), self.matrix[1:]))
+        n_fine = self.n_parts if not self.is_exact and limbs(dtype) == 1 else 0
+        self.kept = PerStream(lambda: Kept(cupy.zeros(CALL_WORDS + n_fine, np.uint64)))
         settle()
 
-    def run(x, y, alpha, beta):
-        if not n_cols:
-            return
-        work = scratch.empty(CALL_WORDS + n_limbs + (n_cols + 1) // 2, np.uint64)  # Call, limbs, marks
-        work.data.memset_async(0, work.nbytes)
-        limbs = work.data.ptr + 8 * CALL_WORDS
-        sums = struct(matrix, work, limbs, limbs + 8 * n_limbs)
-        if not is_exact:
-            _largest_exponent(file, x, dtype, work)
-        for step in steps(dtype)[not is_exact :]:
-            scatter(step, x, sums)
-            if step in (ADD, REFINE):
-                kernel(file, "transposed_finish", dtype, step)(
-                    finish_grid if step == ADD else strided(n_cols),
-                    (BLOCK,),
-                    (sums, np.int64(n_cols), y, alpha, beta, update(alpha, beta)),
-                )
+    def product(self, add: Callable[[Any, np.ndarray], None]) -> Run:
+        """``run(x, y, alpha, beta)``, with `add` for the pass over all terms."""
+        file, dtype, n_cols = self.file, self.dtype, self.n_cols
+        n_limbs = self.n_parts * limbs(dtype)
+        n_words = n_limbs + (n_cols + 1) // 2  # of limbs and marks
+        begin, finish = kernel(file, "transposed_begin", dtype), kernel(file, "transposed_finish", dtype)
+        begin_grid, finish_grid = strided(n_words), blocks(n_cols, BLOCK)
 
-    return run
+        def run(x, y, alpha, beta):
+            if not n_cols:
+                return
+            words = self.scratch.empty(n_words, np.uint64)
+            form = update(alpha, beta)
+            with self.kept.get() as call:
+                to = words.data.ptr
+                sums = struct(self.matrix, call, to, to + 8 * n_limbs, call.data.ptr + 8 * CALL_WORDS)
+                begin(begin_grid, (BLOCK,), (x, np.int64(x.size), words, np.int64(n_words), call))
+                add(x, sums)
+                finish(finish_grid, (BLOCK,), (sums, np.int64(n_cols), y, alpha, beta, form))
+                if not self.is_exact:
+                    self.passes.refine(x, sums, y, alpha, beta, form)
+
+        return run
 
 
-def steps(dtype: Any) -> tuple[int, ...]:
-    """The passes over the matrix that a product of `dtype` makes, the one of its preparation first."""
-    return (ADD,) if np.dtype(dtype).kind in "iu" else (COUNT, ADD, EXPONENT, REFINE)
+class Kept:
+    """Memory that is 0 before and after a product: cleared only where one was broken off between its kernels."""
+
+    def __init__(self, words: cupy.ndarray) -> None:
+        self._words, self._is_clear = words, True
+
+    def __enter__(self) -> cupy.ndarray:
+        if not self._is_clear:
+            self._words.data.memset_async(0, self._words.nbytes)
+        self._is_clear = False
+        return self._words
+
+    def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
+        self._is_clear = kind is None
 
 
-def grid(step: int, n_threads: int, block: int) -> tuple[int]:
-    """A thread for all of the work; few for the passes that nearly always end at once."""
-    return blocks(n_threads, block) if step in (COUNT, ADD) else strided(n_threads)
+def components(dtype: np.dtype) -> int:
+    """Real numbers in one of `dtype`."""
+    return 2 if dtype.kind == "c" else 1
+
+
+def limbs(dtype: np.dtype) -> int:
+    """64-bit words of the sum of one real part."""
+    return 2 if dtype.kind in "fc" and dtype.itemsize // components(dtype) == 8 else 1
 
 
 def strided(n_threads: int) -> tuple[int]:
@@ -80,19 +114,19 @@ def strided(n_threads: int) -> tuple[int]:
     return (min(blocks(n_threads, BLOCK)[0], BLOCKS_A_PROCESSOR * processors(cupy.cuda.runtime.getDevice())),)
 
 
-def _largest_exponent(file: str, values: cupy.ndarray, dtype: np.dtype, top: cupy.ndarray) -> None:
-    kernel(file, "largest_exponent", values.dtype, dtype)(strided(values.size), (BLOCK,), (values, np.int64(values.size), top))
+def cooperative(found: cupy.cuda.Function, *args: Any) -> None:
+    """Launch a kernel whose blocks wait for each other: as many as fit the device at a time."""
+    driver = cupy.cuda.driver
+    at_once = driver.occupancyMaxActiveBlocksPerMultiprocessor(found.ptr, BLOCK, 0)
+    grid = (min(at_once, BLOCKS_A_PROCESSOR) * processors(cupy.cuda.runtime.getDevice()),)
+    found(grid, (BLOCK,), args, enable_cooperative_groups=True)
 
 
 def instantiations() -> list[str]:
     """Of the kernels that all formats share: what CI compiles without a GPU."""
+    dtypes = dict.fromkeys(y for _, y in PRODUCTS)
     return [
         "longest_column",
         *(instantiation("largest_exponent", a, y) for a, y in PRODUCTS if np.dtype(y).kind in "fc"),
-        *(
-            instantiation("transposed_finish", y, step)
-            for y in dict.fromkeys(y for _, y in PRODUCTS)
-            for step in steps(y)
-            if step in (ADD, REFINE)
-        ),
+        *(instantiation(function, y) for y in dtypes for function in ("transposed_begin", "transposed_finish")),
     ]
