@@ -90,9 +90,9 @@ struct Chunks {
 // mapping   one warp a chunk, one thread a lane
 // traffic   nonzero: sizeof(A) + 2 or sizeof(I) + 1/8 bytes, and 8 LIMBS added to a column; row: sizeof(I) + sizeof(Y)
 // races     integer atomics, whose order does not show
-template <class A, class Y, class I, int L, int PASS>
-__global__ void cvr_transposed(const Cvr<A, I> m, const Y* __restrict__ x, Sums<Y> sums) {
-    Chunks<A, Y, I, L>{m, x}.scatter(Adder<Y, PASS>(sums));
+template <class A, class Y, class I, int L, int PASS, bool FLOATS>
+__global__ void cvr_transposed(const Cvr<A, I> m, const Y* __restrict__ x, Sums<Y, FLOATS> sums) {
+    Chunks<A, Y, I, L>{m, x}.scatter(Adder<Y, FLOATS, PASS>(sums));
 }
 
 // cvr_transposed_near: the pass ADD, with sums in shared memory: of the popular columns, or WHOLE: of all
@@ -101,13 +101,13 @@ __global__ void cvr_transposed(const Cvr<A, I> m, const Y* __restrict__ x, Sums<
 // traffic   as above, but for columns in shared memory, whose 8 LIMBS bytes a block adds once
 // requires  WHOLE: n_near columns in all. Else: all columns wide and packed by cvr_pack_columns
 // races     as above; shared memory is cleared before the first barrier and read after the last
-template <class A, class Y, class I, int L, int THREADS, bool WHOLE>
-__global__ __launch_bounds__(THREADS, 1) void cvr_transposed_near(const Cvr<A, I> m, const Y* __restrict__ x, Sums<Y> sums,
+template <class A, class Y, class I, int L, int THREADS, bool WHOLE, bool FLOATS>
+__global__ __launch_bounds__(THREADS, 1) void cvr_transposed_near(const Cvr<A, I> m, const Y* __restrict__ x, Sums<Y, FLOATS> sums,
                                                                   const I* popular, int n_near) {
     extern __shared__ uint32 near[];
     __shared__ int taken;
     if (threadIdx.x == 0) taken = THREADS / WARP;
-    const NearAdder<Y, I, WHOLE> adder(sums, popular, n_near, near);
+    const NearAdder<Y, FLOATS, I, WHOLE> adder(sums, popular, n_near, near);
     adder.clear();
     const int64 first = m.n_chunks * blockIdx.x / gridDim.x;
     const int count = (int)(m.n_chunks * (blockIdx.x + 1) / gridDim.x - first);
@@ -126,12 +126,12 @@ __global__ __launch_bounds__(THREADS, 1) void cvr_transposed_near(const Cvr<A, I
     adder.flush();
 }
 
-// cvr_transposed_refine: the coarse columns, and y of them; ends at once where there are none
+// cvr_transposed_finish: y, and the coarse columns' sums anew where there are any
 //
 // mapping   a cooperative grid, whose warps stride over the chunks twice, and its threads over the columns
 // races     integer atomics; a barrier of the grid between passes
-template <class A, class Y, class I, int L>
-__global__ void cvr_transposed_refine(const Cvr<A, I> m, const Y* __restrict__ x, Sums<Y> sums, int64 n_cols, Y* y, Y alpha,
+template <class A, class Y, class I, int L, bool FLOATS>
+__global__ void cvr_transposed_finish(const Cvr<A, I> m, const Y* __restrict__ x, Sums<Y, FLOATS> sums, int64 n_cols, Y* y, Y alpha,
                                       Y beta, int update) {
-    refine(sums, Chunks<A, Y, I, L>{m, x}, n_cols, y, alpha, beta, update);
+    finish(sums, Chunks<A, Y, I, L>{m, x}, n_cols, y, alpha, beta, update);
 }

@@ -5,17 +5,19 @@
 //
 //   float     a 64-bit integer: 63 bits less those that count the terms of the longest column (h); a second one holds as many
 //             bits below the first, for the few terms that reach so far down
-//   double    four floats that hold integers below 2^24, added by one instruction: 4 (25 - h) - 1 bits, where h <= 8 and on
-//             sm_90 or newer; elsewhere two 64-bit integers, which neighbouring lanes add together: 2 (63 - h) bits
+//   double    FLOATS: four floats that hold integers up to 2^24, added by one instruction: 4 (25 - h) - 1 bits, where h <= 8 and
+//             on sm_90 or newer; else two 64-bit integers, which neighbouring lanes add together: 2 (63 - h) bits
 //
 // That loses what lies below 2^unit:
 //
 // * A term that is that small, and not a multiple of 2^unit, marks its column BAD (a float's, where even the second integer loses
 //   something of it). At the end a marked column whose sum is at least 2^(FRACTION - 4) units, of the second integer where that
 //   is in use, is right all the same: n terms lose at most n / 2 units, within n * 8 eps * |sum|.
-// * The other marked columns are COARSE: their largest term is found, and they are summed anew with a unit of their own, by a
-//   kernel that ends at once where no column is coarse, which is nearly always.
+// * The other marked columns are COARSE: their largest term is found, and they are summed anew with a unit of their own, by two
+//   more passes over the matrix. Nearly always there is none.
 // * Terms that are inf or nan leave a mark of their kind.
+//
+// Sums and marks are 0 before a product, which clears them where it reads them last.
 
 template <class T>
 struct Real {  // integers: sums modulo 2^64 are right as they are
@@ -33,6 +35,8 @@ struct Real<float> {
         asm("cvt.f64.f32 %0, %1;" : "=d"(wide) : "f"(p));
         return wide;
     }
+    // the integer of its FRACTION + 1 bits, for a number that is normal
+    static __device__ int64 bits(float p) { return (__float_as_uint(p) & 0x7fffff) | 0x800000; }
     static __device__ float rounded(double p) {
         float narrow;
         asm("cvt.rn.f32.f64 %0, %1;" : "=f"(narrow) : "d"(p));
@@ -85,6 +89,20 @@ struct Scale {
     __device__ double of(double p) const { return p * by * and_by; }
 };
 
+// a sum's words, that atomics have made
+__device__ inline void load_words(uint64 (&words)[1], const uint64* from) { words[0] = fresh(from); }
+__device__ inline void load_words(uint64 (&words)[2], const uint64* from) {
+    const ulonglong2 both = __ldcg(reinterpret_cast<const ulonglong2*>(from));
+    words[0] = both.x, words[1] = both.y;
+}
+// makes them 0, if they are not
+__device__ inline void clear_words(const uint64 (&words)[1], uint64* at) {
+    if (words[0]) *at = 0;
+}
+__device__ inline void clear_words(const uint64 (&words)[2], uint64* at) {
+    if (words[0] | words[1]) *reinterpret_cast<ulonglong2*>(at) = make_ulonglong2(0, 0);
+}
+
 enum Pass { COUNT, ADD, EXPONENT, REFINE };
 
 // What a column's terms leave behind: KINDS bits a component, BAD, FINE where a float's second integer is in use, and for a
@@ -97,6 +115,7 @@ struct Matrix {  // what is known of the matrix's values and columns, all found 
 };
 
 constexpr int LISTED = 507;
+constexpr int TILE = 256;  // columns of which one flag says whether any has a mark
 struct Call {
     uint32 top;  // the largest exponent field in x, + 1
     uint32 n_coarse;
@@ -126,12 +145,14 @@ struct Filter {
 
     // all threads of the block must call it
     __device__ void build(const Call& call) {
-        const bool all = call.n_coarse > LISTED;
+        const uint32 n = fresh(&call.n_coarse);
+        const bool all = n > LISTED;
         for (int i = threadIdx.x; i < BITS / 32; i += blockDim.x) word[i] = all ? FULL : 0;
         __syncthreads();
-        if (!all)
-            for (int i = threadIdx.x; i < call.n_coarse; i += blockDim.x)
-                atomicOr(word + hash(call.coarse[i]) / 32, 1u << hash(call.coarse[i]) % 32);
+        for (int i = threadIdx.x; !all && i < n; i += blockDim.x) {
+            const uint32 at = hash(fresh(call.coarse + i));
+            atomicOr(word + at / 32, 1u << at % 32);
+        }
         __syncthreads();
     }
     __device__ bool passes(int64 col) const { return word[hash((uint32)col) / 32] >> hash((uint32)col) % 32 & 1; }
@@ -153,36 +174,60 @@ __device__ inline void accumulate(uint64* to, uint64 n) {
 #endif
 }
 
-template <class Y>
+// A number as integers of `half` bits, the lowest first: what the four floats, or integers in shared memory, of its sum hold. They
+// have signs; the highest is larger where the number is the sum of many terms.
+struct Digits {
+    int at[4];
+
+    __device__ Digits() {}
+    // `large[k]`: 1.5 times a power of two, whose own last bit is the unit of digit k, so that the last bits of a sum with it are v
+    // rounded to a multiple of that
+    __device__ Digits(double v, const double (&large)[4]) {
+#pragma unroll
+        for (int k = 3; k >= 0; --k) {
+            const double sum = v + large[k];
+            v -= sum - large[k];
+            at[k] = __double2loint(sum);
+        }
+    }
+    static __device__ double large(int k, int half, int unit) { return 1.5 * power_of_two(52 + k * half + unit); }
+
+    // digit k, up to 2^22, as a float: a conversion takes four times as long
+    __device__ float small(int k) const { return __int_as_float(0x4b400000 + at[k]) - 12582912.f; }
+};
+
+// the same for the four floats of a sum
+__device__ inline void accumulate(uint64* to, float d0, float d1, float d2, float d3) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("red.global.add.L2::cache_hint.v4.f32 [%0], {%1, %2, %3, %4}, %5;" ::"l"(to), "f"(d0), "f"(d1), "f"(d2), "f"(d3), "l"(stay())
+                 : "memory");
+#endif
+}
+__device__ inline void accumulate(uint64* to, const Digits& n) { accumulate(to, n.small(0), n.small(1), n.small(2), (float)n.at[3]); }
+
+template <class Y, bool FLOATS>
 struct Sums {
     typedef typename Components<Y>::Part Part;
     static constexpr int LIMBS = Real<Part>::LIMBS;
+    static constexpr bool EXACT = Real<Part>::EXACT;
 
     const Matrix* matrix;
     Call* call;
-    uint64* limbs;  // (n_cols, components, LIMBS)
-    uint32* marks;  // (n_cols,)
-    uint64* fine;   // (n_cols, components) a float's second integers, 0 before and after; else null
-
-    // whether two limbs are four floats
-    __device__ bool floats() const {
-#if __CUDA_ARCH__ >= 900
-        return LIMBS == 2 && matrix->longest < 256;
-#else
-        return false;
-#endif
-    }
+    uint64* limbs;   // (n_cols, components, LIMBS) 0 before and after, as the next two
+    uint64* fine;    // (n_cols, components) a float's second integers; else null
+    uint32* marks;   // (n_cols,)
+    uint32* marked;  // (ceil(n_cols / TILE),) whether any of these columns has a mark
 
     // bits that a limb holds, or two floats: digits have signs and are at most half their base, but for the first
     __device__ int payload() const {
         const int count_bits = 32 - __clz(matrix->longest);
-        return floats() ? 2 * (25 - count_bits) : 63 - count_bits;
+        return FLOATS ? 2 * (25 - max(count_bits, 2)) : 63 - count_bits;
     }
 
     // the unit of a column whose terms all have an exponent field of at most `top`
     __device__ int unit_below(int top) const {
         constexpr int BIAS = Real<Part>::BIAS;
-        return min(max(top, 1), 2 * BIAS) - BIAS + 1 - LIMBS * payload() + floats();
+        return min(max(top, 1), 2 * BIAS) - BIAS + 1 - LIMBS * payload() + FLOATS;
     }
 
     // a product of two reals is below twice the product of their powers of two; a complex one has sums of two of these
@@ -195,23 +240,9 @@ struct Sums {
         if constexpr (LIMBS == 1) {
             const int64 n = __double2ll_rn(v);
             if (n) accumulate(to, (uint64)n);
+        } else if constexpr (FLOATS) {
+            if (v != 0) accumulate(to, digits(v, payload));
         } else {
-#if __CUDA_ARCH__ >= 900
-            if (floats()) {
-                if (v == 0) return;
-                // v rounded to a multiple of 2^place: what the sum with a large enough number keeps of it
-                auto digit = [&](int place) {
-                    const double large = 1.5 * power_of_two(52 + place), kept = (v + large) - large;
-                    v -= kept;
-                    return (float)kept;
-                };
-                const int half = payload / 2;
-                const float d3 = digit(3 * half), d2 = digit(2 * half), d1 = digit(half), d0 = digit(0);
-                asm volatile("red.global.add.L2::cache_hint.v4.f32 [%0], {%1, %2, %3, %4}, %5;" ::"l"(to), "f"(d0), "f"(d1), "f"(d2), "f"(d3), "l"(stay())
-                             : "memory");
-                return;
-            }
-#endif
             int64 low, high;
             split(v, payload, low, high);
             // neighbouring lanes take the two limbs of one sum: one request for both
@@ -224,6 +255,12 @@ struct Sums {
                 if (limb) accumulate(at, (uint64)limb);
             }
         }
+    }
+
+    static __device__ Digits digits(double v, int payload) {
+        double large[4];
+        for (int k = 0; k < 4; ++k) large[k] = Digits::large(k, payload / 2, 0);
+        return Digits(v, large);
     }
 
     static __device__ void split(double v, int payload, int64& low, int64& high) {
@@ -256,27 +293,31 @@ struct Sums {
     }
 
     __device__ void leave(int64 col, uint32 mark) const {
-        if (mark && (fresh(marks + col) & mark) != mark) atomicOr(marks + col, mark);
+        if (mark && (fresh(marks + col) & mark) != mark) {
+            atomicOr(marks + col, mark);
+            marked[col / TILE] = 1;
+        }
     }
 
     // the unit of a coarse column
     __device__ int own_unit(uint32 mark) const { return unit_below((int)(mark >> EXPONENT_BIT) - 1); }
 
-    // one real sum of a column, and whether it is at least 2^(FRACTION - 4) units
-    __device__ Part total(int64 col, int component, int unit, int payload, uint32 mark, bool& large) const {
-        const uint64* from = limbs + (col * Components<Y>::N + component) * LIMBS;
+    // one real sum of a column, `words` of `limbs`, and whether it is at least 2^(FRACTION - 4) units
+    __device__ Part total(const uint64 (&words)[LIMBS], int64 col, int component, int unit, int payload, uint32 mark,
+                          bool& large) const {
         if constexpr (Real<Part>::EXACT) {
-            return (Part)fresh(from);
+            return (Part)words[0];
         } else {
             typedef Real<Part> R;
-            int64 low = (int64)fresh(from), high = 0;
+            int64 low = (int64)words[0], high = 0;
             bool two = LIMBS == 2;
             if (LIMBS == 2) {
-                high = (int64)fresh(from + 1);
-                if (floats()) {
-                    const float* digit = reinterpret_cast<const float*>(from);
-                    low = (int64)((double)digit[0] + (double)digit[1]);
-                    high = (int64)(((double)digit[2] + (double)digit[3]) * power_of_two(-payload));
+                high = (int64)words[LIMBS - 1];
+                if (FLOATS) {  // of digits that lie so many bits above each other
+                    const double half = power_of_two(payload / 2);
+                    auto digit = [](int64 word, int bits) { return (double)__int_as_float((int)(word >> bits)); };
+                    low = (int64)(digit(low, 0) + digit(low, 32) * half);
+                    high = (int64)(digit(high, 0) + digit(high, 32) * half);
                 }
             } else if (mark & FINE) {
                 uint64* second = fine + col * Components<Y>::N + component;
@@ -308,23 +349,60 @@ struct Sums {
     }
 };
 
+// The grid of a product's sums, and a short way for its usual terms: finite ones, and multiples of its unit.
+template <class Y, bool FLOATS, bool EXACT = Sums<Y, FLOATS>::EXACT>
+struct Grid {
+    typedef typename Sums<Y, FLOATS>::Part Part;
+    typedef Real<Part> R;
+    static constexpr int INFINITE = 2 * R::BIAS + 1;  // exponent field
+
+    int payload = 0, shift = 0, least = INFINITE;  // exponent fields: of a number whose last bit is a unit, and of usual terms at least
+    Scale scale;
+    double large[4];
+
+    __device__ void set(const Sums<Y, FLOATS>& sums) {
+        const int unit = sums.unit();
+        payload = sums.payload();
+        scale = Scale(unit);
+        shift = unit + R::BIAS + R::FRACTION;
+        least = min(max(shift, 1), INFINITE);
+        if (FLOATS) {
+            for (int k = 0; k < 4; ++k) large[k] = Digits::large(k, payload / 2, unit);
+            if (unit + 52 < -1022 || unit + 52 + 3 * payload / 2 > 1022) least = INFINITE;  // not these numbers then
+        }
+    }
+
+    static constexpr bool HAS_USUAL = Real<Part>::LIMBS == 1 || FLOATS;  // else terms need their neighbour's lane
+    __device__ bool is_usual(Part p) const { return (uint32)(R::field(p) - least) < (uint32)(INFINITE - least); }
+
+    // a usual term, in units
+    __device__ auto usual(Part p) const {
+        if constexpr (FLOATS) {
+            return Digits(p, large);
+        } else {
+            const int64 n = R::bits(p) << (R::field(p) - shift);
+            return (uint64)(p < 0 ? -n : n);
+        }
+    }
+};
+template <class Y, bool FLOATS>
+struct Grid<Y, FLOATS, true> {
+    __device__ void set(const Sums<Y, FLOATS>&) {}
+};
+
 // How a pass over the matrix adds a term to a column. All lanes of the warp must call put(), and `here` says whether this one
 // has a term. A term that is 0 touches nothing: its column may lie beyond the matrix's edge.
-template <class Y, int PASS_>
+template <class Y, bool FLOATS, int PASS_>
 struct Adder {
     typedef typename Components<Y>::Part Part;
     static constexpr int PASS = PASS_, N = Components<Y>::N;
 
-    const Sums<Y>& sums;
+    const Sums<Y, FLOATS>& sums;
     const Filter* filter;
-    int payload = 0;
-    Scale scale;
+    Grid<Y, FLOATS> grid;
 
-    __device__ explicit Adder(const Sums<Y>& sums, const Filter* filter = nullptr) : sums(sums), filter(filter) {
-        if constexpr (!Real<Part>::EXACT) {
-            if (PASS == ADD) scale = Scale(sums.unit());
-            if (PASS != COUNT) payload = sums.payload();
-        }
+    __device__ explicit Adder(const Sums<Y, FLOATS>& sums, const Filter* filter = nullptr) : sums(sums), filter(filter) {
+        if (PASS != COUNT) grid.set(sums);
     }
 
     // whether a column is coarse; the filter spares nearly all others a look at their marks
@@ -335,7 +413,7 @@ struct Adder {
             if (here) atomicAdd(sums.marks + col, 1u);
             return;
         }
-        Scale scale = this->scale;
+        Scale own;  // of a coarse column
         if constexpr (PASS != ADD) {
             bool zero = true;
             for (int i = 0; i < N; ++i) zero &= is_zero(Components<Y>::get(p, i));
@@ -349,53 +427,65 @@ struct Adder {
                 return;
             }
             if (!__any_sync(FULL, here)) return;
-            if (here) scale = Scale(sums.own_unit(fresh(sums.marks + col)));
+            if (here) own = Scale(sums.own_unit(fresh(sums.marks + col)));
         }
         if (!here) p = Y{};
         uint32 mark = 0;
         for (int i = 0; i < N; ++i) {
             const Part part = Components<Y>::get(p, i);
-            uint64* to = sums.limbs + (col * N + i) * Sums<Y>::LIMBS;
+            uint64* to = sums.limbs + (col * N + i) * Real<Part>::LIMBS;
             if constexpr (Real<Part>::EXACT) {
                 if (part != Part(0)) atomicAdd(to, (uint64)(int64)part);
             } else {
+                if constexpr (PASS == ADD && Grid<Y, FLOATS>::HAS_USUAL) {
+                    if (is_zero(part)) continue;
+                    if (grid.is_usual(part)) {
+                        accumulate(to, grid.usual(part));
+                        continue;
+                    }
+                }
                 double rest;
-                const double v = sums.in_units(part, i, scale, mark, rest);
-                if (Sums<Y>::LIMBS == 1 && rest != 0) sums.add_rest(col, i, rest, payload, mark);
-                sums.add_units(to, v, payload);
+                const double v = sums.in_units(part, i, PASS == ADD ? grid.scale : own, mark, rest);
+                if (Real<Part>::LIMBS == 1 && rest != 0) sums.add_rest(col, i, rest, grid.payload, mark);
+                sums.add_units(to, v, grid.payload);
             }
         }
         sums.leave(col, mark);
     }
 };
 
-// The same for the pass ADD, with the sums of some columns in shared memory: of all of them, or of column ~c, that is popular[c].
-template <class Y, class I, bool WHOLE>
+// The same for the pass ADD, with the sums of some columns in shared memory: WHOLE: of all, counted from `first` on; else of column
+// ~c, that is popular[c].
+template <class Y, bool FLOATS, class I, bool WHOLE>
 struct NearAdder {
     typedef typename Components<Y>::Part Part;
-    static constexpr int PASS = ADD, N = Components<Y>::N, LIMBS = Sums<Y>::LIMBS, WORDS = N * LIMBS;  // WORDS: of a column
+    static constexpr int PASS = ADD, N = Components<Y>::N, LIMBS = Real<Part>::LIMBS, WORDS = N * LIMBS;  // WORDS: of a column
 
-    const Sums<Y>& sums;
+    const Sums<Y, FLOATS>& sums;
     const I* popular;
+    const int64 first;
     const int n_near;
     uint32 *low, *high;  // halves of the sums' words: two 32-bit atomics take less than a loop that compares and swaps
-    int payload = 0;
-    Scale scale;
+    Grid<Y, FLOATS> grid;
 
-    __device__ NearAdder(const Sums<Y>& sums, const I* popular, int n_near, uint32* shared)
-        : sums(sums), popular(popular), n_near(n_near), low(shared), high(shared + n_near * WORDS) {
-        if constexpr (!Real<Part>::EXACT) {
-            scale = Scale(sums.unit());
-            payload = sums.payload();
-        }
+    __device__ NearAdder(const Sums<Y, FLOATS>& sums, const I* popular, int n_near, uint32* shared, int64 first = 0)
+        : sums(sums), popular(popular), first(first), n_near(n_near), low(shared), high(shared + n_near * WORDS) {
+        grid.set(sums);
     }
 
-    __device__ int64 column(int64 place) const { return WHOLE ? place : popular[place]; }
+    __device__ int64 column(int64 place) const { return WHOLE ? first + place : popular[place]; }
 
     __device__ void add(int word, uint64 n) const {
         const uint32 low_half = (uint32)n, before = atomicAdd(low + word, low_half);
         const uint32 high_half = (uint32)(n >> 32) + (before + low_half < low_half);
         if (high_half) atomicAdd(high + word, high_half);
+    }
+    // words of four floats are digits
+    __device__ void add(int word, const Digits& n) const {
+        atomicAdd(low + word, (uint32)n.at[0]);
+        atomicAdd(low + word + 1, (uint32)n.at[1]);
+        atomicAdd(high + word, (uint32)n.at[2]);
+        atomicAdd(high + word + 1, (uint32)n.at[3]);
     }
 
     __device__ void put(bool here, int64 col, Y p) const {
@@ -414,19 +504,31 @@ struct NearAdder {
                 else
                     atomicAdd(to, (uint64)(int64)part);
             } else {
+                if constexpr (Grid<Y, FLOATS>::HAS_USUAL) {
+                    if (is_zero(part)) continue;
+                    if (grid.is_usual(part)) {
+                        if (is_near)
+                            add(word, grid.usual(part));
+                        else
+                            accumulate(to, grid.usual(part));
+                        continue;
+                    }
+                }
                 double rest;
-                const double v = sums.in_units(part, i, scale, mark, rest);
-                if (Sums<Y>::LIMBS == 1 && rest != 0) sums.add_rest(is_near ? column(place) : col, i, rest, payload, mark);
+                const double v = sums.in_units(part, i, grid.scale, mark, rest);
+                if (LIMBS == 1 && rest != 0) sums.add_rest(is_near ? column(place) : col, i, rest, grid.payload, mark);
                 if (is_near && v != 0) {
                     if constexpr (LIMBS == 1) {
                         add(word, (uint64)__double2ll_rn(v));
+                    } else if constexpr (FLOATS) {
+                        add(word, sums.digits(v, grid.payload));
                     } else {
-                        int64 digit[2];
-                        sums.split(v, payload, digit[0], digit[1]);
-                        for (int limb = 0; limb < 2; ++limb) add(word + limb, (uint64)digit[limb]);
+                        int64 limb[2];
+                        sums.split(v, grid.payload, limb[0], limb[1]);
+                        for (int k = 0; k < 2; ++k) add(word + k, (uint64)limb[k]);
                     }
                 }
-                if (!WHOLE) sums.add_units(to, is_near ? 0 : v, payload);
+                if (!WHOLE) sums.add_units(to, is_near ? 0 : v, grid.payload);
             }
         }
         if (mark) sums.leave(is_near ? column(place) : col, mark);
@@ -439,9 +541,17 @@ struct NearAdder {
     }
     __device__ void flush() const {
         __syncthreads();
-        for (int i = threadIdx.x; i < n_near * WORDS; i += blockDim.x) {
-            const uint64 sum = (uint64)high[i] << 32 | low[i];
-            if (sum) accumulate(sums.limbs + column(i / WORDS) * WORDS + i % WORDS, sum);
+        for (int i = threadIdx.x; i < n_near * N; i += blockDim.x) {
+            uint64* to = sums.limbs + (column(i / N) * N + i % N) * LIMBS;
+            if constexpr (FLOATS) {
+                const int d0 = (int)low[2 * i], d1 = (int)low[2 * i + 1], d2 = (int)high[2 * i], d3 = (int)high[2 * i + 1];
+                if (d0 | d1 | d2 | d3) accumulate(to, (float)d0, (float)d1, (float)d2, (float)d3);
+            } else {
+                for (int limb = 0; limb < LIMBS; ++limb) {
+                    const uint64 sum = (uint64)high[i * LIMBS + limb] << 32 | low[i * LIMBS + limb];
+                    if (sum) accumulate(to + limb, sum);
+                }
+            }
         }
     }
 };
@@ -469,7 +579,7 @@ __device__ uint32 exponent_seen(const A* values, int64 n) {
         for (int64 begin = blockIdx.x * (int64)blockDim.x + threadIdx.x; begin < n; begin += U * stride) {
             A loaded[U];
 #pragma unroll
-            for (int u = 0; u < U; ++u) loaded[u] = begin + u * stride < n ? values[begin + u * stride] : A{};
+            for (int u = 0; u < U; ++u) loaded[u] = begin + u * stride < n ? stream(values + begin + u * stride) : A{};
 #pragma unroll
             for (int u = 0; u < U; ++u) {
                 const Y value = Widen<Y, A>::from(loaded[u]);
@@ -494,14 +604,15 @@ __global__ void largest_exponent(const A* values, int64 n, uint32* top) {
     if (lane_id() == 0 && largest) atomicMax(top, largest);
 }
 
-// transposed_begin: clears the sums and the marks, `n_words` 64-bit words from `words` on, and finds the largest exponent in x
+// transposed_begin: finds the largest exponent in x, and clears the flags of columns with marks
 //
 // mapping   a grid of threads strides over both
-// traffic   sizeof(Y) an entry of x, 8 bytes a word
+// traffic   sizeof(Y) an entry of x
 // races     a maximum of integers, taken atomically; the last block to finish publishes it
 template <class Y>
-__global__ void transposed_begin(const Y* x, int64 n_rows, uint64* words, int64 n_words, Call* call) {
-    for (int64 i = blockIdx.x * (int64)blockDim.x + threadIdx.x; i < n_words; i += gridDim.x * (int64)blockDim.x) words[i] = 0;
+__global__ void transposed_begin(const Y* x, int64 n_rows, uint32* marked, int64 n_cols, Call* call) {
+    for (int64 tile = blockIdx.x * (int64)blockDim.x + threadIdx.x; tile * TILE < n_cols; tile += gridDim.x * (int64)blockDim.x)
+        marked[tile] = 0;
     const uint32 largest = exponent_seen<Y>(x, n_rows);
     if (lane_id() == 0 && largest) atomicMax(&call->top_so_far, largest);
     __syncthreads();
@@ -514,62 +625,74 @@ __global__ void transposed_begin(const Y* x, int64 n_rows, uint64* words, int64 
     }
 }
 
-// y = alpha * sums + beta * y, for all columns that are not coarse; REFINE: for those
-template <class Y, int PASS>
-__device__ void finish_columns(const Sums<Y>& sums, int64 n_cols, Y* y, Y alpha, Y beta, int update) {
-    typedef typename Sums<Y>::Part Part;
-    constexpr int N = Components<Y>::N;
+// y = alpha * sums + beta * y, for all columns that are not coarse, and says which are; REFINE: for those
+template <class Y, bool FLOATS, int PASS>
+__device__ void finish_columns(const Sums<Y, FLOATS>& sums, int64 n_cols, Y* y, Y alpha, Y beta, int update) {
+    typedef typename Components<Y>::Part Part;
+    constexpr bool EXACT = Real<Part>::EXACT;
+    constexpr int N = Components<Y>::N, LIMBS = Real<Part>::LIMBS, U = PASS == ADD ? 4 / LIMBS : 1;  // U: columns in flight
     int payload = 0, matrix_unit = 0;
-    if constexpr (!Real<Part>::EXACT) {
+    if constexpr (!EXACT) {
         payload = sums.payload();
         if (PASS == ADD) matrix_unit = sums.unit();
     }
-    for (int64 col = blockIdx.x * (int64)blockDim.x + threadIdx.x; col < n_cols; col += gridDim.x * (int64)blockDim.x) {
-        const uint32 marks = fresh(sums.marks + col);
-        int unit = matrix_unit;
-        if constexpr (PASS == REFINE) {
-            if (!(marks & COARSE)) continue;
-            unit = sums.own_unit(marks);
+    // From the last column on: the last ones that were added to may still be in L2, and the first ones, 0, when the next product
+    // begins.
+    const int64 stride = gridDim.x * (int64)blockDim.x;
+    for (int64 begin = n_cols - 1 - (blockIdx.x * (int64)blockDim.x + threadIdx.x); begin >= 0; begin -= U * stride) {
+        uint32 marks[U] = {};
+        uint64 words[U][N][LIMBS] = {};
+#pragma unroll
+        for (int u = 0; u < U; ++u) {
+            const int64 col = begin - u * stride;
+            if (col < 0) break;
+            if (!EXACT && (PASS == REFINE || fresh(sums.marked + col / TILE))) marks[u] = fresh(sums.marks + col);
+            for (int i = 0; i < N; ++i) load_words(words[u][i], sums.limbs + (col * N + i) * LIMBS);
         }
-        Y value{};
-        bool large = false;
-        for (int i = 0; i < N; ++i) {
-            const Part sum = sums.total(col, i, unit, payload, marks, large);
-            Components<Y>::set(value, i, with_specials(sum, PASS == REFINE ? 0 : marks >> i * KINDS));
-        }
-        if (PASS == ADD && marks & BAD && !large && !(marks & (BAD - 1))) {
-            sums.marks[col] = COARSE;
-            for (int i = 0; i < N * Sums<Y>::LIMBS; ++i) sums.limbs[col * N * Sums<Y>::LIMBS + i] = 0;
-            const uint32 place = atomicAdd(&sums.call->n_coarse, 1u);
-            if (place < LISTED) sums.call->coarse[place] = (uint32)col;
-        } else {
-            store(y + col, value, alpha, beta, update);
+#pragma unroll
+        for (int u = 0; u < U; ++u) {
+            const int64 col = begin - u * stride;
+            if (col < 0) break;
+            int unit = matrix_unit;
+            if constexpr (PASS == REFINE) {
+                if (!(marks[u] & COARSE)) continue;
+                unit = sums.own_unit(marks[u]);
+            }
+            Y value{};
+            bool large = false;
+            for (int i = 0; i < N; ++i) {
+                const Part sum = sums.total(words[u][i], col, i, unit, payload, marks[u], large);
+                Components<Y>::set(value, i, with_specials(sum, PASS == REFINE ? 0 : marks[u] >> i * KINDS));
+                clear_words(words[u][i], sums.limbs + (col * N + i) * LIMBS);
+            }
+            const bool is_coarse = PASS == ADD && marks[u] & BAD && !large && !(marks[u] & (BAD - 1));
+            if (marks[u]) sums.marks[col] = is_coarse ? COARSE : 0;
+            if (is_coarse) {
+                const uint32 place = atomicAdd(&sums.call->n_coarse, 1u);
+                if (place < LISTED) sums.call->coarse[place] = (uint32)col;
+            } else {
+                store(y + col, value, alpha, beta, update);
+            }
         }
     }
 }
 
-// transposed_finish: the columns that are not coarse
-//
-// mapping   a grid of threads strides over the columns
-// traffic   8 LIMBS bytes a component, 4 a column, and y
-// races     the number of coarse columns is counted atomically
-template <class Y>
-__global__ void transposed_finish(Sums<Y> sums, int64 n_cols, Y* y, Y alpha, Y beta, int update) {
-    finish_columns<Y, ADD>(sums, n_cols, y, alpha, beta, update);
-}
-
-// What a format's kernel for the coarse columns does, a cooperative launch: `matrix.scatter(adder)` is a pass over the matrix.
-// All threads must call it.
-template <class Y, class M>
-__device__ void refine(const Sums<Y>& sums, const M& matrix, int64 n_cols, Y* y, Y alpha, Y beta, int update) {
-    if (!sums.call->n_coarse) return;
-    __shared__ Filter filter;
-    filter.build(*sums.call);
-    matrix.scatter(Adder<Y, EXPONENT>(sums, &filter));
-    sums.call->barrier(1);
-    matrix.scatter(Adder<Y, REFINE>(sums, &filter));
-    sums.call->barrier(2);
-    finish_columns<Y, REFINE>(sums, n_cols, y, alpha, beta, update);
+// What a format's last kernel does, a cooperative launch: y, and all sums and marks 0 again. `matrix.scatter(adder)` is a pass
+// over the matrix. All threads must call it.
+template <class Y, bool FLOATS, class M>
+__device__ void finish(const Sums<Y, FLOATS>& sums, const M& matrix, int64 n_cols, Y* y, Y alpha, Y beta, int update) {
+    finish_columns<Y, FLOATS, ADD>(sums, n_cols, y, alpha, beta, update);
+    if constexpr (!Sums<Y, FLOATS>::EXACT) {
+        __shared__ Filter filter;
+        sums.call->barrier(1);
+        if (!fresh(&sums.call->n_coarse)) return;
+        filter.build(*sums.call);
+        matrix.scatter(Adder<Y, FLOATS, EXPONENT>(sums, &filter));
+        sums.call->barrier(2);
+        matrix.scatter(Adder<Y, FLOATS, REFINE>(sums, &filter));
+        sums.call->barrier(3);
+        finish_columns<Y, FLOATS, REFINE>(sums, n_cols, y, alpha, beta, update);
+    }
 }
 
 // longest_column: the largest of `count`

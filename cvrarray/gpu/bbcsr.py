@@ -10,7 +10,7 @@ import cupy
 import numpy as np
 
 from .._tables import CSR, WARP, BBCSRTables, mask_dtype
-from . import transposed
+from . import near, transposed
 from .compiler import (
     NULL,
     PRODUCTS,
@@ -196,15 +196,19 @@ def product_transposed(tables: BBCSRTables, dtype: np.dtype) -> Callable[[cupy.n
     bins, grid = _struct(t), blocks(t.col_base.size * WARP, BLOCK)
     how = t.data.dtype, dtype, t.col_wide.dtype, mask_dtype(size), size, t.present is not None
 
-    def scatter(step, x, sums):
-        kernel("bbcsr_transposed", "bbcsr_transposed", *how, step, BLOCK // WARP)(grid, (BLOCK,), (bins, x, sums))
+    def scatter(step, floats, x, sums):
+        kernel("bbcsr_transposed", "bbcsr_transposed", *how, step, BLOCK // WARP, floats)(grid, (BLOCK,), (bins, x, sums))
 
-    def refine(x, sums, y, alpha, beta, form):
-        found = kernel("bbcsr_transposed", "bbcsr_transposed_refine", *how, transposed.BLOCK // WARP)
+    def finish(floats, x, sums, y, alpha, beta, form):
+        found = kernel("bbcsr_transposed", "bbcsr_transposed_finish", *how, transposed.BLOCK // WARP, floats)
         transposed.cooperative(found, bins, x, sums, y, alpha, beta, form)
 
-    passes = transposed.Passes(partial(scatter, transposed.COUNT), partial(scatter, transposed.ADD), refine)
-    return transposed.Sums(passes, "bbcsr_transposed", t.data, t.shape[1], dtype).product(passes.add)
+    passes = transposed.Passes(partial(scatter, transposed.COUNT, False, NULL), partial(scatter, transposed.ADD), finish)
+    sums = transposed.Sums(passes, "bbcsr_transposed", t.data, t.shape[1], dtype)
+    plain = sums.product(passes.add)
+    if size > 1 or t.present is not None:
+        return plain
+    return near.in_time(t.data.size, t.shape[1], plain, lambda: near.product_transposed_by_segments(t, sums, _struct))
 
 
 def _struct(t: BBCSRTables) -> np.ndarray:
@@ -283,17 +287,26 @@ def instantiations() -> Iterator[tuple[str, list[str]]]:
         "bbcsr_transposed",
         [
             *(
-                instantiation("bbcsr_transposed", a, y, i, mask_dtype(b), b, holes, step, BLOCK // WARP)
+                instantiation("bbcsr_transposed", a, y, i, mask_dtype(b), b, holes, step, BLOCK // WARP, floats)
                 for a, y in PRODUCTS
+                for floats in ((False, True) if transposed.limbs(np.dtype(y)) == 2 else (False,))
                 for k, (i, b, holes) in enumerate(shapes)
-                for step in ((transposed.COUNT, transposed.ADD) if k == 0 and np.dtype(y).kind in "fc" else (transposed.ADD,))
+                for step in (
+                    (transposed.COUNT, transposed.ADD) if not (k or floats) and np.dtype(y).kind in "fc" else (transposed.ADD,)
+                )
             ),
             *(
-                instantiation("bbcsr_transposed_refine", a, y, i, mask_dtype(b), b, holes, transposed.BLOCK // WARP)
+                instantiation("bbcsr_transposed_finish", a, y, i, mask_dtype(b), b, holes, transposed.BLOCK // WARP, floats)
                 for a, y in PRODUCTS
-                for i, b, holes in shapes
-                if np.dtype(y).kind in "fc"
+                for k, (i, b, holes) in enumerate(shapes)
+                for floats in (k % 2 == 0 and transposed.limbs(np.dtype(y)) == 2,)
             ),
+            *(
+                instantiation("bbcsr_transposed_near", a, y, i, mask_dtype(1), near.THREADS, floats)
+                for a, y in PRODUCTS
+                for i, floats in (("int32", transposed.limbs(np.dtype(y)) == 2), ("int64", False))
+            ),
+            *(instantiation("bbcsr_segments", "float32", i, mask_dtype(1)) for i in ("int32", "int64")),
             *transposed.instantiations(),
         ],
     )

@@ -150,7 +150,7 @@ def product(tables: CVRTables, dtype: np.dtype) -> Callable[[cupy.ndarray, cupy.
     def plain(x, y, alpha, beta):
         multiply(update(alpha, beta))(grid, (BLOCK,), (chunks, x, y, cuts(), np.int32(n_for_empty), alpha, beta))
 
-    return near.in_time(t, plain, lambda: near.product(t, dtype, _struct, cuts))
+    return near.in_time(t.val.size, t.shape[1], plain, lambda: near.product(t, dtype, _struct, cuts))
 
 
 def _cuts(t: CVRTables, dtype: np.dtype) -> Callable[[], np.ndarray]:
@@ -212,17 +212,16 @@ def product_transposed(tables: CVRTables, dtype: np.dtype) -> Callable[[cupy.nda
     chunks, grid = _struct(t), blocks(t.carry_row.size * WARP, BLOCK)
     how = t.val.dtype, dtype, t.tail.dtype, t.n_lanes
 
-    def scatter(step, x, sums):
-        kernel("cvr_transposed", "cvr_transposed", *how, step)(grid, (BLOCK,), (chunks, x, sums))
+    def scatter(step, floats, x, sums):
+        kernel("cvr_transposed", "cvr_transposed", *how, step, floats)(grid, (BLOCK,), (chunks, x, sums))
 
-    def refine(x, sums, y, alpha, beta, form):
-        transposed.cooperative(
-            kernel("cvr_transposed", "cvr_transposed_refine", *how), chunks, x, sums, np.int64(n_cols), y, alpha, beta, form
-        )
+    def finish(floats, x, sums, y, alpha, beta, form):
+        found = kernel("cvr_transposed", "cvr_transposed_finish", *how, floats)
+        transposed.cooperative(found, chunks, x, sums, np.int64(n_cols), y, alpha, beta, form)
 
-    passes = transposed.Passes(partial(scatter, transposed.COUNT), partial(scatter, transposed.ADD), refine)
+    passes = transposed.Passes(partial(scatter, transposed.COUNT, False, NULL), partial(scatter, transposed.ADD), finish)
     sums = transposed.Sums(passes, "cvr_transposed", t.val, n_cols, dtype)
-    return near.in_time(t, sums.product(passes.add), lambda: near.product_transposed(t, sums, _struct))
+    return near.in_time(t.val.size, n_cols, sums.product(passes.add), lambda: near.product_transposed(t, sums, _struct))
 
 
 def _struct(t: CVRTables) -> np.ndarray:
@@ -307,25 +306,28 @@ def instantiations() -> Iterator[tuple[str, list[str]]]:
         "cvr_transposed",
         [
             *(
-                instantiation("cvr_transposed", a, y, i, n_lanes, step)
+                instantiation("cvr_transposed", a, y, i, n_lanes, step, floats)
                 for a, y in PRODUCTS
-                for i, n_lanes, step in (
-                    ("int32", WARP, transposed.COUNT),
-                    ("int32", WARP, transposed.ADD),
-                    ("int64", 4, transposed.ADD),
+                for i, n_lanes, step, floats in (
+                    ("int32", WARP, transposed.COUNT, False),
+                    ("int32", WARP, transposed.ADD, transposed.limbs(np.dtype(y)) == 2),
+                    ("int64", 4, transposed.ADD, False),
                 )
                 if step == transposed.ADD or np.dtype(y).kind in "fc"
             ),
             *(
-                instantiation("cvr_transposed_refine", a, y, i, n_lanes)
+                instantiation("cvr_transposed_finish", a, y, i, n_lanes, floats)
                 for a, y in PRODUCTS
-                for i, n_lanes in (("int32", WARP), ("int64", 4))
-                if np.dtype(y).kind in "fc"
+                for i, n_lanes, floats in (("int32", WARP, transposed.limbs(np.dtype(y)) == 2), ("int64", 4, False))
             ),
             *(
-                instantiation("cvr_transposed_near", a, y, i, WARP, near.THREADS, whole)
+                instantiation("cvr_transposed_near", a, y, i, WARP, near.THREADS, whole, floats)
                 for a, y in PRODUCTS
-                for i, whole in (("int32", False), ("int32", True), ("int64", False))
+                for i, whole, floats in (
+                    ("int32", False, False),
+                    ("int32", True, transposed.limbs(np.dtype(y)) == 2),
+                    ("int64", False, transposed.limbs(np.dtype(y)) == 2),
+                )
             ),
         ],
     )

@@ -1,4 +1,4 @@
-"""Entries of x in shared memory, for CVR: all of them where they fit, else those that most nonzeros meet.
+"""Entries of x in shared memory, for CVR: all of them where they fit, else those that most nonzeros meet; sums of ``A.T @ x``.
 
 Scattered columns make every nonzero a gather of its own from L1 or L2, which bounds the product
 (``docs/decisions/0003-gpu-products.md``). Shared memory serves 32 places at a time. Where x is too long for it and columns
@@ -6,7 +6,8 @@ are hit unevenly, as in graphs and recommender matrices, a few ten thousand popu
 then get other columns, which number these. Whether it pays is measured at an array's PREPARE_AT-th product; no bit of a
 product depends on that. After S. Yesil, A. Heidarshenas, A. Morrison, J. Torrellas, "Speeding Up SpMV for Power-Law Graph
 Analytics by Enhancing Locality & Vectorization", SC 2020, which does so on CPUs. ``A.T @ x`` has the sums of these columns
-there, or of all: they are integers, so that it does not matter who adds to them first (``kernels/transposed.cuh``).
+there, or of all, BBCSR's of one segment of columns after the other: they are integers, so that it does not matter who adds to
+them first (``kernels/transposed.cuh``).
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Any, NamedTuple
 import cupy
 import numpy as np
 
-from .._tables import WARP, CVRTables
+from .._tables import WARP, BBCSRTables, CVRTables, mask_dtype
 from . import transposed
 from .compiler import NULL, Scratch, blocks, kernel, processors, struct, update
 
@@ -33,6 +34,8 @@ MOST_COLUMNS = 1 << 27  # a counter each, while this is prepared
 L1_SHARE = 64 << 10  # bytes of shared memory that are left to L1: the rest of x and the tables stream through it
 KERNELS_OWN = 1 << 10  # bytes of shared memory that the kernel needs beside x
 LEAST_SHARE = 0.25  # of the gathers that popular columns must take over
+MOST_SEGMENTS = 64
+MOST_READ = 6  # times a matrix may be read by segments
 WORTH_IT = 0.95  # of the plain product's time: what the other may take at most
 SAMPLES, CALLS = 3, 4  # of which that is measured: calls in a row, so that the host's time does not count
 
@@ -69,11 +72,11 @@ def columns(tables: CVRTables, room: int) -> Columns | None:
     return Columns(packed, popular)
 
 
-def in_time(tables: CVRTables, plain: Run, prepare: Callable[[], Run | None]) -> Run:
+def in_time(n_slots: int, n_cols: int, plain: Run, prepare: Callable[[], Run | None]) -> Run:
     """``run(x, y, alpha, beta)``: `plain`, and from the PREPARE_AT-th call on what ``prepare()`` makes, if that was measured
     to pay: the product with entries of a vector in shared memory.
     """
-    if tables.val.size < LEAST_SLOTS or tables.shape[1] > MOST_COLUMNS:
+    if n_slots < LEAST_SLOTS or n_cols > MOST_COLUMNS:
         return plain
     run, n_calls = plain, 0
 
@@ -156,25 +159,63 @@ def product_transposed(t: CVRTables, sums: transposed.Sums, struct_of: Callable[
 
     Atomics there do not wait for L2, which bounds the product else (``docs/decisions/0010-gpu-matrix-and-transposed.md``).
     """
-    if transposed.limbs(sums.dtype) == 2 and int(sums.matrix[1]) < transposed.FEWER_THAN_FLOATS:
-        return None  # its sums are floats, and the terms on other grids
     device, n_cols = cupy.cuda.runtime.getDevice(), t.shape[1]
     most = shared_memory(device)
-    column = 8 * transposed.components(sums.dtype) * transposed.limbs(sums.dtype)
+    column = bytes_a_column(sums.dtype)
     whole = n_cols * column <= most
     found = None if whole else columns(t, most // column)
     if not whole and found is None:
         return None
     tables = t if whole else t._replace(col_wide=found.packed)
     chunks, popular, n_near = struct_of(tables), *((NULL, n_cols) if whole else (found.popular, found.popular.size))
-    how = t.val.dtype, sums.dtype, t.tail.dtype, t.n_lanes, THREADS, whole
+    how = t.val.dtype, sums.dtype, t.tail.dtype, t.n_lanes, THREADS, whole, sums.floats
     scatter = _with_shared_memory(kernel("cvr_transposed", "cvr_transposed_near", *how), most)
     grid = (processors(device),)
 
-    def add(x, of_call, _tables=tables):  # which the kernel knows by address
+    def add(_floats, x, of_call, _tables=tables):  # which the kernel knows by address
         scatter(grid, (THREADS,), (chunks, x, of_call, popular, np.int32(n_near)), shared_mem=n_near * column)
 
     return sums.product(add)
+
+
+def product_transposed_by_segments(
+    t: BBCSRTables, sums: transposed.Sums, struct_of: Callable[[BBCSRTables], Any]
+) -> Run | None:
+    """``run(x, y, alpha, beta)``, ``A.T @ x`` for blocks of 1 with sums of one segment of columns after the other in shared
+    memory, or None where rows are too short for that: the 32 rows of a bin do not reach a segment in the same steps, so that
+    many more are read.
+    """
+    device, (_, n_cols), n_bins = cupy.cuda.runtime.getDevice(), t.shape, t.col_base.size
+    most = shared_memory(device)
+    column = bytes_a_column(sums.dtype)
+    n_segments = -(-n_cols // max(1, most // column))
+    if n_segments > MOST_SEGMENTS:
+        return None
+    width, index, mask = -(-n_cols // n_segments), t.col_wide.dtype, mask_dtype(1)
+    bins, steps = struct_of(t), cupy.empty((n_bins, n_segments, 2), np.int32)
+    kernel("bbcsr_transposed", "bbcsr_segments", t.data.dtype, index, mask)(
+        blocks(n_bins * WARP, BLOCK), (BLOCK,), (bins, np.int64(width), np.int32(n_segments), steps)
+    )
+    if int((steps[..., 1] - steps[..., 0]).sum()) * WARP > MOST_READ * t.data.size:
+        return None
+    found = kernel("bbcsr_transposed", "bbcsr_transposed_near", t.data.dtype, sums.dtype, index, mask, THREADS, sums.floats)
+    scatter, grid = _with_shared_memory(found, most), (processors(device),)
+    n_groups = max(1, processors(device) // n_segments)
+
+    def add(_floats, x, of_call):
+        scatter(
+            grid,
+            (THREADS,),
+            (bins, x, of_call, steps, np.int64(width), np.int32(n_segments), np.int32(n_groups)),
+            shared_mem=width * column,
+        )
+
+    return sums.product(add)
+
+
+def bytes_a_column(dtype: np.dtype) -> int:
+    """Of the sums of ``A.T @ x`` in shared memory."""
+    return 8 * transposed.components(dtype) * transposed.limbs(dtype)
 
 
 def _with_shared_memory(found: cupy.cuda.Function, most: int) -> cupy.cuda.Function:

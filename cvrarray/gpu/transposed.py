@@ -8,13 +8,14 @@ from typing import Any, NamedTuple
 import cupy
 import numpy as np
 
-from .compiler import NULL, PRODUCTS, PerStream, Scratch, blocks, instantiation, kernel, processors, settle, struct, update
+from .compiler import PRODUCTS, PerStream, blocks, instantiation, kernel, processors, settle, struct, update
 
 COUNT, ADD = range(2)
 CALL_WORDS = 256  # 64-bit words of the kernels' struct Call
+TILE = 256  # columns that share a flag
+FEWER_THAN_FLOATS = 256  # entries of the longest column: then four floats hold a double's sum
 BLOCK = 256
 BLOCKS_A_PROCESSOR = 8  # of kernels whose threads stride over their work
-FEWER_THAN_FLOATS = 256  # entries of the longest column: then four floats hold a double's sum, on sm_90 or newer
 
 Run = Callable[[Any, Any, Any, Any], None]
 
@@ -22,9 +23,9 @@ Run = Callable[[Any, Any, Any, Any], None]
 class Passes(NamedTuple):
     """A format's own kernels."""
 
-    count: Callable[[Any, np.ndarray], None]  #: ``count(x, sums)``: entries of each column, into the marks
-    add: Callable[[Any, np.ndarray], None]  #: ``add(x, sums)``: all terms, to the sums of their columns
-    refine: Callable[..., None]  #: ``refine(x, sums, y, alpha, beta, form)``: the coarse columns, and y of them
+    count: Callable[..., None]  #: ``count(sums)``: entries of each column, into the marks
+    add: Callable[..., None]  #: ``add(floats, x, sums)``: all terms, to the sums of their columns
+    finish: Callable[..., None]  #: ``finish(floats, x, sums, y, alpha, beta, form)``: y; sums and marks are 0 again
 
 
 class Sums:
@@ -45,40 +46,40 @@ class Sums:
     def __init__(self, passes: Passes, file: str, values: cupy.ndarray, n_cols: int, dtype: np.dtype) -> None:
         self.passes, self.file, self.n_cols, self.dtype = passes, file, n_cols, dtype
         self.n_parts = n_cols * components(dtype)
-        self.matrix, self.scratch = cupy.zeros(2, np.uint32), Scratch()
+        self.matrix = cupy.zeros(2, np.uint32)
         self.is_exact = dtype.kind in "iu"
         if not self.is_exact and n_cols:
             kernel(file, "largest_exponent", values.dtype, dtype)(
                 strided(values.size), (BLOCK,), (values, np.int64(values.size), self.matrix)
             )
             count = cupy.zeros(n_cols, np.uint32)
-            passes.count(NULL, struct(None, None, None, count, None))
+            passes.count(struct(None, None, None, None, count, None))
             kernel(file, "longest_column")(strided(n_cols), (BLOCK,), (count, np.int64(n_cols), self.matrix[1:]))
+        self.floats = limbs(dtype) == 2 and has_float_vectors() and int(self.matrix[1]) < FEWER_THAN_FLOATS
         n_fine = self.n_parts if not self.is_exact and limbs(dtype) == 1 else 0
-        self.kept = PerStream(lambda: Kept(cupy.zeros(CALL_WORDS + n_fine, np.uint64)))
+        n_marks = 0 if self.is_exact else n_cols
+        # 64-bit words up to the end of: the kernels' struct Call, limbs, second integers, marks, flags of tiles with marks
+        sizes = CALL_WORDS, self.n_parts * limbs(dtype), n_fine, -(-n_marks // 2), -(-n_marks // (2 * TILE))
+        self.ends = np.cumsum(sizes).tolist()
+        self.kept = PerStream(lambda: Kept(cupy.zeros(self.ends[-1], np.uint64)))
         settle()
 
-    def product(self, add: Callable[[Any, np.ndarray], None]) -> Run:
+    def product(self, add: Callable[..., None]) -> Run:
         """``run(x, y, alpha, beta)``, with `add` for the pass over all terms."""
-        file, dtype, n_cols = self.file, self.dtype, self.n_cols
-        n_limbs = self.n_parts * limbs(dtype)
-        n_words = n_limbs + (n_cols + 1) // 2  # of limbs and marks
-        begin, finish = kernel(file, "transposed_begin", dtype), kernel(file, "transposed_finish", dtype)
-        begin_grid, finish_grid = strided(n_words), blocks(n_cols, BLOCK)
+        n_cols = self.n_cols
+        begin = None if self.is_exact else kernel(self.file, "transposed_begin", self.dtype)
 
         def run(x, y, alpha, beta):
             if not n_cols:
                 return
-            words = self.scratch.empty(n_words, np.uint64)
-            form = update(alpha, beta)
-            with self.kept.get() as call:
-                to = words.data.ptr
-                sums = struct(self.matrix, call, to, to + 8 * n_limbs, call.data.ptr + 8 * CALL_WORDS)
-                begin(begin_grid, (BLOCK,), (x, np.int64(x.size), words, np.int64(n_words), call))
-                add(x, sums)
-                finish(finish_grid, (BLOCK,), (sums, np.int64(n_cols), y, alpha, beta, form))
-                if not self.is_exact:
-                    self.passes.refine(x, sums, y, alpha, beta, form)
+            with self.kept.get() as words:
+                *parts, marked, _ = (words.data.ptr + 8 * end for end in self.ends)
+                sums = struct(self.matrix, words, *parts, marked)
+                if begin:
+                    grid = strided(max(x.size, -(-n_cols // TILE), 1))
+                    begin(grid, (BLOCK,), (x, np.int64(x.size), np.uint64(marked), np.int64(n_cols), words))
+                add(self.floats, x, sums)
+                self.passes.finish(self.floats, x, sums, y, alpha, beta, update(alpha, beta))
 
         return run
 
@@ -109,6 +110,11 @@ def limbs(dtype: np.dtype) -> int:
     return 2 if dtype.kind in "fc" and dtype.itemsize // components(dtype) == 8 else 1
 
 
+def has_float_vectors() -> bool:
+    """Can the current device add four floats by one instruction?"""
+    return int(cupy.cuda.Device().compute_capability) >= 90
+
+
 def strided(n_threads: int) -> tuple[int]:
     """A grid of at most BLOCKS_A_PROCESSOR blocks a multiprocessor."""
     return (min(blocks(n_threads, BLOCK)[0], BLOCKS_A_PROCESSOR * processors(cupy.cuda.runtime.getDevice())),)
@@ -128,5 +134,5 @@ def instantiations() -> list[str]:
     return [
         "longest_column",
         *(instantiation("largest_exponent", a, y) for a, y in PRODUCTS if np.dtype(y).kind in "fc"),
-        *(instantiation(function, y) for y in dtypes for function in ("transposed_begin", "transposed_finish")),
+        *(instantiation("transposed_begin", y) for y in dtypes if np.dtype(y).kind in "fc"),
     ]
