@@ -40,7 +40,7 @@ class Costs(NamedTuple):
 
 COSTS = {
     "cuda": Costs(4.0e6, 4.0, 1.4, 10.0, 0.05, 1 << 14, 1.0),
-    "cpu": Costs(2.0e4, 0.0, 1.35, 0.0, 0.0, 1, 0.95),
+    "cpu": Costs(2.0e4, 0.0, 1.33, 0.0, 0.0, 1, 0.98),
 }
 
 #: Warps that share a bin at most, and entries of a row that each of them should have.

@@ -388,6 +388,66 @@ def test_loads_agree(dtype, offset_dtype):
 
 
 @njit(**lanes.OPTIONS)
+def _triples(x, offsets, at, out):
+    lanes.store(lanes.load_triples(x, 1, offsets, at), out, 0)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int32", "float32", "float64", "complex64", "complex128"])
+@pytest.mark.parametrize("offset_dtype", [np.uint16, np.int32, np.int64])
+@pytest.mark.parametrize("phase", [0, 1, 2])
+def test_threes_of_lanes_take_x_once(dtype, offset_dtype, phase):
+    """Wherever the first three begin, with one odd lane anywhere, and where threes are alike too."""
+    rng = np.random.default_rng(phase)
+    x = rng.integers(1, 99, 90).astype(dtype)
+    threes = np.repeat(rng.permutation(80)[:12], 3)[phase : phase + 32]
+    steps = [threes, np.repeat(threes[2::3], 6)[:32], np.full(32, 4)]
+    for odd in range(32):
+        steps.append(threes.copy())
+        steps[-1][odd] = 88
+    for step in steps:
+        out = np.full(32, 7, dtype)
+        _triples(x, np.concatenate(([9], step)).astype(offset_dtype), 1, out)
+        np.testing.assert_array_equal(out, x[1 + step])
+
+
+@njit(**lanes.OPTIONS)
+def _side_by_side(numbers, masks, out):
+    batch = lanes.scratch_batch(out)
+    n = 0
+    for mask in masks:
+        n = lanes.compress(lanes.load(numbers, 0, out), mask, batch, n)
+    for i in range(n):
+        out[i] = batch[i]
+    return n
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int32", "float32", "float64", "complex64", "complex128"])
+def test_sums_are_put_side_by_side(dtype):
+    numbers = np.arange(1, 33).astype(dtype)
+    masks = np.array([0xFFFFFFFF, 0, 0x80000001, 0x00FF8100, 0xFFFFFFFF], np.uint32)
+    expected = np.concatenate([numbers[[mask >> lane & 1 == 1 for lane in range(32)]] for mask in masks.tolist()])
+    out = np.zeros(lanes.BATCH, dtype)
+    assert _side_by_side(numbers, masks, out) == len(expected)
+    np.testing.assert_array_equal(out[: len(expected)], expected)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "float32", "float64", "complex64"])
+@pytest.mark.parametrize("n_chunks", [1, 4])
+def test_many_short_rows_with_wide_columns(dtype, n_chunks):
+    """More rows end in a chunk than sums wait together; one row is cut by chunks, and lanes steal from it."""
+    rng = np.random.default_rng(3)
+    length = rng.integers(0, 4, 3000)
+    length[1500] = 4000
+    row = np.repeat(np.arange(3000), length)
+    csr = csr_array((rng.integers(-1, 2, row.size).astype(dtype), (row, rng.integers(0, 99_999, row.size))), (3000, 100_000))
+    csr.sum_duplicates()
+    x = rng.integers(-1, 2, 100_000).astype(dtype)
+    array = cvrarray.CVRArray(csr, n_chunks=n_chunks, split="nnz")
+    assert len(array._tables.col_wide)
+    np.testing.assert_array_equal(array @ x, csr @ x)
+
+
+@njit(**lanes.OPTIONS)
 def _block_of_rows(data, x, col, phase, within, out):
     acc = lanes.load(out, 0, out)
     lanes.store(lanes.multiply_add_blocks(acc, data, 1, x, len(within), col, 1, phase, within), out, 0)
@@ -488,30 +548,34 @@ def test_products_read_nothing_beyond_x():
     assert run.stdout.strip() == "done", (run.returncode, run.stderr)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64"])
 @pytest.mark.parametrize("build", [cvr_build(32, 7), bbcsr_build(1)], ids=str)
-def test_how_x_is_loaded_changes_no_bit(monkeypatch, build):
-    """Neighbouring rows with neighbouring columns are near, random ones are not; loads and gathers give the same product."""
+def test_how_x_is_loaded_changes_no_bit(monkeypatch, build, dtype):
+    """Neighbouring rows with neighbouring columns are near, threes of equal rows too, random ones are not; all ways to load
+    give the same product."""
     rng = np.random.default_rng(0)
     start = np.repeat(np.array([0, 150_000]), 2000)[:, None]
     together = start + np.arange(4000)[:, None] + np.arange(0, 120, 3)
     together[:, 0], together[:, -1] = 0, 199_999  # wide
     anywhere = np.sort(rng.integers(0, 200_000, (4000, 40)), axis=1)
     anywhere[:, 0], anywhere[:, -1] = 0, 199_999
-    for columns, expected in ((together, 1), (anywhere, 0)):
-        csr = csr_array((rng.random(columns.size), columns.ravel(), np.arange(0, columns.size + 1, 40)), shape=(4000, 200_000))
+    in_threes = np.repeat(anywhere, 3, axis=0)[1:4001]
+    for columns, expected in ((together, locality.NEAR), (anywhere, 0), (in_threes, locality.TRIPLES)):
+        data, indptr = rng.random(columns.size).astype(dtype), np.arange(0, columns.size + 1, 40)
+        csr = csr_array((data, columns.ravel(), indptr), shape=(4000, 200_000))
         csr.sum_duplicates()
         array = build(csr, "cpu")
         assert len(array._tables.col_wide) and not len(array._tables.col_narrow)
-        x = rng.random(200_000)
+        x = rng.random(200_000).astype(dtype)
         t = array._tables
         unit = (32, 1) if array.format == "cvr" else (1, 1)
         tile_ptr = t.step_ptr if array.format == "cvr" else t.bin_rowptr
         is_near = locality.near(tile_ptr, unit, t.col_base, t.col_ptr, t.col_wide, x.itemsize)
         assert (is_near == expected).mean() > 0.9
         products = []
-        for flags in (is_near, np.zeros_like(is_near), np.ones_like(is_near)):
+        for flags in (is_near, *(np.full_like(is_near, way) for way in (0, locality.NEAR, locality.TRIPLES))):
             monkeypatch.setattr(locality, "near", lambda *args, flags=flags: flags)
-            products.append(np.empty(4000))
+            products.append(np.empty(4000, dtype))
             MODULES[array.format].product(t, x.dtype)(x, products[-1], 1.0, 0.0)
         monkeypatch.undo()
         assert_product(products[0], csr, x)
@@ -754,7 +818,7 @@ def test_float16_code():
     t = tables
     lanes.compiled(
         uncached, 0, 0, t.n_lanes, t.step_ptr, memory.values(t.val), t.col_base, t.col_ptr, t.col_narrow, t.col_wide,
-        t.rec_mask, t.rec_ptr, t.rec_wb, t.tail, t.carry_row, t.empty_row, is_near, (), like, like, like,
+        t.rec_mask, t.rec_ptr, t.rec_wb, t.tail, t.carry_row, t.empty_row, is_near, (0, 0), (), like, like, like,
     )  # fmt: skip
     (code,) = uncached.inspect_llvm().values()
     assert "fpext <32 x half>" in code

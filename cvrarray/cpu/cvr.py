@@ -18,6 +18,7 @@ from cvrarray.cpu.caching import njit
 from cvrarray.cpu.scaling import Run, scaled
 
 ALL = np.uint32(0xFFFFFFFF)  #: mask of all lanes
+RUNS, EACH, TRIPLES, GATHER = range(4)  #: how x is loaded: 16-bit columns, others near one another, alike in threes, far
 NO_PADDING = -1  #: no narrow column: pads have their chunk's smallest
 
 
@@ -91,9 +92,11 @@ def product(tables: CVRTables, dtype: np.dtype) -> Run:
     """
     t = tables
     is_near = locality.near(t.step_ptr, (t.n_lanes, 1), t.col_base, t.col_ptr, t.col_wide, np.dtype(dtype).itemsize)
+    # A tuple's length is known when the kernel is compiled, and each has the loops that it needs: others cost it registers.
+    wide = (0,) * int(is_near.max(initial=locality.NEAR)) if len(t.col_wide) else ()
     args = (
         t.n_lanes, t.step_ptr, memory.values(t.val), t.col_base, t.col_ptr, t.col_narrow, t.col_wide, t.rec_mask,
-        t.rec_ptr, t.rec_wb, t.tail, t.carry_row, t.empty_row, is_near, lanes.far(t.val),
+        t.rec_ptr, t.rec_wb, t.tail, t.carry_row, t.empty_row, is_near, wide, lanes.far(t.val),
     )  # fmt: skip
     like = np.empty(0, dtype)
     rows = threads.prepare(lanes.compiled(_product, 0, 0, *args, like, like, like), t.step_ptr, t.n_lanes)
@@ -374,24 +377,29 @@ def _compact(first, last, sparse_at, rec_ptr, sparse_wb, rec_wb):
 @njit(**lanes.OPTIONS)
 def _product(
     first, last, n_lanes, step_ptr, val, col_base, col_ptr, col_narrow, col_wide, rec_mask, rec_ptr, rec_wb, tail,
-    carry_row, empty_row, is_near, far, x, y, carry
+    carry_row, empty_row, is_near, wide, far, x, y, carry
 ):  # fmt: skip
     tail_sum = lanes.scratch(y)
     for k in range(first, last):
         lanes.store(lanes.zeros(y), tail_sum, 0)
-        if col_base[k] >= 0:
+        if len(wide) == 0 or col_base[k] >= 0:
             _chunk(
-                k, n_lanes, step_ptr, val, True, True, col_base[k], col_ptr[k], col_narrow, rec_mask, rec_ptr, rec_wb,
+                k, n_lanes, step_ptr, val, RUNS, col_base[k], col_ptr[k], col_narrow, rec_mask, rec_ptr, rec_wb,
+                carry_row[k], far, x, y, carry, tail_sum
+            )  # fmt: skip
+        elif len(wide) > 1 and is_near[k] == locality.TRIPLES:
+            _chunk(
+                k, n_lanes, step_ptr, val, TRIPLES, 0, col_ptr[k], col_wide, rec_mask, rec_ptr, rec_wb,
                 carry_row[k], far, x, y, carry, tail_sum
             )  # fmt: skip
         elif is_near[k]:
             _chunk(
-                k, n_lanes, step_ptr, val, False, True, 0, col_ptr[k], col_wide, rec_mask, rec_ptr, rec_wb,
+                k, n_lanes, step_ptr, val, EACH, 0, col_ptr[k], col_wide, rec_mask, rec_ptr, rec_wb,
                 carry_row[k], far, x, y, carry, tail_sum
             )  # fmt: skip
         else:
             _chunk(
-                k, n_lanes, step_ptr, val, False, False, 0, col_ptr[k], col_wide, rec_mask, rec_ptr, rec_wb,
+                k, n_lanes, step_ptr, val, GATHER, 0, col_ptr[k], col_wide, rec_mask, rec_ptr, rec_wb,
                 carry_row[k], far, x, y, carry, tail_sum
             )  # fmt: skip
         for lane in range(n_lanes):
@@ -405,19 +413,29 @@ def _product(
 
 @njit(**lanes.OPTIONS, forceinline=True)
 def _chunk(
-    k, n_lanes, step_ptr, val, narrow, near, base, at, col, rec_mask, rec_ptr, rec_wb, carry_row, far, x, y, carry, tail_sum
+    k, n_lanes, step_ptr, val, x_by, base, at, col, rec_mask, rec_ptr, rec_wb, carry_row, far, x, y, carry, tail_sum
 ):  # fmt: skip
     record = rec_ptr[k]
-    sums = lanes.scratch(y)
+    sums = lanes.scratch_batch(y)
     if n_lanes == WARP:
+        n_sums = 0
         acc = lanes.zeros(y)
         for step in range(step_ptr[k], step_ptr[k + 1]):
-            lanes.prefetch(val, (step + lanes.AHEAD) * WARP, far)
-            lanes.prefetch(col, at + lanes.AHEAD * WARP, far)
+            if x_by == RUNS:
+                lanes.prefetch(val, (step + lanes.AHEAD) * WARP, far)
+                lanes.prefetch(col, at + lanes.AHEAD * WARP, far)
+            else:
+                lanes.prefetch(val, (step + lanes.AHEAD_INTO_L2) * WARP, lanes.INTO_L2)
+                lanes.prefetch(col, at + lanes.AHEAD_INTO_L2 * WARP, lanes.INTO_L2)
+            if x_by == TRIPLES:
+                lanes.prefetch(val, (step + lanes.AHEAD_IN_BLOCKS) * WARP, ())
+                lanes.prefetch(col, at + lanes.AHEAD_IN_BLOCKS * WARP, ())
             values = lanes.load(val, step * WARP, y)
-            if narrow:
+            if x_by == RUNS:
                 entries = lanes.load_runs(x, base, col, at)
-            elif near:
+            elif x_by == TRIPLES:
+                entries = lanes.load_triples(x, base, col, at)
+            elif x_by == EACH:
                 entries = lanes.load_each(x, base, col, at)
             else:
                 entries = lanes.gather(x, base, col, at, ALL)
@@ -425,9 +443,16 @@ def _chunk(
             at += WARP
             ended = rec_mask[step]
             if ended:
-                lanes.store(acc, sums, 0)
+                if x_by == RUNS or y.itemsize > 4 or not lanes.COMPRESSES:
+                    lanes.store(acc, sums, 0)
+                    record = _write_back(k, ended, record, sums, tail_sum, rec_wb, carry_row, y, carry)
+                else:
+                    n_sums = lanes.compress(acc, ended, sums, n_sums)
+                    if n_sums > lanes.BATCH - WARP:
+                        record = _write_batch(k, n_sums, record, sums, tail_sum, rec_wb, carry_row, y, carry)
+                        n_sums = 0
                 acc = lanes.clear(acc, ended)
-                record = _write_back(k, ended, record, sums, tail_sum, rec_wb, carry_row, y, carry)
+        _write_batch(k, n_sums, record, sums, tail_sum, rec_wb, carry_row, y, carry)
     else:
         lanes.store(lanes.zeros(y), sums, 0)
         for step in range(step_ptr[k], step_ptr[k + 1]):
@@ -448,13 +473,25 @@ def _write_back(k, ended, record, sums, tail_sum, rec_wb, carry_row, y, carry):
     while ended:
         lane = lanes.lowest(ended)
         ended &= ended - np.uint32(1)
-        wb = rec_wb[record]
+        _write(k, rec_wb[record], sums[lane], tail_sum, carry_row, y, carry)
         record += 1
-        if wb < 0:
-            tail_sum[~wb] += sums[lane]
-        else:
-            _store(k, wb, sums[lane], carry_row, y, carry)
     return record
+
+
+@njit(**lanes.OPTIONS, forceinline=True)
+def _write_batch(k, n_sums, record, sums, tail_sum, rec_wb, carry_row, y, carry):
+    """:func:`_write_back` of sums that lie side by side: how many each step had is guessed wrong less often in one loop."""
+    for i in range(n_sums):
+        _write(k, rec_wb[record + i], sums[i], tail_sum, carry_row, y, carry)
+    return record + n_sums
+
+
+@njit(**lanes.OPTIONS, forceinline=True)
+def _write(k, wb, total, tail_sum, carry_row, y, carry):
+    if wb < 0:
+        tail_sum[~wb] += total
+    else:
+        _store(k, wb, total, carry_row, y, carry)
 
 
 @njit(**lanes.OPTIONS, forceinline=True)

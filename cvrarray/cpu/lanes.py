@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 
-from llvmlite import ir
+from llvmlite import binding, ir
 from numba import typeof, types
 from numba.core import cgutils
 from numba.extending import intrinsic, models, register_model
@@ -28,6 +28,10 @@ LINE = 64  #: bytes of a cache line
 L2 = 1 << 20  #: bytes of a core's second cache, about
 AHEAD = 16  #: steps of 32 values that products ask for before they need them
 AHEAD_IN_BLOCKS = 8  #: the same for blocks of 2 or more, which take less time a value
+AHEAD_INTO_L2 = 32  #: the same for wide columns in CVR
+INTO_L2 = (0,)  #: for :func:`prefetch`; nothing, (), for L1
+BATCH = 4 * WARP  #: sums that wait together until they are written
+COMPRESSES = binding.get_host_cpu_features().get("avx512f", False)  #: else :func:`compress` is a long detour
 
 
 def compiled(function, *args):
@@ -154,7 +158,40 @@ def load_each(typingctx, x, start, offsets, at):
     def codegen(context, builder, signature, args):
         x_start = _pointer(context, builder, x, args[0], args[1])
         first = _pointer(context, builder, offsets, args[2], args[3])
-        return cgutils.pack_struct(builder, _insert_each(builder, x.dtype, x_start, first, WARP))
+        return cgutils.pack_struct(builder, _insert_each(builder, x.dtype, x_start, first, range(WARP)))
+
+    return lanes(x, types.intp, offsets, types.intp), codegen
+
+
+@intrinsic
+def load_triples(typingctx, x, start, offsets, at):
+    """:func:`load_each` that loads once for three lanes where all lanes but the outer ones come in threes of one offset.
+
+    The rows of a block of 3 lie in neighbouring lanes, and stay there together; which lane begins a block differs.
+    """
+    lanes = Lanes(x.dtype)
+
+    def codegen(context, builder, signature, args):
+        x_start = _pointer(context, builder, x, args[0], args[1])
+        first = _pointer(context, builder, offsets, args[2], args[3])
+        columns = _load_vector(builder, first, WARP)
+        left = _shuffle(builder, columns, columns, [max(lane - 1, 0) for lane in range(WARP)])
+        same = builder.bitcast(builder.icmp_unsigned("==", columns, left), _I32)
+        first = _hidden(builder, first)
+        after = builder.append_basic_block("after")
+        outcomes = []
+        for phase in range(3):
+            triple = [(lane + phase) // 3 for lane in range(WARP)]
+            needed = _I32(sum(1 << lane for lane in range(1, WARP) if triple[lane] == triple[lane - 1]))
+            with builder.if_then(builder.icmp_unsigned("==", builder.and_(same, needed), needed)):
+                once = _insert_each(builder, x.dtype, x_start, first, map(triple.index, range(triple[-1] + 1)))
+                once = [_fence(builder, part) for part in once]
+                outcomes.append(([_shuffle(builder, part, part, triple) for part in once], builder.block))
+                builder.branch(after)
+        outcomes.append((_insert_each(builder, x.dtype, x_start, first, range(WARP)), builder.block))
+        builder.branch(after)
+        builder.position_at_end(after)
+        return cgutils.pack_struct(builder, _phi(builder, *outcomes))
 
     return lanes(x, types.intp, offsets, types.intp), codegen
 
@@ -168,8 +205,7 @@ def load_runs(typingctx, x, start, offsets, at):
         x_start = _pointer(context, builder, x, args[0], args[1])
         first = _pointer(context, builder, offsets, args[2], args[3])
         in_runs = _in_runs(builder, first)
-        # Without this LLVM takes single offsets out of the vector just loaded, which is slower than loading them.
-        first = builder.asm(ir.FunctionType(first.type, [first.type]), "", "=r,0", [first], False)
+        first = _hidden(builder, first)
         pieces = []
         for lane in range(0, WARP, RUN):
             here = builder.gep(first, [_I32(lane)])
@@ -179,7 +215,7 @@ def load_runs(typingctx, x, start, offsets, at):
                     whole = _load_parts(builder, x.dtype, builder.gep(x_start, [_index(builder, here)]), RUN)
                     after_run = builder.block
                 with scattered:
-                    each = _insert_each(builder, x.dtype, x_start, here, RUN)
+                    each = _insert_each(builder, x.dtype, x_start, here, range(RUN))
                     after_scattered = builder.block
             pieces.append(_phi(builder, (whole, after_run), (each, after_scattered)))
         return cgutils.pack_struct(builder, [_join(builder, parts) for parts in zip(*pieces, strict=True)])
@@ -352,6 +388,17 @@ def scratch_rows(typingctx, like, tile):
 
 
 @intrinsic
+def scratch_batch(typingctx, like):
+    """Pointer to room for :data:`BATCH` numbers: see :func:`scratch`."""
+    pointer = types.CPointer(like.dtype)
+
+    def codegen(context, builder, signature, args):
+        return cgutils.alloca_once(builder, context.get_data_type(like.dtype), size=BATCH)
+
+    return pointer(like), codegen
+
+
+@intrinsic
 def pointer(typingctx, array, at):
     """Pointer to element `at` of a contiguous array, or that many elements on from a pointer.
 
@@ -374,6 +421,34 @@ def store(typingctx, acc, out, at):
         return context.get_dummy_value()
 
     return types.none(acc, out, types.intp), codegen
+
+
+@intrinsic
+def compress(typingctx, acc, mask, out, at):
+    """Write the numbers of the lanes in `mask` side by side from ``out[at]`` on; returns `at` for the next.
+
+    `out` is a pointer. What follows them there, up to ``out[at + 31]``, may be overwritten.
+    """
+
+    def codegen(context, builder, signature, args):
+        vectors, mask, out, at = args
+        vectors = cgutils.unpack_tuple(builder, vectors)
+        n = min(LINE // context.get_abi_sizeof(vectors[0].type.element), 16)  # one register of AVX-512
+        bits = ir.IntType(n)
+        for lane in range(0, WARP, n):
+            chosen = builder.trunc(builder.lshr(mask, _I32(lane)), bits)
+            chosen_lanes = builder.bitcast(chosen, ir.VectorType(_I1, n))
+            pieces = [_shuffle(builder, vector, vector, range(lane, lane + n)) for vector in vectors]
+            pieces = [
+                _call(builder, "llvm.experimental.vector.compress", piece.type, [piece, chosen_lanes, piece.type(ir.Undefined)],
+                      f"v{n}{_letters(piece.type)}")
+                for piece in pieces
+            ]  # fmt: skip
+            _store_parts(builder, pieces, builder.gep(out, [at]))
+            at = builder.add(at, builder.zext(builder.ctpop(chosen), _I64))
+        return at
+
+    return types.intp(acc, types.uint32, out, types.intp), codegen
 
 
 @intrinsic
@@ -400,7 +475,7 @@ def far(values):
 
     They are where 8-byte values come from beyond it. A tuple's length is known when a kernel is compiled.
     """
-    return (0,) if values.itemsize >= 8 and values.nbytes > L2 else ()
+    return INTO_L2 if values.itemsize >= 8 and values.nbytes > L2 else ()
 
 
 @intrinsic
@@ -613,18 +688,33 @@ def _multiply_add(builder, sums, a, b):
     return sums
 
 
-def _insert_each(builder, dtype, x_start, first_offset, n):
-    """The numbers at n offsets from `x_start`, loaded one by one: a list as from :func:`_load_parts`."""
-    offsets = [_index(builder, builder.gep(first_offset, [_I32(lane)])) for lane in range(n)]
+def _insert_each(builder, dtype, x_start, first_offset, lanes):
+    """The numbers at the offsets of `lanes` from `x_start`, loaded one by one: a list as from :func:`_load_parts`.
+
+    Vectors have a power of two of elements, the last of them undefined where `lanes` are fewer.
+    """
+    offsets = [_index(builder, builder.gep(first_offset, [_I32(lane)])) for lane in lanes]
     places = [builder.gep(x_start, [offset]) for offset in offsets]
     vectors = []
     for part in _parts(dtype):
         numbers = [builder.load(builder.gep(place, part) if part else place) for place in places]
-        vector = ir.VectorType(numbers[0].type, n)(ir.Undefined)
+        vector = ir.VectorType(numbers[0].type, 1 << (len(numbers) - 1).bit_length())(ir.Undefined)
         for lane, number in enumerate(numbers):
             vector = builder.insert_element(vector, number, _I32(lane))
         vectors.append(vector)
     return vectors
+
+
+def _hidden(builder, pointer):
+    """The pointer, so that LLVM loads from it what a vector already has: taking single offsets out of one is slower."""
+    return builder.asm(ir.FunctionType(pointer.type, [pointer.type]), "", "=r,0", [pointer], False)
+
+
+def _fence(builder, vector):
+    """The vector as it is, in registers: LLVM puts several single numbers together anew where it is shuffled."""
+    if isinstance(vector.type.element, ir.IntType):
+        return vector
+    return _call(builder, "llvm.arithmetic.fence", vector.type, [vector], f"v{vector.type.count}{_letters(vector.type)}")
 
 
 def _in_runs(builder, first_offset):
