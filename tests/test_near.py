@@ -44,27 +44,21 @@ def wide_and_narrow(dtype) -> csr_array:
     return vstack([skewed(dtype), band], format="csr")
 
 
-@pytest.mark.small
-@pytest.mark.parametrize("n_lanes", [32, 5])
-@pytest.mark.parametrize("dtype", ["float32", "float64", "complex128", "int32"])
-@pytest.mark.parametrize("whole", [False, True])
-def test_same_bits_before_and_after(small, n_lanes, dtype, whole, gpu):
+def assert_products(near, array, csr, x, prepared=None) -> None:
+    """The products of `array`, which is `csr`, before and after it has other kernels: the same bits, within the oracle's bound.
+
+    `prepared` is what these kernels leave a trace in: empty until the PREPARE_AT-th product.
+    """
     import cupy
 
-    csr = wide_and_narrow(dtype)
-    if whole:  # 256 columns: 4 KB of complex128
-        csr = csr_array((csr.data, csr.indices % 256, csr.indptr), shape=(csr.shape[0], 256))
-        csr.sum_duplicates()
-    n_rows, n_cols = csr.shape
-    A = CVRArray(csr, n_lanes=n_lanes, device=gpu)
-    x = np.random.default_rng(5).standard_normal(n_cols).astype(dtype)
-    x[7] = 3
-    on_gpu, out = cupy.asarray(x), cupy.empty(n_rows, dtype)
+    on_gpu, out = cupy.asarray(x), cupy.empty(csr.shape[0], x.dtype)
     products = []
-    for _ in range(small.PREPARE_AT + 2):
+    for k in range(near.PREPARE_AT + 2):
+        if prepared is not None:
+            assert (k < near.PREPARE_AT) == (not prepared)
         out.fill(77)
-        products.append(A.matvec(on_gpu, out=out, alpha=2, beta=1).get())
-    expected, bound = oracle.product(csr, x, 2, 1, np.full(n_rows, 77, dtype))
+        products.append(array.matvec(on_gpu, out=out, alpha=2, beta=1).get())
+    expected, bound = oracle.product(csr, x, 2, 1, np.full(csr.shape[0], 77, x.dtype))
     for product in products:
         assert_same_bits(product, products[0])
         assert (np.abs(product - expected) <= bound).all()
@@ -74,11 +68,23 @@ def test_same_bits_before_and_after(small, n_lanes, dtype, whole, gpu):
 @pytest.mark.parametrize("n_lanes", [32, 5])
 @pytest.mark.parametrize("dtype", ["float32", "float64", "complex128", "int32"])
 @pytest.mark.parametrize("whole", [False, True])
+def test_same_bits_before_and_after(small, n_lanes, dtype, whole, gpu):
+    csr = wide_and_narrow(dtype)
+    if whole:  # 256 columns: 4 KB of complex128
+        csr = csr_array((csr.data, csr.indices % 256, csr.indptr), shape=(csr.shape[0], 256))
+        csr.sum_duplicates()
+    x = np.random.default_rng(5).standard_normal(csr.shape[1]).astype(dtype)
+    x[7] = 3
+    assert_products(small, CVRArray(csr, n_lanes=n_lanes, device=gpu), csr, x)
+
+
+@pytest.mark.small
+@pytest.mark.parametrize("n_lanes", [32, 5])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex128", "int32"])
+@pytest.mark.parametrize("whole", [False, True])
 @pytest.mark.parametrize("is_long", [False, True])
 def test_same_bits_before_and_after_transposed(small, n_lanes, dtype, whole, is_long, gpu, monkeypatch):
     """`is_long`: whether columns have more than 255 entries, up to which four floats may hold the sum of doubles."""
-    import cupy
-
     from cvrarray.gpu import transposed
 
     monkeypatch.setattr(small, "LEAST_SHARE", 0.05)  # 4 KB hold the sums of only 128 columns of complex128
@@ -92,23 +98,13 @@ def test_same_bits_before_and_after_transposed(small, n_lanes, dtype, whole, is_
     if not is_long:
         csr = csr[700:940]
     assert (np.bincount(csr.indices).max() > 255) == is_long
-    n_rows, n_cols = csr.shape
-    A = CVRArray(csr, n_lanes=n_lanes, device=gpu)
+    n_rows = csr.shape[0]
     rng = np.random.default_rng(5)
     # some terms lie below the grid of a float's first integer
     x = (rng.standard_normal(n_rows) * 10.0 ** rng.uniform(-8, 0, n_rows)).astype(dtype)
-    on_gpu, out = cupy.asarray(x), cupy.empty(n_cols, dtype)
-    products = []
-    for k in range(small.PREPARE_AT + 2):
-        assert (k < small.PREPARE_AT) == (not kernels)
-        out.fill(77)
-        products.append(A.T.matvec(on_gpu, out=out, alpha=2, beta=1).get())
+    assert_products(small, CVRArray(csr, n_lanes=n_lanes, device=gpu).T, csr.T.tocsr(), x, kernels)
     floats = dtype in ("float64", "complex128") and not is_long and transposed.has_float_vectors()
     assert [how[-2:] for name, *how in kernels if name == "cvr_transposed_near"] == [[whole, floats]]
-    expected, bound = oracle.product(csr.T.tocsr(), x, 2, 1, np.full(n_cols, 77, dtype))
-    for product in products:
-        assert_same_bits(product, products[0])
-        assert (np.abs(product - expected) <= bound).all()
 
 
 def long_rows(dtype, longest: int) -> csr_array:
@@ -133,8 +129,6 @@ def long_rows(dtype, longest: int) -> csr_array:
 @pytest.mark.parametrize("n_columns_there", [1500, 70_001])
 def test_same_bits_by_segments(small, longest, dtype, n_columns_there, gpu, monkeypatch):
     """BBCSR with blocks of 1: sums of `n_columns_there` columns at a time."""
-    import cupy
-
     from cvrarray.gpu.compiler import processors
 
     column = small.bytes_a_column(np.dtype(dtype))
@@ -152,17 +146,8 @@ def test_same_bits_by_segments(small, longest, dtype, n_columns_there, gpu, monk
     rng = np.random.default_rng(5)
     x = (rng.standard_normal(n_rows) * 10.0 ** rng.uniform(-8, 0, n_rows)).astype(dtype)
     x[rng.integers(0, n_rows, 20)] = 3
-    on_gpu, out = cupy.asarray(x), cupy.empty(n_cols, dtype)
-    products = []
-    for k in range(small.PREPARE_AT + 2):
-        assert (k < small.PREPARE_AT) == (not used)
-        out.fill(77)
-        products.append(A.T.matvec(on_gpu, out=out, alpha=2, beta=1).get())
+    assert_products(small, A.T, csr.T.tocsr(), x, used)
     assert "bbcsr_transposed_near" in used
-    expected, bound = oracle.product(csr.T.tocsr(), x, 2, 1, np.full(n_cols, 77, dtype))
-    for product in products:
-        assert_same_bits(product, products[0])
-        assert (np.abs(product - expected) <= bound).all()
 
 
 @pytest.mark.small
