@@ -14,6 +14,7 @@ import numpy as np
 Array = Any  # numpy.ndarray or cupy.ndarray
 
 WARP = 32  #: lanes of a warp: the most lanes a CVR chunk may have, and the rows of a BBCSR bin
+THREES = 24  #: lanes a CVR chunk has on a CPU where rows come in threes: it holds whole threes, and whole vectors
 NARROW = 1 << 16  #: a tile whose columns span less than this stores 16-bit offsets
 NARROW_PADDING = NARROW - 1  #: what a narrow BBCSR bin's columns hold where there is no block
 

@@ -27,7 +27,7 @@ from . import _csr, _device, _plan
 from ._array import SparseArray
 from ._tables import CSR, WARP
 from .bbcsr import BBCSRArray
-from .cvr import CVRArray, default_n_chunks
+from .cvr import CVRArray, default_n_chunks, default_n_lanes
 
 #: Of the files' content and of what goes into their names: another version reads none of them.
 SCHEMA = 1
@@ -156,7 +156,8 @@ def candidates(csr: CSR, device: str) -> list[Candidate]:
 
 def chunk_counts(csr: CSR, device: str) -> list[Candidate]:
     """CVR in other numbers of chunks than its default."""
-    default = min(csr.nnz, default_n_chunks(csr.nnz, csr.shape[0], WARP, device, csr.data.dtype.itemsize))
+    n_lanes = default_n_lanes(csr, device)
+    default = min(csr.nnz, default_n_chunks(csr.nnz, csr.shape[0], n_lanes, device, csr.data.dtype.itemsize))
     counts = dict.fromkeys(min(csr.nnz, max(1, round(default * factor))) for factor in CHUNKS)
     return [Candidate("cvr", count) for count in counts if count != default]
 

@@ -69,12 +69,15 @@ from typing import Any, NamedTuple
 from . import _csr, _device
 from ._format import FormatArray
 from ._invariants import in_range, integer, is_offsets, owner
-from ._tables import WARP, CVRTables
+from ._tables import CSR, THREES, WARP, CVRTables
 
 #: Steps a chunk should have: STEPS, fewer (to MIN_STEPS) where there would not be enough chunks to keep the device busy,
 #: more (to MAX_STEPS) where rows are longer. Measured: ``docs/decisions/0002-cpu-kernels.md`` and ``0003-gpu-products.md``.
 MIN_STEPS, STEPS, MAX_STEPS = 32, 64, 512
 ENOUGH_CHUNKS = {"cuda": 7392, "cpu": 256}
+#: Places at which rows are looked at for threes, the share of nonzeros in them from which chunks have 24 lanes, and the steps
+#: such chunks should have: at their ends lanes steal one by one.
+LOOKS, MOSTLY, STEPS_IN_THREES = 256, 0.5, 512
 #: Chunks that a GPU has under way at once, with values of at most 4 bytes and longer ones: 92% of the warps that an H200's 132
 #: multiprocessors hold, for some store empty rows. A few more would wait for all of these, so a matrix of less than FEW_WAVES
 #: times as many chunks gets a whole multiple, or chunks of LEAST_STEPS where that is fewer.
@@ -100,7 +103,7 @@ class CVRArray(FormatArray):
     obj : sparse or dense 2-D array
         scipy.sparse, cupyx.scipy.sparse, pydata/sparse, NumPy, CuPy or an array of ours. Duplicates are summed.
     n_lanes : int, optional
-        Lanes a chunk, 1 to 32. Default 32, which is a warp, and two AVX-512 vectors of float32.
+        Lanes a chunk, 1 to 32. Default: :func:`default_n_lanes`, 32 but on a CPU where rows come in threes.
     n_chunks : int, optional
         Chunks, at most one a nonzero. Default: :func:`default_n_chunks`, by size, row length, dtype and kind of device.
     split : {"rows", "nnz"}
@@ -129,7 +132,8 @@ class CVRArray(FormatArray):
     def __init__(
         self, obj: Any, *, n_lanes: int | None = None, n_chunks: int | None = None, split: str = "rows", device: Any = None
     ):
-        n_lanes = WARP if n_lanes is None else integer(n_lanes, "n_lanes", 1, WARP)
+        if n_lanes is not None:
+            n_lanes = integer(n_lanes, "n_lanes", 1, WARP)
         if split not in ("rows", "nnz"):
             raise ValueError(f"split must be 'rows' or 'nnz'; got {split!r}")
         if n_chunks is not None:
@@ -138,10 +142,11 @@ class CVRArray(FormatArray):
             device = _device.parse(device)
         csr = _csr.as_csr(obj)
         device = device or _device.of(csr.data)
-        if n_chunks is None:
-            n_chunks = default_n_chunks(csr.nnz, csr.shape[0], n_lanes, device.kind, csr.data.dtype.itemsize)
         with device.use():
-            self._adopt(device.backend("cvr").convert(_csr.move(csr, device), n_lanes, min(n_chunks, csr.nnz), split))
+            csr = _csr.move(csr, device)
+            n_lanes = n_lanes or default_n_lanes(csr, device.kind)
+            n_chunks = n_chunks or default_n_chunks(csr.nnz, csr.shape[0], n_lanes, device.kind, csr.data.dtype.itemsize)
+            self._adopt(device.backend("cvr").convert(csr, n_lanes, min(n_chunks, csr.nnz), split))
 
     def _parameters(self) -> dict[str, Any]:
         return {"n_lanes": self.n_lanes}
@@ -292,10 +297,22 @@ class CVRArray(FormatArray):
         )
 
 
+def default_n_lanes(csr: CSR, device: str) -> int:
+    """Lanes for a matrix on a kind of device: a warp, which is two AVX-512 vectors of float32, or on a CPU THREES.
+
+    Where most nonzeros lie in threes of rows with the same columns, as those of a mesh's vertex with three unknowns, the
+    three lie in neighbouring lanes, one load of x serves them, and 24 lanes keep it so throughout a chunk.
+    """
+    if device == "cuda":
+        return WARP
+    share = _device.CPU.backend("statistics").in_threes(csr.indptr, csr.indices, LOOKS)
+    return THREES if share >= MOSTLY else WARP
+
+
 def default_n_chunks(nnz: int, n_rows: int, n_lanes: int, device: str, itemsize: int) -> int:
     """Chunks for `nnz` nonzeros of `itemsize` bytes in `n_rows` rows, on a kind of device (``"cpu"`` or ``"cuda"``).
 
-    Whole groups of `n_lanes` average rows, in about STEPS steps. A group of long rows is cut where it would leave too few
+    Whole groups of `n_lanes` average rows, in about STEPS steps (STEPS_IN_THREES). A group of long rows is cut where it would leave too few
     chunks for the device, or have more than MAX_STEPS steps. On a GPU, small matrices fill it so many times as WAVE says.
     """
     if device == "cuda":
@@ -305,7 +322,7 @@ def default_n_chunks(nnz: int, n_rows: int, n_lanes: int, device: str, itemsize:
             return max(1, min(wave * max(1, round(waves)), round(nnz / (n_lanes * LEAST_STEPS))))
     mean = max(1.0, nnz / max(1, n_rows))
     share = nnz / (n_lanes * ENOUGH_CHUNKS[device])
-    wanted = min(max(share, MIN_STEPS), STEPS)
+    wanted = min(max(share, MIN_STEPS), STEPS_IN_THREES if n_lanes == THREES and device == "cpu" else STEPS)
     steps = min(mean * max(1, round(wanted / mean)), max(share, wanted), MAX_STEPS)
     return max(1, round(nnz / (steps * n_lanes)))
 

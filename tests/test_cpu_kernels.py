@@ -315,11 +315,11 @@ def test_tables_begin_at_cache_lines(dtype):
 
 
 @njit(**lanes.OPTIONS)
-def _place(source, start, columns, mask, padding, base, out, at):
+def _place(source, start, columns, mask, padding, base, out, at, width):
     offsets = lanes.scratch(columns)
     for lane in range(32):
         offsets[lane] = columns[lane]
-    lanes.place(source, start, offsets, mask, padding, base, out, at)
+    lanes.place(source, start, offsets, mask, padding, base, out, at, width)
 
 
 @pytest.mark.parametrize(
@@ -327,7 +327,8 @@ def _place(source, start, columns, mask, padding, base, out, at):
     [(np.int32, np.uint16), (np.int32, np.int32), (np.int64, np.uint16), (np.int64, np.int64)],
 )
 @pytest.mark.parametrize("offset_dtype", [np.int32, np.int64])
-def test_columns_are_placed_relative_to_a_base(dtype, out_dtype, offset_dtype):
+@pytest.mark.parametrize("n_lanes", [24, 32])
+def test_columns_are_placed_relative_to_a_base(dtype, out_dtype, offset_dtype, n_lanes):
     rng = np.random.default_rng(0)
     base = 2**31 - 70_000 if out_dtype == np.uint16 else 0
     source = (base + rng.integers(0, 65_535, 100)).astype(dtype)
@@ -335,11 +336,11 @@ def test_columns_are_placed_relative_to_a_base(dtype, out_dtype, offset_dtype):
     mask = np.uint32(0x0F37_A5C1)
     padding = 65_535 if out_dtype == np.uint16 else -1
     out = np.full(40, 7, out_dtype)
-    _place(source, 10, offsets, mask, base + padding, base, out, 4)
+    _place(source, 10, offsets, mask, base + padding, base, out, 4, lanes.width(n_lanes))
     chosen = (int(mask) >> np.arange(32) & 1).astype(bool)
     expected = np.where(chosen, source[10 + offsets.astype(int)].astype(np.int64) - base, padding)
-    np.testing.assert_array_equal(out[4:36], expected.astype(out.dtype))
-    assert (out[:4] == 7).all() and (out[36:] == 7).all()
+    np.testing.assert_array_equal(out[4 : 4 + n_lanes], expected[:n_lanes].astype(out.dtype))
+    assert (out[:4] == 7).all() and (out[4 + n_lanes :] == 7).all()
 
 
 @njit(**lanes.OPTIONS)
@@ -388,26 +389,75 @@ def test_loads_agree(dtype, offset_dtype):
 
 
 @njit(**lanes.OPTIONS)
-def _triples(x, offsets, at, out):
-    lanes.store(lanes.load_triples(x, 1, offsets, at), out, 0)
+def _first(numbers, at, width, loaded, stored):
+    lanes.store(lanes.load_first(numbers, at, loaded, width), loaded, 0)
+    lanes.store_first(lanes.load(numbers, at, stored), stored, 1, width)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int32", "float32", "float64", "complex64", "complex128"])
+@pytest.mark.parametrize("n_lanes", [24, 32])
+def test_the_first_lanes_are_loaded_and_stored(dtype, n_lanes):
+    numbers = np.arange(1, 35).astype(dtype)
+    loaded, stored = np.full(32, 99, dtype), np.full(40, 99, dtype)
+    _first(numbers, 1, lanes.width(n_lanes), loaded, stored)
+    np.testing.assert_array_equal(loaded, [*range(2, 2 + n_lanes), *[0] * (32 - n_lanes)])
+    np.testing.assert_array_equal(stored, [99, *range(2, 2 + n_lanes), *[99] * (39 - n_lanes)])
+
+
+@njit(**lanes.OPTIONS)
+def _threes(x, offsets, at, width, out):
+    lanes.store_first(lanes.load_threes(x, 1, offsets, at), out, 0, width)
 
 
 @pytest.mark.parametrize("dtype", ["int8", "int32", "float32", "float64", "complex64", "complex128"])
 @pytest.mark.parametrize("offset_dtype", [np.uint16, np.int32, np.int64])
-@pytest.mark.parametrize("phase", [0, 1, 2])
-def test_threes_of_lanes_take_x_once(dtype, offset_dtype, phase):
-    """Wherever the first three begin, with one odd lane anywhere, and where threes are alike too."""
-    rng = np.random.default_rng(phase)
+def test_threes_of_lanes_take_x_once(dtype, offset_dtype):
+    """With one odd lane anywhere too, where threes begin elsewhere, and where they are alike; nothing is read beyond."""
+    rng = np.random.default_rng(0)
     x = rng.integers(1, 99, 90).astype(dtype)
-    threes = np.repeat(rng.permutation(80)[:12], 3)[phase : phase + 32]
-    steps = [threes, np.repeat(threes[2::3], 6)[:32], np.full(32, 4)]
-    for odd in range(32):
-        steps.append(threes.copy())
+    threes = np.repeat(rng.permutation(80)[:9], 3)
+    steps = [threes[:24], threes[1:25], threes[2:26], np.repeat(threes[::3], 6)[:24], np.full(24, 4)]
+    for odd in range(24):
+        steps.append(threes[:24].copy())
         steps[-1][odd] = 88
     for step in steps:
-        out = np.full(32, 7, dtype)
-        _triples(x, np.concatenate(([9], step)).astype(offset_dtype), 1, out)
+        out = np.full(24, 7, dtype)
+        _threes(x, np.concatenate(([9], step)).astype(offset_dtype), 1, lanes.width(24), out)
         np.testing.assert_array_equal(out, x[1 + step])
+
+
+@pytest.mark.parametrize(("stored", "dtype"), [("float32", "float32"), ("float64", "float64"), ("complex64", "complex128"), ("int8", "int32")])
+def test_rows_in_threes_have_24_lanes(stored, dtype):
+    """Narrow chunks and wide ones, a step's three of one column or not: rows 3 i to 3 i + 2 have the same columns but for some."""
+    rng = np.random.default_rng(0)
+    n_threes, n_cols = 900, 150_000
+    lengths = rng.integers(1, 40, n_threes)
+    reach = np.where(np.arange(n_threes) < 500, 30_000, n_cols)
+    each = [np.sort(rng.choice(most, n, replace=False)) for n, most in zip(lengths, reach, strict=True)]
+    columns = [columns for columns in each for _ in range(3)]
+    for row in range(0, 3 * n_threes, 50):  # odd rows
+        columns[row] = columns[row][1:]
+    indices = np.concatenate(columns)
+    indptr = np.concatenate([[0], np.cumsum([len(c) for c in columns])])
+    csr = csr_array((rng.integers(1, 9, indices.size).astype(stored), indices, indptr), shape=(3 * n_threes, n_cols))
+    array = cvrarray.CVRArray(csr, device="cpu")
+    assert array.n_lanes == 24
+    assert len(array._tables.col_narrow) and len(array._tables.col_wide)
+    array.check()
+    assert (array.to_scipy() != csr).nnz == 0
+    x = zoo.vector(n_cols, dtype)
+    assert_product(array @ x, csr, x)
+    assert_transposed(array, csr, zoo.vector(3 * n_threes, dtype))
+
+
+def test_lanes_follow_the_rows():
+    """24 where most nonzeros lie in threes of like rows, else 32; what is asked for is made."""
+    band = np.eye(60, k=-1) + np.eye(60) + np.eye(60, k=4)
+    threes = np.repeat(band, 3, axis=0)
+    shifted = np.vstack([np.ones((1, 60)), threes[:-1]])
+    for csr, expected in ((threes, 24), (shifted, 32), (band, 32), (np.zeros((0, 5)), 32), (np.zeros((9, 5)), 32)):
+        assert cvrarray.CVRArray(csr, device="cpu").n_lanes == expected
+        assert cvrarray.CVRArray(csr, n_lanes=7, device="cpu").n_lanes == 7
 
 
 @njit(**lanes.OPTIONS)
@@ -551,16 +601,14 @@ def test_products_read_nothing_beyond_x():
 @pytest.mark.parametrize("dtype", ["float32", "float64", "complex64"])
 @pytest.mark.parametrize("build", [cvr_build(32, 7), bbcsr_build(1)], ids=str)
 def test_how_x_is_loaded_changes_no_bit(monkeypatch, build, dtype):
-    """Neighbouring rows with neighbouring columns are near, threes of equal rows too, random ones are not; all ways to load
-    give the same product."""
+    """Neighbouring rows with neighbouring columns are near, random ones are not; all ways to load give the same product."""
     rng = np.random.default_rng(0)
     start = np.repeat(np.array([0, 150_000]), 2000)[:, None]
     together = start + np.arange(4000)[:, None] + np.arange(0, 120, 3)
     together[:, 0], together[:, -1] = 0, 199_999  # wide
     anywhere = np.sort(rng.integers(0, 200_000, (4000, 40)), axis=1)
     anywhere[:, 0], anywhere[:, -1] = 0, 199_999
-    in_threes = np.repeat(anywhere, 3, axis=0)[1:4001]
-    for columns, expected in ((together, locality.NEAR), (anywhere, 0), (in_threes, locality.TRIPLES)):
+    for columns, expected in ((together, 1), (anywhere, 0)):
         data, indptr = rng.random(columns.size).astype(dtype), np.arange(0, columns.size + 1, 40)
         csr = csr_array((data, columns.ravel(), indptr), shape=(4000, 200_000))
         csr.sum_duplicates()
@@ -573,7 +621,7 @@ def test_how_x_is_loaded_changes_no_bit(monkeypatch, build, dtype):
         is_near = locality.near(tile_ptr, unit, t.col_base, t.col_ptr, t.col_wide, x.itemsize)
         assert (is_near == expected).mean() > 0.9
         products = []
-        for flags in (is_near, *(np.full_like(is_near, way) for way in (0, locality.NEAR, locality.TRIPLES))):
+        for flags in (is_near, np.zeros_like(is_near), np.ones_like(is_near)):
             monkeypatch.setattr(locality, "near", lambda *args, flags=flags: flags)
             products.append(np.empty(4000, dtype))
             MODULES[array.format].product(t, x.dtype)(x, products[-1], 1.0, 0.0)
@@ -652,7 +700,7 @@ def test_transposed_and_dense_products_over_the_zoo(name, build):
         assert_matrix(array, csr, columns_of(csr, k))
 
 
-@pytest.mark.parametrize("build", [cvr_build(32, 7), cvr_build(5, 4), bbcsr_build(1), bbcsr_build(3), bbcsr_build(7)], ids=str)
+@pytest.mark.parametrize("build", [cvr_build(32, 7), cvr_build(24, 6), cvr_build(5, 4), bbcsr_build(1), bbcsr_build(3), bbcsr_build(7)], ids=str)
 @pytest.mark.parametrize(("stored", "dtype"), DTYPES)
 @pytest.mark.parametrize("name", ["rows_of_mixed_length", "explicit_zeros_beside_holes", "narrow_and_wide_tiles", "power_law"])
 def test_dtypes_of_transposed_and_dense_products(name, stored, dtype, build):
@@ -663,7 +711,7 @@ def test_dtypes_of_transposed_and_dense_products(name, stored, dtype, build):
     assert_matrix(array, csr, zoo.vector(csr.shape[1] * 5, dtype).reshape(-1, 5))
 
 
-@pytest.mark.parametrize("build", [cvr_build(32, 7), cvr_build(4, 5), bbcsr_build(1), bbcsr_build(6)], ids=str)
+@pytest.mark.parametrize("build", [cvr_build(32, 7), cvr_build(24, 6), cvr_build(4, 5), bbcsr_build(1), bbcsr_build(6)], ids=str)
 @pytest.mark.parametrize(("alpha", "beta"), [(2, 0), (1, 1), (-1, 3), (0, 0.5)])
 @pytest.mark.parametrize("dtype", ["float64", "complex64", "int32"])
 def test_scaled_transposed_and_dense_products(alpha, beta, dtype, build):
@@ -677,7 +725,7 @@ def test_scaled_transposed_and_dense_products(alpha, beta, dtype, build):
     assert_matrix(array, csr, x, alpha, beta, y if beta else None)
 
 
-@pytest.mark.parametrize("build", [cvr_build(32, 7), cvr_build(4, 5), *map(bbcsr_build, (1, 2, 6, 32))], ids=str)
+@pytest.mark.parametrize("build", [cvr_build(32, 7), cvr_build(24, 6), cvr_build(4, 5), *map(bbcsr_build, (1, 2, 6, 32))], ids=str)
 @pytest.mark.parametrize("name", ["explicit_zeros", "explicit_zeros_beside_holes", "blocks_with_holes", "nonzeros_33"])
 @pytest.mark.parametrize("value", [np.inf, np.nan])
 def test_padding_meets_no_x_and_explicit_zeros_do(name, value, build):
@@ -781,7 +829,7 @@ def test_parts_are_bounded():
         assert few.at.tolist() == [0, n_cols]
 
 
-@pytest.mark.parametrize("build", [cvr_build(32, 7), cvr_build(5, 4), bbcsr_build(1), bbcsr_build(3)], ids=str)
+@pytest.mark.parametrize("build", [cvr_build(32, 7), cvr_build(24, 6), cvr_build(5, 4), bbcsr_build(1), bbcsr_build(3)], ids=str)
 @pytest.mark.parametrize("dtype", ["float32", "complex128"])
 @pytest.mark.parametrize("name", ["explicit_zeros_beside_holes", "narrow_and_wide_tiles"])
 def test_float16_values_are_widened_in_registers(name, dtype, build):
@@ -817,7 +865,7 @@ def test_float16_code():
     like, is_near = np.empty(0, np.float32), np.ones(len(tables.col_base), np.uint8)
     t = tables
     lanes.compiled(
-        uncached, 0, 0, t.n_lanes, t.step_ptr, memory.values(t.val), t.col_base, t.col_ptr, t.col_narrow, t.col_wide,
+        uncached, 0, 0, t.n_lanes, lanes.width(t.n_lanes), t.step_ptr, memory.values(t.val), t.col_base, t.col_ptr, t.col_narrow, t.col_wide,
         t.rec_mask, t.rec_ptr, t.rec_wb, t.tail, t.carry_row, t.empty_row, is_near, (0, 0), (), like, like, like,
     )  # fmt: skip
     (code,) = uncached.inspect_llvm().values()

@@ -387,7 +387,7 @@ def _column_steps(i, indptr, indices, n_steps, padding, base, at, col):
     for step in range(n_steps):
         lanes.prefetch(indices, ahead + step * WARP, ())
         real &= lanes.different(length, 0, step)
-        lanes.place(indices, step, source, real, padding, base, col, at + step * WARP)
+        lanes.place(indices, step, source, real, padding, base, col, at + step * WARP, lanes.WHOLE)
 
 
 @njit(**lanes.OPTIONS)
@@ -666,7 +666,7 @@ def _scatter_bin(phase, block_size, slot, end, data, narrow, at, col, present, e
                 lanes.zeros(entries), lanes.load(data, slot + j * WARP, entries), lanes.load(entries, 0, entries)
             )
             if block_size == 1 and stored == ALL:
-                lanes.add_each(terms, y, col, at)
+                lanes.add_each(terms, y, col, at, lanes.WHOLE)
                 continue
             lanes.store(lanes.clear(terms, ~stored), sums, 0)
             lane = 0

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from cvrarray._tables import CSR, NARROW, WARP, CVRTables
+from cvrarray._tables import CSR, NARROW, THREES, WARP, CVRTables
 from cvrarray.cpu import lanes, locality, memory, parts, threads, tiling
 from cvrarray.cpu.caching import njit
 from cvrarray.cpu.scaling import Run, scaled
 
 ALL = np.uint32(0xFFFFFFFF)  #: mask of all lanes
-RUNS, EACH, TRIPLES, GATHER = range(4)  #: how x is loaded: 16-bit columns, others near one another, alike in threes, far
+RUNS, EACH, GATHER, IN_THREES = range(4)  #: how x is loaded: 16-bit columns, others near one another, far; rows in threes
 NO_PADDING = -1  #: no narrow column: pads have their chunk's smallest
 
 
@@ -57,7 +57,7 @@ def convert(csr: CSR, n_lanes: int, n_chunks: int, split: str) -> CVRTables:
     tail = np.empty((n_chunks, n_lanes), index)
     threads.run(
         _lay_out, cut, cut, cut_in, row_end, ptr, row, csr.indices, memory.bits(csr.data), low, step_ptr, col_base,
-        col_ptr, most_records, memory.bits(val), col_narrow, col_wide, rec_mask, sparse_wb, rec_ptr, tail,
+        col_ptr, most_records, lanes.width(n_lanes), memory.bits(val), col_narrow, col_wide, rec_mask, sparse_wb, rec_ptr, tail,
     )  # fmt: skip
     carry_row, cut_row, cut_ptr = np.empty(n_chunks, index), np.empty(n_chunks, index), np.empty((n_chunks, 2), np.int64)
     n_cut = _carries(cut, cut_in, ptr, row, rec_ptr, carry_row, cut_row, cut_ptr)
@@ -93,9 +93,9 @@ def product(tables: CVRTables, dtype: np.dtype) -> Run:
     t = tables
     is_near = locality.near(t.step_ptr, (t.n_lanes, 1), t.col_base, t.col_ptr, t.col_wide, np.dtype(dtype).itemsize)
     # A tuple's length is known when the kernel is compiled, and each has the loops that it needs: others cost it registers.
-    wide = (0,) * int(is_near.max(initial=locality.NEAR)) if len(t.col_wide) else ()
+    wide = (0,) if len(t.col_wide) else ()
     args = (
-        t.n_lanes, t.step_ptr, memory.values(t.val), t.col_base, t.col_ptr, t.col_narrow, t.col_wide, t.rec_mask,
+        t.n_lanes, lanes.width(t.n_lanes), t.step_ptr, memory.values(t.val), t.col_base, t.col_ptr, t.col_narrow, t.col_wide, t.rec_mask,
         t.rec_ptr, t.rec_wb, t.tail, t.carry_row, t.empty_row, is_near, wide, lanes.far(t.val),
     )  # fmt: skip
     like = np.empty(0, dtype)
@@ -143,7 +143,9 @@ def product_transposed(tables: CVRTables, dtype: np.dtype) -> Run:
     columns = (t.col_base, t.col_ptr, t.col_narrow, t.col_wide)
     threads.run(parts.column_ranges, t.step_ptr, t.step_ptr, (t.n_lanes, 1), *columns, NO_PADDING, low, high, unit=t.n_lanes)
     of = parts.divide(t.step_ptr, t.n_lanes, low, high, t.shape[1])
-    args = (t.n_lanes, t.step_ptr, memory.values(t.val), *columns, t.rec_mask, t.rec_ptr, t.rec_wb, t.tail)
+    args = (
+        t.n_lanes, lanes.width(t.n_lanes), t.step_ptr, memory.values(t.val), *columns, t.rec_mask, t.rec_ptr, t.rec_wb, t.tail
+    )  # fmt: skip
     return scaled(parts.transposed(_scatter, of, t.step_ptr, t.n_lanes, args, t.shape[1], dtype))
 
 
@@ -283,7 +285,7 @@ def _column_range(first, last, cut, cut_in, row_end, ptr, indices, low, high):
 
 @njit(**lanes.OPTIONS)
 def _lay_out(
-    first, last, cut, cut_in, row_end, ptr, row, indices, data, low, step_ptr, col_base, col_ptr, rec_at, val,
+    first, last, cut, cut_in, row_end, ptr, row, indices, data, low, step_ptr, col_base, col_ptr, rec_at, width, val,
     col_narrow, col_wide, rec_mask, rec_wb, n_records, tail
 ):  # fmt: skip
     """Feed, record, steal and pad, chunk by chunk, as the definition has it; every step is written whole."""
@@ -339,12 +341,12 @@ def _lay_out(
                 lanes.prefetch(data, cut[k + 1] + step * n_lanes, ())
                 lanes.prefetch(indices, cut[k + 1] + step * n_lanes, ())
                 at, col_at = (step_ptr[k] + step) * n_lanes, col_ptr[k] + step * n_lanes
-                if n_lanes == WARP:
-                    lanes.store(lanes.gather(data, step, source, 0, busy), val, at)
+                if len(width):
+                    lanes.store_first(lanes.gather(data, step, source, 0, busy), val, at, width)
                     if col_base[k] >= 0:
-                        lanes.place(indices, step, source, busy, low[k], low[k], col_narrow, col_at)
+                        lanes.place(indices, step, source, busy, low[k], low[k], col_narrow, col_at, width)
                     else:
-                        lanes.place(indices, step, source, busy, low[k], 0, col_wide, col_at)
+                        lanes.place(indices, step, source, busy, low[k], 0, col_wide, col_at, width)
                 else:
                     _write_step(
                         n_lanes, step, source, busy, indices, data, low[k], col_base[k], at, col_at, val, col_narrow, col_wide
@@ -376,7 +378,7 @@ def _compact(first, last, sparse_at, rec_ptr, sparse_wb, rec_wb):
 
 @njit(**lanes.OPTIONS)
 def _product(
-    first, last, n_lanes, step_ptr, val, col_base, col_ptr, col_narrow, col_wide, rec_mask, rec_ptr, rec_wb, tail,
+    first, last, n_lanes, width, step_ptr, val, col_base, col_ptr, col_narrow, col_wide, rec_mask, rec_ptr, rec_wb, tail,
     carry_row, empty_row, is_near, wide, far, x, y, carry
 ):  # fmt: skip
     tail_sum = lanes.scratch(y)
@@ -384,23 +386,23 @@ def _product(
         lanes.store(lanes.zeros(y), tail_sum, 0)
         if len(wide) == 0 or col_base[k] >= 0:
             _chunk(
-                k, n_lanes, step_ptr, val, RUNS, col_base[k], col_ptr[k], col_narrow, rec_mask, rec_ptr, rec_wb,
-                carry_row[k], far, x, y, carry, tail_sum
+                k, n_lanes, width, step_ptr, val, IN_THREES if len(width) == THREES else RUNS, col_base[k], col_ptr[k],
+                col_narrow, rec_mask, rec_ptr, rec_wb, carry_row[k], far, x, y, carry, tail_sum
             )  # fmt: skip
-        elif len(wide) > 1 and is_near[k] == locality.TRIPLES:
+        elif len(width) == THREES:
             _chunk(
-                k, n_lanes, step_ptr, val, TRIPLES, 0, col_ptr[k], col_wide, rec_mask, rec_ptr, rec_wb,
-                carry_row[k], far, x, y, carry, tail_sum
+                k, n_lanes, width, step_ptr, val, IN_THREES, 0, col_ptr[k], col_wide, rec_mask, rec_ptr, rec_wb, carry_row[k],
+                far, x, y, carry, tail_sum
             )  # fmt: skip
         elif is_near[k]:
             _chunk(
-                k, n_lanes, step_ptr, val, EACH, 0, col_ptr[k], col_wide, rec_mask, rec_ptr, rec_wb,
-                carry_row[k], far, x, y, carry, tail_sum
+                k, n_lanes, width, step_ptr, val, EACH, 0, col_ptr[k], col_wide, rec_mask, rec_ptr, rec_wb, carry_row[k],
+                far, x, y, carry, tail_sum
             )  # fmt: skip
         else:
             _chunk(
-                k, n_lanes, step_ptr, val, GATHER, 0, col_ptr[k], col_wide, rec_mask, rec_ptr, rec_wb,
-                carry_row[k], far, x, y, carry, tail_sum
+                k, n_lanes, width, step_ptr, val, GATHER, 0, col_ptr[k], col_wide, rec_mask, rec_ptr, rec_wb, carry_row[k],
+                far, x, y, carry, tail_sum
             )  # fmt: skip
         for lane in range(n_lanes):
             if tail[k, lane] >= 0:
@@ -413,11 +415,11 @@ def _product(
 
 @njit(**lanes.OPTIONS, forceinline=True)
 def _chunk(
-    k, n_lanes, step_ptr, val, x_by, base, at, col, rec_mask, rec_ptr, rec_wb, carry_row, far, x, y, carry, tail_sum
+    k, n_lanes, width, step_ptr, val, x_by, base, at, col, rec_mask, rec_ptr, rec_wb, carry_row, far, x, y, carry, tail_sum
 ):  # fmt: skip
     record = rec_ptr[k]
     sums = lanes.scratch_batch(y)
-    if n_lanes == WARP:
+    if len(width):
         n_sums = 0
         acc = lanes.zeros(y)
         for step in range(step_ptr[k], step_ptr[k + 1]):
@@ -425,22 +427,22 @@ def _chunk(
                 lanes.prefetch(val, (step + lanes.AHEAD) * WARP, far)
                 lanes.prefetch(col, at + lanes.AHEAD * WARP, far)
             else:
-                lanes.prefetch(val, (step + lanes.AHEAD_INTO_L2) * WARP, lanes.INTO_L2)
-                lanes.prefetch(col, at + lanes.AHEAD_INTO_L2 * WARP, lanes.INTO_L2)
-            if x_by == TRIPLES:
-                lanes.prefetch(val, (step + lanes.AHEAD_IN_BLOCKS) * WARP, ())
-                lanes.prefetch(col, at + lanes.AHEAD_IN_BLOCKS * WARP, ())
-            values = lanes.load(val, step * WARP, y)
-            if x_by == RUNS:
+                lanes.prefetch(val, (step + lanes.AHEAD_INTO_L2) * len(width), lanes.INTO_L2)
+                lanes.prefetch(col, at + lanes.AHEAD_INTO_L2 * len(width), lanes.INTO_L2)
+            if x_by == IN_THREES:
+                lanes.prefetch(val, (step + lanes.AHEAD_IN_BLOCKS) * len(width), ())
+                lanes.prefetch(col, at + lanes.AHEAD_IN_BLOCKS * len(width), ())
+            values = lanes.load_first(val, step * len(width), y, width)
+            if x_by == IN_THREES:
+                entries = lanes.load_threes(x, base, col, at)
+            elif x_by == RUNS:
                 entries = lanes.load_runs(x, base, col, at)
-            elif x_by == TRIPLES:
-                entries = lanes.load_triples(x, base, col, at)
             elif x_by == EACH:
                 entries = lanes.load_each(x, base, col, at)
             else:
                 entries = lanes.gather(x, base, col, at, ALL)
             acc = lanes.multiply_add(acc, values, entries)
-            at += WARP
+            at += len(width)
             ended = rec_mask[step]
             if ended:
                 if x_by == RUNS or y.itemsize > 4 or not lanes.COMPRESSES:
@@ -600,25 +602,25 @@ def _add_carry_rows(cut_row, cut_ptr, first_column, carry, y):
 
 @njit(**lanes.OPTIONS)
 def _scatter(
-    first, last, part_chunk, part_low, part_at, n_lanes, step_ptr, val, col_base, col_ptr, col_narrow, col_wide, rec_mask,
-    rec_ptr, rec_wb, tail, x, sums
+    first, last, part_chunk, part_low, part_at, n_lanes, width, step_ptr, val, col_base, col_ptr, col_narrow, col_wide,
+    rec_mask, rec_ptr, rec_wb, tail, x, sums
 ):  # fmt: skip
     for p in range(first, last):
         y = parts.open_part(p, part_low, part_at, sums)
         for k in range(part_chunk[p + 1] - 1, part_chunk[p] - 1, -1):
             if col_base[k] >= 0:
                 _scatter_chunk(
-                    k, n_lanes, step_ptr, val, col_ptr[k], col_narrow, rec_mask, rec_ptr, rec_wb, tail, x,
+                    k, n_lanes, width, step_ptr, val, col_ptr[k], col_narrow, rec_mask, rec_ptr, rec_wb, tail, x,
                     lanes.pointer(y, col_base[k])
                 )  # fmt: skip
             else:
                 _scatter_chunk(
-                    k, n_lanes, step_ptr, val, col_ptr[k], col_wide, rec_mask, rec_ptr, rec_wb, tail, x, y
+                    k, n_lanes, width, step_ptr, val, col_ptr[k], col_wide, rec_mask, rec_ptr, rec_wb, tail, x, y
                 )  # fmt: skip
 
 
 @njit(**lanes.OPTIONS, forceinline=True)
-def _scatter_chunk(k, n_lanes, step_ptr, val, at, col, rec_mask, rec_ptr, rec_wb, tail, x, y):
+def _scatter_chunk(k, n_lanes, width, step_ptr, val, at, col, rec_mask, rec_ptr, rec_wb, tail, x, y):
     """From the last step to the first: a record tells the row of the slots before it, and a lane's pads come first.
 
     Chunks are taken from the last to the first too, so that memory is read in one direction.
@@ -639,9 +641,10 @@ def _scatter_chunk(k, n_lanes, step_ptr, val, at, col, rec_mask, rec_ptr, rec_wb
             record -= 1
             wb = rec_wb[record]
             entries[lane] = x[wb if wb >= 0 else tail[k, ~wb]]
-        if n_lanes == WARP and real == ALL:
-            terms = lanes.multiply_add(lanes.zeros(x), lanes.load(val, step * WARP, x), lanes.load(entries, 0, x))
-            lanes.add_each(terms, y, col, at)
+        if len(width) and real == ALL >> np.uint32(WARP - n_lanes):
+            values = lanes.load_first(val, step * n_lanes, x, width)
+            terms = lanes.multiply_add(lanes.zeros(x), values, lanes.load(entries, 0, x))
+            lanes.add_each(terms, y, col, at, width)
         else:
             for lane in range(n_lanes):
                 if real >> np.uint32(lane) & np.uint32(1):

@@ -17,17 +17,18 @@ from numba import typeof, types
 from numba.core import cgutils
 from numba.extending import intrinsic, models, register_model
 
-from cvrarray._tables import WARP
+from cvrarray._tables import THREES, WARP
 
 #: For ``njit`` of a kernel: threads run it side by side, it is cached on disk, and arrays are used, never made.
 OPTIONS = {"nogil": True, "cache": True, "_nrt": False, "no_cfunc_wrapper": True}
 
 BLOCK_SIZES = (2, 3, 4, 6, 8)  #: those that :func:`multiply_add_blocks` takes; others would make too much code
+WHOLE = (0,) * WARP  #: all lanes, where a function asks how many
 RUN = 8  #: lanes that :func:`load_runs` looks at together: one odd row among 32 must not cost the other groups
 LINE = 64  #: bytes of a cache line
 L2 = 1 << 20  #: bytes of a core's second cache, about
 AHEAD = 16  #: steps of 32 values that products ask for before they need them
-AHEAD_IN_BLOCKS = 8  #: the same for blocks of 2 or more, which take less time a value
+AHEAD_IN_BLOCKS = 8  #: the same for blocks of 2 or more and for rows in threes, which take less time a value
 AHEAD_INTO_L2 = 32  #: the same for wide columns in CVR
 INTO_L2 = (0,)  #: for :func:`prefetch`; nothing, (), for L1
 BATCH = 4 * WARP  #: sums that wait together until they are written
@@ -37,6 +38,14 @@ COMPRESSES = binding.get_host_cpu_features().get("avx512f", False)  #: else :fun
 def compiled(function, *args):
     """`function`, compiled for arguments of these types: a call then takes 0.3 us, where Numba's choice takes another 0.6."""
     return function.compile(tuple(typeof(arg) for arg in args))
+
+
+def width(n_lanes: int) -> tuple[int, ...]:
+    """A tuple as long as `n_lanes` for numbers of lanes that kernels are compiled for, else an empty one.
+
+    A tuple's length is known when a kernel is compiled. Vectors have 32 lanes in any case; those beyond are left unused.
+    """
+    return (0,) * n_lanes if n_lanes in (THREES, WARP) else ()
 
 
 _I1, _I8, _I32, _I64 = ir.IntType(1), ir.IntType(8), ir.IntType(32), ir.IntType(64)
@@ -135,6 +144,19 @@ def load(typingctx, array, at, like):
 
 
 @intrinsic
+def load_first(typingctx, array, at, like, width):
+    """:func:`load` of as many numbers as the tuple `width` is long, and 0 in the lanes beyond."""
+    lanes = Lanes(like.dtype if isinstance(array.dtype, types.Complex) else _real(like.dtype))
+
+    def codegen(context, builder, signature, args):
+        start = _pointer(context, builder, array, args[0], args[1])
+        vectors = _load_values(context, builder, array.dtype, start, _real(like.dtype), len(width))
+        return cgutils.pack_struct(builder, [_padded(builder, vector) for vector in vectors])
+
+    return lanes(array, types.intp, like, width), codegen
+
+
+@intrinsic
 def number(typingctx, values, at, like):
     """``values[at]``, one number: real ones in the precision of the array `like`."""
     dtype = values.dtype
@@ -164,34 +186,31 @@ def load_each(typingctx, x, start, offsets, at):
 
 
 @intrinsic
-def load_triples(typingctx, x, start, offsets, at):
-    """:func:`load_each` that loads once for three lanes where all lanes but the outer ones come in threes of one offset.
+def load_threes(typingctx, x, start, offsets, at):
+    """:func:`load_each` in the lanes before THREES, by one load for three where all of them come in threes of one offset.
 
-    The rows of a block of 3 lie in neighbouring lanes, and stay there together; which lane begins a block differs.
+    Rows that have the same columns, as the three of a mesh's vertex have, lie in neighbouring lanes, and stay there together.
     """
     lanes = Lanes(x.dtype)
 
     def codegen(context, builder, signature, args):
         x_start = _pointer(context, builder, x, args[0], args[1])
         first = _pointer(context, builder, offsets, args[2], args[3])
-        columns = _load_vector(builder, first, WARP)
-        left = _shuffle(builder, columns, columns, [max(lane - 1, 0) for lane in range(WARP)])
-        same = builder.bitcast(builder.icmp_unsigned("==", columns, left), _I32)
+        columns = _padded(builder, _load_vector(builder, first, THREES))
+        three = [lane - lane % 3 if lane < THREES else lane for lane in range(WARP)]
+        different = builder.icmp_unsigned("!=", columns, _shuffle(builder, columns, columns, three))
         first = _hidden(builder, first)
-        after = builder.append_basic_block("after")
-        outcomes = []
-        for phase in range(3):
-            triple = [(lane + phase) // 3 for lane in range(WARP)]
-            needed = _I32(sum(1 << lane for lane in range(1, WARP) if triple[lane] == triple[lane - 1]))
-            with builder.if_then(builder.icmp_unsigned("==", builder.and_(same, needed), needed)):
-                once = _insert_each(builder, x.dtype, x_start, first, map(triple.index, range(triple[-1] + 1)))
-                once = [_fence(builder, part) for part in once]
-                outcomes.append(([_shuffle(builder, part, part, triple) for part in once], builder.block))
-                builder.branch(after)
-        outcomes.append((_insert_each(builder, x.dtype, x_start, first, range(WARP)), builder.block))
-        builder.branch(after)
-        builder.position_at_end(after)
-        return cgutils.pack_struct(builder, _phi(builder, *outcomes))
+        alike = builder.icmp_unsigned("==", builder.bitcast(different, _I32), _I32(0))
+        with builder.if_else(alike) as (once, singly):
+            with once:
+                few = [_fence(builder, part) for part in _insert_each(builder, x.dtype, x_start, first, range(0, THREES, 3))]
+                spread = [min(lane, THREES - 1) // 3 for lane in range(WARP)]
+                few = [_shuffle(builder, part, part, spread) for part in few]
+                after_once = builder.block
+            with singly:
+                all_of_them = _insert_each(builder, x.dtype, x_start, first, range(THREES))
+                after_singly = builder.block
+        return cgutils.pack_struct(builder, _phi(builder, (few, after_once), (all_of_them, after_singly)))
 
     return lanes(x, types.intp, offsets, types.intp), codegen
 
@@ -251,14 +270,14 @@ def gather(typingctx, x, start, offsets, at, mask):
 
 
 @intrinsic
-def place(typingctx, source, start, offsets, mask, padding, base, out, at):
+def place(typingctx, source, start, offsets, mask, padding, base, out, at, width):
     """``out[at + l] = number - base``, number ``source[start + offsets[l]]`` in the lanes of `mask`, else `padding`; integers.
 
-    `offsets` is a pointer to :func:`scratch`; the difference must fit `out`.
+    l goes up to the length of the tuple `width`. `offsets` is a pointer to :func:`scratch`; the difference must fit `out`.
     """
 
     def codegen(context, builder, signature, args):
-        source_array, start, offsets, mask, padding, base, out_array, at = args
+        source_array, start, offsets, mask, padding, base, out_array, at, _ = args
         first = _pointer(context, builder, source, source_array, start)
         pointers = _VectorOfPointers(builder.block, first.type.pointee, first, _load_vector(builder, offsets, WARP))
         builder._insert(pointers)
@@ -274,10 +293,10 @@ def place(typingctx, source, start, offsets, mask, padding, base, out, at):
         to = _pointer(context, builder, out, out_array, at)
         narrow = ir.VectorType(to.type.pointee, WARP)
         numbers = builder.trunc(numbers, narrow) if narrow.element.width < vector.element.width else numbers
-        builder.store(numbers, builder.bitcast(to, narrow.as_pointer()), align=1)
+        _store_parts(builder, [_shuffle(builder, numbers, numbers, range(len(width)))], to)
         return context.get_dummy_value()
 
-    return types.none(source, types.intp, offsets, types.uint32, types.intp, types.intp, out, types.intp), codegen
+    return types.none(source, types.intp, offsets, types.uint32, types.intp, types.intp, out, types.intp, width), codegen
 
 
 @intrinsic
@@ -424,6 +443,18 @@ def store(typingctx, acc, out, at):
 
 
 @intrinsic
+def store_first(typingctx, acc, out, at, width):
+    """:func:`store` of as many lanes as the tuple `width` is long."""
+
+    def codegen(context, builder, signature, args):
+        vectors = [_shuffle(builder, v, v, range(len(width))) for v in cgutils.unpack_tuple(builder, args[0])]
+        _store_parts(builder, vectors, _pointer(context, builder, out, args[1], args[2]))
+        return context.get_dummy_value()
+
+    return types.none(acc, out, types.intp, width), codegen
+
+
+@intrinsic
 def compress(typingctx, acc, mask, out, at):
     """Write the numbers of the lanes in `mask` side by side from ``out[at]`` on; returns `at` for the next.
 
@@ -452,8 +483,8 @@ def compress(typingctx, acc, mask, out, at):
 
 
 @intrinsic
-def add_each(typingctx, terms, out, offsets, at):
-    """``out[offsets[at + l]] += terms[l]``, lane after lane; `out` is a pointer."""
+def add_each(typingctx, terms, out, offsets, at, width):
+    """``out[offsets[at + l]] += terms[l]``, lane after lane, as many as the tuple `width` is long; `out` is a pointer."""
 
     def codegen(context, builder, signature, args):
         dtype = terms.dtype
@@ -461,13 +492,13 @@ def add_each(typingctx, terms, out, offsets, at):
         # From the stack single numbers are cheaper to load than to take out of vectors.
         room = cgutils.alloca_once(builder, context.get_data_type(dtype), size=WARP)
         _store_parts(builder, cgutils.unpack_tuple(builder, args[0]), room)
-        for lane in range(WARP):
+        for lane in range(len(width)):
             to = builder.gep(args[1], [_index(builder, builder.gep(first, [_I32(lane)]))])
             numbers = _load_parts(builder, dtype, to, 1), _load_parts(builder, dtype, builder.gep(room, [_I32(lane)]), 1)
             _store_parts(builder, _add(builder, *numbers), to)
         return context.get_dummy_value()
 
-    return types.none(terms, out, offsets, types.intp), codegen
+    return types.none(terms, out, offsets, types.intp, width), codegen
 
 
 def far(values):
@@ -656,9 +687,9 @@ def _store_parts(builder, vectors, start):
     builder.store(vectors[0], builder.bitcast(start, vectors[0].type.as_pointer()), align=1)
 
 
-def _load_values(context, builder, dtype, start, real):
-    """32 consecutive numbers, or their parts, as the type `real`."""
-    vectors = _load_parts(builder, dtype, start, WARP)
+def _load_values(context, builder, dtype, start, real, n=WARP):
+    """n consecutive numbers, or their parts, as the type `real`."""
+    vectors = _load_parts(builder, dtype, start, n)
     return [_convert(context, builder, vector, _real(dtype), real) for vector in vectors]
 
 
@@ -750,6 +781,12 @@ def _index(builder, pointer):
 
 def _bits(builder, mask):
     return builder.bitcast(mask, ir.VectorType(_I1, WARP))
+
+
+def _padded(builder, vector):
+    """The vector, and zeros up to 32 lanes."""
+    n = vector.type.count
+    return vector if n == WARP else _shuffle(builder, vector, vector.type(None), [min(lane, n) for lane in range(WARP)])
 
 
 def _shuffle(builder, a, b, order):

@@ -9,17 +9,15 @@ from cvrarray.cpu import lanes, threads
 from cvrarray.cpu.caching import njit
 
 STEPS = 4  #: steps of a tile that are looked at, in its middle
-SHARE = 8  #: one entry in so many must find its cache line loaded just before, or its column in the two lanes before
-NEAR, TRIPLES = 1, 2
+SHARE = 8  #: one entry in so many must find its cache line loaded just before
 
 
 def near(
     tile_ptr: np.ndarray, unit: tuple[int, int], col_base: np.ndarray, col_ptr: np.ndarray, col_wide: np.ndarray, width: int
 ) -> np.ndarray:
-    """(n_tiles,) uint8: NEAR where x is best loaded entry by entry, 0 for gathers. Tiles with narrow columns have NEAR.
+    """(n_tiles,) uint8: 1 where x is best loaded entry by entry, 0 for gathers. Tiles with narrow columns have 1.
 
-    Loads are quicker than a gather where x comes from L1 or L2. A gather keeps more misses in flight. TRIPLES are NEAR, and
-    often one column is that of three lanes.
+    Loads are quicker than a gather where x comes from L1 or L2. A gather keeps more misses in flight.
 
     Parameters
     ----------
@@ -30,7 +28,7 @@ def near(
     width
         Bytes of x that a column stands for.
     """
-    is_near = np.full(len(col_base), NEAR, np.uint8)
+    is_near = np.ones(len(col_base), np.uint8)
     if len(col_wide):
         args = (tile_ptr, unit, col_base, col_ptr, col_wide, max(lanes.LINE // width, 1).bit_length() - 1, is_near)
         threads.run(_near, tile_ptr, *args, unit=unit[0])
@@ -47,10 +45,8 @@ def _near(first, last, tile_ptr, unit, col_base, col_ptr, col_wide, shift, is_ne
         begin = max(min(n_steps // 2, n_steps - STEPS - 1), 0)
         end = min(begin + STEPS + 1, n_steps)
         columns = lanes.pointer(col_wide, col_ptr[i] + begin * WARP)
-        found = same = 0
+        found = 0
         for j in range(WARP, (end - begin) * WARP):
             line = columns[j] >> shift
             found += (line == columns[j - 1] >> shift) | (line == columns[j - WARP] >> shift)
-            same += (columns[j] == columns[j - 1]) & (columns[j] == columns[j - 2])
-        enough = (end - begin - 1) * WARP // SHARE
-        is_near[i] = TRIPLES if same >= max(enough, 1) else NEAR if found >= enough else 0
+        is_near[i] = found * SHARE >= (end - begin - 1) * WARP

@@ -67,6 +67,24 @@ def blocks_of_single_rows(indptr: np.ndarray, indices: np.ndarray, block_size: i
 
 
 @njit(nogil=True, cache=True)
+def in_threes(indptr: np.ndarray, indices: np.ndarray, looks: int) -> float:
+    """Share of the nonzeros that lie in rows 3 i, 3 i + 1 and 3 i + 2 with the same columns, at about `looks` places i."""
+    n_threes = (indptr.size - 1) // 3
+    alike = total = 0
+    for i in range(0, n_threes, max(1, n_threes // looks)):
+        first, length = indptr[3 * i], indptr[3 * i + 1] - indptr[3 * i]
+        nonzeros = indptr[3 * i + 3] - first
+        total += nonzeros
+        same = nonzeros == 3 * length and indptr[3 * i + 2] - first == 2 * length
+        position = first
+        while same and position < first + length:
+            same = indices[position] == indices[position + length] and indices[position] == indices[position + 2 * length]
+            position += 1
+        alike += nonzeros if same else 0
+    return alike / max(total, 1)
+
+
+@njit(nogil=True, cache=True)
 def narrow_nonzeros(indptr: np.ndarray, indices: np.ndarray, group: int, span: int) -> int:
     """Nonzeros in groups of `group` rows whose columns span less than `span`; columns ascend in every row."""
     n_rows, total = indptr.size - 1, 0
