@@ -53,7 +53,7 @@ gpu-sanitize:
 	done
 
 # On a CPU: at 20 million nonzeros instead of 30 to 50, so that it takes minutes.
-ON_CPU := --device cpu --scale medium --threads 1,all --repeats 11 --report docs/benchmarks
+ON_CPU := --device cpu --scale medium --threads 1,all --repeats 11 --rounds 3 --report docs/benchmarks
 
 bench: $(VENV)/.installed-demo-$(or $(CUDA),bench)
 	$(BIN)/cvrarray bench $(if $(CUDA),--scale full,$(ON_CPU)) $(BENCH_ARGS) $(FILES)

@@ -41,7 +41,7 @@ class Costs(NamedTuple):
 
 COSTS = {
     "cuda": Costs(4.0e6, 4.0, 1.4, 1.4, 10.0, 0.05, 1 << 14, 1.0),
-    "cpu": Costs(2.0e4, 0.0, 1.33, 1.05, 0.0, 0.0, 1, 0.98),
+    "cpu": Costs(2.0e4, 0.0, 1.33, 1.08, 0.0, 0.0, 1, 0.98),
 }
 
 #: Bytes of tables from which a CPU waits for memory more than for instructions.

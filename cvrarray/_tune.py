@@ -25,7 +25,7 @@ import numpy as np
 
 from . import _csr, _device, _plan
 from ._array import SparseArray
-from ._tables import CSR, WARP
+from ._tables import CSR
 from .bbcsr import BBCSRArray
 from .cvr import CVRArray, default_n_chunks, default_n_lanes
 
@@ -156,8 +156,7 @@ def candidates(csr: CSR, device: str) -> list[Candidate]:
 
 def chunk_counts(csr: CSR, device: str) -> list[Candidate]:
     """CVR in other numbers of chunks than its default."""
-    n_lanes = default_n_lanes(csr, device)
-    default = min(csr.nnz, default_n_chunks(csr.nnz, csr.shape[0], n_lanes, device, csr.data.dtype.itemsize))
+    default = min(csr.nnz, default_n_chunks(csr, default_n_lanes(csr, device), device))
     counts = dict.fromkeys(min(csr.nnz, max(1, round(default * factor))) for factor in CHUNKS)
     return [Candidate("cvr", count) for count in counts if count != default]
 

@@ -74,10 +74,12 @@ from ._tables import CSR, THREES, WARP, CVRTables
 #: Steps a chunk should have: STEPS, fewer (to MIN_STEPS) where there would not be enough chunks to keep the device busy,
 #: more (to MAX_STEPS) where rows are longer. Measured: ``docs/decisions/0002-cpu-kernels.md`` and ``0003-gpu-products.md``.
 MIN_STEPS, STEPS, MAX_STEPS = 32, 64, 512
+#: The same on a CPU for chunks whose lanes have no phase to lose, or do not lose it: rows of lengths that spread over
+#: UNEVEN times their mean, and rows in threes.
+MIN_LONG, LONG, UNEVEN = 256, 512, 0.5
 ENOUGH_CHUNKS = {"cuda": 7392, "cpu": 256}
-#: Places at which rows are looked at for threes, the share of nonzeros in them from which chunks have 24 lanes, and the steps
-#: such chunks should have: at their ends lanes steal one by one.
-LOOKS, MOSTLY, STEPS_IN_THREES = 256, 0.5, 512
+#: Rows in threes are looked for at LOOKS places; with a share of the nonzeros of at least MOSTLY in them chunks have 24 lanes.
+LOOKS, MOSTLY = 256, 0.5
 #: Chunks that a GPU has under way at once, with values of at most 4 bytes and longer ones: 92% of the warps that an H200's 132
 #: multiprocessors hold, for some store empty rows. A few more would wait for all of these, so a matrix of less than FEW_WAVES
 #: times as many chunks gets a whole multiple, or chunks of LEAST_STEPS where that is fewer.
@@ -145,7 +147,7 @@ class CVRArray(FormatArray):
         with device.use():
             csr = _csr.move(csr, device)
             n_lanes = n_lanes or default_n_lanes(csr, device.kind)
-            n_chunks = n_chunks or default_n_chunks(csr.nnz, csr.shape[0], n_lanes, device.kind, csr.data.dtype.itemsize)
+            n_chunks = n_chunks or default_n_chunks(csr, n_lanes, device.kind)
             self._adopt(device.backend("cvr").convert(csr, n_lanes, min(n_chunks, csr.nnz), split))
 
     def _parameters(self) -> dict[str, Any]:
@@ -309,20 +311,26 @@ def default_n_lanes(csr: CSR, device: str) -> int:
     return THREES if share >= MOSTLY else WARP
 
 
-def default_n_chunks(nnz: int, n_rows: int, n_lanes: int, device: str, itemsize: int) -> int:
-    """Chunks for `nnz` nonzeros of `itemsize` bytes in `n_rows` rows, on a kind of device (``"cpu"`` or ``"cuda"``).
+def default_n_chunks(csr: CSR, n_lanes: int, device: str) -> int:
+    """Chunks for a matrix on a kind of device (``"cpu"`` or ``"cuda"``).
 
-    Whole groups of `n_lanes` average rows, in about STEPS steps (STEPS_IN_THREES). A group of long rows is cut where it would leave too few
+    Whole groups of `n_lanes` average rows, in about STEPS steps. A group of long rows is cut where it would leave too few
     chunks for the device, or have more than MAX_STEPS steps. On a GPU, small matrices fill it so many times as WAVE says.
+    On a CPU short chunks keep lanes in phase, so that they find x side by side; where nothing keeps or nothing breaks the
+    phase, long ones have fewer ends.
     """
+    n_rows, nnz = csr.shape[0], csr.nnz
+    least, most = MIN_STEPS, STEPS
+    mean = max(1.0, nnz / max(1, n_rows))
     if device == "cuda":
-        wave = WAVE[itemsize > 4]
+        wave = WAVE[csr.data.dtype.itemsize > 4]
         waves = nnz / (n_lanes * STEPS * wave)
         if waves < FEW_WAVES:
             return max(1, min(wave * max(1, round(waves)), round(nnz / (n_lanes * LEAST_STEPS))))
-    mean = max(1.0, nnz / max(1, n_rows))
+    elif n_lanes == THREES or (mean <= STEPS and _device.CPU.backend("statistics").spread(csr.indptr) >= UNEVEN):
+        least, most = MIN_LONG, LONG
     share = nnz / (n_lanes * ENOUGH_CHUNKS[device])
-    wanted = min(max(share, MIN_STEPS), STEPS_IN_THREES if n_lanes == THREES and device == "cpu" else STEPS)
+    wanted = min(max(share, least), most)
     steps = min(mean * max(1, round(wanted / mean)), max(share, wanted), MAX_STEPS)
     return max(1, round(nnz / (steps * n_lanes)))
 

@@ -20,9 +20,10 @@ from numba import njit
 from scipy.sparse import csr_array
 
 import cvrarray
-from cvrarray.cpu import bbcsr, cvr, lanes, locality, memory, parts, threads, tiling
+from cvrarray.cpu import bbcsr, cvr, lanes, locality, memory, parts, statistics, threads, tiling
 from cvrarray.cpu import csr as canonical_csr
 from cvrarray.cpu.watch import changed
+from cvrarray.cvr import default_n_chunks
 
 MODULES = {"cvr": cvr, "bbcsr": bbcsr}
 BUILDS = {
@@ -448,6 +449,24 @@ def test_rows_in_threes_have_24_lanes(stored, dtype):
     x = zoo.vector(n_cols, dtype)
     assert_product(array @ x, csr, x)
     assert_transposed(array, csr, zoo.vector(3 * n_threes, dtype))
+
+
+def test_counts_that_lanes_and_chunks_follow():
+    """Row lengths' spread over their mean, and the share of nonzeros in rows that are alike in threes."""
+    indptr, indices = np.array([0, 2, 4, 6, 6, 7, 8]), np.array([0, 4, 0, 4, 0, 4, 1, 1])
+    for dtype in (np.int32, np.int64):
+        assert statistics.spread(indptr.astype(dtype)) == pytest.approx(np.std([2, 2, 2, 0, 1, 1]) / (8 / 6))
+        assert statistics.spread(np.zeros(1, dtype)) == statistics.spread(np.zeros(4, dtype)) == 0
+        assert statistics.in_threes(indptr.astype(dtype), indices.astype(dtype), 9) == 6 / 8
+        assert statistics.in_threes(np.zeros(1, dtype), indices[:0].astype(dtype), 9) == 0
+    rng = np.random.default_rng(0)
+    even, uneven_rows = csr_array(np.eye(3000)[:, rng.permutation(3000)]), csr_array(np.tri(300)[rng.permutation(300)])
+    assert default_n_chunks(even, 32, "cpu") > default_n_chunks(even, 24, "cpu")
+    lengths = np.repeat([1, 30], 5000)
+    many = csr_array((np.ones(lengths.sum()), np.concatenate([np.arange(n) for n in lengths]), np.r_[0, lengths.cumsum()]))
+    steps = many.nnz / 32 / default_n_chunks(many, 32, "cpu")
+    assert 200 < steps < 600  # long chunks for lengths that differ
+    assert uneven_rows.nnz / 32 / default_n_chunks(uneven_rows, 32, "cpu") < 200  # not where rows are long
 
 
 def test_lanes_follow_the_rows():

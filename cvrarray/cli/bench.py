@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import statistics
 import warnings
 from collections.abc import Iterable
 from datetime import UTC, datetime
@@ -65,6 +66,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "CVRARRAY_MATRICES; --report writes gpu.md, gpu.json and plots",
     )
     parser.add_argument("--only", metavar="NAME,...", help="with --peers: these matrices; * and ? stand for any letters")
+    parser.add_argument(
+        "--rounds",
+        type=int,
+        default=1,
+        metavar="N",
+        help="go through all matrices so often, from reading to converting, and take every figure's median; default: %(default)s",
+    )
     add_shared_arguments(parser)
 
 
@@ -110,6 +118,7 @@ def run(args: argparse.Namespace) -> int:
         dtypes=args.dtype,
         formats=formats,
         repeats=args.repeats,
+        rounds=args.rounds,
         seed=args.seed,
         counts=counts,
     )
@@ -142,13 +151,16 @@ def measure_all(
     repeats: int,
     seed: int,
     counts: list[int | None] | None = None,
+    rounds: int = 1,
 ) -> dict[str, Any]:
     """Measure every (name, function that makes the CSR on the device) in every dtype: a report of plain JSON types.
 
-    `counts` are the numbers of threads, ascending; default: all that the package uses.
+    `counts` are the numbers of threads, ascending; default: all that the package uses. With several `rounds` all of it is
+    done anew as often, and every figure is the median of its own: a minute that others disturb spoils one round.
     """
-    if repeats < 1:
-        raise ValueError(f"--repeats must be at least 1; got {repeats}")
+    for name, value in (("repeats", repeats), ("rounds", rounds)):
+        if value < 1:
+            raise ValueError(f"--{name} must be at least 1; got {value}")
     from tqdm import tqdm
 
     meter = measure.meter(device)
@@ -160,10 +172,10 @@ def measure_all(
     left_out = {}
     if device.kind == "cpu" and measure.mkl() is None:
         left_out["mkl"] = "sparse_dot_mkl is not installed, or finds no MKL: pip install 'cvrarray[bench]'"
-    results = []
+    found: dict[Any, list[dict[str, Any]]] = {}
     # disable=None: no bar where stderr is no terminal
-    with tqdm(matrices, disable=None, leave=False, unit="matrix") as bar:
-        for name, make in bar:
+    with tqdm(list(enumerate(matrices)) * rounds, disable=None, leave=False, unit="matrix") as bar:
+        for position, (name, make) in bar:
             bar.set_description(f"{name}: reading" if name not in generate.MATRICES else f"{name}: generating")
             csr = make()
             group = reports.group(csr)
@@ -172,7 +184,8 @@ def measure_all(
                 with np.errstate(over="ignore"):  # beyond float32's range values become inf, and that is what is measured
                     converted = csr.astype(dtype)
                 for case in measure_case(name, converted, meter, device, formats, rates, repeats, seed):
-                    results.append(case | {"group": group, "generated": name in generate.MATRICES})
+                    case |= {"group": group, "generated": name in generate.MATRICES}
+                    found.setdefault((position, dtype, case["threads"]), []).append(case)
     return {
         "schema": 2,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -181,10 +194,32 @@ def measure_all(
         "bytes_per_second": rates[max(rates, key=lambda count: count or 0)],
         "bytes_per_second_by_threads": {str(count): rate for count, rate in rates.items() if count is not None},
         "repeats": repeats,
+        "rounds": rounds,
         "cpus_busy_with_others": finite(others.cpus()),
         "peers_left_out": left_out,
-        "results": results,
+        "results": [together(cases) for cases in found.values()],
     }
+
+
+def together(cases: list[dict[str, Any]]) -> dict[str, Any]:
+    """One case of several rounds' of it: medians, and the peer that they show to be the fastest."""
+    case = medians(cases)
+    seconds = {run["name"]: run["seconds"] for run in case["runs"] if "error_over_bound" not in run}
+    return case | {"peer": min(seconds, key=seconds.__getitem__)}
+
+
+def medians(found: list[Any]) -> Any:
+    """One of several results of the same shape: of numbers their median, None being above all; false where one of them is."""
+    first = found[0]
+    if all(value == first for value in found):
+        return first
+    if isinstance(first, dict):
+        return {name: medians([value.get(name) for value in found]) for name in first}
+    if isinstance(first, list):
+        return [medians(list(values)) for values in zip(*found, strict=True)]
+    if isinstance(first, (bool, str)):
+        return min(found)
+    return finite(statistics.median(math.inf if value is None else value for value in found))
 
 
 def measure_case(
@@ -221,10 +256,13 @@ def measure_case(
             warnings.filterwarnings("ignore", "Nan will not be propagated", RuntimeWarning)
             times = meter.times(calls, repeats, setting=lambda key: measure.using_threads(key[1]))
         conversions = {}
-        for label, array in right.items():
-            for count in rates:
+        for count in rates:
+            beside = min((key for key in calls if key[0] in others and key[1] in (count, None)), key=lambda key: times[key].median)
+            for label, array in right.items():
                 with measure.using_threads(count):
-                    conversions[label, count] = meter.conversion(lambda array=array: rebuild(csr, array), min(repeats, 5))
+                    conversions[label, count] = meter.conversion(
+                        lambda array=array: rebuild(csr, array), min(repeats, 5), calls[beside]
+                    )
     csr_bytes = sum(part.nbytes for part in (csr.data, csr.indices, csr.indptr))
     n_bytes = measure.floor_bytes(host, host.dtype.itemsize)
     cases = []
@@ -343,7 +381,7 @@ def conversion(taken: measure.Conversion, entry: dict[str, Any], peer_seconds: f
     peak = None if taken.peak_bytes is None else (csr_bytes + taken.peak_bytes) / (csr_bytes + entry["nbytes"])
     return {
         "conversion_seconds": taken.seconds,
-        "conversion_in_peer_products": taken.seconds / peer_seconds,
+        "conversion_in_peer_products": taken.seconds / peer_seconds if taken.products is None else taken.products,
         "break_even_products": math.ceil(taken.seconds / gain) if gain > 0 else None,
         "peak_memory_over_csr_and_result": peak,
     }

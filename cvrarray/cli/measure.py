@@ -50,6 +50,7 @@ class Conversion(NamedTuple):
 
     seconds: float
     peak_bytes: int | None  # its result included; None where nobody counts
+    products: float | None = None  # as long as so many products take that were timed in turn with it
 
 
 def worst_error(csr: Any, x: np.ndarray, y: np.ndarray) -> float:
@@ -137,32 +138,47 @@ class HostMeter:
         number = {}
         for name, call in calls.items():
             with setting(name):
-                call()
-                number[name] = max(1, int(SAMPLE_SECONDS / max(_seconds(call), 1e-7)))
+                number[name] = self._calls_a_sample(call)
         samples: dict[Any, list[float]] = {name: [] for name in calls}
         for _ in range(repeats):
             for name, call in calls.items():
                 with setting(name):
-                    for _ in range(number[name]):
-                        call()
-                    start = time.perf_counter()
-                    for _ in range(number[name]):
-                        call()
-                    samples[name].append((time.perf_counter() - start) / number[name])
+                    samples[name].append(self._sample(call, number[name]))
         return {name: _timing(values, host=statistics.median(values)) for name, values in samples.items()}
 
     def once(self, call: Call) -> float:
         """Seconds of one call."""
         return _seconds(call)
 
-    def conversion(self, convert: Call, repeats: int) -> Conversion:
-        """Time `convert` that often, and for CONVERSION_SECONDS, after one run that compiles."""
+    def conversion(self, convert: Call, repeats: int, product: Call) -> Conversion:
+        """Time `convert` that often, and for CONVERSION_SECONDS, after one run that compiles, in turn with `product`."""
         convert()
-        samples: list[float] = []
-        end = time.perf_counter() + CONVERSION_SECONDS
-        while len(samples) < repeats or time.perf_counter() < end:
-            samples.append(_seconds(convert))
-        return Conversion(statistics.median(samples), None)
+        number = self._calls_a_sample(product)
+        samples, products = [], []
+        for _ in range(repeats):
+            turn = []
+            end = time.perf_counter() + CONVERSION_SECONDS / repeats
+            while not turn or time.perf_counter() < end:
+                turn.append(_seconds(convert))
+            samples += turn
+            products.append(statistics.median(turn) / self._sample(product, number))
+        return Conversion(statistics.median(samples), None, statistics.median(products))
+
+    @staticmethod
+    def _calls_a_sample(call: Call) -> int:
+        """How many calls fill SAMPLE_SECONDS; after one that compiles."""
+        call()
+        return max(1, int(SAMPLE_SECONDS / max(_seconds(call), 1e-7)))
+
+    @staticmethod
+    def _sample(call: Call, number: int) -> float:
+        """Seconds of a call: the mean of `number` of them, after as many."""
+        for _ in range(number):
+            call()
+        start = time.perf_counter()
+        for _ in range(number):
+            call()
+        return (time.perf_counter() - start) / number
 
 
 class GPUMeter:
@@ -233,8 +249,11 @@ class GPUMeter:
         with self.device.use():
             return self._events(call)
 
-    def conversion(self, convert: Call, repeats: int) -> Conversion:
-        """Time `convert` until the GPU is done, after one run that compiles; count what CuPy's pool hands out."""
+    def conversion(self, convert: Call, repeats: int, product: Call | None = None) -> Conversion:
+        """Time `convert` until the GPU is done, after one run that compiles; count what CuPy's pool hands out.
+
+        No `product` is timed beside it: a GPU's speed does not change with what others do.
+        """
         with self.device.use():
             convert()
             seconds = statistics.median(self._finished(convert) for _ in range(repeats))

@@ -181,13 +181,15 @@ def _machine(report: dict[str, Any]) -> str:
 
 def _method(report: dict[str, Any]) -> str:
     left_out = "".join(f" {name} is left out: {why}." for name, why in report["peers_left_out"].items())
+    rounds = report["rounds"]
+    anew = f"; all of it {rounds} times, and each figure is the median of its {rounds}" if rounds > 1 else ""
     return (
         f"**Method.** Medians of {report['repeats']} repeats, in each of which all contenders take turns, with one thread "
-        "and with all of them; a sample follows an untimed one of its kind. Ours and MKL (`sparse_dot_mkl`) have the "
+        f"and with all of them{anew}. A sample follows an untimed one of its kind. Ours and MKL (`sparse_dot_mkl`) have the "
         "threads that stand above a table, SciPy and pydata/sparse one in all of them. Every product of ours was checked "
         "against one in double precision, row by row, before it was timed. `converts in` is the time from SciPy's CSR, its "
-        "check included, with as many threads, in products of the fastest peer: a median of at least 5 and of at least "
-        f"{1e3 * measure.CONVERSION_SECONDS:.0f} ms of conversions. Matrices are generated at scale "
+        "check included, with as many threads, in products of the fastest peer, timed in turn with it: the median of 5 turns "
+        f"of at least {200 * measure.CONVERSION_SECONDS:.0f} ms of conversions each. Matrices are generated at scale "
         f"`{report['scale']}`, or read from files that the project does not ship.{left_out}"
     )
 

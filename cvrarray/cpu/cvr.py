@@ -19,6 +19,7 @@ from cvrarray.cpu.scaling import Run, scaled
 
 ALL = np.uint32(0xFFFFFFFF)  #: mask of all lanes
 RUNS, EACH, GATHER, IN_THREES = range(4)  #: how x is loaded: 16-bit columns, others near one another, far; rows in threes
+SHORT = 32  #: nonzeros of a row up to which all are quicker to look at than its ends
 NO_PADDING = -1  #: no narrow column: pads have their chunk's smallest
 
 
@@ -53,16 +54,16 @@ def convert(csr: CSR, n_lanes: int, n_chunks: int, split: str) -> CVRTables:
     val = memory.empty(n_steps * n_lanes, csr.data.dtype)
     col_narrow, col_wide = memory.empty(n_narrow, np.uint16), memory.empty(n_wide, index)
     rec_mask = np.empty(n_steps, np.uint32)
-    sparse_wb = np.empty(most_records[-1], index)
+    rec_wb = np.empty(most_records[-1], index)  # chunks with gaps between them, until they are laid out
     tail = np.empty((n_chunks, n_lanes), index)
     threads.run(
         _lay_out, cut, cut, cut_in, row_end, ptr, row, csr.indices, memory.bits(csr.data), low, step_ptr, col_base,
-        col_ptr, most_records, lanes.width(n_lanes), memory.bits(val), col_narrow, col_wide, rec_mask, sparse_wb, rec_ptr, tail,
+        col_ptr, most_records, lanes.width(n_lanes), memory.bits(val), col_narrow, col_wide, rec_mask, rec_wb, rec_ptr, tail,
     )  # fmt: skip
     carry_row, cut_row, cut_ptr = np.empty(n_chunks, index), np.empty(n_chunks, index), np.empty((n_chunks, 2), np.int64)
     n_cut = _carries(cut, cut_in, ptr, row, rec_ptr, carry_row, cut_row, cut_ptr)
-    rec_wb = np.empty(rec_ptr[-1], index)
-    threads.run(_compact, rec_ptr, most_records, rec_ptr, sparse_wb, rec_wb)
+    _compact(most_records, rec_ptr, rec_wb)
+    rec_wb.resize(int(rec_ptr[-1]), refcheck=False)  # gives back what was too much
     return CVRTables(
         shape=csr.shape,
         nnz=csr.nnz,
@@ -275,12 +276,19 @@ def _carries(cut, cut_in, ptr, row, rec_ptr, carry_row, cut_row, cut_ptr):
 
 @njit(**lanes.OPTIONS)
 def _column_range(first, last, cut, cut_in, row_end, ptr, indices, low, high):
-    """Smallest and largest column of every chunk; columns increase in a row, so its ends tell."""
+    """Smallest and largest column of every chunk. Columns increase in a row, so a long row's ends tell."""
     for k in range(first, last):
-        low[k] = high[k] = indices[cut[k]]
-        for row in range(cut_in[k], row_end[k]):
-            low[k] = min(low[k], indices[max(ptr[row], cut[k])])
-            high[k] = max(high[k], indices[min(ptr[row + 1], cut[k + 1]) - 1])
+        columns, length = lanes.pointer(indices, cut[k]), cut[k + 1] - cut[k]
+        least = most = columns[0]
+        if length < SHORT * (row_end[k] - cut_in[k]):
+            for i in range(length):  # compiles to vector instructions
+                least = min(least, columns[i])
+                most = max(most, columns[i])
+        else:
+            for row in range(cut_in[k], row_end[k]):
+                least = min(least, columns[max(ptr[row] - cut[k], 0)])
+                most = max(most, columns[min(ptr[row + 1] - cut[k], length) - 1])
+        low[k], high[k] = least, most
 
 
 @njit(**lanes.OPTIONS)
@@ -292,9 +300,9 @@ def _lay_out(
     n_lanes = tail.shape[1]
     source, end, target = lanes.scratch(cut), lanes.scratch(cut), lanes.scratch(row)
     for k in range(first, last):
-        n_steps = step_ptr[k + 1] - step_ptr[k]
-        next_row = cut_in[k]
-        record = rec_at[k]
+        n_steps, begin, end_of_chunk = step_ptr[k + 1] - step_ptr[k], cut[k], cut[k + 1]
+        rows, offsets, n_rows, next_row = lanes.pointer(row, cut_in[k]), lanes.pointer(ptr, cut_in[k]), row_end[k] - cut_in[k], 0
+        records, n_done = lanes.pointer(rec_wb, rec_at[k]), 0
         busy = np.uint32(0)
         for lane in range(WARP):
             end[lane] = 0 if lane < n_lanes else -1
@@ -309,16 +317,16 @@ def _lay_out(
                 bit = ended & (~ended + np.uint32(1))
                 ended ^= bit
                 if busy & bit:
-                    rec_wb[record] = target[lane]
-                    record += 1
-                if next_row < row_end[k]:
-                    start = max(ptr[next_row], cut[k])
+                    records[n_done] = target[lane]
+                    n_done += 1
+                if next_row < n_rows:
+                    start = max(offsets[next_row], begin)
                     source[lane] = start - step
-                    end[lane] = step + min(ptr[next_row + 1], cut[k + 1]) - start
-                    target[lane] = row[next_row]
+                    end[lane] = step + min(offsets[next_row + 1], end_of_chunk) - start
+                    target[lane] = rows[next_row]
                     busy |= bit
                     next_row += 1
-                    if next_row == row_end[k]:
+                    if next_row == n_rows:
                         for entry in range(n_lanes):
                             tail[k, entry] = target[entry]
                             target[entry] = ~entry
@@ -338,8 +346,8 @@ def _lay_out(
                     busy &= ~bit
             if step < n_steps:
                 # The next chunk's entries, which are as many, are asked for while this one's move.
-                lanes.prefetch(data, cut[k + 1] + step * n_lanes, ())
-                lanes.prefetch(indices, cut[k + 1] + step * n_lanes, ())
+                lanes.prefetch(data, end_of_chunk + step * n_lanes, ())
+                lanes.prefetch(indices, end_of_chunk + step * n_lanes, ())
                 at, col_at = (step_ptr[k] + step) * n_lanes, col_ptr[k] + step * n_lanes
                 if len(width):
                     lanes.store_first(lanes.gather(data, step, source, 0, busy), val, at, width)
@@ -351,7 +359,7 @@ def _lay_out(
                     _write_step(
                         n_lanes, step, source, busy, indices, data, low[k], col_base[k], at, col_at, val, col_narrow, col_wide
                     )
-        n_records[k] = record - rec_at[k]
+        n_records[k] = n_done
 
 
 @njit(**lanes.OPTIONS)
@@ -370,10 +378,12 @@ def _write_step(n_lanes, step, source, busy, indices, data, low, base, at, col_a
 
 
 @njit(**lanes.OPTIONS)
-def _compact(first, last, sparse_at, rec_ptr, sparse_wb, rec_wb):
-    for k in range(first, last):
+def _compact(sparse_at, rec_ptr, rec_wb):
+    """Move every chunk's records down to where the last one's end."""
+    for k in range(len(rec_ptr) - 1):
+        to, records = lanes.pointer(rec_wb, rec_ptr[k]), lanes.pointer(rec_wb, sparse_at[k])
         for r in range(rec_ptr[k + 1] - rec_ptr[k]):
-            rec_wb[rec_ptr[k] + r] = sparse_wb[sparse_at[k] + r]
+            to[r] = records[r]
 
 
 @njit(**lanes.OPTIONS)

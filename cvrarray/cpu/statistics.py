@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from cvrarray.cpu.caching import njit
@@ -64,6 +66,18 @@ def blocks_of_single_rows(indptr: np.ndarray, indices: np.ndarray, block_size: i
             total += block_col != last
             last = block_col
     return total
+
+
+@njit(nogil=True, cache=True, fastmath={"reassoc"})  # sums in any order compile to vector instructions
+def spread(indptr: np.ndarray) -> float:
+    """Standard deviation of the row lengths over their mean; 0 without nonzeros."""
+    n_rows = indptr.size - 1
+    mean = (indptr[n_rows] - indptr[0]) / max(n_rows, 1)
+    squares = 0.0
+    for row in range(n_rows):
+        away = indptr[row + 1] - indptr[row] - mean
+        squares += away * away
+    return math.sqrt(squares / max(n_rows, 1)) / mean if mean else 0.0
 
 
 @njit(nogil=True, cache=True)
