@@ -427,9 +427,11 @@ def test_threes_of_lanes_take_x_once(dtype, offset_dtype):
         np.testing.assert_array_equal(out, x[1 + step])
 
 
-@pytest.mark.parametrize(("stored", "dtype"), [("float32", "float32"), ("float64", "float64"), ("complex64", "complex128"), ("int8", "int32")])
+@pytest.mark.parametrize(
+    ("stored", "dtype"), [("float32", "float32"), ("float64", "float64"), ("complex64", "complex128"), ("int8", "int32")]
+)
 def test_rows_in_threes_have_24_lanes(stored, dtype):
-    """Narrow chunks and wide ones, a step's three of one column or not: rows 3 i to 3 i + 2 have the same columns but for some."""
+    """Narrow chunks and wide ones, and rows that are not like the two beside them: steps of whole threes, and others."""
     rng = np.random.default_rng(0)
     n_threes, n_cols = 900, 150_000
     lengths = rng.integers(1, 40, n_threes)
@@ -719,7 +721,9 @@ def test_transposed_and_dense_products_over_the_zoo(name, build):
         assert_matrix(array, csr, columns_of(csr, k))
 
 
-@pytest.mark.parametrize("build", [cvr_build(32, 7), cvr_build(24, 6), cvr_build(5, 4), bbcsr_build(1), bbcsr_build(3), bbcsr_build(7)], ids=str)
+@pytest.mark.parametrize(
+    "build", [cvr_build(32, 7), cvr_build(24, 6), cvr_build(5, 4), bbcsr_build(1), bbcsr_build(3), bbcsr_build(7)], ids=str
+)
 @pytest.mark.parametrize(("stored", "dtype"), DTYPES)
 @pytest.mark.parametrize("name", ["rows_of_mixed_length", "explicit_zeros_beside_holes", "narrow_and_wide_tiles", "power_law"])
 def test_dtypes_of_transposed_and_dense_products(name, stored, dtype, build):
@@ -730,7 +734,9 @@ def test_dtypes_of_transposed_and_dense_products(name, stored, dtype, build):
     assert_matrix(array, csr, zoo.vector(csr.shape[1] * 5, dtype).reshape(-1, 5))
 
 
-@pytest.mark.parametrize("build", [cvr_build(32, 7), cvr_build(24, 6), cvr_build(4, 5), bbcsr_build(1), bbcsr_build(6)], ids=str)
+@pytest.mark.parametrize(
+    "build", [cvr_build(32, 7), cvr_build(24, 6), cvr_build(4, 5), bbcsr_build(1), bbcsr_build(6)], ids=str
+)
 @pytest.mark.parametrize(("alpha", "beta"), [(2, 0), (1, 1), (-1, 3), (0, 0.5)])
 @pytest.mark.parametrize("dtype", ["float64", "complex64", "int32"])
 def test_scaled_transposed_and_dense_products(alpha, beta, dtype, build):
@@ -744,7 +750,9 @@ def test_scaled_transposed_and_dense_products(alpha, beta, dtype, build):
     assert_matrix(array, csr, x, alpha, beta, y if beta else None)
 
 
-@pytest.mark.parametrize("build", [cvr_build(32, 7), cvr_build(24, 6), cvr_build(4, 5), *map(bbcsr_build, (1, 2, 6, 32))], ids=str)
+@pytest.mark.parametrize(
+    "build", [cvr_build(32, 7), cvr_build(24, 6), cvr_build(4, 5), *map(bbcsr_build, (1, 2, 6, 32))], ids=str
+)
 @pytest.mark.parametrize("name", ["explicit_zeros", "explicit_zeros_beside_holes", "blocks_with_holes", "nonzeros_33"])
 @pytest.mark.parametrize("value", [np.inf, np.nan])
 def test_padding_meets_no_x_and_explicit_zeros_do(name, value, build):
@@ -848,7 +856,9 @@ def test_parts_are_bounded():
         assert few.at.tolist() == [0, n_cols]
 
 
-@pytest.mark.parametrize("build", [cvr_build(32, 7), cvr_build(24, 6), cvr_build(5, 4), bbcsr_build(1), bbcsr_build(3)], ids=str)
+@pytest.mark.parametrize(
+    "build", [cvr_build(32, 7), cvr_build(24, 6), cvr_build(5, 4), bbcsr_build(1), bbcsr_build(3)], ids=str
+)
 @pytest.mark.parametrize("dtype", ["float32", "complex128"])
 @pytest.mark.parametrize("name", ["explicit_zeros_beside_holes", "narrow_and_wide_tiles"])
 def test_float16_values_are_widened_in_registers(name, dtype, build):
@@ -884,8 +894,9 @@ def test_float16_code():
     like, is_near = np.empty(0, np.float32), np.ones(len(tables.col_base), np.uint8)
     t = tables
     lanes.compiled(
-        uncached, 0, 0, t.n_lanes, lanes.width(t.n_lanes), t.step_ptr, memory.values(t.val), t.col_base, t.col_ptr, t.col_narrow, t.col_wide,
-        t.rec_mask, t.rec_ptr, t.rec_wb, t.tail, t.carry_row, t.empty_row, is_near, (0, 0), (), like, like, like,
+        uncached, 0, 0, t.n_lanes, lanes.width(t.n_lanes), t.step_ptr, memory.values(t.val), t.col_base, t.col_ptr,
+        t.col_narrow, t.col_wide, t.rec_mask, t.rec_ptr, t.rec_wb, t.tail, t.carry_row, t.empty_row, is_near, (0,), (),
+        like, like, like,
     )  # fmt: skip
     (code,) = uncached.inspect_llvm().values()
     assert "fpext <32 x half>" in code

@@ -71,7 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=int,
         default=1,
         metavar="N",
-        help="go through all matrices so often, from reading to converting, and take every figure's median; default: %(default)s",
+        help="go so often through all matrices, reading included, and take every figure's median; default: %(default)s",
     )
     add_shared_arguments(parser)
 
@@ -257,7 +257,8 @@ def measure_case(
             times = meter.times(calls, repeats, setting=lambda key: measure.using_threads(key[1]))
         conversions = {}
         for count in rates:
-            beside = min((key for key in calls if key[0] in others and key[1] in (count, None)), key=lambda key: times[key].median)
+            of_peers = [key for key in times if key[0] in others and key[1] in (count, None)]
+            beside = min(of_peers, key=lambda key: times[key].median)
             for label, array in right.items():
                 with measure.using_threads(count):
                     conversions[label, count] = meter.conversion(

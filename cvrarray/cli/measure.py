@@ -156,7 +156,7 @@ class HostMeter:
         number = self._calls_a_sample(product)
         samples, products = [], []
         for _ in range(repeats):
-            turn = []
+            turn: list[float] = []
             end = time.perf_counter() + CONVERSION_SECONDS / repeats
             while not turn or time.perf_counter() < end:
                 turn.append(_seconds(convert))

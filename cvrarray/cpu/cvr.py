@@ -96,8 +96,8 @@ def product(tables: CVRTables, dtype: np.dtype) -> Run:
     # A tuple's length is known when the kernel is compiled, and each has the loops that it needs: others cost it registers.
     wide = (0,) if len(t.col_wide) else ()
     args = (
-        t.n_lanes, lanes.width(t.n_lanes), t.step_ptr, memory.values(t.val), t.col_base, t.col_ptr, t.col_narrow, t.col_wide, t.rec_mask,
-        t.rec_ptr, t.rec_wb, t.tail, t.carry_row, t.empty_row, is_near, wide, lanes.far(t.val),
+        t.n_lanes, lanes.width(t.n_lanes), t.step_ptr, memory.values(t.val), t.col_base, t.col_ptr, t.col_narrow,
+        t.col_wide, t.rec_mask, t.rec_ptr, t.rec_wb, t.tail, t.carry_row, t.empty_row, is_near, wide, lanes.far(t.val),
     )  # fmt: skip
     like = np.empty(0, dtype)
     rows = threads.prepare(lanes.compiled(_product, 0, 0, *args, like, like, like), t.step_ptr, t.n_lanes)
@@ -301,7 +301,8 @@ def _lay_out(
     source, end, target = lanes.scratch(cut), lanes.scratch(cut), lanes.scratch(row)
     for k in range(first, last):
         n_steps, begin, end_of_chunk = step_ptr[k + 1] - step_ptr[k], cut[k], cut[k + 1]
-        rows, offsets, n_rows, next_row = lanes.pointer(row, cut_in[k]), lanes.pointer(ptr, cut_in[k]), row_end[k] - cut_in[k], 0
+        rows, offsets = lanes.pointer(row, cut_in[k]), lanes.pointer(ptr, cut_in[k])
+        n_rows, next_row = row_end[k] - cut_in[k], 0
         records, n_done = lanes.pointer(rec_wb, rec_at[k]), 0
         busy = np.uint32(0)
         for lane in range(WARP):

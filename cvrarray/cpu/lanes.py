@@ -387,34 +387,28 @@ def clear(typingctx, acc, mask):
 @intrinsic
 def scratch(typingctx, like):
     """Pointer to room for 32 numbers of the array's dtype, on the stack of the function that calls."""
-    pointer = types.CPointer(like.dtype)
-
-    def codegen(context, builder, signature, args):
-        return cgutils.alloca_once(builder, context.get_data_type(like.dtype), size=WARP)
-
-    return pointer(like), codegen
+    return _room(like.dtype, WARP, like)
 
 
 @intrinsic
 def scratch_rows(typingctx, like, tile):
     """Pointer to room for 32 rows of as many numbers as `tile` is long: see :func:`scratch`."""
-    pointer = types.CPointer(like.dtype)
-
-    def codegen(context, builder, signature, args):
-        return cgutils.alloca_once(builder, context.get_data_type(like.dtype), size=WARP * len(tile))
-
-    return pointer(like, tile), codegen
+    return _room(like.dtype, WARP * len(tile), like, tile)
 
 
 @intrinsic
 def scratch_batch(typingctx, like):
     """Pointer to room for :data:`BATCH` numbers: see :func:`scratch`."""
-    pointer = types.CPointer(like.dtype)
+    return _room(like.dtype, BATCH, like)
+
+
+def _room(dtype, size, *args):
+    """Signature and code of a function of `args` that gives a pointer to room for `size` numbers on the stack."""
 
     def codegen(context, builder, signature, args):
-        return cgutils.alloca_once(builder, context.get_data_type(like.dtype), size=BATCH)
+        return cgutils.alloca_once(builder, context.get_data_type(dtype), size=size)
 
-    return pointer(like), codegen
+    return types.CPointer(dtype)(*args), codegen
 
 
 @intrinsic

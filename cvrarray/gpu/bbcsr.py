@@ -203,9 +203,9 @@ def product_transposed(tables: BBCSRTables, dtype: np.dtype) -> Callable[[cupy.n
         found = kernel("bbcsr_transposed", "bbcsr_transposed_finish", *how, transposed.BLOCK // WARP, floats)
         transposed.cooperative(found, bins, x, sums, y, alpha, beta, form)
 
-    passes = transposed.Passes(partial(scatter, transposed.COUNT, False, NULL), partial(scatter, transposed.ADD), finish)
+    passes = transposed.Passes(partial(scatter, transposed.COUNT, False, NULL), finish)
     sums = transposed.Sums(passes, "bbcsr_transposed", t.data, t.shape[1], dtype)
-    plain = sums.product(passes.add)
+    plain = sums.product(partial(scatter, transposed.ADD, sums.floats))
     if size > 1 or t.present is not None:
         return plain
     return near.in_time(t.data.size, t.shape[1], plain, lambda: near.product_transposed_by_segments(t, sums, _struct))

@@ -219,9 +219,10 @@ def product_transposed(tables: CVRTables, dtype: np.dtype) -> Callable[[cupy.nda
         found = kernel("cvr_transposed", "cvr_transposed_finish", *how, floats)
         transposed.cooperative(found, chunks, x, sums, np.int64(n_cols), y, alpha, beta, form)
 
-    passes = transposed.Passes(partial(scatter, transposed.COUNT, False, NULL), partial(scatter, transposed.ADD), finish)
+    passes = transposed.Passes(partial(scatter, transposed.COUNT, False, NULL), finish)
     sums = transposed.Sums(passes, "cvr_transposed", t.val, n_cols, dtype)
-    return near.in_time(t.val.size, n_cols, sums.product(passes.add), lambda: near.product_transposed(t, sums, _struct))
+    plain = sums.product(partial(scatter, transposed.ADD, sums.floats))
+    return near.in_time(t.val.size, n_cols, plain, lambda: near.product_transposed(t, sums, _struct))
 
 
 def _struct(t: CVRTables) -> np.ndarray:

@@ -172,7 +172,7 @@ def product_transposed(t: CVRTables, sums: transposed.Sums, struct_of: Callable[
     scatter = _with_shared_memory(kernel("cvr_transposed", "cvr_transposed_near", *how), most)
     grid = (processors(device),)
 
-    def add(_floats, x, of_call, _tables=tables):  # which the kernel knows by address
+    def add(x, of_call, _tables=tables):  # which the kernel knows by address
         scatter(grid, (THREADS,), (chunks, x, of_call, popular, np.int32(n_near)), shared_mem=n_near * column)
 
     return sums.product(add)
@@ -202,7 +202,7 @@ def product_transposed_by_segments(
     scatter, grid = _with_shared_memory(found, most), (processors(device),)
     n_groups = max(1, processors(device) // n_segments)
 
-    def add(_floats, x, of_call):
+    def add(x, of_call):
         scatter(
             grid,
             (THREADS,),

@@ -21,10 +21,9 @@ Run = Callable[[Any, Any, Any, Any], None]
 
 
 class Passes(NamedTuple):
-    """A format's own kernels."""
+    """A format's own kernels, but for the one that adds the terms, of which it may have several."""
 
     count: Callable[..., None]  #: ``count(sums)``: entries of each column, into the marks
-    add: Callable[..., None]  #: ``add(floats, x, sums)``: all terms, to the sums of their columns
     finish: Callable[..., None]  #: ``finish(floats, x, sums, y, alpha, beta, form)``: y; sums and marks are 0 again
 
 
@@ -65,7 +64,7 @@ class Sums:
         settle()
 
     def product(self, add: Callable[..., None]) -> Run:
-        """``run(x, y, alpha, beta)``, with `add` for the pass over all terms."""
+        """``run(x, y, alpha, beta)``, with ``add(x, sums)`` for the pass that adds all terms to the sums of their columns."""
         n_cols = self.n_cols
         begin = None if self.is_exact else kernel(self.file, "transposed_begin", self.dtype)
 
@@ -78,7 +77,7 @@ class Sums:
                 if begin:
                     grid = strided(max(x.size, -(-n_cols // TILE), 1))
                     begin(grid, (BLOCK,), (x, np.int64(x.size), np.uint64(marked), np.int64(n_cols), words))
-                add(self.floats, x, sums)
+                add(x, sums)
                 self.passes.finish(self.floats, x, sums, y, alpha, beta, update(alpha, beta))
 
         return run
