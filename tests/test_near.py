@@ -182,7 +182,7 @@ def test_short_rows_are_not_read_by_segments(small, gpu):
         csr = csr_array((np.ones(col.size, np.float32), col, np.arange(0, col.size + 1, n_a_row)), shape=(1000, 16_000))
         csr.sum_duplicates()
         t = BBCSRArray(csr, block_size=1, device=gpu)._tables
-        passes = transposed.Passes(lambda *_: None, lambda *_: None, lambda *_: None)
+        passes = transposed.Passes(lambda *_: None, lambda *_: None)
         sums = transposed.Sums(passes, "bbcsr_transposed", t.data, 16_000, np.dtype(np.float32))
         return small.product_transposed_by_segments(t, sums, bbcsr._struct)
 

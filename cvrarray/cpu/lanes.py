@@ -197,6 +197,8 @@ def load_threes(typingctx, x, start, offsets, at):
         x_start = _pointer(context, builder, x, args[0], args[1])
         first = _pointer(context, builder, offsets, args[2], args[3])
         columns = _padded(builder, _load_vector(builder, first, THREES))
+        if columns.type.element.width < 32:  # vectors of 16-bit numbers have no quick permutations of these
+            columns = builder.zext(columns, ir.VectorType(_I32, WARP))
         three = [lane - lane % 3 if lane < THREES else lane for lane in range(WARP)]
         different = builder.icmp_unsigned("!=", columns, _shuffle(builder, columns, columns, three))
         first = _hidden(builder, first)

@@ -85,7 +85,7 @@ def in_threes(indptr: np.ndarray, indices: np.ndarray, looks: int) -> float:
     """Share of the nonzeros that lie in rows 3 i, 3 i + 1 and 3 i + 2 with the same columns, at about `looks` places i."""
     n_threes = (indptr.size - 1) // 3
     alike = total = 0
-    for i in range(0, n_threes, max(1, n_threes // looks)):
+    for i in range(0, n_threes, max(1, n_threes // max(1, looks))):
         first, length = indptr[3 * i], indptr[3 * i + 1] - indptr[3 * i]
         nonzeros = indptr[3 * i + 3] - first
         total += nonzeros
