@@ -16,12 +16,12 @@ import zoo
 from checks import BBCSR, CVR, assert_product, assert_same_bits, assert_same_tables
 from checks import bbcsr as bbcsr_build
 from checks import cvr as cvr_build
-from numba import njit
 from scipy.sparse import csr_array
 
 import cvrarray
 from cvrarray.cpu import bbcsr, cvr, lanes, locality, memory, parts, statistics, threads, tiling
 from cvrarray.cpu import csr as canonical_csr
+from cvrarray.cpu.caching import njit
 from cvrarray.cpu.watch import changed
 from cvrarray.cvr import default_n_chunks
 
