@@ -16,7 +16,7 @@ from . import _csr, _device
 from ._array import SparseArray
 from ._tables import CSR, NARROW, WARP
 from .bbcsr import BBCSRArray
-from .cvr import MOSTLY, STEPS, CVRArray
+from .cvr import STEPS, CVRArray
 
 #: Block sizes that are looked at; 1 is sliced ELLPACK.
 BLOCK_SIZES = (1, 2, 3, 4, 6)
@@ -32,7 +32,7 @@ class Costs(NamedTuple):
     bytes_per_us: float  # that BBCSR streams
     bbcsr_us: float  # a BBCSR product's own time
     cvr_factor: float  # CVR's time over its bytes, relative to BBCSR: records, and lanes out of phase
-    cvr_factor_in_threes: float  # the same where rows come in threes, whose product waits for 8-byte values and little else
+    cvr_factor_waiting: float  # the same where a product waits for memory and little else: 8-byte values, tables over LARGE
     cvr_us: float  # a CVR product's own time: tails, and rows that are cut
     us_per_entry: float  # of BBCSR's longest row, for 4-byte values, for each warp that shares it
     warps: int  # that keep the device busy: they share bins where these are fewer (``gpu/bbcsr.py``)
@@ -41,7 +41,7 @@ class Costs(NamedTuple):
 
 COSTS = {
     "cuda": Costs(4.0e6, 4.0, 1.4, 1.4, 10.0, 0.05, 1 << 14, 1.0),
-    "cpu": Costs(2.0e4, 0.0, 1.33, 1.08, 0.0, 0.0, 1, 0.98),
+    "cpu": Costs(2.0e4, 0.0, 1.33, 1.05, 0.0, 0.0, 1, 0.98),
 }
 
 #: Bytes of tables from which a CPU waits for memory more than for instructions.
@@ -66,9 +66,8 @@ class Statistics(NamedTuple):
     row_max: int
     row_std: float  # likewise
     block_fill: dict[int, float]  # block size -> entries of its blocks over nonzeros; 1.0 is perfect
-    in_threes: float  # share of the nonzeros in threes of rows (0 to 2, 3 to 5, ...) that have the same columns
     table_bytes: dict[str, int]  # "cvr", "bbcsr1", "bbcsr2", ... -> bytes of the format's tables, modelled
-    sampled: bool  # block_fill, in_threes and table_bytes come from windows of rows, not from all
+    sampled: bool  # block_fill and table_bytes come from windows of rows, not from all
 
 
 class Plan(NamedTuple):
@@ -101,7 +100,6 @@ def statistics(obj: Any, *, exact: bool = True) -> Statistics:
     if csr.nnz and not window.nnz:  # the windows lie beside all there is
         window = _windows(csr, device, exact=True)
     fill, tables = _model(window, csr, padded, exact)
-    in_threes = _device.CPU.backend("statistics").in_threes(window.indptr, window.indices, window.shape[0])
     return Statistics(
         shape=csr.shape,
         nnz=csr.nnz,
@@ -113,7 +111,6 @@ def statistics(obj: Any, *, exact: bool = True) -> Statistics:
         row_max=longest,
         row_std=std,
         block_fill=fill,
-        in_threes=in_threes,
         table_bytes=tables,
         sampled=window.shape != csr.shape,
     )
@@ -149,8 +146,8 @@ def predict(stats: Statistics, device: str) -> dict[str, float]:
     costs = COSTS[device]
     n_bins = -(-stats.shape[0] // WARP)
     sharers = max(1, min(MOST_SHARERS, costs.warps / max(1, n_bins), stats.row_mean / SHARE))
-    waits = stats.in_threes >= MOSTLY and stats.dtype.itemsize >= 8 and stats.table_bytes["cvr"] > LARGE
-    cvr_factor = costs.cvr_factor_in_threes if waits else costs.cvr_factor
+    waits = stats.dtype.itemsize >= 8 and stats.table_bytes["cvr"] > LARGE
+    cvr_factor = costs.cvr_factor_waiting if waits else costs.cvr_factor
 
     def microseconds(name: str) -> float:
         streaming = stats.table_bytes[name] / costs.bytes_per_us
