@@ -677,7 +677,7 @@ def test_bench_report(run, known_rates, mkl, monkeypatch, tmp_path, mtx, matrix)
 
 
 def test_bench_takes_the_medians_of_its_rounds(run, known_rates, no_mkl, monkeypatch, tmp_path, mtx):
-    """One round that something disturbs leaves no trace; a product that is wrong in one round is wrong."""
+    """One round that something disturbs leaves no trace."""
     measured = iter([2.0, 100.0, 3.0])
 
     def times(self, calls, repeats, setting):
@@ -699,6 +699,7 @@ def test_bench_takes_the_medians_of_its_rounds(run, known_rates, no_mkl, monkeyp
 
 
 def test_medians_of_reports():
+    """None, which stands for never, is above all numbers; a product that is wrong in one round is wrong."""
     found = [{"a": 3, "b": None, "c": True, "d": [1.0, 5.0], "e": "x", "f": None} for _ in range(3)]
     found[1] = {"a": 9, "b": 7.0, "c": False, "d": [2.0, 9.0], "e": "x", "f": 1}
     found[2]["b"] = 5.0

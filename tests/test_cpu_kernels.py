@@ -16,7 +16,7 @@ import zoo
 from checks import BBCSR, CVR, assert_product, assert_same_bits, assert_same_tables
 from checks import bbcsr as bbcsr_build
 from checks import cvr as cvr_build
-from scipy.sparse import csr_array
+from scipy.sparse import csr_array, eye_array
 
 import cvrarray
 from cvrarray.cpu import bbcsr, cvr, lanes, locality, memory, parts, statistics, threads, tiling
@@ -461,14 +461,20 @@ def test_counts_that_lanes_and_chunks_follow():
         assert statistics.spread(np.zeros(1, dtype)) == statistics.spread(np.zeros(4, dtype)) == 0
         assert statistics.in_threes(indptr.astype(dtype), indices.astype(dtype), 9) == 6 / 8
         assert statistics.in_threes(np.zeros(1, dtype), indices[:0].astype(dtype), 9) == 0
-    rng = np.random.default_rng(0)
-    even, uneven_rows = csr_array(np.eye(3000)[:, rng.permutation(3000)]), csr_array(np.tri(300)[rng.permutation(300)])
-    assert default_n_chunks(even, 32, "cpu") > default_n_chunks(even, 24, "cpu")
+
+
+def test_chunks_follow_the_rows():
+    """Short ones keep lanes in phase. Long ones where rows come in threes, and where lengths differ, but for long rows."""
+
+    def steps(csr, n_lanes):
+        return csr.nnz / n_lanes / default_n_chunks(csr, n_lanes, "cpu")
+
+    even, long = eye_array(3000, format="csr"), csr_array(np.tri(300))
     lengths = np.repeat([1, 30], 5000)
     many = csr_array((np.ones(lengths.sum()), np.concatenate([np.arange(n) for n in lengths]), np.r_[0, lengths.cumsum()]))
-    steps = many.nnz / 32 / default_n_chunks(many, 32, "cpu")
-    assert 200 < steps < 600  # long chunks for lengths that differ
-    assert uneven_rows.nnz / 32 / default_n_chunks(uneven_rows, 32, "cpu") < 200  # not where rows are long
+    assert default_n_chunks(even, 32, "cpu") > default_n_chunks(even, 24, "cpu")
+    assert 200 < steps(many, 32) < 600
+    assert steps(long, 32) < 200
 
 
 def test_lanes_follow_the_rows():
