@@ -34,7 +34,7 @@ FORMATS: dict = {"cvr": (cvrarray.CVRArray, {}), "bbcsr": (cvrarray.BBCSRArray, 
 
 def stencil_rows(first: int, last: int, n: int, device: str, format: str) -> object:
     """Rows ``first .. last - 1`` of the 7-point Laplacian of an n x n x n grid, as an array on the worker's device."""
-    target = cvrarray._device.parse(device)
+    target = cvrarray.core.devices.parse(device)
     with target.use():
         xp = target.xp
         row = xp.arange(first, last)
@@ -112,7 +112,7 @@ def gpu() -> object:
     """What tells a worker's GPU from others, where NCCL can be used; None where it cannot."""
     from cvrarray.dask import links
 
-    return links._gpu(cvrarray._device.parse("cuda"))
+    return links._gpu(cvrarray.core.devices.parse("cuda"))
 
 
 def start(n_workers: int, arguments: argparse.Namespace):

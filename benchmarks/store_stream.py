@@ -21,15 +21,16 @@ from pathlib import Path
 import numpy as np
 
 import cvrarray
-from cvrarray import _device, _panels
+from cvrarray.core import devices
 from cvrarray.cpu import memory
+from cvrarray.input import partition
 from cvrarray.store import layout
 from cvrarray.store.writer import Writer
 
 
 def write(path: Path, gigabytes: float, panel_bytes: int, device: str, per_row: int = 32) -> None:
     """A store of random rows of `per_row` entries; going on with what is there."""
-    target = _device.parse(device)
+    target = devices.parse(device)
     rows = int(panel_bytes / (per_row * 8 + 4)) // 32 * 32
     n_panels = max(1, round(gigabytes * 1e9 / panel_bytes))
     n_cols, xp = rows * n_panels, target.xp
@@ -132,8 +133,8 @@ def main() -> None:
     parser.add_argument("--no-timeline", action="store_true")
     arguments = parser.parse_args()
 
-    target, verify = _device.parse(arguments.device), not arguments.no_verify
-    write(arguments.store, arguments.gigabytes, _panels.n_bytes(arguments.panel, "panel"), arguments.device)
+    target, verify = devices.parse(arguments.device), not arguments.no_verify
+    write(arguments.store, arguments.gigabytes, partition.n_bytes(arguments.panel, "panel"), arguments.device)
     if target.kind == "cuda":
         target.xp.get_default_memory_pool().free_all_blocks()
         limit = arguments.pool_limit or arguments.gigabytes / 8

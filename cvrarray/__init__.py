@@ -15,10 +15,10 @@ __version__ = "0.1.0"
 _HOME = {
     "CVRArray": "cvr",
     "BBCSRArray": "bbcsr",
-    "asarray": "_plan",
+    "asarray": "choice.model",
     "draw": "drawing",
-    "statistics": "_plan",
-    "tune": "_tune",
+    "statistics": "choice.model",
+    "tune": "choice.tuning",
     "read": "files",
     "save": "files",
     "load": "files",
@@ -49,9 +49,9 @@ __all__ = [
 
 if TYPE_CHECKING:
     from . import generate
-    from ._plan import asarray, statistics
-    from ._tune import tune
     from .bbcsr import BBCSRArray
+    from .choice.model import asarray, statistics
+    from .choice.tuning import tune
     from .cvr import CVRArray
     from .dask.panels import open_store, to_dask
     from .drawing import draw

@@ -56,10 +56,11 @@ from typing import Any
 
 import numpy as np
 
-from . import _csr, _device
-from ._format import FormatArray
-from ._invariants import in_range, integer, is_offsets, owner
-from ._tables import NARROW_PADDING, WARP, BBCSRTables
+from .array.format import FormatArray
+from .array.invariants import in_range, integer, is_offsets, owner
+from .core import devices
+from .core.tables import NARROW_PADDING, WARP, BBCSRTables
+from .input import coercion
 
 
 class BBCSRArray(FormatArray):
@@ -77,7 +78,7 @@ class BBCSRArray(FormatArray):
     Raises
     ------
     TypeError, ValueError
-        `obj` is no matrix (see :func:`cvrarray._csr.as_csr`) or a parameter is out of range.
+        `obj` is no matrix (see :func:`cvrarray.input.coercion.as_csr`) or a parameter is out of range.
 
     Examples
     --------
@@ -94,11 +95,11 @@ class BBCSRArray(FormatArray):
     def __init__(self, obj: Any, *, block_size: int = 6, device: Any = None):
         block_size = integer(block_size, "block_size", 1, WARP)
         if device is not None:
-            device = _device.parse(device)
-        csr = _csr.as_csr(obj)
-        device = device or _device.of(csr.data)
+            device = devices.parse(device)
+        csr = coercion.as_csr(obj)
+        device = device or devices.of(csr.data)
         with device.use():
-            self._adopt(device.backend("bbcsr").convert(_csr.move(csr, device), block_size))
+            self._adopt(device.backend("bbcsr").convert(coercion.move(csr, device), block_size))
 
     @classmethod
     def from_blocks(
@@ -122,7 +123,7 @@ class BBCSRArray(FormatArray):
             `blocks` is not (n_blocks, b, b) with b from 1 to 32, the lengths disagree, a pair is negative or lies outside
             `shape`, or a value other than 0 does.
         """
-        home = _device.of(blocks)
+        home = devices.of(blocks)
         with home.use():
             xp = home.xp
             blocks = xp.asarray(blocks)
@@ -130,10 +131,10 @@ class BBCSRArray(FormatArray):
                 raise ValueError(f"blocks must have shape (n_blocks, block_size, block_size); got {blocks.shape}")
             size = integer(blocks.shape[1], "block_size", 1, WARP)
             pairs = [
-                _csr.as_integers(p, name).astype(np.int64)
+                coercion.as_integers(p, name).astype(np.int64)
                 for p, name in ((block_rows, "block_rows"), (block_cols, "block_cols"))
             ]
-            _csr.same_device(block_rows=pairs[0], block_cols=pairs[1], blocks=blocks)
+            coercion.same_device(block_rows=pairs[0], block_cols=pairs[1], blocks=blocks)
             if not pairs[0].size == pairs[1].size == blocks.shape[0]:
                 raise ValueError(
                     "block_rows, block_cols and blocks must have one length; got "
@@ -141,7 +142,7 @@ class BBCSRArray(FormatArray):
                 )
             if shape is None:
                 shape = tuple(size * (int(p.max()) + 1) if p.size else 0 for p in pairs)
-            shape = _csr.check_shape(shape)
+            shape = coercion.check_shape(shape)
             for p, name, n in zip(pairs, ("block_rows", "block_cols"), shape, strict=True):
                 if not in_range(p, 0, -(-n // size)):
                     bad = int(p.min()) if int(p.min()) < 0 else int(p.max())
@@ -153,7 +154,7 @@ class BBCSRArray(FormatArray):
             inside = (row < shape[0]) & (col < shape[1])
             if bool((blocks[~inside] != 0).any()):
                 raise ValueError(f"values of blocks beyond shape {shape} must be 0. Enlarge shape, or clear them")
-            csr = _csr.from_triplets(row[inside], col[inside], blocks[inside], shape)
+            csr = coercion.from_triplets(row[inside], col[inside], blocks[inside], shape)
         return cls(csr, block_size=size, device=device)
 
     def _parameters(self) -> dict[str, Any]:

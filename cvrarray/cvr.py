@@ -66,10 +66,11 @@ from __future__ import annotations
 import operator
 from typing import Any, NamedTuple
 
-from . import _csr, _device
-from ._format import FormatArray
-from ._invariants import in_range, integer, is_offsets, owner
-from ._tables import CSR, THREES, WARP, CVRTables
+from .array.format import FormatArray
+from .array.invariants import in_range, integer, is_offsets, owner
+from .core import devices
+from .core.tables import CSR, THREES, WARP, CVRTables
+from .input import coercion
 
 #: Steps a chunk should have: STEPS, fewer (to MIN_STEPS) where there would not be enough chunks to keep the device busy,
 #: more (to MAX_STEPS) where rows are longer. Measured: ``docs/decisions/0002-cpu-kernels.md`` and ``0003-gpu-products.md``.
@@ -116,7 +117,7 @@ class CVRArray(FormatArray):
     Raises
     ------
     TypeError, ValueError
-        `obj` is no matrix (see :func:`cvrarray._csr.as_csr`) or a parameter is out of range.
+        `obj` is no matrix (see :func:`cvrarray.input.coercion.as_csr`) or a parameter is out of range.
 
     Examples
     --------
@@ -141,11 +142,11 @@ class CVRArray(FormatArray):
         if n_chunks is not None:
             n_chunks = integer(n_chunks, "n_chunks", 1)
         if device is not None:
-            device = _device.parse(device)
-        csr = _csr.as_csr(obj)
-        device = device or _device.of(csr.data)
+            device = devices.parse(device)
+        csr = coercion.as_csr(obj)
+        device = device or devices.of(csr.data)
         with device.use():
-            csr = _csr.move(csr, device)
+            csr = coercion.move(csr, device)
             n_lanes = n_lanes or default_n_lanes(csr, device.kind)
             n_chunks = n_chunks or default_n_chunks(csr, n_lanes, device.kind)
             self._adopt(device.backend("cvr").convert(csr, n_lanes, min(n_chunks, csr.nnz), split))
@@ -307,7 +308,7 @@ def default_n_lanes(csr: CSR, device: str) -> int:
     """
     if device == "cuda":
         return WARP
-    share = _device.CPU.backend("statistics").in_threes(csr.indptr, csr.indices, LOOKS)
+    share = devices.CPU.backend("statistics").in_threes(csr.indptr, csr.indices, LOOKS)
     return THREES if share >= MOSTLY else WARP
 
 
@@ -327,7 +328,7 @@ def default_n_chunks(csr: CSR, n_lanes: int, device: str) -> int:
         waves = nnz / (n_lanes * STEPS * wave)
         if waves < FEW_WAVES:
             return max(1, min(wave * max(1, round(waves)), round(nnz / (n_lanes * LEAST_STEPS))))
-    elif n_lanes == THREES or (mean <= STEPS and _device.CPU.backend("statistics").spread(csr.indptr) >= UNEVEN):
+    elif n_lanes == THREES or (mean <= STEPS and devices.CPU.backend("statistics").spread(csr.indptr) >= UNEVEN):
         least, most = MIN_LONG, LONG
     share = nnz / (n_lanes * ENOUGH_CHUNKS[device])
     wanted = min(max(share, least), most)

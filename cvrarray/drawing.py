@@ -20,9 +20,9 @@ from xml.sax.saxutils import escape
 
 import numpy as np
 
-from . import _device
-from ._tables import WARP
 from .bbcsr import BBCSRArray
+from .core import devices
+from .core.tables import WARP
 from .cvr import CVRArray
 
 #: Chunks or bins that are drawn where none is named, and steps or entries of one of them.
@@ -120,7 +120,7 @@ def draw(A: CVRArray | BBCSRArray, part: int | None = None, *, steps: int | None
 def _chunk(canvas: _Canvas, A: CVRArray, k: int, y: float, steps: int | None) -> float:
     """Draw chunk `k` from `y` on; returns where it ends."""
     found = A.chunk(k)
-    val, col, tail, rec_pos, rec_wb = (_device.move(a, _device.CPU) for a in found[:5])
+    val, col, tail, rec_pos, rec_wb = (devices.move(a, devices.CPU) for a in found[:5])
     n_lanes, n_steps = val.shape
     _require_few(n_steps, "steps", f"chunk {k}")
     done = n_steps if steps is None else steps
@@ -203,8 +203,8 @@ def _bin(canvas: _Canvas, A: BBCSRArray, k: int, y: float) -> float:
     first, last = (int(p) for p in A.bin_rowptr[k : k + 2])
     length = (last - first) // WARP
     _require_few(length, "entries", f"bin {k}")
-    data = _device.move(A.data[first:last], _device.CPU).reshape(length, WARP).T  # (32 rows, bin_len)
-    column = _device.move(A.colptr[first // size : last // size], _device.CPU).reshape(length // size, WARP).T
+    data = devices.move(A.data[first:last], devices.CPU).reshape(length, WARP).T  # (32 rows, bin_len)
+    column = devices.move(A.colptr[first // size : last // size], devices.CPU).reshape(length // size, WARP).T
     stored = _stored_columns(A)
     left, width, height = 90, max(_CELL, _widest(data) * 8 + 16), 22
     n_rows = min(WARP, A.shape[0] - k * WARP)
@@ -245,7 +245,7 @@ def _bin(canvas: _Canvas, A: BBCSRArray, k: int, y: float) -> float:
 def _stored_columns(A: BBCSRArray) -> set[tuple[int, int]]:
     """(row, column) of every stored entry."""
     with A._target.use():
-        row, col, _ = (_device.move(a, _device.CPU) for a in A._target.backend("bbcsr").to_coo(A._tables))
+        row, col, _ = (devices.move(a, devices.CPU) for a in A._target.backend("bbcsr").to_coo(A._tables))
     return set(zip(row.tolist(), col.tolist(), strict=True))
 
 
@@ -287,7 +287,7 @@ def _cuts(canvas: _Canvas, A: CVRArray, csr: Any, left: float, top: float, cell:
     begin = 0
     for k in range(A.n_chunks - 1):
         found = A.chunk(k)
-        tail, rec_pos, rec_wb = (_device.move(a, _device.CPU) for a in (found.tail, found.rec_pos, found.rec_wb))
+        tail, rec_pos, rec_wb = (devices.move(a, devices.CPU) for a in (found.tail, found.rec_pos, found.rec_wb))
         rows = _rows_of_slots(found.val.shape, tail, rec_pos, rec_wb, found.lr_rec)
         begin += int((rows >= 0).sum())
         row = int(np.searchsorted(csr.indptr, begin, side="right")) - 1

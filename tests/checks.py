@@ -9,7 +9,7 @@ import oracle
 from scipy.sparse import csr_array
 
 import cvrarray
-from cvrarray import _device
+from cvrarray.core import devices
 
 
 class Build(NamedTuple):
@@ -53,12 +53,12 @@ TYPICAL = [cvr(4, 5, "nnz"), cvr(32, 7, "rows"), bbcsr(1), bbcsr(6)]
 
 def put(array: Any, device: str) -> Any:
     """`array` on `device`, as `cupy.asarray` or the user's own NumPy array."""
-    return _device.move(array, _device.parse(device))
+    return devices.move(array, devices.parse(device))
 
 
 def get(array: Any) -> np.ndarray:
     """`array` on the host."""
-    return _device.move(array, _device.CPU)
+    return devices.move(array, devices.CPU)
 
 
 def assert_product(y: Any, csr: csr_array, x: np.ndarray, alpha=1, beta=0, before: np.ndarray | None = None) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import gpu_report
 import pytest
 
-from cvrarray import _device
+from cvrarray.core import devices
 
 DEVICES = ("cpu", "cuda:0")
 NO_GPU = "no GPU: CuPy is missing or finds no CUDA device"
@@ -33,7 +33,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def need_gpu(config: pytest.Config) -> None:
     """Skip the running test where there is no GPU; fail it under ``--require-gpu``."""
-    if _device.gpu_count():
+    if devices.gpu_count():
         return
     (pytest.fail if config.getoption("--require-gpu") else pytest.skip)(NO_GPU)
 

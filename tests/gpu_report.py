@@ -83,9 +83,9 @@ def warning(found: list[str]) -> str:
 
 
 def _gpu() -> dict[str, object] | None:
-    from cvrarray import _device
+    from cvrarray.core import devices
 
-    if not _device.gpu_count():
+    if not devices.gpu_count():
         return None
     import cupy
 

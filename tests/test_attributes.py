@@ -15,7 +15,7 @@ import zoo
 from checks import DEFAULTS, TYPICAL, assert_same_csr, assert_same_tables, get, put
 
 import cvrarray
-from cvrarray import _device
+from cvrarray.core import devices
 
 BUILD = pytest.mark.parametrize("build", DEFAULTS, ids=str)
 TYPICAL_BUILDS = pytest.mark.parametrize("build", TYPICAL, ids=str)
@@ -113,7 +113,7 @@ def test_copies(build, device):
         assert type(made) is type(A)
         assert_same_tables(made._tables, A._tables)
         made.check()
-        xp = _device.parse(device).xp
+        xp = devices.parse(device).xp
         assert not xp.may_share_memory(A._values(A._tables), made._values(made._tables))
     assert copy.copy(A) is A  # it cannot change
     made = pickle.loads(pickle.dumps(A))

@@ -18,8 +18,9 @@ import scipy.io
 import scipy.sparse
 
 import cvrarray
-from cvrarray import _device, cli, generate
+from cvrarray import cli, generate
 from cvrarray.cli import bench, demo, info, measure, report, sources, table
+from cvrarray.core import devices
 from cvrarray.cpu import threads
 
 ROOT = Path(__file__).parent.parent
@@ -751,7 +752,7 @@ def test_gpu_bench_rejects_what_is_for_the_cpu(run, gpu, mtx, tmp_path):
 
 def test_every_generated_matrix_has_a_medium_scale():
     assert all(len(recipe.medium) == len(recipe.full) for recipe in generate.MATRICES.values())
-    device = _device.parse("cpu")
+    device = devices.parse("cpu")
     assert sources.load("elasticity", scale="medium", seed=0, device=device).nnz > 4_000_000
 
 
@@ -882,7 +883,7 @@ def test_bench_takes_matrices_with_inf_and_nan(run, known_rates, no_mkl, tmp_pat
 
 
 def test_meter_takes_medians_and_turns(device):
-    meter = measure.meter(_device.parse(device))
+    meter = measure.meter(devices.parse(device))
     turns = []
     calls = {name: (lambda name=name: turns.append(name)) for name in "ab"}
     times = meter.times(calls, 3)
@@ -937,7 +938,7 @@ def test_gpu_peak_memory_counts_what_lives_at_once(gpu):
         del first
         return [cupy.empty(1 << 20, cupy.uint8), cupy.empty(1 << 19, cupy.uint8)]
 
-    assert measure.meter(_device.parse(gpu)).conversion(convert, 1).peak_bytes == 3 << 19
+    assert measure.meter(devices.parse(gpu)).conversion(convert, 1).peak_bytes == 3 << 19
 
 
 def test_gpu_times_are_the_devices_own(gpu):
@@ -950,7 +951,7 @@ def test_gpu_times_are_the_devices_own(gpu):
         time.sleep(2e-3)
         cupy.copyto(target, source)
 
-    times = measure.meter(_device.parse(gpu)).times({"quick": lambda: cupy.copyto(target, source), "dawdle": dawdle}, 9)
+    times = measure.meter(devices.parse(gpu)).times({"quick": lambda: cupy.copyto(target, source), "dawdle": dawdle}, 9)
     assert times["dawdle"].host > 2e-3
     assert times["dawdle"].median < 2 * times["quick"].median
 

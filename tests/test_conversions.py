@@ -27,7 +27,7 @@ from checks import (
 from scipy.sparse import csr_array
 
 import cvrarray
-from cvrarray._tables import CSR, BBCSRTables, CVRTables
+from cvrarray.core.tables import CSR, BBCSRTables, CVRTables
 
 VARIED = ["rows_of_mixed_length", "explicit_zeros_beside_holes", "one_dense_row", "narrow_and_wide_tiles", "power_law"]
 DTYPES = ["bool", "int8", "uint16", "int32", "uint64", "float32", "float64", "complex64", "complex128"]

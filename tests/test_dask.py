@@ -13,8 +13,8 @@ from checks import get, put
 from scipy.sparse import coo_array, csr_array, random_array
 
 import cvrarray
-from cvrarray import _device
-from cvrarray._array import SparseArray
+from cvrarray.array.base import SparseArray
+from cvrarray.core import devices
 
 pytest.importorskip("dask.array")
 import dask
@@ -169,7 +169,7 @@ def test_product(name, chunks, cls, device):
     a = da.from_array(cls(matrix(), device=device), chunks=chunks)
     x = da.from_array(put(values, device), chunks=50)
     found = product(a, x, x).compute()
-    assert _device.of(found) == _device.parse(device)
+    assert devices.of(found) == devices.parse(device)
     np.testing.assert_array_equal(
         dense(found),
         product(matrix().toarray(), values, values)

@@ -265,7 +265,7 @@ def test_device_buffers_there_and_back(format, transposed, gpu):
     """The family "cuda": frames are the tables' own memory, and arrays are made around what arrives."""
     from distributed.protocol import deserialize, serialize
 
-    xp = cvrarray._device.parse(gpu).xp
+    xp = cvrarray.core.devices.parse(gpu).xp
     A = cvrarray.asarray(matrix(), format=format, device=gpu)
     A = A.T if transposed else A
     cvrarray.dask.register()

@@ -229,21 +229,21 @@ def test_nothing_is_converted_again(client):
 
 
 def _count_conversions():
-    from cvrarray import _plan
+    from cvrarray.choice import model
 
-    plain, _plan.conversions = cvrarray.BBCSRArray.__init__, 0
+    plain, model.conversions = cvrarray.BBCSRArray.__init__, 0
 
     def counted(self, *args, **kwargs):
-        _plan.conversions += 1
+        model.conversions += 1
         return plain(self, *args, **kwargs)
 
     cvrarray.BBCSRArray.__init__ = counted
 
 
 def _conversions():
-    from cvrarray import _plan
+    from cvrarray.choice import model
 
-    return _plan.conversions
+    return model.conversions
 
 
 def test_a_matrix_that_is_not_persisted(client):
@@ -438,7 +438,7 @@ def test_one_device(dtype, device):
     A = cvrarray.to_dask(csr, chunks=500, format="bbcsr", device=device).persist()
     found, again = (cvrarray.dask.cg(A, b, rtol=1e-5) for _ in range(2))
     x = found.x.compute()
-    assert cvrarray._device.of(x) == cvrarray._device.parse(device) and x.dtype == dtype
+    assert cvrarray.core.devices.of(x) == cvrarray.core.devices.parse(device) and x.dtype == dtype
     x = _to_host(x)
     np.testing.assert_array_equal(x, _to_host(again.x.compute()))
     assert np.linalg.norm(csr @ x - b) < 2e-5 * np.linalg.norm(b)
@@ -467,8 +467,8 @@ def test_nccl(gpu):
     """One rank that sends to itself: CuPy's calls are the right ones. NCCL allows no two ranks on a GPU."""
     if links.nccl() is None:
         pytest.skip("CuPy finds no NCCL: pip install nvidia-nccl-cu13")
-    xp = cvrarray._device.parse(gpu).xp
-    device = cvrarray._device.parse(gpu)
+    xp = cvrarray.core.devices.parse(gpu).xp
+    device = cvrarray.core.devices.parse(gpu)
     with device.use():
         direct = links.Direct(OneRank())
         assert links._gpu(device) is not None

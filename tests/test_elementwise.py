@@ -13,7 +13,7 @@ import zoo
 from scipy.sparse import csr_array
 
 import cvrarray
-from cvrarray import _elementwise
+from cvrarray.array import elementwise
 
 BUILDS = [checks.Build("cvr", {}), checks.cvr(4, 5, "nnz"), checks.cvr(3, 1), checks.bbcsr(1), checks.bbcsr(3)]
 CONFIGURATIONS = pytest.mark.parametrize("build", BUILDS, ids=str)
@@ -180,7 +180,7 @@ def test_keywords_that_are_refused(keywords, device):
         with pytest.raises(TypeError, match=r"takes no where|must be left out"):
             (np.sin if len(operands) == 1 else np.multiply)(*operands, **keywords)
     with pytest.raises(TypeError, match="takes dtype and casting"):
-        _elementwise.unary(A, np.sin, **keywords)
+        elementwise.unary(A, np.sin, **keywords)
 
 
 # ---------------------------------------------------------------------------------------------------- with a scalar
@@ -446,7 +446,7 @@ def test_sparse_arrays_of_others(build, kind):
         found = apply(ufunc, A, other)
         assert_same_kind(found, A)
         assert_dense(found, ufunc(left.toarray(), right.toarray()), exact=True)
-        found = _elementwise.binary(ufunc, other, A)  # the other library's own operators come first here
+        found = elementwise.binary(ufunc, other, A)  # the other library's own operators come first here
         assert_same_kind(found, A)
         assert_dense(found, ufunc(right.toarray(), left.toarray()), exact=True)
 
@@ -493,11 +493,11 @@ def test_product_takes_the_intersection(build, device):
 @pytest.mark.parametrize("build", [checks.cvr(4, 3, "nnz"), checks.bbcsr(3)], ids=str)
 def test_widest_shape(build, device):
     """Places are compared without a single number a place, which 64 bits would not hold."""
-    from cvrarray import _csr
+    from cvrarray.input import coercion
 
     wide = 2**62 - 1
-    a = _csr.from_triplets(np.array([0, 0, 4]), np.array([5, wide - 1, 2**61]), np.array([1.0, 2.0, 3.0]), (5, wide))
-    b = _csr.from_triplets(np.array([0, 2, 4]), np.array([wide - 1, 7, 2**61]), np.array([10.0, 20.0, -3.0]), (5, wide))
+    a = coercion.from_triplets(np.array([0, 0, 4]), np.array([5, wide - 1, 2**61]), np.array([1.0, 2.0, 3.0]), (5, wide))
+    b = coercion.from_triplets(np.array([0, 2, 4]), np.array([wide - 1, 7, 2**61]), np.array([10.0, 20.0, -3.0]), (5, wide))
     found = apply(np.add, build(a, device=device), build(b, device=device)).to_scipy()
     np.testing.assert_array_equal(found.indptr, [0, 2, 2, 3, 3, 3])
     np.testing.assert_array_equal(found.indices, [5, wide - 1, 7])

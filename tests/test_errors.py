@@ -12,7 +12,8 @@ import zoo
 from checks import DEFAULTS, get, put
 
 import cvrarray
-from cvrarray import _device, _protocol
+from cvrarray.array import protocol
+from cvrarray.core import devices
 
 BUILD = pytest.mark.parametrize("build", DEFAULTS, ids=str)
 CLASSES = [cvrarray.CVRArray, cvrarray.BBCSRArray]
@@ -213,7 +214,7 @@ def test_device_names(name):
             cvrarray.asarray(EYE, device=name)
 
 
-@pytest.mark.skipif(_device.gpu_count() > 0, reason="this machine has a GPU")
+@pytest.mark.skipif(devices.gpu_count() > 0, reason="this machine has a GPU")
 def test_a_gpu_that_is_not_there():
     with pytest.raises((ValueError, ModuleNotFoundError), match="GPU"):
         cvrarray.CVRArray(EYE, device="cuda")
@@ -343,7 +344,7 @@ def test_x_from_the_left(build):
             x @ A
     for x in (np.array(1.0), np.ones((2, 4, 4))):
         with pytest.raises(TypeError, match=r"1-D.*2-D"):
-            _protocol.matmul(x, A)
+            protocol.matmul(x, A)
 
 
 # out, alpha and beta

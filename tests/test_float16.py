@@ -12,7 +12,7 @@ from checks import DEFAULTS, TYPICAL, assert_same_bits, get, put
 from scipy.sparse import bsr_array, coo_array, csr_array
 
 import cvrarray
-from cvrarray import _csr
+from cvrarray.input import coercion
 
 HALF = np.dtype(np.float16)
 LARGEST = np.finfo(HALF).max
@@ -160,7 +160,7 @@ def test_duplicates_are_summed_in_float32(build, device):
     col = np.array([1] * 101 + [0, 0, 2])
     val = np.array([2048.0] + [1.0] * 100 + [LARGEST, LARGEST, SUBNORMAL], HALF)
     expected = np.array([np.inf, 2148, SUBNORMAL], HALF)
-    csr = _csr.from_triplets(*(put(array, device) for array in (row, col, val)), (3, 3))
+    csr = coercion.from_triplets(*(put(array, device) for array in (row, col, val)), (3, 3))
     assert_same_bits(csr.data, expected)
     assert_same_bits(build(csr).todense(), np.diag(expected))
 

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 import scipy.sparse
 
-from cvrarray import _device, generate
+from cvrarray import generate
+from cvrarray.core import devices
 
 SMALL = {
     "stencil27": lambda **options: generate.stencil27(4, **options),
@@ -33,7 +34,7 @@ def host(matrix):
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128"])
 def test_canonical(make, dtype, device):
-    device = _device.parse(device)
+    device = devices.parse(device)
     with device.use():
         matrix = make(dtype=dtype, xp=device.xp)
     assert isinstance(matrix.data, device.xp.ndarray)
@@ -46,7 +47,7 @@ def test_canonical(make, dtype, device):
 
 
 def test_same_seed_same_matrix(make, device):
-    device = _device.parse(device)
+    device = devices.parse(device)
     with device.use():
         first, again = (host(make(xp=device.xp, seed=5)) for _ in range(2))
     for part in ("indptr", "indices", "data"):

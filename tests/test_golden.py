@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from pathlib import Path
 
 import numpy as np
@@ -76,6 +77,17 @@ def test_bbcsr_layout(bbcsr_array, note):
 
 def test_bbcsr_product(bbcsr_array, note, device):
     np.testing.assert_array_equal(get(bbcsr_array @ put(np.array(note["x"]), device)), note["y"])
+
+
+def test_pickles_of_version_0_1_0():
+    """They name modules as these were called then."""
+    cvr, bbcsr, transposed = pickle.loads((GOLDEN / "arrays_0_1_0.pickle").read_bytes())
+    dense = np.zeros((5, 6))
+    dense[[0, 0, 1, 3, 3, 4, 4, 4], [0, 5, 2, 1, 3, 0, 4, 5]] = np.arange(1, 9)
+    for array, matrix in ((cvr, dense), (bbcsr, dense), (transposed, dense.T)):
+        array.check()
+        np.testing.assert_array_equal(array.todense(), matrix)
+        np.testing.assert_array_equal(array @ np.ones(matrix.shape[1]), matrix.sum(axis=1))
 
 
 def _pads(chunk):

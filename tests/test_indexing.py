@@ -9,7 +9,7 @@ import zoo
 from scipy.sparse import coo_array, csr_array
 
 import cvrarray
-from cvrarray import _csr
+from cvrarray.input import coercion
 
 BUILDS = [checks.Build("cvr", {}), checks.cvr(4, 5, "nnz"), checks.cvr(3, 1), checks.bbcsr(1), checks.bbcsr(3)]
 CONFIGURATIONS = pytest.mark.parametrize("build", BUILDS, ids=str)
@@ -244,7 +244,7 @@ def test_widest_shape(build, device):
     """Nothing is allocated by the number of columns; int64 columns become int32 where the result is narrow."""
     row, col = np.array([0, 0, 1, 3, 3]), np.array([0, WIDE - 1, 2**40, 5, WIDE // 2])
     val = np.arange(1.0, 6.0)
-    A = build(_csr.from_triplets(row, col, val, (4, WIDE)), device=device)
+    A = build(coercion.from_triplets(row, col, val, (4, WIDE)), device=device)
     assert float(A[0, -1]) == 2.0
     assert float(A[1, 2**40 + 1]) == 0.0
     picked = A[:, [WIDE - 1, 5, 2**40, 2**40, 7]]

@@ -365,7 +365,7 @@ def test_asarray_chooses(name, device):
 
 
 def test_asarray_uses_a_gpu_where_there_is_one():
-    expected = "cuda:0" if cvrarray._device.gpu_count() else "cpu"
+    expected = "cuda:0" if cvrarray.core.devices.gpu_count() else "cpu"
     assert cvrarray.asarray(zoo.floats("diagonal")).device == expected
 
 

@@ -26,7 +26,8 @@ from checks import TYPICAL, assert_same_bits, assert_same_csr, assert_same_table
 from scipy.sparse import csr_array
 
 import cvrarray
-from cvrarray import _tables, files
+from cvrarray import files
+from cvrarray.core import tables
 from cvrarray.files import cvra, guards
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -574,7 +575,7 @@ def test_members_past_the_limit_of_plain_zips(tmp_path, monkeypatch):
     B = cvrarray.load(tmp_path / "a.cvra")
     assert_same_tables(B._tables, A._tables)
     assert all(array.ctypes.data % 64 == 0 for array in table_arrays(B).values() if array.size)
-    assert_same_tables(_tables.CVRTables(**np_load(tmp_path / "a.cvra", A)), A._tables)
+    assert_same_tables(tables.CVRTables(**np_load(tmp_path / "a.cvra", A)), A._tables)
 
 
 def np_load(path, A):
@@ -585,9 +586,9 @@ def np_load(path, A):
 
 def test_the_layout_names_every_field():
     """A field added to the tables must be added to the file's layout (and its version raised)."""
-    for format, tables in (("cvr", _tables.CVRTables), ("bbcsr", _tables.BBCSRTables)):
+    for format, fields in (("cvr", tables.CVRTables), ("bbcsr", tables.BBCSRTables)):
         scalars = {"cvr": ("shape", "nnz", "n_lanes"), "bbcsr": ("shape", "nnz", "block_size")}[format]
-        assert tables._fields == (*scalars, *cvra._ARRAYS[format])
+        assert fields._fields == (*scalars, *cvra._ARRAYS[format])
 
 
 def test_save_takes_only_ours(tmp_path):

@@ -14,7 +14,8 @@ from numpy import block, concatenate, hstack, vstack
 from scipy.sparse import csr_array
 
 import cvrarray
-from cvrarray import _csr, _joining
+from cvrarray.array import joining
+from cvrarray.input import coercion
 
 BUILDS = [checks.Build("cvr", {}), checks.cvr(4, 5, "nnz"), checks.cvr(3, 1), checks.bbcsr(1), checks.bbcsr(3)]
 CONFIGURATIONS = pytest.mark.parametrize("build", BUILDS, ids=str)
@@ -42,7 +43,7 @@ def test_concatenate(build, axis, device):
         parts = [dense(n, 11) if axis % 2 == 0 else dense(11, n) for n in sizes]
         arrays = [build(part, device=device) for part in parts]
         assert_joined(concatenate(arrays, axis=axis), np.concatenate(parts, axis=axis), arrays[0])
-    assert_joined(_joining.concatenate(iter(arrays)), np.concatenate(parts), arrays[0])
+    assert_joined(joining.concatenate(iter(arrays)), np.concatenate(parts), arrays[0])
 
 
 @CONFIGURATIONS
@@ -112,7 +113,7 @@ def test_members_of_other_libraries(build, axis):
     for other in (csr_array, scipy.sparse.csc_matrix, scipy.sparse.coo_array, sparse.COO.from_numpy, np.asarray):
         assert_joined(concatenate([A, other(parts[1]), A], axis), np.concatenate([parts[0], parts[1], parts[0]], axis), A)
         # pydata/sparse does not defer to others where it comes first
-        assert_joined(_joining.concatenate([other(parts[1]), A], axis), np.concatenate(parts[1::-1], axis), A)
+        assert_joined(joining.concatenate([other(parts[1]), A], axis), np.concatenate(parts[1::-1], axis), A)
     assert_joined(block([[A, csr_array(parts[1])]]), np.hstack(parts[:2]), A)
 
 
@@ -138,7 +139,7 @@ def test_special_values_survive(build, device):
 
 
 def test_pieces_give_the_array_back(device):
-    from cvrarray._indexing import getitem
+    from cvrarray.array.indexing import getitem
 
     whole = dense(30, 40)
     A = cvrarray.BBCSRArray(whole, device=device, block_size=3)
@@ -148,11 +149,11 @@ def test_pieces_give_the_array_back(device):
 
 def test_wide_results_have_wide_indices(device):
     n = 2**31 - 1
-    A = cvrarray.CVRArray(_csr.from_triplets(np.array([1]), np.array([n - 1]), np.array([2.0]), (2, n)), device=device)
+    A = cvrarray.CVRArray(coercion.from_triplets(np.array([1]), np.array([n - 1]), np.array([2.0]), (2, n)), device=device)
     found = concatenate([A, A], 1)
     assert found.shape == (2, 2 * n)
     np.testing.assert_array_equal(found.to_scipy().indices, [n - 1, 2 * n - 1])
-    wide = _csr.from_triplets(np.array([0]), np.array([2**61]), np.array([2.0]), (1, 2**61 + 1))
+    wide = coercion.from_triplets(np.array([0]), np.array([2**61]), np.array([2.0]), (1, 2**61 + 1))
     B = cvrarray.CVRArray(wide, device=device)
     with pytest.raises(ValueError, match="below 2\\^62"):
         concatenate([B, B], 1)
@@ -167,8 +168,8 @@ def test_errors(device):
         (hstack, [A, A.T], mismatch.format(0, 3, 1, 4)),
         (block, [[A, A.T]], mismatch.format(0, 3, 1, 4)),
         (block, [[A, A], [A]], mismatch.format(1, 8, 1, 4)),
-        (_joining.concatenate, [], "at least one array"),
-        (_joining.block, [], "empty list"),
+        (joining.concatenate, [], "at least one array"),
+        (joining.block, [], "empty list"),
         (block, [[A], []], "empty list"),
         (block, [A, [A]], "one depth"),
         (block, [[[A]]], "nested more deeply"),
@@ -187,7 +188,7 @@ def test_errors(device):
     with pytest.raises(TypeError, match="must be a sparse or dense 2-D array"):
         concatenate([A, None])
     with pytest.raises(TypeError, match="must be an array of ours"):
-        _joining.concatenate([np.eye(3)])
+        joining.concatenate([np.eye(3)])
 
 
 def test_devices_do_not_mix(gpu):

@@ -12,7 +12,7 @@ from checks import Build, bbcsr, get, put
 from scipy.sparse import csr_array
 
 import cvrarray
-from cvrarray._tables import CSR, BBCSRTables, CVRTables
+from cvrarray.core.tables import CSR, BBCSRTables, CVRTables
 
 BEYOND = 2**31 + 2**20
 GPU_BYTES = 100e9

@@ -12,7 +12,7 @@ import zoo
 from checks import DEFAULTS, TYPICAL, assert_product, assert_same_bits, get, put
 
 import cvrarray
-from cvrarray import _device
+from cvrarray.core import devices
 
 BUILD = pytest.mark.parametrize("build", DEFAULTS, ids=str)
 TYPICAL_BUILDS = pytest.mark.parametrize("build", TYPICAL, ids=str)
@@ -220,7 +220,7 @@ def test_every_spelling(build, device):
     ]
     for y in spellings:
         np.testing.assert_array_equal(get(y), expected)
-        assert _device.of(y) == _device.parse(device)
+        assert devices.of(y) == devices.parse(device)
 
 
 def test_x_as_nested_lists():

@@ -17,8 +17,9 @@ import pytest
 import scipy.sparse
 
 import cvrarray
-from cvrarray import _device, cli, generate
+from cvrarray import cli, generate
 from cvrarray.cli import bench, gpu_bench, gpu_page, measure, peers
+from cvrarray.core import devices
 
 SIGNATURES = {  # of nvmath.bindings.cusparse
     "set_stream": "handle stream_id",
@@ -405,7 +406,7 @@ REGISTRY = {
 
 def measured(cases, build=build, dtypes=("float32", "float64")):
     return gpu_bench.measure_all(
-        cases, _device.CPU, [np.dtype(name) for name in dtypes], build, bench.facts, repeats=2, seed=1, registry=REGISTRY
+        cases, devices.CPU, [np.dtype(name) for name in dtypes], build, bench.facts, repeats=2, seed=1, registry=REGISTRY
     )
 
 
@@ -447,7 +448,7 @@ def test_wrong_product_of_ours_is_told(quick, capsys):
 
 @pytest.mark.parametrize("name", gpu_bench.MATRICES)
 def test_small_matrices(name, device):
-    device = _device.parse(device)
+    device = devices.parse(device)
     with device.use():
         csr = gpu_bench.all_cases("small", 0, device)[name]()
     csr = scipy.sparse.csr_array(csr.get() if device.kind == "cuda" else csr)
@@ -490,7 +491,7 @@ def test_files_above_half_a_million_nonzeros(tmp_path, monkeypatch):
     for name, count in {"large": 500_001, "small": 500_000}.items():
         np.savez(tmp_path / f"{name}.npz", indptr=np.array([0, count]), indices=np.arange(count), shape=np.array([1, count]))
     monkeypatch.setenv("CVRARRAY_MATRICES", str(tmp_path))
-    cases = gpu_bench.all_cases("full", 0, _device.CPU)
+    cases = gpu_bench.all_cases("full", 0, devices.CPU)
     assert set(cases) - set(gpu_bench.MATRICES) == {"large"}
     assert cases["large"]().shape == (1, 500_001)
 
@@ -620,7 +621,7 @@ def test_page_of_a_wrong_product(tmp_path):
 
 
 def test_reference_on_the_gpu(gpu):
-    device = _device.parse(gpu)
+    device = devices.parse(gpu)
     for dtype in ("float32", "float64"):
         csr = matrix((500, 300), 0.2, np.float64).astype(dtype)
         x = np.arange(300).astype(dtype)

@@ -10,7 +10,7 @@ import zoo
 from checks import BUILDS, DEFAULTS, TYPICAL, assert_product, assert_same_bits, bbcsr, cvr, get, put
 from scipy.sparse import csr_array
 
-from cvrarray import _device
+from cvrarray.core import devices
 
 PAIRS = [  # dtypes of A and x; every pair compiles a kernel of its own, so there are no more than the rules need
     ("bool", "bool"),
@@ -376,7 +376,7 @@ def test_every_spelling(build, device):
     expected = get(A.matvec(x))
     for product in (operator.matmul, np.matmul, np.dot):
         assert_same_bits(product(A, x), expected)
-    xp = _device.parse(device).xp
+    xp = devices.parse(device).xp
     out = xp.full(csr.shape[0], np.nan)
     assert np.matmul(A, x, out=out) is out
     assert_same_bits(out, expected)
@@ -388,7 +388,7 @@ def test_product_lives_with_the_array(build, device):
     A = build(csr, device)
     y = A @ put(zoo.vector(csr.shape[1]), device)
     assert A.device == device
-    assert _device.of(y) == _device.parse(device)
+    assert devices.of(y) == devices.parse(device)
     assert y.flags.c_contiguous
 
 

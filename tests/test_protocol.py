@@ -16,7 +16,9 @@ import zoo
 from checks import DEFAULTS, get, put
 
 import cvrarray
-from cvrarray import _array, _csr, _device, _protocol
+from cvrarray.array import base, protocol
+from cvrarray.core import devices
+from cvrarray.input import coercion
 
 BUILD = pytest.mark.parametrize("build", DEFAULTS, ids=str)
 UFUNCS = sorted({getattr(np, name) for name in dir(np) if isinstance(getattr(np, name), np.ufunc)}, key=lambda f: f.__name__)
@@ -27,7 +29,7 @@ REMEDY = r"todense|tocsr|with_values|to_scipy|tocoo|cvrarray\.save|scipy\.sparse
 
 def dense_of(found):
     """A result on the host, and dense where it is ours."""
-    return get(found.todense() if isinstance(found, _array.SparseArray) else found)
+    return get(found.todense() if isinstance(found, base.SparseArray) else found)
 
 
 def assert_like_numpy(found, expected, dtype=True):
@@ -58,12 +60,12 @@ NEVER = {np.logaddexp, np.logaddexp2, np.bitwise_and, np.bitwise_or, np.bitwise_
 
 
 def test_every_ufunc_stands_in_one_set():
-    sets = [_protocol.KEEPS_ZERO, _protocol.DENSIFIES, _protocol.BINARY, _protocol.UNSUPPORTED, set(_protocol.CONTRACTIONS)]
+    sets = [protocol.KEEPS_ZERO, protocol.DENSIFIES, protocol.BINARY, protocol.UNSUPPORTED, set(protocol.CONTRACTIONS)]
     for ufunc in UFUNCS:
         assert sum(ufunc in each for each in sets) == 1, ufunc
     assert set.union(*sets) == set(UFUNCS)
-    assert {ufunc.nin for ufunc in _protocol.KEEPS_ZERO | _protocol.DENSIFIES} == {1}
-    assert {ufunc.nin for ufunc in _protocol.BINARY} == {2}
+    assert {ufunc.nin for ufunc in protocol.KEEPS_ZERO | protocol.DENSIFIES} == {1}
+    assert {ufunc.nin for ufunc in protocol.BINARY} == {2}
 
 
 @pytest.mark.parametrize("ufunc", [ufunc for ufunc in UFUNCS if ufunc.nin == 1], ids=lambda f: f.__name__)
@@ -77,7 +79,7 @@ def test_sets_say_what_ufuncs_do_to_zero(ufunc, dtype):
         except TypeError:
             return
     kept = all((result == 0).all() for result in (results if isinstance(results, tuple) else (results,)))
-    if ufunc in _protocol.KEEPS_ZERO:
+    if ufunc in protocol.KEEPS_ZERO:
         assert kept
     else:
         assert not kept or dtype in ("bool", "int8", "int64"), "it could be offered"
@@ -95,7 +97,7 @@ def test_unary_ufuncs(build, ufunc, dtype, device):
             expected = ufunc(dense)
         except TypeError:
             expected = None
-        if expected is None or ufunc not in _protocol.KEEPS_ZERO:
+        if expected is None or ufunc not in protocol.KEEPS_ZERO:
             with pytest.raises(TypeError):
                 ufunc(A)
             return
@@ -108,7 +110,7 @@ def test_unary_ufuncs(build, ufunc, dtype, device):
 
 
 @BUILD
-@pytest.mark.parametrize("ufunc", sorted(_protocol.BINARY, key=lambda f: f.__name__), ids=lambda f: f.__name__)
+@pytest.mark.parametrize("ufunc", sorted(protocol.BINARY, key=lambda f: f.__name__), ids=lambda f: f.__name__)
 @pytest.mark.parametrize("dtype", ["bool", "int64", "float64", "complex128"])
 def test_binary_ufuncs(build, ufunc, dtype, device):
     """With a sparse array, a vector of the row's length, a dense array and scalars, on either side."""
@@ -120,7 +122,7 @@ def test_binary_ufuncs(build, ufunc, dtype, device):
     offered = 0
     for value in (build(other, device), row, full, 2, 0, np.float64(3)):
         on_device = put(value, device) if isinstance(value, np.ndarray) else value
-        plain = other.toarray() if isinstance(value, _array.SparseArray) else value
+        plain = other.toarray() if isinstance(value, base.SparseArray) else value
         for swapped in (False, True):
             with np.errstate(all="ignore"):
                 try:
@@ -137,7 +139,7 @@ def test_binary_ufuncs(build, ufunc, dtype, device):
             assert expected is not None
             offered += 1
             for each in found if isinstance(found, tuple) else (found,):
-                assert isinstance(each, _array.SparseArray)
+                assert isinstance(each, base.SparseArray)
                 each.check()
             assert_like_numpy(found, expected)
     assert offered or dtype != "float64" or ufunc in NEVER
@@ -151,7 +153,7 @@ def test_methods_of_ufuncs(build, ufunc, method):
     csr = zoo.integers("rows_of_mixed_length", np.float64)
     A = build(csr)
     arguments = {"reduceat": (A, [0, 2]), "at": (A, [0], 1.0), "outer": (A, np.ones(2))}.get(method, (A,))
-    if method == "reduce" and ufunc in _protocol.REDUCTIONS:
+    if method == "reduce" and ufunc in protocol.REDUCTIONS:
         for axis in (0, 1, None, -1):
             assert_like_numpy(ufunc.reduce(A, axis=axis), ufunc.reduce(csr.toarray(), axis=axis))
         assert_like_numpy(ufunc.reduce(A), ufunc.reduce(csr.toarray()))
@@ -163,7 +165,7 @@ def test_methods_of_ufuncs(build, ufunc, method):
 @BUILD
 def test_what_ufuncs_take(build, device):
     A = build(np.eye(3), device)
-    xp = _device.parse(device).xp
+    xp = devices.parse(device).xp
     assert np.sin(A, dtype=np.float32).dtype == np.float32
     for call in (
         lambda: np.sin(A, where=np.ones((3, 3), bool)),
@@ -511,9 +513,9 @@ def test_no_function_of_numpy_gives_something_wrong():
     asked = [getattr(module, name) for module in (np, np.linalg, np.fft) for name in dir(module)]
     asked = {f for f in asked if hasattr(f, "_implementation")}
     assert len(asked) > 250
-    assert set(_protocol.FUNCTIONS) <= asked | {np.permute_dims}
-    assert set(_protocol.REMEDIES) <= asked
-    for function in asked - set(_protocol.FUNCTIONS):
+    assert set(protocol.FUNCTIONS) <= asked | {np.permute_dims}
+    assert set(protocol.REMEDIES) <= asked
+    for function in asked - set(protocol.FUNCTIONS):
         with pytest.raises(TypeError, match=REMEDY):
             A.__array_function__(function, (type(A),), (A,), {})
 
@@ -690,12 +692,12 @@ def test_packages_are_found_by_base_classes():
     class Mine(scipy.sparse.csr_array):
         pass
 
-    assert _csr.package(Mine(np.eye(2))) == "scipy"
-    assert _csr.package(scipy.sparse.linalg.aslinearoperator(np.eye(2))) == ""
-    assert _csr.package(np.ones(2)) == "numpy"
-    assert _csr.package(sparse.COO.from_numpy(np.eye(2))) == "sparse"
-    assert _csr.package(cvrarray.CVRArray(np.eye(2)).T) == "cvrarray"
-    assert _csr.package(object()) == _csr.package("text") == ""
+    assert coercion.package(Mine(np.eye(2))) == "scipy"
+    assert coercion.package(scipy.sparse.linalg.aslinearoperator(np.eye(2))) == ""
+    assert coercion.package(np.ones(2)) == "numpy"
+    assert coercion.package(sparse.COO.from_numpy(np.eye(2))) == "sparse"
+    assert coercion.package(cvrarray.CVRArray(np.eye(2)).T) == "cvrarray"
+    assert coercion.package(object()) == coercion.package("text") == ""
 
 
 @BUILD

@@ -10,7 +10,7 @@ import zoo
 from scipy.sparse import csr_array
 
 import cvrarray
-from cvrarray import _csr
+from cvrarray.input import coercion
 
 BUILDS = [checks.Build("cvr", {}), checks.cvr(4, 5, "nnz"), checks.cvr(3, 1), checks.bbcsr(1), checks.bbcsr(3)]
 CONFIGURATIONS = pytest.mark.parametrize("build", BUILDS, ids=str)
@@ -277,7 +277,7 @@ def test_widest_shape(build, device):
     """Rows of 2^62 - 1 columns are reduced without a vector of that length, and so are their transposes."""
     wide = 2**62 - 1
     row, col = np.array([0, 0, 2, 4]), np.array([5, wide - 1, 2**61, 0])
-    A = build(_csr.from_triplets(row, col, np.array([1.0, 2.0, -3.0, 4.0]), (5, wide)), device=device)
+    A = build(coercion.from_triplets(row, col, np.array([1.0, 2.0, -3.0, 4.0]), (5, wide)), device=device)
     rows = {
         "sum": [3, 0, -3, 0, 4],
         "max": [2, 0, 0, 0, 4],

@@ -11,7 +11,7 @@ import scipy.sparse.linalg
 from checks import DEFAULTS, get, put
 
 import cvrarray
-from cvrarray import _device
+from cvrarray.core import devices
 
 BUILD = pytest.mark.parametrize("build", DEFAULTS, ids=str)
 
@@ -150,4 +150,4 @@ def test_linear_operator(build, dtype, device):
             x = rng.integers(-3, 4, shape).astype(dtype)
             np.testing.assert_array_equal(get(operator.H @ put(x, device)), dense.conj().T @ x)
     y = A.aslinearoperator() @ put(np.ones((9, 2), dtype), device)
-    assert _device.of(y) == _device.parse(device)
+    assert devices.of(y) == devices.parse(device)

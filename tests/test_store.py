@@ -23,7 +23,8 @@ from scipy.io import mmwrite
 from scipy.sparse import csr_array, random_array
 
 import cvrarray
-from cvrarray import Stored, _panels, to_store
+from cvrarray import Stored, to_store
+from cvrarray.input import partition
 from cvrarray.store import layout, sources, spool
 from cvrarray.store.writer import Writer
 
@@ -713,9 +714,9 @@ def _panels_of(csr):
 
 
 def csr_parts(csr):
-    from cvrarray import _csr
+    from cvrarray.input import coercion
 
-    return _csr.as_csr(csr)
+    return coercion.as_csr(csr)
 
 
 def test_another_matrix_of_the_same_shape_is_refused(path):
@@ -829,20 +830,20 @@ def test_really_full_disk(tmp_path):
     [("128 MiB", 128 << 20), ("2GB", 2 * 10**9), ("1.5k", 1500), (77, 77), ("10", 10), ("3 TiB", 3 << 40), ("5 b", 5)],
 )
 def test_bytes(text, count):
-    assert _panels.n_bytes(text, "chunks") == count
+    assert partition.n_bytes(text, "chunks") == count
 
 
 @pytest.mark.parametrize("text", ["", "MiB", "-1", -1, 0, 2.5, None, "1 i", "1 XB"])
 def test_bad_bytes(text):
     with pytest.raises(ValueError, match="chunks must be a number of bytes"):
-        _panels.n_bytes(text, "chunks")
+        partition.n_bytes(text, "chunks")
 
 
 @pytest.mark.parametrize("align", [1, 32, 96])
 def test_cuts_are_aligned_balanced_and_complete(align):
     rng = np.random.default_rng(0)
     before = np.concatenate(([0.0], np.cumsum(rng.integers(1, 100, 10_000))))
-    rows = _panels.cut(before, 20_000, align)
+    rows = partition.cut(before, 20_000, align)
     assert rows[0] == 0 and rows[-1] == 10_000
     assert (np.diff(rows) > 0).all()
     assert (rows[:-1] % align == 0).all()
@@ -851,7 +852,7 @@ def test_cuts_are_aligned_balanced_and_complete(align):
 
 
 def test_a_row_larger_than_a_panel_is_a_panel_of_its_own():
-    rows = _panels.cut(np.array([0.0, 1, 2, 1000, 1001, 1002]), 100, 1)
+    rows = partition.cut(np.array([0.0, 1, 2, 1000, 1001, 1002]), 100, 1)
     assert rows.tolist() == [0, 2, 3, 5]
 
 

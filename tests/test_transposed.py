@@ -12,7 +12,7 @@ from checks import BUILDS, DEFAULTS, TYPICAL, assert_product, assert_same_bits, 
 from test_matmat import PAIRS, VARIED, matrix
 
 import cvrarray
-from cvrarray import _array, _products
+from cvrarray.array import base, products
 
 BUILD = pytest.mark.parametrize("build", DEFAULTS, ids=str)
 TYPICAL_BUILDS = pytest.mark.parametrize("build", TYPICAL, ids=str)
@@ -144,7 +144,7 @@ def test_adjoint(build, dtype, device):
 
 
 @BUILD
-@pytest.mark.parametrize("k", [0, 1, 3, _products.CONVERT_FROM - 1, _products.CONVERT_FROM, _products.CONVERT_FROM + 5])
+@pytest.mark.parametrize("k", [0, 1, 3, products.CONVERT_FROM - 1, products.CONVERT_FROM, products.CONVERT_FROM + 5])
 def test_matrices(build, k, device):
     """Column by column, and from CONVERT_FROM columns on with a transposed array."""
     csr = zoo.integers("rows_of_mixed_length", np.float64)
@@ -176,7 +176,7 @@ def test_attributes(build, dtype, device):
     csr = zoo.integers("rows_of_mixed_length", dtype)
     A = build(csr, device)
     view = A.T
-    assert isinstance(view, _array.SparseArray)
+    assert isinstance(view, base.SparseArray)
     assert view.shape == csr.shape[::-1]
     assert (view.dtype, view.nnz, view.device, view.format) == (A.dtype, A.nnz, A.device, A.format)
     assert view.nbytes == A.nbytes  # nothing was copied

@@ -15,7 +15,10 @@ import pytest
 import scipy.sparse
 
 import cvrarray
-from cvrarray import _csr, _device, _plan, _tune, generate
+from cvrarray import generate
+from cvrarray.choice import model, tuning
+from cvrarray.core import devices
+from cvrarray.input import coercion
 
 ROOT = Path(__file__).parent.parent
 
@@ -42,8 +45,8 @@ def clock(monkeypatch):
             seen.append((of(best), of(challenger)))
             return seen[-1]
 
-        monkeypatch.setattr(_tune, "_alone", lambda array, x, sample: of(array))
-        monkeypatch.setattr(_tune, "_compare", compare)
+        monkeypatch.setattr(tuning, "_alone", lambda array, x, sample: of(array))
+        monkeypatch.setattr(tuning, "_compare", compare)
         return seen
 
     return install
@@ -91,7 +94,7 @@ def test_other_chunks_where_cvr_is_near(clock):
     again = cvrarray.tune(csr, device="cpu")
     assert again.n_chunks == default * 2
     assert (again.nbytes, "remembered" in again.plan) == (found.nbytes, True)
-    assert len(seen) >= len(_tune.CHUNKS)
+    assert len(seen) >= len(tuning.CHUNKS)
 
 
 def test_no_other_chunks_where_cvr_is_hopeless(clock):
@@ -102,19 +105,19 @@ def test_no_other_chunks_where_cvr_is_hopeless(clock):
 
 def test_noise_changes_nothing(clock):
     csr = generate.tetrahedra(6, 3)
-    plan = _plan.choose(_plan.statistics(csr, exact=False), "cpu")
+    plan = model.choose(model.statistics(csr, exact=False), "cpu")
     other = {"cvr": "bbcsr", "bbcsr": "cvr"}[plan.format]
-    clock(**{plan.format: 1.0, other: 1.0 - _tune.MARGIN / 2})
+    clock(**{plan.format: 1.0, other: 1.0 - tuning.MARGIN / 2})
     assert cvrarray.tune(csr, device="cpu").format == plan.format
 
 
 def test_candidates_begin_with_the_model_s_choice():
     for csr in (generate.tetrahedra(6, 3), matrix(), generate.poisson7(12)):
-        csr = _csr.as_csr(csr)
-        plan = _plan.choose(_plan.statistics(csr, exact=False), "cpu")
-        found = _tune.candidates(csr, "cpu")
-        assert found[0] == _tune.Candidate(plan.format, plan.block_size)
-        assert _tune.Candidate("cvr") in found
+        csr = coercion.as_csr(csr)
+        plan = model.choose(model.statistics(csr, exact=False), "cpu")
+        found = tuning.candidates(csr, "cpu")
+        assert found[0] == tuning.Candidate(plan.format, plan.block_size)
+        assert tuning.Candidate("cvr") in found
         assert len(set(found)) == len(found)
 
 
@@ -124,14 +127,14 @@ def test_budget(clock, cache, monkeypatch):
     now = [0.0]
     monkeypatch.setattr(time, "perf_counter", lambda: now[0])
     seen = clock(cvr=2.0, bbcsr=1.0)
-    built = _tune.Candidate.build
+    built = tuning.Candidate.build
 
     def slow(self, matrix):
         now[0] += 10 * (matrix.nnz == csr.nnz)  # not where the kernels are compiled
         return built(self, matrix)
 
-    monkeypatch.setattr(_tune, "HEAD", 9)
-    monkeypatch.setattr(_tune.Candidate, "build", slow)
+    monkeypatch.setattr(tuning, "HEAD", 9)
+    monkeypatch.setattr(tuning.Candidate, "build", slow)
     cvrarray.tune(csr, device="cpu", budget_s=5)
     assert (len(seen), files(cache)) == (0, [])  # one candidate is no comparison
     cvrarray.tune(csr, device="cpu", budget_s=15)
@@ -187,12 +190,12 @@ def test_rejects(keywords, error, message):
 # --- the key ---
 
 
-def key(csr, x_dtype=np.float64, device=_device.CPU):
-    return _tune.key(_csr.move(_csr.as_csr(csr), device), np.dtype(x_dtype), device)
+def key(csr, x_dtype=np.float64, device=devices.CPU):
+    return tuning.key(coercion.move(coercion.as_csr(csr), device), np.dtype(x_dtype), device)
 
 
 def test_key_is_of_the_structure(device):
-    device = _device.parse(device)
+    device = devices.parse(device)
     csr = matrix()
     other_values = csr.copy()
     other_values.data += 1
@@ -215,12 +218,12 @@ def test_key_is_of_version_and_machine(monkeypatch):
     before = key(matrix())
     monkeypatch.setattr(cvrarray, "__version__", "0.0.0")
     versioned = key(matrix())
-    monkeypatch.setattr(_tune, "describe", lambda device: ["cpu", "another", 3])
+    monkeypatch.setattr(tuning, "describe", lambda device: ["cpu", "another", 3])
     assert len({before, versioned, key(matrix())}) == 3
 
 
 def test_describes_the_device(device):
-    kind, name, count = _tune.describe(_device.parse(device))
+    kind, name, count = tuning.describe(devices.parse(device))
     assert kind == device.partition(":")[0] and name and count > 0
 
 
@@ -231,29 +234,29 @@ def test_folder(monkeypatch, tmp_path):
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path))
     if os.name != "nt":
-        assert _tune.folder() == tmp_path / ".cache" / "cvrarray" / "tune"
+        assert tuning.folder() == tmp_path / ".cache" / "cvrarray" / "tune"
         monkeypatch.setenv("XDG_CACHE_HOME", "not/absolute")
-        assert _tune.folder() == tmp_path / ".cache" / "cvrarray" / "tune"
+        assert tuning.folder() == tmp_path / ".cache" / "cvrarray" / "tune"
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
-        assert _tune.folder() == tmp_path / "xdg" / "cvrarray" / "tune"
+        assert tuning.folder() == tmp_path / "xdg" / "cvrarray" / "tune"
 
 
 def test_folder_on_windows(monkeypatch, tmp_path):
     """By the text of the path alone: no such path can be made elsewhere."""
-    monkeypatch.setattr(_tune.os, "name", "nt")
-    monkeypatch.setattr(_tune, "Path", type(tmp_path))  # of the system that this is
+    monkeypatch.setattr(tuning.os, "name", "nt")
+    monkeypatch.setattr(tuning, "Path", type(tmp_path))  # of the system that this is
     monkeypatch.setenv("LOCALAPPDATA", str(tmp_path))
-    assert _tune.folder() == tmp_path / "cvrarray" / "tune"
+    assert tuning.folder() == tmp_path / "cvrarray" / "tune"
 
 
-WINNER = _tune.Winner(_tune.Candidate("bbcsr", 3), 1e-5, 4, True, 1.0)
+WINNER = tuning.Winner(tuning.Candidate("bbcsr", 3), 1e-5, 4, True, 1.0)
 
 
 def test_store_and_load(cache):
-    assert _tune.load(cache / "a.json") is None
-    for winner in (WINNER, WINNER._replace(candidate=_tune.Candidate("cvr"), complete=False)):
-        _tune.store(cache / "a.json", winner)
-        assert _tune.load(cache / "a.json") == winner
+    assert tuning.load(cache / "a.json") is None
+    for winner in (WINNER, WINNER._replace(candidate=tuning.Candidate("cvr"), complete=False)):
+        tuning.store(cache / "a.json", winner)
+        assert tuning.load(cache / "a.json") == winner
     assert files(cache) == ["a.json"]
 
 
@@ -262,7 +265,7 @@ def damaged(text):
     whole = json.loads(text)
 
     def signed(content):
-        return json.dumps({"content": content, "checksum": _tune._checksum(content)})
+        return json.dumps({"content": content, "checksum": tuning._checksum(content)})
 
     yield ""
     yield text[: len(text) // 2]
@@ -289,14 +292,14 @@ def test_broken_files_are_ignored_and_replaced(cache, clock):
     text = path.read_text()
     for broken in damaged(text):
         path.write_bytes(broken if isinstance(broken, bytes) else broken.encode())
-        assert _tune.load(path) is None, broken[:200]
+        assert tuning.load(path) is None, broken[:200]
         before = len(seen)
         cvrarray.tune(csr, device="cpu")
         assert len(seen) > before
         assert path.read_text() == text
     path.unlink()
     path.mkdir()  # a folder where a file should be
-    assert _tune.load(path) is None
+    assert tuning.load(path) is None
     assert "measured" in cvrarray.tune(csr, device="cpu").plan
     assert files(cache) == [path.name]
 
@@ -307,8 +310,8 @@ def test_impossible_parameters_are_measured_again(cache, clock):
     csr = matrix(n=64)
     cvrarray.tune(csr, device="cpu")
     (path,) = cache.iterdir()
-    for candidate in (_tune.Candidate("bbcsr", 1000), _tune.Candidate("cvr", 0)):
-        _tune.store(path, WINNER._replace(candidate=candidate))
+    for candidate in (tuning.Candidate("bbcsr", 1000), tuning.Candidate("cvr", 0)):
+        tuning.store(path, WINNER._replace(candidate=candidate))
         assert "measured" in cvrarray.tune(csr, device="cpu").plan
 
 
@@ -323,24 +326,24 @@ def test_unwritable_folder(tmp_path, monkeypatch, clock):
 
 
 def test_failed_write_leaves_nothing(cache, monkeypatch):
-    _tune.store(cache / "a.json", WINNER)
+    tuning.store(cache / "a.json", WINNER)
 
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(_tune.os, "replace", full)
-    _tune.store(cache / "a.json", WINNER._replace(tried=99))
+    monkeypatch.setattr(tuning.os, "replace", full)
+    tuning.store(cache / "a.json", WINNER._replace(tried=99))
     assert files(cache) == ["a.json"]
-    assert _tune.load(cache / "a.json") == WINNER
+    assert tuning.load(cache / "a.json") == WINNER
 
 
 def test_oldest_files_go(cache, monkeypatch):
-    monkeypatch.setattr(_tune, "MOST_FILES", 3)
+    monkeypatch.setattr(tuning, "MOST_FILES", 3)
     cache.mkdir(parents=True)
     (cache / ".left.part").write_text("a writer was killed")
     os.utime(cache / ".left.part", (1, 1))
     for k in range(5):
-        _tune.store(cache / f"{k}.json", WINNER)
+        tuning.store(cache / f"{k}.json", WINNER)
         os.utime(cache / f"{k}.json", (k + 2, k + 2))
     assert files(cache) == ["2.json", "3.json", "4.json"]
 
@@ -348,13 +351,13 @@ def test_oldest_files_go(cache, monkeypatch):
 WRITER = """
 import sys
 from pathlib import Path
-from cvrarray import _tune
+from cvrarray.choice import tuning
 path, number = Path(sys.argv[1]), int(sys.argv[2])
 print("ready", flush=True)
 sys.stdin.readline()
 for k in range(400):
-    _tune.store(path, _tune.Winner(_tune.Candidate("cvr", number * 10**6 + k), float(number), number, True, 1.0))
-    found = _tune.load(path)
+    tuning.store(path, tuning.Winner(tuning.Candidate("cvr", number * 10**6 + k), float(number), number, True, 1.0))
+    found = tuning.load(path)
     assert found is not None and found.seconds == found.tried == found.candidate.parameter // 10**6, found
 """
 
@@ -377,7 +380,7 @@ def test_two_processes_write_at_once(cache):
     for writer in writers:
         _, err = writer.communicate(timeout=60)
         assert writer.returncode == 0, err
-    assert _tune.load(path).candidate.parameter in (1_000_399, 2_000_399)
+    assert tuning.load(path).candidate.parameter in (1_000_399, 2_000_399)
     assert files(cache) == ["shared.json"]
 
 

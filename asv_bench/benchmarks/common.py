@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 import cvrarray
-from cvrarray import _device, generate
+from cvrarray import generate
 from cvrarray.cli import measure, peers
+from cvrarray.core import devices
 
 SCALE = os.environ.get("CVRARRAY_BENCH_SCALE", "medium")
 
@@ -27,14 +28,14 @@ BLOCK_SIZES = {"elast3": 3, "shell6": 6, "elasticity": 3}
 NOT_FOR_BBCSR = ("rmat", "rmat_unshuffled")
 
 
-def device(name: str) -> _device.Device:
+def device(name: str) -> devices.Device:
     """The device; NotImplementedError, which asv takes for "not here", where there is none."""
-    if name != "cpu" and not _device.gpu_count():
+    if name != "cpu" and not devices.gpu_count():
         raise NotImplementedError("no GPU")
-    return _device.parse(name)
+    return devices.parse(name)
 
 
-def matrix(name: str, dtype: str, where: _device.Device) -> Any:
+def matrix(name: str, dtype: str, where: devices.Device) -> Any:
     """The matrix called `name` as a SciPy or CuPy CSR."""
     try:
         with where.use():
@@ -50,7 +51,7 @@ def parameters(name: str, by: str) -> dict[str, Any]:
     return {"block_size": BLOCK_SIZES.get(name, 1)} if by == "bbcsr" else {}
 
 
-def operand(csr: Any, name: str, by: str, where: _device.Device) -> Any:
+def operand(csr: Any, name: str, by: str, where: devices.Device) -> Any:
     """The matrix as `by` multiplies it; ``@`` and ``.T`` mean what they mean for arrays."""
     if by in FORMATS:
         return cvrarray.asarray(csr, format=by, device=str(where), **parameters(name, by))
@@ -107,7 +108,7 @@ class CuSPARSE:
         return self.prepared[1]()
 
 
-def dense(shape: tuple[int, ...], dtype: str, where: _device.Device) -> Any:
+def dense(shape: tuple[int, ...], dtype: str, where: devices.Device) -> Any:
     """Numbers in [0.5, 1.5) on the device."""
     with where.use():
         return where.xp.asarray((np.random.default_rng(0).random(shape) + 0.5).astype(dtype))

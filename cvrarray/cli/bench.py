@@ -27,7 +27,8 @@ from typing import Any
 
 import numpy as np
 
-from .. import _device, generate
+from .. import generate
+from ..core import devices
 from . import gpu_bench, measure, sources
 from . import report as reports
 from .table import finite, render, significant, size
@@ -94,7 +95,7 @@ def run(args: argparse.Namespace) -> int:
     for name in formats:
         if name not in FORMATS:
             raise ValueError(f"--formats must be among {', '.join(FORMATS)}; got {name!r}")
-    device = _device.default() if args.device is None else _device.parse(args.device)
+    device = devices.default() if args.device is None else devices.parse(args.device)
     sources.check_dtypes(args.dtype)
     sources.check_output(args.json)
     names = args.matrices or list(generate.MATRICES)
@@ -145,7 +146,7 @@ def exit_code(report: dict[str, Any]) -> int:
 def measure_all(
     matrices: list[tuple[str, Any]],
     *,
-    device: _device.Device,
+    device: devices.Device,
     dtypes: str | None,
     formats: list[str],
     repeats: int,
@@ -226,7 +227,7 @@ def measure_case(
     name: str,
     csr: Any,
     meter: Any,
-    device: _device.Device,
+    device: devices.Device,
     formats: list[str],
     rates: dict[int | None, dict[str, float]],
     repeats: int,
@@ -312,7 +313,7 @@ def derive(
     return peer, runs
 
 
-def build(csr: Any, formats: list[str], device: _device.Device) -> tuple[dict[str, Any], dict[str, str]]:
+def build(csr: Any, formats: list[str], device: devices.Device) -> tuple[dict[str, Any], dict[str, str]]:
     """Arrays by format, and why a format was left out. ``auto`` is the array of the format that it chose, once.
 
     BBCSR has the block size that the plan's model gives the fewest bytes.
@@ -351,7 +352,7 @@ def facts(array: Any) -> dict[str, Any]:
     return about | {"n_lanes": array.n_lanes, "n_chunks": array.n_chunks}
 
 
-def peers(csr: Any, x: Any, device: _device.Device) -> dict[str, measure.Call]:
+def peers(csr: Any, x: Any, device: devices.Device) -> dict[str, measure.Call]:
     """The products that users have without us, by library."""
     if device.kind == "cuda":
         return {"cupyx": lambda: csr @ x}

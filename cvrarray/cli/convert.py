@@ -35,11 +35,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Read, convert, write, and say what was written."""
-    from .. import _device, files
+    from .. import files
+    from ..core import devices
 
     out = Path(args.out)
     given = {name: getattr(args, name) for name in PARAMETERS if getattr(args, name) is not None}
-    device = _device.parse(args.device)
+    device = devices.parse(args.device)
     if out.suffix == ".cvra":
         format = _format(args.format, given)
         files.check_target(out)

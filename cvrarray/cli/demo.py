@@ -11,7 +11,8 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from .. import _device, generate
+from .. import generate
+from ..core import devices
 from . import bench, sources
 
 #: 4 million nonzeros each: beyond the caches of a laptop, and done in a minute on two cores.
@@ -28,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Measure, print and judge; 1 if a product was wrong."""
-    device = _device.default() if args.device is None else _device.parse(args.device)
+    device = devices.default() if args.device is None else devices.parse(args.device)
     sources.check_dtypes(args.dtype)
     sources.check_output(args.json)
     files = {path: sources.read(path) for path in args.files}  # first of all: a bad one shows at once
@@ -70,6 +71,6 @@ def verdict(case: dict[str, Any]) -> str:
     return text
 
 
-def _graph(device: _device.Device, seed: int) -> Any:
+def _graph(device: devices.Device, seed: int) -> Any:
     with device.use():
         return generate.rmat(RMAT_SCALE, RMAT_EDGE_FACTOR, xp=device.xp, seed=seed)

@@ -27,7 +27,9 @@ from typing import Any
 
 import numpy as np
 
-from .. import _csr, _device, generate
+from .. import generate
+from ..core import devices
+from ..input import coercion
 from . import gpu_page, measure, peers, sources
 from . import report as reports
 from .table import finite
@@ -61,20 +63,20 @@ def with_dense_column(n: int, xp: ModuleType, seed: int) -> Any:
 
 
 def _with_line(n: int, axis: int, xp: ModuleType, seed: int) -> Any:
-    base = _csr.as_csr(generate.poisson7(n, xp=xp, seed=seed))
+    base = coercion.as_csr(generate.poisson7(n, xp=xp, seed=seed))
     size = base.shape[0]
     along = xp.arange(size, dtype=np.int32)
     across = xp.full(size, size // 2, np.int32)
     row, col = (across, along) if axis == 0 else (along, across)
     line = xp.random.default_rng(seed + 1).random(size) + 0.5
-    pairs = (_csr.rows(base), row), (base.indices, col), (base.data, line)
+    pairs = (coercion.rows(base), row), (base.indices, col), (base.data, line)
     row, col, val = (xp.concatenate(pair) for pair in pairs)
-    return _matrix(_csr.from_triplets(row, col, val, base.shape), xp)
+    return _matrix(coercion.from_triplets(row, col, val, base.shape), xp)
 
 
 def with_empty_rows(n: int, per_row: int, xp: ModuleType, seed: int) -> Any:
     """(10 n, n): ten times the rows of a uniformly random matrix, nine of ten of them empty, at random."""
-    base = _csr.as_csr(generate.uniform(n, per_row, xp=xp, seed=seed))
+    base = coercion.as_csr(generate.uniform(n, per_row, xp=xp, seed=seed))
     filled = xp.sort(xp.argsort(xp.random.default_rng(seed + 1).random(10 * n))[:n])
     lengths = xp.zeros(10 * n, np.int64)
     lengths[filled] = base.indptr[1:] - base.indptr[:-1]
@@ -116,7 +118,7 @@ def run(args: Any, build: Callable, facts: Callable) -> int:
 
     ``build(csr, device)`` makes our arrays by format, and says why one is left out; ``facts(array)`` describes one.
     """
-    device = _device.default() if args.device is None else _device.parse(args.device)
+    device = devices.default() if args.device is None else devices.parse(args.device)
     if device.kind != "cuda":
         raise ValueError(f"--peers needs a GPU, with CuPy; got --device {device}. Leave it out for the CPU's peers")
     if args.matrices:
@@ -139,7 +141,7 @@ def run(args: Any, build: Callable, facts: Callable) -> int:
     return exit_code(report)
 
 
-def all_cases(scale: str, seed: int, device: _device.Device) -> dict[str, Callable[[], Any]]:
+def all_cases(scale: str, seed: int, device: devices.Device) -> dict[str, Callable[[], Any]]:
     """Functions that make a CSR on the device, by name: MATRICES, and the large ones of CVRARRAY_MATRICES."""
     cases: dict[str, Callable[[], Any]] = {
         name: partial(make[scale], xp=device.xp, seed=seed) for name, make in MATRICES.items()
@@ -152,7 +154,7 @@ def all_cases(scale: str, seed: int, device: _device.Device) -> dict[str, Callab
     return cases
 
 
-def _stored(path: Path, device: _device.Device) -> Any:
+def _stored(path: Path, device: devices.Device) -> Any:
     return sources.place(sources.read_stored(path), device)
 
 
@@ -183,7 +185,7 @@ def exit_code(report: dict[str, Any]) -> int:
 
 def measure_all(
     cases: dict[str, Callable[[], Any]],
-    device: _device.Device,
+    device: devices.Device,
     dtypes: list[np.dtype],
     build: Callable,
     facts: Callable,
@@ -234,7 +236,7 @@ def measure_all(
 
 def measure_case(
     csr: Any,
-    device: _device.Device,
+    device: devices.Device,
     meter: Any,
     limits: dict[str, float],
     build: Callable,
@@ -317,7 +319,7 @@ def _hopeless(seconds: float, limit: float) -> str:
     return f"takes {seconds / limit * HOPELESS:.0f} times what ours takes"
 
 
-def reference(csr: Any, x: Any, device: _device.Device) -> tuple[Any, Any]:
+def reference(csr: Any, x: Any, device: devices.Device) -> tuple[Any, Any]:
     """``csr @ x`` in double precision, and the error that rounding may cause in `csr`'s precision, (n_rows,) each.
 
     The bound is the one of :func:`.measure.worst_error`.

@@ -39,11 +39,12 @@ def describe(csr: Any) -> dict[str, Any]:
     """What there is to say of a SciPy CSR, in JSON's types. Bytes are those of the arrays, built to be counted."""
     from tqdm import tqdm
 
-    from .. import _device, _plan
+    from ..choice import model
+    from ..core import devices
 
-    stats = _plan.statistics(csr)
-    kind = _device.default().kind  # as asarray would here
-    plan = _plan.choose(stats, kind)
+    stats = model.statistics(csr)
+    kind = devices.default().kind  # as asarray would here
+    plan = model.choose(stats, kind)
     csr_bytes = csr.data.nbytes + csr.indices.nbytes + csr.indptr.nbytes
     memory: dict[str, int | None] = {"csr": csr_bytes}
     # disable=None: no bar where stderr is no terminal
@@ -69,7 +70,7 @@ def describe(csr: Any) -> dict[str, Any]:
         "reason": plan.reason,
         "memory_bytes": memory,
         "memory_bytes_modelled": {"csr": csr_bytes, **stats.table_bytes},
-        "product_seconds_modelled": {"device": kind, **{n: us * 1e-6 for n, us in _plan.predict(stats, kind).items()}},
+        "product_seconds_modelled": {"device": kind, **{n: us * 1e-6 for n, us in model.predict(stats, kind).items()}},
     }
 
 

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .. import _device
+from ..core import devices
 from ..cpu import threads
 
 Call = Callable[[], Any]
@@ -90,7 +90,7 @@ def floor_bytes(csr: Any, itemsize: int) -> int:
     return csr.nnz * (itemsize + 4) + 4 * (n_rows + 1) + itemsize * (n_rows + n_cols)
 
 
-def meter(device: _device.Device) -> HostMeter | GPUMeter:
+def meter(device: devices.Device) -> HostMeter | GPUMeter:
     """The clock of `device`."""
     return HostMeter() if device.kind == "cpu" else GPUMeter(device)
 
@@ -190,7 +190,7 @@ class GPUMeter:
     one follows what was written before it, which is larger than that cache.
     """
 
-    def __init__(self, device: _device.Device):
+    def __init__(self, device: devices.Device):
         self.device = device
         self.cupy = device.xp
 

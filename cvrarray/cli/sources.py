@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from .. import _device, generate
+from .. import generate
+from ..core import devices
 from ..cpu import threads
 
 #: dtypes that products are measured in.
@@ -54,7 +55,7 @@ def byte_bar(what: str, total: int | None = None) -> Iterator[Callable[..., None
         yield progress
 
 
-def load(name: str, *, scale: str, seed: int, device: _device.Device) -> Any:
+def load(name: str, *, scale: str, seed: int, device: devices.Device) -> Any:
     """The matrix called `name`, or in the file `name`: a SciPy CSR on the CPU, a CuPy CSR on a GPU.
 
     Raises
@@ -101,7 +102,7 @@ def read_stored(path: Path) -> Any:
     return csr
 
 
-def place(csr: Any, device: _device.Device) -> Any:
+def place(csr: Any, device: devices.Device) -> Any:
     """A SciPy CSR as it is on the CPU, copied to a CuPy CSR on a GPU; integers become float64 there."""
     if device.kind == "cpu":
         return csr
@@ -142,7 +143,7 @@ def check_output(path: str | None) -> None:
         files.check_target(path)
 
 
-def thread_counts(text: str | None, device: _device.Device) -> list[int | None]:
+def thread_counts(text: str | None, device: devices.Device) -> list[int | None]:
     """The numbers of threads of ``--threads 1,all``, ascending; left out: all of them. A GPU has no number: None.
 
     Raises

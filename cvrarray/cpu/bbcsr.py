@@ -6,7 +6,7 @@ from functools import cache, partial
 
 import numpy as np
 
-from cvrarray._tables import CSR, NARROW_PADDING, WARP, BBCSRTables, mask_dtype
+from cvrarray.core.tables import CSR, NARROW_PADDING, WARP, BBCSRTables, mask_dtype
 from cvrarray.cpu import lanes, locality, memory, parts, threads, tiling
 from cvrarray.cpu.caching import njit
 from cvrarray.cpu.scaling import Run, scaled

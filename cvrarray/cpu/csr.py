@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import scipy.sparse
 
-from .._tables import CSR
+from ..core.tables import CSR
 from . import lanes, threads
 from .caching import njit
 

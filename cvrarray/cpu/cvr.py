@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from cvrarray._tables import CSR, NARROW, THREES, WARP, CVRTables
+from cvrarray.core.tables import CSR, NARROW, THREES, WARP, CVRTables
 from cvrarray.cpu import lanes, locality, memory, parts, threads, tiling
 from cvrarray.cpu.caching import njit
 from cvrarray.cpu.scaling import Run, scaled

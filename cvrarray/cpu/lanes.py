@@ -17,7 +17,7 @@ from numba import typeof, types
 from numba.core import cgutils
 from numba.extending import intrinsic, models, register_model
 
-from cvrarray._tables import THREES, WARP
+from cvrarray.core.tables import THREES, WARP
 
 #: For ``njit`` of a kernel: threads run it side by side, it is cached on disk, and arrays are used, never made.
 OPTIONS = {"nogil": True, "cache": True, "_nrt": False, "no_cfunc_wrapper": True}

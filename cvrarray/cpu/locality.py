@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from cvrarray._tables import WARP
+from cvrarray.core.tables import WARP
 from cvrarray.cpu import lanes, threads
 from cvrarray.cpu.caching import njit
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from cvrarray._tables import WARP
+from cvrarray.core.tables import WARP
 from cvrarray.cpu import lanes
 from cvrarray.cpu.caching import njit
 from cvrarray.cpu.scaling import Run, scaled

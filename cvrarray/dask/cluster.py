@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 from distributed.protocol.cuda import cuda_deserialize, cuda_serialize
 
-from .. import _device
-from .._array import SparseArray
-from .._transposed import TransposedArray
+from ..array.base import SparseArray
+from ..array.transposed import TransposedArray
+from ..core import devices
 
 _registered: set[str] = set()
 
@@ -60,7 +60,7 @@ def deserialize(header: dict[str, Any], frames: list[Any]) -> SparseArray:
     """The array whose header and buffers :func:`serialize` made, around the received buffers as they are."""
     from ..files import cvra
 
-    target = _device.parse("cuda")
+    target = devices.parse("cuda")
     xp, content = target.xp, dict(zip(header["sent"], frames, strict=True))
     tables = {}
     for name, table in header["header"]["arrays"].items():

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from .. import _device
+from ..core import devices
 
 Window = tuple[int, Any]  #: the other rank, and the contiguous piece of this rank's vector that it gets or gives
 
@@ -116,7 +116,7 @@ class Joined:
     """Context manager: the links of one rank with all others, made on entry, and on exit closed or torn."""
 
     def __init__(
-        self, token: str, rank: int, addresses: tuple[str, ...], timeout: float, device: _device.Device, transport: str
+        self, token: str, rank: int, addresses: tuple[str, ...], timeout: float, device: devices.Device, transport: str
     ):
         self.job, self.device, self.transport = (token, rank, addresses, timeout), device, transport
 
@@ -161,7 +161,7 @@ def nccl() -> Any:
     return nccl if nccl.available else None
 
 
-def _gpu(device: _device.Device) -> Any:
+def _gpu(device: devices.Device) -> Any:
     """What tells a rank's GPU from all others where NCCL can be used there; None on CPUs and without NCCL."""
     if device.kind == "cpu" or nccl() is None:
         return None
@@ -175,7 +175,7 @@ def _address(array: Any) -> int:
 
 
 def _stream() -> int:
-    return _device._cuda_module().cuda.get_current_stream().ptr
+    return devices._cuda_module().cuda.get_current_stream().ptr
 
 
 def _by_peer(windows: list[Window]) -> dict[int, list[Any]]:

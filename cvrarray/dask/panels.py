@@ -12,11 +12,12 @@ import numpy as np
 from dask.base import tokenize
 from dask.highlevelgraph import HighLevelGraph
 
-from .. import _csr, _device, _panels
-from .._format import FormatArray
-from .._plan import asarray
+from ..array.format import FormatArray
 from ..bbcsr import BBCSRArray
+from ..choice.model import asarray
+from ..core import devices
 from ..cvr import CVRArray
+from ..input import coercion, partition
 from ..store import layout, stream
 from ..store.sources import block_size, decided, panel_rows
 from . import registry
@@ -58,13 +59,13 @@ def to_dask(obj: Any, chunks: Any = "auto", *, format: str = "auto", device: Any
     if isinstance(obj, FormatArray) and format == "auto" and not parameters:
         format, parameters = obj.format, obj._parameters()
         device = device or obj.device
-    csr = _csr.as_csr(obj)
-    target = _device.parse(device) if device is not None else _device.of(csr.data)
+    csr = coercion.as_csr(obj)
+    target = devices.parse(device) if device is not None else devices.of(csr.data)
     if target.kind == "cpu" and device is None:
-        target = _device.default()
+        target = devices.default()
     format, parameters = decided(csr, format, parameters, target.kind)
     rows = _rows(csr, chunks, block_size(format, parameters))
-    panels = [asarray(_panels.rows(csr, *pair), format=format, device=target, **parameters) for pair in pairwise(rows)]
+    panels = [asarray(partition.rows(csr, *pair), format=format, device=target, **parameters) for pair in pairwise(rows)]
     name = f"to_dask-{tokenize(*panels)}"
     graph = HighLevelGraph.from_collections(name, {(name, k, 0): panel for k, panel in enumerate(panels)})
     sizes = tuple(int(n) for n in np.diff(rows))
@@ -97,7 +98,7 @@ def open_store(path: str | os.PathLike, *, device: Any = None, verify: bool = Tr
     registry.register()
     path = os.path.abspath(os.fsdecode(path))
     root, manifest = stream.manifest(path, incomplete)
-    device = _device.default().kind if device is None else str(device)
+    device = devices.default().kind if device is None else str(device)
     name = f"open_store-{tokenize(path, root.id, [panel.pieces for panel in manifest], device, verify)}"
     graph = {(name, k, 0): (_load, path, k, panel, device, verify) for k, panel in enumerate(manifest)}
     sizes = tuple(panel.rows[1] - panel.rows[0] for panel in manifest)
@@ -107,7 +108,7 @@ def open_store(path: str | os.PathLike, *, device: Any = None, verify: bool = Tr
 
 
 def _load(path: str, k: int, panel: layout.Panel, device: str, verify: bool) -> Any:
-    return stream.load(path, k, panel, _device.parse(device), verify)
+    return stream.load(path, k, panel, devices.parse(device), verify)
 
 
 def _from_chunks(array: da.Array, chunks: Any, format: str, device: Any, parameters: dict[str, Any]) -> da.Array:
@@ -119,8 +120,8 @@ def _from_chunks(array: da.Array, chunks: Any, format: str, device: Any, paramet
     format = "cvr" if format == "auto" else format
     if format not in _CLASSES:
         raise ValueError(f"format must be 'auto', 'cvr' or 'bbcsr'; got {format!r}")
-    kind = "cpu" if device is None and not _device.gpu_count() else device
-    meta = _CLASSES[format](np.zeros((0, 0), _csr.check_dtype(array.dtype)), device=kind, **parameters)
+    kind = "cpu" if device is None and not devices.gpu_count() else device
+    meta = _CLASSES[format](np.zeros((0, 0), coercion.check_dtype(array.dtype)), device=kind, **parameters)
     return array.map_blocks(_convert, format=format, device=device, dtype=array.dtype, meta=meta, **parameters)
 
 
@@ -134,7 +135,7 @@ def _rows(csr: Any, chunks: Any, block_size: int | None) -> list[int]:
     n_rows = csr.shape[0]
     if isinstance(chunks, str):
         size = dask.config.get("array.chunk-size") if chunks == "auto" else chunks
-        return panel_rows(csr, _panels.n_bytes(size, "chunks"), block_size)
+        return panel_rows(csr, partition.n_bytes(size, "chunks"), block_size)
     if isinstance(chunks, int) and not isinstance(chunks, bool) and chunks > 0:
         return [*range(0, n_rows, chunks), n_rows] if n_rows else [0, 0]
     if isinstance(chunks, tuple | list) and all(isinstance(n, int) and n >= 0 for n in chunks) and sum(chunks) == n_rows:

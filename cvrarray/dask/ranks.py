@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .. import _device
-from .._array import SparseArray
+from ..array.base import SparseArray
+from ..core import devices
 from . import vectors
 from .links import Alone, Joined
 
@@ -61,11 +61,11 @@ def run(method: str, job: Job, rank: int, panels: list[SparseArray], known: dict
     for panel in panels:
         if not isinstance(panel, SparseArray):
             raise TypeError(f"chunks of A must be cvrarray's arrays; got {type(panel).__name__}. Use cvrarray.to_dask(A)")
-    devices = {panel._target for panel in panels}
-    if len(devices) != 1:
-        names = ", ".join(sorted(map(str, devices)))
+    homes = {panel._target for panel in panels}
+    if len(homes) != 1:
+        names = ", ".join(sorted(map(str, homes)))
         raise ValueError(f"panels of one worker must be on one device; got {names}. Start a worker for each GPU")
-    (device,) = devices
+    (device,) = homes
     with device.use(), Joined(job.token, rank, job.addresses, job.timeout, device, job.transport) as links:
         return METHODS[method](Part(job, rank, panels, device, links), known, *options)
 
@@ -73,7 +73,7 @@ def run(method: str, job: Job, rank: int, panels: list[SparseArray], known: dict
 class Part:
     """A rank's rows of the matrix, and its vectors: ``p`` (n,), of which ``own`` (rows,) is the rank's."""
 
-    def __init__(self, job: Job, rank: int, panels: list[SparseArray], device: _device.Device, links: Alone):
+    def __init__(self, job: Job, rank: int, panels: list[SparseArray], device: devices.Device, links: Alone):
         self.job, self.rank, self.panels, self.device, self.links = job, rank, panels, device, links
         self.rows = job.rows[rank]
         self.ends = np.cumsum([0] + [last - first for first, last in self.rows]).tolist()
@@ -97,7 +97,7 @@ class Part:
     def load(self, pieces: list[Any], vector: Any) -> None:
         """A known vector's pieces into `vector`."""
         for piece, (first, last) in zip(pieces, pairwise(self.ends), strict=True):
-            vector[first:last] = _device.move(piece, self.device)
+            vector[first:last] = devices.move(piece, self.device)
 
     def pieces(self, vector: Any) -> list[Any]:
         """A vector of the rank's own rows, cut as the panels are."""
@@ -179,7 +179,7 @@ def runs(rows: Rows) -> list[tuple[int, int]]:
 
 
 def _host(array: Any) -> np.ndarray:
-    return _device.move(array, _device.CPU)
+    return devices.move(array, devices.CPU)
 
 
 def cg(part: Part, known: dict[str, list[Any]], rtol: float, max_iterations: int) -> Answer:

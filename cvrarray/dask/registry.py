@@ -24,9 +24,10 @@ from dask.array.dispatch import (
 from dask.sizeof import sizeof
 from dask.tokenize import normalize_token
 
-from .. import _contractions, _device
-from .._array import SparseArray
-from .._transposed import TransposedArray
+from ..array import contractions
+from ..array.base import SparseArray
+from ..array.transposed import TransposedArray
+from ..core import devices
 
 _done = False
 _lock = threading.Lock()
@@ -60,7 +61,7 @@ def token(array: SparseArray) -> Any:
         return "cvrarray.T", token(array.base)
     fields = []
     for name, value in array._tables._asdict().items():
-        table = _device.move(value, _device.CPU) if hasattr(value, "nbytes") else value
+        table = devices.move(value, devices.CPU) if hasattr(value, "nbytes") else value
         fields.append((name, normalize_token(table)))
     return f"cvrarray.{type(array).__name__}", array.device, fields
 
@@ -77,7 +78,7 @@ def concatenate(arrays: Any, axis: int = 0) -> SparseArray:
 
 def einsum(subscripts: str, *operands: Any, dtype: Any = None, **kwargs: Any) -> Any:
     """``numpy.einsum`` of a chunk; order, casting and optimize, which Dask passes on, make no difference here."""
-    result = _contractions.einsum(subscripts, *operands)
+    result = contractions.einsum(subscripts, *operands)
     return result if dtype is None or result.dtype == dtype else result.astype(dtype)
 
 

@@ -19,7 +19,7 @@ import numpy as np
 from dask.core import flatten
 from dask.highlevelgraph import HighLevelGraph
 
-from .. import _device
+from ..core import devices
 from . import links, ranks, registry
 
 GRACE = 10.0  #: seconds that the other ranks get to end, after the first has failed
@@ -184,7 +184,7 @@ def _solve(
     solve = _here if client is None else partial(_on_workers, client)
     parts, answer = solve(method, job, A, known, options)
     graph = HighLevelGraph.from_collections(name, {(name, k): part for k, part in enumerate(parts)})
-    meta = getattr(A._meta, "_target", _device.CPU).xp.empty(0, dtype)
+    meta = getattr(A._meta, "_target", devices.CPU).xp.empty(0, dtype)
     return da.Array(graph, name, (A.chunks[0],), meta=meta), answer
 
 

@@ -12,14 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from .. import _device
+from ..core import devices
 from .links import Alone, wait_for_device
 
 THREADS = 1 << 18  #: of a GPU's kernels, whatever the length: a fixed grid adds in a fixed order; it fills 128 processors
 BLOCK = 1 << 16  #: elements that NumPy takes at a time, so that what it reads twice is in a cache
 
 
-def of(device: _device.Device, dtype: np.dtype) -> Vectors:
+def of(device: devices.Device, dtype: np.dtype) -> Vectors:
     """The arithmetic for vectors of a real or complex `dtype` on `device`."""
     return (Vectors if device.kind == "cpu" else DeviceVectors)(device, dtype)
 
@@ -27,7 +27,7 @@ def of(device: _device.Device, dtype: np.dtype) -> Vectors:
 class Vectors:
     """NumPy's. In what follows x, y, p, q, r are contiguous vectors of one length, and ``out`` is (1,) float64."""
 
-    def __init__(self, device: _device.Device, dtype: np.dtype):
+    def __init__(self, device: devices.Device, dtype: np.dtype):
         self.xp, self.dtype = device.xp, np.dtype(dtype)
         self._real = self.dtype.type(0).real.dtype.type  # a float64 factor would widen float32 vectors
 
@@ -66,7 +66,7 @@ class Vectors:
 class DeviceVectors(Vectors):
     """CuPy's, in a kernel each."""
 
-    def __init__(self, device: _device.Device, dtype: np.dtype):
+    def __init__(self, device: devices.Device, dtype: np.dtype):
         super().__init__(device, dtype)
         self._partial = self.xp.empty(THREADS)
         self._rows = self.xp.empty(512)
@@ -176,4 +176,4 @@ KERNELS = {
 @cache
 def _kernel(name: str) -> Any:
     inputs, outputs, code = KERNELS[name]
-    return _device._cuda_module().ElementwiseKernel(inputs, outputs, code, f"cvrarray_{name}", preamble=PREAMBLE)
+    return devices._cuda_module().ElementwiseKernel(inputs, outputs, code, f"cvrarray_{name}", preamble=PREAMBLE)

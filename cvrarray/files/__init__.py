@@ -25,11 +25,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, BinaryIO
 
-from .. import _csr, _device
-from .._array import SparseArray
-from .._plan import asarray
-from .._tables import CSR
-from .._transposed import TransposedArray
+from ..array.base import SparseArray
+from ..array.transposed import TransposedArray
+from ..choice.model import asarray
+from ..core import devices
+from ..core.tables import CSR
+from ..input import coercion
 from . import cvra, matrix_market, npz
 from .guards import BLOCK, MOST_INFLATION, naming
 
@@ -90,8 +91,8 @@ def read_stored(path: str | os.PathLike, progress: Callable[[int, int], object] 
 def _as_scipy(found: CSR | SparseArray) -> Any:
     from scipy.sparse import csr_array
 
-    csr = _csr.as_csr(found)
-    return csr_array((csr.data.astype(_csr.wide(csr.data.dtype), copy=False), csr.indices, csr.indptr), shape=csr.shape)
+    csr = coercion.as_csr(found)
+    return csr_array((csr.data.astype(coercion.wide(csr.data.dtype), copy=False), csr.indices, csr.indptr), shape=csr.shape)
 
 
 def save(path: str | os.PathLike, A: SparseArray, progress: Callable[[int], object] | None = None) -> None:
@@ -147,7 +148,7 @@ def load(path: str | os.PathLike, *, device: Any = None, verify: bool = True) ->
         As :func:`open` raises them.
     """
     path = os.fsdecode(path)
-    target = _device.CPU if device is None else _device.parse(device)
+    target = devices.CPU if device is None else devices.parse(device)
     with naming(path), _open(path) as file:
         head = file.peek(_HEAD)[:24]
         if not head.startswith(_ZIP):

@@ -4,7 +4,7 @@ An uncompressed zip, and so an ``.npz`` that ``numpy.load`` opens::
 
     cvrarray.json   magic, version, format, shape, dtype, parameters (the tables' scalars), plan, and the
                     dtype and shape of every array
-    step_ptr.npy    a member for every array of the format's tables (:mod:`cvrarray._tables`), in their order:
+    step_ptr.npy    a member for every array of the format's tables (:mod:`cvrarray.core.tables`), in their order:
     val.npy         version 1.0 of the npy format, little-endian, C order
     ...
 
@@ -30,11 +30,13 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from .. import __version__, _csr, _device
-from .._array import SparseArray
-from .._tables import WARP, BBCSRTables, CVRTables, mask_dtype
+from .. import __version__
+from ..array.base import SparseArray
 from ..bbcsr import BBCSRArray
+from ..core import devices
+from ..core.tables import WARP, BBCSRTables, CVRTables, mask_dtype
 from ..cvr import CVRArray
+from ..input import coercion
 from . import npz
 from .guards import BLOCK, naming
 
@@ -84,7 +86,7 @@ def write(file: BinaryIO, A: SparseArray) -> None:
     with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
         archive.writestr(_aligned_member(HEADER, file.tell()), json.dumps(header, indent=1))
         for name, array in arrays.items():
-            host = np.ascontiguousarray(_device.move(array, _device.CPU), _on_disk(array.dtype))
+            host = np.ascontiguousarray(devices.move(array, devices.CPU), _on_disk(array.dtype))
             member = _aligned_member(f"{name}.npy", file.tell())
             with archive.open(member, "w", force_zip64=True) as stream:
                 np.lib.format.write_array(stream, host, version=(1, 0))
@@ -230,7 +232,7 @@ def check_header(header: Any) -> None:
     arrays = header.get("arrays")
     complete = isinstance(arrays, dict) and kinds.keys() - {"present"} <= arrays.keys() <= kinds.keys()
     _require(header, "arrays", complete, f"the dtypes and shapes of {', '.join(kinds)}")
-    index = _on_disk(_csr.index_dtype(tuple(header["shape"]))).str
+    index = _on_disk(coercion.index_dtype(tuple(header["shape"]))).str
     own = {"index": index, "value": header["dtype"], "mask": _on_disk(mask_dtype(parameters.get("block_size", 1))).str}
     for name, found in arrays.items():
         kind, ndim = kinds[name]

@@ -26,8 +26,8 @@ from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
-from .. import _csr
-from .._tables import CSR
+from ..core.tables import CSR
+from ..input import coercion
 from .guards import BLOCK, require_memory
 
 _REAL = rb"-?+(?:(?:\d++(?:\.\d*+)?+|\.\d++)(?:[eE][+-]?+\d++)?+|(?i:nan|inf(?:inity)?+))"
@@ -150,7 +150,7 @@ def _read_array(header: _Header, blocks: Iterator[bytes]) -> CSR:
     _read_rest(blocks)
     if header.symmetry == "hermitian":
         _require_real(np.arange(header.n_rows), dense.diagonal())
-    return _csr.as_csr(dense)
+    return coercion.as_csr(dense)
 
 
 def _read_coordinates(header: _Header, blocks: Iterator[bytes]) -> CSR:
@@ -163,7 +163,7 @@ def _read_coordinates(header: _Header, blocks: Iterator[bytes]) -> CSR:
     row, col, val = coo.row, coo.col, coo.data
     if header.symmetry != "general":
         row, col, val = _mirrored(row, col, val, header.symmetry, header.n_rows)
-    return _csr.from_triplets(row, col, val, (header.n_rows, header.n_cols))
+    return coercion.from_triplets(row, col, val, (header.n_rows, header.n_cols))
 
 
 # ------------------------------------------------------------------------------------------------ header

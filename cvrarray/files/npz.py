@@ -27,8 +27,8 @@ from typing import BinaryIO
 
 import numpy as np
 
-from .. import _csr
-from .._tables import CSR
+from ..core.tables import CSR
+from ..input import coercion
 from .guards import MOST_INFLATION, naming, require_memory
 
 
@@ -94,28 +94,28 @@ def _from_arrays(arrays: dict[str, np.ndarray]) -> CSR:
     sizes = _member(arrays, "shape")
     if sizes.shape != (2,) or sizes.dtype.kind not in "iu":
         raise ValueError(f"member shape: must be two integers, the rows and columns of a matrix; got {sizes.tolist()}")
-    shape = _csr.check_shape(sizes.tolist())
+    shape = coercion.check_shape(sizes.tolist())
     require_memory(shape[0], "member shape")
     fill_value = arrays.get("fill_value", np.zeros(()))
     if fill_value.size != 1 or fill_value.item() != 0:
         raise ValueError(f"must have fill value 0; got {fill_value.tolist()}. Subtract it first")
     data = _member(arrays, "data")
-    _csr.check_dtype(data.dtype)
+    coercion.check_dtype(data.dtype)
 
     if format == "coo":
         row, col = (_member(arrays, "row"), _member(arrays, "col")) if "row" in arrays else _coords(arrays)
-        return _csr.from_triplets(row, col, data, shape)
+        return coercion.from_triplets(row, col, data, shape)
     if format == "dia":
-        return _csr.as_csr(dia_array((data, _integers(arrays, "offsets")), shape=shape))
+        return coercion.as_csr(dia_array((data, _integers(arrays, "offsets")), shape=shape))
     indptr, indices = _integers(arrays, "indptr"), _integers(arrays, "indices")
     if format == "csr":
-        return _csr.from_parts(indptr, indices, data, shape)
+        return coercion.from_parts(indptr, indices, data, shape)
     if format == "csc":  # checked as the CSR of its transpose: SciPy would read outside the arrays of a damaged one
-        transposed = _csr.from_parts(indptr, indices, data, shape[::-1])
-        return _csr.as_csr(csc_array((transposed.data, transposed.indices, transposed.indptr), shape=shape))
+        transposed = coercion.from_parts(indptr, indices, data, shape[::-1])
+        return coercion.as_csr(csc_array((transposed.data, transposed.indices, transposed.indptr), shape=shape))
     matrix = bsr_array((data, indices, indptr), shape=shape)
     matrix.check_format(full_check=True)
-    return _csr.as_csr(matrix)
+    return coercion.as_csr(matrix)
 
 
 def _format(arrays: dict[str, np.ndarray]) -> str:

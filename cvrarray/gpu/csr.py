@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import cupy
 import numpy as np
 
-from .._tables import CSR, WARP
+from ..core.tables import CSR, WARP
 from .compiler import blocks, instantiation, kernel
 
 BLOCK = 256

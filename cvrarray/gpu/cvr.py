@@ -9,7 +9,7 @@ from typing import Any
 import cupy
 import numpy as np
 
-from .._tables import CSR, WARP, CVRTables
+from ..core.tables import CSR, WARP, CVRTables
 from . import near, transposed
 from .compiler import (
     ACCUMULATE,

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import cupy
 import numpy as np
 
-from .._tables import WARP, BBCSRTables, CVRTables, mask_dtype
+from ..core.tables import WARP, BBCSRTables, CVRTables, mask_dtype
 from . import transposed
 from .compiler import NULL, Scratch, blocks, kernel, processors, struct, update
 

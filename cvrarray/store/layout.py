@@ -32,8 +32,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .. import __version__, _device
-from .._array import SparseArray
+from .. import __version__
+from ..array.base import SparseArray
+from ..core import devices
 from ..cpu import memory
 from ..files import cvra
 from ..files.guards import naming
@@ -177,7 +178,7 @@ def write_panel(path: str, store: str, k: int, first_row: int, A: SparseArray, p
     content[:] = 0
     for name, array in arrays.items():
         # a table's bytes as they are; the disk is little-endian
-        host = np.ascontiguousarray(_device.move(array, _device.CPU), array.dtype.newbyteorder("<"))
+        host = np.ascontiguousarray(devices.move(array, devices.CPU), array.dtype.newbyteorder("<"))
         content[offsets[name] : offsets[name] + host.nbytes] = host.reshape(-1).view(np.uint8)
     spans = range(0, n_bytes, PIECE)
     crcs = (map if pool is None else pool.map)(lambda start: zlib.crc32(content[start : start + PIECE]), spans)

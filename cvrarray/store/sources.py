@@ -12,13 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from .. import _csr, _device, _panels
-from .._format import FormatArray
-from .._plan import BLOCK_SIZES, choose, statistics
-from .._tables import CSR
+from ..array.format import FormatArray
 from ..bbcsr import BBCSRArray
+from ..choice.model import BLOCK_SIZES, choose, statistics
+from ..core import devices
+from ..core.tables import CSR
 from ..files import matrix_market, read_csr
 from ..files.guards import BLOCK, MOST_INFLATION, naming
+from ..input import coercion, partition
 from . import layout
 from .spool import Spool
 from .writer import Writer
@@ -83,10 +84,10 @@ def to_store(
         `source` is no matrix, or a piece of it is not; `resume` finds a store of another source, or `overwrite` would
         remove the store that `source` is read from.
     """
-    bytes_of_panel = _panels.PANEL_BYTES if chunks == "auto" else _panels.n_bytes(chunks, "chunks")
+    bytes_of_panel = partition.PANEL_BYTES if chunks == "auto" else partition.n_bytes(chunks, "chunks")
     common = {"format": format, "device": device, "resume": resume, "overwrite": overwrite, **parameters}
     if shape is not None:
-        _from_pieces(iter(source), _csr.check_shape(shape), path, bytes_of_panel, name, common)
+        _from_pieces(iter(source), coercion.check_shape(shape), path, bytes_of_panel, name, common)
     elif hasattr(source, "__dask_graph__"):
         _from_dask(source, path, name or source.name, common)
     elif isinstance(source, str | os.PathLike):
@@ -125,8 +126,8 @@ def _from_matrix(source: Any, path: Any, bytes_of_panel: int, name: str | None, 
     """A matrix in memory."""
     if isinstance(source, FormatArray) and common["format"] == "auto":
         common = {**common, "format": source.format, **source._parameters()}
-    csr = _csr.as_csr(source)
-    target = _device.default() if common["device"] is None else _device.parse(common["device"])
+    csr = coercion.as_csr(source)
+    target = devices.default() if common["device"] is None else devices.parse(common["device"])
     how = {key: value for key, value in common.items() if key not in ("format", "device", "resume", "overwrite")}
     format, how = decided(csr, common["format"], how, target.kind)
     common = {**common, "format": format, **how}
@@ -134,14 +135,14 @@ def _from_matrix(source: Any, path: Any, bytes_of_panel: int, name: str | None, 
     if name is None:
         checksum = 0
         for part in csr[:3]:
-            checksum = zlib.crc32(_device.move(part, _device.CPU).view(np.uint8), checksum)
+            checksum = zlib.crc32(devices.move(part, devices.CPU).view(np.uint8), checksum)
         name = f"matrix of shape {csr.shape}, {csr.data.dtype}, {csr.nnz} entries, checksum {checksum}"
     writer = Writer(path, csr.shape[1], rows=rows, source=name, **common)
     if writer.complete:
         return
     with writer:
         for k in writer.missing():
-            writer.write(k, _panels.rows(csr, *rows[k : k + 2]))
+            writer.write(k, partition.rows(csr, *rows[k : k + 2]))
 
 
 def decided(csr: CSR, format: str, parameters: dict[str, Any], device: str) -> tuple[str, dict[str, Any]]:
@@ -159,14 +160,14 @@ def block_size(format: str, parameters: dict[str, Any]) -> int | None:
 
 def panel_rows(csr: CSR, bytes_of_panel: int, block_size: int | None = None) -> list[int]:
     """The first row of each panel of a matrix that becomes CVR or, where `block_size` is given, BBCSR; and n_rows."""
-    lengths = _panels.lengths(csr)
+    lengths = partition.lengths(csr)
     if block_size is not None and csr.nnz:
-        indptr, indices = (_device.move(part, _device.CPU) for part in csr[:2])
+        indptr, indices = (devices.move(part, devices.CPU) for part in csr[:2])
         block_col = indices // indices.dtype.type(block_size)
-        blocks = _device.CPU.backend("statistics").blocks_per_block_row(indptr, block_col, int(block_col.max()) + 1, block_size)
+        blocks = devices.CPU.backend("statistics").blocks_per_block_row(indptr, block_col, int(block_col.max()) + 1, block_size)
         lengths = np.repeat(blocks, block_size)[: lengths.size] * block_size
-    before = _panels.bytes_before(lengths, csr.data.dtype.itemsize, csr.indices.dtype.itemsize, block_size)
-    return _panels.cut(before, bytes_of_panel, _panels.alignment(block_size or 1)).tolist()
+    before = partition.bytes_before(lengths, csr.data.dtype.itemsize, csr.indices.dtype.itemsize, block_size)
+    return partition.cut(before, bytes_of_panel, partition.alignment(block_size or 1)).tolist()
 
 
 def _from_pieces(
@@ -190,7 +191,7 @@ def _from_pieces(
         spool.fill(pieces, name)
     size = block_size(common["format"], common)
     align = math.lcm(*BLOCK_SIZES) if common["format"] == "auto" else size or 1  # any that may be chosen
-    rows = spool.cut(bytes_of_panel, _panels.alignment(align), size)
+    rows = spool.cut(bytes_of_panel, partition.alignment(align), size)
     name = name or f"entries of shape {shape}, {spool.dtype}, checksum {spool.checksum}"
     with Writer(path, shape[1], rows=rows, source=name, **common) as writer:
         for k, csr in spool.panels(rows, writer.missing()):
@@ -230,12 +231,12 @@ def _write_blocks(writer: Writer, k: int, blocks: list[Any]) -> None:
         return
     parts, n_cols = [], 0
     for block in blocks:
-        csr = _csr.move(_csr.as_csr(block), _device.CPU)
+        csr = coercion.move(coercion.as_csr(block), devices.CPU)
         row = np.repeat(np.arange(csr.shape[0]), csr.indptr[1:] - csr.indptr[:-1])
         parts.append((row, csr.indices.astype(np.int64) + n_cols, csr.data))
         n_cols += csr.shape[1]
     triplets = (np.concatenate(part) for part in zip(*parts, strict=True))
-    writer.write(k, _csr.from_triplets(*triplets, (blocks[0].shape[0], n_cols)))
+    writer.write(k, coercion.from_triplets(*triplets, (blocks[0].shape[0], n_cols)))
 
 
 def _reads(source: Any, path: Any) -> bool:

@@ -20,8 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from .. import _csr, _panels
-from .._tables import CSR
+from ..core.tables import CSR
+from ..input import coercion, partition
 from . import layout
 
 MOST_BUCKETS = 2048
@@ -40,8 +40,8 @@ class Spool:
 
     def __init__(self, folder: str, shape: tuple[int, int]):
         self.folder, self.shape = folder, shape
-        groups = -(-shape[0] // _panels.alignment())
-        self._bucket_rows = max(1, -(-groups // MOST_BUCKETS)) * _panels.alignment()
+        groups = -(-shape[0] // partition.alignment())
+        self._bucket_rows = max(1, -(-groups // MOST_BUCKETS)) * partition.alignment()
         self._entry: np.dtype | None = None  # of the entries on the disk, from the first piece on
         self.checksum = 0  #: CRC-32 of all entries, in the order in which they came
 
@@ -51,8 +51,8 @@ class Spool:
         return self._entry["val"]
 
     def _set_dtype(self, dtype: np.dtype) -> None:
-        index = _csr.index_dtype(self.shape)
-        self._entry = np.dtype([("row", index), ("col", index), ("val", _csr.check_dtype(dtype))])
+        index = coercion.index_dtype(self.shape)
+        self._entry = np.dtype([("row", index), ("col", index), ("val", coercion.check_dtype(dtype))])
 
     @property
     def _done_file(self) -> str:
@@ -160,8 +160,8 @@ class Spool:
     def cut(self, target: int, align: int, block_size: int | None) -> np.ndarray:
         """The first row of each panel of about `target` bytes, and n_rows; counts of duplicates are taken for entries."""
         counts = np.load(os.path.join(self.folder, "counts.npy"))
-        before = _panels.bytes_before(counts, self.dtype.itemsize, self._entry["col"].itemsize, block_size)
-        return _panels.cut(before, target, align)
+        before = partition.bytes_before(counts, self.dtype.itemsize, self._entry["col"].itemsize, block_size)
+        return partition.cut(before, target, align)
 
     def panels(self, rows: np.ndarray, wanted: Iterable[int]) -> Iterator[tuple[int, CSR]]:
         """(number, canonical CSR) of the panels in `wanted`, ascending, that begin at `rows`; duplicates are summed."""
@@ -181,7 +181,7 @@ class Spool:
             entries = np.concatenate(parts) if parts else np.empty(0, self._entry)
             row, col, val = (np.ascontiguousarray(entries[name]) for name in ("row", "col", "val"))
             del parts, entries
-            yield k, _csr.from_triplets(row - row.dtype.type(first), col, val, (last - first, self.shape[1]))
+            yield k, coercion.from_triplets(row - row.dtype.type(first), col, val, (last - first, self.shape[1]))
 
     def _read(self, name: str) -> np.ndarray:
         try:

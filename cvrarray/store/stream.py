@@ -16,9 +16,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .. import _csr, _device, _panels
-from .._array import SparseArray
+from ..array.base import SparseArray
+from ..core import devices
 from ..cpu import memory
+from ..input import coercion, partition
 from . import layout
 
 
@@ -84,11 +85,11 @@ class Stored:
         incomplete: bool = False,
     ):
         self.path = os.path.abspath(os.fsdecode(path))
-        self._target = _device.default() if device is None else _device.parse(device)
+        self._target = devices.default() if device is None else devices.parse(device)
         if type(hold) is not int or hold < 2:
             raise ValueError(f"hold must be an integer of at least 2, for reading and computing to overlap; got {hold!r}")
         self._hold = hold
-        self._budget = budget if budget is None or budget == 0 else _panels.n_bytes(budget, "budget")
+        self._budget = budget if budget is None or budget == 0 else partition.n_bytes(budget, "budget")
         self._verify = verify
         self._threads = min(16, os.cpu_count() or 1) if threads is None else threads
         self._incomplete = incomplete
@@ -184,7 +185,7 @@ class Stored:
             Names the first panel that is missing or damaged.
         """
         for k, panel in enumerate(self._manifest):
-            array = load(self.path, k, panel, _device.CPU, verify=True)
+            array = load(self.path, k, panel, devices.CPU, verify=True)
             try:
                 array.check()
             except ValueError as error:
@@ -241,14 +242,14 @@ class Stored:
         """``A.T @ x``."""
         with self._target.use(), closing(self._sweep()) as panels:
             dtype = np.result_type(self.dtype, x.dtype)
-            y = self._target.xp.zeros(self.shape[1], _csr.wide(dtype))
+            y = self._target.xp.zeros(self.shape[1], coercion.wide(dtype))
             x = x.astype(y.dtype) if y.dtype != dtype else x  # float16: panels add up in float32
             for first, last, panel in panels:
                 if y.dtype == np.bool_:
                     y |= panel.T @ x[first:last]
                 else:
                     panel.T.matvec(x[first:last], out=y, beta=1)
-        return _csr.narrowed(y, dtype)
+        return coercion.narrowed(y, dtype)
 
     def _product(self, kind: str, x: Any, ndim: int, out: Any, timeline: bool) -> Any:
         x = self._on_device(x, "x")
@@ -385,11 +386,11 @@ def manifest(path: str, incomplete: bool) -> tuple[layout.Root, list[layout.Pane
     return root, panels
 
 
-def load(path: str, k: int, panel: layout.Panel, device: _device.Device, verify: bool = True) -> SparseArray:
+def load(path: str, k: int, panel: layout.Panel, device: devices.Device, verify: bool = True) -> SparseArray:
     """Panel `k` of the store at `path`, on `device`: one read, and at most one copy."""
     content = memory.empty(panel.n_bytes, np.uint8)
     layout.read_panel(path, k, panel, content, verify)
-    return layout.assemble(panel, _device.move(content, device))
+    return layout.assemble(panel, devices.move(content, device))
 
 
 def _read(path: str, k: int, panel: layout.Panel, i: int, content: np.ndarray, verify: bool) -> tuple[float, float]:
@@ -414,7 +415,7 @@ def _reopen(path: str, store: str, device: str, hold: int, budget: Any, verify: 
 class _Clock:
     """Notes what happens to each panel: the host's times, and marks on the device that become times at the end."""
 
-    def __init__(self, target: _device.Device):
+    def __init__(self, target: devices.Device):
         self._staging = target.backend("staging")
         self._origin, self._zero = self._staging.mark(), 0.0
         self._staging.seconds([self._origin], self._origin)  # reached

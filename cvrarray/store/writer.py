@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from .. import _csr, _device
-from .._array import SparseArray
-from .._format import FormatArray
-from .._plan import asarray
+from ..array.base import SparseArray
+from ..array.format import FormatArray
+from ..choice.model import asarray
+from ..core import devices
+from ..input import coercion
 from . import layout
 
 
@@ -73,8 +74,8 @@ class Writer:
         if resume and overwrite:
             raise ValueError("resume and overwrite exclude each other")
         self._format, self._parameters = format, parameters
-        self._target = _device.default() if device is None else _device.parse(device)
-        n_cols = _csr.check_shape((0, n_cols))[1]
+        self._target = devices.default() if device is None else devices.parse(device)
+        n_cols = coercion.check_shape((0, n_cols))[1]
         rows = None if rows is None else [int(row) for row in rows]
         if overwrite:
             layout.remove(self.path)

@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from . import _contractions, _csr, _elementwise, _indexing, _joining, _products, _reductions, _structure
+from ..input import coercion
+from . import contractions, elementwise, indexing, joining, products, reductions, structure
 
 # ------------------------------------------------------------------------------------------------------------------ ufuncs
 
@@ -30,7 +31,7 @@ DENSIFIES = {
     np.logical_not, np.reciprocal, np.spacing,
 }  # fmt: skip
 
-#: Two operands: what comes out, or whether it would be dense, depends on both. See :func:`cvrarray._elementwise.binary`.
+#: Two operands: what comes out, or whether it would be dense, depends on both. See :func:`cvrarray.array.elementwise.binary`.
 BINARY = {
     np.add, np.arctan2, np.bitwise_and, np.bitwise_or, np.bitwise_xor, np.copysign, np.divide, np.divmod, np.equal,
     np.float_power, np.floor_divide, np.fmax, np.fmin, np.fmod, np.gcd, np.greater, np.greater_equal, np.heaviside,
@@ -47,13 +48,13 @@ def matmul(left: Any, right: Any, out: Any = None) -> Any:
     """``left @ right``, of which one or both are ours; NotImplemented where the other side has rules of its own."""
     ours = left if _is_ours(left) else right
     other = right if ours is left else left
-    if _csr.package(other) in _csr.SPARSE_PACKAGES:
+    if coercion.package(other) in coercion.SPARSE_PACKAGES:
         if out is not None:
             raise TypeError("out must be left out of a product of two sparse arrays: its result is sparse")
-        return _products.multiply_sparse(left, right)
+        return products.multiply_sparse(left, right)
     if not _is_known(other):
         return _theirs(np.matmul, "__call__", (left, right), {} if out is None else {"out": out})
-    return _products.multiply(left, right, out) if ours is left else _products.multiply_left(left, right, out)
+    return products.multiply(left, right, out) if ours is left else products.multiply_left(left, right, out)
 
 
 #: ufunc -> rule(left, right), of which one or both are ours. numpy.matvec and numpy.vecmat came with NumPy 2.2.
@@ -61,20 +62,20 @@ CONTRACTIONS = {
     getattr(np, name): rule
     for name, rule in {
         "matmul": matmul,
-        "matvec": _contractions.matvec,
-        "vecmat": _contractions.vecmat,
-        "vecdot": _contractions.vecdot,
+        "matvec": contractions.matvec,
+        "vecmat": contractions.vecmat,
+        "vecdot": contractions.vecdot,
     }.items()
     if hasattr(np, name)
 }
 
 #: ``ufunc.reduce`` -> rule(array, axis=, dtype=, out=, keepdims=)
 REDUCTIONS = {
-    np.add: _reductions.sum_,
-    np.maximum: _reductions.max_,
-    np.minimum: _reductions.min_,
-    np.logical_or: _reductions.any_,
-    np.logical_and: _reductions.all_,
+    np.add: reductions.sum_,
+    np.maximum: reductions.max_,
+    np.minimum: reductions.min_,
+    np.logical_or: reductions.any_,
+    np.logical_and: reductions.all_,
 }
 
 
@@ -106,9 +107,9 @@ def apply_ufunc(array: Any, ufunc: np.ufunc, method: str, inputs: tuple[Any, ...
     if unknown := set(kwargs) - {"dtype", "casting"}:
         raise TypeError(f"numpy.{ufunc.__name__} of {name} takes no {', '.join(sorted(unknown))}. Call todense() first")
     if ufunc in BINARY:
-        return _filled(out, _elementwise.binary(ufunc, *inputs, **kwargs), ufunc)
+        return _filled(out, elementwise.binary(ufunc, *inputs, **kwargs), ufunc)
     if ufunc in KEEPS_ZERO:
-        return _filled(out, _elementwise.unary(inputs[0], ufunc, **kwargs), ufunc)
+        return _filled(out, elementwise.unary(inputs[0], ufunc, **kwargs), ufunc)
     raise TypeError(f"numpy.{ufunc.__name__} is not offered for {name}. Call todense() or tocsr() first")
 
 
@@ -130,7 +131,7 @@ def operate(ufunc: np.ufunc, left: Any, right: Any) -> Any:
     """A binary operator; NotImplemented where the other side has rules of its own."""
     if not (_is_known(left) and _is_known(right)):
         return _theirs(ufunc, "__call__", (left, right), {})
-    return _elementwise.binary(ufunc, left, right)
+    return elementwise.binary(ufunc, left, right)
 
 
 # --------------------------------------------------------------------------------------------------------------- functions
@@ -138,7 +139,7 @@ def operate(ufunc: np.ufunc, left: Any, right: Any) -> Any:
 
 def _dot(a: Any, b: Any, out: Any = None) -> Any:
     if np.ndim(a) == 0 or np.ndim(b) == 0:
-        return _filled(out, _elementwise.binary(np.multiply, a, b), np.multiply)
+        return _filled(out, elementwise.binary(np.multiply, a, b), np.multiply)
     return matmul(a, b, out)
 
 
@@ -161,12 +162,12 @@ def _take(a: Any, indices: Any, axis: int | None = None) -> Any:
         raise TypeError(
             "take needs axis=0 or axis=1 for a sparse array: entries of the flattened one make no matrix. Call todense()"
         )
-    return _indexing.getitem(a, indices if _axis(axis) == 0 else (slice(None), indices))
+    return indexing.getitem(a, indices if _axis(axis) == 0 else (slice(None), indices))
 
 
 def _flip(m: Any, axis: Any = None) -> Any:
     axes = {0, 1} if axis is None else {_axis(k) for k in (axis if isinstance(axis, tuple) else (axis,))}
-    return _indexing.getitem(m, tuple(slice(None, None, -1 if k in axes else 1) for k in (0, 1)))
+    return indexing.getitem(m, tuple(slice(None, None, -1 if k in axes else 1) for k in (0, 1)))
 
 
 def _axis(axis: Any) -> int:
@@ -179,7 +180,7 @@ def _axis(axis: Any) -> int:
 def _zeros_like(
     a: Any, dtype: Any = None, order: str = "K", subok: bool = True, shape: Any = None, *, device: Any = None
 ) -> Any:
-    zeros = _structure.zeros_like(a, dtype, shape)
+    zeros = structure.zeros_like(a, dtype, shape)
     return zeros if device is None else zeros.to_device(device)
 
 
@@ -192,13 +193,13 @@ def _full_like(
 
 
 def _where(condition: Any) -> Any:
-    return _structure.nonzero(condition)
+    return structure.nonzero(condition)
 
 
 def _norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Any:
     if axis is not None and tuple(axis if isinstance(axis, tuple) else (axis,)) not in ((0, 1), (1, 0), (-2, -1)):
         raise TypeError(f"norm of a sparse array takes the matrix as a whole; got axis={axis!r}. Use A.tocsr(), or todense()")
-    return _structure.norm(x, ord, keepdims)
+    return structure.norm(x, ord, keepdims)
 
 
 def _astype(x: Any, dtype: Any, /, *, copy: bool = True, device: Any = None) -> Any:
@@ -218,41 +219,41 @@ def _dtypes(values: tuple[Any, ...]) -> list[Any]:
 FUNCTIONS = {
     # products
     np.dot: _dot,
-    np.tensordot: _contractions.tensordot,
-    np.einsum: _contractions.einsum,
-    np.inner: _contractions.inner,
-    np.vdot: _contractions.vdot,
+    np.tensordot: contractions.tensordot,
+    np.einsum: contractions.einsum,
+    np.inner: contractions.inner,
+    np.vdot: contractions.vdot,
     np.linalg.matmul: lambda x1, x2, /: matmul(x1, x2),
-    np.linalg.tensordot: lambda x1, x2, /, *, axes=2: _contractions.tensordot(x1, x2, axes),
-    np.linalg.vecdot: lambda x1, x2, /, *, axis=-1: _contractions.vecdot(x1, x2, axis),
+    np.linalg.tensordot: lambda x1, x2, /, *, axes=2: contractions.tensordot(x1, x2, axes),
+    np.linalg.vecdot: lambda x1, x2, /, *, axis=-1: contractions.vecdot(x1, x2, axis),
     # reductions
-    np.sum: _reductions.sum_,
-    np.mean: _reductions.mean,
-    np.max: _reductions.max_,
-    np.amax: _reductions.max_,
-    np.min: _reductions.min_,
-    np.amin: _reductions.min_,
-    np.any: _reductions.any_,
-    np.all: _reductions.all_,
-    np.count_nonzero: _reductions.count_nonzero,
-    np.diagonal: _reductions.diagonal,
-    np.diag: lambda v, k=0: _reductions.diagonal(v, k),
-    np.trace: _reductions.trace,
-    np.linalg.diagonal: lambda x, /, *, offset=0: _reductions.diagonal(x, offset),
-    np.linalg.trace: lambda x, /, *, offset=0, dtype=None: _reductions.trace(x, offset, dtype=dtype),
+    np.sum: reductions.sum_,
+    np.mean: reductions.mean,
+    np.max: reductions.max_,
+    np.amax: reductions.max_,
+    np.min: reductions.min_,
+    np.amin: reductions.min_,
+    np.any: reductions.any_,
+    np.all: reductions.all_,
+    np.count_nonzero: reductions.count_nonzero,
+    np.diagonal: reductions.diagonal,
+    np.diag: lambda v, k=0: reductions.diagonal(v, k),
+    np.trace: reductions.trace,
+    np.linalg.diagonal: lambda x, /, *, offset=0: reductions.diagonal(x, offset),
+    np.linalg.trace: lambda x, /, *, offset=0, dtype=None: reductions.trace(x, offset, dtype=dtype),
     np.linalg.norm: _norm,
-    np.linalg.matrix_norm: lambda x, /, *, keepdims=False, ord="fro": _structure.norm(x, ord, keepdims),
+    np.linalg.matrix_norm: lambda x, /, *, keepdims=False, ord="fro": structure.norm(x, ord, keepdims),
     # elementwise
     np.real: lambda val: val.real,
     np.imag: lambda val: val.imag,
-    np.round: _elementwise.round_,
-    np.around: _elementwise.round_,
-    np.clip: _elementwise.clip,
-    np.fix: lambda x: _elementwise.unary(x, np.trunc),
-    np.nan_to_num: _structure.nan_to_num,
+    np.round: elementwise.round_,
+    np.around: elementwise.round_,
+    np.clip: elementwise.clip,
+    np.fix: lambda x: elementwise.unary(x, np.trunc),
+    np.nan_to_num: structure.nan_to_num,
     np.astype: _astype,
-    np.array_equal: _structure.array_equal,
-    np.allclose: _structure.allclose,
+    np.array_equal: structure.array_equal,
+    np.allclose: structure.allclose,
     # structure
     np.transpose: _transpose,
     np.matrix_transpose: lambda x, /: x.T,
@@ -266,16 +267,16 @@ FUNCTIONS = {
     np.flip: _flip,
     np.flipud: lambda m: _flip(m, 0),
     np.fliplr: lambda m: _flip(m, 1),
-    np.tril: _structure.tril,
-    np.triu: _structure.triu,
-    np.nonzero: _structure.nonzero,
-    np.argwhere: lambda a: a._target.xp.stack(_structure.nonzero(a), axis=1),
+    np.tril: structure.tril,
+    np.triu: structure.triu,
+    np.nonzero: structure.nonzero,
+    np.argwhere: lambda a: a._target.xp.stack(structure.nonzero(a), axis=1),
     np.where: _where,
-    np.concatenate: _joining.concatenate,
-    np.vstack: _joining.vstack,
-    np.hstack: _joining.hstack,
-    np.block: _joining.block,
-    np.stack: _joining.stack,
+    np.concatenate: joining.concatenate,
+    np.vstack: joining.vstack,
+    np.hstack: joining.hstack,
+    np.block: joining.block,
+    np.stack: joining.stack,
     np.atleast_1d: lambda *arys: arys[0] if len(arys) == 1 else arys,
     np.atleast_2d: lambda *arys: arys[0] if len(arys) == 1 else arys,
     # what it is
@@ -315,7 +316,7 @@ REMEDIES = {
 
 def apply_function(array: Any, function: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """``__array_function__`` of all arrays of ours."""
-    if not all(hasattr(t, "_canonical_csr") or issubclass(t, np.ndarray) or _csr.package_of(t) for t in types):
+    if not all(hasattr(t, "_canonical_csr") or issubclass(t, np.ndarray) or coercion.package_of(t) for t in types):
         if any(t.__module__.startswith("dask.") for t in types):
             return importlib.import_module("cvrarray.dask").apply_function(function, types, args, kwargs)
         return NotImplemented
@@ -345,7 +346,7 @@ def _is_known(value: Any) -> bool:
     """An array of ours, dense or of the sparse packages, a sequence or a scalar: no class with rules of its own."""
     return (
         isinstance(value, (np.ndarray, np.generic, list, tuple, int, float, complex, str, range, type(None)))
-        or _csr.package(value) != ""
+        or coercion.package(value) != ""
     )
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from . import _csr
+from ..input import coercion
 
 #: Columns of X from which ``A.T @ X`` transposes the matrix for the call: on a CPU a conversion takes as long as 13 (BBCSR)
 #: to 26 (CVR) transposed products with a vector, and the matrix kernel then takes many columns in the time of a few.
@@ -21,7 +21,7 @@ CONVERT_FROM = 24
 
 
 def matvec(array: Any, x: Any, out: Any = None, alpha: Any = 1, beta: Any = 0) -> Any:
-    """``alpha * (array @ x) + beta * out``: see :meth:`cvrarray._array.SparseArray.matvec`."""
+    """``alpha * (array @ x) + beta * out``: see :meth:`cvrarray.array.base.SparseArray.matvec`."""
     dense = array._dense_type
     if type(x) is dense:
         dtype = x.dtype
@@ -80,7 +80,7 @@ def _matvec(array: Any, x: Any, out: Any, alpha: Any, beta: Any) -> Any:
 
 
 def matmat(array: Any, x: Any, out: Any = None, alpha: Any = 1, beta: Any = 0) -> Any:
-    """``alpha * (array @ X) + beta * out``: see :meth:`cvrarray._array.SparseArray.matmat`."""
+    """``alpha * (array @ X) + beta * out``: see :meth:`cvrarray.array.base.SparseArray.matmat`."""
     x = operand(array, x, "x")
     if x.ndim != 2:
         raise TypeError(f"x must be a matrix (2-D); got shape {x.shape}. Use A @ x for a vector")
@@ -124,7 +124,7 @@ def multiply_sparse(left: Any, right: Any, format: str | None = None) -> Any:
     ----------
     format : {None, "csr"}
         None: the format and parameters of the left array, if it is ours, else of the right one. "csr": what
-        :meth:`cvrarray._array.SparseArray.tocsr` gives, without another conversion.
+        :meth:`cvrarray.array.base.SparseArray.tocsr` gives, without another conversion.
 
     Raises
     ------
@@ -140,10 +140,10 @@ def multiply_sparse(left: Any, right: Any, format: str | None = None) -> Any:
         raise TypeError(f"a product needs two matrices; got shapes {left.shape} and {right.shape}. Use .todense() on a vector")
     if left.shape[1] != right.shape[0]:
         raise ValueError(f"a product needs shapes (m, k) and (k, n); got {tuple(left.shape)} and {tuple(right.shape)}")
-    a, b = _csr.as_csr(left), _csr.as_csr(right)
-    device = _csr.same_device(left=a.data, right=b.data)
+    a, b = coercion.as_csr(left), coercion.as_csr(right)
+    device = coercion.same_device(left=a.data, right=b.data)
     dtype = product_dtype(a.data.dtype, b.data.dtype)[0]
-    work = _csr.wide(dtype)
+    work = coercion.wide(dtype)
     if work != dtype and format == "csr":
         raise TypeError(f"SciPy and CuPy hold no {dtype} matrices. Leave out format, or use astype('float32') on an operand")
     with device.use():
@@ -157,8 +157,8 @@ def multiply_sparse(left: Any, right: Any, format: str | None = None) -> Any:
         product.sort_indices()
         if format == "csr":
             return product
-        csr = _csr.as_csr(product)
-        return ours._like(csr._replace(data=_csr.narrowed(csr.data, dtype)))
+        csr = coercion.as_csr(product)
+        return ours._like(csr._replace(data=coercion.narrowed(csr.data, dtype)))
 
 
 def _parts(csr: Any, dtype: np.dtype) -> tuple[Any, Any]:
@@ -243,9 +243,9 @@ def _multiply(array: Any, x: Any, out: Any, alpha: Any, beta: Any) -> Any:
             else:
                 array._kernel("product_matrix", work)(x, y, alpha, beta)
         if out is None:
-            return y if work == dtype else _csr.narrowed(y, dtype)
+            return y if work == dtype else coercion.narrowed(y, dtype)
         if not direct:
-            out[...] = _csr.narrowed(y, dtype)
+            out[...] = coercion.narrowed(y, dtype)
         return given
 
 
@@ -256,7 +256,7 @@ def product_dtype(matrix: np.dtype, x: np.dtype) -> tuple[np.dtype, np.dtype]:
     if dtype.kind not in "biufc" or dtype.itemsize not in (1, 2, 4, 8, 16) or dtype == np.longdouble:
         raise TypeError(f"a product must have a dtype the array can compute in; {matrix} with {x} gives {dtype}")
     # bool @ bool is counted in int64: an entry is true where the count is not 0; float16 is rounded once, at the end
-    return dtype, np.dtype(np.int64) if dtype == np.bool_ else _csr.wide(dtype)
+    return dtype, np.dtype(np.int64) if dtype == np.bool_ else coercion.wide(dtype)
 
 
 def operand(array: Any, x: Any, name: str) -> Any:
@@ -276,8 +276,8 @@ def operand(array: Any, x: Any, name: str) -> Any:
 def _coerced(array: Any, x: Any, name: str) -> Any:
     """What is not an array of the device's module as one, where that copies nothing to or from a GPU."""
     target = array._target
-    package = _csr.package(x)
-    if package in _csr.SPARSE_PACKAGES:
+    package = coercion.package(x)
+    if package in coercion.SPARSE_PACKAGES:
         raise TypeError(f"{name} must be dense; got {type(x).__name__}. Use A @ {name}, or {name}.todense()")
     if target.kind == "cuda":
         raise TypeError(

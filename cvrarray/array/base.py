@@ -10,8 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from . import _csr, _device, _elementwise, _indexing, _products, _protocol, _reductions, _structure
-from ._tables import CSR
+from ..core import devices
+from ..core.tables import CSR
+from ..input import coercion
+from . import elementwise, indexing, products, protocol, reductions, structure
 
 _CLASSES = {"cvr": "CVRArray", "bbcsr": "BBCSRArray"}  # format, which is the module too -> class
 
@@ -27,10 +29,10 @@ class SparseArray:
     __hash__ = None  # == is elementwise
 
     format: str
-    _target: _device.Device
+    _target: devices.Device
     _dense_type: type  # of dense arrays on the device
-    _ready: dict[np.dtype, _products.Ready]  # x's dtype -> the product with it, once prepared
-    _ready_transposed: dict[np.dtype, _products.Ready]
+    _ready: dict[np.dtype, products.Ready]  # x's dtype -> the product with it, once prepared
+    _ready_transposed: dict[np.dtype, products.Ready]
     _plan: str | None
 
     # ------------------------------------------------------------------------------------- what each kind of array offers
@@ -48,7 +50,7 @@ class SparseArray:
         raise NotImplementedError
 
     def _kernel(self, kind: str, dtype: np.dtype) -> Callable[[Any, Any, Any, Any], None]:
-        """The prepared product ``run(x, y, alpha, beta)`` of a `kind` that :mod:`cvrarray._products` names."""
+        """The prepared product ``run(x, y, alpha, beta)`` of a `kind` that :mod:`cvrarray.array.products` names."""
         raise NotImplementedError
 
     def _layout(self) -> str:
@@ -200,7 +202,7 @@ class SparseArray:
         ValueError
             A length does not fit, or ``beta`` is not 0 without `out`.
         """
-        return _products.matvec(self, x, out, alpha, beta)
+        return products.matvec(self, x, out, alpha, beta)
 
     def matmat(self, x: Any, out: Any = None, alpha: Any = 1, beta: Any = 0) -> Any:
         """``alpha * (A @ X) + beta * out`` for a dense matrix X; as :meth:`matvec` otherwise.
@@ -222,15 +224,15 @@ class SparseArray:
         TypeError, ValueError
             As :meth:`matvec`.
         """
-        return _products.matmat(self, x, out, alpha, beta)
+        return products.matmat(self, x, out, alpha, beta)
 
     def rmatvec(self, x: Any) -> Any:
         """``A.H @ x`` for x (n_rows,), without converting the matrix: (n_cols,). Errors as :meth:`matvec`."""
-        return _products.rmatvec(self, x)
+        return products.rmatvec(self, x)
 
     def rmatmat(self, x: Any) -> Any:
         """``A.H @ X`` for a dense X (n_rows, k): (n_cols, k). Errors as :meth:`matvec`."""
-        return _products.rmatmat(self, x)
+        return products.rmatmat(self, x)
 
     def dot(self, other: Any, out: Any = None, *, format: str | None = None) -> Any:
         """``A @ other``, or ``A * other`` for a scalar.
@@ -247,8 +249,8 @@ class SparseArray:
         if format is not None:
             if out is not None:
                 raise TypeError("out and format exclude each other: a product with a format is sparse")
-            return _products.multiply_sparse(self, other, format)
-        return _protocol.FUNCTIONS[np.dot](self, other, out)
+            return products.multiply_sparse(self, other, format)
+        return protocol.FUNCTIONS[np.dot](self, other, out)
 
     def aslinearoperator(self) -> Any:
         """A ``scipy.sparse.linalg.LinearOperator``, or on a GPU cupyx's, with products of vectors and matrices."""
@@ -259,11 +261,11 @@ class SparseArray:
 
     def __matmul__(self, other: Any) -> Any:
         if type(other) is self._dense_type and other.ndim == 1:
-            return _products.matvec(self, other)
-        return _protocol.matmul(self, other)
+            return products.matvec(self, other)
+        return protocol.matmul(self, other)
 
     def __rmatmul__(self, other: Any) -> Any:
-        return _protocol.matmul(other, self)
+        return protocol.matmul(other, self)
 
     # ---------------------------------------------------------------------------------------------------- entry by entry
 
@@ -285,7 +287,7 @@ class SparseArray:
         TypeError
             The cast is not allowed, or the dtype cannot be stored.
         """
-        dtype = _csr.check_dtype(dtype)
+        dtype = coercion.check_dtype(dtype)
         if not np.can_cast(self.dtype, dtype, casting):
             raise TypeError(f"cannot cast from {self.dtype} to {dtype} by the rule {casting!r}. Use casting='unsafe'")
         if dtype == self.dtype:
@@ -305,27 +307,27 @@ class SparseArray:
 
     def multiply(self, other: Any) -> SparseArray:
         """``A * other``, entry by entry; rows and columns broadcast."""
-        return _elementwise.binary(np.multiply, self, other)
+        return elementwise.binary(np.multiply, self, other)
 
     def maximum(self, other: Any) -> SparseArray:
         """The larger of both, entry by entry."""
-        return _elementwise.binary(np.maximum, self, other)
+        return elementwise.binary(np.maximum, self, other)
 
     def minimum(self, other: Any) -> SparseArray:
         """The smaller of both, entry by entry."""
-        return _elementwise.binary(np.minimum, self, other)
+        return elementwise.binary(np.minimum, self, other)
 
     def power(self, n: Any, dtype: Any = None) -> SparseArray:
         """``A ** n``, entry by entry, for n > 0."""
-        return _elementwise.power(self, n, dtype)
+        return elementwise.power(self, n, dtype)
 
     def round(self, decimals: int = 0, out: None = None) -> SparseArray:
         """The values rounded to `decimals` places."""
-        return _elementwise.round_(self, decimals, out)
+        return elementwise.round_(self, decimals, out)
 
     def clip(self, min: Any = None, max: Any = None, out: None = None) -> SparseArray:
         """The values moved into [min, max], which must hold 0."""
-        return _elementwise.clip(self, min, max, out)
+        return elementwise.clip(self, min, max, out)
 
     def with_values(self, data: Any) -> SparseArray:
         """The same structure with new values, without a new conversion.
@@ -350,14 +352,14 @@ class SparseArray:
         The first call finds where each entry lies, which costs as much as :meth:`tocsr`; the array keeps it (4 bytes an
         entry, 8 from 2^31 slots on), and so do the arrays that come from this method.
         """
-        data = _products.operand(self, data, "data")
+        data = products.operand(self, data, "data")
         if data.shape != (self.nnz,):
             raise ValueError(f"data must have shape {(self.nnz,)}, a value for each stored entry; got {data.shape}")
-        return self._with_slots(self._slots(), data.astype(_csr.check_dtype(data.dtype), copy=False))
+        return self._with_slots(self._slots(), data.astype(coercion.check_dtype(data.dtype), copy=False))
 
     def eliminate_zeros(self) -> SparseArray:
         """An array without the stored zeros; this one is immutable and stays as it is."""
-        return _structure.eliminate_zeros(self)
+        return structure.eliminate_zeros(self)
 
     def sort_indices(self) -> SparseArray:
         """The array itself: the formats have an order of their own, and :meth:`tocsr` is sorted always."""
@@ -365,59 +367,59 @@ class SparseArray:
 
     def nonzero(self) -> tuple[Any, Any]:
         """Rows and columns of the entries that are not 0, in row-major order."""
-        return _structure.nonzero(self)
+        return structure.nonzero(self)
 
     # -------------------------------------------------------------------------------------------------------- reductions
 
     def sum(self, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: bool = False) -> Any:
         """The sum of all entries, or along an axis: dense, as ``numpy.sum``."""
-        return _reductions.sum_(self, axis=axis, dtype=dtype, out=out, keepdims=keepdims)
+        return reductions.sum_(self, axis=axis, dtype=dtype, out=out, keepdims=keepdims)
 
     def mean(self, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: bool = False) -> Any:
         """The mean over all entries, stored or not, or along an axis: dense, as ``numpy.mean``."""
-        return _reductions.mean(self, axis=axis, dtype=dtype, out=out, keepdims=keepdims)
+        return reductions.mean(self, axis=axis, dtype=dtype, out=out, keepdims=keepdims)
 
     def max(self, axis: Any = None, out: Any = None, keepdims: bool = False) -> Any:
         """The largest entry, also where it is one that is not stored: dense, as ``numpy.max``."""
-        return _reductions.max_(self, axis=axis, out=out, keepdims=keepdims)
+        return reductions.max_(self, axis=axis, out=out, keepdims=keepdims)
 
     def min(self, axis: Any = None, out: Any = None, keepdims: bool = False) -> Any:
         """The smallest entry, also where it is one that is not stored: dense, as ``numpy.min``."""
-        return _reductions.min_(self, axis=axis, out=out, keepdims=keepdims)
+        return reductions.min_(self, axis=axis, out=out, keepdims=keepdims)
 
     def any(self, axis: Any = None, out: Any = None, keepdims: bool = False) -> Any:
         """Whether any entry is not 0: dense, as ``numpy.any``."""
-        return _reductions.any_(self, axis=axis, out=out, keepdims=keepdims)
+        return reductions.any_(self, axis=axis, out=out, keepdims=keepdims)
 
     def all(self, axis: Any = None, out: Any = None, keepdims: bool = False) -> Any:
         """Whether no entry is 0: dense, as ``numpy.all``."""
-        return _reductions.all_(self, axis=axis, out=out, keepdims=keepdims)
+        return reductions.all_(self, axis=axis, out=out, keepdims=keepdims)
 
     def count_nonzero(self, axis: Any = None, *, keepdims: bool = False) -> Any:
         """How many entries are not 0: stored zeros do not count, as they do in :attr:`nnz`."""
-        return _reductions.count_nonzero(self, axis=axis, keepdims=keepdims)
+        return reductions.count_nonzero(self, axis=axis, keepdims=keepdims)
 
     def diagonal(self, offset: int = 0) -> Any:
         """A diagonal as a dense vector."""
-        return _reductions.diagonal(self, offset)
+        return reductions.diagonal(self, offset)
 
     def trace(self, offset: int = 0, axis1: int = 0, axis2: int = 1, dtype: Any = None, out: Any = None) -> Any:
         """The sum of a diagonal."""
-        return _reductions.trace(self, offset, axis1, axis2, dtype=dtype, out=out)
+        return reductions.trace(self, offset, axis1, axis2, dtype=dtype, out=out)
 
     def transpose(self, *axes: Any) -> SparseArray:
         """:attr:`T`, or with the axes (0, 1) the array itself."""
         axes = axes[0] if len(axes) == 1 else axes
-        return _protocol.FUNCTIONS[np.transpose](self, axes or None)
+        return protocol.FUNCTIONS[np.transpose](self, axes or None)
 
     def take(self, indices: Any, axis: int) -> Any:
         """Rows (``axis=0``) or columns (``axis=1``) by number."""
-        return _protocol.FUNCTIONS[np.take](self, indices, axis)
+        return protocol.FUNCTIONS[np.take](self, indices, axis)
 
     # ------------------------------------------------------------------------------------------- operators and protocols
 
     def __getitem__(self, key: Any) -> Any:
-        return _indexing.getitem(self, key)
+        return indexing.getitem(self, key)
 
     def __setitem__(self, key: Any, value: Any) -> None:
         raise TypeError(
@@ -453,22 +455,22 @@ class SparseArray:
         return self.copy()
 
     def __neg__(self) -> SparseArray:
-        return _elementwise.unary(self, np.negative)
+        return elementwise.unary(self, np.negative)
 
     def __pos__(self) -> SparseArray:
-        return _elementwise.unary(self, np.positive)
+        return elementwise.unary(self, np.positive)
 
     def __abs__(self) -> SparseArray:
-        return _elementwise.unary(self, np.absolute)
+        return elementwise.unary(self, np.absolute)
 
     def __invert__(self) -> Any:
-        return _protocol.apply_ufunc(self, np.invert, "__call__", (self,), {})
+        return protocol.apply_ufunc(self, np.invert, "__call__", (self,), {})
 
     def __array_ufunc__(self, ufunc, method, *inputs, **kwargs):
-        return _protocol.apply_ufunc(self, ufunc, method, inputs, kwargs)
+        return protocol.apply_ufunc(self, ufunc, method, inputs, kwargs)
 
     def __array_function__(self, function, types, args, kwargs):
-        return _protocol.apply_function(self, function, types, args, kwargs)
+        return protocol.apply_function(self, function, types, args, kwargs)
 
     def __array__(self, dtype=None, copy=None):
         raise TypeError(
@@ -497,7 +499,7 @@ class SparseArray:
 
     def _canonical_rows(self, first: int, last: int) -> CSR:
         """Canonical CSR of the rows [first, last), on the array's device; for use on the current device."""
-        return _indexing._rows(self._canonical_csr(), range(first, last))
+        return indexing._rows(self._canonical_csr(), range(first, last))
 
     def tocsr(self) -> Any:
         """A ``scipy.sparse.csr_array``, or on a GPU a ``cupyx.scipy.sparse.csr_matrix``, with every stored entry.
@@ -534,7 +536,7 @@ class SparseArray:
             raise TypeError("scipy.sparse holds no float16 values. Use astype('float32') first, or tocoo()")
         from scipy.sparse import csr_array
 
-        indptr, indices, data, shape = _csr.move(self._canonical_csr(), _device.CPU)
+        indptr, indices, data, shape = coercion.move(self._canonical_csr(), devices.CPU)
         index = np.int64 if indices.dtype == np.int64 or data.size >= 2**31 else np.int32  # one dtype, as SciPy wants it
         return csr_array((data, indices.astype(index, copy=False), indptr.astype(index, copy=False)), shape=shape)
 
@@ -574,8 +576,8 @@ class SparseArray:
         """A pydata ``sparse.COO`` in host memory, with every stored entry."""
         import sparse
 
-        csr = _csr.move(self._canonical_csr(), _device.CPU)
-        places = np.stack([_csr.rows(csr), csr.indices])
+        csr = coercion.move(self._canonical_csr(), devices.CPU)
+        places = np.stack([coercion.rows(csr), csr.indices])
         return sparse.COO(places, csr.data, shape=self.shape, has_duplicates=False, sorted=True)
 
     to_coo = tocoo
@@ -593,10 +595,10 @@ def _operator(ufunc: np.ufunc, name: str) -> tuple[Callable, Callable]:
     """``A op other`` and ``other op A``."""
 
     def forward(self: SparseArray, other: Any) -> Any:
-        return _protocol.operate(ufunc, self, other)
+        return protocol.operate(ufunc, self, other)
 
     def reflected(self: SparseArray, other: Any) -> Any:
-        return _protocol.operate(ufunc, other, self)
+        return protocol.operate(ufunc, other, self)
 
     forward.__name__, reflected.__name__ = f"__{name}__", f"__r{name}__"
     return forward, reflected

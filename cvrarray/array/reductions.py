@@ -15,8 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from . import _csr, _device, _indexing
-from ._tables import CSR
+from ..core import devices
+from ..core.tables import CSR
+from ..input import coercion
+from . import indexing
 
 #: An axis longer than this, and than the stored entries, is not laid out as a vector of ones.
 LONG = 2**26
@@ -66,7 +68,7 @@ def mean(array: Any, axis: Any = None, dtype: Any = None, out: Any = None, keepd
     if not count:
         warnings.warn("Mean of empty slice", RuntimeWarning, stacklevel=2)
     with np.errstate(invalid="ignore", divide="ignore"):
-        means = _sums(array, axis, _csr.wide(dtype)) / np.zeros(1, _real(_csr.wide(dtype))).mean().dtype.type(count)
+        means = _sums(array, axis, coercion.wide(dtype)) / np.zeros(1, _real(coercion.wide(dtype))).mean().dtype.type(count)
     return _delivered(array, means.astype(dtype, copy=False), axis, out, keepdims)
 
 
@@ -123,7 +125,7 @@ def diagonal(array: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any
     down, right = max(-offset, 0), max(offset, 0)
     with array._target.use():
         place = array._target.xp.arange(max(0, min(n_rows - down, n_cols - right)))
-        return _indexing._values_at(array._canonical_csr(), place + down, place + right)
+        return indexing._values_at(array._canonical_csr(), place + down, place + right)
 
 
 def trace(array: Any, offset: int = 0, axis1: int = 0, axis2: int = 1, dtype: Any = None, out: Any = None) -> Any:
@@ -170,9 +172,9 @@ def _delivered(array: Any, result: Any, axis: int | None, out: Any, keepdims: bo
         result = array._target.xp.asarray(result).reshape(shape)
     if out is None:
         return result
-    if not isinstance(out, array._target.xp.ndarray) or _device.of(out) != array._target:
+    if not isinstance(out, array._target.xp.ndarray) or devices.of(out) != array._target:
         raise TypeError(
-            f"out must be a dense array on the array's device, {array.device}; got {type(out).__name__} on {_device.of(out)}"
+            f"out must be a dense array on the array's device, {array.device}; got {type(out).__name__} on {devices.of(out)}"
         )
     if out.shape != result.shape:
         raise ValueError(f"out must have the result's shape, {result.shape}; got {out.shape}")
@@ -200,7 +202,7 @@ def _sums(array: Any, axis: int | None, dtype: np.dtype) -> Any:
         with array._target.use():
             sums = xp.stack([xp.asarray(real), xp.asarray(imag)], axis=-1).view(dtype)[..., 0]
         return sums if sums.ndim else sums[()]
-    work = _csr.wide(_real(dtype)) if array.dtype.kind != "c" else dtype
+    work = coercion.wide(_real(dtype)) if array.dtype.kind != "c" else dtype
     if np.result_type(array.dtype, work) != work:
         array = array._map(lambda values: values.astype(work))
     with array._target.use():
@@ -217,8 +219,8 @@ def _line_sums(array: Any, dtype: np.dtype) -> Any:
         csr, xp = array._canonical_csr(), array._target.xp
         row_start = csr.indptr[:-1].astype(np.int64)
         lengths = csr.indptr[1:] - csr.indptr[:-1]
-        within, _ = _indexing._runs(xp, xp.zeros_like(row_start), lengths)
-        array = array._like(_indexing._csr_of(csr.indptr, within, csr.data, (csr.shape[0], max(1, csr.nnz))))
+        within, _ = indexing._runs(xp, xp.zeros_like(row_start), lengths)
+        array = array._like(indexing._csr_of(csr.indptr, within, csr.data, (csr.shape[0], max(1, csr.nnz))))
     return array.matvec(array._target.xp.ones(array.shape[1], dtype))
 
 

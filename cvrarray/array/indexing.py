@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from . import _csr, _device
-from ._tables import CSR
+from ..core import devices
+from ..core.tables import CSR
+from ..input import coercion
 
 _AXES = ("row", "column")
 
@@ -100,7 +101,7 @@ def _selection(key: Any, axis: int, array: Any) -> Any:
         _check_bounds(place, place, axis, n)
         return place % n
     key = _key_array(key, axis, array._target)
-    xp = _device.of(key).xp  # a host key is checked where it is, so that a GPU's queue need not be waited for
+    xp = devices.of(key).xp  # a host key is checked where it is, so that a GPU's queue need not be waited for
     if key.dtype == np.bool_:
         if key.shape != (n,):
             raise IndexError(f"a mask must have one entry a {_AXES[axis]}, {n}; got shape {key.shape}")
@@ -112,20 +113,20 @@ def _selection(key: Any, axis: int, array: Any) -> Any:
     return array._target.xp.asarray(key, dtype=np.int64)
 
 
-def _key_array(key: Any, axis: int, target: _device.Device) -> Any:
+def _key_array(key: Any, axis: int, target: devices.Device) -> Any:
     """An index array or a mask as a NumPy or CuPy array; TypeError or IndexError where it is neither."""
     if type(key).__module__.partition(".")[0] != "cupy":
         try:
             key = np.asarray(key)
         except (TypeError, ValueError):  # a sparse array, a ragged list
             raise IndexError(f"{_AXES[axis]}s must be an int, a slice, an index array or a mask; got {key!r}") from None
-    elif target.kind == "cpu" or _device.of(key) != target:
-        raise TypeError(f"an index array must be on the array's device, {target}; got one on {_device.of(key)}. Move it there")
+    elif target.kind == "cpu" or devices.of(key) != target:
+        raise TypeError(f"an index array must be on the array's device, {target}; got one on {devices.of(key)}. Move it there")
     if key.size == 0 and key.dtype.kind == "f":  # an empty list
         key = key.astype(np.int64)
     if key.dtype.kind not in "biu":
         raise IndexError(f"{_AXES[axis]}s must be integers, a slice or a mask; got dtype {key.dtype}")
-    if key.dtype == np.uint64 and key.size and int(key.max()) > _csr.LARGEST:
+    if key.dtype == np.uint64 and key.size and int(key.max()) > coercion.LARGEST:
         raise IndexError(f"{_AXES[axis]} {int(key.max())} is out of bounds")
     if key.ndim not in (1, 2):
         raise IndexError(f"an index array must have 1 dimension; got {key.ndim}. Index todense() instead")
@@ -161,7 +162,7 @@ def _pairing(rows: Any, cols: Any) -> tuple[bool, bool]:
     return True, False
 
 
-def _place_array(selection: Any, target: _device.Device) -> Any:
+def _place_array(selection: Any, target: devices.Device) -> Any:
     """A place as an array of one."""
     return target.xp.full(1, selection, np.int64) if isinstance(selection, int) else selection
 
@@ -185,10 +186,10 @@ def _masked(array: Any, mask: Any) -> Any:
         raise IndexError(f"a 2-D mask must have the array's shape, {array.shape}; got {tuple(mask.shape)}")
     if isinstance(mask, np.ndarray) and target.kind == "cuda":
         mask = target.xp.asarray(mask)
-    places = _csr.as_csr(mask)
-    if _device.of(places.data) != target:
-        raise TypeError(f"a mask must be on the array's device, {target}; got one on {_device.of(places.data)}. Move it first")
-    row = _csr._row_of_nonzero(places.indptr, places.indices, target)
+    places = coercion.as_csr(mask)
+    if devices.of(places.data) != target:
+        raise TypeError(f"a mask must be on the array's device, {target}; got one on {devices.of(places.data)}. Move it first")
+    row = coercion._row_of_nonzero(places.indptr, places.indices, target)
     true = target.xp.flatnonzero(places.data)
     return _values_at(array._canonical_csr(), row[true].astype(np.int64), places.indices[true].astype(np.int64))
 
@@ -208,7 +209,7 @@ def _decoded(array: Any, rows: Any) -> tuple[CSR, Any]:
 
 def _rows(csr: CSR, rows: Any) -> CSR:
     """The rows of `csr` that a place, a range or places name, in their order."""
-    target = _device.of(csr.data)
+    target = devices.of(csr.data)
     xp = target.xp
     if _is_all(rows, csr.shape[0]):
         return csr
@@ -227,7 +228,7 @@ def _rows(csr: CSR, rows: Any) -> CSR:
 
 def _columns(csr: CSR, cols: Any) -> CSR:
     """The columns of `csr` that a place, a range or places name, in their order."""
-    target = _device.of(csr.data)
+    target = devices.of(csr.data)
     if _is_all(cols, csr.shape[1]):
         return csr
     if isinstance(cols, int):
@@ -235,7 +236,7 @@ def _columns(csr: CSR, cols: Any) -> CSR:
     return _column_range(csr, cols, target) if isinstance(cols, range) else _column_places(csr, cols, target)
 
 
-def _column_range(csr: CSR, cols: range, target: _device.Device) -> CSR:
+def _column_range(csr: CSR, cols: range, target: devices.Device) -> CSR:
     xp = target.xp
     ascending = cols if cols.step > 0 else cols[::-1]
     shape = (csr.shape[0], len(cols))
@@ -247,13 +248,13 @@ def _column_range(csr: CSR, cols: range, target: _device.Device) -> CSR:
     indptr = xp.searchsorted(kept, csr.indptr.astype(np.int64))  # positions ascend, so this counts those kept before a row
     indices = offset[kept] // step
     if cols.step < 0:  # every row backwards: place i of a row that spans [a, b) comes from a + b - 1 - i
-        row = _csr._row_of_nonzero(indptr, kept, target)
+        row = coercion._row_of_nonzero(indptr, kept, target)
         backwards = indptr[row] + indptr[row + 1] - 1 - xp.arange(kept.size)
         kept, indices = kept[backwards], len(cols) - 1 - indices[backwards]
     return _csr_of(indptr, indices, csr.data[kept], shape)
 
 
-def _column_places(csr: CSR, cols: Any, target: _device.Device) -> CSR:
+def _column_places(csr: CSR, cols: Any, target: devices.Device) -> CSR:
     """Columns in any order, some perhaps twice. `order` sorts them; an entry goes to the run of places that name its column."""
     xp = target.xp
     shape = (csr.shape[0], cols.size)
@@ -270,8 +271,8 @@ def _column_places(csr: CSR, cols: Any, target: _device.Device) -> CSR:
     indptr, indices, data = copies[csr.indptr], order[place], csr.data[source]
     if bool((cols[1:] >= cols[:-1]).all()):
         return _csr_of(indptr, indices, data, shape)
-    dtype = _csr.index_dtype(shape)
-    row = _csr._row_of_nonzero(indptr, indices, target).astype(dtype)
+    dtype = coercion.index_dtype(shape)
+    row = coercion._row_of_nonzero(indptr, indices, target).astype(dtype)
     return target.backend("csr").canonical(row, indices.astype(dtype), data, shape)
 
 
@@ -285,22 +286,22 @@ def _runs(xp: Any, start: Any, length: Any) -> tuple[Any, Any]:
 
 def _csr_of(indptr: Any, indices: Any, data: Any, shape: tuple[int, int]) -> CSR:
     """A canonical CSR from its parts, with indices as wide as its shape asks for."""
-    xp = _device.of(data).xp
-    indices = xp.ascontiguousarray(indices.astype(_csr.index_dtype(shape), copy=False))
+    xp = devices.of(data).xp
+    indices = xp.ascontiguousarray(indices.astype(coercion.index_dtype(shape), copy=False))
     return CSR(indptr, indices, xp.ascontiguousarray(data), shape)
 
 
 def _vector(csr: CSR, rows: Any, cols: Any) -> Any:
     """The dense vector that a CSR of one row or of one column is."""
-    target = _device.of(csr.data)
+    target = devices.of(csr.data)
     dense = target.xp.zeros(csr.shape[1] if isinstance(rows, int) else csr.shape[0], csr.data.dtype)
-    dense[csr.indices if isinstance(rows, int) else _csr._row_of_nonzero(csr.indptr, csr.indices, target)] = csr.data
+    dense[csr.indices if isinstance(rows, int) else coercion._row_of_nonzero(csr.indptr, csr.indices, target)] = csr.data
     return dense
 
 
 def _values_at(csr: CSR, row: Any, col: Any) -> Any:
     """(n,) the values at n places, 0 where nothing is stored: a bisection of all their rows at once."""
-    xp = _device.of(csr.data).xp
+    xp = devices.of(csr.data).xp
     if not csr.nnz:
         return xp.zeros(row.size, csr.data.dtype)
     low, end = csr.indptr[row].astype(np.int64), csr.indptr[row + 1].astype(np.int64)

@@ -17,8 +17,10 @@ from typing import Any
 
 import numpy as np
 
-from . import _csr, _device, _indexing
-from ._tables import CSR
+from ..core import devices
+from ..core.tables import CSR
+from ..input import coercion
+from . import indexing
 
 _COMPARISONS = {np.equal, np.not_equal, np.less, np.less_equal, np.greater, np.greater_equal}
 _LOGICAL = {np.logical_and, np.logical_or, np.logical_xor}
@@ -52,7 +54,7 @@ def binary(ufunc: np.ufunc, left: Any, right: Any, **kwargs: Any) -> Any:
     Parameters
     ----------
     ufunc : ufunc of two arguments
-    left, right : array of ours, any sparse matrix that :func:`cvrarray._csr.as_csr` takes, dense array, or scalar
+    left, right : array of ours, any sparse matrix that :func:`cvrarray.input.coercion.as_csr` takes, dense array, or scalar
         On one device; shapes broadcast as NumPy's. A dense array's result must be as sparse as the sparse one.
     **kwargs
         ``dtype`` and ``casting``, as NumPy's.
@@ -146,21 +148,21 @@ def _is_sparse(value: Any) -> bool:
     return isinstance(value, CSR) or _is_ours(value)
 
 
-def _operand(value: Any, target: _device.Device) -> Any:
+def _operand(value: Any, target: devices.Device) -> Any:
     """An array of ours as it is, another sparse one as CSR, a scalar as a scalar, anything else as a dense array."""
     if _is_ours(value) or (isinstance(value, _SCALARS) and np.asarray(value).dtype.kind in "biufc"):
         device = value._target if _is_ours(value) else target
     else:
         package = type(value).__module__.partition(".")[0]
         if package in ("scipy", "cupyx", "sparse"):
-            value = _csr.as_csr(value)
-            device = _device.of(value.data)
+            value = coercion.as_csr(value)
+            device = devices.of(value.data)
         elif package == "cupy":
-            device = _device.of(value)
+            device = devices.of(value)
         else:
             if isinstance(value, np.ma.MaskedArray):
                 raise TypeError("an operand must hold all its values; got a masked array. Call .filled(0) first")
-            device = target if not isinstance(value, np.ndarray) or value.ndim == 0 else _device.CPU
+            device = target if not isinstance(value, np.ndarray) or value.ndim == 0 else devices.CPU
             value = np.asarray(value)
             if device.kind == "cuda" and value.ndim:  # a list
                 value = device.xp.asarray(value)
@@ -229,7 +231,7 @@ def _with_dense(ufunc: np.ufunc, array: Any, left: Any, right: Any, kwargs: dict
                         "so the result is dense. Call todense() on the sparse one first"
                     )
     csr = _broadcast(array._canonical_csr(), shape)
-    row = _csr._row_of_nonzero(csr.indptr, csr.indices, array._target)
+    row = coercion._row_of_nonzero(csr.indptr, csr.indices, array._target)
     dense = dense.reshape((1,) * (2 - dense.ndim) + dense.shape)
     if dense.shape[0] == 1 or dense.shape[1] == 1:  # one line of values: never laid out in full
         line = dense.ravel()
@@ -270,10 +272,10 @@ def _with_sparse(ufunc: np.ufunc, array: Any, left: Any, right: Any, kwargs: dic
     return _wrapped(_compute(ufunc, operands, kwargs, dtypes), pruned)
 
 
-def _union(a: CSR, b: CSR, target: _device.Device) -> tuple[Any, Any, Any, Any]:
+def _union(a: CSR, b: CSR, target: devices.Device) -> tuple[Any, Any, Any, Any]:
     """Rows and columns of the places where `a` or `b` stores an entry, in order, and the numbers of a's and b's among them."""
     xp = target.xp
-    row = xp.concatenate([_csr._row_of_nonzero(csr.indptr, csr.indices, target) for csr in (a, b)])
+    row = xp.concatenate([coercion._row_of_nonzero(csr.indptr, csr.indices, target) for csr in (a, b)])
     col = xp.concatenate([a.indices, b.indices])
     if a.shape[0] * a.shape[1] < 2**63:  # one key a place: two ascending runs, which a stable sort merges
         order = xp.argsort(row.astype(np.int64) * a.shape[1] + col, kind="stable")
@@ -300,10 +302,10 @@ def _broadcast_shape(left: tuple[int, ...], right: tuple[int, ...]) -> tuple[int
 
 def _broadcast(csr: CSR, shape: tuple[int, int]) -> CSR:
     """`csr` with its only row or column repeated, as `shape` asks."""
-    xp = _device.of(csr.data).xp
+    xp = devices.of(csr.data).xp
     if csr.shape[0] != shape[0]:
-        csr = _indexing._rows(csr, xp.zeros(shape[0], np.int64))
-    return csr if csr.shape[1] == shape[1] else _indexing._columns(csr, xp.zeros(shape[1], np.int64))
+        csr = indexing._rows(csr, xp.zeros(shape[0], np.int64))
+    return csr if csr.shape[1] == shape[1] else indexing._columns(csr, xp.zeros(shape[1], np.int64))
 
 
 # ---------------------------------------------------------------------------------------------------- computing
@@ -328,7 +330,7 @@ def _check_zero(ufunc: np.ufunc, operands: Any, kwargs: dict[str, Any]) -> list[
 def _dtypes(results: Any) -> list[np.dtype]:
     """The dtypes in which results are stored."""
     dtypes = [result.dtype for result in (results if isinstance(results, tuple) else (results,))]
-    return [_csr.check_dtype(dtype) for dtype in dtypes]
+    return [coercion.check_dtype(dtype) for dtype in dtypes]
 
 
 def _compute(ufunc: np.ufunc, operands: Any, kwargs: dict[str, Any], dtypes: list[np.dtype]) -> Any:
@@ -341,10 +343,10 @@ def _compute(ufunc: np.ufunc, operands: Any, kwargs: dict[str, Any], dtypes: lis
         loop["signature"] = (*[None] * ufunc.nin, *[np.dtype(kwargs["dtype"])] * ufunc.nout)
     # cast as NumPy would, so that CuPy, which has fewer loops and other rules for scalars, is left no choice
     taken = ufunc.resolve_dtypes((*types, *[None] * ufunc.nout), **loop)
-    xp = next(_device.of(v).xp for v in operands if getattr(v, "ndim", 0))
+    xp = next(devices.of(v).xp for v in operands if getattr(v, "ndim", 0))
     if xp is not np and ufunc not in _OF_BITS:
         operands = [v if hasattr(v, "dtype") or t != np.float16 else t.type(v) for v, t in zip(operands, taken, strict=False)]
-        taken = [_csr.wide(dtype) for dtype in taken]
+        taken = [coercion.wide(dtype) for dtype in taken]
     operands = [v.astype(t, copy=False) if hasattr(v, "dtype") else v for v, t in zip(operands, taken, strict=False)]
     results = _of_module(xp, ufunc)(*operands)
     if not isinstance(results, tuple):

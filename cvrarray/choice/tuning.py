@@ -23,11 +23,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from . import _csr, _device, _plan
-from ._array import SparseArray
-from ._tables import CSR
-from .bbcsr import BBCSRArray
-from .cvr import CVRArray, default_n_chunks, default_n_lanes
+from ..array.base import SparseArray
+from ..bbcsr import BBCSRArray
+from ..core import devices
+from ..core.tables import CSR
+from ..cvr import CVRArray, default_n_chunks, default_n_lanes
+from ..input import coercion
+from . import model
 
 #: Of the files' content and of what goes into their names: another version reads none of them.
 SCHEMA = 1
@@ -119,11 +121,11 @@ def tune(obj: Any, *, x_dtype: Any = None, budget_s: float = 1.0, device: Any = 
     """
     if not (isinstance(budget_s, (int, float, np.number)) and budget_s >= 0):
         raise ValueError(f"budget_s must be a number of seconds from 0; got {budget_s!r}. Leave it out for 1 second")
-    csr = _plan.placed(obj, device)
-    device = _device.of(csr.data)
-    x_dtype = _csr.check_dtype(csr.data.dtype if x_dtype is None else x_dtype)
+    csr = model.placed(obj, device)
+    device = devices.of(csr.data)
+    x_dtype = coercion.check_dtype(csr.data.dtype if x_dtype is None else x_dtype)
     if not csr.nnz or not budget_s:
-        return _plan.asarray(csr, device=device)
+        return model.asarray(csr, device=device)
     path = folder() / f"{key(csr, x_dtype, device)}.json"
     known = load(path)
     if known is not None and (known.complete or budget_s <= known.budget_s):
@@ -136,7 +138,7 @@ def tune(obj: Any, *, x_dtype: Any = None, budget_s: float = 1.0, device: Any = 
     return _explained(array, winner, device, "measured")
 
 
-def _explained(array: SparseArray, winner: Winner, device: _device.Device, how: str) -> SparseArray:
+def _explained(array: SparseArray, winner: Winner, device: devices.Device, how: str) -> SparseArray:
     array._plan = (
         f"{winner.candidate}: {winner.seconds * 1e6:.3g} us, the fastest of {winner.tried} candidates {how} on {device}"
     )
@@ -145,8 +147,8 @@ def _explained(array: SparseArray, winner: Winner, device: _device.Device, how: 
 
 def candidates(csr: CSR, device: str) -> list[Candidate]:
     """What to try on a kind of device, the cost model's choice first; CVR's numbers of chunks come later, if at all."""
-    stats = _plan.statistics(csr, exact=False)
-    plan = _plan.choose(stats, device)
+    stats = model.statistics(csr, exact=False)
+    plan = model.choose(stats, device)
     sizes = sorted(stats.table_bytes.items(), key=lambda item: item[1])
     names = [name for name, n_bytes in sizes if n_bytes <= MOST_BYTES * sizes[0][1] or name == "cvr"]
     found = [Candidate(plan.format, plan.block_size)]
@@ -161,7 +163,7 @@ def chunk_counts(csr: CSR, device: str) -> list[Candidate]:
     return [Candidate("cvr", count) for count in counts if count != default]
 
 
-def fastest(csr: CSR, x_dtype: np.dtype, device: _device.Device, budget_s: float) -> tuple[SparseArray, Winner]:
+def fastest(csr: CSR, x_dtype: np.dtype, device: devices.Device, budget_s: float) -> tuple[SparseArray, Winner]:
     """Build and compare candidates until all are done or the time is up: the best array, and what is known of it.
 
     The best so far meets each challenger, sample by sample in turn, so that a noisy moment hits both; two arrays live at
@@ -210,7 +212,7 @@ def _compile(candidate: Candidate, csr: CSR, x: Any) -> float:
 Sampler = Callable[[Callable[[], Any], int], float]  # (call, times to call it) -> seconds a call
 
 
-def _sampler(device: _device.Device) -> Sampler:
+def _sampler(device: devices.Device) -> Sampler:
     """Seconds a call, of several in a row: of the device's clock on a GPU, launches that come late included."""
     if device.kind == "cpu":
 
@@ -281,14 +283,14 @@ def folder() -> Path:
     return Path(base) / "cvrarray" / "tune"
 
 
-def key(csr: CSR, x_dtype: np.dtype, device: _device.Device) -> str:
+def key(csr: CSR, x_dtype: np.dtype, device: devices.Device) -> str:
     """A digest of all that a choice depends on: the matrix's structure, dtypes, device, this package's version."""
-    from . import __version__
+    from .. import __version__
 
     position = np.arange(min(SAMPLED, csr.nnz), dtype=np.int64) * csr.nnz // max(1, min(SAMPLED, csr.nnz))
     with device.use():
-        columns = _device.move(csr.indices[device.xp.asarray(position)], _device.CPU)
-        lengths = _device.move(csr.indptr[1:] - csr.indptr[:-1], _device.CPU)
+        columns = devices.move(csr.indices[device.xp.asarray(position)], devices.CPU)
+        lengths = devices.move(csr.indptr[1:] - csr.indptr[:-1], devices.CPU)
     facts = [SCHEMA, __version__, list(csr.shape), csr.nnz, csr.data.dtype.str, x_dtype.str, csr.indices.dtype.str]
     digest = hashlib.blake2b(json.dumps([*facts, describe(device)]).encode(), digest_size=20)
     for part in (lengths, columns):
@@ -296,7 +298,7 @@ def key(csr: CSR, x_dtype: np.dtype, device: _device.Device) -> str:
     return digest.hexdigest()
 
 
-def describe(device: _device.Device) -> list[Any]:
+def describe(device: devices.Device) -> list[Any]:
     """What a device is called, and how many multiprocessors or threads there are."""
     if device.kind == "cuda":
         properties = device.xp.cuda.runtime.getDeviceProperties(device.index)

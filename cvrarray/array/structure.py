@@ -7,18 +7,19 @@ from typing import Any
 
 import numpy as np
 
-from . import _csr, _reductions
-from ._tables import CSR
+from ..core.tables import CSR
+from ..input import coercion
+from . import reductions
 
 
 def zeros_like(array: Any, dtype: Any = None, shape: Any = None) -> Any:
     """An array without entries, of `array`'s format, on its device; of another dtype or (n_rows, n_cols) where given."""
-    shape = array.shape if shape is None else _csr.check_shape(shape)
-    dtype = _csr.check_dtype(array.dtype if dtype is None else dtype)
+    shape = array.shape if shape is None else coercion.check_shape(shape)
+    dtype = coercion.check_dtype(array.dtype if dtype is None else dtype)
     with array._target.use():
         xp = array._target.xp
         return array._like(
-            CSR(xp.zeros(shape[0] + 1, np.int64), xp.empty(0, _csr.index_dtype(shape)), xp.empty(0, dtype), shape)
+            CSR(xp.zeros(shape[0] + 1, np.int64), xp.empty(0, coercion.index_dtype(shape)), xp.empty(0, dtype), shape)
         )
 
 
@@ -45,7 +46,7 @@ def _filtered(array: Any, keep: Any) -> Any:
     with array._target.use():
         row, col, val = array._coo()
         kept = keep(row, col, val)
-        return array._like(_csr.from_triplets(row[kept], col[kept], val[kept], array.shape))
+        return array._like(coercion.from_triplets(row[kept], col[kept], val[kept], array.shape))
 
 
 def nonzero(a: Any) -> tuple[Any, Any]:
@@ -53,7 +54,7 @@ def nonzero(a: Any) -> tuple[Any, Any]:
     csr = a._canonical_csr()
     with a._target.use():
         kept = csr.data != 0
-        row = _csr.rows(csr)
+        row = coercion.rows(csr)
         return row[kept].astype(np.int64), csr.indices[kept].astype(np.int64)
 
 
@@ -73,11 +74,11 @@ def norm(x: Any, ord: Any = None, keepdims: bool = False) -> Any:
     if ord in (None, "fro"):
         with x._target.use():
             val = x._canonical_csr().data  # in an order that does not depend on the format
-            wide = _csr.wide(val.dtype) if val.dtype.kind in "fc" else np.dtype(np.float64)
+            wide = coercion.wide(val.dtype) if val.dtype.kind in "fc" else np.dtype(np.float64)
             total = x._target.xp.linalg.norm(val.astype(wide, copy=False))
-            total = _csr.narrowed(total, val.dtype) if val.dtype == np.float16 else total
+            total = coercion.narrowed(total, val.dtype) if val.dtype == np.float16 else total
     elif ord in (1, -1, np.inf, -np.inf):
-        sums = _reductions.sum_(abs(x), axis=0 if abs(ord) == 1 else 1)
+        sums = reductions.sum_(abs(x), axis=0 if abs(ord) == 1 else 1)
         total = sums.max() if ord > 0 else sums.min()
         total = total if total.dtype.kind == "f" else total.astype(np.float64)
     else:
@@ -87,7 +88,7 @@ def norm(x: Any, ord: Any = None, keepdims: bool = False) -> Any:
 
 def array_equal(a1: Any, a2: Any, equal_nan: bool = False) -> bool:
     """Whether two sparse arrays have one shape and equal entries; a stored 0 equals one that is not stored."""
-    left, right = _csr.as_csr(_sparse(a1)), _csr.as_csr(_sparse(a2))
+    left, right = coercion.as_csr(_sparse(a1)), coercion.as_csr(_sparse(a2))
     if left.shape != right.shape:
         return False
 
@@ -100,7 +101,7 @@ def array_equal(a1: Any, a2: Any, equal_nan: bool = False) -> bool:
 
 def allclose(a: Any, b: Any, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> bool:
     """Whether ``abs(a - b) <= atol + rtol * abs(b)`` holds for all entries of two sparse arrays of one shape."""
-    left, right = _csr.as_csr(_sparse(a)), _csr.as_csr(_sparse(b))
+    left, right = coercion.as_csr(_sparse(a)), coercion.as_csr(_sparse(b))
     if left.shape != right.shape:
         raise ValueError(f"allclose of sparse arrays needs one shape; got {left.shape} and {right.shape}")
     return _compare(left, right, lambda xp, a, b: xp.isclose(a, b, rtol=rtol, atol=atol, equal_nan=equal_nan))
@@ -108,12 +109,12 @@ def allclose(a: Any, b: Any, rtol: float = 1e-05, atol: float = 1e-08, equal_nan
 
 def _compare(left: CSR, right: CSR, holds: Any) -> bool:
     """Whether ``holds(xp, a, b)`` for the values of both at every place where either has one."""
-    device = _csr.same_device(left=left.data, right=right.data)
+    device = coercion.same_device(left=left.data, right=right.data)
     if math.prod(left.shape) >= 2**63:
         raise ValueError(f"arrays of shape {left.shape} have too many places to be compared; compare parts of them")
     with device.use():
         xp = device.xp
-        keys = [_csr.rows(csr).astype(np.int64) * csr.shape[1] + csr.indices for csr in (left, right)]
+        keys = [coercion.rows(csr).astype(np.int64) * csr.shape[1] + csr.indices for csr in (left, right)]
         places = xp.unique(xp.concatenate(keys))
         values = []
         for key, csr in zip(keys, (left, right), strict=True):
@@ -124,6 +125,6 @@ def _compare(left: CSR, right: CSR, holds: Any) -> bool:
 
 
 def _sparse(value: Any) -> Any:
-    if _csr.package(value) in _csr.SPARSE_PACKAGES:
+    if coercion.package(value) in coercion.SPARSE_PACKAGES:
         return value
     raise TypeError(f"a sparse array is compared with another; got {type(value).__name__}. Call todense(), or asarray on it")

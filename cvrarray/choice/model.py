@@ -12,11 +12,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from . import _csr, _device
-from ._array import SparseArray
-from ._tables import CSR, NARROW, WARP
-from .bbcsr import BBCSRArray
-from .cvr import STEPS, CVRArray
+from ..array.base import SparseArray
+from ..bbcsr import BBCSRArray
+from ..core import devices
+from ..core.tables import CSR, NARROW, WARP
+from ..cvr import STEPS, CVRArray
+from ..input import coercion
 
 #: Block sizes that are looked at; 1 is sliced ELLPACK.
 BLOCK_SIZES = (1, 2, 3, 4, 6)
@@ -88,8 +89,8 @@ def statistics(obj: Any, *, exact: bool = True) -> Statistics:
         Look at all rows. Otherwise at some windows of WINDOW rows, which is quick on a GPU too, and give block fill only
         for sizes that could win; row lengths are exact in any case.
     """
-    csr = _csr.as_csr(obj)
-    device = _device.of(csr.data)
+    csr = coercion.as_csr(obj)
+    device = devices.of(csr.data)
     n_rows, _ = csr.shape
     with device.use():
         xp = device.xp
@@ -192,7 +193,7 @@ def asarray(obj: Any, format: str = "auto", device: Any = None, **parameters: An
     csr = placed(obj, device)
     if format != "auto":
         return _CLASSES[format](csr, **parameters)
-    plan = choose(statistics(csr, exact=False), _device.of(csr.data).kind)
+    plan = choose(statistics(csr, exact=False), devices.of(csr.data).kind)
     array = CVRArray(csr) if plan.format == "cvr" else BBCSRArray(csr, block_size=plan.block_size)
     array._plan = plan.reason
     return array
@@ -201,15 +202,15 @@ def asarray(obj: Any, format: str = "auto", device: Any = None, **parameters: An
 def placed(obj: Any, device: Any = None) -> CSR:
     """Any matrix that :func:`asarray` takes as canonical CSR on a device: the named one, else the GPU that it lives on, else
     the current GPU, else the CPU."""
-    target = None if device is None else _device.parse(device)
-    csr = _csr.as_csr(obj)
+    target = None if device is None else devices.parse(device)
+    csr = coercion.as_csr(obj)
     if target is None:
-        home = _device.of(csr.data)
-        target = home if home.kind == "cuda" else _device.default()
-    return _csr.move(csr, target)
+        home = devices.of(csr.data)
+        target = home if home.kind == "cuda" else devices.default()
+    return coercion.move(csr, target)
 
 
-def _row_lengths(csr: CSR, device: _device.Device) -> tuple[int, int, int, int]:
+def _row_lengths(csr: CSR, device: devices.Device) -> tuple[int, int, int, int]:
     """Slots of bins of blocks of size 1, empty rows, the shortest row's length and the longest's."""
     n_rows, xp = csr.shape[0], device.xp
     if not n_rows:
@@ -221,31 +222,31 @@ def _row_lengths(csr: CSR, device: _device.Device) -> tuple[int, int, int, int]:
     in_bins[:n_rows] = lengths
     padded = in_bins.reshape(-1, WARP).max(axis=1).sum() * WARP
     counts = [padded, (lengths == 0).sum(), lengths.min(), lengths.max()]
-    return tuple(_device.move(xp.stack([c.astype(np.int64) for c in counts]), _device.CPU).tolist())
+    return tuple(devices.move(xp.stack([c.astype(np.int64) for c in counts]), devices.CPU).tolist())
 
 
-def _windows(csr: CSR, device: _device.Device, exact: bool) -> CSR:
+def _windows(csr: CSR, device: devices.Device, exact: bool) -> CSR:
     """Evenly spaced windows of rows, one below the other, as a CSR in host memory; its values mean nothing."""
     n_rows, xp = csr.shape[0], device.xp
     n_windows = -(-n_rows // WINDOW)
     n_samples = max(FEWEST_WINDOWS, min(MOST_WINDOWS, SAMPLE * n_windows // max(csr.nnz, 1)))
     if exact or n_windows <= n_samples:
-        indptr, indices = (_device.move(a, _device.CPU) for a in (csr.indptr, csr.indices))
+        indptr, indices = (devices.move(a, devices.CPU) for a in (csr.indptr, csr.indices))
         return CSR(indptr, indices, indices, csr.shape)
     first = np.arange(n_samples) * (n_windows - 1) // (n_samples - 1) * WINDOW
     rows = np.minimum(first[:, None] + np.arange(WINDOW + 1), n_rows)
     with device.use():
-        ptr = _device.move(csr.indptr[xp.asarray(rows)], _device.CPU).astype(np.int64)
+        ptr = devices.move(csr.indptr[xp.asarray(rows)], devices.CPU).astype(np.int64)
         lengths = np.diff(ptr, axis=1).ravel()
         indptr = np.concatenate([[0], np.cumsum(lengths)])
         position = np.repeat(ptr[:, :-1].ravel() - indptr[:-1], lengths) + np.arange(indptr[-1])
-        indices = _device.move(csr.indices[xp.asarray(position)], _device.CPU)
+        indices = devices.move(csr.indices[xp.asarray(position)], devices.CPU)
     return CSR(indptr, indices, indices, (lengths.size, csr.shape[1]))
 
 
 def _model(window: CSR, csr: CSR, padded: int, exact: bool) -> tuple[dict[int, float], dict[str, int]]:
     """Block fill, and bytes of every format's tables, of `csr` after what `window` shows; `padded` slots at block size 1."""
-    counts = _device.CPU.backend("statistics")
+    counts = devices.CPU.backend("statistics")
     value, index = csr.data.dtype.itemsize, csr.indices.dtype.itemsize
     if not window.nnz:
         return {1: 1.0}, {"cvr": 0, "bbcsr1": padded * value}

@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from . import _csr, _device
-from ._tables import CSR
+from ..core import devices
+from ..core.tables import CSR
+from ..input import coercion
 
 
 def concatenate(arrays: Any, axis: int = 0, out: Any = None, *, dtype: Any = None, casting: str = "same_kind") -> Any:
@@ -20,7 +21,7 @@ def concatenate(arrays: Any, axis: int = 0, out: Any = None, *, dtype: Any = Non
     Parameters
     ----------
     arrays : sequence of 2-D arrays, one of them ours
-        The others may be anything that :func:`cvrarray._csr.as_csr` takes, on the same device. Explicit zeros stay.
+        The others may be anything that :func:`cvrarray.input.coercion.as_csr` takes, on the same device. Explicit zeros stay.
     axis : int
         0: rows below rows; 1: columns beside columns.
     dtype : dtype, optional
@@ -100,8 +101,8 @@ def _members(arrays: list[Any], first: Any) -> list[CSR]:
     """Each array as a CSR on the device of the first of ours."""
     members = []
     for number, array in enumerate(arrays):
-        csr = _csr.as_csr(array)
-        device = _device.of(csr.data)
+        csr = coercion.as_csr(array)
+        device = devices.of(csr.data)
         if device != first._target:
             raise TypeError(
                 f"arrays must be on one device, {first._target}; the one at index {number} is on {device}. Use A.to_device"
@@ -112,7 +113,7 @@ def _members(arrays: list[Any], first: Any) -> list[CSR]:
 
 def _joined(members: list[CSR], axis: int, dtype: Any = None, casting: str = "same_kind") -> CSR:
     """One CSR out of several on one device, along `axis`."""
-    xp = _device.of(members[0].data).xp
+    xp = devices.of(members[0].data).xp
     other = 1 - axis
     for number, csr in enumerate(members):
         if csr.shape[other] != members[0].shape[other]:
@@ -125,10 +126,10 @@ def _joined(members: list[CSR], axis: int, dtype: Any = None, casting: str = "sa
     for csr in members:
         if not np.can_cast(csr.data.dtype, dtype, casting):
             raise TypeError(f"cannot cast from {csr.data.dtype} to {dtype} according to the rule {casting!r}")
-    dtype = _csr.check_dtype(dtype)
+    dtype = coercion.check_dtype(dtype)
     length = sum(csr.shape[axis] for csr in members)
-    shape = _csr.check_shape((length, members[0].shape[1]) if axis == 0 else (members[0].shape[0], length))
-    wide = _csr.index_dtype(shape)
+    shape = coercion.check_shape((length, members[0].shape[1]) if axis == 0 else (members[0].shape[0], length))
+    wide = coercion.index_dtype(shape)
     if axis == 0:
         before = np.cumsum([0, *[csr.nnz for csr in members]]).tolist()
         parts = [csr.indptr[:-1].astype(np.int64) + n for csr, n in zip(members, before[:-1], strict=True)]
@@ -140,7 +141,7 @@ def _joined(members: list[CSR], axis: int, dtype: Any = None, casting: str = "sa
     indices, data = xp.empty(nnz, wide), xp.empty(nnz, dtype)
     free, first_col = indptr[:-1].copy(), 0  # the next free place of every row
     for csr in members:
-        row = _csr._row_of_nonzero(csr.indptr, csr.indices, _device.of(csr.data))
+        row = coercion._row_of_nonzero(csr.indptr, csr.indices, devices.of(csr.data))
         place = xp.arange(csr.nnz) + (free - csr.indptr[:-1])[row]
         indices[place] = csr.indices.astype(wide, copy=False) + wide.type(first_col)
         data[place] = csr.data

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from . import _device
-from ._tables import CSR, WARP
+from ..core import devices
+from ..core.tables import CSR, WARP
 
 #: Bytes of a panel where nothing else is asked for: twice Dask's own chunk size, so that a GPU takes longer to multiply a
 #: panel (50 us on an H200) than the host to launch it.
@@ -84,7 +84,7 @@ def cut(before: np.ndarray, target: int, align: int) -> np.ndarray:
 
 def rows(csr: CSR, first: int, last: int) -> CSR:
     """Rows ``first .. last - 1`` of a canonical CSR; indices and data are views."""
-    with _device.of(csr.data).use():
+    with devices.of(csr.data).use():
         start, stop = int(csr.indptr[first]), int(csr.indptr[last])
         indptr = csr.indptr[first : last + 1] - csr.indptr[first]
     return CSR(indptr, csr.indices[start:stop], csr.data[start:stop], (last - first, csr.shape[1]))
@@ -92,5 +92,5 @@ def rows(csr: CSR, first: int, last: int) -> CSR:
 
 def lengths(csr: CSR) -> np.ndarray:
     """(n_rows,) stored entries of each row, in host memory."""
-    indptr = _device.move(csr.indptr, _device.CPU)
+    indptr = devices.move(csr.indptr, devices.CPU)
     return indptr[1:] - indptr[:-1]

@@ -1,7 +1,7 @@
 """Every input becomes one canonical CSR: all coercion and validation of matrices lives here.
 
 :func:`as_csr` takes what users hold (SciPy, CuPy, pydata/sparse, dense, our own arrays), :func:`from_parts` the three
-CSR arrays, :func:`from_triplets` coordinates. All three return a :class:`cvrarray._tables.CSR` on the device where the
+CSR arrays, :func:`from_triplets` coordinates. All three return a :class:`cvrarray.core.tables.CSR` on the device where the
 input lived: native byte order, columns strictly increasing in every row, duplicates summed, explicit zeros kept.
 A user's own arrays are never written to.
 """
@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from . import _device
-from ._tables import CSR
+from ..core import devices
+from ..core.tables import CSR
 
 #: The most rows or columns.
 LARGEST = 2**62 - 1
@@ -156,16 +156,16 @@ def from_triplets(row: Any, col: Any, val: Any, shape: tuple[int, int]) -> CSR:
         return device.backend("csr").canonical(row.astype(dtype, copy=False), col.astype(dtype, copy=False), val, shape)
 
 
-def move(csr: CSR, device: _device.Device) -> CSR:
+def move(csr: CSR, device: devices.Device) -> CSR:
     """`csr` on `device`."""
-    if _device.of(csr.data) == device:
+    if devices.of(csr.data) == device:
         return csr
-    return CSR(*(_device.move(a, device) for a in csr[:3]), csr.shape)
+    return CSR(*(devices.move(a, device) for a in csr[:3]), csr.shape)
 
 
 def rows(csr: CSR) -> Any:
     """(nnz,) the row of every nonzero of `csr`."""
-    return _row_of_nonzero(csr.indptr, csr.indices, _device.of(csr.data))
+    return _row_of_nonzero(csr.indptr, csr.indices, devices.of(csr.data))
 
 
 def index_dtype(shape: tuple[int, int]) -> np.dtype:
@@ -220,7 +220,7 @@ def _from_scipy(matrix: Any) -> CSR:
         return from_triplets(*matrix.coords, matrix.data, matrix.shape)
     if matrix.format == "csc":  # a CSR of the transpose; checked first, for SciPy's conversion trusts its indices
         transpose = from_parts(matrix.indptr, matrix.indices, matrix.data, matrix.shape[::-1])
-        row_of = _row_of_nonzero(transpose.indptr, transpose.indices, _device.CPU)
+        row_of = _row_of_nonzero(transpose.indptr, transpose.indices, devices.CPU)
         return from_triplets(transpose.indices, row_of, transpose.data, matrix.shape)
     if matrix.format == "bsr":
         matrix.check_format(full_check=True)
@@ -248,14 +248,14 @@ def _from_pydata(array: Any) -> CSR:
 
 
 def _from_dense(array: Any) -> CSR:
-    xp = _device.of(array).xp
+    xp = devices.of(array).xp
     values = check_dtype(array.dtype)
-    with _device.of(array).use():
+    with devices.of(array).use():
         row, col = xp.nonzero(array)
         return from_triplets(row, col, array[row, col].astype(values, copy=False), array.shape)
 
 
-def _row_of_nonzero(indptr: Any, indices: Any, device: _device.Device) -> Any:
+def _row_of_nonzero(indptr: Any, indices: Any, device: devices.Device) -> Any:
     """(nnz,) the row of every nonzero of a CSR."""
     return device.backend("csr").row_of_nonzero(indptr, indices)
 
@@ -290,13 +290,13 @@ def _contiguous(array: Any) -> Any:
     """A contiguous NumPy or CuPy array, `array` itself where it is one."""
     if type(array) is np.ndarray and array.flags.c_contiguous:  # most are: asking is quicker than a call that does nothing
         return array
-    return _device.of(array).xp.ascontiguousarray(array)
+    return devices.of(array).xp.ascontiguousarray(array)
 
 
-def same_device(**arrays: Any) -> _device.Device:
+def same_device(**arrays: Any) -> devices.Device:
     """The device on which all `arrays` live, or a TypeError that says where each does."""
-    devices = [_device.of(array) for array in arrays.values()]
-    if devices.count(devices[0]) < len(devices):
-        found = ", ".join(f"{name} on {device}" for name, device in zip(arrays, devices, strict=True))
+    homes = [devices.of(array) for array in arrays.values()]
+    if homes.count(homes[0]) < len(homes):
+        found = ", ".join(f"{name} on {device}" for name, device in zip(arrays, homes, strict=True))
         raise TypeError(f"arrays of one matrix must live on one device; got {found}. Move them with cupy.asarray or .get()")
-    return devices[0]
+    return homes[0]

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from . import _csr, _elementwise, _products, _reductions
+from ..input import coercion
+from . import elementwise, products, reductions
 
 
 def tensordot(a: Any, b: Any, axes: Any = 2) -> Any:
@@ -36,7 +37,7 @@ def tensordot(a: Any, b: Any, axes: Any = 2) -> Any:
     if len(axes_a) == 1:
         return _matrices(a, axes_a[0], b, axes_b[0])
     if len(axes_a) == 2 and a.ndim == b.ndim == 2:
-        return _reductions.sum_(_product(a, b if axes_a == axes_b else b.T))
+        return reductions.sum_(_product(a, b if axes_a == axes_b else b.T))
     raise TypeError(
         f"tensordot of a sparse array contracts one of its axes, or both with another matrix; got {len(axes_a)} axes for "
         f"shapes {a.shape} and {b.shape}. Call todense() first"
@@ -114,13 +115,13 @@ def _parse(subscripts: Any) -> tuple[list[str], str]:
 def _einsum_one(letters: str, output: str, a: Any) -> Any:
     i, j = letters
     if i == j:
-        return {i: lambda: _reductions.diagonal(a), "": lambda: _reductions.trace(a)}.get(output, lambda: None)()
+        return {i: lambda: reductions.diagonal(a), "": lambda: reductions.trace(a)}.get(output, lambda: None)()
     rules = {
         i + j: lambda: a,
         j + i: lambda: a.T,
-        i: lambda: _reductions.sum_(a, axis=1),
-        j: lambda: _reductions.sum_(a, axis=0),
-        "": lambda: _reductions.sum_(a),
+        i: lambda: reductions.sum_(a, axis=1),
+        j: lambda: reductions.sum_(a, axis=0),
+        "": lambda: reductions.sum_(a),
     }
     return rules.get(output, lambda: None)()
 
@@ -161,7 +162,7 @@ def vdot(a: Any, b: Any) -> Any:
     a, b = _operands(a, b)
     if a.shape != b.shape:
         raise ValueError(f"vdot needs arrays of one shape; got {a.shape} and {b.shape}")
-    return _reductions.sum_(_product(a.conj(), b))
+    return reductions.sum_(_product(a.conj(), b))
 
 
 def vecdot(x1: Any, x2: Any, axis: int = -1) -> Any:
@@ -173,7 +174,7 @@ def vecdot(x1: Any, x2: Any, axis: int = -1) -> Any:
         return _multiply(x1.conj(), x2)
     if x1.ndim == 1:
         return _multiply(x2, x1.conj())
-    return _reductions.sum_(_product(x1.conj(), x2), axis=1)
+    return reductions.sum_(_product(x1.conj(), x2), axis=1)
 
 
 def matvec(x1: Any, x2: Any) -> Any:
@@ -205,8 +206,8 @@ def vecmat(x1: Any, x2: Any) -> Any:
 def _operands(x1: Any, x2: Any) -> tuple[Any, Any]:
     """Both as arrays, on the device of the one that is ours."""
     return (
-        x1 if _is_sparse(x1) else _products.operand(x2, x1, "the first operand"),
-        x2 if _is_sparse(x2) else _products.operand(x1, x2, "the second operand"),
+        x1 if _is_sparse(x1) else products.operand(x2, x1, "the first operand"),
+        x2 if _is_sparse(x2) else products.operand(x1, x2, "the second operand"),
     )
 
 
@@ -217,13 +218,13 @@ def _check_matrix(value: Any, name: str, function: str) -> None:
 
 def _multiply(a: Any, b: Any) -> Any:
     if _is_sparse(a) and _is_sparse(b):
-        return _products.multiply_sparse(a, b)
-    return _products.multiply(a, b) if _is_sparse(a) else _products.multiply_left(a, b)
+        return products.multiply_sparse(a, b)
+    return products.multiply(a, b) if _is_sparse(a) else products.multiply_left(a, b)
 
 
 def _product(a: Any, b: Any) -> Any:
-    return _elementwise.binary(np.multiply, a, b)
+    return elementwise.binary(np.multiply, a, b)
 
 
 def _is_sparse(value: Any) -> bool:
-    return _csr.package(value) in _csr.SPARSE_PACKAGES
+    return coercion.package(value) in coercion.SPARSE_PACKAGES

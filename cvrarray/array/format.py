@@ -1,0 +1,235 @@
+"""An array that holds its matrix itself, as the tables of one format on one device: what CVR and BBCSR share."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from ..core import devices
+from ..core.tables import CSR
+from ..input import coercion
+from .base import SparseArray
+from .transposed import TransposedArray
+
+
+class FormatArray(SparseArray):
+    """A sparse array whose tables (``_tables``, a named tuple of arrays) all live on :attr:`device`.
+
+    A format's class adds its constructor, its own tables' names, and the invariants that :meth:`check` verifies.
+    """
+
+    format: ClassVar[str]  #: "cvr" or "bbcsr": also the name of the device modules
+    _value_table: ClassVar[str]  #: the field of the tables that holds the stored values
+
+    _tables: Any
+    _kernels: dict[tuple[str, np.dtype], Callable]  # kind and the product's dtype -> the device module's prepared product
+    _slot_cache: Any  # where each entry of the canonical CSR lies in the value table, once asked for
+
+    @classmethod
+    def _from_tables(cls, tables: NamedTuple, plan: str | None = None):
+        """An array around tables as they are. Nothing is checked: see :meth:`check`."""
+        self = object.__new__(cls)
+        self._adopt(tables, plan)
+        return self
+
+    def _adopt(self, tables: NamedTuple, plan: str | None = None) -> None:
+        """Become the array around `tables`: what every constructor ends with."""
+        self._tables = tables
+        self._target = devices.of(self._values(tables))
+        self._dense_type = self._target.xp.ndarray
+        self._kernels, self._ready, self._ready_transposed = {}, {}, {}
+        self._slot_cache = None
+        self._plan = plan
+        for table in tables:  # immutable; and one kind of array for Numba, whether converted or mapped from a file
+            if isinstance(table, np.ndarray):
+                table.setflags(False)  # by position: half the time, and there are many tables
+
+    @classmethod
+    def from_csr(cls, indptr: Any, indices: Any, data: Any, shape: tuple[int, int], **parameters: Any):
+        """An array from the three arrays of any CSR, on their device unless ``device=`` says otherwise.
+
+        Parameters
+        ----------
+        indptr : (n_rows + 1,) integers
+        indices : (nnz,) integers in [0, n_cols); rows may be unsorted and hold duplicates, which are summed
+        data : (nnz,) values
+        shape : (n_rows, n_cols)
+        **parameters
+            The class's own keywords.
+
+        Raises
+        ------
+        TypeError, ValueError
+            An array has the wrong kind of dtype, or breaks CSR's rules; the message says where.
+        """
+        return cls(coercion.from_parts(indptr, indices, data, shape), **parameters)
+
+    @classmethod
+    def _values(cls, tables: Any) -> Any:
+        """The array of `tables` that holds the stored values."""
+        return getattr(tables, cls._value_table)
+
+    def _parameters(self) -> dict[str, Any]:
+        """The constructor's keywords that an array derived from this one should be made with."""
+        raise NotImplementedError
+
+    def _like(self, csr: CSR):
+        return type(self)(csr, **self._parameters())
+
+    def _map(self, function: Callable[[Any], Any]):
+        with self._target.use():
+            return self._with_table(function(self._values(self._tables)))
+
+    def _with_table(self, values: Any):
+        """The array of the same structure around another value table, on the same device."""
+        if self._target.kind == "cuda":
+            values = self._target.xp.ascontiguousarray(values)
+        elif values.ctypes.data % 64 or not values.flags.c_contiguous:  # the CPU's kernels want it at a cache line
+            values = _aligned(values, self._target)
+        array = self._from_tables(self._tables._replace(**{self._value_table: values}))
+        array._slot_cache = self._slot_cache
+        return array
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(n_rows, n_cols)."""
+        return self._tables.shape
+
+    @property
+    def dtype(self) -> np.dtype:
+        """dtype of the stored values."""
+        return self._values(self._tables).dtype
+
+    @property
+    def nnz(self) -> int:
+        """Stored entries, explicit zeros among them; padding is not counted."""
+        return self._tables.nnz
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all tables on the device."""
+        return sum(array.nbytes for array in self._tables if hasattr(array, "nbytes"))
+
+    @property
+    def T(self) -> TransposedArray:
+        """The transpose as a view, without converting; ``A.T.copy()`` converts."""
+        return TransposedArray(self)
+
+    def copy(self):
+        """An array with tables of its own, on the same device."""
+        with self._target.use():
+            own = {name: _aligned(table, self._target) for name, table in self._arrays().items()}
+        return self._from_tables(self._tables._replace(**own), self.plan)
+
+    def to_device(self, device: Any):
+        """The same array, table by table, on `device` (``"cpu"``, ``"cuda"``, ``"cuda:1"``); itself where it is there."""
+        device = devices.parse(device)
+        if device == self._target:
+            return self
+        if device.kind == "cuda":
+            moved = {name: devices.move(table, device) for name, table in self._arrays().items()}
+        else:  # to cache lines, as the CPU's kernels want them
+            empty = device.backend("memory").empty
+            moved = {n: t.get(out=empty(t.size, t.dtype).reshape(t.shape)) for n, t in self._arrays().items()}
+        return self._from_tables(self._tables._replace(**moved), self.plan)
+
+    def _arrays(self) -> dict[str, Any]:
+        """The tables that are arrays, by name."""
+        return {name: table for name, table in self._tables._asdict().items() if hasattr(table, "nbytes")}
+
+    def check(self) -> None:
+        """Verify every invariant of the tables.
+
+        Raises
+        ------
+        ValueError
+            Names the first invariant that does not hold, as the format's page numbers them.
+        """
+        with self._target.use():
+            for invariant, holds in self._invariants():
+                if not holds:
+                    raise ValueError(f"{type(self).__name__} breaks invariant {invariant}")
+
+    def _invariants(self):
+        """(invariant in words, whether it holds), in an order in which each may rely on those before it."""
+        raise NotImplementedError
+
+    def __reduce__(self):
+        return _unpickled, (type(self), self._tables, self.plan)
+
+    def _coo(self) -> tuple[Any, Any, Any]:
+        return self._target.backend(self.format).to_coo(self._tables)
+
+    def _part(self, first: int, last: int) -> tuple[Any, int]:
+        """The tables of the tiles that hold the rows [first, last), and the number of the row that they call 0.
+
+        Only :func:`to_coo` of the device's module takes such tables: nnz is not theirs.
+        """
+        raise NotImplementedError
+
+    def _canonical_rows(self, first: int, last: int) -> CSR:
+        tables, begin = self._part(first, last)
+        row, col, val = self._target.backend(self.format).to_coo(tables)
+        row -= row.dtype.type(first - begin)
+        kept = self._target.xp.flatnonzero((row >= 0) & (row < last - first))
+        shape = (last - first, self.shape[1])
+        return self._target.backend("csr").canonical(row[kept], col[kept], val[kept], shape)
+
+    def _kernel(self, kind: str, dtype: np.dtype) -> Callable[[Any, Any, Any, Any], None]:
+        run = self._kernels.get((kind, dtype))
+        if run is None:
+            prepare = getattr(self._target.backend(self.format), kind)
+            run = self._kernels[kind, dtype] = prepare(self._tables, dtype)
+        return run
+
+    def _slots(self) -> Any:
+        """(nnz,) where each entry of the canonical CSR lies in the value table; computed once, by converting the numbers."""
+        if self._slot_cache is None:
+            self._slot_cache = self._slot_numbers()._canonical_csr().data
+        return self._slot_cache
+
+    def _slot_numbers(self):
+        """The same structure with each slot's number for its value."""
+        size = self._values(self._tables).size
+        return self._map(lambda values: self._target.xp.arange(size, dtype=np.int32 if size < 2**31 else np.int64))
+
+    def _with_slots(self, slots: Any, data: Any):
+        """The same structure with the values `data` in the slots `slots`, and 0 in all others."""
+        with self._target.use():
+            values = _empty(self._values(self._tables).size, data.dtype, self._target)
+            values.fill(0)
+            values[slots] = data
+            return self._with_table(values)
+
+
+def _empty(size: int, dtype: np.dtype, target: devices.Device) -> Any:
+    """Uninitialised 1-D array; on the CPU it begins at a cache line, as the kernels want it."""
+    return target.backend("memory").empty(size, dtype) if target.kind == "cpu" else target.xp.empty(size, dtype)
+
+
+def _aligned(table: Any, target: devices.Device) -> Any:
+    """A copy of `table`, placed as :func:`_empty` does."""
+    own = _empty(table.size, table.dtype, target).reshape(table.shape)
+    own[...] = table
+    return own
+
+
+def _unpickled(array_class: type[FormatArray], tables: NamedTuple, plan: str | None) -> FormatArray:
+    """The array around tables from a pickle or a message, whose buffers may begin anywhere."""
+    fields = tables._asdict().items()
+    moved = {name: _aligned(t, devices.CPU) for name, t in fields if isinstance(t, np.ndarray) and t.ctypes.data % 64}
+    _meet_distributed()
+    return array_class._from_tables(tables._replace(**moved), plan)
+
+
+def _meet_distributed() -> None:
+    """Let a worker of distributed know of our arrays: it meets them first in a message, before any call of ours."""
+    if "distributed" in sys.modules:
+        importlib.import_module("cvrarray.dask").register()
+
+
+_meet_distributed()

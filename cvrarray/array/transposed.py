@@ -1,0 +1,103 @@
+"""``A.T``: an array that is another array, transposed, without converting it.
+
+It holds nothing but its base. Products swap (``A.T @ x`` is the base's transposed product), elementwise functions map the
+base's values, and everything else starts from the canonical CSR, which is the base's with rows and columns exchanged.
+``A.T.T`` is the base itself, and ``A.T.copy()`` converts: an array of the base's format that holds the transposed matrix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ..core.tables import CSR
+from . import products
+from .base import SparseArray
+
+
+class TransposedArray(SparseArray):
+    """The transposed view of an array; what ``A.T`` gives.
+
+    Parameters
+    ----------
+    base : CVRArray or BBCSRArray
+    """
+
+    def __init__(self, base: SparseArray):
+        self.base = base
+        self._target = base._target
+        self._dense_type = base._dense_type
+        self._ready = base._ready_transposed
+        self._plan = None
+
+    @property
+    def format(self) -> str:
+        """The base's format."""
+        return self.base.format
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(n_rows, n_cols)."""
+        return self.base.shape[::-1]
+
+    @property
+    def dtype(self) -> np.dtype:
+        """dtype of the stored values."""
+        return self.base.dtype
+
+    @property
+    def nnz(self) -> int:
+        """Stored entries, explicit zeros among them; padding is not counted."""
+        return self.base.nnz
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the base's tables."""
+        return self.base.nbytes
+
+    @property
+    def T(self) -> SparseArray:
+        """The base."""
+        return self.base
+
+    def copy(self) -> SparseArray:
+        """The transposed matrix in the base's format: a conversion."""
+        return self.base._like(self._canonical_csr())
+
+    def to_device(self, device: Any) -> TransposedArray:
+        """The transposed view of the base on `device`; itself where it is there."""
+        base = self.base.to_device(device)
+        return self if base is self.base else TransposedArray(base)
+
+    def check(self) -> None:
+        """Verify every invariant of the base's tables; ValueError names the first that does not hold."""
+        self.base.check()
+
+    def _layout(self) -> str:
+        return f"a view of {type(self.base).__name__}, {self.base._layout()}"
+
+    def _like(self, csr: CSR) -> SparseArray:
+        return self.base._like(csr)
+
+    def _map(self, function: Callable[[Any], Any]) -> TransposedArray:
+        return TransposedArray(self.base._map(function))
+
+    def _slots(self) -> Any:
+        return TransposedArray(self.base._slot_numbers())._canonical_csr().data
+
+    def _with_slots(self, slots: Any, data: Any) -> TransposedArray:
+        return TransposedArray(self.base._with_slots(slots, data))
+
+    def _coo(self) -> tuple[Any, Any, Any]:
+        col, row, val = self.base._coo()
+        return row, col, val
+
+    def _kernel(self, kind: str, dtype: np.dtype) -> Callable[[Any, Any, Any, Any], None]:
+        if kind == "product_matrix":
+            return products.transposed_matrix(self.base, dtype)
+        return self.base._kernel({"product": "product_transposed", "product_transposed": "product"}[kind], dtype)
+
+    def __reduce__(self):
+        return TransposedArray, (self.base,)

@@ -1,0 +1,1 @@
+"""Which format for which matrix: by a model of the cost, or by measuring."""

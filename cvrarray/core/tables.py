@@ -1,0 +1,75 @@
+"""What lies in memory: named tuples of raw arrays, on one device, without behaviour.
+
+The formats' pages (:mod:`cvrarray.cvr`, :mod:`cvrarray.bbcsr`) explain and decode them; the device modules
+(:mod:`cvrarray.cpu`, :mod:`cvrarray.gpu`) fill and multiply them. ``I`` below is the index dtype of a matrix:
+int32 while every row and column number fits, else int64.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+Array = Any  # numpy.ndarray or cupy.ndarray
+
+WARP = 32  #: lanes of a warp: the most lanes a CVR chunk may have, and the rows of a BBCSR bin
+THREES = 24  #: lanes a CVR chunk has on a CPU where rows come in threes: it holds whole threes, and whole vectors
+NARROW = 1 << 16  #: a tile whose columns span less than this stores 16-bit offsets
+NARROW_PADDING = NARROW - 1  #: what a narrow BBCSR bin's columns hold where there is no block
+
+
+def mask_dtype(block_size: int) -> np.dtype:
+    """dtype of a BBCSR block's presence bits: the smallest that has `block_size` of them."""
+    return np.dtype(np.uint8 if block_size <= 8 else np.uint16 if block_size <= 16 else np.uint32)
+
+
+class CSR(NamedTuple):
+    """A canonical CSR matrix: columns strictly increase in every row and lie in range, native byte order."""
+
+    indptr: Array  # (n_rows + 1,) int32 or int64
+    indices: Array  # (nnz,) I
+    data: Array  # (nnz,) dtype
+    shape: tuple[int, int]
+
+    @property
+    def nnz(self) -> int:
+        return self.data.size
+
+
+class CVRTables(NamedTuple):
+    """The chunks of a CVR matrix, one after the other. Slot ``step * n_lanes + lane`` counts through all chunks."""
+
+    shape: tuple[int, int]
+    nnz: int
+    n_lanes: int
+    step_ptr: Array  # (n_chunks + 1,) int64: chunk k's steps are step_ptr[k] .. step_ptr[k + 1]
+    val: Array  # (n_steps * n_lanes,) dtype; a pad is 0
+    col_base: Array  # (n_chunks,) I: smallest column of a narrow chunk, -1 for a wide one
+    col_ptr: Array  # (n_chunks,) int64: where the chunk's columns begin, in col_narrow or in col_wide
+    col_narrow: Array  # uint16: column - col_base[k], slot by slot; a pad has the chunk's smallest column
+    col_wide: Array  # I: column, slot by slot; a pad has the chunk's smallest column
+    rec_mask: Array  # (n_steps,) uint32: bit l is set where a record stands at (step, lane l)
+    rec_ptr: Array  # (n_chunks + 1,) int64: chunk k's records are rec_ptr[k] .. rec_ptr[k + 1]
+    rec_wb: Array  # (n_records,) I: the row, or ~entry, an entry of the chunk's tail
+    tail: Array  # (n_chunks, n_lanes) I: a row, or -1 for a lane that never had one
+    carry_row: Array  # (n_chunks,) I: the row that the chunk's start cuts, or -1
+    cut_row: Array  # (n_cut,) I: the rows that some chunk's start cuts, ascending
+    cut_ptr: Array  # (n_cut, 2) int64: the chunks [first, last) whose carries add into cut_row
+    empty_row: Array  # (n_empty,) I: rows without a nonzero, ascending
+
+
+class BBCSRTables(NamedTuple):
+    """The bins of a BBCSR matrix, one after the other; see formats in :mod:`cvrarray.bbcsr`."""
+
+    shape: tuple[int, int]
+    nnz: int
+    block_size: int
+    bin_rowptr: Array  # (n_bins + 1,) int64: offset of a bin's first value in data
+    data: Array  # (bin_rowptr[-1],) dtype; padding and holes are 0
+    col_base: Array  # (n_bins,) I: smallest block column of a narrow bin, -1 for a wide one
+    col_ptr: Array  # (n_bins,) int64: where the bin's block columns begin, in col_narrow or in col_wide
+    col_narrow: Array  # uint16: block column - col_base; padding is NARROW_PADDING
+    col_wide: Array  # I: block column (scalar column // block_size); padding is -1
+    present: Array | None  # (data.size // block_size,) uint8, uint16 or uint32: bit j is set where column j of the
+    # block is a stored entry; None where every column of every block is (always so for block_size 1)
