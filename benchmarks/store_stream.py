@@ -22,7 +22,7 @@ import numpy as np
 
 import cvrarray
 from cvrarray.core import devices
-from cvrarray.cpu import memory
+from cvrarray.cpu.runtime import memory
 from cvrarray.input import partition
 from cvrarray.store import layout
 from cvrarray.store.writer import Writer

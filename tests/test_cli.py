@@ -21,7 +21,7 @@ import cvrarray
 from cvrarray import cli, generate
 from cvrarray.cli import bench, demo, info, measure, report, sources, table
 from cvrarray.core import devices
-from cvrarray.cpu import threads
+from cvrarray.cpu.runtime import threads
 
 ROOT = Path(__file__).parent.parent
 PNG = b"\x89PNG\r\n\x1a\n"

@@ -10,7 +10,7 @@ import zoo
 from checks import TYPICAL, assert_product, assert_same_bits, assert_same_tables, bbcsr, cvr, get, put
 from scipy.sparse import csr_array
 
-from cvrarray.cpu import threads
+from cvrarray.cpu.runtime import threads
 
 BUILDS = [*TYPICAL, cvr(), cvr(4, 3000, "nnz"), cvr(32, 150, "rows"), bbcsr(3)]
 BUILD = pytest.mark.parametrize("build", BUILDS, ids=str)

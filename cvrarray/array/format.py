@@ -133,7 +133,7 @@ class FormatArray(SparseArray):
         if device.kind == "cuda":
             moved = {name: devices.move(table, device) for name, table in self._arrays().items()}
         else:  # to cache lines, as the CPU's kernels want them
-            empty = device.backend("memory").empty
+            empty = device.backend("runtime.memory").empty
             moved = {n: t.get(out=empty(t.size, t.dtype).reshape(t.shape)) for n, t in self._arrays().items()}
         return self._from_tables(self._tables._replace(**moved), self.plan)
 
@@ -208,7 +208,7 @@ class FormatArray(SparseArray):
 
 def _empty(size: int, dtype: np.dtype, target: devices.Device) -> Any:
     """Uninitialised 1-D array; on the CPU it begins at a cache line, as the kernels want it."""
-    return target.backend("memory").empty(size, dtype) if target.kind == "cpu" else target.xp.empty(size, dtype)
+    return target.backend("runtime.memory").empty(size, dtype) if target.kind == "cpu" else target.xp.empty(size, dtype)
 
 
 def _aligned(table: Any, target: devices.Device) -> Any:

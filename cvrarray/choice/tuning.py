@@ -305,7 +305,7 @@ def describe(device: devices.Device) -> list[Any]:
         return ["cuda", properties["name"].decode(), properties["multiProcessorCount"]]
     from llvmlite import binding
 
-    return ["cpu", binding.get_host_cpu_name(), device.backend("threads").count()]
+    return ["cpu", binding.get_host_cpu_name(), device.backend("runtime.threads").count()]
 
 
 def load(path: Path) -> Winner | None:

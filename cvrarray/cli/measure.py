@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..core import devices
-from ..cpu import threads
+from ..cpu.runtime import threads
 
 Call = Callable[[], Any]
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from .. import generate
 from ..core import devices
-from ..cpu import threads
+from ..cpu.runtime import threads
 
 #: dtypes that products are measured in.
 DTYPES = ("float32", "float64", "complex64", "complex128")

@@ -6,17 +6,18 @@ import numpy as np
 import scipy.sparse
 
 from ..core.tables import CSR
-from . import lanes, threads
-from .caching import njit
+from . import simd
+from .runtime import threads
+from .runtime.compiler import kernel, njit
 
 ROWS = 256  #: rows that are looked at together: their columns are still in the cache when the rows' beginnings are looked at
 
 
-@njit(**lanes.OPTIONS)
+@kernel
 def _look(first, last, indptr, indices, n_cols, is_wrong):
     """Set ``is_wrong[0]`` where rows `first` to before `last` are not canonical: offsets, columns' range, or their order."""
     # Without a way out, loops compile to vector instructions.
-    offsets, decreasing = lanes.pointer(indptr, first), 0
+    offsets, decreasing = simd.pointer(indptr, first), 0
     for r in range(last - first):
         decreasing += offsets[r] > offsets[r + 1]
     if decreasing or not 0 <= indptr[first] <= indptr[last] <= indices.size:
@@ -24,7 +25,7 @@ def _look(first, last, indptr, indices, n_cols, is_wrong):
         return
     for start in range(0, last - first, ROWS):
         end = min(start + ROWS, last - first)
-        here, before = lanes.pointer(indices, offsets[start]), lanes.pointer(indices, offsets[start] - 1)
+        here, before = simd.pointer(indices, offsets[start]), simd.pointer(indices, offsets[start] - 1)
         outside = not_ascending = 0
         for k in range(offsets[start] == 0, offsets[end] - offsets[start]):
             outside += np.uint64(here[k]) >= np.uint64(n_cols)  # a negative one is large without its sign

@@ -1,7 +1,11 @@
 """CVR on the CPU: conversion, product and the way back, on raw arrays.
 
 A chunk is laid out and multiplied by one thread; chunks are handed out in contiguous ranges
-(:mod:`cvrarray.cpu.threads`). Chunks depend on the conversion's parameters alone, never on the threads.
+(:mod:`cvrarray.cpu.runtime.threads`). Chunks depend on the conversion's parameters alone, never on the threads.
+
+Kernels take the tables as they are, as one named tuple ``t``; float16 values as :func:`cvrarray.cpu.runtime.memory.values`
+has them. What decides which loops a kernel has comes as a tuple of its own, of which only the length counts: it is known
+when the kernel is compiled (see :mod:`cvrarray.cpu.simd`).
 
 The trackers of the paper are kept per *segment*: a lane works on one run of nonzeros, up to before step ``end``; at a step
 it has nonzero ``source + step`` (the paper's ``valID``; its ``count`` is ``end - step``), and its sum goes to ``target``
@@ -10,17 +14,93 @@ it has nonzero ``source + step`` (the paper's ``valID``; its ``count`` is ``end 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
+from typing import NamedTuple
+
 import numpy as np
 
 from cvrarray.core.tables import CSR, NARROW, THREES, WARP, CVRTables
-from cvrarray.cpu import lanes, locality, memory, parts, threads, tiling
-from cvrarray.cpu.caching import njit
-from cvrarray.cpu.scaling import Run, scaled
+from cvrarray.cpu import simd, statistics
+from cvrarray.cpu.products import locality, parts, tiling
+from cvrarray.cpu.products.scaling import Run, scaled
+from cvrarray.cpu.runtime import memory, threads
+from cvrarray.cpu.runtime.compiler import compiled, inlined, kernel
+
+#: Steps a chunk should have: STEPS, fewer (to MIN_STEPS) where there would be less than ENOUGH_CHUNKS, more (to MAX_STEPS)
+#: where rows are longer. Measured: ``docs/measurements/cpu-kernels.md``.
+MIN_STEPS, STEPS, MAX_STEPS = 32, 64, 512
+ENOUGH_CHUNKS = 256
+#: The same where keeping lanes in phase brings nothing (rows whose lengths spread over UNEVEN times their mean) or is
+#: automatic (row triplets).
+MIN_LONG, LONG, UNEVEN = 256, 512, 0.5
+#: Row triplets are looked for at SAMPLED_TRIPLETS places; with a share of the nonzeros of at least MOSTLY in them chunks have
+#: 24 lanes.
+SAMPLED_TRIPLETS, MOSTLY = 256, 0.5
 
 ALL = np.uint32(0xFFFFFFFF)  #: mask of all lanes
-RUNS, EACH, GATHER, IN_THREES = range(4)  #: how x is loaded: 16-bit columns, others near one another, far; rows in threes
-SHORT = 32  #: nonzeros of a row up to which all are quicker to look at than its ends
+CONTIGUOUS, SCALAR, GATHER, TRIPLETS = range(4)  #: how x is loaded: the functions ``simd.gather_...`` and ``simd.gather``
+SHORT = 32  #: mean nonzeros of a row up to which scanning all columns is quicker than looking at the ends of rows
 NO_PADDING = -1  #: no narrow column: pads have their chunk's smallest
+
+
+class Cuts(NamedTuple):
+    """The rows that have nonzeros, and where chunks cut them."""
+
+    row: np.ndarray  # (n_rows,) I: the non-empty rows, ascending; what follows them is unused
+    ptr: np.ndarray  # (n_rows + 1,) int64: offsets of these rows, and the end of the last one
+    empty_row: np.ndarray  # (n_rows,) I: the other rows
+    nonzero: np.ndarray  # (n_chunks + 1,) int64: chunk k has the nonzeros nonzero[k] .. nonzero[k + 1]
+    first_row: np.ndarray  # (n_chunks,) int64: of the non-empty rows chunk k has some or all nonzeros of first_row[k] ..
+    row_end: np.ndarray  # (n_chunks,) int64: .. to before row_end[k]
+    rec_at: np.ndarray  # (n_chunks + 1,) int64: where a chunk has space for the most records that it may have
+    low: np.ndarray  # (n_chunks,) I: smallest column
+    high: np.ndarray  # (n_chunks,) I: largest column
+
+
+class Lanes(NamedTuple):
+    """What each lane of a chunk works on, while the chunk is laid out: pointers to 32 integers."""
+
+    source: np.ndarray  # the nonzero of a step is source + step
+    end: np.ndarray  # the step at which the lane is done; -1: it has nothing left to do
+    target: np.ndarray  # the row that its sum goes to, or ~entry, an entry of the chunk's tail
+
+
+class Sums(NamedTuple):
+    """Where the sums of a chunk go."""
+
+    y: np.ndarray
+    carry: np.ndarray  # (n_chunks,)
+    tail: np.ndarray  # pointer to the sums of the entries of the chunk's tail
+    chunk: int
+    carry_row: int  # the row whose sum goes to carry[chunk], or -1
+
+
+def default_n_lanes(csr: CSR) -> int:
+    """Lanes for a matrix: WARP, two AVX-512 vectors of float32; or THREES.
+
+    Where most nonzeros lie in triplets of rows with the same columns, as those of a mesh's vertex with three unknowns, the
+    three lie in neighbouring lanes. One load of x serves them, and 24 lanes keep it so throughout a chunk.
+    """
+    share = statistics.in_threes(csr.indptr, csr.indices, SAMPLED_TRIPLETS)
+    return THREES if share >= MOSTLY else WARP
+
+
+def default_n_chunks(csr: CSR, n_lanes: int) -> int:
+    """Chunks for a matrix: whole groups of `n_lanes` average rows, in about STEPS steps.
+
+    A group of long rows is cut where it would leave too few chunks, or have more than MAX_STEPS steps. Short chunks keep lanes
+    in phase, so that they find x side by side. Where nothing keeps or nothing breaks the phase, long ones have fewer ends.
+    """
+    n_rows, nnz = csr.shape[0], csr.nnz
+    least, most = MIN_STEPS, STEPS
+    mean = max(1.0, nnz / max(1, n_rows))
+    if n_lanes == THREES or (mean <= STEPS and statistics.spread(csr.indptr) >= UNEVEN):
+        least, most = MIN_LONG, LONG
+    share = nnz / (n_lanes * ENOUGH_CHUNKS)
+    wanted = min(max(share, least), most)
+    steps = min(mean * max(1, round(wanted / mean)), max(share, wanted), MAX_STEPS)
+    return max(1, round(nnz / (steps * n_lanes)))
 
 
 def convert(csr: CSR, n_lanes: int, n_chunks: int, split: str) -> CVRTables:
@@ -37,52 +117,49 @@ def convert(csr: CSR, n_lanes: int, n_chunks: int, split: str) -> CVRTables:
     split
         ``"nnz"``: chunks of equal length. ``"rows"``: their ends moved to a row's end near by, where there is one.
     """
-    index = csr.indices.dtype
-    n_rows, n_chunks = csr.shape[0], min(n_chunks, csr.nnz)
-    row, empty_row, ptr = np.empty(n_rows, index), np.empty(n_rows, index), np.empty(n_rows + 1, np.int64)
-    cut, step_ptr = np.empty(n_chunks + 1, np.int64), np.empty(n_chunks + 1, np.int64)
-    most_records, rec_ptr = np.empty(n_chunks + 1, np.int64), np.empty(n_chunks + 1, np.int64)
-    cut_in, row_end = np.empty(n_chunks, np.int64), np.empty(n_chunks, np.int64)
-    by_rows = split == "rows"
-    n_filled = _cut(csr.indptr, n_lanes, by_rows, row, ptr, empty_row, cut, cut_in, row_end, step_ptr, most_records)
-
-    low, high = np.empty(n_chunks, index), np.empty(n_chunks, index)
-    threads.run(_column_range, cut, cut, cut_in, row_end, ptr, csr.indices, low, high)
-    col_base, col_ptr = np.empty(n_chunks, index), np.empty(n_chunks, np.int64)
-    n_narrow, n_wide = _column_places(n_lanes, step_ptr, low, high, col_base, col_ptr)
+    index, n_rows, n_chunks = csr.indices.dtype, csr.shape[0], min(n_chunks, csr.nnz)
+    cuts = Cuts(
+        row=np.empty(n_rows, index),
+        ptr=np.empty(n_rows + 1, np.int64),
+        empty_row=np.empty(n_rows, index),
+        nonzero=np.empty(n_chunks + 1, np.int64),
+        first_row=np.empty(n_chunks, np.int64),
+        row_end=np.empty(n_chunks, np.int64),
+        rec_at=np.empty(n_chunks + 1, np.int64),
+        low=np.empty(n_chunks, index),
+        high=np.empty(n_chunks, index),
+    )
+    kernels = _conversion(csr.indptr.dtype, index, memory.bits(csr.data).dtype, n_lanes)
+    step_ptr, col_base, col_ptr = np.empty(n_chunks + 1, np.int64), np.empty(n_chunks, index), np.empty(n_chunks, np.int64)
+    n_filled = kernels.cut(csr.indptr, n_lanes, split == "rows", cuts, step_ptr)
+    threads.run(kernels.column_range, cuts.nonzero, cuts, csr.indices)
+    n_narrow, n_wide = kernels.column_places(n_lanes, step_ptr, cuts, col_base, col_ptr)
     n_steps = int(step_ptr[-1])
     val = memory.empty(n_steps * n_lanes, csr.data.dtype)
-    col_narrow, col_wide = memory.empty(n_narrow, np.uint16), memory.empty(n_wide, index)
-    rec_mask = np.empty(n_steps, np.uint32)
-    rec_wb = np.empty(most_records[-1], index)  # chunks with gaps between them, until they are laid out
-    tail = np.empty((n_chunks, n_lanes), index)
-    threads.run(
-        _lay_out, cut, cut, cut_in, row_end, ptr, row, csr.indices, memory.bits(csr.data), low, step_ptr, col_base,
-        col_ptr, most_records, lanes.width(n_lanes), memory.bits(val), col_narrow, col_wide, rec_mask, rec_wb, rec_ptr, tail,
-    )  # fmt: skip
-    carry_row, cut_row, cut_ptr = np.empty(n_chunks, index), np.empty(n_chunks, index), np.empty((n_chunks, 2), np.int64)
-    n_cut = _carries(cut, cut_in, ptr, row, rec_ptr, carry_row, cut_row, cut_ptr)
-    _compact(most_records, rec_ptr, rec_wb)
-    rec_wb.resize(int(rec_ptr[-1]), refcheck=False)  # gives back what was too much
-    return CVRTables(
+    tables = CVRTables(
         shape=csr.shape,
         nnz=csr.nnz,
         n_lanes=n_lanes,
         step_ptr=step_ptr,
-        val=val,
+        val=memory.bits(val),
         col_base=col_base,
         col_ptr=col_ptr,
-        col_narrow=col_narrow,
-        col_wide=col_wide,
-        rec_mask=rec_mask,
-        rec_ptr=rec_ptr,
-        rec_wb=rec_wb,
-        tail=tail,
-        carry_row=carry_row,
-        cut_row=cut_row[:n_cut].copy(),
-        cut_ptr=cut_ptr[:n_cut].copy(),
-        empty_row=empty_row[: n_rows - n_filled].copy(),
+        col_narrow=memory.empty(n_narrow, np.uint16),
+        col_wide=memory.empty(n_wide, index),
+        rec_mask=np.empty(n_steps, np.uint32),
+        rec_ptr=np.empty(n_chunks + 1, np.int64),
+        rec_wb=np.empty(cuts.rec_at[-1], index),  # chunks with gaps between them, until they are laid out
+        tail=np.empty((n_chunks, n_lanes), index),
+        carry_row=np.empty(n_chunks, index),
+        cut_row=np.empty(n_chunks, index),
+        cut_ptr=np.empty((n_chunks, 2), np.int64),
+        empty_row=cuts.empty_row[: n_rows - n_filled].copy(),
     )
+    source = csr._replace(data=memory.bits(csr.data))
+    threads.run(kernels.lay_out, cuts.nonzero, source, cuts, tables, simd.width(n_lanes))
+    n_cut = kernels.finish(cuts, tables)
+    tables.rec_wb.resize(int(tables.rec_ptr[-1]), refcheck=False)  # gives back what was too much
+    return tables._replace(val=val, cut_row=tables.cut_row[:n_cut].copy(), cut_ptr=tables.cut_ptr[:n_cut].copy())
 
 
 def product(tables: CVRTables, dtype: np.dtype) -> Run:
@@ -91,17 +168,17 @@ def product(tables: CVRTables, dtype: np.dtype) -> Run:
     x (n_cols,) and y (n_rows,) are contiguous arrays of `dtype`: any number type but bool (compute ``bool @ bool`` in
     int64 and cast). alpha and beta are scalars of it. Where beta is 0, y is written and never read.
     """
-    t = tables
-    is_near = locality.near(t.step_ptr, (t.n_lanes, 1), t.col_base, t.col_ptr, t.col_wide, np.dtype(dtype).itemsize)
-    # A tuple's length is known when the kernel is compiled, and each has the loops that it needs: others cost it registers.
+    t = tables._replace(val=memory.values(tables.val))
+    width = simd.width(t.n_lanes)
+    scalar = np.empty(0, np.uint8)
+    if len(width) == WARP:  # other kernels have one way to load x
+        scalar = locality.prefers_scalar_loads(t.step_ptr, (t.n_lanes, 1), t, np.dtype(dtype).itemsize)
+    # Kernels have only the loops that a matrix needs: other loops would cost these registers.
     wide = (0,) if len(t.col_wide) else ()
-    args = (
-        t.n_lanes, lanes.width(t.n_lanes), t.step_ptr, memory.values(t.val), t.col_base, t.col_ptr, t.col_narrow,
-        t.col_wide, t.rec_mask, t.rec_ptr, t.rec_wb, t.tail, t.carry_row, t.empty_row, is_near, wide, lanes.far(t.val),
-    )  # fmt: skip
+    args = (t, width, wide, simd.prefetch_level(t.val), scalar)
     like = np.empty(0, dtype)
-    rows = threads.prepare(lanes.compiled(_product, 0, 0, *args, like, like, like), t.step_ptr, t.n_lanes)
-    add_carries = lanes.compiled(_add_carries, t.cut_row, t.cut_ptr, like, like)
+    rows = threads.prepare(compiled(_product, 0, 0, *args, like, like, like), t.step_ptr, t.n_lanes)
+    add_carries = compiled(_add_carries, t.cut_row, t.cut_ptr, like, like)
     n_chunks, n_cut = len(t.carry_row), len(t.cut_row)
 
     def multiply(x: np.ndarray, y: np.ndarray) -> None:
@@ -118,16 +195,16 @@ def product_matrix(tables: CVRTables, dtype: np.dtype) -> Run:
 
     X (n_cols, k) and Y (n_rows, k) are C-contiguous arrays, otherwise as for :func:`product`; k is any number of columns.
     """
-    t = tables
-    args = (
-        t.n_lanes, t.step_ptr, memory.values(t.val), t.col_base, t.col_ptr, t.col_narrow, t.col_wide, t.rec_mask,
-        t.rec_ptr, t.rec_wb, t.tail, t.carry_row, t.empty_row,
-    )  # fmt: skip
+    t = tables._replace(val=memory.values(tables.val))
+    like = np.empty(0, dtype)
+
+    @cache
+    def rows(tile: tuple[int, ...]) -> Callable:
+        return threads.prepare(compiled(_product_matrix, 0, 0, t, 0, 0, tile, like, like, like), t.step_ptr, t.n_lanes)
 
     def multiply(x: np.ndarray, y: np.ndarray, first: int, tile: tuple[int, ...]) -> None:
         carry = np.empty((len(t.carry_row), len(tile)), y.dtype)
-        dense = (y.shape[1], first, tile, x.ravel(), y.ravel())
-        threads.run(_product_matrix, t.step_ptr, *args, *dense, carry.ravel(), unit=t.n_lanes)
+        rows(tile)(t, y.shape[1], first, tile, x.ravel(), y.ravel(), carry.ravel())
         if len(t.cut_row):
             _add_carry_rows(t.cut_row, t.cut_ptr, first, carry, y)
 
@@ -139,36 +216,59 @@ def product_transposed(tables: CVRTables, dtype: np.dtype) -> Run:
 
     x (n_rows,) and y (n_cols,) are as there. A call takes up to ``parts.MOST_VECTORS`` times the memory of y.
     """
-    t = tables
-    low, high = np.full(len(t.col_base), t.shape[1]), np.zeros(len(t.col_base), np.int64)
-    columns = (t.col_base, t.col_ptr, t.col_narrow, t.col_wide)
-    threads.run(parts.column_ranges, t.step_ptr, t.step_ptr, (t.n_lanes, 1), *columns, NO_PADDING, low, high, unit=t.n_lanes)
-    of = parts.divide(t.step_ptr, t.n_lanes, low, high, t.shape[1])
-    args = (
-        t.n_lanes, lanes.width(t.n_lanes), t.step_ptr, memory.values(t.val), *columns, t.rec_mask, t.rec_ptr, t.rec_wb, t.tail
-    )  # fmt: skip
-    return scaled(parts.transposed(_scatter, of, t.step_ptr, t.n_lanes, args, t.shape[1], dtype))
+    t = tables._replace(val=memory.values(tables.val))
+    n_cols = t.shape[1]
+    low, high = parts.column_ranges(t.step_ptr, (t.n_lanes, 1), t, NO_PADDING, n_cols)
+    of = parts.divide(t.step_ptr, t.n_lanes, low, high, n_cols)
+    return scaled(parts.transposed(_scatter, of, t.step_ptr, t.n_lanes, (t, simd.width(t.n_lanes)), n_cols, dtype))
 
 
 def to_coo(tables: CVRTables) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Row, column and value of every stored entry, chunk by chunk; pads are dropped."""
-    t = tables
+    t = tables._replace(val=memory.bits(tables.val))
     index = t.rec_wb.dtype
     entry_ptr = np.zeros(len(t.step_ptr), np.int64)
     threads.run(_count_entries, t.step_ptr, t.n_lanes, t.step_ptr, t.rec_mask, entry_ptr, unit=t.n_lanes)
     np.cumsum(entry_ptr, out=entry_ptr)
     nnz = entry_ptr[-1]  # t.nnz, but for tables that are a part of an array's
-    row, col, val = np.empty(nnz, index), np.empty(nnz, index), np.empty(nnz, t.val.dtype)
-    threads.run(
-        _entries, t.step_ptr, t.n_lanes, t.step_ptr, entry_ptr, memory.bits(t.val), t.col_base, t.col_ptr, t.col_narrow,
-        t.col_wide, t.rec_mask, t.rec_ptr, t.rec_wb, t.tail, row, col, memory.bits(val), unit=t.n_lanes,
-    )  # fmt: skip
+    row, col, val = np.empty(nnz, index), np.empty(nnz, index), np.empty(nnz, tables.val.dtype)
+    threads.run(_entries, t.step_ptr, t, entry_ptr, row, col, memory.bits(val), unit=t.n_lanes)
     return row, col, val
 
 
-@njit(**lanes.OPTIONS)
-def _filled_rows(indptr, row, ptr, empty_row):
+class Conversion(NamedTuple):
+    """The kernels of a conversion, compiled for the dtypes of a matrix."""
+
+    cut: Callable
+    column_range: Callable
+    column_places: Callable
+    lay_out: Callable
+    finish: Callable
+
+
+@cache
+def _conversion(indptr: np.dtype, index: np.dtype, bits: np.dtype, n_lanes: int) -> Conversion:
+    """One look-up takes less time than Numba's choice of a version at each call: most conversions are short."""
+    number, offset, numbers = np.empty(0, index), np.empty(0, np.int64), np.empty((0, 0), index)
+    csr = CSR(np.empty(0, indptr), number, np.empty(0, bits), (0, 0))
+    cuts = Cuts(number, offset, number, offset, offset, offset, offset, number, number)
+    tables = CVRTables(
+        (0, 0), 0, 0, offset, csr.data, number, offset, np.empty(0, np.uint16), number, np.empty(0, np.uint32), offset,
+        number, numbers, number, number, np.empty((0, 0), np.int64), number
+    )  # fmt: skip
+    return Conversion(
+        cut=compiled(_cut, csr.indptr, 0, False, cuts, offset),
+        column_range=compiled(_column_range, 0, 0, cuts, number),
+        column_places=compiled(_column_places, 0, offset, cuts, number, offset),
+        lay_out=compiled(_lay_out, 0, 0, csr, cuts, tables, simd.width(n_lanes)),
+        finish=compiled(_finish, cuts, tables),
+    )
+
+
+@inlined
+def _filled_rows(indptr, cuts):
     """List the rows that have nonzeros, with their offsets and the last one's end, and those that have none."""
+    row, ptr, empty_row = cuts.row, cuts.ptr, cuts.empty_row
     n_filled = n_empty = 0
     for r in range(len(indptr) - 1):
         row[n_filled] = r
@@ -181,47 +281,38 @@ def _filled_rows(indptr, row, ptr, empty_row):
     return n_filled
 
 
-@njit(**lanes.OPTIONS)
-def _cut(indptr, n_lanes, by_rows, row, ptr, empty_row, cut, cut_in, row_end, step_ptr, most_records):
-    """Where chunks begin and end, in nonzeros, non-empty rows and steps; and where each has room for its records.
+@kernel
+def _cut(indptr, n_lanes, by_rows, cuts, step_ptr):
+    """Where chunks begin and end, in nonzeros, non-empty rows and steps; and where each has space for its records.
 
-    Chunk k has some of the nonzeros of rows `cut_in[k]` to before `row_end[k]` of the non-empty ones, which `row` and `ptr`
-    list; how many these are is returned.
+    The number of non-empty rows is returned.
     """
-    n_rows, n_chunks = _filled_rows(indptr, row, ptr, empty_row), len(cut_in)
-    cut[0] = step_ptr[0] = most_records[0] = 0
+    ptr, nonzero, first_row, row_end, rec_at = cuts.ptr, cuts.nonzero, cuts.first_row, cuts.row_end, cuts.rec_at
+    n_rows, n_chunks = _filled_rows(indptr, cuts), len(first_row)
+    nonzero[0] = step_ptr[0] = rec_at[0] = 0
     if n_chunks == 0:
         return n_rows
-    n_nonzeros = ptr[n_rows]
-    share, rest = n_nonzeros // n_chunks, n_nonzeros % n_chunks
+    share, rest = ptr[n_rows] // n_chunks, ptr[n_rows] % n_chunks
     r = 0
     for k in range(1, n_chunks):
         ideal = k * share + min(k, rest)
         r = _row_at(ptr, n_rows, r, ideal)
-        cut[k] = ideal
-        if by_rows:
-            group = r - r % n_lanes
-            by_group = _nearer(ideal, ptr[group], ptr[min(group + n_lanes, n_rows)])
-            by_row = _nearer(ideal, ptr[r], ptr[r + 1])
-            if 2 * abs(by_group - ideal) < share:
-                cut[k] = by_group
-            elif 2 * abs(by_row - ideal) < share:
-                cut[k] = by_row
-    cut[n_chunks] = n_nonzeros
+        nonzero[k] = _row_end_near(ptr, n_rows, r, ideal, n_lanes, share) if by_rows else ideal
+    nonzero[n_chunks] = ptr[n_rows]
     r = 0
     for k in range(n_chunks):
-        r = _row_at(ptr, n_rows, r, cut[k])
-        cut_in[k] = r
+        r = _row_at(ptr, n_rows, r, nonzero[k])
+        first_row[k] = r
         if k:
-            row_end[k - 1] = r + (cut[k] > ptr[r])
-        step_ptr[k + 1] = step_ptr[k] + (cut[k + 1] - cut[k] + n_lanes - 1) // n_lanes
+            row_end[k - 1] = r + (nonzero[k] > ptr[r])
+        step_ptr[k + 1] = step_ptr[k] + (nonzero[k + 1] - nonzero[k] + n_lanes - 1) // n_lanes
     row_end[n_chunks - 1] = n_rows
     for k in range(n_chunks):
-        most_records[k + 1] = most_records[k] + row_end[k] - cut_in[k] + n_lanes - 1
+        rec_at[k + 1] = rec_at[k] + row_end[k] - first_row[k] + n_lanes - 1
     return n_rows
 
 
-@njit(**lanes.OPTIONS)
+@kernel
 def _row_at(ptr, n_rows, low, nonzero):
     """The non-empty row, of `n_rows` and from `low` on, that has a nonzero: doubling steps, for it is near, then halving."""
     step, last = 1, n_rows - 1
@@ -235,19 +326,49 @@ def _row_at(ptr, n_rows, low, nonzero):
     return low
 
 
-@njit(**lanes.OPTIONS, forceinline=True)
+@inlined
+def _row_end_near(ptr, n_rows, r, ideal, n_lanes, share):
+    """The end of a group of rows, else of a row, that is less than half a share from the `ideal` cut, which lies in row r."""
+    group = r - r % n_lanes
+    by_group = _nearer(ideal, ptr[group], ptr[min(group + n_lanes, n_rows)])
+    by_row = _nearer(ideal, ptr[r], ptr[r + 1])
+    if 2 * abs(by_group - ideal) < share:
+        return by_group
+    return by_row if 2 * abs(by_row - ideal) < share else ideal
+
+
+@inlined
 def _nearer(to, low, high):
     return low if to - low <= high - to else high
 
 
-@njit(**lanes.OPTIONS)
-def _column_places(n_lanes, step_ptr, low, high, col_base, col_ptr):
+@kernel
+def _column_range(first, last, cuts, indices):
+    """Smallest and largest column of every chunk. Columns increase in a row, so a long row's ends tell."""
+    nonzero, ptr = cuts.nonzero, cuts.ptr
+    for k in range(first, last):
+        begin, first_row, row_end = nonzero[k], cuts.first_row[k], cuts.row_end[k]
+        columns, length = simd.pointer(indices, begin), nonzero[k + 1] - begin
+        least = most = columns[0]
+        if length < SHORT * (row_end - first_row):
+            for i in range(length):  # compiles to vector instructions
+                least = min(least, columns[i])
+                most = max(most, columns[i])
+        else:
+            for row in range(first_row, row_end):
+                least = min(least, columns[max(ptr[row] - begin, 0)])
+                most = max(most, columns[min(ptr[row + 1] - begin, length) - 1])
+        cuts.low[k], cuts.high[k] = least, most
+
+
+@kernel
+def _column_places(n_lanes, step_ptr, cuts, col_base, col_ptr):
     """Which chunks are narrow, and where each has its columns; the slots of narrow chunks and of others."""
     n_narrow = n_wide = 0
-    for k in range(len(low)):
+    for k in range(len(col_base)):
         slots = (step_ptr[k + 1] - step_ptr[k]) * n_lanes
-        if high[k] - low[k] < NARROW:
-            col_base[k], col_ptr[k] = low[k], n_narrow
+        if cuts.high[k] - cuts.low[k] < NARROW:
+            col_base[k], col_ptr[k] = cuts.low[k], n_narrow
             n_narrow += slots
         else:
             col_base[k], col_ptr[k] = -1, n_wide
@@ -255,16 +376,133 @@ def _column_places(n_lanes, step_ptr, low, high, col_base, col_ptr):
     return n_narrow, n_wide
 
 
-@njit(**lanes.OPTIONS)
-def _carries(cut, cut_in, ptr, row, rec_ptr, carry_row, cut_row, cut_ptr):
-    """Turn counts of records into offsets, and list the rows that chunks' starts cut; the number of these."""
+@kernel
+def _lay_out(first, last, csr, cuts, t, width):
+    """Feed, record, steal and pad, chunk by chunk, as the definition has it; every step is written whole.
+
+    ``t.rec_ptr`` gets the number of each chunk's records, and ``t.rec_wb`` the records from ``cuts.rec_at[k]`` on.
+    """
+    n_lanes = t.tail.shape[1]
+    ints = simd.SINGLE
+    lanes = Lanes(simd.scratch(cuts.ptr, ints), simd.scratch(cuts.ptr, ints), simd.scratch(cuts.row, ints))
+    for k in range(first, last):
+        n_steps, begin, end = t.step_ptr[k + 1] - t.step_ptr[k], cuts.nonzero[k], cuts.nonzero[k + 1]
+        rows, offsets = simd.pointer(cuts.row, cuts.first_row[k]), simd.pointer(cuts.ptr, cuts.first_row[k])
+        n_rows, next_row = cuts.row_end[k] - cuts.first_row[k], 0
+        records, n_done = simd.pointer(t.rec_wb, cuts.rec_at[k]), 0
+        rec_mask = simd.pointer(t.rec_mask, t.step_ptr[k])
+        busy = np.uint32(0)
+        _open_lanes(lanes, n_lanes)
+        for step in range(n_steps + 1):
+            ended = ~simd.not_equal_mask(lanes.end, 0, step)
+            if step:
+                rec_mask[step - 1] = ended & busy
+            while ended:
+                lane = simd.lowest(ended)
+                bit = ended & (~ended + np.uint32(1))
+                ended ^= bit
+                if busy & bit:
+                    records[n_done] = lanes.target[lane]
+                    n_done += 1
+                busy |= bit
+                if next_row < n_rows:
+                    start = max(offsets[next_row], begin)
+                    lanes.source[lane] = start - step
+                    lanes.end[lane] = step + min(offsets[next_row + 1], end) - start
+                    lanes.target[lane] = rows[next_row]
+                    next_row += 1
+                    if next_row == n_rows:
+                        _open_tail(lanes, simd.pointer(t.tail, k * n_lanes), n_lanes)
+                elif not _steal(lanes, lane, n_lanes, step, n_steps):
+                    busy ^= bit
+            if step < n_steps:
+                # The next chunk's entries, which are as many, are prefetched while this chunk's are copied.
+                simd.prefetch(csr.data, end + step * n_lanes, simd.INTO_L1)
+                simd.prefetch(csr.indices, end + step * n_lanes, simd.INTO_L1)
+                _write_step(csr, t, k, step, lanes.source, busy, cuts.low[k], width)
+        t.rec_ptr[k] = n_done
+
+
+@inlined
+def _open_lanes(lanes, n_lanes):
+    """All lanes of a chunk are out of work at step 0, and those from `n_lanes` on at no step."""
+    for lane in range(WARP):
+        lanes.end[lane] = 0 if lane < n_lanes else -1
+        lanes.source[lane] = 0
+        lanes.target[lane] = -1
+
+
+@inlined
+def _open_tail(lanes, tail, n_lanes):
+    """The last row is fed: `tail` takes the rows of all lanes, whose sums from now on go to its entries."""
+    for entry in range(n_lanes):
+        tail[entry] = lanes.target[entry]
+        lanes.target[entry] = ~entry
+
+
+@inlined
+def _steal(lanes, lane, n_lanes, step, n_steps):
+    """Take the share of a lane up to the end of the chunk from the lowest lane that has more than that, if one has."""
+    victim = 0
+    while victim < n_lanes and lanes.end[victim] <= n_steps:
+        victim += 1
+    if victim == n_lanes:
+        lanes.end[lane] = -1
+        return False
+    lanes.source[lane] = lanes.source[victim]
+    lanes.end[lane] = n_steps
+    lanes.target[lane] = lanes.target[victim]
+    lanes.source[victim] += n_steps - step
+    lanes.end[victim] -= n_steps - step
+    return True
+
+
+@inlined
+def _write_step(csr, t, k, step, source, busy, low, width):
+    """A step's values and columns; pads have value 0 and the chunk's smallest column, `low`."""
+    n_lanes = t.tail.shape[1]
+    at, col_at = (t.step_ptr[k] + step) * n_lanes, t.col_ptr[k] + step * n_lanes
+    narrow = t.col_base[k] >= 0
+    if len(width):
+        simd.store(simd.gather(csr.data, step, source, 0, busy), t.val, at, width)
+        columns = simd.pointer(csr.indices, step)
+        if narrow:
+            simd.gather_store(columns, source, busy, low, low, t.col_narrow, col_at, width)
+        else:
+            simd.gather_store(columns, source, busy, low, 0, t.col_wide, col_at, width)
+        return
+    for lane in range(n_lanes):
+        column = low
+        t.val[at + lane] = 0
+        if busy >> np.uint32(lane) & np.uint32(1):
+            column = csr.indices[source[lane] + step]
+            t.val[at + lane] = csr.data[source[lane] + step]
+        if narrow:
+            t.col_narrow[col_at + lane] = column - low
+        else:
+            t.col_wide[col_at + lane] = column
+
+
+@kernel
+def _finish(cuts, t):
+    """Turn counts of records into offsets, close the gaps between records, and list the rows that chunks' starts cut.
+
+    The number of these rows is returned.
+    """
+    rec_ptr, carry_row, cut_row, cut_ptr = t.rec_ptr, t.carry_row, t.cut_row, t.cut_ptr
     total = 0
     n_cut = 0
     for k in range(len(carry_row)):
-        total, rec_ptr[k] = total + rec_ptr[k], total
+        n_records = rec_ptr[k]
+        to, records = simd.pointer(t.rec_wb, total), simd.pointer(t.rec_wb, cuts.rec_at[k])
+        for r in range(n_records):
+            to[r] = records[r]
+        rec_ptr[k] = total
+        total += n_records
         carry_row[k] = -1
-        if cut[k] > ptr[cut_in[k]]:
-            carry_row[k] = row[cut_in[k]]
+        first_row = cuts.first_row[k]
+        if cuts.nonzero[k] > cuts.ptr[first_row]:
+            carry_row[k] = cuts.row[first_row]
             if n_cut == 0 or cut_row[n_cut - 1] != carry_row[k]:
                 cut_row[n_cut] = carry_row[k]
                 cut_ptr[n_cut, 0] = k
@@ -274,336 +512,228 @@ def _carries(cut, cut_in, ptr, row, rec_ptr, carry_row, cut_row, cut_ptr):
     return n_cut
 
 
-@njit(**lanes.OPTIONS)
-def _column_range(first, last, cut, cut_in, row_end, ptr, indices, low, high):
-    """Smallest and largest column of every chunk. Columns increase in a row, so a long row's ends tell."""
+@kernel
+def _product(first, last, t, width, wide, level, scalar, x, y, carry):
+    """``scalar[k]`` tells how a wide chunk of 32 lanes loads x; `wide` is empty where no chunk is wide."""
+    tail = simd.scratch(y, simd.SINGLE)
     for k in range(first, last):
-        columns, length = lanes.pointer(indices, cut[k]), cut[k + 1] - cut[k]
-        least = most = columns[0]
-        if length < SHORT * (row_end[k] - cut_in[k]):
-            for i in range(length):  # compiles to vector instructions
-                least = min(least, columns[i])
-                most = max(most, columns[i])
-        else:
-            for row in range(cut_in[k], row_end[k]):
-                least = min(least, columns[max(ptr[row] - cut[k], 0)])
-                most = max(most, columns[min(ptr[row + 1] - cut[k], length) - 1])
-        low[k], high[k] = least, most
-
-
-@njit(**lanes.OPTIONS)
-def _lay_out(
-    first, last, cut, cut_in, row_end, ptr, row, indices, data, low, step_ptr, col_base, col_ptr, rec_at, width, val,
-    col_narrow, col_wide, rec_mask, rec_wb, n_records, tail
-):  # fmt: skip
-    """Feed, record, steal and pad, chunk by chunk, as the definition has it; every step is written whole."""
-    n_lanes = tail.shape[1]
-    source, end, target = lanes.scratch(cut), lanes.scratch(cut), lanes.scratch(row)
-    for k in range(first, last):
-        n_steps, begin, end_of_chunk = step_ptr[k + 1] - step_ptr[k], cut[k], cut[k + 1]
-        rows, offsets = lanes.pointer(row, cut_in[k]), lanes.pointer(ptr, cut_in[k])
-        n_rows, next_row = row_end[k] - cut_in[k], 0
-        records, n_done = lanes.pointer(rec_wb, rec_at[k]), 0
-        busy = np.uint32(0)
-        for lane in range(WARP):
-            end[lane] = 0 if lane < n_lanes else -1
-            source[lane] = 0
-            target[lane] = -1
-        for step in range(n_steps + 1):
-            ended = ~lanes.different(end, 0, step)
-            if step:
-                rec_mask[step_ptr[k] + step - 1] = ended & busy
-            while ended:
-                lane = lanes.lowest(ended)
-                bit = ended & (~ended + np.uint32(1))
-                ended ^= bit
-                if busy & bit:
-                    records[n_done] = target[lane]
-                    n_done += 1
-                if next_row < n_rows:
-                    start = max(offsets[next_row], begin)
-                    source[lane] = start - step
-                    end[lane] = step + min(offsets[next_row + 1], end_of_chunk) - start
-                    target[lane] = rows[next_row]
-                    busy |= bit
-                    next_row += 1
-                    if next_row == n_rows:
-                        for entry in range(n_lanes):
-                            tail[k, entry] = target[entry]
-                            target[entry] = ~entry
-                    continue
-                victim = 0
-                while victim < n_lanes and end[victim] <= n_steps:
-                    victim += 1
-                if victim < n_lanes:
-                    source[lane] = source[victim]
-                    end[lane] = n_steps
-                    target[lane] = target[victim]
-                    busy |= bit
-                    source[victim] += n_steps - step
-                    end[victim] -= n_steps - step
-                else:
-                    end[lane] = -1
-                    busy &= ~bit
-            if step < n_steps:
-                # The next chunk's entries, which are as many, are asked for while this one's move.
-                lanes.prefetch(data, end_of_chunk + step * n_lanes, ())
-                lanes.prefetch(indices, end_of_chunk + step * n_lanes, ())
-                at, col_at = (step_ptr[k] + step) * n_lanes, col_ptr[k] + step * n_lanes
-                if len(width):
-                    lanes.store_first(lanes.gather(data, step, source, 0, busy), val, at, width)
-                    if col_base[k] >= 0:
-                        lanes.place(indices, step, source, busy, low[k], low[k], col_narrow, col_at, width)
-                    else:
-                        lanes.place(indices, step, source, busy, low[k], 0, col_wide, col_at, width)
-                else:
-                    _write_step(
-                        n_lanes, step, source, busy, indices, data, low[k], col_base[k], at, col_at, val, col_narrow, col_wide
-                    )
-        n_records[k] = n_done
-
-
-@njit(**lanes.OPTIONS)
-def _write_step(n_lanes, step, source, busy, indices, data, low, base, at, col_at, val, col_narrow, col_wide):
-    """A step's values and columns, lane by lane; pads have value 0 and the column `low`."""
-    for lane in range(n_lanes):
-        column = low
-        val[at + lane] = 0
-        if busy >> np.uint32(lane) & np.uint32(1):
-            column = indices[source[lane] + step]
-            val[at + lane] = data[source[lane] + step]
-        if base >= 0:
-            col_narrow[col_at + lane] = column - low
-        else:
-            col_wide[col_at + lane] = column
-
-
-@njit(**lanes.OPTIONS)
-def _compact(sparse_at, rec_ptr, rec_wb):
-    """Move every chunk's records down to where the last one's end."""
-    for k in range(len(rec_ptr) - 1):
-        to, records = lanes.pointer(rec_wb, rec_ptr[k]), lanes.pointer(rec_wb, sparse_at[k])
-        for r in range(rec_ptr[k + 1] - rec_ptr[k]):
-            to[r] = records[r]
-
-
-@njit(**lanes.OPTIONS)
-def _product(
-    first, last, n_lanes, width, step_ptr, val, col_base, col_ptr, col_narrow, col_wide, rec_mask, rec_ptr, rec_wb, tail,
-    carry_row, empty_row, is_near, wide, far, x, y, carry
-):  # fmt: skip
-    tail_sum = lanes.scratch(y)
-    for k in range(first, last):
-        lanes.store(lanes.zeros(y), tail_sum, 0)
-        if len(wide) == 0 or col_base[k] >= 0:
-            _chunk(
-                k, n_lanes, width, step_ptr, val, IN_THREES if len(width) == THREES else RUNS, col_base[k], col_ptr[k],
-                col_narrow, rec_mask, rec_ptr, rec_wb, carry_row[k], far, x, y, carry, tail_sum
-            )  # fmt: skip
+        simd.store(simd.zeros(y, simd.WHOLE), tail, 0, simd.WHOLE)
+        to = Sums(y, carry, tail, k, t.carry_row[k])
+        if len(width) == 0:
+            if len(wide) == 0 or t.col_base[k] >= 0:
+                _chunk_by_lane(t, k, t.col_base[k], t.col_narrow, x, to)
+            else:
+                _chunk_by_lane(t, k, 0, t.col_wide, x, to)
+        elif len(wide) == 0 or t.col_base[k] >= 0:
+            load_by = TRIPLETS if len(width) == THREES else CONTIGUOUS
+            _chunk(t, k, load_by, t.col_base[k], t.col_narrow, width, level, x, to)
         elif len(width) == THREES:
-            _chunk(
-                k, n_lanes, width, step_ptr, val, IN_THREES, 0, col_ptr[k], col_wide, rec_mask, rec_ptr, rec_wb, carry_row[k],
-                far, x, y, carry, tail_sum
-            )  # fmt: skip
-        elif is_near[k]:
-            _chunk(
-                k, n_lanes, width, step_ptr, val, EACH, 0, col_ptr[k], col_wide, rec_mask, rec_ptr, rec_wb, carry_row[k],
-                far, x, y, carry, tail_sum
-            )  # fmt: skip
+            _chunk(t, k, TRIPLETS, 0, t.col_wide, width, level, x, to)
+        elif scalar[k]:
+            _chunk(t, k, SCALAR, 0, t.col_wide, width, level, x, to)
         else:
-            _chunk(
-                k, n_lanes, width, step_ptr, val, GATHER, 0, col_ptr[k], col_wide, rec_mask, rec_ptr, rec_wb, carry_row[k],
-                far, x, y, carry, tail_sum
-            )  # fmt: skip
-        for lane in range(n_lanes):
-            if tail[k, lane] >= 0:
-                _store(k, tail[k, lane], tail_sum[lane], carry_row[k], y, carry)
-    n_tiles = max(len(carry_row), 1)
-    end = len(empty_row) * last // n_tiles if last < len(carry_row) else len(empty_row)
-    for i in range(len(empty_row) * first // n_tiles, end):
-        y[empty_row[i]] = 0
+            _chunk(t, k, GATHER, 0, t.col_wide, width, level, x, to)
+        for lane in range(t.n_lanes):
+            if t.tail[k, lane] >= 0:
+                _store(t.tail[k, lane], tail[lane], to)
+    begin, end = _empty_rows(first, last, len(t.carry_row), len(t.empty_row))
+    for i in range(begin, end):
+        y[t.empty_row[i]] = 0
 
 
-@njit(**lanes.OPTIONS, forceinline=True)
-def _chunk(
-    k, n_lanes, width, step_ptr, val, x_by, base, at, col, rec_mask, rec_ptr, rec_wb, carry_row, far, x, y, carry, tail_sum
-):  # fmt: skip
-    record = rec_ptr[k]
-    sums = lanes.scratch_batch(y)
-    if len(width):
-        n_sums = 0
-        acc = lanes.zeros(y)
-        for step in range(step_ptr[k], step_ptr[k + 1]):
-            if x_by == RUNS:
-                lanes.prefetch(val, (step + lanes.AHEAD) * WARP, far)
-                lanes.prefetch(col, at + lanes.AHEAD * WARP, far)
+@inlined
+def _empty_rows(first, last, n_chunks, n_empty):
+    """The share of the empty rows that the call for the chunks `first` to before `last` sets to 0."""
+    n_shares = max(n_chunks, 1)
+    return n_empty * first // n_shares, n_empty * last // n_shares if last < n_chunks else n_empty
+
+
+@inlined
+def _chunk(t, k, load_by, base, col, width, level, x, to):
+    """Multiply a chunk of 24 or 32 lanes, whose columns are `base` plus `col`."""
+    record, at = t.rec_ptr[k], t.col_ptr[k]
+    sums = simd.scratch(to.y, simd.BATCH_ROW)
+    n_sums = 0
+    acc = simd.zeros(to.y, simd.WHOLE)
+    for step in range(t.step_ptr[k], t.step_ptr[k + 1]):
+        _prefetch_step(t.val, step, col, at, load_by, width, level)
+        values = simd.load(t.val, step * len(width), to.y, width)
+        acc = simd.multiply_add(acc, values, _gather(load_by, x, base, col, at))
+        at += len(width)
+        ended = t.rec_mask[step]
+        if ended:
+            if load_by == CONTIGUOUS or to.y.itemsize > 4 or not simd.COMPRESSES:
+                simd.store(acc, sums, 0, simd.WHOLE)
+                record = _write_back(ended, record, t.rec_wb, sums, to)
             else:
-                lanes.prefetch(val, (step + lanes.AHEAD_INTO_L2) * len(width), lanes.INTO_L2)
-                lanes.prefetch(col, at + lanes.AHEAD_INTO_L2 * len(width), lanes.INTO_L2)
-            if x_by == IN_THREES:
-                lanes.prefetch(val, (step + lanes.AHEAD_IN_BLOCKS) * len(width), ())
-                lanes.prefetch(col, at + lanes.AHEAD_IN_BLOCKS * len(width), ())
-            values = lanes.load_first(val, step * len(width), y, width)
-            if x_by == IN_THREES:
-                entries = lanes.load_threes(x, base, col, at)
-            elif x_by == RUNS:
-                entries = lanes.load_runs(x, base, col, at)
-            elif x_by == EACH:
-                entries = lanes.load_each(x, base, col, at)
-            else:
-                entries = lanes.gather(x, base, col, at, ALL)
-            acc = lanes.multiply_add(acc, values, entries)
-            at += len(width)
-            ended = rec_mask[step]
-            if ended:
-                if x_by == RUNS or y.itemsize > 4 or not lanes.COMPRESSES:
-                    lanes.store(acc, sums, 0)
-                    record = _write_back(k, ended, record, sums, tail_sum, rec_wb, carry_row, y, carry)
-                else:
-                    n_sums = lanes.compress(acc, ended, sums, n_sums)
-                    if n_sums > lanes.BATCH - WARP:
-                        record = _write_batch(k, n_sums, record, sums, tail_sum, rec_wb, carry_row, y, carry)
-                        n_sums = 0
-                acc = lanes.clear(acc, ended)
-        _write_batch(k, n_sums, record, sums, tail_sum, rec_wb, carry_row, y, carry)
+                n_sums = simd.compress(acc, ended, sums, n_sums)
+                if n_sums > simd.BATCH - WARP:
+                    record = _write_batch(n_sums, record, t.rec_wb, sums, to)
+                    n_sums = 0
+            acc = simd.clear(acc, ended)
+    _write_batch(n_sums, record, t.rec_wb, sums, to)
+
+
+@inlined
+def _prefetch_step(val, step, col, at, load_by, width, level):
+    """Prefetch the values and columns of a later step, as far ahead as suits the way in which x is loaded."""
+    if load_by == CONTIGUOUS:
+        simd.prefetch(val, (step + simd.STEPS_AHEAD) * WARP, level)
+        simd.prefetch(col, at + simd.STEPS_AHEAD * WARP, level)
     else:
-        lanes.store(lanes.zeros(y), sums, 0)
-        for step in range(step_ptr[k], step_ptr[k + 1]):
+        simd.prefetch(val, (step + simd.STEPS_AHEAD_INTO_L2) * len(width), simd.INTO_L2)
+        simd.prefetch(col, at + simd.STEPS_AHEAD_INTO_L2 * len(width), simd.INTO_L2)
+    if load_by == TRIPLETS:
+        simd.prefetch(val, (step + simd.STEPS_AHEAD_IN_BLOCKS) * len(width), simd.INTO_L1)
+        simd.prefetch(col, at + simd.STEPS_AHEAD_IN_BLOCKS * len(width), simd.INTO_L1)
+
+
+@inlined
+def _gather(load_by, x, base, col, at):
+    """The entries of x at `base` plus the columns of a step."""
+    if load_by == TRIPLETS:
+        return simd.gather_triplets(x, base, col, at)
+    if load_by == CONTIGUOUS:
+        return simd.gather_contiguous(x, base, col, at)
+    if load_by == SCALAR:
+        return simd.gather_scalar(x, base, col, at)
+    return simd.gather(x, base, col, at, ALL)
+
+
+@inlined
+def _chunk_by_lane(t, k, base, col, x, to):
+    """Multiply a chunk of any number of lanes, whose columns are `base` plus `col`."""
+    record, at, n_lanes = t.rec_ptr[k], t.col_ptr[k], t.n_lanes
+    sums = simd.scratch(to.y, simd.SINGLE)
+    simd.store(simd.zeros(to.y, simd.WHOLE), sums, 0, simd.WHOLE)
+    for step in range(t.step_ptr[k], t.step_ptr[k + 1]):
+        for lane in range(n_lanes):
+            sums[lane] += simd.load_number(t.val, step * n_lanes + lane, x) * x[base + col[at + lane]]
+        at += n_lanes
+        ended = t.rec_mask[step]
+        if ended:
+            record = _write_back(ended, record, t.rec_wb, sums, to)
             for lane in range(n_lanes):
-                sums[lane] += lanes.number(val, step * n_lanes + lane, x) * x[base + col[at + lane]]
-            at += n_lanes
-            ended = rec_mask[step]
-            if ended:
-                record = _write_back(k, ended, record, sums, tail_sum, rec_wb, carry_row, y, carry)
-                for lane in range(n_lanes):
-                    if ended >> np.uint32(lane) & np.uint32(1):
-                        sums[lane] = 0
+                if ended >> np.uint32(lane) & np.uint32(1):
+                    sums[lane] = 0
 
 
-@njit(**lanes.OPTIONS, forceinline=True)
-def _write_back(k, ended, record, sums, tail_sum, rec_wb, carry_row, y, carry):
+@inlined
+def _write_back(ended, record, rec_wb, sums, to):
     """Take the sums of the lanes in `ended` where their records say; the number of the next record."""
     while ended:
-        lane = lanes.lowest(ended)
+        lane = simd.lowest(ended)
         ended &= ended - np.uint32(1)
-        _write(k, rec_wb[record], sums[lane], tail_sum, carry_row, y, carry)
+        _write(rec_wb[record], sums[lane], to)
         record += 1
     return record
 
 
-@njit(**lanes.OPTIONS, forceinline=True)
-def _write_batch(k, n_sums, record, sums, tail_sum, rec_wb, carry_row, y, carry):
-    """:func:`_write_back` of sums that lie side by side: how many each step had is guessed wrong less often in one loop."""
+@inlined
+def _write_batch(n_sums, record, rec_wb, sums, to):
+    """:func:`_write_back` of sums that lie side by side: one loop is mispredicted less often than one for each step."""
     for i in range(n_sums):
-        _write(k, rec_wb[record + i], sums[i], tail_sum, carry_row, y, carry)
+        _write(rec_wb[record + i], sums[i], to)
     return record + n_sums
 
 
-@njit(**lanes.OPTIONS, forceinline=True)
-def _write(k, wb, total, tail_sum, carry_row, y, carry):
+@inlined
+def _write(wb, total, to):
     if wb < 0:
-        tail_sum[~wb] += total
+        to.tail[~wb] += total
     else:
-        _store(k, wb, total, carry_row, y, carry)
+        _store(wb, total, to)
 
 
-@njit(**lanes.OPTIONS, forceinline=True)
-def _store(k, row, total, carry_row, y, carry):
-    if row == carry_row:
-        carry[k] = total
+@inlined
+def _store(row, total, to):
+    if row == to.carry_row:
+        to.carry[to.chunk] = total
     else:
-        y[row] = total
+        to.y[row] = total
 
 
-@njit(**lanes.OPTIONS)
+@kernel
 def _add_carries(cut_row, cut_ptr, carry, y):
     for i in range(len(cut_row)):
         for k in range(cut_ptr[i, 0], cut_ptr[i, 1]):
             y[cut_row[i]] += carry[k]
 
 
-@njit(**lanes.OPTIONS)
-def _product_matrix(
-    first, last, n_lanes, step_ptr, val, col_base, col_ptr, col_narrow, col_wide, rec_mask, rec_ptr, rec_wb, tail,
-    carry_row, empty_row, k, first_column, tile, x, y, carry
-):  # fmt: skip
-    """As many columns as `tile` is long, from `first_column` on, of x and y, which have k each and are flat."""
-    x, y = lanes.pointer(x, first_column), lanes.pointer(y, first_column)
+@kernel
+def _product_matrix(first, last, t, k, first_column, tile, x, y, carry):
+    """As many columns as `tile` is long, from `first_column` on, of x and y, which have k columns each and are flat."""
+    x, y = simd.pointer(x, first_column), simd.pointer(y, first_column)
+    tail = simd.scratch(y, tile)
     for chunk in range(first, last):
-        if col_base[chunk] >= 0:
-            _chunk_matrix(
-                chunk, n_lanes, step_ptr, val, col_ptr[chunk], col_narrow, rec_mask, rec_ptr, rec_wb, tail,
-                carry_row[chunk], k, tile, lanes.pointer(x, col_base[chunk] * k), y, carry
-            )  # fmt: skip
+        to = Sums(y, carry, tail, chunk, t.carry_row[chunk])
+        if t.col_base[chunk] >= 0:
+            _chunk_matrix(t, t.col_narrow, k, tile, simd.pointer(x, t.col_base[chunk] * k), to)
         else:
-            _chunk_matrix(
-                chunk, n_lanes, step_ptr, val, col_ptr[chunk], col_wide, rec_mask, rec_ptr, rec_wb, tail,
-                carry_row[chunk], k, tile, x, y, carry
-            )  # fmt: skip
-    n_tiles = max(len(carry_row), 1)
-    end = len(empty_row) * last // n_tiles if last < len(carry_row) else len(empty_row)
-    for i in range(len(empty_row) * first // n_tiles, end):
-        lanes.store(lanes.zero_row(y, tile), y, empty_row[i] * k)
+            _chunk_matrix(t, t.col_wide, k, tile, x, to)
+    begin, end = _empty_rows(first, last, len(t.carry_row), len(t.empty_row))
+    for i in range(begin, end):
+        simd.store(simd.zeros(y, tile), y, t.empty_row[i] * k, tile)
 
 
-@njit(**lanes.OPTIONS, forceinline=True)
-def _chunk_matrix(
-    chunk, n_lanes, step_ptr, val, at, col, rec_mask, rec_ptr, rec_wb, tail, carry_row, k, tile, x, y, carry
-):  # fmt: skip
+@inlined
+def _chunk_matrix(t, col, k, tile, x, to):
     """Lane by lane from record to record: a row's sums stay in registers, and a chunk's values in the cache."""
-    n = len(tile)
-    begin, tail_sum = lanes.scratch(step_ptr), lanes.scratch_rows(y, tile)
+    n, n_lanes, first_step, at = len(tile), t.n_lanes, t.step_ptr[to.chunk], t.col_ptr[to.chunk]
+    begin = simd.scratch(t.step_ptr, simd.SINGLE)
     for lane in range(n_lanes):
-        begin[lane] = step_ptr[chunk]
-        lanes.store(lanes.zero_row(y, tile), tail_sum, lane * n)
+        begin[lane] = first_step
+        simd.store(simd.zeros(x, tile), to.tail, lane * n, tile)
     done = 0
-    record = rec_ptr[chunk]
-    for step in range(step_ptr[chunk], step_ptr[chunk + 1]):
-        ended = rec_mask[step]
+    record = t.rec_ptr[to.chunk]
+    for step in range(first_step, t.step_ptr[to.chunk + 1]):
+        ended = t.rec_mask[step]
         while ended:
-            lane = lanes.lowest(ended)
+            lane = simd.lowest(ended)
             ended &= ended - np.uint32(1)
-            slot = (begin[lane] - step_ptr[chunk]) * n_lanes + lane
-            values = lanes.pointer(val, begin[lane] * n_lanes + lane)
+            slot = (begin[lane] - first_step) * n_lanes + lane
+            values = simd.pointer(t.val, begin[lane] * n_lanes + lane)
             length = step + 1 - begin[lane]
-            tiling.ask(val, step_ptr[chunk] * n_lanes + done, length)
-            tiling.ask(col, at + done, length)
+            tiling.prefetch_ahead(t.val, first_step * n_lanes + done, length)
+            tiling.prefetch_ahead(col, at + done, length)
             done += length
-            acc = _row(lanes.pointer(col, at + slot), values, length, n_lanes, k, tile, x)
+            acc = _row(simd.pointer(col, at + slot), values, length, n_lanes, k, tile, x)
             begin[lane] = step + 1
-            wb = rec_wb[record]
+            wb = t.rec_wb[record]
             record += 1
             if wb < 0:
-                lanes.store(lanes.add_row(acc, tail_sum, ~wb * n), tail_sum, ~wb * n)
-            elif wb == carry_row:
-                lanes.store(acc, carry, chunk * n)
+                simd.store(simd.add_row(acc, to.tail, ~wb * n), to.tail, ~wb * n, tile)
             else:
-                lanes.store(acc, y, wb * k)
+                _store_row(wb, acc, k, tile, to)
     for lane in range(n_lanes):
-        row = tail[chunk, lane]
+        row = t.tail[to.chunk, lane]
         if row >= 0:
-            acc = lanes.add_row(lanes.zero_row(y, tile), tail_sum, lane * n)
-            if row == carry_row:
-                lanes.store(acc, carry, chunk * n)
-            else:
-                lanes.store(acc, y, row * k)
+            _store_row(row, simd.add_row(simd.zeros(x, tile), to.tail, lane * n), k, tile, to)
 
 
-@njit(**lanes.OPTIONS, forceinline=True)
+@inlined
 def _row(columns, values, length, stride, k, tile, x):
     """The sum of `length` entries, `stride` apart, times rows of x: in two sums, neither of which waits for the other."""
-    even = lanes.zero_row(x, tile)
-    odd = lanes.zero_row(x, tile)
+    even = simd.zeros(x, tile)
+    odd = simd.zeros(x, tile)
     for s in range(0, length - 1, 2):
-        even = lanes.multiply_add_row(even, values, s * stride, x, columns[s * stride] * k)
-        odd = lanes.multiply_add_row(odd, values, (s + 1) * stride, x, columns[(s + 1) * stride] * k)
+        even = simd.multiply_add_row(even, values, s * stride, x, columns[s * stride] * k)
+        odd = simd.multiply_add_row(odd, values, (s + 1) * stride, x, columns[(s + 1) * stride] * k)
     if length % 2:
         s = length - 1
-        even = lanes.multiply_add_row(even, values, s * stride, x, columns[s * stride] * k)
-    return lanes.add(even, odd)
+        even = simd.multiply_add_row(even, values, s * stride, x, columns[s * stride] * k)
+    return simd.add(even, odd)
 
 
-@njit(**lanes.OPTIONS)
+@inlined
+def _store_row(row, acc, k, tile, to):
+    if row == to.carry_row:
+        simd.store(acc, to.carry, to.chunk * len(tile), tile)
+    else:
+        simd.store(acc, to.y, row * k, tile)
+
+
+@kernel
 def _add_carry_rows(cut_row, cut_ptr, first_column, carry, y):
     for i in range(len(cut_row)):
         for chunk in range(cut_ptr[i, 0], cut_ptr[i, 1]):
@@ -611,58 +741,51 @@ def _add_carry_rows(cut_row, cut_ptr, first_column, carry, y):
                 y[cut_row[i], first_column + j] += carry[chunk, j]
 
 
-@njit(**lanes.OPTIONS)
-def _scatter(
-    first, last, part_chunk, part_low, part_at, n_lanes, width, step_ptr, val, col_base, col_ptr, col_narrow, col_wide,
-    rec_mask, rec_ptr, rec_wb, tail, x, sums
-):  # fmt: skip
+@kernel
+def _scatter(first, last, part, t, width, x, sums):
     for p in range(first, last):
-        y = parts.open_part(p, part_low, part_at, sums)
-        for k in range(part_chunk[p + 1] - 1, part_chunk[p] - 1, -1):
-            if col_base[k] >= 0:
-                _scatter_chunk(
-                    k, n_lanes, width, step_ptr, val, col_ptr[k], col_narrow, rec_mask, rec_ptr, rec_wb, tail, x,
-                    lanes.pointer(y, col_base[k])
-                )  # fmt: skip
+        y = parts.open_part(p, part, sums)
+        for k in range(part.tile[p + 1] - 1, part.tile[p] - 1, -1):
+            if t.col_base[k] >= 0:
+                _scatter_chunk(t, k, t.col_narrow, width, x, simd.pointer(y, t.col_base[k]))
             else:
-                _scatter_chunk(
-                    k, n_lanes, width, step_ptr, val, col_ptr[k], col_wide, rec_mask, rec_ptr, rec_wb, tail, x, y
-                )  # fmt: skip
+                _scatter_chunk(t, k, t.col_wide, width, x, y)
 
 
-@njit(**lanes.OPTIONS, forceinline=True)
-def _scatter_chunk(k, n_lanes, width, step_ptr, val, at, col, rec_mask, rec_ptr, rec_wb, tail, x, y):
+@inlined
+def _scatter_chunk(t, k, col, width, x, y):
     """From the last step to the first: a record tells the row of the slots before it, and a lane's pads come first.
 
     Chunks are taken from the last to the first too, so that memory is read in one direction.
     """
-    entries = lanes.scratch(x)
-    record = rec_ptr[k + 1]
+    n_lanes = t.n_lanes
+    entries = simd.scratch(x, simd.SINGLE)
+    record = t.rec_ptr[k + 1]
     real = np.uint32(0)
-    at += (step_ptr[k + 1] - step_ptr[k]) * n_lanes
-    for step in range(step_ptr[k + 1] - 1, step_ptr[k] - 1, -1):
+    at = t.col_ptr[k] + (t.step_ptr[k + 1] - t.step_ptr[k]) * n_lanes
+    for step in range(t.step_ptr[k + 1] - 1, t.step_ptr[k] - 1, -1):
         at -= n_lanes
-        lanes.prefetch(val, (step - lanes.AHEAD) * n_lanes, ())
-        lanes.prefetch(col, at - lanes.AHEAD * n_lanes, ())
-        ended = rec_mask[step]
+        simd.prefetch(t.val, (step - simd.STEPS_AHEAD) * n_lanes, simd.INTO_L1)
+        simd.prefetch(col, at - simd.STEPS_AHEAD * n_lanes, simd.INTO_L1)
+        ended = t.rec_mask[step]
         real |= ended
         while ended:
-            lane = lanes.highest(ended)
+            lane = simd.highest(ended)
             ended ^= np.uint32(1) << np.uint32(lane)
             record -= 1
-            wb = rec_wb[record]
-            entries[lane] = x[wb if wb >= 0 else tail[k, ~wb]]
+            wb = t.rec_wb[record]
+            entries[lane] = x[wb if wb >= 0 else t.tail[k, ~wb]]
         if len(width) and real == ALL >> np.uint32(WARP - n_lanes):
-            values = lanes.load_first(val, step * n_lanes, x, width)
-            terms = lanes.multiply_add(lanes.zeros(x), values, lanes.load(entries, 0, x))
-            lanes.add_each(terms, y, col, at, width)
+            values = simd.load(t.val, step * n_lanes, x, width)
+            terms = simd.multiply_add(simd.zeros(x, simd.WHOLE), values, simd.load(entries, 0, x, simd.WHOLE))
+            simd.scatter_add(terms, y, col, at, width)
         else:
             for lane in range(n_lanes):
                 if real >> np.uint32(lane) & np.uint32(1):
-                    y[col[at + lane]] += lanes.number(val, step * n_lanes + lane, x) * entries[lane]
+                    y[col[at + lane]] += simd.load_number(t.val, step * n_lanes + lane, x) * entries[lane]
 
 
-@njit(**lanes.OPTIONS)
+@kernel
 def _count_entries(first, last, n_lanes, step_ptr, rec_mask, entry_ptr):
     """entry_ptr[k + 1] = entries of chunk k: those up to each lane's last record."""
     for k in range(first, last):
@@ -675,28 +798,26 @@ def _count_entries(first, last, n_lanes, step_ptr, rec_mask, entry_ptr):
         entry_ptr[k + 1] = total
 
 
-@njit(**lanes.OPTIONS)
-def _entries(
-    first, last, n_lanes, step_ptr, entry_ptr, val, col_base, col_ptr, col_narrow, col_wide, rec_mask, rec_ptr, rec_wb,
-    tail, out_row, out_col, out_val
-):  # fmt: skip
+@kernel
+def _entries(first, last, t, entry_ptr, out_row, out_col, out_val):
     """A record ends a segment that began after the lane's record before: its slots belong to the record's row."""
-    begin = lanes.scratch(step_ptr)
+    n_lanes = t.n_lanes
+    begin = simd.scratch(t.step_ptr, simd.SINGLE)
     for k in range(first, last):
         for lane in range(n_lanes):
-            begin[lane] = step_ptr[k]
-        record = rec_ptr[k]
+            begin[lane] = t.step_ptr[k]
+        record = t.rec_ptr[k]
         out = entry_ptr[k]
-        for step in range(step_ptr[k], step_ptr[k + 1]):
+        for step in range(t.step_ptr[k], t.step_ptr[k + 1]):
             for lane in range(n_lanes):
-                if not rec_mask[step] >> np.uint32(lane) & np.uint32(1):
+                if not t.rec_mask[step] >> np.uint32(lane) & np.uint32(1):
                     continue
-                wb = rec_wb[record]
+                wb = t.rec_wb[record]
                 record += 1
                 for s in range(begin[lane], step + 1):
-                    at = col_ptr[k] + (s - step_ptr[k]) * n_lanes + lane
-                    out_row[out] = wb if wb >= 0 else tail[k, ~wb]
-                    out_col[out] = col_base[k] + col_narrow[at] if col_base[k] >= 0 else col_wide[at]
-                    out_val[out] = val[s * n_lanes + lane]
+                    at = t.col_ptr[k] + (s - t.step_ptr[k]) * n_lanes + lane
+                    out_row[out] = wb if wb >= 0 else t.tail[k, ~wb]
+                    out_col[out] = t.col_base[k] + t.col_narrow[at] if t.col_base[k] >= 0 else t.col_wide[at]
+                    out_val[out] = t.val[s * n_lanes + lane]
                     out += 1
                 begin[lane] = step + 1

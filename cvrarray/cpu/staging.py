@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from . import memory
+from .runtime import memory
 
 
 class Staging:

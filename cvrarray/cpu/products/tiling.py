@@ -1,4 +1,4 @@
-"""The columns of dense matrices in tiles whose sums a kernel keeps in registers."""
+"""``A @ X``: the columns of X in tiles whose sums a kernel keeps in registers."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from cvrarray.core.tables import WARP
-from cvrarray.cpu import lanes
-from cvrarray.cpu.caching import njit
-from cvrarray.cpu.scaling import Run, scaled
+from cvrarray.cpu import simd
+from cvrarray.cpu.products.scaling import Run, scaled
+from cvrarray.cpu.runtime.compiler import inlined
 
 SIZES = (1, 2, 3, 4, 8, 16, 32, 64)  #: columns of a tile: each size, for each dtype, is a kernel compiled when needed
 MOST_BYTES = 512  #: of a tile's row: 8 registers of AVX-512
-
-AHEAD = 2048  #: slots: rows take every 32nd, so the first to come to a step would wait for it
+SLOTS_AHEAD = 2048  #: a row takes every 32nd slot, so the first row to reach a step would wait for its cache lines
 
 
 def product(multiply: Callable[[np.ndarray, np.ndarray, int, tuple[int, ...]], None]) -> Run:
@@ -39,8 +38,8 @@ def tiles(n_columns: int, itemsize: int) -> Iterator[tuple[int, int]]:
         first += size
 
 
-@njit(**lanes.OPTIONS, forceinline=True)
-def ask(array, at, n):
+@inlined
+def prefetch_ahead(array, at, n):
     """Prefetch n numbers, as many as are used meanwhile, so that memory is busy all the time."""
     for k in range(0, n, WARP):
-        lanes.prefetch(array, at + AHEAD + k, ())
+        simd.prefetch(array, at + SLOTS_AHEAD + k, simd.INTO_L1)

@@ -17,16 +17,16 @@ from functools import cache, partial
 
 import numpy as np
 
-from cvrarray.cpu.watch import changed
+from cvrarray.core.timing import Faster
+from cvrarray.cpu.runtime.spin import spin_wait
 
 SMALL = 1 << 16  #: least work (stored slots, nonzeros) of a range: less costs another thread more than it saves
 LONG = 1 << 21  #: work of a call that always has helpers
-EXPLORE = 128  #: calls after which the slower way is tried again
-EXPLORE_FIRST = (16, 32, 64)  #: calls at which it is too: the first calls of all are not like later ones
-RECENT = (9, 3)  #: calls, with helpers and alone, that tell how fast a way is: helpers wake during the first two or three
-WATCH = 200_000  #: looks, of about 1 ns each, before a thread that waits goes to sleep
-MOMENT = 20_000  #: looks until a thread that has told another something has left the interpreter
-RANGES = 4  #: ranges a thread, so that one that is held up leaves its share to the others
+RECENT = (9, 3)  #: calls with helpers, and without, that tell how fast a way is: helpers wake during the first two or three
+SPIN_READS = 200_000  #: reads, of about 1 ns each, before a waiting thread goes to sleep
+LEAVE_READS = 20_000  #: reads until a thread that has signalled another has left the interpreter
+RANGES = 4  #: ranges a thread, so that a thread that is delayed leaves its share to the others
+ALONE = 1  #: the way of a short call without helpers; 0 is the way with helpers
 
 
 def count() -> int:
@@ -75,43 +75,29 @@ def prepare(function: Callable, work: np.ndarray, unit: int = 1) -> Callable[...
     most_ranges = min(n_tiles, int(work[-1] - work[0]) * unit // SMALL)
     if most_ranges < 2:
         return partial(function, 0, n_tiles)
-    splits = cache(partial(split, work))  # for each number of ranges
     is_long = int(work[-1] - work[0]) * unit >= LONG
-    choices: dict[int, _Choice] = {}  # for each number of threads
+    choices: dict[int, Faster] = {}  # for each number of threads
+
+    @cache
+    def bounds(n_threads: int) -> list[int]:
+        n_ranges = min(RANGES * n_threads, most_ranges)
+        return split(work, n_ranges - n_ranges % n_threads if n_ranges > n_threads else n_ranges)  # as many for each
 
     def call(*args) -> None:
         n_threads = count()
         if n_threads == 1:
             function(0, n_tiles, *args)
         elif is_long:
-            together(n_threads, *args)
+            _together(function, n_threads, bounds(n_threads), args)
         else:
-            choice = choices.get(n_threads) or choices.setdefault(n_threads, _Choice())
-            alone = choice.alone()
+            choice = choices.get(n_threads) or choices.setdefault(n_threads, helpers_or_alone())
+            way = choice.choose()
             start = time.perf_counter()
-            if alone:
+            if way == ALONE:
                 function(0, n_tiles, *args)
             else:
-                together(n_threads, *args)
-            choice.took(alone, time.perf_counter() - start)
-
-    def together(n_threads: int, *args) -> None:
-        n_ranges = min(RANGES * n_threads, most_ranges)
-        n_ranges -= n_ranges % n_threads if n_ranges > n_threads else 0  # as many for each
-        bounds = splits(n_ranges)
-        next_range = itertools.count()
-
-        def take_ranges() -> None:
-            while (r := next(next_range)) < n_ranges:
-                function(bounds[r], bounds[r + 1], *args)
-
-        helpers = [_Task(take_ranges) for _ in range(min(n_threads, n_ranges) - 1)]
-        _pool(len(helpers)).give(helpers)
-        try:
-            take_ranges()
-        finally:
-            for helper in helpers:
-                helper.finish()
+                _together(function, n_threads, bounds(n_threads), args)
+            choice.record(way, time.perf_counter() - start)
 
     return call
 
@@ -123,33 +109,27 @@ def split(work: np.ndarray, n_ranges: int) -> list[int]:
     return [0, *np.searchsorted(work, shares).tolist(), len(work) - 1]
 
 
-class _Choice:
-    """Whether short calls are faster alone or with helpers, who may have no CPU to themselves: both are tried at times.
+def _together(function: Callable, n_threads: int, bounds: list[int], args: tuple) -> None:
+    """Call ``function(first, last, *args)`` on the ranges between `bounds`, which helpers and the caller take in turn."""
+    n_ranges = len(bounds) - 1
+    next_range = itertools.count()
 
-    A way is as fast as most of its last calls were. One that is interrupted, or that wakes a helper who slept, tells nothing
-    of the next: calls come in bursts, and a few slow ones at the beginning of each must not change the way.
-    """
+    def take_ranges() -> None:
+        while (r := next(next_range)) < n_ranges:
+            function(bounds[r], bounds[r + 1], *args)
 
-    def __init__(self) -> None:
-        self.calls = 0
-        self.times: list[tuple[float, ...]] = [(), ()]  # with helpers, alone; replaced as a whole, as callers may be many
+    helpers = [_Task(take_ranges) for _ in range(min(n_threads, n_ranges) - 1)]
+    _pool(len(helpers)).give(helpers)
+    try:
+        take_ranges()
+    finally:
+        for helper in helpers:
+            helper.finish()
 
-    def alone(self) -> bool:
-        """How to make the next call."""
-        self.calls += 1
-        faster_alone = self._typical(True) < self._typical(False)
-        if self.calls in EXPLORE_FIRST or self.calls % EXPLORE == 0:
-            faster_alone = not faster_alone
-            self.times[faster_alone] = ()
-        return faster_alone
 
-    def took(self, alone: bool, seconds: float) -> None:
-        self.times[alone] = (*self.times[alone], seconds)[-RECENT[alone] :]
-
-    def _typical(self, alone: bool) -> float:
-        """The median of a way's last calls; those not made yet count as 0 seconds, so that most of them get made."""
-        times, n = self.times[alone], RECENT[alone]
-        return sorted(times + (0.0,) * (n - len(times)))[n // 2]
+def helpers_or_alone() -> Faster:
+    """Whether short calls are faster with helpers, who may have no CPU to themselves, or without: both are tried."""
+    return Faster(RECENT)
 
 
 class _Task:
@@ -160,7 +140,7 @@ class _Task:
         self.claim = threading.Lock()
         self.done = threading.Lock()
         self.done.acquire()
-        self.flag = np.zeros(1, np.int64)  # 1 when done, for those who watch
+        self.flag = np.zeros(1, np.int64)  # 1 when done, for the caller that spins
         self.error: BaseException | None = None
 
     def run(self) -> None:
@@ -177,14 +157,14 @@ class _Task:
         """Take the task back where no helper has begun it, else wait until it is done, and raise what it raised."""
         if self.claim.acquire(blocking=False):
             return
-        changed(self.flag, 0, WATCH, MOMENT)
+        spin_wait(self.flag, 0, SPIN_READS, LEAVE_READS)
         self.done.acquire()
         if self.error is not None:
             raise self.error
 
 
 class _Pool:
-    """Threads that do tasks. After one they watch for the next for a while before they sleep.
+    """Threads that do tasks. After each task they spin for a while, in case another comes, before they sleep.
 
     Waking a sleeping thread takes the system 20 to over 100 us, as long as many products; products come in sequences.
     """
@@ -212,7 +192,7 @@ def _serve(tasks: queue.SimpleQueue[_Task | None], given: np.ndarray) -> None:
         try:
             task = tasks.get_nowait()
         except queue.Empty:
-            if changed(given, seen, WATCH, MOMENT):
+            if spin_wait(given, seen, SPIN_READS, LEAVE_READS):
                 continue
             task = tasks.get()
         if task is None:

@@ -1,11 +1,11 @@
-"""Waiting without sleeping, for threads that expect what they wait for within microseconds."""
+"""Waiting without sleep, for threads that expect a change within microseconds."""
 
 from __future__ import annotations
 
 from numba import types
 from numba.extending import intrinsic
 
-from cvrarray.cpu.caching import njit
+from cvrarray.cpu.runtime.compiler import njit
 
 
 @intrinsic
@@ -20,15 +20,15 @@ def _now(typingctx, number):
 
 
 @njit("boolean(Array(int64, 1, 'C'), int64, int64, int64)", nogil=True, cache=True, _nrt=False)
-def changed(number, seen, looks, after):
-    """Whether ``number[0]`` is, or within so many looks becomes, another number than `seen`. Other threads can run Python.
+def spin_wait(number, seen, reads, reads_after):
+    """Whether ``number[0]`` differs from `seen`, or comes to differ within so many reads. Other threads can run Python.
 
-    On a change it looks `after` times more: who made it still runs Python for a moment, and a thread that then asks for
-    the interpreter is put to sleep.
+    After a change `reads_after` more reads follow. The thread that made the change still runs Python for a moment, and a
+    thread that asks for the interpreter meanwhile is put to sleep.
     """
-    for _ in range(looks):
+    for _ in range(reads):
         if _now(number) != seen:
-            for _ in range(after):
+            for _ in range(reads_after):
                 _now(number)
             return True
     return False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from cvrarray.cpu.caching import njit
+from cvrarray.cpu.runtime.compiler import njit
 
 _BITS = {size: np.dtype(f"u{size}") for size in (1, 2, 4, 8)}
 
@@ -16,7 +16,7 @@ def empty(size: int, dtype) -> np.ndarray:
     take up to twice as long.
     """
     dtype = np.dtype(dtype)
-    if not size:  # many a table is; finding an address takes longer than making an array
+    if not size:  # many tables are empty, and finding the address takes longer than making the array
         return np.empty(0, dtype)
     memory = np.empty(int(size) * dtype.itemsize + 64, _BITS[1])
     return np.ndarray(size, dtype, memory, _to_line(memory))
@@ -24,7 +24,7 @@ def empty(size: int, dtype) -> np.ndarray:
 
 @njit(nogil=True, cache=True, _nrt=False, no_cfunc_wrapper=True)
 def _to_line(array):
-    """Bytes to the next cache line; ``array.ctypes.data`` takes NumPy six times as long as a call of a compiled function."""
+    """Bytes to the next cache line. In NumPy, ``array.ctypes.data`` takes six times as long as this call."""
     return -array.ctypes.data % 64
 
 
@@ -34,10 +34,10 @@ def offsets(sizes: np.ndarray) -> np.ndarray:
 
 
 def bits(values: np.ndarray) -> np.ndarray:
-    """The values as unsigned integers of their size: conversions move them, and one compiled function serves all."""
+    """The values as unsigned integers of their size: conversions only move them, so one compiled version serves all dtypes."""
     return values if values.itemsize > 8 else values.view(_BITS[values.itemsize])
 
 
 def values(array: np.ndarray) -> np.ndarray:
-    """Stored values as kernels take them: float16, which Numba has not on CPUs, as records, whose type tells it apart."""
+    """Stored values as kernels take them. Numba has no float16 on CPUs: such values go as records of 16 bits."""
     return array.view(np.dtype([("half", np.uint16)])) if array.dtype == np.float16 else array

@@ -1,4 +1,4 @@
-"""alpha and beta, around kernels that know neither: two tests a record would double what a record costs."""
+"""alpha and beta, applied around kernels that know neither: two tests a record would double the cost of a record."""
 
 from __future__ import annotations
 

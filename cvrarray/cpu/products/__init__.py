@@ -1,0 +1,1 @@
+"""What the products of both formats share: alpha and beta, how x is loaded, parts of A.T, and tiles of dense columns."""
