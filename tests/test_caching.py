@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+import shutil
+from pathlib import Path
 
 import pytest
 from numba.core.registry import CPUDispatcher
 
 import cvrarray.cpu
-from cvrarray.cpu.caching import STAMP, CacheFiles
+from cvrarray.cpu.runtime import compiler
+from cvrarray.cpu.runtime.compiler import STAMP, CacheFiles
 
 
 def files(folder, stamp="now") -> CacheFiles:
@@ -51,11 +54,23 @@ def test_nothing_of_other_sources(tmp_path, monkeypatch):
     assert files(tmp_path).load("types") == "new code"
 
 
+def test_a_change_in_any_folder_changes_the_stamp(tmp_path, monkeypatch):
+    shutil.copytree(Path(cvrarray.cpu.__file__).parents[1], tmp_path / "cvrarray", ignore=shutil.ignore_patterns("*.nb?"))
+    monkeypatch.setattr(compiler, "__file__", str(tmp_path / "cvrarray" / "cpu" / "runtime" / "compiler.py"))
+    stamps = {STAMP, compiler._stamp()}
+    assert len(stamps) == 1
+    for name in ("cpu/cvr.py", "cpu/simd/llvm.py", "cpu/products/tiling.py", "core/tables.py"):
+        with open(tmp_path / "cvrarray" / name, "a") as file:
+            file.write("# changed\n")
+        stamps.add(compiler._stamp())
+    assert len(stamps) == 5
+
+
 def test_every_kernel_is_cached_so():
     kernels = [
         kernel
-        for module in pkgutil.iter_modules(cvrarray.cpu.__path__)
-        for kernel in vars(importlib.import_module(f"cvrarray.cpu.{module.name}")).values()
+        for module in pkgutil.walk_packages(cvrarray.cpu.__path__, "cvrarray.cpu.")
+        for kernel in vars(importlib.import_module(module.name)).values()
         if isinstance(kernel, CPUDispatcher)
     ]
     assert len(kernels) > 50

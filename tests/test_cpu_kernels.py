@@ -19,11 +19,13 @@ from checks import cvr as cvr_build
 from scipy.sparse import csr_array, eye_array
 
 import cvrarray
-from cvrarray.cpu import bbcsr, cvr, lanes, locality, memory, parts, statistics, threads, tiling
+from cvrarray.cpu import bbcsr, cvr, simd, statistics
 from cvrarray.cpu import csr as canonical_csr
-from cvrarray.cpu.caching import njit
-from cvrarray.cpu.watch import changed
-from cvrarray.cvr import default_n_chunks
+from cvrarray.cpu.products import locality, parts, tiling
+from cvrarray.cpu.runtime import memory, threads
+from cvrarray.cpu.runtime.compiler import OPTIONS, compiled, kernel, njit
+from cvrarray.cpu.runtime.spin import spin_wait
+from cvrarray.input import coercion
 
 MODULES = {"cvr": cvr, "bbcsr": bbcsr}
 BUILDS = {
@@ -91,7 +93,7 @@ IN_ANOTHER_PROCESS = """
 import multiprocessing, warnings
 import numpy as np
 from cvrarray import CVRArray
-from cvrarray.cpu import threads
+from cvrarray.cpu.runtime import threads
 
 def total(queue, A):
     queue.put(float((A @ np.ones(A.shape[1])).sum()))
@@ -219,12 +221,12 @@ def test_short_calls_have_helpers_where_that_is_faster(threaded, monkeypatch, he
 )
 def test_helpers_who_must_wake_are_not_given_up(burst, alone, with_helpers, wake):
     """Times of ba_ladybug21_J and ba_kitti_J in us, in bursts of calls between which helpers sleep."""
-    choice = threads._Choice()
+    choice = threads.helpers_or_alone()
     ways = []
     for call in range(2000):
-        ways.append(choice.alone())
+        ways.append(choice.choose())
         seconds = wake[call % burst] if call % burst < len(wake) else with_helpers
-        choice.took(ways[-1], alone if ways[-1] else seconds)
+        choice.record(ways[-1], alone if ways[-1] == threads.ALONE else seconds)
     assert np.mean(ways[:100]) < 0.15
     assert np.mean(ways) < 0.05
 
@@ -232,11 +234,11 @@ def test_helpers_who_must_wake_are_not_given_up(burst, alone, with_helpers, wake
 @pytest.mark.parametrize("with_helpers", [(470, 390, 520), (850,), (150, 900, 900, 900)])
 def test_helpers_who_mostly_are_slow_are_given_up(with_helpers):
     """Calls so far apart that helpers sleep before each; or other work that has their CPU, always or mostly."""
-    choice = threads._Choice()
+    choice = threads.helpers_or_alone()
     ways = []
     for call in range(2000):
-        ways.append(choice.alone())
-        choice.took(ways[-1], 285 if ways[-1] else with_helpers[call % len(with_helpers)])
+        ways.append(choice.choose())
+        choice.record(ways[-1], 285 if ways[-1] == threads.ALONE else with_helpers[call % len(with_helpers)])
     assert np.mean(ways) > 0.9
 
 
@@ -256,13 +258,13 @@ def test_a_helper_keeps_no_operand(threaded):
     assert gone() is None
 
 
-def test_watching_ends_with_a_change_or_after_so_many_looks():
+def test_spinning_ends_with_a_change_or_after_so_many_reads():
     number = np.zeros(1, np.int64)
-    assert not changed(number, 0, 1000, 0)
-    assert changed(number, 1, 1000, 0)
+    assert not spin_wait(number, 0, 1000, 0)
+    assert spin_wait(number, 1, 1000, 0)
     timer = threading.Timer(0.02, number.__setitem__, (0, 5))
     timer.start()
-    assert changed(number, 0, 10**12, 10)  # the timer can only run because the interpreter is free meanwhile
+    assert spin_wait(number, 0, 10**12, 10)  # the timer can only run because the interpreter is free meanwhile
     timer.join()
 
 
@@ -315,12 +317,12 @@ def test_tables_begin_at_cache_lines(dtype):
             assert array.ctypes.data % 64 == 0
 
 
-@njit(**lanes.OPTIONS)
-def _place(source, start, columns, mask, padding, base, out, at, width):
-    offsets = lanes.scratch(columns)
-    for lane in range(32):
-        offsets[lane] = columns[lane]
-    lanes.place(source, start, offsets, mask, padding, base, out, at, width)
+@kernel
+def _gather_store(source, start, columns, mask, padding, base, out, at, width):
+    offsets = simd.scratch(columns, simd.SINGLE)
+    for k in range(32):
+        offsets[k] = columns[k]
+    simd.gather_store(simd.pointer(source, start), offsets, mask, padding, base, out, at, width)
 
 
 @pytest.mark.parametrize(
@@ -329,7 +331,7 @@ def _place(source, start, columns, mask, padding, base, out, at, width):
 )
 @pytest.mark.parametrize("offset_dtype", [np.int32, np.int64])
 @pytest.mark.parametrize("n_lanes", [24, 32])
-def test_columns_are_placed_relative_to_a_base(dtype, out_dtype, offset_dtype, n_lanes):
+def test_columns_are_stored_relative_to_a_base(dtype, out_dtype, offset_dtype, n_lanes):
     rng = np.random.default_rng(0)
     base = 2**31 - 70_000 if out_dtype == np.uint16 else 0
     source = (base + rng.integers(0, 65_535, 100)).astype(dtype)
@@ -337,18 +339,18 @@ def test_columns_are_placed_relative_to_a_base(dtype, out_dtype, offset_dtype, n
     mask = np.uint32(0x0F37_A5C1)
     padding = 65_535 if out_dtype == np.uint16 else -1
     out = np.full(40, 7, out_dtype)
-    _place(source, 10, offsets, mask, base + padding, base, out, 4, lanes.width(n_lanes))
+    _gather_store(source, 10, offsets, mask, base + padding, base, out, 4, simd.width(n_lanes))
     chosen = (int(mask) >> np.arange(32) & 1).astype(bool)
     expected = np.where(chosen, source[10 + offsets.astype(int)].astype(np.int64) - base, padding)
     np.testing.assert_array_equal(out[4 : 4 + n_lanes], expected[:n_lanes].astype(out.dtype))
     assert (out[:4] == 7).all() and (out[4 + n_lanes :] == 7).all()
 
 
-@njit(**lanes.OPTIONS)
+@kernel
 def _masks(array, at, value, bit, out):
-    out[0] = lanes.different(array, at, value)
-    out[1] = lanes.bit_set(array, at, bit)
-    out[2] = lanes.lowest(np.uint32(0x50))
+    out[0] = simd.not_equal_mask(array, at, value)
+    out[1] = simd.bit_set(array, at, bit)
+    out[2] = simd.lowest(np.uint32(0x50))
 
 
 @pytest.mark.parametrize("dtype", [np.uint16, np.int32, np.int64])
@@ -364,11 +366,11 @@ def test_masks(dtype, at):
     assert out[2] == 4
 
 
-@njit(**lanes.OPTIONS)
+@kernel
 def _loads(x, offsets, at, mask, out):
-    lanes.store(lanes.load_each(x, 1, offsets, at), out, 0)
-    lanes.store(lanes.load_runs(x, 1, offsets, at), out, 32)
-    lanes.store(lanes.gather(x, 1, offsets, at, mask), out, 64)
+    simd.store(simd.gather_scalar(x, 1, offsets, at), out, 0, simd.WHOLE)
+    simd.store(simd.gather_contiguous(x, 1, offsets, at), out, 32, simd.WHOLE)
+    simd.store(simd.gather(x, 1, offsets, at, mask), out, 64, simd.WHOLE)
 
 
 @pytest.mark.parametrize("dtype", ["int8", "float32", "float64", "complex64", "complex128"])
@@ -389,30 +391,30 @@ def test_loads_agree(dtype, offset_dtype):
         np.testing.assert_array_equal(out[64:], expected * in_mask.astype(dtype))
 
 
-@njit(**lanes.OPTIONS)
+@kernel
 def _first(numbers, at, width, loaded, stored):
-    lanes.store(lanes.load_first(numbers, at, loaded, width), loaded, 0)
-    lanes.store_first(lanes.load(numbers, at, stored), stored, 1, width)
+    simd.store(simd.load(numbers, at, loaded, width), loaded, 0, simd.WHOLE)
+    simd.store(simd.load(numbers, at, stored, simd.WHOLE), stored, 1, width)
 
 
 @pytest.mark.parametrize("dtype", ["int8", "int32", "float32", "float64", "complex64", "complex128"])
 @pytest.mark.parametrize("n_lanes", [24, 32])
-def test_the_first_lanes_are_loaded_and_stored(dtype, n_lanes):
+def test_the_first_elements_are_loaded_and_stored(dtype, n_lanes):
     numbers = np.arange(1, 35).astype(dtype)
     loaded, stored = np.full(32, 99, dtype), np.full(40, 99, dtype)
-    _first(numbers, 1, lanes.width(n_lanes), loaded, stored)
+    _first(numbers, 1, simd.width(n_lanes), loaded, stored)
     np.testing.assert_array_equal(loaded, [*range(2, 2 + n_lanes), *[0] * (32 - n_lanes)])
     np.testing.assert_array_equal(stored, [99, *range(2, 2 + n_lanes), *[99] * (39 - n_lanes)])
 
 
-@njit(**lanes.OPTIONS)
-def _threes(x, offsets, at, width, out):
-    lanes.store_first(lanes.load_threes(x, 1, offsets, at), out, 0, width)
+@kernel
+def _triplets(x, offsets, at, width, out):
+    simd.store(simd.gather_triplets(x, 1, offsets, at), out, 0, width)
 
 
 @pytest.mark.parametrize("dtype", ["int8", "int32", "float32", "float64", "complex64", "complex128"])
 @pytest.mark.parametrize("offset_dtype", [np.uint16, np.int32, np.int64])
-def test_threes_of_lanes_take_x_once(dtype, offset_dtype):
+def test_triplets_take_x_once(dtype, offset_dtype):
     """With one odd lane anywhere too, where threes begin elsewhere, and where they are alike; nothing is read beyond."""
     rng = np.random.default_rng(0)
     x = rng.integers(1, 99, 90).astype(dtype)
@@ -423,7 +425,7 @@ def test_threes_of_lanes_take_x_once(dtype, offset_dtype):
         steps[-1][odd] = 88
     for step in steps:
         out = np.full(24, 7, dtype)
-        _threes(x, np.concatenate(([9], step)).astype(offset_dtype), 1, lanes.width(24), out)
+        _triplets(x, np.concatenate(([9], step)).astype(offset_dtype), 1, simd.width(24), out)
         np.testing.assert_array_equal(out, x[1 + step])
 
 
@@ -467,12 +469,13 @@ def test_chunks_follow_the_rows():
     """Short ones keep lanes in phase. Long ones where rows come in threes, and where lengths differ, but for long rows."""
 
     def steps(csr, n_lanes):
-        return csr.nnz / n_lanes / default_n_chunks(csr, n_lanes, "cpu")
+        return csr.nnz / n_lanes / cvr.default_n_chunks(coercion.as_csr(csr), n_lanes)
 
     even, long = eye_array(3000, format="csr"), csr_array(np.tri(300))
     lengths = np.repeat([1, 30], 5000)
     many = csr_array((np.ones(lengths.sum()), np.concatenate([np.arange(n) for n in lengths]), np.r_[0, lengths.cumsum()]))
-    assert default_n_chunks(even, 32, "cpu") > default_n_chunks(even, 24, "cpu")
+    even = coercion.as_csr(even)
+    assert cvr.default_n_chunks(even, 32) > cvr.default_n_chunks(even, 24)
     assert 200 < steps(many, 32) < 600
     assert steps(long, 32) < 200
 
@@ -487,12 +490,12 @@ def test_lanes_follow_the_rows():
         assert cvrarray.CVRArray(csr, n_lanes=7, device="cpu").n_lanes == 7
 
 
-@njit(**lanes.OPTIONS)
+@kernel
 def _side_by_side(numbers, masks, out):
-    batch = lanes.scratch_batch(out)
+    batch = simd.scratch(out, simd.BATCH_ROW)
     n = 0
     for mask in masks:
-        n = lanes.compress(lanes.load(numbers, 0, out), mask, batch, n)
+        n = simd.compress(simd.load(numbers, 0, out, simd.WHOLE), mask, batch, n)
     for i in range(n):
         out[i] = batch[i]
     return n
@@ -503,7 +506,7 @@ def test_sums_are_put_side_by_side(dtype):
     numbers = np.arange(1, 33).astype(dtype)
     masks = np.array([0xFFFFFFFF, 0, 0x80000001, 0x00FF8100, 0xFFFFFFFF], np.uint32)
     expected = np.concatenate([numbers[[mask >> lane & 1 == 1 for lane in range(32)]] for mask in masks.tolist()])
-    out = np.zeros(lanes.BATCH, dtype)
+    out = np.zeros(simd.BATCH, dtype)
     assert _side_by_side(numbers, masks, out) == len(expected)
     np.testing.assert_array_equal(out[: len(expected)], expected)
 
@@ -524,15 +527,16 @@ def test_many_short_rows_with_wide_columns(dtype, n_chunks):
     np.testing.assert_array_equal(array @ x, csr @ x)
 
 
-@njit(**lanes.OPTIONS)
+@kernel
 def _block_of_rows(data, x, col, phase, within, out):
-    acc = lanes.load(out, 0, out)
-    lanes.store(lanes.multiply_add_blocks(acc, data, 1, x, len(within), col, 1, phase, within), out, 0)
+    acc = simd.load(out, 0, out, simd.WHOLE)
+    values, x, col = simd.pointer(data, 1), simd.pointer(x, len(within)), simd.pointer(col, 1)
+    simd.store(simd.multiply_add_blocks(acc, values, x, col, phase, within), out, 0, simd.WHOLE)
 
 
 @pytest.mark.parametrize("dtype", ["int32", "float32", "float64", "complex64"])
 @pytest.mark.parametrize("col_dtype", [np.uint16, np.int32, np.int64])
-@pytest.mark.parametrize("size", lanes.BLOCK_SIZES)
+@pytest.mark.parametrize("size", simd.BLOCK_SIZES)
 def test_blocks_take_x_once(dtype, col_dtype, size):
     """Wherever a bin may begin in a block row; x ends with the last block."""
     rng = np.random.default_rng(0)
@@ -645,11 +649,11 @@ def test_how_x_is_loaded_changes_no_bit(monkeypatch, build, dtype):
         t = array._tables
         unit = (32, 1) if array.format == "cvr" else (1, 1)
         tile_ptr = t.step_ptr if array.format == "cvr" else t.bin_rowptr
-        is_near = locality.near(tile_ptr, unit, t.col_base, t.col_ptr, t.col_wide, x.itemsize)
-        assert (is_near == expected).mean() > 0.9
+        scalar = locality.prefers_scalar_loads(tile_ptr, unit, t, x.itemsize)
+        assert (scalar == expected).mean() > 0.9
         products = []
-        for flags in (is_near, np.zeros_like(is_near), np.ones_like(is_near)):
-            monkeypatch.setattr(locality, "near", lambda *args, flags=flags: flags)
+        for flags in (scalar, np.zeros_like(scalar), np.ones_like(scalar)):
+            monkeypatch.setattr(locality, "prefers_scalar_loads", lambda *args, flags=flags: flags)
             products.append(np.empty(4000, dtype))
             MODULES[array.format].product(t, x.dtype)(x, products[-1], 1.0, 0.0)
         monkeypatch.undo()
@@ -669,7 +673,7 @@ def test_kernels_keep_sums_in_registers_and_count_no_references(monkeypatch, mod
         "_scatter": (lambda: array.T @ np.ones(csr.shape[0]), "fmuladd.v32f64"),
     }
     for name, (call, instruction) in calls.items():
-        uncached = njit(**lanes.OPTIONS | {"cache": False})(getattr(module, name).py_func)
+        uncached = njit(**OPTIONS | {"cache": False})(getattr(module, name).py_func)
         monkeypatch.setattr(module, name, uncached)
         call()
         (code,) = uncached.inspect_llvm().values()
@@ -799,8 +803,8 @@ def test_tiles_cover_all_columns(itemsize):
 @pytest.fixture
 def in_parts(monkeypatch):
     """Make even small matrices have many parts."""
-    monkeypatch.setattr(parts, "LEAST", 64)
-    monkeypatch.setattr(parts, "NONZEROS_A_NUMBER", 1)
+    monkeypatch.setattr(parts, "LEAST_SLOTS", 64)
+    monkeypatch.setattr(parts, "SLOTS_A_NUMBER", 1)
 
 
 @pytest.mark.parametrize("build", BUILDS)
@@ -896,14 +900,10 @@ def test_float16_code():
     """Halves are converted a vector at a time, not by calls."""
     array = cvrarray.CVRArray(uneven().astype("float32"))
     tables = array._tables._replace(val=array._tables.val.astype(np.float16))
-    uncached = njit(**lanes.OPTIONS | {"cache": False})(cvr._product.py_func)
-    like, is_near = np.empty(0, np.float32), np.ones(len(tables.col_base), np.uint8)
-    t = tables
-    lanes.compiled(
-        uncached, 0, 0, t.n_lanes, lanes.width(t.n_lanes), t.step_ptr, memory.values(t.val), t.col_base, t.col_ptr,
-        t.col_narrow, t.col_wide, t.rec_mask, t.rec_ptr, t.rec_wb, t.tail, t.carry_row, t.empty_row, is_near, (0,), (),
-        like, like, like,
-    )  # fmt: skip
+    uncached = njit(**OPTIONS | {"cache": False})(cvr._product.py_func)
+    like, scalar = np.empty(0, np.float32), np.ones(len(tables.col_base), np.uint8)
+    tables = tables._replace(val=memory.values(tables.val))
+    compiled(uncached, 0, 0, tables, simd.width(tables.n_lanes), (0,), simd.INTO_L1, scalar, like, like, like)
     (code,) = uncached.inspect_llvm().values()
     assert "fpext <32 x half>" in code
     (assembly,) = uncached.inspect_asm().values()

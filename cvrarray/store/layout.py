@@ -35,7 +35,7 @@ import numpy as np
 from .. import __version__
 from ..array.base import SparseArray
 from ..core import devices
-from ..cpu import memory
+from ..cpu.runtime import memory
 from ..files import cvra
 from ..files.guards import naming
 

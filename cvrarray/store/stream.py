@@ -18,7 +18,7 @@ import numpy as np
 
 from ..array.base import SparseArray
 from ..core import devices
-from ..cpu import memory
+from ..cpu.runtime import memory
 from ..input import coercion, partition
 from . import layout
 
