@@ -6,9 +6,9 @@ from __future__ import annotations
 class Faster:
     """Which of two ways to make a call is faster, when what a call takes depends on the moment.
 
-    A caller asks :meth:`choose` for the way of its next call, and tells :meth:`record` what it took. The way that is not
-    chosen is tried again at some calls. The time of a way is the median of its last calls, so that a few slow ones, as at the
-    beginning of each burst of calls, do not change the choice.
+    A caller asks :meth:`choose` for the way of its next call, and tells :meth:`record` what it took. The way that is
+    not chosen is tried again at some calls. The time of a way is the median of its last calls, so that a few slow
+    ones, as at the beginning of each burst of calls, do not change the choice.
 
     Parameters
     ----------

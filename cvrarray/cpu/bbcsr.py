@@ -1,8 +1,8 @@
 """BBCSR on the CPU: conversion, product and the way back, on raw arrays. One thread does a bin: 32 rows in step.
 
-Kernels take the tables as they are, as one named tuple ``t``; float16 values as :func:`cvrarray.cpu.runtime.memory.values`
-has them, and an empty ``present`` where it is None. The tuple ``within`` is as long as a block is wide where the kernel is
-compiled for that size alone, else empty: see :func:`_within`.
+Kernels take the tables as they are, as one named tuple ``t``; float16 values as
+:func:`cvrarray.cpu.runtime.memory.values` has them, and an empty ``present`` where it is None. The tuple ``within``
+is as long as a block is wide where the kernel is compiled for that size alone, else empty: see :func:`_within`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ from cvrarray.cpu.runtime.compiler import compiled, inlined, kernel
 
 OWN_KERNEL = (1, *simd.BLOCK_SIZES)  #: block sizes whose kernels are compiled for that size alone
 ALL = np.uint32(0xFFFFFFFF)  #: mask of all rows of a bin
-UNROLLED = 3  #: block sizes up to which all rows are merged if they differ; above, rows with the same columns count as one
+#: Block sizes up to which all rows of a block row are merged if they differ; above, rows with the same columns count
+#: as one.
+UNROLLED = 3
 BLOCK_ROWS_AHEAD = 4  #: from the block row that is laid out to the one whose columns are prefetched
 PADDED = 3  #: a bin with at most so many slots an entry is laid out step by step; above that row by row is quicker
 
@@ -118,7 +120,8 @@ def product(tables: BBCSRTables, dtype: np.dtype) -> Run:
 def product_matrix(tables: BBCSRTables, dtype: np.dtype) -> Run:
     """``run(x, y, alpha, beta)``, which does ``Y = alpha * A @ X + beta * Y``.
 
-    X (n_cols, k) and Y (n_rows, k) are C-contiguous arrays, otherwise as for :func:`product`; k is any number of columns.
+    X (n_cols, k) and Y (n_rows, k) are C-contiguous arrays, otherwise as for :func:`product`; k is any number of
+    columns.
     """
     t = _for_kernels(tables)
     within, like = _within(t.block_size), np.empty(0, dtype)
@@ -134,7 +137,7 @@ def product_matrix(tables: BBCSRTables, dtype: np.dtype) -> Run:
 
 
 def product_transposed(tables: BBCSRTables, dtype: np.dtype) -> Run:
-    """``run(x, y, alpha, beta)``, which does ``y = alpha * A.T @ x + beta * y``, with no other tables than :func:`product`.
+    """``run(x, y, alpha, beta)``, which does ``y = alpha * A.T @ x + beta * y``, from the tables of :func:`product`.
 
     x (n_rows,) and y (n_cols,) are as there. A call takes up to ``parts.MOST_VECTORS`` times the memory of y.
     """
@@ -162,7 +165,7 @@ def to_coo(tables: BBCSRTables) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 @cache
 def _within(block_size: int) -> tuple[int, ...]:
-    """A tuple of `block_size` integers, which makes the size known when a kernel is compiled; () for sizes that share one."""
+    """A tuple of `block_size` integers: kernels know the size when compiled. () for sizes that share a kernel."""
     return tuple(range(block_size)) if block_size in OWN_KERNEL else ()
 
 
@@ -264,17 +267,19 @@ def _count_in_row(block_size, start, end, indices):
         return end - start
     before, here = simd.pointer(indices, start), simd.pointer(indices, start + 1)
     count = 1
-    for k in range(end - start - 1):  # without a way out: so it compiles to vector instructions where block_size is known
+    # Without a way out, the loop compiles to vector instructions where block_size is known.
+    for k in range(end - start - 1):
         count += here[k] // block_size != before[k] // block_size
     return count
 
 
 @kernel
 def _count_blocks(first, last, csr, block_size, within, found):
-    """Blocks of each block row, its smallest and its largest; and where in ``merged`` they are, -1 if the rows are alike.
+    """Blocks of each block row, the smallest and the largest; and where they are in ``merged``, -1 if rows are alike.
 
-    Of rows that differ ``merged`` has, for every block, its column, bits for the rows that have entries in it, and bits for
-    the entries of each of these: at most three numbers for a nonzero. One more a block row is written, and not kept.
+    Of rows that differ ``merged`` has, for every block, its column, bits for the rows that have entries in it, and
+    bits for the entries of each of these: at most three numbers for a nonzero. One more a block row is written, and
+    not kept.
     """
     if len(within):
         block_size = len(within)
@@ -292,7 +297,7 @@ def _count_blocks(first, last, csr, block_size, within, found):
             _count_alike(block_row, block_size, indptr[row], indptr[row + 1], indices, found)
             continue
         rows = row_end - row
-        if block_size <= UNROLLED:  # known when compiled: loops over rows are unrolled, and their state stays in registers
+        if block_size <= UNROLLED:  # known when compiled: loops over rows are unrolled, their state is in registers
             rows = n_rows = block_size
             for r in range(block_size):
                 ahead[r], end[r], of[r] = indptr[min(row + r, row_end)], indptr[min(row + r + 1, row_end)], r
@@ -424,7 +429,7 @@ def _lay_out_columns(to, csr, found, col, base, padding):
 
 @inlined
 def _open_bin(i, indptr, source, length):
-    """Set `source` and `length` to where the rows of bin i begin, and their lengths; the first entry of the next bin."""
+    """Set `source` and `length` to the rows' first entries and lengths in bin i; the first entry of the next bin."""
     n_rows = len(indptr) - 1
     for r in range(WARP):
         row = min(i * WARP + r, n_rows)
@@ -492,7 +497,7 @@ def _copy_columns(n_blocks, block_size, indices, base, n_rows, to):
 
 @inlined
 def _place_merged(n_blocks, block_size, first, last, base, merged, to, marks):
-    """Write the blocks of a block row whose rows differ, and which entries of them its rows `first` to before `last` have.
+    """Write the blocks of a block row whose rows differ, and which entries its rows `first` to before `last` have.
 
     They stand in `merged` as :func:`_count_blocks` left them.
     """
@@ -511,9 +516,10 @@ def _place_merged(n_blocks, block_size, first, last, base, merged, to, marks):
 
 @inlined
 def _split_columns(block_size, indices, length, base, n_rows, to, marks):
-    """Write the blocks, not all of them whole, of rows that are alike, and which entries they have, from the columns of one.
+    """Write the blocks of rows that are alike, not all of them whole, and which entries are stored.
 
-    Each entry writes what is known of its block so far: whether a block goes on cannot be foreseen, so there is no branch.
+    Each entry writes what is known of its block so far: whether a block goes on cannot be foreseen, so there is no
+    branch.
     """
     at, block, mark = -WARP, np.int64(-1), np.int64(0)
     for k in range(length):
@@ -589,7 +595,7 @@ def _bin(t, i, within, narrow, scalar, base, col, level, x, offsets):
             values, present = simd.pointer(t.data, slot), simd.pointer(t.present, present_at)
             simd.scale(col, at, block_size, real, offsets)
             if len(within) > 1 and real & simd.not_equal_mask(col, at, cut_block) == real:
-                # Where a row has no block, the bin's first block column is read: some block is real, and none is before it.
+                # Where a row has no block, the bin's first block column is read: some row has a block there or later.
                 acc = simd.multiply_add_blocks_masked(acc, values, begin, offsets, real, holes, present, phase, within)
             else:
                 acc = _by_columns(acc, values, holes, present, block_size, real, scalar, begin, offsets)

@@ -10,12 +10,13 @@ from . import simd
 from .runtime import threads
 from .runtime.compiler import kernel, njit
 
-ROWS = 256  #: rows that are looked at together: their columns are still in the cache when the rows' beginnings are looked at
+#: Rows that are looked at together: their columns are still in the cache when the beginnings of rows are looked at.
+ROWS = 256
 
 
 @kernel
 def _look(first, last, indptr, indices, n_cols, is_wrong):
-    """Set ``is_wrong[0]`` where rows `first` to before `last` are not canonical: offsets, columns' range, or their order."""
+    """Set ``is_wrong[0]`` if rows `first` to before `last` are not canonical: offsets, range or order of columns."""
     # Without a way out, loops compile to vector instructions.
     offsets, decreasing = simd.pointer(indptr, first), 0
     for r in range(last - first):

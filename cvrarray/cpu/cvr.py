@@ -3,13 +3,13 @@
 A chunk is laid out and multiplied by one thread; chunks are handed out in contiguous ranges
 (:mod:`cvrarray.cpu.runtime.threads`). Chunks depend on the conversion's parameters alone, never on the threads.
 
-Kernels take the tables as they are, as one named tuple ``t``; float16 values as :func:`cvrarray.cpu.runtime.memory.values`
-has them. What decides which loops a kernel has comes as a tuple of its own, of which only the length counts: it is known
-when the kernel is compiled (see :mod:`cvrarray.cpu.simd`).
+Kernels take the tables as they are, as one named tuple ``t``; float16 values as
+:func:`cvrarray.cpu.runtime.memory.values` has them. What decides which loops a kernel has comes as a tuple of its
+own, of which only the length counts: it is known when the kernel is compiled (see :mod:`cvrarray.cpu.simd`).
 
-The trackers of the paper are kept per *segment*: a lane works on one run of nonzeros, up to before step ``end``; at a step
-it has nonzero ``source + step`` (the paper's ``valID``; its ``count`` is ``end - step``), and its sum goes to ``target``
-(``rowID``). A step is then one gather of values and one of columns.
+The trackers of the paper are kept per *segment*: a lane works on one run of nonzeros, up to before step ``end``; at a
+step it has nonzero ``source + step`` (the paper's ``valID``; its ``count`` is ``end - step``), and its sum goes to
+``target`` (``rowID``). A step is then one gather of values and one of columns.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from cvrarray.cpu.products.scaling import Run, scaled
 from cvrarray.cpu.runtime import memory, threads
 from cvrarray.cpu.runtime.compiler import compiled, inlined, kernel
 
-#: Steps a chunk should have: STEPS, fewer (to MIN_STEPS) where there would be less than ENOUGH_CHUNKS, more (to MAX_STEPS)
-#: where rows are longer. Measured: ``docs/measurements/cpu-kernels.md``.
+#: Steps a chunk should have: STEPS, fewer (to MIN_STEPS) where there would be less than ENOUGH_CHUNKS, more (to
+#: MAX_STEPS) where rows are longer. Measured: ``docs/measurements/cpu-kernels.md``.
 MIN_STEPS, STEPS, MAX_STEPS = 32, 64, 512
 ENOUGH_CHUNKS = 256
 #: The same where keeping lanes in phase brings nothing (rows whose lengths spread over UNEVEN times their mean) or is
 #: automatic (row triplets).
 MIN_LONG, LONG, UNEVEN = 256, 512, 0.5
-#: Row triplets are looked for at SAMPLED_TRIPLETS places; with a share of the nonzeros of at least MOSTLY in them chunks have
-#: 24 lanes.
+#: Row triplets are looked for at SAMPLED_TRIPLETS places; with a share of the nonzeros of at least MOSTLY in them
+#: chunks have 24 lanes.
 SAMPLED_TRIPLETS, MOSTLY = 256, 0.5
 
 ALL = np.uint32(0xFFFFFFFF)  #: mask of all lanes
-CONTIGUOUS, SCALAR, GATHER, TRIPLETS = range(4)  #: how x is loaded: the functions ``simd.gather_...`` and ``simd.gather``
+CONTIGUOUS, SCALAR, GATHER, TRIPLETS = range(4)  #: how x is loaded, by ``simd.gather_...`` or ``simd.gather``
 SHORT = 32  #: mean nonzeros of a row up to which scanning all columns is quicker than looking at the ends of rows
 NO_PADDING = -1  #: no narrow column: pads have their chunk's smallest
 
@@ -51,7 +51,7 @@ class Cuts(NamedTuple):
     ptr: np.ndarray  # (n_rows + 1,) int64: offsets of these rows, and the end of the last one
     empty_row: np.ndarray  # (n_rows,) I: the other rows
     nonzero: np.ndarray  # (n_chunks + 1,) int64: chunk k has the nonzeros nonzero[k] .. nonzero[k + 1]
-    first_row: np.ndarray  # (n_chunks,) int64: of the non-empty rows chunk k has some or all nonzeros of first_row[k] ..
+    first_row: np.ndarray  # (n_chunks,) int64: chunk k has nonzeros of the non-empty rows first_row[k] ..
     row_end: np.ndarray  # (n_chunks,) int64: .. to before row_end[k]
     rec_at: np.ndarray  # (n_chunks + 1,) int64: where a chunk has space for the most records that it may have
     low: np.ndarray  # (n_chunks,) I: smallest column
@@ -79,8 +79,9 @@ class Sums(NamedTuple):
 def default_n_lanes(csr: CSR) -> int:
     """Lanes for a matrix: WARP, two AVX-512 vectors of float32; or THREES.
 
-    Where most nonzeros lie in triplets of rows with the same columns, as those of a mesh's vertex with three unknowns, the
-    three lie in neighbouring lanes. One load of x serves them, and 24 lanes keep it so throughout a chunk.
+    Where most nonzeros lie in triplets of rows with the same columns, as those of a mesh's vertex with three
+    unknowns, the three lie in neighbouring lanes. One load of x serves them, and 24 lanes keep it so throughout a
+    chunk.
     """
     share = statistics.in_threes(csr.indptr, csr.indices, SAMPLED_TRIPLETS)
     return THREES if share >= MOSTLY else WARP
@@ -89,8 +90,9 @@ def default_n_lanes(csr: CSR) -> int:
 def default_n_chunks(csr: CSR, n_lanes: int) -> int:
     """Chunks for a matrix: whole groups of `n_lanes` average rows, in about STEPS steps.
 
-    A group of long rows is cut where it would leave too few chunks, or have more than MAX_STEPS steps. Short chunks keep lanes
-    in phase, so that they find x side by side. Where nothing keeps or nothing breaks the phase, long ones have fewer ends.
+    A group of long rows is cut where it would leave too few chunks, or have more than MAX_STEPS steps. Short chunks
+    keep lanes in phase, so that they find x side by side. Where nothing keeps or nothing breaks the phase, long ones
+    have fewer ends.
     """
     n_rows, nnz = csr.shape[0], csr.nnz
     least, most = MIN_STEPS, STEPS
@@ -193,7 +195,8 @@ def product(tables: CVRTables, dtype: np.dtype) -> Run:
 def product_matrix(tables: CVRTables, dtype: np.dtype) -> Run:
     """``run(x, y, alpha, beta)``, which does ``Y = alpha * A @ X + beta * Y``.
 
-    X (n_cols, k) and Y (n_rows, k) are C-contiguous arrays, otherwise as for :func:`product`; k is any number of columns.
+    X (n_cols, k) and Y (n_rows, k) are C-contiguous arrays, otherwise as for :func:`product`; k is any number of
+    columns.
     """
     t = tables._replace(val=memory.values(tables.val))
     like = np.empty(0, dtype)
@@ -212,7 +215,7 @@ def product_matrix(tables: CVRTables, dtype: np.dtype) -> Run:
 
 
 def product_transposed(tables: CVRTables, dtype: np.dtype) -> Run:
-    """``run(x, y, alpha, beta)``, which does ``y = alpha * A.T @ x + beta * y``, with no other tables than :func:`product`.
+    """``run(x, y, alpha, beta)``, which does ``y = alpha * A.T @ x + beta * y``, from the tables of :func:`product`.
 
     x (n_rows,) and y (n_cols,) are as there. A call takes up to ``parts.MOST_VECTORS`` times the memory of y.
     """
@@ -314,7 +317,7 @@ def _cut(indptr, n_lanes, by_rows, cuts, step_ptr):
 
 @kernel
 def _row_at(ptr, n_rows, low, nonzero):
-    """The non-empty row, of `n_rows` and from `low` on, that has a nonzero: doubling steps, for it is near, then halving."""
+    """The non-empty row, from `low` on, that has a nonzero: by doubling steps, as it is near, then halving ones."""
     step, last = 1, n_rows - 1
     while low + step <= last and ptr[low + step] <= nonzero:
         low += step
@@ -328,7 +331,7 @@ def _row_at(ptr, n_rows, low, nonzero):
 
 @inlined
 def _row_end_near(ptr, n_rows, r, ideal, n_lanes, share):
-    """The end of a group of rows, else of a row, that is less than half a share from the `ideal` cut, which lies in row r."""
+    """The end of a group of rows, else of row r, that is less than half a share from the `ideal` cut; else that cut."""
     group = r - r % n_lanes
     by_group = _nearer(ideal, ptr[group], ptr[min(group + n_lanes, n_rows)])
     by_row = _nearer(ideal, ptr[r], ptr[r + 1])
@@ -713,7 +716,7 @@ def _chunk_matrix(t, col, k, tile, x, to):
 
 @inlined
 def _row(columns, values, length, stride, k, tile, x):
-    """The sum of `length` entries, `stride` apart, times rows of x: in two sums, neither of which waits for the other."""
+    """The sum of `length` entries, `stride` apart, times rows of x: in two sums that do not wait for each other."""
     even = simd.zeros(x, tile)
     odd = simd.zeros(x, tile)
     for s in range(0, length - 1, 2):

@@ -18,7 +18,7 @@ class Staging:
         self._buffers = [memory.empty(n_bytes, np.uint8) for _ in range(hold)]
 
     def host(self, slot: int, n_bytes: int, keep: bool) -> np.ndarray:
-        """Host memory to read `n_bytes` into; a panel to `keep` gets its own. Waits until the slot's last copy is over."""
+        """Host memory to read `n_bytes` into; a panel to `keep` gets its own. Waits for the slot's last copy."""
         return memory.empty(n_bytes, np.uint8) if keep else self._buffers[slot][:n_bytes]
 
     def to_device(self, slot: int, content: np.ndarray, keep: bool) -> tuple[Any, Any, Any]:

@@ -11,7 +11,7 @@ from cvrarray.cpu.runtime.compiler import njit
 
 @njit(nogil=True, cache=True)
 def row_lengths(indptr: np.ndarray, group: int) -> tuple[int, int, int, int]:
-    """Slots where groups of `group` rows are padded to their longest, empty rows, the shortest row's length, the longest's."""
+    """Slots if groups of `group` rows are padded to their longest; empty rows; the shortest and the longest row."""
     n_rows = indptr.size - 1
     padded = empty = longest = 0
     shortest = indptr[1] - indptr[0] if n_rows else 0
@@ -47,7 +47,7 @@ def blocks_per_block_row(indptr: np.ndarray, block_col: np.ndarray, n_block_cols
 def blocks_in_groups(
     indptr: np.ndarray, block_col: np.ndarray, n_block_cols: int, block_size: int, group: int
 ) -> tuple[int, int]:
-    """The different blocks, given each nonzero's block column; and the most that a row has of them, added up over groups."""
+    """The different blocks, given each nonzero's block column; and the most blocks of a row, summed over groups."""
     n_rows, blocks = indptr.size - 1, blocks_per_block_row(indptr, block_col, n_block_cols, block_size)
     slots = 0
     for first in range(0, n_rows, group):
@@ -57,7 +57,7 @@ def blocks_in_groups(
 
 @njit(nogil=True, cache=True)
 def blocks_of_single_rows(indptr: np.ndarray, indices: np.ndarray, block_size: int) -> int:
-    """The different block columns in every row, added up: quick, and times block_size a lower bound of the blocks' entries."""
+    """The different block columns of each row, summed: times block_size, a lower bound of the blocks' entries."""
     total = 0
     for row in range(indptr.size - 1):
         last = -1
@@ -82,7 +82,7 @@ def spread(indptr: np.ndarray) -> float:
 
 @njit(nogil=True, cache=True)
 def in_threes(indptr: np.ndarray, indices: np.ndarray, looks: int) -> float:
-    """Share of the nonzeros that lie in rows 3 i, 3 i + 1 and 3 i + 2 with the same columns, at about `looks` places i."""
+    """Share of the nonzeros in rows 3 i, 3 i + 1 and 3 i + 2 that have the same columns, at about `looks` places i."""
     n_threes = (indptr.size - 1) // 3
     alike = total = 0
     for i in range(0, n_threes, max(1, n_threes // max(1, looks))):

@@ -1,6 +1,7 @@
-"""``A.T @ x``, which scatters, by several threads: the matrix is cut into parts, and each adds into a vector of its own.
+"""``A.T @ x`` by several threads: it scatters, so the matrix is cut into parts, each with a vector of its own.
 
-The parts follow from the matrix alone, and their vectors are added up in order, so the bits never depend on the threads.
+The parts follow from the matrix alone, and their vectors are added up in order, so the bits never depend on the
+threads.
 """
 
 from __future__ import annotations
@@ -89,8 +90,8 @@ def transposed(
     Parameters
     ----------
     scatter
-        ``scatter(first, last, parts, *args, x, sums)``, which sets the vectors of the parts from `first` to before `last` in
-        `sums`, the vectors of all parts one after the other.
+        ``scatter(first, last, parts, *args, x, sums)``, which sets the vectors of the parts from `first` to before
+        `last` in `sums`, the vectors of all parts one after the other.
     parts, work, unit, n_cols
         From, and as for, :func:`divide`.
     """
@@ -101,7 +102,9 @@ def transposed(
         return partial(scatter, parts, *args)
     n_tiles = -(-n_cols // COLUMNS_A_TILE)
     add_up = threads.prepare(compiled(_add_up, 0, 0, parts, like, like), np.arange(n_tiles + 1), COLUMNS_A_TILE * n_parts)
-    spare = []  # one call's vectors, for the next: fresh memory costs more than all else; concurrent calls have their own
+    # The vectors of one call are kept for the next: fresh memory costs more than all else. Concurrent calls have
+    # their own.
+    spare = []
 
     def multiply(x: np.ndarray, y: np.ndarray) -> None:
         sums = spare.pop() if spare else np.empty(parts.at[-1], dtype)

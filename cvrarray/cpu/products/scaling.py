@@ -11,7 +11,7 @@ Run = Callable[[np.ndarray, np.ndarray, Any, Any], None]
 
 
 def scaled(multiply: Callable[[np.ndarray, np.ndarray], None]) -> Run:
-    """``run(x, y, alpha, beta)``, which does ``y = alpha * P + beta * y``, from ``multiply(x, y)``, which does ``y = P``.
+    """``run(x, y, alpha, beta)``, which does ``y = alpha * P + beta * y``, from ``multiply(x, y)``: ``y = P``.
 
     Where beta is 0, y is written and never read.
     """

@@ -27,7 +27,7 @@ def product(multiply: Callable[[np.ndarray, np.ndarray, int, tuple[int, ...]], N
 
 
 def tiles(n_columns: int, itemsize: int) -> Iterator[tuple[int, int]]:
-    """(first column, columns) of tiles that cover all columns; the last reaches back over the one before where that fits."""
+    """(first column, columns) of tiles that cover all columns; the last may overlap the one before."""
     sizes = [size for size in SIZES if size * itemsize <= MOST_BYTES]
     first = 0
     while first < n_columns:

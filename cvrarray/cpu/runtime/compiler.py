@@ -1,11 +1,11 @@
 """Kernels compiled by Numba, and kept on disk under names that can be mistaken for no other.
 
-Numba numbers the files with a function's compiled versions, and writes the index of them before the file. So two processes
-that compile at the same time, as Dask's workers do at their first product, may give two versions one number. A reader may
-also find an old file under a new number for a moment: a TypeError at best. And Numba looks only at the source file of a
-function, not at the functions that it inlines. Here a file's name is a digest of its content: the signature, and all sources
-that kernels are compiled from. The index names a file once it is there. Where two processes write the index at the same
-time, one entry may be lost; that version is compiled again.
+Numba numbers the files with a function's compiled versions, and writes the index of them before the file. So two
+processes that compile at the same time, as Dask's workers do at their first product, may give two versions one
+number. A reader may also find an old file under a new number for a moment: a TypeError at best. And Numba looks only
+at the source file of a function, not at the functions that it inlines. Here a file's name is a digest of its content:
+the signature, and all sources that kernels are compiled from. The index names a file once it is there. Where two
+processes write the index at the same time, one entry may be lost; that version is compiled again.
 """
 
 from __future__ import annotations
@@ -55,16 +55,16 @@ def inlined(function: Callable) -> Callable:
 
 
 def compiled(function: Callable, *args: Any) -> Callable:
-    """The version of a kernel for arguments of these types: to call it saves Numba's choice among the versions, 1 to 3 us.
+    """The version of a kernel for arguments of these types. A call of it saves Numba's choice of a version, 1 to 3 us.
 
-    Arrays must be contiguous, aligned and in native byte order; one version serves writable and read-only ones. The version
-    checks none of that: call it with arguments of these types only.
+    Arrays must be contiguous, aligned and in native byte order; one version serves writable and read-only ones. The
+    version checks none of that: call it with arguments of these types only.
     """
     return function.compile(tuple(_type(arg) for arg in args))
 
 
 def _type(arg: Any) -> types.Type:
-    """Numba's type of an argument; ``typeof`` takes 16 us for an array, and tells apart what makes no difference here."""
+    """Numba's type of an argument. ``typeof`` takes 16 us for an array, and tells apart what is the same here."""
     if isinstance(arg, np.ndarray):
         return _array_type(arg.dtype, arg.ndim)
     if isinstance(arg, tuple) and hasattr(arg, "_fields"):

@@ -34,7 +34,7 @@ def offsets(sizes: np.ndarray) -> np.ndarray:
 
 
 def bits(values: np.ndarray) -> np.ndarray:
-    """The values as unsigned integers of their size: conversions only move them, so one compiled version serves all dtypes."""
+    """The values as unsigned integers of their size: conversions only move them, so one version serves all dtypes."""
     return values if values.itemsize > 8 else values.view(_BITS[values.itemsize])
 
 

@@ -23,8 +23,8 @@ def _now(typingctx, number):
 def spin_wait(number, seen, reads, reads_after):
     """Whether ``number[0]`` differs from `seen`, or comes to differ within so many reads. Other threads can run Python.
 
-    After a change `reads_after` more reads follow. The thread that made the change still runs Python for a moment, and a
-    thread that asks for the interpreter meanwhile is put to sleep.
+    After a change `reads_after` more reads follow. The thread that made the change still runs Python for a moment,
+    and a thread that asks for the interpreter meanwhile is put to sleep.
     """
     for _ in range(reads):
         if _now(number) != seen:

@@ -22,7 +22,8 @@ from cvrarray.cpu.runtime.spin import spin_wait
 
 SMALL = 1 << 16  #: least work (stored slots, nonzeros) of a range: less costs another thread more than it saves
 LONG = 1 << 21  #: work of a call that always has helpers
-RECENT = (9, 3)  #: calls with helpers, and without, that tell how fast a way is: helpers wake during the first two or three
+#: Calls with helpers, and without, that tell how fast a way is: helpers wake during the first two or three.
+RECENT = (9, 3)
 SPIN_READS = 200_000  #: reads, of about 1 ns each, before a waiting thread goes to sleep
 LEAVE_READS = 20_000  #: reads until a thread that has signalled another has left the interpreter
 RANGES = 4  #: ranges a thread, so that a thread that is delayed leaves its share to the others
@@ -54,7 +55,7 @@ def run(function: Callable, work: np.ndarray, *args, unit: int = 1) -> None:
 
 
 def prepare(function: Callable, work: np.ndarray, unit: int = 1) -> Callable[..., None]:
-    """``call(*args)``, which calls ``function(first, last, *args)`` on ranges that together cover all tiles, on some threads.
+    """``call(*args)``, which calls ``function(first, last, *args)`` on ranges that cover all tiles, on some threads.
 
     Parameters
     ----------
@@ -110,7 +111,7 @@ def split(work: np.ndarray, n_ranges: int) -> list[int]:
 
 
 def _together(function: Callable, n_threads: int, bounds: list[int], args: tuple) -> None:
-    """Call ``function(first, last, *args)`` on the ranges between `bounds`, which helpers and the caller take in turn."""
+    """Call ``function(first, last, *args)`` on the ranges between `bounds`, on helpers and the caller."""
     n_ranges = len(bounds) - 1
     next_range = itertools.count()
 

@@ -20,9 +20,9 @@ BLOCK_SIZES = (2, 3, 4, 6, 8)  #: sizes that have code here; others would make t
 def multiply_add_blocks(typingctx, acc, values, x, col, phase, within):
     """``acc + sum over j of values[32 j + l] * x[size * col[l] + j]`` in element l: one whole block in every row.
 
-    `values`, `x` and `col` are pointers. Element 0 is row `phase` of its block row. Elements of one block row have the same
-    `col`, so its part of x is loaded once and spread over them. `size` is the length of the tuple `within`: it is known when
-    this is compiled, and with it which elements lie in the same block row.
+    `values`, `x` and `col` are pointers. Element 0 is row `phase` of its block row. Elements of one block row have
+    the same `col`, so its part of x is loaded once and spread over them. `size` is the length of the tuple `within`:
+    it is known when this is compiled, and with it which elements lie in the same block row.
     """
     size = len(within)
 
@@ -42,8 +42,8 @@ def multiply_add_blocks(typingctx, acc, values, x, col, phase, within):
 def multiply_add_blocks_masked(typingctx, acc, values, x, offsets, real, holes, present, phase, within):
     """:func:`multiply_add_blocks` of the elements in the mask `real`; where `holes`, only of stored entries.
 
-    The block of element l begins at ``x[offsets[l]]``. Offsets of elements outside `real` must be valid too: they are read.
-    Bit j of ``present[l]`` is set where entry j of the block is stored. `offsets` and `present` are pointers.
+    The block of element l begins at ``x[offsets[l]]``. Offsets of elements outside `real` must be valid too: they are
+    read. Bit j of ``present[l]`` is set where entry j of the block is stored. `offsets` and `present` are pointers.
     """
     size = len(within)
 

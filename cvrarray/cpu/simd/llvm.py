@@ -35,7 +35,7 @@ def load_vector(builder, start, n):
 
 
 def load_parts(builder, dtype, start, n):
-    """n consecutive numbers of `dtype`: a list of one vector, or of two (real and imaginary parts) for complex numbers."""
+    """n consecutive numbers: a list of one vector, or of two (real and imaginary parts) for complex numbers."""
     if isinstance(dtype, types.Record):  # float16: see runtime.memory.values
         start = builder.bitcast(start, ir.HalfType().as_pointer())
     if not isinstance(dtype, types.Complex):
@@ -74,7 +74,7 @@ def add(builder, a, b):
 
 
 def multiply_add(builder, sums, a, b):
-    """``sums + a * b``, each a list of one vector, or of two for complex numbers; `a` may be real where the others are not."""
+    """``sums + a * b``, each a list as from :func:`load_parts`; `a` may be real where the others are complex."""
     if len(sums) == 1:
         return [fused(builder, a[0], b[0], sums[0])]
     sums = [fused(builder, a[0], b[part], sums[part]) for part in (0, 1)]
@@ -87,7 +87,8 @@ def multiply_add(builder, sums, a, b):
 def insert_each(builder, dtype, x_start, first_offset, numbers):
     """The numbers at the offsets ``first_offset[k]``, k in `numbers`, from `x_start`, loaded one by one.
 
-    A list of vectors as from :func:`load_parts`. Their length is a power of two; elements beyond `numbers` are undefined.
+    A list of vectors as from :func:`load_parts`. Their length is a power of two; elements beyond `numbers` are
+    undefined.
     """
     offsets = [index(builder, builder.gep(first_offset, [I32(k)])) for k in numbers]
     places = [builder.gep(x_start, [offset]) for offset in offsets]

@@ -12,7 +12,8 @@ from cvrarray.core.tables import THREES, WARP
 from cvrarray.cpu.simd import llvm
 from cvrarray.cpu.simd.vector import Vector
 
-RUN = 8  #: elements that :func:`gather_contiguous` tests together: one odd offset among 32 must not cost the other groups
+#: Elements that :func:`gather_contiguous` tests together: one odd offset among 32 must not cost the other groups.
+RUN = 8
 LINE_BYTES = 64  #: of a cache line
 L2_BYTES = 1 << 20  #: of a core's second cache, about
 STEPS_AHEAD = 16  #: steps of 32 values from the one that a product is at to the one that it prefetches
@@ -68,9 +69,10 @@ def gather_scalar(typingctx, x, start, offsets, at):
 
 @intrinsic
 def gather_triplets(typingctx, x, start, offsets, at):
-    """:func:`gather_scalar` of the elements before THREES, by one load for three where all come in triplets of equal offsets.
+    """:func:`gather_scalar` of the elements before THREES, by one load for three where all come in equal triplets.
 
-    Rows that have the same columns, as the three rows of a mesh's vertex have, lie in neighbouring lanes and stay there.
+    Rows that have the same columns, as the three rows of a mesh's vertex have, lie in neighbouring lanes and stay
+    there.
     """
     vector = Vector(x.dtype)
 
@@ -100,7 +102,7 @@ def gather_triplets(typingctx, x, start, offsets, at):
 
 @intrinsic
 def gather_contiguous(typingctx, x, start, offsets, at):
-    """:func:`gather_scalar` that loads 8 elements at once where their offsets count up by ones, as they do in stencils."""
+    """:func:`gather_scalar` that loads 8 elements at once where their offsets are consecutive, as in stencils."""
     vector = Vector(x.dtype)
 
     def codegen(context, builder, signature, args):
@@ -159,7 +161,7 @@ def gather(typingctx, x, start, offsets, at, mask):
 
 
 def prefetch_level(values: np.ndarray) -> tuple[int, ...]:
-    """The level for :func:`prefetch` of tables with these values: L2 for 8-byte values that do not fit into it, else L1."""
+    """The level for :func:`prefetch` of these tables: L2 for 8-byte values that do not fit into it, else L1."""
     return INTO_L2 if values.itemsize >= 8 and values.nbytes > L2_BYTES else INTO_L1
 
 
@@ -167,8 +169,8 @@ def prefetch_level(values: np.ndarray) -> tuple[int, ...]:
 def prefetch(typingctx, array, at, level):
     """Prefetch the cache lines of ``array[at : at + 32]``, which need not exist.
 
-    `level` is INTO_L1 or INTO_L2. Narrow columns go into L1 in either case. On the way to L1, streams of 8-byte values would
-    evict x, and would delay the loads of x that miss.
+    `level` is INTO_L1 or INTO_L2. Narrow columns go into L1 in either case. On the way to L1, streams of 8-byte
+    values would evict x, and would delay the loads of x that miss.
     """
     locality = 2 if len(level) and array.dtype != types.uint16 else 3
 

@@ -107,8 +107,8 @@ def scatter_add(typingctx, terms, out, offsets, at, width):
 def gather_store(typingctx, source, offsets, mask, padding, base, out, at, width):
     """``out[at + l] = number - base`` for l below the length of `width`; integers.
 
-    The number is ``source[offsets[l]]`` in the elements of `mask`, else `padding`; the difference must fit `out`. `source`
-    and `offsets` are pointers, and an offset may be negative.
+    The number is ``source[offsets[l]]`` in the elements of `mask`, else `padding`; the difference must fit `out`.
+    `source` and `offsets` are pointers, and an offset may be negative.
     """
 
     def codegen(context, builder, signature, args):
@@ -144,7 +144,7 @@ def advance(typingctx, numbers, mask):
 
 @intrinsic
 def scale(typingctx, array, at, factor, mask, out):
-    """``out[l] = array[at + l] * factor`` in the elements of `mask`, 0 in others; integers, `out` from :func:`scratch`."""
+    """``out[l] = array[at + l] * factor`` in the elements of `mask`, 0 in others; integers; `out` is a pointer."""
 
     def codegen(context, builder, signature, args):
         numbers = llvm.load_vector(builder, llvm.pointer(context, builder, array, args[0], args[1]), WARP)

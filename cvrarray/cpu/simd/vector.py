@@ -32,7 +32,7 @@ class _VectorModel(models.PrimitiveModel):
 
 
 def width(n_lanes: int) -> tuple[int, ...]:
-    """The width of a step of CVR in kernels that know `n_lanes` (24 and 32); an empty tuple for other numbers of lanes."""
+    """The width of a step of CVR in kernels that know `n_lanes` (24 and 32); () for other numbers of lanes."""
     return (0,) * n_lanes if n_lanes in (THREES, WARP) else ()
 
 
