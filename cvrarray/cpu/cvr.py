@@ -561,7 +561,15 @@ def _chunk(t, k, load_by, base, col, width, level, x, to):
     for step in range(t.step_ptr[k], t.step_ptr[k + 1]):
         _prefetch_step(t.val, step, col, at, load_by, width, level)
         values = simd.load(t.val, step * len(width), to.y, width)
-        acc = simd.multiply_add(acc, values, _gather(load_by, x, base, col, at))
+        if load_by == TRIPLETS:
+            entries = simd.gather_triplets(x, base, col, at)
+        elif load_by == CONTIGUOUS:
+            entries = simd.gather_contiguous(x, base, col, at)
+        elif load_by == SCALAR:
+            entries = simd.gather_scalar(x, base, col, at)
+        else:
+            entries = simd.gather(x, base, col, at, ALL)
+        acc = simd.multiply_add(acc, values, entries)
         at += len(width)
         ended = t.rec_mask[step]
         if ended:
@@ -589,18 +597,6 @@ def _prefetch_step(val, step, col, at, load_by, width, level):
     if load_by == TRIPLETS:
         simd.prefetch(val, (step + simd.STEPS_AHEAD_IN_BLOCKS) * len(width), simd.INTO_L1)
         simd.prefetch(col, at + simd.STEPS_AHEAD_IN_BLOCKS * len(width), simd.INTO_L1)
-
-
-@inlined
-def _gather(load_by, x, base, col, at):
-    """The entries of x at `base` plus the columns of a step."""
-    if load_by == TRIPLETS:
-        return simd.gather_triplets(x, base, col, at)
-    if load_by == CONTIGUOUS:
-        return simd.gather_contiguous(x, base, col, at)
-    if load_by == SCALAR:
-        return simd.gather_scalar(x, base, col, at)
-    return simd.gather(x, base, col, at, ALL)
 
 
 @inlined
