@@ -52,15 +52,33 @@ Slots over nonzeros is :attr:`BBCSRArray.fill_ratio`. BBCSR wins on dense blocks
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from .array.format import FormatArray
+from .array.format import FormatArray, Sample
 from .array.invariants import in_range, integer, is_offsets, owner
 from .core import devices
 from .core.tables import NARROW_PADDING, WARP, BBCSRTables
 from .input import coercion
+
+#: Block sizes that ``asarray(format="auto")`` looks at; 1 is sliced ELLPACK.
+BLOCK_SIZES = (1, 2, 3, 4, 6)
+
+#: Warps that share a bin at most, and entries of a row that each of them should have.
+MOST_SHARERS, SHARE = 16, 8
+
+
+class Costs(NamedTuple):
+    """What a product costs on a kind of device, beside streaming the tables: see ``docs/decisions/0005``."""
+
+    own_us: float
+    us_per_entry: float  # of the longest row, for 4-byte values, for each warp that shares it
+    warps: int  # that keep the device busy: they share bins where these are fewer (``gpu/bbcsr.py``)
+    block_factor: float  # time over that of streaming with blocks of 2 or more, relative to blocks of 1
+
+
+COSTS = {"cuda": Costs(4.0, 0.05, 1 << 14, 1.0), "cpu": Costs(0.0, 0.0, 1, 0.98)}
 
 
 class BBCSRArray(FormatArray):
@@ -78,7 +96,7 @@ class BBCSRArray(FormatArray):
     Raises
     ------
     TypeError, ValueError
-        `obj` is no matrix (see :func:`cvrarray.input.coercion.as_csr`) or a parameter is out of range.
+        `obj` is no matrix (see :func:`cvrarray.asarray`) or a parameter is out of range.
 
     Examples
     --------
@@ -89,17 +107,23 @@ class BBCSRArray(FormatArray):
     """
 
     format = "bbcsr"
+    _table_type = BBCSRTables
     _value_table = "data"
+    _stored: ClassVar = {
+        "bin_rowptr": ("<i8", 1),
+        "data": ("value", 1),
+        "col_base": ("index", 1),
+        "col_ptr": ("<i8", 1),
+        "col_narrow": ("<u2", 1),
+        "col_wide": ("index", 1),
+        "present": ("mask", 1),
+    }
+    _tuned = "block_size"
+
     _tables: BBCSRTables
 
     def __init__(self, obj: Any, *, block_size: int = 6, device: Any = None):
-        block_size = integer(block_size, "block_size", 1, WARP)
-        if device is not None:
-            device = devices.parse(device)
-        csr = coercion.as_csr(obj)
-        device = device or devices.of(csr.data)
-        with device.use():
-            self._adopt(device.backend("bbcsr").convert(coercion.move(csr, device), block_size))
+        super().__init__(obj, device=device, block_size=integer(block_size, "block_size", 1, WARP))
 
     @classmethod
     def from_blocks(
@@ -254,6 +278,47 @@ class BBCSRArray(FormatArray):
         yield "4: stored entries count nnz", int(stored.sum()) == t.nnz
         by_block = _by_block(t.data, t, xp)
         yield "5: padding and holes hold 0", not bool((by_block[~stored] != 0).any())
+
+    @classmethod
+    def _variants(cls, sample: Sample, smallest: float) -> dict[str, tuple[int, float]]:
+        value, column, bins = sample.value_bytes, sample.column_bytes, sample.shape[0] / WARP
+        if not sample.nnz:
+            return {"bbcsr1": (sample.padded * value, 1.0)}
+        found = {"bbcsr1": (sample.padded * (value + column) + bins * 24, 1.0)}
+        window, counts = sample.window, devices.CPU.backend("statistics")
+        for size in BLOCK_SIZES[1:]:
+            least = counts.blocks_of_single_rows(window.indptr, window.indices, size) * size * sample.scale
+            best = min(smallest, *(n_bytes for n_bytes, _ in found.values()))
+            if not sample.exact and least * (value + column / size) > best:
+                continue
+            block_col = window.indices // window.indices.dtype.type(size)
+            if sample.shape[1] > 2**32:  # few of so many
+                block_col = np.unique(block_col, return_inverse=True)[1]
+            blocks, slots = counts.blocks_in_groups(window.indptr, block_col, int(block_col.max()) + 1, size, WARP)
+            fill = float(blocks) * size * size / window.nnz
+            slots = max(slots * WARP * size * sample.scale, sample.padded)  # a long row between the windows pads its bin
+            mask = 0 if fill == 1.0 else 1
+            found[f"bbcsr{size}"] = slots * (value + (column + mask) / size) + bins * 24, fill
+        return {name: (int(n_bytes), fill) for name, (n_bytes, fill) in found.items()}
+
+    @classmethod
+    def _variant_keywords(cls, number: str) -> dict[str, Any]:
+        return {"block_size": int(number)}
+
+    @classmethod
+    def _microseconds(cls, name: str, stats: Any, device: str, streaming: float) -> float:
+        costs, n_bins = COSTS[device], -(-stats.shape[0] // WARP)
+        sharers = max(1, min(MOST_SHARERS, costs.warps / max(1, n_bins), stats.row_mean / SHARE))
+        if name != "bbcsr1":
+            streaming *= costs.block_factor
+        return streaming + costs.own_us + costs.us_per_entry * stats.dtype.itemsize / 4 * stats.row_max / sharers
+
+    @classmethod
+    def _why(cls, name: str, stats: Any) -> str:
+        size = cls._variant_keywords(name.removeprefix(cls.format))["block_size"]
+        if size == 1:
+            return f"rows have {stats.row_min} to {stats.row_max} nonzeros"
+        return f"{size} x {size} blocks hold {stats.block_fill[size]:.2f} entries a nonzero"
 
 
 def _block_columns(t: BBCSRTables, xp: Any) -> Any:

@@ -64,13 +64,12 @@ Bytes a nonzero: the value, 2 or 4 for the column, 1/8 for the record mask; a ro
 from __future__ import annotations
 
 import operator
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
-from .array.format import FormatArray
+from .array.format import FormatArray, Sample
 from .array.invariants import in_range, integer, is_offsets, owner
 from .core import devices
 from .core.tables import CSR, THREES, WARP, CVRTables
-from .input import coercion
 
 #: Steps a chunk should have: STEPS, fewer (to MIN_STEPS) where there would not be enough chunks to keep the device busy,
 #: more (to MAX_STEPS) where rows are longer. Measured: ``docs/decisions/0002-cpu-kernels.md`` and ``0003-gpu-products.md``.
@@ -85,6 +84,22 @@ LOOKS, MOSTLY = 256, 0.5
 #: multiprocessors hold, for some store empty rows. A few more would wait for all of these, so a matrix of less than FEW_WAVES
 #: times as many chunks gets a whole multiple, or chunks of LEAST_STEPS where that is fewer.
 WAVE, FEW_WAVES, LEAST_STEPS = (3880, 2910), 3, 12
+
+#: Chunks that :func:`cvrarray.tune` tries, over the default.
+TRIED_CHUNKS = (2.0, 0.5, 4.0)
+#: Bytes of tables from which a CPU waits for memory more than for instructions.
+LARGE = 1 << 23
+
+
+class Costs(NamedTuple):
+    """What a product costs on a kind of device, beside streaming the tables: see ``docs/decisions/0005``."""
+
+    factor: float  # time over that of streaming: records, and lanes out of phase
+    factor_waiting: float  # the same where a product waits for memory and little else: 8-byte values, tables over LARGE
+    own_us: float  # tails, and rows that are cut
+
+
+COSTS = {"cuda": Costs(1.4, 1.4, 10.0), "cpu": Costs(1.33, 1.05, 0.0)}
 
 
 class Chunk(NamedTuple):
@@ -117,7 +132,7 @@ class CVRArray(FormatArray):
     Raises
     ------
     TypeError, ValueError
-        `obj` is no matrix (see :func:`cvrarray.input.coercion.as_csr`) or a parameter is out of range.
+        `obj` is no matrix (see :func:`cvrarray.asarray`) or a parameter is out of range.
 
     Examples
     --------
@@ -128,7 +143,26 @@ class CVRArray(FormatArray):
     """
 
     format = "cvr"
+    _table_type = CVRTables
     _value_table = "val"
+    _stored: ClassVar = {
+        "step_ptr": ("<i8", 1),
+        "val": ("value", 1),
+        "col_base": ("index", 1),
+        "col_ptr": ("<i8", 1),
+        "col_narrow": ("<u2", 1),
+        "col_wide": ("index", 1),
+        "rec_mask": ("<u4", 1),
+        "rec_ptr": ("<i8", 1),
+        "rec_wb": ("index", 1),
+        "tail": ("index", 2),
+        "carry_row": ("index", 1),
+        "cut_row": ("index", 1),
+        "cut_ptr": ("<i8", 2),
+        "empty_row": ("index", 1),
+    }
+    _tuned = "n_chunks"
+
     _tables: CVRTables
     _last_rows: Any = None  # (n_chunks,) the last row of each chunk, once a row is asked for
 
@@ -141,15 +175,13 @@ class CVRArray(FormatArray):
             raise ValueError(f"split must be 'rows' or 'nnz'; got {split!r}")
         if n_chunks is not None:
             n_chunks = integer(n_chunks, "n_chunks", 1)
-        if device is not None:
-            device = devices.parse(device)
-        csr = coercion.as_csr(obj)
-        device = device or devices.of(csr.data)
-        with device.use():
-            csr = coercion.move(csr, device)
-            n_lanes = n_lanes or default_n_lanes(csr, device.kind)
-            n_chunks = n_chunks or default_n_chunks(csr, n_lanes, device.kind)
-            self._adopt(device.backend("cvr").convert(csr, n_lanes, min(n_chunks, csr.nnz), split))
+        super().__init__(obj, device=device, n_lanes=n_lanes, n_chunks=n_chunks, split=split)
+
+    @classmethod
+    def _convert(cls, csr: CSR, target: devices.Device, *, n_lanes: int | None, n_chunks: int | None, split: str) -> CVRTables:
+        n_lanes = n_lanes or default_n_lanes(csr, target.kind)
+        n_chunks = n_chunks or default_n_chunks(csr, n_lanes, target.kind)
+        return cls._module(target).convert(csr, n_lanes, min(n_chunks, csr.nnz), split)
 
     def _parameters(self) -> dict[str, Any]:
         return {"n_lanes": self.n_lanes}
@@ -298,6 +330,29 @@ class CVRArray(FormatArray):
             "6: pads hold 0 and the chunk's smallest column",
             not (bool((t.val.reshape(n_steps, n_lanes)[is_pad] != 0).any()) or bool((t.col_narrow[narrow_pad] != 0).any())),
         )
+
+    @classmethod
+    def _variants(cls, sample: Sample, smallest: float) -> dict[str, tuple[int, float]]:
+        n_rows, nnz, index = sample.shape[0], sample.nnz, sample.index_bytes
+        chunks = nnz / (STEPS * WARP)
+        entries = nnz * (sample.value_bytes + sample.column_bytes + 1 / 8)
+        return {"cvr": (int(entries + n_rows * index + chunks * (WARP * index + 40)) if nnz else 0, 1.0)}
+
+    @classmethod
+    def _microseconds(cls, name: str, stats: Any, device: str, streaming: float) -> float:
+        costs = COSTS[device]
+        waits = stats.dtype.itemsize >= 8 and stats.table_bytes[name] > LARGE
+        return streaming * (costs.factor_waiting if waits else costs.factor) + costs.own_us
+
+    @classmethod
+    def _why(cls, name: str, stats: Any) -> str:
+        return f"rows have {stats.row_min} to {stats.row_max} nonzeros"
+
+    @classmethod
+    def _alternatives(cls, csr: CSR, device: str) -> list[int]:
+        default = min(csr.nnz, default_n_chunks(csr, default_n_lanes(csr, device), device))
+        counts = dict.fromkeys(min(csr.nnz, max(1, round(default * factor))) for factor in TRIED_CHUNKS)
+        return [count for count in counts if count != default]
 
 
 def default_n_lanes(csr: CSR, device: str) -> int:

@@ -10,12 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from ..core import devices
+from ..core import devices, extensions
 from ..core.tables import CSR
 from ..input import coercion
 from . import elementwise, indexing, products, protocol, reductions, structure
-
-_CLASSES = {"cvr": "CVRArray", "bbcsr": "BBCSRArray"}  # format, which is the module too -> class
 
 
 class SparseArray:
@@ -479,7 +477,7 @@ class SparseArray:
         )
 
     def __dask_tokenize__(self):
-        return importlib.import_module("cvrarray.dask").token(self)
+        return extensions.load("dask").token(self)
 
     # -------------------------------------------------------------------------------------------------------- the way back
 
@@ -559,9 +557,9 @@ class SparseArray:
         TypeError
             It does not hold this dtype: float16 goes into ours, "coo" and "dok" only.
         """
-        if format in _CLASSES:
-            cls = getattr(importlib.import_module(f".{format}", __package__), _CLASSES[format])
-            return self if type(self) is cls and not parameters else cls(self, **parameters)
+        ours = extensions.load("formats").FORMATS
+        if format in ours:
+            return self if type(self) is ours[format] and not parameters else ours[format](self, **parameters)
         if parameters:
             raise TypeError(f"format {format!r} takes no parameters; got {', '.join(parameters)}")
         if format == "gcxs" and self.dtype == np.float16:
@@ -570,7 +568,7 @@ class SparseArray:
             return self.tocoo().asformat(format)
         if format in ("csr", "csc", "bsr", "dia", "lil"):
             return self.tocsr().asformat(format)
-        raise ValueError(f"format must be cvr, bbcsr, csr, csc, bsr, dia, lil, coo, gcxs or dok; got {format!r}")
+        raise ValueError(f"format must be {', '.join(ours)}, csr, csc, bsr, dia, lil, coo, gcxs or dok; got {format!r}")
 
     def tocoo(self) -> Any:
         """A pydata ``sparse.COO`` in host memory, with every stored entry."""

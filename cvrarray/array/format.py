@@ -2,32 +2,86 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from ..core import devices
+from ..core import devices, extensions
 from ..core.tables import CSR
 from ..input import coercion
 from .base import SparseArray
 from .transposed import TransposedArray
 
+#: Every format that is known, by name, in the order in which they are compared.
+FORMATS: dict[str, type[FormatArray]] = {}
+
+
+class Sample(NamedTuple):
+    """Rows of a matrix that stand for all of it: what a format needs to say how large its tables would be."""
+
+    window: CSR  # evenly spaced rows, one below the other, in host memory; its values mean nothing
+    shape: tuple[int, int]  # of the whole matrix, as all that follows
+    nnz: int
+    value_bytes: int
+    index_bytes: int
+    padded: int  # slots where each bin of 32 rows is as wide as its longest row
+    scale: float  # nonzeros of the matrix over those of the window
+    column_bytes: float  # bytes that a column takes on average, in tiles that store 16-bit offsets where they can
+    exact: bool  # whether sizes that cannot win are wanted too
+
 
 class FormatArray(SparseArray):
     """A sparse array whose tables (``_tables``, a named tuple of arrays) all live on :attr:`device`.
 
-    A format's class adds its constructor, its own tables' names, and the invariants that :meth:`check` verifies.
+    A format is a subclass. Defining it makes it known to ``asarray(format=...)``, files, stores, Dask and the command line.
+    It says
+
+    - ``format``, its name, which is also that of its two modules of kernels, ``cvrarray.cpu.<name>`` and
+      ``cvrarray.gpu.<name>``, or ``_modules`` where these lie elsewhere;
+    - ``_table_type``, ``_value_table``, ``_stored``: its tables and how they lie in files;
+    - ``_invariants``: what :meth:`check` verifies; ``_layout`` and ``_parameters`` for the repr and derived arrays;
+    - ``_variants``, ``_microseconds``, ``_why``, where ``asarray(format="auto")`` shall consider it.
+
+    A module of kernels has ``convert(csr, **keywords) -> tables``, ``product(tables, dtype) -> run`` and
+    ``to_coo(tables) -> row, col, val``; ``product_matrix`` and ``product_transposed`` are optional.
     """
 
-    format: ClassVar[str]  #: "cvr" or "bbcsr": also the name of the device modules
+    format: ClassVar[str]
+    _modules: ClassVar[dict[str, ModuleType]] = {}  #: kind of device -> module of kernels, of a format outside this package
+    _table_type: ClassVar[type]  #: the named tuple; its first fields are ``shape`` and ``nnz``
     _value_table: ClassVar[str]  #: the field of the tables that holds the stored values
+    #: The tables that are arrays, in a file's order: dtype ("index", "value" and "mask" depend on the matrix) and dimensions.
+    _stored: ClassVar[dict[str, tuple[str, int]]]
+    _tuned: ClassVar[str] = ""  #: the constructor's keyword that :func:`cvrarray.tune` varies
 
     _tables: Any
     _kernels: dict[tuple[str, np.dtype], Callable]  # kind and the product's dtype -> the device module's prepared product
     _slot_cache: Any  # where each entry of the canonical CSR lies in the value table, once asked for
+
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        super().__init_subclass__(**keywords)
+        if "format" in cls.__dict__:
+            FORMATS[cls.format] = cls
+
+    def __init__(self, obj: Any, *, device: Any = None, **keywords: Any):
+        target = None if device is None else devices.parse(device)
+        csr = coercion.as_csr(obj)
+        target = target or devices.of(csr.data)
+        with target.use():
+            self._adopt(self._convert(coercion.move(csr, target), target, **keywords))
+
+    @classmethod
+    def _convert(cls, csr: CSR, target: devices.Device, **keywords: Any) -> Any:
+        """The tables of a canonical CSR on `target`, the current device; `keywords` are the constructor's."""
+        return cls._module(target).convert(csr, **keywords)
+
+    @classmethod
+    def _module(cls, target: devices.Device) -> ModuleType:
+        """The format's kernels on a device."""
+        return cls._modules.get(target.kind) or target.backend(cls.format)
 
     @classmethod
     def _from_tables(cls, tables: NamedTuple, plan: str | None = None):
@@ -75,7 +129,39 @@ class FormatArray(SparseArray):
 
     def _parameters(self) -> dict[str, Any]:
         """The constructor's keywords that an array derived from this one should be made with."""
+        return {}
+
+    def _layout(self) -> str:
+        return f"{len(self._arrays())} tables"
+
+    @classmethod
+    def _variants(cls, sample: Sample, smallest: float) -> dict[str, tuple[int, float]]:
+        """What ``asarray(format="auto")`` may choose: name -> bytes of the tables, and stored slots over nonzeros.
+
+        A name is the format's, followed by a number where there are several. Unless ``sample.exact``, those that take more
+        bytes than `smallest`, another format's, may be left out.
+        """
+        return {}
+
+    @classmethod
+    def _variant_keywords(cls, number: str) -> dict[str, Any]:
+        """The constructor's keywords of the variant that is called by the format's name and `number`."""
+        return {}
+
+    @classmethod
+    def _microseconds(cls, name: str, stats: Any, device: str, streaming: float) -> float:
+        """Time of a product of a variant on a kind of device, where streaming its tables takes `streaming` microseconds."""
         raise NotImplementedError
+
+    @classmethod
+    def _why(cls, name: str, stats: Any) -> str:
+        """What about the matrix makes a variant the right one, in a few words."""
+        raise NotImplementedError
+
+    @classmethod
+    def _alternatives(cls, csr: CSR, device: str) -> list[int]:
+        """Other values of the keyword ``_tuned`` than the default that are worth a measurement."""
+        return []
 
     def _like(self, csr: CSR):
         return type(self)(csr, **self._parameters())
@@ -162,18 +248,18 @@ class FormatArray(SparseArray):
         return _unpickled, (type(self), self._tables, self.plan)
 
     def _coo(self) -> tuple[Any, Any, Any]:
-        return self._target.backend(self.format).to_coo(self._tables)
+        return self._module(self._target).to_coo(self._tables)
 
     def _part(self, first: int, last: int) -> tuple[Any, int]:
         """The tables of the tiles that hold the rows [first, last), and the number of the row that they call 0.
 
-        Only :func:`to_coo` of the device's module takes such tables: nnz is not theirs.
+        Only :func:`to_coo` of the device's module takes such tables: nnz is not theirs. Here: all of them.
         """
-        raise NotImplementedError
+        return self._tables, 0
 
     def _canonical_rows(self, first: int, last: int) -> CSR:
         tables, begin = self._part(first, last)
-        row, col, val = self._target.backend(self.format).to_coo(tables)
+        row, col, val = self._module(self._target).to_coo(tables)
         row -= row.dtype.type(first - begin)
         kept = self._target.xp.flatnonzero((row >= 0) & (row < last - first))
         shape = (last - first, self.shape[1])
@@ -182,9 +268,26 @@ class FormatArray(SparseArray):
     def _kernel(self, kind: str, dtype: np.dtype) -> Callable[[Any, Any, Any, Any], None]:
         run = self._kernels.get((kind, dtype))
         if run is None:
-            prepare = getattr(self._target.backend(self.format), kind)
-            run = self._kernels[kind, dtype] = prepare(self._tables, dtype)
+            prepare = getattr(self._module(self._target), kind, None)
+            run = prepare(self._tables, dtype) if prepare else getattr(self, f"_{kind}")(dtype)
+            self._kernels[kind, dtype] = run
         return run
+
+    def _product_matrix(self, dtype: np.dtype) -> Callable[[Any, Any, Any, Any], None]:
+        """``A @ X`` of a format whose module has none: column by column."""
+        product, xp = self._kernel("product", dtype), self._target.xp
+
+        def run(x: Any, y: Any, alpha: Any, beta: Any) -> None:
+            for column in range(x.shape[1]):
+                sums = xp.ascontiguousarray(y[:, column])
+                product(xp.ascontiguousarray(x[:, column]), sums, alpha, beta)
+                y[:, column] = sums
+
+        return run
+
+    def _product_transposed(self, dtype: np.dtype) -> Callable[[Any, Any, Any, Any], None]:
+        """``A.T @ x`` of a format whose module has none: by tables of the transposed matrix, which are kept."""
+        return self.T.copy()._kernel("product", dtype)
 
     def _slots(self) -> Any:
         """(nnz,) where each entry of the canonical CSR lies in the value table; computed once, by converting the numbers."""
@@ -229,7 +332,7 @@ def _unpickled(array_class: type[FormatArray], tables: NamedTuple, plan: str | N
 def _meet_distributed() -> None:
     """Let a worker of distributed know of our arrays: it meets them first in a message, before any call of ours."""
     if "distributed" in sys.modules:
-        importlib.import_module("cvrarray.dask").register()
+        extensions.load("dask").register()
 
 
 _meet_distributed()

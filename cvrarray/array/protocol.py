@@ -6,13 +6,13 @@ densified behind the user's back.
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import operator
 from typing import Any
 
 import numpy as np
 
+from ..core import extensions
 from ..input import coercion
 from . import contractions, elementwise, indexing, joining, products, reductions, structure
 
@@ -318,7 +318,7 @@ def apply_function(array: Any, function: Any, types: Any, args: tuple[Any, ...],
     """``__array_function__`` of all arrays of ours."""
     if not all(hasattr(t, "_canonical_csr") or issubclass(t, np.ndarray) or coercion.package_of(t) for t in types):
         if any(t.__module__.startswith("dask.") for t in types):
-            return importlib.import_module("cvrarray.dask").apply_function(function, types, args, kwargs)
+            return extensions.load("dask").apply_function(function, types, args, kwargs)
         return NotImplemented
     name = f"numpy.{function.__module__.removeprefix('numpy').lstrip('.')}.{function.__name__}".replace("..", ".")
     rule = FUNCTIONS.get(function)
@@ -353,5 +353,5 @@ def _is_known(value: Any) -> bool:
 def _theirs(ufunc: np.ufunc, method: str, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The answer where an operand has rules of its own: Dask's, which must know our arrays first; else NotImplemented."""
     if any(type(value).__module__.startswith("dask.") for value in inputs):
-        return importlib.import_module("cvrarray.dask").apply_ufunc(ufunc, method, inputs, kwargs)
+        return extensions.load("dask").apply_ufunc(ufunc, method, inputs, kwargs)
     return NotImplemented

@@ -24,12 +24,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..array.base import SparseArray
-from ..bbcsr import BBCSRArray
 from ..core import devices
 from ..core.tables import CSR
-from ..cvr import CVRArray, default_n_chunks, default_n_lanes
+from ..formats import FORMATS, named, of_variant
 from ..input import coercion
-from . import model
+from . import construct, model
 
 #: Of the files' content and of what goes into their names: another version reads none of them.
 SCHEMA = 1
@@ -43,9 +42,6 @@ SAMPLED = 4096
 #: Tables so many times the size of the smallest are not tried, and CVR in other chunks not where CVR takes so many times
 #: the best.
 MOST_BYTES, HOPELESS = 2.0, 1.5
-
-#: Chunks that CVR is tried with, over its default.
-CHUNKS = (2.0, 0.5, 4.0)
 
 #: What a challenger has to gain, so that noise alone changes nothing.
 MARGIN = 0.02
@@ -61,21 +57,23 @@ SAMPLE_SECONDS, MOST_SAMPLES, FEWEST_SAMPLES = 2e-4, 15, 3
 
 
 class Candidate(NamedTuple):
-    """A format with its parameters: ``n_chunks`` of CVR, ``block_size`` of BBCSR; None is the format's default."""
+    """A format and its keyword ``_tuned``: ``n_chunks`` of CVR, ``block_size`` of BBCSR; None is the format's default."""
 
     format: str
     parameter: int | None = None
 
     def build(self, csr: CSR) -> SparseArray:
         """`csr` in this format, on its device."""
-        if self.format == "cvr":
-            return CVRArray(csr, n_chunks=self.parameter)
-        return BBCSRArray(csr, block_size=self.parameter)
+        cls = named(self.format)
+        return cls(csr) if self.parameter is None else cls(csr, **{cls._tuned: self.parameter})
 
     def __str__(self) -> str:
-        if self.format == "cvr":
-            return "cvr" if self.parameter is None else f"cvr, {self.parameter} chunks"
-        return f"bbcsr, block size {self.parameter}"
+        if self.parameter is None:
+            return self.format
+        keyword = named(self.format)._tuned
+        return f"{self.format}, " + (
+            f"{self.parameter} chunks" if keyword == "n_chunks" else f"{keyword.replace('_', ' ')} {self.parameter}"
+        )
 
 
 class Winner(NamedTuple):
@@ -121,11 +119,11 @@ def tune(obj: Any, *, x_dtype: Any = None, budget_s: float = 1.0, device: Any = 
     """
     if not (isinstance(budget_s, (int, float, np.number)) and budget_s >= 0):
         raise ValueError(f"budget_s must be a number of seconds from 0; got {budget_s!r}. Leave it out for 1 second")
-    csr = model.placed(obj, device)
+    csr = construct.placed(obj, device)
     device = devices.of(csr.data)
     x_dtype = coercion.check_dtype(csr.data.dtype if x_dtype is None else x_dtype)
     if not csr.nnz or not budget_s:
-        return model.asarray(csr, device=device)
+        return construct.asarray(csr, device=device)
     path = folder() / f"{key(csr, x_dtype, device)}.json"
     known = load(path)
     if known is not None and (known.complete or budget_s <= known.budget_s):
@@ -152,15 +150,14 @@ def candidates(csr: CSR, device: str) -> list[Candidate]:
     sizes = sorted(stats.table_bytes.items(), key=lambda item: item[1])
     names = [name for name, n_bytes in sizes if n_bytes <= MOST_BYTES * sizes[0][1] or name == "cvr"]
     found = [Candidate(plan.format, plan.block_size)]
-    found += [Candidate("cvr") if name == "cvr" else Candidate("bbcsr", int(name.removeprefix("bbcsr"))) for name in names]
+    for cls, keywords in map(of_variant, names):
+        found.append(Candidate(cls.format, keywords.get(cls._tuned)))
     return list(dict.fromkeys(found))
 
 
 def chunk_counts(csr: CSR, device: str) -> list[Candidate]:
     """CVR in other numbers of chunks than its default."""
-    default = min(csr.nnz, default_n_chunks(csr, default_n_lanes(csr, device), device))
-    counts = dict.fromkeys(min(csr.nnz, max(1, round(default * factor))) for factor in CHUNKS)
-    return [Candidate("cvr", count) for count in counts if count != default]
+    return [Candidate("cvr", count) for count in named("cvr")._alternatives(csr, device)]
 
 
 def fastest(csr: CSR, x_dtype: np.dtype, device: devices.Device, budget_s: float) -> tuple[SparseArray, Winner]:
@@ -317,7 +314,7 @@ def load(path: Path) -> Winner | None:
             return None
         winner = Winner(**json.loads(content))
         candidate = Candidate(*winner.candidate)
-        if candidate.format not in ("cvr", "bbcsr") or type(winner.tried) is not int:
+        if candidate.format not in FORMATS or type(winner.tried) is not int:
             return None
         if type(candidate.parameter) is not int and (candidate.format, candidate.parameter) != ("cvr", None):
             return None

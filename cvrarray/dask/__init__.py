@@ -1,7 +1,8 @@
 """Our arrays as Dask's chunks. Importing this package imports nothing of Dask; see ``docs/decisions/0007-dask.md``.
 
 =============================  ==========================================================================
-:mod:`cvrarray.dask.panels`    ``to_dask``, ``open_store``: dask arrays whose chunks are panels of rows
+:mod:`cvrarray.dask.panels`    ``to_dask``: a matrix as a dask array whose chunks are panels of rows
+:mod:`cvrarray.dask.stores`    ``open_store``: a store on disk as such an array
 :mod:`cvrarray.dask.registry`  our rows in Dask's registries, and what they lead to
 :mod:`cvrarray.dask.cluster`   our rows in distributed's and dask-cuda's
 :mod:`cvrarray.dask.solve`     ``cg``, ``power_iteration``: one long task on each worker that holds panels

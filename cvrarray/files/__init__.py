@@ -27,7 +27,7 @@ from typing import Any, BinaryIO
 
 from ..array.base import SparseArray
 from ..array.transposed import TransposedArray
-from ..choice.model import asarray
+from ..choice.construct import asarray
 from ..core import devices
 from ..core.tables import CSR
 from ..input import coercion

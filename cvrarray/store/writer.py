@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from .. import formats
 from ..array.base import SparseArray
 from ..array.format import FormatArray
-from ..choice.model import asarray
+from ..choice.construct import asarray
 from ..core import devices
 from ..input import coercion
 from . import layout
@@ -69,8 +70,7 @@ class Writer:
         **parameters: Any,
     ):
         self.path = os.path.abspath(os.fsdecode(path))
-        if format not in ("auto", "cvr", "bbcsr"):
-            raise ValueError(f"format must be 'auto', 'cvr' or 'bbcsr'; got {format!r}")
+        formats.check(format, auto=True)
         if resume and overwrite:
             raise ValueError("resume and overwrite exclude each other")
         self._format, self._parameters = format, parameters
