@@ -110,9 +110,9 @@ def equal_bits(x: object, y: object) -> np.ndarray:
 
 def gpu() -> object:
     """What tells a worker's GPU from others, where NCCL can be used; None where it cannot."""
-    from cvrarray.dask import links
+    from cvrarray.dask import transports
 
-    return links._gpu(cvrarray.core.devices.parse("cuda"))
+    return transports._gpu(cvrarray.core.devices.parse("cuda"))
 
 
 def start(n_workers: int, arguments: argparse.Namespace):

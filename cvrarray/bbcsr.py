@@ -52,7 +52,8 @@ Slots over nonzeros is :attr:`BBCSRArray.fill_ratio`. BBCSR wins on dense blocks
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, NamedTuple
+from collections.abc import Iterator
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
@@ -128,7 +129,7 @@ class BBCSRArray(FormatArray):
     @classmethod
     def from_blocks(
         cls, block_rows: Any, block_cols: Any, blocks: Any, *, shape: tuple[int, int] | None = None, device: Any = None
-    ):
+    ) -> Self:
         """An array from pairs (block row, block column) and their dense blocks, in any order; duplicates add up.
 
         Parameters
@@ -164,9 +165,8 @@ class BBCSRArray(FormatArray):
                     "block_rows, block_cols and blocks must have one length; got "
                     f"{pairs[0].size}, {pairs[1].size} and {blocks.shape[0]}"
                 )
-            if shape is None:
-                shape = tuple(size * (int(p.max()) + 1) if p.size else 0 for p in pairs)
-            shape = coercion.check_shape(shape)
+            needed = tuple(size * (int(p.max()) + 1) if p.size else 0 for p in pairs)
+            shape = coercion.check_shape(needed if shape is None else shape)
             for p, name, n in zip(pairs, ("block_rows", "block_cols"), shape, strict=True):
                 if not in_range(p, 0, -(-n // size)):
                     bad = int(p.min()) if int(p.min()) < 0 else int(p.max())
@@ -192,7 +192,7 @@ class BBCSRArray(FormatArray):
     @property
     def n_bins(self) -> int:
         """Bins of 32 rows."""
-        return self._tables.bin_rowptr.size - 1
+        return int(self._tables.bin_rowptr.size) - 1
 
     @property
     def bin_rowptr(self) -> Any:
@@ -240,7 +240,7 @@ class BBCSRArray(FormatArray):
     def _layout(self) -> str:
         return f"{self.n_bins} bins, blocks of {self.block_size}, fill ratio {self.fill_ratio:.3g}"
 
-    def _invariants(self):
+    def _invariants(self) -> Iterator[tuple[str, Any]]:
         t, xp, size = self._tables, self._target.xp, self.block_size
         n_rows, n_cols = t.shape
         n_bins = -(-n_rows // WARP)
@@ -311,7 +311,7 @@ class BBCSRArray(FormatArray):
         sharers = max(1, min(MOST_SHARERS, costs.warps / max(1, n_bins), stats.row_mean / SHARE))
         if name != "bbcsr1":
             streaming *= costs.block_factor
-        return streaming + costs.own_us + costs.us_per_entry * stats.dtype.itemsize / 4 * stats.row_max / sharers
+        return float(streaming + costs.own_us + costs.us_per_entry * stats.dtype.itemsize / 4 * stats.row_max / sharers)
 
     @classmethod
     def _why(cls, name: str, stats: Any) -> str:

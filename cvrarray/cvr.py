@@ -64,6 +64,7 @@ Bytes a nonzero: the value, 2 or 4 for the column, 1/8 for the record mask; a ro
 from __future__ import annotations
 
 import operator
+from collections.abc import Iterator
 from typing import Any, ClassVar, NamedTuple
 
 from .array.format import FormatArray, Sample
@@ -178,7 +179,8 @@ class CVRArray(FormatArray):
         super().__init__(obj, device=device, n_lanes=n_lanes, n_chunks=n_chunks, split=split)
 
     @classmethod
-    def _convert(cls, csr: CSR, target: devices.Device, *, n_lanes: int | None, n_chunks: int | None, split: str) -> CVRTables:
+    def _convert(cls, csr: CSR, target: devices.Device, **keywords: Any) -> Any:
+        n_lanes, n_chunks, split = keywords["n_lanes"], keywords["n_chunks"], keywords["split"]
         n_lanes = n_lanes or default_n_lanes(csr, target.kind)
         n_chunks = n_chunks or default_n_chunks(csr, n_lanes, target.kind)
         return cls._module(target).convert(csr, n_lanes, min(n_chunks, csr.nnz), split)
@@ -194,7 +196,7 @@ class CVRArray(FormatArray):
     @property
     def n_chunks(self) -> int:
         """Chunks; 0 for an array without nonzeros."""
-        return self._tables.tail.shape[0]
+        return int(self._tables.tail.shape[0])
 
     def chunk(self, k: int) -> Chunk:
         """Chunk `k` as the format defines it: ``val`` and ``col_idx`` by lane and step, records and tail.
@@ -255,7 +257,7 @@ class CVRArray(FormatArray):
     def _layout(self) -> str:
         return f"{self.n_chunks} chunks of {self.n_lanes} lanes"
 
-    def _invariants(self):
+    def _invariants(self) -> Iterator[tuple[str, Any]]:
         t, xp = self._tables, self._target.xp
         n_rows, n_cols = t.shape
         n_chunks, n_lanes = self.n_chunks, t.n_lanes

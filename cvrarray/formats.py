@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from .array.format import FORMATS, FormatArray
+from .array.format import FORMATS as FORMATS
+from .array.format import FormatArray
 from .bbcsr import BBCSRArray as BBCSRArray
 from .cvr import CVRArray as CVRArray
 

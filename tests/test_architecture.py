@@ -189,7 +189,8 @@ def test_modules_and_their_public_functions_are_documented(module):
         assert ast.get_docstring(tree), module
     for node in tree.body:
         if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and not node.name.startswith("_"):
-            assert ast.get_docstring(node), f"{module}.{node.name}"
+            if "overload" not in map(ast.unparse, node.decorator_list):  # the last of them has it
+                assert ast.get_docstring(node), f"{module}.{node.name}"
 
 
 def test_public_names_are_importable():

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import ModuleType
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
 from ..core import devices, extensions
+from ..core.arrays import Run
 from ..core.tables import CSR
 from ..input import coercion
 from .base import SparseArray
@@ -51,14 +52,14 @@ class FormatArray(SparseArray):
 
     format: ClassVar[str]
     _modules: ClassVar[dict[str, ModuleType]] = {}  #: kind of device -> module of kernels, of a format outside this package
-    _table_type: ClassVar[type]  #: the named tuple; its first fields are ``shape`` and ``nnz``
+    _table_type: ClassVar[type[Any]]  #: the named tuple; its first fields are ``shape`` and ``nnz``
     _value_table: ClassVar[str]  #: the field of the tables that holds the stored values
     #: The tables that are arrays, in a file's order: dtype ("index", "value" and "mask" depend on the matrix) and dimensions.
     _stored: ClassVar[dict[str, tuple[str, int]]]
     _tuned: ClassVar[str] = ""  #: the constructor's keyword that :func:`cvrarray.tune` varies
 
     _tables: Any
-    _kernels: dict[tuple[str, np.dtype], Callable]  # kind and the product's dtype -> the device module's prepared product
+    _kernels: dict[tuple[str, np.dtype], Run]  # kind and the product's dtype -> the device module's prepared product
     _slot_cache: Any  # where each entry of the canonical CSR lies in the value table, once asked for
 
     def __init_subclass__(cls, **keywords: Any) -> None:
@@ -84,7 +85,7 @@ class FormatArray(SparseArray):
         return cls._modules.get(target.kind) or target.backend(cls.format)
 
     @classmethod
-    def _from_tables(cls, tables: NamedTuple, plan: str | None = None):
+    def _from_tables(cls, tables: Any, plan: str | None = None) -> Self:
         """An array around tables as they are. Nothing is checked: see :meth:`check`."""
         self = object.__new__(cls)
         self._adopt(tables, plan)
@@ -100,10 +101,10 @@ class FormatArray(SparseArray):
         self._plan = plan
         for table in tables:  # immutable; and one kind of array for Numba, whether converted or mapped from a file
             if isinstance(table, np.ndarray):
-                table.setflags(False)  # by position: half the time, and there are many tables
+                table.setflags(False)  # type: ignore[call-arg]  # by position: half the time, and there are many tables
 
     @classmethod
-    def from_csr(cls, indptr: Any, indices: Any, data: Any, shape: tuple[int, int], **parameters: Any):
+    def from_csr(cls, indptr: Any, indices: Any, data: Any, shape: tuple[int, int], **parameters: Any) -> Self:
         """An array from the three arrays of any CSR, on their device unless ``device=`` says otherwise.
 
         Parameters
@@ -163,14 +164,14 @@ class FormatArray(SparseArray):
         """Other values of the keyword ``_tuned`` than the default that are worth a measurement."""
         return []
 
-    def _like(self, csr: CSR):
+    def _like(self, csr: CSR) -> Self:
         return type(self)(csr, **self._parameters())
 
-    def _map(self, function: Callable[[Any], Any]):
+    def _map(self, function: Callable[[Any], Any]) -> Self:
         with self._target.use():
             return self._with_table(function(self._values(self._tables)))
 
-    def _with_table(self, values: Any):
+    def _with_table(self, values: Any) -> Self:
         """The array of the same structure around another value table, on the same device."""
         if self._target.kind == "cuda":
             values = self._target.xp.ascontiguousarray(values)
@@ -183,17 +184,19 @@ class FormatArray(SparseArray):
     @property
     def shape(self) -> tuple[int, int]:
         """(n_rows, n_cols)."""
-        return self._tables.shape
+        shape: tuple[int, int] = self._tables.shape
+        return shape
 
     @property
     def dtype(self) -> np.dtype:
         """dtype of the stored values."""
-        return self._values(self._tables).dtype
+        dtype: np.dtype = self._values(self._tables).dtype
+        return dtype
 
     @property
     def nnz(self) -> int:
         """Stored entries, explicit zeros among them; padding is not counted."""
-        return self._tables.nnz
+        return int(self._tables.nnz)
 
     @property
     def nbytes(self) -> int:
@@ -205,13 +208,13 @@ class FormatArray(SparseArray):
         """The transpose as a view, without converting; ``A.T.copy()`` converts."""
         return TransposedArray(self)
 
-    def copy(self):
+    def copy(self) -> Self:
         """An array with tables of its own, on the same device."""
         with self._target.use():
             own = {name: _aligned(table, self._target) for name, table in self._arrays().items()}
         return self._from_tables(self._tables._replace(**own), self.plan)
 
-    def to_device(self, device: Any):
+    def to_device(self, device: Any) -> Self:
         """The same array, table by table, on `device` (``"cpu"``, ``"cuda"``, ``"cuda:1"``); itself where it is there."""
         device = devices.parse(device)
         if device == self._target:
@@ -240,15 +243,16 @@ class FormatArray(SparseArray):
                 if not holds:
                     raise ValueError(f"{type(self).__name__} breaks invariant {invariant}")
 
-    def _invariants(self):
+    def _invariants(self) -> Iterator[tuple[str, Any]]:
         """(invariant in words, whether it holds), in an order in which each may rely on those before it."""
         raise NotImplementedError
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple[Any, ...]:
         return _unpickled, (type(self), self._tables, self.plan)
 
     def _coo(self) -> tuple[Any, Any, Any]:
-        return self._module(self._target).to_coo(self._tables)
+        row, col, val = self._module(self._target).to_coo(self._tables)
+        return row, col, val
 
     def _part(self, first: int, last: int) -> tuple[Any, int]:
         """The tables of the tiles that hold the rows [first, last), and the number of the row that they call 0.
@@ -263,9 +267,10 @@ class FormatArray(SparseArray):
         row -= row.dtype.type(first - begin)
         kept = self._target.xp.flatnonzero((row >= 0) & (row < last - first))
         shape = (last - first, self.shape[1])
-        return self._target.backend("csr").canonical(row[kept], col[kept], val[kept], shape)
+        canonical: CSR = self._target.backend("csr").canonical(row[kept], col[kept], val[kept], shape)
+        return canonical
 
-    def _kernel(self, kind: str, dtype: np.dtype) -> Callable[[Any, Any, Any, Any], None]:
+    def _kernel(self, kind: str, dtype: np.dtype) -> Run:
         run = self._kernels.get((kind, dtype))
         if run is None:
             prepare = getattr(self._module(self._target), kind, None)
@@ -273,7 +278,7 @@ class FormatArray(SparseArray):
             self._kernels[kind, dtype] = run
         return run
 
-    def _product_matrix(self, dtype: np.dtype) -> Callable[[Any, Any, Any, Any], None]:
+    def _product_matrix(self, dtype: np.dtype) -> Run:
         """``A @ X`` of a format whose module has none: column by column."""
         product, xp = self._kernel("product", dtype), self._target.xp
 
@@ -285,7 +290,7 @@ class FormatArray(SparseArray):
 
         return run
 
-    def _product_transposed(self, dtype: np.dtype) -> Callable[[Any, Any, Any, Any], None]:
+    def _product_transposed(self, dtype: np.dtype) -> Run:
         """``A.T @ x`` of a format whose module has none: by tables of the transposed matrix, which are kept."""
         return self.T.copy()._kernel("product", dtype)
 
@@ -295,12 +300,12 @@ class FormatArray(SparseArray):
             self._slot_cache = self._slot_numbers()._canonical_csr().data
         return self._slot_cache
 
-    def _slot_numbers(self):
+    def _slot_numbers(self) -> Self:
         """The same structure with each slot's number for its value."""
         size = self._values(self._tables).size
         return self._map(lambda values: self._target.xp.arange(size, dtype=np.int32 if size < 2**31 else np.int64))
 
-    def _with_slots(self, slots: Any, data: Any):
+    def _with_slots(self, slots: Any, data: Any) -> Self:
         """The same structure with the values `data` in the slots `slots`, and 0 in all others."""
         with self._target.use():
             values = _empty(self._values(self._tables).size, data.dtype, self._target)

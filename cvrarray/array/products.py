@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from ..core.arrays import Run
 from ..input import coercion
 
 #: Columns of X from which ``A.T @ X`` transposes the matrix for the call: on a CPU a conversion takes as long as 13 (BBCSR)
@@ -54,7 +55,7 @@ class Ready:
 
     __slots__ = ("empty", "fits", "one", "run", "x_shape", "y_shape", "zero")
 
-    def __init__(self, array: Any, dtype: np.dtype, run: Callable) -> None:
+    def __init__(self, array: Any, dtype: np.dtype, run: Run) -> None:
         self.run = run
         self.fits = _fits(array._target)
         self.empty = array._target.xp.empty
@@ -177,19 +178,19 @@ def rmatmat(array: Any, x: Any) -> Any:
     return _adjoint(matmat, array, x)
 
 
-def _adjoint(product: Callable, array: Any, x: Any) -> Any:
+def _adjoint(product: Callable[[Any, Any], Any], array: Any, x: Any) -> Any:
     if array.dtype.kind != "c":
         return product(array.T, x)
     return product(array.T, operand(array, x, "x").conj()).conj()
 
 
-def transposed_matrix(base: Any, dtype: np.dtype) -> Callable[[Any, Any, Any, Any], None]:
+def transposed_matrix(base: Any, dtype: np.dtype) -> Run:
     """``run(X, Y, alpha, beta)``: ``Y = alpha * base.T @ X + beta * Y``, X (n_rows, k) and Y (n_cols, k) in C order.
 
     Column by column, or, where there are many, with the transposed array, which lives for the call.
     """
 
-    def run(x, y, alpha, beta):
+    def run(x: Any, y: Any, alpha: Any, beta: Any) -> None:
         if x.shape[1] >= CONVERT_FROM:
             base.T.copy()._kernel("product_matrix", dtype)(x, y, alpha, beta)
             return

@@ -2,17 +2,44 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal, overload
 
 from .. import formats
-from ..array.base import SparseArray
+from ..array.format import FormatArray
+from ..bbcsr import BBCSRArray
 from ..core import devices
 from ..core.tables import CSR
+from ..cvr import CVRArray
 from ..input import coercion
 from .model import choose, statistics
 
 
-def asarray(obj: Any, format: str = "auto", device: Any = None, **parameters: Any) -> SparseArray:
+@overload
+def asarray(obj: Any, format: Literal["auto"] = "auto", device: Any = None) -> FormatArray: ...
+@overload
+def asarray(
+    obj: Any,
+    format: Literal["cvr"],
+    device: Any = None,
+    *,
+    n_lanes: int | None = None,
+    n_chunks: int | None = None,
+    split: str = "rows",
+) -> CVRArray: ...
+@overload
+def asarray(obj: Any, format: Literal["bbcsr"], device: Any = None, *, block_size: int = 6) -> BBCSRArray: ...
+@overload
+def asarray(
+    obj: Any,
+    format: str,
+    device: Any = None,
+    *,
+    n_lanes: int | None = None,
+    n_chunks: int | None = None,
+    split: str = "rows",
+    block_size: int = 6,
+) -> FormatArray: ...
+def asarray(obj: Any, format: str = "auto", device: Any = None, **parameters: Any) -> FormatArray:
     """The matrix as one of our arrays, on a GPU where there is one.
 
     Parameters
@@ -28,12 +55,22 @@ def asarray(obj: Any, format: str = "auto", device: Any = None, **parameters: An
 
     Returns
     -------
-    CVRArray or BBCSRArray
+    CVRArray or BBCSRArray, or the class of another format that is known
 
     Raises
     ------
     TypeError, ValueError
         `obj` is no matrix, or a name or parameter is none that is known.
+
+    Examples
+    --------
+    >>> import numpy as np, scipy.sparse
+    >>> S = scipy.sparse.eye_array(1000, format="csr")
+    >>> A = asarray(S, device="cpu")
+    >>> A.nnz, A.format in ("cvr", "bbcsr"), A.plan is None
+    (1000, True, False)
+    >>> asarray(S, format="bbcsr", block_size=2, device="cpu").block_size
+    2
     """
     formats.check(format, auto=True)
     if format == "auto" and parameters:

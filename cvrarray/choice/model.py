@@ -74,8 +74,10 @@ def statistics(obj: Any, *, exact: bool = True) -> Statistics:
     with device.use():
         xp = device.xp
         padded, empty, shortest, longest = _row_lengths(csr, device)
-        lengths = xp.diff(csr.indptr) if exact else None
-        median, std = (float(xp.median(lengths)), float(lengths.std())) if exact and n_rows else (math.nan, math.nan)
+        median = std = math.nan
+        if exact and n_rows:
+            lengths = xp.diff(csr.indptr)
+            median, std = float(xp.median(lengths)), float(lengths.std())
     window = _windows(csr, device, exact)
     if csr.nnz and not window.nnz:  # the windows lie beside all there is
         window = _windows(csr, device, exact=True)
@@ -101,12 +103,12 @@ def choose(stats: Statistics, device: str) -> Plan:
     if not stats.nnz:
         return Plan("cvr", None, "cvr: no nonzeros, so no padding either")
     time = predict(stats, device)
-    name = min(time, key=time.get)
+    name = min(time, key=time.__getitem__)
     cls, keywords = of_variant(name)
     others = [other for other in time if of_variant(other)[0] is not cls]
     reason = f"{_label(name)}: {stats.table_bytes[name] / stats.nnz:.1f} bytes a nonzero"
     if others:
-        other = min(others, key=time.get)
+        other = min(others, key=time.__getitem__)
         reason += f", {_label(other)} {stats.table_bytes[other] / stats.nnz:.1f}"
     return Plan(cls.format, keywords.get("block_size"), f"{reason}; {cls._why(name, stats)}")
 
@@ -130,7 +132,8 @@ def _row_lengths(csr: CSR, device: devices.Device) -> tuple[int, int, int, int]:
     if not n_rows:
         return 0, 0, 0, 0
     if device.kind == "cpu":
-        return device.backend("statistics").row_lengths(csr.indptr, WARP)
+        found: tuple[int, int, int, int] = device.backend("statistics").row_lengths(csr.indptr, WARP)
+        return found
     lengths = csr.indptr[1:] - csr.indptr[:-1]
     in_bins = xp.zeros(-(-n_rows // WARP) * WARP, np.int64)
     in_bins[:n_rows] = lengths

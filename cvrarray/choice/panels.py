@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from inspect import signature
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from ..input import partition
 from .model import choose, statistics
 
 #: What BBCSRArray takes where nothing else is said.
-DEFAULT_BLOCK_SIZE = BBCSRArray.__init__.__kwdefaults__["block_size"]
+DEFAULT_BLOCK_SIZE: int = signature(BBCSRArray).parameters["block_size"].default
 
 
 def decided(csr: CSR, format: str, parameters: dict[str, Any], device: str) -> tuple[str, dict[str, Any]]:
@@ -38,4 +39,5 @@ def panel_rows(csr: CSR, bytes_of_panel: int, block_size: int | None = None) -> 
         blocks = devices.CPU.backend("statistics").blocks_per_block_row(indptr, block_col, int(block_col.max()) + 1, block_size)
         lengths = np.repeat(blocks, block_size)[: lengths.size] * block_size
     before = partition.bytes_before(lengths, csr.data.dtype.itemsize, csr.indices.dtype.itemsize, block_size)
-    return partition.cut(before, bytes_of_panel, partition.alignment(block_size or 1)).tolist()
+    first_rows: list[int] = partition.cut(before, bytes_of_panel, partition.alignment(block_size or 1)).tolist()
+    return first_rows

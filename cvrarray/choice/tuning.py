@@ -230,7 +230,7 @@ def _sampler(device: devices.Device) -> Sampler:
             call()
         last.record()
         last.synchronize()
-        return device.xp.cuda.get_elapsed_time(first, last) * 1e-3 / number
+        return float(device.xp.cuda.get_elapsed_time(first, last)) * 1e-3 / number
 
     return sample_events
 

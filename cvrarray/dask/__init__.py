@@ -8,7 +8,8 @@
 :mod:`cvrarray.dask.solve`     ``cg``, ``power_iteration``: one long task on each worker that holds panels
 :mod:`cvrarray.dask.ranks`     what such a task does
 :mod:`cvrarray.dask.vectors`   its arithmetic, NumPy's and CuPy's
-:mod:`cvrarray.dask.links`     what passes between the tasks: NCCL between GPUs, or the workers' connections
+:mod:`cvrarray.dask.transports`  what passes between the tasks: NCCL between GPUs, or the workers' connections
+:mod:`cvrarray.dask.mesh`      those connections: how ranks meet, and notice who is lost
 =============================  ==========================================================================
 
 Nobody needs to call :func:`register`: a token, an operator with a dask array, and the functions above do.
@@ -84,7 +85,7 @@ def _first(values: Any) -> Any:
 def register_sizeof(sizeof: Any) -> None:
     """Dask's entry point ``dask.sizeof``, called by ``import dask``: sizes of our arrays, once there are any."""
 
-    @sizeof.register_lazy("cvrarray")
+    @sizeof.register_lazy("cvrarray")  # type: ignore[untyped-decorator]
     def _register() -> None:
         from . import registry
 

@@ -82,7 +82,8 @@ def _from_chunks(array: da.Array, chunks: Any, format: str, device: Any, paramet
 
 def _convert(chunk: Any, **how: Any) -> FormatArray:
     """A chunk as an array of ours; kept a function of its own, whose calls can be counted."""
-    return asarray(chunk, **how)
+    array: FormatArray = asarray(chunk, **how)
+    return array
 
 
 def _rows(csr: Any, chunks: Any, block_size: int | None) -> list[int]:
@@ -100,6 +101,6 @@ def _rows(csr: Any, chunks: Any, block_size: int | None) -> list[int]:
     )
 
 
-def _empty(cls: type, like: FormatArray) -> FormatArray:
+def _empty(cls: type[FormatArray], like: FormatArray) -> FormatArray:
     """An array of no rows and columns, for Dask's meta."""
     return cls(np.zeros((0, 0), like.dtype), device=like.device, **like._parameters())

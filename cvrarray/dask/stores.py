@@ -16,7 +16,7 @@ from ..store import layout, stream
 from . import registry
 
 
-def open_store(path: str | os.PathLike, *, device: Any = None, verify: bool = True, incomplete: bool = False) -> da.Array:
+def open_store(path: str | os.PathLike[str], *, device: Any = None, verify: bool = True, incomplete: bool = False) -> da.Array:
     """A lazy dask array of the panels of a store that :func:`cvrarray.to_store` wrote.
 
     Nothing but the manifests is read now; a panel is read, in one go, when its chunk is computed. For products without
@@ -46,6 +46,7 @@ def open_store(path: str | os.PathLike, *, device: Any = None, verify: bool = Tr
     name = f"open_store-{tokenize(path, root.id, [panel.pieces for panel in manifest], device, verify)}"
     graph = {(name, k, 0): (_load, path, k, panel, device, verify) for k, panel in enumerate(manifest)}
     sizes = tuple(panel.rows[1] - panel.rows[0] for panel in manifest)
+    assert root.format is not None  # a store that can be opened has a panel, and so a format
     meta = named(root.format)(np.zeros((0, 0), np.dtype(root.dtype).newbyteorder("=")), device=device, **root.parameters)
     return da.Array(HighLevelGraph.from_collections(name, graph), name, (sizes, (root.n_cols,)), meta=meta)
 

@@ -93,4 +93,5 @@ def rows(csr: CSR, first: int, last: int) -> CSR:
 def lengths(csr: CSR) -> np.ndarray:
     """(n_rows,) stored entries of each row, in host memory."""
     indptr = devices.move(csr.indptr, devices.CPU)
-    return indptr[1:] - indptr[:-1]
+    lengths: np.ndarray = indptr[1:] - indptr[:-1]
+    return lengths
