@@ -15,7 +15,7 @@ from cvrarray.array.transposed import TransposedArray
 from cvrarray.core.arrays import NumpyArray
 
 
-def products(A: CVRArray, x: np.ndarray) -> None:
+def products(A: CVRArray, x: NumpyArray) -> None:
     """Attributes have their types, and a product takes arrays."""
     assert_type(A.shape, tuple[int, int])
     assert_type(A.ndim, int)
@@ -66,5 +66,4 @@ def mistakes() -> None:
     BBCSRArray(np.eye(3), n_chunks=4)  # type: ignore[call-arg]
     cvrarray.asarray(np.eye(3), format=3)  # type: ignore[call-overload]
     cvrarray.asarray(np.eye(3), devise="cpu")  # type: ignore[call-overload]
-    cvrarray.asarray(np.eye(3), format="bbcsr", n_chunks=3)  # type: ignore[call-overload]
     cvrarray.csr_matrix  # type: ignore[attr-defined]  # noqa: B018
