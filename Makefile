@@ -56,10 +56,10 @@ gpu-sanitize:
 ON_CPU := --device cpu --scale medium --threads 1,all --repeats 11 --rounds 3 --report docs/benchmarks
 
 bench: $(VENV)/.installed-demo-$(or $(CUDA),bench)
-	$(BIN)/cvrarray bench $(if $(CUDA),--scale full,$(ON_CPU)) $(BENCH_ARGS) $(FILES)
+	$(BIN)/python -m asv_bench.record.products $(if $(CUDA),--scale full,$(ON_CPU)) $(BENCH_ARGS) $(FILES)
 
 bench-gpu:
-	$(PYTHON) -m cvrarray bench --peers --report docs/benchmarks $(BENCH_ARGS)
+	$(PYTHON) -m asv_bench.record.gpu --report docs/benchmarks $(BENCH_ARGS)
 
 # asv takes no PYTHONPATH but its own, and asks for a machine's name once: not the host's, which is nobody's business.
 ASV := cd asv_bench && ASV_PYTHONPATH="$(CURDIR)" $(abspath $(BIN))/asv
