@@ -24,8 +24,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import cvrarray
-from cvrarray import generate
+from cvrarray import formats, generate
+from cvrarray.array.format import FORMATS
 from cvrarray.cli import INPUT_ERRORS, bench, peers, sources
 from cvrarray.cli.table import finite, render, significant, size
 from cvrarray.core import devices, timing
@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--scale", choices=generate.SCALES, default="full", help="size of the generated ones")
     parser.add_argument("--dtype", help="float32,float64 (default) or complex64,complex128")
-    parser.add_argument("--formats", default=",".join(bench.FORMATS), help="default: %(default)s")
+    parser.add_argument("--formats", default=",".join(["auto", *FORMATS]), help="default: %(default)s")
     parser.add_argument("--threads", metavar="N,...", help="on the CPU: numbers of threads, such as 1,all; default: all")
     parser.add_argument(
         "--report",
@@ -77,10 +77,8 @@ def run(args: argparse.Namespace) -> int:
     """Measure, print and write; 1 if a product was wrong."""
     device = bench.check(args)
     bench.check_positive("rounds", args.rounds)
-    formats = args.formats.split(",")
-    for name in formats:
-        if name not in bench.FORMATS:
-            raise ValueError(f"--formats must be among {', '.join(bench.FORMATS)}; got {name!r}")
+    for name in args.formats.split(","):
+        formats.check(name, auto=True)
     counts = inputs.thread_counts(args.threads, device)
     if args.report is not None and device.kind != "cpu":
         raise ValueError(f"--report is for the CPU; got --device {device}. Use --json OUT")
@@ -88,7 +86,7 @@ def run(args: argparse.Namespace) -> int:
         matrices(args, device),
         device=device,
         dtypes=args.dtype,
-        formats=formats,
+        names=args.formats.split(","),
         repeats=args.repeats,
         rounds=args.rounds,
         seed=args.seed,
@@ -122,7 +120,7 @@ def measure_all(
     *,
     device: devices.Device,
     dtypes: str | None,
-    formats: list[str],
+    names: list[str],
     repeats: int,
     seed: int,
     counts: list[int | None],
@@ -150,7 +148,7 @@ def measure_all(
             both = "complex64,complex128" if csr.dtype.kind == "c" else "float32,float64"
             for dtype in sources.dtypes(dtypes or both, csr.dtype):
                 bar.set_description(f"{name}, {dtype}")
-                for case in measure_case(name, bench.cast(csr, dtype), device, rates, formats, repeats, seed):
+                for case in measure_case(name, bench.cast(csr, dtype), device, rates, names, repeats, seed):
                     found.setdefault((position, dtype, case["threads"]), []).append(case | about)
     return {
         "schema": 2,
@@ -172,7 +170,7 @@ def measure_case(
     csr: Any,
     device: devices.Device,
     rates: dict[int | None, dict[str, float]],
-    formats: list[str],
+    names: list[str],
     repeats: int,
     seed: int,
 ) -> list[dict[str, Any]]:
@@ -181,7 +179,7 @@ def measure_case(
     The peak counts the CSR, which lives during a conversion, over CSR and result.
     """
     cases = bench.measure_case(
-        name, csr, device, repeats=repeats, seed=seed, formats=formats, counts=list(rates), using=machine.using_threads
+        name, csr, device, repeats=repeats, seed=seed, names=names, counts=list(rates), using=machine.using_threads
     )
     n_bytes = machine.floor_bytes(csr, csr.dtype.itemsize)
     csr_bytes = sum(part.nbytes for part in (csr.data, csr.indices, csr.indptr))
@@ -199,8 +197,8 @@ def measure_case(
 
 
 def _convert(csr: Any, run: dict[str, Any], device: devices.Device) -> Any:
-    cls = {"cvr": cvrarray.CVRArray, "bbcsr": cvrarray.BBCSRArray}[run["format"]]
-    return cls(csr, device=str(device), **({"block_size": run["block_size"]} if "block_size" in run else {}))
+    parameters = {"block_size": run["block_size"]} if "block_size" in run else {}
+    return formats.named(run["format"])(csr, device=str(device), **parameters)
 
 
 def together(cases: list[dict[str, Any]]) -> dict[str, Any]:

@@ -31,13 +31,14 @@ from typing import Any
 
 import numpy as np
 
-from .. import generate
+import cvrarray
+
+from .. import formats, generate
+from ..array.format import FORMATS
 from ..core import devices, timing
 from ..cpu import threads
 from . import peers, rounding, sources
 from .table import finite, render, significant, size
-
-FORMATS = ("auto", "cvr", "bbcsr")
 
 #: A format that would store this many times the bytes of CSR is not built: it could not win, and might not fit.
 MOST_BYTES = 8
@@ -151,7 +152,7 @@ def measure_case(
     *,
     repeats: int,
     seed: int,
-    formats: Sequence[str] = FORMATS,
+    names: Sequence[str] | None = None,
     counts: Sequence[int | None] = (None,),
     using: Callable[[int | None], AbstractContextManager] = nullcontext,
 ) -> list[dict[str, Any]]:
@@ -163,7 +164,7 @@ def measure_case(
     x_host = random_vector(host.shape[1], host.dtype, seed)
     with device.use():
         x = device.xp.asarray(x_host)
-        arrays, left_out = build(csr, formats, device)
+        arrays, left_out = build(csr, names, device)
         entries = []
         for label, array in arrays.items():
             error = rounding.worst_error(host, x_host, devices.move(array @ x, devices.CPU))
@@ -241,43 +242,43 @@ def derive(
     return peer, runs
 
 
-def build(csr: Any, formats: Sequence[str], device: devices.Device) -> tuple[dict[str, Any], dict[str, str]]:
+def build(csr: Any, names: Sequence[str] | None, device: devices.Device) -> tuple[dict[str, Any], dict[str, str]]:
     """Arrays by format, and why a format was left out. ``auto`` is the array of the format that it chose, once.
 
-    BBCSR has the block size that the plan's model gives the fewest bytes.
+    A format is built in the variant (BBCSR's block size) that by the plan's model takes the fewest bytes. `names` are the
+    formats; default: ``auto`` and all that are known.
     """
-    import cvrarray
-
+    names = ["auto", *FORMATS] if names is None else names
     built: dict[str, Any] = {}
     left_out: dict[str, str] = {}
-    if "auto" in formats:
+    if "auto" in names:
         array = cvrarray.asarray(csr, device=str(device))
         built[array.format] = array
-    missing = [name for name in formats if name != "auto" and name not in built]
+    missing = [name for name in names if name != "auto" and name not in built]
     modelled = cvrarray.statistics(csr, exact=False).table_bytes if missing else {}
     for name in missing:
-        best = min((key for key in modelled if key.startswith(name)), key=modelled.__getitem__)
-        times = modelled[best] / max(1, csr.nnz * (csr.dtype.itemsize + 4))
-        parameters = {"block_size": int(best.removeprefix("bbcsr"))} if name == "bbcsr" else {}
+        variants = {key: n_bytes for key, n_bytes in modelled.items() if formats.of_variant(key)[0].format == name}
+        best = min(variants, key=variants.__getitem__, default=name)
+        times = variants.get(best, 0) / max(1, csr.nnz * (csr.dtype.itemsize + 4))
         if times > MOST_BYTES:
             left_out[name] = f"would store {significant(times)} times the bytes of CSR"
         else:
-            built[name] = cvrarray.asarray(csr, format=name, device=str(device), **parameters)
+            built[name] = cvrarray.asarray(csr, format=name, device=str(device), **formats.of_variant(best)[1])
     return built, left_out
 
 
 def rebuild(csr: Any, array: Any) -> Any:
     """The conversion that made `array`, once more: format and parameters are known, so nothing is chosen."""
-    parameters = {"block_size": array.block_size} if array.format == "bbcsr" else {}
-    return type(array)(csr, device=array.device, **parameters)
+    return type(array)(csr, device=array.device, **array._parameters())
 
 
 def facts(array: Any) -> dict[str, Any]:
     """What an array of ours is."""
     about = {"format": array.format, "plan": array.plan, "nbytes": int(array.nbytes)}
-    if array.format == "bbcsr":
-        return about | {"block_size": array.block_size, "fill_ratio": finite(array.fill_ratio)}
-    return about | {"n_lanes": array.n_lanes, "n_chunks": array.n_chunks}
+    for name in ("n_lanes", "n_chunks", "block_size"):
+        if hasattr(array, name):
+            about[name] = getattr(array, name)
+    return about | ({"fill_ratio": finite(array.fill_ratio)} if hasattr(array, "fill_ratio") else {})
 
 
 def cast(csr: Any, dtype: np.dtype) -> Any:
