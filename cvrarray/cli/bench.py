@@ -36,7 +36,6 @@ import cvrarray
 from .. import formats, generate
 from ..array.format import FORMATS
 from ..core import devices, timing
-from ..cpu import threads
 from . import peers, rounding, sources
 from .table import finite, render, significant, size
 
@@ -182,7 +181,7 @@ def measure_case(
             others,
         )
         about = {"matrix": name, "shape": list(host.shape), "nnz": int(host.nnz), "dtype": str(host.dtype)}
-        n_threads = threads.count() if count is None and device.kind == "cpu" else count
+        n_threads = peers.threads() if count is None and device.kind == "cpu" else count
         cases.append(about | {"threads": n_threads, "peer": peer, "runs": runs, "left_out": left_out})
     return cases
 

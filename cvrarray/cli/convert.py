@@ -62,11 +62,11 @@ def run(args: argparse.Namespace) -> int:
 
 def _format(named: str | None, given: dict[str, Any]) -> str | None:
     """The format that ``--format`` and the options ask for; None where they name none."""
-    formats = {PARAMETERS[name] for name in given} | ({named} - {None, "auto"})
-    if len(formats) > 1:
+    asked = {PARAMETERS[name] for name in given} | ({named} - {None, "auto"})
+    if len(asked) > 1:
         options = ", ".join(f"--{name.replace('_', '-')} ({PARAMETERS[name]})" for name in given)
         raise ValueError(f"options must be of one format; got {f'--format {named} with ' if named else ''}{options}")
-    return formats.pop() if formats else named
+    return asked.pop() if asked else named
 
 
 def _array(path: str, format: str | None, device: Any, given: dict[str, Any]) -> Any:

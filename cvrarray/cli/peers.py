@@ -9,7 +9,6 @@ from typing import Any
 
 from ..core import devices
 from ..core.timing import Call
-from ..cpu import threads
 
 #: Peers that run on several threads.
 THREADED = ("mkl",)
@@ -24,9 +23,14 @@ def products(csr: Any, x: Any, device: devices.Device) -> dict[str, Call]:
     gcxs = sparse.GCXS.from_scipy_sparse(csr)
     found = {"scipy": lambda: csr @ x, "sparse": lambda: gcxs @ x}
     if (library := mkl()) is not None:
-        library.mkl_set_num_threads(threads.count())
+        library.mkl_set_num_threads(threads())
         found["mkl"] = lambda: library.dot_product_mkl(csr, x)
     return found
+
+
+def threads() -> int:
+    """Threads of ours on a CPU: all, or ``CVRARRAY_NUM_THREADS``."""
+    return devices.CPU.backend("threads").count()  # imported only now, as it loads Numba
 
 
 def left_out(device: devices.Device) -> dict[str, str]:
