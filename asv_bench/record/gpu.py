@@ -119,20 +119,20 @@ MATRICES: dict[str, dict[str, Make]] = {
 }
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def parser() -> argparse.ArgumentParser:
     """Options of the command."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", metavar="NAME,...", help="these matrices; * and ? stand for any letters")
     parser.add_argument("--scale", choices=("full", "small"), default="full", help="size of the generated ones")
     parser.add_argument("--dtype", default="float32,float64", help="default: %(default)s")
     parser.add_argument("--report", metavar="FOLDER", help="write gpu.md, gpu.json and plots there")
     bench.add_shared_arguments(parser)
+    return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure, print and write; 1 if a product of ours was wrong, 2 for bad usage."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add_arguments(parser)
-    args = parser.parse_args(argv)
+    args = parser().parse_args(argv)
     try:
         return run(args)
     except INPUT_ERRORS as error:

@@ -33,8 +33,9 @@ from cvrarray.core import devices, timing
 from . import inputs, machine, products_page
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def parser() -> argparse.ArgumentParser:
     """Options of the command."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "matrices",
         nargs="*",
@@ -59,13 +60,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="go so often through all matrices, reading included, and take every figure's median; default: %(default)s",
     )
     bench.add_shared_arguments(parser)
+    return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure, print and write; 1 if a product was wrong, 2 for bad usage."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add_arguments(parser)
-    args = parser.parse_args(argv)
+    args = parser().parse_args(argv)
     try:
         return run(args)
     except INPUT_ERRORS as error:
