@@ -40,13 +40,14 @@ CSR_MATMAT = """
 // Mapping: a warp takes a row, lane j the columns j, j + 32, ... of X. Traffic: 4 + sizeof(A) bytes a nonzero, and X's rows.
 // Requires: indptr does not decrease, indices lie within X. Races: none, every entry of Y has one owner.
 template <class A, class I>
-__global__ void csr_matmat(const int64* indptr, const I* indices, const A* data, const A* x, A* y, int64 n_rows, int64 k) {
+__global__ void csr_matmat(const int64* indptr, const I* indices, const A* data, int64 n_rows, int64 k, const A* x, A* y,
+                           A alpha, A beta, int update) {
   const int64 row = warp_id();
   if (row >= n_rows) return;
   for (int64 j = lane_id(); j < k; j += WARP) {
     A sum = A();
     for (int64 e = indptr[row]; e < indptr[row + 1]; ++e) sum = mac(data[e], x[indices[e] * k + j], sum);
-    y[row * k + j] = sum;
+    store(y + row * k + j, sum, alpha, beta, update);
   }
 }
 """
