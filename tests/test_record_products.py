@@ -13,7 +13,7 @@ import cvrarray
 from asv_bench.record import inputs, machine, pages, products, products_page
 from cvrarray import generate
 from cvrarray.cli import peers, sources
-from cvrarray.core import devices, timing
+from cvrarray.core import clocks, devices
 from cvrarray.cpu import threads
 
 
@@ -212,9 +212,9 @@ def test_every_figure_is_the_median_of_its_rounds(run, no_mkl, monkeypatch, tmp_
 
     def times(self, calls, repeats, setting):
         factor = next(measured)
-        return {key: timing.Timing(*[factor * (2 if key[0] == "scipy" else 5)] * 4) for key in calls}
+        return {key: clocks.Timing(*[factor * (2 if key[0] == "scipy" else 5)] * 4) for key in calls}
 
-    monkeypatch.setattr(timing.HostClock, "times", times)
+    monkeypatch.setattr(clocks.HostClock, "times", times)
     out = tmp_path / "out.json"
     argv = (mtx, "--device", "cpu", "--dtype", "float64", "--formats", "cvr", "--rounds", 3, "--repeats", 1, "--json", out)
     assert run(*argv)[0] == 0
@@ -328,9 +328,9 @@ def test_rates_of_memory(monkeypatch):
 
     def times(self, given, repeats):
         calls.update(given)
-        return {name: timing.Timing(*[seconds] * 4) for name, seconds in (("read", 0.5), ("copy", 1.0))}
+        return {name: clocks.Timing(*[seconds] * 4) for name, seconds in (("read", 0.5), ("copy", 1.0))}
 
-    monkeypatch.setattr(timing.HostClock, "times", times)
+    monkeypatch.setattr(clocks.HostClock, "times", times)
     real = np.ones
     monkeypatch.setattr(machine.np, "ones", lambda size: real(size >> 8))  # memory is not what is tested here
     found = machine.rates(devices.CPU)

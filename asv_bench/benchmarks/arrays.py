@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import cvrarray
 from asv_bench.record import machine
-from cvrarray.core import timing
+from cvrarray.core import clocks
 
 from . import common
 
@@ -59,7 +59,7 @@ class ConversionOnGPU:
         def convert() -> object:
             return cvrarray.asarray(csr, format=by, device=str(where), **parameters)
 
-        self.taken = timing.clock(where).conversion(convert, 5)
+        self.taken = clocks.of(where).conversion(convert, 5)
         self.peak = machine.peak_bytes(convert, where)
 
     def track_seconds(self, matrix: str, dtype: str, by: str) -> float:

@@ -35,7 +35,7 @@ import numpy as np
 from cvrarray import generate
 from cvrarray.cli import INPUT_ERRORS, bench, rounding, sources
 from cvrarray.cli.table import finite
-from cvrarray.core import devices, timing
+from cvrarray.core import clocks, devices
 from cvrarray.input import coercion
 
 from . import gpu_page, gpu_peers, inputs, machine
@@ -214,7 +214,7 @@ def measure_all(
     from tqdm import tqdm
 
     registry = gpu_peers.PEERS if registry is None else registry
-    clock = timing.clock(device)
+    clock = clocks.of(device)
     rates = machine.rates(device)
     with device.use():
         limits = {
@@ -302,14 +302,14 @@ class _Contest:
         self.expected, self.bound = reference(csr, x, device)
         self.answer, self.limit = self.expected, math.inf  # what peers are compared with, seconds that they may take
         self.entries: dict[str, dict[str, Any]] = {}
-        self.calls: dict[str, timing.Call] = {}
+        self.calls: dict[str, clocks.Call] = {}
         self.left_out: dict[str, str] = {}
 
     def add_ours(self, name: str, array: Any) -> None:
         """An array of ours, checked in its first product and when it has settled. The first right one sets the limit."""
-        call: timing.Call = partial(operator.matmul, array, self.x)
+        call: clocks.Call = partial(operator.matmul, array, self.x)
         error = worst(call(), self.expected, self.bound, self.xp)
-        once = self.clock.once(call)
+        once = self.clock.sample(call)
         if once > self.limit and error <= 1:
             self.left_out[name] = _hopeless(once, self.limit)
             return
@@ -326,7 +326,7 @@ class _Contest:
         try:
             call = gpu_peers.prepare(name, self.csr, self.x, y, registry)
             error = worst(self.xp.asarray(call()), self.answer, 2 * self.bound, self.xp)
-            once = self.clock.once(call)
+            once = self.clock.sample(call)
         except gpu_peers.LeftOut as reason:
             self.left_out[name] = str(reason)
             return
@@ -338,7 +338,7 @@ class _Contest:
         else:
             self._enter(name, call, error, {"ours": False})
 
-    def _enter(self, name: str, call: timing.Call, error: float, about: dict[str, Any]) -> None:
+    def _enter(self, name: str, call: clocks.Call, error: float, about: dict[str, Any]) -> None:
         self.entries[name] = {"name": name, **about, "error_over_bound": finite(error), "correct": error <= 1}
         if error <= 1:
             self.calls[name] = call

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from cvrarray.cli import peers
-from cvrarray.core import devices, timing
+from cvrarray.core import clocks, devices
 from cvrarray.cpu import threads
 
 
@@ -45,7 +45,7 @@ def describe(device: devices.Device) -> dict[str, Any]:
 
 def rates(device: devices.Device) -> dict[str, float]:
     """Bytes a second that a large reduction reads, and a large copy moves (bytes read and written)."""
-    clock = timing.clock(device)
+    clock = clocks.of(device)
     if device.kind == "cpu":
         return _host_rates(clock)
     with device.use():
@@ -143,7 +143,7 @@ def versions() -> dict[str, str]:
     }
 
 
-def peak_bytes(call: timing.Call, device: devices.Device) -> int | None:
+def peak_bytes(call: clocks.Call, device: devices.Device) -> int | None:
     """The most bytes that CuPy's memory pool has handed out at once during `call`; None on a CPU, where nobody counts."""
     if device.kind == "cpu":
         return None

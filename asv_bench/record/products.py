@@ -28,7 +28,7 @@ from cvrarray import formats, generate
 from cvrarray.array.format import FORMATS
 from cvrarray.cli import INPUT_ERRORS, bench, peers, sources
 from cvrarray.cli.table import finite, render, significant, size
-from cvrarray.core import devices, timing
+from cvrarray.core import clocks, devices
 
 from . import inputs, machine, products_page
 
@@ -133,7 +133,7 @@ def measure_all(
     """
     from tqdm import tqdm
 
-    others = timing.OtherLoad()
+    others = clocks.OtherLoad()
     rates = {}
     for count in counts:
         with machine.using_threads(count):

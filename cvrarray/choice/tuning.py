@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..array.base import SparseArray
-from ..core import devices
+from ..core import clocks, devices
 from ..core.tables import CSR
 from ..formats import FORMATS, named, of_variant
 from ..input import coercion
@@ -54,6 +54,10 @@ SETTLED = {"cpu": 1, "cuda": 20}
 
 #: Seconds of a sample; shorter products are repeated within it. Samples of a comparison, fewer where the budget is short.
 SAMPLE_SECONDS, MOST_SAMPLES, FEWEST_SAMPLES = 2e-4, 15, 3
+
+
+#: (call, times to call it) -> seconds a call, by the device's clock.
+Sample = Callable[[Callable[[], Any], int], float]
 
 
 class Candidate(NamedTuple):
@@ -168,7 +172,7 @@ def fastest(csr: CSR, x_dtype: np.dtype, device: devices.Device, budget_s: float
     """
     deadline = time.perf_counter() + budget_s
     x = device.xp.ones(csr.shape[1], x_dtype)
-    sample = _sampler(device)
+    sample = clocks.of(device).sample
     queue = candidates(csr, device.kind)
     more = chunk_counts(csr, device.kind)  # tried last, and only where CVR is near
     candidate = queue.pop(0)
@@ -206,36 +210,7 @@ def _compile(candidate: Candidate, csr: CSR, x: Any) -> float:
     return time.perf_counter() - start
 
 
-Sampler = Callable[[Callable[[], Any], int], float]  # (call, times to call it) -> seconds a call
-
-
-def _sampler(device: devices.Device) -> Sampler:
-    """Seconds a call, of several in a row: of the device's clock on a GPU, launches that come late included."""
-    if device.kind == "cpu":
-
-        def sample(call: Callable[[], Any], number: int) -> float:
-            start = time.perf_counter()
-            for _ in range(number):
-                call()
-            return (time.perf_counter() - start) / number
-
-        return sample
-
-    event = device.xp.cuda.Event
-    first, last = event(), event()
-
-    def sample_events(call: Callable[[], Any], number: int) -> float:
-        first.record()
-        for _ in range(number):
-            call()
-        last.record()
-        last.synchronize()
-        return float(device.xp.cuda.get_elapsed_time(first, last)) * 1e-3 / number
-
-    return sample_events
-
-
-def _alone(array: SparseArray, x: Any, sample: Sampler) -> float:
+def _alone(array: SparseArray, x: Any, sample: Sample) -> float:
     def call() -> Any:
         return array @ x
 
@@ -244,7 +219,7 @@ def _alone(array: SparseArray, x: Any, sample: Sampler) -> float:
     return statistics.median(sample(call, number) for _ in range(FEWEST_SAMPLES))
 
 
-def _compare(best: SparseArray, challenger: SparseArray, x: Any, sample: Sampler, share: float) -> tuple[float, float]:
+def _compare(best: SparseArray, challenger: SparseArray, x: Any, sample: Sample, share: float) -> tuple[float, float]:
     """Median seconds of both, sampled in turn for about `share` seconds."""
     calls = [lambda: best @ x, lambda: challenger @ x]
     _settle(calls[1], challenger)
@@ -264,7 +239,7 @@ def _settle(call: Callable[[], Any], array: SparseArray) -> None:
         call()
 
 
-def _number(call: Callable[[], Any], sample: Sampler) -> int:
+def _number(call: Callable[[], Any], sample: Sample) -> int:
     """Calls that fill a sample."""
     return max(1, math.ceil(SAMPLE_SECONDS / max(sample(call, 1), 1e-7)))
 

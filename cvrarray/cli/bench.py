@@ -35,7 +35,7 @@ import cvrarray
 
 from .. import formats, generate
 from ..array.format import FORMATS
-from ..core import devices, timing
+from ..core import clocks, devices
 from . import peers, rounding, sources
 from .table import finite, render, significant, size
 
@@ -91,7 +91,7 @@ def measure(matrices: dict[str, Callable[[], Any]], device: devices.Device, args
     """Measure, print and judge matrices, given as functions that make the CSR on `device`; gives the exit code."""
     from tqdm import tqdm
 
-    others, results = timing.OtherLoad(), []
+    others, results = clocks.OtherLoad(), []
     # disable=None: no bar where stderr is no terminal
     with tqdm(matrices.items(), disable=None, leave=False, unit="matrix") as bar:
         for name, make in bar:
@@ -190,15 +190,15 @@ def _time(
     csr: Any,
     x: Any,
     arrays: dict[str, Any],
-    others: dict[str, timing.Call],
+    others: dict[str, clocks.Call],
     device: devices.Device,
     repeats: int,
     counts: Sequence[int | None],
     using: Callable[[int | None], AbstractContextManager],
-) -> tuple[dict[Any, timing.Timing], dict[Any, timing.Conversion]]:
+) -> tuple[dict[Any, clocks.Timing], dict[Any, clocks.Conversion]]:
     """Times of products, and of our conversions beside the fastest peer, by name and number of threads (None: any)."""
-    clock = timing.clock(device)
-    calls: dict[tuple[str, int | None], timing.Call]
+    clock = clocks.of(device)
+    calls: dict[tuple[str, int | None], clocks.Call]
     calls = {(label, count): partial(operator.matmul, array, x) for label, array in arrays.items() for count in counts}
     calls |= {(other, count): call for other, call in others.items() for count in counts if other in peers.THREADED}
     calls |= {(other, None): call for other, call in others.items() if other not in peers.THREADED}
@@ -217,8 +217,8 @@ def _time(
 
 def derive(
     entries: list[dict[str, Any]],
-    timed: dict[str, timing.Timing],
-    taken: dict[str, timing.Conversion],
+    timed: dict[str, clocks.Timing],
+    taken: dict[str, clocks.Conversion],
     others: Iterable[str],
 ) -> tuple[str, list[dict[str, Any]]]:
     """The fastest of the peers `others`, and `entries` with what follows from timings and conversions, by name."""

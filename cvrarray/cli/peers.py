@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any
 
 from ..core import devices
-from ..core.timing import Call
+from ..core.clocks import Call
 
 #: Peers that run on several threads.
 THREADED = ("mkl",)

@@ -11,7 +11,7 @@ import pytest
 import scipy.sparse
 
 from cvrarray.cli import bench, rounding
-from cvrarray.core import devices, timing
+from cvrarray.core import clocks, devices
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def matrix():
 
 
 def test_clock_takes_medians_and_turns(device):
-    clock = timing.clock(devices.parse(device))
+    clock = clocks.of(devices.parse(device))
     turns = []
     calls = {name: (lambda name=name: turns.append(name)) for name in "ab"}
     times = clock.times(calls, 3)
@@ -48,14 +48,14 @@ def test_host_samples_follow_an_untimed_one_in_their_setting():
         settings.pop()
 
     calls = {name: (lambda name=name: (seen.append((name, settings[-1])), time.sleep(3e-3))) for name in ("a", "b")}
-    timing.HostClock().times(calls, 3, setting)
+    clocks.HostClock().times(calls, 3, setting)
     assert seen == [("a", "a")] * 2 + [("b", "b")] * 2 + ([("a", "a")] * 2 + [("b", "b")] * 2) * 3
     assert settings == [None]
 
 
 def test_other_load():
     """Busy seconds less our own, over the wall's; never below nothing."""
-    load = timing.OtherLoad()
+    load = clocks.OtherLoad()
     if load.start is None:
         pytest.skip("this system has no /proc/stat")
     busy, own, wall = load.start
@@ -75,7 +75,7 @@ def test_gpu_times_are_the_devices_own(gpu):
         time.sleep(2e-3)
         cupy.copyto(target, source)
 
-    times = timing.clock(devices.parse(gpu)).times({"quick": lambda: cupy.copyto(target, source), "dawdle": dawdle}, 9)
+    times = clocks.of(devices.parse(gpu)).times({"quick": lambda: cupy.copyto(target, source), "dawdle": dawdle}, 9)
     assert times["dawdle"].host > 2e-3
     assert times["dawdle"].median < 2 * times["quick"].median
 
@@ -95,8 +95,8 @@ def test_conversions_are_timed_in_turn_with_products():
         slow[0] = 3 if now[0] > 0.3 else 1
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(timing.time, "perf_counter", lambda: now[0])
-        found = timing.HostClock().conversion(convert, 5, takes(0.01))
+        patch.setattr(clocks.time, "perf_counter", lambda: now[0])
+        found = clocks.HostClock().conversion(convert, 5, takes(0.01))
     assert found.products == pytest.approx(5)
 
 

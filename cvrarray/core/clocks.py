@@ -1,6 +1,6 @@
-"""The clock: seconds of calls on a device, all of them called in turn, so that a noisy moment affects all alike.
+"""The clock of a device: seconds of calls, all of them called in turn, so that a noisy moment affects all alike.
 
-``clock(device)`` is a :class:`HostClock` (wall-clock time) or a :class:`GPUClock` (CUDA events), with the same methods.
+``of(device)`` is a :class:`HostClock` (wall-clock time) or a :class:`GPUClock` (CUDA events), with the same methods.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Conversion(NamedTuple):
     products: float | None = None  # that take as long, timed in turn with it; None on a GPU
 
 
-def clock(device: devices.Device) -> HostClock | GPUClock:
+def of(device: devices.Device) -> HostClock | GPUClock:
     """The clock of `device`."""
     return HostClock() if device.kind == "cpu" else GPUClock(device)
 
@@ -66,12 +66,15 @@ class HostClock:
         for _ in range(repeats):
             for name, call in calls.items():
                 with setting(name):
-                    samples[name].append(self._sample(call, number[name]))
+                    samples[name].append(self._settled(call, number[name]))
         return {name: _timing(values, host=statistics.median(values)) for name, values in samples.items()}
 
-    def once(self, call: Call) -> float:
-        """Seconds of one call."""
-        return _seconds(call)
+    def sample(self, call: Call, number: int = 1) -> float:
+        """Seconds a call, of `number` in a row."""
+        start = time.perf_counter()
+        for _ in range(number):
+            call()
+        return (time.perf_counter() - start) / number
 
     def conversion(self, convert: Call, repeats: int, product: Call) -> Conversion:
         """Time `convert` in turn with `product`, `repeats` times and for CONVERSION_SECONDS, after a run that compiles."""
@@ -82,26 +85,20 @@ class HostClock:
             turn: list[float] = []
             end = time.perf_counter() + CONVERSION_SECONDS / repeats
             while not turn or time.perf_counter() < end:
-                turn.append(_seconds(convert))
+                turn.append(self.sample(convert))
             samples += turn
-            products.append(statistics.median(turn) / self._sample(product, number))
+            products.append(statistics.median(turn) / self._settled(product, number))
         return Conversion(statistics.median(samples), statistics.median(products))
 
-    @staticmethod
-    def _calls_a_sample(call: Call) -> int:
+    def _calls_a_sample(self, call: Call) -> int:
         """How many calls fill SAMPLE_SECONDS; after one that compiles."""
         call()
-        return max(1, int(SAMPLE_SECONDS / max(_seconds(call), 1e-7)))
+        return max(1, int(SAMPLE_SECONDS / max(self.sample(call), 1e-7)))
 
-    @staticmethod
-    def _sample(call: Call, number: int) -> float:
-        """Seconds of a call: the mean of `number` of them, after as many."""
-        for _ in range(number):
-            call()
-        start = time.perf_counter()
-        for _ in range(number):
-            call()
-        return (time.perf_counter() - start) / number
+    def _settled(self, call: Call, number: int) -> float:
+        """A sample after an untimed one."""
+        self.sample(call, number)
+        return self.sample(call, number)
 
 
 class GPUClock:
@@ -138,13 +135,19 @@ class GPUClock:
                             self._ballast.fill(0)
                         if not cold:
                             call()
-                        samples[name].append(self._events(call))
+                        samples[name].append(self.sample(call))
             return {name: _timing(values, host[name]) for name, values in samples.items()}
 
-    def once(self, call: Call) -> float:
-        """The device's seconds of one call."""
+    def sample(self, call: Call, number: int = 1) -> float:
+        """The device's seconds a call, of `number` in a row; launches that come late count."""
         with self.device.use():
-            return self._events(call)
+            start, stop = self.cupy.cuda.Event(), self.cupy.cuda.Event()
+            start.record()
+            for _ in range(number):
+                call()
+            stop.record()
+            stop.synchronize()
+            return self.cupy.cuda.get_elapsed_time(start, stop) * 1e-3 / number
 
     def conversion(self, convert: Call, repeats: int, product: Call | None = None) -> Conversion:
         """Time `convert` until the GPU is done, after a run that compiles.
@@ -163,15 +166,7 @@ class GPUClock:
     @cached_property
     def _fill_seconds(self) -> float:
         self._ballast.fill(0)
-        return statistics.median(self._events(lambda: self._ballast.fill(0)) for _ in range(5))
-
-    def _events(self, call: Call) -> float:
-        start, stop = self.cupy.cuda.Event(), self.cupy.cuda.Event()
-        start.record()
-        call()
-        stop.record()
-        stop.synchronize()
-        return self.cupy.cuda.get_elapsed_time(start, stop) * 1e-3
+        return statistics.median(self.sample(lambda: self._ballast.fill(0)) for _ in range(5))
 
     def _finished(self, call: Call) -> float:
         self.cupy.cuda.get_current_stream().synchronize()
@@ -214,12 +209,6 @@ class OtherLoad:
         except OSError:
             return None
         return (user + nice + system + sum(rest)) / os.sysconf("SC_CLK_TCK"), time.process_time(), time.monotonic()
-
-
-def _seconds(call: Call) -> float:
-    start = time.perf_counter()
-    call()
-    return time.perf_counter() - start
 
 
 def _timing(samples: list[float], host: float) -> Timing:
