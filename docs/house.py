@@ -25,7 +25,7 @@ def files() -> list[Path]:
 
 
 def summary(path: Path) -> str:
-    """The first line of a module's docstring, or the first sentence of a kernel file's comment; "" where there is none."""
+    """The first line of a module's docstring, the first sentence of a kernel file's comment; "" where there is none."""
     text = path.read_text()
     if path.suffix == ".py":
         return (ast.get_docstring(ast.parse(text)) or "").partition("\n")[0]

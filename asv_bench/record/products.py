@@ -1,9 +1,9 @@
-"""Both formats beside MKL, SciPy and pydata/sparse on a CPU, beside CuPy's CSR on a GPU; matrix by matrix, in every dtype.
+"""Both formats beside MKL, SciPy and pydata/sparse on a CPU, beside CuPy on a GPU; matrix by matrix, in every dtype.
 
     python -m asv_bench.record.products [MATRIX ...]
 
-``make bench`` runs it with what docs/benchmarks/cpu.md was recorded with. What ``cvrarray bench`` measures of one matrix
-is measured of many, by one code; with several numbers of threads within one run, in rounds, and with rates:
+``make bench`` runs it with the options that docs/benchmarks/cpu.md was recorded with. It measures what ``cvrarray bench``
+measures, by the same functions: of many matrices, with several numbers of threads in one run, in rounds, and beside rates.
 
   floor         what a CSR product has to move, nnz (v + 4) + 4 (m + 1) + v (n + m) bytes for values of v bytes, at the
                 rate at which this device was seen to read memory. Narrow columns and caches can take a format past it
@@ -174,7 +174,7 @@ def measure_case(
     repeats: int,
     seed: int,
 ) -> list[dict[str, Any]]:
-    """What ``cvrarray bench`` measures, a case for each number of threads that `rates` has; with the floor and the peak.
+    """What ``cvrarray bench`` measures, a case for each number of threads of `rates`; with the floor and the peak.
 
     The peak counts the CSR, which lives during a conversion, over CSR and result.
     """
@@ -209,7 +209,7 @@ def together(cases: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def medians(found: list[Any]) -> Any:
-    """One of several results of the same shape: of numbers their median, None being above all; false where one of them is."""
+    """One of several results of the same shape: of numbers the median, None above all; False where one of them is."""
     first = found[0]
     if all(value == first for value in found):
         return first

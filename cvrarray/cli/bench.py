@@ -244,8 +244,8 @@ def derive(
 def build(csr: Any, names: Sequence[str] | None, device: devices.Device) -> tuple[dict[str, Any], dict[str, str]]:
     """Arrays by format, and why a format was left out. ``auto`` is the array of the format that it chose, once.
 
-    A format is built in the variant (BBCSR's block size) that by the plan's model takes the fewest bytes. `names` are the
-    formats; default: ``auto`` and all that are known.
+    A format is built in the variant (BBCSR's block size) that by the plan's model takes the fewest bytes. `names` are
+    the formats; default: ``auto`` and all that are known.
     """
     names = ["auto", *FORMATS] if names is None else names
     built: dict[str, Any] = {}

@@ -80,7 +80,7 @@ def place(csr: Any, device: devices.Device) -> Any:
 
 
 def dtypes(text: str | None, stored: np.dtype) -> list[np.dtype]:
-    """The dtypes of ``--dtype float32,float64``; left out: the stored one, or float64 where products have no such dtype.
+    """The dtypes of ``--dtype float32,float64``; left out: the stored one, or float64 where no product has it.
 
     Raises
     ------
