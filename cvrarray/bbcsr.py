@@ -37,10 +37,16 @@ back use only what is marked. A matrix of full blocks has none and pays nothing.
 
 Invariants, as :meth:`BBCSRArray.check` verifies them
 -----------------------------------------------------
+Tables that hold them have one meaning: every product, ``tocsr`` and every other way to read them find the same matrix.
+
+0. ``shape`` and ``nnz`` are counts, ``block_size`` is 1 to 32; every table has its dtype, one dimension, and C order.
 1. ``bin_rowptr`` begins with 0 and grows by multiples of ``32 * block_size``; ``data`` has ``bin_rowptr[-1]`` values.
-2. Narrow and wide bins fill their column tables exactly; block columns lie in [0, ceil(n_cols / block_size)).
-3. Blocks of a row ascend, padding follows them, and rows from n_rows on are padding.
-4. ``present`` marks no column of padding and none beyond n_cols; marked entries count ``nnz``.
+2. Narrow and wide bins fill their column tables exactly; block columns lie in [0, ceil(n_cols / block_size)), and
+   ``col_base`` is a narrow bin's smallest or -1.
+3. Blocks of a row ascend, padding follows them, and rows from n_rows on are padding. Rows of one block row have the same
+   blocks, as far as they lie in one bin, for lanes of one block row share what they load. A bin is as long as its longest row.
+4. ``present`` marks no column of padding and none beyond n_cols; without it every block lies inside whole. Marked entries
+   count ``nnz``.
 5. Padding and holes hold 0.
 
 Cost
@@ -58,7 +64,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 import numpy as np
 
 from .array.format import FormatArray, Sample
-from .array.invariants import in_range, integer, is_offsets, owner
+from .array.invariants import are_tables, in_range, integer, is_offsets, packs
 from .core import devices
 from .core.tables import NARROW_PADDING, WARP, BBCSRTables
 from .input import coercion
@@ -241,43 +247,34 @@ class BBCSRArray(FormatArray):
         return f"{self.n_bins} bins, blocks of {self.block_size}, fill ratio {self.fill_ratio:.3g}"
 
     def _invariants(self) -> Iterator[tuple[str, Any]]:
-        t, xp, size = self._tables, self._target.xp, self.block_size
-        n_rows, n_cols = t.shape
-        n_bins = -(-n_rows // WARP)
+        t = self._tables
+        yield from are_tables(t, self._stored, self._value_table)
+        size, (n_rows, n_cols) = t.block_size, t.shape
+        n_bins, n_block_cols = -(-n_rows // WARP), -(-n_cols // size)
+        bins = self._target.backend("check_bbcsr")
         yield "1: bin_rowptr starts at 0 and never decreases", is_offsets(t.bin_rowptr, n_bins, t.data.size, least=0)
         yield "1: bins are multiples of 32 * block_size long", bool((t.bin_rowptr % (WARP * size) == 0).all())
 
-        slots = (t.bin_rowptr[1:] - t.bin_rowptr[:-1]) // size
-        narrow = t.col_base >= 0
         yield "2: col_base and col_ptr have one entry a bin", t.col_base.size == t.col_ptr.size == n_bins
-        yield (
-            "2: col_ptr packs narrow and wide bins without gaps",
-            all(
-                bool((t.col_ptr[kind] == xp.cumsum(slots[kind]) - slots[kind]).all()) and table.size == int(slots[kind].sum())
-                for kind, table in ((narrow, t.col_narrow), (~narrow, t.col_wide))
-            ),
-        )
-        block_col = _block_columns(t, xp)
-        yield "2: block columns lie inside the shape", in_range(block_col, -1, -(-n_cols // size))
+        yield "2: col_base is a block column, or -1", in_range(t.col_base, -1, max(n_block_cols, 1))
+        slots = (t.bin_rowptr[1:] - t.bin_rowptr[:-1]) // size
+        packed = packs(t.col_ptr, t.col_base, slots, t.col_narrow.size, t.col_wide.size)
+        yield "2: col_ptr packs narrow and wide bins without gaps", packed
+        yield "4: present has an entry a block and row", t.present is None or t.present.size == t.data.size // size
 
-        # a bin's block b of row r and its block b + 1 lie 32 slots apart; the last of a bin has none after it
-        slot = xp.arange(block_col.size)
-        of_bin = xp.searchsorted(t.bin_rowptr[1:] // size, slot, side="right")
-        here, after = block_col[:-WARP], block_col[WARP:]
-        same_bin = of_bin[:-WARP] == of_bin[WARP:]
-        yield "3: blocks of a row ascend, padding last", bool((~same_bin | (here < after) | (after < 0)).all())
-        row = of_bin * WARP + slot % WARP
-        yield "3: rows from n_rows on are padding", bool((block_col[row >= n_rows] < 0).all())
-
-        stored = _stored(t, xp, block_col)
-        yield "4: present has an entry a block and row", t.present is None or t.present.size == block_col.size
-        if t.present is not None:
-            columns = xp.where(block_col < 0, 0, xp.clip(n_cols - block_col.astype(xp.int64) * size, 0, size))
-            allowed = (xp.int64(1) << columns) - 1
-            yield "4: present marks real columns only", bool(((t.present.astype(xp.int64) & ~allowed) == 0).all())
-        yield "4: stored entries count nnz", int(stored.sum()) == t.nnz
-        by_block = _by_block(t.data, t, xp)
-        yield "5: padding and holes hold 0", not bool((by_block[~stored] != 0).any())
+        fault, entries = bins.layout(t)
+        for number, invariant in (
+            (bins.RANGE, "2: block columns lie inside the shape"),
+            (bins.BASE, "2: col_base is a narrow bin's smallest block column"),
+            (bins.ORDER, "3: blocks of a row ascend, padding last"),
+            (bins.LENGTH, "3: a bin is as long as its longest row"),
+            (bins.BEYOND, "3: rows from n_rows on are padding"),
+            (bins.ROWS, "3: rows of one block row that lie in one bin have the same blocks"),
+            (bins.PRESENT, "4: present marks real columns only; without it every block is whole"),
+            (bins.VALUE, "5: padding and holes hold 0"),
+        ):
+            yield invariant, not (fault == number).any()
+        yield "4: stored entries count nnz", int(entries.sum()) == t.nnz
 
     @classmethod
     def _variants(cls, sample: Sample, smallest: float) -> dict[str, tuple[int, float]]:
@@ -323,8 +320,7 @@ class BBCSRArray(FormatArray):
 
 def _block_columns(t: BBCSRTables, xp: Any) -> Any:
     """(data.size // block_size,) block column of every block and row, -1 for padding."""
-    slots = (t.bin_rowptr[1:] - t.bin_rowptr[:-1]) // t.block_size
-    bin_of = owner(xp, slots)
+    bin_of = xp.searchsorted(t.bin_rowptr[1:] // t.block_size, xp.arange(t.data.size // t.block_size), side="right")
     is_narrow = (t.col_base >= 0)[bin_of]
     block_col = xp.empty(t.data.size // t.block_size, t.col_wide.dtype)
     block_col[~is_narrow] = t.col_wide
@@ -332,16 +328,3 @@ def _block_columns(t: BBCSRTables, xp: Any) -> Any:
     base = t.col_base[bin_of[is_narrow]]
     block_col[is_narrow] = xp.where(t.col_narrow == NARROW_PADDING, -1, offset + base)
     return block_col
-
-
-def _stored(t: BBCSRTables, xp: Any, block_col: Any) -> Any:
-    """(n_blocks * rows, block_size) bool: which columns of every block and row are stored entries."""
-    within = xp.arange(t.block_size)
-    if t.present is None:
-        return xp.broadcast_to((block_col >= 0)[:, None], (block_col.size, t.block_size))
-    return (t.present[:, None].astype(xp.int64) >> within & 1).astype(bool)
-
-
-def _by_block(data: Any, t: BBCSRTables, xp: Any) -> Any:
-    """`data` as (blocks and rows, block_size), in the order of colptr."""
-    return data.reshape(-1, t.block_size, WARP).transpose(0, 2, 1).reshape(-1, t.block_size)

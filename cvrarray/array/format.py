@@ -238,17 +238,26 @@ class FormatArray(SparseArray):
         ValueError
             Names the first invariant that does not hold, as the format's page numbers them.
         """
-        with self._target.use():
-            for invariant, holds in self._invariants():
-                if not holds:
-                    raise ValueError(f"{type(self).__name__} breaks invariant {invariant}")
+        for invariant, holds in self.to_device(devices.CPU)._invariants():
+            if not holds:
+                raise ValueError(f"{type(self).__name__} breaks invariant {invariant}")
 
     def _invariants(self) -> Iterator[tuple[str, Any]]:
-        """(invariant in words, whether it holds), in an order in which each may rely on those before it."""
+        """(invariant in words, whether it holds) of an array on the CPU; each may rely on those before it, that held."""
         raise NotImplementedError
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _unpickled, (type(self), self._tables, self.plan)
+        host = self.to_device(devices.CPU)  # once: CuPy would copy each table for the pickle, after one for the checksum
+        is_on_gpu = self._target.kind == "cuda"
+        return _unpickled, (type(self), host._tables, self.plan, host._checksum(is_on_gpu), is_on_gpu)
+
+    def _checksum(self, is_on_gpu: bool) -> int:
+        """Of all that a pickle of this array, which is on the CPU, holds."""
+        checksum, found = self._target.backend("checksum").checksum, []
+        for name, field in self._tables._asdict().items():
+            is_array = isinstance(field, np.ndarray)
+            found.append((name, field.dtype.str, field.shape, checksum(field)) if is_array else (name, field))
+        return checksum(np.frombuffer(repr((type(self).__name__, self.plan, is_on_gpu, found)).encode(), np.uint8))
 
     def _coo(self) -> tuple[Any, Any, Any]:
         row, col, val = self._module(self._target).to_coo(self._tables)
@@ -326,12 +335,26 @@ def _aligned(table: Any, target: devices.Device) -> Any:
     return own
 
 
-def _unpickled(array_class: type[FormatArray], tables: NamedTuple, plan: str | None) -> FormatArray:
-    """The array around tables from a pickle or a message, whose buffers may begin anywhere."""
+def _unpickled(
+    array_class: type[FormatArray], tables: NamedTuple, plan: str | None, checksum: int | None = None, is_on_gpu: bool = False
+) -> FormatArray:
+    """The array around tables from a pickle or a message, whose buffers may begin anywhere.
+
+    Raises
+    ------
+    ValueError
+        The pickle is damaged: its contents do not match their checksum, or in a pickle of 0.1.0, which has none and has a GPU's
+        tables as CuPy's arrays, break an invariant.
+    """
+    _meet_distributed()
     fields = tables._asdict().items()
     moved = {name: _aligned(t, devices.CPU) for name, t in fields if isinstance(t, np.ndarray) and t.ctypes.data % 64}
-    _meet_distributed()
-    return array_class._from_tables(tables._replace(**moved), plan)
+    array = array_class._from_tables(tables._replace(**moved), plan)
+    if checksum is None:
+        array.check()
+    elif checksum != array._checksum(is_on_gpu):
+        raise ValueError(f"the pickle of a {array_class.__name__} does not match its checksum: it is damaged. Make it anew")
+    return array.to_device("cuda") if is_on_gpu else array
 
 
 def _meet_distributed() -> None:

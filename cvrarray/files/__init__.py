@@ -154,11 +154,9 @@ def load(path: str | os.PathLike, *, device: Any = None, verify: bool = True) ->
         if not head.startswith(_ZIP):
             raise ValueError(f"must be a file of cvrarray.save; it begins with {head!r}. Try cvrarray.read")
         A = cvra.read(file, verify)
-    A = A.to_device(target)
-    if verify:  # where it is to live: a GPU is much faster at it
-        with naming(path):
+        if verify:
             A.check()
-    return A
+    return A.to_device(target)
 
 
 # ------------------------------------------------------------------------------------------------ what a file is
