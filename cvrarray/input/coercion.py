@@ -301,7 +301,7 @@ def _from_scipy(matrix: Any) -> CSR:
     if matrix.format == "dia":
         return from_dia(matrix.offsets, matrix.data, matrix.shape)
     if matrix.format == "lil":
-        return _from_lists(matrix.rows, matrix.data, check_shape(matrix.shape), check_dtype(matrix.dtype))
+        return _from_lil(matrix)
     return _from_entries(matrix.keys(), matrix.values(), matrix.shape, check_dtype(matrix.dtype))  # dok
 
 
@@ -337,29 +337,28 @@ def _pair(coords: Any) -> Any:
     return coords
 
 
-def _from_lists(columns: Any, values: Any, shape: tuple[int, int], dtype: np.dtype) -> CSR:
-    """Canonical CSR of a LIL."""
-    lengths = validation.check_lists(columns, values, shape[0])
-    indptr = np.concatenate((np.zeros(1, _INT64), np.cumsum(lengths)))
-    indices = _integers(itertools.chain.from_iterable(columns), int(indptr[-1]), "rows of a LIL")
-    data = np.fromiter(itertools.chain.from_iterable(values), dtype, indices.size)
-    return from_parts(indptr, indices, data, shape)
+def _from_lil(matrix: Any) -> CSR:
+    if check_dtype(matrix.dtype) == np.float16:  # SciPy lets one in, but converts none
+        csr = _from_lil(matrix.astype(np.float32))
+        return csr._replace(data=csr.data.astype(np.float16))
+    shape = check_shape(matrix.shape)
+    validation.check_lists(matrix.rows, matrix.data, shape)
+    try:
+        csr = matrix.tocsr()
+    except (OverflowError, TypeError) as error:
+        raise ValueError(f"lists of a LIL must hold columns of at most 64 bits, and numbers; {error}") from None
+    return from_parts(csr.indptr, csr.indices, csr.data, shape)
 
 
 def _from_entries(keys: Collection[Any], values: Iterable[Any], shape: tuple[int, int], dtype: np.dtype) -> CSR:
     """Canonical CSR of a DOK."""
     if not all(type(key) is tuple and len(key) == 2 for key in keys):
         raise ValueError("keys of a DOK must be pairs, (row, column)")
-    places = _integers(itertools.chain.from_iterable(keys), 2 * len(keys), "keys of a DOK")
-    return from_triplets(places[::2], places[1::2], np.fromiter(values, dtype, len(keys)), shape)
-
-
-def _integers(values: Iterable[Any], count: int, name: str) -> np.ndarray:
-    """(count,) int64, from Python's integers."""
     try:
-        return np.fromiter(map(operator.index, values), _INT64, count)
+        places = np.fromiter(map(operator.index, itertools.chain.from_iterable(keys)), _INT64, 2 * len(keys))
     except (OverflowError, TypeError) as error:
-        raise ValueError(f"{name} must hold integers of up to 64 bits; {error}") from None
+        raise ValueError(f"keys of a DOK must be integers of at most 64 bits; {error}") from None
+    return from_triplets(places[::2], places[1::2], np.fromiter(values, dtype, len(keys)), shape)
 
 
 def _from_dense(array: Any) -> CSR:
