@@ -166,21 +166,18 @@ def from_bsr(indptr: Any, indices: Any, data: Any, shape: tuple[int, int]) -> CS
     TypeError, ValueError
         As :func:`from_parts` does; also where blocks of this size do not tile the shape.
     """
-    matrix = _checked_bsr(indptr, indices, data, shape)
-    is_half = matrix.dtype == np.float16
-    if is_half:  # SciPy lets one in, but converts none: it moves the bits
-        matrix.data = matrix.data.view(np.uint16)
-    csr = matrix.tocsr()
-    return from_parts(csr.indptr, csr.indices, csr.data.view(np.float16) if is_half else csr.data, matrix.shape)
+    shape = check_shape(shape)
+    data = _as_values(np.asarray(data))
+    is_half = data.dtype == np.float16
+    stored = data.view(np.uint16) if is_half else data  # SciPy has no float16: it moves the bits
+    csr = _trusted_bsr(as_integers(indptr, "indptr"), as_integers(indices, "indices"), stored, shape).tocsr()
+    return from_parts(csr.indptr, csr.indices, csr.data.view(np.float16) if is_half else csr.data, shape)
 
 
-def _checked_bsr(indptr: Any, indices: Any, data: Any, shape: tuple[int, int]) -> Any:
+def _trusted_bsr(indptr: np.ndarray, indices: np.ndarray, data: np.ndarray, shape: tuple[int, int]) -> Any:
     """A ``scipy.sparse.bsr_array`` whose arrays SciPy may trust."""
     from scipy.sparse import bsr_array
 
-    shape = check_shape(shape)
-    data = _as_values(np.asarray(data))
-    indptr, indices = as_integers(indptr, "indptr"), as_integers(indices, "indices")
     validation.check_blocks(indptr, indices, data, shape)
     matrix = bsr_array((data, indices, indptr), shape=shape)
     if data.size > np.iinfo(_INT32).max:  # SciPy counts nonzeros in the dtype of indptr
