@@ -272,6 +272,15 @@ def test_array_files(field, symmetry, tmp_path):
     np.testing.assert_array_equal(found.toarray(), dense)
 
 
+@pytest.mark.parametrize("field", ["integer", "real", "complex"])
+@pytest.mark.parametrize("text", [ARRAY + "%s general\n0 3\n\n", COORDINATES + "%s general\n0 3 0\n \n\n"])
+def test_blank_lines_of_a_matrix_without_rows(text, field, tmp_path):
+    """SciPy's reader divides by the number of rows, which ends the process."""
+    found = files.read_csr(text_file(tmp_path / "m.mtx", text % field))
+    assert found.shape == (0, 3)
+    assert found.dtype == {"integer": np.int64, "real": np.float64, "complex": np.complex128}[field]
+
+
 @pytest.mark.parametrize(
     ("banner", "words"),
     [
@@ -481,6 +490,8 @@ def test_no_message_ends_in_nothing():
     for error in (EOFError(), ValueError(""), RuntimeError(" ")):
         with pytest.raises(ValueError, match=rf"^m.npz: cannot be read \({type(error).__name__}\)$"), guards.naming("m.npz"):
             raise error
+    with pytest.raises(ValueError, match=r"^m.npz: x{1000} \.\.\.$"), guards.naming("m.npz"):
+        raise ValueError("x" * 10**6)
 
 
 @pytest.mark.parametrize("value", [True, False, np.True_, np.False_])

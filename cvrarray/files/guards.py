@@ -13,6 +13,7 @@ from typing import Any
 
 from ..input import partition
 
+MOST_SAID = 1000  #: letters of a message that an error about a file repeats
 BLOCK = 1 << 20  #: bytes read at a time; a line of a text may be so long, and at most twice that
 MOST_INFLATION = 1032  #: deflate's best: one byte of a compressed file holds at most so many
 
@@ -42,8 +43,9 @@ def naming(subject: str) -> Iterator[None]:
 
 
 def said_by(error: BaseException) -> str:
-    """An error's message; where it has none, what kind of error it is."""
-    return str(error).strip() or f"cannot be read ({type(error).__name__})"
+    """An error's message, of which libraries make no end where names are long; what kind of error it is where it has none."""
+    text = str(error).strip() or f"cannot be read ({type(error).__name__})"
+    return text if len(text) <= MOST_SAID else f"{text[:MOST_SAID]} ..."
 
 
 class Limit:
