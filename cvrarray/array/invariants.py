@@ -68,9 +68,11 @@ def _is_count(value: Any) -> bool:
 
 
 def integer(value: Any, name: str, low: int, high: int | None = None) -> int:
-    """`value` as an int in [low, high], or a ValueError that says so."""
+    """`value` as an int in [low, high], or a ValueError that says so. A bool is no number."""
     bounds = f"an integer of at least {low}" if high is None else f"an integer from {low} to {high}"
     try:
+        if isinstance(value, bool):
+            raise TypeError
         number = operator.index(value)
     except TypeError:
         raise ValueError(f"{name} must be {bounds}; got {value!r}") from None

@@ -8,7 +8,9 @@
 
 What a file is shows in its first bytes and its members; its name does not matter. A file is never trusted: one that is
 cut, damaged or dishonest is a ValueError that names the file, the fault and the place; nothing in a file is ever
-executed (no pickles), and sizes that it claims are held against the file's length before memory is asked for.
+executed (no pickles), and sizes that it claims are held against the file's length before memory is asked for: reading
+takes at most ``guards.MAX_BYTES`` (256 MiB) or 100 times the file's size, whichever is more, unless `max_bytes` or the
+environment's ``CVRARRAY_MAX_BYTES`` allows more (:class:`.guards.Limit`). A MemoryError stays one.
 Refused here: what is no regular file, an archive of files, and any format but these.
 """
 
@@ -32,10 +34,12 @@ from ..core import devices
 from ..core.tables import CSR
 from ..input import coercion
 from . import cvra, matrix_market, npz
-from .guards import BLOCK, MOST_INFLATION, naming
+from .guards import BLOCK, MOST_INFLATION, Limit, naming
 
 
-def read(path: str | os.PathLike, *, format: str = "auto", device: Any = None) -> SparseArray:
+def read(
+    path: str | os.PathLike, *, format: str = "auto", device: Any = None, max_bytes: int | str | None = None
+) -> SparseArray:
     """The matrix in a file as an array of ours, as :func:`cvrarray.asarray` makes it.
 
     Parameters
@@ -47,18 +51,43 @@ def read(path: str | os.PathLike, *, format: str = "auto", device: Any = None) -
         ``"auto"``, ``"cvr"`` or ``"bbcsr"``.
     device
         ``"cpu"``, ``"cuda"`` or ``"cuda:N"``. Default: the GPU when there is one.
+    max_bytes
+        Memory that reading a small file may ask for: a count, or a text such as ``"4 GiB"``. A few bytes can promise any
+        number of rows, and a compressed file can hold a thousand times its size; what takes more than `max_bytes`, and
+        more than 100 times the file's size, is refused. Raise it for a matrix of very many empty rows, from a source that
+        you trust. Default: the environment variable ``CVRARRAY_MAX_BYTES``, else 256 MiB.
 
     Raises
     ------
     ValueError
-        The file is damaged or not one of these; the message names it and, where that can be known, the line or member.
+        The file is damaged, not one of these or asks for more memory than `max_bytes`; the message names it and, where
+        that can be known, the line or member.
+    MemoryError
+        There is not enough memory.
     FileNotFoundError, IsADirectoryError, PermissionError
         As :func:`open` raises them.
+
+    Examples
+    --------
+    >>> import cvrarray, pathlib, tempfile
+    >>> path = pathlib.Path(tempfile.mkdtemp()) / "tall.mtx"
+    >>> _ = path.write_text("%%MatrixMarket matrix coordinate real general\\n100000 3 1\\n7 2 1.5\\n")
+    >>> cvrarray.read(path).shape
+    (100000, 3)
+    >>> cvrarray.read(path, max_bytes="1 MiB")
+    Traceback (most recent call last):
+    ...
+    ValueError: ...tall.mtx: line 2: 100000 rows need 1.6 MiB; the limit for a file of 65 bytes is 1 MiB. ...
     """
-    return asarray(_read(path), format=format, device=device)
+    return asarray(_read(path, max_bytes=max_bytes), format=format, device=device)
 
 
-def read_csr(path: str | os.PathLike, progress: Callable[[int, int], object] | None = None) -> Any:
+def read_csr(
+    path: str | os.PathLike,
+    progress: Callable[[int, int], object] | None = None,
+    *,
+    max_bytes: int | str | None = None,
+) -> Any:
     """The matrix in a file as a canonical ``scipy.sparse.csr_array``: sorted, duplicates summed, explicit zeros kept.
     float16, which SciPy does not hold, becomes float32.
 
@@ -69,22 +98,29 @@ def read_csr(path: str | os.PathLike, progress: Callable[[int, int], object] | N
         and dense arrays (whose zeros are not stored).
     progress
         Called with (bytes read, bytes of the file) as reading goes on.
+    max_bytes
+        As for :func:`read`.
 
     Raises
     ------
     As :func:`read` does.
     """
-    return _as_scipy(_read(path, progress))
+    return _as_scipy(_read(path, progress, max_bytes))
 
 
-def read_stored(path: str | os.PathLike, progress: Callable[[int, int], object] | None = None) -> Any:
+def read_stored(
+    path: str | os.PathLike,
+    progress: Callable[[int, int], object] | None = None,
+    *,
+    max_bytes: int | str | None = None,
+) -> Any:
     """The matrix in a file as it is stored: an array of ours on the CPU from a file of ours, else as :func:`read_csr`.
 
     Raises
     ------
     As :func:`read` does.
     """
-    found = _read(path, progress)
+    found = _read(path, progress, max_bytes)
     return found if isinstance(found, SparseArray) else _as_scipy(found)
 
 
@@ -165,12 +201,16 @@ _HEAD = 512  # bytes that show a file's kind
 _ZIP, _GZIP, _BANNERS = b"PK", b"\x1f\x8b", (b"%%MatrixMarket", b"%MatrixMarket")
 
 
-def _read(path: str | os.PathLike, progress: Callable[[int, int], object] | None = None) -> CSR | SparseArray:
+def _read(
+    path: str | os.PathLike, progress: Callable[[int, int], object] | None = None, max_bytes: int | str | None = None
+) -> CSR | SparseArray:
     """The matrix in a file of any kind; an array of ours where it is a file of ours."""
     path = os.fsdecode(path)
+    Limit(0, max_bytes)  # a wrong one is no fault of the file
     found: CSR | SparseArray
     with naming(path), _open(path, progress) as file:
         size = os.fstat(file.fileno()).st_size
+        limit = Limit(size, max_bytes)
         head = file.peek(_HEAD)
         if not head:
             raise ValueError("is empty")
@@ -181,18 +221,18 @@ def _read(path: str | os.PathLike, progress: Callable[[int, int], object] | None
                 found = array = cvra.read(file, verify=True)
                 array.check()
             else:
-                found = npz.read(file)
+                found = npz.read(file, limit)
         elif head.startswith(_GZIP):
             with gzip.GzipFile(fileobj=file) as text:
-                found = _read_text(text, MOST_INFLATION * size)
+                found = _read_text(text, MOST_INFLATION * size, limit)
         else:
-            found = _read_text(file, size)
+            found = _read_text(file, size, limit)
     if progress is not None:
         progress(size, size)
     return found
 
 
-def _read_text(file: BinaryIO | gzip.GzipFile, size: int) -> CSR:
+def _read_text(file: BinaryIO | gzip.GzipFile, size: int, limit: Limit) -> CSR:
     """The matrix in a text of at most `size` bytes."""
     head = file.read(_HEAD)
     file.seek(0)
@@ -203,7 +243,7 @@ def _read_text(file: BinaryIO | gzip.GzipFile, size: int) -> CSR:
             "must be a Matrix Market file (whose first line begins with %%MatrixMarket), an .npz of scipy.sparse or of "
             f"sparse, or a file of cvrarray.save; it begins with {head[:24]!r}"
         )
-    return matrix_market.read(file, size)
+    return matrix_market.read(file, size, limit)
 
 
 # ------------------------------------------------------------------------------------------------ open and replace
