@@ -144,6 +144,11 @@ class Writer:
         """Whether a panel has decided the store's dtype and format."""
         return self._root.format is not None
 
+    @property
+    def n_rows(self) -> int:
+        """Rows of the panels that are there without a gap: who goes on with appending begins with this one."""
+        return self._end()[1]
+
     def refresh(self) -> None:
         """See what other writers of the same store, in other processes, have decided."""
         self._root = layout.read_root(self.path)
