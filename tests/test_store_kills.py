@@ -158,9 +158,7 @@ def test_killed_anywhere(name, tmp_path):
             assert_nothing_left(again)
     assert untouched < 10
     if ALL:
-        print(
-            f"\n{name}: {n_points} points, all recovered by overwrite; by resume too but for {untouched} before the first change"
-        )
+        print(f"\n{name}: {n_points} points, {untouched} of them before the first change; all recovered")
 
 
 def assert_readers_are_safe(path, before):

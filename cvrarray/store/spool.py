@@ -93,9 +93,16 @@ class Spool:
         TypeError, ValueError
             A piece has the wrong kind of dtype, disagreeing lengths, or an index out of range; the message has its number.
         OSError
-            The disk is full.
+            The disk is full. Nothing is left then, or after any other error.
         """
         remove(self.folder)
+        try:
+            self._fill(pieces, name)
+        except BaseException:
+            remove(self.folder)
+            raise
+
+    def _fill(self, pieces: Iterable[tuple[Any, Any, Any]], name: str | None) -> None:
         os.makedirs(self.folder)
         self._files = {}
         counts = np.zeros(self.shape[0], np.int64)
