@@ -465,7 +465,9 @@ def _array(n_bytes: int, attributes: dict[str, Any]) -> dict[str, Any]:
 
 
 def _ours(metadata: Any) -> dict[str, Any]:
-    found = metadata.get("attributes", {}).get(_KEY) if isinstance(metadata, dict) else None
+    found = metadata
+    for name in ("attributes", _KEY):
+        found = found.get(name) if isinstance(found, dict) else None
     if not isinstance(found, dict):
         raise ValueError(f"must be a Zarr v3 node with the attribute {_KEY!r}")
     return found
