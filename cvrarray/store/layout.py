@@ -37,10 +37,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .. import __version__
+from .. import __version__, formats
 from ..array.base import SparseArray
 from ..core import atomic, devices
-from ..core.tables import WARP
 from ..cpu import memory
 from ..files import cvra
 from ..files.guards import naming
@@ -52,7 +51,6 @@ PIECE = 4 << 20  #: bytes under one checksum; read and checked by one thread, in
 _MAGIC = "cvrarray store"
 _KEY = "cvrarray"  # the attribute that holds what is ours
 _ALIGNMENT = 256  # as cudaMalloc aligns
-_PARAMETERS = {None: [], "cvr": ["n_lanes"], "bbcsr": ["block_size"]}
 
 
 class Root(NamedTuple):
@@ -157,15 +155,14 @@ def _check_root(root: Root) -> None:
     require("n_cols", _is_count(root.n_cols), "a count")
     require("n_rows", root.n_rows is None or _is_count(root.n_rows), "a count or null")
     require("n_panels", root.n_panels is None or (_is_count(root.n_panels) and root.n_panels > 0), "a count from 1 or null")
-    names = _PARAMETERS.get(root.format)
-    require("format", names is not None, f"one of {', '.join(filter(None, _PARAMETERS))}, or null")
+    require(
+        "parameters", isinstance(root.parameters, dict) and "device" not in root.parameters, "keywords of the format's class"
+    )
     if root.format is None:
-        require("dtype", root.dtype is None, "null, where there is no format")
+        require("dtype", root.dtype is None and not root.parameters, "null, and no parameters, where there is no format")
     else:
+        formats.check(root.format)
         coercion.check_dtype(np.dtype(root.dtype))
-    fits = isinstance(root.parameters, dict) and list(root.parameters) == names
-    fits = fits and all(type(value) is int and 1 <= value <= WARP for value in root.parameters.values())
-    require("parameters", fits, f"{names}, from 1 to {WARP}")
     if root.rows is not None:
         ascend = isinstance(root.rows, list) and len(root.rows) > 1 and all(map(_is_count, root.rows))
         ascend = ascend and root.rows[0] == 0 and all(map(operator.le, root.rows[:-1], root.rows[1:]))
@@ -338,7 +335,8 @@ def _check_panel(panel: Panel, root: Root) -> None:
     shape = [panel.rows[1] - panel.rows[0], root.n_cols]
     if header["shape"] != shape:
         raise ValueError(f"must hold {shape[0]} x {shape[1]}; its header says {header['shape']}. {_REMEDY}")
-    found = header["format"], header["dtype"], {name: header["parameters"].get(name) for name in root.parameters}
+    scalars = header["parameters"]
+    found = header["format"], header["dtype"], {name: scalars.get(name, value) for name, value in root.parameters.items()}
     if found != (root.format, root.dtype, root.parameters):
         raise ValueError(f"must hold {root.format, root.dtype, root.parameters}, as the store; got {found}")
     require("n_bytes", _is_count(panel.n_bytes) and panel.n_bytes > 0, "a count from 1")
