@@ -341,8 +341,8 @@ def test_failed_write_leaves_nothing(cache, monkeypatch):
 def test_oldest_files_go(cache, monkeypatch):
     monkeypatch.setattr(tuning, "MOST_FILES", 3)
     cache.mkdir(parents=True)
-    (cache / ".left.part").write_text("a writer was killed")
-    os.utime(cache / ".left.part", (1, 1))
+    (cache / ".left.tmp").write_text("a writer was killed")
+    os.utime(cache / ".left.tmp", (1, 1))
     for k in range(5):
         tuning.store(cache / f"{k}.json", WINNER)
         os.utime(cache / f"{k}.json", (k + 2, k + 2))

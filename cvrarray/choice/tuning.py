@@ -14,7 +14,6 @@ import json
 import math
 import os
 import statistics
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -24,7 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..array.base import SparseArray
-from ..core import clocks, devices
+from ..core import atomic, clocks, devices
 from ..core.tables import CSR
 from ..formats import FORMATS, named, of_variant
 from ..input import coercion
@@ -304,15 +303,8 @@ def store(path: Path, winner: Winner) -> None:
     text = json.dumps({"content": content, "checksum": _checksum(content)})
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        number, name = tempfile.mkstemp(prefix=".", suffix=".part", dir=path.parent)
-        try:
-            with os.fdopen(number, "w") as file:
-                file.write(text)
-            os.replace(name, path)
-        except BaseException:
-            with suppress(OSError):
-                os.unlink(name)
-            raise
+        with atomic.replacing(str(path)) as file:
+            file.write(text.encode())
         _forget_oldest(path.parent)
 
 
@@ -321,7 +313,7 @@ def _checksum(content: str) -> str:
 
 
 def _forget_oldest(where: Path) -> None:
-    """Remove the oldest files beyond MOST_FILES, with parts that a killed writer left among them."""
+    """Remove the oldest files beyond MOST_FILES, with files that a killed writer left unfinished among them."""
     found = list(_files(where))
     for _, path in sorted(found)[: max(0, len(found) - MOST_FILES)]:
         path.unlink(missing_ok=True)
@@ -329,6 +321,6 @@ def _forget_oldest(where: Path) -> None:
 
 def _files(where: Path) -> Iterator[tuple[int, Path]]:
     for path in where.iterdir():
-        if path.suffix in (".json", ".part"):
+        if path.suffix in (".json", ".tmp"):
             with suppress(FileNotFoundError):  # another process was quicker
                 yield path.stat().st_mtime_ns, path

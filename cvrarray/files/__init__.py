@@ -20,17 +20,16 @@ import errno
 import gzip
 import io
 import os
-import secrets
 import stat
 import zipfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any, BinaryIO
 
 from ..array.base import SparseArray
 from ..array.transposed import TransposedArray
 from ..choice.construct import asarray
-from ..core import devices
+from ..core import atomic, devices
 from ..core.tables import CSR
 from ..input import coercion
 from . import cvra, matrix_market, npz
@@ -313,33 +312,6 @@ def replacing(path: str | os.PathLike, progress: Callable[[int], object] | None 
     `progress` is called with the bytes written so far.
     """
     target = check_target(path)
-    folder = os.path.dirname(target)
-    temporary = os.path.join(folder, f".{secrets.token_hex(8)}.cvra.tmp")
-    try:
-        raw = io.FileIO(temporary, "x") if progress is None else _MeteredOutput(temporary, "x", progress)
-        with io.BufferedWriter(raw, BLOCK) as file:
-            with suppress(FileNotFoundError):
-                os.chmod(temporary, stat.S_IMODE(os.stat(target).st_mode))
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, target)
-        _sync_folder(folder)
-    except BaseException:
-        with suppress(FileNotFoundError):
-            os.unlink(temporary)
-        raise
-
-
-def _sync_folder(folder: str) -> None:
-    """Make a rename in `folder` last through a crash of the system, where the system has a way to."""
-    if not hasattr(os, "O_DIRECTORY"):  # Windows cannot open a folder
-        return
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    except OSError as error:  # some network file systems have no such thing; the rename is done all the same
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
-            raise
-    finally:
-        os.close(descriptor)
+    metered = None if progress is None else lambda name: _MeteredOutput(name, "x", progress)
+    with atomic.replacing(target, metered) as file:
+        yield file

@@ -7,7 +7,6 @@ import math
 import os
 import zlib
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -19,8 +18,8 @@ from ..core import devices
 from ..files import matrix_market, read_csr
 from ..files.guards import BLOCK, MOST_INFLATION, naming
 from ..input import coercion, partition
-from . import layout
-from .spool import Spool
+from . import layout, spool
+from .lock import WriterLock
 from .writer import Writer
 
 #: Text of a Matrix Market file that is parsed at a time.
@@ -68,10 +67,12 @@ def to_store(
         Remove the store at `path` first.
     name : str, optional
         What the source is called in the store; `resume` needs the same. Default: a file's name, size and time of change,
-        a dask array's name, the shape and dtype of any other.
+        a dask array's name, shape, dtype and checksum of any other. Pieces without a name are all read again by `resume`.
 
     Raises
     ------
+    BlockingIOError
+        Another process or thread is writing the store; the message names it. A store has one writer at a time.
     FileExistsError
         Something is at `path`, and neither `resume` nor `overwrite` is asked for.
     OSError
@@ -81,15 +82,20 @@ def to_store(
         remove the store that `source` is read from.
     """
     bytes_of_panel = partition.PANEL_BYTES if chunks == "auto" else partition.n_bytes(chunks, "chunks")
-    common = {"format": format, "device": device, "resume": resume, "overwrite": overwrite, **parameters}
-    if shape is not None:
-        _from_pieces(iter(source), coercion.check_shape(shape), path, bytes_of_panel, name, common)
-    elif hasattr(source, "__dask_graph__"):
-        _from_dask(source, path, name or source.name, common)
-    elif isinstance(source, str | os.PathLike):
-        _from_file(os.fsdecode(source), path, bytes_of_panel, name, common)
-    else:
-        _from_matrix(source, path, bytes_of_panel, name, common)
+    if resume and overwrite:
+        raise ValueError("resume and overwrite exclude each other")
+    path = os.path.realpath(os.fsdecode(path))
+    with WriterLock(path) as lock:
+        common = {"format": format, "device": device, "resume": resume, "overwrite": overwrite, "lock": lock, **parameters}
+        if shape is not None:
+            _from_pieces(iter(source), coercion.check_shape(shape), path, bytes_of_panel, name, common)
+        elif hasattr(source, "__dask_graph__"):
+            _from_dask(source, path, name or source.name, common)
+        elif isinstance(source, str | os.PathLike):
+            _from_file(os.fsdecode(source), path, bytes_of_panel, name, common)
+        else:
+            _from_matrix(source, path, bytes_of_panel, name, common)
+        spool.remove(f"{path}.spool")  # that of a writer who was stopped, too
 
 
 def _from_file(source: str, path: Any, bytes_of_panel: int, name: str | None, common: dict[str, Any]) -> None:
@@ -124,7 +130,7 @@ def _from_matrix(source: Any, path: Any, bytes_of_panel: int, name: str | None, 
         common = {**common, "format": source.format, **source._parameters()}
     csr = coercion.as_csr(source)
     target = devices.default() if common["device"] is None else devices.parse(common["device"])
-    how = {key: value for key, value in common.items() if key not in ("format", "device", "resume", "overwrite")}
+    how = {key: value for key, value in common.items() if key not in ("format", "device", "resume", "overwrite", "lock")}
     format, how = decided(csr, common["format"], how, target.kind)
     common = {**common, "format": format, **how}
     rows = panel_rows(csr, bytes_of_panel, block_size(format, how))
@@ -133,10 +139,7 @@ def _from_matrix(source: Any, path: Any, bytes_of_panel: int, name: str | None, 
         for part in csr[:3]:
             checksum = zlib.crc32(devices.move(part, devices.CPU).view(np.uint8), checksum)
         name = f"matrix of shape {csr.shape}, {csr.data.dtype}, {csr.nnz} entries, checksum {checksum}"
-    writer = Writer(path, csr.shape[1], rows=rows, source=name, **common)
-    if writer.complete:
-        return
-    with writer:
+    with Writer(path, csr.shape[1], rows=rows, source=name, **common) as writer:
         for k in writer.missing():
             writer.write(k, partition.rows(csr, *rows[k : k + 2]))
 
@@ -145,29 +148,28 @@ def _from_pieces(
     pieces: Iterable[Any], shape: tuple[int, int], path: Any, bytes_of_panel: int, name: str | None, common: dict[str, Any]
 ) -> None:
     """Entries in any order: set aside by rows beside the store, then panel by panel."""
-    path = os.path.abspath(os.fsdecode(path))
-    spool = Spool(f"{path}.spool", shape)
+    entries = spool.Spool(f"{path}.spool", shape)
     if common["overwrite"]:
         layout.remove(path)
-        common = {**common, "overwrite": False}
-    elif os.path.lexists(path):
-        if not common["resume"]:
-            Writer(path, shape[1], source=name)  # raises
-        with suppress(FileNotFoundError):
-            if layout.read_root(path).complete:
-                if name is not None:
-                    Writer(path, shape[1], rows=layout.read_root(path).rows, source=name, **common)  # of the same source
-                return
-    if not (common["resume"] and spool.is_filled(name)):
-        spool.fill(pieces, name)
+    elif not common["resume"]:
+        if os.path.lexists(path):
+            Writer(path, shape[1], source=name, lock=common["lock"])  # raises
+    elif not layout.remains(path):
+        root = layout.read_root(path)
+        known = root.rows or [0, shape[0]]  # another matrix if panels were appended to it
+        writer = Writer(path, shape[1], rows=known, source=root.source if name is None else name, **common)
+        writer.release()
+        if writer.complete and not writer.missing():
+            return
+    if not (common["resume"] and entries.is_filled(name)):
+        entries.fill(pieces, name)
     size = block_size(common["format"], common)
     align = math.lcm(*BLOCK_SIZES) if common["format"] == "auto" else size or 1  # any that may be chosen
-    rows = spool.cut(bytes_of_panel, partition.alignment(align), size)
-    name = name or f"entries of shape {shape}, {spool.dtype}, checksum {spool.checksum}"
+    rows = entries.cut(bytes_of_panel, partition.alignment(align), size)
+    name = name or f"entries of shape {shape}, {entries.dtype}, checksum {entries.checksum}"
     with Writer(path, shape[1], rows=rows, source=name, **common) as writer:
-        for k, csr in spool.panels(rows, writer.missing()):
+        for k, csr in entries.panels(rows, writer.missing()):
             writer.write(k, csr)
-    spool.remove()
 
 
 def _from_dask(source: Any, path: Any, name: str, common: dict[str, Any]) -> None:
@@ -181,18 +183,15 @@ def _from_dask(source: Any, path: Any, name: str, common: dict[str, Any]) -> Non
     if common["overwrite"] and _reads(source, path):
         raise ValueError(f"what is written must not be read from the store that is overwritten; got {path}. Write to another")
     rows = [0, *np.cumsum(source.chunks[0]).tolist()]
-    writer = Writer(path, source.shape[1], rows=rows, source=name, **common)
-    if writer.complete:
-        return
-    missing = writer.missing()
-    blocks = source.to_delayed()
-    write = dask.delayed(_write_blocks, pure=False)
-    if missing and not writer.started:  # the first decides the format of all
-        dask.compute(write(writer, missing[0], list(blocks[missing[0]])))
-        writer.refresh()
-        del missing[0]
-    dask.compute([write(writer, k, list(blocks[k])) for k in missing])
-    writer.close()
+    with Writer(path, source.shape[1], rows=rows, source=name, **common) as writer:
+        missing = writer.missing()
+        blocks = source.to_delayed()
+        write = dask.delayed(_write_blocks, pure=False)
+        if missing and not writer.started:  # the first decides the format of all
+            dask.compute(write(writer, missing[0], list(blocks[missing[0]])))
+            writer.refresh()
+            del missing[0]
+        dask.compute([write(writer, k, list(blocks[k])) for k in missing])
 
 
 def _write_blocks(writer: Writer, k: int, blocks: list[Any]) -> None:
