@@ -214,15 +214,15 @@ struct Sums {
     const Matrix* matrix;
     Call* call;
     uint64* limbs;   // (n_cols, components, LIMBS) 0 before and after, as the next two
-    uint64* fine;    // (n_cols, components) a float's second integers; else null
+    uint64* fine;    // (n_cols, components) what terms have below the unit
     uint32* marks;   // (n_cols,)
     uint32* marked;  // (ceil(n_cols / TILE),) whether any of these columns has a mark
 
+    // bits of the integer that takes what terms have below the unit
+    __device__ int fine_bits() const { return 63 - (32 - __clz(matrix->longest)); }
+
     // bits that a limb holds, or two floats: digits have signs and are at most half their base, but for the first
-    __device__ int payload() const {
-        const int count_bits = 32 - __clz(matrix->longest);
-        return FLOATS ? 2 * (25 - max(count_bits, 2)) : 63 - count_bits;
-    }
+    __device__ int payload() const { return FLOATS ? 2 * min(fine_bits() - 38, 23) : fine_bits(); }
 
     // the unit of a column whose terms all have an exponent field of at most `top`
     __device__ int unit_below(int top) const {
@@ -268,7 +268,7 @@ struct Sums {
         low = __double2ll_rn(__fma_rn(-(double)high, power_of_two(payload), v));
     }
 
-    // a term in units, what it leaves in `mark`, and for a float what of it is below one unit and matters
+    // a term in units: the integer next to it, and the `rest`. It leaves in `mark` of what kind it is, and whether it is lost.
     static __device__ double in_units(Part p, int component, const Scale& scale, uint32& mark, double& rest) {
         typedef Real<Part> R;
         rest = 0;
@@ -276,17 +276,15 @@ struct Sums {
             mark |= (isnan(p) ? NOT_A_NUMBER : p < 0 ? MINUS_INF : PLUS_INF) << component * KINDS;
             p = Part(0);
         }
-        const double v = scale.of(R::widened(p));
-        if (fabs(v) < 1ull << (R::FRACTION - 4)) {
-            if (LIMBS == 1) rest = v - rint(v);
-            if ((LIMBS == 2 && v != rint(v)) || (v == 0 && !is_zero(p))) mark |= BAD;
-        }
-        return v;
+        const double v = scale.of(R::widened(p)), whole = rint(v);
+        if (v == 0 && !is_zero(p)) mark |= BAD;
+        rest = v - whole;
+        return whole;
     }
 
-    // adds such a rest, not 0, to the float's second integer
-    __device__ void add_rest(int64 col, int component, double rest, int payload, uint32& mark) const {
-        rest *= power_of_two(payload);
+    // adds such a rest, not 0, to the column's fine integer
+    __device__ void add_rest(int64 col, int component, double rest, uint32& mark) const {
+        rest *= power_of_two(fine_bits());
         const int64 n = __double2ll_rn(rest);
         atomicAdd(fine + col * Components<Y>::N + component, (uint64)n);
         mark |= rest == (double)n ? FINE : FINE | BAD;
@@ -302,47 +300,47 @@ struct Sums {
     // the unit of a coarse column
     __device__ int own_unit(uint32 mark) const { return unit_below((int)(mark >> EXPONENT_BIT) - 1); }
 
-    // one real sum of a column, `words` of `limbs`, and whether it is at least 2^(FRACTION - 4) units
+    // one real sum of a column, `words` of `limbs`, and whether it is at least 2^FRACTION times the unit of its last integer
     __device__ Part total(const uint64 (&words)[LIMBS], int64 col, int component, int unit, int payload, uint32 mark,
                           bool& large) const {
         if constexpr (Real<Part>::EXACT) {
             return (Part)words[0];
         } else {
             typedef Real<Part> R;
-            int64 low = (int64)words[0], high = 0;
-            bool two = LIMBS == 2;
+            const int bits = fine_bits();
+            int64 low = 0, high = (int64)words[LIMBS - 1], rest = 0;
             if (LIMBS == 2) {
-                high = (int64)words[LIMBS - 1];
+                low = (int64)words[0];
                 if (FLOATS) {  // of digits that lie so many bits above each other
                     const double half = power_of_two(payload / 2);
-                    auto digit = [](int64 word, int bits) { return (double)__int_as_float((int)(word >> bits)); };
+                    auto digit = [](int64 word, int shift) { return (double)__int_as_float((int)(word >> shift)); };
                     low = (int64)(digit(low, 0) + digit(low, 32) * half);
                     high = (int64)(digit(high, 0) + digit(high, 32) * half);
                 }
-            } else if (mark & FINE) {
-                uint64* second = fine + col * Components<Y>::N + component;
-                two = true;
-                unit -= payload;
-                high = low;
-                low = (int64)fresh(second);
+            }
+            if (mark & FINE) {
+                uint64* const second = fine + col * Components<Y>::N + component;
+                rest = (int64)fresh(second);
                 *second = 0;
+                unit -= bits;
             }
-            bool negative = low < 0;
-            if (two) {
-                const int64 mask = ((int64)1 << payload) - 1;
-                high += low >> payload;
-                low &= mask;
-                negative = high < 0;
-                if (negative) {
-                    high = -high - (low != 0);
-                    low = -low & mask;
-                }
-            } else if (negative) {
-                low = -low;
+            // carries, so that `low` and `rest` are digits
+            const int64 low_mask = ((int64)1 << payload) - 1, rest_mask = ((int64)1 << bits) - 1;
+            (LIMBS == 2 ? low : high) += rest >> bits;
+            rest &= rest_mask;
+            if (LIMBS == 2) high += low >> payload;
+            low &= low_mask;
+            const bool negative = high < 0;
+            if (negative) {
+                high = -high - ((low | rest) != 0);
+                if (LIMBS == 2) low = (-low - (rest != 0)) & low_mask;
+                rest = -rest & rest_mask;
             }
-            // both have one sign now, so that nothing cancels
-            const double units = (double)high * power_of_two(payload) + (double)(uint64)low;
-            large |= units >= (double)(1ull << (R::FRACTION - 4));
+            // all have one sign now, so that nothing cancels
+            double units = (double)high;
+            if (LIMBS == 2) units = units * power_of_two(payload) + (double)low;
+            if (mark & FINE) units = units * power_of_two(bits) + (double)rest;
+            large |= units >= (double)(1ull << R::FRACTION);
             const double size = ldexp(units, unit);
             return R::rounded(negative ? -size : size);
         }
@@ -446,7 +444,7 @@ struct Adder {
                 }
                 double rest;
                 const double v = sums.in_units(part, i, PASS == ADD ? grid.scale : own, mark, rest);
-                if (Real<Part>::LIMBS == 1 && rest != 0) sums.add_rest(col, i, rest, grid.payload, mark);
+                if (rest != 0) sums.add_rest(col, i, rest, mark);
                 sums.add_units(to, v, grid.payload);
             }
         }
@@ -516,7 +514,7 @@ struct NearAdder {
                 }
                 double rest;
                 const double v = sums.in_units(part, i, grid.scale, mark, rest);
-                if (LIMBS == 1 && rest != 0) sums.add_rest(is_near ? column(place) : col, i, rest, grid.payload, mark);
+                if (rest != 0) sums.add_rest(is_near ? column(place) : col, i, rest, mark);
                 if (is_near && v != 0) {
                     if constexpr (LIMBS == 1) {
                         add(word, (uint64)__double2ll_rn(v));

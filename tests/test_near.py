@@ -100,8 +100,8 @@ def test_same_bits_before_and_after_transposed(small, n_lanes, dtype, whole, is_
     assert (np.bincount(csr.indices).max() > 255) == is_long
     n_rows = csr.shape[0]
     rng = np.random.default_rng(5)
-    # some terms lie below the grid of a float's first integer
-    x = (rng.standard_normal(n_rows) * 10.0 ** rng.uniform(-8, 0, n_rows)).astype(dtype)
+    # some terms lie below the unit of their sums
+    x = (rng.standard_normal(n_rows) * 10.0 ** rng.uniform(-14, 0, n_rows)).astype(dtype)
     assert_products(small, CVRArray(csr, n_lanes=n_lanes, device=gpu).T, csr.T.tocsr(), x, kernels)
     floats = dtype in ("float64", "complex128") and not is_long and transposed.has_float_vectors()
     assert [how[-2:] for name, *how in kernels if name == "cvr_transposed_near"] == [[whole, floats]]
@@ -144,7 +144,7 @@ def test_same_bits_by_segments(small, longest, dtype, n_columns_there, gpu, monk
     A = BBCSRArray(csr, block_size=1, device=gpu)
     assert 0 < A._tables.col_narrow.size < A._tables.col_wide.size
     rng = np.random.default_rng(5)
-    x = (rng.standard_normal(n_rows) * 10.0 ** rng.uniform(-8, 0, n_rows)).astype(dtype)
+    x = (rng.standard_normal(n_rows) * 10.0 ** rng.uniform(-14, 0, n_rows)).astype(dtype)
     x[rng.integers(0, n_rows, 20)] = 3
     assert_products(small, A.T, csr.T.tocsr(), x, used)
     assert "bbcsr_transposed_near" in used

@@ -55,9 +55,9 @@ class Sums:
             passes.count(struct(None, None, None, None, count, None))
             kernel(file, "longest_column")(strided(n_cols), (BLOCK,), (count, np.int64(n_cols), self.matrix[1:]))
         self.floats = limbs(dtype) == 2 and has_float_vectors() and int(self.matrix[1]) < FEWER_THAN_FLOATS
-        n_fine = self.n_parts if not self.is_exact and limbs(dtype) == 1 else 0
+        n_fine = 0 if self.is_exact else self.n_parts
         n_marks = 0 if self.is_exact else n_cols
-        # 64-bit words up to the end of: the kernels' struct Call, limbs, second integers, marks, flags of tiles with marks
+        # 64-bit words up to the end of: the kernels' struct Call, limbs, fine integers, marks, flags of tiles with marks
         sizes = CALL_WORDS, self.n_parts * limbs(dtype), n_fine, -(-n_marks // 2), -(-n_marks // (2 * TILE))
         self.ends = np.cumsum(sizes).tolist()
         self.kept = PerStream(lambda: Kept(cupy.zeros(self.ends[-1], np.uint64)))
