@@ -1,21 +1,24 @@
 // Sums for y = A.T @ x whose bits do not depend on the order of their terms, though any warp may add to any column.
 //
-// A term p is put on a grid of integers, p ~ N * 2^unit, and N is added by atomics that are exact, so their order cannot show.
-// One unit serves all columns, as far below a bound of every term's size as an accumulator reaches:
+// Fixed point: a term p is rounded to N * 2^unit, and the integers N are added by atomics. Integer sums are exact, so their order
+// cannot show. One unit serves all columns. It follows from a bound on every term: the largest |a_ij| times the largest |x_i|.
+// A column's sum is held, with h the bits that count the entries of the longest column, in
 //
-//   float     a 64-bit integer: 63 bits less those that count the terms of the longest column (h); a second one holds as many
-//             bits below the first, for the few terms that reach so far down
+//   float     one 64-bit integer: 63 - h bits below the bound
 //   double    FLOATS: four floats that hold integers up to 2^24, added by one instruction: 4 (25 - h) - 1 bits, where h <= 8 and
 //             on sm_90 or newer; else two 64-bit integers, which neighbouring lanes add together: 2 (63 - h) bits
 //
-// That loses what lies below 2^unit:
+// and what a term has below the unit, its rest, is added to a further integer (`fine`) of 63 - h bits. Most terms have none.
 //
-// * A term that is that small, and not a multiple of 2^unit, marks its column BAD (a float's, where even the second integer loses
-//   something of it). At the end a marked column whose sum is at least 2^(FRACTION - 4) units, of the second integer where that
-//   is in use, is right all the same: n terms lose at most n / 2 units, within n * 8 eps * |sum|.
-// * The other marked columns are COARSE: their largest term is found, and they are summed anew with a unit of their own, by two
-//   more passes over the matrix. Nearly always there is none.
-// * Terms that are inf or nan leave a mark of their kind.
+// The error. Let F be FRACTION, so that eps = 2^-F. A term is lossless unless its rest has bits below the fine unit, which is the
+// unit of the last integer in use; then it loses at most half of that, and marks its column BAD. At the end
+//
+// * a BAD column whose sum is at least 2^F such units is right all the same: n terms lose at most n / 2 units, which is at most
+//   n eps / 2 |sum|. With the rounding of products and of the sum that is less than (n + 2) eps |A|^T |x|, whatever the range of x.
+// * the other BAD columns are COARSE: two more passes over the matrix find the largest term of each, and sum them anew with a unit
+//   that follows from that. Such columns exist only where terms differ by more than 2^60 or so.
+//
+// Terms that are inf or nan leave a mark of their kind.
 //
 // Sums and marks are 0 before a product, which clears them where it reads them last.
 
@@ -105,8 +108,8 @@ __device__ inline void clear_words(const uint64 (&words)[2], uint64* at) {
 
 enum Pass { COUNT, ADD, EXPONENT, REFINE };
 
-// What a column's terms leave behind: KINDS bits a component, BAD, FINE where a float's second integer is in use, and for a
-// coarse column the largest exponent field, + 1.
+// What a column's terms leave behind: KINDS bits a component; BAD where one of them has lost bits; FINE where one had a rest;
+// and for a coarse column the largest exponent field, + 1.
 enum Mark { PLUS_INF = 1, MINUS_INF = 2, NOT_A_NUMBER = 4, KINDS = 3, BAD = 1 << 6, COARSE = 1 << 7, FINE = 1 << 8, EXPONENT_BIT = 9 };
 
 struct Matrix {  // what is known of the matrix's values and columns, all found on the device
