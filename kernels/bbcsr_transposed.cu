@@ -77,8 +77,8 @@ __device__ void scatter_bin(const Bbcsr<A, I, M>& m, const C* col, I base, int64
         }
         if (!__any_sync(FULL, any)) return;
     }
-    // Where columns are far apart, bins begin in different places of their rows: else all add to the lowest columns at
-    // once.
+    // Where columns are far apart, each bin begins in another place of its rows. Else all bins would add to the lowest
+    // columns at the same time.
     const bool is_far = sizeof(C) > 2 && Real<typename Components<Y>::Part>::LIMBS == 1 && n_blocks > U;
     const int middle = is_far ? (int)(bin * 7919 % (n_blocks / U)) * U : 0;
 #pragma unroll 1

@@ -3,9 +3,9 @@
 #include "cvr.cuh"
 #include "transposed.cuh"
 
-// One chunk: its steps are walked backwards, for a slot belongs to the next record in its lane.
+// One chunk. Its steps are walked backwards, because a slot belongs to the row of the next record in its lane.
 //
-// requires  pads follow a lane's last record (invariant 6), so that they are known by having no row
+// requires  pads follow a lane's last record (invariant 6): walked backwards, they come before any record
 template <class A, class Y, class I, int L, class C, class ADDER>
 __device__ void scatter_chunk(const Cvr<A, I>& m, int64 chunk, const C* col, I base, const Y* x, const ADDER& adder) {
     constexpr int PASS = ADDER::PASS, U = 4;
@@ -27,7 +27,7 @@ __device__ void scatter_chunk(const Cvr<A, I>& m, int64 chunk, const C* col, I b
             any |= active && adder.is_coarse((int64)base + col[(int64)step * L]);
         if (!__any_sync(FULL, any)) return;
     }
-    Y own{};           // x of the row that the lane works on
+    Y own{};           // the entry of x of the lane's row
     bool pad = true;
     for (int end = n_steps; end > 0; end -= U) {
         C c[U];

@@ -5,8 +5,8 @@
 // the largest |x_i|. A column's sum is held, with h the bits that count the entries of the longest column, in
 //
 //   float     one 64-bit integer: 63 - h bits below the bound
-//   double    FLOATS: four floats that hold integers up to 2^24, added by one instruction: 4 (25 - h) - 1 bits, where h <= 8 and
-//             on sm_90 or newer; else two 64-bit integers, which neighbouring lanes add together: 2 (63 - h) bits
+//   double    FLOATS: four floats that hold integers up to 2^24, added by one instruction: 4 (25 - h) - 1 bits, where
+//             h <= 8 and on sm_90 or newer; else two 64-bit integers, which neighbouring lanes add together: 2 (63 - h)
 //
 // and what a term has below the unit, its rest, is added to a further integer (`fine`) of 63 - h bits. Most terms have
 // none.
@@ -19,7 +19,8 @@
 //   at most n eps / 2 |sum|. With the rounding of products and of the sum that is less than (n + 2) eps |A|^T |x|,
 //   whatever the range of x.
 // * the other BAD columns are COARSE: two more passes over the matrix find the largest term of each, and sum them anew
-//   with a unit that follows from that. Such columns exist only where terms differ by more than 2^60 or so.
+//   with a unit that follows from that. Such columns exist only where terms differ by 10^20 or more (by less where columns
+//   have 10^6 entries).
 //
 // Terms that are inf or nan leave a mark of their kind.
 //
@@ -113,7 +114,8 @@ enum Pass { COUNT, ADD, EXPONENT, REFINE };
 
 // What a column's terms leave behind: KINDS bits a component; BAD where one of them has lost bits; FINE where one had a
 // rest; and for a coarse column the largest exponent field, + 1.
-enum Mark { PLUS_INF = 1, MINUS_INF = 2, NOT_A_NUMBER = 4, KINDS = 3, BAD = 1 << 6, COARSE = 1 << 7, FINE = 1 << 8, EXPONENT_BIT = 9 };
+enum Mark { PLUS_INF = 1, MINUS_INF = 2, NOT_A_NUMBER = 4, BAD = 1 << 6, COARSE = 1 << 7, FINE = 1 << 8 };
+enum MarkLayout { KINDS = 3, EXPONENT_BIT = 9 };
 
 struct Matrix {  // what is known of the matrix's values and columns, all found on the device
     uint32 top;      // the largest exponent field of any finite value, + 1
@@ -180,14 +182,14 @@ __device__ inline void accumulate(uint64* to, uint64 n) {
 #endif
 }
 
-// A number as integers of `half` bits, the lowest first: what the four floats, or integers in shared memory, of its sum
-// hold. They have signs; the highest is larger where the number is the sum of many terms.
+// A number as four signed digits of `half` bits, the lowest first, as the four floats of a sum hold them, or four integers
+// in shared memory. The highest digit is larger where the number is the sum of many terms.
 struct Digits {
     int at[4];
 
     __device__ Digits() {}
-    // `large[k]`: 1.5 times a power of two, whose own last bit is the unit of digit k, so that the last bits of a sum
-    // with it are v rounded to a multiple of that
+    // `large[k]` is 1.5 times a power of two, such that its last bit is the unit of digit k. The sum of v and `large[k]` is
+    // rounded to that bit, so the last bits of the sum are the digit.
     __device__ Digits(double v, const double (&large)[4]) {
 #pragma unroll
         for (int k = 3; k >= 0; --k) {
@@ -205,11 +207,14 @@ struct Digits {
 // the same for the four floats of a sum
 __device__ inline void accumulate(uint64* to, float d0, float d1, float d2, float d3) {
 #if __CUDA_ARCH__ >= 900
-    asm volatile("red.global.add.L2::cache_hint.v4.f32 [%0], {%1, %2, %3, %4}, %5;" ::"l"(to), "f"(d0), "f"(d1), "f"(d2), "f"(d3), "l"(stay())
+    asm volatile("red.global.add.L2::cache_hint.v4.f32 [%0], {%1, %2, %3, %4}, %5;" ::"l"(to), "f"(d0), "f"(d1), "f"(d2),
+                 "f"(d3), "l"(stay())
                  : "memory");
 #endif
 }
-__device__ inline void accumulate(uint64* to, const Digits& n) { accumulate(to, n.small(0), n.small(1), n.small(2), (float)n.at[3]); }
+__device__ inline void accumulate(uint64* to, const Digits& n) {
+    accumulate(to, n.small(0), n.small(1), n.small(2), (float)n.at[3]);
+}
 
 template <class Y, bool FLOATS>
 struct ColumnSums {
@@ -227,7 +232,8 @@ struct ColumnSums {
     // bits of the integer that takes what terms have below the unit
     __device__ int fine_bits() const { return 63 - (32 - __clz(matrix->longest)); }
 
-    // bits that a limb holds, or two floats: digits have signs and are at most half their base, but for the first
+    // Bits that a limb holds, or two of the four floats. Digits have signs and are at most half their base, but for the
+    // highest.
     __device__ int payload() const { return FLOATS ? 2 * min(fine_bits() - 38, 23) : fine_bits(); }
 
     // the unit of a column whose terms all have an exponent field of at most `top`
@@ -236,7 +242,8 @@ struct ColumnSums {
         return min(max(top, 1), 2 * BIAS) - BIAS + 1 - LIMBS * payload() + FLOATS;
     }
 
-    // a product of two reals is below twice the product of their powers of two; a complex one has sums of two of these
+    // The product of two reals is below twice the product of their powers of two; a part of a complex product is the sum
+    // of two of these.
     __device__ int unit() const {
         return unit_below(max((int)matrix->top, 2) + max((int)call->top, 2) - Real<Part>::BIAS - 2 + Components<Y>::N);
     }
@@ -274,8 +281,8 @@ struct ColumnSums {
         low = __double2ll_rn(__fma_rn(-(double)high, power_of_two(payload), v));
     }
 
-    // a term in units: the integer next to it, and the `rest`. It leaves in `mark` of what kind it is, and whether it
-    // is lost.
+    // A term in units: the nearest integer, and the `rest`. Sets the kind of an inf or nan in `mark`, and BAD where the
+    // term underflows to 0.
     static __device__ double in_units(Part p, int component, const Scale& scale, uint32& mark, double& rest) {
         typedef Real<Part> R;
         rest = 0;
@@ -289,7 +296,7 @@ struct ColumnSums {
         return whole;
     }
 
-    // adds such a rest, not 0, to the column's fine integer
+    // adds such a rest, which is not 0, to the column's fine integer
     __device__ void add_rest(int64 col, int component, double rest, uint32& mark) const {
         rest *= power_of_two(fine_bits());
         const int64 n = __double2ll_rn(rest);
@@ -307,8 +314,8 @@ struct ColumnSums {
     // the unit of a coarse column
     __device__ int own_unit(uint32 mark) const { return unit_below((int)(mark >> EXPONENT_BIT) - 1); }
 
-    // one real sum of a column, `words` of `limbs`, and whether it is at least 2^FRACTION times the unit of its last
-    // integer
+    // One real sum of a column from its `words` of `limbs` and its fine integer. Sets `large` where the sum is at least
+    // 2^FRACTION units of the last integer in use.
     __device__ Part total(const uint64 (&words)[LIMBS], int64 col, int component, int unit, int payload, uint32 mark,
                           bool& large) const {
         if constexpr (Real<Part>::EXACT) {
@@ -319,7 +326,7 @@ struct ColumnSums {
             int64 low = 0, high = (int64)words[LIMBS - 1], rest = 0;
             if (LIMBS == 2) {
                 low = (int64)words[0];
-                if (FLOATS) {  // of digits that lie so many bits above each other
+                if (FLOATS) {  // two digits a word
                     const double half = power_of_two(payload / 2);
                     auto digit = [](int64 word, int shift) { return (double)__int_as_float((int)(word >> shift)); };
                     low = (int64)(digit(low, 0) + digit(low, 32) * half);
@@ -344,7 +351,7 @@ struct ColumnSums {
                 if (LIMBS == 2) low = (-low - (rest != 0)) & low_mask;
                 rest = -rest & rest_mask;
             }
-            // all have one sign now, so that nothing cancels
+            // all three have one sign now, so nothing cancels
             double units = (double)high;
             if (LIMBS == 2) units = units * power_of_two(payload) + (double)low;
             if (mark & FINE) units = units * power_of_two(bits) + (double)rest;
@@ -362,7 +369,8 @@ struct Grid {
     typedef Real<Part> R;
     static constexpr int INFINITE = 2 * R::BIAS + 1;  // exponent field
 
-    int payload = 0, shift = 0, least = INFINITE;  // exponent fields: of a number whose last bit is a unit, and of usual terms at least
+    int payload = 0;
+    int shift = 0, least = INFINITE;  // exponent fields: of a number whose last bit is a unit; least one of usual terms
     Scale scale;
     double large[4];
 
@@ -374,11 +382,12 @@ struct Grid {
         least = min(max(shift, 1), INFINITE);
         if (FLOATS) {
             for (int k = 0; k < 4; ++k) large[k] = Digits::large(k, payload / 2, unit);
-            if (unit + 52 < -1022 || unit + 52 + 3 * payload / 2 > 1022) least = INFINITE;  // not these numbers then
+            // where `large` is out of range, no term is usual
+            if (unit + 52 < -1022 || unit + 52 + 3 * payload / 2 > 1022) least = INFINITE;
         }
     }
 
-    static constexpr bool HAS_USUAL = Real<Part>::LIMBS == 1 || FLOATS;  // else terms need their neighbour's lane
+    static constexpr bool HAS_USUAL = Real<Part>::LIMBS == 1 || FLOATS;  // else neighbouring lanes work together: add_units
     __device__ bool is_usual(Part p) const { return (uint32)(R::field(p) - least) < (uint32)(INFINITE - least); }
 
     // a usual term, in units

@@ -27,8 +27,8 @@ from .compiler import (
 )
 
 BLOCK = 128  # threads, at least: four warps
-#: Warps share a bin, at most MOST_SHARERS, until there are MANY_WARPS a multiprocessor (FEW_WARPS for long rows with columns
-#: far apart), or while rows leave each more than LONG entries; never so many that a row leaves each fewer than FEWEST.
+#: Warps share a bin until there are MANY_WARPS a multiprocessor (FEW_WARPS for long rows with columns far apart), or as long
+#: as each has more than LONG entries of a row. They are at most MOST_SHARERS, and each has at least FEWEST entries of a row.
 #: Measured: ``docs/decisions/0003-gpu-products.md``.
 MOST_SHARERS, FEW_WARPS, MANY_WARPS, LONG, FEWEST = 16, 32, 124, 40, 4
 
@@ -36,8 +36,8 @@ MOST_SHARERS, FEW_WARPS, MANY_WARPS, LONG, FEWEST = 16, 32, 124, 40, 4
 def unroll(block_size: int, itemsize: int, is_far: bool) -> tuple[int, int]:
     """Blocks in flight in a narrow and in a wide bin, measured on an H200: see ``docs/decisions/0003-gpu-products.md``.
 
-    More of them hide more latency, but spread the part of `x` that a processor's warps read at a time: where rows are long
-    and their columns far apart (`is_far`), few keep it in cache.
+    More of them hide more latency, but widen the part of `x` that a multiprocessor's warps read at a time. Where rows are long
+    and their columns far apart (`is_far`), only few keep that part in cache.
     """
     if block_size == 1:
         return (8 if itemsize <= 4 else 4), (4 if is_far else 8 if itemsize <= 4 else 6 if itemsize <= 8 else 4)
@@ -46,7 +46,7 @@ def unroll(block_size: int, itemsize: int, is_far: bool) -> tuple[int, int]:
 
 
 def matrix_unroll(block_size: int, members: int) -> int:
-    """Blocks in flight: several where a block and turn alone give few loads."""
+    """Blocks that are loaded before the first is multiplied: several where one block makes few loads."""
     return 4 if block_size * members <= 2 else 2 if block_size * members <= 4 else 1
 
 
@@ -181,14 +181,15 @@ def convert(csr: CSR, block_size: int) -> BBCSRTables:
 def _measure(csr: CSR, block_size: int) -> tuple[cupy.ndarray, cupy.ndarray, cupy.ndarray, int, int, bool]:
     """Where bins begin, in values and in narrow columns; their col_base; values and narrow columns in all; is there a hole?
 
-    The quick count, for matrices without holes, comes first; where it finds a hole, what it counted means nothing.
+    The fast count, for matrices without holes, runs first. Where it finds a hole, its counts are wrong and the general count
+    runs.
     """
     index = csr.indices.dtype
     n_rows, n_bins, n_block_rows = csr.shape[0], -(-csr.shape[0] // WARP), -(-csr.shape[0] // block_size)
     n_blocks = cupy.empty(n_block_rows, np.int32)
     col_low, col_high = cupy.empty((2, n_block_rows), index)
     col_base = cupy.empty(n_bins, index)
-    # values by bin, and columns of narrow bins, each with a 0 in front: one running sum through both makes all offsets
+    # values by bin, and columns of narrow bins, each with a 0 in front, so that one cumulative sum gives the offsets of both
     sizes = cupy.zeros((2, n_bins + 1), np.int64)
     has_holes = False
     threads_a_block_row = {COUNT_FULL: 1 if block_size == 1 else WARP, COUNT_HOLES: group(block_size)}
@@ -225,9 +226,9 @@ def product(tables: BBCSRTables, dtype: np.dtype) -> Callable[[cupy.ndarray, cup
 
 
 def warps_a_bin(t: BBCSRTables) -> int:
-    """Warps that share a bin: 1 where there are bins enough to keep the device busy, else more, as far as rows reach.
+    """Warps that share a bin: 1 where bins alone keep the device busy, else more, as far as rows are long enough.
 
-    Where columns are far apart, warps that work on different parts of a long row read different parts of `x`: few share then.
+    Where columns are far apart, warps in different parts of a long row read different parts of `x`. So few share a bin then.
     """
     n_bins, size, far = t.col_base.size, t.block_size, is_far(t)
     mean_blocks = _mean_blocks(t)

@@ -255,7 +255,7 @@ def product(tables: CVRTables, dtype: np.dtype) -> Callable[[cupy.ndarray, cupy.
 
 
 def _cuts(t: CVRTables, dtype: np.dtype) -> Callable[[], Struct]:
-    """A function that gives the ``Cuts`` of the kernel file, for a product on the current stream."""
+    """A function that gives the kernel file's ``Cuts`` for a product on the current stream."""
     n_chunks, n_cut = t.carry_row.size, t.cut_row.size
     if not n_cut:
         nothing = struct(*[None] * 3)
@@ -297,7 +297,7 @@ def product_matrix(tables: CVRTables, dtype: np.dtype) -> Callable[[cupy.ndarray
 
 
 def matrix_unroll(members: int) -> int:
-    """Steps in flight: several where a step's turns alone give few loads."""
+    """Steps that are loaded before the first is multiplied: several where one step makes few loads."""
     return 4 if members <= 2 else 2
 
 

@@ -14,7 +14,7 @@ from .compiler import PRODUCTS, Kernel, PerStream, blocks, processors, struct, s
 COUNT, ADD = range(2)
 CALL_WORDS = 256  # 64-bit words of the kernels' struct Call
 TILE = 256  # columns that share a flag
-FEWER_THAN_FLOATS = 256  # entries of the longest column: then four floats hold a double's sum
+FLOATS_BELOW = 256  # entries of the longest column: four floats hold the sum of so few doubles
 BLOCK = 256
 BLOCKS_A_PROCESSOR = 8  # of kernels whose threads stride over their work
 
@@ -56,7 +56,7 @@ class ColumnSums:
             count = cupy.zeros(n_cols, np.uint32)
             passes.count(struct(None, None, None, None, count, None))
             LONGEST_COLUMN()(strided(n_cols), (BLOCK,), (count, np.int64(n_cols), matrix[1:]))
-        self.floats = may_be_floats(dtype) and has_float_vectors() and int(matrix[1]) < FEWER_THAN_FLOATS
+        self.floats = may_be_floats(dtype) and has_float_vectors() and int(matrix[1]) < FLOATS_BELOW
         n_parts = n_cols * components(dtype)
         n_fine, n_marks = (0, 0) if self.is_exact else (n_parts, n_cols)
         # 64-bit words of: the kernels' struct Call, limbs, fine integers, marks, flags of tiles with marks
@@ -130,7 +130,7 @@ def strided(n_threads: int) -> tuple[int]:
 
 
 def cooperative(found: cupy.cuda.Function, *args: Any) -> None:
-    """Launch a kernel whose blocks wait for each other: as many as fit the device at a time."""
+    """Launch a kernel whose blocks wait for each other, with as many blocks as the device holds at a time."""
     driver = cupy.cuda.driver
     at_once = driver.occupancyMaxActiveBlocksPerMultiprocessor(found.ptr, BLOCK, 0)
     grid = (min(at_once, BLOCKS_A_PROCESSOR) * processors(cupy.cuda.runtime.getDevice()),)
