@@ -268,3 +268,15 @@ def test_short_of_memory(small, gpu, monkeypatch):
     products = [(A @ x).get() for _ in range(PREPARE_AT + 1)]
     for product in products[1:]:
         assert_same_bits(product, products[0])
+
+
+def test_a_structure_keeps_its_buffers(gpu):
+    """A kernel knows tables by address alone: they live as long as the structure that it is launched with."""
+    import cupy
+
+    from cvrarray.gpu.compiler import struct
+
+    table = cupy.zeros(3)
+    made = struct(None, table, 7)
+    assert made.itemsize == 24
+    assert [buffer is table for buffer in made.buffers] == [True]

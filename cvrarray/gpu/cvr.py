@@ -164,8 +164,30 @@ def convert(csr: CSR, n_lanes: int, n_chunks: int, split: str) -> CVRTables:
              sizes, col_low, col_base, carry_row, totals),
         )  # fmt: skip
     sums = cupy.cumsum(sizes)
-    n_steps, n_records, n_narrow, n_cut = totals.get().tolist()
-    tables = CVRTables(
+    t = _empty_tables(csr, n_lanes, n_chunks, totals.get().tolist(), (col_base, carry_row, empty_row))
+    OFFSETS(index)(
+        blocks(n_chunks + 1, BLOCK),
+        (BLOCK,),
+        (sums, col_base, carry_row, np.int64(n_chunks), np.int32(n_lanes), t.step_ptr, t.rec_ptr, t.col_ptr, t.cut_row,
+         t.cut_ptr),
+    )  # fmt: skip
+    if n_chunks:
+        FILL(ptr.dtype, index, csr.data.dtype)(
+            warps,
+            (BLOCK,),
+            (ptr, row_id, csr.indices, csr.data, np.int64(n_rows), chunk_ptr, np.int64(n_chunks), np.int32(n_lanes),
+             t.step_ptr, t.rec_ptr, t.col_ptr, col_low, col_base, t.val, t.col_narrow, t.col_wide, t.rec_mask, t.rec_wb,
+             t.tail),
+        )  # fmt: skip
+    synchronize()
+    return t
+
+
+def _empty_tables(csr: CSR, n_lanes: int, n_chunks: int, totals: list[int], known: tuple[Any, Any, Any]) -> CVRTables:
+    """Tables to be filled, with those that are `known`. `totals`: steps, records, slots of narrow chunks, cut rows."""
+    index, (n_steps, n_records, n_narrow, n_cut) = csr.indices.dtype, totals
+    col_base, carry_row, empty_row = known
+    return CVRTables(
         shape=csr.shape,
         nnz=csr.nnz,
         n_lanes=n_lanes,
@@ -184,33 +206,6 @@ def convert(csr: CSR, n_lanes: int, n_chunks: int, split: str) -> CVRTables:
         cut_ptr=cupy.empty((n_cut, 2), np.int64),
         empty_row=empty_row,
     )
-    t = tables
-    OFFSETS(index)(
-        blocks(n_chunks + 1, BLOCK),
-        (BLOCK,),
-        (
-            sums,
-            col_base,
-            carry_row,
-            np.int64(n_chunks),
-            np.int32(n_lanes),
-            t.step_ptr,
-            t.rec_ptr,
-            t.col_ptr,
-            t.cut_row,
-            t.cut_ptr,
-        ),
-    )
-    if n_chunks:
-        FILL(ptr.dtype, index, csr.data.dtype)(
-            warps,
-            (BLOCK,),
-            (ptr, row_id, csr.indices, csr.data, np.int64(n_rows), chunk_ptr, np.int64(n_chunks), np.int32(n_lanes),
-             t.step_ptr, t.rec_ptr, t.col_ptr, col_low, col_base, t.val, t.col_narrow, t.col_wide, t.rec_mask, t.rec_wb,
-             t.tail),
-        )  # fmt: skip
-    synchronize()
-    return tables
 
 
 def _without_empty_rows(csr: CSR) -> tuple[Any, cupy.ndarray, cupy.ndarray]:
