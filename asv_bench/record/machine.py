@@ -153,7 +153,7 @@ def peak_bytes(call: clocks.Call, device: devices.Device) -> int | None:
 
 
 def _peak_hook(cupy: Any) -> Any:
-    class PeakHook(cupy.cuda.MemoryHook):
+    class PeakHook(cupy.cuda.MemoryHook):  # type: ignore[misc]  # CuPy has no types
         name = "cvrarray peak"
 
         def __init__(self) -> None:

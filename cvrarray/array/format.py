@@ -257,7 +257,7 @@ class FormatArray(SparseArray):
         for name, field in self._tables._asdict().items():
             is_array = isinstance(field, np.ndarray)
             found.append((name, field.dtype.str, field.shape, checksum(field)) if is_array else (name, field))
-        return checksum(np.frombuffer(repr((type(self).__name__, self.plan, is_on_gpu, found)).encode(), np.uint8))
+        return int(checksum(np.frombuffer(repr((type(self).__name__, self.plan, is_on_gpu, found)).encode(), np.uint8)))
 
     def _coo(self) -> tuple[Any, Any, Any]:
         row, col, val = self._module(self._target).to_coo(self._tables)

@@ -64,7 +64,7 @@ def packs(col_ptr: Any, col_base: Any, slots: Any, n_narrow: int, n_wide: int) -
 
 def _is_count(value: Any) -> bool:
     """Whether `value` is an integer (and no bool) from 0 to the largest size of an array."""
-    return isinstance(value, (int, np.integer)) and not isinstance(value, bool) and 0 <= value <= coercion.LARGEST
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool) and bool(0 <= value <= coercion.LARGEST)
 
 
 def integer(value: Any, name: str, low: int, high: int | None = None) -> int:

@@ -153,7 +153,7 @@ def measure_case(
     seed: int,
     names: Sequence[str] | None = None,
     counts: Sequence[int | None] = (None,),
-    using: Callable[[int | None], AbstractContextManager] = nullcontext,
+    using: Callable[[int | None], AbstractContextManager[Any]] = nullcontext,
 ) -> list[dict[str, Any]]:
     """One matrix in one dtype: build, check, time; a case for each number of threads of `counts`, entered by `using`.
 
@@ -194,7 +194,7 @@ def _time(
     device: devices.Device,
     repeats: int,
     counts: Sequence[int | None],
-    using: Callable[[int | None], AbstractContextManager],
+    using: Callable[[int | None], AbstractContextManager[Any]],
 ) -> tuple[dict[Any, clocks.Timing], dict[Any, clocks.Conversion]]:
     """Times of products, and of our conversions beside the fastest peer, by name and number of threads (None: any)."""
     clock = clocks.of(device)
@@ -296,10 +296,10 @@ def random_vector(size: int, dtype: np.dtype, seed: int) -> np.ndarray:
 def device_name(device: devices.Device) -> str:
     """What the device's maker calls it; of a CPU, what LLVM calls its kind."""
     if device.kind == "cuda":
-        return device.xp.cuda.runtime.getDeviceProperties(device.index)["name"].decode()
+        return str(device.xp.cuda.runtime.getDeviceProperties(device.index)["name"].decode())
     from llvmlite import binding
 
-    return binding.get_host_cpu_name()
+    return str(binding.get_host_cpu_name())
 
 
 def versions() -> dict[str, str]:
@@ -360,7 +360,7 @@ def label(entry: dict[str, Any]) -> str:
 def spread(entry: dict[str, Any]) -> float:
     """Between the quartiles of a run's times, over their median."""
     low, high = entry["quartiles"]
-    return (high - low) / entry["seconds"]
+    return float((high - low) / entry["seconds"])
 
 
 def doubts(report: dict[str, Any]) -> list[str]:

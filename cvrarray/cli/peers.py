@@ -30,7 +30,7 @@ def products(csr: Any, x: Any, device: devices.Device) -> dict[str, Call]:
 
 def threads() -> int:
     """Threads of ours on a CPU: all, or ``CVRARRAY_NUM_THREADS``."""
-    return devices.CPU.backend("threads").count()  # imported only now, as it loads Numba
+    return int(devices.CPU.backend("threads").count())  # imported only now, as it loads Numba
 
 
 def left_out(device: devices.Device) -> dict[str, str]:

@@ -20,7 +20,7 @@ from . import devices
 Call = Callable[[], Any]
 
 #: The context that a call's samples are taken in, by the call's name.
-Setting = Callable[[Any], AbstractContextManager]
+Setting = Callable[[Any], AbstractContextManager[Any]]
 
 #: Seconds of a sample on the host: a short call is repeated until it fills them. Longer than the threads of MKL and of
 #: ours wait for more work after a product: the untimed sample before each timed one outlasts them.
@@ -147,7 +147,7 @@ class GPUClock:
                 call()
             stop.record()
             stop.synchronize()
-            return self.cupy.cuda.get_elapsed_time(start, stop) * 1e-3 / number
+            return float(self.cupy.cuda.get_elapsed_time(start, stop)) * 1e-3 / number
 
     def conversion(self, convert: Call, repeats: int, product: Call | None = None) -> Conversion:
         """Time `convert` until the GPU is done, after a run that compiles.

@@ -24,7 +24,7 @@ def open_store(path: str | os.PathLike[str], *, device: Any = None, verify: bool
 
     Parameters
     ----------
-    path : str or os.PathLike
+    path : str or os.PathLike[str]
     device : str, optional
         Where chunks shall be, ``"cpu"`` or ``"cuda"``. Default: the current GPU of the worker when there is one here.
     verify : bool

@@ -37,7 +37,7 @@ from .guards import BLOCK, MOST_INFLATION, Limit, naming
 
 
 def read(
-    path: str | os.PathLike, *, format: str = "auto", device: Any = None, max_bytes: int | str | None = None
+    path: str | os.PathLike[str], *, format: str = "auto", device: Any = None, max_bytes: int | str | None = None
 ) -> SparseArray:
     """The matrix in a file as an array of ours, as :func:`cvrarray.asarray` makes it.
 
@@ -82,7 +82,7 @@ def read(
 
 
 def read_csr(
-    path: str | os.PathLike,
+    path: str | os.PathLike[str],
     progress: Callable[[int, int], object] | None = None,
     *,
     max_bytes: int | str | None = None,
@@ -108,7 +108,7 @@ def read_csr(
 
 
 def read_stored(
-    path: str | os.PathLike,
+    path: str | os.PathLike[str],
     progress: Callable[[int, int], object] | None = None,
     *,
     max_bytes: int | str | None = None,
@@ -130,7 +130,7 @@ def _as_scipy(found: CSR | SparseArray) -> Any:
     return csr_array((csr.data.astype(coercion.wide(csr.data.dtype), copy=False), csr.indices, csr.indptr), shape=csr.shape)
 
 
-def save(path: str | os.PathLike, A: SparseArray, progress: Callable[[int], object] | None = None) -> None:
+def save(path: str | os.PathLike[str], A: SparseArray, progress: Callable[[int], object] | None = None) -> None:
     """Write an array of ours to a file, by convention ``*.cvra``, that :func:`load` maps into memory.
 
     The file appears whole or not at all: what stood at `path` before stays until all is on the disk. An array on a GPU
@@ -160,7 +160,7 @@ def save(path: str | os.PathLike, A: SparseArray, progress: Callable[[int], obje
         cvra.write(file, A)
 
 
-def load(path: str | os.PathLike, *, device: Any = None, verify: bool = True) -> SparseArray:
+def load(path: str | os.PathLike[str], *, device: Any = None, verify: bool = True) -> SparseArray:
     """The array in a file of :func:`save`.
 
     On the CPU its tables are read-only and stay in the file: pages come in as they are used.
@@ -201,7 +201,7 @@ _ZIP, _GZIP, _BANNERS = b"PK", b"\x1f\x8b", (b"%%MatrixMarket", b"%MatrixMarket"
 
 
 def _read(
-    path: str | os.PathLike, progress: Callable[[int, int], object] | None = None, max_bytes: int | str | None = None
+    path: str | os.PathLike[str], progress: Callable[[int, int], object] | None = None, max_bytes: int | str | None = None
 ) -> CSR | SparseArray:
     """The matrix in a file of any kind; an array of ours where it is a file of ours."""
     path = os.fsdecode(path)
@@ -285,7 +285,7 @@ class _MeteredOutput(io.FileIO):
         return n_bytes
 
 
-def check_target(path: str | os.PathLike) -> str:
+def check_target(path: str | os.PathLike[str]) -> str:
     """Where :func:`replacing` would put `path`, links resolved: to be asked before work whose result is to go there.
 
     Raises
@@ -305,7 +305,7 @@ def check_target(path: str | os.PathLike) -> str:
 
 
 @contextmanager
-def replacing(path: str | os.PathLike, progress: Callable[[int], object] | None = None) -> Iterator[BinaryIO]:
+def replacing(path: str | os.PathLike[str], progress: Callable[[int], object] | None = None) -> Iterator[BinaryIO]:
     """A new file, open for writing, that takes the place of `path` once all went well and is gone if not.
 
     It has the mode of the file that it replaces, from the start, so that nobody reads it who might not read that one.

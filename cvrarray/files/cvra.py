@@ -32,6 +32,7 @@ import numpy as np
 
 from .. import __version__
 from ..array.base import SparseArray
+from ..array.format import FormatArray
 from ..core import devices
 from ..core.tables import WARP, mask_dtype
 from ..formats import FORMATS
@@ -62,6 +63,7 @@ def write(file: BinaryIO, A: SparseArray) -> None:
 
 def describe(A: SparseArray) -> tuple[dict[str, Any], dict[str, Any]]:
     """What ``cvrarray.json`` says of `A`, and its arrays by name, in their order, where they live."""
+    assert isinstance(A, FormatArray)
     fields = A._tables._asdict()
     arrays = {name: fields.pop(name) for name in FORMATS[A.format]._stored if fields[name] is not None}
     header = {
@@ -179,7 +181,7 @@ def check_header(header: Any) -> None:
     """ValueError unless every entry of the JSON member is there and of the right kind."""
     if not isinstance(header, dict) or header.get("magic") != _MAGIC:
         raise ValueError(f"must hold the magic {_MAGIC!r}")
-    version = header.get("version")
+    version: Any = header.get("version")
     if _is_count(version) and version > VERSION:
         raise ValueError(
             f"has version {version} of the file format; cvrarray {__version__} reads versions up to {VERSION}. "
@@ -192,12 +194,13 @@ def check_header(header: Any) -> None:
     _require(header, "plan", isinstance(header.get("plan"), str | None), "a text or null")
 
     kinds, tables = FORMATS[header["format"]]._stored, FORMATS[header["format"]]._table_type
-    scalars, parameters = set(tables._fields) - {"shape"} - kinds.keys(), header.get("parameters")
+    scalars = set(tables._fields) - {"shape"} - kinds.keys()
+    parameters: Any = header.get("parameters")
     counts = isinstance(parameters, dict) and parameters.keys() == scalars and all(map(_is_count, parameters.values()))
     in_range = counts and all(1 <= parameters[name] <= WARP for name in scalars - {"nnz"})
     _require(header, "parameters", in_range, f"counts of {', '.join(sorted(scalars))}, all but nnz from 1 to {WARP}")
 
-    arrays = header.get("arrays")
+    arrays: Any = header.get("arrays")
     complete = isinstance(arrays, dict) and kinds.keys() - {"present"} <= arrays.keys() <= kinds.keys()
     _require(header, "arrays", complete, f"the dtypes and shapes of {', '.join(kinds)}")
     index = _on_disk(coercion.index_dtype(tuple(header["shape"]))).str

@@ -151,7 +151,7 @@ def _format(arrays: dict[str, np.ndarray]) -> str:
         return ("csr", "csc")[int(axes.item())]
     if format not in ("csr", "csc", "bsr", "dia", "coo"):
         raise ValueError(_unknown(format, arrays))
-    return format
+    return str(format)
 
 
 def _unknown(format: str, names: Collection[str]) -> str:

@@ -53,7 +53,8 @@ def as_csr(obj: Any) -> CSR:
     if isinstance(obj, CSR):
         return obj
     if hasattr(obj, "_canonical_csr"):  # an array of ours
-        return obj._canonical_csr()
+        own: CSR = obj._canonical_csr()
+        return own
     if not hasattr(obj, "shape") and not isinstance(obj, (list, tuple)):
         remedy = f" Use cvrarray.read({obj!r})" if isinstance(obj, (str, os.PathLike)) else ""
         raise TypeError(f"a matrix must be a sparse or dense 2-D array; got {type(obj).__name__}.{remedy}")
@@ -85,14 +86,15 @@ def package(obj: Any) -> str:
 
     ``"numpy"``, ``"cupy"`` or one of SPARSE_PACKAGES: found without importing any of them.
     """
-    return package_of(type(obj))
+    cls: Any = type(obj)
+    return package_of(cls)
 
 
 @lru_cache(1024)
-def package_of(cls: type) -> str:
+def package_of(cls: Any) -> str:
     """:func:`package` for a class."""
     for base in cls.__mro__:
-        name = base.__module__.partition(".")[0]
+        name: str = base.__module__.partition(".")[0]
         if name in ("numpy", "cupy") or (name in SPARSE_PACKAGES and (hasattr(cls, "tocsr") or hasattr(cls, "asformat"))):
             return name
     return ""
@@ -125,7 +127,9 @@ def from_parts(indptr: Any, indices: Any, data: Any, shape: tuple[int, int]) -> 
         indices = indices.astype(index_dtype(shape), copy=False)
         if canonical:
             return CSR(indptr, indices, data, shape)
-        return device.backend("csr").canonical(_row_of_nonzero(indptr, indices, device), indices, data, shape)
+        row = _row_of_nonzero(indptr, indices, device)
+        sorted_rows: CSR = device.backend("csr").canonical(row, indices, data, shape)
+        return sorted_rows
 
 
 def from_triplets(row: Any, col: Any, val: Any, shape: tuple[int, int]) -> CSR:
@@ -138,7 +142,9 @@ def from_triplets(row: Any, col: Any, val: Any, shape: tuple[int, int]) -> CSR:
         row, col = as_integers(row, "row"), as_integers(col, "col")
         validation.check_coordinates(row, col, val.size, shape)
         dtype = index_dtype(shape)
-        return device.backend("csr").canonical(row.astype(dtype, copy=False), col.astype(dtype, copy=False), val, shape)
+        row, col = row.astype(dtype, copy=False), col.astype(dtype, copy=False)
+        canonical: CSR = device.backend("csr").canonical(row, col, val, shape)
+        return canonical
 
 
 def from_csc(indptr: Any, indices: Any, data: Any, shape: tuple[int, int]) -> CSR:
@@ -231,7 +237,8 @@ def move(csr: CSR, device: devices.Device) -> CSR:
     """`csr` on `device`."""
     if devices.of(csr.data) == device:
         return csr
-    return CSR(*(devices.move(a, device) for a in csr[:3]), csr.shape)
+    indptr, indices, data = (devices.move(a, device) for a in csr[:3])
+    return CSR(indptr, indices, data, csr.shape)
 
 
 def rows(csr: CSR) -> Any:
@@ -290,7 +297,8 @@ def _from_scipy(matrix: Any) -> CSR:
     if matrix.format == "csr":
         return from_parts(matrix.indptr, matrix.indices, matrix.data, matrix.shape)
     if matrix.format == "coo":  # not its own tocsr(), which sums duplicates in an order of its own
-        return from_triplets(*_pair(matrix.coords), matrix.data, matrix.shape)
+        row, col = _pair(matrix.coords)
+        return from_triplets(row, col, matrix.data, matrix.shape)
     if matrix.format == "csc":
         return from_csc(matrix.indptr, matrix.indices, matrix.data, matrix.shape)
     if matrix.format == "bsr":
@@ -324,7 +332,8 @@ def _from_pydata(array: Any) -> CSR:
         return build(array.indptr, array.indices, array.data, array.shape)
     if isinstance(array.data, dict):  # DOK
         return _from_entries(array.data.keys(), array.data.values(), array.shape, check_dtype(array.dtype))
-    return from_triplets(*_pair(array.coords), array.data, array.shape)
+    row, col = _pair(array.coords)
+    return from_triplets(row, col, array.data, array.shape)
 
 
 def _pair(coords: Any) -> Any:

@@ -44,7 +44,7 @@ def check_compressed(indptr: Any, indices: Any, n_values: int, n_major: int, n_m
         raise ValueError(
             f"indices must lie in [0, {n_minor}), the {across}; got {int(indices[bad_position])} at position {bad_position}"
         )
-    return canonical
+    return bool(canonical)
 
 
 def check_coordinates(row: Any, col: Any, n_values: int, shape: tuple[int, int]) -> None:

@@ -86,7 +86,7 @@ class Panel(NamedTuple):
     @property
     def nnz(self) -> int:
         """Stored entries."""
-        return self.header["parameters"]["nnz"]
+        return int(self.header["parameters"]["nnz"])
 
 
 def folder(path: str, k: int) -> str:
@@ -167,7 +167,7 @@ def _check_root(root: Root) -> None:
         ascend = isinstance(root.rows, list) and len(root.rows) > 1 and all(map(_is_count, root.rows))
         ascend = ascend and root.rows[0] == 0 and all(map(operator.le, root.rows[:-1], root.rows[1:]))
         require("rows", ascend and root.rows[-1] == root.n_rows, "null, or first rows in ascending order from 0, and n_rows")
-    if root.complete:
+    if root.n_panels is not None:
         require("n_rows", root.format is not None and root.n_rows is not None, "a count, where the store is complete")
         require("n_panels", root.rows is None or len(root.rows) == root.n_panels + 1, "that of the rows")
 
@@ -318,8 +318,8 @@ def read_manifest(path: str, k: int, root: Root) -> Panel:
             panel = Panel(**{name: found[name] for name in Panel._fields})
             cvra.check_header(panel.header)
             _check_panel(panel, root)
-            panel = panel._replace(rows=tuple(panel.rows))
-            return panel
+            first, last = panel.rows
+            return panel._replace(rows=(first, last))
     except FileNotFoundError as error:
         raise _naming_panel(error, path, k, file) from error
     except ValueError as error:

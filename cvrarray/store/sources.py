@@ -28,7 +28,7 @@ TEXT_BYTES = 64 << 20
 
 def to_store(
     source: Any,
-    path: str | os.PathLike,
+    path: str | os.PathLike[str],
     *,
     shape: tuple[int, int] | None = None,
     chunks: int | str = "auto",
@@ -52,7 +52,7 @@ def to_store(
         A path is that of a Matrix Market file (gzipped or not), which is read in pieces, or of any other file that
         :func:`cvrarray.read` takes, which is read whole.
         Pieces are triplets (row, col, val) of arrays, with `shape` given: any order, duplicates are summed.
-    path : str or os.PathLike
+    path : str or os.PathLike[str]
         A folder that does not exist yet, by convention ``*.zarr``.
     shape : (n_rows, n_cols), optional
         For pieces, and only for them.
@@ -105,7 +105,7 @@ def _from_file(source: str, path: Any, bytes_of_panel: int, name: str | None, co
     with open(source, "rb") as raw:
         zipped = raw.read(2) == b"\x1f\x8b"
         raw.seek(0)
-        file = gzip.GzipFile(fileobj=raw) if zipped else raw
+        file: Any = gzip.GzipFile(fileobj=raw) if zipped else raw
         with naming(source):
             banner = file.readline(BLOCK).lower()
             file.seek(0)
@@ -205,8 +205,8 @@ def _write_blocks(writer: Writer, k: int, blocks: list[Any]) -> None:
         row = np.repeat(np.arange(csr.shape[0]), csr.indptr[1:] - csr.indptr[:-1])
         parts.append((row, csr.indices.astype(np.int64) + n_cols, csr.data))
         n_cols += csr.shape[1]
-    triplets = (np.concatenate(part) for part in zip(*parts, strict=True))
-    writer.write(k, coercion.from_triplets(*triplets, (blocks[0].shape[0], n_cols)))
+    row, col, val = (np.concatenate(part) for part in zip(*parts, strict=True))
+    writer.write(k, coercion.from_triplets(row, col, val, (blocks[0].shape[0], n_cols)))
 
 
 def _reads(source: Any, path: Any) -> bool:

@@ -43,14 +43,15 @@ class Spool:
         self.folder, self.shape = folder, shape
         groups = -(-shape[0] // partition.alignment())
         self._bucket_rows = max(1, -(-groups // MOST_BUCKETS)) * partition.alignment()
-        self._entry: np.dtype | None = None  # of the entries on the disk, from the first piece on
+        self._entry: Any = None  # of the entries on the disk, from the first piece on
         self._files: dict[str, list[int]] = {}  # (bytes, their CRC-32) of each file
         self.checksum = 0  #: CRC-32 of all entries, in the order in which they came
 
     @property
     def dtype(self) -> np.dtype:
         """dtype of the values."""
-        return self._entry["val"]
+        dtype: np.dtype = self._entry["val"]
+        return dtype
 
     def _set_dtype(self, dtype: np.dtype) -> None:
         index = coercion.index_dtype(self.shape)
@@ -171,7 +172,7 @@ class Spool:
             with open(path, mode) as file:
                 yield file
         except OSError as error:
-            raise OSError(error.errno, f"entries cannot be set aside: {os.strerror(error.errno)}", path) from error
+            raise OSError(error.errno, f"entries cannot be set aside: {os.strerror(error.errno or 0)}", path) from error
 
     def cut(self, target: int, align: int, block_size: int | None) -> np.ndarray:
         """The first row of each panel of about `target` bytes, and n_rows; counts of duplicates are taken for entries."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import closing
 from typing import Any, NamedTuple
@@ -39,7 +39,7 @@ class Stored:
 
     Parameters
     ----------
-    path : str or os.PathLike
+    path : str or os.PathLike[str]
         The store.
     device : str, optional
         Where products are computed: ``"cpu"``, ``"cuda"`` or ``"cuda:N"``. Default: the GPU when there is one.
@@ -77,7 +77,7 @@ class Stored:
 
     def __init__(
         self,
-        path: str | os.PathLike,
+        path: str | os.PathLike[str],
         *,
         device: Any = None,
         hold: int = 3,
@@ -97,7 +97,7 @@ class Stored:
         self._incomplete = incomplete
         self._root, self._manifest = manifest(self.path, incomplete)
         self._resident: dict[int, SparseArray] = {}
-        self._staging = None
+        self._staging: Any = None
         self._lock = threading.Lock()
         #: What happened to each panel in the last product, a list of :class:`Span`, after ``matvec(timeline=True)``.
         self.timeline: list[Span] | None = None
@@ -117,7 +117,7 @@ class Stored:
     @property
     def format(self) -> str:
         """``"cvr"`` or ``"bbcsr"``."""
-        return self._root.format
+        return str(self._root.format)
 
     @property
     def nnz(self) -> int:
@@ -160,7 +160,7 @@ class Stored:
             f"{self.n_panels} panels, {self.nbytes / 1e6:.3g} MB in {self.path}, device={self.device}>"
         )
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple[Any, ...]:
         return _reopen, (self.path, self._root.id, str(self._target), self._hold, self._budget, self._verify, self._incomplete)
 
     def panel(self, k: int) -> SparseArray:
@@ -293,7 +293,7 @@ class Stored:
 
     # ------------------------------------------------------------------------------------------------ the stream
 
-    def _sweep(self, timeline: bool = False) -> Iterator[tuple[int, int, SparseArray]]:
+    def _sweep(self, timeline: bool = False) -> Generator[tuple[int, int, SparseArray], None, None]:
         """(first row, row after the last, panel on the device) for all panels in turn; each must be used before the next."""
         with self._lock, self._target.use(), ThreadPoolExecutor(self._threads, "cvrarray-read") as pool:
             missing = [k for k in range(self.n_panels) if k not in self._resident]
@@ -349,7 +349,9 @@ class Stored:
         ends = np.cumsum([panel.n_bytes for panel in self._manifest], dtype=np.int64)
         return set(range(int(np.searchsorted(ends, self._budget, side="right"))))
 
-    def _start_reading(self, pool: ThreadPoolExecutor, k: int, place: int, keep: bool) -> tuple[list[Future], np.ndarray, int]:
+    def _start_reading(
+        self, pool: ThreadPoolExecutor, k: int, place: int, keep: bool
+    ) -> tuple[list[Future[Any]], np.ndarray, int]:
         """Have panel `k`, the `place`-th to be read, read and verified by the pool: (reading, where to, slot)."""
         slot, panel = place % self._hold, self._manifest[k]
         content = self._staging.host(slot, panel.n_bytes, keep)
@@ -440,7 +442,7 @@ def _read(path: str, k: int, panel: layout.Panel, i: int, content: np.ndarray, v
     return begin, _now()
 
 
-def _verify(path: str, k: int, panel: layout.Panel, content: np.ndarray, read: list[Future]) -> tuple[float, float]:
+def _verify(path: str, k: int, panel: layout.Panel, content: np.ndarray, read: list[Future[Any]]) -> tuple[float, float]:
     """Verify the tables of a panel once its pieces are `read`; when that began and ended."""
     for future in read:
         future.result()

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from .. import formats
-from ..array.base import SparseArray
 from ..array.format import FormatArray
 from ..choice.construct import asarray
 from ..core import devices
@@ -32,7 +31,7 @@ class Writer:
 
     Parameters
     ----------
-    path : str or os.PathLike
+    path : str or os.PathLike[str]
         Where the store shall be, by convention ``*.zarr``.
     n_cols : int
         Columns of the matrix.
@@ -66,7 +65,7 @@ class Writer:
 
     def __init__(
         self,
-        path: str | os.PathLike,
+        path: str | os.PathLike[str],
         n_cols: int,
         *,
         format: str = "auto",
@@ -155,7 +154,7 @@ class Writer:
 
     def missing(self) -> list[int]:
         """The panels of `rows` that are not there yet, or whose bytes are not all there."""
-        return [k for k in range(len(self._root.rows) - 1) if not self._is_there(k)]
+        return [k for k in range(len(self._root.rows or [0]) - 1) if not self._is_there(k)]
 
     def _is_there(self, k: int) -> bool:
         if self._root.format is None:
@@ -183,6 +182,7 @@ class Writer:
 
     def write(self, k: int, panel: Any) -> None:
         """Write panel `k` of `rows`; see :meth:`append`."""
+        assert self._root.rows is not None
         first, last = self._root.rows[k : k + 2]
         if panel.shape[0] != last - first:
             raise ValueError(f"panel {k} must have {last - first} rows; got {panel.shape[0]}")
@@ -201,7 +201,7 @@ class Writer:
         with ThreadPoolExecutor() as pool:
             layout.write_panel(self.path, self._root.id, k, first, array, pool)
 
-    def convert(self, panel: Any) -> SparseArray:
+    def convert(self, panel: Any) -> FormatArray:
         """A panel as an array in the store's format: itself where it is one, else converted on the writer's device."""
         if len(panel.shape) != 2 or panel.shape[1] != self._root.n_cols:
             raise ValueError(f"a panel must have {self._root.n_cols} columns; got shape {tuple(panel.shape)}")
