@@ -1,5 +1,6 @@
 # make demo [FILES="a.mtx ..."]   virtual environment, install, and the main job on real matrices
 # make test                       the same, and the tests            (PYTEST_ARGS="-k cvr" passes options on)
+# make kill-test                  writers of stores killed at every call that changes the disk, and a hundred rounds of two writers
 # make gpu-test                   every test on this machine's GPU with $(PYTHON); writes docs/gpu-report/tests.json
 # make gpu-sanitize               compute-sanitizer over the small tests; logs in docs/gpu-report/
 # make bench                      all generated matrices beside the peers    (BENCH_ARGS="--dtype float32 --json out.json");
@@ -26,13 +27,16 @@ DRIVER := $(shell nvidia-smi --query-gpu=driver_version --format=csv,noheader 2>
 CUDA := $(if $(DRIVER),$(shell if [ $(DRIVER) -ge 580 ]; then echo cuda13; elif [ $(DRIVER) -ge 525 ]; then echo cuda12; fi))
 comma := ,
 
-.PHONY: demo test gpu-test gpu-sanitize bench bench-gpu bench-asv bench-check docs wheel-check lint format clean
+.PHONY: demo test kill-test gpu-test gpu-sanitize bench bench-gpu bench-asv bench-check docs wheel-check lint format clean
 
 demo: $(VENV)/.installed-demo$(if $(CUDA),-$(CUDA))
 	$(BIN)/cvrarray demo $(FILES)
 
 test: $(VENV)/.installed-test
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+kill-test: $(VENV)/.installed-test
+	CVRARRAY_KILL_POINTS=all $(BIN)/python -m pytest -s tests/test_store_kills.py tests/test_store_writers.py
 
 # With "=": a report that is there already would else be taken for the path of tests, and tests/ and its options not be found.
 gpu-test:
@@ -48,7 +52,7 @@ gpu-sanitize:
 	for tool in memcheck racecheck; do \
 	  compute-sanitizer --tool $$tool --kernel-regex-exclude kns=cupy_ --target-processes all --error-exitcode 1 \
 	    --log-file docs/gpu-report/$$tool.log \
-	    $(PYTHON) -c '$(UNPOOLED)' --require-gpu -m small -k "cuda or test_near" -q $(GPU_PYTEST_ARGS) || exit 1; \
+	    $(PYTHON) -c '$(UNPOOLED)' --require-gpu -m small -k "cuda or test_shared_memory" -q $(GPU_PYTEST_ARGS) || exit 1; \
 	  tail -n 1 docs/gpu-report/$$tool.log; \
 	done
 
@@ -56,10 +60,10 @@ gpu-sanitize:
 ON_CPU := --device cpu --scale medium --threads 1,all --repeats 11 --rounds 3 --report docs/benchmarks
 
 bench: $(VENV)/.installed-demo-$(or $(CUDA),bench)
-	$(BIN)/cvrarray bench $(if $(CUDA),--scale full,$(ON_CPU)) $(BENCH_ARGS) $(FILES)
+	$(BIN)/python -m asv_bench.record.products $(if $(CUDA),--scale full,$(ON_CPU)) $(BENCH_ARGS) $(FILES)
 
 bench-gpu:
-	$(PYTHON) -m cvrarray bench --peers --report docs/benchmarks $(BENCH_ARGS)
+	$(PYTHON) -m asv_bench.record.gpu --report docs/benchmarks $(BENCH_ARGS)
 
 # asv takes no PYTHONPATH but its own, and asks for a machine's name once: not the host's, which is nobody's business.
 ASV := cd asv_bench && ASV_PYTHONPATH="$(CURDIR)" $(abspath $(BIN))/asv

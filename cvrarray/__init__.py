@@ -8,14 +8,17 @@ Names are imported on first use, so that ``import cvrarray`` loads NumPy and not
 from __future__ import annotations
 
 import importlib
+from functools import partial
 from typing import TYPE_CHECKING, Any
+
+from .core import extensions
 
 __version__ = "0.1.0"
 
 _HOME = {
-    "CVRArray": "cvr",
-    "BBCSRArray": "bbcsr",
-    "asarray": "choice.model",
+    "CVRArray": "formats",
+    "BBCSRArray": "formats",
+    "asarray": "choice.construct",
     "draw": "drawing",
     "statistics": "choice.model",
     "tune": "choice.tuning",
@@ -26,7 +29,7 @@ _HOME = {
     "dask": "dask",
     "to_store": "store.sources",
     "Stored": "store.stream",
-    "open_store": "dask.panels",
+    "open_store": "dask.stores",
     "to_dask": "dask.panels",
 }
 
@@ -47,13 +50,18 @@ __all__ = [
     "tune",
 ]
 
+for _name in ("formats", "dask"):  # what lower layers ask for when a call needs it
+    extensions.declare(_name, partial(importlib.import_module, f"cvrarray.{_name}"))
+
 if TYPE_CHECKING:
     from . import generate
     from .bbcsr import BBCSRArray
-    from .choice.model import asarray, statistics
+    from .choice.construct import asarray
+    from .choice.model import statistics
     from .choice.tuning import tune
     from .cvr import CVRArray
-    from .dask.panels import open_store, to_dask
+    from .dask.panels import to_dask
+    from .dask.stores import open_store
     from .drawing import draw
     from .files import load, read, save
     from .store.sources import to_store

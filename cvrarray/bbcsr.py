@@ -37,10 +37,16 @@ back use only what is marked. A matrix of full blocks has none and pays nothing.
 
 Invariants, as :meth:`BBCSRArray.check` verifies them
 -----------------------------------------------------
+Tables that hold them have one meaning: every product, ``tocsr`` and every other way to read them find the same matrix.
+
+0. ``shape`` and ``nnz`` are counts, ``block_size`` is 1 to 32; every table has its dtype, one dimension, and C order.
 1. ``bin_rowptr`` begins with 0 and grows by multiples of ``32 * block_size``; ``data`` has ``bin_rowptr[-1]`` values.
-2. Narrow and wide bins fill their column tables exactly; block columns lie in [0, ceil(n_cols / block_size)).
-3. Blocks of a row ascend, padding follows them, and rows from n_rows on are padding.
-4. ``present`` marks no column of padding and none beyond n_cols; marked entries count ``nnz``.
+2. Narrow and wide bins fill their column tables exactly; block columns lie in [0, ceil(n_cols / block_size)), and
+   ``col_base`` is a narrow bin's smallest or -1.
+3. Blocks of a row ascend, padding follows them, and rows from n_rows on are padding. Rows of one block row have the same
+   blocks, as far as they lie in one bin, for lanes of one block row share what they load. A bin is as long as its longest row.
+4. ``present`` marks no column of padding and none beyond n_cols; without it every block lies inside whole. Marked entries
+   count ``nnz``.
 5. Padding and holes hold 0.
 
 Cost
@@ -52,15 +58,34 @@ Slots over nonzeros is :attr:`BBCSRArray.fill_ratio`. BBCSR wins on dense blocks
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
-from .array.format import FormatArray
-from .array.invariants import in_range, integer, is_offsets, owner
+from .array.format import FormatArray, Sample
+from .array.invariants import are_tables, in_range, integer, is_offsets, packs
 from .core import devices
 from .core.tables import NARROW_PADDING, WARP, BBCSRTables
 from .input import coercion
+
+#: Block sizes that ``asarray(format="auto")`` looks at; 1 is sliced ELLPACK.
+BLOCK_SIZES = (1, 2, 3, 4, 6)
+
+#: Warps that share a bin at most, and entries of a row that each of them should have.
+MOST_SHARERS, SHARE = 16, 8
+
+
+class Costs(NamedTuple):
+    """What a product costs on a kind of device, beside streaming the tables: see ``docs/decisions/0005``."""
+
+    own_us: float
+    us_per_entry: float  # of the longest row, for 4-byte values, for each warp that shares it
+    warps: int  # that keep the device busy: they share bins where these are fewer (``gpu/bbcsr.py``)
+    block_factor: float  # time over that of streaming with blocks of 2 or more, relative to blocks of 1
+
+
+COSTS = {"cuda": Costs(4.0, 0.05, 1 << 14, 1.0), "cpu": Costs(0.0, 0.0, 1, 0.98)}
 
 
 class BBCSRArray(FormatArray):
@@ -78,7 +103,7 @@ class BBCSRArray(FormatArray):
     Raises
     ------
     TypeError, ValueError
-        `obj` is no matrix (see :func:`cvrarray.input.coercion.as_csr`) or a parameter is out of range.
+        `obj` is no matrix (see :func:`cvrarray.asarray`) or a parameter is out of range.
 
     Examples
     --------
@@ -89,22 +114,28 @@ class BBCSRArray(FormatArray):
     """
 
     format = "bbcsr"
+    _table_type = BBCSRTables
     _value_table = "data"
+    _stored: ClassVar = {
+        "bin_rowptr": ("<i8", 1),
+        "data": ("value", 1),
+        "col_base": ("index", 1),
+        "col_ptr": ("<i8", 1),
+        "col_narrow": ("<u2", 1),
+        "col_wide": ("index", 1),
+        "present": ("mask", 1),
+    }
+    _tuned = "block_size"
+
     _tables: BBCSRTables
 
     def __init__(self, obj: Any, *, block_size: int = 6, device: Any = None):
-        block_size = integer(block_size, "block_size", 1, WARP)
-        if device is not None:
-            device = devices.parse(device)
-        csr = coercion.as_csr(obj)
-        device = device or devices.of(csr.data)
-        with device.use():
-            self._adopt(device.backend("bbcsr").convert(coercion.move(csr, device), block_size))
+        super().__init__(obj, device=device, block_size=integer(block_size, "block_size", 1, WARP))
 
     @classmethod
     def from_blocks(
         cls, block_rows: Any, block_cols: Any, blocks: Any, *, shape: tuple[int, int] | None = None, device: Any = None
-    ):
+    ) -> Self:
         """An array from pairs (block row, block column) and their dense blocks, in any order; duplicates add up.
 
         Parameters
@@ -140,9 +171,8 @@ class BBCSRArray(FormatArray):
                     "block_rows, block_cols and blocks must have one length; got "
                     f"{pairs[0].size}, {pairs[1].size} and {blocks.shape[0]}"
                 )
-            if shape is None:
-                shape = tuple(size * (int(p.max()) + 1) if p.size else 0 for p in pairs)
-            shape = coercion.check_shape(shape)
+            needed = tuple(size * (int(p.max()) + 1) if p.size else 0 for p in pairs)
+            shape = coercion.check_shape(needed if shape is None else shape)
             for p, name, n in zip(pairs, ("block_rows", "block_cols"), shape, strict=True):
                 if not in_range(p, 0, -(-n // size)):
                     bad = int(p.min()) if int(p.min()) < 0 else int(p.max())
@@ -168,7 +198,7 @@ class BBCSRArray(FormatArray):
     @property
     def n_bins(self) -> int:
         """Bins of 32 rows."""
-        return self._tables.bin_rowptr.size - 1
+        return int(self._tables.bin_rowptr.size) - 1
 
     @property
     def bin_rowptr(self) -> Any:
@@ -216,50 +246,81 @@ class BBCSRArray(FormatArray):
     def _layout(self) -> str:
         return f"{self.n_bins} bins, blocks of {self.block_size}, fill ratio {self.fill_ratio:.3g}"
 
-    def _invariants(self):
-        t, xp, size = self._tables, self._target.xp, self.block_size
-        n_rows, n_cols = t.shape
-        n_bins = -(-n_rows // WARP)
+    def _invariants(self) -> Iterator[tuple[str, Any]]:
+        t = self._tables
+        yield from are_tables(t, self._stored, self._value_table)
+        size, (n_rows, n_cols) = t.block_size, t.shape
+        n_bins, n_block_cols = -(-n_rows // WARP), -(-n_cols // size)
+        bins = self._target.backend("check_bbcsr")
         yield "1: bin_rowptr starts at 0 and never decreases", is_offsets(t.bin_rowptr, n_bins, t.data.size, least=0)
         yield "1: bins are multiples of 32 * block_size long", bool((t.bin_rowptr % (WARP * size) == 0).all())
 
-        slots = (t.bin_rowptr[1:] - t.bin_rowptr[:-1]) // size
-        narrow = t.col_base >= 0
         yield "2: col_base and col_ptr have one entry a bin", t.col_base.size == t.col_ptr.size == n_bins
-        yield (
-            "2: col_ptr packs narrow and wide bins without gaps",
-            all(
-                bool((t.col_ptr[kind] == xp.cumsum(slots[kind]) - slots[kind]).all()) and table.size == int(slots[kind].sum())
-                for kind, table in ((narrow, t.col_narrow), (~narrow, t.col_wide))
-            ),
-        )
-        block_col = _block_columns(t, xp)
-        yield "2: block columns lie inside the shape", in_range(block_col, -1, -(-n_cols // size))
+        yield "2: col_base is a block column, or -1", in_range(t.col_base, -1, max(n_block_cols, 1))
+        slots = (t.bin_rowptr[1:] - t.bin_rowptr[:-1]) // size
+        packed = packs(t.col_ptr, t.col_base, slots, t.col_narrow.size, t.col_wide.size)
+        yield "2: col_ptr packs narrow and wide bins without gaps", packed
+        yield "4: present has an entry a block and row", t.present is None or t.present.size == t.data.size // size
 
-        # a bin's block b of row r and its block b + 1 lie 32 slots apart; the last of a bin has none after it
-        slot = xp.arange(block_col.size)
-        of_bin = xp.searchsorted(t.bin_rowptr[1:] // size, slot, side="right")
-        here, after = block_col[:-WARP], block_col[WARP:]
-        same_bin = of_bin[:-WARP] == of_bin[WARP:]
-        yield "3: blocks of a row ascend, padding last", bool((~same_bin | (here < after) | (after < 0)).all())
-        row = of_bin * WARP + slot % WARP
-        yield "3: rows from n_rows on are padding", bool((block_col[row >= n_rows] < 0).all())
+        fault, entries = bins.layout(t)
+        for number, invariant in (
+            (bins.RANGE, "2: block columns lie inside the shape"),
+            (bins.BASE, "2: col_base is a narrow bin's smallest block column"),
+            (bins.ORDER, "3: blocks of a row ascend, padding last"),
+            (bins.LENGTH, "3: a bin is as long as its longest row"),
+            (bins.BEYOND, "3: rows from n_rows on are padding"),
+            (bins.ROWS, "3: rows of one block row that lie in one bin have the same blocks"),
+            (bins.PRESENT, "4: present marks real columns only; without it every block is whole"),
+            (bins.VALUE, "5: padding and holes hold 0"),
+        ):
+            yield invariant, not (fault == number).any()
+        yield "4: stored entries count nnz", int(entries.sum()) == t.nnz
 
-        stored = _stored(t, xp, block_col)
-        yield "4: present has an entry a block and row", t.present is None or t.present.size == block_col.size
-        if t.present is not None:
-            columns = xp.where(block_col < 0, 0, xp.clip(n_cols - block_col.astype(xp.int64) * size, 0, size))
-            allowed = (xp.int64(1) << columns) - 1
-            yield "4: present marks real columns only", bool(((t.present.astype(xp.int64) & ~allowed) == 0).all())
-        yield "4: stored entries count nnz", int(stored.sum()) == t.nnz
-        by_block = _by_block(t.data, t, xp)
-        yield "5: padding and holes hold 0", not bool((by_block[~stored] != 0).any())
+    @classmethod
+    def _variants(cls, sample: Sample, smallest: float) -> dict[str, tuple[int, float]]:
+        value, column, bins = sample.value_bytes, sample.column_bytes, sample.shape[0] / WARP
+        if not sample.nnz:
+            return {"bbcsr1": (sample.padded * value, 1.0)}
+        found = {"bbcsr1": (sample.padded * (value + column) + bins * 24, 1.0)}
+        window, counts = sample.window, devices.CPU.backend("statistics")
+        for size in BLOCK_SIZES[1:]:
+            least = counts.blocks_of_single_rows(window.indptr, window.indices, size) * size * sample.scale
+            best = min(smallest, *(n_bytes for n_bytes, _ in found.values()))
+            if not sample.exact and least * (value + column / size) > best:
+                continue
+            block_col = window.indices // window.indices.dtype.type(size)
+            if sample.shape[1] > 2**32:  # few of so many
+                block_col = np.unique(block_col, return_inverse=True)[1]
+            blocks, slots = counts.blocks_in_groups(window.indptr, block_col, int(block_col.max()) + 1, size, WARP)
+            fill = float(blocks) * size * size / window.nnz
+            slots = max(slots * WARP * size * sample.scale, sample.padded)  # a long row between the windows pads its bin
+            mask = 0 if fill == 1.0 else 1
+            found[f"bbcsr{size}"] = slots * (value + (column + mask) / size) + bins * 24, fill
+        return {name: (int(n_bytes), fill) for name, (n_bytes, fill) in found.items()}
+
+    @classmethod
+    def _variant_keywords(cls, number: str) -> dict[str, Any]:
+        return {"block_size": int(number)}
+
+    @classmethod
+    def _microseconds(cls, name: str, stats: Any, device: str, streaming: float) -> float:
+        costs, n_bins = COSTS[device], -(-stats.shape[0] // WARP)
+        sharers = max(1, min(MOST_SHARERS, costs.warps / max(1, n_bins), stats.row_mean / SHARE))
+        if name != "bbcsr1":
+            streaming *= costs.block_factor
+        return float(streaming + costs.own_us + costs.us_per_entry * stats.dtype.itemsize / 4 * stats.row_max / sharers)
+
+    @classmethod
+    def _why(cls, name: str, stats: Any) -> str:
+        size = cls._variant_keywords(name.removeprefix(cls.format))["block_size"]
+        if size == 1:
+            return f"rows have {stats.row_min} to {stats.row_max} nonzeros"
+        return f"{size} x {size} blocks hold {stats.block_fill[size]:.2f} entries a nonzero"
 
 
 def _block_columns(t: BBCSRTables, xp: Any) -> Any:
     """(data.size // block_size,) block column of every block and row, -1 for padding."""
-    slots = (t.bin_rowptr[1:] - t.bin_rowptr[:-1]) // t.block_size
-    bin_of = owner(xp, slots)
+    bin_of = xp.searchsorted(t.bin_rowptr[1:] // t.block_size, xp.arange(t.data.size // t.block_size), side="right")
     is_narrow = (t.col_base >= 0)[bin_of]
     block_col = xp.empty(t.data.size // t.block_size, t.col_wide.dtype)
     block_col[~is_narrow] = t.col_wide
@@ -267,16 +328,3 @@ def _block_columns(t: BBCSRTables, xp: Any) -> Any:
     base = t.col_base[bin_of[is_narrow]]
     block_col[is_narrow] = xp.where(t.col_narrow == NARROW_PADDING, -1, offset + base)
     return block_col
-
-
-def _stored(t: BBCSRTables, xp: Any, block_col: Any) -> Any:
-    """(n_blocks * rows, block_size) bool: which columns of every block and row are stored entries."""
-    within = xp.arange(t.block_size)
-    if t.present is None:
-        return xp.broadcast_to((block_col >= 0)[:, None], (block_col.size, t.block_size))
-    return (t.present[:, None].astype(xp.int64) >> within & 1).astype(bool)
-
-
-def _by_block(data: Any, t: BBCSRTables, xp: Any) -> Any:
-    """`data` as (blocks and rows, block_size), in the order of colptr."""
-    return data.reshape(-1, t.block_size, WARP).transpose(0, 2, 1).reshape(-1, t.block_size)

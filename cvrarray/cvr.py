@@ -47,12 +47,22 @@ of a row; where a row is that long too, it leaves the cut inside the row.
 
 Invariants, as :meth:`CVRArray.check` verifies them
 ---------------------------------------------------
+Tables that hold them are those that the conversion makes of one matrix, for chunks cut at these places: so every product,
+``tocsr`` and every other way to read them find the same matrix. Two choices are left free: a chunk of near columns may be
+wide, and a pad may hold -0.0.
+
+0. ``shape`` and ``nnz`` are counts, ``n_lanes`` is 1 to 32; every table has its dtype, its dimensions, and C order.
 1. ``step_ptr`` and ``rec_ptr`` begin with 0, increase, and fit the tables they point into.
-2. Columns lie in [0, n_cols), and narrow and wide chunks fill their column tables exactly.
-3. A record is one bit of ``rec_mask`` below ``n_lanes``; ``rec_wb`` names a row or an entry of tail that is not -1.
-4. Carries: ``cut_row`` and ``cut_ptr`` list exactly the chunks whose start cuts a row.
-5. Every row has one owner: one chunk that stores it, or ``empty_row``.
-6. Slots up to each lane's last record in its chunk count ``nnz``; each chunk has fewer than ``n_lanes`` pads.
+2. Columns lie in [0, n_cols); ``col_base`` is a narrow chunk's smallest or -1; narrow and wide chunks fill their column
+   tables exactly.
+3. A record is one bit of ``rec_mask`` below ``n_lanes``; ``rec_wb`` names a row or an entry of tail that is not -1. Records,
+   ``rec_wb`` and ``tail`` are those that feeding and stealing lead to: every row and every entry of tail is complete once.
+4. Carries: ``carry_row`` is -1 or the last row of the chunk before; ``cut_row`` and ``cut_ptr`` list exactly the chunks
+   that carry.
+5. Every row has one owner: one chunk that stores it, or ``empty_row``. Rows ascend, in a chunk as they are fed.
+6. Slots up to each lane's last record in its chunk count ``nnz``; each chunk has fewer than ``n_lanes`` pads. They hold 0 and
+   the chunk's smallest column.
+7. Columns increase in every row, over the lanes that share it and the chunks that cut it: no entry is stored twice.
 
 Cost
 ----
@@ -64,13 +74,15 @@ Bytes a nonzero: the value, 2 or 4 for the column, 1/8 for the record mask; a ro
 from __future__ import annotations
 
 import operator
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from typing import Any, ClassVar, NamedTuple
 
-from .array.format import FormatArray
-from .array.invariants import in_range, integer, is_offsets, owner
+import numpy as np
+
+from .array.format import FormatArray, Sample
+from .array.invariants import are_tables, in_range, integer, is_offsets, packs
 from .core import devices
 from .core.tables import CSR, THREES, WARP, CVRTables
-from .input import coercion
 
 #: Steps a chunk should have: STEPS, fewer (to MIN_STEPS) where there would not be enough chunks to keep the device busy,
 #: more (to MAX_STEPS) where rows are longer. Measured: ``docs/measurements/cpu-kernels.md`` and ``0003-gpu-products.md``.
@@ -85,6 +97,22 @@ LOOKS, MOSTLY = 256, 0.5
 #: multiprocessors hold, for some store empty rows. A few more would wait for all of these, so a matrix of less than FEW_WAVES
 #: times as many chunks gets a whole multiple, or chunks of LEAST_STEPS where that is fewer.
 WAVE, FEW_WAVES, LEAST_STEPS = (3880, 2910), 3, 12
+
+#: Chunks that :func:`cvrarray.tune` tries, over the default.
+TRIED_CHUNKS = (2.0, 0.5, 4.0)
+#: Bytes of tables from which a CPU waits for memory more than for instructions.
+LARGE = 1 << 23
+
+
+class Costs(NamedTuple):
+    """What a product costs on a kind of device, beside streaming the tables: see ``docs/decisions/0005``."""
+
+    factor: float  # time over that of streaming: records, and lanes out of phase
+    factor_waiting: float  # the same where a product waits for memory and little else: 8-byte values, tables over LARGE
+    own_us: float  # tails, and rows that are cut
+
+
+COSTS = {"cuda": Costs(1.4, 1.4, 10.0), "cpu": Costs(1.33, 1.05, 0.0)}
 
 
 class Chunk(NamedTuple):
@@ -117,7 +145,7 @@ class CVRArray(FormatArray):
     Raises
     ------
     TypeError, ValueError
-        `obj` is no matrix (see :func:`cvrarray.input.coercion.as_csr`) or a parameter is out of range.
+        `obj` is no matrix (see :func:`cvrarray.asarray`) or a parameter is out of range.
 
     Examples
     --------
@@ -128,7 +156,26 @@ class CVRArray(FormatArray):
     """
 
     format = "cvr"
+    _table_type = CVRTables
     _value_table = "val"
+    _stored: ClassVar = {
+        "step_ptr": ("<i8", 1),
+        "val": ("value", 1),
+        "col_base": ("index", 1),
+        "col_ptr": ("<i8", 1),
+        "col_narrow": ("<u2", 1),
+        "col_wide": ("index", 1),
+        "rec_mask": ("<u4", 1),
+        "rec_ptr": ("<i8", 1),
+        "rec_wb": ("index", 1),
+        "tail": ("index", 2),
+        "carry_row": ("index", 1),
+        "cut_row": ("index", 1),
+        "cut_ptr": ("<i8", 2),
+        "empty_row": ("index", 1),
+    }
+    _tuned = "n_chunks"
+
     _tables: CVRTables
     _last_rows: Any = None  # (n_chunks,) the last row of each chunk, once a row is asked for
 
@@ -141,15 +188,14 @@ class CVRArray(FormatArray):
             raise ValueError(f"split must be 'rows' or 'nnz'; got {split!r}")
         if n_chunks is not None:
             n_chunks = integer(n_chunks, "n_chunks", 1)
-        if device is not None:
-            device = devices.parse(device)
-        csr = coercion.as_csr(obj)
-        device = device or devices.of(csr.data)
-        with device.use():
-            csr = coercion.move(csr, device)
-            n_lanes = n_lanes or default_n_lanes(csr, device.kind)
-            n_chunks = n_chunks or default_n_chunks(csr, n_lanes, device.kind)
-            self._adopt(device.backend("cvr").convert(csr, n_lanes, min(n_chunks, csr.nnz), split))
+        super().__init__(obj, device=device, n_lanes=n_lanes, n_chunks=n_chunks, split=split)
+
+    @classmethod
+    def _convert(cls, csr: CSR, target: devices.Device, **keywords: Any) -> Any:
+        n_lanes, n_chunks, split = keywords["n_lanes"], keywords["n_chunks"], keywords["split"]
+        n_lanes = n_lanes or default_n_lanes(csr, target.kind)
+        n_chunks = n_chunks or default_n_chunks(csr, n_lanes, target.kind)
+        return cls._module(target).convert(csr, n_lanes, min(n_chunks, csr.nnz), split)
 
     def _parameters(self) -> dict[str, Any]:
         return {"n_lanes": self.n_lanes}
@@ -162,7 +208,7 @@ class CVRArray(FormatArray):
     @property
     def n_chunks(self) -> int:
         """Chunks; 0 for an array without nonzeros."""
-        return self._tables.tail.shape[0]
+        return int(self._tables.tail.shape[0])
 
     def chunk(self, k: int) -> Chunk:
         """Chunk `k` as the format defines it: ``val`` and ``col_idx`` by lane and step, records and tail.
@@ -223,81 +269,87 @@ class CVRArray(FormatArray):
     def _layout(self) -> str:
         return f"{self.n_chunks} chunks of {self.n_lanes} lanes"
 
-    def _invariants(self):
-        t, xp = self._tables, self._target.xp
+    def _invariants(self) -> Iterator[tuple[str, Any]]:
+        t = self._tables
+        yield from are_tables(t, self._stored, self._value_table)
         n_rows, n_cols = t.shape
         n_chunks, n_lanes = self.n_chunks, t.n_lanes
         n_steps, n_records = t.rec_mask.size, t.rec_wb.size
+        chunks = self._target.backend("check_cvr")
 
+        yield "1: tail has a row a chunk and a column a lane", t.tail.shape == (n_chunks, n_lanes)
         yield "1: step_ptr starts at 0 and increases", is_offsets(t.step_ptr, n_chunks, n_steps, least=1)
         yield "1: val has n_steps * n_lanes slots", t.val.size == n_steps * n_lanes
         yield "1: rec_ptr starts at 0 and increases", is_offsets(t.rec_ptr, n_chunks, n_records, least=1)
-        yield "1: tail has a row a chunk and a column a lane", t.tail.shape == (n_chunks, n_lanes)
 
         slots = (t.step_ptr[1:] - t.step_ptr[:-1]) * n_lanes
-        narrow = t.col_base >= 0
         yield "2: col_base and col_ptr have one entry a chunk", t.col_base.size == t.col_ptr.size == n_chunks
-        yield (
-            "2: col_ptr packs narrow and wide chunks without gaps",
-            all(
-                bool((t.col_ptr[kind] == xp.cumsum(slots[kind]) - slots[kind]).all()) and table.size == int(slots[kind].sum())
-                for kind, table in ((narrow, t.col_narrow), (~narrow, t.col_wide))
-            ),
-        )
-        reach = t.col_narrow.astype(xp.int64) + t.col_base[narrow][owner(xp, slots[narrow])]
-        yield "2: columns lie in [0, n_cols)", in_range(reach, 0, n_cols) and in_range(t.col_wide, 0, n_cols)
+        yield "2: col_base is a column, or -1", in_range(t.col_base, -1, n_cols)
+        packed = packs(t.col_ptr, t.col_base, slots, t.col_narrow.size, t.col_wide.size)
+        yield "2: col_ptr packs narrow and wide chunks without gaps", packed
 
-        yield "3: rec_mask has no bit at or above n_lanes", in_range(t.rec_mask.astype(xp.int64), 0, 1 << n_lanes)
-        position = _positions(xp, t.rec_mask, n_lanes)
-        per_chunk = xp.searchsorted(position, t.step_ptr * n_lanes)
-        yield "3: rec_mask has one bit a record", position.size == n_records and bool((per_chunk == t.rec_ptr).all())
-        chunk_of = owner(xp, t.rec_ptr[1:] - t.rec_ptr[:-1])
-        in_tail = t.rec_wb < 0
+        fault = chunks.records(n_lanes, t.step_ptr, t.rec_mask, t.rec_ptr)
+        yield "3: rec_mask has no bit at or above n_lanes", not (fault == chunks.MASK).any()
+        yield "3: rec_mask has one bit a record", not fault.any()
         yield "3: rec_wb names rows and entries", in_range(t.rec_wb, -n_lanes, n_rows) and in_range(t.tail, -1, n_rows)
-        entry = t.tail[chunk_of[in_tail], ~t.rec_wb[in_tail]]
-        yield "3: records name entries of tail that hold a row", bool((entry >= 0).all())
 
-        yield "4: carry_row names rows", t.carry_row.size == n_chunks and in_range(t.carry_row, -1, n_rows)
-        cut = xp.flatnonzero(t.carry_row >= 0)
-        lengths = t.cut_ptr[:, 1] - t.cut_ptr[:, 0]
-        yield "4: cut_ptr has a run of chunks a cut row", t.cut_ptr.shape == (t.cut_row.size, 2) and bool((lengths > 0).all())
-        yield "4: cut_ptr and cut_row list the chunks that carry", int(lengths.sum()) == cut.size
-        run = owner(xp, lengths)
-        listed = t.cut_ptr[run, 0] + xp.arange(cut.size) - (xp.cumsum(lengths) - lengths)[run]
-        yield (
-            "4: cut_ptr and cut_row list the chunks that carry",
-            (bool((listed == cut).all()) and bool((t.cut_row[run] == t.carry_row[cut]).all())),
-        )
+        last = t.tail.max(axis=1, initial=-1).astype(np.int64)  # rows ascend: it is the one that was fed last
+        before = np.concatenate([[-1], last[:-1]])[:n_chunks]
+        carried = (t.carry_row == -1) | (t.carry_row == before) if t.carry_row.size == n_chunks else np.zeros(1, bool)
+        yield "4: carry_row is the last row of the chunk before, or -1", bool(carried.all())
+        yield "4: cut_ptr and cut_row list the chunks that carry", _lists_cuts(t)
+        yield from self._invariants_of_layout(before)
 
-        carried = t.carry_row[:, None]
-        tail_rows = t.tail[(t.tail >= 0) & (t.tail != carried)]
-        wb_rows = t.rec_wb[~in_tail & (t.rec_wb != t.carry_row[chunk_of])]
-        owned = xp.concatenate([tail_rows, wb_rows, t.empty_row])
-        yield (
-            "5: every row has one owner",
-            in_range(owned, 0, n_rows)
-            and owned.size == n_rows
-            and (n_rows == 0 or bool((xp.bincount(owned, minlength=n_rows) == 1).all())),
-        )
+    def _invariants_of_layout(self, before: np.ndarray) -> Iterator[tuple[str, Any]]:
+        """Those that need every chunk to be followed; `before` (n_chunks,) is the last row of the chunk before."""
+        t, n_rows, chunks = self._tables, self.shape[0], self._target.backend("check_cvr")
+        cut = np.flatnonzero(t.carry_row >= 0)
+        in_rows = np.concatenate([[0], (t.rec_wb >= 0).cumsum()])[t.rec_ptr]
+        row_ptr = in_rows + np.concatenate([[0], (t.tail >= 0).sum(axis=1).cumsum()])
+        n_owned = int(row_ptr[-1]) - cut.size
+        ascend = in_range(t.empty_row, 0, n_rows) and bool((t.empty_row[:-1] < t.empty_row[1:]).all())
+        yield "5: empty_row ascends; with it every row has one owner", ascend and n_owned + t.empty_row.size == n_rows
+        rank = row_ptr[:-1] - (t.carry_row >= 0).cumsum()
+        fault, entries, ends = chunks.layout(t, row_ptr, rank, before)
+        for number, invariant in (
+            (chunks.ORDER, "3: records that name rows come before those that name entries of tail"),
+            (chunks.ENTRIES, "3: records name entries of tail that hold a row, each lane its own once, thieves last"),
+            (chunks.LAYOUT, "3: lanes are fed and steal as the conversion has it, tail holds their rows"),
+            (chunks.ROWS, "5: rows ascend in the order in which they are fed"),
+            (chunks.OWNER, "5: every row has one owner"),
+            (chunks.PADS, "6: a chunk has fewer than n_lanes pads"),
+            (chunks.PAD_COLUMN, "6: pads hold the chunk's smallest column"),
+            (chunks.PAD_VALUE, "6: pads hold 0"),
+            (chunks.RANGE, "2: columns lie in [0, n_cols)"),
+            (chunks.BASE, "2: col_base is a narrow chunk's smallest column"),
+            (chunks.ASCENT, "7: columns ascend in every row"),
+        ):
+            yield invariant, not (fault == number).any()
+        yield "6: slots up to each lane's last record count nnz", int(entries.sum()) == t.nnz
+        yield "7: columns ascend in every row, where chunks cut it too", bool((ends[cut - 1, 1] < ends[cut, 0]).all())
 
-        # a lane's entries are its slots up to its last record in the chunk
-        step, lane = position // n_lanes, position % n_lanes
-        place = chunk_of * n_lanes + lane
-        order = xp.argsort(place, kind="stable")
-        final = order[xp.flatnonzero(xp.concatenate([place[order][1:] != place[order][:-1], xp.ones(min(1, n_records), bool)]))]
-        filled = xp.zeros(n_chunks * n_lanes, xp.int64)
-        filled[place[final]] = step[final] + 1 - t.step_ptr[chunk_of[final]]
-        per_chunk = filled.reshape(n_chunks, n_lanes).sum(axis=1)
-        yield "6: slots up to each lane's last record count nnz", int(per_chunk.sum()) == t.nnz
-        yield "6: a chunk has fewer than n_lanes pads", in_range(slots - per_chunk, 0, n_lanes)
-        chunk_of = owner(xp, t.step_ptr[1:] - t.step_ptr[:-1])
-        within = xp.arange(n_steps) - t.step_ptr[chunk_of]
-        is_pad = within[:, None] >= filled.reshape(n_chunks, n_lanes)[chunk_of]
-        narrow_pad = is_pad[narrow[chunk_of]].ravel()
-        yield (
-            "6: pads hold 0 and the chunk's smallest column",
-            not (bool((t.val.reshape(n_steps, n_lanes)[is_pad] != 0).any()) or bool((t.col_narrow[narrow_pad] != 0).any())),
-        )
+    @classmethod
+    def _variants(cls, sample: Sample, smallest: float) -> dict[str, tuple[int, float]]:
+        n_rows, nnz, index = sample.shape[0], sample.nnz, sample.index_bytes
+        chunks = nnz / (STEPS * WARP)
+        entries = nnz * (sample.value_bytes + sample.column_bytes + 1 / 8)
+        return {"cvr": (int(entries + n_rows * index + chunks * (WARP * index + 40)) if nnz else 0, 1.0)}
+
+    @classmethod
+    def _microseconds(cls, name: str, stats: Any, device: str, streaming: float) -> float:
+        costs = COSTS[device]
+        waits = stats.dtype.itemsize >= 8 and stats.table_bytes[name] > LARGE
+        return streaming * (costs.factor_waiting if waits else costs.factor) + costs.own_us
+
+    @classmethod
+    def _why(cls, name: str, stats: Any) -> str:
+        return f"rows have {stats.row_min} to {stats.row_max} nonzeros"
+
+    @classmethod
+    def _alternatives(cls, csr: CSR, device: str) -> list[int]:
+        default = min(csr.nnz, default_n_chunks(csr, default_n_lanes(csr, device), device))
+        counts = dict.fromkeys(min(csr.nnz, max(1, round(default * factor))) for factor in TRIED_CHUNKS)
+        return [count for count in counts if count != default]
 
 
 def default_n_lanes(csr: CSR, device: str) -> int:
@@ -334,6 +386,15 @@ def default_n_chunks(csr: CSR, n_lanes: int, device: str) -> int:
     wanted = min(max(share, least), most)
     steps = min(mean * max(1, round(wanted / mean)), max(share, wanted), MAX_STEPS)
     return max(1, round(nnz / (steps * n_lanes)))
+
+
+def _lists_cuts(t: CVRTables) -> bool:
+    """Whether cut_row and cut_ptr have the chunks that carry, by runs of one row; carry_row must be right."""
+    cut = np.flatnonzero(t.carry_row >= 0)
+    row = t.carry_row[cut]
+    first = np.flatnonzero(np.diff(row, prepend=-1))
+    last = np.append(first[1:], cut.size) - 1 if cut.size else first
+    return np.array_equal(t.cut_row, row[first]) and np.array_equal(t.cut_ptr, np.stack([cut[first], cut[last] + 1], axis=1))
 
 
 def _positions(xp: Any, rec_mask: Any, n_lanes: int) -> Any:

@@ -49,7 +49,7 @@ class Drawing:
     def _repr_svg_(self) -> str:
         return self._svg
 
-    def save(self, path: str | os.PathLike) -> None:
+    def save(self, path: str | os.PathLike[str]) -> None:
         """Write the SVG to a file; one that is there is replaced.
 
         Raises
@@ -279,7 +279,7 @@ def _matrix(canvas: _Canvas, A: CVRArray | BBCSRArray) -> float:
             canvas.line(left, top + i * cell, left + n_cols * cell, top + i * cell)
     else:
         _cuts(canvas, A, csr, left, top, cell)
-    return top + n_rows * cell + _GAP
+    return float(top + n_rows * cell + _GAP)
 
 
 def _cuts(canvas: _Canvas, A: CVRArray, csr: Any, left: float, top: float, cell: float) -> None:

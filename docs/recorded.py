@@ -1,4 +1,4 @@
-"""Tables and plots of the docs from what ``cvrarray bench`` recorded: ``docs/benchmarks/*.json``."""
+"""Tables and plots of the docs from what ``asv_bench.record`` recorded: ``docs/benchmarks/*.json``."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ import json
 from pathlib import Path
 from typing import Any
 
-from cvrarray.cli import gpu_page, report
-from cvrarray.cli.table import markdown, significant
+from asv_bench.record import gpu_page, products_page
+from asv_bench.record.pages import markdown
+from cvrarray.cli.table import significant
 
 
 class Recorded:
-    """A report of ``cvrarray bench --json`` or ``--report``; `path` is relative to this file."""
+    """A report of ``asv_bench.record.products``, ``cpu.json``; `path` is relative to this file."""
 
     def __init__(self, path: str | Path):
         self.data: dict[str, Any] = json.loads((Path(__file__).parent / path).read_text())
@@ -42,7 +43,7 @@ class Recorded:
     def speedups(self, dtype: str) -> dict[str, float]:
         """Speed of what asarray chose over the best peer, by matrix, with all threads; the largest first."""
         cases = [case for case in self.data["results"] if (case["dtype"], case["threads"]) == (dtype, self.threads)]
-        found = {case["matrix"]: times for case in cases if (times := report.speedup(case, "asarray")) is not None}
+        found = {case["matrix"]: times for case in cases if (times := products_page.speedup(case, "asarray")) is not None}
         return dict(sorted(found.items(), key=lambda pair: -pair[1]))
 
     def losses(self, dtype: str, below: float = 0.8) -> str:
@@ -83,7 +84,7 @@ class Recorded:
 
 
 class RecordedGPU:
-    """A report of ``cvrarray bench --peers``; `path` is relative to this file."""
+    """A report of ``asv_bench.record.gpu``, ``gpu.json``; `path` is relative to this file."""
 
     def __init__(self, path: str | Path):
         self.data: dict[str, Any] = json.loads((Path(__file__).parent / path).read_text())

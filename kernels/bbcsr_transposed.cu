@@ -6,9 +6,9 @@
 // columns of a block whose terms are in shared memory at a time
 __device__ constexpr int together(int block_size) { return block_size < 8 ? block_size : 8; }
 
-// The blocks `begin` to `end` of a bin's rows, whose tables begin at `col`, `data` and `present`. Rows of a block row meet in the
-// same columns: their terms go through shared memory, JB columns of every block at a time, and one lane adds those of one column,
-// row by row.
+// The blocks `begin` to `end` of a bin's rows, whose tables begin at `col`, `data` and `present`. Rows of a block row
+// meet in the same columns: their terms go through shared memory, JB columns of every block at a time, and one lane
+// adds those of one column, row by row.
 //
 // requires  blocks of a row before its padding (invariant 3); padding and holes are never multiplied
 template <class A, class Y, class I, class M, int B, bool HOLES, int U, class C, class ADDER>
@@ -77,7 +77,8 @@ __device__ void scatter_bin(const Bbcsr<A, I, M>& m, const C* col, I base, int64
         }
         if (!__any_sync(FULL, any)) return;
     }
-    // Where columns are far apart, bins begin in different places of their rows: else all add to the lowest columns at once.
+    // Where columns are far apart, each bin begins in another place of its rows. Else all bins would add to the lowest
+    // columns at the same time.
     const bool is_far = sizeof(C) > 2 && Real<typename Components<Y>::Part>::LIMBS == 1 && n_blocks > U;
     const int middle = is_far ? (int)(bin * 7919 % (n_blocks / U)) * U : 0;
 #pragma unroll 1
@@ -115,7 +116,7 @@ struct Bins {
 // traffic   slot: sizeof(A) + (2 or sizeof(I)) / B bytes, with holes sizeof(M) / B more, and 8 LIMBS / B added to a column
 // races     integer atomics, whose order does not show
 template <class A, class Y, class I, class M, int B, bool HOLES, int PASS, int WARPS, bool FLOATS>
-__global__ void bbcsr_transposed(const Bbcsr<A, I, M> m, const Y* __restrict__ x, Sums<Y, FLOATS> sums) {
+__global__ void bbcsr_transposed(const Bbcsr<A, I, M> m, const Y* __restrict__ x, ColumnSums<Y, FLOATS> sums) {
     __shared__ Y terms[WARPS][B == 1 || PASS == COUNT ? 1 : together(B)][WARP];
     Bins<A, Y, I, M, B, HOLES>{m, x, terms[threadIdx.x / WARP]}.scatter(Adder<Y, FLOATS, PASS>(sums));
 }
@@ -177,7 +178,7 @@ __device__ void scatter_segment(const C* col, const A* data, int2 steps, I base,
     }
 }
 
-// bbcsr_transposed_near: the pass ADD, with the sums of one segment of columns at a time in shared memory
+// bbcsr_transposed_shared: the pass ADD, with the sums of one segment of columns at a time in shared memory
 //
 // mapping   one large block a multiprocessor; each has a segment and a group of bins, its warps take one bin after the other.
 //           Blocks of one group run side by side, so that what they all read comes from L2
@@ -185,16 +186,17 @@ __device__ void scatter_segment(const C* col, const A* data, int2 steps, I base,
 // requires  blocks of 1, without holes; `steps` by bbcsr_segments
 // races     integer atomics; barriers where shared memory is cleared and read
 template <class A, class Y, class I, class M, int THREADS, bool FLOATS>
-__global__ __launch_bounds__(THREADS, 1) void bbcsr_transposed_near(const Bbcsr<A, I, M> m, const Y* __restrict__ x, Sums<Y, FLOATS> sums,
-                                                                    const int2* steps, int64 width, int n_segments, int n_groups) {
-    extern __shared__ uint32 near[];
+__global__ __launch_bounds__(THREADS, 1) void bbcsr_transposed_shared(const Bbcsr<A, I, M> m, const Y* __restrict__ x,
+                                                                      ColumnSums<Y, FLOATS> sums, const int2* steps,
+                                                                      int64 width, int n_segments, int n_groups) {
+    extern __shared__ uint32 shared[];
     __shared__ int taken;
     for (int unit = blockIdx.x; unit < n_segments * n_groups; unit += gridDim.x) {
         const int segment = unit % n_segments, group = unit / n_segments;
         const int64 begin = segment * width, first_bin = m.n_bins * group / n_groups;
         const int count = (int)min(width, m.n_cols - begin);
         const int n_bins = (int)(m.n_bins * (group + 1) / n_groups - first_bin);
-        const NearAdder<Y, FLOATS, I, true> adder(sums, nullptr, count, near, begin);
+        const SharedAdder<Y, FLOATS, I, true> adder(sums, nullptr, count, shared, begin);
         __syncthreads();
         if (threadIdx.x == 0) taken = THREADS / WARP;
         adder.clear();
@@ -221,8 +223,8 @@ __global__ __launch_bounds__(THREADS, 1) void bbcsr_transposed_near(const Bbcsr<
 // mapping   a cooperative grid, whose warps stride over the bins twice, and its threads over the columns
 // races     integer atomics; a barrier of the grid between passes
 template <class A, class Y, class I, class M, int B, bool HOLES, int WARPS, bool FLOATS>
-__global__ void bbcsr_transposed_finish(const Bbcsr<A, I, M> m, const Y* __restrict__ x, Sums<Y, FLOATS> sums, Y* y, Y alpha, Y beta,
-                                        int update) {
+__global__ void bbcsr_transposed_finish(const Bbcsr<A, I, M> m, const Y* __restrict__ x, ColumnSums<Y, FLOATS> sums,
+                                        Y* y, Y alpha, Y beta, int update) {
     __shared__ Y terms[WARPS][B == 1 ? 1 : together(B)][WARP];
     finish(sums, Bins<A, Y, I, M, B, HOLES>{m, x, terms[threadIdx.x / WARP]}, m.n_cols, y, alpha, beta, update);
 }

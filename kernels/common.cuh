@@ -1,6 +1,20 @@
 // What all kernels share: number types and their arithmetic, warp helpers, and the tables as the host passes them.
 //
 // NVRTC has no host headers, so everything is spelled out here. The host pastes this file in front of each kernel file.
+//
+// Template parameters have the same letters in all files:
+//
+//   A, X, Y    types of stored values; of what gives an entry of x for a column; of vectors, sums and products
+//   I, P       types of row and column numbers (int32 or int64); of offsets into them
+//   C          type of a column as stored: uint16 (from a base) or I
+//   M          BBCSR: type of the bits that tell a block's entries from its holes
+//   B          BBCSR: columns of a block;  HOLES: whether blocks have holes
+//   L          CVR: lanes of a chunk;  CUT: whether a row may be cut between chunks
+//   U          steps or blocks that are loaded before the first is used;  S: warps that share a bin
+//   G, V       A @ X: lanes that share a row, and columns that each of them holds: see matrix.cuh
+//   UPDATE     which form of y = alpha * sum + beta * y: enum Update
+//   PASS       A.T @ x: enum Pass;  FLOATS: how sums of doubles are held: see transposed.cuh
+//   WARPS, THREADS  of a thread block
 #pragma once
 
 typedef signed char int8;
@@ -23,7 +37,7 @@ struct alignas(2 * sizeof(T)) Complex {
 typedef Complex<float> complex64;
 typedef Complex<double> complex128;
 
-// half precision is stored, never computed with: spelled in PTX, for NVRTC does not know where cuda_fp16.h is
+// half precision is stored and never computed with. It is spelled in PTX, because NVRTC does not find cuda_fp16.h
 struct float16 {
     uint16 bits;
     __device__ operator float() const {
@@ -167,7 +181,8 @@ __device__ void add_to_totals(const int64 (&value)[N], uint64* totals) {
     if (threadIdx.x < N && sums[threadIdx.x]) atomicAdd(totals + threadIdx.x, sums[threadIdx.x]);
 }
 
-// What one load takes of a T, and the T in it: of complex numbers a vector, of what is no number to the compiler its bits.
+// What one load takes of a T, and the T in it: of complex numbers a vector, of what is no number to the compiler its
+// bits.
 template <class T>
 struct Load {
     typedef T Word;

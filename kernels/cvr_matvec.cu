@@ -2,9 +2,9 @@
 
 #include "cvr.cuh"
 
-// What becomes of a row that is cut: each of its chunks leaves its part, and the last of them to finish adds all of these up, in
-// the order of the chunks. A part is stored in words of 32 bits beside a mark that says that it is there. So no chunk waits
-// until what it left can be seen before it says that it has finished: who adds up looks at the marks.
+// A row that is cut between chunks: each chunk publishes its partial sum; the last chunk to arrive adds them, in chunk
+// order. Each 32-bit word of a part is stored in one 64-bit word with a mark that says that it is there. So a chunk
+// need not wait until its part is visible before it counts as arrived: the one that adds polls the marks.
 template <class Y>
 struct Cuts {
     const int* span;  // (n_chunks + 1, 2) of the row that begins before a chunk and ends in or after it: the first of its
@@ -48,7 +48,8 @@ struct Cuts {
             asm volatile("st.relaxed.gpu.u64 [%0], %1;" ::"l"(part + slot * WORDS + i), "l"(MARK | bits.word[i]) : "memory");
     }
 
-    // this lane's share of the parts of the row that chunks first to end - 1 hold, U of them asked for at once; no mark is left
+    // this lane's share of the parts of the row that chunks first to end - 1 hold, U of them asked for at once; no mark
+    // is left
     template <int U>
     __device__ Y share(int64 first, int64 end) const {
         Y sum{};
@@ -73,8 +74,8 @@ struct Cuts {
     // where a chunk leaves its part of the row that begins in chunk `first`
     __device__ uint64* place(int64 first, int64 chunk) const { return part + (2 * chunk + (chunk == first)) * WORDS; }
 
-    // all lanes of the warp must call it, after the chunk's last `leave`, the first four with the words of span[chunk] and
-    // span[chunk + 1], the first two with the rows that these are of
+    // all lanes of the warp must call it, after the chunk's last `leave`, the first four with the words of span[chunk]
+    // and span[chunk + 1], the first two with the rows that these are of
     template <int U, class I>
     __device__ void finish(int64 chunk, int spans, I rows, Y* y, Y alpha, Y beta, int update) const {
         const int lane = lane_id();
@@ -92,17 +93,17 @@ struct Cuts {
     }
 };
 
-// What a lane has left when its chunk is through: its own entry of tail, and what it adds to that of the lane it has stolen from.
+// A lane's sums after the last step: that for its own entry of tail, and the part for the lane that it has stolen from.
 template <class Y>
-struct Sums {
+struct LaneSums {
     Y own{}, stolen{};
     int victim = -1;  // whom it has stolen from, or -1
 };
 
-// A lane's own entry of tail with what others have stolen from it: their parts are added by pairs, in an order that depends on
-// the tables alone, and then to the entry.
+// The sum for a lane's own entry of tail, with the parts that other lanes have stolen. These are added pairwise, in an
+// order that depends on the tables alone, and then to the entry.
 template <class Y>
-__device__ Y with_stolen(Sums<Y> sums) {
+__device__ Y with_stolen(LaneSums<Y> sums) {
     auto [own, stolen, victim] = sums;
     const unsigned thieves = __ballot_sync(FULL, victim >= 0);
     if (!thieves) return own;
@@ -127,7 +128,7 @@ __device__ Y with_stolen(Sums<Y> sums) {
     return mine ? add(own, parts) : own;
 }
 
-// What a lane has to know of its chunk, all of it loaded at once.
+// The tables' entries of a chunk, as its lanes need them. All are loaded before the first is used.
 template <class A, class Y, class I, int L, bool CUT>
 struct Chunk {
     int64 number, first, col_start, wb_start;
@@ -150,7 +151,7 @@ struct Chunk {
 
     // stores what is left after the last step
     template <int U>
-    __device__ void finish(const Sums<Y>& sums, Y* y, const Cuts<Y>& cuts, Y alpha, Y beta, int update) const {
+    __device__ void finish(const LaneSums<Y>& sums, Y* y, const Cuts<Y>& cuts, Y alpha, Y beta, int update) const {
         const Y total = with_stolen(sums);
         const I before = CUT ? shuffle(rows, 0) : I(-1), after = CUT ? shuffle(rows, 1) : I(-1);
         if (tail >= 0) {
@@ -174,13 +175,13 @@ struct Chunk {
 // races     none: rows, parts of cut rows and empty rows have one owner each; who adds parts up waits for their marks; parts of a
 //           stolen row are added in an order of their own
 //
-// U steps are loaded before the first is used, and the targets of their records, so that no store waits for them; the columns of
-// the next U are under way meanwhile. A warp's instructions are what bounds matrices of short or uneven rows: steps without
-// records are multiplied and no more.
+// U steps are loaded before the first is used, with the targets of their records, so that no store waits for a load.
+// Meanwhile the columns of the next U steps are loaded. Matrices of short or uneven rows are bound by instructions, so
+// groups of steps without records have a loop of their own, which only multiplies.
 //
 // `x` gives the entry of x for a column as stored.
 template <class A, class Y, class I, int L, int UPDATE, bool CUT, class C, class X>
-struct Lane {  // its way through the chunk
+struct Lane {  // the state of a lane while it walks through its chunk
     const Chunk<A, Y, I, L, CUT>& chunk;
     const X& x;
     Y* const y;
@@ -191,17 +192,17 @@ struct Lane {  // its way through the chunk
     const uint32* mask;
     const I* wb;
     Y sum{};  // the running one
-    Sums<Y> sums;
+    LaneSums<Y> sums;
     unsigned n_records = 0;  // met so far
 
-    // what a group of W steps needs first
+    // the columns and records of W steps
     template <int W>
     struct Group {
         C c[W];
         unsigned records;  // lane u's: the mask of step u
     };
 
-    // that of the next W steps, but records of the first `count` only
+    // those of the next W steps; records of the first `count` only
     template <int W>
     __device__ void load(Group<W>& group, int count) const {
 #pragma unroll
@@ -215,8 +216,8 @@ struct Lane {  // its way through the chunk
         for (int u = 0; u < W; ++u) v[u] = stream(val + u * L);
     }
 
-    // the next `left` of at least W steps: W at a time, but for the first time; AHEAD: the next group's columns are under way
-    // while this one waits for x
+    // Multiplies the next `left` steps, at least W: W at a time, after a first group of the remainder. AHEAD: the next
+    // group's columns are loaded while this one waits for x.
     template <int W, bool AHEAD>
     __device__ void multiply(int left) {
         const int lane = lane_id();
@@ -285,8 +286,8 @@ struct Lane {  // its way through the chunk
 };
 
 template <class A, class Y, class I, int L, int U, bool AHEAD, int UPDATE, bool CUT, class C, class X>
-__device__ Sums<Y> chunk_matvec(const Cvr<A, I>& m, const Chunk<A, Y, I, L, CUT>& chunk, const C* col, const X& x, Y* y,
-                                const Cuts<Y>& cuts, Y alpha, Y beta) {
+__device__ LaneSums<Y> chunk_matvec(const Cvr<A, I>& m, const Chunk<A, Y, I, L, CUT>& chunk, const C* col, const X& x, Y* y,
+                                    const Cuts<Y>& cuts, Y alpha, Y beta) {
     const int slot = L == WARP || lane_id() < L ? lane_id() : 0;
     const I* wb = m.rec_wb + chunk.wb_start;
     asm("" : "+l"(wb));  // one pointer, not a sum of two in each step
@@ -299,9 +300,9 @@ __device__ Sums<Y> chunk_matvec(const Cvr<A, I>& m, const Chunk<A, Y, I, L, CUT>
     return lane.sums;
 }
 
-// x where it lies
+// x in global memory
 template <class Y>
-struct Vector {
+struct GlobalX {
     const Y* x;
     template <class C>
     __device__ Y operator()(C col) const {
@@ -309,9 +310,9 @@ struct Vector {
     }
 };
 
-// x with its popular entries packed, in shared memory: column ~i is entry i of these
+// x in global memory, but for its popular entries, which are in shared memory: column ~i is entry i of these
 template <class Y>
-struct PackedVector {
+struct PackedX {
     const Y* x;
     const Y* shared;
     template <class C>
@@ -322,7 +323,7 @@ struct PackedVector {
 
 // all of x in shared memory
 template <class Y>
-struct SharedVector {
+struct SharedX {
     const Y* shared;
     template <class C>
     __device__ Y operator()(C col) const {
@@ -344,7 +345,7 @@ __device__ void empty_rows(const Cvr<A, I>& m, int64 from, int64 n_threads, Y* y
     }
 }
 
-// `n_for_empty` blocks, evenly among the others, store empty rows instead, so that this overlaps with others' gathers.
+// `n_for_empty` blocks, spread evenly, store empty rows instead, so that these stores overlap with the others' gathers.
 template <class A, class Y, class I, int L, int U, int UPDATE, bool CUT>
 __global__ void cvr_matvec(const Cvr<A, I> m, const Y* __restrict__ x, Y* y, const Cuts<Y> cuts, int n_for_empty,
                            Y alpha, Y beta) {
@@ -361,9 +362,9 @@ __global__ void cvr_matvec(const Cvr<A, I> m, const Y* __restrict__ x, Y* y, con
     if (chunk >= m.n_chunks) return;
     const Chunk<A, Y, I, L, CUT> c(m, cuts, chunk);
     const auto sums = c.base >= 0
-        ? chunk_matvec<A, Y, I, L, U, true, UPDATE, CUT>(m, c, m.col_narrow + c.col_start, Vector<Y>{x + c.base}, y, cuts, alpha,
+        ? chunk_matvec<A, Y, I, L, U, true, UPDATE, CUT>(m, c, m.col_narrow + c.col_start, GlobalX<Y>{x + c.base}, y, cuts, alpha,
                                                          beta)
-        : chunk_matvec<A, Y, I, L, U, true, UPDATE, CUT>(m, c, m.col_wide + c.col_start, Vector<Y>{x}, y, cuts, alpha, beta);
+        : chunk_matvec<A, Y, I, L, U, true, UPDATE, CUT>(m, c, m.col_wide + c.col_start, GlobalX<Y>{x}, y, cuts, alpha, beta);
     c.template finish<Cuts<Y>::AT_ONCE>(sums, y, cuts, alpha, beta, UPDATE);
 }
 
@@ -389,15 +390,15 @@ __global__ __launch_bounds__(THREADS, 1) void cvr_matvec_shared(const Cvr<A, I> 
     const int count = (int)(m.n_chunks * (blockIdx.x + 1) / gridDim.x - first);
     for (int mine = threadIdx.x / WARP; mine < count;) {
         const Chunk<A, Y, I, L, CUT> c(m, cuts, first + mine);
-        Sums<Y> sums;
+        LaneSums<Y> sums;
         if constexpr (!WHOLE)  // as many steps under way as in hand, U together
             sums = chunk_matvec<A, Y, I, L, (U > 1 ? U / 2 : 1), true, UPDATE, CUT>(
-                m, c, m.col_wide + c.first * L, PackedVector<Y>{x, shared}, y, cuts, alpha, beta);
+                m, c, m.col_wide + c.first * L, PackedX<Y>{x, shared}, y, cuts, alpha, beta);
         else if (c.base >= 0)  // x is there at once: nothing need be under way meanwhile
             sums = chunk_matvec<A, Y, I, L, U, false, UPDATE, CUT>(m, c, m.col_narrow + c.col_start,
-                                                                   SharedVector<Y>{shared + c.base}, y, cuts, alpha, beta);
+                                                                   SharedX<Y>{shared + c.base}, y, cuts, alpha, beta);
         else
-            sums = chunk_matvec<A, Y, I, L, U, false, UPDATE, CUT>(m, c, m.col_wide + c.col_start, SharedVector<Y>{shared}, y,
+            sums = chunk_matvec<A, Y, I, L, U, false, UPDATE, CUT>(m, c, m.col_wide + c.col_start, SharedX<Y>{shared}, y,
                                                                    cuts, alpha, beta);
         c.template finish<WHOLE ? 1 : Cuts<Y>::AT_ONCE>(sums, y, cuts, alpha, beta, UPDATE);
         if (lane_id() == 0) mine = atomicAdd(&taken, 1);
@@ -445,7 +446,8 @@ __global__ void cvr_count_columns(const Columns<I> m, int64 every, uint32* hits)
     if (chunk < m.n_chunks) each_column(m, chunk, [&](int64, I col) { atomicAdd(hits + col, 1u); });
 }
 
-// cvr_pack_columns: all columns wide, and the place of every popular one instead of its number: ~i where place[col] is i + 1
+// cvr_pack_columns: all columns wide, and the place of every popular one instead of its number: ~i where place[col] is
+// i + 1
 //
 // mapping   one warp a chunk
 // traffic   2 or sizeof(I), and 2 sizeof(I) a slot

@@ -3,9 +3,9 @@
 #include "cvr.cuh"
 #include "transposed.cuh"
 
-// One chunk: its steps are walked backwards, for a slot belongs to the next record in its lane.
+// One chunk. Its steps are walked backwards, because a slot belongs to the row of the next record in its lane.
 //
-// requires  pads follow a lane's last record (invariant 6), so that they are known by having no row
+// requires  pads follow a lane's last record (invariant 6): walked backwards, they come before any record
 template <class A, class Y, class I, int L, class C, class ADDER>
 __device__ void scatter_chunk(const Cvr<A, I>& m, int64 chunk, const C* col, I base, const Y* x, const ADDER& adder) {
     constexpr int PASS = ADDER::PASS, U = 4;
@@ -27,7 +27,7 @@ __device__ void scatter_chunk(const Cvr<A, I>& m, int64 chunk, const C* col, I b
             any |= active && adder.is_coarse((int64)base + col[(int64)step * L]);
         if (!__any_sync(FULL, any)) return;
     }
-    Y own{};           // x of the row that the lane works on
+    Y own{};           // the entry of x of the lane's row
     bool pad = true;
     for (int end = n_steps; end > 0; end -= U) {
         C c[U];
@@ -91,23 +91,24 @@ struct Chunks {
 // traffic   nonzero: sizeof(A) + 2 or sizeof(I) + 1/8 bytes, and 8 LIMBS added to a column; row: sizeof(I) + sizeof(Y)
 // races     integer atomics, whose order does not show
 template <class A, class Y, class I, int L, int PASS, bool FLOATS>
-__global__ void cvr_transposed(const Cvr<A, I> m, const Y* __restrict__ x, Sums<Y, FLOATS> sums) {
+__global__ void cvr_transposed(const Cvr<A, I> m, const Y* __restrict__ x, ColumnSums<Y, FLOATS> sums) {
     Chunks<A, Y, I, L>{m, x}.scatter(Adder<Y, FLOATS, PASS>(sums));
 }
 
-// cvr_transposed_near: the pass ADD, with sums in shared memory: of the popular columns, or WHOLE: of all
+// cvr_transposed_shared: the pass ADD, with sums in shared memory: of the popular columns, or WHOLE: of all
 //
 // mapping   one large block a multiprocessor; each has its share of the chunks, its warps take one after the other
 // traffic   as above, but for columns in shared memory, whose 8 LIMBS bytes a block adds once
-// requires  WHOLE: n_near columns in all. Else: all columns wide and packed by cvr_pack_columns
+// requires  WHOLE: n_shared columns in all. Else: all columns wide and packed by cvr_pack_columns
 // races     as above; shared memory is cleared before the first barrier and read after the last
 template <class A, class Y, class I, int L, int THREADS, bool WHOLE, bool FLOATS>
-__global__ __launch_bounds__(THREADS, 1) void cvr_transposed_near(const Cvr<A, I> m, const Y* __restrict__ x, Sums<Y, FLOATS> sums,
-                                                                  const I* popular, int n_near) {
-    extern __shared__ uint32 near[];
+__global__ __launch_bounds__(THREADS, 1) void cvr_transposed_shared(const Cvr<A, I> m, const Y* __restrict__ x,
+                                                                    ColumnSums<Y, FLOATS> sums, const I* popular,
+                                                                    int n_shared) {
+    extern __shared__ uint32 shared[];
     __shared__ int taken;
     if (threadIdx.x == 0) taken = THREADS / WARP;
-    const NearAdder<Y, FLOATS, I, WHOLE> adder(sums, popular, n_near, near);
+    const SharedAdder<Y, FLOATS, I, WHOLE> adder(sums, popular, n_shared, shared);
     adder.clear();
     const int64 first = m.n_chunks * blockIdx.x / gridDim.x;
     const int count = (int)(m.n_chunks * (blockIdx.x + 1) / gridDim.x - first);
@@ -131,7 +132,7 @@ __global__ __launch_bounds__(THREADS, 1) void cvr_transposed_near(const Cvr<A, I
 // mapping   a cooperative grid, whose warps stride over the chunks twice, and its threads over the columns
 // races     integer atomics; a barrier of the grid between passes
 template <class A, class Y, class I, int L, bool FLOATS>
-__global__ void cvr_transposed_finish(const Cvr<A, I> m, const Y* __restrict__ x, Sums<Y, FLOATS> sums, int64 n_cols, Y* y, Y alpha,
-                                      Y beta, int update) {
+__global__ void cvr_transposed_finish(const Cvr<A, I> m, const Y* __restrict__ x, ColumnSums<Y, FLOATS> sums, int64 n_cols,
+                                      Y* y, Y alpha, Y beta, int update) {
     finish(sums, Chunks<A, Y, I, L>{m, x}, n_cols, y, alpha, beta, update);
 }

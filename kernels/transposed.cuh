@@ -1,21 +1,28 @@
 // Sums for y = A.T @ x whose bits do not depend on the order of their terms, though any warp may add to any column.
 //
-// A term p is put on a grid of integers, p ~ N * 2^unit, and N is added by atomics that are exact, so their order cannot show.
-// One unit serves all columns, as far below a bound of every term's size as an accumulator reaches:
+// Fixed point: a term p is rounded to N * 2^unit, and the integers N are added by atomics. Integer sums are exact, so
+// their order cannot show. One unit serves all columns. It follows from a bound on every term: the largest |a_ij| times
+// the largest |x_i|. A column's sum is held, with h the bits that count the entries of the longest column, in
 //
-//   float     a 64-bit integer: 63 bits less those that count the terms of the longest column (h); a second one holds as many
-//             bits below the first, for the few terms that reach so far down
-//   double    FLOATS: four floats that hold integers up to 2^24, added by one instruction: 4 (25 - h) - 1 bits, where h <= 8 and
-//             on sm_90 or newer; else two 64-bit integers, which neighbouring lanes add together: 2 (63 - h) bits
+//   float     one 64-bit integer: 63 - h bits below the bound
+//   double    FLOATS: four floats that hold integers up to 2^24, added by one instruction: 4 (25 - h) - 1 bits, where
+//             h <= 8 and on sm_90 or newer; else two 64-bit integers, which neighbouring lanes add together: 2 (63 - h)
 //
-// That loses what lies below 2^unit:
+// and what a term has below the unit, its rest, is added to a further integer (`fine`) of 63 - h bits. Most terms have
+// none.
 //
-// * A term that is that small, and not a multiple of 2^unit, marks its column BAD (a float's, where even the second integer loses
-//   something of it). At the end a marked column whose sum is at least 2^(FRACTION - 4) units, of the second integer where that
-//   is in use, is right all the same: n terms lose at most n / 2 units, within n * 8 eps * |sum|.
-// * The other marked columns are COARSE: their largest term is found, and they are summed anew with a unit of their own, by two
-//   more passes over the matrix. Nearly always there is none.
-// * Terms that are inf or nan leave a mark of their kind.
+// The error. Let F be FRACTION, so that eps = 2^-F. A term is lossless unless its rest has bits below the fine unit,
+// which is the unit of the last integer in use; then it loses at most half of that, and marks its column BAD. At the
+// end
+//
+// * a BAD column whose sum is at least 2^F such units is right all the same: n terms lose at most n / 2 units, which is
+//   at most n eps / 2 |sum|. With the rounding of products and of the sum that is less than (n + 2) eps |A|^T |x|,
+//   whatever the range of x.
+// * the other BAD columns are COARSE: two more passes over the matrix find the largest term of each, and sum them anew
+//   with a unit that follows from that. Such columns exist only where terms differ by 10^20 or more (by less where columns
+//   have 10^6 entries).
+//
+// Terms that are inf or nan leave a mark of their kind.
 //
 // Sums and marks are 0 before a product, which clears them where it reads them last.
 
@@ -89,7 +96,7 @@ struct Scale {
     __device__ double of(double p) const { return p * by * and_by; }
 };
 
-// a sum's words, that atomics have made
+// a sum's words, past L1: atomics have written them
 __device__ inline void load_words(uint64 (&words)[1], const uint64* from) { words[0] = fresh(from); }
 __device__ inline void load_words(uint64 (&words)[2], const uint64* from) {
     const ulonglong2 both = __ldcg(reinterpret_cast<const ulonglong2*>(from));
@@ -105,9 +112,10 @@ __device__ inline void clear_words(const uint64 (&words)[2], uint64* at) {
 
 enum Pass { COUNT, ADD, EXPONENT, REFINE };
 
-// What a column's terms leave behind: KINDS bits a component, BAD, FINE where a float's second integer is in use, and for a
-// coarse column the largest exponent field, + 1.
-enum Mark { PLUS_INF = 1, MINUS_INF = 2, NOT_A_NUMBER = 4, KINDS = 3, BAD = 1 << 6, COARSE = 1 << 7, FINE = 1 << 8, EXPONENT_BIT = 9 };
+// What a column's terms leave behind: KINDS bits a component; BAD where one of them has lost bits; FINE where one had a
+// rest; and for a coarse column the largest exponent field, + 1.
+enum Mark { PLUS_INF = 1, MINUS_INF = 2, NOT_A_NUMBER = 4, BAD = 1 << 6, COARSE = 1 << 7, FINE = 1 << 8 };
+enum MarkLayout { KINDS = 3, EXPONENT_BIT = 9 };
 
 struct Matrix {  // what is known of the matrix's values and columns, all found on the device
     uint32 top;      // the largest exponent field of any finite value, + 1
@@ -136,7 +144,7 @@ struct Call {
     }
 };
 
-// The coarse columns, as a filter in shared memory that lets few others pass: a bit for each value of a hash.
+// The coarse columns as a Bloom filter of one hash function, in shared memory.
 struct Filter {
     static constexpr int BITS = 1 << 14;
     uint32 word[BITS / 32];
@@ -174,14 +182,14 @@ __device__ inline void accumulate(uint64* to, uint64 n) {
 #endif
 }
 
-// A number as integers of `half` bits, the lowest first: what the four floats, or integers in shared memory, of its sum hold. They
-// have signs; the highest is larger where the number is the sum of many terms.
+// A number as four signed digits of `half` bits, the lowest first, as the four floats of a sum hold them, or four integers
+// in shared memory. The highest digit is larger where the number is the sum of many terms.
 struct Digits {
     int at[4];
 
     __device__ Digits() {}
-    // `large[k]`: 1.5 times a power of two, whose own last bit is the unit of digit k, so that the last bits of a sum with it are v
-    // rounded to a multiple of that
+    // `large[k]` is 1.5 times a power of two, such that its last bit is the unit of digit k. The sum of v and `large[k]` is
+    // rounded to that bit, so the last bits of the sum are the digit.
     __device__ Digits(double v, const double (&large)[4]) {
 #pragma unroll
         for (int k = 3; k >= 0; --k) {
@@ -199,14 +207,17 @@ struct Digits {
 // the same for the four floats of a sum
 __device__ inline void accumulate(uint64* to, float d0, float d1, float d2, float d3) {
 #if __CUDA_ARCH__ >= 900
-    asm volatile("red.global.add.L2::cache_hint.v4.f32 [%0], {%1, %2, %3, %4}, %5;" ::"l"(to), "f"(d0), "f"(d1), "f"(d2), "f"(d3), "l"(stay())
+    asm volatile("red.global.add.L2::cache_hint.v4.f32 [%0], {%1, %2, %3, %4}, %5;" ::"l"(to), "f"(d0), "f"(d1), "f"(d2),
+                 "f"(d3), "l"(stay())
                  : "memory");
 #endif
 }
-__device__ inline void accumulate(uint64* to, const Digits& n) { accumulate(to, n.small(0), n.small(1), n.small(2), (float)n.at[3]); }
+__device__ inline void accumulate(uint64* to, const Digits& n) {
+    accumulate(to, n.small(0), n.small(1), n.small(2), (float)n.at[3]);
+}
 
 template <class Y, bool FLOATS>
-struct Sums {
+struct ColumnSums {
     typedef typename Components<Y>::Part Part;
     static constexpr int LIMBS = Real<Part>::LIMBS;
     static constexpr bool EXACT = Real<Part>::EXACT;
@@ -214,15 +225,16 @@ struct Sums {
     const Matrix* matrix;
     Call* call;
     uint64* limbs;   // (n_cols, components, LIMBS) 0 before and after, as the next two
-    uint64* fine;    // (n_cols, components) a float's second integers; else null
+    uint64* fine;    // (n_cols, components) what terms have below the unit
     uint32* marks;   // (n_cols,)
     uint32* marked;  // (ceil(n_cols / TILE),) whether any of these columns has a mark
 
-    // bits that a limb holds, or two floats: digits have signs and are at most half their base, but for the first
-    __device__ int payload() const {
-        const int count_bits = 32 - __clz(matrix->longest);
-        return FLOATS ? 2 * (25 - max(count_bits, 2)) : 63 - count_bits;
-    }
+    // bits of the integer that takes what terms have below the unit
+    __device__ int fine_bits() const { return 63 - (32 - __clz(matrix->longest)); }
+
+    // Bits that a limb holds, or two of the four floats. Digits have signs and are at most half their base, but for the
+    // highest.
+    __device__ int payload() const { return FLOATS ? 2 * min(fine_bits() - 38, 23) : fine_bits(); }
 
     // the unit of a column whose terms all have an exponent field of at most `top`
     __device__ int unit_below(int top) const {
@@ -230,7 +242,8 @@ struct Sums {
         return min(max(top, 1), 2 * BIAS) - BIAS + 1 - LIMBS * payload() + FLOATS;
     }
 
-    // a product of two reals is below twice the product of their powers of two; a complex one has sums of two of these
+    // The product of two reals is below twice the product of their powers of two; a part of a complex product is the sum
+    // of two of these.
     __device__ int unit() const {
         return unit_below(max((int)matrix->top, 2) + max((int)call->top, 2) - Real<Part>::BIAS - 2 + Components<Y>::N);
     }
@@ -268,7 +281,8 @@ struct Sums {
         low = __double2ll_rn(__fma_rn(-(double)high, power_of_two(payload), v));
     }
 
-    // a term in units, what it leaves in `mark`, and for a float what of it is below one unit and matters
+    // A term in units: the nearest integer, and the `rest`. Sets the kind of an inf or nan in `mark`, and BAD where the
+    // term underflows to 0.
     static __device__ double in_units(Part p, int component, const Scale& scale, uint32& mark, double& rest) {
         typedef Real<Part> R;
         rest = 0;
@@ -276,17 +290,15 @@ struct Sums {
             mark |= (isnan(p) ? NOT_A_NUMBER : p < 0 ? MINUS_INF : PLUS_INF) << component * KINDS;
             p = Part(0);
         }
-        const double v = scale.of(R::widened(p));
-        if (fabs(v) < 1ull << (R::FRACTION - 4)) {
-            if (LIMBS == 1) rest = v - rint(v);
-            if ((LIMBS == 2 && v != rint(v)) || (v == 0 && !is_zero(p))) mark |= BAD;
-        }
-        return v;
+        const double v = scale.of(R::widened(p)), whole = rint(v);
+        if (v == 0 && !is_zero(p)) mark |= BAD;
+        rest = v - whole;
+        return whole;
     }
 
-    // adds such a rest, not 0, to the float's second integer
-    __device__ void add_rest(int64 col, int component, double rest, int payload, uint32& mark) const {
-        rest *= power_of_two(payload);
+    // adds such a rest, which is not 0, to the column's fine integer
+    __device__ void add_rest(int64 col, int component, double rest, uint32& mark) const {
+        rest *= power_of_two(fine_bits());
         const int64 n = __double2ll_rn(rest);
         atomicAdd(fine + col * Components<Y>::N + component, (uint64)n);
         mark |= rest == (double)n ? FINE : FINE | BAD;
@@ -302,65 +314,67 @@ struct Sums {
     // the unit of a coarse column
     __device__ int own_unit(uint32 mark) const { return unit_below((int)(mark >> EXPONENT_BIT) - 1); }
 
-    // one real sum of a column, `words` of `limbs`, and whether it is at least 2^(FRACTION - 4) units
+    // One real sum of a column from its `words` of `limbs` and its fine integer. Sets `large` where the sum is at least
+    // 2^FRACTION units of the last integer in use.
     __device__ Part total(const uint64 (&words)[LIMBS], int64 col, int component, int unit, int payload, uint32 mark,
                           bool& large) const {
         if constexpr (Real<Part>::EXACT) {
             return (Part)words[0];
         } else {
             typedef Real<Part> R;
-            int64 low = (int64)words[0], high = 0;
-            bool two = LIMBS == 2;
+            const int bits = fine_bits();
+            int64 low = 0, high = (int64)words[LIMBS - 1], rest = 0;
             if (LIMBS == 2) {
-                high = (int64)words[LIMBS - 1];
-                if (FLOATS) {  // of digits that lie so many bits above each other
+                low = (int64)words[0];
+                if (FLOATS) {  // two digits a word
                     const double half = power_of_two(payload / 2);
-                    auto digit = [](int64 word, int bits) { return (double)__int_as_float((int)(word >> bits)); };
+                    auto digit = [](int64 word, int shift) { return (double)__int_as_float((int)(word >> shift)); };
                     low = (int64)(digit(low, 0) + digit(low, 32) * half);
                     high = (int64)(digit(high, 0) + digit(high, 32) * half);
                 }
-            } else if (mark & FINE) {
-                uint64* second = fine + col * Components<Y>::N + component;
-                two = true;
-                unit -= payload;
-                high = low;
-                low = (int64)fresh(second);
+            }
+            if (mark & FINE) {
+                uint64* const second = fine + col * Components<Y>::N + component;
+                rest = (int64)fresh(second);
                 *second = 0;
+                unit -= bits;
             }
-            bool negative = low < 0;
-            if (two) {
-                const int64 mask = ((int64)1 << payload) - 1;
-                high += low >> payload;
-                low &= mask;
-                negative = high < 0;
-                if (negative) {
-                    high = -high - (low != 0);
-                    low = -low & mask;
-                }
-            } else if (negative) {
-                low = -low;
+            // carries, so that `low` and `rest` are digits
+            const int64 low_mask = ((int64)1 << payload) - 1, rest_mask = ((int64)1 << bits) - 1;
+            (LIMBS == 2 ? low : high) += rest >> bits;
+            rest &= rest_mask;
+            if (LIMBS == 2) high += low >> payload;
+            low &= low_mask;
+            const bool negative = high < 0;
+            if (negative) {
+                high = -high - ((low | rest) != 0);
+                if (LIMBS == 2) low = (-low - (rest != 0)) & low_mask;
+                rest = -rest & rest_mask;
             }
-            // both have one sign now, so that nothing cancels
-            const double units = (double)high * power_of_two(payload) + (double)(uint64)low;
-            large |= units >= (double)(1ull << (R::FRACTION - 4));
+            // all three have one sign now, so nothing cancels
+            double units = (double)high;
+            if (LIMBS == 2) units = units * power_of_two(payload) + (double)low;
+            if (mark & FINE) units = units * power_of_two(bits) + (double)rest;
+            large |= units >= (double)(1ull << R::FRACTION);
             const double size = ldexp(units, unit);
             return R::rounded(negative ? -size : size);
         }
     }
 };
 
-// The grid of a product's sums, and a short way for its usual terms: finite ones, and multiples of its unit.
-template <class Y, bool FLOATS, bool EXACT = Sums<Y, FLOATS>::EXACT>
+// The unit of a product's sums, and a fast path for usual terms, which are finite and multiples of it.
+template <class Y, bool FLOATS, bool EXACT = ColumnSums<Y, FLOATS>::EXACT>
 struct Grid {
-    typedef typename Sums<Y, FLOATS>::Part Part;
+    typedef typename ColumnSums<Y, FLOATS>::Part Part;
     typedef Real<Part> R;
     static constexpr int INFINITE = 2 * R::BIAS + 1;  // exponent field
 
-    int payload = 0, shift = 0, least = INFINITE;  // exponent fields: of a number whose last bit is a unit, and of usual terms at least
+    int payload = 0;
+    int shift = 0, least = INFINITE;  // exponent fields: of a number whose last bit is a unit; least one of usual terms
     Scale scale;
     double large[4];
 
-    __device__ void set(const Sums<Y, FLOATS>& sums) {
+    __device__ void set(const ColumnSums<Y, FLOATS>& sums) {
         const int unit = sums.unit();
         payload = sums.payload();
         scale = Scale(unit);
@@ -368,11 +382,12 @@ struct Grid {
         least = min(max(shift, 1), INFINITE);
         if (FLOATS) {
             for (int k = 0; k < 4; ++k) large[k] = Digits::large(k, payload / 2, unit);
-            if (unit + 52 < -1022 || unit + 52 + 3 * payload / 2 > 1022) least = INFINITE;  // not these numbers then
+            // where `large` is out of range, no term is usual
+            if (unit + 52 < -1022 || unit + 52 + 3 * payload / 2 > 1022) least = INFINITE;
         }
     }
 
-    static constexpr bool HAS_USUAL = Real<Part>::LIMBS == 1 || FLOATS;  // else terms need their neighbour's lane
+    static constexpr bool HAS_USUAL = Real<Part>::LIMBS == 1 || FLOATS;  // else neighbouring lanes work together: add_units
     __device__ bool is_usual(Part p) const { return (uint32)(R::field(p) - least) < (uint32)(INFINITE - least); }
 
     // a usual term, in units
@@ -387,25 +402,25 @@ struct Grid {
 };
 template <class Y, bool FLOATS>
 struct Grid<Y, FLOATS, true> {
-    __device__ void set(const Sums<Y, FLOATS>&) {}
+    __device__ void set(const ColumnSums<Y, FLOATS>&) {}
 };
 
-// How a pass over the matrix adds a term to a column. All lanes of the warp must call put(), and `here` says whether this one
-// has a term. A term that is 0 touches nothing: its column may lie beyond the matrix's edge.
+// How a pass over the matrix adds a term to a column. All lanes of the warp must call put(); `here` says whether this
+// lane has a term. A term that is 0 touches no memory: its column may lie beyond the matrix's edge.
 template <class Y, bool FLOATS, int PASS_>
 struct Adder {
     typedef typename Components<Y>::Part Part;
     static constexpr int PASS = PASS_, N = Components<Y>::N;
 
-    const Sums<Y, FLOATS>& sums;
+    const ColumnSums<Y, FLOATS>& sums;
     const Filter* filter;
     Grid<Y, FLOATS> grid;
 
-    __device__ explicit Adder(const Sums<Y, FLOATS>& sums, const Filter* filter = nullptr) : sums(sums), filter(filter) {
+    __device__ explicit Adder(const ColumnSums<Y, FLOATS>& sums, const Filter* filter = nullptr) : sums(sums), filter(filter) {
         if (PASS != COUNT) grid.set(sums);
     }
 
-    // whether a column is coarse; the filter spares nearly all others a look at their marks
+    // whether a column is coarse; for nearly all others the filter saves the load of their marks
     __device__ bool is_coarse(int64 col) const { return filter->passes(col) && fresh(sums.marks + col) & COARSE; }
 
     __device__ void put(bool here, int64 col, Y p) const {
@@ -446,7 +461,7 @@ struct Adder {
                 }
                 double rest;
                 const double v = sums.in_units(part, i, PASS == ADD ? grid.scale : own, mark, rest);
-                if (Real<Part>::LIMBS == 1 && rest != 0) sums.add_rest(col, i, rest, grid.payload, mark);
+                if (rest != 0) sums.add_rest(col, i, rest, mark);
                 sums.add_units(to, v, grid.payload);
             }
         }
@@ -454,22 +469,22 @@ struct Adder {
     }
 };
 
-// The same for the pass ADD, with the sums of some columns in shared memory: WHOLE: of all, counted from `first` on; else of column
-// ~c, that is popular[c].
+// The same for the pass ADD, with the sums of some columns in shared memory. WHOLE: of all columns, counted from
+// `first` on. Else of popular columns: the column ~c stands for popular[c].
 template <class Y, bool FLOATS, class I, bool WHOLE>
-struct NearAdder {
+struct SharedAdder {
     typedef typename Components<Y>::Part Part;
     static constexpr int PASS = ADD, N = Components<Y>::N, LIMBS = Real<Part>::LIMBS, WORDS = N * LIMBS;  // WORDS: of a column
 
-    const Sums<Y, FLOATS>& sums;
+    const ColumnSums<Y, FLOATS>& sums;
     const I* popular;
     const int64 first;
-    const int n_near;
+    const int n_shared;
     uint32 *low, *high;  // halves of the sums' words: two 32-bit atomics take less than a loop that compares and swaps
     Grid<Y, FLOATS> grid;
 
-    __device__ NearAdder(const Sums<Y, FLOATS>& sums, const I* popular, int n_near, uint32* shared, int64 first = 0)
-        : sums(sums), popular(popular), first(first), n_near(n_near), low(shared), high(shared + n_near * WORDS) {
+    __device__ SharedAdder(const ColumnSums<Y, FLOATS>& sums, const I* popular, int n_shared, uint32* shared, int64 first = 0)
+        : sums(sums), popular(popular), first(first), n_shared(n_shared), low(shared), high(shared + n_shared * WORDS) {
         grid.set(sums);
     }
 
@@ -490,7 +505,7 @@ struct NearAdder {
 
     __device__ void put(bool here, int64 col, Y p) const {
         if (!here) p = Y{};
-        const bool is_near = WHOLE || col < 0;
+        const bool is_shared = WHOLE || col < 0;
         const int place = (int)(WHOLE ? col : ~col);
         uint32 mark = 0;
         for (int i = 0; i < N; ++i) {
@@ -499,7 +514,7 @@ struct NearAdder {
             uint64* to = sums.limbs + col * WORDS + i * LIMBS;
             if constexpr (Real<Part>::EXACT) {
                 if (part == Part(0)) continue;
-                if (is_near)
+                if (is_shared)
                     add(word, (uint64)(int64)part);
                 else
                     atomicAdd(to, (uint64)(int64)part);
@@ -507,7 +522,7 @@ struct NearAdder {
                 if constexpr (Grid<Y, FLOATS>::HAS_USUAL) {
                     if (is_zero(part)) continue;
                     if (grid.is_usual(part)) {
-                        if (is_near)
+                        if (is_shared)
                             add(word, grid.usual(part));
                         else
                             accumulate(to, grid.usual(part));
@@ -516,8 +531,8 @@ struct NearAdder {
                 }
                 double rest;
                 const double v = sums.in_units(part, i, grid.scale, mark, rest);
-                if (LIMBS == 1 && rest != 0) sums.add_rest(is_near ? column(place) : col, i, rest, grid.payload, mark);
-                if (is_near && v != 0) {
+                if (rest != 0) sums.add_rest(is_shared ? column(place) : col, i, rest, mark);
+                if (is_shared && v != 0) {
                     if constexpr (LIMBS == 1) {
                         add(word, (uint64)__double2ll_rn(v));
                     } else if constexpr (FLOATS) {
@@ -528,20 +543,20 @@ struct NearAdder {
                         for (int k = 0; k < 2; ++k) add(word + k, (uint64)limb[k]);
                     }
                 }
-                if (!WHOLE) sums.add_units(to, is_near ? 0 : v, grid.payload);
+                if (!WHOLE) sums.add_units(to, is_shared ? 0 : v, grid.payload);
             }
         }
-        if (mark) sums.leave(is_near ? column(place) : col, mark);
+        if (mark) sums.leave(is_shared ? column(place) : col, mark);
     }
 
-    // all threads of the block must call these, before the first term and after the last
+    // before the first term and after the last; all threads of the block must call these
     __device__ void clear() const {
-        for (int i = threadIdx.x; i < 2 * n_near * WORDS; i += blockDim.x) low[i] = 0;
+        for (int i = threadIdx.x; i < 2 * n_shared * WORDS; i += blockDim.x) low[i] = 0;
         __syncthreads();
     }
     __device__ void flush() const {
         __syncthreads();
-        for (int i = threadIdx.x; i < n_near * N; i += blockDim.x) {
+        for (int i = threadIdx.x; i < n_shared * N; i += blockDim.x) {
             uint64* to = sums.limbs + (column(i / N) * N + i % N) * LIMBS;
             if constexpr (FLOATS) {
                 const int d0 = (int)low[2 * i], d1 = (int)low[2 * i + 1], d2 = (int)high[2 * i], d3 = (int)high[2 * i + 1];
@@ -568,66 +583,9 @@ __device__ T with_specials(T sum, uint32 marks) {
     return sum;
 }
 
-// the largest exponent field of all finite numbers in `values`, as numbers of type Y, + 1, that this thread of the grid has seen
-template <class Y, class A>
-__device__ uint32 exponent_seen(const A* values, int64 n) {
-    typedef typename Components<Y>::Part Part;
-    uint32 largest = 0;
-    if constexpr (!Real<Part>::EXACT) {
-        constexpr int U = 4;  // loads in flight
-        const int64 stride = gridDim.x * (int64)blockDim.x;
-        for (int64 begin = blockIdx.x * (int64)blockDim.x + threadIdx.x; begin < n; begin += U * stride) {
-            A loaded[U];
-#pragma unroll
-            for (int u = 0; u < U; ++u) loaded[u] = begin + u * stride < n ? stream(values + begin + u * stride) : A{};
-#pragma unroll
-            for (int u = 0; u < U; ++u) {
-                const Y value = Widen<Y, A>::from(loaded[u]);
-                for (int part = 0; part < Components<Y>::N; ++part) {
-                    const int f = Real<Part>::field(Components<Y>::get(value, part));
-                    if (f < 2 * Real<Part>::BIAS + 1) largest = max(largest, (uint32)f + 1);
-                }
-            }
-        }
-    }
-    return warp_max(largest);
-}
-
-// largest_exponent: top = the largest exponent field of all finite numbers in `values`, as numbers of type Y, + 1
-//
-// mapping   a grid of threads strides over the values
-// traffic   sizeof(A) a value
-// races     a maximum of integers, taken atomically
-template <class A, class Y>
-__global__ void largest_exponent(const A* values, int64 n, uint32* top) {
-    const uint32 largest = exponent_seen<Y>(values, n);
-    if (lane_id() == 0 && largest) atomicMax(top, largest);
-}
-
-// transposed_begin: finds the largest exponent in x, and clears the flags of columns with marks
-//
-// mapping   a grid of threads strides over both
-// traffic   sizeof(Y) an entry of x
-// races     a maximum of integers, taken atomically; the last block to finish publishes it
-template <class Y>
-__global__ void transposed_begin(const Y* x, int64 n_rows, uint32* marked, int64 n_cols, Call* call) {
-    for (int64 tile = blockIdx.x * (int64)blockDim.x + threadIdx.x; tile * TILE < n_cols; tile += gridDim.x * (int64)blockDim.x)
-        marked[tile] = 0;
-    const uint32 largest = exponent_seen<Y>(x, n_rows);
-    if (lane_id() == 0 && largest) atomicMax(&call->top_so_far, largest);
-    __syncthreads();
-    if (threadIdx.x == 0) {
-        __threadfence();
-        if (atomicInc(&call->n_begun, gridDim.x - 1) == gridDim.x - 1) {  // which makes it 0 again
-            call->top = atomicExch(&call->top_so_far, 0u);
-            call->n_coarse = call->n_arrived = 0;
-        }
-    }
-}
-
 // y = alpha * sums + beta * y, for all columns that are not coarse, and says which are; REFINE: for those
 template <class Y, bool FLOATS, int PASS>
-__device__ void finish_columns(const Sums<Y, FLOATS>& sums, int64 n_cols, Y* y, Y alpha, Y beta, int update) {
+__device__ void finish_columns(const ColumnSums<Y, FLOATS>& sums, int64 n_cols, Y* y, Y alpha, Y beta, int update) {
     typedef typename Components<Y>::Part Part;
     constexpr bool EXACT = Real<Part>::EXACT;
     constexpr int N = Components<Y>::N, LIMBS = Real<Part>::LIMBS, U = PASS == ADD ? 4 / LIMBS : 1;  // U: columns in flight
@@ -636,8 +594,8 @@ __device__ void finish_columns(const Sums<Y, FLOATS>& sums, int64 n_cols, Y* y, 
         payload = sums.payload();
         if (PASS == ADD) matrix_unit = sums.unit();
     }
-    // From the last column on: the last ones that were added to may still be in L2, and the first ones, 0, when the next product
-    // begins.
+    // From the last column to the first: the last columns' sums may still be in L2. The first ones, which are 0 now,
+    // stay there for the next product.
     const int64 stride = gridDim.x * (int64)blockDim.x;
     for (int64 begin = n_cols - 1 - (blockIdx.x * (int64)blockDim.x + threadIdx.x); begin >= 0; begin -= U * stride) {
         uint32 marks[U] = {};
@@ -677,12 +635,12 @@ __device__ void finish_columns(const Sums<Y, FLOATS>& sums, int64 n_cols, Y* y, 
     }
 }
 
-// What a format's last kernel does, a cooperative launch: y, and all sums and marks 0 again. `matrix.scatter(adder)` is a pass
-// over the matrix. All threads must call it.
+// What a format's last kernel does, a cooperative launch: y, and all sums and marks 0 again. `matrix.scatter(adder)` is
+// a pass over the matrix. All threads must call it.
 template <class Y, bool FLOATS, class M>
-__device__ void finish(const Sums<Y, FLOATS>& sums, const M& matrix, int64 n_cols, Y* y, Y alpha, Y beta, int update) {
+__device__ void finish(const ColumnSums<Y, FLOATS>& sums, const M& matrix, int64 n_cols, Y* y, Y alpha, Y beta, int update) {
     finish_columns<Y, FLOATS, ADD>(sums, n_cols, y, alpha, beta, update);
-    if constexpr (!Sums<Y, FLOATS>::EXACT) {
+    if constexpr (!ColumnSums<Y, FLOATS>::EXACT) {
         __shared__ Filter filter;
         sums.call->barrier(1);
         if (!fresh(&sums.call->n_coarse)) return;
@@ -693,16 +651,4 @@ __device__ void finish(const Sums<Y, FLOATS>& sums, const M& matrix, int64 n_col
         sums.call->barrier(3);
         finish_columns<Y, FLOATS, REFINE>(sums, n_cols, y, alpha, beta, update);
     }
-}
-
-// longest_column: the largest of `count`
-//
-// mapping   a grid of threads strides over the columns
-// races     a maximum of integers, taken atomically
-__global__ void longest_column(const uint32* count, int64 n_cols, uint32* longest) {
-    uint32 most = 0;
-    for (int64 col = blockIdx.x * (int64)blockDim.x + threadIdx.x; col < n_cols; col += gridDim.x * (int64)blockDim.x)
-        most = max(most, count[col]);
-    most = warp_max(most);
-    if (lane_id() == 0 && most) atomicMax(longest, most);
 }

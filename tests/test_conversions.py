@@ -387,7 +387,7 @@ CORRUPTIONS = [  # (format, field, what is done to it, words of the invariant th
     ("cvr", "rec_wb", lambda t: _set(t.rec_wb, 0, -9), "rec_wb"),
     ("cvr", "rec_wb", lambda t: _set(t.rec_wb, np.argmax(t.rec_wb >= 0), 0), "row has one owner"),
     ("cvr", "tail", lambda t: _set(t.tail, (0, 0), t.shape[0]), "names rows and entries"),
-    ("cvr", "tail", lambda t: _set(t.tail, (0, 0), -1), "tail"),
+    ("cvr", "tail", lambda t: _set(t.tail, (0, 0), -1), "last row of the chunk before"),
     ("cvr", "tail", lambda t: t.tail[:, :-1], "tail"),
     ("cvr", "carry_row", lambda t: _set(t.carry_row, 0, 0), "carry|cut_"),
     ("cvr", "carry_row", lambda t: _set(t.carry_row, 1, t.shape[0]), "carry"),
@@ -412,7 +412,7 @@ CORRUPTIONS = [  # (format, field, what is done to it, words of the invariant th
     ("bbcsr", "present", lambda t: t.present[:-1], "present"),
     ("bbcsr", "present", lambda t: _set(t.present, 0, t.present[0] ^ 1), "stored|nnz|holes"),
     ("bbcsr", "present", lambda t: _set(t.present, 0, 1 << 7), "present"),
-    ("bbcsr", "present", lambda t: None, "nnz"),
+    ("bbcsr", "present", lambda t: None, "every block is whole"),
     ("bbcsr", "nnz", lambda t: t.nnz - 1, "nnz"),
 ]
 

@@ -22,7 +22,7 @@ import dask
 import dask.array as da
 from distributed import Client, LocalCluster, wait
 
-from cvrarray.dask import links, ranks, solve
+from cvrarray.dask import mesh, ranks, solve, transports
 
 pytestmark = [
     pytest.mark.xdist_group("cluster"),
@@ -307,10 +307,10 @@ def test_what_nccl_is_told(monkeypatch):
         with Client(cluster) as client:
             A = spread(client, csr, (36, 36, 72, 36, 36), (2, 1, 0, 1, 2))
             expected = cvrarray.dask.cg(A, np.ones(216))
-            monkeypatch.setattr(links, "nccl", lambda: fake)
-            monkeypatch.setattr(links, "_gpu", lambda device: threading.get_ident())
-            monkeypatch.setattr(links, "_stream", lambda: 0)
-            monkeypatch.setattr(links, "_address", lambda array: array.ctypes.data)
+            monkeypatch.setattr(transports, "nccl", lambda: fake)
+            monkeypatch.setattr(transports, "_gpu", lambda device: threading.get_ident())
+            monkeypatch.setattr(transports, "_stream", lambda: 0)
+            monkeypatch.setattr(transports, "_address", lambda array: array.ctypes.data)
             found = cvrarray.dask.cg(A, np.ones(216))
             assert found.transport == "nccl" and fake.ended == ["destroy"] * 3
             assert found.bytes_moved == expected.bytes_moved and found.iterations == expected.iterations
@@ -396,31 +396,31 @@ def test_a_worker_killed_in_mid_solve(client):
 
 def _watching(token, rank, addresses, fails):
     """A rank that is busy elsewhere, as with NCCL, and looks from time to time whether all are well: how it ended."""
-    mesh, error = links.Mesh(token, rank, addresses, 10), None
+    own, error = mesh.Mesh(token, rank, addresses, 10), None
     try:
-        assert mesh.gather(rank * 10) == [0, 10]
-        assert type(mesh.gather(b"bytes")[1 - rank]) is bytes  # as NCCL's names are
-        assert set(mesh.gather(("host", "0000:01:00.0"))) == {("host", "0000:01:00.0")}  # as GPUs are told apart
-        mesh.watch()
+        assert own.gather(rank * 10) == [0, 10]
+        assert type(own.gather(b"bytes")[1 - rank]) is bytes  # as NCCL's names are
+        assert set(own.gather(("host", "0000:01:00.0"))) == {("host", "0000:01:00.0")}  # as GPUs are told apart
+        own.watch()
         if fails and rank == 1:
             raise ValueError("on purpose")
         end = time.monotonic() + (5 if fails else 0.2)
         while time.monotonic() < end:
-            mesh.check()
+            own.check()
             time.sleep(0.01)
     except Exception as found:
         error = found
-    mesh.close(error)
+    own.close(error)
     return f"{type(error).__name__}: {error}"
 
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_a_watching_rank_learns_what_happened_elsewhere(fails, client):
     addresses = tuple(sorted(client.nthreads()))
-    client.run(links.prepare, "watch")
+    client.run(mesh.prepare, "watch")
     tasks = [client.submit(_watching, "watch", k, addresses, fails, workers=[a], pure=False) for k, a in enumerate(addresses)]
     ends = client.gather(tasks)
-    client.run(links.forget, "watch")
+    client.run(mesh.forget, "watch")
     if fails:
         assert ends[0] == f"RankLost: rank 1 on {addresses[1]} ended with ValueError: on purpose"
         assert ends[1] == "ValueError: on purpose"
@@ -465,13 +465,13 @@ class OneRank:
 
 def test_nccl(gpu):
     """One rank that sends to itself: CuPy's calls are the right ones. NCCL allows no two ranks on a GPU."""
-    if links.nccl() is None:
+    if transports.nccl() is None:
         pytest.skip("CuPy finds no NCCL: pip install nvidia-nccl-cu13")
     xp = cvrarray.core.devices.parse(gpu).xp
     device = cvrarray.core.devices.parse(gpu)
     with device.use():
-        direct = links.Direct(OneRank())
-        assert links._gpu(device) is not None
+        direct = transports.NcclTransport(OneRank())
+        assert transports._gpu(device) is not None
         vector = xp.arange(10.0)
         direct.place([(0, vector[:3]), (0, vector[4:5])], [(0, vector[5:8]), (0, vector[9:])])
         direct.exchange()

@@ -29,6 +29,7 @@ import cvrarray
 from cvrarray import files
 from cvrarray.core import tables
 from cvrarray.files import cvra, guards
+from cvrarray.formats import FORMATS
 
 GOLDEN = Path(__file__).parent / "golden"
 DTYPES = ["bool", *(f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64))]
@@ -193,9 +194,9 @@ BROKEN_MTX = {
     "blank line before the banner": ("\n" + banner() + "1 1 1\n1 1 1\n", "begins with b'.nn?%%"),
     "byte order mark": ("\ufeff" + banner() + "1 1 1\n1 1 1\n", "begins with b'.xef"),
     "vector": (banner().replace("matrix", "vector", 1) + "3 3 1\n1 1 1\n", "[Ll]ine"),
-    "unknown layout": (banner("coord") + "3 3 1\n1 1 1\n", "Line 1: .*coord"),
-    "unknown field": (banner(field="quaternion") + "3 3 1\n1 1 1\n", "Line 1: .*quaternion"),
-    "unknown symmetry": (banner(symmetry="none") + "3 3 1\n1 1 1\n", "Line 1: .*none"),
+    "unknown layout": (banner("coord") + "3 3 1\n1 1 1\n", "line 1: .*coord"),
+    "unknown field": (banner(field="quaternion") + "3 3 1\n1 1 1\n", "line 1: .*quaternion"),
+    "unknown symmetry": (banner(symmetry="none") + "3 3 1\n1 1 1\n", "line 1: .*none"),
     "old Macintosh": ((banner() + "1 1 1\n1 1 1\n").replace("\n", "\r"), "ends at line 2"),
 }
 
@@ -586,9 +587,9 @@ def np_load(path, A):
 
 def test_the_layout_names_every_field():
     """A field added to the tables must be added to the file's layout (and its version raised)."""
-    for format, fields in (("cvr", tables.CVRTables), ("bbcsr", tables.BBCSRTables)):
-        scalars = {"cvr": ("shape", "nnz", "n_lanes"), "bbcsr": ("shape", "nnz", "block_size")}[format]
-        assert fields._fields == (*scalars, *cvra._ARRAYS[format])
+    for name, cls in FORMATS.items():
+        scalars = {"cvr": ("shape", "nnz", "n_lanes"), "bbcsr": ("shape", "nnz", "block_size")}[name]
+        assert cls._table_type._fields == (*scalars, *cls._stored)
 
 
 def test_save_takes_only_ours(tmp_path):

@@ -18,6 +18,7 @@ import cvrarray
 from cvrarray import generate
 from cvrarray.choice import model, tuning
 from cvrarray.core import devices
+from cvrarray.cvr import TRIED_CHUNKS
 from cvrarray.input import coercion
 
 ROOT = Path(__file__).parent.parent
@@ -89,12 +90,12 @@ def test_other_chunks_where_cvr_is_near(clock):
     csr = matrix(n=4000)
     default = cvrarray.CVRArray(csr).n_chunks
     seen = clock(**{"cvr": 4.0, f"cvr{default * 2}": 3.0, "bbcsr": 5.0})
-    found = cvrarray.tune(csr, device="cpu")
+    found = cvrarray.tune(csr, device="cpu", budget_s=60)
     assert (found.format, found.n_chunks) == ("cvr", default * 2)
-    again = cvrarray.tune(csr, device="cpu")
+    again = cvrarray.tune(csr, device="cpu", budget_s=60)
     assert again.n_chunks == default * 2
     assert (again.nbytes, "remembered" in again.plan) == (found.nbytes, True)
-    assert len(seen) >= len(tuning.CHUNKS)
+    assert len(seen) >= len(TRIED_CHUNKS)
 
 
 def test_no_other_chunks_where_cvr_is_hopeless(clock):
@@ -340,8 +341,8 @@ def test_failed_write_leaves_nothing(cache, monkeypatch):
 def test_oldest_files_go(cache, monkeypatch):
     monkeypatch.setattr(tuning, "MOST_FILES", 3)
     cache.mkdir(parents=True)
-    (cache / ".left.part").write_text("a writer was killed")
-    os.utime(cache / ".left.part", (1, 1))
+    (cache / ".left.tmp").write_text("a writer was killed")
+    os.utime(cache / ".left.tmp", (1, 1))
     for k in range(5):
         tuning.store(cache / f"{k}.json", WINNER)
         os.utime(cache / f"{k}.json", (k + 2, k + 2))

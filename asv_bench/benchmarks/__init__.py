@@ -2,5 +2,5 @@
 
 The environment variable ``CVRARRAY_BENCH_SCALE`` names the size of the matrices: ``small`` (half a million nonzeros,
 seconds), ``medium`` (20 million; the default) or ``full``. Times on the CPU are asv's own; times on a GPU are CUDA
-events (``track_*``), taken as ``cvrarray bench`` takes them.
+events (``track_*``), taken by the clock of ``cvrarray bench``.
 """

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 import cvrarray
+from asv_bench.record import gpu_peers
 from cvrarray import generate
-from cvrarray.cli import measure, peers
+from cvrarray.cli import peers
 from cvrarray.core import devices
 
 SCALE = os.environ.get("CVRARRAY_BENCH_SCALE", "medium")
@@ -70,7 +71,7 @@ class MKL:
     """A SciPy CSR that MKL multiplies, on as many threads as ours."""
 
     def __init__(self, csr: Any):
-        self.library = measure.mkl()
+        self.library = peers.mkl()
         if self.library is None:
             raise NotImplementedError("sparse_dot_mkl is not installed, or finds no MKL")
         self.csr, self.shape = csr, csr.shape
@@ -89,7 +90,7 @@ class CuSPARSE:
 
     def __init__(self, csr: Any, name: str):
         self.csr, self.name, self.shape = csr, name, csr.shape
-        self.prepared: tuple[Any, peers.Run] | None = None
+        self.prepared: tuple[Any, gpu_peers.Run] | None = None
 
     @property
     def T(self) -> CuSPARSE:
@@ -102,8 +103,8 @@ class CuSPARSE:
         if self.prepared is None or self.prepared[0] is not x:
             y = type(x)(self.shape[:1], x.dtype)
             try:
-                self.prepared = x, peers.prepare(self.name, self.csr, x, y)
-            except peers.LeftOut as error:
+                self.prepared = x, gpu_peers.prepare(self.name, self.csr, x, y)
+            except gpu_peers.LeftOut as error:
                 raise NotImplementedError(str(error)) from error
         return self.prepared[1]()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from cvrarray import generate
-from cvrarray.cli import measure
+from cvrarray.core import clocks
 
 from . import common
 
@@ -43,7 +43,7 @@ class _OnGPU(_Operation):
 
     def track_device_seconds(self, *params: Any) -> float:
         """The GPU's own time, by CUDA events: median of 21."""
-        return measure.meter(self.where).times({"call": self.call}, 21)["call"].median
+        return clocks.of(self.where).times({"call": self.call}, 21)["call"].median
 
     track_device_seconds.unit = "seconds"  # type: ignore[attr-defined]
 
@@ -119,6 +119,6 @@ class HostTime:
 
     def track_host_seconds(self, device: str, by: str) -> float:
         """Until the call returns; the GPU may still be at work."""
-        return measure.meter(self.where).times({"call": self.call}, 21)["call"].host
+        return clocks.of(self.where).times({"call": self.call}, 21)["call"].host
 
     track_host_seconds.unit = "seconds"  # type: ignore[attr-defined]

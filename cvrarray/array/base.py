@@ -5,17 +5,16 @@ from __future__ import annotations
 import html
 import importlib
 import math
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self, overload
 
 import numpy as np
 
-from ..core import devices
+from ..core import devices, extensions
+from ..core.arrays import Casting, Dense, DenseArray, NumpyArray, Run
 from ..core.tables import CSR
 from ..input import coercion
 from . import elementwise, indexing, products, protocol, reductions, structure
-
-_CLASSES = {"cvr": "CVRArray", "bbcsr": "BBCSRArray"}  # format, which is the module too -> class
 
 
 class SparseArray:
@@ -26,11 +25,11 @@ class SparseArray:
     """
 
     __array_priority__ = 1000.0  # before numpy.ndarray, as dask and older scipy ask
-    __hash__ = None  # == is elementwise
+    __hash__ = None  # type: ignore[assignment]  # == is elementwise
 
-    format: str
+    format: ClassVar[str]
     _target: devices.Device
-    _dense_type: type  # of dense arrays on the device
+    _dense_type: type[Any]  # of dense arrays on the device
     _ready: dict[np.dtype, products.Ready]  # x's dtype -> the product with it, once prepared
     _ready_transposed: dict[np.dtype, products.Ready]
     _plan: str | None
@@ -49,7 +48,7 @@ class SparseArray:
         """Row, column and value of every stored entry, in any order; for use on the current device."""
         raise NotImplementedError
 
-    def _kernel(self, kind: str, dtype: np.dtype) -> Callable[[Any, Any, Any, Any], None]:
+    def _kernel(self, kind: str, dtype: np.dtype) -> Run:
         """The prepared product ``run(x, y, alpha, beta)`` of a `kind` that :mod:`cvrarray.array.products` names."""
         raise NotImplementedError
 
@@ -59,6 +58,10 @@ class SparseArray:
 
     def _slots(self) -> Any:
         """(nnz,) where each entry of the canonical CSR lies in the value table."""
+        raise NotImplementedError
+
+    def _slot_numbers(self) -> SparseArray:
+        """The same structure with each slot's number for its value."""
         raise NotImplementedError
 
     def _with_slots(self, slots: Any, data: Any) -> SparseArray:
@@ -259,6 +262,12 @@ class SparseArray:
             self.shape, matvec=self.matvec, rmatvec=self.rmatvec, matmat=self.matmat, rmatmat=self.rmatmat, dtype=self.dtype
         )
 
+    @overload
+    def __matmul__(self, other: SparseArray) -> SparseArray: ...
+    @overload
+    def __matmul__(self, other: NumpyArray) -> NumpyArray: ...
+    @overload
+    def __matmul__(self, other: Dense) -> Dense: ...
     def __matmul__(self, other: Any) -> Any:
         if type(other) is self._dense_type and other.ndim == 1:
             return products.matvec(self, other)
@@ -270,7 +279,7 @@ class SparseArray:
     # ---------------------------------------------------------------------------------------------------- entry by entry
 
     def astype(
-        self, dtype: Any, order: str = "K", casting: str = "unsafe", subok: bool = True, copy: bool = True
+        self, dtype: Any, order: str = "K", casting: Casting = "unsafe", subok: bool = True, copy: bool = True
     ) -> SparseArray:
         """The array with its values cast.
 
@@ -307,27 +316,33 @@ class SparseArray:
 
     def multiply(self, other: Any) -> SparseArray:
         """``A * other``, entry by entry; rows and columns broadcast."""
-        return elementwise.binary(np.multiply, self, other)
+        product: SparseArray = elementwise.binary(np.multiply, self, other)
+        return product
 
     def maximum(self, other: Any) -> SparseArray:
         """The larger of both, entry by entry."""
-        return elementwise.binary(np.maximum, self, other)
+        larger: SparseArray = elementwise.binary(np.maximum, self, other)
+        return larger
 
     def minimum(self, other: Any) -> SparseArray:
         """The smaller of both, entry by entry."""
-        return elementwise.binary(np.minimum, self, other)
+        smaller: SparseArray = elementwise.binary(np.minimum, self, other)
+        return smaller
 
     def power(self, n: Any, dtype: Any = None) -> SparseArray:
         """``A ** n``, entry by entry, for n > 0."""
-        return elementwise.power(self, n, dtype)
+        powers: SparseArray = elementwise.power(self, n, dtype)
+        return powers
 
     def round(self, decimals: int = 0, out: None = None) -> SparseArray:
         """The values rounded to `decimals` places."""
-        return elementwise.round_(self, decimals, out)
+        rounded: SparseArray = elementwise.round_(self, decimals, out)
+        return rounded
 
     def clip(self, min: Any = None, max: Any = None, out: None = None) -> SparseArray:
         """The values moved into [min, max], which must hold 0."""
-        return elementwise.clip(self, min, max, out)
+        clipped: SparseArray = elementwise.clip(self, min, max, out)
+        return clipped
 
     def with_values(self, data: Any) -> SparseArray:
         """The same structure with new values, without a new conversion.
@@ -359,7 +374,8 @@ class SparseArray:
 
     def eliminate_zeros(self) -> SparseArray:
         """An array without the stored zeros; this one is immutable and stays as it is."""
-        return structure.eliminate_zeros(self)
+        without: SparseArray = structure.eliminate_zeros(self)
+        return without
 
     def sort_indices(self) -> SparseArray:
         """The array itself: the formats have an order of their own, and :meth:`tocsr` is sorted always."""
@@ -410,7 +426,8 @@ class SparseArray:
     def transpose(self, *axes: Any) -> SparseArray:
         """:attr:`T`, or with the axes (0, 1) the array itself."""
         axes = axes[0] if len(axes) == 1 else axes
-        return protocol.FUNCTIONS[np.transpose](self, axes or None)
+        transposed: SparseArray = protocol.FUNCTIONS[np.transpose](self, axes or None)
+        return transposed
 
     def take(self, indices: Any, axis: int) -> Any:
         """Rows (``axis=0``) or columns (``axis=1``) by number."""
@@ -433,7 +450,7 @@ class SparseArray:
     def __len__(self) -> int:
         return self.shape[0]
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[Any]:
         """The rows, as dense vectors."""
         return (self[row] for row in range(self.shape[0]))
 
@@ -454,32 +471,65 @@ class SparseArray:
     def __deepcopy__(self, memo: Any) -> SparseArray:
         return self.copy()
 
-    def __neg__(self) -> SparseArray:
-        return elementwise.unary(self, np.negative)
+    if TYPE_CHECKING:  # the loop at the end of this module makes these
 
-    def __pos__(self) -> SparseArray:
-        return elementwise.unary(self, np.positive)
+        def __add__(self, other: Any, /) -> SparseArray: ...
+        def __radd__(self, other: Any, /) -> SparseArray: ...
+        def __sub__(self, other: Any, /) -> SparseArray: ...
+        def __rsub__(self, other: Any, /) -> SparseArray: ...
+        @overload
+        def __mul__(self, other: complex | np.number[Any], /) -> Self: ...
+        @overload
+        def __mul__(self, other: SparseArray | DenseArray, /) -> SparseArray: ...
+        def __mul__(self, other: Any, /) -> Any: ...
+        @overload
+        def __rmul__(self, other: complex | np.number[Any], /) -> Self: ...
+        @overload
+        def __rmul__(self, other: DenseArray, /) -> SparseArray: ...
+        def __rmul__(self, other: Any, /) -> Any: ...
+        def __truediv__(self, other: complex | np.number[Any], /) -> Self: ...
+        def __floordiv__(self, other: float | np.number[Any], /) -> Self: ...
+        def __mod__(self, other: float | np.number[Any], /) -> Self: ...
+        def __pow__(self, other: float | np.number[Any], /) -> Self: ...
+        def __and__(self, other: Any, /) -> SparseArray: ...
+        def __or__(self, other: Any, /) -> SparseArray: ...
+        def __xor__(self, other: Any, /) -> SparseArray: ...
+        def __eq__(self, other: Any, /) -> SparseArray: ...  # type: ignore[override]
+        def __ne__(self, other: Any, /) -> SparseArray: ...  # type: ignore[override]
+        def __lt__(self, other: Any, /) -> SparseArray: ...
+        def __le__(self, other: Any, /) -> SparseArray: ...
+        def __gt__(self, other: Any, /) -> SparseArray: ...
+        def __ge__(self, other: Any, /) -> SparseArray: ...
 
-    def __abs__(self) -> SparseArray:
-        return elementwise.unary(self, np.absolute)
+    def __neg__(self) -> Self:
+        result: Self = elementwise.unary(self, np.negative)
+        return result
+
+    def __pos__(self) -> Self:
+        result: Self = elementwise.unary(self, np.positive)
+        return result
+
+    def __abs__(self) -> Self:
+        result: Self = elementwise.unary(self, np.absolute)
+        return result
 
     def __invert__(self) -> Any:
         return protocol.apply_ufunc(self, np.invert, "__call__", (self,), {})
 
-    def __array_ufunc__(self, ufunc, method, *inputs, **kwargs):
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
         return protocol.apply_ufunc(self, ufunc, method, inputs, kwargs)
 
-    def __array_function__(self, function, types, args, kwargs):
+    def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
         return protocol.apply_function(self, function, types, args, kwargs)
 
-    def __array__(self, dtype=None, copy=None):
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NoReturn:
         raise TypeError(
             f"{type(self).__name__} does not become dense by itself; call todense() (and .get() on a GPU), or tocsr() where "
             f"a SciPy matrix stands to the left of it"
         )
 
-    def __dask_tokenize__(self):
-        return importlib.import_module("cvrarray.dask").token(self)
+    def __dask_tokenize__(self) -> Any:
+        return extensions.load("dask").token(self)
 
     # -------------------------------------------------------------------------------------------------------- the way back
 
@@ -495,7 +545,8 @@ class SparseArray:
         """Canonical CSR on the array's device."""
         with self._target.use():
             row, col, val = self._coo()
-            return self._target.backend("csr").canonical(row, col, val, self.shape)
+            canonical: CSR = self._target.backend("csr").canonical(row, col, val, self.shape)
+            return canonical
 
     def _canonical_rows(self, first: int, last: int) -> CSR:
         """Canonical CSR of the rows [first, last), on the array's device; for use on the current device."""
@@ -559,9 +610,9 @@ class SparseArray:
         TypeError
             It does not hold this dtype: float16 goes into ours, "coo" and "dok" only.
         """
-        if format in _CLASSES:
-            cls = getattr(importlib.import_module(f".{format}", __package__), _CLASSES[format])
-            return self if type(self) is cls and not parameters else cls(self, **parameters)
+        ours = extensions.load("formats").FORMATS
+        if format in ours:
+            return self if type(self) is ours[format] and not parameters else ours[format](self, **parameters)
         if parameters:
             raise TypeError(f"format {format!r} takes no parameters; got {', '.join(parameters)}")
         if format == "gcxs" and self.dtype == np.float16:
@@ -570,7 +621,7 @@ class SparseArray:
             return self.tocoo().asformat(format)
         if format in ("csr", "csc", "bsr", "dia", "lil"):
             return self.tocsr().asformat(format)
-        raise ValueError(f"format must be cvr, bbcsr, csr, csc, bsr, dia, lil, coo, gcxs or dok; got {format!r}")
+        raise ValueError(f"format must be {', '.join(ours)}, csr, csc, bsr, dia, lil, coo, gcxs or dok; got {format!r}")
 
     def tocoo(self) -> Any:
         """A pydata ``sparse.COO`` in host memory, with every stored entry."""
@@ -591,7 +642,7 @@ class SparseArray:
             return dense
 
 
-def _operator(ufunc: np.ufunc, name: str) -> tuple[Callable, Callable]:
+def _operator(ufunc: np.ufunc, name: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """``A op other`` and ``other op A``."""
 
     def forward(self: SparseArray, other: Any) -> Any:

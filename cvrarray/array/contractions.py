@@ -89,7 +89,8 @@ def einsum(subscripts: str, /, *operands: Any, optimize: Any = False) -> Any:
         if len(inputs) == 1:
             result = _einsum_one(inputs[0], output, operands[0])
         elif len(inputs) == 2:
-            result = _einsum_two(*inputs, output, *operands)
+            left, right = inputs
+            result = _einsum_two(left, right, output, *operands)
         else:
             result = None
         if result is not None:
@@ -113,7 +114,7 @@ def _parse(subscripts: Any) -> tuple[list[str], str]:
 
 
 def _einsum_one(letters: str, output: str, a: Any) -> Any:
-    i, j = letters
+    i, j = tuple(letters)
     if i == j:
         return {i: lambda: reductions.diagonal(a), "": lambda: reductions.trace(a)}.get(output, lambda: None)()
     rules = {

@@ -297,7 +297,8 @@ def _broadcast_shape(left: tuple[int, ...], right: tuple[int, ...]) -> tuple[int
     pairs = list(zip((1, *left)[-2:], (1, *right)[-2:], strict=True))
     if any(m != n and 1 not in (m, n) for m, n in pairs):
         raise ValueError(f"operands could not be broadcast together with shapes {left} {right}")
-    return tuple(n if m == 1 else m for m, n in pairs)
+    (rows, cols) = (n if m == 1 else m for m, n in pairs)
+    return rows, cols
 
 
 def _broadcast(csr: CSR, shape: tuple[int, int]) -> CSR:
@@ -342,7 +343,7 @@ def _compute(ufunc: np.ufunc, operands: Any, kwargs: dict[str, Any], dtypes: lis
     if "dtype" in kwargs:
         loop["signature"] = (*[None] * ufunc.nin, *[np.dtype(kwargs["dtype"])] * ufunc.nout)
     # cast as NumPy would, so that CuPy, which has fewer loops and other rules for scalars, is left no choice
-    taken = ufunc.resolve_dtypes((*types, *[None] * ufunc.nout), **loop)
+    taken = list(ufunc.resolve_dtypes((*types, *[None] * ufunc.nout), **loop))
     xp = next(devices.of(v).xp for v in operands if getattr(v, "ndim", 0))
     if xp is not np and ufunc not in _OF_BITS:
         operands = [v if hasattr(v, "dtype") or t != np.float16 else t.type(v) for v, t in zip(operands, taken, strict=False)]

@@ -2,35 +2,90 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
-from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple
+from collections.abc import Callable, Iterator
+from types import ModuleType
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
-from ..core import devices
+from ..core import devices, extensions
+from ..core.arrays import Run
 from ..core.tables import CSR
 from ..input import coercion
 from .base import SparseArray
 from .transposed import TransposedArray
 
+#: Every format that is known, by name, in the order in which they are compared.
+FORMATS: dict[str, type[FormatArray]] = {}
+
+
+class Sample(NamedTuple):
+    """Rows of a matrix that stand for all of it: what a format needs to say how large its tables would be."""
+
+    window: CSR  # evenly spaced rows, one below the other, in host memory; its values mean nothing
+    shape: tuple[int, int]  # of the whole matrix, as all that follows
+    nnz: int
+    value_bytes: int
+    index_bytes: int
+    padded: int  # slots where each bin of 32 rows is as wide as its longest row
+    scale: float  # nonzeros of the matrix over those of the window
+    column_bytes: float  # bytes that a column takes on average, in tiles that store 16-bit offsets where they can
+    exact: bool  # whether sizes that cannot win are wanted too
+
 
 class FormatArray(SparseArray):
     """A sparse array whose tables (``_tables``, a named tuple of arrays) all live on :attr:`device`.
 
-    A format's class adds its constructor, its own tables' names, and the invariants that :meth:`check` verifies.
+    A format is a subclass. Defining it makes it known to ``asarray(format=...)``, files, stores, Dask and the command line.
+    It says
+
+    - ``format``, its name, which is also that of its two modules of kernels, ``cvrarray.cpu.<name>`` and
+      ``cvrarray.gpu.<name>``, or ``_modules`` where these lie elsewhere;
+    - ``_table_type``, ``_value_table``, ``_stored``: its tables and how they lie in files;
+    - ``_invariants``: what :meth:`check` verifies; ``_layout`` and ``_parameters`` for the repr and derived arrays;
+    - ``_variants``, ``_microseconds``, ``_why``, where ``asarray(format="auto")`` shall consider it.
+
+    A module of kernels has ``convert(csr, **keywords) -> tables``, ``product(tables, dtype) -> run`` and
+    ``to_coo(tables) -> row, col, val``; ``product_matrix`` and ``product_transposed`` are optional.
     """
 
-    format: ClassVar[str]  #: "cvr" or "bbcsr": also the name of the device modules
+    format: ClassVar[str]
+    _modules: ClassVar[dict[str, ModuleType]] = {}  #: kind of device -> module of kernels, of a format outside this package
+    _table_type: ClassVar[type[Any]]  #: the named tuple; its first fields are ``shape`` and ``nnz``
     _value_table: ClassVar[str]  #: the field of the tables that holds the stored values
+    #: The tables that are arrays, in a file's order: dtype ("index", "value" and "mask" depend on the matrix) and dimensions.
+    _stored: ClassVar[dict[str, tuple[str, int]]]
+    _tuned: ClassVar[str] = ""  #: the constructor's keyword that :func:`cvrarray.tune` varies
 
     _tables: Any
-    _kernels: dict[tuple[str, np.dtype], Callable]  # kind and the product's dtype -> the device module's prepared product
+    _kernels: dict[tuple[str, np.dtype], Run]  # kind and the product's dtype -> the device module's prepared product
     _slot_cache: Any  # where each entry of the canonical CSR lies in the value table, once asked for
 
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        super().__init_subclass__(**keywords)
+        if "format" in cls.__dict__:
+            FORMATS[cls.format] = cls
+
+    def __init__(self, obj: Any, *, device: Any = None, **keywords: Any):
+        target = None if device is None else devices.parse(device)
+        csr = coercion.as_csr(obj)
+        target = target or devices.of(csr.data)
+        with target.use():
+            self._adopt(self._convert(coercion.move(csr, target), target, **keywords))
+
     @classmethod
-    def _from_tables(cls, tables: NamedTuple, plan: str | None = None):
+    def _convert(cls, csr: CSR, target: devices.Device, **keywords: Any) -> Any:
+        """The tables of a canonical CSR on `target`, the current device; `keywords` are the constructor's."""
+        return cls._module(target).convert(csr, **keywords)
+
+    @classmethod
+    def _module(cls, target: devices.Device) -> ModuleType:
+        """The format's kernels on a device."""
+        return cls._modules.get(target.kind) or target.backend(cls.format)
+
+    @classmethod
+    def _from_tables(cls, tables: Any, plan: str | None = None) -> Self:
         """An array around tables as they are. Nothing is checked: see :meth:`check`."""
         self = object.__new__(cls)
         self._adopt(tables, plan)
@@ -46,10 +101,10 @@ class FormatArray(SparseArray):
         self._plan = plan
         for table in tables:  # immutable; and one kind of array for Numba, whether converted or mapped from a file
             if isinstance(table, np.ndarray):
-                table.setflags(False)  # by position: half the time, and there are many tables
+                table.setflags(False)  # type: ignore[call-arg]  # by position: half the time, and there are many tables
 
     @classmethod
-    def from_csr(cls, indptr: Any, indices: Any, data: Any, shape: tuple[int, int], **parameters: Any):
+    def from_csr(cls, indptr: Any, indices: Any, data: Any, shape: tuple[int, int], **parameters: Any) -> Self:
         """An array from the three arrays of any CSR, on their device unless ``device=`` says otherwise.
 
         Parameters
@@ -75,16 +130,48 @@ class FormatArray(SparseArray):
 
     def _parameters(self) -> dict[str, Any]:
         """The constructor's keywords that an array derived from this one should be made with."""
+        return {}
+
+    def _layout(self) -> str:
+        return f"{len(self._arrays())} tables"
+
+    @classmethod
+    def _variants(cls, sample: Sample, smallest: float) -> dict[str, tuple[int, float]]:
+        """What ``asarray(format="auto")`` may choose: name -> bytes of the tables, and stored slots over nonzeros.
+
+        A name is the format's, followed by a number where there are several. Unless ``sample.exact``, those that take more
+        bytes than `smallest`, another format's, may be left out.
+        """
+        return {}
+
+    @classmethod
+    def _variant_keywords(cls, number: str) -> dict[str, Any]:
+        """The constructor's keywords of the variant that is called by the format's name and `number`."""
+        return {}
+
+    @classmethod
+    def _microseconds(cls, name: str, stats: Any, device: str, streaming: float) -> float:
+        """Time of a product of a variant on a kind of device, where streaming its tables takes `streaming` microseconds."""
         raise NotImplementedError
 
-    def _like(self, csr: CSR):
+    @classmethod
+    def _why(cls, name: str, stats: Any) -> str:
+        """What about the matrix makes a variant the right one, in a few words."""
+        raise NotImplementedError
+
+    @classmethod
+    def _alternatives(cls, csr: CSR, device: str) -> list[int]:
+        """Other values of the keyword ``_tuned`` than the default that are worth a measurement."""
+        return []
+
+    def _like(self, csr: CSR) -> Self:
         return type(self)(csr, **self._parameters())
 
-    def _map(self, function: Callable[[Any], Any]):
+    def _map(self, function: Callable[[Any], Any]) -> Self:
         with self._target.use():
             return self._with_table(function(self._values(self._tables)))
 
-    def _with_table(self, values: Any):
+    def _with_table(self, values: Any) -> Self:
         """The array of the same structure around another value table, on the same device."""
         if self._target.kind == "cuda":
             values = self._target.xp.ascontiguousarray(values)
@@ -97,17 +184,19 @@ class FormatArray(SparseArray):
     @property
     def shape(self) -> tuple[int, int]:
         """(n_rows, n_cols)."""
-        return self._tables.shape
+        shape: tuple[int, int] = self._tables.shape
+        return shape
 
     @property
     def dtype(self) -> np.dtype:
         """dtype of the stored values."""
-        return self._values(self._tables).dtype
+        dtype: np.dtype = self._values(self._tables).dtype
+        return dtype
 
     @property
     def nnz(self) -> int:
         """Stored entries, explicit zeros among them; padding is not counted."""
-        return self._tables.nnz
+        return int(self._tables.nnz)
 
     @property
     def nbytes(self) -> int:
@@ -119,13 +208,13 @@ class FormatArray(SparseArray):
         """The transpose as a view, without converting; ``A.T.copy()`` converts."""
         return TransposedArray(self)
 
-    def copy(self):
+    def copy(self) -> Self:
         """An array with tables of its own, on the same device."""
         with self._target.use():
             own = {name: _aligned(table, self._target) for name, table in self._arrays().items()}
         return self._from_tables(self._tables._replace(**own), self.plan)
 
-    def to_device(self, device: Any):
+    def to_device(self, device: Any) -> Self:
         """The same array, table by table, on `device` (``"cpu"``, ``"cuda"``, ``"cuda:1"``); itself where it is there."""
         device = devices.parse(device)
         if device == self._target:
@@ -149,42 +238,70 @@ class FormatArray(SparseArray):
         ValueError
             Names the first invariant that does not hold, as the format's page numbers them.
         """
-        with self._target.use():
-            for invariant, holds in self._invariants():
-                if not holds:
-                    raise ValueError(f"{type(self).__name__} breaks invariant {invariant}")
+        for invariant, holds in self.to_device(devices.CPU)._invariants():
+            if not holds:
+                raise ValueError(f"{type(self).__name__} breaks invariant {invariant}")
 
-    def _invariants(self):
-        """(invariant in words, whether it holds), in an order in which each may rely on those before it."""
+    def _invariants(self) -> Iterator[tuple[str, Any]]:
+        """(invariant in words, whether it holds) of an array on the CPU; each may rely on those before it, that held."""
         raise NotImplementedError
 
-    def __reduce__(self):
-        return _unpickled, (type(self), self._tables, self.plan)
+    def __reduce__(self) -> tuple[Any, ...]:
+        host = self.to_device(devices.CPU)  # once: CuPy would copy each table for the pickle, after one for the checksum
+        is_on_gpu = self._target.kind == "cuda"
+        return _unpickled, (type(self), host._tables, self.plan, host._checksum(is_on_gpu), is_on_gpu)
+
+    def _checksum(self, is_on_gpu: bool) -> int:
+        """Of all that a pickle of this array, which is on the CPU, holds."""
+        checksum, found = self._target.backend("checksum").checksum, []
+        for name, field in self._tables._asdict().items():
+            is_array = isinstance(field, np.ndarray)
+            found.append((name, field.dtype.str, field.shape, checksum(field)) if is_array else (name, field))
+        return int(checksum(np.frombuffer(repr((type(self).__name__, self.plan, is_on_gpu, found)).encode(), np.uint8)))
 
     def _coo(self) -> tuple[Any, Any, Any]:
-        return self._target.backend(self.format).to_coo(self._tables)
+        row, col, val = self._module(self._target).to_coo(self._tables)
+        return row, col, val
 
     def _part(self, first: int, last: int) -> tuple[Any, int]:
         """The tables of the tiles that hold the rows [first, last), and the number of the row that they call 0.
 
-        Only :func:`to_coo` of the device's module takes such tables: nnz is not theirs.
+        Only :func:`to_coo` of the device's module takes such tables: nnz is not theirs. Here: all of them.
         """
-        raise NotImplementedError
+        return self._tables, 0
 
     def _canonical_rows(self, first: int, last: int) -> CSR:
         tables, begin = self._part(first, last)
-        row, col, val = self._target.backend(self.format).to_coo(tables)
+        row, col, val = self._module(self._target).to_coo(tables)
         row -= row.dtype.type(first - begin)
         kept = self._target.xp.flatnonzero((row >= 0) & (row < last - first))
         shape = (last - first, self.shape[1])
-        return self._target.backend("csr").canonical(row[kept], col[kept], val[kept], shape)
+        canonical: CSR = self._target.backend("csr").canonical(row[kept], col[kept], val[kept], shape)
+        return canonical
 
-    def _kernel(self, kind: str, dtype: np.dtype) -> Callable[[Any, Any, Any, Any], None]:
+    def _kernel(self, kind: str, dtype: np.dtype) -> Run:
         run = self._kernels.get((kind, dtype))
         if run is None:
-            prepare = getattr(self._target.backend(self.format), kind)
-            run = self._kernels[kind, dtype] = prepare(self._tables, dtype)
+            prepare = getattr(self._module(self._target), kind, None)
+            run = prepare(self._tables, dtype) if prepare else getattr(self, f"_{kind}")(dtype)
+            self._kernels[kind, dtype] = run
         return run
+
+    def _product_matrix(self, dtype: np.dtype) -> Run:
+        """``A @ X`` of a format whose module has none: column by column."""
+        product, xp = self._kernel("product", dtype), self._target.xp
+
+        def run(x: Any, y: Any, alpha: Any, beta: Any) -> None:
+            for column in range(x.shape[1]):
+                sums = xp.ascontiguousarray(y[:, column])
+                product(xp.ascontiguousarray(x[:, column]), sums, alpha, beta)
+                y[:, column] = sums
+
+        return run
+
+    def _product_transposed(self, dtype: np.dtype) -> Run:
+        """``A.T @ x`` of a format whose module has none: by tables of the transposed matrix, which are kept."""
+        return self.T.copy()._kernel("product", dtype)
 
     def _slots(self) -> Any:
         """(nnz,) where each entry of the canonical CSR lies in the value table; computed once, by converting the numbers."""
@@ -192,12 +309,12 @@ class FormatArray(SparseArray):
             self._slot_cache = self._slot_numbers()._canonical_csr().data
         return self._slot_cache
 
-    def _slot_numbers(self):
+    def _slot_numbers(self) -> Self:
         """The same structure with each slot's number for its value."""
         size = self._values(self._tables).size
         return self._map(lambda values: self._target.xp.arange(size, dtype=np.int32 if size < 2**31 else np.int64))
 
-    def _with_slots(self, slots: Any, data: Any):
+    def _with_slots(self, slots: Any, data: Any) -> Self:
         """The same structure with the values `data` in the slots `slots`, and 0 in all others."""
         with self._target.use():
             values = _empty(self._values(self._tables).size, data.dtype, self._target)
@@ -218,18 +335,32 @@ def _aligned(table: Any, target: devices.Device) -> Any:
     return own
 
 
-def _unpickled(array_class: type[FormatArray], tables: NamedTuple, plan: str | None) -> FormatArray:
-    """The array around tables from a pickle or a message, whose buffers may begin anywhere."""
+def _unpickled(
+    array_class: type[FormatArray], tables: NamedTuple, plan: str | None, checksum: int | None = None, is_on_gpu: bool = False
+) -> FormatArray:
+    """The array around tables from a pickle or a message, whose buffers may begin anywhere.
+
+    Raises
+    ------
+    ValueError
+        The pickle is damaged: its contents do not match their checksum, or in a pickle of 0.1.0, which has none and has a GPU's
+        tables as CuPy's arrays, break an invariant.
+    """
+    _meet_distributed()
     fields = tables._asdict().items()
     moved = {name: _aligned(t, devices.CPU) for name, t in fields if isinstance(t, np.ndarray) and t.ctypes.data % 64}
-    _meet_distributed()
-    return array_class._from_tables(tables._replace(**moved), plan)
+    array = array_class._from_tables(tables._replace(**moved), plan)
+    if checksum is None:
+        array.check()
+    elif checksum != array._checksum(is_on_gpu):
+        raise ValueError(f"the pickle of a {array_class.__name__} does not match its checksum: it is damaged. Make it anew")
+    return array.to_device("cuda") if is_on_gpu else array
 
 
 def _meet_distributed() -> None:
     """Let a worker of distributed know of our arrays: it meets them first in a message, before any call of ours."""
     if "distributed" in sys.modules:
-        importlib.import_module("cvrarray.dask").register()
+        extensions.load("dask").register()
 
 
 _meet_distributed()

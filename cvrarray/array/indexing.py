@@ -149,7 +149,7 @@ def _pairing(rows: Any, cols: Any) -> tuple[bool, bool]:
         if any(getattr(s, "ndim", 1) != 1 for s in (rows, cols)):
             raise IndexError("an index array must have 1 dimension beside a slice. Index todense() instead")
         return False, False
-    shapes = [getattr(s, "shape", (1,)) for s in (rows, cols)]
+    shapes: list[tuple[int, ...]] = [getattr(s, "shape", (1,)) for s in (rows, cols)]
     if len(shapes[0]) == 2 and shapes[0][1] == 1 and hasattr(cols, "shape") and shapes[1][:-1] in ((), (1,)):
         return False, True
     if any(len(shape) == 2 for shape in shapes):
@@ -273,7 +273,8 @@ def _column_places(csr: CSR, cols: Any, target: devices.Device) -> CSR:
         return _csr_of(indptr, indices, data, shape)
     dtype = coercion.index_dtype(shape)
     row = coercion._row_of_nonzero(indptr, indices, target).astype(dtype)
-    return target.backend("csr").canonical(row, indices.astype(dtype), data, shape)
+    canonical: CSR = target.backend("csr").canonical(row, indices.astype(dtype), data, shape)
+    return canonical
 
 
 def _runs(xp: Any, start: Any, length: Any) -> tuple[Any, Any]:

@@ -3,12 +3,46 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Iterator
 from typing import Any
+
+import numpy as np
+
+from ..core.tables import WARP, mask_dtype
+from ..input import coercion
+
+#: dtypes that values may have
+VALUES = [np.dtype(name) for name in "? b h i q B H I Q e f d F D".split()]
+
+
+def are_tables(tables: Any, stored: dict[str, tuple[str, int]], value_table: str) -> Iterator[tuple[str, bool]]:
+    """Invariants of both formats: what tables in a host's memory are made of. `stored` is as ``FormatArray._stored``."""
+    fields = tables._asdict()
+    shape = fields.pop("shape")
+    is_shape = type(shape) is tuple and len(shape) == 2 and all(_is_count(n) for n in shape)
+    yield "0: shape is two counts", is_shape
+    yield "0: nnz is a count", _is_count(fields.pop("nnz"))
+    value = getattr(fields[value_table], "dtype", None)
+    yield "0: values are numbers of a dtype that arrays may have", value in VALUES
+    kinds = {"index": coercion.index_dtype(shape), "value": value, "mask": mask_dtype(fields.get("block_size", 1))}
+    for name, table in fields.items():
+        if name not in stored:
+            yield f"0: {name} is an integer from 1 to {WARP}", _is_count(table) and 1 <= table <= WARP
+        elif table is not None or name != "present":
+            kind, ndim = stored[name]
+            dtype = np.dtype(kinds.get(kind, kind)).newbyteorder("=")
+            is_array = type(table) is np.ndarray and table.dtype == dtype and table.dtype.isnative and table.ndim == ndim
+            yield (
+                f"0: {name} is a {ndim}-dimensional array of {dtype}, aligned and in C order",
+                (is_array and table.flags.c_contiguous and table.flags.aligned),
+            )
 
 
 def is_offsets(ptr: Any, n: int, total: int, least: int) -> bool:
-    """Whether `ptr` holds n + 1 offsets from 0 to `total` with at least `least` between neighbours."""
-    return ptr.size == n + 1 and int(ptr[0]) == 0 and int(ptr[-1]) == total and bool((ptr[1:] - ptr[:-1] >= least).all())
+    """Whether `ptr` holds n + 1 offsets from 0 to `total` that never decrease and, where `least` is 1, increase."""
+    if ptr.size != n + 1 or int(ptr[0]) != 0 or int(ptr[-1]) != total:
+        return False
+    return bool((ptr[:-1] < ptr[1:] if least else ptr[:-1] <= ptr[1:]).all())  # differences of any two numbers may wrap
 
 
 def in_range(values: Any, low: int, high: int) -> bool:
@@ -16,16 +50,29 @@ def in_range(values: Any, low: int, high: int) -> bool:
     return values.size == 0 or (int(values.min()) >= low and int(values.max()) < high)
 
 
-def owner(xp: Any, counts: Any) -> Any:
-    """(sum of counts,) int64: 0 counts[0] times, 1 counts[1] times, and so on."""
-    ends = xp.cumsum(counts)
-    return xp.searchsorted(ends, xp.arange(int(counts.sum())), side="right")
+def packs(col_ptr: Any, col_base: Any, slots: Any, n_narrow: int, n_wide: int) -> bool:
+    """Whether the columns of narrow tiles, and those of others, stand one after the other and fill their tables.
+
+    `slots` of the tiles are not negative and their sum does not wrap.
+    """
+    for of_kind, size in ((col_base >= 0, n_narrow), (col_base < 0, n_wide)):
+        ends = slots[of_kind].cumsum()
+        if not bool((col_ptr[of_kind] == ends - slots[of_kind]).all()) or size != (int(ends[-1]) if ends.size else 0):
+            return False
+    return True
+
+
+def _is_count(value: Any) -> bool:
+    """Whether `value` is an integer (and no bool) from 0 to the largest size of an array."""
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool) and bool(0 <= value <= coercion.LARGEST)
 
 
 def integer(value: Any, name: str, low: int, high: int | None = None) -> int:
-    """`value` as an int in [low, high], or a ValueError that says so."""
+    """`value` as an int in [low, high], or a ValueError that says so. A bool is no number."""
     bounds = f"an integer of at least {low}" if high is None else f"an integer from {low} to {high}"
     try:
+        if isinstance(value, bool):
+            raise TypeError
         number = operator.index(value)
     except TypeError:
         raise ValueError(f"{name} must be {bounds}; got {value!r}") from None

@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 
 from ..core import devices
+from ..core.arrays import Casting
 from ..core.tables import CSR
 from ..input import coercion
 
 
-def concatenate(arrays: Any, axis: int = 0, out: Any = None, *, dtype: Any = None, casting: str = "same_kind") -> Any:
+def concatenate(arrays: Any, axis: int = 0, out: Any = None, *, dtype: Any = None, casting: Casting = "same_kind") -> Any:
     """The arrays one after the other along an axis, in the format of the first that is ours.
 
     Parameters
@@ -47,13 +48,13 @@ def concatenate(arrays: Any, axis: int = 0, out: Any = None, *, dtype: Any = Non
         return first._like(_joined(_members(arrays, first), axis % 2, dtype, casting))
 
 
-def vstack(arrays: Any, *, dtype: Any = None, casting: str = "same_kind") -> Any:
+def vstack(arrays: Any, *, dtype: Any = None, casting: Casting = "same_kind") -> Any:
     """Rows below rows: :func:`concatenate` along axis 0. A dense vector is a row."""
     arrays = [array[None] if getattr(array, "ndim", 2) == 1 else array for array in arrays]
     return concatenate(arrays, 0, dtype=dtype, casting=casting)
 
 
-def hstack(arrays: Any, *, dtype: Any = None, casting: str = "same_kind") -> Any:
+def hstack(arrays: Any, *, dtype: Any = None, casting: Casting = "same_kind") -> Any:
     """Columns beside columns: :func:`concatenate` along axis 1."""
     return concatenate(arrays, 1, dtype=dtype, casting=casting)
 
@@ -78,7 +79,7 @@ def block(arrays: Any) -> Any:
         return first._like(_joined([_joined(_members(row, first), 1) for row in rows], 0))
 
 
-def stack(arrays: Any, axis: int = 0, out: Any = None, *, dtype: Any = None, casting: str = "same_kind") -> Any:
+def stack(arrays: Any, axis: int = 0, out: Any = None, *, dtype: Any = None, casting: Casting = "same_kind") -> Any:
     """Always an error: the result would have three dimensions."""
     raise ValueError("stack would give an array of 3 dimensions; arrays of ours have 2. Use concatenate, vstack or hstack")
 
@@ -111,7 +112,7 @@ def _members(arrays: list[Any], first: Any) -> list[CSR]:
     return members
 
 
-def _joined(members: list[CSR], axis: int, dtype: Any = None, casting: str = "same_kind") -> CSR:
+def _joined(members: list[CSR], axis: int, dtype: Any = None, casting: Casting = "same_kind") -> CSR:
     """One CSR out of several on one device, along `axis`."""
     xp = devices.of(members[0].data).xp
     other = 1 - axis

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from ..core.arrays import Run
 from ..input import coercion
 
 #: Columns of X from which ``A.T @ X`` transposes the matrix for the call: on a CPU a conversion takes as long as 13 (BBCSR)
@@ -54,7 +55,7 @@ class Ready:
 
     __slots__ = ("empty", "fits", "one", "run", "x_shape", "y_shape", "zero")
 
-    def __init__(self, array: Any, dtype: np.dtype, run: Callable) -> None:
+    def __init__(self, array: Any, dtype: np.dtype, run: Run) -> None:
         self.run = run
         self.fits = _fits(array._target)
         self.empty = array._target.xp.empty
@@ -177,19 +178,19 @@ def rmatmat(array: Any, x: Any) -> Any:
     return _adjoint(matmat, array, x)
 
 
-def _adjoint(product: Callable, array: Any, x: Any) -> Any:
+def _adjoint(product: Callable[[Any, Any], Any], array: Any, x: Any) -> Any:
     if array.dtype.kind != "c":
         return product(array.T, x)
     return product(array.T, operand(array, x, "x").conj()).conj()
 
 
-def transposed_matrix(base: Any, dtype: np.dtype) -> Callable[[Any, Any, Any, Any], None]:
+def transposed_matrix(base: Any, dtype: np.dtype) -> Run:
     """``run(X, Y, alpha, beta)``: ``Y = alpha * base.T @ X + beta * Y``, X (n_rows, k) and Y (n_cols, k) in C order.
 
     Column by column, or, where there are many, with the transposed array, which lives for the call.
     """
 
-    def run(x, y, alpha, beta):
+    def run(x: Any, y: Any, alpha: Any, beta: Any) -> None:
         if x.shape[1] >= CONVERT_FROM:
             base.T.copy()._kernel("product_matrix", dtype)(x, y, alpha, beta)
             return
@@ -211,17 +212,9 @@ def _multiply(array: Any, x: Any, out: Any, alpha: Any, beta: Any) -> Any:
         raise ValueError(f"x must have length {n_cols} for an array of shape {array.shape}; got {found}")
     dtype, work = product_dtype(array.dtype, x.dtype)
     shape = (n_rows, *x.shape[1:])
+    given = out
     if out is not None:
-        given, out = out, operand(array, out, "out")
-        if out.ndim != x.ndim:
-            raise TypeError(f"out must be {x.ndim}-D, as x is; got shape {out.shape}")
-        if out.shape != shape:
-            wanted, found = (n_rows, out.size) if x.ndim == 1 else (f"shape {shape}", out.shape)
-            raise ValueError(f"out must have {'length ' if x.ndim == 1 else ''}{wanted}; got {found}")
-        if not np.can_cast(dtype, out.dtype, "same_kind"):
-            raise TypeError(f"out must have a dtype that {dtype} casts to; got {out.dtype}")
-        if not getattr(out.flags, "writeable", True):
-            raise ValueError("out must be writeable; it is read-only. Pass a copy")
+        out = _checked_out(array, out, shape, dtype)
     alpha, beta = scalar(alpha, "alpha", work), scalar(beta, "beta", work)
     if beta != 0:
         if out is None:
@@ -235,18 +228,38 @@ def _multiply(array: Any, x: Any, out: Any, alpha: Any, beta: Any) -> Any:
         if not direct and beta != 0:
             y[...] = out
         if y.size:
-            if x.ndim == 1 or x.shape[1] == 1:
-                run = array._kernel("product", work)
-                run(x.reshape(-1), y.reshape(-1), alpha, beta)
-                if work == dtype and work not in array._ready:
-                    array._ready[work] = Ready(array, work, run)
-            else:
-                array._kernel("product_matrix", work)(x, y, alpha, beta)
+            _run(array, x, y, alpha, beta, dtype)
         if out is None:
             return y if work == dtype else coercion.narrowed(y, dtype)
         if not direct:
             out[...] = coercion.narrowed(y, dtype)
         return given
+
+
+def _run(array: Any, x: Any, y: Any, alpha: Any, beta: Any, dtype: np.dtype) -> None:
+    """``y = alpha * array @ x + beta * y`` for operands that are ready; `dtype` is the product's."""
+    if x.ndim == 2 and x.shape[1] != 1:
+        array._kernel("product_matrix", y.dtype)(x, y, alpha, beta)
+        return
+    run = array._kernel("product", y.dtype)
+    run(x.reshape(-1), y.reshape(-1), alpha, beta)
+    if y.dtype == dtype and dtype not in array._ready:
+        array._ready[dtype] = Ready(array, dtype, run)
+
+
+def _checked_out(array: Any, out: Any, shape: tuple[int, ...], dtype: np.dtype) -> Any:
+    """`out` as an array of the device's module, once it can take a product of this shape and dtype."""
+    out = operand(array, out, "out")
+    if out.ndim != len(shape):
+        raise TypeError(f"out must be {len(shape)}-D, as x is; got shape {out.shape}")
+    if out.shape != shape:
+        wanted, found = (f"length {shape[0]}", out.size) if len(shape) == 1 else (f"shape {shape}", out.shape)
+        raise ValueError(f"out must have {wanted}; got {found}")
+    if not np.can_cast(dtype, out.dtype, "same_kind"):
+        raise TypeError(f"out must have a dtype that {dtype} casts to; got {out.dtype}")
+    if not getattr(out.flags, "writeable", True):
+        raise ValueError("out must be writeable; it is read-only. Pass a copy")
+    return out
 
 
 @cache

@@ -6,13 +6,14 @@ densified behind the user's back.
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import operator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from ..core import extensions
 from ..input import coercion
 from . import contractions, elementwise, indexing, joining, products, reductions, structure
 
@@ -57,20 +58,17 @@ def matmul(left: Any, right: Any, out: Any = None) -> Any:
     return products.multiply(left, right, out) if ours is left else products.multiply_left(left, right, out)
 
 
-#: ufunc -> rule(left, right), of which one or both are ours. numpy.matvec and numpy.vecmat came with NumPy 2.2.
-CONTRACTIONS = {
-    getattr(np, name): rule
-    for name, rule in {
-        "matmul": matmul,
-        "matvec": contractions.matvec,
-        "vecmat": contractions.vecmat,
-        "vecdot": contractions.vecdot,
-    }.items()
-    if hasattr(np, name)
+#: ufunc -> rule(left, right), of which one or both are ours
+CONTRACTIONS: dict[Any, Callable[..., Any]] = {
+    np.matmul: matmul,
+    np.vecdot: contractions.vecdot,
 }
+if hasattr(np, "matvec"):  # since NumPy 2.2
+    CONTRACTIONS[np.matvec] = contractions.matvec
+    CONTRACTIONS[np.vecmat] = contractions.vecmat
 
 #: ``ufunc.reduce`` -> rule(array, axis=, dtype=, out=, keepdims=)
-REDUCTIONS = {
+REDUCTIONS: dict[Any, Callable[..., Any]] = {
     np.add: reductions.sum_,
     np.maximum: reductions.max_,
     np.minimum: reductions.min_,
@@ -99,7 +97,8 @@ def apply_ufunc(array: Any, ufunc: np.ufunc, method: str, inputs: tuple[Any, ...
     if _is_ours(out):
         raise TypeError(f"out must be a dense array; got {type(out).__name__}, which is immutable")
     if ufunc is np.matmul and not kwargs:
-        return matmul(*inputs, out)
+        left, right = inputs
+        return matmul(left, right, out)
     if ufunc in CONTRACTIONS:
         if kwargs:
             raise TypeError(f"numpy.{ufunc.__name__} of {name} takes no {', '.join(kwargs)}. Call todense() first")
@@ -208,7 +207,7 @@ def _astype(x: Any, dtype: Any, /, *, copy: bool = True, device: Any = None) -> 
 
 
 def _size(a: Any, axis: int | None = None) -> int:
-    return a.size if axis is None else a.shape[_axis(axis)]
+    return int(a.size if axis is None else a.shape[_axis(axis)])
 
 
 def _dtypes(values: tuple[Any, ...]) -> list[Any]:
@@ -216,7 +215,7 @@ def _dtypes(values: tuple[Any, ...]) -> list[Any]:
 
 
 #: NumPy function -> rule with NumPy's argument names
-FUNCTIONS = {
+FUNCTIONS: dict[Any, Callable[..., Any]] = {
     # products
     np.dot: _dot,
     np.tensordot: contractions.tensordot,
@@ -318,7 +317,7 @@ def apply_function(array: Any, function: Any, types: Any, args: tuple[Any, ...],
     """``__array_function__`` of all arrays of ours."""
     if not all(hasattr(t, "_canonical_csr") or issubclass(t, np.ndarray) or coercion.package_of(t) for t in types):
         if any(t.__module__.startswith("dask.") for t in types):
-            return importlib.import_module("cvrarray.dask").apply_function(function, types, args, kwargs)
+            return extensions.load("dask").apply_function(function, types, args, kwargs)
         return NotImplemented
     name = f"numpy.{function.__module__.removeprefix('numpy').lstrip('.')}.{function.__name__}".replace("..", ".")
     rule = FUNCTIONS.get(function)
@@ -353,5 +352,5 @@ def _is_known(value: Any) -> bool:
 def _theirs(ufunc: np.ufunc, method: str, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The answer where an operand has rules of its own: Dask's, which must know our arrays first; else NotImplemented."""
     if any(type(value).__module__.startswith("dask.") for value in inputs):
-        return importlib.import_module("cvrarray.dask").apply_ufunc(ufunc, method, inputs, kwargs)
+        return extensions.load("dask").apply_ufunc(ufunc, method, inputs, kwargs)
     return NotImplemented

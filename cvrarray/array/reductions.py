@@ -162,7 +162,7 @@ def _one_axis(axis: Any) -> int:
 
 def _count(array: Any, axis: int | None) -> int:
     """Values that are reduced to one."""
-    return array.size if axis is None else array.shape[axis]
+    return int(array.size if axis is None else array.shape[axis])
 
 
 def _delivered(array: Any, result: Any, axis: int | None, out: Any, keepdims: bool) -> Any:

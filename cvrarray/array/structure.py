@@ -92,7 +92,7 @@ def array_equal(a1: Any, a2: Any, equal_nan: bool = False) -> bool:
     if left.shape != right.shape:
         return False
 
-    def equal(xp, a, b):
+    def equal(xp: Any, a: Any, b: Any) -> Any:
         same = a == b
         return same | (xp.isnan(a) & xp.isnan(b)) if equal_nan else same
 

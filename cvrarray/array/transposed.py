@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from ..core.arrays import Run
 from ..core.tables import CSR
 from . import products
 from .base import SparseArray
@@ -22,8 +23,10 @@ class TransposedArray(SparseArray):
 
     Parameters
     ----------
-    base : CVRArray or BBCSRArray
+    base : array of a format
     """
+
+    base: SparseArray
 
     def __init__(self, base: SparseArray):
         self.base = base
@@ -33,7 +36,7 @@ class TransposedArray(SparseArray):
         self._plan = None
 
     @property
-    def format(self) -> str:
+    def format(self) -> str:  # type: ignore[override]  # a class variable of formats
         """The base's format."""
         return self.base.format
 
@@ -85,7 +88,10 @@ class TransposedArray(SparseArray):
         return TransposedArray(self.base._map(function))
 
     def _slots(self) -> Any:
-        return TransposedArray(self.base._slot_numbers())._canonical_csr().data
+        return self._slot_numbers()._canonical_csr().data
+
+    def _slot_numbers(self) -> TransposedArray:
+        return TransposedArray(self.base._slot_numbers())
 
     def _with_slots(self, slots: Any, data: Any) -> TransposedArray:
         return TransposedArray(self.base._with_slots(slots, data))
@@ -94,10 +100,10 @@ class TransposedArray(SparseArray):
         col, row, val = self.base._coo()
         return row, col, val
 
-    def _kernel(self, kind: str, dtype: np.dtype) -> Callable[[Any, Any, Any, Any], None]:
+    def _kernel(self, kind: str, dtype: np.dtype) -> Run:
         if kind == "product_matrix":
             return products.transposed_matrix(self.base, dtype)
         return self.base._kernel({"product": "product_transposed", "product_transposed": "product"}[kind], dtype)
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple[type[TransposedArray], tuple[SparseArray]]:
         return TransposedArray, (self.base,)

@@ -14,7 +14,6 @@ import json
 import math
 import os
 import statistics
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -24,12 +23,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..array.base import SparseArray
-from ..bbcsr import BBCSRArray
-from ..core import devices
+from ..core import atomic, clocks, devices
 from ..core.tables import CSR
-from ..cvr import CVRArray, default_n_chunks, default_n_lanes
+from ..formats import FORMATS, named, of_variant
 from ..input import coercion
-from . import model
+from . import construct, model
 
 #: Of the files' content and of what goes into their names: another version reads none of them.
 SCHEMA = 1
@@ -44,9 +42,6 @@ SAMPLED = 4096
 #: the best.
 MOST_BYTES, HOPELESS = 2.0, 1.5
 
-#: Chunks that CVR is tried with, over its default.
-CHUNKS = (2.0, 0.5, 4.0)
-
 #: What a challenger has to gain, so that noise alone changes nothing.
 MARGIN = 0.02
 
@@ -60,22 +55,28 @@ SETTLED = {"cpu": 1, "cuda": 20}
 SAMPLE_SECONDS, MOST_SAMPLES, FEWEST_SAMPLES = 2e-4, 15, 3
 
 
+#: (call, times to call it) -> seconds a call, by the device's clock.
+Sample = Callable[[Callable[[], Any], int], float]
+
+
 class Candidate(NamedTuple):
-    """A format with its parameters: ``n_chunks`` of CVR, ``block_size`` of BBCSR; None is the format's default."""
+    """A format and its keyword ``_tuned``: ``n_chunks`` of CVR, ``block_size`` of BBCSR; None is the format's default."""
 
     format: str
     parameter: int | None = None
 
     def build(self, csr: CSR) -> SparseArray:
         """`csr` in this format, on its device."""
-        if self.format == "cvr":
-            return CVRArray(csr, n_chunks=self.parameter)
-        return BBCSRArray(csr, block_size=self.parameter)
+        cls = named(self.format)
+        return cls(csr) if self.parameter is None else cls(csr, **{cls._tuned: self.parameter})
 
     def __str__(self) -> str:
-        if self.format == "cvr":
-            return "cvr" if self.parameter is None else f"cvr, {self.parameter} chunks"
-        return f"bbcsr, block size {self.parameter}"
+        if self.parameter is None:
+            return self.format
+        keyword = named(self.format)._tuned
+        return f"{self.format}, " + (
+            f"{self.parameter} chunks" if keyword == "n_chunks" else f"{keyword.replace('_', ' ')} {self.parameter}"
+        )
 
 
 class Winner(NamedTuple):
@@ -121,11 +122,11 @@ def tune(obj: Any, *, x_dtype: Any = None, budget_s: float = 1.0, device: Any = 
     """
     if not (isinstance(budget_s, (int, float, np.number)) and budget_s >= 0):
         raise ValueError(f"budget_s must be a number of seconds from 0; got {budget_s!r}. Leave it out for 1 second")
-    csr = model.placed(obj, device)
+    csr = construct.placed(obj, device)
     device = devices.of(csr.data)
     x_dtype = coercion.check_dtype(csr.data.dtype if x_dtype is None else x_dtype)
     if not csr.nnz or not budget_s:
-        return model.asarray(csr, device=device)
+        return construct.asarray(csr, device=device)
     path = folder() / f"{key(csr, x_dtype, device)}.json"
     known = load(path)
     if known is not None and (known.complete or budget_s <= known.budget_s):
@@ -152,15 +153,14 @@ def candidates(csr: CSR, device: str) -> list[Candidate]:
     sizes = sorted(stats.table_bytes.items(), key=lambda item: item[1])
     names = [name for name, n_bytes in sizes if n_bytes <= MOST_BYTES * sizes[0][1] or name == "cvr"]
     found = [Candidate(plan.format, plan.block_size)]
-    found += [Candidate("cvr") if name == "cvr" else Candidate("bbcsr", int(name.removeprefix("bbcsr"))) for name in names]
+    for cls, keywords in map(of_variant, names):
+        found.append(Candidate(cls.format, keywords.get(cls._tuned)))
     return list(dict.fromkeys(found))
 
 
 def chunk_counts(csr: CSR, device: str) -> list[Candidate]:
     """CVR in other numbers of chunks than its default."""
-    default = min(csr.nnz, default_n_chunks(csr, default_n_lanes(csr, device), device))
-    counts = dict.fromkeys(min(csr.nnz, max(1, round(default * factor))) for factor in CHUNKS)
-    return [Candidate("cvr", count) for count in counts if count != default]
+    return [Candidate("cvr", count) for count in named("cvr")._alternatives(csr, device)]
 
 
 def fastest(csr: CSR, x_dtype: np.dtype, device: devices.Device, budget_s: float) -> tuple[SparseArray, Winner]:
@@ -171,7 +171,7 @@ def fastest(csr: CSR, x_dtype: np.dtype, device: devices.Device, budget_s: float
     """
     deadline = time.perf_counter() + budget_s
     x = device.xp.ones(csr.shape[1], x_dtype)
-    sample = _sampler(device)
+    sample = clocks.of(device).sample
     queue = candidates(csr, device.kind)
     more = chunk_counts(csr, device.kind)  # tried last, and only where CVR is near
     candidate = queue.pop(0)
@@ -209,36 +209,7 @@ def _compile(candidate: Candidate, csr: CSR, x: Any) -> float:
     return time.perf_counter() - start
 
 
-Sampler = Callable[[Callable[[], Any], int], float]  # (call, times to call it) -> seconds a call
-
-
-def _sampler(device: devices.Device) -> Sampler:
-    """Seconds a call, of several in a row: of the device's clock on a GPU, launches that come late included."""
-    if device.kind == "cpu":
-
-        def sample(call: Callable[[], Any], number: int) -> float:
-            start = time.perf_counter()
-            for _ in range(number):
-                call()
-            return (time.perf_counter() - start) / number
-
-        return sample
-
-    event = device.xp.cuda.Event
-    first, last = event(), event()
-
-    def sample_events(call: Callable[[], Any], number: int) -> float:
-        first.record()
-        for _ in range(number):
-            call()
-        last.record()
-        last.synchronize()
-        return device.xp.cuda.get_elapsed_time(first, last) * 1e-3 / number
-
-    return sample_events
-
-
-def _alone(array: SparseArray, x: Any, sample: Sampler) -> float:
+def _alone(array: SparseArray, x: Any, sample: Sample) -> float:
     def call() -> Any:
         return array @ x
 
@@ -247,7 +218,7 @@ def _alone(array: SparseArray, x: Any, sample: Sampler) -> float:
     return statistics.median(sample(call, number) for _ in range(FEWEST_SAMPLES))
 
 
-def _compare(best: SparseArray, challenger: SparseArray, x: Any, sample: Sampler, share: float) -> tuple[float, float]:
+def _compare(best: SparseArray, challenger: SparseArray, x: Any, sample: Sample, share: float) -> tuple[float, float]:
     """Median seconds of both, sampled in turn for about `share` seconds."""
     calls = [lambda: best @ x, lambda: challenger @ x]
     _settle(calls[1], challenger)
@@ -267,7 +238,7 @@ def _settle(call: Callable[[], Any], array: SparseArray) -> None:
         call()
 
 
-def _number(call: Callable[[], Any], sample: Sampler) -> int:
+def _number(call: Callable[[], Any], sample: Sample) -> int:
     """Calls that fill a sample."""
     return max(1, math.ceil(SAMPLE_SECONDS / max(sample(call, 1), 1e-7)))
 
@@ -317,7 +288,7 @@ def load(path: Path) -> Winner | None:
             return None
         winner = Winner(**json.loads(content))
         candidate = Candidate(*winner.candidate)
-        if candidate.format not in ("cvr", "bbcsr") or type(winner.tried) is not int:
+        if candidate.format not in FORMATS or type(winner.tried) is not int:
             return None
         if type(candidate.parameter) is not int and (candidate.format, candidate.parameter) != ("cvr", None):
             return None
@@ -332,15 +303,8 @@ def store(path: Path, winner: Winner) -> None:
     text = json.dumps({"content": content, "checksum": _checksum(content)})
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        number, name = tempfile.mkstemp(prefix=".", suffix=".part", dir=path.parent)
-        try:
-            with os.fdopen(number, "w") as file:
-                file.write(text)
-            os.replace(name, path)
-        except BaseException:
-            with suppress(OSError):
-                os.unlink(name)
-            raise
+        with atomic.replacing(str(path)) as file:
+            file.write(text.encode())
         _forget_oldest(path.parent)
 
 
@@ -349,7 +313,7 @@ def _checksum(content: str) -> str:
 
 
 def _forget_oldest(where: Path) -> None:
-    """Remove the oldest files beyond MOST_FILES, with parts that a killed writer left among them."""
+    """Remove the oldest files beyond MOST_FILES, with files that a killed writer left unfinished among them."""
     found = list(_files(where))
     for _, path in sorted(found)[: max(0, len(found) - MOST_FILES)]:
         path.unlink(missing_ok=True)
@@ -357,6 +321,6 @@ def _forget_oldest(where: Path) -> None:
 
 def _files(where: Path) -> Iterator[tuple[int, Path]]:
     for path in where.iterdir():
-        if path.suffix in (".json", ".part"):
+        if path.suffix in (".json", ".tmp"):
             with suppress(FileNotFoundError):  # another process was quicker
                 yield path.stat().st_mtime_ns, path

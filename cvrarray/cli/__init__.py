@@ -32,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv = list(sys.argv[1:] if argv is None else argv)
     try:
         args = _parser().parse_args(argv)
-        return COMMANDS[args.command].run(args)
+        return int(COMMANDS[args.command].run(args))
     except SystemExit as done:  # argparse, after --help and --version
         return int(done.code or 0)
     except KeyboardInterrupt:

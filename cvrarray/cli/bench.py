@@ -1,79 +1,59 @@
-"""Time products beside MKL, SciPy and pydata/sparse on a CPU, beside CuPy's CSR on a GPU.
+"""Time A @ x on your matrix, beside what you have without us, and say who wins.
 
-Before anything is timed, the product is checked against one in double precision, row by row; a wrong one makes the
-exit code 1. Times are medians over repeats in which all contenders take turns. On a GPU they are the device's own, by
-CUDA events; the host's time a call stands beside them.
+Beside both formats run SciPy, pydata/sparse and MKL on a CPU (MKL where sparse_dot_mkl is installed: pip install
+'cvrarray[bench]'), CuPy's CSR on a GPU. Every product of ours is checked first against one in double precision, row by
+row; a wrong one is not timed, and makes the exit code 1. Then all take turns. On a CPU times are wall-clock time: ours
+and MKL run on all threads (CVRARRAY_NUM_THREADS=1 gives both one), SciPy and pydata/sparse on one. On a GPU they are
+the device's own, by CUDA events.
 
-  floor         what a CSR product has to move, nnz (v + 4) + 4 (m + 1) + v (n + m) bytes for values of v bytes, at the
-                rate at which this device was seen to read memory. Narrow columns and caches can take a format past it
-  GB/s          those bytes over the time
-  convert       time from CSR on the device, in products of the fastest peer
+  by            a format (bbcsr 3 has blocks of 3 x 3) or a peer; * marks the format that asarray chose
+  us            microseconds of a product: the median over all repeats
+  spread        between the quartiles of the repeats, over the median; where it is large, no figure can be trusted
+  speedup       time of the fastest peer over the time of this one: above 1 is faster than everything you have
+  convert       time of the conversion from CSR, in products of the fastest peer
   break-even    products after which the conversion has paid for itself against that peer
-
-With --threads 1,all, everything is timed with one thread and with all within one run; SciPy and pydata/sparse have one
-thread, and stand beside ours with it. MKL takes part where sparse_dot_mkl is installed: pip install 'cvrarray[bench]'.
+  stores        bytes of the format's tables
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import math
-import statistics
+import operator
+import sys
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from .. import generate
-from ..core import devices
-from . import gpu_bench, measure, sources
-from . import report as reports
+import cvrarray
+
+from .. import formats, generate
+from ..array.format import FORMATS
+from ..core import clocks, devices
+from . import peers, rounding, sources
 from .table import finite, render, significant, size
-
-FORMATS = ("auto", "cvr", "bbcsr")
-
-#: Peers that run on several threads.
-THREADED = ("mkl",)
 
 #: A format that would store this many times the bytes of CSR is not built: it could not win, and might not fit.
 MOST_BYTES = 8
 
+#: Figures are not to be trusted with a larger spread, or with more CPUs busy with other processes.
+STEADY, OTHERS = 0.2, 0.25
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of ``cvrarray bench``."""
+    names = ", ".join(generate.MATRICES)
     parser.add_argument(
-        "matrices",
-        nargs="*",
-        metavar="MATRIX",
-        help=f"files (.mtx, .mtx.gz, .npz, .cvra) or generated: {', '.join(generate.MATRICES)}; default: all generated",
+        "matrices", nargs="+", metavar="MATRIX", help=f"files (.mtx, .mtx.gz, .npz, .cvra), or generated: {names}"
     )
-    parser.add_argument("--scale", choices=generate.SCALES, default="full", help="size of the generated ones")
-    parser.add_argument("--dtype", help="float32,float64 (default) or complex64,complex128")
-    parser.add_argument("--formats", default=",".join(FORMATS), help="default: %(default)s")
-    parser.add_argument("--threads", metavar="N,...", help="on the CPU: numbers of threads, such as 1,all; default: all")
-    parser.add_argument(
-        "--report",
-        metavar="FOLDER",
-        help="on the CPU: write cpu.md and cpu.json there, of the matrices named and of all .npz in the folder that the "
-        "environment variable CVRARRAY_MATRICES names",
-    )
-    parser.add_argument(
-        "--peers",
-        action="store_true",
-        help="on a GPU: ours beside cuSPARSE (nvmath-python), CuPy and PyTorch, on matrices of its own and those of "
-        "CVRARRAY_MATRICES; --report writes gpu.md, gpu.json and plots",
-    )
-    parser.add_argument("--only", metavar="NAME,...", help="with --peers: these matrices; * and ? stand for any letters")
-    parser.add_argument(
-        "--rounds",
-        type=int,
-        default=1,
-        metavar="N",
-        help="go so often through all matrices, reading included, and take every figure's median; default: %(default)s",
-    )
+    parser.add_argument("--scale", choices=generate.SCALES, default="medium", help="of generated ones; default: %(default)s")
+    parser.add_argument("--dtype", help="float32,float64 or complex64,complex128, one or both; default: the matrix's own")
     add_shared_arguments(parser)
 
 
@@ -86,154 +66,96 @@ def add_shared_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measure and print; 1 if a product was wrong."""
-    if args.peers:
-        return gpu_bench.run(args, lambda csr, device: build(csr, list(FORMATS), device), facts)
-    if args.only:
-        raise ValueError("--only goes with --peers; without it, name the matrices themselves")
-    formats = args.formats.split(",")
-    for name in formats:
-        if name not in FORMATS:
-            raise ValueError(f"--formats must be among {', '.join(FORMATS)}; got {name!r}")
+    """Measure, print and judge; 1 if a product was wrong."""
+    device = check(args)
+    load = partial(sources.load, scale=args.scale, seed=args.seed, device=device)
+    return measure({name: partial(load, name) for name in args.matrices}, device, args)
+
+
+def check(args: argparse.Namespace) -> devices.Device:
+    """The device, after all that could end badly was refused."""
     device = devices.default() if args.device is None else devices.parse(args.device)
     sources.check_dtypes(args.dtype)
     sources.check_output(args.json)
-    names = args.matrices or list(generate.MATRICES)
-    matrices = [
-        # the pages are for others: a file's name is enough, its folder is nobody's business
-        (
-            Path(name).stem if args.report is not None else name,
-            lambda name=name: sources.load(name, scale=args.scale, seed=args.seed, device=device),
-        )
-        for name in names
-    ]
-    counts = sources.thread_counts(args.threads, device)
-    if args.report is not None:
-        if device.kind != "cpu":
-            raise ValueError(f"--report is for the CPU; got --device {device}. Use --json OUT")
-        Path(args.report).mkdir(parents=True, exist_ok=True)
-        matrices += [(name, lambda path=path: sources.read_stored(path)) for name, path in sources.stored().items()]
-    report = measure_all(
-        matrices,
-        device=device,
-        dtypes=args.dtype,
-        formats=formats,
-        repeats=args.repeats,
-        rounds=args.rounds,
-        seed=args.seed,
-        counts=counts,
-    )
-    report["scale"] = args.scale
-    report["summary"] = reports.summary(report)
-    publish(report, args.json)
-    if args.json != "-":
-        print(f"\n{reports.summary_text(report)}")
-    if args.report is not None:
-        reports.write(report, Path(args.report))
-    return exit_code(report)
+    check_positive("repeats", args.repeats)
+    return device
 
 
-def publish(report: dict[str, Any], path: str | None) -> None:
-    """Print the report as a table, and write it to `path` as JSON; ``"-"`` prints the JSON instead."""
-    reports.publish(report, table, path)
+def check_positive(name: str, value: int) -> None:
+    """ValueError where an option that counts is below 1."""
+    if value < 1:
+        raise ValueError(f"--{name} must be at least 1; got {value}")
 
 
-def exit_code(report: dict[str, Any]) -> int:
-    """0, or 1 after a line on stderr for every wrong product."""
-    return reports.exit_code((case, run) for case in report["results"] for run in case["runs"] if not run["correct"])
-
-
-def measure_all(
-    matrices: list[tuple[str, Any]],
-    *,
-    device: devices.Device,
-    dtypes: str | None,
-    formats: list[str],
-    repeats: int,
-    seed: int,
-    counts: list[int | None] | None = None,
-    rounds: int = 1,
-) -> dict[str, Any]:
-    """Measure every (name, function that makes the CSR on the device) in every dtype: a report of plain JSON types.
-
-    `counts` are the numbers of threads, ascending; default: all that the package uses. With several `rounds` all of it is
-    done anew as often, and every figure is the median of its own: a minute that others disturb spoils one round.
-    """
-    for name, value in (("repeats", repeats), ("rounds", rounds)):
-        if value < 1:
-            raise ValueError(f"--{name} must be at least 1; got {value}")
+def measure(matrices: dict[str, Callable[[], Any]], device: devices.Device, args: argparse.Namespace) -> int:
+    """Measure, print and judge matrices, given as functions that make the CSR on `device`; gives the exit code."""
     from tqdm import tqdm
 
-    meter = measure.meter(device)
-    others = measure.OtherLoad()
-    rates = {}
-    for count in sources.thread_counts(None, device) if counts is None else counts:
-        with measure.using_threads(count):
-            rates[count] = meter.rates()
-    left_out = {}
-    if device.kind == "cpu" and measure.mkl() is None:
-        left_out["mkl"] = "sparse_dot_mkl is not installed, or finds no MKL: pip install 'cvrarray[bench]'"
-    found: dict[Any, list[dict[str, Any]]] = {}
+    others, results = clocks.OtherLoad(), []
     # disable=None: no bar where stderr is no terminal
-    with tqdm(list(enumerate(matrices)) * rounds, disable=None, leave=False, unit="matrix") as bar:
-        for position, (name, make) in bar:
-            bar.set_description(f"{name}: reading" if name not in generate.MATRICES else f"{name}: generating")
+    with tqdm(matrices.items(), disable=None, leave=False, unit="matrix") as bar:
+        for name, make in bar:
+            bar.set_description(name)
             csr = make()
-            group = reports.group(csr)
-            for dtype in sources.dtypes(dtypes, csr.dtype):
-                bar.set_description(f"{name}, {dtype}")
-                with np.errstate(over="ignore"):  # beyond float32's range values become inf, and that is what is measured
-                    converted = csr.astype(dtype)
-                for case in measure_case(name, converted, meter, device, formats, rates, repeats, seed):
-                    case |= {"group": group, "generated": name in generate.MATRICES}
-                    found.setdefault((position, dtype, case["threads"]), []).append(case)
-    return {
-        "schema": 2,
+            for dtype in sources.dtypes(args.dtype, csr.dtype):
+                results += measure_case(name, cast(csr, dtype), device, repeats=args.repeats, seed=args.seed)
+    report = {
+        "schema": 3,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "device": meter.describe(),
-        "versions": measure.versions(),
-        "bytes_per_second": rates[max(rates, key=lambda count: count or 0)],
-        "bytes_per_second_by_threads": {str(count): rate for count, rate in rates.items() if count is not None},
-        "repeats": repeats,
-        "rounds": rounds,
+        "device": {"device": str(device), "name": device_name(device)},
+        "versions": versions(),
+        "repeats": args.repeats,
         "cpus_busy_with_others": finite(others.cpus()),
-        "peers_left_out": left_out,
-        "results": [together(cases) for cases in found.values()],
+        "peers_left_out": peers.left_out(device),
+        "results": results,
     }
+    report["warnings"] = doubts(report)
+    publish(report, text, args.json)
+    return exit_code((case, run) for case in results for run in case["runs"] if not run["correct"])
 
 
-def together(cases: list[dict[str, Any]]) -> dict[str, Any]:
-    """One case of several rounds' of it: medians, and the peer that they show to be the fastest."""
-    case = medians(cases)
-    seconds = {run["name"]: run["seconds"] for run in case["runs"] if "error_over_bound" not in run}
-    return case | {"peer": min(seconds, key=seconds.__getitem__)}
+def publish(report: dict[str, Any], text: Callable[[dict[str, Any]], str], path: str | None) -> None:
+    """Print the report as `text` has it, and write it to `path` as JSON; ``"-"`` prints the JSON instead."""
+    raw = json.dumps(report, indent=1)
+    if path == "-":
+        print(raw)
+        return
+    print(text(report))
+    if path is not None:
+        from .. import files
+
+        with files.replacing(path) as file:
+            file.write(f"{raw}\n".encode())
 
 
-def medians(found: list[Any]) -> Any:
-    """One of several results of the same shape: of numbers their median, None being above all; false where one of them is."""
-    first = found[0]
-    if all(value == first for value in found):
-        return first
-    if isinstance(first, dict):
-        return {name: medians([value.get(name) for value in found]) for name in first}
-    if isinstance(first, list):
-        return [medians(list(values)) for values in zip(*found, strict=True)]
-    if isinstance(first, (bool, str)):
-        return min(found)
-    return finite(statistics.median(math.inf if value is None else value for value in found))
+def exit_code(wrong: Iterable[tuple[dict[str, Any], dict[str, Any]]]) -> int:
+    """0, or 1 after a line on stderr for every wrong product, given as its case and its run."""
+    code = 0
+    for case, entry in wrong:
+        print(
+            f"cvrarray: error: {entry['name']} @ x is wrong for {case['matrix']} in {case['dtype']}: "
+            f"{significant(entry['error_over_bound'], none='infinitely many')} times the error that rounding may cause",
+            file=sys.stderr,
+        )
+        code = 1
+    return code
+
+
+# ---------------------------------------------------------------------------------------------------------- measuring
 
 
 def measure_case(
     name: str,
     csr: Any,
-    meter: Any,
     device: devices.Device,
-    formats: list[str],
-    rates: dict[int | None, dict[str, float]],
+    *,
     repeats: int,
     seed: int,
+    names: Sequence[str] | None = None,
+    counts: Sequence[int | None] = (None,),
+    using: Callable[[int | None], AbstractContextManager[Any]] = nullcontext,
 ) -> list[dict[str, Any]]:
-    """One matrix in one dtype: build, check, time; a case for each number of threads that `rates` has.
+    """One matrix in one dtype: build, check, time; a case for each number of threads of `counts`, entered by `using`.
 
     Times are in seconds; None stands for never, or not measured.
     """
@@ -241,62 +163,63 @@ def measure_case(
     x_host = random_vector(host.shape[1], host.dtype, seed)
     with device.use():
         x = device.xp.asarray(x_host)
-        ours, left_out = build(csr, formats, device)
+        arrays, left_out = build(csr, names, device)
         entries = []
-        for label, array in ours.items():
-            error = measure.worst_error(host, x_host, _to_host(array @ x))
+        for label, array in arrays.items():
+            error = rounding.worst_error(host, x_host, devices.move(array @ x, devices.CPU))
             entries.append({"name": label, **facts(array), "error_over_bound": finite(error), "correct": error <= 1})
-        right = {entry["name"]: ours[entry["name"]] for entry in entries if entry["correct"]}
-        others = peers(csr, x, device)
+        right = {entry["name"]: arrays[entry["name"]] for entry in entries if entry["correct"]}
+        others = peers.products(csr, x, device)
         entries += [{"name": other, "format": other, "correct": True} for other in others]
-        calls: dict[tuple[str, int | None], Any]
-        calls = {(label, count): (lambda array=array: array @ x) for label, array in right.items() for count in rates}
-        calls |= {(other, count): call for other, call in others.items() for count in rates if other in THREADED}
-        calls |= {(other, None): call for other, call in others.items() if other not in THREADED}
-        with warnings.catch_warnings():  # pydata/sparse says in every product that it loses some of them
-            warnings.filterwarnings("ignore", "Nan will not be propagated", RuntimeWarning)
-            times = meter.times(calls, repeats, setting=lambda key: measure.using_threads(key[1]))
-        conversions = {}
-        for count in rates:
-            of_peers = [key for key in times if key[0] in others and key[1] in (count, None)]
-            beside = min(of_peers, key=lambda key: times[key].median)
-            for label, array in right.items():
-                with measure.using_threads(count):
-                    conversions[label, count] = meter.conversion(
-                        lambda array=array: rebuild(csr, array), min(repeats, 5), calls[beside]
-                    )
-    csr_bytes = sum(part.nbytes for part in (csr.data, csr.indices, csr.indptr))
-    n_bytes = measure.floor_bytes(host, host.dtype.itemsize)
+        times, taken = _time(csr, x, right, others, device, repeats, counts, using)
     cases = []
-    for count, rate in rates.items():
-        timed = {entry["name"]: times.get((entry["name"], count), times.get((entry["name"], None))) for entry in entries}
-        taken = {label: conversions[label, count] for label in right}
-        peer, runs = derive(entries, timed, taken, others, n_bytes, rate["read"], csr_bytes)
-        cases.append(
-            {
-                "matrix": name,
-                "shape": list(host.shape),
-                "nnz": int(host.nnz),
-                "dtype": str(host.dtype),
-                "threads": count,
-                "floor_bytes": n_bytes,
-                "floor_seconds": n_bytes / rate["read"],
-                "peer": peer,
-                "runs": runs,
-                "left_out": left_out,
-            }
+    for count in counts:
+        peer, runs = derive(
+            entries,
+            {key[0]: took for key, took in times.items() if key[1] in (count, None)},
+            {label: taken[label, count] for label in right},
+            others,
         )
+        about = {"matrix": name, "shape": list(host.shape), "nnz": int(host.nnz), "dtype": str(host.dtype)}
+        n_threads = peers.threads() if count is None and device.kind == "cpu" else count
+        cases.append(about | {"threads": n_threads, "peer": peer, "runs": runs, "left_out": left_out})
     return cases
+
+
+def _time(
+    csr: Any,
+    x: Any,
+    arrays: dict[str, Any],
+    others: dict[str, clocks.Call],
+    device: devices.Device,
+    repeats: int,
+    counts: Sequence[int | None],
+    using: Callable[[int | None], AbstractContextManager[Any]],
+) -> tuple[dict[Any, clocks.Timing], dict[Any, clocks.Conversion]]:
+    """Times of products, and of our conversions beside the fastest peer, by name and number of threads (None: any)."""
+    clock = clocks.of(device)
+    calls: dict[tuple[str, int | None], clocks.Call]
+    calls = {(label, count): partial(operator.matmul, array, x) for label, array in arrays.items() for count in counts}
+    calls |= {(other, count): call for other, call in others.items() for count in counts if other in peers.THREADED}
+    calls |= {(other, None): call for other, call in others.items() if other not in peers.THREADED}
+    with warnings.catch_warnings():  # pydata/sparse says in every product that it loses some of them
+        warnings.filterwarnings("ignore", "Nan will not be propagated", RuntimeWarning)
+        times = clock.times(calls, repeats, setting=lambda key: using(key[1]))
+        taken = {}
+        for count in counts:
+            beside = [key for key in times if key[0] in others and key[1] in (count, None)]
+            peer = calls[min(beside, key=lambda key: times[key].median)]
+            for label, array in arrays.items():
+                with using(count):
+                    taken[label, count] = clock.conversion(partial(rebuild, csr, array), min(repeats, 5), peer)
+    return times, taken
 
 
 def derive(
     entries: list[dict[str, Any]],
-    timed: dict[str, measure.Timing],
-    taken: dict[str, measure.Conversion],
+    timed: dict[str, clocks.Timing],
+    taken: dict[str, clocks.Conversion],
     others: Iterable[str],
-    n_bytes: int,
-    rate: float,
-    csr_bytes: int,
 ) -> tuple[str, list[dict[str, Any]]]:
     """The fastest of the peers `others`, and `entries` with what follows from timings and conversions, by name."""
     seconds = {other: timed[other].median for other in others}
@@ -305,146 +228,62 @@ def derive(
     for entry in entries:
         found = dict(entry)
         if entry["correct"]:
-            found |= speed(timed[entry["name"]], seconds[peer], n_bytes, rate)
-            found["speedup_over"] = {other: seconds[other] / found["seconds"] for other in seconds}
+            took = timed[entry["name"]]
+            found |= {"seconds": took.median, "quartiles": [took.low, took.high], "host_seconds": took.host}
+            found["speedup"] = seconds[peer] / took.median
+            found["speedup_over"] = {other: seconds[other] / took.median for other in seconds}
         if entry["name"] in taken:
-            found |= conversion(taken[entry["name"]], found, seconds[peer], csr_bytes)
+            conversion, gain = taken[entry["name"]], seconds[peer] - found["seconds"]
+            products = conversion.seconds / seconds[peer] if conversion.products is None else conversion.products
+            found |= {"conversion_seconds": conversion.seconds, "conversion_in_peer_products": products}
+            found["break_even_products"] = math.ceil(conversion.seconds / gain) if gain > 0 else None
         runs.append(found)
     return peer, runs
 
 
-def build(csr: Any, formats: list[str], device: devices.Device) -> tuple[dict[str, Any], dict[str, str]]:
+def build(csr: Any, names: Sequence[str] | None, device: devices.Device) -> tuple[dict[str, Any], dict[str, str]]:
     """Arrays by format, and why a format was left out. ``auto`` is the array of the format that it chose, once.
 
-    BBCSR has the block size that the plan's model gives the fewest bytes.
+    A format is built in the variant (BBCSR's block size) that by the plan's model takes the fewest bytes. `names` are
+    the formats; default: ``auto`` and all that are known.
     """
-    import cvrarray
-
+    names = ["auto", *FORMATS] if names is None else names
     built: dict[str, Any] = {}
     left_out: dict[str, str] = {}
-    if "auto" in formats:
+    if "auto" in names:
         array = cvrarray.asarray(csr, device=str(device))
         built[array.format] = array
-    missing = [name for name in formats if name != "auto" and name not in built]
+    missing = [name for name in names if name != "auto" and name not in built]
     modelled = cvrarray.statistics(csr, exact=False).table_bytes if missing else {}
     for name in missing:
-        best = min((key for key in modelled if key.startswith(name)), key=modelled.__getitem__)
-        times = modelled[best] / max(1, csr.nnz * (csr.dtype.itemsize + 4))
-        parameters = {"block_size": int(best.removeprefix("bbcsr"))} if name == "bbcsr" else {}
+        variants = {key: n_bytes for key, n_bytes in modelled.items() if formats.of_variant(key)[0].format == name}
+        best = min(variants, key=variants.__getitem__, default=name)
+        times = variants.get(best, 0) / max(1, csr.nnz * (csr.dtype.itemsize + 4))
         if times > MOST_BYTES:
             left_out[name] = f"would store {significant(times)} times the bytes of CSR"
         else:
-            built[name] = cvrarray.asarray(csr, format=name, device=str(device), **parameters)
+            built[name] = cvrarray.asarray(csr, format=name, device=str(device), **formats.of_variant(best)[1])
     return built, left_out
 
 
 def rebuild(csr: Any, array: Any) -> Any:
     """The conversion that made `array`, once more: format and parameters are known, so nothing is chosen."""
-    parameters = {"block_size": array.block_size} if array.format == "bbcsr" else {}
-    return type(array)(csr, device=array.device, **parameters)
+    return type(array)(csr, device=array.device, **array._parameters())
 
 
 def facts(array: Any) -> dict[str, Any]:
     """What an array of ours is."""
     about = {"format": array.format, "plan": array.plan, "nbytes": int(array.nbytes)}
-    if array.format == "bbcsr":
-        return about | {"block_size": array.block_size, "fill_ratio": finite(array.fill_ratio)}
-    return about | {"n_lanes": array.n_lanes, "n_chunks": array.n_chunks}
+    for name in ("n_lanes", "n_chunks", "block_size"):
+        if hasattr(array, name):
+            about[name] = getattr(array, name)
+    return about | ({"fill_ratio": finite(array.fill_ratio)} if hasattr(array, "fill_ratio") else {})
 
 
-def peers(csr: Any, x: Any, device: devices.Device) -> dict[str, measure.Call]:
-    """The products that users have without us, by library."""
-    if device.kind == "cuda":
-        return {"cupyx": lambda: csr @ x}
-    import sparse
-
-    gcxs = sparse.GCXS.from_scipy_sparse(csr)
-    found = {"scipy": lambda: csr @ x, "sparse": lambda: gcxs @ x}
-    if (mkl := measure.mkl()) is not None:
-        found["mkl"] = lambda: mkl.dot_product_mkl(csr, x)
-    return found
-
-
-def speed(timing: measure.Timing, peer_seconds: float, n_bytes: int, rate: float) -> dict[str, Any]:
-    """What follows from a timing."""
-    return {
-        "seconds": timing.median,
-        "quartiles": [timing.low, timing.high],
-        "host_seconds": timing.host,
-        "bytes_per_second": n_bytes / timing.median,
-        "share_of_floor": n_bytes / rate / timing.median,
-        "speedup": peer_seconds / timing.median,
-    }
-
-
-def conversion(taken: measure.Conversion, entry: dict[str, Any], peer_seconds: float, csr_bytes: int) -> dict[str, Any]:
-    """What follows from a conversion. The peak counts the CSR, which lives meanwhile, over CSR and result."""
-    gain = peer_seconds - entry["seconds"]
-    peak = None if taken.peak_bytes is None else (csr_bytes + taken.peak_bytes) / (csr_bytes + entry["nbytes"])
-    return {
-        "conversion_seconds": taken.seconds,
-        "conversion_in_peer_products": taken.seconds / peer_seconds if taken.products is None else taken.products,
-        "break_even_products": math.ceil(taken.seconds / gain) if gain > 0 else None,
-        "peak_memory_over_csr_and_result": peak,
-    }
-
-
-def table(report: dict[str, Any]) -> str:
-    """The report as text."""
-    on_gpu = report["device"]["device"] != "cpu"
-    by_threads = len(report["bytes_per_second_by_threads"]) > 1
-    header = [
-        "matrix",
-        "dtype",
-        *(["threads"] if by_threads else []),
-        "nonzeros",
-        "by",
-        "us",
-        "GB/s",
-        "of floor",
-        "speedup",
-        "convert",
-        "break-even",
-        "stores",
-    ]
-    if on_gpu:
-        header += ["host us", "peak"]
-    rows = [_row(case, entry, on_gpu, by_threads) for case in report["results"] for entry in case["runs"]]
-    rates = report["bytes_per_second"]
-    title = (
-        f"{report['device']['name']} ({report['device']['device']}): reads {significant(rates['read'] / 1e9)} GB/s, "
-        f"copies {significant(rates['copy'] / 1e9)} GB/s; medians of {report['repeats']}"
-    )
-    notes = [
-        f"{case['matrix']}, {case['dtype']}: {name} left out, it {why}"
-        for case in report["results"]
-        for name, why in case["left_out"].items()
-    ]
-    notes = [*dict.fromkeys(notes), *(f"{name} left out: {why}" for name, why in report["peers_left_out"].items())]
-    return "\n".join([title, "", render(header, rows), *([""] if notes else []), *notes])
-
-
-def _row(case: dict[str, Any], entry: dict[str, Any], on_gpu: bool, by_threads: bool) -> list[str]:
-    threads = [str(case["threads"])] if by_threads else []
-    cells = [case["matrix"], case["dtype"], *threads, f"{case['nnz']:,}", reports.label(entry)]
-    if not entry["correct"]:
-        return [*cells, "WRONG", *[""] * (6 + 2 * on_gpu)]
-    convert = entry.get("conversion_in_peer_products")
-    ours, products = convert is not None, entry.get("break_even_products")
-    break_even = "-" if not ours else "never" if products is None else f"{products:,}"
-    cells += [
-        significant(entry["seconds"] * 1e6),
-        significant(entry["bytes_per_second"] / 1e9),
-        f"{entry['share_of_floor']:.0%}",
-        f"{entry['speedup']:.2f}x",
-        significant(convert, 2),
-        break_even,
-        size(entry["nbytes"]) if ours else "-",
-    ]
-    if on_gpu:
-        peak = entry.get("peak_memory_over_csr_and_result")
-        cells += [significant(entry["host_seconds"] * 1e6), "-" if peak is None else f"{peak:.2f}x"]
-    return cells
+def cast(csr: Any, dtype: np.dtype) -> Any:
+    """`csr` in another precision: values beyond its range become inf, and that is what is measured."""
+    with np.errstate(over="ignore"):
+        return csr.astype(dtype)
 
 
 def random_vector(size: int, dtype: np.dtype, seed: int) -> np.ndarray:
@@ -454,5 +293,109 @@ def random_vector(size: int, dtype: np.dtype, seed: int) -> np.ndarray:
     return (x + 1j * (rng.random(size) + 0.5) if dtype.kind == "c" else x).astype(dtype)
 
 
-def _to_host(array: Any) -> np.ndarray:
-    return array if isinstance(array, np.ndarray) else array.get()
+def device_name(device: devices.Device) -> str:
+    """What the device's maker calls it; of a CPU, what LLVM calls its kind."""
+    if device.kind == "cuda":
+        return str(device.xp.cuda.runtime.getDeviceProperties(device.index)["name"].decode())
+    from llvmlite import binding
+
+    return str(binding.get_host_cpu_name())
+
+
+def versions() -> dict[str, str]:
+    """Of the libraries that figures depend on, as far as they are installed."""
+    import importlib.metadata
+    import platform
+
+    from .. import __version__
+
+    found = {"cvrarray": __version__, "python": platform.python_version()}
+    for name in ("numpy", "scipy", "numba", "sparse", "sparse_dot_mkl", "cupy-cuda12x", "cupy-cuda13x"):
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+# ---------------------------------------------------------------------------------------------------------- judging
+
+
+def text(report: dict[str, Any]) -> str:
+    """The report for people: the table, what was left out, what cannot be trusted, and who wins."""
+    header = ["matrix", "dtype", "nonzeros", "by", "us", "spread", "speedup", "convert", "break-even", "stores"]
+    rows = [_row(case, entry) for case in report["results"] for entry in case["runs"]]
+    device = report["device"]
+    notes = [f"{name} left out: {why}" for name, why in report["peers_left_out"].items()]
+    for case in report["results"]:
+        notes += [f"{case['matrix']}, {case['dtype']}: {name} left out, it {why}" for name, why in case["left_out"].items()]
+    parts = [
+        f"{device['name']} ({device['device']}); medians of {report['repeats']}",
+        render(header, rows),
+        "\n".join(["* chosen by asarray", *notes]),
+        "\n".join(f"WARNING: {doubt}" for doubt in report["warnings"]),
+        "\n".join(verdict(case) for case in report["results"]),
+    ]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _row(case: dict[str, Any], entry: dict[str, Any]) -> list[str]:
+    cells = [case["matrix"], case["dtype"], f"{case['nnz']:,}", label(entry)]
+    if not entry["correct"]:
+        return [*cells, "WRONG", *[""] * 5]
+    cells += [significant(entry["seconds"] * 1e6), f"{spread(entry):.0%}", f"{entry['speedup']:.2f}x"]
+    if "conversion_in_peer_products" not in entry:
+        return [*cells, "-", "-", "-"]
+    products = entry["break_even_products"]
+    converts = significant(entry["conversion_in_peer_products"], 2)
+    return [*cells, converts, "never" if products is None else f"{products:,}", size(entry["nbytes"])]
+
+
+def label(entry: dict[str, Any]) -> str:
+    """How a run is called in a table: a star marks what asarray chose."""
+    block = f" {entry['block_size']}" if "block_size" in entry else ""
+    return f"{entry['name']}{block}{'*' if entry.get('plan') else ''}"
+
+
+def spread(entry: dict[str, Any]) -> float:
+    """Between the quartiles of a run's times, over their median."""
+    low, high = entry["quartiles"]
+    return float((high - low) / entry["seconds"])
+
+
+def doubts(report: dict[str, Any]) -> list[str]:
+    """Why the figures cannot be trusted; nothing where they can."""
+    found = []
+    others = report["cpus_busy_with_others"]
+    if report["device"]["device"] == "cpu" and others is not None and others > OTHERS:
+        found.append(f"other processes kept {others:.1f} CPUs busy meanwhile; measure again when the machine is idle")
+    for case in report["results"]:
+        unsteady = {label(run): spread(run) for run in case["runs"] if run["correct"] and spread(run) > STEADY}
+        if unsteady:
+            worst = ", ".join(f"{name} {share:.0%}" for name, share in unsteady.items())
+            found.append(f"{case['matrix']}, {case['dtype']}: a spread above {STEADY:.0%} ({worst}); try more --repeats")
+    return found
+
+
+def verdict(case: dict[str, Any]) -> str:
+    """Who wins, by how much, from how many products on, and why asarray chose what it chose."""
+    right = [entry for entry in case["runs"] if entry["correct"]]
+    best = min(right, key=lambda entry: entry["seconds"])
+    ours = [entry for entry in right if "plan" in entry]
+    peer = next(entry for entry in right if entry["name"] == case["peer"])
+    about = f"{case['matrix']}, {case['dtype']}:"
+    if not ours:
+        return f"{about} {peer['name']} wins: no product of ours was right"
+    chosen = next((entry for entry in ours if entry["plan"]), None)
+    fastest = min(ours, key=lambda entry: entry["seconds"])
+    (_, early), (late, _) = sorted((fastest["quartiles"], peer["quartiles"]))
+    if late <= early:
+        text = f"{about} a draw between {label(fastest).rstrip('*')} and {peer['name']}: their quartiles overlap"
+    elif best is peer:
+        text = f"{about} {peer['name']} wins; {label(fastest).rstrip('*')} runs at {fastest['speedup']:.2f}x its speed"
+    else:
+        text = f"{about} {label(best).rstrip('*')} wins, {best['speedup']:.2f}x as fast as {peer['name']}"
+        text += f"; its conversion pays from product {best['break_even_products']:,} on"
+    if chosen is not None and chosen is not fastest:
+        text += f" (asarray chose {chosen['name']}, {chosen['speedup']:.2f}x)"
+    return text if chosen is None else f"{text}\n  {chosen['plan']}"

@@ -12,6 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
+from .. import formats  # noqa: F401 (makes them known)
+from ..array.format import FORMATS, FormatArray
 from . import sources
 from .table import size
 
@@ -23,9 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of ``cvrarray convert``."""
     parser.add_argument("file", metavar="FILE", help=".mtx, .mtx.gz, .npz or .cvra")
     parser.add_argument("out", metavar="OUT", help=".cvra, or .mtx, .mtx.gz, .npz; replaced if it is there")
-    parser.add_argument(
-        "--format", choices=("auto", "cvr", "bbcsr"), help="default: that of FILE where it is a .cvra, else auto"
-    )
+    parser.add_argument("--format", choices=("auto", *FORMATS), help="default: that of FILE where it is a .cvra, else auto")
     parser.add_argument("--block-size", type=int, metavar="N", help="BBCSR: rows and columns of a block, 1 to 32")
     parser.add_argument("--n-lanes", type=int, metavar="N", help="CVR: lanes a chunk, 1 to 32")
     parser.add_argument("--n-chunks", type=int, metavar="N", help="CVR: chunks")
@@ -62,11 +62,11 @@ def run(args: argparse.Namespace) -> int:
 
 def _format(named: str | None, given: dict[str, Any]) -> str | None:
     """The format that ``--format`` and the options ask for; None where they name none."""
-    formats = {PARAMETERS[name] for name in given} | ({named} - {None, "auto"})
-    if len(formats) > 1:
+    asked = {PARAMETERS[name] for name in given} | ({named} - {None, "auto"})
+    if len(asked) > 1:
         options = ", ".join(f"--{name.replace('_', '-')} ({PARAMETERS[name]})" for name in given)
         raise ValueError(f"options must be of one format; got {f'--format {named} with ' if named else ''}{options}")
-    return formats.pop() if formats else named
+    return asked.pop() if asked else named
 
 
 def _array(path: str, format: str | None, device: Any, given: dict[str, Any]) -> Any:
@@ -74,7 +74,7 @@ def _array(path: str, format: str | None, device: Any, given: dict[str, Any]) ->
     import cvrarray
 
     matrix = sources.read_as_stored(path)
-    if isinstance(matrix, (cvrarray.CVRArray, cvrarray.BBCSRArray)):
+    if isinstance(matrix, FormatArray):
         if format in (None, matrix.format) and not given:
             return matrix.to_device(device)
         if format == matrix.format:

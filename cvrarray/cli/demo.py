@@ -9,6 +9,7 @@ columns.
 from __future__ import annotations
 
 import argparse
+from functools import partial
 from typing import Any
 
 from .. import generate
@@ -29,46 +30,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Measure, print and judge; 1 if a product was wrong."""
-    device = devices.default() if args.device is None else devices.parse(args.device)
-    sources.check_dtypes(args.dtype)
-    sources.check_output(args.json)
+    device = bench.check(args)
     files = {path: sources.read(path) for path in args.files}  # first of all: a bad one shows at once
-    report = bench.measure_all(
-        [
-            ("elasticity", lambda: sources.place(generate.elasticity(ELASTICITY_REFINEMENTS), device)),
-            ("Graph500", lambda: _graph(device, args.seed)),
-            *((path, lambda path=path: sources.place(files[path], device)) for path in files),
-        ],
-        device=device,
-        dtypes=args.dtype,
-        formats=["auto", "cvr", "bbcsr"],
-        repeats=args.repeats,
-        seed=args.seed,
+    return bench.measure(
+        {
+            "elasticity": lambda: sources.place(generate.elasticity(ELASTICITY_REFINEMENTS), device),
+            "Graph500": partial(_graph, device, args.seed),
+            **{path: partial(sources.place, csr, device) for path, csr in files.items()},
+        },
+        device,
+        args,
     )
-    bench.publish(report, args.json)
-    if args.json != "-":
-        print("\n* chosen by asarray\n")
-        for case in report["results"]:
-            print(verdict(case))
-    return bench.exit_code(report)
-
-
-def verdict(case: dict[str, Any]) -> str:
-    """Who won, by how much, and from how many products on."""
-    best = min((entry for entry in case["runs"] if entry["correct"]), key=lambda entry: entry["seconds"])
-    chosen = next((entry for entry in case["runs"] if entry.get("plan") and entry["correct"]), None)
-    peer = case["peer"]
-    about = f"{case['matrix']}, {case['dtype']}:"
-    if "plan" not in best:
-        behind = "" if chosen is None else f"; ours, {chosen['name']}, runs at {chosen['speedup']:.2f}x its speed"
-        return f"{about} {peer} wins{behind}"
-    after = best["break_even_products"]
-    text = f"{about} {best['name']} wins, {best['speedup']:.2f}x as fast as {peer}"
-    if after is not None:
-        text += f"; its conversion pays from product {after:,} on"
-    if chosen is not None and chosen is not best:
-        text += f" (asarray chose {chosen['name']}, {chosen['speedup']:.2f}x)"
-    return text
 
 
 def _graph(device: devices.Device, seed: int) -> Any:

@@ -109,10 +109,10 @@ def text(name: str, facts: dict[str, Any]) -> str:
 
 def _build(csr: Any, name: str) -> Any:
     """The array that ``Statistics.table_bytes`` calls `name`: ``"cvr"``, or ``"bbcsr"`` and the block size."""
-    from ..bbcsr import BBCSRArray
-    from ..cvr import CVRArray
+    from ..formats import of_variant
 
-    return CVRArray(csr) if name == "cvr" else BBCSRArray(csr, block_size=int(name.removeprefix("bbcsr")))
+    cls, keywords = of_variant(name)
+    return cls(csr, **keywords)
 
 
 def check_plot(path: str) -> None:

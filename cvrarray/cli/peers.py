@@ -1,404 +1,62 @@
-"""The products that a GPU has without us: cuSPARSE through nvmath-python, CuPy's and PyTorch's.
-
-A peer is a function ``prepare(csr, x, y) -> run``. It makes on the device what the library wants of the matrix (its own
-format, descriptors, a preprocessing pass: nothing of this is timed) and returns ``run()``, the product alone, which gives
-an array that holds ``A @ x``: `y`, or one of its own where the library allocates. Descriptors live as long as ``run``.
-A peer that does not take part raises :class:`LeftOut` with the reason.
-
-=================  =====================================================================================================
-csr alg1, alg2     cusparseSpMV on CSR after cusparseSpMV_preprocess; alg2 is the deterministic one
-sell               cusparseSpMV on sliced ELLPACK with slices of 32 rows, built here
-bsr 2, 3, 4, 6     cusparseSpMV on BSR, built here, where the block size divides the shape; older libraries: cusparse<t>bsrmv
-op alg1, alg2      cusparseSpMVOp, its plan made before; alg2 since CUDA 13.1 Update 1, alg1 and float32 since CUDA 13.3
-cupyx, torch       ``csr @ x`` as a user writes it
-=================  =====================================================================================================
-"""
+"""The products that users have without us: SciPy, pydata/sparse and MKL on a CPU, CuPy on a GPU."""
 
 from __future__ import annotations
 
-import ctypes
-import weakref
-from collections.abc import Callable
-from contextlib import suppress
-from functools import cache, partial
-from typing import Any, NamedTuple
-
-import numpy as np
-
-Array = Any  # numpy.ndarray or cupy.ndarray
-Run = Callable[[], Array]
-Prepare = Callable[[Any, Array, Array], Run]
-
-#: A format that would store this many times the bytes of CSR is not built: it could not win, and might not fit.
-MOST_BYTES = 8
-
-#: Rows of a SELL slice: a warp.
-SLICE = 32
-
-BLOCK_SIZES = (2, 3, 4, 6)
-
-#: cuSPARSE has cusparseSpMVOp since this version (it is older, but had no cusparseSpMVOp_bufferSize), and since that one
-#: two algorithms, which its functions take as an argument more. As cusparse.h of 12.8.1 has it.
-OP_SINCE, OP_ALGORITHMS = (12, 7, 3), (12, 8, 0)
-
-#: cudaDataType of a value.
-DATA_TYPE = {np.dtype(np.float32): 0, np.dtype(np.float64): 1}
-
-
-class LeftOut(Exception):
-    """Why a peer has no figure: what is not installed, not supported, or would be too large."""
-
-
-class SELL(NamedTuple):
-    """Sliced ELLPACK as cuSPARSE has it: entry k of row r of slice s is at ``slice_ptr[s] + 32 k + r % 32``."""
-
-    slice_ptr: Array  # (n_slices + 1,) int32
-    col: Array  # (slice_ptr[-1],) int32; padding is -1
-    val: Array  # (slice_ptr[-1],) dtype; padding is 0
-
-
-class BSR(NamedTuple):
-    """Block compressed rows; a block's values are in row-major order, and 0 where the matrix has no entry."""
-
-    row_ptr: Array  # (n_rows / block_size + 1,) int32
-    col: Array  # (n_blocks,) int32
-    val: Array  # (n_blocks, block_size, block_size) dtype
-
-
-def rows(csr: Any, xp: Any) -> Array:
-    """(nnz,) int64, the row of every nonzero."""
-    return xp.searchsorted(csr.indptr, xp.arange(csr.nnz, dtype=csr.indptr.dtype), side="right") - 1
-
-
-def to_sell(csr: Any, xp: Any) -> SELL:
-    """`csr` as SELL, on its device.
-
-    Raises
-    ------
-    LeftOut
-        Padding would make it too large.
-    """
-    n_rows = csr.shape[0]
-    n_slices = -(-n_rows // SLICE)
-    lengths = xp.zeros(n_slices * SLICE, np.int64)
-    lengths[:n_rows] = csr.indptr[1:] - csr.indptr[:-1]
-    slice_ptr = xp.zeros(n_slices + 1, np.int64)
-    slice_ptr[1:] = xp.cumsum(lengths.reshape(n_slices, SLICE).max(axis=1) * SLICE)
-    size = int(slice_ptr[-1])
-    _check_size(size * (csr.dtype.itemsize + 4), csr)
-    if size >= 2**31:
-        raise LeftOut(f"{size:,} slots are more than 32-bit offsets reach")
-    row = rows(csr, xp)
-    place = slice_ptr[row // SLICE] + (xp.arange(csr.nnz) - csr.indptr[row]) * SLICE + row % SLICE
-    col, val = xp.full(size, -1, np.int32), xp.zeros(size, csr.dtype)
-    col[place], val[place] = csr.indices, csr.data
-    return SELL(slice_ptr.astype(np.int32), col, val)
-
-
-def to_bsr(csr: Any, block_size: int, xp: Any) -> BSR:
-    """`csr` as BSR, on its device.
-
-    Raises
-    ------
-    LeftOut
-        The shape is no multiple of `block_size`, or holes would make it too large.
-    """
-    n_rows, n_cols = csr.shape
-    if n_rows % block_size or n_cols % block_size:
-        raise LeftOut(f"{n_rows} x {n_cols} is no multiple of {block_size}")
-    row, width = rows(csr, xp), n_cols // block_size
-    blocks, block_of = xp.unique(row // block_size * width + csr.indices // block_size, return_inverse=True)
-    _check_size(blocks.size * (block_size**2 * csr.dtype.itemsize + 4), csr)
-    val = xp.zeros(blocks.size * block_size**2, csr.dtype)
-    val[(block_of.ravel() * block_size + row % block_size) * block_size + csr.indices % block_size] = csr.data
-    row_ptr = xp.searchsorted(blocks, xp.arange(n_rows // block_size + 1, dtype=np.int64) * width)
-    return BSR(row_ptr.astype(np.int32), (blocks % width).astype(np.int32), val.reshape(-1, block_size, block_size))
-
-
-def _check_size(n_bytes: int, csr: Any) -> None:
-    times = n_bytes / max(1, csr.nnz * (csr.dtype.itemsize + 4))
-    if times > MOST_BYTES:
-        raise LeftOut(f"would store {times:.1f} times the bytes of CSR")
-
-
-@cache
-def bindings() -> Any:
-    """``nvmath.bindings.cusparse``.
-
-    Raises
-    ------
-    LeftOut
-        nvmath-python is not installed.
-    """
-    try:
-        from nvmath.bindings import cusparse
-    except ImportError as error:
-        raise LeftOut(f"nvmath-python cannot be imported ({error}): pip install 'cvrarray[bench]'") from error
-    return cusparse
-
-
-@cache
-def handle(device: int) -> int:
-    """The library's context on a GPU, host pointers for scalars; it lives as long as the process."""
-    return bindings().create()
-
-
-def version(number: int) -> tuple[int, int, int]:
-    """(major, minor, patch) of cuSPARSE's ``1000 major + 100 minor + patch``: 12710 is 12.7.10."""
-    return number // 1000, number % 1000 // 100, number % 100
-
-
-class SpMV:
-    """``y = A @ x`` by cusparseSpMV, prepared: descriptors and the workspace around arrays that it keeps alive."""
-
-    def __init__(self, csr: Any, x: Array, y: Array, algorithm: str):
-        import cupy
-
-        self.lib, self.y = bindings(), y
-        self.kept: list[Any] = [csr, x]
-        lib, kind = self.lib, DATA_TYPE[y.dtype]
-        context = handle(y.device.id)
-        lib.set_stream(context, cupy.cuda.get_current_stream().ptr)
-        one, zero = np.ones(1, y.dtype), np.zeros(1, y.dtype)
-        matrix = _own(self, self.describe(csr, kind), lib.destroy_sp_mat)
-        vectors = [_own(self, lib.create_dn_vec(v.size, v.data.ptr, kind), lib.destroy_dn_vec) for v in (x, y)]
-        self.arguments: tuple[Any, ...] = (
-            context, int(lib.Operation.NON_TRANSPOSE), one.ctypes.data, matrix, vectors[0], zero.ctypes.data, vectors[1],
-            kind, int(lib.SpMVAlg[algorithm]),
-        )  # fmt: skip
-        workspace = cupy.empty(max(1, lib.sp_mv_buffer_size(*self.arguments)), np.uint8)
-        self.kept += [one, zero, workspace]
-        self.arguments += (workspace.data.ptr,)
-        try:
-            lib.sp_mv_preprocess(*self.arguments)
-        except lib.cuSPARSEError:
-            if algorithm.startswith("CSR"):  # the other formats need not have such a pass
-                raise
-
-    def __call__(self) -> Array:
-        self.lib.sp_mv(*self.arguments)
-        return self.y
-
-    def describe(self, csr: Any, kind: int) -> int:
-        """A descriptor of the matrix in the library's format; what it points into goes to ``kept``."""
-        index = int(self.lib.IndexType.INDEX_32I)
-        n_rows, n_cols = csr.shape
-        parts = (csr.indptr.data.ptr, csr.indices.data.ptr, csr.data.data.ptr)
-        return self.lib.create_csr(n_rows, n_cols, csr.nnz, *parts, index, index, int(self.lib.IndexBase.ZERO), kind)
-
-
-class SpMVSELL(SpMV):
-    """The same on sliced ELLPACK."""
-
-    def describe(self, csr: Any, kind: int) -> int:
-        """See :meth:`SpMV.describe`."""
-        import cupy
-
-        lib, index = self.lib, int(self.lib.IndexType.INDEX_32I)
-        sell = to_sell(csr, cupy)
-        self.kept.append(sell)
-        pointers = (sell.slice_ptr.data.ptr, sell.col.data.ptr, sell.val.data.ptr)
-        return lib.create_sliced_ell(
-            *csr.shape, csr.nnz, sell.val.size, SLICE, *pointers, index, index, int(lib.IndexBase.ZERO), kind
-        )  # fmt: skip
-
-
-class SpMVBSR(SpMV):
-    """The same on BSR."""
-
-    def __init__(self, bsr: BSR, x: Array, y: Array):
-        super().__init__(bsr, x, y, "BSR_ALG1")
-
-    def describe(self, bsr: BSR, kind: int) -> int:
-        """See :meth:`SpMV.describe`."""
-        lib, index = self.lib, int(self.lib.IndexType.INDEX_32I)
-        size = bsr.val.shape[1]
-        n_block_rows, n_block_cols = self.y.size // size, self.kept[1].size // size
-        pointers = (bsr.row_ptr.data.ptr, bsr.col.data.ptr, bsr.val.data.ptr)
-        return lib.create_bsr(
-            n_block_rows, n_block_cols, bsr.col.size, size, size, *pointers, index, index, int(lib.IndexBase.ZERO), kind,
-            int(lib.Order.ROW),
-        )  # fmt: skip
-
-
-class BSRMV:
-    """``y = A @ x`` by cusparseSbsrmv or cusparseDbsrmv, which libraries have whose cusparseSpMV takes no BSR."""
-
-    def __init__(self, bsr: BSR, x: Array, y: Array):
-        import cupy
-
-        lib, size = bindings(), bsr.val.shape[1]
-        context = handle(y.device.id)
-        lib.set_stream(context, cupy.cuda.get_current_stream().ptr)
-        description = _own(self, lib.create_mat_descr(), lib.destroy_mat_descr)
-        one, zero = np.ones(1, y.dtype), np.zeros(1, y.dtype)
-        self.multiply, self.y, self.kept = lib.sbsrmv if y.dtype == np.float32 else lib.dbsrmv, y, (bsr, x, one, zero)
-        self.arguments = (
-            context, int(lib.Direction.ROW), int(lib.Operation.NON_TRANSPOSE), y.size // size, x.size // size, bsr.col.size,
-            one.ctypes.data, description, bsr.val.data.ptr, bsr.row_ptr.data.ptr, bsr.col.data.ptr, size, x.data.ptr,
-            zero.ctypes.data, y.data.ptr,
-        )  # fmt: skip
-
-    def __call__(self) -> Array:
-        self.multiply(*self.arguments)
-        return self.y
-
-
-class SpMVOp:
-    """``y = A @ x`` by cusparseSpMVOp: a plan with the library's own epilogue, made once."""
-
-    def __init__(self, csr: Any, x: Array, y: Array, algorithm: int):
-        import cupy
-
-        lib, kind = bindings(), DATA_TYPE[y.dtype]
-        context = handle(y.device.id)
-        functions = op_functions(lib.get_version(context), algorithm)
-        lib.set_stream(context, cupy.cuda.get_current_stream().ptr)
-        index = int(lib.IndexType.INDEX_32I)
-        parts = (csr.indptr.data.ptr, csr.indices.data.ptr, csr.data.data.ptr)
-        matrix = lib.create_csr(*csr.shape, csr.nnz, *parts, index, index, int(lib.IndexBase.ZERO), kind)
-        _own(self, matrix, lib.destroy_sp_mat)
-        vec_x, vec_y = (_own(self, lib.create_dn_vec(v.size, v.data.ptr, kind), lib.destroy_dn_vec) for v in (x, y))
-        what = (context, int(lib.Operation.NON_TRANSPOSE), matrix, vec_x, vec_y, vec_y, kind)
-        workspace = cupy.empty(max(1, functions.buffer_size(*what)), np.uint8)
-        description = _own(self, functions.create_descr(*what, workspace.data.ptr), lib.sp_mv_op_destroy_descr)
-        plan = _own(self, lib.sp_mv_op_create_plan(context, description, 0, 0), lib.sp_mv_op_destroy_plan)
-        one, zero = np.ones(1, y.dtype), np.zeros(1, y.dtype)
-        self.multiply, self.y, self.kept = lib.sp_mv_op, y, (csr, x, one, zero, workspace)
-        self.arguments = (context, plan, one.ctypes.data, zero.ctypes.data, vec_x, vec_y, vec_y)
-
-    def __call__(self) -> Array:
-        self.multiply(*self.arguments)
-        return self.y
-
-
-class OpFunctions(NamedTuple):
-    """The two functions of cusparseSpMVOp whose arguments depend on the library's version."""
-
-    buffer_size: Callable[..., int]
-    create_descr: Callable[..., int]
-
-
-def op_functions(number: int, algorithm: int) -> OpFunctions:
-    """These functions for one algorithm, 1 or 2, of cuSPARSE with that version number.
-
-    The bindings pass no algorithm, which from OP_ALGORITHMS on is one argument too few and would crash: there the
-    library is called directly.
-
-    Raises
-    ------
-    LeftOut
-        This version has none of it.
-    """
-    found = version(number)
-    if found < OP_SINCE:
-        raise LeftOut(f"cuSPARSE is {_dotted(found)}; cusparseSpMVOp needs {_dotted(OP_SINCE)}")
-    if found < OP_ALGORITHMS:
-        if algorithm == 1:
-            raise LeftOut(f"cuSPARSE is {_dotted(found)}; algorithm 1 of cusparseSpMVOp needs {_dotted(OP_ALGORITHMS)}")
-        return OpFunctions(bindings().sp_mv_op_buffer_size, bindings().sp_mv_op_create_descr)
-    from cuda.pathfinder import load_nvidia_dynamic_lib
-
-    library = ctypes.CDLL("cusparse", handle=load_nvidia_dynamic_lib("cusparse")._handle_uint)
-    pointer, integer = ctypes.c_void_p, ctypes.c_int
-
-    def buffer_size(*what: int) -> int:
-        size = ctypes.c_size_t()
-        function = library.cusparseSpMVOp_bufferSize
-        function.argtypes = [pointer, integer, *[pointer] * 4, integer, integer, pointer]
-        bindings().check_status(function(*what, algorithm, ctypes.byref(size)))
-        return size.value
-
-    def create_descr(context: int, *what: int) -> int:
-        *before, workspace = what
-        description = pointer()
-        function = library.cusparseSpMVOp_createDescr
-        function.argtypes = [pointer, pointer, integer, *[pointer] * 4, integer, integer, pointer]
-        bindings().check_status(function(context, ctypes.byref(description), *before, algorithm, workspace))
-        return description.value or 0
-
-    return OpFunctions(buffer_size, create_descr)
-
-
-def _dotted(numbers: tuple[int, ...]) -> str:
-    return ".".join(map(str, numbers))
-
-
-def _own(owner: Any, descriptor: int, destroy: Callable[[int], Any]) -> int:
-    """`descriptor`, destroyed with `owner`; not at the interpreter's end, when the GPU's context may be gone."""
-    weakref.finalize(owner, destroy, descriptor).atexit = False
-    return descriptor
-
-
-def bsr(csr: Any, x: Array, y: Array, block_size: int) -> Run:
-    """BSR by cusparseSpMV, or by cusparse<t>bsrmv where that has no BSR."""
-    import cupy
-
-    tables = to_bsr(csr, block_size, cupy)
-    try:
-        return SpMVBSR(tables, x, y)
-    except bindings().cuSPARSEError:
-        return BSRMV(tables, x, y)
-
-
-def cupyx(csr: Any, x: Array, y: Array) -> Run:
-    """CuPy's own sparse product, which allocates its result."""
-    return lambda: csr @ x
-
-
-def torch(csr: Any, x: Array, y: Array) -> Run:
-    """PyTorch's CSR tensors, which share the matrix's memory; the result is PyTorch's."""
-    try:
-        import torch
-    except ImportError as error:
-        raise LeftOut("PyTorch is not installed") from error
-    import warnings
-
-    if not torch.cuda.is_available():
-        raise LeftOut("this PyTorch has no CUDA")
-    parts = [torch.from_dlpack(part) for part in (csr.indptr, csr.indices, csr.data)]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that sparse CSR tensors are in beta state
-        tensor, vector = torch.sparse_csr_tensor(*parts, size=csr.shape), torch.from_dlpack(x)
-    return lambda: tensor @ vector
-
-
-#: Every peer by the name that it has in tables and reports, in the order of their columns.
-PEERS: dict[str, Prepare] = {
-    "csr alg1": partial(SpMV, algorithm="CSR_ALG1"),
-    "csr alg2": partial(SpMV, algorithm="CSR_ALG2"),
-    "sell": partial(SpMVSELL, algorithm="SELL_ALG1"),
-    **{f"bsr {size}": partial(bsr, block_size=size) for size in BLOCK_SIZES},
-    **{f"op alg{number}": partial(SpMVOp, algorithm=number) for number in (1, 2)},
-    "cupyx": cupyx,
-    "torch": torch,
-}
-
-
-def prepare(name: str, csr: Any, x: Array, y: Array, registry: dict[str, Prepare] | None = None) -> Run:
-    """The peer called `name`, ready to run.
-
-    Raises
-    ------
-    LeftOut
-        It does not take part; also where its library refused or found no memory, with the library's own words.
-    """
-    try:
-        return (PEERS if registry is None else registry)[name](csr, x, y)
-    except LeftOut:
-        raise
-    except Exception as error:
-        raise LeftOut(f"{type(error).__name__}: {' '.join(str(error).split())}") from error
-
-
-def versions(device: int) -> dict[str, str]:
-    """Of the peers' libraries, as far as they are installed."""
-    from importlib import metadata
-
-    found = {}
-    for name in ("nvmath-python", "torch"):
-        with suppress(metadata.PackageNotFoundError):
-            found[name] = metadata.version(name)
-    with suppress(Exception):  # no bindings, or no library that they find: each peer says so
-        found["cusparse"] = _dotted(version(bindings().get_version(handle(device))))
+import importlib.metadata
+import os
+from functools import cache
+from typing import Any
+
+from ..core import devices
+from ..core.clocks import Call
+
+#: Peers that run on several threads.
+THREADED = ("mkl",)
+
+
+def products(csr: Any, x: Any, device: devices.Device) -> dict[str, Call]:
+    """``csr @ x`` by every library that is installed, by its name."""
+    if device.kind == "cuda":
+        return {"cupyx": lambda: csr @ x}
+    import sparse
+
+    gcxs = sparse.GCXS.from_scipy_sparse(csr)
+    found = {"scipy": lambda: csr @ x, "sparse": lambda: gcxs @ x}
+    if (library := mkl()) is not None:
+        library.mkl_set_num_threads(threads())
+        found["mkl"] = lambda: library.dot_product_mkl(csr, x)
     return found
+
+
+def threads() -> int:
+    """Threads of ours on a CPU: all, or ``CVRARRAY_NUM_THREADS``."""
+    return int(devices.CPU.backend("runtime.threads").count())  # imported only now, as it loads Numba
+
+
+def left_out(device: devices.Device) -> dict[str, str]:
+    """Why a library takes no part on `device`, by its name."""
+    if device.kind == "cuda" or mkl() is not None:
+        return {}
+    return {"mkl": "sparse_dot_mkl is not installed, or finds no MKL: pip install 'cvrarray[bench]'"}
+
+
+@cache
+def mkl() -> Any | None:
+    """The module ``sparse_dot_mkl``, with MKL loaded; None where one of them is missing.
+
+    MKL's wheel lies where the loader does not look, so its place is told. Its OpenMP threads spin for 200 ms after a
+    product, on the cores that the next contender is timed on: 1 ms is enough to keep them awake within a sample.
+    """
+    os.environ.setdefault("KMP_BLOCKTIME", "1")
+    try:
+        files = importlib.metadata.files("mkl") or ()
+    except importlib.metadata.PackageNotFoundError:
+        files = ()
+    for file in files:
+        if file.name.startswith(("libmkl_rt", "mkl_rt")):
+            os.environ.setdefault("MKL_RT", str(file.locate()))
+    try:
+        import sparse_dot_mkl
+    except ImportError:
+        return None
+    return sparse_dot_mkl

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,7 +11,6 @@ import numpy as np
 
 from .. import generate
 from ..core import devices
-from ..cpu.runtime import threads
 
 #: dtypes that products are measured in.
 DTYPES = ("float32", "float64", "complex64", "complex128")
@@ -71,37 +69,6 @@ def load(name: str, *, scale: str, seed: int, device: devices.Device) -> Any:
     return place(read(name), device)
 
 
-def stored() -> dict[str, Path]:
-    """Files ``<name>.npz`` of the folder that ``CVRARRAY_MATRICES`` names, by name; none where it is unset.
-
-    Raises
-    ------
-    ValueError
-        It names no folder.
-    """
-    folder = os.environ.get("CVRARRAY_MATRICES")
-    if not folder:
-        return {}
-    if not Path(folder).is_dir():
-        raise ValueError(f"CVRARRAY_MATRICES must name a folder of .npz files; got {folder!r}. Unset it to do without")
-    return {path.stem: path for path in sorted(Path(folder).glob("*.npz"))}
-
-
-def read_stored(path: Path) -> Any:
-    """A ``scipy.sparse.csr_array`` of the indptr, indices, shape and data of an .npz; every value is 1 without data."""
-    from scipy import sparse
-
-    with np.load(path) as arrays:
-        missing = {"indptr", "indices", "shape"} - set(arrays)
-        if missing:
-            raise ValueError(f"{path} must hold indptr, indices and shape; it has no {', '.join(sorted(missing))}")
-        indptr, indices, shape = arrays["indptr"], arrays["indices"], arrays["shape"].tolist()
-        data = arrays["data"] if "data" in arrays else np.ones(indices.size)
-    csr = sparse.csr_array((data, indices, indptr), shape=shape)
-    csr.sum_duplicates()
-    return csr
-
-
 def place(csr: Any, device: devices.Device) -> Any:
     """A SciPy CSR as it is on the CPU, copied to a CuPy CSR on a GPU; integers become float64 there."""
     if device.kind == "cpu":
@@ -113,7 +80,7 @@ def place(csr: Any, device: devices.Device) -> Any:
 
 
 def dtypes(text: str | None, stored: np.dtype) -> list[np.dtype]:
-    """The dtypes of ``--dtype float32,float64``; left out: both precisions of the stored kind, real or complex.
+    """The dtypes of ``--dtype float32,float64``; left out: the stored one, or float64 where no product has it.
 
     Raises
     ------
@@ -121,7 +88,7 @@ def dtypes(text: str | None, stored: np.dtype) -> list[np.dtype]:
         A name is no dtype that products are measured in, or would drop the imaginary part.
     """
     allowed = DTYPES[2:] if stored.kind == "c" else DTYPES
-    names = text.split(",") if text else allowed[:2]
+    names = text.split(",") if text else [stored.name if stored.name in DTYPES else "float64"]
     for name in names:
         if name not in allowed:
             raise ValueError(f"--dtype must be among {', '.join(allowed)} for a matrix of {stored}; got {name!r}")
@@ -141,23 +108,3 @@ def check_output(path: str | None) -> None:
 
     if path not in (None, "-"):
         files.check_target(path)
-
-
-def thread_counts(text: str | None, device: devices.Device) -> list[int | None]:
-    """The numbers of threads of ``--threads 1,all``, ascending; left out: all of them. A GPU has no number: None.
-
-    Raises
-    ------
-    ValueError
-        It is neither a whole number from 1 nor ``all``, or `device` is a GPU.
-    """
-    if device.kind != "cpu":
-        if text:
-            raise ValueError(f"--threads is for the CPU; got --device {device}. Leave one of them out")
-        return [None]
-    counts: set[int] = set()
-    for word in (text or "all").split(","):
-        if word != "all" and not (word.isdecimal() and int(word)):
-            raise ValueError(f"--threads must be whole numbers from 1, or all, parted by commas; got {word!r}")
-        counts.add(threads.count() if word == "all" else int(word))
-    return sorted(counts)  # type: ignore[return-value]  # a list of int, where None may stand too

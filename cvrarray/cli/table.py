@@ -21,12 +21,6 @@ def render(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join([align(header), "  ".join("-" * width for width in widths), *map(align, rows)])
 
 
-def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A Markdown table: the first column to the left, all others to the right."""
-    rule = ["---", *["---:"] * (len(header) - 1)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in [header, rule, *rows])
-
-
 def significant(value: float | None, digits: int = 3, none: str = "-") -> str:
     """`value` with so many significant digits and no exponent; `none` for None, infinity and nan."""
     if value is None or not math.isfinite(value):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -16,7 +16,7 @@ class Device(NamedTuple):
     """A place for arrays: ``kind`` is ``"cpu"`` or ``"cuda"``, ``index`` the number of the GPU."""
 
     kind: str
-    index: int = 0
+    index: int = 0  # type: ignore[assignment]  # a tuple has a method of this name, which nobody calls
 
     def __str__(self) -> str:
         return "cpu" if self.kind == "cpu" else f"cuda:{self.index}"
@@ -30,11 +30,12 @@ class Device(NamedTuple):
         """The device's module for a format: ``cvrarray.cpu.<name>`` or ``cvrarray.gpu.<name>``."""
         return _backend("cpu" if self.kind == "cpu" else "gpu", name)
 
-    def use(self):
+    def use(self) -> AbstractContextManager[Any]:
         """Context manager that makes this the current device; it costs nothing where it is that already."""
         if self.kind == "cpu" or self.xp.cuda.runtime.getDevice() == self.index:
             return _STAY
-        return self.xp.cuda.Device(self.index)
+        current: AbstractContextManager[Any] = self.xp.cuda.Device(self.index)
+        return current
 
 
 CPU = Device("cpu")

@@ -34,7 +34,7 @@ class CSR(NamedTuple):
 
     @property
     def nnz(self) -> int:
-        return self.data.size
+        return int(self.data.size)
 
 
 class CVRTables(NamedTuple):

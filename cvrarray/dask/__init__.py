@@ -1,13 +1,15 @@
 """Our arrays as Dask's chunks. Importing this package imports nothing of Dask; see ``docs/decisions/0007-dask.md``.
 
 =============================  ==========================================================================
-:mod:`cvrarray.dask.panels`    ``to_dask``, ``open_store``: dask arrays whose chunks are panels of rows
+:mod:`cvrarray.dask.panels`    ``to_dask``: a matrix as a dask array whose chunks are panels of rows
+:mod:`cvrarray.dask.stores`    ``open_store``: a store on disk as such an array
 :mod:`cvrarray.dask.registry`  our rows in Dask's registries, and what they lead to
 :mod:`cvrarray.dask.cluster`   our rows in distributed's and dask-cuda's
 :mod:`cvrarray.dask.solve`     ``cg``, ``power_iteration``: one long task on each worker that holds panels
 :mod:`cvrarray.dask.ranks`     what such a task does
 :mod:`cvrarray.dask.vectors`   its arithmetic, NumPy's and CuPy's
-:mod:`cvrarray.dask.links`     what passes between the tasks: NCCL between GPUs, or the workers' connections
+:mod:`cvrarray.dask.transports`  what passes between the tasks: NCCL between GPUs, or the workers' connections
+:mod:`cvrarray.dask.mesh`      those connections: how ranks meet, and notice who is lost
 =============================  ==========================================================================
 
 Nobody needs to call :func:`register`: a token, an operator with a dask array, and the functions above do.
@@ -83,7 +85,7 @@ def _first(values: Any) -> Any:
 def register_sizeof(sizeof: Any) -> None:
     """Dask's entry point ``dask.sizeof``, called by ``import dask``: sizes of our arrays, once there are any."""
 
-    @sizeof.register_lazy("cvrarray")
+    @sizeof.register_lazy("cvrarray")  # type: ignore[untyped-decorator]
     def _register() -> None:
         from . import registry
 

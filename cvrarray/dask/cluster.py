@@ -16,6 +16,7 @@ import numpy as np
 from distributed.protocol.cuda import cuda_deserialize, cuda_serialize
 
 from ..array.base import SparseArray
+from ..array.format import FormatArray
 from ..array.transposed import TransposedArray
 from ..core import devices
 
@@ -50,7 +51,7 @@ def serialize(array: SparseArray) -> tuple[dict[str, Any], list[Any]]:
     from ..files import cvra
 
     transposed = isinstance(array, TransposedArray)
-    header, tables = cvra.describe(array.base if transposed else array)
+    header, tables = cvra.describe(_base(array))
     sent = [name for name, table in tables.items() if table.nbytes]  # an empty frame may get lost
     frames = [tables[name].reshape(-1).view(np.uint8) for name in sent]
     return {"header": header, "sent": sent, "transposed": transposed}, frames
@@ -67,8 +68,15 @@ def deserialize(header: dict[str, Any], frames: list[Any]) -> SparseArray:
         shape, dtype = tuple(table["shape"]), np.dtype(table["dtype"])
         values = xp.asarray(content[name]).view(dtype) if name in content else xp.empty(0, dtype)
         tables[name] = values.reshape(shape)
-    array = cvra.assemble(header["header"], tables)
+    array: Any = cvra.assemble(header["header"], tables)
     return TransposedArray(array) if header["transposed"] else array
+
+
+def _base(array: SparseArray) -> FormatArray:
+    """The array that holds the tables: of a transposed view the one that it views."""
+    base = array.base if isinstance(array, TransposedArray) else array
+    assert isinstance(base, FormatArray)
+    return base
 
 
 def is_on_device(array: SparseArray) -> bool:
@@ -78,5 +86,4 @@ def is_on_device(array: SparseArray) -> bool:
 
 def memory_objects(array: SparseArray) -> list[Any]:
     """The tables that take device memory."""
-    base = array.base if isinstance(array, TransposedArray) else array
-    return [table for table in base._tables if hasattr(table, "nbytes")] if is_on_device(array) else []
+    return [table for table in _base(array)._tables if hasattr(table, "nbytes")] if is_on_device(array) else []

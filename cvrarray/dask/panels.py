@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from itertools import pairwise
 from typing import Any
 
@@ -13,16 +12,12 @@ from dask.base import tokenize
 from dask.highlevelgraph import HighLevelGraph
 
 from ..array.format import FormatArray
-from ..bbcsr import BBCSRArray
-from ..choice.model import asarray
+from ..choice.construct import asarray
+from ..choice.panels import block_size, decided, panel_rows
 from ..core import devices
-from ..cvr import CVRArray
+from ..formats import named
 from ..input import coercion, partition
-from ..store import layout, stream
-from ..store.sources import block_size, decided, panel_rows
 from . import registry
-
-_CLASSES = {"cvr": CVRArray, "bbcsr": BBCSRArray}
 
 
 def to_dask(obj: Any, chunks: Any = "auto", *, format: str = "auto", device: Any = None, **parameters: Any) -> da.Array:
@@ -72,45 +67,6 @@ def to_dask(obj: Any, chunks: Any = "auto", *, format: str = "auto", device: Any
     return da.Array(graph, name, (sizes, (csr.shape[1],)), meta=_empty(type(panels[0]), panels[0]))
 
 
-def open_store(path: str | os.PathLike, *, device: Any = None, verify: bool = True, incomplete: bool = False) -> da.Array:
-    """A lazy dask array of the panels of a store that :func:`cvrarray.to_store` wrote.
-
-    Nothing but the manifests is read now; a panel is read, in one go, when its chunk is computed. For products without
-    Dask, with reading and computing overlapped, see :class:`cvrarray.Stored`.
-
-    Parameters
-    ----------
-    path : str or os.PathLike
-    device : str, optional
-        Where chunks shall be, ``"cpu"`` or ``"cuda"``. Default: the current GPU of the worker when there is one here.
-    verify : bool
-        Whether to compare checksums of all that is read.
-    incomplete : bool
-        Whether to open a store that is still being written: its rows so far.
-
-    Raises
-    ------
-    FileNotFoundError, ValueError
-        There is no store, or it is damaged, incomplete, or of a newer version. Computing raises the same for a panel.
-    ModuleNotFoundError
-        Dask is not installed.
-    """
-    registry.register()
-    path = os.path.abspath(os.fsdecode(path))
-    root, manifest = stream.manifest(path, incomplete)
-    device = devices.default().kind if device is None else str(device)
-    name = f"open_store-{tokenize(path, root.id, [panel.pieces for panel in manifest], device, verify)}"
-    graph = {(name, k, 0): (_load, path, k, panel, device, verify) for k, panel in enumerate(manifest)}
-    sizes = tuple(panel.rows[1] - panel.rows[0] for panel in manifest)
-    cls = _CLASSES[root.format]
-    meta = cls(np.zeros((0, 0), np.dtype(root.dtype).newbyteorder("=")), device=device, **root.parameters)
-    return da.Array(HighLevelGraph.from_collections(name, graph), name, (sizes, (root.n_cols,)), meta=meta)
-
-
-def _load(path: str, k: int, panel: layout.Panel, device: str, verify: bool) -> Any:
-    return stream.load(path, k, panel, devices.parse(device), verify)
-
-
 def _from_chunks(array: da.Array, chunks: Any, format: str, device: Any, parameters: dict[str, Any]) -> da.Array:
     """A dask array of any chunks, converted chunk by chunk."""
     if chunks != "auto":
@@ -118,16 +74,16 @@ def _from_chunks(array: da.Array, chunks: Any, format: str, device: Any, paramet
     if array.ndim != 2:
         raise ValueError(f"a matrix must have 2 dimensions; got a dask array of shape {array.shape}")
     format = "cvr" if format == "auto" else format
-    if format not in _CLASSES:
-        raise ValueError(f"format must be 'auto', 'cvr' or 'bbcsr'; got {format!r}")
+    cls = named(format)
     kind = "cpu" if device is None and not devices.gpu_count() else device
-    meta = _CLASSES[format](np.zeros((0, 0), coercion.check_dtype(array.dtype)), device=kind, **parameters)
+    meta = cls(np.zeros((0, 0), coercion.check_dtype(array.dtype)), device=kind, **parameters)
     return array.map_blocks(_convert, format=format, device=device, dtype=array.dtype, meta=meta, **parameters)
 
 
 def _convert(chunk: Any, **how: Any) -> FormatArray:
     """A chunk as an array of ours; kept a function of its own, whose calls can be counted."""
-    return asarray(chunk, **how)
+    array: FormatArray = asarray(chunk, **how)
+    return array
 
 
 def _rows(csr: Any, chunks: Any, block_size: int | None) -> list[int]:
@@ -145,6 +101,6 @@ def _rows(csr: Any, chunks: Any, block_size: int | None) -> list[int]:
     )
 
 
-def _empty(cls: type, like: FormatArray) -> FormatArray:
+def _empty(cls: type[FormatArray], like: FormatArray) -> FormatArray:
     """An array of no rows and columns, for Dask's meta."""
     return cls(np.zeros((0, 0), like.dtype), device=like.device, **like._parameters())

@@ -17,7 +17,7 @@ import numpy as np
 from ..array.base import SparseArray
 from ..core import devices
 from . import vectors
-from .links import Alone, Joined
+from .transports import Connection, NullTransport
 
 WINDOWS = 256  #: a gap of more than 1 / WINDOWS of the vector is not sent: a rank has few windows, whatever it touches
 Rows = tuple[tuple[int, int], ...]  #: (first, last) of each panel that a rank holds, in order
@@ -66,15 +66,15 @@ def run(method: str, job: Job, rank: int, panels: list[SparseArray], known: dict
         names = ", ".join(sorted(map(str, homes)))
         raise ValueError(f"panels of one worker must be on one device; got {names}. Start a worker for each GPU")
     (device,) = homes
-    with device.use(), Joined(job.token, rank, job.addresses, job.timeout, device, job.transport) as links:
-        return METHODS[method](Part(job, rank, panels, device, links), known, *options)
+    with device.use(), Connection(job.token, rank, job.addresses, job.timeout, device, job.transport) as transport:
+        return METHODS[method](Part(job, rank, panels, device, transport), known, *options)
 
 
 class Part:
     """A rank's rows of the matrix, and its vectors: ``p`` (n,), of which ``own`` (rows,) is the rank's."""
 
-    def __init__(self, job: Job, rank: int, panels: list[SparseArray], device: devices.Device, links: Alone):
-        self.job, self.rank, self.panels, self.device, self.links = job, rank, panels, device, links
+    def __init__(self, job: Job, rank: int, panels: list[SparseArray], device: devices.Device, transport: NullTransport):
+        self.job, self.rank, self.panels, self.device, self.transport = job, rank, panels, device, transport
         self.rows = job.rows[rank]
         self.ends = np.cumsum([0] + [last - first for first, last in self.rows]).tolist()
         self.runs = runs(self.rows)
@@ -110,7 +110,7 @@ class Part:
             for first, last in self.runs:
                 self.p[first:last] = self.own[begin : begin + last - first]
                 begin += last - first
-        self.links.exchange()
+        self.transport.exchange()
         for panel, piece in zip(self.panels, self.pieces(q), strict=True):
             panel.matvec(self.p, out=piece)
 
@@ -118,8 +118,8 @@ class Part:
         """``(conj(x) @ y).real`` over all ranks; the host waits for it."""
         everyone, mine = self.scalars()
         self.arithmetic.dot(x, y, mine)
-        self.links.gather(everyone)
-        return self.arithmetic.read(everyone)(self.links)[0]
+        self.transport.gather(everyone)
+        return self.arithmetic.read(everyone)(self.transport)[0]
 
     def answer(self, vector: Any, residual: float, sums: int, value: float = 0.0) -> Answer:
         """An answer, after iterations that exchanged windows once and gathered `sums` numbers."""
@@ -127,7 +127,7 @@ class Part:
         n_ranks = len(self.job.rows)
         moved = self.window_bytes + 8 * sums * n_ranks * (n_ranks - 1)
         seconds = float(np.median(times)) if times.size else float("nan")
-        return Answer(self.pieces(vector), value, max(0, len(self.seconds) - 1), residual, moved, seconds, self.links.name)
+        return Answer(self.pieces(vector), value, max(0, len(self.seconds) - 1), residual, moved, seconds, self.transport.name)
 
     def tick(self) -> None:
         """Note the time: once before the first iteration, and at the end of each."""
@@ -138,10 +138,10 @@ class Part:
         self.window_bytes = 0
         if len(self.job.rows) == 1:
             return
-        wanted = self.links.mesh.gather(self._wanted())  # of each rank: (owner, first, last) in order of rows
+        wanted = self.transport.gather_objects(self._wanted())  # of each rank: (owner, first, last) in order of rows
         sends = [(k, self.p[a:b]) for k, windows in enumerate(wanted) for owner, a, b in windows if owner == self.rank]
         receives = [(owner, self.p[a:b]) for owner, a, b in wanted[self.rank]]
-        self.links.place(sends, receives)
+        self.transport.place(sends, receives)
         self.window_bytes = sum(b - a for windows in wanted for _, a, b in windows) * self.job.dtype.itemsize
 
     def _wanted(self) -> list[tuple[int, int, int]]:
@@ -179,12 +179,13 @@ def runs(rows: Rows) -> list[tuple[int, int]]:
 
 
 def _host(array: Any) -> np.ndarray:
-    return devices.move(array, devices.CPU)
+    host: np.ndarray = devices.move(array, devices.CPU)
+    return host
 
 
 def cg(part: Part, known: dict[str, list[Any]], rtol: float, max_iterations: int) -> Answer:
     """Conjugate gradients (Hestenes and Stiefel). The host waits once an iteration, for the residual."""
-    do, links, p = part.arithmetic, part.links, part.own
+    do, transport, p = part.arithmetic, part.transport, part.own
     x, r, q = part.empty(), part.empty(), part.empty()
     part.load(known["b"], r)
     length = part.total(r, r) ** 0.5
@@ -203,20 +204,20 @@ def cg(part: Part, known: dict[str, list[Any]], rtol: float, max_iterations: int
     new, my_new = part.scalars()
     curvature, my_curvature = part.scalars()
     do.dot(r, r, my_old)
-    links.gather(old)
-    residual = do.read(old)(links)[0] ** 0.5 / length
+    transport.gather(old)
+    residual = do.read(old)(transport)[0] ** 0.5 / length
     part.tick()
     for iteration in range(1, max_iterations + 1):
         if residual <= rtol:
             break
         part.product(q)
         do.dot(p, q, my_curvature)
-        links.gather(curvature)
-        do.step(old, curvature, p, q, x, r, my_new)
-        links.gather(new)
+        transport.gather(curvature)
+        do.update_solution(old, curvature, p, q, x, r, my_new)
+        transport.gather(new)
         numbers = do.read(curvature, new)
-        do.turn(new, old, r, p)  # the GPU is busy with it while the host looks at the numbers
-        bend, rr = numbers(links)
+        do.update_direction(new, old, r, p)  # the GPU is busy with it while the host looks at the numbers
+        bend, rr = numbers(transport)
         part.tick()
         if not bend > 0:
             raise ValueError(
@@ -230,15 +231,15 @@ def cg(part: Part, known: dict[str, list[Any]], rtol: float, max_iterations: int
 
 def power_iteration(part: Part, known: dict[str, list[Any]], rtol: float, max_iterations: int) -> Answer:
     """Power iteration with the Rayleigh quotient of each step."""
-    do, links, p = part.arithmetic, part.links, part.own
+    do, transport, p = part.arithmetic, part.transport, part.own
     q = part.empty()
     part.load(known["x0"], q)
     squares, my_square = part.scalars()
     quotient, my_quotient = part.scalars()
     do.dot(q, q, my_square)
-    links.gather(squares)
+    transport.gather(squares)
     residual, value = float("inf"), 0.0
-    if not 0 < do.read(squares)(links)[0] < float("inf"):
+    if not 0 < do.read(squares)(transport)[0] < float("inf"):
         raise ValueError("x0 must be finite and not zero. Pass another one")
     part.tick()
     for _ in range(max_iterations):
@@ -246,9 +247,9 @@ def power_iteration(part: Part, known: dict[str, list[Any]], rtol: float, max_it
         part.product(q)
         do.dot(p, q, my_quotient)
         do.dot(q, q, my_square)
-        links.gather(quotient)
-        links.gather(squares)
-        value, square = do.read(quotient, squares)(links)
+        transport.gather(quotient)
+        transport.gather(squares)
+        value, square = do.read(quotient, squares)(transport)
         part.tick()
         # |A p - value p|^2, for p of length 1
         residual = max(0.0, square - value**2) ** 0.5 / max(abs(value), 1e-300)

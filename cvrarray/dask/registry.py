@@ -26,6 +26,7 @@ from dask.tokenize import normalize_token
 
 from ..array import contractions
 from ..array.base import SparseArray
+from ..array.format import FormatArray
 from ..array.transposed import TransposedArray
 from ..core import devices
 
@@ -59,6 +60,7 @@ def token(array: SparseArray) -> Any:
     """What Dask hashes: the class, the scalars and every byte of the tables, which are copied to the host for it."""
     if isinstance(array, TransposedArray):
         return "cvrarray.T", token(array.base)
+    assert isinstance(array, FormatArray)
     fields = []
     for name, value in array._tables._asdict().items():
         table = devices.move(value, devices.CPU) if hasattr(value, "nbytes") else value
@@ -71,7 +73,7 @@ def _n_bytes(array: SparseArray) -> int:
     return 64 + array.nbytes
 
 
-def concatenate(arrays: Any, axis: int = 0) -> SparseArray:
+def concatenate(arrays: Any, axis: int = 0) -> Any:
     """``numpy.concatenate``: Dask takes that function itself for leave to copy chunks into an empty NumPy array."""
     return np.concatenate(arrays, axis=axis)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 import time
 import uuid
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -20,7 +21,7 @@ from dask.core import flatten
 from dask.highlevelgraph import HighLevelGraph
 
 from ..core import devices
-from . import links, ranks, registry
+from . import mesh, ranks, registry
 
 GRACE = 10.0  #: seconds that the other ranks get to end, after the first has failed
 
@@ -163,7 +164,7 @@ def _dtype(*arrays: Any) -> np.dtype:
 
 
 def _solve(
-    method: str, A: da.Array, known: dict[str, Any], options: tuple, timeout: float, transport: str
+    method: str, A: da.Array, known: dict[str, Any], options: tuple[Any, ...], timeout: float, transport: str
 ) -> tuple[da.Array, ranks.Answer]:
     """The vector, in chunks as A's rows, and what else there is to know."""
     _check_matrix(A)
@@ -202,7 +203,9 @@ def _client(A: da.Array) -> Any:
         return None
 
 
-def _here(method: str, job: ranks.Job, A: da.Array, known: dict[str, da.Array], options: tuple) -> tuple[list, ranks.Answer]:
+def _here(
+    method: str, job: ranks.Job, A: da.Array, known: dict[str, da.Array], options: tuple[Any, ...]
+) -> tuple[list[Any], ranks.Answer]:
     """One rank, in this process."""
     panels, vectors = dask.compute(_blocks(A), {name: _blocks(vector) for name, vector in known.items()})
     answer = ranks.run(method, job, 0, panels, vectors, options)
@@ -210,12 +213,13 @@ def _here(method: str, job: ranks.Job, A: da.Array, known: dict[str, da.Array], 
 
 
 def _blocks(array: da.Array) -> list[Any]:
-    return array.to_delayed().ravel().tolist()
+    blocks: list[Any] = array.to_delayed().ravel().tolist()
+    return blocks
 
 
 def _on_workers(
-    client: Any, method: str, job: ranks.Job, A: da.Array, known: dict[str, da.Array], options: tuple
-) -> tuple[list, ranks.Answer]:
+    client: Any, method: str, job: ranks.Job, A: da.Array, known: dict[str, da.Array], options: tuple[Any, ...]
+) -> tuple[list[Any], ranks.Answer]:
     """A rank on each worker that holds panels; `job` is that of a single rank."""
     from distributed import wait
 
@@ -229,7 +233,7 @@ def _on_workers(
     (rows,) = job.rows
     held = _placed(client.who_has(panels), panels, rows)
     job = job._replace(addresses=tuple(held), rows=tuple(tuple(rows[k] for k in numbers) for numbers in held.values()))
-    client.run(links.prepare, job.token, workers=list(held))
+    client.run(mesh.prepare, job.token, workers=list(held))
     try:
         tasks = []
         for rank, (address, numbers) in enumerate(held.items()):
@@ -245,7 +249,7 @@ def _on_workers(
         wait(parts)
         answer = client.submit(_without_parts, tasks[0], key=f"{job.token}-answer", **_only(job.addresses[0])).result()
     finally:
-        client.run(links.forget, job.token, workers=_alive(client, job.addresses), on_error="ignore")
+        client.run(mesh.forget, job.token, workers=_alive(client, job.addresses), on_error="ignore")
     return parts, answer
 
 
@@ -270,7 +274,7 @@ def _futures(array: da.Array) -> list[Any]:
     return [found[key] for key in flatten(array.__dask_keys__())]
 
 
-def _placed(who_has: dict[Any, Any], panels: list[Any], rows: list[tuple[int, int]]) -> dict[str, list[int]]:
+def _placed(who_has: dict[Any, Any], panels: list[Any], rows: Sequence[tuple[int, int]]) -> dict[str, list[int]]:
     """Worker -> the numbers of the panels that it shall use, workers in order of their first rows.
 
     Of several that hold a panel, the one that has fewer rows so far.
@@ -306,7 +310,7 @@ def _wait(client: Any, tasks: list[Any], job: ranks.Job) -> None:
         lost |= set(job.addresses) - set(_alive(client, job.addresses))
         if deadline is None and (lost or any(task.status not in ("pending", "finished") for task in tasks)):
             deadline = time.monotonic() + GRACE
-            client.run(links.forget, job.token, workers=_alive(client, job.addresses), on_error="ignore")
+            client.run(mesh.forget, job.token, workers=_alive(client, job.addresses), on_error="ignore")
         going = [t for t, address in zip(tasks, job.addresses, strict=True) if t.status == "pending" and address not in lost]
         if deadline is not None and (not going or time.monotonic() > deadline):
             break
@@ -315,7 +319,7 @@ def _wait(client: Any, tasks: list[Any], job: ranks.Job) -> None:
     if not lost and not errors and all(task.status == "finished" for task in tasks):
         return
     client.cancel(tasks, force=True)
-    first = min(errors, key=lambda error: isinstance(error, links.RankLost), default=None)  # what the others followed
+    first = min(errors, key=lambda error: isinstance(error, mesh.RankLost), default=None)  # what the others followed
     if lost:
         raise RuntimeError(
             f"worker {', '.join(sorted(lost))} was lost while it held panels of A. Persist A again, which makes them on the"

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from ..core import devices
-from .links import Alone, wait_for_device
+from .transports import NullTransport, wait_for_device
 
 THREADS = 1 << 18  #: of a GPU's kernels, whatever the length: a fixed grid adds in a fixed order; it fills 128 processors
-BLOCK = 1 << 16  #: elements that NumPy takes at a time, so that what it reads twice is in a cache
+BLOCK_ELEMENTS = 1 << 16  #: elements that NumPy takes at a time, so that what it reads twice is in a cache
 
 
 def of(device: devices.Device, dtype: np.dtype) -> Vectors:
@@ -35,19 +35,19 @@ class Vectors:
         """``out = (conj(x) @ y).real``."""
         out[0] = np.vdot(x, y).real
 
-    def step(self, above: Any, below: Any, p: Any, q: Any, x: Any, r: Any, out: Any) -> None:
+    def update_solution(self, above: Any, below: Any, p: Any, q: Any, x: Any, r: Any, out: Any) -> None:
         """``a = sum(above) / sum(below); x += a p; r -= a q; out = conj(r) @ r``."""
         with np.errstate(all="ignore"):
             a = self._real(above.sum() / below.sum())
             total = 0.0
-            for k in range(0, x.size, BLOCK):
-                part = slice(k, k + BLOCK)
+            for k in range(0, x.size, BLOCK_ELEMENTS):
+                part = slice(k, k + BLOCK_ELEMENTS)
                 x[part] += a * p[part]
                 r[part] -= a * q[part]
                 total += np.vdot(r[part], r[part]).real
         out[0] = total
 
-    def turn(self, above: Any, below: Any, r: Any, p: Any) -> None:
+    def update_direction(self, above: Any, below: Any, r: Any, p: Any) -> None:
         """``p = r + sum(above) / sum(below) p``."""
         with np.errstate(all="ignore"):
             p *= self._real(above.sum() / below.sum())
@@ -57,10 +57,10 @@ class Vectors:
         """``y = x / sqrt(sum(squared))``."""
         np.multiply(x, self._real(1 / np.sqrt(squared.sum())), out=y)
 
-    def read(self, *scalars: Any) -> Callable[[Alone], list[float]]:
+    def read(self, *scalars: Any) -> Callable[[NullTransport], list[float]]:
         """A function that gives the sums of these arrays as they are now; work may be started before it is called."""
         values = [float(array.sum()) for array in scalars]
-        return lambda links: values
+        return lambda transport: values
 
 
 class DeviceVectors(Vectors):
@@ -77,20 +77,20 @@ class DeviceVectors(Vectors):
         _kernel("dot")(x, y, x.size, self._partial, size=THREADS)
         self._sum(out)
 
-    def step(self, above: Any, below: Any, p: Any, q: Any, x: Any, r: Any, out: Any) -> None:
+    def update_solution(self, above: Any, below: Any, p: Any, q: Any, x: Any, r: Any, out: Any) -> None:
         """See :class:`Vectors`."""
-        _kernel("step")(above, below, above.size, p, q, x.size, x, r, self._partial, size=THREADS)
+        _kernel("update_solution")(above, below, above.size, p, q, x.size, x, r, self._partial, size=THREADS)
         self._sum(out)
 
-    def turn(self, above: Any, below: Any, r: Any, p: Any) -> None:
+    def update_direction(self, above: Any, below: Any, r: Any, p: Any) -> None:
         """See :class:`Vectors`."""
-        _kernel("turn")(above, below, above.size, r, r.size, p, size=THREADS)
+        _kernel("update_direction")(above, below, above.size, r, r.size, p, size=THREADS)
 
     def scale(self, squared: Any, x: Any, y: Any) -> None:
         """See :class:`Vectors`."""
         _kernel("scale")(squared, squared.size, x, x.size, y, size=THREADS)
 
-    def read(self, *scalars: Any) -> Callable[[Alone], list[float]]:
+    def read(self, *scalars: Any) -> Callable[[NullTransport], list[float]]:
         """See :class:`Vectors`: copied in the stream's order, so that the GPU goes on while the host waits for them."""
         from cupyx import empty_pinned
 
@@ -99,8 +99,8 @@ class DeviceVectors(Vectors):
             array.get(out=host, blocking=False)
         self._event.record()
 
-        def values(links: Alone) -> list[float]:
-            wait_for_device(self._event, links)
+        def values(transport: NullTransport) -> list[float]:
+            wait_for_device(self._event, transport)
             return [float(host.sum()) for host in hosts]
 
         return values
@@ -139,7 +139,7 @@ KERNELS = {
         partial[i] = sum;
         """,
     ),
-    "step": (
+    "update_solution": (
         "raw float64 above, raw float64 below, int32 ranks, raw T p, raw T q, int64 length",
         "raw T x, raw T r, raw float64 partial",
         """
@@ -154,7 +154,7 @@ KERNELS = {
         partial[i] = sum;
         """,
     ),
-    "turn": (
+    "update_direction": (
         "raw float64 above, raw float64 below, int32 ranks, raw T r, int64 length",
         "raw T p",
         """

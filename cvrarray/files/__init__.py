@@ -8,7 +8,9 @@
 
 What a file is shows in its first bytes and its members; its name does not matter. A file is never trusted: one that is
 cut, damaged or dishonest is a ValueError that names the file, the fault and the place; nothing in a file is ever
-executed (no pickles), and sizes that it claims are held against the file's length before memory is asked for.
+executed (no pickles), and sizes that it claims are held against the file's length before memory is asked for: reading
+takes at most ``guards.MAX_BYTES`` (256 MiB) or 100 times the file's size, whichever is more, unless `max_bytes` or the
+environment's ``CVRARRAY_MAX_BYTES`` allows more (:class:`.guards.Limit`). A MemoryError stays one.
 Refused here: what is no regular file, an archive of files, and any format but these.
 """
 
@@ -18,24 +20,25 @@ import errno
 import gzip
 import io
 import os
-import secrets
 import stat
 import zipfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any, BinaryIO
 
 from ..array.base import SparseArray
 from ..array.transposed import TransposedArray
-from ..choice.model import asarray
-from ..core import devices
+from ..choice.construct import asarray
+from ..core import atomic, devices
 from ..core.tables import CSR
 from ..input import coercion
 from . import cvra, matrix_market, npz
-from .guards import BLOCK, MOST_INFLATION, naming
+from .guards import BLOCK, MOST_INFLATION, Limit, naming
 
 
-def read(path: str | os.PathLike, *, format: str = "auto", device: Any = None) -> SparseArray:
+def read(
+    path: str | os.PathLike[str], *, format: str = "auto", device: Any = None, max_bytes: int | str | None = None
+) -> SparseArray:
     """The matrix in a file as an array of ours, as :func:`cvrarray.asarray` makes it.
 
     Parameters
@@ -47,18 +50,43 @@ def read(path: str | os.PathLike, *, format: str = "auto", device: Any = None) -
         ``"auto"``, ``"cvr"`` or ``"bbcsr"``.
     device
         ``"cpu"``, ``"cuda"`` or ``"cuda:N"``. Default: the GPU when there is one.
+    max_bytes
+        Memory that reading a small file may ask for: a count, or a text such as ``"4 GiB"``. A few bytes can promise any
+        number of rows, and a compressed file can hold a thousand times its size; what takes more than `max_bytes`, and
+        more than 100 times the file's size, is refused. Raise it for a matrix of very many empty rows, from a source that
+        you trust. Default: the environment variable ``CVRARRAY_MAX_BYTES``, else 256 MiB.
 
     Raises
     ------
     ValueError
-        The file is damaged or not one of these; the message names it and, where that can be known, the line or member.
+        The file is damaged, not one of these or asks for more memory than `max_bytes`; the message names it and, where
+        that can be known, the line or member.
+    MemoryError
+        There is not enough memory.
     FileNotFoundError, IsADirectoryError, PermissionError
         As :func:`open` raises them.
+
+    Examples
+    --------
+    >>> import cvrarray, pathlib, tempfile
+    >>> path = pathlib.Path(tempfile.mkdtemp()) / "tall.mtx"
+    >>> _ = path.write_text("%%MatrixMarket matrix coordinate real general\\n100000 3 1\\n7 2 1.5\\n")
+    >>> cvrarray.read(path).shape
+    (100000, 3)
+    >>> cvrarray.read(path, max_bytes="1 MiB")
+    Traceback (most recent call last):
+    ...
+    ValueError: ...tall.mtx: line 2: 100000 rows need 1.6 MiB; the limit for a file of 65 bytes is 1 MiB. ...
     """
-    return asarray(_read(path), format=format, device=device)
+    return asarray(_read(path, max_bytes=max_bytes), format=format, device=device)
 
 
-def read_csr(path: str | os.PathLike, progress: Callable[[int, int], object] | None = None) -> Any:
+def read_csr(
+    path: str | os.PathLike[str],
+    progress: Callable[[int, int], object] | None = None,
+    *,
+    max_bytes: int | str | None = None,
+) -> Any:
     """The matrix in a file as a canonical ``scipy.sparse.csr_array``: sorted, duplicates summed, explicit zeros kept.
     float16, which SciPy does not hold, becomes float32.
 
@@ -69,22 +97,29 @@ def read_csr(path: str | os.PathLike, progress: Callable[[int, int], object] | N
         and dense arrays (whose zeros are not stored).
     progress
         Called with (bytes read, bytes of the file) as reading goes on.
+    max_bytes
+        As for :func:`read`.
 
     Raises
     ------
     As :func:`read` does.
     """
-    return _as_scipy(_read(path, progress))
+    return _as_scipy(_read(path, progress, max_bytes))
 
 
-def read_stored(path: str | os.PathLike, progress: Callable[[int, int], object] | None = None) -> Any:
+def read_stored(
+    path: str | os.PathLike[str],
+    progress: Callable[[int, int], object] | None = None,
+    *,
+    max_bytes: int | str | None = None,
+) -> Any:
     """The matrix in a file as it is stored: an array of ours on the CPU from a file of ours, else as :func:`read_csr`.
 
     Raises
     ------
     As :func:`read` does.
     """
-    found = _read(path, progress)
+    found = _read(path, progress, max_bytes)
     return found if isinstance(found, SparseArray) else _as_scipy(found)
 
 
@@ -95,7 +130,7 @@ def _as_scipy(found: CSR | SparseArray) -> Any:
     return csr_array((csr.data.astype(coercion.wide(csr.data.dtype), copy=False), csr.indices, csr.indptr), shape=csr.shape)
 
 
-def save(path: str | os.PathLike, A: SparseArray, progress: Callable[[int], object] | None = None) -> None:
+def save(path: str | os.PathLike[str], A: SparseArray, progress: Callable[[int], object] | None = None) -> None:
     """Write an array of ours to a file, by convention ``*.cvra``, that :func:`load` maps into memory.
 
     The file appears whole or not at all: what stood at `path` before stays until all is on the disk. An array on a GPU
@@ -125,7 +160,7 @@ def save(path: str | os.PathLike, A: SparseArray, progress: Callable[[int], obje
         cvra.write(file, A)
 
 
-def load(path: str | os.PathLike, *, device: Any = None, verify: bool = True) -> SparseArray:
+def load(path: str | os.PathLike[str], *, device: Any = None, verify: bool = True) -> SparseArray:
     """The array in a file of :func:`save`.
 
     On the CPU its tables are read-only and stay in the file: pages come in as they are used.
@@ -154,11 +189,9 @@ def load(path: str | os.PathLike, *, device: Any = None, verify: bool = True) ->
         if not head.startswith(_ZIP):
             raise ValueError(f"must be a file of cvrarray.save; it begins with {head!r}. Try cvrarray.read")
         A = cvra.read(file, verify)
-    A = A.to_device(target)
-    if verify:  # where it is to live: a GPU is much faster at it
-        with naming(path):
+        if verify:
             A.check()
-    return A
+    return A.to_device(target)
 
 
 # ------------------------------------------------------------------------------------------------ what a file is
@@ -167,12 +200,16 @@ _HEAD = 512  # bytes that show a file's kind
 _ZIP, _GZIP, _BANNERS = b"PK", b"\x1f\x8b", (b"%%MatrixMarket", b"%MatrixMarket")
 
 
-def _read(path: str | os.PathLike, progress: Callable[[int, int], object] | None = None) -> CSR | SparseArray:
+def _read(
+    path: str | os.PathLike[str], progress: Callable[[int, int], object] | None = None, max_bytes: int | str | None = None
+) -> CSR | SparseArray:
     """The matrix in a file of any kind; an array of ours where it is a file of ours."""
     path = os.fsdecode(path)
+    Limit(0, max_bytes)  # a wrong one is no fault of the file
     found: CSR | SparseArray
     with naming(path), _open(path, progress) as file:
         size = os.fstat(file.fileno()).st_size
+        limit = Limit(size, max_bytes)
         head = file.peek(_HEAD)
         if not head:
             raise ValueError("is empty")
@@ -183,18 +220,18 @@ def _read(path: str | os.PathLike, progress: Callable[[int, int], object] | None
                 found = array = cvra.read(file, verify=True)
                 array.check()
             else:
-                found = npz.read(file)
+                found = npz.read(file, limit)
         elif head.startswith(_GZIP):
             with gzip.GzipFile(fileobj=file) as text:
-                found = _read_text(text, MOST_INFLATION * size)
+                found = _read_text(text, MOST_INFLATION * size, limit)
         else:
-            found = _read_text(file, size)
+            found = _read_text(file, size, limit)
     if progress is not None:
         progress(size, size)
     return found
 
 
-def _read_text(file: BinaryIO | gzip.GzipFile, size: int) -> CSR:
+def _read_text(file: BinaryIO | gzip.GzipFile, size: int, limit: Limit) -> CSR:
     """The matrix in a text of at most `size` bytes."""
     head = file.read(_HEAD)
     file.seek(0)
@@ -205,7 +242,7 @@ def _read_text(file: BinaryIO | gzip.GzipFile, size: int) -> CSR:
             "must be a Matrix Market file (whose first line begins with %%MatrixMarket), an .npz of scipy.sparse or of "
             f"sparse, or a file of cvrarray.save; it begins with {head[:24]!r}"
         )
-    return matrix_market.read(file, size)
+    return matrix_market.read(file, size, limit)
 
 
 # ------------------------------------------------------------------------------------------------ open and replace
@@ -248,7 +285,7 @@ class _MeteredOutput(io.FileIO):
         return n_bytes
 
 
-def check_target(path: str | os.PathLike) -> str:
+def check_target(path: str | os.PathLike[str]) -> str:
     """Where :func:`replacing` would put `path`, links resolved: to be asked before work whose result is to go there.
 
     Raises
@@ -268,40 +305,13 @@ def check_target(path: str | os.PathLike) -> str:
 
 
 @contextmanager
-def replacing(path: str | os.PathLike, progress: Callable[[int], object] | None = None) -> Iterator[BinaryIO]:
+def replacing(path: str | os.PathLike[str], progress: Callable[[int], object] | None = None) -> Iterator[BinaryIO]:
     """A new file, open for writing, that takes the place of `path` once all went well and is gone if not.
 
     It has the mode of the file that it replaces, from the start, so that nobody reads it who might not read that one.
     `progress` is called with the bytes written so far.
     """
     target = check_target(path)
-    folder = os.path.dirname(target)
-    temporary = os.path.join(folder, f".{secrets.token_hex(8)}.cvra.tmp")
-    try:
-        raw = io.FileIO(temporary, "x") if progress is None else _MeteredOutput(temporary, "x", progress)
-        with io.BufferedWriter(raw, BLOCK) as file:
-            with suppress(FileNotFoundError):
-                os.chmod(temporary, stat.S_IMODE(os.stat(target).st_mode))
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, target)
-        _sync_folder(folder)
-    except BaseException:
-        with suppress(FileNotFoundError):
-            os.unlink(temporary)
-        raise
-
-
-def _sync_folder(folder: str) -> None:
-    """Make a rename in `folder` last through a crash of the system, where the system has a way to."""
-    if not hasattr(os, "O_DIRECTORY"):  # Windows cannot open a folder
-        return
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    except OSError as error:  # some network file systems have no such thing; the rename is done all the same
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
-            raise
-    finally:
-        os.close(descriptor)
+    metered = None if progress is None else lambda name: _MeteredOutput(name, "x", progress)
+    with atomic.replacing(target, metered) as file:
+        yield file

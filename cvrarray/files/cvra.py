@@ -8,7 +8,7 @@ An uncompressed zip, and so an ``.npz`` that ``numpy.load`` opens::
     val.npy         version 1.0 of the npy format, little-endian, C order
     ...
 
-1. The arrays are those of ``_ARRAYS``; one that is None in the tables (BBCSR's ``present``) has no member.
+1. The arrays are those that the format's class lists in ``_stored``; one that is None in the tables has no member.
 2. The first byte of an array's values stands at a multiple of 64 in the file, by a pad in the member's zip header: so
    the arrays can be used where they are, in a read-only memory map.
 3. The zip's CRC-32 of each member is the checksum.
@@ -32,10 +32,10 @@ import numpy as np
 
 from .. import __version__
 from ..array.base import SparseArray
-from ..bbcsr import BBCSRArray
+from ..array.format import FormatArray
 from ..core import devices
-from ..core.tables import WARP, BBCSRTables, CVRTables, mask_dtype
-from ..cvr import CVRArray
+from ..core.tables import WARP, mask_dtype
+from ..formats import FORMATS
 from ..input import coercion
 from . import npz
 from .guards import BLOCK, naming
@@ -45,37 +45,6 @@ HEADER = "cvrarray.json"  #: the member that tells a file of ours from other zip
 
 _MAGIC = "cvrarray"
 _ALIGNMENT = 64
-_FORMATS = {"cvr": (CVRArray, CVRTables), "bbcsr": (BBCSRArray, BBCSRTables)}
-
-#: The arrays of a format: their dtypes ("index", "value" and "mask" depend on the matrix) and numbers of dimensions.
-_ARRAYS = {
-    "cvr": {
-        "step_ptr": ("<i8", 1),
-        "val": ("value", 1),
-        "col_base": ("index", 1),
-        "col_ptr": ("<i8", 1),
-        "col_narrow": ("<u2", 1),
-        "col_wide": ("index", 1),
-        "rec_mask": ("<u4", 1),
-        "rec_ptr": ("<i8", 1),
-        "rec_wb": ("index", 1),
-        "tail": ("index", 2),
-        "carry_row": ("index", 1),
-        "cut_row": ("index", 1),
-        "cut_ptr": ("<i8", 2),
-        "empty_row": ("index", 1),
-    },
-    "bbcsr": {
-        "bin_rowptr": ("<i8", 1),
-        "data": ("value", 1),
-        "col_base": ("index", 1),
-        "col_ptr": ("<i8", 1),
-        "col_narrow": ("<u2", 1),
-        "col_wide": ("index", 1),
-        "present": ("mask", 1),
-    },
-}
-
 #: dtypes that values may have
 _VALUE_DTYPES = ["|b1", "|i1", "<i2", "<i4", "<i8", "|u1", "<u2", "<u4", "<u8", "<f2", "<f4", "<f8", "<c8", "<c16"]
 
@@ -94,8 +63,9 @@ def write(file: BinaryIO, A: SparseArray) -> None:
 
 def describe(A: SparseArray) -> tuple[dict[str, Any], dict[str, Any]]:
     """What ``cvrarray.json`` says of `A`, and its arrays by name, in their order, where they live."""
+    assert isinstance(A, FormatArray)
     fields = A._tables._asdict()
-    arrays = {name: fields.pop(name) for name in _ARRAYS[A.format] if fields[name] is not None}
+    arrays = {name: fields.pop(name) for name in FORMATS[A.format]._stored if fields[name] is not None}
     header = {
         "magic": _MAGIC,
         "version": VERSION,
@@ -140,9 +110,9 @@ def read(file: BinaryIO, verify: bool) -> SparseArray:
 
 def assemble(header: dict[str, Any], arrays: dict[str, Any]) -> SparseArray:
     """The array that a checked header describes, around its arrays as they are, on their device."""
-    array_class, tables = _FORMATS[header["format"]]
-    fields = {"shape": tuple(header["shape"]), **dict.fromkeys(_ARRAYS[header["format"]]), **header["parameters"]}
-    return array_class._from_tables(tables(**fields | arrays), header["plan"])
+    cls = FORMATS[header["format"]]
+    fields = {"shape": tuple(header["shape"]), **dict.fromkeys(cls._stored), **header["parameters"]}
+    return cls._from_tables(cls._table_type(**fields | arrays), header["plan"])
 
 
 # ------------------------------------------------------------------------------------------------ members
@@ -211,25 +181,26 @@ def check_header(header: Any) -> None:
     """ValueError unless every entry of the JSON member is there and of the right kind."""
     if not isinstance(header, dict) or header.get("magic") != _MAGIC:
         raise ValueError(f"must hold the magic {_MAGIC!r}")
-    version = header.get("version")
+    version: Any = header.get("version")
     if _is_count(version) and version > VERSION:
         raise ValueError(
             f"has version {version} of the file format; cvrarray {__version__} reads versions up to {VERSION}. "
             "Update cvrarray, or save the array with this one"
         )
     _require(header, "version", _is_count(version) and version > 0, f"a version up to {VERSION}")
-    _require(header, "format", header.get("format") in list(_FORMATS), f"one of {', '.join(_FORMATS)}")
+    _require(header, "format", header.get("format") in list(FORMATS), f"one of {', '.join(FORMATS)}")
     _require(header, "shape", _is_shape(header.get("shape"), 2), "two counts")
     _require(header, "dtype", header.get("dtype") in _VALUE_DTYPES, f"one of {', '.join(_VALUE_DTYPES)}")
     _require(header, "plan", isinstance(header.get("plan"), str | None), "a text or null")
 
-    kinds, tables = _ARRAYS[header["format"]], _FORMATS[header["format"]][1]
-    scalars, parameters = set(tables._fields) - {"shape"} - kinds.keys(), header.get("parameters")
+    kinds, tables = FORMATS[header["format"]]._stored, FORMATS[header["format"]]._table_type
+    scalars = set(tables._fields) - {"shape"} - kinds.keys()
+    parameters: Any = header.get("parameters")
     counts = isinstance(parameters, dict) and parameters.keys() == scalars and all(map(_is_count, parameters.values()))
     in_range = counts and all(1 <= parameters[name] <= WARP for name in scalars - {"nnz"})
     _require(header, "parameters", in_range, f"counts of {', '.join(sorted(scalars))}, all but nnz from 1 to {WARP}")
 
-    arrays = header.get("arrays")
+    arrays: Any = header.get("arrays")
     complete = isinstance(arrays, dict) and kinds.keys() - {"present"} <= arrays.keys() <= kinds.keys()
     _require(header, "arrays", complete, f"the dtypes and shapes of {', '.join(kinds)}")
     index = _on_disk(coercion.index_dtype(tuple(header["shape"]))).str

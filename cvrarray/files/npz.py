@@ -14,26 +14,38 @@ fill_value     pydata  value of what is not stored
 =============  ======  ==========================================================================
 
 Refused, with the member's name: Python objects (a pickle could run code), an array that is longer or shorter than its
-header says, sizes that the file or this machine cannot hold, other than 2 dimensions, a fill value that is not 0,
-indices out of range, and whatever else breaks the rules of the format that the file names.
+header says, sizes that the file, its :class:`~.guards.Limit` or this machine cannot hold, other than 2 dimensions, a fill
+value that is not 0, indices out of range, and whatever else breaks the rules of the format that the file names. Members
+of other names are not read.
 """
 
 from __future__ import annotations
 
 import io
 import math
+import re
 import zipfile
+from collections.abc import Collection
 from typing import BinaryIO
 
 import numpy as np
 
 from ..core.tables import CSR
 from ..input import coercion
-from .guards import MOST_INFLATION, naming, require_memory
+from .guards import BLOCK, MOST_INFLATION, Limit, naming
+
+_NAMES = ("format", "shape", "data", "indptr", "indices", "offsets", "row", "col", "coords", "compressed_axes", "fill_value")
+
+#: The header of an npy file of plain numbers, a Python dict as text; Python 2 wrote 3L for 3.
+_HEADER = re.compile(
+    r"""\{(?:\s*+(?:'descr':\s*+'[<>|=][biufcSUVMmO]\d{0,9}(?:\[\w{1,9}\])?'|'fortran_order':\s*+(?:True|False)"""
+    r"""|'shape':\s*+\([\dL,\s]*+\))\s*+,?+){3}\s*+\}\s*+"""
+)
+_MOST_HEADER = 10_000  # bytes, as NumPy has it
 
 
-def read(file: BinaryIO) -> CSR:
-    """Canonical CSR of the matrix in an .npz.
+def read(file: BinaryIO, limit: Limit) -> CSR:
+    """Canonical CSR of the matrix in an .npz, for which no more than `limit` is asked for.
 
     Raises
     ------
@@ -42,12 +54,17 @@ def read(file: BinaryIO) -> CSR:
     zipfile.BadZipFile
         The zip itself is damaged.
     """
-    arrays = {}
     with zipfile.ZipFile(file) as archive:
-        for name, member in members(archive).items():
-            with naming(f"member {name}"):
-                arrays[name.removesuffix(".npy")] = _read_array(archive, member)
-    return _from_arrays(arrays)
+        found = {name.removesuffix(".npy"): member for name, member in members(archive).items()}
+        wanted = {name: member for name, member in found.items() if name in _NAMES}
+        if not wanted:
+            raise ValueError(_unknown("", found))
+        limit.require(sum(member.file_size for member in wanted.values()), "the arrays promised need")
+        arrays = {}
+        for name, member in wanted.items():
+            with naming(f"member {member.filename}"):
+                arrays[name] = _read_array(archive, member)
+    return _from_arrays(arrays, limit)
 
 
 def members(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
@@ -60,15 +77,21 @@ def members(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
 
 def read_npy_header(stream: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype]:
     """Shape, whether in Fortran order, and dtype, which is no object's; `stream` then stands at the values."""
-    try:
-        version = np.lib.format.read_magic(stream)
-        readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
-        shape, fortran_order, dtype = readers[version](stream)
-    except Exception as error:  # a damaged header is Python source: tokenizer, parser and warnings have their say
-        raise ValueError("has no readable npy header") from error
+    # NumPy parses it as Python, which a crafted one can make run out of stack or memory
+    start = stream.read(12)
+    if start[:6] != b"\x93NUMPY" or start[6:8] not in (b"\1\0", b"\2\0") or len(start) < 12:
+        raise ValueError(f"has no readable npy header; it begins with {start!r}")
+    count = {1: 2, 2: 4}[start[6]]  # bytes of the header's length
+    n_bytes = int.from_bytes(start[8 : 8 + count], "little")
+    text = (start[8 + count :] + stream.read(max(0, min(n_bytes, _MOST_HEADER) + count - 4))).decode("latin-1")
+    found = dict(re.findall(r"'(\w+)':\s*('[^']*'|\w+|\([^)]*\))", text)) if _HEADER.fullmatch(text) else {}
+    if len(text) != n_bytes or len(found) != 3:
+        raise ValueError(f"has no readable npy header of plain numbers; got {text[:80]!r}")
+    dtype = np.dtype(found["descr"][1:-1])
     if dtype.hasobject:
         raise ValueError("holds Python objects (a pickle), which are never loaded. Save plain numbers")
-    return shape, fortran_order, dtype
+    shape = tuple(int(n) for n in re.findall(r"\d+", found["shape"]))
+    return shape, found["fortran_order"] == "True", dtype
 
 
 def _read_array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:
@@ -77,45 +100,41 @@ def _read_array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray
         raise ValueError(f"must be stored or deflated, as NumPy does; got compression method {member.compress_type}")
     if member.file_size > MOST_INFLATION * (member.compress_size + 1):
         raise ValueError(f"promises {member.file_size} bytes, more than its {member.compress_size} can hold")
-    content = archive.read(member)
-    stream = io.BytesIO(content)
+    content = bytearray(member.file_size)  # archive.read would hold it twice
+    with archive.open(member) as file:
+        n_read = 0
+        while n_read < len(content) and (block := file.read(min(BLOCK, len(content) - n_read))):
+            content[n_read : n_read + len(block)] = block
+            n_read += len(block)
+    stream = io.BytesIO(content[: _MOST_HEADER + 12])
     shape, fortran_order, dtype = read_npy_header(stream)
-    n_bytes = len(content) - stream.tell()
-    if math.prod(shape) * dtype.itemsize != n_bytes:
+    n_bytes = n_read - stream.tell()
+    if math.prod(shape) * dtype.itemsize != n_bytes or not dtype.itemsize:  # without bytes, any number would fit
         raise ValueError(f"must hold {dtype} values of shape {shape}; it holds {n_bytes} bytes")
     return np.ndarray(shape, dtype, content, stream.tell(), order="F" if fortran_order else "C")
 
 
-def _from_arrays(arrays: dict[str, np.ndarray]) -> CSR:
+def _from_arrays(arrays: dict[str, np.ndarray], limit: Limit) -> CSR:
     """Canonical CSR from the arrays of a file, by name."""
-    from scipy.sparse import bsr_array, csc_array, dia_array
-
     format = _format(arrays)
     sizes = _member(arrays, "shape")
     if sizes.shape != (2,) or sizes.dtype.kind not in "iu":
-        raise ValueError(f"member shape: must be two integers, the rows and columns of a matrix; got {sizes.tolist()}")
+        raise ValueError(f"member shape: must be two integers, the rows and columns of a matrix; got {_shown(sizes)}")
     shape = coercion.check_shape(sizes.tolist())
-    require_memory(shape[0], "member shape")
     fill_value = arrays.get("fill_value", np.zeros(()))
     if fill_value.size != 1 or fill_value.item() != 0:
-        raise ValueError(f"must have fill value 0; got {fill_value.tolist()}. Subtract it first")
+        raise ValueError(f"must have fill value 0; got {_shown(fill_value)}. Subtract it first")
     data = _member(arrays, "data")
     coercion.check_dtype(data.dtype)
+    limit.require_matrix(shape, data.size, "member shape")
 
     if format == "coo":
         row, col = (_member(arrays, "row"), _member(arrays, "col")) if "row" in arrays else _coords(arrays)
         return coercion.from_triplets(row, col, data, shape)
     if format == "dia":
-        return coercion.as_csr(dia_array((data, _integers(arrays, "offsets")), shape=shape))
-    indptr, indices = _integers(arrays, "indptr"), _integers(arrays, "indices")
-    if format == "csr":
-        return coercion.from_parts(indptr, indices, data, shape)
-    if format == "csc":  # checked as the CSR of its transpose: SciPy would read outside the arrays of a damaged one
-        transposed = coercion.from_parts(indptr, indices, data, shape[::-1])
-        return coercion.as_csr(csc_array((transposed.data, transposed.indices, transposed.indptr), shape=shape))
-    matrix = bsr_array((data, indices, indptr), shape=shape)
-    matrix.check_format(full_check=True)
-    return coercion.as_csr(matrix)
+        return coercion.from_dia(_integers(arrays, "offsets"), data, shape)
+    build = {"csr": coercion.from_parts, "csc": coercion.from_csc, "bsr": coercion.from_bsr}[format]
+    return build(_integers(arrays, "indptr"), _integers(arrays, "indices"), data, shape)
 
 
 def _format(arrays: dict[str, np.ndarray]) -> str:
@@ -123,19 +142,30 @@ def _format(arrays: dict[str, np.ndarray]) -> str:
     missing = "gcxs" if "compressed_axes" in arrays else "coo" if "coords" in arrays else ""  # older pydata/sparse
     stored = arrays.get("format", np.asarray(missing))
     if stored.dtype.kind not in "SU" or stored.size != 1:
-        raise ValueError(f"member format: must be one word; got {stored.tolist()}")
+        raise ValueError(f"member format: must be one word; got {_shown(stored)}")
     format = stored.astype(str).item()
     if format == "gcxs":
-        axes = _member(arrays, "compressed_axes").tolist()
-        if axes not in ([0], [1]):
-            raise ValueError(f"member compressed_axes: must be [0] or [1]; got {axes}")
-        return ("csr", "csc")[axes[0]]
+        axes = _member(arrays, "compressed_axes")
+        if axes.shape != (1,) or axes.item() not in (0, 1):
+            raise ValueError(f"member compressed_axes: must be [0] or [1]; got {_shown(axes)}")
+        return ("csr", "csc")[int(axes.item())]
     if format not in ("csr", "csc", "bsr", "dia", "coo"):
-        raise ValueError(
-            "must be an .npz of scipy.sparse.save_npz or sparse.save_npz, in format csr, csc, bsr, dia, coo or gcxs; "
-            f"got format {format!r} and members {', '.join(arrays) or '(none)'}"
-        )
-    return format
+        raise ValueError(_unknown(format, arrays))
+    return str(format)
+
+
+def _unknown(format: str, names: Collection[str]) -> str:
+    """What is said of a file with the members `names` that is in no `format` that is read here."""
+    listed = ", ".join(names) or "(none)"
+    return (
+        "must be an .npz of scipy.sparse.save_npz or sparse.save_npz, in format csr, csc, bsr, dia, coo or gcxs; "
+        f"got format {format[:40]!r} and members {listed[:400]}"
+    )
+
+
+def _shown(array: np.ndarray) -> str:
+    """An array from a file as messages have it, however large it is."""
+    return str(array.tolist()) if array.nbytes <= 80 else f"{array.dtype} of shape {array.shape}"
 
 
 def _member(arrays: dict[str, np.ndarray], name: str) -> np.ndarray:

@@ -1,6 +1,6 @@
-"""Kernels as loaded functions: source text from ``kernels/``, one instantiation at a time, compiled by NVRTC once.
+"""Kernels as loaded functions: source text from ``kernels/``, compiled by NVRTC one instantiation at a time.
 
-CuPy compiles, loads and keeps the result on disk. Its cache knows the text it is given and nothing of included files, so
+CuPy compiles, loads and caches the result on disk. The cache's key is the text that CuPy is given, without included files. So
 ``common.cuh`` is pasted in front of each kernel file, and every ``#include "x.cuh"`` is replaced by that file.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -54,7 +54,7 @@ PRODUCTS = [
     ("uint64", "uint64"),
 ]
 
-#: The most lanes that share a row of a dense matrix: more would hold more sums each than there are registers for.
+#: The most lanes that share a row of a dense matrix. With more, each would have more sums than there are registers for.
 MATRIX_LANES = 16
 
 #: A null pointer as a kernel's argument.
@@ -77,12 +77,44 @@ def _read(file: str) -> str:
         return (Path(__file__).parents[2] / "kernels" / file).read_text()
 
 
-def kernel(file: str, function: str, *arguments: object) -> cupy.cuda.Function:
-    """The function template `function` of ``kernels/<file>.cu`` with these template arguments, for the current device.
+class Kernel:
+    """A kernel of ``kernels/<file>.cu``: a function template, and which of its instantiations CI compiles without a GPU.
 
-    Arguments are dtypes, booleans or integers. Compiled on first use.
+    Calling it gives the loaded function for the current device, compiled on first use. It is called with the template's
+    arguments, or with that from which ``arguments(...)`` makes them: dtypes, booleans and integers. There is no other way to a
+    kernel, so that KERNELS lists all of them.
+
+    Parameters
+    ----------
+    file, name
+        Where the template stands, and what it is called there.
+    cases
+        What it may be called with: at least one case for each path through the kernel. Names stand for dtypes.
+    arguments
+        By default what the kernel is called with.
     """
-    return _kernel(cupy.cuda.runtime.getDevice(), file, function, *arguments)
+
+    def __init__(
+        self,
+        file: str,
+        name: str,
+        cases: Iterable[tuple[object, ...]] = ((),),
+        arguments: Callable[..., tuple[object, ...]] = lambda *arguments: arguments,
+    ) -> None:
+        self.file, self.name, self._cases, self._arguments = file, name, list(cases), arguments
+        KERNELS.append(self)
+
+    def __call__(self, *of: Any) -> cupy.cuda.Function:
+        return load(cupy.cuda.runtime.getDevice(), self.file, self.name, *self._arguments(*of))
+
+    def instantiations(self) -> list[str]:
+        """Those of the cases, as C++ spells them."""
+        cases = ([np.dtype(part) if isinstance(part, str) else part for part in case] for case in self._cases)
+        return list(dict.fromkeys(instantiation(self.name, *self._arguments(*case)) for case in cases))
+
+
+#: Every kernel of the package.
+KERNELS: list[Kernel] = []
 
 
 def instantiation(function: str, *arguments: object) -> str:
@@ -97,21 +129,30 @@ def _argument(argument: object) -> str:
 
 
 @cache
-def _kernel(_device: int, file: str, function: str, *arguments: object) -> cupy.cuda.Function:
-    expression = instantiation(function, *arguments)
+def load(_device: int, file: str, name: str, *arguments: object) -> cupy.cuda.Function:
+    """The function `name` of ``kernels/<file>.cu`` with these template arguments."""
+    expression = instantiation(name, *arguments)
     module = cupy.RawModule(code=source(file), options=OPTIONS, name_expressions=(expression,))
     return module.get_function(expression).kernel
 
 
 def blocks(n_threads: int, block: int) -> tuple[int]:
-    """The grid that gives every thread a place."""
+    """The least grid of at least `n_threads` threads, and of at least one block."""
     return (max(1, -(-n_threads // block)),)
 
 
-def struct(*fields: cupy.ndarray | int | None) -> np.ndarray:
-    """Pointers and 64-bit integers as one struct that a kernel takes by value; None is a null pointer."""
+class Struct(np.ndarray):
+    """A structure that a kernel takes by value. It keeps alive the arrays that its pointers point to."""
+
+    buffers: tuple[cupy.ndarray, ...]
+
+
+def struct(*fields: cupy.ndarray | int | None) -> Struct:
+    """A structure of pointers and 64-bit integers; None is a null pointer."""
     words = [0 if f is None else f if isinstance(f, int) else f.data.ptr for f in fields]
-    return np.array(words, np.uint64).view(f"V{8 * len(words)}")
+    made = np.array(words, np.uint64).view(f"V{8 * len(words)}").view(Struct)
+    made.buffers = tuple(f for f in fields if isinstance(f, cupy.ndarray))
+    return made
 
 
 def update(alpha: np.generic, beta: np.generic) -> np.int32:
@@ -143,17 +184,18 @@ def processors(device: int) -> int:
     return cupy.cuda.Device(device).attributes["MultiProcessorCount"]
 
 
-def settle() -> None:
-    """Wait for what was prepared on the current stream: later products, on any stream, rely on it."""
+def synchronize() -> None:
+    """Wait for the current stream, unless a graph is captured from it: later products, on any stream, need what it prepares."""
     stream = cupy.cuda.get_current_stream()
     if not stream.is_capturing():
         stream.synchronize()
 
 
 class Scratch:
-    """Memory for the time of one call, from CuPy's pool; what a captured CUDA graph uses is kept as long as this object.
+    """Memory for the time of one call, from CuPy's pool.
 
-    A graph replays with the addresses it was captured with, long after the pool would have given them to somebody else.
+    What a captured CUDA graph uses is kept as long as this object: a graph replays with the addresses that it was captured
+    with, and the pool would have given them to others.
     """
 
     def __init__(self) -> None:
@@ -170,8 +212,8 @@ class Scratch:
 class PerStream:
     """What `make()` gives, made once for each stream: memory that calls on one stream may share, as they run in turn.
 
-    Every captured graph has its own, for it may be replayed on any stream. Streams are told apart by thread too: CUDA's
-    per-thread default streams have one handle.
+    Every captured graph has memory of its own, as it may be replayed on any stream. The thread is part of a stream's key: the
+    per-thread default streams of CUDA all have the same handle.
     """
 
     def __init__(self, make: Callable[[], Any]) -> None:

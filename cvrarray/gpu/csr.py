@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import cupy
 import numpy as np
 
 from ..core.tables import CSR, WARP
-from .compiler import blocks, instantiation, kernel
+from .compiler import Kernel, blocks
 
 BLOCK = 256
 PART = 2048  # nonzeros that a warp checks
+
+CHECK_ROWS = Kernel("csr", "csr_check_rows", [("int32",), ("int64",)])
+CHECK_COLUMNS = Kernel(
+    "csr",
+    "csr_check_columns",
+    [(pointer, index) for pointer in ("int32", "int64") for index in ("int32", "int64")],
+    lambda pointer, index: (pointer, index, PART),
+)
+SUM_RUNS = Kernel(
+    "csr", "csr_sum_runs", [(value,) for value in ("bool", "int8", "uint64", "float16", "float32", "complex64", "complex128")]
+)
 
 
 def check(indptr: cupy.ndarray, indices: cupy.ndarray, n_cols: int) -> tuple[int, int, int, int, bool]:
@@ -20,10 +29,10 @@ def check(indptr: cupy.ndarray, indices: cupy.ndarray, n_cols: int) -> tuple[int
     """
     n_rows, nnz = indptr.size - 1, indices.size
     status = cupy.zeros(5, np.int64)
-    kernel("csr", "csr_check_rows", indptr.dtype)(blocks(n_rows, BLOCK), (BLOCK,), (indptr, np.int64(n_rows), status))
+    CHECK_ROWS(indptr.dtype)(blocks(n_rows, BLOCK), (BLOCK,), (indptr, np.int64(n_rows), status))
     if nnz:
         warps = BLOCK // WARP
-        kernel("csr", "csr_check_columns", indptr.dtype, indices.dtype, PART)(
+        CHECK_COLUMNS(indptr.dtype, indices.dtype)(
             blocks(-(-nnz // PART), warps),
             (BLOCK,),
             (indptr, indices, np.int64(n_rows), np.int64(n_cols), np.int64(nnz), status),
@@ -56,9 +65,7 @@ def canonical(row: cupy.ndarray, col: cupy.ndarray, val: cupy.ndarray, shape: tu
     else:
         first = cupy.concatenate([starts, cupy.array([val.size])])
         data = cupy.empty(starts.size, val.dtype)
-        kernel("csr", "csr_sum_runs", val.dtype)(
-            blocks(starts.size, BLOCK), (BLOCK,), (val, order, first, np.int64(starts.size), data)
-        )
+        SUM_RUNS(val.dtype)(blocks(starts.size, BLOCK), (BLOCK,), (val, order, first, np.int64(starts.size), data))
         row, col = row[starts], col[starts]
     indptr = cupy.searchsorted(row, cupy.arange(n_rows + 1, dtype=row.dtype))
     return CSR(indptr, col, data, shape)
@@ -68,11 +75,3 @@ def row_of_nonzero(indptr: cupy.ndarray, indices: cupy.ndarray) -> cupy.ndarray:
     """(nnz,) the row of every nonzero, in the dtype of `indices`."""
     position = cupy.arange(indices.size, dtype=indptr.dtype)
     return (cupy.searchsorted(indptr, position, side="right") - 1).astype(indices.dtype)
-
-
-def instantiations() -> Iterator[tuple[str, list[str]]]:
-    """What CI compiles without a GPU."""
-    yield "csr", [instantiation("csr_check_rows", p) for p in ("int32", "int64")]
-    yield "csr", [instantiation("csr_check_columns", p, i, PART) for p in ("int32", "int64") for i in ("int32", "int64")]
-    values = ("bool", "int8", "uint64", "float16", "float32", "complex64", "complex128")
-    yield "csr", [instantiation("csr_sum_runs", a) for a in values]

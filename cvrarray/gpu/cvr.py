@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache, partial
 from typing import Any
 
@@ -10,36 +10,138 @@ import cupy
 import numpy as np
 
 from ..core.tables import CSR, WARP, CVRTables
-from . import near, transposed
+from . import shared_memory, transposed
+from .autotune import autotuned
 from .compiler import (
     ACCUMULATE,
     NULL,
     PLAIN,
     PRODUCTS,
     SCALE,
+    Kernel,
     PerStream,
     Scratch,
+    Struct,
     blocks,
-    instantiation,
-    kernel,
     matrix_tiles,
-    settle,
     struct,
+    synchronize,
     update,
     vector_width,
 )
 
 BLOCK = 128  # threads: four chunks
-#: Steps at once: so many that as many warps fit a multiprocessor as with 8 whose successors' columns were not under way.
+#: Steps that are loaded before the first is multiplied, by the size of the product's dtype. As many warps fit a multiprocessor
+#: as with 8 steps without the next ones' columns.
 UNROLL = {1: 6, 2: 6, 4: 6, 8: 6, 16: 4}
-#: Empty rows that a thread stores, at least, and blocks for that, at most.
+#: Empty rows a thread, at least, and blocks for empty rows, at most, in ``A @ x``.
 EMPTY_ROWS_A_THREAD, MOST_BLOCKS_FOR_EMPTY = 8, 1 << 14
-#: Threads that write the rows without nonzeros, where there are more of these than chunks.
+#: Threads that write the rows without nonzeros in ``A @ X``, where there are more such rows than chunks.
 EMPTY_ROW_THREADS = 1 << 18
+#: Steps a chunk should have: STEPS, fewer (to MIN_STEPS) where there would not be ENOUGH_CHUNKS to keep the device busy, more
+#: (to MAX_STEPS) where rows are longer. Measured: ``docs/decisions/0003-gpu-products.md``.
+MIN_STEPS, STEPS, MAX_STEPS, ENOUGH_CHUNKS = 32, 64, 512, 7392
+#: Chunks that are under way at once, with values of at most 4 bytes and longer ones: 92% of the warps that an H200's 132
+#: multiprocessors hold, as some of them store empty rows. A few chunks more would wait for all of these. So a matrix of less
+#: than FEW_WAVES times as many chunks gets a whole multiple, or chunks of LEAST_STEPS where that is fewer.
+WAVE, FEW_WAVES, LEAST_STEPS = (3880, 2910), 3, 12
+
+OFFSETS_AND_INDICES = [("int32", "int32"), ("int64", "int32"), ("int64", "int64")]
+INDICES = [("int32",), ("int64",)]
+
+SPLIT_ROWS = Kernel("cvr_convert", "cvr_split_rows", OFFSETS_AND_INDICES)
+CUTS = Kernel("cvr_convert", "cvr_cuts", INDICES)
+COUNT = Kernel("cvr_convert", "cvr_count", OFFSETS_AND_INDICES)
+FILL = Kernel(
+    "cvr_convert",
+    "cvr_fill",
+    [(*offsets, value) for offsets in OFFSETS_AND_INDICES for value in ("bool", "float32", "complex128")]
+    + [("int32", "int32", "float16")],
+)
+OFFSETS = Kernel("cvr_convert", "cvr_offsets", INDICES)
+SLOTS = Kernel("cvr_convert", "cvr_slots", INDICES)
+MATVEC = Kernel(
+    "cvr_matvec",
+    "cvr_matvec",
+    [
+        (*dtypes, *how)
+        for dtypes in PRODUCTS
+        for how in (
+            ("int32", WARP, int(PLAIN), False),
+            ("int32", WARP, int(ACCUMULATE), True),
+            ("int64", WARP, int(SCALE), False),
+            ("int32", 4, int(PLAIN), True),
+        )
+    ],
+    lambda value, product, index, n_lanes, form, cut: (value, product, index, n_lanes, UNROLL[product.itemsize], form, cut),
+)
+MATMAT = Kernel(
+    "cvr_matmat",
+    "cvr_matmat",
+    [
+        (value, product, *how)
+        for value, product in PRODUCTS
+        for how in (
+            ("int32", WARP, 1, vector_width(product)),
+            ("int32", WARP, 16, vector_width(product)),
+            ("int64", 4, 8, 1),
+        )
+    ],
+    lambda value, product, index, n_lanes, members, width: (
+        value, product, index, n_lanes, members, width, matrix_unroll(members), BLOCK // WARP,
+    ),
+)  # fmt: skip
+CARRY_ROWS = Kernel("cvr_matmat", "cvr_carry_rows", [(product, "int32") for _, product in PRODUCTS])
+TRANSPOSED = Kernel(
+    "cvr_transposed",
+    "cvr_transposed",
+    [
+        (*dtypes, *how)
+        for dtypes in PRODUCTS
+        for how in (
+            ("int32", WARP, transposed.COUNT, False),
+            ("int32", WARP, transposed.ADD, transposed.may_be_floats(dtypes[1])),
+            ("int64", 4, transposed.ADD, False),
+        )
+        if how[2] == transposed.ADD or dtypes in transposed.ROUNDED
+    ],
+)
+TRANSPOSED_FINISH = Kernel(
+    "cvr_transposed",
+    "cvr_transposed_finish",
+    [
+        (*dtypes, *how)
+        for dtypes in PRODUCTS
+        for how in (("int32", WARP, transposed.may_be_floats(dtypes[1])), ("int64", 4, False))
+    ],
+)
+
+
+def default_n_lanes(csr: CSR) -> int:
+    """Lanes for a matrix: a warp."""
+    return WARP
+
+
+def default_n_chunks(csr: CSR, n_lanes: int) -> int:
+    """Chunks for a matrix: whole groups of `n_lanes` average rows, in about STEPS steps.
+
+    A group of long rows is cut where it would leave too few chunks for the device, or have more than MAX_STEPS steps. Small
+    matrices fill the device a whole number of times: see WAVE.
+    """
+    n_rows, nnz = csr.shape[0], csr.nnz
+    mean = max(1.0, nnz / max(1, n_rows))
+    wave = WAVE[csr.data.dtype.itemsize > 4]
+    waves = nnz / (n_lanes * STEPS * wave)
+    if waves < FEW_WAVES:
+        return max(1, min(wave * max(1, round(waves)), round(nnz / (n_lanes * LEAST_STEPS))))
+    share = nnz / (n_lanes * ENOUGH_CHUNKS)
+    wanted = min(max(share, MIN_STEPS), STEPS)
+    steps = min(mean * max(1, round(wanted / mean)), max(share, wanted), MAX_STEPS)
+    return max(1, round(nnz / (steps * n_lanes)))
 
 
 def convert(csr: CSR, n_lanes: int, n_chunks: int, split: str) -> CVRTables:
-    """Canonical CSR on the current device as CVR tables there; `n_chunks` at most ``csr.nnz``, 0 without nonzeros."""
+    """Canonical CSR on the current device as CVR tables there. `n_chunks` is at most ``csr.nnz``, and 0 without nonzeros."""
     index = csr.indices.dtype
     row_id, ptr, empty_row = _without_empty_rows(csr)
     n_rows = ptr.size - 1
@@ -50,20 +152,42 @@ def convert(csr: CSR, n_lanes: int, n_chunks: int, split: str) -> CVRTables:
     totals = cupy.zeros(4, np.int64)
     col_low, col_base, carry_row = (cupy.empty(n_chunks, index) for _ in range(3))
     if n_chunks:
-        kernel("cvr_convert", "cvr_cuts", ptr.dtype)(
+        CUTS(ptr.dtype)(
             blocks(n_chunks + 1, BLOCK),
             (BLOCK,),
             (ptr, np.int64(n_rows), np.int64(csr.nnz), np.int64(n_chunks), np.int32(n_lanes), split == "rows", chunk_ptr),
         )
-        kernel("cvr_convert", "cvr_count", ptr.dtype, index)(
+        COUNT(ptr.dtype, index)(
             warps,
             (BLOCK,),
             (ptr, row_id, csr.indices, np.int64(n_rows), chunk_ptr, np.int64(n_chunks), np.int32(n_lanes),
              sizes, col_low, col_base, carry_row, totals),
         )  # fmt: skip
     sums = cupy.cumsum(sizes)
-    n_steps, n_records, n_narrow, n_cut = totals.get().tolist()
-    tables = CVRTables(
+    t = _empty_tables(csr, n_lanes, n_chunks, totals.get().tolist(), (col_base, carry_row, empty_row))
+    OFFSETS(index)(
+        blocks(n_chunks + 1, BLOCK),
+        (BLOCK,),
+        (sums, col_base, carry_row, np.int64(n_chunks), np.int32(n_lanes), t.step_ptr, t.rec_ptr, t.col_ptr, t.cut_row,
+         t.cut_ptr),
+    )  # fmt: skip
+    if n_chunks:
+        FILL(ptr.dtype, index, csr.data.dtype)(
+            warps,
+            (BLOCK,),
+            (ptr, row_id, csr.indices, csr.data, np.int64(n_rows), chunk_ptr, np.int64(n_chunks), np.int32(n_lanes),
+             t.step_ptr, t.rec_ptr, t.col_ptr, col_low, col_base, t.val, t.col_narrow, t.col_wide, t.rec_mask, t.rec_wb,
+             t.tail),
+        )  # fmt: skip
+    synchronize()
+    return t
+
+
+def _empty_tables(csr: CSR, n_lanes: int, n_chunks: int, totals: list[int], known: tuple[Any, Any, Any]) -> CVRTables:
+    """Tables to be filled, with those that are `known`. `totals`: steps, records, slots of narrow chunks, cut rows."""
+    index, (n_steps, n_records, n_narrow, n_cut) = csr.indices.dtype, totals
+    col_base, carry_row, empty_row = known
+    return CVRTables(
         shape=csr.shape,
         nnz=csr.nnz,
         n_lanes=n_lanes,
@@ -82,33 +206,6 @@ def convert(csr: CSR, n_lanes: int, n_chunks: int, split: str) -> CVRTables:
         cut_ptr=cupy.empty((n_cut, 2), np.int64),
         empty_row=empty_row,
     )
-    t = tables
-    kernel("cvr_convert", "cvr_offsets", index)(
-        blocks(n_chunks + 1, BLOCK),
-        (BLOCK,),
-        (
-            sums,
-            col_base,
-            carry_row,
-            np.int64(n_chunks),
-            np.int32(n_lanes),
-            t.step_ptr,
-            t.rec_ptr,
-            t.col_ptr,
-            t.cut_row,
-            t.cut_ptr,
-        ),
-    )
-    if n_chunks:
-        kernel("cvr_convert", "cvr_fill", ptr.dtype, index, csr.data.dtype)(
-            warps,
-            (BLOCK,),
-            (ptr, row_id, csr.indices, csr.data, np.int64(n_rows), chunk_ptr, np.int64(n_chunks), np.int32(n_lanes),
-             t.step_ptr, t.rec_ptr, t.col_ptr, col_low, col_base, t.val, t.col_narrow, t.col_wide, t.rec_mask, t.rec_wb,
-             t.tail),
-        )  # fmt: skip
-    settle()
-    return tables
 
 
 def _without_empty_rows(csr: CSR) -> tuple[Any, cupy.ndarray, cupy.ndarray]:
@@ -125,7 +222,7 @@ def _without_empty_rows(csr: CSR) -> tuple[Any, cupy.ndarray, cupy.ndarray]:
         cupy.empty(n_filled, index),
         cupy.empty(n_rows - n_filled, index),
     )
-    kernel("cvr_convert", "cvr_split_rows", csr.indptr.dtype, index)(
+    SPLIT_ROWS(csr.indptr.dtype, index)(
         blocks(n_rows, BLOCK), (BLOCK,), (csr.indptr, rank, np.int64(n_rows), ptr, row_id, empty_row)
     )
     return row_id, ptr, empty_row
@@ -140,8 +237,7 @@ def product(tables: CVRTables, dtype: np.dtype) -> Callable[[cupy.ndarray, cupy.
 
     @cache
     def multiply(form):
-        how = t.n_lanes, UNROLL[dtype.itemsize], int(form), t.cut_row.size > 0
-        return kernel("cvr_matvec", "cvr_matvec", t.val.dtype, dtype, t.tail.dtype, *how)
+        return MATVEC(t.val.dtype, dtype, t.tail.dtype, t.n_lanes, int(form), t.cut_row.size > 0)
 
     n_for_empty = min(-(-t.empty_row.size // (BLOCK * EMPTY_ROWS_A_THREAD)), MOST_BLOCKS_FOR_EMPTY)
     grid = (max(1, n_for_empty + -(-t.carry_row.size * WARP // BLOCK)),)
@@ -150,11 +246,11 @@ def product(tables: CVRTables, dtype: np.dtype) -> Callable[[cupy.ndarray, cupy.
     def plain(x, y, alpha, beta):
         multiply(update(alpha, beta))(grid, (BLOCK,), (chunks, x, y, cuts(), np.int32(n_for_empty), alpha, beta))
 
-    return near.in_time(t.val.size, t.shape[1], plain, lambda: near.product(t, dtype, _struct, cuts))
+    return autotuned(t.val.size, t.shape[1], plain, lambda: shared_memory.product(t, dtype, _struct, cuts))
 
 
-def _cuts(t: CVRTables, dtype: np.dtype) -> Callable[[], np.ndarray]:
-    """A function that gives the ``Cuts`` of the kernel file, for a product on the current stream."""
+def _cuts(t: CVRTables, dtype: np.dtype) -> Callable[[], Struct]:
+    """A function that gives the kernel file's ``Cuts`` for a product on the current stream."""
     n_chunks, n_cut = t.carry_row.size, t.cut_row.size
     if not n_cut:
         nothing = struct(*[None] * 3)
@@ -164,15 +260,14 @@ def _cuts(t: CVRTables, dtype: np.dtype) -> Callable[[], np.ndarray]:
     cut = cupy.cumsum(begins) - 1  # the last cut row up to each chunk
     span = cupy.full((n_chunks + 1, 2), -1, np.int32)
     span[:-1] = cupy.where(t.carry_row[:, None] >= 0, t.cut_ptr[cut] - cupy.array([1, 0]), -1)
-    settle()
+    synchronize()
 
     def make():
         arrived = cupy.zeros(n_chunks, np.uint32)
         part = cupy.zeros((2 * n_chunks, -(-dtype.itemsize // 4)), np.uint64)
-        return struct(span, arrived, part), arrived, part
+        return struct(span, arrived, part)
 
-    by_stream = PerStream(make)
-    return lambda: by_stream.get()[0]
+    return PerStream(make).get
 
 
 def product_matrix(tables: CVRTables, dtype: np.dtype) -> Callable[[cupy.ndarray, cupy.ndarray, Any, Any], None]:
@@ -185,24 +280,19 @@ def product_matrix(tables: CVRTables, dtype: np.dtype) -> Callable[[cupy.ndarray
         k = x.shape[1]
         members, width, tiles = matrix_tiles(k, dtype, x, y)
         carry = scratch.empty((n_chunks if n_cut else 0, k), dtype)
-        kernel(
-            "cvr_matmat", "cvr_matmat", t.val.dtype, dtype, index, t.n_lanes, members, width, matrix_unroll(members),
-            BLOCK // WARP,
-        )(
+        MATMAT(t.val.dtype, dtype, index, t.n_lanes, members, width)(
             (*blocks(max(n_chunks * WARP, min(n_empty, EMPTY_ROW_THREADS)), BLOCK), tiles),
             (BLOCK,),
             (chunks, np.int64(k), x, y, carry, alpha, beta, update(alpha, beta)),
-        )  # fmt: skip
+        )
         if n_cut and k:
-            kernel("cvr_matmat", "cvr_carry_rows", dtype, index)(
-                (n_cut,), (min(k, BLOCK),), (t.cut_row, t.cut_ptr, carry, np.int64(k), y)
-            )
+            CARRY_ROWS(dtype, index)((n_cut,), (min(k, BLOCK),), (t.cut_row, t.cut_ptr, carry, np.int64(k), y))
 
     return run
 
 
 def matrix_unroll(members: int) -> int:
-    """Steps in flight: several where a step's turns alone give few loads."""
+    """Steps that are loaded before the first is multiplied: several where one step makes few loads."""
     return 4 if members <= 2 else 2
 
 
@@ -212,20 +302,23 @@ def product_transposed(tables: CVRTables, dtype: np.dtype) -> Callable[[cupy.nda
     chunks, grid = _struct(t), blocks(t.carry_row.size * WARP, BLOCK)
     how = t.val.dtype, dtype, t.tail.dtype, t.n_lanes
 
-    def scatter(step, floats, x, sums):
-        kernel("cvr_transposed", "cvr_transposed", *how, step, floats)(grid, (BLOCK,), (chunks, x, sums))
+    def scatter(found, x, sums):
+        found(grid, (BLOCK,), (chunks, x, sums))
+
+    @cache
+    def finishing(floats):
+        return TRANSPOSED_FINISH(*how, floats)
 
     def finish(floats, x, sums, y, alpha, beta, form):
-        found = kernel("cvr_transposed", "cvr_transposed_finish", *how, floats)
-        transposed.cooperative(found, chunks, x, sums, np.int64(n_cols), y, alpha, beta, form)
+        transposed.cooperative(finishing(floats), chunks, x, sums, np.int64(n_cols), y, alpha, beta, form)
 
-    passes = transposed.Passes(partial(scatter, transposed.COUNT, False, NULL), finish)
-    sums = transposed.Sums(passes, "cvr_transposed", t.val, n_cols, dtype)
-    plain = sums.product(partial(scatter, transposed.ADD, sums.floats))
-    return near.in_time(t.val.size, n_cols, plain, lambda: near.product_transposed(t, sums, _struct))
+    passes = transposed.Passes(lambda sums: scatter(TRANSPOSED(*how, transposed.COUNT, False), NULL, sums), finish)
+    sums = transposed.ColumnSums(passes, t.val, n_cols, dtype)
+    plain = sums.product(partial(scatter, TRANSPOSED(*how, transposed.ADD, sums.floats)))
+    return autotuned(t.val.size, n_cols, plain, lambda: shared_memory.product_transposed(t, sums, _struct))
 
 
-def _struct(t: CVRTables) -> np.ndarray:
+def _struct(t: CVRTables) -> Struct:
     """The tables as kernels take them."""
     return struct(
         t.step_ptr, t.val, t.col_base, t.col_ptr, t.col_narrow, t.col_wide, t.rec_mask, t.rec_ptr, t.rec_wb, t.tail,
@@ -238,7 +331,7 @@ def to_coo(tables: CVRTables) -> tuple[cupy.ndarray, cupy.ndarray, cupy.ndarray]
     t, index, n_chunks = tables, tables.tail.dtype, tables.carry_row.size
     row, col = cupy.empty(t.val.size, index), cupy.empty(t.val.size, index)
     if n_chunks:
-        kernel("cvr_convert", "cvr_slots", index)(
+        SLOTS(index)(
             blocks(n_chunks * WARP, BLOCK),
             (BLOCK,),
             (np.int64(n_chunks), np.int32(t.n_lanes), t.step_ptr, t.rec_ptr, t.col_ptr, t.col_base, t.col_narrow, t.col_wide,
@@ -246,89 +339,3 @@ def to_coo(tables: CVRTables) -> tuple[cupy.ndarray, cupy.ndarray, cupy.ndarray]
         )  # fmt: skip
     stored = row >= 0
     return row[stored], col[stored], t.val[stored]
-
-
-def instantiations() -> Iterator[tuple[str, list[str]]]:
-    """What CI compiles without a GPU."""
-    offsets_and_indices = [("int32", "int32"), ("int64", "int32"), ("int64", "int64")]
-    yield (
-        "cvr_convert",
-        [
-            *(instantiation("cvr_split_rows", p, i) for p, i in offsets_and_indices),
-            *(instantiation("cvr_cuts", p) for p in ("int32", "int64")),
-            *(instantiation("cvr_count", p, i) for p, i in offsets_and_indices),
-            *(instantiation("cvr_fill", p, i, a) for p, i in offsets_and_indices for a in ("bool", "float32", "complex128")),
-            instantiation("cvr_fill", "int32", "int32", "float16"),
-            *(instantiation(f, i) for f in ("cvr_offsets", "cvr_slots") for i in ("int32", "int64")),
-        ],
-    )
-    yield (
-        "cvr_matvec",
-        [
-            *(
-                instantiation("cvr_matvec", a, y, i, n_lanes, UNROLL[np.dtype(y).itemsize], form, cut)
-                for a, y in PRODUCTS
-                for i, n_lanes, form, cut in (
-                    ("int32", WARP, int(PLAIN), False),
-                    ("int32", WARP, int(ACCUMULATE), True),
-                    ("int64", WARP, int(SCALE), False),
-                    ("int32", 4, int(PLAIN), True),
-                )
-            ),
-            *(
-                instantiation("cvr_matvec_shared", a, y, i, WARP, near.UNROLL[np.dtype(y).itemsize], *how)
-                for a, y in PRODUCTS
-                for i, *how in (
-                    ("int32", int(PLAIN), near.THREADS, False, False),
-                    ("int32", int(ACCUMULATE), near.THREADS, True, True),
-                    ("int64", int(SCALE), near.THREADS, False, True),
-                )
-            ),
-            *(instantiation("cvr_pack", y, "int32") for _, y in PRODUCTS),
-            *(instantiation(f, i) for f in ("cvr_count_columns", "cvr_pack_columns") for i in ("int32", "int64")),
-        ],
-    )
-    yield (
-        "cvr_matmat",
-        [
-            *(
-                instantiation("cvr_matmat", a, y, i, n_lanes, members, width, matrix_unroll(members), BLOCK // WARP)
-                for a, y in PRODUCTS
-                for i, n_lanes, members, width in (
-                    ("int32", WARP, 1, vector_width(y)),
-                    ("int32", WARP, 16, vector_width(y)),
-                    ("int64", 4, 8, 1),
-                )
-            ),
-            *(instantiation("cvr_carry_rows", y, "int32") for _, y in PRODUCTS),
-        ],
-    )
-    yield (
-        "cvr_transposed",
-        [
-            *(
-                instantiation("cvr_transposed", a, y, i, n_lanes, step, floats)
-                for a, y in PRODUCTS
-                for i, n_lanes, step, floats in (
-                    ("int32", WARP, transposed.COUNT, False),
-                    ("int32", WARP, transposed.ADD, transposed.limbs(np.dtype(y)) == 2),
-                    ("int64", 4, transposed.ADD, False),
-                )
-                if step == transposed.ADD or np.dtype(y).kind in "fc"
-            ),
-            *(
-                instantiation("cvr_transposed_finish", a, y, i, n_lanes, floats)
-                for a, y in PRODUCTS
-                for i, n_lanes, floats in (("int32", WARP, transposed.limbs(np.dtype(y)) == 2), ("int64", 4, False))
-            ),
-            *(
-                instantiation("cvr_transposed_near", a, y, i, WARP, near.THREADS, whole, floats)
-                for a, y in PRODUCTS
-                for i, whole, floats in (
-                    ("int32", False, False),
-                    ("int32", True, transposed.limbs(np.dtype(y)) == 2),
-                    ("int64", False, transposed.limbs(np.dtype(y)) == 2),
-                )
-            ),
-        ],
-    )

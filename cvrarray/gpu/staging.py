@@ -1,7 +1,7 @@
 """Panels of a store on their way to a GPU: read into pinned memory, copied on a stream of their own beside the computing.
 
-A slot is a pinned buffer and a buffer on the device. The copy into a slot waits (on the device) for the computing with the
-slot's last panel, the computing waits for the copy, and the reading waits (on the host) for the slot's last copy alone.
+A slot is a pinned buffer and a buffer on the device. On the device, the copy into a slot waits for the computing with the
+slot's last panel, and the computing waits for the copy. On the host, reading waits only for the slot's last copy.
 """
 
 from __future__ import annotations
@@ -57,12 +57,12 @@ class Staging:
 
 
 def mark() -> Any:
-    """This moment in the course of the current stream."""
+    """An event recorded on the current stream now."""
     return cupy.cuda.get_current_stream().record()
 
 
 def seconds(marks: list[Any], origin: Any) -> list[float]:
-    """When the `marks` were reached, after `origin`, a mark too; waits for the last."""
+    """Seconds from the mark `origin` to each of `marks`. Waits for the last one."""
     for mark in marks:
         mark.synchronize()
     return [cupy.cuda.get_elapsed_time(origin, mark) / 1e3 for mark in marks]

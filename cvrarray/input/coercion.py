@@ -1,15 +1,18 @@
-"""Every input becomes one canonical CSR: all coercion and validation of matrices lives here.
+"""Every input becomes one canonical CSR: all coercion of matrices lives here.
 
 :func:`as_csr` takes what users hold (SciPy, CuPy, pydata/sparse, dense, our own arrays), :func:`from_parts` the three
-CSR arrays, :func:`from_triplets` coordinates. All three return a :class:`cvrarray.core.tables.CSR` on the device where the
+CSR arrays, :func:`from_triplets` coordinates, and :func:`from_csc`, :func:`from_bsr` and :func:`from_dia` the arrays of
+these formats. All return a :class:`cvrarray.core.tables.CSR` on the device where the
 input lived: native byte order, columns strictly increasing in every row, duplicates summed, explicit zeros kept.
-A user's own arrays are never written to.
+A user's own arrays are never written to, and no library's conversion sees one that :mod:`.validation` has not checked.
 """
 
 from __future__ import annotations
 
+import itertools
 import operator
 import os
+from collections.abc import Collection, Iterable
 from functools import lru_cache
 from typing import Any
 
@@ -17,6 +20,7 @@ import numpy as np
 
 from ..core import devices
 from ..core.tables import CSR
+from . import validation
 
 #: The most rows or columns.
 LARGEST = 2**62 - 1
@@ -49,7 +53,8 @@ def as_csr(obj: Any) -> CSR:
     if isinstance(obj, CSR):
         return obj
     if hasattr(obj, "_canonical_csr"):  # an array of ours
-        return obj._canonical_csr()
+        own: CSR = obj._canonical_csr()
+        return own
     if not hasattr(obj, "shape") and not isinstance(obj, (list, tuple)):
         remedy = f" Use cvrarray.read({obj!r})" if isinstance(obj, (str, os.PathLike)) else ""
         raise TypeError(f"a matrix must be a sparse or dense 2-D array; got {type(obj).__name__}.{remedy}")
@@ -81,14 +86,15 @@ def package(obj: Any) -> str:
 
     ``"numpy"``, ``"cupy"`` or one of SPARSE_PACKAGES: found without importing any of them.
     """
-    return package_of(type(obj))
+    cls: Any = type(obj)
+    return package_of(cls)
 
 
 @lru_cache(1024)
-def package_of(cls: type) -> str:
+def package_of(cls: Any) -> str:
     """:func:`package` for a class."""
     for base in cls.__mro__:
-        name = base.__module__.partition(".")[0]
+        name: str = base.__module__.partition(".")[0]
         if name in ("numpy", "cupy") or (name in SPARSE_PACKAGES and (hasattr(cls, "tocsr") or hasattr(cls, "asformat"))):
             return name
     return ""
@@ -111,31 +117,19 @@ def from_parts(indptr: Any, indices: Any, data: Any, shape: tuple[int, int]) -> 
     ValueError
         An array breaks its rule; the message names the array and the first place.
     """
-    n_rows, n_cols = shape = check_shape(shape)
+    shape = check_shape(shape)
     indptr, indices, data = _as_array(indptr, "indptr"), _as_array(indices, "indices"), _as_array(data, "data")
     device = same_device(indptr=indptr, indices=indices, data=data)
     with device.use():
         data = _as_values(data)
         indptr, indices = as_integers(indptr, "indptr"), as_integers(indices, "indices")
-        if indptr.size != n_rows + 1:
-            raise ValueError(f"indptr must have n_rows + 1 = {n_rows + 1} entries; got {indptr.size}")
-        if indices.size != data.size:
-            raise ValueError(f"indices and data must have one length; got {indices.size} and {data.size}")
-        first, last, bad_row, bad_position, canonical = device.backend("csr").check(indptr, indices, n_cols)
-        if first != 0:
-            raise ValueError(f"indptr must begin with 0; got {first}")
-        if last != data.size:
-            raise ValueError(f"indptr must end with the number of nonzeros, {data.size}; got {last}")
-        if bad_row >= 0:
-            raise ValueError(f"indptr must never decrease; it does from row {bad_row} to row {bad_row + 1}")
-        if bad_position >= 0:
-            raise ValueError(
-                f"indices must lie in [0, {n_cols}), the columns; got {int(indices[bad_position])} at position {bad_position}"
-            )
+        canonical = validation.check_compressed(indptr, indices, data.size, *shape)
         indices = indices.astype(index_dtype(shape), copy=False)
         if canonical:
             return CSR(indptr, indices, data, shape)
-        return device.backend("csr").canonical(_row_of_nonzero(indptr, indices, device), indices, data, shape)
+        row = _row_of_nonzero(indptr, indices, device)
+        sorted_rows: CSR = device.backend("csr").canonical(row, indices, data, shape)
+        return sorted_rows
 
 
 def from_triplets(row: Any, col: Any, val: Any, shape: tuple[int, int]) -> CSR:
@@ -146,21 +140,105 @@ def from_triplets(row: Any, col: Any, val: Any, shape: tuple[int, int]) -> CSR:
     with device.use():
         val = _as_values(val)
         row, col = as_integers(row, "row"), as_integers(col, "col")
-        if not row.size == col.size == val.size:
-            raise ValueError(f"row, col and val must have one length; got {row.size}, {col.size} and {val.size}")
-        for name, index, n in (("row", row, shape[0]), ("col", col, shape[1])):
-            if index.size and not (0 <= int(index.min()) and int(index.max()) < n):
-                bad = int(index.min()) if int(index.min()) < 0 else int(index.max())
-                raise ValueError(f"{name} must lie in [0, {n}); got {bad}")
+        validation.check_coordinates(row, col, val.size, shape)
         dtype = index_dtype(shape)
-        return device.backend("csr").canonical(row.astype(dtype, copy=False), col.astype(dtype, copy=False), val, shape)
+        row, col = row.astype(dtype, copy=False), col.astype(dtype, copy=False)
+        canonical: CSR = device.backend("csr").canonical(row, col, val, shape)
+        return canonical
+
+
+def from_csc(indptr: Any, indices: Any, data: Any, shape: tuple[int, int]) -> CSR:
+    """Canonical CSR from the three arrays of any CSC; they are those of the transpose's CSR, with the same rules and errors
+    as in :func:`from_parts`.
+    """
+    shape = check_shape(shape)
+    transpose = from_parts(indptr, indices, data, shape[::-1])
+    with devices.of(transpose.data).use():
+        return from_triplets(transpose.indices, rows(transpose), transpose.data, shape)
+
+
+def from_bsr(indptr: Any, indices: Any, data: Any, shape: tuple[int, int]) -> CSR:
+    """Canonical CSR from the three arrays of any BSR, on the CPU.
+
+    Parameters
+    ----------
+    indptr, indices
+        As for :func:`from_parts`, of rows and columns of blocks.
+    data : (n_blocks, block rows, block columns) values
+    shape : (n_rows, n_cols), multiples of the blocks'
+
+    Raises
+    ------
+    TypeError, ValueError
+        As :func:`from_parts` does; also where blocks of this size do not tile the shape.
+    """
+    shape = check_shape(shape)
+    data = _as_values(np.asarray(data))
+    is_half = data.dtype == np.float16
+    stored = data.view(np.uint16) if is_half else data  # SciPy has no float16: it moves the bits
+    csr = _trusted_bsr(as_integers(indptr, "indptr"), as_integers(indices, "indices"), stored, shape).tocsr()
+    return from_parts(csr.indptr, csr.indices, csr.data.view(np.float16) if is_half else csr.data, shape)
+
+
+def _trusted_bsr(indptr: np.ndarray, indices: np.ndarray, data: np.ndarray, shape: tuple[int, int]) -> Any:
+    """A ``scipy.sparse.bsr_array`` whose arrays SciPy may trust."""
+    from scipy.sparse import bsr_array
+
+    validation.check_blocks(indptr, indices, data, shape)
+    matrix = bsr_array((data, indices, indptr), shape=shape)
+    if data.size > np.iinfo(_INT32).max:  # SciPy counts nonzeros in the dtype of indptr
+        matrix.indptr = indptr.astype(_INT64)
+    return matrix
+
+
+def from_dia(offsets: Any, data: Any, shape: tuple[int, int]) -> CSR:
+    """Canonical CSR from the arrays of any DIA; its zeros are not stored.
+
+    Parameters
+    ----------
+    offsets : (n_diagonals,) integers, no two the same: column less row. A diagonal outside the matrix holds nothing.
+    data : (n_diagonals, any) values; ``data[k, j]`` stands in column j
+    shape : (n_rows, n_cols)
+
+    Raises
+    ------
+    TypeError, ValueError
+        As :func:`from_parts` does; also where offsets and data do not fit.
+    """
+    shape = check_shape(shape)
+    offsets = devices.move(as_integers(offsets, "offsets"), devices.CPU).astype(_INT64, copy=False)
+    data = data.astype(check_dtype(data.dtype), copy=False)
+    inside = validation.diagonals_inside(offsets, data, shape)
+    if inside.size < offsets.size:
+        offsets, data = offsets[inside], data[inside]
+    data = data[:, : shape[1]]
+    device = devices.of(data)
+    if device != devices.CPU or data.dtype == np.float16:  # SciPy converts no float16
+        return _from_diagonals(offsets, data, shape)
+    from scipy.sparse import dia_array
+
+    matrix = dia_array((data, offsets), shape=shape)
+    matrix.offsets = offsets  # 64 bits: SciPy adds the number of rows to them
+    csr = matrix.tocsr()
+    return from_parts(csr.indptr, csr.indices, csr.data, shape)
+
+
+def _from_diagonals(offsets: np.ndarray, data: Any, shape: tuple[int, int]) -> CSR:
+    """:func:`from_dia` in array code, for any device and dtype."""
+    xp = devices.of(data).xp
+    with devices.of(data).use():
+        offset = xp.asarray(offsets)
+        row = xp.arange(data.shape[1]) - offset[:, None]
+        k, col = xp.nonzero((row >= 0) & (row < shape[0]) & (data != 0))
+        return from_triplets(row[k, col], col, data[k, col], shape)
 
 
 def move(csr: CSR, device: devices.Device) -> CSR:
     """`csr` on `device`."""
     if devices.of(csr.data) == device:
         return csr
-    return CSR(*(devices.move(a, device) for a in csr[:3]), csr.shape)
+    indptr, indices, data = (devices.move(a, device) for a in csr[:3])
+    return CSR(indptr, indices, data, csr.shape)
 
 
 def rows(csr: CSR) -> Any:
@@ -177,6 +255,8 @@ def check_shape(shape: Any) -> tuple[int, int]:
     """`shape` as two Python ints, none negative."""
     try:
         n_rows, n_cols = shape
+        if isinstance(n_rows, bool) or isinstance(n_cols, bool):
+            raise TypeError
         n_rows, n_cols = operator.index(n_rows), operator.index(n_cols)
     except (TypeError, ValueError):
         raise ValueError(f"shape must be two integers, (n_rows, n_cols); got {shape!r}") from None
@@ -217,25 +297,27 @@ def _from_scipy(matrix: Any) -> CSR:
     if matrix.format == "csr":
         return from_parts(matrix.indptr, matrix.indices, matrix.data, matrix.shape)
     if matrix.format == "coo":  # not its own tocsr(), which sums duplicates in an order of its own
-        return from_triplets(*matrix.coords, matrix.data, matrix.shape)
-    if matrix.format == "csc":  # a CSR of the transpose; checked first, for SciPy's conversion trusts its indices
-        transpose = from_parts(matrix.indptr, matrix.indices, matrix.data, matrix.shape[::-1])
-        row_of = _row_of_nonzero(transpose.indptr, transpose.indices, devices.CPU)
-        return from_triplets(transpose.indices, row_of, transpose.data, matrix.shape)
+        row, col = _pair(matrix.coords)
+        return from_triplets(row, col, matrix.data, matrix.shape)
+    if matrix.format == "csc":
+        return from_csc(matrix.indptr, matrix.indices, matrix.data, matrix.shape)
     if matrix.format == "bsr":
-        matrix.check_format(full_check=True)
-    if matrix.dtype == np.float16:  # SciPy lets one in, but converts none
-        csr = _from_scipy(matrix.astype(np.float32))
-        return csr._replace(data=csr.data.astype(np.float16))
-    csr = matrix.tocsr()
-    return from_parts(csr.indptr, csr.indices, csr.data, matrix.shape)
+        return from_bsr(matrix.indptr, matrix.indices, matrix.data, matrix.shape)
+    if matrix.format == "dia":
+        return from_dia(matrix.offsets, matrix.data, matrix.shape)
+    if matrix.format == "lil":
+        return _from_lil(matrix)
+    return _from_entries(matrix.keys(), matrix.values(), matrix.shape, check_dtype(matrix.dtype))  # dok
 
 
 def _from_cupyx(matrix: Any) -> CSR:
-    if matrix.format == "coo":
-        return from_triplets(matrix.row, matrix.col, matrix.data, matrix.shape)
-    csr = matrix.tocsr()
-    return from_parts(csr.indptr, csr.indices, csr.data, matrix.shape)
+    if matrix.format == "csr":
+        return from_parts(matrix.indptr, matrix.indices, matrix.data, matrix.shape)
+    if matrix.format == "csc":
+        return from_csc(matrix.indptr, matrix.indices, matrix.data, matrix.shape)
+    if matrix.format == "dia":
+        return from_dia(matrix.offsets, matrix.data, matrix.shape)
+    return from_triplets(matrix.row, matrix.col, matrix.data, matrix.shape)
 
 
 def _from_pydata(array: Any) -> CSR:
@@ -243,8 +325,46 @@ def _from_pydata(array: Any) -> CSR:
         raise ValueError(
             f"a matrix needs fill value 0; got {array.fill_value}. Subtract it first, or call todense() on the input"
         )
-    coo = array if type(array).__name__ == "COO" else array.asformat("coo")
-    return from_triplets(*coo.coords, coo.data, coo.shape)
+    if hasattr(array, "compressed_axes"):  # GCXS, and its CSR and CSC
+        if tuple(array.compressed_axes) not in ((0,), (1,)):
+            raise ValueError(f"compressed_axes of a matrix must be (0,) or (1,); got {array.compressed_axes}")
+        build = (from_parts, from_csc)[array.compressed_axes[0]]
+        return build(array.indptr, array.indices, array.data, array.shape)
+    if isinstance(array.data, dict):  # DOK
+        return _from_entries(array.data.keys(), array.data.values(), array.shape, check_dtype(array.dtype))
+    row, col = _pair(array.coords)
+    return from_triplets(row, col, array.data, array.shape)
+
+
+def _pair(coords: Any) -> Any:
+    """The rows and columns of a COO's `coords`."""
+    if len(coords) != 2:
+        raise ValueError(f"coords of a matrix must hold rows and columns; got {len(coords)} arrays")
+    return coords
+
+
+def _from_lil(matrix: Any) -> CSR:
+    if check_dtype(matrix.dtype) == np.float16:  # SciPy lets one in, but converts none
+        csr = _from_lil(matrix.astype(np.float32))
+        return csr._replace(data=csr.data.astype(np.float16))
+    shape = check_shape(matrix.shape)
+    validation.check_lists(matrix.rows, matrix.data, shape)
+    try:
+        csr = matrix.tocsr()
+    except (OverflowError, TypeError) as error:
+        raise ValueError(f"lists of a LIL must hold columns of at most 64 bits, and numbers; {error}") from None
+    return from_parts(csr.indptr, csr.indices, csr.data, shape)
+
+
+def _from_entries(keys: Collection[Any], values: Iterable[Any], shape: tuple[int, int], dtype: np.dtype) -> CSR:
+    """Canonical CSR of a DOK."""
+    if not all(type(key) is tuple and len(key) == 2 for key in keys):
+        raise ValueError("keys of a DOK must be pairs, (row, column)")
+    try:
+        places = np.fromiter(map(operator.index, itertools.chain.from_iterable(keys)), _INT64, 2 * len(keys))
+    except (OverflowError, TypeError) as error:
+        raise ValueError(f"keys of a DOK must be integers of at most 64 bits; {error}") from None
+    return from_triplets(places[::2], places[1::2], np.fromiter(values, dtype, len(keys)), shape)
 
 
 def _from_dense(array: Any) -> CSR:

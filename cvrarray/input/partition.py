@@ -32,7 +32,7 @@ def n_bytes(text: Any, name: str) -> int:
         count = int(float(found[1]) * _UNITS[found[2]]) if found and found[2] in _UNITS else 0
     else:
         try:
-            count = operator.index(text)
+            count = 0 if isinstance(text, bool) else operator.index(text)
         except TypeError:
             count = 0
     if count < 1:
@@ -93,4 +93,5 @@ def rows(csr: CSR, first: int, last: int) -> CSR:
 def lengths(csr: CSR) -> np.ndarray:
     """(n_rows,) stored entries of each row, in host memory."""
     indptr = devices.move(csr.indptr, devices.CPU)
-    return indptr[1:] - indptr[:-1]
+    lengths: np.ndarray = indptr[1:] - indptr[:-1]
+    return lengths

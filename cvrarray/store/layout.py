@@ -13,31 +13,37 @@
    piece of the bytes, and the store's id. ``crc32`` is the CRC-32 of the manifest itself without it, as sorted JSON.
 3. The bytes are on the disk before the manifest takes its name by a rename: a panel counts when its manifest is there.
 4. Panel k + 1 begins with the row after panel k's last.
+5. A root without a format is that of a store without panels, whatever lies beside it: what a writer was stopped in that
+   had only begun, or had only begun to remove a store. It is as good as nothing, and so is a folder with nothing in it.
 """
 
 from __future__ import annotations
 
 import errno
 import json
+import math
+import operator
 import os
+import re
 import secrets
 import shutil
-import sys
+import stat
 import zlib
 from collections.abc import Iterator
 from concurrent.futures import Executor
 from contextlib import contextmanager, suppress
-from pathlib import Path
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from .. import __version__
+from .. import __version__, formats
 from ..array.base import SparseArray
-from ..core import devices
+from ..core import atomic, devices
 from ..cpu.runtime import memory
 from ..files import cvra
 from ..files.guards import naming
+from ..input import coercion
 
 VERSION = 1  #: of the stores that are written, and the newest that is read
 PIECE = 4 << 20  #: bytes under one checksum; read and checked by one thread, in cache
@@ -80,7 +86,7 @@ class Panel(NamedTuple):
     @property
     def nnz(self) -> int:
         """Stored entries."""
-        return self.header["parameters"]["nnz"]
+        return int(self.header["parameters"]["nnz"])
 
 
 def folder(path: str, k: int) -> str:
@@ -102,22 +108,17 @@ def manifest_file(path: str, k: int) -> str:
 
 
 def create(path: str, root: Root) -> None:
-    """A new store without panels.
-
-    Raises
-    ------
-    FileExistsError
-        Something is at `path` already.
-    """
-    os.makedirs(os.path.join(path, "panels"))
+    """A new store without panels, where nothing is or a folder that holds nothing."""
+    os.makedirs(path, exist_ok=True)
+    atomic.sync_folder(os.path.dirname(path))
+    replace_root(path, root)
+    os.makedirs(os.path.join(path, "panels"), exist_ok=True)
     write_json(os.path.join(path, "panels", "zarr.json"), _group({}))
-    write_json(os.path.join(path, "zarr.json"), _group(_sealed({"magic": _MAGIC, **root._asdict()})))
-    _sync_folder(os.path.dirname(os.path.abspath(path)))
 
 
 def replace_root(path: str, root: Root) -> None:
     """Write what all panels share anew, atomically."""
-    write_json(os.path.join(path, "zarr.json"), _group(_sealed({"magic": _MAGIC, **root._asdict()})))
+    write_json(os.path.join(path, "zarr.json"), _group(sealed({"magic": _MAGIC, **root._asdict()})))
 
 
 def read_root(path: str) -> Root:
@@ -140,21 +141,121 @@ def read_root(path: str) -> Root:
             raise ValueError(
                 f"has version {version} of the store; cvrarray {__version__} reads versions up to {VERSION}. Update cvrarray"
             )
-        return Root(**{name: _unsealed(found)[name] for name in Root._fields})
+        root = Root(**{name: unsealed(found)[name] for name in Root._fields})
+        _check_root(root)
+        return root
+
+
+def _check_root(root: Root) -> None:
+    """ValueError unless every field is of the right kind and agrees with the others."""
+    require = partial(_require, root)
+    require("version", type(root.version) is int and root.version > 0, f"a version up to {VERSION}")
+    require("id", isinstance(root.id, str), "a text")
+    require("source", isinstance(root.source, str | None), "a text or null")
+    require("n_cols", _is_count(root.n_cols), "a count")
+    require("n_rows", root.n_rows is None or _is_count(root.n_rows), "a count or null")
+    require("n_panels", root.n_panels is None or (_is_count(root.n_panels) and root.n_panels > 0), "a count from 1 or null")
+    require(
+        "parameters", isinstance(root.parameters, dict) and "device" not in root.parameters, "keywords of the format's class"
+    )
+    if root.format is None:
+        require("dtype", root.dtype is None and not root.parameters, "null, and no parameters, where there is no format")
+    else:
+        formats.check(root.format)
+        coercion.check_dtype(np.dtype(root.dtype))
+    if root.rows is not None:
+        ascend = isinstance(root.rows, list) and len(root.rows) > 1 and all(map(_is_count, root.rows))
+        ascend = ascend and root.rows[0] == 0 and all(map(operator.le, root.rows[:-1], root.rows[1:]))
+        require("rows", ascend and root.rows[-1] == root.n_rows, "null, or first rows in ascending order from 0, and n_rows")
+    if root.n_panels is not None:
+        require("n_rows", root.format is not None and root.n_rows is not None, "a count, where the store is complete")
+        require("n_panels", root.rows is None or len(root.rows) == root.n_panels + 1, "that of the rows")
+
+
+def _is_count(value: Any) -> bool:
+    """Whether `value` is an int (and no bool) from 0 to 2^63 - 1."""
+    return type(value) is int and 0 <= value < 1 << 63
+
+
+def _require(found: NamedTuple, name: str, holds: bool, what: str) -> None:
+    if not holds:
+        value = repr(getattr(found, name))
+        raise ValueError(f"{name} must be {what}; got {value if len(value) < 200 else value[:200] + '...'}")
+
+
+def remains(path: str) -> bool:
+    """Whether at `path` is what a writer leaves who was stopped before the first panel, or nothing at all.
+
+    Raises
+    ------
+    ValueError
+        There is something that is no store of ours.
+    """
+    try:
+        return read_root(path).format is None
+    except FileNotFoundError:
+        if not os.path.lexists(path) or _is_empty(path):
+            return True
+    except NotADirectoryError:
+        pass
+    raise ValueError(f"{path} must be a store of cvrarray; it is something else. Move it away, or write to another path")
 
 
 def remove(path: str) -> None:
-    """Remove the store at `path`, and nothing that is no store: its ``zarr.json`` goes first, so that no half is read.
+    """Remove the store at `path`, or what is left of it, and nothing that is no store.
+
+    Stopped anywhere, it leaves :func:`remains`: the first change is the one file that makes the panels count no more.
 
     Raises
     ------
     ValueError
         What is there is no store of ours.
     """
+    if not remains(path):
+        n_cols = read_root(path).n_cols
+        replace_root(path, Root(secrets.token_hex(16), None, n_cols, None, None, {}, None, None, None))
+    if not os.path.lexists(path):
+        return
+    for name in os.listdir(path):
+        if name != "zarr.json":
+            remove_entry(os.path.join(path, name))
     with suppress(FileNotFoundError):
-        read_root(path)
         os.unlink(os.path.join(path, "zarr.json"))
+    with suppress(OSError):  # where a file system is mounted, say; an empty folder is as good as none
+        os.rmdir(path)
+
+
+def tidy(path: str) -> None:
+    """Remove what a writer who was stopped left unfinished in the store at `path`: temporary files and half panels.
+
+    Raises
+    ------
+    ValueError
+        Panels would be written, and removed, elsewhere: their folder is a link.
+    """
+    panels = os.path.join(path, "panels")
+    if os.path.islink(panels):
+        raise ValueError(f"{panels} must be a folder of the store, to be written to; it is a link")
+    for name in os.listdir(path):
+        if atomic.TEMPORARY.fullmatch(name):
+            os.unlink(os.path.join(path, name))
+    for name in os.listdir(panels):
+        here = os.path.join(panels, name)
+        if re.fullmatch("[0-9]{8,}", name) and not os.path.exists(os.path.join(here, "zarr.json")):
+            remove_entry(here)
+
+
+def _is_empty(path: str) -> bool:
+    """Whether `path` is a folder with nothing in it but files that a stopped writer left unfinished."""
+    return os.path.isdir(path) and all(map(atomic.TEMPORARY.fullmatch, os.listdir(path)))
+
+
+def remove_entry(path: str) -> None:
+    """Remove a file, a link (and not what it leads to), or a folder with all that is in it."""
+    if os.path.isdir(path) and not os.path.islink(path):
         shutil.rmtree(path)
+    else:
+        os.unlink(path)
 
 
 # ------------------------------------------------------------------------------------------------ a panel
@@ -187,22 +288,14 @@ def write_panel(path: str, store: str, k: int, first_row: int, A: SparseArray, p
     try:
         with suppress(FileNotFoundError):
             os.unlink(manifest)  # a panel that is written again does not count until it is whole
-        os.makedirs(os.path.dirname(data), exist_ok=True)
-        temporary = f"{data}.{secrets.token_hex(4)}.tmp"
-        try:
-            with open(temporary, "xb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, data)
-        except BaseException:
-            with suppress(FileNotFoundError):
-                os.unlink(temporary)
-            raise
-        for name in (os.path.dirname(data), folder(path, k)):
-            _sync_folder(name)
-        write_json(manifest, _array(n_bytes, _sealed(panel._asdict())))
-        _sync_folder(os.path.join(path, "panels"))
+        if os.path.lexists(folder(path, k)):  # what a writer who was stopped left unfinished goes with it
+            remove_entry(folder(path, k))
+        os.makedirs(os.path.dirname(data))
+        with atomic.replacing(data) as file:
+            file.write(content)
+        atomic.sync_folder(folder(path, k))
+        write_json(manifest, _array(n_bytes, sealed(panel._asdict())))
+        atomic.sync_folder(os.path.join(path, "panels"))
     except OSError as error:
         raise _naming_panel(error, path, k, data) from error
     return panel
@@ -221,29 +314,39 @@ def read_manifest(path: str, k: int, root: Root) -> Panel:
     file = manifest_file(path, k)
     try:
         with _read_json(file) as metadata:
-            found = _unsealed(_ours(metadata))
+            found = unsealed(_ours(metadata))
             panel = Panel(**{name: found[name] for name in Panel._fields})
-            panel = panel._replace(rows=tuple(panel.rows))
             cvra.check_header(panel.header)
-            if panel.store != root.id:
-                raise ValueError(f"belongs to another store, {panel.store}; this one is {root.id}. {_REMEDY}")
-            shape = panel.rows[1] - panel.rows[0], root.n_cols
-            if tuple(panel.header["shape"]) != shape:
-                raise ValueError(f"must hold {shape[0]} x {shape[1]}; its header says {panel.header['shape']}. {_REMEDY}")
-            expected = root.format, root.dtype
-            if (panel.header["format"], panel.header["dtype"]) != expected:
-                raise ValueError(f"must hold {expected}, as the store; got {panel.header['format'], panel.header['dtype']}")
-            for name, table in panel.header["arrays"].items():
-                size = int(np.prod(table["shape"], dtype=object)) * np.dtype(table["dtype"]).itemsize
-                if not 0 <= panel.offsets[name] <= panel.n_bytes - size or panel.offsets[name] % _ALIGNMENT:
-                    raise ValueError(f"table {name} must lie inside the panel, at a multiple of {_ALIGNMENT} bytes")
-            if len(panel.pieces) != -(-panel.n_bytes // PIECE):
-                raise ValueError("must have a checksum a piece")
-            return panel
+            _check_panel(panel, root)
+            first, last = panel.rows
+            return panel._replace(rows=(first, last))
     except FileNotFoundError as error:
         raise _naming_panel(error, path, k, file) from error
     except ValueError as error:
         raise ValueError(f"panel {k} of {path}: {error}") from error
+
+
+def _check_panel(panel: Panel, root: Root) -> None:
+    """ValueError unless every field is of the right kind and agrees with the header, which is checked, and with the root."""
+    require, header = partial(_require, panel), panel.header
+    if panel.store != root.id:
+        raise ValueError(f"belongs to another store, {panel.store}; this one is {root.id}. {_REMEDY}")
+    require("rows", isinstance(panel.rows, list) and len(panel.rows) == 2 and all(map(_is_count, panel.rows)), "two counts")
+    shape = [panel.rows[1] - panel.rows[0], root.n_cols]
+    if header["shape"] != shape:
+        raise ValueError(f"must hold {shape[0]} x {shape[1]}; its header says {header['shape']}. {_REMEDY}")
+    scalars = header["parameters"]
+    found = header["format"], header["dtype"], {name: scalars.get(name, value) for name, value in root.parameters.items()}
+    if found != (root.format, root.dtype, root.parameters):
+        raise ValueError(f"must hold {root.format, root.dtype, root.parameters}, as the store; got {found}")
+    require("n_bytes", _is_count(panel.n_bytes) and panel.n_bytes > 0, "a count from 1")
+    require("offsets", isinstance(panel.offsets, dict) and all(map(_is_count, panel.offsets.values())), "counts")
+    for name, table in header["arrays"].items():
+        size = math.prod(table["shape"]) * np.dtype(table["dtype"]).itemsize
+        if not 0 <= panel.offsets[name] <= panel.n_bytes - size or panel.offsets[name] % _ALIGNMENT:
+            raise ValueError(f"table {name} must lie inside the panel, at a multiple of {_ALIGNMENT} bytes")
+    crcs = isinstance(panel.pieces, list) and all(map(_is_count, panel.pieces))
+    require("pieces", crcs and len(panel.pieces) == -(-panel.n_bytes // PIECE), f"a checksum for each {PIECE} bytes")
 
 
 def is_whole(path: str, k: int, panel: Panel) -> bool:
@@ -251,6 +354,30 @@ def is_whole(path: str, k: int, panel: Panel) -> bool:
     with suppress(FileNotFoundError):
         return os.path.getsize(data_file(path, k)) == panel.n_bytes
     return False
+
+
+def require_whole(path: str, k: int, panel: Panel) -> os.stat_result:
+    """What the system says of the file with the panel's bytes, which tells it from every other that lies there later.
+
+    To be asked before memory for the bytes is: a manifest may claim any number of them.
+
+    Raises
+    ------
+    FileNotFoundError
+        The file is missing.
+    ValueError
+        It is no regular file, or shorter or longer than the manifest says.
+    """
+    name = data_file(path, k)
+    try:
+        status = os.stat(name)
+    except OSError as error:
+        raise _naming_panel(error, path, k, name) from error
+    if not stat.S_ISREG(status.st_mode):
+        raise ValueError(f"panel {k} of {path}: {name} must be a regular file. {_REMEDY}")
+    if status.st_size != panel.n_bytes:
+        raise ValueError(f"panel {k} of {path}: {name} must have {panel.n_bytes} bytes; it has {status.st_size}. {_REMEDY}")
+    return status
 
 
 def read_panel(path: str, k: int, panel: Panel, out: np.ndarray, verify: bool = True) -> None:
@@ -272,11 +399,9 @@ def read_piece(path: str, k: int, panel: Panel, i: int, out: np.ndarray, verify:
     name = data_file(path, k)
     start = i * PIECE
     content = memoryview(out)[start : min(start + PIECE, panel.n_bytes)]
+    require_whole(path, k, panel)
     try:
         with open(name, "rb", buffering=0) as file:
-            size = os.fstat(file.fileno()).st_size
-            if size != panel.n_bytes:
-                raise ValueError(f"panel {k} of {path}: {name} must have {panel.n_bytes} bytes; it has {size}. {_REMEDY}")
             file.seek(start)
             done = 0
             while done < len(content):
@@ -297,7 +422,7 @@ def assemble(panel: Panel, content: Any) -> SparseArray:
     arrays = {}
     for name, table in panel.header["arrays"].items():
         dtype, start = np.dtype(table["dtype"]), panel.offsets[name]
-        n_bytes = int(np.prod(table["shape"])) * dtype.itemsize
+        n_bytes = math.prod(table["shape"]) * dtype.itemsize
         values = content[start : start + n_bytes].view(dtype).reshape(table["shape"])
         arrays[name] = values if dtype.isnative else values.astype(dtype.newbyteorder("="))
     return cvra.assemble(panel.header, arrays)
@@ -338,17 +463,21 @@ def _array(n_bytes: int, attributes: dict[str, Any]) -> dict[str, Any]:
 
 
 def _ours(metadata: Any) -> dict[str, Any]:
-    found = metadata.get("attributes", {}).get(_KEY) if isinstance(metadata, dict) else None
+    found = metadata
+    for name in ("attributes", _KEY):
+        found = found.get(name) if isinstance(found, dict) else None
     if not isinstance(found, dict):
         raise ValueError(f"must be a Zarr v3 node with the attribute {_KEY!r}")
     return found
 
 
-def _sealed(attributes: dict[str, Any]) -> dict[str, Any]:
+def sealed(attributes: dict[str, Any]) -> dict[str, Any]:
+    """`attributes` with their checksum."""
     return {**attributes, "crc32": _crc(attributes)}
 
 
-def _unsealed(attributes: dict[str, Any]) -> dict[str, Any]:
+def unsealed(attributes: dict[str, Any]) -> dict[str, Any]:
+    """What was sealed; ValueError where it has changed since."""
     content = {name: value for name, value in attributes.items() if name != "crc32"}
     if attributes.get("crc32") != _crc(content):
         raise ValueError(f"does not match its checksum. {_REMEDY}")
@@ -361,34 +490,16 @@ def _crc(attributes: dict[str, Any]) -> int:
 
 def write_json(file: str, content: dict[str, Any]) -> None:
     """`file` with `content`, atomically: as it was before, or all of it."""
-    temporary = f"{file}.{secrets.token_hex(4)}.tmp"
-    try:
-        with open(temporary, "xb") as stream:
-            stream.write(json.dumps(content, indent=1).encode())
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.replace(temporary, file)
-    except BaseException:
-        with suppress(FileNotFoundError):
-            os.unlink(temporary)
-        raise
-    _sync_folder(os.path.dirname(file))
+    with atomic.replacing(file) as stream:
+        stream.write(json.dumps(content, indent=1).encode())
 
 
 @contextmanager
 def _read_json(file: str) -> Iterator[Any]:
     """The JSON in `file`; what is wrong with it, there or in the body, is a ValueError that names it."""
-    text = Path(file).read_bytes()
+    if not stat.S_ISREG(os.stat(file).st_mode):  # opening a pipe could wait for ever
+        raise ValueError(f"{file}: must be a regular file")
+    with open(file, "rb") as stream:
+        text = stream.read()
     with naming(file):
         yield json.loads(text)
-
-
-def _sync_folder(name: str) -> None:
-    """Make the names in a folder survive a crash of the machine; Windows cannot and needs not."""
-    if sys.platform == "win32":
-        return
-    descriptor = os.open(name, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -7,33 +7,28 @@ import math
 import os
 import zlib
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from typing import Any
 
 import numpy as np
 
 from ..array.format import FormatArray
-from ..bbcsr import BBCSRArray
-from ..choice.model import BLOCK_SIZES, choose, statistics
+from ..bbcsr import BLOCK_SIZES
+from ..choice.panels import block_size, decided, panel_rows
 from ..core import devices
-from ..core.tables import CSR
 from ..files import matrix_market, read_csr
 from ..files.guards import BLOCK, MOST_INFLATION, naming
 from ..input import coercion, partition
-from . import layout
-from .spool import Spool
+from . import layout, spool
+from .lock import WriterLock
 from .writer import Writer
 
 #: Text of a Matrix Market file that is parsed at a time.
 TEXT_BYTES = 64 << 20
 
-#: What BBCSRArray takes where nothing else is said.
-DEFAULT_BLOCK_SIZE = BBCSRArray.__init__.__kwdefaults__["block_size"]
-
 
 def to_store(
     source: Any,
-    path: str | os.PathLike,
+    path: str | os.PathLike[str],
     *,
     shape: tuple[int, int] | None = None,
     chunks: int | str = "auto",
@@ -57,7 +52,7 @@ def to_store(
         A path is that of a Matrix Market file (gzipped or not), which is read in pieces, or of any other file that
         :func:`cvrarray.read` takes, which is read whole.
         Pieces are triplets (row, col, val) of arrays, with `shape` given: any order, duplicates are summed.
-    path : str or os.PathLike
+    path : str or os.PathLike[str]
         A folder that does not exist yet, by convention ``*.zarr``.
     shape : (n_rows, n_cols), optional
         For pieces, and only for them.
@@ -72,10 +67,12 @@ def to_store(
         Remove the store at `path` first.
     name : str, optional
         What the source is called in the store; `resume` needs the same. Default: a file's name, size and time of change,
-        a dask array's name, the shape and dtype of any other.
+        a dask array's name, shape, dtype and checksum of any other. Pieces without a name are all read again by `resume`.
 
     Raises
     ------
+    BlockingIOError
+        Another process or thread is writing the store; the message names it. A store has one writer at a time.
     FileExistsError
         Something is at `path`, and neither `resume` nor `overwrite` is asked for.
     OSError
@@ -85,15 +82,20 @@ def to_store(
         remove the store that `source` is read from.
     """
     bytes_of_panel = partition.PANEL_BYTES if chunks == "auto" else partition.n_bytes(chunks, "chunks")
-    common = {"format": format, "device": device, "resume": resume, "overwrite": overwrite, **parameters}
-    if shape is not None:
-        _from_pieces(iter(source), coercion.check_shape(shape), path, bytes_of_panel, name, common)
-    elif hasattr(source, "__dask_graph__"):
-        _from_dask(source, path, name or source.name, common)
-    elif isinstance(source, str | os.PathLike):
-        _from_file(os.fsdecode(source), path, bytes_of_panel, name, common)
-    else:
-        _from_matrix(source, path, bytes_of_panel, name, common)
+    if resume and overwrite:
+        raise ValueError("resume and overwrite exclude each other")
+    path = os.path.realpath(os.fsdecode(path))
+    with WriterLock(path) as lock:
+        common = {"format": format, "device": device, "resume": resume, "overwrite": overwrite, "lock": lock, **parameters}
+        if shape is not None:
+            _from_pieces(iter(source), coercion.check_shape(shape), path, bytes_of_panel, name, common)
+        elif hasattr(source, "__dask_graph__"):
+            _from_dask(source, path, name or source.name, common)
+        elif isinstance(source, str | os.PathLike):
+            _from_file(os.fsdecode(source), path, bytes_of_panel, name, common)
+        else:
+            _from_matrix(source, path, bytes_of_panel, name, common)
+        spool.remove(f"{path}.spool")  # that of a writer who was stopped, too
 
 
 def _from_file(source: str, path: Any, bytes_of_panel: int, name: str | None, common: dict[str, Any]) -> None:
@@ -103,7 +105,7 @@ def _from_file(source: str, path: Any, bytes_of_panel: int, name: str | None, co
     with open(source, "rb") as raw:
         zipped = raw.read(2) == b"\x1f\x8b"
         raw.seek(0)
-        file = gzip.GzipFile(fileobj=raw) if zipped else raw
+        file: Any = gzip.GzipFile(fileobj=raw) if zipped else raw
         with naming(source):
             banner = file.readline(BLOCK).lower()
             file.seek(0)
@@ -128,7 +130,7 @@ def _from_matrix(source: Any, path: Any, bytes_of_panel: int, name: str | None, 
         common = {**common, "format": source.format, **source._parameters()}
     csr = coercion.as_csr(source)
     target = devices.default() if common["device"] is None else devices.parse(common["device"])
-    how = {key: value for key, value in common.items() if key not in ("format", "device", "resume", "overwrite")}
+    how = {key: value for key, value in common.items() if key not in ("format", "device", "resume", "overwrite", "lock")}
     format, how = decided(csr, common["format"], how, target.kind)
     common = {**common, "format": format, **how}
     rows = panel_rows(csr, bytes_of_panel, block_size(format, how))
@@ -137,66 +139,37 @@ def _from_matrix(source: Any, path: Any, bytes_of_panel: int, name: str | None, 
         for part in csr[:3]:
             checksum = zlib.crc32(devices.move(part, devices.CPU).view(np.uint8), checksum)
         name = f"matrix of shape {csr.shape}, {csr.data.dtype}, {csr.nnz} entries, checksum {checksum}"
-    writer = Writer(path, csr.shape[1], rows=rows, source=name, **common)
-    if writer.complete:
-        return
-    with writer:
+    with Writer(path, csr.shape[1], rows=rows, source=name, **common) as writer:
         for k in writer.missing():
             writer.write(k, partition.rows(csr, *rows[k : k + 2]))
-
-
-def decided(csr: CSR, format: str, parameters: dict[str, Any], device: str) -> tuple[str, dict[str, Any]]:
-    """Format and parameters of all panels of a matrix: those given, or what suits the whole of it on a kind of device."""
-    if format != "auto" or parameters:
-        return format, parameters
-    plan = choose(statistics(csr, exact=False), device)
-    return plan.format, {} if plan.block_size is None else {"block_size": plan.block_size}
-
-
-def block_size(format: str, parameters: dict[str, Any]) -> int | None:
-    """Rows of a block of the panels; None for CVR, which has none."""
-    return parameters.get("block_size", DEFAULT_BLOCK_SIZE) if format == "bbcsr" else None
-
-
-def panel_rows(csr: CSR, bytes_of_panel: int, block_size: int | None = None) -> list[int]:
-    """The first row of each panel of a matrix that becomes CVR or, where `block_size` is given, BBCSR; and n_rows."""
-    lengths = partition.lengths(csr)
-    if block_size is not None and csr.nnz:
-        indptr, indices = (devices.move(part, devices.CPU) for part in csr[:2])
-        block_col = indices // indices.dtype.type(block_size)
-        blocks = devices.CPU.backend("statistics").blocks_per_block_row(indptr, block_col, int(block_col.max()) + 1, block_size)
-        lengths = np.repeat(blocks, block_size)[: lengths.size] * block_size
-    before = partition.bytes_before(lengths, csr.data.dtype.itemsize, csr.indices.dtype.itemsize, block_size)
-    return partition.cut(before, bytes_of_panel, partition.alignment(block_size or 1)).tolist()
 
 
 def _from_pieces(
     pieces: Iterable[Any], shape: tuple[int, int], path: Any, bytes_of_panel: int, name: str | None, common: dict[str, Any]
 ) -> None:
     """Entries in any order: set aside by rows beside the store, then panel by panel."""
-    path = os.path.abspath(os.fsdecode(path))
-    spool = Spool(f"{path}.spool", shape)
+    entries = spool.Spool(f"{path}.spool", shape)
     if common["overwrite"]:
         layout.remove(path)
-        common = {**common, "overwrite": False}
-    elif os.path.lexists(path):
-        if not common["resume"]:
-            Writer(path, shape[1], source=name)  # raises
-        with suppress(FileNotFoundError):
-            if layout.read_root(path).complete:
-                if name is not None:
-                    Writer(path, shape[1], rows=layout.read_root(path).rows, source=name, **common)  # of the same source
-                return
-    if not (common["resume"] and spool.is_filled(name)):
-        spool.fill(pieces, name)
+    elif not common["resume"]:
+        if os.path.lexists(path):
+            Writer(path, shape[1], source=name, lock=common["lock"])  # raises
+    elif not layout.remains(path):
+        root = layout.read_root(path)
+        known = root.rows or [0, shape[0]]  # another matrix if panels were appended to it
+        writer = Writer(path, shape[1], rows=known, source=root.source if name is None else name, **common)
+        writer.release()
+        if writer.complete and not writer.missing():
+            return
+    if not (common["resume"] and entries.is_filled(name)):
+        entries.fill(pieces, name)
     size = block_size(common["format"], common)
     align = math.lcm(*BLOCK_SIZES) if common["format"] == "auto" else size or 1  # any that may be chosen
-    rows = spool.cut(bytes_of_panel, partition.alignment(align), size)
-    name = name or f"entries of shape {shape}, {spool.dtype}, checksum {spool.checksum}"
+    rows = entries.cut(bytes_of_panel, partition.alignment(align), size)
+    name = name or f"entries of shape {shape}, {entries.dtype}, checksum {entries.checksum}"
     with Writer(path, shape[1], rows=rows, source=name, **common) as writer:
-        for k, csr in spool.panels(rows, writer.missing()):
+        for k, csr in entries.panels(rows, writer.missing()):
             writer.write(k, csr)
-    spool.remove()
 
 
 def _from_dask(source: Any, path: Any, name: str, common: dict[str, Any]) -> None:
@@ -210,18 +183,15 @@ def _from_dask(source: Any, path: Any, name: str, common: dict[str, Any]) -> Non
     if common["overwrite"] and _reads(source, path):
         raise ValueError(f"what is written must not be read from the store that is overwritten; got {path}. Write to another")
     rows = [0, *np.cumsum(source.chunks[0]).tolist()]
-    writer = Writer(path, source.shape[1], rows=rows, source=name, **common)
-    if writer.complete:
-        return
-    missing = writer.missing()
-    blocks = source.to_delayed()
-    write = dask.delayed(_write_blocks, pure=False)
-    if missing and not writer.started:  # the first decides the format of all
-        dask.compute(write(writer, missing[0], list(blocks[missing[0]])))
-        writer.refresh()
-        del missing[0]
-    dask.compute([write(writer, k, list(blocks[k])) for k in missing])
-    writer.close()
+    with Writer(path, source.shape[1], rows=rows, source=name, **common) as writer:
+        missing = writer.missing()
+        blocks = source.to_delayed()
+        write = dask.delayed(_write_blocks, pure=False)
+        if missing and not writer.started:  # the first decides the format of all
+            dask.compute(write(writer, missing[0], list(blocks[missing[0]])))
+            writer.refresh()
+            del missing[0]
+        dask.compute([write(writer, k, list(blocks[k])) for k in missing])
 
 
 def _write_blocks(writer: Writer, k: int, blocks: list[Any]) -> None:
@@ -235,8 +205,8 @@ def _write_blocks(writer: Writer, k: int, blocks: list[Any]) -> None:
         row = np.repeat(np.arange(csr.shape[0]), csr.indptr[1:] - csr.indptr[:-1])
         parts.append((row, csr.indices.astype(np.int64) + n_cols, csr.data))
         n_cols += csr.shape[1]
-    triplets = (np.concatenate(part) for part in zip(*parts, strict=True))
-    writer.write(k, coercion.from_triplets(*triplets, (blocks[0].shape[0], n_cols)))
+    row, col, val = (np.concatenate(part) for part in zip(*parts, strict=True))
+    writer.write(k, coercion.from_triplets(row, col, val, (blocks[0].shape[0], n_cols)))
 
 
 def _reads(source: Any, path: Any) -> bool:

@@ -6,13 +6,14 @@ is then its files, read whole. Within a row, entries stay in the order in which 
 
 In memory are 8 bytes a row, a buffer of entries, and one panel's entries. On the disk, an entry takes its row, its column
 and its value until the store is complete.
+
+``spool.json``, written last, lists the files with their lengths and checksums: what is read again was written here.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import shutil
 import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -34,7 +35,7 @@ class Spool:
     Parameters
     ----------
     folder : str
-        Made by :meth:`fill`, removed by :meth:`remove`.
+        Made by :meth:`fill`, removed by :func:`remove`.
     shape : (n_rows, n_cols)
     """
 
@@ -42,13 +43,15 @@ class Spool:
         self.folder, self.shape = folder, shape
         groups = -(-shape[0] // partition.alignment())
         self._bucket_rows = max(1, -(-groups // MOST_BUCKETS)) * partition.alignment()
-        self._entry: np.dtype | None = None  # of the entries on the disk, from the first piece on
+        self._entry: Any = None  # of the entries on the disk, from the first piece on
+        self._files: dict[str, list[int]] = {}  # (bytes, their CRC-32) of each file
         self.checksum = 0  #: CRC-32 of all entries, in the order in which they came
 
     @property
     def dtype(self) -> np.dtype:
         """dtype of the values."""
-        return self._entry["val"]
+        dtype: np.dtype = self._entry["val"]
+        return dtype
 
     def _set_dtype(self, dtype: np.dtype) -> None:
         index = coercion.index_dtype(self.shape)
@@ -59,16 +62,21 @@ class Spool:
         return os.path.join(self.folder, "spool.json")
 
     def is_filled(self, name: str | None) -> bool:
-        """Whether :meth:`fill` came to its end before for a matrix of the same shape and name; then it need not be called."""
+        """Whether :meth:`fill` came to its end before for a matrix of the same shape and name; then it need not be called.
+
+        Entries without a name could be of any matrix: they count as not filled.
+        """
         try:
             with open(self._done_file) as file:
-                found = json.load(file)
-        except (FileNotFoundError, ValueError):
+                found = layout.unsealed(json.load(file))
+            if any(os.path.getsize(os.path.join(self.folder, file)) != size for file, (size, _) in found["files"].items()):
+                return False
+        except (FileNotFoundError, ValueError, AttributeError):
             return False
-        if (found["shape"], found["name"], found["bucket_rows"]) != (list(self.shape), name, self._bucket_rows):
+        if name is None or (found["shape"], found["name"], found["bucket_rows"]) != ([*self.shape], name, self._bucket_rows):
             return False
         self._set_dtype(np.dtype(found["dtype"]))
-        self.checksum = found["checksum"]
+        self.checksum, self._files = found["checksum"], found["files"]
         return True
 
     def fill(self, pieces: Iterable[tuple[Any, Any, Any]], name: str | None) -> None:
@@ -86,10 +94,18 @@ class Spool:
         TypeError, ValueError
             A piece has the wrong kind of dtype, disagreeing lengths, or an index out of range; the message has its number.
         OSError
-            The disk is full.
+            The disk is full. Nothing is left then, or after any other error.
         """
-        shutil.rmtree(self.folder, ignore_errors=True)
+        remove(self.folder)
+        try:
+            self._fill(pieces, name)
+        except BaseException:
+            remove(self.folder)
+            raise
+
+    def _fill(self, pieces: Iterable[tuple[Any, Any, Any]], name: str | None) -> None:
         os.makedirs(self.folder)
+        self._files = {}
         counts = np.zeros(self.shape[0], np.int64)
         buffer, size, self._entry, self.checksum = [], 0, None, 0
         for number, piece in enumerate(pieces):
@@ -103,13 +119,12 @@ class Spool:
         if self._entry is None:
             raise ValueError("pieces must hold one piece at least, to tell the dtype; it may be empty")
         self._flush(buffer, counts)
-        with self._writing("counts.npy", "xb") as file:
-            np.save(file, counts)
-        for name in os.listdir(self.folder):
-            with self._writing(name, "ab") as file:
+        self._append("counts", counts)
+        for file_name in self._files:
+            with self._writing(file_name, "ab") as file:
                 os.fsync(file.fileno())
         done = {"name": name, "shape": list(self.shape), "bucket_rows": self._bucket_rows, "dtype": self.dtype.str}
-        layout.write_json(self._done_file, {**done, "checksum": self.checksum})
+        layout.write_json(self._done_file, layout.sealed({**done, "checksum": self.checksum, "files": self._files}))
 
     def _checked(self, piece: tuple[Any, Any, Any], number: int) -> np.ndarray:
         try:
@@ -143,9 +158,11 @@ class Spool:
         for start, stop in zip(starts, [*starts[1:], bucket.size], strict=True):
             self._append(f"bucket-{bucket[start]}", entries[start:stop])
 
-    def _append(self, name: str, entries: np.ndarray) -> None:
+    def _append(self, name: str, content: np.ndarray) -> None:
         with self._writing(name, "ab") as file:
-            file.write(entries)
+            file.write(content)
+        size, crc = self._files.get(name, (0, 0))
+        self._files[name] = [size + content.nbytes, zlib.crc32(content.view(np.uint8), crc)]
 
     @contextmanager
     def _writing(self, name: str, mode: str) -> Iterator[Any]:
@@ -155,11 +172,11 @@ class Spool:
             with open(path, mode) as file:
                 yield file
         except OSError as error:
-            raise OSError(error.errno, f"entries cannot be set aside: {os.strerror(error.errno)}", path) from error
+            raise OSError(error.errno, f"entries cannot be set aside: {os.strerror(error.errno or 0)}", path) from error
 
     def cut(self, target: int, align: int, block_size: int | None) -> np.ndarray:
         """The first row of each panel of about `target` bytes, and n_rows; counts of duplicates are taken for entries."""
-        counts = np.load(os.path.join(self.folder, "counts.npy"))
+        counts = self._read("counts", np.dtype(np.int64))
         before = partition.bytes_before(counts, self.dtype.itemsize, self._entry["col"].itemsize, block_size)
         return partition.cut(before, target, align)
 
@@ -183,27 +200,40 @@ class Spool:
             del parts, entries
             yield k, coercion.from_triplets(row - row.dtype.type(first), col, val, (last - first, self.shape[1]))
 
-    def _read(self, name: str) -> np.ndarray:
-        try:
-            return np.fromfile(os.path.join(self.folder, name), self._entry)
-        except FileNotFoundError:  # rows without entries
-            return np.empty(0, self._entry)
+    def _read(self, name: str, dtype: np.dtype | None = None) -> np.ndarray:
+        """What was written to a file; nothing where no entry was."""
+        if name not in self._files:
+            return np.empty(0, dtype or self._entry)
+        content = np.fromfile(os.path.join(self.folder, name), np.uint8)
+        self._require(name, content.size, zlib.crc32(content))
+        return content.view(dtype or self._entry)
+
+    def _require(self, name: str, size: int, crc: int) -> None:
+        if [size, crc] != self._files[name]:
+            raise ValueError(
+                f"{os.path.join(self.folder, name)} does not match its checksum. The file is damaged: remove the folder "
+                f"{self.folder}, and set the entries aside again with to_store(..., resume=True)"
+            )
 
     def _split(self, bucket: int, rows: np.ndarray) -> None:
         """Write a bucket's entries into a file a panel, a buffer at a time."""
         for name in os.listdir(self.folder):
             if name.startswith(f"part-{bucket}-"):  # of a writer that was stopped
                 os.unlink(os.path.join(self.folder, name))
-        try:
-            file = open(os.path.join(self.folder, f"bucket-{bucket}"), "rb")
-        except FileNotFoundError:
+        name = f"bucket-{bucket}"
+        if name not in self._files:
             return
-        with file:
+        size = crc = 0
+        with open(os.path.join(self.folder, name), "rb") as file:
             while (entries := np.fromfile(file, self._entry, BUFFER // self._entry.itemsize)).size:
+                size, crc = size + entries.nbytes, zlib.crc32(entries.view(np.uint8), crc)
                 panel = np.searchsorted(rows, entries["row"], side="right") - 1
                 for k in np.unique(panel):
                     self._append(f"part-{bucket}-{k}", entries[panel == k])
+        self._require(name, size, crc)
 
-    def remove(self) -> None:
-        """Remove the files."""
-        shutil.rmtree(self.folder, ignore_errors=True)
+
+def remove(folder: str) -> None:
+    """Remove the files below a spool's `folder`, whoever has left them there."""
+    if os.path.lexists(folder):
+        layout.remove_entry(folder)

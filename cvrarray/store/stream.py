@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import closing
 from typing import Any, NamedTuple
@@ -27,7 +27,7 @@ class Span(NamedTuple):
     """What happened to a panel in one product: (begin, end) in seconds after the product began."""
 
     panel: int
-    read: tuple[float, float]  # disk -> host, checksums compared; (0, 0) for a panel that was on the device
+    read: tuple[float, float]  # disk -> host, checksums compared, tables verified; (0, 0) for a panel that was on the device
     copy: tuple[float, float]  # host -> device
     compute: tuple[float, float]
 
@@ -39,7 +39,7 @@ class Stored:
 
     Parameters
     ----------
-    path : str or os.PathLike
+    path : str or os.PathLike[str]
         The store.
     device : str, optional
         Where products are computed: ``"cpu"``, ``"cuda"`` or ``"cuda:N"``. Default: the GPU when there is one.
@@ -50,7 +50,9 @@ class Stored:
         Bytes of panels that stay on the device for the next product, such as ``"20 GiB"``; 0 keeps none. Default: half of
         what is free on the device at the first product.
     verify : bool
-        Whether to compare checksums of all that is read.
+        Whether to compare the checksums of all that is read, and to verify the invariants of each panel's tables when it is
+        first read in this process. A store that is not trusted must be verified: tables that break an invariant can make a
+        product read or write anywhere in memory.
     threads : int, optional
         Threads that read. Default: one a core, 16 at most.
     incomplete : bool
@@ -75,7 +77,7 @@ class Stored:
 
     def __init__(
         self,
-        path: str | os.PathLike,
+        path: str | os.PathLike[str],
         *,
         device: Any = None,
         hold: int = 3,
@@ -95,7 +97,7 @@ class Stored:
         self._incomplete = incomplete
         self._root, self._manifest = manifest(self.path, incomplete)
         self._resident: dict[int, SparseArray] = {}
-        self._staging = None
+        self._staging: Any = None
         self._lock = threading.Lock()
         #: What happened to each panel in the last product, a list of :class:`Span`, after ``matvec(timeline=True)``.
         self.timeline: list[Span] | None = None
@@ -115,7 +117,7 @@ class Stored:
     @property
     def format(self) -> str:
         """``"cvr"`` or ``"bbcsr"``."""
-        return self._root.format
+        return str(self._root.format)
 
     @property
     def nnz(self) -> int:
@@ -158,7 +160,7 @@ class Stored:
             f"{self.n_panels} panels, {self.nbytes / 1e6:.3g} MB in {self.path}, device={self.device}>"
         )
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple[Any, ...]:
         return _reopen, (self.path, self._root.id, str(self._target), self._hold, self._budget, self._verify, self._incomplete)
 
     def panel(self, k: int) -> SparseArray:
@@ -185,11 +187,8 @@ class Stored:
             Names the first panel that is missing or damaged.
         """
         for k, panel in enumerate(self._manifest):
-            array = load(self.path, k, panel, devices.CPU, verify=True)
-            try:
-                array.check()
-            except ValueError as error:
-                raise ValueError(f"panel {k} of {self.path}: {error}") from error
+            _CHECKED.discard(_identity(self.path, k, panel))
+            load(self.path, k, panel, devices.CPU, verify=True)
 
     def close(self) -> None:
         """Let go of all memory; the next product reads the disk again."""
@@ -294,15 +293,16 @@ class Stored:
 
     # ------------------------------------------------------------------------------------------------ the stream
 
-    def _sweep(self, timeline: bool = False) -> Iterator[tuple[int, int, SparseArray]]:
+    def _sweep(self, timeline: bool = False) -> Generator[tuple[int, int, SparseArray], None, None]:
         """(first row, row after the last, panel on the device) for all panels in turn; each must be used before the next."""
         with self._lock, self._target.use(), ThreadPoolExecutor(self._threads, "cvrarray-read") as pool:
-            keep = self._panels_to_keep()
             missing = [k for k in range(self.n_panels) if k not in self._resident]
             if self._staging is None and missing:
+                for k in missing:  # before memory for them is asked for
+                    layout.require_whole(self.path, k, self._manifest[k])
                 largest = max(self._manifest[k].n_bytes for k in missing)
                 self._staging = self._target.backend("staging").Staging(largest, min(self._hold, len(missing)))
-            staging, reads = self._staging, {}
+            keep, staging, reads = self._panels_to_keep(), self._staging, {}
             clock = _Clock(self._target) if timeline else None
             whole = False
             try:
@@ -317,6 +317,8 @@ class Stored:
                             future.result()
                         content, *copied = staging.to_device(slot, content, k in keep)
                         array = layout.assemble(panel, content)
+                        if self._verify and self._target.kind != "cpu":  # else the pool has
+                            check(self.path, k, panel, array)
                     if clock:
                         clock.begin(k, [future.result() for future in read or ()], copied)
                     yield *panel.rows, array
@@ -347,12 +349,17 @@ class Stored:
         ends = np.cumsum([panel.n_bytes for panel in self._manifest], dtype=np.int64)
         return set(range(int(np.searchsorted(ends, self._budget, side="right"))))
 
-    def _start_reading(self, pool: ThreadPoolExecutor, k: int, place: int, keep: bool) -> tuple[list[Future], np.ndarray, int]:
-        """Have panel `k`, the `place`-th to be read, read by the pool: (reading, where to, slot)."""
+    def _start_reading(
+        self, pool: ThreadPoolExecutor, k: int, place: int, keep: bool
+    ) -> tuple[list[Future[Any]], np.ndarray, int]:
+        """Have panel `k`, the `place`-th to be read, read and verified by the pool: (reading, where to, slot)."""
         slot, panel = place % self._hold, self._manifest[k]
         content = self._staging.host(slot, panel.n_bytes, keep)
         pieces = range(len(panel.pieces))
-        return [pool.submit(_read, self.path, k, panel, i, content, self._verify) for i in pieces], content, slot
+        read = [pool.submit(_read, self.path, k, panel, i, content, self._verify) for i in pieces]
+        if self._verify and self._target.kind == "cpu":  # on a GPU the device does it, once the panel is there
+            read.append(pool.submit(_verify, self.path, k, panel, content, list(read)))
+        return read, content, slot
 
 
 def manifest(path: str, incomplete: bool) -> tuple[layout.Root, list[layout.Panel]]:
@@ -367,7 +374,7 @@ def manifest(path: str, incomplete: bool) -> tuple[layout.Root, list[layout.Pane
             "to_store(..., resume=True), or open the rows so far with incomplete=True"
         )
     panels: list[layout.Panel] = []
-    while root.n_panels is None or len(panels) < root.n_panels:
+    while root.format is not None and (root.n_panels is None or len(panels) < root.n_panels):
         k = len(panels)
         try:
             panel = layout.read_manifest(path, k, root)
@@ -388,15 +395,59 @@ def manifest(path: str, incomplete: bool) -> tuple[layout.Root, list[layout.Pane
 
 def load(path: str, k: int, panel: layout.Panel, device: devices.Device, verify: bool = True) -> SparseArray:
     """Panel `k` of the store at `path`, on `device`: one read, and at most one copy."""
+    layout.require_whole(path, k, panel)
     content = memory.empty(panel.n_bytes, np.uint8)
     layout.read_panel(path, k, panel, content, verify)
-    return layout.assemble(panel, devices.move(content, device))
+    array = layout.assemble(panel, devices.move(content, device))
+    if verify:
+        check(path, k, panel, array)
+    return array
+
+
+#: What tells the panels apart whose invariants were found to hold in this process: a few bytes for each.
+_CHECKED: set[int] = set()
+
+
+def check(path: str, k: int, panel: layout.Panel, array: SparseArray) -> None:
+    """Verify every invariant of the tables of panel `k`, unless that was done before for the same file and manifest.
+
+    Checksums are compared whenever a panel is read, so it is what it was then; but a checksum that fits says nothing of who
+    wrote it, and products trust the tables.
+
+    Raises
+    ------
+    ValueError
+        Names the panel and the first invariant that does not hold.
+    """
+    identity = _identity(path, k, panel)
+    if identity in _CHECKED:
+        return
+    try:
+        array.check()
+    except ValueError as error:
+        raise ValueError(f"panel {k} of {path}: {error}") from error
+    _CHECKED.add(identity)
+
+
+def _identity(path: str, k: int, panel: layout.Panel) -> int:
+    """A number that tells a panel's file and manifest from every other: that of a file which is written again is another."""
+    status = layout.require_whole(path, k, panel)
+    return hash((repr(panel), status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns))
 
 
 def _read(path: str, k: int, panel: layout.Panel, i: int, content: np.ndarray, verify: bool) -> tuple[float, float]:
     """Read a piece; when that began and ended."""
     begin = _now()
     layout.read_piece(path, k, panel, i, content, verify)
+    return begin, _now()
+
+
+def _verify(path: str, k: int, panel: layout.Panel, content: np.ndarray, read: list[Future[Any]]) -> tuple[float, float]:
+    """Verify the tables of a panel once its pieces are `read`; when that began and ended."""
+    for future in read:
+        future.result()
+    begin = _now()
+    check(path, k, panel, layout.assemble(panel, content))
     return begin, _now()
 
 

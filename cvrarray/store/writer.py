@@ -10,12 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from ..array.base import SparseArray
+from .. import formats
 from ..array.format import FormatArray
-from ..choice.model import asarray
+from ..choice.construct import asarray
 from ..core import devices
 from ..input import coercion
 from . import layout
+from .lock import WriterLock
 
 
 class Writer:
@@ -25,9 +26,12 @@ class Writer:
     store is complete once the body ends without an exception. A store that was left incomplete, or a complete one that
     shall have more rows, is gone on with by ``resume=True``.
 
+    A store has one writer at a time: from the beginning until the statement ends, or :meth:`close`, others are refused.
+    A copy in another process (a pickled one) writes panels on this writer's behalf.
+
     Parameters
     ----------
-    path : str or os.PathLike
+    path : str or os.PathLike[str]
         Where the store shall be, by convention ``*.zarr``.
     n_cols : int
         Columns of the matrix.
@@ -44,20 +48,24 @@ class Writer:
         Go on with the store at `path` if there is one.
     overwrite : bool
         Remove the store at `path` first, if there is one.
+    lock : WriterLock, optional
+        Where who makes the writer holds the store's lock already.
     **parameters
         Keywords of the format's class.
 
     Raises
     ------
+    BlockingIOError
+        The store has a writer already; the message names it.
     FileExistsError
         Something is at `path`, and neither `resume` nor `overwrite` says what to do.
     ValueError
-        The store to go on with is of another shape, format, source or panels; or what is to be overwritten is no store.
+        The store to go on with is of another shape, format, source or panels; or what is there is no store.
     """
 
     def __init__(
         self,
-        path: str | os.PathLike,
+        path: str | os.PathLike[str],
         n_cols: int,
         *,
         format: str = "auto",
@@ -66,30 +74,43 @@ class Writer:
         source: str | None = None,
         resume: bool = False,
         overwrite: bool = False,
+        lock: WriterLock | None = None,
         **parameters: Any,
     ):
-        self.path = os.path.abspath(os.fsdecode(path))
-        if format not in ("auto", "cvr", "bbcsr"):
-            raise ValueError(f"format must be 'auto', 'cvr' or 'bbcsr'; got {format!r}")
+        self.path = os.path.realpath(os.fsdecode(path))
+        formats.check(format, auto=True)
         if resume and overwrite:
             raise ValueError("resume and overwrite exclude each other")
         self._format, self._parameters = format, parameters
         self._target = devices.default() if device is None else devices.parse(device)
         n_cols = coercion.check_shape((0, n_cols))[1]
         rows = None if rows is None else [int(row) for row in rows]
-        if overwrite:
+        self._lock: WriterLock | None = lock or WriterLock(self.path)
+        self._lock.__enter__()
+        try:
+            self._root = self._open(n_cols, rows, source, resume, overwrite)
+        except BaseException:
+            self.release()
+            raise
+
+    def _open(self, n_cols: int, rows: list[int] | None, source: str | None, resume: bool, overwrite: bool) -> layout.Root:
+        """What all panels share: of the store that is there, or of one that is begun here."""
+        if os.path.lexists(self.path):
+            if not (resume or overwrite):
+                raise FileExistsError(
+                    f"{self.path} must not exist. Go on with the store in it with resume=True, "
+                    "or replace it with overwrite=True"
+                )
+            if resume and not layout.remains(self.path):
+                return self._go_on(n_cols, rows, source)
             layout.remove(self.path)
-        exists = os.path.lexists(self.path)
-        if resume and exists and os.path.exists(os.path.join(self.path, "zarr.json")):
-            self._root = self._go_on(n_cols, rows, source)
-        elif exists and (not resume or os.listdir(self.path) not in ([], ["panels"])):
-            raise FileExistsError(
-                f"{self.path} must not exist. Go on with the store in it with resume=True, or replace it with overwrite=True"
-            )
-        else:
-            n_rows = None if rows is None else rows[-1]
-            self._root = layout.Root(secrets.token_hex(16), n_rows, n_cols, None, None, {}, rows, source, None)
-            layout.create(self.path, self._root)
+        n_rows = None if rows is None else rows[-1]
+        root = layout.Root(secrets.token_hex(16), n_rows, n_cols, None, None, {}, rows, source, None)
+        layout.create(self.path, root)
+        return root
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_lock": None}
 
     def _go_on(self, n_cols: int, rows: list[int] | None, source: str | None) -> layout.Root:
         root = layout.read_root(self.path)
@@ -106,6 +127,7 @@ class Writer:
             raise ValueError(
                 f"{self.path} holds {root.format} {root.parameters}; got {self._format} {self._parameters}. Leave them out"
             )
+        layout.tidy(self.path)
         if root.complete and rows is None:
             root = root._replace(n_panels=None, n_rows=None)
             layout.replace_root(self.path, root)
@@ -121,13 +143,18 @@ class Writer:
         """Whether a panel has decided the store's dtype and format."""
         return self._root.format is not None
 
+    @property
+    def n_rows(self) -> int:
+        """Rows of the panels that are there without a gap: who goes on with appending begins with this one."""
+        return self._end()[1]
+
     def refresh(self) -> None:
         """See what other writers of the same store, in other processes, have decided."""
         self._root = layout.read_root(self.path)
 
     def missing(self) -> list[int]:
         """The panels of `rows` that are not there yet, or whose bytes are not all there."""
-        return [k for k in range(len(self._root.rows) - 1) if not self._is_there(k)]
+        return [k for k in range(len(self._root.rows or [0]) - 1) if not self._is_there(k)]
 
     def _is_there(self, k: int) -> bool:
         if self._root.format is None:
@@ -155,6 +182,7 @@ class Writer:
 
     def write(self, k: int, panel: Any) -> None:
         """Write panel `k` of `rows`; see :meth:`append`."""
+        assert self._root.rows is not None
         first, last = self._root.rows[k : k + 2]
         if panel.shape[0] != last - first:
             raise ValueError(f"panel {k} must have {last - first} rows; got {panel.shape[0]}")
@@ -162,6 +190,8 @@ class Writer:
 
     def _write(self, k: int, first: int, panel: Any) -> None:
         array = self.convert(panel)
+        if layout.read_root(self.path).id != self._root.id:  # who this copy wrote for is gone, and another has begun anew
+            raise ValueError(f"{self.path} must be the store {self._root.id}, which is written; another writer has replaced it")
         if self._root.format is None:
             dtype = array.dtype.newbyteorder("<").str
             self._root = self._root._replace(dtype=dtype, format=array.format, parameters=array._parameters())
@@ -171,7 +201,7 @@ class Writer:
         with ThreadPoolExecutor() as pool:
             layout.write_panel(self.path, self._root.id, k, first, array, pool)
 
-    def convert(self, panel: Any) -> SparseArray:
+    def convert(self, panel: Any) -> FormatArray:
         """A panel as an array in the store's format: itself where it is one, else converted on the writer's device."""
         if len(panel.shape) != 2 or panel.shape[1] != self._root.n_cols:
             raise ValueError(f"a panel must have {self._root.n_cols} columns; got shape {tuple(panel.shape)}")
@@ -187,20 +217,35 @@ class Writer:
         k = row = 0
         with suppress(FileNotFoundError):
             while self._root.format is not None:
-                row = layout.read_manifest(self.path, k, self._root).rows[1]
-                k += 1
+                first, last = layout.read_manifest(self.path, k, self._root).rows
+                if first != row:
+                    raise ValueError(f"panel {k} of {self.path} must begin with row {row}; its manifest says {first}")
+                row, k = last, k + 1
         return k, row
 
     # ------------------------------------------------------------------------------------------------ the end
 
     def close(self) -> None:
-        """Mark the store as complete.
+        """Mark the store as complete, and let others write it.
 
         Raises
         ------
         ValueError
-            A panel is missing, or there is none.
+            A panel is missing, or there is none; the store stays incomplete.
         """
+        try:
+            if not self.complete:
+                self._complete()
+        finally:
+            self.release()
+
+    def release(self) -> None:
+        """Let others write the store, as it is."""
+        if self._lock is not None:
+            self._lock.__exit__()
+            self._lock = None
+
+    def _complete(self) -> None:
         n_panels, n_rows = self._end()
         planned = self._root.rows
         if planned is not None and n_panels != len(planned) - 1:
@@ -216,3 +261,5 @@ class Writer:
     def __exit__(self, kind: Any, *_: Any) -> None:
         if kind is None:
             self.close()
+        else:
+            self.release()

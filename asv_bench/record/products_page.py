@@ -1,4 +1,4 @@
-"""What a benchmark's figures come to: speed over the best peer by group of matrices, and the pages under docs/benchmarks.
+"""What the figures of :mod:`.products` come to: speed over the best peer by group of matrices; ``cpu.md``, ``cpu.json``.
 
 A speed-up is the fastest peer's median time over ours, in the same matrix, dtype and number of threads; groups of
 matrices are summed up by their geometric mean.
@@ -6,17 +6,19 @@ matrices are summed up by their geometric mean.
 
 from __future__ import annotations
 
-import json
 import math
-import sys
-from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from . import measure
-from .table import markdown, render, significant
+import cvrarray
+from cvrarray.cli import bench
+from cvrarray.cli.table import render, significant
+from cvrarray.core import clocks
+
+from . import pages
+from .pages import geometric_mean, markdown
 
 #: How matrices are grouped, and by what.
 GROUPS = {
@@ -33,37 +35,8 @@ CONTENDERS = ("asarray", "cvr", "bbcsr", "faster")
 PEERS = ("mkl", "scipy", "sparse")
 
 
-def publish(report: dict[str, Any], text: Callable[[dict[str, Any]], str], path: str | None) -> None:
-    """Print the report as `text` has it, and write it to `path` as JSON; ``"-"`` prints the JSON instead."""
-    raw = json.dumps(report, indent=1)
-    if path == "-":
-        print(raw)
-        return
-    print(text(report))
-    if path is not None:
-        from .. import files
-
-        with files.replacing(path) as file:
-            file.write(f"{raw}\n".encode())
-
-
-def exit_code(wrong: Iterable[tuple[dict[str, Any], dict[str, Any]]]) -> int:
-    """0, or 1 after a line on stderr for every wrong product, given as its case and its run."""
-    code = 0
-    for case, entry in wrong:
-        print(
-            f"cvrarray: error: {entry['name']} @ x is wrong for {case['matrix']} in {case['dtype']}: "
-            f"{significant(entry['error_over_bound'], none='infinitely many')} times the error that rounding may cause",
-            file=sys.stderr,
-        )
-        code = 1
-    return code
-
-
 def group(csr: Any) -> str:
     """The group of GROUPS that a SciPy or CuPy CSR belongs to."""
-    from .. import statistics
-
     indptr = csr.indptr if isinstance(csr.indptr, np.ndarray) else csr.indptr.get()
     lengths = np.diff(indptr)
     if not csr.nnz:
@@ -71,7 +44,7 @@ def group(csr: Any) -> str:
     mean, spread = lengths.mean(), lengths.std()
     if spread > mean and lengths.max() > 10 * mean:
         return "power law"
-    fill = statistics(csr, exact=False).block_fill
+    fill = cvrarray.statistics(csr, exact=False).block_fill
     if min((times for size, times in fill.items() if size > 1), default=math.inf) <= 1.1:
         return "blocks"
     return "regular" if spread <= mean / 2 else "other"
@@ -118,17 +91,6 @@ def speedup(case: dict[str, Any], contender: str) -> float | None:
     return max((run["speedup"] for run in ours), default=None)
 
 
-def geometric_mean(values: list[float]) -> float | None:
-    """Of positive numbers; None where there is none."""
-    return math.exp(sum(map(math.log, values)) / len(values)) if values else None
-
-
-def label(entry: dict[str, Any]) -> str:
-    """How a run is called in a table: a star marks what asarray chose."""
-    block = f" {entry['block_size']}" if "block_size" in entry else ""
-    return f"{entry['name']}{block}{'*' if entry.get('plan') else ''}"
-
-
 def summary_text(report: dict[str, Any]) -> str:
     """The summary, aligned by spaces."""
     header, rows = _summary_table(report)
@@ -136,10 +98,8 @@ def summary_text(report: dict[str, Any]) -> str:
 
 
 def write(report: dict[str, Any], folder: Path) -> None:
-    """Write ``cpu.md`` and ``cpu.json``, a line for each matrix, dtype and number of threads."""
-    head = json.dumps({name: value for name, value in report.items() if name != "results"}, indent=1)
-    cases = ",\n".join(f"  {json.dumps(_rounded(case))}" for case in report["results"])
-    (folder / "cpu.json").write_text(f'{head[:-2]},\n "results": [\n{cases}\n ]\n}}\n')
+    """Write ``cpu.md`` and ``cpu.json``."""
+    pages.write_figures(report | {"results": [_rounded(case) for case in report["results"]]}, folder / "cpu.json")
     (folder / "cpu.md").write_text(page(report))
 
 
@@ -189,7 +149,7 @@ def _method(report: dict[str, Any]) -> str:
         "threads that stand above a table, SciPy and pydata/sparse one in all of them. Every product of ours was checked "
         "against one in double precision, row by row, before it was timed. `converts in` is the time from SciPy's CSR, its "
         "check included, with as many threads, in products of the fastest peer, timed in turn with it: the median of 5 turns "
-        f"of at least {200 * measure.CONVERSION_SECONDS:.0f} ms of conversions each. Matrices are generated at scale "
+        f"of at least {200 * clocks.CONVERSION_SECONDS:.0f} ms of conversions each. Matrices are generated at scale "
         f"`{report['scale']}`, or read from files that the project does not ship.{left_out}"
     )
 
@@ -230,7 +190,7 @@ def _page_table(cases: list[dict[str, Any]]) -> str:
 def _page_row(case: dict[str, Any], peers: list[str]) -> list[str]:
     runs = {run["name"]: run for run in case["runs"] if run["correct"]}
     chosen = next((run for run in runs.values() if run.get("plan")), None)
-    cells = [case["matrix"], case["group"], f"{case['nnz']:,}", "-" if chosen is None else label(chosen).rstrip("*")]
+    cells = [case["matrix"], case["group"], f"{case['nnz']:,}", "-" if chosen is None else bench.label(chosen).rstrip("*")]
     cells.append(significant(None if chosen is None else chosen["seconds"] * 1e6))
     cells += ["-" if chosen is None else f"{chosen['speedup_over'][peer]:.2f}" for peer in peers]
     cells += [f"{runs[name]['speedup']:.2f}" if name in runs else "-" for name in ("cvr", "bbcsr")]

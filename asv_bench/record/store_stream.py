@@ -1,7 +1,7 @@
 """Products with a matrix on disk, larger than the device may hold: rates of disk, copy and product, and who waited for whom.
 
-    python benchmarks/store_stream.py --gigabytes 40 --device cuda --pool-limit 5 --store /scratch/big.zarr
-    python benchmarks/store_stream.py --gigabytes 2 --device cpu
+    python -m asv_bench.record.store_stream --gigabytes 40 --device cuda --pool-limit 5 --store /scratch/big.zarr
+    python -m asv_bench.record.store_stream --gigabytes 2 --device cpu
 
 1. Writes the store, if it is not there: a random matrix of float32, panel by panel.
 2. Measures the disk (the same panels, read and not used; `--cold` drops them from the system's cache first) and the copy

@@ -1,4 +1,4 @@
-"""Ours beside a GPU's other libraries: peers' tables and arguments, what is checked before it is timed, page and plots.
+"""The run of ``make bench-gpu``: peers' tables and arguments, what is checked before it is timed, page and plots.
 
 No GPU is needed but for the last tests: cuSPARSE is played by :class:`Library`, which knows the bindings' signatures,
 finds arrays by their pointers, and multiplies what it was told of.
@@ -6,7 +6,6 @@ finds arrays by their pointers, and multiplies what it was told of.
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from types import SimpleNamespace
@@ -17,8 +16,11 @@ import pytest
 import scipy.sparse
 
 import cvrarray
-from cvrarray import cli, generate
-from cvrarray.cli import bench, gpu_bench, gpu_page, measure, peers
+from asv_bench.record import gpu as record
+from asv_bench.record import gpu_page, machine
+from asv_bench.record import gpu_peers as peers
+from cvrarray import generate
+from cvrarray.cli import bench
 from cvrarray.core import devices
 
 SIGNATURES = {  # of nvmath.bindings.cusparse
@@ -358,8 +360,9 @@ def test_absent_libraries(monkeypatch):
 
 
 def test_nvmath_is_imported_nowhere_else():
-    root = gpu_bench.Path(cvrarray.__file__).parent
-    assert [path.name for path in root.rglob("*.py") if "nvmath.bindings import" in path.read_text()] == ["peers.py"]
+    package = record.Path(cvrarray.__file__).parent
+    found = [path for root in (package, package.parent / "asv_bench") for path in root.rglob("*.py")]
+    assert [path.name for path in found if "nvmath.bindings import" in path.read_text()] == ["gpu_peers.py"]
 
 
 # --- what is checked before it is timed ---
@@ -368,11 +371,7 @@ def test_nvmath_is_imported_nowhere_else():
 @pytest.fixture
 def quick(monkeypatch):
     """Spares a test the measuring of what memory can do."""
-    monkeypatch.setattr(measure.HostMeter, "rates", lambda self: {"read": 2e10, "copy": 1e10})
-
-
-def build(csr, device):
-    return bench.build(csr, list(bench.FORMATS), device)
+    monkeypatch.setattr(machine, "rates", lambda device: {"read": 2e10, "copy": 1e10})
 
 
 def off_by_one(csr, x, y):
@@ -404,10 +403,8 @@ REGISTRY = {
 }
 
 
-def measured(cases, build=build, dtypes=("float32", "float64")):
-    return gpu_bench.measure_all(
-        cases, devices.CPU, [np.dtype(name) for name in dtypes], build, bench.facts, repeats=2, seed=1, registry=REGISTRY
-    )
+def measured(cases, dtypes=("float32", "float64")):
+    return record.measure_all(cases, devices.CPU, [np.dtype(name) for name in dtypes], repeats=2, seed=1, registry=REGISTRY)
 
 
 def test_measures_who_is_right(quick):
@@ -430,27 +427,28 @@ def test_measures_who_is_right(quick):
              + int(case["dtype"][5:]) // 8 * sum(case["shape"])) / 2e10
         )  # fmt: skip
         assert not case["cold"]
-    assert gpu_bench.exit_code(report) == 0
+    assert record.exit_code(report) == 0
     json.dumps(report, allow_nan=False)
 
 
-def test_wrong_product_of_ours_is_told(quick, capsys):
-    def broken(csr, device):
-        built, left_out = build(csr, device)
+def test_wrong_product_of_ours_is_told(quick, monkeypatch, capsys):
+    def broken(csr, formats, device, build=bench.build):
+        built, left_out = build(csr, formats, device)
         return {name: array * 1.5 if name == "bbcsr" else array for name, array in built.items()}, left_out
 
-    report = measured({"other": lambda: matrix((300, 200))}, broken, ["float64"])
+    monkeypatch.setattr(bench, "build", broken)
+    report = measured({"other": lambda: matrix((300, 200))}, ["float64"])
     runs = {run["name"]: run for run in report["results"][0]["runs"]}
     assert (runs["cvr"]["correct"], runs["bbcsr"]["correct"], runs["scipy"]["correct"]) == (True, False, True)
-    assert gpu_bench.exit_code(report) == 1
+    assert record.exit_code(report) == 1
     assert "bbcsr @ x is wrong for other in float64" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", gpu_bench.MATRICES)
+@pytest.mark.parametrize("name", record.MATRICES)
 def test_small_matrices(name, device):
     device = devices.parse(device)
     with device.use():
-        csr = gpu_bench.all_cases("small", 0, device)[name]()
+        csr = record.all_cases("small", 0, device)[name]()
     csr = scipy.sparse.csr_array(csr.get() if device.kind == "cuda" else csr)
     csr.check_format(full_check=True)
     assert csr.nnz > 1000
@@ -470,42 +468,53 @@ def test_small_matrices(name, device):
 
 def test_gathers_are_sectors_of_x():
     dense = scipy.sparse.csr_array(np.ones((100, 64)))
-    assert gpu_bench.gathers(dense, np) == 64 * 8 / 32  # one group of rows: every sector once
+    assert record.gathers(dense, np) == 64 * 8 / 32  # one group of rows: every sector once
     scattered = scipy.sparse.csr_array((np.ones(50), (np.arange(50), 4 * np.arange(50))), shape=(50, 200))
-    assert gpu_bench.gathers(scattered, np) == 50  # each its own sector
-    assert gpu_bench.gathers(scattered.astype(np.float32), np) == 25
+    assert record.gathers(scattered, np) == 50  # each its own sector
+    assert record.gathers(scattered.astype(np.float32), np) == 25
     long = scipy.sparse.csr_array((np.ones(100_000), np.zeros(100_000, np.int32), np.arange(100_001)), shape=(100_000, 1))
-    assert gpu_bench.gathers(long, np) == pytest.approx(100_000 / 2048)
-    assert gpu_bench.gathers(scipy.sparse.csr_array((5, 5)), np) == 0
+    assert record.gathers(long, np) == pytest.approx(100_000 / 2048)
+    assert record.gathers(scipy.sparse.csr_array((5, 5)), np) == 0
 
 
 def test_select():
     cases = dict.fromkeys(("stencil27", "rmat", "rmat_22", "fem1"), 0)
-    assert list(gpu_bench.select(cases, None)) == list(cases)
-    assert list(gpu_bench.select(cases, "fem1,rmat*")) == ["rmat", "rmat_22", "fem1"]
+    assert list(record.select(cases, None)) == list(cases)
+    assert list(record.select(cases, "fem1,rmat*")) == ["rmat", "rmat_22", "fem1"]
     with pytest.raises(ValueError, match=r"--only must name matrices among stencil27, .*; got 'nothing'"):
-        gpu_bench.select(cases, "rmat,nothing")
+        record.select(cases, "rmat,nothing")
 
 
 def test_files_above_half_a_million_nonzeros(tmp_path, monkeypatch):
     for name, count in {"large": 500_001, "small": 500_000}.items():
         np.savez(tmp_path / f"{name}.npz", indptr=np.array([0, count]), indices=np.arange(count), shape=np.array([1, count]))
     monkeypatch.setenv("CVRARRAY_MATRICES", str(tmp_path))
-    cases = gpu_bench.all_cases("full", 0, devices.CPU)
-    assert set(cases) - set(gpu_bench.MATRICES) == {"large"}
+    cases = record.all_cases("full", 0, devices.CPU)
+    assert set(cases) - set(record.MATRICES) == {"large"}
     assert cases["large"]().shape == (1, 500_001)
 
 
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["--peers", "--device", "cpu"], "--peers needs a GPU, with CuPy; got --device cpu"),
-        (["--only", "rmat"], "--only goes with --peers"),
+        (["--device", "cpu"], "needs a GPU, with CuPy; got --device cpu"),
+        (["--repeats", "0"], "--repeats must be at least 1; got 0"),
+        (["--device", "tpu"], "'tpu'"),
     ],
 )
 def test_usage(capsys, argv, message):
-    assert cli.main(["bench", *argv]) == 2
+    assert record.main(argv) == 2
     assert message in capsys.readouterr().err
+
+
+def test_hopeless_ones_are_left_out(quick, monkeypatch):
+    """Who takes many times what our choice takes would hold up all others."""
+    slow = {"slow": lambda csr, x, y: lambda: csr @ x}
+    contest = record._Contest(matrix((300, 200)), np.ones(200), devices.CPU, SimpleNamespace(sample=lambda call: 1.0))
+    contest.limit = 0.5
+    contest.add_peer("slow", np.zeros(300), slow)
+    assert contest.left_out == {"slow": "takes 100 times what ours takes"}
+    assert not contest.calls
 
 
 # --- page and plots, from figures that nobody measured ---
@@ -626,20 +635,17 @@ def test_reference_on_the_gpu(gpu):
         csr = matrix((500, 300), 0.2, np.float64).astype(dtype)
         x = np.arange(300).astype(dtype)
         expected, bound = oracle.product(csr, x)
-        on_gpu = gpu_bench.sources.place(csr, device)
-        found, allowed = gpu_bench.reference(on_gpu, device.xp.asarray(x), device)
+        on_gpu = record.sources.place(csr, device)
+        found, allowed = record.reference(on_gpu, device.xp.asarray(x), device)
         np.testing.assert_allclose(found.get(), expected, rtol=1e-13)
         np.testing.assert_allclose(allowed.get(), bound, rtol=1e-13)
 
 
 def test_run_on_the_gpu(gpu, tmp_path, capsys):
     """All of it, small: who is there is right."""
-    parser = argparse.ArgumentParser()
-    bench.add_arguments(parser)
-    args = parser.parse_args(["--peers", "--scale", "small", "--repeats", "3", "--report", str(tmp_path), "--device", gpu])
-    assert bench.run(args) == 0
+    assert record.main(["--scale", "small", "--repeats", "3", "--report", str(tmp_path), "--device", gpu]) == 0
     report = json.loads((tmp_path / "gpu.json").read_text())
-    assert {case["matrix"] for case in report["results"]} >= set(gpu_bench.MATRICES)
+    assert {case["matrix"] for case in report["results"]} >= set(record.MATRICES)
     for case in report["results"]:
         assert case["cold"] or not case["generated"]
         assert all(run["correct"] for run in case["runs"]), case["matrix"]

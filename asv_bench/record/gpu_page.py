@@ -1,13 +1,14 @@
-"""The page, the plots and the raw figures of a run of :mod:`.gpu_bench`: ``gpu.md``, ``gpu.json``, ``gpu.*.svg``."""
+"""The page, the plots and the raw figures of a run of :mod:`.gpu`: ``gpu.md``, ``gpu.json``, ``gpu.*.svg``."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
-from .report import geometric_mean, label
-from .table import markdown, render, significant
+from cvrarray.cli.bench import label
+from cvrarray.cli.table import render, significant
+
+from .pages import geometric_mean, markdown, write_figures
 
 #: Plots by the end of their names.
 PLOTS = ("floor", "speedup", "bound")
@@ -111,9 +112,7 @@ def page(report: dict[str, Any], plots: list[str]) -> str:
 def write(report: dict[str, Any], folder: Path) -> list[str]:
     """Write ``gpu.json``, ``gpu.md`` and the plots; lines that say what could not be written."""
     notes, plots = [], []
-    head = json.dumps({name: value for name, value in report.items() if name != "results"}, indent=1)
-    cases = ",\n".join(f"  {json.dumps(case)}" for case in report["results"])
-    (folder / "gpu.json").write_text(f'{head[:-2]},\n "results": [\n{cases}\n ]\n}}\n')
+    write_figures(report, folder / "gpu.json")
     try:
         plots = [plot(report, kind, folder / f"gpu.{kind}.svg") for kind in PLOTS]
     except ModuleNotFoundError as error:

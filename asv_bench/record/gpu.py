@@ -1,4 +1,8 @@
-"""One run on a GPU: ours beside every peer of :mod:`.peers`, matrix by matrix, checked first and then timed in turn.
+"""What asarray chooses on a GPU beside every peer of :mod:`.gpu_peers`, matrix by matrix.
+
+    python -m asv_bench.record.gpu [--only NAME,...]
+
+``make bench-gpu`` runs it with what docs/benchmarks/gpu.md was recorded with. All are checked first and then timed in turn.
 
 Ours is checked row by row against a product in double precision and the error that rounding may cause; a peer against
 ours, within twice that. Who is wrong is not timed. Where matrix and vectors would fit the L2 cache, a sample follows
@@ -14,11 +18,12 @@ launch   an empty kernel
 
 from __future__ import annotations
 
+import argparse
 import fnmatch
 import math
 import operator
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -27,12 +32,13 @@ from typing import Any
 
 import numpy as np
 
-from .. import generate
-from ..core import devices
-from ..input import coercion
-from . import gpu_page, measure, peers, sources
-from . import report as reports
-from .table import finite
+from cvrarray import generate
+from cvrarray.cli import INPUT_ERRORS, bench, rounding, sources
+from cvrarray.cli.table import finite
+from cvrarray.core import clocks, devices
+from cvrarray.input import coercion
+
+from . import gpu_page, gpu_peers, inputs, machine
 
 #: Below so many nonzeros a file of CVRARRAY_MATRICES is not measured.
 FEWEST_NONZEROS = 500_000
@@ -113,29 +119,41 @@ MATRICES: dict[str, dict[str, Make]] = {
 }
 
 
-def run(args: Any, build: Callable, facts: Callable) -> int:
-    """``bench --peers``: measure, print, write; 1 if a product of ours was wrong.
+def parser() -> argparse.ArgumentParser:
+    """Options of the command."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", metavar="NAME,...", help="these matrices; * and ? stand for any letters")
+    parser.add_argument("--scale", choices=("full", "small"), default="full", help="size of the generated ones")
+    parser.add_argument("--dtype", default="float32,float64", help="default: %(default)s")
+    parser.add_argument("--report", metavar="FOLDER", help="write gpu.md, gpu.json and plots there")
+    bench.add_shared_arguments(parser)
+    return parser
 
-    ``build(csr, device)`` makes our arrays by format, and says why one is left out; ``facts(array)`` describes one.
-    """
-    device = devices.default() if args.device is None else devices.parse(args.device)
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure, print and write; 1 if a product of ours was wrong, 2 for bad usage."""
+    args = parser().parse_args(argv)
+    try:
+        return run(args)
+    except INPUT_ERRORS as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measure, print and write; 1 if a product of ours was wrong."""
+    device = bench.check(args)
     if device.kind != "cuda":
-        raise ValueError(f"--peers needs a GPU, with CuPy; got --device {device}. Leave it out for the CPU's peers")
-    if args.matrices:
-        raise ValueError(f"--peers has matrices of its own; got {args.matrices[0]}. Choose among them with --only")
-    if args.scale == "medium":
-        raise ValueError("--peers has the scales full and small; got medium")
-    cases = select(all_cases(args.scale, args.seed, device), args.only)
-    dtypes = np.array((args.dtype or "float32,float64").split(","))
+        raise ValueError(f"this run needs a GPU, with CuPy; got --device {device}. For a CPU: asv_bench.record.products")
+    dtypes = args.dtype.split(",")
     if not set(dtypes) <= {"float32", "float64"}:
-        raise ValueError(f"--dtype must be among float32, float64 with --peers; got {args.dtype!r}")
-    sources.check_output(args.json)
+        raise ValueError(f"--dtype must be among float32, float64; got {args.dtype!r}")
+    cases = select(all_cases(args.scale, args.seed, device), args.only)
+    report = measure_all(cases, device, [np.dtype(name) for name in dtypes], repeats=args.repeats, seed=args.seed)
+    report["scale"] = args.scale
+    bench.publish(report, gpu_page.text, args.json)
     if args.report is not None:
         Path(args.report).mkdir(parents=True, exist_ok=True)
-    report = measure_all(cases, device, [np.dtype(name) for name in dtypes], build, facts, repeats=args.repeats, seed=args.seed)
-    report["scale"] = args.scale
-    reports.publish(report, gpu_page.text, args.json)
-    if args.report is not None:
         for line in gpu_page.write(report, Path(args.report)):
             print(line, file=sys.stderr)
     return exit_code(report)
@@ -146,7 +164,7 @@ def all_cases(scale: str, seed: int, device: devices.Device) -> dict[str, Callab
     cases: dict[str, Callable[[], Any]] = {
         name: partial(make[scale], xp=device.xp, seed=seed) for name, make in MATRICES.items()
     }
-    for name, path in sources.stored().items():
+    for name, path in inputs.stored().items():
         with np.load(path) as arrays:
             large = "indices" in arrays and arrays["indices"].size > FEWEST_NONZEROS
         if large:
@@ -155,7 +173,7 @@ def all_cases(scale: str, seed: int, device: devices.Device) -> dict[str, Callab
 
 
 def _stored(path: Path, device: devices.Device) -> Any:
-    return sources.place(sources.read_stored(path), device)
+    return sources.place(inputs.read_stored(path), device)
 
 
 def select(cases: dict[str, Any], only: str | None) -> dict[str, Any]:
@@ -180,33 +198,29 @@ def select(cases: dict[str, Any], only: str | None) -> dict[str, Any]:
 def exit_code(report: dict[str, Any]) -> int:
     """0, or 1 after a line on stderr for every wrong product of ours."""
     runs = ((case, run) for case in report["results"] for run in case["runs"])
-    return reports.exit_code((case, run) for case, run in runs if run["ours"] and not run["correct"])
+    return bench.exit_code((case, run) for case, run in runs if run["ours"] and not run["correct"])
 
 
 def measure_all(
     cases: dict[str, Callable[[], Any]],
     device: devices.Device,
     dtypes: list[np.dtype],
-    build: Callable,
-    facts: Callable,
     *,
     repeats: int,
     seed: int,
-    registry: dict[str, peers.Prepare] | None = None,
+    registry: dict[str, gpu_peers.Prepare] | None = None,
 ) -> dict[str, Any]:
     """Measure every case in every dtype: a report of plain JSON types. Times are in seconds, None is infinity."""
-    if repeats < 1:
-        raise ValueError(f"--repeats must be at least 1; got {repeats}")
     from tqdm import tqdm
 
-    registry = peers.PEERS if registry is None else registry
-    meter = measure.meter(device)
+    registry = gpu_peers.PEERS if registry is None else registry
+    clock = clocks.of(device)
+    rates = machine.rates(device)
     with device.use():
-        rates = meter.rates()
         limits = {
             "bytes_per_second": rates["read"],
-            "gathers_per_second": gather_rate(meter, device.xp),
-            "launch_seconds": launch_seconds(meter, device.xp),
+            "gathers_per_second": gather_rate(clock, device.xp),
+            "launch_seconds": launch_seconds(clock, device.xp),
         }
     results = []
     # disable=None: no bar where stderr is no terminal
@@ -217,15 +231,15 @@ def measure_all(
                 csr = make()
                 csr.sum_duplicates()
                 for dtype in dtypes:
-                    case = measure_case(csr.astype(dtype), device, meter, limits, build, facts, registry, repeats, seed)
+                    case = measure_case(csr.astype(dtype), device, clock, limits, registry, repeats, seed)
                     results.append({"matrix": name, "generated": name in MATRICES, **case})
                     if device.kind == "cuda":
                         device.xp.get_default_memory_pool().free_all_blocks()
     return {
         "schema": 1,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "device": meter.describe(),
-        "versions": measure.versions() | (peers.versions(device.index) if device.kind == "cuda" else {}),
+        "device": machine.describe(device),
+        "versions": machine.versions() | (gpu_peers.versions(device.index) if device.kind == "cuda" else {}),
         **limits,
         "bytes_copied_per_second": rates["copy"],
         "repeats": repeats,
@@ -237,11 +251,9 @@ def measure_all(
 def measure_case(
     csr: Any,
     device: devices.Device,
-    meter: Any,
+    clock: Any,
     limits: dict[str, float],
-    build: Callable,
-    facts: Callable,
-    registry: dict[str, peers.Prepare],
+    registry: dict[str, gpu_peers.Prepare],
     repeats: int,
     seed: int,
 ) -> dict[str, Any]:
@@ -249,70 +261,87 @@ def measure_case(
     xp, dtype = device.xp, csr.dtype
     x = xp.asarray((np.random.default_rng(seed).random(csr.shape[1]) + 0.5).astype(dtype))
     y = xp.zeros(csr.shape[0], dtype)
-    expected, bound = reference(csr, x, device)
-    ours, left_out = build(csr, device)
-    entries: dict[str, dict[str, Any]] = {}
-    calls: dict[str, measure.Call] = {}
-    answer, limit = expected, math.inf
+    contest = _Contest(csr, x, device, clock)
+    ours, left_out = bench.build(csr, None, device)
+    contest.left_out |= left_out
     for name in sorted(ours, key=lambda name: ours[name].plan is None):  # our choice first
-        array = ours[name]
-        call: measure.Call = partial(operator.matmul, array, x)
-        error = worst(call(), expected, bound, xp)
-        once = meter.once(call)
-        if once > limit and error <= 1:
-            left_out[name] = _hopeless(once, limit)
-            continue
-        for _ in range(SETTLED):
-            product = call()
-        error = max(error, worst(product, expected, bound, xp))
-        entries[name] = {"name": name, "ours": True, **facts(array), "error_over_bound": finite(error), "correct": error <= 1}
-        if error <= 1:
-            calls[name] = call
-            if answer is expected:
-                answer, limit = product, HOPELESS * once
+        contest.add_ours(name, ours[name])
     for name in registry:
-        y.fill(0)  # whose product never comes is not to be right because of who came before
-        try:
-            call = peers.prepare(name, csr, x, y, registry)
-            error = worst(xp.asarray(call()), answer, 2 * bound, xp)
-            once = meter.once(call)
-        except peers.LeftOut as reason:
-            left_out[name] = str(reason)
-            continue
-        except Exception as refused:  # some libraries say so only when they are called
-            left_out[name] = f"{type(refused).__name__}: {' '.join(str(refused).split())}"
-            continue
-        if once > limit and error <= 1:
-            left_out[name] = _hopeless(once, limit)
-            continue
-        entries[name] = {"name": name, "ours": False, "error_over_bound": finite(error), "correct": error <= 1}
-        if error <= 1:
-            calls[name] = call
+        contest.add_peer(name, y, registry)
     working_set = csr.data.nbytes + csr.indices.nbytes + csr.indptr.nbytes + x.nbytes + y.nbytes
-    cold = device.kind == "cuda" and working_set < meter.describe()["l2_bytes"]
-    timings = meter.times(calls, repeats, **({"cold": True} if cold else {}))
-    for name, timing in timings.items():
-        entries[name] |= {
-            "seconds": timing.median,
-            "quartiles": [timing.low, timing.high],
-            "host_seconds": timing.host,
+    cold = device.kind == "cuda" and working_set < machine.describe(device)["l2_bytes"]
+    timings = clock.times(contest.calls, repeats, **({"cold": True} if cold else {}))
+    for name, timed in timings.items():
+        contest.entries[name] |= {
+            "seconds": timed.median,
+            "quartiles": [timed.low, timed.high],
+            "host_seconds": timed.host,
         }
     chosen = next((array for array in ours.values() if array.plan is not None), None)
-    floor = measure.floor_bytes(csr, dtype.itemsize) / limits["bytes_per_second"]
     return {
         "shape": list(csr.shape),
         "nnz": int(csr.nnz),
         "dtype": str(dtype),
         "cold": cold,
-        "floor_seconds": floor,
+        "floor_seconds": machine.floor_bytes(csr, dtype.itemsize) / limits["bytes_per_second"],
         "limits_seconds": {
             "HBM": None if chosen is None else (chosen.nbytes + x.nbytes + y.nbytes) / limits["bytes_per_second"],
             "L2": gathers(csr, xp) / limits["gathers_per_second"],
             "launch": limits["launch_seconds"],
         },
-        "runs": list(entries.values()),
-        "left_out": left_out,
+        "runs": list(contest.entries.values()),
+        "left_out": contest.left_out,
     }
+
+
+class _Contest:
+    """Who takes part in one matrix's run: checked, one after the other; who is right is in `calls`."""
+
+    def __init__(self, csr: Any, x: Any, device: devices.Device, clock: Any):
+        self.csr, self.x, self.xp, self.clock = csr, x, device.xp, clock
+        self.expected, self.bound = reference(csr, x, device)
+        self.answer, self.limit = self.expected, math.inf  # what peers are compared with, seconds that they may take
+        self.entries: dict[str, dict[str, Any]] = {}
+        self.calls: dict[str, clocks.Call] = {}
+        self.left_out: dict[str, str] = {}
+
+    def add_ours(self, name: str, array: Any) -> None:
+        """An array of ours, checked in its first product and when it has settled. The first right one sets the limit."""
+        call: clocks.Call = partial(operator.matmul, array, self.x)
+        error = worst(call(), self.expected, self.bound, self.xp)
+        once = self.clock.sample(call)
+        if once > self.limit and error <= 1:
+            self.left_out[name] = _hopeless(once, self.limit)
+            return
+        for _ in range(SETTLED):
+            product = call()
+        error = max(error, worst(product, self.expected, self.bound, self.xp))
+        self._enter(name, call, error, {"ours": True, **bench.facts(array)})
+        if error <= 1 and self.answer is self.expected:
+            self.answer, self.limit = product, HOPELESS * once
+
+    def add_peer(self, name: str, y: Any, registry: dict[str, gpu_peers.Prepare]) -> None:
+        """A peer, which may write to `y`; left out with its library's words where that refuses."""
+        y.fill(0)  # whose product never comes is not to be right because of who came before
+        try:
+            call = gpu_peers.prepare(name, self.csr, self.x, y, registry)
+            error = worst(self.xp.asarray(call()), self.answer, 2 * self.bound, self.xp)
+            once = self.clock.sample(call)
+        except gpu_peers.LeftOut as reason:
+            self.left_out[name] = str(reason)
+            return
+        except Exception as refused:  # some libraries say so only when they are called
+            self.left_out[name] = f"{type(refused).__name__}: {' '.join(str(refused).split())}"
+            return
+        if once > self.limit and error <= 1:
+            self.left_out[name] = _hopeless(once, self.limit)
+        else:
+            self._enter(name, call, error, {"ours": False})
+
+    def _enter(self, name: str, call: clocks.Call, error: float, about: dict[str, Any]) -> None:
+        self.entries[name] = {"name": name, **about, "error_over_bound": finite(error), "correct": error <= 1}
+        if error <= 1:
+            self.calls[name] = call
 
 
 def _hopeless(seconds: float, limit: float) -> str:
@@ -322,7 +351,7 @@ def _hopeless(seconds: float, limit: float) -> str:
 def reference(csr: Any, x: Any, device: devices.Device) -> tuple[Any, Any]:
     """``csr @ x`` in double precision, and the error that rounding may cause in `csr`'s precision, (n_rows,) each.
 
-    The bound is the one of :func:`.measure.worst_error`.
+    The bound is the one of :func:`cvrarray.cli.rounding.worst_error`.
     """
     xp = device.xp
     if device.kind == "cpu":
@@ -335,7 +364,7 @@ def reference(csr: Any, x: Any, device: devices.Device) -> tuple[Any, Any]:
         grid = (-(-csr.shape[0] * 32 // 256),)
         kernel(grid, (256,), (csr.indptr, csr.indices, csr.data, x, np.int32(csr.shape[0]), total, size))
     entries = xp.maximum(csr.indptr[1:] - csr.indptr[:-1], 1)
-    return total, measure.ALLOWED * entries * np.finfo(csr.dtype).eps * size
+    return total, rounding.ALLOWED * entries * np.finfo(csr.dtype).eps * size
 
 
 #: A warp takes a row, in double precision, with the sum of the sizes of what it adds; no row or lane shares anything.
@@ -388,19 +417,23 @@ def gathers(csr: Any, xp: ModuleType) -> float:
     return csr.nnz * sum(found) / looked_at if looked_at else float(csr.nnz)
 
 
-def gather_rate(meter: Any, xp: ModuleType) -> float:
+def gather_rate(clock: Any, xp: ModuleType) -> float:
     """Reads a second of random elements of an array that fits L2 and no L1."""
     count, size = (1 << 26, 1 << 21) if xp is not np else (1 << 18, 1 << 12)
     table = xp.ones(size, np.float32)
     place = xp.random.default_rng(0).integers(0, size, count, dtype=np.int32)
     if xp is np:
-        return count / meter.times({"gather": lambda: table[place]}, 5)["gather"].median
+        return count / clock.times({"gather": lambda: table[place]}, 5)["gather"].median
     gather = xp.ElementwiseKernel("raw float32 table, int32 place", "float32 found", "found = table[place]", "cvrarray_gather")
     found = xp.empty(count, np.float32)
-    return count / meter.times({"gather": lambda: gather(table, place, found)}, 15)["gather"].median
+    return count / clock.times({"gather": lambda: gather(table, place, found)}, 15)["gather"].median
 
 
-def launch_seconds(meter: Any, xp: ModuleType) -> float:
+def launch_seconds(clock: Any, xp: ModuleType) -> float:
     """Time of a kernel that does next to nothing; CuPy would fill with 0 without one."""
     one = xp.zeros(1)
-    return meter.times({"launch": lambda: one.fill(1)}, 15)["launch"].median
+    return clock.times({"launch": lambda: one.fill(1)}, 15)["launch"].median
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,202 +1,22 @@
-"""What passes between the ranks of one solve: windows of a vector, one number of each rank, and that somebody is gone.
+"""Connections between the ranks of one solve: how workers find one another, exchange messages, and notice who is lost.
 
-Three ways, with the same methods: :class:`Alone` for one rank, :class:`Host` over the workers' own connections, and
-:class:`Direct`, NCCL between GPUs, which uses those connections only to meet and to notice who is lost. Workers are reached
-at the address and with the security (TLS) of the cluster: there is no other port, and nothing else to configure.
-
-A rank that ends early tells all others why; one whose process dies closes its connections. Either way every other rank
-raises :class:`RankLost` at once, and never waits for what will not come.
+Workers are reached at the address and with the security (TLS) of the cluster: there is no other port, and nothing else to
+configure. A rank that ends early tells all others why. A rank whose process dies closes its connections. Either way every other
+rank raises :class:`RankLost` at once, and never waits for what will not come.
 """
 
 from __future__ import annotations
 
 import asyncio
-import time
-import warnings
 from collections.abc import Coroutine, Iterable
+from concurrent.futures import Future
 from typing import Any
 
-import numpy as np
-
-from ..core import devices
-
-Window = tuple[int, Any]  #: the other rank, and the contiguous piece of this rank's vector that it gets or gives
-
 OPERATION = "cvrarray_meet"
-PAUSE = 2e-5  #: seconds between two looks at a GPU that is not ready
 
 
 class RankLost(RuntimeError):
     """Another rank has ended, or is silent: this one cannot go on. What happened first is the other's error."""
-
-
-class Alone:
-    """One rank: nothing passes."""
-
-    name = "none"
-
-    def place(self, sends: list[Window], receives: list[Window]) -> None:
-        """Fix the windows that every :meth:`exchange` moves: between two ranks, in the same order on both."""
-
-    def exchange(self) -> None:
-        """Send and receive all windows, from where they lie to where they belong."""
-
-    def gather(self, scalars: Any) -> None:
-        """Fill ``scalars``, (n_ranks,) float64, of which each rank has set its own."""
-
-    def check(self) -> None:
-        """Raise :class:`RankLost` if another rank has ended."""
-
-
-class Host(Alone):
-    """Copies through host memory and the workers' connections: for CPUs, and for GPUs that NCCL cannot join."""
-
-    name = "host"
-
-    def __init__(self, mesh: Mesh):
-        self.mesh = mesh
-
-    def place(self, sends: list[Window], receives: list[Window]) -> None:
-        """See :class:`Alone`."""
-        self.sends, self.receives = _by_peer(sends), _by_peer(receives)
-
-    def exchange(self) -> None:
-        """See :class:`Alone`."""
-        # copies: a message may still be on its way when the solver changes the vector
-        messages = {peer: [_host_copy(window) for window in windows] for peer, windows in self.sends.items()}
-        for peer, arrays in self.mesh.exchange(messages, self.receives).items():
-            for window, array in zip(self.receives[peer], arrays, strict=True):
-                _fill(window, array)
-
-    def gather(self, scalars: Any) -> None:
-        """See :class:`Alone`."""
-        _fill(scalars, np.array(self.mesh.gather(float(scalars[self.mesh.rank]))))
-
-
-class Direct(Alone):
-    """NCCL on the current stream: the host waits for nothing."""
-
-    name = "nccl"
-
-    def __init__(self, mesh: Mesh):
-        self.mesh, self.nccl = mesh, nccl()
-        (name, *_) = mesh.gather(self.nccl.get_unique_id() if mesh.rank == 0 else None)
-        self.comm = self.nccl.NcclCommunicator(len(mesh.addresses), name, mesh.rank)
-
-    def place(self, sends: list[Window], receives: list[Window]) -> None:
-        """See :class:`Alone`."""
-        self.sends, self.receives = sends, receives
-        self.mesh.watch()  # from now on the next message is bad news, or the end
-
-    def exchange(self) -> None:
-        """See :class:`Alone`."""
-        if not self.sends and not self.receives:
-            return
-        stream, byte = _stream(), self.nccl.NCCL_INT8
-        self.nccl.groupStart()
-        for peer, window in self.sends:
-            self.comm.send(_address(window), window.nbytes, byte, peer, stream)
-        for peer, window in self.receives:
-            self.comm.recv(_address(window), window.nbytes, byte, peer, stream)
-        self.nccl.groupEnd()
-
-    def gather(self, scalars: Any) -> None:
-        """See :class:`Alone`."""
-        begin, size = _address(scalars), scalars.itemsize
-        own = begin + self.mesh.rank * size  # NCCL's condition for gathering in place
-        self.comm.allGather(own, begin, size, self.nccl.NCCL_INT8, _stream())
-
-    def check(self) -> None:
-        """See :class:`Alone`."""
-        self.mesh.check()
-        self.comm.check_async_error()
-
-
-class Joined:
-    """Context manager: the links of one rank with all others, made on entry, and on exit closed or torn."""
-
-    def __init__(
-        self, token: str, rank: int, addresses: tuple[str, ...], timeout: float, device: devices.Device, transport: str
-    ):
-        self.job, self.device, self.transport = (token, rank, addresses, timeout), device, transport
-
-    def __enter__(self) -> Alone:
-        if len(self.job[2]) == 1:
-            self.links, self.mesh = Alone(), None
-            return self.links
-        self.links = None
-        self.mesh = Mesh(*self.job)
-        try:
-            gpus = self.mesh.gather(_gpu(self.device))
-            one_each = None not in gpus and len(set(gpus)) == len(gpus)  # NCCL refuses two ranks on one GPU
-            if self.transport == "nccl" and not one_each:
-                raise ValueError(
-                    "transport 'nccl' needs a GPU of its own for each worker, and NCCL's library there (pip install"
-                    f" nvidia-nccl-cu13, or -cu12); got {gpus}. Use transport='auto'"
-                )
-            self.links = Direct(self.mesh) if one_each and self.transport != "host" else Host(self.mesh)
-        except BaseException as error:
-            self.__exit__(type(error), error, None)
-            raise
-        return self.links
-
-    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
-        if self.mesh is None:
-            return
-        try:
-            self.mesh.close(error)
-        except BaseException as lost:
-            error = lost
-            raise
-        finally:
-            if isinstance(self.links, Direct):  # an abort ends kernels that wait for a lost rank
-                self.links.comm.destroy() if error is None else self.links.comm.abort()
-
-
-def nccl() -> Any:
-    """CuPy's binding of NCCL, or None where it finds no library."""
-    with warnings.catch_warnings():  # CuPy's warning says how to install it: so do our docs, for whom it matters
-        warnings.simplefilter("ignore")
-        from cupy.cuda import nccl
-    return nccl if nccl.available else None
-
-
-def _gpu(device: devices.Device) -> Any:
-    """What tells a rank's GPU from all others where NCCL can be used there; None on CPUs and without NCCL."""
-    if device.kind == "cpu" or nccl() is None:
-        return None
-    import socket
-
-    return socket.gethostname(), device.xp.cuda.Device(device.index).pci_bus_id
-
-
-def _address(array: Any) -> int:
-    return array.data.ptr
-
-
-def _stream() -> int:
-    return devices._cuda_module().cuda.get_current_stream().ptr
-
-
-def _by_peer(windows: list[Window]) -> dict[int, list[Any]]:
-    found: dict[int, list[Any]] = {}
-    for peer, window in windows:
-        found.setdefault(peer, []).append(window)
-    return found
-
-
-def _host_copy(array: Any) -> np.ndarray:
-    return array.copy() if isinstance(array, np.ndarray) else array.get()
-
-
-def _fill(array: Any, values: np.ndarray) -> None:
-    if isinstance(array, np.ndarray):
-        array[...] = values
-    else:
-        array.set(np.ascontiguousarray(values))
-
-
-# ------------------------------------------------------------------------------------- connections between the workers
 
 
 class Meeting:
@@ -277,7 +97,7 @@ class Mesh:
         self.rank, self.addresses, self.timeout = rank, addresses, timeout
         self.peers = [k for k in range(len(addresses)) if k != rank]
         self.worker = get_worker()
-        self.watching = None
+        self.watching: Future[dict[int, Any]] | None = None
         self.comms: dict[int, Any] = {}
         meeting = _meetings.get((self.worker.address, token))
         if meeting is None:
@@ -291,7 +111,8 @@ class Mesh:
 
     def exchange(self, messages: dict[int, Any], sources: Iterable[int]) -> dict[int, Any]:
         """Send to some ranks, and receive from others."""
-        return self._run(self._exchange(messages, list(sources)))
+        received: dict[int, Any] = self._run(self._exchange(messages, list(sources)))
+        return received
 
     def watch(self) -> None:
         """Read what comes next from the others while this rank does something else: see :meth:`check`."""
@@ -300,7 +121,7 @@ class Mesh:
 
     def check(self) -> None:
         """Raise :class:`RankLost` if another rank was lost since :meth:`watch`; costs nothing."""
-        if self.watching.done() and (error := self.watching.exception()):
+        if self.watching is not None and self.watching.done() and (error := self.watching.exception()):
             raise error
 
     def close(self, error: BaseException | None) -> None:
@@ -315,7 +136,7 @@ class Mesh:
         finally:
             self._run(self._close(None if error is None else f"{type(error).__name__}: {error}"))
 
-    def _run(self, coroutine: Coroutine) -> Any:
+    def _run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         return asyncio.run_coroutine_threadsafe(coroutine, self.worker.loop.asyncio_loop).result()
 
     async def _meet(self, meeting: Meeting, token: str) -> None:
@@ -357,7 +178,7 @@ class Mesh:
             raise RankLost(f"rank {peer} on {self.addresses[peer]} ended with {message['failed']}")
         return message["data"]
 
-    async def _all(self, coroutines: dict[Any, Coroutine], timeout: float | None) -> dict[Any, Any]:
+    async def _all(self, coroutines: dict[Any, Coroutine[Any, Any, Any]], timeout: float | None) -> dict[Any, Any]:
         """All results by name; the first error, or a :class:`RankLost` that names who was silent, and nothing goes on."""
         tasks = {name: asyncio.ensure_future(coroutine) for name, coroutine in coroutines.items()}
         if tasks:
@@ -365,7 +186,7 @@ class Mesh:
         silent = [name for name, task in tasks.items() if not task.done()]
         for name in silent:
             tasks[name].cancel()
-        errors = [task.exception() for name, task in tasks.items() if name not in silent and task.exception()]
+        errors = [error for name, task in tasks.items() if name not in silent and (error := task.exception())]
         if errors:
             raise errors[0]
         if silent:
@@ -388,10 +209,3 @@ class Mesh:
                 await comm.close()  # after what is still to be sent
             except (OSError, RankLost):
                 comm.abort()
-
-
-def wait_for_device(event: Any, links: Alone) -> None:
-    """Wait until a CUDA event has come; raises :class:`RankLost` where it never will."""
-    while not event.done:
-        links.check()
-        time.sleep(PAUSE)

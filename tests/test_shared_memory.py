@@ -11,20 +11,29 @@ from scipy.sparse import csr_array, vstack
 from cvrarray import BBCSRArray, CVRArray
 
 N = 1 << 17
+PREPARE_AT = 3
 
 
 @pytest.fixture
 def small(monkeypatch):
-    """A test's matrices count as large, sharing as worth it; shared memory has room for some popular columns only."""
-    from cvrarray.gpu import near
+    """A test's matrices count as large, and shared memory, which has room for some popular columns only, as worth it."""
+    from cvrarray.gpu import autotune, shared_memory
 
-    monkeypatch.setattr(near, "LEAST_SLOTS", 1)
-    monkeypatch.setattr(near, "WORTH_IT", np.inf)
-    for name, value in (("PREPARE_AT", 3), ("SAMPLES", 1), ("CALLS", 1)):
-        monkeypatch.setattr(near, name, value)
-    monkeypatch.setattr(near, "L1_SHARE", 0)
-    monkeypatch.setattr(near, "shared_memory", lambda device: 4096)
-    return near
+    for name, value in (("LEAST_SLOTS", 1), ("WORTH_IT", np.inf), ("PREPARE_AT", PREPARE_AT), ("SAMPLES", 1), ("CALLS", 1)):
+        monkeypatch.setattr(autotune, name, value)
+    monkeypatch.setattr(shared_memory, "L1_SHARE", 0)
+    monkeypatch.setattr(shared_memory, "shared_memory", lambda device: 4096)
+    return shared_memory
+
+
+@pytest.fixture
+def loaded(monkeypatch):
+    """The kernels that are asked for from here on: name and template arguments."""
+    from cvrarray.gpu import compiler
+
+    asked, load = [], compiler.load
+    monkeypatch.setattr(compiler, "load", lambda *of: asked.append(of[2:]) or load(*of))
+    return asked
 
 
 def skewed(dtype) -> csr_array:
@@ -44,18 +53,18 @@ def wide_and_narrow(dtype) -> csr_array:
     return vstack([skewed(dtype), band], format="csr")
 
 
-def assert_products(near, array, csr, x, prepared=None) -> None:
+def assert_products(array, csr, x, loaded=(), special=None) -> None:
     """The products of `array`, which is `csr`, before and after it has other kernels: the same bits, within the oracle's bound.
 
-    `prepared` is what these kernels leave a trace in: empty until the PREPARE_AT-th product.
+    `loaded` has the kernel `special`, if that is named, from the PREPARE_AT-th product on and not before.
     """
     import cupy
 
     on_gpu, out = cupy.asarray(x), cupy.empty(csr.shape[0], x.dtype)
     products = []
-    for k in range(near.PREPARE_AT + 2):
-        if prepared is not None:
-            assert (k < near.PREPARE_AT) == (not prepared)
+    for k in range(PREPARE_AT + 2):
+        if special is not None:
+            assert (k >= PREPARE_AT) == any(name == special for name, *_ in loaded)
         out.fill(77)
         products.append(array.matvec(on_gpu, out=out, alpha=2, beta=1).get())
     expected, bound = oracle.product(csr, x, 2, 1, np.full(csr.shape[0], 77, x.dtype))
@@ -75,7 +84,7 @@ def test_same_bits_before_and_after(small, n_lanes, dtype, whole, gpu):
         csr.sum_duplicates()
     x = np.random.default_rng(5).standard_normal(csr.shape[1]).astype(dtype)
     x[7] = 3
-    assert_products(small, CVRArray(csr, n_lanes=n_lanes, device=gpu), csr, x)
+    assert_products(CVRArray(csr, n_lanes=n_lanes, device=gpu), csr, x)
 
 
 @pytest.mark.small
@@ -83,14 +92,11 @@ def test_same_bits_before_and_after(small, n_lanes, dtype, whole, gpu):
 @pytest.mark.parametrize("dtype", ["float32", "float64", "complex128", "int32"])
 @pytest.mark.parametrize("whole", [False, True])
 @pytest.mark.parametrize("is_long", [False, True])
-def test_same_bits_before_and_after_transposed(small, n_lanes, dtype, whole, is_long, gpu, monkeypatch):
+def test_same_bits_before_and_after_transposed(small, n_lanes, dtype, whole, is_long, gpu, monkeypatch, loaded):
     """`is_long`: whether columns have more than 255 entries, up to which four floats may hold the sum of doubles."""
     from cvrarray.gpu import transposed
 
     monkeypatch.setattr(small, "LEAST_SHARE", 0.05)  # 4 KB hold the sums of only 128 columns of complex128
-    kernels = []
-    kernel = small.kernel
-    monkeypatch.setattr(small, "kernel", lambda file, name, *how: kernels.append((name, *how)) or kernel(file, name, *how))
     csr = wide_and_narrow(dtype)
     if whole:  # 128 columns: 4 KB of the sums of complex128
         csr = csr_array((csr.data, csr.indices % 128, csr.indptr), shape=(csr.shape[0], 128))
@@ -100,11 +106,11 @@ def test_same_bits_before_and_after_transposed(small, n_lanes, dtype, whole, is_
     assert (np.bincount(csr.indices).max() > 255) == is_long
     n_rows = csr.shape[0]
     rng = np.random.default_rng(5)
-    # some terms lie below the grid of a float's first integer
-    x = (rng.standard_normal(n_rows) * 10.0 ** rng.uniform(-8, 0, n_rows)).astype(dtype)
-    assert_products(small, CVRArray(csr, n_lanes=n_lanes, device=gpu).T, csr.T.tocsr(), x, kernels)
+    # some terms lie below the unit of their sums
+    x = (rng.standard_normal(n_rows) * 10.0 ** rng.uniform(-14, 0, n_rows)).astype(dtype)
+    assert_products(CVRArray(csr, n_lanes=n_lanes, device=gpu).T, csr.T.tocsr(), x, loaded, "cvr_transposed_shared")
     floats = dtype in ("float64", "complex128") and not is_long and transposed.has_float_vectors()
-    assert [how[-2:] for name, *how in kernels if name == "cvr_transposed_near"] == [[whole, floats]]
+    assert [how[-2:] for name, *how in loaded if name == "cvr_transposed_shared"] == [[whole, floats]]
 
 
 def long_rows(dtype, longest: int) -> csr_array:
@@ -127,7 +133,7 @@ def long_rows(dtype, longest: int) -> csr_array:
 @pytest.mark.parametrize("longest", [255, 600])
 @pytest.mark.parametrize("dtype", ["float32", "float64", "complex128", "int32"])
 @pytest.mark.parametrize("n_columns_there", [1500, 70_001])
-def test_same_bits_by_segments(small, longest, dtype, n_columns_there, gpu, monkeypatch):
+def test_same_bits_by_segments(small, longest, dtype, n_columns_there, gpu, monkeypatch, loaded):
     """BBCSR with blocks of 1: sums of `n_columns_there` columns at a time."""
     from cvrarray.gpu.compiler import processors
 
@@ -135,19 +141,15 @@ def test_same_bits_by_segments(small, longest, dtype, n_columns_there, gpu, monk
     room = min(n_columns_there * column, 200_000)
     monkeypatch.setattr(small, "shared_memory", lambda device: room)
     monkeypatch.setattr(small, "MOST_READ", np.inf)
-    used = []
-    kernel = small.kernel
-    monkeypatch.setattr(small, "kernel", lambda file, name, *how: used.append(name) or kernel(file, name, *how))
     csr = long_rows(dtype, longest)
     n_rows, n_cols = csr.shape
     assert -(-n_cols // (room // column)) < processors(0)
     A = BBCSRArray(csr, block_size=1, device=gpu)
     assert 0 < A._tables.col_narrow.size < A._tables.col_wide.size
     rng = np.random.default_rng(5)
-    x = (rng.standard_normal(n_rows) * 10.0 ** rng.uniform(-8, 0, n_rows)).astype(dtype)
+    x = (rng.standard_normal(n_rows) * 10.0 ** rng.uniform(-14, 0, n_rows)).astype(dtype)
     x[rng.integers(0, n_rows, 20)] = 3
-    assert_products(small, A.T, csr.T.tocsr(), x, used)
-    assert "bbcsr_transposed_near" in used
+    assert_products(A.T, csr.T.tocsr(), x, loaded, "bbcsr_transposed_shared")
 
 
 @pytest.mark.small
@@ -156,13 +158,13 @@ def test_segments(width, gpu):
     """The steps in which any row of a bin has a column of a segment."""
     import cupy
 
-    from cvrarray.gpu import bbcsr, near
+    from cvrarray.gpu import bbcsr, shared_memory
 
     csr = long_rows("float32", 300)[:, 69_000:]
     t = BBCSRArray(csr, block_size=1, device=gpu)._tables
     n_bins, n_segments = t.col_base.size, -(-csr.shape[1] // width)
     steps = cupy.full((n_bins, n_segments, 2), -1, np.int32)
-    near.kernel("bbcsr_transposed", "bbcsr_segments", t.data.dtype, t.col_wide.dtype, np.uint8)(
+    shared_memory.SEGMENTS(t.data.dtype, t.col_wide.dtype)(
         (n_bins,), (32,), (bbcsr._struct(t), np.int64(width), np.int32(n_segments), steps)
     )
     place = np.arange(csr.nnz) - np.repeat(csr.indptr[:-1], np.diff(csr.indptr))
@@ -183,7 +185,7 @@ def test_short_rows_are_not_read_by_segments(small, gpu):
         csr.sum_duplicates()
         t = BBCSRArray(csr, block_size=1, device=gpu)._tables
         passes = transposed.Passes(lambda *_: None, lambda *_: None)
-        sums = transposed.Sums(passes, "bbcsr_transposed", t.data, 16_000, np.dtype(np.float32))
+        sums = transposed.ColumnSums(passes, t.data, 16_000, np.dtype(np.float32))
         return small.product_transposed_by_segments(t, sums, bbcsr._struct)
 
     assert segments(4) is None
@@ -191,23 +193,20 @@ def test_short_rows_are_not_read_by_segments(small, gpu):
 
 
 @pytest.mark.parametrize("n_cols", [100, 1024, 1025, N])
-def test_whole_where_it_fits(small, n_cols, gpu, monkeypatch):
+def test_whole_where_it_fits(small, n_cols, gpu, loaded):
     """The kernel that runs from the PREPARE_AT-th product on: 4096 bytes hold 1024 float32."""
     import cupy
 
-    kernels = []
-    kernel = small.kernel
-    monkeypatch.setattr(small, "kernel", lambda file, name, *how: kernels.append((name, *how)) or kernel(file, name, *how))
     csr = skewed("float32")
     csr = csr_array((csr.data, csr.indices % n_cols, csr.indptr), shape=(csr.shape[0], n_cols))
     csr.sum_duplicates()
     A, x = CVRArray(csr, device=gpu), cupy.ones(n_cols, np.float32)
-    for _ in range(small.PREPARE_AT):
-        assert not kernels
+    for _ in range(PREPARE_AT):
+        assert not any(name == "cvr_matvec_shared" for name, *_ in loaded)
         A @ x
-    whole = [how[-2] for name, *how in kernels if name == "cvr_matvec_shared"]
+    whole = [how[-2] for name, *how in loaded if name == "cvr_matvec_shared"]
     assert whole == [n_cols <= 1024]
-    assert any(name == "cvr_pack_columns" for name, *_ in kernels) == (n_cols > 1024)
+    assert any(name == "cvr_pack_columns" for name, *_ in loaded) == (n_cols > 1024)
 
 
 def test_columns_are_packed(small, gpu):
@@ -250,7 +249,7 @@ def test_arrays_with_fewer_popular_columns_later(small, gpu, monkeypatch):
     few = CVRArray(csr_array((np.ones(500, complex), (np.arange(500), np.arange(500) % 50)), shape=(500, N)), device=gpu)
     x = cupy.ones(N)
     for A in (many, few, many):
-        for _ in range(small.PREPARE_AT + 1):
+        for _ in range(PREPARE_AT + 1):
             y = A @ x
         np.testing.assert_allclose(y.get(), A.to_scipy() @ np.ones(N), atol=1e-12)
     assert small.columns(many._tables, 6250).popular.size * 16 > 48 << 10
@@ -266,6 +265,18 @@ def test_short_of_memory(small, gpu, monkeypatch):
     monkeypatch.setattr(small, "columns", columns)
     csr = skewed("float64")
     A, x = CVRArray(csr, device=gpu), cupy.ones(N)
-    products = [(A @ x).get() for _ in range(small.PREPARE_AT + 1)]
+    products = [(A @ x).get() for _ in range(PREPARE_AT + 1)]
     for product in products[1:]:
         assert_same_bits(product, products[0])
+
+
+def test_a_structure_keeps_its_buffers(gpu):
+    """A kernel knows tables by address alone: they live as long as the structure that it is launched with."""
+    import cupy
+
+    from cvrarray.gpu.compiler import struct
+
+    table = cupy.zeros(3)
+    made = struct(None, table, 7)
+    assert made.itemsize == 24
+    assert [buffer is table for buffer in made.buffers] == [True]

@@ -1,7 +1,7 @@
 """CG on a persisted matrix over several GPUs, or CPU workers: time of an iteration, and bytes that move in it.
 
-    python benchmarks/dask_gpus.py --workers 1,2,4 --nonzeros 1e9 --json gpus.json
-    python benchmarks/dask_gpus.py --workers 1,2 --nonzeros 2e6 --device cpu
+    python -m asv_bench.record.dask_gpus --workers 1,2,4 --nonzeros 1e9 --json gpus.json
+    python -m asv_bench.record.dask_gpus --workers 1,2 --nonzeros 2e6 --device cpu
 
 A 7-point stencil in float64, made on the workers, panel by panel, and solved by ``cvrarray.dask.cg``; the same panels
 whatever the number of workers, which hold neighbouring ones. One worker a GPU, each bound to its own, in a cluster of its
@@ -27,7 +27,7 @@ import numpy as np
 
 import cvrarray
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 DIAGONAL = 6.1  # 6 and a little: definite, with a condition number of about 120
 FORMATS: dict = {"cvr": (cvrarray.CVRArray, {}), "bbcsr": (cvrarray.BBCSRArray, {"block_size": 1})}  # as asarray would choose
 
@@ -110,9 +110,9 @@ def equal_bits(x: object, y: object) -> np.ndarray:
 
 def gpu() -> object:
     """What tells a worker's GPU from others, where NCCL can be used; None where it cannot."""
-    from cvrarray.dask import links
+    from cvrarray.dask import transports
 
-    return links._gpu(cvrarray.core.devices.parse("cuda"))
+    return transports._gpu(cvrarray.core.devices.parse("cuda"))
 
 
 def start(n_workers: int, arguments: argparse.Namespace):

@@ -1,0 +1,27 @@
+"""What the recorded pages share: Markdown tables, geometric means, the raw figures beside a page."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+
+def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table: the first column to the left, all others to the right."""
+    rule = ["---", *["---:"] * (len(header) - 1)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in [header, rule, *rows])
+
+
+def geometric_mean(values: list[float]) -> float | None:
+    """Of positive numbers; None where there is none."""
+    return math.exp(sum(map(math.log, values)) / len(values)) if values else None
+
+
+def write_figures(report: dict[str, Any], path: Path) -> None:
+    """Write a report as JSON, a line for each of its results."""
+    head = json.dumps({name: value for name, value in report.items() if name != "results"}, indent=1)
+    cases = ",\n".join(f"  {json.dumps(case)}" for case in report["results"])
+    path.write_text(f'{head[:-2]},\n "results": [\n{cases}\n ]\n}}\n')

@@ -1,0 +1,270 @@
+"""Both formats beside MKL, SciPy and pydata/sparse on a CPU, beside CuPy on a GPU; matrix by matrix, in every dtype.
+
+    python -m asv_bench.record.products [MATRIX ...]
+
+``make bench`` runs it with the options that docs/benchmarks/cpu.md was recorded with. It measures what ``cvrarray bench``
+measures, by the same functions: of many matrices, with several numbers of threads in one run, in rounds, and beside rates.
+
+  floor         what a CSR product has to move, nnz (v + 4) + 4 (m + 1) + v (n + m) bytes for values of v bytes, at the
+                rate at which this device was seen to read memory. Narrow columns and caches can take a format past it
+  GB/s          those bytes over the time
+  convert       time from CSR on the device, in products of the fastest peer
+  break-even    products after which the conversion has paid for itself against that peer
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import statistics
+import sys
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from cvrarray import formats, generate
+from cvrarray.array.format import FORMATS
+from cvrarray.cli import INPUT_ERRORS, bench, peers, sources
+from cvrarray.cli.table import finite, render, significant, size
+from cvrarray.core import clocks, devices
+
+from . import inputs, machine, products_page
+
+
+def parser() -> argparse.ArgumentParser:
+    """Options of the command."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "matrices",
+        nargs="*",
+        metavar="MATRIX",
+        help=f"files (.mtx, .mtx.gz, .npz, .cvra) or generated: {', '.join(generate.MATRICES)}; default: all generated",
+    )
+    parser.add_argument("--scale", choices=generate.SCALES, default="full", help="size of the generated ones")
+    parser.add_argument("--dtype", help="float32,float64 (default) or complex64,complex128")
+    parser.add_argument("--formats", default=",".join(["auto", *FORMATS]), help="default: %(default)s")
+    parser.add_argument("--threads", metavar="N,...", help="on the CPU: numbers of threads, such as 1,all; default: all")
+    parser.add_argument(
+        "--report",
+        metavar="FOLDER",
+        help="on the CPU: write cpu.md and cpu.json there, of the matrices named and of all .npz in the folder that the "
+        "environment variable CVRARRAY_MATRICES names",
+    )
+    parser.add_argument(
+        "--rounds",
+        type=int,
+        default=1,
+        metavar="N",
+        help="go so often through all matrices, reading included, and take every figure's median; default: %(default)s",
+    )
+    bench.add_shared_arguments(parser)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure, print and write; 1 if a product was wrong, 2 for bad usage."""
+    args = parser().parse_args(argv)
+    try:
+        return run(args)
+    except INPUT_ERRORS as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measure, print and write; 1 if a product was wrong."""
+    device = bench.check(args)
+    bench.check_positive("rounds", args.rounds)
+    for name in args.formats.split(","):
+        formats.check(name, auto=True)
+    counts = inputs.thread_counts(args.threads, device)
+    if args.report is not None and device.kind != "cpu":
+        raise ValueError(f"--report is for the CPU; got --device {device}. Use --json OUT")
+    report = measure_all(
+        matrices(args, device),
+        device=device,
+        dtypes=args.dtype,
+        names=args.formats.split(","),
+        repeats=args.repeats,
+        rounds=args.rounds,
+        seed=args.seed,
+        counts=counts,
+    )
+    report["scale"] = args.scale
+    report["summary"] = products_page.summary(report)
+    bench.publish(report, table, args.json)
+    if args.json != "-":
+        print(f"\n{products_page.summary_text(report)}")
+    if args.report is not None:
+        Path(args.report).mkdir(parents=True, exist_ok=True)
+        products_page.write(report, Path(args.report))
+    return bench.exit_code((case, run) for case in report["results"] for run in case["runs"] if not run["correct"])
+
+
+def matrices(args: argparse.Namespace, device: devices.Device) -> list[tuple[str, Callable[[], Any]]]:
+    """What to measure: (name, function that makes the CSR on the device). A page has no folders' names in it."""
+    load = partial(sources.load, scale=args.scale, seed=args.seed, device=device)
+    found: list[tuple[str, Callable[[], Any]]] = [
+        (Path(name).stem if args.report is not None else name, partial(load, name))
+        for name in args.matrices or generate.MATRICES
+    ]
+    if args.report is not None:
+        found += [(name, partial(inputs.read_stored, path)) for name, path in inputs.stored().items()]
+    return found
+
+
+def measure_all(
+    matrices: list[tuple[str, Callable[[], Any]]],
+    *,
+    device: devices.Device,
+    dtypes: str | None,
+    names: list[str],
+    repeats: int,
+    seed: int,
+    counts: list[int | None],
+    rounds: int = 1,
+) -> dict[str, Any]:
+    """Measure every matrix in every dtype: a report of plain JSON types.
+
+    `counts` are the numbers of threads, ascending. With several `rounds` all of it is done anew as often, and every
+    figure is the median of its own: a minute that others disturb spoils one round.
+    """
+    from tqdm import tqdm
+
+    others = clocks.OtherLoad()
+    rates = {}
+    for count in counts:
+        with machine.using_threads(count):
+            rates[count] = machine.rates(device)
+    found: dict[Any, list[dict[str, Any]]] = {}
+    # disable=None: no bar where stderr is no terminal
+    with tqdm(list(enumerate(matrices)) * rounds, disable=None, leave=False, unit="matrix") as bar:
+        for position, (name, make) in bar:
+            bar.set_description(f"{name}: reading" if name not in generate.MATRICES else f"{name}: generating")
+            csr = make()
+            about = {"group": products_page.group(csr), "generated": name in generate.MATRICES}
+            both = "complex64,complex128" if csr.dtype.kind == "c" else "float32,float64"
+            for dtype in sources.dtypes(dtypes or both, csr.dtype):
+                bar.set_description(f"{name}, {dtype}")
+                for case in measure_case(name, bench.cast(csr, dtype), device, rates, names, repeats, seed):
+                    found.setdefault((position, dtype, case["threads"]), []).append(case | about)
+    return {
+        "schema": 2,
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "device": machine.describe(device),
+        "versions": machine.versions(),
+        "bytes_per_second": rates[counts[-1]],
+        "bytes_per_second_by_threads": {str(count): rate for count, rate in rates.items() if count is not None},
+        "repeats": repeats,
+        "rounds": rounds,
+        "cpus_busy_with_others": finite(others.cpus()),
+        "peers_left_out": peers.left_out(device),
+        "results": [together(cases) for cases in found.values()],
+    }
+
+
+def measure_case(
+    name: str,
+    csr: Any,
+    device: devices.Device,
+    rates: dict[int | None, dict[str, float]],
+    names: list[str],
+    repeats: int,
+    seed: int,
+) -> list[dict[str, Any]]:
+    """What ``cvrarray bench`` measures, a case for each number of threads of `rates`; with the floor and the peak.
+
+    The peak counts the CSR, which lives during a conversion, over CSR and result.
+    """
+    cases = bench.measure_case(
+        name, csr, device, repeats=repeats, seed=seed, names=names, counts=list(rates), using=machine.using_threads
+    )
+    n_bytes = machine.floor_bytes(csr, csr.dtype.itemsize)
+    csr_bytes = sum(part.nbytes for part in (csr.data, csr.indices, csr.indptr))
+    for case, rate in zip(cases, rates.values(), strict=True):
+        case |= {"floor_bytes": n_bytes, "floor_seconds": n_bytes / rate["read"]}
+        for run in case["runs"]:
+            if run["correct"]:
+                run["bytes_per_second"] = n_bytes / run["seconds"]
+                run["share_of_floor"] = case["floor_seconds"] / run["seconds"]
+            if "conversion_seconds" in run:
+                peak = machine.peak_bytes(partial(_convert, csr, run, device), device)
+                most = None if peak is None else (csr_bytes + peak) / (csr_bytes + run["nbytes"])
+                run["peak_memory_over_csr_and_result"] = most
+    return cases
+
+
+def _convert(csr: Any, run: dict[str, Any], device: devices.Device) -> Any:
+    parameters = {"block_size": run["block_size"]} if "block_size" in run else {}
+    return formats.named(run["format"])(csr, device=str(device), **parameters)
+
+
+def together(cases: list[dict[str, Any]]) -> dict[str, Any]:
+    """One case of several rounds' of it: medians, and the peer that they show to be the fastest."""
+    case = medians(cases)
+    seconds = {run["name"]: run["seconds"] for run in case["runs"] if "error_over_bound" not in run}
+    return case | {"peer": min(seconds, key=seconds.__getitem__)}
+
+
+def medians(found: list[Any]) -> Any:
+    """One of several results of the same shape: of numbers the median, None above all; False where one of them is."""
+    first = found[0]
+    if all(value == first for value in found):
+        return first
+    if isinstance(first, dict):
+        return {name: medians([value.get(name) for value in found]) for name in first}
+    if isinstance(first, list):
+        return [medians(list(values)) for values in zip(*found, strict=True)]
+    if isinstance(first, (bool, str)):
+        return min(found)
+    return finite(statistics.median(math.inf if value is None else value for value in found))
+
+
+def table(report: dict[str, Any]) -> str:
+    """The report as text."""
+    on_gpu = report["device"]["device"] != "cpu"
+    by_threads = len(report["bytes_per_second_by_threads"]) > 1
+    header = ["matrix", "dtype", *(["threads"] if by_threads else []), "nonzeros", "by", "us", "GB/s", "of floor"]
+    header += ["speedup", "convert", "break-even", "stores", *(["host us", "peak"] if on_gpu else [])]
+    rows = [_row(case, entry, on_gpu, by_threads) for case in report["results"] for entry in case["runs"]]
+    rates = report["bytes_per_second"]
+    title = (
+        f"{report['device']['name']} ({report['device']['device']}): reads {significant(rates['read'] / 1e9)} GB/s, "
+        f"copies {significant(rates['copy'] / 1e9)} GB/s; medians of {report['repeats']}"
+    )
+    notes = [
+        f"{case['matrix']}, {case['dtype']}: {name} left out, it {why}"
+        for case in report["results"]
+        for name, why in case["left_out"].items()
+    ]
+    notes = [*dict.fromkeys(notes), *(f"{name} left out: {why}" for name, why in report["peers_left_out"].items())]
+    return "\n".join([title, "", render(header, rows), *([""] if notes else []), *notes])
+
+
+def _row(case: dict[str, Any], entry: dict[str, Any], on_gpu: bool, by_threads: bool) -> list[str]:
+    threads = [str(case["threads"])] if by_threads else []
+    cells = [case["matrix"], case["dtype"], *threads, f"{case['nnz']:,}", bench.label(entry)]
+    if not entry["correct"]:
+        return [*cells, "WRONG", *[""] * (6 + 2 * on_gpu)]
+    convert = entry.get("conversion_in_peer_products")
+    ours, products = convert is not None, entry.get("break_even_products")
+    break_even = "-" if not ours else "never" if products is None else f"{products:,}"
+    cells += [
+        significant(entry["seconds"] * 1e6),
+        significant(entry["bytes_per_second"] / 1e9),
+        f"{entry['share_of_floor']:.0%}",
+        f"{entry['speedup']:.2f}x",
+        significant(convert, 2),
+        break_even,
+        size(entry["nbytes"]) if ours else "-",
+    ]
+    if on_gpu:
+        peak = entry.get("peak_memory_over_csr_and_result")
+        cells += [significant(entry["host_seconds"] * 1e6), "-" if peak is None else f"{peak:.2f}x"]
+    return cells
+
+
+if __name__ == "__main__":
+    sys.exit(main())

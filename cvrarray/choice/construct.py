@@ -1,0 +1,97 @@
+"""``asarray``: any matrix as an array of ours, in the format that suits it, on the device that it should be on."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, overload
+
+from .. import formats
+from ..array.format import FormatArray
+from ..bbcsr import BBCSRArray
+from ..core import devices
+from ..core.tables import CSR
+from ..cvr import CVRArray
+from ..input import coercion
+from .model import choose, statistics
+
+
+@overload
+def asarray(obj: Any, format: Literal["auto"] = "auto", device: Any = None) -> FormatArray: ...
+@overload
+def asarray(
+    obj: Any,
+    format: Literal["cvr"],
+    device: Any = None,
+    *,
+    n_lanes: int | None = None,
+    n_chunks: int | None = None,
+    split: str = "rows",
+) -> CVRArray: ...
+@overload
+def asarray(obj: Any, format: Literal["bbcsr"], device: Any = None, *, block_size: int = 6) -> BBCSRArray: ...
+@overload
+def asarray(
+    obj: Any,
+    format: str,
+    device: Any = None,
+    *,
+    n_lanes: int | None = None,
+    n_chunks: int | None = None,
+    split: str = "rows",
+    block_size: int = 6,
+) -> FormatArray: ...
+def asarray(obj: Any, format: str = "auto", device: Any = None, **parameters: Any) -> FormatArray:
+    """The matrix as one of our arrays, on a GPU where there is one.
+
+    Parameters
+    ----------
+    obj : sparse or dense 2-D array
+        scipy.sparse, cupyx.scipy.sparse, pydata/sparse, NumPy, CuPy or an array of ours.
+    format : {"auto", "cvr", "bbcsr"}
+        ``"auto"`` decides from the matrix's statistics; ``plan`` and ``repr`` of the result say why.
+    device : str, optional
+        ``"cpu"``, ``"cuda"`` or ``"cuda:N"``. Default: the GPU that `obj` lives on, else the current GPU, else the CPU.
+    **parameters
+        Keywords of the format's class; with ``format="auto"`` none.
+
+    Returns
+    -------
+    CVRArray or BBCSRArray, or the class of another format that is known
+
+    Raises
+    ------
+    TypeError, ValueError
+        `obj` is no matrix, or a name or parameter is none that is known.
+
+    Examples
+    --------
+    >>> import numpy as np, scipy.sparse
+    >>> S = scipy.sparse.eye_array(1000, format="csr")
+    >>> A = asarray(S, device="cpu")
+    >>> A.nnz, A.format in ("cvr", "bbcsr"), A.plan is None
+    (1000, True, False)
+    >>> asarray(S, format="bbcsr", block_size=2, device="cpu").block_size
+    2
+    """
+    formats.check(format, auto=True)
+    if format == "auto" and parameters:
+        raise ValueError(
+            f"format='auto' chooses parameters itself; got {', '.join(parameters)}. Name a format, or leave them out"
+        )
+    csr = placed(obj, device)
+    if format != "auto":
+        return formats.named(format)(csr, **parameters)
+    plan = choose(statistics(csr, exact=False), devices.of(csr.data).kind)
+    array = formats.named(plan.format)(csr, **plan.keywords)
+    array._plan = plan.reason
+    return array
+
+
+def placed(obj: Any, device: Any = None) -> CSR:
+    """Any matrix that :func:`asarray` takes as canonical CSR on a device: the named one, else the GPU that it lives on, else
+    the current GPU, else the CPU."""
+    target = None if device is None else devices.parse(device)
+    csr = coercion.as_csr(obj)
+    if target is None:
+        home = devices.of(csr.data)
+        target = home if home.kind == "cuda" else devices.default()
+    return coercion.move(csr, target)

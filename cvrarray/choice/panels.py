@@ -1,0 +1,43 @@
+"""How a matrix as a whole is cut into panels of rows, and in which format they are: for Dask's chunks and for stores."""
+
+from __future__ import annotations
+
+from inspect import signature
+from typing import Any
+
+import numpy as np
+
+from ..bbcsr import BBCSRArray
+from ..core import devices
+from ..core.tables import CSR
+from ..input import partition
+from .model import choose, statistics
+
+#: What BBCSRArray takes where nothing else is said.
+DEFAULT_BLOCK_SIZE: int = signature(BBCSRArray).parameters["block_size"].default
+
+
+def decided(csr: CSR, format: str, parameters: dict[str, Any], device: str) -> tuple[str, dict[str, Any]]:
+    """Format and parameters of all panels of a matrix: those given, or what suits the whole of it on a kind of device."""
+    if format != "auto" or parameters:
+        return format, parameters
+    plan = choose(statistics(csr, exact=False), device)
+    return plan.format, plan.keywords
+
+
+def block_size(format: str, parameters: dict[str, Any]) -> int | None:
+    """Rows of a block of the panels; None for CVR, which has none."""
+    return parameters.get("block_size", DEFAULT_BLOCK_SIZE) if format == "bbcsr" else None
+
+
+def panel_rows(csr: CSR, bytes_of_panel: int, block_size: int | None = None) -> list[int]:
+    """The first row of each panel of a matrix that becomes CVR or, where `block_size` is given, BBCSR; and n_rows."""
+    lengths = partition.lengths(csr)
+    if block_size is not None and csr.nnz:
+        indptr, indices = (devices.move(part, devices.CPU) for part in csr[:2])
+        block_col = indices // indices.dtype.type(block_size)
+        blocks = devices.CPU.backend("statistics").blocks_per_block_row(indptr, block_col, int(block_col.max()) + 1, block_size)
+        lengths = np.repeat(blocks, block_size)[: lengths.size] * block_size
+    before = partition.bytes_before(lengths, csr.data.dtype.itemsize, csr.indices.dtype.itemsize, block_size)
+    first_rows: list[int] = partition.cut(before, bytes_of_panel, partition.alignment(block_size or 1)).tolist()
+    return first_rows

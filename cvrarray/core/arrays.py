@@ -1,0 +1,48 @@
+"""Types of what functions take and give: dense arrays of either device, matrices of any package, file names."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any, Literal, Protocol, TypeAlias, TypeVar
+
+import numpy as np
+
+
+class DenseArray(Protocol):
+    """A dense array on some device: ``numpy.ndarray`` or ``cupy.ndarray``."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def dtype(self) -> Any: ...
+    @property
+    def ndim(self) -> int: ...
+    @property
+    def size(self) -> int: ...
+    @property
+    def nbytes(self) -> int: ...
+    def __getitem__(self, key: Any, /) -> Any: ...
+    def __setitem__(self, key: Any, value: Any, /) -> None: ...
+    def astype(self, dtype: Any, /) -> Any: ...
+
+
+class MatrixLike(Protocol):
+    """What :func:`cvrarray.asarray` takes: a matrix of SciPy, CuPy, pydata/sparse or NumPy, or an array of ours."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+
+#: ``numpy.ndarray`` of any shape and dtype.
+NumpyArray: TypeAlias = "np.ndarray[Any, np.dtype[Any]]"
+
+DType: TypeAlias = "np.dtype[Any]"
+Dense = TypeVar("Dense", bound=DenseArray)
+Path: TypeAlias = "str | os.PathLike[str]"
+
+#: Rules of ``numpy.can_cast``.
+Casting: TypeAlias = Literal["no", "equiv", "safe", "same_kind", "unsafe"]
+
+#: ``run(x, y, alpha, beta)``: a product that is prepared, ``y = alpha * A @ x + beta * y``.
+Run: TypeAlias = "Callable[[Any, Any, Any, Any], None]"

@@ -1,0 +1,216 @@
+"""The clock of a device: seconds of calls, all of them called in turn, so that a noisy moment affects all alike.
+
+``of(device)`` is a :class:`HostClock` (wall-clock time) or a :class:`GPUClock` (CUDA events), with the same methods.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from . import devices
+
+Call = Callable[[], Any]
+
+#: The context that a call's samples are taken in, by the call's name.
+Setting = Callable[[Any], AbstractContextManager[Any]]
+
+#: Seconds of a sample on the host: a short call is repeated until it fills them. Longer than the threads of MKL and of
+#: ours wait for more work after a product: the untimed sample before each timed one outlasts them.
+SAMPLE_SECONDS = 2e-3
+CONVERSION_SECONDS = 0.05  # of conversions, at least: five of 0.1 ms would be over within one interruption
+
+
+class Timing(NamedTuple):
+    """Seconds a call over all repeats, on the device; and of the host, until the call returns."""
+
+    median: float
+    low: float  # first quartile
+    high: float  # third quartile
+    host: float
+
+
+class Conversion(NamedTuple):
+    """Median seconds of a conversion, until it is done."""
+
+    seconds: float
+    products: float | None = None  # that take as long, timed in turn with it; None on a GPU
+
+
+def of(device: devices.Device) -> HostClock | GPUClock:
+    """The clock of `device`."""
+    return HostClock() if device.kind == "cpu" else GPUClock(device)
+
+
+class HostClock:
+    """Wall-clock time."""
+
+    def times(self, calls: dict[Any, Call], repeats: int, setting: Setting = lambda name: nullcontext()) -> dict[Any, Timing]:
+        """Time each of `calls`, in turn, `repeats` times, within its ``setting(name)``.
+
+        A sample follows an untimed one of the same call: caches are as in a sequence of products, and the threads of
+        the call before have gone to sleep.
+        """
+        number = {}
+        for name, call in calls.items():
+            with setting(name):
+                number[name] = self._calls_a_sample(call)
+        samples: dict[Any, list[float]] = {name: [] for name in calls}
+        for _ in range(repeats):
+            for name, call in calls.items():
+                with setting(name):
+                    samples[name].append(self._settled(call, number[name]))
+        return {name: _timing(values, host=statistics.median(values)) for name, values in samples.items()}
+
+    def sample(self, call: Call, number: int = 1) -> float:
+        """Seconds a call, of `number` in a row."""
+        start = time.perf_counter()
+        for _ in range(number):
+            call()
+        return (time.perf_counter() - start) / number
+
+    def conversion(self, convert: Call, repeats: int, product: Call) -> Conversion:
+        """Time `convert` in turn with `product`, `repeats` times and for CONVERSION_SECONDS, after a run that compiles."""
+        convert()
+        number = self._calls_a_sample(product)
+        samples, products = [], []
+        for _ in range(repeats):
+            turn: list[float] = []
+            end = time.perf_counter() + CONVERSION_SECONDS / repeats
+            while not turn or time.perf_counter() < end:
+                turn.append(self.sample(convert))
+            samples += turn
+            products.append(statistics.median(turn) / self._settled(product, number))
+        return Conversion(statistics.median(samples), statistics.median(products))
+
+    def _calls_a_sample(self, call: Call) -> int:
+        """How many calls fill SAMPLE_SECONDS; after one that compiles."""
+        call()
+        return max(1, int(SAMPLE_SECONDS / max(self.sample(call), 1e-7)))
+
+    def _settled(self, call: Call, number: int) -> float:
+        """A sample after an untimed one."""
+        self.sample(call, number)
+        return self.sample(call, number)
+
+
+class GPUClock:
+    """CUDA events around a call, on the current stream, while the host is far ahead of the GPU.
+
+    The GPU is given something to write before every sample, for longer than the host takes to queue the sample: so
+    neither allocation nor launch shows in the device's time, of ours or of a peer's. The host's time is measured apart.
+    The call that is timed follows another of its kind, so the L2 cache is as in a sequence of products; a cold one
+    follows what was written before it, which is larger than that cache.
+    """
+
+    def __init__(self, device: devices.Device):
+        self.device = device
+        self.cupy = device.xp
+
+    def times(
+        self,
+        calls: dict[Any, Call],
+        repeats: int,
+        setting: Setting = lambda name: nullcontext(),
+        cold: bool = False,
+    ) -> dict[Any, Timing]:
+        """Time each of `calls`, in turn, `repeats` times, within its ``setting(name)``."""
+        with self.device.use():
+            for call in calls.values():
+                call()
+            host = {name: statistics.median(self._host(call) for _ in range(7)) for name, call in calls.items()}
+            n_fills = 1 + int(4 * max(host.values()) / self._fill_seconds)
+            samples: dict[Any, list[float]] = {name: [] for name in calls}
+            for _ in range(repeats):
+                for name, call in calls.items():
+                    with setting(name):
+                        for _ in range(n_fills):
+                            self._ballast.fill(0)
+                        if not cold:
+                            call()
+                        samples[name].append(self.sample(call))
+            return {name: _timing(values, host[name]) for name, values in samples.items()}
+
+    def sample(self, call: Call, number: int = 1) -> float:
+        """The device's seconds a call, of `number` in a row; launches that come late count."""
+        with self.device.use():
+            start, stop = self.cupy.cuda.Event(), self.cupy.cuda.Event()
+            start.record()
+            for _ in range(number):
+                call()
+            stop.record()
+            stop.synchronize()
+            return float(self.cupy.cuda.get_elapsed_time(start, stop)) * 1e-3 / number
+
+    def conversion(self, convert: Call, repeats: int, product: Call | None = None) -> Conversion:
+        """Time `convert` until the GPU is done, after a run that compiles.
+
+        No `product` is timed in turn with it: a GPU's speed does not change with what other processes do on the host.
+        """
+        with self.device.use():
+            convert()
+            return Conversion(statistics.median(self._finished(convert) for _ in range(repeats)))
+
+    @cached_property
+    def _ballast(self) -> Any:
+        """Something to write that takes the GPU a while, larger than its L2 cache."""
+        return self.cupy.empty(1 << 28, self.cupy.uint8)
+
+    @cached_property
+    def _fill_seconds(self) -> float:
+        self._ballast.fill(0)
+        return statistics.median(self.sample(lambda: self._ballast.fill(0)) for _ in range(5))
+
+    def _finished(self, call: Call) -> float:
+        self.cupy.cuda.get_current_stream().synchronize()
+        start = time.perf_counter()
+        call()
+        self.cupy.cuda.get_current_stream().synchronize()
+        return time.perf_counter() - start
+
+    def _host(self, call: Call, number: int = 10) -> float:
+        """Seconds until `call` returns, the GPU's queue being empty at first and never full."""
+        self.cupy.cuda.get_current_stream().synchronize()
+        start = time.perf_counter()
+        for _ in range(number):
+            call()
+        seconds = (time.perf_counter() - start) / number
+        self.cupy.cuda.get_current_stream().synchronize()
+        return seconds
+
+
+class OtherLoad:
+    """How many CPUs other processes have kept busy since this object was made."""
+
+    def __init__(self) -> None:
+        self.start = self._clocks()
+
+    def cpus(self) -> float | None:
+        """CPUs, on average; None where the system does not tell."""
+        now = self._clocks()
+        if self.start is None or now is None:
+            return None
+        busy, own, wall = (late - early for late, early in zip(now, self.start, strict=True))
+        return max(0.0, busy - own) / wall
+
+    @staticmethod
+    def _clocks() -> tuple[float, float, float] | None:
+        """Seconds: of all CPUs at work, of this process, and of wall-clock time."""
+        try:
+            with open("/proc/stat") as file:
+                user, nice, system, _, _, *rest = map(int, file.readline().split()[1:9])  # left out: idle, waiting
+        except OSError:
+            return None
+        return (user + nice + system + sum(rest)) / os.sysconf("SC_CLK_TCK"), time.process_time(), time.monotonic()
+
+
+def _timing(samples: list[float], host: float) -> Timing:
+    low, median, high = np.quantile(samples, (0.25, 0.5, 0.75)).tolist()
+    return Timing(median, low, high, host)

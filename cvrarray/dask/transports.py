@@ -1,0 +1,207 @@
+"""What passes between the ranks of one solve: windows of a vector, one number of each rank, and that somebody is gone.
+
+Three transports have the same methods: :class:`NullTransport` for one rank, :class:`HostTransport` over the workers' own
+connections (:mod:`cvrarray.dask.mesh`), and :class:`NcclTransport` between GPUs, which uses those connections only to meet
+and to notice who is lost.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from typing import Any
+
+import numpy as np
+
+from ..core import devices
+from .mesh import Mesh
+
+Window = tuple[int, Any]  #: the other rank, and the contiguous piece of this rank's vector that it gets or gives
+
+PAUSE = 2e-5  #: seconds between two looks at a GPU that is not ready
+
+
+class NullTransport:
+    """One rank: nothing passes."""
+
+    name = "none"
+
+    def place(self, sends: list[Window], receives: list[Window]) -> None:
+        """Fix the windows that every :meth:`exchange` moves: between two ranks, in the same order on both."""
+
+    def exchange(self) -> None:
+        """Send and receive all windows, from where they lie to where they belong."""
+
+    def gather(self, scalars: Any) -> None:
+        """Fill ``scalars``, (n_ranks,) float64, of which each rank has set its own."""
+
+    def gather_objects(self, value: Any) -> list[Any]:
+        """What every rank gave, in order of ranks."""
+        return [value]
+
+    def check(self) -> None:
+        """Raise :class:`RankLost` if another rank has ended."""
+
+
+class HostTransport(NullTransport):
+    """Copies through host memory and the workers' connections: for CPUs, and for GPUs that NCCL cannot join."""
+
+    name = "host"
+
+    def __init__(self, mesh: Mesh):
+        self.mesh = mesh
+
+    def place(self, sends: list[Window], receives: list[Window]) -> None:
+        """See :class:`NullTransport`."""
+        self.sends, self.receives = _by_peer(sends), _by_peer(receives)
+
+    def exchange(self) -> None:
+        """See :class:`NullTransport`."""
+        # copies: a message may still be on its way when the solver changes the vector
+        messages = {peer: [_host_copy(window) for window in windows] for peer, windows in self.sends.items()}
+        for peer, arrays in self.mesh.exchange(messages, self.receives).items():
+            for window, array in zip(self.receives[peer], arrays, strict=True):
+                _fill(window, array)
+
+    def gather(self, scalars: Any) -> None:
+        """See :class:`NullTransport`."""
+        _fill(scalars, np.array(self.mesh.gather(float(scalars[self.mesh.rank]))))
+
+    def gather_objects(self, value: Any) -> list[Any]:
+        """See :class:`NullTransport`."""
+        return self.mesh.gather(value)
+
+
+class NcclTransport(NullTransport):
+    """NCCL on the current stream: the host waits for nothing."""
+
+    name = "nccl"
+
+    def __init__(self, mesh: Mesh):
+        self.mesh, self.nccl = mesh, nccl()
+        (name, *_) = mesh.gather(self.nccl.get_unique_id() if mesh.rank == 0 else None)
+        self.comm = self.nccl.NcclCommunicator(len(mesh.addresses), name, mesh.rank)
+
+    def place(self, sends: list[Window], receives: list[Window]) -> None:
+        """See :class:`NullTransport`."""
+        self.sends, self.receives = sends, receives
+        self.mesh.watch()  # from now on the next message is bad news, or the end
+
+    def exchange(self) -> None:
+        """See :class:`NullTransport`."""
+        if not self.sends and not self.receives:
+            return
+        stream, byte = _stream(), self.nccl.NCCL_INT8
+        self.nccl.groupStart()
+        for peer, window in self.sends:
+            self.comm.send(_address(window), window.nbytes, byte, peer, stream)
+        for peer, window in self.receives:
+            self.comm.recv(_address(window), window.nbytes, byte, peer, stream)
+        self.nccl.groupEnd()
+
+    def gather(self, scalars: Any) -> None:
+        """See :class:`NullTransport`."""
+        begin, size = _address(scalars), scalars.itemsize
+        own = begin + self.mesh.rank * size  # NCCL's condition for gathering in place
+        self.comm.allGather(own, begin, size, self.nccl.NCCL_INT8, _stream())
+
+    def gather_objects(self, value: Any) -> list[Any]:
+        """See :class:`NullTransport`."""
+        return self.mesh.gather(value)
+
+    def check(self) -> None:
+        """See :class:`NullTransport`."""
+        self.mesh.check()
+        self.comm.check_async_error()
+
+
+class Connection:
+    """Context manager: the connection of one rank with all others, made on entry, and on exit closed or torn."""
+
+    def __init__(
+        self, token: str, rank: int, addresses: tuple[str, ...], timeout: float, device: devices.Device, transport: str
+    ):
+        self.job, self.device, self.asked = (token, rank, addresses, timeout), device, transport
+        self.chosen: NullTransport
+        self.mesh: Mesh | None
+
+    def __enter__(self) -> NullTransport:
+        self.chosen, self.mesh = NullTransport(), None
+        if len(self.job[2]) == 1:
+            return self.chosen
+        self.mesh = Mesh(*self.job)
+        try:
+            gpus = self.mesh.gather(_gpu(self.device))
+            one_each = None not in gpus and len(set(gpus)) == len(gpus)  # NCCL refuses two ranks on one GPU
+            if self.asked == "nccl" and not one_each:
+                raise ValueError(
+                    "transport 'nccl' needs a GPU of its own for each worker, and NCCL's library there (pip install"
+                    f" nvidia-nccl-cu13, or -cu12); got {gpus}. Use transport='auto'"
+                )
+            self.chosen = NcclTransport(self.mesh) if one_each and self.asked != "host" else HostTransport(self.mesh)
+        except BaseException as error:
+            self.__exit__(type(error), error, None)
+            raise
+        return self.chosen
+
+    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
+        if self.mesh is None:
+            return
+        try:
+            self.mesh.close(error)
+        except BaseException as lost:
+            error = lost
+            raise
+        finally:
+            if isinstance(self.chosen, NcclTransport):  # an abort ends kernels that wait for a lost rank
+                self.chosen.comm.destroy() if error is None else self.chosen.comm.abort()
+
+
+def nccl() -> Any:
+    """CuPy's binding of NCCL, or None where it finds no library."""
+    with warnings.catch_warnings():  # CuPy's warning says how to install it: so do our docs, for whom it matters
+        warnings.simplefilter("ignore")
+        from cupy.cuda import nccl
+    return nccl if nccl.available else None
+
+
+def _gpu(device: devices.Device) -> Any:
+    """What tells a rank's GPU from all others where NCCL can be used there; None on CPUs and without NCCL."""
+    if device.kind == "cpu" or nccl() is None:
+        return None
+    import socket
+
+    return socket.gethostname(), device.xp.cuda.Device(device.index).pci_bus_id
+
+
+def _address(array: Any) -> int:
+    return int(array.data.ptr)
+
+
+def _stream() -> int:
+    return int(devices._cuda_module().cuda.get_current_stream().ptr)
+
+
+def _by_peer(windows: list[Window]) -> dict[int, list[Any]]:
+    found: dict[int, list[Any]] = {}
+    for peer, window in windows:
+        found.setdefault(peer, []).append(window)
+    return found
+
+
+def _host_copy(array: Any) -> np.ndarray:
+    return array.copy() if isinstance(array, np.ndarray) else array.get()
+
+
+def _fill(array: Any, values: np.ndarray) -> None:
+    if isinstance(array, np.ndarray):
+        array[...] = values
+    else:
+        array.set(np.ascontiguousarray(values))
+
+
+def wait_for_device(event: Any, transport: NullTransport) -> None:
+    """Wait until a CUDA event has come; raises :class:`RankLost` where it never will."""
+    while not event.done:
+        transport.check()
+        time.sleep(PAUSE)

@@ -1,0 +1,232 @@
+"""Tables that no conversion made: check() refuses them before anything is read by them, or they have one meaning."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+import zoo
+
+import cvrarray
+
+GOLDEN = Path(__file__).parent / "golden"
+
+
+def chunks():
+    """Narrow and wide chunks of 4 lanes, cut rows, rows that are shared by lanes, pads and empty rows."""
+    row = np.concatenate([np.repeat([1, 3, 4, 6], [30, 2, 40, 5]), [8, 8, 9, 9]])
+    col = np.concatenate([np.arange(30), [4, 7], np.arange(40), [1, 4, 5, 6, 7], [0, 70_000, 3, 69_999]])
+    return cvrarray.CVRArray(zoo.entries((12, 70_001), row, col).astype(float), n_lanes=4, n_chunks=6, split="nnz")
+
+
+def many_rows():
+    """One chunk of 8 lanes, each fed several times, in which lanes steal."""
+    lengths = np.append(np.arange(60) % 5 + 1, 30)
+    return cvrarray.CVRArray((np.arange(40) < lengths[:, None]).astype(float), n_lanes=8, n_chunks=1)
+
+
+def bins():
+    """A narrow bin and a wide one, blocks with holes, a block that the right edge cuts."""
+    row = np.concatenate([np.repeat(np.arange(32), 2), [40, 41, 41]])
+    col = np.concatenate([np.tile([0, 5], 32), [2, 3, 300_000]])
+    return cvrarray.BBCSRArray(zoo.entries((64, 300_001), row, col).astype(float), block_size=3)
+
+
+def whole_blocks():
+    """Three bins of whole blocks, so that there are no marks."""
+    return cvrarray.BBCSRArray(np.kron(np.tri(32, 4, 2), np.ones((3, 3))), block_size=3)
+
+
+def forged(A, **tables):
+    """`A` with other tables: values, or functions that change a copy of the one that is there."""
+    for name, change in tables.items():
+        if callable(change):
+            tables[name] = np.array(getattr(A._tables, name))
+            change(tables[name])
+    return type(A)._from_tables(A._tables._replace(**tables))
+
+
+def put(place, value):
+    return lambda table: table.__setitem__(place, value)
+
+
+def add(place, value):
+    return lambda table: table.__setitem__(place, table[place] + np.array(value, table.dtype))
+
+
+def swap(i, j):
+    return lambda table: table.__setitem__([i, j], table[[j, i]])
+
+
+FORGERIES = {
+    "cvr-offsets-wrap": (  # by differences that all look right, as 32 lanes times 2^59 is 0
+        lambda: cvrarray.CVRArray(np.ones((12, 32)), n_lanes=32, n_chunks=3),
+        {"step_ptr": add([1, 2], [11 << 59, (22 << 59) - (1 << 64)])},
+        "1",
+    ),
+    "cvr-records-wrap": (chunks, {"rec_ptr": add([1, 2], [3 << 61, -(3 << 61)])}, "1"),
+    "cvr-duplicate-in-lane": (chunks, {"col_narrow": put(4, 0)}, "7"),
+    "cvr-duplicate-over-lanes": (chunks, {"col_narrow": add(1, 1)}, "7"),
+    "cvr-duplicate-over-chunks": (chunks, {"col_narrow": put(slice(16, 32), 0)}, "7"),
+    "cvr-carry-from-no-row": (chunks, {"carry_row": put(1, -1)}, "4"),
+    "cvr-carry-of-another-row": (chunks, {"carry_row": put(1, 3)}, "4"),
+    "cvr-base-not-smallest": (many_rows, {"col_narrow": add(slice(None), 1), "shape": (61, 41)}, "2"),
+    "cvr-base-below": (chunks, {"col_base": put(0, -2)}, "2"),
+    "cvr-pad-of-nan": (chunks, {"val": put(12, np.nan)}, "6"),
+    "cvr-rows-not-ascending": (many_rows, {"rec_wb": swap(0, 1)}, "5"),
+    "cvr-entries-exchanged": (many_rows, {"rec_wb": lambda wb: swap(np.argmax(wb < 0), -1)(wb)}, "3"),
+    "cvr-tail-exchanged": (many_rows, {"tail": lambda tail: tail.__setitem__(0, tail[0][::-1].copy())}, "3|5"),
+    "cvr-record-in-another-lane": (many_rows, {"rec_mask": lambda m: put(3, (m[3] << 1 | m[3] >> 7) & 255)(m)}, "3|5"),
+    "cvr-more-rows": (chunks, {"shape": (1 << 30, 70_001)}, "5"),
+    "cvr-negative-shape": (chunks, {"shape": (-12, 70_001)}, "0"),
+    "cvr-lanes-beyond": (chunks, {"n_lanes": 33}, "0"),
+    "bbcsr-offsets-wrap": (
+        lambda: cvrarray.BBCSRArray(np.eye(96), block_size=1),
+        {
+            "bin_rowptr": np.array([0, 1 << 62, -(1 << 63) + 2048, 96]),
+            "col_ptr": np.array([0, 1 << 62, -(1 << 63) + 2048]),
+        },
+        "1",
+    ),
+    "bbcsr-rows-of-a-block-differ": (whole_blocks, {"col_narrow": put([1, 33, 65, 97], 3)}, "3"),
+    "bbcsr-step-of-padding": (
+        lambda: cvrarray.BBCSRArray(np.zeros((32, 7)), block_size=2),
+        {
+            "bin_rowptr": np.array([0, 64]),
+            "data": np.zeros(64),
+            "col_base": np.array([3], np.int32),
+            "col_narrow": np.full(32, 65535, np.uint16),
+        },
+        "2|3",
+    ),
+    "bbcsr-base-beyond": (whole_blocks, {"col_base": put(2, 4)}, "2"),
+    "bbcsr-base-not-smallest": (whole_blocks, {"col_base": put(0, -1), "col_narrow": add(slice(None), 1)}, None),
+    "bbcsr-block-over-the-edge": (whole_blocks, {"shape": (96, 11)}, "4"),
+    "bbcsr-hole-of-nan": (bins, {"data": lambda data: data.__setitem__(data == 0, np.nan)}, "5"),
+    "bbcsr-more-rows": (bins, {"shape": (1 << 30, 300_001)}, "1"),
+    "bbcsr-huge-blocks": (bins, {"block_size": 1 << 62}, "0"),
+    "other-byte-order": (bins, {"bin_rowptr": np.array([0, 192, 576], ">i8")}, "0"),
+    "other-dtype": (bins, {"col_wide": np.zeros(64, np.uint32)}, "0"),
+    "other-dimensions": (chunks, {"empty_row": np.zeros((6, 1), np.int32)}, "0"),
+    "not-contiguous": (chunks, {"step_ptr": np.arange(14)[::2]}, "0"),
+    "objects": (chunks, {"val": np.array([None])}, "0"),
+}
+
+
+@pytest.mark.parametrize("name", FORGERIES)
+def test_forgery_is_refused(name, device):
+    build, tables, invariant = FORGERIES[name]
+    A = build()
+    A.check()
+    with pytest.raises(ValueError, match=f"breaks invariant ({invariant}):" if invariant else "breaks invariant"):
+        forged(A, **tables).check()
+
+
+def test_check_where_the_array_lives(device):
+    """Of an array on a GPU the tables are copied to the host first."""
+    A = forged(chunks(), col_narrow=put(4, 0)).to_device(device)
+    with pytest.raises(ValueError, match="7: columns ascend"):
+        A.check()
+
+
+@pytest.mark.parametrize("name", ["cvr-offsets-wrap", "cvr-duplicate-in-lane", "bbcsr-offsets-wrap", "bbcsr-hole-of-nan"])
+def test_file_of_forged_tables_is_refused(name, tmp_path):
+    """Its checksums are right: `save` made them."""
+    build, tables, _ = FORGERIES[name]
+    cvrarray.save(tmp_path / "forged.cvra", forged(build(), **tables))
+    for load in (cvrarray.load, cvrarray.read):
+        with pytest.raises(ValueError, match=r"forged.cvra: .*breaks invariant"):
+            load(tmp_path / "forged.cvra")
+
+
+@pytest.mark.parametrize("build", [chunks, many_rows, bins, whole_blocks])
+def test_mutated_tables_are_refused_or_have_one_meaning(build):
+    A, rng = build(), np.random.default_rng(7)
+    n_passed = 0
+    for _ in range(300):
+        B = mutated(A, rng)
+        try:
+            B.check()
+        except ValueError as error:
+            assert "breaks invariant" in str(error)
+            continue
+        n_passed += 1
+        csr = B.tocsr()
+        assert csr.has_canonical_format
+        assert csr.nnz == B.nnz
+        x, X, z = (rng.integers(-4, 5, shape).astype(float) for shape in (B.shape[1], (B.shape[1], 3), B.shape[0]))
+        np.testing.assert_allclose(B @ x, csr @ x)
+        np.testing.assert_allclose(B @ X, csr @ X)
+        np.testing.assert_allclose(B.T @ z, csr.T @ z)
+        numbers = np.arange(1.0, B.nnz + 1)
+        np.testing.assert_array_equal(B.with_values(numbers).tocsr().data, numbers)
+    assert 0 < n_passed < 300
+
+
+def mutated(A, rng):
+    """`A` with one number of one table changed."""
+    tables = {name: table for name, table in A._tables._asdict().items() if isinstance(table, np.ndarray) and table.size}
+    name = rng.choice(list(tables))
+    table = tables[name].copy()
+    at = rng.integers(table.size)
+    if table.dtype.kind == "f":
+        table.flat[at] = rng.integers(4)
+    else:
+        bit = table.dtype.type(1) << table.dtype.type(
+            rng.integers(8 * table.itemsize - 1) if rng.integers(2) else rng.integers(4)
+        )
+        table.flat[at] ^= bit
+    return type(A)._from_tables(A._tables._replace(**{name: table}))
+
+
+@pytest.mark.parametrize("build", [chunks, bins])
+def test_damaged_pickle_is_refused(build):
+    """One bit of one table, wherever it is."""
+    A = build()
+    buffers = []
+    head = pickle.dumps(A, protocol=5, buffer_callback=buffers.append)
+    contents = [bytes(buffer.raw()) for buffer in buffers]
+    same = pickle.loads(head, buffers=contents)
+    np.testing.assert_array_equal(same.tocsr().toarray(), A.tocsr().toarray())
+    for k, content in enumerate(contents):
+        for at in {0, len(content) // 2, len(content) - 1} if content else ():
+            damaged = bytearray(content)
+            damaged[at] ^= 16
+            with pytest.raises(ValueError, match="does not match its checksum"):
+                pickle.loads(head, buffers=[*contents[:k], damaged, *contents[k + 1 :]])
+
+
+def test_pickle_with_another_shape_is_refused():
+    """What is no table counts too."""
+    rebuild, (array_class, tables, *rest) = bins().__reduce__()
+    rebuild(array_class, tables, *rest)
+    for changed in (tables._replace(shape=(64, 300_002)), tables._replace(nnz=1), tables._replace(block_size=1)):
+        with pytest.raises(ValueError, match="does not match its checksum"):
+            rebuild(array_class, changed, *rest)
+
+
+def test_damaged_pickle_of_version_0_1_0_is_refused():
+    """It has no checksum: the invariants are verified instead."""
+    content = (GOLDEN / "arrays_0_1_0.pickle").read_bytes()
+    cvr, *_ = pickle.loads(content)
+    step_ptr = cvr._tables.step_ptr.tobytes()
+    assert content.count(step_ptr) >= 1
+    with pytest.raises(ValueError, match="breaks invariant"):
+        pickle.loads(content.replace(step_ptr, step_ptr[:-8] + b"\x00\x00\x00\x00\x00\x00\x00\x40"))
+
+
+def test_checksum_covers_every_byte():
+    """More than one block of words, which threads sum up, and the bytes after the last whole word."""
+    from cvrarray.cpu.checksum import BLOCK, checksum
+
+    content = np.random.default_rng(3).integers(0, 256, 40 * 8 * BLOCK + 13, np.uint8)
+    whole = checksum(content)
+    for at in (0, 8 * BLOCK, 100 * BLOCK + 7, content.size - 6, content.size - 1):
+        changed = content.copy()
+        changed[at] ^= 128
+        assert checksum(changed) != whole
+    exchanged = content.copy()
+    exchanged[:8], exchanged[160 * BLOCK :][:8] = content[160 * BLOCK :][:8], content[:8]
+    assert checksum(exchanged) != whole

@@ -1,0 +1,101 @@
+"""What those who join are told is so: the map has every file, and what pages name exists."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import shlex
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from cvrarray import cli
+
+ROOT = Path(__file__).parent.parent
+PAGES = ("CONTRIBUTING.md", "README.md", "docs/contributing.md", ".github/pull_request_template.md")
+
+
+@pytest.fixture(scope="module")
+def house():
+    spec = importlib.util.spec_from_file_location("house", ROOT / "docs" / "house.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_map_has_every_file(house):
+    """Every module and kernel in its folder's table, once, with a line that says what it is for."""
+    tables = {}
+    for part in house.page().split("\n### ")[1:]:
+        heading, _, rest = part.partition("\n")
+        tables[heading.strip("`/")] = re.findall(r"^\| `(.+?)` \| (.+) \|$", rest, re.MULTILINE)
+    found = {f"{folder}/{name}" for folder, rows in tables.items() for name, _ in rows}
+    assert sum(map(len, tables.values())) == len(found)
+    expected = {
+        path.relative_to(ROOT).as_posix()
+        for place in ("cvrarray", "kernels", "asv_bench")
+        for path in (ROOT / place).rglob("*")
+        if path.suffix in (".py", ".cu", ".cuh") and not path.name.startswith("__")
+    }
+    assert found == expected
+    assert all(about.strip() for rows in tables.values() for _, about in rows)
+
+
+def test_first_lines_are_sentences(house):
+    """Whole ones, on one line, so that the map can show them."""
+    for path in house.files():
+        assert house.summary(path).endswith((".", ":")), path.relative_to(ROOT)
+
+
+def test_roles_become_code(house):
+    assert house._markdown("See :func:`~a.b`, ``x | y``.") == r"See `a.b`, `x \| y`."
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_files_that_pages_name_exist(page):
+    text = (ROOT / page).read_text()
+    roots = {path.name for path in ROOT.iterdir()}
+    named = [path for path in re.findall(r"`([\w./-]+)`", text) if "/" in path and path.split("/")[0] in roots]
+    named += re.findall(r"`(\w+\.md|\.\w+/\w+)`", text)
+    assert named
+    for path in named:
+        assert (ROOT / path).exists(), path
+    for path, *options in re.findall(r"literalinclude\} (\S+)\n:\S+: (.+)\n:end-before: (.+)\n", text):
+        shown = ((ROOT / page).parent / path).read_text()
+        start, end = (option.strip('"') for option in options)
+        assert start in shown
+        assert end in shown[shown.index(start) + len(start) :]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_commands_that_pages_name_exist(page):
+    text = (ROOT / page).read_text()
+    targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    for target in re.findall(r"(?:^    |`)make ([\w-]+)", text, re.MULTILINE):
+        assert target in targets
+    for command in re.findall(r"(?:^    |`)cvrarray (\w+)", text, re.MULTILINE):
+        assert command in cli.COMMANDS
+
+
+def test_bench_targets_run_what_there_is():
+    """The recorded runs of the Makefile, their options included: parsed, not run."""
+    from asv_bench.record import gpu, products
+
+    makefile = (ROOT / "Makefile").read_text()
+    on_cpu = re.search(r"^ON_CPU := (.+)$", makefile, re.MULTILINE)[1]
+    lines = re.findall(r"-m asv_bench\.record\.(\w+) (.+)$", makefile, re.MULTILINE)
+    assert [name for name, _ in lines] == ["products", "gpu"]
+    for options, module in ((on_cpu, products), ("--report docs/benchmarks", gpu)):
+        assert module.parser().parse_args(shlex.split(options)).report == "docs/benchmarks"
+    assert "--report docs/benchmarks" in dict(lines)["gpu"]
+    assert "$(ON_CPU)" in dict(lines)["products"]
+
+
+def test_hooks_have_the_versions_of_the_extra():
+    """pre-commit's ruff and mypy are those of ``make lint``."""
+    dev = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]["dev"]
+    hooks = (ROOT / ".pre-commit-config.yaml").read_text()
+    for tool in ("ruff", "mypy"):
+        (requirement,) = (line for line in dev if line.startswith(tool))
+        assert set(re.findall(rf'"({tool}[=><][^"]*)"', hooks)) == {requirement}

@@ -1,0 +1,257 @@
+"""Stores that somebody forged, with checksums that fit: a ValueError that names the file, never a product."""
+
+from __future__ import annotations
+
+import json
+import os
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from checks import put
+from test_store import matrix, pieces_of, whole
+
+import cvrarray
+from cvrarray import Stored, to_store
+from cvrarray.store import layout, spool, stream
+from cvrarray.store.writer import Writer
+
+TABLES = {"cvr": "step_ptr", "bbcsr": "bin_rowptr"}
+
+
+@pytest.fixture
+def path(tmp_path) -> str:
+    return str(tmp_path / "m.zarr")
+
+
+def write(path, format="cvr"):
+    to_store(matrix(), path, chunks="20 kB", format=format, device="cpu")
+
+
+def edit(file, change):
+    """Change what is ours in a file of metadata, and put a checksum that fits."""
+    metadata = json.loads(Path(file).read_text())
+    found = layout.unsealed(metadata["attributes"]["cvrarray"])
+    change(found)
+    metadata["attributes"]["cvrarray"] = layout.sealed(found)
+    Path(file).write_text(json.dumps(metadata))
+
+
+def forge(path, k, table, change):
+    """Change a table of a panel, and put checksums that fit."""
+    panel = Stored(path, device="cpu")._manifest[k]
+    file = Path(layout.data_file(path, k))
+    content = np.frombuffer(file.read_bytes(), np.uint8).copy()
+    header = panel.header["arrays"][table]
+    start, size = panel.offsets[table], np.prod(header["shape"]) * np.dtype(header["dtype"]).itemsize
+    change(content[start : start + size].view(header["dtype"]))
+    file.write_bytes(content)
+    crcs = [zlib.crc32(content[first : first + layout.PIECE]) for first in range(0, content.size, layout.PIECE)]
+    edit(layout.manifest_file(path, k), lambda found: found.update(pieces=crcs))
+
+
+@pytest.mark.parametrize("format", TABLES)
+def test_forged_tables(format, path, device):
+    """Every way of reading verifies the tables of a panel before a product trusts them."""
+    write(path, format)
+    forge(path, 2, TABLES[format], lambda ptr: np.put(ptr, 1, 1 << 40))
+    x = put(np.ones(300), device)
+    for read in (
+        lambda: Stored(path, device=device, budget=0) @ x,
+        lambda: Stored(path, device=device) @ x,
+        lambda: Stored(path, device=device).panel(2),
+        lambda: Stored(path, device=device).check(),
+    ):
+        with pytest.raises(ValueError, match=r"panel 2 of .*breaks invariant"):
+            read()
+    pytest.importorskip("dask.array")
+    with pytest.raises(ValueError, match=r"panel 2 of .*breaks invariant"):
+        cvrarray.open_store(path, device=device).compute()
+
+
+def test_tables_are_verified_once(path, device, monkeypatch):
+    write(path)
+    calls = []
+    check = cvrarray.CVRArray.check
+    monkeypatch.setattr(cvrarray.CVRArray, "check", lambda array: calls.append(1) or check(array))
+    stored, x = Stored(path, device=device, budget=0), put(np.ones(300), device)
+    for _ in range(3):
+        stored @ x
+    assert len(calls) == stored.n_panels
+    stored.panel(0)
+    Stored(path, device=device) @ x
+    assert len(calls) == stored.n_panels
+    stored.check()  # asks for it
+    assert len(calls) == 2 * stored.n_panels
+    to_store(matrix(seed=1), path, chunks="20 kB", format="cvr", device="cpu", overwrite=True)
+    Stored(path, device=device) @ x  # other panels
+    assert len(calls) == 3 * stored.n_panels
+    stream._CHECKED.clear()
+    Stored(path, device=device, verify=False) @ x
+    assert len(calls) == 3 * stored.n_panels
+
+
+def _in_root(**values):
+    return lambda path: edit(os.path.join(path, "zarr.json"), lambda found: found.update(values))
+
+
+def _in_panel(**values):
+    return lambda path: edit(layout.manifest_file(path, 2), lambda found: found.update(values))
+
+
+def _in_header(*keys, value):
+    def change(found):
+        entry = found["header"]
+        for key in keys[:-1]:
+            entry = entry[key]
+        entry[keys[-1]] = value
+
+    return lambda path: edit(layout.manifest_file(path, 2), change)
+
+
+HOSTILE = {
+    "columns are negative": _in_root(n_cols=-1),
+    "columns are a fraction": _in_root(n_cols=300.0),
+    "columns are many": _in_root(n_cols=1 << 62),
+    "columns do not fit": _in_root(n_cols=1 << 80),
+    "rows are negative": _in_root(n_rows=-5),
+    "rows are a text": _in_root(n_rows="1000"),
+    "more rows": _in_root(rows=None, n_rows=1001),
+    "first rows descend": _in_root(rows=[0, 500, 400, 1000]),
+    "first rows are no list": _in_root(rows={"0": 1}),
+    "panels are none": _in_root(n_panels=0),
+    "panels are many": _in_root(rows=None, n_panels=1 << 62),
+    "panels are true": _in_root(n_panels=True),
+    "dtype is an object": _in_root(dtype="|O"),
+    "dtype is a list": _in_root(dtype=["<f8"]),
+    "dtype is another": _in_root(dtype="<f4"),
+    "format is unknown": _in_root(format="../../x"),
+    "format is a list": _in_root(format=[]),
+    "format is null": _in_root(format=None),
+    "parameters are others": _in_root(parameters={"device": "cuda"}),
+    "parameters are large": _in_root(parameters={"n_lanes": 1 << 40}),
+    "version is a text": _in_root(version="1"),
+    "source is a list": _in_root(source=[1]),
+    "root is nested deeply": lambda path: Path(path, "zarr.json").write_text("[" * 100_000),
+    "root is a list": lambda path: Path(path, "zarr.json").write_text("[]"),
+    "root is no text": lambda path: Path(path, "zarr.json").write_bytes(b"\xff\xfe\x00"),
+    "root has no attributes": lambda path: Path(path, "zarr.json").write_text('{"attributes": []}'),
+    "panel's rows overlap": _in_panel(rows=[0, 96]),
+    "panel's rows leave a gap": _in_panel(rows=[500, 596]),
+    "panel's rows descend": _in_panel(rows=[400, 300]),
+    "panel's rows are fractions": _in_panel(rows=[0.0, 96.0]),
+    "panel's rows are three": _in_panel(rows=[0, 1, 2]),
+    "panel's bytes are negative": _in_panel(n_bytes=-1),
+    "panel's bytes are huge": _in_panel(n_bytes=1 << 62),
+    "panel's bytes are huge, with checksums": _in_panel(n_bytes=1 << 38, pieces=[0] * (1 << 16)),
+    "offsets are negative": _in_panel(offsets={"val": -256}),
+    "offsets are missing": _in_panel(offsets={}),
+    "offsets are huge": _in_header("arrays", "val", "shape", value=[1 << 61]),
+    "tables are negative": _in_header("arrays", "val", "shape", value=[-8]),
+    "tables wrap": _in_header("arrays", "tail", "shape", value=[1 << 32, 1 << 32]),
+    "nnz is negative": _in_header("parameters", "nnz", value=-1),
+    "lanes are none": _in_header("parameters", "n_lanes", value=0),
+    "lanes are others": _in_header("parameters", "n_lanes", value=3),
+    "header is a list": _in_panel(header=[]),
+    "checksums are texts": _in_panel(pieces=["0"]),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_metadata(name, path):
+    """Nothing but an error that names the store (a panel may be missing), from readers and those who go on or write anew."""
+    write(path)
+    HOSTILE[name](path)
+    with pytest.raises((ValueError, FileNotFoundError), match=os.path.basename(path)):
+        Stored(path, device="cpu", budget=0) @ np.ones(300)
+    for how in ({"resume": True}, {"overwrite": True}):
+        try:
+            to_store(matrix(), path, chunks="20 kB", format="cvr", device="cpu", **how)
+        except (ValueError, FileNotFoundError) as error:
+            assert os.path.basename(path) in str(error)
+        else:
+            assert abs(whole(Stored(path, device="cpu")) - matrix()).nnz == 0
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes in folders here")
+def test_pipes_and_devices_are_not_waited_for(path):
+    write(path)
+    data, manifest = Path(layout.data_file(path, 2)), Path(layout.manifest_file(path, 2))
+    for file in (data, manifest, Path(path, "zarr.json")):
+        content = file.read_bytes()
+        file.unlink()
+        os.mkfifo(file)
+        with pytest.raises(ValueError, match="must be a regular file"):
+            Stored(path, device="cpu") @ np.ones(300)
+        file.unlink()
+        file.symlink_to("/dev/zero")
+        with pytest.raises(ValueError, match="must be a regular file"):
+            Stored(path, device="cpu") @ np.ones(300)
+        file.unlink()
+        file.write_bytes(content)
+    Stored(path, device="cpu").check()
+
+
+def test_writers_do_not_follow_links_out_of_a_store(path, tmp_path):
+    """Neither removing a store nor going on with it touches what a link in it leads to."""
+    away = tmp_path / "away"
+    away.mkdir()
+    (away / "thesis.tex").write_text("all of it")
+    write(path)
+    (Path(path) / "link").symlink_to(away)
+    (Path(path) / "panels" / "00000077").symlink_to(away)
+    to_store(matrix(seed=1), path, chunks="20 kB", format="cvr", device="cpu", overwrite=True)
+    os.rename(layout.folder(path, 2), away / "panel")
+    os.symlink(away, layout.folder(path, 2))
+    to_store(matrix(seed=1), path, chunks="20 kB", format="cvr", device="cpu", resume=True)
+    assert abs(whole(Stored(path, device="cpu")) - matrix(seed=1)).nnz == 0
+    assert sorted(os.listdir(away)) == ["panel", "thesis.tex"]
+    os.rename(Path(path) / "panels", away / "panels")
+    (Path(path) / "panels").symlink_to(away / "panels")
+    Stored(path, device="cpu").check()  # to read there is harmless
+    with pytest.raises(ValueError, match="must be a folder of the store"):
+        Writer(path, 300, resume=True, rows=layout.read_root(path).rows, source=layout.read_root(path).source)
+
+
+# ------------------------------------------------------------------------------------------------ the spool
+
+
+def filled(path, name="entries"):
+    entries = spool.Spool(f"{path}.spool", (1000, 300))
+    entries.fill(pieces_of(matrix(), 5), name)
+    return entries
+
+
+def test_entries_that_were_set_aside_are_not_read_again(path):
+    """Nor are they without a name, which could be any matrix's, nor where a file of theirs was cut."""
+    filled(path)
+    again = spool.Spool(f"{path}.spool", (1000, 300))
+    assert again.is_filled("entries")
+    assert not again.is_filled("others") and not spool.Spool(f"{path}.spool", (1000, 301)).is_filled("entries")
+
+    def no_pieces():
+        raise AssertionError("the pieces are asked for")
+        yield
+
+    to_store(no_pieces(), path, shape=(1000, 300), name="entries", device="cpu", resume=True)
+    np.testing.assert_allclose(whole(Stored(path, device="cpu")).toarray(), matrix().toarray())
+    filled(path, name=None)
+    assert not again.is_filled(None)
+    filled(path)
+    bucket = next(Path(f"{path}.spool").glob("bucket-*"))
+    bucket.write_bytes(bucket.read_bytes()[:-8])
+    assert not again.is_filled("entries")
+
+
+@pytest.mark.parametrize("which", ["bucket-*", "counts"])
+def test_changed_entries_are_refused(which, path):
+    filled(path)
+    file = next(Path(f"{path}.spool").glob(which))
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 16
+    file.write_bytes(content)
+    with pytest.raises(ValueError, match="does not match its checksum"):
+        to_store([], path, shape=(1000, 300), name="entries", device="cpu", resume=True)
+    (Path(f"{path}.spool") / "spool.json").write_text('{"shape": [1000, 300]}')
+    assert not spool.Spool(f"{path}.spool", (1000, 300)).is_filled("entries")

@@ -1,0 +1,193 @@
+"""A writer that is killed at any call that changes the disk: the same call with resume, and with overwrite, ends well.
+
+A few points a kind here; ``make kill-test`` (``CVRARRAY_KILL_POINTS=all``) takes every one, and prints how many there were.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from checks import assert_same_csr
+from forked import kill, needs_fork, points
+from scipy.io import mmwrite
+from scipy.sparse import csr_array
+from test_store import dask_source, matrix, pieces_of, whole
+
+import cvrarray
+from cvrarray import Stored, to_store
+from cvrarray.core import atomic
+from cvrarray.store import spool
+from cvrarray.store.writer import Writer
+
+pytestmark = needs_fork
+
+ALL = os.environ.get("CVRARRAY_KILL_POINTS") == "all"
+FEW = 6  #: points of a kind, where not all are taken
+
+NEW, OLD = matrix((256, 40), 0.1), matrix((200, 30), 0.1, seed=5)
+HOW = {"chunks": "6 kB", "device": "cpu", "format": "cvr"}
+
+
+def write_matrix(path, **how):
+    to_store(NEW, path, **HOW, **how)
+
+
+def write_pieces(path, **how):
+    to_store(pieces_of(NEW, 5), path, shape=NEW.shape, name="entries", **HOW, **how)
+
+
+def write_unnamed_pieces(path, **how):
+    to_store(pieces_of(NEW, 5), path, shape=NEW.shape, **HOW, **how)
+
+
+def write_file(path, **how):
+    to_store(Path(path).parent.parent / "new.mtx", path, **HOW, **how)
+
+
+def write_dask(path, **how):
+    dask = pytest.importorskip("dask")
+    with dask.config.set(scheduler="synchronous"):
+        to_store(dask_source(NEW, (100, 40)), path, device="cpu", format="cvr", **how)
+
+
+def append(path, **how):
+    """All that is not there yet, in three panels."""
+    with Writer(path, NEW.shape[1], format="cvr", device="cpu", **how) as writer:
+        for first, last in ((0, 96), (96, 192), (192, 256)):
+            if writer.n_rows < last:
+                writer.append(NEW[first:last])
+
+
+def append_to_complete(path, **how):
+    append(path, **(how or {"resume": True}))
+
+
+def overwriting(write):
+    return lambda path, **how: write(path, **(how or {"overwrite": True}))
+
+
+def old_store(path):
+    to_store(OLD, path, **HOW)
+
+
+def old_panel(path):
+    with Writer(path, NEW.shape[1], format="cvr", device="cpu") as writer:
+        writer.append(NEW[:96])
+
+
+class Kind(NamedTuple):
+    write: object  # (path, **{resume or overwrite})
+    prepare: object = None  # (path): what is there before
+    before: csr_array | None = None  # the matrix that it holds
+
+
+KINDS = {
+    "matrix": Kind(write_matrix),
+    "pieces": Kind(write_pieces),
+    "pieces without a name": Kind(write_unnamed_pieces),
+    "file": Kind(write_file),
+    "dask": Kind(write_dask),
+    "append": Kind(append),
+    "append to a complete store": Kind(append_to_complete, old_panel, NEW[:96]),
+    "overwrite": Kind(overwriting(write_matrix), old_store, OLD),
+    "overwrite with pieces": Kind(overwriting(write_pieces), old_store, OLD),
+}
+
+
+@pytest.fixture(autouse=True)
+def small_and_quick(monkeypatch):
+    """Several flushes, and buckets that panels' ends cut; no waiting for the disk."""
+    monkeypatch.setattr(spool, "BUFFER", 1 << 12)
+    monkeypatch.setattr(spool, "MOST_BUCKETS", 2)
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # a kill loses nothing that the system has
+
+
+def chosen(n_points, seed):
+    """The points to be killed at."""
+    return range(n_points) if ALL else sorted(np.random.default_rng(seed).choice(n_points, FEW, replace=False).tolist())
+
+
+def assert_nothing_left(folder):
+    """Nothing lies beside the store, and nothing unfinished in it."""
+    assert os.listdir(folder) == ["m.zarr"]
+    assert not [path for path in folder.rglob("*") if atomic.TEMPORARY.fullmatch(path.name)]
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_killed_anywhere(name, tmp_path):
+    kind = KINDS[name]
+    mmwrite(tmp_path / "new.mtx", NEW, precision=17)
+    template = tmp_path / "template"
+    template.mkdir()
+    if kind.prepare:
+        kind.prepare(str(template / "m.zarr"))
+    folder, again = tmp_path / "killed", tmp_path / "again"
+
+    shutil.copytree(template, folder)
+    kind.write(str(folder / "m.zarr"))  # compiled from here on
+    assert_same_csr(whole(Stored(folder / "m.zarr", device="cpu")), NEW)
+    shutil.rmtree(folder)
+    shutil.copytree(template, folder)
+    n_points = points(lambda: kind.write(str(folder / "m.zarr")), str(tmp_path))
+    assert_nothing_left(folder)
+
+    untouched, changed = [], []
+    for point in chosen(n_points, sorted(KINDS).index(name)):
+        shutil.rmtree(folder)
+        shutil.copytree(template, folder)
+        kill(lambda: kind.write(str(folder / "m.zarr")), str(tmp_path), point)
+        assert_readers_are_safe(folder / "m.zarr", kind.before)
+        for how in ("resume", "overwrite"):
+            shutil.rmtree(again, ignore_errors=True)
+            shutil.copytree(folder, again)
+            try:
+                kind.write(str(again / "m.zarr"), **{how: True})
+            except ValueError as error:  # the kill came before the first change to the store, and it is of another matrix
+                assert how == "resume" and kind.before is OLD and "only for the same" in str(error)
+                assert_same_csr(whole(Stored(folder / "m.zarr", device="cpu")), OLD)
+                untouched.append(point)
+                continue
+            changed.append(point)
+            stored = Stored(again / "m.zarr", device="cpu")
+            stored.check()
+            assert_same_csr(whole(stored), NEW)
+            assert_nothing_left(again)
+    assert max(untouched, default=-1) < min(point for point in changed if point not in untouched)
+    if ALL:
+        print(f"\n{name}: {n_points} points, {len(untouched)} of them before the first change; all recovered")
+
+
+def assert_readers_are_safe(path, before):
+    """Whoever opens the store after a kill sees the old matrix, the new one, or a clear error."""
+    try:
+        stored = Stored(path, device="cpu")
+    except FileNotFoundError as error:
+        assert "there is no store" in str(error)
+    except ValueError as error:
+        assert "must be complete; it is still being written, or its writer was stopped" in str(error)
+    else:
+        found = whole(stored)
+        assert_same_csr(found, before if before is not None and found.shape == before.shape else NEW)
+
+
+def test_killed_save(tmp_path):
+    """`save` over a file: it is the old array or the new one, and saving again ends well."""
+    old, new = cvrarray.CVRArray(OLD, device="cpu"), cvrarray.CVRArray(NEW, device="cpu")
+    file = tmp_path / "a.cvra"
+    cvrarray.save(file, new)
+    n_points = points(lambda: cvrarray.save(file, new), str(tmp_path))
+    for point in chosen(n_points, 0):
+        cvrarray.save(file, old)
+        kill(lambda: cvrarray.save(file, new), str(tmp_path), point)
+        found = cvrarray.load(file, device="cpu")
+        found.check()
+        assert_same_csr(found.to_scipy(), NEW if found.shape == NEW.shape else OLD)
+        cvrarray.save(file, new)
+        assert_same_csr(cvrarray.load(file, device="cpu").to_scipy(), NEW)
+    if ALL:
+        print(f"\nsave: {n_points} points, all recovered")
