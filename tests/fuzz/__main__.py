@@ -10,6 +10,7 @@ import importlib
 import json
 import os
 import sys
+import tempfile
 import time
 from multiprocessing import get_context
 from pathlib import Path
@@ -63,13 +64,12 @@ def main(arguments: list[str] | None = None) -> int:
 def ready(kind: str) -> Any:
     """The module of a kind, after inputs of every base: what they need is imported and compiled."""
     module = importlib.import_module(f"fuzz.kinds.{kind}")
-    folder = driver.tempfile.mkdtemp(prefix="fuzz-")
-    for base in module.BASES:
-        try:
-            module.examine(base, [], folder)
-        except Exception as error:  # the run will find it, and the others
-            print(f"{kind}, {base} unchanged: {error}", file=sys.stderr)
-    driver.shutil.rmtree(folder)
+    with tempfile.TemporaryDirectory() as folder:
+        for base in module.BASES:
+            try:
+                module.examine(base, [], folder)
+            except Exception as error:  # the run will find it, and the others
+                print(f"{kind}, {base} unchanged: {error}", file=sys.stderr)
     return module
 
 

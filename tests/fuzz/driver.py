@@ -14,7 +14,6 @@ import random
 import re
 import resource
 import select
-import shutil
 import signal
 import struct
 import sys
@@ -23,6 +22,8 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -78,7 +79,7 @@ def recipe(kind: str, module: ModuleType, number: int) -> Recipe:
 
 
 def _fork(work: Callable[[], None]) -> tuple[int, int]:
-    """A child that does `work`, its process, and a pipe from which to read what it prints."""
+    """A child that does `work`, its process, and a pipe from which to read what it says."""
     reader, writer = os.pipe()
     sys.stdout.flush()
     with warnings.catch_warnings():
@@ -116,14 +117,19 @@ def _examined(module: ModuleType, case: Recipe, folder: str, baseline: int) -> t
     return what, taken
 
 
+def _say(text: str) -> None:
+    """Into the pipe: what Python calls its output may be another file."""
+    os.write(1, text.encode()[: select.PIPE_BUF])
+
+
 def _baseline() -> int:
     """Bytes in memory now; a child's own peak begins with them."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 
-def _serve(kind: str, module: ModuleType, numbers: Iterator[int], shared: mmap.mmap) -> None:
-    """Take inputs until one fails, which is printed."""
-    folder, baseline = tempfile.mkdtemp(prefix="fuzz-", dir=_memory_folder()), _baseline()
+def _serve(kind: str, module: ModuleType, numbers: Iterator[int], shared: mmap.mmap, folder: str) -> None:
+    """Take inputs until one fails, which is said."""
+    baseline = _baseline()
     counts = {"accepted": 0, "refused": 0, "never made": 0}
     most = 0
     for number in numbers:
@@ -131,17 +137,20 @@ def _serve(kind: str, module: ModuleType, numbers: Iterator[int], shared: mmap.m
         what, taken = _examined(module, recipe(kind, module, number), folder, baseline)
         most = max(most, taken)
         if what not in counts:
-            print(what, flush=True)
+            _say(what)
             break
         counts[what] += 1
     else:
         number += 1
     _STATE.pack_into(shared, 0, number, *counts.values(), most, time.monotonic())
-    shutil.rmtree(folder, ignore_errors=True)
 
 
-def _memory_folder() -> str | None:
-    return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+@contextmanager
+def _folder() -> Iterator[str]:
+    """A folder in memory, where there is one; a child that dies would leave its own."""
+    memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    with tempfile.TemporaryDirectory(prefix="fuzz-", dir=memory, ignore_cleanup_errors=True) as folder:
+        yield folder
 
 
 # ------------------------------------------------------------------------------------------------ in the parent
@@ -149,10 +158,10 @@ def _memory_folder() -> str | None:
 
 def once(module: ModuleType, case: Recipe, hang: float = HANG) -> str:
     """What becomes of one input in a child of its own."""
-    with tempfile.TemporaryDirectory(prefix="fuzz-", dir=_memory_folder()) as folder:
+    with _folder() as folder:
 
         def work() -> None:
-            print(_examined(module, case, folder, _baseline())[0], flush=True)
+            _say(_examined(module, case, folder, _baseline())[0])
 
         process, pipe = _fork(work)
         try:
@@ -173,14 +182,14 @@ def signature(what: str) -> str:
     return re.sub(r"\[.*?\]|\(.*?\)|-?\d[\d.e+]*|/\S+", "#", what)[:120]
 
 
-def minimised(module: ModuleType, case: Recipe, what: str, trials: int = 200) -> Recipe:
+def minimised(module: ModuleType, case: Recipe, what: str, hang: float = HANG, trials: int = 200) -> Recipe:
     """`case` with as few edits, and as small numbers in them, as still fail in the same way."""
     wanted = signature(what)
 
     def fails(smaller: list[Edit]) -> bool:
         nonlocal trials
         trials -= 1
-        return trials >= 0 and signature(once(module, case._replace(edits=smaller))) == wanted
+        return trials >= 0 and signature(once(module, case._replace(edits=smaller), hang)) == wanted
 
     edits = list(case.edits)
     k = 0
@@ -238,8 +247,9 @@ def run(
                     return
                 yield number
 
-        process, pipe = _fork(lambda numbers=numbers: _serve(kind, module, numbers(), shared))
-        what = _watched(process, pipe, shared, hang)
+        with _folder() as folder:
+            process, pipe = _fork(partial(_serve, kind, module, numbers(), shared, folder))
+            what = _watched(process, pipe, shared, hang)
         number, accepted, refused, never_made, peak, _ = _STATE.unpack_from(shared)
         if what:
             what = _failed(kind, module, number, what, failures, keep, hang)
@@ -288,7 +298,7 @@ def _failed(
     if name in failures:
         failures[name]["times"] += 1
         return what
-    case = minimised(module, case, what)
-    failures[name] = {"times": 1, "first": number, "what": what, "recipe": case._asdict()}
+    case = minimised(module, case, what, hang)
+    failures[name] = {"times": 1, "first": number, "inputs": number + 1, "what": what, "recipe": case._asdict()}
     keep(Failure(case, name, what))
     return what

@@ -1,8 +1,9 @@
-"""Edits of bytes, texts and arrays: lists of numbers and words, so that a recipe is JSON and stays valid without any of them."""
+"""Edits of bytes, texts and arrays: lists of numbers and words, so that a recipe is JSON. Each is valid without the others."""
 
 from __future__ import annotations
 
 import random
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -77,8 +78,8 @@ def apply_array(arrays: dict[str, np.ndarray], edit: Edit) -> None:
     array = arrays[name]
     if kind in ("item", "all"):
         array, flat = _copy(array)
-        places = slice(None) if kind == "all" else what[0] % max(1, flat.size)
-        flat[places] = _as(what[-1], array.dtype)
+        if flat.size:
+            flat[slice(None) if kind == "all" else what[0] % flat.size] = _as(what[-1], array.dtype)
     elif kind == "ramp":
         array, flat = _copy(array)
         if array.dtype.kind in "iu" and flat.size:
@@ -86,15 +87,13 @@ def apply_array(arrays: dict[str, np.ndarray], edit: Edit) -> None:
             for j in range(1, flat.size - 1):
                 flat[j] = _as((int(flat[j]) + j * what[1] * (1 << what[0])) % wrap, array.dtype)
     elif kind == "dtype":
-        with np.errstate(all="ignore"):
+        with np.errstate(all="ignore"), suppress(ValueError):
             array = array.astype(what[0])
     elif kind == "resize":
         array = np.resize(array, (what[0], *array.shape[1:])) if array.ndim else array
     elif kind == "reshape":
-        try:
+        with suppress(ValueError):
             array = array.reshape(what[0])
-        except ValueError:
-            return
     arrays[name] = array
 
 

@@ -1,4 +1,4 @@
-"""What may happen to an input: it is refused, by an exception that is documented and says what is wrong, or taken for what it says.
+"""What may happen to an input: a documented exception refuses it and says why, or it is taken for what it says.
 
 A matrix that is taken passes ``check()``, holds what the input says, and its products are those of its CSR.
 """

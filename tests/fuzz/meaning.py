@@ -57,7 +57,9 @@ def _of_diagonals(shape: tuple[int, int], data: np.ndarray, offsets: list[int]) 
     require(data.ndim == 2 and data.shape[0] == len(offsets), "a diagonal an offset")
     places = [(j - k, j) for k in offsets for j in range(data.shape[1])]
     inside = [0 <= i < shape[0] and j < shape[1] for i, j in places]
-    return summed([p for p, is_in in zip(places, inside, strict=True) if is_in], data.reshape(-1)[np.array(inside, bool)], shape)
+    return summed(
+        [p for p, is_in in zip(places, inside, strict=True) if is_in], data.reshape(-1)[np.array(inside, bool)], shape
+    )
 
 
 def integers(array: np.ndarray) -> list[int]:

@@ -27,7 +27,22 @@ _TEXTS = {
 BASES = [*_TEXTS, *(f"{name}.gz" for name in ("real", "integer", "array"))]
 
 _NUMBERS = ("0", "-1", "2", "4", "5", "2147483648", "4294967297", "100000000", "9223372036854775807", "-9223372036854775808")
-_NUMBERS += ("18446744073709551617", "1e308", "1e999", "-0.0", "nan", "-inf", ".5", "5.", "1.5.2", "0x10", "1D5", "+1", "1e", "")
+_NUMBERS += (
+    "18446744073709551617",
+    "1e308",
+    "1e999",
+    "-0.0",
+    "nan",
+    "-inf",
+    ".5",
+    "5.",
+    "1.5.2",
+    "0x10",
+    "1D5",
+    "+1",
+    "1e",
+    "",
+)
 _WORDS = ("matrix", "coordinate", "array", "real", "integer", "complex", "pattern", "unsigned-integer", "general", "symmetric")
 _WORDS += ("skew-symmetric", "hermitian", "%", "\n", "%\n", "\r\n", "\0", "%%MatrixMarket", "real general", "general extra")
 

@@ -65,7 +65,8 @@ def content(base: str, recipe: list[edits.Edit]) -> tuple[bytes, dict[str, np.nd
         elif edit[0] not in ("member", "zip", "deflate", "empty"):
             edits.apply_array(arrays, edit)
     members = {
-        f"{name}.npy": b"" if ["empty", name] in recipe else archive.npy(array, lies.get(name)) for name, array in arrays.items()
+        f"{name}.npy": b"" if ["empty", name] in recipe else archive.npy(array, lies.get(name))
+        for name, array in arrays.items()
     }
     for edit in recipe:
         if edit[0] == "member" and f"{edit[1]}.npy" in members:

@@ -6,7 +6,7 @@ import pickle
 import random
 from functools import cache
 
-import cvrarray
+from cvrarray.array.base import SparseArray
 
 from .. import edits, judge
 from . import cvra
@@ -21,7 +21,9 @@ def _pickled(base: str) -> bytes:
 
 def propose(rng: random.Random, base: str) -> list[edits.Edit]:
     size = len(_pickled(base))
-    found = [[kind, rng.randrange(size), rng.randrange(8 if kind == "flip" else 256)] for kind in rng.choices(("flip", "set"), k=2)]
+    found = [
+        [kind, rng.randrange(size), rng.randrange(8 if kind == "flip" else 256)] for kind in rng.choices(("flip", "set"), k=2)
+    ]
     return [["cut", rng.randrange(size), 0]] if rng.random() < 0.05 else found[: rng.randint(1, 2)]
 
 
@@ -34,7 +36,7 @@ def examine(base: str, recipe: list[edits.Edit], folder: str) -> tuple[str, int]
         A = pickle.loads(content)
     except Exception:  # whatever the changed program raises
         return "refused", len(content)
-    if not isinstance(A, cvrarray.SparseArray):
+    if not isinstance(A, SparseArray):
         return "refused", len(content)  # it makes something else
     judge.accepted(A, len(content))
     return "accepted", len(content)

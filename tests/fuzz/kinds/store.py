@@ -16,6 +16,7 @@ import scipy.sparse
 
 import cvrarray
 from cvrarray.store import layout
+from cvrarray.store.writer import Writer
 
 from .. import edits, judge
 from . import cvra
@@ -33,7 +34,7 @@ def _base(base: str) -> dict[str, bytes]:
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "s.zarr")
         parameters = {"n_lanes": 4} if base == "cvr" else {"block_size": 1}
-        with cvrarray.Writer(path, 30, format=base, device="cpu", **parameters) as writer:
+        with Writer(path, 30, format=base, device="cpu", **parameters) as writer:
             writer.append(S[:32])
             writer.append(S[32:])
         return {
