@@ -18,7 +18,7 @@ from .meaning import Entries
 MULTIPLIED = 20_000
 
 #: dtypes whose kernels are compiled before the first input; others are multiplied as one of these.
-COMPILED = ("float64", "int64", "complex128")
+COMPILED = ("float64", "complex128")
 
 
 class Violation(Exception):
@@ -38,9 +38,12 @@ def refused(error: Exception, kinds: tuple[type[Exception], ...], names: str = "
 
 
 def widened(csr: Any) -> Any:
-    """A SciPy CSR with values of a dtype that kernels are compiled for."""
-    if csr.dtype.name in COMPILED:
+    """A SciPy CSR with values of a dtype that kernels are compiled for; where indices are wide, the real parts."""
+    is_wide = max(csr.shape) >= 2**31
+    if csr.dtype.name in COMPILED[: 1 if is_wide else 2]:
         return csr
+    if csr.dtype.kind == "c" and is_wide:
+        return csr.real
     with np.errstate(all="ignore"):
         return csr.astype(np.complex128 if csr.dtype.kind == "c" else np.float64)
 

@@ -28,7 +28,7 @@ _BUILDS = {
 }
 _SHAPES = {"even": (40, 30), "wide": (40, 90_000), "tall": (100, 6), "empty": (5, 4)}
 _MADE = {f"{build}, {shape}": (build, shape, "f8") for build in _BUILDS for shape in _SHAPES}
-_MADE |= {"cvr 32, i8": ("cvr 32", "even", "i8"), "bbcsr 6, c16": ("bbcsr 6", "even", "c16")}
+_MADE |= {"cvr 32, c16": ("cvr 32", "even", "c16"), "bbcsr 6, c16": ("bbcsr 6", "even", "c16")}
 BASES = list(_MADE)
 
 _WORDS = (b"PK\1\2", b"PK\3\4", b"\x93NUMPY", b"'<i8'", b'"version": 2', b'"nnz": 1', b"-1", b"4611686018427387904")

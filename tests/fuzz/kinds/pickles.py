@@ -11,7 +11,7 @@ from cvrarray.array.base import SparseArray
 from .. import edits, judge
 from . import cvra
 
-BASES = ["cvr 4, even", "cvr 32, i8", "bbcsr 6, even", "bbcsr 3, tall"]
+BASES = ["cvr 4, even", "cvr 32, c16", "bbcsr 6, even", "bbcsr 3, tall"]
 
 
 @cache

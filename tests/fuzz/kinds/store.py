@@ -9,6 +9,7 @@ import shutil
 import tempfile
 import zlib
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -37,17 +38,32 @@ def _base(base: str) -> dict[str, bytes]:
         with Writer(path, 30, format=base, device="cpu", **parameters) as writer:
             writer.append(S[:32])
             writer.append(S[32:])
-        return {
-            os.path.relpath(os.path.join(place, name), path): _read(os.path.join(place, name))
-            for place, _, names in os.walk(path)
-            for name in names
-            if "lock" not in name
-        }
+        return files(path)
 
 
-def _read(path: str) -> bytes:
-    with open(path, "rb") as file:
-        return file.read()
+def files(folder: str) -> dict[str, bytes]:
+    """All files below `folder`, by path, but locks."""
+    paths = (path for path in Path(folder).rglob("*") if path.is_file() and "lock" not in path.name)
+    return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
+
+
+def write(folder: str, content: dict[str, bytes]) -> None:
+    """The files of `content` below `folder`."""
+    for name, data in content.items():
+        path = Path(folder, name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+
+
+def damaged(content: dict[str, bytes], recipe: list[edits.Edit]) -> dict[str, bytes]:
+    """`content` after the edits that change or remove a file."""
+    found = dict(content)
+    for edit in recipe:
+        if edit[0] == "file" and edit[1] in found:
+            found[edit[1]] = edits.apply_bytes(found[edit[1]], edit[2])
+        elif edit[0] == "missing":
+            found.pop(edit[1], None)
+    return found
 
 
 def _panel(k: int) -> tuple[str, str]:
@@ -106,12 +122,7 @@ def content(base: str, recipe: list[edits.Edit]) -> dict[str, bytes]:
         node = json.loads(found["zarr.json"])
         node["attributes"]["cvrarray"] = _sealed(node["attributes"]["cvrarray"], change)
         found["zarr.json"] = json.dumps(node).encode()
-    for edit in recipe:
-        if edit[0] == "file" and edit[1] in found:
-            found[edit[1]] = edits.apply_bytes(found[edit[1]], edit[2])
-        elif edit[0] == "missing":
-            found.pop(edit[1], None)
-    return found
+    return damaged(found, recipe)
 
 
 def _forged(content: bytes, manifest: dict[str, Any], recipe: list[edits.Edit]) -> bytes:
@@ -137,14 +148,11 @@ def _sealed(attributes: dict[str, Any], changes: list[list[Any]]) -> dict[str, A
 
 def examine(base: str, recipe: list[edits.Edit], folder: str) -> tuple[str, int]:
     """What the package makes of a recipe, and the bytes of the input."""
-    files = content(base, recipe)
-    size = sum(map(len, files.values()))
+    forged = content(base, recipe)
+    size = sum(map(len, forged.values()))
     path = os.path.join(folder, "s.zarr")
     shutil.rmtree(path, ignore_errors=True)
-    for name, data in files.items():
-        os.makedirs(os.path.join(path, os.path.dirname(name)), exist_ok=True)
-        with open(os.path.join(path, name), "wb") as file:
-            file.write(data)
+    write(path, forged)
     try:
         stored = cvrarray.Stored(path, device="cpu", threads=1, budget=0)
         x = np.ones(stored.shape[1]) if stored.shape[1] <= judge.MULTIPLIED else None
