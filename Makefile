@@ -9,6 +9,8 @@
 #                                 (BENCH_ARGS="--only rmat,fem* --dtype float32" measures less)
 # make bench-asv                  asv over the commit that is checked out, results in .asv/results   (ASV_ARGS="--bench Product")
 # make bench-check                asv's benchmarks, some of them run once at small size: do they still work?
+# make fuzz FUZZ_S=600            mutated and forged inputs of every kind for so many seconds; goes on where it stopped
+#                                 (build/fuzz.json); what fails stays in tests/regressions   (FUZZ_ARGS="--kinds npz cvra --jobs 4")
 # make docs                       the site, every page executed, warnings as errors: docs/_build/html/index.html
 # make wheel-check                a wheel, installed in an empty environment, and the demo run from there
 # make lint, make format, make clean
@@ -19,6 +21,8 @@ PYTEST_ARGS ?= -n auto --maxprocesses 8
 GPU_PYTEST_ARGS ?=
 BENCH_ARGS ?=
 ASV_ARGS ?=
+FUZZ_S ?= 60
+FUZZ_ARGS ?=
 ASV_MACHINE ?= local
 FILES ?=
 
@@ -27,7 +31,7 @@ DRIVER := $(shell nvidia-smi --query-gpu=driver_version --format=csv,noheader 2>
 CUDA := $(if $(DRIVER),$(shell if [ $(DRIVER) -ge 580 ]; then echo cuda13; elif [ $(DRIVER) -ge 525 ]; then echo cuda12; fi))
 comma := ,
 
-.PHONY: demo test kill-test gpu-test gpu-sanitize bench bench-gpu bench-asv bench-check docs wheel-check lint format clean
+.PHONY: demo test kill-test gpu-test gpu-sanitize bench bench-gpu bench-asv bench-check fuzz docs wheel-check lint format clean
 
 demo: $(VENV)/.installed-demo$(if $(CUDA),-$(CUDA))
 	$(BIN)/cvrarray demo $(FILES)
@@ -80,6 +84,11 @@ bench-check: $(VENV)/.installed-dev
 	$(ASV) machine --yes --machine $(ASV_MACHINE)
 	$(ASV) check --python=same
 	CVRARRAY_BENCH_SCALE=small && export CVRARRAY_BENCH_SCALE && $(ASV) run --quick $(ASV_HERE) --bench '$(ASV_SAMPLE)' $(ASV_ARGS)
+
+# The state holds how far each kind has come; without it a run begins anew, with the same inputs.
+fuzz: $(VENV)/.installed-test
+	@mkdir -p build
+	PYTHONPATH=tests $(BIN)/python -m fuzz --seconds $(FUZZ_S) --state build/fuzz.json --record build/fuzz.md $(FUZZ_ARGS)
 
 # -E: every page is executed again, as what it shows may have changed though its text has not.
 docs: $(VENV)/.installed-docs

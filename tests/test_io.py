@@ -194,6 +194,7 @@ BROKEN_MTX = {
     "blank line before the banner": ("\n" + banner() + "1 1 1\n1 1 1\n", "begins with b'.nn?%%"),
     "byte order mark": ("\ufeff" + banner() + "1 1 1\n1 1 1\n", "begins with b'.xef"),
     "vector": (banner().replace("matrix", "vector", 1) + "3 3 1\n1 1 1\n", "[Ll]ine"),
+    "banner misspelt": (banner().replace("Market", "Marketing") + "1 1 1\n1 1 1\n", "line 1: must have 5 words, "),
     "unknown layout": (banner("coord") + "3 3 1\n1 1 1\n", "line 1: .*coord"),
     "unknown field": (banner(field="quaternion") + "3 3 1\n1 1 1\n", "line 1: .*quaternion"),
     "unknown symmetry": (banner(symmetry="none") + "3 3 1\n1 1 1\n", "line 1: .*none"),

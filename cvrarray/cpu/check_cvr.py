@@ -14,7 +14,7 @@ from cvrarray.cpu import simd
 from cvrarray.cpu.runtime import threads
 from cvrarray.cpu.runtime.compiler import inlined, kernel
 
-ONE, MANY = simd.SINGLE, simd.BATCH_ROW  #: rows of scratch space
+LANES, BATCH = simd.SINGLE, simd.BATCH_ROW  #: sizes of scratch space
 
 #: Faults of a chunk; of several the lowest counts.
 (MASK, COUNT, ORDER, ENTRIES, LAYOUT, ROWS, OWNER, PADS, PAD_COLUMN, PAD_VALUE, RANGE, BASE, ASCENT) = range(1, 14)
@@ -105,14 +105,14 @@ def _layout(
     carry_row, empty_row, row_ptr, rank, before, rows, fault, entries, ends
 ):  # fmt: skip
     filled, end, stolen = (
-        simd.scratch(step_ptr, ONE),
-        simd.scratch(step_ptr, ONE),
-        simd.scratch(step_ptr, ONE),
+        simd.scratch(step_ptr, LANES),
+        simd.scratch(step_ptr, LANES),
+        simd.scratch(step_ptr, LANES),
     )
     victim, fed, pairs = (
-        simd.scratch(step_ptr, ONE),
-        simd.scratch(step_ptr, ONE),
-        simd.scratch(step_ptr, MANY),
+        simd.scratch(step_ptr, LANES),
+        simd.scratch(step_ptr, LANES),
+        simd.scratch(step_ptr, BATCH),
     )
     for k in range(first, last):
         n_steps, n_rows = step_ptr[k + 1] - step_ptr[k], row_ptr[k + 1] - row_ptr[k]
@@ -194,10 +194,10 @@ def _follow(n_lanes, n_steps, masks, wbs, tails, filled, end, stolen, victim, fe
     last entry of the last row, and then pairs of slots whose entries are neighbours in a row, though not in a lane.
     """
     begun, taken_at, taken_by, robs = (
-        simd.scratch(fed, ONE),
-        simd.scratch(fed, ONE),
-        simd.scratch(fed, ONE),
-        simd.scratch(fed, ONE),
+        simd.scratch(fed, LANES),
+        simd.scratch(fed, LANES),
+        simd.scratch(fed, LANES),
+        simd.scratch(fed, LANES),
     )
     for lane in range(n_lanes):
         fed[lane] = taken_at[lane] = robs[lane] = -1

@@ -8,7 +8,8 @@ import scipy.sparse
 from ..core.tables import CSR
 from . import simd
 from .runtime import threads
-from .runtime.compiler import kernel, njit
+from .runtime.caching import njit
+from .runtime.compiler import kernel
 
 #: Rows that are looked at together: their columns are still in the cache when the beginnings of rows are looked at.
 ROWS = 256

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from cvrarray.cpu.runtime.compiler import njit
+from cvrarray.cpu.runtime.caching import njit
 
 
 @njit(nogil=True, cache=True)

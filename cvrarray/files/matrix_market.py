@@ -207,7 +207,7 @@ def _parse_header(banner: bytes, sizes: bytes, line: int) -> _Header:
     at = f"line {line}"
     words = banner.decode("latin-1").split()
     shown = f"got {banner[:80].decode('latin-1').strip()!r}"
-    if len(words) != 5:
+    if len(words) != 5 or words[0].lstrip("%") != "MatrixMarket":
         raise ValueError(f"line 1: must have 5 words, '%%MatrixMarket matrix', layout, field and symmetry; {shown}")
     kind, layout, field, symmetry = (word.lower() for word in words[1:])
     for name, word, known in (("layout", layout, _LAYOUTS), ("field", field, _FIELDS), ("symmetry", symmetry, _SYMMETRIES)):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from cvrarray.cpu.runtime.compiler import njit
+from cvrarray.cpu.runtime.caching import njit
 
 _BITS = {size: np.dtype(f"u{size}") for size in (1, 2, 4, 8)}
 

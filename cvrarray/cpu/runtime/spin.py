@@ -5,7 +5,7 @@ from __future__ import annotations
 from numba import types
 from numba.extending import intrinsic
 
-from cvrarray.cpu.runtime.compiler import njit
+from cvrarray.cpu.runtime.caching import njit
 
 
 @intrinsic

@@ -1,0 +1,1 @@
+"""The kinds of inputs: a module each, with ``BASES``, ``propose`` and ``examine``."""
