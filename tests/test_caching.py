@@ -193,7 +193,7 @@ def test_an_installation_that_can_only_be_read(tmp_path):
     code = (
         f"import sys; sys.path.insert(0, {str(tmp_path)!r}); sys.dont_write_bytecode = True\n"
         f"import numpy, {caching.__package__}.threads as threads, cvrarray.cpu.csr\n"
-        "assert threads.changed(numpy.zeros(1, 'i8'), 1, 1, 1)\n"
+        "assert threads.spin_wait(numpy.zeros(1, 'i8'), 1, 1, 1)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     assert done.stderr.count("Warning") == 1
