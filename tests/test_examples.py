@@ -41,7 +41,7 @@ def public(module) -> dict[str, object]:
 
 
 def documented() -> dict[str, object]:
-    """Public functions and classes by name, Dask's left out: those of the package, and the classes of what they return."""
+    """Public functions and classes by name, but Dask's: those of the package, and the classes of what they return."""
     names = {name: getattr(cvrarray, name) for name in cvrarray.__all__ if name not in ("generate", *OF_DASK)}
     names |= public(generate)
     for cls in (cvr.Chunk, TransposedArray, model.Statistics, drawing.Drawing, stream.Span):
