@@ -107,10 +107,14 @@ class BBCSRArray(FormatArray):
 
     Examples
     --------
-    >>> import numpy as np
-    >>> A = BBCSRArray.from_blocks([0, 1], [1, 0], np.ones((2, 3, 3)))
-    >>> A @ np.arange(6.0)
-    array([12., 12., 12.,  3.,  3.,  3.])
+    >>> import cvrarray, numpy as np
+    >>> A = cvrarray.BBCSRArray(np.kron(np.eye(32), np.ones((2, 2))), block_size=2)
+    >>> A.format, A.shape, A.nnz, A.block_size, A.n_bins, A.fill_ratio
+    ('bbcsr', (64, 64), 128, 2, 2, 1.0)
+    >>> (A @ np.arange(64.0))[:4]
+    array([1., 1., 5., 5.])
+    >>> A.bin_rowptr.tolist(), A.rowptr[:3].tolist(), A.colptr[:6].tolist(), A.data[:3]
+    ([0, 64, 128], [0, 1, 2], [0, 0, 2, 2, 4, 4], array([1., 1., 1.]))
     """
 
     format = "bbcsr"
@@ -153,6 +157,15 @@ class BBCSRArray(FormatArray):
         ValueError
             `blocks` is not (n_blocks, b, b) with b from 1 to 32, the lengths disagree, a pair is negative or lies outside
             `shape`, or a value other than 0 does.
+
+        Examples
+        --------
+        >>> blocks = np.array([[[1.0, 2], [3, 4]], [[5, 6], [7, 8]]])
+        >>> cvrarray.BBCSRArray.from_blocks([0, 1], [1, 0], blocks).todense()
+        array([[0., 0., 1., 2.],
+               [0., 0., 3., 4.],
+               [5., 6., 0., 0.],
+               [7., 8., 0., 0.]])
         """
         home = devices.of(blocks)
         with home.use():

@@ -116,7 +116,18 @@ COSTS = {"cuda": Costs(1.4, 1.4, 10.0), "cpu": Costs(1.33, 1.05, 0.0)}
 
 
 class Chunk(NamedTuple):
-    """One chunk of a CVR array as the format defines it; arrays on the array's device."""
+    """One chunk of a CVR array as the format defines it; arrays on the array's device.
+
+    Examples
+    --------
+    >>> A = cvrarray.CVRArray([[1.0, 2, 3], [0, 4, 0], [5, 6, 0]], n_lanes=2)
+    >>> chunk = A.chunk(0)
+    >>> chunk.val  # a row for each lane
+    array([[1., 2., 3.],
+           [4., 5., 6.]])
+    >>> chunk.rec_pos.tolist(), chunk.rec_wb.tolist(), chunk.tail.tolist(), chunk.lr_rec
+    ([1, 4, 5], [1, 0, 1], [0, 2], 4)
+    """
 
     val: Any  # (n_lanes, n_steps) dtype
     col_idx: Any  # (n_lanes, n_steps) int32 or int64
@@ -149,10 +160,12 @@ class CVRArray(FormatArray):
 
     Examples
     --------
-    >>> import numpy as np, scipy.sparse
-    >>> A = CVRArray(scipy.sparse.eye_array(3))
-    >>> A @ np.array([1.0, 2.0, 3.0])
-    array([1., 2., 3.])
+    >>> import cvrarray, numpy as np, scipy.sparse
+    >>> A = cvrarray.CVRArray(scipy.sparse.diags_array(np.arange(1.0, 101.0)), n_chunks=2)
+    >>> A.format, A.shape, A.nnz, A.n_chunks, A.n_lanes
+    ('cvr', (100, 100), 100, 2, 32)
+    >>> (A @ np.ones(100))[:4]
+    array([1., 2., 3., 4.])
     """
 
     format = "cvr"
@@ -219,6 +232,12 @@ class CVRArray(FormatArray):
             There is no chunk `k`.
         TypeError
             `k` is no integer.
+
+        Examples
+        --------
+        >>> A = cvrarray.CVRArray([[1.0, 2, 3], [0, 4, 0], [5, 6, 0]], n_lanes=2)
+        >>> A.chunk(0).col_idx.tolist(), A.chunk(0).rec_pos.tolist()
+        ([[0, 1, 2], [1, 0, 1]], [1, 4, 5])
         """
         t, k = self._tables, operator.index(k)
         if not 0 <= k < self.n_chunks:

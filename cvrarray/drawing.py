@@ -38,7 +38,14 @@ _CELL, _GAP, _FONT = 30, 24, 12
 
 
 class Drawing:
-    """A picture as SVG. Notebooks show it; ``str()`` is its text, :meth:`save` writes it to a file."""
+    """A picture as SVG. Notebooks show it; ``str()`` is its text, :meth:`save` writes it to a file.
+
+    Examples
+    --------
+    >>> picture = cvrarray.draw(cvrarray.CVRArray([[1.0, 0], [2.0, 3.0]]))
+    >>> str(picture).startswith("<svg"), picture._repr_svg_() == str(picture)
+    (True, True)
+    """
 
     def __init__(self, svg: str):
         self._svg = svg
@@ -56,6 +63,14 @@ class Drawing:
         ------
         OSError
             It cannot be written.
+
+        Examples
+        --------
+        >>> import pathlib, tempfile
+        >>> path = pathlib.Path(tempfile.mkdtemp()) / "matrix.svg"
+        >>> cvrarray.draw(cvrarray.CVRArray([[1.0, 0], [2.0, 3.0]])).save(path)
+        >>> path.read_text()[:4]
+        '<svg'
         """
         from . import files
 

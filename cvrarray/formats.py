@@ -26,6 +26,7 @@ def named(format: str) -> type[FormatArray]:
 
     Examples
     --------
+    >>> from cvrarray.formats import named
     >>> named("cvr").__name__
     'CVRArray'
     """
@@ -46,6 +47,7 @@ def of_variant(name: str) -> tuple[type[FormatArray], dict[str, Any]]:
 
     Examples
     --------
+    >>> from cvrarray.formats import of_variant
     >>> of_variant("bbcsr3")[1]
     {'block_size': 3}
     """

@@ -35,22 +35,50 @@ NEIGHBOURS_7 = [step for step in NEIGHBOURS_27 if sum(map(abs, step)) <= 1]
 
 
 def stencil27(n: int, dtype: Any = np.float64, xp: ModuleType = np, seed: int = 0) -> CSRMatrix:
-    """27-point stencil on an n x n x n grid: (n^3, n^3), at most 27 nonzeros a row."""
+    """27-point stencil on an n x n x n grid: (n^3, n^3), at most 27 nonzeros a row.
+
+    Examples
+    --------
+    >>> A = cvrarray.generate.stencil27(5)
+    >>> A.shape, int(np.diff(A.indptr).max())
+    ((125, 125), 27)
+    """
     return _grid(n, NEIGHBOURS_27, 1, dtype, xp, seed)
 
 
 def poisson7(n: int, dtype: Any = np.float64, xp: ModuleType = np, seed: int = 0) -> CSRMatrix:
-    """7-point stencil on an n x n x n grid: (n^3, n^3), at most 7 nonzeros a row."""
+    """7-point stencil on an n x n x n grid: (n^3, n^3), at most 7 nonzeros a row.
+
+    Examples
+    --------
+    >>> A = cvrarray.generate.poisson7(5, dtype="float32")
+    >>> A.shape, A.dtype.name, int(np.diff(A.indptr).max())
+    ((125, 125), 'float32', 7)
+    """
     return _grid(n, NEIGHBOURS_7, 1, dtype, xp, seed)
 
 
 def elast3(n: int, dtype: Any = np.float64, xp: ModuleType = np, seed: int = 0) -> CSRMatrix:
-    """27-point stencil of dense 3 x 3 blocks, the pattern of elasticity on a grid: (3 n^3, 3 n^3)."""
+    """27-point stencil of dense 3 x 3 blocks, the pattern of elasticity on a grid: (3 n^3, 3 n^3).
+
+    Examples
+    --------
+    >>> S = cvrarray.generate.elast3(4)
+    >>> S.shape, cvrarray.statistics(S).block_fill[3]
+    ((192, 192), 1.0)
+    """
     return _grid(n, NEIGHBOURS_27, 3, dtype, xp, seed)
 
 
 def shell6(n: int, dtype: Any = np.float64, xp: ModuleType = np, seed: int = 0) -> CSRMatrix:
-    """27-point stencil of dense 6 x 6 blocks, as shells with rotations have them: (6 n^3, 6 n^3)."""
+    """27-point stencil of dense 6 x 6 blocks, as shells with rotations have them: (6 n^3, 6 n^3).
+
+    Examples
+    --------
+    >>> S = cvrarray.generate.shell6(3)
+    >>> S.shape, cvrarray.statistics(S).block_fill[6]
+    ((162, 162), 1.0)
+    """
     return _grid(n, NEIGHBOURS_27, 6, dtype, xp, seed)
 
 
@@ -58,6 +86,12 @@ def tetrahedra(n: int, dof: int = 1, dtype: Any = np.float64, xp: ModuleType = n
     """Linear tetrahedral elements, every cube of a grid of n^3 nodes cut into six: (dof n^3, dof n^3).
 
     A node is coupled to at most 14 others, by dense dof x dof blocks.
+
+    Examples
+    --------
+    >>> S = cvrarray.generate.tetrahedra(4, dof=3)
+    >>> S.shape, int(np.diff(S.indptr).max())  # 3 unknowns of a node and of its 14 neighbours
+    ((192, 192), 45)
     """
     return _grid(n, NEIGHBOURS_15, dof, dtype, xp, seed)
 
@@ -80,6 +114,12 @@ def rmat(
     1 - a - b - c. ``shuffle`` renumbers the vertices at random, as Graph500 demands; without it the well connected ones
     have small numbers with few bits set, and memory accesses are more local than a real graph's.
     Source: the Graph500 benchmark specification, section 3.4 (Kronecker generator).
+
+    Examples
+    --------
+    >>> S = cvrarray.generate.rmat(10, edge_factor=8)
+    >>> S.shape, S.nnz <= 8 * 1024
+    ((1024, 1024), True)
     """
     if min(a, b, c) < 0 or not 0 < a + b <= 1 or a + b + c > 1:
         raise ValueError(f"rmat needs probabilities a, b, c >= 0 with 0 < a + b and a + b + c <= 1; got {a}, {b}, {c}")
@@ -100,7 +140,14 @@ def rmat(
 
 
 def uniform(n_rows: int, per_row: int, dtype: Any = np.float64, xp: ModuleType = np, seed: int = 0) -> CSRMatrix:
-    """Square, `per_row` uniformly random columns a row; one drawn twice adds up, so a few rows have fewer nonzeros."""
+    """Square, `per_row` uniformly random columns a row; one drawn twice adds up, so a few rows have fewer nonzeros.
+
+    Examples
+    --------
+    >>> S = cvrarray.generate.uniform(1000, 4)
+    >>> S.shape, int(np.diff(S.indptr).max())
+    ((1000, 1000), 4)
+    """
     rng = xp.random.default_rng(seed)
     row = xp.repeat(xp.arange(n_rows, dtype=xp.int32), per_row)
     col = rng.integers(0, n_rows, n_rows * per_row, dtype=xp.int32)
@@ -118,6 +165,12 @@ def elasticity(refinements: int, dtype: Any = np.float64, xp: ModuleType = np, s
     ------
     ModuleNotFoundError
         scikit-fem is not installed: ``pip install 'cvrarray[demo]'``.
+
+    Examples
+    --------
+    >>> S = cvrarray.generate.elasticity(1)
+    >>> S.shape, bool(abs(S - S.T).max() < 1e-12)
+    ((243, 243), True)
     """
     try:
         import skfem
@@ -148,7 +201,14 @@ def elasticity(refinements: int, dtype: Any = np.float64, xp: ModuleType = np, s
 
 
 class Recipe(NamedTuple):
-    """A named matrix: which function makes it, and its positional arguments at every scale."""
+    """A named matrix: which function makes it, and its positional arguments at every scale.
+
+    Examples
+    --------
+    >>> recipe = cvrarray.generate.MATRICES["poisson7"]
+    >>> recipe.make.__name__, recipe.small
+    ('poisson7', (40,))
+    """
 
     make: Callable[..., CSRMatrix]
     full: tuple[int, ...]  # 30 to 50 million nonzeros, beyond every cache: what GPU figures are quoted at
@@ -174,7 +234,20 @@ SCALES = ("full", "medium", "small")
 
 
 def build(name: str, *, scale: str = "full", dtype: Any = np.float64, xp: ModuleType = np, seed: int = 0) -> CSRMatrix:
-    """The matrix called `name` in :data:`MATRICES`, at a scale of :data:`SCALES`."""
+    """The matrix called `name` in :data:`MATRICES`, at a scale of :data:`SCALES`.
+
+    Raises
+    ------
+    ValueError
+        There is no such matrix or scale; the message lists the names.
+    TypeError
+        `dtype` is none of float32, float64, complex64 and complex128.
+
+    Examples
+    --------
+    >>> cvrarray.generate.build("poisson7", scale="small").shape
+    (64000, 64000)
+    """
     if name not in MATRICES:
         raise ValueError(f"no generated matrix is called {name!r}; there are {', '.join(MATRICES)}")
     if scale not in SCALES:

@@ -22,6 +22,18 @@ class SparseArray:
 
     It is CVR, BBCSR, or the transposed view of one of them (``A.T``). Whatever would have to make it dense raises, and
     names :meth:`todense`; nothing moves between devices unless :meth:`to_device` or the like is called.
+
+    Examples
+    --------
+    >>> A = cvrarray.CVRArray([[1.0, 0, 2], [0, 3, 0]])
+    >>> A.shape, A.ndim, A.size, A.dtype.name, A.device
+    ((2, 3), 2, 6, 'float64', 'cpu')
+    >>> A.nnz, A.density, float(A.fill_value), A.nbytes > 8 * A.nnz
+    (3, 0.5, 0.0, True)
+    >>> cvrarray.asarray(A, format="auto", device="cpu").plan.split(":")[0]
+    'cvr'
+    >>> (2 * A @ np.ones(3)).tolist(), A[1].tolist(), (A > 1).sum(axis=1).tolist()
+    ([6.0, 6.0], [0.0, 3.0, 0.0], [1, 1])
     """
 
     __array_priority__ = 1000.0  # before numpy.ndarray, as dask and older scipy ask
@@ -151,7 +163,14 @@ class SparseArray:
 
     @property
     def T(self) -> SparseArray:
-        """The transpose as a view, without converting; ``A.T.copy()`` converts."""
+        """The transpose as a view, without converting; ``A.T.copy()`` converts.
+
+        Examples
+        --------
+        >>> A = cvrarray.CVRArray([[1.0, 0, 2], [0, 3, 0]])
+        >>> A.T.shape, A.T @ np.ones(2)
+        ((3, 2), array([1., 3., 2.]))
+        """
         raise NotImplementedError
 
     @property
@@ -161,17 +180,38 @@ class SparseArray:
 
     @property
     def H(self) -> SparseArray:
-        """The conjugate transpose as a view; of a complex array, a view of :meth:`conj`, which copies the values."""
+        """The conjugate transpose as a view; of a complex array, a view of :meth:`conj`, which copies the values.
+
+        Examples
+        --------
+        >>> A = cvrarray.CVRArray([[1 + 2j, 0], [0, 3]])
+        >>> A.H @ np.ones(2)
+        array([1.-2.j, 3.+0.j])
+        """
         return self.conj().T
 
     def conj(self) -> SparseArray:
-        """The complex conjugate; the array itself where it is real."""
+        """The complex conjugate; the array itself where it is real.
+
+        Examples
+        --------
+        >>> A = cvrarray.CVRArray([[1 + 2j, 0], [0, 3]])
+        >>> A.conj()[0, 0]
+        np.complex128(1-2j)
+        """
         return self._map(self._target.xp.conj) if self.dtype.kind == "c" else self
 
     conjugate = conj
 
     def copy(self) -> SparseArray:
-        """An array with tables of its own."""
+        """An array with tables of its own, on the same device.
+
+        Examples
+        --------
+        >>> A = cvrarray.CVRArray([[1.0, 0, 2], [0, 3, 0]])
+        >>> np.shares_memory(A.copy().tocsr().data, A.tocsr().data)
+        False
+        """
         raise NotImplementedError
 
     # -------------------------------------------------------------------------------------------------------- the products
@@ -204,6 +244,13 @@ class SparseArray:
             `x` or `out` is on another device, or has a dtype that is not numeric; `out` or a scalar cannot hold the type.
         ValueError
             A length does not fit, or ``beta`` is not 0 without `out`.
+
+        Examples
+        --------
+        >>> A = cvrarray.CVRArray([[1.0, 0, 2], [0, 3, 0]])
+        >>> y = np.array([10.0, 20.0])
+        >>> A.matvec(np.ones(3), out=y, alpha=2, beta=1)
+        array([16., 26.])
         """
         return products.matvec(self, x, out, alpha, beta)
 
@@ -226,15 +273,52 @@ class SparseArray:
         ------
         TypeError, ValueError
             As :meth:`matvec`.
+
+        Examples
+        --------
+        >>> A = cvrarray.CVRArray([[1.0, 0, 2], [0, 3, 0]])
+        >>> A.matmat(np.array([[1.0, 0], [0, 1], [1, 1]]))
+        array([[3., 2.],
+               [0., 3.]])
         """
         return products.matmat(self, x, out, alpha, beta)
 
     def rmatvec(self, x: Any) -> Any:
-        """``A.H @ x`` for x (n_rows,), without converting the matrix: (n_cols,). Errors as :meth:`matvec`."""
+        """``A.H @ x``, without converting the matrix.
+
+        Parameters
+        ----------
+        x : (n_rows,) array on the array's device
+
+        Returns
+        -------
+        (n_cols,) array
+            Of dtype ``result_type(A.dtype, x.dtype)``; the same bits in every call on the same device.
+
+        Raises
+        ------
+        TypeError, ValueError
+            As :meth:`matvec`.
+
+        Examples
+        --------
+        >>> A = cvrarray.CVRArray([[1.0, 0, 2], [0, 3, 0]])
+        >>> A.rmatvec(np.array([1.0, 10.0]))
+        array([ 1., 30.,  2.])
+        """
         return products.rmatvec(self, x)
 
     def rmatmat(self, x: Any) -> Any:
-        """``A.H @ X`` for a dense X (n_rows, k): (n_cols, k). Errors as :meth:`matvec`."""
+        """``A.H @ X`` for a dense matrix X (n_rows, k): (n_cols, k); as :meth:`rmatvec` otherwise.
+
+        Examples
+        --------
+        >>> A = cvrarray.CVRArray([[1.0, 0, 2], [0, 3, 0]])
+        >>> A.rmatmat(np.array([[1.0, 0], [0, 10]]))
+        array([[ 1.,  0.],
+               [ 0., 30.],
+               [ 2.,  0.]])
+        """
         return products.rmatmat(self, x)
 
     def dot(self, other: Any, out: Any = None, *, format: str | None = None) -> Any:
@@ -242,12 +326,30 @@ class SparseArray:
 
         Parameters
         ----------
-        other : dense or sparse, 1-D or 2-D, or a scalar
+        other : dense or sparse array, 1-D or 2-D, on the array's device, or a scalar
         out : dense array, optional
             For a dense `other`.
         format : {None, "csr"}
             Of the product with a sparse `other`: None for this array's format, "csr" for what :meth:`tocsr` gives,
             without the conversion.
+
+        Returns
+        -------
+        dense array, or sparse where `other` is sparse or a scalar
+
+        Raises
+        ------
+        TypeError
+            As :meth:`matvec`; `out` is given with `format`.
+        ValueError
+            Shapes do not fit, or there is no such `format`.
+
+        Examples
+        --------
+        >>> A = cvrarray.CVRArray([[1.0, 0, 2], [0, 3, 0]])
+        >>> A.dot(A.T, format="csr").toarray()
+        array([[5., 0.],
+               [0., 9.]])
         """
         if format is not None:
             if out is not None:
@@ -256,7 +358,15 @@ class SparseArray:
         return protocol.FUNCTIONS[np.dot](self, other, out)
 
     def aslinearoperator(self) -> Any:
-        """A ``scipy.sparse.linalg.LinearOperator``, or on a GPU cupyx's, with products of vectors and matrices."""
+        """A ``scipy.sparse.linalg.LinearOperator``, or on a GPU cupyx's, with products of vectors and matrices.
+
+        Examples
+        --------
+        >>> from scipy.sparse.linalg import lsqr
+        >>> A = cvrarray.CVRArray([[1.0, 0], [0, 2], [0, 0]])
+        >>> lsqr(A.aslinearoperator(), np.array([1.0, 4.0, 0.0]))[0].round(6)
+        array([1., 2.])
+        """
         linalg = importlib.import_module(f"{'scipy' if self._target.kind == 'cpu' else 'cupyx.scipy'}.sparse.linalg")
         return linalg.LinearOperator(
             self.shape, matvec=self.matvec, rmatvec=self.rmatvec, matmat=self.matmat, rmatmat=self.rmatmat, dtype=self.dtype
@@ -295,6 +405,12 @@ class SparseArray:
         ------
         TypeError
             The cast is not allowed, or the dtype cannot be stored.
+
+        Examples
+        --------
+        >>> A = cvrarray.CVRArray([[1.0, 0, 2], [0, 3, 0]])
+        >>> A.astype("float32").dtype
+        dtype('float32')
         """
         dtype = coercion.check_dtype(dtype)
         if not np.can_cast(self.dtype, dtype, casting):
@@ -305,42 +421,166 @@ class SparseArray:
 
     @property
     def real(self) -> SparseArray:
-        """The real parts; the array itself where it is real."""
+        """The real parts; the array itself where it is real.
+
+        Examples
+        --------
+        >>> A = cvrarray.CVRArray([[1 + 2j, 0], [0, 3]])
+        >>> A.real.todense()
+        array([[1., 0.],
+               [0., 3.]])
+        """
         return self._map(lambda values: values.real) if self.dtype.kind == "c" else self
 
     @property
     def imag(self) -> SparseArray:
-        """The imaginary parts; all 0 where it is real."""
+        """The imaginary parts; all 0 where it is real.
+
+        Examples
+        --------
+        >>> A = cvrarray.CVRArray([[1 + 2j, 0], [0, 3]])
+        >>> A.imag.todense()
+        array([[2., 0.],
+               [0., 0.]])
+        """
         xp = self._target.xp
         return self._map((lambda values: values.imag) if self.dtype.kind == "c" else xp.zeros_like)
 
     def multiply(self, other: Any) -> SparseArray:
-        """``A * other``, entry by entry; rows and columns broadcast."""
+        """``A * other``, entry by entry; rows and columns broadcast.
+
+        Parameters
+        ----------
+        other : scalar, dense array or sparse array, on the array's device
+            Shapes broadcast as NumPy's. What is not stored stays 0, also where `other` is inf or nan.
+
+        Returns
+        -------
+        array of this format
+            Of NumPy's result dtype.
+
+        Raises
+        ------
+        TypeError
+            The operands live on two devices, or the dtype cannot be stored.
+        ValueError
+            The shapes do not broadcast.
+
+        Examples
+        --------
+        >>> A = cvrarray.CVRArray([[1.0, 0, 2], [0, 3, 0]])
+        >>> A.multiply(np.array([[10.0], [100.0]])).todense()
+        array([[ 10.,   0.,  20.],
+               [  0., 300.,   0.]])
+        """
         product: SparseArray = elementwise.binary(np.multiply, self, other)
         return product
 
     def maximum(self, other: Any) -> SparseArray:
-        """The larger of both, entry by entry."""
+        """The larger of both, entry by entry; as :meth:`multiply` otherwise.
+
+        Raises
+        ------
+        TypeError
+            The result would not be 0 wherever nothing is stored: `other` must be at most 0 there.
+
+        Examples
+        --------
+        >>> A = cvrarray.CVRArray([[1.0, 0, 2], [0, 3, 0]])
+        >>> A.maximum(cvrarray.CVRArray([[0, 0, 5.0], [0, 1, 0]])).todense()
+        array([[1., 0., 5.],
+               [0., 3., 0.]])
+        """
         larger: SparseArray = elementwise.binary(np.maximum, self, other)
         return larger
 
     def minimum(self, other: Any) -> SparseArray:
-        """The smaller of both, entry by entry."""
+        """The smaller of both, entry by entry; as :meth:`multiply` otherwise.
+
+        Raises
+        ------
+        TypeError
+            The result would not be 0 wherever nothing is stored: `other` must be at least 0 there.
+
+        Examples
+        --------
+        >>> A = cvrarray.CVRArray([[1.0, 0, 2], [0, 3, 0]])
+        >>> A.minimum(2.0).todense()
+        array([[1., 0., 2.],
+               [0., 2., 0.]])
+        """
         smaller: SparseArray = elementwise.binary(np.minimum, self, other)
         return smaller
 
     def power(self, n: Any, dtype: Any = None) -> SparseArray:
-        """``A ** n``, entry by entry, for n > 0."""
+        """``A ** n``, entry by entry.
+
+        Parameters
+        ----------
+        n : scalar above 0, or an array that broadcasts
+        dtype : dtype, optional
+            In which it is computed. Default: NumPy's result dtype.
+
+        Returns
+        -------
+        array of this format
+
+        Raises
+        ------
+        TypeError
+            ``0 ** n`` is not 0, or the dtype cannot be stored.
+
+        Examples
+        --------
+        >>> A = cvrarray.CVRArray([[1.0, 0, 2], [0, 3, 0]])
+        >>> A.power(2).todense()
+        array([[1., 0., 4.],
+               [0., 9., 0.]])
+        """
         powers: SparseArray = elementwise.power(self, n, dtype)
         return powers
 
     def round(self, decimals: int = 0, out: None = None) -> SparseArray:
-        """The values rounded to `decimals` places."""
+        """The values rounded to `decimals` places, as ``numpy.round`` does.
+
+        Raises
+        ------
+        TypeError
+            `out` is given: an array is immutable.
+
+        Examples
+        --------
+        >>> cvrarray.CVRArray([[1.26, 0], [0, 0.5]]).round(1).todense()
+        array([[1.3, 0. ],
+               [0. , 0.5]])
+        """
         rounded: SparseArray = elementwise.round_(self, decimals, out)
         return rounded
 
     def clip(self, min: Any = None, max: Any = None, out: None = None) -> SparseArray:
-        """The values moved into [min, max], which must hold 0."""
+        """The values moved into [min, max], which must hold 0.
+
+        Parameters
+        ----------
+        min, max : scalar or array, optional
+            None is no bound.
+
+        Returns
+        -------
+        array of this format
+
+        Raises
+        ------
+        TypeError
+            0 lies outside the bounds, so that the result would be dense; or `out` is given: an array is immutable.
+
+        Examples
+        --------
+        >>> A = cvrarray.CVRArray([[1.0, 0, 2], [0, 3, 0]])
+        >>> A.clip(0, 2).todense()
+        array([[1., 0., 2.],
+               [0., 2., 0.]])
+        """
         clipped: SparseArray = elementwise.clip(self, min, max, out)
         return clipped
 
@@ -366,6 +606,13 @@ class SparseArray:
         -----
         The first call finds where each entry lies, which costs as much as :meth:`tocsr`; the array keeps it (4 bytes an
         entry, 8 from 2^31 slots on), and so do the arrays that come from this method.
+
+        Examples
+        --------
+        >>> A = cvrarray.CVRArray([[1.0, 0, 2], [0, 3, 0]])
+        >>> A.with_values(np.array([10.0, 20.0, 30.0])).todense()
+        array([[10.,  0., 20.],
+               [ 0., 30.,  0.]])
         """
         data = products.operand(self, data, "data")
         if data.shape != (self.nnz,):
@@ -373,64 +620,247 @@ class SparseArray:
         return self._with_slots(self._slots(), data.astype(coercion.check_dtype(data.dtype), copy=False))
 
     def eliminate_zeros(self) -> SparseArray:
-        """An array without the stored zeros; this one is immutable and stays as it is."""
+        """An array without the stored zeros; this one is immutable and stays as it is.
+
+        Examples
+        --------
+        >>> A = cvrarray.CVRArray([[1.0, 0, 2], [0, 3, 0]])
+        >>> B = A.with_values(np.array([1.0, 0.0, 3.0]))
+        >>> B.nnz, B.eliminate_zeros().nnz
+        (3, 2)
+        """
         without: SparseArray = structure.eliminate_zeros(self)
         return without
 
     def sort_indices(self) -> SparseArray:
-        """The array itself: the formats have an order of their own, and :meth:`tocsr` is sorted always."""
+        """The array itself: the formats have an order of their own, and :meth:`tocsr` is sorted always.
+
+        Examples
+        --------
+        >>> A = cvrarray.CVRArray([[1.0, 0, 2], [0, 3, 0]])
+        >>> A.sort_indices() is A, A.tocsr().indices.tolist()
+        (True, [0, 2, 1])
+        """
         return self
 
     def nonzero(self) -> tuple[Any, Any]:
-        """Rows and columns of the entries that are not 0, in row-major order."""
+        """Rows and columns of the entries that are not 0, in row-major order: two int64 arrays on the array's device.
+
+        Examples
+        --------
+        >>> A = cvrarray.CVRArray([[1.0, 0, 2], [0, 3, 0]])
+        >>> row, col = A.nonzero()
+        >>> row.tolist(), col.tolist()
+        ([0, 0, 1], [0, 2, 1])
+        """
         return structure.nonzero(self)
 
     # -------------------------------------------------------------------------------------------------------- reductions
 
     def sum(self, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: bool = False) -> Any:
-        """The sum of all entries, or along an axis: dense, as ``numpy.sum``."""
+        """The sum of all entries, or along an axis: dense, as ``numpy.sum``.
+
+        Parameters
+        ----------
+        axis : int or tuple of ints, optional
+            0 reduces the rows, 1 the columns; None or both everything.
+        dtype : dtype, optional
+            In which values are added. Default: NumPy's, which is int64 or uint64 for narrower integers.
+        out : dense array, optional
+            On the array's device, of the result's shape and a dtype that the result casts to.
+        keepdims : bool
+            Whether a reduced axis stays, of length 1.
+
+        Returns
+        -------
+        scalar, or (n_cols,), (n_rows,) dense array
+            Of `dtype`; the same bits in every call on the same device. On a GPU a scalar is a 0-d array.
+
+        Raises
+        ------
+        AxisError, TypeError, ValueError
+            There is no such axis, or it is named twice; `out` does not fit.
+
+        Examples
+        --------
+        >>> A = cvrarray.CVRArray([[1.0, 0, 2], [0, 3, 0]])
+        >>> float(A.sum()), A.sum(axis=0), A.sum(axis=1)
+        (6.0, array([1., 3., 2.]), array([3., 3.]))
+        """
         return reductions.sum_(self, axis=axis, dtype=dtype, out=out, keepdims=keepdims)
 
     def mean(self, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: bool = False) -> Any:
-        """The mean over all entries, stored or not, or along an axis: dense, as ``numpy.mean``."""
+        """The mean over all entries, stored or not, or along an axis: dense, as ``numpy.mean``.
+
+        Parameters, shapes and errors as :meth:`sum`; integers are added in float64. Of no entries at all it is nan, with
+        NumPy's RuntimeWarning.
+
+        Examples
+        --------
+        >>> A = cvrarray.CVRArray([[1.0, 0, 2], [0, 3, 0]])
+        >>> float(A.mean()), A.mean(axis=0)
+        (1.0, array([0.5, 1.5, 1. ]))
+        """
         return reductions.mean(self, axis=axis, dtype=dtype, out=out, keepdims=keepdims)
 
     def max(self, axis: Any = None, out: Any = None, keepdims: bool = False) -> Any:
-        """The largest entry, also where it is one that is not stored: dense, as ``numpy.max``."""
+        """The largest entry, also where it is one that is not stored: dense, as ``numpy.max``; nan where there is one.
+
+        Parameters and shapes as :meth:`sum`; the dtype is the array's.
+
+        Raises
+        ------
+        AxisError, TypeError, ValueError
+            As :meth:`sum`; or there are no entries along the axis.
+
+        Examples
+        --------
+        >>> A = cvrarray.CVRArray([[1.0, 0, 2], [0, 3, 0]])
+        >>> float(A.max()), A.max(axis=1), (-A).max(axis=1)
+        (3.0, array([2., 3.]), array([0., 0.]))
+        """
         return reductions.max_(self, axis=axis, out=out, keepdims=keepdims)
 
     def min(self, axis: Any = None, out: Any = None, keepdims: bool = False) -> Any:
-        """The smallest entry, also where it is one that is not stored: dense, as ``numpy.min``."""
+        """The smallest entry, also where it is one that is not stored: dense, as ``numpy.min``. As :meth:`max` otherwise.
+
+        Examples
+        --------
+        >>> A = cvrarray.CVRArray([[1.0, 0, 2], [0, 3, 0]])
+        >>> float(A.min()), A.min(axis=0)
+        (0.0, array([0., 0., 0.]))
+        """
         return reductions.min_(self, axis=axis, out=out, keepdims=keepdims)
 
     def any(self, axis: Any = None, out: Any = None, keepdims: bool = False) -> Any:
-        """Whether any entry is not 0: dense, as ``numpy.any``."""
+        """Whether any entry is not 0: bool, dense, as ``numpy.any``. Parameters, shapes and errors as :meth:`sum`.
+
+        Examples
+        --------
+        >>> A = cvrarray.CVRArray([[1.0, 0, 2], [0, 3, 0]])
+        >>> bool(A.any()), (A > 2).any(axis=1)
+        (True, array([False,  True]))
+        """
         return reductions.any_(self, axis=axis, out=out, keepdims=keepdims)
 
     def all(self, axis: Any = None, out: Any = None, keepdims: bool = False) -> Any:
-        """Whether no entry is 0: dense, as ``numpy.all``."""
+        """Whether no entry is 0: bool, dense, as ``numpy.all``. Parameters, shapes and errors as :meth:`sum`.
+
+        Examples
+        --------
+        >>> A = cvrarray.CVRArray([[1.0, 0, 2], [0, 3, 0]])
+        >>> bool(A.all()), (A[:, :1] > 0).all(axis=1)
+        (False, array([ True, False]))
+        """
         return reductions.all_(self, axis=axis, out=out, keepdims=keepdims)
 
     def count_nonzero(self, axis: Any = None, *, keepdims: bool = False) -> Any:
-        """How many entries are not 0: stored zeros do not count, as they do in :attr:`nnz`."""
+        """How many entries are not 0, as int64: stored zeros do not count, as they do in :attr:`nnz`.
+
+        Parameters, shapes and errors as :meth:`sum`.
+
+        Examples
+        --------
+        >>> A = cvrarray.CVRArray([[1.0, 0, 2], [0, 3, 0]])
+        >>> int(A.count_nonzero()), A.count_nonzero(axis=1)
+        (3, array([2, 1]))
+        """
         return reductions.count_nonzero(self, axis=axis, keepdims=keepdims)
 
     def diagonal(self, offset: int = 0) -> Any:
-        """A diagonal as a dense vector."""
+        """A diagonal as a dense vector on the array's device.
+
+        Parameters
+        ----------
+        offset : int
+            The entries ``A[i, i + offset]``: above the main diagonal where it is positive, below where negative.
+
+        Returns
+        -------
+        (n,) array of the array's dtype
+            Of length 0 where the diagonal lies outside the matrix.
+
+        Examples
+        --------
+        >>> A = cvrarray.CVRArray([[1.0, 0, 2], [0, 3, 0]])
+        >>> A.diagonal(), A.diagonal(1)
+        (array([1., 3.]), array([0., 0.]))
+        """
         return reductions.diagonal(self, offset)
 
     def trace(self, offset: int = 0, axis1: int = 0, axis2: int = 1, dtype: Any = None, out: Any = None) -> Any:
-        """The sum of a diagonal."""
+        """The sum of a diagonal.
+
+        Parameters
+        ----------
+        offset, axis1, axis2
+            Which diagonal: ``A[i, i + offset]``, or below the main one with the axes 1 and 0.
+        dtype, out
+            As of :meth:`sum`.
+
+        Returns
+        -------
+        scalar
+            On a GPU a 0-d array.
+
+        Raises
+        ------
+        AxisError, ValueError
+            There is no such axis, or both are the same.
+
+        Examples
+        --------
+        >>> A = cvrarray.CVRArray([[1.0, 0, 2], [0, 3, 0]])
+        >>> float(A.trace()), float(A.trace(offset=2))
+        (4.0, 2.0)
+        """
         return reductions.trace(self, offset, axis1, axis2, dtype=dtype, out=out)
 
     def transpose(self, *axes: Any) -> SparseArray:
-        """:attr:`T`, or with the axes (0, 1) the array itself."""
+        """:attr:`T`, or with the axes (0, 1) the array itself.
+
+        Raises
+        ------
+        ValueError
+            `axes` are no permutation of the two axes.
+
+        Examples
+        --------
+        >>> A = cvrarray.CVRArray([[1.0, 0, 2], [0, 3, 0]])
+        >>> A.transpose().shape, A.transpose(0, 1) is A
+        ((3, 2), True)
+        """
         axes = axes[0] if len(axes) == 1 else axes
         transposed: SparseArray = protocol.FUNCTIONS[np.transpose](self, axes or None)
         return transposed
 
     def take(self, indices: Any, axis: int) -> Any:
-        """Rows (``axis=0``) or columns (``axis=1``) by number."""
+        """Rows (``axis=0``) or columns (``axis=1``) by number.
+
+        Parameters
+        ----------
+        indices : int or (n,) integers
+            They may repeat; negative ones count from the end.
+        axis : {0, 1, -1, -2}
+
+        Returns
+        -------
+        array of this format, or for an int a dense vector
+
+        Raises
+        ------
+        IndexError
+            There is no such row or column.
+        AxisError, TypeError
+            There is no such axis; indices are no integers, or live on another device.
+
+        Examples
+        --------
+        >>> A = cvrarray.CVRArray([[1.0, 0, 2], [0, 3, 0]])
+        >>> A.take([2, 0, 2], axis=1).todense()
+        array([[2., 1., 2.],
+               [0., 0., 0.]])
+        """
         return protocol.FUNCTIONS[np.take](self, indices, axis)
 
     # ------------------------------------------------------------------------------------------- operators and protocols
@@ -534,11 +964,46 @@ class SparseArray:
     # -------------------------------------------------------------------------------------------------------- the way back
 
     def to_device(self, device: Any) -> SparseArray:
-        """The same array on `device` (``"cpu"``, ``"cuda"``, ``"cuda:1"``); itself where it is there."""
+        """The same array on another device, table by table.
+
+        Parameters
+        ----------
+        device : str
+            ``"cpu"``, ``"cuda"`` (the current GPU) or ``"cuda:N"``.
+
+        Returns
+        -------
+        array of this format
+            Itself where it is there.
+
+        Raises
+        ------
+        ValueError
+            `device` is none of these, or the machine has no such GPU.
+        ModuleNotFoundError
+            It is a GPU, and CuPy is not installed.
+
+        Examples
+        --------
+        >>> A = cvrarray.CVRArray([[1.0, 0, 2], [0, 3, 0]])
+        >>> A.to_device("cpu") is A
+        True
+        """
         raise NotImplementedError
 
     def check(self) -> None:
-        """Verify every invariant of the tables; ValueError names the first that does not hold."""
+        """Verify every invariant of the tables.
+
+        Raises
+        ------
+        ValueError
+            Names the first invariant that does not hold, as the format's page numbers them.
+
+        Examples
+        --------
+        >>> A = cvrarray.CVRArray([[1.0, 0, 2], [0, 3, 0]])
+        >>> A.check()
+        """
         raise NotImplementedError
 
     def _canonical_csr(self) -> CSR:
@@ -560,6 +1025,13 @@ class SparseArray:
         TypeError, ValueError
             The array holds float16: see :meth:`to_scipy`. On a GPU: CuPy's sparse matrices hold no integers, and fewer than
             2^31 nonzeros; see :meth:`to_scipy`.
+
+        Examples
+        --------
+        >>> A = cvrarray.CVRArray([[1.0, 0, 2], [0, 3, 0]])
+        >>> S = A.tocsr()
+        >>> S.indptr.tolist(), S.indices.tolist(), S.data.tolist()
+        ([0, 2, 3], [0, 2, 1], [1.0, 2.0, 3.0])
         """
         if self._target.kind == "cpu":
             return self.to_scipy()
@@ -582,6 +1054,12 @@ class SparseArray:
         ------
         TypeError
             The array holds float16, which SciPy does not: ``A.astype("float32").to_scipy()``, or :meth:`tocoo`.
+
+        Examples
+        --------
+        >>> A = cvrarray.CVRArray([[1.0, 0, 2], [0, 3, 0]])
+        >>> type(A.to_scipy()).__name__, A.to_scipy().nnz
+        ('csr_array', 3)
         """
         if self.dtype == np.float16:
             raise TypeError("scipy.sparse holds no float16 values. Use astype('float32') first, or tocoo()")
@@ -609,6 +1087,12 @@ class SparseArray:
             There is no such format.
         TypeError
             It does not hold this dtype: float16 goes into ours, "coo" and "dok" only.
+
+        Examples
+        --------
+        >>> A = cvrarray.CVRArray([[1.0, 0, 2], [0, 3, 0]])
+        >>> A.asformat("bbcsr", block_size=3).block_size, A.asformat("csc").indptr.tolist()
+        (3, [0, 1, 2, 3])
         """
         ours = extensions.load("formats").FORMATS
         if format in ours:
@@ -624,7 +1108,14 @@ class SparseArray:
         raise ValueError(f"format must be {', '.join(ours)}, csr, csc, bsr, dia, lil, coo, gcxs or dok; got {format!r}")
 
     def tocoo(self) -> Any:
-        """A pydata ``sparse.COO`` in host memory, with every stored entry."""
+        """A pydata ``sparse.COO`` in host memory, with every stored entry, of any dtype.
+
+        Examples
+        --------
+        >>> A = cvrarray.CVRArray([[1.0, 0, 2], [0, 3, 0]])
+        >>> A.tocoo().coords.tolist(), A.tocoo().data
+        ([[0, 0, 1], [0, 2, 1]], array([1., 2., 3.]))
+        """
         import sparse
 
         csr = coercion.move(self._canonical_csr(), devices.CPU)
@@ -634,7 +1125,20 @@ class SparseArray:
     to_coo = tocoo
 
     def todense(self) -> Any:
-        """A dense (n_rows, n_cols) array on the array's device."""
+        """A dense (n_rows, n_cols) array on the array's device, of its dtype.
+
+        Raises
+        ------
+        MemoryError
+            It does not fit in memory.
+
+        Examples
+        --------
+        >>> A = cvrarray.CVRArray([[1.0, 0, 2], [0, 3, 0]])
+        >>> A.todense()
+        array([[1., 0., 2.],
+               [0., 3., 0.]])
+        """
         with self._target.use():
             row, col, val = self._coo()
             dense = self._target.xp.zeros(self.shape, self.dtype)

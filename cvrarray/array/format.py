@@ -120,6 +120,13 @@ class FormatArray(SparseArray):
         ------
         TypeError, ValueError
             An array has the wrong kind of dtype, or breaks CSR's rules; the message says where.
+
+        Examples
+        --------
+        >>> A = cvrarray.CVRArray.from_csr([0, 2, 3], [0, 2, 1], [1.0, 2.0, 3.0], (2, 3))
+        >>> A.todense()
+        array([[1., 0., 2.],
+               [0., 3., 0.]])
         """
         return cls(coercion.from_parts(indptr, indices, data, shape), **parameters)
 
@@ -183,39 +190,32 @@ class FormatArray(SparseArray):
 
     @property
     def shape(self) -> tuple[int, int]:
-        """(n_rows, n_cols)."""
         shape: tuple[int, int] = self._tables.shape
         return shape
 
     @property
     def dtype(self) -> np.dtype:
-        """dtype of the stored values."""
         dtype: np.dtype = self._values(self._tables).dtype
         return dtype
 
     @property
     def nnz(self) -> int:
-        """Stored entries, explicit zeros among them; padding is not counted."""
         return int(self._tables.nnz)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all tables on the device."""
         return sum(array.nbytes for array in self._tables if hasattr(array, "nbytes"))
 
     @property
     def T(self) -> TransposedArray:
-        """The transpose as a view, without converting; ``A.T.copy()`` converts."""
         return TransposedArray(self)
 
     def copy(self) -> Self:
-        """An array with tables of its own, on the same device."""
         with self._target.use():
             own = {name: _aligned(table, self._target) for name, table in self._arrays().items()}
         return self._from_tables(self._tables._replace(**own), self.plan)
 
     def to_device(self, device: Any) -> Self:
-        """The same array, table by table, on `device` (``"cpu"``, ``"cuda"``, ``"cuda:1"``); itself where it is there."""
         device = devices.parse(device)
         if device == self._target:
             return self
@@ -231,13 +231,6 @@ class FormatArray(SparseArray):
         return {name: table for name, table in self._tables._asdict().items() if hasattr(table, "nbytes")}
 
     def check(self) -> None:
-        """Verify every invariant of the tables.
-
-        Raises
-        ------
-        ValueError
-            Names the first invariant that does not hold, as the format's page numbers them.
-        """
         for invariant, holds in self.to_device(devices.CPU)._invariants():
             if not holds:
                 raise ValueError(f"{type(self).__name__} breaks invariant {invariant}")

@@ -24,6 +24,16 @@ class TransposedArray(SparseArray):
     Parameters
     ----------
     base : array of a format
+
+    Examples
+    --------
+    >>> A = cvrarray.CVRArray([[1.0, 0, 2], [0, 3, 0]])
+    >>> A.T.shape, A.T.format, A.T.nbytes == A.nbytes
+    ((3, 2), 'cvr', True)
+    >>> (2 * A.T).todense()
+    array([[2., 0.],
+           [0., 6.],
+           [4., 0.]])
     """
 
     base: SparseArray
@@ -42,17 +52,14 @@ class TransposedArray(SparseArray):
 
     @property
     def shape(self) -> tuple[int, int]:
-        """(n_rows, n_cols)."""
         return self.base.shape[::-1]
 
     @property
     def dtype(self) -> np.dtype:
-        """dtype of the stored values."""
         return self.base.dtype
 
     @property
     def nnz(self) -> int:
-        """Stored entries, explicit zeros among them; padding is not counted."""
         return self.base.nnz
 
     @property
@@ -62,20 +69,41 @@ class TransposedArray(SparseArray):
 
     @property
     def T(self) -> SparseArray:
-        """The base."""
+        """The base.
+
+        Examples
+        --------
+        >>> A = cvrarray.CVRArray([[1.0, 0, 2], [0, 3, 0]])
+        >>> A.T.T is A
+        True
+        """
         return self.base
 
     def copy(self) -> SparseArray:
-        """The transposed matrix in the base's format: a conversion."""
+        """The transposed matrix as an array of the base's format, on the same device: a conversion.
+
+        Examples
+        --------
+        >>> A = cvrarray.CVRArray([[1.0, 0, 2], [0, 3, 0]])
+        >>> type(A.T.copy()).__name__, A.T.copy().shape
+        ('CVRArray', (3, 2))
+        """
         return self.base._like(self._canonical_csr())
 
     def to_device(self, device: Any) -> TransposedArray:
-        """The transposed view of the base on `device`; itself where it is there."""
+        """The transposed view of the base on `device`; itself where it is there. Errors as of the base's.
+
+        Examples
+        --------
+        >>> A = cvrarray.CVRArray([[1.0, 0, 2], [0, 3, 0]])
+        >>> V = A.T
+        >>> V.to_device("cpu") is V
+        True
+        """
         base = self.base.to_device(device)
         return self if base is self.base else TransposedArray(base)
 
     def check(self) -> None:
-        """Verify every invariant of the base's tables; ValueError names the first that does not hold."""
         self.base.check()
 
     def _layout(self) -> str:

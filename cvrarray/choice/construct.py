@@ -64,12 +64,12 @@ def asarray(obj: Any, format: str = "auto", device: Any = None, **parameters: An
 
     Examples
     --------
-    >>> import numpy as np, scipy.sparse
+    >>> import cvrarray, scipy.sparse
     >>> S = scipy.sparse.eye_array(1000, format="csr")
-    >>> A = asarray(S, device="cpu")
+    >>> A = cvrarray.asarray(S, device="cpu")
     >>> A.nnz, A.format in ("cvr", "bbcsr"), A.plan is None
     (1000, True, False)
-    >>> asarray(S, format="bbcsr", block_size=2, device="cpu").block_size
+    >>> cvrarray.asarray(S, format="bbcsr", block_size=2, device="cpu").block_size
     2
     """
     formats.check(format, auto=True)

@@ -29,7 +29,16 @@ BYTES_PER_US = {"cuda": 4.0e6, "cpu": 2.0e4}
 
 
 class Statistics(NamedTuple):
-    """What the choice of a format rests on. Row lengths count stored entries."""
+    """What the choice of a format rests on. Row lengths count stored entries.
+
+    Examples
+    --------
+    >>> stats = cvrarray.statistics(np.kron(np.eye(64), np.ones((3, 3))))
+    >>> stats.row_min, stats.row_mean, stats.row_max, stats.empty_rows
+    (3, 3.0, 3, 0)
+    >>> stats.block_fill[3], min(stats.table_bytes, key=stats.table_bytes.get)
+    (1.0, 'bbcsr3')
+    """
 
     shape: tuple[int, int]
     nnz: int
@@ -67,6 +76,21 @@ def statistics(obj: Any, *, exact: bool = True) -> Statistics:
     exact : bool
         Look at all rows. Otherwise at some windows of WINDOW rows, which is quick on a GPU too, and give block fill only
         for sizes that could win; row lengths are exact in any case.
+
+    Returns
+    -------
+    Statistics
+
+    Raises
+    ------
+    TypeError, ValueError
+        `obj` is no matrix (see :func:`cvrarray.asarray`).
+
+    Examples
+    --------
+    >>> stats = cvrarray.statistics([[1.0, 0, 2], [0, 0, 0]])
+    >>> stats.shape, stats.nnz, stats.row_max, stats.empty_rows
+    ((2, 3), 2, 2, 1)
     """
     csr = coercion.as_csr(obj)
     device = devices.of(csr.data)

@@ -41,6 +41,10 @@ def register() -> None:
     ------
     ModuleNotFoundError
         Dask is not installed.
+
+    Examples
+    --------
+    >>> cvrarray.dask.register()
     """
     from . import registry
 
@@ -106,5 +110,12 @@ def matmul(left: Any, right: Any) -> Any:
     Returns
     -------
     (m,) or (k, m) dask array
+
+    Examples
+    --------
+    >>> A = cvrarray.to_dask(np.diag([1.0, 2, 4]), chunks=2, format="cvr", device="cpu")
+    >>> import dask.array as da
+    >>> cvrarray.dask.matmul(da.ones(3), A).compute()
+    array([1., 2., 4.])
     """
     return (right.T @ left.T).T

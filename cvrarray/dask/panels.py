@@ -47,6 +47,14 @@ def to_dask(obj: Any, chunks: Any = "auto", *, format: str = "auto", device: Any
         `obj` is no matrix, or `chunks` do not fit it.
     ModuleNotFoundError
         Dask is not installed.
+
+    Examples
+    --------
+    >>> A = cvrarray.to_dask(np.diag([1.0, 2, 4]), chunks=2, format="cvr", device="cpu")
+    >>> A.chunks, type(A.blocks[0].compute()).__name__
+    (((2, 1), (3,)), 'CVRArray')
+    >>> (A @ np.ones(3)).compute()
+    array([1., 2., 4.])
     """
     registry.register()
     if isinstance(obj, da.Array):

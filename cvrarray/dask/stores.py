@@ -39,6 +39,15 @@ def open_store(path: str | os.PathLike[str], *, device: Any = None, verify: bool
         There is no store, or it is damaged, incomplete, or of a newer version. Computing raises the same for a panel.
     ModuleNotFoundError
         Dask is not installed.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> path = tempfile.mkdtemp() + "/matrix.zarr"
+    >>> cvrarray.to_store(np.diag(np.arange(96.0)), path, chunks=1000, format="cvr", device="cpu")
+    >>> A = cvrarray.open_store(path, device="cpu")
+    >>> A.chunks, float((A @ np.ones(96)).sum().compute())
+    (((64, 32), (96,)), 4560.0)
     """
     registry.register()
     path = os.path.abspath(os.fsdecode(path))

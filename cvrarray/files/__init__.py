@@ -151,6 +151,14 @@ def save(path: str | os.PathLike[str], A: SparseArray, progress: Callable[[int],
         `A` is no array of ours.
     OSError
         The file cannot be written. Nothing is left behind, and an older file is as it was.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> path = tempfile.mkdtemp() + "/matrix.cvra"
+    >>> cvrarray.save(path, cvrarray.CVRArray([[1.0, 0], [0, 2.0]]))
+    >>> cvrarray.load(path) @ np.ones(2)
+    array([1., 2.])
     """
     if not isinstance(A, SparseArray):
         raise TypeError(f"save needs a CVRArray or BBCSRArray; got {type(A).__name__}. Use cvrarray.asarray first")
@@ -181,6 +189,15 @@ def load(path: str | os.PathLike[str], *, device: Any = None, verify: bool = Tru
         The file is damaged, is none of ours, or comes from a newer version; the message names the member.
     FileNotFoundError, IsADirectoryError, PermissionError
         As :func:`open` raises them.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> path = tempfile.mkdtemp() + "/matrix.cvra"
+    >>> cvrarray.save(path, cvrarray.CVRArray([[1.0, 0], [0, 2.0]], n_lanes=4))
+    >>> A = cvrarray.load(path)
+    >>> A.shape, A.n_lanes, A.device
+    ((2, 2), 4, 'cpu')
     """
     path = os.fsdecode(path)
     target = devices.CPU if device is None else devices.parse(device)

@@ -80,6 +80,15 @@ def to_store(
     TypeError, ValueError
         `source` is no matrix, or a piece of it is not; `resume` finds a store of another source, or `overwrite` would
         remove the store that `source` is read from.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> path = tempfile.mkdtemp() + "/matrix.zarr"
+    >>> pieces = [([0, 1], [0, 2], [1.0, 2.0]), ([3, 0], [1, 0], [4.0, 3.0])]
+    >>> cvrarray.to_store(pieces, path, shape=(4, 3), device="cpu")
+    >>> cvrarray.Stored(path, device="cpu") @ np.ones(3)
+    array([4., 2., 0., 4.])
     """
     bytes_of_panel = partition.PANEL_BYTES if chunks == "auto" else partition.n_bytes(chunks, "chunks")
     if resume and overwrite:

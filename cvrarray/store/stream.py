@@ -24,7 +24,18 @@ from . import layout
 
 
 class Span(NamedTuple):
-    """What happened to a panel in one product: (begin, end) in seconds after the product began."""
+    """What happened to a panel in one product: (begin, end) in seconds after the product began.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> path = tempfile.mkdtemp() + "/matrix.zarr"
+    >>> cvrarray.to_store(np.diag(np.arange(96.0)), path, chunks=1000, format="cvr", device="cpu")
+    >>> A = cvrarray.Stored(path, device="cpu")
+    >>> y = A.matvec(np.ones(96), timeline=True)
+    >>> [(span.panel, span.compute[0] >= span.read[1]) for span in A.timeline]
+    [(0, True), (1, True)]
+    """
 
     panel: int
     read: tuple[float, float]  # disk -> host, checksums compared, tables verified; (0, 0) for a panel that was on the device
@@ -67,8 +78,16 @@ class Stored:
 
     Examples
     --------
-    >>> A = cvrarray.Stored("matrix.zarr", budget="20 GiB")  # doctest: +SKIP
-    >>> y = A @ x                                            # doctest: +SKIP
+    >>> import cvrarray, numpy as np, tempfile
+    >>> path = tempfile.mkdtemp() + "/matrix.zarr"
+    >>> cvrarray.to_store(np.diag(np.arange(96.0)), path, chunks=1000, format="cvr", device="cpu")
+    >>> A = cvrarray.Stored(path, device="cpu", budget="1 MiB")
+    >>> A.shape, A.ndim, A.dtype.name, A.nnz, A.format, A.device
+    ((96, 96), 2, 'float64', 95, 'cvr', 'cpu')
+    >>> A.n_panels, A.rows, A.panel_bytes < A.nbytes
+    (2, (0, 64, 96), True)
+    >>> (A @ np.ones(96))[:4], A.resident_bytes == A.nbytes
+    (array([0., 1., 2., 3.]), True)
     """
 
     ndim = 2
@@ -172,6 +191,15 @@ class Stored:
             There is no panel `k`.
         FileNotFoundError, ValueError
             It is missing or damaged.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> path = tempfile.mkdtemp() + "/matrix.zarr"
+        >>> cvrarray.to_store(np.diag(np.arange(96.0)), path, chunks=1000, format="cvr", device="cpu")
+        >>> panel = cvrarray.Stored(path, device="cpu").panel(1)
+        >>> type(panel).__name__, panel.shape
+        ('CVRArray', (32, 96))
         """
         if not 0 <= k < self.n_panels:
             raise IndexError(f"panel must lie in [0, {self.n_panels}); got {k}")
@@ -185,13 +213,34 @@ class Stored:
         ------
         FileNotFoundError, ValueError
             Names the first panel that is missing or damaged.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> path = tempfile.mkdtemp() + "/matrix.zarr"
+        >>> cvrarray.to_store(np.diag(np.arange(96.0)), path, chunks=1000, format="cvr", device="cpu")
+        >>> cvrarray.Stored(path, device="cpu").check()
         """
         for k, panel in enumerate(self._manifest):
             _CHECKED.discard(_identity(self.path, k, panel))
             load(self.path, k, panel, devices.CPU, verify=True)
 
     def close(self) -> None:
-        """Let go of all memory; the next product reads the disk again."""
+        """Let go of all memory; the next product reads the disk again.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> path = tempfile.mkdtemp() + "/matrix.zarr"
+        >>> cvrarray.to_store(np.diag(np.arange(96.0)), path, chunks=1000, format="cvr", device="cpu")
+        >>> A = cvrarray.Stored(path, device="cpu", budget="1 MiB")
+        >>> y = A @ np.ones(96)
+        >>> A.resident_bytes > 0
+        True
+        >>> A.close()
+        >>> A.resident_bytes
+        0
+        """
         with self._lock, self._target.use():
             if self._staging is not None:
                 self._staging.drain()
@@ -221,15 +270,71 @@ class Stored:
             A panel is missing or damaged; `out` then holds no product.
         TypeError, ValueError
             As of ``CVRArray.matvec``.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> path = tempfile.mkdtemp() + "/matrix.zarr"
+        >>> cvrarray.to_store(np.diag(np.arange(96.0)), path, chunks=1000, format="cvr", device="cpu")
+        >>> cvrarray.Stored(path, device="cpu").matvec(np.ones(96))[:4]
+        array([0., 1., 2., 3.])
         """
         return self._product("matvec", x, 1, out, timeline)
 
     def matmat(self, x: Any, out: Any = None, *, timeline: bool = False) -> Any:
-        """``A @ X`` for a dense X (n_cols, k): (n_rows, k); as :meth:`matvec` otherwise."""
+        """``A @ X`` for a dense X; as :meth:`matvec` otherwise.
+
+        Parameters
+        ----------
+        x : (n_cols, k) array on the device
+        out : (n_rows, k) array, optional
+        timeline : bool
+
+        Returns
+        -------
+        (n_rows, k) array
+
+        Raises
+        ------
+        FileNotFoundError, TypeError, ValueError
+            As :meth:`matvec`.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> path = tempfile.mkdtemp() + "/matrix.zarr"
+        >>> cvrarray.to_store(np.diag(np.arange(96.0)), path, chunks=1000, format="cvr", device="cpu")
+        >>> cvrarray.Stored(path, device="cpu").matmat(np.ones((96, 2)))[:3]
+        array([[0., 0.],
+               [1., 1.],
+               [2., 2.]])
+        """
         return self._product("matmat", x, 2, out, timeline)
 
     def rmatvec(self, x: Any) -> Any:
-        """``A.H @ x`` for x (n_rows,): (n_cols,). Panels add up in their order, so that the bits are always the same."""
+        """``A.H @ x``. Panels add up in their order, so that the bits are always the same.
+
+        Parameters
+        ----------
+        x : (n_rows,) array on the device
+
+        Returns
+        -------
+        (n_cols,) array
+
+        Raises
+        ------
+        FileNotFoundError, TypeError, ValueError
+            As :meth:`matvec`.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> path = tempfile.mkdtemp() + "/matrix.zarr"
+        >>> cvrarray.to_store(np.diag(np.arange(96.0)), path, chunks=1000, format="cvr", device="cpu")
+        >>> cvrarray.Stored(path, device="cpu").rmatvec(np.ones(96))[:4]
+        array([0., 1., 2., 3.])
+        """
         x = self._on_device(x, "x")
         if x.shape != (self.shape[0],):
             raise ValueError(f"x must be a vector of length {self.shape[0]} for a store of shape {self.shape}; got {x.shape}")
