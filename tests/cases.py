@@ -11,11 +11,12 @@ Arguments that one ``parametrize`` gives together are one parameter. The device 
 from __future__ import annotations
 
 import heapq
-import random
+import zlib
 from collections.abc import Hashable, Sequence
 from itertools import combinations, groupby
 
 import pytest
+from checks import Build
 
 CHOICES = ("quick", "covering", "all", "rest")
 QUICK = 2  # cases of a test under --cases quick
@@ -28,19 +29,19 @@ MARKERS = (
 )
 
 
-def covering(cases: Sequence[tuple[Hashable, ...]], strength: int) -> list[int]:
+def covering(cases: Sequence[tuple[Hashable, ...]], strength: int, labels: Sequence[str] | None = None) -> list[int]:
     """Numbers of cases that hold each combination of `strength` values which occurs in `cases`, most useful first.
 
-    Greedy, and the same in every run. Ties are broken by a shuffle, as the order of a product would favour first values.
+    Greedy, and the same in every run. Ties go by a checksum of `labels` (of the number of a case where there are none), as
+    the order of a product would favour first values. Tests that give cases the same labels so choose alike.
     """
-    shuffled = list(range(len(cases)))
-    random.Random(0).shuffle(shuffled)
+    labels = labels or [str(number) for number in range(len(cases))]
     combined = [
         {(places, tuple(case[k] for k in places)) for places in combinations(range(len(case)), min(strength, len(case)))}
         for case in cases
     ]
     left = set().union(*combined)
-    queue = [(-len(combined[number]), rank, number) for rank, number in enumerate(shuffled)]
+    queue = [(-len(combined[number]), zlib.crc32(label.encode()), number) for number, label in enumerate(labels)]
     heapq.heapify(queue)
     chosen = []
     while left:
@@ -74,11 +75,22 @@ def _of_one_test(items: list[pytest.Item], quick: bool) -> list[pytest.Item]:
         items = [item for item in items if not item.get_closest_marker("slow")]
     strength = next((strength for name, strength in STRENGTHS.items() if items and items[0].get_closest_marker(name)), None)
     if quick:
-        return [items[number] for number in covering([_values(item) for item in items], 1)[:QUICK]]
+        return _covering(items, 1)[:QUICK]
     if strength:
         by_device = groupby(sorted(items, key=_device), _device)  # the same cases on each
-        return [cases[k] for cases in (list(g) for _, g in by_device) for k in covering([_values(i) for i in cases], strength)]
+        return [item for _, cases in by_device for item in _covering(list(cases), strength)]
     return items
+
+
+def _covering(items: list[pytest.Item], strength: int) -> list[pytest.Item]:
+    values, labels = [_values(item) for item in items], [_label(item) for item in items]
+    return [items[number] for number in covering(values, strength, labels)]
+
+
+def _label(item: pytest.Item) -> str:
+    """Builds and dtypes of a case: they decide what is compiled, so tests that choose alike share compiled code."""
+    params = getattr(getattr(item, "callspec", None), "params", {})
+    return " ".join(str(params[name]) for name in ("build", "dtype", "x_dtype") if isinstance(params.get(name), str | Build))
 
 
 def _values(item: pytest.Item) -> tuple[tuple[int, ...], ...]:

@@ -25,6 +25,7 @@ VARIED = ["rows_of_mixed_length", "explicit_zeros_beside_holes", "many_empty_row
 
 @BUILD
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.each_value
 def test_what_it_is(build, dtype, device):
     csr = zoo.integers("explicit_zeros_beside_holes", dtype)
     A = build(csr, device)
@@ -61,6 +62,7 @@ def test_plan_is_kept():
 
 @BUILD
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.each_value
 def test_real_imag_conj(build, dtype, device):
     csr = zoo.integers("explicit_zeros_beside_holes", dtype)
     A, dense = build(csr, device), csr.toarray()
@@ -81,6 +83,7 @@ def test_real_imag_conj(build, dtype, device):
 @BUILD
 @pytest.mark.parametrize("to", DTYPES)
 @pytest.mark.parametrize("dtype", ["bool", "int8", "float64", "complex64"])
+@pytest.mark.each_value
 def test_astype(build, dtype, to, device):
     csr = zoo.integers("explicit_zeros_beside_holes", dtype)
     A, dense = build(csr, device), csr.toarray()

@@ -213,6 +213,7 @@ def test_check_and_round_trip(build, name, device):
 @TYPICAL_BUILDS
 @pytest.mark.parametrize("name", VARIED)
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.each_value
 def test_round_trip_in_every_dtype(build, name, dtype, device):
     csr = zoo.integers(name, dtype)
     A = build(csr, device)

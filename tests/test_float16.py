@@ -82,6 +82,7 @@ def test_bits_are_kept(name, build, device):
 
 @pytest.mark.parametrize("build", [*TYPICAL, checks.bbcsr(3), checks.cvr(3, 1, "rows")], ids=str)
 @pytest.mark.parametrize("name", MATRICES)
+@pytest.mark.each_value
 def test_products_accumulate_in_float32(name, build, device):
     csr, data = halves(name)
     A = make(build, csr, data, device)
@@ -120,6 +121,7 @@ def test_a_product_is_that_in_float32_rounded_once(build, device):
 
 @BUILD
 @pytest.mark.parametrize("x_dtype", ["float32", "float64", "complex64", "int16", "int32"])
+@pytest.mark.each_value
 def test_wider_products_are_those_of_the_widened_matrix(build, x_dtype, device):
     """Bit by bit: widening is exact."""
     csr, data = halves("explicit_zeros_beside_holes")

@@ -89,6 +89,7 @@ def test_any_number_of_columns(build, k, device):
 
 @TYPICAL_BUILDS
 @pytest.mark.parametrize(("dtype", "x_dtype"), PAIRS, ids=["-".join(pair) for pair in PAIRS])
+@pytest.mark.each_value
 def test_dtypes(build, dtype, x_dtype, device):
     for name in VARIED:
         csr = zoo.integers(name, dtype)
@@ -121,6 +122,7 @@ def test_any_order_and_stride(build, device):
 @BUILD
 @pytest.mark.parametrize(("alpha", "beta"), [(1, 0), (2.5, 0), (0, 0), (1, 1), (-1, 0.5), (0, 2)])
 @pytest.mark.parametrize("k", [1, 4, 11])
+@pytest.mark.each_pair
 def test_out_alpha_and_beta(build, alpha, beta, k, device):
     csr = zoo.floats("rows_of_mixed_length", np.float64)
     x = zoo.float_vector(csr.shape[1] * k).reshape(-1, k)

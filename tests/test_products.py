@@ -82,6 +82,7 @@ def test_small(name, device):
 @TYPICAL_BUILDS
 @pytest.mark.parametrize("name", VARIED)
 @pytest.mark.parametrize(("dtype", "x_dtype"), PAIRS, ids=["-".join(pair) for pair in PAIRS])
+@pytest.mark.each_value
 def test_dtypes(build, name, dtype, x_dtype, device):
     """NumPy's result_type, and its wrapping of integers: exact in every dtype."""
     csr = zoo.integers(name, dtype)
@@ -96,6 +97,7 @@ def test_dtypes(build, name, dtype, x_dtype, device):
 
 @TYPICAL_BUILDS
 @pytest.mark.parametrize(("dtype", "x_dtype"), FLOAT_PAIRS, ids=["-".join(pair) for pair in FLOAT_PAIRS])
+@pytest.mark.each_value
 def test_rounding(build, dtype, x_dtype, device):
     """Random values of many sizes stay within the bound: sums are made in the product's dtype, not in a smaller one."""
     for name in VARIED:
@@ -155,6 +157,7 @@ def test_float32_denormals_are_kept(build, device):
         "narrow_and_wide_tiles",
     ],
 )
+@pytest.mark.each_pair
 def test_inf_and_nan_touch_only_their_rows(build, name, dtype, device):
     """Each stored entry meets its x, explicit zeros too; pads, holes and absent entries meet none."""
     csr = zoo.integers(name, dtype)
@@ -189,6 +192,7 @@ def test_inf_in_the_matrix(build, device):
 @EVERY_BUILD
 @pytest.mark.parametrize("name", ["rows_of_mixed_length", "many_empty_rows_between", "one_dense_row", "tridiagonal_33"])
 @pytest.mark.parametrize(("alpha", "beta"), [(1, 0), (2.5, 0), (0, 0), (1, 1), (-1, 0.5), (0.5, -3), (0, 2)])
+@pytest.mark.each_pair
 def test_alpha_and_beta(build, name, alpha, beta, device):
     csr = zoo.floats(name, np.float64)
     x, before = zoo.float_vector(csr.shape[1]), zoo.float_vector(csr.shape[0], seed=9)
@@ -201,6 +205,7 @@ def test_alpha_and_beta(build, name, alpha, beta, device):
 @pytest.mark.parametrize("split", ["rows", "nnz"])
 @pytest.mark.parametrize("dtype", ["int8", "float32", "float64", "complex128"])
 @pytest.mark.parametrize(("alpha", "beta"), [(1, 0), (3, 2)])
+@pytest.mark.each_pair
 def test_rows_in_many_chunks(alpha, beta, dtype, split, device):
     """More parts of a row than a warp takes at once, again and again: nothing of one product is left for the next."""
     lengths, n_cols = [9000, 0, 3, 20000, 1], 20000
