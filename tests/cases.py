@@ -16,7 +16,6 @@ from collections.abc import Hashable, Sequence
 from itertools import combinations, groupby
 
 import pytest
-from checks import Build
 
 CHOICES = ("quick", "covering", "all", "rest")
 QUICK = 2  # cases of a test under --cases quick
@@ -32,27 +31,31 @@ MARKERS = (
 def covering(cases: Sequence[tuple[Hashable, ...]], strength: int, labels: Sequence[str] | None = None) -> list[int]:
     """Numbers of cases that hold each combination of `strength` values which occurs in `cases`, most useful first.
 
-    Greedy, and the same in every run. Ties go by a checksum of `labels` (of the number of a case where there are none), as
-    the order of a product would favour first values. Tests that give cases the same labels so choose alike.
+    Greedy, and the same in every run. Ties go by a checksum of `labels` and then of the numbers, as the order of a
+    product would favour first values. Tests that give cases the same labels so choose alike.
     """
-    labels = labels or [str(number) for number in range(len(cases))]
+    labels = labels or [""] * len(cases)
     combined = [
         {(places, tuple(case[k] for k in places)) for places in combinations(range(len(case)), min(strength, len(case)))}
         for case in cases
     ]
     left = set().union(*combined)
-    queue = [(-len(combined[number]), zlib.crc32(label.encode()), number) for number, label in enumerate(labels)]
+    queue = [(-len(combined[number]), *_ranks(label, number), number) for number, label in enumerate(labels)]
     heapq.heapify(queue)
     chosen = []
     while left:
-        gain, rank, number = heapq.heappop(queue)
+        gain, *ranks, number = heapq.heappop(queue)
         found = -len(combined[number] & left)  # what a case adds never grows, so the head's, if still true, is the best
         if found != gain:
-            heapq.heappush(queue, (found, rank, number))
+            heapq.heappush(queue, (found, *ranks, number))
             continue
         chosen.append(number)
         left -= combined[number]
     return chosen
+
+
+def _ranks(label: str, number: int) -> tuple[int, int]:
+    return zlib.crc32(label.encode()), zlib.crc32(str(number).encode())
 
 
 def select(items: list[pytest.Item], choice: str) -> tuple[list[pytest.Item], list[pytest.Item]]:
@@ -90,18 +93,22 @@ def _covering(items: list[pytest.Item], strength: int) -> list[pytest.Item]:
 def _label(item: pytest.Item) -> str:
     """Builds and dtypes of a case: they decide what is compiled, so tests that choose alike share compiled code."""
     params = getattr(getattr(item, "callspec", None), "params", {})
-    return " ".join(str(params[name]) for name in ("build", "dtype", "x_dtype") if isinstance(params.get(name), str | Build))
+    return " ".join(str(params[name]) for name in ("build", "dtype", "x_dtype") if isinstance(params.get(name), str | tuple))
 
 
 def _values(item: pytest.Item) -> tuple[tuple[int, ...], ...]:
     """Which value each parameter has, by identity, as values need not be hashable."""
     params = dict(getattr(getattr(item, "callspec", None), "params", {}))
     params.pop("device", None)
-    together = []
-    for mark in item.iter_markers("parametrize"):
-        names = mark.args[0].split(",") if isinstance(mark.args[0], str) else mark.args[0]
-        together.append(tuple(id(params.pop(name.strip())) for name in names))
+    names_together = [argument_names(mark) for mark in item.iter_markers("parametrize")]
+    together = [tuple(id(params.pop(name)) for name in names if name in params) for names in names_together]
     return (*together, *((id(value),) for _, value in sorted(params.items(), key=lambda pair: pair[0])))
+
+
+def argument_names(mark: pytest.Mark) -> list[str]:
+    """The arguments that one ``parametrize`` gives."""
+    names = mark.args[0] if mark.args else mark.kwargs["argnames"]
+    return [name.strip() for name in names.split(",")] if isinstance(names, str) else list(names)
 
 
 def _device(item: pytest.Item) -> str:

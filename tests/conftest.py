@@ -39,12 +39,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def has_gpu_cases(config: pytest.Config) -> bool:
     """Whether cases for a GPU are made: where there is one, and where their lack must show."""
-    return bool(devices.gpu_count() or config.getoption("--require-gpu") or config.getoption("--gpu-report"))
+    return bool(config.getoption("--require-gpu") or config.getoption("--gpu-report") or devices.gpu_count())
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    if "device" in metafunc.fixturenames:
+    given = {name for mark in metafunc.definition.iter_markers("parametrize") for name in cases.argument_names(mark)}
+    if "device" in metafunc.fixturenames and "device" not in given:
         metafunc.parametrize("device", DEVICES if has_gpu_cases(metafunc.config) else DEVICES[:1], indirect=True)
 
 
