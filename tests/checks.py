@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import oracle
+import pytest
 from scipy.sparse import csr_array
 
 import cvrarray
@@ -49,6 +50,10 @@ BBCSR = [bbcsr(block_size) for block_size in (1, 2, 3, 6, 7, 32)]
 BUILDS = CVR + BBCSR
 DEFAULTS = [Build("cvr", {}), Build("bbcsr", {})]
 TYPICAL = [cvr(4, 5, "nnz"), cvr(32, 7, "rows"), bbcsr(1), bbcsr(6)]
+#: All of them where code is compiled for each: ``make test`` runs the typical ones, ``make test-all`` the others too.
+TYPICAL_OF_BUILDS = [
+    build if build in (cvr(4, 5, "rows"), *TYPICAL) else pytest.param(build, marks=pytest.mark.extended) for build in BUILDS
+]
 
 
 def put(array: Any, device: str) -> Any:

@@ -747,7 +747,7 @@ def test_dtypes_of_transposed_and_dense_products(name, stored, dtype, build):
 )
 @pytest.mark.parametrize(("alpha", "beta"), [(2, 0), (1, 1), (-1, 3), (0, 0.5)])
 @pytest.mark.parametrize("dtype", ["float64", "complex64", "int32"])
-@pytest.mark.each_pair
+@pytest.mark.each_value
 def test_scaled_transposed_and_dense_products(alpha, beta, dtype, build):
     if dtype == "int32":
         beta = int(beta)
@@ -781,7 +781,7 @@ def test_padding_meets_no_x_and_explicit_zeros_do(name, value, build):
 @pytest.mark.parametrize("build", [cvr_build(32, 7), bbcsr_build(2)], ids=str)
 @pytest.mark.parametrize("dtype", ["float32", "complex128"])
 @pytest.mark.parametrize("k", [0, 1, 2, 3, 4, 5, 7, 8, 15, 16, 17, 31, 32, 33, 64, 67, 129, 130])
-@pytest.mark.each_value
+@pytest.mark.each_pair
 def test_any_number_of_columns(k, dtype, build):
     csr = zoo.floats("rows_of_mixed_length", dtype)
     assert_matrix(build(csr, "cpu"), csr, columns_of(csr, k, dtype))

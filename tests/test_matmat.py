@@ -79,6 +79,7 @@ def test_small(build, name, device):
 
 @TYPICAL_BUILDS
 @pytest.mark.parametrize("k", [0, 1, 2, 3, 4, 5, 7, 8, 9, 16, 17, 31, 33, 64, 65, 130])
+@pytest.mark.each_value
 def test_any_number_of_columns(build, k, device):
     csr = zoo.floats("power_law", np.float32)
     x = zoo.float_vector(csr.shape[1] * k, np.float32).reshape(csr.shape[1], k)
@@ -101,6 +102,7 @@ def test_dtypes(build, dtype, x_dtype, device):
 
 @BUILD
 @pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128"])
+@pytest.mark.each_value
 def test_rounding(build, dtype, device):
     for name in VARIED:
         csr = zoo.floats(name, dtype)

@@ -7,7 +7,7 @@ import operator
 import numpy as np
 import pytest
 import zoo
-from checks import BUILDS, DEFAULTS, TYPICAL, assert_product, assert_same_bits, bbcsr, cvr, get, put
+from checks import BUILDS, DEFAULTS, TYPICAL, TYPICAL_OF_BUILDS, assert_product, assert_same_bits, bbcsr, cvr, get, put
 from scipy.sparse import csr_array
 
 from cvrarray.core import devices
@@ -54,7 +54,7 @@ def test_zoo_in_integers(build, name, device):
     assert_product(y, csr, x)
 
 
-@EVERY_BUILD
+@pytest.mark.parametrize("build", TYPICAL_OF_BUILDS, ids=str)
 @pytest.mark.parametrize("name", zoo.ZOO)
 def test_zoo_in_floats(build, name, device):
     csr = zoo.floats(name, np.float32)
@@ -108,6 +108,7 @@ def test_rounding(build, dtype, x_dtype, device):
 
 @pytest.mark.parametrize("build", DEFAULTS, ids=str)
 @pytest.mark.parametrize("dtype", ["int8", "int64", "uint64"])
+@pytest.mark.each_value
 def test_integers_wrap(build, dtype, device):
     """Overflow wraps silently, as in NumPy."""
     csr = zoo.integers("one_dense_row", dtype)
@@ -157,7 +158,7 @@ def test_float32_denormals_are_kept(build, device):
         "narrow_and_wide_tiles",
     ],
 )
-@pytest.mark.each_pair
+@pytest.mark.each_value
 def test_inf_and_nan_touch_only_their_rows(build, name, dtype, device):
     """Each stored entry meets its x, explicit zeros too; pads, holes and absent entries meet none."""
     csr = zoo.integers(name, dtype)
@@ -288,6 +289,7 @@ def test_out_of_a_wider_dtype(build, device):
     ("dtype", "alpha", "beta"),
     [("float32", 0.5, 2), ("complex64", 1j, 2 - 1j), ("complex128", 0.5, 1j), ("int64", 3, -2), ("uint8", 3, 2)],
 )
+@pytest.mark.each_value
 def test_alpha_and_beta_in_dtypes(build, dtype, alpha, beta, device):
     """Python scalars do not widen the product."""
     csr = zoo.integers("rows_of_mixed_length", dtype)
@@ -311,6 +313,7 @@ def test_x_with_a_stride(build, stride, device):
 
 @TYPICAL_BUILDS
 @pytest.mark.parametrize("dtype", ["float32", "complex128", "int8"])
+@pytest.mark.each_value
 def test_x_and_out_at_any_offset(build, dtype, device):
     """Views that begin inside a buffer: loads of several elements at once may not assume more than their alignment."""
     csr = zoo.integers("rows_of_mixed_length", dtype)
@@ -334,6 +337,7 @@ def test_x_broadcast(build):
 
 @TYPICAL_BUILDS
 @pytest.mark.parametrize("x_dtype", [">f8", ">f4", ">i4", ">c8"])
+@pytest.mark.each_value
 def test_x_big_endian(build, x_dtype):
     csr = zoo.integers("rows_of_mixed_length", np.float64)
     x = zoo.vector(csr.shape[1], x_dtype)
