@@ -50,10 +50,9 @@ BBCSR = [bbcsr(block_size) for block_size in (1, 2, 3, 6, 7, 32)]
 BUILDS = CVR + BBCSR
 DEFAULTS = [Build("cvr", {}), Build("bbcsr", {})]
 TYPICAL = [cvr(4, 5, "nnz"), cvr(32, 7, "rows"), bbcsr(1), bbcsr(6)]
+ALWAYS = [cvr(4, 5, "rows"), *TYPICAL]
 #: All of them where code is compiled for each: ``make test`` runs the typical ones, ``make test-all`` the others too.
-TYPICAL_OF_BUILDS = [
-    build if build in (cvr(4, 5, "rows"), *TYPICAL) else pytest.param(build, marks=pytest.mark.extended) for build in BUILDS
-]
+TYPICAL_OF_BUILDS = [b if b in ALWAYS else pytest.param(b, marks=pytest.mark.extended) for b in BUILDS]
 
 
 def put(array: Any, device: str) -> Any:

@@ -68,6 +68,7 @@ def test_zoo(build, name, device):
 @pytest.mark.small
 @TYPICAL_BUILDS
 @pytest.mark.parametrize("name", [name for name in zoo.ZOO if max(zoo.ZOO[name]().shape) < 1000][::6])
+@pytest.mark.extended
 def test_small(build, name, device):
     """Few columns, and more than a warp has lanes: what compute-sanitizer watches."""
     csr = zoo.integers(name, np.float32)

@@ -40,6 +40,7 @@ def test_zoo_in_integers(build, name, device):
 @pytest.mark.small
 @TYPICAL_BUILDS
 @pytest.mark.parametrize("name", [name for name in zoo.ZOO if max(zoo.ZOO[name]().shape) < 1000][::4])
+@pytest.mark.extended
 def test_small(build, name, device):
     """Both ways of adding, integers and floats: what compute-sanitizer watches."""
     for dtype in (np.float32, np.int32):
