@@ -15,10 +15,13 @@ import zlib
 from collections.abc import Hashable, Sequence
 from itertools import combinations, groupby
 
+import numpy as np
 import pytest
 
 CHOICES = ("quick", "covering", "all", "rest")
 QUICK = 2  # cases of a test under --cases quick
+#: Builds that dtypes are tried with first, in turn: a format each, and what it is compiled for by default.
+HOMES = (("cvr", "cvr-n_lanes=32-n_chunks=7-split=rows"), ("bbcsr", "bbcsr-block_size=6"))
 STRENGTHS = {"each_value": 1, "each_pair": 2}
 MARKERS = (
     "each_value: by default as few cases run as hold each value of each parameter; --cases all runs every one",
@@ -28,19 +31,22 @@ MARKERS = (
 )
 
 
-def covering(cases: Sequence[tuple[Hashable, ...]], strength: int, labels: Sequence[str] | None = None) -> list[int]:
+def covering(cases: Sequence[tuple[Hashable, ...]], strength: int, first: Sequence[bool] | None = None) -> list[int]:
     """Numbers of cases that hold each combination of `strength` values which occurs in `cases`, most useful first.
 
-    Greedy, and the same in every run. Ties go by a checksum of `labels` and then of the numbers, as the order of a
-    product would favour first values. Tests that give cases the same labels so choose alike.
+    Greedy, and the same in every run. Of equally useful cases those that are True in `first` are chosen; then a checksum
+    decides, as the order of a product would favour first values.
     """
-    labels = labels or [""] * len(cases)
+    first = first or [True] * len(cases)
     combined = [
         {(places, tuple(case[k] for k in places)) for places in combinations(range(len(case)), min(strength, len(case)))}
         for case in cases
     ]
     left = set().union(*combined)
-    queue = [(-len(combined[number]), *_ranks(label, number), number) for number, label in enumerate(labels)]
+    queue = [
+        (-len(combined[number]), not preferred, zlib.crc32(str(number).encode()), number)
+        for number, preferred in enumerate(first)
+    ]
     heapq.heapify(queue)
     chosen = []
     while left:
@@ -52,10 +58,6 @@ def covering(cases: Sequence[tuple[Hashable, ...]], strength: int, labels: Seque
         chosen.append(number)
         left -= combined[number]
     return chosen
-
-
-def _ranks(label: str, number: int) -> tuple[int, int]:
-    return zlib.crc32(label.encode()), zlib.crc32(str(number).encode())
 
 
 def select(items: list[pytest.Item], choice: str) -> tuple[list[pytest.Item], list[pytest.Item]]:
@@ -86,14 +88,15 @@ def _of_one_test(items: list[pytest.Item], quick: bool) -> list[pytest.Item]:
 
 
 def _covering(items: list[pytest.Item], strength: int) -> list[pytest.Item]:
-    values, labels = [_values(item) for item in items], [_label(item) for item in items]
-    return [items[number] for number in covering(values, strength, labels)]
+    return [items[number] for number in covering([_values(i) for i in items], strength, [_at_home(i) for i in items])]
 
 
-def _label(item: pytest.Item) -> str:
-    """Builds and dtypes of a case: they decide what is compiled, so tests that choose alike share compiled code."""
+def _at_home(item: pytest.Item) -> bool:
+    """Whether a case's dtype is with its home: tests that choose alike share compiled code."""
     params = getattr(getattr(item, "callspec", None), "params", {})
-    return " ".join(str(params[name]) for name in ("build", "dtype", "x_dtype") if isinstance(params.get(name), str | tuple))
+    if "build" not in params or not isinstance(params.get("dtype"), str | type):
+        return True
+    return str(params["build"]) in HOMES[np.dtype(params["dtype"]).num % len(HOMES)]
 
 
 def _values(item: pytest.Item) -> tuple[tuple[int, ...], ...]:
