@@ -111,6 +111,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.slow
 def test_other_processes(tmp_path, method):
     if method == "fork" and not hasattr(os, "fork"):
         pytest.skip("this system has no fork")
@@ -620,6 +621,7 @@ print("done")
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="mprotect is POSIX")
+@pytest.mark.slow
 def test_products_read_nothing_beyond_x():
     """x ends where a page begins that nobody may read: blocks with holes, padding, and a last block that the edge cuts."""
     run = subprocess.run([sys.executable, "-c", BEYOND_X], capture_output=True, text=True, timeout=300)
@@ -628,6 +630,7 @@ def test_products_read_nothing_beyond_x():
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "complex64"])
 @pytest.mark.parametrize("build", [cvr_build(32, 7), bbcsr_build(1)], ids=str)
+@pytest.mark.each_value
 def test_how_x_is_loaded_changes_no_bit(monkeypatch, build, dtype):
     """Neighbouring rows with neighbouring columns are near, random ones are not; all ways to load give the same product."""
     rng = np.random.default_rng(0)
@@ -733,7 +736,7 @@ def test_transposed_and_dense_products_over_the_zoo(name, build):
 )
 @pytest.mark.parametrize(("stored", "dtype"), DTYPES)
 @pytest.mark.parametrize("name", ["rows_of_mixed_length", "explicit_zeros_beside_holes", "narrow_and_wide_tiles", "power_law"])
-@pytest.mark.each_value
+@pytest.mark.extended  # test_transposed and test_matmat try dtypes on the same kernels
 def test_dtypes_of_transposed_and_dense_products(name, stored, dtype, build):
     """Integers wrap; stored values that are narrower than the product's dtype are widened in registers."""
     csr = zoo.integers(name, stored)
