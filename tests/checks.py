@@ -49,10 +49,13 @@ CVR = [
 BBCSR = [bbcsr(block_size) for block_size in (1, 2, 3, 6, 7, 32)]
 BUILDS = CVR + BBCSR
 DEFAULTS = [Build("cvr", {}), Build("bbcsr", {})]
+ONE_OF_EACH = [cvr(32, 7, "rows"), bbcsr(6)]
 TYPICAL = [cvr(4, 5, "nnz"), cvr(32, 7, "rows"), bbcsr(1), bbcsr(6)]
-ALWAYS = [cvr(4, 5, "rows"), *TYPICAL]
-#: All of them where code is compiled for each: ``make test`` runs the typical ones, ``make test-all`` the others too.
-TYPICAL_OF_BUILDS = [b if b in ALWAYS else pytest.param(b, marks=pytest.mark.extended) for b in BUILDS]
+
+
+def extended_but(always: list[Build], builds: list[Build]) -> list[Any]:
+    """`builds` for a test that compiles much for each: ``make test`` runs those in `always`, ``make test-all`` the others too."""
+    return [build if build in always else pytest.param(build, marks=pytest.mark.extended) for build in builds]
 
 
 def put(array: Any, device: str) -> Any:

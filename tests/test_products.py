@@ -7,7 +7,7 @@ import operator
 import numpy as np
 import pytest
 import zoo
-from checks import BUILDS, DEFAULTS, TYPICAL, TYPICAL_OF_BUILDS, assert_product, assert_same_bits, bbcsr, cvr, get, put
+from checks import BUILDS, DEFAULTS, TYPICAL, assert_product, assert_same_bits, bbcsr, cvr, extended_but, get, put
 from scipy.sparse import csr_array
 
 from cvrarray.core import devices
@@ -54,7 +54,7 @@ def test_zoo_in_integers(build, name, device):
     assert_product(y, csr, x)
 
 
-@pytest.mark.parametrize("build", TYPICAL_OF_BUILDS, ids=str)
+@pytest.mark.parametrize("build", extended_but([cvr(4, 5, "rows"), *TYPICAL], BUILDS), ids=str)
 @pytest.mark.parametrize("name", zoo.ZOO)
 def test_zoo_in_floats(build, name, device):
     csr = zoo.floats(name, np.float32)
