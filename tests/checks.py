@@ -54,7 +54,7 @@ TYPICAL = [cvr(4, 5, "nnz"), cvr(32, 7, "rows"), bbcsr(1), bbcsr(6)]
 
 
 def extended_but(always: list[Build], builds: list[Build]) -> list[Any]:
-    """`builds` for a test that compiles much for each: ``make test`` runs those in `always`, ``make test-all`` the others too."""
+    """`builds` for a test that compiles much for each: those in `always` run by default, the others under ``--cases all``."""
     return [build if build in always else pytest.param(build, marks=pytest.mark.extended) for build in builds]
 
 

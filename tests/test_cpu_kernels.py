@@ -784,7 +784,7 @@ def test_padding_meets_no_x_and_explicit_zeros_do(name, value, build):
 @pytest.mark.parametrize("build", [cvr_build(32, 7), bbcsr_build(2)], ids=str)
 @pytest.mark.parametrize("dtype", ["float32", "complex128"])
 @pytest.mark.parametrize("k", [0, 1, 2, 3, 4, 5, 7, 8, 15, 16, 17, 31, 32, 33, 64, 67, 129, 130])
-@pytest.mark.each_pair
+@pytest.mark.each_value
 def test_any_number_of_columns(k, dtype, build):
     csr = zoo.floats("rows_of_mixed_length", dtype)
     assert_matrix(build(csr, "cpu"), csr, columns_of(csr, k, dtype))
