@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from collections import Counter
 from datetime import UTC, datetime
@@ -61,6 +62,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     config.stash[LEFT_OUT] = counts
     if hasattr(config, "workeroutput"):
         config.workeroutput["left_out"] = counts
+
+
+def pytest_collection_finish() -> None:
+    """Spare the garbage collector what lives to the end: compiling makes so many objects that it runs all the time."""
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 20)
 
 
 @pytest.hookimpl(optionalhook=True)
