@@ -58,6 +58,22 @@ def extended_but(always: list[Build], builds: list[Build]) -> list[Any]:
     return [build if build in always else pytest.param(build, marks=pytest.mark.extended) for build in builds]
 
 
+def builds_and_dtypes(builds: list[Build], dtypes: list[Any]) -> list[Any]:
+    """All pairs for ``parametrize(("build", "dtype"), ...)``: those that run by default have each build with float64 and each
+    other dtype with one of the builds, in turn.
+    """
+    return [
+        pytest.param(
+            build,
+            dtype,
+            id=f"{build}-{np.dtype(dtype)}",
+            marks=() if dtype == np.float64 or k % len(builds) == j else pytest.mark.extended,
+        )
+        for k, dtype in enumerate(dtypes)
+        for j, build in enumerate(builds)
+    ]
+
+
 def put(array: Any, device: str) -> Any:
     """`array` on `device`, as `cupy.asarray` or the user's own NumPy array."""
     return devices.move(array, devices.parse(device))
