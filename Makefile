@@ -1,7 +1,10 @@
 # make demo [FILES="a.mtx ..."]   virtual environment, install, and the main job on real matrices
 # make test                       the same, and the tests            (PYTEST_ARGS="-k cvr" passes options on)
+# make quick                      a few cases of each test: under a minute once kernels are compiled, for before a commit
+# make test-all                   every case of every test, also those that repeat a path under other parameters
+#                                 (CASES=rest: those alone that make test leaves out)
 # make kill-test                  writers of stores killed at every call that changes the disk, and a hundred rounds of two writers
-# make gpu-test                   every test on this machine's GPU with $(PYTHON); writes docs/gpu-report/tests.json
+# make gpu-test                   every case on this machine's GPU with $(PYTHON); writes docs/gpu-report/tests.json
 # make gpu-sanitize               compute-sanitizer over the small tests; logs in docs/gpu-report/
 # make bench                      all generated matrices beside the peers    (BENCH_ARGS="--dtype float32 --json out.json");
 #                                 without a GPU also those of CVRARRAY_MATRICES, and the pages of docs/benchmarks are written
@@ -17,7 +20,12 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-PYTEST_ARGS ?= -n auto --maxprocesses 8
+# worksteal: neighbours, which share compiled code, run in one worker.
+PYTEST_ARGS ?= -n auto --maxprocesses 8 --dist worksteal
+CASES ?= all
+COVERAGE ?=
+# A worker a core, at most 16, where pytest-xdist is installed. loadgroup: tests that fill a GPU's memory run one at a time.
+GPU_WORKERS ?= $(if $(shell $(PYTHON) -c 'import xdist; print(1)' 2>/dev/null),-n auto --maxprocesses 16 --dist loadgroup)
 GPU_PYTEST_ARGS ?=
 BENCH_ARGS ?=
 ASV_ARGS ?=
@@ -31,21 +39,27 @@ DRIVER := $(shell nvidia-smi --query-gpu=driver_version --format=csv,noheader 2>
 CUDA := $(if $(DRIVER),$(shell if [ $(DRIVER) -ge 580 ]; then echo cuda13; elif [ $(DRIVER) -ge 525 ]; then echo cuda12; fi))
 comma := ,
 
-.PHONY: demo test kill-test gpu-test gpu-sanitize bench bench-gpu bench-asv bench-check fuzz docs wheel-check lint format clean
+.PHONY: demo quick test test-all kill-test gpu-test gpu-sanitize bench bench-gpu bench-asv bench-check fuzz docs wheel-check lint format clean
 
 demo: $(VENV)/.installed-demo$(if $(CUDA),-$(CUDA))
 	$(BIN)/cvrarray demo $(FILES)
 
 test: $(VENV)/.installed-test
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(BIN)/python -m pytest $(COVERAGE) $(PYTEST_ARGS)
+
+quick: $(VENV)/.installed-test
+	$(BIN)/python -m pytest --cases quick $(PYTEST_ARGS)
+
+test-all: $(VENV)/.installed-test
+	$(BIN)/python -m pytest --cases $(CASES) $(COVERAGE) $(PYTEST_ARGS)
 
 kill-test: $(VENV)/.installed-test
-	CVRARRAY_KILL_POINTS=all $(BIN)/python -m pytest -s tests/test_store_kills.py tests/test_store_writers.py
+	CVRARRAY_KILL_POINTS=all $(BIN)/python -m pytest --cases all -s tests/test_store_kills.py tests/test_store_writers.py
 
 # With "=": a report that is there already would else be taken for the path of tests, and tests/ and its options not be found.
 gpu-test:
 	@mkdir -p docs/gpu-report
-	$(PYTHON) -m pytest --require-gpu --gpu-report=docs/gpu-report/tests.json $(GPU_PYTEST_ARGS)
+	$(PYTHON) -m pytest --cases all --require-gpu --gpu-report=docs/gpu-report/tests.json $(GPU_WORKERS) $(GPU_PYTEST_ARGS)
 
 # Without CuPy's memory pool: in it, an access beyond an array is still inside an allocation, and nobody would see it.
 UNPOOLED := import sys, cupy, pytest; cupy.cuda.set_allocator(None); sys.exit(pytest.main(sys.argv[1:]))
@@ -56,7 +70,7 @@ gpu-sanitize:
 	for tool in memcheck racecheck; do \
 	  compute-sanitizer --tool $$tool --kernel-regex-exclude kns=cupy_ --target-processes all --error-exitcode 1 \
 	    --log-file docs/gpu-report/$$tool.log \
-	    $(PYTHON) -c '$(UNPOOLED)' --require-gpu -m small -k "cuda or test_shared_memory" -q $(GPU_PYTEST_ARGS) || exit 1; \
+	    $(PYTHON) -c '$(UNPOOLED)' --cases all --require-gpu -m small -k "cuda or test_shared_memory" -q $(GPU_PYTEST_ARGS) || exit 1; \
 	  tail -n 1 docs/gpu-report/$$tool.log; \
 	done
 

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import oracle
+import pytest
 from scipy.sparse import csr_array
 
 import cvrarray
@@ -48,7 +49,29 @@ CVR = [
 BBCSR = [bbcsr(block_size) for block_size in (1, 2, 3, 6, 7, 32)]
 BUILDS = CVR + BBCSR
 DEFAULTS = [Build("cvr", {}), Build("bbcsr", {})]
+ONE_OF_EACH = [cvr(32, 7, "rows"), bbcsr(6)]
 TYPICAL = [cvr(4, 5, "nnz"), cvr(32, 7, "rows"), bbcsr(1), bbcsr(6)]
+
+
+def extended_but(always: list[Build], builds: list[Build]) -> list[Any]:
+    """`builds` for a test that compiles much for each: those in `always` run by default, the others under ``--cases all``."""
+    return [build if build in always else pytest.param(build, marks=pytest.mark.extended) for build in builds]
+
+
+def builds_and_dtypes(builds: list[Build], dtypes: list[Any]) -> list[Any]:
+    """All pairs for ``parametrize(("build", "dtype"), ...)``: those that run by default have each build with float64 and each
+    other dtype with one of the builds, in turn.
+    """
+    return [
+        pytest.param(
+            build,
+            dtype,
+            id=f"{build}-{np.dtype(dtype)}",
+            marks=() if dtype == np.float64 or k % len(builds) == j else pytest.mark.extended,
+        )
+        for k, dtype in enumerate(dtypes)
+        for j, build in enumerate(builds)
+    ]
 
 
 def put(array: Any, device: str) -> Any:

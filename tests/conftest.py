@@ -1,12 +1,14 @@
-"""What every test shares: the ``device`` parameter, the ``small`` marker, and the report of a GPU run."""
+"""What every test shares: the ``device`` parameter, markers, which cases run, and the report of a GPU run."""
 
 from __future__ import annotations
 
+import gc
 import time
 from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
 
+import cases
 import gpu_report
 import pytest
 
@@ -14,21 +16,73 @@ from cvrarray.core import devices
 
 DEVICES = ("cpu", "cuda:0")
 NO_GPU = "no GPU: CuPy is missing or finds no CUDA device"
+LEFT_OUT = pytest.StashKey[dict[str, int]]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("cvrarray")
     group.addoption("--require-gpu", action="store_true", help="fail each test that would skip for the lack of a GPU")
     group.addoption("--gpu-report", type=Path, metavar="PATH", help="write what ran, and on what, to PATH as JSON")
+    group.addoption("--cases", choices=cases.CHOICES, default="covering", help="which cases of parametrised tests run")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "small: small conversions and products, for compute-sanitizer (50 times slower)")
     config.addinivalue_line("markers", "xdist_group(name): pytest-xdist's; known here so that it need not be installed")
+    for marker in cases.MARKERS:
+        config.addinivalue_line("markers", marker)
     path = config.getoption("--gpu-report")
     if path is not None and not hasattr(config, "workerinput"):
-        selection = " and ".join(f"({part})" for part in (config.option.keyword, config.option.markexpr) if part)
-        config.pluginmanager.register(GPUReport(path, selection or "all"), "gpu-report")
+        parts = [part for part in (config.option.keyword, config.option.markexpr) if part]
+        parts += [f"--cases {config.option.cases}"] * (config.option.cases != "all")
+        config.pluginmanager.register(GPUReport(path, " and ".join(f"({part})" for part in parts) or "all"), "gpu-report")
+
+
+def has_gpu_cases(config: pytest.Config) -> bool:
+    """Whether cases for a GPU are made: where there is one, and where their lack must show."""
+    return bool(config.getoption("--require-gpu") or config.getoption("--gpu-report") or devices.gpu_count())
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    given = {name for mark in metafunc.definition.iter_markers("parametrize") for name in cases.argument_names(mark)}
+    if "device" in metafunc.fixturenames and "device" not in given:
+        metafunc.parametrize("device", DEVICES if has_gpu_cases(metafunc.config) else DEVICES[:1], indirect=True)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Choose the cases, and count those left out for each reason."""
+    items[:], repeated = cases.select(items, config.getoption("--cases"))
+    need_one = [] if has_gpu_cases(config) else [item for item in items if "gpu" in getattr(item, "fixturenames", ())]
+    items[:] = [item for item in items if item not in set(need_one)]
+    on_both = 0 if has_gpu_cases(config) else sum("device" in getattr(item, "fixturenames", ()) for item in items)
+    config.hook.pytest_deselected(items=repeated + need_one)
+    counts = {"gpu": len(need_one) + on_both, "cases": len(repeated)}
+    config.stash[LEFT_OUT] = counts
+    if hasattr(config, "workeroutput"):
+        config.workeroutput["left_out"] = counts
+
+
+def pytest_collection_finish() -> None:
+    """Spare the garbage collector what lives to the end: compiling makes so many objects that it runs all the time."""
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 20)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node) -> None:
+    """pytest-xdist: every worker has collected the same."""
+    node.config.stash[LEFT_OUT] = getattr(node, "workeroutput", {}).get("left_out", {})
+
+
+def pytest_terminal_summary(terminalreporter, config: pytest.Config) -> None:
+    left_out = config.stash.get(LEFT_OUT, {})
+    if left_out.get("gpu"):
+        terminalreporter.line(f"{left_out['gpu']:,} cases left out: {NO_GPU} (make gpu-test runs them)")
+    if left_out.get("cases"):
+        remedy = "make test runs them" if config.getoption("--cases") == "rest" else "make test-all runs them"
+        terminalreporter.line(f"{left_out['cases']:,} cases left out by --cases {config.getoption('--cases')} ({remedy})")
 
 
 def need_gpu(config: pytest.Config) -> None:
@@ -38,7 +92,7 @@ def need_gpu(config: pytest.Config) -> None:
     (pytest.fail if config.getoption("--require-gpu") else pytest.skip)(NO_GPU)
 
 
-@pytest.fixture(params=DEVICES)
+@pytest.fixture
 def device(request: pytest.FixtureRequest) -> str:
     """``"cpu"``, then ``"cuda:0"``."""
     if request.param != "cpu":

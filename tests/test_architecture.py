@@ -160,6 +160,7 @@ def test_import_is_light():
     assert found.stdout.strip() == "[]"
 
 
+@pytest.mark.slow
 def test_cpu_work_does_not_import_cupy_or_dask():
     code = (
         "import sys, cvrarray, numpy as np; A = cvrarray.CVRArray(np.eye(3)); A @ np.ones(3); A.tocsr(); A.check(); "

@@ -25,6 +25,7 @@ VARIED = ["rows_of_mixed_length", "explicit_zeros_beside_holes", "many_empty_row
 
 @BUILD
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.each_value
 def test_what_it_is(build, dtype, device):
     csr = zoo.integers("explicit_zeros_beside_holes", dtype)
     A = build(csr, device)
@@ -61,6 +62,7 @@ def test_plan_is_kept():
 
 @BUILD
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.each_value
 def test_real_imag_conj(build, dtype, device):
     csr = zoo.integers("explicit_zeros_beside_holes", dtype)
     A, dense = build(csr, device), csr.toarray()
@@ -81,6 +83,7 @@ def test_real_imag_conj(build, dtype, device):
 @BUILD
 @pytest.mark.parametrize("to", DTYPES)
 @pytest.mark.parametrize("dtype", ["bool", "int8", "float64", "complex64"])
+@pytest.mark.each_value
 def test_astype(build, dtype, to, device):
     csr = zoo.integers("explicit_zeros_beside_holes", dtype)
     A, dense = build(csr, device), csr.toarray()
@@ -240,18 +243,19 @@ def test_repr(build, device):
 
 @TYPICAL_BUILDS
 @pytest.mark.parametrize("name", [*VARIED, "one_dense_row", "blocks_over_the_edge", "hypersparse", "nonzeros_33"])
-def test_with_values(build, name, device):
+@pytest.mark.parametrize("dtype", ["float64", "float32", "int8", "complex128", "bool"])
+@pytest.mark.each_value
+def test_with_values(build, name, dtype, device):
     csr = zoo.integers(name, np.float64)
     A = build(csr, device)
-    for dtype in ("float64", "float32", "int8", "complex128", "bool"):
-        data = zoo.vector(csr.nnz, dtype, seed=5)
-        found = A.with_values(put(data, device))
-        expected = scipy.sparse.csr_array((data, csr.indices, csr.indptr), shape=csr.shape)
-        assert type(found) is type(A)
-        found.check()
-        assert_same_csr(found.to_scipy(), expected)
-        x = zoo.vector(csr.shape[1], dtype)
-        np.testing.assert_array_equal(get(found @ put(x, device)), expected @ x if dtype != "bool" else expected.toarray() @ x)
+    data = zoo.vector(csr.nnz, dtype, seed=5)
+    found = A.with_values(put(data, device))
+    expected = scipy.sparse.csr_array((data, csr.indices, csr.indptr), shape=csr.shape)
+    assert type(found) is type(A)
+    found.check()
+    assert_same_csr(found.to_scipy(), expected)
+    x = zoo.vector(csr.shape[1], dtype)
+    np.testing.assert_array_equal(get(found @ put(x, device)), expected @ x if dtype != "bool" else expected.toarray() @ x)
     assert_same_csr(A.to_scipy(), csr)
 
 

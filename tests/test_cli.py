@@ -137,6 +137,7 @@ def test_interrupt(run, monkeypatch, mtx):
     assert run("info", mtx)[0] == 130
 
 
+@pytest.mark.slow
 def test_module_runs_and_survives_a_reader_that_leaves(mtx):
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     with subprocess.Popen(
@@ -447,6 +448,7 @@ def without_mkl(monkeypatch):
     monkeypatch.setattr(peers, "mkl", lambda: None)
 
 
+@pytest.mark.slow
 def test_bench_measures(run, monkeypatch, tmp_path, mtx, device):
     """The report is complete, and its figures fit together."""
     without_mkl(monkeypatch)
@@ -690,6 +692,7 @@ def test_demo(run, monkeypatch, mtx, device):
 # ---------------------------------------------------------------------------------------------------------- packaging
 
 
+@pytest.mark.slow
 def test_readme_example_runs():
     (example,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     names = {}

@@ -77,7 +77,7 @@ def test_bins_are_the_definitions(build, name, device):
 @EVERY_NAME
 def test_narrow_chunks(build, name, device):
     """A chunk whose columns span less than 2^16 is stored narrow, from its smallest column; any other wide."""
-    A = build(zoo.integers(name), device)
+    A = build(zoo.integers(name, np.float64), device)
     base = get(A._tables.col_base)
     assert base.shape == (A.n_chunks,)
     for k in range(A.n_chunks):
@@ -89,7 +89,7 @@ def test_narrow_chunks(build, name, device):
 @EVERY_NAME
 def test_narrow_bins(build, name, device):
     """A bin whose block columns span less than 2^16 - 1 is stored narrow; one without blocks too, from 0."""
-    A = build(zoo.integers(name), device)
+    A = build(zoo.integers(name, np.float64), device)
     base, colptr = get(A._tables.col_base), get(A.colptr) // A.block_size
     ends = get(A.bin_rowptr) // A.block_size
     assert base.shape == (A.n_bins,)
@@ -103,7 +103,7 @@ def test_narrow_bins(build, name, device):
 @EVERY_NAME
 def test_presence_bits(build, name, device):
     """None where every column of every row's blocks is an entry, else the smallest integers with a bit a column."""
-    csr = zoo.integers(name)
+    csr = zoo.integers(name, np.float64)
     A = build(csr, device)
     present, size = A._tables.present, A.block_size
     if (get(A.colptr) >= 0).sum() * size == csr.nnz:
@@ -213,6 +213,7 @@ def test_check_and_round_trip(build, name, device):
 @TYPICAL_BUILDS
 @pytest.mark.parametrize("name", VARIED)
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.each_value
 def test_round_trip_in_every_dtype(build, name, dtype, device):
     csr = zoo.integers(name, dtype)
     A = build(csr, device)

@@ -113,6 +113,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.slow
 def test_other_processes(tmp_path, method):
     if method == "fork" and not hasattr(os, "fork"):
         pytest.skip("this system has no fork")
@@ -138,6 +139,7 @@ def test_ranges_cover_every_tile_once(threaded, sizes, n_threads):
 @pytest.mark.parametrize("row_length", [1, 2, 30])
 @pytest.mark.parametrize("at", [0, 1, 500, -1])
 @pytest.mark.parametrize("fault", ["none", "negative", "too large", "equal", "descending", "offsets"])
+@pytest.mark.each_pair
 def test_csr_is_checked_everywhere(threaded, n_threads, row_length, at, fault):
     """More rows than are looked at together, and a fault in the first, a middle or the last of them."""
     threaded(n_threads)
@@ -623,6 +625,7 @@ print("done")
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="mprotect is POSIX")
+@pytest.mark.slow
 def test_products_read_nothing_beyond_x():
     """x ends where a page begins that nobody may read: blocks with holes, padding, and a last block that the edge cuts."""
     run = subprocess.run([sys.executable, "-c", BEYOND_X], capture_output=True, text=True, timeout=300)
@@ -631,6 +634,7 @@ def test_products_read_nothing_beyond_x():
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "complex64"])
 @pytest.mark.parametrize("build", [cvr_build(32, 7), bbcsr_build(1)], ids=str)
+@pytest.mark.each_value
 def test_how_x_is_loaded_changes_no_bit(monkeypatch, build, dtype):
     """Neighbouring rows with neighbouring columns are near, random ones are not; all ways to load give the same product."""
     rng = np.random.default_rng(0)
@@ -736,6 +740,7 @@ def test_transposed_and_dense_products_over_the_zoo(name, build):
 )
 @pytest.mark.parametrize(("stored", "dtype"), DTYPES)
 @pytest.mark.parametrize("name", ["rows_of_mixed_length", "explicit_zeros_beside_holes", "narrow_and_wide_tiles", "power_law"])
+@pytest.mark.extended  # test_transposed and test_matmat try dtypes on the same kernels
 def test_dtypes_of_transposed_and_dense_products(name, stored, dtype, build):
     """Integers wrap; stored values that are narrower than the product's dtype are widened in registers."""
     csr = zoo.integers(name, stored)
@@ -749,6 +754,7 @@ def test_dtypes_of_transposed_and_dense_products(name, stored, dtype, build):
 )
 @pytest.mark.parametrize(("alpha", "beta"), [(2, 0), (1, 1), (-1, 3), (0, 0.5)])
 @pytest.mark.parametrize("dtype", ["float64", "complex64", "int32"])
+@pytest.mark.each_value
 def test_scaled_transposed_and_dense_products(alpha, beta, dtype, build):
     if dtype == "int32":
         beta = int(beta)
@@ -782,6 +788,7 @@ def test_padding_meets_no_x_and_explicit_zeros_do(name, value, build):
 @pytest.mark.parametrize("build", [cvr_build(32, 7), bbcsr_build(2)], ids=str)
 @pytest.mark.parametrize("dtype", ["float32", "complex128"])
 @pytest.mark.parametrize("k", [0, 1, 2, 3, 4, 5, 7, 8, 15, 16, 17, 31, 32, 33, 64, 67, 129, 130])
+@pytest.mark.each_value
 def test_any_number_of_columns(k, dtype, build):
     csr = zoo.floats("rows_of_mixed_length", dtype)
     assert_matrix(build(csr, "cpu"), csr, columns_of(csr, k, dtype))
@@ -871,6 +878,7 @@ def test_parts_are_bounded():
 )
 @pytest.mark.parametrize("dtype", ["float32", "complex128"])
 @pytest.mark.parametrize("name", ["explicit_zeros_beside_holes", "narrow_and_wide_tiles"])
+@pytest.mark.each_value
 def test_float16_values_are_widened_in_registers(name, dtype, build):
     """Exactly: the bits are those of the same tables in the product's precision, also for what float16 cannot sum."""
     csr = zoo.floats(name, np.float32)

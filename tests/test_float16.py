@@ -8,7 +8,7 @@ import checks
 import numpy as np
 import pytest
 import zoo
-from checks import DEFAULTS, TYPICAL, assert_same_bits, get, put
+from checks import DEFAULTS, ONE_OF_EACH, TYPICAL, assert_same_bits, extended_but, get, put
 from scipy.sparse import bsr_array, coo_array, csr_array
 
 import cvrarray
@@ -61,7 +61,7 @@ def assert_near(found, expected, size, length) -> None:
     assert (abs(found.astype(np.float64) - expected) <= sums + rounding).all()
 
 
-@TYPICAL_BUILDS
+@pytest.mark.parametrize("build", extended_but(ONE_OF_EACH, TYPICAL), ids=str)
 @pytest.mark.parametrize("name", MATRICES)
 def test_bits_are_kept(name, build, device):
     """By a conversion and the way back, of every kind of value."""
@@ -80,7 +80,7 @@ def test_bits_are_kept(name, build, device):
         assert_same_bits(get(A.todense())[row, csr.indices], data)
 
 
-@pytest.mark.parametrize("build", [*TYPICAL, checks.bbcsr(3), checks.cvr(3, 1, "rows")], ids=str)
+@pytest.mark.parametrize("build", extended_but(ONE_OF_EACH, [*TYPICAL, checks.bbcsr(3), checks.cvr(3, 1, "rows")]), ids=str)
 @pytest.mark.parametrize("name", MATRICES)
 def test_products_accumulate_in_float32(name, build, device):
     csr, data = halves(name)
@@ -119,7 +119,11 @@ def test_a_product_is_that_in_float32_rounded_once(build, device):
 
 
 @BUILD
-@pytest.mark.parametrize("x_dtype", ["float32", "float64", "complex64", "int16", "int32"])
+@pytest.mark.parametrize(
+    "x_dtype",  # the first three have products of other dtypes
+    ["float32", "complex64", "int32", *(pytest.param(name, marks=pytest.mark.extended) for name in ("float64", "int16"))],
+)
+@pytest.mark.each_value
 def test_wider_products_are_those_of_the_widened_matrix(build, x_dtype, device):
     """Bit by bit: widening is exact."""
     csr, data = halves("explicit_zeros_beside_holes")

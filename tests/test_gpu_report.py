@@ -85,6 +85,7 @@ def test_check_warns_and_succeeds(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("options", [(), ("-n", "2"), ("--require-gpu",)], ids=" ".join)
+@pytest.mark.slow
 def test_a_run_writes_its_report(tmp_path, options):
     """Counts, skips with reasons and failures, of one process or of several; the lack of a GPU fails where required."""
     (tmp_path / "conftest.py").write_text((TESTS / "conftest.py").read_text())

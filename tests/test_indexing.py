@@ -166,6 +166,7 @@ def test_keys_on_the_device(build, name, device):
 
 @CONFIGURATIONS
 @pytest.mark.parametrize("dtype", [np.bool_, np.int8, np.uint64, np.float32, np.complex128])
+@pytest.mark.each_value
 def test_dtypes_are_kept(build, dtype, device):
     dense = sample(dtype)
     A = build(dense, device=device)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+from itertools import groupby
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("cupy", reason="kernels are compiled through CuPy, which is not installed")
+from cases import covering
+
 from cvrarray.gpu import bbcsr, compiler, csr, cvr  # noqa: F401  each declares its kernels
 
 ARCHITECTURES = ("sm_75", "sm_80", "sm_90", "sm_100")
@@ -15,16 +18,57 @@ GROUP = 12  # instantiations a test: small enough to spread over workers
 FILES = {kernel.file: [] for kernel in compiler.KERNELS}
 for kernel in compiler.KERNELS:
     FILES[kernel.file] += kernel.instantiations()
-UNITS = [(file, tuple(names[start : start + GROUP])) for file, names in FILES.items() for start in range(0, len(names), GROUP)]
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-@pytest.mark.parametrize(("file", "names"), UNITS, ids=[f"{file}-{k}" for k, (file, _) in enumerate(UNITS)])
+def standing_for_all(names: list[str]) -> list[str]:
+    """Instantiations of one file in which each kernel has each value of each template parameter once."""
+    ordered = sorted(names, key=_kernel)
+    chosen = []
+    for _, group in groupby(ordered, _kernel):
+        of_one_kernel = list(group)
+        values = [tuple(name.partition("<")[2].rstrip(">").split(",")) for name in of_one_kernel]
+        chosen += [of_one_kernel[number] for number in covering(values, 1)]
+    return chosen
+
+
+def _kernel(name: str) -> str:
+    return name.partition("<")[0]
+
+
+def units():
+    """File, instantiations and architecture of each test: what stands for all on one architecture; then the others."""
+    for file, names in FILES.items():
+        chosen = standing_for_all(names)
+        others = [name for name in names if name not in set(chosen)]
+        for kind, part in (("chosen", chosen), ("others", others)):
+            for k, start in enumerate(range(0, len(part), GROUP)):
+                for architecture in ARCHITECTURES:
+                    always = kind == "chosen" and architecture == "sm_90"
+                    yield pytest.param(
+                        file,
+                        tuple(part[start : start + GROUP]),
+                        architecture,
+                        id=f"{file}-{kind}-{k}-{architecture}",
+                        marks=() if always else pytest.mark.extended,
+                    )
+
+
+UNITS = list(units())
+
+
+@pytest.mark.parametrize(("file", "names", "architecture"), UNITS)
 def test_compiles(file, names, architecture):
     """NVRTC alone is needed: `pip install nvidia-cuda-nvrtc`."""
     log = compile_for(architecture, compiler.source(file), f"{file}.cu", names)
     assert "warning" not in log, log
     assert not log.strip("\0\n "), log
+
+
+def test_every_instantiation_is_compiled_for_every_architecture():
+    wanted = {(file, name, architecture) for file, names in FILES.items() for name in names for architecture in ARCHITECTURES}
+    assert wanted == {(file, name, architecture) for file, names, architecture in (u.values for u in UNITS) for name in names}
+    by_default = {(unit.values[0], _kernel(name)) for unit in UNITS if not unit.marks for name in unit.values[1]}
+    assert by_default == {(kernel.file, kernel.name) for kernel in compiler.KERNELS}
 
 
 def compile_for(architecture: str, text: str, file: str, names: tuple[str, ...]) -> str:

@@ -68,6 +68,7 @@ def test_zoo(build, name, device):
 @pytest.mark.small
 @TYPICAL_BUILDS
 @pytest.mark.parametrize("name", [name for name in zoo.ZOO if max(zoo.ZOO[name]().shape) < 1000][::6])
+@pytest.mark.extended
 def test_small(build, name, device):
     """Few columns, and more than a warp has lanes: what compute-sanitizer watches."""
     csr = zoo.integers(name, np.float32)
@@ -79,6 +80,7 @@ def test_small(build, name, device):
 
 @TYPICAL_BUILDS
 @pytest.mark.parametrize("k", [0, 1, 2, 3, 4, 5, 7, 8, 9, 16, 17, 31, 33, 64, 65, 130])
+@pytest.mark.each_value
 def test_any_number_of_columns(build, k, device):
     csr = zoo.floats("power_law", np.float32)
     x = zoo.float_vector(csr.shape[1] * k, np.float32).reshape(csr.shape[1], k)
@@ -89,6 +91,7 @@ def test_any_number_of_columns(build, k, device):
 
 @TYPICAL_BUILDS
 @pytest.mark.parametrize(("dtype", "x_dtype"), PAIRS, ids=["-".join(pair) for pair in PAIRS])
+@pytest.mark.each_value
 def test_dtypes(build, dtype, x_dtype, device):
     for name in VARIED:
         csr = zoo.integers(name, dtype)
@@ -100,6 +103,7 @@ def test_dtypes(build, dtype, x_dtype, device):
 
 @BUILD
 @pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128"])
+@pytest.mark.each_value
 def test_rounding(build, dtype, device):
     for name in VARIED:
         csr = zoo.floats(name, dtype)
@@ -121,6 +125,7 @@ def test_any_order_and_stride(build, device):
 @BUILD
 @pytest.mark.parametrize(("alpha", "beta"), [(1, 0), (2.5, 0), (0, 0), (1, 1), (-1, 0.5), (0, 2)])
 @pytest.mark.parametrize("k", [1, 4, 11])
+@pytest.mark.each_pair
 def test_out_alpha_and_beta(build, alpha, beta, k, device):
     csr = zoo.floats("rows_of_mixed_length", np.float64)
     x = zoo.float_vector(csr.shape[1] * k).reshape(-1, k)

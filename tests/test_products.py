@@ -7,7 +7,7 @@ import operator
 import numpy as np
 import pytest
 import zoo
-from checks import BUILDS, DEFAULTS, TYPICAL, assert_product, assert_same_bits, bbcsr, cvr, get, put
+from checks import BUILDS, DEFAULTS, TYPICAL, assert_product, assert_same_bits, bbcsr, cvr, extended_but, get, put
 from scipy.sparse import csr_array
 
 from cvrarray.core import devices
@@ -54,7 +54,7 @@ def test_zoo_in_integers(build, name, device):
     assert_product(y, csr, x)
 
 
-@EVERY_BUILD
+@pytest.mark.parametrize("build", extended_but([cvr(4, 5, "rows"), *TYPICAL], BUILDS), ids=str)
 @pytest.mark.parametrize("name", zoo.ZOO)
 def test_zoo_in_floats(build, name, device):
     csr = zoo.floats(name, np.float32)
@@ -82,6 +82,7 @@ def test_small(name, device):
 @TYPICAL_BUILDS
 @pytest.mark.parametrize("name", VARIED)
 @pytest.mark.parametrize(("dtype", "x_dtype"), PAIRS, ids=["-".join(pair) for pair in PAIRS])
+@pytest.mark.each_value
 def test_dtypes(build, name, dtype, x_dtype, device):
     """NumPy's result_type, and its wrapping of integers: exact in every dtype."""
     csr = zoo.integers(name, dtype)
@@ -96,6 +97,7 @@ def test_dtypes(build, name, dtype, x_dtype, device):
 
 @TYPICAL_BUILDS
 @pytest.mark.parametrize(("dtype", "x_dtype"), FLOAT_PAIRS, ids=["-".join(pair) for pair in FLOAT_PAIRS])
+@pytest.mark.each_value
 def test_rounding(build, dtype, x_dtype, device):
     """Random values of many sizes stay within the bound: sums are made in the product's dtype, not in a smaller one."""
     for name in VARIED:
@@ -106,6 +108,7 @@ def test_rounding(build, dtype, x_dtype, device):
 
 @pytest.mark.parametrize("build", DEFAULTS, ids=str)
 @pytest.mark.parametrize("dtype", ["int8", "int64", "uint64"])
+@pytest.mark.each_value
 def test_integers_wrap(build, dtype, device):
     """Overflow wraps silently, as in NumPy."""
     csr = zoo.integers("one_dense_row", dtype)
@@ -155,6 +158,7 @@ def test_float32_denormals_are_kept(build, device):
         "narrow_and_wide_tiles",
     ],
 )
+@pytest.mark.each_value
 def test_inf_and_nan_touch_only_their_rows(build, name, dtype, device):
     """Each stored entry meets its x, explicit zeros too; pads, holes and absent entries meet none."""
     csr = zoo.integers(name, dtype)
@@ -189,6 +193,7 @@ def test_inf_in_the_matrix(build, device):
 @EVERY_BUILD
 @pytest.mark.parametrize("name", ["rows_of_mixed_length", "many_empty_rows_between", "one_dense_row", "tridiagonal_33"])
 @pytest.mark.parametrize(("alpha", "beta"), [(1, 0), (2.5, 0), (0, 0), (1, 1), (-1, 0.5), (0.5, -3), (0, 2)])
+@pytest.mark.each_pair
 def test_alpha_and_beta(build, name, alpha, beta, device):
     csr = zoo.floats(name, np.float64)
     x, before = zoo.float_vector(csr.shape[1]), zoo.float_vector(csr.shape[0], seed=9)
@@ -201,6 +206,7 @@ def test_alpha_and_beta(build, name, alpha, beta, device):
 @pytest.mark.parametrize("split", ["rows", "nnz"])
 @pytest.mark.parametrize("dtype", ["int8", "float32", "float64", "complex128"])
 @pytest.mark.parametrize(("alpha", "beta"), [(1, 0), (3, 2)])
+@pytest.mark.each_pair
 def test_rows_in_many_chunks(alpha, beta, dtype, split, device):
     """More parts of a row than a warp takes at once, again and again: nothing of one product is left for the next."""
     lengths, n_cols = [9000, 0, 3, 20000, 1], 20000
@@ -283,6 +289,7 @@ def test_out_of_a_wider_dtype(build, device):
     ("dtype", "alpha", "beta"),
     [("float32", 0.5, 2), ("complex64", 1j, 2 - 1j), ("complex128", 0.5, 1j), ("int64", 3, -2), ("uint8", 3, 2)],
 )
+@pytest.mark.each_value
 def test_alpha_and_beta_in_dtypes(build, dtype, alpha, beta, device):
     """Python scalars do not widen the product."""
     csr = zoo.integers("rows_of_mixed_length", dtype)
@@ -306,6 +313,7 @@ def test_x_with_a_stride(build, stride, device):
 
 @TYPICAL_BUILDS
 @pytest.mark.parametrize("dtype", ["float32", "complex128", "int8"])
+@pytest.mark.each_value
 def test_x_and_out_at_any_offset(build, dtype, device):
     """Views that begin inside a buffer: loads of several elements at once may not assume more than their alignment."""
     csr = zoo.integers("rows_of_mixed_length", dtype)
@@ -329,6 +337,7 @@ def test_x_broadcast(build):
 
 @TYPICAL_BUILDS
 @pytest.mark.parametrize("x_dtype", [">f8", ">f4", ">i4", ">c8"])
+@pytest.mark.each_value
 def test_x_big_endian(build, x_dtype):
     csr = zoo.integers("rows_of_mixed_length", np.float64)
     x = zoo.vector(csr.shape[1], x_dtype)

@@ -88,6 +88,7 @@ def test_sets_say_what_ufuncs_do_to_zero(ufunc, dtype):
 @BUILD
 @pytest.mark.parametrize("ufunc", [ufunc for ufunc in UFUNCS if ufunc.nin == 1], ids=lambda f: f.__name__)
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.each_value
 def test_unary_ufuncs(build, ufunc, dtype, device):
     """Either NumPy's values, as an array of the same format, or a TypeError."""
     csr = zoo.integers("explicit_zeros_beside_holes", dtype)
@@ -112,6 +113,7 @@ def test_unary_ufuncs(build, ufunc, dtype, device):
 @BUILD
 @pytest.mark.parametrize("ufunc", sorted(protocol.BINARY, key=lambda f: f.__name__), ids=lambda f: f.__name__)
 @pytest.mark.parametrize("dtype", ["bool", "int64", "float64", "complex128"])
+@pytest.mark.each_pair
 def test_binary_ufuncs(build, ufunc, dtype, device):
     """With a sparse array, a vector of the row's length, a dense array and scalars, on either side."""
     csr, other = zoo.integers("explicit_zeros_beside_holes", dtype), zoo.integers("blocks_with_holes", dtype)
@@ -342,6 +344,7 @@ WORKING = {
 @pytest.mark.parametrize("name", WORKING)
 @pytest.mark.parametrize("dtype", ["int64", "float64", "complex128"])
 @pytest.mark.filterwarnings("ignore:numpy.fix is deprecated:DeprecationWarning")
+@pytest.mark.each_value
 def test_functions(build, name, dtype, device):
     csr = zoo.integers("banded_stencil", dtype)
     A, call = build(csr, device), WORKING[name]

@@ -58,23 +58,23 @@ def assert_reduced(found, expected, A, keepdims_or_axis=True) -> None:
     np.testing.assert_array_equal(found, expected)
 
 
-@CONFIGURATIONS
+@pytest.mark.parametrize(("build", "dtype"), checks.builds_and_dtypes(BUILDS, DTYPES))
 @pytest.mark.parametrize("keepdims", [False, True])
 @pytest.mark.parametrize("name", NAMES)
-def test_small_integers(build, name, keepdims, device):
+@pytest.mark.each_pair
+def test_small_integers(build, name, keepdims, dtype, device):
     """Sums of small integers are exact in every dtype, so nothing may differ."""
-    for dtype in DTYPES:
-        csr = matrix(dtype)
-        A = build(csr, device=device)
-        for axis in AXES:
-            expected = getattr(np, name)(csr.toarray(), axis=axis, keepdims=keepdims)
-            found = reduce(name, A, axis=axis, keepdims=keepdims)
-            if name == "mean" and expected.dtype.kind in "fc":  # one division, which may be a multiplication on a GPU
-                assert found.dtype == expected.dtype
-                assert found.shape == expected.shape
-                np.testing.assert_array_max_ulp(abs(checks.get(found)), abs(np.asarray(expected)), maxulp=2)
-            else:
-                assert_reduced(found, expected, A)
+    csr = matrix(dtype)
+    A = build(csr, device=device)
+    for axis in AXES:
+        expected = getattr(np, name)(csr.toarray(), axis=axis, keepdims=keepdims)
+        found = reduce(name, A, axis=axis, keepdims=keepdims)
+        if name == "mean" and expected.dtype.kind in "fc":  # one division, which may be a multiplication on a GPU
+            assert found.dtype == expected.dtype
+            assert found.shape == expected.shape
+            np.testing.assert_array_max_ulp(abs(checks.get(found)), abs(np.asarray(expected)), maxulp=2)
+        else:
+            assert_reduced(found, expected, A)
 
 
 @ONE_OF_EACH

@@ -201,6 +201,7 @@ SYMMETRIES = {
 
 @pytest.mark.parametrize("zipped", [False, True], ids=["text", "gzip"])
 @pytest.mark.parametrize("symmetry", SYMMETRIES)
+@pytest.mark.each_value
 def test_matrix_market_in_pieces(symmetry, zipped, path, tmp_path, monkeypatch):
     from cvrarray.files import matrix_market
 

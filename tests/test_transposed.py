@@ -40,6 +40,7 @@ def test_zoo_in_integers(build, name, device):
 @pytest.mark.small
 @TYPICAL_BUILDS
 @pytest.mark.parametrize("name", [name for name in zoo.ZOO if max(zoo.ZOO[name]().shape) < 1000][::4])
+@pytest.mark.extended
 def test_small(build, name, device):
     """Both ways of adding, integers and floats: what compute-sanitizer watches."""
     for dtype in (np.float32, np.int32):
@@ -59,6 +60,7 @@ def test_zoo_in_floats(build, name, device):
 
 @TYPICAL_BUILDS
 @pytest.mark.parametrize(("dtype", "x_dtype"), PAIRS, ids=["-".join(pair) for pair in PAIRS])
+@pytest.mark.each_value
 def test_dtypes(build, dtype, x_dtype, device):
     for name in VARIED:
         csr = zoo.integers(name, dtype)
@@ -112,6 +114,7 @@ def test_same_bits_in_every_call(build, device):
 
 @BUILD
 @pytest.mark.parametrize("dtype", ["float64", "complex128", "int64", "bool"])
+@pytest.mark.each_value
 def test_from_the_left(build, dtype, device):
     csr = zoo.integers("rows_of_mixed_length", dtype)
     dense, A = csr.toarray(), build(csr, device)

@@ -64,6 +64,7 @@ def check(A, csr: csr_array, x: np.ndarray, device: str) -> None:
 @pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128"])
 @pytest.mark.parametrize("longest", [1, 20, 200, 900])
 @pytest.mark.parametrize("magnitudes", [0, 4, 12, 30])
+@pytest.mark.each_pair
 def test_graded(build, dtype, longest, magnitudes, device):
     csr = matrix(longest, dtype)
     rng = np.random.default_rng(magnitudes)

@@ -1,0 +1,60 @@
+"""The faults that tests/mutants.py makes: programs that differ from ours, hundreds of them, the same for the same seed."""
+
+from __future__ import annotations
+
+import ast
+
+import mutants
+import pytest
+
+COPY = """
+def kernel(n, x):
+    '''a < b, 1 + 1'''
+    total = 0
+    for k in range(n):
+        if k < n and not x[k] == 3:
+            total += min(x[k], 2 * n)
+    return -total
+"""
+
+
+def test_every_operator_and_number_of_a_function(tmp_path):
+    path = tmp_path / "kernel.py"
+    path.write_text(COPY)
+    found = mutants.mutants_of(path, tmp_path)
+    changes = sorted((COPY[m.start : m.end], m.new) for m in found)
+    assert changes == [
+        ("*", "+"), ("+=", "-="), ("-", ""), ("0", "1"), ("2", "3"), ("3", "4"), ("<", "<="), ("==", "!="), ("and", "or"),
+        ("min", "max"), ("not ", ""),
+    ]  # fmt: skip
+    assert len({mutant.name for mutant in found}) == len(found)
+
+
+@pytest.mark.parametrize("path", mutants.sources("cpu"), ids=lambda path: path.name)
+def test_mutants_are_other_programs(path):
+    text = path.read_text()
+    for mutant in mutants.mutants_of(path)[::20]:
+        changed = mutant.applied(text)
+        assert changed != text
+        ast.parse(changed)
+
+
+@pytest.mark.parametrize("device", ["cpu", "gpu"])
+def test_hundreds_of_them(device):
+    drawn = mutants.draw(device, 200, 0)
+    assert len({mutant.name for mutant in drawn}) == 200
+    assert drawn == mutants.draw(device, 200, 0)
+    assert drawn != mutants.draw(device, 200, 1)
+
+
+def test_report_tells_what_the_smaller_set_misses():
+    text = mutants.report(
+        {
+            "a.py:1:1 x": {"covering": "test_a"},
+            "a.py:2:1 y": {"covering": "passed", "rest": "timeout"},
+            "b.py:1:1 z": {"covering": "passed", "rest": "passed"},
+        }
+    )
+    assert "killed by make test: 1 of 3" in text
+    assert "killed by other cases only: a.py:2:1 y" in text
+    assert "survived: b.py:1:1 z" in text
