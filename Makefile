@@ -59,7 +59,7 @@ kill-test: $(VENV)/.installed-test
 # With "=": a report that is there already would else be taken for the path of tests, and tests/ and its options not be found.
 gpu-test:
 	@mkdir -p docs/gpu-report
-	$(PYTHON) -m pytest --cases all --require-gpu --gpu-report=docs/gpu-report/tests.json $(GPU_WORKERS) $(GPU_PYTEST_ARGS)
+	$(PYTHON) -m pytest --cases gpu --require-gpu --gpu-report=docs/gpu-report/tests.json $(GPU_WORKERS) $(GPU_PYTEST_ARGS)
 
 # Without CuPy's memory pool: in it, an access beyond an array is still inside an allocation, and nobody would see it.
 UNPOOLED := import sys, cupy, pytest; cupy.cuda.set_allocator(None); sys.exit(pytest.main(sys.argv[1:]))

@@ -1,9 +1,10 @@
-"""Which cases of a parametrised test run: ``--cases quick``, ``covering`` (the default), ``all`` or ``rest``.
+"""Which cases of a parametrised test run: ``--cases quick``, ``covering`` (the default), ``gpu``, ``all`` or ``rest``.
 
 A test with ``@pytest.mark.each_value`` runs, by default, only as many of its cases as it takes for each value of each
 parameter to occur; with ``@pytest.mark.each_pair`` each pair of values of two parameters occurs. ``extended`` cases run only
 under ``all``. ``rest`` runs what ``covering`` leaves out. ``quick`` runs at most two cases of a test, and none that is
-``slow``. ``tests/mutants.py`` shows that ``covering`` finds the same faults as ``all``.
+``slow``. ``gpu`` runs every case that needs a GPU, and of the others what ``quick`` runs. ``tests/mutants.py`` shows that
+``covering`` finds the same faults as ``all``.
 
 Arguments that one ``parametrize`` gives together are one parameter. The device is none: what runs on one runs on the other.
 """
@@ -18,7 +19,7 @@ from itertools import combinations, groupby
 import numpy as np
 import pytest
 
-CHOICES = ("quick", "covering", "all", "rest")
+CHOICES = ("quick", "covering", "gpu", "all", "rest")
 QUICK = 2  # cases of a test under --cases quick
 #: Builds that dtypes are tried with first, in turn: a format each, and what it is compiled for by default.
 HOMES = (("cvr", "cvr-n_lanes=32-n_chunks=7-split=rows"), ("bbcsr", "bbcsr-block_size=6"))
@@ -64,9 +65,12 @@ def select(items: list[pytest.Item], choice: str) -> tuple[list[pytest.Item], li
     """The items that `choice` runs and those that it leaves out, both in their order."""
     if choice == "all":
         return items, []
-    chosen = {item for _, cases in groupby(items, _function) for item in _of_one_test(list(cases), quick=choice == "quick")}
+    quick = choice in ("quick", "gpu")
+    chosen = {item for _, cases in groupby(items, _function) for item in _of_one_test(list(cases), quick)}
     if choice == "rest":
         chosen = set(items) - chosen
+    if choice == "gpu":
+        chosen |= {item for item in items if _needs_gpu(item)}
     return [item for item in items if item in chosen], [item for item in items if item not in chosen]
 
 
@@ -112,6 +116,10 @@ def argument_names(mark: pytest.Mark) -> list[str]:
     """The arguments that one ``parametrize`` gives."""
     names = mark.args[0] if mark.args else mark.kwargs["argnames"]
     return [name.strip() for name in names.split(",")] if isinstance(names, str) else list(names)
+
+
+def _needs_gpu(item: pytest.Item) -> bool:
+    return "gpu" in getattr(item, "fixturenames", ()) or _device(item) not in ("", "cpu")
 
 
 def _device(item: pytest.Item) -> str:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from itertools import combinations, product
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from cases import covering
@@ -43,6 +44,28 @@ def test_what_never_occurs_is_not_asked_for():
     assert {cases[k] for k in covering(cases, 2)} == set(cases)
     assert covering([], 2) == []
     assert covering([()], 1) == [0]
+
+
+def test_gpu_takes_every_case_that_needs_one():
+    """Of a test with four values and two devices: the four on the GPU, and two on the CPU."""
+
+    class Item:
+        parent, originalname, own_markers = None, "test_some", ()
+
+        def __init__(self, value, device):
+            self.name, self.callspec = f"{value}-{device}", SimpleNamespace(params={"value": value, "device": device})
+
+        def get_closest_marker(self, name):
+            return None
+
+        def iter_markers(self, name):
+            return iter(())
+
+    items = [Item(value, device) for value in range(4) for device in ("cpu", "cuda:0")]
+    chosen, left = cases.select(items, "gpu")
+    assert sum(item.callspec.params["device"] == "cuda:0" for item in chosen) == 4
+    assert 1 <= sum(item.callspec.params["device"] == "cpu" for item in chosen) <= cases.QUICK
+    assert len(chosen) + len(left) == 8
 
 
 FILE = """
