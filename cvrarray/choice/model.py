@@ -186,7 +186,7 @@ def _windows(csr: CSR, device: devices.Device, exact: bool) -> CSR:
 
 
 def _model(window: CSR, csr: CSR, padded: int, exact: bool) -> tuple[dict[int, float], dict[str, int]]:
-    """Block fill and bytes of every format's tables of `csr`, modelled from `window`; `padded` slots with blocks of 1."""
+    """Block fill and table bytes of every format of `csr`, modelled from `window`; `padded` slots in blocks of 1."""
     index, narrow = csr.indices.dtype.itemsize, 0.0
     if window.nnz:
         counts = devices.CPU.backend("statistics")
