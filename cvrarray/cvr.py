@@ -85,7 +85,7 @@ from .core import devices
 from .core.tables import CSR, THREES, WARP, CVRTables
 
 #: Steps a chunk should have: STEPS, fewer (to MIN_STEPS) where there would not be enough chunks to keep the device busy,
-#: more (to MAX_STEPS) where rows are longer. Measured: ``docs/measurements/cpu-kernels.md`` and ``0003-gpu-products.md``.
+#: more (to MAX_STEPS) where rows are longer. Measured: ``docs/measurements/0002-cpu-kernels.md`` and ``0003-gpu-products.md``.
 MIN_STEPS, STEPS, MAX_STEPS = 32, 64, 512
 #: The same on a CPU for chunks whose lanes have no phase to lose, or do not lose it: rows of lengths that spread over
 #: UNEVEN times their mean, and rows in threes.
