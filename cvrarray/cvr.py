@@ -95,7 +95,7 @@ ENOUGH_CHUNKS = {"cuda": 7392, "cpu": 256}
 LOOKS, MOSTLY = 256, 0.5
 #: Chunks that a GPU runs at once (a wave), with values of at most 4 bytes and longer ones: 92% of the warps that an
 #: H200's 132 multiprocessors hold, because some warps store empty rows. A few chunks more would wait for a whole wave.
-#: So a matrix with fewer than FEW_WAVES waves gets a whole number of waves, or chunks of LEAST_STEPS where that is fewer.
+#: So a matrix of fewer than FEW_WAVES waves gets a whole number of waves, or chunks of LEAST_STEPS if those are fewer.
 WAVE, FEW_WAVES, LEAST_STEPS = (3880, 2910), 3, 12
 
 #: Numbers of chunks that :func:`cvrarray.tune` tries, over the default number.
