@@ -84,21 +84,21 @@ from .array.invariants import are_tables, in_range, integer, is_offsets, packs
 from .core import devices
 from .core.tables import CSR, THREES, WARP, CVRTables
 
-#: Steps a chunk should have: STEPS, fewer (to MIN_STEPS) where there would not be enough chunks to keep the device busy,
-#: more (to MAX_STEPS) where rows are longer. Measured: ``docs/measurements/cpu-kernels.md`` and ``0003-gpu-products.md``.
+#: Steps of a chunk: STEPS; fewer (to MIN_STEPS) where there would not be enough chunks to keep the device busy; more
+#: (to MAX_STEPS) where rows are longer. Measured: ``docs/measurements/0002-*`` and ``0003-*``.
 MIN_STEPS, STEPS, MAX_STEPS = 32, 64, 512
-#: The same on a CPU for chunks whose lanes have no phase to lose, or do not lose it: rows of lengths that spread over
-#: UNEVEN times their mean, and rows in threes.
+#: Steps of a chunk on a CPU where keeping lanes in phase brings nothing (row lengths whose standard deviation is over
+#: UNEVEN times their mean) or is automatic (row triplets).
 MIN_LONG, LONG, UNEVEN = 256, 512, 0.5
 ENOUGH_CHUNKS = {"cuda": 7392, "cpu": 256}
-#: Rows in threes are looked for at LOOKS places; with a share of the nonzeros of at least MOSTLY in them chunks have 24 lanes.
+#: Row triplets are looked for at LOOKS places. If they hold at least MOSTLY of the nonzeros, chunks have 24 lanes.
 LOOKS, MOSTLY = 256, 0.5
-#: Chunks that a GPU has under way at once, with values of at most 4 bytes and longer ones: 92% of the warps that an H200's 132
-#: multiprocessors hold, for some store empty rows. A few more would wait for all of these, so a matrix of less than FEW_WAVES
-#: times as many chunks gets a whole multiple, or chunks of LEAST_STEPS where that is fewer.
+#: Chunks that a GPU runs at once (a wave), with values of at most 4 bytes and longer ones: 92% of the warps that an
+#: H200's 132 multiprocessors hold, because some warps store empty rows. A few chunks more would wait for a whole wave.
+#: So a matrix of fewer than FEW_WAVES waves gets a whole number of waves, or chunks of LEAST_STEPS if those are fewer.
 WAVE, FEW_WAVES, LEAST_STEPS = (3880, 2910), 3, 12
 
-#: Chunks that :func:`cvrarray.tune` tries, over the default.
+#: Numbers of chunks that :func:`cvrarray.tune` tries, over the default number.
 TRIED_CHUNKS = (2.0, 0.5, 4.0)
 #: Bytes of tables from which a CPU waits for memory more than for instructions.
 LARGE = 1 << 23
@@ -107,8 +107,8 @@ LARGE = 1 << 23
 class Costs(NamedTuple):
     """What a product costs on a kind of device, beside streaming the tables: see ``docs/decisions/0005``."""
 
-    factor: float  # time over that of streaming: records, and lanes out of phase
-    factor_waiting: float  # the same where a product waits for memory and little else: 8-byte values, tables over LARGE
+    factor: float  # time over that of streaming the tables: records, and lanes out of phase
+    factor_waiting: float  # the same where a product mostly waits for memory: 8-byte values, tables over LARGE
     own_us: float  # tails, and rows that are cut
 
 

@@ -3,13 +3,13 @@
 CVR, a chunk at a time::
 
             step 0   1   2 ..
-    lane 0  | 1 | 1 | 2 |   a slot: its value, below it its column; its colour is the row it adds into
-    lane 1  | 8 | 1 |>3 |   a bar at a slot's end: a record, the lane's sum goes to the row (or entry of tail) beside it
+    lane 0  | 1 | 1 | 2 |   a slot: its value, and below it its column; its colour is that of its row
+    lane 1  | 8 | 1 |>3 |   a bar at a slot's end: a record; the lane's sum goes to the row (or entry of tail) beside it
     tail                    the row of each entry of ``tail``, beside the lanes
 
-BBCSR, a bin at a time: 32 rows by ``bin_len`` entries; a block's first entry shows the column that is stored for it.
+BBCSR, a bin at a time: 32 rows by ``bin_len`` entries; the first entry of a block shows the stored column.
 
-Above all of them, for matrices of at most MOST_CELLS rows and columns, the matrix itself in the same colours.
+For matrices of at most MOST_CELLS rows and columns, the matrix itself is drawn above, in the same colours.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from .core import devices
 from .core.tables import WARP
 from .cvr import CVRArray
 
-#: Chunks or bins that are drawn where none is named, and steps or entries of one of them.
+#: The most chunks or bins that are drawn by default, and the most steps or entries of one of them.
 MOST_PARTS, MOST_STEPS = 4, 96
 
-#: Rows and columns up to which the matrix itself is drawn.
+#: The most rows and columns for which the matrix itself is drawn.
 MOST_CELLS = 40
 
-#: Rows or blocks take these colours in turn: light, so that black text can be read on all, also in grey.
+#: Rows or blocks cycle through these colours: light ones, so that black text is readable on all, also in grey.
 COLOURS = ("#a6cee3", "#fdbf6f", "#b2df8a", "#fb9a99", "#cab2d6", "#ffff99", "#c7e9e4", "#e5c494", "#f4cae4", "#d9d9d9")
 
 _CELL, _GAP, _FONT = 30, 24, 12
@@ -57,7 +57,7 @@ class Drawing:
         return self._svg
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the SVG to a file; one that is there is replaced.
+        """Write the SVG to a file; an existing file is replaced.
 
         Raises
         ------
@@ -86,9 +86,9 @@ def draw(A: CVRArray | BBCSRArray, part: int | None = None, *, steps: int | None
     A : CVRArray or BBCSRArray
         On any device; what is drawn is copied to the host.
     part : int, optional
-        The chunk, or bin, to draw. Default: all of them, up to MOST_PARTS, and the matrix where it is small.
+        The chunk, or bin, to draw. Default: all of them, up to MOST_PARTS, and the matrix if it is small.
     steps : int, optional
-        Of a CVR chunk: the steps that the conversion has done so far. Default: all.
+        For a CVR chunk: draw the state of the conversion after so many steps. Default: all.
 
     Returns
     -------
@@ -143,7 +143,7 @@ def _chunk(canvas: _Canvas, A: CVRArray, k: int, y: float, steps: int | None) ->
         raise ValueError(f"steps must lie in [0, {n_steps}] for chunk {k}; got {steps}")
     rows = _rows_of_slots(val.shape, tail, rec_pos, rec_wb, found.lr_rec)
     in_tail = rec_pos >= found.lr_rec
-    # the last row is fed before the step that first works on it, or, where there are lanes enough, before all
+    # the last row is fed before the first step that uses it, or, if there are enough lanes, before all steps
     last_fed = 0 if (tail < 0).any() else int(np.argwhere((rows == rows.max()).any(axis=0))[0, 0])
     tail_set = done >= last_fed
     left, width = 90, max(_CELL, _widest(val) * 8 + 6)
@@ -198,7 +198,7 @@ def _chunk(canvas: _Canvas, A: CVRArray, k: int, y: float, steps: int | None) ->
 def _rows_of_slots(
     shape: tuple[int, int], tail: np.ndarray, rec_pos: np.ndarray, rec_wb: np.ndarray, lr_rec: int
 ) -> np.ndarray:
-    """(n_lanes, n_steps) the row that every slot adds into; -1 for padding."""
+    """(n_lanes, n_steps) the row of each slot; -1 for padding."""
     n_lanes, _ = shape
     rows = np.full(shape, -1)
     begin = np.zeros(n_lanes, int)
@@ -298,7 +298,7 @@ def _matrix(canvas: _Canvas, A: CVRArray | BBCSRArray) -> float:
 
 
 def _cuts(canvas: _Canvas, A: CVRArray, csr: Any, left: float, top: float, cell: float) -> None:
-    """A staircase in the matrix where each chunk but the first begins."""
+    """A stepped line in the matrix where each chunk but the first begins."""
     begin = 0
     for k in range(A.n_chunks - 1):
         found = A.chunk(k)
@@ -320,7 +320,7 @@ def _cuts(canvas: _Canvas, A: CVRArray, csr: Any, left: float, top: float, cell:
 
 
 class _Canvas:
-    """SVG elements, and how far they reach."""
+    """SVG elements and their extent."""
 
     def __init__(self) -> None:
         self._elements: list[str] = []
@@ -359,11 +359,11 @@ class _Canvas:
         self._add(element, x + reach, y + 4)
 
     def title(self, text: str) -> None:
-        """What the last element says when pointed at."""
+        """The tooltip of the last element."""
         self._elements[-1] = self._elements[-1].removesuffix("/>") + f"><title>{escape(text)}</title></rect>"
 
     def svg(self, title: str) -> str:
-        """The whole picture, on white: it is read on dark pages too."""
+        """The whole picture, on white, so that it is readable on dark pages too."""
         width, height = self._width + _GAP, self._height + _GAP
         pattern = '<pattern id="{}" width="6" height="6" patternUnits="userSpaceOnUse">{}</pattern>'
         patterns = pattern.format("pad", '<path d="M0 6L6 0" stroke="#999"/>') + pattern.format(
@@ -382,7 +382,7 @@ class _Canvas:
 
 
 def _number(value: Any) -> str:
-    """A value in as few characters as three digits take."""
+    """A value with at most three digits, as short as possible."""
     if isinstance(value, (complex, np.complexfloating)):
         return f"{value.real:.3g}{value.imag:+.3g}j"
     return f"{value:.3g}" if isinstance(value, (float, np.floating)) else str(int(value))

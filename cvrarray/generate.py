@@ -1,14 +1,14 @@
-"""Matrices that the project makes itself: stencils, block stencils, Graph500 graphs, uniform random, 3-D elasticity.
+"""Generated matrices: stencils, block stencils, Graph500 graphs, uniform random columns, 3-D elasticity.
 
 Each function takes its sizes, then ``dtype``, ``xp`` (numpy, or cupy to build on the current GPU) and ``seed``, and
 returns a canonical CSR with int32 indices: ``scipy.sparse.csr_array``, or ``cupyx.scipy.sparse.csr_matrix``.
 
-Values are drawn from [0.5, 1.5), so none cancels; a complex one has such a real and imaginary part. Where a random
-graph or matrix draws a position k times, it has k times its value. :func:`elasticity` alone is assembled: its values
-have both signs, and nothing about it is random.
+Values are drawn from [0.5, 1.5), so none cancel; real and imaginary parts of complex ones both are. A position that a
+random graph or matrix draws k times has k times its value. :func:`elasticity` is assembled instead: its values have
+both signs, and nothing about it is random.
 
-The same arguments give the same matrix again; numpy and cupy draw different numbers from one seed, which changes the
-values, and the positions where those are random.
+The same arguments give the same matrix again. numpy and cupy draw different numbers from the same seed, so values
+differ between them, and so do random positions.
 
 >>> from cvrarray import generate
 >>> generate.poisson7(4).shape
@@ -108,11 +108,11 @@ def rmat(
     xp: ModuleType = np,
     seed: int = 0,
 ) -> CSRMatrix:
-    """Graph500 Kronecker graph: 2^scale vertices, edge_factor * 2^scale directed edges, parallel edges added up.
+    """Graph500 Kronecker graph: 2^scale vertices, edge_factor * 2^scale directed edges; parallel edges are summed.
 
     Every bit of an edge's (row, column) falls into the quadrants 00, 01, 10, 11 with probability a, b, c and
-    1 - a - b - c. ``shuffle`` renumbers the vertices at random, as Graph500 demands; without it the well connected ones
-    have small numbers with few bits set, and memory accesses are more local than a real graph's.
+    1 - a - b - c. ``shuffle`` renumbers the vertices at random, as Graph500 requires. Without it, vertices of high
+    degree have numbers with few bits set, and memory accesses are more local than a real graph's.
     Source: the Graph500 benchmark specification, section 3.4 (Kronecker generator).
 
     Examples
@@ -140,7 +140,7 @@ def rmat(
 
 
 def uniform(n_rows: int, per_row: int, dtype: Any = np.float64, xp: ModuleType = np, seed: int = 0) -> CSRMatrix:
-    """Square, `per_row` uniformly random columns a row; one drawn twice adds up, so a few rows have fewer nonzeros.
+    """Square; each row draws `per_row` uniformly random columns. Duplicates are summed, so a few rows have fewer.
 
     Examples
     --------
@@ -158,8 +158,8 @@ def elasticity(refinements: int, dtype: Any = np.float64, xp: ModuleType = np, s
     """Stiffness matrix of a tapered elastic beam, assembled by scikit-fem from 4 n x n x n bricks, n = 2^refinements.
 
     Linear elasticity in 3-D with a Poisson ratio of 0.3, free on all sides. The three displacements of a node are
-    neighbours, so every pair of nodes is a dense 3 x 3 block: BBCSR with block_size 3 stores no hole. There are
-    ``3 (4 n + 1) (n + 1)^2`` rows; nothing is random, and `seed` does nothing.
+    neighbouring unknowns, so every pair of nodes is a dense 3 x 3 block: BBCSR with block_size 3 has no holes. There
+    are ``3 (4 n + 1) (n + 1)^2`` rows. Nothing is random, and `seed` has no effect.
 
     Raises
     ------
@@ -188,8 +188,8 @@ def elasticity(refinements: int, dtype: Any = np.float64, xp: ModuleType = np, s
     width, height, length = mesh.p
     taper = 1 - length / 8
     mesh = skfem.MeshHex(np.stack([taper * width, taper * height, length]), mesh.t)
-    # intorder 3 is the usual 2 x 2 x 2 Gauss points; scikit-fem would take 64, at twenty times the cost. Bricks go in
-    # batches that fit a cache.
+    # intorder 3 is the usual 2 x 2 x 2 Gauss points; scikit-fem would take 64, at twenty times the cost. Bricks are
+    # assembled in batches that fit in a cache.
     element = skfem.ElementVector(skfem.ElementHex1())
     batches = np.array_split(np.arange(mesh.nelements), -(-mesh.nelements // 4096))
     bases = [skfem.Basis(mesh, element, intorder=3, elements=batch) for batch in batches]
@@ -201,7 +201,7 @@ def elasticity(refinements: int, dtype: Any = np.float64, xp: ModuleType = np, s
 
 
 class Recipe(NamedTuple):
-    """A named matrix: which function makes it, and its positional arguments at every scale.
+    """A named matrix: the function that makes it, and its positional arguments at every scale.
 
     Examples
     --------
@@ -212,7 +212,7 @@ class Recipe(NamedTuple):
 
     make: Callable[..., CSRMatrix]
     full: tuple[int, ...]  # 30 to 50 million nonzeros, beyond every cache: what GPU figures are quoted at
-    medium: tuple[int, ...]  # about 20 million, beyond a CPU's caches: all of them are measured in minutes
+    medium: tuple[int, ...]  # about 20 million, beyond a CPU's caches: all matrices are measured in minutes
     small: tuple[int, ...]  # about half a million nonzeros: seconds on a CPU
     options: dict[str, Any] = {}  # noqa: RUF012 (a NamedTuple's default, never written)
 
@@ -257,9 +257,9 @@ def build(name: str, *, scale: str = "full", dtype: Any = np.float64, xp: Module
 
 
 def _grid(n: int, steps: list[tuple[int, int, int]], dof: int, dtype: Any, xp: ModuleType, seed: int) -> CSRMatrix:
-    """Every node of an n^3 grid coupled to those `steps` away, by dense dof x dof blocks.
+    """Every node of an n^3 grid coupled to its neighbours at `steps`, by dense dof x dof blocks.
 
-    `steps` ascend, so do a row's columns: the CSR is written in place, without a sort.
+    `steps` ascend, and so do a row's columns: the CSR is written directly, without a sort.
     """
     n_rows = n**3 * dof
     _require_int32(n_rows)
@@ -280,7 +280,7 @@ def _grid(n: int, steps: list[tuple[int, int, int]], dof: int, dtype: Any, xp: M
 
 
 def _from_pairs(row: Array, col: Array, n: int, rng: Any, dtype: Any, xp: ModuleType) -> CSRMatrix:
-    """Square (n, n) CSR of (row, column) pairs in any order; a pair that comes k times has k times its random value."""
+    """Square (n, n) CSR of (row, column) pairs in any order; a pair that occurs k times has k times its value."""
     _require_int32(n)
     key = xp.sort(row.astype(xp.int64) * n + col)
     new = xp.ones(key.size, bool)
@@ -305,7 +305,7 @@ def _csr(data: Array, indices: Array, indptr: Array, n: int, xp: ModuleType) -> 
 
 
 def _values(rng: Any, size: int, dtype: Any, xp: ModuleType) -> Array:
-    """`size` numbers of a floating dtype in [0.5, 1.5), real and imaginary part alike."""
+    """`size` numbers of a floating dtype in [0.5, 1.5), real and imaginary parts both."""
     dtype = np.dtype(dtype)
     if dtype.kind not in "fc" or dtype.char not in "fdFD":
         raise TypeError(f"generated matrices are float32, float64, complex64 or complex128; got {dtype}. Use astype")

@@ -68,6 +68,25 @@ def test_files_that_pages_name_exist(page):
         assert end in shown[shown.index(start) + len(start) :]
 
 
+def test_links_between_pages_lead_to_files():
+    """Relative ones, on the site and in the repository."""
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+    links = [(page, link) for page in pages for link in re.findall(r"\]\(([^)#:\s]+)(?:#[\w-]+)?\)", page.read_text())]
+    assert len(links) > 50
+    assert not [(page.name, link) for page, link in links if not (page.parent / link).exists()]
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs" / "decisions").glob("*.md")), ids=lambda page: page.name)
+def test_a_decision_is_a_page(page):
+    """At most 120 lines of 120 characters; the figures are on the page of the same number in docs/measurements."""
+    lines = page.read_text().splitlines()
+    assert len(lines) <= 120
+    assert [line for line in lines if len(line) > 120] == []
+    for measured in (ROOT / "docs" / "measurements").glob(f"{page.name[:4]}-*.md"):
+        assert f"(../measurements/{measured.name})" in page.read_text()
+        assert f"(../decisions/{page.name})" in measured.read_text()
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_commands_that_pages_name_exist(page):
     text = (ROOT / page).read_text()

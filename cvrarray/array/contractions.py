@@ -1,7 +1,7 @@
-"""NumPy's ways to write a sum of products (tensordot, einsum, inner, vdot, vecdot), as the products that we have.
+"""NumPy's other sums of products (tensordot, einsum, inner, vdot, vecdot), expressed by ``@`` and ``*``.
 
-One operand or both are sparse arrays of ours. A contraction over one axis is ``@``; over both, a sum of an elementwise
-product; over none it would be dense or of more than two dimensions, and raises.
+One operand or both are our arrays. A contraction over one axis is ``@``; over both axes it is the sum of an elementwise
+product. A contraction over no axis would be dense or have more than two dimensions, and raises.
 """
 
 from __future__ import annotations
@@ -73,13 +73,15 @@ def _moved(dense: Any, axis: int, to: int) -> Any:
 
 
 def einsum(subscripts: str, /, *operands: Any, optimize: Any = False) -> Any:
-    """``numpy.einsum`` of one array, or of two of which one or both are sparse: what a product, a sum, a transpose or an
-    elementwise product of matrices and vectors can say, in any letters, with or without ``->``.
+    """``numpy.einsum`` of one array, or of two of which at least one is sparse.
+
+    The subscripts may say a product, a sum, a transpose or an elementwise product of matrices and vectors, with any
+    letters, with or without ``->``.
 
     Raises
     ------
     TypeError
-        It says something else.
+        The subscripts say something else.
     """
     inputs, output = _parse(subscripts)
     if len(inputs) == len(operands):
@@ -102,7 +104,7 @@ def einsum(subscripts: str, /, *operands: Any, optimize: Any = False) -> Any:
 
 
 def _parse(subscripts: Any) -> tuple[list[str], str]:
-    """The letters of each operand and of the result, which NumPy lets one leave out: those that occur once, sorted."""
+    """The letters of each operand and of the result. Without ``->`` the result has those that occur once, sorted."""
     if not isinstance(subscripts, str):
         raise TypeError("einsum of sparse arrays takes its subscripts as text, such as 'ij,j->i'")
     text = subscripts.replace(" ", "")
@@ -167,7 +169,7 @@ def vdot(a: Any, b: Any) -> Any:
 
 
 def vecdot(x1: Any, x2: Any, axis: int = -1) -> Any:
-    """``numpy.vecdot``: the products of rows, ``conj(x1) * x2`` summed over the last axis."""
+    """``numpy.vecdot``: the dot product of each pair of rows, ``conj(x1) * x2`` summed over the last axis."""
     if operator.index(axis) not in (-1, 1):
         raise TypeError(f"vecdot of sparse arrays takes the last axis; got axis={axis}. Use A.T")
     x1, x2 = _operands(x1, x2)
@@ -179,12 +181,12 @@ def vecdot(x1: Any, x2: Any, axis: int = -1) -> Any:
 
 
 def matvec(x1: Any, x2: Any) -> Any:
-    """``numpy.matvec``: a matrix times a vector, or times each row of a matrix, of which the products are rows again.
+    """``numpy.matvec``: a matrix times a vector, or times each row of a matrix; each product is a row of the result.
 
     Raises
     ------
     TypeError
-        `x1` is no matrix.
+        `x1` is not a matrix.
     """
     x1, x2 = _operands(x1, x2)
     _check_matrix(x1, "x1", "matvec")
@@ -192,12 +194,12 @@ def matvec(x1: Any, x2: Any) -> Any:
 
 
 def vecmat(x1: Any, x2: Any) -> Any:
-    """``numpy.vecmat``: a vector, or each row of a matrix, conjugated, times a matrix.
+    """``numpy.vecmat``: the conjugate of a vector, or of each row of a matrix, times a matrix.
 
     Raises
     ------
     TypeError
-        `x2` is no matrix.
+        `x2` is not a matrix.
     """
     x1, x2 = _operands(x1, x2)
     _check_matrix(x2, "x2", "vecmat")

@@ -1,14 +1,18 @@
-"""Elementwise functions that turn 0 into 0: only stored values are computed, and the result is sparse again.
+"""Elementwise functions with f(0) = 0: only stored values are computed, and the result is sparse again.
 
-A function of one array, or of an array and a scalar, keeps the structure: explicit zeros stay, and a result of 0 or False
-is stored like any other. Of an array and a dense one the structure is the array's; of two sparse arrays the union of both
-(of a product the intersection), without the places whose result is 0, as in SciPy: ``(A != B).nnz == 0`` where A equals B.
+The structure of the result depends on the operands:
 
-What is not stored counts as 0, and a function may be applied only where it turns that into 0: ``A + 1`` raises. Two
-exceptions follow SciPy and pydata/sparse: what is not stored stays 0 in ``A * X`` where X, sparse or dense, is inf or nan,
+* one array, or an array and a scalar: the array's structure. Explicit zeros stay, and a result of 0 or False is stored
+  like any other.
+* an array and a dense one: the sparse array's structure.
+* two sparse arrays: the union of both, for a product the intersection. Entries whose result is 0 are left out, as in
+  SciPy: ``(A != B).nnz == 0`` where A equals B.
+
+An entry that is not stored counts as 0. A function that does not map it to 0 raises, as ``A + 1`` does. Two exceptions
+follow SciPy and pydata/sparse: entries that are not stored stay 0 in ``A * X`` where X, sparse or dense, is inf or nan,
 and in ``A / X`` where a dense X is 0 or nan. NumPy has nan there.
 
-Result dtypes are NumPy's, Python's scalars being weak. CuPy computes float16 in float32 and rounds once, as NumPy does.
+Result dtypes are NumPy's; Python scalars are weak. CuPy computes float16 in float32 and rounds once, as NumPy does.
 """
 
 from __future__ import annotations
@@ -24,7 +28,7 @@ from . import indexing
 
 _COMPARISONS = {np.equal, np.not_equal, np.less, np.less_equal, np.greater, np.greater_equal}
 _LOGICAL = {np.logical_and, np.logical_or, np.logical_xor}
-_OF_BITS = {np.nextafter, np.spacing}  # of float16 they are not those of float32
+_OF_BITS = {np.nextafter, np.spacing}  # their results in float16 are not those in float32
 _SCALARS = (bool, int, float, complex, np.generic)
 
 
@@ -49,13 +53,11 @@ def unary(array: Any, ufunc: np.ufunc, **kwargs: Any) -> Any:
 
 
 def binary(ufunc: np.ufunc, left: Any, right: Any, **kwargs: Any) -> Any:
-    """``ufunc(left, right)``, at least one of them an array of ours: an array in the format of the first that is ours.
+    """``ufunc(left, right)`` of operands of which at least one is ours; the result has the format of the first of ours.
 
-    Parameters
-    ----------
-    ufunc : ufunc of two arguments
-    left, right : array of ours, any sparse matrix that :func:`cvrarray.input.coercion.as_csr` takes, dense array, or scalar
-        On one device; shapes broadcast as NumPy's. A dense array's result must be as sparse as the sparse one.
+    Parameters ---------- ufunc : ufunc of two arguments left, right : array of ours, any sparse matrix that
+    :func:`cvrarray.input.coercion.as_csr` takes, dense array, or scalar
+        On one device; shapes broadcast as NumPy's. With a dense array, entries that are not stored must stay 0.
     **kwargs
         ``dtype`` and ``casting``, as NumPy's.
 
@@ -91,12 +93,12 @@ def power(array: Any, exponent: Any, dtype: Any = None) -> Any:
 
 
 def clip(array: Any, min: Any = None, max: Any = None, out: Any = None, **kwargs: Any) -> Any:
-    """The values moved into [min, max], which must hold 0; None is no bound. Without bounds `array` itself.
+    """The values clipped to [min, max], which must contain 0; None is no bound. Without bounds `array` itself.
 
     Raises
     ------
     TypeError
-        A bound lies on the wrong side of 0, so that the result would be dense; or ``out`` is given.
+        The interval does not contain 0, so that the result would be dense; or ``out`` is given.
     """
     if out is not None:
         kwargs["out"] = out
@@ -104,7 +106,7 @@ def clip(array: Any, min: Any = None, max: Any = None, out: Any = None, **kwargs
     for ufunc, bound in ((np.maximum, min), (np.minimum, max)):
         _check_keywords(ufunc, kwargs)
         if bound is not None:
-            if type(bound) is int and array.dtype.kind in "iu":  # a bound beyond the dtype is no bound
+            if type(bound) is int and array.dtype.kind in "iu":  # a bound outside the dtype's range is no bound
                 limits = np.iinfo(array.dtype)
                 bound = int(np.clip(bound, limits.min, limits.max))
             try:
@@ -134,7 +136,7 @@ def round_(array: Any, decimals: int = 0, out: Any = None) -> Any:
 
 
 class _DenseResultError(TypeError):
-    """The result would not be 0 where nothing is stored."""
+    """The result would not be 0 at entries that are not stored."""
 
 
 # ---------------------------------------------------------------------------------------------------- operands
@@ -149,7 +151,7 @@ def _is_sparse(value: Any) -> bool:
 
 
 def _operand(value: Any, target: devices.Device) -> Any:
-    """An array of ours as it is, another sparse one as CSR, a scalar as a scalar, anything else as a dense array."""
+    """Our arrays and scalars as they are, other sparse matrices as CSR, anything else as a dense array."""
     if _is_ours(value) or (isinstance(value, _SCALARS) and np.asarray(value).dtype.kind in "biufc"):
         device = value._target if _is_ours(value) else target
     else:
@@ -190,17 +192,17 @@ def _check_keywords(ufunc: np.ufunc, kwargs: dict[str, Any]) -> None:
 
 
 def _with_scalar(ufunc: np.ufunc, array: Any, left: Any, right: Any, kwargs: dict[str, Any]) -> Any:
-    """The structure stays, with f(0, scalar) == 0."""
+    """The array's structure; requires f(0, scalar) == 0."""
     dtypes = _check_zero(ufunc, [np.zeros(1, array.dtype) if v is array else v for v in (left, right)], kwargs)
     scalar = right if left is array else left
     if ufunc in _COMPARISONS and type(scalar) is int and array.dtype.kind in "iu":
         limits = np.iinfo(array.dtype)
-        if not limits.min <= scalar <= limits.max:  # every value compares as 0 does, which CuPy does not know
+        if not limits.min <= scalar <= limits.max:  # every value compares with it as 0 does; CuPy would not see that
             return array._map(lambda values: array._target.xp.zeros(values.shape, bool))
 
     def function(values: Any) -> Any:
         if ufunc is np.divide and left is array and array.dtype.kind == "c" and np.isrealobj(scalar):
-            # part by part, as NumPy: CuPy's quotient of 0 by a complex infinity is nan, and padding must stay 0
+            # real and imaginary parts apart, as NumPy: CuPy divides 0 by a complex infinity to nan; padding must stay 0
             parts = values.astype(dtypes[0], copy=False).view(dtypes[0].type(0).real.dtype)
             return (parts / parts.dtype.type(scalar)).view(dtypes[0])
         return _compute(ufunc, [values if v is array else v for v in (left, right)], kwargs, dtypes)
@@ -209,7 +211,7 @@ def _with_scalar(ufunc: np.ufunc, array: Any, left: Any, right: Any, kwargs: dic
 
 
 def _with_dense(ufunc: np.ufunc, array: Any, left: Any, right: Any, kwargs: dict[str, Any]) -> Any:
-    """The sparse operand's structure, with f(0, dense) == 0 wherever that does not follow SciPy."""
+    """The sparse operand's structure; requires f(0, dense) == 0, except where we follow SciPy."""
     dense = right if left is array else left
     shape = _broadcast_shape(array.shape, dense.shape)
     zero = np.zeros(1, array.dtype)
@@ -233,7 +235,7 @@ def _with_dense(ufunc: np.ufunc, array: Any, left: Any, right: Any, kwargs: dict
     csr = _broadcast(array._canonical_csr(), shape)
     row = coercion._row_of_nonzero(csr.indptr, csr.indices, array._target)
     dense = dense.reshape((1,) * (2 - dense.ndim) + dense.shape)
-    if dense.shape[0] == 1 or dense.shape[1] == 1:  # one line of values: never laid out in full
+    if dense.shape[0] == 1 or dense.shape[1] == 1:  # a row or column of values: not broadcast in memory
         line = dense.ravel()
         at = csr.indices if dense.shape[0] == 1 else row
         dense = line[at] if line.size > 1 else line
@@ -244,7 +246,7 @@ def _with_dense(ufunc: np.ufunc, array: Any, left: Any, right: Any, kwargs: dict
 
 
 def _with_sparse(ufunc: np.ufunc, array: Any, left: Any, right: Any, kwargs: dict[str, Any]) -> Any:
-    """f over the union of the stored entries, with f(0, 0) == 0; a product over the intersection."""
+    """f over the union of the stored entries, for a product the intersection; requires f(0, 0) == 0."""
     target, xp = array._target, array._target.xp
     shape = _broadcast_shape(left.shape, right.shape)
     a = left if isinstance(left, CSR) else left._canonical_csr()
@@ -273,11 +275,11 @@ def _with_sparse(ufunc: np.ufunc, array: Any, left: Any, right: Any, kwargs: dic
 
 
 def _union(a: CSR, b: CSR, target: devices.Device) -> tuple[Any, Any, Any, Any]:
-    """Rows and columns of the places where `a` or `b` stores an entry, in order, and the numbers of a's and b's among them."""
+    """Rows and columns of the entries that `a` or `b` stores, in order; the positions of a's and b's among them."""
     xp = target.xp
     row = xp.concatenate([coercion._row_of_nonzero(csr.indptr, csr.indices, target) for csr in (a, b)])
     col = xp.concatenate([a.indices, b.indices])
-    if a.shape[0] * a.shape[1] < 2**63:  # one key a place: two ascending runs, which a stable sort merges
+    if a.shape[0] * a.shape[1] < 2**63:  # one key per entry: two ascending runs, which a stable sort merges
         order = xp.argsort(row.astype(np.int64) * a.shape[1] + col, kind="stable")
     else:
         order = xp.lexsort(xp.stack([col, row]))
@@ -291,7 +293,7 @@ def _union(a: CSR, b: CSR, target: devices.Device) -> tuple[Any, Any, Any, Any]:
 
 
 def _broadcast_shape(left: tuple[int, ...], right: tuple[int, ...]) -> tuple[int, int]:
-    """NumPy's rule for two shapes of at most two dimensions; ValueError where they do not fit."""
+    """The shape to which two shapes of at most two dimensions broadcast, as in NumPy; ValueError where they do not."""
     if len(left) > 2 or len(right) > 2:
         raise ValueError(f"operands must have at most 2 dimensions; got shapes {left} and {right}")
     pairs = list(zip((1, *left)[-2:], (1, *right)[-2:], strict=True))
@@ -302,7 +304,7 @@ def _broadcast_shape(left: tuple[int, ...], right: tuple[int, ...]) -> tuple[int
 
 
 def _broadcast(csr: CSR, shape: tuple[int, int]) -> CSR:
-    """`csr` with its only row or column repeated, as `shape` asks."""
+    """`csr` with its only row or column repeated to `shape`."""
     xp = devices.of(csr.data).xp
     if csr.shape[0] != shape[0]:
         csr = indexing._rows(csr, xp.zeros(shape[0], np.int64))
@@ -336,13 +338,13 @@ def _dtypes(results: Any) -> list[np.dtype]:
 
 def _compute(ufunc: np.ufunc, operands: Any, kwargs: dict[str, Any], dtypes: list[np.dtype]) -> Any:
     """``ufunc(*operands)`` on the device, in `dtypes`; several results as a tuple."""
-    if ufunc in _LOGICAL:  # CuPy's take no complex numbers
+    if ufunc in _LOGICAL:  # CuPy's do not take complex numbers
         operands = [v != 0 for v in operands]
     types = [v.dtype if hasattr(v, "dtype") else np.dtype(bool) if type(v) is bool else type(v) for v in operands]
     loop: dict[str, Any] = {name: value for name, value in kwargs.items() if name == "casting"}
     if "dtype" in kwargs:
         loop["signature"] = (*[None] * ufunc.nin, *[np.dtype(kwargs["dtype"])] * ufunc.nout)
-    # cast as NumPy would, so that CuPy, which has fewer loops and other rules for scalars, is left no choice
+    # cast first, as NumPy would: CuPy has fewer loops and other rules for scalars
     taken = list(ufunc.resolve_dtypes((*types, *[None] * ufunc.nout), **loop))
     xp = next(devices.of(v).xp for v in operands if getattr(v, "ndim", 0))
     if xp is not np and ufunc not in _OF_BITS:
@@ -356,12 +358,12 @@ def _compute(ufunc: np.ufunc, operands: Any, kwargs: dict[str, Any], dtypes: lis
 
 
 def _of_module(xp: Any, ufunc: np.ufunc) -> Any:
-    """The ufunc of the array module: NumPy's itself, or the one that CuPy has under its name."""
+    """The array module's ufunc: NumPy's itself, or CuPy's of the same name."""
     return ufunc if xp is np else getattr(xp, ufunc.__name__, ufunc)
 
 
 def _mapped(array: Any, dtypes: list[np.dtype], function: Any) -> Any:
-    """Array(s) of `array`'s structure with function(values)."""
+    """One array or several, with `array`'s structure and the values ``function(values)``."""
     if len(dtypes) == 1:
         return array._map(function)
     return tuple(array._map(lambda values, k=k: function(values)[k]) for k in range(len(dtypes)))

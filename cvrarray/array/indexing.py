@@ -1,8 +1,8 @@
 """``A[...]``: rows, columns and single entries, taken from the canonical CSR on the array's own device.
 
-Every key becomes one selection an axis: a place (an int), a range (a slice) or places (an index array, a mask). Two selections
-of which neither is a place give an array of the same format; with a place the result is a dense vector, with two a scalar.
-Nothing is allocated by the number of columns, except a dense row that was asked for.
+A key becomes one selection for each axis: an index (an int), a range (a slice) or an array of indices (an index array
+or a mask). Two ints give a scalar, one int a dense vector, and no int an array of the same format. The memory needed
+does not grow with the number of columns, except for a dense row that was asked for.
 """
 
 from __future__ import annotations
@@ -22,13 +22,11 @@ _AXES = ("row", "column")
 def getitem(array: Any, key: Any) -> Any:
     """``array[key]``, as NumPy indexes a 2-D array, where the result has at most two dimensions.
 
-    Parameters
-    ----------
-    array : array of ours
-    key : int, slice, Ellipsis, 1-D index array, 1-D boolean mask, a tuple of at most two of these, or a 2-D boolean mask
+    Parameters ---------- array : array of ours key : int, slice, Ellipsis, 1-D index array, 1-D boolean mask, a tuple
+    of at most two of these, or a 2-D boolean mask
         Index arrays and masks live on the array's device; for an array on a GPU they may also be NumPy arrays or lists.
-        Two index arrays are paired as NumPy pairs them; ``np.ix_(rows, cols)`` takes the submatrix. A 2-D mask may be dense,
-        or a sparse array such as ``A > 0``.
+        Two index arrays are paired as in NumPy; ``np.ix_(rows, cols)`` takes the submatrix. A 2-D mask may be dense, or
+        a sparse array such as ``A > 0``.
 
     Returns
     -------
@@ -42,7 +40,7 @@ def getitem(array: Any, key: Any) -> Any:
     Raises
     ------
     IndexError
-        A place lies outside the shape, a mask does not fit it, or the key would give another number of dimensions.
+        An index lies outside the shape, a mask does not fit it, or the result would have more than two dimensions.
     TypeError
         An index array lives on another device.
     """
@@ -70,7 +68,7 @@ def getitem(array: Any, key: Any) -> Any:
 
 
 def _pair(key: Any) -> tuple[Any, Any]:
-    """`key` as one key an axis, without an Ellipsis."""
+    """`key` as one key for each axis, without an Ellipsis."""
     keys = key if isinstance(key, tuple) else (key,)
     if any(k is None for k in keys):
         raise IndexError("an array of ours has 2 dimensions, and np.newaxis would add one. Index todense() instead")
@@ -85,14 +83,14 @@ def _pair(key: Any) -> tuple[Any, Any]:
 
 
 def _selection(key: Any, axis: int, array: Any) -> Any:
-    """A key of one axis as an int in [0, n), a range, or an int64 array of places in [0, n) on the array's device."""
+    """A key of one axis as an int in [0, n), a range, or an int64 array of indices in [0, n) on the array's device."""
     n = array.shape[axis]
     if isinstance(key, slice):
         return range(*key.indices(n))
     if isinstance(key, (bool, np.bool_)):
         raise IndexError(f"a {_AXES[axis]} must be named by a number; got {key}. A mask has one entry a {_AXES[axis]}")
     if getattr(key, "shape", None) == () and key.dtype.kind in "iu":
-        key = key.item()  # a 0-d array is a number, of CuPy too
+        key = key.item()  # a 0-d array is a number, CuPy's too
     try:
         place = operator.index(key)
     except TypeError:
@@ -101,7 +99,7 @@ def _selection(key: Any, axis: int, array: Any) -> Any:
         _check_bounds(place, place, axis, n)
         return place % n
     key = _key_array(key, axis, array._target)
-    xp = devices.of(key).xp  # a host key is checked where it is, so that a GPU's queue need not be waited for
+    xp = devices.of(key).xp  # a host key is checked on the host, without waiting for the GPU
     if key.dtype == np.bool_:
         if key.shape != (n,):
             raise IndexError(f"a mask must have one entry a {_AXES[axis]}, {n}; got shape {key.shape}")
@@ -144,7 +142,7 @@ def _is_all(selection: Any, n: int) -> bool:
 
 
 def _pairing(rows: Any, cols: Any) -> tuple[bool, bool]:
-    """Whether two selections name single entries pair by pair, and whether they are an open mesh."""
+    """Whether two selections are paired index by index, and whether they are an open mesh (``np.ix_``)."""
     if isinstance(rows, range) or isinstance(cols, range):
         if any(getattr(s, "ndim", 1) != 1 for s in (rows, cols)):
             raise IndexError("an index array must have 1 dimension beside a slice. Index todense() instead")
@@ -163,12 +161,12 @@ def _pairing(rows: Any, cols: Any) -> tuple[bool, bool]:
 
 
 def _place_array(selection: Any, target: devices.Device) -> Any:
-    """A place as an array of one."""
+    """An int as an array of one index; an array as it is."""
     return target.xp.full(1, selection, np.int64) if isinstance(selection, int) else selection
 
 
 def _mask_2d(key: Any) -> Any:
-    """`key` where it is a 2-D boolean mask, dense or sparse; else None."""
+    """`key` if it is a 2-D boolean mask, dense or sparse; else None."""
     if isinstance(key, tuple) and len(key) == 1:
         key = key[0]
     if isinstance(key, list) and key and isinstance(key[0], (list, np.ndarray)):
@@ -198,7 +196,7 @@ def _masked(array: Any, mask: Any) -> Any:
 
 
 def _decoded(array: Any, rows: Any) -> tuple[CSR, Any]:
-    """A CSR that holds the rows of `array` that are selected, and where they stand in it: no more of it than must be."""
+    """A CSR that has the selected rows of `array`, and their positions in it; as few other rows as possible."""
     if isinstance(rows, int):
         return array._canonical_rows(rows, rows + 1), 0
     if not isinstance(rows, range) or _is_all(rows, array.shape[0]):
@@ -208,7 +206,7 @@ def _decoded(array: Any, rows: Any) -> tuple[CSR, Any]:
 
 
 def _rows(csr: CSR, rows: Any) -> CSR:
-    """The rows of `csr` that a place, a range or places name, in their order."""
+    """The rows of `csr` that an int, a range or an index array selects, in its order."""
     target = devices.of(csr.data)
     xp = target.xp
     if _is_all(rows, csr.shape[0]):
@@ -227,7 +225,7 @@ def _rows(csr: CSR, rows: Any) -> CSR:
 
 
 def _columns(csr: CSR, cols: Any) -> CSR:
-    """The columns of `csr` that a place, a range or places name, in their order."""
+    """The columns of `csr` that an int, a range or an index array selects, in its order."""
     target = devices.of(csr.data)
     if _is_all(cols, csr.shape[1]):
         return csr
@@ -243,11 +241,11 @@ def _column_range(csr: CSR, cols: range, target: devices.Device) -> CSR:
     if not cols:
         return _csr_of(xp.zeros_like(csr.indptr), csr.indices[:0], csr.data[:0], shape)
     offset = csr.indices - csr.indices.dtype.type(ascending[0])
-    step = csr.indices.dtype.type(ascending.step) if len(cols) > 1 else 1  # a step beyond the dtype has one column
+    step = csr.indices.dtype.type(ascending.step) if len(cols) > 1 else 1  # a larger step may not fit the dtype
     kept = xp.flatnonzero((csr.indices >= ascending[0]) & (csr.indices <= ascending[-1]) & (offset % step == 0))
-    indptr = xp.searchsorted(kept, csr.indptr.astype(np.int64))  # positions ascend, so this counts those kept before a row
+    indptr = xp.searchsorted(kept, csr.indptr.astype(np.int64))  # entries kept before each row
     indices = offset[kept] // step
-    if cols.step < 0:  # every row backwards: place i of a row that spans [a, b) comes from a + b - 1 - i
+    if cols.step < 0:  # reverse every row: position i of a row that spans [a, b) comes from a + b - 1 - i
         row = coercion._row_of_nonzero(indptr, kept, target)
         backwards = indptr[row] + indptr[row + 1] - 1 - xp.arange(kept.size)
         kept, indices = kept[backwards], len(cols) - 1 - indices[backwards]
@@ -255,12 +253,12 @@ def _column_range(csr: CSR, cols: range, target: devices.Device) -> CSR:
 
 
 def _column_places(csr: CSR, cols: Any, target: devices.Device) -> CSR:
-    """Columns in any order, some perhaps twice. `order` sorts them; an entry goes to the run of places that name its column."""
+    """Columns in any order, also repeated. `order` sorts them; an entry is copied to each position of its column."""
     xp = target.xp
     shape = (csr.shape[0], cols.size)
     order = xp.argsort(cols, kind="stable")
     ascending = cols[order]
-    if csr.shape[1] <= csr.nnz:  # a table of all columns is the smaller search
+    if csr.shape[1] <= csr.nnz:  # a table of all columns takes less than a search
         first = xp.searchsorted(ascending, xp.arange(csr.shape[1] + 1))
         start, end = first[csr.indices], first[csr.indices + 1]
     else:
@@ -278,7 +276,7 @@ def _column_places(csr: CSR, cols: Any, target: devices.Device) -> CSR:
 
 
 def _runs(xp: Any, start: Any, length: Any) -> tuple[Any, Any]:
-    """The numbers start[i], start[i] + 1, ... of all runs, one after the other; (n + 1,) where each run begins among them."""
+    """The concatenated ranges start[i], start[i] + 1, ... of length[i], and (n + 1,) the offset of each."""
     ptr = xp.concatenate([xp.zeros(1, np.int64), xp.cumsum(length, dtype=np.int64)])
     position = xp.arange(int(ptr[-1]))
     run = xp.searchsorted(ptr[1:], position, side="right")
@@ -286,14 +284,14 @@ def _runs(xp: Any, start: Any, length: Any) -> tuple[Any, Any]:
 
 
 def _csr_of(indptr: Any, indices: Any, data: Any, shape: tuple[int, int]) -> CSR:
-    """A canonical CSR from its parts, with indices as wide as its shape asks for."""
+    """A canonical CSR from its parts, with the index dtype that its shape needs."""
     xp = devices.of(data).xp
     indices = xp.ascontiguousarray(indices.astype(coercion.index_dtype(shape), copy=False))
     return CSR(indptr, indices, xp.ascontiguousarray(data), shape)
 
 
 def _vector(csr: CSR, rows: Any, cols: Any) -> Any:
-    """The dense vector that a CSR of one row or of one column is."""
+    """A CSR of one row or one column as a dense vector."""
     target = devices.of(csr.data)
     dense = target.xp.zeros(csr.shape[1] if isinstance(rows, int) else csr.shape[0], csr.data.dtype)
     dense[csr.indices if isinstance(rows, int) else coercion._row_of_nonzero(csr.indptr, csr.indices, target)] = csr.data
@@ -301,7 +299,7 @@ def _vector(csr: CSR, rows: Any, cols: Any) -> Any:
 
 
 def _values_at(csr: CSR, row: Any, col: Any) -> Any:
-    """(n,) the values at n places, 0 where nothing is stored: a bisection of all their rows at once."""
+    """(n,) the values at n entries, 0 where nothing is stored: one binary search in each row, all rows at once."""
     xp = devices.of(csr.data).xp
     if not csr.nnz:
         return xp.zeros(row.size, csr.data.dtype)

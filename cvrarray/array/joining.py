@@ -1,7 +1,7 @@
 """Arrays put side by side: concatenate, vstack, hstack, block, on canonical CSR and on the arrays' own device.
 
-Nothing is sorted: rows below one another are their three arrays one after the other, and of rows beside one another it is
-known from their lengths where each entry goes.
+Nothing is sorted. Stacking rows concatenates the three arrays of each CSR. Stacking columns copies each entry to a
+position that follows from the row lengths.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ def concatenate(arrays: Any, axis: int = 0, out: Any = None, *, dtype: Any = Non
     Parameters
     ----------
     arrays : sequence of 2-D arrays, one of them ours
-        The others may be anything that :func:`cvrarray.input.coercion.as_csr` takes, on the same device. Explicit zeros stay.
+        The others may be anything that :func:`cvrarray.input.coercion.as_csr` takes, on the same device. Explicit zeros
+        stay.
     axis : int
         0: rows below rows; 1: columns beside columns.
     dtype : dtype, optional
         Default: NumPy's result_type of all.
     casting : str
-        What `dtype` may do to values, as in NumPy.
+        Which casts to `dtype` are allowed, as in NumPy.
 
     Raises
     ------
@@ -60,7 +61,7 @@ def hstack(arrays: Any, *, dtype: Any = None, casting: Casting = "same_kind") ->
 
 
 def block(arrays: Any) -> Any:
-    """An array out of blocks: a list of lists of arrays, row by row; a list of arrays beside one another; or one array.
+    """An array made of blocks: a list of lists of arrays, row by row; a list of arrays side by side; or one array.
 
     The format is that of the first array of ours. Errors as of :func:`concatenate`.
     """
@@ -99,7 +100,7 @@ def _first_of_ours(arrays: list[Any]) -> Any:
 
 
 def _members(arrays: list[Any], first: Any) -> list[CSR]:
-    """Each array as a CSR on the device of the first of ours."""
+    """Each array as a CSR on the device of the first one that is ours."""
     members = []
     for number, array in enumerate(arrays):
         csr = coercion.as_csr(array)
@@ -113,7 +114,7 @@ def _members(arrays: list[Any], first: Any) -> list[CSR]:
 
 
 def _joined(members: list[CSR], axis: int, dtype: Any = None, casting: Casting = "same_kind") -> CSR:
-    """One CSR out of several on one device, along `axis`."""
+    """Several CSRs on one device joined along `axis`."""
     xp = devices.of(members[0].data).xp
     other = 1 - axis
     for number, csr in enumerate(members):
@@ -140,7 +141,7 @@ def _joined(members: list[CSR], axis: int, dtype: Any = None, casting: Casting =
     indptr = sum(csr.indptr.astype(np.int64) for csr in members)
     nnz = sum(csr.nnz for csr in members)
     indices, data = xp.empty(nnz, wide), xp.empty(nnz, dtype)
-    free, first_col = indptr[:-1].copy(), 0  # the next free place of every row
+    free, first_col = indptr[:-1].copy(), 0  # the next free position of every row
     for csr in members:
         row = coercion._row_of_nonzero(csr.indptr, csr.indices, devices.of(csr.data))
         place = xp.arange(csr.nnz) + (free - csr.indptr[:-1])[row]

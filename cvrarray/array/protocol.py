@@ -1,7 +1,7 @@
-"""NumPy's protocols as tables: which ufunc, which function and which operator means what for a sparse array.
+"""NumPy's protocols as tables: what each ufunc, function and operator does with a sparse array.
 
-Every ufunc of NumPy stands in exactly one set. What stands in no table raises and names the remedy; nothing is ever
-densified behind the user's back.
+Every ufunc of NumPy is in exactly one set. A function that is in no table raises an error that names the remedy;
+nothing becomes dense unless asked by name.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from . import contractions, elementwise, indexing, joining, products, reductions
 
 # ------------------------------------------------------------------------------------------------------------------ ufuncs
 
-#: f(0) = 0: mapped over the stored values; structure and format stay.
+#: f(0) = 0: applied to the stored values; structure and format stay.
 KEEPS_ZERO = {
     np.absolute, np.arcsin, np.arcsinh, np.arctan, np.arctanh, np.bitwise_count, np.cbrt, np.ceil, np.conjugate, np.deg2rad,
     np.degrees, np.expm1, np.fabs, np.floor, np.frexp, np.isinf, np.isnan, np.log1p, np.modf, np.negative, np.positive,
     np.rad2deg, np.radians, np.rint, np.sign, np.signbit, np.sin, np.sinh, np.sqrt, np.square, np.tan, np.tanh, np.trunc,
 }  # fmt: skip
 
-#: f(0) is not 0: every entry would have to be stored.
+#: f(0) != 0: every entry would have to be stored.
 DENSIFIES = {
     np.arccos, np.arccosh, np.cos, np.cosh, np.exp, np.exp2, np.invert, np.isfinite, np.log, np.log10, np.log2,
     np.logical_not, np.reciprocal, np.spacing,
 }  # fmt: skip
 
-#: Two operands: what comes out, or whether it would be dense, depends on both. See :func:`cvrarray.array.elementwise.binary`.
+#: Two operands: whether the result would be dense depends on both. See :func:`cvrarray.array.elementwise.binary`.
 BINARY = {
     np.add, np.arctan2, np.bitwise_and, np.bitwise_or, np.bitwise_xor, np.copysign, np.divide, np.divmod, np.equal,
     np.float_power, np.floor_divide, np.fmax, np.fmin, np.fmod, np.gcd, np.greater, np.greater_equal, np.heaviside,
@@ -41,12 +41,12 @@ BINARY = {
     np.remainder, np.right_shift, np.subtract,
 }  # fmt: skip
 
-#: No meaning for numbers.
+#: Not for numbers.
 UNSUPPORTED = {np.isnat}
 
 
 def matmul(left: Any, right: Any, out: Any = None) -> Any:
-    """``left @ right``, of which one or both are ours; NotImplemented where the other side has rules of its own."""
+    """``left @ right``, where one or both are ours; NotImplemented if the other operand's class has own rules."""
     ours = left if _is_ours(left) else right
     other = right if ours is left else left
     if coercion.package(other) in coercion.SPARSE_PACKAGES:
@@ -58,7 +58,7 @@ def matmul(left: Any, right: Any, out: Any = None) -> Any:
     return products.multiply(left, right, out) if ours is left else products.multiply_left(left, right, out)
 
 
-#: ufunc -> rule(left, right), of which one or both are ours
+#: ufunc -> rule(left, right), where one or both are ours
 CONTRACTIONS: dict[Any, Callable[..., Any]] = {
     np.matmul: matmul,
     np.vecdot: contractions.vecdot,
@@ -113,7 +113,7 @@ def apply_ufunc(array: Any, ufunc: np.ufunc, method: str, inputs: tuple[Any, ...
 
 
 def _filled(out: Any, result: Any, ufunc: np.ufunc) -> Any:
-    """`out` with a dense result in it; the result where there is no `out`."""
+    """A dense result, copied into `out` if given."""
     if out is None or result is NotImplemented:
         return result
     if _is_ours(result) or isinstance(result, tuple):
@@ -127,7 +127,7 @@ def _filled(out: Any, result: Any, ufunc: np.ufunc) -> Any:
 
 
 def operate(ufunc: np.ufunc, left: Any, right: Any) -> Any:
-    """A binary operator; NotImplemented where the other side has rules of its own."""
+    """A binary operator; NotImplemented if the other operand's class has rules of its own."""
     if not (_is_known(left) and _is_known(right)):
         return _theirs(ufunc, "__call__", (left, right), {})
     return elementwise.binary(ufunc, left, right)
@@ -278,7 +278,7 @@ FUNCTIONS: dict[Any, Callable[..., Any]] = {
     np.stack: joining.stack,
     np.atleast_1d: lambda *arys: arys[0] if len(arys) == 1 else arys,
     np.atleast_2d: lambda *arys: arys[0] if len(arys) == 1 else arys,
-    # what it is
+    # properties
     np.shape: lambda a: a.shape,
     np.ndim: lambda a: a.ndim,
     np.size: _size,
@@ -295,7 +295,7 @@ if hasattr(np, "permute_dims"):  # another name of numpy.transpose
 
 _SOLVE = "Use scipy.sparse.linalg (on a GPU cupyx.scipy.sparse.linalg) with A, or with A.tocsr() where it factorises"
 
-#: NumPy function that is not offered -> what to do, where that is not to call todense()
+#: NumPy function that is not offered -> the remedy, where it is not to call todense()
 REMEDIES = {
     np.save: "Use cvrarray.save",
     np.savez: "Use cvrarray.save",
@@ -329,7 +329,7 @@ def apply_function(array: Any, function: Any, types: Any, args: tuple[Any, ...],
     except TypeError:
         try:
             inspect.signature(rule).bind(*args, **kwargs)
-        except TypeError as misfit:  # an argument that NumPy has and the rule does not
+        except TypeError as misfit:  # an argument of NumPy's that the rule does not have
             raise TypeError(f"{name} of {type(array).__name__}: {misfit}. Call todense() first") from None
         raise
 
@@ -342,7 +342,7 @@ def _is_ours(value: Any) -> bool:
 
 
 def _is_known(value: Any) -> bool:
-    """An array of ours, dense or of the sparse packages, a sequence or a scalar: no class with rules of its own."""
+    """Whether it is an array of ours, of a dense or sparse package, a sequence or a scalar: no class with own rules."""
     return (
         isinstance(value, (np.ndarray, np.generic, list, tuple, int, float, complex, str, range, type(None)))
         or coercion.package(value) != ""
@@ -350,7 +350,7 @@ def _is_known(value: Any) -> bool:
 
 
 def _theirs(ufunc: np.ufunc, method: str, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The answer where an operand has rules of its own: Dask's, which must know our arrays first; else NotImplemented."""
+    """The result if an operand's class has own rules: Dask's, once it knows our arrays; else NotImplemented."""
     if any(type(value).__module__.startswith("dask.") for value in inputs):
         return extensions.load("dask").apply_ufunc(ufunc, method, inputs, kwargs)
     return NotImplemented

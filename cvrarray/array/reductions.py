@@ -1,10 +1,11 @@
-"""Reductions over one axis or both, with NumPy's signatures. What is not stored counts as 0.
+"""Reductions over one axis or both, with NumPy's signatures. Entries that are not stored count as 0.
 
-Sums over rows and columns are products with ones, ``A @ 1`` and ``A.T @ 1``, and so have the same bits in every run; counts
-are sums of the map of what is not 0. The largest of each row comes from a table of maxima of 1, 2, 4, ... neighbours, of
-which two, overlapping, cover any row. Both axes: first within rows, then over them.
+Sums over rows and columns are products with ones, ``A @ 1`` and ``A.T @ 1``, and so have the same bits in every run.
+Counts are sums of the array ``A != 0``. Row maxima use a sparse table (doubling): the maxima of 1, 2, 4, ...
+neighbouring entries; two overlapping ones cover any row. Over both axes, rows are reduced first.
 
-Results are dense and on the array's device: a scalar (a 0-d array on a GPU), (n_rows,) or (n_cols,); with ``keepdims`` 2-D.
+Results are dense and on the array's device: a scalar (a 0-d array on a GPU), (n_rows,) or (n_cols,); with ``keepdims``
+2-D.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from ..core.tables import CSR
 from ..input import coercion
 from . import indexing
 
-#: An axis longer than this, and than the stored entries, is not laid out as a vector of ones.
+#: For an axis longer than this, and longer than nnz, no vector of ones is made.
 LONG = 2**26
 
 
@@ -33,19 +34,19 @@ def sum_(array: Any, axis: Any = None, dtype: Any = None, out: Any = None, keepd
     axis : None, int or tuple of ints
         None or both axes: the sum of everything.
     dtype : dtype, optional
-        In which values are added. Default: NumPy's, which is int64 or uint64 for narrower integers, or with `out` what its
-        dtype and the array's promote to.
+        Of the sum. Default: NumPy's, which is int64 or uint64 for narrower integers; with `out`, the dtype to which its
+        dtype and the array's promote.
     out : dense array, optional
-        Where the result goes; of the result's shape, on the array's device.
+        Receives the result; of its shape, on the array's device.
     keepdims : bool
-        Whether a reduced axis stays, of length 1.
+        Whether a reduced axis stays with length 1.
 
     Raises
     ------
     AxisError, ValueError
         There is no such axis, or it is named twice; `out` has another shape.
     TypeError
-        `dtype` is none that values are added in, or `out` cannot hold the result.
+        Values cannot be summed in `dtype`, or `out` cannot hold the result.
     """
     axis = _axis(axis)
     if dtype is None:
@@ -58,7 +59,7 @@ def sum_(array: Any, axis: Any = None, dtype: Any = None, out: Any = None, keepd
 
 
 def mean(array: Any, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: bool = False) -> Any:
-    """Means over `axis`, zeros counted; integers are added in float64. Of no values nan, with NumPy's RuntimeWarning.
+    """Means over `axis`, zeros included; integers are summed in float64. Of no values nan, with NumPy's RuntimeWarning.
 
     Parameters and errors as of :func:`sum_`.
     """
@@ -73,7 +74,7 @@ def mean(array: Any, axis: Any = None, dtype: Any = None, out: Any = None, keepd
 
 
 def max_(array: Any, axis: Any = None, out: Any = None, keepdims: bool = False) -> Any:
-    """The largest values over `axis`, the zeros that are not stored among them; nan where there is one.
+    """The largest values over `axis`, zeros that are not stored included; nan where a value is nan.
 
     Parameters as of :func:`sum_`.
 
@@ -99,7 +100,7 @@ def any_(array: Any, axis: Any = None, out: Any = None, keepdims: bool = False) 
 def all_(array: Any, axis: Any = None, out: Any = None, keepdims: bool = False) -> Any:
     """Whether no value over `axis` is 0; true where there are no values. Parameters and errors as of :func:`sum_`."""
     axis = _axis(axis)
-    count = min(_count(array, axis), np.iinfo(np.int64).max)  # CuPy compares with no larger one
+    count = min(_count(array, axis), np.iinfo(np.int64).max)  # CuPy cannot compare with a larger number
     return _delivered(array, _counts(array, axis) == count, axis, out, keepdims)
 
 
@@ -161,12 +162,12 @@ def _one_axis(axis: Any) -> int:
 
 
 def _count(array: Any, axis: int | None) -> int:
-    """Values that are reduced to one."""
+    """How many values are reduced to one."""
     return int(array.size if axis is None else array.shape[axis])
 
 
 def _delivered(array: Any, result: Any, axis: int | None, out: Any, keepdims: bool) -> Any:
-    """`result` in the shape that is asked for, in `out` where given."""
+    """`result` in the requested shape, in `out` if given."""
     if keepdims:
         shape = tuple(1 if axis in (None, k) else n for k, n in enumerate(array.shape))
         result = array._target.xp.asarray(result).reshape(shape)
@@ -189,11 +190,11 @@ def _delivered(array: Any, result: Any, axis: int | None, out: Any, keepdims: bo
 
 
 def _sums(array: Any, axis: int | None, dtype: np.dtype) -> Any:
-    """(n,) sums of lines, or the sum of all, in `dtype`."""
+    """(n,) sums of rows or columns, or the sum of all, in `dtype`."""
     if dtype == np.bool_:
         return _counts(array, axis) > 0
     if array.dtype.kind == "c" and dtype.kind == "c":
-        # part by part: a complex factor of 1 would turn inf into nan
+        # real and imaginary parts apart: a complex factor of 1 would turn inf into nan
         xp = array._target.xp
         real, imag = (
             _sums(array._map(lambda values, part=part: xp.ascontiguousarray(getattr(values, part))), axis, _real(dtype))
@@ -215,7 +216,7 @@ def _sums(array: Any, axis: int | None, dtype: np.dtype) -> Any:
 
 def _line_sums(array: Any, dtype: np.dtype) -> Any:
     """(n_rows,) sums of rows."""
-    if array.shape[1] > max(LONG, array.nnz):  # only the row of an entry counts: number the columns within rows
+    if array.shape[1] > max(LONG, array.nnz):  # only an entry's row matters: number the columns within each row
         csr, xp = array._canonical_csr(), array._target.xp
         row_start = csr.indptr[:-1].astype(np.int64)
         lengths = csr.indptr[1:] - csr.indptr[:-1]
@@ -225,7 +226,7 @@ def _line_sums(array: Any, dtype: np.dtype) -> Any:
 
 
 def _counts(array: Any, axis: int | None) -> Any:
-    """(n,) values of lines, or of all, that are not 0."""
+    """(n,) numbers of nonzero values of rows or columns, or of all."""
     return _sums(array._map(lambda values: values != 0), axis, np.dtype(np.int64))
 
 
@@ -259,7 +260,7 @@ def _extreme(array: Any, ufunc: np.ufunc, axis: int | None, out: Any, keepdims: 
 
 
 def _line_extremes(csr: CSR, ufunc: Any, xp: Any) -> Any:
-    """(n_rows,) extremes of rows. A row of 2^k to 2^(k+1) - 1 entries is covered by its first and its last 2^k."""
+    """(n_rows,) extremes of rows. The first and the last 2^k entries cover a row of 2^k to 2^(k+1) - 1 entries."""
     start, end = csr.indptr[:-1].astype(np.int64), csr.indptr[1:].astype(np.int64)
     lengths = end - start
     result = xp.zeros(lengths.size, csr.data.dtype)

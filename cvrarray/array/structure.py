@@ -1,4 +1,4 @@
-"""What follows from where an array's entries lie: zeros_like, tril, triu, nonzero, norms, and comparison as a whole."""
+"""Functions of an array as a whole: zeros_like, tril, triu, nonzero, norms, equality of arrays."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from . import reductions
 
 
 def zeros_like(array: Any, dtype: Any = None, shape: Any = None) -> Any:
-    """An array without entries, of `array`'s format, on its device; of another dtype or (n_rows, n_cols) where given."""
+    """An array without entries, in `array`'s format and on its device; its dtype and shape unless others are given."""
     shape = array.shape if shape is None else coercion.check_shape(shape)
     dtype = coercion.check_dtype(array.dtype if dtype is None else dtype)
     with array._target.use():
@@ -64,7 +64,7 @@ def nan_to_num(x: Any, copy: bool = True, nan: float = 0.0, posinf: float | None
 
 
 def norm(x: Any, ord: Any = None, keepdims: bool = False) -> Any:
-    """The Frobenius norm (None, "fro"), or the largest (smallest) sum of sizes of a column (1, -1) or row (inf, -inf).
+    """The Frobenius norm (None, "fro"), or the largest (smallest) absolute sum of a column (1, -1) or row (inf, -inf).
 
     Raises
     ------
@@ -87,7 +87,7 @@ def norm(x: Any, ord: Any = None, keepdims: bool = False) -> Any:
 
 
 def array_equal(a1: Any, a2: Any, equal_nan: bool = False) -> bool:
-    """Whether two sparse arrays have one shape and equal entries; a stored 0 equals one that is not stored."""
+    """Whether two sparse arrays have the same shape and entries; a stored 0 equals an entry that is not stored."""
     left, right = coercion.as_csr(_sparse(a1)), coercion.as_csr(_sparse(a2))
     if left.shape != right.shape:
         return False
@@ -100,7 +100,7 @@ def array_equal(a1: Any, a2: Any, equal_nan: bool = False) -> bool:
 
 
 def allclose(a: Any, b: Any, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> bool:
-    """Whether ``abs(a - b) <= atol + rtol * abs(b)`` holds for all entries of two sparse arrays of one shape."""
+    """Whether ``abs(a - b) <= atol + rtol * abs(b)`` holds for all entries of two sparse arrays of the same shape."""
     left, right = coercion.as_csr(_sparse(a)), coercion.as_csr(_sparse(b))
     if left.shape != right.shape:
         raise ValueError(f"allclose of sparse arrays needs one shape; got {left.shape} and {right.shape}")
@@ -108,7 +108,7 @@ def allclose(a: Any, b: Any, rtol: float = 1e-05, atol: float = 1e-08, equal_nan
 
 
 def _compare(left: CSR, right: CSR, holds: Any) -> bool:
-    """Whether ``holds(xp, a, b)`` for the values of both at every place where either has one."""
+    """Whether ``holds(xp, a, b)`` for the values of both at every entry that either stores."""
     device = coercion.same_device(left=left.data, right=right.data)
     if math.prod(left.shape) >= 2**63:
         raise ValueError(f"arrays of shape {left.shape} have too many places to be compared; compare parts of them")

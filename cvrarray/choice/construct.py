@@ -1,4 +1,4 @@
-"""``asarray``: any matrix as an array of ours, in the format that suits it, on the device that it should be on."""
+"""``asarray``: any matrix as an array of ours, in a format chosen by its statistics, on the requested device."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def asarray(obj: Any, format: str = "auto", device: Any = None, **parameters: An
     Raises
     ------
     TypeError, ValueError
-        `obj` is no matrix, or a name or parameter is none that is known.
+        `obj` is not a matrix, or a name or parameter is unknown.
 
     Examples
     --------
@@ -87,8 +87,10 @@ def asarray(obj: Any, format: str = "auto", device: Any = None, **parameters: An
 
 
 def placed(obj: Any, device: Any = None) -> CSR:
-    """Any matrix that :func:`asarray` takes as canonical CSR on a device: the named one, else the GPU that it lives on, else
-    the current GPU, else the CPU."""
+    """Any matrix that :func:`asarray` takes, as canonical CSR on a device.
+
+    That is the named device, else the GPU that `obj` lives on, else the current GPU, else the CPU.
+    """
     target = None if device is None else devices.parse(device)
     csr = coercion.as_csr(obj)
     if target is None:

@@ -1,8 +1,8 @@
-"""Which format for which matrix: its statistics, and a model of what a product costs.
+"""The choice of a format: statistics of a matrix, and a model of what a product costs.
 
-A product streams the tables once, so the bytes of a format's tables are most of its cost. What the model knows of a matrix
-is its row lengths (all of them) and, from evenly spaced windows of rows, how full its blocks are and how far its columns
-span. What bytes do not tell is measured and stands on the formats' pages: see ``docs/decisions/0005-choice-of-format.md``.
+A product streams the tables once, so its cost is mostly the bytes of the format's tables. The model computes them from
+all row lengths and, in evenly spaced windows of rows, from block fill and column spans. Costs that do not follow bytes
+were measured and are constants on the formats' pages: see ``docs/decisions/0005-choice-of-format.md``.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from ..core.tables import CSR, NARROW, WARP
 from ..formats import FORMATS, of_variant
 from ..input import coercion
 
-#: Rows of a window (a multiple of a bin and of every block size), the nonzeros that windows should hold together, and
-#: between how many windows to look at.
+#: Rows of a window (a multiple of a bin and of every block size); nonzeros that all windows together should have; the
+#: fewest and the most windows.
 WINDOW, SAMPLE, FEWEST_WINDOWS, MOST_WINDOWS = 96, 1 << 15, 8, 16
 
 
-#: Bytes of tables that a kind of device streams in a microsecond. They rank the formats; the machines that they were measured
-#: on are not this one.
+#: Bytes of tables that a kind of device streams in a microsecond. They serve to rank the formats: they were measured on
+#: other machines.
 BYTES_PER_US = {"cuda": 4.0e6, "cpu": 2.0e4}
 
 
 class Statistics(NamedTuple):
-    """What the choice of a format rests on. Row lengths count stored entries.
+    """Statistics by which a format is chosen. Row lengths count stored entries.
 
     Examples
     --------
@@ -46,12 +46,12 @@ class Statistics(NamedTuple):
     empty_rows: int
     row_min: int
     row_mean: float
-    row_median: float  # nan where not asked for exactly
+    row_median: float  # nan unless exact
     row_max: int
-    row_std: float  # likewise
+    row_std: float  # nan unless exact
     block_fill: dict[int, float]  # block size -> entries of its blocks over nonzeros; 1.0 is perfect
     table_bytes: dict[str, int]  # "cvr", "bbcsr1", "bbcsr2", ... -> bytes of the format's tables, modelled
-    sampled: bool  # block_fill and table_bytes come from windows of rows, not from all
+    sampled: bool  # block_fill and table_bytes come from windows of rows, not from all rows
 
 
 class Plan(NamedTuple):
@@ -74,8 +74,8 @@ def statistics(obj: Any, *, exact: bool = True) -> Statistics:
     ----------
     obj : sparse or dense 2-D array
     exact : bool
-        Look at all rows. Otherwise at some windows of WINDOW rows, which is quick on a GPU too, and give block fill only
-        for sizes that could win; row lengths are exact in any case.
+        Look at all rows. Otherwise at some windows of WINDOW rows, which is quick on a GPU too, and give block fill
+        only for sizes that could win; row lengths are exact in any case.
 
     Returns
     -------
@@ -103,7 +103,7 @@ def statistics(obj: Any, *, exact: bool = True) -> Statistics:
             lengths = xp.diff(csr.indptr)
             median, std = float(xp.median(lengths)), float(lengths.std())
     window = _windows(csr, device, exact)
-    if csr.nnz and not window.nnz:  # the windows lie beside all there is
+    if csr.nnz and not window.nnz:  # the windows missed every nonzero
         window = _windows(csr, device, exact=True)
     fill, tables = _model(window, csr, padded, exact)
     return Statistics(
@@ -123,7 +123,7 @@ def statistics(obj: Any, *, exact: bool = True) -> Statistics:
 
 
 def choose(stats: Statistics, device: str) -> Plan:
-    """The format whose product takes the least time, by the model, on a kind of device (``"cpu"`` or ``"cuda"``)."""
+    """The format with the fastest product, by the model, on a kind of device (``"cpu"`` or ``"cuda"``)."""
     if not stats.nnz:
         return Plan("cvr", None, "cvr: no nonzeros, so no padding either")
     time = predict(stats, device)
@@ -143,7 +143,7 @@ def _label(name: str) -> str:
 
 
 def predict(stats: Statistics, device: str) -> dict[str, float]:
-    """Microseconds of a product by format, named as in ``table_bytes``, by the model, on a kind of device."""
+    """Modelled microseconds of a product on a kind of device, by format, named as in ``table_bytes``."""
     return {
         name: of_variant(name)[0]._microseconds(name, stats, device, n_bytes / BYTES_PER_US[device])
         for name, n_bytes in stats.table_bytes.items()
@@ -167,7 +167,7 @@ def _row_lengths(csr: CSR, device: devices.Device) -> tuple[int, int, int, int]:
 
 
 def _windows(csr: CSR, device: devices.Device, exact: bool) -> CSR:
-    """Evenly spaced windows of rows, one below the other, as a CSR in host memory; its values mean nothing."""
+    """Evenly spaced windows of rows, stacked, as a CSR in host memory; its values have no meaning."""
     n_rows, xp = csr.shape[0], device.xp
     n_windows = -(-n_rows // WINDOW)
     n_samples = max(FEWEST_WINDOWS, min(MOST_WINDOWS, SAMPLE * n_windows // max(csr.nnz, 1)))
@@ -186,7 +186,7 @@ def _windows(csr: CSR, device: devices.Device, exact: bool) -> CSR:
 
 
 def _model(window: CSR, csr: CSR, padded: int, exact: bool) -> tuple[dict[int, float], dict[str, int]]:
-    """Block fill, and bytes of every format's tables, of `csr` after what `window` shows; `padded` slots at block size 1."""
+    """Block fill and table bytes of every format of `csr`, modelled from `window`; `padded` slots in blocks of 1."""
     index, narrow = csr.indices.dtype.itemsize, 0.0
     if window.nnz:
         counts = devices.CPU.backend("statistics")

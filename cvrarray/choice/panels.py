@@ -1,4 +1,4 @@
-"""How a matrix as a whole is cut into panels of rows, and in which format they are: for Dask's chunks and for stores."""
+"""The cut of a matrix into panels of rows, and the format of the panels: for Dask's chunks and for stores."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from ..core.tables import CSR
 from ..input import partition
 from .model import choose, statistics
 
-#: What BBCSRArray takes where nothing else is said.
+#: BBCSRArray's default block size.
 DEFAULT_BLOCK_SIZE: int = signature(BBCSRArray).parameters["block_size"].default
 
 
 def decided(csr: CSR, format: str, parameters: dict[str, Any], device: str) -> tuple[str, dict[str, Any]]:
-    """Format and parameters of all panels of a matrix: those given, or what suits the whole of it on a kind of device."""
+    """Format and parameters of all panels: those given, or the choice for the whole matrix on a kind of device."""
     if format != "auto" or parameters:
         return format, parameters
     plan = choose(statistics(csr, exact=False), device)
@@ -26,12 +26,12 @@ def decided(csr: CSR, format: str, parameters: dict[str, Any], device: str) -> t
 
 
 def block_size(format: str, parameters: dict[str, Any]) -> int | None:
-    """Rows of a block of the panels; None for CVR, which has none."""
+    """The panels' block size; None for CVR, which has no blocks."""
     return parameters.get("block_size", DEFAULT_BLOCK_SIZE) if format == "bbcsr" else None
 
 
 def panel_rows(csr: CSR, bytes_of_panel: int, block_size: int | None = None) -> list[int]:
-    """The first row of each panel of a matrix that becomes CVR or, where `block_size` is given, BBCSR; and n_rows."""
+    """The first row of each panel, and n_rows, for a matrix in BBCSR if `block_size` is given, else in CVR."""
     lengths = partition.lengths(csr)
     if block_size is not None and csr.nnz:
         indptr, indices = (devices.move(part, devices.CPU) for part in csr[:2])

@@ -1,10 +1,10 @@
 """The fastest array for a matrix on a device, found by measuring, and remembered on disk.
 
-:func:`tune` converts, times and compares; the cost model of :mod:`._plan` only says where to begin and what not to try.
-What won is kept in a folder of the user's cache, one small file for each matrix structure, dtype and device, under a name
-made of all that the choice depends on. A file is written beside its place and moved there in one step, and holds a
-checksum: whoever reads, writes or dies at the same time, a reader finds a whole file or none, and takes a broken one for
-none. See ``docs/decisions/0009-tune.md``.
+:func:`tune` converts, times and compares. The cost model of :mod:`.model` only says where to begin and what not to try.
+The fastest candidate is remembered in the user's cache folder: one small file for each matrix structure, dtype and
+device, named by a digest of all that the choice depends on. A file holds a checksum, is written beside its place and
+moved there in one step. So a reader finds a whole file or none, whatever other processes do, and takes a damaged one
+for none. See ``docs/decisions/0009-tune.md``.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ MOST_BYTES, HOPELESS = 2.0, 1.5
 #: What a challenger has to gain, so that noise alone changes nothing.
 MARGIN = 0.02
 
-#: Rows that kernels are compiled with.
+#: Rows of the matrix on which kernels are compiled.
 HEAD = 256
 
-#: Products before the first sample: on a GPU some arrays prepare more in the course of their first ones.
+#: Products before the first sample: on a GPU some arrays are autotuned during their first products.
 SETTLED = {"cpu": 1, "cuda": 20}
 
 #: Seconds of a sample; shorter products are repeated within it. Samples of a comparison, fewer where the budget is short.
@@ -93,8 +93,8 @@ def tune(obj: Any, *, x_dtype: Any = None, budget_s: float = 1.0, device: Any = 
     """The matrix in the format and parameters whose ``A @ x`` is the fastest here, by measuring; remembered on disk.
 
     Candidates are CVR in its default and other numbers of chunks, and BBCSR in the block sizes that the cost model does
-    not rule out. A call for a matrix of the same structure (row lengths, sampled columns), dtypes and device, by the same
-    version of this package, converts without measuring, unless a smaller budget cut the measuring short before.
+    not rule out. A call for a matrix of the same structure (row lengths, sampled columns), dtypes and device, by the
+    same version of this package, converts without measuring, unless a smaller budget cut the measuring short before.
     Different formats add in a different order: results may differ in the last bits from ``asarray``'s, which never
     measures and never reads what is remembered.
 
@@ -172,8 +172,8 @@ def chunk_counts(csr: CSR, device: str) -> list[Candidate]:
 def fastest(csr: CSR, x_dtype: np.dtype, device: devices.Device, budget_s: float) -> tuple[SparseArray, Winner]:
     """Build and compare candidates until all are done or the time is up: the best array, and what is known of it.
 
-    The best so far meets each challenger, sample by sample in turn, so that a noisy moment hits both; two arrays live at
-    a time.
+    The best so far meets each challenger, sample by sample in turn, so that a noisy moment hits both; two arrays live
+    at a time.
     """
     deadline = time.perf_counter() + budget_s
     x = device.xp.ones(csr.shape[1], x_dtype)

@@ -1,1 +1,1 @@
-"""What everything else rests on: devices, and the tables that lie in their memory."""
+"""The base of all other folders: devices, tables in their memory, the clock, file writes."""

@@ -1,4 +1,4 @@
-"""Types of what functions take and give: dense arrays of either device, matrices of any package, file names."""
+"""Types of arguments and results: dense arrays of either device, matrices of any package, file names."""
 
 from __future__ import annotations
 
@@ -44,5 +44,5 @@ Path: TypeAlias = "str | os.PathLike[str]"
 #: Rules of ``numpy.can_cast``.
 Casting: TypeAlias = Literal["no", "equiv", "safe", "same_kind", "unsafe"]
 
-#: ``run(x, y, alpha, beta)``: a product that is prepared, ``y = alpha * A @ x + beta * y``.
+#: ``run(x, y, alpha, beta)``: a prepared product, ``y = alpha * A @ x + beta * y``.
 Run: TypeAlias = "Callable[[Any, Any, Any, Any], None]"

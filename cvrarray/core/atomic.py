@@ -1,4 +1,4 @@
-"""Files that are there as a whole or not at all: whatever stops the writer, a reader finds the old content or the new."""
+"""Atomic file writes: whatever stops the writer, a reader finds the old content or the new."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The clock of a device: seconds of calls, all of them called in turn, so that a noisy moment affects all alike.
+"""The clock of a device: seconds of calls that are made in turn, so that noise affects all of them alike.
 
 ``of(device)`` is a :class:`HostClock` (wall-clock time) or a :class:`GPUClock` (CUDA events), with the same methods.
 """
@@ -19,17 +19,17 @@ from . import devices
 
 Call = Callable[[], Any]
 
-#: The context that a call's samples are taken in, by the call's name.
+#: A call's name -> the context in which its samples are taken.
 Setting = Callable[[Any], AbstractContextManager[Any]]
 
-#: Seconds of a sample on the host: a short call is repeated until it fills them. Longer than the threads of MKL and of
-#: ours wait for more work after a product: the untimed sample before each timed one outlasts them.
+#: Seconds of a sample on the host; a short call is repeated to fill them. Idle threads of MKL's pool and of ours spin
+#: for less than that: the untimed sample before each timed one outlasts the spinning of another library's threads.
 SAMPLE_SECONDS = 2e-3
-CONVERSION_SECONDS = 0.05  # of conversions, at least: five of 0.1 ms would be over within one interruption
+CONVERSION_SECONDS = 0.05  # of conversions, at least: one interruption could cover five of 0.1 ms
 
 
 class Timing(NamedTuple):
-    """Seconds a call over all repeats, on the device; and of the host, until the call returns."""
+    """Seconds per call over all repeats: on the device, and on the host until the call returns."""
 
     median: float
     low: float  # first quartile
@@ -41,7 +41,7 @@ class Conversion(NamedTuple):
     """Median seconds of a conversion, until it is done."""
 
     seconds: float
-    products: float | None = None  # that take as long, timed in turn with it; None on a GPU
+    products: float | None = None  # that take as long, timed alternately; None on a GPU
 
 
 def of(device: devices.Device) -> HostClock | GPUClock:
@@ -55,8 +55,8 @@ class HostClock:
     def times(self, calls: dict[Any, Call], repeats: int, setting: Setting = lambda name: nullcontext()) -> dict[Any, Timing]:
         """Time each of `calls`, in turn, `repeats` times, within its ``setting(name)``.
 
-        A sample follows an untimed one of the same call: caches are as in a sequence of products, and the threads of
-        the call before have gone to sleep.
+        An untimed sample of the same call precedes each timed one: caches are as in a sequence of products, and the
+        threads of the previous call are asleep.
         """
         number = {}
         for name, call in calls.items():
@@ -70,7 +70,7 @@ class HostClock:
         return {name: _timing(values, host=statistics.median(values)) for name, values in samples.items()}
 
     def sample(self, call: Call, number: int = 1) -> float:
-        """Seconds a call, of `number` in a row."""
+        """Seconds per call of `number` consecutive ones."""
         start = time.perf_counter()
         for _ in range(number):
             call()
@@ -91,7 +91,7 @@ class HostClock:
         return Conversion(statistics.median(samples), statistics.median(products))
 
     def _calls_a_sample(self, call: Call) -> int:
-        """How many calls fill SAMPLE_SECONDS; after one that compiles."""
+        """How many calls fill SAMPLE_SECONDS, measured after one that compiles."""
         call()
         return max(1, int(SAMPLE_SECONDS / max(self.sample(call), 1e-7)))
 
@@ -104,10 +104,10 @@ class HostClock:
 class GPUClock:
     """CUDA events around a call, on the current stream, while the host is far ahead of the GPU.
 
-    The GPU is given something to write before every sample, for longer than the host takes to queue the sample: so
-    neither allocation nor launch shows in the device's time, of ours or of a peer's. The host's time is measured apart.
-    The call that is timed follows another of its kind, so the L2 cache is as in a sequence of products; a cold one
-    follows what was written before it, which is larger than that cache.
+    Before every sample the GPU writes a buffer, which takes longer than the host takes to queue the sample. So neither
+    allocations nor launches count in the device's time, ours or a peer's. The host's time is measured separately. A
+    timed call follows another one of its kind, so the L2 cache is as in a sequence of products. A cold one follows the
+    buffer, which is larger than that cache.
     """
 
     def __init__(self, device: devices.Device):
@@ -139,7 +139,7 @@ class GPUClock:
             return {name: _timing(values, host[name]) for name, values in samples.items()}
 
     def sample(self, call: Call, number: int = 1) -> float:
-        """The device's seconds a call, of `number` in a row; launches that come late count."""
+        """The device's seconds per call of `number` consecutive ones, waits for the host's launches included."""
         with self.device.use():
             start, stop = self.cupy.cuda.Event(), self.cupy.cuda.Event()
             start.record()
@@ -152,7 +152,7 @@ class GPUClock:
     def conversion(self, convert: Call, repeats: int, product: Call | None = None) -> Conversion:
         """Time `convert` until the GPU is done, after a run that compiles.
 
-        No `product` is timed in turn with it: a GPU's speed does not change with what other processes do on the host.
+        No `product` is timed in turn with it: a GPU's speed does not depend on other processes on the host.
         """
         with self.device.use():
             convert()
@@ -160,7 +160,7 @@ class GPUClock:
 
     @cached_property
     def _ballast(self) -> Any:
-        """Something to write that takes the GPU a while, larger than its L2 cache."""
+        """The buffer to write: larger than the L2 cache, and long enough to cover the host's launches."""
         return self.cupy.empty(1 << 28, self.cupy.uint8)
 
     @cached_property
@@ -176,7 +176,7 @@ class GPUClock:
         return time.perf_counter() - start
 
     def _host(self, call: Call, number: int = 10) -> float:
-        """Seconds until `call` returns, the GPU's queue being empty at first and never full."""
+        """Seconds until `call` returns; the GPU's queue is empty at first and never full."""
         self.cupy.cuda.get_current_stream().synchronize()
         start = time.perf_counter()
         for _ in range(number):
@@ -193,7 +193,7 @@ class OtherLoad:
         self.start = self._clocks()
 
     def cpus(self) -> float | None:
-        """CPUs, on average; None where the system does not tell."""
+        """CPUs, on average; None where the system does not report it."""
         now = self._clocks()
         if self.start is None or now is None:
             return None
@@ -202,7 +202,7 @@ class OtherLoad:
 
     @staticmethod
     def _clocks() -> tuple[float, float, float] | None:
-        """Seconds: of all CPUs at work, of this process, and of wall-clock time."""
+        """Seconds: busy time of all CPUs, CPU time of this process, wall-clock time."""
         try:
             with open("/proc/stat") as file:
                 user, nice, system, _, _, *rest = map(int, file.readline().split()[1:9])  # left out: idle, waiting

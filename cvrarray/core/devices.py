@@ -31,7 +31,7 @@ class Device(NamedTuple):
         return _backend("cpu" if self.kind == "cpu" else "gpu", name)
 
     def use(self) -> AbstractContextManager[Any]:
-        """Context manager that makes this the current device; it costs nothing where it is that already."""
+        """Context manager that makes this the current device; free if it is the current device already."""
         if self.kind == "cpu" or self.xp.cuda.runtime.getDevice() == self.index:
             return _STAY
         current: AbstractContextManager[Any] = self.xp.cuda.Device(self.index)
@@ -63,7 +63,7 @@ def parse(device: Any) -> Device:
         raise ValueError(f"device must be 'cpu', 'cuda' or 'cuda:N'; got {device!r}")
     n_gpus = gpu_count()
     if n_gpus == 0:
-        _cuda_module()  # CuPy missing is the more useful error
+        _cuda_module()  # that CuPy is missing is the more useful error
     number = int(index) if index else (_cuda_module().cuda.runtime.getDevice() if n_gpus else 0)
     if number >= n_gpus:
         raise ValueError(f"device must name a GPU of this machine, which has {n_gpus}; got {device!r}. Use device='cpu'")
@@ -71,23 +71,23 @@ def parse(device: Any) -> Device:
 
 
 def default() -> Device:
-    """The current GPU when there is one, else the CPU."""
+    """The current GPU if there is one, else the CPU."""
     return parse("cuda") if gpu_count() else CPU
 
 
 @cache
 def gpu_count() -> int:
-    """GPUs that CuPy can use; 0 without CuPy, driver or card."""
+    """How many GPUs CuPy can use; 0 without CuPy, driver or card."""
     try:
         cupy = _cuda_module()
         return cupy.cuda.runtime.getDeviceCount() if cupy.cuda.is_available() else 0
-    except Exception:  # no CuPy, or one that finds no driver: whoever names a GPU gets CuPy's own error
+    except Exception:  # no CuPy, or no driver: naming a GPU raises CuPy's own error
         return 0
 
 
 def of(array: Any) -> Device:
     """Where a NumPy or CuPy array lives."""
-    if type(array) is np.ndarray:  # most are, and conversions ask often
+    if type(array) is np.ndarray:  # the frequent case
         return CPU
     cupy = sys.modules.get("cupy")
     if cupy is not None and isinstance(array, cupy.ndarray):
@@ -96,7 +96,7 @@ def of(array: Any) -> Device:
 
 
 def move(array: Any, device: Device) -> Any:
-    """A NumPy or CuPy array on `device`: itself where it is there already, else a copy."""
+    """A NumPy or CuPy array on `device`: itself if it is there already, else a copy."""
     here = of(array)
     if here == device:
         return array
@@ -106,7 +106,7 @@ def move(array: Any, device: Device) -> Any:
         return device.xp.asarray(array)
 
 
-@cache  # asking importlib again takes it a microsecond or two
+@cache  # a second import_module takes a microsecond or two
 def _backend(folder: str, name: str) -> ModuleType:
     return importlib.import_module(f"cvrarray.{folder}.{name}")
 

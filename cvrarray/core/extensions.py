@@ -1,7 +1,7 @@
-"""What the upper layers offer to the lower ones, by name, so that no import points up.
+"""Modules of upper layers that lower ones need, by name, so that no import points up.
 
-The package's front declares how each is loaded; a lower layer asks for it when a call needs it. ``"formats"`` makes all formats
-known, ``"dask"`` answers for Dask's arrays.
+The package's ``__init__`` declares how each is imported; a lower layer loads it when a call needs it. ``"formats"``
+registers all formats; ``"dask"`` handles Dask's arrays.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ _loaders: dict[str, Callable[[], ModuleType]] = {}
 
 
 def declare(name: str, loader: Callable[[], ModuleType]) -> None:
-    """Say how the extension `name` is imported; it is not imported now."""
+    """Declare how the extension `name` is imported; it is not imported now."""
     _loaders[name] = loader
 
 

@@ -1,4 +1,4 @@
-"""What lies in memory: named tuples of raw arrays, on one device, without behaviour.
+"""A matrix in memory: named tuples of raw arrays on one device, without behaviour.
 
 The formats' pages (:mod:`cvrarray.cvr`, :mod:`cvrarray.bbcsr`) explain and decode them; the device modules
 (:mod:`cvrarray.cpu`, :mod:`cvrarray.gpu`) fill and multiply them. ``I`` below is the index dtype of a matrix:
@@ -14,13 +14,13 @@ import numpy as np
 Array = Any  # numpy.ndarray or cupy.ndarray
 
 WARP = 32  #: lanes of a warp: the most lanes a CVR chunk may have, and the rows of a BBCSR bin
-THREES = 24  #: lanes a CVR chunk has on a CPU where rows come in threes: it holds whole threes, and whole vectors
-NARROW = 1 << 16  #: a tile whose columns span less than this stores 16-bit offsets
-NARROW_PADDING = NARROW - 1  #: what a narrow BBCSR bin's columns hold where there is no block
+THREES = 24  #: lanes of a CVR chunk on a CPU where rows come in triplets: whole triplets fit it, and whole vectors
+NARROW = 1 << 16  #: a chunk or bin whose columns span less than this stores 16-bit offsets
+NARROW_PADDING = NARROW - 1  #: the column in a narrow BBCSR bin where there is no block
 
 
 def mask_dtype(block_size: int) -> np.dtype:
-    """dtype of a BBCSR block's presence bits: the smallest that has `block_size` of them."""
+    """dtype of a BBCSR block's presence bits: the smallest with `block_size` bits."""
     return np.dtype(np.uint8 if block_size <= 8 else np.uint16 if block_size <= 16 else np.uint32)
 
 
@@ -38,7 +38,7 @@ class CSR(NamedTuple):
 
 
 class CVRTables(NamedTuple):
-    """The chunks of a CVR matrix, one after the other. Slot ``step * n_lanes + lane`` counts through all chunks."""
+    """The chunks of a CVR matrix, concatenated. Slot ``step * n_lanes + lane`` counts through all chunks."""
 
     shape: tuple[int, int]
     nnz: int
@@ -60,7 +60,7 @@ class CVRTables(NamedTuple):
 
 
 class BBCSRTables(NamedTuple):
-    """The bins of a BBCSR matrix, one after the other; see formats in :mod:`cvrarray.bbcsr`."""
+    """The bins of a BBCSR matrix, concatenated; see :mod:`cvrarray.bbcsr`."""
 
     shape: tuple[int, int]
     nnz: int

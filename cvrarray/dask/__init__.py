@@ -3,16 +3,16 @@
 =============================  ==========================================================================
 :mod:`cvrarray.dask.panels`    ``to_dask``: a matrix as a dask array whose chunks are panels of rows
 :mod:`cvrarray.dask.stores`    ``open_store``: a store on disk as such an array
-:mod:`cvrarray.dask.registry`  our rows in Dask's registries, and what they lead to
-:mod:`cvrarray.dask.cluster`   our rows in distributed's and dask-cuda's
+:mod:`cvrarray.dask.registry`  our entries in Dask's registries, and their functions
+:mod:`cvrarray.dask.cluster`   our entries in distributed's and dask-cuda's registries
 :mod:`cvrarray.dask.solve`     ``cg``, ``power_iteration``: one long task on each worker that holds panels
 :mod:`cvrarray.dask.ranks`     what such a task does
 :mod:`cvrarray.dask.vectors`   its arithmetic, NumPy's and CuPy's
-:mod:`cvrarray.dask.transports`  what passes between the tasks: NCCL between GPUs, or the workers' connections
-:mod:`cvrarray.dask.mesh`      those connections: how ranks meet, and notice who is lost
+:mod:`cvrarray.dask.transports`  communication between the tasks: NCCL, or the workers' connections
+:mod:`cvrarray.dask.mesh`      those connections: how ranks connect, and notice who is lost
 =============================  ==========================================================================
 
-Nobody needs to call :func:`register`: a token, an operator with a dask array, and the functions above do.
+Users need not call :func:`register`: a token, an operator with a dask array, and the functions above do.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ else:
 
 
 def register() -> None:
-    """Make our arrays chunks that Dask takes; calling it again costs nothing.
+    """Register our arrays as chunks with Dask; calling it again costs nothing.
 
     Raises
     ------
@@ -57,7 +57,7 @@ def dask_setup(worker: Any) -> None:
 
 
 def token(array: Any) -> Any:
-    """``__dask_tokenize__`` of our arrays: the same in every process, different where any byte differs."""
+    """``__dask_tokenize__`` of our arrays: the same in every process, different if any byte differs."""
     from . import registry
 
     registry.register()
@@ -65,19 +65,19 @@ def token(array: Any) -> Any:
 
 
 def apply_ufunc(ufunc: Any, method: str, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """A ufunc of our arrays and Dask's: Dask's answer, once it knows ours."""
+    """A ufunc of our arrays and Dask's: Dask's result, after our arrays are registered."""
     register()
     return _first(inputs).__array_ufunc__(ufunc, method, *inputs, **kwargs)
 
 
 def apply_function(function: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """A NumPy function of our arrays and Dask's: Dask's answer, once it knows ours."""
+    """A NumPy function of our arrays and Dask's: Dask's result, after our arrays are registered."""
     register()
     return _first((args, kwargs.values())).__array_function__(function, types, args, kwargs)
 
 
 def _first(values: Any) -> Any:
-    """The first of `values` that is Dask's, also in lists and tuples among them; None where there is none."""
+    """The first of `values` that is Dask's, lists and tuples among them searched too; None if there is none."""
     for value in values:
         if type(value).__module__.startswith("dask."):
             return value
@@ -87,7 +87,7 @@ def _first(values: Any) -> Any:
 
 
 def register_sizeof(sizeof: Any) -> None:
-    """Dask's entry point ``dask.sizeof``, called by ``import dask``: sizes of our arrays, once there are any."""
+    """Dask's entry point ``dask.sizeof``, called by ``import dask``: registers the size of our arrays, lazily."""
 
     @sizeof.register_lazy("cvrarray")  # type: ignore[untyped-decorator]
     def _register() -> None:
@@ -97,10 +97,10 @@ def register_sizeof(sizeof: Any) -> None:
 
 
 def matmul(left: Any, right: Any) -> Any:
-    """``left @ right`` for a dense dask array and one of our chunks, also where the dense chunks are CuPy's.
+    """``left @ right`` for a dense dask array and one of our chunks, also if the dense chunks are CuPy's.
 
-    ``left @ right`` itself works but for that case: there Dask calls ``cupy.matmul``, which knows no arrays but CuPy's.
-    Here the sparse chunks come first, ``(right.T @ left.T).T``.
+    With CuPy's chunks ``left @ right`` fails: Dask calls ``cupy.matmul``, which knows no arrays but CuPy's. Here the
+    sparse chunks come first, ``(right.T @ left.T).T``.
 
     Parameters
     ----------

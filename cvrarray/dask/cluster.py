@@ -1,10 +1,11 @@
-"""Our rows in distributed's and dask-cuda's registries.
+"""Our entries in distributed's and dask-cuda's registries.
 
-Between hosts' memories an array needs nothing: its pickle has the tables out of band, so that they are sent from where they
-lie; every worker can read it, whether it has met our arrays before or not. Between GPUs (UCX, NVLink) the tables are sent
-as device buffers by the family ``"cuda"``. For dask-cuda's spilling an array is a device object whose memory is its tables.
+Between hosts an array needs no entry: its pickle has the tables out of band, so they are sent without a copy, and every
+worker can read it, whether it knows our arrays or not. Between GPUs (UCX, NVLink) the tables are sent as device buffers
+by the family ``"cuda"``. For dask-cuda's spilling an array is a device object whose memory is its tables.
 
-This module is imported while a format's is, where a worker meets it in a message: it must not import one itself.
+A worker that unpickles an array imports this module while it imports a format's page. So this module must not import
+one.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _registered: set[str] = set()
 
 
 def register() -> None:
-    """All rows, once a process; dask-cuda's once that is imported."""
+    """Make all entries, once in a process; dask-cuda's when it is imported."""
     if "distributed" not in _registered:
         cuda_serialize.register(SparseArray, serialize)
         cuda_deserialize.register(SparseArray, deserialize)
@@ -44,7 +45,7 @@ def serialize(array: SparseArray) -> tuple[dict[str, Any], list[Any]]:
     Raises
     ------
     NotImplementedError
-        The array is on the CPU: its pickle is what should be sent.
+        The array is on the CPU: its pickle should be sent.
     """
     if array.device == "cpu":
         raise NotImplementedError("an array in host memory is sent by its pickle")
@@ -58,7 +59,7 @@ def serialize(array: SparseArray) -> tuple[dict[str, Any], list[Any]]:
 
 
 def deserialize(header: dict[str, Any], frames: list[Any]) -> SparseArray:
-    """The array whose header and buffers :func:`serialize` made, around the received buffers as they are."""
+    """The array whose header and buffers :func:`serialize` made; it uses the received buffers without a copy."""
     from ..files import cvra
 
     target = devices.parse("cuda")
@@ -73,7 +74,7 @@ def deserialize(header: dict[str, Any], frames: list[Any]) -> SparseArray:
 
 
 def _base(array: SparseArray) -> FormatArray:
-    """The array that holds the tables: of a transposed view the one that it views."""
+    """The array that holds the tables: for a transposed view the array that it views."""
     base = array.base if isinstance(array, TransposedArray) else array
     assert isinstance(base, FormatArray)
     return base

@@ -1,8 +1,8 @@
-"""Connections between the ranks of one solve: how workers find one another, exchange messages, and notice who is lost.
+"""Connections between the ranks of one solve: how ranks connect, exchange messages, and notice who is lost.
 
-Workers are reached at the address and with the security (TLS) of the cluster: there is no other port, and nothing else to
-configure. A rank that ends early tells all others why. A rank whose process dies closes its connections. Either way every other
-rank raises :class:`RankLost` at once, and never waits for what will not come.
+Workers are reached at the cluster's addresses and with its security (TLS): there is no other port, and nothing else to
+configure. A rank that ends early tells all others why. A rank whose process dies closes its connections. Either way
+every other rank raises :class:`RankLost` at once, and never waits for a message that will not come.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ OPERATION = "cvrarray_meet"
 
 
 class RankLost(RuntimeError):
-    """Another rank has ended, or is silent: this one cannot go on. What happened first is the other's error."""
+    """Another rank has ended or does not answer, so this one cannot go on. The cause is the other rank's error."""
 
 
 class Meeting:
-    """Connections that other ranks have opened to this worker for one solve. Used on the worker's event loop alone."""
+    """Connections that other ranks have opened to this worker for one solve. Used only on the worker's event loop."""
 
     def __init__(self) -> None:
         self.comms: dict[int, Any] = {}
@@ -35,7 +35,7 @@ class Meeting:
         await self.over.wait()
 
     async def wait_for(self, rank: int) -> Any:
-        """The connection of a rank, once it is there."""
+        """The connection of a rank, as soon as it exists."""
         async with self.changed:
             await self.changed.wait_for(lambda: rank in self.comms or self.over.is_set())
         if self.over.is_set():
@@ -43,7 +43,7 @@ class Meeting:
         return self.comms[rank]
 
     async def end(self) -> None:
-        """Close everything: whoever still waits gets an error."""
+        """Close everything; a task that still waits gets an error."""
         self.over.set()
         async with self.changed:
             self.changed.notify_all()
@@ -55,7 +55,7 @@ _meetings: dict[tuple[str, str], Meeting] = {}  # by the worker's address (a pro
 
 
 async def prepare(token: str, dask_worker: Any) -> None:
-    """On each worker's event loop, before a solve: expect the connections of other ranks."""
+    """On each worker's event loop, before a solve: accept the connections of other ranks."""
     from distributed.core import Status
 
     async def meet(comm: Any, token: str, rank: int) -> Any:
@@ -71,7 +71,7 @@ async def prepare(token: str, dask_worker: Any) -> None:
 
 
 async def forget(token: str, dask_worker: Any) -> None:
-    """On each worker's event loop, after a solve, or to give it up."""
+    """On each worker's event loop, after a solve or to abandon it."""
     meeting = _meetings.pop((dask_worker.address, token), None)
     if meeting is not None:
         await meeting.end()
@@ -88,7 +88,7 @@ class Mesh:
     addresses : tuple of str
         Of all ranks' workers.
     timeout : float
-        Seconds that others may take, to come, or to send what is due.
+        Seconds that others may take to connect, or to send a message that is due.
     """
 
     def __init__(self, token: str, rank: int, addresses: tuple[str, ...], timeout: float):
@@ -105,17 +105,17 @@ class Mesh:
         self._run(self._meet(meeting, token))
 
     def gather(self, value: Any) -> list[Any]:
-        """What every rank gave, in order of ranks."""
+        """The values of all ranks, in order of ranks."""
         found = self.exchange(dict.fromkeys(self.peers, value), self.peers)
         return [value if k == self.rank else found[k] for k in range(len(self.addresses))]
 
     def exchange(self, messages: dict[int, Any], sources: Iterable[int]) -> dict[int, Any]:
-        """Send to some ranks, and receive from others."""
+        """Send messages to some ranks, and receive from others."""
         received: dict[int, Any] = self._run(self._exchange(messages, list(sources)))
         return received
 
     def watch(self) -> None:
-        """Read what comes next from the others while this rank does something else: see :meth:`check`."""
+        """Begin to read the next messages of the others in the background: see :meth:`check`."""
         coroutine = self._exchange({}, self.peers, timeout=None)
         self.watching = asyncio.run_coroutine_threadsafe(coroutine, self.worker.loop.asyncio_loop)
 
@@ -125,7 +125,7 @@ class Mesh:
             raise error
 
     def close(self, error: BaseException | None) -> None:
-        """The end: together with all others, or alone, telling them why."""
+        """End together with all others; after an error, end alone and tell them why."""
         try:
             if error is None:
                 if self.watching is None:
@@ -140,7 +140,7 @@ class Mesh:
         return asyncio.run_coroutine_threadsafe(coroutine, self.worker.loop.asyncio_loop).result()
 
     async def _meet(self, meeting: Meeting, token: str) -> None:
-        """Connect to all ranks below this one, and wait for those above."""
+        """Connect to all lower ranks, and wait for the higher ones."""
         self.comms = await self._all({k: self._find(k, meeting, token) for k in self.peers}, self.timeout)
 
     async def _find(self, peer: int, meeting: Meeting, token: str) -> Any:
@@ -179,7 +179,7 @@ class Mesh:
         return message["data"]
 
     async def _all(self, coroutines: dict[Any, Coroutine[Any, Any, Any]], timeout: float | None) -> dict[Any, Any]:
-        """All results by name; the first error, or a :class:`RankLost` that names who was silent, and nothing goes on."""
+        """All results by name. The first error, or a :class:`RankLost` on a timeout, ends all coroutines."""
         tasks = {name: asyncio.ensure_future(coroutine) for name, coroutine in coroutines.items()}
         if tasks:
             await asyncio.wait(tasks.values(), timeout=timeout, return_when=asyncio.FIRST_EXCEPTION)
@@ -206,6 +206,6 @@ class Mesh:
             try:
                 if failed is not None:
                     await self._send(peer, {"failed": failed})
-                await comm.close()  # after what is still to be sent
+                await comm.close()  # after pending messages are sent
             except (OSError, RankLost):
                 comm.abort()

@@ -1,4 +1,4 @@
-"""Dask arrays of our arrays: a matrix cut into panels of rows, another dask array converted, a store on disk."""
+"""``to_dask``: a matrix cut into panels of rows, or another dask array converted chunk by chunk."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def to_dask(obj: Any, chunks: Any = "auto", *, format: str = "auto", device: Any
     Parameters
     ----------
     obj : any matrix that :func:`cvrarray.asarray` takes, or a dask array
-        A matrix is converted here, panel by panel of its rows. A dask array of pydata COO, SciPy, CuPy or dense chunks is
-        converted chunk by chunk as it is computed, where its tasks run: persist the result to convert once.
+        A matrix is converted here, panel by panel of its rows. A dask array of pydata COO, SciPy, CuPy or dense chunks
+        is converted chunk by chunk as it is computed, where its tasks run: persist the result to convert once.
     chunks : "auto", int, str, or tuple of int
         Rows of a panel (an int, or one for each), or its bytes (a string such as ``"64 MiB"``); ``"auto"`` takes Dask's
-        ``array.chunk-size``. Bytes are stored bytes, of which all panels have about the same; panels begin at multiples of
-        32 rows and of the block size. For a dask array only ``"auto"``, its own.
+        ``array.chunk-size``. Bytes are stored bytes, of which all panels have about the same; panels begin at multiples
+        of 32 rows and of the block size. For a dask array only ``"auto"``, its own.
     format, device, **parameters
         As for :func:`cvrarray.asarray`. ``"auto"`` decides from a matrix as a whole; chunks of a dask array become CVR,
         which suits any matrix.
@@ -89,7 +89,7 @@ def _from_chunks(array: da.Array, chunks: Any, format: str, device: Any, paramet
 
 
 def _convert(chunk: Any, **how: Any) -> FormatArray:
-    """A chunk as an array of ours; kept a function of its own, whose calls can be counted."""
+    """A chunk as an array of ours; a function of its own, so that tests can count its calls."""
     array: FormatArray = asarray(chunk, **how)
     return array
 

@@ -1,9 +1,9 @@
 """What each worker runs in a solve: conjugate gradients and the power iteration, on the rows that it holds.
 
-Every rank keeps one vector ``p`` of full length, so that its panels' columns need no other numbers. Of it the rank owns
-the elements of its own rows; of the others' it needs those that its columns touch. These arrive before each product in
-*windows*, contiguous pieces that go from the owner's vector to the receiver's without being packed: what is touched, and
-short gaps in it. Neighbouring rows of a grid touch thin windows, a matrix with scattered columns touches everything.
+Every rank keeps one vector ``p`` of full length, so that the columns of its panels keep their numbers. The rank owns
+the elements of its own rows. Of the others it needs those at the columns of its nonzeros. They arrive before each
+product in *windows*: contiguous pieces, short gaps included, that go from the owner's vector to the receiver's without
+packing. A grid needs thin windows; a matrix with scattered columns needs everything.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from ..core import devices
 from . import vectors
 from .transports import Connection, NullTransport
 
-WINDOWS = 256  #: a gap of more than 1 / WINDOWS of the vector is not sent: a rank has few windows, whatever it touches
+WINDOWS = 256  #: a gap of more than 1 / WINDOWS of the vector is not sent; this bounds the number of windows
 Rows = tuple[tuple[int, int], ...]  #: (first, last) of each panel that a rank holds, in order
 
 
 class Job(NamedTuple):
-    """What all ranks are told."""
+    """The description of a solve, the same for all ranks."""
 
     token: str
-    addresses: tuple[str, ...]  # of the workers, one a rank
+    addresses: tuple[str, ...]  # of the workers, one for each rank
     rows: tuple[Rows, ...]  # of each rank
     n: int
     dtype: np.dtype
@@ -36,10 +36,10 @@ class Job(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What a rank has found: `parts` are its own, the rest is the same on all ranks."""
+    """A rank's result: `parts` are its own, all else is the same on all ranks."""
 
     parts: list[Any]  # a piece of the vector for each panel
-    value: float  # an eigenvalue; 0 of a linear system
+    value: float  # an eigenvalue; 0 for a linear system
     iterations: int
     residual: float
     bytes_moved: int
@@ -54,9 +54,9 @@ def run(method: str, job: Job, rank: int, panels: list[SparseArray], known: dict
     ----------
     method : {"cg", "power_iteration"}
     panels : list of our arrays
-        The rank's, in the order of ``job.rows[rank]``.
+        The rank's panels, in the order of ``job.rows[rank]``.
     known : dict of list of (rows,) array
-        Known vectors, in pieces as `panels`.
+        Known vectors, cut as `panels` are.
     """
     for panel in panels:
         if not isinstance(panel, SparseArray):
@@ -80,7 +80,7 @@ class Part:
         self.runs = runs(self.rows)
         self.arithmetic = vectors.of(device, job.dtype)
         self.p = device.xp.zeros(job.n, job.dtype)
-        alone = len(self.runs) == 1  # then what the rank owns lies in one piece, and needs no copy
+        alone = len(self.runs) == 1  # then the rank's own elements are contiguous, and need no copy
         self.own = self.p[slice(*self.runs[0])] if alone else self.empty()
         self.seconds: list[float] = []
         self._place()
@@ -90,12 +90,12 @@ class Part:
         return self.device.xp.empty(self.ends[-1], self.job.dtype)
 
     def scalars(self) -> tuple[Any, Any]:
-        """One number of each rank, and a view of this rank's."""
+        """An array of one number for each rank, and a view of this rank's number."""
         numbers = self.device.xp.zeros(len(self.job.rows))
         return numbers, numbers[self.rank : self.rank + 1]
 
     def load(self, pieces: list[Any], vector: Any) -> None:
-        """A known vector's pieces into `vector`."""
+        """Copy the pieces of a known vector into `vector`."""
         for piece, (first, last) in zip(pieces, pairwise(self.ends), strict=True):
             vector[first:last] = devices.move(piece, self.device)
 
@@ -104,7 +104,7 @@ class Part:
         return [vector[first:last] for first, last in pairwise(self.ends)]
 
     def product(self, q: Any) -> None:
-        """``q = A p`` for the rank's rows, when every rank has written its ``own``."""
+        """``q = A p`` for the rank's rows, after every rank has written its ``own``."""
         if len(self.runs) > 1:
             begin = 0
             for first, last in self.runs:
@@ -122,7 +122,7 @@ class Part:
         return self.arithmetic.read(everyone)(self.transport)[0]
 
     def answer(self, vector: Any, residual: float, sums: int, value: float = 0.0) -> Answer:
-        """An answer, after iterations that exchanged windows once and gathered `sums` numbers."""
+        """The result, after iterations that each exchanged windows once and gathered `sums` numbers."""
         times = np.diff(self.seconds)
         n_ranks = len(self.job.rows)
         moved = self.window_bytes + 8 * sums * n_ranks * (n_ranks - 1)
@@ -134,7 +134,7 @@ class Part:
         self.seconds.append(time.perf_counter())
 
     def _place(self) -> None:
-        """Tell the other ranks which windows are needed here, learn what they need, and fix what moves."""
+        """Tell the other ranks which windows this one needs, learn theirs, and fix what is sent."""
         self.window_bytes = 0
         if len(self.job.rows) == 1:
             return
@@ -161,12 +161,12 @@ class Part:
         cuts = _host(xp.flatnonzero((xp.diff(columns) > 1 + n // WINDOWS) | (xp.diff(run) != 0)))
         firsts, lasts = xp.asarray(np.r_[0, cuts + 1]), xp.asarray(np.r_[cuts, columns.size - 1])
         found = zip(*(_host(a).tolist() for a in (run[firsts], columns[firsts], columns[lasts])), strict=True)
-        unit = max(1, 16 // self.job.dtype.itemsize)  # NCCL copies byte by byte what does not begin at 16 bytes
+        unit = max(1, 16 // self.job.dtype.itemsize)  # NCCL copies unaligned windows byte by byte
         return [(theirs[k][2], max(theirs[k][0], first // unit * unit), last + 1) for k, first, last in found]
 
 
 def runs(rows: Rows) -> list[tuple[int, int]]:
-    """Ranges of rows with those joined that follow each other; empty ones are left out."""
+    """Ranges of rows; adjacent ones are joined, empty ones left out."""
     joined: list[tuple[int, int]] = []
     for first, last in rows:
         if first == last:
@@ -216,7 +216,7 @@ def cg(part: Part, known: dict[str, list[Any]], rtol: float, max_iterations: int
         do.update_solution(old, curvature, p, q, x, r, my_new)
         transport.gather(new)
         numbers = do.read(curvature, new)
-        do.update_direction(new, old, r, p)  # the GPU is busy with it while the host looks at the numbers
+        do.update_direction(new, old, r, p)  # the GPU is busy with it while the host tests the numbers
         bend, rr = numbers(transport)
         part.tick()
         if not bend > 0:

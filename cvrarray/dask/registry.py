@@ -1,7 +1,7 @@
-"""Our rows in Dask's registries.
+"""Our entries in Dask's registries.
 
-What Dask does with a chunk is NumPy's protocols nearly everywhere, and those are our arrays' own. The rows here are what
-is left: where Dask asks a registry by type, and its default would be wrong for us.
+Dask works on a chunk through NumPy's protocols nearly everywhere, and our arrays have those. The entries here are for
+the rest: where Dask looks up a function by type, and its default would be wrong for our arrays.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _lock = threading.Lock()
 
 
 def register() -> None:
-    """All rows, once a process; those of distributed once that is imported."""
+    """Make all entries, once in a process; those for distributed when it is imported."""
     global _done
     if not _done:
         with _lock:
@@ -52,12 +52,12 @@ def register() -> None:
 
 
 def register_sizeof(registry: Any) -> None:
-    """The size of an array is that of its tables; wherever they are, and never counted by pickling."""
+    """The size of an array is that of its tables, on either device; it is never found by pickling."""
     registry.register(SparseArray, _n_bytes)
 
 
 def token(array: SparseArray) -> Any:
-    """What Dask hashes: the class, the scalars and every byte of the tables, which are copied to the host for it."""
+    """The data that Dask hashes: class, scalars and every byte of the tables, which are copied to the host."""
     if isinstance(array, TransposedArray):
         return "cvrarray.T", token(array.base)
     assert isinstance(array, FormatArray)
@@ -69,23 +69,23 @@ def token(array: SparseArray) -> Any:
 
 
 def _n_bytes(array: SparseArray) -> int:
-    register()  # a worker learns of the rows when it holds its first array
+    register()  # a worker makes the entries when it receives its first array
     return 64 + array.nbytes
 
 
 def concatenate(arrays: Any, axis: int = 0) -> Any:
-    """``numpy.concatenate``: Dask takes that function itself for leave to copy chunks into an empty NumPy array."""
+    """``numpy.concatenate``, wrapped: given that function itself, Dask copies chunks into an empty NumPy array."""
     return np.concatenate(arrays, axis=axis)
 
 
 def einsum(subscripts: str, *operands: Any, dtype: Any = None, **kwargs: Any) -> Any:
-    """``numpy.einsum`` of a chunk; order, casting and optimize, which Dask passes on, make no difference here."""
+    """``numpy.einsum`` of a chunk; order, casting and optimize, which Dask passes, have no effect."""
     result = contractions.einsum(subscripts, *operands)
     return result if dtype is None or result.dtype == dtype else result.astype(dtype)
 
 
 def numel(array: SparseArray, **kwargs: Any) -> Any:
-    """How many entries a sum over `axis` adds, zeros too: dense, on the array's device, for ``mean``."""
+    """How many entries a sum over `axis` adds, zeros included; dense, on the array's device; for ``mean``."""
     axis, dtype = kwargs.get("axis"), kwargs.get("dtype", np.float64)
     keepdims = kwargs.get("keepdims", False)
     axes = (0, 1) if axis is None else {int(a) % 2 for a in np.atleast_1d(axis)}
@@ -114,7 +114,7 @@ def to_cupy(array: SparseArray, **kwargs: Any) -> SparseArray:
     return array if array.device != "cpu" else array.to_device("cuda")
 
 
-#: Dask's registry -> what it shall find for our arrays. Take and tensordot are NumPy's functions by default.
+#: Dask's registry -> our function. For take and tensordot the default is NumPy's function, which is right.
 ROWS = (
     (concatenate_lookup, concatenate),
     (einsum_lookup, einsum),

@@ -1,8 +1,9 @@
-"""Solvers over a matrix whose panels lie on several workers: the panels stay, and of the vectors only what is needed moves.
+"""Solvers over a matrix whose panels lie on several workers: panels stay, and only the needed parts of vectors move.
 
-Each worker that holds panels runs one task for the whole solve (:mod:`cvrarray.dask.ranks`). The scheduler has nothing to
-do in between, so an iteration costs what the products cost, and not the scheduler's round trips. Here is the side of the
-caller: where panels lie, the tasks, and what happens if one of them ends early. See ``docs/decisions/0011-several-gpus.md``.
+Each worker that holds panels runs one task for the whole solve (:mod:`cvrarray.dask.ranks`). An iteration does not
+involve the scheduler, so it costs the time of the products, not of the scheduler's round trips. This module is the
+caller's side: where panels lie, the tasks, and what happens if one of them fails. See
+``docs/decisions/0011-several-gpus.md``.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from dask.highlevelgraph import HighLevelGraph
 from ..core import devices
 from . import mesh, ranks, registry
 
-GRACE = 10.0  #: seconds that the other ranks get to end, after the first has failed
+GRACE = 10.0  #: seconds that the other ranks have to end after the first has failed
 
 
 class Solution(NamedTuple):
@@ -39,9 +40,9 @@ class Solution(NamedTuple):
 
     x: da.Array  #: (n,), in A's chunks of rows; on a cluster they lie on the workers that hold those rows
     iterations: int
-    residual: float  #: length of the residual, as the iteration carries it along, over that of b
-    bytes_moved: int  #: that all workers together send in an iteration: pieces of a vector, and two numbers of each
-    seconds: float  #: of an iteration, in the median; nan where there are less than one
+    residual: float  #: norm of the residual, as the iteration updates it, over that of b
+    bytes_moved: int  #: sent by all workers together in an iteration: windows of a vector, and two numbers of each
+    seconds: float  #: of an iteration, the median; nan without an iteration
     transport: str  #: "nccl", "host" (the workers' connections), "none" (one worker)
 
 
@@ -80,27 +81,27 @@ def cg(
     Parameters
     ----------
     A : (n, n) dask array of our arrays, symmetric (Hermitian) and positive definite
-        In panels of whole rows, as :func:`cvrarray.to_dask` makes them. Where it is not persisted this call persists it,
-        and lets go of it at the end. Without a distributed client everything runs in this process.
+        In panels of whole rows, as :func:`cvrarray.to_dask` makes them. If it is not persisted, this call persists it
+        until the end. Without a distributed client everything runs in this process.
     b : (n,) dask array or array
     x0 : (n,) dask array or array, optional
-        Where to begin; 0 by default.
+        Initial guess. Default: 0.
     rtol : float
-        The residual's length at the end, over that of `b`.
+        The residual's norm at the end, over that of `b`.
     max_iterations : int
         Where to stop in any case: compare ``residual`` with `rtol`.
     timeout : float
-        Seconds that workers may take to begin (each needs a free thread, for the whole solve), and, with transport
-        ``"host"``, to send what is due in an iteration.
+        Seconds that workers may take to begin (each needs a free thread for the whole solve) and, with transport
+        ``"host"``, to send the messages of an iteration.
     transport : {"auto", "nccl", "host"}
-        What vectors move by. ``"nccl"``: from GPU to GPU, for workers with a GPU each. ``"host"``: over the workers'
-        connections, through host memory. ``"auto"``: NCCL where it can be used.
+        How vectors move. ``"nccl"``: from GPU to GPU, for workers with one GPU each. ``"host"``: over the workers'
+        connections, through host memory. ``"auto"``: NCCL if it can be used.
 
     Returns
     -------
     Solution
-        x, of the dtype of ``A @ b`` or double precision where that is an integer's. The same bits in every run on the
-        same workers.
+        x has the dtype of ``A @ b``, or double precision if that is an integer dtype. Every run on the same workers
+        gives the same bits.
 
     Raises
     ------
@@ -189,7 +190,7 @@ def _check_matrix(A: Any) -> None:
 
 
 def _dtype(*arrays: Any) -> np.dtype:
-    """Of the vectors: the product's, or double precision where that is no floating point number."""
+    """The vectors' dtype: the product's, or double precision if that is not a floating-point dtype."""
     dtype = np.result_type(*(array.dtype for array in arrays))
     return dtype if dtype.kind in "fc" and dtype.itemsize >= 4 else np.dtype("f4" if dtype == np.float16 else "f8")
 
@@ -197,7 +198,7 @@ def _dtype(*arrays: Any) -> np.dtype:
 def _solve(
     method: str, A: da.Array, known: dict[str, Any], options: tuple[Any, ...], timeout: float, transport: str
 ) -> tuple[da.Array, ranks.Answer]:
-    """The vector, in chunks as A's rows, and what else there is to know."""
+    """The vector, in chunks as A's rows, and the result's other fields."""
     _check_matrix(A)
     if transport not in ("auto", "nccl", "host"):
         raise ValueError(f"transport must be 'auto', 'nccl' or 'host'; got {transport!r}")
@@ -221,7 +222,7 @@ def _solve(
 
 
 def _client(A: da.Array) -> Any:
-    """The client that holds A, else the current one; None where there is none."""
+    """The client that holds A, else the current one; None if there is none."""
     distributed = sys.modules.get("distributed")
     if distributed is None:
         return None
@@ -260,7 +261,7 @@ def _on_workers(
     wait(everything)
     for future in everything:
         if future.status != "finished":
-            future.result()  # raises what went wrong there
+            future.result()  # raises the task's error
     (rows,) = job.rows
     held = _placed(client.who_has(panels), panels, rows)
     job = job._replace(addresses=tuple(held), rows=tuple(tuple(rows[k] for k in numbers) for numbers in held.values()))
@@ -285,7 +286,7 @@ def _on_workers(
 
 
 def _only(address: str) -> dict[str, Any]:
-    """How a task is bound to one worker: there it runs, or nowhere."""
+    """Keywords that pin a task to one worker."""
     return {"workers": [address], "allow_other_workers": False, "pure": False, "retries": 0}
 
 
@@ -298,7 +299,7 @@ def _without_parts(answer: ranks.Answer) -> ranks.Answer:
 
 
 def _futures(array: da.Array) -> list[Any]:
-    """Those of a persisted array's chunks, in order."""
+    """The futures of a persisted array's chunks, in order."""
     from distributed import futures_of
 
     found = {future.key: future for future in futures_of(array)}
@@ -306,9 +307,9 @@ def _futures(array: da.Array) -> list[Any]:
 
 
 def _placed(who_has: dict[Any, Any], panels: list[Any], rows: Sequence[tuple[int, int]]) -> dict[str, list[int]]:
-    """Worker -> the numbers of the panels that it shall use, workers in order of their first rows.
+    """Worker -> the numbers of the panels that it uses, workers in order of their first rows.
 
-    Of several that hold a panel, the one that has fewer rows so far.
+    If several workers hold a panel, the one with the fewest rows so far uses it.
     """
     held: dict[str, list[int]] = {}
     load: dict[str, int] = {}
@@ -328,7 +329,7 @@ def _alive(client: Any, addresses: tuple[str, ...]) -> list[str]:
 
 
 def _wait(client: Any, tasks: list[Any], job: ranks.Job) -> None:
-    """Until all ranks are done. If one fails or its worker is lost, end the others, and raise what happened first."""
+    """Wait until all ranks are done. If one fails or its worker is lost, end the others and raise the first cause."""
     from distributed import TimeoutError, wait
 
     deadline = None
@@ -350,7 +351,7 @@ def _wait(client: Any, tasks: list[Any], job: ranks.Job) -> None:
     if not lost and not errors and all(task.status == "finished" for task in tasks):
         return
     client.cancel(tasks, force=True)
-    first = min(errors, key=lambda error: isinstance(error, mesh.RankLost), default=None)  # what the others followed
+    first = min(errors, key=lambda error: isinstance(error, mesh.RankLost), default=None)  # the cause of the others
     if lost:
         raise RuntimeError(
             f"worker {', '.join(sorted(lost))} was lost while it held panels of A. Persist A again, which makes them on the"

@@ -28,8 +28,8 @@ def open_store(path: str | os.PathLike[str], *, device: Any = None, verify: bool
     device : str, optional
         Where chunks shall be, ``"cpu"`` or ``"cuda"``. Default: the current GPU of the worker when there is one here.
     verify : bool
-        Whether to compare the checksums of all that is read, and to verify the tables of each panel when it is first read in
-        a process; see :class:`cvrarray.Stored`.
+        Whether to compare the checksums of all that is read, and to verify the tables of each panel when it is first
+        read in a process; see :class:`cvrarray.Stored`.
     incomplete : bool
         Whether to open a store that is still being written: its rows so far.
 

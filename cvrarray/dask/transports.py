@@ -1,8 +1,8 @@
-"""What passes between the ranks of one solve: windows of a vector, one number of each rank, and that somebody is gone.
+"""Communication between the ranks of one solve: windows of a vector, one number of each rank, and the loss of a rank.
 
-Three transports have the same methods: :class:`NullTransport` for one rank, :class:`HostTransport` over the workers' own
-connections (:mod:`cvrarray.dask.mesh`), and :class:`NcclTransport` between GPUs, which uses those connections only to meet
-and to notice who is lost.
+Three transports have the same methods: :class:`NullTransport` for one rank, :class:`HostTransport` over the workers'
+own connections (:mod:`cvrarray.dask.mesh`), and :class:`NcclTransport` between GPUs, which uses those connections only
+to connect and to notice who is lost.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ import numpy as np
 from ..core import devices
 from .mesh import Mesh
 
-Window = tuple[int, Any]  #: the other rank, and the contiguous piece of this rank's vector that it gets or gives
+Window = tuple[int, Any]  #: the other rank, and the contiguous piece of this rank's vector that it receives or sends
 
-PAUSE = 2e-5  #: seconds between two looks at a GPU that is not ready
+PAUSE = 2e-5  #: seconds between two queries of a GPU that is not ready
 
 
 class NullTransport:
-    """One rank: nothing passes."""
+    """One rank: nothing is sent."""
 
     name = "none"
 
@@ -30,13 +30,13 @@ class NullTransport:
         """Fix the windows that every :meth:`exchange` moves: between two ranks, in the same order on both."""
 
     def exchange(self) -> None:
-        """Send and receive all windows, from where they lie to where they belong."""
+        """Send and receive all windows, in place."""
 
     def gather(self, scalars: Any) -> None:
         """Fill ``scalars``, (n_ranks,) float64, of which each rank has set its own."""
 
     def gather_objects(self, value: Any) -> list[Any]:
-        """What every rank gave, in order of ranks."""
+        """The values of all ranks, in order of ranks."""
         return [value]
 
     def check(self) -> None:
@@ -57,7 +57,7 @@ class HostTransport(NullTransport):
 
     def exchange(self) -> None:
         """See :class:`NullTransport`."""
-        # copies: a message may still be on its way when the solver changes the vector
+        # copies: a message may not have been sent yet when the solver changes the vector
         messages = {peer: [_host_copy(window) for window in windows] for peer, windows in self.sends.items()}
         for peer, arrays in self.mesh.exchange(messages, self.receives).items():
             for window, array in zip(self.receives[peer], arrays, strict=True):
@@ -73,7 +73,7 @@ class HostTransport(NullTransport):
 
 
 class NcclTransport(NullTransport):
-    """NCCL on the current stream: the host waits for nothing."""
+    """NCCL on the current stream; the host does not wait."""
 
     name = "nccl"
 
@@ -85,7 +85,7 @@ class NcclTransport(NullTransport):
     def place(self, sends: list[Window], receives: list[Window]) -> None:
         """See :class:`NullTransport`."""
         self.sends, self.receives = sends, receives
-        self.mesh.watch()  # from now on the next message is bad news, or the end
+        self.mesh.watch()  # from now on the next message is an error or the end
 
     def exchange(self) -> None:
         """See :class:`NullTransport`."""
@@ -116,7 +116,7 @@ class NcclTransport(NullTransport):
 
 
 class Connection:
-    """Context manager: the connection of one rank with all others, made on entry, and on exit closed or torn."""
+    """Context manager: the connection of one rank with all others; on exit it is closed, after an error aborted."""
 
     def __init__(
         self, token: str, rank: int, addresses: tuple[str, ...], timeout: float, device: devices.Device, transport: str
@@ -158,15 +158,15 @@ class Connection:
 
 
 def nccl() -> Any:
-    """CuPy's binding of NCCL, or None where it finds no library."""
-    with warnings.catch_warnings():  # CuPy's warning says how to install it: so do our docs, for whom it matters
+    """CuPy's binding of NCCL, or None if it finds no library."""
+    with warnings.catch_warnings():  # CuPy's warning says how to install it; so do our docs
         warnings.simplefilter("ignore")
         from cupy.cuda import nccl
     return nccl if nccl.available else None
 
 
 def _gpu(device: devices.Device) -> Any:
-    """What tells a rank's GPU from all others where NCCL can be used there; None on CPUs and without NCCL."""
+    """An id of the rank's GPU, different from all others; None on CPUs and without NCCL."""
     if device.kind == "cpu" or nccl() is None:
         return None
     import socket
@@ -201,7 +201,7 @@ def _fill(array: Any, values: np.ndarray) -> None:
 
 
 def wait_for_device(event: Any, transport: NullTransport) -> None:
-    """Wait until a CUDA event has come; raises :class:`RankLost` where it never will."""
+    """Wait for a CUDA event; raises :class:`RankLost` if it will never come."""
     while not event.done:
         transport.check()
         time.sleep(PAUSE)

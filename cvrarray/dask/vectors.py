@@ -1,7 +1,7 @@
 """Arithmetic of one rank's part of the vectors: NumPy's, and a few fused kernels on a GPU.
 
-Numbers that all ranks need (sums) are arrays ``(n_ranks,) float64`` with one part of each rank, on the device. Their
-consumers add them up in order of ranks, so the bits are the same on every rank and in every run, whatever moved them.
+Sums over all ranks are arrays ``(n_ranks,) float64`` on the device, with one partial sum from each rank. The functions
+that use them add these in the order of ranks. So every rank and every run gets the same bits, with any transport.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import numpy as np
 from ..core import devices
 from .transports import NullTransport, wait_for_device
 
-THREADS = 1 << 18  #: of a GPU's kernels, whatever the length: a fixed grid adds in a fixed order; it fills 128 processors
-BLOCK_ELEMENTS = 1 << 16  #: elements that NumPy takes at a time, so that what it reads twice is in a cache
+THREADS = 1 << 18  #: of a GPU's kernels, for any length: a fixed grid adds in a fixed order; fills 128 multiprocessors
+BLOCK_ELEMENTS = 1 << 16  #: elements that NumPy processes at a time, so that data read twice stay in a cache
 
 
 def of(device: devices.Device, dtype: np.dtype) -> Vectors:
@@ -58,13 +58,13 @@ class Vectors:
         np.multiply(x, self._real(1 / np.sqrt(squared.sum())), out=y)
 
     def read(self, *scalars: Any) -> Callable[[NullTransport], list[float]]:
-        """A function that gives the sums of these arrays as they are now; work may be started before it is called."""
+        """A function that returns the sums of these arrays as they are now; call it after starting other work."""
         values = [float(array.sum()) for array in scalars]
         return lambda transport: values
 
 
 class DeviceVectors(Vectors):
-    """CuPy's, in a kernel each."""
+    """CuPy's, one kernel for each operation."""
 
     def __init__(self, device: devices.Device, dtype: np.dtype):
         super().__init__(device, dtype)
@@ -91,7 +91,7 @@ class DeviceVectors(Vectors):
         _kernel("scale")(squared, squared.size, x, x.size, y, size=THREADS)
 
     def read(self, *scalars: Any) -> Callable[[NullTransport], list[float]]:
-        """See :class:`Vectors`: copied in the stream's order, so that the GPU goes on while the host waits for them."""
+        """See :class:`Vectors`: copied in stream order, so that the GPU continues while the host waits for them."""
         from cupyx import empty_pinned
 
         hosts = [empty_pinned(array.shape, array.dtype) for array in scalars]
