@@ -291,7 +291,7 @@ class CVRArray(FormatArray):
     def _invariants(self) -> Iterator[tuple[str, Any]]:
         t = self._tables
         yield from are_tables(t, self._stored, self._value_table)
-        n_rows, n_cols = t.shape
+        n_cols = t.shape[1]
         n_chunks, n_lanes = self.n_chunks, t.n_lanes
         n_steps, n_records = t.rec_mask.size, t.rec_wb.size
         chunks = self._target.backend("check_cvr")
@@ -307,29 +307,32 @@ class CVRArray(FormatArray):
         packed = packs(t.col_ptr, t.col_base, slots, t.col_narrow.size, t.col_wide.size)
         yield "2: col_ptr packs narrow and wide chunks without gaps", packed
 
-        fault = chunks.records(n_lanes, t.step_ptr, t.rec_mask, t.rec_ptr)
+        fault, named, fed = chunks.records(t)
         yield "3: rec_mask has no bit at or above n_lanes", not (fault == chunks.MASK).any()
-        yield "3: rec_mask has one bit a record", not fault.any()
-        yield "3: rec_wb names rows and entries", in_range(t.rec_wb, -n_lanes, n_rows) and in_range(t.tail, -1, n_rows)
+        yield "3: rec_mask has one bit a record", not (fault == chunks.COUNT).any()
+        yield "3: rec_wb names rows and entries", not fault.any()
 
         last = t.tail.max(axis=1, initial=-1).astype(np.int64)  # rows ascend: it is the one that was fed last
         before = np.concatenate([[-1], last[:-1]])[:n_chunks]
         carried = (t.carry_row == -1) | (t.carry_row == before) if t.carry_row.size == n_chunks else np.zeros(1, bool)
         yield "4: carry_row is the last row of the chunk before, or -1", bool(carried.all())
         yield "4: cut_ptr and cut_row list the chunks that carry", _lists_cuts(t)
-        yield from self._invariants_of_layout(before)
+        yield from self._invariants_of_layout(named, fed, before)
 
-    def _invariants_of_layout(self, before: np.ndarray) -> Iterator[tuple[str, Any]]:
-        """Those that need every chunk to be followed; `before` (n_chunks,) is the last row of the chunk before."""
+    def _invariants_of_layout(self, named: np.ndarray, fed: np.ndarray, before: np.ndarray) -> Iterator[tuple[str, Any]]:
+        """Those that need every chunk to be followed, and what they need (n_chunks,).
+
+        `named` are the rows that a chunk's records name, `fed` these and those in its tail, `before` the last row of the
+        chunk before.
+        """
         t, n_rows, chunks = self._tables, self.shape[0], self._target.backend("check_cvr")
         cut = np.flatnonzero(t.carry_row >= 0)
-        in_rows = np.concatenate([[0], (t.rec_wb >= 0).cumsum()])[t.rec_ptr]
-        row_ptr = in_rows + np.concatenate([[0], (t.tail >= 0).sum(axis=1).cumsum()])
+        row_ptr = np.concatenate([[0], fed.cumsum()])
         n_owned = int(row_ptr[-1]) - cut.size
         ascend = in_range(t.empty_row, 0, n_rows) and bool((t.empty_row[:-1] < t.empty_row[1:]).all())
         yield "5: empty_row ascends; with it every row has one owner", ascend and n_owned + t.empty_row.size == n_rows
         rank = row_ptr[:-1] - (t.carry_row >= 0).cumsum()
-        fault, entries, ends = chunks.layout(t, row_ptr, rank, before)
+        fault, entries, ends = chunks.layout(t, named, row_ptr, rank, before)
         for number, invariant in (
             (chunks.ORDER, "3: records that name rows come before those that name entries of tail"),
             (chunks.ENTRIES, "3: records name entries of tail that hold a row, each lane its own once, thieves last"),

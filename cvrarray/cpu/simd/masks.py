@@ -1,0 +1,83 @@
+"""Masks of the elements for which a comparison of 32 integers in memory holds; integers count as unsigned.
+
+Numba's own loops widen every number to 64 bits: on 16-bit columns they take four times as many vectors as these.
+"""
+
+from __future__ import annotations
+
+from numba import types
+from numba.extending import intrinsic
+
+from cvrarray.core.tables import WARP
+from cvrarray.cpu.simd import llvm
+
+
+@intrinsic
+def at_least(typingctx, array, at, low):
+    """Mask of the elements l where ``array[at + l] >= low``, which the array's dtype must hold."""
+
+    def codegen(context, builder, signature, args):
+        numbers = llvm.load_vector(builder, llvm.pointer(context, builder, array, args[0], args[1]), WARP)
+        return _compared(builder, ">=", numbers, llvm.splat(builder, _fitting(builder, args[2], numbers)))
+
+    return types.uint32(array, types.intp, types.intp), codegen
+
+
+@intrinsic
+def not_below(typingctx, array, at, other):
+    """Mask of the elements l where ``array[at + l] >= array[other + l]``."""
+
+    def codegen(context, builder, signature, args):
+        numbers = [llvm.load_vector(builder, llvm.pointer(context, builder, array, args[0], place), WARP) for place in args[1:]]
+        return _compared(builder, ">=", *numbers)
+
+    return types.uint32(array, types.intp, types.intp), codegen
+
+
+@intrinsic
+def unlike_before(typingctx, array, at):
+    """Mask of the elements l, from 1 on, where ``array[at + l] != array[at + l - 1]``."""
+
+    def codegen(context, builder, signature, args):
+        numbers = llvm.load_vector(builder, llvm.pointer(context, builder, array, args[0], args[1]), WARP)
+        before = llvm.shuffle(builder, numbers, numbers, [0, *range(WARP - 1)])
+        return _compared(builder, "!=", numbers, before)
+
+    return types.uint32(array, types.intp), codegen
+
+
+@intrinsic
+def any_bit(typingctx, array, at, bits, words):
+    """Mask of the elements l of which one of the n words ``array[at + n * l : at + n * l + n]`` has any of `bits` set.
+
+    n is the length of the tuple `words`: 1 or 2.
+    """
+    n = len(words)
+
+    def codegen(context, builder, signature, args):
+        numbers = llvm.load_vector(builder, llvm.pointer(context, builder, array, args[0], args[1]), n * WARP)
+        found = builder.and_(numbers, llvm.splat(builder, _fitting(builder, args[2], numbers), n * WARP))
+        if n == 2:
+            found = builder.or_(*(llvm.shuffle(builder, found, found, range(word, 2 * WARP, 2)) for word in (0, 1)))
+        return _compared(builder, "!=", found, found.type(None))
+
+    return types.uint32(array, types.intp, types.intp, words), codegen
+
+
+@intrinsic
+def count(typingctx, mask):
+    """How many elements a mask has."""
+
+    def codegen(context, builder, signature, args):
+        return builder.zext(builder.ctpop(args[0]), llvm.I64)
+
+    return types.intp(types.uint32), codegen
+
+
+def _fitting(builder, number, vector):
+    """A 64-bit integer as one of the vector's."""
+    return builder.trunc(number, vector.type.element) if vector.type.element.width < 64 else number
+
+
+def _compared(builder, how, a, b):
+    return builder.bitcast(builder.icmp_unsigned(how, a, b), llvm.I32)
