@@ -187,9 +187,16 @@ def _range(numbers, n):
 def _layout(first, last, t, fed, found):
     n_lanes = t.n_lanes
     lane = Lanes(
-        simd.scratch(fed.ptr, LANES), simd.scratch(fed.ptr, LANES), simd.scratch(fed.ptr, LANES), simd.scratch(fed.ptr, LANES), simd.scratch(fed.ptr, LANES),
-        simd.scratch(fed.ptr, LANES), simd.scratch(fed.ptr, LANES), simd.scratch(fed.ptr, LANES), simd.scratch(fed.ptr, LANES),
-    )  # fmt: skip
+        filled=simd.scratch(fed.ptr, LANES),
+        end=simd.scratch(fed.ptr, LANES),
+        stolen=simd.scratch(fed.ptr, LANES),
+        victim=simd.scratch(fed.ptr, LANES),
+        fed=simd.scratch(fed.ptr, LANES),
+        begun=simd.scratch(fed.ptr, LANES),
+        taken_at=simd.scratch(fed.ptr, LANES),
+        taken_by=simd.scratch(fed.ptr, LANES),
+        robs=simd.scratch(fed.ptr, LANES),
+    )
     pairs = simd.scratch(fed.ptr, BATCH)
     rows = simd.pointer(fed.rows, fed.ptr[first])
     for k in range(first, last):

@@ -13,8 +13,9 @@ The functions here are Numba intrinsics. Three conventions hold for all of them:
 * An array and an offset, ``array, at``, may also be a pointer and an offset: see :func:`pointer` and :func:`scratch`.
   Offsets are never negative, and nothing checks them.
 
-``vector`` has the type and its arithmetic; ``masks`` compares integers; ``loads`` what fills vectors, prefetching included; ``stores`` what
-writes them; ``blocks`` products with blocks of BBCSR; ``llvm`` the instructions that the others consist of.
+``vector`` has the type and its arithmetic; ``masks`` compares integers; ``loads`` what fills vectors, prefetching
+included; ``stores`` what writes them; ``blocks`` products with blocks of BBCSR; ``llvm`` the instructions that the
+others consist of.
 """
 
 from .blocks import BLOCK_SIZES, multiply_add_blocks, multiply_add_blocks_masked
