@@ -184,6 +184,15 @@ def _range(numbers, n):
 
 
 @kernel
+def _least(numbers, n):
+    """The least of n numbers, at least one."""
+    least = numbers[0]
+    for i in range(n):  # compiles to vector instructions
+        least = min(least, numbers[i])
+    return np.int64(least)
+
+
+@kernel
 def _layout(first, last, t, fed, found):
     n_lanes = t.n_lanes
     lane = Lanes(
@@ -221,11 +230,11 @@ def _layout(first, last, t, fed, found):
         base, at, n_cols = np.int64(t.col_base[k]), t.col_ptr[k], t.shape[1]
         if base >= 0:
             narrow = simd.pointer(t.col_narrow, at)
-            found.fault[k] = _columns(chunk, narrow, n_cols - base, True, n_pads, pairs, n_pairs)
+            found.fault[k] = _columns(chunk, lane, narrow, n_cols - base, True, n_pads, pairs, n_pairs)
             found.ends[k, 0], found.ends[k, 1] = base + np.int64(narrow[pairs[0]]), base + np.int64(narrow[pairs[1]])
         else:
             wide = simd.pointer(t.col_wide, at)
-            found.fault[k] = _columns(chunk, wide, n_cols, False, n_pads, pairs, n_pairs)
+            found.fault[k] = _columns(chunk, lane, wide, n_cols, False, n_pads, pairs, n_pairs)
             found.ends[k, 0], found.ends[k, 1] = wide[pairs[0]], wide[pairs[1]]
 
 
@@ -239,7 +248,7 @@ def _ends(chunk, named, lane):
     for n in range(chunk.n_lanes):
         lane.end[n] = lane.stolen[n] = 0
         lane.victim[n] = -1
-    if named and _range(chunk.wbs, named)[0] < 0:
+    if named and _least(chunk.wbs, named) < 0:
         return ORDER
     record = step = 0
     while step < n_steps and record + masks.count(chunk.masks[step]) <= named:
@@ -427,21 +436,22 @@ def _owns(first, last, below, empty_row):
 
 
 @kernel
-def _columns(chunk, columns, limit, is_narrow, n_pads, pairs, n_pairs):
+def _columns(chunk, lane, columns, limit, is_narrow, n_pads, pairs, n_pairs):
     """RANGE, BASE, PAD_COLUMN or ASCENT where a chunk's columns cannot be right, else 0; they must lie in [0, limit)."""
     n_lanes, n_slots = chunk.n_lanes, chunk.n_steps * chunk.n_lanes
     every_lane, bounded = ALL >> np.uint32(WARP - n_lanes), limit < NARROW or not is_narrow
-    least = 0 if is_narrow or n_pads == 0 else _range(columns, n_slots)[0]
-    outside, zeros, odd, falls, real = NONE, NONE, NONE, NONE, NONE
-    for step in range(chunk.n_steps - 1, -1, -1):
+    least = 0 if is_narrow or n_pads == 0 else _least(columns, n_slots)
+    whole = chunk.n_steps if n_pads == 0 else _least(lane.filled, n_lanes)  # steps before the first one with a pad
+    outside, zeros, odd, falls = NONE, NONE, NONE, NONE
+    for step in range(chunk.n_steps):
         at = step * n_lanes
-        real |= chunk.masks[step]
-        pads = every_lane & ~real
-        goes_on = real & ~chunk.masks[step - 1] if step else NONE
+        pads = NONE if step < whole else _pads_in(lane.filled, n_lanes, step)
+        goes_on = every_lane & ~(pads | chunk.masks[step - 1]) if step else NONE
         if at + WARP <= n_slots:
             if bounded:
                 outside |= masks.at_least(columns, at, limit) & every_lane
-            zeros |= every_lane & ~simd.not_equal_mask(columns, at, 0)
+            if is_narrow:
+                zeros |= every_lane & ~simd.not_equal_mask(columns, at, 0)
             if pads:
                 odd |= simd.not_equal_mask(columns, at, least) & pads
             if goes_on:
@@ -463,6 +473,16 @@ def _columns(chunk, columns, limit, is_narrow, n_pads, pairs, n_pairs):
     for p in range(2, n_pairs, 2):
         falls |= np.uint32(columns[pairs[p]] >= columns[pairs[p + 1]])
     return ASCENT if falls else 0
+
+
+@kernel
+def _pads_in(filled, n_lanes, step):
+    """Mask of the lanes that pad in a step."""
+    pads = NONE
+    for n in range(n_lanes):
+        if filled[n] <= step:
+            pads |= ONE << np.uint32(n)
+    return pads
 
 
 @kernel
