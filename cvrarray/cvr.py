@@ -82,21 +82,10 @@ import numpy as np
 from .array.format import FormatArray, Sample
 from .array.invariants import are_tables, in_range, integer, is_offsets, packs
 from .core import devices
-from .core.tables import CSR, THREES, WARP, CVRTables
+from .core.tables import CSR, WARP, CVRTables
 
-#: Steps of a chunk: STEPS; fewer (to MIN_STEPS) where there would not be enough chunks to keep the device busy; more
-#: (to MAX_STEPS) where rows are longer. Measured: ``docs/measurements/0002-*`` and ``0003-*``.
-MIN_STEPS, STEPS, MAX_STEPS = 32, 64, 512
-#: Steps of a chunk on a CPU where keeping lanes in phase brings nothing (row lengths whose standard deviation is over
-#: UNEVEN times their mean) or is automatic (row triplets).
-MIN_LONG, LONG, UNEVEN = 256, 512, 0.5
-ENOUGH_CHUNKS = {"cuda": 7392, "cpu": 256}
-#: Row triplets are looked for at LOOKS places. If they hold at least MOSTLY of the nonzeros, chunks have 24 lanes.
-LOOKS, MOSTLY = 256, 0.5
-#: Chunks that a GPU runs at once (a wave), with values of at most 4 bytes and longer ones: 92% of the warps that an
-#: H200's 132 multiprocessors hold, because some warps store empty rows. A few chunks more would wait for a whole wave.
-#: So a matrix of fewer than FEW_WAVES waves gets a whole number of waves, or chunks of LEAST_STEPS if those are fewer.
-WAVE, FEW_WAVES, LEAST_STEPS = (3880, 2910), 3, 12
+#: Steps that a chunk has in the cost model. The devices' modules choose: ``default_n_chunks`` of cpu/cvr and gpu/cvr.
+STEPS = 64
 
 #: Numbers of chunks that :func:`cvrarray.tune` tries, over the default number.
 TRIED_CHUNKS = (2.0, 0.5, 4.0)
@@ -145,9 +134,9 @@ class CVRArray(FormatArray):
     obj : sparse or dense 2-D array
         scipy.sparse, cupyx.scipy.sparse, pydata/sparse, NumPy, CuPy or an array of ours. Duplicates are summed.
     n_lanes : int, optional
-        Lanes a chunk, 1 to 32. Default: :func:`default_n_lanes`, 32 but on a CPU where rows come in threes.
+        Lanes a chunk, 1 to 32. Default: 32, but 24 on a CPU where most rows come in triplets with the same columns.
     n_chunks : int, optional
-        Chunks, at most one a nonzero. Default: :func:`default_n_chunks`, by size, row length, dtype and kind of device.
+        Chunks, at most one a nonzero. Default: by size, row length, dtype and kind of device.
     split : {"rows", "nnz"}
         Where chunks end: see the module's page.
     device : str, optional
@@ -206,9 +195,10 @@ class CVRArray(FormatArray):
     @classmethod
     def _convert(cls, csr: CSR, target: devices.Device, **keywords: Any) -> Any:
         n_lanes, n_chunks, split = keywords["n_lanes"], keywords["n_chunks"], keywords["split"]
-        n_lanes = n_lanes or default_n_lanes(csr, target.kind)
-        n_chunks = n_chunks or default_n_chunks(csr, n_lanes, target.kind)
-        return cls._module(target).convert(csr, n_lanes, min(n_chunks, csr.nnz), split)
+        module = cls._module(target)
+        n_lanes = n_lanes or module.default_n_lanes(csr)
+        n_chunks = n_chunks or module.default_n_chunks(csr, n_lanes)
+        return module.convert(csr, n_lanes, min(n_chunks, csr.nnz), split)
 
     def _parameters(self) -> dict[str, Any]:
         return {"n_lanes": self.n_lanes}
@@ -368,46 +358,11 @@ class CVRArray(FormatArray):
         return f"rows have {stats.row_min} to {stats.row_max} nonzeros"
 
     @classmethod
-    def _alternatives(cls, csr: CSR, device: str) -> list[int]:
-        default = min(csr.nnz, default_n_chunks(csr, default_n_lanes(csr, device), device))
+    def _alternatives(cls, csr: CSR) -> list[int]:
+        module = cls._module(devices.of(csr.data))
+        default = min(csr.nnz, module.default_n_chunks(csr, module.default_n_lanes(csr)))
         counts = dict.fromkeys(min(csr.nnz, max(1, round(default * factor))) for factor in TRIED_CHUNKS)
         return [count for count in counts if count != default]
-
-
-def default_n_lanes(csr: CSR, device: str) -> int:
-    """Lanes for a matrix on a kind of device: a warp, which is two AVX-512 vectors of float32, or on a CPU THREES.
-
-    Where most nonzeros lie in threes of rows with the same columns, as those of a mesh's vertex with three unknowns, the
-    three lie in neighbouring lanes, one load of x serves them, and 24 lanes keep it so throughout a chunk.
-    """
-    if device == "cuda":
-        return WARP
-    share = devices.CPU.backend("statistics").in_threes(csr.indptr, csr.indices, LOOKS)
-    return THREES if share >= MOSTLY else WARP
-
-
-def default_n_chunks(csr: CSR, n_lanes: int, device: str) -> int:
-    """Chunks for a matrix on a kind of device (``"cpu"`` or ``"cuda"``).
-
-    Whole groups of `n_lanes` average rows, in about STEPS steps. A group of long rows is cut where it would leave too few
-    chunks for the device, or have more than MAX_STEPS steps. On a GPU, small matrices fill it so many times as WAVE says.
-    On a CPU short chunks keep lanes in phase, so that they find x side by side; where nothing keeps or nothing breaks the
-    phase, long ones have fewer ends.
-    """
-    n_rows, nnz = csr.shape[0], csr.nnz
-    least, most = MIN_STEPS, STEPS
-    mean = max(1.0, nnz / max(1, n_rows))
-    if device == "cuda":
-        wave = WAVE[csr.data.dtype.itemsize > 4]
-        waves = nnz / (n_lanes * STEPS * wave)
-        if waves < FEW_WAVES:
-            return max(1, min(wave * max(1, round(waves)), round(nnz / (n_lanes * LEAST_STEPS))))
-    elif n_lanes == THREES or (mean <= STEPS and devices.CPU.backend("statistics").spread(csr.indptr) >= UNEVEN):
-        least, most = MIN_LONG, LONG
-    share = nnz / (n_lanes * ENOUGH_CHUNKS[device])
-    wanted = min(max(share, least), most)
-    steps = min(mean * max(1, round(wanted / mean)), max(share, wanted), MAX_STEPS)
-    return max(1, round(nnz / (steps * n_lanes)))
 
 
 def _lists_cuts(t: CVRTables) -> bool:

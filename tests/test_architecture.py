@@ -151,6 +151,17 @@ def test_no_own_device_branches(module):
             assert not [name for name in names if name.partition(".")[0] in ("cupy", "cupyx", "dask")], module
 
 
+def test_dask_may_be_imported_first():
+    """A worker has distributed before it meets our arrays; each module of ours can be the first that it imports."""
+    names = [name for name in MODULES if name.startswith("cvrarray.dask.")]
+    code = "import sys, importlib, distributed\nfor name in sys.argv[1:]:\n" + (
+        "    for loaded in [m for m in sys.modules if m.startswith('cvrarray')]: del sys.modules[loaded]\n"
+        "    importlib.import_module(name)\n"
+    )
+    pytest.importorskip("distributed")
+    subprocess.run([sys.executable, "-c", code, *names], check=True, cwd=ROOT)
+
+
 def test_import_is_light():
     """`import cvrarray` loads NumPy and nothing heavier, and so does asking for its version and names."""
     code = (

@@ -10,6 +10,7 @@ from itertools import combinations, product
 from pathlib import Path
 from types import SimpleNamespace
 
+import cases
 import pytest
 from cases import covering
 

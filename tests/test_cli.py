@@ -702,7 +702,7 @@ def test_readme_example_runs():
 
 def test_every_package_is_packaged():
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
-    folders = {"cvrarray", *(f"cvrarray.{path.parent.name}" for path in ROOT.glob("cvrarray/*/__init__.py"))}
+    folders = {".".join(path.parent.relative_to(ROOT).parts) for path in ROOT.glob("cvrarray/**/__init__.py")}
     assert set(settings["packages"]) == folders | {"cvrarray.kernels"}
     shipped = {path.suffix for path in (ROOT / "kernels").iterdir() if path.suffix not in (".py", "")}
     assert shipped == {pattern.removeprefix("*") for pattern in settings["package-data"]["cvrarray.kernels"]}

@@ -5,7 +5,6 @@ Every case here once ended in a wrong number, in gigabytes, in a message without
 
 from __future__ import annotations
 
-import doctest
 import gzip
 import io
 import tracemalloc
@@ -510,9 +509,3 @@ def test_a_bool_is_no_count(value):
         partition.n_bytes(value, "chunks")
     with pytest.raises(ValueError, match="shape must be two integers"):
         coercion.check_shape((3, value))
-
-
-def test_the_documented_example_runs():
-    found = doctest.testmod(files, optionflags=doctest.ELLIPSIS)
-    assert found.attempted > 3
-    assert not found.failed

@@ -166,7 +166,7 @@ def test_a_dead_writers_lock_does_not_block(path):
     Child(die).wait()
     assert os.path.exists(f"{path}.lock")
     with WriterLock(path):
-        status, text = Child(lambda: Writer(path, 40, resume=True)).wait()
+        status, text = Child(lambda: Writer(path, 40, device="cpu", resume=True)).wait()
         assert status == 1 and f"is being written by process {os.getpid()}. A store has one writer" in text
     with Writer(path, 40, device="cpu", resume=True) as writer:
         writer.append(ONE[32:])

@@ -42,8 +42,8 @@ class SparseArray:
     format: ClassVar[str]
     _target: devices.Device
     _dense_type: type[Any]  # of dense arrays on the device
-    _ready: dict[np.dtype, products.Ready]  # x's dtype -> the product with it, once prepared
-    _ready_transposed: dict[np.dtype, products.Ready]
+    _ready: dict[np.dtype, products.PreparedProduct]  # x's dtype -> the product with it, once prepared
+    _ready_transposed: dict[np.dtype, products.PreparedProduct]
     _plan: str | None
 
     # ------------------------------------------------------------------------------------- what each kind of array offers

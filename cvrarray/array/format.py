@@ -167,7 +167,7 @@ class FormatArray(SparseArray):
         raise NotImplementedError
 
     @classmethod
-    def _alternatives(cls, csr: CSR, device: str) -> list[int]:
+    def _alternatives(cls, csr: CSR) -> list[int]:
         """Other values of the keyword ``_tuned`` than the default that are worth a measurement."""
         return []
 

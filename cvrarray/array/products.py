@@ -50,7 +50,7 @@ def matvec(array: Any, x: Any, out: Any = None, alpha: Any = 1, beta: Any = 0) -
     return _matvec(array, x, out, alpha, beta)
 
 
-class Ready:
+class PreparedProduct:
     """A prepared product for vectors that are in the product's dtype already, and all that a call of it needs."""
 
     __slots__ = ("empty", "fits", "one", "run", "x_shape", "y_shape", "zero")
@@ -244,7 +244,7 @@ def _run(array: Any, x: Any, y: Any, alpha: Any, beta: Any, dtype: np.dtype) -> 
     run = array._kernel("product", y.dtype)
     run(x.reshape(-1), y.reshape(-1), alpha, beta)
     if y.dtype == dtype and dtype not in array._ready:
-        array._ready[dtype] = Ready(array, dtype, run)
+        array._ready[dtype] = PreparedProduct(array, dtype, run)
 
 
 def _checked_out(array: Any, out: Any, shape: tuple[int, ...], dtype: np.dtype) -> Any:

@@ -164,9 +164,9 @@ def candidates(csr: CSR, device: str) -> list[Candidate]:
     return list(dict.fromkeys(found))
 
 
-def chunk_counts(csr: CSR, device: str) -> list[Candidate]:
+def chunk_counts(csr: CSR) -> list[Candidate]:
     """CVR in other numbers of chunks than its default."""
-    return [Candidate("cvr", count) for count in named("cvr")._alternatives(csr, device)]
+    return [Candidate("cvr", count) for count in named("cvr")._alternatives(csr)]
 
 
 def fastest(csr: CSR, x_dtype: np.dtype, device: devices.Device, budget_s: float) -> tuple[SparseArray, Winner]:
@@ -179,7 +179,7 @@ def fastest(csr: CSR, x_dtype: np.dtype, device: devices.Device, budget_s: float
     x = device.xp.ones(csr.shape[1], x_dtype)
     sample = clocks.of(device).sample
     queue = candidates(csr, device.kind)
-    more = chunk_counts(csr, device.kind)  # tried last, and only where CVR is near
+    more = chunk_counts(csr)  # tried last, and only where CVR is near
     candidate = queue.pop(0)
     deadline += _compile(candidate, csr, x)
     best = candidate.build(csr)

@@ -17,7 +17,6 @@ import numpy as np
 from distributed.protocol.cuda import cuda_deserialize, cuda_serialize
 
 from ..array.base import SparseArray
-from ..array.format import FormatArray
 from ..array.transposed import TransposedArray
 from ..core import devices
 
@@ -73,11 +72,9 @@ def deserialize(header: dict[str, Any], frames: list[Any]) -> SparseArray:
     return TransposedArray(array) if header["transposed"] else array
 
 
-def _base(array: SparseArray) -> FormatArray:
+def _base(array: SparseArray) -> Any:
     """The array that holds the tables: for a transposed view the array that it views."""
-    base = array.base if isinstance(array, TransposedArray) else array
-    assert isinstance(base, FormatArray)
-    return base
+    return array.base if isinstance(array, TransposedArray) else array
 
 
 def is_on_device(array: SparseArray) -> bool:

@@ -26,7 +26,6 @@ from dask.tokenize import normalize_token
 
 from ..array import contractions
 from ..array.base import SparseArray
-from ..array.format import FormatArray
 from ..array.transposed import TransposedArray
 from ..core import devices
 
@@ -60,9 +59,8 @@ def token(array: SparseArray) -> Any:
     """The data that Dask hashes: class, scalars and every byte of the tables, which are copied to the host."""
     if isinstance(array, TransposedArray):
         return "cvrarray.T", token(array.base)
-    assert isinstance(array, FormatArray)
     fields = []
-    for name, value in array._tables._asdict().items():
+    for name, value in array._tables._asdict().items():  # type: ignore[attr-defined]  # its class must not be imported here
         table = devices.move(value, devices.CPU) if hasattr(value, "nbytes") else value
         fields.append((name, normalize_token(table)))
     return f"cvrarray.{type(array).__name__}", array.device, fields
