@@ -21,6 +21,7 @@ class Faster:
 
     Examples
     --------
+    >>> from cvrarray.core.timing import Faster
     >>> faster = Faster((1, 1))
     >>> for seconds in (5.0, 1.0, 1.0):
     ...     way = faster.choose()
