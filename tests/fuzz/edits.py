@@ -87,7 +87,7 @@ def apply_array(arrays: dict[str, np.ndarray], edit: Edit) -> None:
             for j in range(1, flat.size - 1):
                 flat[j] = _as((int(flat[j]) + j * what[1] * (1 << what[0])) % wrap, array.dtype)
     elif kind == "dtype":
-        with np.errstate(all="ignore"), suppress(ValueError):
+        with np.errstate(all="ignore"), suppress(ValueError, TypeError):
             array = array.astype(what[0])
     elif kind == "resize":
         array = np.resize(array, (what[0], *array.shape[1:])) if array.ndim else array
