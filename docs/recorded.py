@@ -46,8 +46,8 @@ class Recorded:
         found = {case["matrix"]: times for case in cases if (times := products_page.speedup(case, "asarray")) is not None}
         return dict(sorted(found.items(), key=lambda pair: -pair[1]))
 
-    def losses(self, dtype: str, below: float = 0.8) -> str:
-        """The matrices at which the best peer is clearly faster: how large they are, and who wins."""
+    def losses(self, dtype: str, below: float = 1.0) -> str:
+        """The matrices at which the best peer is faster, or at which our speed over its is below `below`; the worst last."""
         rows = []
         by_matrix = {case["matrix"]: case for case in self.data["results"] if case["dtype"] == dtype}
         for name, times in self.speedups(dtype).items():
