@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
+from pathlib import Path
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -134,3 +137,11 @@ def assert_same_tables(found: Any, expected: Any) -> None:
                 assert ours == theirs
         except AssertionError as error:
             raise AssertionError(f"field {name} differs: {error}") from error
+
+
+def docs_module(name: str) -> ModuleType:
+    """A module of docs/, which is no package."""
+    spec = importlib.util.spec_from_file_location(name, Path(__file__).parent.parent / "docs" / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

@@ -14,6 +14,7 @@ import pytest
 import scipy.sparse
 import sparse
 import zoo
+from checks import docs_module
 
 import cvrarray
 
@@ -161,10 +162,7 @@ def test_asv_benchmarks_use_what_there_is():
 
 @pytest.fixture
 def recorded_pages():
-    spec = importlib.util.spec_from_file_location("recorded", ROOT / "docs" / "recorded.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return docs_module("recorded")
 
 
 def test_recorded_figures_are_those_of_the_file(recorded_pages):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import shlex
 import tomllib
 from pathlib import Path
 
 import pytest
+from checks import docs_module
 
 from cvrarray import cli
 
@@ -18,10 +18,7 @@ PAGES = ("CONTRIBUTING.md", "README.md", "docs/contributing.md", ".github/pull_r
 
 @pytest.fixture(scope="module")
 def house():
-    spec = importlib.util.spec_from_file_location("house", ROOT / "docs" / "house.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return docs_module("house")
 
 
 def test_the_map_has_every_file(house):
