@@ -1,71 +1,94 @@
-// Y = alpha * A @ X + beta * Y for BBCSR, X (n_cols, k) and Y (n_rows, k) row-major: see matrix.cuh for the lanes.
+// Y = alpha * A @ X + beta * Y for BBCSR, X (n_cols, k) and Y (n_rows, k) row-major: see matrix.cuh for the groups.
 
 #include "bbcsr.cuh"
 #include "matrix.cuh"
 
-// bbcsr_matmat: all bins
-//
-// mapping   one warp a bin and G * V columns (blockIdx.y counts these)
-// traffic   slot: sizeof(A) + (2 or sizeof(I)) / B bytes for each G * V columns, with holes sizeof(M) / B more; and X; Y once
-// requires  blocks of a row before its padding (invariant 3); padding and holes are never multiplied; V divides k
-// races     none: a warp owns its rows' columns
-template <class A, class Y, class I, class M, int B, bool HOLES, int G, int V, int U, class C>
-__device__ void bin_matmat(const C* col, const A* data, const M* present, int n_blocks, const Y* x, int64 k, bool inside,
-                           Vector<Y, V> (&sum)[G]) {
-    const int lane = lane_id(), group = lane / G;
+// groups that a bin needs, if each has the rows of one block row, or of the part of it in this bin; with R = 1 one for each row
+__device__ constexpr int groups_a_bin(int R) {
+    int apart = 1;  // the largest power of two that divides R: block rows begin at multiples of it in a bin
+    while (R % (2 * apart) == 0 && apart < WARP) apart *= 2;
+    return (R - apart + WARP - 1) / R + 1;
+}
+
+// The rows of one block row in one bin (R = B), or one row (R = 1): R sums for each column of the lane
+template <class A, class Y, class I, class M, int B, bool HOLES, int R, int G, int V, int W, int U, class C>
+__device__ void multiply(const C* col, const A* data, const M* present, int n_blocks, int n_rows, const Y* x, int64 at, int64 k,
+                         Columns<Y, V, W, G * V> (&sum)[R]) {
+    constexpr unsigned WHOLE = B == 32 ? FULL : (1u << B % 32) - 1;
     for (int block = 0; block < n_blocks; block += U) {
         C c[U];
-        M bits[U];
-        A v[U][B];
+        unsigned marks[U][R], stored[U];  // the row's entries of each block, and those of any row
 #pragma unroll
         for (int u = 0; u < U; ++u) {
-            const bool here = block + u < n_blocks;
-            c[u] = here ? stream(col + (int64)(block + u) * WARP) : C(-1);
-            bits[u] = HOLES && here ? stream(present + (int64)(block + u) * WARP) : M(0);
+            c[u] = block + u < n_blocks ? cached(col + (block + u) * (int64)WARP) : C(-1);
+            stored[u] = is_padding<I>(c[u], 0) ? 0 : WHOLE;
+            if (!HOLES) continue;
+            unsigned any = 0;
 #pragma unroll
-            for (int j = 0; j < B; ++j) v[u][j] = here ? stream(data + ((int64)(block + u) * B + j) * WARP) : A{};
-        }
-#pragma unroll
-        for (int u = 0; u < U; ++u) {
-#pragma unroll
-            for (int turn = 0; turn < G; ++turn) {
-                const int slot = turn * (WARP / G) + group;
-                const C of_slot = (C)__shfl_sync(FULL, c[u], slot);
-                const unsigned marks = HOLES ? __shfl_sync(FULL, (unsigned)bits[u], slot) : 0;
-                const bool here = inside && !is_padding<I>(of_slot, 0);
-                const Y* from = x + (int64)of_slot * B * k;
-#pragma unroll
-                for (int j = 0; j < B; ++j) {
-                    const Y value = Widen<Y, A>::from(shuffle(v[u][j], slot));
-                    if (here && (!HOLES || (marks >> j & 1))) add_product(sum[turn], value, load_vector<Y, V>(from + j * k));
-                }
+            for (int i = 0; i < R; ++i) {
+                marks[u][i] = stored[u] && i < n_rows ? (unsigned)cached(present + (block + u) * (int64)WARP + i) : 0;
+                any |= marks[u][i];
             }
+            if (stored[u]) stored[u] = any | 1u << 31;  // a block, though there may be nothing in it
+        }
+        if (!stored[0]) break;
+        Columns<Y, V, W, G * V> of_x[U][B];
+#pragma unroll
+        for (int u = 0; u < U; ++u)
+#pragma unroll
+            for (int j = 0; j < B; ++j)
+                if (stored[u] >> j & 1) of_x[u][j].load(x + ((int64)c[u] * B + j) * k, at, k);
+#pragma unroll
+        for (int u = 0; u < U; ++u) {
+            if (!stored[u]) break;
+#pragma unroll
+            for (int j = 0; j < B; ++j)
+#pragma unroll
+                for (int i = 0; i < R; ++i) {
+                    const A value = cached(data + ((block + u) * (int64)B + j) * WARP + (R > 1 && i < n_rows ? i : 0));
+                    if (!HOLES || (marks[u][i] >> j & 1)) sum[i].add_product(Widen<Y, A>::from(value), of_x[u][j]);
+                }
         }
     }
 }
 
-template <class A, class Y, class I, class M, int B, bool HOLES, int G, int V, int U>
+// bbcsr_matmat: all rows
+//
+// mapping   one group of G lanes R rows and W * G * V columns (blockIdx.y counts these). R is 1, or B: then a row of X is loaded
+//           once for all rows of a block row. A thread block takes its groups' rows in `rounds`, so that it goes through
+//           neighbouring rows and finds their rows of X in L1
+// traffic   slot: sizeof(A) + (2 or sizeof(I)) / B bytes for each W * G * V columns, with holes sizeof(M) / B more; a row of X
+//           for each nonzero (R = 1) or each nonzero column of a block, from L1 or L2; Y once
+// requires  blocks of a row before its padding (invariant 3), the same block columns in the rows of a block row; padding and
+//           holes are never multiplied, nor are their rows of X loaded; V divides k
+// races     none: a group owns its rows' columns
+template <class A, class Y, class I, class M, int B, bool HOLES, int R, int G, int V, int W, int U>
 __global__ void bbcsr_matmat(const Bbcsr<A, I, M> m, int64 k, const Y* __restrict__ x, Y* __restrict__ y, Y alpha, Y beta,
-                             int update) {
-    const int64 bin = warp_id();
-    if (bin >= m.n_bins) return;
-    const int lane = lane_id();
-    const int64 at = (blockIdx.y * (int64)G + lane % G) * V;
-    const bool inside = at < k;
-    const int64 first = m.bin_rowptr[bin], start = m.col_ptr[bin] + lane;
-    const int n_blocks = (int)((m.bin_rowptr[bin + 1] - first) / (WARP * B));
-    const I base = m.col_base[bin];
-    const A* data = m.data + first + lane;
-    const M* present = HOLES ? m.present + first / B + lane : nullptr;
-    Vector<Y, V> sum[G] = {};
-    if (base >= 0)
-        bin_matmat<A, Y, I, M, B, HOLES, G, V, U>(m.col_narrow + start, data, present, n_blocks, x + (int64)base * B * k + at,
-                                                  k, inside, sum);
-    else
-        bin_matmat<A, Y, I, M, B, HOLES, G, V, U>(m.col_wide + start, data, present, n_blocks, x + at, k, inside, sum);
+                             int update, int rounds) {
+    constexpr int GROUPS = groups_a_bin(R);
+    const int64 at = (blockIdx.y * (int64)(W * G) + threadIdx.x % G) * V;
+    for (int round = 0; round < rounds; ++round) {
+        const int64 group = (blockIdx.x * (int64)rounds + round) * (blockDim.x / G) + threadIdx.x / G;
+        const int64 bin = group / GROUPS;
+        if (bin >= m.n_bins || at >= k) return;
+        const int64 block_row = bin * WARP / R + group % GROUPS;
+        const int64 row = max(block_row * R, bin * WARP), end = min(min(block_row * R + R, bin * WARP + WARP), m.n_rows);
+        if (row >= end) continue;
+        const int lane = (int)(row - bin * WARP), n_rows = (int)(end - row);
+        const int64 first = m.bin_rowptr[bin], start = m.col_ptr[bin] + lane;
+        const int n_blocks = (int)((m.bin_rowptr[bin + 1] - first) / (WARP * B));
+        const I base = m.col_base[bin];
+        const A* data = m.data + first + lane;
+        const M* present = HOLES ? m.present + first / B + lane : nullptr;
+        Columns<Y, V, W, G * V> sum[R] = {};
+        if (base >= 0)
+            multiply<A, Y, I, M, B, HOLES, R, G, V, W, U>(m.col_narrow + start, data, present, n_blocks, n_rows,
+                                                          x + (int64)base * B * k + at, at, k, sum);
+        else
+            multiply<A, Y, I, M, B, HOLES, R, G, V, W, U>(m.col_wide + start, data, present, n_blocks, n_rows, x + at, at, k,
+                                                          sum);
 #pragma unroll
-    for (int turn = 0; turn < G; ++turn) {
-        const int64 row = bin * WARP + turn * (WARP / G) + lane / G;
-        if (inside && row < m.n_rows) store_vector(y + row * k + at, sum[turn], alpha, beta, update);
+        for (int i = 0; i < R; ++i)
+            if (i < n_rows) sum[i].store(y + (row + i) * k + at, at, k, alpha, beta, update);
     }
 }

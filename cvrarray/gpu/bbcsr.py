@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import cache, partial
 from typing import Any
@@ -33,6 +34,11 @@ BLOCK = 128  # threads, at least: four warps
 MOST_SHARERS, FEW_WARPS, MANY_WARPS, LONG, FEWEST = 16, 32, 124, 40, 4
 
 
+#: ``A @ X``: threads of a block; blocks a multiprocessor from which each takes several rounds, and their most; rows that a group
+#: of at least MANY_LANES may hold; vectors of a row of X that a lane holds, and that it loads at a time.
+MATRIX_BLOCK, MATRIX_BLOCKS, MOST_ROUNDS, MOST_ROWS_A_GROUP, MANY_LANES, MATRIX_VECTORS, MATRIX_LOADS = 256, 32, 16, 8, 8, 2, 8
+
+
 def unroll(block_size: int, itemsize: int, is_far: bool) -> tuple[int, int]:
     """Blocks in flight in a narrow and in a wide bin, measured on an H200: see ``docs/decisions/0003-gpu-products.md``.
 
@@ -45,9 +51,17 @@ def unroll(block_size: int, itemsize: int, is_far: bool) -> tuple[int, int]:
     return blocks_in_flight, blocks_in_flight
 
 
-def matrix_unroll(block_size: int, members: int) -> int:
-    """Blocks that are loaded before the first is multiplied: several where one block makes few loads."""
-    return 4 if block_size * members <= 2 else 2 if block_size * members <= 4 else 1
+def rows_a_group(block_size: int, lanes: int) -> int:
+    """Rows that one group of `lanes` holds in ``A @ X``: those of a block row, where their sums fit into registers.
+
+    Groups of few lanes read values of rows that are neighbours in one access, so each has one row.
+    """
+    return block_size if block_size <= MOST_ROWS_A_GROUP and lanes >= MANY_LANES else 1
+
+
+def matrix_unroll(block_size: int, vectors: int) -> int:
+    """Blocks whose rows of X are loaded before the first is multiplied."""
+    return max(1, MATRIX_LOADS // (block_size * vectors))
 
 
 def group(block_size: int) -> int:
@@ -111,12 +125,15 @@ MATMAT = Kernel(
     "bbcsr_matmat",
     "bbcsr_matmat",
     [
-        (value, product, *shape, members, width)
+        (value, product, *shape, lanes, width, vectors)
         for value, product in PRODUCTS
-        for shape, members, width in zip(SHAPES, (1, 16, 4, 8), (1, vector_width(product)) * 2, strict=True)
+        for shape, lanes, width, vectors in zip(
+            SHAPES, (1, 16, 4, 8), (1, vector_width(product)) * 2, (1, 1, 1, 2), strict=True
+        )
     ],
-    lambda value, product, index, size, holes, members, width: (
-        value, product, index, mask_dtype(size), size, holes, members, width, matrix_unroll(size, members),
+    lambda value, product, index, size, holes, lanes, width, vectors: (
+        value, product, index, mask_dtype(size), size, holes, rows_a_group(size, lanes), lanes, width, vectors,
+        matrix_unroll(size, vectors),
     ),
 )  # fmt: skip
 TRANSPOSED = Kernel(
@@ -256,16 +273,26 @@ def _mean_blocks(t: BBCSRTables) -> int:
 def product_matrix(tables: BBCSRTables, dtype: np.dtype) -> Callable[[cupy.ndarray, cupy.ndarray, Any, Any], None]:
     """``run(x, y, alpha, beta)``, which does ``Y = alpha * A @ X + beta * Y``; X (n_cols, k) and Y (n_rows, k) in C order."""
     t, size = tables, tables.block_size
-    bins, n_warps = _struct(t), t.col_base.size
+    bins, n_bins = _struct(t), t.col_base.size
+    enough = MATRIX_BLOCKS * processors(cupy.cuda.runtime.getDevice())
+    vectors = MATRIX_VECTORS if size <= 2 else 1
 
     def run(x, y, alpha, beta):
         k = x.shape[1]
-        members, width, tiles = matrix_tiles(k, dtype, x, y)
-        MATMAT(t.data.dtype, dtype, t.col_wide.dtype, size, t.present is not None, members, width)(
-            (*blocks(n_warps * WARP, BLOCK), tiles), (BLOCK,), (bins, np.int64(k), x, y, alpha, beta, update(alpha, beta))
-        )
+        lanes, width, held, tiles = matrix_tiles(k, x, y, vectors)
+        n_blocks = -(-n_bins * groups_a_bin(rows_a_group(size, lanes)) * lanes // MATRIX_BLOCK)
+        rounds = min(MOST_ROUNDS, max(1, n_blocks // enough))
+        MATMAT(t.data.dtype, dtype, t.col_wide.dtype, size, t.present is not None, lanes, width, held)(
+            (max(1, -(-n_blocks // rounds)), tiles), (MATRIX_BLOCK,),
+            (bins, np.int64(k), x, y, alpha, beta, update(alpha, beta), np.int32(rounds)),
+        )  # fmt: skip
 
     return run
+
+
+def groups_a_bin(rows: int) -> int:
+    """Groups for a bin, if each has the part of a block row of so many `rows` that lies in it."""
+    return (rows - math.gcd(rows, WARP) + WARP - 1) // rows + 1
 
 
 def product_transposed(tables: BBCSRTables, dtype: np.dtype) -> Callable[[cupy.ndarray, cupy.ndarray, Any, Any], None]:
