@@ -17,21 +17,20 @@ __device__ void multiply(const C* col, const A* data, const M* present, int n_bl
     constexpr unsigned WHOLE = B == 32 ? FULL : (1u << B % 32) - 1;
     for (int block = 0; block < n_blocks; block += U) {
         C c[U];
-        unsigned marks[U][R], stored[U];  // the row's entries of each block, and those of any row
+        bool here[U];                     // the block is one, not padding
+        unsigned marks[U][R], stored[U];  // entries of the block in each row, and in any row
 #pragma unroll
         for (int u = 0; u < U; ++u) {
             c[u] = block + u < n_blocks ? cached(col + (block + u) * (int64)WARP) : C(-1);
-            stored[u] = is_padding<I>(c[u], 0) ? 0 : WHOLE;
-            if (!HOLES) continue;
-            unsigned any = 0;
+            here[u] = !is_padding<I>(c[u], 0);
+            stored[u] = HOLES || !here[u] ? 0 : WHOLE;
 #pragma unroll
             for (int i = 0; i < R; ++i) {
-                marks[u][i] = stored[u] && i < n_rows ? (unsigned)cached(present + (block + u) * (int64)WARP + i) : 0;
-                any |= marks[u][i];
+                marks[u][i] = HOLES && here[u] && i < n_rows ? (unsigned)cached(present + (block + u) * (int64)WARP + i) : 0;
+                stored[u] |= marks[u][i];
             }
-            if (stored[u]) stored[u] = any | 1u << 31;  // a block, though there may be nothing in it
         }
-        if (!stored[0]) break;
+        if (!here[0]) break;
         Columns<Y, V, W, G * V> of_x[U][B];
 #pragma unroll
         for (int u = 0; u < U; ++u)
@@ -40,7 +39,7 @@ __device__ void multiply(const C* col, const A* data, const M* present, int n_bl
                 if (stored[u] >> j & 1) of_x[u][j].load(x + ((int64)c[u] * B + j) * k, at, k);
 #pragma unroll
         for (int u = 0; u < U; ++u) {
-            if (!stored[u]) break;
+            if (!here[u]) break;
 #pragma unroll
             for (int j = 0; j < B; ++j)
 #pragma unroll

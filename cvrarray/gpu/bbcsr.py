@@ -20,6 +20,7 @@ from .compiler import (
     Struct,
     blocks,
     matrix_tiles,
+    matrix_width,
     processors,
     struct,
     synchronize,
@@ -34,8 +35,8 @@ BLOCK = 128  # threads, at least: four warps
 MOST_SHARERS, FEW_WARPS, MANY_WARPS, LONG, FEWEST = 16, 32, 124, 40, 4
 
 
-#: ``A @ X``: threads of a block; blocks a multiprocessor from which each takes several rounds, and their most; rows that a group
-#: of at least MANY_LANES may hold; vectors of a row of X that a lane holds, and that it loads at a time.
+#: ``A @ X``: threads of a block; blocks a multiprocessor from which each takes several rounds, and their most; rows that a
+#: group of at least MANY_LANES may hold; vectors of a row of X that a lane holds, and that it loads at a time.
 MATRIX_BLOCK, MATRIX_BLOCKS, MOST_ROUNDS, MOST_ROWS_A_GROUP, MANY_LANES, MATRIX_VECTORS, MATRIX_LOADS = 256, 32, 16, 8, 8, 2, 8
 
 
@@ -273,19 +274,20 @@ def _mean_blocks(t: BBCSRTables) -> int:
 def product_matrix(tables: BBCSRTables, dtype: np.dtype) -> Callable[[cupy.ndarray, cupy.ndarray, Any, Any], None]:
     """``run(x, y, alpha, beta)``, which does ``Y = alpha * A @ X + beta * Y``; X (n_cols, k) and Y (n_rows, k) in C order."""
     t, size = tables, tables.block_size
-    bins, n_bins = _struct(t), t.col_base.size
-    enough = MATRIX_BLOCKS * processors(cupy.cuda.runtime.getDevice())
-    vectors = MATRIX_VECTORS if size <= 2 else 1
+    bins, enough = _struct(t), MATRIX_BLOCKS * processors(cupy.cuda.runtime.getDevice())
+
+    @cache
+    def prepared(k, width):
+        lanes, width, vectors, tiles = matrix_tiles(k, width, MATRIX_VECTORS if size <= 2 else 1)
+        groups = t.col_base.size * groups_a_bin(rows_a_group(size, lanes))
+        n_blocks = -(-groups * lanes // MATRIX_BLOCK)
+        rounds = min(MOST_ROUNDS, max(1, n_blocks // enough))
+        multiply = MATMAT(t.data.dtype, dtype, t.col_wide.dtype, size, t.present is not None, lanes, width, vectors)
+        return multiply, (max(1, -(-n_blocks // rounds)), tiles), np.int64(k), np.int32(rounds)
 
     def run(x, y, alpha, beta):
-        k = x.shape[1]
-        lanes, width, held, tiles = matrix_tiles(k, x, y, vectors)
-        n_blocks = -(-n_bins * groups_a_bin(rows_a_group(size, lanes)) * lanes // MATRIX_BLOCK)
-        rounds = min(MOST_ROUNDS, max(1, n_blocks // enough))
-        MATMAT(t.data.dtype, dtype, t.col_wide.dtype, size, t.present is not None, lanes, width, held)(
-            (max(1, -(-n_blocks // rounds)), tiles), (MATRIX_BLOCK,),
-            (bins, np.int64(k), x, y, alpha, beta, update(alpha, beta), np.int32(rounds)),
-        )  # fmt: skip
+        multiply, grid, k, rounds = prepared(x.shape[1], matrix_width(x.shape[1], x, y))
+        multiply(grid, (MATRIX_BLOCK,), (bins, k, x, y, alpha, beta, update(alpha, beta), rounds))
 
     return run
 

@@ -174,15 +174,15 @@ class Tiles(NamedTuple):
     tiles: int  # of lanes * width * vectors columns
 
 
-def matrix_tiles(k: int, x: cupy.ndarray, y: cupy.ndarray, vectors: int) -> Tiles:
-    """The layout for `k` columns: at most `vectors` for a lane, fewer where there are not enough columns.
-
-    Vector loads need rows that begin at a multiple of their size.
-    """
+def matrix_width(k: int, x: cupy.ndarray, y: cupy.ndarray) -> int:
+    """Numbers in a vector load of rows of `k` numbers of X and Y, which must begin at multiples of its size."""
     width = vector_width(x.dtype)
     size = width * x.dtype.itemsize
-    if k % width or x.data.ptr % size or y.data.ptr % size:
-        width = 1
+    return 1 if k % width or x.data.ptr % size or y.data.ptr % size else width
+
+
+def matrix_tiles(k: int, width: int, vectors: int) -> Tiles:
+    """The layout for `k` columns: at most `vectors` for a lane, fewer where there are not enough columns."""
     in_a_row = max(1, -(-k // width))
     vectors = vectors if in_a_row >= MATRIX_LANES else 1
     lanes = min(MATRIX_LANES, 1 << (-(-in_a_row // vectors) - 1).bit_length())

@@ -24,6 +24,7 @@ from .compiler import (
     Struct,
     blocks,
     matrix_tiles,
+    matrix_width,
     struct,
     synchronize,
     update,
@@ -273,19 +274,22 @@ def _cuts(t: CVRTables, dtype: np.dtype) -> Callable[[], Struct]:
 def product_matrix(tables: CVRTables, dtype: np.dtype) -> Callable[[cupy.ndarray, cupy.ndarray, Any, Any], None]:
     """``run(x, y, alpha, beta)``, which does ``Y = alpha * A @ X + beta * Y``; X (n_cols, k) and Y (n_rows, k) in C order."""
     t, index = tables, tables.tail.dtype
-    n_chunks, n_empty, n_cut = t.carry_row.size, t.empty_row.size, t.cut_row.size
+    n_chunks, n_cut = t.carry_row.size, t.cut_row.size
     chunks, scratch = _struct(t), Scratch()
-    n_blocks = max(1, n_chunks, min(-(-n_empty // WARP), MOST_BLOCKS_FOR_EMPTY))
+    n_blocks = max(1, n_chunks, min(-(-t.empty_row.size // WARP), MOST_BLOCKS_FOR_EMPTY))
+
+    @cache
+    def prepared(k, width):
+        lanes, width, vectors, tiles = matrix_tiles(k, width, MATRIX_VECTORS)
+        multiply = MATMAT(t.val.dtype, dtype, index, t.n_lanes, lanes, width, vectors)
+        return multiply, (n_blocks, tiles), (WARP * lanes,), np.int64(k)
 
     def run(x, y, alpha, beta):
-        k = x.shape[1]
-        lanes, width, held, tiles = matrix_tiles(k, x, y, MATRIX_VECTORS)
-        carry = scratch.empty((n_chunks if n_cut else 0, k), dtype)
-        MATMAT(t.val.dtype, dtype, index, t.n_lanes, lanes, width, held)(
-            (n_blocks, tiles), (WARP * lanes,), (chunks, np.int64(k), x, y, carry, alpha, beta, update(alpha, beta))
-        )
+        multiply, grid, block, k = prepared(x.shape[1], matrix_width(x.shape[1], x, y))
+        carry = scratch.empty((n_chunks if n_cut else 0, x.shape[1]), dtype)
+        multiply(grid, block, (chunks, k, x, y, carry, alpha, beta, update(alpha, beta)))
         if n_cut and k:
-            CARRY_ROWS(dtype, index)((n_cut,), (min(k, BLOCK),), (t.cut_row, t.cut_ptr, carry, np.int64(k), y))
+            CARRY_ROWS(dtype, index)((n_cut,), (min(int(k), BLOCK),), (t.cut_row, t.cut_ptr, carry, k, y))
 
     return run
 
