@@ -10,27 +10,66 @@ __device__ constexpr int groups_a_bin(int R) {
     return (R - apart + WARP - 1) / R + 1;
 }
 
-// The rows of one block row in one bin (R = B), or one row (R = 1): R sums for each column of the lane
-template <class A, class Y, class I, class M, int B, bool HOLES, int R, int G, int V, int W, int U, class C>
+// One row, entry by entry
+template <class A, class Y, class I, class M, int B, bool HOLES, int G, int V, int W, int AHEAD, class C>
+__device__ void multiply(const C* col, const A* data, const M* present, int n_blocks, int, const Y* x, int64 at, int64 k,
+                         Columns<Y, V, W, G * V> (&sum)[1]) {
+    constexpr int N = G > 8 ? G : 8;
+    const int n_entries = n_blocks * B;
+    Batch<A, I, G, N> batch, next;
+    auto load = [&](int begin) {
+        next.load([&](int e, I& column, A& value) {
+            const int entry = begin + e, block = entry / B, j = entry % B;
+            if (entry >= n_entries) return;
+            const C of_block = cached(col + block * (int64)WARP);
+            if (is_padding<I>(of_block, 0)) return;
+            if (HOLES && !((unsigned)cached(present + block * (int64)WARP) >> j & 1)) return;
+            column = I(of_block) * B + j;
+            value = cached(data + entry * (int64)WARP);
+        });
+    };
+    load(0);
+    for (int begin = 0; begin < n_entries; begin += N) {
+        batch = next;
+        if (begin + N < n_entries) load(begin + N);
+        batch.template multiply<AHEAD>(x, at, k, sum[0], [](int) {});
+    }
+}
+
+// The rows of one block row in one bin, block by block: R = B sums for each column of the lane
+template <class A, class Y, class I, class M, int B, bool HOLES, int G, int V, int W, int U, class C, int R>
 __device__ void multiply(const C* col, const A* data, const M* present, int n_blocks, int n_rows, const Y* x, int64 at, int64 k,
                          Columns<Y, V, W, G * V> (&sum)[R]) {
-    constexpr unsigned WHOLE = B == 32 ? FULL : (1u << B % 32) - 1;
-    for (int block = 0; block < n_blocks; block += U) {
-        C c[U];
+    static_assert(R == B, "a group has one row, or those of a block row");
+    constexpr unsigned WHOLE = (1u << B) - 1;
+    Batch<A, I, G, U * B * R> batch, next;
+    C c[U], c_next[U];
+    auto load = [&](int first) {
+#pragma unroll
+        for (int u = 0; u < U; ++u) c_next[u] = first + u < n_blocks ? cached(col + (first + u) * (int64)WARP) : C(-1);
+        next.load([&](int e, I&, A& value) {
+            const int block = first + e / (B * R), j = e / R % B, i = e % R;
+            if (e < U * B * R && block < n_blocks && i < n_rows) value = cached(data + (block * (int64)B + j) * WARP + i);
+        });
+    };
+    load(0);
+    for (int first = 0; first < n_blocks; first += U) {
+        batch = next;
         bool here[U];                     // the block is one, not padding
         unsigned marks[U][R], stored[U];  // entries of the block in each row, and in any row
 #pragma unroll
         for (int u = 0; u < U; ++u) {
-            c[u] = block + u < n_blocks ? cached(col + (block + u) * (int64)WARP) : C(-1);
+            c[u] = c_next[u];
             here[u] = !is_padding<I>(c[u], 0);
             stored[u] = HOLES || !here[u] ? 0 : WHOLE;
 #pragma unroll
             for (int i = 0; i < R; ++i) {
-                marks[u][i] = HOLES && here[u] && i < n_rows ? (unsigned)cached(present + (block + u) * (int64)WARP + i) : 0;
+                marks[u][i] = HOLES && here[u] && i < n_rows ? (unsigned)cached(present + (first + u) * (int64)WARP + i) : 0;
                 stored[u] |= marks[u][i];
             }
         }
         if (!here[0]) break;
+        if (first + U < n_blocks) load(first + U);
         Columns<Y, V, W, G * V> of_x[U][B];
 #pragma unroll
         for (int u = 0; u < U; ++u)
@@ -38,16 +77,14 @@ __device__ void multiply(const C* col, const A* data, const M* present, int n_bl
             for (int j = 0; j < B; ++j)
                 if (stored[u] >> j & 1) of_x[u][j].load(x + ((int64)c[u] * B + j) * k, at, k);
 #pragma unroll
-        for (int u = 0; u < U; ++u) {
-            if (!here[u]) break;
+        for (int u = 0; u < U; ++u)
 #pragma unroll
             for (int j = 0; j < B; ++j)
 #pragma unroll
                 for (int i = 0; i < R; ++i) {
-                    const A value = cached(data + ((block + u) * (int64)B + j) * WARP + (R > 1 && i < n_rows ? i : 0));
-                    if (!HOLES || (marks[u][i] >> j & 1)) sum[i].add_product(Widen<Y, A>::from(value), of_x[u][j]);
+                    const Y value = Widen<Y, A>::from(batch.value_of((u * B + j) * R + i));
+                    if (HOLES ? marks[u][i] >> j & 1 : here[u]) sum[i].add_product(value, of_x[u][j]);
                 }
-        }
     }
 }
 
@@ -69,7 +106,7 @@ __global__ void bbcsr_matmat(const Bbcsr<A, I, M> m, int64 k, const Y* __restric
     for (int round = 0; round < rounds; ++round) {
         const int64 group = (blockIdx.x * (int64)rounds + round) * (blockDim.x / G) + threadIdx.x / G;
         const int64 bin = group / GROUPS;
-        if (bin >= m.n_bins || at >= k) return;
+        if (bin >= m.n_bins) return;
         const int64 block_row = bin * WARP / R + group % GROUPS;
         const int64 row = max(block_row * R, bin * WARP), end = min(min(block_row * R + R, bin * WARP + WARP), m.n_rows);
         if (row >= end) continue;
@@ -81,11 +118,10 @@ __global__ void bbcsr_matmat(const Bbcsr<A, I, M> m, int64 k, const Y* __restric
         const M* present = HOLES ? m.present + first / B + lane : nullptr;
         Columns<Y, V, W, G * V> sum[R] = {};
         if (base >= 0)
-            multiply<A, Y, I, M, B, HOLES, R, G, V, W, U>(m.col_narrow + start, data, present, n_blocks, n_rows,
-                                                          x + (int64)base * B * k + at, at, k, sum);
+            multiply<A, Y, I, M, B, HOLES, G, V, W, U>(m.col_narrow + start, data, present, n_blocks, n_rows,
+                                                       x + (int64)base * B * k + at, at, k, sum);
         else
-            multiply<A, Y, I, M, B, HOLES, R, G, V, W, U>(m.col_wide + start, data, present, n_blocks, n_rows, x + at, at, k,
-                                                          sum);
+            multiply<A, Y, I, M, B, HOLES, G, V, W, U>(m.col_wide + start, data, present, n_blocks, n_rows, x + at, at, k, sum);
 #pragma unroll
         for (int i = 0; i < R; ++i)
             if (i < n_rows) sum[i].store(y + (row + i) * k + at, at, k, alpha, beta, update);

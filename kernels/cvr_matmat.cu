@@ -47,10 +47,11 @@ struct Records {
 //           lane adds to its own entry of tail, and to that of one other lane, once each; V divides k; WARP * G threads
 // races     none: rows, carries and empty rows have one owner each. What lanes add to another one's entry meets in shared memory,
 //           and is added by the entry's group in the order of lanes
-template <class A, class Y, class I, int L, int G, int V, int W, int U, class C>
+template <class A, class Y, class I, int L, int G, int V, int W, int AHEAD, class C>
 __device__ void multiply(const Cvr<A, I>& m, int64 chunk, const C* col, const Y* x, Y* y, Y* carry, int64 k, int64 at, Y alpha,
                          Y beta, int update, Records<G>& records, Columns<Y, V, W, G * V> (*taken)[G], int* taken_from) {
     typedef Columns<Y, V, W, G * V> Part;
+    constexpr int N = G > 8 ? G : 8;  // steps of a batch
     const int slot = threadIdx.x / G, member = threadIdx.x % G;
     const bool active = L == WARP || slot < L;
     const int own = active ? slot : 0;
@@ -64,47 +65,43 @@ __device__ void multiply(const Cvr<A, I>& m, int64 chunk, const C* col, const Y*
 
     if (threadIdx.x < WARP) taken_from[threadIdx.x] = -1;
     const int64 first = m.step_ptr[chunk];
-    int left = (int)(m.step_ptr[chunk + 1] - first);
+    const int n_steps = (int)(m.step_ptr[chunk + 1] - first);
     const uint32* mask = m.rec_mask + first;
     const I* wb = m.rec_wb + m.rec_ptr[chunk];
     const A* val = m.val + first * L + own;
     col += own;
+    Batch<A, I, G, N> batch, next;
+    auto load = [&](int begin) {
+        next.load([&](int e, I& column, A& value) {
+            if (begin + e >= n_steps || !active) return;
+            column = I(cached(col + (begin + e) * (int64)L));
+            value = cached(val + (begin + e) * (int64)L);
+        });
+    };
     Part sum = {}, entry = {};
-    for (; left > 0; left -= WARP * G, mask += WARP * G) {
-        records.read(mask, left);
-        for (int part = 0; part < G && part * WARP < left; ++part) {
-            const int n_steps = min(WARP, left - part * WARP);
-            const uint32 ends = records.of_lane[part][own];
-            for (int begin = 0; active && begin < n_steps; begin += U) {
-                A v[U];
-                Part of_x[U];
-#pragma unroll
-                for (int u = 0; u < U; ++u) {
-                    const int step = min(begin + u, n_steps - 1);  // what is loaded twice is not multiplied
-                    v[u] = cached(val + step * L);
-                    of_x[u].load(x + (int64)cached(col + step * L) * k, at, k);
-                }
-#pragma unroll
-                for (int u = 0; u < U; ++u) {
-                    if (begin + u >= n_steps) break;
-                    sum.add_product(Widen<Y, A>::from(v[u]), of_x[u]);
-                    if (!(ends >> (begin + u) & 1)) continue;
-                    const I row = cached(wb + records.number(part, begin + u, slot));
-                    if (row >= 0) {
-                        put(row, sum);
-                    } else if (~row == slot) {
-                        entry = sum;
-                    } else {
-                        taken[slot][member] = sum;
-                        if (member == 0) taken_from[slot] = (int)~row;
-                    }
-                    sum = {};
-                }
-            }
-            val += n_steps * L;
-            col += n_steps * L;
-            wb += records.total[part];
+    load(0);
+    for (int begin = 0; begin < n_steps; begin += N) {
+        const int part = begin / WARP % G;
+        if (begin % WARP == 0) {
+            if (begin) wb += records.total[(part + G - 1) % G];
+            if (part == 0) records.read(mask + begin, n_steps - begin);
         }
+        batch = next;
+        if (begin + N < n_steps) load(begin + N);
+        const uint32 ends = active ? records.of_lane[part][own] >> begin % WARP : 0;
+        batch.template multiply<AHEAD>(x, at, k, sum, [&](int e) {
+            if (!(ends >> e & 1)) return;
+            const I row = cached(wb + records.number(part, begin % WARP + e, slot));
+            if (row >= 0) {
+                put(row, sum);
+            } else if (~row == slot) {
+                entry = sum;
+            } else {
+                taken[slot][member] = sum;
+                if (member == 0) taken_from[slot] = (int)~row;
+            }
+            sum = {};
+        });
     }
     __syncthreads();
     const int from = taken_from[lane_id()];

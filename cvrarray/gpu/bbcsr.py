@@ -60,9 +60,9 @@ def rows_a_group(block_size: int, lanes: int) -> int:
     return block_size if block_size <= MOST_ROWS_A_GROUP and lanes >= MANY_LANES else 1
 
 
-def matrix_unroll(block_size: int, vectors: int) -> int:
-    """Blocks whose rows of X are loaded before the first is multiplied."""
-    return max(1, MATRIX_LOADS // (block_size * vectors))
+def matrix_unroll(block_size: int, rows: int, vectors: int) -> int:
+    """Entries (rows = 1) or blocks whose rows of X are loaded before the first is multiplied."""
+    return max(1, MATRIX_LOADS // (vectors if rows == 1 else block_size * vectors))
 
 
 def group(block_size: int) -> int:
@@ -134,7 +134,7 @@ MATMAT = Kernel(
     ],
     lambda value, product, index, size, holes, lanes, width, vectors: (
         value, product, index, mask_dtype(size), size, holes, rows_a_group(size, lanes), lanes, width, vectors,
-        matrix_unroll(size, vectors),
+        matrix_unroll(size, rows_a_group(size, lanes), vectors),
     ),
 )  # fmt: skip
 TRANSPOSED = Kernel(
