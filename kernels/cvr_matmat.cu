@@ -47,11 +47,10 @@ struct Records {
 //           lane adds to its own entry of tail, and to that of one other lane, once each; V divides k; WARP * G threads
 // races     none: rows, carries and empty rows have one owner each. What lanes add to another one's entry meets in shared memory,
 //           and is added by the entry's group in the order of lanes
-template <class A, class Y, class I, int L, int G, int V, int W, int AHEAD, class C>
+template <class A, class Y, class I, int L, int G, int V, int W, int U, class C>
 __device__ void multiply(const Cvr<A, I>& m, int64 chunk, const C* col, const Y* x, Y* y, Y* carry, int64 k, int64 at, Y alpha,
                          Y beta, int update, Records<G>& records, Columns<Y, V, W, G * V> (*taken)[G], int* taken_from) {
     typedef Columns<Y, V, W, G * V> Part;
-    constexpr int N = G > 8 ? G : 8;  // steps of a batch
     const int slot = threadIdx.x / G, member = threadIdx.x % G;
     const bool active = L == WARP || slot < L;
     const int own = active ? slot : 0;
@@ -70,28 +69,34 @@ __device__ void multiply(const Cvr<A, I>& m, int64 chunk, const C* col, const Y*
     const I* wb = m.rec_wb + m.rec_ptr[chunk];
     const A* val = m.val + first * L + own;
     col += own;
-    Batch<A, I, G, N> batch, next;
-    auto load = [&](int begin) {
-        next.load([&](int e, I& column, A& value) {
-            if (begin + e >= n_steps || !active) return;
-            column = I(cached(col + (begin + e) * (int64)L));
-            value = cached(val + (begin + e) * (int64)L);
-        });
+    C c[U];
+    auto load_columns = [&](int begin) {
+#pragma unroll
+        for (int u = 0; u < U; ++u) c[u] = cached(col + min(begin + u, n_steps - 1) * (int64)L);
     };
     Part sum = {}, entry = {};
-    load(0);
-    for (int begin = 0; begin < n_steps; begin += N) {
+    if (n_steps) load_columns(0);
+    for (int begin = 0; begin < n_steps; begin += U) {
         const int part = begin / WARP % G;
         if (begin % WARP == 0) {
             if (begin) wb += records.total[(part + G - 1) % G];
             if (part == 0) records.read(mask + begin, n_steps - begin);
         }
-        batch = next;
-        if (begin + N < n_steps) load(begin + N);
-        const uint32 ends = active ? records.of_lane[part][own] >> begin % WARP : 0;
-        batch.template multiply<AHEAD>(x, at, k, sum, [&](int e) {
-            if (!(ends >> e & 1)) return;
-            const I row = cached(wb + records.number(part, begin % WARP + e, slot));
+        A v[U];
+        Part of_x[U];
+#pragma unroll
+        for (int u = 0; u < U; ++u) {
+            of_x[u].load(x + (int64)c[u] * k, at, k);
+            v[u] = cached(val + min(begin + u, n_steps - 1) * (int64)L);
+        }
+        load_columns(begin + U);  // ahead, so that the next rows of X do not wait for them
+        const uint32 ends = records.of_lane[part][own] >> begin % WARP;
+#pragma unroll
+        for (int u = 0; u < U; ++u) {
+            if (begin + u >= n_steps || !active) break;
+            sum.add_product(Widen<Y, A>::from(v[u]), of_x[u]);
+            if (!(ends >> u & 1)) continue;
+            const I row = cached(wb + records.number(part, begin % WARP + u, slot));
             if (row >= 0) {
                 put(row, sum);
             } else if (~row == slot) {
@@ -101,7 +106,7 @@ __device__ void multiply(const Cvr<A, I>& m, int64 chunk, const C* col, const Y*
                 if (member == 0) taken_from[slot] = (int)~row;
             }
             sum = {};
-        });
+        }
     }
     __syncthreads();
     const int from = taken_from[lane_id()];

@@ -14,6 +14,7 @@ from ..core.tables import CSR, WARP, BBCSRTables, mask_dtype
 from . import shared_memory, transposed
 from .autotune import autotuned
 from .compiler import (
+    MATRIX_LANES,
     NULL,
     PRODUCTS,
     Kernel,
@@ -34,10 +35,9 @@ BLOCK = 128  # threads, at least: four warps
 #: Measured: ``docs/decisions/0003-gpu-products.md``.
 MOST_SHARERS, FEW_WARPS, MANY_WARPS, LONG, FEWEST = 16, 32, 124, 40, 4
 
-
-#: ``A @ X``: threads of a block; blocks a multiprocessor from which each takes several rounds, and their most; rows that a
-#: group of at least MANY_LANES may hold; vectors of a row of X that a lane holds, and that it loads at a time.
-MATRIX_BLOCK, MATRIX_BLOCKS, MOST_ROUNDS, MOST_ROWS_A_GROUP, MANY_LANES, MATRIX_VECTORS, MATRIX_LOADS = 256, 32, 16, 8, 8, 2, 8
+#: ``A @ X``: of blocks of up to MOST_ROWS_A_GROUP rows a group of lanes holds all sums, if at least MANY_LANES share them.
+#: Fewer lanes would read values of too many rows at a time.
+MOST_ROWS_A_GROUP, MANY_LANES = 8, 4
 
 
 def unroll(block_size: int, itemsize: int, is_far: bool) -> tuple[int, int]:
@@ -52,17 +52,9 @@ def unroll(block_size: int, itemsize: int, is_far: bool) -> tuple[int, int]:
     return blocks_in_flight, blocks_in_flight
 
 
-def rows_a_group(block_size: int, lanes: int) -> int:
-    """Rows that one group of `lanes` holds in ``A @ X``: those of a block row, where their sums fit into registers.
-
-    Groups of few lanes read values of rows that are neighbours in one access, so each has one row.
-    """
-    return block_size if block_size <= MOST_ROWS_A_GROUP and lanes >= MANY_LANES else 1
-
-
-def matrix_unroll(block_size: int, rows: int, vectors: int) -> int:
-    """Entries (rows = 1) or blocks whose rows of X are loaded before the first is multiplied."""
-    return max(1, MATRIX_LOADS // (vectors if rows == 1 else block_size * vectors))
+def matrix_unroll(block_size: int, members: int) -> int:
+    """Blocks that are loaded before the first is multiplied: several where one block makes few loads."""
+    return 4 if block_size * members <= 2 else 2 if block_size * members <= 4 else 1
 
 
 def group(block_size: int) -> int:
@@ -126,15 +118,24 @@ MATMAT = Kernel(
     "bbcsr_matmat",
     "bbcsr_matmat",
     [
-        (value, product, *shape, lanes, width, vectors)
+        (value, product, *shape, members, width)
         for value, product in PRODUCTS
-        for shape, lanes, width, vectors in zip(
-            SHAPES, (1, 16, 4, 8), (1, vector_width(product)) * 2, (1, 1, 1, 2), strict=True
-        )
+        for shape, members, width in zip(SHAPES, (1, 16, 4, 8), (1, vector_width(product)) * 2, strict=True)
     ],
-    lambda value, product, index, size, holes, lanes, width, vectors: (
-        value, product, index, mask_dtype(size), size, holes, rows_a_group(size, lanes), lanes, width, vectors,
-        matrix_unroll(size, rows_a_group(size, lanes), vectors),
+    lambda value, product, index, size, holes, members, width: (
+        value, product, index, mask_dtype(size), size, holes, members, width, matrix_unroll(size, members),
+    ),
+)  # fmt: skip
+MATMAT_BLOCKS = Kernel(
+    "bbcsr_matmat",
+    "bbcsr_matmat_blocks",
+    [
+        (value, product, *shape, lanes, vector_width(product) if lanes < MATRIX_LANES else 1)
+        for value, product in PRODUCTS
+        for shape, lanes in zip(SHAPES[1:], (4, 8, 16), strict=True)
+    ],
+    lambda value, product, index, size, holes, lanes, width: (
+        value, product, index, mask_dtype(size), size, holes, lanes, width,
     ),
 )  # fmt: skip
 TRANSPOSED = Kernel(
@@ -274,27 +275,26 @@ def _mean_blocks(t: BBCSRTables) -> int:
 def product_matrix(tables: BBCSRTables, dtype: np.dtype) -> Callable[[cupy.ndarray, cupy.ndarray, Any, Any], None]:
     """``run(x, y, alpha, beta)``, which does ``Y = alpha * A @ X + beta * Y``; X (n_cols, k) and Y (n_rows, k) in C order."""
     t, size = tables, tables.block_size
-    bins, enough = _struct(t), MATRIX_BLOCKS * processors(cupy.cuda.runtime.getDevice())
+    bins, n_bins = _struct(t), t.col_base.size
 
     @cache
     def prepared(k, width):
-        lanes, width, vectors, tiles = matrix_tiles(k, width, MATRIX_VECTORS if size <= 2 else 1)
-        groups = t.col_base.size * groups_a_bin(rows_a_group(size, lanes))
-        n_blocks = -(-groups * lanes // MATRIX_BLOCK)
-        rounds = min(MOST_ROUNDS, max(1, n_blocks // enough))
-        multiply = MATMAT(t.data.dtype, dtype, t.col_wide.dtype, size, t.present is not None, lanes, width, vectors)
-        return multiply, (max(1, -(-n_blocks // rounds)), tiles), np.int64(k), np.int32(rounds)
+        lanes, width, _, tiles = matrix_tiles(k, width)
+        by_blocks = 1 < size <= MOST_ROWS_A_GROUP and lanes >= MANY_LANES
+        kernel, groups = (MATMAT_BLOCKS, block_rows_of_a_bin(size) * lanes) if by_blocks else (MATMAT, WARP)
+        multiply = kernel(t.data.dtype, dtype, t.col_wide.dtype, size, t.present is not None, lanes, width)
+        return multiply, (*blocks(n_bins * groups, BLOCK), tiles), np.int64(k)
 
     def run(x, y, alpha, beta):
-        multiply, grid, k, rounds = prepared(x.shape[1], matrix_width(x.shape[1], x, y))
-        multiply(grid, (MATRIX_BLOCK,), (bins, k, x, y, alpha, beta, update(alpha, beta), rounds))
+        multiply, grid, k = prepared(x.shape[1], matrix_width(x.shape[1], x, y))
+        multiply(grid, (BLOCK,), (bins, k, x, y, alpha, beta, update(alpha, beta)))
 
     return run
 
 
-def groups_a_bin(rows: int) -> int:
-    """Groups for a bin, if each has the part of a block row of so many `rows` that lies in it."""
-    return (rows - math.gcd(rows, WARP) + WARP - 1) // rows + 1
+def block_rows_of_a_bin(block_size: int) -> int:
+    """Block rows that a bin may touch, as the kernel's function of that name."""
+    return (block_size - math.gcd(block_size, WARP) + WARP - 1) // block_size + 1
 
 
 def product_transposed(tables: BBCSRTables, dtype: np.dtype) -> Callable[[cupy.ndarray, cupy.ndarray, Any, Any], None]:

@@ -181,10 +181,10 @@ def matrix_width(k: int, x: cupy.ndarray, y: cupy.ndarray) -> int:
     return 1 if k % width or x.data.ptr % size or y.data.ptr % size else width
 
 
-def matrix_tiles(k: int, width: int, vectors: int) -> Tiles:
-    """The layout for `k` columns: at most `vectors` for a lane, fewer where there are not enough columns."""
+def matrix_tiles(k: int, width: int, vectors: int = 1, least_lanes: int = 1) -> Tiles:
+    """The layout for `k` columns: `vectors` for a lane where at least `least_lanes` then share a row, else one."""
     in_a_row = max(1, -(-k // width))
-    vectors = vectors if in_a_row >= MATRIX_LANES else 1
+    vectors = vectors if in_a_row >= vectors * least_lanes else 1
     lanes = min(MATRIX_LANES, 1 << (-(-in_a_row // vectors) - 1).bit_length())
     return Tiles(lanes, width, vectors, max(1, -(-k // (lanes * width * vectors))))
 
