@@ -37,7 +37,7 @@ MOST_SHARERS, FEW_WARPS, MANY_WARPS, LONG, FEWEST = 16, 32, 124, 40, 4
 
 #: ``A @ X``: of blocks of up to MOST_ROWS_A_GROUP rows a group of lanes holds all sums, if at least MANY_LANES share them.
 #: Fewer lanes would read values of too many rows at a time.
-MOST_ROWS_A_GROUP, MANY_LANES = 8, 4
+MOST_ROWS_A_GROUP, MANY_LANES = 8, 2
 
 
 def unroll(block_size: int, itemsize: int, is_far: bool) -> tuple[int, int]:
@@ -132,7 +132,7 @@ MATMAT_BLOCKS = Kernel(
     [
         (value, product, *shape, lanes, vector_width(product) if lanes < MATRIX_LANES else 1)
         for value, product in PRODUCTS
-        for shape, lanes in zip(SHAPES[1:], (4, 8, 16), strict=True)
+        for shape, lanes in zip(SHAPES[1:], (2, 8, 16), strict=True)
     ],
     lambda value, product, index, size, holes, lanes, width: (
         value, product, index, mask_dtype(size), size, holes, lanes, width,

@@ -181,10 +181,13 @@ def matrix_width(k: int, x: cupy.ndarray, y: cupy.ndarray) -> int:
     return 1 if k % width or x.data.ptr % size or y.data.ptr % size else width
 
 
-def matrix_tiles(k: int, width: int, vectors: int = 1, least_lanes: int = 1) -> Tiles:
-    """The layout for `k` columns: `vectors` for a lane where at least `least_lanes` then share a row, else one."""
+def matrix_tiles(k: int, width: int, most_vectors: int = 1) -> Tiles:
+    """The layout for `k` columns. A lane holds several vectors where many lanes would share a row, but no more than asked for.
+
+    So fewer lanes load the same value and column, and more of X is under way at a time.
+    """
     in_a_row = max(1, -(-k // width))
-    vectors = vectors if in_a_row >= vectors * least_lanes else 1
+    vectors = min(most_vectors, 4 if in_a_row >= MATRIX_LANES else 2 if in_a_row >= MATRIX_LANES // 2 else 1)
     lanes = min(MATRIX_LANES, 1 << (-(-in_a_row // vectors) - 1).bit_length())
     return Tiles(lanes, width, vectors, max(1, -(-k // (lanes * width * vectors))))
 

@@ -37,8 +37,8 @@ BLOCK = 128  # threads: four chunks
 UNROLL = {1: 6, 2: 6, 4: 6, 8: 6, 16: 4}
 #: Empty rows a thread, at least, and blocks for empty rows, at most, in ``A @ x``.
 EMPTY_ROWS_A_THREAD, MOST_BLOCKS_FOR_EMPTY = 8, 1 << 14
-#: ``A @ X``: vectors of a row of X that a lane holds, if so many lanes or more share the row, and that it loads at a time.
-MATRIX_VECTORS, LEAST_LANES, MATRIX_LOADS = 2, 8, 8
+#: ``A @ X``: vectors of a row of X that a lane holds, at most.
+MATRIX_VECTORS = 4
 #: Steps a chunk should have: STEPS, fewer (to MIN_STEPS) where there would not be ENOUGH_CHUNKS to keep the device busy, more
 #: (to MAX_STEPS) where rows are longer. Measured: ``docs/decisions/0003-gpu-products.md``.
 MIN_STEPS, STEPS, MAX_STEPS, ENOUGH_CHUNKS = 32, 64, 512, 7392
@@ -84,8 +84,8 @@ MATMAT = Kernel(
         for value, product in PRODUCTS
         for how in (
             ("int32", WARP, 1, vector_width(product), 1),
-            ("int32", WARP, 16, vector_width(product), 2),
-            ("int64", 4, 8, 1, 1),
+            ("int32", WARP, 16, vector_width(product), 4),
+            ("int64", 4, 8, 1, 2),
         )
     ],
     lambda value, product, index, n_lanes, lanes, width, vectors: (
@@ -280,7 +280,7 @@ def product_matrix(tables: CVRTables, dtype: np.dtype) -> Callable[[cupy.ndarray
 
     @cache
     def prepared(k, width):
-        lanes, width, vectors, tiles = matrix_tiles(k, width, MATRIX_VECTORS, LEAST_LANES)
+        lanes, width, vectors, tiles = matrix_tiles(k, width, MATRIX_VECTORS)
         multiply = MATMAT(t.val.dtype, dtype, index, t.n_lanes, lanes, width, vectors)
         return multiply, (n_blocks, tiles), (WARP * lanes,), np.int64(k)
 
@@ -296,7 +296,7 @@ def product_matrix(tables: CVRTables, dtype: np.dtype) -> Callable[[cupy.ndarray
 
 def matrix_unroll(vectors: int) -> int:
     """Steps whose rows of X are loaded before the first is multiplied."""
-    return max(1, MATRIX_LOADS // vectors)
+    return 4 if vectors <= 2 else 2
 
 
 def product_transposed(tables: CVRTables, dtype: np.dtype) -> Callable[[cupy.ndarray, cupy.ndarray, Any, Any], None]:
