@@ -210,14 +210,14 @@ def _chunk(canvas: _Canvas, A: CVRArray, k: int, y: float, steps: int | None) ->
         for place, record in enumerate(shown):
             colour = MARK if record[2] else "currentColor"
             canvas.text(left + (place + 0.5) * 34, y + line * 16 + 4, str(record[of]), fill=colour)
-    canvas.text(
-        left,
-        y + 40,
-        "black bar: record of a row; red bar: record of an entry of tail; hatched: padding",
-        anchor="start",
-        size=11,
-    )
-    return y + 44
+    return _legend(canvas, left, y + 24, "black bar: record of a row; hatched: padding", "red bar: record of an entry of tail")
+
+
+def _legend(canvas: _Canvas, left: float, y: float, *lines: str) -> float:
+    for line in lines:
+        y += _FONT + 4
+        canvas.text(left, y, line, anchor="start", size=11)
+    return y + 4
 
 
 def _rows_of_slots(
@@ -276,10 +276,7 @@ def _bin(canvas: _Canvas, A: BBCSRArray, k: int, y: float) -> float:
         canvas.text(left - 8, y + 15, f"{n_rows} to {WARP - 1}", anchor="end", size=11)
         canvas.rect(left, y, length * width, height, "url(#pad)")
         y += height
-    for line in ("blue: the column stored for a block and row; hatched: padding; dotted: a hole", "in memory: entry after entry"):
-        y += _FONT + 4
-        canvas.text(left, y, line, anchor="start", size=11)
-    return y + 4
+    return _legend(canvas, left, y, "blue: the column stored for a block and row", "hatched: padding; dotted: a hole")
 
 
 def _stored_columns(A: BBCSRArray) -> set[tuple[int, int]]:

@@ -179,9 +179,12 @@ def test_recorded_figures_are_those_of_the_file(recorded_pages):
     losses = cpu.losses("float64")
     assert losses.count("\n") == 1 + sum(times < 1 for times in found.values())
     assert cpu.losses("float64", below=0) == "Nowhere."
-    pytest.importorskip("matplotlib")
-    bars = cpu.plot("float64").axes[0].patches
-    assert [bar.get_width() for bar in bars] == list(found.values())
+    chart = str(cpu.chart("float64"))
+    labels = re.findall(r">(\d+\.\d\d)x</text>", chart)
+    assert labels == [f"{times:.2f}" for times in found.values()]
+    widths = [float(width) for width in re.findall(r'<rect x="\d+" y="[\d.]+" width="([\d.]+)"', chart)]
+    scale = widths[0] / next(iter(found.values()))
+    np.testing.assert_allclose(widths, [scale * times for times in found.values()], atol=0.1)
 
 
 def test_recorded_figures_of_the_gpu_are_those_of_the_file(recorded_pages):
@@ -200,6 +203,13 @@ def test_recorded_figures_of_the_gpu_are_those_of_the_file(recorded_pages):
         losses = gpu.losses(dtype)
         assert row.startswith(f"| {dtype} ")
         assert row.rstrip("| ").endswith(str(max(0, losses.count("\n") - 1)))
+
+
+def test_charts_of_the_front_page_are_those_of_the_records(recorded_pages):
+    """README shows files: ``PYTHONPATH=. python docs/recorded.py`` writes them anew."""
+    for name, picture in recorded_pages.front().items():
+        assert (ROOT / "docs" / "_static" / name).read_text() == str(picture), name
+        assert f"docs/_static/{name}" in (ROOT / "README.md").read_text()
 
 
 # ---------------------------------------------------------------------------------------------------------- packaging
