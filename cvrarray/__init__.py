@@ -22,6 +22,8 @@ _HOME = {
     "draw": "drawing",
     "statistics": "choice.model",
     "tune": "choice.tuning",
+    "get_num_threads": "core.threads",
+    "set_num_threads": "core.threads",
     "read": "files",
     "save": "files",
     "load": "files",
@@ -40,10 +42,12 @@ __all__ = [
     "asarray",
     "draw",
     "generate",
+    "get_num_threads",
     "load",
     "open_store",
     "read",
     "save",
+    "set_num_threads",
     "statistics",
     "to_dask",
     "to_store",
@@ -59,6 +63,7 @@ if TYPE_CHECKING:
     from .choice.construct import asarray
     from .choice.model import statistics
     from .choice.tuning import tune
+    from .core.threads import get_num_threads, set_num_threads
     from .cvr import CVRArray
     from .dask.panels import to_dask
     from .dask.stores import open_store
@@ -80,4 +85,4 @@ if not TYPE_CHECKING:  # a type checker reads the imports above, and should noti
 
 
 def __dir__() -> list[str]:
-    return [*__all__, "__version__"]
+    return [*_HOME, "__version__"]
