@@ -79,7 +79,7 @@ def plot(alt: str, draw: Callable[..., None], size: tuple[float, float] = (7, 3.
     images = []
     for only, colour in (("only-light", "#1f2328"), ("only-dark", "#e6edf3")):
         names = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color")
-        with matplotlib.rc_context({name: colour for name in names} | {"legend.framealpha": 0}), io.BytesIO() as file:
+        with matplotlib.rc_context(dict.fromkeys(names, colour) | {"legend.framealpha": 0}), io.BytesIO() as file:
             figure = Figure(figsize=size, layout="constrained")
             axes = figure.subplots(**layout)
             for axis in figure.axes:

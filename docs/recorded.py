@@ -9,11 +9,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+from figures import OURS, SLOWER, THEIRS, Bar, bars
+
 from asv_bench.record import gpu_page, products_page
 from asv_bench.record.pages import markdown
 from cvrarray.cli.table import significant
 from cvrarray.drawing import Drawing
-from figures import OURS, SLOWER, THEIRS, Bar, bars
 
 #: What the charts of the front page show of the generated matrices.
 LABELS = {

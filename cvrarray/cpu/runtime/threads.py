@@ -17,8 +17,7 @@ from functools import cache, partial
 
 import numpy as np
 
-from cvrarray.core.threads import get_num_threads as count
-from cvrarray.core.threads import register_with_threadpoolctl
+from cvrarray.core.threads import get_num_threads, register_with_threadpoolctl
 from cvrarray.core.timing import Faster
 from cvrarray.cpu.runtime.spin import spin_wait
 
@@ -30,6 +29,8 @@ SPIN_READS = 200_000  #: reads, of about 1 ns each, before a waiting thread goes
 LEAVE_READS = 20_000  #: reads until a thread that has signalled another has left the interpreter
 RANGES = 4  #: ranges a thread, so that a thread that is delayed leaves its share to the others
 ALONE = 1  #: the way of a short call without helpers; 0 is the way with helpers
+
+count = get_num_threads  #: threads a call may use
 
 
 def run(function: Callable, work: np.ndarray, *args, unit: int = 1) -> None:
