@@ -18,7 +18,7 @@ import scipy.sparse
 
 import cvrarray
 from cvrarray import cli, generate
-from cvrarray.cli import bench, demo, info, peers, sources, table
+from cvrarray.cli import bench, demo, info, peers, profile, sources, table
 from cvrarray.core import devices
 from cvrarray.cpu.runtime import threads
 
@@ -31,7 +31,8 @@ def run(capsys):
     """Runs the command line: (exit code, stdout, stderr). Nothing but an error is ever written to stderr here."""
 
     def call(*argv):
-        code = cli.main([str(arg) for arg in argv])
+        quick = ["--seconds", "0"] if argv[0] in ("bench", "demo") and "--seconds" not in argv else []
+        code = cli.main([*map(str, argv), *quick])
         out, err = capsys.readouterr()
         if code:
             assert re.fullmatch(r"(cvrarray: error: .+\n)+", err), err
@@ -83,6 +84,7 @@ def test_version_and_help(run):
         (("bench", "--repeats", "many", "rmat"), "'many'"),
         (("bench", "--repeats", "0", "rmat", "--scale", "small"), "--repeats must be at least 1; got 0"),
         (("bench", "rmat", "--scale", "tiny"), "'tiny'"),
+        (("bench", "rmat", "--scale", "small", "--seconds", "-1"), "--seconds must be a number from 0; got -1"),
         (("bench", "rmat", "--scale", "small", "--dtype", "int8"), "'int8'"),
         (("bench", "rmat", "--device", "tpu"), "'tpu'"),
         (("bench", "neither", "--device", "cpu"), "neither is no file and no generated matrix"),
@@ -600,6 +602,28 @@ def test_bench_takes_matrices_with_inf_and_nan(run, tmp_path, matrix, device):
     path = tmp_path / "special.npz"
     scipy.sparse.save_npz(path, matrix)
     assert run("bench", path, "--device", device, "--dtype", "float32,float64", "--repeats", 1)[0] == 0
+
+
+def test_bench_profile_says_what_to_switch_on(run, monkeypatch, tmp_path, mtx, device):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("CVRARRAY_NUM_THREADS", "2")
+    out = tmp_path / "out.json"
+    code, text, _ = run("bench", mtx, "--device", device, "--repeats", 1, "--profile", "--json", out)
+    assert code == 0
+    (variants,) = json.loads(out.read_text())["profiles"].values()
+    names = [variant["variant"] for variant in variants]
+    assert names[0] == "as it is"
+    assert {"values in single precision", "all in single precision"} <= set(names) <= profile.HOW.keys()
+    assert ("one thread" in names) == (device == "cpu")
+    assert variants[0]["speedup"] == 1
+    assert all(name in text for name in names)
+    assert cvrarray.get_num_threads() == 2
+
+
+def test_profile_advises_what_pays():
+    made = [{"variant": name, "seconds": 1 / s, "spread": 0.1, "speedup": s} for name, s in (("as it is", 1.0), ("tuned", 1.3))]
+    assert "switch on:\n  tuned, 1.30x: cvrarray.tune(S)" in profile.text("m, float64", made)
+    assert "nothing to switch on" in profile.text("m, float64", made[:1])
 
 
 def run_of(name, seconds, peer, plan=None, spread=0.1, block_size=None):
