@@ -38,7 +38,7 @@ import cvrarray
 
 from .. import formats, generate
 from ..array.format import FORMATS
-from ..core import clocks, devices
+from ..core import clocks, devices, progress
 from . import peers, profile, rounding, sources
 from .table import finite, render, significant, size
 
@@ -100,13 +100,9 @@ def check_positive(name: str, value: int) -> None:
 
 def measure(matrices: dict[str, Callable[[], Any]], device: devices.Device, args: argparse.Namespace) -> int:
     """Measure, print and judge matrices, given as functions that make the CSR on `device`; gives the exit code."""
-    from tqdm import tqdm
-
     others, results, profiles = clocks.OtherLoad(), [], {}
-    # disable=None: no bar where stderr is no terminal
-    with tqdm(matrices.items(), disable=None, leave=False, unit="matrix") as bar:
-        for name, make in bar:
-            bar.set_description(name)
+    for number, (name, make) in enumerate(matrices.items(), 1):
+        with progress.shown(f"measuring {name}" + (f", {number} of {len(matrices)}" if len(matrices) > 1 else "")):
             csr = make()
             for dtype in sources.dtypes(args.dtype, csr.dtype):
                 case = cast(csr, dtype)
