@@ -19,7 +19,7 @@ import scipy.sparse
 import cvrarray
 from cvrarray import cli, generate
 from cvrarray.cli import bench, demo, info, peers, profile, sources, table
-from cvrarray.core import devices
+from cvrarray.core import devices, progress
 from cvrarray.cpu.runtime import threads
 
 ROOT = Path(__file__).parent.parent
@@ -393,26 +393,18 @@ def test_convert_keeps_links_and_modes(run, tmp_path, mtx, suffix):
 
 
 @pytest.mark.parametrize("out", ["out.cvra", "out.mtx", "out.npz"])
-def test_convert_shows_progress_on_a_terminal(monkeypatch, capsys, tmp_path, out):
-    """What it is at: reading, converting, writing."""
-    import tqdm
-
-    shown = []
-
-    class Bar(tqdm.tqdm):
-        def __init__(self, *arguments, **keywords):
-            shown.append(keywords["desc"])
-            super().__init__(*arguments, **(keywords | {"disable": False, "delay": 0, "mininterval": 0}))
-
-    monkeypatch.setattr(tqdm, "tqdm", Bar)
+def test_convert_shows_progress_on_a_terminal(monkeypatch, tmp_path, out):
+    """What it is at, reading, converting, writing; and how much was written."""
+    tasks, begin = [], progress._line.begin
+    monkeypatch.setattr(progress, "_wanted", lambda: True)
+    monkeypatch.setattr(progress._line, "begin", lambda task: (tasks.append(task), begin(task)))
     path = tmp_path / "large.npz"
     scipy.sparse.save_npz(path, generate.poisson7(30))
     assert cli.main(["convert", str(path), str(tmp_path / out)]) == 0
-    err = capsys.readouterr().err
     converting = ["converting 183,600 nonzeros"] if out.endswith("cvra") else []
-    assert shown == ["large.npz", *converting, f"writing {out}"]
-    assert all(words in err for words in shown)
-    assert re.search(rf"writing {out}:.* [1-9][0-9.]*[kM]", err)
+    assert [task.what for task in tasks] == ["reading large.npz", *converting, f"writing {out}"]
+    assert (tasks[0].done, tasks[0].total) == (path.stat().st_size,) * 2
+    assert tasks[-1].done >= 0.9 * (tmp_path / out).stat().st_size
 
 
 @pytest.mark.parametrize(

@@ -101,18 +101,22 @@ class HostClock:
         return (time.perf_counter() - start) / number
 
     def conversion(self, convert: Call, repeats: int, product: Call) -> Conversion:
-        """Time `convert` in turn with `product`, `repeats` times and for CONVERSION_SECONDS, after a run that compiles."""
+        """Time `convert` in turn with `product`, `repeats` times and for CONVERSION_SECONDS, after a run that compiles.
+
+        The faster halves of both are compared: other programs disturbed these less.
+        """
         convert()
         number = self._calls_a_sample(product)
-        samples, products = [], []
+        samples: list[float] = []
+        products: list[float] = []
         for _ in range(repeats):
-            turn: list[float] = []
             end = time.perf_counter() + CONVERSION_SECONDS / repeats
-            while not turn or time.perf_counter() < end:
-                turn.append(self.sample(convert))
-            samples += turn
-            products.append(statistics.median(turn) / self._settled(product, number))
-        return Conversion(statistics.median(samples), statistics.median(products))
+            taken = len(samples)
+            while len(samples) == taken or time.perf_counter() < end:
+                samples.append(self.sample(convert))
+            products.append(self._settled(product, number))
+        seconds, unit = (statistics.median(sorted(times)[: -(-len(times) // 2)]) for times in (samples, products))
+        return Conversion(seconds, seconds / max(unit, 1e-9))
 
     def _calls_a_sample(self, call: Call) -> int:
         """How many calls fill SAMPLE_SECONDS, measured after one that compiles."""
