@@ -15,7 +15,7 @@
 # make fuzz FUZZ_S=600            mutated and forged inputs of every kind for so many seconds; goes on where it stopped
 #                                 (build/fuzz.json); what fails stays in tests/regressions   (FUZZ_ARGS="--kinds npz cvra --jobs 4")
 # make docs                       the site, every page executed, warnings as errors: docs/_build/html/index.html
-# make wheel-check                a wheel, installed in an empty environment, and the demo run from there
+# make wheel-check                an sdist and its wheel, checked; installed in an empty environment, and the demo run from there
 # make lint, make format, make clean
 PYTHON ?= python3
 VENV ?= .venv
@@ -111,7 +111,9 @@ docs: $(VENV)/.installed-docs
 # From an empty folder, so that nothing of the repository is imported; at a size that takes seconds.
 wheel-check: $(VENV)/.installed-dev
 	rm -rf build/wheel-check && mkdir -p build/wheel-check/elsewhere
-	$(BIN)/python -m build --wheel --outdir build/wheel-check .
+	$(BIN)/python -m build --outdir build/wheel-check .
+	$(BIN)/python -m twine check --strict build/wheel-check/*.whl build/wheel-check/*.tar.gz
+	$(BIN)/check-wheel-contents build/wheel-check/*.whl
 	$(BIN)/python tests/wheel_contents.py build/wheel-check/*.whl
 	$(PYTHON) -m venv build/wheel-check/venv
 	build/wheel-check/venv/bin/python -m pip install --quiet --disable-pip-version-check "$$(ls build/wheel-check/*.whl)[demo]"
@@ -122,6 +124,7 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/python -m mypy
+	$(BIN)/check-jsonschema --quiet --builtin-schema vendor.github-workflows .github/workflows/*.yml
 
 format: $(VENV)/.installed-dev
 	$(BIN)/ruff check --fix .

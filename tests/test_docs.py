@@ -217,7 +217,48 @@ def test_charts_of_the_front_page_are_those_of_the_records(recorded_pages):
 
 def test_citation_names_the_version_and_licence():
     text = (ROOT / "CITATION.cff").read_text()
-    assert f"version: {cvrarray.__version__}\n" in text
+    newest = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)[1]
+    assert f"version: {newest}\n" in text
+    assert (
+        tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools_scm"]["fallback_version"] == f"{newest}.dev0"
+    )
+
+
+def test_recipe_needs_what_the_package_needs():
+    """Dependencies of the conda recipe are those of pyproject.toml, and so is the oldest Python."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    recipe = (ROOT / "recipe" / "meta.yaml").read_text()
+
+    def listed(section):
+        found = re.search(rf"^  {section}:\n((?:    - .+\n)+)", recipe, re.MULTILINE)[1]
+        return sorted(re.sub(r"[ \"]", "", line[6:]) for line in found.splitlines())
+
+    python = f"python{project['project']['requires-python']}"
+    assert listed("run") == sorted([python, *project["project"]["dependencies"]])
+    assert listed("host") == sorted([python, "pip", *project["build-system"]["requires"]])
+    (command,) = project["project"]["scripts"].items()
+    assert f"- {' = '.join(command)}\n" in recipe
+
+
+def test_the_version_is_the_installed_distribution_s(monkeypatch):
+    from importlib import metadata
+
+    def unknown(name):
+        raise metadata.PackageNotFoundError(name)
+
+    cvrarray._version.cache_clear()
+    assert cvrarray.__version__ == metadata.version("cvrarray")
+    cvrarray._version.cache_clear()
+    monkeypatch.setattr(metadata, "version", unknown)
+    assert cvrarray.__version__ == "0+unknown"
+    cvrarray._version.cache_clear()
+
+
+@pytest.mark.parametrize("python", ["3.11", "3.12", "3.13"])
+def test_workflows_test_what_the_classifiers_promise(python):
+    text = (ROOT / ".github" / "workflows" / "test.yml").read_text()
+    assert f'"{python}"' in re.search(r"python: \[(.+)\]", text)[1]
+    assert f"Python :: {python}" in (ROOT / "pyproject.toml").read_text()
     assert "license: BSD-3-Clause" in text
 
 
