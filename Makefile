@@ -15,6 +15,8 @@
 # make fuzz FUZZ_S=600            mutated and forged inputs of every kind for so many seconds; goes on where it stopped
 #                                 (build/fuzz.json); what fails stays in tests/regressions   (FUZZ_ARGS="--kinds npz cvra --jobs 4")
 # make docs                       the site, every page executed, warnings as errors: docs/_build/html/index.html
+# make docs-check                 the site in headless Chromium, 1280 and 400 pixels wide, light and dark: nothing overflows, no
+#                                 picture is missing, axe-core finds no serious fault; screenshots in docs/_build/screenshots
 # make wheel-check                an sdist and its wheel, checked; installed in an empty environment, and the demo run from there
 # make lint, make format, make clean
 PYTHON ?= python3
@@ -39,7 +41,7 @@ DRIVER := $(shell nvidia-smi --query-gpu=driver_version --format=csv,noheader 2>
 CUDA := $(if $(DRIVER),$(shell if [ $(DRIVER) -ge 580 ]; then echo cuda13; elif [ $(DRIVER) -ge 525 ]; then echo cuda12; fi))
 comma := ,
 
-.PHONY: demo quick test test-all kill-test gpu-test gpu-sanitize bench bench-gpu bench-asv bench-check fuzz docs wheel-check lint format clean
+.PHONY: demo quick test test-all kill-test gpu-test gpu-sanitize bench bench-gpu bench-asv bench-check fuzz docs docs-check wheel-check lint format clean
 
 demo: $(VENV)/.installed-demo$(if $(CUDA),-$(CUDA))
 	$(BIN)/cvrarray demo $(FILES)
@@ -107,6 +109,12 @@ fuzz: $(VENV)/.installed-test
 # -E: every page is executed again, as what it shows may have changed though its text has not.
 docs: $(VENV)/.installed-docs
 	$(BIN)/python -m sphinx -E -W --keep-going -q -b html docs docs/_build/html
+
+docs-check: $(VENV)/.installed-docs-check | docs/_build/html/index.html
+	$(BIN)/python docs/check.py docs/_build/html docs/_build/screenshots
+
+docs/_build/html/index.html:
+	$(MAKE) docs
 
 # From an empty folder, so that nothing of the repository is imported; at a size that takes seconds.
 wheel-check: $(VENV)/.installed-dev

@@ -219,10 +219,9 @@ def test_citation_names_the_version_and_licence():
     text = (ROOT / "CITATION.cff").read_text()
     newest = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)[1]
     assert f"version: {newest}\n" in text
-    assert (
-        tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools_scm"]["fallback_version"] == f"{newest}.dev0"
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools_scm"]
+    assert settings["fallback_version"] == f"{newest}.dev0"
     assert "license: BSD-3-Clause" in text
-    )
 
 
 def test_recipe_needs_what_the_package_needs():
