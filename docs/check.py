@@ -21,14 +21,19 @@ LEFT_OUT = ("genindex", "py-modindex", "search", "_modules")
 WIDE = """() => {
   const width = document.documentElement.clientWidth;
   if (document.documentElement.scrollWidth <= width) return [];
-  const scrolled = node => { for (let n = node.parentElement; n && n !== document.body; n = n.parentElement)
-    if (["auto", "scroll", "hidden"].includes(getComputedStyle(n).overflowX)) return true; return false; };
-  return [...document.querySelectorAll("body *")].filter(node => node.getBoundingClientRect().right > width + 1 && !scrolled(node))
+  const scrolled = node => {
+    for (let n = node.parentElement; n && n !== document.body; n = n.parentElement)
+      if (["auto", "scroll", "hidden"].includes(getComputedStyle(n).overflowX)) return true;
+    return false;
+  };
+  return [...document.querySelectorAll("body *")]
+    .filter(node => node.getBoundingClientRect().right > width + 1 && !scrolled(node))
     .map(node => node.tagName + "." + node.className).slice(0, 5).concat(["page"]);
 }"""
 
-MISSING = """() => [...document.images].filter(i => getComputedStyle(i).display !== "none" && !(i.complete && i.naturalWidth > 0))
-  .map(i => i.src.slice(0, 80))"""
+MISSING = """() => [...document.images]
+  .filter(image => getComputedStyle(image).display !== "none" && !(image.complete && image.naturalWidth > 0))
+  .map(image => image.src.slice(0, 80))"""
 
 
 def pages(site: Path) -> list[Path]:
