@@ -15,7 +15,9 @@
 # make fuzz FUZZ_S=600            mutated and forged inputs of every kind for so many seconds; goes on where it stopped
 #                                 (build/fuzz.json); what fails stays in tests/regressions   (FUZZ_ARGS="--kinds npz cvra --jobs 4")
 # make docs                       the site, every page executed, warnings as errors: docs/_build/html/index.html
-# make wheel-check                a wheel, installed in an empty environment, and the demo run from there
+# make docs-check                 the site in headless Chromium, 1280 and 400 pixels wide, light and dark: nothing overflows, no
+#                                 picture is missing, axe-core finds no serious fault; screenshots in docs/_build/screenshots
+# make wheel-check                an sdist and its wheel, checked; installed in an empty environment, and the demo run from there
 # make lint, make format, make clean
 PYTHON ?= python3
 VENV ?= .venv
@@ -39,7 +41,7 @@ DRIVER := $(shell nvidia-smi --query-gpu=driver_version --format=csv,noheader 2>
 CUDA := $(if $(DRIVER),$(shell if [ $(DRIVER) -ge 580 ]; then echo cuda13; elif [ $(DRIVER) -ge 525 ]; then echo cuda12; fi))
 comma := ,
 
-.PHONY: demo quick test test-all kill-test gpu-test gpu-sanitize bench bench-gpu bench-asv bench-check fuzz docs wheel-check lint format clean
+.PHONY: demo quick test test-all kill-test gpu-test gpu-sanitize bench bench-gpu bench-asv bench-check fuzz docs docs-check wheel-check lint format clean
 
 demo: $(VENV)/.installed-demo$(if $(CUDA),-$(CUDA))
 	$(BIN)/cvrarray demo $(FILES)
@@ -108,10 +110,18 @@ fuzz: $(VENV)/.installed-test
 docs: $(VENV)/.installed-docs
 	$(BIN)/python -m sphinx -E -W --keep-going -q -b html docs docs/_build/html
 
+docs-check: $(VENV)/.installed-docs-check | docs/_build/html/index.html
+	$(BIN)/python docs/check.py docs/_build/html docs/_build/screenshots
+
+docs/_build/html/index.html:
+	$(MAKE) docs
+
 # From an empty folder, so that nothing of the repository is imported; at a size that takes seconds.
 wheel-check: $(VENV)/.installed-dev
 	rm -rf build/wheel-check && mkdir -p build/wheel-check/elsewhere
-	$(BIN)/python -m build --wheel --outdir build/wheel-check .
+	$(BIN)/python -m build --outdir build/wheel-check .
+	$(BIN)/python -m twine check --strict build/wheel-check/*.whl build/wheel-check/*.tar.gz
+	$(BIN)/check-wheel-contents build/wheel-check/*.whl
 	$(BIN)/python tests/wheel_contents.py build/wheel-check/*.whl
 	$(PYTHON) -m venv build/wheel-check/venv
 	build/wheel-check/venv/bin/python -m pip install --quiet --disable-pip-version-check "$$(ls build/wheel-check/*.whl)[demo]"
@@ -122,6 +132,7 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/python -m mypy
+	$(BIN)/check-jsonschema --quiet --builtin-schema vendor.github-workflows .github/workflows/*.yml
 
 format: $(VENV)/.installed-dev
 	$(BIN)/ruff check --fix .

@@ -8,12 +8,10 @@ Names are imported on first use, so that ``import cvrarray`` loads NumPy and not
 from __future__ import annotations
 
 import importlib
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 from .core import extensions
-
-__version__ = "0.1.0"
 
 _HOME = {
     "CVRArray": "formats",
@@ -22,6 +20,8 @@ _HOME = {
     "draw": "drawing",
     "statistics": "choice.model",
     "tune": "choice.tuning",
+    "get_num_threads": "core.threads",
+    "set_num_threads": "core.threads",
     "read": "files",
     "save": "files",
     "load": "files",
@@ -40,10 +40,12 @@ __all__ = [
     "asarray",
     "draw",
     "generate",
+    "get_num_threads",
     "load",
     "open_store",
     "read",
     "save",
+    "set_num_threads",
     "statistics",
     "to_dask",
     "to_store",
@@ -54,11 +56,14 @@ for _name in ("formats", "dask"):  # what lower layers ask for when a call needs
     extensions.declare(_name, partial(importlib.import_module, f"cvrarray.{_name}"))
 
 if TYPE_CHECKING:
+    __version__: str
+    from . import dask as dask
     from . import generate
     from .bbcsr import BBCSRArray
     from .choice.construct import asarray
     from .choice.model import statistics
     from .choice.tuning import tune
+    from .core.threads import get_num_threads, set_num_threads
     from .cvr import CVRArray
     from .dask.panels import to_dask
     from .dask.stores import open_store
@@ -71,6 +76,8 @@ if TYPE_CHECKING:
 if not TYPE_CHECKING:  # a type checker reads the imports above, and should notice any other name
 
     def __getattr__(name: str) -> Any:
+        if name == "__version__":
+            return _version()
         if name not in _HOME:
             raise AttributeError(f"module 'cvrarray' has no attribute {name!r}")
         module = importlib.import_module(f".{_HOME[name]}", __name__)
@@ -79,5 +86,16 @@ if not TYPE_CHECKING:  # a type checker reads the imports above, and should noti
         return value
 
 
+@cache
+def _version() -> str:
+    """The installed distribution's, which its tag in Git names; of a folder that is not installed nobody knows it."""
+    from importlib import metadata
+
+    try:
+        return metadata.version("cvrarray")
+    except metadata.PackageNotFoundError:
+        return "0+unknown"
+
+
 def __dir__() -> list[str]:
-    return [*__all__, "__version__"]
+    return [*_HOME, "__version__"]

@@ -18,8 +18,8 @@ import scipy.sparse
 
 import cvrarray
 from cvrarray import cli, generate
-from cvrarray.cli import bench, demo, info, peers, sources, table
-from cvrarray.core import devices
+from cvrarray.cli import bench, demo, info, peers, profile, sources, table
+from cvrarray.core import devices, progress
 from cvrarray.cpu.runtime import threads
 
 ROOT = Path(__file__).parent.parent
@@ -31,7 +31,8 @@ def run(capsys):
     """Runs the command line: (exit code, stdout, stderr). Nothing but an error is ever written to stderr here."""
 
     def call(*argv):
-        code = cli.main([str(arg) for arg in argv])
+        quick = ["--seconds", "0"] if argv[0] in ("bench", "demo") and "--seconds" not in argv else []
+        code = cli.main([*map(str, argv), *quick])
         out, err = capsys.readouterr()
         if code:
             assert re.fullmatch(r"(cvrarray: error: .+\n)+", err), err
@@ -83,6 +84,7 @@ def test_version_and_help(run):
         (("bench", "--repeats", "many", "rmat"), "'many'"),
         (("bench", "--repeats", "0", "rmat", "--scale", "small"), "--repeats must be at least 1; got 0"),
         (("bench", "rmat", "--scale", "tiny"), "'tiny'"),
+        (("bench", "rmat", "--scale", "small", "--seconds", "-1"), "--seconds must be a number from 0; got -1"),
         (("bench", "rmat", "--scale", "small", "--dtype", "int8"), "'int8'"),
         (("bench", "rmat", "--device", "tpu"), "'tpu'"),
         (("bench", "neither", "--device", "cpu"), "neither is no file and no generated matrix"),
@@ -391,26 +393,18 @@ def test_convert_keeps_links_and_modes(run, tmp_path, mtx, suffix):
 
 
 @pytest.mark.parametrize("out", ["out.cvra", "out.mtx", "out.npz"])
-def test_convert_shows_progress_on_a_terminal(monkeypatch, capsys, tmp_path, out):
-    """What it is at: reading, converting, writing."""
-    import tqdm
-
-    shown = []
-
-    class Bar(tqdm.tqdm):
-        def __init__(self, *arguments, **keywords):
-            shown.append(keywords["desc"])
-            super().__init__(*arguments, **(keywords | {"disable": False, "delay": 0, "mininterval": 0}))
-
-    monkeypatch.setattr(tqdm, "tqdm", Bar)
+def test_convert_shows_progress_on_a_terminal(monkeypatch, tmp_path, out):
+    """What it is at, reading, converting, writing; and how much was written."""
+    tasks, begin = [], progress._line.begin
+    monkeypatch.setattr(progress, "_wanted", lambda: True)
+    monkeypatch.setattr(progress._line, "begin", lambda task: (tasks.append(task), begin(task)))
     path = tmp_path / "large.npz"
     scipy.sparse.save_npz(path, generate.poisson7(30))
     assert cli.main(["convert", str(path), str(tmp_path / out)]) == 0
-    err = capsys.readouterr().err
     converting = ["converting 183,600 nonzeros"] if out.endswith("cvra") else []
-    assert shown == ["large.npz", *converting, f"writing {out}"]
-    assert all(words in err for words in shown)
-    assert re.search(rf"writing {out}:.* [1-9][0-9.]*[kM]", err)
+    assert [task.what for task in tasks] == ["reading large.npz", *converting, f"writing {out}"]
+    assert (tasks[0].done, tasks[0].total) == (path.stat().st_size,) * 2
+    assert tasks[-1].done >= 0.9 * (tmp_path / out).stat().st_size
 
 
 @pytest.mark.parametrize(
@@ -600,6 +594,28 @@ def test_bench_takes_matrices_with_inf_and_nan(run, tmp_path, matrix, device):
     path = tmp_path / "special.npz"
     scipy.sparse.save_npz(path, matrix)
     assert run("bench", path, "--device", device, "--dtype", "float32,float64", "--repeats", 1)[0] == 0
+
+
+def test_bench_profile_says_what_to_switch_on(run, monkeypatch, tmp_path, mtx, device):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("CVRARRAY_NUM_THREADS", "2")
+    out = tmp_path / "out.json"
+    code, text, _ = run("bench", mtx, "--device", device, "--repeats", 1, "--profile", "--json", out)
+    assert code == 0
+    (variants,) = json.loads(out.read_text())["profiles"].values()
+    names = [variant["variant"] for variant in variants]
+    assert names[0] == "as it is"
+    assert {"values in single precision", "all in single precision"} <= set(names) <= profile.HOW.keys()
+    assert ("one thread" in names) == (device == "cpu")
+    assert variants[0]["speedup"] == 1
+    assert all(name in text for name in names)
+    assert cvrarray.get_num_threads() == 2
+
+
+def test_profile_advises_what_pays():
+    made = [{"variant": name, "seconds": 1 / s, "spread": 0.1, "speedup": s} for name, s in (("as it is", 1.0), ("tuned", 1.3))]
+    assert "switch on:\n  tuned, 1.30x: cvrarray.tune(S)" in profile.text("m, float64", made)
+    assert "nothing to switch on" in profile.text("m, float64", made[:1])
 
 
 def run_of(name, seconds, peer, plan=None, spread=0.1, block_size=None):

@@ -157,7 +157,7 @@ class SparseArray:
             rows["Plan"] = self.plan
         left = ' style="text-align: left"'
         cells = "".join(f"<tr><th{left}>{name}</th><td{left}>{html.escape(str(rows[name]))}</td></tr>" for name in rows)
-        return f"<table><caption>{type(self).__name__}</caption><tbody>{cells}</tbody></table>"
+        return f'<table class="cvrarray"><caption>{type(self).__name__}</caption><tbody>{cells}</tbody></table>'
 
     # ----------------------------------------------------------------------------------------- the same matrix, otherwise
 

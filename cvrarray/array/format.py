@@ -9,7 +9,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
-from ..core import devices, extensions
+from ..core import devices, extensions, progress
 from ..core.arrays import Run
 from ..core.tables import CSR
 from ..input import coercion
@@ -71,7 +71,7 @@ class FormatArray(SparseArray):
         target = None if device is None else devices.parse(device)
         csr = coercion.as_csr(obj)
         target = target or devices.of(csr.data)
-        with target.use():
+        with progress.shown(f"converting {csr.nnz:,} nonzeros"), target.use():
             self._adopt(self._convert(coercion.move(csr, target), target, **keywords))
 
     @classmethod

@@ -130,11 +130,15 @@ def choose(stats: Statistics, device: str) -> Plan:
     name = min(time, key=time.__getitem__)
     cls, keywords = of_variant(name)
     others = [other for other in time if of_variant(other)[0] is not cls]
-    reason = f"{_label(name)}: {stats.table_bytes[name] / stats.nnz:.1f} bytes a nonzero"
-    if others:
-        other = min(others, key=time.__getitem__)
-        reason += f", {_label(other)} {stats.table_bytes[other] / stats.nnz:.1f}"
-    return Plan(cls.format, keywords.get("block_size"), f"{reason}; {cls._why(name, stats)}")
+    named = [name, *([min(others, key=time.__getitem__)] if others else [])]
+    beside = "".join(f" ({_label(other)}: {_rounded(time[other])})" for other in named[1:])
+    size = " and ".join(f"{stats.table_bytes[other] / stats.nnz:.1f}" for other in named)
+    reason = f"{_label(name)}: predicted {_rounded(time[name])} us a product{beside}"
+    return Plan(cls.format, keywords.get("block_size"), f"{reason}; {size} bytes a nonzero; {cls._why(name, stats)}")
+
+
+def _rounded(microseconds: float) -> str:
+    return f"{microseconds:,.0f}" if microseconds >= 100 else f"{microseconds:.2g}"
 
 
 def _label(name: str) -> str:

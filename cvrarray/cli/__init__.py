@@ -11,7 +11,6 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from .. import __version__
 from . import bench, convert, demo, info
 
 COMMANDS = {"info": info, "bench": bench, "convert": convert, "demo": demo}
@@ -63,6 +62,8 @@ def _report(message: str, code: int) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
+    from .. import __version__
+
     common = _Parser(add_help=False)
     common.add_argument("--debug", action="store_true", help="show the traceback of an error")
     parser = _Parser(prog="cvrarray", description="Sparse arrays in the CVR and BBCSR formats.")

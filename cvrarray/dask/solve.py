@@ -22,6 +22,7 @@ from dask.core import flatten
 from dask.highlevelgraph import HighLevelGraph
 
 from ..core import devices
+from ..core.progress import shown
 from . import mesh, ranks, registry
 
 GRACE = 10.0  #: seconds that the other ranks have to end after the first has failed
@@ -122,7 +123,8 @@ def cg(
     3
     """
     known = {"b": b} if x0 is None else {"b": b, "x0": x0}
-    x, answer = _solve("cg", A, known, _limits(rtol, max_iterations), timeout, transport)
+    with shown("conjugate gradients"):
+        x, answer = _solve("cg", A, known, _limits(rtol, max_iterations), timeout, transport)
     return Solution(x, answer.iterations, answer.residual, answer.bytes_moved, answer.seconds, answer.transport)
 
 
@@ -166,7 +168,8 @@ def power_iteration(
     _check_matrix(A)
     if x0 is None:
         x0 = da.random.default_rng(0).random(A.shape[0], chunks=(A.chunks[0],), dtype=_dtype(A).type(0).real.dtype)
-    x, answer = _solve("power_iteration", A, {"x0": x0}, _limits(rtol, max_iterations), timeout, transport)
+    with shown("power iteration"):
+        x, answer = _solve("power_iteration", A, {"x0": x0}, _limits(rtol, max_iterations), timeout, transport)
     return Eigenpair(answer.value, x, *answer[2:])
 
 

@@ -30,7 +30,6 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from .. import __version__
 from ..array.base import SparseArray
 from ..array.format import FormatArray
 from ..core import devices
@@ -183,6 +182,8 @@ def check_header(header: Any) -> None:
         raise ValueError(f"must hold the magic {_MAGIC!r}")
     version: Any = header.get("version")
     if _is_count(version) and version > VERSION:
+        from .. import __version__
+
         raise ValueError(
             f"has version {version} of the file format; cvrarray {__version__} reads versions up to {VERSION}. "
             "Update cvrarray, or save the array with this one"
