@@ -47,7 +47,8 @@ class FormatArray(SparseArray):
     - ``_variants``, ``_microseconds``, ``_why``, where ``asarray(format="auto")`` shall consider it.
 
     A module of kernels has ``convert(csr, **keywords) -> tables``, ``product(tables, dtype) -> run`` and
-    ``to_coo(tables) -> row, col, val``; ``product_matrix`` and ``product_transposed`` are optional.
+    ``to_coo(tables) -> row, col, val``; ``product_matrix``, ``product_transposed`` and ``to_csr(tables, first, last)``,
+    the canonical CSR of some rows, are optional.
     """
 
     format: ClassVar[str]
@@ -259,12 +260,20 @@ class FormatArray(SparseArray):
     def _part(self, first: int, last: int) -> tuple[Any, int]:
         """The tables of the tiles that hold the rows [first, last), and the number of the row that they call 0.
 
-        Only :func:`to_coo` of the device's module takes such tables: nnz is not theirs. Here: all of them.
+        Only ``to_coo`` and ``to_csr`` of the device's module take such tables: nnz is not theirs. Here: all of them.
         """
         return self._tables, 0
 
+    def _canonical_csr(self) -> CSR:
+        to_csr = getattr(self._module(self._target), "to_csr", None)
+        csr: CSR = to_csr(self._tables, 0, self.shape[0]) if to_csr else super()._canonical_csr()
+        return csr
+
     def _canonical_rows(self, first: int, last: int) -> CSR:
         tables, begin = self._part(first, last)
+        if to_csr := getattr(self._module(self._target), "to_csr", None):
+            rows: CSR = to_csr(tables, first - begin, last - begin)
+            return rows
         row, col, val = self._module(self._target).to_coo(tables)
         row -= row.dtype.type(first - begin)
         kept = self._target.xp.flatnonzero((row >= 0) & (row < last - first))

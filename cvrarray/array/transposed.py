@@ -128,6 +128,12 @@ class TransposedArray(SparseArray):
         col, row, val = self.base._coo()
         return row, col, val
 
+    def _canonical_csr(self) -> CSR:
+        csr = self.base._canonical_csr()
+        with self._target.use():
+            transpose: CSR = self._target.backend("csr").transpose(csr)
+            return transpose
+
     def _kernel(self, kind: str, dtype: np.dtype) -> Run:
         if kind == "product_matrix":
             return products.transposed_matrix(self.base, dtype)

@@ -71,6 +71,16 @@ def canonical(row: cupy.ndarray, col: cupy.ndarray, val: cupy.ndarray, shape: tu
     return CSR(indptr, col, data, shape)
 
 
+def canonical_rows(csr: CSR) -> CSR:
+    """Canonical CSR of a CSR with offsets and columns in range, whose rows may be unsorted and hold duplicates."""
+    return canonical(row_of_nonzero(csr.indptr, csr.indices), csr.indices, csr.data, csr.shape)
+
+
+def transpose(csr: CSR) -> CSR:
+    """Canonical CSR of the transpose of a canonical CSR."""
+    return canonical(csr.indices, row_of_nonzero(csr.indptr, csr.indices), csr.data, csr.shape[::-1])
+
+
 def row_of_nonzero(indptr: cupy.ndarray, indices: cupy.ndarray) -> cupy.ndarray:
     """(nnz,) the row of every nonzero, in the dtype of `indices`."""
     position = cupy.arange(indices.size, dtype=indptr.dtype)
