@@ -62,6 +62,7 @@ class FormatArray(SparseArray):
     _tables: Any
     _kernels: dict[tuple[str, np.dtype], Run]  # kind and the product's dtype -> the device module's prepared product
     _slot_cache: Any  # where each entry of the canonical CSR lies in the value table, once asked for
+    _transpose: Any  # an array on the CPU that is the transpose, once asked for; False where there shall be none
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
@@ -98,7 +99,7 @@ class FormatArray(SparseArray):
         self._target = devices.of(self._values(tables))
         self._dense_type = self._target.xp.ndarray
         self._kernels, self._ready, self._ready_transposed = {}, {}, {}
-        self._slot_cache = None
+        self._slot_cache = self._transpose = None
         self._plan = plan
         for table in tables:  # immutable; and one kind of array for Numba, whether converted or mapped from a file
             if isinstance(table, np.ndarray):
@@ -178,6 +179,11 @@ class FormatArray(SparseArray):
     def _map(self, function: Callable[[Any], Any]) -> Self:
         with self._target.use():
             return self._with_table(function(self._values(self._tables)))
+
+    def _forget_values(self) -> None:
+        """What was made of the values is dropped: for whoever writes others into the value table of this array."""
+        self._transpose = None
+        self._ready_transposed.clear()
 
     def _with_table(self, values: Any) -> Self:
         """The array of the same structure around another value table, on the same device."""

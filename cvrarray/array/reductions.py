@@ -208,10 +208,16 @@ def _sums(array: Any, axis: int | None, dtype: np.dtype) -> Any:
         array = array._map(lambda values: values.astype(work))
     with array._target.use():
         if axis is None:
-            sums = _line_sums(array.T if array.shape[0] > LONG else array, work).sum(dtype=work)
+            sums = _line_sums(_flipped(array) if array.shape[0] > LONG else array, work).sum(dtype=work)
         else:
-            sums = _line_sums(array if axis == 1 else array.T, work)
+            sums = _line_sums(array if axis == 1 else _flipped(array), work)
         return sums.astype(dtype, copy=False)
+
+
+def _flipped(array: Any) -> Any:
+    """``array.T`` for one product, for which nothing is converted."""
+    once = getattr(type(array.T), "once", None)
+    return once(array) if once else array.T
 
 
 def _line_sums(array: Any, dtype: np.dtype) -> Any:
