@@ -104,14 +104,14 @@ def _load(c: Case) -> tuple[Call, Call]:
 def _read_npz(c: Case) -> tuple[Call, Call]:
     peer = c.folder / "peer.npz"
     scipy.sparse.save_npz(peer, c.S, compressed=False)
-    return lambda: cvrarray.read(peer, format="csr"), lambda: scipy.sparse.load_npz(peer)
+    return lambda: cvrarray.read(peer, device="cpu"), lambda: scipy.sparse.load_npz(peer)
 
 
 def _read_mtx(c: Case) -> tuple[Call, Call]:
     path = c.folder / "matrix.mtx"
     last = int(np.searchsorted(c.S.indptr, MOST_TEXT, side="right")) - 1
     scipy.io.mmwrite(path, c.S[: max(last, 1)])
-    return lambda: cvrarray.read(path, format="csr"), lambda: scipy.io.mmread(path).tocsr()
+    return lambda: cvrarray.read(path, device="cpu"), lambda: scipy.io.mmread(path)
 
 
 def _pickled(c: Case) -> tuple[Call, Call]:

@@ -180,6 +180,19 @@ class FormatArray(SparseArray):
         with self._target.use():
             return self._with_table(function(self._values(self._tables)))
 
+    def _is_like(self, other: Any) -> bool:
+        """Whether `other` is an array of the same format whose tables, but for the values, are the same."""
+        if type(other) is not type(self) or other._target != self._target:
+            return False
+        mine, theirs = self._tables._asdict(), other._tables._asdict()
+        del mine[self._value_table], theirs[self._value_table]
+        sizes = [{name: getattr(t, "shape", t) for name, t in tables.items()} for tables in (mine, theirs)]
+        with self._target.use():
+            equal = self._target.xp.array_equal
+            return sizes[0] == sizes[1] and all(
+                t is theirs[name] or bool(equal(t, theirs[name])) for name, t in mine.items() if hasattr(t, "nbytes")
+            )
+
     def _forget_values(self) -> None:
         """What was made of the values is dropped: for whoever writes others into the value table of this array."""
         self._transpose = None

@@ -115,6 +115,20 @@ def transpose(csr: CSR) -> CSR:
     return CSR(_offsets(ptr, index), indices, data, (n_cols, n_rows))
 
 
+def union(a: CSR, b: CSR, both: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """(indptr, indices) of the entries that `a` or `b` has, or that both have; and the values of each there, 0 for none."""
+    pointers = [csr.indptr.astype(np.int64, copy=False) for csr in (a, b)]
+    work, ptr = pointers[0] + pointers[1], np.zeros(a.shape[0] + 1, np.int64)
+    places = (pointers[0], a.indices, pointers[1], b.indices)
+    threads.run(_count_union, work, *places, both, ptr)
+    np.cumsum(ptr, out=ptr)
+    left, right = (memory.empty(ptr[-1], csr.data.dtype) for csr in (a, b))
+    indices = memory.empty(ptr[-1], a.indices.dtype)
+    values = (memory.bits(a.data), memory.bits(b.data))
+    threads.run(_fill_union, work, *places, *values, both, ptr, indices, memory.bits(left), memory.bits(right))
+    return _offsets(ptr, indices.dtype), indices, left, right
+
+
 def row_of_nonzero(indptr: np.ndarray, indices: np.ndarray) -> np.ndarray:
     """(nnz,) the row of every nonzero, in the dtype of `indices`."""
     return np.repeat(np.arange(indptr.size - 1, dtype=indices.dtype), np.diff(indptr))
@@ -278,3 +292,44 @@ def _sum_duplicates(first, last, before, columns, values, ptr, indices, sums):
                 indices[out], sums[out] = columns[k], values[k]
             else:
                 sums[out] += values[k]
+
+
+@kernel
+def _count_union(first, last, a_ptr, a_columns, b_ptr, b_columns, both, ptr):
+    """ptr[r + 1] = entries of row r that one has, or both."""
+    for row in range(first, last):
+        i, j, i_end, j_end = a_ptr[row], b_ptr[row], a_ptr[row + 1], b_ptr[row + 1]
+        equal = 0
+        while i < i_end and j < j_end:
+            left, right = a_columns[i], b_columns[j]
+            equal += left == right
+            i += left <= right
+            j += right <= left
+        ptr[row + 1] = equal if both else a_ptr[row + 1] - a_ptr[row] + b_ptr[row + 1] - b_ptr[row] - equal
+
+
+@kernel
+def _fill_union(first, last, a_ptr, a_columns, b_ptr, b_columns, a_values, b_values, both, ptr, indices, left, right):
+    for row in range(first, last):
+        i, j, i_end, j_end, out = a_ptr[row], b_ptr[row], a_ptr[row + 1], b_ptr[row + 1], ptr[row]
+        while i < i_end and j < j_end:
+            a_column, b_column = a_columns[i], b_columns[j]
+            if not both:
+                indices[out], left[out], right[out] = min(a_column, b_column), 0, 0
+                if a_column <= b_column:
+                    left[out] = a_values[i]
+                if b_column <= a_column:
+                    right[out] = b_values[j]
+                out += 1
+            elif a_column == b_column:
+                indices[out], left[out], right[out] = a_column, a_values[i], b_values[j]
+                out += 1
+            i += a_column <= b_column
+            j += b_column <= a_column
+        if not both:
+            for k in range(i, i_end):
+                indices[out], left[out], right[out] = a_columns[k], a_values[k], 0
+                out += 1
+            for k in range(j, j_end):
+                indices[out], left[out], right[out] = b_columns[k], 0, b_values[k]
+                out += 1
