@@ -47,8 +47,8 @@ class FormatArray(SparseArray):
     - ``_variants``, ``_microseconds``, ``_why``, where ``asarray(format="auto")`` shall consider it.
 
     A module of kernels has ``convert(csr, **keywords) -> tables``, ``product(tables, dtype) -> run`` and
-    ``to_coo(tables) -> row, col, val``; ``product_matrix``, ``product_transposed`` and ``to_csr(tables, first, last)``,
-    the canonical CSR of some rows, are optional.
+    ``to_coo(tables) -> row, col, val``. Optional are ``product_matrix``, ``product_transposed``, ``to_csr(tables, first,
+    last)``, the canonical CSR of some rows, and ``diagonal(tables, offset)``.
     """
 
     format: ClassVar[str]
@@ -287,6 +287,10 @@ class FormatArray(SparseArray):
         to_csr = getattr(self._module(self._target), "to_csr", None)
         csr: CSR = to_csr(self._tables, 0, self.shape[0]) if to_csr else super()._canonical_csr()
         return csr
+
+    def _diagonal(self, offset: int) -> Any:
+        diagonal = getattr(self._module(self._target), "diagonal", None)
+        return diagonal(self._tables, offset) if diagonal else super()._diagonal(offset)
 
     def _canonical_rows(self, first: int, last: int) -> CSR:
         tables, begin = self._part(first, last)

@@ -122,11 +122,8 @@ def diagonal(array: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any
     if first == second:
         raise ValueError("axis1 and axis2 must differ")
     offset = operator.index(offset) * (1 if first == 0 else -1)
-    n_rows, n_cols = array.shape
-    down, right = max(-offset, 0), max(offset, 0)
     with array._target.use():
-        place = array._target.xp.arange(max(0, min(n_rows - down, n_cols - right)))
-        return indexing._values_at(array._canonical_csr(), place + down, place + right)
+        return array._diagonal(offset)
 
 
 def trace(array: Any, offset: int = 0, axis1: int = 0, axis2: int = 1, dtype: Any = None, out: Any = None) -> Any:

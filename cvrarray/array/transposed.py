@@ -238,6 +238,9 @@ class TransposedArray(SparseArray):
             transpose: CSR = self._target.backend("csr").transpose(csr)
             return transpose
 
+    def _diagonal(self, offset: int) -> Any:
+        return self.base._diagonal(-offset)
+
     def _kernel(self, kind: str, dtype: np.dtype) -> Run:
         own = keep(self.base) if self._is_kept and kind != "product_transposed" else None
         if own is not None:

@@ -231,6 +231,11 @@ def to_csr(tables: CVRTables, first: int, last: int) -> CSR:
     return decoding.from_cvr(tables, first, last)
 
 
+def diagonal(tables: CVRTables, offset: int) -> np.ndarray:
+    """``A[i, i + offset]`` for every i for which there is such an entry, 0 where none is stored."""
+    return decoding.diagonal_of_cvr(tables, offset)
+
+
 def to_coo(tables: CVRTables) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Row, column and value of every stored entry, chunk by chunk; pads are dropped."""
     t = tables._replace(val=memory.bits(tables.val))

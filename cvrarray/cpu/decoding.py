@@ -52,6 +52,26 @@ def from_cvr(tables: CVRTables, first: int, last: int) -> CSR:
     return _decoded(tables, t, first, last, _cvr_kernels(t.rec_wb.dtype, t.val.dtype), t.step_ptr, t.n_lanes)
 
 
+def diagonal_of_bbcsr(tables: BBCSRTables, offset: int) -> np.ndarray:
+    """``A[i, i + offset]`` for every i for which there is such an entry, 0 where none is stored."""
+    t = tables._replace(data=memory.bits(tables.data), present=np.empty(0, np.uint8) if tables.present is None else tables.present)
+    return _diagonal(_diagonal_of_bins, t, tables.data.dtype, offset, t.bin_rowptr, 1)
+
+
+def diagonal_of_cvr(tables: CVRTables, offset: int) -> np.ndarray:
+    """``A[i, i + offset]`` for every i for which there is such an entry, 0 where none is stored."""
+    t = tables._replace(val=memory.bits(tables.val))
+    return _diagonal(_diagonal_of_chunks, t, tables.val.dtype, offset, t.step_ptr, t.n_lanes)
+
+
+def _diagonal(look: Callable, t, dtype: np.dtype, offset: int, work: np.ndarray, unit: int) -> np.ndarray:
+    down, right = max(-offset, 0), max(offset, 0)
+    out = np.zeros(max(0, min(t.shape[0] - down, t.shape[1] - right)), dtype)
+    if out.size:
+        threads.run(look, work, t, down, right, memory.bits(out), unit=unit)
+    return out
+
+
 def _decoded(tables, t, first: int, last: int, kernels: Kernels, work: np.ndarray, unit: int) -> CSR:
     values = tables.val if isinstance(tables, CVRTables) else tables.data
     index = t.col_wide.dtype
@@ -289,3 +309,75 @@ def _copy_segment(t, k, columns, base, slot, length, at, rows):
         data[s] = values[s * n_lanes]
         indices[s] = base + col[s * n_lanes]
     return at + length
+
+
+# ----------------------------------------------------------------------------------------------------------- diagonals
+
+
+@kernel
+def _diagonal_of_bins(low, high, t, down, right, out):
+    size, holes = t.block_size, len(t.present) > 0
+    wanted, found = simd.scratch(t.col_wide, simd.SINGLE), simd.scratch(t.col_wide, simd.SINGLE)
+    for i in range(low, high):
+        n_steps, base = (t.bin_rowptr[i + 1] - t.bin_rowptr[i]) // (size * WARP), t.col_base[i]
+        for r in range(WARP):
+            place = i * WARP + r - down
+            block = (place + right) // size - max(base, 0)
+            outside = place < 0 or place >= len(out) or block < 0 or (base >= 0 and block >= NARROW_PADDING)
+            wanted[r] = -2 if outside else block
+            found[r] = -1
+        if base >= 0:
+            _find(n_steps, simd.pointer(t.col_narrow, t.col_ptr[i]), wanted, found)
+        else:
+            _find(n_steps, simd.pointer(t.col_wide, t.col_ptr[i]), wanted, found)
+        for r in range(WARP):
+            if found[r] >= 0:
+                place, step = i * WARP + r - down, np.int64(found[r])
+                j = (place + right) % size
+                if not holes or t.present[t.bin_rowptr[i] // size + step * WARP + r] >> j & 1:
+                    out[place] = t.data[t.bin_rowptr[i] + (step * size + j) * WARP + r]
+
+
+@inlined
+def _find(n_steps, columns, wanted, found):
+    """Set `found` to the step at which each of the 32 rows has its wanted column."""
+    for step in range(n_steps):
+        for r in range(WARP):  # without a way out, so it compiles to vector instructions
+            found[r] = step if columns[step * WARP + r] == wanted[r] else found[r]
+
+
+@kernel
+def _diagonal_of_chunks(low, high, t, down, right, out):
+    for k in range(low, high):
+        if t.col_base[k] >= 0:
+            _diagonal_of_chunk(k, t, simd.pointer(t.col_narrow, t.col_ptr[k]), t.col_base[k], down, right, out)
+        else:
+            _diagonal_of_chunk(k, t, simd.pointer(t.col_wide, t.col_ptr[k]), 0, down, right, out)
+
+
+@inlined
+def _diagonal_of_chunk(k, t, columns, base, down, right, out):
+    """Columns ascend in every segment, so each is searched by halves."""
+    begin = simd.scratch(t.step_ptr, simd.SINGLE)
+    n_lanes, first_step, record = t.n_lanes, t.step_ptr[k], t.rec_ptr[k]
+    for lane in range(n_lanes):
+        begin[lane] = first_step
+    for step in range(first_step, t.step_ptr[k + 1]):
+        ended = t.rec_mask[step]
+        while ended:
+            lane = simd.lowest(ended)
+            ended &= ended - np.uint32(1)
+            wb = t.rec_wb[record]
+            record += 1
+            place = (wb if wb >= 0 else t.tail[k, ~wb]) - down
+            wanted = place + right - base
+            s, after = begin[lane] - first_step, step + 1 - first_step
+            begin[lane] = step + 1
+            while s < after - 1:
+                middle = (s + after) // 2
+                if columns[middle * n_lanes + lane] <= wanted:
+                    s = middle
+                else:
+                    after = middle
+            if 0 <= place < len(out) and columns[s * n_lanes + lane] == wanted:
+                out[place] = t.val[(first_step + s) * n_lanes + lane]
