@@ -29,6 +29,7 @@ from . import indexing
 _COMPARISONS = {np.equal, np.not_equal, np.less, np.less_equal, np.greater, np.greater_equal}
 _LOGICAL = {np.logical_and, np.logical_or, np.logical_xor}
 _OF_BITS = {np.nextafter, np.spacing}  # their results in float16 are not those in float32
+_ADDED = (np.float32, np.float64, np.complex64, np.complex128)  # what has a sum of two CSRs of its own
 _SCALARS = (bool, int, float, complex, np.generic)
 
 
@@ -255,6 +256,9 @@ def _with_sparse(ufunc: np.ufunc, array: Any, left: Any, right: Any, kwargs: dic
         if all(int(xp.count_nonzero(part)) == left.nnz for part in (data if isinstance(data, tuple) else (data,))):
             return _wrapped(data, left._with_table)
     a, b = (_broadcast(v if isinstance(v, CSR) else v._canonical_csr(), shape) for v in (left, right))
+    add = getattr(target.backend("csr"), "add", None)
+    if add and ufunc in (np.add, np.subtract) and not kwargs and a.data.dtype == b.data.dtype and dtypes[0] in _ADDED:
+        return array._like(add(a, b, 1 if ufunc is np.add else -1))
     indptr, indices, *operands = target.backend("csr").union(a, b, ufunc is np.multiply)
 
     def pruned(data: Any) -> Any:
