@@ -52,8 +52,9 @@ __all__ = [
     "tune",
 ]
 
-for _name in ("formats", "dask"):  # what lower layers ask for when a call needs it
-    extensions.declare(_name, partial(importlib.import_module, f"cvrarray.{_name}"))
+#: What lower layers ask for when a call needs it.
+for _name, _module in {"formats": "formats", "construct": "choice.construct", "dask": "dask"}.items():
+    extensions.declare(_name, partial(importlib.import_module, f"cvrarray.{_module}"))
 
 if TYPE_CHECKING:
     __version__: str

@@ -1013,6 +1013,10 @@ class SparseArray:
             canonical: CSR = self._target.backend("csr").canonical(row, col, val, self.shape)
             return canonical
 
+    def _diagonal(self, offset: int) -> Any:
+        """``self[i, i + offset]`` for every i for which there is such an entry; for use on the current device."""
+        return indexing.diagonal(self._canonical_csr(), offset)
+
     def _canonical_rows(self, first: int, last: int) -> CSR:
         """Canonical CSR of the rows [first, last), on the array's device; for use on the current device."""
         return indexing._rows(self._canonical_csr(), range(first, last))

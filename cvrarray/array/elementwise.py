@@ -29,6 +29,7 @@ from . import indexing
 _COMPARISONS = {np.equal, np.not_equal, np.less, np.less_equal, np.greater, np.greater_equal}
 _LOGICAL = {np.logical_and, np.logical_or, np.logical_xor}
 _OF_BITS = {np.nextafter, np.spacing}  # their results in float16 are not those in float32
+_ADDED = (np.float32, np.float64, np.complex64, np.complex128)  # what has a sum of two CSRs of its own
 _SCALARS = (bool, int, float, complex, np.generic)
 
 
@@ -249,47 +250,32 @@ def _with_sparse(ufunc: np.ufunc, array: Any, left: Any, right: Any, kwargs: dic
     """f over the union of the stored entries, for a product the intersection; requires f(0, 0) == 0."""
     target, xp = array._target, array._target.xp
     shape = _broadcast_shape(left.shape, right.shape)
-    a = left if isinstance(left, CSR) else left._canonical_csr()
-    b = a if right is left else right if isinstance(right, CSR) else right._canonical_csr()
-    dtypes = _check_zero(ufunc, (np.zeros(1, a.data.dtype), np.zeros(1, b.data.dtype)), kwargs)
-    a, b = _broadcast(a, shape), _broadcast(b, shape)
-    row, col, place_a, place_b = _union(a, b, target)
-    operands = []
-    kept = xp.ones(row.size, bool)
-    for csr, place in ((a, place_a), (b, place_b)):
-        values, stored = xp.zeros(row.size, csr.data.dtype), xp.zeros(row.size, bool)
-        values[place] = csr.data
-        stored[place] = True
-        operands.append(values)
-        kept &= stored
-    if ufunc is np.multiply:
-        kept = xp.flatnonzero(kept)
-        row, col, operands = row[kept], col[kept], [values[kept] for values in operands]
+    dtypes = _check_zero(ufunc, [np.zeros(1, v.data.dtype if isinstance(v, CSR) else v.dtype) for v in (left, right)], kwargs)
+    if (values := _in_one_structure(left, right)) is not None:
+        data = _compute(ufunc, values, kwargs, dtypes)
+        if all(int(xp.count_nonzero(part)) == left.nnz for part in (data if isinstance(data, tuple) else (data,))):
+            return _wrapped(data, left._with_table)
+    a, b = (_broadcast(v if isinstance(v, CSR) else v._canonical_csr(), shape) for v in (left, right))
+    add = getattr(target.backend("csr"), "add", None)
+    if add and ufunc in (np.add, np.subtract) and not kwargs and a.data.dtype == b.data.dtype and dtypes[0] in _ADDED:
+        return array._like(add(a, b, 1 if ufunc is np.add else -1))
+    indptr, indices, *operands = target.backend("csr").union(a, b, ufunc is np.multiply)
 
     def pruned(data: Any) -> Any:
-        kept = xp.flatnonzero(data != 0)
-        indptr = xp.searchsorted(row[kept], xp.arange(shape[0] + 1, dtype=row.dtype))
-        return array._like(CSR(indptr, col[kept], data[kept], shape))
+        kept = xp.flatnonzero(data) if int(xp.count_nonzero(data)) < data.size else None
+        if kept is None:
+            return array._like(CSR(indptr, indices, data, shape))
+        return array._like(CSR(xp.searchsorted(kept, indptr), indices[kept], data[kept], shape))
 
     return _wrapped(_compute(ufunc, operands, kwargs, dtypes), pruned)
 
 
-def _union(a: CSR, b: CSR, target: devices.Device) -> tuple[Any, Any, Any, Any]:
-    """Rows and columns of the entries that `a` or `b` stores, in order; the positions of a's and b's among them."""
-    xp = target.xp
-    row = xp.concatenate([coercion._row_of_nonzero(csr.indptr, csr.indices, target) for csr in (a, b)])
-    col = xp.concatenate([a.indices, b.indices])
-    if a.shape[0] * a.shape[1] < 2**63:  # one key per entry: two ascending runs, which a stable sort merges
-        order = xp.argsort(row.astype(np.int64) * a.shape[1] + col, kind="stable")
-    else:
-        order = xp.lexsort(xp.stack([col, row]))
-    row, col = row[order], col[order]
-    first = xp.ones(row.size, bool)
-    first[1:] = (row[1:] != row[:-1]) | (col[1:] != col[:-1])
-    place = xp.empty(row.size, np.int64)
-    place[order] = xp.cumsum(first, dtype=np.int64) - 1
-    first = xp.flatnonzero(first)
-    return row[first], col[first], place[: a.nnz], place[a.nnz :]
+def _in_one_structure(left: Any, right: Any) -> tuple[Any, Any] | None:
+    """The value tables of two arrays whose other tables are the same; else None."""
+    same = getattr(left, "_is_like", None)
+    if same is None or left.shape != right.shape or not same(right):
+        return None
+    return left._values(left._tables), right._values(right._tables)
 
 
 def _broadcast_shape(left: tuple[int, ...], right: tuple[int, ...]) -> tuple[int, int]:

@@ -47,7 +47,8 @@ class FormatArray(SparseArray):
     - ``_variants``, ``_microseconds``, ``_why``, where ``asarray(format="auto")`` shall consider it.
 
     A module of kernels has ``convert(csr, **keywords) -> tables``, ``product(tables, dtype) -> run`` and
-    ``to_coo(tables) -> row, col, val``; ``product_matrix`` and ``product_transposed`` are optional.
+    ``to_coo(tables) -> row, col, val``. Optional are ``product_matrix``, ``product_transposed``, ``to_csr(tables, first,
+    last)``, the canonical CSR of some rows, and ``diagonal(tables, offset)``.
     """
 
     format: ClassVar[str]
@@ -61,6 +62,7 @@ class FormatArray(SparseArray):
     _tables: Any
     _kernels: dict[tuple[str, np.dtype], Run]  # kind and the product's dtype -> the device module's prepared product
     _slot_cache: Any  # where each entry of the canonical CSR lies in the value table, once asked for
+    _transpose: Any  # an array on the CPU that is the transpose, once asked for; False where there shall be none
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
@@ -97,7 +99,7 @@ class FormatArray(SparseArray):
         self._target = devices.of(self._values(tables))
         self._dense_type = self._target.xp.ndarray
         self._kernels, self._ready, self._ready_transposed = {}, {}, {}
-        self._slot_cache = None
+        self._slot_cache = self._transpose = None
         self._plan = plan
         for table in tables:  # immutable; and one kind of array for Numba, whether converted or mapped from a file
             if isinstance(table, np.ndarray):
@@ -177,6 +179,24 @@ class FormatArray(SparseArray):
     def _map(self, function: Callable[[Any], Any]) -> Self:
         with self._target.use():
             return self._with_table(function(self._values(self._tables)))
+
+    def _is_like(self, other: Any) -> bool:
+        """Whether `other` is an array of the same format whose tables, but for the values, are the same."""
+        if type(other) is not type(self) or other._target != self._target:
+            return False
+        mine, theirs = self._tables._asdict(), other._tables._asdict()
+        del mine[self._value_table], theirs[self._value_table]
+        sizes = [{name: getattr(t, "shape", t) for name, t in tables.items()} for tables in (mine, theirs)]
+        with self._target.use():
+            equal = self._target.xp.array_equal
+            return sizes[0] == sizes[1] and all(
+                t is theirs[name] or bool(equal(t, theirs[name])) for name, t in mine.items() if hasattr(t, "nbytes")
+            )
+
+    def _forget_values(self) -> None:
+        """What was made of the values is dropped: for whoever writes others into the value table of this array."""
+        self._transpose = None
+        self._ready_transposed.clear()
 
     def _with_table(self, values: Any) -> Self:
         """The array of the same structure around another value table, on the same device."""
@@ -259,12 +279,24 @@ class FormatArray(SparseArray):
     def _part(self, first: int, last: int) -> tuple[Any, int]:
         """The tables of the tiles that hold the rows [first, last), and the number of the row that they call 0.
 
-        Only :func:`to_coo` of the device's module takes such tables: nnz is not theirs. Here: all of them.
+        Only ``to_coo`` and ``to_csr`` of the device's module take such tables: nnz is not theirs. Here: all of them.
         """
         return self._tables, 0
 
+    def _canonical_csr(self) -> CSR:
+        to_csr = getattr(self._module(self._target), "to_csr", None)
+        csr: CSR = to_csr(self._tables, 0, self.shape[0]) if to_csr else super()._canonical_csr()
+        return csr
+
+    def _diagonal(self, offset: int) -> Any:
+        diagonal = getattr(self._module(self._target), "diagonal", None)
+        return diagonal(self._tables, offset) if diagonal else super()._diagonal(offset)
+
     def _canonical_rows(self, first: int, last: int) -> CSR:
         tables, begin = self._part(first, last)
+        if to_csr := getattr(self._module(self._target), "to_csr", None):
+            rows: CSR = to_csr(tables, first - begin, last - begin)
+            return rows
         row, col, val = self._module(self._target).to_coo(tables)
         row -= row.dtype.type(first - begin)
         kept = self._target.xp.flatnonzero((row >= 0) & (row < last - first))

@@ -298,6 +298,13 @@ def _vector(csr: CSR, rows: Any, cols: Any) -> Any:
     return dense
 
 
+def diagonal(csr: CSR, offset: int) -> Any:
+    """``csr[i, i + offset]`` for every i for which there is such an entry."""
+    (n_rows, n_cols), down, right = csr.shape, max(-offset, 0), max(offset, 0)
+    place = devices.of(csr.data).xp.arange(max(0, min(n_rows - down, n_cols - right)))
+    return _values_at(csr, place + down, place + right)
+
+
 def _values_at(csr: CSR, row: Any, col: Any) -> Any:
     """(n,) the values at n entries, 0 where nothing is stored: one binary search in each row, all rows at once."""
     xp = devices.of(csr.data).xp

@@ -122,11 +122,8 @@ def diagonal(array: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any
     if first == second:
         raise ValueError("axis1 and axis2 must differ")
     offset = operator.index(offset) * (1 if first == 0 else -1)
-    n_rows, n_cols = array.shape
-    down, right = max(-offset, 0), max(offset, 0)
     with array._target.use():
-        place = array._target.xp.arange(max(0, min(n_rows - down, n_cols - right)))
-        return indexing._values_at(array._canonical_csr(), place + down, place + right)
+        return array._diagonal(offset)
 
 
 def trace(array: Any, offset: int = 0, axis1: int = 0, axis2: int = 1, dtype: Any = None, out: Any = None) -> Any:
@@ -208,10 +205,16 @@ def _sums(array: Any, axis: int | None, dtype: np.dtype) -> Any:
         array = array._map(lambda values: values.astype(work))
     with array._target.use():
         if axis is None:
-            sums = _line_sums(array.T if array.shape[0] > LONG else array, work).sum(dtype=work)
+            sums = _line_sums(_flipped(array) if array.shape[0] > LONG else array, work).sum(dtype=work)
         else:
-            sums = _line_sums(array if axis == 1 else array.T, work)
+            sums = _line_sums(array if axis == 1 else _flipped(array), work)
         return sums.astype(dtype, copy=False)
+
+
+def _flipped(array: Any) -> Any:
+    """``array.T`` for one product, for which nothing is converted."""
+    once = getattr(type(array.T), "once", None)
+    return once(array) if once else array.T
 
 
 def _line_sums(array: Any, dtype: np.dtype) -> Any:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from cvrarray.core.tables import CSR, NARROW_PADDING, WARP, BBCSRTables, mask_dtype
-from cvrarray.cpu import simd
+from cvrarray.cpu import decoding, simd
 from cvrarray.cpu.products import locality, parts, tiling
 from cvrarray.cpu.products.scaling import Run, scaled
 from cvrarray.cpu.runtime import memory, threads
@@ -147,6 +147,16 @@ def product_transposed(tables: BBCSRTables, dtype: np.dtype) -> Run:
     low, high = (np.minimum(blocks * block_size, n_cols) for blocks in ranges)
     of = parts.divide(t.bin_rowptr, 1, low, high, n_cols)
     return scaled(parts.transposed(_scatter, of, t.bin_rowptr, 1, (t, _within(block_size)), n_cols, dtype))
+
+
+def to_csr(tables: BBCSRTables, first: int, last: int) -> CSR:
+    """Canonical CSR of the rows [first, last), numbered as the tables have them."""
+    return decoding.from_bbcsr(tables, first, last)
+
+
+def diagonal(tables: BBCSRTables, offset: int) -> np.ndarray:
+    """``A[i, i + offset]`` for every i for which there is such an entry, 0 where none is stored."""
+    return decoding.diagonal_of_bbcsr(tables, offset)
 
 
 def to_coo(tables: BBCSRTables) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

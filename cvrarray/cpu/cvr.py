@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 
 from cvrarray.core.tables import CSR, NARROW, THREES, WARP, CVRTables
-from cvrarray.cpu import simd, statistics
+from cvrarray.cpu import decoding, simd, statistics
 from cvrarray.cpu.products import locality, parts, tiling
 from cvrarray.cpu.products.scaling import Run, scaled
 from cvrarray.cpu.runtime import memory, threads
@@ -224,6 +224,16 @@ def product_transposed(tables: CVRTables, dtype: np.dtype) -> Run:
     low, high = parts.column_ranges(t.step_ptr, (t.n_lanes, 1), t, NO_PADDING, n_cols)
     of = parts.divide(t.step_ptr, t.n_lanes, low, high, n_cols)
     return scaled(parts.transposed(_scatter, of, t.step_ptr, t.n_lanes, (t, simd.width(t.n_lanes)), n_cols, dtype))
+
+
+def to_csr(tables: CVRTables, first: int, last: int) -> CSR:
+    """Canonical CSR of the rows [first, last), numbered as the tables have them."""
+    return decoding.from_cvr(tables, first, last)
+
+
+def diagonal(tables: CVRTables, offset: int) -> np.ndarray:
+    """``A[i, i + offset]`` for every i for which there is such an entry, 0 where none is stored."""
+    return decoding.diagonal_of_cvr(tables, offset)
 
 
 def to_coo(tables: CVRTables) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

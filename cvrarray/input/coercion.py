@@ -127,8 +127,7 @@ def from_parts(indptr: Any, indices: Any, data: Any, shape: tuple[int, int]) -> 
         indices = indices.astype(index_dtype(shape), copy=False)
         if canonical:
             return CSR(indptr, indices, data, shape)
-        row = _row_of_nonzero(indptr, indices, device)
-        sorted_rows: CSR = device.backend("csr").canonical(row, indices, data, shape)
+        sorted_rows: CSR = device.backend("csr").canonical_rows(CSR(indptr, indices, data, shape))
         return sorted_rows
 
 
@@ -154,7 +153,8 @@ def from_csc(indptr: Any, indices: Any, data: Any, shape: tuple[int, int]) -> CS
     shape = check_shape(shape)
     transpose = from_parts(indptr, indices, data, shape[::-1])
     with devices.of(transpose.data).use():
-        return from_triplets(transpose.indices, rows(transpose), transpose.data, shape)
+        matrix: CSR = devices.of(transpose.data).backend("csr").transpose(transpose)
+        return matrix
 
 
 def from_bsr(indptr: Any, indices: Any, data: Any, shape: tuple[int, int]) -> CSR:

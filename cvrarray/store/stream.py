@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..array.base import SparseArray
+from ..array.transposed import TransposedArray
 from ..core import devices
 from ..cpu.runtime import memory
 from ..input import coercion, partition
@@ -350,9 +351,9 @@ class Stored:
             x = x.astype(y.dtype) if y.dtype != dtype else x  # float16: panels add up in float32
             for first, last, panel in panels:
                 if y.dtype == np.bool_:
-                    y |= panel.T @ x[first:last]
+                    y |= TransposedArray.once(panel) @ x[first:last]
                 else:
-                    panel.T.matvec(x[first:last], out=y, beta=1)
+                    TransposedArray.once(panel).matvec(x[first:last], out=y, beta=1)
         return coercion.narrowed(y, dtype)
 
     def _product(self, kind: str, x: Any, ndim: int, out: Any, timeline: bool) -> Any:
