@@ -156,18 +156,10 @@ def predict(stats: Statistics, device: str) -> dict[str, float]:
 
 def _row_lengths(csr: CSR, device: devices.Device) -> tuple[int, int, int, int]:
     """Slots of bins of blocks of size 1, empty rows, the shortest row's length and the longest's."""
-    n_rows, xp = csr.shape[0], device.xp
-    if not n_rows:
+    if not csr.shape[0]:
         return 0, 0, 0, 0
-    if device.kind == "cpu":
-        found: tuple[int, int, int, int] = device.backend("statistics").row_lengths(csr.indptr, WARP)
-        return found
-    lengths = csr.indptr[1:] - csr.indptr[:-1]
-    in_bins = xp.zeros(-(-n_rows // WARP) * WARP, np.int64)
-    in_bins[:n_rows] = lengths
-    padded = in_bins.reshape(-1, WARP).max(axis=1).sum() * WARP
-    counts = [padded, (lengths == 0).sum(), lengths.min(), lengths.max()]
-    return tuple(devices.move(xp.stack([c.astype(np.int64) for c in counts]), devices.CPU).tolist())
+    found: tuple[int, int, int, int] = device.backend("statistics").row_lengths(csr.indptr, WARP)
+    return found
 
 
 def _windows(csr: CSR, device: devices.Device, exact: bool) -> CSR:

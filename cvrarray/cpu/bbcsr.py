@@ -18,7 +18,7 @@ from cvrarray.cpu import decoding, simd
 from cvrarray.cpu.products import locality, parts, tiling
 from cvrarray.cpu.products.scaling import Run, scaled
 from cvrarray.cpu.runtime import memory, threads
-from cvrarray.cpu.runtime.compiler import compiled, inlined, kernel
+from cvrarray.cpu.runtime.compiler import compiled, helper, inlined, kernel
 
 OWN_KERNEL = (1, *simd.BLOCK_SIZES)  #: block sizes whose kernels are compiled for that size alone
 ALL = np.uint32(0xFFFFFFFF)  #: mask of all rows of a bin
@@ -207,7 +207,7 @@ def _conversion(indptr: np.dtype, index: np.dtype, bits: np.dtype, block_size: i
     )
 
 
-@kernel
+@helper
 def _same_columns(row, other, indptr, indices):
     length = indptr[row + 1] - indptr[row]
     if indptr[other + 1] - indptr[other] != length:
@@ -448,7 +448,7 @@ def _open_bin(i, indptr, source, length):
     return indptr[min((i + 1) * WARP, n_rows)]
 
 
-@kernel
+@helper
 def _value_steps(i, indptr, values, n_steps, data):
     """Write the values of a bin without holes, 32 slots at a time, and prefetch those of the next bin meanwhile."""
     source, length = simd.scratch(indptr, simd.SINGLE), simd.scratch(indptr, simd.SINGLE)
@@ -460,7 +460,7 @@ def _value_steps(i, indptr, values, n_steps, data):
         simd.store(simd.gather(values, step, source, 0, real), data, step * WARP, simd.WHOLE)
 
 
-@kernel
+@helper
 def _marked_value_steps(i, block_size, indptr, values, n_block_steps, data, marks):
     """The same for a bin that may have holes: bits of `marks` tell which slots have an entry, and so which entry."""
     source, length = simd.scratch(indptr, simd.SINGLE), simd.scratch(indptr, simd.SINGLE)
@@ -474,7 +474,7 @@ def _marked_value_steps(i, block_size, indptr, values, n_block_steps, data, mark
             simd.advance(source, real)
 
 
-@kernel
+@helper
 def _column_steps(i, indptr, indices, n_steps, padding, base, col):
     """Write the columns of a bin of blocks of size 1, relative to `base`, as :func:`_value_steps` does the values."""
     source, length = simd.scratch(indptr, simd.SINGLE), simd.scratch(indptr, simd.SINGLE)
@@ -486,7 +486,7 @@ def _column_steps(i, indptr, indices, n_steps, padding, base, col):
         simd.gather_store(simd.pointer(indices, step), source, real, padding, base, col, step * WARP, simd.WHOLE)
 
 
-@kernel
+@helper
 def _fill(to, n, value):
     for k in range(n):
         to[k] = value
@@ -546,7 +546,7 @@ def _split_columns(block_size, indices, length, base, n_rows, to, marks):
             marks[r] = marks[b]
 
 
-@kernel
+@helper
 def _place_row(n_blocks, block_size, values, marks, to):
     """Write a row's values where `marks` have them in its blocks; holes are 0 already."""
     k = 0
@@ -723,7 +723,7 @@ def _scatter_bin(of, n_steps, col, padding, entries, y):
                 row = after
 
 
-@kernel
+@helper
 def _block_column(t, i, slot):
     """Block column of a bin's slot, -1 for padding."""
     if t.col_base[i] < 0:

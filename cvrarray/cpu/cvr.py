@@ -25,7 +25,7 @@ from cvrarray.cpu import decoding, simd, statistics
 from cvrarray.cpu.products import locality, parts, tiling
 from cvrarray.cpu.products.scaling import Run, scaled
 from cvrarray.cpu.runtime import memory, threads
-from cvrarray.cpu.runtime.compiler import compiled, inlined, kernel
+from cvrarray.cpu.runtime.compiler import compiled, helper, inlined, kernel
 
 #: Steps a chunk should have: STEPS, fewer (to MIN_STEPS) where there would be less than ENOUGH_CHUNKS, more (to
 #: MAX_STEPS) where rows are longer. Measured: ``docs/measurements/0002-cpu-kernels.md``.
@@ -325,7 +325,7 @@ def _cut(indptr, n_lanes, by_rows, cuts, step_ptr):
     return n_rows
 
 
-@kernel
+@helper
 def _row_at(ptr, n_rows, low, nonzero):
     """The non-empty row, from `low` on, that has a nonzero: by doubling steps, as it is near, then halving ones."""
     step, last = 1, n_rows - 1

@@ -61,6 +61,7 @@ FILL = Kernel(
 )
 OFFSETS = Kernel("cvr_convert", "cvr_offsets", INDICES)
 SLOTS = Kernel("cvr_convert", "cvr_slots", INDICES)
+SPANS = Kernel("cvr_convert", "cvr_spans")
 MATVEC = Kernel(
     "cvr_matvec",
     "cvr_matvec",
@@ -256,11 +257,8 @@ def _cuts(t: CVRTables, dtype: np.dtype) -> Callable[[], Struct]:
     if not n_cut:
         nothing = struct(*[None] * 3)
         return lambda: nothing
-    begins = cupy.zeros(n_chunks, np.int32)
-    begins[t.cut_ptr[:, 0]] = 1
-    cut = cupy.cumsum(begins) - 1  # the last cut row up to each chunk
-    span = cupy.full((n_chunks + 1, 2), -1, np.int32)
-    span[:-1] = cupy.where(t.carry_row[:, None] >= 0, t.cut_ptr[cut] - cupy.array([1, 0]), -1)
+    span = cupy.empty((n_chunks + 1, 2), np.int32)
+    SPANS()(blocks(n_chunks + 1, BLOCK), (BLOCK,), (t.cut_ptr, np.int64(n_cut), np.int64(n_chunks), span))
     synchronize()
 
     def make():
