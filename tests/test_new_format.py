@@ -66,7 +66,7 @@ def toy():
         def _layout(self):
             return "plain CSR"
 
-        def __reduce__(self):  # the class is local to this function, which pickle cannot name
+        def __reduce_ex__(self, protocol):  # the class is local to this function, which pickle cannot name
             return _again, (self._tables,)
 
     yield ToyArray

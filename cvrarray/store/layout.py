@@ -38,6 +38,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import __version__, formats
+from ..array import serialized
 from ..array.base import SparseArray
 from ..core import atomic, devices
 from ..cpu.runtime import memory
@@ -269,7 +270,7 @@ def write_panel(path: str, store: str, k: int, first_row: int, A: SparseArray, p
     OSError
         The disk is full or cannot be written; the message names panel and file, and the panel does not count.
     """
-    header, arrays = cvra.describe(A)
+    header, arrays = serialized.describe(A)
     offsets, n_bytes = {}, 0
     for name, array in arrays.items():
         offsets[name] = n_bytes
