@@ -12,7 +12,7 @@ import numpy as np
 from ..core import devices, extensions
 from ..core.arrays import Run
 from ..core.tables import CSR
-from ..input import coercion
+from ..input import coercion, limits
 from . import serialized
 from .base import SparseArray
 from .transposed import TransposedArray
@@ -73,7 +73,10 @@ class FormatArray(SparseArray):
         csr = coercion.as_csr(obj)
         target = target or devices.of(csr.data)
         with target.use():
-            self._adopt(self._convert(coercion.move(csr, target), target, **keywords))
+            try:
+                self._adopt(self._convert(coercion.move(csr, target), target, **keywords))
+            except MemoryError as error:
+                raise limits.named(error, csr.shape) from error
 
     @classmethod
     def _convert(cls, csr: CSR, target: devices.Device, **keywords: Any) -> Any:

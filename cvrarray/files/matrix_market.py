@@ -13,8 +13,8 @@ Refused, with the line where that can be known: a line that is not what the bann
 Fortran's ``1.0D+05``, a comment among the entries, a plus sign before a number, which SciPy's reader refuses too), other
 than the promised number of entries, an index out of range, a symmetric matrix that is not square, stores both of a pair,
 or has a diagonal that its symmetry rules out, a value that its symmetry mirrors to what its dtype cannot hold, words
-after the banner's five, and sizes that this file, its :class:`~.guards.Limit` or this machine cannot hold. Comments and
-blank lines are skipped as they come in: they take no memory, and count as text.
+after the banner's five, and sizes that this file, its :class:`~cvrarray.input.limits.Limit` or this machine cannot
+hold. Comments and blank lines are skipped as they come in: they take no memory, and count as text.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ import numpy as np
 
 from ..core.tables import CSR
 from ..input import coercion
-from .guards import BLOCK, Limit
+from ..input.limits import Limit
+from .guards import BLOCK
 
 _REAL = rb"-?+(?:(?:\d++(?:\.\d*+)?+|\.\d++)(?:[eE][+-]?+\d++)?+|(?i:nan|inf(?:inity)?+))"
 _COUNT = rb"\d++"
