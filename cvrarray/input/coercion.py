@@ -295,8 +295,8 @@ def narrowed(values: Any, dtype: np.dtype) -> Any:
 def _from_sparse(matrix: Any, convert: Callable[[Any], CSR]) -> CSR:
     """`convert` `matrix`, whose rows may need more memory than the matrix and the machine have."""
     shape = check_shape(matrix.shape)
-    if getattr(matrix, "format", "") == "csc" or not any(hasattr(matrix, name) for name in ("indptr", "rows")):
-        # the others have something for each row
+    by_rows = getattr(matrix, "format", "") in ("csr", "bsr", "lil") or 0 in (getattr(matrix, "compressed_axes", None) or ())
+    if not by_rows:  # else it holds something for each of its rows
         limits.require_rows(shape, int(getattr(getattr(matrix, "data", None), "nbytes", 0)))
     try:
         return convert(matrix)
