@@ -13,7 +13,6 @@ So damage is found before anything is made of it. See :mod:`cvrarray.cpu.checksu
 from __future__ import annotations
 
 import json
-import math
 import pickle
 from collections.abc import Sequence
 from typing import Any
@@ -67,17 +66,17 @@ def on_disk(dtype: np.dtype) -> np.dtype:
 def packed(A: Any, protocol: int) -> tuple[Any, ...]:
     """The head and the buffers of a pickle. The buffers are the tables themselves where `protocol` has room for such."""
     header, arrays = describe(A.to_device(devices.CPU))
-    joined: list[Any] = []
+    joined: list[Any] = [bytes(_LEAD)]
     alone: list[Any] = []
-    offsets, end = {}, 0
+    offsets, end = {}, _LEAD
     for name, array in arrays.items():
-        content = np.ascontiguousarray(array, on_disk(array.dtype)).reshape(-1).view(np.uint8)
-        if protocol >= 5 and content.size >= _SMALL:
-            alone.append(content)
+        table = np.ascontiguousarray(array if np.little_endian else array.astype(on_disk(array.dtype)))
+        if protocol >= 5 and table.nbytes >= _SMALL:
+            alone.append(table)
         else:
-            begin = _LEAD if not joined else end + -(end - _LEAD) % _ALIGNMENT
-            joined += [bytes(begin - end), content.data]
-            offsets[name], end = begin, begin + content.size
+            begin = end + -(end - _LEAD) % _ALIGNMENT
+            joined += [bytes(begin - end), table]
+            offsets[name], end = begin, begin + table.nbytes
     buffers = [b"".join(joined), *alone]
     header |= {"device": A._target.kind, "joined": offsets, "checksums": [_checksum(buffer) for buffer in buffers]}
     text = json.dumps(header).encode()
@@ -101,16 +100,13 @@ def unpacked(array_class: Any, head: bytes, buffers: Sequence[Any]) -> SparseArr
     if header["version"] > VERSION:
         raise ValueError(f"the pickle has version {header['version']}; cvrarray {__version__} reads up to {VERSION}. Update it")
     joined, *alone = (np.frombuffer(buffer, np.uint8) for buffer in buffers)
-    joined, left, arrays = _aligned(joined[_LEAD:]), iter(alone), {}
+    joined, left, offsets, arrays = _aligned(joined[_LEAD:]), map(_aligned, alone), header["joined"], {}
     for name, table in header["arrays"].items():
-        shape, dtype, begin = table["shape"], np.dtype(table["dtype"]), header["joined"].get(name)
-        if begin is None:
-            content = _aligned(next(left))
-        else:
-            content = joined[begin - _LEAD :][: math.prod(shape) * dtype.itemsize]
-        arrays[name] = content.view(dtype).reshape(shape).astype(dtype.newbyteorder("="), copy=False)
-    array = assemble(array_class, header, arrays)
-    return array if header["device"] == "cpu" else array.to_device(header["device"])
+        content, begin = (joined, offsets[name] - _LEAD) if name in offsets else (next(left), 0)
+        array = np.ndarray(table["shape"], table["dtype"], content, begin)
+        arrays[name] = array if np.little_endian else array.astype(array.dtype.newbyteorder("="))
+    found = assemble(array_class, header, arrays)
+    return found if header["device"] == "cpu" else found.to_device(header["device"])
 
 
 def _header(array_class: Any, head: Any) -> dict[str, Any]:
