@@ -91,32 +91,37 @@ def unpacked(array_class: Any, head: bytes, buffers: Sequence[Any]) -> SparseArr
     ValueError
         The pickle is damaged, or of a newer version.
     """
+    header = _header(array_class, head)
     try:
-        header = _header(array_class, head)
-        if [_checksum(buffer) for buffer in buffers] != header["checksums"]:
-            raise ValueError("its tables do not match their checksums")
-    except (TypeError, ValueError, BufferError) as error:
-        raise ValueError(f"the pickle of an array is damaged: {error}. Make it anew") from None
-    if header["version"] > VERSION:
-        raise ValueError(f"the pickle has version {header['version']}; cvrarray {__version__} reads up to {VERSION}. Update it")
+        found = [_checksum(buffer) for buffer in buffers]
+    except (TypeError, ValueError, BufferError) as error:  # they are no buffers
+        raise _damaged(str(error)) from error
+    if found != header["checksums"]:
+        raise _damaged("its tables do not match their checksums")
     joined, *alone = (np.frombuffer(buffer, np.uint8) for buffer in buffers)
     joined, left, offsets, arrays = _aligned(joined[_LEAD:]), map(_aligned, alone), header["joined"], {}
     for name, table in header["arrays"].items():
         content, begin = (joined, offsets[name] - _LEAD) if name in offsets else (next(left), 0)
         array = np.ndarray(table["shape"], table["dtype"], content, begin)
         arrays[name] = array if np.little_endian else array.astype(array.dtype.newbyteorder("="))
-    found = assemble(array_class, header, arrays)
-    return found if header["device"] == "cpu" else found.to_device(header["device"])
+    own = assemble(array_class, header, arrays)
+    return own if header["device"] == "cpu" else own.to_device(header["device"])
 
 
 def _header(array_class: Any, head: Any) -> dict[str, Any]:
-    """The header in a pickle's head; ValueError where a byte of it is damaged."""
+    """The header in a pickle's head; errors as of :func:`unpacked`."""
     if not isinstance(head, bytes) or _checksum(head[8:]).to_bytes(8, "little") != head[:8]:
-        raise ValueError("its header does not match its checksum")
+        raise _damaged("its header does not match its checksum")
     header: dict[str, Any] = json.loads(head[8:])
+    if header["version"] > VERSION:
+        raise ValueError(f"the pickle has version {header['version']}; cvrarray {__version__} reads up to {VERSION}. Update it")
     if getattr(array_class, "format", None) != header["format"]:
-        raise ValueError(f"it names {array_class!r} for the format {header['format']}")
+        raise _damaged(f"it names {array_class!r} for the format {header['format']}")
     return header
+
+
+def _damaged(why: str) -> ValueError:
+    return ValueError(f"the pickle of an array is damaged: {why}. Make it anew")
 
 
 def _checksum(buffer: Any) -> int:
