@@ -6,8 +6,9 @@
 // bbcsr_matmat: all bins
 //
 // mapping   one warp a bin and G * V columns (blockIdx.y counts these)
-// traffic   slot: sizeof(A) + (2 or sizeof(I)) / B bytes for each G * V columns, with holes sizeof(M) / B more; and X; Y once
-// requires  blocks of a row before its padding (invariant 3); padding and holes are never multiplied; V divides k
+// traffic   for each G * V columns: sizeof(A) + (2 or sizeof(I)) / B bytes a slot, with holes sizeof(M) / B more, and
+//           X; Y once
+// requires  a row's blocks come before its padding (invariant 3); V divides k. Padding and holes are never multiplied
 // races     none: a warp owns its rows' columns
 template <class A, class Y, class I, class M, int B, bool HOLES, int G, int V, int U, class C>
 __device__ void bin_matmat(const C* col, const A* data, const M* present, int n_blocks, const Y* x, int64 k, bool inside,

@@ -7,9 +7,10 @@
 //
 // mapping   one warp a chunk and G * V columns (blockIdx.y counts these); a slot is a lane of the chunk
 // traffic   nonzero: sizeof(A) + 2 or sizeof(I) + 1/8 bytes for each G * V columns, and X; row: sizeof(I) + k sizeof(Y)
-// requires  every row has one owner (invariant 5), so Y need not be zeroed; pads follow a lane's last record (invariant 6);
-//           V divides k
-// races     none: rows, carries and empty rows have one owner each; parts of stolen rows meet in shared memory, lane by lane
+// requires  every row has one owner (invariant 5), so Y need not be zeroed; pads follow a lane's last record (invariant
+//           6); V divides k
+// races     none: rows, carries and empty rows have one owner each; the parts of a stolen row are added up in shared
+//           memory, one lane after the other
 template <class A, class Y, class I, int L, int G, int V, int U, class C>
 __device__ void chunk_matmat(const Cvr<A, I>& m, int64 chunk, const C* col, const Y* x, Y* y, Y* carry, int64 k, int64 at,
                              Y alpha, Y beta, int update, Vector<Y, V> (*entries)[G]) {
@@ -42,7 +43,7 @@ __device__ void chunk_matmat(const Cvr<A, I>& m, int64 chunk, const C* col, cons
         unsigned records[U];
 #pragma unroll
         for (int u = 0; u < U; ++u) {
-            const int step = min(begin + u, n_steps - 1);  // what is loaded twice has no record after it
+            const int step = min(begin + u, n_steps - 1);  // the last step may be loaded again, and is not used then
             records[u] = begin + u < n_steps ? stream(mask + step) : 0;
             c[u] = stream(col + (int64)step * L);
             v[u] = stream(val + (int64)step * L);
@@ -66,7 +67,7 @@ __device__ void chunk_matmat(const Cvr<A, I>& m, int64 chunk, const C* col, cons
                     if (inside) put(row, sum[turn]);
                     sum[turn] = {};
                 }
-                // parts for entries of tail: one slot after the other, so that the order of sums is that of the slots
+                // parts for entries of tail: one slot after the other, so that they are added in the order of the slots
                 constexpr unsigned EVERY = G == WARP ? 1u : G == 1 ? FULL : (1u << (WARP / G)) - 1;
                 for (unsigned left = to_entry >> turn * (WARP / G) & EVERY; left; left &= left - 1) {
                     if (group == __ffs(left) - 1) {
@@ -114,8 +115,8 @@ __global__ void cvr_matmat(const Cvr<A, I> m, int64 k, const Y* __restrict__ x, 
 //
 // mapping   one block a cut row, one thread a column
 // traffic   k sizeof(Y) bytes a cut chunk, 16 + sizeof(I) + 2 k sizeof(Y) a cut row
-// requires  carries are scaled already, and Y holds the part of the row's first chunk
-// races     none: one thread owns a sum, terms added in order
+// requires  carries are scaled by alpha, and Y holds the part of the row's first chunk
+// races     none: one thread owns a sum, and adds its terms in order
 template <class Y, class I>
 __global__ void cvr_carry_rows(const I* cut_row, const int64* cut_ptr, const Y* carry, int64 k, Y* y) {
     const int64 cut = blockIdx.x;
