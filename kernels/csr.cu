@@ -9,7 +9,7 @@ enum Status { FIRST, LAST, BAD_ROW, BAD_POSITION, UNSORTED, N_STATUS };
 // mapping   one thread a row
 // traffic   sizeof(P) bytes a row
 // requires  indptr has n_rows + 1 entries
-// races     a maximum of integers, taken atomically
+// races     none: an atomic maximum of integers
 template <class P>
 __global__ void csr_check_rows(const P* indptr, int64 n_rows, int64* status) {
     const int64 row = blockIdx.x * (int64)blockDim.x + threadIdx.x;
@@ -22,14 +22,14 @@ __global__ void csr_check_rows(const P* indptr, int64 n_rows, int64* status) {
 
 // csr_check_columns: do all columns lie in range, and do they strictly increase in every row?
 //
-// mapping   one warp for PART nonzeros; the rows that begin among them are marked in shared memory first
+// mapping   one warp for PART nonzeros, which first marks in shared memory where rows begin among them
 // traffic   sizeof(I) bytes a nonzero, sizeof(P) bytes a row
 // requires  the row offsets are right; the kernel ends at once where csr_check_rows found that they are not
-// races     marks are taken by atomic or, between barriers; status is a maximum and a flag
+// races     none: marks are set by an atomic OR between barriers; status words are an atomic maximum and a flag
 template <class P, class I, int PART>
 __global__ void csr_check_columns(const P* indptr, const I* indices, int64 n_rows, int64 n_cols, int64 nnz, int64* status) {
     if (status[FIRST] != 0 || status[LAST] != nnz || status[BAD_ROW]) return;
-    extern __shared__ unsigned all_marks[];  // a bit a nonzero
+    extern __shared__ unsigned all_marks[];  // one bit for each nonzero: a row begins there
     unsigned* begins = all_marks + threadIdx.x / WARP * (PART / WARP);
     const int lane = lane_id();
     const int64 begin = warp_id() * PART;
@@ -42,13 +42,13 @@ __global__ void csr_check_columns(const P* indptr, const I* indices, int64 n_row
         atomicOr(begins + at / WARP, 1u << at % WARP);
     }
     __syncwarp();
-    // a negative column is a large unsigned one
+    // as an unsigned number a negative column is too large as well
     const uint64 limit = (uint64)n_cols;
     int first_bad = PART;
     bool unsorted = false;
     I last = begin ? indices[begin - 1] : I(-1);  // the column before the group
     indices += begin;
-    constexpr int RUN = 4, RUNS = 4;  // neighbours that a thread loads at once and compares by itself; runs in flight
+    constexpr int RUN = 4, RUNS = 4;  // columns that a thread loads at once and compares; such loads in flight
     struct alignas(16) Run {
         I col[RUN];
     };
@@ -115,10 +115,11 @@ __global__ void csr_row_lengths(const P* indptr, int64 n_rows, uint64* found) {
     }
 }
 
-// csr_sum_runs: out[i] = the sum of val[order[first[i]]] .. val[order[first[i + 1] - 1]], in that order; of float16 in float
+// csr_sum_runs: out[i] = the sum of val[order[first[i]]] .. val[order[first[i + 1] - 1]], in that order. float16 is
+// summed in float.
 //
 // mapping   one thread a run
-// races     none: one owner a sum, terms added in order
+// races     none: each sum has one owner, which adds its terms in order
 template <class A>
 __global__ void csr_sum_runs(const A* val, const int64* order, const int64* first, int64 n_runs, A* out) {
     const int64 run = blockIdx.x * (int64)blockDim.x + threadIdx.x;

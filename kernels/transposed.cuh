@@ -123,7 +123,7 @@ struct Matrix {  // what is known of the matrix's values and columns, all found 
 };
 
 constexpr int LISTED = 507;
-constexpr int TILE = 256;  // columns of which one flag says whether any has a mark
+[[maybe_unused]] constexpr int TILE = 256;  // columns of which one flag says whether any has a mark
 struct Call {
     uint32 top;  // the largest exponent field in x, + 1
     uint32 n_coarse;

@@ -12,7 +12,8 @@ import numpy as np
 from ..core import devices, extensions, progress
 from ..core.arrays import Run
 from ..core.tables import CSR
-from ..input import coercion
+from ..input import coercion, limits
+from . import serialized
 from .base import SparseArray
 from .transposed import TransposedArray
 
@@ -74,7 +75,10 @@ class FormatArray(SparseArray):
         csr = coercion.as_csr(obj)
         target = target or devices.of(csr.data)
         with progress.shown(f"converting {csr.nnz:,} nonzeros"), target.use():
-            self._adopt(self._convert(coercion.move(csr, target), target, **keywords))
+            try:
+                self._adopt(self._convert(coercion.move(csr, target), target, **keywords))
+            except MemoryError as error:
+                raise limits.named(error, csr.shape) from error
 
     @classmethod
     def _convert(cls, csr: CSR, target: devices.Device, **keywords: Any) -> Any:
@@ -259,18 +263,8 @@ class FormatArray(SparseArray):
         """(invariant in words, whether it holds) of an array on the CPU; each may rely on those before it, that held."""
         raise NotImplementedError
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        host = self.to_device(devices.CPU)  # once: CuPy would copy each table for the pickle, after one for the checksum
-        is_on_gpu = self._target.kind == "cuda"
-        return _unpickled, (type(self), host._tables, self.plan, host._checksum(is_on_gpu), is_on_gpu)
-
-    def _checksum(self, is_on_gpu: bool) -> int:
-        """Of all that a pickle of this array, which is on the CPU, holds."""
-        checksum, found = self._target.backend("checksum").checksum, []
-        for name, field in self._tables._asdict().items():
-            is_array = isinstance(field, np.ndarray)
-            found.append((name, field.dtype.str, field.shape, checksum(field)) if is_array else (name, field))
-        return int(checksum(np.frombuffer(repr((type(self).__name__, self.plan, is_on_gpu, found)).encode(), np.uint8)))
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        return _from_pickle, (type(self), *serialized.packed(self, protocol))
 
     def _coo(self) -> tuple[Any, Any, Any]:
         row, col, val = self._module(self._target).to_coo(self._tables)
@@ -360,25 +354,26 @@ def _aligned(table: Any, target: devices.Device) -> Any:
     return own
 
 
+def _from_pickle(array_class: type[FormatArray], head: bytes, *buffers: Any) -> SparseArray:
+    """The array of a pickle or a message; ValueError where it is damaged."""
+    _meet_distributed()
+    return serialized.unpacked(array_class, head, buffers)
+
+
 def _unpickled(
     array_class: type[FormatArray], tables: NamedTuple, plan: str | None, checksum: int | None = None, is_on_gpu: bool = False
 ) -> FormatArray:
-    """The array around tables from a pickle or a message, whose buffers may begin anywhere.
+    """The array of a pickle of version 0.1.0, or of one made before tables were pickled as plain bytes.
 
     Raises
     ------
     ValueError
-        The pickle is damaged: its contents do not match their checksum, or in a pickle of 0.1.0, which has none and has a GPU's
-        tables as CuPy's arrays, break an invariant.
+        The tables break an invariant.
     """
-    _meet_distributed()
     fields = tables._asdict().items()
     moved = {name: _aligned(t, devices.CPU) for name, t in fields if isinstance(t, np.ndarray) and t.ctypes.data % 64}
     array = array_class._from_tables(tables._replace(**moved), plan)
-    if checksum is None:
-        array.check()
-    elif checksum != array._checksum(is_on_gpu):
-        raise ValueError(f"the pickle of a {array_class.__name__} does not match its checksum: it is damaged. Make it anew")
+    array.check()
     return array.to_device("cuda") if is_on_gpu else array
 
 

@@ -9,8 +9,8 @@
 What a file is shows in its first bytes and its members; its name does not matter. A file is never trusted: one that is
 cut, damaged or dishonest is a ValueError that names the file, the fault and the place; nothing in a file is ever
 executed (no pickles), and sizes that it claims are held against the file's length before memory is asked for: reading
-takes at most ``guards.MAX_BYTES`` (256 MiB) or 100 times the file's size, whichever is more, unless `max_bytes` or the
-environment's ``CVRARRAY_MAX_BYTES`` allows more (:class:`.guards.Limit`). A MemoryError stays one.
+takes at most ``limits.MAX_BYTES`` (256 MiB) or 100 times the file's size, whichever is more, unless `max_bytes` or the
+environment's ``CVRARRAY_MAX_BYTES`` allows more (:class:`cvrarray.input.limits.Limit`). A MemoryError stays one.
 Refused here: what is no regular file, an archive of files, and any format but these.
 """
 
@@ -33,8 +33,9 @@ from ..core import atomic, devices
 from ..core.progress import Update, shown
 from ..core.tables import CSR
 from ..input import coercion
+from ..input.limits import Limit
 from . import cvra, matrix_market, npz
-from .guards import BLOCK, MOST_INFLATION, Limit, naming
+from .guards import BLOCK, MOST_INFLATION, naming
 
 
 def read(

@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 import operator
 import os
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from functools import lru_cache
 from typing import Any
 
@@ -20,7 +20,7 @@ import numpy as np
 
 from ..core import devices
 from ..core.tables import CSR
-from . import validation
+from . import limits, validation
 
 #: The most rows or columns.
 LARGEST = 2**62 - 1
@@ -48,7 +48,10 @@ def as_csr(obj: Any) -> CSR:
     TypeError
         `obj` is none of these, or its values have a dtype that cannot be stored.
     ValueError
-        It is not 2-D, its fill value is not 0, or its indices break CSR's rules.
+        It is not 2-D, its fill value is not 0, or its indices break CSR's rules; or the environment sets CVRARRAY_MAX_BYTES,
+        and its rows need more.
+    MemoryError
+        Its rows need more memory than there is; the message says how many there are.
     """
     if isinstance(obj, CSR):
         return obj
@@ -63,12 +66,8 @@ def as_csr(obj: Any) -> CSR:
     if len(obj.shape) != 2:
         raise ValueError(f"a matrix must have 2 dimensions; got shape {tuple(obj.shape)}")
     home = package(obj)
-    if home == "scipy":
-        return _from_scipy(obj)
-    if home == "cupyx":
-        return _from_cupyx(obj)
-    if home == "sparse":
-        return _from_pydata(obj)
+    if home in _FROM_SPARSE:
+        return _from_sparse(obj, _FROM_SPARSE[home])
     if home == "cupy":
         return _from_dense(obj)
     if isinstance(obj, np.ma.MaskedArray):
@@ -293,6 +292,18 @@ def narrowed(values: Any, dtype: np.dtype) -> Any:
         return values.astype(dtype)
 
 
+def _from_sparse(matrix: Any, convert: Callable[[Any], CSR]) -> CSR:
+    """`convert` `matrix`, whose rows may need more memory than the matrix and the machine have."""
+    shape = check_shape(matrix.shape)
+    by_rows = getattr(matrix, "format", "") in ("csr", "bsr", "lil") or 0 in (getattr(matrix, "compressed_axes", None) or ())
+    if not by_rows:  # else it holds something for each of its rows
+        limits.require_rows(shape, int(getattr(getattr(matrix, "data", None), "nbytes", 0)))
+    try:
+        return convert(matrix)
+    except MemoryError as error:
+        raise limits.named(error, shape) from error
+
+
 def _from_scipy(matrix: Any) -> CSR:
     if matrix.format == "csr":
         return from_parts(matrix.indptr, matrix.indices, matrix.data, matrix.shape)
@@ -334,6 +345,10 @@ def _from_pydata(array: Any) -> CSR:
         return _from_entries(array.data.keys(), array.data.values(), array.shape, check_dtype(array.dtype))
     row, col = _pair(array.coords)
     return from_triplets(row, col, array.data, array.shape)
+
+
+#: How to convert the sparse arrays of each package that has some.
+_FROM_SPARSE = {"scipy": _from_scipy, "cupyx": _from_cupyx, "sparse": _from_pydata}
 
 
 def _pair(coords: Any) -> Any:

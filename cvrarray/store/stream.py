@@ -336,9 +336,7 @@ class Stored:
         >>> cvrarray.Stored(path, device="cpu").rmatvec(np.ones(96))[:4]
         array([0., 1., 2., 3.])
         """
-        x = self._on_device(x, "x")
-        if x.shape != (self.shape[0],):
-            raise ValueError(f"x must be a vector of length {self.shape[0]} for a store of shape {self.shape}; got {x.shape}")
+        x = self._row_vector(x)
         if self.dtype.kind == "c":
             return self._transposed(x.conj()).conj()
         return self._transposed(x)
@@ -380,10 +378,14 @@ class Stored:
         return self.matmat(other) if other.ndim == 2 else self.matvec(other)
 
     def __rmatmul__(self, other: Any) -> Any:
-        other = self._on_device(other, "x")
-        if other.shape != (self.shape[0],):
-            raise ValueError(f"x must be a vector of length {self.shape[0]} for x @ A; got shape {other.shape}")
-        return self._transposed(other)
+        return self._transposed(self._row_vector(other))
+
+    def _row_vector(self, x: Any) -> Any:
+        """`x` on the device; ValueError unless it is a vector with an entry for each row."""
+        x = self._on_device(x, "x")
+        if x.shape != (self.shape[0],):
+            raise ValueError(f"x must be a vector of length {self.shape[0]} for a store of shape {self.shape}; got {x.shape}")
+        return x
 
     def _on_device(self, array: Any, name: str) -> Any:
         """A host sequence as a NumPy array where products are computed on the host; else `array`, which must be there."""
