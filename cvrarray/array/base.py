@@ -68,6 +68,10 @@ class SparseArray:
         """The format's parameters in a few words, for the repr."""
         raise NotImplementedError
 
+    def _entries(self) -> Any:
+        """(nnz,) new array of the values of the canonical CSR."""
+        return self._canonical_csr().data
+
     def _slots(self) -> Any:
         """(nnz,) where each entry of the canonical CSR lies in the value table."""
         raise NotImplementedError
@@ -96,6 +100,25 @@ class SparseArray:
     def nnz(self) -> int:
         """Stored entries, explicit zeros among them; padding is not counted."""
         raise NotImplementedError
+
+    @property
+    def data(self) -> Any:
+        """(nnz,) the stored values in the order of ``A.tocsr().data``: rows, then columns; zeros that are stored among them.
+
+        A new array at every access, and on a CPU a read-only one, for nothing that is written to it could reach the array:
+        :meth:`with_values` makes one with other values. It costs as much as :meth:`tocsr`, and after :meth:`with_values` was
+        called, which keeps where the values lie, little more than a copy.
+
+        Examples
+        --------
+        >>> A = cvrarray.BBCSRArray([[1.0, 0, 2], [0, 3, 0]])
+        >>> A.data, A.with_values(2 * A.data).data
+        (array([1., 2., 3.]), array([2., 4., 6.]))
+        """
+        values = self._entries()
+        if isinstance(values, np.ndarray):
+            values.setflags(write=False)
+        return values
 
     @property
     def nbytes(self) -> int:

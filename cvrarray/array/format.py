@@ -296,6 +296,12 @@ class FormatArray(SparseArray):
         """``A.T @ x`` of a format whose module has none: by tables of the transposed matrix, which are kept."""
         return self.T.copy()._kernel("product", dtype)
 
+    def _entries(self) -> Any:
+        if self._slot_cache is None:
+            return super()._entries()
+        with self._target.use():
+            return self._values(self._tables)[self._slot_cache]
+
     def _slots(self) -> Any:
         """(nnz,) where each entry of the canonical CSR lies in the value table; computed once, by converting the numbers."""
         if self._slot_cache is None:
