@@ -93,12 +93,18 @@ class BBCSRArray(FormatArray):
 
     Parameters
     ----------
-    obj : sparse or dense 2-D array
-        scipy.sparse, cupyx.scipy.sparse, pydata/sparse, NumPy, CuPy or an array of ours. Duplicates are summed.
+    obj : sparse or dense 2-D array, or a tuple
+        scipy.sparse, cupyx.scipy.sparse, pydata/sparse, NumPy, CuPy or an array of ours. Duplicates are summed. A tuple is,
+        as for SciPy's constructors, ``(data, (row, col))``, ``(data, indices, indptr)`` or the shape of an empty matrix.
     block_size : int
         Rows and columns of a block, 1 to 32: 6 for shells and rigid bodies, 3 for solids, 1 for no blocks.
     device : str, optional
         ``"cpu"``, ``"cuda"`` or ``"cuda:N"``. Default: where `obj` lives.
+    shape : (n_rows, n_cols), optional
+        Of a matrix in parts. Default: as large as they need.
+    dtype : dtype, optional
+        To which values are cast. Default: theirs.
+    copy : ignored; SciPy has it. The tables are new ones always.
 
     Raises
     ------
@@ -133,8 +139,18 @@ class BBCSRArray(FormatArray):
 
     _tables: BBCSRTables
 
-    def __init__(self, obj: Any, *, block_size: int = 6, device: Any = None):
-        super().__init__(obj, device=device, block_size=integer(block_size, "block_size", 1, WARP))
+    def __init__(
+        self,
+        obj: Any,
+        *,
+        block_size: int = 6,
+        device: Any = None,
+        shape: Any = None,
+        dtype: Any = None,
+        copy: bool | None = None,
+    ):
+        size = integer(block_size, "block_size", 1, WARP)
+        super().__init__(obj, shape=shape, dtype=dtype, device=device, block_size=size)
 
     @classmethod
     def from_blocks(

@@ -67,9 +67,11 @@ class FormatArray(SparseArray):
         if "format" in cls.__dict__:
             FORMATS[cls.format] = cls
 
-    def __init__(self, obj: Any, *, device: Any = None, **keywords: Any):
+    def __init__(
+        self, obj: Any, *, shape: Any = None, dtype: Any = None, copy: bool | None = None, device: Any = None, **keywords: Any
+    ):
         target = None if device is None else devices.parse(device)
-        csr = coercion.as_csr(obj)
+        csr = coercion.from_arguments(obj, shape, dtype)
         target = target or devices.of(csr.data)
         with target.use():
             self._adopt(self._convert(coercion.move(csr, target), target, **keywords))
