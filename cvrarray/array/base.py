@@ -922,6 +922,8 @@ class SparseArray(Names):
         raise TypeError(f"'in' would have to compare every entry of {type(self).__name__}. Use (A == value).any()")
 
     def __bool__(self) -> bool:
+        if self.size == 1:
+            return bool(self[0, 0])
         raise ValueError(f"the truth of {type(self).__name__} is that of many entries. Use A.any() or A.all()")
 
     def __sizeof__(self) -> int:

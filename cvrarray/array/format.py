@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any, ClassVar, NamedTuple, Self
+from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -15,6 +17,10 @@ from ..core.tables import CSR
 from ..input import coercion
 from .base import SparseArray
 from .transposed import TransposedArray
+
+#: Number -> array, while it lives: operators of PyTorch take numbers, not arrays.
+LIVING: WeakValueDictionary[int, FormatArray] = WeakValueDictionary()
+_NUMBERS = itertools.count(1)
 
 #: Every format that is known, by name, in the order in which they are compared.
 FORMATS: dict[str, type[FormatArray]] = {}
@@ -60,6 +66,8 @@ class FormatArray(SparseArray):
 
     _tables: Any
     _kernels: dict[tuple[str, np.dtype], Run]  # kind and the product's dtype -> the device module's prepared product
+    _number: int  # of this array alone
+    _place_cache: Any = None  # rows and columns of the canonical CSR, once asked for
     _slot_cache: Any  # where each entry of the canonical CSR lies in the value table, once asked for
 
     def __init_subclass__(cls, **keywords: Any) -> None:
@@ -100,6 +108,8 @@ class FormatArray(SparseArray):
         self._dense_type = self._target.xp.ndarray
         self._kernels, self._ready, self._ready_transposed = {}, {}, {}
         self._slot_cache = None
+        self._number = next(_NUMBERS)
+        LIVING[self._number] = self
         self._plan = plan
         for table in tables:  # immutable; and one kind of array for Numba, whether converted or mapped from a file
             if isinstance(table, np.ndarray):
@@ -303,6 +313,14 @@ class FormatArray(SparseArray):
             return super()._entries()
         with self._target.use():
             return self._values(self._tables)[self._slot_cache]
+
+    def _places(self) -> tuple[Any, Any]:
+        """(nnz,) the row and the column of each entry of the canonical CSR; found once, and kept."""
+        if self._place_cache is None:
+            csr = self._canonical_csr()
+            with self._target.use():
+                self._place_cache = coercion.rows(csr), csr.indices
+        return self._place_cache
 
     def _slots(self) -> Any:
         """(nnz,) where each entry of the canonical CSR lies in the value table; computed once, by converting the numbers."""

@@ -432,7 +432,9 @@ def _is_known(value: Any) -> bool:
 
 
 def _theirs(ufunc: np.ufunc, method: str, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The result if an operand's class has own rules: Dask's, once it knows our arrays; else NotImplemented."""
+    """The result if an operand's class has own rules: Dask's or PyTorch's, once it knows our arrays; else NotImplemented."""
+    if ufunc is np.matmul and any(type(value).__module__.startswith("torch") for value in inputs):
+        return extensions.load("torch").multiply(*inputs)
     if any(type(value).__module__.startswith("dask.") for value in inputs):
         return extensions.load("dask").apply_ufunc(ufunc, method, inputs, kwargs)
     return NotImplemented

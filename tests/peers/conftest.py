@@ -23,6 +23,8 @@ LEFT_OUT: Counter[str] = Counter()
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--report", type=Path, metavar="PATH", help="write the counts to PATH as JSON")
+    parser.addoption("--kinds", default=",".join(ours.KINDS), help="kinds of arrays, parted by commas")
+    parser.addoption("--suites", default="", help="run the suites alone whose names hold this")
 
 
 class PeerModule(pytest.Module):
@@ -38,11 +40,11 @@ class PeerModule(pytest.Module):
 
 class Suites(pytest.File):
     def collect(self) -> Any:
-        for suite in suites.SUITES:
+        for suite in (name for name in suites.SUITES if self.config.getoption("--suites") in name):
             if suites.path(suite) is None:
                 LEFT_OUT[f"{suite}: not installed, or its wheel ships no tests"] += 1
                 continue
-            for kind in ours.KINDS:
+            for kind in self.config.getoption("--kinds").split(","):
                 yield PeerModule.from_parent(self, path=self.path, name=f"{suite}[{kind}]", suite=suite, kind=kind)
 
 
