@@ -8,6 +8,7 @@ Names are imported on first use, so that ``import cvrarray`` loads NumPy and not
 from __future__ import annotations
 
 import importlib
+from contextlib import nullcontext
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,7 @@ _HOME = {
     "load": "files",
     "generate": "generate",
     "dask": "dask",
+    "torch": "torch",
     "to_store": "store.sources",
     "Stored": "store.stream",
     "open_store": "dask.stores",
@@ -53,7 +55,7 @@ __all__ = [
 ]
 
 #: What lower layers ask for when a call needs it.
-for _name, _module in {"formats": "formats", "construct": "choice.construct", "dask": "dask"}.items():
+for _name, _module in {"formats": "formats", "construct": "choice.construct", "dask": "dask", "torch": "torch"}.items():
     extensions.declare(_name, partial(importlib.import_module, f"cvrarray.{_module}"))
 
 if TYPE_CHECKING:
@@ -81,7 +83,8 @@ if not TYPE_CHECKING:  # a type checker reads the imports above, and should noti
             return _version()
         if name not in _HOME:
             raise AttributeError(f"module 'cvrarray' has no attribute {name!r}")
-        module = importlib.import_module(f".{_HOME[name]}", __name__)
+        with extensions.optional(f"cvrarray.{name}", "Dask", "dask") if "dask" in _HOME[name] else nullcontext():
+            module = importlib.import_module(f".{_HOME[name]}", __name__)
         value = module if name == _HOME[name] else getattr(module, name)
         globals()[name] = value
         return value

@@ -131,8 +131,9 @@ class CVRArray(FormatArray):
 
     Parameters
     ----------
-    obj : sparse or dense 2-D array
-        scipy.sparse, cupyx.scipy.sparse, pydata/sparse, NumPy, CuPy or an array of ours. Duplicates are summed.
+    obj : sparse or dense 2-D array, or a tuple
+        scipy.sparse, cupyx.scipy.sparse, pydata/sparse, NumPy, CuPy or an array of ours. Duplicates are summed. A tuple is,
+        as for SciPy's constructors, ``(data, (row, col))``, ``(data, indices, indptr)`` or the shape of an empty matrix.
     n_lanes : int, optional
         Lanes a chunk, 1 to 32. Default: 32, but 24 on a CPU where most rows come in triplets with the same columns.
     n_chunks : int, optional
@@ -141,6 +142,11 @@ class CVRArray(FormatArray):
         Where chunks end: see the module's page.
     device : str, optional
         ``"cpu"``, ``"cuda"`` or ``"cuda:N"``. Default: where `obj` lives.
+    shape : (n_rows, n_cols), optional
+        Of a matrix in parts. Default: as large as they need.
+    dtype : dtype, optional
+        To which values are cast. Default: theirs.
+    copy : ignored; SciPy has it. The tables are new ones always.
 
     Raises
     ------
@@ -182,7 +188,16 @@ class CVRArray(FormatArray):
     _last_rows: Any = None  # (n_chunks,) the last row of each chunk, once a row is asked for
 
     def __init__(
-        self, obj: Any, *, n_lanes: int | None = None, n_chunks: int | None = None, split: str = "rows", device: Any = None
+        self,
+        obj: Any,
+        *,
+        n_lanes: int | None = None,
+        n_chunks: int | None = None,
+        split: str = "rows",
+        device: Any = None,
+        shape: Any = None,
+        dtype: Any = None,
+        copy: bool | None = None,
     ):
         if n_lanes is not None:
             n_lanes = integer(n_lanes, "n_lanes", 1, WARP)
@@ -190,7 +205,8 @@ class CVRArray(FormatArray):
             raise ValueError(f"split must be 'rows' or 'nnz'; got {split!r}")
         if n_chunks is not None:
             n_chunks = integer(n_chunks, "n_chunks", 1)
-        super().__init__(obj, device=device, n_lanes=n_lanes, n_chunks=n_chunks, split=split)
+        of = {"shape": shape, "dtype": dtype, "device": device}
+        super().__init__(obj, n_lanes=n_lanes, n_chunks=n_chunks, split=split, **of)
 
     @classmethod
     def _convert(cls, csr: CSR, target: devices.Device, **keywords: Any) -> Any:

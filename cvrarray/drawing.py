@@ -243,7 +243,7 @@ def _bin(canvas: _Canvas, A: BBCSRArray, k: int, y: float) -> float:
     first, last = (int(p) for p in A.bin_rowptr[k : k + 2])
     length = (last - first) // WARP
     _require_few(length, "entries", f"bin {k}")
-    data = devices.move(A.data[first:last], devices.CPU).reshape(length, WARP).T  # (32 rows, bin_len)
+    data = devices.move(A.padded_data[first:last], devices.CPU).reshape(length, WARP).T  # (32 rows, bin_len)
     column = devices.move(A.colptr[first // size : last // size], devices.CPU).reshape(length // size, WARP).T
     stored = _stored_columns(A)
     left, width, height = 90, max(_CELL, _widest(data) * 8 + 16), 22

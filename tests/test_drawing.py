@@ -93,7 +93,7 @@ def test_bin_shows_values_and_block_columns(device, block_size):
     begin = found.index("row 0")
     shown = found[begin : found.index("15 to 31")]
     rows = " ".join(shown).split("row ")[1:]
-    colptr, rowptr, data = get(A.colptr), get(A.rowptr), get(A.data)
+    colptr, rowptr, data = get(A.colptr), get(A.rowptr), get(A.padded_data)
     for row, line in enumerate(rows):
         expected = [str(row)]
         for k in range((rowptr[row + 32] - rowptr[row]) // 32):

@@ -15,9 +15,10 @@ from ..core.arrays import Casting, Dense, DenseArray, NumpyArray, Run
 from ..core.tables import CSR
 from ..input import coercion
 from . import elementwise, indexing, products, protocol, reductions, structure
+from .names import Names
 
 
-class SparseArray:
+class SparseArray(Names):
     """A 2-D sparse array, immutable, on one device. Entries that are not stored are 0.
 
     It is CVR, BBCSR, or the transposed view of one of them (``A.T``). Whatever would have to make it dense raises, and
@@ -68,6 +69,10 @@ class SparseArray:
         """The format's parameters in a few words, for the repr."""
         raise NotImplementedError
 
+    def _entries(self) -> Any:
+        """(nnz,) new array of the values of the canonical CSR."""
+        return self._canonical_csr().data
+
     def _slots(self) -> Any:
         """(nnz,) where each entry of the canonical CSR lies in the value table."""
         raise NotImplementedError
@@ -96,6 +101,25 @@ class SparseArray:
     def nnz(self) -> int:
         """Stored entries, explicit zeros among them; padding is not counted."""
         raise NotImplementedError
+
+    @property
+    def data(self) -> Any:
+        """(nnz,) the stored values in the order of ``A.tocsr().data``: rows, then columns; zeros that are stored among them.
+
+        A new array at every access, and on a CPU a read-only one, for nothing that is written to it could reach the array:
+        :meth:`with_values` makes one with other values. It costs as much as :meth:`tocsr`, and after :meth:`with_values` was
+        called, which keeps where the values lie, little more than a copy.
+
+        Examples
+        --------
+        >>> A = cvrarray.BBCSRArray([[1.0, 0, 2], [0, 3, 0]])
+        >>> A.data, A.with_values(2 * A.data).data
+        (array([1., 2., 3.]), array([2., 4., 6.]))
+        """
+        values = self._entries()
+        if isinstance(values, np.ndarray):
+            values.setflags(write=False)
+        return values
 
     @property
     def nbytes(self) -> int:
@@ -703,10 +727,11 @@ class SparseArray:
         """
         return reductions.mean(self, axis=axis, dtype=dtype, out=out, keepdims=keepdims)
 
-    def max(self, axis: Any = None, out: Any = None, keepdims: bool = False) -> Any:
+    def max(self, axis: Any = None, out: Any = None, keepdims: bool = False, *, explicit: bool = False) -> Any:
         """The largest entry, also where it is one that is not stored: dense, as ``numpy.max``; nan where there is one.
 
-        Parameters and shapes as :meth:`sum`; the dtype is the array's.
+        Parameters and shapes as :meth:`sum`; the dtype is the array's. With `explicit` entries that are not stored are left
+        out, as in SciPy; the result is 0 where nothing is stored.
 
         Raises
         ------
@@ -719,9 +744,9 @@ class SparseArray:
         >>> float(A.max()), A.max(axis=1), (-A).max(axis=1)
         (3.0, array([2., 3.]), array([0., 0.]))
         """
-        return reductions.max_(self, axis=axis, out=out, keepdims=keepdims)
+        return reductions.max_(self, axis=axis, out=out, keepdims=keepdims, explicit=explicit)
 
-    def min(self, axis: Any = None, out: Any = None, keepdims: bool = False) -> Any:
+    def min(self, axis: Any = None, out: Any = None, keepdims: bool = False, *, explicit: bool = False) -> Any:
         """The smallest entry, also where it is one that is not stored: dense, as ``numpy.min``. As :meth:`max` otherwise.
 
         Examples
@@ -730,7 +755,7 @@ class SparseArray:
         >>> float(A.min()), A.min(axis=0)
         (0.0, array([0., 0., 0.]))
         """
-        return reductions.min_(self, axis=axis, out=out, keepdims=keepdims)
+        return reductions.min_(self, axis=axis, out=out, keepdims=keepdims, explicit=explicit)
 
     def any(self, axis: Any = None, out: Any = None, keepdims: bool = False) -> Any:
         """Whether any entry is not 0: bool, dense, as ``numpy.any``. Parameters, shapes and errors as :meth:`sum`.
@@ -767,12 +792,12 @@ class SparseArray:
         """
         return reductions.count_nonzero(self, axis=axis, keepdims=keepdims)
 
-    def diagonal(self, offset: int = 0) -> Any:
+    def diagonal(self, offset: int = 0, *, k: int | None = None) -> Any:
         """A diagonal as a dense vector on the array's device.
 
         Parameters
         ----------
-        offset : int
+        offset : int, which SciPy calls `k`
             The entries ``A[i, i + offset]``: above the main diagonal where it is positive, below where negative.
 
         Returns
@@ -786,7 +811,7 @@ class SparseArray:
         >>> A.diagonal(), A.diagonal(1)
         (array([1., 3.]), array([0., 0.]))
         """
-        return reductions.diagonal(self, offset)
+        return reductions.diagonal(self, offset if k is None else k)
 
     def trace(self, offset: int = 0, axis1: int = 0, axis2: int = 1, dtype: Any = None, out: Any = None) -> Any:
         """The sum of a diagonal.
@@ -816,8 +841,14 @@ class SparseArray:
         """
         return reductions.trace(self, offset, axis1, axis2, dtype=dtype, out=out)
 
-    def transpose(self, *axes: Any) -> SparseArray:
+    def transpose(self, *axes: Any, copy: bool = False, **keywords: Any) -> SparseArray:
         """:attr:`T`, or with the axes (0, 1) the array itself.
+
+        Parameters
+        ----------
+        *axes : ints, or one tuple, which may be named `axes`
+        copy : bool
+            Whether the result has tables of its own: of the transpose a conversion.
 
         Raises
         ------
@@ -830,9 +861,12 @@ class SparseArray:
         >>> A.transpose().shape, A.transpose(0, 1) is A
         ((3, 2), True)
         """
+        axes = (keywords.pop("axes"),) if "axes" in keywords and not axes else axes
+        if keywords:
+            raise TypeError(f"transpose takes axes and copy; got {', '.join(keywords)}")
         axes = axes[0] if len(axes) == 1 else axes
         transposed: SparseArray = protocol.FUNCTIONS[np.transpose](self, axes or None)
-        return transposed
+        return transposed.copy() if copy else transposed
 
     def take(self, indices: Any, axis: int) -> Any:
         """Rows (``axis=0``) or columns (``axis=1``) by number.
@@ -888,6 +922,8 @@ class SparseArray:
         raise TypeError(f"'in' would have to compare every entry of {type(self).__name__}. Use (A == value).any()")
 
     def __bool__(self) -> bool:
+        if self.size == 1:
+            return bool(self[0, 0])
         raise ValueError(f"the truth of {type(self).__name__} is that of many entries. Use A.any() or A.all()")
 
     def __sizeof__(self) -> int:
@@ -930,6 +966,9 @@ class SparseArray:
         def __le__(self, other: Any, /) -> SparseArray: ...
         def __gt__(self, other: Any, /) -> SparseArray: ...
         def __ge__(self, other: Any, /) -> SparseArray: ...
+
+    def __round__(self, ndigits: int = 0) -> SparseArray:
+        return self.round(ndigits)
 
     def __neg__(self) -> Self:
         result: Self = elementwise.unary(self, np.negative)
@@ -1021,8 +1060,12 @@ class SparseArray:
         """Canonical CSR of the rows [first, last), on the array's device; for use on the current device."""
         return indexing._rows(self._canonical_csr(), range(first, last))
 
-    def tocsr(self) -> Any:
+    def tocsr(self, copy: bool = False) -> Any:
         """A ``scipy.sparse.csr_array``, or on a GPU a ``cupyx.scipy.sparse.csr_matrix``, with every stored entry.
+
+        Parameters
+        ----------
+        copy : ignored; SciPy has it. The arrays are new ones always.
 
         Raises
         ------
@@ -1128,13 +1171,22 @@ class SparseArray:
 
     to_coo = tocoo
 
-    def todense(self) -> Any:
+    def todense(self, order: Any = None, out: Any = None) -> Any:
         """A dense (n_rows, n_cols) array on the array's device, of its dtype.
+
+        Parameters
+        ----------
+        order : {"C", "F"}, optional
+            Row-major, the default, or column-major.
+        out : (n_rows, n_cols) array on the array's device, optional
+            Where it goes, of a dtype that the array's casts to; `order` is its own then.
 
         Raises
         ------
         MemoryError
             It does not fit in memory.
+        TypeError, ValueError
+            `out` is no dense array on the device, has another shape, or cannot hold the dtype; `order` is unknown.
 
         Examples
         --------
@@ -1143,9 +1195,15 @@ class SparseArray:
         array([[1., 0., 2.],
                [0., 3., 0.]])
         """
+        if order not in (None, "C", "F") or (order and out is not None):
+            raise ValueError(f"order must be 'C' or 'F', and left out beside out; got {order!r}")
         with self._target.use():
+            if out is None:
+                dense = self._target.xp.zeros(self.shape, self.dtype, order=order or "C")
+            else:
+                dense = reductions._checked_out(self, out, self.shape, self.dtype)
+                dense.fill(0)
             row, col, val = self._coo()
-            dense = self._target.xp.zeros(self.shape, self.dtype)
             dense[row, col] = val
             return dense
 

@@ -112,8 +112,8 @@ def clip(array: Any, min: Any = None, max: Any = None, out: Any = None, **kwargs
                 bound = int(np.clip(bound, limits.min, limits.max))
             try:
                 array = binary(ufunc, array, bound, **kwargs)
-            except _DenseResultError:
-                raise _DenseResultError(
+            except DenseResultError:
+                raise DenseResultError(
                     f"clip's bounds must have 0 between them, or the result is dense; got min={min!r}, max={max!r}. "
                     "Call todense() first"
                 ) from None
@@ -136,7 +136,7 @@ def round_(array: Any, decimals: int = 0, out: Any = None) -> Any:
     return array._map(lambda values: xp.round(values, decimals))
 
 
-class _DenseResultError(TypeError):
+class DenseResultError(TypeError):
     """The result would not be 0 at entries that are not stored."""
 
 
@@ -221,15 +221,16 @@ def _with_dense(ufunc: np.ufunc, array: Any, left: Any, right: Any, kwargs: dict
         dtypes = _dtypes(ufunc(*sample, **kwargs))
         as_in_scipy = ufunc is np.multiply or (ufunc is np.divide and left is array)
         if ufunc in (np.add, np.subtract):
-            raise _DenseResultError(
-                f"numpy.{ufunc.__name__} of a sparse and a dense array is dense. Call todense() on the sparse one first"
+            raise DenseResultError(
+                f"numpy.{ufunc.__name__} of a sparse and a dense array is dense. Call todense() on the sparse one first; where a "
+                f"function of SciPy's adds them, give it A.tocsc(), or A.aslinearoperator()"
             )
         if not as_in_scipy:
             nothing = array._target.xp.zeros((), array.dtype)
             results = _compute(ufunc, [nothing if v is array else v for v in (left, right)], kwargs, dtypes)
             for result in results if isinstance(results, tuple) else (results,):
                 if not bool((result == 0).all()):
-                    raise _DenseResultError(
+                    raise DenseResultError(
                         f"numpy.{ufunc.__name__} turns 0 into {result[result != 0].ravel()[0]} for this dense operand, "
                         "so the result is dense. Call todense() on the sparse one first"
                     )
@@ -282,7 +283,7 @@ def _broadcast_shape(left: tuple[int, ...], right: tuple[int, ...]) -> tuple[int
     """The shape to which two shapes of at most two dimensions broadcast, as in NumPy; ValueError where they do not."""
     if len(left) > 2 or len(right) > 2:
         raise ValueError(f"operands must have at most 2 dimensions; got shapes {left} and {right}")
-    pairs = list(zip((1, *left)[-2:], (1, *right)[-2:], strict=True))
+    pairs = list(zip((1, 1, *left)[-2:], (1, 1, *right)[-2:], strict=True))
     if any(m != n and 1 not in (m, n) for m, n in pairs):
         raise ValueError(f"operands could not be broadcast together with shapes {left} {right}")
     (rows, cols) = (n if m == 1 else m for m, n in pairs)
@@ -301,16 +302,16 @@ def _broadcast(csr: CSR, shape: tuple[int, int]) -> CSR:
 
 
 def _check_zero(ufunc: np.ufunc, operands: Any, kwargs: dict[str, Any]) -> list[np.dtype]:
-    """The dtypes of the results, from an evaluation at 0 on the host; _DenseResultError where one of them is not 0 there."""
+    """The dtypes of the results, from an evaluation at 0 on the host; DenseResultError where one of them is not 0 there."""
     given = ", ".join("0" if isinstance(value, np.ndarray) else repr(value) for value in operands)
     try:
         with np.errstate(all="ignore", divide="raise", invalid="raise"):
             results = ufunc(*operands, **kwargs)
     except FloatingPointError:
-        raise _DenseResultError(f"numpy.{ufunc.__name__}({given}) is undefined. Call todense() first") from None
+        raise DenseResultError(f"numpy.{ufunc.__name__}({given}) is undefined. Call todense() first") from None
     for result in results if isinstance(results, tuple) else (results,):
         if not result[0] == 0:
-            raise _DenseResultError(
+            raise DenseResultError(
                 f"numpy.{ufunc.__name__}({given}) is {result[0]}, so the result is dense. Call todense() first"
             )
     return _dtypes(results)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any, ClassVar, NamedTuple, Self
+from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -16,6 +18,10 @@ from ..input import coercion, limits
 from . import serialized
 from .base import SparseArray
 from .transposed import TransposedArray
+
+#: Number -> array, while it lives: operators of PyTorch take numbers, not arrays.
+LIVING: WeakValueDictionary[int, FormatArray] = WeakValueDictionary()
+_NUMBERS = itertools.count(1)
 
 #: Every format that is known, by name, in the order in which they are compared.
 FORMATS: dict[str, type[FormatArray]] = {}
@@ -62,6 +68,8 @@ class FormatArray(SparseArray):
 
     _tables: Any
     _kernels: dict[tuple[str, np.dtype], Run]  # kind and the product's dtype -> the device module's prepared product
+    _number: int  # of this array alone
+    _place_cache: Any = None  # rows and columns of the canonical CSR, once asked for
     _slot_cache: Any  # where each entry of the canonical CSR lies in the value table, once asked for
     _transpose: Any  # an array on the CPU that is the transpose, once asked for; False where there shall be none
 
@@ -70,9 +78,11 @@ class FormatArray(SparseArray):
         if "format" in cls.__dict__:
             FORMATS[cls.format] = cls
 
-    def __init__(self, obj: Any, *, device: Any = None, **keywords: Any):
+    def __init__(
+        self, obj: Any, *, shape: Any = None, dtype: Any = None, copy: bool | None = None, device: Any = None, **keywords: Any
+    ):
         target = None if device is None else devices.parse(device)
-        csr = coercion.as_csr(obj)
+        csr = coercion.from_arguments(obj, shape, dtype)
         target = target or devices.of(csr.data)
         with progress.shown(f"converting {csr.nnz:,} nonzeros"), target.use():
             try:
@@ -104,6 +114,8 @@ class FormatArray(SparseArray):
         self._dense_type = self._target.xp.ndarray
         self._kernels, self._ready, self._ready_transposed = {}, {}, {}
         self._slot_cache = self._transpose = None
+        self._number = next(_NUMBERS)
+        LIVING[self._number] = self
         self._plan = plan
         for table in tables:  # immutable; and one kind of array for Numba, whether converted or mapped from a file
             if isinstance(table, np.ndarray):
@@ -321,6 +333,20 @@ class FormatArray(SparseArray):
     def _product_transposed(self, dtype: np.dtype) -> Run:
         """``A.T @ x`` of a format whose module has none: by tables of the transposed matrix, which are kept."""
         return self.T.copy()._kernel("product", dtype)
+
+    def _entries(self) -> Any:
+        if self._slot_cache is None:
+            return super()._entries()
+        with self._target.use():
+            return self._values(self._tables)[self._slot_cache]
+
+    def _places(self) -> tuple[Any, Any]:
+        """(nnz,) the row and the column of each entry of the canonical CSR; found once, and kept."""
+        if self._place_cache is None:
+            csr = self._canonical_csr()
+            with self._target.use():
+                self._place_cache = coercion.rows(csr), csr.indices
+        return self._place_cache
 
     def _slots(self) -> Any:
         """(nnz,) where each entry of the canonical CSR lies in the value table; computed once, by converting the numbers."""

@@ -60,6 +60,13 @@ def hstack(arrays: Any, *, dtype: Any = None, casting: Casting = "same_kind") ->
     return concatenate(arrays, 1, dtype=dtype, casting=casting)
 
 
+def append(arr: Any, values: Any, axis: int | None = None) -> Any:
+    """`values` behind `arr` along an axis: :func:`concatenate` of both."""
+    if axis is None:
+        raise TypeError("append needs axis=0 or axis=1: entries of flattened arrays make no matrix. Call todense() first")
+    return concatenate([arr, values], axis)
+
+
 def block(arrays: Any) -> Any:
     """An array made of blocks: a list of lists of arrays, row by row; a list of arrays side by side; or one array.
 

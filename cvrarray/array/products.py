@@ -6,6 +6,7 @@ vector, ``"product_matrix"`` a matrix in C order. Each is ``run(x, y, alpha, bet
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable
 from functools import cache
@@ -93,11 +94,23 @@ def multiply(array: Any, x: Any, out: Any = None) -> Any:
     if type(x) is array._dense_type and x.ndim == 1:
         return matvec(array, x, out)
     x = operand(array, x, "x")
-    if x.ndim not in (1, 2):
-        raise TypeError(
-            f"x must be a vector (1-D) or a matrix (2-D); got shape {x.shape}. Reshape it, or multiply part by part"
-        )
+    if x.ndim > 2:
+        return _stacked(array, x, out)
+    if x.ndim == 0:
+        raise TypeError("x must be a vector (1-D) or a matrix (2-D); got a scalar. Use A * x")
     return _multiply(array, x, out, 1, 0)
+
+
+def _stacked(array: Any, x: Any, out: Any) -> Any:
+    """``array @ x`` for a stack of matrices (..., n_cols, k): one product with all of their columns."""
+    if out is not None:
+        raise TypeError(f"out must be left out of a product with a stack of matrices; got x of shape {x.shape}")
+    if x.shape[-2] != array.shape[1]:
+        raise ValueError(f"x must have {array.shape[1]} rows in its last two axes for shape {array.shape}; got {x.shape}")
+    last = x.ndim - 1
+    columns = x.transpose([last - 1, *range(last - 1), last])
+    product = _multiply(array, columns.reshape(array.shape[1], math.prod(columns.shape[1:])), None, 1, 0)
+    return product.reshape(array.shape[0], *columns.shape[1:]).transpose([*range(1, last), 0, last])
 
 
 def multiply_left(x: Any, array: Any, out: Any = None) -> Any:
@@ -105,11 +118,12 @@ def multiply_left(x: Any, array: Any, out: Any = None) -> Any:
     x = operand(array, x, "x")
     if x.ndim == 1:
         return multiply(array.T, x, out)
-    if x.ndim != 2:
-        raise TypeError(
-            f"x must be a vector (1-D) or a matrix (2-D); got shape {x.shape}. Reshape it, or multiply part by part"
-        )
-    if x.shape[1] != array.shape[0]:
+    if x.ndim == 0:
+        raise TypeError("x must be a vector (1-D) or a matrix (2-D); got a scalar. Use x * A")
+    if x.ndim > 2 and out is None and x.shape[-1] == array.shape[0]:
+        rows = multiply_left(x.reshape(math.prod(x.shape[:-1]), x.shape[-1]), array)
+        return rows.reshape(*x.shape[:-1], array.shape[1])
+    if x.ndim != 2 or x.shape[1] != array.shape[0]:
         raise ValueError(f"x must have {array.shape[0]} columns for an array of shape {array.shape}; got shape {x.shape}")
     if out is None:
         return multiply(array.T, x.T).T

@@ -86,6 +86,28 @@ def norm(x: Any, ord: Any = None, keepdims: bool = False) -> Any:
     return total.reshape(1, 1) if keepdims else total
 
 
+def vector_norm(x: Any, ord: Any = None, axis: int = -1, keepdims: bool = False) -> Any:
+    """The norms of rows (``axis=1``) or columns as vectors: `ord` is 2 (None), 1, inf, -inf or 0, which counts.
+
+    Raises
+    ------
+    TypeError
+        Another norm is asked for.
+    """
+    wide = x if x.dtype.kind in "fc" else x.astype(np.float64)
+    if ord in (None, 2):
+        squares = abs(wide)._map(lambda values: values * values)
+        with x._target.use():
+            return x._target.xp.sqrt(reductions.sum_(squares, axis=axis, keepdims=keepdims))
+    if ord == 1:
+        return reductions.sum_(abs(wide), axis=axis, keepdims=keepdims)
+    if ord in (np.inf, -np.inf):
+        return (reductions.max_ if ord > 0 else reductions.min_)(abs(wide), axis=axis, keepdims=keepdims)
+    if ord == 0:
+        return reductions.count_nonzero(x, axis=axis, keepdims=keepdims).astype(reductions._real(wide.dtype))
+    raise TypeError(f"the norm of rows or columns of a sparse array must be 2, 1, inf, -inf or 0; got {ord!r}. Call todense()")
+
+
 def array_equal(a1: Any, a2: Any, equal_nan: bool = False) -> bool:
     """Whether two sparse arrays have the same shape and entries; a stored 0 equals an entry that is not stored."""
     left, right = coercion.as_csr(_sparse(a1)), coercion.as_csr(_sparse(a2))

@@ -19,6 +19,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ..core.extensions import optional
+
 if TYPE_CHECKING:  # a type checker reads these imports
     from .solve import Eigenpair as Eigenpair
     from .solve import Solution as Solution
@@ -29,7 +31,8 @@ else:
     def __getattr__(name: str) -> Any:
         if name not in ("Eigenpair", "Solution", "cg", "power_iteration"):
             raise AttributeError(f"module 'cvrarray.dask' has no attribute {name!r}")
-        from . import solve
+        with optional(f"cvrarray.dask.{name}", "Dask", "dask"):
+            from . import solve
 
         return getattr(solve, name)
 
@@ -46,7 +49,8 @@ def register() -> None:
     --------
     >>> cvrarray.dask.register()
     """
-    from . import registry
+    with optional("cvrarray.dask", "Dask", "dask"):
+        from . import registry
 
     registry.register()
 

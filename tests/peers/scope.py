@@ -1,0 +1,21 @@
+"""What of the peers' suites is out of scope, each with its reason."""
+
+from __future__ import annotations
+
+N_D = "ours have two dimensions"
+
+#: What a refusal of ours says -> the reason: a test that ends in one asks for something that arrays of ours are not.
+REFUSALS = [
+    (r"is immutable|arrays of ours are immutable", "assignment: arrays of ours are immutable"),
+    (r"Call todense\(\)|does not become dense|would become dense|so the result is dense", "the result would be dense"),
+    (r"(have|has) 2 dimensions|of 3 dimensions|at most 2 dimensions|has 2 axes|axis (2|-3) is out of bounds|1-D.*2-D", N_D),
+    (r"'numpy.ndarray' object has no attribute '(toarray|todense|tocoo|format|nnz)'", "what has one dimension is dense"),
+    (r"object has no attribute '\w+'\. \w", "a name that ours cannot have: the AttributeError names the way"),
+    (r"'COO' object has no attribute", "tocoo() gives pydata's COO, not SciPy's"),
+    (r"^'(cvr|bbcsr)'|no attribute 'to(cvr|bbcsr)'", "SciPy's table of its own formats"),
+    (r"Regex pattern did not match", "the words of an error"),
+    (r"property '\w+' of '\w+' object has no setter", "assignment: arrays of ours are immutable"),
+]
+
+#: Patterns of a test's id -> the reason. Ids are SUITE[KIND]::CLASS::TEST[PARAMETERS].
+OUT_OF_SCOPE: list[tuple[str, str]] = []
