@@ -26,6 +26,7 @@ _HOME = {
     "save": "files",
     "load": "files",
     "generate": "generate",
+    "linalg": "linalg",
     "dask": "dask",
     "to_store": "store.sources",
     "Stored": "store.stream",
@@ -40,6 +41,7 @@ __all__ = [
     "asarray",
     "draw",
     "generate",
+    "linalg",
     "load",
     "open_store",
     "read",
@@ -54,7 +56,7 @@ for _name in ("formats", "dask"):  # what lower layers ask for when a call needs
     extensions.declare(_name, partial(importlib.import_module, f"cvrarray.{_name}"))
 
 if TYPE_CHECKING:
-    from . import generate
+    from . import generate, linalg
     from .bbcsr import BBCSRArray
     from .choice.construct import asarray
     from .choice.model import statistics

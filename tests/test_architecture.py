@@ -26,6 +26,7 @@ LAYERS = [  # a module imports from its own layer and from those before it
     {"cvr", "bbcsr"},
     {"formats"},
     {"choice", "drawing"},
+    {"linalg"},
     {"files"},
     {"store"},
     {"dask"},

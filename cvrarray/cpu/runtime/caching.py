@@ -168,9 +168,10 @@ def _warn(message: str) -> None:
 
 
 def sources() -> list[Path]:
-    """The files that kernels are compiled from: all of ``cvrarray/cpu``, and the tables that they take."""
+    """The files that kernels are compiled from: all of ``cvrarray/cpu``, the solvers' kernels, and the tables that they take."""
     cpu = Path(__file__).parent.parent
-    return [*sorted(cpu.rglob("*.py")), cpu.parent / "core" / "tables.py"]
+    package = cpu.parent
+    return [*sorted(cpu.rglob("*.py")), *sorted((package / "linalg" / "cpu").rglob("*.py")), package / "core" / "tables.py"]
 
 
 def _stamp() -> str:
