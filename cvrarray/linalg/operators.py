@@ -227,3 +227,11 @@ def check_square(shape: tuple[int, ...], name: str = "A") -> int:
 def multiply(matrix: Any, x: Any, out: Any) -> Any:
     """``out = matrix @ x`` for a vector or a matrix."""
     return matrix.matvec(x, out) if x.ndim == 1 else matrix.matmat(x, out)
+
+
+def diagonal_source(A: Any, name: str = "M") -> Any:
+    """An array of ours for a matrix of any package, on its own device."""
+    if coercion.package(A) in coercion.SPARSE_PACKAGES or hasattr(A, "__array__") or hasattr(A, "__cuda_array_interface__"):
+        is_on_gpu = coercion.package(A) in ("cupyx", "cupy")
+        return asarray(A, device=None if is_on_gpu else "cpu")
+    raise TypeError(f"{name} needs the entries of A; a {type(A).__name__} only multiplies. Pass an array or a sparse matrix")

@@ -18,6 +18,7 @@ import numpy as np
 from cvrarray.cpu.runtime import memory, threads
 from cvrarray.cpu.runtime.caching import njit
 from cvrarray.cpu.runtime.compiler import OPTIONS, compiled
+from cvrarray.linalg.vectors import Vectors
 
 BLOCK = 2048  #: numbers of a block: its part of five vectors fits the first cache
 UNIT = 4  #: work of one number, in slots of a product: from 32,768 numbers on helpers may be worth their call
@@ -173,3 +174,137 @@ def _turn_columns(first, last, rows, factor, ratio, x, p, z, inverse):
                 if factor[j] != 0:
                     x[i, j] += p.dtype.type(factor[j]) * old
                     p[i, j] = weight * z[i, j] + p.dtype.type(ratio[j]) * old
+
+
+@kernel
+def _inner(first, last, rows, x, y, partial):
+    """Sums: the real and the imaginary part of ``x^H y`` for complex vectors."""
+    for block in range(first, last):
+        real, imag = 0.0, 0.0
+        for i in range(block * rows, min((block + 1) * rows, len(x))):
+            a, b = np.complex128(x[i]), np.complex128(y[i])
+            real += a.real * b.real + a.imag * b.imag
+            imag += a.real * b.imag - a.imag * b.real
+        partial[block, 0] = real
+        partial[block, 1] = imag
+
+
+@kernel
+def _combine(first, last, rows, a, x, b, y, out):
+    """``out = a x + b y``, with a and b (1,) arrays of the vectors' dtype; what is multiplied by 0 counts as 0."""
+    left, right = a[0], b[0]
+    for block in range(first, last):
+        begin, end = block * rows, min((block + 1) * rows, len(out))
+        if right == 0:
+            for i in range(begin, end):
+                out[i] = left * x[i]
+        elif left == 0:
+            for i in range(begin, end):
+                out[i] = right * y[i]
+        else:
+            for i in range(begin, end):
+                out[i] = left * x[i] + right * y[i]
+
+
+class ThreadedVectors(Vectors):
+    """:class:`cvrarray.linalg.vectors.Vectors` for one system, by the kernels above."""
+
+    def __init__(self, device: Any, shape: tuple[int, ...], dtype: np.dtype) -> None:
+        super().__init__(device, shape, dtype)
+        like, number = np.empty(0, self.dtype), np.empty(1, self.dtype)
+        is_complex = self.dtype.kind == "c"
+        blocks = Blocks(shape[0], None)
+        self._partial = blocks.partial
+        self._inner = blocks.prepare("inner", like, like, blocks.partial) if is_complex else None
+        self._combine = blocks.prepare("combine", number, like, number, like, like)
+        flat = Blocks(2 * shape[0] if is_complex else shape[0], None)
+        self._real_partial = flat.partial
+        self._real = flat.prepare("dot", reals(like), reals(like), flat.partial)
+        self._factors = np.ones((2, 1), self.dtype)
+
+    def empty(self) -> np.ndarray:
+        """See :class:`Vectors`."""
+        return empty(self.shape, self.dtype)
+
+    def dot(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+        """See :class:`Vectors`."""
+        if self._inner is None:
+            return self.real_dot(x, y)
+        self._inner(x, y, self._partial)
+        return np.array([complex(*self._partial.sum(axis=0))])
+
+    def real_dot(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+        """See :class:`Vectors`."""
+        self._real(reals(x), reals(y), self._real_partial)
+        return self._real_partial[:, 0].sum(keepdims=True)
+
+    def add(self, a: np.ndarray, x: np.ndarray, y: np.ndarray) -> None:
+        """See :class:`Vectors`."""
+        if a[0] != 0:
+            self.combine(a, x, ONE, y, y)
+
+    def combine(self, a: np.ndarray, x: np.ndarray, b: np.ndarray, y: np.ndarray, out: np.ndarray) -> None:
+        """See :class:`Vectors`."""
+        self._factors[0], self._factors[1] = a, b
+        self._combine(self._factors[0], x, self._factors[1], y, out)
+
+
+ONE = np.ones(1)
+
+
+@kernel
+def _turn_chebyshev(first, last, rows, old, new, is_first, inverse, b, product, d, x):
+    """``d = old d + new inverse (b - product); x += d``; the first step from 0 reads b alone."""
+    old, new = d.dtype.type(old), d.dtype.type(new)
+    for block in range(first, last):
+        begin, end = block * rows, min((block + 1) * rows, len(x))
+        if is_first:
+            for i in range(begin, end):
+                step = new * inverse[i] * b[i]
+                d[i] = step
+                x[i] = step
+        elif old == 0:
+            for i in range(begin, end):
+                step = new * inverse[i] * (b[i] - product[i])
+                d[i] = step
+                x[i] += step
+        else:
+            for i in range(begin, end):
+                step = old * d[i] + new * inverse[i] * (b[i] - product[i])
+                d[i] = step
+                x[i] += step
+
+
+def chebyshev_turn(inverse: np.ndarray, like: np.ndarray) -> Callable[..., None]:
+    """``turn(old, new, is_first, b, product, d, x)`` for vectors like this one, and a real diagonal."""
+    real = reals(np.empty(0, like.dtype))
+    scale = np.ascontiguousarray(inverse, real.dtype)
+    if like.dtype.kind == "c":
+        scale = np.repeat(scale, 2)
+    run = Blocks(scale.size, None).prepare("turn_chebyshev", 0.0, 0.0, True, scale, real, real, real, real)
+
+    def turn(old: float, new: float, is_first: bool, b: np.ndarray, product: np.ndarray, d: np.ndarray, x: np.ndarray) -> None:
+        run(float(old), float(new), is_first, scale, reals(b), reals(product), reals(d), reals(x))
+
+    return turn
+
+
+@kernel
+def _multiply_blocks(first, last, inverse, r, out):
+    """``out = inverse @ r``, block by block; the last one may reach beyond the vectors."""
+    size, n = inverse.shape[1], len(r)
+    for block in range(first, last):
+        begin = block * size
+        width = min(size, n - begin)
+        for i in range(width):
+            total = inverse[block, i, 0] * r[begin]
+            for j in range(1, width):
+                total += inverse[block, i, j] * r[begin + j]
+            out[begin + i] = total
+
+
+def block_product(inverse: np.ndarray) -> Callable[..., None]:
+    """``call(inverse, r, out)`` for blocks of this shape, on threads."""
+    like = np.empty(0, inverse.dtype)
+    work = np.arange(len(inverse) + 1, dtype=np.int64) * inverse.shape[1] ** 2
+    return threads.prepare(compiled(_multiply_blocks, 0, 0, inverse, like, like), work)
