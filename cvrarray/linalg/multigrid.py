@@ -43,7 +43,7 @@ class Multigrid(Preconditioner):
     def _vectors(self, shape: tuple[int, ...], dtype: np.dtype) -> list[tuple[Any, Any, Any]]:
         """Residual, right-hand side and solution of each level below the finest; the finest needs the first alone."""
         sizes = [level.A.shape[0] for level in self.levels] + [self.coarsest.shape[0]]
-        return [tuple(self.device.xp.empty((n, *shape[1:]), dtype) for _ in range(3)) for n in sizes]  # type: ignore[misc]
+        return [tuple(self.device.xp.empty((n, *shape[1:]), dtype) for _ in range(3)) for n in sizes]
 
     def apply(self, r: Any, out: Any) -> Any:
         """See :class:`Preconditioner`: one V-cycle from 0."""

@@ -152,7 +152,7 @@ class BlockJacobi(Preconditioner):
 
     def _pads(self, shape: tuple[int, ...], dtype: np.dtype) -> tuple[Any, Any]:
         rows = len(self.inverse) * self.block_size
-        return tuple(self.device.xp.zeros((rows, *shape[1:]), dtype) for _ in range(2))  # type: ignore[return-value]
+        return tuple(self.device.xp.zeros((rows, *shape[1:]), dtype) for _ in range(2))
 
     def apply(self, r: Any, out: Any) -> Any:
         """See :class:`Preconditioner`."""
