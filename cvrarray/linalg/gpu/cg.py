@@ -17,10 +17,10 @@ import cupy
 import numpy as np
 
 from cvrarray.array.base import SparseArray
-from cvrarray.gpu.compiler import NULL, Kernel
+from cvrarray.gpu.compiler import Kernel
 from cvrarray.linalg import solution
 from cvrarray.linalg.gpu import persistent
-from cvrarray.linalg.gpu.state import BLOCKS, DIAGONAL, GIVEN, IDENTITY, KINDS, RUNNING, Layout, State, preconditioner_kind
+from cvrarray.linalg.gpu.state import BLOCKS, DIAGONAL, GIVEN, KINDS, RUNNING, Layout, State, preconditioner_kind
 from cvrarray.linalg.operators import multiply
 from cvrarray.linalg.solution import Outcome
 from cvrarray.linalg.system import System, apply
