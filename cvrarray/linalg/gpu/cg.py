@@ -20,12 +20,12 @@ from cvrarray.array.base import SparseArray
 from cvrarray.gpu.compiler import Kernel
 from cvrarray.linalg import solution
 from cvrarray.linalg.gpu import persistent
-from cvrarray.linalg.gpu.state import BLOCKS, DIAGONAL, GIVEN, KINDS, RUNNING, Layout, State, preconditioner_kind
+from cvrarray.linalg.gpu.layout import VECTORS, Layout
+from cvrarray.linalg.gpu.state import BLOCKS, DIAGONAL, GIVEN, KINDS, RUNNING, State, preconditioner_kind
 from cvrarray.linalg.operators import multiply
 from cvrarray.linalg.solution import Outcome
 from cvrarray.linalg.system import System, apply
 
-VECTORS = [(dtype,) for dtype in ("float32", "float64", "complex64", "complex128")]
 EACH_KIND = [(dtype, kind) for (dtype,) in VECTORS for kind in KINDS]
 RESIDUAL = Kernel("cg", "cg_residual", EACH_KIND)
 CURVATURE = Kernel("cg", "cg_curvature", VECTORS)

@@ -15,7 +15,8 @@ from cvrarray.bbcsr import BBCSRArray
 from cvrarray.core.tables import WARP, BBCSRTables, mask_dtype
 from cvrarray.gpu import bbcsr
 from cvrarray.gpu.compiler import PRODUCTS, Kernel, processors, struct
-from cvrarray.linalg.gpu.state import BLOCKS, DIAGONAL, GIVEN, IDENTITY, Layout, State
+from cvrarray.linalg.gpu.layout import Layout
+from cvrarray.linalg.gpu.state import BLOCKS, DIAGONAL, GIVEN, IDENTITY, State
 
 #: Iterations of a launch, at most: the host can be interrupted between launches.
 BATCH = 4096

@@ -1,4 +1,4 @@
-"""Memory of an engine: its vectors, what the kernels know of each column, and how threads are laid out over vectors."""
+"""Memory of an engine: its vectors, and what the kernels know of each column."""
 
 from __future__ import annotations
 
@@ -7,11 +7,9 @@ from typing import Any, NamedTuple
 import cupy
 import numpy as np
 
-from cvrarray.gpu.compiler import NULL, Struct, processors, struct
+from cvrarray.gpu.compiler import NULL
+from cvrarray.linalg.gpu.layout import THREADS, Layout
 
-THREADS = 256  # of a block: THREADS of kernels/cg.cu
-BLOCKS_A_PROCESSOR = 8
-MOST_SUMS = 2  # of a column at a time
 WORDS = 9  # 64-bit words of the kernels' struct Column
 
 #: What a preconditioner is: the enum of ``kernels/cg.cuh``.
@@ -30,32 +28,6 @@ def preconditioner_kind(preconditioner: Any) -> int:
         if inverse.ndim == 3 and inverse.shape[1] <= THREADS:
             return BLOCKS
     return GIVEN
-
-
-class Layout(NamedTuple):
-    """How threads are laid out over vectors (n, k) in C order: the struct Shape of ``kernels/cg.cu``."""
-
-    n: int
-    k: int
-    rows: int  # of a block
-    columns: int
-    grid: tuple[int, int]
-    shape: Struct
-
-    @classmethod
-    def of(cls, n: int, k: int, block_size: int = 1) -> Layout:
-        """For vectors of `k` columns, with whole blocks of `block_size` rows in a block of threads."""
-        most = THREADS // block_size
-        tiles = max(1, -(-k // most))
-        columns = max(1, -(-k // tiles))
-        rows = THREADS // columns // block_size * block_size
-        at_once = max(1, BLOCKS_A_PROCESSOR * processors(cupy.cuda.runtime.getDevice()) // tiles)
-        grid = max(1, min(-(-n // rows), at_once)), tiles
-        return cls(n, k, rows, columns, grid, struct(n, k, rows | columns << 32))
-
-    def launch(self, kernel: cupy.cuda.Function, arguments: tuple[Any, ...], shared_mem: int = 0) -> None:
-        """Launch over all entries of the vectors."""
-        kernel(self.grid, (THREADS,), (self.shape, *arguments), shared_mem=shared_mem)
 
 
 class Words(NamedTuple):
@@ -80,8 +52,7 @@ class State:
         self.columns = cupy.zeros((layout.k, WORDS), np.float64)
         self.tolerance = self._none = cupy.full(layout.k, -1.0)
         self._tolerance = cupy.empty(layout.k)
-        blocks, tiles = layout.grid
-        self.sums = struct(cupy.empty(tiles * blocks * MOST_SUMS * layout.columns), cupy.zeros(tiles, np.uint32))
+        self.sums = layout.partials()
         self.limit = 0
         self.history: Any = NULL
         self._kept: cupy.ndarray | None = None
