@@ -1,6 +1,6 @@
 """Iterative solvers of linear systems, on the device of the matrix, with SciPy's arguments and results.
 
-=============================  ===================================================================================================
+=============================  ==========================================================================================
 :func:`cg`                     A symmetric (Hermitian) positive definite
 :class:`CG`                    the same for many right-hand sides, with everything prepared once
 :func:`minres`                 A symmetric (Hermitian), definite or not
@@ -11,14 +11,14 @@
 :func:`block_jacobi`           the inverses of the blocks on the diagonal
 :func:`chebyshev`              a polynomial in A
 :func:`multigrid`              a V-cycle, from a hierarchy of pyamg's
-=============================  ===================================================================================================
+=============================  ==========================================================================================
 
 A solve has *converged* only if the residual ``b - A @ x``, computed from x itself, meets the tolerance. Every other end has its
 own reason, in words (``Solution.reason``) and as SciPy's ``info``:
 
-==========================  ===========  ==========================================================================================
+==========================  ===========  ====================================================================================
 reason                      info         meaning
-==========================  ===========  ==========================================================================================
+==========================  ===========  ====================================================================================
 converged                   0            ``|b - A x| <= max(rtol |b|, atol)``
 iterations                  iterations   as many as were asked for; nothing was tested
 maxiter                     iterations   the tolerance is not met yet
@@ -31,7 +31,7 @@ M not finite                -5           the same of M
 b not finite                -6           nan or inf in b; x is x0
 x0 not finite               -7           nan or inf in x0; x is x0
 breakdown                   -10          a number that the method divides by is 0
-==========================  ===========  ==========================================================================================
+==========================  ===========  ====================================================================================
 """
 
 from .bicgstab import bicgstab

@@ -114,7 +114,7 @@ def count(value: Any, name: str, default: int, least: int = 0) -> int:
 def norms(vector: Any, device: devices.Device) -> np.ndarray:
     """(columns,) Euclidean norms in host memory; one for a vector. They neither overflow nor underflow."""
     xp = device.xp
-    columns = vector.reshape(vector.shape[0], -1)
+    columns = vector[:, None] if vector.ndim == 1 else vector
     if not columns.size:
         return np.zeros(columns.shape[1])
     with np.errstate(all="ignore"):

@@ -13,7 +13,7 @@ import numpy as np
 
 from ..array.base import SparseArray
 from ..core import devices
-from . import arguments, mixed, operators, portable, preconditioners, solution, solving
+from . import arguments, mixed, operators, preconditioners, solution, solving
 from .arguments import Arguments
 from .solution import Outcome, Solution
 from .system import System
@@ -216,26 +216,22 @@ class CG:
         with given.device.use():
             if self._iterations is not None:
                 return self._counted(given)
-            found = solving.run(lambda: self._engine(given, callback), given, self._tolerances, limit, callback)
+            found = solving.run(lambda: self._engine(given), given, self._tolerances, limit, callback)
         return found._replace(history=found.history if self._history else None)
 
     def _counted(self, given: Arguments) -> Solution:
         """Exactly as many iterations as were asked for."""
-        outcome = self._engine(given, None).run(given.b, given.x, None, self._iterations)
+        outcome = self._engine(given).run(given.b, given.x, None, self._iterations)
         if given.b.ndim == 2:
             size = given.device.xp.sqrt((abs(given.b) ** 2).sum(axis=0))
         else:
             size = given.device.xp.sqrt((abs(given.b) ** 2).sum(keepdims=True))
         return _relative(given, outcome, size)
 
-    def _engine(self, given: Arguments, callback: Callable[[Any], Any] | None) -> Any:
-        columns = None if given.b.ndim == 1 else given.b.shape[1]
-        is_stepwise = callback is not None and given.device.kind == "cuda"
-        system = solving.described(given, check_every=self._check_every, iterations=self._iterations, history=self._history)
-        if is_stepwise:  # the host sees every iteration
-            return portable.Engine(system)
-        key = (columns, given.b.dtype, given.device)
+    def _engine(self, given: Arguments) -> Any:
+        key = (None if given.b.ndim == 1 else given.b.shape[1], given.b.dtype, given.device)
         if key not in self._engines:
+            system = solving.described(given, check_every=self._check_every, iterations=self._iterations, history=self._history)
             is_mixed = self._precision == "mixed" and system.dtype not in operators.SINGLE
             self._engines[key] = mixed.Engine(system, _make) if is_mixed else _make(system)
         return self._engines[key]
@@ -243,11 +239,12 @@ class CG:
 
 def _make(system: System) -> Any:
     """The engine of the system's device."""
+    engine: Any
     if system.device.kind == "cpu":
-        from .cpu.cg import Engine
-
-        return Engine(system)
-    return portable.Engine(system)
+        from .cpu.cg import Engine as engine
+    else:
+        from .gpu.cg import Engine as engine
+    return engine(system)
 
 
 def _placed(given: Arguments, out: Any) -> Arguments:

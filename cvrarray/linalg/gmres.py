@@ -1,9 +1,10 @@
 """GMRES with restarts, for any square system.
 
-Source: Y. Saad, M. H. Schultz, "GMRES: A Generalized Minimal Residual Algorithm for Solving Nonsymmetric Linear Systems", SIAM J.
-Sci. Stat. Comput. 7(3), 1986, preconditioned from the left as in SciPy. A new basis vector is made orthogonal to the others by
-two passes of classical Gram-Schmidt (L. Giraud et al., "Rounding error analysis of the classical Gram-Schmidt orthogonalization
-process", Numer. Math. 101, 2005), which are products of matrices; the small least-squares problems are solved on the host.
+Source: Y. Saad, M. H. Schultz, "GMRES: A Generalized Minimal Residual Algorithm for Solving Nonsymmetric Linear Systems",
+SIAM J. Sci. Stat. Comput. 7(3), 1986, preconditioned from the left as in SciPy. A new basis vector is made orthogonal to the
+others by two passes of classical Gram-Schmidt (L. Giraud et al., "Rounding error analysis of the classical Gram-Schmidt
+orthogonalization process", Numer. Math. 101, 2005), which are products of matrices; the small least-squares problems are solved
+on the host.
 """
 
 from __future__ import annotations
@@ -127,11 +128,11 @@ class GMRES:
             extending = extending & ~done & ~(presid <= self.inner) & (self.end == RUNNING)
             if not extending.any() or (self.by_steps and self.steps.max() >= self.limit):
                 break
-        size = max((problem.size for problem in problems), default=0)
-        y = np.zeros((size, columns), self.v.scalar)
+        most = max((problem.size for problem in problems), default=0)
+        y = np.zeros((most, columns), self.v.scalar)
         for j, problem in enumerate(problems):
             y[: problem.size, j] = problem.solution()
-        change = xp.einsum("snk,sk->nk", basis[:size], xp.asarray(y).astype(self.system.dtype))
+        change = xp.einsum("snk,sk->nk", basis[:most], xp.asarray(y).astype(self.system.dtype))
         x += xp.where(xp.isfinite(change), change, 0).reshape(x.shape)
         return presid
 
@@ -214,8 +215,8 @@ def gmres(
     """Solve ``A @ x = b`` for any square A by GMRES, with restarts."""
     if callback is not None and callback_type is None:
         warnings.warn(
-            "cvrarray.linalg.gmres called without specifying `callback_type`, as SciPy's: it is 'legacy', which counts iterations"
-            " in maxiter. Say callback_type='pr_norm', 'x' or 'legacy'",
+            "cvrarray.linalg.gmres called without specifying `callback_type`: as in SciPy it is 'legacy', which counts"
+            " iterations in maxiter. Say callback_type='pr_norm', 'x' or 'legacy'",
             DeprecationWarning,
             stacklevel=2,
         )

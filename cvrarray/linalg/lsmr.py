@@ -14,7 +14,7 @@ from ..array.base import SparseArray
 from ..core import devices
 from . import arguments, operators, vectors
 
-#: Products with the transpose after which an array in host memory is transposed for good: a conversion takes as long as 13 to 26.
+#: Products with the transpose after which an array in host memory is converted to it: that takes as long as 13 to 26 of them.
 CONVERT_AFTER = 16
 
 
@@ -207,7 +207,7 @@ class LSMR:
         damp, itn = np.full(columns, self.damp), 0
         stop[going & ~np.isfinite(zeta_bar)] = 7
         going &= np.isfinite(zeta_bar) & (tests.maxiter > 0)
-        x.reshape(len(x), -1)[:, (norm_b == 0) & (zeta_bar != 0)] = 0
+        x.reshape(len(x), columns)[:, (norm_b == 0) & (zeta_bar != 0)] = 0
         while going.any():
             itn += 1
             alpha, beta = self.bidiagonalise(alpha, beta)

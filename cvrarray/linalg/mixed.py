@@ -1,8 +1,8 @@
 """Mixed precision: iterations in single precision, refined in double precision until the tolerance holds.
 
-Iterative refinement (C. B. Moler, J. ACM 14(2), 1967) with conjugate gradients inside: the correction of x is solved for in single
-precision, for a right-hand side of length 1; x and the true residual are in double precision. Where single precision makes no
-progress any more, the engine of double precision takes over from the x that was reached.
+Iterative refinement (C. B. Moler, J. ACM 14(2), 1967) with conjugate gradients inside: the correction of x is solved for in
+single precision, for a right-hand side of length 1; x and the true residual are in double precision. Where single precision
+makes no progress any more, the engine of double precision takes over from the x that was reached.
 """
 
 from __future__ import annotations

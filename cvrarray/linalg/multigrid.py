@@ -1,8 +1,8 @@
 """Multigrid: a hierarchy that pyamg has built, as a V-cycle of our arrays.
 
-Sources: A. Brandt, "Multi-Level Adaptive Solutions to Boundary-Value Problems", Math. Comp. 31, 1977, for the cycle; P. Vanek, J.
-Mandel, M. Brezina, "Algebraic Multigrid by Smoothed Aggregation", Computing 56, 1996, for such hierarchies; M. Adams, M. Brezina,
-J. Hu, R. Tuminaro, "Parallel multigrid smoothing: polynomial versus Gauss-Seidel", J. Comput. Phys. 188, 2003, for the smoother.
+Sources: A. Brandt, "Multi-Level Adaptive Solutions to Boundary-Value Problems", Math. Comp. 31, 1977, for the cycle; P. Vanek,
+J. Mandel, M. Brezina, "Algebraic Multigrid by Smoothed Aggregation", Computing 56, 1996, for such hierarchies; M. Adams,
+M. Brezina, J. Hu, R. Tuminaro, "Parallel multigrid smoothing: polynomial versus Gauss-Seidel", J. Comput. Phys. 188, 2003.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ..bbcsr import BBCSRArray
 from ..choice.construct import asarray
 from ..core import devices
 from . import operators
@@ -33,8 +34,10 @@ class Level:
 class Multigrid(Preconditioner):
     """A V-cycle: see :func:`multigrid`."""
 
+    capturable = True
+
     def __init__(self, levels: list[Level], coarsest: Any, device: devices.Device) -> None:
-        self.levels, self.coarsest, self.device = levels, coarsest, device
+        self.levels, self.coarsest, self.device = levels, coarsest, device  # the last is the inverse, an array of ours
         self.dtype = coarsest.dtype
         n = levels[0].A.shape[0] if levels else coarsest.shape[0]
         self.shape = (n, n)
@@ -47,7 +50,7 @@ class Multigrid(Preconditioner):
 
     def apply(self, r: Any, out: Any) -> Any:
         """See :class:`Preconditioner`: one V-cycle from 0."""
-        vectors = self._workspace(r)
+        vectors = self._workspace(out)
         b, x = r, out
         stack = []
         for k, level in enumerate(self.levels):
@@ -58,7 +61,7 @@ class Multigrid(Preconditioner):
             stack.append((b, x))
             b, x = vectors[k + 1][1], vectors[k + 1][2]
             operators.multiply(level.R, left, b)
-        self.device.xp.matmul(self.coarsest.astype(b.dtype, copy=False), b, out=x)
+        operators.multiply(self.coarsest, b, x)
         for k in reversed(range(len(self.levels))):
             level, below = self.levels[k], x
             b, x = stack[k]
@@ -136,10 +139,9 @@ def multigrid(levels: Any, *, device: Any = None, smoother: str = "chebyshev", d
         coarsest = _inverse(given[-1].A, target)
         for k, level in enumerate(made):
             n, below = level.A.shape[0], (made[k + 1].A.shape if k + 1 < len(made) else coarsest.shape)[0]
-            if level.P.shape != (n, below) or level.R.shape != (below, n):
-                raise ValueError(
-                    f"P and R of level {k} must have shapes {(n, below)} and {(below, n)}; got {level.P.shape} and {level.R.shape}"
-                )
+            shapes = level.P.shape, level.R.shape
+            if shapes != ((n, below), (below, n)):
+                raise ValueError(f"P and R of level {k} must have shapes {(n, below)} and {(below, n)}; got {shapes}")
         return Multigrid(made, coarsest, target)
 
 
@@ -185,4 +187,4 @@ def _inverse(A: Any, target: devices.Device) -> Any:
     if not np.isfinite(dense).all():
         raise ValueError("the coarsest level must be finite; it holds nan or inf")
     inverse = np.linalg.pinv(dense.astype(np.result_type(dtype, np.float64)), hermitian=True)
-    return target.xp.asarray(np.ascontiguousarray(inverse), dtype)
+    return BBCSRArray(inverse.astype(dtype), block_size=1, device=str(target))  # its product takes no memory, BLAS's may

@@ -1,7 +1,7 @@
 """Preconditioners: approximations of a matrix's inverse that cost little to make and to apply.
 
-Each has ``apply(r, out)``, ``out = M @ r`` for contiguous vectors (n,) or (n, k); ``matvec`` for everybody else; ``update(A)`` for
-new values in the same structure; ``astype(dtype)``. A preconditioner may be used by several solvers, threads and streams at once.
+Each has ``apply(r, out)``, ``out = M @ r`` for contiguous vectors (n,) or (n, k); ``matvec`` for everybody else;
+``update(A)`` for new values in the same structure; ``astype(dtype)``. Several solvers, threads and streams may use one at once.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ class Preconditioner:
     shape: tuple[int, int]
     dtype: np.dtype
     device: devices.Device
+    capturable = False  #: whether an application takes no memory, once it has been made: then a CUDA graph may hold it
 
     def apply(self, r: Any, out: Any) -> Any:
         """``out = M @ r``; r and out are contiguous, of one dtype, on the preconditioner's device."""
@@ -52,25 +53,27 @@ class Preconditioner:
 
 
 class Workspace:
-    """Vectors that an application needs, one set for each shape, dtype, and thread or stream that asks for it."""
+    """Vectors that an application needs, for each shape and dtype: one set for each thread or stream.
+
+    A CUDA graph that is being captured has a set of its own, for it will run on any stream, beside others: the vector that it
+    writes to tells whose it is.
+    """
 
     def __init__(self, device: devices.Device, make: Callable[[tuple[int, ...], np.dtype], Any]) -> None:
         self._device, self._make = device, make
         self._sets: dict[tuple[Any, ...], Any] = {}
 
-    def __call__(self, like: Any) -> Any:
-        """The set for vectors like this one."""
-        lane = threading.get_ident()
+    def __call__(self, out: Any) -> Any:
+        """The set for an application that writes to `out`."""
+        lane: tuple[Any, ...] = (threading.get_ident(),)
         if self._device.kind == "cuda":
-            lane = self._device.xp.cuda.get_current_stream().ptr
-        key = (like.shape, like.dtype, lane)
+            stream = self._device.xp.cuda.get_current_stream()
+            lane = ("graph", out.data.ptr) if stream.is_capturing() else (stream.ptr,)
+        key = (out.shape, out.dtype, *lane)
         found = self._sets.get(key)
         if found is None:
-            found = self._sets[key] = self._make(like.shape, like.dtype)
+            found = self._sets[key] = self._make(out.shape, out.dtype)
         return found
-
-    def __deepcopy__(self, memo: Any) -> Workspace:
-        return Workspace(self._device, self._make)
 
 
 class Jacobi(Preconditioner):
@@ -166,7 +169,7 @@ class BlockJacobi(Preconditioner):
         xp, size, n = self.device.xp, self.block_size, self.shape[0]
         to = out
         if len(self.inverse) * size != n:
-            whole, to = self._workspace(r)
+            whole, to = self._workspace(out)
             whole[:n] = r
             r = whole
         product = xp.matmul(self.inverse.astype(r.dtype, copy=False), r.reshape(len(self.inverse), size, -1))
@@ -258,8 +261,8 @@ def inverses(blocks: Any, xp: Any) -> Any:
         if bad.size:
             k = int(bad[0])
             raise ValueError(
-                f"block_jacobi needs positive definite blocks; block {k}, of the rows {k * size} to {(k + 1) * size - 1}, has a "
-                f"Cholesky pivot of {float(smallest[k]):.3g} times its diagonal. Add to A's diagonal, or use jacobi"
+                f"block_jacobi needs positive definite blocks; block {k}, of the rows {k * size} to {(k + 1) * size - 1}, has "
+                f"a Cholesky pivot of {float(smallest[k]):.3g} times its diagonal. Add to A's diagonal, or use jacobi"
             )
         inverse = xp.zeros_like(blocks)
         for i in range(size):
@@ -271,6 +274,8 @@ def inverses(blocks: Any, xp: Any) -> Any:
 
 class Chebyshev(Preconditioner):
     """A polynomial in A and the inverse of its diagonal: see :func:`chebyshev`."""
+
+    capturable = True
 
     def __init__(self, A: Any, degree: int, ratio: float, largest: float | None = None) -> None:
         self.device, self.shape = _device(A), (operators.check_square(A.shape),) * 2
@@ -293,7 +298,7 @@ class Chebyshev(Preconditioner):
     def smooth(self, b: Any, x: Any, is_zero: bool = False) -> Any:
         """Steps for ``A @ x = b`` from the x that is there, or from 0: Saad, "Iterative Methods", algorithm 12.1."""
         center, half = self.largest * (1 + 1 / self.ratio) / 2, self.largest * (1 - 1 / self.ratio) / 2
-        d, product = self._workspace(b)
+        d, product = self._workspace(x)
         turn = self._turn(b)
         sigma = center / half if half > 0 else np.inf
         rho = 1 / sigma
@@ -319,7 +324,7 @@ class Chebyshev(Preconditioner):
 
                 self._kernels[key] = chebyshev_turn(inverse, b)
             else:
-                self._kernels[key] = _chebyshev_turn(inverse, b)
+                self._kernels[key] = _chebyshev_turn(inverse, b, self.device.xp)
         found: Callable[..., None] = self._kernels[key]
         return found
 
@@ -338,8 +343,20 @@ class Chebyshev(Preconditioner):
         return Chebyshev(self.matrix.astype(single), self.degree, self.ratio, self.largest)
 
 
-def _chebyshev_turn(inverse: Any, b: Any) -> Callable[..., None]:
+def _chebyshev_turn(inverse: Any, b: Any, xp: Any) -> Callable[..., None]:
+    """:meth:`Chebyshev._turn` in array code; on a GPU one kernel, which takes no memory."""
     scale = (inverse if b.ndim == 1 else inverse[:, None]).astype(b.dtype if inverse.dtype.kind == "c" else b.real.dtype)
+    if hasattr(xp, "ElementwiseKernel"):
+        step = xp.ElementwiseKernel(
+            "S s, R old, R new_, bool first, T b, T product, T d0, T x0",
+            "T d, T x",
+            "T t = s * (first ? b : b - product) * T(new_); if (old != 0) t += T(old) * d0; d = t; x = first ? t : x0 + t;",
+            "cvrarray_chebyshev_turn",
+        )
+        number = b.real.dtype.type
+        return lambda old, new, is_first, b, product, d, x: step(
+            scale, number(old), number(new), is_first, b, product, d, x, d, x
+        )
 
     def turn(old: float, new: float, is_first: bool, b: Any, product: Any, d: Any, x: Any) -> None:
         if is_first:
@@ -360,8 +377,8 @@ def _chebyshev_turn(inverse: Any, b: Any) -> Callable[..., None]:
 def largest_eigenvalue(A: Any, inverse: Any, device: devices.Device) -> float:
     """An upper bound, but for rounding, of the largest eigenvalue of ``D^-1 A``, from a few Lanczos steps.
 
-    It is that of the tridiagonal matrix plus what the last step left: Y. Zhou, Y. Saad, M. L. Tiago, J. R. Chelikowsky, "Parallel
-    self-consistent-field calculations via Chebyshev-filtered subspace acceleration", Phys. Rev. E 74, 066704, 2006.
+    It is that of the tridiagonal matrix plus what the last step left: Y. Zhou, Y. Saad, M. L. Tiago, J. R. Chelikowsky,
+    "Parallel self-consistent-field calculations via Chebyshev-filtered subspace acceleration", Phys. Rev. E 74, 066704, 2006.
     """
     xp, n = device.xp, A.shape[0]
     if n == 0:
@@ -469,8 +486,8 @@ def block_jacobi(A: Any, block_size: int | None = None) -> BlockJacobi:
 def chebyshev(A: Any, degree: int = 3, *, ratio: float = 30.0) -> Chebyshev:
     """A polynomial of a matrix that is small on the upper part of its spectrum: products, and no inner products.
 
-    Chebyshev's iteration for ``D^-1 A``, D the diagonal, from 0: Y. Saad, "Iterative Methods for Sparse Linear Systems", 2nd ed.,
-    SIAM 2003, section 12.3.2. The spectrum's upper end is bounded by a few Lanczos steps.
+    Chebyshev's iteration for ``D^-1 A``, D the diagonal, from 0: Y. Saad, "Iterative Methods for Sparse Linear Systems",
+    2nd ed., SIAM 2003, section 12.3.2. The spectrum's upper end is bounded by a few Lanczos steps.
 
     Parameters
     ----------

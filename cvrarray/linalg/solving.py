@@ -79,7 +79,7 @@ def run(
 
 
 def _columns(vector: Any) -> Any:
-    return vector.reshape(vector.shape[0], -1)
+    return vector[:, None] if vector.ndim == 1 else vector
 
 
 def _scale(sizes: np.ndarray, starts: np.ndarray, dtype: np.dtype) -> np.ndarray:

@@ -1,7 +1,7 @@
 """Arithmetic of vectors on a device, as the methods need it: what is written once for NumPy and CuPy.
 
-A vector is (n,), or (n, k) for k systems at once. A scalar is an array (k,) on the vectors' device, in double precision; (1,) for
-vectors (n,). Sums are in double precision and in a fixed order.
+A vector is (n,), or (n, k) for k systems at once. A scalar is an array (k,) on the vectors' device, in double precision; (1,)
+for vectors (n,). Sums are in double precision and in a fixed order.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ from ..core import devices
 
 def of(device: devices.Device, shape: tuple[int, ...], dtype: np.dtype) -> Vectors:
     """The arithmetic for vectors of this shape and dtype."""
-    if device.kind == "cpu" and len(shape) == 1:
-        from .cpu.vectors import ThreadedVectors
-
-        found: Vectors = ThreadedVectors(device, shape, dtype)
-        return found
-    return Vectors(device, shape, dtype)
+    kind: Any = Vectors
+    if device.kind == "cuda":
+        from .gpu.vectors import DeviceVectors as kind
+    elif len(shape) == 1:
+        from .cpu.vectors import ThreadedVectors as kind
+    found: Vectors = kind(device, shape, dtype)
+    return found
 
 
 class Vectors:
