@@ -95,7 +95,7 @@ def operator(A: Any, device: devices.Device, name: str = "A") -> Any:
         return _from_methods(A, device, name)
     if hasattr(A, "dtype"):
         _same_kind(devices.of(A).kind, device, A, name)
-    if device.kind == "cpu" and not hasattr(A, "shape"):
+    if device.kind == "cpu" and not hasattr(A, "shape") and np.ndim(A) == 2:
         return _dense(np.asarray(A), device, name)
     raise TypeError(
         f"{name} must be an array of ours, a matrix, or have shape, dtype and matvec(x, out=); got {type(A).__name__}"
