@@ -39,16 +39,12 @@ from .cg import CG, cg
 from .gmres import gmres
 from .lsmr import Result, lsmr
 from .minres import minres
-from .multigrid import Multigrid, multigrid
-from .preconditioners import BlockJacobi, Chebyshev, Jacobi, block_jacobi, chebyshev, jacobi
+from .multigrid import multigrid
+from .preconditioners import block_jacobi, chebyshev, jacobi
 from .solution import Solution
 
 __all__ = [
     "CG",
-    "BlockJacobi",
-    "Chebyshev",
-    "Jacobi",
-    "Multigrid",
     "Result",
     "Solution",
     "bicgstab",

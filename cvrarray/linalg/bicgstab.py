@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from . import solving
-from .iteration import BREAKDOWN, M_NAN, Method
+from .ends import BREAKDOWN, M_NAN
+from .iteration import Method
 
 
 class BiCGSTAB(Method):
@@ -78,5 +79,40 @@ def bicgstab(
     M: Any = None,
     callback: Callable[[Any], Any] | None = None,
 ) -> tuple[Any, int]:
-    """Solve ``A @ x = b`` for any square A by BiCGSTAB."""
+    """Solve ``A @ x = b`` for any square A by BiCGSTAB: two products an iteration, and memory for six vectors.
+
+    Parameters
+    ----------
+    A : (n, n) array of ours, sparse or dense matrix, or operator
+    b : (n,) or (n, k) array on A's device
+        k columns are k systems, solved side by side; each stops by its own tolerance.
+    x0 : array like b, optional
+        Where to start; ``"Mb"`` for ``M @ b``. Default: 0.
+    rtol, atol : float
+        A column has converged where ``|b - A @ x| <= max(rtol * |b|, atol)``, computed from x itself.
+    maxiter : int, optional
+        The most iterations. Default: ``10 * n``.
+    M : like A, or a preconditioner of this module, optional
+        An approximation of A's inverse.
+    callback : function, optional
+        Called as ``callback(x)`` after each iteration.
+
+    Returns
+    -------
+    x : array like b
+    info : int
+        0: converged. Above 0: iterations that did not meet the tolerance. Below 0: a failure, see :class:`Solution`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Devices, shapes or dtypes do not fit, or an argument is out of range.
+
+    Examples
+    --------
+    >>> A = cvrarray.CVRArray([[3.0, 2, 0], [1, -1, 0], [0, 5, 1]])
+    >>> x, info = cvrarray.linalg.bicgstab(A, np.array([2.0, 4, -1]), rtol=1e-12)
+    >>> x.round(9), info
+    (array([ 2., -2.,  9.]), 0)
+    """
     return solving.solved(BiCGSTAB, (A, b, x0, M), (rtol, atol, maxiter), callback)

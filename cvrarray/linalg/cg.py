@@ -54,15 +54,13 @@ def cg(
     callback : function, optional
         Called as ``callback(x)`` after each iteration.
     precision : {None, "mixed"}
-        ``"mixed"``: iterations in single precision, with x and true residuals in double precision, refined until the
-        tolerance holds. It needs an array of ours for A.
+        ``"mixed"``: iterations in single precision, refined in double precision until the tolerance holds. A is ours.
 
     Returns
     -------
     x : array like b
     info : int
-        0: converged. Above 0: the tolerance is not met, after so many iterations. Below 0: a failure; :class:`CG` says which
-        in words.
+        0: converged. Above 0: iterations that did not meet the tolerance. Below 0: a failure, see :class:`Solution`.
 
     Raises
     ------
@@ -170,7 +168,7 @@ class CG:
         --------
         >>> solver = cvrarray.linalg.CG(np.diag([1.0, 2, 4]), iterations=2)
         >>> found = solver.solve(np.ones(3), out=np.empty(3))
-        >>> found.iterations, found.reason, found.residual < 0.3
+        >>> found.iterations, found.reason, bool(found.residual < 0.3)
         (2, 'iterations', True)
         """
         return self._solve(b, x0, out, None)
@@ -272,5 +270,6 @@ def _relative(given: Arguments, outcome: Outcome, size: Any) -> Solution:
     if given.b.ndim == 2:
         k = given.b.shape[1]
         return Solution(given.x, outcome.iterations, residual, np.zeros(k, bool), [solution.ITERATIONS] * k, history)
-    residual, history = (None if a is None else a[..., 0] for a in (residual, history))
+    residual = None if residual is None else residual[0]
+    history = None if history is None else history[:, 0]
     return Solution(given.x, int(outcome.iterations[0]), residual, False, solution.ITERATIONS, history)

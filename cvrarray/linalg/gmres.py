@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from . import arguments, solving, vectors
-from .iteration import A_NAN, CONVERGED, ENDS, M_NAN, M_SINGULAR, MAXITER, RUNNING, STAGNATION
+from . import arguments, arithmetic, solving
+from .ends import A_NAN, CONVERGED, ENDS, M_NAN, M_SINGULAR, MAXITER, RUNNING, STAGNATION
 from .operators import multiply
 from .solution import Outcome
 from .system import System, apply
@@ -33,7 +33,7 @@ class GMRES:
 
     def __init__(self, system: System, restart: int | None, callback_type: str | None) -> None:
         self.system, self.callback_type = system, callback_type
-        self.v = vectors.of(system.device, system.shape, system.dtype)
+        self.v = arithmetic.of(system.device, system.shape, system.dtype)
         self.restart = max(1, min(RESTART if restart is None else restart, system.n))
         xp = self.v.xp
         self.basis = xp.zeros((self.restart + 1, system.n, self.v.columns), system.dtype)
@@ -212,7 +212,47 @@ def gmres(
     callback: Callable[[Any], Any] | None = None,
     callback_type: str | None = None,
 ) -> tuple[Any, int]:
-    """Solve ``A @ x = b`` for any square A by GMRES, with restarts."""
+    """Solve ``A @ x = b`` for any square A by GMRES, with restarts.
+
+    Parameters
+    ----------
+    A : (n, n) array of ours, sparse or dense matrix, or operator
+    b : (n,) or (n, k) array on A's device
+        k columns are k systems, solved side by side; each stops by its own tolerance.
+    x0 : array like b, optional
+        Where to start; ``"Mb"`` for ``M @ b``. Default: 0.
+    rtol, atol : float
+        A column has converged where ``|b - A @ x| <= max(rtol * |b|, atol)``, computed from x itself.
+    restart : int, optional
+        Iterations between restarts: as many vectors are kept. Default: 20.
+    maxiter : int, optional
+        The most cycles from restart to restart. Default: ``10 * n``.
+    M : like A, or a preconditioner of this module, optional
+        An approximation of A's inverse, applied from the left.
+    callback : function, optional
+        See `callback_type`.
+    callback_type : {"x", "pr_norm", "legacy"}, optional
+        ``"x"``: called with x after each cycle. ``"pr_norm"``: with the norm of the preconditioned residual over that of b,
+        after each iteration. ``"legacy"``, SciPy's default: the same, and `maxiter` counts iterations.
+
+    Returns
+    -------
+    x : array like b
+    info : int
+        0: converged. Above 0: iterations that did not meet the tolerance. Below 0: a failure, see :class:`Solution`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Devices, shapes or dtypes do not fit, or an argument is out of range.
+
+    Examples
+    --------
+    >>> A = cvrarray.CVRArray([[3.0, 2, 0], [1, -1, 0], [0, 5, 1]])
+    >>> x, info = cvrarray.linalg.gmres(A, np.array([2.0, 4, -1]), rtol=1e-12)
+    >>> x.round(9), info
+    (array([ 2., -2.,  9.]), 0)
+    """
     if callback is not None and callback_type is None:
         warnings.warn(
             "cvrarray.linalg.gmres called without specifying `callback_type`: as in SciPy it is 'legacy', which counts"

@@ -12,72 +12,14 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from . import solution, vectors
+from . import arithmetic
+from .ends import A_NAN, COUNTED, RUNNING, VERIFY, Judge
 from .operators import multiply
 from .solution import Outcome
 from .system import System, apply
 
-#: Whether a column goes on: its number is a place in ENDS, and the first two are no ends yet.
-RUNNING, VERIFY, CONVERGED, MAXITER, STAGNATION, NOT_DEFINITE, M_NOT_DEFINITE, M_SINGULAR, A_NAN, M_NAN, COUNTED, BREAKDOWN = (
-    range(12)
-)
-ENDS = (
-    "running",
-    "to be verified",
-    solution.CONVERGED,
-    solution.MAXITER,
-    solution.STAGNATION,
-    solution.NOT_DEFINITE,
-    solution.M_NOT_DEFINITE,
-    solution.M_SINGULAR,
-    solution.A_NOT_FINITE,
-    solution.M_NOT_FINITE,
-    solution.ITERATIONS,
-    solution.BREAKDOWN,
-)
-#: A restart must have reduced the true residual to this part of what it was, else it was the last one.
-PROGRESS = 0.5
 #: Steps between two looks of the host at a GPU.
 LOOK = 8
-
-
-class Judge:
-    """Who goes on, by true residuals, in host memory: everything is (columns,)."""
-
-    def __init__(
-        self, columns: int, tolerance: np.ndarray | None, limit: int, shared: tuple[np.ndarray, np.ndarray] | None = None
-    ) -> None:
-        self.end, self.iterations = shared or (np.empty(columns, np.int64), np.empty(columns, np.int64))
-        self.end[:], self.iterations[:] = RUNNING, 0
-        self.best = np.full(columns, np.inf)
-        self.tolerance, self.limit = tolerance, limit
-
-    def judge(self, true: np.ndarray) -> bool:
-        """Decide for each column whether it has ended or starts again from its true residual; whether any does."""
-        if self.tolerance is None:
-            return bool((self.end == RUNNING).any())
-        for j, norm in enumerate(true):
-            if norm <= self.tolerance[j]:
-                self.end[j] = CONVERGED
-            elif self.end[j] in (RUNNING, VERIFY, BREAKDOWN):
-                self.end[j] = self._next(j, norm)
-        return bool((self.end == RUNNING).any())
-
-    def _next(self, j: int, norm: float) -> int:
-        end, before = int(self.end[j]), self.best[j]
-        if not np.isfinite(norm):
-            return A_NAN
-        if self.iterations[j] >= self.limit:
-            return MAXITER
-        if end != RUNNING or np.isinf(before):
-            self.best[j] = norm
-        if end != RUNNING and norm > PROGRESS * before:
-            return BREAKDOWN if end == BREAKDOWN else STAGNATION
-        return RUNNING
-
-    def reasons(self) -> list[str]:
-        """The ends in words."""
-        return [ENDS[end] for end in self.end]
 
 
 class Method:
@@ -88,7 +30,7 @@ class Method:
 
     def __init__(self, system: System) -> None:
         self.system, self.matrix, self.M = system, system.matrix, system.preconditioner
-        self.v = vectors.of(system.device, system.shape, system.dtype)
+        self.v = arithmetic.of(system.device, system.shape, system.dtype)
         self.xp = self.v.xp
         self.r = self.v.empty()
         for name in self.works_with:

@@ -12,7 +12,7 @@ import numpy as np
 
 from ..array.base import SparseArray
 from ..core import devices
-from . import arguments, operators, vectors
+from . import arguments, arithmetic, operators, vectors
 
 #: Products with the transpose after which an array in host memory is converted to it: that takes as long as 13 to 26 of them.
 CONVERT_AFTER = 16
@@ -26,8 +26,8 @@ class Result(NamedTuple):
     >>> result = cvrarray.linalg.lsmr(np.array([[1.0, 0], [1, 1], [0, 1]]), np.array([1.0, 0, -1]))
     >>> result.x.round(6), result.istop, result.itn
     (array([ 1., -1.]), 1, 1)
-    >>> result.normr < 1e-12, result.normar < 1e-12, result.norma > 1, result.conda, round(result.normx, 6)
-    (True, True, True, 1.0, 1.414214)
+    >>> result.normr < 1e-12, result.normar < 1e-12, round(result.norma, 6), round(result.conda, 6), round(result.normx, 6)
+    (True, True, 1.0, 1.0, 1.414214)
     """
 
     x: Any  #: (n_cols,) or (n_cols, k)
@@ -153,8 +153,8 @@ class LSMR:
     def __init__(self, matrix: Any, device: devices.Device, shape: tuple[int, ...], dtype: np.dtype, damp: float) -> None:
         n_rows, n_cols = matrix.shape
         self.matrix, self.damp = matrix, damp
-        self.rows = vectors.of(device, (n_rows, *shape[1:]), dtype)
-        self.cols = vectors.of(device, (n_cols, *shape[1:]), dtype)
+        self.rows = arithmetic.of(device, (n_rows, *shape[1:]), dtype)
+        self.cols = arithmetic.of(device, (n_cols, *shape[1:]), dtype)
         self.adjoint = Adjoint(matrix, device)
         self.xp = device.xp
         self.u, self.product = self.rows.empty(), self.rows.empty()
@@ -248,7 +248,46 @@ def lsmr(
     show: bool = False,
     x0: Any = None,
 ) -> Result:
-    """Minimise ``|b - A @ x|^2 + damp^2 |x|^2`` for any A, by LSMR."""
+    """Minimise ``|b - A @ x|^2 + damp^2 |x|^2`` for any A, by LSMR.
+
+    Parameters
+    ----------
+    A : (n_rows, n_cols) array of ours, sparse or dense matrix, or operator with ``rmatvec`` too
+    b : (n_rows,) or (n_rows, k) array on A's device
+        k columns are k problems, solved side by side.
+    damp : float
+        Of ridge regression: the penalty is its square.
+    atol, btol : float
+        Relative errors of A and b: it ends where the residual, or its product with ``A^H``, is as small as these explain.
+        0 stands for the rounding of double precision.
+    conlim : float
+        It ends where A's condition number seems to exceed this; 0 for no limit.
+    maxiter : int, optional
+        Default: ``min(A.shape)``.
+    show : bool
+        Print a line at the end.
+    x0 : (n_cols,) or (n_cols, k) array, optional
+        Where to start. Default: 0.
+
+    Returns
+    -------
+    Result
+        SciPy's eight values: x, istop, itn, normr, normar, norma, conda, normx. ``istop`` is 1 or 4 where ``A @ x = b`` is
+        solved, 2 or 5 where the least-squares problem is, 3 or 6 at the limit of the condition number, 7 at `maxiter` or
+        where a number is nan or inf, 0 where x0 was the solution. x is in double precision unless A and b are in single.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Devices, shapes or dtypes do not fit, an argument is out of range, or A has no product with its transpose.
+
+    Examples
+    --------
+    >>> A = cvrarray.CVRArray([[1.0, 0], [1, 1], [0, 1]])
+    >>> result = cvrarray.linalg.lsmr(A, np.array([1.0, 0.01, -1.0]))
+    >>> result.x.round(6), result.istop
+    (array([ 1.003333, -0.996667]), 2)
+    """
     device = operators.device_of(A, b)
     matrix = operators.operator(A, device)
     with device.use():

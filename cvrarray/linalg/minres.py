@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from . import arguments, operators, solving
-from .iteration import A_NAN, BREAKDOWN, M_NAN, M_NOT_DEFINITE, M_SINGULAR, Method
+from .ends import A_NAN, BREAKDOWN, M_NAN, M_NOT_DEFINITE, M_SINGULAR
+from .iteration import Method
 
 
 class MINRES(Method):
@@ -104,7 +105,48 @@ def minres(
     show: bool = False,
     check: bool = False,
 ) -> tuple[Any, int]:
-    """Solve ``(A - shift I) @ x = b`` for a symmetric (Hermitian) A by MINRES."""
+    """Solve ``(A - shift I) @ x = b`` for a symmetric (Hermitian) A, which may be indefinite, by MINRES.
+
+    Parameters
+    ----------
+    A : (n, n) array of ours, sparse or dense matrix, or operator
+    b : (n,) or (n, k) array on A's device
+        k columns are k systems, solved side by side; each stops by its own tolerance.
+    x0 : array like b, optional
+        Where to start; ``"Mb"`` for ``M @ b``. Default: 0.
+    rtol : float
+        A column has converged where ``|b - A @ x| <= rtol * |b|``, computed from x itself. (SciPy's test counts the sizes of
+        A and x in too, so it can end earlier.)
+    shift : float
+    maxiter : int, optional
+        The most iterations. Default: ``5 * n``.
+    M : like A, or a preconditioner of this module, optional
+        An approximation of A's inverse, symmetric (Hermitian) and positive definite, also where A is not.
+    callback : function, optional
+        Called as ``callback(x)`` after each iteration.
+    show : bool
+        Print a line at the end.
+    check : bool
+        Test first whether A and M are symmetric.
+
+    Returns
+    -------
+    x : array like b
+    info : int
+        0: converged. Above 0: iterations that did not meet the tolerance. Below 0: a failure, see :class:`Solution`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Devices, shapes or dtypes do not fit, or an argument is out of range.
+
+    Examples
+    --------
+    >>> A = cvrarray.CVRArray([[1.0, 2, 0], [2, 1, 1], [0, 1, -3]])
+    >>> x, info = cvrarray.linalg.minres(A, np.array([5.0, 7, -7]), rtol=1e-12)
+    >>> x.round(9), info
+    (array([1., 2., 3.]), 0)
+    """
     device = operators.device_of(A, b)
     matrix = operators.operator(A, device)
     operators.check_square(matrix.shape)

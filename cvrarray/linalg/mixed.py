@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from . import solution, vectors
+from . import arithmetic, solution
 from .operators import multiply
 from .solution import Outcome
 from .system import System
@@ -37,7 +37,7 @@ class Engine:
         )
         self.inner = make(self.inner_system)
         self.double: Any = None
-        self.v = vectors.of(system.device, system.shape, system.dtype)
+        self.v = arithmetic.of(system.device, system.shape, system.dtype)
         xp = system.device.xp
         self.r = self.v.empty()
         self.b_inner, self.x_inner = (xp.zeros(system.shape, self.single) for _ in range(2))

@@ -49,7 +49,6 @@ class Multigrid(Preconditioner):
         return [tuple(self.device.xp.empty((n, *shape[1:]), dtype) for _ in range(3)) for n in sizes]
 
     def apply(self, r: Any, out: Any) -> Any:
-        """See :class:`Preconditioner`: one V-cycle from 0."""
         vectors = self._workspace(out)
         b, x = r, out
         stack = []
@@ -72,11 +71,9 @@ class Multigrid(Preconditioner):
         return out
 
     def update(self, A: Any) -> None:
-        """A hierarchy belongs to its values."""
         raise TypeError("a multigrid hierarchy belongs to its matrix. Build it anew, and make another solver")
 
     def astype(self, dtype: Any, into: Any = None) -> Multigrid:
-        """See :class:`Preconditioner`."""
         wanted = np.dtype(dtype)
         if self.dtype.kind != "c":
             wanted = np.dtype(wanted.type(0).real.dtype)
@@ -123,8 +120,8 @@ def multigrid(levels: Any, *, device: Any = None, smoother: str = "chebyshev", d
     >>> levels = [SimpleNamespace(A=S, P=P, R=P.T), SimpleNamespace(A=P.T @ S @ P)]
     >>> M = cvrarray.linalg.multigrid(levels, device="cpu")
     >>> x, info = cvrarray.linalg.cg(cvrarray.asarray(S, device="cpu"), S @ np.arange(8.0), rtol=1e-10, M=M)
-    >>> x.round(6), info
-    (array([0., 1., 2., 3., 4., 5., 6., 7.]), 0)
+    >>> (x + 1).round(6), info
+    (array([1., 2., 3., 4., 5., 6., 7., 8.]), 0)
     """
     if smoother not in SMOOTHERS:
         raise ValueError(f"smoother must be {' or '.join(map(repr, SMOOTHERS))}; got {smoother!r}")
@@ -160,7 +157,6 @@ class DampedJacobi(Chebyshev):
     """Steps of Jacobi's iteration, damped by 4/3 over the largest eigenvalue of ``D^-1 A``, which is right for smoothing."""
 
     def smooth(self, b: Any, x: Any, is_zero: bool = False) -> Any:
-        """See :class:`Chebyshev`."""
         d, product = self._workspace(b)
         turn = self._turn(b)
         for step in range(self.degree):
@@ -171,7 +167,6 @@ class DampedJacobi(Chebyshev):
         return x
 
     def astype(self, dtype: Any, into: Any = None) -> Chebyshev:
-        """See :class:`Preconditioner`."""
         return DampedJacobi(super().astype(dtype).matrix, self.degree, self.ratio, self.largest)
 
 

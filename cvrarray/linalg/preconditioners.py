@@ -107,17 +107,14 @@ class Jacobi(Preconditioner):
             return (1 / diagonal.astype(wide)).astype(operators.vector_dtype(diagonal.dtype))
 
     def apply(self, r: Any, out: Any) -> Any:
-        """See :class:`Preconditioner`."""
         inverse = self.inverse if r.ndim == 1 else self.inverse[:, None]
         self.device.xp.multiply(inverse, r, out=out, **_CASTS.get(self.device.kind, {}))
         return out
 
     def update(self, A: Any) -> None:
-        """See :class:`Preconditioner`."""
         self.inverse[...] = self._inverted(A)
 
     def astype(self, dtype: Any, into: Any = None) -> Any:
-        """See :class:`Preconditioner`."""
         return _cast(self, "inverse", dtype, into)
 
 
@@ -158,7 +155,6 @@ class BlockJacobi(Preconditioner):
         return tuple(self.device.xp.zeros((rows, *shape[1:]), dtype) for _ in range(2))
 
     def apply(self, r: Any, out: Any) -> Any:
-        """See :class:`Preconditioner`."""
         if self.device.kind == "cpu" and r.ndim == 1 and r.dtype == self.dtype:
             if self._kernel is None:
                 from .cpu.vectors import block_product
@@ -180,11 +176,9 @@ class BlockJacobi(Preconditioner):
         return out
 
     def update(self, A: Any) -> None:
-        """See :class:`Preconditioner`."""
         self.inverse[...] = self._inverted(A)
 
     def astype(self, dtype: Any, into: Any = None) -> Any:
-        """See :class:`Preconditioner`."""
         cast = _cast(self, "inverse", dtype, into)
         cast._workspace, cast._kernel = Workspace(self.device, cast._pads), None
         return cast
@@ -292,7 +286,6 @@ class Chebyshev(Preconditioner):
         return self._jacobi.inverse
 
     def apply(self, r: Any, out: Any) -> Any:
-        """See :class:`Preconditioner`."""
         return self.smooth(r, out, is_zero=True)
 
     def smooth(self, b: Any, x: Any, is_zero: bool = False) -> Any:
@@ -329,14 +322,12 @@ class Chebyshev(Preconditioner):
         return found
 
     def update(self, A: Any) -> None:
-        """See :class:`Preconditioner`."""
         self._jacobi.update(A)
         self.matrix = A
         self.largest = largest_eigenvalue(A, self._jacobi.inverse, self.device)
         self._kernels.clear()
 
     def astype(self, dtype: Any, into: Any = None) -> Chebyshev:
-        """See :class:`Preconditioner`."""
         single = np.dtype(dtype)
         if self.matrix.dtype.kind != "c":
             single = np.dtype(single.type(0).real.dtype)

@@ -13,17 +13,6 @@ import numpy as np
 from ..core import devices
 
 
-def of(device: devices.Device, shape: tuple[int, ...], dtype: np.dtype) -> Vectors:
-    """The arithmetic for vectors of this shape and dtype."""
-    kind: Any = Vectors
-    if device.kind == "cuda":
-        from .gpu.vectors import DeviceVectors as kind
-    elif len(shape) == 1:
-        from .cpu.vectors import ThreadedVectors as kind
-    found: Vectors = kind(device, shape, dtype)
-    return found
-
-
 class Vectors:
     """The arithmetic in array code, for NumPy and CuPy alike; devices have faster ones of the same methods."""
 

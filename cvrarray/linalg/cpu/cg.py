@@ -13,7 +13,7 @@ import numpy as np
 
 from cvrarray.cpu.runtime import compiler
 from cvrarray.linalg.cpu import vectors
-from cvrarray.linalg.iteration import (
+from cvrarray.linalg.ends import (
     A_NAN,
     COUNTED,
     M_NAN,

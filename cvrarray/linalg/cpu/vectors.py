@@ -276,9 +276,9 @@ ONE = np.ones(1)
 
 
 @kernel
-def _turn_chebyshev(first, last, rows, old, new, is_first, inverse, b, product, d, x):
-    """``d = old d + new inverse (b - product); x += d``; the first step from 0 reads b alone."""
-    old, new = d.dtype.type(old), d.dtype.type(new)
+def _turn_chebyshev(first, last, rows, factors, is_first, inverse, b, product, d, x):
+    """``d = old d + new inverse (b - product); x += d``, factors are old and new; the first step from 0 reads b alone."""
+    old, new = d.dtype.type(factors[0]), d.dtype.type(factors[1])
     for block in range(first, last):
         begin = block * rows
         width = min(rows, len(x) - begin)
@@ -307,10 +307,10 @@ def chebyshev_turn(inverse: np.ndarray, like: np.ndarray) -> Callable[..., None]
     scale = np.ascontiguousarray(inverse, real.dtype)
     if like.dtype.kind == "c":
         scale = np.repeat(scale, 2)
-    run = Blocks(scale.size, None).prepare("turn_chebyshev", 0.0, 0.0, True, scale, real, real, real, real)
+    run = Blocks(scale.size, None).prepare("turn_chebyshev", np.empty(2), True, scale, real, real, real, real)
 
     def turn(old: float, new: float, is_first: bool, b: np.ndarray, product: np.ndarray, d: np.ndarray, x: np.ndarray) -> None:
-        run(float(old), float(new), is_first, scale, reals(b), reals(product), reals(d), reals(x))
+        run(np.array([old, new], np.float64), is_first, scale, reals(b), reals(product), reals(d), reals(x))
 
     return turn
 
