@@ -27,6 +27,7 @@ _HOME = {
     "save": "files",
     "load": "files",
     "generate": "generate",
+    "linalg": "linalg",
     "dask": "dask",
     "torch": "torch",
     "to_store": "store.sources",
@@ -43,6 +44,7 @@ __all__ = [
     "draw",
     "generate",
     "get_num_threads",
+    "linalg",
     "load",
     "open_store",
     "read",
@@ -61,7 +63,7 @@ for _name, _module in {"formats": "formats", "construct": "choice.construct", "d
 if TYPE_CHECKING:
     __version__: str
     from . import dask as dask
-    from . import generate
+    from . import generate, linalg
     from .bbcsr import BBCSRArray
     from .choice.construct import asarray
     from .choice.model import statistics

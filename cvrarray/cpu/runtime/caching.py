@@ -116,7 +116,7 @@ class Cache(FunctionCache):
 
     def __init__(self, function: Callable):
         super().__init__(function)
-        self._cache_file = CacheFiles(self.cache_path, self._impl.filename_base, STAMP)
+        self._cache_file = CacheFiles(self.cache_path, self._impl.filename_base, _stamp_for(function))
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """The version for a signature, or None: it is then compiled, and saved in place of what could not be used."""
@@ -181,6 +181,15 @@ def _stamp() -> str:
 
 
 STAMP = _stamp()  #: of all these sources: code compiled from others is not used
+
+
+def _stamp_for(function: Callable) -> str:
+    """STAMP; for a kernel of another folder, the solvers', with its own file, which the kernels here do not depend on."""
+    own = Path(function.__code__.co_filename)
+    if not own.is_file() or own.is_relative_to(Path(__file__).parent.parent):
+        return STAMP
+    return STAMP + hashlib.sha256(own.read_bytes()).hexdigest()
+
 
 if hasattr(os, "register_at_fork"):
     #: In the order in which a compilation takes them. LLVM's is also taken without the other, when compiled code is let go of.
