@@ -66,7 +66,7 @@ import numpy as np
 from .array.format import FormatArray, Sample
 from .array.invariants import are_tables, in_range, integer, is_offsets, packs
 from .core import devices
-from .core.tables import NARROW_PADDING, WARP, BBCSRTables
+from .core.tables import CSR, NARROW_PADDING, WARP, BBCSRTables
 from .input import coercion
 
 #: Block sizes that ``asarray(format="auto")`` looks at; 1 is sliced ELLPACK.
@@ -255,6 +255,9 @@ class BBCSRArray(FormatArray):
             col_ptr=t.col_ptr[low:high],
             present=None if t.present is None else t.present[start // t.block_size : end // t.block_size],
         ), low * WARP
+
+    def _order(self, slots: CSR) -> Any:
+        return slots.indptr.astype(np.int64, copy=False)
 
     def _layout(self) -> str:
         return f"{self.n_bins} bins, blocks of {self.block_size}, fill ratio {self.fill_ratio:.3g}"

@@ -15,6 +15,7 @@ from ..core.tables import CSR
 from ..input import coercion
 from .base import SparseArray
 from .transposed import TransposedArray
+from .values import Structure
 
 #: Every format that is known, by name, in the order in which they are compared.
 FORMATS: dict[str, type[FormatArray]] = {}
@@ -47,7 +48,8 @@ class FormatArray(SparseArray):
     - ``_variants``, ``_microseconds``, ``_why``, where ``asarray(format="auto")`` shall consider it.
 
     A module of kernels has ``convert(csr, **keywords) -> tables``, ``product(tables, dtype) -> run`` and
-    ``to_coo(tables) -> row, col, val``; ``product_matrix`` and ``product_transposed`` are optional.
+    ``to_coo(tables) -> row, col, val``; ``product_matrix`` and ``product_transposed`` are optional, and so is
+    ``fill(tables, order, data, values)``, which writes a value table: with it goes the method ``_order``.
     """
 
     format: ClassVar[str]
@@ -60,7 +62,7 @@ class FormatArray(SparseArray):
 
     _tables: Any
     _kernels: dict[tuple[str, np.dtype], Run]  # kind and the product's dtype -> the device module's prepared product
-    _slot_cache: Any  # where each entry of the canonical CSR lies in the value table, once asked for
+    _structure: Structure  # what arrays know together that differ in their values alone
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
@@ -97,7 +99,7 @@ class FormatArray(SparseArray):
         self._target = devices.of(self._values(tables))
         self._dense_type = self._target.xp.ndarray
         self._kernels, self._ready, self._ready_transposed = {}, {}, {}
-        self._slot_cache = None
+        self._structure = Structure()
         self._plan = plan
         for table in tables:  # immutable; and one kind of array for Numba, whether converted or mapped from a file
             if isinstance(table, np.ndarray):
@@ -185,8 +187,21 @@ class FormatArray(SparseArray):
         elif values.ctypes.data % 64 or not values.flags.c_contiguous:  # the CPU's kernels want it at a cache line
             values = _aligned(values, self._target)
         array = self._from_tables(self._tables._replace(**{self._value_table: values}))
-        array._slot_cache = self._slot_cache
+        array._structure = self._structure
         return array
+
+    def _empty_values(self, dtype: np.dtype) -> Any:
+        """An uninitialised value table of this structure."""
+        return _empty(self._values(self._tables).size, dtype, self._target)
+
+    def _values_changed(self) -> None:
+        """Renew what was computed from the values, after these were replaced: products whose ``run`` has a ``renew()``.
+
+        A product without it reads the value table in every call.
+        """
+        for run in self._kernels.values():
+            if hasattr(run, "renew"):
+                run.renew()
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -294,26 +309,35 @@ class FormatArray(SparseArray):
 
     def _product_transposed(self, dtype: np.dtype) -> Run:
         """``A.T @ x`` of a format whose module has none: by tables of the transposed matrix, which are kept."""
-        return self.T.copy()._kernel("product", dtype)
+        product = self.T.copy()._kernel("product", dtype)
+
+        def run(x: Any, y: Any, alpha: Any, beta: Any) -> None:
+            product(x, y, alpha, beta)
+
+        def renew() -> None:
+            nonlocal product
+            product = self.T.copy()._kernel("product", dtype)
+
+        run.renew = renew  # type: ignore[attr-defined]
+        return run
 
     def _slots(self) -> Any:
         """(nnz,) where each entry of the canonical CSR lies in the value table; computed once, by converting the numbers."""
-        if self._slot_cache is None:
-            self._slot_cache = self._slot_numbers()._canonical_csr().data
-        return self._slot_cache
+        if self._structure.slots is None:
+            self._structure.slots = self._slot_numbers()._canonical_csr().data
+        return self._structure.slots
 
     def _slot_numbers(self) -> Self:
         """The same structure with each slot's number for its value."""
         size = self._values(self._tables).size
         return self._map(lambda values: self._target.xp.arange(size, dtype=np.int32 if size < 2**31 else np.int64))
 
-    def _with_slots(self, slots: Any, data: Any) -> Self:
-        """The same structure with the values `data` in the slots `slots`, and 0 in all others."""
-        with self._target.use():
-            values = _empty(self._values(self._tables).size, data.dtype, self._target)
-            values.fill(0)
-            values[slots] = data
-            return self._with_table(values)
+    def _order(self, slots: CSR) -> Any:
+        """What ``fill(tables, order, data, values)`` of the device's module needs to know of the order of the canonical CSR.
+
+        `slots` is that CSR, with the slot of each entry for its value. Only formats whose modules have ``fill`` define it.
+        """
+        raise NotImplementedError
 
 
 def _empty(size: int, dtype: np.dtype, target: devices.Device) -> Any:
