@@ -18,6 +18,7 @@ __version__ = "0.1.0"
 _HOME = {
     "CVRArray": "formats",
     "BBCSRArray": "formats",
+    "Assembly": "choice.assembly",
     "asarray": "choice.construct",
     "draw": "drawing",
     "statistics": "choice.model",
@@ -34,6 +35,7 @@ _HOME = {
 }
 
 __all__ = [
+    "Assembly",
     "BBCSRArray",
     "CVRArray",
     "Stored",
@@ -50,12 +52,14 @@ __all__ = [
     "tune",
 ]
 
-for _name in ("formats", "dask"):  # what lower layers ask for when a call needs it
-    extensions.declare(_name, partial(importlib.import_module, f"cvrarray.{_name}"))
+#: What lower layers ask for when a call needs it.
+for _name, _module in {"formats": "formats", "dask": "dask", "assembly": "choice.assembly"}.items():
+    extensions.declare(_name, partial(importlib.import_module, f"cvrarray.{_module}"))
 
 if TYPE_CHECKING:
     from . import generate
     from .bbcsr import BBCSRArray
+    from .choice.assembly import Assembly
     from .choice.construct import asarray
     from .choice.model import statistics
     from .choice.tuning import tune

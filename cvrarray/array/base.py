@@ -578,9 +578,9 @@ class SparseArray:
         Parameters
         ----------
         data : (nnz,) array on the array's device, or a sparse matrix of the same structure there
-            An array has the order of ``A.tocsr().data``: row by row, columns ascending, stored zeros among them. A CSR, CSC, COO
-            or BSR of SciPy, CuPy or pydata/sparse may have its entries in any order; duplicates are summed in that order.
-            It may have another dtype.
+            An array has the order of ``A.tocsr().data``: row by row, columns ascending, stored zeros among them. A CSR, CSC,
+            COO or BSR of SciPy, CuPy or pydata/sparse may have its entries in any order; duplicates are summed in that
+            order. It may have another dtype.
         out : array, optional
             An array of the same structure, which gets the new values in place and keeps its dtype: what :meth:`with_values`
             made before, or `A` itself. Whoever holds it, or a view of it, sees the new values.

@@ -33,6 +33,7 @@ class Sample(NamedTuple):
     scale: float  # nonzeros of the matrix over those of the window
     column_bytes: float  # bytes that a column takes on average, in tiles that store 16-bit offsets where they can
     exact: bool  # whether sizes that cannot win are wanted too
+    block_size: int = 1  # of the blocks that the matrix came in
 
 
 class FormatArray(SparseArray):

@@ -16,10 +16,11 @@ from typing import Any
 import numpy as np
 
 from ..core import devices
-from ..core.tables import CSR, Sources
+from ..core.tables import Sources
 from ..input import coercion
 from ..input.entries import Entries, coordinates, entries
 from . import products
+from .blocks import number_dtype
 
 #: Orders of values that a structure remembers; the one that was used last is forgotten last.
 MOST_ORDERS = 4
@@ -142,15 +143,11 @@ def _fill(base: Any, sources: Sources | None, values: Any, table: Any) -> None:
     if sources is None:  # of a format without kernels for it
         sources = base._structure.sources.get("slots")
         if sources is None:
-            source = base._target.xp.zeros(table.size, _number_dtype(table.size))
+            source = base._target.xp.zeros(table.size, number_dtype(table.size))
             source[base._slots()] = base._target.xp.arange(1, base.nnz + 1)
             sources = base._structure.sources["slots"] = Sources(source, None, None, 1)
     if table.size:
         base._target.backend("assembly").place(sources, values, table)
-
-
-def _number_dtype(most: int) -> np.dtype:
-    return np.dtype(np.int32 if most < 2**31 else np.int64)
 
 
 # ------------------------------------------------------------------------------------------------- the order of values
@@ -162,7 +159,7 @@ def _sources_of_view(base: Any) -> Sources | None:
     if "view" not in structure.sources:
         csr = base._slot_numbers()._canonical_csr()
         order, _ = _backend(base).sort(csr.indices, coercion.rows(csr), base.shape[::-1])
-        number = base._target.xp.empty(base.nnz, _number_dtype(base.nnz + 1))
+        number = base._target.xp.empty(base.nnz, number_dtype(base.nnz + 1))
         number[order] = base._target.xp.arange(1, base.nnz + 1)
         _remember(structure, "view", Sources(_numbered(base, number), None, None, 1))
     return structure.sources["view"]
@@ -192,11 +189,11 @@ def _new_sources(base: Any, found: Entries) -> Sources | None:
     row, col = row[order[first[:-1]]], col[order[first[:-1]]]
     check_structure(base, row, col)
     if row.size < order.size:
-        number = xp.arange(1, row.size + 1, dtype=_number_dtype(order.size + 1))
+        number = xp.arange(1, row.size + 1, dtype=number_dtype(order.size + 1))
         return Sources(_numbered(base, number), first, order, 1)
     if bool((order == xp.arange(order.size)).all()):
         return None
-    return Sources(_numbered(base, (order + 1).astype(_number_dtype(order.size + 1))), None, None, 1)
+    return Sources(_numbered(base, (order + 1).astype(number_dtype(order.size + 1))), None, None, 1)
 
 
 def check_structure(base: Any, row: Any, col: Any) -> None:
@@ -260,8 +257,3 @@ def _transposed(found: Entries) -> Entries:
         return Entries("coo", shape[::-1], (col, row), data.reshape(-1))
     kind = {"csr": "csc", "csc": "csr", "coo": "coo"}[kind]
     return Entries(kind, shape[::-1], (second, first) if kind == "coo" else (first, second), data)
-
-
-def canonical_numbers(csr: CSR) -> Any:
-    """1 to nnz, in the dtype in which numbers of values are kept."""
-    return devices.of(csr.indices).xp.arange(1, csr.indices.size + 1, dtype=_number_dtype(csr.indices.size + 1))

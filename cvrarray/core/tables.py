@@ -37,6 +37,15 @@ class CSR(NamedTuple):
         return int(self.data.size)
 
 
+class Blocks(NamedTuple):
+    """The places of dense square blocks, as a canonical CSR has those of numbers."""
+
+    indptr: Array  # (n_block_rows + 1,) int64
+    indices: Array  # (n_blocks,) I: block columns
+    size: int  # rows and columns of a block
+    shape: tuple[int, int]  # rows and columns of the matrix; blocks may reach over either edge
+
+
 class CVRTables(NamedTuple):
     """The chunks of a CVR matrix, concatenated. Slot ``step * n_lanes + lane`` counts through all chunks."""
 
