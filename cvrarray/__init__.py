@@ -17,6 +17,7 @@ from .core import extensions
 _HOME = {
     "CVRArray": "formats",
     "BBCSRArray": "formats",
+    "Assembly": "choice.assembly",
     "asarray": "choice.construct",
     "draw": "drawing",
     "statistics": "choice.model",
@@ -37,6 +38,7 @@ _HOME = {
 }
 
 __all__ = [
+    "Assembly",
     "BBCSRArray",
     "CVRArray",
     "Stored",
@@ -57,7 +59,13 @@ __all__ = [
 ]
 
 #: What lower layers ask for when a call needs it.
-for _name, _module in {"formats": "formats", "construct": "choice.construct", "dask": "dask", "torch": "torch"}.items():
+for _name, _module in {
+    "formats": "formats",
+    "construct": "choice.construct",
+    "assembly": "choice.assembly",
+    "dask": "dask",
+    "torch": "torch",
+}.items():
     extensions.declare(_name, partial(importlib.import_module, f"cvrarray.{_module}"))
 
 if TYPE_CHECKING:
@@ -65,6 +73,7 @@ if TYPE_CHECKING:
     from . import dask as dask
     from . import generate, linalg
     from .bbcsr import BBCSRArray
+    from .choice.assembly import Assembly
     from .choice.construct import asarray
     from .choice.model import statistics
     from .choice.tuning import tune

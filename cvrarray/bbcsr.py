@@ -63,10 +63,11 @@ from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
+from .array.blocks import expanded
 from .array.format import FormatArray, Sample
 from .array.invariants import are_tables, in_range, integer, is_offsets, packs
-from .core import devices
-from .core.tables import NARROW_PADDING, WARP, BBCSRTables
+from .core import devices, extensions
+from .core.tables import CSR, NARROW_PADDING, WARP, BBCSRTables, Blocks, mask_dtype
 from .input import coercion
 
 #: Block sizes that ``asarray(format="auto")`` looks at; 1 is sliced ELLPACK.
@@ -185,36 +186,56 @@ class BBCSRArray(FormatArray):
         """
         home = devices.of(blocks)
         with home.use():
-            xp = home.xp
-            blocks = xp.asarray(blocks)
+            blocks = home.xp.asarray(blocks)
             if blocks.ndim != 3 or blocks.shape[1] != blocks.shape[2]:
                 raise ValueError(f"blocks must have shape (n_blocks, block_size, block_size); got {blocks.shape}")
             size = integer(blocks.shape[1], "block_size", 1, WARP)
-            pairs = [
-                coercion.as_integers(p, name).astype(np.int64)
-                for p, name in ((block_rows, "block_rows"), (block_cols, "block_cols"))
-            ]
-            coercion.same_device(block_rows=pairs[0], block_cols=pairs[1], blocks=blocks)
-            if not pairs[0].size == pairs[1].size == blocks.shape[0]:
-                raise ValueError(
-                    "block_rows, block_cols and blocks must have one length; got "
-                    f"{pairs[0].size}, {pairs[1].size} and {blocks.shape[0]}"
-                )
+            coercion.check_dtype(blocks.dtype)
+            pairs = coercion.as_integers(block_rows, "block_rows"), coercion.as_integers(block_cols, "block_cols")
+            coercion.same_device(**({"block_rows": pairs[0], "block_cols": pairs[1]} if pairs[0].size else {}), blocks=blocks)
+            lengths = pairs[0].size, pairs[1].size, blocks.shape[0]
+            if len(set(lengths)) > 1:
+                raise ValueError("block_rows, block_cols and blocks must have one length; got {}, {} and {}".format(*lengths))
             needed = tuple(size * (int(p.max()) + 1) if p.size else 0 for p in pairs)
             shape = coercion.check_shape(needed if shape is None else shape)
             for p, name, n in zip(pairs, ("block_rows", "block_cols"), shape, strict=True):
                 if not in_range(p, 0, -(-n // size)):
                     bad = int(p.min()) if int(p.min()) < 0 else int(p.max())
                     raise ValueError(f"{name} must lie in [0, {-(-n // size)}) for shape {shape}; got {bad}")
-            within = xp.arange(size)
-            row, col = xp.broadcast_arrays(
-                (pairs[0] * size)[:, None, None] + within[:, None], (pairs[1] * size)[:, None, None] + within
-            )
-            inside = (row < shape[0]) & (col < shape[1])
-            if bool((blocks[~inside] != 0).any()):
-                raise ValueError(f"values of blocks beyond shape {shape} must be 0. Enlarge shape, or clear them")
-            csr = coercion.from_triplets(row[inside], col[inside], blocks[inside], shape)
-        return cls(csr, block_size=size, device=device)
+            for p, n, axis in ((pairs[0], shape[0], 1), (pairs[1], shape[1], 2)):
+                if n % size and bool(blocks.swapaxes(1, axis)[p == n // size, n % size :].any()):
+                    raise ValueError(f"values of blocks beyond shape {shape} must be 0. Enlarge shape, or clear them")
+        target = home if device is None else devices.parse(device)
+        plan = extensions.load("assembly").Assembly(
+            *(devices.move(p, target) for p in pairs), shape=shape, block_size=size, format="bbcsr", device=target
+        )
+        array: Self = plan(devices.move(blocks, target))
+        return array if type(array) is cls else cls._from_tables(array._tables)
+
+    @classmethod
+    def _of_blocks(cls, blocks: Blocks, target: devices.Device) -> tuple[BBCSRTables, Any]:
+        """The tables of blocks, but for their values, and what each slot of blocks has: 0, or the number of a row of a block + 1.
+
+        Row i of block e has the number ``e * size + i``. For use on the current device.
+        """
+        size, (n_rows, n_cols), xp = blocks.size, blocks.shape, target.xp
+        t = cls._module(target).convert(
+            expanded(blocks, size), 1
+        )  # a row of a block as one number: columns are those of blocks
+        n_block_rows = xp.minimum(size, n_rows - size * xp.arange(blocks.indptr.size - 1))
+        nnz = int((xp.diff(blocks.indptr) * n_block_rows).sum()) * size
+        present, cut = None, n_cols % size
+        if cut:
+            block_col = _block_columns(t, xp)
+            is_cut = block_col == n_cols // size
+            if bool(is_cut.any()):
+                marks = xp.where(block_col < 0, 0, xp.where(is_cut, (1 << cut) - 1, (1 << size) - 1))
+                present = marks.astype(mask_dtype(size))
+                nnz -= int(is_cut.sum()) * (size - cut)
+        values = xp.broadcast_to(xp.zeros(1, bool), t.data.size * size)
+        return t._replace(
+            shape=blocks.shape, nnz=nnz, block_size=size, bin_rowptr=t.bin_rowptr * size, data=values, present=present
+        ), t.data
 
     def _parameters(self) -> dict[str, Any]:
         return {"block_size": self.block_size}
@@ -275,6 +296,9 @@ class BBCSRArray(FormatArray):
             present=None if t.present is None else t.present[start // t.block_size : end // t.block_size],
         ), low * WARP
 
+    def _order(self, slots: CSR) -> Any:
+        return slots.indptr.astype(np.int64, copy=False)
+
     def _layout(self) -> str:
         return f"{self.n_bins} bins, blocks of {self.block_size}, fill ratio {self.fill_ratio:.3g}"
 
@@ -315,7 +339,7 @@ class BBCSRArray(FormatArray):
             return {"bbcsr1": (sample.padded * value, 1.0)}
         found = {"bbcsr1": (sample.padded * (value + column) + bins * 24, 1.0)}
         window, counts = sample.window, devices.CPU.backend("statistics")
-        for size in BLOCK_SIZES[1:]:
+        for size in sorted({*BLOCK_SIZES, sample.block_size} - {1}):
             least = counts.blocks_of_single_rows(window.indptr, window.indices, size) * size * sample.scale
             best = min(smallest, *(n_bytes for n_bytes, _ in found.values()))
             if not sample.exact and least * (value + column / size) > best:

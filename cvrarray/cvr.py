@@ -82,7 +82,7 @@ import numpy as np
 from .array.format import FormatArray, Sample
 from .array.invariants import are_tables, in_range, integer, is_offsets, packs
 from .core import devices
-from .core.tables import CSR, WARP, CVRTables
+from .core.tables import CSR, WARP, CVRTables, Runs
 
 #: Steps that a chunk has in the cost model. The devices' modules choose: ``default_n_chunks`` of cpu/cvr and gpu/cvr.
 STEPS = 64
@@ -290,6 +290,18 @@ class CVRArray(FormatArray):
             tail=t.tail[low:high],
             carry_row=t.carry_row[low:high],
         ), 0
+
+    def _order(self, slots: CSR) -> Runs:
+        t, xp = self._tables, self._target.xp
+        number = xp.full(t.val.size, -1, np.int64)
+        number[slots.data] = xp.arange(t.nnz)
+        number = number.reshape(-1, t.n_lanes)
+        ends = number >= 0
+        ends[:-1] &= number[1:] != number[:-1] + 1
+        ends[t.step_ptr[1:] - 1] = number[t.step_ptr[1:] - 1] >= 0
+        step, lane = xp.nonzero(ends)
+        mask = (ends * (xp.uint32(1) << xp.arange(t.n_lanes, dtype=np.uint32))).sum(axis=1, dtype=np.uint32)
+        return Runs(mask, xp.searchsorted(step, t.step_ptr), number[step, lane] - step)
 
     def _layout(self) -> str:
         return f"{self.n_chunks} chunks of {self.n_lanes} lanes"

@@ -14,7 +14,7 @@ from ..core import devices, extensions
 from ..core.arrays import Casting, Dense, DenseArray, NumpyArray, Run
 from ..core.tables import CSR
 from ..input import coercion
-from . import elementwise, indexing, products, protocol, reductions, structure
+from . import elementwise, indexing, products, protocol, reductions, structure, values
 from .names import Names
 
 
@@ -72,18 +72,6 @@ class SparseArray(Names):
     def _entries(self) -> Any:
         """(nnz,) new array of the values of the canonical CSR."""
         return self._canonical_csr().data
-
-    def _slots(self) -> Any:
-        """(nnz,) where each entry of the canonical CSR lies in the value table."""
-        raise NotImplementedError
-
-    def _slot_numbers(self) -> SparseArray:
-        """The same structure with each slot's number for its value."""
-        raise NotImplementedError
-
-    def _with_slots(self, slots: Any, data: Any) -> SparseArray:
-        """The same structure with the values `data` in those slots."""
-        raise NotImplementedError
 
     # ---------------------------------------------------------------------------------------------------------- what it is
 
@@ -608,40 +596,56 @@ class SparseArray(Names):
         clipped: SparseArray = elementwise.clip(self, min, max, out)
         return clipped
 
-    def with_values(self, data: Any) -> SparseArray:
+    def with_values(self, data: Any, out: SparseArray | None = None) -> SparseArray:
         """The same structure with new values, without a new conversion.
 
         Parameters
         ----------
-        data : (nnz,) array on the array's device
-            In the order of ``A.tocsr().data``: row by row, columns ascending, stored zeros among them. It may have
-            another dtype.
+        data : (nnz,) array on the array's device, or a sparse matrix of the same structure there
+            An array has the order of ``A.tocsr().data``: row by row, columns ascending, stored zeros among them. A CSR, CSC,
+            COO or BSR of SciPy, CuPy or pydata/sparse may have its entries in any order; duplicates are summed in that
+            order. It may have another dtype.
+        out : array, optional
+            An array of the same structure, which gets the new values in place and keeps its dtype: what :meth:`with_values`
+            made before, or `A` itself. Whoever holds it, or a view of it, sees the new values.
 
         Returns
         -------
         array of this format and structure, of data's dtype
+            `out` where given.
 
         Raises
         ------
-        TypeError, ValueError
-            `data` is on another device, has another length, or a dtype that cannot be stored.
+        TypeError
+            `data` or `out` is on another device, or `data` has a dtype that cannot be stored, or not in `out`.
+        ValueError
+            `data` has another length or structure (the message names the first place that differs); `out` has another
+            structure, or lies in a file.
 
         Notes
         -----
-        The first call finds where each entry lies, which costs as much as :meth:`tocsr`; the array keeps it (4 bytes an
-        entry, 8 from 2^31 slots on), and so do the arrays that come from this method.
+        The first call finds where values go, which costs as much as :meth:`tocsr`. All arrays of the structure share it: some
+        8 bytes a row; for a matrix in another order than that of ``A.tocsr()`` 4 bytes a slot, and with duplicates 16 bytes an
+        entry of the matrix more. Up to four orders are remembered. A matrix's order is known again by its index arrays, which
+        every call reads. With `out` nothing more is allocated.
+
+        On a GPU a call with an array and `out` can be captured in a CUDA graph, after a first one outside.
 
         Examples
         --------
         >>> A = cvrarray.CVRArray([[1.0, 0, 2], [0, 3, 0]])
-        >>> A.with_values(np.array([10.0, 20.0, 30.0])).todense()
+        >>> B = A.with_values(np.array([10.0, 20.0, 30.0]))
+        >>> B.todense()
         array([[10.,  0., 20.],
                [ 0., 30.,  0.]])
+        >>> A.with_values(-B.tocsr().tocsc(), out=B) is B
+        True
+        >>> B.todense()
+        array([[-10.,   0., -20.],
+               [  0., -30.,   0.]])
         """
-        data = products.operand(self, data, "data")
-        if data.shape != (self.nnz,):
-            raise ValueError(f"data must have shape {(self.nnz,)}, a value for each stored entry; got {data.shape}")
-        return self._with_slots(self._slots(), data.astype(coercion.check_dtype(data.dtype), copy=False))
+        renewed: SparseArray = values.with_values(self, data, out)
+        return renewed
 
     def eliminate_zeros(self) -> SparseArray:
         """An array without the stored zeros; this one is immutable and stays as it is.

@@ -18,6 +18,7 @@ from ..input import coercion, limits
 from . import serialized
 from .base import SparseArray
 from .transposed import TransposedArray
+from .values import Structure
 
 #: Number -> array, while it lives: operators of PyTorch take numbers, not arrays.
 LIVING: WeakValueDictionary[int, FormatArray] = WeakValueDictionary()
@@ -39,6 +40,7 @@ class Sample(NamedTuple):
     scale: float  # nonzeros of the matrix over those of the window
     column_bytes: float  # bytes that a column takes on average, in tiles that store 16-bit offsets where they can
     exact: bool  # whether sizes that cannot win are wanted too
+    block_size: int = 1  # of the blocks that the matrix came in
 
 
 class FormatArray(SparseArray):
@@ -55,7 +57,8 @@ class FormatArray(SparseArray):
 
     A module of kernels has ``convert(csr, **keywords) -> tables``, ``product(tables, dtype) -> run`` and
     ``to_coo(tables) -> row, col, val``. Optional are ``product_matrix``, ``product_transposed``, ``to_csr(tables, first,
-    last)``, the canonical CSR of some rows, and ``diagonal(tables, offset)``.
+    last)``, the canonical CSR of some rows, ``diagonal(tables, offset)``, and ``fill(tables, order, data, values)``, which
+    writes a value table: with it goes the method ``_order``.
     """
 
     format: ClassVar[str]
@@ -70,7 +73,7 @@ class FormatArray(SparseArray):
     _kernels: dict[tuple[str, np.dtype], Run]  # kind and the product's dtype -> the device module's prepared product
     _number: int  # of this array alone
     _place_cache: Any = None  # rows and columns of the canonical CSR, once asked for
-    _slot_cache: Any  # where each entry of the canonical CSR lies in the value table, once asked for
+    _structure: Structure  # what arrays know together that differ in their values alone
     _transpose: Any  # an array on the CPU that is the transpose, once asked for; False where there shall be none
 
     def __init_subclass__(cls, **keywords: Any) -> None:
@@ -113,7 +116,7 @@ class FormatArray(SparseArray):
         self._target = devices.of(self._values(tables))
         self._dense_type = self._target.xp.ndarray
         self._kernels, self._ready, self._ready_transposed = {}, {}, {}
-        self._slot_cache = self._transpose = None
+        self._structure, self._transpose = Structure(), None
         self._number = next(_NUMBERS)
         LIVING[self._number] = self
         self._plan = plan
@@ -209,11 +212,6 @@ class FormatArray(SparseArray):
                 t is theirs[name] or bool(equal(t, theirs[name])) for name, t in mine.items() if hasattr(t, "nbytes")
             )
 
-    def _forget_values(self) -> None:
-        """What was made of the values is dropped: for whoever writes others into the value table of this array."""
-        self._transpose = None
-        self._ready_transposed.clear()
-
     def _with_table(self, values: Any) -> Self:
         """The array of the same structure around another value table, on the same device."""
         if self._target.kind == "cuda":
@@ -221,8 +219,24 @@ class FormatArray(SparseArray):
         elif values.ctypes.data % 64 or not values.flags.c_contiguous:  # the CPU's kernels want it at a cache line
             values = _aligned(values, self._target)
         array = self._from_tables(self._tables._replace(**{self._value_table: values}))
-        array._slot_cache = self._slot_cache
+        array._structure = self._structure
         return array
+
+    def _empty_values(self, dtype: np.dtype) -> Any:
+        """An uninitialised value table of this structure."""
+        return _empty(self._values(self._tables).size, dtype, self._target)
+
+    def _values_changed(self) -> None:
+        """Drop or renew what was computed from the values, after these were replaced.
+
+        That is the transpose, and products whose ``run`` has a ``renew()``. A product without it reads the value table in
+        every call.
+        """
+        self._transpose = None
+        self._ready_transposed.clear()
+        for run in self._kernels.values():
+            if hasattr(run, "renew"):
+                run.renew()
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -332,13 +346,23 @@ class FormatArray(SparseArray):
 
     def _product_transposed(self, dtype: np.dtype) -> Run:
         """``A.T @ x`` of a format whose module has none: by tables of the transposed matrix, which are kept."""
-        return self.T.copy()._kernel("product", dtype)
+        product = self.T.copy()._kernel("product", dtype)
+
+        def run(x: Any, y: Any, alpha: Any, beta: Any) -> None:
+            product(x, y, alpha, beta)
+
+        def renew() -> None:
+            nonlocal product
+            product = self.T.copy()._kernel("product", dtype)
+
+        run.renew = renew  # type: ignore[attr-defined]
+        return run
 
     def _entries(self) -> Any:
-        if self._slot_cache is None:
+        if self._structure.slots is None:
             return super()._entries()
         with self._target.use():
-            return self._values(self._tables)[self._slot_cache]
+            return self._values(self._tables)[self._structure.slots]
 
     def _places(self) -> tuple[Any, Any]:
         """(nnz,) the row and the column of each entry of the canonical CSR; found once, and kept."""
@@ -350,22 +374,21 @@ class FormatArray(SparseArray):
 
     def _slots(self) -> Any:
         """(nnz,) where each entry of the canonical CSR lies in the value table; computed once, by converting the numbers."""
-        if self._slot_cache is None:
-            self._slot_cache = self._slot_numbers()._canonical_csr().data
-        return self._slot_cache
+        if self._structure.slots is None:
+            self._structure.slots = self._slot_numbers()._canonical_csr().data
+        return self._structure.slots
 
     def _slot_numbers(self) -> Self:
         """The same structure with each slot's number for its value."""
         size = self._values(self._tables).size
         return self._map(lambda values: self._target.xp.arange(size, dtype=np.int32 if size < 2**31 else np.int64))
 
-    def _with_slots(self, slots: Any, data: Any) -> Self:
-        """The same structure with the values `data` in the slots `slots`, and 0 in all others."""
-        with self._target.use():
-            values = _empty(self._values(self._tables).size, data.dtype, self._target)
-            values.fill(0)
-            values[slots] = data
-            return self._with_table(values)
+    def _order(self, slots: CSR) -> Any:
+        """What ``fill(tables, order, data, values)`` of the device's module needs to know of the order of the canonical CSR.
+
+        `slots` is that CSR, with the slot of each entry for its value. Only formats whose modules have ``fill`` define it.
+        """
+        raise NotImplementedError
 
 
 def _empty(size: int, dtype: np.dtype, target: devices.Device) -> Any:

@@ -238,7 +238,7 @@ def _squares(array: Any, means: Any, axis: int | None, skip_nan: bool) -> Any:
     squares = abs(csr.data - means[line]) ** 2
     if skip_nan:
         squares = xp.where(xp.isnan(csr.data), squares.dtype.type(0), squares)
-    return array._with_slots(array._slots(), squares)
+    return array.with_values(squares)
 
 
 def _lengths(array: Any, axis: int | None) -> Any:

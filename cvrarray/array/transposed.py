@@ -219,15 +219,6 @@ class TransposedArray(SparseArray):
     def _map(self, function: Callable[[Any], Any]) -> TransposedArray:
         return TransposedArray(self.base._map(function))
 
-    def _slots(self) -> Any:
-        return self._slot_numbers()._canonical_csr().data
-
-    def _slot_numbers(self) -> TransposedArray:
-        return TransposedArray(self.base._slot_numbers())
-
-    def _with_slots(self, slots: Any, data: Any) -> TransposedArray:
-        return TransposedArray(self.base._with_slots(slots, data))
-
     def _coo(self) -> tuple[Any, Any, Any]:
         col, row, val = self.base._coo()
         return row, col, val

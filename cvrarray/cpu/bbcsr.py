@@ -173,6 +173,18 @@ def to_coo(tables: BBCSRTables) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return row, col, val
 
 
+def fill(tables: BBCSRTables, starts: np.ndarray, data: np.ndarray, values: np.ndarray) -> None:
+    """Write the value table `values` of the structure `tables`, whose values `data` are in the order of a canonical CSR.
+
+    `starts` (n_rows + 1,) int64: its row offsets.
+    """
+    t = tables
+    present = np.empty(0, np.uint8) if t.present is None else t.present
+    args = (t.bin_rowptr, t.block_size, starts, memory.bits(data), present)
+    kernel_of_types = compiled(_fill_bins, 0, 0, *args, memory.bits(values))
+    threads.run(kernel_of_types, t.bin_rowptr, *args, memory.bits(values))
+
+
 @cache
 def _within(block_size: int) -> tuple[int, ...]:
     """A tuple of `block_size` integers: kernels know the size when compiled. () for sizes that share a kernel."""
@@ -396,6 +408,29 @@ def _lay_out(first, last, csr, found, bin_low, within, t):
             _marked_value_steps(i, block_size, csr.indptr, csr.data, n_slots // WARP, data, present)
         elif by_steps:
             _value_steps(i, csr.indptr, csr.data, n_values // WARP, data)
+
+
+@kernel
+def _fill_bins(first, last, bin_rowptr, block_size, indptr, values, present, data):
+    """Write every slot's value, as :func:`_lay_out` does where the columns are known."""
+    for i in range(first, last):
+        at, n_values, row_end = bin_rowptr[i], bin_rowptr[i + 1] - bin_rowptr[i], min((i + 1) * WARP, len(indptr) - 1)
+        to, marks = simd.pointer(data, at), simd.pointer(present, at // block_size)
+        if PADDED * (indptr[row_end] - indptr[i * WARP]) > n_values:
+            if len(present):
+                _marked_value_steps(i, block_size, indptr, values, n_values // (block_size * WARP), to, marks)
+            else:
+                _value_steps(i, indptr, values, n_values // WARP, to)
+            continue
+        _fill(to, n_values, 0)
+        for row in range(i * WARP, row_end):
+            r, of_row, n = row % WARP, simd.pointer(values, indptr[row]), indptr[row + 1] - indptr[row]
+            if len(present):
+                n_blocks = n_values // (block_size * WARP)
+                _place_row(n_blocks, block_size, of_row, simd.pointer(marks, r), simd.pointer(to, r))
+            else:
+                for k in range(n):
+                    to[k * WARP + r] = of_row[k]
 
 
 @inlined

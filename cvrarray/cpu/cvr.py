@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cvrarray.core.tables import CSR, NARROW, THREES, WARP, CVRTables
+from cvrarray.core.tables import CSR, NARROW, THREES, WARP, CVRTables, Runs
 from cvrarray.cpu import decoding, simd, statistics
 from cvrarray.cpu.products import locality, parts, tiling
 from cvrarray.cpu.products.scaling import Run, scaled
@@ -247,6 +247,13 @@ def to_coo(tables: CVRTables) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     row, col, val = np.empty(nnz, index), np.empty(nnz, index), np.empty(nnz, tables.val.dtype)
     threads.run(_entries, t.step_ptr, t, entry_ptr, row, col, memory.bits(val), unit=t.n_lanes)
     return row, col, val
+
+
+def fill(tables: CVRTables, runs: Runs, data: np.ndarray, values: np.ndarray) -> None:
+    """Write the value table `values` of the structure `tables`, whose values `data` are in the order of a canonical CSR."""
+    t = tables
+    args = (t.step_ptr, *runs, memory.bits(data), t.n_lanes, simd.width(t.n_lanes), memory.bits(values))
+    threads.run(compiled(_fill_chunks, 0, 0, *args), t.step_ptr, *args, unit=t.n_lanes)
 
 
 class Conversion(NamedTuple):
@@ -792,6 +799,31 @@ def _scatter_chunk(t, k, col, width, x, y):
             for lane in range(n_lanes):
                 if real >> np.uint32(lane) & np.uint32(1):
                     y[col[at + lane]] += simd.load_number(t.val, step * n_lanes + lane, x) * entries[lane]
+
+
+@kernel
+def _fill_chunks(first, last, step_ptr, run_mask, run_ptr, starts, data, n_lanes, width, values):
+    """From the last step to the first, as :func:`_scatter_chunk`; pads have 0."""
+    source = simd.scratch(starts, simd.SINGLE)
+    for k in range(first, last):
+        for lane in range(n_lanes):
+            source[lane] = 0
+        run, real = run_ptr[k + 1], np.uint32(0)
+        for step in range(step_ptr[k + 1] - 1, step_ptr[k] - 1, -1):
+            ended = run_mask[step]
+            real |= ended
+            while ended:
+                lane = simd.highest(ended)
+                ended ^= np.uint32(1) << np.uint32(lane)
+                run -= 1
+                source[lane] = starts[run]
+            if len(width):
+                simd.store(simd.gather(data, step, source, 0, real), values, step * n_lanes, width)
+            else:
+                for lane in range(n_lanes):
+                    values[step * n_lanes + lane] = 0
+                    if real >> np.uint32(lane) & np.uint32(1):
+                        values[step * n_lanes + lane] = data[source[lane] + step]
 
 
 @kernel

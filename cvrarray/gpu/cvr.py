@@ -9,8 +9,9 @@ from typing import Any
 import cupy
 import numpy as np
 
-from ..core.tables import CSR, WARP, CVRTables
+from ..core.tables import CSR, WARP, CVRTables, Runs
 from . import shared_memory, transposed
+from .assembly import WORDS, as_words
 from .autotune import autotuned
 from .compiler import (
     ACCUMULATE,
@@ -62,6 +63,7 @@ FILL = Kernel(
 OFFSETS = Kernel("cvr_convert", "cvr_offsets", INDICES)
 SLOTS = Kernel("cvr_convert", "cvr_slots", INDICES)
 SPANS = Kernel("cvr_convert", "cvr_spans")
+VALUES = Kernel("cvr_values", "cvr_values", [(word,) for word in WORDS.values()])
 MATVEC = Kernel(
     "cvr_matvec",
     "cvr_matvec",
@@ -317,6 +319,15 @@ def product_transposed(tables: CVRTables, dtype: np.dtype) -> Callable[[cupy.nda
     sums = transposed.ColumnSums(passes, t.val, n_cols, dtype)
     plain = sums.product(partial(scatter, TRANSPOSED(*how, transposed.ADD, sums.floats)))
     return autotuned(t.val.size, n_cols, plain, lambda: shared_memory.product_transposed(t, sums, _struct))
+
+
+def fill(tables: CVRTables, runs: Runs, data: cupy.ndarray, values: cupy.ndarray) -> None:
+    """Write the value table `values` of the structure `tables`, whose values `data` are in the order of a canonical CSR."""
+    t, data, values = tables, as_words(data), as_words(values)
+    n_chunks = t.carry_row.size
+    VALUES(values.dtype)(
+        blocks(n_chunks * WARP, BLOCK), (BLOCK,), (t.step_ptr, np.int64(n_chunks), np.int32(t.n_lanes), *runs, data, values)
+    )
 
 
 def _struct(t: CVRTables) -> Struct:
