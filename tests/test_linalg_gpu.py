@@ -90,11 +90,12 @@ def error(S, x, b):
 
 @pytest.mark.parametrize("M", ["none", "jacobi", "blocks", "opaque"])
 @pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.parametrize("format", ["bbcsr", "cvr"])
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_solves_as_dense(dtype, loop, M, gpu):
+def test_solves_as_dense(dtype, format, loop, M, gpu):
     for n in (1, 31, 97, 700):
         S = definite(n, dtype)
-        A = BBCSRArray(S, block_size=3 if n == 97 else 1, device=gpu)
+        A = BBCSRArray(S, block_size=3 if n == 97 else 1, device=gpu) if format == "bbcsr" else CVRArray(S, device=gpu)
         b = right_side(n, dtype)
         x, outcome = solve(engine_for(A, preconditioner(M, S, dtype), loop=loop), b, TOLERANCE[dtype])
         assert outcome.reasons == [solution.CONVERGED], (n, outcome)
@@ -324,8 +325,9 @@ def test_wide_bins_and_uneven_rows(gpu):
     S = far + far.T + hub + hub.T
     S = sp.csr_array(S + sp.diags_array(np.asarray(abs(S).sum(axis=1)).ravel() + 1))
     b = right_side(n, "float64")
-    for loop in LOOPS[:2]:
-        A = BBCSRArray(S, block_size=1, device=gpu)
+    arrays = [make(S, device=gpu) for make in (BBCSRArray, CVRArray) for _ in LOOPS[:2]]
+    for loop in LOOPS[:2] * 2:
+        A = arrays.pop()
         x, outcome = solve(engine_for(A, preconditioner_of_diagonal(S), loop=loop), b, 1e-9)
         assert outcome.reasons == [solution.CONVERGED], loop
         assert np.linalg.norm(b - S @ x) <= 1.001e-9 * np.linalg.norm(b)

@@ -1,7 +1,7 @@
 """Conjugate gradients on the GPU: the loop of :mod:`cvrarray.linalg.system`'s engine.
 
-The device decides when a column ends (``kernels/cg.cuh``), and the host reads its decision one batch of iterations late. A batch
-is one launch: of a CUDA graph of products and of the kernels in ``kernels/cg.cu``, or of one kernel that does all of it
+The device decides when a column ends (``kernels/cg.cuh``), and the host reads its decision one batch of iterations late. A
+batch is one launch: of a CUDA graph of products and of the kernels in ``kernels/cg.cu``, or of one kernel that does all of it
 (:mod:`.persistent`). Iterations that come after the end leave everything as it is.
 
 Passes over vectors in an iteration with a diagonal preconditioner, beside the product's own two: 12 in a graph, three kernels
@@ -17,7 +17,7 @@ import cupy
 import numpy as np
 
 from cvrarray.array.base import SparseArray
-from cvrarray.gpu.compiler import Kernel
+from cvrarray.gpu.compiler import Kernel, synchronize
 from cvrarray.linalg import solution
 from cvrarray.linalg.gpu import persistent
 from cvrarray.linalg.gpu.layout import VECTORS, Layout
@@ -75,7 +75,6 @@ class Engine:
             self._kind = preconditioner_kind(system.preconditioner)
             self._layout = Layout.of(system.n, system.columns or 1, self._block_size())
             self._state = State(self._layout, system.dtype, self._kind, self._block_size())
-            self.renew()
             self.update(system.matrix)
 
     def _block_size(self) -> int:
@@ -88,8 +87,23 @@ class Engine:
 
     def update(self, matrix: Any) -> None:
         """Take another matrix of the same shape: memory stays, and graphs are captured again when they are needed."""
-        self._matrix, self._loop = matrix, None
-        self.renew()
+        with self.system.device.use():
+            self._matrix = matrix
+            self.renew()
+            self._prepare()
+            self._loop = self._fastest()
+            synchronize()
+
+    def _prepare(self) -> None:
+        """Compile what is to be launched, and prepare products: none of it can be done in a capture."""
+        state, dtype = self._state, self.system.dtype
+        for kernel in (CURVATURE, WEIGH):
+            kernel(dtype)
+        for kernel in (RESIDUAL, STEP, TURN):
+            kernel(dtype, self._kind)
+        self._multiply(state.p, state.q)
+        if self._kind == GIVEN:
+            self._precondition()
 
     def _shaped(self, vector: cupy.ndarray) -> cupy.ndarray:
         return vector.reshape(self.system.shape)
@@ -181,8 +195,6 @@ class Engine:
                 if looks and not (self._state.read().reason == RUNNING).any():
                     return
             return
-        if self._loop is None:
-            self._loop = self._fastest()
         loop, done, number = self._loop, 0, 0
         while done < limit:
             count = min(loop.batch, limit - done)
@@ -243,7 +255,7 @@ class Launches:
 
 
 class Batches:
-    """Iterations in a CUDA graph, captured when it is first launched; others are launched one by one, as in a user's capture."""
+    """Iterations in a CUDA graph, captured when it is first launched; in a user's capture they are launched one by one."""
 
     def __init__(self, engine: Engine, batch: int) -> None:
         self.batch, self._engine, self._graph = batch, engine, None
@@ -262,14 +274,6 @@ class Batches:
 
     def _capture(self) -> None:
         engine = self._engine
-        engine._multiply(engine._state.p, engine._state.q)  # what is compiled and prepared once is not part of the graph
-        if engine._kind == GIVEN:
-            engine._precondition()
-        for kernel in (CURVATURE, WEIGH):
-            kernel(engine.system.dtype)
-        for kernel in (STEP, TURN):
-            kernel(engine.system.dtype, engine._kind)
-        cupy.cuda.get_current_stream().synchronize()
         stream = cupy.cuda.Stream(non_blocking=True)
         with stream:
             stream.begin_capture()
