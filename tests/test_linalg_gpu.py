@@ -301,6 +301,10 @@ def test_new_values(loop, k, gpu):
     x, outcome = solve(engine, b, 1e-10)
     assert outcome.reasons == [solution.CONVERGED] * (k or 1)
     assert error(new, x, b) < 1e-9
+    before = engine._loop
+    engine.update(2 * engine._matrix)
+    assert (engine._loop is before) == (loop == "persistent" and k is None)
+    assert error(2 * new, solve(engine, b, 1e-10)[0], b) < 1e-9
 
 
 def test_operators_without_a_matrix(gpu):

@@ -74,6 +74,7 @@ class Engine:
         with system.device.use():
             self._kind = preconditioner_kind(system.preconditioner)
             self._layout = Layout.of(system.n, system.columns or 1, self._block_size())
+            self._loop: Any = None
             self._state = State(self._layout, system.dtype, self._kind, self._block_size())
             self.update(system.matrix)
 
@@ -86,7 +87,7 @@ class Engine:
             self._state.set_inverse(self.system.preconditioner.inverse)
 
     def update(self, matrix: Any) -> None:
-        """Take another matrix of the same shape: memory stays, and graphs are captured again when they are needed."""
+        """Take another matrix of the same shape. Memory stays; a graph is captured again, when it is launched."""
         with self.system.device.use():
             self._matrix = matrix
             self.renew()
@@ -209,7 +210,7 @@ class Engine:
     def _fastest(self) -> Loop:
         """One kernel where the system fits, else a graph; else launches, of operators that may do what no graph can hold."""
         if self._wanted in ("fastest", "persistent"):
-            found = persistent.loop(self._matrix, self._state, self._layout, self._kind)
+            found = persistent.loop(self._matrix, self._state, self._layout, self._kind, self._loop)
             if found is not None:
                 return found
         if self._wanted != "launches" and self._can_be_captured():

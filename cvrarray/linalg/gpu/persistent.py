@@ -17,7 +17,7 @@ from cvrarray.bbcsr import BBCSRArray
 from cvrarray.core.tables import WARP, BBCSRTables, CVRTables, mask_dtype
 from cvrarray.cvr import CVRArray
 from cvrarray.gpu import bbcsr, cvr
-from cvrarray.gpu.compiler import PRODUCTS, Kernel, processors, struct
+from cvrarray.gpu.compiler import PRODUCTS, Kernel, Struct, processors, struct
 from cvrarray.linalg.gpu.layout import Layout
 from cvrarray.linalg.gpu.state import BLOCKS, DIAGONAL, GIVEN, IDENTITY, State
 
@@ -57,10 +57,15 @@ CVR = Kernel(
 )
 
 
-def loop(matrix: Any, state: State, layout: Layout, kind: int, **how: Any) -> Persistent | None:
-    """The loop for this matrix, or None where there is none, or where it would be slower than a graph."""
+def loop(matrix: Any, state: State, layout: Layout, kind: int, before: Any = None, **how: Any) -> Persistent | None:
+    """The loop for this matrix, or None where there is none, or where it would be slower than a graph.
+
+    That of a matrix of the same structure `before` is used again with the new values.
+    """
     if kind == GIVEN or layout.k != 1 or not layout.n or not _is_cooperative():
         return None
+    if isinstance(before, Persistent) and before.take(matrix._tables):
+        return before
     try:
         if isinstance(matrix, BBCSRArray):
             return _of_bbcsr(matrix._tables, state, kind, **how)
@@ -119,7 +124,8 @@ class Persistent:
     def __init__(
         self,
         kernel: cupy.cuda.Function,
-        tables: tuple[Any, ...],
+        matrix: BBCSRTables | CVRTables,
+        others: tuple[Any, ...],
         state: State,
         kind: int,
         memory: SharedMemory,
@@ -128,13 +134,25 @@ class Persistent:
         threads: int = THREADS,
         end: int | None = None,
     ) -> None:
-        self._kernel, self._tables, self._state = kernel, tables, state
+        self._kernel, self._others, self._state = kernel, others, state
+        self._matrix, self._tables = matrix, _struct(matrix)
         self._blocks, self._threads, self._end = blocks, threads, memory.free if end is None else end
         size = {IDENTITY: 0, DIAGONAL: 1, BLOCKS: int(state.block_size)}[kind]
         self._fixed = size, *(places[name] & (1 << 64) - 1 for name in ("x", "r", "z", "s", "inverse")), memory.free, self._end
         self._words = cupy.zeros(4 * MOST * blocks, np.uint64)
         most = cupy.cuda.driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
         cupy.cuda.driver.funcSetAttribute(kernel.ptr, most, memory.size)  # arrays share the kernel
+
+    def take(self, matrix: BBCSRTables | CVRTables) -> bool:
+        """Take a matrix of the same structure with other values; False if it is not one."""
+        old, new = (t._asdict() for t in (self._matrix, matrix))
+        values = [tables.pop(name) for tables in (old, new) for name in ("data", "val") if name in tables]
+        if old.keys() != new.keys() or any(old[name] is not new[name] for name in old if name not in ("shape", "nnz")):
+            return False
+        if values[0].dtype != values[1].dtype:
+            return False
+        self._matrix, self._tables = matrix, _struct(matrix)
+        return True
 
     def launch(self, count: int) -> None:
         """Run `count` iterations, or as many as there are to the end."""
@@ -145,10 +163,14 @@ class Persistent:
         self._kernel(
             (self._blocks,),
             (self._threads,),
-            (*self._tables, vectors, s.columns, self._words, np.int64(count)),
+            (self._tables, *self._others, vectors, s.columns, self._words, np.int64(count)),
             shared_mem=self._end,
             enable_cooperative_groups=True,
         )
+
+
+def _struct(t: BBCSRTables | CVRTables) -> Struct:
+    return bbcsr._struct(t) if isinstance(t, BBCSRTables) else cvr._struct(t)
 
 
 def _of_bbcsr(
@@ -180,9 +202,17 @@ def _of_bbcsr(
         threads,
         reads,
     )
-    tables = bbcsr._struct(t), cupy.asarray(first_bin)
     return Persistent(
-        kernel, tables, state, kind, memory, places, blocks, threads, memory.size if reads & TABLES_HERE else None
+        kernel,
+        t,
+        (cupy.asarray(first_bin),),
+        state,
+        kind,
+        memory,
+        places,
+        blocks,
+        threads,
+        memory.size if reads & TABLES_HERE else None,
     )
 
 
@@ -209,5 +239,5 @@ def _of_cvr(t: CVRTables, state: State, kind: int) -> Persistent:
     rows = max(end - first for first, end in pairwise(first_row.tolist()))
     places = memory.place_vectors(rows, state, kind, None)
     kernel = CVR(t.val.dtype, dtype, t.tail.dtype, t.n_lanes, t.cut_row.size > 0)
-    tables = cvr._struct(t), cvr._cuts(t, dtype)(), np.int64(n), cupy.asarray(first_row)
-    return Persistent(kernel, tables, state, kind, memory, places, blocks)
+    others = cvr._cuts(t, dtype)(), np.int64(n), cupy.asarray(first_row)
+    return Persistent(kernel, t, others, state, kind, memory, places, blocks)
