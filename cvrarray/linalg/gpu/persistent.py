@@ -62,18 +62,17 @@ def loop(matrix: Any, state: State, layout: Layout, kind: int, before: Any = Non
 
     That of a matrix of the same structure `before` is used again with the new values.
     """
-    if kind == GIVEN or layout.k != 1 or not layout.n or not _is_cooperative():
+    fits = isinstance(matrix, (BBCSRArray, CVRArray)) and matrix.nnz and kind != GIVEN and layout.k == 1
+    if not fits or not _is_cooperative():
         return None
     if isinstance(before, Persistent) and before.take(matrix._tables):
         return before
     try:
         if isinstance(matrix, BBCSRArray):
             return _of_bbcsr(matrix._tables, state, kind, **how)
-        if isinstance(matrix, CVRArray) and matrix.nnz:
-            return _of_cvr(matrix._tables, state, kind)
+        return _of_cvr(matrix._tables, state, kind)
     except DoesNotFit:
-        pass
-    return None
+        return None
 
 
 def _is_cooperative() -> bool:
