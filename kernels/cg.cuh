@@ -36,16 +36,12 @@ __device__ Complex<T> plus(Complex<T> y, double a, Complex<T> x) {
     return {plus(y.re, a, x.re), plus(y.im, a, x.im)};
 }
 
-// row `row` of z = M r for the blocks of a block-diagonal M: `inverse` is (n_blocks, size, size), `r` is that of row `from`,
-// its entries `apart` numbers apart
+// a row of z = M r for the blocks of a block-diagonal M: the sum of `count` entries of the row, which are `apart` numbers apart,
+// times those of r, `r_apart`
 template <class Y>
-__device__ Y block_row(const Y* inverse, int size, int64 n, int64 row, const Y* r, int64 from, int apart) {
-    const int64 begin = row / size * size;
-    const int count = (int)min((int64)size, n - begin);
-    const Y* m = inverse + row * size;
-    r += (begin - from) * apart;
+__device__ Y block_row(const Y* row, int apart, const Y* r, int r_apart, int count) {
     Y z{};
-    for (int j = 0; j < count; ++j) z = mac(cached(m + j), r[j * apart], z);
+    for (int j = 0; j < count; ++j) z = mac(row[j * apart], r[j * r_apart], z);
     return z;
 }
 

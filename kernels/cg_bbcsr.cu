@@ -6,20 +6,66 @@
 #include "exchange.cuh"
 #include "cg_iterations.cuh"
 
-// How tables and p are read: p changes while the kernel runs. TABLES_HERE: tables may lie in shared memory. PAST_L1: entries of p
-// come from L2.
-enum Reads { TABLES_HERE = 1, PAST_L1 = 2 };
+template <int SIZE>
+struct Unsigned;
+template <>
+struct Unsigned<1> {
+    typedef uint8 Type;
+};
+template <>
+struct Unsigned<2> {
+    typedef uint16 Type;
+};
+template <>
+struct Unsigned<4> {
+    typedef uint32 Type;
+};
+template <>
+struct Unsigned<8> {
+    typedef uint64 Type;
+};
+template <>
+struct Unsigned<16> {
+    typedef uint4 Type;
+};
 
-template <int READS>
-struct Read {
+// Tables are in global or in shared memory, so addresses are generic ones; what comes from global memory is streamed past L1. p
+// changes while the kernel runs.
+struct ReadAnywhere {
+    static __device__ uint16 word(const uint16* p) {
+        uint16 value;
+        asm("ld.cs.u16 %0, [%1];" : "=h"(value) : "l"(p));
+        return value;
+    }
+    static __device__ uint32 word(const uint32* p) {
+        uint32 value;
+        asm("ld.cs.u32 %0, [%1];" : "=r"(value) : "l"(p));
+        return value;
+    }
+    static __device__ uint64 word(const uint64* p) {
+        uint64 value;
+        asm("ld.cs.u64 %0, [%1];" : "=l"(value) : "l"(p));
+        return value;
+    }
+    static __device__ uint4 word(const uint4* p) {
+        uint4 value;
+        asm("ld.cs.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w) : "l"(p));
+        return value;
+    }
+    static __device__ uint8 word(const uint8* p) { return *p; }
+
     template <class T>
     static __device__ T table(const T* p) {
-        if constexpr (READS & TABLES_HERE) return *p;
-        return stream(p);
+        union Bits {
+            typename Unsigned<sizeof(T)>::Type word;
+            T value;
+            __device__ Bits() {}
+        } bits;
+        bits.word = word(reinterpret_cast<const typename Unsigned<sizeof(T)>::Type*>(p));
+        return bits.value;
     }
     template <class T>
     static __device__ T entry(const T* p) {
-        if constexpr (READS & PAST_L1) return fresh(p);
         return *p;
     }
 };
@@ -44,7 +90,7 @@ __device__ T* copied(char*& to, const T* from, int64 count) {
 }
 
 // The product of a block's bins.
-template <class A, class Y, class I, class M, int B, int U_NARROW, int U_WIDE, bool HOLES, int S, int THREADS, int READS>
+template <class A, class Y, class I, class M, int B, int U_NARROW, int U_WIDE, bool HOLES, int S, int THREADS>
 struct BlockProduct {
     Bin<A, I, M>* const bins;
     const int n_bins, rows;
@@ -80,14 +126,14 @@ struct BlockProduct {
     }
 
     __device__ void run() const {
-        typedef Read<READS> How;
+        typedef ReadAnywhere Read;
         for (int item = threadIdx.x / WARP; item < n_bins * S; item += THREADS / WARP) {
             const Bin<A, I, M> bin = bins[item / S];
             const int part = item % S, at = item / S * WARP + lane_id();
             const Y sum = bin.base >= 0
-                ? row_sum<How, A, Y, I, M, B, U_NARROW, HOLES, S>((const uint16*)bin.col, bin.data, bin.present, bin.n_blocks, part,
+                ? row_sum<Read, A, Y, I, M, B, U_NARROW, HOLES, S>((const uint16*)bin.col, bin.data, bin.present, bin.n_blocks, part,
                                                                   p + (int64)bin.base * B)
-                : row_sum<How, A, Y, I, M, B, U_WIDE, HOLES, S>((const I*)bin.col, bin.data, bin.present, bin.n_blocks, part, p);
+                : row_sum<Read, A, Y, I, M, B, U_WIDE, HOLES, S>((const I*)bin.col, bin.data, bin.present, bin.n_blocks, part, p);
             if (S > 1 || at < rows) s[part * n_bins * WARP + at] = sum;
         }
         __syncthreads();
@@ -106,24 +152,27 @@ struct BlockProduct {
 // mapping   a block has the bins first_bin[b] to first_bin[b + 1]; in the product S warps a bin and one thread of each a row, in
 //           the rest one thread a row
 // traffic   tables, as in bbcsr_matvec, if they are not in shared memory; p is written and gathered
-// requires  all blocks on the device at once; blocks of M lie in one block; words is 0; s in shared memory if S > 1
+// requires  all blocks on the device at once; blocks of M lie in one block; words are all ones; s in shared memory if S > 1
 // races     of p: see cg_iterations.cuh; all else is a block's own
-template <class A, class Y, class I, class M, int B, int U_NARROW, int U_WIDE, bool HOLES, int S, int THREADS, int READS>
+template <class A, class Y, class I, class M, int B, int U_NARROW, int U_WIDE, bool HOLES, int S, int THREADS>
 __global__ __launch_bounds__(THREADS, 1) void cg_bbcsr(const Bbcsr<A, I, M> m, const int* first_bin, const Vectors<Y> v,
                                                        Column* column, uint64* words, int64 count) {
     extern __shared__ uint4 memory[];
-    constexpr int MOST = 3;
-    Column c = *column;
+    typedef Exchange<5, THREADS> Sums;
+    __shared__ typename Sums::Shared sums;
+    __shared__ Column c;
+    if (threadIdx.x == 0) c = *column;
+    __syncthreads();
     if (c.reason != RUNNING || count <= 0) return;
     char* const shared = reinterpret_cast<char*>(memory);
-    Exchange<MOST, THREADS> exchange{words, reinterpret_cast<double*>(shared)};
+    Sums exchange(sums, words);
     const int first = first_bin[blockIdx.x], n_bins = first_bin[blockIdx.x + 1] - first;
     const Part<Y, THREADS> part(v, shared, (int64)first * WARP, (int64)(first + n_bins) * WARP, m.n_rows);
-    BlockProduct<A, Y, I, M, B, U_NARROW, U_WIDE, HOLES, S, THREADS, READS> product{
-        reinterpret_cast<Bin<A, I, M>*>(shared + (MOST * gridDim.x * sizeof(double) + 15) / 16 * 16), n_bins, part.rows, v.p,
+    BlockProduct<A, Y, I, M, B, U_NARROW, U_WIDE, HOLES, S, THREADS> product{
+        reinterpret_cast<Bin<A, I, M>*>(shared), n_bins, part.rows, v.p,
         part.s};
     product.find(m, first);
-    if (READS & TABLES_HERE) product.keep(shared + v.free, shared + v.end);
+    product.keep(shared + v.free, shared + v.end);
     part.load();
     iterate(part, c, exchange, product, count);
     if (blockIdx.x == 0 && threadIdx.x == 0) *column = c;

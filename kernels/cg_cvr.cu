@@ -37,8 +37,7 @@ struct ChunkProduct {
                                                                 Y{});
             c.template finish<Cuts<Y>::AT_ONCE>(sums, all, cuts, Y{}, Y{}, PLAIN);
         }
-        double nothing[1] = {};
-        exchange.sum(nothing, true);
+        exchange.barrier([] {});
     }
 
     __device__ Y sum(int i) const { return s[i]; }
@@ -48,18 +47,21 @@ struct ChunkProduct {
 //
 // mapping   a block has its share of the chunks, one warp each, and the rows first_row[b] to first_row[b + 1] for the rest
 // traffic   tables, as in cvr_matvec; p is written and gathered, s written and read
-// requires  all blocks on the device at once; blocks of M lie in one block; words is 0; s in global memory, 0 in empty rows
-// races     of p: see cg_iterations.cuh; s is written before an exchange of its own, and read before the next two; all else is a
+// requires  all blocks on the device at once; blocks of M lie in one block; words are all ones; s in global memory, 0 in empty rows
+// races     of p: see cg_iterations.cuh; s is written before a barrier of its own, and read before the next one; all else is a
 //           block's own
 template <class A, class Y, class I, int L, int U, bool CUT, int THREADS>
 __global__ __launch_bounds__(THREADS, 1) void cg_cvr(const Cvr<A, I> m, const Cuts<Y> cuts, int64 n, const int64* first_row,
                                                      const Vectors<Y> v, Column* column, uint64* words, int64 count) {
     extern __shared__ uint4 memory[];
-    typedef Exchange<3, THREADS> Sums;
-    Column c = *column;
+    typedef Exchange<5, THREADS> Sums;
+    __shared__ typename Sums::Shared sums;
+    __shared__ Column c;
+    if (threadIdx.x == 0) c = *column;
+    __syncthreads();
     if (c.reason != RUNNING || count <= 0) return;
     char* const shared = reinterpret_cast<char*>(memory);
-    Sums exchange{words, reinterpret_cast<double*>(shared)};
+    Sums exchange(sums, words);
     const Part<Y, THREADS> part(v, shared, first_row[blockIdx.x], first_row[blockIdx.x + 1], n);
     ChunkProduct<A, Y, I, L, U, CUT, Sums> product{m, cuts, exchange, v.p, v.s, part.s, m.n_chunks * blockIdx.x / gridDim.x,
                                                   m.n_chunks * (blockIdx.x + 1) / gridDim.x};

@@ -52,7 +52,7 @@ class Inverse:
             blocks[k, : len(part), : len(part)] = np.linalg.inv(part)
         values = blocks if np.dtype(dtype).kind == "c" else blocks.real
         self.inverse = cupy.asarray((values.reshape(-1)[:n] if size == 1 else values).astype(dtype))
-        full = sp.block_diag(list(values), format="csr")[:n, :n]
+        full = sp.csr_array(sp.block_diag([sp.coo_array(part) for part in values], format="csr"))[:n, :n]
         self._matrix = CVRArray(sp.csr_array(full).astype(dtype), device="cuda:0")
         self.capturable = True
         if opaque:

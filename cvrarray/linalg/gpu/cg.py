@@ -93,6 +93,7 @@ class Engine:
             self.renew()
             self._prepare()
             self._loop = self._fastest()
+            self._replays = Replays()
             synchronize()
 
     def _prepare(self) -> None:
@@ -119,7 +120,6 @@ class Engine:
         """Solve; x holds the start and receives the solution. `callback(x)` is called after each iteration."""
         with self.system.device.use():
             state = self._state
-            state.x[...] = x.reshape(-1)
             if tolerance is None:
                 count = limit if self.system.iterations is None else self.system.iterations
                 state.begin(None, count, self.system.history)
@@ -129,17 +129,26 @@ class Engine:
                     "A solve with a tolerance looks at the device, so it cannot be captured. Use CG(A, iterations=N)"
                 )
             state.begin(tolerance, limit, self.system.history)
+            state.x[...] = x.reshape(-1)
             return self._to_tolerance(b, x, limit, callback)
 
     def _exactly(self, b: Any, x: Any, count: int, callback: Callback | None) -> Outcome:
-        self._begin(b, first=True)
-        if count:
-            self._iterate(count, callback, looks=False)
-        x[...] = self._shaped(self._state.x)
+        in_a_graph = callback is None and not isinstance(self._loop, Launches) and count <= self._loop.batch
+        key = (b.data.ptr, x.data.ptr, count, self._state.key()) if in_a_graph else None
+        if not self._replays.launch(key, lambda: self._run(b, x, count, None)):
+            self._run(b, x, count, callback)
         columns = self._layout.k
         return Outcome(
             np.full(columns, count), self._state.norms(), [solution.ITERATIONS] * columns, self._state.history_until(count)
         )
+
+    def _run(self, b: Any, x: Any, count: int, callback: Callback | None) -> None:
+        """`count` iterations, and nothing tested."""
+        self._state.x[...] = x.reshape(-1)
+        self._begin(b, first=True)
+        if count:
+            self._iterate(count, callback, looks=False)
+        x[...] = self._shaped(self._state.x)
 
     def _to_tolerance(self, b: Any, x: Any, limit: int, callback: Callback | None) -> Outcome:
         state, n_done = self._state, -1
@@ -242,6 +251,40 @@ class Engine:
         layout.launch(TURN(dtype, self._kind), (state.columns, state.inverse, state.r, state.z, state.x, state.p))
 
 
+class Replays:
+    """A solve as one graph: for the one that comes again and again, with the same arrays."""
+
+    def __init__(self) -> None:
+        self._last: Any = None
+        self._key: Any = None
+        self._graph: Any = None
+
+    def launch(self, key: Any, solve: Callable[[], None]) -> bool:
+        """Launch the graph of what ``solve()`` launches; False if there is none, as the last key was another one, or None."""
+        stream = cupy.cuda.get_current_stream()
+        if key is None or stream.is_capturing():
+            return False
+        if key != self._key:
+            if key != self._last:
+                self._last = key
+                return False
+            self._graph, self._key = captured(solve), key
+        self._graph.launch(stream)
+        return True
+
+
+def captured(work: Callable[[], None]) -> Any:
+    """The graph of what ``work()`` launches."""
+    stream = cupy.cuda.Stream(non_blocking=True)
+    with stream:
+        stream.begin_capture()
+        try:
+            work()
+        finally:
+            graph = stream.end_capture()
+    return graph
+
+
 class Launches:
     """Iterations launched one by one."""
 
@@ -275,12 +318,5 @@ class Batches:
 
     def _capture(self) -> None:
         engine = self._engine
-        stream = cupy.cuda.Stream(non_blocking=True)
-        with stream:
-            stream.begin_capture()
-            try:
-                for _ in range(self.batch):
-                    engine.step()
-            finally:
-                self._graph = stream.end_capture()
+        self._graph = captured(lambda: [engine.step() for _ in range(self.batch)])
         self._state_key = engine._state.key()

@@ -23,13 +23,12 @@ from cvrarray.linalg.gpu.state import BLOCKS, DIAGONAL, GIVEN, IDENTITY, State
 
 #: Iterations of a launch, at most: the host can be interrupted between launches.
 BATCH = 4096
-MOST = 3  # sums at a time: MOST of the kernels
+WORDS_A_BLOCK = 11  # of 64 bits, for exchanges between blocks: 2 * 5 sums and a barrier
 BIN = 40  # bytes of the kernel's struct Bin, at most
 RESERVED = 4096  # bytes of shared memory for the kernels' own variables
-THREADS = 512
+#: Threads of a block; more for single columns where there are enough bins, as their rows need few registers.
+THREADS, MANY_THREADS = 512, 1024
 MOST_SHARERS = 16
-#: How tables and p are read: the enum Reads of ``kernels/cg_bbcsr.cu``.
-TABLES_HERE, PAST_L1 = 1, 2
 
 ROUNDED = [pair for pair in PRODUCTS if np.dtype(pair[1]).kind in "fc"]
 BBCSR = Kernel(
@@ -39,14 +38,13 @@ BBCSR = Kernel(
         (*dtypes, *how)
         for dtypes in ROUNDED
         for how in (
-            ("int32", 1, False, 1, False, THREADS, 0),
-            ("int32", 3, False, 2, False, THREADS, TABLES_HERE),
-            ("int64", 6, False, 4, True, THREADS, TABLES_HERE),
+            ("int32", 1, False, 1, False, MANY_THREADS),
+            ("int32", 3, False, 2, False, THREADS),
+            ("int64", 6, False, 4, True, THREADS),
         )
     ],
-    lambda value, product, index, size, far, sharers, holes, threads, reads: (
+    lambda value, product, index, size, far, sharers, holes, threads: (
         value, product, index, mask_dtype(size), size, *bbcsr.unroll(size, product.itemsize, far), holes, sharers, threads,
-        reads,
     ),
 )  # fmt: skip
 CVR = Kernel(
@@ -84,12 +82,11 @@ class DoesNotFit(Exception):
 
 
 class SharedMemory:
-    """Places in a block's shared memory, after what exchanges between `blocks` blocks need."""
+    """Places in a block's shared memory, after what it knows of its bins."""
 
-    def __init__(self, blocks: int, bins: int = 0) -> None:
+    def __init__(self, bins: int = 0) -> None:
         most: int = cupy.cuda.Device().attributes["MaxSharedMemoryPerBlockOptin"]
         self.size, self.free = most - RESERVED, 0
-        self.place(MOST * blocks * 8)
         self.place(bins * BIN)
 
     def place(self, size: int) -> int:
@@ -106,7 +103,7 @@ class SharedMemory:
             "s": 0 if sharers is None else rows * sharers,
             "r": rows,
             "z": rows if kind == BLOCKS else 0,
-            "inverse": rows if kind == DIAGONAL else 0,
+            "inverse": rows * int(state.block_size) if kind in (DIAGONAL, BLOCKS) else 0,
             "x": rows,
         }
         places = {name: self.place(count * state.x.itemsize) if count else -1 for name, count in wanted.items()}
@@ -116,7 +113,7 @@ class SharedMemory:
 
 
 class Persistent:
-    """Launches of a kernel: of `blocks` blocks, whose vectors are at `places` in `memory`."""
+    """Launches of a kernel, whose blocks have vectors at `places` in `memory`; `sizes`: blocks, threads, shared memory."""
 
     batch = BATCH
 
@@ -129,16 +126,14 @@ class Persistent:
         kind: int,
         memory: SharedMemory,
         places: dict[str, int],
-        blocks: int,
-        threads: int = THREADS,
-        end: int | None = None,
+        sizes: tuple[int, int, int],
     ) -> None:
         self._kernel, self._others, self._state = kernel, others, state
         self._matrix, self._tables = matrix, _struct(matrix)
-        self._blocks, self._threads, self._end = blocks, threads, memory.free if end is None else end
+        self._blocks, self._threads, self._end = sizes
         size = {IDENTITY: 0, DIAGONAL: 1, BLOCKS: int(state.block_size)}[kind]
         self._fixed = size, *(places[name] & (1 << 64) - 1 for name in ("x", "r", "z", "s", "inverse")), memory.free, self._end
-        self._words = cupy.zeros(4 * MOST * blocks, np.uint64)
+        self._words = cupy.empty(WORDS_A_BLOCK * self._blocks, np.uint64)
         most = cupy.cuda.driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
         cupy.cuda.driver.funcSetAttribute(kernel.ptr, most, memory.size)  # arrays share the kernel
 
@@ -158,7 +153,7 @@ class Persistent:
         s = self._state
         inverse, history = (v if isinstance(v, cupy.ndarray) else None for v in (s.inverse, s.history))
         vectors = struct(s.x, s.r, s.z, s.p, s.q, inverse, history, *self._fixed)
-        self._words.data.memset_async(0, self._words.nbytes)
+        self._words.data.memset_async(0xFF, self._words.nbytes)
         self._kernel(
             (self._blocks,),
             (self._threads,),
@@ -172,51 +167,34 @@ def _struct(t: BBCSRTables | CVRTables) -> Struct:
     return bbcsr._struct(t) if isinstance(t, BBCSRTables) else cvr._struct(t)
 
 
-def _of_bbcsr(
-    t: BBCSRTables, state: State, kind: int, threads: int = THREADS, reads: int | None = None, sharers: int | None = None
-) -> Persistent:
+def _of_bbcsr(t: BBCSRTables, state: State, kind: int, threads: int | None = None, sharers: int | None = None) -> Persistent:
     """Blocks have neighbouring bins of about the same number of slots; a warp takes a bin, or a share of one."""
     n_bins = t.col_base.size
     unit = lcm(WARP, int(state.block_size)) // WARP  # bins that a block of the preconditioner may not be cut out of
     n_units = -(-n_bins // unit)
     blocks = min(processors(cupy.cuda.runtime.getDevice()), n_units)
-    first_bin = _balanced(t.bin_rowptr.get(), unit, n_units, blocks)
+    pointer = t.bin_rowptr.get()
+    first_bin = _balanced(pointer, unit, n_units, blocks)
     bins = int(np.diff(first_bin).max())
+    if threads is None:
+        threads = MANY_THREADS if t.block_size == 1 and bins >= MANY_THREADS // WARP and state.x.itemsize <= 8 else THREADS
     if sharers is None:
         sharers = 1
         while sharers < MOST_SHARERS and 2 * sharers * bins <= threads // WARP and 2 * sharers <= bbcsr._mean_blocks(t):
             sharers *= 2
-    memory = SharedMemory(blocks, bins)
+    memory = SharedMemory(bins)
     places = memory.place_vectors(bins * WARP, state, kind, sharers)
-    if reads is None:
-        reads = TABLES_HERE if 2 * _table_bytes(t) <= (memory.size - memory.free) * blocks else 0
-    kernel = BBCSR(
-        t.data.dtype,
-        state.x.dtype,
-        t.col_wide.dtype,
-        t.block_size,
-        bbcsr.is_far(t),
-        sharers,
-        t.present is not None,
-        threads,
-        reads,
-    )
-    return Persistent(
-        kernel,
-        t,
-        (cupy.asarray(first_bin),),
-        state,
-        kind,
-        memory,
-        places,
-        blocks,
-        threads,
-        memory.size if reads & TABLES_HERE else None,
-    )
+    how = t.block_size, bbcsr.is_far(t), sharers, t.present is not None, threads
+    kernel = BBCSR(t.data.dtype, state.x.dtype, t.col_wide.dtype, *how)
+    end = min(memory.size, memory.free + _table_bytes(t, first_bin, pointer))
+    return Persistent(kernel, t, (cupy.asarray(first_bin),), state, kind, memory, places, (blocks, threads, end))
 
 
-def _table_bytes(t: BBCSRTables) -> int:
-    return sum(table.nbytes for table in (t.data, t.col_narrow, t.col_wide, t.present) if table is not None)
+def _table_bytes(t: BBCSRTables, first_bin: np.ndarray, pointer: np.ndarray) -> int:
+    """Shared memory that holds any block's tables: three of each bin, each at a multiple of 16."""
+    others = t.col_wide.itemsize + (0 if t.present is None else t.present.itemsize)
+    values = np.diff(pointer[first_bin])
+    return int((values * t.data.itemsize + values // t.block_size * others + 48 * np.diff(first_bin)).max())
 
 
 def _balanced(pointer: np.ndarray, unit: int, n_units: int, blocks: int) -> np.ndarray:
@@ -234,9 +212,9 @@ def _of_cvr(t: CVRTables, state: State, kind: int) -> Persistent:
     n_units = -(-n // size)
     blocks = min(processors(cupy.cuda.runtime.getDevice()), max(1, -(-t.carry_row.size // (THREADS // WARP))), n_units)
     first_row = np.minimum(np.arange(blocks + 1) * n_units // blocks * size, n)
-    memory = SharedMemory(blocks)
+    memory = SharedMemory()
     rows = max(end - first for first, end in pairwise(first_row.tolist()))
     places = memory.place_vectors(rows, state, kind, None)
     kernel = CVR(t.val.dtype, dtype, t.tail.dtype, t.n_lanes, t.cut_row.size > 0)
     others = cvr._cuts(t, dtype)(), np.int64(n), cupy.asarray(first_row)
-    return Persistent(kernel, t, others, state, kind, memory, places, blocks)
+    return Persistent(kernel, t, others, state, kind, memory, places, (blocks, THREADS, memory.free))
