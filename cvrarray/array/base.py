@@ -788,6 +788,37 @@ class SparseArray:
         """
         return reductions.diagonal(self, offset)
 
+    def block_diagonal(self, block_size: int | None = None) -> Any:
+        """The square blocks on the diagonal as one dense array on the array's device.
+
+        Parameters
+        ----------
+        block_size : int, optional
+            Rows and columns of a block. Default: the array's own, where its format has blocks.
+
+        Returns
+        -------
+        (n_blocks, block_size, block_size) array of the array's dtype
+            Of ``min(A.shape)`` rows and columns, rounded up to whole blocks: what lies beyond the matrix is 0.
+
+        Raises
+        ------
+        ValueError
+            `block_size` is no whole number from 1, or is left out for an array that has no blocks.
+
+        Examples
+        --------
+        >>> A = cvrarray.CVRArray([[1.0, 2, 9, 0], [3, 4, 0, 0], [0, 9, 5, 0], [0, 0, 6, 7]])
+        >>> A.block_diagonal(2).tolist()
+        [[[1.0, 2.0], [3.0, 4.0]], [[5.0, 0.0], [6.0, 7.0]]]
+        """
+        size = getattr(self, "block_size", None) if block_size is None else block_size
+        if isinstance(size, bool) or not isinstance(size, (int, np.integer)) or size < 1:
+            raise ValueError(
+                f"block_size must be a whole number from 1; got {size!r}. Name it: an array of this format has none"
+            )
+        return structure.block_diagonal(self, int(size))
+
     def trace(self, offset: int = 0, axis1: int = 0, axis2: int = 1, dtype: Any = None, out: Any = None) -> Any:
         """The sum of a diagonal.
 

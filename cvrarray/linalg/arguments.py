@@ -18,6 +18,7 @@ class Arguments(NamedTuple):
     b: Any  # contiguous, (n,) or (n, k), of the vectors' dtype; not written to
     x: Any  # the start, a copy
     device: devices.Device
+    has_start: bool = True  # False: x is 0
 
 
 def system(A: Any, b: Any, x0: Any, M: Any) -> Arguments:
@@ -39,7 +40,7 @@ def system(A: Any, b: Any, x0: Any, M: Any) -> Arguments:
         dtype = operators.vector_dtype(matrix.dtype, b.dtype)
         b = device.xp.ascontiguousarray(b, dtype)
         x = start(x0, b, preconditioner, device)
-    return Arguments(matrix, preconditioner, b, x, device)
+    return Arguments(matrix, preconditioner, b, x, device, x0 is not None)
 
 
 def right_side(b: Any, n: int, device: devices.Device) -> Any:
@@ -111,20 +112,27 @@ def count(value: Any, name: str, default: int, least: int = 0) -> int:
 
 
 def norms(vector: Any, device: devices.Device) -> np.ndarray:
-    """(columns,) Euclidean norms in host memory; one for a vector. Neither overflow nor underflow."""
+    """(columns,) Euclidean norms in host memory; one for a vector. They neither overflow nor underflow."""
     xp = device.xp
-    columns = vector.reshape(vector.shape[0], -1)
+    columns = vector[:, None] if vector.ndim == 1 else vector
     if not columns.size:
         return np.zeros(columns.shape[1])
     with np.errstate(all="ignore"):
-        largest = abs(columns).max(axis=0).astype(xp.float64)
-        scale = xp.where((largest > 0) & (largest < xp.inf), largest, 1.0)
-        parts = columns / scale.astype(columns.real.dtype)
-        squares = (parts.real.astype(xp.float64) ** 2).sum(axis=0)
-        if columns.dtype.kind == "c":
-            squares += (parts.imag.astype(xp.float64) ** 2).sum(axis=0)
-        found: np.ndarray = devices.move(xp.sqrt(squares) * scale, devices.CPU)
-    return found
+        found = devices.move(_norms(columns, xp), devices.CPU)
+        if not ((found > 1e-140) & (found < 1e140)).all():
+            largest = abs(columns).max(axis=0).astype(xp.float64)
+            scale = xp.where((largest > 0) & (largest < xp.inf), largest, 1.0)
+            parts = columns.astype(np.result_type(columns.dtype, np.float64)) / scale
+            found = devices.move(_norms(parts, xp) * scale, devices.CPU)
+    norms: np.ndarray = found
+    return norms
+
+
+def _norms(columns: Any, xp: Any) -> Any:
+    squares = xp.square(columns.real, dtype=xp.float64).sum(axis=0)
+    if columns.dtype.kind == "c":
+        squares += xp.square(columns.imag, dtype=xp.float64).sum(axis=0)
+    return xp.sqrt(squares)
 
 
 def bad_start(b_norms: np.ndarray, x_norms: np.ndarray) -> list[str | None]:

@@ -95,7 +95,7 @@ def operator(A: Any, device: devices.Device, name: str = "A") -> Any:
         return _from_methods(A, device, name)
     if hasattr(A, "dtype"):
         _same_kind(devices.of(A).kind, device, A, name)
-    if device.kind == "cpu" and not hasattr(A, "shape"):
+    if device.kind == "cpu" and not hasattr(A, "shape") and np.ndim(A) == 2:
         return _dense(np.asarray(A), device, name)
     raise TypeError(
         f"{name} must be an array of ours, a matrix, or have shape, dtype and matvec(x, out=); got {type(A).__name__}"
@@ -227,3 +227,11 @@ def check_square(shape: tuple[int, ...], name: str = "A") -> int:
 def multiply(matrix: Any, x: Any, out: Any) -> Any:
     """``out = matrix @ x`` for a vector or a matrix."""
     return matrix.matvec(x, out) if x.ndim == 1 else matrix.matmat(x, out)
+
+
+def diagonal_source(A: Any, name: str = "M") -> Any:
+    """An array of ours for a matrix of any package, on its own device."""
+    if coercion.package(A) in coercion.SPARSE_PACKAGES or hasattr(A, "__array__") or hasattr(A, "__cuda_array_interface__"):
+        is_on_gpu = coercion.package(A) in ("cupyx", "cupy")
+        return asarray(A, device=None if is_on_gpu else "cpu")
+    raise TypeError(f"{name} needs the entries of A; a {type(A).__name__} only multiplies. Pass an array or a sparse matrix")

@@ -12,29 +12,21 @@ from typing import NamedTuple
 import numpy as np
 
 from cvrarray.cpu.runtime import compiler
-from cvrarray.linalg import solution
 from cvrarray.linalg.cpu import vectors
+from cvrarray.linalg.ends import (
+    A_NAN,
+    COUNTED,
+    M_NAN,
+    M_NOT_DEFINITE,
+    M_SINGULAR,
+    NOT_DEFINITE,
+    RUNNING,
+    VERIFY,
+    Judge,
+)
 from cvrarray.linalg.operators import multiply
 from cvrarray.linalg.solution import Outcome
 from cvrarray.linalg.system import System, apply
-
-#: Whether a column goes on: its number is a place in ENDS, and the first two are no ends yet.
-RUNNING, VERIFY, CONVERGED, MAXITER, STAGNATION, NOT_DEFINITE, M_NOT_DEFINITE, M_SINGULAR, A_NAN, M_NAN, COUNTED = range(11)
-ENDS = (
-    "running",
-    "to be verified",
-    solution.CONVERGED,
-    solution.MAXITER,
-    solution.STAGNATION,
-    solution.NOT_DEFINITE,
-    solution.M_NOT_DEFINITE,
-    solution.M_SINGULAR,
-    solution.A_NOT_FINITE,
-    solution.M_NOT_FINITE,
-    solution.ITERATIONS,
-)
-#: A restart must have reduced the true residual to this part of what it was, else it was the last one.
-PROGRESS = 0.5
 
 
 class State(NamedTuple):
@@ -100,30 +92,26 @@ class Engine:
 
     def run(self, b: np.ndarray, x: np.ndarray, tolerance: np.ndarray | None, limit: int, callback=None) -> Outcome:
         """Solve; x holds the start and receives the solution. `callback(x)` is called after each iteration."""
-        state, is_counted = self.state, tolerance is None
-        state.tests[0] = not is_counted
-        state.iterations[:] = 0
-        state.end[:] = RUNNING
+        state = self.state
+        judge = Judge(len(state.end), tolerance, limit, (state.end, state.iterations))
         history: list[np.ndarray] = []
-        if not is_counted:
+        state.tests[0] = tolerance is not None
+        if tolerance is not None:
             self.r[...] = 0
-            length = self._true(b)
-            state.verify_at[:] = np.maximum(tolerance, length * np.finfo(self.system.dtype).eps / 4)
+            state.verify_at[:] = np.maximum(tolerance, self._true(b) * np.finfo(self.system.dtype).eps / 4)
         true = self._start(b, x)
         history.append(true)
-        best = np.full(true.shape, np.inf)
-        self._judge(true, best, tolerance, limit)
-        while (state.end == RUNNING).any():
+        while judge.judge(true):
+            state.square[:] = true * true
             if self._turn_to_residual():
                 self._iterate(x, limit, history, callback)
-            if is_counted:
+            if tolerance is None:
                 state.end[state.end == RUNNING] = COUNTED
                 true = np.sqrt(state.square)
                 break
             true = self._start(b, x)
-            self._judge(true, best, tolerance, limit)
         kept = np.array(history) if self.system.history else None
-        return Outcome(state.iterations.copy(), true, [ENDS[end] for end in state.end], kept)
+        return Outcome(state.iterations.copy(), true, judge.reasons(), kept)
 
     def _true(self, b: np.ndarray) -> np.ndarray:
         """``r = b - r``; the norms of its columns."""
@@ -137,28 +125,6 @@ class Engine:
         else:
             self.r[...] = 0
         return self._true(b)
-
-    def _judge(self, true: np.ndarray, best: np.ndarray, tolerance: np.ndarray | None, limit: int) -> None:
-        """Decide for each column, from its true residual, whether it has ended or starts again from there."""
-        state = self.state
-        state.square[:] = true * true
-        if tolerance is None:
-            return
-        for j, norm in enumerate(true):
-            end = state.end[j]
-            if norm <= tolerance[j]:
-                state.end[j] = CONVERGED
-            elif end in (RUNNING, VERIFY):
-                if not np.isfinite(norm):
-                    state.end[j] = A_NAN
-                elif state.iterations[j] >= limit:
-                    state.end[j] = MAXITER
-                elif norm > PROGRESS * best[j]:
-                    state.end[j] = STAGNATION
-                else:
-                    state.end[j] = RUNNING
-                    if end == VERIFY:
-                        best[j] = norm
 
     def _turn_to_residual(self) -> int:
         """``p = M @ r``, the direction of a first iteration; the columns that go on."""

@@ -15,9 +15,11 @@ from typing import Any
 
 import numpy as np
 
+from cvrarray.cpu import simd
 from cvrarray.cpu.runtime import memory, threads
 from cvrarray.cpu.runtime.caching import njit
 from cvrarray.cpu.runtime.compiler import OPTIONS, compiled
+from cvrarray.linalg.vectors import Vectors
 
 BLOCK = 2048  #: numbers of a block: its part of five vectors fits the first cache
 UNIT = 4  #: work of one number, in slots of a product: from 32,768 numbers on helpers may be worth their call
@@ -63,9 +65,11 @@ class Blocks:
 @kernel
 def _dot(first, last, rows, x, y, partial):
     for block in range(first, last):
+        begin = block * rows
+        left, right = simd.pointer(x, begin), simd.pointer(y, begin)
         total = 0.0
-        for i in range(block * rows, min((block + 1) * rows, len(x))):
-            total += np.float64(x[i]) * np.float64(y[i])
+        for i in range(min(rows, len(x) - begin)):
+            total += np.float64(left[i]) * np.float64(right[i])
         partial[block, 0] = total
 
 
@@ -73,21 +77,25 @@ def _dot(first, last, rows, x, y, partial):
 def _dot_columns(first, last, rows, x, y, partial):
     n, k = x.shape
     for block in range(first, last):
+        sums = simd.pointer(partial, block * partial.shape[1])
         for j in range(k):
-            partial[block, j] = 0
+            sums[j] = 0
         for i in range(block * rows, min((block + 1) * rows, n)):
+            left, right = simd.pointer(x, i * k), simd.pointer(y, i * k)
             for j in range(k):
-                partial[block, j] += np.float64(x[i, j]) * np.float64(y[i, j])
+                sums[j] += np.float64(left[j]) * np.float64(right[j])
 
 
 @kernel
 def _residual(first, last, rows, b, r, partial):
     """``r = b - r``; sums: ``r @ r``."""
     for block in range(first, last):
+        begin = block * rows
+        source, to = simd.pointer(b, begin), simd.pointer(r, begin)
         total = 0.0
-        for i in range(block * rows, min((block + 1) * rows, len(r))):
-            left = b[i] - r[i]
-            r[i] = left
+        for i in range(min(rows, len(r) - begin)):
+            left = source[i] - to[i]
+            to[i] = left
             total += np.float64(left) * np.float64(left)
         partial[block, 0] = total
 
@@ -96,13 +104,15 @@ def _residual(first, last, rows, b, r, partial):
 def _residual_columns(first, last, rows, b, r, partial):
     n, k = r.shape
     for block in range(first, last):
+        sums = simd.pointer(partial, block * partial.shape[1])
         for j in range(k):
-            partial[block, j] = 0
+            sums[j] = 0
         for i in range(block * rows, min((block + 1) * rows, n)):
+            source, to = simd.pointer(b, i * k), simd.pointer(r, i * k)
             for j in range(k):
-                left = b[i, j] - r[i, j]
-                r[i, j] = left
-                partial[block, j] += np.float64(left) * np.float64(left)
+                left = source[j] - to[j]
+                to[j] = left
+                sums[j] += np.float64(left) * np.float64(left)
 
 
 @kernel
@@ -110,18 +120,20 @@ def _descend(first, last, rows, factor, q, r, inverse, partial):
     """``r -= factor q``; sums: ``r @ r``, and ``r @ (inverse * r)`` where there is an inverse."""
     a = r.dtype.type(factor[0])
     for block in range(first, last):
-        begin, end = block * rows, min((block + 1) * rows, len(r))
+        begin = block * rows
+        width = min(rows, len(r) - begin)
+        source, to, weight = simd.pointer(q, begin), simd.pointer(r, begin), simd.pointer(inverse, begin)
         square, weighted = 0.0, 0.0
         if len(inverse):
-            for i in range(begin, end):
-                left = r[i] - a * q[i]
-                r[i] = left
+            for i in range(width):
+                left = to[i] - a * source[i]
+                to[i] = left
                 square += np.float64(left) * np.float64(left)
-                weighted += np.float64(left) * np.float64(left * inverse[i])
+                weighted += np.float64(left) * np.float64(left * weight[i])
         else:
-            for i in range(begin, end):
-                left = r[i] - a * q[i]
-                r[i] = left
+            for i in range(width):
+                left = to[i] - a * source[i]
+                to[i] = left
                 square += np.float64(left) * np.float64(left)
         partial[block, 0] = square
         partial[block, 1] = weighted
@@ -131,16 +143,20 @@ def _descend(first, last, rows, factor, q, r, inverse, partial):
 def _descend_columns(first, last, rows, factor, q, r, inverse, partial):
     """As :func:`_descend`; columns whose factor is 0 keep theirs, whatever q holds."""
     n, k = r.shape
+    a = simd.pointer(factor, 0)
     for block in range(first, last):
+        squares = simd.pointer(partial, block * partial.shape[1])
+        weighted = simd.pointer(partial, block * partial.shape[1] + k)
         for j in range(2 * k):
-            partial[block, j] = 0
+            squares[j] = 0
         for i in range(block * rows, min((block + 1) * rows, n)):
             weight = inverse[i] if len(inverse) else r.dtype.type(1)
+            source, to = simd.pointer(q, i * k), simd.pointer(r, i * k)
             for j in range(k):
-                left = r[i, j] - r.dtype.type(factor[j]) * q[i, j] if factor[j] != 0 else r[i, j]
-                r[i, j] = left
-                partial[block, j] += np.float64(left) * np.float64(left)
-                partial[block, k + j] += np.float64(left) * np.float64(left * weight)
+                left = to[j] - r.dtype.type(a[j]) * source[j] if a[j] != 0 else to[j]
+                to[j] = left
+                squares[j] += np.float64(left) * np.float64(left)
+                weighted[j] += np.float64(left) * np.float64(left * weight)
 
 
 @kernel
@@ -148,28 +164,175 @@ def _turn(first, last, rows, factor, ratio, x, p, z, inverse):
     """``x += factor p; p = z + ratio p``, or with an inverse ``p = inverse * z + ratio p``."""
     a, b = p.dtype.type(factor[0]), p.dtype.type(ratio[0])
     for block in range(first, last):
-        begin, end = block * rows, min((block + 1) * rows, len(p))
+        begin = block * rows
+        width = min(rows, len(p) - begin)
+        to, along, new = simd.pointer(x, begin), simd.pointer(p, begin), simd.pointer(z, begin)
+        weight = simd.pointer(inverse, begin)
         if len(inverse):
-            for i in range(begin, end):
-                old = p[i]
-                x[i] += a * old
-                p[i] = inverse[i] * z[i] + b * old
+            for i in range(width):
+                old = along[i]
+                to[i] += a * old
+                along[i] = weight[i] * new[i] + b * old
         else:
-            for i in range(begin, end):
-                old = p[i]
-                x[i] += a * old
-                p[i] = z[i] + b * old
+            for i in range(width):
+                old = along[i]
+                to[i] += a * old
+                along[i] = new[i] + b * old
 
 
 @kernel
 def _turn_columns(first, last, rows, factor, ratio, x, p, z, inverse):
     """As :func:`_turn`; columns whose factor is 0 keep theirs."""
     n, k = p.shape
+    a, b = simd.pointer(factor, 0), simd.pointer(ratio, 0)
     for block in range(first, last):
         for i in range(block * rows, min((block + 1) * rows, n)):
             weight = inverse[i] if len(inverse) else p.dtype.type(1)
+            to, along, new = simd.pointer(x, i * k), simd.pointer(p, i * k), simd.pointer(z, i * k)
             for j in range(k):
-                old = p[i, j]
-                if factor[j] != 0:
-                    x[i, j] += p.dtype.type(factor[j]) * old
-                    p[i, j] = weight * z[i, j] + p.dtype.type(ratio[j]) * old
+                old, before = along[j], to[j]
+                to[j] = before + p.dtype.type(a[j]) * old if a[j] != 0 else before
+                along[j] = weight * new[j] + p.dtype.type(b[j]) * old if a[j] != 0 else old
+
+
+@kernel
+def _inner(first, last, rows, x, y, partial):
+    """Sums: the real and the imaginary part of ``x^H y`` for complex vectors."""
+    for block in range(first, last):
+        begin = block * rows
+        left, right = simd.pointer(x, begin), simd.pointer(y, begin)
+        real, imag = 0.0, 0.0
+        for i in range(min(rows, len(x) - begin)):
+            a, b = np.complex128(left[i]), np.complex128(right[i])
+            real += a.real * b.real + a.imag * b.imag
+            imag += a.real * b.imag - a.imag * b.real
+        partial[block, 0] = real
+        partial[block, 1] = imag
+
+
+@kernel
+def _combine(first, last, rows, a, x, b, y, out):
+    """``out = a x + b y``, with a and b (1,) arrays of the vectors' dtype; what is multiplied by 0 counts as 0."""
+    left, right = a[0], b[0]
+    for block in range(first, last):
+        begin = block * rows
+        width = min(rows, len(out) - begin)
+        one, other, to = simd.pointer(x, begin), simd.pointer(y, begin), simd.pointer(out, begin)
+        if right == 0:
+            for i in range(width):
+                to[i] = left * one[i] if left != 0 else left
+        elif left == 0:
+            for i in range(width):
+                to[i] = right * other[i]
+        else:
+            for i in range(width):
+                to[i] = left * one[i] + right * other[i]
+
+
+class ThreadedVectors(Vectors):
+    """:class:`cvrarray.linalg.vectors.Vectors` for one system, by the kernels above."""
+
+    def __init__(self, device: Any, shape: tuple[int, ...], dtype: np.dtype) -> None:
+        super().__init__(device, shape, dtype)
+        like, number = np.empty(0, self.dtype), np.empty(1, self.dtype)
+        is_complex = self.dtype.kind == "c"
+        blocks = Blocks(shape[0], None)
+        self._partial = blocks.partial
+        self._inner = blocks.prepare("inner", like, like, blocks.partial) if is_complex else None
+        self._combine = blocks.prepare("combine", number, like, number, like, like)
+        flat = Blocks(2 * shape[0] if is_complex else shape[0], None)
+        self._real_partial = flat.partial
+        self._real = flat.prepare("dot", reals(like), reals(like), flat.partial)
+        self._factors = np.ones((2, 1), self.dtype)
+
+    def empty(self) -> np.ndarray:
+        """See :class:`Vectors`."""
+        return empty(self.shape, self.dtype)
+
+    def dot(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+        """See :class:`Vectors`."""
+        if self._inner is None:
+            return self.real_dot(x, y)
+        self._inner(x, y, self._partial)
+        return np.array([complex(*self._partial.sum(axis=0))])
+
+    def real_dot(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+        """See :class:`Vectors`."""
+        self._real(reals(x), reals(y), self._real_partial)
+        return self._real_partial[:, 0].sum(keepdims=True)
+
+    def add(self, a: np.ndarray, x: np.ndarray, y: np.ndarray) -> None:
+        """See :class:`Vectors`."""
+        if a[0] != 0:
+            self.combine(a, x, ONE, y, y)
+
+    def combine(self, a: np.ndarray, x: np.ndarray, b: np.ndarray, y: np.ndarray, out: np.ndarray) -> None:
+        """See :class:`Vectors`."""
+        self._factors[0], self._factors[1] = a, b
+        self._combine(self._factors[0], x, self._factors[1], y, out)
+
+
+ONE = np.ones(1)
+
+
+@kernel
+def _turn_chebyshev(first, last, rows, factors, is_first, inverse, b, product, d, x):
+    """``d = old d + new inverse (b - product); x += d``, factors are old and new; the first step from 0 reads b alone."""
+    old, new = d.dtype.type(factors[0]), d.dtype.type(factors[1])
+    for block in range(first, last):
+        begin = block * rows
+        width = min(rows, len(x) - begin)
+        weight, right, left = simd.pointer(inverse, begin), simd.pointer(b, begin), simd.pointer(product, begin)
+        along, to = simd.pointer(d, begin), simd.pointer(x, begin)
+        if is_first:
+            for i in range(width):
+                step = new * weight[i] * right[i]
+                along[i] = step
+                to[i] = step
+        elif old == 0:
+            for i in range(width):
+                step = new * weight[i] * (right[i] - left[i])
+                along[i] = step
+                to[i] += step
+        else:
+            for i in range(width):
+                step = old * along[i] + new * weight[i] * (right[i] - left[i])
+                along[i] = step
+                to[i] += step
+
+
+def chebyshev_turn(inverse: np.ndarray, like: np.ndarray) -> Callable[..., None]:
+    """``turn(old, new, is_first, b, product, d, x)`` for vectors like this one, and a real diagonal."""
+    real = reals(np.empty(0, like.dtype))
+    scale = np.ascontiguousarray(inverse, real.dtype)
+    if like.dtype.kind == "c":
+        scale = np.repeat(scale, 2)
+    run = Blocks(scale.size, None).prepare("turn_chebyshev", np.empty(2), True, scale, real, real, real, real)
+
+    def turn(old: float, new: float, is_first: bool, b: np.ndarray, product: np.ndarray, d: np.ndarray, x: np.ndarray) -> None:
+        run(np.array([old, new], np.float64), is_first, scale, reals(b), reals(product), reals(d), reals(x))
+
+    return turn
+
+
+@kernel
+def _multiply_blocks(first, last, inverse, r, out):
+    """``out = inverse @ r``, block by block; the last one may reach beyond the vectors."""
+    size, n = inverse.shape[1], len(r)
+    for block in range(first, last):
+        begin = block * size
+        width = min(size, n - begin)
+        source, to = simd.pointer(r, begin), simd.pointer(out, begin)
+        for i in range(width):
+            row = simd.pointer(inverse, (block * size + i) * size)
+            total = row[0] * source[0]
+            for j in range(1, width):
+                total += row[j] * source[j]
+            to[i] = total
+
+
+def block_product(inverse: np.ndarray) -> Callable[..., None]:
+    """``call(inverse, r, out)`` for blocks of this shape, on threads."""
+    like = np.empty(0, inverse.dtype)
+    work = np.arange(len(inverse) + 1, dtype=np.int64) * inverse.shape[1] ** 2
+    return threads.prepare(compiled(_multiply_blocks, 0, 0, inverse, like, like), work)
