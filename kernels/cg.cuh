@@ -76,13 +76,13 @@ __device__ inline void end_iteration(Column& c, double nu, double rr, double* hi
 }
 
 // A column whose true residual is known goes on, if it is not small enough: a column that begins, and one whose updated
-// residual was too small. If that happens again and the true one has hardly become smaller, nothing will help.
+// residual was too small. If that happens again and the true one is still more than half of what it was, nothing will help.
 __device__ inline void judge(Column& c, double nu, double rr, int64 go_on) {
     c.norm = sqrt(rr);
     if (c.norm <= c.tolerance)
         c.reason = VERIFIED;
     else if (c.reason == CONVERGED)
-        c.reason = reason_of(c, nu, c.norm > 0.9 * c.last ? STAGNATED : c.iterations >= c.limit ? LIMIT : go_on);
+        c.reason = reason_of(c, nu, c.norm > 0.5 * c.last ? STAGNATED : c.iterations >= c.limit ? LIMIT : go_on);
     c.alpha = c.beta = 0;
     c.nu = nu;
     c.last = c.norm;
