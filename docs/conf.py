@@ -48,4 +48,5 @@ html_theme_options = {
 html_sidebars = {"index": []}  # all other pages: those of their section
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
+html_js_files = ["site.js"]
 html_show_sourcelink = False

@@ -13,8 +13,8 @@ from cvrarray.drawing import Drawing
 
 OURS, THEIRS, SLOWER = "#2f6fbd", "#9aa4af", "#c9853d"
 
-#: Units of a chart: narrow, so that its text is legible where it is 340 pixels wide.
-WIDTH, NAME_WIDTH, ROW, FONT = 420, 140, 20, 13
+#: Units of a chart: narrow, so that its text is legible where it is 340 pixels wide. Longer names are cut.
+WIDTH, ROW, FONT, MOST_LETTERS = 420, 20, 13, 24
 
 
 class Bar(NamedTuple):
@@ -29,7 +29,9 @@ class Bar(NamedTuple):
 def bars(title: str, rows: Sequence[Bar | None], mark: float | None = None, note: str = "") -> Drawing:
     """Horizontal bars with their names and labels; None is a gap. A line stands at the length `mark`."""
     longest = max(row.length for row in rows if row)
-    unit = (WIDTH - NAME_WIDTH - 60) / longest
+    names = {row.name: row.name if len(row.name) <= MOST_LETTERS else f"{row.name[: MOST_LETTERS - 1]}…" for row in rows if row}
+    left = 12 + 7 * max(map(len, names.values()))  # where bars begin
+    unit = (WIDTH - left - 60) / longest
     parts = [f"<title>{escape(title)}</title>", _text(0, FONT + 1, title, bold=True)]
     y = 2.0 * ROW
     top = y
@@ -38,12 +40,12 @@ def bars(title: str, rows: Sequence[Bar | None], mark: float | None = None, note
             y += ROW / 3
             continue
         width = max(1.0, row.length * unit)
-        parts.append(_text(NAME_WIDTH - 8, y + FONT, row.name, anchor="end"))
-        parts.append(f'<rect x="{NAME_WIDTH}" y="{y:g}" width="{width:.1f}" height="{ROW - 4}" fill="{row.colour}"/>')
-        parts.append(_text(NAME_WIDTH + width + 6, y + FONT, row.label))
+        parts.append(_text(left - 8, y + FONT, names[row.name], anchor="end"))
+        parts.append(f'<rect x="{left}" y="{y:g}" width="{width:.1f}" height="{ROW - 4}" fill="{row.colour}"/>')
+        parts.append(_text(left + width + 6, y + FONT, row.label))
         y += ROW
     if mark is not None:
-        x = NAME_WIDTH + mark * unit
+        x = left + mark * unit
         parts.append(f'<path d="M{x:.1f} {top - 4:g}V{y:g}" stroke="currentColor" stroke-width="1.5"/>')
     if note:
         y += ROW

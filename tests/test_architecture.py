@@ -208,7 +208,7 @@ def test_modules_and_their_public_functions_are_documented(module):
 
 
 def test_public_names_are_importable():
-    assert set(cvrarray.__all__) <= set(dir(cvrarray))
+    assert {*cvrarray.__all__, "dask", "__version__"} <= set(dir(cvrarray))
     for name in ("CVRArray", "BBCSRArray", "asarray", "statistics", "read", "save", "load"):
         assert name in cvrarray.__all__
         assert importlib.import_module("cvrarray").__getattr__(name) is getattr(cvrarray, name)

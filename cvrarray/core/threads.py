@@ -128,6 +128,8 @@ def register_with_threadpoolctl() -> None:
         import threadpoolctl
     except ImportError:
         return
+    if not hasattr(threadpoolctl, "LibController"):  # before 3.2 it knows its own libraries alone
+        return
 
     class Controller(threadpoolctl.LibController):  # type: ignore[misc]
         user_api = internal_api = "cvrarray"
