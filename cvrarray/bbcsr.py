@@ -58,13 +58,14 @@ Slots over nonzeros is :attr:`BBCSRArray.fill_ratio`. BBCSR wins on dense blocks
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
 from .array.blocks import expanded
-from .array.format import FormatArray, Sample
+from .array.format import FormatArray, Sample, chained, joined, offsets
 from .array.invariants import are_tables, in_range, integer, is_offsets, packs
 from .core import devices, extensions
 from .core.tables import CSR, NARROW_PADDING, WARP, BBCSRTables, Blocks, mask_dtype
@@ -298,6 +299,28 @@ class BBCSRArray(FormatArray):
 
     def _order(self, slots: CSR) -> Any:
         return slots.indptr.astype(np.int64, copy=False)
+
+    @classmethod
+    def _stacked(cls, parts: list[BBCSRTables]) -> BBCSRTables | None:
+        """Bin by bin, where each matrix but the last ends with a whole bin and a whole block row."""
+        size = parts[0].block_size
+        if any(t.block_size != size or (t.present is None) != (parts[0].present is None) for t in parts):
+            return None
+        if any(t.shape[0] % math.lcm(WARP, size) for t in parts[:-1]):
+            return None
+        xp = devices.of(parts[0].data).xp
+        _, narrow = offsets(t.col_narrow.size for t in parts)
+        _, wide = offsets(t.col_wide.size for t in parts)
+        starts = zip(parts, narrow, wide, strict=True)
+        return BBCSRTables(
+            shape=(sum(t.shape[0] for t in parts), parts[0].shape[1]),
+            nnz=sum(t.nnz for t in parts),
+            block_size=size,
+            bin_rowptr=chained([t.bin_rowptr for t in parts]),
+            col_ptr=joined([t.col_ptr + xp.where(t.col_base >= 0, first, other) for t, first, other in starts]),
+            present=None if parts[0].present is None else joined([t.present for t in parts]),
+            **{name: joined([getattr(t, name) for t in parts]) for name in ("data", "col_base", "col_narrow", "col_wide")},
+        )
 
     def _layout(self) -> str:
         return f"{self.n_bins} bins, blocks of {self.block_size}, fill ratio {self.fill_ratio:.3g}"

@@ -251,11 +251,11 @@ def timed(ours: Call, peer: Call) -> dict[str, float]:
 
 def sample(call: Call) -> tuple[float, float]:
     """Wall-clock and CPU seconds of a call, of several where it is short."""
-    number, wall, cpu = 0, time.perf_counter(), time.thread_time()
+    number, wall, cpu = 0, time.perf_counter(), time.process_time()
     while number < 1 or time.perf_counter() - wall < 1e-3:
         call()
         number += 1
-    return (time.perf_counter() - wall) / number, (time.thread_time() - cpu) / number
+    return (time.perf_counter() - wall) / number, (time.process_time() - cpu) / number
 
 
 def conversions(S: Any, format: str) -> dict[str, float]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import math
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import ModuleType
 from typing import Any, ClassVar, NamedTuple, Self
 from weakref import WeakValueDictionary
@@ -324,6 +325,26 @@ class FormatArray(SparseArray):
         canonical: CSR = self._target.backend("csr").canonical(row[kept], col[kept], val[kept], shape)
         return canonical
 
+    def _stack(self, arrays: list[Any]) -> Any:
+        """`arrays`, of which this is one, one below the other by their tables; None where these do not fit."""
+        columns, dtype = self.shape[1], self.dtype
+        if any(type(a) is not type(self) or a.dtype != dtype or a.shape[1] != columns for a in arrays):
+            return None
+        shape = (sum(a.shape[0] for a in arrays), columns)
+        index = coercion.index_dtype(shape)
+        if any(a._target != self._target or coercion.index_dtype(a.shape) != index for a in arrays):
+            return None
+        tables = self._stacked([a._tables for a in arrays])
+        return None if tables is None else self._from_tables(tables)
+
+    @classmethod
+    def _stacked(cls, parts: list[Any]) -> Any:
+        """The tables of arrays of this format one below the other, from theirs; None where that takes a conversion.
+
+        They have as many columns, one dtype, and one index dtype.
+        """
+        return None
+
     def _kernel(self, kind: str, dtype: np.dtype) -> Run:
         run = self._kernels.get((kind, dtype))
         if run is None:
@@ -389,6 +410,29 @@ class FormatArray(SparseArray):
         `slots` is that CSR, with the slot of each entry for its value. Only formats whose modules have ``fill`` define it.
         """
         raise NotImplementedError
+
+
+def joined(arrays: Any) -> Any:
+    """1-D or 2-D arrays on one device one after the other, placed as :func:`_empty` does."""
+    first, total = arrays[0], sum(array.shape[0] for array in arrays)
+    target = devices.of(first)
+    out = _empty(total * math.prod(first.shape[1:]), first.dtype, target).reshape(total, *first.shape[1:])
+    return target.xp.concatenate(arrays, out=out)
+
+
+def offsets(sizes: Iterable[int]) -> tuple[int, list[int]]:
+    """The sum of `sizes`, and where each of so many pieces begins."""
+    ends = list(itertools.accumulate(sizes, initial=0))
+    return ends[-1], ends[:-1]
+
+
+def chained(pointers: list[Any]) -> Any:
+    """Arrays of offsets, each of which begins at 0, as one that goes on where the one before ends."""
+    xp, at, pieces = devices.of(pointers[0]).xp, 0, []
+    for pointer in pointers:
+        pieces.append(pointer[:-1] + at)
+        at += int(pointer[-1])
+    return xp.concatenate([*pieces, xp.asarray([at], pointers[0].dtype)])
 
 
 def _empty(size: int, dtype: np.dtype, target: devices.Device) -> Any:

@@ -1,6 +1,6 @@
 """Arrays put side by side: concatenate, vstack, hstack, block, on canonical CSR and on the arrays' own device.
 
-Nothing is sorted. Stacking rows concatenates the three arrays of each CSR. Stacking columns copies each entry to a
+Nothing is sorted. Stacking rows concatenates the tables where they fit together, else the three arrays of each CSR. Stacking columns copies each entry to a
 position that follows from the row lengths.
 """
 
@@ -46,6 +46,9 @@ def concatenate(arrays: Any, axis: int = 0, out: Any = None, *, dtype: Any = Non
     arrays = list(arrays)
     first = _first_of_ours(arrays)
     with first._target.use():
+        stack = getattr(first, "_stack", None)
+        if axis % 2 == 0 and dtype is None and stack is not None and (whole := stack(arrays)) is not None:
+            return whole
         return first._like(_joined(_members(arrays, first), axis % 2, dtype, casting))
 
 
