@@ -8,7 +8,6 @@ import scipy.sparse
 from ..core.tables import CSR
 from . import simd
 from .runtime import threads
-from .runtime.caching import njit
 from .runtime.compiler import kernel
 
 #: Rows that are looked at together: their columns are still in the cache when the beginnings of rows are looked at.
@@ -44,7 +43,7 @@ def _look(first, last, indptr, indices, n_cols, is_wrong):
         is_wrong[0] = True
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def _first_wrong(indptr, indices, n_cols):
     """First row where `indptr` decreases, else first position of an index out of range; -1: none."""
     for row in range(indptr.size - 1):
@@ -94,7 +93,7 @@ def row_of_nonzero(indptr: np.ndarray, indices: np.ndarray) -> np.ndarray:
     return np.repeat(np.arange(indptr.size - 1, dtype=indices.dtype), np.diff(indptr))
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def _sum_runs(row, col, val, order, data):
     """data[i] = the sum of the values of the i-th different coordinate, in the order of `order`."""
     run = -1
