@@ -56,7 +56,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Choose the cases, and count those left out for each reason."""
     items[:], repeated = cases.select(items, config.getoption("--cases"))
     need_one = [] if has_gpu_cases(config) else [item for item in items if "gpu" in getattr(item, "fixturenames", ())]
-    items[:] = [item for item in items if item not in set(need_one)]
+    left_out = set(need_one)
+    items[:] = [item for item in items if item not in left_out]
     on_both = 0 if has_gpu_cases(config) else sum("device" in getattr(item, "fixturenames", ()) for item in items)
     config.hook.pytest_deselected(items=repeated + need_one)
     counts = {"gpu": len(need_one) + on_both, "cases": len(repeated)}

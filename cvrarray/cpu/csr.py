@@ -11,7 +11,6 @@ import numpy as np
 from ..core.tables import CSR
 from . import simd
 from .runtime import memory, threads
-from .runtime.caching import njit
 from .runtime.compiler import inlined, kernel
 
 #: Rows that are looked at together: their columns are still in the cache when the beginnings of rows are looked at.
@@ -49,7 +48,7 @@ def _look(first, last, indptr, indices, n_cols, is_wrong):
         is_wrong[0] = True
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def _first_wrong(indptr, indices, n_cols):
     """First row where `indptr` decreases, else first position of an index out of range; -1: none."""
     for row in range(indptr.size - 1):
