@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import cupy
 import numpy as np
@@ -165,17 +165,31 @@ def vector_width(dtype: np.dtype) -> int:
     return min(4, 16 // np.dtype(dtype).itemsize)
 
 
-def matrix_tiles(k: int, dtype: np.dtype, x: cupy.ndarray, y: cupy.ndarray) -> tuple[int, int, int]:
-    """How a product with `k` columns is laid out: lanes that share a row (a power of two), numbers each holds, and tiles.
+class Tiles(NamedTuple):
+    """How the columns of a product with a dense matrix are shared: the template parameters of ``kernels/matrix.cuh``."""
 
-    Vector loads need rows that begin at a multiple of their size.
+    lanes: int  # G: that share a row, a power of two
+    width: int  # V: numbers in a vector load
+    vectors: int  # W: that each lane holds
+    tiles: int  # of lanes * width * vectors columns
+
+
+def matrix_width(k: int, x: cupy.ndarray, y: cupy.ndarray) -> int:
+    """Numbers in a vector load of rows of `k` numbers of X and Y, which must begin at multiples of its size."""
+    width = vector_width(x.dtype)
+    size = width * x.dtype.itemsize
+    return 1 if k % width or x.data.ptr % size or y.data.ptr % size else width
+
+
+def matrix_tiles(k: int, width: int, most_vectors: int = 1) -> Tiles:
+    """The layout for `k` columns. A lane holds several vectors where many lanes would share a row, but no more than asked for.
+
+    So fewer lanes load the same value and column, and more of X is under way at a time.
     """
-    width = vector_width(dtype)
-    size = width * dtype.itemsize
-    if k % width or x.data.ptr % size or y.data.ptr % size:
-        width = 1
-    members = min(MATRIX_LANES, 1 << max(0, -(-k // width) - 1).bit_length())
-    return members, width, max(1, -(-k // (members * width)))
+    in_a_row = max(1, -(-k // width))
+    vectors = min(most_vectors, 4 if in_a_row >= MATRIX_LANES else 2 if in_a_row >= MATRIX_LANES // 2 else 1)
+    lanes = min(MATRIX_LANES, 1 << (-(-in_a_row // vectors) - 1).bit_length())
+    return Tiles(lanes, width, vectors, max(1, -(-k // (lanes * width * vectors))))
 
 
 @cache
