@@ -254,9 +254,9 @@ def test_checksum_covers_every_byte():
     """More than one block of words, which threads sum up, and the bytes after the last whole word."""
     from cvrarray.cpu.checksum import BLOCK, checksum
 
-    content = np.random.default_rng(3).integers(0, 256, 80 * 4 * BLOCK + 11, np.uint8)
+    content = np.random.default_rng(3).integers(0, 256, 40 * 8 * BLOCK + 13, np.uint8)
     whole = checksum(content)
-    for at in (0, 4 * BLOCK, 100 * BLOCK + 7, content.size - 6, content.size - 1):
+    for at in (0, 8 * BLOCK, 100 * BLOCK + 7, content.size - 6, content.size - 1):
         changed = content.copy()
         changed[at] ^= 128
         assert checksum(changed) != whole

@@ -21,6 +21,7 @@ from cvrarray.cpu.simd import masks
 (RANGE, BASE, ORDER, LENGTH, BEYOND, ROWS, PRESENT, VALUE) = range(1, 9)
 ALL, NONE, ONE = np.uint32(0xFFFFFFFF), np.uint32(0), np.uint32(1)  #: masks of all lanes, of none, and of the first
 NO_BLOCK = -1  #: padding of a wide bin
+AHEAD = 1024  #: slots from the one that is looked at to the one that is prefetched
 
 
 class Bins(NamedTuple):
@@ -98,6 +99,7 @@ def _columns(t, i, columns, kind):
     outside, falls, differs, used, zeros = NONE, NONE, NONE, NONE, NONE
     is_empty = False
     for at in range(0, n_steps * WARP, WARP):
+        simd.prefetch(columns, at + AHEAD, simd.INTO_L1)
         real = simd.not_equal_mask(columns, at, kind.padding)
         outside |= masks.at_least(columns, at, kind.limit) & real
         zeros |= ALL ^ simd.not_equal_mask(columns, at, 0)
@@ -140,6 +142,7 @@ def _entries(t, i, columns, kind, has_present):
     wrong, held, n_entries, n = NONE, NONE, 0, len(t.sized)
     for at in range(0, (t.bin_rowptr[i + 1] - slot) // size, WARP):
         real = simd.not_equal_mask(columns, at, kind.padding)
+        simd.prefetch(t.words, (slot + at * size + AHEAD) * n, simd.INTO_L1)
         cut = real & ~simd.not_equal_mask(columns, at, kind.cut)
         values = slot + at * size
         if has_present:

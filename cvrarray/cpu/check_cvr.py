@@ -21,6 +21,7 @@ LANES, BATCH = simd.SINGLE, simd.BATCH_ROW  #: sizes of scratch space
 
 #: Faults of a chunk; of several the lowest counts.
 (MASK, COUNT, TARGET, ORDER, ENTRIES, LAYOUT, ROWS, OWNER, PADS, PAD_COLUMN, PAD_VALUE, RANGE, BASE, ASCENT) = range(1, 15)
+AHEAD = 1024  #: slots from the one that is looked at to the one that is prefetched
 ALL, NONE, ONE = np.uint32(0xFFFFFFFF), np.uint32(0), np.uint32(1)  #: masks of all lanes, of none, and of the first
 
 
@@ -445,6 +446,7 @@ def _columns(chunk, lane, columns, limit, is_narrow, n_pads, pairs, n_pairs):
     outside, zeros, odd, falls = NONE, NONE, NONE, NONE
     for step in range(chunk.n_steps):
         at = step * n_lanes
+        simd.prefetch(columns, at + AHEAD, simd.INTO_L1)
         pads = NONE if step < whole else _pads_in(lane.filled, n_lanes, step)
         goes_on = every_lane & ~(pads | chunk.masks[step - 1]) if step else NONE
         if at + WARP <= n_slots:
