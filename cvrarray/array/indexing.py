@@ -164,8 +164,8 @@ def _pairing(rows: Any, cols: Any) -> tuple[bool, bool]:
 
 def _mask_2d(key: Any) -> Any:
     """`key` if it is a 2-D boolean mask, dense or sparse; else None."""
-    if isinstance(key, tuple) and len(key) == 1:
-        key = key[0]
+    if isinstance(key, tuple) and len(key) - sum(k is Ellipsis for k in key) == 1:  # an Ellipsis beside a 2-D mask is empty
+        key = next((k for k in key if getattr(k, "ndim", 0) == 2 or isinstance(k, list)), key)
     if isinstance(key, list) and key and isinstance(key[0], (list, np.ndarray)):
         try:
             key = np.asarray(key)

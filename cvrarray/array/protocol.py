@@ -169,6 +169,7 @@ def _dot(a: Any, b: Any, out: Any = None) -> Any:
 def _transpose(a: Any, axes: Any = None) -> Any:
     if axes is None:
         return a.T
+    axes = axes if isinstance(axes, tuple | list) else (axes,)
     axes = tuple(operator.index(axis) % 2 if -2 <= axis < 2 else axis for axis in axes)
     if sorted(axes) != [0, 1]:
         raise ValueError(f"axes must be a permutation of (0, 1); got {axes}")
