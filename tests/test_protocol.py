@@ -225,7 +225,7 @@ def test_contractions(build, device):
             np.tensordot(A, on["y"], 1)
 
 
-EINSUMS_1 = ["i...->i", "...->...", "ij->ij", "ij->ji", "ij->i", "ij->j", "ij->", "ab->ba", "ij", "ji", "ii->i", "ii", "xy -> x"]
+EINSUMS_1 = ["...->...", "...j->...", "ij->ij", "ij->ji", "ij->i", "ij->j", "ij->", "ab->ba", "ij", "ji", "ii->i", "ii", "xy -> x"]
 EINSUMS_2 = [
     ("ij,j->i", "Ax"), ("ij,j", "Ax"), ("ab,b->a", "Ax"), ("ji,i", "Ax"), ("j,ij->i", "xA"), ("ij,i->j", "Ax"),
     ("ij,jk->ik", "AX"), ("ij,jk", "AX"), ("ij,kj->ik", "AX"), ("ij,jk->ki", "AX"), ("ki,ij->kj", "XA"), ("ij,ik->jk", "AX"),
@@ -251,7 +251,7 @@ def test_einsum(build, device):
         assert_like_numpy(np.einsum(subscripts, *(ours[name] for name in operands), optimize=True), get(dense_of(found)))
     for subscripts, operands in (
         ("ij,kl->ijkl", "AX"), ("ij,k->ijk", "Ax"), ("iij->i", "A"), ("ij->ik", "A"), ("ij,j->i", "A"), ("ij,jk->ijk", "AA"),
-        ("ij->ii", "A"),
+        ("ij->ii", "A"), ("i...->i", "A"),
     ):  # fmt: skip
         with pytest.raises((TypeError, ValueError)):
             np.einsum(subscripts, *(ours[name] for name in operands))
