@@ -73,7 +73,10 @@ def _pair(key: Any) -> tuple[Any, Any]:
     """`key` as one key for each axis, without an Ellipsis."""
     keys = key if isinstance(key, tuple) else (key,)
     if any(k is None for k in keys):
-        raise IndexError("an array of ours has 2 dimensions, and np.newaxis would add one. Index todense() instead")
+        raise IndexError(
+            "an array of ours has 2 dimensions, and np.newaxis would add one. Index todense() instead; for the product of two "
+            "dask arrays, in which Dask does so, use cvrarray.dask.matmul"
+        )
     ellipses = [place for place, k in enumerate(keys) if k is Ellipsis]
     if len(ellipses) > 1:
         raise IndexError("a key must have at most one Ellipsis; got several")
