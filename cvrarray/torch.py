@@ -32,7 +32,8 @@ def matmul(A: Any, x: torch.Tensor, values: torch.Tensor | None = None) -> torch
         Of a dtype that the array's values promote to no other one with.
     values : (nnz,) tensor, optional
         Values that stand for the array's own, in the order of ``A.data``. A gradient with respect to them is computed at the
-        array's entries alone.
+        array's entries alone. The first call finds where entries lie, and the array keeps it; a transposed view keeps
+        nothing: there take ``A.T.copy()``.
 
     Returns
     -------
@@ -56,14 +57,13 @@ def matmul(A: Any, x: torch.Tensor, values: torch.Tensor | None = None) -> torch
     >>> y.tolist(), values.grad.tolist()
     ([3.0, 3.0], [1.0, 1.0, 1.0])
     """
-    is_transposed = isinstance(A, TransposedArray)
-    number = (A.base if is_transposed else A)._number
+    number = -A.base._number if isinstance(A, TransposedArray) else A._number
     if not torch.compiler.is_compiling():
         _check(A, x, values)
         needs = torch.is_grad_enabled() and (x.requires_grad or (values is not None and values.requires_grad))
         if not needs and type(x) is torch.Tensor:
-            return _product(x, values, number, A.shape[0], is_transposed)
-    return torch.ops.cvrarray.product(x, values, number, A.shape[0], is_transposed)
+            return _product(x, values, number, A.shape[0], False)
+    return torch.ops.cvrarray.product(x, values, number, A.shape[0], False)
 
 
 def multiply(left: Any, right: Any) -> torch.Tensor:
@@ -86,14 +86,14 @@ def multiply(left: Any, right: Any) -> torch.Tensor:
 
 def _product(x: torch.Tensor, values: torch.Tensor | None, number: int, n_rows: int, transposed: bool) -> torch.Tensor:
     """``torch.ops.cvrarray.product``, computed: the array of a number, with other values perhaps, or its transpose, times x."""
-    base = _array(number)
+    array = _array(number)
     y = x.new_empty((n_rows, *x.shape[1:]))
     if not y.numel() or not x.numel():
         return y.zero_()
     with _on_stream(x):
         if values is not None:
-            base = base.with_values(_view(values).astype(_view(y).dtype, copy=False))
-        array = base.T if transposed else base
+            array = array.with_values(_view(values).astype(_view(y).dtype, copy=False))
+        array = array.T if transposed else array
         (array.matvec if x.ndim == 1 else array.matmat)(_view(x), out=_view(y))
     return y
 
@@ -113,10 +113,11 @@ def _sampled(left: torch.Tensor, right: torch.Tensor, number: int, n_entries: in
 
 
 def _array(number: int) -> Any:
-    array = LIVING.get(number)
+    """The array of a number, or of a negative one its transposed view."""
+    array = LIVING.get(abs(number))
     if array is None:
         raise RuntimeError("the array of this product is gone. Keep it as long as its gradients, or its compiled code, are used")
-    return array
+    return array if number > 0 else array.T
 
 
 _OPERATORS = torch.library.Library("cvrarray", "DEF")
@@ -140,7 +141,7 @@ def _shape_of_sampled(left: Any, right: Any, number: int, n_entries: int) -> Any
 def _keep_product(ctx: Any, inputs: Any, output: Any) -> None:
     x, values, ctx.number, ctx.n_rows, ctx.transposed = inputs
     ctx.save_for_backward(x, values)
-    ctx.array = LIVING.get(ctx.number)  # alive until the gradients are computed
+    ctx.array = LIVING.get(abs(ctx.number))  # alive until the gradients are computed
 
 
 def _back_product(ctx: Any, gradient: Any) -> Any:
@@ -160,7 +161,7 @@ def _back_product(ctx: Any, gradient: Any) -> Any:
 def _keep_sampled(ctx: Any, inputs: Any, output: Any) -> None:
     left, right, ctx.number, _ = inputs
     ctx.save_for_backward(left, right)
-    ctx.array = LIVING.get(ctx.number)
+    ctx.array = LIVING.get(abs(ctx.number))
 
 
 def _back_sampled(ctx: Any, gradient: Any) -> Any:

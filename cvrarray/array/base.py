@@ -73,6 +73,12 @@ class SparseArray(Names):
         """(nnz,) new array of the values of the canonical CSR."""
         return self._canonical_csr().data
 
+    def _places(self) -> tuple[Any, Any]:
+        """(nnz,) the row and the column of each entry of the canonical CSR."""
+        csr = self._canonical_csr()
+        with self._target.use():
+            return coercion.rows(csr), csr.indices
+
     # ---------------------------------------------------------------------------------------------------------- what it is
 
     @property
@@ -899,8 +905,8 @@ class SparseArray(Names):
         axes = (keywords.pop("axes"),) if "axes" in keywords and not axes else axes
         if keywords:
             raise TypeError(f"transpose takes axes and copy; got {', '.join(keywords)}")
-        axes = axes[0] if len(axes) == 1 else axes
-        transposed: SparseArray = protocol.FUNCTIONS[np.transpose](self, axes or None)
+        axes = axes[0] if len(axes) == 1 else axes or None
+        transposed: SparseArray = protocol.FUNCTIONS[np.transpose](self, axes)
         return transposed.copy() if copy else transposed
 
     def take(self, indices: Any, axis: int) -> Any:

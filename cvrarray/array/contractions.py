@@ -139,6 +139,8 @@ def _parse(subscripts: Any, ndims: list[int]) -> tuple[list[str], str]:
         term.replace("...", dots[len(dots) - max(0, ndim - len(term.replace("...", ""))) :])
         for term, ndim in zip(inputs, ndims, strict=True)
     ]
+    if arrow and dots and "..." not in output:
+        raise ValueError(f"einsum: {subscripts!r} must have an ellipsis in its result as well")
     if not arrow:
         letters = "".join(inputs)
         output = dots + "".join(sorted(letter for letter in set(letters) - set(dots) if letters.count(letter) == 1))

@@ -73,7 +73,7 @@ class FormatArray(SparseArray):
     _tables: Any
     _kernels: dict[tuple[str, np.dtype], Run]  # kind and the product's dtype -> the device module's prepared product
     _number: int  # of this array alone
-    _place_cache: Any = None  # rows and columns of the canonical CSR, once asked for
+    _place_cache: tuple[Any, Any] | None = None  # rows and columns of the canonical CSR, once asked for
     _structure: Structure  # what arrays know together that differ in their values alone
     _transpose: Any  # an array on the CPU that is the transpose, once asked for; False where there shall be none
 
@@ -386,11 +386,8 @@ class FormatArray(SparseArray):
             return self._values(self._tables)[self._structure.slots]
 
     def _places(self) -> tuple[Any, Any]:
-        """(nnz,) the row and the column of each entry of the canonical CSR; found once, and kept."""
         if self._place_cache is None:
-            csr = self._canonical_csr()
-            with self._target.use():
-                self._place_cache = coercion.rows(csr), csr.indices
+            self._place_cache = super()._places()
         return self._place_cache
 
     def _slots(self) -> Any:

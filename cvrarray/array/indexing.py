@@ -73,7 +73,10 @@ def _pair(key: Any) -> tuple[Any, Any]:
     """`key` as one key for each axis, without an Ellipsis."""
     keys = key if isinstance(key, tuple) else (key,)
     if any(k is None for k in keys):
-        raise IndexError("an array of ours has 2 dimensions, and np.newaxis would add one. Index todense() instead")
+        raise IndexError(
+            "an array of ours has 2 dimensions, and np.newaxis would add one. Index todense() instead; for the product of two "
+            "dask arrays, in which Dask does so, use cvrarray.dask.matmul"
+        )
     ellipses = [place for place, k in enumerate(keys) if k is Ellipsis]
     if len(ellipses) > 1:
         raise IndexError("a key must have at most one Ellipsis; got several")
@@ -164,8 +167,8 @@ def _pairing(rows: Any, cols: Any) -> tuple[bool, bool]:
 
 def _mask_2d(key: Any) -> Any:
     """`key` if it is a 2-D boolean mask, dense or sparse; else None."""
-    if isinstance(key, tuple) and len(key) == 1:
-        key = key[0]
+    if isinstance(key, tuple) and len(key) - sum(k is Ellipsis for k in key) == 1:  # an Ellipsis beside a 2-D mask is empty
+        key = next((k for k in key if getattr(k, "ndim", 0) == 2 or isinstance(k, list)), key)
     if isinstance(key, list) and key and isinstance(key[0], (list, np.ndarray)):
         try:
             key = np.asarray(key)

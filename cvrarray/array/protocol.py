@@ -169,6 +169,7 @@ def _dot(a: Any, b: Any, out: Any = None) -> Any:
 def _transpose(a: Any, axes: Any = None) -> Any:
     if axes is None:
         return a.T
+    axes = axes if isinstance(axes, tuple | list) else (axes,)
     axes = tuple(operator.index(axis) % 2 if -2 <= axis < 2 else axis for axis in axes)
     if sorted(axes) != [0, 1]:
         raise ValueError(f"axes must be a permutation of (0, 1); got {axes}")
@@ -203,6 +204,8 @@ def _axis(axis: Any) -> int:
 def _zeros_like(
     a: Any, dtype: Any = None, order: str = "K", subok: bool = True, shape: Any = None, *, device: Any = None
 ) -> Any:
+    if shape is not None and np.size(shape) != 2:
+        return _dense_like(a, 0, dtype, shape)
     zeros = structure.zeros_like(a, dtype, shape)
     return zeros if device is None else zeros.to_device(device)
 
@@ -210,9 +213,17 @@ def _zeros_like(
 def _full_like(
     a: Any, fill_value: Any, dtype: Any = None, order: str = "K", subok: bool = True, shape: Any = None, *, device: Any = None
 ) -> Any:
+    if shape is not None and np.size(shape) != 2:
+        return _dense_like(a, fill_value, dtype, shape)
     if np.ndim(fill_value) or fill_value != 0:
         raise TypeError(f"full_like of a sparse array needs fill_value 0; got {fill_value!r}. Use A.todense()")
     return _zeros_like(a, dtype, shape=shape, device=device)
+
+
+def _dense_like(a: Any, fill_value: Any, dtype: Any, shape: Any) -> Any:
+    """An array that has not two dimensions, and so is dense, on the device of `a`."""
+    with a._target.use():
+        return a._target.xp.full(shape, fill_value, a.dtype if dtype is None else dtype)
 
 
 def _where(condition: Any, *xy: Any) -> Any:
@@ -326,6 +337,7 @@ FUNCTIONS: dict[Any, Callable[..., Any]] = {
     np.zeros_like: _zeros_like,
     np.empty_like: lambda prototype, *args, **kwargs: _zeros_like(prototype, *args, **kwargs),
     np.full_like: _full_like,
+    np.ones_like: lambda a, *args, **kwargs: _full_like(a, 1, *args, **kwargs),
     np.reshape: lambda a, /, shape, order="C", *, copy=None: rearranging.reshape(a, shape, order, copy=copy),
     np.squeeze: rearranging.squeeze,
     np.moveaxis: rearranging.moveaxis,
@@ -377,6 +389,9 @@ for _name, _rule in {"permute_dims": _transpose, "unique_values": statistics.uni
     if hasattr(np, _name):
         FUNCTIONS[getattr(np, _name)] = _rule
 
+#: Makes an array, dense and on the device of an array of ours that is given as ``like=``
+LIKE = {np.array, np.asarray, np.asanyarray, np.ones, np.zeros, np.empty, np.full, np.arange, np.eye, np.identity, np.tri}
+
 _SOLVE = "Use scipy.sparse.linalg (on a GPU cupyx.scipy.sparse.linalg) with A, or with A.tocsr() where it factorises"
 
 #: NumPy function that is not offered -> the remedy, where it is not to call todense()
@@ -401,6 +416,9 @@ def apply_function(array: Any, function: Any, types: Any, args: tuple[Any, ...],
         if any(t.__module__.startswith("dask.") for t in types):
             return extensions.load("dask").apply_function(function, types, args, kwargs)
         return NotImplemented
+    if function in LIKE and not any(_is_ours(value) for value in args):
+        with array._target.use():
+            return getattr(array._target.xp, function.__name__)(*args, **kwargs)
     name = f"numpy.{function.__module__.removeprefix('numpy').lstrip('.')}.{function.__name__}".replace("..", ".")
     rule = FUNCTIONS.get(function)
     if rule is None:

@@ -52,7 +52,7 @@ def _broadcast(value: Any, shape: tuple[int, int]) -> Any:
     if isinstance(value, CSR):
         return elementwise._broadcast(value, shape)
     xp = devices.of(value).xp
-    if value.ndim == 0 and bool(value == 0):
+    if value.ndim < 2 and not bool(value.any()):
         return CSR(xp.zeros(shape[0] + 1, np.int64), xp.zeros(0, coercion.index_dtype(shape)), xp.zeros(0, value.dtype), shape)
     return xp.broadcast_to(value, shape)
 

@@ -216,12 +216,7 @@ def _variance(array: Any, axis: Any, dtype: Any, out: Any, ddof: float, keepdims
         mean = nanmean if skip_nan else reductions.mean
         means = xp.asarray(mean(array, axis, work)).reshape(-1)
         counts = _present(array, axis).reshape(-1) if skip_nan else xp.asarray([reductions._count(array, axis)])
-        squares = _squares(array, means, axis, skip_nan)
-        stored = xp.asarray(_lengths(array, axis)).reshape(-1)
-        if skip_nan:
-            stored = stored - xp.asarray(reductions._counts(_nans(array), axis)).reshape(-1)
-        total = xp.asarray(reductions._sums(squares, axis, reductions._real(work))).reshape(-1)
-        total = total + xp.where(counts > stored, (counts - stored) * abs(means) ** 2, 0)
+        total = squares(array, means, axis, skip_nan=skip_nan)
         divisor = counts - ddof
         found = (total / xp.where(divisor > 0, divisor, 0).astype(total.dtype)).astype(reductions._real(dtype))
     if bool((divisor <= 0).any()):
@@ -230,15 +225,25 @@ def _variance(array: Any, axis: Any, dtype: Any, out: Any, ddof: float, keepdims
     return _finished(array, found, axis, out, keepdims)
 
 
-def _squares(array: Any, means: Any, axis: int | None, skip_nan: bool) -> Any:
-    """The array of ``abs(value - mean of its line) ** 2``; 0 for nan where these are left out."""
+def squares(array: Any, means: Any, axis: int | None, *, skip_nan: bool = False) -> Any:
+    """(n_lines,) sums of ``abs(entry - mean of its line) ** 2``, entries that are not stored among them.
+
+    Parameters
+    ----------
+    means : (n_lines,) array
+        Of rows (``axis=1``), columns (``axis=0``), or the one of all entries.
+    skip_nan : bool
+        Whether nan is left out.
+    """
     xp = array._target.xp
     csr = array._canonical_csr()
     line = 0 if axis is None else csr.indices if axis == 0 else coercion.rows(csr)
-    squares = abs(csr.data - means[line]) ** 2
+    stored = abs(csr.data - means[line]) ** 2
+    nothing = reductions._count(array, axis) - xp.asarray(_lengths(array, axis)).reshape(-1)  # entries of each line not stored
     if skip_nan:
-        squares = xp.where(xp.isnan(csr.data), squares.dtype.type(0), squares)
-    return array.with_values(squares)
+        stored = xp.where(xp.isnan(csr.data), stored.dtype.type(0), stored)
+    total = xp.asarray(reductions._sums(array.with_values(stored), axis, stored.dtype)).reshape(-1)
+    return total + xp.where(nothing > 0, nothing * abs(means) ** 2, 0)
 
 
 def _lengths(array: Any, axis: int | None) -> Any:
