@@ -130,8 +130,8 @@ class GMRES:
                 break
         most = max((problem.size for problem in problems), default=0)
         y = np.zeros((most, columns), self.v.scalar)
-        for j, problem in enumerate(problems):
-            y[: problem.size, j] = problem.solution()
+        for column, problem in enumerate(problems):
+            y[: problem.size, column] = problem.solution()
         change = xp.einsum("snk,sk->nk", basis[:most], xp.asarray(y).astype(self.system.dtype))
         x += xp.where(xp.isfinite(change), change, 0).reshape(x.shape)
         return presid
