@@ -162,31 +162,27 @@ class LSMR:
 
     def norm(self, of: vectors.Vectors, vector: Any) -> np.ndarray:
         """Norms, in host memory."""
-        found = of.norm(vector)
-        return found if isinstance(found, np.ndarray) else np.asarray(found.get())
+        return of.host(of.norm(vector))
 
     def scale(self, of: vectors.Vectors, vector: Any, length: np.ndarray) -> None:
         """Divide by a length, unless that is 0."""
-        by = self.xp.asarray(_over(np.ones_like(length), length))
-        of.combine(by, vector, self.xp.zeros_like(by), vector, vector)
+        of.combine(of.load(_over(np.ones_like(length), length)), vector, of.constant(0), vector, vector)
 
     def bidiagonalise(self, alpha: np.ndarray, beta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The next u and v of Golub and Kahan, and their lengths."""
-        xp, one = self.xp, self.xp.ones(self.rows.columns)
         operators.multiply(self.matrix, self.v, self.product)
-        self.rows.combine(-xp.asarray(alpha), self.u, one, self.product, self.u)
+        self.rows.combine(self.rows.load(-alpha), self.u, self.rows.constant(1), self.product, self.u)
         beta = self.norm(self.rows, self.u)
         self.scale(self.rows, self.u, beta)
         self.adjoint(self.u, self.back)
-        self.cols.combine(-xp.asarray(beta), self.v, one, self.back, self.v)
+        self.cols.combine(self.cols.load(-beta), self.v, self.cols.constant(1), self.back, self.v)
         alpha = np.where(beta > 0, self.norm(self.cols, self.v), 0.0)
         self.scale(self.cols, self.v, alpha)
         return alpha, beta
 
     def run(self, b: Any, x: Any, norm_b: np.ndarray, tests: Tests, has_start: bool) -> tuple[Any, ...]:
         """Solve; what SciPy returns, of each column."""
-        xp, columns = self.xp, self.rows.columns
-        one = xp.ones(columns)
+        columns, one = self.rows.columns, self.rows.constant(1)
         self.u[...] = b
         if has_start:
             operators.multiply(self.matrix, x, self.product)
@@ -231,10 +227,10 @@ class LSMR:
 
     def _move(self, x: Any, going: np.ndarray, back: np.ndarray, step: np.ndarray, turn: np.ndarray) -> None:
         """``h_bar = h - back h_bar; x += step h_bar; h = v - turn h``."""
-        xp, one = self.xp, self.xp.ones(self.cols.columns)
-        self.cols.combine(one, self.h, -xp.asarray(back), self.h_bar, self.h_bar)
-        self.cols.add(xp.asarray(np.where(going, step, 0.0)), self.h_bar, x)
-        self.cols.combine(one, self.v, -xp.asarray(turn), self.h, self.h)
+        of = self.cols
+        of.combine(of.constant(1), self.h, of.load(-back), self.h_bar, self.h_bar)
+        of.add(of.load(np.where(going, step, 0.0)), self.h_bar, x)
+        of.combine(of.constant(1), self.v, of.load(-turn), self.h, self.h)
 
 
 def lsmr(
