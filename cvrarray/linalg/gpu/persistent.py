@@ -50,8 +50,16 @@ BBCSR = Kernel(
 CVR = Kernel(
     "cg_cvr",
     "cg_cvr",
-    [(*dtypes, *how) for dtypes in ROUNDED for how in (("int32", WARP, False), ("int64", 4, True))],
-    lambda value, product, index, n_lanes, cut: (value, product, index, n_lanes, cvr.UNROLL[product.itemsize], cut, THREADS),
+    [(*dtypes, *how) for dtypes in ROUNDED for how in (("int32", WARP, False, THREADS), ("int64", 4, True, THREADS))],
+    lambda value, product, index, n_lanes, cut, threads: (
+        value,
+        product,
+        index,
+        n_lanes,
+        cvr.UNROLL[product.itemsize],
+        cut,
+        threads,
+    ),
 )
 
 
@@ -68,7 +76,7 @@ def loop(matrix: Any, state: State, layout: Layout, kind: int, before: Any = Non
     try:
         if isinstance(matrix, BBCSRArray):
             return _of_bbcsr(matrix._tables, state, kind, **how)
-        return _of_cvr(matrix._tables, state, kind)
+        return _of_cvr(matrix._tables, state, kind, **how)
     except DoesNotFit:
         return None
 
@@ -206,15 +214,15 @@ def _balanced(pointer: np.ndarray, unit: int, n_units: int, blocks: int) -> np.n
     return np.concatenate([[0], np.minimum(cuts * unit, n_bins), [n_bins]]).astype(np.int32)
 
 
-def _of_cvr(t: CVRTables, state: State, kind: int) -> Persistent:
+def _of_cvr(t: CVRTables, state: State, kind: int, threads: int = THREADS) -> Persistent:
     """Blocks have equal shares of chunks and of rows; a warp takes a chunk."""
     n, size, dtype = t.shape[0], int(state.block_size), state.x.dtype
     n_units = -(-n // size)
-    blocks = min(processors(cupy.cuda.runtime.getDevice()), max(1, -(-t.carry_row.size // (THREADS // WARP))), n_units)
+    blocks = min(processors(cupy.cuda.runtime.getDevice()), max(1, -(-t.carry_row.size // (threads // WARP))), n_units)
     first_row = np.minimum(np.arange(blocks + 1) * n_units // blocks * size, n)
     memory = SharedMemory()
     rows = max(end - first for first, end in pairwise(first_row.tolist()))
     places = memory.place_vectors(rows, state, kind, None)
-    kernel = CVR(t.val.dtype, dtype, t.tail.dtype, t.n_lanes, t.cut_row.size > 0)
+    kernel = CVR(t.val.dtype, dtype, t.tail.dtype, t.n_lanes, t.cut_row.size > 0, threads)
     others = cvr._cuts(t, dtype)(), np.int64(n), cupy.asarray(first_row)
-    return Persistent(kernel, t, others, state, kind, memory, places, (blocks, THREADS, memory.free))
+    return Persistent(kernel, t, others, state, kind, memory, places, (blocks, threads, memory.free))
