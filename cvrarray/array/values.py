@@ -178,8 +178,8 @@ def _sources_of(base: Any, found: Entries) -> Sources | None:
 
 def _key(base: Any, found: Entries) -> Any:
     """What tells orders apart: the contents of the index arrays."""
-    fingerprint = _backend(base).fingerprint
-    return found.kind, found.data.shape, *((index.dtype.str, index.shape, fingerprint(index)) for index in found.index)
+    contents = _backend(base).fingerprint(*found.index)
+    return found.kind, found.data.shape, *((index.dtype.str, index.shape) for index in found.index), contents
 
 
 def _new_sources(base: Any, found: Entries) -> Sources | None:
@@ -189,8 +189,9 @@ def _new_sources(base: Any, found: Entries) -> Sources | None:
     row, col = row[order[first[:-1]]], col[order[first[:-1]]]
     check_structure(base, row, col)
     if row.size < order.size:
-        number = xp.arange(1, row.size + 1, dtype=number_dtype(order.size + 1))
-        return Sources(_numbered(base, number), first, order, 1)
+        dtype = number_dtype(order.size + 1)
+        number = xp.arange(1, row.size + 1, dtype=dtype)
+        return Sources(_numbered(base, number), first.astype(dtype), order.astype(dtype), 1)
     if bool((order == xp.arange(order.size)).all()):
         return None
     return Sources(_numbered(base, (order + 1).astype(number_dtype(order.size + 1))), None, None, 1)

@@ -33,6 +33,9 @@ BLOCK = 128  # threads, at least: four warps
 #: Measured: ``docs/decisions/0003-gpu-products.md``.
 MOST_SHARERS, FEW_WARPS, MANY_WARPS, LONG, FEWEST = 16, 32, 124, 40, 4
 
+#: Warps that share the tiles of a bin, where it gets new values, at most.
+MOST_TILES = 64
+
 
 def unroll(block_size: int, itemsize: int, is_far: bool) -> tuple[int, int]:
     """Blocks in flight in a narrow and in a wide bin, measured on an H200: see ``docs/decisions/0003-gpu-products.md``.
