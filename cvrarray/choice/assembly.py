@@ -16,7 +16,7 @@ import numpy as np
 
 from .. import formats
 from ..array import values as renewal
-from ..array.blocks import expanded, in_parts, number_dtype
+from ..array.blocks import expanded, sources_of
 from ..array.format import FormatArray
 from ..array.invariants import integer
 from ..bbcsr import BBCSRArray
@@ -175,14 +175,14 @@ class Assembly:
             if issubclass(cls, BBCSRArray) and keywords["block_size"] == self.block_size:
                 unit = self.block_size
                 tables, source = cls._of_blocks(self._blocks, self._target)
-                like = cls._from_tables(tables)
+                like: FormatArray = cls._from_tables(tables)
             else:
                 unit = 1
                 numbered = cls(expanded(self._blocks, 1), **keywords)
                 source = numbered._values(numbered._tables)
                 nothing = self._target.xp.broadcast_to(source[:0].sum(), source.shape)
                 like = cls._from_tables(numbered._tables._replace(**{cls._value_table: nothing}))
-            sources = _sources(source, unit, self._order, self._first, self.block_size**2 // unit)
+            sources = sources_of(source, unit, (self._order, self._first), self.block_size**2 // unit)
             self._layouts[dtype] = Layout(like, sources, reason)
         return self._layouts[dtype]
 
@@ -199,18 +199,6 @@ class Assembly:
         return formats.named(plan.format), plan.keywords, plan.reason
 
 
-def _sources(source: Any, unit: int, order: Any, first: Any, parts: int) -> Sources:
-    """Of slots with the numbers of units of merged blocks, each of `parts` units: which units of the values they are."""
-    if first.size - 1 < order.size:  # some are sums
-        dtype = number_dtype(order.size * parts * unit + unit)
-        order, first = (numbers.astype(dtype, copy=False) for numbers in in_parts(order, first, parts))
-        return Sources(source.astype(dtype, copy=False), first, order, unit)
-    xp = devices.of(source).xp
-    block, part = xp.divmod(source - 1, parts)  # of a pad -1
-    number = xp.where(source > 0, order[block] * parts + part + 1, 0) if order.size else source
-    return Sources(number.astype(number_dtype(order.size * parts * unit + unit)), None, None, unit)
-
-
 def _checked_shape(rows: Any, cols: Any, shape: Any, size: int) -> tuple[int, int]:
     """The shape of the matrix, once the coordinates lie in it."""
     if rows.size != cols.size:
@@ -218,10 +206,10 @@ def _checked_shape(rows: Any, cols: Any, shape: Any, size: int) -> tuple[int, in
     most = tuple(int(index.max()) if index.size else -1 for index in (rows, cols))
     if shape is None:
         shape = tuple(size * (number + 1) for number in most)
-    shape = coercion.check_shape(shape)
-    for name, index, number, n in zip(("rows", "cols"), (rows, cols), most, shape, strict=True):
+    checked = coercion.check_shape(shape)
+    for name, index, number, n in zip(("rows", "cols"), (rows, cols), most, checked, strict=True):
         bound = -(-n // size)
         if index.size and (number >= bound or int(index.min()) < 0):
             bad = number if number >= bound else int(index.min())
-            raise ValueError(f"{name} must lie in [0, {bound}) for shape {shape} in blocks of {size}; got {bad}")
-    return shape
+            raise ValueError(f"{name} must lie in [0, {bound}) for shape {checked} in blocks of {size}; got {bad}")
+    return checked

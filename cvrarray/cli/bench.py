@@ -1,10 +1,10 @@
 """Time A @ x on your matrix, beside what you have without us, and say who wins.
 
-Beside both formats run SciPy, pydata/sparse and MKL on a CPU (MKL where sparse_dot_mkl is installed: pip install
-'cvrarray[bench]'), CuPy's CSR on a GPU. Every product of ours is checked first against one in double precision, row by
-row; a wrong one is not timed, and makes the exit code 1. Then all take turns. On a CPU times are wall-clock time: ours
-and MKL run on all threads (CVRARRAY_NUM_THREADS=1 gives both one), SciPy and pydata/sparse on one. On a GPU they are
-the device's own, by CUDA events.
+Beside both formats run SciPy, pydata/sparse and MKL on a CPU, CuPy's CSR on a GPU. MKL needs sparse_dot_mkl: pip install
+'cvrarray[bench]'. SciPy's BSR takes part where the matrix has blocks. Every product of ours is checked first against one in
+double precision, row by row; a wrong one is not timed, and makes the exit code 1. Then all take turns. On a CPU times are
+wall-clock time: ours and MKL run on all threads (CVRARRAY_NUM_THREADS=1 gives both one), SciPy and pydata/sparse on one. On
+a GPU they are the device's own, by CUDA events.
 
   by            a format (bbcsr 3 has blocks of 3 x 3) or a peer; * marks the format that asarray chose
   us            microseconds of a product: the median over all repeats
