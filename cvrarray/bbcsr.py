@@ -215,9 +215,9 @@ class BBCSRArray(FormatArray):
 
     @classmethod
     def _of_blocks(cls, blocks: Blocks, target: devices.Device) -> tuple[BBCSRTables, Any]:
-        """The tables of blocks, but for their values, and what each slot of blocks has: 0, or the number of a row of a block + 1.
+        """The tables of blocks, but for their values, and the row of a block that each slot of blocks has.
 
-        Row i of block e has the number ``e * size + i``. For use on the current device.
+        Row i of block e has the number ``e * size + i + 1``, and padding 0. For use on the current device.
         """
         size, (n_rows, n_cols), xp = blocks.size, blocks.shape, target.xp
         t = cls._module(target).convert(

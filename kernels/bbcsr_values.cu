@@ -2,10 +2,11 @@
 
 // bbcsr_values: of blocks without holes
 //
-// mapping   one warp a bin; 32 x 32 tiles of (row, k) are read along the rows and written along the bin
-// traffic   2 sizeof(W) a slot, 8 bytes a row
+// mapping   a warp each for the tiles of a bin (blockIdx.y, and every gridDim.y-th after it): 32 x 32 numbers (row, k), which are
+//           read along the rows and written along the bin
+// traffic   2 sizeof(W) a slot; 8 bytes a row and warp
 // requires  entry k of a row is slot k of it
-// races     none: a warp owns its bin and its tile
+// races     none: a warp owns its tiles
 template <class W, int WARPS>
 __global__ void bbcsr_values(const int64* bin_rowptr, const int64* starts, int64 n_rows, int64 n_bins, const W* data,
                              W* values) {
@@ -25,7 +26,7 @@ __global__ void bbcsr_values(const int64* bin_rowptr, const int64* starts, int64
     // short rows are read several at a time: 8, 16 or 32 threads each
     const int shift = bin_length <= 8 ? 3 : bin_length <= 16 ? 4 : 5;
     const int width = 1 << shift, k_of_lane = lane & (width - 1);
-    for (int begin = 0; begin < bin_length; begin += width) {
+    for (int begin = blockIdx.y * width; begin < bin_length; begin += gridDim.y * width) {
         // loads before stores, BATCH of each: the compiler may not move a load over a store that could touch the same place
         for (int i = 0; i < width; i += BATCH) {
             W value[BATCH];

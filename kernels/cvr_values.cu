@@ -14,23 +14,29 @@ __global__ void cvr_values(const int64* step_ptr, int64 n_chunks, int n_lanes, c
     const int lane = lane_id();
     const unsigned below = (1u << lane) - 1;
     const int64 first = step_ptr[chunk];
-    int64 run = run_ptr[chunk + 1], from = -1;
-    bool real = false;
+    int64 run = run_ptr[chunk + 1], from = -1;  // -1: the lane's pads, which are its last steps
     for (int64 end = step_ptr[chunk + 1]; end > first; end -= WARP) {  // steps end - 32 to end - 1, as far as they are there
         const int count = (int)min((int64)WARP, end - first);
         const uint32 masks = lane < count ? run_mask[end - 1 - lane] : 0;  // of the steps, the last one first
         for (int s = 0; s < count; s += BATCH) {
+            // where each step's number is, for all steps of the batch, before the first of them is loaded
+            int64 at[BATCH];
             W value[BATCH];
 #pragma unroll
             for (int u = 0; u < BATCH; ++u) {
                 const unsigned ended = __shfl_sync(FULL, masks, (s + u) & (WARP - 1));
-                if (s + u >= count) continue;
-                run -= __popc(ended);
-                if (ended >> lane & 1) {
-                    from = starts[run + __popc(ended & below)];
-                    real = true;
+                at[u] = -1;
+                if (s + u < count) {
+                    run -= __popc(ended);
+                    at[u] = ended >> lane & 1 ? run + __popc(ended & below) : -1;
                 }
-                value[u] = real ? data[from + (end - 1 - s - u)] : W{};
+            }
+#pragma unroll
+            for (int u = 0; u < BATCH; ++u) at[u] = at[u] < 0 ? -1 : starts[at[u]];
+#pragma unroll
+            for (int u = 0; u < BATCH; ++u) {
+                if (at[u] >= 0) from = at[u];
+                value[u] = from < 0 || s + u >= count ? W{} : data[from + (end - 1 - s - u)];
             }
 #pragma unroll
             for (int u = 0; u < BATCH; ++u)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ..core import devices
-from ..core.tables import CSR, Blocks
+from ..core.tables import CSR, Blocks, Sources
 from ..input import coercion
 
 
@@ -42,7 +42,7 @@ def expanded(blocks: Blocks, unit: int) -> CSR:
     return CSR(indptr, column.astype(coercion.index_dtype(blocks.shape)), number, (n_rows, n_units))
 
 
-def in_parts(order: Any, first: Any, parts: int) -> tuple[Any, Any]:
+def _in_parts(order: Any, first: Any, parts: int) -> tuple[Any, Any]:
     """The order of blocks, and where in it each different block begins, for the `parts` units of every block by themselves."""
     if parts == 1:
         return order, first
@@ -52,3 +52,26 @@ def in_parts(order: Any, first: Any, parts: int) -> tuple[Any, Any]:
     unit = devices.of(order).backend("csr").row_of_nonzero(begins, xp.empty(order.size * parts, np.int64))
     term = xp.arange(unit.size) - begins[unit]
     return order[first[unit // parts] + term] * parts + unit % parts, begins
+
+
+def sources_of(source: Any, unit: int, merged: tuple[Any, Any], parts: int) -> Sources:
+    """What slots are the sums of that have numbers of units of merged blocks, from 1; 0 is padding.
+
+    Parameters
+    ----------
+    source : (n_slots,) integers
+    unit : int
+        Numbers in a unit.
+    merged : (order, first)
+        As the device's ``sort`` gives them: which blocks of the data each block is the sum of.
+    parts : int
+        Units in a block.
+    """
+    order, first = merged
+    xp, dtype = devices.of(source).xp, number_dtype((order.size * parts + 1) * unit)
+    if first.size - 1 < order.size:
+        order, first = (numbers.astype(dtype, copy=False) for numbers in _in_parts(order, first, parts))
+        return Sources(source.astype(dtype, copy=False), first, order, unit)
+    block, part = xp.divmod(source - 1, parts)  # of a pad -1
+    number = xp.where(source > 0, order[block] * parts + part + 1, 0) if order.size else source
+    return Sources(number.astype(dtype), None, None, unit)

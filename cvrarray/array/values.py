@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 
 from ..core import devices
-from ..core.tables import Sources
+from ..core.tables import Blocks, Sources
 from ..input import coercion
-from ..input.entries import Entries, coordinates, entries
+from ..input.entries import Entries, block_coordinates, coordinates, entries
 from . import products
-from .blocks import number_dtype
+from .blocks import number_dtype, sources_of
 
 #: Orders of values that a structure remembers; the one that was used last is forgotten last.
 MOST_ORDERS = 4
@@ -45,7 +45,7 @@ def with_values(array: Any, data: Any, out: Any = None) -> Any:
     with target.use():
         if coercion.package(data) in coercion.SPARSE_PACKAGES:
             found = _of_device(entries(data), target)
-            sources, values = _sources_of(base, _transposed(found) if is_view else found), _flat(found.data)
+            sources, values = _sources_of(base, _transposed(found) if is_view else found), found.data.reshape(-1)
         else:
             values = products.operand(array, data, "data")
             if values.shape != (array.nnz,):
@@ -94,7 +94,7 @@ def checked_out(array: Any, out: Any) -> Any:
     if out._target != base._target:
         raise TypeError(f"out must be on the array's device, {base._target}; got {out._target}. Use out.to_device")
     if out._structure is not base._structure:
-        if type(out) is not type(base) or not _same_tables(base, out):
+        if type(out) is not type(base) or not same_tables(base._tables, out._tables, base._value_table):
             raise ValueError(
                 f"out must have the structure of the array, in every table but the values'; got {out!r}. Make it by with_values"
             )
@@ -106,11 +106,11 @@ def checked_out(array: Any, out: Any) -> Any:
     return out
 
 
-def _same_tables(array: Any, other: Any) -> bool:
-    """Whether two arrays of one format differ at most in their values."""
-    for name, table in array._tables._asdict().items():
-        theirs = getattr(other._tables, name)
-        if name == array._value_table or table is theirs:
+def same_tables(tables: Any, others: Any, value_table: str) -> bool:
+    """Whether the tables of two arrays of one format differ at most in their values."""
+    for name, table in tables._asdict().items():
+        theirs = getattr(others, name)
+        if name == value_table or table is theirs:
             continue
         if not hasattr(table, "nbytes") or not hasattr(theirs, "nbytes"):
             if table is None or theirs is None or table != theirs:
@@ -162,7 +162,8 @@ def _sources_of_view(base: Any) -> Sources | None:
         number = base._target.xp.empty(base.nnz, number_dtype(base.nnz + 1))
         number[order] = base._target.xp.arange(1, base.nnz + 1)
         _remember(structure, "view", Sources(_numbered(base, number), None, None, 1))
-    return structure.sources["view"]
+    found: Sources = structure.sources["view"]
+    return found
 
 
 def _sources_of(base: Any, found: Entries) -> Sources | None:
@@ -173,27 +174,42 @@ def _sources_of(base: Any, found: Entries) -> Sources | None:
     key = _key(base, found)
     if key not in structure.sources:
         _remember(structure, key, _new_sources(base, found))
-    return structure.sources[key]
+    sources: Sources | None = structure.sources[key]
+    return sources
 
 
 def _key(base: Any, found: Entries) -> Any:
     """What tells orders apart: the contents of the index arrays."""
-    fingerprint = _backend(base).fingerprint
-    return found.kind, found.data.shape, *((index.dtype.str, index.shape, fingerprint(index)) for index in found.index)
+    contents = _backend(base).fingerprint(*found.indices)
+    return found.kind, found.data.shape, *((index.dtype.str, index.shape) for index in found.indices), contents
 
 
 def _new_sources(base: Any, found: Entries) -> Sources | None:
+    if found.kind == "bsr" and hasattr(base, "_of_blocks") and found.data.shape[1:] == (base.block_size,) * 2:
+        sources = _sources_of_blocks(base, found)
+        if sources is not None:
+            return sources
     row, col = coordinates(found)
-    xp = base._target.xp
     order, first = _backend(base).sort(row, col, base.shape)
     row, col = row[order[first[:-1]]], col[order[first[:-1]]]
     check_structure(base, row, col)
-    if row.size < order.size:
-        number = xp.arange(1, row.size + 1, dtype=number_dtype(order.size + 1))
-        return Sources(_numbered(base, number), first, order, 1)
-    if bool((order == xp.arange(order.size)).all()):
+    xp, dtype = base._target.xp, number_dtype(order.size + 1)
+    if row.size == order.size and bool((order == xp.arange(order.size)).all()):
         return None
-    return Sources(_numbered(base, (order + 1).astype(number_dtype(order.size + 1))), None, None, 1)
+    source = _numbered(base, xp.arange(1, row.size + 1, dtype=dtype))
+    return sources_of(source, 1, (order, first), 1)
+
+
+def _sources_of_blocks(base: Any, found: Entries) -> Sources | None:
+    """:func:`_new_sources` of blocks of the array's own size, by whole blocks; None where the structure is another."""
+    size, xp = base.block_size, base._target.xp
+    row, col = block_coordinates(found)
+    order, first = _backend(base).sort(row, col, tuple(-(-n // size) for n in base.shape))
+    places = order[first[:-1]]
+    indptr = xp.searchsorted(row[places], xp.arange(-(-base.shape[0] // size) + 1))
+    blocks = Blocks(indptr, col[places].astype(coercion.index_dtype(base.shape)), size, base.shape)
+    tables, source = base._of_blocks(blocks, base._target)
+    return sources_of(source, size, (order, first), size) if same_tables(tables, base._tables, base._value_table) else None
 
 
 def check_structure(base: Any, row: Any, col: Any) -> None:
@@ -238,15 +254,13 @@ def _backend(base: Any) -> Any:
 
 def _of_device(found: Entries, target: devices.Device) -> Entries:
     """`found` with arrays of `target`'s module, or a TypeError."""
-    home = coercion.same_device(indices=found.index[1], data=found.data)
+    home = coercion.same_device(indices=found.indices[1], data=found.data)
     if home != target:
         remedy = f"{'cupyx.scipy.sparse' if target.kind == 'cuda' else 'its get()'}, or A.to_device({str(home)!r})"
         raise TypeError(f"data must be on the array's device, {target}; got a matrix on {home}. Use {remedy}")
-    return found._replace(index=tuple(np.asarray(index) if home == devices.CPU else index for index in found.index))
-
-
-def _flat(data: Any) -> Any:
-    return data.reshape(-1)
+    if home == devices.CPU:
+        found = found._replace(indices=(np.asarray(found.indices[0]), np.asarray(found.indices[1])))
+    return found
 
 
 def _transposed(found: Entries) -> Entries:

@@ -4,8 +4,8 @@ Finite elements, pose graphs and circuits add up contributions: each names a row
 and several name the same. Which ones do stays the same while their values change, from time step to time step or from Newton
 step to Newton step. So the coordinates are sorted and merged once, and each call adds up values alone.
 
-The structure of the array is a conversion of the numbers that entries have: of each slot of the value table it tells which entry
-it holds, or which row of which block.
+The structure of the array is a conversion of the numbers that entries have: of each slot of the value table it tells which
+entry it holds, or which row of which block.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 
 from .. import formats
 from ..array import values as renewal
-from ..array.blocks import expanded, in_parts, number_dtype
+from ..array.blocks import expanded, sources_of
 from ..array.format import FormatArray
 from ..array.invariants import integer
 from ..bbcsr import BBCSRArray
@@ -40,15 +40,15 @@ class Assembly:
     Parameters
     ----------
     rows, cols : (n,) integers
-        Where each value goes, in any order; with `block_size` where each block goes, counted in blocks. Those that name the same
-        place are summed.
+        Where each value goes, in any order; with `block_size` where each block goes, counted in blocks. Those that name the
+        same place are summed.
     shape : (n_rows, n_cols), optional
         Default: just large enough. Entries of blocks that reach over it are left out.
     block_size : int
         1 to 32. Above 1 values are blocks, (n, block_size, block_size), and every number of a block is a stored entry.
     format : {"auto", "cvr", "bbcsr"}
-        Of the arrays. ``"bbcsr"`` has blocks of `block_size`. ``"auto"`` chooses as :func:`cvrarray.asarray` does, by the dtype of
-        the first values.
+        Of the arrays. ``"bbcsr"`` has blocks of `block_size`. ``"auto"`` chooses as :func:`cvrarray.asarray` does, for each
+        dtype of values.
     device : str, optional
         ``"cpu"``, ``"cuda"`` or ``"cuda:N"``. Default: where `rows` lives.
 
@@ -59,13 +59,13 @@ class Assembly:
 
     Notes
     -----
-    ``plan(values, out=A)`` renews an array that the plan made before: nothing is allocated, and on a GPU it can be captured in a
-    CUDA graph. Sums are added in the order in which values come, so their bits are the same in every call, on every device, and
-    with `out` or without.
+    ``plan(values, out=A)`` renews an array that the plan made before: nothing is allocated, and on a GPU it can be captured
+    in a CUDA graph. Sums are added in the order in which values come, so their bits are the same in every call, on every
+    device, and with `out` or without.
 
     The coordinates are sorted and merged here, and the structure of the arrays is made at the first call in a dtype. The plan
     keeps, for each dtype, 4 bytes a stored slot, or 4 over `block_size` where arrays are BBCSR with blocks of that size; where
-    values are summed, 8 bytes a value and stored entry more (over `block_size` in the same case).
+    values are summed, 4 bytes a value and stored entry more (over `block_size` in the same case).
 
     Examples
     --------
@@ -144,6 +144,8 @@ class Assembly:
         ValueError
             The shape of `values` or the structure of `out` is not the plan's.
         """
+        if not (out is None or isinstance(out, FormatArray)):
+            raise TypeError(f"out must be an array that this plan made; got {type(out).__name__}")
         with self._target.use():
             values = self._checked(values)
             layout = self._layout(coercion.check_dtype((values if out is None else out).dtype))
@@ -173,14 +175,14 @@ class Assembly:
             if issubclass(cls, BBCSRArray) and keywords["block_size"] == self.block_size:
                 unit = self.block_size
                 tables, source = cls._of_blocks(self._blocks, self._target)
-                like = cls._from_tables(tables)
+                like: FormatArray = cls._from_tables(tables)
             else:
                 unit = 1
                 numbered = cls(expanded(self._blocks, 1), **keywords)
                 source = numbered._values(numbered._tables)
                 nothing = self._target.xp.broadcast_to(source[:0].sum(), source.shape)
                 like = cls._from_tables(numbered._tables._replace(**{cls._value_table: nothing}))
-            sources = _sources(source, unit, self._order, self._first, self.block_size**2 // unit)
+            sources = sources_of(source, unit, (self._order, self._first), self.block_size**2 // unit)
             self._layouts[dtype] = Layout(like, sources, reason)
         return self._layouts[dtype]
 
@@ -197,17 +199,6 @@ class Assembly:
         return formats.named(plan.format), plan.keywords, plan.reason
 
 
-def _sources(source: Any, unit: int, order: Any, first: Any, parts: int) -> Sources:
-    """Of slots with the numbers of units of merged blocks, each of `parts` units: which units of the values they are."""
-    if first.size - 1 < order.size:  # some are sums
-        order, first = in_parts(order, first, parts)
-        return Sources(source, first, order, unit)
-    xp = devices.of(source).xp
-    block, part = xp.divmod(source - 1, parts)  # of a pad -1
-    number = xp.where(source > 0, order[block] * parts + part + 1, 0) if order.size else source
-    return Sources(number.astype(number_dtype(order.size * parts * unit + unit)), None, None, unit)
-
-
 def _checked_shape(rows: Any, cols: Any, shape: Any, size: int) -> tuple[int, int]:
     """The shape of the matrix, once the coordinates lie in it."""
     if rows.size != cols.size:
@@ -215,10 +206,10 @@ def _checked_shape(rows: Any, cols: Any, shape: Any, size: int) -> tuple[int, in
     most = tuple(int(index.max()) if index.size else -1 for index in (rows, cols))
     if shape is None:
         shape = tuple(size * (number + 1) for number in most)
-    shape = coercion.check_shape(shape)
-    for name, index, number, n in zip(("rows", "cols"), (rows, cols), most, shape, strict=True):
+    checked = coercion.check_shape(shape)
+    for name, index, number, n in zip(("rows", "cols"), (rows, cols), most, checked, strict=True):
         bound = -(-n // size)
         if index.size and (number >= bound or int(index.min()) < 0):
             bad = number if number >= bound else int(index.min())
-            raise ValueError(f"{name} must lie in [0, {bound}) for shape {shape} in blocks of {size}; got {bad}")
-    return shape
+            raise ValueError(f"{name} must lie in [0, {bound}) for shape {checked} in blocks of {size}; got {bad}")
+    return checked

@@ -8,10 +8,15 @@ from .. import formats
 from ..array.format import FormatArray
 from ..bbcsr import BBCSRArray
 from ..core import devices
-from ..core.tables import CSR
+from ..core.tables import CSR, WARP
 from ..cvr import CVRArray
 from ..input import coercion
+from ..input.entries import block_coordinates, entries
+from .assembly import Assembly
 from .model import choose, statistics
+
+#: BBCSRArray's.
+DEFAULT_BLOCK_SIZE = 6
 
 
 @overload
@@ -96,6 +101,9 @@ def asarray(
         raise ValueError(
             f"format='auto' chooses parameters itself; got {', '.join(parameters)}. Name a format, or leave them out"
         )
+    blocks = _of_blocks(obj, format, device, parameters) if dtype is None else None
+    if blocks is not None:
+        return blocks
     csr = placed(obj, device, dtype)
     if format != "auto":
         return formats.named(format)(csr, **parameters)
@@ -103,6 +111,21 @@ def asarray(
     array = formats.named(plan.format)(csr, **plan.keywords)
     array._plan = plan.reason
     return array
+
+
+def _of_blocks(obj: Any, format: str, device: Any, parameters: dict[str, Any]) -> FormatArray | None:
+    """SciPy's BSR from its blocks, where these are square and `format` leaves them whole or is to be chosen; else None."""
+    if coercion.package(obj) != "scipy" or getattr(obj, "format", None) != "bsr":
+        return None
+    height, width = obj.blocksize
+    is_wanted = format == "auto" or (format == "bbcsr" and parameters.get("block_size", DEFAULT_BLOCK_SIZE) == height)
+    if not is_wanted or height != width or not 1 < height <= WARP:
+        return None
+    found = entries(obj)
+    rows, cols = block_coordinates(found)
+    target = devices.default() if device is None else devices.parse(device)
+    plan = Assembly(rows, cols, shape=found.shape, block_size=height, format=format, device=target)
+    return plan(devices.move(found.data, target))
 
 
 def placed(obj: Any, device: Any = None, dtype: Any = None) -> CSR:

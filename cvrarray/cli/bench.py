@@ -1,9 +1,10 @@
 """Time A @ x on your matrix, beside what you have without us, and say who wins.
 
 Beside both formats run SciPy, pydata/sparse and MKL on a CPU (MKL where sparse_dot_mkl is installed: pip install
-'cvrarray[bench]'), CuPy's CSR on a GPU. Every product of ours is checked first against one in double precision, row by
-row; a wrong one is not timed, and makes the exit code 1. Then all take turns. While a spread is above 20%, they take
-more turns, for up to --seconds, and the fastest samples of each count: other programs disturbed these least.
+'cvrarray[bench]'), CuPy's CSR on a GPU. SciPy's BSR takes part where the matrix has blocks. Every product of ours is
+checked first against one in double precision, row by row; a wrong one is not timed, and makes the exit code 1. Then all
+take turns. While a spread is above 20%, they take more turns, for up to --seconds, and the fastest samples of each
+count: other programs disturbed these least.
 
 On a CPU times are wall-clock time: ours and MKL run on all threads (CVRARRAY_NUM_THREADS=1 gives both one), SciPy and
 pydata/sparse on one. On a GPU they are the device's own, by CUDA events.

@@ -102,6 +102,6 @@ class Sources(NamedTuple):
     """
 
     source: Array  # (n_slots,) 0: nothing, a pad; m + 1: place m or, where none is a sum, the unit m of the data
-    first: Array | None  # (n_places + 1,) int64: place m is the sum of the units order[first[m]] .. of the data; None: no sums
-    order: Array | None  # (n_units,) int64
+    first: Array | None  # (n_places + 1,): place m is the sum of the units order[first[m]] .. of the data; None: no sums
+    order: Array | None  # (n_units,); all three are int32 while every number of the data fits, else int64
     unit: int

@@ -180,9 +180,9 @@ def fill(tables: BBCSRTables, starts: np.ndarray, data: np.ndarray, values: np.n
     """
     t = tables
     present = np.empty(0, np.uint8) if t.present is None else t.present
-    args = (t.bin_rowptr, t.block_size, starts, memory.bits(data), present)
-    kernel_of_types = compiled(_fill_bins, 0, 0, *args, memory.bits(values))
-    threads.run(kernel_of_types, t.bin_rowptr, *args, memory.bits(values))
+    past = memory.goes_past_caches(values)
+    args = (t.bin_rowptr, t.block_size, starts, memory.bits(data), present, past, memory.bits(values))
+    threads.run(compiled(_fill_bins, 0, 0, *args), t.bin_rowptr, *args)
 
 
 @cache
@@ -405,22 +405,22 @@ def _lay_out(first, last, csr, found, bin_low, within, t):
         else:
             _lay_out_columns(to, csr, found, simd.pointer(t.col_wide, t.col_ptr[i]), 0, -1)
         if by_steps and holes:
-            _marked_value_steps(i, block_size, csr.indptr, csr.data, n_slots // WARP, data, present)
+            _marked_value_steps(i, block_size, csr.indptr, csr.data, n_slots // WARP, data, present, False)
         elif by_steps:
-            _value_steps(i, csr.indptr, csr.data, n_values // WARP, data)
+            _value_steps(i, csr.indptr, csr.data, n_values // WARP, data, False)
 
 
 @kernel
-def _fill_bins(first, last, bin_rowptr, block_size, indptr, values, present, data):
+def _fill_bins(first, last, bin_rowptr, block_size, indptr, values, present, past, data):
     """Write every slot's value, as :func:`_lay_out` does where the columns are known."""
     for i in range(first, last):
         at, n_values, row_end = bin_rowptr[i], bin_rowptr[i + 1] - bin_rowptr[i], min((i + 1) * WARP, len(indptr) - 1)
         to, marks = simd.pointer(data, at), simd.pointer(present, at // block_size)
         if PADDED * (indptr[row_end] - indptr[i * WARP]) > n_values:
             if len(present):
-                _marked_value_steps(i, block_size, indptr, values, n_values // (block_size * WARP), to, marks)
+                _marked_value_steps(i, block_size, indptr, values, n_values // (block_size * WARP), to, marks, past)
             else:
-                _value_steps(i, indptr, values, n_values // WARP, to)
+                _value_steps(i, indptr, values, n_values // WARP, to, past)
             continue
         _fill(to, n_values, 0)
         for row in range(i * WARP, row_end):
@@ -484,19 +484,25 @@ def _open_bin(i, indptr, source, length):
 
 
 @helper
-def _value_steps(i, indptr, values, n_steps, data):
-    """Write the values of a bin without holes, 32 slots at a time, and prefetch those of the next bin meanwhile."""
+def _value_steps(i, indptr, values, n_steps, data, past):
+    """Write the values of a bin without holes, 32 slots at a time, and prefetch those of the next bin meanwhile.
+
+    `past`: past the caches.
+    """
     source, length = simd.scratch(indptr, simd.SINGLE), simd.scratch(indptr, simd.SINGLE)
     ahead = _open_bin(i, indptr, source, length)
     real = ALL
     for step in range(n_steps):
         simd.prefetch(values, ahead + step * WARP, simd.INTO_L1)
         real &= simd.not_equal_mask(length, 0, step)
-        simd.store(simd.gather(values, step, source, 0, real), data, step * WARP, simd.WHOLE)
+        if past:
+            simd.stream(simd.gather(values, step, source, 0, real), data, step * WARP, simd.WHOLE)
+        else:
+            simd.store(simd.gather(values, step, source, 0, real), data, step * WARP, simd.WHOLE)
 
 
 @helper
-def _marked_value_steps(i, block_size, indptr, values, n_block_steps, data, marks):
+def _marked_value_steps(i, block_size, indptr, values, n_block_steps, data, marks, past):
     """The same for a bin that may have holes: bits of `marks` tell which slots have an entry, and so which entry."""
     source, length = simd.scratch(indptr, simd.SINGLE), simd.scratch(indptr, simd.SINGLE)
     ahead = _open_bin(i, indptr, source, length)
@@ -505,7 +511,10 @@ def _marked_value_steps(i, block_size, indptr, values, n_block_steps, data, mark
             step = block * block_size + j
             simd.prefetch(values, ahead + step * WARP, simd.INTO_L1)
             real = simd.bit_set(marks, block * WARP, j)
-            simd.store(simd.gather(values, 0, source, 0, real), data, step * WARP, simd.WHOLE)
+            if past:
+                simd.stream(simd.gather(values, 0, source, 0, real), data, step * WARP, simd.WHOLE)
+            else:
+                simd.store(simd.gather(values, 0, source, 0, real), data, step * WARP, simd.WHOLE)
             simd.advance(source, real)
 
 

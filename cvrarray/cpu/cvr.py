@@ -252,7 +252,8 @@ def to_coo(tables: CVRTables) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 def fill(tables: CVRTables, runs: Runs, data: np.ndarray, values: np.ndarray) -> None:
     """Write the value table `values` of the structure `tables`, whose values `data` are in the order of a canonical CSR."""
     t = tables
-    args = (t.step_ptr, *runs, memory.bits(data), t.n_lanes, simd.width(t.n_lanes), memory.bits(values))
+    past = memory.goes_past_caches(values)
+    args = (t.step_ptr, *runs, memory.bits(data), t.n_lanes, simd.width(t.n_lanes), past, memory.bits(values))
     threads.run(compiled(_fill_chunks, 0, 0, *args), t.step_ptr, *args, unit=t.n_lanes)
 
 
@@ -802,7 +803,7 @@ def _scatter_chunk(t, k, col, width, x, y):
 
 
 @kernel
-def _fill_chunks(first, last, step_ptr, run_mask, run_ptr, starts, data, n_lanes, width, values):
+def _fill_chunks(first, last, step_ptr, run_mask, run_ptr, starts, data, n_lanes, width, past, values):
     """From the last step to the first, as :func:`_scatter_chunk`; pads have 0."""
     source = simd.scratch(starts, simd.SINGLE)
     for k in range(first, last):
@@ -817,7 +818,9 @@ def _fill_chunks(first, last, step_ptr, run_mask, run_ptr, starts, data, n_lanes
                 ended ^= np.uint32(1) << np.uint32(lane)
                 run -= 1
                 source[lane] = starts[run]
-            if len(width):
+            if len(width) and past:
+                simd.stream(simd.gather(data, step, source, 0, real), values, step * n_lanes, width)
+            elif len(width):
                 simd.store(simd.gather(data, step, source, 0, real), values, step * n_lanes, width)
             else:
                 for lane in range(n_lanes):

@@ -13,12 +13,20 @@ BLOCK = 256
 #: What moves a value of so many bytes; no arithmetic is done with it.
 WORDS = {size: np.dtype(f"u{size}") for size in (1, 2, 4, 8)} | {16: np.dtype(np.complex128)}
 
-GATHER = Kernel("assembly", "assembly_gather", [(word, number) for word in WORDS.values() for number in ("int32", "int64")])
+SLOTS, TERMS = 4, 3  # of a thread, that are loaded at once
+
+GATHER = Kernel(
+    "assembly",
+    "assembly_gather",
+    [(word, number) for word in WORDS.values() for number in ("int32", "int64")],
+    lambda word, number: (word, number, SLOTS),
+)
 ADD = Kernel(
     "assembly",
     "assembly_add",
     [(value, "int32") for value in ("bool", "int8", "uint64", "float16", "float32", "float64", "complex64", "complex128")]
     + [("float64", "int64")],
+    lambda value, number: (value, number, TERMS),
 )
 FINGERPRINT = Kernel("assembly", "assembly_fingerprint", [("uint8",), ("uint32",), ("uint64",)])
 
@@ -39,23 +47,26 @@ def sort(row: cupy.ndarray, col: cupy.ndarray, shape: tuple[int, int]) -> tuple[
     return order, cupy.concatenate([starts, cupy.array([row.size])])
 
 
-def fingerprint(array: cupy.ndarray) -> int:
-    """64 bits of an array's contents: other contents have others, but for one chance in 2^64. It waits for the device."""
-    words = as_words(cupy.ascontiguousarray(array))
-    found = cupy.zeros(1, np.uint64)
-    if words.size:
-        FINGERPRINT(words.dtype)(strided(words.size), (BLOCK,), (words, np.int64(words.size), found))
-    return int(found[0])
+def fingerprint(*arrays: cupy.ndarray) -> tuple[int, ...]:
+    """64 bits of the contents of each: others have others, but for one chance in 2^64. It waits for the device."""
+    found = cupy.zeros(len(arrays), np.uint64)
+    for k, array in enumerate(arrays):
+        words = as_words(cupy.ascontiguousarray(array))
+        if words.size:
+            FINGERPRINT(words.dtype)(strided(words.size), (BLOCK,), (words, np.int64(words.size), found[k:]))
+    return tuple(found.get().tolist())
 
 
 def place(sources: Sources, data: cupy.ndarray, values: cupy.ndarray) -> None:
     """Write the value table `values` from `data`, of its dtype: what each slot is the sum of."""
     source, first, order, unit = sources
-    grid, size, number = blocks(source.size, BLOCK), np.int64(source.size), source.dtype
+    size, number = np.int64(source.size), source.dtype
     if first is None:
         data, values = as_words(data), as_words(values)
+        grid = blocks(source.size, BLOCK * SLOTS)
         GATHER(values.dtype, number)(grid, (BLOCK,), (source, size, np.int32(unit), data, values))
     else:
+        grid = blocks(source.size, BLOCK)
         ADD(values.dtype, number)(grid, (BLOCK,), (source, size, np.int32(unit), first, order, data, values))
 
 

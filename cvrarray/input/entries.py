@@ -15,7 +15,7 @@ class Entries(NamedTuple):
 
     kind: str  # "coo" (rows, columns), "csr", "csc" or "bsr" (offsets, indices)
     shape: tuple[int, int]
-    index: tuple[Any, Any]
+    indices: tuple[Any, Any]
     data: Any  # (n,) values, of a BSR (n_blocks, block rows, block columns)
 
 
@@ -57,20 +57,26 @@ def coordinates(found: Entries) -> tuple[Any, Any]:
         row, col = coercion.as_integers(first, "row"), coercion.as_integers(second, "col")
         validation.check_coordinates(row, col, data.size, found.shape)
         return row, col
-    indptr, indices = coercion.as_integers(first, "indptr"), coercion.as_integers(second, "indices")
     if kind == "bsr":
-        return _of_blocks(indptr, indices, data, found.shape)
+        return _of_blocks(found)
+    indptr, indices = coercion.as_integers(first, "indptr"), coercion.as_integers(second, "indices")
     n_major, n_minor = (n_rows, n_cols) if kind == "csr" else (n_cols, n_rows)
     validation.check_compressed(indptr, indices, data.size, n_major, n_minor)
     major = devices.of(indices).backend("csr").row_of_nonzero(indptr, indices)
     return (major, indices) if kind == "csr" else (indices, major)
 
 
-def _of_blocks(indptr: Any, indices: Any, data: Any, shape: tuple[int, int]) -> tuple[Any, Any]:
-    validation.check_blocks(indptr, indices, data, shape)
-    height, width = data.shape[1:]
-    block_row = np.repeat(np.arange(indptr.size - 1), np.diff(indptr))
-    row = block_row[:, None, None] * height + np.arange(height)[:, None]
-    col = indices.astype(np.int64)[:, None, None] * width + np.arange(width)
+def block_coordinates(found: Entries) -> tuple[Any, Any]:
+    """Block row and block column of every block of a BSR, in its order; errors as of :func:`coordinates`."""
+    indptr, indices = (coercion.as_integers(a, name) for a, name in zip(found.indices, ("indptr", "indices"), strict=True))
+    validation.check_blocks(indptr, indices, found.data, found.shape)
+    return devices.of(indices).backend("csr").row_of_nonzero(indptr, indices), indices
+
+
+def _of_blocks(found: Entries) -> tuple[Any, Any]:
+    block_row, block_col = block_coordinates(found)
+    height, width = found.data.shape[1:]
+    row = block_row.astype(np.int64)[:, None, None] * height + np.arange(height)[:, None]
+    col = block_col.astype(np.int64)[:, None, None] * width + np.arange(width)
     row, col = np.broadcast_arrays(row, col)
     return row.ravel(), col.ravel()

@@ -10,6 +10,9 @@ import numpy as np
 
 from cvrarray.cpu.runtime.caching import njit
 
+#: Bytes of a table that is written past the caches, which hold no such table for long.
+PAST_CACHES = 1 << 24
+
 _BITS = {size: np.dtype(f"u{size}") for size in (1, 2, 4, 8)}
 
 
@@ -35,6 +38,11 @@ def _to_line(array):
 def offsets(sizes: np.ndarray) -> np.ndarray:
     """(n + 1,) int64: where each of n pieces begins, and where the last ends."""
     return np.concatenate(([0], np.cumsum(sizes, dtype=np.int64)))
+
+
+def goes_past_caches(table: np.ndarray) -> bool:
+    """Whether a table is better written by ``simd.stream``."""
+    return bool(table.nbytes > PAST_CACHES and _to_line(table) == 0)
 
 
 def bits(values: np.ndarray) -> np.ndarray:
