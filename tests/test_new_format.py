@@ -1,4 +1,4 @@
-"""A third format, plain CSR in ten lines a module, defined here: what the package then does with it, without knowing it."""
+"""A third format, plain CSR in ten lines a module, defined here: what the package does with it, without knowing it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The store on disk: what goes in comes out, from every source; kills, damage and a full disk are never a wrong answer."""
+"""The store on disk: what goes in comes out, from every source; kills, damage, a full disk give no wrong answer."""
 
 from __future__ import annotations
 

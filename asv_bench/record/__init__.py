@@ -1,4 +1,4 @@
-"""Runs that are recorded in docs/benchmarks, each a module: ``python -m asv_bench.record.NAME``, from the repository's root.
+"""Runs that are recorded in docs/benchmarks, one a module: ``python -m asv_bench.record.NAME``, from the root.
 
 ``products``        both formats beside MKL, SciPy and pydata/sparse on a CPU, beside CuPy on a GPU (``make bench``)
 ``gpu``             what asarray chooses beside cuSPARSE, CuPy and PyTorch (``make bench-gpu``)

@@ -1,4 +1,4 @@
-"""Products with a matrix on disk, larger than the device may hold: rates of disk, copy and product, and who waited for whom.
+"""Products with a matrix on disk, larger than the device may hold: rates of disk, copy and product, who waited.
 
     python -m asv_bench.record.store_stream --gigabytes 40 --device cuda --pool-limit 5 --store /scratch/big.zarr
     python -m asv_bench.record.store_stream --gigabytes 2 --device cpu

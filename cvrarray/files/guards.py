@@ -1,4 +1,4 @@
-"""Guards that all formats share: a damaged or dishonest file ends in a ValueError, not in a crash or in all memory used."""
+"""Guards of all file formats: a damaged or dishonest file ends in a ValueError, not in a crash or without memory."""
 
 from __future__ import annotations
 
