@@ -5,6 +5,7 @@
 ``dask_gpus``       CG over several GPUs
 ``store_stream``    products with a matrix on disk
 
-``products_page`` and ``gpu_page`` write their pages, ``pages`` is what both share; ``gpu_peers`` are cuSPARSE's products and
-PyTorch's, ``machine`` is what is measured on, ``inputs`` what is measured. The clock is the package's, ``core.clocks``.
+``products_page`` and ``gpu_page`` write their pages, ``pages`` is what both share; ``gpu_peers`` are cuSPARSE's
+products and PyTorch's, ``machine`` is what is measured on, ``inputs`` what is measured. The clock is the package's,
+``core.clocks``.
 """
