@@ -124,10 +124,11 @@ __device__ void multiply(const Cvr<A, I>& m, int64 chunk, const C* col, const Y*
     put(row, entry);
 }
 
+// The launch bounds: 512 threads a multiprocessor, so at most 128 registers a thread.
 template <class A, class Y, class I, int L, int G, int V, int W, int U>
-__global__ void __launch_bounds__(WARP* G, 16 / G)  // 512 threads a multiprocessor, so at most 128 registers
-    cvr_matmat(const Cvr<A, I> m, int64 k, const Y* __restrict__ x, Y* __restrict__ y, Y* __restrict__ carry, Y alpha, Y beta,
-               int update) {
+__global__ __launch_bounds__(WARP* G, 16 / G) void cvr_matmat(const Cvr<A, I> m, int64 k, const Y* __restrict__ x,
+                                                              Y* __restrict__ y, Y* __restrict__ carry, Y alpha, Y beta,
+                                                              int update) {
     const int64 at = (blockIdx.y * (int64)(W * G) + threadIdx.x % G) * V;
     const int64 stride = gridDim.x * (int64)WARP;
     for (int64 i = blockIdx.x * (int64)WARP + threadIdx.x / G; i < m.n_empty; i += stride)
