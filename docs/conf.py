@@ -1,4 +1,4 @@
-"""Sphinx: Markdown pages whose code is executed, and the API from docstrings. ``make docs`` builds, warnings as errors."""
+"""Sphinx: Markdown pages whose code is executed, the API from docstrings. ``make docs`` makes errors of warnings."""
 
 import os
 import sys

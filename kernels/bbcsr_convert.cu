@@ -1,7 +1,8 @@
 // CSR to BBCSR, and the row and column of every slot for the way back. B is the block size.
 
 // Merges the rows of one block row by block column. A block row has GROUP neighbouring threads of one warp (a power of
-// two, at least B), one for each scalar row; threads without a row hold nothing. All threads of the warp must call next().
+// two, at least B), one for each scalar row; threads without a row hold nothing. All threads of the warp must call
+// next().
 template <class P, class I, int B>
 struct BlockRow {
     static constexpr int GROUP = B == 1 ? 1 : B <= 2 ? 2 : B <= 4 ? 4 : B <= 8 ? 8 : B <= 16 ? 16 : 32;

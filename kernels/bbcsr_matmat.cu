@@ -5,10 +5,11 @@
 
 // bbcsr_matmat: all bins, row by row
 //
-// mapping   one warp a bin and G * V columns (blockIdx.y counts these). The 32 / G groups of the warp take 32 / G rows at a time,
-//           and G turns make 32 rows: so values and block columns are loaded once, by the lane of their row, and each turn
-//           fetches its own by shuffles
-// traffic   slot: sizeof(A) + (2 or sizeof(I)) / B bytes for each G * V columns, with holes sizeof(M) / B more; and X; Y once
+// mapping   one warp a bin and G * V columns (blockIdx.y counts these). The 32 / G groups of the warp take 32 / G rows
+//           at a time, and G turns make 32 rows: so values and block columns are loaded once, by the lane of their row,
+//           and each turn fetches its own by shuffles
+// traffic   slot: sizeof(A) + (2 or sizeof(I)) / B bytes for each G * V columns, with holes sizeof(M) / B more; and X;
+//           Y once
 // requires  blocks of a row before its padding (invariant 3); padding and holes are never multiplied; V divides k
 // races     none: a warp owns its rows' columns
 template <class A, class Y, class I, class M, int B, bool HOLES, int G, int V, int U, class C>
@@ -83,17 +84,19 @@ __device__ constexpr int block_rows_of_a_bin(int B) {
 
 // bbcsr_matmat_blocks: all bins, block row by block row
 //
-// mapping   one group of G lanes the rows of one block row that lie in one bin, and G * V columns (blockIdx.y counts these). A
-//           lane holds B sums for each of its columns, and a row of X is loaded once for all B rows. The values of a block are
-//           loaded by the group's lanes, each its share, one block ahead, and passed on by shuffles
+// mapping   one group of G lanes the rows of one block row that lie in one bin, and G * V columns (blockIdx.y counts
+//           these). A lane holds B sums for each of its columns, and a row of X is loaded once for all B rows. The
+//           values of a block are loaded by the group's lanes, each its share, one block ahead, and passed on by
+//           shuffles
 // traffic   as bbcsr_matmat, but a row of X for each column of a block instead of each nonzero
-// requires  as bbcsr_matmat; the same block columns in the rows of a block row; rows of X for columns that no row stores are not
-//           loaded
+// requires  as bbcsr_matmat; the same block columns in the rows of a block row; rows of X for columns that no row
+//           stores are not loaded
 // races     none: a group owns its rows' columns
 template <class A, class Y, class I, class M, int B, bool HOLES, int G, int V, class C>
 __device__ void multiply_blocks(const C* col, const A* data, const M* present, int n_blocks, int n_rows, const Y* x, int64 at,
                                 int64 k, Columns<Y, V, 1, V> (&sum)[B]) {
-    constexpr int EACH = (B * B + G - 1) / G;  // values that a lane loads: number e = j * B + i of column j and row i, e % G its lane
+    // values that a lane loads: number e = j * B + i of column j and row i, e % G its lane
+    constexpr int EACH = (B * B + G - 1) / G;
     const unsigned group = (G == WARP ? FULL : (1u << G % WARP) - 1) << (lane_id() & ~(G - 1));
     C c_next = n_blocks ? cached(col) : C(-1);
     A v_next[EACH];

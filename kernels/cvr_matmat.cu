@@ -3,7 +3,8 @@
 #include "cvr.cuh"
 #include "matrix.cuh"
 
-// Which sums end in the next WARP * G steps of a chunk, as the groups of its thread block need it: each warp reads 32 steps.
+// Which sums end in the next WARP * G steps of a chunk, as the groups of its thread block need it: each warp reads 32
+// steps.
 template <int G>
 struct Records {
     uint32 mask[G][WARP];     // a step's lanes with a record
@@ -40,13 +41,15 @@ struct Records {
 
 // cvr_matmat: all chunks
 //
-// mapping   one thread block a chunk and W * G * V columns (blockIdx.y counts these), one group of G lanes each lane of the chunk
+// mapping   one thread block a chunk and W * G * V columns (blockIdx.y counts these), one group of G lanes each lane of
+//           the chunk
 // traffic   nonzero: sizeof(A) + 2 or sizeof(I) + 1/8 bytes for each W * G * V columns, and a row of X from L1 or L2;
 //           row: sizeof(I) + k sizeof(Y)
-// requires  every row has one owner (invariant 5), so Y need not be zeroed; pads follow a lane's last record (invariant 6); a
-//           lane adds to its own entry of tail, and to that of one other lane, once each; V divides k; WARP * G threads
-// races     none: rows, carries and empty rows have one owner each. What lanes add to another one's entry meets in shared memory,
-//           and is added by the entry's group in the order of lanes
+// requires  every row has one owner (invariant 5), so Y need not be zeroed; pads follow a lane's last record (invariant
+//           6); a lane adds to its own entry of tail, and to that of one other lane, once each; V divides k; WARP * G
+//           threads
+// races     none: rows, carries and empty rows have one owner each. What lanes add to another one's entry meets in
+//           shared memory, and is added by the entry's group in the order of lanes
 template <class A, class Y, class I, int L, int G, int V, int W, int U, class C>
 __device__ void multiply(const Cvr<A, I>& m, int64 chunk, const C* col, const Y* x, Y* y, Y* carry, int64 k, int64 at, Y alpha,
                          Y beta, int update, Records<G>& records, Columns<Y, V, W, G * V> (*taken)[G], int* taken_from) {
@@ -121,10 +124,11 @@ __device__ void multiply(const Cvr<A, I>& m, int64 chunk, const C* col, const Y*
     put(row, entry);
 }
 
+// The launch bounds: 512 threads a multiprocessor, so at most 128 registers a thread.
 template <class A, class Y, class I, int L, int G, int V, int W, int U>
-__global__ void __launch_bounds__(WARP* G, 16 / G)  // 512 threads a multiprocessor, so at most 128 registers
-    cvr_matmat(const Cvr<A, I> m, int64 k, const Y* __restrict__ x, Y* __restrict__ y, Y* __restrict__ carry, Y alpha, Y beta,
-               int update) {
+__global__ __launch_bounds__(WARP* G, 16 / G) void cvr_matmat(const Cvr<A, I> m, int64 k, const Y* __restrict__ x,
+                                                              Y* __restrict__ y, Y* __restrict__ carry, Y alpha, Y beta,
+                                                              int update) {
     const int64 at = (blockIdx.y * (int64)(W * G) + threadIdx.x % G) * V;
     const int64 stride = gridDim.x * (int64)WARP;
     for (int64 i = blockIdx.x * (int64)WARP + threadIdx.x / G; i < m.n_empty; i += stride)

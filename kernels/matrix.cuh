@@ -1,7 +1,7 @@
 // Y = A @ X for dense X with k columns: how threads share rows and columns.
 //
-// A group of G lanes holds W * G * V neighbouring columns of one row of X or Y: each lane W vectors of V numbers, G * V columns
-// apart, one vector load each.
+// A group of G lanes holds W * G * V neighbouring columns of one row of X or Y: each lane W vectors of V numbers, G * V
+// columns apart, one vector load each.
 
 // V neighbouring numbers as one load or store
 template <class Y, int V>
@@ -9,7 +9,8 @@ struct alignas(V * sizeof(Y) < 16 ? V * sizeof(Y) : 16) Vector {
     Y at[V];
 };
 
-// a lane's part of a row of X or Y: W vectors, STRIDE columns apart, the first at column `at`; columns from k on are not there
+// a lane's part of a row of X or Y: W vectors, STRIDE columns apart, the first at column `at`; columns from k on are
+// not there
 template <class Y, int V, int W, int STRIDE>
 struct Columns {
     Vector<Y, V> vector[W];

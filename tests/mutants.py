@@ -1,13 +1,14 @@
 """Faults that the tests must find: small changes of kernels and conversions, and whether tests fail for each of them.
 
-``python tests/mutants.py`` changes one operator or number at a time in a copy of the sources, and runs the test files that
-are about the changed file until one test fails. A mutant that survives the cases of ``make test`` meets those that only
-``make test-all`` runs (``--cases rest``): one that these kill is a fault which ``make test`` misses. The mutants are drawn at
-random, the same for the same seed; what has been tried is kept in ``--results``, so a run that is cut short goes on from there.
-Some mutants survive because they change nothing that matters (a larger scratch space, a prefetch): look at each.
+``python tests/mutants.py`` changes one operator or number at a time in a copy of the sources, and runs the test files
+that are about the changed file until one test fails. A mutant that survives the cases of ``make test`` meets those that
+only ``make test-all`` runs (``--cases rest``): one that these kill is a fault which ``make test`` misses. The mutants
+are drawn at random, the same for the same seed; what has been tried is kept in ``--results``, so a run that is cut
+short goes on from there. Some mutants survive because they change nothing that matters (a larger scratch space, a
+prefetch): look at each.
 
-CPU kernels are compiled anew for each mutant, which takes 10 seconds to 5 minutes. ``--device gpu`` draws from the CUDA sources
-instead and needs a GPU.
+CPU kernels are compiled anew for each mutant, which takes 10 seconds to 5 minutes. ``--device gpu`` draws from the CUDA
+sources instead and needs a GPU.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""CG and the power iteration on the workers that hold the panels: two worker processes on this machine, or one rank here."""
+"""CG and the power iteration on the workers that hold the panels: two processes of this machine, or one rank here."""
 
 from __future__ import annotations
 

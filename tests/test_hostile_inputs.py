@@ -1,4 +1,4 @@
-"""What a matrix in memory or a file of another program may not do: crash, wrap, take any memory, or blame without words.
+"""What a matrix in memory or another program's file may not do: crash, wrap, take any memory, or blame in vain.
 
 Every case here once ended in a wrong number, in gigabytes, in a message without its end, or outside SciPy's arrays.
 """

@@ -1,4 +1,4 @@
-"""The faults that tests/mutants.py makes: programs that differ from ours, hundreds of them, the same for the same seed."""
+"""The faults that tests/mutants.py makes: hundreds of programs that differ from ours, the same for the same seed."""
 
 from __future__ import annotations
 

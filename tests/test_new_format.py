@@ -1,4 +1,4 @@
-"""A third format, plain CSR in ten lines a module, defined here: what the package then does with it, without knowing it."""
+"""A third format, plain CSR in ten lines a module, defined here: what the package does with it, without knowing it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cvrarray.array import serialized
 from cvrarray.array.format import FORMATS, FormatArray
 from cvrarray.core.tables import CSR
 
-# ------------------------------------------------------------------------------------------ its module for the CPU's kernels
+# ------------------------------------------------------------------------------------- its module for the CPU's kernels
 
 
 class ToyTables(NamedTuple):
@@ -47,7 +47,7 @@ KERNELS = ModuleType("toy")
 KERNELS.convert, KERNELS.product, KERNELS.to_coo = convert, product, to_coo
 
 
-# ------------------------------------------------------------------------------------------------------------------ its page
+# ------------------------------------------------------------------------------------------------------------- its page
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The run of ``make bench``: both formats beside the peers, by numbers of threads and in rounds; its summary and its pages."""
+"""The run of ``make bench``: both formats beside the peers, by threads and in rounds; its summary and its pages."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The array class: attributes and methods that users of NumPy, SciPy and pydata/sparse know, each a line into a module."""
+"""The array class: attributes and methods that users of NumPy, SciPy and pydata/sparse know, each one line long."""
 
 from __future__ import annotations
 

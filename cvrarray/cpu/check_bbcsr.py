@@ -1,4 +1,4 @@
-"""What :meth:`cvrarray.BBCSRArray.check` asks of every bin: its block columns, what is stored of them, and the zeros between.
+"""What :meth:`cvrarray.BBCSRArray.check` asks of every bin: its block columns, what they store, the zeros between.
 
 One pass over a bin, 32 block columns a step. Values are read only where some lane stores none. Columns are compared
 without their signs: so padding, -1 or NARROW_PADDING, is the largest number there is.

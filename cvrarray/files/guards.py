@@ -1,4 +1,4 @@
-"""Guards that all formats share: a damaged or dishonest file ends in a ValueError, not in a crash or in all memory used."""
+"""Guards of all file formats: a damaged or dishonest file ends in a ValueError, not in a crash or without memory."""
 
 from __future__ import annotations
 
@@ -31,6 +31,8 @@ def naming(subject: str) -> Iterator[None]:
 
 
 def said_by(error: BaseException) -> str:
-    """An error's message, of which libraries make no end where names are long; what kind of error it is where it has none."""
+    """An error's message, of which libraries make no end where names are long; what kind of error it is where it has
+    none.
+    """
     text = str(error).strip() or f"cannot be read ({type(error).__name__})"
     return text if len(text) <= MOST_SAID else f"{text[:MOST_SAID]} ..."

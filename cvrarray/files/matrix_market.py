@@ -10,11 +10,11 @@
 
 All layouts, fields and symmetries of the definition are read; a pattern's entries are 1.0, duplicates are summed.
 Refused, with the line where that can be known: a line that is not what the banner promises (a fraction among integers,
-Fortran's ``1.0D+05``, a comment among the entries, a plus sign before a number, which SciPy's reader refuses too), other
-than the promised number of entries, an index out of range, a symmetric matrix that is not square, stores both of a pair,
-or has a diagonal that its symmetry rules out, a value that its symmetry mirrors to what its dtype cannot hold, words
-after the banner's five, and sizes that this file, its :class:`~cvrarray.input.limits.Limit` or this machine cannot
-hold. Comments and blank lines are skipped as they come in: they take no memory, and count as text.
+Fortran's ``1.0D+05``, a comment among the entries, a plus sign before a number, which SciPy's reader refuses too),
+other than the promised number of entries, an index out of range, a symmetric matrix that is not square, stores both of
+a pair, or has a diagonal that its symmetry rules out, a value that its symmetry mirrors to what its dtype cannot hold,
+words after the banner's five, and sizes that this file, its :class:`~cvrarray.input.limits.Limit` or this machine
+cannot hold. Comments and blank lines are skipped as they come in: they take no memory, and count as text.
 """
 
 from __future__ import annotations
@@ -76,9 +76,9 @@ def read(file: BinaryIO | gzip.GzipFile, text_size: int, limit: Limit) -> CSR:
 
     SciPy's compiled reader does the reading, but it trusts the text: it takes 1.5 for 1 in an integer file and 1.0D+05
     for 1.0, overlooks what follows the last number it wants, writes outside its arrays for a symmetric file that is
-    not square, and dies of a NUL, or of no rows in an array file; and it adds an array's values to zeros, which loses the
-    sign of -0.0. So it is handed only what has been checked: as a general matrix by coordinates, or as an array of one
-    column where the signs of zeros do not matter, because real zeros are not stored.
+    not square, and dies of a NUL, or of no rows in an array file; and it adds an array's values to zeros, which loses
+    the sign of -0.0. So it is handed only what has been checked: as a general matrix by coordinates, or as an array of
+    one column where the signs of zeros do not matter, because real zeros are not stored.
 
     Raises
     ------
@@ -98,7 +98,8 @@ def read(file: BinaryIO | gzip.GzipFile, text_size: int, limit: Limit) -> CSR:
 
 
 def read_pieces(file: BinaryIO, text_size: int, n_bytes: int) -> tuple[tuple[int, int], Iterator[tuple[np.ndarray, ...]]]:
-    """The shape of a Matrix Market file, and an iterator over its entries, (row, col, val), for files larger than memory.
+    """The shape of a Matrix Market file, and an iterator over its entries, (row, col, val), for files larger than
+    memory.
 
     Parameters
     ----------
@@ -273,7 +274,9 @@ def _checked_blocks(blocks: Iterator[bytes], words: dict[str, bytes], line: int)
 
 
 def _counted_blocks(blocks: Iterator[bytes], n_entries: int, n_words: int) -> Iterator[bytes]:
-    """The checked `blocks` of an array file; ValueError unless they hold `n_entries` of `n_words`: SciPy names coordinates."""
+    """The checked `blocks` of an array file; ValueError unless they hold `n_entries` of `n_words`: SciPy names
+    coordinates.
+    """
     found = 0
     for block in blocks:
         found += _count_lines(block)

@@ -1,4 +1,4 @@
-"""A product in two ways: the plain one, and from the PREPARE_AT-th call on another one where that was measured to be faster."""
+"""A product in two ways: the plain one, and from the PREPARE_AT-th call on another, if that was measured as faster."""
 
 from __future__ import annotations
 

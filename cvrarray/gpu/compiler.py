@@ -1,7 +1,8 @@
 """Kernels as loaded functions: source text from ``kernels/``, compiled by NVRTC one instantiation at a time.
 
-CuPy compiles, loads and caches the result on disk. The cache's key is the text that CuPy is given, without included files. So
-``common.cuh`` is pasted in front of each kernel file, and every ``#include "x.cuh"`` is replaced by that file.
+CuPy compiles, loads and caches the result on disk. The cache's key is the text that CuPy is given, without included
+files. So ``common.cuh`` is pasted in front of each kernel file, and every ``#include "x.cuh"`` is replaced by that
+file.
 """
 
 from __future__ import annotations
@@ -78,11 +79,12 @@ def _read(file: str) -> str:
 
 
 class Kernel:
-    """A kernel of ``kernels/<file>.cu``: a function template, and which of its instantiations CI compiles without a GPU.
+    """A kernel of ``kernels/<file>.cu``: a function template, and which of its instantiations CI compiles without a
+    GPU.
 
     Calling it gives the loaded function for the current device, compiled on first use. It is called with the template's
-    arguments, or with that from which ``arguments(...)`` makes them: dtypes, booleans and integers. There is no other way to a
-    kernel, so that KERNELS lists all of them.
+    arguments, or with that from which ``arguments(...)`` makes them: dtypes, booleans and integers. There is no other
+    way to a kernel, so that KERNELS lists all of them.
 
     Parameters
     ----------
@@ -182,7 +184,8 @@ def matrix_width(k: int, x: cupy.ndarray, y: cupy.ndarray) -> int:
 
 
 def matrix_tiles(k: int, width: int, most_vectors: int = 1) -> Tiles:
-    """The layout for `k` columns. A lane holds several vectors where many lanes would share a row, but no more than asked for.
+    """The layout for `k` columns. A lane holds several vectors where many lanes would share a row, but no more than
+    asked for.
 
     So fewer lanes load the same value and column, and more of X is under way at a time.
     """
@@ -199,7 +202,9 @@ def processors(device: int) -> int:
 
 
 def synchronize() -> None:
-    """Wait for the current stream, unless a graph is captured from it: later products, on any stream, need what it prepares."""
+    """Wait for the current stream, unless a graph is captured from it: later products, on any stream, need what it
+    prepares.
+    """
     stream = cupy.cuda.get_current_stream()
     if not stream.is_capturing():
         stream.synchronize()
@@ -208,8 +213,8 @@ def synchronize() -> None:
 class Scratch:
     """Memory for the time of one call, from CuPy's pool.
 
-    What a captured CUDA graph uses is kept as long as this object: a graph replays with the addresses that it was captured
-    with, and the pool would have given them to others.
+    What a captured CUDA graph uses is kept as long as this object: a graph replays with the addresses that it was
+    captured with, and the pool would have given them to others.
     """
 
     def __init__(self) -> None:
@@ -226,8 +231,8 @@ class Scratch:
 class PerStream:
     """What `make()` gives, made once for each stream: memory that calls on one stream may share, as they run in turn.
 
-    Every captured graph has memory of its own, as it may be replayed on any stream. The thread is part of a stream's key: the
-    per-thread default streams of CUDA all have the same handle.
+    Every captured graph has memory of its own, as it may be replayed on any stream. The thread is part of a stream's
+    key: the per-thread default streams of CUDA all have the same handle.
     """
 
     def __init__(self, make: Callable[[], Any]) -> None:

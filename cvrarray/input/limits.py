@@ -19,8 +19,8 @@ ROW_BYTES, COLUMN_BYTES, ENTRY_BYTES = 16, 1, 48
 class Limit:
     """The memory that reading a file may ask for: `max_bytes`, or PROPORTION times the file's size where that is more.
 
-    A file of a few bytes can promise any number of rows, and a compressed one can hold a thousand times its size. What it
-    promises is held against this before memory is asked for.
+    A file of a few bytes can promise any number of rows, and a compressed one can hold a thousand times its size. What
+    it promises is held against this before memory is asked for.
 
     Parameters
     ----------
@@ -54,12 +54,14 @@ class Limit:
 
 
 def require_rows(shape: tuple[int, int], n_bytes: int) -> None:
-    """Hold the rows of an object in memory, whose arrays take `n_bytes`, against the environment's limit and this machine.
+    """Hold the rows of an object in memory, whose arrays take `n_bytes`, against the environment's limit and this
+    machine.
 
     Raises
     ------
     ValueError
-        The environment sets CVRARRAY_MAX_BYTES, and the rows need more than that and more than PROPORTION times `n_bytes`.
+        The environment sets CVRARRAY_MAX_BYTES, and the rows need more than that and more than PROPORTION times
+        `n_bytes`.
     MemoryError
         They need more than this machine has.
     """

@@ -32,7 +32,8 @@ class Writer:
     Parameters
     ----------
     path : str, os.PathLike[str] or WriterLock
-        Where the store shall be, by convention ``*.zarr``; or the lock of that place, where the caller holds it already.
+        Where the store shall be, by convention ``*.zarr``; or the lock of that place, where the caller holds it
+        already.
     n_cols : int
         Columns of the matrix.
     format : {"auto", "cvr", "bbcsr"}
@@ -188,7 +189,8 @@ class Writer:
 
     def _write(self, k: int, first: int, panel: Any) -> None:
         array = self.convert(panel)
-        if layout.read_root(self.path).id != self._root.id:  # who this copy wrote for is gone, and another has begun anew
+        # who this copy wrote for is gone, and another has begun anew
+        if layout.read_root(self.path).id != self._root.id:
             raise ValueError(f"{self.path} must be the store {self._root.id}, which is written; another writer has replaced it")
         if self._root.format is None:
             dtype = array.dtype.newbyteorder("<").str
