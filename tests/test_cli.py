@@ -18,7 +18,7 @@ import scipy.sparse
 
 import cvrarray
 from cvrarray import cli, generate
-from cvrarray.cli import bench, demo, info, peers, profile, sources, table
+from cvrarray.cli import bench, demo, info, peers, profile, sources, table, warmup
 from cvrarray.core import devices, progress
 from cvrarray.cpu.runtime import threads
 
@@ -724,3 +724,57 @@ def test_every_package_is_packaged():
     assert shipped == {pattern.removeprefix("*") for pattern in settings["package-data"]["cvrarray.kernels"]}
     for file in ("cvrarray/py.typed", "kernels/__init__.py", "LICENSE"):
         assert (ROOT / file).is_file()
+
+
+# warmup
+
+#: Products of another process, and how many functions Numba compiles for them.
+PRODUCTS = """
+import numpy as np, scipy.sparse as sp, cvrarray
+from numba.core import event
+
+class Compiled(event.Listener):
+    count = 0
+    def on_start(self, event): self.count += 1
+    def on_end(self, event): pass
+
+compiled = Compiled()
+event.register("numba:compile", compiled)
+rng = np.random.default_rng(0)
+for shape in ((3000, 3000), (300, 300_000)):
+    S = sp.random_array(shape, density=0.002, format="csr", dtype=np.float32, rng=rng)
+    A = cvrarray.CVRArray(S, device="cpu")
+    assert np.allclose(A @ np.ones(shape[1], np.float32), S @ np.ones(shape[1]), rtol=1e-4)
+print(compiled.count)
+"""
+
+
+@pytest.mark.slow
+def test_warmup_leaves_nothing_to_compile(tmp_path):
+    environment = os.environ | {"CVRARRAY_CACHE_DIR": str(tmp_path), "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "cvrarray", "warmup", "--formats", "cvr", "--dtypes", "float32", "--device", "cpu"]
+    text = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+    for word in ("cvr", "float32, conversion", "float32, vector", str(tmp_path)):
+        assert word in text
+    assert "bbcsr" not in text and "float64" not in text
+    done = subprocess.run([sys.executable, "-c", PRODUCTS], env=environment, capture_output=True, text=True, check=True)
+    assert int(done.stdout.split()[-1]) == 0
+
+
+def test_warmup_of_every_product(run, device, monkeypatch):
+    monkeypatch.setattr(warmup, "COLUMNS", (4,))
+    products = ["vector", "transposed", "matrix"]
+    code, text, _ = run("warmup", "--formats", "cvr", "--dtypes", "float32", "--products", *products, "--device", device)
+    assert code == 0
+    assert re.findall(r"float32, (\w+) +\d+\.\d\n", text) == ["conversion", *products]
+    assert device in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [(["--dtypes", "longdouble"], "--dtypes"), (["--formats", "ellpack"], "ellpack"), (["--device", "tpu"], "tpu")],
+)
+def test_warmup_refuses(run, arguments, message):
+    code, _, err = run("warmup", *arguments)
+    assert code == 2
+    assert message in err

@@ -61,6 +61,15 @@ def _cache_of(function: Callable) -> FunctionCache | NullCache:
         return NoCache(function)
 
 
+def folder() -> str | None:
+    """Where compiled code is saved, in this folder or in ``__pycache__`` of those below it; None where it is not saved."""
+    saved = _cache_of(_cache_of)
+    if isinstance(saved, NoCache):
+        return None
+    path = Path(saved.cache_path)
+    return str(path.parents[1] if path.name == "__pycache__" else path)
+
+
 class CacheFiles(IndexDataCacheFile):
     """The files of one function; there is no index."""
 
