@@ -110,7 +110,7 @@ fuzz: $(VENV)/.installed-test
 docs: $(VENV)/.installed-docs
 	$(BIN)/python -m sphinx -E -W --keep-going -q -b html docs docs/_build/html
 
-docs-check: $(VENV)/.installed-docs-check | docs/_build/html/index.html
+docs-check: $(VENV)/.installed-browser | docs/_build/html/index.html
 	$(BIN)/python docs/check.py docs/_build/html docs/_build/screenshots
 
 docs/_build/html/index.html:

@@ -147,7 +147,7 @@ def plot(csr: Any, title: str, path: str) -> None:
     from .. import files
 
     n_rows, n_cols = csr.shape
-    figure = Figure(figsize=(11, 5), layout="constrained")
+    figure = Figure(figsize=(9, 4.2), layout="constrained")
     figure.suptitle(f"{Path(title).name}: {n_rows:,} x {n_cols:,}, {csr.nnz:,} nonzeros")
     spy, lengths = figure.subplots(1, 2)
     counts = pixel_counts(csr)

@@ -50,7 +50,7 @@ class _Line:
         self.wake = threading.Event()
         self.idle = True
         self.thread: threading.Thread | None = None
-        self.is_shown = False
+        self.width = 0  # of what is shown; blanks erase it, as not every terminal knows a sequence for that
 
     def begin(self, task: _Task) -> None:
         self.task = task
@@ -63,10 +63,10 @@ class _Line:
 
     def end(self) -> None:
         self.task = None
-        if self.is_shown:
+        if self.width:
             with self.lock:
-                self.is_shown = False
-                _write("\r\x1b[K")
+                _write("\r" + " " * self.width + "\r")
+                self.width = 0
 
     def _watch(self) -> None:
         looks = 0
@@ -76,8 +76,8 @@ class _Line:
                 text = task.line(shutil.get_terminal_size().columns - 1)
                 with self.lock:
                     if self.task is task:
-                        _write(f"\r{text}\x1b[K")
-                        self.is_shown = True
+                        _write("\r" + text.ljust(self.width))
+                        self.width = len(text)
             looks = 0 if task is not None else looks + 1
             if looks > LINGER:
                 self.wake.clear()
