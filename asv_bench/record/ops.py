@@ -125,7 +125,9 @@ def _pickled(c: Case) -> tuple[Call, Call]:
 
 def _with_values(c: Case) -> tuple[Call, Call]:
     data = c.S.data[::-1].copy()
-    return lambda: c.A.with_values(data), lambda: scipy.sparse.csr_array((data, c.S.indices, c.S.indptr), shape=c.S.shape, copy=True)
+    return lambda: c.A.with_values(data), lambda: scipy.sparse.csr_array(
+        (data, c.S.indices, c.S.indptr), shape=c.S.shape, copy=True
+    )
 
 
 #: What is timed: its name, and a function that gives our call and SciPy's.
@@ -145,7 +147,6 @@ OPERATIONS: dict[str, Callable[[Case], tuple[Call, Call]]] = {
     "A @ B": _multiply,
     "vstack([A, A])": lambda c: (lambda: np.vstack([c.A, c.A]), lambda: scipy.sparse.vstack([c.S, c.S])),
     "with_values": _with_values,
-    "tocsr": lambda c: (c.A.tocsr, c.S.copy),
     "save, beside save_npz": _save,
     "load, beside load_npz": _load,
     "read of .npz": _read_npz,
@@ -229,7 +230,7 @@ def measure(S: Any, format: str, words: list[str]) -> Iterator[dict[str, Any]]:
 def timed(ours: Call, peer: Call) -> dict[str, float]:
     """Seconds of SciPy, of ours with one thread and with all, each after two calls that compile and prepare."""
     ways = {"peer": (peer, "1"), "one": (ours, "1"), "all": (ours, None)}
-    least = {name: (math.inf, math.inf) for name in ways}
+    least = dict.fromkeys(ways, (math.inf, math.inf))
     spent, samples = dict.fromkeys(ways, 0.0), 0
     for call in (peer, ours, ours):
         call()
@@ -316,8 +317,11 @@ def text(report: dict[str, Any]) -> str:
 def page(report: dict[str, Any]) -> str:
     """The report as a page of the documentation."""
     each = [
-        [r["matrix"], r["format"], r["operation"], *(significant(r[f"{way}_seconds"] * 1e3) for way in ("peer", "one", "all"))]
-        + [f"{r['one_speedup']:.2f}x", f"{r['all_speedup']:.2f}x"]
+        [
+            *(r[name] for name in ("matrix", "format", "operation")),
+            *(significant(r[f"{way}_seconds"] * 1e3) for way in ("peer", "one", "all")),
+            *(f"{r[f'{way}_speedup']:.2f}x" for way in ("one", "all")),
+        ]
         for r in report["results"]
         if "one_speedup" in r
     ]
@@ -339,7 +343,10 @@ def page(report: dict[str, Any]) -> str:
             "",
             f"## Below 1.0x: {len(lost)} of {len(each)}",
             "",
-            *([f"- {r['operation']}, {r['matrix']}: {r['one_speedup']:.2f}x, {r['all_speedup']:.2f}x" for r in lost] or ["None."]),
+            *(
+                [f"- {r['operation']}, {r['matrix']}: {r['one_speedup']:.2f}x, {r['all_speedup']:.2f}x" for r in lost]
+                or ["None."]
+            ),
             "",
             "## Conversions, in products of ours with all threads",
             "",

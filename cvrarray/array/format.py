@@ -195,8 +195,8 @@ class FormatArray(SparseArray):
                 t is theirs[name] or bool(equal(t, theirs[name])) for name, t in mine.items() if hasattr(t, "nbytes")
             )
 
-    def _forget_values(self) -> None:
-        """What was made of the values is dropped: for whoever writes others into the value table of this array."""
+    def _values_changed(self) -> None:
+        """Drop what was made of the values, after these were replaced: the tables of the transpose."""
         self._transpose = None
         self._ready_transposed.clear()
 
