@@ -342,10 +342,16 @@ def _diagonal_of_bins(low, high, t, down, right, out):
 
 @inlined
 def _find(n_steps, columns, wanted, found):
-    """Set `found` to the step at which each of the 32 rows has its wanted column."""
-    for step in range(n_steps):
+    """Set `found` to the step at which each of the 32 rows has its wanted column. Columns ascend in a row."""
+    behind = True
+    step = 0
+    while behind and step < n_steps:
+        behind = False
         for r in range(WARP):  # without a way out, so it compiles to vector instructions
-            found[r] = step if columns[step * WARP + r] == wanted[r] else found[r]
+            column = columns[step * WARP + r]
+            found[r] = step if column == wanted[r] else found[r]
+            behind |= column < wanted[r]
+        step += 1
 
 
 @kernel
