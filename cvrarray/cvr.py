@@ -310,7 +310,7 @@ class CVRArray(FormatArray):
             return None
         xp = devices.of(parts[0].val).xp
         n_rows, rows = offsets(t.shape[0] for t in parts)
-        n_chunks, chunks = offsets(t.tail.shape[0] for t in parts)
+        _, chunks = offsets(t.tail.shape[0] for t in parts)
         _, narrow = offsets(t.col_narrow.size for t in parts)
         _, wide = offsets(t.col_wide.size for t in parts)
 
@@ -320,6 +320,7 @@ class CVRArray(FormatArray):
             return joined([xp.where(t >= 0, t + t.dtype.type(row), t) for t, row in zip(tables, rows, strict=True)])
 
         starts = zip(parts, narrow, wide, strict=True)
+        unchanged = ("val", "col_base", "col_narrow", "col_wide", "rec_mask")
         return CVRTables(
             shape=(n_rows, parts[0].shape[1]),
             nnz=sum(t.nnz for t in parts),
@@ -328,7 +329,7 @@ class CVRArray(FormatArray):
             col_ptr=joined([t.col_ptr + xp.where(t.col_base >= 0, first, other) for t, first, other in starts]),
             rec_ptr=chained([t.rec_ptr for t in parts]),
             cut_ptr=joined([t.cut_ptr + chunk for t, chunk in zip(parts, chunks, strict=True)]),
-            **{name: joined([getattr(t, name) for t in parts]) for name in ("val", "col_base", "col_narrow", "col_wide", "rec_mask")},
+            **{name: joined([getattr(t, name) for t in parts]) for name in unchanged},
             **{name: below(name) for name in ("rec_wb", "tail", "carry_row", "cut_row", "empty_row")},
         )
 

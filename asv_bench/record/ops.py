@@ -40,8 +40,7 @@ from . import inputs, machine, pages
 COLUMNS = 16  #: of X
 MOST_PRODUCTS = 20_000_000  #: of numbers in ``A @ B``: rows of A are left out beyond
 MOST_TEXT = 1_000_000  #: nonzeros of a Matrix Market file: rows are left out beyond
-SECONDS = 0.6  #: of samples of a way, at least; and SAMPLES of them
-SAMPLES = 3
+SAMPLES = 3  #: of a way, at least
 SMALLEST = 0.95  #: ``A @ B`` calls SciPy's product, and only converts around it
 
 Call = Callable[[], Any]
@@ -125,7 +124,9 @@ def _pickled(c: Case) -> tuple[Call, Call]:
 
 def _with_values(c: Case) -> tuple[Call, Call]:
     data = c.S.data[::-1].copy()
-    return lambda: c.A.with_values(data), lambda: scipy.sparse.csr_array((data, c.S.indices, c.S.indptr), shape=c.S.shape, copy=True)
+    return lambda: c.A.with_values(data), lambda: scipy.sparse.csr_array(
+        (data, c.S.indices, c.S.indptr), shape=c.S.shape, copy=True
+    )
 
 
 #: What is timed: its name, and a function that gives our call and SciPy's.
@@ -145,7 +146,6 @@ OPERATIONS: dict[str, Callable[[Case], tuple[Call, Call]]] = {
     "A @ B": _multiply,
     "vstack([A, A])": lambda c: (lambda: np.vstack([c.A, c.A]), lambda: scipy.sparse.vstack([c.S, c.S])),
     "with_values": _with_values,
-    "tocsr": lambda c: (c.A.tocsr, c.S.copy),
     "save, beside save_npz": _save,
     "load, beside load_npz": _load,
     "read of .npz": _read_npz,
@@ -163,6 +163,7 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--dtype", default="float64", help="of values; default: %(default)s")
     parser.add_argument("--format", default="auto", help="ours: auto (default), cvr or bbcsr")
     parser.add_argument("--only", metavar="TEXT", default="", help="operations whose name has one of these words, with commas")
+    parser.add_argument("--seconds", type=float, default=0.6, help="of samples of each way, at least; default: %(default)s")
     parser.add_argument("--report", metavar="FOLDER", help="write ops.md and ops.json there")
     return parser
 
@@ -194,7 +195,7 @@ def measure_all(args: argparse.Namespace) -> dict[str, Any]:
     results = []
     for name, make in made:
         S = make().astype(args.dtype)
-        for result in measure(S, args.format, args.only.split(",")):
+        for result in measure(S, args.format, args.only.split(","), args.seconds):
             results.append({"matrix": name, "nnz": S.nnz} | result)
             print(line(results[-1]), file=sys.stderr, flush=True)
     return {
@@ -208,8 +209,8 @@ def measure_all(args: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def measure(S: Any, format: str, words: list[str]) -> Iterator[dict[str, Any]]:
-    """The operations on one matrix whose names have one of `words`."""
+def measure(S: Any, format: str, words: list[str], seconds: float) -> Iterator[dict[str, Any]]:
+    """The operations on one matrix whose names have one of `words`, each way for so many `seconds`."""
     rng = np.random.default_rng(0)
 
     def numbers(*shape: int) -> np.ndarray:
@@ -221,19 +222,19 @@ def measure(S: Any, format: str, words: list[str]) -> Iterator[dict[str, Any]]:
         case = Case(S, A, numbers(n), numbers(m), numbers(n, k), numbers(m, k), Path(folder))
         for operation, prepare in OPERATIONS.items():
             if any(word in operation for word in words):
-                yield {"format": A.format, "operation": operation} | timed(*prepare(case))
+                yield {"format": A.format, "operation": operation} | timed(*prepare(case), seconds)
         if any(word in "asarray" for word in words):
             yield {"format": A.format, "operation": "asarray, in products"} | conversions(S, format)
 
 
-def timed(ours: Call, peer: Call) -> dict[str, float]:
+def timed(ours: Call, peer: Call, seconds: float) -> dict[str, float]:
     """Seconds of SciPy, of ours with one thread and with all, each after two calls that compile and prepare."""
     ways = {"peer": (peer, "1"), "one": (ours, "1"), "all": (ours, None)}
-    least = {name: (math.inf, math.inf) for name in ways}
+    least = dict.fromkeys(ways, (math.inf, math.inf))
     spent, samples = dict.fromkeys(ways, 0.0), 0
     for call in (peer, ours, ours):
         call()
-    while samples < SAMPLES or (min(spent.values()) < SECONDS and samples < 1000):
+    while samples < SAMPLES or (min(spent.values()) < seconds and samples < 1000):
         for name, (call, count) in ways.items():
             with machine.using_threads(None if count is None else int(count)):
                 wall, cpu = sample(call)
@@ -316,8 +317,11 @@ def text(report: dict[str, Any]) -> str:
 def page(report: dict[str, Any]) -> str:
     """The report as a page of the documentation."""
     each = [
-        [r["matrix"], r["format"], r["operation"], *(significant(r[f"{way}_seconds"] * 1e3) for way in ("peer", "one", "all"))]
-        + [f"{r['one_speedup']:.2f}x", f"{r['all_speedup']:.2f}x"]
+        [
+            *(r[name] for name in ("matrix", "format", "operation")),
+            *(significant(r[f"{way}_seconds"] * 1e3) for way in ("peer", "one", "all")),
+            *(f"{r[f'{way}_speedup']:.2f}x" for way in ("one", "all")),
+        ]
         for r in report["results"]
         if "one_speedup" in r
     ]
@@ -339,7 +343,10 @@ def page(report: dict[str, Any]) -> str:
             "",
             f"## Below 1.0x: {len(lost)} of {len(each)}",
             "",
-            *([f"- {r['operation']}, {r['matrix']}: {r['one_speedup']:.2f}x, {r['all_speedup']:.2f}x" for r in lost] or ["None."]),
+            *(
+                [f"- {r['operation']}, {r['matrix']}: {r['one_speedup']:.2f}x, {r['all_speedup']:.2f}x" for r in lost]
+                or ["None."]
+            ),
             "",
             "## Conversions, in products of ours with all threads",
             "",

@@ -1,7 +1,7 @@
 """Arrays put side by side: concatenate, vstack, hstack, block, on canonical CSR and on the arrays' own device.
 
-Nothing is sorted. Stacking rows concatenates the tables where they fit together, else the three arrays of each CSR. Stacking columns copies each entry to a
-position that follows from the row lengths.
+Nothing is sorted. Stacking rows concatenates the tables where they fit together, else the three arrays of each CSR.
+Stacking columns copies each entry to a position that follows from the row lengths.
 """
 
 from __future__ import annotations

@@ -162,6 +162,12 @@ def multiply_sparse(left: Any, right: Any, format: str | None = None) -> Any:
     if work != dtype and format == "csr":
         raise TypeError(f"SciPy and CuPy hold no {dtype} matrices. Leave out format, or use astype('float32') on an operand")
     with device.use():
+        if (csr := _sparse_product(a, b, work, device)) is not None:
+            if format == "csr":
+                from scipy.sparse import csr_array
+
+                return csr_array((csr.data, csr.indices, csr.indptr), shape=csr.shape)
+            return ours._like(csr._replace(data=coercion.narrowed(csr.data, dtype)))
         if device.kind == "cpu":
             from scipy.sparse import csr_array as matrix
         elif dtype.kind in "fc":
@@ -174,6 +180,14 @@ def multiply_sparse(left: Any, right: Any, format: str | None = None) -> Any:
             return product
         csr = coercion.as_csr(product)
         return ours._like(csr._replace(data=coercion.narrowed(csr.data, dtype)))
+
+
+def _sparse_product(a: Any, b: Any, work: np.dtype, device: Any) -> Any:
+    """The canonical CSR of ``a @ b``, computed in `work`, by our own kernel where there is one; else None."""
+    kernels = device.backend("sparse_product") if device.kind == "cpu" else None
+    if kernels is None or work.kind not in "iufc" or b.shape[1] > kernels.MOST_COLUMNS or a.indices.dtype != b.indices.dtype:
+        return None
+    return kernels.multiply(*(m._replace(data=m.data.astype(work, copy=False)) for m in (a, b)))
 
 
 def _parts(csr: Any, dtype: np.dtype) -> tuple[Any, Any]:

@@ -58,8 +58,13 @@ class _Kept:
     """The tables of transposes that the process holds: how many bytes, and who may add to them."""
 
     def __init__(self) -> None:
-        self.n_bytes = 0
+        self.sizes: dict[int, int] = {}  # by the arrays' identity, while they live
         self.lock = threading.Lock()
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of all of them."""
+        return sum(list(self.sizes.values()))
 
     def make(self, base: SparseArray) -> SparseArray | None:
         """The transpose of `base` as an array of its own, in the format that suits it; None where it may not be kept."""
@@ -67,12 +72,9 @@ class _Kept:
             return None
         csr = TransposedArray(base)._canonical_csr()
         array: SparseArray = extensions.load("construct").asarray(csr, device="cpu")
-        self.n_bytes += array.nbytes
-        weakref.finalize(array, self._forget, array.nbytes).atexit = False
+        self.sizes[id(array)] = array.nbytes
+        weakref.finalize(array, self.sizes.pop, id(array)).atexit = False
         return array
-
-    def _forget(self, n_bytes: int) -> None:
-        self.n_bytes -= n_bytes
 
 
 _kept = _Kept()

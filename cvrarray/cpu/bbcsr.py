@@ -743,6 +743,9 @@ def _scatter(first, last, part, t, within, x, sums):
 def _scatter_bin(of, n_steps, col, padding, entries, y):
     """Rows of one block row have the same columns: their terms are added up before they are added to y."""
     block_size = of.block_size
+    if block_size > 1 and not of.holes:
+        _scatter_whole_blocks(of, n_steps, col, padding, entries, y)
+        return
     sums = simd.scratch(entries, simd.SINGLE)
     for slot in range(0, n_steps * WARP, WARP):
         real = simd.not_equal_mask(col, slot, padding)
@@ -765,6 +768,25 @@ def _scatter_bin(of, n_steps, col, padding, entries, y):
                         total += sums[other]
                     y[np.int64(col[slot + row]) * block_size + j] += total
                 row = after
+
+
+@inlined
+def _scatter_whole_blocks(of, n_steps, col, padding, entries, y):
+    """:func:`_scatter_bin` of blocks without holes: a column of a block is one sum, which stays in a register."""
+    block_size = of.block_size
+    for slot in range(0, n_steps * WARP, WARP):
+        values, row = simd.pointer(of.values, slot * block_size), 0
+        while row < WARP:
+            after = min(row + block_size - (of.phase + row) % block_size, WARP)
+            block = col[slot + row]
+            if block != padding:
+                to = simd.pointer(y, np.int64(block) * block_size)
+                for j in range(block_size):
+                    total = simd.load_number(values, j * WARP + row, entries) * entries[row]
+                    for r in range(row + 1, after):
+                        total += simd.load_number(values, j * WARP + r, entries) * entries[r]
+                    to[j] += total
+            row = after
 
 
 @helper

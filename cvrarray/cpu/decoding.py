@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cvrarray.core.tables import CSR, NARROW_PADDING, WARP, BBCSRTables, CVRTables, mask_dtype
+from cvrarray.core.tables import CSR, NARROW_PADDING, WARP, BBCSRTables, CVRTables
 from cvrarray.cpu import simd
 from cvrarray.cpu.runtime import memory, threads
 from cvrarray.cpu.runtime.compiler import compiled, inlined, kernel
@@ -42,7 +42,9 @@ class Kernels(NamedTuple):
 
 def from_bbcsr(tables: BBCSRTables, first: int, last: int) -> CSR:
     """Canonical CSR of the rows [first, last) in the tables of bins, which begin at row 0."""
-    t = tables._replace(data=memory.bits(tables.data), present=np.empty(0, np.uint8) if tables.present is None else tables.present)
+    t = tables._replace(
+        data=memory.bits(tables.data), present=np.empty(0, np.uint8) if tables.present is None else tables.present
+    )
     return _decoded(tables, t, first, last, _bbcsr_kernels(t.col_wide.dtype, t.data.dtype, t.present.dtype), t.bin_rowptr, 1)
 
 
@@ -54,7 +56,9 @@ def from_cvr(tables: CVRTables, first: int, last: int) -> CSR:
 
 def diagonal_of_bbcsr(tables: BBCSRTables, offset: int) -> np.ndarray:
     """``A[i, i + offset]`` for every i for which there is such an entry, 0 where none is stored."""
-    t = tables._replace(data=memory.bits(tables.data), present=np.empty(0, np.uint8) if tables.present is None else tables.present)
+    t = tables._replace(
+        data=memory.bits(tables.data), present=np.empty(0, np.uint8) if tables.present is None else tables.present
+    )
     return _diagonal(_diagonal_of_bins, t, tables.data.dtype, offset, t.bin_rowptr, 1)
 
 
@@ -89,9 +93,7 @@ def _decoded(tables, t, first: int, last: int, kernels: Kernels, work: np.ndarra
 @cache
 def _bbcsr_kernels(index: np.dtype, bits: np.dtype, mask: np.dtype) -> Kernels:
     number, offset, values = np.empty(0, index), np.empty(0, np.int64), np.empty(0, bits)
-    t = BBCSRTables(
-        (0, 0), 0, 0, offset, values, number, offset, np.empty(0, np.uint16), number, np.empty(0, mask)
-    )
+    t = BBCSRTables((0, 0), 0, 0, offset, values, number, offset, np.empty(0, np.uint16), number, np.empty(0, mask))
     without_values = np.empty(0, np.uint8)  # one compiled version for all dtypes
     rows = Rows(0, 0, offset, offset, number, values)
     count = compiled(_count_bins, 0, 0, t._replace(data=without_values), rows._replace(data=without_values))
@@ -340,10 +342,16 @@ def _diagonal_of_bins(low, high, t, down, right, out):
 
 @inlined
 def _find(n_steps, columns, wanted, found):
-    """Set `found` to the step at which each of the 32 rows has its wanted column."""
-    for step in range(n_steps):
+    """Set `found` to the step at which each of the 32 rows has its wanted column. Columns ascend in a row."""
+    behind = True
+    step = 0
+    while behind and step < n_steps:
+        behind = False
         for r in range(WARP):  # without a way out, so it compiles to vector instructions
-            found[r] = step if columns[step * WARP + r] == wanted[r] else found[r]
+            column = columns[step * WARP + r]
+            found[r] = step if column == wanted[r] else found[r]
+            behind |= column < wanted[r]
+        step += 1
 
 
 @kernel
