@@ -14,6 +14,9 @@
 #                                 docs/benchmarks/ops.md                    (BENCH_ARGS="--scale small rmat" for a quick look)
 # make bench-asv                  asv over the commit that is checked out, results in .asv/results   (ASV_ARGS="--bench Product")
 # make bench-check                asv's benchmarks, some of them run once at small size: do they still work?
+# make peer-suites                the tests that SciPy, pydata/sparse and Dask ship, against our arrays; writes docs/peer-suites.json
+#                                 (PEER_ARGS="--each-once -n auto": each case with one kind of array; "--suites arpack": some suites)
+# make works                      docs/works.md: calls of other libraries that are made, and what came of them
 # make fuzz FUZZ_S=600            mutated and forged inputs of every kind for so many seconds; goes on where it stopped
 #                                 (build/fuzz.json); what fails stays in tests/regressions   (FUZZ_ARGS="--kinds npz cvra --jobs 4")
 # make docs                       the site, every page executed, warnings as errors: docs/_build/html/index.html
@@ -43,7 +46,7 @@ DRIVER := $(shell nvidia-smi --query-gpu=driver_version --format=csv,noheader 2>
 CUDA := $(if $(DRIVER),$(shell if [ $(DRIVER) -ge 580 ]; then echo cuda13; elif [ $(DRIVER) -ge 525 ]; then echo cuda12; fi))
 comma := ,
 
-.PHONY: demo quick test test-all kill-test gpu-test gpu-sanitize bench bench-gpu bench-ops bench-solve bench-asv bench-check fuzz docs docs-check wheel-check lint format clean
+.PHONY: demo quick test test-all peer-suites works kill-test gpu-test gpu-sanitize bench bench-gpu bench-ops bench-solve bench-asv bench-check fuzz docs docs-check wheel-check lint format clean
 
 demo: $(VENV)/.installed-demo$(if $(CUDA),-$(CUDA))
 	$(BIN)/cvrarray demo $(FILES)
@@ -56,6 +59,13 @@ quick: $(VENV)/.installed-test
 
 test-all: $(VENV)/.installed-test
 	$(BIN)/python -m pytest --cases $(CASES) $(COVERAGE) $(PYTEST_ARGS)
+
+# Nothing of theirs lies in the repository: the tests are those of the installed wheels.
+peer-suites: $(VENV)/.installed-test
+	$(BIN)/python -m pytest -c tests/peers/pytest.ini --rootdir tests/peers tests/peers -q $(or $(PEER_ARGS),--report docs/peer-suites.json)
+
+works: $(VENV)/.installed-test
+	$(BIN)/python docs/works.py
 
 kill-test: $(VENV)/.installed-test
 	CVRARRAY_KILL_POINTS=all $(BIN)/python -m pytest --cases all -s tests/test_store_kills.py tests/test_store_writers.py

@@ -6,8 +6,12 @@ tensors and numbers alone: an array is its number to it, under which the operato
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import cache
 from typing import Any
+
+import numpy as np
 
 from .array.format import LIVING
 from .array.transposed import TransposedArray
@@ -60,8 +64,7 @@ def matmul(A: Any, x: torch.Tensor, values: torch.Tensor | None = None) -> torch
     number = -A.base._number if isinstance(A, TransposedArray) else A._number
     if not torch.compiler.is_compiling():
         _check(A, x, values)
-        needs = torch.is_grad_enabled() and (x.requires_grad or (values is not None and values.requires_grad))
-        if not needs and type(x) is torch.Tensor:
+        if not torch.is_grad_enabled() or not (x.requires_grad or (values is not None and values.requires_grad)):
             return _product(x, values, number, A.shape[0], False)
     return torch.ops.cvrarray.product(x, values, number, A.shape[0], False)
 
@@ -87,14 +90,18 @@ def multiply(left: Any, right: Any) -> torch.Tensor:
 def _product(x: torch.Tensor, values: torch.Tensor | None, number: int, n_rows: int, transposed: bool) -> torch.Tensor:
     """``torch.ops.cvrarray.product``, computed: the array of a number, with other values perhaps, or its transpose, times x."""
     array = _array(number)
-    y = x.new_empty((n_rows, *x.shape[1:]))
+    y = torch.empty((n_rows, *x.shape[1:]), dtype=x.dtype, device=x.device)
     if not y.numel() or not x.numel():
         return y.zero_()
     with _on_stream(x):
         if values is not None:
-            array = array.with_values(_view(values).astype(_view(y).dtype, copy=False))
+            array = array.with_values(_view(values).astype(_NUMPYS[x.dtype], copy=False))
         array = array.T if transposed else array
-        (array.matvec if x.ndim == 1 else array.matmat)(_view(x), out=_view(y))
+        ready = array._ready.get(_NUMPYS[x.dtype]) if x.ndim == 1 else None
+        if ready is not None:  # what nearly every call is: _check has seen all that `matvec` would look at
+            ready.run(_view(x), _view(y), ready.one, ready.zero)
+        else:
+            (array.matvec if x.ndim == 1 else array.matmat)(_view(x), out=_view(y))
     return y
 
 
@@ -179,45 +186,63 @@ torch.library.register_autograd("cvrarray::sampled", _back_sampled, setup_contex
 # -------------------------------------------------------------------------------------------------------- tensors as arrays
 
 
+_NUMPYS = {
+    getattr(torch, name): np.dtype(name)
+    for name in "bool int8 int16 int32 int64 uint8 float16 float32 float64 complex64 complex128".split()
+}
+_TORCHS = {theirs: ours for ours, theirs in _NUMPYS.items()}
+_NULL = nullcontext()
+
+
 def _check(A: Any, x: Any, values: Any) -> None:
     """TypeError or ValueError unless the operands fit; nothing here waits for a GPU."""
-    for tensor, name in ((x, "x"), (values, "values")):
-        if tensor is None and name == "values":
-            continue
+    for tensor, name in ((x, "x"), (values, "values")) if values is not None else ((x, "x"),):
         if not isinstance(tensor, torch.Tensor):
             raise TypeError(f"{name} must be a torch.Tensor; got {type(tensor).__name__}. Use torch.as_tensor, or A @ {name}")
-        home = devices.CPU if tensor.device.type == "cpu" else devices.Device(tensor.device.type, tensor.device.index or 0)
-        if home != A._target:
+        if not _is_at_home(A._target, tensor.device):
             raise TypeError(f"{name} must be on the array's device, {A.device}; got {tensor.device}. Use A.to_device, or .to()")
-    if x.ndim not in (1, 2) or x.shape[0] != A.shape[1]:
-        raise ValueError(f"x must have shape ({A.shape[1]},) or ({A.shape[1]}, k) for shape {A.shape}; got {tuple(x.shape)}")
-    dtype = _dtype(A.dtype) if values is None else values.dtype
-    if torch.promote_types(dtype, x.dtype) != x.dtype or x.dtype == torch.bfloat16:
+    shape = x.shape
+    if not 1 <= len(shape) <= 2 or shape[0] != A.shape[1]:
+        raise ValueError(f"x must have shape ({A.shape[1]},) or ({A.shape[1]}, k) for shape {A.shape}; got {tuple(shape)}")
+    dtype = _TORCHS.get(A.dtype) if values is None else values.dtype
+    if dtype != x.dtype and (dtype is None or torch.promote_types(dtype, x.dtype) != x.dtype) or x.dtype not in _NUMPYS:
         raise TypeError(f"x must have a dtype that holds the product of {dtype} with it; got {x.dtype}. Use x.to(dtype)")
     if values is not None and values.shape != (A.nnz,):
         raise ValueError(f"values must have shape ({A.nnz},), one for each entry of A.data; got {tuple(values.shape)}")
 
 
-def _dtype(dtype: Any) -> torch.dtype:
-    found: torch.dtype = getattr(torch, str(dtype))
-    return found
+@cache
+def _is_at_home(target: devices.Device, device: torch.device) -> bool:
+    """Whether a tensor on `device` is where an array on `target` is."""
+    return target == (devices.CPU if device.type == "cpu" else devices.Device(device.type, device.index or 0))
 
 
 def _view(tensor: torch.Tensor) -> Any:
-    """A tensor's memory as an array of NumPy or CuPy."""
-    tensor = tensor.detach().resolve_conj().resolve_neg()
+    """A tensor's memory as an array of NumPy or CuPy, contiguous on a GPU."""
+    if tensor.is_complex() or tensor.is_neg():
+        tensor = tensor.resolve_conj().resolve_neg()
     if tensor.device.type == "cpu":
-        return tensor.numpy()
+        return tensor.detach().numpy()
     cupy = devices._cuda_module()
-    tensor = tensor.contiguous()
-    memory = cupy.cuda.UnownedMemory(tensor.data_ptr(), tensor.nbytes, tensor, tensor.device.index)
-    return cupy.ndarray(tuple(tensor.shape), str(tensor.dtype)[6:], cupy.cuda.MemoryPointer(memory, 0))
+    if not tensor.is_contiguous():
+        tensor = tensor.contiguous()
+    memory = cupy.cuda.UnownedMemory(tensor.data_ptr(), tensor.nbytes, tensor, tensor.get_device())
+    return cupy.ndarray(tuple(tensor.shape), _NUMPYS[tensor.dtype], cupy.cuda.MemoryPointer(memory, 0))
 
 
 def _on_stream(tensor: torch.Tensor) -> AbstractContextManager[Any]:
-    """CuPy's current stream is PyTorch's."""
+    """CuPy's current device is the tensor's, and its current stream is PyTorch's."""
     if tensor.device.type == "cpu":
-        return nullcontext()
-    return devices._cuda_module().cuda.ExternalStream(torch.cuda.current_stream(tensor.device).cuda_stream, tensor.device.index)
+        return _NULL
+    cuda, index = devices._cuda_module().cuda, tensor.get_device()
+    stream = torch.cuda.current_stream(index).cuda_stream
+    if cuda.runtime.getDevice() == index and cuda.get_current_stream().ptr == stream:
+        return _NULL
+    return _on(index, stream)
 
 
+@contextmanager
+def _on(index: int, stream: int) -> Iterator[None]:
+    cuda = devices._cuda_module().cuda
+    with cuda.Device(index), cuda.ExternalStream(stream, index):
+        yield

@@ -53,6 +53,7 @@ def test_what_becomes_what(section, left, right, dtype):
         "X": rng.random((csr.shape[1], 3)),
         "np": np,
         "scipy": scipy,
+        "cvrarray": cvrarray,
     }
     theirs, ours = (eval(text, names) for text in (left, right))
     if isinstance(dense(theirs), (np.ndarray, np.number)):

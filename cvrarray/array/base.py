@@ -1034,8 +1034,8 @@ class SparseArray(Names):
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NoReturn:
         raise TypeError(
-            f"{type(self).__name__} does not become dense by itself; call todense() (and .get() on a GPU), or tocsr() where "
-            f"a SciPy matrix stands to the left of it"
+            f"{type(self).__name__} does not become dense by itself. Call todense() (and .get() on a GPU), or give a function of "
+            f"SciPy's, or a matrix of SciPy's to the left of it, A.tocsr() or A.tocsc()"
         )
 
     def __dask_tokenize__(self) -> Any:

@@ -24,6 +24,7 @@ LEFT_OUT: Counter[str] = Counter()
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--report", type=Path, metavar="PATH", help="write the counts to PATH as JSON")
     parser.addoption("--kinds", default=",".join(ours.KINDS), help="kinds of arrays, parted by commas")
+    parser.addoption("--each-once", action="store_true", help="each case with one kind of array, the kinds in turn")
     parser.addoption("--suites", default="", help="run the suites alone whose names hold this")
 
 
@@ -66,6 +67,11 @@ class _Nothing(pytest.Module):
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     kept, left_out = [], []
+    if config.getoption("--each-once"):
+        by_case: dict[str, list[pytest.Item]] = {}
+        for item in items:
+            by_case.setdefault(re.sub(r"\[\w+\]", "", item.nodeid, count=1), []).append(item)
+        items[:] = [cases[k % len(cases)] for k, cases in enumerate(by_case.values())]
     for item in items:
         reason = next((reason for pattern, reason in scope.OUT_OF_SCOPE if re.search(pattern, item.nodeid)), None)
         (left_out if reason else kept).append(item)
