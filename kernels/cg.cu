@@ -34,9 +34,11 @@ __device__ Y weigh(const Shape& shape, const Y* inverse, int size, int64 row, bo
         __syncthreads();
         shared[threadIdx.x] = r;
         __syncthreads();
-        if (is_here)
-            entry = block_row(inverse, size, shape.n, row, shared + threadIdx.x % shape.columns, row - shape.row_of_thread(),
-                              shape.columns);
+        if (is_here) {
+            const int64 begin = row / size * size, count = min((int64)size, shape.n - begin);
+            const int first = threadIdx.x - (int)(row - begin) * shape.columns;
+            entry = block_row(inverse + row * size, 1, shared + first, shape.columns, (int)count);
+        }
     } else if (is_here) {
         entry = preconditioned<P>(inverse, row, r);
     }

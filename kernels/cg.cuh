@@ -36,16 +36,12 @@ __device__ Complex<T> plus(Complex<T> y, double a, Complex<T> x) {
     return {plus(y.re, a, x.re), plus(y.im, a, x.im)};
 }
 
-// row `row` of z = M r for the blocks of a block-diagonal M: `inverse` is (n_blocks, size, size), `r` is that of row `from`,
-// its entries `apart` numbers apart
+// a row of z = M r for the blocks of a block-diagonal M: the sum of `count` entries of the row, which are `apart` numbers apart,
+// times those of r, `r_apart`
 template <class Y>
-__device__ Y block_row(const Y* inverse, int size, int64 n, int64 row, const Y* r, int64 from, int apart) {
-    const int64 begin = row / size * size;
-    const int count = (int)min((int64)size, n - begin);
-    const Y* m = inverse + row * size;
-    r += (begin - from) * apart;
+__device__ Y block_row(const Y* row, int apart, const Y* r, int r_apart, int count) {
     Y z{};
-    for (int j = 0; j < count; ++j) z = mac(cached(m + j), r[j * apart], z);
+    for (int j = 0; j < count; ++j) z = mac(row[j * apart], r[j * r_apart], z);
     return z;
 }
 
@@ -80,13 +76,13 @@ __device__ inline void end_iteration(Column& c, double nu, double rr, double* hi
 }
 
 // A column whose true residual is known goes on, if it is not small enough: a column that begins, and one whose updated
-// residual was too small. If that happens again and the true one has hardly become smaller, nothing will help.
+// residual was too small. If that happens again and the true one is still more than half of what it was, nothing will help.
 __device__ inline void judge(Column& c, double nu, double rr, int64 go_on) {
     c.norm = sqrt(rr);
     if (c.norm <= c.tolerance)
         c.reason = VERIFIED;
     else if (c.reason == CONVERGED)
-        c.reason = reason_of(c, nu, c.norm > 0.9 * c.last ? STAGNATED : c.iterations >= c.limit ? LIMIT : go_on);
+        c.reason = reason_of(c, nu, c.norm > 0.5 * c.last ? STAGNATED : c.iterations >= c.limit ? LIMIT : go_on);
     c.alpha = c.beta = 0;
     c.nu = nu;
     c.last = c.norm;

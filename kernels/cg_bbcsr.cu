@@ -1,64 +1,86 @@
 // Conjugate gradients with a BBCSR matrix: all iterations in one cooperative kernel.
-//
-// After T. Chen, E. Carson, "Predict-and-Recompute Conjugate Gradient Variants", SIAM J. Sci. Comput. 42, 2020. An iteration is
-//
-//     s = A p;    mu = p @ s, delta = z @ s, gamma = s @ M s                               sums over all blocks
-//     alpha = nu / mu;  beta = (nu - 2 alpha delta + alpha^2 gamma) / nu
-//     x += alpha p;  r -= alpha s;  z = M r;  p = z + beta p;  nu = r @ z, and r @ r      sums over all blocks
-//
-// beta is that of Hestenes and Stiefel, of which it takes no sum over r, which is not there yet. The next nu is one, so errors
-// of the prediction do not add up; x and r are updated as by Hestenes and Stiefel, and are as accurate. A kernel waits for all
-// of its blocks twice an iteration then, not three times.
 
 #include "bbcsr.cuh"
 #include "bbcsr_product.cuh"
 #include "cg.cuh"
 #include "exchange.cuh"
+#include "cg_iterations.cuh"
 
-// How tables and p are read: p changes while the kernel runs. TABLES_HERE: tables may lie in shared memory. PAST_L1: entries of p
-// come from L2.
-enum Reads { TABLES_HERE = 1, PAST_L1 = 2 };
+template <int SIZE>
+struct Unsigned;
+template <>
+struct Unsigned<1> {
+    typedef uint8 Type;
+};
+template <>
+struct Unsigned<2> {
+    typedef uint16 Type;
+};
+template <>
+struct Unsigned<4> {
+    typedef uint32 Type;
+};
+template <>
+struct Unsigned<8> {
+    typedef uint64 Type;
+};
+template <>
+struct Unsigned<16> {
+    typedef uint4 Type;
+};
 
-template <int READS>
-struct Read {
+// Tables are in global or in shared memory, so addresses are generic ones; what comes from global memory is streamed past L1. p
+// changes while the kernel runs.
+struct ReadAnywhere {
+    static __device__ uint16 word(const uint16* p) {
+        uint16 value;
+        asm("ld.cs.u16 %0, [%1];" : "=h"(value) : "l"(p));
+        return value;
+    }
+    static __device__ uint32 word(const uint32* p) {
+        uint32 value;
+        asm("ld.cs.u32 %0, [%1];" : "=r"(value) : "l"(p));
+        return value;
+    }
+    static __device__ uint64 word(const uint64* p) {
+        uint64 value;
+        asm("ld.cs.u64 %0, [%1];" : "=l"(value) : "l"(p));
+        return value;
+    }
+    static __device__ uint4 word(const uint4* p) {
+        uint4 value;
+        asm("ld.cs.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w) : "l"(p));
+        return value;
+    }
+    static __device__ uint8 word(const uint8* p) { return *p; }
+
     template <class T>
     static __device__ T table(const T* p) {
-        if constexpr (READS & TABLES_HERE) return *p;
-        return stream(p);
+        union Bits {
+            typename Unsigned<sizeof(T)>::Type word;
+            T value;
+            __device__ Bits() {}
+        } bits;
+        bits.word = word(reinterpret_cast<const typename Unsigned<sizeof(T)>::Type*>(p));
+        return bits.value;
     }
     template <class T>
     static __device__ T entry(const T* p) {
-        if constexpr (READS & PAST_L1) return fresh(p);
         return *p;
     }
 };
 
-// Vectors of the system, and what of a block's parts of them it keeps in shared memory.
-template <class Y>
-struct Vectors {
-    Y *x, *r, *z, *p, *s;
-    const Y* inverse;
-    double* history;
-    int64 size;  // of blocks of M: 0 for the identity
-    int64 shared_x, shared_r, shared_z, shared_s, shared_inverse;  // bytes from the begin of shared memory, or -1
-    int64 shared_tables, end;
-};
-
+// A bin's tables, in global or in shared memory.
 template <class A, class I, class M>
 struct Bin {
     const A* data;
-    const void* col;
+    const void* col;  // uint16 in a narrow bin, else I
     const M* present;
     int n_blocks;
     I base;
 };
 
-template <class T>
-__device__ T* place(char* memory, int64 at, T* otherwise) {
-    return at < 0 ? otherwise : reinterpret_cast<T*>(memory + at);
-}
-
-// copies to shared memory, 4 bytes at a time
+// copies to shared memory; all threads of the block must call it
 template <class T>
 __device__ T* copied(char*& to, const T* from, int64 count) {
     T* const made = reinterpret_cast<T*>(to);
@@ -67,138 +89,91 @@ __device__ T* copied(char*& to, const T* from, int64 count) {
     return made;
 }
 
-// cg_bbcsr: at most `count` iterations
-//
-// mapping   a block has neighbouring bins, first_bin[b] to first_bin[b + 1]; S warps a bin and one thread of each a row in the
-//           product, then one thread a row
-// traffic   tables, as in bbcsr_matvec, from L2 where they fit; p is written and gathered. The rest is in shared memory where it
-//           fits there
-// requires  all blocks on the device at once; blocks of M lie in one block. words is 0
-// races     p is written between two exchanges, and read between the second one and the next first one; all else is a block's own
-template <class A, class Y, class I, class M, int B, int U_NARROW, int U_WIDE, bool HOLES, int S, int THREADS, int READS>
-__global__ __launch_bounds__(THREADS, 1) void cg_bbcsr(const Bbcsr<A, I, M> m, const int* first_bin, const Vectors<Y> v,
-                                                       Column* column, uint64* words, int64 count) {
-    extern __shared__ uint4 memory[];
-    constexpr int MOST = 3, WARPS = THREADS / WARP;
-    Column c = *column;
-    if (c.reason != RUNNING || count <= 0) return;
+// The product of a block's bins.
+template <class A, class Y, class I, class M, int B, int U_NARROW, int U_WIDE, bool HOLES, int S, int THREADS>
+struct BlockProduct {
+    Bin<A, I, M>* const bins;
+    const int n_bins, rows;
+    const Y* const p;
+    Y* const s;  // (S, 32 n_bins)
 
-    // the block's rows, and where its parts of vectors are
-    char* const shared = reinterpret_cast<char*>(memory);
-    Exchange<MOST, THREADS> exchange{words, reinterpret_cast<double*>(shared)};
-    const int bin = first_bin[blockIdx.x], n_bins = first_bin[blockIdx.x + 1] - bin;
-    const int64 row = (int64)bin * WARP;
-    const int rows = (int)max((int64)0, min(m.n_rows - row, (int64)n_bins * WARP));
-    Bin<A, I, M>* const bins = reinterpret_cast<Bin<A, I, M>*>(shared + (MOST * gridDim.x * sizeof(double) + 15) / 16 * 16);
-    Y* const x = place(shared, v.shared_x, v.x + row);
-    Y* const r = place(shared, v.shared_r, v.r + row);
-    Y* const z = place(shared, v.shared_z, v.z + row);
-    Y* const s = place(shared, v.shared_s, v.s + row);
-    Y* const p = v.p + row;
-    const int size = (int)v.size;
-    const Y* inverse = v.inverse + row;
-    {
-        char* tables = shared + v.shared_tables;
+    __device__ void find(const Bbcsr<A, I, M>& m, int first) const {
         for (int b = threadIdx.x; b < n_bins; b += THREADS) {
-            const int64 first = m.bin_rowptr[bin + b];
-            Bin<A, I, M> it;
-            it.data = m.data + first;
-            it.present = HOLES ? m.present + first / B : nullptr;
-            it.n_blocks = (int)((m.bin_rowptr[bin + b + 1] - first) / (WARP * B));
-            it.base = m.col_base[bin + b];
-            it.col = it.base >= 0 ? (const void*)(m.col_narrow + m.col_ptr[bin + b]) : (const void*)(m.col_wide + m.col_ptr[bin + b]);
-            bins[b] = it;
+            const int bin = first + b;
+            const int64 begin = m.bin_rowptr[bin], col = m.col_ptr[bin];
+            const I base = m.col_base[bin];
+            bins[b] = {m.data + begin, base >= 0 ? (const void*)(m.col_narrow + col) : (const void*)(m.col_wide + col),
+                       HOLES ? m.present + begin / B : nullptr, (int)((m.bin_rowptr[bin + 1] - begin) / (WARP * B)), base};
         }
         __syncthreads();
-        if constexpr (READS & TABLES_HERE)
-            for (int b = 0; b < n_bins; ++b) {
-                const int64 slots = (int64)bins[b].n_blocks * WARP;
-                const bool narrow = bins[b].base >= 0;
-                const int64 bytes = slots * (B * sizeof(A) + (narrow ? 2 : sizeof(I)) + (HOLES ? sizeof(M) : 0)) + 48;
-                if (tables + bytes > shared + v.end) break;
-                Bin<A, I, M> it = bins[b];
-                it.data = copied(tables, it.data, slots * B);
-                it.col = narrow ? (const void*)copied(tables, (const uint16*)it.col, slots)
-                                : (const void*)copied(tables, (const I*)it.col, slots);
-                if (HOLES) it.present = copied(tables, it.present, slots);
-                __syncthreads();
-                if (threadIdx.x == 0) bins[b] = it;
-            }
     }
-    for (int i = threadIdx.x; i < rows; i += THREADS) {
-        if (v.shared_x >= 0) x[i] = v.x[row + i];
-        if (v.shared_r >= 0) r[i] = v.r[row + i];
-        if (size > 1 && v.shared_z >= 0) z[i] = v.z[row + i];
-        if (size == 1 && v.shared_inverse >= 0) reinterpret_cast<Y*>(shared + v.shared_inverse)[i] = inverse[i];
-    }
-    if (size == 1 && v.shared_inverse >= 0) inverse = reinterpret_cast<Y*>(shared + v.shared_inverse);
-    __syncthreads();
 
-    for (int64 left = count; left; --left) {
-        for (int item = threadIdx.x / WARP; item < n_bins * S; item += WARPS) {
-            const Bin<A, I, M> it = bins[item / S];
-            const int part = item % S;
-            const Y sum = it.base >= 0 ? row_sum<Read<READS>, A, Y, I, M, B, U_NARROW, HOLES, S>(
-                                             (const uint16*)it.col, it.data, it.present, it.n_blocks, part, v.p + (int64)it.base * B)
-                                       : row_sum<Read<READS>, A, Y, I, M, B, U_WIDE, HOLES, S>((const I*)it.col, it.data, it.present,
-                                                                                       it.n_blocks, part, v.p);
-            const int at = item / S * WARP + lane_id();
+    // moves the tables of as many bins as there is room for to shared memory
+    __device__ void keep(char* to, const char* end) const {
+        for (int b = 0; b < n_bins; ++b) {
+            Bin<A, I, M> bin = bins[b];
+            const int64 slots = (int64)bin.n_blocks * WARP;
+            const bool narrow = bin.base >= 0;
+            if (slots * (int64)(B * sizeof(A) + (narrow ? 2 : sizeof(I)) + (HOLES ? sizeof(M) : 0)) + 48 > end - to) break;
+            bin.data = copied(to, bin.data, slots * B);
+            bin.col = narrow ? (const void*)copied(to, (const uint16*)bin.col, slots)
+                             : (const void*)copied(to, (const I*)bin.col, slots);
+            if (HOLES) bin.present = copied(to, bin.present, slots);
+            __syncthreads();
+            if (threadIdx.x == 0) bins[b] = bin;
+        }
+        __syncthreads();
+    }
+
+    __device__ void run() const {
+        typedef ReadAnywhere Read;
+        for (int item = threadIdx.x / WARP; item < n_bins * S; item += THREADS / WARP) {
+            const Bin<A, I, M> bin = bins[item / S];
+            const int part = item % S, at = item / S * WARP + lane_id();
+            const Y sum = bin.base >= 0
+                ? row_sum<Read, A, Y, I, M, B, U_NARROW, HOLES, S>((const uint16*)bin.col, bin.data, bin.present, bin.n_blocks, part,
+                                                                  p + (int64)bin.base * B)
+                : row_sum<Read, A, Y, I, M, B, U_WIDE, HOLES, S>((const I*)bin.col, bin.data, bin.present, bin.n_blocks, part, p);
             if (S > 1 || at < rows) s[part * n_bins * WARP + at] = sum;
         }
         __syncthreads();
-        double sums[3] = {};
-        for (int i = threadIdx.x; i < rows; i += THREADS) {
-            Y sum = s[i];
+    }
+
+    __device__ Y sum(int i) const {
+        Y total = s[i];
 #pragma unroll
-            for (int part = 1; part < S; ++part) sum = add(sum, s[part * n_bins * WARP + i]);
-            if (S > 1) s[i] = sum;
-            const Y of_r = size == 0 ? r[i] : size == 1 ? mac(inverse[i], r[i], Y{}) : z[i];
-            sums[0] += dot(p[i], sum);
-            sums[1] += dot(of_r, sum);
-            if (size <= 1) sums[2] += dot(sum, size ? mac(inverse[i], sum, Y{}) : sum);
-        }
-        if (size > 1) {
-            __syncthreads();
-            for (int i = threadIdx.x; i < rows; i += THREADS)
-                sums[2] += dot(s[i], block_row(v.inverse, size, m.n_rows, row + i, s, row, 1));
-        }
-        exchange.sum(sums, false);
-
-        take_step(c, sums[0]);
-        if (c.reason != RUNNING) break;
-        c.beta = max(0., quotient(c.nu - 2 * c.alpha * sums[1] + c.alpha * c.alpha * sums[2], c.nu));
-        double weights[2] = {};
-        for (int i = threadIdx.x; i < rows; i += THREADS) {
-            const Y of_r = plus(r[i], -c.alpha, s[i]), direction = p[i];
-            r[i] = of_r;
-            x[i] = plus(x[i], c.alpha, direction);
-            if (size <= 1) {
-                const Y entry = size ? mac(inverse[i], of_r, Y{}) : of_r;
-                p[i] = plus(entry, c.beta, direction);
-                weights[0] += dot(of_r, entry);
-            }
-            weights[1] += dot(of_r, of_r);
-        }
-        if (size > 1) {
-            __syncthreads();
-            for (int i = threadIdx.x; i < rows; i += THREADS) {
-                const Y entry = block_row(v.inverse, size, m.n_rows, row + i, r, row, 1);
-                z[i] = entry;
-                p[i] = plus(entry, c.beta, p[i]);
-                weights[0] += dot(r[i], entry);
-            }
-        }
-        exchange.sum(weights, true);
-
-        c.nu = weights[0];
-        const bool writes = v.history && blockIdx.x == 0 && threadIdx.x == 0;
-        end_iteration(c, c.nu, weights[1], writes ? v.history + c.iterations + 1 : nullptr);
-        if (c.reason != RUNNING) break;
+        for (int part = 1; part < S; ++part) total = add(total, s[part * n_bins * WARP + i]);
+        return total;
     }
-    for (int i = threadIdx.x; i < rows; i += THREADS) {
-        if (v.shared_x >= 0) v.x[row + i] = x[i];
-        if (v.shared_r >= 0) v.r[row + i] = r[i];
-        if (size > 1 && v.shared_z >= 0) v.z[row + i] = z[i];
-    }
+};
+
+// cg_bbcsr: at most `count` iterations
+//
+// mapping   a block has the bins first_bin[b] to first_bin[b + 1]; in the product S warps a bin and one thread of each a row, in
+//           the rest one thread a row
+// traffic   tables, as in bbcsr_matvec, if they are not in shared memory; p is written and gathered
+// requires  all blocks on the device at once; blocks of M lie in one block; words are all ones; s in shared memory if S > 1
+// races     of p: see cg_iterations.cuh; all else is a block's own
+template <class A, class Y, class I, class M, int B, int U_NARROW, int U_WIDE, bool HOLES, int S, int THREADS>
+__global__ __launch_bounds__(THREADS, 1) void cg_bbcsr(const Bbcsr<A, I, M> m, const int* first_bin, const Vectors<Y> v,
+                                                       Column* column, uint64* words, int64 count) {
+    extern __shared__ uint4 memory[];
+    typedef Exchange<5, THREADS> Sums;
+    __shared__ typename Sums::Shared sums;
+    __shared__ Column c;
+    if (threadIdx.x == 0) c = *column;
+    __syncthreads();
+    if (c.reason != RUNNING || count <= 0) return;
+    char* const shared = reinterpret_cast<char*>(memory);
+    Sums exchange(sums, words);
+    const int first = first_bin[blockIdx.x], n_bins = first_bin[blockIdx.x + 1] - first;
+    const Part<Y, THREADS> part(v, shared, (int64)first * WARP, (int64)(first + n_bins) * WARP, m.n_rows);
+    BlockProduct<A, Y, I, M, B, U_NARROW, U_WIDE, HOLES, S, THREADS> product{
+        reinterpret_cast<Bin<A, I, M>*>(shared), n_bins, part.rows, v.p,
+        part.s};
+    product.find(m, first);
+    product.keep(shared + v.free, shared + v.end);
+    part.load();
+    iterate(part, c, exchange, product, count);
     if (blockIdx.x == 0 && threadIdx.x == 0) *column = c;
 }

@@ -1,73 +1,123 @@
-// Sums over all blocks of a cooperative kernel, which are barriers too.
+// Blocks of a cooperative kernel wait for each other, and add numbers up. All blocks must be on the device at the same time.
 //
-// Each block stores its sums in words of its own, and every block reads those of all: a store and a load, where a counter would
-// take an atomic, a load of the counter and a load of the sums. A double is stored as two 64-bit words, each of 32 bits of it
-// and the number of the exchange, so that a word says itself whether it is there. Words of the last exchange but one are
-// overwritten: whoever does so has seen all blocks in the last one, so they have read these.
-//
-// All blocks must be on the device at the same time.
+// Each block stores into words of its own, and every block reads those of all: a store and a load, where a counter would take an
+// atomic, a load of the counter and a load of the sums. Words say themselves whether they are there: a number that is not is a
+// nan that no sum is.
 
 template <int MOST, int THREADS>
 struct Exchange {
-    uint64* const words;  // (2, MOST, gridDim.x, 2), 0 before the kernel
-    double* const shared;  // of MOST * gridDim.x numbers, the block's own
-    uint32 number = 0;  // of exchanges so far
+    static constexpr int WARPS = THREADS / WARP, AT_ONCE = 6;  // words that a lane asks for before it looks at one
+    static constexpr uint32 PATIENCE = 1u << 24;  // looks before a lost block is an error: many seconds
+    static constexpr uint64 NOTHING = ~0ull;
 
-    static constexpr int WARPS = THREADS / WARP;
-    static constexpr uint32 PATIENCE = 1u << 22;  // looks before a lost block is an error: seconds
+    // Shared memory of a block.
+    struct Shared {
+        double of_warps[MOST][WARPS], total[MOST];
+    };
 
-    static __host__ __device__ constexpr int64 n_words(int n_blocks) { return 4ll * MOST * n_blocks; }
+    Shared& shared;
+    uint64* const numbers;  // (2, MOST, gridDim.x), NOTHING before the kernel
+    uint32* const arrived;  // (gridDim.x,) the last barrier of a block; all bits set before the kernel
+    uint32 n_barriers = 0, n_sums = 0;
 
-    // value[i]: this thread's number, then the sum over all threads of all blocks, in a fixed order. What threads
-    // have written before is seen by all afterwards, if it `publishes`.
+    __device__ Exchange(Shared& shared, uint64* words)
+        : shared(shared), numbers(words), arrived(reinterpret_cast<uint32*>(words + 2 * MOST * gridDim.x)) {}
+
+    // What threads have written before is seen by all threads of all blocks afterwards. meanwhile() is called by every thread,
+    // while others are waited for.
+    template <class F>
+    __device__ void barrier(F meanwhile) {
+        __syncthreads();
+        ++n_barriers;
+        if (threadIdx.x == 0) {
+            asm volatile("fence.acq_rel.gpu;" ::: "memory");
+            asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(arrived + blockIdx.x), "r"(n_barriers) : "memory");
+        }
+        __syncwarp();
+        meanwhile();
+        if (threadIdx.x < WARP) {
+            uint32 looks = 0;
+            for (int from = lane_id(); from < gridDim.x; from += AT_ONCE * WARP)
+                for (bool is_there = false; !is_there; be_patient(looks)) {
+                    uint32 found[AT_ONCE];
+#pragma unroll
+                    for (int u = 0; u < AT_ONCE; ++u) {
+                        found[u] = n_barriers;
+                        if (from + u * WARP < gridDim.x)
+                            asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];"
+                                         : "=r"(found[u])
+                                         : "l"(arrived + from + u * WARP)
+                                         : "memory");
+                    }
+                    is_there = true;
+#pragma unroll
+                    for (int u = 0; u < AT_ONCE; ++u) is_there &= found[u] == n_barriers;
+                }
+            asm volatile("fence.acq_rel.gpu;" ::: "memory");
+        }
+        __syncthreads();
+    }
+
+    // leaves the sum over the warp of each of N values, from `first` on, for the next sum(): 0 where the warp has none
     template <int N>
-    __device__ void sum(double (&value)[N], bool publishes) {
-        static_assert(N <= MOST && N <= WARPS && WARPS <= WARP, "a warp for each sum");
-        __shared__ double of_warps[MOST][WARPS], total[MOST];
-        const int warp = threadIdx.x / WARP, lane = lane_id(), n_blocks = gridDim.x;
+    __device__ void leave(int first, const double (&value)[N], bool has_any) const {
 #pragma unroll
         for (int i = 0; i < N; ++i) {
-            value[i] = warp_sum(value[i]);
-            if (lane == 0) of_warps[i][warp] = value[i];
+            const double sum = has_any ? warp_sum(value[i]) : 0;
+            if (lane_id() == 0) shared.of_warps[first + i][threadIdx.x / WARP] = sum;
         }
+    }
+
+    // shared.total: of all that the warps of all blocks have left, in a fixed order. Between two calls there must be a barrier.
+    __device__ void sum() {
         __syncthreads();
-        ++number;
-        uint64* const round = words + (number & 1) * 2ll * MOST * n_blocks;
-        if (warp < N) {
-            const double sum = warp_sum(lane < WARPS ? of_warps[warp][lane] : 0.);
+        const int lane = lane_id();
+        uint64* const round = numbers + (n_sums & 1) * (int64)MOST * gridDim.x;
+        for (int i = threadIdx.x / WARP; i < MOST; i += WARPS) {
+            const double sum = warp_sum(lane < WARPS ? shared.of_warps[i][lane] : 0.);
             if (lane == 0) {
-                if (publishes) asm volatile("fence.acq_rel.gpu;" ::: "memory");
-                store(round + 2 * (warp * n_blocks + blockIdx.x), sum);
+                uint64 bits = __double_as_longlong(sum);
+                if (bits == NOTHING) bits = 0x7ff8000000000000ull;
+                asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(round + i * gridDim.x + blockIdx.x), "l"(bits) : "memory");
             }
         }
-        for (int i = threadIdx.x; i < N * n_blocks; i += THREADS) shared[i] = load(round + 2 * i);
-        if (publishes) asm volatile("fence.acq_rel.gpu;" ::: "memory");
-        __syncthreads();
-        if (warp < N) {
-            double sum = 0;
-            for (int g = lane; g < n_blocks; g += WARP) sum += shared[warp * n_blocks + g];
-            sum = warp_sum(sum);
-            if (lane == 0) total[warp] = sum;
+        for (int i = threadIdx.x / WARP; i < MOST; i += WARPS) {
+            const double total = warp_sum(share_of(round + i * gridDim.x));
+            if (lane == 0) shared.total[i] = total;
         }
+        // The words of the last sum but one: all have read them, as they have passed a barrier since, and all will see that they
+        // are free, after the next barrier.
+        if (threadIdx.x < MOST && n_sums)
+            numbers[((n_sums - 1) & 1) * (int64)MOST * gridDim.x + threadIdx.x * gridDim.x + blockIdx.x] = NOTHING;
+        ++n_sums;
         __syncthreads();
-#pragma unroll
-        for (int i = 0; i < N; ++i) value[i] = total[i];
     }
 
 private:
-    __device__ void store(uint64* at, double value) const {
-        const uint64 bits = __double_as_longlong(value), mark = (uint64)number << 32;
-        asm volatile("st.relaxed.gpu.global.v2.u64 [%0], {%1, %2};" ::"l"(at), "l"(mark | (bits & 0xffffffff)), "l"(mark | bits >> 32)
-                     : "memory");
-    }
-    // waits for it
-    __device__ double load(const uint64* at) const {
-        uint64 low, high;
-        for (uint32 looks = 0;; ++looks) {
-            asm volatile("ld.relaxed.gpu.global.v2.u64 {%0, %1}, [%2];" : "=l"(low), "=l"(high) : "l"(at) : "memory");
-            if (low >> 32 == number && high >> 32 == number) break;
-            if (looks == PATIENCE) __trap();
+    // this lane's part of the sum of what blocks have stored, when it is there
+    __device__ double share_of(const uint64* stored) const {
+        double sum = 0;
+        uint32 looks = 0;
+        for (int from = lane_id(); from < gridDim.x; from += AT_ONCE * WARP) {
+            uint64 found[AT_ONCE];
+            for (bool is_there = false; !is_there; be_patient(looks)) {
+#pragma unroll
+                for (int u = 0; u < AT_ONCE; ++u) {
+                    found[u] = 0;
+                    if (from + u * WARP < gridDim.x)
+                        asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(found[u]) : "l"(stored + from + u * WARP) : "memory");
+                }
+                is_there = true;
+#pragma unroll
+                for (int u = 0; u < AT_ONCE; ++u) is_there &= found[u] != NOTHING;
+            }
+#pragma unroll
+            for (int u = 0; u < AT_ONCE; ++u) sum += __longlong_as_double((int64)found[u]);
         }
-        return __longlong_as_double((int64)(high << 32 | (low & 0xffffffff)));
+        return sum;
+    }
+
+    static __device__ void be_patient(uint32& looks) {
+        if (++looks == PATIENCE) __trap();
     }
 };

@@ -52,7 +52,7 @@ class Inverse:
             blocks[k, : len(part), : len(part)] = np.linalg.inv(part)
         values = blocks if np.dtype(dtype).kind == "c" else blocks.real
         self.inverse = cupy.asarray((values.reshape(-1)[:n] if size == 1 else values).astype(dtype))
-        full = sp.block_diag(list(values), format="csr")[:n, :n]
+        full = sp.csr_array(sp.block_diag([sp.coo_array(part) for part in values], format="csr"))[:n, :n]
         self._matrix = CVRArray(sp.csr_array(full).astype(dtype), device="cuda:0")
         self.capturable = True
         if opaque:
@@ -90,11 +90,12 @@ def error(S, x, b):
 
 @pytest.mark.parametrize("M", ["none", "jacobi", "blocks", "opaque"])
 @pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.parametrize("format", ["bbcsr", "cvr"])
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_solves_as_dense(dtype, loop, M, gpu):
+def test_solves_as_dense(dtype, format, loop, M, gpu):
     for n in (1, 31, 97, 700):
         S = definite(n, dtype)
-        A = BBCSRArray(S, block_size=3 if n == 97 else 1, device=gpu)
+        A = BBCSRArray(S, block_size=3 if n == 97 else 1, device=gpu) if format == "bbcsr" else CVRArray(S, device=gpu)
         b = right_side(n, dtype)
         x, outcome = solve(engine_for(A, preconditioner(M, S, dtype), loop=loop), b, TOLERANCE[dtype])
         assert outcome.reasons == [solution.CONVERGED], (n, outcome)
@@ -300,6 +301,10 @@ def test_new_values(loop, k, gpu):
     x, outcome = solve(engine, b, 1e-10)
     assert outcome.reasons == [solution.CONVERGED] * (k or 1)
     assert error(new, x, b) < 1e-9
+    before = engine._loop
+    engine.update(2 * engine._matrix)
+    assert (engine._loop is before) == (loop == "persistent" and k is None)
+    assert error(2 * new, solve(engine, b, 1e-10)[0], b) < 1e-9
 
 
 def test_operators_without_a_matrix(gpu):
@@ -324,8 +329,9 @@ def test_wide_bins_and_uneven_rows(gpu):
     S = far + far.T + hub + hub.T
     S = sp.csr_array(S + sp.diags_array(np.asarray(abs(S).sum(axis=1)).ravel() + 1))
     b = right_side(n, "float64")
-    for loop in LOOPS[:2]:
-        A = BBCSRArray(S, block_size=1, device=gpu)
+    arrays = [make(S, device=gpu) for make in (BBCSRArray, CVRArray) for _ in LOOPS[:2]]
+    for loop in LOOPS[:2] * 2:
+        A = arrays.pop()
         x, outcome = solve(engine_for(A, preconditioner_of_diagonal(S), loop=loop), b, 1e-9)
         assert outcome.reasons == [solution.CONVERGED], loop
         assert np.linalg.norm(b - S @ x) <= 1.001e-9 * np.linalg.norm(b)

@@ -1,7 +1,7 @@
 """Conjugate gradients on the GPU: the loop of :mod:`cvrarray.linalg.system`'s engine.
 
-The device decides when a column ends (``kernels/cg.cuh``), and the host reads its decision one batch of iterations late. A batch
-is one launch: of a CUDA graph of products and of the kernels in ``kernels/cg.cu``, or of one kernel that does all of it
+The device decides when a column ends (``kernels/cg.cuh``), and the host reads its decision one batch of iterations late. A
+batch is one launch: of a CUDA graph of products and of the kernels in ``kernels/cg.cu``, or of one kernel that does all of it
 (:mod:`.persistent`). Iterations that come after the end leave everything as it is.
 
 Passes over vectors in an iteration with a diagonal preconditioner, beside the product's own two: 12 in a graph, three kernels
@@ -17,7 +17,7 @@ import cupy
 import numpy as np
 
 from cvrarray.array.base import SparseArray
-from cvrarray.gpu.compiler import Kernel
+from cvrarray.gpu.compiler import Kernel, synchronize
 from cvrarray.linalg import solution
 from cvrarray.linalg.gpu import persistent
 from cvrarray.linalg.gpu.layout import VECTORS, Layout
@@ -74,8 +74,8 @@ class Engine:
         with system.device.use():
             self._kind = preconditioner_kind(system.preconditioner)
             self._layout = Layout.of(system.n, system.columns or 1, self._block_size())
+            self._loop: Any = None
             self._state = State(self._layout, system.dtype, self._kind, self._block_size())
-            self.renew()
             self.update(system.matrix)
 
     def _block_size(self) -> int:
@@ -87,9 +87,25 @@ class Engine:
             self._state.set_inverse(self.system.preconditioner.inverse)
 
     def update(self, matrix: Any) -> None:
-        """Take another matrix of the same shape: memory stays, and graphs are captured again when they are needed."""
-        self._matrix, self._loop = matrix, None
-        self.renew()
+        """Take another matrix of the same shape. Memory stays; a graph is captured again, when it is launched."""
+        with self.system.device.use():
+            self._matrix = matrix
+            self.renew()
+            self._prepare()
+            self._loop = self._fastest()
+            self._replays = Replays()
+            synchronize()
+
+    def _prepare(self) -> None:
+        """Compile what is to be launched, and prepare products: none of it can be done in a capture."""
+        state, dtype = self._state, self.system.dtype
+        for kernel in (CURVATURE, WEIGH):
+            kernel(dtype)
+        for kernel in (RESIDUAL, STEP, TURN):
+            kernel(dtype, self._kind)
+        self._multiply(state.p, state.q)
+        if self._kind == GIVEN:
+            self._precondition()
 
     def _shaped(self, vector: cupy.ndarray) -> cupy.ndarray:
         return vector.reshape(self.system.shape)
@@ -104,7 +120,6 @@ class Engine:
         """Solve; x holds the start and receives the solution. `callback(x)` is called after each iteration."""
         with self.system.device.use():
             state = self._state
-            state.x[...] = x.reshape(-1)
             if tolerance is None:
                 count = limit if self.system.iterations is None else self.system.iterations
                 state.begin(None, count, self.system.history)
@@ -114,17 +129,26 @@ class Engine:
                     "A solve with a tolerance looks at the device, so it cannot be captured. Use CG(A, iterations=N)"
                 )
             state.begin(tolerance, limit, self.system.history)
+            state.x[...] = x.reshape(-1)
             return self._to_tolerance(b, x, limit, callback)
 
     def _exactly(self, b: Any, x: Any, count: int, callback: Callback | None) -> Outcome:
-        self._begin(b, first=True)
-        if count:
-            self._iterate(count, callback, looks=False)
-        x[...] = self._shaped(self._state.x)
+        in_a_graph = callback is None and not isinstance(self._loop, Launches) and count <= self._loop.batch
+        key = (b.data.ptr, x.data.ptr, count, self._state.key()) if in_a_graph else None
+        if not self._replays.launch(key, lambda: self._run(b, x, count, None)):
+            self._run(b, x, count, callback)
         columns = self._layout.k
         return Outcome(
             np.full(columns, count), self._state.norms(), [solution.ITERATIONS] * columns, self._state.history_until(count)
         )
+
+    def _run(self, b: Any, x: Any, count: int, callback: Callback | None) -> None:
+        """`count` iterations, and nothing tested."""
+        self._state.x[...] = x.reshape(-1)
+        self._begin(b, first=True)
+        if count:
+            self._iterate(count, callback, looks=False)
+        x[...] = self._shaped(self._state.x)
 
     def _to_tolerance(self, b: Any, x: Any, limit: int, callback: Callback | None) -> Outcome:
         state, n_done = self._state, -1
@@ -181,8 +205,6 @@ class Engine:
                 if looks and not (self._state.read().reason == RUNNING).any():
                     return
             return
-        if self._loop is None:
-            self._loop = self._fastest()
         loop, done, number = self._loop, 0, 0
         while done < limit:
             count = min(loop.batch, limit - done)
@@ -197,7 +219,7 @@ class Engine:
     def _fastest(self) -> Loop:
         """One kernel where the system fits, else a graph; else launches, of operators that may do what no graph can hold."""
         if self._wanted in ("fastest", "persistent"):
-            found = persistent.loop(self._matrix, self._state, self._layout, self._kind)
+            found = persistent.loop(self._matrix, self._state, self._layout, self._kind, self._loop)
             if found is not None:
                 return found
         if self._wanted != "launches" and self._can_be_captured():
@@ -229,6 +251,40 @@ class Engine:
         layout.launch(TURN(dtype, self._kind), (state.columns, state.inverse, state.r, state.z, state.x, state.p))
 
 
+class Replays:
+    """A solve as one graph: for the one that comes again and again, with the same arrays."""
+
+    def __init__(self) -> None:
+        self._last: Any = None
+        self._key: Any = None
+        self._graph: Any = None
+
+    def launch(self, key: Any, solve: Callable[[], None]) -> bool:
+        """Launch the graph of what ``solve()`` launches; False if there is none, as the last key was another one, or None."""
+        stream = cupy.cuda.get_current_stream()
+        if key is None or stream.is_capturing():
+            return False
+        if key != self._key:
+            if key != self._last:
+                self._last = key
+                return False
+            self._graph, self._key = captured(solve), key
+        self._graph.launch(stream)
+        return True
+
+
+def captured(work: Callable[[], None]) -> Any:
+    """The graph of what ``work()`` launches."""
+    stream = cupy.cuda.Stream(non_blocking=True)
+    with stream:
+        stream.begin_capture()
+        try:
+            work()
+        finally:
+            graph = stream.end_capture()
+    return graph
+
+
 class Launches:
     """Iterations launched one by one."""
 
@@ -243,7 +299,7 @@ class Launches:
 
 
 class Batches:
-    """Iterations in a CUDA graph, captured when it is first launched; others are launched one by one, as in a user's capture."""
+    """Iterations in a CUDA graph, captured when it is first launched; in a user's capture they are launched one by one."""
 
     def __init__(self, engine: Engine, batch: int) -> None:
         self.batch, self._engine, self._graph = batch, engine, None
@@ -262,20 +318,5 @@ class Batches:
 
     def _capture(self) -> None:
         engine = self._engine
-        engine._multiply(engine._state.p, engine._state.q)  # what is compiled and prepared once is not part of the graph
-        if engine._kind == GIVEN:
-            engine._precondition()
-        for kernel in (CURVATURE, WEIGH):
-            kernel(engine.system.dtype)
-        for kernel in (STEP, TURN):
-            kernel(engine.system.dtype, engine._kind)
-        cupy.cuda.get_current_stream().synchronize()
-        stream = cupy.cuda.Stream(non_blocking=True)
-        with stream:
-            stream.begin_capture()
-            try:
-                for _ in range(self.batch):
-                    engine.step()
-            finally:
-                self._graph = stream.end_capture()
+        self._graph = captured(lambda: [engine.step() for _ in range(self.batch)])
         self._state_key = engine._state.key()

@@ -1,147 +1,228 @@
-"""All iterations of conjugate gradients in one cooperative kernel, for systems of BBCSR that fit the device: ``kernels/cg_bbcsr.cu``.
+"""All iterations of conjugate gradients in one cooperative kernel: ``kernels/cg_bbcsr.cu`` and ``kernels/cg_cvr.cu``.
 
-A block has neighbouring bins, and keeps its parts of vectors, and of tables where these fit, in shared memory.
+A block of threads has neighbouring rows, and keeps its parts of vectors in shared memory as far as they fit; of BBCSR also
+tables.
 """
 
 from __future__ import annotations
 
+from itertools import pairwise
 from math import lcm
-from typing import Any, NamedTuple
+from typing import Any
 
 import cupy
 import numpy as np
 
 from cvrarray.bbcsr import BBCSRArray
-from cvrarray.core.tables import WARP, BBCSRTables, mask_dtype
-from cvrarray.gpu import bbcsr
-from cvrarray.gpu.compiler import PRODUCTS, Kernel, processors, struct
+from cvrarray.core.tables import WARP, BBCSRTables, CVRTables, mask_dtype
+from cvrarray.cvr import CVRArray
+from cvrarray.gpu import bbcsr, cvr
+from cvrarray.gpu.compiler import PRODUCTS, Kernel, Struct, processors, struct
 from cvrarray.linalg.gpu.layout import Layout
 from cvrarray.linalg.gpu.state import BLOCKS, DIAGONAL, GIVEN, IDENTITY, State
 
 #: Iterations of a launch, at most: the host can be interrupted between launches.
 BATCH = 4096
-MOST = 3  # sums at a time: MOST of the kernel
+WORDS_A_BLOCK = 11  # of 64 bits, for exchanges between blocks: 2 * 5 sums and a barrier
 BIN = 40  # bytes of the kernel's struct Bin, at most
-RESERVED = 4096  # bytes of shared memory for the kernel's own variables
-THREADS = 512
+RESERVED = 4096  # bytes of shared memory for the kernels' own variables
+#: Threads of a block; more for single columns where there are enough bins, as their rows need few registers.
+THREADS, MANY_THREADS = 512, 1024
+MOST_SHARERS = 16
 
+ROUNDED = [pair for pair in PRODUCTS if np.dtype(pair[1]).kind in "fc"]
 BBCSR = Kernel(
     "cg_bbcsr",
     "cg_bbcsr",
     [
         (*dtypes, *how)
-        for dtypes in [pair for pair in PRODUCTS if np.dtype(pair[1]).kind in "fc"]
-        for how in (("int32", 1, False, 1, False, 512, 0), ("int32", 3, False, 2, False, 512, 1), ("int64", 6, False, 4, True, 512, 1))
+        for dtypes in ROUNDED
+        for how in (
+            ("int32", 1, False, 1, False, MANY_THREADS),
+            ("int32", 3, False, 2, False, THREADS),
+            ("int64", 6, False, 4, True, THREADS),
+        )
     ],
-    lambda value, product, index, size, far, sharers, holes, threads, read: (
-        value, product, index, mask_dtype(size), size, *bbcsr.unroll(size, product.itemsize, far), holes, sharers, threads, read,
+    lambda value, product, index, size, far, sharers, holes, threads: (
+        value, product, index, mask_dtype(size), size, *bbcsr.unroll(size, product.itemsize, far), holes, sharers, threads,
     ),
 )  # fmt: skip
+CVR = Kernel(
+    "cg_cvr",
+    "cg_cvr",
+    [(*dtypes, *how) for dtypes in ROUNDED for how in (("int32", WARP, False, THREADS), ("int64", 4, True, THREADS))],
+    lambda value, product, index, n_lanes, cut, threads: (
+        value,
+        product,
+        index,
+        n_lanes,
+        cvr.UNROLL[product.itemsize],
+        cut,
+        threads,
+    ),
+)
 
 
-class Plan(NamedTuple):
-    """How bins and vectors are laid out."""
+def loop(matrix: Any, state: State, layout: Layout, kind: int, before: Any = None, **how: Any) -> Persistent | None:
+    """The loop for this matrix, or None where there is none, or where it would be slower than a graph.
 
-    first_bin: cupy.ndarray  # (blocks + 1,) int32
-    places: tuple[int, ...]  # in shared memory, of x, r, z, s, inverse; the tables; the end
-    sharers: int
-    tables_fit: bool
-
-
-def loop(matrix: Any, state: State, layout: Layout, kind: int, **how: Any) -> Persistent | None:
-    """The loop for this matrix, or None where it would not fit, or would be slower than a graph."""
-    if not isinstance(matrix, BBCSRArray) or kind == GIVEN or layout.k != 1 or not layout.n:
+    That of a matrix of the same structure `before` is used again with the new values.
+    """
+    fits = isinstance(matrix, (BBCSRArray, CVRArray)) and matrix.nnz and kind != GIVEN and layout.k == 1
+    if not fits or not _is_cooperative():
         return None
-    tables = matrix._tables
-    plan = plan_for(tables, state.x.dtype, kind, int(state.block_size), **how)
-    return None if plan is None else Persistent(tables, state, kind, plan, **how)
+    if isinstance(before, Persistent) and before.take(matrix._tables):
+        return before
+    try:
+        if isinstance(matrix, BBCSRArray):
+            return _of_bbcsr(matrix._tables, state, kind, **how)
+        return _of_cvr(matrix._tables, state, kind, **how)
+    except DoesNotFit:
+        return None
 
 
-def plan_for(
-    t: BBCSRTables, dtype: np.dtype, kind: int, block_size: int, threads: int = THREADS, on_chip: bool | None = None, **_: Any
-) -> Plan | None:
-    """Bins for each block, of about the same number of slots, and places for its parts of vectors."""
-    device = cupy.cuda.runtime.getDevice()
-    n_bins, warps = t.col_base.size, threads // WARP
-    unit = lcm(WARP, block_size) // WARP  # bins that a block of the preconditioner may not be cut out of
-    n_units = -(-n_bins // unit)
-    blocks = min(processors(device), n_units)
-    pointer = t.bin_rowptr.get()
-    work = pointer + 8 * WARP * np.arange(n_bins + 1)
-    units = work[np.minimum(np.arange(n_units + 1) * unit, n_bins)]
-    cuts = np.searchsorted((units[:-1] + units[1:]) / 2, work[-1] * np.arange(1, blocks) / blocks)
-    first_bin = np.concatenate([[0], np.minimum(cuts * unit, n_bins), [n_bins]]).astype(np.int32)
-    bins = int(np.diff(first_bin).max())
-    rows = bins * WARP
-    mean_blocks = bbcsr._mean_blocks(t)
-    sharers = 1
-    while sharers < 16 and 2 * sharers * bins <= warps and 2 * sharers <= max(1, mean_blocks):
-        sharers *= 2
-    most = cupy.cuda.Device(device).attributes["MaxSharedMemoryPerBlockOptin"] - RESERVED
-    at = -(-MOST * blocks * 8 // 16) * 16 + -(-bins * BIN // 16) * 16
-    item = dtype.itemsize
-    wanted = {
-        "s": rows * sharers,
-        "r": rows,
-        "z": rows if kind == BLOCKS else 0,
-        "inverse": rows if kind == DIAGONAL else 0,
-        "x": rows,
-    }
-    places = dict.fromkeys(wanted, -1)
-    for name, count in wanted.items():
-        size = -(-count * item // 16) * 16
-        if count and at + size <= most:
-            places[name], at = at, at + size
-        elif count and name not in ("x", "inverse"):
-            return None
-    bytes_of_tables = sum(a.nbytes for a in (t.data, t.col_narrow, t.col_wide) if a is not None)
-    fits = bytes_of_tables * 2 <= (most - at) * blocks if on_chip is None else on_chip
-    end = most if fits else at
-    return Plan(cupy.asarray(first_bin), (*(places[name] for name in ("x", "r", "z", "s", "inverse")), at, end), sharers, fits)
+def _is_cooperative() -> bool:
+    return bool(cupy.cuda.Device().attributes["CooperativeLaunch"])
+
+
+class DoesNotFit(Exception):
+    """A block's parts of vectors do not fit its shared memory."""
+
+
+class SharedMemory:
+    """Places in a block's shared memory, after what it knows of its bins."""
+
+    def __init__(self, bins: int = 0) -> None:
+        most: int = cupy.cuda.Device().attributes["MaxSharedMemoryPerBlockOptin"]
+        self.size, self.free = most - RESERVED, 0
+        self.place(bins * BIN)
+
+    def place(self, size: int) -> int:
+        """Where `size` bytes are, or -1 where there is no room."""
+        size = -(-size // 16) * 16
+        if self.free + size > self.size:
+            return -1
+        self.free += size
+        return self.free - size
+
+    def place_vectors(self, rows: int, state: State, kind: int, sharers: int | None) -> dict[str, int]:
+        """For a block's parts of the vectors, in the order of the traffic that each saves; s has a part for each sharer."""
+        wanted = {
+            "s": 0 if sharers is None else rows * sharers,
+            "r": rows,
+            "z": rows if kind == BLOCKS else 0,
+            "inverse": rows * int(state.block_size) if kind in (DIAGONAL, BLOCKS) else 0,
+            "x": rows,
+        }
+        places = {name: self.place(count * state.x.itemsize) if count else -1 for name, count in wanted.items()}
+        if places["r"] < 0 or (sharers is not None and places["s"] < 0):
+            raise DoesNotFit
+        return places
 
 
 class Persistent:
-    """Launches of the kernel."""
+    """Launches of a kernel, whose blocks have vectors at `places` in `memory`; `sizes`: blocks, threads, shared memory."""
 
     batch = BATCH
 
     def __init__(
-        self, t: BBCSRTables, state: State, kind: int, plan: Plan, threads: int = THREADS, read: int | None = None, **_: Any
+        self,
+        kernel: cupy.cuda.Function,
+        matrix: BBCSRTables | CVRTables,
+        others: tuple[Any, ...],
+        state: State,
+        kind: int,
+        memory: SharedMemory,
+        places: dict[str, int],
+        sizes: tuple[int, int, int],
     ) -> None:
-        self._state, self._plan, self._threads = state, plan, threads
-        read = int(plan.tables_fit) if read is None else read
-        self._bins = bbcsr._struct(t)
-        self._kernel = BBCSR(
-            t.data.dtype,
-            state.x.dtype,
-            t.col_wide.dtype,
-            t.block_size,
-            bbcsr.is_far(t),
-            plan.sharers,
-            t.present is not None,
-            threads,
-            read,
-        )
-        end = plan.places[-1]
-        cupy.cuda.driver.funcSetAttribute(
-            self._kernel.ptr, cupy.cuda.driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, end
-        )
-        blocks = plan.first_bin.size - 1
-        self._words = cupy.zeros(4 * MOST * blocks, np.uint64)
-        self._size = {IDENTITY: 0, DIAGONAL: 1, BLOCKS: int(state.block_size)}[kind]
+        self._kernel, self._others, self._state = kernel, others, state
+        self._matrix, self._tables = matrix, _struct(matrix)
+        self._blocks, self._threads, self._end = sizes
+        size = {IDENTITY: 0, DIAGONAL: 1, BLOCKS: int(state.block_size)}[kind]
+        self._fixed = size, *(places[name] & (1 << 64) - 1 for name in ("x", "r", "z", "s", "inverse")), memory.free, self._end
+        self._words = cupy.empty(WORDS_A_BLOCK * self._blocks, np.uint64)
+        most = cupy.cuda.driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        cupy.cuda.driver.funcSetAttribute(kernel.ptr, most, memory.size)  # arrays share the kernel
+
+    def take(self, matrix: BBCSRTables | CVRTables) -> bool:
+        """Take a matrix of the same structure with other values; False if it is not one."""
+        old, new = (t._asdict() for t in (self._matrix, matrix))
+        values = [tables.pop(name) for tables in (old, new) for name in ("data", "val") if name in tables]
+        if old.keys() != new.keys() or any(old[name] is not new[name] for name in old if name not in ("shape", "nnz")):
+            return False
+        if values[0].dtype != values[1].dtype:
+            return False
+        self._matrix, self._tables = matrix, _struct(matrix)
+        return True
 
     def launch(self, count: int) -> None:
         """Run `count` iterations, or as many as there are to the end."""
-        s, p = self._state, self._plan
-        inverse = s.inverse if self._size else None
-        history = s.history if isinstance(s.history, cupy.ndarray) else None
-        places = (place & (1 << 64) - 1 for place in p.places)
-        vectors = struct(s.x, s.r, s.z, s.p, s.q, inverse, history, self._size, *places)
-        self._words.data.memset_async(0, self._words.nbytes)
+        s = self._state
+        inverse, history = (v if isinstance(v, cupy.ndarray) else None for v in (s.inverse, s.history))
+        vectors = struct(s.x, s.r, s.z, s.p, s.q, inverse, history, *self._fixed)
+        self._words.data.memset_async(0xFF, self._words.nbytes)
         self._kernel(
-            (p.first_bin.size - 1,),
+            (self._blocks,),
             (self._threads,),
-            (self._bins, p.first_bin, vectors, s.columns, self._words, np.int64(count)),
-            shared_mem=p.places[-1],
+            (self._tables, *self._others, vectors, s.columns, self._words, np.int64(count)),
+            shared_mem=self._end,
             enable_cooperative_groups=True,
         )
+
+
+def _struct(t: BBCSRTables | CVRTables) -> Struct:
+    return bbcsr._struct(t) if isinstance(t, BBCSRTables) else cvr._struct(t)
+
+
+def _of_bbcsr(t: BBCSRTables, state: State, kind: int, threads: int | None = None, sharers: int | None = None) -> Persistent:
+    """Blocks have neighbouring bins of about the same number of slots; a warp takes a bin, or a share of one."""
+    n_bins = t.col_base.size
+    unit = lcm(WARP, int(state.block_size)) // WARP  # bins that a block of the preconditioner may not be cut out of
+    n_units = -(-n_bins // unit)
+    blocks = min(processors(cupy.cuda.runtime.getDevice()), n_units)
+    pointer = t.bin_rowptr.get()
+    first_bin = _balanced(pointer, unit, n_units, blocks)
+    bins = int(np.diff(first_bin).max())
+    if threads is None:
+        threads = MANY_THREADS if t.block_size == 1 and bins >= MANY_THREADS // WARP and state.x.itemsize <= 8 else THREADS
+    if sharers is None:
+        sharers = 1
+        while sharers < MOST_SHARERS and 2 * sharers * bins <= threads // WARP and 2 * sharers <= bbcsr._mean_blocks(t):
+            sharers *= 2
+    memory = SharedMemory(bins)
+    places = memory.place_vectors(bins * WARP, state, kind, sharers)
+    how = t.block_size, bbcsr.is_far(t), sharers, t.present is not None, threads
+    kernel = BBCSR(t.data.dtype, state.x.dtype, t.col_wide.dtype, *how)
+    end = min(memory.size, memory.free + _table_bytes(t, first_bin, pointer))
+    return Persistent(kernel, t, (cupy.asarray(first_bin),), state, kind, memory, places, (blocks, threads, end))
+
+
+def _table_bytes(t: BBCSRTables, first_bin: np.ndarray, pointer: np.ndarray) -> int:
+    """Shared memory that holds any block's tables: three of each bin, each at a multiple of 16."""
+    others = t.col_wide.itemsize + (0 if t.present is None else t.present.itemsize)
+    values = np.diff(pointer[first_bin])
+    return int((values * t.data.itemsize + values // t.block_size * others + 48 * np.diff(first_bin)).max())
+
+
+def _balanced(pointer: np.ndarray, unit: int, n_units: int, blocks: int) -> np.ndarray:
+    """(blocks + 1,) first bins of blocks, in whole units, of about the same number of slots and rows."""
+    n_bins = pointer.size - 1
+    work = pointer + 8 * WARP * np.arange(n_bins + 1)
+    units = work[np.minimum(np.arange(n_units + 1) * unit, n_bins)]
+    cuts = np.searchsorted((units[:-1] + units[1:]) / 2, units[-1] * np.arange(1, blocks) / blocks)
+    return np.concatenate([[0], np.minimum(cuts * unit, n_bins), [n_bins]]).astype(np.int32)
+
+
+def _of_cvr(t: CVRTables, state: State, kind: int, threads: int = THREADS) -> Persistent:
+    """Blocks have equal shares of chunks and of rows; a warp takes a chunk."""
+    n, size, dtype = t.shape[0], int(state.block_size), state.x.dtype
+    n_units = -(-n // size)
+    blocks = min(processors(cupy.cuda.runtime.getDevice()), max(1, -(-t.carry_row.size // (threads // WARP))), n_units)
+    first_row = np.minimum(np.arange(blocks + 1) * n_units // blocks * size, n)
+    memory = SharedMemory()
+    rows = max(end - first for first, end in pairwise(first_row.tolist()))
+    places = memory.place_vectors(rows, state, kind, None)
+    kernel = CVR(t.val.dtype, dtype, t.tail.dtype, t.n_lanes, t.cut_row.size > 0, threads)
+    others = cvr._cuts(t, dtype)(), np.int64(n), cupy.asarray(first_row)
+    return Persistent(kernel, t, others, state, kind, memory, places, (blocks, threads, memory.free))
