@@ -94,6 +94,10 @@ ON_CPU := --device cpu --scale medium --threads 1,all --repeats 11 --rounds 3 --
 bench: $(VENV)/.installed-demo-$(or $(CUDA),bench)
 	$(BIN)/python -m asv_bench.record.products $(if $(CUDA),--scale full,$(ON_CPU)) $(BENCH_ARGS) $(FILES)
 
+# On a CPU, or on the GPU where there is one; PYTHON needs CuPy there, and Warp to compare with it.
+bench-solve: $(VENV)/.installed-demo-$(or $(CUDA),bench)
+	$(BIN)/python -m asv_bench.record.solve --report docs/benchmarks $(BENCH_ARGS) $(FILES)
+
 bench-gpu:
 	$(PYTHON) -m asv_bench.record.gpu --report docs/benchmarks $(BENCH_ARGS)
 

@@ -230,7 +230,8 @@ def manhattan(n_poses: int, noise: float = 0.02, seed: int = 0) -> str:
     heading = np.concatenate([[0], np.cumsum(turns)[:-1]])[:n_poses]
     steps = np.stack([np.array([1, 0, -1, 0])[heading % 4], np.array([0, 1, 0, -1])[heading % 4]], axis=1)
     places = np.concatenate([np.zeros((1, 2), int), np.cumsum(steps, axis=0)[:-1]])[:n_poses]
-    pairs, seen = [(k, k + 1) for k in range(n_poses - 1)], {}
+    pairs = [(k, k + 1) for k in range(n_poses - 1)]
+    seen: dict[tuple[int, ...], int] = {}
     for k, place in enumerate(map(tuple, places.tolist())):
         if k - seen.get(place, k) > 1:
             pairs.append((seen[place], k))

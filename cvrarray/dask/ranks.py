@@ -195,7 +195,9 @@ class Precondition:
             if name == "block_jacobi" and size is None:
                 raise ValueError("M='block_jacobi' needs block_size for panels without blocks. Pass block_size=")
             square = panel[:, first:last]
-            self.parts.append(preconditioners.jacobi(square) if name == "jacobi" else preconditioners.block_jacobi(square, size))
+            self.parts.append(
+                preconditioners.jacobi(square) if name == "jacobi" else preconditioners.block_jacobi(square, size)
+            )
 
     def __call__(self, r: Any, z: Any) -> None:
         for one, source, to in zip(self.parts, self.part.pieces(r), self.part.pieces(z), strict=True):
