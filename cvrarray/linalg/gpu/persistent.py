@@ -38,20 +38,21 @@ BBCSR = Kernel(
         (*dtypes, *how)
         for dtypes in ROUNDED
         for how in (
-            ("int32", 1, False, 1, False, MANY_THREADS),
-            ("int32", 3, False, 2, False, THREADS),
-            ("int64", 6, False, 4, True, THREADS),
+            ("int32", 1, False, 1, False, MANY_THREADS, True, 0),
+            ("int32", 3, False, 2, False, THREADS, False, 0),
+            ("int64", 6, False, 4, True, THREADS, True, 0),
         )
     ],
-    lambda value, product, index, size, far, sharers, holes, threads: (
-        value, product, index, mask_dtype(size), size, *bbcsr.unroll(size, product.itemsize, far), holes, sharers, threads,
+    lambda value, product, index, size, far, sharers, holes, threads, streams, waits: (
+        value, product, index, mask_dtype(size), size, *bbcsr.unroll(size, product.itemsize, far), holes, sharers,
+        threads, streams, waits,
     ),
 )  # fmt: skip
 CVR = Kernel(
     "cg_cvr",
     "cg_cvr",
-    [(*dtypes, *how) for dtypes in ROUNDED for how in (("int32", WARP, False, THREADS), ("int64", 4, True, THREADS))],
-    lambda value, product, index, n_lanes, cut, threads: (
+    [(*dtypes, *how) for dtypes in ROUNDED for how in (("int32", WARP, False, THREADS, 0), ("int64", 4, True, THREADS, 0))],
+    lambda value, product, index, n_lanes, cut, threads, waits: (
         value,
         product,
         index,
@@ -59,6 +60,7 @@ CVR = Kernel(
         cvr.UNROLL[product.itemsize],
         cut,
         threads,
+        waits,
     ),
 )
 
@@ -175,12 +177,21 @@ def _struct(t: BBCSRTables | CVRTables) -> Struct:
     return bbcsr._struct(t) if isinstance(t, BBCSRTables) else cvr._struct(t)
 
 
-def _of_bbcsr(t: BBCSRTables, state: State, kind: int, threads: int | None = None, sharers: int | None = None) -> Persistent:
+def _of_bbcsr(
+    t: BBCSRTables,
+    state: State,
+    kind: int,
+    threads: int | None = None,
+    sharers: int | None = None,
+    streams: bool | None = None,
+    waits: int = 0,
+    blocks: int | None = None,
+) -> Persistent:
     """Blocks have neighbouring bins of about the same number of slots; a warp takes a bin, or a share of one."""
     n_bins = t.col_base.size
     unit = lcm(WARP, int(state.block_size)) // WARP  # bins that a block of the preconditioner may not be cut out of
     n_units = -(-n_bins // unit)
-    blocks = min(processors(cupy.cuda.runtime.getDevice()), n_units)
+    blocks = min(blocks or processors(cupy.cuda.runtime.getDevice()), n_units)
     pointer = t.bin_rowptr.get()
     first_bin = _balanced(pointer, unit, n_units, blocks)
     bins = int(np.diff(first_bin).max())
@@ -192,10 +203,17 @@ def _of_bbcsr(t: BBCSRTables, state: State, kind: int, threads: int | None = Non
             sharers *= 2
     memory = SharedMemory(bins)
     places = memory.place_vectors(bins * WARP, state, kind, sharers)
-    how = t.block_size, bbcsr.is_far(t), sharers, t.present is not None, threads
+    if streams is None:
+        kept = blocks * (memory.size - memory.free)
+        streams = matrix_bytes(t) - kept > cupy.cuda.Device().attributes["L2CacheSize"] * 0.8
+    how = t.block_size, bbcsr.is_far(t), sharers, t.present is not None, threads, streams, waits
     kernel = BBCSR(t.data.dtype, state.x.dtype, t.col_wide.dtype, *how)
     end = min(memory.size, memory.free + _table_bytes(t, first_bin, pointer))
     return Persistent(kernel, t, (cupy.asarray(first_bin),), state, kind, memory, places, (blocks, threads, end))
+
+
+def matrix_bytes(t: BBCSRTables) -> int:
+    return sum(table.nbytes for table in (t.data, t.col_narrow, t.col_wide, t.present) if table is not None)
 
 
 def _table_bytes(t: BBCSRTables, first_bin: np.ndarray, pointer: np.ndarray) -> int:
@@ -214,7 +232,7 @@ def _balanced(pointer: np.ndarray, unit: int, n_units: int, blocks: int) -> np.n
     return np.concatenate([[0], np.minimum(cuts * unit, n_bins), [n_bins]]).astype(np.int32)
 
 
-def _of_cvr(t: CVRTables, state: State, kind: int, threads: int = THREADS) -> Persistent:
+def _of_cvr(t: CVRTables, state: State, kind: int, threads: int = THREADS, waits: int = 0) -> Persistent:
     """Blocks have equal shares of chunks and of rows; a warp takes a chunk."""
     n, size, dtype = t.shape[0], int(state.block_size), state.x.dtype
     n_units = -(-n // size)
@@ -223,6 +241,6 @@ def _of_cvr(t: CVRTables, state: State, kind: int, threads: int = THREADS) -> Pe
     memory = SharedMemory()
     rows = max(end - first for first, end in pairwise(first_row.tolist()))
     places = memory.place_vectors(rows, state, kind, None)
-    kernel = CVR(t.val.dtype, dtype, t.tail.dtype, t.n_lanes, t.cut_row.size > 0, threads)
+    kernel = CVR(t.val.dtype, dtype, t.tail.dtype, t.n_lanes, t.cut_row.size > 0, threads, waits)
     others = cvr._cuts(t, dtype)(), np.int64(n), cupy.asarray(first_row)
     return Persistent(kernel, t, others, state, kind, memory, places, (blocks, threads, memory.free))
