@@ -156,11 +156,11 @@ struct BlockProduct {
 // traffic   tables, as in bbcsr_matvec, if they are not in shared memory; p is written and gathered
 // requires  all blocks on the device at once; blocks of M lie in one block; words are all ones; s in shared memory if S > 1
 // races     of p: see cg_iterations.cuh; all else is a block's own
-template <class A, class Y, class I, class M, int B, int U_NARROW, int U_WIDE, bool HOLES, int S, int THREADS, bool STREAM, int HOW>
+template <class A, class Y, class I, class M, int B, int U_NARROW, int U_WIDE, bool HOLES, int S, int THREADS, bool STREAM>
 __global__ __launch_bounds__(THREADS, 1) void cg_bbcsr(const Bbcsr<A, I, M> m, const int* first_bin, const Vectors<Y> v,
                                                        Column* column, uint64* words, int64 count) {
     extern __shared__ uint4 memory[];
-    typedef Exchange<5, THREADS, HOW> Sums;
+    typedef Exchange<5, THREADS> Sums;
     __shared__ typename Sums::Shared sums;
     __shared__ Column c;
     if (threadIdx.x == 0) c = *column;

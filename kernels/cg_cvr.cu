@@ -50,11 +50,11 @@ struct ChunkProduct {
 // requires  all blocks on the device at once; blocks of M lie in one block; words are all ones; s in global memory, 0 in empty rows
 // races     of p: see cg_iterations.cuh; s is written before a barrier of its own, and read before the next one; all else is a
 //           block's own
-template <class A, class Y, class I, int L, int U, bool CUT, int THREADS, int HOW>
+template <class A, class Y, class I, int L, int U, bool CUT, int THREADS>
 __global__ __launch_bounds__(THREADS, 1) void cg_cvr(const Cvr<A, I> m, const Cuts<Y> cuts, int64 n, const int64* first_row,
                                                      const Vectors<Y> v, Column* column, uint64* words, int64 count) {
     extern __shared__ uint4 memory[];
-    typedef Exchange<5, THREADS, HOW> Sums;
+    typedef Exchange<5, THREADS> Sums;
     __shared__ typename Sums::Shared sums;
     __shared__ Column c;
     if (threadIdx.x == 0) c = *column;

@@ -1,12 +1,3 @@
-#ifdef CLOCKS
-#define CLOCK_BEGIN int64 ticks[7] = {}, before = clock64();
-#define CLOCK(i) { const int64 now = clock64(); ticks[i] += now - before; before = now; }
-#define CLOCK_END if (threadIdx.x == 0 && blockIdx.x == 7) for (int i = 0; i < 7; ++i) part.v.z[i] = (double)ticks[i];
-#else
-#define CLOCK_BEGIN
-#define CLOCK(i)
-#define CLOCK_END
-#endif
 // All iterations of conjugate gradients in one cooperative kernel, for any product: cg_bbcsr.cu and cg_cvr.cu.
 //
 // After T. Chen, E. Carson, "Predict-and-Recompute Conjugate Gradient Variants", SIAM J. Sci. Comput. 42, 2020. An iteration is
@@ -135,19 +126,14 @@ __device__ void iterate(const Part<Y, THREADS>& part, Column& c, E& exchange, PR
     const bool has_rows = threadIdx.x / WARP * WARP < part.rows;
     __shared__ double alpha, inverse;
     __shared__ int64 reason;
-    CLOCK_BEGIN
     for (int64 done = 0;; ++done) {
         double products[3] = {};
         if (done < count) {
             product.run();
-            CLOCK(0)
             part.weigh_product([&](int i) { return product.sum(i); }, products);
         }
-        CLOCK(1)
         exchange.leave(0, products, has_rows);
-        CLOCK(2)
         exchange.sum();
-        CLOCK(3)
         // three warps, as square roots and quotients take long
         const auto& total = exchange.shared.total;
         const double nu = done ? total[3] : first_nu;
@@ -162,7 +148,6 @@ __device__ void iterate(const Part<Y, THREADS>& part, Column& c, E& exchange, PR
             end_iteration(c, nu, total[4], writes ? part.v.history + c.iterations + 1 : nullptr);
         }
         __syncthreads();
-        CLOCK(4)
         if (c.reason != RUNNING || done == count) break;
         if (reason != RUNNING) {
             if (threadIdx.x == 0) c.reason = reason;
@@ -170,11 +155,7 @@ __device__ void iterate(const Part<Y, THREADS>& part, Column& c, E& exchange, PR
         }
         double weights[2] = {};
         part.update(alpha, max(0., (nu - 2 * alpha * total[1] + alpha * alpha * total[2]) * inverse), weights);
-        CLOCK(5)
         exchange.barrier([&] { exchange.leave(3, weights, has_rows); });
-        CLOCK(6)
     }
-    CLOCK_END
-    __syncthreads();
     part.save();
 }

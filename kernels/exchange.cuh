@@ -4,10 +4,10 @@
 // atomic, a load of the counter and a load of the sums. Words say themselves whether they are there: a number that is not is a
 // nan that no sum is.
 
-template <int MOST, int THREADS, int HOW>
+template <int MOST, int THREADS>
 struct Exchange {
     static constexpr int WARPS = THREADS / WARP, AT_ONCE = 6;  // words that a lane asks for before it looks at one
-    static constexpr uint32 PATIENCE = 1u << 24;  // looks before a lost block is an error: many seconds
+    static constexpr uint32 PATIENCE = 1u << 26;  // looks before a lost block is an error: half a minute
     static constexpr uint64 NOTHING = ~0ull;
 
     // Shared memory of a block.
@@ -29,28 +29,9 @@ struct Exchange {
     __device__ void barrier(F meanwhile) {
         __syncthreads();
         ++n_barriers;
-        if (HOW == 2) {
-            if (threadIdx.x == 0)
-                asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(arrived) : "memory");
-            __syncwarp();
-            meanwhile();
-            if (threadIdx.x == 0) {
-                uint32 looks = 0, found;
-                do {
-                    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(found) : "l"(arrived) : "memory");
-                    be_patient(looks);
-                } while (found + 1 != n_barriers * gridDim.x);  // it began with all bits set
-            }
-            __syncthreads();
-            return;
-        }
         if (threadIdx.x == 0) {
-            if (HOW == 1)
-                asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(arrived + blockIdx.x), "r"(n_barriers) : "memory");
-            else {
             asm volatile("fence.acq_rel.gpu;" ::: "memory");
             asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(arrived + blockIdx.x), "r"(n_barriers) : "memory");
-            }
         }
         __syncwarp();
         meanwhile();
@@ -62,24 +43,17 @@ struct Exchange {
 #pragma unroll
                     for (int u = 0; u < AT_ONCE; ++u) {
                         found[u] = n_barriers;
-                        if (from + u * WARP < gridDim.x) {
-                            if (HOW == 1)
-                                asm volatile("ld.acquire.gpu.global.u32 %0, [%1];"
-                                             : "=r"(found[u])
-                                             : "l"(arrived + from + u * WARP)
-                                             : "memory");
-                            else
-                                asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];"
-                                             : "=r"(found[u])
-                                             : "l"(arrived + from + u * WARP)
-                                             : "memory");
-                        }
+                        if (from + u * WARP < gridDim.x)
+                            asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];"
+                                         : "=r"(found[u])
+                                         : "l"(arrived + from + u * WARP)
+                                         : "memory");
                     }
                     is_there = true;
 #pragma unroll
                     for (int u = 0; u < AT_ONCE; ++u) is_there &= found[u] == n_barriers;
                 }
-            if (HOW != 1) asm volatile("fence.acq_rel.gpu;" ::: "memory");
+            asm volatile("fence.acq_rel.gpu;" ::: "memory");
         }
         __syncthreads();
     }
