@@ -39,7 +39,7 @@ DRIVER := $(shell nvidia-smi --query-gpu=driver_version --format=csv,noheader 2>
 CUDA := $(if $(DRIVER),$(shell if [ $(DRIVER) -ge 580 ]; then echo cuda13; elif [ $(DRIVER) -ge 525 ]; then echo cuda12; fi))
 comma := ,
 
-.PHONY: demo quick test test-all kill-test gpu-test gpu-sanitize bench bench-gpu bench-asv bench-check fuzz docs wheel-check lint format clean
+.PHONY: demo quick test test-all kill-test gpu-test gpu-sanitize bench bench-solve bench-gpu bench-asv bench-check fuzz docs wheel-check lint format clean
 
 demo: $(VENV)/.installed-demo$(if $(CUDA),-$(CUDA))
 	$(BIN)/cvrarray demo $(FILES)
@@ -79,6 +79,10 @@ ON_CPU := --device cpu --scale medium --threads 1,all --repeats 11 --rounds 3 --
 
 bench: $(VENV)/.installed-demo-$(or $(CUDA),bench)
 	$(BIN)/python -m asv_bench.record.products $(if $(CUDA),--scale full,$(ON_CPU)) $(BENCH_ARGS) $(FILES)
+
+# On a CPU, or on the GPU where there is one; PYTHON needs CuPy there, and Warp to compare with it.
+bench-solve: $(VENV)/.installed-demo-$(or $(CUDA),bench)
+	$(BIN)/python -m asv_bench.record.solve --report docs/benchmarks $(BENCH_ARGS) $(FILES)
 
 bench-gpu:
 	$(PYTHON) -m asv_bench.record.gpu --report docs/benchmarks $(BENCH_ARGS)

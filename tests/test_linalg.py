@@ -69,7 +69,19 @@ SQUARE = [name for name, make in ZOO.items() if 0 < make().shape[0] == make().sh
 @pytest.mark.each_value
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("name", SQUARE)
-def test_the_zoo_made_definite(build, name, method, device):
+def test_the_zoo_made_definite(build, name, method):
+    check_zoo(build, name, method, "cpu")
+
+
+@BUILD
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("name", SQUARE[:: max(1, len(SQUARE) // 5)])
+def test_some_of_the_zoo_on_a_gpu(build, name, method, gpu):
+    """Each matrix may need kernels of its own, which take seconds to compile."""
+    check_zoo(build, name, method, gpu)
+
+
+def check_zoo(build, name, method, device):
     csr = definite(ZOO[name]())
     b = right_side(csr.shape[0], "float64")
     x, info = solve(method, build(csr, device), put(b, device), rtol=1e-11)
@@ -84,7 +96,24 @@ def test_the_zoo_made_definite(build, name, method, device):
 @pytest.mark.parametrize("M", [None, "jacobi", "block_jacobi", "chebyshev", "array"])
 @pytest.mark.parametrize("dtype", EPS)
 @pytest.mark.parametrize("method", METHODS)
-def test_dtypes_preconditioners_columns(method, dtype, M, columns, device):
+def test_dtypes_preconditioners_columns(method, dtype, M, columns):
+    check_solution(method, dtype, M, columns, "cpu")
+
+
+@pytest.mark.parametrize("columns", [None, 3])
+@pytest.mark.parametrize("M", [None, "jacobi", "block_jacobi", "chebyshev", "array"])
+@pytest.mark.parametrize("method", METHODS)
+def test_preconditioners_and_columns_on_a_gpu(method, M, columns, gpu):
+    check_solution(method, "float64", M, columns, gpu)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "complex128"])
+@pytest.mark.parametrize("method", METHODS)
+def test_dtypes_on_a_gpu(method, dtype, gpu):
+    check_solution(method, dtype, "jacobi", None, gpu)
+
+
+def check_solution(method, dtype, M, columns, device):
     csr = definite(poisson(10), dtype)
     A = cvrarray.BBCSRArray(csr, block_size=2, device=device)
     rtol = 1e-4 if dtype in ("float32", "complex64") else 1e-10
@@ -109,7 +138,15 @@ def preconditioners(A, csr, device):
 
 @pytest.mark.parametrize("dtype", ["int8", "int32", "bool", "float16"])
 @pytest.mark.parametrize("method", [*METHODS, "lsmr"])
-def test_integers_and_half_precision_count_as_double(method, dtype, device):
+def test_integers_and_half_precision_count_as_double(method, dtype):
+    check_promotion(method, dtype, "cpu")
+
+
+def test_integers_count_as_double_on_a_gpu(gpu):
+    check_promotion("cg", "int32", gpu)
+
+
+def check_promotion(method, dtype, device):
     csr = scipy.sparse.eye_array(30, format="csr") * 2 if dtype != "bool" else scipy.sparse.eye_array(30, format="csr")
     A = cvrarray.CVRArray(csr, device=device).astype(dtype)
     b = np.arange(30) % 2
@@ -138,7 +175,17 @@ def test_nonsymmetric(build, dtype, device):
 @pytest.mark.parametrize("dtype", ["float64", "complex128"])
 @pytest.mark.parametrize("shape", [(120, 40), (40, 120), (50, 50)])
 @pytest.mark.parametrize("damp", [0.0, 0.7])
-def test_lsmr(build, dtype, shape, damp, device):
+def test_lsmr(build, dtype, shape, damp):
+    check_lsmr(build, dtype, shape, damp, "cpu")
+
+
+@BUILD
+@pytest.mark.parametrize("damp", [0.0, 0.7])
+def test_lsmr_on_a_gpu(build, damp, gpu):
+    check_lsmr(build, "float64", (120, 40), damp, gpu)
+
+
+def check_lsmr(build, dtype, shape, damp, device):
     rng = np.random.default_rng(4)
     csr = scipy.sparse.random_array(shape, density=0.2, rng=rng, format="csr").astype(dtype)
     if dtype == "complex128":
@@ -464,7 +511,17 @@ def test_callback(method, device):
 @pytest.mark.parametrize("columns", [None, 2])
 @pytest.mark.parametrize("M", [None, "jacobi", "block_jacobi"])
 @pytest.mark.parametrize("dtype", ["float64", "complex128"])
-def test_mixed_precision(columns, M, dtype, device):
+def test_mixed_precision(columns, M, dtype):
+    check_mixed_precision(columns, M, dtype, "cpu")
+
+
+@pytest.mark.parametrize("columns", [None, 2])
+@pytest.mark.parametrize("M", ["jacobi", "block_jacobi"])
+def test_mixed_precision_on_a_gpu(columns, M, gpu):
+    check_mixed_precision(columns, M, "float64", gpu)
+
+
+def check_mixed_precision(columns, M, dtype, device):
     csr = definite(poisson(20), dtype)
     A = cvrarray.BBCSRArray(csr, block_size=2, device=device)
     b = right_side(csr.shape[0], dtype, columns)
@@ -494,7 +551,17 @@ def test_mixed_precision_falls_back(device):
 @BUILD
 @pytest.mark.parametrize("block_size", [1, 2, 3, 5, 7])
 @pytest.mark.parametrize("dtype", ["float64", "complex64"])
-def test_blocks_of_the_diagonal(build, block_size, dtype, device):
+def test_blocks_of_the_diagonal(build, block_size, dtype):
+    check_blocks(build, block_size, dtype, "cpu")
+
+
+@BUILD
+@pytest.mark.parametrize("block_size", [1, 3, 5])
+def test_blocks_of_the_diagonal_on_a_gpu(build, block_size, gpu):
+    check_blocks(build, block_size, "float64", gpu)
+
+
+def check_blocks(build, block_size, dtype, device):
     csr = definite(poisson(7), dtype)
     dense = csr.toarray()
     n = len(dense)

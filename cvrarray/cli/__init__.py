@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from .. import __version__
-from . import bench, convert, demo, info
+from . import bench, convert, demo, info, solve
 
-COMMANDS = {"info": info, "bench": bench, "convert": convert, "demo": demo}
+COMMANDS = {"info": info, "bench": bench, "solve": solve, "convert": convert, "demo": demo}
 
 #: What a user can cause and mend: the message is enough. Anything else is a bug of ours.
 INPUT_ERRORS = (OSError, ValueError, ModuleNotFoundError, MemoryError)

@@ -37,11 +37,11 @@ class BiCGSTAB(Method):
 
     def step(self, x: Any) -> Any:
         """See :class:`Method`."""
-        v, xp = self.v, self.xp
+        v, one = self.v, self.v.constant(1)
         p_hat = self.precondition(self.p, self.p_hat)
         self.times(p_hat, self.v_)
         bend = v.dot(self.shadow, self.v_)
-        self.stop(~xp.isfinite(v.norm(p_hat)), M_NAN)
+        self.stop(~v.is_finite(v.norm(p_hat)), M_NAN)
         self.stop(bend == 0, BREAKDOWN)
         alpha = self.ratio(self.rho, bend)
         v.add(alpha, p_hat, x)
@@ -58,8 +58,8 @@ class BiCGSTAB(Method):
         small = abs(rho) <= float(np.finfo(self.system.dtype).eps) ** 2 * self.shadow_norm * norm
         beta = self.ratio(rho, self.rho) * self.ratio(alpha, omega)
         self._lost = (norm > 0) & (small | (omega == 0))
-        v.combine(xp.ones(v.columns), self.p, -omega, self.v_, self.p)
-        v.combine(beta, self.p, xp.ones(v.columns), self.r, self.p)
+        v.combine(one, self.p, -omega, self.v_, self.p)
+        v.combine(beta, self.p, one, self.r, self.p)
         self.rho = rho
         return norm
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from ..core import devices
 from . import arguments, arithmetic, solving
 from .ends import A_NAN, CONVERGED, ENDS, M_NAN, M_SINGULAR, MAXITER, RUNNING, STAGNATION
 from .operators import multiply
@@ -45,10 +46,10 @@ class GMRES:
         self.by_steps = callback is not None and self.callback_type == "legacy"
         columns = self.v.columns
         self.end, self.steps, self.cycles = (np.zeros(columns, np.int64) for _ in range(3))
-        self.sizes = _host(self.v.norm(b))
+        self.sizes = self.v.host(self.v.norm(b))
         self.weight = np.ones(columns)
         with np.errstate(all="ignore"):
-            self.inner = _host(self.v.norm(self._precondition(b))) * np.minimum(
+            self.inner = self.v.host(self.v.norm(self._precondition(b))) * np.minimum(
                 1.0, np.nan_to_num(tolerance / np.where(self.sizes > 0, self.sizes, 1.0), nan=1.0, posinf=1.0)
             )
             true = self._true(b, x)
@@ -87,11 +88,11 @@ class GMRES:
         """``self.r = b - A @ x``, and its norms."""
         if bool(x.any()):
             multiply(self.system.matrix, x, self.r)
-            one = self.v.xp.ones(self.v.columns)
+            one = self.v.constant(1)
             self.v.combine(one, b, -one, self.r, self.r)
         else:
             self.r[...] = b
-        return _host(self.v.norm(self.r))
+        return self.v.host(self.v.norm(self.r))
 
     def _precondition(self, r: Any) -> Any:
         return r if self.system.preconditioner is None else apply(self.system.preconditioner, r, self.z)
@@ -103,7 +104,7 @@ class GMRES:
         """One cycle, which updates x; the norms of the preconditioned residuals."""
         xp, columns, basis = self.v.xp, self.v.columns, self.basis
         z = self._precondition(self.r)
-        start = _host(self.v.norm(z))
+        start = self.v.host(self.v.norm(z))
         self._stop(~np.isfinite(start), M_NAN)
         self._stop(start == 0, M_SINGULAR)
         going = self.end == RUNNING
@@ -130,9 +131,9 @@ class GMRES:
                 break
         most = max((problem.size for problem in problems), default=0)
         y = np.zeros((most, columns), self.v.scalar)
-        for j, problem in enumerate(problems):
-            y[: problem.size, j] = problem.solution()
-        change = xp.einsum("snk,sk->nk", basis[:most], xp.asarray(y).astype(self.system.dtype))
+        for column, problem in enumerate(problems):
+            y[: problem.size, column] = problem.solution()
+        change = self._combined(basis[:most], xp.asarray(y).astype(self.system.dtype))
         x += xp.where(xp.isfinite(change), change, 0).reshape(x.shape)
         return presid
 
@@ -147,14 +148,31 @@ class GMRES:
         known = basis[: step + 1]
         h = xp.zeros((step + 2, self.v.columns), self.v.scalar)
         for _ in range(2):
-            part = xp.einsum("snk,nk->sk", known.conj(), w)
-            w = w - xp.einsum("snk,sk->nk", known, part)
+            part = self._sums(known.conj() if self.v.scalar.kind == "c" else known, w)
+            w = w - self._combined(known, part)
             h[:-1] += part
-        length = self.v.norm(w.reshape(self.w.shape))
-        h[-1] = length
-        usable = xp.asarray(extending) & (length > 0) & xp.isfinite(length)
-        basis[step + 1] = xp.where(usable, w * xp.where(usable, 1 / xp.where(usable, length, 1.0), 0.0), 0.0)
-        return _host(h)
+        w = xp.ascontiguousarray(w)
+        length = self.v.host(self.v.norm(w.reshape(self.w.shape)))
+        usable = extending & (length > 0) & np.isfinite(length)
+        scale = np.where(usable, 1 / np.where(usable, length, 1.0), 0.0)
+        basis[step + 1] = (
+            w * xp.asarray(scale, self.v.real) if usable.all() else xp.where(xp.asarray(usable), w * xp.asarray(scale), 0)
+        )
+        found = np.empty((step + 2, self.v.columns), self.v.scalar)
+        found[:-1], found[-1] = devices.move(h[:-1], devices.CPU), length
+        return found
+
+    def _sums(self, known: Any, w: Any) -> Any:
+        """(s, k) products of s basis vectors with the columns of w: a product of matrices where there is one column."""
+        if self.v.columns == 1:
+            return self.v.xp.matmul(known[:, :, 0], w)
+        return self.v.xp.einsum("snk,nk->sk", known, w)
+
+    def _combined(self, known: Any, y: Any) -> Any:
+        """(n, k) sums of basis vectors with the factors y (s, k)."""
+        if self.v.columns == 1:
+            return self.v.xp.matmul(known[:, :, 0].T, y)
+        return self.v.xp.einsum("snk,sk->nk", known, y)
 
 
 class Problem:
@@ -270,8 +288,3 @@ def gmres(
         return GMRES(system, restart, callback_type)
 
     return solving.solved(method, (A, b, x0, M), (rtol, atol, maxiter), callback)
-
-
-def _host(array: Any) -> np.ndarray:
-    found: np.ndarray = array if isinstance(array, np.ndarray) else array.get()
-    return found

@@ -65,17 +65,17 @@ class Method:
     def stop(self, condition: Any, end: int) -> None:
         """End the columns that go on and meet the condition."""
         now = self.active & condition
-        self.end = self.xp.where(now, end, self.end)
+        self.end = self.v.where(now, end, self.end)
         self.active = self.active & ~now
 
     def where_active(self, a: Any) -> Any:
         """The scalar `a`, 0 for columns that have ended."""
-        return self.xp.where(self.active, a, 0.0)
+        return self.v.where(self.active, a, 0.0)
 
     def ratio(self, a: Any, b: Any) -> Any:
         """``a / b`` for columns that go on, 0 where b is 0 and for the others."""
         usable = self.active & (b != 0)
-        return self.xp.where(usable, a / self.xp.where(usable, b, 1.0), 0.0)
+        return self.v.where(usable, a / self.v.where(usable, b, 1.0), self.v.constant(0))
 
     def run(
         self, b: Any, x: Any, tolerance: np.ndarray | None, limit: int, callback: Callable[[Any], Any] | None = None
@@ -85,29 +85,29 @@ class Method:
         judge = Judge(columns, tolerance, limit)
         history: list[Any] = []
         self.is_tested = tolerance is not None
-        verify_at = xp.full(columns, -1.0)
+        verify_at = self.v.constant(-1)
         with np.errstate(all="ignore"):
             if tolerance is not None:
-                small = self.v.norm(b) * float(np.finfo(self.system.dtype).eps) / 4
-                verify_at = xp.maximum(small, xp.asarray(tolerance))
+                small = self.v.host(self.v.norm(b)) * float(np.finfo(self.system.dtype).eps) / 4
+                verify_at = self.v.load(np.maximum(small, tolerance))
             true = self._true(b, x)
             history.append(true)
-            going = judge.judge(_host(true))
+            going = judge.judge(self.v.host(true))
             while going:
                 true = self._cycle(x, verify_at, judge, history, callback)
                 if tolerance is None:
                     judge.end[judge.end == RUNNING] = COUNTED
                     break
                 true = self._true(b, x)
-                going = judge.judge(_host(true))
-        kept = xp.stack(history) if self.system.history else None
-        return Outcome(judge.iterations, _host(true), judge.reasons(), kept)
+                going = judge.judge(self.v.host(true))
+        kept = xp.stack([xp.atleast_1d(norms) for norms in history]) if self.system.history else None
+        return Outcome(judge.iterations, self.v.host(true), judge.reasons(), kept)
 
     def _true(self, b: Any, x: Any) -> Any:
         """``self.r = b - A @ x``, and its norms."""
         if bool(x.any()):
             self.times(x, self.r)
-            one = self.xp.ones(self.v.columns)
+            one = self.v.constant(1)
             self.v.combine(one, b, -one, self.r, self.r)
         else:
             self.r[...] = b
@@ -115,19 +115,19 @@ class Method:
 
     def _cycle(self, x: Any, verify_at: Any, judge: Judge, history: list[Any], callback: Callable[[Any], Any] | None) -> Any:
         """Iterate until no column goes on, or one has had all its iterations; the updated norms."""
-        xp, look = self.xp, 1 if self.system.device.kind == "cpu" else self.system.check_every or LOOK
-        self.end = xp.asarray(judge.end)
+        v, look = self.v, 1 if self.system.device.kind == "cpu" else self.system.check_every or LOOK
+        self.end = v.load(judge.end)
         self.active = self.end == RUNNING
-        done = xp.asarray(judge.iterations)
+        done = v.load(judge.iterations)
         left = judge.limit - int(judge.iterations[judge.end == RUNNING].max())
-        norms = self.v.norm(self.r)
+        norms = v.norm(self.r)
         self.start()
         for k in range(left):
             was = self.active
             norms = self.step(x)
             done = done + was
             if self.is_tested:
-                self.stop(~xp.isfinite(norms), A_NAN)
+                self.stop(~v.is_finite(norms), A_NAN)
                 self.stop(norms <= verify_at, VERIFY)
                 self.settle()
             if self.system.history:
@@ -136,10 +136,5 @@ class Method:
                 callback(x)
             if self.is_tested and (k + 1) % look == 0 and not bool(self.active.any()):
                 break
-        judge.end[:], judge.iterations[:] = _host(self.end), _host(done)
+        judge.end[:], judge.iterations[:] = v.host(self.end), v.host(done)
         return norms
-
-
-def _host(array: Any) -> np.ndarray:
-    found: np.ndarray = array if isinstance(array, np.ndarray) else array.get()
-    return found

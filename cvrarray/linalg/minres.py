@@ -32,7 +32,7 @@ class MINRES(Method):
 
     def start(self) -> None:
         """The first Lanczos vector is the residual."""
-        v, xp = self.v, self.xp
+        v = self.v
         self.new[...] = self.r
         self.old[...] = 0
         self.w[...] = 0
@@ -40,27 +40,28 @@ class MINRES(Method):
         self.basis[...] = self.precondition(self.r, self.y)
         self.beta = self._length(v.real_dot(self.new, self.basis))
         self.stop(self.beta == 0, M_SINGULAR)
-        zeros = xp.zeros(v.columns)
-        self.beta_old, self.epsilon, self.delta_bar, self.phi_bar = zeros, zeros, zeros, self.beta
-        self.c, self.s = zeros - 1, zeros
+        zero = v.constant(0)
+        self.beta_old, self.epsilon, self.delta_bar, self.phi_bar = zero, zero, zero, self.beta
+        self.c, self.s = zero - 1, zero
         self.is_first = True
 
     def _length(self, square: Any) -> Any:
-        self.stop(~self.xp.isfinite(square), M_NAN)
+        v = self.v
+        self.stop(~v.is_finite(square), M_NAN)
         self.stop(square < 0, M_NOT_DEFINITE)
-        return self.xp.sqrt(self.xp.where(square > 0, square, 0.0))
+        return v.sqrt(v.where(square > 0, square, v.constant(0)))
 
     def step(self, x: Any) -> Any:
         """See :class:`Method`."""
-        v, xp = self.v, self.xp
-        one, zero = xp.ones(v.columns), xp.zeros(v.columns)
+        v = self.v
+        one, zero = v.constant(1), v.constant(0)
         v.combine(self.ratio(one, self.beta), self.basis, zero, self.basis, self.basis)
         self.times(self.basis, self.y)
         if not self.is_first:
             v.add(-self.ratio(self.beta, self.beta_old), self.old, self.y)
         self.is_first = False
         alpha = v.real_dot(self.basis, self.y)
-        self.stop(~xp.isfinite(alpha), A_NAN)
+        self.stop(~v.is_finite(alpha), A_NAN)
         v.add(-self.ratio(alpha, self.beta), self.new, self.y)
         self.old, self.new, self.y = self.new, self.y, self.old
 
@@ -70,7 +71,7 @@ class MINRES(Method):
         delta = self.c * self.delta_bar + self.s * alpha
         gamma_bar = self.s * self.delta_bar - self.c * alpha
         self.delta_bar = -self.c * beta
-        gamma = xp.sqrt(gamma_bar**2 + beta**2)
+        gamma = v.sqrt(gamma_bar**2 + beta**2)
         self.stop(gamma == 0, BREAKDOWN)
         self.c, self.s = self.ratio(gamma_bar, gamma), self.ratio(beta, gamma)
         phi, self.phi_bar = self.c * self.phi_bar, self.s * self.phi_bar

@@ -82,13 +82,12 @@ class Engine:
     def _correct(self, x: Any, true: np.ndarray, tolerance: np.ndarray, open_: np.ndarray, limit: int) -> Outcome:
         """``x += d``, with ``A @ d = r`` solved in single precision for the columns that are open."""
         xp = self.v.xp
-        size = xp.asarray(np.where(open_, true, 0.0))
         inverse = xp.asarray(np.where(open_, 1 / np.where(open_, true, 1.0), 0.0))
         self.b_inner[...] = self.r * inverse
         self.x_inner[...] = 0
         wanted = np.where(open_, np.maximum(INNER, 0.5 * tolerance / np.where(open_, true, 1.0)), np.inf)
         found: Outcome = self.inner.run(self.b_inner, self.x_inner, wanted, limit)
-        self.v.add(size, self.x_inner.astype(self.system.dtype), x)
+        self.v.add(self.v.load(np.where(open_, true, 0.0)), self.x_inner.astype(self.system.dtype), x)
         return found
 
     def _finish(self, b: Any, x: Any, tolerance: np.ndarray, limit: int, count: np.ndarray, history: list[Any]) -> Outcome:
@@ -105,8 +104,7 @@ class Engine:
 
     def _true(self, b: Any, x: Any) -> np.ndarray:
         """``r = b - A @ x``, and its norms in host memory."""
-        one = self.v.xp.ones(self.v.columns)
+        one = self.v.constant(1)
         multiply(self.matrix, x, self.r)
         self.v.combine(one, b, -one, self.r, self.r)
-        norms = self.v.norm(self.r)
-        return norms if isinstance(norms, np.ndarray) else np.asarray(norms.get())
+        return self.v.host(self.v.norm(self.r))

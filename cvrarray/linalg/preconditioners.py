@@ -108,7 +108,7 @@ class Jacobi(Preconditioner):
 
     def apply(self, r: Any, out: Any) -> Any:
         inverse = self.inverse if r.ndim == 1 else self.inverse[:, None]
-        self.device.xp.multiply(inverse, r, out=out, **_CASTS.get(self.device.kind, {}))
+        self.device.xp.multiply(inverse, r, out=out)
         return out
 
     def update(self, A: Any) -> None:
@@ -116,9 +116,6 @@ class Jacobi(Preconditioner):
 
     def astype(self, dtype: Any, into: Any = None) -> Any:
         return _cast(self, "inverse", dtype, into)
-
-
-_CASTS: dict[str, dict[str, Any]] = {"cpu": {"casting": "same_kind"}, "cuda": {"casting": "same_kind"}}
 
 
 class BlockJacobi(Preconditioner):

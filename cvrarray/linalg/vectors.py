@@ -1,7 +1,8 @@
 """Arithmetic of vectors on a device, as the methods need it: what is written once for NumPy and CuPy.
 
-A vector is (n,), or (n, k) for k systems at once. A scalar is an array (k,) on the vectors' device, in double precision; (1,)
-for vectors (n,). Sums are in double precision and in a fixed order.
+A vector is (n,), or (n, k) for k systems at once. A scalar is an array (k,) on the vectors' device, in double precision; for
+vectors (n,) it is (1,), or in host memory a plain number, which is ten times as fast to compute with. Sums are in double
+precision and in a fixed order.
 """
 
 from __future__ import annotations
@@ -29,6 +30,31 @@ class Vectors:
     def zeros(self) -> Any:
         """A vector of zeros."""
         return self.xp.zeros(self.shape, self.dtype)
+
+    def constant(self, value: float) -> Any:
+        """The same scalar for each column."""
+        return self.xp.full(self.columns, value)
+
+    def load(self, numbers: np.ndarray) -> Any:
+        """Numbers (k,) in host memory as a scalar."""
+        return self.xp.asarray(numbers)
+
+    def host(self, a: Any) -> np.ndarray:
+        """A scalar as numbers (k,) in host memory."""
+        found: np.ndarray = devices.move(a, devices.CPU)
+        return found
+
+    def where(self, condition: Any, a: Any, b: Any) -> Any:
+        """`a` or `b`."""
+        return self.xp.where(condition, a, b)
+
+    def sqrt(self, a: Any) -> Any:
+        """The square root of a scalar."""
+        return self.xp.sqrt(a)
+
+    def is_finite(self, a: Any) -> Any:
+        """Neither nan nor inf."""
+        return self.xp.isfinite(a)
 
     def dot(self, x: Any, y: Any) -> Any:
         """``x^H y`` of each column."""

@@ -10,6 +10,8 @@ follows has (n,) arrays in the kernels of vectors, (n, columns) in those whose n
 
 from __future__ import annotations
 
+import cmath
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -229,8 +231,17 @@ def _combine(first, last, rows, a, x, b, y, out):
                 to[i] = left * one[i] + right * other[i]
 
 
+@kernel
+def _total(partial, column):
+    """The sum over blocks, in their order."""
+    total = 0.0
+    for block in range(len(partial)):
+        total += partial[block, column]
+    return total
+
+
 class ThreadedVectors(Vectors):
-    """:class:`cvrarray.linalg.vectors.Vectors` for one system, by the kernels above."""
+    """:class:`cvrarray.linalg.vectors.Vectors` for one system, by the kernels above; scalars are plain NumPy numbers."""
 
     def __init__(self, device: Any, shape: tuple[int, ...], dtype: np.dtype) -> None:
         super().__init__(device, shape, dtype)
@@ -243,36 +254,58 @@ class ThreadedVectors(Vectors):
         flat = Blocks(2 * shape[0] if is_complex else shape[0], None)
         self._real_partial = flat.partial
         self._real = flat.prepare("dot", reals(like), reals(like), flat.partial)
-        self._factors = np.ones((2, 1), self.dtype)
+        self._total = compiled(_total, flat.partial, 0)
+        self._left, self._right = np.ones(1, self.dtype), np.ones(1, self.dtype)
 
     def empty(self) -> np.ndarray:
         """See :class:`Vectors`."""
         return empty(self.shape, self.dtype)
 
-    def dot(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    def constant(self, value: float) -> np.float64:
+        """See :class:`Vectors`."""
+        return np.float64(value)
+
+    def load(self, numbers: np.ndarray) -> Any:
+        """See :class:`Vectors`."""
+        return numbers[0]
+
+    def host(self, a: Any) -> np.ndarray:
+        """See :class:`Vectors`."""
+        return np.array([a])
+
+    def where(self, condition: Any, a: Any, b: Any) -> Any:
+        """See :class:`Vectors`."""
+        return a if condition else b
+
+    def sqrt(self, a: Any) -> np.float64:
+        """See :class:`Vectors`."""
+        return np.float64(math.sqrt(a) if a >= 0 else math.nan)
+
+    def is_finite(self, a: Any) -> np.bool_:
+        """See :class:`Vectors`."""
+        return np.bool_(cmath.isfinite(a))
+
+    def dot(self, x: np.ndarray, y: np.ndarray) -> Any:
         """See :class:`Vectors`."""
         if self._inner is None:
             return self.real_dot(x, y)
         self._inner(x, y, self._partial)
-        return np.array([complex(*self._partial.sum(axis=0))])
+        return np.complex128(complex(self._total(self._partial, 0), self._total(self._partial, 1)))
 
-    def real_dot(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    def real_dot(self, x: np.ndarray, y: np.ndarray) -> np.float64:
         """See :class:`Vectors`."""
         self._real(reals(x), reals(y), self._real_partial)
-        return self._real_partial[:, 0].sum(keepdims=True)
+        return np.float64(self._total(self._real_partial, 0))
 
-    def add(self, a: np.ndarray, x: np.ndarray, y: np.ndarray) -> None:
+    def add(self, a: Any, x: np.ndarray, y: np.ndarray) -> None:
         """See :class:`Vectors`."""
-        if a[0] != 0:
-            self.combine(a, x, ONE, y, y)
+        if a != 0:
+            self.combine(a, x, 1.0, y, y)
 
-    def combine(self, a: np.ndarray, x: np.ndarray, b: np.ndarray, y: np.ndarray, out: np.ndarray) -> None:
+    def combine(self, a: Any, x: np.ndarray, b: Any, y: np.ndarray, out: np.ndarray) -> None:
         """See :class:`Vectors`."""
-        self._factors[0], self._factors[1] = a, b
-        self._combine(self._factors[0], x, self._factors[1], y, out)
-
-
-ONE = np.ones(1)
+        self._left[0], self._right[0] = a, b
+        self._combine(self._left, x, self._right, y, out)
 
 
 @kernel
