@@ -23,10 +23,10 @@ __global__ void bbcsr_values(const int64* bin_rowptr, const int64* starts, int64
     const int bin_length = (int)((bin_rowptr[bin + 1] - first) / WARP);
     values += first + lane;
 
-    // short rows are read several at a time: 8, 16 or 32 threads each
-    const int shift = bin_length <= 8 ? 3 : bin_length <= 16 ? 4 : 5;
-    const int width = 1 << shift, k_of_lane = lane & (width - 1);
-    for (int begin = blockIdx.y * width; begin < bin_length; begin += gridDim.y * width) {
+    for (int begin = blockIdx.y * WARP; begin < bin_length; begin += gridDim.y * WARP) {
+        // the ends of rows are read several at a time: by 8, 16 or 32 threads each
+        const int left = bin_length - begin, shift = left <= 8 ? 3 : left <= 16 ? 4 : 5;
+        const int width = 1 << shift, k_of_lane = lane & (width - 1);
         // loads before stores, BATCH of each: the compiler may not move a load over a store that could touch the same place
         for (int i = 0; i < width; i += BATCH) {
             W value[BATCH];
@@ -41,7 +41,7 @@ __global__ void bbcsr_values(const int64* bin_rowptr, const int64* starts, int64
             for (int u = 0; u < BATCH; ++u) tile[((i + u) << (5 - shift)) + (lane >> shift)][k_of_lane] = value[u];
         }
         __syncwarp();
-        const int count = min(width, bin_length - begin);
+        const int count = min(width, left);
 #pragma unroll 8
         for (int k = 0; k < count; ++k) values[(int64)(begin + k) * WARP] = tile[lane][k];
         __syncwarp();
