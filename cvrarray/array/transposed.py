@@ -4,11 +4,12 @@ Elementwise functions map the base's values, and everything else starts from the
 rows and columns exchanged. ``A.T.T`` is the base itself, and ``A.T.copy()`` converts: an array of the base's format that
 holds the transposed matrix.
 
-Products swap: on a GPU ``A.T @ x`` is the base's transposed product. On a CPU a product that scatters its sums is slower
-than one that collects them, so the first product converts: the base keeps *tables of its transpose* from then on, and the
-product is theirs (docs/decisions/0014). Where they would take too much memory (:func:`most_bytes`), and in products that
-are made once (:meth:`TransposedArray.once`), the base's transposed product is taken here too. Which of them is decided
-before an array's first product, for all of them: so every call gives the same bits.
+Products swap: on a GPU ``A.T @ x`` is the base's transposed product. On a CPU, and for ``A.T @ X`` on a GPU, a product that
+scatters its sums is slower than one that collects them, so the first product converts: the base keeps *tables of its
+transpose* from then on, and the product is theirs (docs/decisions/0014). Where they would take too much memory
+(:func:`most_bytes`), while a CUDA graph is captured, and in products that are made once (:meth:`TransposedArray.once`), the
+base's transposed product is taken here too. Which of them is decided before an array's first product of the kind, for all of
+them: so every call gives the same bits.
 """
 
 from __future__ import annotations
@@ -32,8 +33,10 @@ from .base import SparseArray
 SHARE = 1 / 4
 
 
-def most_bytes() -> int:
-    """Bytes that the tables of transposes, of all arrays together, may take: ``CVRARRAY_TRANSPOSED_MEMORY``, 0 for none.
+def most_bytes(target: devices.Device = devices.CPU) -> int:
+    """Bytes that the tables of transposes, of all arrays on a device together, may take.
+
+    ``CVRARRAY_TRANSPOSED_MEMORY``, 0 for none; by default a quarter of the device's memory.
 
     Raises
     ------
@@ -51,28 +54,30 @@ def most_bytes() -> int:
         return 0
     if wanted:
         return partition.n_bytes(wanted, "CVRARRAY_TRANSPOSED_MEMORY")
-    return int(SHARE * devices.CPU.backend("runtime.memory").installed())
+    return int(SHARE * target.backend("runtime.memory" if target.kind == "cpu" else "memory").installed())
 
 
 class _Kept:
     """The tables of transposes that the process holds: how many bytes, and who may add to them."""
 
     def __init__(self) -> None:
-        self.sizes: dict[int, int] = {}  # by the arrays' identity, while they live
+        self.sizes: dict[int, tuple[devices.Device, int]] = {}  # by the arrays' identity, while they live
         self.lock = threading.Lock()
 
-    @property
-    def n_bytes(self) -> int:
-        """Bytes of all of them."""
-        return sum(list(self.sizes.values()))
+    def n_bytes(self, target: devices.Device = devices.CPU) -> int:
+        """Bytes of all of them on a device."""
+        return sum(size for device, size in list(self.sizes.values()) if device == target)
 
     def make(self, base: SparseArray) -> SparseArray | None:
         """The transpose of `base` as an array of its own, in the format that suits it; None where it may not be kept."""
-        if self.n_bytes + base.nbytes > most_bytes():
+        target = base._target
+        if self.n_bytes(target) + base.nbytes > most_bytes(target):
+            return None
+        if target.kind == "cuda" and target.xp.cuda.get_current_stream().is_capturing():  # a graph holds no conversion
             return None
         csr = TransposedArray(base)._canonical_csr()
-        array: SparseArray = extensions.load("construct").asarray(csr, device="cpu")
-        self.sizes[id(array)] = array.nbytes
+        array: SparseArray = extensions.load("construct").asarray(csr, device=target)
+        self.sizes[id(array)] = target, array.nbytes
         weakref.finalize(array, self.sizes.pop, id(array)).atexit = False
         return array
 
@@ -81,7 +86,7 @@ _kept = _Kept()
 
 
 def keep(base: Any) -> SparseArray | None:
-    """The tables that `base`, an array on the CPU, keeps of its transpose, made now if need be; None where it has none."""
+    """The tables that `base` keeps of its transpose, made now if need be; None where it has none."""
     if base._transpose is None:
         with _kept.lock:
             if base._transpose is None:
@@ -124,7 +129,7 @@ class TransposedArray(SparseArray):
         self._target = base._target
         self._dense_type = base._dense_type
         self._ready = base._ready_transposed
-        self._is_kept = self._target.kind == "cpu"
+        self._is_kept = True
         self._plan = None
 
     @classmethod
@@ -235,7 +240,8 @@ class TransposedArray(SparseArray):
         return self.base._diagonal(-offset)
 
     def _kernel(self, kind: str, dtype: np.dtype) -> Run:
-        own = keep(self.base) if self._is_kept and kind != "product_transposed" else None
+        collects = kind == "product_matrix" or (kind == "product" and self._target.kind == "cpu")
+        own = keep(self.base) if self._is_kept and collects else None
         if own is not None:
             return own._kernel(kind, dtype)
         if kind == "product_matrix":
