@@ -58,15 +58,17 @@ Slots over nonzeros is :attr:`BBCSRArray.fill_ratio`. BBCSR wins on dense blocks
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
-from .array.format import FormatArray, Sample
+from .array.blocks import expanded
+from .array.format import FormatArray, Sample, chained, joined, offsets
 from .array.invariants import are_tables, in_range, integer, is_offsets, packs
-from .core import devices
-from .core.tables import NARROW_PADDING, WARP, BBCSRTables
+from .core import devices, extensions
+from .core.tables import CSR, NARROW_PADDING, WARP, BBCSRTables, Blocks, mask_dtype
 from .input import coercion
 
 #: Block sizes that ``asarray(format="auto")`` looks at; 1 is sliced ELLPACK.
@@ -93,12 +95,18 @@ class BBCSRArray(FormatArray):
 
     Parameters
     ----------
-    obj : sparse or dense 2-D array
-        scipy.sparse, cupyx.scipy.sparse, pydata/sparse, NumPy, CuPy or an array of ours. Duplicates are summed.
+    obj : sparse or dense 2-D array, or a tuple
+        scipy.sparse, cupyx.scipy.sparse, pydata/sparse, NumPy, CuPy or an array of ours. Duplicates are summed. A tuple is,
+        as for SciPy's constructors, ``(data, (row, col))``, ``(data, indices, indptr)`` or the shape of an empty matrix.
     block_size : int
         Rows and columns of a block, 1 to 32: 6 for shells and rigid bodies, 3 for solids, 1 for no blocks.
     device : str, optional
         ``"cpu"``, ``"cuda"`` or ``"cuda:N"``. Default: where `obj` lives.
+    shape : (n_rows, n_cols), optional
+        Of a matrix in parts. Default: as large as they need.
+    dtype : dtype, optional
+        To which values are cast. Default: theirs.
+    copy : ignored; SciPy has it. The tables are new ones always.
 
     Raises
     ------
@@ -113,7 +121,7 @@ class BBCSRArray(FormatArray):
     ('bbcsr', (64, 64), 128, 2, 2, 1.0)
     >>> (A @ np.arange(64.0))[:4]
     array([1., 1., 5., 5.])
-    >>> A.bin_rowptr.tolist(), A.rowptr[:3].tolist(), A.colptr[:6].tolist(), A.data[:3]
+    >>> A.bin_rowptr.tolist(), A.rowptr[:3].tolist(), A.colptr[:6].tolist(), A.padded_data[:3]
     ([0, 64, 128], [0, 1, 2], [0, 0, 2, 2, 4, 4], array([1., 1., 1.]))
     """
 
@@ -133,8 +141,18 @@ class BBCSRArray(FormatArray):
 
     _tables: BBCSRTables
 
-    def __init__(self, obj: Any, *, block_size: int = 6, device: Any = None):
-        super().__init__(obj, device=device, block_size=integer(block_size, "block_size", 1, WARP))
+    def __init__(
+        self,
+        obj: Any,
+        *,
+        block_size: int = 6,
+        device: Any = None,
+        shape: Any = None,
+        dtype: Any = None,
+        copy: bool | None = None,
+    ):
+        size = integer(block_size, "block_size", 1, WARP)
+        super().__init__(obj, shape=shape, dtype=dtype, device=device, block_size=size)
 
     @classmethod
     def from_blocks(
@@ -169,36 +187,56 @@ class BBCSRArray(FormatArray):
         """
         home = devices.of(blocks)
         with home.use():
-            xp = home.xp
-            blocks = xp.asarray(blocks)
+            blocks = home.xp.asarray(blocks)
             if blocks.ndim != 3 or blocks.shape[1] != blocks.shape[2]:
                 raise ValueError(f"blocks must have shape (n_blocks, block_size, block_size); got {blocks.shape}")
             size = integer(blocks.shape[1], "block_size", 1, WARP)
-            pairs = [
-                coercion.as_integers(p, name).astype(np.int64)
-                for p, name in ((block_rows, "block_rows"), (block_cols, "block_cols"))
-            ]
-            coercion.same_device(block_rows=pairs[0], block_cols=pairs[1], blocks=blocks)
-            if not pairs[0].size == pairs[1].size == blocks.shape[0]:
-                raise ValueError(
-                    "block_rows, block_cols and blocks must have one length; got "
-                    f"{pairs[0].size}, {pairs[1].size} and {blocks.shape[0]}"
-                )
+            coercion.check_dtype(blocks.dtype)
+            pairs = coercion.as_integers(block_rows, "block_rows"), coercion.as_integers(block_cols, "block_cols")
+            coercion.same_device(**({"block_rows": pairs[0], "block_cols": pairs[1]} if pairs[0].size else {}), blocks=blocks)
+            lengths = pairs[0].size, pairs[1].size, blocks.shape[0]
+            if len(set(lengths)) > 1:
+                raise ValueError("block_rows, block_cols and blocks must have one length; got {}, {} and {}".format(*lengths))
             needed = tuple(size * (int(p.max()) + 1) if p.size else 0 for p in pairs)
             shape = coercion.check_shape(needed if shape is None else shape)
             for p, name, n in zip(pairs, ("block_rows", "block_cols"), shape, strict=True):
                 if not in_range(p, 0, -(-n // size)):
                     bad = int(p.min()) if int(p.min()) < 0 else int(p.max())
                     raise ValueError(f"{name} must lie in [0, {-(-n // size)}) for shape {shape}; got {bad}")
-            within = xp.arange(size)
-            row, col = xp.broadcast_arrays(
-                (pairs[0] * size)[:, None, None] + within[:, None], (pairs[1] * size)[:, None, None] + within
-            )
-            inside = (row < shape[0]) & (col < shape[1])
-            if bool((blocks[~inside] != 0).any()):
-                raise ValueError(f"values of blocks beyond shape {shape} must be 0. Enlarge shape, or clear them")
-            csr = coercion.from_triplets(row[inside], col[inside], blocks[inside], shape)
-        return cls(csr, block_size=size, device=device)
+            for p, n, axis in ((pairs[0], shape[0], 1), (pairs[1], shape[1], 2)):
+                if n % size and bool(blocks.swapaxes(1, axis)[p == n // size, n % size :].any()):
+                    raise ValueError(f"values of blocks beyond shape {shape} must be 0. Enlarge shape, or clear them")
+        target = home if device is None else devices.parse(device)
+        plan = extensions.load("assembly").Assembly(
+            *(devices.move(p, target) for p in pairs), shape=shape, block_size=size, format="bbcsr", device=target
+        )
+        array: Self = plan(devices.move(blocks, target))
+        return array if type(array) is cls else cls._from_tables(array._tables)
+
+    @classmethod
+    def _of_blocks(cls, blocks: Blocks, target: devices.Device) -> tuple[BBCSRTables, Any]:
+        """The tables of blocks, but for their values, and the row of a block that each slot of blocks has.
+
+        Row i of block e has the number ``e * size + i + 1``, and padding 0. For use on the current device.
+        """
+        size, (n_rows, n_cols), xp = blocks.size, blocks.shape, target.xp
+        t = cls._module(target).convert(
+            expanded(blocks, size), 1
+        )  # a row of a block as one number: columns are those of blocks
+        n_block_rows = xp.minimum(size, n_rows - size * xp.arange(blocks.indptr.size - 1))
+        nnz = int((xp.diff(blocks.indptr) * n_block_rows).sum()) * size
+        present, cut = None, n_cols % size
+        if cut:
+            block_col = _block_columns(t, xp)
+            is_cut = block_col == n_cols // size
+            if bool(is_cut.any()):
+                marks = xp.where(block_col < 0, 0, xp.where(is_cut, (1 << cut) - 1, (1 << size) - 1))
+                present = marks.astype(mask_dtype(size))
+                nnz -= int(is_cut.sum()) * (size - cut)
+        values = xp.broadcast_to(xp.zeros(1, bool), t.data.size * size)
+        return t._replace(
+            shape=blocks.shape, nnz=nnz, block_size=size, bin_rowptr=t.bin_rowptr * size, data=values, present=present
+        ), t.data
 
     def _parameters(self) -> dict[str, Any]:
         return {"block_size": self.block_size}
@@ -215,24 +253,27 @@ class BBCSRArray(FormatArray):
 
     @property
     def bin_rowptr(self) -> Any:
-        """(n_bins + 1,) int64: where each bin begins in :attr:`data`."""
+        """(n_bins + 1,) int64: where each bin begins in :attr:`padded_data`."""
         return self._tables.bin_rowptr
 
     @property
-    def data(self) -> Any:
-        """(bin_rowptr[-1],) values, padding included. Do not write to it."""
+    def padded_data(self) -> Any:
+        """(bin_rowptr[-1],) the table ``data`` of the format: values in its order, padding and holes included.
+
+        Do not write to it. :attr:`data` has the nonzeros alone.
+        """
         return self._tables.data
 
     @property
     def rowptr(self) -> Any:
-        """(32 * (n_bins + 1),) int64: where each row begins in :attr:`data`; row r ends at ``rowptr[r + 32]``."""
+        """(32 * (n_bins + 1),) int64: where each row begins in :attr:`padded_data`; row r ends at ``rowptr[r + 32]``."""
         xp = self._target.xp
         with self._target.use():
             return (self._tables.bin_rowptr[:, None] + xp.arange(WARP)).ravel()
 
     @property
     def colptr(self) -> Any:
-        """(data.size // block_size,) int32 or int64: scalar column of every block of every row; -1 is padding."""
+        """(padded_data.size // block_size,) int32 or int64: scalar column of every block of every row; -1 is padding."""
         with self._target.use():
             block_col = _block_columns(self._tables, self._target.xp)
             return self._target.xp.where(block_col < 0, block_col, block_col * block_col.dtype.type(self.block_size))
@@ -240,7 +281,7 @@ class BBCSRArray(FormatArray):
     @property
     def fill_ratio(self) -> float:
         """Stored slots over nonzeros: 1.0 is perfect; nan without nonzeros."""
-        return self.data.size / self.nnz if self.nnz else float("nan")
+        return self._tables.data.size / self.nnz if self.nnz else float("nan")
 
     def _part(self, first: int, last: int) -> tuple[BBCSRTables, int]:
         t, low, high = self._tables, first // WARP, -(-last // WARP)
@@ -255,6 +296,31 @@ class BBCSRArray(FormatArray):
             col_ptr=t.col_ptr[low:high],
             present=None if t.present is None else t.present[start // t.block_size : end // t.block_size],
         ), low * WARP
+
+    def _order(self, slots: CSR) -> Any:
+        return slots.indptr.astype(np.int64, copy=False)
+
+    @classmethod
+    def _stacked(cls, parts: list[BBCSRTables]) -> BBCSRTables | None:
+        """Bin by bin, where each matrix but the last ends with a whole bin and a whole block row."""
+        size = parts[0].block_size
+        if any(t.block_size != size or (t.present is None) != (parts[0].present is None) for t in parts):
+            return None
+        if any(t.shape[0] % math.lcm(WARP, size) for t in parts[:-1]):
+            return None
+        xp = devices.of(parts[0].data).xp
+        _, narrow = offsets(t.col_narrow.size for t in parts)
+        _, wide = offsets(t.col_wide.size for t in parts)
+        starts = zip(parts, narrow, wide, strict=True)
+        return BBCSRTables(
+            shape=(sum(t.shape[0] for t in parts), parts[0].shape[1]),
+            nnz=sum(t.nnz for t in parts),
+            block_size=size,
+            bin_rowptr=chained([t.bin_rowptr for t in parts]),
+            col_ptr=joined([t.col_ptr + xp.where(t.col_base >= 0, first, other) for t, first, other in starts]),
+            present=None if parts[0].present is None else joined([t.present for t in parts]),
+            **{name: joined([getattr(t, name) for t in parts]) for name in ("data", "col_base", "col_narrow", "col_wide")},
+        )
 
     def _layout(self) -> str:
         return f"{self.n_bins} bins, blocks of {self.block_size}, fill ratio {self.fill_ratio:.3g}"
@@ -296,7 +362,7 @@ class BBCSRArray(FormatArray):
             return {"bbcsr1": (sample.padded * value, 1.0)}
         found = {"bbcsr1": (sample.padded * (value + column) + bins * 24, 1.0)}
         window, counts = sample.window, devices.CPU.backend("statistics")
-        for size in BLOCK_SIZES[1:]:
+        for size in sorted({*BLOCK_SIZES, sample.block_size} - {1}):
             least = counts.blocks_of_single_rows(window.indptr, window.indices, size) * size * sample.scale
             best = min(smallest, *(n_bytes for n_bytes, _ in found.values()))
             if not sample.exact and least * (value + column / size) > best:

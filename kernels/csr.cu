@@ -88,6 +88,33 @@ __global__ void csr_check_columns(const P* indptr, const I* indices, int64 n_row
     if (__any_sync(FULL, unsorted) && lane == 0) status[UNSORTED] = 1;
 }
 
+// csr_row_lengths: found[0] += WARP times the longest row of each WARP rows, found[1] += empty rows;
+// found[2] = MAX - the shortest row, found[3] = the longest
+//
+// mapping   one thread a row, one warp for the rows that are padded together
+// traffic   sizeof(P) bytes a row
+// requires  indptr does not decrease; found is zeroed by the host
+// races     sums and maxima of integers, taken atomically, once a block
+template <class P>
+__global__ void csr_row_lengths(const P* indptr, int64 n_rows, uint64* found) {
+    const int64 row = blockIdx.x * (int64)blockDim.x + threadIdx.x;
+    const int64 length = row < n_rows ? indptr[row + 1] - indptr[row] : 0;
+    const int64 longest = warp_max(length), shortest = warp_min(row < n_rows ? length : MAX);
+    const int64 empty = __popc(__ballot_sync(FULL, row < n_rows && length == 0));
+    __shared__ int64 most, beyond_least;
+    if (threadIdx.x == 0) most = beyond_least = 0;
+    add_to_totals<2>({WARP * longest, empty}, found);  // all threads wait in it
+    if (lane_id() == 0) {
+        atomicMax(&most, longest);
+        atomicMax(&beyond_least, MAX - shortest);
+    }
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        atomicMax(found + 2, (uint64)beyond_least);
+        atomicMax(found + 3, (uint64)most);
+    }
+}
+
 // csr_sum_runs: out[i] = the sum of val[order[first[i]]] .. val[order[first[i + 1] - 1]], in that order. float16 is
 // summed in float.
 //

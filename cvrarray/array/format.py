@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import ModuleType
 from typing import Any, ClassVar, NamedTuple, Self
+from weakref import WeakValueDictionary
 
 import numpy as np
 
-from ..core import devices, extensions
+from ..core import devices, extensions, progress
 from ..core.arrays import Run
 from ..core.tables import CSR
 from ..input import coercion, limits
 from . import serialized
 from .base import SparseArray
 from .transposed import TransposedArray
+from .values import Structure
+
+#: Number -> array, while it lives: operators of PyTorch take numbers, not arrays.
+LIVING: WeakValueDictionary[int, FormatArray] = WeakValueDictionary()
+_NUMBERS = itertools.count(1)
 
 #: Every format that is known, by name, in the order in which they are compared.
 FORMATS: dict[str, type[FormatArray]] = {}
@@ -33,6 +41,7 @@ class Sample(NamedTuple):
     scale: float  # nonzeros of the matrix over those of the window
     column_bytes: float  # bytes that a column takes on average, in tiles that store 16-bit offsets where they can
     exact: bool  # whether sizes that cannot win are wanted too
+    block_size: int = 1  # of the blocks that the matrix came in
 
 
 class FormatArray(SparseArray):
@@ -48,7 +57,9 @@ class FormatArray(SparseArray):
     - ``_variants``, ``_microseconds``, ``_why``, where ``asarray(format="auto")`` shall consider it.
 
     A module of kernels has ``convert(csr, **keywords) -> tables``, ``product(tables, dtype) -> run`` and
-    ``to_coo(tables) -> row, col, val``; ``product_matrix`` and ``product_transposed`` are optional.
+    ``to_coo(tables) -> row, col, val``. Optional are ``product_matrix``, ``product_transposed``, ``to_csr(tables, first,
+    last)``, the canonical CSR of some rows, ``diagonal(tables, offset)``, and ``fill(tables, order, data, values)``, which
+    writes a value table: with it goes the method ``_order``.
     """
 
     format: ClassVar[str]
@@ -61,18 +72,23 @@ class FormatArray(SparseArray):
 
     _tables: Any
     _kernels: dict[tuple[str, np.dtype], Run]  # kind and the product's dtype -> the device module's prepared product
-    _slot_cache: Any  # where each entry of the canonical CSR lies in the value table, once asked for
+    _number: int  # of this array alone
+    _place_cache: tuple[Any, Any] | None = None  # rows and columns of the canonical CSR, once asked for
+    _structure: Structure  # what arrays know together that differ in their values alone
+    _transpose: Any  # an array on the CPU that is the transpose, once asked for; False where there shall be none
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
         if "format" in cls.__dict__:
             FORMATS[cls.format] = cls
 
-    def __init__(self, obj: Any, *, device: Any = None, **keywords: Any):
+    def __init__(
+        self, obj: Any, *, shape: Any = None, dtype: Any = None, copy: bool | None = None, device: Any = None, **keywords: Any
+    ):
         target = None if device is None else devices.parse(device)
-        csr = coercion.as_csr(obj)
+        csr = coercion.from_arguments(obj, shape, dtype)
         target = target or devices.of(csr.data)
-        with target.use():
+        with progress.shown(f"converting {csr.nnz:,} nonzeros"), target.use():
             try:
                 self._adopt(self._convert(coercion.move(csr, target), target, **keywords))
             except MemoryError as error:
@@ -101,7 +117,9 @@ class FormatArray(SparseArray):
         self._target = devices.of(self._values(tables))
         self._dense_type = self._target.xp.ndarray
         self._kernels, self._ready, self._ready_transposed = {}, {}, {}
-        self._slot_cache = None
+        self._structure, self._transpose = Structure(), None
+        self._number = next(_NUMBERS)
+        LIVING[self._number] = self
         self._plan = plan
         for table in tables:  # immutable; and one kind of array for Numba, whether converted or mapped from a file
             if isinstance(table, np.ndarray):
@@ -182,6 +200,19 @@ class FormatArray(SparseArray):
         with self._target.use():
             return self._with_table(function(self._values(self._tables)))
 
+    def _is_like(self, other: Any) -> bool:
+        """Whether `other` is an array of the same format whose tables, but for the values, are the same."""
+        if type(other) is not type(self) or other._target != self._target:
+            return False
+        mine, theirs = self._tables._asdict(), other._tables._asdict()
+        del mine[self._value_table], theirs[self._value_table]
+        sizes = [{name: getattr(t, "shape", t) for name, t in tables.items()} for tables in (mine, theirs)]
+        with self._target.use():
+            equal = self._target.xp.array_equal
+            return sizes[0] == sizes[1] and all(
+                t is theirs[name] or bool(equal(t, theirs[name])) for name, t in mine.items() if hasattr(t, "nbytes")
+            )
+
     def _with_table(self, values: Any) -> Self:
         """The array of the same structure around another value table, on the same device."""
         if self._target.kind == "cuda":
@@ -189,8 +220,24 @@ class FormatArray(SparseArray):
         elif values.ctypes.data % 64 or not values.flags.c_contiguous:  # the CPU's kernels want it at a cache line
             values = _aligned(values, self._target)
         array = self._from_tables(self._tables._replace(**{self._value_table: values}))
-        array._slot_cache = self._slot_cache
+        array._structure = self._structure
         return array
+
+    def _empty_values(self, dtype: np.dtype) -> Any:
+        """An uninitialised value table of this structure."""
+        return _empty(self._values(self._tables).size, dtype, self._target)
+
+    def _values_changed(self) -> None:
+        """Drop or renew what was computed from the values, after these were replaced.
+
+        That is the transpose, and products whose ``run`` has a ``renew()``. A product without it reads the value table in
+        every call.
+        """
+        self._transpose = None
+        self._ready_transposed.clear()
+        for run in self._kernels.values():
+            if hasattr(run, "renew"):
+                run.renew()
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -253,18 +300,50 @@ class FormatArray(SparseArray):
     def _part(self, first: int, last: int) -> tuple[Any, int]:
         """The tables of the tiles that hold the rows [first, last), and the number of the row that they call 0.
 
-        Only :func:`to_coo` of the device's module takes such tables: nnz is not theirs. Here: all of them.
+        Only ``to_coo`` and ``to_csr`` of the device's module take such tables: nnz is not theirs. Here: all of them.
         """
         return self._tables, 0
 
+    def _canonical_csr(self) -> CSR:
+        to_csr = getattr(self._module(self._target), "to_csr", None)
+        csr: CSR = to_csr(self._tables, 0, self.shape[0]) if to_csr else super()._canonical_csr()
+        return csr
+
+    def _diagonal(self, offset: int) -> Any:
+        diagonal = getattr(self._module(self._target), "diagonal", None)
+        return diagonal(self._tables, offset) if diagonal else super()._diagonal(offset)
+
     def _canonical_rows(self, first: int, last: int) -> CSR:
         tables, begin = self._part(first, last)
+        if to_csr := getattr(self._module(self._target), "to_csr", None):
+            rows: CSR = to_csr(tables, first - begin, last - begin)
+            return rows
         row, col, val = self._module(self._target).to_coo(tables)
         row -= row.dtype.type(first - begin)
         kept = self._target.xp.flatnonzero((row >= 0) & (row < last - first))
         shape = (last - first, self.shape[1])
         canonical: CSR = self._target.backend("csr").canonical(row[kept], col[kept], val[kept], shape)
         return canonical
+
+    def _stack(self, arrays: list[Any]) -> Any:
+        """`arrays`, of which this is one, one below the other by their tables; None where these do not fit."""
+        columns, dtype = self.shape[1], self.dtype
+        if any(type(a) is not type(self) or a.dtype != dtype or a.shape[1] != columns for a in arrays):
+            return None
+        shape = (sum(a.shape[0] for a in arrays), columns)
+        index = coercion.index_dtype(shape)
+        if any(a._target != self._target or coercion.index_dtype(a.shape) != index for a in arrays):
+            return None
+        tables = self._stacked([a._tables for a in arrays])
+        return None if tables is None else self._from_tables(tables)
+
+    @classmethod
+    def _stacked(cls, parts: list[Any]) -> Any:
+        """The tables of arrays of this format one below the other, from theirs; None where that takes a conversion.
+
+        They have as many columns, one dtype, and one index dtype.
+        """
+        return None
 
     def _kernel(self, kind: str, dtype: np.dtype) -> Run:
         run = self._kernels.get((kind, dtype))
@@ -288,26 +367,69 @@ class FormatArray(SparseArray):
 
     def _product_transposed(self, dtype: np.dtype) -> Run:
         """``A.T @ x`` of a format whose module has none: by tables of the transposed matrix, which are kept."""
-        return self.T.copy()._kernel("product", dtype)
+        product = self.T.copy()._kernel("product", dtype)
+
+        def run(x: Any, y: Any, alpha: Any, beta: Any) -> None:
+            product(x, y, alpha, beta)
+
+        def renew() -> None:
+            nonlocal product
+            product = self.T.copy()._kernel("product", dtype)
+
+        run.renew = renew  # type: ignore[attr-defined]
+        return run
+
+    def _entries(self) -> Any:
+        if self._structure.slots is None:
+            return super()._entries()
+        with self._target.use():
+            return self._values(self._tables)[self._structure.slots]
+
+    def _places(self) -> tuple[Any, Any]:
+        if self._place_cache is None:
+            self._place_cache = super()._places()
+        return self._place_cache
 
     def _slots(self) -> Any:
         """(nnz,) where each entry of the canonical CSR lies in the value table; computed once, by converting the numbers."""
-        if self._slot_cache is None:
-            self._slot_cache = self._slot_numbers()._canonical_csr().data
-        return self._slot_cache
+        if self._structure.slots is None:
+            self._structure.slots = self._slot_numbers()._canonical_csr().data
+        return self._structure.slots
 
     def _slot_numbers(self) -> Self:
         """The same structure with each slot's number for its value."""
         size = self._values(self._tables).size
         return self._map(lambda values: self._target.xp.arange(size, dtype=np.int32 if size < 2**31 else np.int64))
 
-    def _with_slots(self, slots: Any, data: Any) -> Self:
-        """The same structure with the values `data` in the slots `slots`, and 0 in all others."""
-        with self._target.use():
-            values = _empty(self._values(self._tables).size, data.dtype, self._target)
-            values.fill(0)
-            values[slots] = data
-            return self._with_table(values)
+    def _order(self, slots: CSR) -> Any:
+        """What ``fill(tables, order, data, values)`` of the device's module needs to know of the order of the canonical CSR.
+
+        `slots` is that CSR, with the slot of each entry for its value. Only formats whose modules have ``fill`` define it.
+        """
+        raise NotImplementedError
+
+
+def joined(arrays: Any) -> Any:
+    """1-D or 2-D arrays on one device one after the other, placed as :func:`_empty` does."""
+    first, total = arrays[0], sum(array.shape[0] for array in arrays)
+    target = devices.of(first)
+    out = _empty(total * math.prod(first.shape[1:]), first.dtype, target).reshape(total, *first.shape[1:])
+    return target.xp.concatenate(arrays, out=out)
+
+
+def offsets(sizes: Iterable[int]) -> tuple[int, list[int]]:
+    """The sum of `sizes`, and where each of so many pieces begins."""
+    ends = list(itertools.accumulate(sizes, initial=0))
+    return ends[-1], ends[:-1]
+
+
+def chained(pointers: list[Any]) -> Any:
+    """Arrays of offsets, each of which begins at 0, as one that goes on where the one before ends."""
+    xp, at, pieces = devices.of(pointers[0]).xp, 0, []
+    for pointer in pointers:
+        pieces.append(pointer[:-1] + at)
+        at += int(pointer[-1])
+    return xp.concatenate([*pieces, xp.asarray([at], pointers[0].dtype)])
 
 
 def _empty(size: int, dtype: np.dtype, target: devices.Device) -> Any:

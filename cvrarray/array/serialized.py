@@ -19,7 +19,6 @@ from typing import Any
 
 import numpy as np
 
-from .. import __version__
 from ..core import devices
 from .base import SparseArray
 
@@ -114,6 +113,8 @@ def _header(array_class: Any, head: Any) -> dict[str, Any]:
         raise _damaged("its header does not match its checksum")
     header: dict[str, Any] = json.loads(head[8:])
     if header["version"] > VERSION:
+        from .. import __version__
+
         raise ValueError(f"the pickle has version {header['version']}; cvrarray {__version__} reads up to {VERSION}. Update it")
     if getattr(array_class, "format", None) != header["format"]:
         raise _damaged(f"it names {array_class!r} for the format {header['format']}")

@@ -8,14 +8,21 @@ from .. import formats
 from ..array.format import FormatArray
 from ..bbcsr import BBCSRArray
 from ..core import devices
-from ..core.tables import CSR
+from ..core.tables import CSR, WARP
 from ..cvr import CVRArray
 from ..input import coercion
+from ..input.entries import block_coordinates, entries
+from .assembly import Assembly
 from .model import choose, statistics
+
+#: BBCSRArray's.
+DEFAULT_BLOCK_SIZE = 6
 
 
 @overload
-def asarray(obj: Any, format: Literal["auto"] = "auto", device: Any = None) -> FormatArray: ...
+def asarray(
+    obj: Any, format: Literal["auto"] = "auto", device: Any = None, *, dtype: Any = None, copy: bool | None = None
+) -> FormatArray: ...
 @overload
 def asarray(
     obj: Any,
@@ -25,9 +32,19 @@ def asarray(
     n_lanes: int | None = None,
     n_chunks: int | None = None,
     split: str = "rows",
+    dtype: Any = None,
+    copy: bool | None = None,
 ) -> CVRArray: ...
 @overload
-def asarray(obj: Any, format: Literal["bbcsr"], device: Any = None, *, block_size: int = 6) -> BBCSRArray: ...
+def asarray(
+    obj: Any,
+    format: Literal["bbcsr"],
+    device: Any = None,
+    *,
+    block_size: int = 6,
+    dtype: Any = None,
+    copy: bool | None = None,
+) -> BBCSRArray: ...
 @overload
 def asarray(
     obj: Any,
@@ -38,8 +55,12 @@ def asarray(
     n_chunks: int | None = None,
     split: str = "rows",
     block_size: int = 6,
+    dtype: Any = None,
+    copy: bool | None = None,
 ) -> FormatArray: ...
-def asarray(obj: Any, format: str = "auto", device: Any = None, **parameters: Any) -> FormatArray:
+def asarray(
+    obj: Any, format: str = "auto", device: Any = None, *, dtype: Any = None, copy: bool | None = None, **parameters: Any
+) -> FormatArray:
     """The matrix as one of our arrays, on a GPU where there is one.
 
     Parameters
@@ -50,6 +71,9 @@ def asarray(obj: Any, format: str = "auto", device: Any = None, **parameters: An
         ``"auto"`` decides from the matrix's statistics; ``plan`` and ``repr`` of the result say why.
     device : str, optional
         ``"cpu"``, ``"cuda"`` or ``"cuda:N"``. Default: the GPU that `obj` lives on, else the current GPU, else the CPU.
+    dtype : dtype, optional
+        To which values are cast. Default: theirs.
+    copy : ignored; NumPy has it. The tables are new ones always.
     **parameters
         Keywords of the format's class; with ``format="auto"`` none.
 
@@ -77,7 +101,10 @@ def asarray(obj: Any, format: str = "auto", device: Any = None, **parameters: An
         raise ValueError(
             f"format='auto' chooses parameters itself; got {', '.join(parameters)}. Name a format, or leave them out"
         )
-    csr = placed(obj, device)
+    blocks = _of_blocks(obj, format, device, parameters) if dtype is None else None
+    if blocks is not None:
+        return blocks
+    csr = placed(obj, device, dtype)
     if format != "auto":
         return formats.named(format)(csr, **parameters)
     plan = choose(statistics(csr, exact=False), devices.of(csr.data).kind)
@@ -86,13 +113,28 @@ def asarray(obj: Any, format: str = "auto", device: Any = None, **parameters: An
     return array
 
 
-def placed(obj: Any, device: Any = None) -> CSR:
+def _of_blocks(obj: Any, format: str, device: Any, parameters: dict[str, Any]) -> FormatArray | None:
+    """SciPy's BSR from its blocks, where these are square and `format` leaves them whole or is to be chosen; else None."""
+    if coercion.package(obj) != "scipy" or getattr(obj, "format", None) != "bsr":
+        return None
+    height, width = obj.blocksize
+    is_wanted = format == "auto" or (format == "bbcsr" and parameters.get("block_size", DEFAULT_BLOCK_SIZE) == height)
+    if not is_wanted or height != width or not 1 < height <= WARP:
+        return None
+    found = entries(obj)
+    rows, cols = block_coordinates(found)
+    target = devices.default() if device is None else devices.parse(device)
+    plan = Assembly(rows, cols, shape=found.shape, block_size=height, format=format, device=target)
+    return plan(devices.move(found.data, target))
+
+
+def placed(obj: Any, device: Any = None, dtype: Any = None) -> CSR:
     """Any matrix that :func:`asarray` takes, as canonical CSR on a device.
 
     That is the named device, else the GPU that `obj` lives on, else the current GPU, else the CPU.
     """
     target = None if device is None else devices.parse(device)
-    csr = coercion.as_csr(obj)
+    csr = coercion.from_arguments(obj, dtype=dtype)
     if target is None:
         home = devices.of(csr.data)
         target = home if home.kind == "cuda" else devices.default()

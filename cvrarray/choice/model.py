@@ -12,9 +12,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..array.blocks import expanded
 from ..array.format import Sample
 from ..core import devices
-from ..core.tables import CSR, NARROW, WARP
+from ..core.tables import CSR, NARROW, WARP, Blocks
 from ..formats import FORMATS, of_variant
 from ..input import coercion
 
@@ -122,6 +123,33 @@ def statistics(obj: Any, *, exact: bool = True) -> Statistics:
     )
 
 
+def statistics_of_blocks(blocks: Blocks, dtype: np.dtype) -> Statistics:
+    """As ``statistics(exact=False)``, of dense blocks that all are stored, values of `dtype`; their size is a candidate."""
+    size, (n_rows, n_cols) = blocks.size, blocks.shape
+    indptr = devices.move(blocks.indptr, devices.CPU)
+    by_row = np.zeros(n_rows + 1, np.int64)
+    by_row[1:] = np.cumsum(np.repeat(np.diff(indptr) * size, size)[:n_rows])  # but for what reaches over the right edge
+    found = devices.CPU.backend("statistics").row_lengths(by_row, WARP) if n_rows else (0, 0, 0, 0)
+    padded, empty, shortest, longest = found
+    step = math.lcm(WINDOW, size) // size  # block rows of a window
+    n_windows = -(-(indptr.size - 1) // step)
+    n_samples = min(n_windows, max(1, MOST_WINDOWS * WINDOW // (step * size)))
+    rows = np.unique(np.arange(n_samples) * (n_windows - 1) // max(1, n_samples - 1)) * step
+    rows = np.minimum(rows[:, None] + np.arange(step), indptr.size - 2).ravel() if n_windows else np.empty(0, int)
+    lengths = np.diff(indptr)[rows]
+    ptr = np.concatenate([[0], np.cumsum(lengths)])
+    places = np.repeat(indptr[rows] - ptr[:-1], lengths) + np.arange(ptr[-1])
+    with devices.of(blocks.indices).use():
+        indices = devices.move(blocks.indices[devices.of(blocks.indices).xp.asarray(places)], devices.CPU)
+    window = expanded(Blocks(ptr, indices, size, (rows.size * size, n_cols)), 1)
+    nnz = int(by_row[-1]) if blocks.indices.size else 0
+    index = coercion.index_dtype(blocks.shape)
+    about = CSR(by_row, np.empty(0, index), np.broadcast_to(np.zeros(1, dtype), nnz), blocks.shape)
+    fill, tables = _model(window, about, padded, False, size)
+    mean = nnz / n_rows if n_rows else 0.0
+    return Statistics(blocks.shape, nnz, dtype, empty, shortest, mean, math.nan, longest, math.nan, fill, tables, True)
+
+
 def choose(stats: Statistics, device: str) -> Plan:
     """The format with the fastest product, by the model, on a kind of device (``"cpu"`` or ``"cuda"``)."""
     if not stats.nnz:
@@ -130,11 +158,15 @@ def choose(stats: Statistics, device: str) -> Plan:
     name = min(time, key=time.__getitem__)
     cls, keywords = of_variant(name)
     others = [other for other in time if of_variant(other)[0] is not cls]
-    reason = f"{_label(name)}: {stats.table_bytes[name] / stats.nnz:.1f} bytes a nonzero"
-    if others:
-        other = min(others, key=time.__getitem__)
-        reason += f", {_label(other)} {stats.table_bytes[other] / stats.nnz:.1f}"
-    return Plan(cls.format, keywords.get("block_size"), f"{reason}; {cls._why(name, stats)}")
+    named = [name, *([min(others, key=time.__getitem__)] if others else [])]
+    beside = "".join(f" ({_label(other)}: {_rounded(time[other])})" for other in named[1:])
+    size = " and ".join(f"{stats.table_bytes[other] / stats.nnz:.1f}" for other in named)
+    reason = f"{_label(name)}: predicted {_rounded(time[name])} us a product{beside}"
+    return Plan(cls.format, keywords.get("block_size"), f"{reason}; {size} bytes a nonzero; {cls._why(name, stats)}")
+
+
+def _rounded(microseconds: float) -> str:
+    return f"{microseconds:,.0f}" if microseconds >= 100 else f"{microseconds:.2g}"
 
 
 def _label(name: str) -> str:
@@ -152,18 +184,10 @@ def predict(stats: Statistics, device: str) -> dict[str, float]:
 
 def _row_lengths(csr: CSR, device: devices.Device) -> tuple[int, int, int, int]:
     """Slots of bins of blocks of size 1, empty rows, the shortest row's length and the longest's."""
-    n_rows, xp = csr.shape[0], device.xp
-    if not n_rows:
+    if not csr.shape[0]:
         return 0, 0, 0, 0
-    if device.kind == "cpu":
-        found: tuple[int, int, int, int] = device.backend("statistics").row_lengths(csr.indptr, WARP)
-        return found
-    lengths = csr.indptr[1:] - csr.indptr[:-1]
-    in_bins = xp.zeros(-(-n_rows // WARP) * WARP, np.int64)
-    in_bins[:n_rows] = lengths
-    padded = in_bins.reshape(-1, WARP).max(axis=1).sum() * WARP
-    counts = [padded, (lengths == 0).sum(), lengths.min(), lengths.max()]
-    return tuple(devices.move(xp.stack([c.astype(np.int64) for c in counts]), devices.CPU).tolist())
+    found: tuple[int, int, int, int] = device.backend("statistics").row_lengths(csr.indptr, WARP)
+    return found
 
 
 def _windows(csr: CSR, device: devices.Device, exact: bool) -> CSR:
@@ -185,7 +209,7 @@ def _windows(csr: CSR, device: devices.Device, exact: bool) -> CSR:
     return CSR(indptr, indices, indices, (lengths.size, csr.shape[1]))
 
 
-def _model(window: CSR, csr: CSR, padded: int, exact: bool) -> tuple[dict[int, float], dict[str, int]]:
+def _model(window: CSR, csr: CSR, padded: int, exact: bool, block_size: int = 1) -> tuple[dict[int, float], dict[str, int]]:
     """Block fill and table bytes of every format of `csr`, modelled from `window`; `padded` slots in blocks of 1."""
     index, narrow = csr.indices.dtype.itemsize, 0.0
     if window.nnz:
@@ -201,6 +225,7 @@ def _model(window: CSR, csr: CSR, padded: int, exact: bool) -> tuple[dict[int, f
         scale=csr.nnz / max(1, window.nnz),
         column_bytes=2 * narrow + index * (1 - narrow),
         exact=exact,
+        block_size=block_size,
     )
     tables: dict[str, int] = {}
     fill: dict[int, float] = {}

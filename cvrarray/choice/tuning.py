@@ -106,7 +106,7 @@ def tune(obj: Any, *, x_dtype: Any = None, budget_s: float = 1.0, device: Any = 
     x_dtype : str or numpy.dtype, optional
         Of the vectors to come. Default: the matrix's.
     budget_s : float
-        Seconds for conversions and products together; compiling, once a machine, is not counted. The candidate that is
+        Seconds for conversions and products together; compiling, once in an environment, is not counted. The candidate that is
         begun is finished; 0 measures nothing and gives what ``asarray`` does.
     device : str, optional
         As for :func:`cvrarray.asarray`.

@@ -37,6 +37,15 @@ class CSR(NamedTuple):
         return int(self.data.size)
 
 
+class Blocks(NamedTuple):
+    """The places of dense square blocks, as a canonical CSR has those of numbers."""
+
+    indptr: Array  # (n_block_rows + 1,) int64
+    indices: Array  # (n_blocks,) I: block columns
+    size: int  # rows and columns of a block
+    shape: tuple[int, int]  # rows and columns of the matrix; blocks may reach over either edge
+
+
 class CVRTables(NamedTuple):
     """The chunks of a CVR matrix, concatenated. Slot ``step * n_lanes + lane`` counts through all chunks."""
 
@@ -73,3 +82,26 @@ class BBCSRTables(NamedTuple):
     col_wide: Array  # I: block column (scalar column // block_size); padding is -1
     present: Array | None  # (data.size // block_size,) uint8, uint16 or uint32: bit j is set where column j of the
     # block is a stored entry; None where every column of every block is (always so for block_size 1)
+
+
+class Runs(NamedTuple):
+    """Where CVR's slots have their values in the order of a canonical CSR: a lane has runs of it, one number a step.
+
+    A segment is one run, or several where other lanes stole from it.
+    """
+
+    mask: Array  # (n_steps,) uint32: bit l is set where a run of lane l ends
+    ptr: Array  # (n_chunks + 1,) int64: chunk k's runs are ptr[k] .. ptr[k + 1], by the steps at which they end
+    starts: Array  # (n_runs,) int64: at a step s, counted through all chunks, a run has number starts[run] + s
+
+
+class Sources(NamedTuple):
+    """What each slot of a value table is the sum of. A slot of blocks is one row of one block: `unit` numbers side by side.
+
+    Slot s has the numbers ``unit * (32 * (s // 32)) + s % 32 + 32 * j`` of the value table, j from 0 to before `unit`.
+    """
+
+    source: Array  # (n_slots,) 0: nothing, a pad; m + 1: place m or, where none is a sum, the unit m of the data
+    first: Array | None  # (n_places + 1,): place m is the sum of the units order[first[m]] .. of the data; None: no sums
+    order: Array | None  # (n_units,); all three are int32 while every number of the data fits, else int64
+    unit: int

@@ -14,11 +14,11 @@ from typing import NamedTuple
 import numpy as np
 
 from cvrarray.core.tables import CSR, NARROW_PADDING, WARP, BBCSRTables, mask_dtype
-from cvrarray.cpu import simd
+from cvrarray.cpu import decoding, simd
 from cvrarray.cpu.products import locality, parts, tiling
 from cvrarray.cpu.products.scaling import Run, scaled
 from cvrarray.cpu.runtime import memory, threads
-from cvrarray.cpu.runtime.compiler import compiled, inlined, kernel
+from cvrarray.cpu.runtime.compiler import compiled, helper, inlined, kernel
 
 OWN_KERNEL = (1, *simd.BLOCK_SIZES)  #: block sizes whose kernels are compiled for that size alone
 ALL = np.uint32(0xFFFFFFFF)  #: mask of all rows of a bin
@@ -149,6 +149,16 @@ def product_transposed(tables: BBCSRTables, dtype: np.dtype) -> Run:
     return scaled(parts.transposed(_scatter, of, t.bin_rowptr, 1, (t, _within(block_size)), n_cols, dtype))
 
 
+def to_csr(tables: BBCSRTables, first: int, last: int) -> CSR:
+    """Canonical CSR of the rows [first, last), numbered as the tables have them."""
+    return decoding.from_bbcsr(tables, first, last)
+
+
+def diagonal(tables: BBCSRTables, offset: int) -> np.ndarray:
+    """``A[i, i + offset]`` for every i for which there is such an entry, 0 where none is stored."""
+    return decoding.diagonal_of_bbcsr(tables, offset)
+
+
 def to_coo(tables: BBCSRTables) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Row, column and value of every stored entry, bin by bin; padding and holes are dropped, explicit zeros stay."""
     t = _for_kernels(tables)
@@ -161,6 +171,18 @@ def to_coo(tables: BBCSRTables) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     row, col, val = np.empty(nnz, index), np.empty(nnz, index), np.empty(nnz, tables.data.dtype)
     threads.run(_entries, t.bin_rowptr, t._replace(data=memory.bits(tables.data)), entry_ptr, row, col, memory.bits(val))
     return row, col, val
+
+
+def fill(tables: BBCSRTables, starts: np.ndarray, data: np.ndarray, values: np.ndarray) -> None:
+    """Write the value table `values` of the structure `tables`, whose values `data` are in the order of a canonical CSR.
+
+    `starts` (n_rows + 1,) int64: its row offsets.
+    """
+    t = tables
+    present = np.empty(0, np.uint8) if t.present is None else t.present
+    past = memory.goes_past_caches(values)
+    args = (t.bin_rowptr, t.block_size, starts, memory.bits(data), present, past, memory.bits(values))
+    threads.run(compiled(_fill_bins, 0, 0, *args), t.bin_rowptr, *args)
 
 
 @cache
@@ -197,7 +219,7 @@ def _conversion(indptr: np.dtype, index: np.dtype, bits: np.dtype, block_size: i
     )
 
 
-@kernel
+@helper
 def _same_columns(row, other, indptr, indices):
     length = indptr[row + 1] - indptr[row]
     if indptr[other + 1] - indptr[other] != length:
@@ -383,9 +405,32 @@ def _lay_out(first, last, csr, found, bin_low, within, t):
         else:
             _lay_out_columns(to, csr, found, simd.pointer(t.col_wide, t.col_ptr[i]), 0, -1)
         if by_steps and holes:
-            _marked_value_steps(i, block_size, csr.indptr, csr.data, n_slots // WARP, data, present)
+            _marked_value_steps(i, block_size, csr.indptr, csr.data, n_slots // WARP, data, present, False)
         elif by_steps:
-            _value_steps(i, csr.indptr, csr.data, n_values // WARP, data)
+            _value_steps(i, csr.indptr, csr.data, n_values // WARP, data, False)
+
+
+@kernel
+def _fill_bins(first, last, bin_rowptr, block_size, indptr, values, present, past, data):
+    """Write every slot's value, as :func:`_lay_out` does where the columns are known."""
+    for i in range(first, last):
+        at, n_values, row_end = bin_rowptr[i], bin_rowptr[i + 1] - bin_rowptr[i], min((i + 1) * WARP, len(indptr) - 1)
+        to, marks = simd.pointer(data, at), simd.pointer(present, at // block_size)
+        if PADDED * (indptr[row_end] - indptr[i * WARP]) > n_values:
+            if len(present):
+                _marked_value_steps(i, block_size, indptr, values, n_values // (block_size * WARP), to, marks, past)
+            else:
+                _value_steps(i, indptr, values, n_values // WARP, to, past)
+            continue
+        _fill(to, n_values, 0)
+        for row in range(i * WARP, row_end):
+            r, of_row, n = row % WARP, simd.pointer(values, indptr[row]), indptr[row + 1] - indptr[row]
+            if len(present):
+                n_blocks = n_values // (block_size * WARP)
+                _place_row(n_blocks, block_size, of_row, simd.pointer(marks, r), simd.pointer(to, r))
+            else:
+                for k in range(n):
+                    to[k * WARP + r] = of_row[k]
 
 
 @inlined
@@ -438,20 +483,26 @@ def _open_bin(i, indptr, source, length):
     return indptr[min((i + 1) * WARP, n_rows)]
 
 
-@kernel
-def _value_steps(i, indptr, values, n_steps, data):
-    """Write the values of a bin without holes, 32 slots at a time, and prefetch those of the next bin meanwhile."""
+@helper
+def _value_steps(i, indptr, values, n_steps, data, past):
+    """Write the values of a bin without holes, 32 slots at a time, and prefetch those of the next bin meanwhile.
+
+    `past`: past the caches.
+    """
     source, length = simd.scratch(indptr, simd.SINGLE), simd.scratch(indptr, simd.SINGLE)
     ahead = _open_bin(i, indptr, source, length)
     real = ALL
     for step in range(n_steps):
         simd.prefetch(values, ahead + step * WARP, simd.INTO_L1)
         real &= simd.not_equal_mask(length, 0, step)
-        simd.store(simd.gather(values, step, source, 0, real), data, step * WARP, simd.WHOLE)
+        if past:
+            simd.stream(simd.gather(values, step, source, 0, real), data, step * WARP, simd.WHOLE)
+        else:
+            simd.store(simd.gather(values, step, source, 0, real), data, step * WARP, simd.WHOLE)
 
 
-@kernel
-def _marked_value_steps(i, block_size, indptr, values, n_block_steps, data, marks):
+@helper
+def _marked_value_steps(i, block_size, indptr, values, n_block_steps, data, marks, past):
     """The same for a bin that may have holes: bits of `marks` tell which slots have an entry, and so which entry."""
     source, length = simd.scratch(indptr, simd.SINGLE), simd.scratch(indptr, simd.SINGLE)
     ahead = _open_bin(i, indptr, source, length)
@@ -460,11 +511,14 @@ def _marked_value_steps(i, block_size, indptr, values, n_block_steps, data, mark
             step = block * block_size + j
             simd.prefetch(values, ahead + step * WARP, simd.INTO_L1)
             real = simd.bit_set(marks, block * WARP, j)
-            simd.store(simd.gather(values, 0, source, 0, real), data, step * WARP, simd.WHOLE)
+            if past:
+                simd.stream(simd.gather(values, 0, source, 0, real), data, step * WARP, simd.WHOLE)
+            else:
+                simd.store(simd.gather(values, 0, source, 0, real), data, step * WARP, simd.WHOLE)
             simd.advance(source, real)
 
 
-@kernel
+@helper
 def _column_steps(i, indptr, indices, n_steps, padding, base, col):
     """Write the columns of a bin of blocks of size 1, relative to `base`, as :func:`_value_steps` does the values."""
     source, length = simd.scratch(indptr, simd.SINGLE), simd.scratch(indptr, simd.SINGLE)
@@ -476,7 +530,7 @@ def _column_steps(i, indptr, indices, n_steps, padding, base, col):
         simd.gather_store(simd.pointer(indices, step), source, real, padding, base, col, step * WARP, simd.WHOLE)
 
 
-@kernel
+@helper
 def _fill(to, n, value):
     for k in range(n):
         to[k] = value
@@ -536,7 +590,7 @@ def _split_columns(block_size, indices, length, base, n_rows, to, marks):
             marks[r] = marks[b]
 
 
-@kernel
+@helper
 def _place_row(n_blocks, block_size, values, marks, to):
     """Write a row's values where `marks` have them in its blocks; holes are 0 already."""
     k = 0
@@ -689,6 +743,9 @@ def _scatter(first, last, part, t, within, x, sums):
 def _scatter_bin(of, n_steps, col, padding, entries, y):
     """Rows of one block row have the same columns: their terms are added up before they are added to y."""
     block_size = of.block_size
+    if block_size > 1 and not of.holes:
+        _scatter_whole_blocks(of, n_steps, col, padding, entries, y)
+        return
     sums = simd.scratch(entries, simd.SINGLE)
     for slot in range(0, n_steps * WARP, WARP):
         real = simd.not_equal_mask(col, slot, padding)
@@ -713,7 +770,26 @@ def _scatter_bin(of, n_steps, col, padding, entries, y):
                 row = after
 
 
-@kernel
+@inlined
+def _scatter_whole_blocks(of, n_steps, col, padding, entries, y):
+    """:func:`_scatter_bin` of blocks without holes: a column of a block is one sum, which stays in a register."""
+    block_size = of.block_size
+    for slot in range(0, n_steps * WARP, WARP):
+        values, row = simd.pointer(of.values, slot * block_size), 0
+        while row < WARP:
+            after = min(row + block_size - (of.phase + row) % block_size, WARP)
+            block = col[slot + row]
+            if block != padding:
+                to = simd.pointer(y, np.int64(block) * block_size)
+                for j in range(block_size):
+                    total = simd.load_number(values, j * WARP + row, entries) * entries[row]
+                    for r in range(row + 1, after):
+                        total += simd.load_number(values, j * WARP + r, entries) * entries[r]
+                    to[j] += total
+            row = after
+
+
+@helper
 def _block_column(t, i, slot):
     """Block column of a bin's slot, -1 for padding."""
     if t.col_base[i] < 0:

@@ -14,7 +14,7 @@ from cvrarray.core.tables import NARROW_PADDING, WARP, BBCSRTables
 from cvrarray.cpu import simd
 from cvrarray.cpu.check_cvr import value_words
 from cvrarray.cpu.runtime import threads
-from cvrarray.cpu.runtime.compiler import kernel
+from cvrarray.cpu.runtime.compiler import helper, kernel
 from cvrarray.cpu.simd import masks
 
 #: Faults of a bin; of several the lowest counts.
@@ -91,7 +91,7 @@ def _bins(first, last, t, has_present, fault, entries):
             fault[i] = PRESENT if wrong else VALUE if held else 0
 
 
-@kernel
+@helper
 def _columns(t, i, columns, kind):
     """The first fault of a bin's block columns but BASE, else 0; and whether one of them is 0, or there are none."""
     together, inside = _lanes(t, i)
@@ -123,7 +123,7 @@ def _columns(t, i, columns, kind):
     return fault, zeros != NONE or n_steps == 0
 
 
-@kernel
+@helper
 def _lanes(t, i):
     """Masks of a bin's lanes: those in the block row of the lane before, and those that are rows."""
     row = i * WARP
@@ -134,7 +134,7 @@ def _lanes(t, i):
     return inside & ~first, inside
 
 
-@kernel
+@helper
 def _entries(t, i, columns, kind, has_present):
     """Lanes that store padding or columns beyond the last, lanes that hold what they don't store, and how much is stored."""
     size, slot = t.block_size, t.bin_rowptr[i]

@@ -20,12 +20,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cvrarray.core.tables import CSR, NARROW, THREES, WARP, CVRTables
-from cvrarray.cpu import simd, statistics
+from cvrarray.core.tables import CSR, NARROW, THREES, WARP, CVRTables, Runs
+from cvrarray.cpu import decoding, simd, statistics
 from cvrarray.cpu.products import locality, parts, tiling
 from cvrarray.cpu.products.scaling import Run, scaled
 from cvrarray.cpu.runtime import memory, threads
-from cvrarray.cpu.runtime.compiler import compiled, inlined, kernel
+from cvrarray.cpu.runtime.compiler import compiled, helper, inlined, kernel
 
 #: Steps a chunk should have: STEPS, fewer (to MIN_STEPS) where there would be less than ENOUGH_CHUNKS, more (to
 #: MAX_STEPS) where rows are longer. Measured: ``docs/measurements/0002-cpu-kernels.md``.
@@ -226,6 +226,16 @@ def product_transposed(tables: CVRTables, dtype: np.dtype) -> Run:
     return scaled(parts.transposed(_scatter, of, t.step_ptr, t.n_lanes, (t, simd.width(t.n_lanes)), n_cols, dtype))
 
 
+def to_csr(tables: CVRTables, first: int, last: int) -> CSR:
+    """Canonical CSR of the rows [first, last), numbered as the tables have them."""
+    return decoding.from_cvr(tables, first, last)
+
+
+def diagonal(tables: CVRTables, offset: int) -> np.ndarray:
+    """``A[i, i + offset]`` for every i for which there is such an entry, 0 where none is stored."""
+    return decoding.diagonal_of_cvr(tables, offset)
+
+
 def to_coo(tables: CVRTables) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Row, column and value of every stored entry, chunk by chunk; pads are dropped."""
     t = tables._replace(val=memory.bits(tables.val))
@@ -237,6 +247,14 @@ def to_coo(tables: CVRTables) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     row, col, val = np.empty(nnz, index), np.empty(nnz, index), np.empty(nnz, tables.val.dtype)
     threads.run(_entries, t.step_ptr, t, entry_ptr, row, col, memory.bits(val), unit=t.n_lanes)
     return row, col, val
+
+
+def fill(tables: CVRTables, runs: Runs, data: np.ndarray, values: np.ndarray) -> None:
+    """Write the value table `values` of the structure `tables`, whose values `data` are in the order of a canonical CSR."""
+    t = tables
+    past = memory.goes_past_caches(values)
+    args = (t.step_ptr, *runs, memory.bits(data), t.n_lanes, simd.width(t.n_lanes), past, memory.bits(values))
+    threads.run(compiled(_fill_chunks, 0, 0, *args), t.step_ptr, *args, unit=t.n_lanes)
 
 
 class Conversion(NamedTuple):
@@ -315,7 +333,7 @@ def _cut(indptr, n_lanes, by_rows, cuts, step_ptr):
     return n_rows
 
 
-@kernel
+@helper
 def _row_at(ptr, n_rows, low, nonzero):
     """The non-empty row, from `low` on, that has a nonzero: by doubling steps, as it is near, then halving ones."""
     step, last = 1, n_rows - 1
@@ -782,6 +800,33 @@ def _scatter_chunk(t, k, col, width, x, y):
             for lane in range(n_lanes):
                 if real >> np.uint32(lane) & np.uint32(1):
                     y[col[at + lane]] += simd.load_number(t.val, step * n_lanes + lane, x) * entries[lane]
+
+
+@kernel
+def _fill_chunks(first, last, step_ptr, run_mask, run_ptr, starts, data, n_lanes, width, past, values):
+    """From the last step to the first, as :func:`_scatter_chunk`; pads have 0."""
+    source = simd.scratch(starts, simd.SINGLE)
+    for k in range(first, last):
+        for lane in range(n_lanes):
+            source[lane] = 0
+        run, real = run_ptr[k + 1], np.uint32(0)
+        for step in range(step_ptr[k + 1] - 1, step_ptr[k] - 1, -1):
+            ended = run_mask[step]
+            real |= ended
+            while ended:
+                lane = simd.highest(ended)
+                ended ^= np.uint32(1) << np.uint32(lane)
+                run -= 1
+                source[lane] = starts[run]
+            if len(width) and past:
+                simd.stream(simd.gather(data, step, source, 0, real), values, step * n_lanes, width)
+            elif len(width):
+                simd.store(simd.gather(data, step, source, 0, real), values, step * n_lanes, width)
+            else:
+                for lane in range(n_lanes):
+                    values[step * n_lanes + lane] = 0
+                    if real >> np.uint32(lane) & np.uint32(1):
+                        values[step * n_lanes + lane] = data[source[lane] + step]
 
 
 @kernel

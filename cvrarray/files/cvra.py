@@ -30,7 +30,6 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from .. import __version__
 from ..array import serialized
 from ..array.base import SparseArray
 from ..array.format import FormatArray
@@ -59,7 +58,8 @@ def write(file: BinaryIO, A: SparseArray) -> None:
             host = np.ascontiguousarray(devices.move(array, devices.CPU), on_disk(array.dtype))
             member = _aligned_member(f"{name}.npy", file.tell())
             with archive.open(member, "w", force_zip64=True) as stream:
-                np.lib.format.write_array(stream, host, version=(1, 0))
+                np.lib.format.write_array_header_1_0(stream, np.lib.format.header_data_from_array_1_0(host))
+                stream.write(host.reshape(-1).view(np.uint8).data)  # write_array would copy it piece by piece
 
 
 def read(file: BinaryIO, verify: bool) -> SparseArray:
@@ -160,6 +160,8 @@ def check_header(header: Any) -> None:
         raise ValueError(f"must hold the magic {MAGIC!r}")
     version: Any = header.get("version")
     if _is_count(version) and version > VERSION:
+        from .. import __version__
+
         raise ValueError(
             f"has version {version} of the file format; cvrarray {__version__} reads versions up to {VERSION}. "
             "Update cvrarray, or save the array with this one"

@@ -42,6 +42,8 @@ def autotuned(n_slots: int, n_cols: int, plain: Run, prepare: Callable[[], Run |
                         run = candidate
         run(x, y, alpha, beta)
 
+    if hasattr(plain, "renew"):
+        counting.renew = plain.renew  # type: ignore[attr-defined]  # which serves both ways
     return counting
 
 

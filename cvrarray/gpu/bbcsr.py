@@ -12,6 +12,7 @@ import numpy as np
 
 from ..core.tables import CSR, WARP, BBCSRTables, mask_dtype
 from . import shared_memory, transposed
+from .assembly import WORDS, as_words
 from .autotune import autotuned
 from .compiler import (
     MATRIX_LANES,
@@ -38,6 +39,8 @@ MOST_SHARERS, FEW_WARPS, MANY_WARPS, LONG, FEWEST = 16, 32, 124, 40, 4
 #: ``A @ X``: of blocks of up to MOST_ROWS_A_GROUP rows a group of lanes holds all sums, if at least MANY_LANES share them.
 #: Fewer lanes would read values of too many rows at a time.
 MOST_ROWS_A_GROUP, MANY_LANES = 8, 2
+#: Warps that share the tiles of a bin, where it gets new values, at most.
+MOST_TILES = 64
 
 
 def unroll(block_size: int, itemsize: int, is_far: bool) -> tuple[int, int]:
@@ -95,6 +98,10 @@ FILL_HOLES = Kernel(
 )
 SLOTS = Kernel(
     "bbcsr_convert", "bbcsr_slots", [(i, mask) for i in ("int32", "int64") for mask in ("uint8", "uint16", "uint32")]
+)
+VALUES = Kernel("bbcsr_values", "bbcsr_values", [(word,) for word in WORDS.values()], lambda word: (word, warps_of_tiles(word)))
+VALUES_HOLES = Kernel(
+    "bbcsr_values", "bbcsr_values_holes", [(word, mask) for word in WORDS.values() for mask in ("uint8", "uint32")]
 )
 MATVEC = Kernel(
     "bbcsr_matvec",
@@ -320,6 +327,30 @@ def product_transposed(tables: BBCSRTables, dtype: np.dtype) -> Callable[[cupy.n
         return plain
     by_segments = partial(shared_memory.product_transposed_by_segments, t, sums, _struct)
     return autotuned(t.data.size, t.shape[1], plain, by_segments)
+
+
+def fill(tables: BBCSRTables, starts: cupy.ndarray, data: cupy.ndarray, values: cupy.ndarray) -> None:
+    """Write the value table `values` of the structure `tables`, whose values `data` are in the order of a canonical CSR.
+
+    `starts` (n_rows + 1,) int64: its row offsets.
+    """
+    t, data, values = tables, as_words(data), as_words(values)
+    n_bins = t.col_base.size
+    sizes = np.int64(t.shape[0]), np.int64(n_bins)
+    if t.present is None:
+        warps = warps_of_tiles(values.dtype)
+        VALUES(values.dtype)(blocks(n_bins * WARP, warps * WARP), (warps * WARP,), (t.bin_rowptr, starts, *sizes, data, values))
+    else:
+        VALUES_HOLES(values.dtype, t.present.dtype)(
+            blocks(n_bins * WARP, BLOCK),
+            (BLOCK,),
+            (t.bin_rowptr, starts, *sizes, np.int32(t.block_size), t.present, data, values),
+        )
+
+
+def warps_of_tiles(word: np.dtype) -> int:
+    """Warps a block of ``bbcsr_values``, each with a tile of values in the 48 KB of shared memory."""
+    return {1: 4, 2: 4, 4: 4, 8: 4, 16: 2}[word.itemsize]
 
 
 def _struct(t: BBCSRTables) -> Struct:

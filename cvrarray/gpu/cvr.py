@@ -9,8 +9,9 @@ from typing import Any
 import cupy
 import numpy as np
 
-from ..core.tables import CSR, WARP, CVRTables
+from ..core.tables import CSR, WARP, CVRTables, Runs
 from . import shared_memory, transposed
+from .assembly import WORDS, as_words
 from .autotune import autotuned
 from .compiler import (
     ACCUMULATE,
@@ -61,6 +62,8 @@ FILL = Kernel(
 )
 OFFSETS = Kernel("cvr_convert", "cvr_offsets", INDICES)
 SLOTS = Kernel("cvr_convert", "cvr_slots", INDICES)
+SPANS = Kernel("cvr_convert", "cvr_spans")
+VALUES = Kernel("cvr_values", "cvr_values", [(word,) for word in WORDS.values()])
 MATVEC = Kernel(
     "cvr_matvec",
     "cvr_matvec",
@@ -256,11 +259,8 @@ def _cuts(t: CVRTables, dtype: np.dtype) -> Callable[[], Struct]:
     if not n_cut:
         nothing = struct(*[None] * 3)
         return lambda: nothing
-    begins = cupy.zeros(n_chunks, np.int32)
-    begins[t.cut_ptr[:, 0]] = 1
-    cut = cupy.cumsum(begins) - 1  # the last cut row up to each chunk
-    span = cupy.full((n_chunks + 1, 2), -1, np.int32)
-    span[:-1] = cupy.where(t.carry_row[:, None] >= 0, t.cut_ptr[cut] - cupy.array([1, 0]), -1)
+    span = cupy.empty((n_chunks + 1, 2), np.int32)
+    SPANS()(blocks(n_chunks + 1, BLOCK), (BLOCK,), (t.cut_ptr, np.int64(n_cut), np.int64(n_chunks), span))
     synchronize()
 
     def make():
@@ -319,6 +319,15 @@ def product_transposed(tables: CVRTables, dtype: np.dtype) -> Callable[[cupy.nda
     sums = transposed.ColumnSums(passes, t.val, n_cols, dtype)
     plain = sums.product(partial(scatter, TRANSPOSED(*how, transposed.ADD, sums.floats)))
     return autotuned(t.val.size, n_cols, plain, lambda: shared_memory.product_transposed(t, sums, _struct))
+
+
+def fill(tables: CVRTables, runs: Runs, data: cupy.ndarray, values: cupy.ndarray) -> None:
+    """Write the value table `values` of the structure `tables`, whose values `data` are in the order of a canonical CSR."""
+    t, data, values = tables, as_words(data), as_words(values)
+    n_chunks = t.carry_row.size
+    VALUES(values.dtype)(
+        blocks(n_chunks * WARP, BLOCK), (BLOCK,), (t.step_ptr, np.int64(n_chunks), np.int32(t.n_lanes), *runs, data, values)
+    )
 
 
 def _struct(t: CVRTables) -> Struct:

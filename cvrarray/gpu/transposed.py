@@ -48,11 +48,11 @@ class ColumnSums:
     """
 
     def __init__(self, passes: Passes, values: cupy.ndarray, n_cols: int, dtype: np.dtype) -> None:
-        self.passes, self.n_cols, self.dtype = passes, n_cols, dtype
-        matrix = cupy.zeros(2, np.uint32)  # the kernels' struct Matrix
+        self.passes, self.n_cols, self.dtype, self._values = passes, n_cols, dtype, values
+        self._matrix = matrix = cupy.zeros(2, np.uint32)  # the kernels' struct Matrix
         self.is_exact = dtype.kind in "iu"
         if not self.is_exact and n_cols:
-            LARGEST_EXPONENT(values.dtype, dtype)(strided(values.size), (BLOCK,), (values, np.int64(values.size), matrix))
+            self.renew()
             count = cupy.zeros(n_cols, np.uint32)
             passes.count(struct(None, None, None, None, count, None))
             LONGEST_COLUMN()(strided(n_cols), (BLOCK,), (count, np.int64(n_cols), matrix[1:]))
@@ -63,6 +63,14 @@ class ColumnSums:
         sizes = CALL_WORDS, n_parts * limbs(dtype), n_fine, -(-n_marks // 2), -(-n_marks // (2 * TILE))
         self.memory = PerStream(lambda: Memory(matrix, sizes))
         synchronize()
+
+    def renew(self) -> None:
+        """What is known of the values, after these were replaced. Nothing is allocated."""
+        if self.is_exact or not self.n_cols:
+            return
+        values, largest = self._values, self._matrix[:1]
+        largest.data.memset_async(0, largest.nbytes)
+        LARGEST_EXPONENT(values.dtype, self.dtype)(strided(values.size), (BLOCK,), (values, np.int64(values.size), largest))
 
     def product(self, add: Callable[..., None]) -> Run:
         """``run(x, y, alpha, beta)``, with ``add(x, sums)`` for the pass that adds all terms to the sums of their columns."""
@@ -79,6 +87,7 @@ class ColumnSums:
                 add(x, memory.sums)
                 self.passes.finish(self.floats, x, memory.sums, y, alpha, beta, update(alpha, beta))
 
+        run.renew = self.renew  # type: ignore[attr-defined]
         return run
 
 

@@ -80,6 +80,54 @@ def as_csr(obj: Any) -> CSR:
     )
 
 
+def from_arguments(obj: Any, shape: Any = None, dtype: Any = None) -> CSR:
+    """:func:`as_csr` of what constructors take: also a shape, or the parts of a matrix as SciPy's constructors take them.
+
+    Parameters
+    ----------
+    obj : matrix, or a tuple
+        ``(n_rows, n_cols)`` of a matrix without entries, ``(data, (row, col))`` or ``(data, indices, indptr)``.
+    shape : (n_rows, n_cols), optional
+        Default: the matrix's; of parts as large as they need.
+    dtype : dtype, optional
+        To which values are cast. Default: theirs; without any float64.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As :func:`as_csr` and :func:`from_parts`; or a matrix has another shape than `shape`.
+    """
+    csr = _from_tuple(obj, shape, dtype) if isinstance(obj, tuple) else None
+    if csr is None:
+        csr = as_csr(obj)
+        if shape is not None and check_shape(shape) != csr.shape:
+            raise ValueError(f"shape must be the matrix's, {csr.shape}, or left out; got {shape!r}")
+    if dtype is None or csr.data.dtype == check_dtype(dtype):
+        return csr
+    with devices.of(csr.data).use():
+        return csr._replace(data=csr.data.astype(check_dtype(dtype)))
+
+
+def _from_tuple(obj: tuple[Any, ...], shape: Any, dtype: Any) -> CSR | None:
+    """The matrix that a tuple of SciPy's describes; None of any other tuple, such as one of rows."""
+    if len(obj) == 2 and all(hasattr(n, "__index__") and not isinstance(n, bool) and np.ndim(n) == 0 for n in obj):
+        n_rows, n_cols = check_shape(obj if shape is None else shape)
+        values = np.empty(0, check_dtype(np.float64 if dtype is None else dtype))
+        return CSR(np.zeros(n_rows + 1, _INT64), np.empty(0, index_dtype((n_rows, n_cols))), values, (n_rows, n_cols))
+    if len(obj) == 2 and isinstance(obj[1], tuple | list) and len(obj[1]) == 2 and all(hasattr(c, "__len__") for c in obj[1]):
+        data, (row, col) = (_as_array(obj[0], "data"), (_as_array(c, "row and col") for c in obj[1]))
+        return from_triplets(row, col, data, (_most(row), _most(col)) if shape is None else shape)
+    if len(obj) == 3 and not all(isinstance(part, tuple) for part in obj):
+        data, indices, indptr = (_as_array(part, "data, indices and indptr") for part in obj)
+        return from_parts(indptr, indices, data, (max(0, indptr.size - 1), _most(indices)) if shape is None else shape)
+    return None
+
+
+def _most(places: Any) -> int:
+    """One more than the largest of `places`."""
+    return int(places.max()) + 1 if places.size else 0
+
+
 def package(obj: Any) -> str:
     """The package that `obj`'s class comes from, or the nearest of its bases that is not the user's own; else ``""``.
 
@@ -126,8 +174,7 @@ def from_parts(indptr: Any, indices: Any, data: Any, shape: tuple[int, int]) -> 
         indices = indices.astype(index_dtype(shape), copy=False)
         if canonical:
             return CSR(indptr, indices, data, shape)
-        row = _row_of_nonzero(indptr, indices, device)
-        sorted_rows: CSR = device.backend("csr").canonical(row, indices, data, shape)
+        sorted_rows: CSR = device.backend("csr").canonical_rows(CSR(indptr, indices, data, shape))
         return sorted_rows
 
 
@@ -153,7 +200,8 @@ def from_csc(indptr: Any, indices: Any, data: Any, shape: tuple[int, int]) -> CS
     shape = check_shape(shape)
     transpose = from_parts(indptr, indices, data, shape[::-1])
     with devices.of(transpose.data).use():
-        return from_triplets(transpose.indices, rows(transpose), transpose.data, shape)
+        matrix: CSR = devices.of(transpose.data).backend("csr").transpose(transpose)
+        return matrix
 
 
 def from_bsr(indptr: Any, indices: Any, data: Any, shape: tuple[int, int]) -> CSR:

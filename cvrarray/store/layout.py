@@ -37,7 +37,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .. import __version__, formats
+from .. import formats
 from ..array import serialized
 from ..array.base import SparseArray
 from ..core import atomic, devices
@@ -140,6 +140,8 @@ def read_root(path: str) -> Root:
             raise ValueError(f"must be a store of cvrarray.to_store, with the magic {_MAGIC!r}")
         version = found.get("version")
         if type(version) is int and version > VERSION:
+            from .. import __version__
+
             raise ValueError(
                 f"has version {version} of the store; cvrarray {__version__} reads versions up to {VERSION}. Update cvrarray"
             )

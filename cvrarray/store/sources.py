@@ -15,6 +15,7 @@ from ..array.format import FormatArray
 from ..bbcsr import BLOCK_SIZES
 from ..choice.panels import block_size, decided, panel_rows
 from ..core import devices
+from ..core.progress import Update, shown
 from ..files import matrix_market, read_csr
 from ..files.guards import BLOCK, MOST_INFLATION, naming
 from ..input import coercion, partition
@@ -148,9 +149,11 @@ def _from_matrix(source: Any, lock: WriterLock, bytes_of_panel: int, name: str |
         for part in csr[:3]:
             checksum = zlib.crc32(devices.move(part, devices.CPU).view(np.uint8), checksum)
         name = f"matrix of shape {csr.shape}, {csr.data.dtype}, {csr.nnz} entries, checksum {checksum}"
-    with Writer(lock, csr.shape[1], rows=rows, source=name, **common) as writer:
-        for k in writer.missing():
-            writer.write(k, partition.rows(csr, *rows[k : k + 2]))
+    with shown("writing", len(rows) - 1, "panels") as update:
+        with Writer(lock, csr.shape[1], rows=rows, source=name, **common) as writer:
+            for k in writer.missing():
+                update(k)
+                writer.write(k, partition.rows(csr, *rows[k : k + 2]))
 
 
 def _from_pieces(
@@ -176,14 +179,23 @@ def _from_pieces(
         if writer.complete and not writer.missing():
             return
     if not (common["resume"] and entries.is_filled(name)):
-        entries.fill(pieces, name)
+        with shown("setting entries aside", unit="pieces") as update:
+            entries.fill(_counted(pieces, update), name)
     size = block_size(common["format"], common)
     align = math.lcm(*BLOCK_SIZES) if common["format"] == "auto" else size or 1  # any that may be chosen
     rows = entries.cut(bytes_of_panel, partition.alignment(align), size)
     name = name or f"entries of shape {shape}, {entries.dtype}, checksum {entries.checksum}"
-    with Writer(lock, shape[1], rows=rows, source=name, **common) as writer:
-        for k, csr in entries.panels(rows, writer.missing()):
-            writer.write(k, csr)
+    with shown("writing", len(rows) - 1, "panels") as update:
+        with Writer(lock, shape[1], rows=rows, source=name, **common) as writer:
+            for k, csr in entries.panels(rows, writer.missing()):
+                update(k)
+                writer.write(k, csr)
+
+
+def _counted(pieces: Iterable[Any], update: Update) -> Iterator[Any]:
+    for k, piece in enumerate(pieces):
+        update(k)
+        yield piece
 
 
 def _from_dask(source: Any, lock: WriterLock, name: str, common: dict[str, Any]) -> None:
@@ -199,7 +211,7 @@ def _from_dask(source: Any, lock: WriterLock, name: str, common: dict[str, Any])
             f"what is written must not be read from the store that is overwritten; got {lock.path}. Write to another"
         )
     rows = [0, *np.cumsum(source.chunks[0]).tolist()]
-    with Writer(lock, source.shape[1], rows=rows, source=name, **common) as writer:
+    with shown(f"writing {len(rows) - 1} panels"), Writer(lock, source.shape[1], rows=rows, source=name, **common) as writer:
         missing = writer.missing()
         blocks = source.to_delayed()
         write = dask.delayed(_write_blocks, pure=False)

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import os
+from functools import cache
+from pathlib import Path
+
 import numpy as np
 
 from cvrarray.cpu.runtime.caching import njit
+
+#: Bytes of a table that is written past the caches, which hold no such table for long.
+PAST_CACHES = 1 << 24
 
 _BITS = {size: np.dtype(f"u{size}") for size in (1, 2, 4, 8)}
 
@@ -33,6 +40,11 @@ def offsets(sizes: np.ndarray) -> np.ndarray:
     return np.concatenate(([0], np.cumsum(sizes, dtype=np.int64)))
 
 
+def goes_past_caches(table: np.ndarray) -> bool:
+    """Whether a table is better written by ``simd.stream``."""
+    return bool(table.nbytes > PAST_CACHES and _to_line(table) == 0)
+
+
 def bits(values: np.ndarray) -> np.ndarray:
     """The values as unsigned integers of their size: conversions only move them, so one version serves all dtypes."""
     return values if values.itemsize > 8 else values.view(_BITS[values.itemsize])
@@ -41,3 +53,18 @@ def bits(values: np.ndarray) -> np.ndarray:
 def values(array: np.ndarray) -> np.ndarray:
     """Stored values as kernels take them. Numba has no float16 on CPUs: such values go as records of 16 bits."""
     return array.view(np.dtype([("half", np.uint16)])) if array.dtype == np.float16 else array
+
+
+@cache
+def installed() -> int:
+    """Bytes of memory that this process may use: the machine's, or what a container leaves of it."""
+    try:
+        found = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    except (AttributeError, OSError, ValueError):  # not on this system
+        found = [1 << 32]
+    for name in ("memory.max", "memory/memory.limit_in_bytes"):  # of cgroups 2 and 1
+        try:
+            found.append(int(Path("/sys/fs/cgroup", name).read_text()))
+        except (OSError, ValueError):  # no such file, or no limit in it
+            continue
+    return min(found)

@@ -48,12 +48,14 @@ from .stores import (
     scatter_add,
     scratch,
     store,
+    stream,
 )
 from .vector import (
     WHOLE,
     Vector,
     add,
     add_row,
+    add_where,
     bit_set,
     clear,
     highest,
@@ -81,6 +83,7 @@ __all__ = [
     "Vector",
     "add",
     "add_row",
+    "add_where",
     "advance",
     "bit_set",
     "clear",
@@ -106,6 +109,7 @@ __all__ = [
     "scatter_add",
     "scratch",
     "store",
+    "stream",
     "width",
     "zeros",
 ]

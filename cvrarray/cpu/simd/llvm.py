@@ -44,12 +44,14 @@ def load_parts(builder, dtype, start, n):
     return [shuffle(builder, both, both, range(part, 2 * n, 2)) for part in (0, 1)]
 
 
-def store_parts(builder, vectors, start):
-    """Write what :func:`load_parts` loads."""
+def store_parts(builder, vectors, start, past_align=None):
+    """Write what :func:`load_parts` loads; past the caches where `past_align` is given, the alignment of `start`."""
     if len(vectors) == 2:
         n = vectors[0].type.count
         vectors = [shuffle(builder, *vectors, [part * n + element for element in range(n) for part in (0, 1)])]
-    builder.store(vectors[0], builder.bitcast(start, vectors[0].type.as_pointer()), align=1)
+    stored = builder.store(vectors[0], builder.bitcast(start, vectors[0].type.as_pointer()), align=past_align or 1)
+    if past_align:
+        stored.set_metadata("nontemporal", builder.module.add_metadata([I32(1)]))
 
 
 def load_values(context, builder, dtype, start, target, n=WARP):

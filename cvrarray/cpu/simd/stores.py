@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from llvmlite import binding, ir
 from numba import types
 from numba.core import cgutils
@@ -51,6 +53,24 @@ def store(typingctx, acc, out, at, width):
     def codegen(context, builder, signature, args):
         vectors = [llvm.first(builder, vector, len(width)) for vector in cgutils.unpack_tuple(builder, args[0])]
         llvm.store_parts(builder, vectors, llvm.pointer(context, builder, out, args[1], args[2]))
+        return context.get_dummy_value()
+
+    return types.none(acc, out, types.intp, width), codegen
+
+
+@intrinsic
+def stream(typingctx, acc, out, at, width):
+    """:func:`store` that does not read the lines that it writes, and leaves none of them in a cache.
+
+    `out` begins at a cache line, and `at` is a multiple of the length of `width`. Worth it for what is larger than the
+    caches: a plain store reads each line first.
+    """
+
+    def codegen(context, builder, signature, args):
+        vectors = [llvm.first(builder, vector, len(width)) for vector in cgutils.unpack_tuple(builder, args[0])]
+        start = llvm.pointer(context, builder, out, args[1], args[2])
+        n_bytes = len(width) * context.get_abi_sizeof(start.type.pointee)
+        llvm.store_parts(builder, vectors, start, past_align=math.gcd(n_bytes, LINE_BYTES))
         return context.get_dummy_value()
 
     return types.none(acc, out, types.intp, width), codegen

@@ -108,6 +108,19 @@ def clear(typingctx, acc, mask):
 
 
 @intrinsic
+def add_where(typingctx, acc, mask, terms):
+    """``acc + terms`` in the elements of `mask`, `acc` in others."""
+
+    def codegen(context, builder, signature, args):
+        before, mask, terms_vectors = cgutils.unpack_tuple(builder, args[0]), args[1], cgutils.unpack_tuple(builder, args[2])
+        chosen = llvm.bits(builder, mask)
+        after = llvm.add(builder, before, terms_vectors)
+        return cgutils.pack_struct(builder, [builder.select(chosen, a, b) for a, b in zip(after, before, strict=True)])
+
+    return acc(acc, types.uint32, terms), codegen
+
+
+@intrinsic
 def not_equal_mask(typingctx, array, at, value):
     """Mask of the elements l where ``array[at + l] != value``; integers."""
 

@@ -1,0 +1,273 @@
+"""New values in an old structure: :meth:`cvrarray.array.base.SparseArray.with_values`.
+
+Where each value goes is found once for a structure and kept for all arrays that share it, in their :class:`Structure`. It
+depends on the order in which values come:
+
+* in the order of ``A.tocsr().data``: the format says where its slots begin in that order (``_order``, ``fill`` of the device's
+  module), a few bytes a row;
+* in any other order: each slot has the number of its value (:class:`cvrarray.core.tables.Sources`), 4 bytes a slot. A matrix's
+  order is known again by the contents of its index arrays.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..core import devices
+from ..core.tables import Blocks, Sources
+from ..input import coercion
+from ..input.entries import Entries, block_coordinates, coordinates, entries
+from . import products
+from .blocks import number_dtype, sources_of
+
+#: Orders of values that a structure remembers; the one that was used last is forgotten last.
+MOST_ORDERS = 4
+
+
+class Structure:
+    """What arrays that differ in their values alone know together."""
+
+    __slots__ = ("order", "slots", "sources")
+
+    def __init__(self) -> None:
+        self.slots: Any = None  # (nnz,) where each entry of the canonical CSR lies in the value table
+        self.order: Any = None  # the same as the format has it, once asked for
+        self.sources: dict[Any, Sources | None] = {}  # by the order of values; None: that of the canonical CSR
+
+
+def with_values(array: Any, data: Any, out: Any = None) -> Any:
+    """`array` with other values: see :meth:`cvrarray.array.base.SparseArray.with_values`."""
+    base = getattr(array, "base", array)  # of a transposed view
+    is_view = base is not array
+    target = base._target
+    with target.use():
+        if coercion.package(data) in coercion.SPARSE_PACKAGES:
+            found = _of_device(entries(data), target)
+            sources, values = _sources_of(base, _transposed(found) if is_view else found), found.data.reshape(-1)
+        else:
+            values = products.operand(array, data, "data")
+            if values.shape != (array.nnz,):
+                raise ValueError(
+                    f"data must have shape {(array.nnz,)}, a value for each stored entry; got {values.shape}. A sparse matrix "
+                    "of the same structure is taken too"
+                )
+            sources = _sources_of_view(base) if is_view else None
+        if out is None:
+            made = write(base, sources, values)
+            return type(array)(made) if is_view else made
+        write(base, sources, values, checked_out(array, out))
+        return out
+
+
+def write(base: Any, sources: Sources | None, values: Any, out: Any = None) -> Any:
+    """`values`, in the order that `sources` tell of, in the structure of `base`: a new array, or `out`, once checked."""
+    target = base._target
+    if out is None:
+        values = target.xp.ascontiguousarray(values, dtype=coercion.check_dtype(values.dtype))
+        table = base._empty_values(values.dtype)
+        _fill(base, sources, values, table)
+        return base._with_table(table)
+    if not np.can_cast(values.dtype, out.dtype, "same_kind"):
+        raise TypeError(f"data must have a dtype that out's, {out.dtype}, can hold; got {values.dtype}. Cast one of them first")
+    table = out._values(out._tables)
+    values = target.xp.ascontiguousarray(values, dtype=out.dtype)
+    if target.xp.may_share_memory(values, table):
+        values = values.copy()
+    _fill(base, sources, values, table)
+    out._values_changed()
+    return out
+
+
+def checked_out(array: Any, out: Any) -> Any:
+    """The array that holds the tables of `out`, once its values may be replaced by others of `array`'s structure.
+
+    Raises
+    ------
+    TypeError, ValueError
+        It is no array of this format, on another device, of another structure, or in memory that cannot be written.
+    """
+    if type(out) is not type(array):
+        raise TypeError(f"out must be a {type(array).__name__}; got {type(out).__name__}")
+    base, out = getattr(array, "base", array), getattr(out, "base", out)
+    if out._target != base._target:
+        raise TypeError(f"out must be on the array's device, {base._target}; got {out._target}. Use out.to_device")
+    if out._structure is not base._structure:
+        if type(out) is not type(base) or not same_tables(base._tables, out._tables, base._value_table):
+            raise ValueError(
+                f"out must have the structure of the array, in every table but the values'; got {out!r}. Make it by with_values"
+            )
+        out._structure = base._structure
+    if base._target.kind == "cpu" and not _may_write(out._values(out._tables)):
+        raise ValueError(
+            "out must lie in memory that can be written; it is a view of a file, or of read-only bytes. Use copy()"
+        )
+    return out
+
+
+def same_tables(tables: Any, others: Any, value_table: str) -> bool:
+    """Whether the tables of two arrays of one format differ at most in their values."""
+    for name, table in tables._asdict().items():
+        theirs = getattr(others, name)
+        if name == value_table or table is theirs:
+            continue
+        if not hasattr(table, "nbytes") or not hasattr(theirs, "nbytes"):
+            if table is None or theirs is None or table != theirs:
+                return False
+        elif table.dtype != theirs.dtype or table.shape != theirs.shape or not bool((table == theirs).all()):
+            return False
+    return True
+
+
+def _may_write(table: np.ndarray) -> bool:
+    """Whether a table lies in memory of NumPy's own: tables are marked as read-only, what they lie in is not."""
+    if not table.size:
+        return True
+    is_table = True
+    while isinstance(table.base, np.ndarray):
+        table, is_table = table.base, False
+    return table.base is None and bool(table.flags.owndata) and (is_table or bool(table.flags.writeable))
+
+
+def _fill(base: Any, sources: Sources | None, values: Any, table: Any) -> None:
+    """Write a value table."""
+    module = base._module(base._target)
+    if sources is None and hasattr(module, "fill"):
+        structure = base._structure
+        if structure.order is None:
+            structure.order = base._order(base._slot_numbers()._canonical_csr())
+        if table.size:
+            module.fill(base._tables, structure.order, values, table)
+        return
+    if sources is None:  # of a format without kernels for it
+        sources = base._structure.sources.get("slots")
+        if sources is None:
+            source = base._target.xp.zeros(table.size, number_dtype(table.size))
+            source[base._slots()] = base._target.xp.arange(1, base.nnz + 1)
+            sources = base._structure.sources["slots"] = Sources(source, None, None, 1)
+    if table.size:
+        base._target.backend("assembly").place(sources, values, table)
+
+
+# ------------------------------------------------------------------------------------------------- the order of values
+
+
+def _sources_of_view(base: Any) -> Sources | None:
+    """The order of ``base.T.tocsr().data``."""
+    structure = base._structure
+    if "view" not in structure.sources:
+        csr = base._slot_numbers()._canonical_csr()
+        order, _ = _backend(base).sort(csr.indices, coercion.rows(csr), base.shape[::-1])
+        number = base._target.xp.empty(base.nnz, number_dtype(base.nnz + 1))
+        number[order] = base._target.xp.arange(1, base.nnz + 1)
+        _remember(structure, "view", Sources(_numbered(base, number), None, None, 1))
+    found: Sources = structure.sources["view"]
+    return found
+
+
+def _sources_of(base: Any, found: Entries) -> Sources | None:
+    """The order of a sparse matrix's values, whose structure must be that of `base`."""
+    if found.shape != base.shape:
+        raise ValueError(f"data must have the array's shape, {base.shape}; got {found.shape}")
+    structure = base._structure
+    key = _key(base, found)
+    if key not in structure.sources:
+        _remember(structure, key, _new_sources(base, found))
+    sources: Sources | None = structure.sources[key]
+    return sources
+
+
+def _key(base: Any, found: Entries) -> Any:
+    """What tells orders apart: the contents of the index arrays."""
+    contents = _backend(base).fingerprint(*found.indices)
+    return found.kind, found.data.shape, *((index.dtype.str, index.shape) for index in found.indices), contents
+
+
+def _new_sources(base: Any, found: Entries) -> Sources | None:
+    if found.kind == "bsr" and hasattr(base, "_of_blocks") and found.data.shape[1:] == (base.block_size,) * 2:
+        sources = _sources_of_blocks(base, found)
+        if sources is not None:
+            return sources
+    row, col = coordinates(found)
+    order, first = _backend(base).sort(row, col, base.shape)
+    row, col = row[order[first[:-1]]], col[order[first[:-1]]]
+    check_structure(base, row, col)
+    xp, dtype = base._target.xp, number_dtype(order.size + 1)
+    if row.size == order.size and bool((order == xp.arange(order.size)).all()):
+        return None
+    source = _numbered(base, xp.arange(1, row.size + 1, dtype=dtype))
+    return sources_of(source, 1, (order, first), 1)
+
+
+def _sources_of_blocks(base: Any, found: Entries) -> Sources | None:
+    """:func:`_new_sources` of blocks of the array's own size, by whole blocks; None where the structure is another."""
+    size, xp = base.block_size, base._target.xp
+    row, col = block_coordinates(found)
+    order, first = _backend(base).sort(row, col, tuple(-(-n // size) for n in base.shape))
+    places = order[first[:-1]]
+    indptr = xp.searchsorted(row[places], xp.arange(-(-base.shape[0] // size) + 1))
+    blocks = Blocks(indptr, col[places].astype(coercion.index_dtype(base.shape)), size, base.shape)
+    tables, source = base._of_blocks(blocks, base._target)
+    return sources_of(source, size, (order, first), size) if same_tables(tables, base._tables, base._value_table) else None
+
+
+def check_structure(base: Any, row: Any, col: Any) -> None:
+    """ValueError unless the places (row, col), which ascend and differ, are those that `base` stores."""
+    xp = base._target.xp
+    csr = base._canonical_csr()
+    own = coercion.rows(csr), csr.indices
+    n = min(row.size, csr.indices.size)
+    differ = (row[:n] != own[0][:n]) | (col[:n] != own[1][:n])
+    if row.size == csr.indices.size and not bool(differ.any()):
+        return
+    at = int(xp.argmax(differ)) if bool(differ.any()) else n
+    places = [(int(r[at]), int(c[at])) if at < r.size else None for r, c in ((row, col), own)]
+    theirs, ours = places
+    if ours is None or (theirs is not None and theirs < ours):
+        raise ValueError(
+            f"data must have the structure of the array; it stores an entry at {theirs}, where the array stores none. "
+            "Convert the matrix anew"
+        )
+    raise ValueError(
+        f"data must have the structure of the array; it stores no entry at {ours}, where the array stores one. "
+        "Store a zero there, or convert the matrix anew"
+    )
+
+
+def _numbered(base: Any, number: Any) -> Any:
+    """The value table of `base` with these numbers, in the order of the canonical CSR, for its values."""
+    table = base._empty_values(number.dtype)
+    _fill(base, None, number, table)
+    return table
+
+
+def _remember(structure: Structure, key: Any, sources: Sources | None) -> None:
+    while len(structure.sources) >= MOST_ORDERS:
+        structure.sources.pop(next(iter(structure.sources)))
+    structure.sources[key] = sources
+
+
+def _backend(base: Any) -> Any:
+    return base._target.backend("assembly")
+
+
+def _of_device(found: Entries, target: devices.Device) -> Entries:
+    """`found` with arrays of `target`'s module, or a TypeError."""
+    home = coercion.same_device(indices=found.indices[1], data=found.data)
+    if home != target:
+        remedy = f"{'cupyx.scipy.sparse' if target.kind == 'cuda' else 'its get()'}, or A.to_device({str(home)!r})"
+        raise TypeError(f"data must be on the array's device, {target}; got a matrix on {home}. Use {remedy}")
+    if home == devices.CPU:
+        found = found._replace(indices=(np.asarray(found.indices[0]), np.asarray(found.indices[1])))
+    return found
+
+
+def _transposed(found: Entries) -> Entries:
+    """The same values as the entries of the transpose."""
+    kind, shape, (first, second), data = found
+    if kind == "bsr":
+        row, col = coordinates(found)
+        return Entries("coo", shape[::-1], (col, row), data.reshape(-1))
+    kind = {"csr": "csc", "csc": "csr", "coo": "coo"}[kind]
+    return Entries(kind, shape[::-1], (second, first) if kind == "coo" else (first, second), data)

@@ -1,0 +1,75 @@
+"""Value tables on the GPU from values in any order. The same functions as :mod:`cvrarray.cpu.assembly`."""
+
+from __future__ import annotations
+
+import cupy
+import numpy as np
+
+from ..core.tables import Sources
+from .compiler import Kernel, blocks
+from .transposed import strided
+
+BLOCK = 256
+#: What moves a value of so many bytes; no arithmetic is done with it.
+WORDS = {size: np.dtype(f"u{size}") for size in (1, 2, 4, 8)} | {16: np.dtype(np.complex128)}
+
+SLOTS, TERMS = 4, 3  # of a thread, that are loaded at once
+
+GATHER = Kernel(
+    "assembly",
+    "assembly_gather",
+    [(word, number) for word in WORDS.values() for number in ("int32", "int64")],
+    lambda word, number: (word, number, SLOTS),
+)
+ADD = Kernel(
+    "assembly",
+    "assembly_add",
+    [(value, "int32") for value in ("bool", "int8", "uint64", "float16", "float32", "float64", "complex64", "complex128")]
+    + [("float64", "int64")],
+    lambda value, number: (value, number, TERMS),
+)
+FINGERPRINT = Kernel("assembly", "assembly_fingerprint", [("uint8",), ("uint32",), ("uint64",)])
+
+
+def sort(row: cupy.ndarray, col: cupy.ndarray, shape: tuple[int, int]) -> tuple[cupy.ndarray, cupy.ndarray]:
+    """The order of places by row, then column, equal ones as they come; and where in it each different place begins.
+
+    row, col : (n,) integers in range; the order is (n,) int64, the beginnings (n_places + 1,) int64.
+    """
+    if not row.size:
+        return cupy.empty(0, np.int64), cupy.zeros(1, np.int64)
+    if shape[0] * shape[1] < 2**63:  # one key a place: CuPy sorts integers by radix, but lexsort's pairs by comparison
+        order = cupy.argsort(row.astype(np.int64) * shape[1] + col)  # stable
+    else:
+        order = cupy.lexsort(cupy.stack([col.astype(np.int64), row.astype(np.int64)]))  # stable, by row, then column
+    row, col = row[order], col[order]
+    starts = cupy.flatnonzero(cupy.concatenate([cupy.ones(1, bool), (row[1:] != row[:-1]) | (col[1:] != col[:-1])]))
+    return order, cupy.concatenate([starts, cupy.array([row.size])])
+
+
+def fingerprint(*arrays: cupy.ndarray) -> tuple[int, ...]:
+    """64 bits of the contents of each: others have others, but for one chance in 2^64. It waits for the device."""
+    found = cupy.zeros(len(arrays), np.uint64)
+    for k, array in enumerate(arrays):
+        words = as_words(cupy.ascontiguousarray(array))
+        if words.size:
+            FINGERPRINT(words.dtype)(strided(words.size), (BLOCK,), (words, np.int64(words.size), found[k:]))
+    return tuple(found.get().tolist())
+
+
+def place(sources: Sources, data: cupy.ndarray, values: cupy.ndarray) -> None:
+    """Write the value table `values` from `data`, of its dtype: what each slot is the sum of."""
+    source, first, order, unit = sources
+    size, number = np.int64(source.size), source.dtype
+    if first is None:
+        data, values = as_words(data), as_words(values)
+        grid = blocks(source.size, BLOCK * SLOTS)
+        GATHER(values.dtype, number)(grid, (BLOCK,), (source, size, np.int32(unit), data, values))
+    else:
+        grid = blocks(source.size, BLOCK)
+        ADD(values.dtype, number)(grid, (BLOCK,), (source, size, np.int32(unit), first, order, data, values))
+
+
+def as_words(values: cupy.ndarray) -> cupy.ndarray:
+    """The values as words of their size, which serve all dtypes."""
+    return values.view(WORDS[values.itemsize])
