@@ -123,7 +123,9 @@ def _array(number: int) -> Any:
     """The array of a number, or of a negative one its transposed view."""
     array = LIVING.get(abs(number))
     if array is None:
-        raise RuntimeError("the array of this product is gone. Keep it as long as its gradients, or its compiled code, are used")
+        raise RuntimeError(
+            "the array of this product is gone. Keep it as long as its gradients, or its compiled code, are used"
+        )
     return array if number > 0 else array.T
 
 

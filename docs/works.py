@@ -259,7 +259,8 @@ def section_of_peers() -> str:
     """What the test suites of other libraries found, as Markdown."""
     found = json.loads(PEERS.read_text())
     rows = [
-        f"| {suite} | {counts.get('passed', 0)} | {counts.get('failed', 0)} |" for suite, counts in sorted(found["suites"].items())
+        f"| {suite} | {counts.get('passed', 0)} | {counts.get('failed', 0)} |"
+        for suite, counts in sorted(found["suites"].items())
     ]
     passed = sum(counts.get("passed", 0) for counts in found["suites"].values())
     reasons = [f"| {reason} | {count} |" for reason, count in found["out of scope"].items()]

@@ -225,7 +225,21 @@ def test_contractions(build, device):
             np.tensordot(A, on["y"], 1)
 
 
-EINSUMS_1 = ["...->...", "...j->...", "ij->ij", "ij->ji", "ij->i", "ij->j", "ij->", "ab->ba", "ij", "ji", "ii->i", "ii", "xy -> x"]
+EINSUMS_1 = [
+    "...->...",
+    "...j->...",
+    "ij->ij",
+    "ij->ji",
+    "ij->i",
+    "ij->j",
+    "ij->",
+    "ab->ba",
+    "ij",
+    "ji",
+    "ii->i",
+    "ii",
+    "xy -> x",
+]
 EINSUMS_2 = [
     ("ij,j->i", "Ax"), ("ij,j", "Ax"), ("ab,b->a", "Ax"), ("ji,i", "Ax"), ("j,ij->i", "xA"), ("ij,i->j", "Ax"),
     ("ij,jk->ik", "AX"), ("ij,jk", "AX"), ("ij,kj->ik", "AX"), ("ij,jk->ki", "AX"), ("ki,ij->kj", "XA"), ("ij,ik->jk", "AX"),
@@ -260,7 +274,6 @@ def test_einsum(build, device):
 
 
 # Functions: name -> call(module, array); the result is NumPy's for the dense array
-
 
 
 def _ones(a, *shape):

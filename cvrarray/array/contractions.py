@@ -133,7 +133,9 @@ def _parse(subscripts: Any, ndims: list[int]) -> tuple[list[str], str]:
     if len(inputs) != len(ndims):
         raise ValueError(f"einsum: {subscripts!r} must have subscripts for each of {len(ndims)} operands")
     unused = [letter for letter in string.ascii_letters if letter not in subscripts]
-    longest = max((ndim - len(term.replace("...", "")) for term, ndim in zip(inputs, ndims, strict=True) if "..." in term), default=0)
+    longest = max(
+        (ndim - len(term.replace("...", "")) for term, ndim in zip(inputs, ndims, strict=True) if "..." in term), default=0
+    )
     dots = "".join(unused[: max(0, longest)])
     inputs = [
         term.replace("...", dots[len(dots) - max(0, ndim - len(term.replace("...", ""))) :])

@@ -354,5 +354,3 @@ def unique(ar: Any, *, return_counts: bool = False, equal_nan: bool = True) -> A
         if missing:
             counts[values == 0] += missing - 1
         return values, counts
-
-

@@ -132,7 +132,9 @@ def pydata_in_scipy(module: ModuleType, kind: Any, execute: Any) -> None:
         execute()
     direct = ("spsolve", "splu", "spilu", "spsolve_triangular", "norm", "inv", "expm")
     if hasattr(module, "splin"):
-        module.splin = Wrapped(module.splin, {name: _back(csc, kind) for name in direct} | {"expm_multiply": _back(operator, kind)})
+        module.splin = Wrapped(
+            module.splin, {name: _back(csc, kind) for name in direct} | {"expm_multiply": _back(operator, kind)}
+        )
     if hasattr(module, "spgraph"):
         module.spgraph = Wrapped(module.spgraph, {"*": _back(csr, kind)})
         for name, value in vars(module).items():  # functions that are parameters already
