@@ -308,7 +308,6 @@ class BBCSRArray(FormatArray):
             return None
         if any(t.shape[0] % math.lcm(WARP, size) for t in parts[:-1]):
             return None
-        xp = devices.of(parts[0].data).xp
         _, narrow = offsets(t.col_narrow.size for t in parts)
         _, wide = offsets(t.col_wide.size for t in parts)
         starts = zip(parts, narrow, wide, strict=True)
@@ -317,7 +316,7 @@ class BBCSRArray(FormatArray):
             nnz=sum(t.nnz for t in parts),
             block_size=size,
             bin_rowptr=chained([t.bin_rowptr for t in parts]),
-            col_ptr=joined([t.col_ptr + xp.where(t.col_base >= 0, first, other) for t, first, other in starts]),
+            col_ptr=joined([t.col_ptr + (t.col_base >= 0) * first + (t.col_base < 0) * other for t, first, other in starts]),
             present=None if parts[0].present is None else joined([t.present for t in parts]),
             **{name: joined([getattr(t, name) for t in parts]) for name in ("data", "col_base", "col_narrow", "col_wide")},
         )

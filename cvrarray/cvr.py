@@ -326,7 +326,7 @@ class CVRArray(FormatArray):
             nnz=sum(t.nnz for t in parts),
             n_lanes=parts[0].n_lanes,
             step_ptr=chained([t.step_ptr for t in parts]),
-            col_ptr=joined([t.col_ptr + xp.where(t.col_base >= 0, first, other) for t, first, other in starts]),
+            col_ptr=joined([t.col_ptr + (t.col_base >= 0) * first + (t.col_base < 0) * other for t, first, other in starts]),
             rec_ptr=chained([t.rec_ptr for t in parts]),
             cut_ptr=joined([t.cut_ptr + chunk for t, chunk in zip(parts, chunks, strict=True)]),
             **{name: joined([getattr(t, name) for t in parts]) for name in unchanged},

@@ -32,7 +32,7 @@ import cvrarray
 from cvrarray import generate
 from cvrarray.cli import INPUT_ERRORS, sources
 from cvrarray.cli.table import render, significant
-from cvrarray.core import devices
+from cvrarray.core import clocks, devices
 from cvrarray.cpu.runtime import threads
 
 from . import inputs, machine, pages
@@ -40,6 +40,7 @@ from . import inputs, machine, pages
 COLUMNS = 16  #: of X
 MOST_PRODUCTS = 20_000_000  #: of numbers in ``A @ B``: rows of A are left out beyond
 MOST_TEXT = 1_000_000  #: nonzeros of a Matrix Market file: rows are left out beyond
+DISTURBED = 0.2  #: share of the CPUs that others kept busy, from which the page says so
 SAMPLES = 3  #: of a way, at least
 SMALLEST = 0.95  #: ``A @ B`` calls SciPy's product, and only converts around it
 
@@ -192,7 +193,7 @@ def measure_all(args: argparse.Namespace) -> dict[str, Any]:
         for name in args.matrices or seven
     ]
     made += [(name, partial(inputs.read_stored, path)) for name, path in inputs.stored().items() if not args.matrices]
-    results = []
+    results, others = [], clocks.OtherLoad()
     for name, make in made:
         S = make().astype(args.dtype)
         for result in measure(S, args.format, args.only.split(","), args.seconds):
@@ -205,6 +206,7 @@ def measure_all(args: argparse.Namespace) -> dict[str, Any]:
         "threads": threads.count(),
         "dtype": args.dtype,
         "scale": args.scale,
+        "cpus_busy_with_others": others.cpus(),
         "results": results,
     }
 
@@ -314,6 +316,16 @@ def text(report: dict[str, Any]) -> str:
     return "\n".join([render(*table(report["results"])), "", f"below 1.0x: {len(lost)}", *lost])
 
 
+def _disturbed(report: dict[str, Any]) -> str:
+    busy = report["cpus_busy_with_others"]
+    if not busy or busy < DISTURBED * report["threads"]:
+        return ""
+    return (
+        f" Other processes kept {busy:.1f} of the CPUs busy meanwhile: times with all threads are longer than on a machine of "
+        "one's own, and say little."
+    )
+
+
 def page(report: dict[str, Any]) -> str:
     """The report as a page of the documentation."""
     each = [
@@ -337,7 +349,7 @@ def page(report: dict[str, Any]) -> str:
             "",
             f"`make bench-ops` wrote this page: {report['device']['name']}, {report['threads']} threads, {report['dtype']}, "
             f"{report['date'][:10]}. All ways are timed by turns; the least time of each counts, with one thread CPU time. "
-            "SciPy has one thread. Above 1 we are faster.",
+            f"SciPy has one thread. Above 1 we are faster. Matrices have the scale `{report['scale']}`.{_disturbed(report)}",
             "",
             pages.markdown(*table(report["results"])),
             "",

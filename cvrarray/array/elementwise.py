@@ -254,7 +254,7 @@ def _with_sparse(ufunc: np.ufunc, array: Any, left: Any, right: Any, kwargs: dic
     dtypes = _check_zero(ufunc, [np.zeros(1, v.data.dtype if isinstance(v, CSR) else v.dtype) for v in (left, right)], kwargs)
     if (values := _in_one_structure(left, right)) is not None:
         data = _compute(ufunc, values, kwargs, dtypes)
-        if all(int(xp.count_nonzero(part)) == left.nnz for part in (data if isinstance(data, tuple) else (data,))):
+        if all(_n_nonzero(part) == left.nnz for part in (data if isinstance(data, tuple) else (data,))):
             return _wrapped(data, left._with_table)
     a, b = (_broadcast(v if isinstance(v, CSR) else v._canonical_csr(), shape) for v in (left, right))
     add = getattr(target.backend("csr"), "add", None)
@@ -263,12 +263,16 @@ def _with_sparse(ufunc: np.ufunc, array: Any, left: Any, right: Any, kwargs: dic
     indptr, indices, *operands = target.backend("csr").union(a, b, ufunc is np.multiply)
 
     def pruned(data: Any) -> Any:
-        kept = xp.flatnonzero(data) if int(xp.count_nonzero(data)) < data.size else None
+        kept = xp.flatnonzero(data != 0) if _n_nonzero(data) < data.size else None
         if kept is None:
             return array._like(CSR(indptr, indices, data, shape))
         return array._like(CSR(xp.searchsorted(kept, indptr), indices[kept], data[kept], shape))
 
     return _wrapped(_compute(ufunc, operands, kwargs, dtypes), pruned)
+
+
+def _n_nonzero(data: Any) -> int:
+    return int(np.count_nonzero(data)) if isinstance(data, np.ndarray) else int((data != 0).sum())
 
 
 def _in_one_structure(left: Any, right: Any) -> tuple[Any, Any] | None:

@@ -413,6 +413,8 @@ def joined(arrays: Any) -> Any:
     """1-D or 2-D arrays on one device one after the other, placed as :func:`_empty` does."""
     first, total = arrays[0], sum(array.shape[0] for array in arrays)
     target = devices.of(first)
+    if target.kind == "cuda":
+        return target.xp.concatenate(arrays)
     out = _empty(total * math.prod(first.shape[1:]), first.dtype, target).reshape(total, *first.shape[1:])
     return target.xp.concatenate(arrays, out=out)
 

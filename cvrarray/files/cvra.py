@@ -58,8 +58,7 @@ def write(file: BinaryIO, A: SparseArray) -> None:
             host = np.ascontiguousarray(devices.move(array, devices.CPU), on_disk(array.dtype))
             member = _aligned_member(f"{name}.npy", file.tell())
             with archive.open(member, "w", force_zip64=True) as stream:
-                np.lib.format.write_array_header_1_0(stream, np.lib.format.header_data_from_array_1_0(host))
-                stream.write(host.reshape(-1).view(np.uint8).data)  # write_array would copy it piece by piece
+                np.lib.format.write_array(stream, host, version=(1, 0))
 
 
 def read(file: BinaryIO, verify: bool) -> SparseArray:
