@@ -133,7 +133,9 @@ def _parse(subscripts: Any, ndims: list[int]) -> tuple[list[str], str]:
     if len(inputs) != len(ndims):
         raise ValueError(f"einsum: {subscripts!r} must have subscripts for each of {len(ndims)} operands")
     unused = [letter for letter in string.ascii_letters if letter not in subscripts]
-    longest = max((ndim - len(term.replace("...", "")) for term, ndim in zip(inputs, ndims, strict=True) if "..." in term), default=0)
+    longest = max(
+        (ndim - len(term.replace("...", "")) for term, ndim in zip(inputs, ndims, strict=True) if "..." in term), default=0
+    )
     dots = "".join(unused[: max(0, longest)])
     inputs = [
         term.replace("...", dots[len(dots) - max(0, ndim - len(term.replace("...", ""))) :])
@@ -207,7 +209,7 @@ def _einsum_one(letters: str, value: Any, output: str, dtype: np.dtype) -> Any:
         return value
     if not _is_sparse(value):
         return _dense_einsum(f"{letters}->{output}", value, dtype=dtype)
-    i, j = letters
+    i, j = tuple(letters)
     if i == j:
         diagonal = reductions.diagonal(value)
         return diagonal if output else _dense_einsum("i->", diagonal, dtype=dtype)

@@ -314,4 +314,3 @@ def _axis(axis: Any) -> int:
     if not -2 <= number < 2:
         raise np.exceptions.AxisError(number, 2)
     return number % 2
-

@@ -184,7 +184,7 @@ def _finished(array: Any, found: Any, axis: int | None, out: Any, keepdims: bool
     return reductions._delivered(array, found[0] if axis is None else found, axis, out, keepdims)
 
 
-def _filled(array: Any, number: float) -> Any:
+def _filled(array: Any, number: complex) -> Any:
     """The array with a number for nan."""
     if array.dtype.kind not in "fc":
         return array
@@ -354,5 +354,3 @@ def unique(ar: Any, *, return_counts: bool = False, equal_nan: bool = True) -> A
         if missing:
             counts[values == 0] += missing - 1
         return values, counts
-
-

@@ -32,7 +32,6 @@ if TYPE_CHECKING:  # a type checker reads these imports
     from .solve import cg as cg
     from .solve import power_iteration as power_iteration
 else:
-
     _HOME = dict.fromkeys(("Eigenpair", "Solution", "cg", "power_iteration"), "solve")
     _HOME |= dict.fromkeys(("matmul", "std", "var", "vdot"), "operations")
 

@@ -111,7 +111,9 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     total = Counter[str]()
     for suite, counts in sorted(COUNTS.items()):
         total += counts
-        terminalreporter.write_line(f"{suite:58} {counts['passed']:6} passed {counts['failed']:5} failed {counts['skipped']:6} skipped")
+        terminalreporter.write_line(
+            f"{suite:58} {counts['passed']:6} passed {counts['failed']:5} failed {counts['skipped']:6} skipped"
+        )
     terminalreporter.write_line(f"{'in all':58} {total['passed']:6} passed {total['failed']:5} failed")
     for reason, count in LEFT_OUT.most_common():
         terminalreporter.write_line(f"{count:6} {reason}")

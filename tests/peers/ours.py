@@ -81,4 +81,9 @@ def is_matrix(value: Any) -> bool:
     """Whether it is a matrix that could be an array of ours, and is none yet."""
     if not (scipy.sparse.issparse(value) or type(value) is np.ndarray):
         return False
-    return value.ndim == 2 and value.dtype.kind in "biufc" and value.dtype.itemsize in (1, 2, 4, 8, 16) and value.dtype.char not in "gG"
+    return (
+        value.ndim == 2
+        and value.dtype.kind in "biufc"
+        and value.dtype.itemsize in (1, 2, 4, 8, 16)
+        and value.dtype.char not in "gG"
+    )

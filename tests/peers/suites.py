@@ -12,8 +12,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import numpy as np
 import numba.core.entrypoints
+import numpy as np
 import ours
 import pytest
 import scipy.sparse
@@ -111,7 +111,7 @@ def operator(A: Any) -> Any:
 
 
 def exponentials(module: ModuleType, kind: Any, execute: Any) -> None:
-    """``expm_multiply(A.aslinearoperator(), B, traceA=A.trace())``: a class that it does not know would get a dense identity."""
+    """``expm_multiply(A.aslinearoperator(), B, traceA=A.trace())``: classes that it does not know get a dense identity."""
     execute()
     theirs = module.expm_multiply
 
@@ -132,7 +132,9 @@ def pydata_in_scipy(module: ModuleType, kind: Any, execute: Any) -> None:
         execute()
     direct = ("spsolve", "splu", "spilu", "spsolve_triangular", "norm", "inv", "expm")
     if hasattr(module, "splin"):
-        module.splin = Wrapped(module.splin, {name: _back(csc, kind) for name in direct} | {"expm_multiply": _back(operator, kind)})
+        module.splin = Wrapped(
+            module.splin, {name: _back(csc, kind) for name in direct} | {"expm_multiply": _back(operator, kind)}
+        )
     if hasattr(module, "spgraph"):
         module.spgraph = Wrapped(module.spgraph, {"*": _back(csr, kind)})
         for name, value in vars(module).items():  # functions that are parameters already
