@@ -61,7 +61,8 @@ def matmul(A: Any, x: torch.Tensor, values: torch.Tensor | None = None) -> torch
     >>> y.tolist(), values.grad.tolist()
     ([3.0, 3.0], [1.0, 1.0, 1.0])
     """
-    number = -A.base._number if isinstance(A, TransposedArray) else A._number
+    base: Any = A.base if isinstance(A, TransposedArray) else A
+    number = base._number if base is A else -base._number
     if not torch.compiler.is_compiling():
         _check(A, x, values)
         if not torch.is_grad_enabled() or not (x.requires_grad or (values is not None and values.requires_grad)):
@@ -137,12 +138,12 @@ for _kind in ("CPU", "CUDA"):
     _OPERATORS.impl("sampled", _sampled, _kind)
 
 
-@torch.library.register_fake("cvrarray::product", lib=_OPERATORS)
+@torch.library.register_fake("cvrarray::product", lib=_OPERATORS)  # type: ignore[untyped-decorator]
 def _shape_of_product(x: Any, values: Any, number: int, n_rows: int, transposed: bool) -> Any:
     return x.new_empty((n_rows, *x.shape[1:]))
 
 
-@torch.library.register_fake("cvrarray::sampled", lib=_OPERATORS)
+@torch.library.register_fake("cvrarray::sampled", lib=_OPERATORS)  # type: ignore[untyped-decorator]
 def _shape_of_sampled(left: Any, right: Any, number: int, n_entries: int) -> Any:
     return left.new_empty(n_entries)
 
@@ -207,7 +208,7 @@ def _check(A: Any, x: Any, values: Any) -> None:
     if not 1 <= len(shape) <= 2 or shape[0] != A.shape[1]:
         raise ValueError(f"x must have shape ({A.shape[1]},) or ({A.shape[1]}, k) for shape {A.shape}; got {tuple(shape)}")
     dtype = _TORCHS.get(A.dtype) if values is None else values.dtype
-    if dtype != x.dtype and (dtype is None or torch.promote_types(dtype, x.dtype) != x.dtype) or x.dtype not in _NUMPYS:
+    if (dtype != x.dtype and (dtype is None or torch.promote_types(dtype, x.dtype) != x.dtype)) or x.dtype not in _NUMPYS:
         raise TypeError(f"x must have a dtype that holds the product of {dtype} with it; got {x.dtype}. Use x.to(dtype)")
     if values is not None and values.shape != (A.nnz,):
         raise ValueError(f"values must have shape ({A.nnz},), one for each entry of A.data; got {tuple(values.shape)}")

@@ -246,7 +246,8 @@ EINSUMS_2 = [
     ("ij,ij->ij", "AA"), ("ij,ji->ij", "AA"), ("ij,ij->", "AA"), ("ij,ij->i", "AA"), ("ij,ij", "AX"), ("ij,jk->ik", "AA"),
     ("ij,j->ij", "Ax"), ("ij,i->ij", "Ax"), ("i,ij->ij", "xA"), ("ij,j->", "Ax"), ("ij,j->j", "Ax"), ("ij,i->i", "Ax"),
     ("ij,jk,k->i", "AXx"), ("i,ij,j->", "xAx"), ("ij,jk,kl->il", "AAA"), ("...j,j->...", "Ax"),
-    ("ii,i->i", "Ax"), ("ij,kk->ij", "AX"), ("ij,ij,ij->i", "AXA"), ("ij,i,j->ij", "Axx"), ("ij,ik->jk", "AA"), ("ij,jk,ki->", "AAX"),
+    ("ii,i->i", "Ax"), ("ij,kk->ij", "AX"), ("ij,ij,ij->i", "AXA"), ("ij,i,j->ij", "Axx"), ("ij,ik->jk", "AA"),
+    ("ij,jk,ki->", "AAX"),
 ]  # fmt: skip
 
 
@@ -723,9 +724,13 @@ def test_a_dense_out_asks_for_a_dense_result(build, device):
     dense = np.array([[4.0, 0, 9], [0, 1, 0]])
     A, out = build(dense, device), put(np.full((2, 3), 7.0), device)
     for call in (
-        lambda m, a, **k: m.sqrt(a, **k), lambda m, a, **k: m.cos(a, **k), lambda m, a, **k: m.add(a, 1, **k),
-        lambda m, a, **k: m.multiply(a, 3, **k), lambda m, a, **k: m.subtract(a, a, **k), lambda m, a, **k: m.greater(a, 1, **k),
-    ):  # fmt: skip
+        lambda m, a, **k: m.sqrt(a, **k),
+        lambda m, a, **k: m.cos(a, **k),
+        lambda m, a, **k: m.add(a, 1, **k),
+        lambda m, a, **k: m.multiply(a, 3, **k),
+        lambda m, a, **k: m.subtract(a, a, **k),
+        lambda m, a, **k: m.greater(a, 1, **k),
+    ):
         assert call(np, A, out=out) is out
         np.testing.assert_array_equal(get(out), call(np, dense).astype(float))
     with pytest.raises(ValueError, match="shape"):
@@ -740,10 +745,17 @@ def test_sums_of_products_have_the_dtype_of_matmul(build, dtype, device):
     square = np.ascontiguousarray(dense[:, :5])
     A, S = build(dense, device), build(square, device)
     for call, a in (
-        (np.vdot, A), (np.vecdot, A), (lambda a, b: np.tensordot(a, b, 2), A), (lambda a, b: np.einsum("ij,ij->i", a, b), A),
-        (lambda a, b: np.einsum("ij,ij", a, b), A), (lambda a, b: np.einsum("ij->j", a), A), (lambda a, b: np.einsum("ij->", a), A),
-        (lambda a, b: np.einsum("ii", a), S), (lambda a, b: np.vecdot(a, b, axis=0), A), (lambda a, b: np.einsum("ij,j->", a, b[0]), A),
-    ):  # fmt: skip
+        (np.vdot, A),
+        (np.vecdot, A),
+        (lambda a, b: np.tensordot(a, b, 2), A),
+        (lambda a, b: np.einsum("ij,ij->i", a, b), A),
+        (lambda a, b: np.einsum("ij,ij", a, b), A),
+        (lambda a, b: np.einsum("ij->j", a), A),
+        (lambda a, b: np.einsum("ij->", a), A),
+        (lambda a, b: np.einsum("ii", a), S),
+        (lambda a, b: np.vecdot(a, b, axis=0), A),
+        (lambda a, b: np.einsum("ij,j->", a, b[0]), A),
+    ):
         plain = dense if a is A else square
         with np.errstate(over="ignore"):
             found, expected = call(a, a), call(plain, plain)
@@ -798,8 +810,21 @@ def test_what_has_nan(build, device):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for axis in (None, 0, 1):
-            for name in ("nansum", "nanmean", "nanmax", "nanmin", "nanprod", "nanvar", "nanstd", "prod", "var", "argmax", "argmin",
-                         "max", "min"):  # fmt: skip
+            for name in (
+                "nansum",
+                "nanmean",
+                "nanmax",
+                "nanmin",
+                "nanprod",
+                "nanvar",
+                "nanstd",
+                "prod",
+                "var",
+                "argmax",
+                "argmin",
+                "max",
+                "min",
+            ):
                 assert_like_numpy(getattr(np, name)(A, axis=axis), getattr(np, name)(dense, axis=axis))
     with pytest.raises(ValueError, match="All-NaN"):
         np.nanargmax(A, axis=1)
@@ -841,10 +866,12 @@ def test_where_with_dense_operands(build, device):
     A, full = build(dense, device), np.arange(6.0).reshape(2, 3)
     on = put(full, device)
     for found, expected in (
-        (np.where(A > 0, on, 0), np.where(dense > 0, full, 0)), (np.where(A > 0, on, A), np.where(dense > 0, full, dense)),
-        (np.where(on > 2, A, 0), np.where(full > 2, dense, 0)), (np.where(on[0] > 1, A, 2 * A), np.where(full[0] > 1, dense, 2 * dense)),
+        (np.where(A > 0, on, 0), np.where(dense > 0, full, 0)),
+        (np.where(A > 0, on, A), np.where(dense > 0, full, dense)),
+        (np.where(on > 2, A, 0), np.where(full > 2, dense, 0)),
+        (np.where(on[0] > 1, A, 2 * A), np.where(full[0] > 1, dense, 2 * dense)),
         (np.where(A > 0, 1, A), np.where(dense > 0, 1, dense)),
-    ):  # fmt: skip
+    ):
         assert isinstance(found, type(A))
         assert_like_numpy(found, expected)
 

@@ -8,7 +8,7 @@ from checks import DEFAULTS
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
-import cvrarray
+import cvrarray  # noqa: E402
 
 BUILD = pytest.mark.parametrize("build", DEFAULTS, ids=str)
 VIEW = pytest.mark.parametrize("view", [False, True], ids=["plain", "transposed"])

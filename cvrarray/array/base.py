@@ -905,8 +905,7 @@ class SparseArray(Names):
         axes = (keywords.pop("axes"),) if "axes" in keywords and not axes else axes
         if keywords:
             raise TypeError(f"transpose takes axes and copy; got {', '.join(keywords)}")
-        axes = axes[0] if len(axes) == 1 else axes or None
-        transposed: SparseArray = protocol.FUNCTIONS[np.transpose](self, axes)
+        transposed: SparseArray = protocol.FUNCTIONS[np.transpose](self, axes[0] if len(axes) == 1 else axes or None)
         return transposed.copy() if copy else transposed
 
     def take(self, indices: Any, axis: int) -> Any:
@@ -1034,8 +1033,8 @@ class SparseArray(Names):
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NoReturn:
         raise TypeError(
-            f"{type(self).__name__} does not become dense by itself. Call todense() (and .get() on a GPU), or give a function of "
-            f"SciPy's, or a matrix of SciPy's to the left of it, A.tocsr() or A.tocsc()"
+            f"{type(self).__name__} does not become dense by itself. Call todense() (and .get() on a GPU), or give SciPy's "
+            f"functions, and a matrix of SciPy's to the left of it, A.tocsr() or A.tocsc()"
         )
 
     def __dask_tokenize__(self) -> Any:

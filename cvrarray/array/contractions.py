@@ -209,7 +209,7 @@ def _einsum_one(letters: str, value: Any, output: str, dtype: np.dtype) -> Any:
         return value
     if not _is_sparse(value):
         return _dense_einsum(f"{letters}->{output}", value, dtype=dtype)
-    i, j = letters
+    i, j = tuple(letters)
     if i == j:
         diagonal = reductions.diagonal(value)
         return diagonal if output else _dense_einsum("i->", diagonal, dtype=dtype)

@@ -222,8 +222,8 @@ def _with_dense(ufunc: np.ufunc, array: Any, left: Any, right: Any, kwargs: dict
         as_in_scipy = ufunc is np.multiply or (ufunc is np.divide and left is array)
         if ufunc in (np.add, np.subtract):
             raise DenseResultError(
-                f"numpy.{ufunc.__name__} of a sparse and a dense array is dense. Call todense() on the sparse one first; where a "
-                f"function of SciPy's adds them, give it A.tocsc(), or A.aslinearoperator()"
+                f"numpy.{ufunc.__name__} of a sparse and a dense array is dense. Call todense() on the sparse one first; "
+                f"where a function of SciPy's adds them, give it A.tocsc(), or A.aslinearoperator()"
             )
         if not as_in_scipy:
             nothing = array._target.xp.zeros((), array.dtype)

@@ -83,7 +83,7 @@ class FormatArray(SparseArray):
             FORMATS[cls.format] = cls
 
     def __init__(
-        self, obj: Any, *, shape: Any = None, dtype: Any = None, copy: bool | None = None, device: Any = None, **keywords: Any
+        self, obj: Any, *, shape: Any = None, dtype: Any = None, copy: Any = None, device: Any = None, **keywords: Any
     ):
         target = None if device is None else devices.parse(device)
         csr = coercion.from_arguments(obj, shape, dtype)

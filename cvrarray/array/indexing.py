@@ -27,8 +27,8 @@ def getitem(array: Any, key: Any) -> Any:
     array : array of ours
     key : int, slice, Ellipsis, 1-D index array, 1-D boolean mask, a tuple of at most two of these, or a 2-D boolean mask
         Index arrays and masks live on the array's device; for an array on a GPU they may also be NumPy arrays or lists.
-        Two index arrays are paired as in NumPy, and may have two dimensions; ``np.ix_(rows, cols)`` takes the submatrix. A 2-D mask may be dense, or
-        a sparse array such as ``A > 0``.
+        Two index arrays are paired as in NumPy, and may have two dimensions; ``np.ix_(rows, cols)`` takes the submatrix. A
+        2-D mask may be dense, or a sparse array such as ``A > 0``.
 
     Returns
     -------
@@ -37,7 +37,8 @@ def getitem(array: Any, key: Any) -> Any:
     1-D dense array
         For an int and anything else, for two 1-D index arrays, and for a 2-D mask (its values in row-major order).
     array of the same format and device
-        For everything else; of two index arrays that broadcast to two dimensions it has their shape. An array is immutable, so ``A[:]`` is `array` itself.
+        For everything else; of two index arrays that broadcast to two dimensions it has their shape. An array is immutable,
+        so ``A[:]`` is `array` itself.
 
     Raises
     ------

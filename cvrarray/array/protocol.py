@@ -385,9 +385,8 @@ FUNCTIONS: dict[Any, Callable[..., Any]] = {
     np.array_repr: lambda arr, *_, **__: repr(arr),
     np.array_str: lambda a, *_, **__: str(a),
 }
-for _name, _rule in {"permute_dims": _transpose, "unique_values": statistics.unique_values}.items():  # not in NumPy 2.0
-    if hasattr(np, _name):
-        FUNCTIONS[getattr(np, _name)] = _rule
+_NEWER: dict[str, Callable[..., Any]] = {"permute_dims": _transpose, "unique_values": statistics.unique_values}
+FUNCTIONS |= {getattr(np, name): rule for name, rule in _NEWER.items() if hasattr(np, name)}  # not all are in NumPy 2.0
 
 #: Makes an array, dense and on the device of an array of ours that is given as ``like=``
 LIKE = {np.array, np.asarray, np.asanyarray, np.ones, np.zeros, np.empty, np.full, np.arange, np.eye, np.identity, np.tri}

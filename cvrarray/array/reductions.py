@@ -269,7 +269,10 @@ def _extreme(array: Any, ufunc: np.ufunc, axis: int | None, out: Any, keepdims: 
 
 
 def _line_extremes(csr: CSR, ufunc: Any, xp: Any, explicit: bool = False) -> Any:
-    """(n_rows,) extremes of rows, of stored entries alone if `explicit`. The first and the last 2^k entries cover a row of 2^k to 2^(k+1) - 1 entries."""
+    """(n_rows,) extremes of rows, of stored entries alone if `explicit`.
+
+    The first and the last 2^k entries cover a row of 2^k to 2^(k+1) - 1 entries.
+    """
     start, end = csr.indptr[:-1].astype(np.int64), csr.indptr[1:].astype(np.int64)
     lengths = end - start
     result = xp.zeros(lengths.size, csr.data.dtype)

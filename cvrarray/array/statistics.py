@@ -184,7 +184,7 @@ def _finished(array: Any, found: Any, axis: int | None, out: Any, keepdims: bool
     return reductions._delivered(array, found[0] if axis is None else found, axis, out, keepdims)
 
 
-def _filled(array: Any, number: float) -> Any:
+def _filled(array: Any, number: complex) -> Any:
     """The array with a number for nan."""
     if array.dtype.kind not in "fc":
         return array

@@ -1,4 +1,4 @@
-"""What Dask's own rules cannot do with our chunks: they would give a chunk a third dimension, or subtract a dense one from it."""
+"""``matmul``, ``vdot``, ``var``, ``std`` of our chunks, where Dask's own rules want a third dimension or dense chunks."""
 
 from __future__ import annotations
 

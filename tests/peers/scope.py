@@ -9,10 +9,8 @@ N_D = "ours have two dimensions"
 REFUSALS = [
     (r"is immutable|arrays of ours are immutable", "assignment: arrays of ours are immutable"),
     (r"Call todense\(\)|does not become dense|would become dense|so the result is dense", "the result would be dense"),
-    (
-        r"(have|has) 2 dimensions|of 3 dimensions|at most 2 dimensions|has 2 axes|[Aa]xis (2|-3) is out of bounds|axes don't match array|1-D.*2-D",
-        N_D,
-    ),
+    (r"(have|has) 2 dimensions|of 3 dimensions|at most 2 dimensions|has 2 axes|1-D.*2-D", N_D),
+    (r"[Aa]xis (2|-3) is out of bounds|axes don't match array", N_D),
     (r"'numpy.ndarray' object has no attribute '(toarray|todense|tocoo|format|nnz)'", "what has one dimension is dense"),
     (r"object has no attribute '\w+'\. \w", "a name that ours cannot have: the AttributeError names the way"),
     (r"'COO' object has no attribute", "tocoo() gives pydata's COO, not SciPy's"),

@@ -12,8 +12,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import numpy as np
 import numba.core.entrypoints
+import numpy as np
 import ours
 import pytest
 import scipy.sparse
@@ -111,7 +111,7 @@ def operator(A: Any) -> Any:
 
 
 def exponentials(module: ModuleType, kind: Any, execute: Any) -> None:
-    """``expm_multiply(A.aslinearoperator(), B, traceA=A.trace())``: a class that it does not know would get a dense identity."""
+    """``expm_multiply(A.aslinearoperator(), B, traceA=A.trace())``: classes that it does not know get a dense identity."""
     execute()
     theirs = module.expm_multiply
 
