@@ -103,7 +103,8 @@ __global__ __launch_bounds__(THREADS) void cg_curvature(const Shape shape, const
             sums[0] += dot(p[row * shape.k + j], q[row * shape.k + j]);
     if (!grid_sums(shape, partials, sums)) return;
     Column& c = column[j];
-    take_step(c, sums[0]);
+    c.alpha = 0;
+    if (c.reason == RUNNING) take_step(c, sums[0]);
 }
 
 // cg_step: r -= alpha q, then z, beta, and whether the column has ended

@@ -40,8 +40,20 @@ __device__ Complex<T> plus(Complex<T> y, double a, Complex<T> x) {
 // times those of r, `r_apart`
 template <class Y>
 __device__ Y block_row(const Y* row, int apart, const Y* r, int r_apart, int count) {
+    constexpr int U = 3;  // entries that are loaded before the first is used
     Y z{};
-    for (int j = 0; j < count; ++j) z = mac(row[j * apart], r[j * r_apart], z);
+    for (int from = 0; from < count; from += U) {
+        Y left[U], right[U];
+#pragma unroll
+        for (int u = 0; u < U; ++u) {
+            const bool here = from + u < count;
+            left[u] = here ? row[(from + u) * apart] : Y{};
+            right[u] = here ? r[(from + u) * r_apart] : Y{};
+        }
+#pragma unroll
+        for (int u = 0; u < U; ++u)
+            if (from + u < count) z = mac(left[u], right[u], z);
+    }
     return z;
 }
 
@@ -51,9 +63,15 @@ __device__ inline bool is_finite(double value) { return fabs(value) <= 1.7976931
 
 __device__ inline double quotient(double a, double b) { return b == 0 ? 0 : a / b; }
 
+// whether p @ A p is what a definite A gives, and if not why the column ends
+__device__ inline int64 reason_of_curvature(const Column& c, double curvature) {
+    if (c.tolerance < 0 || (curvature > 0 && is_finite(curvature))) return RUNNING;
+    return is_finite(curvature) ? INDEFINITE : A_INFINITE;
+}
+
 // alpha, by p @ A p. Where there is no step to take it is 0, and the column has ended
 __device__ inline void take_step(Column& c, double curvature) {
-    if (c.tolerance >= 0 && !(curvature > 0 && is_finite(curvature))) c.reason = is_finite(curvature) ? INDEFINITE : A_INFINITE;
+    c.reason = reason_of_curvature(c, curvature);
     c.alpha = c.reason == RUNNING ? quotient(c.nu, curvature) : 0;
 }
 
@@ -79,7 +97,7 @@ __device__ inline void end_iteration(Column& c, double nu, double rr, double* hi
 // residual was too small. If that happens again and the true one is still more than half of what it was, nothing will help.
 __device__ inline void judge(Column& c, double nu, double rr, int64 go_on) {
     c.norm = sqrt(rr);
-    if (c.norm <= c.tolerance)
+    if (c.norm <= c.tolerance && is_finite(c.norm))
         c.reason = VERIFIED;
     else if (c.reason == CONVERGED)
         c.reason = reason_of(c, nu, c.norm > 0.5 * c.last ? STAGNATED : c.iterations >= c.limit ? LIMIT : go_on);

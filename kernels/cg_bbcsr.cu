@@ -31,6 +31,7 @@ struct Unsigned<16> {
 
 // Tables are in global or in shared memory, so addresses are generic ones; what comes from global memory is streamed past L1. p
 // changes while the kernel runs.
+template <bool STREAM>
 struct ReadAnywhere {
     static __device__ uint16 word(const uint16* p) {
         uint16 value;
@@ -56,6 +57,7 @@ struct ReadAnywhere {
 
     template <class T>
     static __device__ T table(const T* p) {
+        if constexpr (!STREAM) return *p;
         union Bits {
             typename Unsigned<sizeof(T)>::Type word;
             T value;
@@ -90,7 +92,7 @@ __device__ T* copied(char*& to, const T* from, int64 count) {
 }
 
 // The product of a block's bins.
-template <class A, class Y, class I, class M, int B, int U_NARROW, int U_WIDE, bool HOLES, int S, int THREADS>
+template <class A, class Y, class I, class M, int B, int U_NARROW, int U_WIDE, bool HOLES, int S, int THREADS, bool STREAM>
 struct BlockProduct {
     Bin<A, I, M>* const bins;
     const int n_bins, rows;
@@ -126,7 +128,7 @@ struct BlockProduct {
     }
 
     __device__ void run() const {
-        typedef ReadAnywhere Read;
+        typedef ReadAnywhere<STREAM> Read;
         for (int item = threadIdx.x / WARP; item < n_bins * S; item += THREADS / WARP) {
             const Bin<A, I, M> bin = bins[item / S];
             const int part = item % S, at = item / S * WARP + lane_id();
@@ -154,7 +156,7 @@ struct BlockProduct {
 // traffic   tables, as in bbcsr_matvec, if they are not in shared memory; p is written and gathered
 // requires  all blocks on the device at once; blocks of M lie in one block; words are all ones; s in shared memory if S > 1
 // races     of p: see cg_iterations.cuh; all else is a block's own
-template <class A, class Y, class I, class M, int B, int U_NARROW, int U_WIDE, bool HOLES, int S, int THREADS>
+template <class A, class Y, class I, class M, int B, int U_NARROW, int U_WIDE, bool HOLES, int S, int THREADS, bool STREAM>
 __global__ __launch_bounds__(THREADS, 1) void cg_bbcsr(const Bbcsr<A, I, M> m, const int* first_bin, const Vectors<Y> v,
                                                        Column* column, uint64* words, int64 count) {
     extern __shared__ uint4 memory[];
@@ -168,7 +170,7 @@ __global__ __launch_bounds__(THREADS, 1) void cg_bbcsr(const Bbcsr<A, I, M> m, c
     Sums exchange(sums, words);
     const int first = first_bin[blockIdx.x], n_bins = first_bin[blockIdx.x + 1] - first;
     const Part<Y, THREADS> part(v, shared, (int64)first * WARP, (int64)(first + n_bins) * WARP, m.n_rows);
-    BlockProduct<A, Y, I, M, B, U_NARROW, U_WIDE, HOLES, S, THREADS> product{
+    BlockProduct<A, Y, I, M, B, U_NARROW, U_WIDE, HOLES, S, THREADS, STREAM> product{
         reinterpret_cast<Bin<A, I, M>*>(shared), n_bins, part.rows, v.p,
         part.s};
     product.find(m, first);

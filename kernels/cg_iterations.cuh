@@ -40,13 +40,14 @@ struct Part {
     Y *const x, *const r, *const z, *const s, *const p;
     const Y* const inverse;
     const int per_row, per_column;  // of blocks of M: from one entry to the next
+    const uint32 reciprocal;  // 2^32 / size, to divide by it
 
     __device__ Part(const Vectors<Y>& v, char* shared, int64 row, int64 end, int64 n)
         : v(v), row(row), n(n), rows((int)(min(end, n) > row ? min(end, n) - row : 0)), size((int)v.size),
           x(at_place(shared, v.place_x, v.x + row)), r(at_place(shared, v.place_r, v.r + row)),
           z(at_place(shared, v.place_z, v.z + row)), s(at_place(shared, v.place_s, v.s + row)), p(v.p + row),
           inverse(at_place(shared, v.place_inverse, v.inverse + row * max(size, 1))), per_row(v.place_inverse < 0 ? size : 1),
-          per_column(v.place_inverse < 0 ? 1 : rows) {}
+          per_column(v.place_inverse < 0 ? 1 : rows), reciprocal(size > 1 ? 0xffffffffu / size + 1 : 0) {}
 
     // calls f(i) for each row
     template <class F>
@@ -76,7 +77,7 @@ struct Part {
     // row i of M y, for a diagonal M, or of blocks: of those the rows of y must be there
     __device__ Y scaled_row(int i, Y y) const { return size ? mac(inverse[i], y, Y{}) : y; }
     __device__ Y blocked_row(int i, const Y* y) const {
-        const int begin = i / size * size;
+        const int begin = __umulhi(i, reciprocal) * size;
         return block_row(inverse + i * per_row, per_column, y + begin, 1, min(size, rows - begin));
     }
 
@@ -121,7 +122,10 @@ struct Part {
 // At most `count` iterations of a column that goes on. product.run() computes the block's rows of A p; product.sum(i) gives one.
 template <class Y, int THREADS, class E, class PRODUCT>
 __device__ void iterate(const Part<Y, THREADS>& part, Column& c, E& exchange, PRODUCT& product, int64 count) {
+    const double first_nu = c.nu;
     const bool has_rows = threadIdx.x / WARP * WARP < part.rows;
+    __shared__ double alpha, inverse;
+    __shared__ int64 reason;
     for (int64 done = 0;; ++done) {
         double products[3] = {};
         if (done < count) {
@@ -130,23 +134,27 @@ __device__ void iterate(const Part<Y, THREADS>& part, Column& c, E& exchange, PR
         }
         exchange.leave(0, products, has_rows);
         exchange.sum();
+        // three warps, as square roots and quotients take long
+        const auto& total = exchange.shared.total;
+        const double nu = done ? total[3] : first_nu;
         if (threadIdx.x == 0) {
-            const auto& total = exchange.shared.total;
-            if (done) {
-                c.nu = total[3];
-                const bool writes = part.v.history && blockIdx.x == 0;
-                end_iteration(c, c.nu, total[4], writes ? part.v.history + c.iterations + 1 : nullptr);
-            }
-            if (c.reason == RUNNING && done < count) {
-                const double inverse = quotient(1, c.nu);
-                take_step(c, total[0]);
-                c.beta = max(0., (c.nu - 2 * c.alpha * total[1] + c.alpha * c.alpha * total[2]) * inverse);
-            }
+            reason = reason_of_curvature(c, total[0]);
+            alpha = quotient(nu, total[0]);
+        }
+        if (threadIdx.x == WARP) inverse = quotient(1, nu);
+        if (threadIdx.x == 2 * WARP && done) {
+            c.nu = nu;
+            const bool writes = part.v.history && blockIdx.x == 0;
+            end_iteration(c, nu, total[4], writes ? part.v.history + c.iterations + 1 : nullptr);
         }
         __syncthreads();
         if (c.reason != RUNNING || done == count) break;
+        if (reason != RUNNING) {
+            if (threadIdx.x == 0) c.reason = reason;
+            break;
+        }
         double weights[2] = {};
-        part.update(c.alpha, c.beta, weights);
+        part.update(alpha, max(0., (nu - 2 * alpha * total[1] + alpha * alpha * total[2]) * inverse), weights);
         exchange.barrier([&] { exchange.leave(3, weights, has_rows); });
     }
     part.save();

@@ -7,7 +7,7 @@
 template <int MOST, int THREADS>
 struct Exchange {
     static constexpr int WARPS = THREADS / WARP, AT_ONCE = 6;  // words that a lane asks for before it looks at one
-    static constexpr uint32 PATIENCE = 1u << 24;  // looks before a lost block is an error: many seconds
+    static constexpr uint32 PATIENCE = 1u << 26;  // looks before a lost block is an error: half a minute
     static constexpr uint64 NOTHING = ~0ull;
 
     // Shared memory of a block.

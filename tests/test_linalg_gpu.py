@@ -14,7 +14,7 @@ from cvrarray.core import devices
 from cvrarray.linalg import solution
 from cvrarray.linalg.system import System
 
-DTYPES = ("float32", "float64", "complex64", "complex128")
+OTHERS = ("float32", "complex64", "complex128")  # than float64
 LOOPS = ("persistent", "graph", "launches")
 TOLERANCE = {"float32": 2e-5, "complex64": 2e-5, "float64": 1e-11, "complex128": 1e-11}
 
@@ -88,12 +88,18 @@ def error(S, x, b):
     return np.linalg.norm(b - S.astype(complex) @ x, axis=0).max() / max(np.linalg.norm(b), 1e-300)
 
 
-@pytest.mark.parametrize("M", ["none", "jacobi", "blocks", "opaque"])
-@pytest.mark.parametrize("loop", LOOPS)
-@pytest.mark.parametrize("format", ["bbcsr", "cvr"])
-@pytest.mark.parametrize("dtype", DTYPES)
+#: dtype, format, loop, preconditioner: each kind of number in each kernel of its own, and float64 with everything.
+SOLVES = [
+    *(("float64", "bbcsr", loop, M) for loop in LOOPS for M in ("none", "jacobi", "blocks", "opaque")),
+    *(("float64", "cvr", loop, M) for loop in LOOPS[:2] for M in ("jacobi", "blocks")),
+    *((dtype, "bbcsr", loop, M) for dtype in OTHERS for loop in LOOPS[:2] for M in ("none", "blocks")),
+    *((dtype, "cvr", "persistent", "jacobi") for dtype in OTHERS),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("dtype", "format", "loop", "M"), SOLVES)
 def test_solves_as_dense(dtype, format, loop, M, gpu):
-    for n in (1, 31, 97, 700):
+    for n in (1, 97, 700):
         S = definite(n, dtype)
         A = BBCSRArray(S, block_size=3 if n == 97 else 1, device=gpu) if format == "bbcsr" else CVRArray(S, device=gpu)
         b = right_side(n, dtype)
@@ -106,13 +112,18 @@ def test_solves_as_dense(dtype, format, loop, M, gpu):
 
 
 @pytest.mark.parametrize(
-    "make", [lambda S, device: CVRArray(S, device=device), lambda S, device: BBCSRArray(S, block_size=6, device=device)]
+    ("make", "k", "M"),
+    [
+        (CVRArray, 1, "none"),
+        (BBCSRArray, 3, "jacobi"),
+        (CVRArray, 16, "blocks"),
+        (BBCSRArray, 16, "blocks"),
+        (BBCSRArray, 300, "opaque"),
+    ],
 )
-@pytest.mark.parametrize("k", [1, 3, 16, 300])
-@pytest.mark.parametrize("M", ["none", "jacobi", "blocks", "opaque"])
 def test_columns_stop_by_their_own_tolerance(make, k, M, gpu):
     S = definite(200, "float64")
-    A, b = make(S, gpu), right_side((200, k), "float64")
+    A, b = make(S, device=gpu), right_side((200, k), "float64")
     b[:, 0] = 0
     engine = engine_for(A, preconditioner(M, S, "float64"), columns=k)
     x, outcome = solve(engine, b, np.logspace(-3, -11, k))
@@ -344,3 +355,29 @@ def preconditioner_of_diagonal(S):
     return SimpleNamespace(
         inverse=inverse, block_size=1, shape=S.shape, apply=lambda r, out: cupy.multiply(inverse, r, out=out)
     )
+
+
+@pytest.mark.parametrize("dtype", ["float32", "complex128"])
+@pytest.mark.parametrize("shape", [(1,), (5000,), (700, 3), (20, 300)])
+def test_vectors(dtype, shape, gpu):
+    """Sums and combinations against NumPy's, the same bits again, and nothing of what is multiplied by 0."""
+    import cupy
+
+    from cvrarray.linalg.gpu.vectors import DeviceVectors
+
+    v = DeviceVectors(devices.parse(gpu), shape, np.dtype(dtype))
+    x, y = right_side(shape, dtype, 1), right_side(shape, dtype, 2)
+    X, Y = cupy.asarray(x), cupy.asarray(y)
+    wide = [part.reshape(shape[0], -1).astype(complex) for part in (x, y)]
+    products = (wide[0].conj() * wide[1]).sum(axis=0)
+    close = {"rtol": 1e-6, "atol": 1e-6 * shape[0]} if dtype == "float32" else {"rtol": 1e-12, "atol": 1e-12}
+    np.testing.assert_allclose(v.dot(X, Y).get(), products if dtype == "complex128" else products.real, **close)
+    np.testing.assert_allclose(v.real_dot(X, Y).get(), products.real, **close)
+    np.testing.assert_allclose(v.norm(X).get(), np.linalg.norm(wide[0], axis=0), rtol=close["rtol"])
+    assert v.norm(X).get().tobytes() == v.norm(X).get().tobytes()
+    a, b = np.linspace(0.5, 2, v.columns), np.linspace(-1, 1.5, v.columns)
+    out = cupy.empty_like(X)
+    v.combine(cupy.asarray(a), X, cupy.asarray(b), Y, out)
+    np.testing.assert_allclose(out.get(), (a * x + b * y).astype(dtype), rtol=1e-5, atol=1e-5)
+    v.add(cupy.zeros(v.columns), cupy.full_like(X, np.nan), Y)
+    np.testing.assert_array_equal(Y.get(), y)

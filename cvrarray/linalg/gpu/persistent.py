@@ -29,6 +29,8 @@ RESERVED = 4096  # bytes of shared memory for the kernels' own variables
 #: Threads of a block; more for single columns where there are enough bins, as their rows need few registers.
 THREADS, MANY_THREADS = 512, 1024
 MOST_SHARERS = 16
+#: Tables that come from L2 take at most this part of it; larger ones are streamed past it.
+IN_CACHE = 0.8
 
 ROUNDED = [pair for pair in PRODUCTS if np.dtype(pair[1]).kind in "fc"]
 BBCSR = Kernel(
@@ -38,32 +40,25 @@ BBCSR = Kernel(
         (*dtypes, *how)
         for dtypes in ROUNDED
         for how in (
-            ("int32", 1, False, 1, False, MANY_THREADS),
-            ("int32", 3, False, 2, False, THREADS),
-            ("int64", 6, False, 4, True, THREADS),
+            ("int32", 1, False, 1, False, MANY_THREADS, True),
+            ("int32", 3, False, 2, False, THREADS, False),
+            ("int64", 6, False, 4, True, THREADS, True),
         )
     ],
-    lambda value, product, index, size, far, sharers, holes, threads: (
-        value, product, index, mask_dtype(size), size, *bbcsr.unroll(size, product.itemsize, far), holes, sharers, threads,
+    lambda value, product, index, size, far, sharers, holes, threads, streams: (
+        value, product, index, mask_dtype(size), size, *bbcsr.unroll(size, product.itemsize, far), holes, sharers,
+        threads, streams,
     ),
 )  # fmt: skip
 CVR = Kernel(
     "cg_cvr",
     "cg_cvr",
-    [(*dtypes, *how) for dtypes in ROUNDED for how in (("int32", WARP, False, THREADS), ("int64", 4, True, THREADS))],
-    lambda value, product, index, n_lanes, cut, threads: (
-        value,
-        product,
-        index,
-        n_lanes,
-        cvr.UNROLL[product.itemsize],
-        cut,
-        threads,
-    ),
+    [(*dtypes, *how) for dtypes in ROUNDED for how in (("int32", WARP, False), ("int64", 4, True))],
+    lambda value, product, index, n_lanes, cut: (value, product, index, n_lanes, cvr.UNROLL[product.itemsize], cut, THREADS),
 )
 
 
-def loop(matrix: Any, state: State, layout: Layout, kind: int, before: Any = None, **how: Any) -> Persistent | None:
+def loop(matrix: Any, state: State, layout: Layout, kind: int, before: Any = None) -> Persistent | None:
     """The loop for this matrix, or None where there is none, or where it would be slower than a graph.
 
     That of a matrix of the same structure `before` is used again with the new values.
@@ -75,8 +70,8 @@ def loop(matrix: Any, state: State, layout: Layout, kind: int, before: Any = Non
         return before
     try:
         if isinstance(matrix, BBCSRArray):
-            return _of_bbcsr(matrix._tables, state, kind, **how)
-        return _of_cvr(matrix._tables, state, kind, **how)
+            return _of_bbcsr(matrix._tables, state, kind)
+        return _of_cvr(matrix._tables, state, kind)
     except DoesNotFit:
         return None
 
@@ -175,7 +170,7 @@ def _struct(t: BBCSRTables | CVRTables) -> Struct:
     return bbcsr._struct(t) if isinstance(t, BBCSRTables) else cvr._struct(t)
 
 
-def _of_bbcsr(t: BBCSRTables, state: State, kind: int, threads: int | None = None, sharers: int | None = None) -> Persistent:
+def _of_bbcsr(t: BBCSRTables, state: State, kind: int) -> Persistent:
     """Blocks have neighbouring bins of about the same number of slots; a warp takes a bin, or a share of one."""
     n_bins = t.col_base.size
     unit = lcm(WARP, int(state.block_size)) // WARP  # bins that a block of the preconditioner may not be cut out of
@@ -184,15 +179,16 @@ def _of_bbcsr(t: BBCSRTables, state: State, kind: int, threads: int | None = Non
     pointer = t.bin_rowptr.get()
     first_bin = _balanced(pointer, unit, n_units, blocks)
     bins = int(np.diff(first_bin).max())
-    if threads is None:
-        threads = MANY_THREADS if t.block_size == 1 and bins >= MANY_THREADS // WARP and state.x.itemsize <= 8 else THREADS
-    if sharers is None:
-        sharers = 1
-        while sharers < MOST_SHARERS and 2 * sharers * bins <= threads // WARP and 2 * sharers <= bbcsr._mean_blocks(t):
-            sharers *= 2
+    threads = MANY_THREADS if t.block_size == 1 and bins >= MANY_THREADS // WARP and state.x.itemsize <= 8 else THREADS
+    sharers = 1
+    while sharers < MOST_SHARERS and 2 * sharers * bins <= threads // WARP and 2 * sharers <= bbcsr._mean_blocks(t):
+        sharers *= 2
     memory = SharedMemory(bins)
     places = memory.place_vectors(bins * WARP, state, kind, sharers)
-    how = t.block_size, bbcsr.is_far(t), sharers, t.present is not None, threads
+    kept = (memory.size - memory.free) * blocks
+    left = sum(table.nbytes for table in (t.data, t.col_narrow, t.col_wide, t.present) if table is not None) - kept
+    streams = left > IN_CACHE * cupy.cuda.Device().attributes["L2CacheSize"]
+    how = t.block_size, bbcsr.is_far(t), sharers, t.present is not None, threads, streams
     kernel = BBCSR(t.data.dtype, state.x.dtype, t.col_wide.dtype, *how)
     end = min(memory.size, memory.free + _table_bytes(t, first_bin, pointer))
     return Persistent(kernel, t, (cupy.asarray(first_bin),), state, kind, memory, places, (blocks, threads, end))
@@ -214,15 +210,16 @@ def _balanced(pointer: np.ndarray, unit: int, n_units: int, blocks: int) -> np.n
     return np.concatenate([[0], np.minimum(cuts * unit, n_bins), [n_bins]]).astype(np.int32)
 
 
-def _of_cvr(t: CVRTables, state: State, kind: int, threads: int = THREADS) -> Persistent:
+def _of_cvr(t: CVRTables, state: State, kind: int) -> Persistent:
     """Blocks have equal shares of chunks and of rows; a warp takes a chunk."""
     n, size, dtype = t.shape[0], int(state.block_size), state.x.dtype
     n_units = -(-n // size)
-    blocks = min(processors(cupy.cuda.runtime.getDevice()), max(1, -(-t.carry_row.size // (threads // WARP))), n_units)
+    enough = max(1, -(-t.carry_row.size // (THREADS // WARP)))
+    blocks = min(processors(cupy.cuda.runtime.getDevice()), enough, n_units)
     first_row = np.minimum(np.arange(blocks + 1) * n_units // blocks * size, n)
     memory = SharedMemory()
     rows = max(end - first for first, end in pairwise(first_row.tolist()))
     places = memory.place_vectors(rows, state, kind, None)
-    kernel = CVR(t.val.dtype, dtype, t.tail.dtype, t.n_lanes, t.cut_row.size > 0, threads)
+    kernel = CVR(t.val.dtype, dtype, t.tail.dtype, t.n_lanes, t.cut_row.size > 0)
     others = cvr._cuts(t, dtype)(), np.int64(n), cupy.asarray(first_row)
-    return Persistent(kernel, t, others, state, kind, memory, places, (blocks, threads, memory.free))
+    return Persistent(kernel, t, others, state, kind, memory, places, (blocks, THREADS, memory.free))
