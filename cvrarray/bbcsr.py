@@ -68,7 +68,7 @@ from .array.blocks import expanded
 from .array.format import FormatArray, Sample, chained, joined, offsets
 from .array.invariants import are_tables, in_range, integer, is_offsets, packs
 from .core import devices, extensions
-from .core.tables import CSR, NARROW_PADDING, WARP, BBCSRTables, Blocks, mask_dtype
+from .core.tables import CSR, NARROW_PADDING, WARP, BBCSRTables, Blocks
 from .input import coercion
 
 #: Block sizes that ``asarray(format="auto")`` looks at; 1 is sliced ELLPACK.
@@ -217,25 +217,17 @@ class BBCSRArray(FormatArray):
     def _of_blocks(cls, blocks: Blocks, target: devices.Device) -> tuple[BBCSRTables, Any]:
         """The tables of blocks, but for their values, and the row of a block that each slot of blocks has.
 
-        Row i of block e has the number ``e * size + i + 1``, and padding 0. For use on the current device.
+        Row i of block e has the number ``e * size + i + 1``, and padding 0. No block may reach over the right edge. For use on
+        the current device.
         """
-        size, (n_rows, n_cols), xp = blocks.size, blocks.shape, target.xp
-        t = cls._module(target).convert(
-            expanded(blocks, size), 1
-        )  # a row of a block as one number: columns are those of blocks
-        n_block_rows = xp.minimum(size, n_rows - size * xp.arange(blocks.indptr.size - 1))
-        nnz = int((xp.diff(blocks.indptr) * n_block_rows).sum()) * size
-        present, cut = None, n_cols % size
-        if cut:
-            block_col = _block_columns(t, xp)
-            is_cut = block_col == n_cols // size
-            if bool(is_cut.any()):
-                marks = xp.where(block_col < 0, 0, xp.where(is_cut, (1 << cut) - 1, (1 << size) - 1))
-                present = marks.astype(mask_dtype(size))
-                nnz -= int(is_cut.sum()) * (size - cut)
+        size, n_rows, xp = blocks.size, blocks.shape[0], target.xp
+        # a row of a block as one number: the columns of these are those of the blocks
+        t = cls._module(target).convert(expanded(blocks, size), 1)
+        rows_of = xp.minimum(size, n_rows - size * xp.arange(blocks.indptr.size - 1))  # of each block row, inside the shape
+        nnz = int((xp.diff(blocks.indptr) * rows_of).sum()) * size
         values = xp.broadcast_to(xp.zeros(1, bool), t.data.size * size)
         return t._replace(
-            shape=blocks.shape, nnz=nnz, block_size=size, bin_rowptr=t.bin_rowptr * size, data=values, present=present
+            shape=blocks.shape, nnz=nnz, block_size=size, bin_rowptr=t.bin_rowptr * size, data=values, present=None
         ), t.data
 
     def _parameters(self) -> dict[str, Any]:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import scipy.sparse
 from checks import assert_same_bits, assert_same_tables, get, put
 
 import cvrarray
+from cvrarray.cli import peers
+from cvrarray.core import devices
 
 RNG = np.random.default_rng(4)
 SHAPE = 100, 90  # in blocks
@@ -38,7 +41,7 @@ def sums(rows, cols, values, size, shape) -> np.ndarray:
 
 
 @pytest.mark.parametrize("format", ["auto", "cvr", "bbcsr"])
-@pytest.mark.parametrize("size", [1, 3, 5, 6])
+@pytest.mark.parametrize("size", [1, 5, 6])
 @pytest.mark.parametrize("copies", [1, 3])
 @pytest.mark.parametrize("cut", [(0, 0), (1, 2), (2, 0), (0, 1)])
 @pytest.mark.parametrize("dtype", ["float64", "float32", "complex128", "int8"])
@@ -200,3 +203,50 @@ def test_from_blocks_has_the_tables_of_a_conversion(device):
     A = cvrarray.BBCSRArray.from_blocks(put(rows, device), put(cols, device), put(values, device))
     assert_same_tables(cvrarray.BBCSRArray(A.to_scipy(), block_size=6, device=device)._tables, A._tables)
     assert_same_bits(A.todense(), sums(rows, cols, values, 6, A.shape))
+
+
+def bsr(size: int, dtype: str = "float64") -> scipy.sparse.bsr_array:
+    """Three to nine blocks a row, in random order."""
+    rows, cols = np.divmod(np.unique(np.random.default_rng(7).integers(0, 60 * 50, 360)), 50)
+    order = np.random.default_rng(8).permutation(rows.size)
+    order = order[np.argsort(rows[order], kind="stable")]
+    data = values_of(rows.size, size, dtype).reshape(-1, size, size)
+    indptr = np.searchsorted(rows[order], np.arange(61))
+    return scipy.sparse.bsr_array((data, cols[order], indptr), shape=(60 * size, 50 * size))
+
+
+@pytest.mark.parametrize("size", [2, 5, 6])
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.each_value
+def test_asarray_of_a_bsr(size, dtype, device):
+    """From its blocks, and yet what a conversion of its CSR gives."""
+    S = bsr(size, dtype)
+    blocks = cvrarray.asarray(S, format="bbcsr", block_size=size, device=device)
+    assert_same_tables(cvrarray.BBCSRArray(S.tocsr(), block_size=size, device=device)._tables, blocks._tables)
+    chosen = cvrarray.asarray(S, device=device)
+    assert chosen.plan
+    assert_same_tables(type(chosen)(S.tocsr(), device=device, **chosen._parameters())._tables, chosen._tables)
+    single = cvrarray.asarray(S, format="cvr", device=device)
+    assert_same_tables(cvrarray.CVRArray(S.tocsr(), device=device)._tables, single._tables)
+    broken = S.copy()
+    broken.indices[0] = 50
+    with pytest.raises(ValueError, match=r"indices must lie in \[0, 50\)"):
+        cvrarray.asarray(broken, device=device)
+
+
+def test_the_block_size_of_a_bsr_is_a_candidate():
+    """Blocks of 5, which are no candidate otherwise."""
+    n = 400
+    indices = (np.arange(n)[:, None] + np.arange(8)).ravel() % n
+    S = scipy.sparse.bsr_array((np.ones((8 * n, 5, 5), np.float32), indices, np.arange(0, 8 * n + 1, 8)), shape=(5 * n, 5 * n))
+    A = cvrarray.asarray(S, device="cpu")
+    assert (A.format, A.block_size, A.nnz) == ("bbcsr", 5, S.nnz)
+    assert "5 x 5 blocks hold 1.00" in A.plan
+
+
+def test_scipys_bsr_is_a_peer():
+    x = np.ones(300)
+    found = peers.products(bsr(6).tocsr(), x, devices.CPU)
+    np.testing.assert_allclose(found["scipy bsr"](), found["scipy"]())
+    assert peers.block_size(bsr(6).tocsr()) == 6
+    assert "scipy bsr" not in peers.products(cvrarray.generate.rmat(6, 4), np.ones(64), devices.CPU)

@@ -1,6 +1,8 @@
-"""Making arrays: conversion (time, peak memory), new values in an old structure, the import."""
+"""Making arrays: conversion (time, peak memory), new values in an old structure, assembly, the import."""
 
 from __future__ import annotations
+
+import numpy as np
 
 import cvrarray
 from asv_bench.record import machine
@@ -80,17 +82,76 @@ class WithValues:
     params = (common.MATRICES, common.DTYPES, common.FORMATS)
     param_names = ("matrix", "dtype", "by")
     timeout = 600
+    device = "cpu"
 
     def setup(self, matrix: str, dtype: str, by: str) -> None:
-        """Build; the first call finds out where values go."""
-        csr = common.matrix(matrix, dtype, common.device("cpu"))
-        self.array = common.operand(csr, matrix, by, common.device("cpu"))
-        self.values = csr.data[::-1].copy()
-        self.array.with_values(self.values)
+        """Build; the first calls find out where values go."""
+        self.where = common.device(self.device)
+        with self.where.use():
+            csr = common.matrix(matrix, dtype, self.where)
+            self.array = common.operand(csr, matrix, by, self.where)
+            self.values, self.csc = csr.data[::-1].copy(), csr.tocsc()
+            self.made = self.array.with_values(self.values)
+            self.array.with_values(self.csc, out=self.made)
 
     def time_with_values(self, matrix: str, dtype: str, by: str) -> None:
-        """The second call and all after it."""
+        """The second call and all after it: a new array."""
         self.array.with_values(self.values)
+
+    def time_in_place(self, matrix: str, dtype: str, by: str) -> None:
+        """Into an array that is there."""
+        self.array.with_values(self.values, out=self.made)
+
+    def time_csc_in_place(self, matrix: str, dtype: str, by: str) -> None:
+        """From a CSC, whose structure is compared by its contents."""
+        self.array.with_values(self.csc, out=self.made)
+
+
+class WithValuesOnGPU(WithValues):
+    """The same on the GPU, by its own time."""
+
+    device = "cuda"
+    time_with_values = time_csc_in_place = None  # type: ignore[assignment]
+
+    def time_in_place(self, matrix: str, dtype: str, by: str) -> None:
+        """Until the GPU is done."""
+        self.array.with_values(self.values, out=self.made)
+        self.where.xp.cuda.get_current_stream().synchronize()
+
+
+class Assemble:
+    """Contributions of brick elements, 8 nodes each with `size` unknowns: an array of them, in place."""
+
+    params = (("cpu", "cuda"), (1, 3, 6), common.DTYPES)
+    param_names = ("device", "size", "dtype")
+    timeout = 600
+
+    def setup(self, device: str, size: int, dtype: str) -> None:
+        """Sort and merge; the first call makes the structure."""
+        where = common.device(device)
+        n = 48 if size == 1 else 20
+        node = np.arange((n + 1) ** 3).reshape(n + 1, n + 1, n + 1)
+        corners = [node[z : n + z, y : n + y, x : n + x] for z in (0, 1) for y in (0, 1) for x in (0, 1)]
+        of_element = np.stack(corners, axis=-1).reshape(-1, 8)
+        rows, cols = np.repeat(of_element, 8, axis=1).ravel(), np.tile(of_element, (1, 8)).ravel()
+        self.coordinates, self.size, self.where = (rows, cols), size, where
+        self.values = common.dense((rows.size, size, size) if size > 1 else (rows.size,), dtype, where)
+        self.plan = self.make()
+        self.array = self.plan(self.values)
+
+    def make(self) -> cvrarray.Assembly:
+        """The plan."""
+        return cvrarray.Assembly(*self.coordinates, block_size=self.size, device=self.where)
+
+    def time_plan(self, device: str, size: int, dtype: str) -> None:
+        """Sorting and merging."""
+        self.make()
+
+    def time_in_place(self, device: str, size: int, dtype: str) -> None:
+        """Summing values into an array that is there."""
+        self.plan(self.values, out=self.array)
+        if device != "cpu":
+            self.where.xp.cuda.get_current_stream().synchronize()
 
 
 class Import:

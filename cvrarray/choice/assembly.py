@@ -172,7 +172,9 @@ class Assembly:
     def _layout(self, dtype: np.dtype) -> Layout:
         if dtype not in self._layouts:
             cls, keywords, reason = self._chosen(dtype)
-            if issubclass(cls, BBCSRArray) and keywords["block_size"] == self.block_size:
+            # blocks that reach over the right edge have holes there: they are placed number by number
+            is_whole = self.shape[1] % self.block_size == 0
+            if issubclass(cls, BBCSRArray) and keywords["block_size"] == self.block_size and is_whole:
                 unit = self.block_size
                 tables, source = cls._of_blocks(self._blocks, self._target)
                 like: FormatArray = cls._from_tables(tables)
