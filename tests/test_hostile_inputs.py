@@ -532,6 +532,12 @@ def test_object_with_more_rows_than_memory(build, n_rows):
             make(of_many_rows(n_rows, build), device="cpu")
 
 
+@pytest.mark.parametrize("obj", [(1 << 44, 5), ([1.0], ([(1 << 44) - 1], [4]))], ids=["shape", "triplets"])
+def test_tuple_with_more_rows_than_memory(obj):
+    with pytest.raises(MemoryError, match=f"a matrix of {1 << 44} x 5 needs .* for its rows.*this machine has"):
+        cvrarray.CVRArray(obj, device="cpu")
+
+
 def test_object_with_more_rows_than_the_environment_allows(monkeypatch):
     monkeypatch.setenv(limits.VARIABLE, "300 MiB")
     with pytest.raises(ValueError, match=r"needs 16 GiB for its rows, .*CVRARRAY_MAX_BYTES allows 300 MiB"):

@@ -112,11 +112,14 @@ def _from_tuple(obj: tuple[Any, ...], shape: Any, dtype: Any) -> CSR | None:
     """The matrix that a tuple of SciPy's describes; None of any other tuple, such as one of rows."""
     if len(obj) == 2 and all(hasattr(n, "__index__") and not isinstance(n, bool) and np.ndim(n) == 0 for n in obj):
         n_rows, n_cols = check_shape(obj if shape is None else shape)
+        limits.require_rows((n_rows, n_cols), 0)
         values = np.empty(0, check_dtype(np.float64 if dtype is None else dtype))
         return CSR(np.zeros(n_rows + 1, _INT64), np.empty(0, index_dtype((n_rows, n_cols))), values, (n_rows, n_cols))
     if len(obj) == 2 and isinstance(obj[1], tuple | list) and len(obj[1]) == 2 and all(hasattr(c, "__len__") for c in obj[1]):
         data, (row, col) = (_as_array(obj[0], "data"), (_as_array(c, "row and col") for c in obj[1]))
-        return from_triplets(row, col, data, (_most(row), _most(col)) if shape is None else shape)
+        shape = check_shape((_most(row), _most(col)) if shape is None else shape)
+        limits.require_rows(shape, data.nbytes)
+        return from_triplets(row, col, data, shape)
     if len(obj) == 3 and not all(isinstance(part, tuple) for part in obj):
         data, indices, indptr = (_as_array(part, "data, indices and indptr") for part in obj)
         return from_parts(indptr, indices, data, (max(0, indptr.size - 1), _most(indices)) if shape is None else shape)
