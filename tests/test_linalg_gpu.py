@@ -318,6 +318,27 @@ def test_new_values(loop, k, gpu):
     assert error(2 * new, solve(engine, b, 1e-10)[0], b) < 1e-9
 
 
+@pytest.mark.parametrize("make", [BBCSRArray, CVRArray])
+def test_the_faster_loop_is_measured(make, monkeypatch, gpu):
+    from cvrarray.linalg.gpu import cg
+
+    S, b = definite(250, "float64"), right_side(250, "float64")
+    measure, seconds = cg.Engine._seconds, []
+
+    def measured(engine, loop):
+        seconds.append(measure(engine, loop))
+        return seconds[-1]
+
+    monkeypatch.setattr(cg.Engine, "_seconds", measured)
+    monkeypatch.setattr(cg, "MEASURED_FROM", 0)
+    engine = engine_for(make(S, device=gpu), preconditioner("jacobi", S, "float64"))
+    assert len(seconds) == 2
+    assert min(seconds) > 0
+    x, outcome = solve(engine, b, 1e-10)
+    assert outcome.reasons == [solution.CONVERGED]
+    assert error(S, x, b) < 1e-9
+
+
 def test_operators_without_a_matrix(gpu):
     """What any function may do cannot be captured, so it is launched iteration by iteration."""
     import cupy
