@@ -477,6 +477,46 @@ def test_preconditioners_take_new_values(device):
         np.testing.assert_allclose(get(M.matvec(r)), before / 2, rtol=1e-12)
 
 
+def test_sparse_matrices_of_other_packages(device):
+    """Converted once; they take new values as arrays of ours do."""
+    csr = poisson()
+    S = cvrarray.CVRArray(csr, device=device).tocsr()
+    b = put(right_side(csr.shape[0], "float64"), device)
+    solver = linalg.CG(S, M="jacobi", rtol=1e-9, precision="mixed")
+    before = get(solver.solve(b).x)
+    with pytest.raises(TypeError, match="A must be an array of ours"):
+        solver.update(2 * S)
+    solver.update(cvrarray.asarray(2 * S, device=device))
+    np.testing.assert_allclose(get(solver.solve(b).x), before / 2, atol=1e-8)
+
+
+def test_a_solve_in_a_graph(gpu):
+    import cupy
+
+    csr = poisson()
+    A = cvrarray.BBCSRArray(csr, block_size=2, device=gpu)
+    solver = linalg.CG(A, M="jacobi", iterations=12)
+    stream = cupy.cuda.Stream(non_blocking=True)
+    with stream:
+        b, out = cupy.ones(csr.shape[0]), cupy.empty(csr.shape[0])
+        solver.solve(b, out=out)
+        stream.synchronize()
+        stream.begin_capture()
+        try:
+            found = solver.solve(b, out=out)
+            with pytest.raises(RuntimeError, match="pass out="):
+                solver.solve(b)
+        finally:
+            graph = stream.end_capture()
+        assert found.residual is None
+        b[...] = cupy.asarray(right_side(csr.shape[0], "float64"))
+        out.fill(0)
+        graph.launch(stream)
+        stream.synchronize()
+        replayed = get(out).copy()
+        assert_same_bits(replayed, get(solver.solve(b).x))
+
+
 def test_iterations_and_history(device):
     csr = poisson()
     A = cvrarray.CVRArray(csr, device=device)
@@ -651,6 +691,7 @@ def test_largest_eigenvalue_is_bounded():
 # ----------------------------------------------------------------------------------------------------------------- errors
 
 A3 = cvrarray.CVRArray(np.eye(3))
+ONES = np.ones(3)
 WRONG = {
     "square": (ValueError, "A must be square", lambda: linalg.cg(cvrarray.CVRArray(np.ones((2, 3))), np.ones(2))),
     "length": (ValueError, r"b must have shape \(3,\)", lambda: linalg.cg(A3, np.ones(4))),
@@ -670,10 +711,11 @@ WRONG = {
     "M complex": (TypeError, "M is complex", lambda: linalg.cg(A3, np.ones(3), M=np.eye(3) * (1 + 0j))),
     "A": (TypeError, "A must be an array of ours", lambda: linalg.bicgstab(object(), np.ones(3))),
     "precision": (ValueError, "precision must be", lambda: linalg.cg(A3, np.ones(3), precision="half")),
-    "mixed operator": (TypeError, "needs an array of ours", lambda: linalg.cg(np.eye(3), np.ones(3), precision="mixed")),
+    "mixed operator": (TypeError, "needs a sparse matrix", lambda: linalg.cg(np.eye(3), np.ones(3), precision="mixed")),
     "restart": (ValueError, "restart must be", lambda: linalg.gmres(A3, np.ones(3), restart=0)),
     "callback_type": (ValueError, "callback_type must be", lambda: linalg.gmres(A3, np.ones(3), callback_type="y")),
     "out": (ValueError, "out must be contiguous", lambda: linalg.CG(A3).solve(np.ones(3), out=np.ones(3, np.float32))),
+    "out is b": (ValueError, "out must not share memory", lambda: linalg.CG(A3).solve(ONES, out=ONES)),
     "update shape": (ValueError, "A must have shape", lambda: linalg.CG(A3).update(cvrarray.CVRArray(np.eye(4)))),
     "update kind": (TypeError, "A must be an array of ours", lambda: linalg.CG(A3).update(np.eye(3))),
     "degree": (ValueError, "degree must be", lambda: linalg.chebyshev(A3, 0)),

@@ -18,6 +18,7 @@ import argparse
 import importlib
 import json
 import math
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -75,7 +76,10 @@ def run(args: argparse.Namespace) -> int:
         np.save(args.out, problem.x)
     if args.plot is not None:
         plot({name: problem.curve(solve) for name, solve in contenders.items()}, args.file, args.plot)
-    return 0 if found[0]["converged"] else 1
+    if found[0]["converged"]:
+        return 0
+    print(f"cvrarray: error: {verdict(found, math.nan)}", file=sys.stderr)
+    return 1
 
 
 class Problem:

@@ -8,6 +8,7 @@ import numpy as np
 
 from ..core import devices
 from . import operators, solution
+from .system import apply
 
 
 class Arguments(NamedTuple):
@@ -21,8 +22,8 @@ class Arguments(NamedTuple):
     has_start: bool = True  # False: x is 0
 
 
-def system(A: Any, b: Any, x0: Any, M: Any) -> Arguments:
-    """The checked system of a square A.
+def system(A: Any, b: Any, x0: Any, M: Any, out: Any = None) -> Arguments:
+    """The checked system of a square A; x is `out` where that is given.
 
     Raises
     ------
@@ -30,17 +31,28 @@ def system(A: Any, b: Any, x0: Any, M: Any) -> Arguments:
         Something is on another device, not dense, or of a dtype that nothing can be computed in.
     ValueError
         Shapes do not fit.
+    RuntimeError
+        A CUDA graph is being captured, and memory would have to be taken, which replays would write to later.
     """
     device = operators.device_of(A, b)
     matrix = operators.operator(A, device)
     n = operators.check_square(matrix.shape)
     with device.use():
         preconditioner = as_preconditioner(M, A, matrix, device)
-        b = right_side(b, n, device)
-        dtype = operators.vector_dtype(matrix.dtype, b.dtype)
-        b = device.xp.ascontiguousarray(b, dtype)
-        x = start(x0, b, preconditioner, device)
+        given = right_side(b, n, device)
+        dtype = operators.vector_dtype(matrix.dtype, given.dtype)
+        b = device.xp.ascontiguousarray(given, dtype)
+        if is_capturing(device) and (out is None or b is not given):
+            raise RuntimeError(
+                f"a solve in a CUDA graph takes no memory: pass out=, and b contiguous and of dtype {dtype}; got {given.dtype}"
+            )
+        x = start(x0, b, preconditioner, device, out)
     return Arguments(matrix, preconditioner, b, x, device, x0 is not None)
+
+
+def is_capturing(device: devices.Device) -> bool:
+    """Whether the current stream is being captured."""
+    return device.kind == "cuda" and bool(device.xp.cuda.get_current_stream().is_capturing())
 
 
 def right_side(b: Any, n: int, device: devices.Device) -> Any:
@@ -51,17 +63,18 @@ def right_side(b: Any, n: int, device: devices.Device) -> Any:
     return b
 
 
-def start(x0: Any, b: Any, preconditioner: Any, device: devices.Device) -> Any:
-    """x0 as a new array of b's shape and dtype; 0 where there is none."""
-    from .system import apply
-
-    xp = device.xp
+def start(x0: Any, b: Any, preconditioner: Any, device: devices.Device, out: Any = None) -> Any:
+    """x0 as an array of b's shape and dtype, 0 where there is none: a new one, or `out`."""
+    if out is not None:
+        check_out(out, b, device)
+    x = device.xp.empty_like(b) if out is None else out
     if x0 is None:
-        return xp.zeros_like(b)
+        x.fill(0)
+        return x
     if isinstance(x0, str):
         if x0 != "Mb":
             raise ValueError(f"x0 must be a vector, None, or 'Mb' for M @ b; got {x0!r}")
-        return apply(preconditioner, b, xp.empty_like(b))
+        return apply(preconditioner, b, x)
     x0 = operators.dense_vector(x0, "x0", device)
     if x0.shape != b.shape and x0.size == b.size and b.ndim == 1 and x0.ndim == 2:
         x0 = x0.reshape(b.shape)
@@ -69,7 +82,20 @@ def start(x0: Any, b: Any, preconditioner: Any, device: devices.Device) -> Any:
         raise ValueError(f"x0 must have b's shape, {b.shape}; got {x0.shape}")
     if x0.dtype.kind == "c" and b.dtype.kind != "c":
         raise TypeError(f"x0 is complex ({x0.dtype}) and the system is real ({b.dtype}). Use x0.real, or make b complex")
-    return xp.array(x0, dtype=b.dtype, order="C", copy=True)
+    x[...] = x0
+    return x
+
+
+def check_out(out: Any, b: Any, device: devices.Device) -> None:
+    """Raise unless x can be written to `out`."""
+    if devices.of(out) != device or not hasattr(out, "flags"):
+        raise TypeError(f"out must be on the device of A, {device}; got {type(out).__name__} on {devices.of(out)}")
+    if out.shape != b.shape or out.dtype != b.dtype or not out.flags.c_contiguous:
+        raise ValueError(f"out must be contiguous, of shape {b.shape} and dtype {b.dtype}; got {out.shape} and {out.dtype}")
+    if not getattr(out.flags, "writeable", True):
+        raise ValueError("out must be writeable; it is read-only. Pass a copy")
+    if device.xp.may_share_memory(out, b):
+        raise ValueError("out must not share memory with b, which is read until the end. Pass another array")
 
 
 def as_preconditioner(M: Any, A: Any, matrix: Any, device: devices.Device) -> Any:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..array.base import SparseArray
-from ..core import devices
+from ..input import coercion
 from . import arguments, mixed, operators, preconditioners, solution, solving
 from .arguments import Arguments
 from .solution import Outcome, Solution
@@ -128,10 +128,12 @@ class CG:
         history: bool = False,
         precision: str | None = None,
     ) -> None:
+        if coercion.package(A) in coercion.SPARSE_PACKAGES and not hasattr(A, "matvec"):
+            A = operators.diagonal_source(A, "A")  # converted once
         if precision not in PRECISIONS:
             raise ValueError(f"precision must be None or 'mixed'; got {precision!r}")
         if precision == "mixed" and not isinstance(A, SparseArray):
-            raise TypeError(f"precision='mixed' needs an array of ours, which can be cast; got {type(A).__name__}. Use asarray")
+            raise TypeError(f"precision='mixed' needs a sparse matrix, which can be cast; got {type(A).__name__}. Use asarray")
         if precision == "mixed" and iterations is not None:
             raise ValueError("precision='mixed' refines until a tolerance holds; it excludes iterations")
         operators.check_square(getattr(A, "shape", None) or np.shape(A))
@@ -157,7 +159,8 @@ class CG:
         Returns
         -------
         Solution
-            Its ``x`` is `out` where given. With ``iterations`` the numbers in it are those of the updated residual.
+            Its ``x`` is `out` where given. With ``iterations`` the numbers in it are those of the updated residual; while a
+            CUDA graph is captured there are none. Such a solve needs `out`, and a solver that has solved before.
 
         Raises
         ------
@@ -206,10 +209,7 @@ class CG:
             engine.update(operators.operator(A, device))
 
     def _solve(self, b: Any, x0: Any, out: Any, callback: Callable[[Any], Any] | None) -> Solution:
-        given = arguments.system(self._matrix, b, x0, self._M)
-        if not isinstance(self._matrix, SparseArray):
-            self._matrix = given.matrix  # converted once
-        given = _placed(given, out)
+        given = arguments.system(self._matrix, b, x0, self._M, out)
         limit = 10 * given.b.shape[0] if self._maxiter is None else self._maxiter
         with given.device.use():
             if self._iterations is not None:
@@ -220,6 +220,8 @@ class CG:
     def _counted(self, given: Arguments) -> Solution:
         """Exactly as many iterations as were asked for."""
         outcome = self._engine(given).run(given.b, given.x, None, self._iterations)
+        if arguments.is_capturing(given.device):
+            return _relative(given, outcome._replace(residual=None, history=None), None)
         if given.b.ndim == 2:
             size = given.device.xp.sqrt((abs(given.b) ** 2).sum(axis=0))
         else:
@@ -245,26 +247,10 @@ def _make(system: System) -> Any:
     return engine(system)
 
 
-def _placed(given: Arguments, out: Any) -> Arguments:
-    """With x in `out`, where that is given."""
-    if out is None:
-        return given
-    if devices.of(out) != given.device or not hasattr(out, "flags"):
-        raise TypeError(f"out must be on the device of A, {given.device}; got {type(out).__name__} on {devices.of(out)}")
-    if out.shape != given.x.shape or out.dtype != given.x.dtype or not out.flags.c_contiguous:
-        raise ValueError(
-            f"out must be contiguous, of shape {given.x.shape} and dtype {given.x.dtype}; got {out.shape} and {out.dtype}"
-        )
-    if not getattr(out.flags, "writeable", True):
-        raise ValueError("out must be writeable; it is read-only. Pass a copy")
-    out[...] = given.x
-    return given._replace(x=out)
-
-
 def _relative(given: Arguments, outcome: Outcome, size: Any) -> Solution:
     """The solution after a fixed number of iterations; its numbers stay on the device."""
     xp = given.device.xp
-    unit = xp.where(size > 0, size, 1.0)
+    unit = None if size is None else xp.where(size > 0, size, 1.0)
     residual = None if outcome.residual is None else outcome.residual / unit
     history = None if outcome.history is None else outcome.history / unit
     if given.b.ndim == 2:

@@ -166,9 +166,6 @@ class DampedJacobi(Chebyshev):
             turn(0.0, 4 / (3 * self.largest), is_first, b, product, d, x)
         return x
 
-    def astype(self, dtype: Any, into: Any = None) -> Chebyshev:
-        return DampedJacobi(super().astype(dtype).matrix, self.degree, self.ratio, self.largest)
-
 
 def _inverse(A: Any, target: devices.Device) -> Any:
     """The dense inverse of the coarsest matrix, by its pseudo-inverse: it is singular where A leaves constants free."""

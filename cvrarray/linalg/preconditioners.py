@@ -328,7 +328,12 @@ class Chebyshev(Preconditioner):
         single = np.dtype(dtype)
         if self.matrix.dtype.kind != "c":
             single = np.dtype(single.type(0).real.dtype)
-        return Chebyshev(self.matrix.astype(single), self.degree, self.ratio, self.largest)
+        if into is None:
+            return type(self)(self.matrix.astype(single), self.degree, self.ratio, self.largest)
+        into.matrix, into.largest = self.matrix.astype(single), self.largest
+        into._jacobi.update(into.matrix)
+        into._kernels.clear()
+        return into  # type: ignore[no-any-return]
 
 
 def _chebyshev_turn(inverse: Any, b: Any, xp: Any) -> Callable[..., None]:

@@ -75,9 +75,9 @@ class Engine:
         self._residual = blocks.prepare("residual", q, r, self.partial)
         self._descend = blocks.prepare("descend", state.factor, q, r, self.inverse, self.partial)
         self._turn = blocks.prepare("turn", state.factor, state.ratio, p, p, z, self.inverse)
-        self._norms = compiler.compiled(_norms, self.partial, state)
-        self._factors = compiler.compiled(_factors, self.partial, state)
-        self._ratios = compiler.compiled(_ratios, self.partial, 0, state)
+        self._norms = vectors.version_of(_norms, self.partial, state)
+        self._factors = vectors.version_of(_factors, self.partial, state)
+        self._ratios = vectors.version_of(_ratios, self.partial, 0, state)
 
     def renew(self) -> None:
         """Take the preconditioner's numbers as they are now."""

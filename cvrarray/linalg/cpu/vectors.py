@@ -42,6 +42,18 @@ def empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
     return memory.empty(int(np.prod(shape)), dtype).reshape(shape)
 
 
+_versions: dict[tuple[Any, ...], Callable] = {}
+
+
+def version_of(function: Callable, *args: Any) -> Callable:
+    """:func:`cvrarray.cpu.runtime.compiler.compiled`, remembered: most solves are short, and asking Numba takes 20 us."""
+    key = (function, *((arg.dtype, arg.ndim) if isinstance(arg, np.ndarray) else type(arg) for arg in args))
+    found = _versions.get(key)
+    if found is None:
+        found = _versions[key] = compiled(function, *args)
+    return found
+
+
 class Blocks:
     """Kernels over the blocks of vectors of `n` real numbers, or of `n` rows of `columns`, on threads.
 
@@ -58,7 +70,7 @@ class Blocks:
     def prepare(self, name: str, *args: Any) -> Callable[..., None]:
         """``call(*args)``, which runs the kernel `name` for arguments of these types over all blocks."""
         function = globals()[f"_{name}" if self.columns is None else f"_{name}_columns"]
-        version = compiled(function, 0, 0, self.rows, *args)
+        version = version_of(function, 0, 0, self.rows, *args)
         call = threads.prepare(version, self._work, UNIT * (self.columns or 1))
         rows = self.rows
         return lambda *args: call(rows, *args)
@@ -254,7 +266,7 @@ class ThreadedVectors(Vectors):
         flat = Blocks(2 * shape[0] if is_complex else shape[0], None)
         self._real_partial = flat.partial
         self._real = flat.prepare("dot", reals(like), reals(like), flat.partial)
-        self._total = compiled(_total, flat.partial, 0)
+        self._total = version_of(_total, flat.partial, 0)
         self._left, self._right = np.ones(1, self.dtype), np.ones(1, self.dtype)
 
     def empty(self) -> np.ndarray:
@@ -368,4 +380,4 @@ def block_product(inverse: np.ndarray) -> Callable[..., None]:
     """``call(inverse, r, out)`` for blocks of this shape, on threads."""
     like = np.empty(0, inverse.dtype)
     work = np.arange(len(inverse) + 1, dtype=np.int64) * inverse.shape[1] ** 2
-    return threads.prepare(compiled(_multiply_blocks, 0, 0, inverse, like, like), work)
+    return threads.prepare(version_of(_multiply_blocks, 0, 0, inverse, like, like), work)
