@@ -174,6 +174,24 @@ def test_exact_number_of_iterations(loop, gpu):
 
 
 @pytest.mark.parametrize("loop", LOOPS)
+def test_the_same_arrays_again_and_again(loop, gpu):
+    """From the third time on a solve is one graph, which reads what then lies in the arrays."""
+    import cupy
+
+    S = definite(150, "float64")
+    M = preconditioner("jacobi", S, "float64")
+    engine = engine_for(BBCSRArray(S, block_size=1, device=gpu), M, loop=loop, iterations=20)
+    b, x = cupy.zeros(150), cupy.zeros(150)
+    for seed in range(5):
+        b.set(right_side(150, "float64", seed))
+        x.fill(seed)
+        outcome = engine.run(b, x, None, 20)
+        assert error(S, x.get(), b.get()) < 1e-12
+        assert float(outcome.residual[0]) < 1e-12
+    assert (engine._replays._graph is not None) == (loop != "launches")
+
+
+@pytest.mark.parametrize("loop", LOOPS)
 @pytest.mark.parametrize("M", ["jacobi", "blocks"])
 def test_history_and_start(loop, M, gpu):
     S, b = definite(300, "float64"), right_side(300, "float64")
