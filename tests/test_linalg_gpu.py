@@ -180,12 +180,12 @@ def test_the_same_arrays_again_and_again(loop, gpu):
 
     S = definite(150, "float64")
     M = preconditioner("jacobi", S, "float64")
-    engine = engine_for(BBCSRArray(S, block_size=1, device=gpu), M, loop=loop, iterations=20)
+    engine = engine_for(BBCSRArray(S, block_size=1, device=gpu), M, loop=loop, iterations=30)
     b, x = cupy.zeros(150), cupy.zeros(150)
     for seed in range(5):
         b.set(right_side(150, "float64", seed))
         x.fill(seed)
-        outcome = engine.run(b, x, None, 20)
+        outcome = engine.run(b, x, None, 30)
         assert error(S, x.get(), b.get()) < 1e-12
         assert float(outcome.residual[0]) < 1e-12
     assert (engine._replays._graph is not None) == (loop != "launches")
