@@ -10,12 +10,19 @@
 #                                 without a GPU also those of CVRARRAY_MATRICES, and the pages of docs/benchmarks are written
 # make bench-gpu                  this machine's GPU with $(PYTHON), beside cuSPARSE, CuPy and PyTorch; writes docs/benchmarks/gpu.*
 #                                 (BENCH_ARGS="--only rmat,fem* --dtype float32" measures less)
+# make bench-ops                  sums, slices, files, A.T @ x ... beside SciPy on a CPU, with one thread and all; writes
+#                                 docs/benchmarks/ops.md                    (BENCH_ARGS="--scale small rmat" for a quick look)
 # make bench-asv                  asv over the commit that is checked out, results in .asv/results   (ASV_ARGS="--bench Product")
 # make bench-check                asv's benchmarks, some of them run once at small size: do they still work?
+# make peer-suites                the tests that SciPy, pydata/sparse and Dask ship, against our arrays; writes docs/peer-suites.json
+#                                 (PEER_ARGS="--each-once -n auto": each case with one kind of array; "--suites arpack": some suites)
+# make works                      docs/works.md: calls of other libraries that are made, and what came of them
 # make fuzz FUZZ_S=600            mutated and forged inputs of every kind for so many seconds; goes on where it stopped
 #                                 (build/fuzz.json); what fails stays in tests/regressions   (FUZZ_ARGS="--kinds npz cvra --jobs 4")
 # make docs                       the site, every page executed, warnings as errors: docs/_build/html/index.html
-# make wheel-check                a wheel, installed in an empty environment, and the demo run from there
+# make docs-check                 the site in headless Chromium, 1280 and 400 pixels wide, light and dark: nothing overflows, no
+#                                 picture is missing, axe-core finds no serious fault; screenshots in docs/_build/screenshots
+# make wheel-check                an sdist and its wheel, checked; installed in an empty environment, and the demo run from there
 # make lint, make format, make clean
 PYTHON ?= python3
 VENV ?= .venv
@@ -39,7 +46,7 @@ DRIVER := $(shell nvidia-smi --query-gpu=driver_version --format=csv,noheader 2>
 CUDA := $(if $(DRIVER),$(shell if [ $(DRIVER) -ge 580 ]; then echo cuda13; elif [ $(DRIVER) -ge 525 ]; then echo cuda12; fi))
 comma := ,
 
-.PHONY: demo quick test test-all kill-test gpu-test gpu-sanitize bench bench-gpu bench-asv bench-check fuzz docs wheel-check lint format clean
+.PHONY: demo quick test test-all peer-suites works kill-test gpu-test gpu-sanitize bench bench-gpu bench-ops bench-solve bench-asv bench-check fuzz docs docs-check wheel-check lint format clean
 
 demo: $(VENV)/.installed-demo$(if $(CUDA),-$(CUDA))
 	$(BIN)/cvrarray demo $(FILES)
@@ -52,6 +59,13 @@ quick: $(VENV)/.installed-test
 
 test-all: $(VENV)/.installed-test
 	$(BIN)/python -m pytest --cases $(CASES) $(COVERAGE) $(PYTEST_ARGS)
+
+# Nothing of theirs lies in the repository: the tests are those of the installed wheels.
+peer-suites: $(VENV)/.installed-test
+	$(BIN)/python -m pytest -c tests/peers/pytest.ini --rootdir tests/peers tests/peers -q $(or $(PEER_ARGS),--report docs/peer-suites.json)
+
+works: $(VENV)/.installed-test
+	$(BIN)/python docs/works.py
 
 kill-test: $(VENV)/.installed-test
 	CVRARRAY_KILL_POINTS=all $(BIN)/python -m pytest --cases all -s tests/test_store_kills.py tests/test_store_writers.py
@@ -80,8 +94,15 @@ ON_CPU := --device cpu --scale medium --threads 1,all --repeats 11 --rounds 3 --
 bench: $(VENV)/.installed-demo-$(or $(CUDA),bench)
 	$(BIN)/python -m asv_bench.record.products $(if $(CUDA),--scale full,$(ON_CPU)) $(BENCH_ARGS) $(FILES)
 
+# On a CPU, or on the GPU where there is one; PYTHON needs CuPy there, and Warp to compare with it.
+bench-solve: $(VENV)/.installed-demo-$(or $(CUDA),bench)
+	$(BIN)/python -m asv_bench.record.solve --report docs/benchmarks $(BENCH_ARGS) $(FILES)
+
 bench-gpu:
 	$(PYTHON) -m asv_bench.record.gpu --report docs/benchmarks $(BENCH_ARGS)
+
+bench-ops: $(VENV)/.installed-bench
+	$(BIN)/python -m asv_bench.record.ops --report docs/benchmarks $(BENCH_ARGS)
 
 # asv takes no PYTHONPATH but its own, and asks for a machine's name once: not the host's, which is nobody's business.
 ASV := cd asv_bench && ASV_PYTHONPATH="$(CURDIR)" $(abspath $(BIN))/asv
@@ -108,10 +129,18 @@ fuzz: $(VENV)/.installed-test
 docs: $(VENV)/.installed-docs
 	$(BIN)/python -m sphinx -E -W --keep-going -q -b html docs docs/_build/html
 
+docs-check: $(VENV)/.installed-browser | docs/_build/html/index.html
+	$(BIN)/python docs/check.py docs/_build/html docs/_build/screenshots
+
+docs/_build/html/index.html:
+	$(MAKE) docs
+
 # From an empty folder, so that nothing of the repository is imported; at a size that takes seconds.
 wheel-check: $(VENV)/.installed-dev
 	rm -rf build/wheel-check && mkdir -p build/wheel-check/elsewhere
-	$(BIN)/python -m build --wheel --outdir build/wheel-check .
+	$(BIN)/python -m build --outdir build/wheel-check .
+	$(BIN)/python -m twine check --strict build/wheel-check/*.whl build/wheel-check/*.tar.gz
+	$(BIN)/check-wheel-contents build/wheel-check/*.whl
 	$(BIN)/python tests/wheel_contents.py build/wheel-check/*.whl
 	$(PYTHON) -m venv build/wheel-check/venv
 	build/wheel-check/venv/bin/python -m pip install --quiet --disable-pip-version-check "$$(ls build/wheel-check/*.whl)[demo]"
@@ -122,6 +151,7 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/python -m mypy
+	$(BIN)/check-jsonschema --quiet --builtin-schema vendor.github-workflows .github/workflows/*.yml
 
 format: $(VENV)/.installed-dev
 	$(BIN)/ruff check --fix .

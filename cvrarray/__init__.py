@@ -8,12 +8,11 @@ Names are imported on first use, so that ``import cvrarray`` loads NumPy and not
 from __future__ import annotations
 
 import importlib
-from functools import partial
+from contextlib import nullcontext
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 from .core import extensions
-
-__version__ = "0.1.0"
 
 _HOME = {
     "CVRArray": "formats",
@@ -23,11 +22,15 @@ _HOME = {
     "draw": "drawing",
     "statistics": "choice.model",
     "tune": "choice.tuning",
+    "get_num_threads": "core.threads",
+    "set_num_threads": "core.threads",
     "read": "files",
     "save": "files",
     "load": "files",
     "generate": "generate",
+    "linalg": "linalg",
     "dask": "dask",
+    "torch": "torch",
     "to_store": "store.sources",
     "Stored": "store.stream",
     "open_store": "dask.stores",
@@ -42,10 +45,13 @@ __all__ = [
     "asarray",
     "draw",
     "generate",
+    "get_num_threads",
+    "linalg",
     "load",
     "open_store",
     "read",
     "save",
+    "set_num_threads",
     "statistics",
     "to_dask",
     "to_store",
@@ -53,16 +59,25 @@ __all__ = [
 ]
 
 #: What lower layers ask for when a call needs it.
-for _name, _module in {"formats": "formats", "dask": "dask", "assembly": "choice.assembly"}.items():
+for _name, _module in {
+    "formats": "formats",
+    "construct": "choice.construct",
+    "assembly": "choice.assembly",
+    "dask": "dask",
+    "torch": "torch",
+}.items():
     extensions.declare(_name, partial(importlib.import_module, f"cvrarray.{_module}"))
 
 if TYPE_CHECKING:
-    from . import generate
+    __version__: str
+    from . import dask as dask
+    from . import generate, linalg
     from .bbcsr import BBCSRArray
     from .choice.assembly import Assembly
     from .choice.construct import asarray
     from .choice.model import statistics
     from .choice.tuning import tune
+    from .core.threads import get_num_threads, set_num_threads
     from .cvr import CVRArray
     from .dask.panels import to_dask
     from .dask.stores import open_store
@@ -75,13 +90,27 @@ if TYPE_CHECKING:
 if not TYPE_CHECKING:  # a type checker reads the imports above, and should notice any other name
 
     def __getattr__(name: str) -> Any:
+        if name == "__version__":
+            return _version()
         if name not in _HOME:
             raise AttributeError(f"module 'cvrarray' has no attribute {name!r}")
-        module = importlib.import_module(f".{_HOME[name]}", __name__)
+        with extensions.optional(f"cvrarray.{name}", "Dask", "dask") if "dask" in _HOME[name] else nullcontext():
+            module = importlib.import_module(f".{_HOME[name]}", __name__)
         value = module if name == _HOME[name] else getattr(module, name)
         globals()[name] = value
         return value
 
 
+@cache
+def _version() -> str:
+    """The installed distribution's, which its tag in Git names; of a folder that is not installed nobody knows it."""
+    from importlib import metadata
+
+    try:
+        return metadata.version("cvrarray")
+    except metadata.PackageNotFoundError:
+        return "0+unknown"
+
+
 def __dir__() -> list[str]:
-    return [*__all__, "__version__"]
+    return [*_HOME, "__version__"]

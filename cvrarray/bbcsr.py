@@ -58,13 +58,14 @@ Slots over nonzeros is :attr:`BBCSRArray.fill_ratio`. BBCSR wins on dense blocks
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
 from .array.blocks import expanded
-from .array.format import FormatArray, Sample
+from .array.format import FormatArray, Sample, chained, joined, offsets
 from .array.invariants import are_tables, in_range, integer, is_offsets, packs
 from .core import devices, extensions
 from .core.tables import CSR, NARROW_PADDING, WARP, BBCSRTables, Blocks
@@ -94,12 +95,18 @@ class BBCSRArray(FormatArray):
 
     Parameters
     ----------
-    obj : sparse or dense 2-D array
-        scipy.sparse, cupyx.scipy.sparse, pydata/sparse, NumPy, CuPy or an array of ours. Duplicates are summed.
+    obj : sparse or dense 2-D array, or a tuple
+        scipy.sparse, cupyx.scipy.sparse, pydata/sparse, NumPy, CuPy or an array of ours. Duplicates are summed. A tuple is,
+        as for SciPy's constructors, ``(data, (row, col))``, ``(data, indices, indptr)`` or the shape of an empty matrix.
     block_size : int
         Rows and columns of a block, 1 to 32: 6 for shells and rigid bodies, 3 for solids, 1 for no blocks.
     device : str, optional
         ``"cpu"``, ``"cuda"`` or ``"cuda:N"``. Default: where `obj` lives.
+    shape : (n_rows, n_cols), optional
+        Of a matrix in parts. Default: as large as they need.
+    dtype : dtype, optional
+        To which values are cast. Default: theirs.
+    copy : ignored; SciPy has it. The tables are new ones always.
 
     Raises
     ------
@@ -114,7 +121,7 @@ class BBCSRArray(FormatArray):
     ('bbcsr', (64, 64), 128, 2, 2, 1.0)
     >>> (A @ np.arange(64.0))[:4]
     array([1., 1., 5., 5.])
-    >>> A.bin_rowptr.tolist(), A.rowptr[:3].tolist(), A.colptr[:6].tolist(), A.data[:3]
+    >>> A.bin_rowptr.tolist(), A.rowptr[:3].tolist(), A.colptr[:6].tolist(), A.padded_data[:3]
     ([0, 64, 128], [0, 1, 2], [0, 0, 2, 2, 4, 4], array([1., 1., 1.]))
     """
 
@@ -134,8 +141,18 @@ class BBCSRArray(FormatArray):
 
     _tables: BBCSRTables
 
-    def __init__(self, obj: Any, *, block_size: int = 6, device: Any = None):
-        super().__init__(obj, device=device, block_size=integer(block_size, "block_size", 1, WARP))
+    def __init__(
+        self,
+        obj: Any,
+        *,
+        block_size: int = 6,
+        device: Any = None,
+        shape: Any = None,
+        dtype: Any = None,
+        copy: bool | None = None,
+    ):
+        size = integer(block_size, "block_size", 1, WARP)
+        super().__init__(obj, shape=shape, dtype=dtype, device=device, block_size=size)
 
     @classmethod
     def from_blocks(
@@ -228,24 +245,27 @@ class BBCSRArray(FormatArray):
 
     @property
     def bin_rowptr(self) -> Any:
-        """(n_bins + 1,) int64: where each bin begins in :attr:`data`."""
+        """(n_bins + 1,) int64: where each bin begins in :attr:`padded_data`."""
         return self._tables.bin_rowptr
 
     @property
-    def data(self) -> Any:
-        """(bin_rowptr[-1],) values, padding included. Do not write to it."""
+    def padded_data(self) -> Any:
+        """(bin_rowptr[-1],) the table ``data`` of the format: values in its order, padding and holes included.
+
+        Do not write to it. :attr:`data` has the nonzeros alone.
+        """
         return self._tables.data
 
     @property
     def rowptr(self) -> Any:
-        """(32 * (n_bins + 1),) int64: where each row begins in :attr:`data`; row r ends at ``rowptr[r + 32]``."""
+        """(32 * (n_bins + 1),) int64: where each row begins in :attr:`padded_data`; row r ends at ``rowptr[r + 32]``."""
         xp = self._target.xp
         with self._target.use():
             return (self._tables.bin_rowptr[:, None] + xp.arange(WARP)).ravel()
 
     @property
     def colptr(self) -> Any:
-        """(data.size // block_size,) int32 or int64: scalar column of every block of every row; -1 is padding."""
+        """(padded_data.size // block_size,) int32 or int64: scalar column of every block of every row; -1 is padding."""
         with self._target.use():
             block_col = _block_columns(self._tables, self._target.xp)
             return self._target.xp.where(block_col < 0, block_col, block_col * block_col.dtype.type(self.block_size))
@@ -253,7 +273,7 @@ class BBCSRArray(FormatArray):
     @property
     def fill_ratio(self) -> float:
         """Stored slots over nonzeros: 1.0 is perfect; nan without nonzeros."""
-        return self.data.size / self.nnz if self.nnz else float("nan")
+        return self._tables.data.size / self.nnz if self.nnz else float("nan")
 
     def _part(self, first: int, last: int) -> tuple[BBCSRTables, int]:
         t, low, high = self._tables, first // WARP, -(-last // WARP)
@@ -271,6 +291,27 @@ class BBCSRArray(FormatArray):
 
     def _order(self, slots: CSR) -> Any:
         return slots.indptr.astype(np.int64, copy=False)
+
+    @classmethod
+    def _stacked(cls, parts: list[BBCSRTables]) -> BBCSRTables | None:
+        """Bin by bin, where each matrix but the last ends with a whole bin and a whole block row."""
+        size = parts[0].block_size
+        if any(t.block_size != size or (t.present is None) != (parts[0].present is None) for t in parts):
+            return None
+        if any(t.shape[0] % math.lcm(WARP, size) for t in parts[:-1]):
+            return None
+        _, narrow = offsets(t.col_narrow.size for t in parts)
+        _, wide = offsets(t.col_wide.size for t in parts)
+        starts = zip(parts, narrow, wide, strict=True)
+        return BBCSRTables(
+            shape=(sum(t.shape[0] for t in parts), parts[0].shape[1]),
+            nnz=sum(t.nnz for t in parts),
+            block_size=size,
+            bin_rowptr=chained([t.bin_rowptr for t in parts]),
+            col_ptr=joined([t.col_ptr + (t.col_base >= 0) * first + (t.col_base < 0) * other for t, first, other in starts]),
+            present=None if parts[0].present is None else joined([t.present for t in parts]),
+            **{name: joined([getattr(t, name) for t in parts]) for name in ("data", "col_base", "col_narrow", "col_wide")},
+        )
 
     def _layout(self) -> str:
         return f"{self.n_bins} bins, blocks of {self.block_size}, fill ratio {self.fill_ratio:.3g}"

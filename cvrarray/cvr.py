@@ -79,7 +79,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from .array.format import FormatArray, Sample
+from .array.format import FormatArray, Sample, chained, joined, offsets
 from .array.invariants import are_tables, in_range, integer, is_offsets, packs
 from .core import devices
 from .core.tables import CSR, WARP, CVRTables, Runs
@@ -131,8 +131,9 @@ class CVRArray(FormatArray):
 
     Parameters
     ----------
-    obj : sparse or dense 2-D array
-        scipy.sparse, cupyx.scipy.sparse, pydata/sparse, NumPy, CuPy or an array of ours. Duplicates are summed.
+    obj : sparse or dense 2-D array, or a tuple
+        scipy.sparse, cupyx.scipy.sparse, pydata/sparse, NumPy, CuPy or an array of ours. Duplicates are summed. A tuple is,
+        as for SciPy's constructors, ``(data, (row, col))``, ``(data, indices, indptr)`` or the shape of an empty matrix.
     n_lanes : int, optional
         Lanes a chunk, 1 to 32. Default: 32, but 24 on a CPU where most rows come in triplets with the same columns.
     n_chunks : int, optional
@@ -141,6 +142,11 @@ class CVRArray(FormatArray):
         Where chunks end: see the module's page.
     device : str, optional
         ``"cpu"``, ``"cuda"`` or ``"cuda:N"``. Default: where `obj` lives.
+    shape : (n_rows, n_cols), optional
+        Of a matrix in parts. Default: as large as they need.
+    dtype : dtype, optional
+        To which values are cast. Default: theirs.
+    copy : ignored; SciPy has it. The tables are new ones always.
 
     Raises
     ------
@@ -182,7 +188,16 @@ class CVRArray(FormatArray):
     _last_rows: Any = None  # (n_chunks,) the last row of each chunk, once a row is asked for
 
     def __init__(
-        self, obj: Any, *, n_lanes: int | None = None, n_chunks: int | None = None, split: str = "rows", device: Any = None
+        self,
+        obj: Any,
+        *,
+        n_lanes: int | None = None,
+        n_chunks: int | None = None,
+        split: str = "rows",
+        device: Any = None,
+        shape: Any = None,
+        dtype: Any = None,
+        copy: bool | None = None,
     ):
         if n_lanes is not None:
             n_lanes = integer(n_lanes, "n_lanes", 1, WARP)
@@ -190,7 +205,8 @@ class CVRArray(FormatArray):
             raise ValueError(f"split must be 'rows' or 'nnz'; got {split!r}")
         if n_chunks is not None:
             n_chunks = integer(n_chunks, "n_chunks", 1)
-        super().__init__(obj, device=device, n_lanes=n_lanes, n_chunks=n_chunks, split=split)
+        of = {"shape": shape, "dtype": dtype, "device": device}
+        super().__init__(obj, n_lanes=n_lanes, n_chunks=n_chunks, split=split, **of)
 
     @classmethod
     def _convert(cls, csr: CSR, target: devices.Device, **keywords: Any) -> Any:
@@ -286,6 +302,36 @@ class CVRArray(FormatArray):
         step, lane = xp.nonzero(ends)
         mask = (ends * (xp.uint32(1) << xp.arange(t.n_lanes, dtype=np.uint32))).sum(axis=1, dtype=np.uint32)
         return Runs(mask, xp.searchsorted(step, t.step_ptr), number[step, lane] - step)
+
+    @classmethod
+    def _stacked(cls, parts: list[CVRTables]) -> CVRTables | None:
+        """Chunk by chunk: only the numbers of rows, and offsets, change."""
+        if any(t.n_lanes != parts[0].n_lanes for t in parts):
+            return None
+        xp = devices.of(parts[0].val).xp
+        n_rows, rows = offsets(t.shape[0] for t in parts)
+        _, chunks = offsets(t.tail.shape[0] for t in parts)
+        _, narrow = offsets(t.col_narrow.size for t in parts)
+        _, wide = offsets(t.col_wide.size for t in parts)
+
+        def below(name: str) -> Any:
+            """The rows in a table, numbered as in the whole matrix; what is below 0 is no row."""
+            tables = [getattr(t, name) for t in parts]
+            return joined([xp.where(t >= 0, t + t.dtype.type(row), t) for t, row in zip(tables, rows, strict=True)])
+
+        starts = zip(parts, narrow, wide, strict=True)
+        unchanged = ("val", "col_base", "col_narrow", "col_wide", "rec_mask")
+        return CVRTables(
+            shape=(n_rows, parts[0].shape[1]),
+            nnz=sum(t.nnz for t in parts),
+            n_lanes=parts[0].n_lanes,
+            step_ptr=chained([t.step_ptr for t in parts]),
+            col_ptr=joined([t.col_ptr + (t.col_base >= 0) * first + (t.col_base < 0) * other for t, first, other in starts]),
+            rec_ptr=chained([t.rec_ptr for t in parts]),
+            cut_ptr=joined([t.cut_ptr + chunk for t, chunk in zip(parts, chunks, strict=True)]),
+            **{name: joined([getattr(t, name) for t in parts]) for name in unchanged},
+            **{name: below(name) for name in ("rec_wb", "tail", "carry_row", "cut_row", "empty_row")},
+        )
 
     def _layout(self) -> str:
         return f"{self.n_chunks} chunks of {self.n_lanes} lanes"

@@ -15,6 +15,7 @@ For matrices of at most MOST_CELLS rows and columns, the matrix itself is drawn 
 from __future__ import annotations
 
 import os
+import zlib
 from typing import Any
 from xml.sax.saxutils import escape
 
@@ -34,11 +35,23 @@ MOST_CELLS = 40
 #: Rows or blocks cycle through these colours: light ones, so that black text is readable on all, also in grey.
 COLOURS = ("#a6cee3", "#fdbf6f", "#b2df8a", "#fb9a99", "#cab2d6", "#ffff99", "#c7e9e4", "#e5c494", "#f4cae4", "#d9d9d9")
 
+#: Text in a cell, which is light; records of entries of tail and cuts, readable on white and on black.
+INK, MARK = "#000", "#e0303a"
+
 _CELL, _GAP, _FONT = 30, 24, 12
+
+#: Of a picture in a file, which no page's colours reach: what ``currentColor`` is.
+_STYLE = (
+    "<style>svg.cvrarray{color:#1f2328;background:#fff}"
+    "@media(prefers-color-scheme:dark){svg.cvrarray{color:#e6edf3;background:#14181e}}</style>"
+)
 
 
 class Drawing:
     """A picture as SVG. Notebooks show it; ``str()`` is its text, :meth:`save` writes it to a file.
+
+    What is outside of coloured cells has the colour of the text around it, so that it is readable on dark pages too. In
+    a file it follows the reader's setting (``prefers-color-scheme``).
 
     Examples
     --------
@@ -48,13 +61,24 @@ class Drawing:
     """
 
     def __init__(self, svg: str):
-        self._svg = svg
+        head, end, rest = svg.partition(">")
+        self._svg = f'{head} class="cvrarray"{end}{_STYLE}{rest}'
 
     def __str__(self) -> str:
         return self._svg
 
     def _repr_svg_(self) -> str:
         return self._svg
+
+    def _repr_html_(self) -> str:
+        """The SVG as a part of the page, in its colours; as wide as the column, within limits, and scrolled if wider."""
+        width = float(self._svg.partition('width="')[2].partition('"')[0])
+        limits = f"width:100%;min-width:{0.8 * width:g}px;max-width:{1.6 * width:g}px;height:auto"
+        svg = self._svg.replace(_STYLE, "").replace("<svg ", f'<svg style="{limits}" ', 1)
+        for pattern in ("pad", "hole"):  # a page may show several pictures
+            own = f"{pattern}{zlib.crc32(svg.encode()):08x}"
+            svg = svg.replace(f'id="{pattern}"', f'id="{own}"').replace(f"url(#{pattern})", f"url(#{own})")
+        return f'<div tabindex="0" style="overflow-x:auto">{svg}</div>'
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the SVG to a file; an existing file is replaced.
@@ -151,8 +175,8 @@ def _chunk(canvas: _Canvas, A: CVRArray, k: int, y: float, steps: int | None) ->
     canvas.text(_GAP, y + _FONT, f"chunk {k}{about}: {n_lanes} lanes, lr_rec = {found.lr_rec}", anchor="start", bold=True)
     y += 2 * _FONT + 8
     for step in range(n_steps):
-        canvas.text(left + (step + 0.5) * width, y, str(step), size=9)
-    canvas.text(left - 8, y, "step", anchor="end", size=9)
+        canvas.text(left + (step + 0.5) * width, y, str(step), size=11)
+    canvas.text(left - 8, y, "step", anchor="end", size=11)
     y += 6
     for lane in range(n_lanes):
         top = y + lane * (_CELL + 4)
@@ -162,37 +186,38 @@ def _chunk(canvas: _Canvas, A: CVRArray, k: int, y: float, steps: int | None) ->
             at = left + step * width
             canvas.rect(at, top, width, _CELL, COLOURS[row % len(COLOURS)] if row >= 0 else "url(#pad)")
             if row >= 0:
-                canvas.text(at + width / 2, top + 14, _number(val[lane, step]))
-                canvas.text(at + width / 2, top + 26, str(col[lane, step]), size=8, fill="#444")
+                canvas.text(at + width / 2, top + 14, _number(val[lane, step]), fill=INK)
+                canvas.text(at + width / 2, top + 27, str(col[lane, step]), size=10, fill="#333")
         if done < n_steps:
             canvas.rect(left + done * width, top, (n_steps - done) * width, _CELL, "none", dashed=True)
         if tail_set:
             at = left + n_steps * width + 40
             canvas.rect(at, top, _CELL, _CELL, COLOURS[tail[lane] % len(COLOURS)] if tail[lane] >= 0 else "none")
-            canvas.text(at + _CELL / 2, top + 19, str(tail[lane]))
+            canvas.text(at + _CELL / 2, top + 19, str(tail[lane]), fill=INK if tail[lane] >= 0 else "currentColor")
     if tail_set:
-        canvas.text(left + n_steps * width + 40 + _CELL / 2, y - 6, "tail", size=9)
+        canvas.text(left + n_steps * width + 40 + _CELL / 2, y - 6, "tail", size=11)
     for pos, wb, tailed in zip(rec_pos.tolist(), rec_wb.tolist(), in_tail.tolist(), strict=True):
         step, lane = divmod(pos, n_lanes)
         if step < done:
             at, top = left + (step + 1) * width, y + lane * (_CELL + 4)
-            canvas.rect(at - 4, top, 4, _CELL, "#c00" if tailed else "#000")
+            canvas.rect(at - 4, top, 4, _CELL, MARK if tailed else INK)
             canvas.title(f"record at slot {pos}: the sum of lane {lane} goes to {'tail entry' if tailed else 'row'} {wb}")
     y += n_lanes * (_CELL + 4) + _FONT
     records = zip(rec_pos.tolist(), rec_wb.tolist(), in_tail.tolist(), strict=True)
     shown = [record for record in records if record[0] < done * n_lanes]
     for line, (name, of) in enumerate((("rec pos", 0), ("wb", 1))):
-        canvas.text(left - 8, y + line * 16 + 4, name, anchor="end", size=10)
+        canvas.text(left - 8, y + line * 16 + 4, name, anchor="end", size=11)
         for place, record in enumerate(shown):
-            canvas.text(left + (place + 0.5) * 34, y + line * 16 + 4, str(record[of]), fill="#c00" if record[2] else "#000")
-    canvas.text(
-        left,
-        y + 36,
-        "black bar: record of a row; red bar: record of an entry of tail; hatched: padding",
-        anchor="start",
-        size=9,
-    )
-    return y + 40
+            colour = MARK if record[2] else "currentColor"
+            canvas.text(left + (place + 0.5) * 34, y + line * 16 + 4, str(record[of]), fill=colour)
+    return _legend(canvas, left, y + 24, "black bar: record of a row; hatched: padding", "red bar: record of an entry of tail")
+
+
+def _legend(canvas: _Canvas, left: float, y: float, *lines: str) -> float:
+    for line in lines:
+        y += _FONT + 4
+        canvas.text(left, y, line, anchor="start", size=11)
+    return y + 4
 
 
 def _rows_of_slots(
@@ -218,7 +243,7 @@ def _bin(canvas: _Canvas, A: BBCSRArray, k: int, y: float) -> float:
     first, last = (int(p) for p in A.bin_rowptr[k : k + 2])
     length = (last - first) // WARP
     _require_few(length, "entries", f"bin {k}")
-    data = devices.move(A.data[first:last], devices.CPU).reshape(length, WARP).T  # (32 rows, bin_len)
+    data = devices.move(A.padded_data[first:last], devices.CPU).reshape(length, WARP).T  # (32 rows, bin_len)
     column = devices.move(A.colptr[first // size : last // size], devices.CPU).reshape(length // size, WARP).T
     stored = _stored_columns(A)
     left, width, height = 90, max(_CELL, _widest(data) * 8 + 16), 22
@@ -226,35 +251,32 @@ def _bin(canvas: _Canvas, A: BBCSRArray, k: int, y: float) -> float:
     about = f"bin {k}: rows {k * WARP} to {k * WARP + n_rows - 1}, bin_len = {length}, data[{first}:{last}]"
     canvas.text(_GAP, y + _FONT, about, anchor="start", bold=True)
     y += 2 * _FONT + 8
-    canvas.text(left - 8, y, "entry k", anchor="end", size=9)
+    canvas.text(left - 8, y, "entry k", anchor="end", size=11)
     for entry in range(length):
-        canvas.text(left + (entry + 0.5) * width, y, str(entry), size=9)
+        canvas.text(left + (entry + 0.5) * width, y, str(entry), size=11)
     y += 6
     for lane in range(n_rows):
         row, top = k * WARP + lane, y + lane * height
-        canvas.text(left - 8, top + 15, f"row {row}", anchor="end", size=10)
+        canvas.text(left - 8, top + 15, f"row {row}", anchor="end", size=11)
         for entry in range(length):
             base, within, at = int(column[lane, entry // size]), entry % size, left + entry * width
             held = base >= 0 and (row, base + within) in stored
             colour = COLOURS[(row // size + base // size) % len(COLOURS)] if held else "url(#hole)"
             canvas.rect(at, top, width, height, colour if base >= 0 else "url(#pad)")
             if held:
-                canvas.text(at + width / 2 + 4 * (within == 0), top + 16, _number(data[lane, entry]), size=11)
+                canvas.text(at + width / 2 + 4 * (within == 0), top + 16, _number(data[lane, entry]), size=11, fill=INK)
             if within == 0 and base >= 0:
-                canvas.text(at + 2, top + 9, str(base), anchor="start", size=8, fill="#00c")
+                canvas.text(at + 2, top + 9, str(base), anchor="start", size=9, fill="#00c")
     for row in range(-(-k * WARP // size) * size, k * WARP + n_rows + 1, size):
         canvas.line(left, y + (row - k * WARP) * height, left + length * width, y + (row - k * WARP) * height)
     y += n_rows * height
     for block in range(length // size + 1):
         canvas.line(left + block * size * width, y - n_rows * height, left + block * size * width, y)
     if n_rows < WARP:
-        canvas.text(left - 8, y + 15, f"{n_rows} to {WARP - 1}", anchor="end", size=10)
+        canvas.text(left - 8, y + 15, f"{n_rows} to {WARP - 1}", anchor="end", size=11)
         canvas.rect(left, y, length * width, height, "url(#pad)")
         y += height
-    y += _FONT
-    note = "blue: the column stored for a block and row; hatched: padding; dotted: a hole. In memory, entry after entry"
-    canvas.text(left, y, note, anchor="start", size=9)
-    return y + 4
+    return _legend(canvas, left, y, "blue: the column stored for a block and row", "hatched: padding; dotted: a hole")
 
 
 def _stored_columns(A: BBCSRArray) -> set[tuple[int, int]]:
@@ -275,21 +297,21 @@ def _matrix(canvas: _Canvas, A: CVRArray | BBCSRArray) -> float:
     canvas.text(_GAP, _GAP, f"{n_rows} x {n_cols}, {csr.nnz} nonzeros", anchor="start", bold=True)
     top = _GAP + 2 * _FONT
     for j in range(n_cols):
-        canvas.text(left + (j + 0.5) * cell, top - 4, str(j), size=8, fill="#444")
+        canvas.text(left + (j + 0.5) * cell, top - 4, str(j), size=10)
     for i in range(n_rows):
-        canvas.text(left - 8, top + i * cell + 15, f"row {i}", anchor="end", size=9)
-    canvas.rect(left, top, n_cols * cell, n_rows * cell, "#fff")
+        canvas.text(left - 8, top + i * cell + 15, f"row {i}", anchor="end", size=11)
+    canvas.rect(left, top, n_cols * cell, n_rows * cell, "none")
     size = A.block_size if isinstance(A, BBCSRArray) else 0
     coo = csr.tocoo()
     for i, j, value in zip(*(c.tolist() for c in coo.coords), coo.data, strict=True):
         colour = COLOURS[(i // size + j // size if size else i) % len(COLOURS)]
         canvas.rect(left + j * cell, top + i * cell, cell, cell, colour, stroke="#fff")
-        canvas.text(left + (j + 0.5) * cell, top + i * cell + 15, _number(value), size=9)
+        canvas.text(left + (j + 0.5) * cell, top + i * cell + 15, _number(value), size=10, fill=INK)
     if isinstance(A, BBCSRArray):
         for i in [*range(0, n_rows, size), n_rows]:
-            canvas.line(left, top + i * cell, left + n_cols * cell, top + i * cell, "#bbb")
+            canvas.line(left, top + i * cell, left + n_cols * cell, top + i * cell, "#999")
         for j in [*range(0, n_cols, size), n_cols]:
-            canvas.line(left + j * cell, top, left + j * cell, top + n_rows * cell, "#bbb")
+            canvas.line(left + j * cell, top, left + j * cell, top + n_rows * cell, "#999")
         for i in range(WARP, n_rows, WARP):
             canvas.line(left, top + i * cell, left + n_cols * cell, top + i * cell)
     else:
@@ -309,11 +331,11 @@ def _cuts(canvas: _Canvas, A: CVRArray, csr: Any, left: float, top: float, cell:
         y, x = top + row * cell, left + int(csr.indices[begin]) * cell
         right = left + csr.shape[1] * cell
         if begin == csr.indptr[row]:
-            canvas.line(left, y, right, y, "#c00")
+            canvas.line(left, y, right, y, MARK)
         else:
-            canvas.line(left, y + cell, x, y + cell, "#c00")
-            canvas.line(x, y, x, y + cell, "#c00")
-            canvas.line(x, y, right, y, "#c00")
+            canvas.line(left, y + cell, x, y + cell, MARK)
+            canvas.line(x, y, x, y + cell, MARK)
+            canvas.line(x, y, right, y, MARK)
 
 
 # ------------------------------------------------------------------------------------------------ SVG
@@ -336,7 +358,7 @@ class _Canvas:
             y + height,
         )
 
-    def line(self, x1: float, y1: float, x2: float, y2: float, stroke: str = "#000") -> None:
+    def line(self, x1: float, y1: float, x2: float, y2: float, stroke: str = "currentColor") -> None:
         element = f'<line x1="{x1:g}" y1="{y1:g}" x2="{x2:g}" y2="{y2:g}" stroke="{stroke}" stroke-width="2"/>'
         self._add(element, max(x1, x2), max(y1, y2))
 
@@ -348,7 +370,7 @@ class _Canvas:
         *,
         anchor: str = "middle",
         size: int = _FONT,
-        fill: str = "#000",
+        fill: str = "currentColor",
         bold: bool = False,
     ) -> None:
         weight = ' font-weight="bold"' if bold else ""
@@ -363,17 +385,17 @@ class _Canvas:
         self._elements[-1] = self._elements[-1].removesuffix("/>") + f"><title>{escape(text)}</title></rect>"
 
     def svg(self, title: str) -> str:
-        """The whole picture, on white, so that it is readable on dark pages too."""
+        """The whole picture, without a background."""
         width, height = self._width + _GAP, self._height + _GAP
         pattern = '<pattern id="{}" width="6" height="6" patternUnits="userSpaceOnUse">{}</pattern>'
         patterns = pattern.format("pad", '<path d="M0 6L6 0" stroke="#999"/>') + pattern.format(
-            "hole", '<circle cx="3" cy="3" r="1" fill="#999"/>'
+            "hole", '<path d="M0 0H6V6H0Z" fill="#eee"/><circle cx="3" cy="3" r="1" fill="#999"/>'
         )
         return (
             f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:g}" height="{height:g}" '
             f'viewBox="0 0 {width:g} {height:g}" role="img" font-family="sans-serif">'
             f"<title>{escape(title)}</title><defs>{patterns}</defs>"
-            f'<rect width="100%" height="100%" fill="#fff"/>{"".join(self._elements)}</svg>'
+            f"{''.join(self._elements)}</svg>"
         )
 
     def _add(self, element: str, right: float, bottom: float) -> None:

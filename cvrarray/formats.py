@@ -1,4 +1,4 @@
-"""The formats that come with the package: importing this module makes them known, in the order in which they are compared.
+"""The formats that come with the package, made known by importing this module, in the order of their comparison.
 
 A format of another package is known once its class is defined: see :class:`cvrarray.array.format.FormatArray`.
 """

@@ -1,4 +1,4 @@
-"""Sphinx: Markdown pages whose code is executed, and the API from docstrings. ``make docs`` builds, warnings as errors."""
+"""Sphinx: Markdown pages whose code is executed, the API from docstrings. ``make docs`` makes errors of warnings."""
 
 import os
 import sys
@@ -15,7 +15,7 @@ project = "cvrarray"
 author = copyright = "cvrarray developers"
 version = release = cvrarray.__version__
 
-extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode"]
+extensions = ["myst_nb", "sphinx_design", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode"]
 exclude_patterns = ["_build", "gpu-report"]
 templates_path: list[str] = []
 
@@ -37,13 +37,16 @@ html_theme = "pydata_sphinx_theme"
 html_title = "cvrarray"
 html_theme_options = {
     "show_toc_level": 2,
+    "show_nav_level": 2,
     "navigation_with_keys": False,
-    "header_links_before_dropdown": 7,
+    "navbar_align": "left",
+    "header_links_before_dropdown": 5,
     "secondary_sidebar_items": ["page-toc"],
     "footer_start": ["copyright"],
     "footer_end": ["theme-version"],
 }
-html_sidebars = {"**": []}  # the pages stand above; a page's sections to the right
+html_sidebars = {"index": []}  # all other pages: those of their section
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
+html_js_files = ["site.js"]
 html_show_sourcelink = False

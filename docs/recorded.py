@@ -1,15 +1,31 @@
-"""Tables and plots of the docs from what ``asv_bench.record`` recorded: ``docs/benchmarks/*.json``."""
+"""Tables and charts of the docs from what ``asv_bench.record`` recorded: ``docs/benchmarks/*.json``.
+
+``PYTHONPATH=. python docs/recorded.py`` writes the charts that README shows.
+"""
 
 from __future__ import annotations
 
-import io
 import json
 from pathlib import Path
 from typing import Any
 
+from figures import OURS, SLOWER, THEIRS, Bar, bars
+
 from asv_bench.record import gpu_page, products_page
 from asv_bench.record.pages import markdown
 from cvrarray.cli.table import significant
+from cvrarray.drawing import Drawing
+
+#: What the charts of the front page show of the generated matrices.
+LABELS = {
+    "stencil27": "27-point stencil",
+    "poisson7": "7-point stencil",
+    "elast3": "3 x 3 blocks",
+    "shell6": "6 x 6 blocks",
+    "rmat": "power-law graph",
+    "uniform_2M_16": "random, 16 a row",
+    "uniform_200k_150": "random, 150 a row",
+}
 
 
 class Recorded:
@@ -56,31 +72,21 @@ class Recorded:
                 rows.append([name, case["group"], f"{case['nnz']:,}", f"{case['nnz'] / case['shape'][0]:.1f}", f"{times:.2f}"])
         return markdown(["matrix", "group", "nonzeros", "a row", "speed over the best peer"], rows) if rows else "Nowhere."
 
-    def picture(self, dtype: str) -> Any:
-        """:meth:`plot` as something that a page shows."""
-        from IPython.display import SVG
+    def chart(self, dtype: str) -> Drawing:
+        """Bars of :meth:`speedups`."""
+        return _chart(f"{dtype}, {self.threads} threads: speed over the best peer", self.speedups(dtype))
 
-        with io.BytesIO() as file:
-            self.plot(dtype).savefig(file, format="svg")
-            return SVG(file.getvalue())
-
-    def plot(self, dtype: str) -> Any:
-        """Bars of :meth:`speedups`, as a matplotlib figure."""
-        from matplotlib.figure import Figure
-
-        found = self.speedups(dtype)
-        figure = Figure(figsize=(8, 0.2 * len(found) + 1), layout="constrained")
-        axis = figure.subplots()
-        axis.barh(list(found), list(found.values()), color=["#3b528b" if times >= 1 else "#aaaaaa" for times in found.values()])
-        axis.axvline(1, color="black", linewidth=1)
-        axis.invert_yaxis()
-        axis.margins(y=0.01)
-        axis.set_xscale("log", base=2)
-        ticks = [times for times in (0.25, 0.5, 1, 2, 4, 8) if min(found.values()) / 2 < times < max(found.values()) * 2]
-        axis.set_xticks(ticks, [f"{times:g}x" for times in ticks])
-        axis.set_xlabel(f"speed over the best peer, {dtype}, {self.threads} threads")
-        axis.tick_params(labelsize=8)
-        return figure
+    def beside_scipy(self) -> Drawing:
+        """Bars of how many times as fast as SciPy what asarray chose and MKL are, in double precision, with all threads."""
+        rows: list[Bar | None] = []
+        for case in self.data["results"]:
+            if case["matrix"] in LABELS and (case["dtype"], case["threads"]) == ("float64", self.threads):
+                over = {run["name"]: run["seconds"] for run in case["runs"]}
+                ours = over["scipy"] / next(run["seconds"] for run in case["runs"] if run.get("plan"))
+                mkl = over["scipy"] / over["mkl"]
+                rows += [Bar(LABELS[case["matrix"]], ours, f"{ours:.1f}x"), Bar("MKL", mkl, f"{mkl:.1f}x", THEIRS), None]
+        note = f"{self.threads} cores, float64; the line is SciPy, which uses one core"
+        return bars("A @ x on a CPU, times as fast as SciPy", rows[:-1], 1, note)
 
 
 class RecordedGPU:
@@ -132,6 +138,29 @@ class RecordedGPU:
         header = [cell for dtype in next(iter(by_matrix.values())) for cell in (dtype, peer, "")]
         return markdown(["matrix", "format", *header], lines)
 
+    def speedups(self, dtype: str) -> dict[str, float]:
+        """Speed of what asarray chose over the best peer, by matrix; the largest first."""
+        cases = [case for case in self.data["results"] if case["dtype"] == dtype]
+        found = {case["matrix"]: times for case in cases if (times := gpu_page.speedup(case)) is not None}
+        return dict(sorted(found.items(), key=lambda pair: -pair[1]))
+
+    def chart(self, dtype: str) -> Drawing:
+        """Bars of :meth:`speedups`."""
+        return _chart(f"{dtype}: speed over the best peer", self.speedups(dtype))
+
+    def beside_cupy(self) -> Drawing:
+        """Bars of how many times as fast as CuPy what asarray chose is, in single precision."""
+        rows: list[Bar | None] = []
+        for case in self.data["results"]:
+            if case["matrix"] in LABELS and case["dtype"] == "float32":
+                ours = gpu_page.chosen(case)
+                theirs = next(run for run in case["runs"] if run["name"] == "cupyx")
+                if ours is not None:
+                    times = theirs["seconds"] / ours["seconds"]
+                    rows += [Bar(LABELS[case["matrix"]], times, f"{times:.1f}x"), None]
+        note = f"{self.data['device']['name']}, float32; the line is CuPy (cuSPARSE)"
+        return bars("A @ x on a GPU, times as fast as CuPy", rows[:-1], 1, note)
+
     def losses(self, dtype: str) -> str:
         """The matrices at which a peer is faster, and which."""
         rows = []
@@ -141,3 +170,19 @@ class RecordedGPU:
                 rows.append([case["matrix"], f"{case['nnz']:,}", f"{times:.2f}", peer["name"]])
         rows.sort(key=lambda row: float(row[2]))
         return markdown(["matrix", "nonzeros", "speed over the best peer", "which is"], rows) if rows else "Nowhere."
+
+
+def _chart(title: str, speedups: dict[str, float]) -> Drawing:
+    rows = [Bar(name, times, f"{times:.2f}x", OURS if times >= 1 else SLOWER) for name, times in speedups.items()]
+    return bars(title, rows, 1, "the line: as fast as the best peer")
+
+
+def front() -> dict[str, Drawing]:
+    """The charts of the front page and README, by their file names in ``docs/_static``."""
+    gpu, cpu = RecordedGPU("benchmarks/gpu.json").beside_cupy(), Recorded("benchmarks/cpu.json").beside_scipy()
+    return {"speed-gpu.svg": gpu, "speed-cpu.svg": cpu}
+
+
+if __name__ == "__main__":
+    for name, picture in front().items():
+        picture.save(Path(__file__).parent / "_static" / name)

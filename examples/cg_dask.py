@@ -2,8 +2,8 @@
 
     python examples/cg_dask.py --refinements 3 --workers 2
 
-Written with dask arrays, to be read and changed. ``cvrarray.dask.cg`` is the same method without a scheduler in between, and
-many times as fast.
+Written with dask arrays, to be read and changed. ``cvrarray.dask.cg`` is the same method without a scheduler in
+between, and many times as fast.
 
 With several GPUs, start a ``dask_cuda.LocalCUDACluster`` in place of the ``LocalCluster``, and pass ``--device cuda``.
 """

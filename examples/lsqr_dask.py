@@ -1,4 +1,4 @@
-"""Least squares with Dask: LSQR on a tall matrix in panels of rows; both ``A @ v`` and ``A.T @ u`` use them as they are.
+"""Least squares with Dask: LSQR on a tall matrix in panels of rows, which both ``A @ v`` and ``A.T @ u`` use.
 
 python examples/lsqr_dask.py --rows 200000 --columns 2000
 """

@@ -1,7 +1,8 @@
-// CSR -> BBCSR, and row and column of every slot for the way back. B is the block size.
+// CSR to BBCSR, and the row and column of every slot for the way back. B is the block size.
 
-// The rows of one block row, merged by block column. The threads of a block row are GROUP neighbours (a power of two, at
-// least B) of one warp, one thread a scalar row; threads without a row hold nothing. All threads of the warp must call next().
+// Merges the rows of one block row by block column. A block row has GROUP neighbouring threads of one warp (a power of
+// two, at least B), one for each scalar row; threads without a row hold nothing. All threads of the warp must call
+// next().
 template <class P, class I, int B>
 struct BlockRow {
     static constexpr int GROUP = B == 1 ? 1 : B <= 2 ? 2 : B <= 4 ? 4 : B <= 8 ? 8 : B <= 16 ? 16 : 32;
@@ -18,7 +19,7 @@ struct BlockRow {
         end = real ? ptr[row + 1] : 0;
     }
 
-    // The smallest block column that is left, NONE at the end; `count` of this thread's nonzeros lie in it, from `first` on.
+    // The smallest block column that is left, or NONE. This thread has `count` nonzeros in it, from `first` on.
     __device__ I next(int64& first, int& count) {
         const I mine = from < end ? indices[from] / B : NONE;
         I lowest = mine;
@@ -35,19 +36,19 @@ struct BlockRow {
     }
 };
 
-// bbcsr_count_full: the blocks of every block row and their column range, if no block has a hole
+// bbcsr_count_full: how many blocks every block row has, and their column range; or that some block has a hole
 //
 // mapping   one warp a block row, reading its rows side by side
 // traffic   sizeof(I) a nonzero (two columns a row for B = 1), 4 + 2 sizeof(I) a block row
 // requires  canonical CSR
 // races     none; every writer of `holes` writes 1
 //
-// Without holes the rows of a block row are alike, and entry k lies in column k % B of its block.
+// Without holes all rows of a block row have the same columns, and entry k lies in column k % B of its block.
 template <class P, class I, int B>
 __global__ void bbcsr_count_full(const P* ptr, const I* indices, int64 n_rows, int64 n_block_rows, int* n_blocks,
                                  I* col_low, I* col_high, int64* holes) {
     const int lane = lane_id();
-    // block size 1: nothing to compare, so a thread a row
+    // block size 1: there is nothing to compare, so one thread takes a row
     const int64 block_row = B == 1 ? blockIdx.x * (int64)blockDim.x + threadIdx.x : warp_id();
     if (block_row >= n_block_rows) return;
     const int64 row = block_row * B, first = ptr[row], length = ptr[row + 1] - first;
@@ -72,11 +73,11 @@ __global__ void bbcsr_count_full(const P* ptr, const I* indices, int64 n_rows, i
     }
 }
 
-// bbcsr_count_holes: the same for any matrix, by merging the rows of every block row
+// bbcsr_count_holes: the same counts and ranges for any matrix, by merging the rows of every block row
 //
 // mapping   GROUP threads a block row
 // traffic   as above
-// requires  canonical CSR; `holes` is not used, so that both counts are called alike
+// requires  canonical CSR; `holes` is there only so that both kernels take the same arguments
 // races     none
 template <class P, class I, int B>
 __global__ void bbcsr_count_holes(const P* ptr, const I* indices, int64 n_rows, int64 n_block_rows, int* n_blocks,
@@ -106,7 +107,7 @@ __global__ void bbcsr_count_holes(const P* ptr, const I* indices, int64 n_rows, 
 //
 // mapping   one warp a bin, one thread a row
 // traffic   4 + 2 sizeof(I) a row
-// races     integer totals are taken atomically; all else has one owner
+// races     none: integer totals are added atomically; all else has one owner
 //
 // totals (zeroed by the host): values, and columns of narrow bins
 template <class I>
@@ -130,10 +131,11 @@ __global__ void bbcsr_bins(const int* n_blocks, const I* col_low, const I* col_h
     add_to_totals(sizes, totals);
 }
 
-// bbcsr_fill_full: every bin's values and columns, padding included, of a matrix whose blocks have no holes: entry k of a row is
-// slot k of it, and every B-th entry begins a block
+// bbcsr_fill_full: every bin's values and columns, padding included, of a matrix whose blocks have no holes. Entry k of
+// a row is its slot k, and every B-th entry begins a block.
 //
-// mapping   one warp a bin; 32 x 32 tiles of (row, k) are read along the rows and written along the bin
+// mapping   one warp a bin; tiles of 32 rows by 32 entries are transposed in shared memory: rows are read, and the k-th
+//           entries of all rows written
 // traffic   reads sizeof(A) + sizeof(I) a nonzero, writes sizeof(A) + (2 or sizeof(I)) / B a slot
 // requires  no holes; block size 1 never has any
 // races     none: a warp owns its bin and its tile
@@ -143,7 +145,7 @@ __global__ void bbcsr_fill_full(const P* ptr, const I* indices, const A* values,
                                 A* data, uint16* col_narrow, I* col_wide) {
     constexpr int BATCH = 8;
     struct Tile {
-        A value[WARP][WARP + 1];  // one column more, so that reading down a column meets every bank
+        A value[WARP][WARP + 1];  // one column more, against bank conflicts when a column is read
         I col[WARP][WARP + 1];
     };
     __shared__ Tile tiles[WARPS];
@@ -167,7 +169,7 @@ __global__ void bbcsr_fill_full(const P* ptr, const I* indices, const A* values,
     const int shift = bin_length <= 8 ? 3 : bin_length <= 16 ? 4 : 5;
     const int width = 1 << shift, k_of_lane = lane & (width - 1);
     for (int begin = 0; begin < bin_length; begin += width) {
-        // loads before stores, BATCH of each: the compiler may not move a load over a store that could touch the same place
+        // BATCH loads, then BATCH stores: the compiler moves no load before a store that may write the same address
         for (int i = 0; i < width; i += BATCH) {
             A value[BATCH];
             I col[BATCH];
@@ -213,11 +215,11 @@ __global__ void bbcsr_fill_full(const P* ptr, const I* indices, const A* values,
     }
 }
 
-// bbcsr_fill_holes: every bin's values, columns and marks, padding included
+// bbcsr_fill_holes: every bin's values, columns and presence bits, padding included, of any matrix
 //
 // mapping   GROUP threads a block row, one thread a scalar row
 // traffic   reads sizeof(A) + sizeof(I) a nonzero, writes sizeof(A) + (2 or sizeof(I)) / B + sizeof(M) / B a slot
-// requires  block rows from 0 until every row of the last bin has a thread
+// requires  a thread for every row of the last bin, also for rows past the end of the matrix
 // races     none: a thread owns its row's slots
 template <class P, class I, class A, class M, int B>
 __global__ void bbcsr_fill_holes(const P* ptr, const I* indices, const A* values, int64 n_rows, int64 n_bins,
@@ -266,7 +268,7 @@ __global__ void bbcsr_fill_holes(const P* ptr, const I* indices, const A* values
     int count;
     while (__any_sync(FULL, rows.from < rows.end)) {
         const I block_col = rows.next(first, count);
-        // rows past the last are padding, though their block row may have blocks
+        // rows past the matrix's last row are padding, even where their block row has blocks
         if (block_col != BlockRow<P, I, B>::NONE && owner && rows.row < n_rows) put(block_col, first, count);
     }
     while (block < n_blocks) put(I(-1), 0, 0);

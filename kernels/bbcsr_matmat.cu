@@ -1,17 +1,20 @@
-// Y = alpha * A @ X + beta * Y for BBCSR, X (n_cols, k) and Y (n_rows, k) row-major: see matrix.cuh for the lanes.
+// Y = alpha * A @ X + beta * Y for BBCSR, X (n_cols, k) and Y (n_rows, k) row-major: see matrix.cuh for the groups.
 
 #include "bbcsr.cuh"
 #include "matrix.cuh"
 
-// bbcsr_matmat: all bins
+// bbcsr_matmat: all bins, row by row
 //
-// mapping   one warp a bin and G * V columns (blockIdx.y counts these)
-// traffic   slot: sizeof(A) + (2 or sizeof(I)) / B bytes for each G * V columns, with holes sizeof(M) / B more; and X; Y once
+// mapping   one warp a bin and G * V columns (blockIdx.y counts these). The 32 / G groups of the warp take 32 / G rows
+//           at a time, and G turns make 32 rows: so values and block columns are loaded once, by the lane of their row,
+//           and each turn fetches its own by shuffles
+// traffic   slot: sizeof(A) + (2 or sizeof(I)) / B bytes for each G * V columns, with holes sizeof(M) / B more; and X;
+//           Y once
 // requires  blocks of a row before its padding (invariant 3); padding and holes are never multiplied; V divides k
 // races     none: a warp owns its rows' columns
 template <class A, class Y, class I, class M, int B, bool HOLES, int G, int V, int U, class C>
-__device__ void bin_matmat(const C* col, const A* data, const M* present, int n_blocks, const Y* x, int64 k, bool inside,
-                           Vector<Y, V> (&sum)[G]) {
+__device__ void multiply(const C* col, const A* data, const M* present, int n_blocks, const Y* x, int64 at, int64 k,
+                         Columns<Y, V, 1, V> (&sum)[G]) {
     const int lane = lane_id(), group = lane / G;
     for (int block = 0; block < n_blocks; block += U) {
         C c[U];
@@ -32,12 +35,15 @@ __device__ void bin_matmat(const C* col, const A* data, const M* present, int n_
                 const int slot = turn * (WARP / G) + group;
                 const C of_slot = (C)__shfl_sync(FULL, c[u], slot);
                 const unsigned marks = HOLES ? __shfl_sync(FULL, (unsigned)bits[u], slot) : 0;
-                const bool here = inside && !is_padding<I>(of_slot, 0);
+                const bool here = at < k && !is_padding<I>(of_slot, 0);
                 const Y* from = x + (int64)of_slot * B * k;
 #pragma unroll
                 for (int j = 0; j < B; ++j) {
                     const Y value = Widen<Y, A>::from(shuffle(v[u][j], slot));
-                    if (here && (!HOLES || (marks >> j & 1))) add_product(sum[turn], value, load_vector<Y, V>(from + j * k));
+                    if (!here || (HOLES && !(marks >> j & 1))) continue;
+                    Columns<Y, V, 1, V> of_x;
+                    of_x.load(from + j * k, at, k);
+                    sum[turn].add_product(value, of_x);
                 }
             }
         }
@@ -51,21 +57,108 @@ __global__ void bbcsr_matmat(const Bbcsr<A, I, M> m, int64 k, const Y* __restric
     if (bin >= m.n_bins) return;
     const int lane = lane_id();
     const int64 at = (blockIdx.y * (int64)G + lane % G) * V;
-    const bool inside = at < k;
     const int64 first = m.bin_rowptr[bin], start = m.col_ptr[bin] + lane;
     const int n_blocks = (int)((m.bin_rowptr[bin + 1] - first) / (WARP * B));
     const I base = m.col_base[bin];
     const A* data = m.data + first + lane;
     const M* present = HOLES ? m.present + first / B + lane : nullptr;
-    Vector<Y, V> sum[G] = {};
+    Columns<Y, V, 1, V> sum[G] = {};
     if (base >= 0)
-        bin_matmat<A, Y, I, M, B, HOLES, G, V, U>(m.col_narrow + start, data, present, n_blocks, x + (int64)base * B * k + at,
-                                                  k, inside, sum);
+        multiply<A, Y, I, M, B, HOLES, G, V, U>(m.col_narrow + start, data, present, n_blocks, x + (int64)base * B * k + at, at, k,
+                                                sum);
     else
-        bin_matmat<A, Y, I, M, B, HOLES, G, V, U>(m.col_wide + start, data, present, n_blocks, x + at, k, inside, sum);
+        multiply<A, Y, I, M, B, HOLES, G, V, U>(m.col_wide + start, data, present, n_blocks, x + at, at, k, sum);
 #pragma unroll
     for (int turn = 0; turn < G; ++turn) {
         const int64 row = bin * WARP + turn * (WARP / G) + lane / G;
-        if (inside && row < m.n_rows) store_vector(y + row * k + at, sum[turn], alpha, beta, update);
+        if (row < m.n_rows) sum[turn].store(y + row * k + at, at, k, alpha, beta, update);
     }
+}
+
+// block rows that a bin may touch
+__device__ constexpr int block_rows_of_a_bin(int B) {
+    int apart = 1;  // the largest power of two that divides B: in a bin, block rows begin at multiples of it
+    while (B % (2 * apart) == 0 && apart < WARP) apart *= 2;
+    return (B - apart + WARP - 1) / B + 1;
+}
+
+// bbcsr_matmat_blocks: all bins, block row by block row
+//
+// mapping   one group of G lanes the rows of one block row that lie in one bin, and G * V columns (blockIdx.y counts
+//           these). A lane holds B sums for each of its columns, and a row of X is loaded once for all B rows. The
+//           values of a block are loaded by the group's lanes, each its share, one block ahead, and passed on by
+//           shuffles
+// traffic   as bbcsr_matmat, but a row of X for each column of a block instead of each nonzero
+// requires  as bbcsr_matmat; the same block columns in the rows of a block row; rows of X for columns that no row
+//           stores are not loaded
+// races     none: a group owns its rows' columns
+template <class A, class Y, class I, class M, int B, bool HOLES, int G, int V, class C>
+__device__ void multiply_blocks(const C* col, const A* data, const M* present, int n_blocks, int n_rows, const Y* x, int64 at,
+                                int64 k, Columns<Y, V, 1, V> (&sum)[B]) {
+    // values that a lane loads: number e = j * B + i of column j and row i, e % G its lane
+    constexpr int EACH = (B * B + G - 1) / G;
+    const unsigned group = (G == WARP ? FULL : (1u << G % WARP) - 1) << (lane_id() & ~(G - 1));
+    C c_next = n_blocks ? cached(col) : C(-1);
+    A v_next[EACH];
+    auto load_values = [&](int block) {
+#pragma unroll
+        for (int n = 0; n < EACH; ++n) {
+            const int e = n * G + threadIdx.x % G, j = e / B, i = e % B;
+            v_next[n] = j < B && i < n_rows && block < n_blocks ? cached(data + (block * (int64)B + j) * WARP + i) : A{};
+        }
+    };
+    load_values(0);
+    for (int block = 0; block < n_blocks; ++block) {
+        const C c = c_next;
+        if (is_padding<I>(c, 0)) break;
+        unsigned marks[B], stored = 0;  // entries of the block in each row, and in any row
+#pragma unroll
+        for (int i = 0; i < B; ++i) {
+            marks[i] = !HOLES ? FULL : i < n_rows ? (unsigned)cached(present + block * (int64)WARP + i) : 0;
+            stored |= marks[i];
+        }
+        Columns<Y, V, 1, V> of_x[B];
+#pragma unroll
+        for (int j = 0; j < B; ++j)
+            if (stored >> j & 1) of_x[j].load(x + ((int64)c * B + j) * k, at, k);
+        A v[EACH];
+#pragma unroll
+        for (int n = 0; n < EACH; ++n) v[n] = v_next[n];
+        if (block + 1 < n_blocks) c_next = cached(col + (block + 1) * (int64)WARP);
+        load_values(block + 1);
+#pragma unroll
+        for (int j = 0; j < B; ++j)
+#pragma unroll
+            for (int i = 0; i < B; ++i) {
+                const int e = j * B + i;
+                const Y value = Widen<Y, A>::from(shuffle(v[e / G], e % G, group, G));
+                if (marks[i] >> j & 1) sum[i].add_product(value, of_x[j]);
+            }
+    }
+}
+
+template <class A, class Y, class I, class M, int B, bool HOLES, int G, int V>
+__global__ void bbcsr_matmat_blocks(const Bbcsr<A, I, M> m, int64 k, const Y* __restrict__ x, Y* __restrict__ y, Y alpha, Y beta,
+                                    int update) {
+    constexpr int GROUPS = block_rows_of_a_bin(B);
+    const int64 group = (blockIdx.x * (int64)blockDim.x + threadIdx.x) / G;
+    const int64 at = (blockIdx.y * (int64)G + threadIdx.x % G) * V;
+    const int64 bin = group / GROUPS, block_row = bin * WARP / B + group % GROUPS;
+    const int64 row = max(block_row * B, bin * WARP), end = min(min(block_row * B + B, bin * WARP + WARP), m.n_rows);
+    if (bin >= m.n_bins || row >= end) return;
+    const int lane = (int)(row - bin * WARP), n_rows = (int)(end - row);
+    const int64 first = m.bin_rowptr[bin], start = m.col_ptr[bin] + lane;
+    const int n_blocks = (int)((m.bin_rowptr[bin + 1] - first) / (WARP * B));
+    const I base = m.col_base[bin];
+    const A* data = m.data + first + lane;
+    const M* present = HOLES ? m.present + first / B + lane : nullptr;
+    Columns<Y, V, 1, V> sum[B] = {};
+    if (base >= 0)
+        multiply_blocks<A, Y, I, M, B, HOLES, G, V>(m.col_narrow + start, data, present, n_blocks, n_rows,
+                                                    x + (int64)base * B * k + at, at, k, sum);
+    else
+        multiply_blocks<A, Y, I, M, B, HOLES, G, V>(m.col_wide + start, data, present, n_blocks, n_rows, x + at, at, k, sum);
+#pragma unroll
+    for (int i = 0; i < B; ++i)
+        if (i < n_rows) sum[i].store(y + (row + i) * k + at, at, k, alpha, beta, update);
 }

@@ -113,7 +113,8 @@ struct Bins {
 // bbcsr_transposed: the pass COUNT or ADD over all bins
 //
 // mapping   one warp a bin, one thread a row
-// traffic   slot: sizeof(A) + (2 or sizeof(I)) / B bytes, with holes sizeof(M) / B more, and 8 LIMBS / B added to a column
+// traffic   slot: sizeof(A) + (2 or sizeof(I)) / B bytes, with holes sizeof(M) / B more, and 8 LIMBS / B added to a
+//           column
 // races     integer atomics, whose order does not show
 template <class A, class Y, class I, class M, int B, bool HOLES, int PASS, int WARPS, bool FLOATS>
 __global__ void bbcsr_transposed(const Bbcsr<A, I, M> m, const Y* __restrict__ x, ColumnSums<Y, FLOATS> sums) {
@@ -180,9 +181,10 @@ __device__ void scatter_segment(const C* col, const A* data, int2 steps, I base,
 
 // bbcsr_transposed_shared: the pass ADD, with the sums of one segment of columns at a time in shared memory
 //
-// mapping   one large block a multiprocessor; each has a segment and a group of bins, its warps take one bin after the other.
-//           Blocks of one group run side by side, so that what they all read comes from L2
-// traffic   slot in `steps` of a segment: (2 or sizeof(I)) + sizeof(A) if its column is there; 8 LIMBS a column and group
+// mapping   one large block a multiprocessor; each has a segment and a group of bins, its warps take one bin after the
+//           other. Blocks of one group run side by side, so that what they all read comes from L2
+// traffic   slot in `steps` of a segment: (2 or sizeof(I)) + sizeof(A) if its column is there; 8 LIMBS a column and
+//           group
 // requires  blocks of 1, without holes; `steps` by bbcsr_segments
 // races     integer atomics; barriers where shared memory is cleared and read
 template <class A, class Y, class I, class M, int THREADS, bool FLOATS>

@@ -134,9 +134,9 @@ __device__ inline int lane_id() { return threadIdx.x & (WARP - 1); }
 // this thread's warp, counted through the grid
 __device__ inline int64 warp_id() { return (blockIdx.x * (int64)blockDim.x + threadIdx.x) / WARP; }
 
-// a shuffle of any trivially copyable value, 32 bits at a time
+// a shuffle of any trivially copyable value, 32 bits at a time; of a part of the warp: `lanes` of that, `width` of them
 template <class T>
-__device__ T shuffle(T value, int source) {
+__device__ T shuffle(T value, int source, unsigned lanes = FULL, int width = WARP) {
     constexpr int WORDS = (sizeof(T) + 3) / 4;
     union {
         T value;
@@ -144,7 +144,7 @@ __device__ T shuffle(T value, int source) {
     } bits;
     bits.value = value;
 #pragma unroll
-    for (int i = 0; i < WORDS; ++i) bits.word[i] = __shfl_sync(FULL, bits.word[i], source);
+    for (int i = 0; i < WORDS; ++i) bits.word[i] = __shfl_sync(lanes, bits.word[i], source, width);
     return bits.value;
 }
 

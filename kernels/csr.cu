@@ -9,7 +9,7 @@ enum Status { FIRST, LAST, BAD_ROW, BAD_POSITION, UNSORTED, N_STATUS };
 // mapping   one thread a row
 // traffic   sizeof(P) bytes a row
 // requires  indptr has n_rows + 1 entries
-// races     a maximum of integers, taken atomically
+// races     none: an atomic maximum of integers
 template <class P>
 __global__ void csr_check_rows(const P* indptr, int64 n_rows, int64* status) {
     const int64 row = blockIdx.x * (int64)blockDim.x + threadIdx.x;
@@ -22,14 +22,14 @@ __global__ void csr_check_rows(const P* indptr, int64 n_rows, int64* status) {
 
 // csr_check_columns: do all columns lie in range, and do they strictly increase in every row?
 //
-// mapping   one warp for PART nonzeros; the rows that begin among them are marked in shared memory first
+// mapping   one warp for PART nonzeros, which first marks in shared memory where rows begin among them
 // traffic   sizeof(I) bytes a nonzero, sizeof(P) bytes a row
 // requires  the row offsets are right; the kernel ends at once where csr_check_rows found that they are not
-// races     marks are taken by atomic or, between barriers; status is a maximum and a flag
+// races     none: marks are set by an atomic OR between barriers; status words are an atomic maximum and a flag
 template <class P, class I, int PART>
 __global__ void csr_check_columns(const P* indptr, const I* indices, int64 n_rows, int64 n_cols, int64 nnz, int64* status) {
     if (status[FIRST] != 0 || status[LAST] != nnz || status[BAD_ROW]) return;
-    extern __shared__ unsigned all_marks[];  // a bit a nonzero
+    extern __shared__ unsigned all_marks[];  // one bit for each nonzero: a row begins there
     unsigned* begins = all_marks + threadIdx.x / WARP * (PART / WARP);
     const int lane = lane_id();
     const int64 begin = warp_id() * PART;
@@ -42,13 +42,13 @@ __global__ void csr_check_columns(const P* indptr, const I* indices, int64 n_row
         atomicOr(begins + at / WARP, 1u << at % WARP);
     }
     __syncwarp();
-    // a negative column is a large unsigned one
+    // as an unsigned number a negative column is too large as well
     const uint64 limit = (uint64)n_cols;
     int first_bad = PART;
     bool unsorted = false;
     I last = begin ? indices[begin - 1] : I(-1);  // the column before the group
     indices += begin;
-    constexpr int RUN = 4, RUNS = 4;  // neighbours that a thread loads at once and compares by itself; runs in flight
+    constexpr int RUN = 4, RUNS = 4;  // columns that a thread loads at once and compares; such loads in flight
     struct alignas(16) Run {
         I col[RUN];
     };
@@ -88,10 +88,38 @@ __global__ void csr_check_columns(const P* indptr, const I* indices, int64 n_row
     if (__any_sync(FULL, unsorted) && lane == 0) status[UNSORTED] = 1;
 }
 
-// csr_sum_runs: out[i] = the sum of val[order[first[i]]] .. val[order[first[i + 1] - 1]], in that order; of float16 in float
+// csr_row_lengths: found[0] += WARP times the longest row of each WARP rows, found[1] += empty rows;
+// found[2] = MAX - the shortest row, found[3] = the longest
+//
+// mapping   one thread a row, one warp for the rows that are padded together
+// traffic   sizeof(P) bytes a row
+// requires  indptr does not decrease; found is zeroed by the host
+// races     sums and maxima of integers, taken atomically, once a block
+template <class P>
+__global__ void csr_row_lengths(const P* indptr, int64 n_rows, uint64* found) {
+    const int64 row = blockIdx.x * (int64)blockDim.x + threadIdx.x;
+    const int64 length = row < n_rows ? indptr[row + 1] - indptr[row] : 0;
+    const int64 longest = warp_max(length), shortest = warp_min(row < n_rows ? length : MAX);
+    const int64 empty = __popc(__ballot_sync(FULL, row < n_rows && length == 0));
+    __shared__ int64 most, beyond_least;
+    if (threadIdx.x == 0) most = beyond_least = 0;
+    add_to_totals<2>({WARP * longest, empty}, found);  // all threads wait in it
+    if (lane_id() == 0) {
+        atomicMax(&most, longest);
+        atomicMax(&beyond_least, MAX - shortest);
+    }
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        atomicMax(found + 2, (uint64)beyond_least);
+        atomicMax(found + 3, (uint64)most);
+    }
+}
+
+// csr_sum_runs: out[i] = the sum of val[order[first[i]]] .. val[order[first[i + 1] - 1]], in that order. float16 is
+// summed in float.
 //
 // mapping   one thread a run
-// races     none: one owner a sum, terms added in order
+// races     none: each sum has one owner, which adds its terms in order
 template <class A>
 __global__ void csr_sum_runs(const A* val, const int64* order, const int64* first, int64 n_runs, A* out) {
     const int64 run = blockIdx.x * (int64)blockDim.x + threadIdx.x;

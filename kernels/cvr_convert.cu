@@ -1,10 +1,11 @@
-// CSR -> CVR, and the row of every slot for the way back. Rows here are the non-empty rows, counted 0 .. n_rows - 1:
-// ptr (n_rows + 1) holds their offsets, and row_id their numbers in the matrix (null where no row is empty).
+// CSR to CVR, and the row and column of every slot for the way back. After cvr_split_rows, "row" means a non-empty row,
+// numbered 0 .. n_rows - 1: ptr (n_rows + 1) has their offsets, row_id their numbers in the matrix, or is null where no
+// row is empty.
 
 // cvr_split_rows: the non-empty rows' offsets and numbers, and the empty rows' numbers
 //
-// mapping   one thread a row; rank[row] counts the non-empty rows up to and with this one
-// traffic   2 sizeof(P) + sizeof(I) bytes read a row, sizeof(P) + sizeof(I) written
+// mapping   one thread a row; rank[row] is the number of non-empty rows up to and including this one
+// traffic   a row: 2 sizeof(P) + sizeof(I) bytes read, sizeof(P) + sizeof(I) written
 // races     none
 template <class P, class I>
 __global__ void cvr_split_rows(const P* indptr, const I* rank, int64 n_rows, P* ptr, I* row_id, I* empty_row) {
@@ -20,7 +21,8 @@ __global__ void cvr_split_rows(const P* indptr, const I* rank, int64 n_rows, P* 
     if (row == n_rows - 1) ptr[rank[row]] = indptr[n_rows];
 }
 
-// cvr_cuts: chunk_ptr[k] = the first nonzero of chunk k
+// cvr_cuts: chunk_ptr[k] = the first nonzero of chunk k. With `snap` a cut moves to the nearest end of a group of
+// n_lanes rows, or else of a row, if that is less than half a chunk away.
 //
 // mapping   one thread a cut
 // traffic   one binary search a cut
@@ -43,7 +45,7 @@ __global__ void cvr_cuts(const P* ptr, int64 n_rows, int64 nnz, int64 n_chunks, 
     chunk_ptr[k] = cut;
 }
 
-// One chunk's lanes while they are filled. A lane holds `count` nonzeros from `from` on; a lane that pads holds none for ever.
+// The lanes of one chunk while it is filled, one thread a lane. A lane has `count` nonzeros left, from `from` on.
 template <class P>
 struct Lanes {
     const P* ptr;
@@ -67,9 +69,10 @@ struct Lanes {
         count = lane_id() < n_lanes ? 0 : PADS;
     }
 
-    // What happens before step i. Returns the lanes that have just finished something; `to_entry` says whether this one's
-    // record names an entry of tail, and `finished` the row or entry; `fed_last` that tail mode begins: tail is row then.
-    // `steals` counts.
+    // Feeds rows to the lanes that are dry before `step`, or lets them steal. Returns the mask of lanes that have just
+    // finished a run, which ends in a record. Of this lane's record, `to_entry` says whether it names an entry of tail,
+    // and `finished` which row or entry. `fed_last` says that tail mode begins: `row` is the lane's entry of tail then.
+    // `steals` is increased by the number of steals.
     __device__ unsigned refill(int step, bool& to_entry, int64& finished, bool& fed_last, int& steals) {
         const int lane = lane_id();
         const unsigned dry = __ballot_sync(FULL, count == 0);
@@ -118,12 +121,12 @@ struct Lanes {
 // cvr_count: the sizes of every chunk's tables
 //
 // mapping   one warp a chunk
-// traffic   two columns a row and the row offsets; no values
+// traffic   two columns and an offset a row; no values
 // requires  canonical CSR: a row's first column is its smallest
-// races     integer totals are taken atomically; all else has one owner
+// races     none: integer totals are added atomically; all else has one owner
 //
-// sizes_of (4, n_chunks + 1, with a column of zeros in front) and totals (zeroed by the host): steps, records, slots of narrow
-// chunks, and rows that this chunk is the first to cut
+// sizes_of (4, n_chunks + 1), whose first column is 0, and totals (4,), both zeroed by the host, count: steps, records,
+// slots of narrow chunks, and rows that this chunk is the first to cut.
 template <class P, class I>
 __global__ void cvr_count(const P* ptr, const I* row_id, const I* indices, int64 n_rows, const int64* chunk_ptr,
                           int64 n_chunks, int n_lanes, int64* sizes_of, I* col_low, I* col_base, I* carry_row,
@@ -155,7 +158,7 @@ __global__ void cvr_count(const P* ptr, const I* row_id, const I* indices, int64
         }
         const bool narrow = (int64)high - low < NARROW, cut = ptr[first_row] < begin;
         sizes[0] = lanes.n_steps;
-        sizes[1] = last_row - first_row + steals;  // a record a row, and one more a piece that was stolen
+        sizes[1] = last_row - first_row + steals;  // one record for each row and for each steal
         sizes[2] = narrow ? sizes[0] * n_lanes : 0;
         sizes[3] = cut && ptr[first_row] >= chunk_ptr[chunk - 1];  // the first chunk whose start cuts this row
         if (lane == 0) {
@@ -168,12 +171,12 @@ __global__ void cvr_count(const P* ptr, const I* row_id, const I* indices, int64
     add_to_totals(sizes, totals);
 }
 
-// cvr_offsets: where every chunk's tables begin, and the cut rows with the runs of chunks that carry into them
+// cvr_offsets: where every chunk's tables begin, and for every cut row the run of chunks that carry into it
 //
 // mapping   one thread a chunk, and one for the end
 // traffic   64 bytes a chunk
-// requires  `sums`, the running sums of sizes_of through all four of its rows, one after the other
-// races     none: a run's first chunk writes its row and its beginning, its last chunk its end
+// requires  `sums`, the inclusive prefix sums of sizes_of as one flat array
+// races     none: the first chunk of a run writes its row and where it begins, the last chunk where it ends
 template <class I>
 __global__ void cvr_offsets(const int64* sums, const I* col_base, const I* carry_row, int64 n_chunks, int n_lanes,
                             int64* step_ptr, int64* rec_ptr, int64* col_ptr, I* cut_row, int64* cut_ptr) {
@@ -183,7 +186,7 @@ __global__ void cvr_offsets(const int64* sums, const I* col_base, const I* carry
     step_ptr[chunk] = before(0, chunk);
     rec_ptr[chunk] = before(1, chunk);
     if (chunk == n_chunks) return;
-    // narrow chunks' columns stand in one table, one after the other, and wide ones' in another
+    // the columns of narrow chunks follow one another in one table, those of wide chunks in another
     const int64 narrow = before(2, chunk);
     col_ptr[chunk] = col_base[chunk] >= 0 ? narrow : step_ptr[chunk] * n_lanes - narrow;
     if (carry_row[chunk] < 0) return;
@@ -197,9 +200,9 @@ __global__ void cvr_offsets(const int64* sums, const I* col_base, const I* carry
 
 // cvr_fill: every chunk's tables
 //
-// mapping   one warp a chunk, one thread a lane; steps without a change of rows are copied in one run
-// traffic   reads sizeof(A) + sizeof(I) a nonzero, writes sizeof(A) + 2 or sizeof(I) + 1/8 a slot and sizeof(I) a record
-// requires  the offsets that the counts of cvr_count add up to
+// mapping   one warp a chunk, one thread a lane; consecutive steps in which no lane changes its row are copied at once
+// traffic   reads sizeof(A) + sizeof(I) a nonzero, writes sizeof(A) + 2 or sizeof(I) + 1/8 a slot, sizeof(I) a record
+// requires  the offsets that cvr_offsets made of the counts of cvr_count
 // races     none: a warp owns its chunk's part of every table
 template <class P, class I, class A>
 __global__ void cvr_fill(const P* ptr, const I* row_id, const I* indices, const A* data, int64 n_rows,
@@ -239,8 +242,9 @@ __global__ void cvr_fill(const P* ptr, const I* row_id, const I* indices, const 
 
         const bool pads = lanes.count == Lanes<P>::PADS;
         const int run = min(warp_min(lanes.count), lanes.n_steps - step);
-        for (int i = lane; i < run - 1; i += WARP) rec_mask[step + i] = 0;  // the run's last step is the next round's
-        // loads before stores, BATCH of each: the compiler may not move a load over a store that could touch the same place
+        // the next round sets the mask of the run's last step
+        for (int i = lane; i < run - 1; i += WARP) rec_mask[step + i] = 0;
+        // BATCH loads, then BATCH stores: the compiler moves no load before a store that may write the same address
         for (int i = 0; active && i < run; i += BATCH) {
             I col[BATCH];
             A value[BATCH];
@@ -271,7 +275,7 @@ __global__ void cvr_fill(const P* ptr, const I* row_id, const I* indices, const 
 
 // cvr_slots: the row and the column of every slot; row -1 for a pad
 //
-// mapping   one warp a chunk, walking its steps backwards: a slot belongs to the next record in its lane
+// mapping   one warp a chunk, from its last step to the first: a slot belongs to the next record of its lane
 // traffic   reads 2 or sizeof(I) a slot, writes 2 sizeof(I) a slot
 // races     none
 template <class I>
@@ -299,4 +303,26 @@ __global__ void cvr_slots(int64 n_chunks, int n_lanes, const int64* step_ptr, co
             col[step * n_lanes + lane] = base >= 0 ? base + (I)col_narrow[start + within] : col_wide[start + within];
         }
     }
+}
+
+// cvr_spans: of the row that begins before a chunk and ends in or after it, the first chunk and the one after its last; -1 and
+// -1 where there is none, and after the last chunk. cut_ptr are such rows' chunks without their first
+//
+// mapping   one thread a chunk, which looks its row up
+// traffic   8 bytes written a chunk
+// races     none
+__global__ void cvr_spans(const int64* cut_ptr, int64 n_cut, int64 n_chunks, int* span) {
+    const int64 chunk = blockIdx.x * (int64)blockDim.x + threadIdx.x;
+    if (chunk > n_chunks) return;
+    int64 low = 0, high = n_cut;  // rows before `high`, and no others, begin in or before the chunk
+    while (low < high) {
+        const int64 middle = (low + high) / 2;
+        if (cut_ptr[2 * middle] <= chunk)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    const bool is_cut = low && chunk < cut_ptr[2 * low - 1];
+    span[2 * chunk] = is_cut ? (int)cut_ptr[2 * low - 2] - 1 : -1;
+    span[2 * chunk + 1] = is_cut ? (int)cut_ptr[2 * low - 1] : -1;
 }

@@ -1,113 +1,151 @@
-// Y = alpha * A @ X + beta * Y for CVR, X (n_cols, k) and Y (n_rows, k) row-major: see matrix.cuh for the lanes.
+// Y = alpha * A @ X + beta * Y for CVR, X (n_cols, k) and Y (n_rows, k) row-major: see matrix.cuh for the groups.
 
 #include "cvr.cuh"
 #include "matrix.cuh"
 
+// Which sums end in the next WARP * G steps of a chunk, as the groups of its thread block need it: each warp reads 32
+// steps.
+template <int G>
+struct Records {
+    uint32 mask[G][WARP];     // a step's lanes with a record
+    int before[G][WARP];      // records of the warp's steps before
+    uint32 of_lane[G][WARP];  // a lane's steps with a record
+    int total[G];             // records of the warp's steps
+
+    __device__ void read(const uint32* mask_of, int n_steps) {
+        const int warp = threadIdx.x / WARP, lane = lane_id();
+        const uint32 own = (int)threadIdx.x < n_steps ? stream(mask_of + threadIdx.x) : 0;
+        int upto = __popc(own);
+        for (int apart = 1; apart < WARP; apart *= 2) {
+            const int other = __shfl_up_sync(FULL, upto, apart);
+            if (lane >= apart) upto += other;
+        }
+        uint32 steps = 0;
+        for (int i = 0; i < WARP; ++i) {
+            const uint32 of = __ballot_sync(FULL, own >> i & 1);
+            if (lane == i) steps = of;
+        }
+        __syncthreads();  // the steps before are done with
+        mask[warp][lane] = own;
+        before[warp][lane] = upto - __popc(own);
+        of_lane[warp][lane] = steps;
+        if (lane == WARP - 1) total[warp] = upto;
+        __syncthreads();
+    }
+
+    // the number of a lane's record after a step
+    __device__ int number(int part, int step, int lane) const {
+        return before[part][step] + __popc(mask[part][step] & (1u << lane) - 1);
+    }
+};
+
 // cvr_matmat: all chunks
 //
-// mapping   one warp a chunk and G * V columns (blockIdx.y counts these); a slot is a lane of the chunk
-// traffic   nonzero: sizeof(A) + 2 or sizeof(I) + 1/8 bytes for each G * V columns, and X; row: sizeof(I) + k sizeof(Y)
-// requires  every row has one owner (invariant 5), so Y need not be zeroed; pads follow a lane's last record (invariant 6);
-//           V divides k
-// races     none: rows, carries and empty rows have one owner each; parts of stolen rows meet in shared memory, lane by lane
-template <class A, class Y, class I, int L, int G, int V, int U, class C>
-__device__ void chunk_matmat(const Cvr<A, I>& m, int64 chunk, const C* col, const Y* x, Y* y, Y* carry, int64 k, int64 at,
-                             Y alpha, Y beta, int update, Vector<Y, V> (*entries)[G]) {
-    const int lane = lane_id(), group = lane / G, member = lane % G;
-    const bool active = L == WARP || lane < L, inside = at < k;
-    const unsigned below = (1u << lane) - 1;
-    const int64 first = m.step_ptr[chunk];
-    const int n_steps = (int)(m.step_ptr[chunk + 1] - first);
-    const int own = active ? lane : 0;
-    const A* val = m.val + first * L + own;
-    col += own;
-    const uint32* mask = m.rec_mask + first;
-    const I* wb = m.rec_wb + m.rec_ptr[chunk];
-    const I tail = active ? m.tail[chunk * L + lane] : I(-1);
+// mapping   one thread block a chunk and W * G * V columns (blockIdx.y counts these), one group of G lanes each lane of
+//           the chunk
+// traffic   nonzero: sizeof(A) + 2 or sizeof(I) + 1/8 bytes for each W * G * V columns, and a row of X from L1 or L2;
+//           row: sizeof(I) + k sizeof(Y)
+// requires  every row has one owner (invariant 5), so Y need not be zeroed; pads follow a lane's last record (invariant
+//           6); a lane adds to its own entry of tail, and to that of one other lane, once each; V divides k; WARP * G
+//           threads
+// races     none: rows, carries and empty rows have one owner each. What lanes add to another one's entry meets in
+//           shared memory, and is added by the entry's group in the order of lanes
+template <class A, class Y, class I, int L, int G, int V, int W, int U, class C>
+__device__ void multiply(const Cvr<A, I>& m, int64 chunk, const C* col, const Y* x, Y* y, Y* carry, int64 k, int64 at, Y alpha,
+                         Y beta, int update, Records<G>& records, Columns<Y, V, W, G * V> (*taken)[G], int* taken_from) {
+    typedef Columns<Y, V, W, G * V> Part;
+    const int slot = threadIdx.x / G, member = threadIdx.x % G;
+    const bool active = L == WARP || slot < L;
+    const int own = active ? slot : 0;
     const I carry_row = m.carry_row[chunk];
-
-    auto put = [&](I row, const Vector<Y, V>& sum) {
+    auto put = [&](I row, const Part& sum) {
         if (row == carry_row)
-            store_vector(carry + chunk * k + at, sum, alpha, Y{}, update == ACCUMULATE ? SCALE : update);
+            sum.store(carry + chunk * k + at, at, k, alpha, Y{}, update == ACCUMULATE ? SCALE : update);
         else
-            store_vector(y + (int64)row * k + at, sum, alpha, beta, update);
+            sum.store(y + (int64)row * k + at, at, k, alpha, beta, update);
     };
 
-    Vector<Y, V> sum[G] = {};
-    for (int slot = group; slot < WARP; slot += WARP / G) entries[slot][member] = {};
-    __syncwarp();
+    if (threadIdx.x < WARP) taken_from[threadIdx.x] = -1;
+    const int64 first = m.step_ptr[chunk];
+    const int n_steps = (int)(m.step_ptr[chunk + 1] - first);
+    const uint32* mask = m.rec_mask + first;
+    const I* wb = m.rec_wb + m.rec_ptr[chunk];
+    const A* val = m.val + first * L + own;
+    col += own;
+    C c[U];
+    auto load_columns = [&](int begin) {
+#pragma unroll
+        for (int u = 0; u < U; ++u) c[u] = cached(col + min(begin + u, n_steps - 1) * (int64)L);
+    };
+    Part sum = {}, entry = {};
+    if (n_steps) load_columns(0);
     for (int begin = 0; begin < n_steps; begin += U) {
-        C c[U];
+        const int part = begin / WARP % G;
+        if (begin % WARP == 0) {
+            if (begin) wb += records.total[(part + G - 1) % G];
+            if (part == 0) records.read(mask + begin, n_steps - begin);
+        }
         A v[U];
-        unsigned records[U];
+        Part of_x[U];
 #pragma unroll
         for (int u = 0; u < U; ++u) {
-            const int step = min(begin + u, n_steps - 1);  // what is loaded twice has no record after it
-            records[u] = begin + u < n_steps ? stream(mask + step) : 0;
-            c[u] = stream(col + (int64)step * L);
-            v[u] = stream(val + (int64)step * L);
+            of_x[u].load(x + (int64)c[u] * k, at, k);
+            v[u] = cached(val + min(begin + u, n_steps - 1) * (int64)L);
         }
+        load_columns(begin + U);  // ahead, so that the next rows of X do not wait for them
+        const uint32 ends = records.of_lane[part][own] >> begin % WARP;
 #pragma unroll
         for (int u = 0; u < U; ++u) {
-            if (begin + u >= n_steps) break;
-            const I target = records[u] >> lane & 1 ? stream(wb + __popc(records[u] & below)) : I(0);
-            wb += __popc(records[u]);
-            const unsigned to_entry = __ballot_sync(FULL, target < 0);
-#pragma unroll
-            for (int turn = 0; turn < G; ++turn) {
-                const int slot = turn * (WARP / G) + group;
-                const C of_slot = (C)__shfl_sync(FULL, c[u], slot);
-                const Y value = Widen<Y, A>::from(shuffle(v[u], slot));
-                if (inside && (L == WARP || slot < L))
-                    add_product(sum[turn], value, load_vector<Y, V>(x + (int64)of_slot * k));
-                if (!records[u]) continue;
-                const I row = shuffle(target, slot);
-                if ((records[u] & ~to_entry) >> slot & 1) {
-                    if (inside) put(row, sum[turn]);
-                    sum[turn] = {};
-                }
-                // parts for entries of tail: one slot after the other, so that the order of sums is that of the slots
-                constexpr unsigned EVERY = G == WARP ? 1u : G == 1 ? FULL : (1u << (WARP / G)) - 1;
-                for (unsigned left = to_entry >> turn * (WARP / G) & EVERY; left; left &= left - 1) {
-                    if (group == __ffs(left) - 1) {
-                        Vector<Y, V>& entry = entries[(int)~row][member];
-#pragma unroll
-                        for (int i = 0; i < V; ++i) entry.at[i] = add(entry.at[i], sum[turn].at[i]);
-                        sum[turn] = {};
-                    }
-                    __syncwarp();
-                }
+            if (begin + u >= n_steps || !active) break;
+            sum.add_product(Widen<Y, A>::from(v[u]), of_x[u]);
+            if (!(ends >> u & 1)) continue;
+            const I row = cached(wb + records.number(part, begin % WARP + u, slot));
+            if (row >= 0) {
+                put(row, sum);
+            } else if (~row == slot) {
+                entry = sum;
+            } else {
+                taken[slot][member] = sum;
+                if (member == 0) taken_from[slot] = (int)~row;
             }
+            sum = {};
         }
     }
-    __syncwarp();
-#pragma unroll
-    for (int turn = 0; turn < G; ++turn) {
-        const int slot = turn * (WARP / G) + group;
-        const I row = shuffle(tail, slot);
-        if (inside && row >= 0) put(row, entries[slot][member]);
+    __syncthreads();
+    const int from = taken_from[lane_id()];
+    uint32 others = 0;
+    for (int i = 0; i < WARP / G; ++i) {
+        const uint32 of = __ballot_sync(FULL, from == (int)threadIdx.x / WARP * (WARP / G) + i);
+        if (lane_id() / G == i) others = of;
     }
+    const I row = active ? m.tail[chunk * L + slot] : I(-1);
+    if (row < 0) return;
+    for (; others; others &= others - 1) entry.add(taken[__ffs(others) - 1][member]);
+    put(row, entry);
 }
 
-template <class A, class Y, class I, int L, int G, int V, int U, int WARPS>
-__global__ void cvr_matmat(const Cvr<A, I> m, int64 k, const Y* __restrict__ x, Y* __restrict__ y, Y* __restrict__ carry,
-                           Y alpha, Y beta, int update) {
-    __shared__ Vector<Y, V> entries[WARPS][WARP][G];
-    const int lane = lane_id();
-    const int64 at = (blockIdx.y * (int64)G + lane % G) * V;
-    const int64 stride = gridDim.x * (int64)blockDim.x / G;
-    for (int64 i = (blockIdx.x * (int64)blockDim.x + threadIdx.x) / G; i < m.n_empty; i += stride)
-        if (at < k) store_vector(y + m.empty_row[i] * k + at, Vector<Y, V>{}, alpha, beta, update);
-    const int64 chunk = warp_id();
+// The launch bounds: 512 threads a multiprocessor, so at most 128 registers a thread.
+template <class A, class Y, class I, int L, int G, int V, int W, int U>
+__global__ __launch_bounds__(WARP* G, 16 / G) void cvr_matmat(const Cvr<A, I> m, int64 k, const Y* __restrict__ x,
+                                                              Y* __restrict__ y, Y* __restrict__ carry, Y alpha, Y beta,
+                                                              int update) {
+    const int64 at = (blockIdx.y * (int64)(W * G) + threadIdx.x % G) * V;
+    const int64 stride = gridDim.x * (int64)WARP;
+    for (int64 i = blockIdx.x * (int64)WARP + threadIdx.x / G; i < m.n_empty; i += stride)
+        Columns<Y, V, W, G * V>{}.store(y + m.empty_row[i] * k + at, at, k, alpha, beta, update);
+    const int64 chunk = blockIdx.x;
     if (chunk >= m.n_chunks) return;
+    __shared__ Records<G> records;
+    __shared__ Columns<Y, V, W, G * V> taken[WARP][G];  // what a lane adds to another one's entry,
+    __shared__ int taken_from[WARP];                    // and which; -1: nothing
     const I base = m.col_base[chunk];
     const int64 start = m.col_ptr[chunk];
-    auto& own = entries[threadIdx.x / WARP];
     if (base >= 0)
-        chunk_matmat<A, Y, I, L, G, V, U>(m, chunk, m.col_narrow + start, x + (int64)base * k + at, y, carry, k, at, alpha,
-                                          beta, update, own);
+        multiply<A, Y, I, L, G, V, W, U>(m, chunk, m.col_narrow + start, x + (int64)base * k + at, y, carry, k, at, alpha, beta,
+                                         update, records, taken, taken_from);
     else
-        chunk_matmat<A, Y, I, L, G, V, U>(m, chunk, m.col_wide + start, x + at, y, carry, k, at, alpha, beta, update, own);
+        multiply<A, Y, I, L, G, V, W, U>(m, chunk, m.col_wide + start, x + at, y, carry, k, at, alpha, beta, update, records,
+                                         taken, taken_from);
 }
 
 // cvr_carry_rows: Y[cut_row[i]] += the carries of chunks cut_ptr[2 i] .. cut_ptr[2 i + 1] - 1

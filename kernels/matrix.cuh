@@ -1,8 +1,7 @@
-// Y = A @ X for dense X with k columns: how a warp's lanes share rows and columns.
+// Y = A @ X for dense X with k columns: how threads share rows and columns.
 //
-// G lanes hold G * V neighbouring columns of one row of X or Y, V of them each, in one vector load; the 32 / G groups of a warp
-// take 32 / G slots of a step (the rows or lanes of the format) at a time, and G turns make the step. So a step's values and
-// columns are loaded once, by the lane of their slot, and each turn fetches its own by shuffles.
+// A group of G lanes holds W * G * V neighbouring columns of one row of X or Y: each lane W vectors of V numbers, G * V
+// columns apart, one vector load each.
 
 // V neighbouring numbers as one load or store
 template <class Y, int V>
@@ -10,25 +9,45 @@ struct alignas(V * sizeof(Y) < 16 ? V * sizeof(Y) : 16) Vector {
     Y at[V];
 };
 
-template <class Y, int V>
-__device__ Vector<Y, V> load_vector(const Y* from) {
-    return *reinterpret_cast<const Vector<Y, V>*>(from);
-}
+// a lane's part of a row of X or Y: W vectors, STRIDE columns apart, the first at column `at`; columns from k on are
+// not there
+template <class Y, int V, int W, int STRIDE>
+struct Columns {
+    Vector<Y, V> vector[W];
 
-template <class Y, int V>
-__device__ void store_vector(Y* to, const Vector<Y, V>& sum, Y alpha, Y beta, int update) {
-    Vector<Y, V> value;
-    if (update == ACCUMULATE) value = load_vector<Y, V>(to);
+    __device__ void load(const Y* from, int64 at, int64 k) {
 #pragma unroll
-    for (int i = 0; i < V; ++i) {
-        const Y term = scaled(sum.at[i], alpha, update);
-        value.at[i] = update == ACCUMULATE ? mac(beta, value.at[i], term) : term;
+        for (int w = 0; w < W; ++w)
+            if (at + w * STRIDE < k) vector[w] = *reinterpret_cast<const Vector<Y, V>*>(from + w * STRIDE);
     }
-    *reinterpret_cast<Vector<Y, V>*>(to) = value;
-}
 
-template <class Y, int V>
-__device__ void add_product(Vector<Y, V>& sum, Y value, const Vector<Y, V>& x) {
+    __device__ void add_product(Y value, const Columns& x) {
 #pragma unroll
-    for (int i = 0; i < V; ++i) sum.at[i] = mac(value, x.at[i], sum.at[i]);
-}
+        for (int w = 0; w < W; ++w)
+#pragma unroll
+            for (int i = 0; i < V; ++i) vector[w].at[i] = mac(value, x.vector[w].at[i], vector[w].at[i]);
+    }
+
+    __device__ void add(const Columns& other) {
+#pragma unroll
+        for (int w = 0; w < W; ++w)
+#pragma unroll
+            for (int i = 0; i < V; ++i) vector[w].at[i] = ::add(vector[w].at[i], other.vector[w].at[i]);
+    }
+
+    __device__ void store(Y* to, int64 at, int64 k, Y alpha, Y beta, int update) const {
+#pragma unroll
+        for (int w = 0; w < W; ++w) {
+            if (at + w * STRIDE >= k) break;
+            auto place = reinterpret_cast<Vector<Y, V>*>(to + w * STRIDE);
+            Vector<Y, V> value;
+            if (update == ACCUMULATE) value = *place;
+#pragma unroll
+            for (int i = 0; i < V; ++i) {
+                const Y term = scaled(vector[w].at[i], alpha, update);
+                value.at[i] = update == ACCUMULATE ? mac(beta, value.at[i], term) : term;
+            }
+            *place = value;
+        }
+    }
+};

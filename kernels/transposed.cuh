@@ -19,8 +19,8 @@
 //   at most n eps / 2 |sum|. With the rounding of products and of the sum that is less than (n + 2) eps |A|^T |x|,
 //   whatever the range of x.
 // * the other BAD columns are COARSE: two more passes over the matrix find the largest term of each, and sum them anew
-//   with a unit that follows from that. Such columns exist only where terms differ by 10^20 or more (by less where columns
-//   have 10^6 entries).
+//   with a unit that follows from that. Such columns exist only where terms differ by 10^20 or more (by less where
+//   columns have 10^6 entries).
 //
 // Terms that are inf or nan leave a mark of their kind.
 //
@@ -123,7 +123,7 @@ struct Matrix {  // what is known of the matrix's values and columns, all found 
 };
 
 constexpr int LISTED = 507;
-constexpr int TILE = 256;  // columns of which one flag says whether any has a mark
+[[maybe_unused]] constexpr int TILE = 256;  // columns of which one flag says whether any has a mark
 struct Call {
     uint32 top;  // the largest exponent field in x, + 1
     uint32 n_coarse;
@@ -182,14 +182,14 @@ __device__ inline void accumulate(uint64* to, uint64 n) {
 #endif
 }
 
-// A number as four signed digits of `half` bits, the lowest first, as the four floats of a sum hold them, or four integers
-// in shared memory. The highest digit is larger where the number is the sum of many terms.
+// A number as four signed digits of `half` bits, the lowest first, as the four floats of a sum hold them, or four
+// integers in shared memory. The highest digit is larger where the number is the sum of many terms.
 struct Digits {
     int at[4];
 
     __device__ Digits() {}
-    // `large[k]` is 1.5 times a power of two, such that its last bit is the unit of digit k. The sum of v and `large[k]` is
-    // rounded to that bit, so the last bits of the sum are the digit.
+    // `large[k]` is 1.5 times a power of two, such that its last bit is the unit of digit k. The sum of v and
+    // `large[k]` is rounded to that bit, so the last bits of the sum are the digit.
     __device__ Digits(double v, const double (&large)[4]) {
 #pragma unroll
         for (int k = 3; k >= 0; --k) {
@@ -242,8 +242,8 @@ struct ColumnSums {
         return min(max(top, 1), 2 * BIAS) - BIAS + 1 - LIMBS * payload() + FLOATS;
     }
 
-    // The product of two reals is below twice the product of their powers of two; a part of a complex product is the sum
-    // of two of these.
+    // The product of two reals is below twice the product of their powers of two; a part of a complex product is the
+    // sum of two of these.
     __device__ int unit() const {
         return unit_below(max((int)matrix->top, 2) + max((int)call->top, 2) - Real<Part>::BIAS - 2 + Components<Y>::N);
     }
@@ -387,7 +387,8 @@ struct Grid {
         }
     }
 
-    static constexpr bool HAS_USUAL = Real<Part>::LIMBS == 1 || FLOATS;  // else neighbouring lanes work together: add_units
+    // else neighbouring lanes work together: add_units
+    static constexpr bool HAS_USUAL = Real<Part>::LIMBS == 1 || FLOATS;
     __device__ bool is_usual(Part p) const { return (uint32)(R::field(p) - least) < (uint32)(INFINITE - least); }
 
     // a usual term, in units
@@ -474,7 +475,8 @@ struct Adder {
 template <class Y, bool FLOATS, class I, bool WHOLE>
 struct SharedAdder {
     typedef typename Components<Y>::Part Part;
-    static constexpr int PASS = ADD, N = Components<Y>::N, LIMBS = Real<Part>::LIMBS, WORDS = N * LIMBS;  // WORDS: of a column
+    // WORDS: of a column
+    static constexpr int PASS = ADD, N = Components<Y>::N, LIMBS = Real<Part>::LIMBS, WORDS = N * LIMBS;
 
     const ColumnSums<Y, FLOATS>& sums;
     const I* popular;
@@ -588,7 +590,8 @@ template <class Y, bool FLOATS, int PASS>
 __device__ void finish_columns(const ColumnSums<Y, FLOATS>& sums, int64 n_cols, Y* y, Y alpha, Y beta, int update) {
     typedef typename Components<Y>::Part Part;
     constexpr bool EXACT = Real<Part>::EXACT;
-    constexpr int N = Components<Y>::N, LIMBS = Real<Part>::LIMBS, U = PASS == ADD ? 4 / LIMBS : 1;  // U: columns in flight
+    // U: columns in flight
+    constexpr int N = Components<Y>::N, LIMBS = Real<Part>::LIMBS, U = PASS == ADD ? 4 / LIMBS : 1;
     int payload = 0, matrix_unit = 0;
     if constexpr (!EXACT) {
         payload = sums.payload();

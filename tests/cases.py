@@ -1,12 +1,13 @@
 """Which cases of a parametrised test run: ``--cases quick``, ``covering`` (the default), ``gpu``, ``all`` or ``rest``.
 
 A test with ``@pytest.mark.each_value`` runs, by default, only as many of its cases as it takes for each value of each
-parameter to occur; with ``@pytest.mark.each_pair`` each pair of values of two parameters occurs. ``extended`` cases run only
-under ``all``. ``rest`` runs what ``covering`` leaves out. ``quick`` runs at most two cases of a test, and none that is
-``slow``. ``gpu`` runs every case that needs a GPU, and of the others what ``quick`` runs. ``tests/mutants.py`` shows that
-``covering`` finds the same faults as ``all``.
+parameter to occur; with ``@pytest.mark.each_pair`` each pair of values of two parameters occurs. ``extended`` cases run
+only under ``all``. ``rest`` runs what ``covering`` leaves out. ``quick`` runs at most two cases of a test, and none
+that is ``slow``. ``gpu`` runs every case that needs a GPU, and of the others what ``quick`` runs. ``tests/mutants.py``
+shows that ``covering`` finds the same faults as ``all``.
 
-Arguments that one ``parametrize`` gives together are one parameter. The device is none: what runs on one runs on the other.
+Arguments that one ``parametrize`` gives together are one parameter. The device is none: what runs on one runs on the
+other.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ MARKERS = (
 def covering(cases: Sequence[tuple[Hashable, ...]], strength: int, first: Sequence[bool] | None = None) -> list[int]:
     """Numbers of cases that hold each combination of `strength` values which occurs in `cases`, most useful first.
 
-    Greedy, and the same in every run. Of equally useful cases those that are True in `first` are chosen; then a checksum
-    decides, as the order of a product would favour first values.
+    Greedy, and the same in every run. Of equally useful cases those that are True in `first` are chosen; then a
+    checksum decides, as the order of a product would favour first values.
     """
     first = first or [True] * len(cases)
     combined = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -141,7 +142,10 @@ def assert_same_tables(found: Any, expected: Any) -> None:
 
 def docs_module(name: str) -> ModuleType:
     """A module of docs/, which is no package."""
-    spec = importlib.util.spec_from_file_location(name, Path(__file__).parent.parent / "docs" / f"{name}.py")
+    docs = Path(__file__).parent.parent / "docs"
+    if str(docs) not in sys.path:  # they import one another
+        sys.path.append(str(docs))
+    spec = importlib.util.spec_from_file_location(name, docs / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

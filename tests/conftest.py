@@ -29,6 +29,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "small: small conversions and products, for compute-sanitizer (50 times slower)")
     config.addinivalue_line("markers", "xdist_group(name): pytest-xdist's; known here so that it need not be installed")
+    config.addinivalue_line("markers", "fail_slow(seconds): SciPy's, on its own tests that test_linalg_scipy.py runs")
     for marker in cases.MARKERS:
         config.addinivalue_line("markers", marker)
     path = config.getoption("--gpu-report")
@@ -55,7 +56,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Choose the cases, and count those left out for each reason."""
     items[:], repeated = cases.select(items, config.getoption("--cases"))
     need_one = [] if has_gpu_cases(config) else [item for item in items if "gpu" in getattr(item, "fixturenames", ())]
-    items[:] = [item for item in items if item not in set(need_one)]
+    left_out = set(need_one)
+    items[:] = [item for item in items if item not in left_out]
     on_both = 0 if has_gpu_cases(config) else sum("device" in getattr(item, "fixturenames", ()) for item in items)
     config.hook.pytest_deselected(items=repeated + need_one)
     counts = {"gpu": len(need_one) + on_both, "cases": len(repeated)}

@@ -1,7 +1,7 @@
 """Calls in forked processes, to be killed where they change the disk, or to be run at once.
 
-A fork begins with everything imported and compiled, so that a call takes as long as its work. Only this thread goes on in
-the child: what is called there must start the threads that it needs, as writers of stores do.
+A fork begins with everything imported and compiled, so that a call takes as long as its work. Only this thread goes on
+in the child: what is called there must start the threads that it needs, as writers of stores do.
 """
 
 from __future__ import annotations
@@ -68,7 +68,9 @@ def kill(function: Callable[[], Any], folder: str, point: int) -> None:
 
 
 def _counted(function: Callable[[], Any], folder: str, last: int | None) -> int:
-    """Count the points of a call, and leave the process at the `last`: files lose what was not written, nothing is undone."""
+    """Count the points of a call, and leave the process at the `last`: files lose what was not written, nothing is
+    undone.
+    """
     done = 0
 
     def point() -> None:

@@ -1,13 +1,14 @@
 """Faults that the tests must find: small changes of kernels and conversions, and whether tests fail for each of them.
 
-``python tests/mutants.py`` changes one operator or number at a time in a copy of the sources, and runs the test files that
-are about the changed file until one test fails. A mutant that survives the cases of ``make test`` meets those that only
-``make test-all`` runs (``--cases rest``): one that these kill is a fault which ``make test`` misses. The mutants are drawn at
-random, the same for the same seed; what has been tried is kept in ``--results``, so a run that is cut short goes on from there.
-Some mutants survive because they change nothing that matters (a larger scratch space, a prefetch): look at each.
+``python tests/mutants.py`` changes one operator or number at a time in a copy of the sources, and runs the test files
+that are about the changed file until one test fails. A mutant that survives the cases of ``make test`` meets those that
+only ``make test-all`` runs (``--cases rest``): one that these kill is a fault which ``make test`` misses. The mutants
+are drawn at random, the same for the same seed; what has been tried is kept in ``--results``, so a run that is cut
+short goes on from there. Some mutants survive because they change nothing that matters (a larger scratch space, a
+prefetch): look at each.
 
-CPU kernels are compiled anew for each mutant, which takes 10 seconds to 5 minutes. ``--device gpu`` draws from the CUDA sources
-instead and needs a GPU.
+CPU kernels are compiled anew for each mutant, which takes 10 seconds to 5 minutes: ``--jobs 15`` tries so many side by side,
+and ``--seconds 150`` begins no more after that time. ``--device gpu`` draws from the CUDA sources instead and needs a GPU.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import NamedTuple
 
@@ -37,17 +39,31 @@ OTHER = {
     "||": "&&",
 }  # fmt: skip
 PREFIXES = {ast.Invert: "~", ast.Not: "not ", ast.USub: "-"}
-CHOICES = ("statistics", "locality", "tiling", "memory", "watch")  # they decide how fast a product is, not what it is
+CHOICES = ("statistics", "locality", "tiling")  # they decide how fast a product is, not what it is
+COMPILED = re.compile("^@(njit|kernel|helper|inlined|intrinsic)", re.M)  #: decorators of what Numba compiles
 BYTES = 8 << 30  # of memory: a mutant may ask for any amount
-#: Test files for a source file, by the stem of its name, those first that find most; the last entry is for all others.
+_FORMAT = ("golden", "conversions", "products", "cpu_kernels", "transposed", "matmat", "indexing")
+_CHECKS = ("check_values", "forged_tables", "conversions", "io", "hostile_inputs")
+#: Test files for a source file, by its name or what this begins with (``cvr_convert.cu``), those first that find most; the last
+#: entry is for all others.
 TESTS = {
-    "cvr": ("golden", "conversions", "products", "cpu_kernels", "transposed", "matmat", "indexing"),
-    "bbcsr": ("golden", "conversions", "products", "cpu_kernels", "transposed", "matmat", "indexing"),
+    "check_cvr": _CHECKS,
+    "check_bbcsr": _CHECKS,
+    "masks": _CHECKS,
+    "checksum": ("store", "io", "store_hostile"),
+    "cvr": _FORMAT,
+    "bbcsr": _FORMAT,
     "csr": ("errors", "inputs", "cpu_kernels", "io", "indexing", "elementwise"),
-    "scaling": ("products", "matmat", "transposed"),
     "parts": ("cpu_kernels", "transposed"),
     "": ("golden", "conversions", "products", "cpu_kernels", "matmat", "transposed", "float16"),
 }
+
+
+def tests_of(source: str) -> list[str]:
+    """The test files about a source file."""
+    stem = Path(source).stem
+    names = TESTS.get(stem) or TESTS.get(stem.partition("_")[0]) or TESTS[""]
+    return [f"tests/test_{name}.py" for name in names]
 
 
 class Mutant(NamedTuple):
@@ -128,7 +144,7 @@ def sources(device: str, root: Path = ROOT) -> list[Path]:
     if device == "gpu":
         return sorted(path for path in (root / "kernels").rglob("*.cu*"))
     cpu = root / "cvrarray" / "cpu"
-    kernels = [path for path in cpu.rglob("*.py") if re.search("^@(njit|intrinsic)", path.read_text(), re.M)]
+    kernels = [path for path in cpu.rglob("*.py") if COMPILED.search(path.read_text())]
     return sorted(path for path in kernels if path.stem not in CHOICES and "runtime" not in path.parts)
 
 
@@ -150,11 +166,10 @@ def try_out(mutant: Mutant | None, source: str, device: str, cases: str, seconds
         if mutant:
             path = copy / mutant.path
             path.write_text(mutant.applied(path.read_text()))
-        stem = Path(source).stem.partition("_")[0]
-        files = [f"tests/test_{name}.py" for name in TESTS.get(stem, TESTS[""])]
         options = ["-k", "cuda", "--require-gpu"] if device == "gpu" else []
-        command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--cases", cases, *options, *files]
-        environment = os.environ | {"NUMBA_CACHE_DIR": str(copy / "cache"), "PYTHONPATH": str(copy)}
+        command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--cases", cases]
+        command += [*options, *tests_of(source)]
+        environment = os.environ | {"CVRARRAY_CACHE_DIR": str(copy / "cache"), "PYTHONPATH": str(copy)}
         try:
             run = subprocess.run(
                 command, cwd=copy, env=environment, capture_output=True, text=True, timeout=seconds, preexec_fn=_limit
@@ -201,6 +216,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--device", choices=["cpu", "gpu"], default="cpu")
     parser.add_argument("--results", type=Path, default=ROOT / "build" / "mutants.jsonl", help="where outcomes are kept")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no more mutants after this time")
+    parser.add_argument("--jobs", type=int, default=1, help="mutants that are tried side by side")
     parser.add_argument("--timeout", type=float, default=1800, help="seconds for one mutant: it may never end")
     options = parser.parse_args(arguments)
     chosen = draw(options.device, options.count, options.seed, options.only)
@@ -208,20 +224,23 @@ def main(arguments: list[str]) -> int:
     lines = options.results.read_text().splitlines() if options.results.exists() else []
     known = {record["mutant"]: record["outcome"] for record in map(json.loads, lines)}
     until = time.monotonic() + options.seconds
-    for mutant in chosen:
-        if mutant.name in known:
-            continue
-        if time.monotonic() > until:
-            break
-        outcome = {}
+
+    def judged(mutant: Mutant) -> tuple[Mutant, dict[str, str]]:
+        outcome: dict[str, str] = {}
         for cases in ("covering", "rest"):
-            outcome[cases] = try_out(mutant, mutant.path, options.device, cases, options.timeout)
-            if outcome[cases] != "passed":
-                break
-        known[mutant.name] = outcome
-        with options.results.open("a") as file:
-            file.write(json.dumps({"mutant": mutant.name, "outcome": outcome}) + "\n")
-        print(mutant.name, outcome, flush=True)
+            if time.monotonic() < until and outcome.get("covering", "passed") == "passed":
+                outcome[cases] = try_out(mutant, mutant.path, options.device, cases, options.timeout)
+        return mutant, outcome
+
+    with ThreadPoolExecutor(options.jobs) as pool:  # each waits for a process of its own
+        tried = [pool.submit(judged, mutant) for mutant in chosen if mutant.name not in known]
+        for mutant, outcome in (future.result() for future in as_completed(tried)):
+            if not outcome or list(outcome.values()) == ["passed"]:  # no time for it, or not for both: begun anew the next time
+                continue
+            known[mutant.name] = outcome
+            with options.results.open("a") as file:
+                file.write(json.dumps({"mutant": mutant.name, "outcome": outcome}) + "\n")
+            print(mutant.name, outcome, flush=True)
     print(report({mutant.name: known[mutant.name] for mutant in chosen if mutant.name in known}))
     return 0
 

@@ -16,7 +16,7 @@ import cvrarray
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "cvrarray"
 MODULES = sorted(".".join(path.relative_to(ROOT).with_suffix("").parts) for path in PACKAGE.rglob("*.py"))
-HEAVY = ("dask", "cupy", "numba", "scipy", "sparse", "matplotlib", "tqdm", "skfem")
+HEAVY = ("torch", "dask", "cupy", "numba", "scipy", "sparse", "matplotlib", "tqdm", "skfem")
 
 LAYERS = [  # a module imports from its own layer and from those before it
     {"core"},
@@ -26,6 +26,8 @@ LAYERS = [  # a module imports from its own layer and from those before it
     {"cvr", "bbcsr"},
     {"formats"},
     {"choice", "drawing"},
+    {"linalg"},
+    {"torch"},
     {"files"},
     {"store"},
     {"dask"},
@@ -143,7 +145,7 @@ def test_no_name_has_cupy_in_it(module):
 @pytest.mark.parametrize("module", MODULES)
 def test_no_own_device_branches(module):
     """CuPy is imported by the GPU's modules, by core.devices, and inside functions that build what CuPy alone has."""
-    if module.startswith(("cvrarray.gpu.", "cvrarray.dask.")):
+    if module.startswith(("cvrarray.gpu.", "cvrarray.linalg.gpu.", "cvrarray.dask.")):
         return
     for node in source(module).body:
         if isinstance(node, (ast.Import, ast.ImportFrom)):
@@ -206,7 +208,7 @@ def test_modules_and_their_public_functions_are_documented(module):
 
 
 def test_public_names_are_importable():
-    assert set(cvrarray.__all__) <= set(dir(cvrarray))
+    assert {*cvrarray.__all__, "dask", "__version__"} <= set(dir(cvrarray))
     for name in ("CVRArray", "BBCSRArray", "asarray", "statistics", "read", "save", "load"):
         assert name in cvrarray.__all__
         assert importlib.import_module("cvrarray").__getattr__(name) is getattr(cvrarray, name)

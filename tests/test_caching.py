@@ -19,7 +19,7 @@ from numba.core.compiler_lock import global_compiler_lock
 from numba.core.registry import CPUDispatcher
 
 import cvrarray.cpu
-from cvrarray.cpu.runtime import caching
+from cvrarray.cpu.runtime import caching, helpers
 from cvrarray.cpu.runtime.caching import STAMP, CacheFiles
 
 
@@ -74,7 +74,8 @@ def test_every_kernel_is_cached_so():
         for kernel in vars(importlib.import_module(module.name)).values()
         if isinstance(kernel, CPUDispatcher)
     ]
-    assert len(kernels) > 50
+    kernels = [kernel for kernel in kernels if kernel._compiler.pipeline_class is not helpers.Compiler]
+    assert len(kernels) > 25
     for kernel in kernels:
         assert type(kernel._cache._cache_file) is CacheFiles, kernel
         assert kernel._cache._cache_file._source_stamp == STAMP

@@ -18,8 +18,8 @@ import scipy.sparse
 
 import cvrarray
 from cvrarray import cli, generate
-from cvrarray.cli import bench, demo, info, peers, sources, table
-from cvrarray.core import devices
+from cvrarray.cli import bench, demo, info, peers, profile, sources, table, warmup
+from cvrarray.core import devices, progress
 from cvrarray.cpu.runtime import threads
 
 ROOT = Path(__file__).parent.parent
@@ -31,7 +31,8 @@ def run(capsys):
     """Runs the command line: (exit code, stdout, stderr). Nothing but an error is ever written to stderr here."""
 
     def call(*argv):
-        code = cli.main([str(arg) for arg in argv])
+        quick = ["--seconds", "0"] if argv[0] in ("bench", "demo") and "--seconds" not in argv else []
+        code = cli.main([*map(str, argv), *quick])
         out, err = capsys.readouterr()
         if code:
             assert re.fullmatch(r"(cvrarray: error: .+\n)+", err), err
@@ -83,6 +84,7 @@ def test_version_and_help(run):
         (("bench", "--repeats", "many", "rmat"), "'many'"),
         (("bench", "--repeats", "0", "rmat", "--scale", "small"), "--repeats must be at least 1; got 0"),
         (("bench", "rmat", "--scale", "tiny"), "'tiny'"),
+        (("bench", "rmat", "--scale", "small", "--seconds", "-1"), "--seconds must be a number from 0; got -1"),
         (("bench", "rmat", "--scale", "small", "--dtype", "int8"), "'int8'"),
         (("bench", "rmat", "--device", "tpu"), "'tpu'"),
         (("bench", "neither", "--device", "cpu"), "neither is no file and no generated matrix"),
@@ -391,26 +393,18 @@ def test_convert_keeps_links_and_modes(run, tmp_path, mtx, suffix):
 
 
 @pytest.mark.parametrize("out", ["out.cvra", "out.mtx", "out.npz"])
-def test_convert_shows_progress_on_a_terminal(monkeypatch, capsys, tmp_path, out):
-    """What it is at: reading, converting, writing."""
-    import tqdm
-
-    shown = []
-
-    class Bar(tqdm.tqdm):
-        def __init__(self, *arguments, **keywords):
-            shown.append(keywords["desc"])
-            super().__init__(*arguments, **(keywords | {"disable": False, "delay": 0, "mininterval": 0}))
-
-    monkeypatch.setattr(tqdm, "tqdm", Bar)
+def test_convert_shows_progress_on_a_terminal(monkeypatch, tmp_path, out):
+    """What it is at, reading, converting, writing; and how much was written."""
+    tasks, begin = [], progress._line.begin
+    monkeypatch.setattr(progress, "_wanted", lambda: True)
+    monkeypatch.setattr(progress._line, "begin", lambda task: (tasks.append(task), begin(task)))
     path = tmp_path / "large.npz"
     scipy.sparse.save_npz(path, generate.poisson7(30))
     assert cli.main(["convert", str(path), str(tmp_path / out)]) == 0
-    err = capsys.readouterr().err
     converting = ["converting 183,600 nonzeros"] if out.endswith("cvra") else []
-    assert shown == ["large.npz", *converting, f"writing {out}"]
-    assert all(words in err for words in shown)
-    assert re.search(rf"writing {out}:.* [1-9][0-9.]*[kM]", err)
+    assert [task.what for task in tasks] == ["reading large.npz", *converting, f"writing {out}"]
+    assert (tasks[0].done, tasks[0].total) == (path.stat().st_size,) * 2
+    assert tasks[-1].done >= 0.9 * (tmp_path / out).stat().st_size
 
 
 @pytest.mark.parametrize(
@@ -602,6 +596,28 @@ def test_bench_takes_matrices_with_inf_and_nan(run, tmp_path, matrix, device):
     assert run("bench", path, "--device", device, "--dtype", "float32,float64", "--repeats", 1)[0] == 0
 
 
+def test_bench_profile_says_what_to_switch_on(run, monkeypatch, tmp_path, mtx, device):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("CVRARRAY_NUM_THREADS", "2")
+    out = tmp_path / "out.json"
+    code, text, _ = run("bench", mtx, "--device", device, "--repeats", 1, "--profile", "--json", out)
+    assert code == 0
+    (variants,) = json.loads(out.read_text())["profiles"].values()
+    names = [variant["variant"] for variant in variants]
+    assert names[0] == "as it is"
+    assert {"values in single precision", "all in single precision"} <= set(names) <= profile.HOW.keys()
+    assert ("one thread" in names) == (device == "cpu")
+    assert variants[0]["speedup"] == 1
+    assert all(name in text for name in names)
+    assert cvrarray.get_num_threads() == 2
+
+
+def test_profile_advises_what_pays():
+    made = [{"variant": name, "seconds": 1 / s, "spread": 0.1, "speedup": s} for name, s in (("as it is", 1.0), ("tuned", 1.3))]
+    assert "switch on:\n  tuned, 1.30x: cvrarray.tune(S)" in profile.text("m, float64", made)
+    assert "nothing to switch on" in profile.text("m, float64", made[:1])
+
+
 def run_of(name, seconds, peer, plan=None, spread=0.1, block_size=None):
     ours = {} if plan is None else {"plan": plan or None, "break_even_products": 12}
     about = {} if block_size is None else {"block_size": block_size}
@@ -708,3 +724,57 @@ def test_every_package_is_packaged():
     assert shipped == {pattern.removeprefix("*") for pattern in settings["package-data"]["cvrarray.kernels"]}
     for file in ("cvrarray/py.typed", "kernels/__init__.py", "LICENSE"):
         assert (ROOT / file).is_file()
+
+
+# warmup
+
+#: Products of another process, and how many functions Numba compiles for them.
+PRODUCTS = """
+import numpy as np, scipy.sparse as sp, cvrarray
+from numba.core import event
+
+class Compiled(event.Listener):
+    count = 0
+    def on_start(self, event): self.count += 1
+    def on_end(self, event): pass
+
+compiled = Compiled()
+event.register("numba:compile", compiled)
+rng = np.random.default_rng(0)
+for shape in ((3000, 3000), (300, 300_000)):
+    S = sp.random_array(shape, density=0.002, format="csr", dtype=np.float32, rng=rng)
+    A = cvrarray.CVRArray(S, device="cpu")
+    assert np.allclose(A @ np.ones(shape[1], np.float32), S @ np.ones(shape[1]), rtol=1e-4)
+print(compiled.count)
+"""
+
+
+@pytest.mark.slow
+def test_warmup_leaves_nothing_to_compile(tmp_path):
+    environment = os.environ | {"CVRARRAY_CACHE_DIR": str(tmp_path), "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "cvrarray", "warmup", "--formats", "cvr", "--dtypes", "float32", "--device", "cpu"]
+    text = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+    for word in ("cvr", "float32, conversion", "float32, vector", str(tmp_path)):
+        assert word in text
+    assert "bbcsr" not in text and "float64" not in text
+    done = subprocess.run([sys.executable, "-c", PRODUCTS], env=environment, capture_output=True, text=True, check=True)
+    assert int(done.stdout.split()[-1]) == 0
+
+
+def test_warmup_of_every_product(run, device, monkeypatch):
+    monkeypatch.setattr(warmup, "COLUMNS", (4,))
+    products = ["vector", "transposed", "matrix"]
+    code, text, _ = run("warmup", "--formats", "cvr", "--dtypes", "float32", "--products", *products, "--device", device)
+    assert code == 0
+    assert re.findall(r"float32, (\w+) +\d+\.\d\n", text) == ["conversion", *products]
+    assert device in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [(["--dtypes", "longdouble"], "--dtypes"), (["--formats", "ellpack"], "ellpack"), (["--device", "tpu"], "tpu")],
+)
+def test_warmup_refuses(run, arguments, message):
+    code, _, err = run("warmup", *arguments)
+    assert code == 2
+    assert message in err

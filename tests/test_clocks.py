@@ -53,6 +53,21 @@ def test_host_samples_follow_an_untimed_one_in_their_setting():
     assert settings == [None]
 
 
+def test_unsteady_calls_take_more_turns(monkeypatch):
+    """All calls do, as their turns are one; the fastest samples count; never for longer than is said."""
+    samples = {"steady": iter([1.0] * 99), "shaken": iter([9.0, 1.0, 5.0, 1.1, 1.05, 1.02] + [7.0] * 99)}
+    monkeypatch.setattr(clocks.HostClock, "_calls_a_sample", lambda self, call: 1)
+    monkeypatch.setattr(clocks.HostClock, "_settled", lambda self, call, number: next(samples[call()]))
+    found = clocks.HostClock().times({name: (lambda name=name: name) for name in samples}, 3, seconds=60)
+    assert {name: timing.turns for name, timing in found.items()} == {"steady": 5, "shaken": 5}
+    assert found["shaken"].median == 1.05
+    assert found["shaken"].spread < clocks.STEADY
+    samples["shaken"] = iter([1.0, 5.0, 9.0] * 999)
+    found = clocks.HostClock().times({"shaken": lambda: "shaken"}, 3, seconds=0)
+    assert found["shaken"].turns == 3
+    assert found["shaken"].spread > clocks.STEADY
+
+
 def test_other_load():
     """Busy seconds less our own, over the wall's; never below nothing."""
     load = clocks.OtherLoad()

@@ -636,7 +636,9 @@ def test_products_read_nothing_beyond_x():
 @pytest.mark.parametrize("build", [cvr_build(32, 7), bbcsr_build(1)], ids=str)
 @pytest.mark.each_value
 def test_how_x_is_loaded_changes_no_bit(monkeypatch, build, dtype):
-    """Neighbouring rows with neighbouring columns are near, random ones are not; all ways to load give the same product."""
+    """Neighbouring rows with neighbouring columns are near, random ones are not; all ways to load give the same
+    product.
+    """
     rng = np.random.default_rng(0)
     start = np.repeat(np.array([0, 150_000]), 2000)[:, None]
     together = start + np.arange(4000)[:, None] + np.arange(0, 120, 3)
@@ -685,7 +687,7 @@ def test_kernels_keep_sums_in_registers_and_count_no_references(monkeypatch, mod
         assert "NRT_incref" not in code
 
 
-# ------------------------------------------------------------------------- products with a dense and the transposed matrix
+# ---------------------------------------------------------------------- products with a dense and the transposed matrix
 
 DTYPES = [  # stored, of the product
     ("bool", "int64"), ("int8", "int8"), ("uint8", "int16"), ("int32", "float64"), ("uint64", "uint64"), ("bool", "float32"),

@@ -57,7 +57,7 @@ def sparse_chunks(array: da.Array, cls) -> bool:
     return isinstance(array._meta, SparseArray) and isinstance(array.compute(), SparseArray)
 
 
-# ------------------------------------------------------------------------------------------------ functions of one array
+# ----------------------------------------------------------------------------------------------- functions of one array
 
 STAYS_SPARSE = {
     "itself": lambda x: x,
@@ -262,7 +262,7 @@ def test_import_loads_neither_dask_nor_zarr():
     assert found.stdout.strip() == "[]"
 
 
-# ------------------------------------------------------------------------------------------------ tokens, sizes, pickles
+# ----------------------------------------------------------------------------------------------- tokens, sizes, pickles
 
 
 def test_tokens_agree_across_processes():

@@ -1,4 +1,4 @@
-"""Our arrays on a cluster: two worker processes on this machine. Panels stay where they are; a killed worker is no harm."""
+"""Our arrays on a cluster of two worker processes. Panels stay where they are; a killed worker is no harm."""
 
 from __future__ import annotations
 

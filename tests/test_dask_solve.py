@@ -1,4 +1,4 @@
-"""CG and the power iteration on the workers that hold the panels: two worker processes on this machine, or one rank here."""
+"""CG and the power iteration on the workers that hold the panels: two processes of this machine, or one rank here."""
 
 from __future__ import annotations
 
@@ -132,6 +132,34 @@ def test_start_and_limits():
     assert nothing.residual == 0 and not nothing.x.compute().any()
 
 
+@pytest.mark.parametrize("format", ["bbcsr", "cvr"])
+@pytest.mark.parametrize("M", ["jacobi", "block_jacobi"])
+@pytest.mark.parametrize("check_every", [1, 7])
+def test_preconditioners(format, M, check_every, device):
+    """As cvrarray.linalg has them, but for blocks that a panel's end would cut."""
+    csr = grid()
+    scale = diags_array(10.0 ** (np.arange(csr.shape[0]) % 4))
+    csr = csr_array(scale @ csr @ scale)
+    b = np.cos(np.arange(csr.shape[0]))
+    A = cvrarray.to_dask(csr, chunks=480, format=format, device=device)
+    found = cvrarray.dask.cg(A, b, M=M, block_size=4 if M == "block_jacobi" else None, check_every=check_every)
+    x = cvrarray.core.devices.move(found.x.compute(), cvrarray.core.devices.CPU)
+    assert np.linalg.norm(csr @ x - b) <= 1.1e-8 * np.linalg.norm(b)
+    inner = cvrarray.CVRArray(csr)
+    preconditioner = cvrarray.linalg.jacobi(inner) if M == "jacobi" else cvrarray.linalg.block_jacobi(inner, 4)
+    one = cvrarray.linalg.CG(inner, M=preconditioner, rtol=1e-8).solve(b)
+    assert one.iterations - 1 <= found.iterations <= one.iterations + check_every
+    start = cvrarray.dask.cg(A, b, x0=x, M="jacobi", check_every=3)
+    assert start.iterations <= 3
+
+
+def test_iterations_after_the_solution_change_nothing():
+    A = cvrarray.to_dask(2 * np.eye(6), chunks=2, device="cpu")
+    found = cvrarray.dask.cg(A, np.ones(6), check_every=5)
+    np.testing.assert_array_equal(found.x.compute(), np.full(6, 0.5))
+    assert found.residual == 0
+
+
 def test_power_iteration_here():
     csr = csr_array(diags_array(np.r_[np.linspace(0, 1, 99), -1.5]))
     found = cvrarray.dask.power_iteration(cvrarray.to_dask(csr, chunks=30, format="cvr", device="cpu"))
@@ -149,6 +177,9 @@ def test_power_iteration_here():
         ({"b": np.ones(3)}, ValueError, r"b must have shape \(4,\) for A of shape \(4, 4\); got \(3,\)"),
         ({"x0": np.ones((4, 1))}, ValueError, r"x0 must have shape \(4,\)"),
         ({"transport": "mpi"}, ValueError, "transport must be 'auto', 'nccl' or 'host'; got 'mpi'"),
+        ({"M": "ilu"}, ValueError, "M must be None, 'jacobi' or 'block_jacobi'; got 'ilu'"),
+        ({"check_every": 0}, ValueError, "check_every must be an integer of at least 1; got 0"),
+        ({"M": "block_jacobi", "block_size": 0}, ValueError, "block_size must be an integer of at least 1; got 0"),
         ({"rtol": -1}, ValueError, "rtol must be a number of at least 0; got -1"),
         ({"max_iterations": 1.5}, ValueError, "max_iterations must be an integer of at least 0; got 1.5"),
         ({"b": np.full(4, np.nan)}, ValueError, "b must be finite; its length is nan"),
@@ -196,6 +227,17 @@ def test_two_workers(places, client):
 def holders(client, array):
     """Panel -> the workers that hold it."""
     return {key[1]: set(addresses) for key, addresses in client.who_has(client.futures_of(array)).items()}
+
+
+def test_a_preconditioner_on_two_workers(client):
+    csr = grid()
+    b = np.sin(np.arange(csr.shape[0]))
+    A = spread(client, csr, [480, 480, 480, 288], [0, 1, 1, 0])
+    found = cvrarray.dask.cg(A, b, M="block_jacobi", block_size=6, check_every=4)
+    x = found.x.compute()
+    assert np.linalg.norm(csr @ x - b) <= 1.1e-8 * np.linalg.norm(b)
+    again = cvrarray.dask.cg(A, b, M="block_jacobi", block_size=6, check_every=4).x.compute()
+    np.testing.assert_array_equal(x, again)
 
 
 @pytest.mark.parametrize("format", ["cvr", "bbcsr"])

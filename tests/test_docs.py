@@ -53,6 +53,7 @@ def test_what_becomes_what(section, left, right, dtype):
         "X": rng.random((csr.shape[1], 3)),
         "np": np,
         "scipy": scipy,
+        "cvrarray": cvrarray,
     }
     theirs, ours = (eval(text, names) for text in (left, right))
     if isinstance(dense(theirs), (np.ndarray, np.number)):
@@ -179,9 +180,12 @@ def test_recorded_figures_are_those_of_the_file(recorded_pages):
     losses = cpu.losses("float64")
     assert losses.count("\n") == 1 + sum(times < 1 for times in found.values())
     assert cpu.losses("float64", below=0) == "Nowhere."
-    pytest.importorskip("matplotlib")
-    bars = cpu.plot("float64").axes[0].patches
-    assert [bar.get_width() for bar in bars] == list(found.values())
+    chart = str(cpu.chart("float64"))
+    labels = re.findall(r">(\d+\.\d\d)x</text>", chart)
+    assert labels == [f"{times:.2f}" for times in found.values()]
+    widths = [float(width) for width in re.findall(r'<rect x="\d+" y="[\d.]+" width="([\d.]+)"', chart)]
+    scale = widths[0] / next(iter(found.values()))
+    np.testing.assert_allclose(widths, [scale * times for times in found.values()], atol=0.1)
 
 
 def test_recorded_figures_of_the_gpu_are_those_of_the_file(recorded_pages):
@@ -202,13 +206,60 @@ def test_recorded_figures_of_the_gpu_are_those_of_the_file(recorded_pages):
         assert row.rstrip("| ").endswith(str(max(0, losses.count("\n") - 1)))
 
 
+def test_charts_of_the_front_page_are_those_of_the_records(recorded_pages):
+    """README shows files: ``PYTHONPATH=. python docs/recorded.py`` writes them anew."""
+    for name, picture in recorded_pages.front().items():
+        assert (ROOT / "docs" / "_static" / name).read_text() == str(picture), name
+        assert f"docs/_static/{name}" in (ROOT / "README.md").read_text()
+
+
 # ---------------------------------------------------------------------------------------------------------- packaging
 
 
 def test_citation_names_the_version_and_licence():
     text = (ROOT / "CITATION.cff").read_text()
-    assert f"version: {cvrarray.__version__}\n" in text
+    newest = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)[1]
+    assert f"version: {newest}\n" in text
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools_scm"]
+    assert settings["fallback_version"] == f"{newest}.dev0"
     assert "license: BSD-3-Clause" in text
+
+
+def test_recipe_needs_what_the_package_needs():
+    """Dependencies of the conda recipe are those of pyproject.toml, and so is the oldest Python."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    recipe = (ROOT / "recipe" / "meta.yaml").read_text()
+
+    def listed(section):
+        found = re.search(rf"^  {section}:\n((?:    - .+\n)+)", recipe, re.MULTILINE)[1]
+        return sorted(re.sub(r"[ \"]", "", line[6:]) for line in found.splitlines())
+
+    python = f"python{project['project']['requires-python']}"
+    assert listed("run") == sorted([python, *project["project"]["dependencies"]])
+    assert listed("host") == sorted([python, "pip", *project["build-system"]["requires"]])
+    (command,) = project["project"]["scripts"].items()
+    assert f"- {' = '.join(command)}\n" in recipe
+
+
+def test_the_version_is_the_installed_distribution_s(monkeypatch):
+    from importlib import metadata
+
+    def unknown(name):
+        raise metadata.PackageNotFoundError(name)
+
+    cvrarray._version.cache_clear()
+    assert cvrarray.__version__ == metadata.version("cvrarray")
+    cvrarray._version.cache_clear()
+    monkeypatch.setattr(metadata, "version", unknown)
+    assert cvrarray.__version__ == "0+unknown"
+    cvrarray._version.cache_clear()
+
+
+@pytest.mark.parametrize("python", ["3.11", "3.12", "3.13"])
+def test_workflows_test_what_the_classifiers_promise(python):
+    text = (ROOT / ".github" / "workflows" / "test.yml").read_text()
+    assert f'"{python}"' in re.search(r"^ +python: \[(.+)\]", text, re.MULTILINE)[1]
+    assert f"Python :: {python}" in (ROOT / "pyproject.toml").read_text()
 
 
 def test_extras():

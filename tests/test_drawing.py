@@ -73,7 +73,7 @@ def test_the_matrix_is_drawn_with_all_of_it(cvr):
     """Its entries have the colours of their rows, and a red line shows where chunk 1 begins."""
     picture = parsed(cvrarray.draw(cvr))
     assert sum(rect.get("stroke") == "#fff" for rect in picture.iter(f"{SVG}rect")) == GOLDEN.nnz
-    (cut,) = (line for line in picture.iter(f"{SVG}line") if line.get("stroke") == "#c00")
+    (cut,) = (line for line in picture.iter(f"{SVG}line") if line.get("stroke") == drawing.MARK)
     assert cut.get("y1") == cut.get("y2")  # chunk 1 begins with row 7
 
 
@@ -93,7 +93,7 @@ def test_bin_shows_values_and_block_columns(device, block_size):
     begin = found.index("row 0")
     shown = found[begin : found.index("15 to 31")]
     rows = " ".join(shown).split("row ")[1:]
-    colptr, rowptr, data = get(A.colptr), get(A.rowptr), get(A.data)
+    colptr, rowptr, data = get(A.colptr), get(A.rowptr), get(A.padded_data)
     for row, line in enumerate(rows):
         expected = [str(row)]
         for k in range((rowptr[row + 32] - rowptr[row]) // 32):
@@ -135,6 +135,23 @@ def test_save_and_notebooks(tmp_path, cvr):
     picture = cvrarray.draw(cvr)
     picture.save(tmp_path / "a.svg")
     assert (tmp_path / "a.svg").read_text() == str(picture) == picture._repr_svg_()
+
+
+def test_pictures_follow_the_colours_of_the_page(cvr):
+    """Text beside cells has the page's colour, in cells a dark one; nothing is white; a file brings both colour schemes."""
+    picture = cvrarray.draw(cvr)
+    outside = {text.get("fill") for text in parsed(picture).iter(f"{SVG}text") if text.get("text-anchor") == "end"}
+    assert outside == {"currentColor"}
+    assert not [rect for rect in parsed(picture).iter(f"{SVG}rect") if rect.get("fill") == "#fff"]
+    assert "prefers-color-scheme:dark" in str(picture)
+    inline = picture._repr_html_()
+    assert "<style" not in inline  # it would be the whole page's
+    assert "overflow-x:auto" in inline
+    ids = [re.findall('id="(.+?)"', cvrarray.draw(cvr, number)._repr_html_()) for number in (0, 1)]
+    assert len({*ids[0], *ids[1]}) == 4
+    for found, number in zip(ids, (0, 1), strict=True):
+        used = set(re.findall(r"url\(#(.+?)\)", cvrarray.draw(cvr, number)._repr_html_()))
+        assert used <= set(found)
 
 
 def test_what_cannot_be_drawn(device):

@@ -627,7 +627,7 @@ def test_dense_of_wrong_shape(device):
         apply(np.multiply, A, np.ma.masked_equal(np.ones(SHAPE), 2))
 
 
-# ---------------------------------------------------------------------------------------------------- power, clip, round
+# --------------------------------------------------------------------------------------------------- power, clip, round
 
 
 @CONFIGURATIONS

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import cvrarray
-from cvrarray import cvr, drawing, generate
+from cvrarray import cvr, drawing, generate, linalg
 from cvrarray.array.transposed import TransposedArray
 from cvrarray.choice import model
 from cvrarray.store import stream
@@ -42,8 +42,9 @@ def public(module) -> dict[str, object]:
 
 def documented() -> dict[str, object]:
     """Public functions and classes by name, but Dask's: those of the package, and the classes of what they return."""
-    names = {name: getattr(cvrarray, name) for name in cvrarray.__all__ if name not in ("generate", *OF_DASK)}
+    names = {name: getattr(cvrarray, name) for name in cvrarray.__all__ if name not in ("generate", "linalg", *OF_DASK)}
     names |= public(generate)
+    names |= {f"linalg.{name}": getattr(linalg, name) for name in linalg.__all__}
     for cls in (cvr.Chunk, TransposedArray, model.Statistics, drawing.Drawing, stream.Span):
         names[cls.__name__] = cls
     return names

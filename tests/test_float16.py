@@ -1,4 +1,4 @@
-"""float16 is stored and moved bit by bit, computed with in float32 and rounded once: zoo matrices, formats, both devices."""
+"""float16 is stored and moved bit by bit, computed with in float32 and rounded once: both formats, both devices."""
 
 from __future__ import annotations
 

@@ -181,30 +181,63 @@ def mutated(A, rng):
     return type(A)._from_tables(A._tables._replace(**{name: table}))
 
 
-@pytest.mark.parametrize("build", [chunks, bins])
+def many_slots():
+    """A value table that a pickle does not join with others."""
+    return cvrarray.CVRArray(np.arange(1.0, 4001).reshape(40, 100), n_lanes=32)
+
+
+@pytest.mark.parametrize("build", [chunks, bins, many_slots])
 def test_damaged_pickle_is_refused(build):
-    """One bit of one table, wherever it is."""
+    """One bit, wherever it is among the buffers."""
     A = build()
     buffers = []
     head = pickle.dumps(A, protocol=5, buffer_callback=buffers.append)
     contents = [bytes(buffer.raw()) for buffer in buffers]
+    assert len(contents) == 1 + (build is many_slots)
     same = pickle.loads(head, buffers=contents)
     np.testing.assert_array_equal(same.tocsr().toarray(), A.tocsr().toarray())
     for k, content in enumerate(contents):
-        for at in {0, len(content) // 2, len(content) - 1} if content else ():
+        for at in (0, len(content) // 2, len(content) - 1):
             damaged = bytearray(content)
             damaged[at] ^= 16
-            with pytest.raises(ValueError, match="does not match its checksum"):
+            with pytest.raises(ValueError, match=r"pickle of an array is damaged: .*do not match their checksums"):
                 pickle.loads(head, buffers=[*contents[:k], damaged, *contents[k + 1 :]])
+    with pytest.raises(ValueError, match="pickle of an array is damaged"):
+        pickle.loads(head, buffers=[b"", *contents[1:]])
 
 
-def test_pickle_with_another_shape_is_refused():
-    """What is no table counts too."""
-    rebuild, (array_class, tables, *rest) = bins().__reduce__()
-    rebuild(array_class, tables, *rest)
-    for changed in (tables._replace(shape=(64, 300_002)), tables._replace(nnz=1), tables._replace(block_size=1)):
-        with pytest.raises(ValueError, match="does not match its checksum"):
-            rebuild(array_class, changed, *rest)
+def test_damaged_head_of_a_pickle_is_refused():
+    """It says what is no table: shape, parameters, dtypes, the device."""
+    rebuild, (array_class, head, *buffers) = bins().__reduce_ex__(4)
+    rebuild(array_class, head, *buffers)
+    for at in range(len(head)):
+        damaged = head[:at] + bytes([head[at] ^ 1]) + head[at + 1 :]
+        with pytest.raises(ValueError, match="header does not match its checksum"):
+            rebuild(array_class, damaged, *buffers)
+    for others in ((cvrarray.CVRArray, head), (pickle, head), (array_class, head.decode("latin-1")), (array_class, None)):
+        with pytest.raises(ValueError, match="pickle of an array is damaged"):
+            rebuild(*others, *buffers)
+    for others in ((), (None,), (*buffers, b""), (7,)):
+        with pytest.raises(ValueError, match="pickle of an array is damaged"):
+            rebuild(array_class, head, *others)
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+@pytest.mark.parametrize("build", [chunks, bins, many_slots])
+def test_pickle_has_no_object_of_numpy(build, protocol):
+    content = pickle.dumps(build(), protocol=protocol)
+    assert b"numpy" not in content
+    np.testing.assert_array_equal(pickle.loads(content).tocsr().toarray(), build().tocsr().toarray())
+
+
+def test_pickle_of_a_newer_version_is_refused(monkeypatch):
+    from cvrarray.array import serialized
+
+    monkeypatch.setattr(serialized, "VERSION", 9)
+    content = pickle.dumps(bins())
+    monkeypatch.undo()
+    with pytest.raises(ValueError, match=r"the pickle has version 9; .*reads up to 1"):
+        pickle.loads(content)
 
 
 def test_damaged_pickle_of_version_0_1_0_is_refused():

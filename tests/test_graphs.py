@@ -18,6 +18,7 @@ PRODUCTS = {
     "A @ x": ((), lambda A, x, out: A.matvec(x, out=out)),
     "A @ X": ((5,), lambda A, x, out: A.matmat(x, out=out)),
     "A.T @ x": ((), lambda A, x, out: A.T.matvec(x, out=out)),
+    "A.T @ X": ((5,), lambda A, x, out: A.T.matmat(x, out=out)),
 }
 
 

@@ -1,4 +1,4 @@
-"""What a matrix in memory or a file of another program may not do: crash, wrap, take any memory, or blame without words.
+"""What a matrix in memory or another program's file may not do: crash, wrap, take any memory, or blame in vain.
 
 Every case here once ended in a wrong number, in gigabytes, in a message without its end, or outside SciPy's arrays.
 """
@@ -22,7 +22,7 @@ import cvrarray
 from cvrarray import files
 from cvrarray.array.invariants import integer
 from cvrarray.files import guards, npz
-from cvrarray.input import coercion, partition
+from cvrarray.input import coercion, limits, partition
 
 COORDINATES, ARRAY = (f"%%MatrixMarket matrix {layout} " for layout in ("coordinate", "array"))
 
@@ -334,7 +334,7 @@ def test_rows_that_a_file_only_promises(tmp_path):
 def test_the_limit_can_be_set(tmp_path, monkeypatch):
     """By keyword and by the environment; a large file may ask for more by itself."""
     path = text_file(tmp_path / "m.mtx", COORDINATES + "real general\n200000 3 1\n7 2 1.5\n")
-    for set_limit in (lambda: None, lambda: monkeypatch.setenv(guards.VARIABLE, "1 MiB")):
+    for set_limit in (lambda: None, lambda: monkeypatch.setenv(limits.VARIABLE, "1 MiB")):
         set_limit()
         assert cvrarray.read(path, max_bytes="4 MiB").shape == (200_000, 3)
         assert files.read_csr(path, max_bytes=4 << 20).nnz == files.read_stored(path, max_bytes="4MiB").nnz == 1
@@ -346,7 +346,7 @@ def test_the_limit_can_be_set(tmp_path, monkeypatch):
     comment = "%" + 99 * " " + "\n"
     text_file(path, COORDINATES + "real general\n" + 400 * comment + "200000 3 1\n7 2 1.5\n")
     assert cvrarray.read(path).nnz == 1  # 40 kB: 100 times as much is allowed
-    monkeypatch.setenv(guards.VARIABLE, "much")
+    monkeypatch.setenv(limits.VARIABLE, "much")
     with pytest.raises(ValueError, match=r"CVRARRAY_MAX_BYTES must be a number of bytes.*'much'"):
         cvrarray.read(path)
 
@@ -509,3 +509,68 @@ def test_a_bool_is_no_count(value):
         partition.n_bytes(value, "chunks")
     with pytest.raises(ValueError, match="shape must be two integers"):
         coercion.check_shape((3, value))
+
+
+# ------------------------------------------------------------------------------------------------ rows without number
+
+
+def of_many_rows(n_rows, build=scipy.sparse.coo_array):
+    """A matrix with one entry whose shape was changed afterwards."""
+    matrix = build(([1.0], ([0], [0])), shape=(5, 5))
+    matrix._shape = (n_rows, 5)
+    return matrix
+
+
+@pytest.mark.parametrize(
+    "build", [scipy.sparse.coo_array, lambda *args, **shape: scipy.sparse.coo_array(*args, **shape).tocsc()]
+)
+@pytest.mark.parametrize("n_rows", [1 << 44, 1 << 58])
+def test_object_with_more_rows_than_memory(build, n_rows):
+    """Refused before memory is asked for."""
+    for make in (cvrarray.asarray, cvrarray.CVRArray, cvrarray.BBCSRArray):
+        with pytest.raises(MemoryError, match=f"a matrix of {n_rows} x 5 needs .* for its rows.*this machine has"):
+            make(of_many_rows(n_rows, build), device="cpu")
+
+
+@pytest.mark.parametrize("obj", [(1 << 44, 5), ([1.0], ([(1 << 44) - 1], [4]))], ids=["shape", "triplets"])
+def test_tuple_with_more_rows_than_memory(obj):
+    with pytest.raises(MemoryError, match=f"a matrix of {1 << 44} x 5 needs .* for its rows.*this machine has"):
+        cvrarray.CVRArray(obj, device="cpu")
+
+
+def test_object_with_more_rows_than_the_environment_allows(monkeypatch):
+    monkeypatch.setenv(limits.VARIABLE, "300 MiB")
+    with pytest.raises(ValueError, match=r"needs 16 GiB for its rows, .*CVRARRAY_MAX_BYTES allows 300 MiB"):
+        cvrarray.asarray(of_many_rows(1 << 30), device="cpu")
+    coercion.as_csr(of_many_rows(1 << 20))
+    monkeypatch.setattr(limits, "PROPORTION", 1 << 60)
+    with pytest.raises(MemoryError, match=r"needs 16384 TiB"):
+        coercion.as_csr(of_many_rows(1 << 50))
+
+
+def test_memory_error_names_the_shape(monkeypatch):
+    """Also where the memory was there when it was counted."""
+    from cvrarray.cpu import csr, cvr
+
+    def full(*args, **keywords):
+        raise MemoryError("Unable to allocate 4.00 GiB")
+
+    matrix = scipy.sparse.eye_array(4, format="csr")
+    for module, name, obj in ((csr, "canonical", matrix.tocoo()), (cvr, "convert", matrix)):
+        with monkeypatch.context() as patch:
+            patch.setattr(module, name, full)
+            with pytest.raises(MemoryError, match=r"a matrix of 4 x 4 needs more memory than there is: Unable"):
+                cvrarray.CVRArray(obj, device="cpu")
+
+
+@pytest.mark.parametrize("dtype", [bool, float])
+def test_coordinates_are_integers(dtype):
+    coords = np.array([[0, 1], [1, 0]], dtype)
+    obj = sparse.COO(np.array([[0, 1], [1, 0]]), np.ones(2), shape=(2, 2))
+    obj.coords = coords
+    with pytest.raises(TypeError, match="row must hold integers"):
+        cvrarray.asarray(obj, device="cpu")
+    obj = scipy.sparse.coo_array(np.eye(2))
+    obj.coords = (obj.coords[0], coords[1])
+    with pytest.raises(TypeError, match="col must hold integers"):
+        cvrarray.asarray(obj, device="cpu")

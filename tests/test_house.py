@@ -96,15 +96,21 @@ def test_commands_that_pages_name_exist(page):
 
 def test_bench_targets_run_what_there_is():
     """The recorded runs of the Makefile, their options included: parsed, not run."""
-    from asv_bench.record import gpu, products
+    from asv_bench.record import gpu, ops, products, solve
 
     makefile = (ROOT / "Makefile").read_text()
     on_cpu = re.search(r"^ON_CPU := (.+)$", makefile, re.MULTILINE)[1]
     lines = re.findall(r"-m asv_bench\.record\.(\w+) (.+)$", makefile, re.MULTILINE)
-    assert [name for name, _ in lines] == ["products", "gpu"]
-    for options, module in ((on_cpu, products), ("--report docs/benchmarks", gpu)):
+    assert [name for name, _ in lines] == ["products", "solve", "gpu", "ops"]
+    for options, module in (
+        (on_cpu, products),
+        ("--report docs/benchmarks", solve),
+        ("--report docs/benchmarks", gpu),
+        ("--report docs/benchmarks", ops),
+    ):
         assert module.parser().parse_args(shlex.split(options)).report == "docs/benchmarks"
-    assert "--report docs/benchmarks" in dict(lines)["gpu"]
+    for name in ("gpu", "solve", "ops"):
+        assert "--report docs/benchmarks" in dict(lines)[name]
     assert "$(ON_CPU)" in dict(lines)["products"]
 
 

@@ -340,7 +340,8 @@ def test_transposed_views(build, device):
 def test_rows_are_decoded_from_their_own_tiles(build, device, monkeypatch):
     """A row, an entry and a slice of rows come from the chunks or bins that hold them, not from the whole array."""
     dense = np.zeros((300, 40))
-    dense[::3] = np.random.default_rng(0).integers(1, 9, (100, 40))  # rows that several chunks share, empty ones between
+    # rows that several chunks share, empty ones between
+    dense[::3] = np.random.default_rng(0).integers(1, 9, (100, 40))
     dense[[31, 32, 299]] = 5
     A = build(csr_array(dense), device)
     expected = {key: dense[key] for key in (0, 31, 32, 150, -1, (31, 7), (1, 1))}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 import scipy.sparse
@@ -439,3 +441,19 @@ def _state(matrix):
     if matrix.format != "coo":
         state |= {"sorted": matrix.has_sorted_indices, "canonical": matrix.has_canonical_format}
     return state
+
+
+def test_plan_names_what_decided():
+    """The predicted time of the format chosen is the least, and the text has it and the other format's."""
+    from cvrarray import generate
+    from cvrarray.choice import model
+
+    for csr in (generate.poisson7(12), generate.elast3(5), generate.rmat(9)):
+        stats = cvrarray.statistics(csr, exact=False)
+        found = cvrarray.asarray(csr, device="cpu").plan
+        numbers = re.search(r": predicted ([\d.,]+) us a product \(.+: ([\d.,]+)\)", found).groups()
+        mine, other = (float(text.replace(",", "")) for text in numbers)
+        assert mine <= other
+        times = model.predict(stats, "cpu")
+        assert float(f"{min(times.values()):.2g}") == pytest.approx(mine, rel=0.05)
+        assert re.search(r"; [\d.]+ and [\d.]+ bytes a nonzero; ", found)

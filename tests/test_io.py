@@ -735,7 +735,8 @@ def test_save_tells_its_progress(saved):
     done = []
     cvrarray.save(path, A, done.append)
     assert done == sorted(done)
-    assert A.nbytes < path.stat().st_size <= done[-1] < path.stat().st_size + 10_000  # a zip's headers are written twice
+    # a zip's headers are written twice
+    assert A.nbytes < path.stat().st_size <= done[-1] < path.stat().st_size + 10_000
 
 
 def test_read_stored(saved, tmp_path):

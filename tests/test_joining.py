@@ -1,4 +1,4 @@
-"""concatenate, vstack, hstack and block against NumPy and SciPy: entries, dtypes, formats, and shapes that do not fit."""
+"""concatenate, vstack, hstack and block beside NumPy and SciPy: entries, dtypes, formats, shapes that do not fit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The faults that tests/mutants.py makes: programs that differ from ours, hundreds of them, the same for the same seed."""
+"""The faults that tests/mutants.py makes: hundreds of programs that differ from ours, the same for the same seed."""
 
 from __future__ import annotations
 
@@ -37,6 +37,28 @@ def test_mutants_are_other_programs(path):
         changed = mutant.applied(text)
         assert changed != text
         ast.parse(changed)
+
+
+def test_every_kernel_is_changed_and_its_tests_exist():
+    names = {path.stem for path in mutants.sources("cpu")}
+    assert names >= {
+        "cvr",
+        "bbcsr",
+        "csr",
+        "check_cvr",
+        "check_bbcsr",
+        "checksum",
+        "parts",
+        "masks",
+        "vector",
+        "loads",
+        "stores",
+    }
+    every = [*mutants.sources("cpu"), *mutants.sources("gpu")]
+    for path in every:
+        assert all((mutants.ROOT / test).is_file() for test in mutants.tests_of(str(path))), path
+    stems = {path.stem for path in every} | {path.stem.partition("_")[0] for path in every}
+    assert stems >= set(mutants.TESTS) - {""}
 
 
 @pytest.mark.parametrize("device", ["cpu", "gpu"])

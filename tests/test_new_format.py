@@ -1,4 +1,4 @@
-"""A third format, plain CSR in ten lines a module, defined here: what the package then does with it, without knowing it."""
+"""A third format, plain CSR in ten lines a module, defined here: what the package does with it, without knowing it."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ import pytest
 import scipy.sparse
 
 import cvrarray
+from cvrarray.array import serialized
 from cvrarray.array.format import FORMATS, FormatArray
 from cvrarray.core.tables import CSR
 
-# ------------------------------------------------------------------------------------------ its module for the CPU's kernels
+# ------------------------------------------------------------------------------------- its module for the CPU's kernels
 
 
 class ToyTables(NamedTuple):
@@ -46,7 +47,7 @@ KERNELS = ModuleType("toy")
 KERNELS.convert, KERNELS.product, KERNELS.to_coo = convert, product, to_coo
 
 
-# ------------------------------------------------------------------------------------------------------------------ its page
+# ------------------------------------------------------------------------------------------------------------- its page
 
 
 @pytest.fixture
@@ -66,7 +67,7 @@ def toy():
         def _layout(self):
             return "plain CSR"
 
-        def __reduce__(self):  # the class is local to this function, which pickle cannot name
+        def __reduce_ex__(self, protocol):  # the class is local to this function, which pickle cannot name
             return _again, (self._tables,)
 
     yield ToyArray
@@ -119,6 +120,13 @@ def test_files_and_pickles(toy, matrix, tmp_path):
     for B in (cvrarray.load(tmp_path / "a.cvra", device="cpu"), pickle.loads(pickle.dumps(A))):
         assert type(B) is toy
         assert (B.tocsr() != matrix).nnz == 0
+
+
+def test_pickle_whose_tables_are_all_large(toy):
+    dense = np.arange(1.0, 1e6 + 1).reshape(5000, 200)
+    head, joined, *alone = serialized.packed(toy(dense), 5)
+    assert (joined.raw().nbytes, len(alone)) == (serialized._LEAD, 3)
+    np.testing.assert_array_equal(serialized.unpacked(toy, head, [joined, *alone]).todense(), dense)
 
 
 def test_dask_and_stores(toy, matrix, tmp_path):

@@ -1,6 +1,7 @@
 """Every product within (k + 2) eps |A| |x| of the exact one in each row, k its entries, whatever the range of x.
 
-The products are checked against sums of Python's integers, which are exact: float64 itself has nothing wider to compare with.
+The products are checked against sums of Python's integers, which are exact: float64 itself has nothing wider to compare
+with.
 """
 
 from __future__ import annotations
@@ -56,8 +57,8 @@ def operand(dtype: str, extent: int | str, n: int) -> np.ndarray:
 
 
 def integers(values: np.ndarray) -> tuple[np.ndarray, int]:
-    """Python's integers of the real and of the imaginary parts, (2, *values.shape), and an exponent: values are these times
-    two to its power.
+    """Python's integers of the real and of the imaginary parts, (2, *values.shape), and an exponent: values are these
+    times two to its power.
     """
     mantissa, exponent = np.frexp(np.stack([values.real, values.imag]).astype(np.float64))
     mantissa, exponent = (mantissa * 2.0**53).astype(np.int64), exponent.astype(np.int64) - 53

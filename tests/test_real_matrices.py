@@ -86,7 +86,8 @@ def test_devices_agree(name, gpu):
     csr = load(name)
     for build in fitting_builds(csr):
         A = build(csr, gpu)
-        same = {"n_lanes": A.n_lanes, "n_chunks": A.n_chunks} if build.format == "cvr" else {}  # defaults depend on the device
+        # defaults depend on the device
+        same = {"n_lanes": A.n_lanes, "n_chunks": A.n_chunks} if build.format == "cvr" else {}
         B = type(A)(csr, **{**build.keywords, **same}, device="cpu")
         assert_same_tables(A._tables, B._tables)
 

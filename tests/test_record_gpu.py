@@ -304,7 +304,8 @@ def test_op_with_an_algorithm_calls_the_library_itself(monkeypatch, algorithm):
     found = peers.op_functions(12801, algorithm)
     assert found.buffer_size(1, 0, 2, 3, 4, 5, 1) == 4096
     assert found.create_descr(1, 0, 2, 3, 4, 5, 1, 6) == 4096
-    # handle, operation, A, x, y, z, type, algorithm, size; and handle, descr, operation, A, x, y, z, type, algorithm, buffer
+    # handle, operation, A, x, y, z, type, algorithm, size; and handle, descr, operation, A, x, y, z, type, algorithm,
+    # buffer
     assert seen[0] == ("bufferSize", [1, 0, 2, 3, 4, 5, 1, algorithm, seen[0][1][-1]])
     assert seen[1] == ("createDescr", [1, seen[1][1][1], 0, 2, 3, 4, 5, 1, algorithm, 6])
 

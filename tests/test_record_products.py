@@ -1,4 +1,4 @@
-"""The run of ``make bench``: both formats beside the peers, by numbers of threads and in rounds; its summary and its pages."""
+"""The run of ``make bench``: both formats beside the peers, by threads and in rounds; its summary and its pages."""
 
 import json
 import os
@@ -210,7 +210,7 @@ def test_every_figure_is_the_median_of_its_rounds(run, no_mkl, monkeypatch, tmp_
     """One round that something disturbs leaves no trace."""
     measured = iter([2.0, 100.0, 3.0])
 
-    def times(self, calls, repeats, setting):
+    def times(self, calls, repeats, setting, seconds):
         factor = next(measured)
         return {key: clocks.Timing(*[factor * (2 if key[0] == "scipy" else 5)] * 4) for key in calls}
 

@@ -54,7 +54,8 @@ def wide_and_narrow(dtype) -> csr_array:
 
 
 def assert_products(array, csr, x, loaded=(), special=None) -> None:
-    """The products of `array`, which is `csr`, before and after it has other kernels: the same bits, within the oracle's bound.
+    """The products of `array`, which is `csr`, before and after it has other kernels: the same bits, within the
+    oracle's bound.
 
     `loaded` has the kernel `special`, if that is named, from the PREPARE_AT-th product on and not before.
     """
@@ -114,8 +115,8 @@ def test_same_bits_before_and_after_transposed(small, n_lanes, dtype, whole, is_
 
 
 def long_rows(dtype, longest: int) -> csr_array:
-    """Rows of some 40 columns anywhere, some without entries, one bin within 16 bits of its base, a last one of 15 rows; the
-    longest column has `longest` entries, and none has more than 250 but that.
+    """Rows of some 40 columns anywhere, some without entries, one bin within 16 bits of its base, a last one of 15
+    rows; the longest column has `longest` entries, and none has more than 250 but that.
     """
     rng = np.random.default_rng(8)
     n_rows, n_cols = 1007, 70_001

@@ -1,4 +1,4 @@
-"""The store on disk: what goes in comes out, from every source; kills, damage and a full disk are never a wrong answer."""
+"""The store on disk: what goes in comes out, from every source; kills, damage, a full disk give no wrong answer."""
 
 from __future__ import annotations
 
@@ -612,7 +612,7 @@ def test_unverified_reading_is_asked_for_by_name(path):
         Stored(path, device="cpu") @ np.ones(300)
 
 
-# ------------------------------------------------------------------------------------------------ kills, full disks, going on
+# ------------------------------------------------------------------------------------------ kills, full disks, going on
 
 
 def test_what_is_there_is_not_overwritten_by_accident(path, tmp_path):

@@ -160,7 +160,9 @@ HOSTILE = {
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_metadata(name, path):
-    """Nothing but an error that names the store (a panel may be missing), from readers and those who go on or write anew."""
+    """Nothing but an error that names the store (a panel may be missing), from readers and those who go on or write
+    anew.
+    """
     write(path)
     HOSTILE[name](path)
     with pytest.raises((ValueError, FileNotFoundError), match=os.path.basename(path)):

@@ -1,6 +1,7 @@
 """A writer that is killed at any call that changes the disk: the same call with resume, and with overwrite, ends well.
 
-A few points a kind here; ``make kill-test`` (``CVRARRAY_KILL_POINTS=all``) takes every one, and prints how many there were.
+A few points a kind here; ``make kill-test`` (``CVRARRAY_KILL_POINTS=all``) takes every one, and prints how many there
+were.
 """
 
 from __future__ import annotations
@@ -147,7 +148,8 @@ def test_killed_anywhere(name, tmp_path):
             shutil.copytree(folder, again)
             try:
                 kind.write(str(again / "m.zarr"), **{how: True})
-            except ValueError as error:  # the kill came before the first change to the store, and it is of another matrix
+            # the kill came before the first change to the store, and it is of another matrix
+            except ValueError as error:
                 assert how == "resume" and kind.before is OLD and "only for the same" in str(error)
                 assert_same_csr(whole(Stored(folder / "m.zarr", device="cpu")), OLD)
                 untouched.append(point)

@@ -1,4 +1,4 @@
-"""tune: what is tried, what is found, and that what it remembers survives other writers, broken files and full disks."""
+"""tune: what is tried and found, and that what it remembers survives other writers, broken files and full disks."""
 
 from __future__ import annotations
 

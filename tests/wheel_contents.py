@@ -1,4 +1,4 @@
-"""What a wheel holds: every module and kernel of the repository, and nothing else. ``python tests/wheel_contents.py WHEEL``."""
+"""What a wheel holds: all modules and kernels, and nothing else. ``python tests/wheel_contents.py WHEEL``."""
 
 from __future__ import annotations
 

@@ -4,10 +4,11 @@
     python -m asv_bench.record.dask_gpus --workers 1,2 --nonzeros 2e6 --device cpu
 
 A 7-point stencil in float64, made on the workers, panel by panel, and solved by ``cvrarray.dask.cg``; the same panels
-whatever the number of workers, which hold neighbouring ones. One worker a GPU, each bound to its own, in a cluster of its
-own for each number. An iteration's time is the median that the solver measures, which leaves out placing and compiling.
-What comes out is checked: the residual is computed again from the stencil's definition, with NumPy, and the solutions
-of different numbers of workers are compared. ``--plain`` adds examples/cg_dask.py, CG written with dask arrays.
+whatever the number of workers, which hold neighbouring ones. One worker a GPU, each bound to its own, in a cluster of
+its own for each number. An iteration's time is the median that the solver measures, which leaves out placing and
+compiling. What comes out is checked: the residual is computed again from the stencil's definition, with NumPy, and the
+solutions of different numbers of workers are compared. ``--plain`` adds examples/cg_dask.py, CG written with dask
+arrays.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ import cvrarray
 
 ROOT = Path(__file__).parents[2]
 DIAGONAL = 6.1  # 6 and a little: definite, with a condition number of about 120
-FORMATS: dict = {"cvr": (cvrarray.CVRArray, {}), "bbcsr": (cvrarray.BBCSRArray, {"block_size": 1})}  # as asarray would choose
+# as asarray would choose
+FORMATS: dict = {"cvr": (cvrarray.CVRArray, {}), "bbcsr": (cvrarray.BBCSRArray, {"block_size": 1})}
 
 
 def stencil_rows(first: int, last: int, n: int, device: str, format: str) -> object:

@@ -2,7 +2,8 @@
 
     python -m asv_bench.record.gpu [--only NAME,...]
 
-``make bench-gpu`` runs it with what docs/benchmarks/gpu.md was recorded with. All are checked first and then timed in turn.
+``make bench-gpu`` runs it with what docs/benchmarks/gpu.md was recorded with. All are checked first and then timed in
+turn.
 
 Ours is checked row by row against a product in double precision and the error that rounding may cause; a peer against
 ours, within twice that. Who is wrong is not timed. Where matrix and vectors would fit the L2 cache, a sample follows
@@ -49,7 +50,8 @@ ROWS_AT_A_TIME, SECTOR = 2048, 32
 #: Groups of rows that are looked at.
 GROUPS = 16
 
-#: Products after which an array does as it will from then on: on a GPU some prepare more in the course of the first ones.
+#: Products after which an array does as it will from then on: on a GPU some prepare more in the course of the first
+#: ones.
 SETTLED = 20
 
 #: Who takes so many times what our choice takes is left out: a dense row can make a format take seconds.

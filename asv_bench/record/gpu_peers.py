@@ -1,9 +1,9 @@
 """The products that a GPU has without us: cuSPARSE through nvmath-python, CuPy's and PyTorch's.
 
 A peer is a function ``prepare(csr, x, y) -> run``. It makes on the device what the library wants of the matrix (its own
-format, descriptors, a preprocessing pass: nothing of this is timed) and returns ``run()``, the product alone, which gives
-an array that holds ``A @ x``: `y`, or one of its own where the library allocates. Descriptors live as long as ``run``.
-A peer that does not take part raises :class:`LeftOut` with the reason.
+format, descriptors, a preprocessing pass: nothing of this is timed) and returns ``run()``, the product alone, which
+gives an array that holds ``A @ x``: `y`, or one of its own where the library allocates. Descriptors live as long as
+``run``. A peer that does not take part raises :class:`LeftOut` with the reason.
 
 =================  =====================================================================================================
 csr alg1, alg2     cusparseSpMV on CSR after cusparseSpMV_preprocess; alg2 is the deterministic one
@@ -37,8 +37,8 @@ SLICE = 32
 
 BLOCK_SIZES = (2, 3, 4, 6)
 
-#: cuSPARSE has cusparseSpMVOp since this version (it is older, but had no cusparseSpMVOp_bufferSize), and since that one
-#: two algorithms, which its functions take as an argument more. As cusparse.h of 12.8.1 has it.
+#: cuSPARSE has cusparseSpMVOp since this version (it is older, but had no cusparseSpMVOp_bufferSize), and since that
+#: one two algorithms, which its functions take as an argument more. As cusparse.h of 12.8.1 has it.
 OP_SINCE, OP_ALGORITHMS = (12, 7, 3), (12, 8, 0)
 
 #: cudaDataType of a value.

@@ -2,8 +2,9 @@
 
     python -m asv_bench.record.products [MATRIX ...]
 
-``make bench`` runs it with the options that docs/benchmarks/cpu.md was recorded with. It measures what ``cvrarray bench``
-measures, by the same functions: of many matrices, with several numbers of threads in one run, in rounds, and beside rates.
+``make bench`` runs it with the options that docs/benchmarks/cpu.md was recorded with. It measures what ``cvrarray
+bench`` measures, by the same functions: of many matrices, with several numbers of threads in one run, in rounds, and
+beside rates.
 
   floor         what a CSR product has to move, nnz (v + 4) + 4 (m + 1) + v (n + m) bytes for values of v bytes, at the
                 rate at which this device was seen to read memory. Narrow columns and caches can take a format past it

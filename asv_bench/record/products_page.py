@@ -1,4 +1,4 @@
-"""What the figures of :mod:`.products` come to: speed over the best peer by group of matrices; ``cpu.md``, ``cpu.json``.
+"""What :mod:`.products`' figures come to: speed over the best peer by group of matrices; ``cpu.md``, ``cpu.json``.
 
 A speed-up is the fastest peer's median time over ours, in the same matrix, dtype and number of threads; groups of
 matrices are summed up by their geometric mean.

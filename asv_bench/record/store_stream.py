@@ -1,13 +1,14 @@
-"""Products with a matrix on disk, larger than the device may hold: rates of disk, copy and product, and who waited for whom.
+"""Products with a matrix on disk, larger than the device may hold: rates of disk, copy and product, who waited.
 
     python -m asv_bench.record.store_stream --gigabytes 40 --device cuda --pool-limit 5 --store /scratch/big.zarr
     python -m asv_bench.record.store_stream --gigabytes 2 --device cpu
 
 1. Writes the store, if it is not there: a random matrix of float32, panel by panel.
-2. Measures the disk (the same panels, read and not used; `--cold` drops them from the system's cache first) and the copy
-   from pinned memory to the device.
+2. Measures the disk (the same panels, read and not used; `--cold` drops them from the system's cache first) and the
+   copy from pinned memory to the device.
 3. Streams A @ x, with CuPy's pool limited to `--pool-limit` GB, and prints the timeline of the last product.
-4. Resident: with panels kept on the device, beside one undivided array of as many of their rows as fit (`--resident` GB).
+4. Resident: with panels kept on the device, beside one undivided array of as many of their rows as fit (`--resident`
+   GB).
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""What both formats share: the array class, its operations on stored values and on the canonical CSR, NumPy's protocols."""
+"""What both formats share: the array class, its operations on values and on the canonical CSR, NumPy's protocols."""

@@ -1,4 +1,4 @@
-"""The array class: attributes and methods that users of NumPy, SciPy and pydata/sparse know, each a line into a module."""
+"""The array class: attributes and methods that users of NumPy, SciPy and pydata/sparse know, each one line long."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from ..core.arrays import Casting, Dense, DenseArray, NumpyArray, Run
 from ..core.tables import CSR
 from ..input import coercion
 from . import elementwise, indexing, products, protocol, reductions, structure, values
+from .names import Names
 
 
-class SparseArray:
+class SparseArray(Names):
     """A 2-D sparse array, immutable, on one device. Entries that are not stored are 0.
 
     It is CVR, BBCSR, or the transposed view of one of them (``A.T``). Whatever would have to make it dense raises, and
@@ -68,6 +69,16 @@ class SparseArray:
         """The format's parameters in a few words, for the repr."""
         raise NotImplementedError
 
+    def _entries(self) -> Any:
+        """(nnz,) new array of the values of the canonical CSR."""
+        return self._canonical_csr().data
+
+    def _places(self) -> tuple[Any, Any]:
+        """(nnz,) the row and the column of each entry of the canonical CSR."""
+        csr = self._canonical_csr()
+        with self._target.use():
+            return coercion.rows(csr), csr.indices
+
     # ---------------------------------------------------------------------------------------------------------- what it is
 
     @property
@@ -84,6 +95,25 @@ class SparseArray:
     def nnz(self) -> int:
         """Stored entries, explicit zeros among them; padding is not counted."""
         raise NotImplementedError
+
+    @property
+    def data(self) -> Any:
+        """(nnz,) the stored values in the order of ``A.tocsr().data``: rows, then columns; zeros that are stored among them.
+
+        A new array at every access, and on a CPU a read-only one, for nothing that is written to it could reach the array:
+        :meth:`with_values` makes one with other values. It costs as much as :meth:`tocsr`, and after :meth:`with_values` was
+        called, which keeps where the values lie, little more than a copy.
+
+        Examples
+        --------
+        >>> A = cvrarray.BBCSRArray([[1.0, 0, 2], [0, 3, 0]])
+        >>> A.data, A.with_values(2 * A.data).data
+        (array([1., 2., 3.]), array([2., 4., 6.]))
+        """
+        values = self._entries()
+        if isinstance(values, np.ndarray):
+            values.setflags(write=False)
+        return values
 
     @property
     def nbytes(self) -> int:
@@ -145,7 +175,7 @@ class SparseArray:
             rows["Plan"] = self.plan
         left = ' style="text-align: left"'
         cells = "".join(f"<tr><th{left}>{name}</th><td{left}>{html.escape(str(rows[name]))}</td></tr>" for name in rows)
-        return f"<table><caption>{type(self).__name__}</caption><tbody>{cells}</tbody></table>"
+        return f'<table class="cvrarray"><caption>{type(self).__name__}</caption><tbody>{cells}</tbody></table>'
 
     # ----------------------------------------------------------------------------------------- the same matrix, otherwise
 
@@ -707,10 +737,11 @@ class SparseArray:
         """
         return reductions.mean(self, axis=axis, dtype=dtype, out=out, keepdims=keepdims)
 
-    def max(self, axis: Any = None, out: Any = None, keepdims: bool = False) -> Any:
+    def max(self, axis: Any = None, out: Any = None, keepdims: bool = False, *, explicit: bool = False) -> Any:
         """The largest entry, also where it is one that is not stored: dense, as ``numpy.max``; nan where there is one.
 
-        Parameters and shapes as :meth:`sum`; the dtype is the array's.
+        Parameters and shapes as :meth:`sum`; the dtype is the array's. With `explicit` entries that are not stored are left
+        out, as in SciPy; the result is 0 where nothing is stored.
 
         Raises
         ------
@@ -723,9 +754,9 @@ class SparseArray:
         >>> float(A.max()), A.max(axis=1), (-A).max(axis=1)
         (3.0, array([2., 3.]), array([0., 0.]))
         """
-        return reductions.max_(self, axis=axis, out=out, keepdims=keepdims)
+        return reductions.max_(self, axis=axis, out=out, keepdims=keepdims, explicit=explicit)
 
-    def min(self, axis: Any = None, out: Any = None, keepdims: bool = False) -> Any:
+    def min(self, axis: Any = None, out: Any = None, keepdims: bool = False, *, explicit: bool = False) -> Any:
         """The smallest entry, also where it is one that is not stored: dense, as ``numpy.min``. As :meth:`max` otherwise.
 
         Examples
@@ -734,7 +765,7 @@ class SparseArray:
         >>> float(A.min()), A.min(axis=0)
         (0.0, array([0., 0., 0.]))
         """
-        return reductions.min_(self, axis=axis, out=out, keepdims=keepdims)
+        return reductions.min_(self, axis=axis, out=out, keepdims=keepdims, explicit=explicit)
 
     def any(self, axis: Any = None, out: Any = None, keepdims: bool = False) -> Any:
         """Whether any entry is not 0: bool, dense, as ``numpy.any``. Parameters, shapes and errors as :meth:`sum`.
@@ -771,12 +802,12 @@ class SparseArray:
         """
         return reductions.count_nonzero(self, axis=axis, keepdims=keepdims)
 
-    def diagonal(self, offset: int = 0) -> Any:
+    def diagonal(self, offset: int = 0, *, k: int | None = None) -> Any:
         """A diagonal as a dense vector on the array's device.
 
         Parameters
         ----------
-        offset : int
+        offset : int, which SciPy calls `k`
             The entries ``A[i, i + offset]``: above the main diagonal where it is positive, below where negative.
 
         Returns
@@ -790,7 +821,38 @@ class SparseArray:
         >>> A.diagonal(), A.diagonal(1)
         (array([1., 3.]), array([0., 0.]))
         """
-        return reductions.diagonal(self, offset)
+        return reductions.diagonal(self, offset if k is None else k)
+
+    def block_diagonal(self, block_size: int | None = None) -> Any:
+        """The square blocks on the diagonal as one dense array on the array's device.
+
+        Parameters
+        ----------
+        block_size : int, optional
+            Rows and columns of a block. Default: the array's own, where its format has blocks.
+
+        Returns
+        -------
+        (n_blocks, block_size, block_size) array of the array's dtype
+            Of ``min(A.shape)`` rows and columns, rounded up to whole blocks: what lies beyond the matrix is 0.
+
+        Raises
+        ------
+        ValueError
+            `block_size` is no whole number from 1, or is left out for an array that has no blocks.
+
+        Examples
+        --------
+        >>> A = cvrarray.CVRArray([[1.0, 2, 9, 0], [3, 4, 0, 0], [0, 9, 5, 0], [0, 0, 6, 7]])
+        >>> A.block_diagonal(2).tolist()
+        [[[1.0, 2.0], [3.0, 4.0]], [[5.0, 0.0], [6.0, 7.0]]]
+        """
+        size = getattr(self, "block_size", None) if block_size is None else block_size
+        if isinstance(size, bool) or not isinstance(size, (int, np.integer)) or size < 1:
+            raise ValueError(
+                f"block_size must be a whole number from 1; got {size!r}. Name it: an array of this format has none"
+            )
+        return structure.block_diagonal(self, int(size))
 
     def trace(self, offset: int = 0, axis1: int = 0, axis2: int = 1, dtype: Any = None, out: Any = None) -> Any:
         """The sum of a diagonal.
@@ -820,8 +882,14 @@ class SparseArray:
         """
         return reductions.trace(self, offset, axis1, axis2, dtype=dtype, out=out)
 
-    def transpose(self, *axes: Any) -> SparseArray:
+    def transpose(self, *axes: Any, copy: bool = False, **keywords: Any) -> SparseArray:
         """:attr:`T`, or with the axes (0, 1) the array itself.
+
+        Parameters
+        ----------
+        *axes : ints, or one tuple, which may be named `axes`
+        copy : bool
+            Whether the result has tables of its own: of the transpose a conversion.
 
         Raises
         ------
@@ -834,9 +902,11 @@ class SparseArray:
         >>> A.transpose().shape, A.transpose(0, 1) is A
         ((3, 2), True)
         """
-        axes = axes[0] if len(axes) == 1 else axes
-        transposed: SparseArray = protocol.FUNCTIONS[np.transpose](self, axes or None)
-        return transposed
+        axes = (keywords.pop("axes"),) if "axes" in keywords and not axes else axes
+        if keywords:
+            raise TypeError(f"transpose takes axes and copy; got {', '.join(keywords)}")
+        transposed: SparseArray = protocol.FUNCTIONS[np.transpose](self, axes[0] if len(axes) == 1 else axes or None)
+        return transposed.copy() if copy else transposed
 
     def take(self, indices: Any, axis: int) -> Any:
         """Rows (``axis=0``) or columns (``axis=1``) by number.
@@ -892,6 +962,8 @@ class SparseArray:
         raise TypeError(f"'in' would have to compare every entry of {type(self).__name__}. Use (A == value).any()")
 
     def __bool__(self) -> bool:
+        if self.size == 1:
+            return bool(self[0, 0])
         raise ValueError(f"the truth of {type(self).__name__} is that of many entries. Use A.any() or A.all()")
 
     def __sizeof__(self) -> int:
@@ -935,6 +1007,9 @@ class SparseArray:
         def __gt__(self, other: Any, /) -> SparseArray: ...
         def __ge__(self, other: Any, /) -> SparseArray: ...
 
+    def __round__(self, ndigits: int = 0) -> SparseArray:
+        return self.round(ndigits)
+
     def __neg__(self) -> Self:
         result: Self = elementwise.unary(self, np.negative)
         return result
@@ -958,8 +1033,8 @@ class SparseArray:
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NoReturn:
         raise TypeError(
-            f"{type(self).__name__} does not become dense by itself; call todense() (and .get() on a GPU), or tocsr() where "
-            f"a SciPy matrix stands to the left of it"
+            f"{type(self).__name__} does not become dense by itself. Call todense() (and .get() on a GPU), or give SciPy's "
+            f"functions, and a matrix of SciPy's to the left of it, A.tocsr() or A.tocsc()"
         )
 
     def __dask_tokenize__(self) -> Any:
@@ -1017,12 +1092,20 @@ class SparseArray:
             canonical: CSR = self._target.backend("csr").canonical(row, col, val, self.shape)
             return canonical
 
+    def _diagonal(self, offset: int) -> Any:
+        """``self[i, i + offset]`` for every i for which there is such an entry; for use on the current device."""
+        return indexing.diagonal(self._canonical_csr(), offset)
+
     def _canonical_rows(self, first: int, last: int) -> CSR:
         """Canonical CSR of the rows [first, last), on the array's device; for use on the current device."""
         return indexing._rows(self._canonical_csr(), range(first, last))
 
-    def tocsr(self) -> Any:
+    def tocsr(self, copy: bool = False) -> Any:
         """A ``scipy.sparse.csr_array``, or on a GPU a ``cupyx.scipy.sparse.csr_matrix``, with every stored entry.
+
+        Parameters
+        ----------
+        copy : ignored; SciPy has it. The arrays are new ones always.
 
         Raises
         ------
@@ -1128,13 +1211,22 @@ class SparseArray:
 
     to_coo = tocoo
 
-    def todense(self) -> Any:
+    def todense(self, order: Any = None, out: Any = None) -> Any:
         """A dense (n_rows, n_cols) array on the array's device, of its dtype.
+
+        Parameters
+        ----------
+        order : {"C", "F"}, optional
+            Row-major, the default, or column-major.
+        out : (n_rows, n_cols) array on the array's device, optional
+            Where it goes, of a dtype that the array's casts to; `order` is its own then.
 
         Raises
         ------
         MemoryError
             It does not fit in memory.
+        TypeError, ValueError
+            `out` is no dense array on the device, has another shape, or cannot hold the dtype; `order` is unknown.
 
         Examples
         --------
@@ -1143,9 +1235,15 @@ class SparseArray:
         array([[1., 0., 2.],
                [0., 3., 0.]])
         """
+        if order not in (None, "C", "F") or (order and out is not None):
+            raise ValueError(f"order must be 'C' or 'F', and left out beside out; got {order!r}")
         with self._target.use():
+            if out is None:
+                dense = self._target.xp.zeros(self.shape, self.dtype, order=order or "C")
+            else:
+                dense = reductions._checked_out(self, out, self.shape, self.dtype)
+                dense.fill(0)
             row, col, val = self._coo()
-            dense = self._target.xp.zeros(self.shape, self.dtype)
             dense[row, col] = val
             return dense
 

@@ -29,6 +29,7 @@ from . import indexing
 _COMPARISONS = {np.equal, np.not_equal, np.less, np.less_equal, np.greater, np.greater_equal}
 _LOGICAL = {np.logical_and, np.logical_or, np.logical_xor}
 _OF_BITS = {np.nextafter, np.spacing}  # their results in float16 are not those in float32
+_ADDED = (np.float32, np.float64, np.complex64, np.complex128)  # what has a sum of two CSRs of its own
 _SCALARS = (bool, int, float, complex, np.generic)
 
 
@@ -111,8 +112,8 @@ def clip(array: Any, min: Any = None, max: Any = None, out: Any = None, **kwargs
                 bound = int(np.clip(bound, limits.min, limits.max))
             try:
                 array = binary(ufunc, array, bound, **kwargs)
-            except _DenseResultError:
-                raise _DenseResultError(
+            except DenseResultError:
+                raise DenseResultError(
                     f"clip's bounds must have 0 between them, or the result is dense; got min={min!r}, max={max!r}. "
                     "Call todense() first"
                 ) from None
@@ -135,7 +136,7 @@ def round_(array: Any, decimals: int = 0, out: Any = None) -> Any:
     return array._map(lambda values: xp.round(values, decimals))
 
 
-class _DenseResultError(TypeError):
+class DenseResultError(TypeError):
     """The result would not be 0 at entries that are not stored."""
 
 
@@ -220,15 +221,16 @@ def _with_dense(ufunc: np.ufunc, array: Any, left: Any, right: Any, kwargs: dict
         dtypes = _dtypes(ufunc(*sample, **kwargs))
         as_in_scipy = ufunc is np.multiply or (ufunc is np.divide and left is array)
         if ufunc in (np.add, np.subtract):
-            raise _DenseResultError(
-                f"numpy.{ufunc.__name__} of a sparse and a dense array is dense. Call todense() on the sparse one first"
+            raise DenseResultError(
+                f"numpy.{ufunc.__name__} of a sparse and a dense array is dense. Call todense() on the sparse one first; "
+                f"where a function of SciPy's adds them, give it A.tocsc(), or A.aslinearoperator()"
             )
         if not as_in_scipy:
             nothing = array._target.xp.zeros((), array.dtype)
             results = _compute(ufunc, [nothing if v is array else v for v in (left, right)], kwargs, dtypes)
             for result in results if isinstance(results, tuple) else (results,):
                 if not bool((result == 0).all()):
-                    raise _DenseResultError(
+                    raise DenseResultError(
                         f"numpy.{ufunc.__name__} turns 0 into {result[result != 0].ravel()[0]} for this dense operand, "
                         "so the result is dense. Call todense() on the sparse one first"
                     )
@@ -249,54 +251,43 @@ def _with_sparse(ufunc: np.ufunc, array: Any, left: Any, right: Any, kwargs: dic
     """f over the union of the stored entries, for a product the intersection; requires f(0, 0) == 0."""
     target, xp = array._target, array._target.xp
     shape = _broadcast_shape(left.shape, right.shape)
-    a = left if isinstance(left, CSR) else left._canonical_csr()
-    b = a if right is left else right if isinstance(right, CSR) else right._canonical_csr()
-    dtypes = _check_zero(ufunc, (np.zeros(1, a.data.dtype), np.zeros(1, b.data.dtype)), kwargs)
-    a, b = _broadcast(a, shape), _broadcast(b, shape)
-    row, col, place_a, place_b = _union(a, b, target)
-    operands = []
-    kept = xp.ones(row.size, bool)
-    for csr, place in ((a, place_a), (b, place_b)):
-        values, stored = xp.zeros(row.size, csr.data.dtype), xp.zeros(row.size, bool)
-        values[place] = csr.data
-        stored[place] = True
-        operands.append(values)
-        kept &= stored
-    if ufunc is np.multiply:
-        kept = xp.flatnonzero(kept)
-        row, col, operands = row[kept], col[kept], [values[kept] for values in operands]
+    dtypes = _check_zero(ufunc, [np.zeros(1, v.data.dtype if isinstance(v, CSR) else v.dtype) for v in (left, right)], kwargs)
+    if (values := _in_one_structure(left, right)) is not None:
+        data = _compute(ufunc, values, kwargs, dtypes)
+        if all(_n_nonzero(part) == left.nnz for part in (data if isinstance(data, tuple) else (data,))):
+            return _wrapped(data, left._with_table)
+    a, b = (_broadcast(v if isinstance(v, CSR) else v._canonical_csr(), shape) for v in (left, right))
+    add = getattr(target.backend("csr"), "add", None)
+    if add and ufunc in (np.add, np.subtract) and not kwargs and a.data.dtype == b.data.dtype and dtypes[0] in _ADDED:
+        return array._like(add(a, b, 1 if ufunc is np.add else -1))
+    indptr, indices, *operands = target.backend("csr").union(a, b, ufunc is np.multiply)
 
     def pruned(data: Any) -> Any:
-        kept = xp.flatnonzero(data != 0)
-        indptr = xp.searchsorted(row[kept], xp.arange(shape[0] + 1, dtype=row.dtype))
-        return array._like(CSR(indptr, col[kept], data[kept], shape))
+        kept = xp.flatnonzero(data != 0) if _n_nonzero(data) < data.size else None
+        if kept is None:
+            return array._like(CSR(indptr, indices, data, shape))
+        return array._like(CSR(xp.searchsorted(kept, indptr), indices[kept], data[kept], shape))
 
     return _wrapped(_compute(ufunc, operands, kwargs, dtypes), pruned)
 
 
-def _union(a: CSR, b: CSR, target: devices.Device) -> tuple[Any, Any, Any, Any]:
-    """Rows and columns of the entries that `a` or `b` stores, in order; the positions of a's and b's among them."""
-    xp = target.xp
-    row = xp.concatenate([coercion._row_of_nonzero(csr.indptr, csr.indices, target) for csr in (a, b)])
-    col = xp.concatenate([a.indices, b.indices])
-    if a.shape[0] * a.shape[1] < 2**63:  # one key per entry: two ascending runs, which a stable sort merges
-        order = xp.argsort(row.astype(np.int64) * a.shape[1] + col, kind="stable")
-    else:
-        order = xp.lexsort(xp.stack([col, row]))
-    row, col = row[order], col[order]
-    first = xp.ones(row.size, bool)
-    first[1:] = (row[1:] != row[:-1]) | (col[1:] != col[:-1])
-    place = xp.empty(row.size, np.int64)
-    place[order] = xp.cumsum(first, dtype=np.int64) - 1
-    first = xp.flatnonzero(first)
-    return row[first], col[first], place[: a.nnz], place[a.nnz :]
+def _n_nonzero(data: Any) -> int:
+    return int(np.count_nonzero(data)) if isinstance(data, np.ndarray) else int((data != 0).sum())
+
+
+def _in_one_structure(left: Any, right: Any) -> tuple[Any, Any] | None:
+    """The value tables of two arrays whose other tables are the same; else None."""
+    same = getattr(left, "_is_like", None)
+    if same is None or left.shape != right.shape or not same(right):
+        return None
+    return left._values(left._tables), right._values(right._tables)
 
 
 def _broadcast_shape(left: tuple[int, ...], right: tuple[int, ...]) -> tuple[int, int]:
     """The shape to which two shapes of at most two dimensions broadcast, as in NumPy; ValueError where they do not."""
     if len(left) > 2 or len(right) > 2:
         raise ValueError(f"operands must have at most 2 dimensions; got shapes {left} and {right}")
-    pairs = list(zip((1, *left)[-2:], (1, *right)[-2:], strict=True))
+    pairs = list(zip((1, 1, *left)[-2:], (1, 1, *right)[-2:], strict=True))
     if any(m != n and 1 not in (m, n) for m, n in pairs):
         raise ValueError(f"operands could not be broadcast together with shapes {left} {right}")
     (rows, cols) = (n if m == 1 else m for m, n in pairs)
@@ -315,16 +306,16 @@ def _broadcast(csr: CSR, shape: tuple[int, int]) -> CSR:
 
 
 def _check_zero(ufunc: np.ufunc, operands: Any, kwargs: dict[str, Any]) -> list[np.dtype]:
-    """The dtypes of the results, from an evaluation at 0 on the host; _DenseResultError where one of them is not 0 there."""
+    """The dtypes of the results, from an evaluation at 0 on the host; DenseResultError where one of them is not 0 there."""
     given = ", ".join("0" if isinstance(value, np.ndarray) else repr(value) for value in operands)
     try:
         with np.errstate(all="ignore", divide="raise", invalid="raise"):
             results = ufunc(*operands, **kwargs)
     except FloatingPointError:
-        raise _DenseResultError(f"numpy.{ufunc.__name__}({given}) is undefined. Call todense() first") from None
+        raise DenseResultError(f"numpy.{ufunc.__name__}({given}) is undefined. Call todense() first") from None
     for result in results if isinstance(results, tuple) else (results,):
         if not result[0] == 0:
-            raise _DenseResultError(
+            raise DenseResultError(
                 f"numpy.{ufunc.__name__}({given}) is {result[0]}, so the result is dense. Call todense() first"
             )
     return _dtypes(results)
@@ -351,6 +342,10 @@ def _compute(ufunc: np.ufunc, operands: Any, kwargs: dict[str, Any], dtypes: lis
         operands = [v if hasattr(v, "dtype") or t != np.float16 else t.type(v) for v, t in zip(operands, taken, strict=False)]
         taken = [coercion.wide(dtype) for dtype in taken]
     operands = [v.astype(t, copy=False) if hasattr(v, "dtype") else v for v, t in zip(operands, taken, strict=False)]
+    shape = np.broadcast_shapes(*(np.shape(v) for v in operands))
+    if xp is np and ufunc.nout == len(shape) == 1 and taken[-1] == dtypes[0]:
+        out = devices.CPU.backend("runtime.memory").empty(shape[0], dtypes[0])  # at a cache line, as an array's values shall be
+        return ufunc(*operands, out=out)
     results = _of_module(xp, ufunc)(*operands)
     if not isinstance(results, tuple):
         return results.astype(dtypes[0], copy=False)

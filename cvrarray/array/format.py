@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import ModuleType
 from typing import Any, ClassVar, NamedTuple, Self
+from weakref import WeakValueDictionary
 
 import numpy as np
 
-from ..core import devices, extensions
+from ..core import devices, extensions, progress
 from ..core.arrays import Run
 from ..core.tables import CSR
-from ..input import coercion
+from ..input import coercion, limits
+from . import serialized
 from .base import SparseArray
 from .transposed import TransposedArray
 from .values import Structure
+
+#: Number -> array, while it lives: operators of PyTorch take numbers, not arrays.
+LIVING: WeakValueDictionary[int, FormatArray] = WeakValueDictionary()
+_NUMBERS = itertools.count(1)
 
 #: Every format that is known, by name, in the order in which they are compared.
 FORMATS: dict[str, type[FormatArray]] = {}
@@ -49,8 +57,9 @@ class FormatArray(SparseArray):
     - ``_variants``, ``_microseconds``, ``_why``, where ``asarray(format="auto")`` shall consider it.
 
     A module of kernels has ``convert(csr, **keywords) -> tables``, ``product(tables, dtype) -> run`` and
-    ``to_coo(tables) -> row, col, val``; ``product_matrix`` and ``product_transposed`` are optional, and so is
-    ``fill(tables, order, data, values)``, which writes a value table: with it goes the method ``_order``.
+    ``to_coo(tables) -> row, col, val``. Optional are ``product_matrix``, ``product_transposed``, ``to_csr(tables, first,
+    last)``, the canonical CSR of some rows, ``diagonal(tables, offset)``, and ``fill(tables, order, data, values)``, which
+    writes a value table: with it goes the method ``_order``.
     """
 
     format: ClassVar[str]
@@ -63,19 +72,27 @@ class FormatArray(SparseArray):
 
     _tables: Any
     _kernels: dict[tuple[str, np.dtype], Run]  # kind and the product's dtype -> the device module's prepared product
+    _number: int  # of this array alone
+    _place_cache: tuple[Any, Any] | None = None  # rows and columns of the canonical CSR, once asked for
     _structure: Structure  # what arrays know together that differ in their values alone
+    _transpose: Any  # an array on the CPU that is the transpose, once asked for; False where there shall be none
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
         if "format" in cls.__dict__:
             FORMATS[cls.format] = cls
 
-    def __init__(self, obj: Any, *, device: Any = None, **keywords: Any):
+    def __init__(
+        self, obj: Any, *, shape: Any = None, dtype: Any = None, copy: Any = None, device: Any = None, **keywords: Any
+    ):
         target = None if device is None else devices.parse(device)
-        csr = coercion.as_csr(obj)
+        csr = coercion.from_arguments(obj, shape, dtype)
         target = target or devices.of(csr.data)
-        with target.use():
-            self._adopt(self._convert(coercion.move(csr, target), target, **keywords))
+        with progress.shown(f"converting {csr.nnz:,} nonzeros"), target.use():
+            try:
+                self._adopt(self._convert(coercion.move(csr, target), target, **keywords))
+            except MemoryError as error:
+                raise limits.named(error, csr.shape) from error
 
     @classmethod
     def _convert(cls, csr: CSR, target: devices.Device, **keywords: Any) -> Any:
@@ -100,7 +117,9 @@ class FormatArray(SparseArray):
         self._target = devices.of(self._values(tables))
         self._dense_type = self._target.xp.ndarray
         self._kernels, self._ready, self._ready_transposed = {}, {}, {}
-        self._structure = Structure()
+        self._structure, self._transpose = Structure(), None
+        self._number = next(_NUMBERS)
+        LIVING[self._number] = self
         self._plan = plan
         for table in tables:  # immutable; and one kind of array for Numba, whether converted or mapped from a file
             if isinstance(table, np.ndarray):
@@ -181,6 +200,19 @@ class FormatArray(SparseArray):
         with self._target.use():
             return self._with_table(function(self._values(self._tables)))
 
+    def _is_like(self, other: Any) -> bool:
+        """Whether `other` is an array of the same format whose tables, but for the values, are the same."""
+        if type(other) is not type(self) or other._target != self._target:
+            return False
+        mine, theirs = self._tables._asdict(), other._tables._asdict()
+        del mine[self._value_table], theirs[self._value_table]
+        sizes = [{name: getattr(t, "shape", t) for name, t in tables.items()} for tables in (mine, theirs)]
+        with self._target.use():
+            equal = self._target.xp.array_equal
+            return sizes[0] == sizes[1] and all(
+                t is theirs[name] or bool(equal(t, theirs[name])) for name, t in mine.items() if hasattr(t, "nbytes")
+            )
+
     def _with_table(self, values: Any) -> Self:
         """The array of the same structure around another value table, on the same device."""
         if self._target.kind == "cuda":
@@ -196,10 +228,13 @@ class FormatArray(SparseArray):
         return _empty(self._values(self._tables).size, dtype, self._target)
 
     def _values_changed(self) -> None:
-        """Renew what was computed from the values, after these were replaced: products whose ``run`` has a ``renew()``.
+        """Drop or renew what was computed from the values, after these were replaced.
 
-        A product without it reads the value table in every call.
+        That is the transpose, and products whose ``run`` has a ``renew()``. A product without it reads the value table in
+        every call.
         """
+        self._transpose = None
+        self._ready_transposed.clear()
         for run in self._kernels.values():
             if hasattr(run, "renew"):
                 run.renew()
@@ -255,18 +290,8 @@ class FormatArray(SparseArray):
         """(invariant in words, whether it holds) of an array on the CPU; each may rely on those before it, that held."""
         raise NotImplementedError
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        host = self.to_device(devices.CPU)  # once: CuPy would copy each table for the pickle, after one for the checksum
-        is_on_gpu = self._target.kind == "cuda"
-        return _unpickled, (type(self), host._tables, self.plan, host._checksum(is_on_gpu), is_on_gpu)
-
-    def _checksum(self, is_on_gpu: bool) -> int:
-        """Of all that a pickle of this array, which is on the CPU, holds."""
-        checksum, found = self._target.backend("checksum").checksum, []
-        for name, field in self._tables._asdict().items():
-            is_array = isinstance(field, np.ndarray)
-            found.append((name, field.dtype.str, field.shape, checksum(field)) if is_array else (name, field))
-        return int(checksum(np.frombuffer(repr((type(self).__name__, self.plan, is_on_gpu, found)).encode(), np.uint8)))
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        return _from_pickle, (type(self), *serialized.packed(self, protocol))
 
     def _coo(self) -> tuple[Any, Any, Any]:
         row, col, val = self._module(self._target).to_coo(self._tables)
@@ -275,18 +300,50 @@ class FormatArray(SparseArray):
     def _part(self, first: int, last: int) -> tuple[Any, int]:
         """The tables of the tiles that hold the rows [first, last), and the number of the row that they call 0.
 
-        Only :func:`to_coo` of the device's module takes such tables: nnz is not theirs. Here: all of them.
+        Only ``to_coo`` and ``to_csr`` of the device's module take such tables: nnz is not theirs. Here: all of them.
         """
         return self._tables, 0
 
+    def _canonical_csr(self) -> CSR:
+        to_csr = getattr(self._module(self._target), "to_csr", None)
+        csr: CSR = to_csr(self._tables, 0, self.shape[0]) if to_csr else super()._canonical_csr()
+        return csr
+
+    def _diagonal(self, offset: int) -> Any:
+        diagonal = getattr(self._module(self._target), "diagonal", None)
+        return diagonal(self._tables, offset) if diagonal else super()._diagonal(offset)
+
     def _canonical_rows(self, first: int, last: int) -> CSR:
         tables, begin = self._part(first, last)
+        if to_csr := getattr(self._module(self._target), "to_csr", None):
+            rows: CSR = to_csr(tables, first - begin, last - begin)
+            return rows
         row, col, val = self._module(self._target).to_coo(tables)
         row -= row.dtype.type(first - begin)
         kept = self._target.xp.flatnonzero((row >= 0) & (row < last - first))
         shape = (last - first, self.shape[1])
         canonical: CSR = self._target.backend("csr").canonical(row[kept], col[kept], val[kept], shape)
         return canonical
+
+    def _stack(self, arrays: list[Any]) -> Any:
+        """`arrays`, of which this is one, one below the other by their tables; None where these do not fit."""
+        columns, dtype = self.shape[1], self.dtype
+        if any(type(a) is not type(self) or a.dtype != dtype or a.shape[1] != columns for a in arrays):
+            return None
+        shape = (sum(a.shape[0] for a in arrays), columns)
+        index = coercion.index_dtype(shape)
+        if any(a._target != self._target or coercion.index_dtype(a.shape) != index for a in arrays):
+            return None
+        tables = self._stacked([a._tables for a in arrays])
+        return None if tables is None else self._from_tables(tables)
+
+    @classmethod
+    def _stacked(cls, parts: list[Any]) -> Any:
+        """The tables of arrays of this format one below the other, from theirs; None where that takes a conversion.
+
+        They have as many columns, one dtype, and one index dtype.
+        """
+        return None
 
     def _kernel(self, kind: str, dtype: np.dtype) -> Run:
         run = self._kernels.get((kind, dtype))
@@ -322,6 +379,17 @@ class FormatArray(SparseArray):
         run.renew = renew  # type: ignore[attr-defined]
         return run
 
+    def _entries(self) -> Any:
+        if self._structure.slots is None:
+            return super()._entries()
+        with self._target.use():
+            return self._values(self._tables)[self._structure.slots]
+
+    def _places(self) -> tuple[Any, Any]:
+        if self._place_cache is None:
+            self._place_cache = super()._places()
+        return self._place_cache
+
     def _slots(self) -> Any:
         """(nnz,) where each entry of the canonical CSR lies in the value table; computed once, by converting the numbers."""
         if self._structure.slots is None:
@@ -341,6 +409,31 @@ class FormatArray(SparseArray):
         raise NotImplementedError
 
 
+def joined(arrays: Any) -> Any:
+    """1-D or 2-D arrays on one device one after the other, placed as :func:`_empty` does."""
+    first, total = arrays[0], sum(array.shape[0] for array in arrays)
+    target = devices.of(first)
+    if target.kind == "cuda":
+        return target.xp.concatenate(arrays)
+    out = _empty(total * math.prod(first.shape[1:]), first.dtype, target).reshape(total, *first.shape[1:])
+    return target.xp.concatenate(arrays, out=out)
+
+
+def offsets(sizes: Iterable[int]) -> tuple[int, list[int]]:
+    """The sum of `sizes`, and where each of so many pieces begins."""
+    ends = list(itertools.accumulate(sizes, initial=0))
+    return ends[-1], ends[:-1]
+
+
+def chained(pointers: list[Any]) -> Any:
+    """Arrays of offsets, each of which begins at 0, as one that goes on where the one before ends."""
+    xp, at, pieces = devices.of(pointers[0]).xp, 0, []
+    for pointer in pointers:
+        pieces.append(pointer[:-1] + at)
+        at += int(pointer[-1])
+    return xp.concatenate([*pieces, xp.asarray([at], pointers[0].dtype)])
+
+
 def _empty(size: int, dtype: np.dtype, target: devices.Device) -> Any:
     """Uninitialised 1-D array; on the CPU it begins at a cache line, as the kernels want it."""
     return target.backend("runtime.memory").empty(size, dtype) if target.kind == "cpu" else target.xp.empty(size, dtype)
@@ -353,25 +446,26 @@ def _aligned(table: Any, target: devices.Device) -> Any:
     return own
 
 
+def _from_pickle(array_class: type[FormatArray], head: bytes, *buffers: Any) -> SparseArray:
+    """The array of a pickle or a message; ValueError where it is damaged."""
+    _meet_distributed()
+    return serialized.unpacked(array_class, head, buffers)
+
+
 def _unpickled(
     array_class: type[FormatArray], tables: NamedTuple, plan: str | None, checksum: int | None = None, is_on_gpu: bool = False
 ) -> FormatArray:
-    """The array around tables from a pickle or a message, whose buffers may begin anywhere.
+    """The array of a pickle of version 0.1.0, or of one made before tables were pickled as plain bytes.
 
     Raises
     ------
     ValueError
-        The pickle is damaged: its contents do not match their checksum, or in a pickle of 0.1.0, which has none and has a GPU's
-        tables as CuPy's arrays, break an invariant.
+        The tables break an invariant.
     """
-    _meet_distributed()
     fields = tables._asdict().items()
     moved = {name: _aligned(t, devices.CPU) for name, t in fields if isinstance(t, np.ndarray) and t.ctypes.data % 64}
     array = array_class._from_tables(tables._replace(**moved), plan)
-    if checksum is None:
-        array.check()
-    elif checksum != array._checksum(is_on_gpu):
-        raise ValueError(f"the pickle of a {array_class.__name__} does not match its checksum: it is damaged. Make it anew")
+    array.check()
     return array.to_device("cuda") if is_on_gpu else array
 
 

@@ -22,11 +22,13 @@ _AXES = ("row", "column")
 def getitem(array: Any, key: Any) -> Any:
     """``array[key]``, as NumPy indexes a 2-D array, where the result has at most two dimensions.
 
-    Parameters ---------- array : array of ours key : int, slice, Ellipsis, 1-D index array, 1-D boolean mask, a tuple
-    of at most two of these, or a 2-D boolean mask
+    Parameters
+    ----------
+    array : array of ours
+    key : int, slice, Ellipsis, 1-D index array, 1-D boolean mask, a tuple of at most two of these, or a 2-D boolean mask
         Index arrays and masks live on the array's device; for an array on a GPU they may also be NumPy arrays or lists.
-        Two index arrays are paired as in NumPy; ``np.ix_(rows, cols)`` takes the submatrix. A 2-D mask may be dense, or
-        a sparse array such as ``A > 0``.
+        Two index arrays are paired as in NumPy, and may have two dimensions; ``np.ix_(rows, cols)`` takes the submatrix. A
+        2-D mask may be dense, or a sparse array such as ``A > 0``.
 
     Returns
     -------
@@ -35,7 +37,8 @@ def getitem(array: Any, key: Any) -> Any:
     1-D dense array
         For an int and anything else, for two 1-D index arrays, and for a 2-D mask (its values in row-major order).
     array of the same format and device
-        For everything else. An array is immutable, so ``A[:]`` is `array` itself.
+        For everything else; of two index arrays that broadcast to two dimensions it has their shape. An array is immutable,
+        so ``A[:]`` is `array` itself.
 
     Raises
     ------
@@ -55,9 +58,9 @@ def getitem(array: Any, key: Any) -> Any:
         paired, mesh = _pairing(rows, cols)
         csr, rows = _decoded(array, rows)
         if paired:
-            row, col = (_place_array(s, target) for s in (rows, cols))
-            value = _values_at(csr, *target.xp.broadcast_arrays(row.ravel(), col.ravel()))
-            return value[0] if isinstance(rows, int) and isinstance(cols, int) else value
+            row, col = target.xp.broadcast_arrays(*(target.xp.asarray(s, dtype=np.int64) for s in (rows, cols)))
+            value = _values_at(csr, row.ravel(), col.ravel()).reshape(row.shape)
+            return array._like(coercion.as_csr(value)) if value.ndim == 2 else value[()]
         if mesh:
             rows, cols = rows.ravel(), cols.ravel()
         selected = _columns(_rows(csr, rows), cols)
@@ -71,7 +74,10 @@ def _pair(key: Any) -> tuple[Any, Any]:
     """`key` as one key for each axis, without an Ellipsis."""
     keys = key if isinstance(key, tuple) else (key,)
     if any(k is None for k in keys):
-        raise IndexError("an array of ours has 2 dimensions, and np.newaxis would add one. Index todense() instead")
+        raise IndexError(
+            "an array of ours has 2 dimensions, and np.newaxis would add one. Index todense() instead; for the product of two "
+            "dask arrays, in which Dask does so, use cvrarray.dask.matmul"
+        )
     ellipses = [place for place, k in enumerate(keys) if k is Ellipsis]
     if len(ellipses) > 1:
         raise IndexError("a key must have at most one Ellipsis; got several")
@@ -147,28 +153,23 @@ def _pairing(rows: Any, cols: Any) -> tuple[bool, bool]:
         if any(getattr(s, "ndim", 1) != 1 for s in (rows, cols)):
             raise IndexError("an index array must have 1 dimension beside a slice. Index todense() instead")
         return False, False
-    shapes: list[tuple[int, ...]] = [getattr(s, "shape", (1,)) for s in (rows, cols)]
+    shapes: list[tuple[int, ...]] = [getattr(s, "shape", ()) for s in (rows, cols)]
     if len(shapes[0]) == 2 and shapes[0][1] == 1 and hasattr(cols, "shape") and shapes[1][:-1] in ((), (1,)):
         return False, True
-    if any(len(shape) == 2 for shape in shapes):
-        raise IndexError(f"2-D index arrays must be an open mesh, np.ix_(rows, cols); got shapes {shapes[0]} and {shapes[1]}")
-    if shapes[0] != shapes[1] and (1,) not in shapes:
+    try:
+        np.broadcast_shapes(*shapes)
+    except ValueError:
         raise IndexError(
-            f"two index arrays must have one length; got {shapes[0][0]} and {shapes[1][0]}. "
+            f"two index arrays must have one shape, or shapes that broadcast; got {shapes[0]} and {shapes[1]}. "
             "Use np.ix_(rows, cols), or A[rows][:, cols], for a submatrix"
-        )
+        ) from None
     return True, False
-
-
-def _place_array(selection: Any, target: devices.Device) -> Any:
-    """An int as an array of one index; an array as it is."""
-    return target.xp.full(1, selection, np.int64) if isinstance(selection, int) else selection
 
 
 def _mask_2d(key: Any) -> Any:
     """`key` if it is a 2-D boolean mask, dense or sparse; else None."""
-    if isinstance(key, tuple) and len(key) == 1:
-        key = key[0]
+    if isinstance(key, tuple) and len(key) - sum(k is Ellipsis for k in key) == 1:  # an Ellipsis beside a 2-D mask is empty
+        key = next((k for k in key if getattr(k, "ndim", 0) == 2 or isinstance(k, list)), key)
     if isinstance(key, list) and key and isinstance(key[0], (list, np.ndarray)):
         try:
             key = np.asarray(key)
@@ -296,6 +297,13 @@ def _vector(csr: CSR, rows: Any, cols: Any) -> Any:
     dense = target.xp.zeros(csr.shape[1] if isinstance(rows, int) else csr.shape[0], csr.data.dtype)
     dense[csr.indices if isinstance(rows, int) else coercion._row_of_nonzero(csr.indptr, csr.indices, target)] = csr.data
     return dense
+
+
+def diagonal(csr: CSR, offset: int) -> Any:
+    """``csr[i, i + offset]`` for every i for which there is such an entry."""
+    (n_rows, n_cols), down, right = csr.shape, max(-offset, 0), max(offset, 0)
+    place = devices.of(csr.data).xp.arange(max(0, min(n_rows - down, n_cols - right)))
+    return _values_at(csr, place + down, place + right)
 
 
 def _values_at(csr: CSR, row: Any, col: Any) -> Any:

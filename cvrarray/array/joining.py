@@ -1,7 +1,7 @@
 """Arrays put side by side: concatenate, vstack, hstack, block, on canonical CSR and on the arrays' own device.
 
-Nothing is sorted. Stacking rows concatenates the three arrays of each CSR. Stacking columns copies each entry to a
-position that follows from the row lengths.
+Nothing is sorted. Stacking rows concatenates the tables where they fit together, else the three arrays of each CSR.
+Stacking columns copies each entry to a position that follows from the row lengths.
 """
 
 from __future__ import annotations
@@ -46,6 +46,9 @@ def concatenate(arrays: Any, axis: int = 0, out: Any = None, *, dtype: Any = Non
     arrays = list(arrays)
     first = _first_of_ours(arrays)
     with first._target.use():
+        stack = getattr(first, "_stack", None)
+        if axis % 2 == 0 and dtype is None and stack is not None and (whole := stack(arrays)) is not None:
+            return whole
         return first._like(_joined(_members(arrays, first), axis % 2, dtype, casting))
 
 
@@ -58,6 +61,13 @@ def vstack(arrays: Any, *, dtype: Any = None, casting: Casting = "same_kind") ->
 def hstack(arrays: Any, *, dtype: Any = None, casting: Casting = "same_kind") -> Any:
     """Columns beside columns: :func:`concatenate` along axis 1."""
     return concatenate(arrays, 1, dtype=dtype, casting=casting)
+
+
+def append(arr: Any, values: Any, axis: int | None = None) -> Any:
+    """`values` behind `arr` along an axis: :func:`concatenate` of both."""
+    if axis is None:
+        raise TypeError("append needs axis=0 or axis=1: entries of flattened arrays make no matrix. Call todense() first")
+    return concatenate([arr, values], axis)
 
 
 def block(arrays: Any) -> Any:

@@ -6,6 +6,7 @@ vector, ``"product_matrix"`` a matrix in C order. Each is ``run(x, y, alpha, bet
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable
 from functools import cache
@@ -93,11 +94,23 @@ def multiply(array: Any, x: Any, out: Any = None) -> Any:
     if type(x) is array._dense_type and x.ndim == 1:
         return matvec(array, x, out)
     x = operand(array, x, "x")
-    if x.ndim not in (1, 2):
-        raise TypeError(
-            f"x must be a vector (1-D) or a matrix (2-D); got shape {x.shape}. Reshape it, or multiply part by part"
-        )
+    if x.ndim > 2:
+        return _stacked(array, x, out)
+    if x.ndim == 0:
+        raise TypeError("x must be a vector (1-D) or a matrix (2-D); got a scalar. Use A * x")
     return _multiply(array, x, out, 1, 0)
+
+
+def _stacked(array: Any, x: Any, out: Any) -> Any:
+    """``array @ x`` for a stack of matrices (..., n_cols, k): one product with all of their columns."""
+    if out is not None:
+        raise TypeError(f"out must be left out of a product with a stack of matrices; got x of shape {x.shape}")
+    if x.shape[-2] != array.shape[1]:
+        raise ValueError(f"x must have {array.shape[1]} rows in its last two axes for shape {array.shape}; got {x.shape}")
+    last = x.ndim - 1
+    columns = x.transpose([last - 1, *range(last - 1), last])
+    product = _multiply(array, columns.reshape(array.shape[1], math.prod(columns.shape[1:])), None, 1, 0)
+    return product.reshape(array.shape[0], *columns.shape[1:]).transpose([*range(1, last), 0, last])
 
 
 def multiply_left(x: Any, array: Any, out: Any = None) -> Any:
@@ -105,11 +118,12 @@ def multiply_left(x: Any, array: Any, out: Any = None) -> Any:
     x = operand(array, x, "x")
     if x.ndim == 1:
         return multiply(array.T, x, out)
-    if x.ndim != 2:
-        raise TypeError(
-            f"x must be a vector (1-D) or a matrix (2-D); got shape {x.shape}. Reshape it, or multiply part by part"
-        )
-    if x.shape[1] != array.shape[0]:
+    if x.ndim == 0:
+        raise TypeError("x must be a vector (1-D) or a matrix (2-D); got a scalar. Use x * A")
+    if x.ndim > 2 and out is None and x.shape[-1] == array.shape[0]:
+        rows = multiply_left(x.reshape(math.prod(x.shape[:-1]), x.shape[-1]), array)
+        return rows.reshape(*x.shape[:-1], array.shape[1])
+    if x.ndim != 2 or x.shape[1] != array.shape[0]:
         raise ValueError(f"x must have {array.shape[0]} columns for an array of shape {array.shape}; got shape {x.shape}")
     if out is None:
         return multiply(array.T, x.T).T
@@ -148,6 +162,12 @@ def multiply_sparse(left: Any, right: Any, format: str | None = None) -> Any:
     if work != dtype and format == "csr":
         raise TypeError(f"SciPy and CuPy hold no {dtype} matrices. Leave out format, or use astype('float32') on an operand")
     with device.use():
+        if (csr := _sparse_product(a, b, work, device)) is not None:
+            if format == "csr":
+                from scipy.sparse import csr_array
+
+                return csr_array((csr.data, csr.indices, csr.indptr), shape=csr.shape)
+            return ours._like(csr._replace(data=coercion.narrowed(csr.data, dtype)))
         if device.kind == "cpu":
             from scipy.sparse import csr_array as matrix
         elif dtype.kind in "fc":
@@ -160,6 +180,14 @@ def multiply_sparse(left: Any, right: Any, format: str | None = None) -> Any:
             return product
         csr = coercion.as_csr(product)
         return ours._like(csr._replace(data=coercion.narrowed(csr.data, dtype)))
+
+
+def _sparse_product(a: Any, b: Any, work: np.dtype, device: Any) -> Any:
+    """The canonical CSR of ``a @ b``, computed in `work`, by our own kernel where there is one; else None."""
+    kernels = device.backend("sparse_product") if device.kind == "cpu" else None
+    if kernels is None or work.kind not in "iufc" or b.shape[1] > kernels.MOST_COLUMNS or a.indices.dtype != b.indices.dtype:
+        return None
+    return kernels.multiply(*(m._replace(data=m.data.astype(work, copy=False)) for m in (a, b)))
 
 
 def _parts(csr: Any, dtype: np.dtype) -> tuple[Any, Any]:

@@ -15,7 +15,7 @@ import numpy as np
 
 from ..core import extensions
 from ..input import coercion
-from . import contractions, elementwise, indexing, joining, products, reductions, structure
+from . import contractions, elementwise, indexing, joining, products, rearranging, reductions, selecting, statistics, structure
 
 # ------------------------------------------------------------------------------------------------------------------ ufuncs
 
@@ -74,7 +74,11 @@ REDUCTIONS: dict[Any, Callable[..., Any]] = {
     np.minimum: reductions.min_,
     np.logical_or: reductions.any_,
     np.logical_and: reductions.all_,
+    np.multiply: statistics.prod,
 }
+
+#: Axes of operands and result that are the usual ones of ``@``, as ``x @= A`` names them
+_AXES_OF_MATMUL = ([(-2, -1)] * 3, [(-1,), (-2, -1), (-1,)])
 
 
 def apply_ufunc(array: Any, ufunc: np.ufunc, method: str, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -92,42 +96,62 @@ def apply_ufunc(array: Any, ufunc: np.ufunc, method: str, inputs: tuple[Any, ...
     if method != "__call__" or ufunc in UNSUPPORTED:
         method = "" if method == "__call__" else f".{method}"
         raise TypeError(f"numpy.{ufunc.__name__}{method} is not offered for {name}. Call todense() or tocsr() first")
-    if ufunc in DENSIFIES:
-        raise TypeError(f"numpy.{ufunc.__name__} of 0 is not 0, so {name} would become dense. Call todense() first")
     if _is_ours(out):
         raise TypeError(f"out must be a dense array; got {type(out).__name__}, which is immutable")
+    if ufunc is np.matmul and kwargs.get("axes") in _AXES_OF_MATMUL:
+        del kwargs["axes"]
     if ufunc is np.matmul and not kwargs:
         left, right = inputs
         return matmul(left, right, out)
     if ufunc in CONTRACTIONS:
-        if kwargs:
+        if set(kwargs) - ({"axis"} if ufunc is np.vecdot else set()):
             raise TypeError(f"numpy.{ufunc.__name__} of {name} takes no {', '.join(kwargs)}. Call todense() first")
-        return _filled(out, CONTRACTIONS[ufunc](*inputs), ufunc)
+        return _into(out, lambda: CONTRACTIONS[ufunc](*inputs, **kwargs), ufunc)
     if unknown := set(kwargs) - {"dtype", "casting"}:
         raise TypeError(f"numpy.{ufunc.__name__} of {name} takes no {', '.join(sorted(unknown))}. Call todense() first")
+    try:
+        return _into(out, lambda: _elementwise(name, ufunc, inputs, kwargs), ufunc)
+    except elementwise.DenseResultError:
+        if out is None:
+            raise
+        return ufunc(*(value.todense() if _is_ours(value) else value for value in inputs), out=out, **kwargs)
+
+
+def _elementwise(name: str, ufunc: np.ufunc, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if ufunc in DENSIFIES:
+        raise elementwise.DenseResultError(
+            f"numpy.{ufunc.__name__} of 0 is not 0, so {name} would become dense. Call todense() first"
+        )
     if ufunc in BINARY:
-        return _filled(out, elementwise.binary(ufunc, *inputs, **kwargs), ufunc)
+        return elementwise.binary(ufunc, *inputs, **kwargs)
     if ufunc in KEEPS_ZERO:
-        return _filled(out, elementwise.unary(inputs[0], ufunc, **kwargs), ufunc)
+        return elementwise.unary(inputs[0], ufunc, **kwargs)
     raise TypeError(f"numpy.{ufunc.__name__} is not offered for {name}. Call todense() or tocsr() first")
 
 
-def _filled(out: Any, result: Any, ufunc: np.ufunc) -> Any:
-    """A dense result, copied into `out` if given."""
+def _into(out: Any, compute: Callable[[], Any], ufunc: np.ufunc) -> Any:
+    """The result of `compute`, written into a dense `out` where there is one: it asks for a dense result."""
+    result = compute()
     if out is None or result is NotImplemented:
         return result
-    if _is_ours(result) or isinstance(result, tuple):
-        raise TypeError(f"out must be left out of numpy.{ufunc.__name__} here: its result is sparse")
+    if isinstance(result, tuple):
+        raise TypeError(f"out must be left out of numpy.{ufunc.__name__} here: it has several results")
     if not np.can_cast(result.dtype, out.dtype, "same_kind"):
         raise TypeError(f"out must have a dtype that {result.dtype} casts to; got {out.dtype}")
     if out.shape != result.shape:
         raise ValueError(f"out must have shape {result.shape}; got {out.shape}")
+    return result.todense(out=out) if _is_ours(result) else _assigned(out, result)
+
+
+def _assigned(out: Any, result: Any) -> Any:
     out[...] = result
     return out
 
 
 def operate(ufunc: np.ufunc, left: Any, right: Any) -> Any:
     """A binary operator; NotImplemented if the other operand's class has rules of its own."""
+    if any(value is None or isinstance(value, str) for value in (left, right)):
+        return NotImplemented  # so that A == None is False
     if not (_is_known(left) and _is_known(right)):
         return _theirs(ufunc, "__call__", (left, right), {})
     return elementwise.binary(ufunc, left, right)
@@ -138,13 +162,14 @@ def operate(ufunc: np.ufunc, left: Any, right: Any) -> Any:
 
 def _dot(a: Any, b: Any, out: Any = None) -> Any:
     if np.ndim(a) == 0 or np.ndim(b) == 0:
-        return _filled(out, elementwise.binary(np.multiply, a, b), np.multiply)
+        return _into(out, lambda: elementwise.binary(np.multiply, a, b), np.multiply)
     return matmul(a, b, out)
 
 
 def _transpose(a: Any, axes: Any = None) -> Any:
     if axes is None:
         return a.T
+    axes = axes if isinstance(axes, tuple | list) else (axes,)
     axes = tuple(operator.index(axis) % 2 if -2 <= axis < 2 else axis for axis in axes)
     if sorted(axes) != [0, 1]:
         raise ValueError(f"axes must be a permutation of (0, 1); got {axes}")
@@ -179,6 +204,8 @@ def _axis(axis: Any) -> int:
 def _zeros_like(
     a: Any, dtype: Any = None, order: str = "K", subok: bool = True, shape: Any = None, *, device: Any = None
 ) -> Any:
+    if shape is not None and np.size(shape) != 2:
+        return _dense_like(a, 0, dtype, shape)
     zeros = structure.zeros_like(a, dtype, shape)
     return zeros if device is None else zeros.to_device(device)
 
@@ -186,19 +213,43 @@ def _zeros_like(
 def _full_like(
     a: Any, fill_value: Any, dtype: Any = None, order: str = "K", subok: bool = True, shape: Any = None, *, device: Any = None
 ) -> Any:
+    if shape is not None and np.size(shape) != 2:
+        return _dense_like(a, fill_value, dtype, shape)
     if np.ndim(fill_value) or fill_value != 0:
         raise TypeError(f"full_like of a sparse array needs fill_value 0; got {fill_value!r}. Use A.todense()")
     return _zeros_like(a, dtype, shape=shape, device=device)
 
 
-def _where(condition: Any) -> Any:
-    return structure.nonzero(condition)
+def _dense_like(a: Any, fill_value: Any, dtype: Any, shape: Any) -> Any:
+    """An array that has not two dimensions, and so is dense, on the device of `a`."""
+    with a._target.use():
+        return a._target.xp.full(shape, fill_value, a.dtype if dtype is None else dtype)
+
+
+def _where(condition: Any, *xy: Any) -> Any:
+    if len(xy) not in (0, 2):
+        raise ValueError("either both or neither of x and y should be given")
+    return selecting.where(condition, *xy) if xy else structure.nonzero(condition)
 
 
 def _norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Any:
-    if axis is not None and tuple(axis if isinstance(axis, tuple) else (axis,)) not in ((0, 1), (1, 0), (-2, -1)):
-        raise TypeError(f"norm of a sparse array takes the matrix as a whole; got axis={axis!r}. Use A.tocsr(), or todense()")
-    return structure.norm(x, ord, keepdims)
+    axes = None if axis is None else tuple(_axis(k) for k in (axis if isinstance(axis, tuple) else (axis,)))
+    if axes is not None and len(axes) == 1:
+        return structure.vector_norm(x, ord, axes[0], keepdims)
+    return structure.norm(x if axes in (None, (0, 1)) else x.T, ord, keepdims)
+
+
+def _vector_norm(x: Any, /, *, axis: Any = None, keepdims: bool = False, ord: Any = 2) -> Any:
+    if axis is None:
+        if ord != 2:
+            raise TypeError(f"vector_norm of a sparse array needs an axis for ord={ord!r}. Call todense() first")
+        return structure.norm(x, "fro", keepdims)
+    return structure.vector_norm(x, ord, _axis(axis), keepdims)
+
+
+def _angle(z: Any, deg: bool = False) -> Any:
+    xp = z._target.xp
+    return z._map(lambda values: xp.angle(values, deg=deg))
 
 
 def _astype(x: Any, dtype: Any, /, *, copy: bool = True, device: Any = None) -> Any:
@@ -222,6 +273,10 @@ FUNCTIONS: dict[Any, Callable[..., Any]] = {
     np.einsum: contractions.einsum,
     np.inner: contractions.inner,
     np.vdot: contractions.vdot,
+    np.outer: rearranging.outer,
+    np.linalg.outer: lambda x1, x2, /: rearranging.outer(x1, x2),
+    np.kron: rearranging.kron,
+    np.linalg.matrix_power: rearranging.matrix_power,
     np.linalg.matmul: lambda x1, x2, /: matmul(x1, x2),
     np.linalg.tensordot: lambda x1, x2, /, *, axes=2: contractions.tensordot(x1, x2, axes),
     np.linalg.vecdot: lambda x1, x2, /, *, axis=-1: contractions.vecdot(x1, x2, axis),
@@ -232,6 +287,21 @@ FUNCTIONS: dict[Any, Callable[..., Any]] = {
     np.amax: reductions.max_,
     np.min: reductions.min_,
     np.amin: reductions.min_,
+    np.prod: statistics.prod,
+    np.var: statistics.var,
+    np.std: statistics.std,
+    np.nansum: statistics.nansum,
+    np.nanprod: statistics.nanprod,
+    np.nanmean: statistics.nanmean,
+    np.nanvar: statistics.nanvar,
+    np.nanstd: statistics.nanstd,
+    np.nanmax: statistics.nanmax,
+    np.nanmin: statistics.nanmin,
+    np.argmax: statistics.argmax,
+    np.argmin: statistics.argmin,
+    np.nanargmax: statistics.nanargmax,
+    np.nanargmin: statistics.nanargmin,
+    np.unique: statistics.unique,
     np.any: reductions.any_,
     np.all: reductions.all_,
     np.count_nonzero: reductions.count_nonzero,
@@ -241,6 +311,7 @@ FUNCTIONS: dict[Any, Callable[..., Any]] = {
     np.linalg.diagonal: lambda x, /, *, offset=0: reductions.diagonal(x, offset),
     np.linalg.trace: lambda x, /, *, offset=0, dtype=None: reductions.trace(x, offset, dtype=dtype),
     np.linalg.norm: _norm,
+    np.linalg.vector_norm: _vector_norm,
     np.linalg.matrix_norm: lambda x, /, *, keepdims=False, ord="fro": structure.norm(x, ord, keepdims),
     # elementwise
     np.real: lambda val: val.real,
@@ -250,6 +321,10 @@ FUNCTIONS: dict[Any, Callable[..., Any]] = {
     np.clip: elementwise.clip,
     np.fix: lambda x: elementwise.unary(x, np.trunc),
     np.nan_to_num: structure.nan_to_num,
+    np.isposinf: lambda x: x._map(lambda values: values == np.inf),
+    np.isneginf: lambda x: x._map(lambda values: values == -np.inf),
+    np.iscomplex: lambda x: x.imag != 0,
+    np.angle: _angle,
     np.astype: _astype,
     np.array_equal: structure.array_equal,
     np.allclose: structure.allclose,
@@ -262,6 +337,25 @@ FUNCTIONS: dict[Any, Callable[..., Any]] = {
     np.zeros_like: _zeros_like,
     np.empty_like: lambda prototype, *args, **kwargs: _zeros_like(prototype, *args, **kwargs),
     np.full_like: _full_like,
+    np.ones_like: lambda a, *args, **kwargs: _full_like(a, 1, *args, **kwargs),
+    np.reshape: lambda a, /, shape, order="C", *, copy=None: rearranging.reshape(a, shape, order, copy=copy),
+    np.squeeze: rearranging.squeeze,
+    np.moveaxis: rearranging.moveaxis,
+    np.rollaxis: rearranging.rollaxis,
+    np.roll: rearranging.roll,
+    np.rot90: rearranging.rot90,
+    np.tile: rearranging.tile,
+    np.repeat: rearranging.repeat,
+    np.pad: rearranging.pad,
+    np.broadcast_to: rearranging.broadcast_to,
+    np.diff: rearranging.diff,
+    np.compress: rearranging.compress,
+    np.delete: rearranging.delete,
+    np.extract: lambda condition, arr: indexing.getitem(arr, condition),
+    np.split: rearranging.split,
+    np.array_split: rearranging.array_split,
+    np.vsplit: lambda ary, indices_or_sections: rearranging.split(ary, indices_or_sections, 0),
+    np.hsplit: lambda ary, indices_or_sections: rearranging.split(ary, indices_or_sections, 1),
     np.take: _take,
     np.flip: _flip,
     np.flipud: lambda m: _flip(m, 0),
@@ -275,6 +369,7 @@ FUNCTIONS: dict[Any, Callable[..., Any]] = {
     np.vstack: joining.vstack,
     np.hstack: joining.hstack,
     np.block: joining.block,
+    np.append: joining.append,
     np.stack: joining.stack,
     np.atleast_1d: lambda *arys: arys[0] if len(arys) == 1 else arys,
     np.atleast_2d: lambda *arys: arys[0] if len(arys) == 1 else arys,
@@ -290,8 +385,11 @@ FUNCTIONS: dict[Any, Callable[..., Any]] = {
     np.array_repr: lambda arr, *_, **__: repr(arr),
     np.array_str: lambda a, *_, **__: str(a),
 }
-if hasattr(np, "permute_dims"):  # another name of numpy.transpose
-    FUNCTIONS[np.permute_dims] = _transpose
+_NEWER: dict[str, Callable[..., Any]] = {"permute_dims": _transpose, "unique_values": statistics.unique_values}
+FUNCTIONS |= {getattr(np, name): rule for name, rule in _NEWER.items() if hasattr(np, name)}  # not all are in NumPy 2.0
+
+#: Makes an array, dense and on the device of an array of ours that is given as ``like=``
+LIKE = {np.array, np.asarray, np.asanyarray, np.ones, np.zeros, np.empty, np.full, np.arange, np.eye, np.identity, np.tri}
 
 _SOLVE = "Use scipy.sparse.linalg (on a GPU cupyx.scipy.sparse.linalg) with A, or with A.tocsr() where it factorises"
 
@@ -307,8 +405,6 @@ REMEDIES = {
     np.linalg.eig: _SOLVE,
     np.linalg.eigh: _SOLVE,
     np.linalg.svd: _SOLVE,
-    np.kron: "Use scipy.sparse.kron with A.to_scipy()",
-    np.reshape: "Use A.tocoo().reshape(shape)",
     np.copyto: "Arrays are immutable: use A.todense(), or A.with_values(data)",
 }
 
@@ -319,6 +415,9 @@ def apply_function(array: Any, function: Any, types: Any, args: tuple[Any, ...],
         if any(t.__module__.startswith("dask.") for t in types):
             return extensions.load("dask").apply_function(function, types, args, kwargs)
         return NotImplemented
+    if function in LIKE and not any(_is_ours(value) for value in args):
+        with array._target.use():
+            return getattr(array._target.xp, function.__name__)(*args, **kwargs)
     name = f"numpy.{function.__module__.removeprefix('numpy').lstrip('.')}.{function.__name__}".replace("..", ".")
     rule = FUNCTIONS.get(function)
     if rule is None:
@@ -350,7 +449,9 @@ def _is_known(value: Any) -> bool:
 
 
 def _theirs(ufunc: np.ufunc, method: str, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The result if an operand's class has own rules: Dask's, once it knows our arrays; else NotImplemented."""
+    """The result if an operand's class has own rules: Dask's or PyTorch's, once it knows our arrays; else NotImplemented."""
+    if ufunc is np.matmul and any(type(value).__module__.startswith("torch") for value in inputs):
+        return extensions.load("torch").multiply(*inputs)
     if any(type(value).__module__.startswith("dask.") for value in inputs):
         return extensions.load("dask").apply_ufunc(ufunc, method, inputs, kwargs)
     return NotImplemented

@@ -73,22 +73,22 @@ def mean(array: Any, axis: Any = None, dtype: Any = None, out: Any = None, keepd
     return _delivered(array, means.astype(dtype, copy=False), axis, out, keepdims)
 
 
-def max_(array: Any, axis: Any = None, out: Any = None, keepdims: bool = False) -> Any:
+def max_(array: Any, axis: Any = None, out: Any = None, keepdims: bool = False, *, explicit: bool = False) -> Any:
     """The largest values over `axis`, zeros that are not stored included; nan where a value is nan.
 
-    Parameters as of :func:`sum_`.
+    Parameters as of :func:`sum_`; with `explicit` what is not stored is left out, and is 0 where nothing is.
 
     Raises
     ------
     ValueError
         `axis` has no entries.
     """
-    return _extreme(array, np.maximum, _axis(axis), out, keepdims)
+    return _extreme(array, np.maximum, _axis(axis), out, keepdims, explicit)
 
 
-def min_(array: Any, axis: Any = None, out: Any = None, keepdims: bool = False) -> Any:
+def min_(array: Any, axis: Any = None, out: Any = None, keepdims: bool = False, *, explicit: bool = False) -> Any:
     """The smallest values over `axis`: see :func:`max_`."""
-    return _extreme(array, np.minimum, _axis(axis), out, keepdims)
+    return _extreme(array, np.minimum, _axis(axis), out, keepdims, explicit)
 
 
 def any_(array: Any, axis: Any = None, out: Any = None, keepdims: bool = False) -> Any:
@@ -122,11 +122,8 @@ def diagonal(array: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any
     if first == second:
         raise ValueError("axis1 and axis2 must differ")
     offset = operator.index(offset) * (1 if first == 0 else -1)
-    n_rows, n_cols = array.shape
-    down, right = max(-offset, 0), max(offset, 0)
     with array._target.use():
-        place = array._target.xp.arange(max(0, min(n_rows - down, n_cols - right)))
-        return indexing._values_at(array._canonical_csr(), place + down, place + right)
+        return array._diagonal(offset)
 
 
 def trace(array: Any, offset: int = 0, axis1: int = 0, axis2: int = 1, dtype: Any = None, out: Any = None) -> Any:
@@ -173,16 +170,22 @@ def _delivered(array: Any, result: Any, axis: int | None, out: Any, keepdims: bo
         result = array._target.xp.asarray(result).reshape(shape)
     if out is None:
         return result
+    _checked_out(array, out, result.shape, result.dtype)
+    with array._target.use():
+        out[...] = result
+    return out
+
+
+def _checked_out(array: Any, out: Any, shape: tuple[int, ...], dtype: np.dtype) -> Any:
+    """`out`, once it is a dense array on the array's device that can take a result of this shape and dtype."""
     if not isinstance(out, array._target.xp.ndarray) or devices.of(out) != array._target:
         raise TypeError(
             f"out must be a dense array on the array's device, {array.device}; got {type(out).__name__} on {devices.of(out)}"
         )
-    if out.shape != result.shape:
-        raise ValueError(f"out must have the result's shape, {result.shape}; got {out.shape}")
-    if not np.can_cast(result.dtype, out.dtype, "same_kind"):
-        raise TypeError(f"out must have a dtype that {result.dtype} casts to; got {out.dtype}")
-    with array._target.use():
-        out[...] = result
+    if out.shape != shape:
+        raise ValueError(f"out must have the result's shape, {shape}; got {out.shape}")
+    if not np.can_cast(dtype, out.dtype, "same_kind"):
+        raise TypeError(f"out must have a dtype that {dtype} casts to; got {out.dtype}")
     return out
 
 
@@ -208,10 +211,16 @@ def _sums(array: Any, axis: int | None, dtype: np.dtype) -> Any:
         array = array._map(lambda values: values.astype(work))
     with array._target.use():
         if axis is None:
-            sums = _line_sums(array.T if array.shape[0] > LONG else array, work).sum(dtype=work)
+            sums = _line_sums(_flipped(array) if array.shape[0] > LONG else array, work).sum(dtype=work)
         else:
-            sums = _line_sums(array if axis == 1 else array.T, work)
+            sums = _line_sums(array if axis == 1 else _flipped(array), work)
         return sums.astype(dtype, copy=False)
+
+
+def _flipped(array: Any) -> Any:
+    """``array.T`` for one product, for which nothing is converted."""
+    once = getattr(type(array.T), "once", None)
+    return once(array) if once else array.T
 
 
 def _line_sums(array: Any, dtype: np.dtype) -> Any:
@@ -238,7 +247,7 @@ def _real(dtype: np.dtype) -> np.dtype:
 # ---------------------------------------------------------------------------------------------------- extremes
 
 
-def _extreme(array: Any, ufunc: np.ufunc, axis: int | None, out: Any, keepdims: bool) -> Any:
+def _extreme(array: Any, ufunc: np.ufunc, axis: int | None, out: Any, keepdims: bool, explicit: bool) -> Any:
     target = array._target
     count = _count(array, axis)
     if not count:
@@ -249,18 +258,21 @@ def _extreme(array: Any, ufunc: np.ufunc, axis: int | None, out: Any, keepdims: 
             zero = target.xp.zeros((), array.dtype)
             if values.size:
                 result = values.max() if ufunc is np.maximum else values.min()
-                result = result if values.size == count else getattr(target.xp, ufunc.__name__)(result, zero)
+                result = result if explicit or values.size == count else getattr(target.xp, ufunc.__name__)(result, zero)
             else:
                 result = zero[()]
         else:
             result = _line_extremes(
-                (array if axis == 1 else array.T)._canonical_csr(), getattr(target.xp, ufunc.__name__), target.xp
+                (array if axis == 1 else array.T)._canonical_csr(), getattr(target.xp, ufunc.__name__), target.xp, explicit
             )
     return _delivered(array, result, axis, out, keepdims)
 
 
-def _line_extremes(csr: CSR, ufunc: Any, xp: Any) -> Any:
-    """(n_rows,) extremes of rows. The first and the last 2^k entries cover a row of 2^k to 2^(k+1) - 1 entries."""
+def _line_extremes(csr: CSR, ufunc: Any, xp: Any, explicit: bool = False) -> Any:
+    """(n_rows,) extremes of rows, of stored entries alone if `explicit`.
+
+    The first and the last 2^k entries cover a row of 2^k to 2^(k+1) - 1 entries.
+    """
     start, end = csr.indptr[:-1].astype(np.int64), csr.indptr[1:].astype(np.int64)
     lengths = end - start
     result = xp.zeros(lengths.size, csr.data.dtype)
@@ -271,4 +283,4 @@ def _line_extremes(csr: CSR, ufunc: Any, xp: Any) -> Any:
         result[rows] = ufunc(neighbours[start[rows]], neighbours[end[rows] - (1 << k)])
         if longest >> k > 1:
             neighbours = ufunc(neighbours[: -(1 << k)], neighbours[1 << k :])
-    return xp.where(lengths < csr.shape[1], ufunc(result, xp.zeros_like(result)), result)
+    return result if explicit else xp.where(lengths < csr.shape[1], ufunc(result, xp.zeros_like(result)), result)

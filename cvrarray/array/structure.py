@@ -33,6 +33,34 @@ def triu(m: Any, k: int = 0) -> Any:
     return _selected(m, lambda row, col: col - row >= k)
 
 
+def block_diagonal(array: Any, block_size: int) -> Any:
+    """The dense blocks on the diagonal: see :meth:`cvrarray.array.base.SparseArray.block_diagonal`."""
+    with array._target.use():
+        row, col, val = array._coo()
+        return _on_diagonal(array, block_size, row, col, val, 0)
+
+
+def block_diagonal_slots(array: Any, block_size: int) -> Any:
+    """Where each entry of the blocks on the diagonal lies in the table of an array's stored values; -1: nowhere.
+
+    They hold for every array of the same structure, so that new values need no search.
+    """
+    with array._target.use():
+        row, col, slot = array._slot_numbers()._coo()
+        return _on_diagonal(array, block_size, row, col, slot, -1)
+
+
+def _on_diagonal(array: Any, block_size: int, row: Any, col: Any, val: Any, empty: int) -> Any:
+    """(n_blocks, block_size, block_size) what `val` has in the blocks on the diagonal, `empty` where it has nothing."""
+    xp = array._target.xp
+    block = row // block_size
+    kept = xp.flatnonzero(block == col // block_size)
+    block, row, col, val = block[kept], row[kept], col[kept], val[kept]
+    blocks = xp.full((-(-min(array.shape) // block_size), block_size, block_size), empty, val.dtype)
+    blocks[block, row - block * block_size, col - block * block_size] = val
+    return blocks
+
+
 def eliminate_zeros(array: Any) -> Any:
     """The array without stored zeros."""
     return _filtered(array, lambda row, col, val: val != 0)
@@ -84,6 +112,28 @@ def norm(x: Any, ord: Any = None, keepdims: bool = False) -> Any:
     else:
         raise TypeError(f"norm of a sparse array must be 'fro', 1, -1, inf or -inf; got {ord!r}. Call todense(), or use svds")
     return total.reshape(1, 1) if keepdims else total
+
+
+def vector_norm(x: Any, ord: Any = None, axis: int = -1, keepdims: bool = False) -> Any:
+    """The norms of rows (``axis=1``) or columns as vectors: `ord` is 2 (None), 1, inf, -inf or 0, which counts.
+
+    Raises
+    ------
+    TypeError
+        Another norm is asked for.
+    """
+    wide = x if x.dtype.kind in "fc" else x.astype(np.float64)
+    if ord in (None, 2):
+        squares = abs(wide)._map(lambda values: values * values)
+        with x._target.use():
+            return x._target.xp.sqrt(reductions.sum_(squares, axis=axis, keepdims=keepdims))
+    if ord == 1:
+        return reductions.sum_(abs(wide), axis=axis, keepdims=keepdims)
+    if ord in (np.inf, -np.inf):
+        return (reductions.max_ if ord > 0 else reductions.min_)(abs(wide), axis=axis, keepdims=keepdims)
+    if ord == 0:
+        return reductions.count_nonzero(x, axis=axis, keepdims=keepdims).astype(reductions._real(wide.dtype))
+    raise TypeError(f"the norm of rows or columns of a sparse array must be 2, 1, inf, -inf or 0; got {ord!r}. Call todense()")
 
 
 def array_equal(a1: Any, a2: Any, equal_nan: bool = False) -> bool:

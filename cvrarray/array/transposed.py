@@ -1,21 +1,106 @@
 """``A.T``: an array that is another array, transposed, without converting it.
 
-It holds nothing but its base. Products swap (``A.T @ x`` is the base's transposed product), elementwise functions map the
-base's values, and everything else starts from the canonical CSR, which is the base's with rows and columns exchanged.
-``A.T.T`` is the base itself, and ``A.T.copy()`` converts: an array of the base's format that holds the transposed matrix.
+Elementwise functions map the base's values, and everything else starts from the canonical CSR, which is the base's with
+rows and columns exchanged. ``A.T.T`` is the base itself, and ``A.T.copy()`` converts: an array of the base's format that
+holds the transposed matrix.
+
+Products swap: on a GPU ``A.T @ x`` is the base's transposed product. On a CPU, and for ``A.T @ X`` on a GPU, a product that
+scatters its sums is slower than one that collects them, so the first product converts: the base keeps *tables of its
+transpose* from then on, and the product is theirs (docs/decisions/0014). Where they would take too much memory
+(:func:`most_bytes`), while a CUDA graph is captured, and in products that are made once (:meth:`TransposedArray.once`), the
+base's transposed product is taken here too. Which of them is decided before an array's first product of the kind, for all of
+them: so every call gives the same bits.
 """
 
 from __future__ import annotations
 
+import os
+import threading
+import weakref
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from ..core import devices, extensions
 from ..core.arrays import Run
 from ..core.tables import CSR
+from ..input import partition
 from . import products
 from .base import SparseArray
+
+#: Of the machine's memory, the share that all tables of transposes in a process may take where nothing else is said.
+SHARE = 1 / 4
+
+
+def most_bytes(target: devices.Device = devices.CPU) -> int:
+    """Bytes that the tables of transposes, of all arrays on a device together, may take.
+
+    ``CVRARRAY_TRANSPOSED_MEMORY``, 0 for none; by default a quarter of the device's memory.
+
+    Raises
+    ------
+    ValueError
+        The variable is set, and is no number of bytes.
+
+    Examples
+    --------
+    >>> from cvrarray.array import transposed
+    >>> transposed.most_bytes() > 0
+    True
+    """
+    wanted = os.environ.get("CVRARRAY_TRANSPOSED_MEMORY", "").strip()
+    if wanted == "0":
+        return 0
+    if wanted:
+        return partition.n_bytes(wanted, "CVRARRAY_TRANSPOSED_MEMORY")
+    return int(SHARE * target.backend("runtime.memory" if target.kind == "cpu" else "memory").installed())
+
+
+class _Kept:
+    """The tables of transposes that the process holds: how many bytes, and who may add to them."""
+
+    def __init__(self) -> None:
+        self.sizes: dict[int, tuple[devices.Device, int]] = {}  # by the arrays' identity, while they live
+        self.lock = threading.Lock()
+
+    def n_bytes(self, target: devices.Device = devices.CPU) -> int:
+        """Bytes of all of them on a device."""
+        return sum(size for device, size in list(self.sizes.values()) if device == target)
+
+    def make(self, base: SparseArray) -> SparseArray | None:
+        """The transpose of `base` as an array of its own, in the format that suits it; None where it may not be kept."""
+        target = base._target
+        if self.n_bytes(target) + base.nbytes > most_bytes(target):
+            return None
+        if target.kind == "cuda" and target.xp.cuda.get_current_stream().is_capturing():  # a graph holds no conversion
+            return None
+        csr = TransposedArray(base)._canonical_csr()
+        array: SparseArray = extensions.load("construct").asarray(csr, device=target)
+        self.sizes[id(array)] = target, array.nbytes
+        weakref.finalize(array, self.sizes.pop, id(array)).atexit = False
+        return array
+
+
+_kept = _Kept()
+
+
+def keep(base: Any) -> SparseArray | None:
+    """The tables that `base` keeps of its transpose, made now if need be; None where it has none."""
+    if base._transpose is None:
+        with _kept.lock:
+            if base._transpose is None:
+                made = _kept.make(base)
+                base._transpose = False if made is None else made
+    return None if base._transpose is False else base._transpose
+
+
+def _free_lock() -> None:
+    _kept.lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):  # a thread that held it is not in a forked child
+    os.register_at_fork(after_in_child=_free_lock)
 
 
 class TransposedArray(SparseArray):
@@ -37,13 +122,30 @@ class TransposedArray(SparseArray):
     """
 
     base: SparseArray
+    _is_kept: bool  # whether its products may make the base keep tables of its transpose
 
     def __init__(self, base: SparseArray):
         self.base = base
         self._target = base._target
         self._dense_type = base._dense_type
         self._ready = base._ready_transposed
+        self._is_kept = True
         self._plan = None
+
+    @classmethod
+    def once(cls, base: SparseArray) -> TransposedArray:
+        """A view for a product that is not made again: it converts nothing, and keeps nothing.
+
+        Examples
+        --------
+        >>> from cvrarray.array.transposed import TransposedArray
+        >>> A = cvrarray.CVRArray([[1.0, 0, 2], [0, 3, 0]])
+        >>> TransposedArray.once(A) @ np.ones(2)
+        array([1., 3., 2.])
+        """
+        view = cls(base)
+        view._ready, view._is_kept = {}, False
+        return view
 
     @property
     def format(self) -> str:  # type: ignore[override]  # a class variable of formats
@@ -64,8 +166,14 @@ class TransposedArray(SparseArray):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the base's tables."""
-        return self.base.nbytes
+        """Bytes of the base's tables, and of those that it keeps of its transpose."""
+        return self.base.nbytes + (self._own.nbytes if self._own is not None else 0)
+
+    @property
+    def _own(self) -> SparseArray | None:
+        """The base's tables of its transpose, if it has some."""
+        own = getattr(self.base, "_transpose", None)
+        return None if own is False else own
 
     @property
     def T(self) -> SparseArray:
@@ -107,7 +215,10 @@ class TransposedArray(SparseArray):
         self.base.check()
 
     def _layout(self) -> str:
-        return f"a view of {type(self.base).__name__}, {self.base._layout()}"
+        view = f"a view of {type(self.base).__name__}, {self.base._layout()}"
+        if self._own is None:
+            return view
+        return f"{view}; products by {type(self._own).__name__}, {self._own._layout()}, {self._own.nbytes / 1e6:.3g} MB"
 
     def _like(self, csr: CSR) -> SparseArray:
         return self.base._like(csr)
@@ -119,7 +230,20 @@ class TransposedArray(SparseArray):
         col, row, val = self.base._coo()
         return row, col, val
 
+    def _canonical_csr(self) -> CSR:
+        csr = self.base._canonical_csr()
+        with self._target.use():
+            transpose: CSR = self._target.backend("csr").transpose(csr)
+            return transpose
+
+    def _diagonal(self, offset: int) -> Any:
+        return self.base._diagonal(-offset)
+
     def _kernel(self, kind: str, dtype: np.dtype) -> Run:
+        collects = kind == "product_matrix" or (kind == "product" and self._target.kind == "cpu")
+        own = keep(self.base) if self._is_kept and collects else None
+        if own is not None:
+            return own._kernel(kind, dtype)
         if kind == "product_matrix":
             return products.transposed_matrix(self.base, dtype)
         return self.base._kernel({"product": "product_transposed", "product_transposed": "product"}[kind], dtype)

@@ -20,7 +20,9 @@ DEFAULT_BLOCK_SIZE = 6
 
 
 @overload
-def asarray(obj: Any, format: Literal["auto"] = "auto", device: Any = None) -> FormatArray: ...
+def asarray(
+    obj: Any, format: Literal["auto"] = "auto", device: Any = None, *, dtype: Any = None, copy: bool | None = None
+) -> FormatArray: ...
 @overload
 def asarray(
     obj: Any,
@@ -30,9 +32,19 @@ def asarray(
     n_lanes: int | None = None,
     n_chunks: int | None = None,
     split: str = "rows",
+    dtype: Any = None,
+    copy: bool | None = None,
 ) -> CVRArray: ...
 @overload
-def asarray(obj: Any, format: Literal["bbcsr"], device: Any = None, *, block_size: int = 6) -> BBCSRArray: ...
+def asarray(
+    obj: Any,
+    format: Literal["bbcsr"],
+    device: Any = None,
+    *,
+    block_size: int = 6,
+    dtype: Any = None,
+    copy: bool | None = None,
+) -> BBCSRArray: ...
 @overload
 def asarray(
     obj: Any,
@@ -43,8 +55,12 @@ def asarray(
     n_chunks: int | None = None,
     split: str = "rows",
     block_size: int = 6,
+    dtype: Any = None,
+    copy: bool | None = None,
 ) -> FormatArray: ...
-def asarray(obj: Any, format: str = "auto", device: Any = None, **parameters: Any) -> FormatArray:
+def asarray(
+    obj: Any, format: str = "auto", device: Any = None, *, dtype: Any = None, copy: bool | None = None, **parameters: Any
+) -> FormatArray:
     """The matrix as one of our arrays, on a GPU where there is one.
 
     Parameters
@@ -55,6 +71,9 @@ def asarray(obj: Any, format: str = "auto", device: Any = None, **parameters: An
         ``"auto"`` decides from the matrix's statistics; ``plan`` and ``repr`` of the result say why.
     device : str, optional
         ``"cpu"``, ``"cuda"`` or ``"cuda:N"``. Default: the GPU that `obj` lives on, else the current GPU, else the CPU.
+    dtype : dtype, optional
+        To which values are cast. Default: theirs.
+    copy : ignored; NumPy has it. The tables are new ones always.
     **parameters
         Keywords of the format's class; with ``format="auto"`` none.
 
@@ -82,10 +101,10 @@ def asarray(obj: Any, format: str = "auto", device: Any = None, **parameters: An
         raise ValueError(
             f"format='auto' chooses parameters itself; got {', '.join(parameters)}. Name a format, or leave them out"
         )
-    blocks = _of_blocks(obj, format, device, parameters)
+    blocks = _of_blocks(obj, format, device, parameters) if dtype is None else None
     if blocks is not None:
         return blocks
-    csr = placed(obj, device)
+    csr = placed(obj, device, dtype)
     if format != "auto":
         return formats.named(format)(csr, **parameters)
     plan = choose(statistics(csr, exact=False), devices.of(csr.data).kind)
@@ -109,13 +128,13 @@ def _of_blocks(obj: Any, format: str, device: Any, parameters: dict[str, Any]) -
     return plan(devices.move(found.data, target))
 
 
-def placed(obj: Any, device: Any = None) -> CSR:
+def placed(obj: Any, device: Any = None, dtype: Any = None) -> CSR:
     """Any matrix that :func:`asarray` takes, as canonical CSR on a device.
 
     That is the named device, else the GPU that `obj` lives on, else the current GPU, else the CPU.
     """
     target = None if device is None else devices.parse(device)
-    csr = coercion.as_csr(obj)
+    csr = coercion.from_arguments(obj, dtype=dtype)
     if target is None:
         home = devices.of(csr.data)
         target = home if home.kind == "cuda" else devices.default()

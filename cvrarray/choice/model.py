@@ -158,11 +158,15 @@ def choose(stats: Statistics, device: str) -> Plan:
     name = min(time, key=time.__getitem__)
     cls, keywords = of_variant(name)
     others = [other for other in time if of_variant(other)[0] is not cls]
-    reason = f"{_label(name)}: {stats.table_bytes[name] / stats.nnz:.1f} bytes a nonzero"
-    if others:
-        other = min(others, key=time.__getitem__)
-        reason += f", {_label(other)} {stats.table_bytes[other] / stats.nnz:.1f}"
-    return Plan(cls.format, keywords.get("block_size"), f"{reason}; {cls._why(name, stats)}")
+    named = [name, *([min(others, key=time.__getitem__)] if others else [])]
+    beside = "".join(f" ({_label(other)}: {_rounded(time[other])})" for other in named[1:])
+    size = " and ".join(f"{stats.table_bytes[other] / stats.nnz:.1f}" for other in named)
+    reason = f"{_label(name)}: predicted {_rounded(time[name])} us a product{beside}"
+    return Plan(cls.format, keywords.get("block_size"), f"{reason}; {size} bytes a nonzero; {cls._why(name, stats)}")
+
+
+def _rounded(microseconds: float) -> str:
+    return f"{microseconds:,.0f}" if microseconds >= 100 else f"{microseconds:.2g}"
 
 
 def _label(name: str) -> str:
@@ -180,18 +184,10 @@ def predict(stats: Statistics, device: str) -> dict[str, float]:
 
 def _row_lengths(csr: CSR, device: devices.Device) -> tuple[int, int, int, int]:
     """Slots of bins of blocks of size 1, empty rows, the shortest row's length and the longest's."""
-    n_rows, xp = csr.shape[0], device.xp
-    if not n_rows:
+    if not csr.shape[0]:
         return 0, 0, 0, 0
-    if device.kind == "cpu":
-        found: tuple[int, int, int, int] = device.backend("statistics").row_lengths(csr.indptr, WARP)
-        return found
-    lengths = csr.indptr[1:] - csr.indptr[:-1]
-    in_bins = xp.zeros(-(-n_rows // WARP) * WARP, np.int64)
-    in_bins[:n_rows] = lengths
-    padded = in_bins.reshape(-1, WARP).max(axis=1).sum() * WARP
-    counts = [padded, (lengths == 0).sum(), lengths.min(), lengths.max()]
-    return tuple(devices.move(xp.stack([c.astype(np.int64) for c in counts]), devices.CPU).tolist())
+    found: tuple[int, int, int, int] = device.backend("statistics").row_lengths(csr.indptr, WARP)
+    return found
 
 
 def _windows(csr: CSR, device: devices.Device, exact: bool) -> CSR:

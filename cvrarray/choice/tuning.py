@@ -13,10 +13,10 @@ import hashlib
 import json
 import math
 import os
-import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,6 +25,7 @@ import numpy as np
 from ..array.base import SparseArray
 from ..core import atomic, clocks, devices
 from ..core.tables import CSR
+from ..core.timing import by_turns
 from ..formats import FORMATS, named, of_variant
 from ..input import coercion
 from . import construct, model
@@ -105,7 +106,7 @@ def tune(obj: Any, *, x_dtype: Any = None, budget_s: float = 1.0, device: Any = 
     x_dtype : str or numpy.dtype, optional
         Of the vectors to come. Default: the matrix's.
     budget_s : float
-        Seconds for conversions and products together; compiling, once a machine, is not counted. The candidate that is
+        Seconds for conversions and products together; compiling, once in an environment, is not counted. The candidate that is
         begun is finished; 0 measures nothing and gives what ``asarray`` does.
     device : str, optional
         As for :func:`cvrarray.asarray`.
@@ -221,7 +222,8 @@ def _alone(array: SparseArray, x: Any, sample: Sample) -> float:
 
     _settle(call, array)
     number = _number(call, sample)
-    return statistics.median(sample(call, number) for _ in range(FEWEST_SAMPLES))
+    (seconds,) = by_turns([partial(sample, call, number)], FEWEST_SAMPLES)
+    return seconds
 
 
 def _compare(best: SparseArray, challenger: SparseArray, x: Any, sample: Sample, share: float) -> tuple[float, float]:
@@ -229,14 +231,8 @@ def _compare(best: SparseArray, challenger: SparseArray, x: Any, sample: Sample,
     calls = [lambda: best @ x, lambda: challenger @ x]
     _settle(calls[1], challenger)
     number = max(_number(call, sample) for call in calls)
-    times: list[list[float]] = [[], []]
-    start = time.perf_counter()
-    for k in range(MOST_SAMPLES):
-        if k >= FEWEST_SAMPLES and time.perf_counter() - start > share:
-            break
-        for call, samples in zip(calls, times, strict=True):
-            samples.append(sample(call, number))
-    return statistics.median(times[0]), statistics.median(times[1])
+    seconds, rival_seconds = by_turns([partial(sample, call, number) for call in calls], MOST_SAMPLES, FEWEST_SAMPLES, share)
+    return seconds, rival_seconds
 
 
 def _settle(call: Callable[[], Any], array: SparseArray) -> None:

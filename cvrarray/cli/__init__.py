@@ -11,10 +11,9 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from .. import __version__
-from . import bench, convert, demo, info
+from . import bench, convert, demo, info, solve, warmup
 
-COMMANDS = {"info": info, "bench": bench, "convert": convert, "demo": demo}
+COMMANDS = {"info": info, "bench": bench, "solve": solve, "convert": convert, "demo": demo, "warmup": warmup}
 
 #: What a user can cause and mend: the message is enough. Anything else is a bug of ours.
 INPUT_ERRORS = (OSError, ValueError, ModuleNotFoundError, MemoryError)
@@ -63,6 +62,8 @@ def _report(message: str, code: int) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
+    from .. import __version__
+
     common = _Parser(add_help=False)
     common.add_argument("--debug", action="store_true", help="show the traceback of an error")
     parser = _Parser(prog="cvrarray", description="Sparse arrays in the CVR and BBCSR formats.")

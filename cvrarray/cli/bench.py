@@ -1,15 +1,19 @@
 """Time A @ x on your matrix, beside what you have without us, and say who wins.
 
-Beside both formats run SciPy, pydata/sparse and MKL on a CPU, CuPy's CSR on a GPU. MKL needs sparse_dot_mkl: pip install
-'cvrarray[bench]'. SciPy's BSR takes part where the matrix has blocks. Every product of ours is checked first against one in
-double precision, row by row; a wrong one is not timed, and makes the exit code 1. Then all take turns. On a CPU times are
-wall-clock time: ours and MKL run on all threads (CVRARRAY_NUM_THREADS=1 gives both one), SciPy and pydata/sparse on one. On
-a GPU they are the device's own, by CUDA events.
+Beside both formats run SciPy, pydata/sparse and MKL on a CPU (MKL where sparse_dot_mkl is installed: pip install
+'cvrarray[bench]'), CuPy's CSR on a GPU. SciPy's BSR takes part where the matrix has blocks. Every product of ours is
+checked first against one in double precision, row by row; a wrong one is not timed, and makes the exit code 1. Then all
+take turns. While a spread is above 20%, they take more turns, for up to --seconds, and the fastest samples of each
+count: other programs disturbed these least.
+
+On a CPU times are wall-clock time: ours and MKL run on all threads (CVRARRAY_NUM_THREADS=1 gives both one), SciPy and
+pydata/sparse on one. On a GPU they are the device's own, by CUDA events.
 
   by            a format (bbcsr 3 has blocks of 3 x 3) or a peer; * marks the format that asarray chose
-  us            microseconds of a product: the median over all repeats
-  spread        between the quartiles of the repeats, over the median; where it is large, no figure can be trusted
-  speedup       time of the fastest peer over the time of this one: above 1 is faster than everything you have
+  us            microseconds of a product: the median of the samples that count, --repeats of them
+  spread        between the quartiles of these samples, over the median; where it is large, no figure can be trusted
+  speedup       time of the fastest peer over the time of this one: above 1 is faster than everything you have;
+                of a peer, 1 for the fastest and less for the others
   convert       time of the conversion from CSR, in products of the fastest peer
   break-even    products after which the conversion has paid for itself against that peer
   stores        bytes of the format's tables
@@ -35,15 +39,15 @@ import cvrarray
 
 from .. import formats, generate
 from ..array.format import FORMATS
-from ..core import clocks, devices
-from . import peers, rounding, sources
+from ..core import clocks, devices, progress
+from . import peers, profile, rounding, sources
 from .table import finite, render, significant, size
 
 #: A format that would store this many times the bytes of CSR is not built: it could not win, and might not fit.
 MOST_BYTES = 8
 
-#: Figures are not to be trusted with a larger spread, or with more CPUs busy with other processes.
-STEADY, OTHERS = 0.2, 0.25
+#: Figures are not to be trusted with more CPUs busy with other processes.
+OTHERS = 0.25
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -54,13 +58,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--scale", choices=generate.SCALES, default="medium", help="of generated ones; default: %(default)s")
     parser.add_argument("--dtype", help="float32,float64 or complex64,complex128, one or both; default: the matrix's own")
+    parser.add_argument(
+        "--profile", action="store_true", help="also time what could be switched on: tuning, precision, threads"
+    )
     add_shared_arguments(parser)
 
 
 def add_shared_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of ``bench`` and ``demo``."""
     parser.add_argument("--device", help="cpu, cuda or cuda:N; default: the GPU if there is one")
-    parser.add_argument("--repeats", type=int, default=21, metavar="N", help="default: %(default)s")
+    parser.add_argument("--repeats", type=int, default=21, metavar="N", help="samples that count; default: %(default)s")
+    parser.add_argument(
+        "--seconds", type=float, default=10.0, metavar="S", help="of more turns while a spread is large; default: %(default)s"
+    )
     parser.add_argument("--seed", type=int, default=0, help="of the generated matrices and of x; default: %(default)s")
     parser.add_argument("--json", metavar="OUT", help="write all that was measured to OUT ('-': to stdout)")
 
@@ -78,6 +88,8 @@ def check(args: argparse.Namespace) -> devices.Device:
     sources.check_dtypes(args.dtype)
     sources.check_output(args.json)
     check_positive("repeats", args.repeats)
+    if not getattr(args, "seconds", 0) >= 0:
+        raise ValueError(f"--seconds must be a number from 0; got {args.seconds}")
     return device
 
 
@@ -89,16 +101,16 @@ def check_positive(name: str, value: int) -> None:
 
 def measure(matrices: dict[str, Callable[[], Any]], device: devices.Device, args: argparse.Namespace) -> int:
     """Measure, print and judge matrices, given as functions that make the CSR on `device`; gives the exit code."""
-    from tqdm import tqdm
-
-    others, results = clocks.OtherLoad(), []
-    # disable=None: no bar where stderr is no terminal
-    with tqdm(matrices.items(), disable=None, leave=False, unit="matrix") as bar:
-        for name, make in bar:
-            bar.set_description(name)
+    others, results, profiles = clocks.OtherLoad(), [], {}
+    for number, (name, make) in enumerate(matrices.items(), 1):
+        with progress.shown(f"measuring {name}" + (f", {number} of {len(matrices)}" if len(matrices) > 1 else "")):
             csr = make()
             for dtype in sources.dtypes(args.dtype, csr.dtype):
-                results += measure_case(name, cast(csr, dtype), device, repeats=args.repeats, seed=args.seed)
+                case = cast(csr, dtype)
+                results += measure_case(name, case, device, repeats=args.repeats, seed=args.seed, seconds=args.seconds)
+                if getattr(args, "profile", False):
+                    x = devices.move(random_vector(csr.shape[1], case.dtype, args.seed), device)
+                    profiles[f"{name}, {dtype}"] = profile.measure(case, x, device, args.repeats, args.seconds)
     report = {
         "schema": 3,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -108,6 +120,7 @@ def measure(matrices: dict[str, Callable[[], Any]], device: devices.Device, args
         "cpus_busy_with_others": finite(others.cpus()),
         "peers_left_out": peers.left_out(device),
         "results": results,
+        "profiles": profiles,
     }
     report["warnings"] = doubts(report)
     publish(report, text, args.json)
@@ -151,13 +164,14 @@ def measure_case(
     *,
     repeats: int,
     seed: int,
+    seconds: float = 0.0,
     names: Sequence[str] | None = None,
     counts: Sequence[int | None] = (None,),
     using: Callable[[int | None], AbstractContextManager[Any]] = nullcontext,
 ) -> list[dict[str, Any]]:
     """One matrix in one dtype: build, check, time; a case for each number of threads of `counts`, entered by `using`.
 
-    Times are in seconds; None stands for never, or not measured.
+    `seconds` are for further turns while a spread is large. Times are in seconds; None stands for never, or not measured.
     """
     host = csr if device.kind == "cpu" else csr.get()
     x_host = random_vector(host.shape[1], host.dtype, seed)
@@ -171,7 +185,7 @@ def measure_case(
         right = {entry["name"]: arrays[entry["name"]] for entry in entries if entry["correct"]}
         others = peers.products(csr, x, device)
         entries += [{"name": other, "format": other, "correct": True} for other in others]
-        times, taken = _time(csr, x, right, others, device, repeats, counts, using)
+        times, taken = _time(csr, x, right, others, device, (repeats, seconds), counts, using)
     cases = []
     for count in counts:
         peer, runs = derive(
@@ -192,7 +206,7 @@ def _time(
     arrays: dict[str, Any],
     others: dict[str, clocks.Call],
     device: devices.Device,
-    repeats: int,
+    turns: tuple[int, float],
     counts: Sequence[int | None],
     using: Callable[[int | None], AbstractContextManager[Any]],
 ) -> tuple[dict[Any, clocks.Timing], dict[Any, clocks.Conversion]]:
@@ -204,7 +218,8 @@ def _time(
     calls |= {(other, None): call for other, call in others.items() if other not in peers.THREADED}
     with warnings.catch_warnings():  # pydata/sparse says in every product that it loses some of them
         warnings.filterwarnings("ignore", "Nan will not be propagated", RuntimeWarning)
-        times = clock.times(calls, repeats, setting=lambda key: using(key[1]))
+        repeats, seconds = turns
+        times = clock.times(calls, repeats, setting=lambda key: using(key[1]), seconds=seconds)
         taken = {}
         for count in counts:
             beside = [key for key in times if key[0] in others and key[1] in (count, None)]
@@ -230,6 +245,7 @@ def derive(
         if entry["correct"]:
             took = timed[entry["name"]]
             found |= {"seconds": took.median, "quartiles": [took.low, took.high], "host_seconds": took.host}
+            found |= {"turns": took.turns} if took.turns else {}
             found["speedup"] = seconds[peer] / took.median
             found["speedup_over"] = {other: seconds[other] / took.median for other in seconds}
         if entry["name"] in taken:
@@ -330,13 +346,23 @@ def text(report: dict[str, Any]) -> str:
     for case in report["results"]:
         notes += [f"{case['matrix']}, {case['dtype']}: {name} left out, it {why}" for name, why in case["left_out"].items()]
     parts = [
-        f"{device['name']} ({device['device']}); medians of {report['repeats']}",
+        f"{device['name']} ({device['device']}); {_samples(report)}",
         render(header, rows),
-        "\n".join(["* chosen by asarray", *notes]),
+        "\n".join(["* chosen by asarray; speedup: over the fastest peer (cvrarray bench --help explains all columns)", *notes]),
         "\n".join(f"WARNING: {doubt}" for doubt in report["warnings"]),
         "\n".join(verdict(case) for case in report["results"]),
+        *(profile.text(about, variants) for about, variants in report.get("profiles", {}).items()),
     ]
     return "\n\n".join(part for part in parts if part)
+
+
+def _samples(report: dict[str, Any]) -> str:
+    """How many samples the figures are medians of, and of how many."""
+    taken = max((run.get("turns", 0) for case in report["results"] for run in case["runs"]), default=0)
+    more = (
+        f" the fastest {report['repeats']} of up to {taken} samples" if taken > report["repeats"] else f" {report['repeats']}"
+    )
+    return f"medians of{more}"
 
 
 def _row(case: dict[str, Any], entry: dict[str, Any]) -> list[str]:
@@ -360,7 +386,7 @@ def label(entry: dict[str, Any]) -> str:
 def spread(entry: dict[str, Any]) -> float:
     """Between the quartiles of a run's times, over their median."""
     low, high = entry["quartiles"]
-    return float((high - low) / entry["seconds"])
+    return float((high - low) / entry["seconds"]) if entry["seconds"] else 0.0
 
 
 def doubts(report: dict[str, Any]) -> list[str]:
@@ -370,10 +396,10 @@ def doubts(report: dict[str, Any]) -> list[str]:
     if report["device"]["device"] == "cpu" and others is not None and others > OTHERS:
         found.append(f"other processes kept {others:.1f} CPUs busy meanwhile; measure again when the machine is idle")
     for case in report["results"]:
-        unsteady = {label(run): spread(run) for run in case["runs"] if run["correct"] and spread(run) > STEADY}
+        unsteady = {label(run): spread(run) for run in case["runs"] if run["correct"] and spread(run) > clocks.STEADY}
         if unsteady:
             worst = ", ".join(f"{name} {share:.0%}" for name, share in unsteady.items())
-            found.append(f"{case['matrix']}, {case['dtype']}: a spread above {STEADY:.0%} ({worst}); try more --repeats")
+            found.append(f"{case['matrix']}, {case['dtype']}: a spread above {clocks.STEADY:.0%} ({worst}); try more --seconds")
     return found
 
 

@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Read, convert, write, and say what was written."""
     from .. import files
-    from ..core import devices
+    from ..core import devices, progress
 
     out = Path(args.out)
     given = {name: getattr(args, name) for name in PARAMETERS if getattr(args, name) is not None}
@@ -45,8 +45,7 @@ def run(args: argparse.Namespace) -> int:
         format = _format(args.format, given)
         files.check_target(out)
         array = _array(args.file, format, device, given)
-        with sources.byte_bar(f"writing {out.name}", array.nbytes) as progress:
-            files.save(out, array, progress)
+        files.save(out, array)
         print(array)
     else:
         write = _writer(out)
@@ -54,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
             raise ValueError(f"--format and the formats' own options need an OUT that ends in .cvra; got {out}")
         files.check_target(out)
         csr = sources.read(args.file)
-        with sources.byte_bar(f"writing {out.name}") as progress, files.replacing(out, progress) as file:
+        with progress.shown(f"writing {out.name}", unit="B") as update, files.replacing(out, update) as file:
             write(file, csr)
     print(f"{out}: {size(out.stat().st_size)}")
     return 0
@@ -79,16 +78,7 @@ def _array(path: str, format: str | None, device: Any, given: dict[str, Any]) ->
             return matrix.to_device(device)
         if format == matrix.format:
             given = matrix._parameters() | given
-    with _converting(matrix.nnz):
-        return cvrarray.asarray(matrix, format=format or "auto", device=device, **given)
-
-
-def _converting(nnz: int) -> Any:
-    """A line on a terminal while a conversion runs, which is one call: there is no share of it to show."""
-    from tqdm import tqdm
-
-    # disable=None: no line where stderr is no terminal
-    return tqdm(desc=f"converting {nnz:,} nonzeros", bar_format="{desc}", disable=None, leave=False)
+    return cvrarray.asarray(matrix, format=format or "auto", device=device, **given)
 
 
 def _writer(out: Path) -> Callable[[Any, Any], None]:

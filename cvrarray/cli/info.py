@@ -37,21 +37,20 @@ def run(args: argparse.Namespace) -> int:
 
 def describe(csr: Any) -> dict[str, Any]:
     """What there is to say of a SciPy CSR, in JSON's types. Bytes are those of the arrays, built to be counted."""
-    from tqdm import tqdm
-
     from ..choice import model
-    from ..core import devices
+    from ..core import devices, progress
 
     stats = model.statistics(csr)
     kind = devices.default().kind  # as asarray would here
     plan = model.choose(stats, kind)
     csr_bytes = csr.data.nbytes + csr.indices.nbytes + csr.indptr.nbytes
     memory: dict[str, int | None] = {"csr": csr_bytes}
-    # disable=None: no bar where stderr is no terminal
-    for name in tqdm(stats.table_bytes, desc="converting", disable=None, leave=False, delay=0.5):
-        # What would be many times larger is not worth its time, and might not fit: the model's word has to do.
-        too_large = stats.table_bytes[name] > bench.MOST_BYTES * csr_bytes
-        memory[name] = None if too_large else int(_build(csr, name).nbytes)
+    with progress.shown("converting", len(stats.table_bytes), "formats") as update:
+        for done, name in enumerate(stats.table_bytes):
+            # What would be many times larger is not worth its time, and might not fit: the model's word has to do.
+            too_large = stats.table_bytes[name] > bench.MOST_BYTES * csr_bytes
+            update(done)
+            memory[name] = None if too_large else int(_build(csr, name).nbytes)
     return {
         "shape": list(stats.shape),
         "dtype": str(stats.dtype),
@@ -148,7 +147,7 @@ def plot(csr: Any, title: str, path: str) -> None:
     from .. import files
 
     n_rows, n_cols = csr.shape
-    figure = Figure(figsize=(11, 5), layout="constrained")
+    figure = Figure(figsize=(9, 4.2), layout="constrained")
     figure.suptitle(f"{Path(title).name}: {n_rows:,} x {n_cols:,}, {csr.nnz:,} nonzeros")
     spy, lengths = figure.subplots(1, 2)
     counts = pixel_counts(csr)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +15,7 @@ DTYPES = ("float32", "float64", "complex64", "complex128")
 
 
 def read(path: str) -> Any:
-    """The matrix of a file, as ``scipy.sparse.csr_array``; a progress bar on a terminal.
+    """The matrix of a file, as ``scipy.sparse.csr_array``.
 
     Raises
     ------
@@ -26,31 +24,14 @@ def read(path: str) -> Any:
     """
     from .. import files
 
-    with byte_bar(Path(path).name) as progress:
-        return files.read_csr(path, progress)
+    return files.read_csr(path)
 
 
 def read_as_stored(path: str) -> Any:
     """As :func:`read`, but of a .cvra file the array of ours that it holds, format and parameters included."""
     from .. import files
 
-    with byte_bar(Path(path).name) as progress:
-        return files.read_stored(path, progress)
-
-
-@contextmanager
-def byte_bar(what: str, total: int | None = None) -> Iterator[Callable[..., None]]:
-    """A progress bar of bytes on a terminal; gives the function (bytes done[, bytes of all]) that moves it."""
-    from tqdm import tqdm
-
-    # disable=None: no bar where stderr is no terminal
-    with tqdm(desc=what, total=total, unit="B", unit_scale=True, disable=None, leave=False, delay=0.5) as bar:
-
-        def progress(done: int, total: int | None = None) -> None:
-            bar.total = bar.total if total is None else total
-            bar.update(done - bar.n)
-
-        yield progress
+    return files.read_stored(path)
 
 
 def load(name: str, *, scale: str, seed: int, device: devices.Device) -> Any:

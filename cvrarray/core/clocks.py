@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import statistics
 import time
@@ -25,16 +26,23 @@ Setting = Callable[[Any], AbstractContextManager[Any]]
 #: Seconds of a sample on the host; a short call is repeated to fill them. Idle threads of MKL's pool and of ours spin
 #: for less than that: the untimed sample before each timed one outlasts the spinning of another library's threads.
 SAMPLE_SECONDS = 2e-3
+STEADY = 0.2  # spread of samples, between their quartiles over their median, with which figures may be trusted
 CONVERSION_SECONDS = 0.05  # of conversions, at least: one interruption could cover five of 0.1 ms
 
 
 class Timing(NamedTuple):
-    """Seconds per call over all repeats: on the device, and on the host until the call returns."""
+    """Seconds per call over the samples that count: on the device, and on the host until the call returns."""
 
     median: float
     low: float  # first quartile
     high: float  # third quartile
     host: float
+    turns: int = 0  # samples that were taken; the fastest count, as many as repeats were asked for
+
+    @property
+    def spread(self) -> float:
+        """Between the quartiles, over the median."""
+        return (self.high - self.low) / self.median if self.median else 0.0
 
 
 class Conversion(NamedTuple):
@@ -52,22 +60,38 @@ def of(device: devices.Device) -> HostClock | GPUClock:
 class HostClock:
     """Wall-clock time."""
 
-    def times(self, calls: dict[Any, Call], repeats: int, setting: Setting = lambda name: nullcontext()) -> dict[Any, Timing]:
+    def times(
+        self,
+        calls: dict[Any, Call],
+        repeats: int,
+        setting: Setting = lambda name: nullcontext(),
+        seconds: float = 0.0,
+    ) -> dict[Any, Timing]:
         """Time each of `calls`, in turn, `repeats` times, within its ``setting(name)``.
 
         An untimed sample of the same call precedes each timed one: caches are as in a sequence of products, and the
         threads of the previous call are asleep.
+
+        While the spread of a call is above STEADY, all take further turns, for up to `seconds` of them. Of each call
+        its fastest `repeats` samples count: on a machine with other work they are those that it disturbed least.
         """
         number = {}
         for name, call in calls.items():
             with setting(name):
                 number[name] = self._calls_a_sample(call)
         samples: dict[Any, list[float]] = {name: [] for name in calls}
-        for _ in range(repeats):
+        found: dict[Any, Timing] = {}
+        turns, end = 0, math.inf
+        while turns < repeats or (time.perf_counter() < end and any(timing.spread > STEADY for timing in found.values())):
             for name, call in calls.items():
                 with setting(name):
                     samples[name].append(self._settled(call, number[name]))
-        return {name: _timing(values, host=statistics.median(values)) for name, values in samples.items()}
+            turns += 1
+            if turns >= repeats:
+                end = min(end, time.perf_counter() + seconds)
+                fastest = {name: sorted(values)[:repeats] for name, values in samples.items()}
+                found = {name: _timing(values, statistics.median(values), turns) for name, values in fastest.items()}
+        return found
 
     def sample(self, call: Call, number: int = 1) -> float:
         """Seconds per call of `number` consecutive ones."""
@@ -77,18 +101,22 @@ class HostClock:
         return (time.perf_counter() - start) / number
 
     def conversion(self, convert: Call, repeats: int, product: Call) -> Conversion:
-        """Time `convert` in turn with `product`, `repeats` times and for CONVERSION_SECONDS, after a run that compiles."""
+        """Time `convert` in turn with `product`, `repeats` times and for CONVERSION_SECONDS, after a run that compiles.
+
+        The faster halves of both are compared: other programs disturbed these less.
+        """
         convert()
         number = self._calls_a_sample(product)
-        samples, products = [], []
+        samples: list[float] = []
+        products: list[float] = []
         for _ in range(repeats):
-            turn: list[float] = []
             end = time.perf_counter() + CONVERSION_SECONDS / repeats
-            while not turn or time.perf_counter() < end:
-                turn.append(self.sample(convert))
-            samples += turn
-            products.append(statistics.median(turn) / self._settled(product, number))
-        return Conversion(statistics.median(samples), statistics.median(products))
+            taken = len(samples)
+            while len(samples) == taken or time.perf_counter() < end:
+                samples.append(self.sample(convert))
+            products.append(self._settled(product, number))
+        seconds, unit = (statistics.median(sorted(times)[: -(-len(times) // 2)]) for times in (samples, products))
+        return Conversion(seconds, seconds / max(unit, 1e-9))
 
     def _calls_a_sample(self, call: Call) -> int:
         """How many calls fill SAMPLE_SECONDS, measured after one that compiles."""
@@ -120,8 +148,12 @@ class GPUClock:
         repeats: int,
         setting: Setting = lambda name: nullcontext(),
         cold: bool = False,
+        seconds: float = 0.0,
     ) -> dict[Any, Timing]:
-        """Time each of `calls`, in turn, `repeats` times, within its ``setting(name)``."""
+        """Time each of `calls`, in turn, `repeats` times, within its ``setting(name)``.
+
+        `seconds` has no effect: other work on the host does not change a GPU's times.
+        """
         with self.device.use():
             for call in calls.values():
                 call()
@@ -136,7 +168,7 @@ class GPUClock:
                         if not cold:
                             call()
                         samples[name].append(self.sample(call))
-            return {name: _timing(values, host[name]) for name, values in samples.items()}
+            return {name: _timing(values, host[name], repeats) for name, values in samples.items()}
 
     def sample(self, call: Call, number: int = 1) -> float:
         """The device's seconds per call of `number` consecutive ones, waits for the host's launches included."""
@@ -211,6 +243,6 @@ class OtherLoad:
         return (user + nice + system + sum(rest)) / os.sysconf("SC_CLK_TCK"), time.process_time(), time.monotonic()
 
 
-def _timing(samples: list[float], host: float) -> Timing:
+def _timing(samples: list[float], host: float, turns: int) -> Timing:
     low, median, high = np.quantile(samples, (0.25, 0.5, 0.75)).tolist()
-    return Timing(median, low, high, host)
+    return Timing(median, low, high, host, turns)

@@ -14,11 +14,11 @@ from typing import NamedTuple
 import numpy as np
 
 from cvrarray.core.tables import CSR, NARROW_PADDING, WARP, BBCSRTables, mask_dtype
-from cvrarray.cpu import simd
+from cvrarray.cpu import decoding, simd
 from cvrarray.cpu.products import locality, parts, tiling
 from cvrarray.cpu.products.scaling import Run, scaled
 from cvrarray.cpu.runtime import memory, threads
-from cvrarray.cpu.runtime.compiler import compiled, inlined, kernel
+from cvrarray.cpu.runtime.compiler import compiled, helper, inlined, kernel
 
 OWN_KERNEL = (1, *simd.BLOCK_SIZES)  #: block sizes whose kernels are compiled for that size alone
 ALL = np.uint32(0xFFFFFFFF)  #: mask of all rows of a bin
@@ -149,6 +149,16 @@ def product_transposed(tables: BBCSRTables, dtype: np.dtype) -> Run:
     return scaled(parts.transposed(_scatter, of, t.bin_rowptr, 1, (t, _within(block_size)), n_cols, dtype))
 
 
+def to_csr(tables: BBCSRTables, first: int, last: int) -> CSR:
+    """Canonical CSR of the rows [first, last), numbered as the tables have them."""
+    return decoding.from_bbcsr(tables, first, last)
+
+
+def diagonal(tables: BBCSRTables, offset: int) -> np.ndarray:
+    """``A[i, i + offset]`` for every i for which there is such an entry, 0 where none is stored."""
+    return decoding.diagonal_of_bbcsr(tables, offset)
+
+
 def to_coo(tables: BBCSRTables) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Row, column and value of every stored entry, bin by bin; padding and holes are dropped, explicit zeros stay."""
     t = _for_kernels(tables)
@@ -209,7 +219,7 @@ def _conversion(indptr: np.dtype, index: np.dtype, bits: np.dtype, block_size: i
     )
 
 
-@kernel
+@helper
 def _same_columns(row, other, indptr, indices):
     length = indptr[row + 1] - indptr[row]
     if indptr[other + 1] - indptr[other] != length:
@@ -473,7 +483,7 @@ def _open_bin(i, indptr, source, length):
     return indptr[min((i + 1) * WARP, n_rows)]
 
 
-@kernel
+@helper
 def _value_steps(i, indptr, values, n_steps, data, past):
     """Write the values of a bin without holes, 32 slots at a time, and prefetch those of the next bin meanwhile.
 
@@ -491,7 +501,7 @@ def _value_steps(i, indptr, values, n_steps, data, past):
             simd.store(simd.gather(values, step, source, 0, real), data, step * WARP, simd.WHOLE)
 
 
-@kernel
+@helper
 def _marked_value_steps(i, block_size, indptr, values, n_block_steps, data, marks, past):
     """The same for a bin that may have holes: bits of `marks` tell which slots have an entry, and so which entry."""
     source, length = simd.scratch(indptr, simd.SINGLE), simd.scratch(indptr, simd.SINGLE)
@@ -508,7 +518,7 @@ def _marked_value_steps(i, block_size, indptr, values, n_block_steps, data, mark
             simd.advance(source, real)
 
 
-@kernel
+@helper
 def _column_steps(i, indptr, indices, n_steps, padding, base, col):
     """Write the columns of a bin of blocks of size 1, relative to `base`, as :func:`_value_steps` does the values."""
     source, length = simd.scratch(indptr, simd.SINGLE), simd.scratch(indptr, simd.SINGLE)
@@ -520,7 +530,7 @@ def _column_steps(i, indptr, indices, n_steps, padding, base, col):
         simd.gather_store(simd.pointer(indices, step), source, real, padding, base, col, step * WARP, simd.WHOLE)
 
 
-@kernel
+@helper
 def _fill(to, n, value):
     for k in range(n):
         to[k] = value
@@ -580,7 +590,7 @@ def _split_columns(block_size, indices, length, base, n_rows, to, marks):
             marks[r] = marks[b]
 
 
-@kernel
+@helper
 def _place_row(n_blocks, block_size, values, marks, to):
     """Write a row's values where `marks` have them in its blocks; holes are 0 already."""
     k = 0
@@ -733,6 +743,9 @@ def _scatter(first, last, part, t, within, x, sums):
 def _scatter_bin(of, n_steps, col, padding, entries, y):
     """Rows of one block row have the same columns: their terms are added up before they are added to y."""
     block_size = of.block_size
+    if block_size > 1 and not of.holes:
+        _scatter_whole_blocks(of, n_steps, col, padding, entries, y)
+        return
     sums = simd.scratch(entries, simd.SINGLE)
     for slot in range(0, n_steps * WARP, WARP):
         real = simd.not_equal_mask(col, slot, padding)
@@ -757,7 +770,26 @@ def _scatter_bin(of, n_steps, col, padding, entries, y):
                 row = after
 
 
-@kernel
+@inlined
+def _scatter_whole_blocks(of, n_steps, col, padding, entries, y):
+    """:func:`_scatter_bin` of blocks without holes: a column of a block is one sum, which stays in a register."""
+    block_size = of.block_size
+    for slot in range(0, n_steps * WARP, WARP):
+        values, row = simd.pointer(of.values, slot * block_size), 0
+        while row < WARP:
+            after = min(row + block_size - (of.phase + row) % block_size, WARP)
+            block = col[slot + row]
+            if block != padding:
+                to = simd.pointer(y, np.int64(block) * block_size)
+                for j in range(block_size):
+                    total = simd.load_number(values, j * WARP + row, entries) * entries[row]
+                    for r in range(row + 1, after):
+                        total += simd.load_number(values, j * WARP + r, entries) * entries[r]
+                    to[j] += total
+            row = after
+
+
+@helper
 def _block_column(t, i, slot):
     """Block column of a bin's slot, -1 for padding."""
     if t.col_base[i] < 0:

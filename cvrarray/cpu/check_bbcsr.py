@@ -1,4 +1,4 @@
-"""What :meth:`cvrarray.BBCSRArray.check` asks of every bin: its block columns, what is stored of them, and the zeros between.
+"""What :meth:`cvrarray.BBCSRArray.check` asks of every bin: its block columns, what they store, the zeros between.
 
 One pass over a bin, 32 block columns a step. Values are read only where some lane stores none. Columns are compared
 without their signs: so padding, -1 or NARROW_PADDING, is the largest number there is.
@@ -14,13 +14,14 @@ from cvrarray.core.tables import NARROW_PADDING, WARP, BBCSRTables
 from cvrarray.cpu import simd
 from cvrarray.cpu.check_cvr import value_words
 from cvrarray.cpu.runtime import threads
-from cvrarray.cpu.runtime.compiler import kernel
+from cvrarray.cpu.runtime.compiler import helper, kernel
 from cvrarray.cpu.simd import masks
 
 #: Faults of a bin; of several the lowest counts.
 (RANGE, BASE, ORDER, LENGTH, BEYOND, ROWS, PRESENT, VALUE) = range(1, 9)
 ALL, NONE, ONE = np.uint32(0xFFFFFFFF), np.uint32(0), np.uint32(1)  #: masks of all lanes, of none, and of the first
 NO_BLOCK = -1  #: padding of a wide bin
+AHEAD = 1024  #: slots from the one that is looked at to the one that is prefetched
 
 
 class Bins(NamedTuple):
@@ -90,7 +91,7 @@ def _bins(first, last, t, has_present, fault, entries):
             fault[i] = PRESENT if wrong else VALUE if held else 0
 
 
-@kernel
+@helper
 def _columns(t, i, columns, kind):
     """The first fault of a bin's block columns but BASE, else 0; and whether one of them is 0, or there are none."""
     together, inside = _lanes(t, i)
@@ -98,6 +99,7 @@ def _columns(t, i, columns, kind):
     outside, falls, differs, used, zeros = NONE, NONE, NONE, NONE, NONE
     is_empty = False
     for at in range(0, n_steps * WARP, WARP):
+        simd.prefetch(columns, at + AHEAD, simd.INTO_L1)
         real = simd.not_equal_mask(columns, at, kind.padding)
         outside |= masks.at_least(columns, at, kind.limit) & real
         zeros |= ALL ^ simd.not_equal_mask(columns, at, 0)
@@ -121,7 +123,7 @@ def _columns(t, i, columns, kind):
     return fault, zeros != NONE or n_steps == 0
 
 
-@kernel
+@helper
 def _lanes(t, i):
     """Masks of a bin's lanes: those in the block row of the lane before, and those that are rows."""
     row = i * WARP
@@ -132,7 +134,7 @@ def _lanes(t, i):
     return inside & ~first, inside
 
 
-@kernel
+@helper
 def _entries(t, i, columns, kind, has_present):
     """Lanes that store padding or columns beyond the last, lanes that hold what they don't store, and how much is stored."""
     size, slot = t.block_size, t.bin_rowptr[i]
@@ -140,6 +142,7 @@ def _entries(t, i, columns, kind, has_present):
     wrong, held, n_entries, n = NONE, NONE, 0, len(t.sized)
     for at in range(0, (t.bin_rowptr[i + 1] - slot) // size, WARP):
         real = simd.not_equal_mask(columns, at, kind.padding)
+        simd.prefetch(t.words, (slot + at * size + AHEAD) * n, simd.INTO_L1)
         cut = real & ~simd.not_equal_mask(columns, at, kind.cut)
         values = slot + at * size
         if has_present:

@@ -14,13 +14,14 @@ import numpy as np
 from cvrarray.core.tables import NARROW, WARP, CVRTables
 from cvrarray.cpu import simd
 from cvrarray.cpu.runtime import memory, threads
-from cvrarray.cpu.runtime.compiler import kernel
+from cvrarray.cpu.runtime.compiler import helper, kernel
 from cvrarray.cpu.simd import masks
 
 LANES, BATCH = simd.SINGLE, simd.BATCH_ROW  #: sizes of scratch space
 
 #: Faults of a chunk; of several the lowest counts.
 (MASK, COUNT, TARGET, ORDER, ENTRIES, LAYOUT, ROWS, OWNER, PADS, PAD_COLUMN, PAD_VALUE, RANGE, BASE, ASCENT) = range(1, 15)
+AHEAD = 1024  #: slots from the one that is looked at to the one that is prefetched
 ALL, NONE, ONE = np.uint32(0xFFFFFFFF), np.uint32(0), np.uint32(1)  #: masks of all lanes, of none, and of the first
 
 
@@ -171,7 +172,7 @@ def _records(first, last, t, fault, named, fed):
         named[k], fed[k] = rows, rows + in_tail
 
 
-@kernel
+@helper
 def _range(numbers, n):
     """The least and the largest of n numbers, at least one, and how many are not negative."""
     least = most = numbers[0]
@@ -183,7 +184,7 @@ def _range(numbers, n):
     return np.int64(least), np.int64(most), count
 
 
-@kernel
+@helper
 def _least(numbers, n):
     """The least of n numbers, at least one."""
     least = numbers[0]
@@ -238,7 +239,7 @@ def _layout(first, last, t, fed, found):
             found.ends[k, 0], found.ends[k, 1] = wide[pairs[0]], wide[pairs[1]]
 
 
-@kernel
+@helper
 def _ends(chunk, named, lane):
     """How lanes end, by the records that name entries of tail: sets the first four of :class:`Lanes`.
 
@@ -281,7 +282,7 @@ def _ends(chunk, named, lane):
     return 0
 
 
-@kernel
+@helper
 def _after_record(chunk, step, n):
     """The step after the last record of lane n before `step`, or 0."""
     while step and not chunk.masks[step - 1] >> np.uint32(n) & ONE:
@@ -289,7 +290,7 @@ def _after_record(chunk, step, n):
     return step
 
 
-@kernel
+@helper
 def _follow(chunk, named, lane, rows, n_rows, pairs):
     """Feed and steal as the conversion does: 0 where that does not lead to these records, else the numbers in `pairs`.
 
@@ -333,7 +334,7 @@ def _follow(chunk, named, lane, rows, n_rows, pairs):
     return n_pairs if next_row == n_rows else 0
 
 
-@kernel
+@helper
 def _feed(chunk, named, lane, rows, n_rows):
     """Feed rows up to the step in which the last one is fed; that step, and how many records and rows there are before it."""
     n_lanes = chunk.n_lanes
@@ -357,7 +358,7 @@ def _feed(chunk, named, lane, rows, n_rows):
     return chunk.n_steps, record, next_row
 
 
-@kernel
+@helper
 def _all_fed(chunk, lane, rows):
     """Take from tail the rows that lanes work on once the last is fed, and from lanes what others steal; whether tail fits."""
     for n in range(chunk.n_lanes):
@@ -369,7 +370,7 @@ def _all_fed(chunk, lane, rows):
     return True
 
 
-@kernel
+@helper
 def _steal(chunk, lane, n, step, pairs, n_pairs):
     """Let lane n steal before `step`, or pad: how many numbers are added to `pairs`, -1 where its records do not fit."""
     n_lanes, n_steps = chunk.n_lanes, chunk.n_steps
@@ -398,7 +399,7 @@ def _steal(chunk, lane, n, step, pairs, n_pairs):
     return added + 2
 
 
-@kernel
+@helper
 def _rows(rows, n_rows, carry_row, before, rank, empty_row):
     """ROWS where a chunk's rows do not ascend from those of the chunk before, OWNER where one is empty too, or missing."""
     own = 0
@@ -426,7 +427,7 @@ def _rows(rows, n_rows, carry_row, before, rank, empty_row):
     return 0
 
 
-@kernel
+@helper
 def _owns(first, last, below, empty_row):
     """Whether the empty rows before row `first` are `below`, and there is none up to row `last`."""
     n_empty = len(empty_row)
@@ -435,7 +436,7 @@ def _owns(first, last, below, empty_row):
     )
 
 
-@kernel
+@helper
 def _columns(chunk, lane, columns, limit, is_narrow, n_pads, pairs, n_pairs):
     """RANGE, BASE, PAD_COLUMN or ASCENT where a chunk's columns cannot be right, else 0; they must lie in [0, limit)."""
     n_lanes, n_slots = chunk.n_lanes, chunk.n_steps * chunk.n_lanes
@@ -445,6 +446,7 @@ def _columns(chunk, lane, columns, limit, is_narrow, n_pads, pairs, n_pairs):
     outside, zeros, odd, falls = NONE, NONE, NONE, NONE
     for step in range(chunk.n_steps):
         at = step * n_lanes
+        simd.prefetch(columns, at + AHEAD, simd.INTO_L1)
         pads = NONE if step < whole else _pads_in(lane.filled, n_lanes, step)
         goes_on = every_lane & ~(pads | chunk.masks[step - 1]) if step else NONE
         if at + WARP <= n_slots:
@@ -475,7 +477,7 @@ def _columns(chunk, lane, columns, limit, is_narrow, n_pads, pairs, n_pairs):
     return ASCENT if falls else 0
 
 
-@kernel
+@helper
 def _pads_in(filled, n_lanes, step):
     """Mask of the lanes that pad in a step."""
     pads = NONE

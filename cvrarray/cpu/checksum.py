@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
+from cvrarray.core.tables import WARP
 from cvrarray.cpu import simd
 from cvrarray.cpu.runtime import threads
 from cvrarray.cpu.runtime.compiler import inlined, kernel
 
 BLOCK = 1 << 13  #: words of 8 bytes that are summed up together
-FIRST, SECOND = np.uint64(0x9E3779B185EBCA87), np.uint64(0xC2B2AE3D27D4EB4F)  #: xxHash64's first two primes
+LINES = 1 << 7  #: words between two prefetches
+AHEAD = 1 << 9  #: words from the one that is added to the one that is prefetched
+PRIME = np.uint64(0x9E3779B185EBCA87)  #: xxHash64's first
 LEFT, RIGHT = np.uint64(31), np.uint64(33)  #: a turn by 31 of 64 bits, as xxHash64 has it
 
 
@@ -34,18 +37,24 @@ def _sum_blocks(first, last, words, sums):
 
 @kernel
 def _sum(words, begin, end):
-    """The words from `begin` to before `end`: as xxHash64 does it, four at a time, which do not wait for one another."""
+    """The words from `begin` to before `end`, eight at a time, which do not wait for one another."""
     a, b, c, d = np.uint64(1), np.uint64(2), np.uint64(3), np.uint64(4)
-    words = simd.pointer(words, begin)
-    for k in range(0, end - begin - 3, 4):
-        a, b, c, d = _add(a, words[k]), _add(b, words[k + 1]), _add(c, words[k + 2]), _add(d, words[k + 3])
-    for k in range((end - begin) // 4 * 4, end - begin):
+    e, f, g, h = np.uint64(5), np.uint64(6), np.uint64(7), np.uint64(8)
+    whole = end - (end - begin) % 8
+    for line in range(begin, whole, LINES):
+        for at in range(line + AHEAD, line + AHEAD + LINES, WARP):
+            simd.prefetch(words, at, simd.INTO_L1)
+        of_line = simd.pointer(words, line)
+        for k in range(0, min(LINES, whole - line), 8):
+            a, b, c, d = _add(a, of_line[k]), _add(b, of_line[k + 1]), _add(c, of_line[k + 2]), _add(d, of_line[k + 3])
+            e, f, g, h = _add(e, of_line[k + 4]), _add(f, of_line[k + 5]), _add(g, of_line[k + 6]), _add(h, of_line[k + 7])
+    for k in range(whole, end):
         a = _add(a, words[k])
-    return _add(_add(_add(a, b), c), d)
+    return _add(_add(_add(a, b), _add(c, d)), _add(_add(e, f), _add(g, h)))
 
 
 @inlined
 def _add(total, word):
     """One to one in each of its arguments."""
-    total += word * SECOND
-    return (total << LEFT | total >> RIGHT) * FIRST
+    total += word
+    return (total << LEFT | total >> RIGHT) * PRIME

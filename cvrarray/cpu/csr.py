@@ -1,18 +1,22 @@
-"""Canonical CSR on the CPU: the checks in Numba, the sorting in SciPy."""
+"""Canonical CSR on the CPU: checking, sorting, transposing.
+
+Coordinates are moved to their rows by counting, in as many parts as there are threads: where an entry goes follows from
+what stands before it, not from the parts.
+"""
 
 from __future__ import annotations
 
 import numpy as np
-import scipy.sparse
 
 from ..core.tables import CSR
 from . import simd
-from .runtime import threads
-from .runtime.caching import njit
-from .runtime.compiler import kernel
+from .runtime import memory, threads
+from .runtime.compiler import inlined, kernel
 
 #: Rows that are looked at together: their columns are still in the cache when the beginnings of rows are looked at.
 ROWS = 256
+PART = 1 << 18  #: least entries that a thread moves
+RUN = 24  #: entries that are sorted by insertion; runs of them are merged
 
 
 @kernel
@@ -44,7 +48,7 @@ def _look(first, last, indptr, indices, n_cols, is_wrong):
         is_wrong[0] = True
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def _first_wrong(indptr, indices, n_cols):
     """First row where `indptr` decreases, else first position of an index out of range; -1: none."""
     for row in range(indptr.size - 1):
@@ -72,21 +76,76 @@ def check(indptr: np.ndarray, indices: np.ndarray, n_cols: int) -> tuple[int, in
 
 def canonical(row: np.ndarray, col: np.ndarray, val: np.ndarray, shape: tuple[int, int]) -> CSR:
     """Canonical CSR of coordinates in range, in any order; duplicates are summed in the order they came in."""
-    if not val.size:
-        return CSR(np.zeros(shape[0] + 1, np.int64), col, val, shape)
-    # SciPy has no float16: it moves the bits, and what it sums is summed again below
-    stored = val.view(np.uint16) if val.dtype == np.float16 else val
-    csr = scipy.sparse.csr_array((stored, (row, col)), shape=shape)  # keeps explicit zeros
-    csr.sort_indices()
-    if csr.nnz == val.size:
-        return CSR(csr.indptr, csr.indices.astype(col.dtype, copy=False), csr.data.view(val.dtype), shape)
-    # there were duplicates, and SciPy summed them in an order of its own
-    order = np.lexsort((col, row))  # stable
-    data = np.zeros(csr.nnz, np.float32 if val.dtype == np.float16 else val.dtype)
-    _sum_runs(row, col, val.astype(data.dtype, copy=False), order, data)
-    with np.errstate(over="ignore"):
-        data = data.astype(val.dtype, copy=False)
-    return CSR(csr.indptr, csr.indices.astype(col.dtype, copy=False), data, shape)
+    n_rows, nnz = shape[0], val.size
+    bits = memory.bits(val)
+    ptr = np.zeros(n_rows + 1, np.int64)
+    parts = _parts(nnz, n_rows)
+    found = np.zeros(len(parts) - 1, np.uint8)
+    threads.run(_order_of_triplets, parts, parts, row, col, found)
+    if found.max(initial=0) == 0:  # ascending: nothing is to be moved
+        threads.run(_row_ends, parts, parts, row, ptr)
+        return CSR(_offsets(ptr, col.dtype), col, val, shape)
+    counts = np.zeros((len(parts) - 1, n_rows + 1), np.int64)
+    threads.run(_count, parts, parts, row, counts)
+    _places(counts, ptr)
+    indices, moved = memory.empty(nnz, col.dtype), memory.empty(nnz, bits.dtype)
+    threads.run(_move, parts, parts, row, col, bits, counts, indices, moved)
+    return _sorted_rows(ptr, indices, moved.view(val.dtype), shape)
+
+
+def canonical_rows(csr: CSR) -> CSR:
+    """Canonical CSR of a CSR with offsets and columns in range, whose rows may be unsorted and hold duplicates."""
+    return _sorted_rows(csr.indptr.astype(np.int64), csr.indices.copy(), csr.data.copy(), csr.shape)
+
+
+def transpose(csr: CSR) -> CSR:
+    """Canonical CSR of the transpose of a canonical CSR."""
+    (n_rows, n_cols), nnz = csr.shape, csr.nnz
+    index = csr.indices.dtype
+    ptr = np.zeros(n_cols + 1, np.int64)
+    parts = np.searchsorted(csr.indptr, _parts(nnz, n_cols)).astype(np.int64)  # of rows
+    parts[-1] = n_rows
+    before = csr.indptr[parts].astype(np.int64)
+    counts = np.zeros((len(parts) - 1, n_cols + 1), np.int64)
+    threads.run(_count, before, before, csr.indices, counts)
+    _places(counts, ptr)
+    indices, data = memory.empty(nnz, index), memory.empty(nnz, csr.data.dtype)
+    threads.run(_move_rows, before, parts, csr.indptr, csr.indices, memory.bits(csr.data), counts, indices, memory.bits(data))
+    return CSR(_offsets(ptr, index), indices, data, (n_cols, n_rows))
+
+
+def union(a: CSR, b: CSR, both: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """(indptr, indices) of the entries that `a` or `b` has, or that both have; and the values of each there, 0 for none."""
+    pointers = [csr.indptr.astype(np.int64, copy=False) for csr in (a, b)]
+    work, ptr = pointers[0] + pointers[1], np.zeros(a.shape[0] + 1, np.int64)
+    places = (pointers[0], a.indices, pointers[1], b.indices)
+    threads.run(_count_union, work, *places, both, ptr)
+    np.cumsum(ptr, out=ptr)
+    left, right = (memory.empty(ptr[-1], csr.data.dtype) for csr in (a, b))
+    indices = memory.empty(ptr[-1], a.indices.dtype)
+    values = (memory.bits(a.data), memory.bits(b.data))
+    threads.run(_fill_union, work, *places, *values, both, ptr, indices, memory.bits(left), memory.bits(right))
+    return _offsets(ptr, indices.dtype), indices, left, right
+
+
+def add(a: CSR, b: CSR, sign: int) -> CSR:
+    """``a + sign * b`` of the same floating-point dtype, without the entries that are 0."""
+    pointers = [csr.indptr.astype(np.int64, copy=False) for csr in (a, b)]
+    work = pointers[0] + pointers[1]
+    tiles = np.unique(threads.split(work, max(1, min(threads.count(), int(work[-1]) // PART)))).astype(np.int64)
+    before, ends = work[tiles], np.zeros(len(tiles) - 1, np.int64)
+    indices, data = memory.empty(work[-1], a.indices.dtype), memory.empty(work[-1], a.data.dtype)  # the most there can be
+    ptr = np.zeros(a.shape[0] + 1, np.int64)
+    operands = (pointers[0], a.indices, a.data, pointers[1], b.indices, b.data)
+    threads.run(_add, before, tiles, *operands, a.data.dtype.type(sign), ptr, indices, data, ends)
+    total = 0
+    for k, (first, last) in enumerate(zip(tiles[:-1], tiles[1:], strict=True)):  # moved together
+        begin, end = before[k], ends[k]
+        if begin != total:
+            indices[total : total + end - begin], data[total : total + end - begin] = indices[begin:end], data[begin:end]
+            ptr[first + 1 : last + 1] -= begin - total
+        total += end - begin
+    return CSR(_offsets(ptr, indices.dtype), indices[:total], data[:total], a.shape)
 
 
 def row_of_nonzero(indptr: np.ndarray, indices: np.ndarray) -> np.ndarray:
@@ -94,14 +153,229 @@ def row_of_nonzero(indptr: np.ndarray, indices: np.ndarray) -> np.ndarray:
     return np.repeat(np.arange(indptr.size - 1, dtype=indices.dtype), np.diff(indptr))
 
 
-@njit(nogil=True, cache=True)
-def _sum_runs(row, col, val, order, data):
-    """data[i] = the sum of the values of the i-th different coordinate, in the order of `order`."""
-    run = -1
-    for i in range(order.size):
-        here = order[i]
-        if i == 0 or row[here] != row[order[i - 1]] or col[here] != col[order[i - 1]]:
-            run += 1
-            data[run] = val[here]
+def _parts(nnz: int, n_places: int) -> np.ndarray:
+    """Where parts of `nnz` numbers begin, and the last ends: as many as have threads, and counters in `n_places` are few."""
+    n_parts = max(1, min(threads.count(), nnz // max(PART, n_places)))
+    return np.arange(n_parts + 1, dtype=np.int64) * nnz // n_parts
+
+
+def _offsets(ptr: np.ndarray, index: np.dtype) -> np.ndarray:
+    """`ptr` in 32 bits where the index dtype has these, and offsets fit."""
+    return ptr.astype(np.int32) if index == np.int32 and ptr[-1] < 2**31 else ptr
+
+
+def _sorted_rows(ptr: np.ndarray, indices: np.ndarray, data: np.ndarray, shape: tuple[int, int]) -> CSR:
+    """Canonical CSR of rows in any order, which are sorted in place; duplicates are summed in the order they stand in."""
+    spare, bits = np.empty_like(indices), memory.bits(data)  # of which only long unsorted rows touch anything
+    duplicates = np.zeros(ptr.size - 1, np.int64)
+    threads.run(_sort_rows, ptr, ptr, indices, bits, spare, np.empty_like(bits), duplicates)
+    total = int(duplicates.sum())
+    if total:
+        wide = data.astype(np.float32) if data.dtype == np.float16 else data
+        before, ptr = ptr, ptr - np.concatenate([[0], np.cumsum(duplicates)])
+        all_columns, indices = indices, memory.empty(ptr[-1], indices.dtype)
+        sums = memory.empty(ptr[-1], wide.dtype)
+        threads.run(_sum_duplicates, before, before, all_columns, wide, ptr, indices, sums)
+        with np.errstate(over="ignore"):
+            data = sums.astype(data.dtype, copy=False)
+    return CSR(_offsets(ptr, indices.dtype), indices, data, shape)
+
+
+@kernel
+def _order_of_triplets(first, last, parts, row, col, found):
+    """found[p] = 1 unless the places of part p ascend, from the last one of the part before on."""
+    for p in range(first, last):
+        rows, cols = simd.pointer(row, parts[p]), simd.pointer(col, parts[p])
+        wrong = 0
+        for k in range(parts[p] == 0, parts[p + 1] - parts[p]):
+            wrong |= (rows[k] < rows[k - 1]) | ((rows[k] == rows[k - 1]) & (cols[k] <= cols[k - 1]))
+        found[p] = wrong
+
+
+@kernel
+def _row_ends(first, last, parts, row, ptr):
+    """ptr[r + 1] = the end of row r, of triplets in ascending rows."""
+    for p in range(first, last):
+        before = row[parts[p] - 1] if parts[p] else -1
+        for k in range(parts[p], parts[p + 1]):
+            for r in range(before, row[k]):
+                ptr[r + 1] = k
+            before = row[k]
+        if parts[p + 1] == len(row):
+            for r in range(before, len(ptr) - 1):
+                ptr[r + 1] = len(row)
+
+
+@kernel
+def _count(first, last, parts, place, counts):
+    """counts[p, i] = how often part p names the place i."""
+    for p in range(first, last):
+        for k in range(parts[p], parts[p + 1]):
+            counts[p, place[k]] += 1
+
+
+@kernel
+def _places(counts, ptr):
+    """Offsets of the places in `ptr`, and in `counts` where each part writes its first number of a place."""
+    total = 0
+    for i in range(len(ptr) - 1):
+        ptr[i] = total
+        for p in range(counts.shape[0]):
+            n = counts[p, i]
+            counts[p, i] = total
+            total += n
+    ptr[len(ptr) - 1] = total
+
+
+@kernel
+def _move(first, last, parts, row, col, val, free, indices, data):
+    for p in range(first, last):
+        for k in range(parts[p], parts[p + 1]):
+            at = free[p, row[k]]
+            free[p, row[k]] = at + 1
+            indices[at] = col[k]
+            data[at] = val[k]
+
+
+@kernel
+def _move_rows(first, last, parts, indptr, columns, val, free, indices, data):
+    for p in range(first, last):
+        for row in range(parts[p], parts[p + 1]):
+            for k in range(indptr[row], indptr[row + 1]):
+                at = free[p, columns[k]]
+                free[p, columns[k]] = at + 1
+                indices[at] = row
+                data[at] = val[k]
+
+
+@kernel
+def _sort_rows(first, last, ptr, indices, data, spare_indices, spare_data, duplicates):
+    """Sort the rows by column, equal ones in the order they stand in; duplicates[r] = entries of row r to be dropped."""
+    for row in range(first, last):
+        begin, n = ptr[row], ptr[row + 1] - ptr[row]
+        columns = simd.pointer(indices, begin)
+        falling = 0
+        for k in range(1, n):
+            falling |= columns[k] <= columns[k - 1]
+        if not falling:
+            continue
+        values = simd.pointer(data, begin)
+        for k in range(0, n, RUN):
+            _insertion_sort(columns, values, k, min(k + RUN, n))
+        width = RUN
+        while width < n:
+            other, other_values = simd.pointer(spare_indices, begin), simd.pointer(spare_data, begin)
+            for k in range(0, n, 2 * width):
+                _merge(columns, values, k, min(k + width, n), min(k + 2 * width, n), other, other_values)
+            for k in range(n):
+                columns[k], values[k] = other[k], other_values[k]
+            width *= 2
+        equal = 0
+        for k in range(1, n):
+            equal += columns[k] == columns[k - 1]
+        duplicates[row] = equal
+
+
+@inlined
+def _insertion_sort(columns, values, begin, end):
+    for k in range(begin + 1, end):
+        column, value = columns[k], values[k]
+        i = k
+        while i > begin and columns[i - 1] > column:
+            columns[i], values[i] = columns[i - 1], values[i - 1]
+            i -= 1
+        columns[i], values[i] = column, value
+
+
+@inlined
+def _merge(columns, values, begin, middle, end, out, out_values):
+    """Merge two sorted runs; of equal columns the first run's come first."""
+    i, j = begin, middle
+    for k in range(begin, end):
+        if j >= end or (i < middle and columns[i] <= columns[j]):
+            out[k], out_values[k] = columns[i], values[i]
+            i += 1
         else:
-            data[run] += val[here]
+            out[k], out_values[k] = columns[j], values[j]
+            j += 1
+
+
+@kernel
+def _sum_duplicates(first, last, before, columns, values, ptr, indices, sums):
+    """Copy sorted rows, with the values of equal columns added up in their order."""
+    for row in range(first, last):
+        out = ptr[row] - 1
+        for k in range(before[row], before[row + 1]):
+            if k == before[row] or columns[k] != columns[k - 1]:
+                out += 1
+                indices[out], sums[out] = columns[k], values[k]
+            else:
+                sums[out] += values[k]
+
+
+@kernel
+def _count_union(first, last, a_ptr, a_columns, b_ptr, b_columns, both, ptr):
+    """ptr[r + 1] = entries of row r that one has, or both."""
+    for row in range(first, last):
+        i, j, i_end, j_end = a_ptr[row], b_ptr[row], a_ptr[row + 1], b_ptr[row + 1]
+        equal = 0
+        while i < i_end and j < j_end:
+            left, right = a_columns[i], b_columns[j]
+            equal += left == right
+            i += left <= right
+            j += right <= left
+        ptr[row + 1] = equal if both else a_ptr[row + 1] - a_ptr[row] + b_ptr[row + 1] - b_ptr[row] - equal
+
+
+@kernel
+def _fill_union(first, last, a_ptr, a_columns, b_ptr, b_columns, a_values, b_values, both, ptr, indices, left, right):
+    for row in range(first, last):
+        i, j, i_end, j_end, out = a_ptr[row], b_ptr[row], a_ptr[row + 1], b_ptr[row + 1], ptr[row]
+        while i < i_end and j < j_end:
+            a_column, b_column = a_columns[i], b_columns[j]
+            if not both:
+                indices[out], left[out], right[out] = min(a_column, b_column), 0, 0
+                if a_column <= b_column:
+                    left[out] = a_values[i]
+                if b_column <= a_column:
+                    right[out] = b_values[j]
+                out += 1
+            elif a_column == b_column:
+                indices[out], left[out], right[out] = a_column, a_values[i], b_values[j]
+                out += 1
+            i += a_column <= b_column
+            j += b_column <= a_column
+        if not both:
+            for k in range(i, i_end):
+                indices[out], left[out], right[out] = a_columns[k], a_values[k], 0
+                out += 1
+            for k in range(j, j_end):
+                indices[out], left[out], right[out] = b_columns[k], 0, b_values[k]
+                out += 1
+
+
+@kernel
+def _add(first, last, tiles, a_ptr, a_columns, a_values, b_ptr, b_columns, b_values, sign, ptr, indices, data, ends):
+    """The sums of each part's rows one after the other, from where they would stand if no entries met."""
+    a_columns, a_values = simd.pointer(a_columns, 0), simd.pointer(a_values, 0)
+    b_columns, b_values = simd.pointer(b_columns, 0), simd.pointer(b_values, 0)
+    indices, data = simd.pointer(indices, 0), simd.pointer(data, 0)
+    for p in range(first, last):
+        out = a_ptr[tiles[p]] + b_ptr[tiles[p]]
+        for row in range(tiles[p], tiles[p + 1]):
+            i, j, i_end, j_end = a_ptr[row], b_ptr[row], a_ptr[row + 1], b_ptr[row + 1]
+            while i < i_end or j < j_end:
+                if j >= j_end or (i < i_end and a_columns[i] < b_columns[j]):
+                    column, value = a_columns[i], a_values[i]
+                    i += 1
+                elif i >= i_end or b_columns[j] < a_columns[i]:
+                    column, value = b_columns[j], sign * b_values[j]
+                    j += 1
+                else:
+                    column, value = a_columns[i], a_values[i] + sign * b_values[j]
+                    i += 1
+                    j += 1
+                indices[out], data[out] = column, value
+                out += value != 0
+            ptr[row + 1] = out
+        ends[p] = out

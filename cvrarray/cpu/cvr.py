@@ -21,11 +21,11 @@ from typing import NamedTuple
 import numpy as np
 
 from cvrarray.core.tables import CSR, NARROW, THREES, WARP, CVRTables, Runs
-from cvrarray.cpu import simd, statistics
+from cvrarray.cpu import decoding, simd, statistics
 from cvrarray.cpu.products import locality, parts, tiling
 from cvrarray.cpu.products.scaling import Run, scaled
 from cvrarray.cpu.runtime import memory, threads
-from cvrarray.cpu.runtime.compiler import compiled, inlined, kernel
+from cvrarray.cpu.runtime.compiler import compiled, helper, inlined, kernel
 
 #: Steps a chunk should have: STEPS, fewer (to MIN_STEPS) where there would be less than ENOUGH_CHUNKS, more (to
 #: MAX_STEPS) where rows are longer. Measured: ``docs/measurements/0002-cpu-kernels.md``.
@@ -226,6 +226,16 @@ def product_transposed(tables: CVRTables, dtype: np.dtype) -> Run:
     return scaled(parts.transposed(_scatter, of, t.step_ptr, t.n_lanes, (t, simd.width(t.n_lanes)), n_cols, dtype))
 
 
+def to_csr(tables: CVRTables, first: int, last: int) -> CSR:
+    """Canonical CSR of the rows [first, last), numbered as the tables have them."""
+    return decoding.from_cvr(tables, first, last)
+
+
+def diagonal(tables: CVRTables, offset: int) -> np.ndarray:
+    """``A[i, i + offset]`` for every i for which there is such an entry, 0 where none is stored."""
+    return decoding.diagonal_of_cvr(tables, offset)
+
+
 def to_coo(tables: CVRTables) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Row, column and value of every stored entry, chunk by chunk; pads are dropped."""
     t = tables._replace(val=memory.bits(tables.val))
@@ -323,7 +333,7 @@ def _cut(indptr, n_lanes, by_rows, cuts, step_ptr):
     return n_rows
 
 
-@kernel
+@helper
 def _row_at(ptr, n_rows, low, nonzero):
     """The non-empty row, from `low` on, that has a nonzero: by doubling steps, as it is near, then halving ones."""
     step, last = 1, n_rows - 1

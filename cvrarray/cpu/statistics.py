@@ -7,9 +7,10 @@ import math
 import numpy as np
 
 from cvrarray.cpu.runtime.caching import njit
+from cvrarray.cpu.runtime.compiler import OPTIONS, kernel
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def row_lengths(indptr: np.ndarray, group: int) -> tuple[int, int, int, int]:
     """Slots if groups of `group` rows are padded to their longest; empty rows; the shortest and the longest row."""
     n_rows = indptr.size - 1
@@ -55,7 +56,7 @@ def blocks_in_groups(
     return blocks.sum(), slots
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def blocks_of_single_rows(indptr: np.ndarray, indices: np.ndarray, block_size: int) -> int:
     """The different block columns of each row, summed: times block_size, a lower bound of the blocks' entries."""
     total = 0
@@ -68,7 +69,7 @@ def blocks_of_single_rows(indptr: np.ndarray, indices: np.ndarray, block_size: i
     return total
 
 
-@njit(nogil=True, cache=True, fastmath={"reassoc"})  # sums in any order compile to vector instructions
+@njit(**OPTIONS, fastmath={"reassoc"})  # sums in any order compile to vector instructions
 def spread(indptr: np.ndarray) -> float:
     """Standard deviation of the row lengths over their mean; 0 without nonzeros."""
     n_rows = indptr.size - 1
@@ -80,7 +81,7 @@ def spread(indptr: np.ndarray) -> float:
     return math.sqrt(squares / max(n_rows, 1)) / mean if mean else 0.0
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def in_threes(indptr: np.ndarray, indices: np.ndarray, looks: int) -> float:
     """Share of the nonzeros in rows 3 i, 3 i + 1 and 3 i + 2 that have the same columns, at about `looks` places i."""
     n_threes = (indptr.size - 1) // 3
@@ -98,7 +99,7 @@ def in_threes(indptr: np.ndarray, indices: np.ndarray, looks: int) -> float:
     return alike / max(total, 1)
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def narrow_nonzeros(indptr: np.ndarray, indices: np.ndarray, group: int, span: int) -> int:
     """Nonzeros in groups of `group` rows whose columns span less than `span`; columns ascend in every row."""
     n_rows, total = indptr.size - 1, 0

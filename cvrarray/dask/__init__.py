@@ -3,6 +3,7 @@
 =============================  ==========================================================================
 :mod:`cvrarray.dask.panels`    ``to_dask``: a matrix as a dask array whose chunks are panels of rows
 :mod:`cvrarray.dask.stores`    ``open_store``: a store on disk as such an array
+:mod:`cvrarray.dask.operations`  ``matmul``, ``vdot``, ``var``, ``std``: what Dask's own rules cannot do with our chunks
 :mod:`cvrarray.dask.registry`  our entries in Dask's registries, and their functions
 :mod:`cvrarray.dask.cluster`   our entries in distributed's and dask-cuda's registries
 :mod:`cvrarray.dask.solve`     ``cg``, ``power_iteration``: one long task on each worker that holds panels
@@ -19,19 +20,28 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ..core.extensions import optional
+
 if TYPE_CHECKING:  # a type checker reads these imports
+    from .operations import matmul as matmul
+    from .operations import std as std
+    from .operations import var as var
+    from .operations import vdot as vdot
     from .solve import Eigenpair as Eigenpair
     from .solve import Solution as Solution
     from .solve import cg as cg
     from .solve import power_iteration as power_iteration
 else:
+    _HOME = dict.fromkeys(("Eigenpair", "Solution", "cg", "power_iteration"), "solve")
+    _HOME |= dict.fromkeys(("matmul", "std", "var", "vdot"), "operations")
 
     def __getattr__(name: str) -> Any:
-        if name not in ("Eigenpair", "Solution", "cg", "power_iteration"):
+        if name not in _HOME:
             raise AttributeError(f"module 'cvrarray.dask' has no attribute {name!r}")
-        from . import solve
+        with optional(f"cvrarray.dask.{name}", "Dask", "dask"):
+            from . import operations, solve
 
-        return getattr(solve, name)
+        return getattr({"solve": solve, "operations": operations}[_HOME[name]], name)
 
 
 def register() -> None:
@@ -46,7 +56,8 @@ def register() -> None:
     --------
     >>> cvrarray.dask.register()
     """
-    from . import registry
+    with optional("cvrarray.dask", "Dask", "dask"):
+        from . import registry
 
     registry.register()
 
@@ -94,28 +105,3 @@ def register_sizeof(sizeof: Any) -> None:
         from . import registry
 
         registry.register_sizeof(sizeof)
-
-
-def matmul(left: Any, right: Any) -> Any:
-    """``left @ right`` for a dense dask array and one of our chunks, also if the dense chunks are CuPy's.
-
-    With CuPy's chunks ``left @ right`` fails: Dask calls ``cupy.matmul``, which knows no arrays but CuPy's. Here the
-    sparse chunks come first, ``(right.T @ left.T).T``.
-
-    Parameters
-    ----------
-    left : (n,) or (k, n) dask array
-    right : (n, m) dask array of our arrays
-
-    Returns
-    -------
-    (m,) or (k, m) dask array
-
-    Examples
-    --------
-    >>> A = cvrarray.to_dask(np.diag([1.0, 2, 4]), chunks=2, format="cvr", device="cpu")
-    >>> import dask.array as da
-    >>> cvrarray.dask.matmul(da.ones(3), A).compute()
-    array([1., 2., 4.])
-    """
-    return (right.T @ left.T).T

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from distributed.protocol.cuda import cuda_deserialize, cuda_serialize
 
+from ..array import serialized
 from ..array.base import SparseArray
 from ..array.transposed import TransposedArray
 from ..core import devices
@@ -48,10 +49,8 @@ def serialize(array: SparseArray) -> tuple[dict[str, Any], list[Any]]:
     """
     if array.device == "cpu":
         raise NotImplementedError("an array in host memory is sent by its pickle")
-    from ..files import cvra
-
     transposed = isinstance(array, TransposedArray)
-    header, tables = cvra.describe(_base(array))
+    header, tables = serialized.describe(_base(array))
     sent = [name for name, table in tables.items() if table.nbytes]  # an empty frame may get lost
     frames = [tables[name].reshape(-1).view(np.uint8) for name in sent]
     return {"header": header, "sent": sent, "transposed": transposed}, frames
@@ -59,7 +58,7 @@ def serialize(array: SparseArray) -> tuple[dict[str, Any], list[Any]]:
 
 def deserialize(header: dict[str, Any], frames: list[Any]) -> SparseArray:
     """The array whose header and buffers :func:`serialize` made; it uses the received buffers without a copy."""
-    from ..files import cvra
+    from ..formats import FORMATS
 
     target = devices.parse("cuda")
     xp, content = target.xp, dict(zip(header["sent"], frames, strict=True))
@@ -68,7 +67,7 @@ def deserialize(header: dict[str, Any], frames: list[Any]) -> SparseArray:
         shape, dtype = tuple(table["shape"]), np.dtype(table["dtype"])
         values = xp.asarray(content[name]).view(dtype) if name in content else xp.empty(0, dtype)
         tables[name] = values.reshape(shape)
-    array: Any = cvra.assemble(header["header"], tables)
+    array: Any = serialized.assemble(FORMATS[header["header"]["format"]], header["header"], tables)
     return TransposedArray(array) if header["transposed"] else array
 
 

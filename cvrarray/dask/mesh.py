@@ -51,7 +51,8 @@ class Meeting:
             comm.abort()
 
 
-_meetings: dict[tuple[str, str], Meeting] = {}  # by the worker's address (a process may have several) and the solve's token
+# by the worker's address (a process may have several) and the solve's token
+_meetings: dict[tuple[str, str], Meeting] = {}
 
 
 async def prepare(token: str, dask_worker: Any) -> None:

@@ -16,6 +16,7 @@ import numpy as np
 
 from ..array.base import SparseArray
 from ..core import devices
+from ..linalg import preconditioners
 from . import vectors
 from .transports import Connection, NullTransport
 
@@ -183,50 +184,98 @@ def _host(array: Any) -> np.ndarray:
     return host
 
 
-def cg(part: Part, known: dict[str, list[Any]], rtol: float, max_iterations: int) -> Answer:
-    """Conjugate gradients (Hestenes and Stiefel). The host waits once an iteration, for the residual."""
+class Precondition:
+    """``z = M r`` for a rank's rows, from the squares of its panels that lie on A's diagonal; nothing moves for it."""
+
+    def __init__(self, part: Part, name: str, block_size: int | None) -> None:
+        self.part = part
+        self.parts: list[Any] = []
+        for panel, (first, last) in zip(part.panels, part.rows, strict=True):
+            size = getattr(panel, "block_size", None) if block_size is None else block_size
+            if name == "block_jacobi" and size is None:
+                raise ValueError("M='block_jacobi' needs block_size for panels without blocks. Pass block_size=")
+            square = panel[:, first:last]
+            self.parts.append(
+                preconditioners.jacobi(square) if name == "jacobi" else preconditioners.block_jacobi(square, size)
+            )
+
+    def __call__(self, r: Any, z: Any) -> None:
+        for one, source, to in zip(self.parts, self.part.pieces(r), self.part.pieces(z), strict=True):
+            one.apply(source, to)
+
+
+class Options(NamedTuple):
+    """How :func:`cg` solves."""
+
+    rtol: float
+    max_iterations: int
+    M: str | None = None
+    block_size: int | None = None
+    check_every: int = 1
+
+
+def cg(part: Part, known: dict[str, list[Any]], *options: Any) -> Answer:
+    """Conjugate gradients (Hestenes and Stiefel). The host waits every ``check_every`` iterations, for the residual."""
+    rtol, max_iterations, M, block_size, check_every = Options(*options)
     do, transport, p = part.arithmetic, part.transport, part.own
     x, r, q = part.empty(), part.empty(), part.empty()
     part.load(known["b"], r)
     length = part.total(r, r) ** 0.5
     x[...] = 0
+    sums = 2 if M is None else 3
     if not np.isfinite(length):
         raise ValueError(f"b must be finite; its length is {length}. Look for nan and inf in it")
     if length == 0:
-        return part.answer(x, 0.0, 2)
+        return part.answer(x, 0.0, sums)
     if "x0" in known:
         part.load(known["x0"], x)
         p[...] = x
         part.product(q)
         r -= q
-    p[...] = r
-    old, my_old = part.scalars()
-    new, my_new = part.scalars()
-    curvature, my_curvature = part.scalars()
-    do.dot(r, r, my_old)
+    (old, my_old), (new, my_new), (curvature, my_curvature) = (part.scalars() for _ in range(3))
+    squares, my_square = (new, my_new) if M is None else part.scalars()
+    residual = part.total(r, r) ** 0.5 / length
+    precondition = None if M is None else Precondition(part, M, block_size)
+    z = r if precondition is None else part.empty()
+    if precondition is not None:
+        precondition(r, z)
+    p[...] = z
+    do.dot(r, z, my_old)
     transport.gather(old)
-    residual = do.read(old)(transport)[0] ** 0.5 / length
     part.tick()
-    for iteration in range(1, max_iterations + 1):
-        if residual <= rtol:
-            break
+    iteration = 0
+    while iteration < max_iterations and not residual <= rtol:
+        iteration += 1
         part.product(q)
         do.dot(p, q, my_curvature)
         transport.gather(curvature)
-        do.update_solution(old, curvature, p, q, x, r, my_new)
-        transport.gather(new)
-        numbers = do.read(curvature, new)
-        do.update_direction(new, old, r, p)  # the GPU is busy with it while the host tests the numbers
-        bend, rr = numbers(transport)
+        if precondition is None:
+            squares, my_square = new, my_new
+        do.update_solution(old, curvature, p, q, x, r, my_square)
+        transport.gather(squares)
+        if precondition is not None:
+            precondition(r, z)
+            do.dot(r, z, my_new)
+            transport.gather(new)
+        is_looked_at = iteration % check_every == 0 or iteration == max_iterations
+        numbers = do.read(curvature, squares) if is_looked_at else None
+        do.update_direction(new, old, z, p)  # the GPU is busy with it while the host tests the numbers
+        if numbers is not None:
+            bend, rr = numbers(transport)
+            _check_bend(bend, rr, iteration)
+            residual = rr**0.5 / length
         part.tick()
-        if not bend > 0:
-            raise ValueError(
-                f"A must be positive definite (and symmetric); got p @ A @ p = {bend:.3g} in iteration {iteration}."
-                " Use a method for indefinite matrices, such as scipy.sparse.linalg.minres"
-            )
-        residual = rr**0.5 / length
         old, my_old, new, my_new = new, my_new, old, my_old
-    return part.answer(x, residual, 2)
+    return part.answer(x, residual, sums)
+
+
+def _check_bend(bend: float, rr: float, iteration: int) -> None:
+    """Raise ValueError where A shows that it is not positive definite; at the exact solution all numbers are 0."""
+    if not (bend > 0 or bend == rr == 0):
+        raise ValueError(
+            f"A must be positive definite (and symmetric); got p @ A @ p = {bend:.3g} in iteration {iteration}."
+            " Use a method for indefinite matrices, such as cvrarray.linalg.minres"
+        )
 
 
 def power_iteration(part: Part, known: dict[str, list[Any]], rtol: float, max_iterations: int) -> Answer:

@@ -51,7 +51,7 @@ def register() -> None:
 
 
 def register_sizeof(registry: Any) -> None:
-    """The size of an array is that of its tables, on either device; it is never found by pickling."""
+    """The size of an array is that of its tables, on either device, with those of its transpose; never found by pickling."""
     registry.register(SparseArray, _n_bytes)
 
 
@@ -68,7 +68,7 @@ def token(array: SparseArray) -> Any:
 
 def _n_bytes(array: SparseArray) -> int:
     register()  # a worker makes the entries when it receives its first array
-    return 64 + array.nbytes
+    return 64 + max(array.nbytes, array.T.nbytes)
 
 
 def concatenate(arrays: Any, axis: int = 0) -> Any:

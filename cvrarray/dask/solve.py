@@ -22,6 +22,7 @@ from dask.core import flatten
 from dask.highlevelgraph import HighLevelGraph
 
 from ..core import devices
+from ..core.progress import shown
 from . import mesh, ranks, registry
 
 GRACE = 10.0  #: seconds that the other ranks have to end after the first has failed
@@ -71,8 +72,11 @@ def cg(
     b: Any,
     *,
     x0: Any = None,
+    M: str | None = None,
+    block_size: int | None = None,
     rtol: float = 1e-8,
     max_iterations: int = 1000,
+    check_every: int = 1,
     timeout: float = 60,
     transport: str = "auto",
 ) -> Solution:
@@ -86,10 +90,17 @@ def cg(
     b : (n,) dask array or array
     x0 : (n,) dask array or array, optional
         Initial guess. Default: 0.
+    M : {None, "jacobi", "block_jacobi"}
+        A preconditioner from the diagonal, or from the blocks on it: see :func:`cvrarray.linalg.block_jacobi`. Blocks are
+        counted from each panel's first row, and none reaches over its last one.
+    block_size : int, optional
+        Of ``"block_jacobi"``. Default: that of BBCSR's panels.
     rtol : float
         The residual's norm at the end, over that of `b`.
     max_iterations : int
         Where to stop in any case: compare ``residual`` with `rtol`.
+    check_every : int
+        Iterations from one test of the residual to the next; between them no GPU waits for the host.
     timeout : float
         Seconds that workers may take to begin (each needs a free thread for the whole solve) and, with transport
         ``"host"``, to send the messages of an iteration.
@@ -122,7 +133,14 @@ def cg(
     3
     """
     known = {"b": b} if x0 is None else {"b": b, "x0": x0}
-    x, answer = _solve("cg", A, known, _limits(rtol, max_iterations), timeout, transport)
+    if M not in (None, "jacobi", "block_jacobi"):
+        raise ValueError(f"M must be None, 'jacobi' or 'block_jacobi'; got {M!r}")
+    for name, value in (("block_size", 1 if block_size is None else block_size), ("check_every", check_every)):
+        if not (isinstance(value, int | np.integer) and value >= 1):
+            raise ValueError(f"{name} must be an integer of at least 1; got {value!r}")
+    options = (*_limits(rtol, max_iterations), M, block_size, int(check_every))
+    with shown("conjugate gradients"):
+        x, answer = _solve("cg", A, known, options, timeout, transport)
     return Solution(x, answer.iterations, answer.residual, answer.bytes_moved, answer.seconds, answer.transport)
 
 
@@ -166,7 +184,8 @@ def power_iteration(
     _check_matrix(A)
     if x0 is None:
         x0 = da.random.default_rng(0).random(A.shape[0], chunks=(A.chunks[0],), dtype=_dtype(A).type(0).real.dtype)
-    x, answer = _solve("power_iteration", A, {"x0": x0}, _limits(rtol, max_iterations), timeout, transport)
+    with shown("power iteration"):
+        x, answer = _solve("power_iteration", A, {"x0": x0}, _limits(rtol, max_iterations), timeout, transport)
     return Eigenpair(answer.value, x, *answer[2:])
 
 

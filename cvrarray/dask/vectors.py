@@ -38,7 +38,7 @@ class Vectors:
     def update_solution(self, above: Any, below: Any, p: Any, q: Any, x: Any, r: Any, out: Any) -> None:
         """``a = sum(above) / sum(below); x += a p; r -= a q; out = conj(r) @ r``."""
         with np.errstate(all="ignore"):
-            a = self._real(above.sum() / below.sum())
+            a = self._ratio(above, below)
             total = 0.0
             for k in range(0, x.size, BLOCK_ELEMENTS):
                 part = slice(k, k + BLOCK_ELEMENTS)
@@ -50,8 +50,13 @@ class Vectors:
     def update_direction(self, above: Any, below: Any, r: Any, p: Any) -> None:
         """``p = r + sum(above) / sum(below) p``."""
         with np.errstate(all="ignore"):
-            p *= self._real(above.sum() / below.sum())
+            p *= self._ratio(above, below)
         p += r
+
+    def _ratio(self, above: Any, below: Any) -> Any:
+        """``sum(above) / sum(below)``; 0 where that is 0: iterations after the exact solution change nothing."""
+        total = below.sum()
+        return self._real(above.sum() / total if total != 0 else 0.0)
 
     def scale(self, squared: Any, x: Any, y: Any) -> None:
         """``y = x / sqrt(sum(squared))``."""
@@ -126,6 +131,10 @@ template <class S> __device__ inline double total(const S& parts, int count) {
     for (int k = 0; k < count; ++k) sum += parts[k];
     return sum;
 }
+template <class S> __device__ inline double ratio(const S& above, const S& below, int count) {
+    const double whole = total(below, count);
+    return whole != 0 ? total(above, count) / whole : 0;
+}
 """
 
 #: Name -> inputs, outputs, code; thread i of _ind.size() takes every element j = i, i + _ind.size(), ...
@@ -143,7 +152,7 @@ KERNELS = {
         "raw float64 above, raw float64 below, int32 ranks, raw T p, raw T q, int64 length",
         "raw T x, raw T r, raw float64 partial",
         """
-        const double a = total(above, ranks) / total(below, ranks);
+        const double a = ratio(above, below, ranks);
         double sum = 0;
         for (long long j = i; j < length; j += _ind.size()) {
             x[j] = x[j] + scaled(a, p[j]);
@@ -158,7 +167,7 @@ KERNELS = {
         "raw float64 above, raw float64 below, int32 ranks, raw T r, int64 length",
         "raw T p",
         """
-        const double b = total(above, ranks) / total(below, ranks);
+        const double b = ratio(above, below, ranks);
         for (long long j = i; j < length; j += _ind.size()) p[j] = r[j] + scaled(b, p[j]);
         """,
     ),

@@ -9,8 +9,8 @@
 What a file is shows in its first bytes and its members; its name does not matter. A file is never trusted: one that is
 cut, damaged or dishonest is a ValueError that names the file, the fault and the place; nothing in a file is ever
 executed (no pickles), and sizes that it claims are held against the file's length before memory is asked for: reading
-takes at most ``guards.MAX_BYTES`` (256 MiB) or 100 times the file's size, whichever is more, unless `max_bytes` or the
-environment's ``CVRARRAY_MAX_BYTES`` allows more (:class:`.guards.Limit`). A MemoryError stays one.
+takes at most ``limits.MAX_BYTES`` (256 MiB) or 100 times the file's size, whichever is more, unless `max_bytes` or the
+environment's ``CVRARRAY_MAX_BYTES`` allows more (:class:`cvrarray.input.limits.Limit`). A MemoryError stays one.
 Refused here: what is no regular file, an archive of files, and any format but these.
 """
 
@@ -23,17 +23,19 @@ import os
 import stat
 import zipfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, BinaryIO
 
 from ..array.base import SparseArray
 from ..array.transposed import TransposedArray
 from ..choice.construct import asarray
 from ..core import atomic, devices
+from ..core.progress import Update, shown
 from ..core.tables import CSR
 from ..input import coercion
+from ..input.limits import Limit
 from . import cvra, matrix_market, npz
-from .guards import BLOCK, MOST_INFLATION, Limit, naming
+from .guards import BLOCK, MOST_INFLATION, naming
 
 
 def read(
@@ -78,7 +80,9 @@ def read(
     ...
     ValueError: ...tall.mtx: line 2: 100000 rows need 1.6 MiB; the limit for a file of 65 bytes is 1 MiB. ...
     """
-    return asarray(_read(path, max_bytes=max_bytes), format=format, device=device)
+    with _reading(path) as update:
+        found = _read(path, update, max_bytes)
+    return asarray(found, format=format, device=device)
 
 
 def read_csr(
@@ -104,7 +108,8 @@ def read_csr(
     ------
     As :func:`read` does.
     """
-    return _as_scipy(_read(path, progress, max_bytes))
+    with _reading(path) as update:
+        return _as_scipy(_read(path, progress or update, max_bytes))
 
 
 def read_stored(
@@ -119,7 +124,8 @@ def read_stored(
     ------
     As :func:`read` does.
     """
-    found = _read(path, progress, max_bytes)
+    with _reading(path) as update:
+        found = _read(path, progress or update, max_bytes)
     return found if isinstance(found, SparseArray) else _as_scipy(found)
 
 
@@ -164,8 +170,9 @@ def save(path: str | os.PathLike[str], A: SparseArray, progress: Callable[[int],
         raise TypeError(f"save needs a CVRArray or BBCSRArray; got {type(A).__name__}. Use cvrarray.asarray first")
     if isinstance(A, TransposedArray):  # a file holds tables, and a view has none
         A = A.copy()
-    with replacing(path, progress) as file:
-        cvra.write(file, A)
+    with shown(f"writing {os.path.basename(os.fsdecode(path))}", A.nbytes, "B") as update:
+        with replacing(path, progress or update) as file:
+            cvra.write(file, A)
 
 
 def load(path: str | os.PathLike[str], *, device: Any = None, verify: bool = True) -> SparseArray:
@@ -201,7 +208,7 @@ def load(path: str | os.PathLike[str], *, device: Any = None, verify: bool = Tru
     """
     path = os.fsdecode(path)
     target = devices.CPU if device is None else devices.parse(device)
-    with naming(path), _open(path) as file:
+    with _reading(path), naming(path), _open(path) as file:
         head = file.peek(_HEAD)[:24]
         if not head.startswith(_ZIP):
             raise ValueError(f"must be a file of cvrarray.save; it begins with {head!r}. Try cvrarray.read")
@@ -215,6 +222,10 @@ def load(path: str | os.PathLike[str], *, device: Any = None, verify: bool = Tru
 
 _HEAD = 512  # bytes that show a file's kind
 _ZIP, _GZIP, _BANNERS = b"PK", b"\x1f\x8b", (b"%%MatrixMarket", b"%MatrixMarket")
+
+
+def _reading(path: str | os.PathLike[str]) -> AbstractContextManager[Update]:
+    return shown(f"reading {os.path.basename(os.fsdecode(path))}", unit="B")
 
 
 def _read(

@@ -30,9 +30,10 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from .. import __version__
+from ..array import serialized
 from ..array.base import SparseArray
 from ..array.format import FormatArray
+from ..array.serialized import MAGIC, VERSION, describe, on_disk
 from ..core import devices
 from ..core.tables import WARP, mask_dtype
 from ..formats import FORMATS
@@ -40,10 +41,8 @@ from ..input import coercion
 from . import npz
 from .guards import BLOCK, naming
 
-VERSION = 1  #: of the files that are written, and the newest that is read
 HEADER = "cvrarray.json"  #: the member that tells a file of ours from other zips
 
-_MAGIC = "cvrarray"
 _ALIGNMENT = 64
 #: dtypes that values may have
 _VALUE_DTYPES = ["|b1", "|i1", "<i2", "<i4", "<i8", "|u1", "<u2", "<u4", "<u8", "<f2", "<f4", "<f8", "<c8", "<c16"]
@@ -51,32 +50,15 @@ _VALUE_DTYPES = ["|b1", "|i1", "<i2", "<i4", "<i8", "|u1", "<u2", "<u4", "<u8", 
 
 def write(file: BinaryIO, A: SparseArray) -> None:
     """Write `A` to an empty `file`; an array on a GPU is copied to the host table by table."""
+    assert isinstance(A, FormatArray)
     header, arrays = describe(A)
     with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
         archive.writestr(_aligned_member(HEADER, file.tell()), json.dumps(header, indent=1))
         for name, array in arrays.items():
-            host = np.ascontiguousarray(devices.move(array, devices.CPU), _on_disk(array.dtype))
+            host = np.ascontiguousarray(devices.move(array, devices.CPU), on_disk(array.dtype))
             member = _aligned_member(f"{name}.npy", file.tell())
             with archive.open(member, "w", force_zip64=True) as stream:
                 np.lib.format.write_array(stream, host, version=(1, 0))
-
-
-def describe(A: SparseArray) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What ``cvrarray.json`` says of `A`, and its arrays by name, in their order, where they live."""
-    assert isinstance(A, FormatArray)
-    fields = A._tables._asdict()
-    arrays = {name: fields.pop(name) for name in FORMATS[A.format]._stored if fields[name] is not None}
-    header = {
-        "magic": _MAGIC,
-        "version": VERSION,
-        "format": A.format,
-        "shape": [int(n) for n in fields.pop("shape")],
-        "dtype": _on_disk(A.dtype).str,
-        "parameters": {name: int(value) for name, value in fields.items() if value is not None},
-        "plan": A.plan,
-        "arrays": {name: {"dtype": _on_disk(a.dtype).str, "shape": list(a.shape)} for name, a in arrays.items()},
-    }
-    return header, arrays
 
 
 def read(file: BinaryIO, verify: bool) -> SparseArray:
@@ -110,16 +92,10 @@ def read(file: BinaryIO, verify: bool) -> SparseArray:
 
 def assemble(header: dict[str, Any], arrays: dict[str, Any]) -> SparseArray:
     """The array that a checked header describes, around its arrays as they are, on their device."""
-    cls = FORMATS[header["format"]]
-    fields = {"shape": tuple(header["shape"]), **dict.fromkeys(cls._stored), **header["parameters"]}
-    return cls._from_tables(cls._table_type(**fields | arrays), header["plan"])
+    return serialized.assemble(FORMATS[header["format"]], header, arrays)
 
 
 # ------------------------------------------------------------------------------------------------ members
-
-
-def _on_disk(dtype: np.dtype) -> np.dtype:
-    return dtype.newbyteorder("<")
 
 
 def _aligned_member(name: str, offset: int) -> zipfile.ZipInfo:
@@ -179,10 +155,12 @@ def _map_array(buffer: np.ndarray, member: zipfile.ZipInfo, dtype: str, shape: t
 
 def check_header(header: Any) -> None:
     """ValueError unless every entry of the JSON member is there and of the right kind."""
-    if not isinstance(header, dict) or header.get("magic") != _MAGIC:
-        raise ValueError(f"must hold the magic {_MAGIC!r}")
+    if not isinstance(header, dict) or header.get("magic") != MAGIC:
+        raise ValueError(f"must hold the magic {MAGIC!r}")
     version: Any = header.get("version")
     if _is_count(version) and version > VERSION:
+        from .. import __version__
+
         raise ValueError(
             f"has version {version} of the file format; cvrarray {__version__} reads versions up to {VERSION}. "
             "Update cvrarray, or save the array with this one"
@@ -203,8 +181,8 @@ def check_header(header: Any) -> None:
     arrays: Any = header.get("arrays")
     complete = isinstance(arrays, dict) and kinds.keys() - {"present"} <= arrays.keys() <= kinds.keys()
     _require(header, "arrays", complete, f"the dtypes and shapes of {', '.join(kinds)}")
-    index = _on_disk(coercion.index_dtype(tuple(header["shape"]))).str
-    own = {"index": index, "value": header["dtype"], "mask": _on_disk(mask_dtype(parameters.get("block_size", 1))).str}
+    index = on_disk(coercion.index_dtype(tuple(header["shape"]))).str
+    own = {"index": index, "value": header["dtype"], "mask": on_disk(mask_dtype(parameters.get("block_size", 1))).str}
     for name, found in arrays.items():
         kind, ndim = kinds[name]
         dtype = own.get(kind, kind)

@@ -10,11 +10,11 @@
 
 All layouts, fields and symmetries of the definition are read; a pattern's entries are 1.0, duplicates are summed.
 Refused, with the line where that can be known: a line that is not what the banner promises (a fraction among integers,
-Fortran's ``1.0D+05``, a comment among the entries, a plus sign before a number, which SciPy's reader refuses too), other
-than the promised number of entries, an index out of range, a symmetric matrix that is not square, stores both of a pair,
-or has a diagonal that its symmetry rules out, a value that its symmetry mirrors to what its dtype cannot hold, words
-after the banner's five, and sizes that this file, its :class:`~.guards.Limit` or this machine cannot hold. Comments and
-blank lines are skipped as they come in: they take no memory, and count as text.
+Fortran's ``1.0D+05``, a comment among the entries, a plus sign before a number, which SciPy's reader refuses too),
+other than the promised number of entries, an index out of range, a symmetric matrix that is not square, stores both of
+a pair, or has a diagonal that its symmetry rules out, a value that its symmetry mirrors to what its dtype cannot hold,
+words after the banner's five, and sizes that this file, its :class:`~cvrarray.input.limits.Limit` or this machine
+cannot hold. Comments and blank lines are skipped as they come in: they take no memory, and count as text.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ import numpy as np
 
 from ..core.tables import CSR
 from ..input import coercion
-from .guards import BLOCK, Limit
+from ..input.limits import Limit
+from .guards import BLOCK
 
 _REAL = rb"-?+(?:(?:\d++(?:\.\d*+)?+|\.\d++)(?:[eE][+-]?+\d++)?+|(?i:nan|inf(?:inity)?+))"
 _COUNT = rb"\d++"
@@ -75,8 +76,9 @@ def read(file: BinaryIO | gzip.GzipFile, text_size: int, limit: Limit) -> CSR:
 
     SciPy's compiled reader does the reading, but it trusts the text: it takes 1.5 for 1 in an integer file and 1.0D+05
     for 1.0, overlooks what follows the last number it wants, writes outside its arrays for a symmetric file that is
-    not square, and dies of a NUL, or of no rows in an array file; and it adds an array's values to zeros, which loses the
-    sign of -0.0. So it is handed only what has been checked, and always as a general matrix by coordinates.
+    not square, and dies of a NUL, or of no rows in an array file; and it adds an array's values to zeros, which loses
+    the sign of -0.0. So it is handed only what has been checked: as a general matrix by coordinates, or as an array of
+    one column where the signs of zeros do not matter, because real zeros are not stored.
 
     Raises
     ------
@@ -85,7 +87,7 @@ def read(file: BinaryIO | gzip.GzipFile, text_size: int, limit: Limit) -> CSR:
     """
     header, blocks = _read_header(file, text_size, limit)
     if header.layout == "array":
-        blocks = _numbered(_counted_blocks(blocks, header.n_entries * len(header.words)))
+        blocks = _counted_blocks(blocks, header.n_entries, len(header.words))
     row, col, val = _parse(header, header.n_entries, blocks, header.line + 1)
     for _ in blocks:  # what SciPy's reader left is blank, but faults, and a gzip's checksum, may still come
         pass
@@ -96,7 +98,8 @@ def read(file: BinaryIO | gzip.GzipFile, text_size: int, limit: Limit) -> CSR:
 
 
 def read_pieces(file: BinaryIO, text_size: int, n_bytes: int) -> tuple[tuple[int, int], Iterator[tuple[np.ndarray, ...]]]:
-    """The shape of a Matrix Market file, and an iterator over its entries, (row, col, val), for files larger than memory.
+    """The shape of a Matrix Market file, and an iterator over its entries, (row, col, val), for files larger than
+    memory.
 
     Parameters
     ----------
@@ -139,19 +142,25 @@ def _pieces(header: _Header, blocks: Iterator[bytes], n_bytes: int) -> Iterator[
 
 
 def _parse(header: _Header, n_entries: int, blocks: Iterator[bytes], line: int) -> tuple[np.ndarray, ...]:
-    """(row, col, val) of checked text that begins at `line` of the file, as SciPy reads a general matrix."""
+    """(row, col, val) of checked text that begins at `line` of the file; of an array only `val` counts."""
     from scipy.io import mmread
 
-    first = b"%%%%MatrixMarket matrix coordinate %s general\n%d %d %d\n"
-    first %= (header.field.encode(), header.n_rows, header.n_cols, n_entries)
+    is_column = header.layout == "array" and header.field != "complex" and n_entries > 0
+    sizes = (n_entries, 1) if is_column else (header.n_rows, header.n_cols, n_entries)
+    layout = "array" if is_column else "coordinate"
+    first = f"%%MatrixMarket matrix {layout} {header.field} general\n{' '.join(map(str, sizes))}\n"
+    if header.layout == "array" and not is_column:
+        blocks = _numbered(blocks)
     try:
-        coo = mmread(_Text(first, blocks), spmatrix=False)
+        found = mmread(_Text(first.encode(), blocks), spmatrix=False)
     except ValueError as error:  # SciPy counts from the two lines above
-        found = re.match(r"Line (\d+): ", str(error))
-        if not found:
+        place = re.match(r"Line (\d+): ", str(error))
+        if not place:
             raise
-        raise ValueError(f"Line {int(found[1]) + line - 3}: {str(error)[found.end() :]}") from error
-    return coo.row, coo.col, coo.data
+        raise ValueError(f"Line {int(place[1]) + line - 3}: {str(error)[place.end() :]}") from error
+    if is_column:
+        return np.empty(0, np.int64), np.empty(0, np.int64), found.reshape(-1)
+    return found.row, found.col, found.data
 
 
 def _count_lines(block: bytes) -> int:
@@ -164,15 +173,15 @@ def _count_lines(block: bytes) -> int:
 
 def _places(header: _Header, val: np.ndarray) -> tuple[np.ndarray, ...]:
     """(row, col, val) of what is not 0 in an array file, whose values stand column by column; of a triangle, the lower."""
-    k = np.flatnonzero(val)
     if header.symmetry == "general":
-        row, col = (k % header.n_rows, k // header.n_rows) if k.size else (k, k)
-    else:
-        above = int(header.symmetry == "skew-symmetric")  # entries of a column that its diagonal has, but the file has not
-        lengths = header.n_rows - above - np.arange(header.n_cols)
-        ends = np.cumsum(lengths)
-        col = np.searchsorted(ends, k, side="right")
-        row = k - (ends - lengths)[col] + col + above
+        col, row = np.nonzero(val.reshape(header.n_cols, header.n_rows))
+        return row, col, val[val != 0]
+    k = np.flatnonzero(val)
+    above = int(header.symmetry == "skew-symmetric")  # entries of a column that its diagonal has, but the file has not
+    lengths = header.n_rows - above - np.arange(header.n_cols)
+    ends = np.cumsum(lengths)
+    col = np.searchsorted(ends, k, side="right")
+    row = k - (ends - lengths)[col] + col + above
     return row, col, val[k]
 
 
@@ -264,15 +273,17 @@ def _checked_blocks(blocks: Iterator[bytes], words: dict[str, bytes], line: int)
         yield block
 
 
-def _counted_blocks(blocks: Iterator[bytes], n_words: int) -> Iterator[bytes]:
-    """The `blocks` of an array file; ValueError unless they hold `n_words`: SciPy would speak of coordinates."""
+def _counted_blocks(blocks: Iterator[bytes], n_entries: int, n_words: int) -> Iterator[bytes]:
+    """The checked `blocks` of an array file; ValueError unless they hold `n_entries` of `n_words`: SciPy names
+    coordinates.
+    """
     found = 0
     for block in blocks:
-        found += len(block.split())
-        if found <= n_words:
+        found += _count_lines(block)
+        if found <= n_entries:
             yield block
-    if found != n_words:
-        raise ValueError(f"promises {n_words} numbers, but holds {found}")
+    if found != n_entries:
+        raise ValueError(f"promises {n_entries * n_words} numbers, but holds {found * n_words}")
 
 
 def _numbered(blocks: Iterator[bytes]) -> Iterator[bytes]:

@@ -14,9 +14,9 @@ fill_value     pydata  value of what is not stored
 =============  ======  ==========================================================================
 
 Refused, with the member's name: Python objects (a pickle could run code), an array that is longer or shorter than its
-header says, sizes that the file, its :class:`~.guards.Limit` or this machine cannot hold, other than 2 dimensions, a fill
-value that is not 0, indices out of range, and whatever else breaks the rules of the format that the file names. Members
-of other names are not read.
+header says, sizes that the file, its :class:`~cvrarray.input.limits.Limit` or this machine cannot hold, other than 2
+dimensions, a fill value that is not 0, indices out of range, and whatever else breaks the rules of the format that the
+file names. Members of other names are not read.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ import numpy as np
 
 from ..core.tables import CSR
 from ..input import coercion
-from .guards import BLOCK, MOST_INFLATION, Limit, naming
+from ..input.limits import Limit
+from .guards import BLOCK, MOST_INFLATION, naming
 
 _NAMES = ("format", "shape", "data", "indptr", "indices", "offsets", "row", "col", "coords", "compressed_axes", "fill_value")
 

@@ -1,11 +1,15 @@
-"""A product in two ways: the plain one, and from the PREPARE_AT-th call on another one where that was measured to be faster."""
+"""A product in two ways: the plain one, and from the PREPARE_AT-th call on another, if that was measured as faster."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 
 import cupy
+
+from cvrarray.core import clocks, devices
+from cvrarray.core.timing import by_turns
 
 PREPARE_AT = 16  # the product at which the other way is set up, which costs what about 30 products save by it
 LEAST_SLOTS = 1 << 22  # smaller matrices do not make up for the time that filling shared memory takes
@@ -34,7 +38,7 @@ def autotuned(n_slots: int, n_cols: int, plain: Run, prepare: Callable[[], Run |
             else:
                 with suppress(cupy.cuda.memory.OutOfMemoryError):  # then the plain product stays
                     candidate = prepare()
-                    if candidate is not None and _seconds(candidate, x, y) < WORTH_IT * _seconds(plain, x, y):
+                    if candidate is not None and _is_faster(candidate, plain, x, y):
                         run = candidate
         run(x, y, alpha, beta)
 
@@ -43,17 +47,11 @@ def autotuned(n_slots: int, n_cols: int, plain: Run, prepare: Callable[[], Run |
     return counting
 
 
-def _seconds(run: Run, x: cupy.ndarray, y: cupy.ndarray) -> float:
-    """The time of a product: the least of SAMPLES, after a call that does not count. `y` is not touched."""
-    out, one, zero = cupy.empty_like(y), y.dtype.type(1), y.dtype.type(0)
-    run(x, out, one, zero)
-    samples = []
-    for _ in range(SAMPLES):
-        start, stop = cupy.cuda.Event(), cupy.cuda.Event()
-        start.record()
-        for _ in range(CALLS):
-            run(x, out, one, zero)
-        stop.record()
-        stop.synchronize()
-        samples.append(cupy.cuda.get_elapsed_time(start, stop) / 1e3 / CALLS)
-    return min(samples)
+def _is_faster(candidate: Run, plain: Run, x: cupy.ndarray, y: cupy.ndarray) -> bool:
+    """Whether `candidate` makes up for what it took to set up, after a call of each that does not count; `y` stays."""
+    sample = clocks.GPUClock(devices.of(x)).sample
+    calls = [partial(run, x, cupy.empty_like(y), y.dtype.type(1), y.dtype.type(0)) for run in (candidate, plain)]
+    for call in calls:
+        call()
+    seconds, plain_seconds = by_turns([partial(sample, call, CALLS) for call in calls], SAMPLES)
+    return seconds < WORTH_IT * plain_seconds

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import cache, partial
 from typing import Any
@@ -14,12 +15,14 @@ from . import shared_memory, transposed
 from .assembly import WORDS, as_words
 from .autotune import autotuned
 from .compiler import (
+    MATRIX_LANES,
     NULL,
     PRODUCTS,
     Kernel,
     Struct,
     blocks,
     matrix_tiles,
+    matrix_width,
     processors,
     struct,
     synchronize,
@@ -33,6 +36,9 @@ BLOCK = 128  # threads, at least: four warps
 #: Measured: ``docs/decisions/0003-gpu-products.md``.
 MOST_SHARERS, FEW_WARPS, MANY_WARPS, LONG, FEWEST = 16, 32, 124, 40, 4
 
+#: ``A @ X``: of blocks of up to MOST_ROWS_A_GROUP rows a group of lanes holds all sums, if at least MANY_LANES share them.
+#: Fewer lanes would read values of too many rows at a time.
+MOST_ROWS_A_GROUP, MANY_LANES = 8, 2
 #: Warps that share the tiles of a bin, where it gets new values, at most.
 MOST_TILES = 64
 
@@ -125,6 +131,18 @@ MATMAT = Kernel(
     ],
     lambda value, product, index, size, holes, members, width: (
         value, product, index, mask_dtype(size), size, holes, members, width, matrix_unroll(size, members),
+    ),
+)  # fmt: skip
+MATMAT_BLOCKS = Kernel(
+    "bbcsr_matmat",
+    "bbcsr_matmat_blocks",
+    [
+        (value, product, *shape, lanes, vector_width(product) if lanes < MATRIX_LANES else 1)
+        for value, product in PRODUCTS
+        for shape, lanes in zip(SHAPES[1:], (2, 8, 16), strict=True)
+    ],
+    lambda value, product, index, size, holes, lanes, width: (
+        value, product, index, mask_dtype(size), size, holes, lanes, width,
     ),
 )  # fmt: skip
 TRANSPOSED = Kernel(
@@ -264,16 +282,26 @@ def _mean_blocks(t: BBCSRTables) -> int:
 def product_matrix(tables: BBCSRTables, dtype: np.dtype) -> Callable[[cupy.ndarray, cupy.ndarray, Any, Any], None]:
     """``run(x, y, alpha, beta)``, which does ``Y = alpha * A @ X + beta * Y``; X (n_cols, k) and Y (n_rows, k) in C order."""
     t, size = tables, tables.block_size
-    bins, n_warps = _struct(t), t.col_base.size
+    bins, n_bins = _struct(t), t.col_base.size
+
+    @cache
+    def prepared(k, width):
+        lanes, width, _, tiles = matrix_tiles(k, width)
+        by_blocks = 1 < size <= MOST_ROWS_A_GROUP and lanes >= MANY_LANES
+        kernel, groups = (MATMAT_BLOCKS, block_rows_of_a_bin(size) * lanes) if by_blocks else (MATMAT, WARP)
+        multiply = kernel(t.data.dtype, dtype, t.col_wide.dtype, size, t.present is not None, lanes, width)
+        return multiply, (*blocks(n_bins * groups, BLOCK), tiles), np.int64(k)
 
     def run(x, y, alpha, beta):
-        k = x.shape[1]
-        members, width, tiles = matrix_tiles(k, dtype, x, y)
-        MATMAT(t.data.dtype, dtype, t.col_wide.dtype, size, t.present is not None, members, width)(
-            (*blocks(n_warps * WARP, BLOCK), tiles), (BLOCK,), (bins, np.int64(k), x, y, alpha, beta, update(alpha, beta))
-        )
+        multiply, grid, k = prepared(x.shape[1], matrix_width(x.shape[1], x, y))
+        multiply(grid, (BLOCK,), (bins, k, x, y, alpha, beta, update(alpha, beta)))
 
     return run
+
+
+def block_rows_of_a_bin(block_size: int) -> int:
+    """Block rows that a bin may touch, as the kernel's function of that name."""
+    return (block_size - math.gcd(block_size, WARP) + WARP - 1) // block_size + 1
 
 
 def product_transposed(tables: BBCSRTables, dtype: np.dtype) -> Callable[[cupy.ndarray, cupy.ndarray, Any, Any], None]:

@@ -1,7 +1,8 @@
 """Kernels as loaded functions: source text from ``kernels/``, compiled by NVRTC one instantiation at a time.
 
-CuPy compiles, loads and caches the result on disk. The cache's key is the text that CuPy is given, without included files. So
-``common.cuh`` is pasted in front of each kernel file, and every ``#include "x.cuh"`` is replaced by that file.
+CuPy compiles, loads and caches the result on disk. The cache's key is the text that CuPy is given, without included
+files. So ``common.cuh`` is pasted in front of each kernel file, and every ``#include "x.cuh"`` is replaced by that
+file.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Callable, Iterable
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import cupy
 import numpy as np
@@ -78,11 +79,12 @@ def _read(file: str) -> str:
 
 
 class Kernel:
-    """A kernel of ``kernels/<file>.cu``: a function template, and which of its instantiations CI compiles without a GPU.
+    """A kernel of ``kernels/<file>.cu``: a function template, and which of its instantiations CI compiles without a
+    GPU.
 
     Calling it gives the loaded function for the current device, compiled on first use. It is called with the template's
-    arguments, or with that from which ``arguments(...)`` makes them: dtypes, booleans and integers. There is no other way to a
-    kernel, so that KERNELS lists all of them.
+    arguments, or with that from which ``arguments(...)`` makes them: dtypes, booleans and integers. There is no other
+    way to a kernel, so that KERNELS lists all of them.
 
     Parameters
     ----------
@@ -165,17 +167,32 @@ def vector_width(dtype: np.dtype) -> int:
     return min(4, 16 // np.dtype(dtype).itemsize)
 
 
-def matrix_tiles(k: int, dtype: np.dtype, x: cupy.ndarray, y: cupy.ndarray) -> tuple[int, int, int]:
-    """How a product with `k` columns is laid out: lanes that share a row (a power of two), numbers each holds, and tiles.
+class Tiles(NamedTuple):
+    """How the columns of a product with a dense matrix are shared: the template parameters of ``kernels/matrix.cuh``."""
 
-    Vector loads need rows that begin at a multiple of their size.
+    lanes: int  # G: that share a row, a power of two
+    width: int  # V: numbers in a vector load
+    vectors: int  # W: that each lane holds
+    tiles: int  # of lanes * width * vectors columns
+
+
+def matrix_width(k: int, x: cupy.ndarray, y: cupy.ndarray) -> int:
+    """Numbers in a vector load of rows of `k` numbers of X and Y, which must begin at multiples of its size."""
+    width = vector_width(x.dtype)
+    size = width * x.dtype.itemsize
+    return 1 if k % width or x.data.ptr % size or y.data.ptr % size else width
+
+
+def matrix_tiles(k: int, width: int, most_vectors: int = 1) -> Tiles:
+    """The layout for `k` columns. A lane holds several vectors where many lanes would share a row, but no more than
+    asked for.
+
+    So fewer lanes load the same value and column, and more of X is under way at a time.
     """
-    width = vector_width(dtype)
-    size = width * dtype.itemsize
-    if k % width or x.data.ptr % size or y.data.ptr % size:
-        width = 1
-    members = min(MATRIX_LANES, 1 << max(0, -(-k // width) - 1).bit_length())
-    return members, width, max(1, -(-k // (members * width)))
+    in_a_row = max(1, -(-k // width))
+    vectors = min(most_vectors, 4 if in_a_row >= MATRIX_LANES else 2 if in_a_row >= MATRIX_LANES // 2 else 1)
+    lanes = min(MATRIX_LANES, 1 << (-(-in_a_row // vectors) - 1).bit_length())
+    return Tiles(lanes, width, vectors, max(1, -(-k // (lanes * width * vectors))))
 
 
 @cache
@@ -185,7 +202,9 @@ def processors(device: int) -> int:
 
 
 def synchronize() -> None:
-    """Wait for the current stream, unless a graph is captured from it: later products, on any stream, need what it prepares."""
+    """Wait for the current stream, unless a graph is captured from it: later products, on any stream, need what it
+    prepares.
+    """
     stream = cupy.cuda.get_current_stream()
     if not stream.is_capturing():
         stream.synchronize()
@@ -194,8 +213,8 @@ def synchronize() -> None:
 class Scratch:
     """Memory for the time of one call, from CuPy's pool.
 
-    What a captured CUDA graph uses is kept as long as this object: a graph replays with the addresses that it was captured
-    with, and the pool would have given them to others.
+    What a captured CUDA graph uses is kept as long as this object: a graph replays with the addresses that it was
+    captured with, and the pool would have given them to others.
     """
 
     def __init__(self) -> None:
@@ -212,8 +231,8 @@ class Scratch:
 class PerStream:
     """What `make()` gives, made once for each stream: memory that calls on one stream may share, as they run in turn.
 
-    Every captured graph has memory of its own, as it may be replayed on any stream. The thread is part of a stream's key: the
-    per-thread default streams of CUDA all have the same handle.
+    Every captured graph has memory of its own, as it may be replayed on any stream. The thread is part of a stream's
+    key: the per-thread default streams of CUDA all have the same handle.
     """
 
     def __init__(self, make: Callable[[], Any]) -> None:

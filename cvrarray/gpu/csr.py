@@ -71,6 +71,44 @@ def canonical(row: cupy.ndarray, col: cupy.ndarray, val: cupy.ndarray, shape: tu
     return CSR(indptr, col, data, shape)
 
 
+def canonical_rows(csr: CSR) -> CSR:
+    """Canonical CSR of a CSR with offsets and columns in range, whose rows may be unsorted and hold duplicates."""
+    return canonical(row_of_nonzero(csr.indptr, csr.indices), csr.indices, csr.data, csr.shape)
+
+
+def transpose(csr: CSR) -> CSR:
+    """Canonical CSR of the transpose of a canonical CSR."""
+    return canonical(csr.indices, row_of_nonzero(csr.indptr, csr.indices), csr.data, csr.shape[::-1])
+
+
+def union(a: CSR, b: CSR, both: bool) -> tuple[cupy.ndarray, cupy.ndarray, cupy.ndarray, cupy.ndarray]:
+    """(indptr, indices) of the entries that `a` or `b` has, or that both have; and the values of each there, 0 for none."""
+    n_rows, n_cols = a.shape
+    row = cupy.concatenate([row_of_nonzero(csr.indptr, csr.indices) for csr in (a, b)])
+    col = cupy.concatenate([a.indices, b.indices])
+    if n_rows * n_cols < 2**63:  # one key an entry: two ascending runs, which a stable sort merges
+        order = cupy.argsort(row.astype(np.int64) * n_cols + col, kind="stable")
+    else:
+        order = cupy.lexsort(cupy.stack([col, row]))
+    row, col = row[order], col[order]
+    first = cupy.ones(row.size, bool)
+    first[1:] = (row[1:] != row[:-1]) | (col[1:] != col[:-1])
+    place = cupy.empty(row.size, np.int64)
+    place[order] = cupy.cumsum(first, dtype=np.int64) - 1
+    first = cupy.flatnonzero(first)
+    row, col = row[first], col[first]
+    values, stored = [], cupy.zeros(row.size, np.int8)
+    for csr, at in ((a, place[: a.nnz]), (b, place[a.nnz :])):
+        value = cupy.zeros(row.size, csr.data.dtype)
+        value[at] = csr.data
+        stored[at] += 1
+        values.append(value)
+    if both:
+        kept = cupy.flatnonzero(stored == 2)
+        row, col, values = row[kept], col[kept], [value[kept] for value in values]
+    return cupy.searchsorted(row, cupy.arange(n_rows + 1, dtype=row.dtype)), col, *values
+
+
 def row_of_nonzero(indptr: cupy.ndarray, indices: cupy.ndarray) -> cupy.ndarray:
     """(nnz,) the row of every nonzero, in the dtype of `indices`."""
     position = cupy.arange(indices.size, dtype=indptr.dtype)

@@ -25,6 +25,7 @@ from .compiler import (
     Struct,
     blocks,
     matrix_tiles,
+    matrix_width,
     struct,
     synchronize,
     update,
@@ -37,8 +38,8 @@ BLOCK = 128  # threads: four chunks
 UNROLL = {1: 6, 2: 6, 4: 6, 8: 6, 16: 4}
 #: Empty rows a thread, at least, and blocks for empty rows, at most, in ``A @ x``.
 EMPTY_ROWS_A_THREAD, MOST_BLOCKS_FOR_EMPTY = 8, 1 << 14
-#: Threads that write the rows without nonzeros in ``A @ X``, where there are more such rows than chunks.
-EMPTY_ROW_THREADS = 1 << 18
+#: ``A @ X``: vectors of a row of X that a lane holds, at most.
+MATRIX_VECTORS = 4
 #: Steps a chunk should have: STEPS, fewer (to MIN_STEPS) where there would not be ENOUGH_CHUNKS to keep the device busy, more
 #: (to MAX_STEPS) where rows are longer. Measured: ``docs/decisions/0003-gpu-products.md``.
 MIN_STEPS, STEPS, MAX_STEPS, ENOUGH_CHUNKS = 32, 64, 512, 7392
@@ -61,6 +62,7 @@ FILL = Kernel(
 )
 OFFSETS = Kernel("cvr_convert", "cvr_offsets", INDICES)
 SLOTS = Kernel("cvr_convert", "cvr_slots", INDICES)
+SPANS = Kernel("cvr_convert", "cvr_spans")
 VALUES = Kernel("cvr_values", "cvr_values", [(word,) for word in WORDS.values()])
 MATVEC = Kernel(
     "cvr_matvec",
@@ -84,13 +86,13 @@ MATMAT = Kernel(
         (value, product, *how)
         for value, product in PRODUCTS
         for how in (
-            ("int32", WARP, 1, vector_width(product)),
-            ("int32", WARP, 16, vector_width(product)),
-            ("int64", 4, 8, 1),
+            ("int32", WARP, 1, vector_width(product), 1),
+            ("int32", WARP, 16, vector_width(product), 4),
+            ("int64", 4, 8, 1, 2),
         )
     ],
-    lambda value, product, index, n_lanes, members, width: (
-        value, product, index, n_lanes, members, width, matrix_unroll(members), BLOCK // WARP,
+    lambda value, product, index, n_lanes, lanes, width, vectors: (
+        value, product, index, n_lanes, lanes, width, vectors, matrix_unroll(vectors),
     ),
 )  # fmt: skip
 CARRY_ROWS = Kernel("cvr_matmat", "cvr_carry_rows", [(product, "int32") for _, product in PRODUCTS])
@@ -257,11 +259,8 @@ def _cuts(t: CVRTables, dtype: np.dtype) -> Callable[[], Struct]:
     if not n_cut:
         nothing = struct(*[None] * 3)
         return lambda: nothing
-    begins = cupy.zeros(n_chunks, np.int32)
-    begins[t.cut_ptr[:, 0]] = 1
-    cut = cupy.cumsum(begins) - 1  # the last cut row up to each chunk
-    span = cupy.full((n_chunks + 1, 2), -1, np.int32)
-    span[:-1] = cupy.where(t.carry_row[:, None] >= 0, t.cut_ptr[cut] - cupy.array([1, 0]), -1)
+    span = cupy.empty((n_chunks + 1, 2), np.int32)
+    SPANS()(blocks(n_chunks + 1, BLOCK), (BLOCK,), (t.cut_ptr, np.int64(n_cut), np.int64(n_chunks), span))
     synchronize()
 
     def make():
@@ -275,27 +274,29 @@ def _cuts(t: CVRTables, dtype: np.dtype) -> Callable[[], Struct]:
 def product_matrix(tables: CVRTables, dtype: np.dtype) -> Callable[[cupy.ndarray, cupy.ndarray, Any, Any], None]:
     """``run(x, y, alpha, beta)``, which does ``Y = alpha * A @ X + beta * Y``; X (n_cols, k) and Y (n_rows, k) in C order."""
     t, index = tables, tables.tail.dtype
-    n_chunks, n_empty, n_cut = t.carry_row.size, t.empty_row.size, t.cut_row.size
+    n_chunks, n_cut = t.carry_row.size, t.cut_row.size
     chunks, scratch = _struct(t), Scratch()
+    n_blocks = max(1, n_chunks, min(-(-t.empty_row.size // WARP), MOST_BLOCKS_FOR_EMPTY))
+
+    @cache
+    def prepared(k, width):
+        lanes, width, vectors, tiles = matrix_tiles(k, width, MATRIX_VECTORS)
+        multiply = MATMAT(t.val.dtype, dtype, index, t.n_lanes, lanes, width, vectors)
+        return multiply, (n_blocks, tiles), (WARP * lanes,), np.int64(k)
 
     def run(x, y, alpha, beta):
-        k = x.shape[1]
-        members, width, tiles = matrix_tiles(k, dtype, x, y)
-        carry = scratch.empty((n_chunks if n_cut else 0, k), dtype)
-        MATMAT(t.val.dtype, dtype, index, t.n_lanes, members, width)(
-            (*blocks(max(n_chunks * WARP, min(n_empty, EMPTY_ROW_THREADS)), BLOCK), tiles),
-            (BLOCK,),
-            (chunks, np.int64(k), x, y, carry, alpha, beta, update(alpha, beta)),
-        )
+        multiply, grid, block, k = prepared(x.shape[1], matrix_width(x.shape[1], x, y))
+        carry = scratch.empty((n_chunks if n_cut else 0, x.shape[1]), dtype)
+        multiply(grid, block, (chunks, k, x, y, carry, alpha, beta, update(alpha, beta)))
         if n_cut and k:
-            CARRY_ROWS(dtype, index)((n_cut,), (min(k, BLOCK),), (t.cut_row, t.cut_ptr, carry, np.int64(k), y))
+            CARRY_ROWS(dtype, index)((n_cut,), (min(int(k), BLOCK),), (t.cut_row, t.cut_ptr, carry, k, y))
 
     return run
 
 
-def matrix_unroll(members: int) -> int:
-    """Steps that are loaded before the first is multiplied: several where one step makes few loads."""
-    return 4 if members <= 2 else 2
+def matrix_unroll(vectors: int) -> int:
+    """Steps whose rows of X are loaded before the first is multiplied."""
+    return 4 if vectors <= 2 else 2
 
 
 def product_transposed(tables: CVRTables, dtype: np.dtype) -> Callable[[cupy.ndarray, cupy.ndarray, Any, Any], None]:

@@ -3,15 +3,16 @@
 Where columns are scattered, each nonzero makes a gather of its own from L1 or L2, and these bound the product
 (``docs/decisions/0003-gpu-products.md``). Shared memory serves 32 addresses at a time.
 
-* CVR, ``A @ x``: all of x, where it fits. Else the entries of popular columns, those that most nonzeros are in. They are worth
-  it where columns are hit unevenly, as in graphs and recommender matrices. The tables then get other column numbers, which tell
-  popular columns from the others. After S. Yesil, A. Heidarshenas, A. Morrison, J. Torrellas, "Speeding Up SpMV for Power-Law
-  Graph Analytics by Enhancing Locality & Vectorization", SC 2020, which does so on CPUs.
+* CVR, ``A @ x``: all of x, where it fits. Else the entries of popular columns, those that most nonzeros are in. They
+  are worth it where columns are hit unevenly, as in graphs and recommender matrices. The tables then get other column
+  numbers, which tell popular columns from the others. After S. Yesil, A. Heidarshenas, A. Morrison, J. Torrellas,
+  "Speeding Up SpMV for Power-Law Graph Analytics by Enhancing Locality & Vectorization", SC 2020, which does so on
+  CPUs.
 * CVR, ``A.T @ x``: the sums of all columns or of the popular ones.
 * BBCSR with blocks of 1, ``A.T @ x``: the sums of one segment of columns after the other.
 
-No bit of a product depends on it: sums of ``A.T @ x`` are integers (``kernels/transposed.cuh``), so it does not matter who adds
-to them first. Whether it is faster is measured: :mod:`.autotune`.
+No bit of a product depends on it: sums of ``A.T @ x`` are integers (``kernels/transposed.cuh``), so it does not matter
+who adds to them first. Whether it is faster is measured: :mod:`.autotune`.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ from .autotune import Run
 from .compiler import ACCUMULATE, NULL, PLAIN, PRODUCTS, SCALE, Kernel, Scratch, Struct, blocks, processors, struct, update
 
 THREADS = 1024  # of a block, the only one on its multiprocessor
-UNROLL = {1: 8, 2: 8, 4: 8, 8: 4, 16: 2}  # steps that are loaded before the first is multiplied, by the product's item size
+# steps that are loaded before the first is multiplied, by the product's item size
+UNROLL = {1: 8, 2: 8, 4: 8, 8: 4, 16: 2}
 BLOCK = 256
 SAMPLE = 1 << 21  # columns that are counted
 L1_SHARE = 64 << 10  # bytes of shared memory that are left to L1, for the rest of x and the tables
@@ -114,7 +116,8 @@ def columns(tables: CVRTables, room: int) -> Columns | None:
 
 
 def product(t: CVRTables, dtype: np.dtype, struct_of: Callable[[CVRTables], Struct], cuts: Callable[[], Struct]) -> Run | None:
-    """``run(x, y, alpha, beta)``, ``A @ x`` with entries of x in shared memory, or None where no column is popular enough.
+    """``run(x, y, alpha, beta)``, ``A @ x`` with entries of x in shared memory, or None where no column is popular
+    enough.
 
     `struct_of(tables)` is the tables as kernels take them; `cuts()` what they take of cut rows.
     """
@@ -156,7 +159,8 @@ def product(t: CVRTables, dtype: np.dtype, struct_of: Callable[[CVRTables], Stru
 
 
 def product_transposed(t: CVRTables, sums: transposed.ColumnSums, struct_of: Callable[[CVRTables], Struct]) -> Run | None:
-    """``run(x, y, alpha, beta)``, ``A.T @ x`` with sums of columns in shared memory, or None where no column is popular enough.
+    """``run(x, y, alpha, beta)``, ``A.T @ x`` with sums of columns in shared memory, or None where no column is popular
+    enough.
 
     Without shared memory L2's atomics bound the product (``docs/decisions/0010-gpu-matrix-and-transposed.md``).
     """
@@ -181,11 +185,11 @@ def product_transposed(t: CVRTables, sums: transposed.ColumnSums, struct_of: Cal
 def product_transposed_by_segments(
     t: BBCSRTables, sums: transposed.ColumnSums, struct_of: Callable[[BBCSRTables], Struct]
 ) -> Run | None:
-    """``run(x, y, alpha, beta)``, ``A.T @ x`` for blocks of 1 with sums of one segment of columns after the other in shared
-    memory, or None where rows are too short for it.
+    """``run(x, y, alpha, beta)``, ``A.T @ x`` for blocks of 1 with sums of one segment of columns after the other in
+    shared memory, or None where rows are too short for it.
 
-    The 32 rows of a bin reach a segment in different steps, and all steps that any row needs are read. With short rows these
-    are many more than their entries.
+    The 32 rows of a bin reach a segment in different steps, and all steps that any row needs are read. With short rows
+    these are many more than their entries.
     """
     device, (_, n_cols), n_bins = cupy.cuda.runtime.getDevice(), t.shape, t.col_base.size
     most = shared_memory(device)

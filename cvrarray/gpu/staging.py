@@ -1,7 +1,7 @@
-"""Panels of a store on their way to a GPU: read into pinned memory, copied on a stream of their own beside the computing.
+"""Panels of a store on their way to a GPU: read into pinned memory, and copied on a stream of their own.
 
-A slot is a pinned buffer and a buffer on the device. On the device, the copy into a slot waits for the computing with the
-slot's last panel, and the computing waits for the copy. On the host, reading waits only for the slot's last copy.
+A slot is a pinned buffer and a buffer on the device. On the device, the copy into a slot waits for the computing with
+the slot's last panel, and the computing waits for the copy. On the host, reading waits only for the slot's last copy.
 """
 
 from __future__ import annotations

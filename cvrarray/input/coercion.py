@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 import operator
 import os
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from functools import lru_cache
 from typing import Any
 
@@ -20,7 +20,7 @@ import numpy as np
 
 from ..core import devices
 from ..core.tables import CSR
-from . import validation
+from . import limits, validation
 
 #: The most rows or columns.
 LARGEST = 2**62 - 1
@@ -48,7 +48,10 @@ def as_csr(obj: Any) -> CSR:
     TypeError
         `obj` is none of these, or its values have a dtype that cannot be stored.
     ValueError
-        It is not 2-D, its fill value is not 0, or its indices break CSR's rules.
+        It is not 2-D, its fill value is not 0, or its indices break CSR's rules; or the environment sets CVRARRAY_MAX_BYTES,
+        and its rows need more.
+    MemoryError
+        Its rows need more memory than there is; the message says how many there are.
     """
     if isinstance(obj, CSR):
         return obj
@@ -63,12 +66,8 @@ def as_csr(obj: Any) -> CSR:
     if len(obj.shape) != 2:
         raise ValueError(f"a matrix must have 2 dimensions; got shape {tuple(obj.shape)}")
     home = package(obj)
-    if home == "scipy":
-        return _from_scipy(obj)
-    if home == "cupyx":
-        return _from_cupyx(obj)
-    if home == "sparse":
-        return _from_pydata(obj)
+    if home in _FROM_SPARSE:
+        return _from_sparse(obj, _FROM_SPARSE[home])
     if home == "cupy":
         return _from_dense(obj)
     if isinstance(obj, np.ma.MaskedArray):
@@ -79,6 +78,57 @@ def as_csr(obj: Any) -> CSR:
         f"a matrix must come from numpy, cupy, scipy.sparse, cupyx.scipy.sparse, sparse or cvrarray; got "
         f"{type(obj).__module__}.{type(obj).__name__}. Convert it to one of these first"
     )
+
+
+def from_arguments(obj: Any, shape: Any = None, dtype: Any = None) -> CSR:
+    """:func:`as_csr` of what constructors take: also a shape, or the parts of a matrix as SciPy's constructors take them.
+
+    Parameters
+    ----------
+    obj : matrix, or a tuple
+        ``(n_rows, n_cols)`` of a matrix without entries, ``(data, (row, col))`` or ``(data, indices, indptr)``.
+    shape : (n_rows, n_cols), optional
+        Default: the matrix's; of parts as large as they need.
+    dtype : dtype, optional
+        To which values are cast. Default: theirs; without any float64.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As :func:`as_csr` and :func:`from_parts`; or a matrix has another shape than `shape`.
+    """
+    csr = _from_tuple(obj, shape, dtype) if isinstance(obj, tuple) else None
+    if csr is None:
+        csr = as_csr(obj)
+        if shape is not None and check_shape(shape) != csr.shape:
+            raise ValueError(f"shape must be the matrix's, {csr.shape}, or left out; got {shape!r}")
+    if dtype is None or csr.data.dtype == check_dtype(dtype):
+        return csr
+    with devices.of(csr.data).use():
+        return csr._replace(data=csr.data.astype(check_dtype(dtype)))
+
+
+def _from_tuple(obj: tuple[Any, ...], shape: Any, dtype: Any) -> CSR | None:
+    """The matrix that a tuple of SciPy's describes; None of any other tuple, such as one of rows."""
+    if len(obj) == 2 and all(hasattr(n, "__index__") and not isinstance(n, bool) and np.ndim(n) == 0 for n in obj):
+        n_rows, n_cols = check_shape(obj if shape is None else shape)
+        limits.require_rows((n_rows, n_cols), 0)
+        values = np.empty(0, check_dtype(np.dtype(np.float64 if dtype is None else dtype)))
+        return CSR(np.zeros(n_rows + 1, _INT64), np.empty(0, index_dtype((n_rows, n_cols))), values, (n_rows, n_cols))
+    if len(obj) == 2 and isinstance(obj[1], tuple | list) and len(obj[1]) == 2 and all(hasattr(c, "__len__") for c in obj[1]):
+        data, (row, col) = (_as_array(obj[0], "data"), (_as_array(c, "row and col") for c in obj[1]))
+        shape = check_shape((_most(row), _most(col)) if shape is None else shape)
+        limits.require_rows(shape, data.nbytes)
+        return from_triplets(row, col, data, shape)
+    if len(obj) == 3 and not all(isinstance(part, tuple) for part in obj):
+        data, indices, indptr = (_as_array(part, "data, indices and indptr") for part in obj)
+        return from_parts(indptr, indices, data, (max(0, indptr.size - 1), _most(indices)) if shape is None else shape)
+    return None
+
+
+def _most(places: Any) -> int:
+    """One more than the largest of `places`."""
+    return int(places.max()) + 1 if places.size else 0
 
 
 def package(obj: Any) -> str:
@@ -127,8 +177,7 @@ def from_parts(indptr: Any, indices: Any, data: Any, shape: tuple[int, int]) -> 
         indices = indices.astype(index_dtype(shape), copy=False)
         if canonical:
             return CSR(indptr, indices, data, shape)
-        row = _row_of_nonzero(indptr, indices, device)
-        sorted_rows: CSR = device.backend("csr").canonical(row, indices, data, shape)
+        sorted_rows: CSR = device.backend("csr").canonical_rows(CSR(indptr, indices, data, shape))
         return sorted_rows
 
 
@@ -154,7 +203,8 @@ def from_csc(indptr: Any, indices: Any, data: Any, shape: tuple[int, int]) -> CS
     shape = check_shape(shape)
     transpose = from_parts(indptr, indices, data, shape[::-1])
     with devices.of(transpose.data).use():
-        return from_triplets(transpose.indices, rows(transpose), transpose.data, shape)
+        matrix: CSR = devices.of(transpose.data).backend("csr").transpose(transpose)
+        return matrix
 
 
 def from_bsr(indptr: Any, indices: Any, data: Any, shape: tuple[int, int]) -> CSR:
@@ -293,6 +343,18 @@ def narrowed(values: Any, dtype: np.dtype) -> Any:
         return values.astype(dtype)
 
 
+def _from_sparse(matrix: Any, convert: Callable[[Any], CSR]) -> CSR:
+    """`convert` `matrix`, whose rows may need more memory than the matrix and the machine have."""
+    shape = check_shape(matrix.shape)
+    by_rows = getattr(matrix, "format", "") in ("csr", "bsr", "lil") or 0 in (getattr(matrix, "compressed_axes", None) or ())
+    if not by_rows:  # else it holds something for each of its rows
+        limits.require_rows(shape, int(getattr(getattr(matrix, "data", None), "nbytes", 0)))
+    try:
+        return convert(matrix)
+    except MemoryError as error:
+        raise limits.named(error, shape) from error
+
+
 def _from_scipy(matrix: Any) -> CSR:
     if matrix.format == "csr":
         return from_parts(matrix.indptr, matrix.indices, matrix.data, matrix.shape)
@@ -334,6 +396,10 @@ def _from_pydata(array: Any) -> CSR:
         return _from_entries(array.data.keys(), array.data.values(), array.shape, check_dtype(array.dtype))
     row, col = _pair(array.coords)
     return from_triplets(row, col, array.data, array.shape)
+
+
+#: How to convert the sparse arrays of each package that has some.
+_FROM_SPARSE = {"scipy": _from_scipy, "cupyx": _from_cupyx, "sparse": _from_pydata}
 
 
 def _pair(coords: Any) -> Any:

@@ -12,8 +12,8 @@ import numpy as np
 from ..core import devices
 from ..core.tables import CSR, WARP
 
-#: Bytes of a panel where nothing else is asked for: twice Dask's own chunk size, so that a GPU takes longer to multiply a
-#: panel (50 us on an H200) than the host to launch it.
+#: Bytes of a panel where nothing else is asked for: twice Dask's own chunk size, so that a GPU takes longer to multiply
+#: a panel (50 us on an H200) than the host to launch it.
 PANEL_BYTES = 256 << 20
 
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30, "ti": 1 << 40}

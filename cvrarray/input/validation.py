@@ -1,8 +1,8 @@
 """What must hold of the arrays of a sparse matrix before compiled code may trust them.
 
 SciPy, CuPy and pydata/sparse convert one format to another with code that checks nothing: a wrong offset makes it read
-and write outside its arrays. Their own checks leave holes (SciPy's looks at no offset of a BSR whose last one is 0), and
-an object's attributes may have changed since. So every check is made here, on the raw arrays, first.
+and write outside its arrays. Their own checks leave holes (SciPy's looks at no offset of a BSR whose last one is 0),
+and an object's attributes may have changed since. So every check is made here, on the raw arrays, first.
 
 Pure functions of NumPy or CuPy arrays; index arrays are contiguous int32 or int64. No comparison can wrap.
 """
@@ -71,7 +71,8 @@ def check_blocks(indptr: Any, indices: Any, data: Any, shape: tuple[int, int]) -
 
 
 def diagonals_inside(offsets: np.ndarray, data: Any, shape: tuple[int, int]) -> np.ndarray:
-    """Which diagonals of a DIA of `shape` cross the matrix (the others hold nothing); ValueError where it breaks the rules.
+    """Which diagonals of a DIA of `shape` cross the matrix (the others hold nothing); ValueError where it breaks the
+    rules.
 
     Parameters
     ----------

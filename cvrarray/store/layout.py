@@ -37,7 +37,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .. import __version__, formats
+from .. import formats
+from ..array import serialized
 from ..array.base import SparseArray
 from ..core import atomic, devices
 from ..cpu.runtime import memory
@@ -51,6 +52,7 @@ PIECE = 4 << 20  #: bytes under one checksum; read and checked by one thread, in
 _MAGIC = "cvrarray store"
 _KEY = "cvrarray"  # the attribute that holds what is ours
 _ALIGNMENT = 256  # as cudaMalloc aligns
+_BLOCK = 256 << 10  # bytes of a piece that are read at a time: a core's second cache holds them
 
 
 class Root(NamedTuple):
@@ -138,6 +140,8 @@ def read_root(path: str) -> Root:
             raise ValueError(f"must be a store of cvrarray.to_store, with the magic {_MAGIC!r}")
         version = found.get("version")
         if type(version) is int and version > VERSION:
+            from .. import __version__
+
             raise ValueError(
                 f"has version {version} of the store; cvrarray {__version__} reads versions up to {VERSION}. Update cvrarray"
             )
@@ -269,7 +273,7 @@ def write_panel(path: str, store: str, k: int, first_row: int, A: SparseArray, p
     OSError
         The disk is full or cannot be written; the message names panel and file, and the panel does not count.
     """
-    header, arrays = cvra.describe(A)
+    header, arrays = serialized.describe(A)
     offsets, n_bytes = {}, 0
     for name, array in arrays.items():
         offsets[name] = n_bytes
@@ -403,15 +407,17 @@ def read_piece(path: str, k: int, panel: Panel, i: int, out: np.ndarray, verify:
     try:
         with open(name, "rb", buffering=0) as file:
             file.seek(start)
-            done = 0
+            done = crc = 0
             while done < len(content):
-                n_bytes = file.readinto(content[done:])
+                n_bytes = file.readinto(content[done : done + _BLOCK])
                 if not n_bytes:
                     raise ValueError(f"panel {k} of {path}: {name} ends at byte {start + done}. {_REMEDY}")
+                if verify:  # while the block is in cache
+                    crc = zlib.crc32(content[done : done + n_bytes], crc)
                 done += n_bytes
     except OSError as error:
         raise _naming_panel(error, path, k, name) from error
-    if verify and zlib.crc32(content) != panel.pieces[i]:
+    if verify and crc != panel.pieces[i]:
         raise ValueError(
             f"panel {k} of {path}: bytes {start} to {start + len(content)} of {name} do not match their checksum. {_REMEDY}"
         )

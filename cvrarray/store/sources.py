@@ -15,6 +15,7 @@ from ..array.format import FormatArray
 from ..bbcsr import BLOCK_SIZES
 from ..choice.panels import block_size, decided, panel_rows
 from ..core import devices
+from ..core.progress import Update, shown
 from ..files import matrix_market, read_csr
 from ..files.guards import BLOCK, MOST_INFLATION, naming
 from ..input import coercion, partition
@@ -95,19 +96,19 @@ def to_store(
         raise ValueError("resume and overwrite exclude each other")
     path = os.path.realpath(os.fsdecode(path))
     with WriterLock(path) as lock:
-        common = {"format": format, "device": device, "resume": resume, "overwrite": overwrite, "lock": lock, **parameters}
+        common = {"format": format, "device": device, "resume": resume, "overwrite": overwrite, **parameters}
         if shape is not None:
-            _from_pieces(iter(source), coercion.check_shape(shape), path, bytes_of_panel, name, common)
+            _from_pieces(iter(source), coercion.check_shape(shape), lock, bytes_of_panel, name, common)
         elif hasattr(source, "__dask_graph__"):
-            _from_dask(source, path, name or source.name, common)
+            _from_dask(source, lock, name or source.name, common)
         elif isinstance(source, str | os.PathLike):
-            _from_file(os.fsdecode(source), path, bytes_of_panel, name, common)
+            _from_file(os.fsdecode(source), lock, bytes_of_panel, name, common)
         else:
-            _from_matrix(source, path, bytes_of_panel, name, common)
+            _from_matrix(source, lock, bytes_of_panel, name, common)
         spool.remove(f"{path}.spool")  # that of a writer who was stopped, too
 
 
-def _from_file(source: str, path: Any, bytes_of_panel: int, name: str | None, common: dict[str, Any]) -> None:
+def _from_file(source: str, lock: WriterLock, bytes_of_panel: int, name: str | None, common: dict[str, Any]) -> None:
     """A file: in pieces where it lists entries, else whole."""
     status = os.stat(source)
     name = name or f"{os.path.basename(source)}, {status.st_size} bytes of {status.st_mtime_ns}"
@@ -123,9 +124,9 @@ def _from_file(source: str, path: Any, bytes_of_panel: int, name: str | None, co
                 text_size = status.st_size * (MOST_INFLATION if zipped else 1)
                 shape, pieces = matrix_market.read_pieces(file, text_size, TEXT_BYTES)
         if lists_entries:
-            _from_pieces(_named(source, pieces), shape, path, bytes_of_panel, name, common)
+            _from_pieces(_named(source, pieces), shape, lock, bytes_of_panel, name, common)
             return
-    _from_matrix(read_csr(source), path, bytes_of_panel, name, common)
+    _from_matrix(read_csr(source), lock, bytes_of_panel, name, common)
 
 
 def _named(source: str, pieces: Iterator[Any]) -> Iterator[Any]:
@@ -133,13 +134,13 @@ def _named(source: str, pieces: Iterator[Any]) -> Iterator[Any]:
         yield from pieces
 
 
-def _from_matrix(source: Any, path: Any, bytes_of_panel: int, name: str | None, common: dict[str, Any]) -> None:
+def _from_matrix(source: Any, lock: WriterLock, bytes_of_panel: int, name: str | None, common: dict[str, Any]) -> None:
     """A matrix in memory."""
     if isinstance(source, FormatArray) and common["format"] == "auto":
         common = {**common, "format": source.format, **source._parameters()}
     csr = coercion.as_csr(source)
     target = devices.default() if common["device"] is None else devices.parse(common["device"])
-    how = {key: value for key, value in common.items() if key not in ("format", "device", "resume", "overwrite", "lock")}
+    how = {key: value for key, value in common.items() if key not in ("format", "device", "resume", "overwrite")}
     format, how = decided(csr, common["format"], how, target.kind)
     common = {**common, "format": format, **how}
     rows = panel_rows(csr, bytes_of_panel, block_size(format, how))
@@ -148,40 +149,56 @@ def _from_matrix(source: Any, path: Any, bytes_of_panel: int, name: str | None, 
         for part in csr[:3]:
             checksum = zlib.crc32(devices.move(part, devices.CPU).view(np.uint8), checksum)
         name = f"matrix of shape {csr.shape}, {csr.data.dtype}, {csr.nnz} entries, checksum {checksum}"
-    with Writer(path, csr.shape[1], rows=rows, source=name, **common) as writer:
-        for k in writer.missing():
-            writer.write(k, partition.rows(csr, *rows[k : k + 2]))
+    with shown("writing", len(rows) - 1, "panels") as update:
+        with Writer(lock, csr.shape[1], rows=rows, source=name, **common) as writer:
+            for k in writer.missing():
+                update(k)
+                writer.write(k, partition.rows(csr, *rows[k : k + 2]))
 
 
 def _from_pieces(
-    pieces: Iterable[Any], shape: tuple[int, int], path: Any, bytes_of_panel: int, name: str | None, common: dict[str, Any]
+    pieces: Iterable[Any],
+    shape: tuple[int, int],
+    lock: WriterLock,
+    bytes_of_panel: int,
+    name: str | None,
+    common: dict[str, Any],
 ) -> None:
     """Entries in any order: set aside by rows beside the store, then panel by panel."""
-    entries = spool.Spool(f"{path}.spool", shape)
+    entries = spool.Spool(f"{lock.path}.spool", shape)
     if common["overwrite"]:
-        layout.remove(path)
+        layout.remove(lock.path)
     elif not common["resume"]:
-        if os.path.lexists(path):
-            Writer(path, shape[1], source=name, lock=common["lock"])  # raises
-    elif not layout.remains(path):
-        root = layout.read_root(path)
+        if os.path.lexists(lock.path):
+            Writer(lock, shape[1], source=name)  # raises
+    elif not layout.remains(lock.path):
+        root = layout.read_root(lock.path)
         known = root.rows or [0, shape[0]]  # another matrix if panels were appended to it
-        writer = Writer(path, shape[1], rows=known, source=root.source if name is None else name, **common)
+        writer = Writer(lock, shape[1], rows=known, source=root.source if name is None else name, **common)
         writer.release()
         if writer.complete and not writer.missing():
             return
     if not (common["resume"] and entries.is_filled(name)):
-        entries.fill(pieces, name)
+        with shown("setting entries aside", unit="pieces") as update:
+            entries.fill(_counted(pieces, update), name)
     size = block_size(common["format"], common)
     align = math.lcm(*BLOCK_SIZES) if common["format"] == "auto" else size or 1  # any that may be chosen
     rows = entries.cut(bytes_of_panel, partition.alignment(align), size)
     name = name or f"entries of shape {shape}, {entries.dtype}, checksum {entries.checksum}"
-    with Writer(path, shape[1], rows=rows, source=name, **common) as writer:
-        for k, csr in entries.panels(rows, writer.missing()):
-            writer.write(k, csr)
+    with shown("writing", len(rows) - 1, "panels") as update:
+        with Writer(lock, shape[1], rows=rows, source=name, **common) as writer:
+            for k, csr in entries.panels(rows, writer.missing()):
+                update(k)
+                writer.write(k, csr)
 
 
-def _from_dask(source: Any, path: Any, name: str, common: dict[str, Any]) -> None:
+def _counted(pieces: Iterable[Any], update: Update) -> Iterator[Any]:
+    for k, piece in enumerate(pieces):
+        update(k)
+        yield piece
+
+
+def _from_dask(source: Any, lock: WriterLock, name: str, common: dict[str, Any]) -> None:
     """The chunks of a dask array: a task a panel, in Dask's scheduler, each of which writes what it has."""
     import dask
 
@@ -189,10 +206,12 @@ def _from_dask(source: Any, path: Any, name: str, common: dict[str, Any]) -> Non
         raise ValueError(f"a matrix must have 2 dimensions; got a dask array of shape {source.shape}")
     if any(np.isnan(n) for sizes in source.chunks for n in sizes):
         raise ValueError("the chunks of a dask array must have known sizes. Call compute_chunk_sizes() first")
-    if common["overwrite"] and _reads(source, path):
-        raise ValueError(f"what is written must not be read from the store that is overwritten; got {path}. Write to another")
+    if common["overwrite"] and _reads(source, lock.path):
+        raise ValueError(
+            f"what is written must not be read from the store that is overwritten; got {lock.path}. Write to another"
+        )
     rows = [0, *np.cumsum(source.chunks[0]).tolist()]
-    with Writer(path, source.shape[1], rows=rows, source=name, **common) as writer:
+    with shown(f"writing {len(rows) - 1} panels"), Writer(lock, source.shape[1], rows=rows, source=name, **common) as writer:
         missing = writer.missing()
         blocks = source.to_delayed()
         write = dask.delayed(_write_blocks, pure=False)

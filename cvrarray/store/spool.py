@@ -1,11 +1,11 @@
 """Entries in any order -> panels of rows, with little memory: an external sort by rows.
 
 Entries are written to *buckets*, files that each take a range of rows, as they come; meanwhile every row's entries are
-counted. The counts tell where panels begin. A bucket that a panel's end cuts is written once more, into its parts. A panel
-is then its files, read whole. Within a row, entries stay in the order in which they came.
+counted. The counts tell where panels begin. A bucket that a panel's end cuts is written once more, into its parts. A
+panel is then its files, read whole. Within a row, entries stay in the order in which they came.
 
-In memory are 8 bytes a row, a buffer of entries, and one panel's entries. On the disk, an entry takes its row, its column
-and its value until the store is complete.
+In memory are 8 bytes a row, a buffer of entries, and one panel's entries. On the disk, an entry takes its row, its
+column and its value until the store is complete.
 
 ``spool.json``, written last, lists the files with their lengths and checksums: what is read again was written here.
 """
@@ -62,7 +62,8 @@ class Spool:
         return os.path.join(self.folder, "spool.json")
 
     def is_filled(self, name: str | None) -> bool:
-        """Whether :meth:`fill` came to its end before for a matrix of the same shape and name; then it need not be called.
+        """Whether :meth:`fill` came to its end before for a matrix of the same shape and name; then it need not be
+        called.
 
         Entries without a name could be of any matrix: they count as not filled.
         """
@@ -92,7 +93,8 @@ class Spool:
         Raises
         ------
         TypeError, ValueError
-            A piece has the wrong kind of dtype, disagreeing lengths, or an index out of range; the message has its number.
+            A piece has the wrong kind of dtype, disagreeing lengths, or an index out of range; the message has its
+            number.
         OSError
             The disk is full. Nothing is left then, or after any other error.
         """

@@ -6,17 +6,21 @@ While one panel is multiplied the next is copied to the device and those after i
 
 from __future__ import annotations
 
+import functools
+import operator
 import os
 import threading
 import time
 from collections.abc import Generator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import closing
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
+from ..array import reductions
 from ..array.base import SparseArray
+from ..array.transposed import TransposedArray
 from ..core import devices
 from ..cpu.runtime import memory
 from ..input import coercion, partition
@@ -46,7 +50,8 @@ class Span(NamedTuple):
 class Stored:
     """A sparse matrix on disk, as :func:`cvrarray.to_store` writes it: ``A @ x`` streams its panels of rows.
 
-    It is what SciPy's and CuPy's iterative solvers take for an operator. Two products of one `Stored` do not overlap.
+    It is what SciPy's and CuPy's iterative solvers take for an operator. Two products of one `Stored` do not overlap. In a
+    ``with`` statement :meth:`close` is called at the end.
 
     Parameters
     ----------
@@ -247,6 +252,77 @@ class Stored:
             self._resident.clear()
             self._staging = None
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    @property
+    def T(self) -> TransposedStored:
+        """The transpose as a view: ``A.T @ x`` streams the same panels.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> path = tempfile.mkdtemp() + "/matrix.zarr"
+        >>> cvrarray.to_store(np.diag(np.arange(96.0)), path, chunks=1000, format="cvr", device="cpu")
+        >>> with cvrarray.Stored(path, device="cpu") as A:
+        ...     y = A.T @ np.ones(96)
+        >>> y[:4]
+        array([0., 1., 2., 3.])
+        """
+        return TransposedStored(self)
+
+    # ------------------------------------------------------------------------------------------------ reductions
+
+    def sum(self, axis: int | None = None, dtype: Any = None) -> Any:
+        """The sum of all entries, or along an axis: dense, on the device, as ``numpy.sum``. Panels add up in their order.
+
+        Parameters
+        ----------
+        axis : {None, 0, 1, -1, -2}
+        dtype : dtype, optional
+            In which values are added. Default: NumPy's, which is int64 or uint64 for narrower integers.
+
+        Raises
+        ------
+        FileNotFoundError, ValueError
+            As :meth:`matvec`; AxisError: there is no such axis.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> path = tempfile.mkdtemp() + "/matrix.zarr"
+        >>> cvrarray.to_store(np.diag(np.arange(96.0)), path, chunks=1000, format="cvr", device="cpu")
+        >>> A = cvrarray.Stored(path, device="cpu")
+        >>> float(A.sum()), A.sum(axis=1)[:4]
+        (4560.0, array([0., 1., 2., 3.]))
+        """
+        axis = None if axis is None else reductions._one_axis(axis)
+        with closing(self._sweep()) as panels:
+            parts = [panel.sum(axis, dtype) for _, _, panel in panels]
+        return self._target.xp.concatenate(parts) if axis == 1 else functools.reduce(operator.add, parts)
+
+    def diagonal(self, offset: int = 0) -> Any:
+        """A diagonal as a dense vector on the device: the entries ``A[i, i + offset]``.
+
+        Raises
+        ------
+        FileNotFoundError, ValueError
+            As :meth:`matvec`.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> path = tempfile.mkdtemp() + "/matrix.zarr"
+        >>> cvrarray.to_store(np.diag(np.arange(96.0)), path, chunks=1000, format="cvr", device="cpu")
+        >>> cvrarray.Stored(path, device="cpu").diagonal()[:4]
+        array([0., 1., 2., 3.])
+        """
+        with closing(self._sweep()) as panels:
+            return self._target.xp.concatenate([panel.diagonal(offset + first) for first, _, panel in panels])
+
     # ------------------------------------------------------------------------------------------------ products
 
     def matvec(self, x: Any, out: Any = None, *, timeline: bool = False) -> Any:
@@ -338,21 +414,41 @@ class Stored:
         x = self._on_device(x, "x")
         if x.shape != (self.shape[0],):
             raise ValueError(f"x must be a vector of length {self.shape[0]} for a store of shape {self.shape}; got {x.shape}")
-        if self.dtype.kind == "c":
-            return self._transposed(x.conj()).conj()
-        return self._transposed(x)
+        return self._adjoint(x)
+
+    def rmatmat(self, x: Any) -> Any:
+        """``A.H @ X`` for a dense matrix X (n_rows, k): (n_cols, k). As :meth:`rmatvec` otherwise.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> path = tempfile.mkdtemp() + "/matrix.zarr"
+        >>> cvrarray.to_store(np.diag(np.arange(96.0)), path, chunks=1000, format="cvr", device="cpu")
+        >>> cvrarray.Stored(path, device="cpu").rmatmat(np.ones((96, 2)))[2]
+        array([2., 2.])
+        """
+        x = self._on_device(x, "x")
+        if x.ndim != 2 or x.shape[0] != self.shape[0]:
+            raise ValueError(f"x must be a matrix with rows {self.shape[0]} for a store of shape {self.shape}; got {x.shape}")
+        return self._adjoint(x)
+
+    def _adjoint(self, x: Any) -> Any:
+        return self._transposed(x.conj()).conj() if self.dtype.kind == "c" else self._transposed(x)
 
     def _transposed(self, x: Any) -> Any:
-        """``A.T @ x``."""
+        """``A.T @ x`` for a vector or a matrix."""
+        if x.ndim not in (1, 2) or x.shape[0] != self.shape[0]:
+            raise ValueError(f"x must have length {self.shape[0]} for a store of shape {self.shape}; got shape {x.shape}")
         with self._target.use(), closing(self._sweep()) as panels:
             dtype = np.result_type(self.dtype, x.dtype)
-            y = self._target.xp.zeros(self.shape[1], coercion.wide(dtype))
+            y = self._target.xp.zeros((self.shape[1], *x.shape[1:]), coercion.wide(dtype))
             x = x.astype(y.dtype) if y.dtype != dtype else x  # float16: panels add up in float32
             for first, last, panel in panels:
                 if y.dtype == np.bool_:
-                    y |= panel.T @ x[first:last]
+                    y |= TransposedArray.once(panel) @ x[first:last]
                 else:
-                    panel.T.matvec(x[first:last], out=y, beta=1)
+                    once = TransposedArray.once(panel)
+                    (once.matvec if x.ndim == 1 else once.matmat)(x[first:last], out=y, beta=1)
         return coercion.narrowed(y, dtype)
 
     def _product(self, kind: str, x: Any, ndim: int, out: Any, timeline: bool) -> Any:
@@ -380,9 +476,9 @@ class Stored:
 
     def __rmatmul__(self, other: Any) -> Any:
         other = self._on_device(other, "x")
-        if other.shape != (self.shape[0],):
+        if other.ndim not in (1, 2) or other.shape[-1] != self.shape[0]:
             raise ValueError(f"x must be a vector of length {self.shape[0]} for x @ A; got shape {other.shape}")
-        return self._transposed(other)
+        return self._transposed(other) if other.ndim == 1 else self._transposed(other.T).T
 
     def _on_device(self, array: Any, name: str) -> Any:
         """A host sequence as a NumPy array where products are computed on the host; else `array`, which must be there."""
@@ -465,6 +561,123 @@ class Stored:
         if self._verify and self._target.kind == "cpu":  # on a GPU the device does it, once the panel is there
             read.append(pool.submit(_verify, self.path, k, panel, content, list(read)))
         return read, content, slot
+
+
+class TransposedStored:
+    """The transpose of a :class:`Stored`, as a view; what ``A.T`` gives.
+
+    Parameters
+    ----------
+    base : Stored
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> path = tempfile.mkdtemp() + "/matrix.zarr"
+    >>> cvrarray.to_store(np.diag(np.arange(96.0)), path, chunks=1000, format="cvr", device="cpu")
+    >>> B = cvrarray.Stored(path, device="cpu").T
+    >>> B.shape, B.ndim, B.dtype.name, B.nnz, B.device, B.T.shape
+    ((96, 96), 2, 'float64', 95, 'cpu', (96, 96))
+    >>> (B @ np.ones((96, 2)))[3]
+    array([3., 3.])
+    """
+
+    ndim = 2
+    __array_priority__ = SparseArray.__array_priority__
+    __array_ufunc__ = None  # x @ A is this class's to answer
+
+    def __init__(self, base: Stored):
+        self.base = base
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(n_rows, n_cols)."""
+        return self.base.shape[::-1]
+
+    @property
+    def dtype(self) -> np.dtype:
+        """dtype of the stored values."""
+        return self.base.dtype
+
+    @property
+    def nnz(self) -> int:
+        """Stored entries."""
+        return self.base.nnz
+
+    @property
+    def device(self) -> str:
+        """Where products are computed."""
+        return self.base.device
+
+    @property
+    def T(self) -> Stored:
+        """The base."""
+        return self.base
+
+    def __repr__(self) -> str:
+        return f"<TransposedStored {self.shape[0]} x {self.shape[1]} of {self.base!r}>"
+
+    def matvec(self, x: Any) -> Any:
+        """``A.T @ x`` of the base, for a vector.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> path = tempfile.mkdtemp() + "/matrix.zarr"
+        >>> cvrarray.to_store(np.diag(np.arange(96.0)), path, chunks=1000, format="cvr", device="cpu")
+        >>> cvrarray.Stored(path, device="cpu").T.matvec(np.ones(96))[2]
+        np.float64(2.0)
+        """
+        return self @ x
+
+    def rmatvec(self, x: Any) -> Any:
+        """``A.conj() @ x`` of the base, for a vector.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> path = tempfile.mkdtemp() + "/matrix.zarr"
+        >>> cvrarray.to_store(np.diag(np.arange(96.0)), path, chunks=1000, format="cvr", device="cpu")
+        >>> cvrarray.Stored(path, device="cpu").T.rmatvec(np.ones(96))[2]
+        np.float64(2.0)
+        """
+        x = self.base._on_device(x, "x")
+        return (self.base @ x.conj()).conj() if self.dtype.kind == "c" else self.base @ x
+
+    matmat, rmatmat = matvec, rmatvec
+
+    def __matmul__(self, other: Any) -> Any:
+        return self.base._transposed(self.base._on_device(other, "x"))
+
+    def __rmatmul__(self, other: Any) -> Any:
+        other = self.base._on_device(other, "x")
+        return self.base @ other if other.ndim == 1 else (self.base @ other.T).T
+
+    def sum(self, axis: int | None = None, dtype: Any = None) -> Any:
+        """As :meth:`Stored.sum`.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> path = tempfile.mkdtemp() + "/matrix.zarr"
+        >>> cvrarray.to_store(np.diag(np.arange(96.0)), path, chunks=1000, format="cvr", device="cpu")
+        >>> cvrarray.Stored(path, device="cpu").T.sum(axis=0)[2]
+        np.float64(2.0)
+        """
+        return self.base.sum(None if axis is None else 1 - reductions._one_axis(axis), dtype)
+
+    def diagonal(self, offset: int = 0) -> Any:
+        """As :meth:`Stored.diagonal`.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> path = tempfile.mkdtemp() + "/matrix.zarr"
+        >>> cvrarray.to_store(np.diag(np.arange(96.0)), path, chunks=1000, format="cvr", device="cpu")
+        >>> cvrarray.Stored(path, device="cpu").T.diagonal()[2]
+        np.float64(2.0)
+        """
+        return self.base.diagonal(-offset)
 
 
 def manifest(path: str, incomplete: bool) -> tuple[layout.Root, list[layout.Panel]]:

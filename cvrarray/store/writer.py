@@ -31,8 +31,9 @@ class Writer:
 
     Parameters
     ----------
-    path : str or os.PathLike[str]
-        Where the store shall be, by convention ``*.zarr``.
+    path : str, os.PathLike[str] or WriterLock
+        Where the store shall be, by convention ``*.zarr``; or the lock of that place, where the caller holds it
+        already.
     n_cols : int
         Columns of the matrix.
     format : {"auto", "cvr", "bbcsr"}
@@ -48,8 +49,6 @@ class Writer:
         Go on with the store at `path` if there is one.
     overwrite : bool
         Remove the store at `path` first, if there is one.
-    lock : WriterLock, optional
-        Where who makes the writer holds the store's lock already.
     **parameters
         Keywords of the format's class.
 
@@ -65,7 +64,7 @@ class Writer:
 
     def __init__(
         self,
-        path: str | os.PathLike[str],
+        path: str | os.PathLike[str] | WriterLock,
         n_cols: int,
         *,
         format: str = "auto",
@@ -74,10 +73,10 @@ class Writer:
         source: str | None = None,
         resume: bool = False,
         overwrite: bool = False,
-        lock: WriterLock | None = None,
         **parameters: Any,
     ):
-        self.path = os.path.realpath(os.fsdecode(path))
+        lock = path if isinstance(path, WriterLock) else WriterLock(os.path.realpath(os.fsdecode(path)))
+        self.path = lock.path
         formats.check(format, auto=True)
         if resume and overwrite:
             raise ValueError("resume and overwrite exclude each other")
@@ -85,7 +84,7 @@ class Writer:
         self._target = devices.default() if device is None else devices.parse(device)
         n_cols = coercion.check_shape((0, n_cols))[1]
         rows = None if rows is None else [int(row) for row in rows]
-        self._lock: WriterLock | None = lock or WriterLock(self.path)
+        self._lock: WriterLock | None = lock
         self._lock.__enter__()
         try:
             self._root = self._open(n_cols, rows, source, resume, overwrite)
@@ -190,7 +189,8 @@ class Writer:
 
     def _write(self, k: int, first: int, panel: Any) -> None:
         array = self.convert(panel)
-        if layout.read_root(self.path).id != self._root.id:  # who this copy wrote for is gone, and another has begun anew
+        # who this copy wrote for is gone, and another has begun anew
+        if layout.read_root(self.path).id != self._root.id:
             raise ValueError(f"{self.path} must be the store {self._root.id}, which is written; another writer has replaced it")
         if self._root.format is None:
             dtype = array.dtype.newbyteorder("<").str

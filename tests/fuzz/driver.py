@@ -1,8 +1,8 @@
 """Inputs in children that may die: what happened to each, what must not, and what least recipe shows it.
 
-The parent makes everything ready once (imports, compiled kernels, bases) and forks; a child takes one input after the other and
-says which in memory that both share. So a child that dies, or that says nothing for long, tells which input it was, and
-the next begins with the one after.
+The parent makes everything ready once (imports, compiled kernels, bases) and forks; a child takes one input after the
+other and says which in memory that both share. So a child that dies, or that says nothing for long, tells which input
+it was, and the next begins with the one after.
 """
 
 from __future__ import annotations

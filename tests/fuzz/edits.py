@@ -1,4 +1,4 @@
-"""Edits of bytes, texts and arrays: lists of numbers and words, so that a recipe is JSON. Each is valid without the others."""
+"""Edits of bytes, texts and arrays, as lists that JSON can hold. Each is valid without the others."""
 
 from __future__ import annotations
 

@@ -104,7 +104,8 @@ def of_text(text: str) -> tuple[tuple[int, int], Entries]:
     if mirror:
         other = [((j, i), v) for (i, j), v in zip(places, values, strict=True) if i != j]
         places, values = places + [place for place, _ in other], values + [_mirrored(v, mirror) for _, v in other]
-    kept = [(p, v) for p, v in zip(places, values, strict=True) if layout == "coordinate" or v != 0]  # zeros are not stored
+    # zeros are not stored
+    kept = [(p, v) for p, v in zip(places, values, strict=True) if layout == "coordinate" or v != 0]
     dtype = {"integer": "i8", "unsigned-integer": "u8", "complex": "c16"}.get(field, "f8")
     return shape, summed([p for p, _ in kept], np.array([v for _, v in kept], dtype), shape)
 

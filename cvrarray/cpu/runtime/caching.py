@@ -61,6 +61,15 @@ def _cache_of(function: Callable) -> FunctionCache | NullCache:
         return NoCache(function)
 
 
+def folder() -> str | None:
+    """Where compiled code is saved, in this folder or in ``__pycache__`` of those below it; None where it is not saved."""
+    saved = _cache_of(_cache_of)
+    if isinstance(saved, NoCache):
+        return None
+    path = Path(saved.cache_path)
+    return str(path.parents[1] if path.name == "__pycache__" else path)
+
+
 class CacheFiles(IndexDataCacheFile):
     """The files of one function; there is no index."""
 
@@ -116,7 +125,7 @@ class Cache(FunctionCache):
 
     def __init__(self, function: Callable):
         super().__init__(function)
-        self._cache_file = CacheFiles(self.cache_path, self._impl.filename_base, STAMP)
+        self._cache_file = CacheFiles(self.cache_path, self._impl.filename_base, _stamp_for(function))
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """The version for a signature, or None: it is then compiled, and saved in place of what could not be used."""
@@ -181,6 +190,15 @@ def _stamp() -> str:
 
 
 STAMP = _stamp()  #: of all these sources: code compiled from others is not used
+
+
+def _stamp_for(function: Callable) -> str:
+    """STAMP; for a kernel of another folder, the solvers', with its own file, which the kernels here do not depend on."""
+    own = Path(function.__code__.co_filename)
+    if not own.is_file() or own.is_relative_to(Path(__file__).parent.parent):
+        return STAMP
+    return STAMP + hashlib.sha256(own.read_bytes()).hexdigest()
+
 
 if hasattr(os, "register_at_fork"):
     #: In the order in which a compilation takes them. LLVM's is also taken without the other, when compiled code is let go of.

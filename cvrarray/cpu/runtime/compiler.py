@@ -10,6 +10,7 @@ import numpy as np
 from numba import typeof, types
 from numba.np import numpy_support
 
+from . import helpers
 from .caching import njit
 
 #: Options of a kernel: threads run it at the same time, it is cached on disk, and it uses arrays without making any.
@@ -17,15 +18,23 @@ from .caching import njit
 #: cost more than the products.
 OPTIONS = {"nogil": True, "cache": True, "_nrt": False, "no_cfunc_wrapper": True}
 
+#: Options of what kernels alone call: it is no function of its own in the end, so it has no cache and no wrappers.
+HELPERS = {"_nrt": False, "no_cpython_wrapper": True, "no_cfunc_wrapper": True, "pipeline_class": helpers.Compiler}
+
 
 def kernel(function: Callable) -> Callable:
     """Decorator of a kernel: ``njit`` with :data:`OPTIONS`."""
     return njit(**OPTIONS)(function)
 
 
+def helper(function: Callable) -> Callable:
+    """Decorator of a function that kernels alone call. It is compiled as a part of each: see :mod:`.helpers`."""
+    return njit(**HELPERS)(function)
+
+
 def inlined(function: Callable) -> Callable:
-    """Decorator of a function that LLVM inlines wherever a kernel calls it."""
-    return njit(**OPTIONS, forceinline=True)(function)
+    """Decorator of a helper that LLVM inlines wherever a kernel calls it."""
+    return njit(**HELPERS, forceinline=True)(function)
 
 
 def compiled(function: Callable, *args: Any) -> Callable:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+from functools import cache
+from pathlib import Path
+
 import numpy as np
 
 from cvrarray.cpu.runtime.caching import njit
@@ -49,3 +53,18 @@ def bits(values: np.ndarray) -> np.ndarray:
 def values(array: np.ndarray) -> np.ndarray:
     """Stored values as kernels take them. Numba has no float16 on CPUs: such values go as records of 16 bits."""
     return array.view(np.dtype([("half", np.uint16)])) if array.dtype == np.float16 else array
+
+
+@cache
+def installed() -> int:
+    """Bytes of memory that this process may use: the machine's, or what a container leaves of it."""
+    try:
+        found = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    except (AttributeError, OSError, ValueError):  # not on this system
+        found = [1 << 32]
+    for name in ("memory.max", "memory/memory.limit_in_bytes"):  # of cgroups 2 and 1
+        try:
+            found.append(int(Path("/sys/fs/cgroup", name).read_text()))
+        except (OSError, ValueError):  # no such file, or no limit in it
+            continue
+    return min(found)

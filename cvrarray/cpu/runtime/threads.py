@@ -17,6 +17,7 @@ from functools import cache, partial
 
 import numpy as np
 
+from cvrarray.core.threads import get_num_threads, register_with_threadpoolctl
 from cvrarray.core.timing import Faster
 from cvrarray.cpu.runtime.spin import spin_wait
 
@@ -29,21 +30,7 @@ LEAVE_READS = 20_000  #: reads until a thread that has signalled another has lef
 RANGES = 4  #: ranges a thread, so that a thread that is delayed leaves its share to the others
 ALONE = 1  #: the way of a short call without helpers; 0 is the way with helpers
 
-
-def count() -> int:
-    """Threads a call may use: ``CVRARRAY_NUM_THREADS``, else the CPUs that this process may run on.
-
-    Raises
-    ------
-    ValueError
-        ``CVRARRAY_NUM_THREADS`` is not a whole number from 1.
-    """
-    wanted = os.environ.get("CVRARRAY_NUM_THREADS", "").strip()
-    if not wanted:
-        return _cpus()
-    if not wanted.isdecimal() or int(wanted) == 0:
-        raise ValueError(f"CVRARRAY_NUM_THREADS must be a whole number from 1; got {wanted!r}. Unset it to use every CPU")
-    return int(wanted)
+count = get_num_threads  #: threads a call may use
 
 
 def run(function: Callable, work: np.ndarray, *args, unit: int = 1) -> None:
@@ -212,10 +199,7 @@ def _pool(size: int) -> _Pool:
     return _pools[-1]
 
 
-@cache
-def _cpus() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 if hasattr(os, "register_at_fork"):  # a forked child has the pool's object and none of its threads
     os.register_at_fork(after_in_child=_pools.clear)
+
+register_with_threadpoolctl()

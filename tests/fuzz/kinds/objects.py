@@ -68,6 +68,8 @@ def examine(base: str, recipe: list[edits.Edit], folder: str) -> tuple[str, int]
     except Exception as error:
         return judge.refused(error, (TypeError, ValueError)), size
     try:
+        if format == "COO":  # holds both in one array, and so in one dtype
+            arrays["row"], arrays["col"] = obj.coords
         entries = meaning.of_arrays({"COO": "coo", "GCXS 0": "csr", "GCXS 1": "csc"}.get(format, format), shape, arrays)
     except meaning.Invalid as error:
         raise judge.Violation(f"accepted what breaks its format's rule: {error}") from error

@@ -1,4 +1,4 @@
-"""What a writer that was stopped has left: entries that it had set aside, changed or missing, and then ``resume=True``."""
+"""What a writer that was stopped has left: entries set aside, changed or missing, and then ``resume=True``."""
 
 from __future__ import annotations
 

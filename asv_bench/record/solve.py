@@ -1,0 +1,278 @@
+"""An iteration of conjugate gradients by us and by every peer, and whole solves: matrix by matrix, in both precisions.
+
+    python -m asv_bench.record.solve [MATRIX ...]
+
+``make bench-solve`` runs it and writes docs/benchmarks/solve-cpu.* or solve-gpu.*. Generated matrices are made positive
+definite: the sum of each and its transpose is a graph, whose Laplacian is shifted by a thousandth of its diagonal. Files are
+taken as they are. The preconditioner is the diagonal.
+
+  us            of an iteration: a solve of more iterations less one of fewer, over the difference; medians of turns
+  product       us of ``A @ x`` alone, of ours
+  peers         SciPy's cg with its CSR, and with our array; on a GPU CuPy's, and NVIDIA Warp's where it can be imported
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import cvrarray
+from cvrarray import generate, linalg
+from cvrarray.cli import INPUT_ERRORS, bench, sources
+from cvrarray.cli.table import render, significant
+from cvrarray.core import clocks, devices
+
+from . import machine, pages
+
+#: Iterations of the shorter and of the longer solve, on a device of that kind.
+ITERATIONS = {"cpu": (5, 25), "cuda": (100, 300)}
+OURS = ("ours", "ours, block-Jacobi")
+#: What is left out unless it is named: a power law twice.
+MATRICES = [name for name in generate.MATRICES if name not in ("rmat_unshuffled", "elasticity")]
+
+Solve = Callable[[int], Any]
+
+
+def parser() -> argparse.ArgumentParser:
+    """Options of the command."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("matrices", nargs="*", metavar="MATRIX", help=f"files or generated; default: {', '.join(MATRICES)}")
+    parser.add_argument(
+        "--scale", choices=generate.SCALES, default="medium", help="of the generated ones; default: %(default)s"
+    )
+    parser.add_argument("--dtype", default="float64,float32", help="default: %(default)s")
+    parser.add_argument("--device", help="cpu, cuda or cuda:N; default: the GPU if there is one")
+    parser.add_argument("--turns", type=int, default=7, metavar="N", help="default: %(default)s")
+    parser.add_argument("--report", metavar="FOLDER", help="write solve-cpu.* or solve-gpu.* there")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure, print and write; 2 for bad usage."""
+    args = parser().parse_args(argv)
+    try:
+        report = measure(args)
+    except INPUT_ERRORS as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    print(table(report))
+    if args.report is not None:
+        write(report, Path(args.report))
+    return 0
+
+
+def measure(args: argparse.Namespace) -> dict[str, Any]:
+    """A report of plain JSON types."""
+    device = devices.default() if args.device is None else devices.parse(args.device)
+    bench.check_positive("turns", args.turns)
+    sources.check_dtypes(args.dtype)
+    others, results = clocks.OtherLoad(), []
+    for name in args.matrices or MATRICES:
+        csr = sources.load(name, scale=args.scale, seed=0, device=devices.CPU)
+        matrix = definite(csr) if name in generate.MATRICES else csr
+        for dtype in args.dtype.split(","):
+            results.append(measure_case(Path(name).stem, matrix.astype(dtype), device, args.turns))
+            print(json.dumps(results[-1]), file=sys.stderr, flush=True)
+    return {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "device": machine.describe(device),
+        "versions": bench.versions(),
+        "scale": args.scale,
+        "turns": args.turns,
+        "cpus_busy_with_others": others.cpus(),
+        "results": results,
+    }
+
+
+def definite(csr: Any) -> Any:
+    """The Laplacian of the graph of a matrix and its transpose, shifted by a thousandth of its diagonal."""
+    import scipy.sparse
+
+    both = scipy.sparse.csr_array(abs(csr) + abs(csr).T)
+    both.setdiag(0)
+    both = -both
+    both.setdiag(-1.001 * np.asarray(both.sum(axis=1)).ravel() + 1e-3)
+    found = scipy.sparse.csr_array(both)
+    found.sort_indices()
+    return found
+
+
+def measure_case(name: str, csr: Any, device: devices.Device, turns: int) -> dict[str, Any]:
+    """Microseconds of an iteration by each contender, in turns."""
+    A = cvrarray.asarray(csr, device=str(device))
+    b = devices.move(np.ones(csr.shape[0], csr.dtype), device)
+    with device.use():
+        contenders = ours(A, b) | (scipy_peers(csr, A, b) if device.kind == "cpu" else gpu_peers(csr, b, device))
+        fewer, more = ITERATIONS[device.kind]
+        product = b.copy()
+        contenders["product"] = lambda count: [A.matvec(b, out=product) for _ in range(count)]
+        samples: dict[str, list[float]] = {by: [] for by in contenders}
+        for solve in contenders.values():
+            solve(fewer), solve(more)  # compile, prepare
+        for _ in range(turns):
+            for by, solve in contenders.items():
+                samples[by].append((seconds(solve, more, device) - seconds(solve, fewer, device)) / (more - fewer))
+    return {
+        "matrix": name,
+        "rows": csr.shape[0],
+        "nnz": int(csr.nnz),
+        "dtype": str(csr.dtype),
+        "format": A.format,
+        "microseconds": {by: round(statistics.median(times) * 1e6, 2) for by, times in samples.items()},
+    }
+
+
+def seconds(solve: Solve, count: int, device: devices.Device) -> float:
+    """Of a solve of `count` iterations; on a GPU until the device is done."""
+    synchronize = device.xp.cuda.Device(device.index).synchronize if device.kind == "cuda" else (lambda: None)
+    synchronize()
+    start = time.perf_counter()
+    solve(count)
+    synchronize()
+    return time.perf_counter() - start
+
+
+def ours(A: Any, b: Any) -> dict[str, Solve]:
+    """Our solvers, one for each number of iterations."""
+    found: dict[str, Solve] = {"ours": _counted(A, linalg.jacobi(A), b)}
+    size = getattr(A, "block_size", 1)
+    if size > 1:
+        found["ours, block-Jacobi"] = _counted(A, linalg.block_jacobi(A, size), b)
+    return found
+
+
+def _counted(A: Any, M: Any, b: Any) -> Solve:
+    solvers: dict[int, Any] = {}
+    out = b.copy()
+
+    def solve(count: int) -> Any:
+        if count not in solvers:
+            solvers[count] = linalg.CG(A, M=M, iterations=count)
+        return solvers[count].solve(b, out=out)
+
+    return solve
+
+
+def scipy_peers(csr: Any, A: Any, b: Any) -> dict[str, Solve]:
+    """SciPy's cg."""
+    from scipy.sparse.linalg import LinearOperator, cg
+
+    inverse = 1 / csr.diagonal()
+    M = LinearOperator(csr.shape, matvec=lambda r: inverse * r, dtype=csr.dtype)
+    return {
+        "scipy": lambda count: cg(csr, b, rtol=0, maxiter=count, M=M),
+        "scipy, our array": lambda count: cg(A, b, rtol=0, maxiter=count, M=M),
+    }
+
+
+def gpu_peers(csr: Any, b: Any, device: devices.Device) -> dict[str, Solve]:
+    """CuPy's cg; Warp's, in a CUDA graph with the test on the device, and with a test every 50 iterations."""
+    from cupyx.scipy.sparse.linalg import LinearOperator, cg
+
+    there = sources.place(csr, device)
+    inverse = 1 / devices.move(csr.diagonal(), device)
+    M = LinearOperator(csr.shape, matvec=lambda r: inverse * r, dtype=csr.dtype)
+    found: dict[str, Solve] = {"cupy": lambda count: cg(there, b, rtol=0, atol=0, maxiter=count, M=M)}
+    try:
+        import warp
+        import warp.optim.linear
+        import warp.sparse
+    except ImportError:
+        return found
+    warp.config.quiet = True
+    warp.init()
+    place = warp.get_device(str(device))
+    row = np.repeat(np.arange(csr.shape[0], dtype=np.int32), np.diff(csr.indptr))
+    kind = warp.float32 if csr.dtype == np.float32 else warp.float64
+    arrays = [warp.array(part, dtype=t, device=place) for part, t in ((row, int), (csr.indices, int), (csr.data, kind))]
+    bsr = warp.sparse.bsr_from_triplets(csr.shape[0], csr.shape[1], *arrays)
+    right = warp.array(b.get(), dtype=kind, device=place)
+    jacobi = warp.optim.linear.preconditioner(bsr, "diag")
+    for name, every in (("warp", 0), ("warp, every 50", 50)):
+
+        def solve(count: int, every: int = every) -> Any:
+            x = warp.zeros_like(right)
+            return warp.optim.linear.cg(
+                bsr, right, x, tol=0.0, atol=0.0, maxiter=count, M=jacobi, check_every=every, use_cuda_graph=True
+            )
+
+        found[name] = solve
+    return found
+
+
+def table(report: dict[str, Any]) -> str:
+    """The report for people."""
+    names = list(dict.fromkeys(by for case in report["results"] for by in case["microseconds"]))
+    return render(["matrix", "dtype", "rows", "nonzeros", "format", *names, "over best peer"], _rows(report, names))
+
+
+def _rows(report: dict[str, Any], names: list[str]) -> list[list[str]]:
+    rows = []
+    for case in report["results"]:
+        times = case["microseconds"]
+        cells = [significant(times.get(by)) for by in names]
+        head = [case["matrix"], case["dtype"], f"{case['rows']:,}", f"{case['nnz']:,}", case["format"]]
+        rows.append([*head, *cells, f"{speedup(times):.2f}"])
+    return rows
+
+
+def speedup(times: dict[str, float], peers: Sequence[str] | None = None) -> float:
+    """The fastest peer's time over ours."""
+    rivals = [us for by, us in times.items() if by not in (*OURS, "product") and (peers is None or by in peers)]
+    return min(rivals) / times["ours"]
+
+
+def write(report: dict[str, Any], folder: Path) -> None:
+    """The page, the figures and the plot."""
+    kind = "cpu" if report["device"]["device"] == "cpu" else "gpu"
+    folder.mkdir(parents=True, exist_ok=True)
+    names = list(dict.fromkeys(by for case in report["results"] for by in case["microseconds"]))
+    rows = _rows(report, names)
+    peers = [by for by in names if by not in (*OURS, "product")]
+    means = [
+        f"{by}: {pages.geometric_mean([speedup(case['microseconds'], [by]) for case in report['results']]):.2f}" for by in peers
+    ]
+    busy = report["cpus_busy_with_others"]
+    text = (
+        f"# Iterations of conjugate gradients on a {kind.upper()}\n\n"
+        f"{report['device']['name']}, {report['date'][:10]}; matrices of scale `{report['scale']}`, made positive definite. "
+        "Microseconds of an iteration with a diagonal preconditioner, medians of turns in one run. `make bench-solve` writes "
+        f"this page. {'' if busy is None else f'CPUs busy with other processes meanwhile: {busy:.2f}.'}\n\n"
+        f"Geometric means of the peers' times over ours: {'; '.join(means)}.\n\n"
+        + pages.markdown(["matrix", "dtype", "rows", "nonzeros", "format", *names, "over best peer"], rows)
+        + f"\n\n![times of an iteration](solve-{kind}.svg)\n"
+    )
+    (folder / f"solve-{kind}.md").write_text(text)
+    pages.write_figures(report, folder / f"solve-{kind}.json")
+    plot(report, names, folder / f"solve-{kind}.svg")
+
+
+def plot(report: dict[str, Any], names: list[str], path: Path) -> None:
+    """Bars of all times, on a logarithmic scale."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(11, 4.5), layout="constrained")
+    axes = figure.subplots()
+    cases = report["results"]
+    width = 0.8 / max(1, len(names))
+    for k, by in enumerate(names):
+        at = np.arange(len(cases)) + (k - (len(names) - 1) / 2) * width
+        axes.bar(at, [case["microseconds"].get(by, np.nan) for case in cases], width, label=by)
+    axes.set_xticks(range(len(cases)), [f"{case['matrix']}\n{case['dtype']}" for case in cases], fontsize=7)
+    axes.set(yscale="log", ylabel="us an iteration")
+    axes.legend(ncols=3, fontsize=8)
+    axes.grid(alpha=0.3, axis="y")
+    figure.savefig(path)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

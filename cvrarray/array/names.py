@@ -1,0 +1,423 @@
+"""Names that users of SciPy, CuPy, pydata/sparse and NumPy know beside those of the array class.
+
+:class:`Names` has the methods that are functions of other modules under another library's name or as a method.
+:data:`WAYS` has the names that those libraries have and an array of ours cannot have: asking for one raises an
+AttributeError that names the way.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+from . import elementwise, rearranging, statistics
+
+#: Ufuncs with f(0) = 0 that are methods too, as SciPy's and CuPy's arrays have them.
+METHODS = (
+    np.sin, np.tan, np.arcsin, np.arctan, np.sinh, np.tanh, np.arcsinh, np.arctanh, np.rint, np.sign, np.expm1, np.log1p,
+    np.deg2rad, np.rad2deg, np.floor, np.ceil, np.trunc, np.sqrt, np.isnan, np.isinf,
+)  # fmt: skip
+
+_IMMUTABLE = "Arrays of ours are immutable"
+_CSR = "Use A.tocsr()"
+_DENSE = "Use A.todense()"
+
+#: Name -> the way, of what SciPy's, CuPy's, pydata's or NumPy's arrays have and ours cannot have.
+WAYS = {
+    "indices": "Use A.tocsr().indices",
+    "indptr": "Use A.tocsr().indptr",
+    "coords": "Use A.nonzero(), or A.tocoo().coords",
+    "row": "Use A.nonzero(), or A.tocoo().coords",
+    "col": "Use A.nonzero(), or A.tocoo().coords",
+    "offsets": "Use A.asformat('dia').offsets",
+    "blocksize": "Use A.block_size of a BBCSRArray, or A.tobsr().blocksize",
+    "has_canonical_format": "A.tocsr() is always canonical",
+    "has_sorted_indices": "A.tocsr() is always sorted",
+    "sorted_indices": "A.tocsr() is always sorted",
+    "sum_duplicates": "An array has no duplicates: they are summed when it is made",
+    "setdiag": f"{_IMMUTABLE}. Use setdiag on A.tocsr(), and convert it",
+    "resize": f"{_IMMUTABLE}. Use A[:m, :n] or numpy.pad, or resize on A.tocsr()",
+    "prune": "An array has no spare room",
+    "check_format": "Use A.check()",
+    "getrow": "Use A[[i]], or A[i] for a dense vector",
+    "getcol": "Use A[:, [j]], or A[:, j] for a dense vector",
+    "getnnz": "Use A.nnz, or A.count_nonzero(axis)",
+    "getformat": "Use A.format",
+    "getH": "Use A.H",
+    "asfptype": "Use A.astype(float)",
+    "get_shape": "Use A.shape",
+    "tensordot": "Use numpy.tensordot(A, x, axes)",
+    "tocupy": "Use A.to_device('cuda')",
+    "get": "Use A.to_device('cpu')",
+    "set": f"{_IMMUTABLE}. Use A.with_values(data)",
+    "to_numpy": _DENSE,
+    "maybe_densify": _DENSE,
+    "compressed_axes": _CSR,
+    "change_compressed_axes": _CSR,
+    "linear_loc": "Use A.nonzero(), or A.tocoo().linear_loc()",
+    "enable_caching": "Nothing is cached that grows",
+    "ravel": "An array of ours has 2 dimensions. Use A.flatten(), which is dense, or A.tocoo().flatten()",
+    "flat": "Use A.data, or A.flatten(), which is dense",
+    "tolist": "Use A.todense().tolist()",
+    "tobytes": "Use cvrarray.save, pickle, or A.todense().tobytes()",
+    "tofile": "Use cvrarray.save",
+    "dump": "Use cvrarray.save, or pickle",
+    "item": "Use A[i, j].item()",
+    "itemset": f"{_IMMUTABLE}. Use A.with_values(data)",
+    "fill": f"{_IMMUTABLE}. Use A.with_values(data)",
+    "put": f"{_IMMUTABLE}. Use A.with_values(data)",
+    "itemsize": "Use A.dtype.itemsize",
+    "strides": "Tables have no strides. Use A.todense().strides",
+    "flags": "Tables have flags of their own. Use A.todense().flags",
+    "view": "Use A.astype(dtype), or A.with_values(A.data.view(dtype))",
+    "byteswap": "Values are in native byte order. Use A.todense().byteswap()",
+    "cumsum": f"The result would be dense. {_DENSE}",
+    "cumprod": f"The result would be dense. {_DENSE}",
+    "sort": f"{_IMMUTABLE}. {_DENSE}",
+    "argsort": _DENSE,
+    "partition": _DENSE,
+    "argpartition": _DENSE,
+    "searchsorted": _DENSE,
+    "choose": _DENSE,
+    "ptp": "Use A.max(axis) - A.min(axis)",
+    "repeat": "Use numpy.repeat(A, repeats, axis)",
+    "compress": "Use A[mask], or numpy.compress(mask, A, axis)",
+    "broadcast_to": "Use numpy.broadcast_to(A, shape)",
+    "cos": f"cos(0) is 1, so the result would be dense. {_DENSE}",
+    "exp": f"exp(0) is 1, so the result would be dense. {_DENSE}",
+    "log": f"log(0) is infinite, so the result would be dense. {_DENSE}",
+}
+
+
+class Names:
+    """Methods by the names that other libraries gave them; a base of the array class.
+
+    Examples
+    --------
+    >>> A = cvrarray.CVRArray([[1.0, 0, 4], [0, 9, 0]])
+    >>> A.sqrt().data, A.argmax(axis=1), A.reshape(3, 2).shape
+    (array([1., 2., 3.]), array([2, 1]), (3, 2))
+    """
+
+    if not TYPE_CHECKING:  # a type checker should notice any name that is not there
+
+        def __getattr__(self, name: str) -> Any:
+            way = f". {WAYS[name]}" if name in WAYS else ""
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{way}", name=name, obj=self)
+
+    if TYPE_CHECKING:  # the loop at the end of this module makes these
+
+        def sin(self) -> Self: ...
+        def tan(self) -> Self: ...
+        def arcsin(self) -> Self: ...
+        def arctan(self) -> Self: ...
+        def sinh(self) -> Self: ...
+        def tanh(self) -> Self: ...
+        def arcsinh(self) -> Self: ...
+        def arctanh(self) -> Self: ...
+        def rint(self) -> Self: ...
+        def sign(self) -> Self: ...
+        def expm1(self) -> Self: ...
+        def log1p(self) -> Self: ...
+        def deg2rad(self) -> Self: ...
+        def rad2deg(self) -> Self: ...
+        def floor(self) -> Self: ...
+        def ceil(self) -> Self: ...
+        def trunc(self) -> Self: ...
+        def sqrt(self) -> Self: ...
+        def isnan(self) -> Self: ...
+        def isinf(self) -> Self: ...
+
+    # ------------------------------------------------------------------------------------------------- rearranged entries
+
+    def reshape(self, *shape: Any, order: str = "C", copy: bool | None = None) -> Any:
+        """The entries in a matrix of another shape, in the same order.
+
+        Parameters
+        ----------
+        *shape : (n_rows, n_cols), or both as arguments
+            One of them may be -1.
+        order : {"C", "F"}
+            Row-major or column-major.
+        copy : bool, optional
+            False: an error unless the shape is the array's.
+
+        Returns
+        -------
+        array of this format
+
+        Raises
+        ------
+        ValueError
+            The sizes differ.
+        TypeError
+            The shape has not two dimensions.
+
+        Examples
+        --------
+        >>> A = cvrarray.CVRArray([[1.0, 0, 2], [0, 3, 0]])
+        >>> A.reshape(3, -1).todense()
+        array([[1., 0.],
+               [2., 0.],
+               [3., 0.]])
+        """
+        return rearranging.reshape(self, shape[0] if len(shape) == 1 else shape, order, copy=copy)
+
+    def flatten(self, order: str = "C") -> Any:
+        """All entries, row by row, as a dense vector: what has one dimension is dense.
+
+        Examples
+        --------
+        >>> A = cvrarray.CVRArray([[1.0, 0, 2], [0, 3, 0]])
+        >>> A.flatten()
+        array([1., 0., 2., 0., 3., 0.])
+        """
+        return self.todense().ravel(order=order)  # type: ignore[attr-defined]  # the array class's
+
+    def squeeze(self, axis: Any = None) -> Any:
+        """The array, or where an axis has length 1 a dense vector (both: a scalar), as indexing gives it.
+
+        Raises
+        ------
+        ValueError
+            `axis` is longer than 1.
+
+        Examples
+        --------
+        >>> A = cvrarray.CVRArray([[1.0, 0, 2]])
+        >>> A.squeeze()
+        array([1., 0., 2.])
+        """
+        return rearranging.squeeze(self, axis)
+
+    def swapaxes(self, axis1: int, axis2: int) -> Any:
+        """The transpose as a view, or with the same axis twice the array itself.
+
+        Examples
+        --------
+        >>> A = cvrarray.CVRArray([[1.0, 0, 2], [0, 3, 0]])
+        >>> A.swapaxes(0, 1).shape
+        (3, 2)
+        """
+        return np.swapaxes(self, axis1, axis2)  # type: ignore[call-overload]
+
+    # -------------------------------------------------------------------------------------------------------- reductions
+
+    def prod(self, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: bool = False) -> Any:
+        """The product of all entries, or along an axis: dense, as ``numpy.prod``. Parameters and errors as :meth:`sum`.
+
+        Examples
+        --------
+        >>> A = cvrarray.CVRArray([[2.0, 3.0], [0, 5.0]])
+        >>> float(A.prod()), A.prod(axis=1)
+        (0.0, array([6., 0.]))
+        """
+        return statistics.prod(self, axis, dtype, out, keepdims)
+
+    def var(self, axis: Any = None, dtype: Any = None, out: Any = None, ddof: float = 0, keepdims: bool = False) -> Any:
+        """The variance of all entries, stored or not, or along an axis: dense, as ``numpy.var``.
+
+        Parameters and errors as :meth:`mean`; the sum of squares is divided by the count less `ddof`.
+
+        Examples
+        --------
+        >>> A = cvrarray.CVRArray([[2.0, 0], [0, 2.0]])
+        >>> float(A.var()), A.var(axis=0, ddof=1)
+        (1.0, array([2., 2.]))
+        """
+        return statistics.var(self, axis, dtype, out, ddof, keepdims)
+
+    def std(self, axis: Any = None, dtype: Any = None, out: Any = None, ddof: float = 0, keepdims: bool = False) -> Any:
+        """The standard deviation, the root of :meth:`var`.
+
+        Examples
+        --------
+        >>> A = cvrarray.CVRArray([[2.0, 0], [0, 2.0]])
+        >>> float(A.std()), A.std(axis=1)
+        (1.0, array([1., 1.]))
+        """
+        return statistics.std(self, axis, dtype, out, ddof, keepdims)
+
+    def argmax(self, axis: Any = None, out: Any = None, *, keepdims: bool = False, explicit: bool = False) -> Any:
+        """Where the largest entry is, the first of several: int64, dense, as ``numpy.argmax``.
+
+        Parameters
+        ----------
+        axis : int, optional
+            None: the position in the flattened array, ``row * n_cols + column``.
+        out, keepdims
+            As of :meth:`max`.
+        explicit : bool
+            Whether entries that are not stored are left out, as in SciPy.
+
+        Raises
+        ------
+        ValueError
+            There are no entries along the axis.
+
+        Examples
+        --------
+        >>> A = cvrarray.CVRArray([[1.0, 0, 2], [0, -3, 0]])
+        >>> int(A.argmax()), A.argmax(axis=1), A.argmax(axis=1, explicit=True)
+        (2, array([2, 0]), array([2, 1]))
+        """
+        return statistics.argmax(self, axis, out, keepdims=keepdims, explicit=explicit)
+
+    def argmin(self, axis: Any = None, out: Any = None, *, keepdims: bool = False, explicit: bool = False) -> Any:
+        """Where the smallest entry is: see :meth:`argmax`.
+
+        Examples
+        --------
+        >>> A = cvrarray.CVRArray([[1.0, 0, 2], [0, -3, 0]])
+        >>> int(A.argmin()), A.argmin(axis=0)
+        (4, array([1, 1, 1]))
+        """
+        return statistics.argmin(self, axis, out, keepdims=keepdims, explicit=explicit)
+
+    def nanmax(self, axis: Any = None, out: Any = None, keepdims: bool = False, *, explicit: bool = False) -> Any:
+        """:meth:`max` of the entries that are not nan; nan where there are none, with NumPy's RuntimeWarning.
+
+        Examples
+        --------
+        >>> A = cvrarray.CVRArray([[1.0, np.nan], [0, -3]])
+        >>> float(A.nanmax()), A.nanmax(axis=1)
+        (1.0, array([1., 0.]))
+        """
+        return statistics.nanmax(self, axis, out, keepdims, explicit=explicit)
+
+    def nanmin(self, axis: Any = None, out: Any = None, keepdims: bool = False, *, explicit: bool = False) -> Any:
+        """:meth:`min` of the entries that are not nan: see :meth:`nanmax`.
+
+        Examples
+        --------
+        >>> A = cvrarray.CVRArray([[1.0, np.nan], [0, -3]])
+        >>> float(A.nanmin()), A.nanmin(axis=1)
+        (-3.0, array([ 1., -3.]))
+        """
+        return statistics.nanmin(self, axis, out, keepdims, explicit=explicit)
+
+    def nansum(self, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: bool = False) -> Any:
+        """:meth:`sum` of the entries that are not nan.
+
+        Examples
+        --------
+        >>> A = cvrarray.CVRArray([[1.0, np.nan], [0, -3]])
+        >>> A.nansum(axis=1)
+        array([ 1., -3.])
+        """
+        return statistics.nansum(self, axis, dtype, out, keepdims)
+
+    def nanmean(self, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: bool = False) -> Any:
+        """:meth:`mean` of the entries that are not nan, zeros included; nan where there are none, with a RuntimeWarning.
+
+        Examples
+        --------
+        >>> A = cvrarray.CVRArray([[1.0, np.nan], [0, -3]])
+        >>> A.nanmean(axis=1)
+        array([ 1. , -1.5])
+        """
+        return statistics.nanmean(self, axis, dtype, out, keepdims)
+
+    # ------------------------------------------------------------------------------------------------------ other formats
+
+    def tocsc(self, copy: bool = False) -> Any:
+        """A ``scipy.sparse.csc_array``, or on a GPU a ``cupyx.scipy.sparse.csc_matrix``: what SciPy's direct solvers take.
+
+        Raises
+        ------
+        TypeError, ValueError
+            As :meth:`tocsr`.
+
+        Examples
+        --------
+        >>> from scipy.sparse.linalg import spsolve
+        >>> A = cvrarray.CVRArray([[2.0, 0], [0, 4]])
+        >>> spsolve(A.tocsc(), np.array([2.0, 8.0]))
+        array([1., 2.])
+        """
+        return self.tocsr().asformat("csc")  # type: ignore[attr-defined]
+
+    def tobsr(self, blocksize: tuple[int, int] | None = None, copy: bool = False) -> Any:
+        """A ``scipy.sparse.bsr_array`` in host memory; blocks of `blocksize`, or of a size that SciPy chooses.
+
+        Examples
+        --------
+        >>> cvrarray.CVRArray(np.eye(4)).tobsr((2, 2)).blocksize
+        (2, 2)
+        """
+        return self.to_scipy().tobsr(blocksize)  # type: ignore[attr-defined]
+
+    def tolil(self, copy: bool = False) -> Any:
+        """A ``scipy.sparse.lil_array`` in host memory, to be changed and converted again.
+
+        Examples
+        --------
+        >>> S = cvrarray.CVRArray(np.eye(2)).tolil()
+        >>> S[0, 1] = 5
+        >>> cvrarray.CVRArray(S).nnz
+        3
+        """
+        return self.to_scipy().tolil()  # type: ignore[attr-defined]
+
+    def todok(self, copy: bool = False) -> Any:
+        """A ``scipy.sparse.dok_array`` in host memory, to be changed and converted again.
+
+        Examples
+        --------
+        >>> sorted(map(tuple, cvrarray.CVRArray(np.eye(2)).todok().keys())) == [(0, 0), (1, 1)]
+        True
+        """
+        return self.to_scipy().todok()  # type: ignore[attr-defined]
+
+    def todia(self, copy: bool = False) -> Any:
+        """A ``scipy.sparse.dia_array`` in host memory.
+
+        Examples
+        --------
+        >>> cvrarray.CVRArray(np.eye(3)).todia().offsets
+        array([0], dtype=int32)
+        """
+        return self.to_scipy().todia()  # type: ignore[attr-defined]
+
+    def to_scipy_sparse(self) -> Any:
+        """:meth:`to_scipy`, by pydata's name.
+
+        Examples
+        --------
+        >>> cvrarray.CVRArray(np.eye(3)).to_scipy_sparse().format
+        'csr'
+        """
+        return self.to_scipy()  # type: ignore[attr-defined]
+
+    def toarray(self, order: str | None = None, out: Any = None) -> Any:
+        """:meth:`todense`, by SciPy's name.
+
+        Examples
+        --------
+        >>> cvrarray.CVRArray([[1.0, 0, 2], [0, 3, 0]]).toarray()
+        array([[1., 0., 2.],
+               [0., 3., 0.]])
+        """
+        return self.todense(order, out)  # type: ignore[attr-defined]
+
+
+def _method(ufunc: np.ufunc) -> Any:
+    def method(self: Any) -> Any:
+        return elementwise.unary(self, ufunc)
+
+    method.__name__ = ufunc.__name__
+    method.__qualname__ = f"{Names.__name__}.{ufunc.__name__}"
+    method.__doc__ = f"""``numpy.{ufunc.__name__}`` of every entry: an array of the same structure.
+
+        Examples
+        --------
+        >>> A = cvrarray.CVRArray([[0.25, 0], [0, 0.5]])
+        >>> np.array_equal(A.{ufunc.__name__}().data, np.{ufunc.__name__}(A.data))
+        True
+        """
+    return method
+
+
+for _ufunc in METHODS:
+    setattr(Names, _ufunc.__name__, _method(_ufunc))

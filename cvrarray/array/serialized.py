@@ -1,0 +1,139 @@
+"""An array as a header, which JSON can hold, and its tables: what files, stores, messages and pickles consist of.
+
+A pickle of an array holds bytes, and no object of NumPy's::
+
+    head      8 bytes, the checksum of the rest; then the header as JSON, with the kind of the device, the checksums of
+              the buffers, and where the small tables begin in the first of them
+    buffers   the small tables one after the other, then each of the others by itself, out of band where the protocol
+              allows that. Where it does not, all tables count as small
+
+So damage is found before anything is made of it. See :mod:`cvrarray.cpu.checksum`.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ..core import devices
+from .base import SparseArray
+
+MAGIC = "cvrarray"
+VERSION = 1  #: of the headers that are made, and the newest that is read
+
+_SMALL = 1 << 14  #: bytes below which a pickle joins tables: a buffer of its own costs more than a copy
+_ALIGNMENT = 64  #: of tables on a CPU: a cache line
+_LEAD = 16  #: bytes before the first joined table: CPython's large bytes objects begin so much before a cache line
+
+
+def describe(A: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The header of `A`, and its tables that are arrays by name, in the order of files, where they live."""
+    fields = A._tables._asdict()
+    arrays = {name: fields.pop(name) for name in A._stored if fields[name] is not None}
+    header = {
+        "magic": MAGIC,
+        "version": VERSION,
+        "format": A.format,
+        "shape": [int(n) for n in fields.pop("shape")],
+        "dtype": on_disk(A.dtype).str,
+        "parameters": {name: int(value) for name, value in fields.items() if value is not None},
+        "plan": A.plan,
+        "arrays": {name: {"dtype": on_disk(a.dtype).str, "shape": list(a.shape)} for name, a in arrays.items()},
+    }
+    return header, arrays
+
+
+def assemble(array_class: Any, header: dict[str, Any], arrays: dict[str, Any]) -> SparseArray:
+    """The array that a checked header describes, around its arrays as they are, on their device."""
+    fields = {"shape": tuple(header["shape"]), **dict.fromkeys(array_class._stored), **header["parameters"]}
+    array: SparseArray = array_class._from_tables(array_class._table_type(**fields | arrays), header["plan"])
+    return array
+
+
+def on_disk(dtype: np.dtype) -> np.dtype:
+    """`dtype` in the byte order of files."""
+    return dtype.newbyteorder("<")
+
+
+# ------------------------------------------------------------------------------------------------ pickles
+
+
+def packed(A: Any, protocol: int) -> tuple[Any, ...]:
+    """The head and the buffers of a pickle. The buffers are the tables themselves where `protocol` has room for such."""
+    header, arrays = describe(A.to_device(devices.CPU))
+    joined: list[Any] = [bytes(_LEAD)]
+    alone: list[Any] = []
+    offsets, end = {}, _LEAD
+    for name, array in arrays.items():
+        table = np.ascontiguousarray(array if np.little_endian else array.astype(on_disk(array.dtype)))
+        if protocol >= 5 and table.nbytes >= _SMALL:
+            alone.append(table)
+        else:
+            begin = end + -(end - _LEAD) % _ALIGNMENT
+            joined += [bytes(begin - end), table]
+            offsets[name], end = begin, begin + table.nbytes
+    buffers = [b"".join(joined), *alone]
+    header |= {"device": A._target.kind, "joined": offsets, "checksums": [_checksum(buffer) for buffer in buffers]}
+    text = json.dumps(header).encode()
+    return _checksum(text).to_bytes(8, "little") + text, *(map(pickle.PickleBuffer, buffers) if protocol >= 5 else buffers)
+
+
+def unpacked(array_class: Any, head: bytes, buffers: Sequence[Any]) -> SparseArray:
+    """The array whose pickle has this head and these buffers, on the kind of device where it was.
+
+    Raises
+    ------
+    ValueError
+        The pickle is damaged, or of a newer version.
+    """
+    header = _header(array_class, head)
+    try:
+        found = [_checksum(buffer) for buffer in buffers]
+    except (TypeError, ValueError, BufferError) as error:  # they are no buffers
+        raise _damaged(str(error)) from error
+    if found != header["checksums"]:
+        raise _damaged("its tables do not match their checksums")
+    joined, *alone = (np.frombuffer(buffer, np.uint8) for buffer in buffers)
+    joined, left, offsets, arrays = _aligned(joined[_LEAD:]), map(_aligned, alone), header["joined"], {}
+    for name, table in header["arrays"].items():
+        content, begin = (joined, offsets[name] - _LEAD) if name in offsets else (next(left), 0)
+        array = np.ndarray(table["shape"], table["dtype"], content, begin)
+        arrays[name] = array if np.little_endian else array.astype(array.dtype.newbyteorder("="))
+    own = assemble(array_class, header, arrays)
+    return own if header["device"] == "cpu" else own.to_device(header["device"])
+
+
+def _header(array_class: Any, head: Any) -> dict[str, Any]:
+    """The header in a pickle's head; errors as of :func:`unpacked`."""
+    if not isinstance(head, bytes) or _checksum(head[8:]).to_bytes(8, "little") != head[:8]:
+        raise _damaged("its header does not match its checksum")
+    header: dict[str, Any] = json.loads(head[8:])
+    if header["version"] > VERSION:
+        from .. import __version__
+
+        raise ValueError(f"the pickle has version {header['version']}; cvrarray {__version__} reads up to {VERSION}. Update it")
+    if getattr(array_class, "format", None) != header["format"]:
+        raise _damaged(f"it names {array_class!r} for the format {header['format']}")
+    return header
+
+
+def _damaged(why: str) -> ValueError:
+    return ValueError(f"the pickle of an array is damaged: {why}. Make it anew")
+
+
+def _checksum(buffer: Any) -> int:
+    checksum: int = devices.CPU.backend("checksum").checksum(np.frombuffer(buffer, np.uint8))
+    return checksum
+
+
+def _aligned(content: np.ndarray) -> np.ndarray:
+    """`content`, or a copy of it that begins at a cache line, as the CPU's kernels want it."""
+    if not content.ctypes.data % _ALIGNMENT:
+        return content
+    own: np.ndarray = devices.CPU.backend("runtime.memory").empty(content.size, np.uint8)
+    np.copyto(own, content)
+    return own

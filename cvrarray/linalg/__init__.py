@@ -1,0 +1,59 @@
+"""Iterative solvers of linear systems, on the device of the matrix, with SciPy's arguments and results.
+
+=============================  ==========================================================================================
+:func:`cg`                     A symmetric (Hermitian) positive definite
+:class:`CG`                    the same for many right-hand sides, with everything prepared once
+:func:`minres`                 A symmetric (Hermitian), definite or not
+:func:`bicgstab`               any square A, memory for a few vectors
+:func:`gmres`                  any square A, memory for as many vectors as there are iterations between restarts
+:func:`lsmr`                   least squares, any A
+:func:`jacobi`                 preconditioner: the inverse of the diagonal
+:func:`block_jacobi`           the inverses of the blocks on the diagonal
+:func:`chebyshev`              a polynomial in A
+:func:`multigrid`              a V-cycle, from a hierarchy of pyamg's
+=============================  ==========================================================================================
+
+A solve has *converged* only if the residual ``b - A @ x``, computed from x itself, meets the tolerance. Every other end has its
+own reason, in words (``Solution.reason``) and as SciPy's ``info``:
+
+==========================  ===========  ====================================================================================
+reason                      info         meaning
+==========================  ===========  ====================================================================================
+converged                   0            ``|b - A x| <= max(rtol |b|, atol)``
+iterations                  iterations   as many as were asked for; nothing was tested
+maxiter                     iterations   the tolerance is not met yet
+stagnation                  iterations   the tolerance cannot be met in this precision: the true residual gets no smaller
+not positive definite       -1           ``p @ A @ p <= 0`` was met: use :func:`minres` or :func:`gmres`
+M not positive definite     -2           ``r @ M @ r < 0`` was met
+M singular                  -3           M gives 0 for a residual that is not 0
+A not finite                -4           a product with A is not finite: nan or inf in A, or an overflow
+M not finite                -5           the same of M
+b not finite                -6           nan or inf in b; x is x0
+x0 not finite               -7           nan or inf in x0; x is x0
+breakdown                   -10          a number that the method divides by is 0
+==========================  ===========  ====================================================================================
+"""
+
+from .bicgstab import bicgstab
+from .cg import CG, cg
+from .gmres import gmres
+from .lsmr import Result, lsmr
+from .minres import minres
+from .multigrid import multigrid
+from .preconditioners import block_jacobi, chebyshev, jacobi
+from .solution import Solution
+
+__all__ = [
+    "CG",
+    "Result",
+    "Solution",
+    "bicgstab",
+    "block_jacobi",
+    "cg",
+    "chebyshev",
+    "gmres",
+    "jacobi",
+    "lsmr",
+    "minres",
+    "multigrid",
+]

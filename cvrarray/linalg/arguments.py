@@ -1,0 +1,169 @@
+"""Arguments that all methods share: checked, coerced and scaled before anything runs."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..core import devices
+from . import operators, solution
+from .system import apply
+
+
+class Arguments(NamedTuple):
+    """A linear system, ready to be solved."""
+
+    matrix: Any  # our array, or an Operator
+    preconditioner: Any  # None, one of ours with apply(r, out), or as matrix
+    b: Any  # contiguous, (n,) or (n, k), of the vectors' dtype; not written to
+    x: Any  # the start, a copy
+    device: devices.Device
+    has_start: bool = True  # False: x is 0
+
+
+def system(A: Any, b: Any, x0: Any, M: Any, out: Any = None) -> Arguments:
+    """The checked system of a square A; x is `out` where that is given.
+
+    Raises
+    ------
+    TypeError
+        Something is on another device, not dense, or of a dtype that nothing can be computed in.
+    ValueError
+        Shapes do not fit.
+    RuntimeError
+        A CUDA graph is being captured, and memory would have to be taken, which replays would write to later.
+    """
+    device = operators.device_of(A, b)
+    matrix = operators.operator(A, device)
+    n = operators.check_square(matrix.shape)
+    with device.use():
+        preconditioner = as_preconditioner(M, A, matrix, device)
+        given = right_side(b, n, device)
+        dtype = operators.vector_dtype(matrix.dtype, given.dtype)
+        b = device.xp.ascontiguousarray(given, dtype)
+        if is_capturing(device) and (out is None or b is not given):
+            raise RuntimeError(
+                f"a solve in a CUDA graph takes no memory: pass out=, and b contiguous and of dtype {dtype}; got {given.dtype}"
+            )
+        x = start(x0, b, preconditioner, device, out)
+    return Arguments(matrix, preconditioner, b, x, device, x0 is not None)
+
+
+def is_capturing(device: devices.Device) -> bool:
+    """Whether the current stream is being captured."""
+    return device.kind == "cuda" and bool(device.xp.cuda.get_current_stream().is_capturing())
+
+
+def right_side(b: Any, n: int, device: devices.Device) -> Any:
+    """b as an array on the device: (n,) or (n, k)."""
+    b = operators.dense_vector(b, "b", device)
+    if b.ndim not in (1, 2) or b.shape[0] != n:
+        raise ValueError(f"b must have shape ({n},) or ({n}, k) for this A; got {b.shape}")
+    return b
+
+
+def start(x0: Any, b: Any, preconditioner: Any, device: devices.Device, out: Any = None) -> Any:
+    """x0 as an array of b's shape and dtype, 0 where there is none: a new one, or `out`."""
+    if out is not None:
+        check_out(out, b, device)
+    x = device.xp.empty_like(b) if out is None else out
+    if x0 is None:
+        x.fill(0)
+        return x
+    if isinstance(x0, str):
+        if x0 != "Mb":
+            raise ValueError(f"x0 must be a vector, None, or 'Mb' for M @ b; got {x0!r}")
+        return apply(preconditioner, b, x)
+    x0 = operators.dense_vector(x0, "x0", device)
+    if x0.shape != b.shape and x0.size == b.size and b.ndim == 1 and x0.ndim == 2:
+        x0 = x0.reshape(b.shape)
+    if x0.shape != b.shape:
+        raise ValueError(f"x0 must have b's shape, {b.shape}; got {x0.shape}")
+    if x0.dtype.kind == "c" and b.dtype.kind != "c":
+        raise TypeError(f"x0 is complex ({x0.dtype}) and the system is real ({b.dtype}). Use x0.real, or make b complex")
+    x[...] = x0
+    return x
+
+
+def check_out(out: Any, b: Any, device: devices.Device) -> None:
+    """Raise unless x can be written to `out`."""
+    if devices.of(out) != device or not hasattr(out, "flags"):
+        raise TypeError(f"out must be on the device of A, {device}; got {type(out).__name__} on {devices.of(out)}")
+    if out.shape != b.shape or out.dtype != b.dtype or not out.flags.c_contiguous:
+        raise ValueError(f"out must be contiguous, of shape {b.shape} and dtype {b.dtype}; got {out.shape} and {out.dtype}")
+    if not getattr(out.flags, "writeable", True):
+        raise ValueError("out must be writeable; it is read-only. Pass a copy")
+    if device.xp.may_share_memory(out, b):
+        raise ValueError("out must not share memory with b, which is read until the end. Pass another array")
+
+
+def as_preconditioner(M: Any, A: Any, matrix: Any, device: devices.Device) -> Any:
+    """M as what :func:`cvrarray.linalg.system.apply` takes."""
+    if M is None:
+        return None
+    if hasattr(M, "apply") and hasattr(M, "shape"):
+        found = M
+    else:
+        found = operators.operator(M, device, "M")
+    if tuple(found.shape) != tuple(matrix.shape):
+        raise ValueError(f"M must have A's shape, {tuple(matrix.shape)}; got {tuple(found.shape)}")
+    if found.dtype.kind == "c" and matrix.dtype.kind != "c":
+        raise TypeError(f"M is complex ({found.dtype}) and A is real ({matrix.dtype}). Use A.astype('complex128')")
+    return found
+
+
+def tolerance(value: Any, name: str) -> float:
+    """A tolerance: a real number from 0."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = -1.0
+    if isinstance(value, str) or not number >= 0:
+        raise ValueError(f"{name} must be a real number from 0; got {value!r}. Leave it out for the default")
+    return number
+
+
+def count(value: Any, name: str, default: int, least: int = 0) -> int:
+    """A number of iterations."""
+    if value is None:
+        return default
+    try:
+        number = int(value)
+    except (TypeError, ValueError, OverflowError):
+        number = least - 1
+    if number != value or number < least:
+        raise ValueError(f"{name} must be a whole number from {least}; got {value!r}. Leave it out for the default")
+    return number
+
+
+def norms(vector: Any, device: devices.Device) -> np.ndarray:
+    """(columns,) Euclidean norms in host memory; one for a vector. They neither overflow nor underflow."""
+    xp = device.xp
+    columns = vector[:, None] if vector.ndim == 1 else vector
+    if not columns.size:
+        return np.zeros(columns.shape[1])
+    with np.errstate(all="ignore"):
+        found = devices.move(_norms(columns, xp), devices.CPU)
+        if not ((found > 1e-140) & (found < 1e140)).all():
+            largest = abs(columns).max(axis=0).astype(xp.float64)
+            scale = xp.where((largest > 0) & (largest < xp.inf), largest, 1.0)
+            parts = columns.astype(np.result_type(columns.dtype, np.float64)) / scale
+            found = devices.move(_norms(parts, xp) * scale, devices.CPU)
+    norms: np.ndarray = found
+    return norms
+
+
+def _norms(columns: Any, xp: Any) -> Any:
+    squares = xp.square(columns.real, dtype=xp.float64).sum(axis=0)
+    if columns.dtype.kind == "c":
+        squares += xp.square(columns.imag, dtype=xp.float64).sum(axis=0)
+    return xp.sqrt(squares)
+
+
+def bad_start(b_norms: np.ndarray, x_norms: np.ndarray) -> list[str | None]:
+    """For each column the reason why it cannot be solved at all, None where it can."""
+    return [
+        solution.B_NOT_FINITE if not np.isfinite(b) else solution.X0_NOT_FINITE if not np.isfinite(x) else None
+        for b, x in zip(b_norms, x_norms, strict=True)
+    ]

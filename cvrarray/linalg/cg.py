@@ -1,0 +1,261 @@
+"""Conjugate gradients for symmetric (Hermitian) positive definite systems: ``cg``, and ``CG``, which is used again and again.
+
+Sources: M. R. Hestenes, E. Stiefel, "Methods of Conjugate Gradients for Solving Linear Systems", J. Res. NBS 49, 1952; Y. Saad,
+"Iterative Methods for Sparse Linear Systems", 2nd ed., SIAM 2003, algorithm 9.1, for the preconditioned method.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ..array.base import SparseArray
+from ..input import coercion
+from . import arguments, mixed, operators, preconditioners, solution, solving
+from .arguments import Arguments
+from .solution import Outcome, Solution
+from .system import System
+
+PRECISIONS = (None, "mixed")
+
+
+def cg(
+    A: Any,
+    b: Any,
+    x0: Any = None,
+    *,
+    rtol: float = 1e-5,
+    atol: float = 0.0,
+    maxiter: int | None = None,
+    M: Any = None,
+    callback: Callable[[Any], Any] | None = None,
+    precision: str | None = None,
+) -> tuple[Any, int]:
+    """Solve ``A @ x = b`` by conjugate gradients, for a symmetric (Hermitian) positive definite A.
+
+    Parameters
+    ----------
+    A : (n, n) array of ours, sparse or dense matrix, or operator
+        A sparse matrix of another package is converted to an array of ours first: for many calls make that yourself. An
+        operator has ``shape``, ``dtype`` and ``matvec(x, out=)``; SciPy's and CuPy's LinearOperators are such.
+    b : (n,) or (n, k) array on A's device
+        k columns are k systems, solved side by side through ``A @ X``; each stops by its own tolerance. Any numeric dtype:
+        the solution is in single precision where A and b are; integers and float16 count as float64.
+    x0 : array like b, optional
+        Where to start; ``"Mb"`` for ``M @ b``. Default: 0.
+    rtol, atol : float
+        A column has converged where ``|b - A @ x| <= max(rtol * |b|, atol)``, computed from x itself.
+    maxiter : int, optional
+        The most iterations. Default: ``10 * n``.
+    M : like A, or a preconditioner of this module, or ``"jacobi"`` or ``"block_jacobi"``, optional
+        An approximation of A's inverse, symmetric (Hermitian) and positive definite.
+    callback : function, optional
+        Called as ``callback(x)`` after each iteration.
+    precision : {None, "mixed"}
+        ``"mixed"``: iterations in single precision, refined in double precision until the tolerance holds. A is ours.
+
+    Returns
+    -------
+    x : array like b
+    info : int
+        0: converged. Above 0: iterations that did not meet the tolerance. Below 0: a failure, see :class:`Solution`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Devices, shapes or dtypes do not fit, or an argument is out of range. Nothing has run then.
+
+    Notes
+    -----
+    The same system gives the same bits in every run, on a CPU with any number of threads, where A and M do.
+
+    Examples
+    --------
+    >>> A = cvrarray.asarray(np.array([[4.0, 1, 0], [1, 3, 1], [0, 1, 2]]), device="cpu")
+    >>> x, info = cvrarray.linalg.cg(A, np.array([6.0, 10, 8]), rtol=1e-12, M="jacobi")
+    >>> x.round(9), info
+    (array([1., 2., 3.]), 0)
+    """
+    solver = CG(A, M=M, rtol=rtol, atol=atol, maxiter=maxiter, precision=precision)
+    found = solver._solve(b, x0, None, callback)
+    return found.x, found.info
+
+
+class CG:
+    """Conjugate gradients for one matrix and any number of right-hand sides: memory is taken, and all prepared, once.
+
+    Parameters
+    ----------
+    A, M, rtol, atol, maxiter, precision
+        As of :func:`cg`.
+    iterations : int, optional
+        Run exactly so many iterations and test nothing: on a GPU nothing waits for the host, and :meth:`solve` can be captured
+        in a CUDA graph.
+    check_every : int, optional
+        On a GPU: iterations from one look of the host at the device to the next. Default: the solver's choice.
+    history : bool
+        Keep the norms of residuals.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As :func:`cg`.
+
+    Examples
+    --------
+    >>> A = cvrarray.asarray(np.array([[4.0, 1, 0], [1, 3, 1], [0, 1, 2]]), device="cpu")
+    >>> solver = cvrarray.linalg.CG(A, M="jacobi", rtol=1e-12, history=True)
+    >>> found = solver.solve(np.array([6.0, 10, 8]))
+    >>> found.x.round(9), found.reason, found.history.shape == (found.iterations + 1,)
+    (array([1., 2., 3.]), 'converged', True)
+    >>> solver.update(A.with_values(2 * A.tocsr().data))
+    >>> solver.solve(np.array([6.0, 10, 8]), x0=found.x).x.round(9)
+    array([0.5, 1. , 1.5])
+    """
+
+    def __init__(
+        self,
+        A: Any,
+        *,
+        M: Any = None,
+        rtol: float = 1e-5,
+        atol: float = 0.0,
+        maxiter: int | None = None,
+        iterations: int | None = None,
+        check_every: int | None = None,
+        history: bool = False,
+        precision: str | None = None,
+    ) -> None:
+        if coercion.package(A) in coercion.SPARSE_PACKAGES and not hasattr(A, "matvec"):
+            A = operators.diagonal_source(A, "A")  # converted once
+        if precision not in PRECISIONS:
+            raise ValueError(f"precision must be None or 'mixed'; got {precision!r}")
+        if precision == "mixed" and not isinstance(A, SparseArray):
+            raise TypeError(f"precision='mixed' needs a sparse matrix, which can be cast; got {type(A).__name__}. Use asarray")
+        if precision == "mixed" and iterations is not None:
+            raise ValueError("precision='mixed' refines until a tolerance holds; it excludes iterations")
+        operators.check_square(getattr(A, "shape", None) or np.shape(A))
+        self._matrix, self._precision, self._history = A, precision, bool(history)
+        self._named = M if isinstance(M, str) else None
+        self._M = preconditioners.named(M, A) if isinstance(M, str) else M
+        self._tolerances = arguments.tolerance(rtol, "rtol"), arguments.tolerance(atol, "atol")
+        self._maxiter = None if maxiter is None else arguments.count(maxiter, "maxiter", 0)
+        self._iterations = None if iterations is None else arguments.count(iterations, "iterations", 0)
+        self._check_every = None if check_every is None else arguments.count(check_every, "check_every", 1, 1)
+        self._engines: dict[tuple[Any, ...], Any] = {}
+
+    def solve(self, b: Any, x0: Any = None, out: Any = None) -> Solution:
+        """Solve ``A @ x = b``.
+
+        Parameters
+        ----------
+        b, x0
+            As of :func:`cg`.
+        out : array like b, optional
+            Where x goes, contiguous, of the solution's dtype; it may be `x0`. New where left out.
+
+        Returns
+        -------
+        Solution
+            Its ``x`` is `out` where given. With ``iterations`` the numbers in it are those of the updated residual; while a
+            CUDA graph is captured there are none. Such a solve needs `out`, and a solver that has solved before.
+
+        Raises
+        ------
+        TypeError, ValueError
+            As :func:`cg`.
+
+        Examples
+        --------
+        >>> solver = cvrarray.linalg.CG(np.diag([1.0, 2, 4]), iterations=2)
+        >>> found = solver.solve(np.ones(3), out=np.empty(3))
+        >>> found.iterations, found.reason, bool(found.residual < 0.3)
+        (2, 'iterations', True)
+        """
+        return self._solve(b, x0, out, None)
+
+    def update(self, A: Any) -> None:
+        """Take another matrix of the same shape and dtype, as after :meth:`with_values <cvrarray.CVRArray.with_values>`.
+
+        A preconditioner that was given by name follows; one that was given as an object keeps its numbers: call its own
+        ``update`` before, which costs less than making it again.
+
+        Raises
+        ------
+        TypeError, ValueError
+            The shape, dtype, device or kind is another one.
+
+        Examples
+        --------
+        >>> A = cvrarray.asarray(np.diag([1.0, 2, 4]), device="cpu")
+        >>> solver = cvrarray.linalg.CG(A, M="jacobi")
+        >>> solver.update(A.with_values(np.array([2.0, 4, 8])))
+        >>> solver.solve(np.ones(3)).x
+        array([0.5  , 0.25 , 0.125])
+        """
+        old = self._matrix
+        if isinstance(old, SparseArray) and not isinstance(A, SparseArray):
+            raise TypeError(f"A must be an array of ours, as it was; got {type(A).__name__}. Use cvrarray.asarray")
+        if tuple(A.shape) != tuple(old.shape) or A.dtype != old.dtype:
+            raise ValueError(f"A must have shape {tuple(old.shape)} and dtype {old.dtype}; got {tuple(A.shape)} and {A.dtype}")
+        if isinstance(old, SparseArray) and A.device != old.device:
+            raise TypeError(f"A must be on {old.device}; got {A.device}. Use A.to_device")
+        if self._named is not None:
+            self._M.update(A)
+        self._matrix = A
+        for (_, _, device), engine in self._engines.items():
+            engine.update(operators.operator(A, device))
+
+    def _solve(self, b: Any, x0: Any, out: Any, callback: Callable[[Any], Any] | None) -> Solution:
+        given = arguments.system(self._matrix, b, x0, self._M, out)
+        limit = 10 * given.b.shape[0] if self._maxiter is None else self._maxiter
+        with given.device.use():
+            if self._iterations is not None:
+                return self._counted(given)
+            found = solving.run(lambda: self._engine(given), given, self._tolerances, limit, callback)
+        return found._replace(history=found.history if self._history else None)
+
+    def _counted(self, given: Arguments) -> Solution:
+        """Exactly as many iterations as were asked for."""
+        outcome = self._engine(given).run(given.b, given.x, None, self._iterations)
+        if arguments.is_capturing(given.device):
+            return _relative(given, outcome._replace(residual=None, history=None), None)
+        if given.b.ndim == 2:
+            size = given.device.xp.sqrt((abs(given.b) ** 2).sum(axis=0))
+        else:
+            size = given.device.xp.sqrt((abs(given.b) ** 2).sum(keepdims=True))
+        return _relative(given, outcome, size)
+
+    def _engine(self, given: Arguments) -> Any:
+        key = (None if given.b.ndim == 1 else given.b.shape[1], given.b.dtype, given.device)
+        if key not in self._engines:
+            system = solving.described(given, check_every=self._check_every, iterations=self._iterations, history=self._history)
+            is_mixed = self._precision == "mixed" and system.dtype not in operators.SINGLE
+            self._engines[key] = mixed.Engine(system, _make) if is_mixed else _make(system)
+        return self._engines[key]
+
+
+def _make(system: System) -> Any:
+    """The engine of the system's device."""
+    engine: Any
+    if system.device.kind == "cpu":
+        from .cpu.cg import Engine as engine
+    else:
+        from .gpu.cg import Engine as engine
+    return engine(system)
+
+
+def _relative(given: Arguments, outcome: Outcome, size: Any) -> Solution:
+    """The solution after a fixed number of iterations; its numbers stay on the device."""
+    xp = given.device.xp
+    unit = None if size is None else xp.where(size > 0, size, 1.0)
+    residual = None if outcome.residual is None else outcome.residual / unit
+    history = None if outcome.history is None else outcome.history / unit
+    if given.b.ndim == 2:
+        k = given.b.shape[1]
+        return Solution(given.x, outcome.iterations, residual, np.zeros(k, bool), [solution.ITERATIONS] * k, history)
+    residual = None if residual is None else residual[0]
+    history = None if history is None else history[:, 0]
+    return Solution(given.x, int(outcome.iterations[0]), residual, False, solution.ITERATIONS, history)

@@ -1,0 +1,1 @@
+"""Solvers on the CPU: fused kernels of vectors, compiled by Numba, and the loop of conjugate gradients."""

@@ -1,0 +1,244 @@
+"""Conjugate gradients on the CPU: the product, and three passes over vectors an iteration.
+
+Hestenes and Stiefel's recurrences (J. Res. NBS 49, 1952), preconditioned. The update of x waits for that of p, which reads the
+same vector; a diagonal preconditioner is applied inside the passes. Factors and sums are arrays of one entry a column; a vector
+is one column. Kernels of scalars take them all at once, so an iteration is a few compiled calls for one column or many.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from cvrarray.cpu.runtime import compiler
+from cvrarray.linalg.cpu import vectors
+from cvrarray.linalg.ends import (
+    A_NAN,
+    COUNTED,
+    M_NAN,
+    M_NOT_DEFINITE,
+    M_SINGULAR,
+    NOT_DEFINITE,
+    RUNNING,
+    VERIFY,
+    Judge,
+)
+from cvrarray.linalg.operators import multiply
+from cvrarray.linalg.solution import Outcome
+from cvrarray.linalg.system import System, apply
+
+
+class State(NamedTuple):
+    """What the scalar kernels know of each column. A complex column is two real ones for the vectors' kernels."""
+
+    end: np.ndarray  # (columns,) int64
+    iterations: np.ndarray  # (columns,) int64
+    verify_at: np.ndarray  # (columns,): the updated residual's norm at which the true one is computed
+    square: np.ndarray  # (columns,): r @ r
+    weighted: np.ndarray  # (columns,): r @ M @ r
+    factor: np.ndarray  # (columns,) or (2 columns,): of q in r and of p in x; 0 where a column has ended
+    ratio: np.ndarray  # the same: of p in the new p
+    tests: np.ndarray  # (1,) bool: whether ends are looked for
+
+
+class Engine:
+    """The loop for one system, with all memory that it takes: see :mod:`cvrarray.linalg.system`."""
+
+    def __init__(self, system: System) -> None:
+        self.system = system
+        self.matrix = system.matrix
+        shape, dtype = system.shape, system.dtype
+        self.p, self.q, self.r = (vectors.empty(shape, dtype) for _ in range(3))
+        preconditioner = system.preconditioner
+        diagonal = getattr(preconditioner, "inverse", None)
+        self.is_diagonal = diagonal is not None and diagonal.ndim == 1
+        self.is_separate = preconditioner is not None and not self.is_diagonal
+        self.z = vectors.empty(shape, dtype) if self.is_separate else self.r
+        self._prepare()
+
+    def _prepare(self) -> None:
+        system = self.system
+        p, q, r, z = map(vectors.reals, (self.p, self.q, self.r, self.z))
+        columns = system.columns or 1 if system.columns is None else system.columns
+        wide = columns if system.columns is None else r.shape[1]
+        state = self.state = State(
+            *(np.zeros(columns, np.int64) for _ in range(2)),
+            *(np.zeros(columns) for _ in range(3)),
+            *(np.zeros(wide) for _ in range(2)),
+            np.ones(1, np.bool_),
+        )
+        blocks = vectors.Blocks(len(r), None if system.columns is None else wide)
+        self.partial, self.inverse = blocks.partial, r[:0] if system.columns is None else r[:0, 0].copy()
+        self.renew()
+        self._dot = blocks.prepare("dot", p, q, self.partial)
+        self._residual = blocks.prepare("residual", q, r, self.partial)
+        self._descend = blocks.prepare("descend", state.factor, q, r, self.inverse, self.partial)
+        self._turn = blocks.prepare("turn", state.factor, state.ratio, p, p, z, self.inverse)
+        self._norms = vectors.version_of(_norms, self.partial, state)
+        self._factors = vectors.version_of(_factors, self.partial, state)
+        self._ratios = vectors.version_of(_ratios, self.partial, 0, state)
+
+    def renew(self) -> None:
+        """Take the preconditioner's numbers as they are now."""
+        if self.is_diagonal:
+            inverse = np.ascontiguousarray(self.system.preconditioner.inverse, vectors.reals(self.r).dtype)
+            is_pair = self.system.columns is None and self.system.dtype.kind == "c"
+            self.inverse = np.repeat(inverse, 2) if is_pair else inverse
+
+    def update(self, matrix: object) -> None:
+        """Take another matrix of the same shape."""
+        self.matrix = matrix
+
+    def run(self, b: np.ndarray, x: np.ndarray, tolerance: np.ndarray | None, limit: int, callback=None) -> Outcome:
+        """Solve; x holds the start and receives the solution. `callback(x)` is called after each iteration."""
+        state = self.state
+        judge = Judge(len(state.end), tolerance, limit, (state.end, state.iterations))
+        history: list[np.ndarray] = []
+        state.tests[0] = tolerance is not None
+        if tolerance is not None:
+            self.r[...] = 0
+            state.verify_at[:] = np.maximum(tolerance, self._true(b) * np.finfo(self.system.dtype).eps / 4)
+        true = self._start(b, x)
+        history.append(true)
+        while judge.judge(true):
+            state.square[:] = true * true
+            if self._turn_to_residual():
+                self._iterate(x, limit, history, callback)
+            if tolerance is None:
+                state.end[state.end == RUNNING] = COUNTED
+                true = np.sqrt(state.square)
+                break
+            true = self._start(b, x)
+        kept = np.array(history) if self.system.history else None
+        return Outcome(state.iterations.copy(), true, judge.reasons(), kept)
+
+    def _true(self, b: np.ndarray) -> np.ndarray:
+        """``r = b - r``; the norms of its columns."""
+        self._residual(vectors.reals(b), vectors.reals(self.r), self.partial)
+        return np.sqrt(_column_sums(self.partial, self.state))
+
+    def _start(self, b: np.ndarray, x: np.ndarray) -> np.ndarray:
+        """``r = b - A @ x``, and its norms."""
+        if x.any():
+            multiply(self.matrix, x, self.r)
+        else:
+            self.r[...] = 0
+        return self._true(b)
+
+    def _turn_to_residual(self) -> int:
+        """``p = M @ r``, the direction of a first iteration; the columns that go on."""
+        apply(self.system.preconditioner, self.r, self.p)
+        self._dot(vectors.reals(self.r), vectors.reals(self.p), self.partial)
+        return self._ratios(self.partial, 0, self.state)
+
+    def _iterate(self, x: np.ndarray, limit: int, history: list[np.ndarray], callback=None) -> None:
+        """Iterate until every column has ended, is to be verified, or has had `limit` iterations."""
+        state, partial, matrix, system = self.state, self.partial, self.matrix, self.system
+        p, q, r, z, solution_ = map(vectors.reals, (self.p, self.q, self.r, self.z, x))
+        at = len(state.factor) if self.is_diagonal else 0
+        left = limit - int(state.iterations.max(where=state.end == RUNNING, initial=0))
+        for _ in range(left):
+            multiply(matrix, self.p, self.q)
+            self._dot(p, q, partial)
+            if not self._factors(partial, state):
+                return
+            self._descend(state.factor, q, r, self.inverse, partial)
+            running = self._norms(partial, state)
+            if self.is_separate and running:
+                apply(system.preconditioner, self.r, self.z)
+                self._dot(r, z, partial)
+            if running:
+                running = self._ratios(partial, at, state)
+            self._turn(state.factor, state.ratio, solution_, p, z, self.inverse)
+            if system.history:
+                history.append(np.sqrt(state.square))
+            if callback is not None:
+                callback(x)
+            if not running:
+                return
+
+
+@compiler.kernel
+def _sum(partial, first, width):
+    """The sum of `width` columns of `partial`, block by block."""
+    total = 0.0
+    for block in range(len(partial)):
+        for j in range(first, first + width):
+            total += partial[block, j]
+    return total
+
+
+def _column_sums(partial: np.ndarray, state: State) -> np.ndarray:
+    columns, width = len(state.end), len(state.factor) // max(len(state.end), 1)
+    return np.array([_sum(partial, j * width, width) for j in range(columns)])
+
+
+@compiler.kernel
+def _factors(partial, state):
+    """The step along p, ``r @ M @ r / (p @ A @ p)``; how many columns go on."""
+    running = 0
+    width = len(state.factor) // max(len(state.end), 1)
+    for j in range(len(state.end)):
+        factor = 0.0
+        if state.end[j] == RUNNING:
+            curvature = _sum(partial, j * width, width)
+            if not state.tests[0]:
+                factor = state.weighted[j] / curvature if curvature != 0 else 0.0
+                running += 1
+            elif not np.isfinite(curvature):
+                state.end[j] = A_NAN
+            elif curvature <= 0:
+                state.end[j] = NOT_DEFINITE
+            else:
+                factor = state.weighted[j] / curvature
+                running += 1
+        for i in range(j * width, (j + 1) * width):
+            state.factor[i] = factor
+    return running
+
+
+@compiler.kernel
+def _norms(partial, state):
+    """``r @ r``, and whether the residual is small enough to be verified; how many columns go on."""
+    running = 0
+    width = len(state.factor) // max(len(state.end), 1)
+    for j in range(len(state.end)):
+        if state.end[j] == RUNNING:
+            state.iterations[j] += 1
+            square = _sum(partial, j * width, width)
+            state.square[j] = square
+            if state.tests[0] and not np.isfinite(square):
+                state.end[j] = A_NAN
+            elif state.tests[0] and np.sqrt(square) <= state.verify_at[j]:
+                state.end[j] = VERIFY
+            else:
+                running += 1
+    return running
+
+
+@compiler.kernel
+def _ratios(partial, at, state):
+    """``r @ M @ r`` over what it was, from the sums that begin at column `at`; how many columns go on."""
+    running = 0
+    width = len(state.factor) // max(len(state.end), 1)
+    for j in range(len(state.end)):
+        ratio = 0.0
+        if state.end[j] == RUNNING:
+            weighted = _sum(partial, at + j * width, width)
+            if not state.tests[0]:
+                ratio = weighted / state.weighted[j] if state.weighted[j] != 0 else 0.0
+                running += 1
+            elif not np.isfinite(weighted):
+                state.end[j] = M_NAN
+            elif weighted < 0:
+                state.end[j] = M_NOT_DEFINITE
+            elif weighted == 0:
+                state.end[j] = M_SINGULAR
+            else:
+                ratio = weighted / state.weighted[j] if state.weighted[j] != 0 else 0.0
+                running += 1
+            state.weighted[j] = weighted
+        for i in range(j * width, (j + 1) * width):
+            state.ratio[i] = ratio
+    return running

@@ -1,0 +1,383 @@
+"""Kernels of vectors on the CPU: few passes over memory, on several threads, with sums in a fixed order.
+
+A vector is cut into blocks of rows. Each block's sum is added up in double precision and stored; the sums of the blocks are
+added in their order. So a result has the same bits whatever the number of threads.
+
+Complex vectors are taken as real ones of twice the length (:func:`reals`): the methods for Hermitian matrices need real factors
+and the real parts of products alone. Kernels take ``first, last``, the blocks of a range, and ``rows``, those of a block; what
+follows has (n,) arrays in the kernels of vectors, (n, columns) in those whose names end in ``_columns``.
+"""
+
+from __future__ import annotations
+
+import cmath
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from cvrarray.cpu import simd
+from cvrarray.cpu.runtime import memory, threads
+from cvrarray.cpu.runtime.caching import njit
+from cvrarray.cpu.runtime.compiler import OPTIONS, compiled
+from cvrarray.linalg.vectors import Vectors
+
+BLOCK = 2048  #: numbers of a block: its part of five vectors fits the first cache
+UNIT = 4  #: work of one number, in slots of a product: from 32,768 numbers on helpers may be worth their call
+
+
+def kernel(function: Callable) -> Callable:
+    """Decorator of a kernel whose sums LLVM may reorder into vectors: the order is fixed when it is compiled."""
+    return njit(**OPTIONS, fastmath={"reassoc", "contract"})(function)
+
+
+def reals(vector: np.ndarray) -> np.ndarray:
+    """A contiguous vector (n,) or matrix (n, k) as real numbers: itself, or where it is complex (2 n,) or (n, 2 k)."""
+    return vector.view(vector.real.dtype) if vector.dtype.kind == "c" else vector
+
+
+def empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """An array that begins at a cache line."""
+    return memory.empty(int(np.prod(shape)), dtype).reshape(shape)
+
+
+_versions: dict[tuple[Any, ...], Callable] = {}
+
+
+def version_of(function: Callable, *args: Any) -> Callable:
+    """:func:`cvrarray.cpu.runtime.compiler.compiled`, remembered: most solves are short, and asking Numba takes 20 us."""
+    key = (function, *((arg.dtype, arg.ndim) if isinstance(arg, np.ndarray) else type(arg) for arg in args))
+    found = _versions.get(key)
+    if found is None:
+        found = _versions[key] = compiled(function, *args)
+    return found
+
+
+class Blocks:
+    """Kernels over the blocks of vectors of `n` real numbers, or of `n` rows of `columns`, on threads.
+
+    ``partial`` (n_blocks, sums) is where kernels leave the sums of blocks.
+    """
+
+    def __init__(self, n: int, columns: int | None, sums: int = 2) -> None:
+        self.rows = BLOCK if columns is None else max(1, BLOCK // max(columns, 1))
+        n_blocks = max(1, -(-n // self.rows))
+        self.columns = columns
+        self.partial = np.zeros((n_blocks, sums * (1 if columns is None else columns)))
+        self._work = np.minimum(np.arange(n_blocks + 1, dtype=np.int64) * self.rows, n)
+
+    def prepare(self, name: str, *args: Any) -> Callable[..., None]:
+        """``call(*args)``, which runs the kernel `name` for arguments of these types over all blocks."""
+        function = globals()[f"_{name}" if self.columns is None else f"_{name}_columns"]
+        version = version_of(function, 0, 0, self.rows, *args)
+        call = threads.prepare(version, self._work, UNIT * (self.columns or 1))
+        rows = self.rows
+        return lambda *args: call(rows, *args)
+
+
+@kernel
+def _dot(first, last, rows, x, y, partial):
+    for block in range(first, last):
+        begin = block * rows
+        left, right = simd.pointer(x, begin), simd.pointer(y, begin)
+        total = 0.0
+        for i in range(min(rows, len(x) - begin)):
+            total += np.float64(left[i]) * np.float64(right[i])
+        partial[block, 0] = total
+
+
+@kernel
+def _dot_columns(first, last, rows, x, y, partial):
+    n, k = x.shape
+    for block in range(first, last):
+        sums = simd.pointer(partial, block * partial.shape[1])
+        for j in range(k):
+            sums[j] = 0
+        for i in range(block * rows, min((block + 1) * rows, n)):
+            left, right = simd.pointer(x, i * k), simd.pointer(y, i * k)
+            for j in range(k):
+                sums[j] += np.float64(left[j]) * np.float64(right[j])
+
+
+@kernel
+def _residual(first, last, rows, b, r, partial):
+    """``r = b - r``; sums: ``r @ r``."""
+    for block in range(first, last):
+        begin = block * rows
+        source, to = simd.pointer(b, begin), simd.pointer(r, begin)
+        total = 0.0
+        for i in range(min(rows, len(r) - begin)):
+            left = source[i] - to[i]
+            to[i] = left
+            total += np.float64(left) * np.float64(left)
+        partial[block, 0] = total
+
+
+@kernel
+def _residual_columns(first, last, rows, b, r, partial):
+    n, k = r.shape
+    for block in range(first, last):
+        sums = simd.pointer(partial, block * partial.shape[1])
+        for j in range(k):
+            sums[j] = 0
+        for i in range(block * rows, min((block + 1) * rows, n)):
+            source, to = simd.pointer(b, i * k), simd.pointer(r, i * k)
+            for j in range(k):
+                left = source[j] - to[j]
+                to[j] = left
+                sums[j] += np.float64(left) * np.float64(left)
+
+
+@kernel
+def _descend(first, last, rows, factor, q, r, inverse, partial):
+    """``r -= factor q``; sums: ``r @ r``, and ``r @ (inverse * r)`` where there is an inverse."""
+    a = r.dtype.type(factor[0])
+    for block in range(first, last):
+        begin = block * rows
+        width = min(rows, len(r) - begin)
+        source, to, weight = simd.pointer(q, begin), simd.pointer(r, begin), simd.pointer(inverse, begin)
+        square, weighted = 0.0, 0.0
+        if len(inverse):
+            for i in range(width):
+                left = to[i] - a * source[i]
+                to[i] = left
+                square += np.float64(left) * np.float64(left)
+                weighted += np.float64(left) * np.float64(left * weight[i])
+        else:
+            for i in range(width):
+                left = to[i] - a * source[i]
+                to[i] = left
+                square += np.float64(left) * np.float64(left)
+        partial[block, 0] = square
+        partial[block, 1] = weighted
+
+
+@kernel
+def _descend_columns(first, last, rows, factor, q, r, inverse, partial):
+    """As :func:`_descend`; columns whose factor is 0 keep theirs, whatever q holds."""
+    n, k = r.shape
+    a = simd.pointer(factor, 0)
+    for block in range(first, last):
+        squares = simd.pointer(partial, block * partial.shape[1])
+        weighted = simd.pointer(partial, block * partial.shape[1] + k)
+        for j in range(2 * k):
+            squares[j] = 0
+        for i in range(block * rows, min((block + 1) * rows, n)):
+            weight = inverse[i] if len(inverse) else r.dtype.type(1)
+            source, to = simd.pointer(q, i * k), simd.pointer(r, i * k)
+            for j in range(k):
+                left = to[j] - r.dtype.type(a[j]) * source[j] if a[j] != 0 else to[j]
+                to[j] = left
+                squares[j] += np.float64(left) * np.float64(left)
+                weighted[j] += np.float64(left) * np.float64(left * weight)
+
+
+@kernel
+def _turn(first, last, rows, factor, ratio, x, p, z, inverse):
+    """``x += factor p; p = z + ratio p``, or with an inverse ``p = inverse * z + ratio p``."""
+    a, b = p.dtype.type(factor[0]), p.dtype.type(ratio[0])
+    for block in range(first, last):
+        begin = block * rows
+        width = min(rows, len(p) - begin)
+        to, along, new = simd.pointer(x, begin), simd.pointer(p, begin), simd.pointer(z, begin)
+        weight = simd.pointer(inverse, begin)
+        if len(inverse):
+            for i in range(width):
+                old = along[i]
+                to[i] += a * old
+                along[i] = weight[i] * new[i] + b * old
+        else:
+            for i in range(width):
+                old = along[i]
+                to[i] += a * old
+                along[i] = new[i] + b * old
+
+
+@kernel
+def _turn_columns(first, last, rows, factor, ratio, x, p, z, inverse):
+    """As :func:`_turn`; columns whose factor is 0 keep theirs."""
+    n, k = p.shape
+    a, b = simd.pointer(factor, 0), simd.pointer(ratio, 0)
+    for block in range(first, last):
+        for i in range(block * rows, min((block + 1) * rows, n)):
+            weight = inverse[i] if len(inverse) else p.dtype.type(1)
+            to, along, new = simd.pointer(x, i * k), simd.pointer(p, i * k), simd.pointer(z, i * k)
+            for j in range(k):
+                old, before = along[j], to[j]
+                to[j] = before + p.dtype.type(a[j]) * old if a[j] != 0 else before
+                along[j] = weight * new[j] + p.dtype.type(b[j]) * old if a[j] != 0 else old
+
+
+@kernel
+def _inner(first, last, rows, x, y, partial):
+    """Sums: the real and the imaginary part of ``x^H y`` for complex vectors."""
+    for block in range(first, last):
+        begin = block * rows
+        left, right = simd.pointer(x, begin), simd.pointer(y, begin)
+        real, imag = 0.0, 0.0
+        for i in range(min(rows, len(x) - begin)):
+            a, b = np.complex128(left[i]), np.complex128(right[i])
+            real += a.real * b.real + a.imag * b.imag
+            imag += a.real * b.imag - a.imag * b.real
+        partial[block, 0] = real
+        partial[block, 1] = imag
+
+
+@kernel
+def _combine(first, last, rows, a, x, b, y, out):
+    """``out = a x + b y``, with a and b (1,) arrays of the vectors' dtype; what is multiplied by 0 counts as 0."""
+    left, right = a[0], b[0]
+    for block in range(first, last):
+        begin = block * rows
+        width = min(rows, len(out) - begin)
+        one, other, to = simd.pointer(x, begin), simd.pointer(y, begin), simd.pointer(out, begin)
+        if right == 0:
+            for i in range(width):
+                to[i] = left * one[i] if left != 0 else left
+        elif left == 0:
+            for i in range(width):
+                to[i] = right * other[i]
+        else:
+            for i in range(width):
+                to[i] = left * one[i] + right * other[i]
+
+
+@kernel
+def _total(partial, column):
+    """The sum over blocks, in their order."""
+    total = 0.0
+    for block in range(len(partial)):
+        total += partial[block, column]
+    return total
+
+
+class ThreadedVectors(Vectors):
+    """:class:`cvrarray.linalg.vectors.Vectors` for one system, by the kernels above; scalars are plain NumPy numbers."""
+
+    def __init__(self, device: Any, shape: tuple[int, ...], dtype: np.dtype) -> None:
+        super().__init__(device, shape, dtype)
+        like, number = np.empty(0, self.dtype), np.empty(1, self.dtype)
+        is_complex = self.dtype.kind == "c"
+        blocks = Blocks(shape[0], None)
+        self._partial = blocks.partial
+        self._inner = blocks.prepare("inner", like, like, blocks.partial) if is_complex else None
+        self._combine = blocks.prepare("combine", number, like, number, like, like)
+        flat = Blocks(2 * shape[0] if is_complex else shape[0], None)
+        self._real_partial = flat.partial
+        self._real = flat.prepare("dot", reals(like), reals(like), flat.partial)
+        self._total = version_of(_total, flat.partial, 0)
+        self._left, self._right = np.ones(1, self.dtype), np.ones(1, self.dtype)
+
+    def empty(self) -> np.ndarray:
+        """See :class:`Vectors`."""
+        return empty(self.shape, self.dtype)
+
+    def constant(self, value: float) -> np.float64:
+        """See :class:`Vectors`."""
+        return np.float64(value)
+
+    def load(self, numbers: np.ndarray) -> Any:
+        """See :class:`Vectors`."""
+        return numbers[0]
+
+    def host(self, a: Any) -> np.ndarray:
+        """See :class:`Vectors`."""
+        return np.array([a])
+
+    def where(self, condition: Any, a: Any, b: Any) -> Any:
+        """See :class:`Vectors`."""
+        return a if condition else b
+
+    def sqrt(self, a: Any) -> np.float64:
+        """See :class:`Vectors`."""
+        return np.float64(math.sqrt(a) if a >= 0 else math.nan)
+
+    def is_finite(self, a: Any) -> np.bool_:
+        """See :class:`Vectors`."""
+        return np.bool_(cmath.isfinite(a))
+
+    def dot(self, x: np.ndarray, y: np.ndarray) -> Any:
+        """See :class:`Vectors`."""
+        if self._inner is None:
+            return self.real_dot(x, y)
+        self._inner(x, y, self._partial)
+        return np.complex128(complex(self._total(self._partial, 0), self._total(self._partial, 1)))
+
+    def real_dot(self, x: np.ndarray, y: np.ndarray) -> np.float64:
+        """See :class:`Vectors`."""
+        self._real(reals(x), reals(y), self._real_partial)
+        return np.float64(self._total(self._real_partial, 0))
+
+    def add(self, a: Any, x: np.ndarray, y: np.ndarray) -> None:
+        """See :class:`Vectors`."""
+        if a != 0:
+            self.combine(a, x, 1.0, y, y)
+
+    def combine(self, a: Any, x: np.ndarray, b: Any, y: np.ndarray, out: np.ndarray) -> None:
+        """See :class:`Vectors`."""
+        self._left[0], self._right[0] = a, b
+        self._combine(self._left, x, self._right, y, out)
+
+
+@kernel
+def _turn_chebyshev(first, last, rows, factors, is_first, inverse, b, product, d, x):
+    """``d = old d + new inverse (b - product); x += d``, factors are old and new; the first step from 0 reads b alone."""
+    old, new = d.dtype.type(factors[0]), d.dtype.type(factors[1])
+    for block in range(first, last):
+        begin = block * rows
+        width = min(rows, len(x) - begin)
+        weight, right, left = simd.pointer(inverse, begin), simd.pointer(b, begin), simd.pointer(product, begin)
+        along, to = simd.pointer(d, begin), simd.pointer(x, begin)
+        if is_first:
+            for i in range(width):
+                step = new * weight[i] * right[i]
+                along[i] = step
+                to[i] = step
+        elif old == 0:
+            for i in range(width):
+                step = new * weight[i] * (right[i] - left[i])
+                along[i] = step
+                to[i] += step
+        else:
+            for i in range(width):
+                step = old * along[i] + new * weight[i] * (right[i] - left[i])
+                along[i] = step
+                to[i] += step
+
+
+def chebyshev_turn(inverse: np.ndarray, like: np.ndarray) -> Callable[..., None]:
+    """``turn(old, new, is_first, b, product, d, x)`` for vectors like this one, and a real diagonal."""
+    real = reals(np.empty(0, like.dtype))
+    scale = np.ascontiguousarray(inverse, real.dtype)
+    if like.dtype.kind == "c":
+        scale = np.repeat(scale, 2)
+    run = Blocks(scale.size, None).prepare("turn_chebyshev", np.empty(2), True, scale, real, real, real, real)
+
+    def turn(old: float, new: float, is_first: bool, b: np.ndarray, product: np.ndarray, d: np.ndarray, x: np.ndarray) -> None:
+        run(np.array([old, new], np.float64), is_first, scale, reals(b), reals(product), reals(d), reals(x))
+
+    return turn
+
+
+@kernel
+def _multiply_blocks(first, last, inverse, r, out):
+    """``out = inverse @ r``, block by block; the last one may reach beyond the vectors."""
+    size, n = inverse.shape[1], len(r)
+    for block in range(first, last):
+        begin = block * size
+        width = min(size, n - begin)
+        source, to = simd.pointer(r, begin), simd.pointer(out, begin)
+        for i in range(width):
+            row = simd.pointer(inverse, (block * size + i) * size)
+            total = row[0] * source[0]
+            for j in range(1, width):
+                total += row[j] * source[j]
+            to[i] = total
+
+
+def block_product(inverse: np.ndarray) -> Callable[..., None]:
+    """``call(inverse, r, out)`` for blocks of this shape, on threads."""
+    like = np.empty(0, inverse.dtype)
+    work = np.arange(len(inverse) + 1, dtype=np.int64) * inverse.shape[1] ** 2
+    return threads.prepare(version_of(_multiply_blocks, 0, 0, inverse, like, like), work)

@@ -1,0 +1,322 @@
+"""Conjugate gradients on the GPU: the loop of :mod:`cvrarray.linalg.system`'s engine.
+
+The device decides when a column ends (``kernels/cg.cuh``), and the host reads its decision one batch of iterations late. A
+batch is one launch: of a CUDA graph of products and of the kernels in ``kernels/cg.cu``, or of one kernel that does all of it
+(:mod:`.persistent`). Iterations that come after the end leave everything as it is.
+
+Passes over vectors in an iteration with a diagonal preconditioner, beside the product's own two: 12 in a graph, three kernels
+that end with a sum or a factor that all of the next one needs. In one kernel, 8, most of them in shared memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import cupy
+import numpy as np
+
+from cvrarray.array.base import SparseArray
+from cvrarray.gpu.compiler import Kernel, synchronize
+from cvrarray.linalg import solution
+from cvrarray.linalg.gpu import persistent
+from cvrarray.linalg.gpu.layout import VECTORS, Layout
+from cvrarray.linalg.gpu.state import BLOCKS, DIAGONAL, GIVEN, KINDS, RUNNING, State, preconditioner_kind
+from cvrarray.linalg.operators import multiply
+from cvrarray.linalg.solution import Outcome
+from cvrarray.linalg.system import System, apply
+
+EACH_KIND = [(dtype, kind) for (dtype,) in VECTORS for kind in KINDS]
+RESIDUAL = Kernel("cg", "cg_residual", EACH_KIND)
+CURVATURE = Kernel("cg", "cg_curvature", VECTORS)
+STEP = Kernel("cg", "cg_step", EACH_KIND)
+WEIGH = Kernel("cg", "cg_weigh", VECTORS)
+TURN = Kernel("cg", "cg_turn", EACH_KIND)
+
+#: The kernels' reasons in words, but for those of a number that is not finite: what it comes from is found out afterwards.
+REASONS = [
+    "running",
+    "running",
+    solution.CONVERGED,
+    solution.CONVERGED,
+    solution.MAXITER,
+    solution.STAGNATION,
+    solution.NOT_DEFINITE,
+    solution.M_NOT_DEFINITE,
+    solution.M_SINGULAR,
+    solution.A_NOT_FINITE,
+    solution.M_NOT_FINITE,
+]
+#: Iterations of a batch: as many as take about BATCH_BYTES of traffic, so that the host keeps ahead of the device.
+LEAST_BATCH, MOST_BATCH, BATCH_BYTES = 4, 32, 1 << 29
+
+Callback = Callable[[Any], Any]
+
+
+class Loop(Protocol):
+    """A way to run iterations: of it there is a new one for each matrix."""
+
+    batch: int  #: iterations of a launch, at most
+
+    def launch(self, count: int) -> None:
+        """Run a batch, of `count` iterations where the loop can stop anywhere, on the current stream."""
+
+
+class Engine:
+    """The loop for one system, with all memory that it takes: see :mod:`cvrarray.linalg.system`.
+
+    One solve at a time. After ``iterations=N`` nothing waits for the device, and solves may be captured in a graph, which then
+    needs the engine: its vectors are the engine's.
+    """
+
+    def __init__(self, system: System, loop: str = "fastest") -> None:
+        self.system, self._wanted = system, loop
+        with system.device.use():
+            self._kind = preconditioner_kind(system.preconditioner)
+            self._layout = Layout.of(system.n, system.columns or 1, self._block_size())
+            self._loop: Any = None
+            self._state = State(self._layout, system.dtype, self._kind, self._block_size())
+            self.update(system.matrix)
+
+    def _block_size(self) -> int:
+        return int(self.system.preconditioner.block_size) if self._kind == BLOCKS else 1
+
+    def renew(self) -> None:
+        """Take the preconditioner's numbers as they are now."""
+        if self._kind in (DIAGONAL, BLOCKS):
+            self._state.set_inverse(self.system.preconditioner.inverse)
+
+    def update(self, matrix: Any) -> None:
+        """Take another matrix of the same shape. Memory stays; a graph is captured again, when it is launched."""
+        with self.system.device.use():
+            self._matrix = matrix
+            self.renew()
+            self._prepare()
+            self._loop = self._fastest()
+            self._replays = Replays()
+            synchronize()
+
+    def _prepare(self) -> None:
+        """Compile what is to be launched, and prepare products: none of it can be done in a capture."""
+        state, dtype = self._state, self.system.dtype
+        for kernel in (CURVATURE, WEIGH):
+            kernel(dtype)
+        for kernel in (RESIDUAL, STEP, TURN):
+            kernel(dtype, self._kind)
+        self._multiply(state.p, state.q)
+        if self._kind == GIVEN:
+            self._precondition()
+
+    def _shaped(self, vector: cupy.ndarray) -> cupy.ndarray:
+        return vector.reshape(self.system.shape)
+
+    def _multiply(self, x: cupy.ndarray, out: cupy.ndarray) -> None:
+        multiply(self._matrix, self._shaped(x), self._shaped(out))
+
+    def _precondition(self) -> None:
+        apply(self.system.preconditioner, self._shaped(self._state.r), self._shaped(self._state.z))
+
+    def run(self, b: Any, x: Any, tolerance: Any, limit: int, callback: Callback | None = None) -> Outcome:
+        """Solve; x holds the start and receives the solution. `callback(x)` is called after each iteration."""
+        with self.system.device.use():
+            state = self._state
+            if tolerance is None:
+                count = limit if self.system.iterations is None else self.system.iterations
+                state.begin(None, count, self.system.history)
+                return self._exactly(b, x, count, callback)
+            if cupy.cuda.get_current_stream().is_capturing():
+                raise RuntimeError(
+                    "A solve with a tolerance looks at the device, so it cannot be captured. Use CG(A, iterations=N)"
+                )
+            state.begin(tolerance, limit, self.system.history)
+            state.x[...] = x.reshape(-1)
+            return self._to_tolerance(b, x, limit, callback)
+
+    def _exactly(self, b: Any, x: Any, count: int, callback: Callback | None) -> Outcome:
+        in_a_graph = callback is None and not isinstance(self._loop, Launches) and count <= self._loop.batch
+        key = (b.data.ptr, x.data.ptr, count, self._state.key()) if in_a_graph else None
+        if not self._replays.launch(key, lambda: self._run(b, x, count, None)):
+            self._run(b, x, count, callback)
+        columns = self._layout.k
+        return Outcome(
+            np.full(columns, count), self._state.norms(), [solution.ITERATIONS] * columns, self._state.history_until(count)
+        )
+
+    def _run(self, b: Any, x: Any, count: int, callback: Callback | None) -> None:
+        """`count` iterations, and nothing tested."""
+        self._state.x[...] = x.reshape(-1)
+        self._begin(b, first=True)
+        if count:
+            self._iterate(count, callback, looks=False)
+        x[...] = self._shaped(self._state.x)
+
+    def _to_tolerance(self, b: Any, x: Any, limit: int, callback: Callback | None) -> Outcome:
+        state, n_done = self._state, -1
+        self._begin(b, first=True)
+        words = state.read()
+        while (words.reason == RUNNING).any():
+            running = words.iterations[words.reason == RUNNING]
+            if words.iterations.sum() == n_done:  # no step is long enough to change anything
+                break
+            n_done = words.iterations.sum()
+            self._iterate(limit - int(running.min()), callback, looks=True)
+            self._begin(b, first=False)
+            words = state.read()
+        reasons = [solution.STAGNATION if r == RUNNING else REASONS[r] for r in words.reason]
+        if solution.A_NOT_FINITE in reasons:
+            reasons = self._not_finite(b, x, reasons)
+        x[...] = self._shaped(state.x)
+        return Outcome(words.iterations, words.norm, reasons, state.history_until(int(words.iterations.max(initial=0))))
+
+    def _not_finite(self, b: Any, x: Any, reasons: list[str]) -> list[str]:
+        """The reasons, with b or x0 blamed where they are not finite."""
+        bad_b, bad_x = (~cupy.isfinite(v.reshape(self._layout.n, -1)).all(axis=0).get() for v in (b, x))
+        return [
+            reason
+            if reason != solution.A_NOT_FINITE
+            else solution.B_NOT_FINITE
+            if bad_b[j]
+            else solution.X0_NOT_FINITE
+            if bad_x[j]
+            else reason
+            for j, reason in enumerate(reasons)
+        ]
+
+    def _begin(self, b: Any, first: bool) -> None:
+        """``r = b - A x`` and ``p = M r`` for columns that begin, or that seem to be done; these go on if they are not."""
+        state, layout = self._state, self._layout
+        self._multiply(state.x, state.q)
+        layout.launch(
+            RESIDUAL(self.system.dtype, self._kind),
+            (state.sums, state.columns, state.inverse, state.block_size, b, state.q, state.r, state.z, state.p, state.tolerance,
+             np.int64(state.limit), first, state.history),
+            shared_mem=state.shared_mem,
+        )  # fmt: skip
+        if self._kind == GIVEN:
+            self._precondition()
+            layout.launch(WEIGH(self.system.dtype), (state.sums, state.columns, state.r, state.z, state.p))
+
+    def _iterate(self, limit: int, callback: Callback | None, looks: bool) -> None:
+        """Iterations until all columns have ended, `limit` at most."""
+        if callback is not None:
+            for _ in range(limit):
+                self.step()
+                callback(self._shaped(self._state.x).copy())
+                if looks and not (self._state.read().reason == RUNNING).any():
+                    return
+            return
+        loop, done, number = self._loop, 0, 0
+        while done < limit:
+            count = min(loop.batch, limit - done)
+            loop.launch(count)
+            done += count
+            if looks:
+                self._state.send(number % 2)
+                if number and not (self._state.received((number - 1) % 2).reason == RUNNING).any():
+                    return
+                number += 1
+
+    def _fastest(self) -> Loop:
+        """One kernel where the system fits, else a graph; else launches, of operators that may do what no graph can hold."""
+        if self._wanted in ("fastest", "persistent"):
+            found = persistent.loop(self._matrix, self._state, self._layout, self._kind, self._loop)
+            if found is not None:
+                return found
+        if self._wanted != "launches" and self._can_be_captured():
+            return Batches(self, self.system.check_every or self._default_batch())
+        return Launches(self)
+
+    def _can_be_captured(self) -> bool:
+        preconditioner = self.system.preconditioner
+        ours = self._kind != GIVEN or isinstance(preconditioner, SparseArray) or getattr(preconditioner, "capturable", False)
+        return isinstance(self._matrix, SparseArray) and ours
+
+    def _default_batch(self) -> int:
+        traffic = self._matrix.nbytes + 12 * self._state.x.nbytes
+        return max(LEAST_BATCH, min(MOST_BATCH, BATCH_BYTES // max(1, traffic)))
+
+    def step(self) -> None:
+        """The launches of one iteration."""
+        state, layout, dtype = self._state, self._layout, self.system.dtype
+        self._multiply(state.p, state.q)
+        layout.launch(CURVATURE(dtype), (state.sums, state.columns, state.p, state.q))
+        layout.launch(
+            STEP(dtype, self._kind),
+            (state.sums, state.columns, state.inverse, state.block_size, state.q, state.r, state.z, state.history),
+            shared_mem=state.shared_mem,
+        )
+        if self._kind == GIVEN:
+            self._precondition()
+            layout.launch(WEIGH(dtype), (state.sums, state.columns, state.r, state.z, state.p))
+        layout.launch(TURN(dtype, self._kind), (state.columns, state.inverse, state.r, state.z, state.x, state.p))
+
+
+class Replays:
+    """A solve as one graph: for the one that comes again and again, with the same arrays."""
+
+    def __init__(self) -> None:
+        self._last: Any = None
+        self._key: Any = None
+        self._graph: Any = None
+
+    def launch(self, key: Any, solve: Callable[[], None]) -> bool:
+        """Launch the graph of what ``solve()`` launches; False if there is none, as the last key was another one, or None."""
+        stream = cupy.cuda.get_current_stream()
+        if key is None or stream.is_capturing():
+            return False
+        if key != self._key:
+            if key != self._last:
+                self._last = key
+                return False
+            self._graph, self._key = captured(solve), key
+        self._graph.launch(stream)
+        return True
+
+
+def captured(work: Callable[[], None]) -> Any:
+    """The graph of what ``work()`` launches."""
+    stream = cupy.cuda.Stream(non_blocking=True)
+    with stream:
+        stream.begin_capture()
+        try:
+            work()
+        finally:
+            graph = stream.end_capture()
+    return graph
+
+
+class Launches:
+    """Iterations launched one by one."""
+
+    batch = 1
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def launch(self, count: int) -> None:
+        """Run an iteration."""
+        self._engine.step()
+
+
+class Batches:
+    """Iterations in a CUDA graph, captured when it is first launched; in a user's capture they are launched one by one."""
+
+    def __init__(self, engine: Engine, batch: int) -> None:
+        self.batch, self._engine, self._graph = batch, engine, None
+        self._state_key: Any = None
+
+    def launch(self, count: int) -> None:
+        """Run `count` iterations; after less than a batch the device has reached its limit, so the rest does nothing."""
+        engine, stream = self._engine, cupy.cuda.get_current_stream()
+        if stream.is_capturing():
+            for _ in range(count):
+                engine.step()
+            return
+        if self._graph is None or self._state_key != engine._state.key():
+            self._capture()
+        self._graph.launch(stream)
+
+    def _capture(self) -> None:
+        engine = self._engine
+        self._graph = captured(lambda: [engine.step() for _ in range(self.batch)])
+        self._state_key = engine._state.key()

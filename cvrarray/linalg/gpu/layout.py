@@ -1,0 +1,48 @@
+"""How threads are laid out over vectors, and memory for sums over them: ``kernels/vectors.cuh``."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import cupy
+import numpy as np
+
+from cvrarray.gpu.compiler import Struct, processors, struct
+
+THREADS = 256  # of a block: THREADS of the kernels
+BLOCKS_A_PROCESSOR = 8
+MOST_SUMS = 2  # of a column at a time
+
+#: Dtypes of vectors, as cases of kernels.
+VECTORS = [(dtype,) for dtype in ("float32", "float64", "complex64", "complex128")]
+
+
+class Layout(NamedTuple):
+    """How threads are laid out over vectors (n, k) in C order: the struct Shape of ``kernels/vectors.cuh``."""
+
+    n: int
+    k: int
+    rows: int  # of a block
+    columns: int
+    grid: tuple[int, int]
+    shape: Struct
+
+    @classmethod
+    def of(cls, n: int, k: int, block_size: int = 1) -> Layout:
+        """For vectors of `k` columns, with whole blocks of `block_size` rows in a block of threads."""
+        most = THREADS // block_size
+        tiles = max(1, -(-k // most))
+        columns = max(1, -(-k // tiles))
+        rows = THREADS // columns // block_size * block_size
+        at_once = max(1, BLOCKS_A_PROCESSOR * processors(cupy.cuda.runtime.getDevice()) // tiles)
+        grid = max(1, min(-(-n // rows), at_once)), tiles
+        return cls(n, k, rows, columns, grid, struct(n, k, rows | columns << 32))
+
+    def launch(self, kernel: cupy.cuda.Function, arguments: tuple[Any, ...], shared_mem: int = 0) -> None:
+        """Launch over all entries of the vectors."""
+        kernel(self.grid, (THREADS,), (self.shape, *arguments), shared_mem=shared_mem)
+
+    def partials(self) -> Struct:
+        """Memory for the sums of blocks: the struct Partials. Kernels that use it run one after the other."""
+        blocks, tiles = self.grid
+        return struct(cupy.empty(tiles * blocks * MOST_SUMS * self.columns), cupy.zeros(tiles, np.uint32))

@@ -1,0 +1,225 @@
+"""All iterations of conjugate gradients in one cooperative kernel: ``kernels/cg_bbcsr.cu`` and ``kernels/cg_cvr.cu``.
+
+A block of threads has neighbouring rows, and keeps its parts of vectors in shared memory as far as they fit; of BBCSR also
+tables.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from math import lcm
+from typing import Any
+
+import cupy
+import numpy as np
+
+from cvrarray.bbcsr import BBCSRArray
+from cvrarray.core.tables import WARP, BBCSRTables, CVRTables, mask_dtype
+from cvrarray.cvr import CVRArray
+from cvrarray.gpu import bbcsr, cvr
+from cvrarray.gpu.compiler import PRODUCTS, Kernel, Struct, processors, struct
+from cvrarray.linalg.gpu.layout import Layout
+from cvrarray.linalg.gpu.state import BLOCKS, DIAGONAL, GIVEN, IDENTITY, State
+
+#: Iterations of a launch, at most: the host can be interrupted between launches.
+BATCH = 4096
+WORDS_A_BLOCK = 11  # of 64 bits, for exchanges between blocks: 2 * 5 sums and a barrier
+BIN = 40  # bytes of the kernel's struct Bin, at most
+RESERVED = 4096  # bytes of shared memory for the kernels' own variables
+#: Threads of a block; more for single columns where there are enough bins, as their rows need few registers.
+THREADS, MANY_THREADS = 512, 1024
+MOST_SHARERS = 16
+#: Tables that come from L2 take at most this part of it; larger ones are streamed past it.
+IN_CACHE = 0.8
+
+ROUNDED = [pair for pair in PRODUCTS if np.dtype(pair[1]).kind in "fc"]
+BBCSR = Kernel(
+    "cg_bbcsr",
+    "cg_bbcsr",
+    [
+        (*dtypes, *how)
+        for dtypes in ROUNDED
+        for how in (
+            ("int32", 1, False, 1, False, MANY_THREADS, True),
+            ("int32", 3, False, 2, False, THREADS, False),
+            ("int64", 6, False, 4, True, THREADS, True),
+        )
+    ],
+    lambda value, product, index, size, far, sharers, holes, threads, streams: (
+        value, product, index, mask_dtype(size), size, *bbcsr.unroll(size, product.itemsize, far), holes, sharers,
+        threads, streams,
+    ),
+)  # fmt: skip
+CVR = Kernel(
+    "cg_cvr",
+    "cg_cvr",
+    [(*dtypes, *how) for dtypes in ROUNDED for how in (("int32", WARP, False), ("int64", 4, True))],
+    lambda value, product, index, n_lanes, cut: (value, product, index, n_lanes, cvr.UNROLL[product.itemsize], cut, THREADS),
+)
+
+
+def loop(matrix: Any, state: State, layout: Layout, kind: int, before: Any = None) -> Persistent | None:
+    """The loop for this matrix, or None where there is none, or where it would be slower than a graph.
+
+    That of a matrix of the same structure `before` is used again with the new values.
+    """
+    fits = isinstance(matrix, (BBCSRArray, CVRArray)) and matrix.nnz and kind != GIVEN and layout.k == 1
+    if not fits or not _is_cooperative():
+        return None
+    if isinstance(before, Persistent) and before.take(matrix._tables):
+        return before
+    try:
+        if isinstance(matrix, BBCSRArray):
+            return _of_bbcsr(matrix._tables, state, kind)
+        return _of_cvr(matrix._tables, state, kind)
+    except DoesNotFit:
+        return None
+
+
+def _is_cooperative() -> bool:
+    return bool(cupy.cuda.Device().attributes["CooperativeLaunch"])
+
+
+class DoesNotFit(Exception):
+    """A block's parts of vectors do not fit its shared memory."""
+
+
+class SharedMemory:
+    """Places in a block's shared memory, after what it knows of its bins."""
+
+    def __init__(self, bins: int = 0) -> None:
+        most: int = cupy.cuda.Device().attributes["MaxSharedMemoryPerBlockOptin"]
+        self.size, self.free = most - RESERVED, 0
+        self.place(bins * BIN)
+
+    def place(self, size: int) -> int:
+        """Where `size` bytes are, or -1 where there is no room."""
+        size = -(-size // 16) * 16
+        if self.free + size > self.size:
+            return -1
+        self.free += size
+        return self.free - size
+
+    def place_vectors(self, rows: int, state: State, kind: int, sharers: int | None) -> dict[str, int]:
+        """For a block's parts of the vectors, in the order of the traffic that each saves; s has a part for each sharer."""
+        wanted = {
+            "s": 0 if sharers is None else rows * sharers,
+            "r": rows,
+            "z": rows if kind == BLOCKS else 0,
+            "inverse": rows * int(state.block_size) if kind in (DIAGONAL, BLOCKS) else 0,
+            "x": rows,
+        }
+        places = {name: self.place(count * state.x.itemsize) if count else -1 for name, count in wanted.items()}
+        if places["r"] < 0 or (sharers is not None and places["s"] < 0):
+            raise DoesNotFit
+        return places
+
+
+class Persistent:
+    """Launches of a kernel, whose blocks have vectors at `places` in `memory`; `sizes`: blocks, threads, shared memory."""
+
+    batch = BATCH
+
+    def __init__(
+        self,
+        kernel: cupy.cuda.Function,
+        matrix: BBCSRTables | CVRTables,
+        others: tuple[Any, ...],
+        state: State,
+        kind: int,
+        memory: SharedMemory,
+        places: dict[str, int],
+        sizes: tuple[int, int, int],
+    ) -> None:
+        self._kernel, self._others, self._state = kernel, others, state
+        self._matrix, self._tables = matrix, _struct(matrix)
+        self._blocks, self._threads, self._end = sizes
+        size = {IDENTITY: 0, DIAGONAL: 1, BLOCKS: int(state.block_size)}[kind]
+        self._fixed = size, *(places[name] & (1 << 64) - 1 for name in ("x", "r", "z", "s", "inverse")), memory.free, self._end
+        self._words = cupy.empty(WORDS_A_BLOCK * self._blocks, np.uint64)
+        most = cupy.cuda.driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        cupy.cuda.driver.funcSetAttribute(kernel.ptr, most, memory.size)  # arrays share the kernel
+
+    def take(self, matrix: BBCSRTables | CVRTables) -> bool:
+        """Take a matrix of the same structure with other values; False if it is not one."""
+        old, new = (t._asdict() for t in (self._matrix, matrix))
+        values = [tables.pop(name) for tables in (old, new) for name in ("data", "val") if name in tables]
+        if old.keys() != new.keys() or any(old[name] is not new[name] for name in old if name not in ("shape", "nnz")):
+            return False
+        if values[0].dtype != values[1].dtype:
+            return False
+        self._matrix, self._tables = matrix, _struct(matrix)
+        return True
+
+    def launch(self, count: int) -> None:
+        """Run `count` iterations, or as many as there are to the end."""
+        s = self._state
+        inverse, history = (v if isinstance(v, cupy.ndarray) else None for v in (s.inverse, s.history))
+        vectors = struct(s.x, s.r, s.z, s.p, s.q, inverse, history, *self._fixed)
+        self._words.data.memset_async(0xFF, self._words.nbytes)
+        self._kernel(
+            (self._blocks,),
+            (self._threads,),
+            (self._tables, *self._others, vectors, s.columns, self._words, np.int64(count)),
+            shared_mem=self._end,
+            enable_cooperative_groups=True,
+        )
+
+
+def _struct(t: BBCSRTables | CVRTables) -> Struct:
+    return bbcsr._struct(t) if isinstance(t, BBCSRTables) else cvr._struct(t)
+
+
+def _of_bbcsr(t: BBCSRTables, state: State, kind: int) -> Persistent:
+    """Blocks have neighbouring bins of about the same number of slots; a warp takes a bin, or a share of one."""
+    n_bins = t.col_base.size
+    unit = lcm(WARP, int(state.block_size)) // WARP  # bins that a block of the preconditioner may not be cut out of
+    n_units = -(-n_bins // unit)
+    blocks = min(processors(cupy.cuda.runtime.getDevice()), n_units)
+    pointer = t.bin_rowptr.get()
+    first_bin = _balanced(pointer, unit, n_units, blocks)
+    bins = int(np.diff(first_bin).max())
+    threads = MANY_THREADS if t.block_size == 1 and bins >= MANY_THREADS // WARP and state.x.itemsize <= 8 else THREADS
+    sharers = 1
+    while sharers < MOST_SHARERS and 2 * sharers * bins <= threads // WARP and 2 * sharers <= bbcsr._mean_blocks(t):
+        sharers *= 2
+    memory = SharedMemory(bins)
+    places = memory.place_vectors(bins * WARP, state, kind, sharers)
+    kept = (memory.size - memory.free) * blocks
+    left = sum(table.nbytes for table in (t.data, t.col_narrow, t.col_wide, t.present) if table is not None) - kept
+    streams = left > IN_CACHE * cupy.cuda.Device().attributes["L2CacheSize"]
+    how = t.block_size, bbcsr.is_far(t), sharers, t.present is not None, threads, streams
+    kernel = BBCSR(t.data.dtype, state.x.dtype, t.col_wide.dtype, *how)
+    end = min(memory.size, memory.free + _table_bytes(t, first_bin, pointer))
+    return Persistent(kernel, t, (cupy.asarray(first_bin),), state, kind, memory, places, (blocks, threads, end))
+
+
+def _table_bytes(t: BBCSRTables, first_bin: np.ndarray, pointer: np.ndarray) -> int:
+    """Shared memory that holds any block's tables: three of each bin, each at a multiple of 16."""
+    others = t.col_wide.itemsize + (0 if t.present is None else t.present.itemsize)
+    values = np.diff(pointer[first_bin])
+    return int((values * t.data.itemsize + values // t.block_size * others + 48 * np.diff(first_bin)).max())
+
+
+def _balanced(pointer: np.ndarray, unit: int, n_units: int, blocks: int) -> np.ndarray:
+    """(blocks + 1,) first bins of blocks, in whole units, of about the same number of slots and rows."""
+    n_bins = pointer.size - 1
+    work = pointer + 8 * WARP * np.arange(n_bins + 1)
+    units = work[np.minimum(np.arange(n_units + 1) * unit, n_bins)]
+    cuts = np.searchsorted((units[:-1] + units[1:]) / 2, units[-1] * np.arange(1, blocks) / blocks)
+    return np.concatenate([[0], np.minimum(cuts * unit, n_bins), [n_bins]]).astype(np.int32)
+
+
+def _of_cvr(t: CVRTables, state: State, kind: int) -> Persistent:
+    """Blocks have equal shares of chunks and of rows; a warp takes a chunk."""
+    n, size, dtype = t.shape[0], int(state.block_size), state.x.dtype
+    n_units = -(-n // size)
+    enough = max(1, -(-t.carry_row.size // (THREADS // WARP)))
+    blocks = min(processors(cupy.cuda.runtime.getDevice()), enough, n_units)
+    first_row = np.minimum(np.arange(blocks + 1) * n_units // blocks * size, n)
+    memory = SharedMemory()
+    rows = max(end - first for first, end in pairwise(first_row.tolist()))
+    places = memory.place_vectors(rows, state, kind, None)
+    kernel = CVR(t.val.dtype, dtype, t.tail.dtype, t.n_lanes, t.cut_row.size > 0)
+    others = cvr._cuts(t, dtype)(), np.int64(n), cupy.asarray(first_row)
+    return Persistent(kernel, t, others, state, kind, memory, places, (blocks, THREADS, memory.free))

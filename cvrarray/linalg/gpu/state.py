@@ -1,0 +1,115 @@
+"""Memory of an engine: its vectors, and what the kernels know of each column."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import cupy
+import numpy as np
+
+from cvrarray.gpu.compiler import NULL
+from cvrarray.linalg.gpu.layout import THREADS, Layout
+
+WORDS = 9  # 64-bit words of the kernels' struct Column
+
+#: What a preconditioner is: the enum of ``kernels/cg.cuh``.
+IDENTITY, DIAGONAL, BLOCKS, GIVEN = KINDS = range(4)
+RUNNING = 0  #: the reason of a column that goes on
+
+
+def preconditioner_kind(preconditioner: Any) -> int:
+    """Which of KINDS it is: one that has ``inverse`` (n,) or (n_blocks, size, size) is applied inside the kernels."""
+    if preconditioner is None:
+        return IDENTITY
+    inverse = getattr(preconditioner, "inverse", None)
+    if isinstance(inverse, cupy.ndarray):
+        if inverse.ndim == 1:
+            return DIAGONAL
+        if inverse.ndim == 3 and inverse.shape[1] <= THREADS:
+            return BLOCKS
+    return GIVEN
+
+
+class Words(NamedTuple):
+    """What the host reads of each column."""
+
+    norm: np.ndarray
+    iterations: np.ndarray
+    reason: np.ndarray
+
+
+class State:
+    """Vectors, columns' states, sums, and the preconditioner's numbers where kernels apply it."""
+
+    def __init__(self, layout: Layout, dtype: np.dtype, kind: int, block_size: int) -> None:
+        self._layout, self._dtype = layout, np.dtype(dtype)
+        size = layout.n * layout.k
+        self.x, self.r, self.p, self.q = (cupy.zeros(size, dtype) for _ in range(4))
+        self.z = cupy.zeros(size if kind in (BLOCKS, GIVEN) else 0, dtype)
+        self.inverse: Any = NULL
+        self.block_size = np.int32(block_size)
+        self.shared_mem = THREADS * self._dtype.itemsize if kind == BLOCKS else 0
+        self.columns = cupy.zeros((layout.k, WORDS), np.float64)
+        self.tolerance = self._none = cupy.full(layout.k, -1.0)
+        self._tolerance = cupy.empty(layout.k)
+        self.sums = layout.partials()
+        self.limit = 0
+        self.history: Any = NULL
+        self._kept: cupy.ndarray | None = None
+        self._pinned: list[Any] = []
+
+    def set_inverse(self, inverse: cupy.ndarray) -> None:
+        """Copy the preconditioner's numbers, in the vectors' dtype."""
+        if self.inverse is NULL:
+            self.inverse = cupy.empty(inverse.shape, self._dtype)
+        self.inverse[...] = inverse
+
+    def begin(self, tolerance: np.ndarray | None, limit: int, history: bool) -> None:
+        """Before a solve: thresholds for norms of residuals, or None where a number of iterations is asked for."""
+        self.limit = limit
+        if tolerance is None:
+            self.tolerance = self._none
+        else:
+            self._tolerance.set(np.ascontiguousarray(np.broadcast_to(tolerance, self._layout.k), np.float64))
+            self.tolerance = self._tolerance
+        if history and (self._kept is None or len(self._kept) <= limit):
+            self._kept = cupy.zeros((limit + 1, self._layout.k))
+        self.history = self._kept if history else NULL
+
+    def key(self) -> Any:
+        """What graphs hold of the state that may change."""
+        return None if self.history is NULL else self._kept.data.ptr
+
+    def norms(self) -> cupy.ndarray:
+        """(k,) of the residuals, on the device: a copy, but in a capture the place that replays write to."""
+        found = self.columns[:, 3]
+        return found if cupy.cuda.get_current_stream().is_capturing() else found.copy()
+
+    def history_until(self, last: int) -> cupy.ndarray | None:
+        """(last + 1, k) of the norms so far, if they are kept."""
+        if self.history is NULL:
+            return None
+        found = self._kept[: last + 1]
+        return found if cupy.cuda.get_current_stream().is_capturing() else found.copy()
+
+    def send(self, slot: int) -> None:
+        """Begin to copy the columns' states to host memory."""
+        if not self._pinned:
+            self._pinned = [(cupy.cuda.alloc_pinned_memory(self.columns.nbytes), cupy.cuda.Event()) for _ in range(2)]
+        memory, event = self._pinned[slot]
+        stream = cupy.cuda.get_current_stream()
+        self.columns.data.copy_to_host_async(memory.ptr, self.columns.nbytes, stream)
+        event.record(stream)
+
+    def received(self, slot: int) -> Words:
+        """What was sent, when it is there."""
+        memory, event = self._pinned[slot]
+        event.synchronize()
+        words = np.frombuffer(memory, np.float64, self.columns.size).reshape(-1, WORDS)
+        whole = words.view(np.int64)
+        return Words(words[:, 3].copy(), whole[:, 6].copy(), whole[:, 8].copy())
+
+    def read(self) -> Words:
+        """The columns' states now: waits for the stream."""
+        self.send(0)
+        return self.received(0)

@@ -1,0 +1,72 @@
+"""The arithmetic of vectors for the methods: ``kernels/vectors.cu``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cupy
+import numpy as np
+
+from cvrarray.gpu.compiler import Kernel, PerStream
+from cvrarray.linalg.gpu.layout import VECTORS, Layout
+from cvrarray.linalg.vectors import Vectors
+
+DOT = Kernel(
+    "vectors",
+    "vectors_dot",
+    [(dtype, "float64", root) for (dtype,) in VECTORS for root in (False, True)]
+    + [(dtype, "complex128", False) for dtype in ("complex64", "complex128")],
+)
+COMBINE = Kernel(
+    "vectors",
+    "vectors_combine",
+    [(dtype, "float64", "float64") for (dtype,) in VECTORS]
+    + [
+        (dtype, *factors)
+        for dtype in ("complex64", "complex128")
+        for factors in (("complex128", "float64"), ("float64", "complex128"), ("complex128", "complex128"))
+    ],
+)
+
+
+class DeviceVectors(Vectors):
+    """:class:`cvrarray.linalg.vectors.Vectors` of a GPU: one kernel for each sum or combination, no scalar on the host."""
+
+    def __init__(self, device: Any, shape: tuple[int, ...], dtype: np.dtype) -> None:
+        super().__init__(device, shape, dtype)
+        with device.use():
+            self._layout = Layout.of(shape[0], self.columns)
+        self._partials = PerStream(self._layout.partials)
+
+    def _sum(self, x: cupy.ndarray, y: cupy.ndarray, result: np.dtype, root: bool = False) -> cupy.ndarray:
+        found = cupy.empty(self.columns, result)
+        if self.columns:
+            self._layout.launch(DOT(self.dtype, result, root), (self._partials.get(), x, y, found))
+        return found
+
+    def dot(self, x: cupy.ndarray, y: cupy.ndarray) -> cupy.ndarray:
+        """See :class:`Vectors`."""
+        return self._sum(x, y, self.scalar)
+
+    def real_dot(self, x: cupy.ndarray, y: cupy.ndarray) -> cupy.ndarray:
+        """See :class:`Vectors`."""
+        return self._sum(x, y, np.dtype(np.float64))
+
+    def norm(self, x: cupy.ndarray) -> cupy.ndarray:
+        """See :class:`Vectors`."""
+        return self._sum(x, x, np.dtype(np.float64), root=True)
+
+    def add(self, a: Any, x: cupy.ndarray, y: cupy.ndarray) -> None:
+        """See :class:`Vectors`."""
+        self.combine(a, x, cupy.ones(self.columns), y, y)
+
+    def combine(self, a: Any, x: cupy.ndarray, b: Any, y: cupy.ndarray, out: cupy.ndarray) -> None:
+        """See :class:`Vectors`."""
+        a, b = (self._scalar(factor) for factor in (a, b))
+        if self.columns:
+            self._layout.launch(COMBINE(self.dtype, a.dtype, b.dtype), (a, x, b, y, out))
+
+    def _scalar(self, a: Any) -> cupy.ndarray:
+        """A factor for each column, in double precision."""
+        a = cupy.asarray(a)
+        return cupy.ascontiguousarray(cupy.broadcast_to(a, self.columns), np.complex128 if a.dtype.kind == "c" else np.float64)

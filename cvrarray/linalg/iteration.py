@@ -1,0 +1,140 @@
+"""The loop that methods share: a method makes steps, and here is decided who goes on, and why a column ended.
+
+Numbers of columns stay on the device; the host looks at them now and then. A column that has ended is left as it is, for its
+factors are 0 from then on. A method's own residual is an update: the true one is computed before success is said, and where the
+update lied the column starts again from the true one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import numpy as np
+
+from . import arithmetic
+from .ends import A_NAN, COUNTED, RUNNING, VERIFY, Judge
+from .operators import multiply
+from .solution import Outcome
+from .system import System, apply
+
+#: Steps between two looks of the host at a GPU.
+LOOK = 8
+
+
+class Method:
+    """A method with one step an iteration. A subclass defines :meth:`start` and :meth:`step`."""
+
+    #: Numbers of vectors that a subclass needs, by name.
+    works_with: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self, system: System) -> None:
+        self.system, self.matrix, self.M = system, system.matrix, system.preconditioner
+        self.v = arithmetic.of(system.device, system.shape, system.dtype)
+        self.xp = self.v.xp
+        self.r = self.v.empty()
+        for name in self.works_with:
+            setattr(self, name, self.v.zeros())
+        self.is_tested = True
+        self.active: Any = None
+        self.end: Any = None
+
+    def start(self) -> None:
+        """Begin from the residual ``self.r``."""
+        raise NotImplementedError
+
+    def step(self, x: Any) -> Any:
+        """One iteration, which updates x; the norms of the updated residual, (columns,) on the device."""
+        raise NotImplementedError
+
+    def settle(self) -> None:
+        """End columns that have not converged in this step and cannot make another one."""
+
+    def update(self, matrix: Any) -> None:
+        """Take another matrix of the same shape."""
+        self.matrix = matrix
+
+    def times(self, x: Any, out: Any) -> Any:
+        """``out = A @ x``."""
+        return multiply(self.matrix, x, out)
+
+    def precondition(self, r: Any, out: Any) -> Any:
+        """``M @ r``: `r` itself without a preconditioner, else `out`."""
+        return r if self.M is None else apply(self.M, r, out)
+
+    def stop(self, condition: Any, end: int) -> None:
+        """End the columns that go on and meet the condition."""
+        now = self.active & condition
+        self.end = self.v.where(now, end, self.end)
+        self.active = self.active & ~now
+
+    def where_active(self, a: Any) -> Any:
+        """The scalar `a`, 0 for columns that have ended."""
+        return self.v.where(self.active, a, 0.0)
+
+    def ratio(self, a: Any, b: Any) -> Any:
+        """``a / b`` for columns that go on, 0 where b is 0 and for the others."""
+        usable = self.active & (b != 0)
+        return self.v.where(usable, a / self.v.where(usable, b, 1.0), self.v.constant(0))
+
+    def run(
+        self, b: Any, x: Any, tolerance: np.ndarray | None, limit: int, callback: Callable[[Any], Any] | None = None
+    ) -> Outcome:
+        """Solve, as :mod:`cvrarray.linalg.system` says; `callback(x)` is called after each iteration."""
+        xp, columns = self.xp, self.v.columns
+        judge = Judge(columns, tolerance, limit)
+        history: list[Any] = []
+        self.is_tested = tolerance is not None
+        verify_at = self.v.constant(-1)
+        with np.errstate(all="ignore"):
+            if tolerance is not None:
+                small = self.v.host(self.v.norm(b)) * float(np.finfo(self.system.dtype).eps) / 4
+                verify_at = self.v.load(np.maximum(small, tolerance))
+            true = self._true(b, x)
+            history.append(true)
+            going = judge.judge(self.v.host(true))
+            while going:
+                true = self._cycle(x, verify_at, judge, history, callback)
+                if tolerance is None:
+                    judge.end[judge.end == RUNNING] = COUNTED
+                    break
+                true = self._true(b, x)
+                going = judge.judge(self.v.host(true))
+        kept = xp.stack([xp.atleast_1d(norms) for norms in history]) if self.system.history else None
+        return Outcome(judge.iterations, self.v.host(true), judge.reasons(), kept)
+
+    def _true(self, b: Any, x: Any) -> Any:
+        """``self.r = b - A @ x``, and its norms."""
+        if bool(x.any()):
+            self.times(x, self.r)
+            one = self.v.constant(1)
+            self.v.combine(one, b, -one, self.r, self.r)
+        else:
+            self.r[...] = b
+        return self.v.norm(self.r)
+
+    def _cycle(self, x: Any, verify_at: Any, judge: Judge, history: list[Any], callback: Callable[[Any], Any] | None) -> Any:
+        """Iterate until no column goes on, or one has had all its iterations; the updated norms."""
+        v, look = self.v, 1 if self.system.device.kind == "cpu" else self.system.check_every or LOOK
+        self.end = v.load(judge.end)
+        self.active = self.end == RUNNING
+        done = v.load(judge.iterations)
+        left = judge.limit - int(judge.iterations[judge.end == RUNNING].max())
+        norms = v.norm(self.r)
+        self.start()
+        for k in range(left):
+            was = self.active
+            norms = self.step(x)
+            done = done + was
+            if self.is_tested:
+                self.stop(~v.is_finite(norms), A_NAN)
+                self.stop(norms <= verify_at, VERIFY)
+                self.settle()
+            if self.system.history:
+                history.append(norms)
+            if callback is not None:
+                callback(x)
+            if self.is_tested and (k + 1) % look == 0 and not bool(self.active.any()):
+                break
+        judge.end[:], judge.iterations[:] = v.host(self.end), v.host(done)
+        return norms

@@ -1,0 +1,528 @@
+"""Preconditioners: approximations of a matrix's inverse that cost little to make and to apply.
+
+Each has ``apply(r, out)``, ``out = M @ r`` for contiguous vectors (n,) or (n, k); ``matvec`` for everybody else;
+``update(A)`` for new values in the same structure; ``astype(dtype)``. Several solvers, threads and streams may use one at once.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ..array import structure
+from ..array.base import SparseArray
+from ..array.format import FormatArray
+from ..core import devices
+from . import operators
+
+#: Steps of the Lanczos iteration that bounds the largest eigenvalue.
+LANCZOS_STEPS = 12
+
+
+class Preconditioner:
+    """What all have in common: shape, dtype, device, and how the others are expressed by :meth:`apply`."""
+
+    shape: tuple[int, int]
+    dtype: np.dtype
+    device: devices.Device
+    capturable = False  #: whether an application takes no memory, once it has been made: then a CUDA graph may hold it
+
+    def apply(self, r: Any, out: Any) -> Any:
+        """``out = M @ r``; r and out are contiguous, of one dtype, on the preconditioner's device."""
+        raise NotImplementedError
+
+    def matvec(self, x: Any, out: Any = None) -> Any:
+        """``M @ x`` for a vector."""
+        xp = self.device.xp
+        x = xp.ascontiguousarray(x, np.result_type(self.dtype, operators.vector_dtype(x.dtype)))
+        out = xp.empty_like(x) if out is None else out
+        return self.apply(x, out)
+
+    matmat = matvec
+
+    def update(self, A: Any) -> None:
+        """Take new values of a matrix of the same structure."""
+        raise NotImplementedError
+
+    def astype(self, dtype: Any, into: Any = None) -> Any:
+        """The same in another precision; written over `into`, an earlier result, where that is given."""
+        raise NotImplementedError
+
+
+class Workspace:
+    """Vectors that an application needs, for each shape and dtype: one set for each thread or stream.
+
+    A CUDA graph that is being captured has a set of its own, for it will run on any stream, beside others: the vector that it
+    writes to tells whose it is.
+    """
+
+    def __init__(self, device: devices.Device, make: Callable[[tuple[int, ...], np.dtype], Any]) -> None:
+        self._device, self._make = device, make
+        self._sets: dict[tuple[Any, ...], Any] = {}
+
+    def __call__(self, out: Any) -> Any:
+        """The set for an application that writes to `out`."""
+        lane: tuple[Any, ...] = (threading.get_ident(),)
+        if self._device.kind == "cuda":
+            stream = self._device.xp.cuda.get_current_stream()
+            lane = ("graph", out.data.ptr) if stream.is_capturing() else (stream.ptr,)
+        key = (out.shape, out.dtype, *lane)
+        found = self._sets.get(key)
+        if found is None:
+            found = self._sets[key] = self._make(out.shape, out.dtype)
+        return found
+
+
+class Jacobi(Preconditioner):
+    """The inverse of the diagonal: see :func:`jacobi`.
+
+    Attributes
+    ----------
+    inverse : (n,) array, real where A's diagonal is
+    """
+
+    def __init__(self, A: Any) -> None:
+        self.device, self.shape = _device(A), (operators.check_square(A.shape),) * 2
+        self._places = Places(1)
+        self.inverse = self._inverted(A)
+        self.dtype = self.inverse.dtype
+
+    def _inverted(self, A: Any) -> Any:
+        xp = self.device.xp
+        with self.device.use():
+            diagonal = self._places.values(A).reshape(-1)[: self.shape[0]]
+            bad = xp.flatnonzero((diagonal == 0) | ~xp.isfinite(diagonal))
+            if bad.size:
+                row = int(bad[0])
+                raise ValueError(
+                    f"jacobi needs a diagonal that is finite and not 0; A[{row}, {row}] is {diagonal[row]}. "
+                    "Leave M out, or use minres or gmres"
+                )
+            if diagonal.dtype.kind == "c" and not bool((diagonal.imag != 0).any()):
+                diagonal = diagonal.real
+            wide = np.complex128 if diagonal.dtype.kind == "c" else np.float64
+            return (1 / diagonal.astype(wide)).astype(operators.vector_dtype(diagonal.dtype))
+
+    def apply(self, r: Any, out: Any) -> Any:
+        inverse = self.inverse if r.ndim == 1 else self.inverse[:, None]
+        self.device.xp.multiply(inverse, r, out=out)
+        return out
+
+    def update(self, A: Any) -> None:
+        self.inverse[...] = self._inverted(A)
+
+    def astype(self, dtype: Any, into: Any = None) -> Any:
+        return _cast(self, "inverse", dtype, into)
+
+
+class BlockJacobi(Preconditioner):
+    """The inverses of the blocks on the diagonal: see :func:`block_jacobi`.
+
+    Attributes
+    ----------
+    inverse : (n_blocks, block_size, block_size) array
+    block_size : int
+    """
+
+    def __init__(self, A: Any, block_size: int) -> None:
+        self.device, self.shape = _device(A), (operators.check_square(A.shape),) * 2
+        self.block_size = block_size
+        self._places = Places(block_size)
+        self.inverse = self._inverted(A)
+        self.dtype = self.inverse.dtype
+        self._workspace = Workspace(self.device, self._pads)
+        self._kernel: Any = None
+
+    def _inverted(self, A: Any) -> Any:
+        xp, size, n = self.device.xp, self.block_size, self.shape[0]
+        with self.device.use():
+            blocks = self._places.values(A)
+            blocks = blocks.astype(np.complex128 if blocks.dtype.kind == "c" else np.float64)
+            beyond = len(blocks) * size - n
+            if beyond:
+                own = xp.arange(size - beyond, size)
+                blocks[-1, own, own] = 1
+            return inverses(blocks, xp).astype(operators.vector_dtype(A.dtype))
+
+    def _pads(self, shape: tuple[int, ...], dtype: np.dtype) -> tuple[Any, Any]:
+        rows = len(self.inverse) * self.block_size
+        return tuple(self.device.xp.zeros((rows, *shape[1:]), dtype) for _ in range(2))
+
+    def apply(self, r: Any, out: Any) -> Any:
+        if self.device.kind == "cpu" and r.ndim == 1 and r.dtype == self.dtype:
+            if self._kernel is None:
+                from .cpu.vectors import block_product
+
+                self._kernel = block_product(self.inverse)
+            self._kernel(self.inverse, r, out)
+            return out
+        xp, size, n = self.device.xp, self.block_size, self.shape[0]
+        to = out
+        if len(self.inverse) * size != n:
+            whole, to = self._workspace(out)
+            whole[:n] = r
+            r = whole
+        product = xp.matmul(self.inverse.astype(r.dtype, copy=False), r.reshape(len(self.inverse), size, -1))
+        if to is out:
+            out[...] = product.reshape(out.shape)
+        else:
+            out[...] = product.reshape(to.shape)[:n]
+        return out
+
+    def update(self, A: Any) -> None:
+        self.inverse[...] = self._inverted(A)
+
+    def astype(self, dtype: Any, into: Any = None) -> Any:
+        cast = _cast(self, "inverse", dtype, into)
+        cast._workspace, cast._kernel = Workspace(self.device, cast._pads), None
+        return cast
+
+
+class Places:
+    """The blocks on the diagonal of arrays of one structure: where they lie is found once."""
+
+    def __init__(self, block_size: int) -> None:
+        self.block_size = block_size
+        self._structure: Any = None
+        self._slots: Any = None
+
+    def values(self, A: Any) -> Any:
+        """(n_blocks, block_size, block_size), 0 where nothing is stored."""
+        if not isinstance(A, FormatArray):
+            return _blocks_of(A, self.block_size)
+        table = next(table for name, table in A._arrays().items() if name != A._value_table)
+        xp = A._target.xp
+        if self._structure is not table:
+            self._structure, self._slots = table, structure.block_diagonal_slots(A, self.block_size)
+        stored = A._values(A._tables)
+        if not stored.size:
+            return xp.zeros(self._slots.shape, A.dtype)
+        return xp.where(self._slots >= 0, stored[self._slots], stored.dtype.type(0))
+
+
+def _blocks_of(A: Any, size: int) -> Any:
+    """The blocks of any matrix that has them."""
+    if isinstance(A, SparseArray):
+        return A.block_diagonal(size)
+    return operators.diagonal_source(A).block_diagonal(size)
+
+
+def _cast(one: Any, name: str, dtype: Any, into: Any) -> Any:
+    """A copy of a preconditioner whose numbers have the precision of `dtype`, real where they are."""
+    numbers = getattr(one, name)
+    dtype = np.dtype(dtype)
+    if numbers.dtype.kind != "c" and dtype.kind == "c":
+        dtype = np.dtype(dtype.type(0).real.dtype)
+    if into is not None:
+        getattr(into, name)[...] = numbers
+        return into
+    cast = object.__new__(type(one))
+    cast.__dict__.update(one.__dict__)
+    setattr(cast, name, numbers.astype(dtype))
+    cast.dtype = dtype
+    return cast
+
+
+def inverses(blocks: Any, xp: Any) -> Any:
+    """The inverses of Hermitian positive definite blocks (n_blocks, size, size), by Cholesky; one column of all at a time.
+
+    Raises
+    ------
+    ValueError
+        A block is not positive definite, or singular in double precision; the message names the first.
+    """
+    size = blocks.shape[1]
+    lower = xp.zeros_like(blocks)
+    smallest = xp.full(len(blocks), xp.inf)  # pivot over the diagonal, of each block
+    with np.errstate(all="ignore"):
+        for j in range(size):
+            row = lower[:, j, :j]
+            own = blocks[:, j, j].real
+            pivot = own - (row.real**2 + row.imag**2).sum(axis=1)
+            smallest = xp.minimum(smallest, xp.where(own > 0, pivot / xp.where(own > 0, own, 1.0), -1.0))
+            root = xp.sqrt(xp.where(pivot > 0, pivot, 1.0))
+            lower[:, j, j] = root
+            if j + 1 < size:
+                below = blocks[:, j + 1 :, j] - (lower[:, j + 1 :, :j] * row.conj()[:, None, :]).sum(axis=2)
+                lower[:, j + 1 :, j] = below / root[:, None]
+        bad = xp.flatnonzero(~(smallest > size * np.finfo(np.float64).eps) | ~xp.isfinite(lower).all(axis=(1, 2)))
+        if bad.size:
+            k = int(bad[0])
+            raise ValueError(
+                f"block_jacobi needs positive definite blocks; block {k}, of the rows {k * size} to {(k + 1) * size - 1}, has "
+                f"a Cholesky pivot of {float(smallest[k]):.3g} times its diagonal. Add to A's diagonal, or use jacobi"
+            )
+        inverse = xp.zeros_like(blocks)
+        for i in range(size):
+            root = lower[:, i, i]
+            inverse[:, i, :i] = -(lower[:, i, :i, None] * inverse[:, :i, :i]).sum(axis=1) / root[:, None]
+            inverse[:, i, i] = 1 / root
+        return xp.matmul(inverse.conj().transpose(0, 2, 1), inverse)
+
+
+class Chebyshev(Preconditioner):
+    """A polynomial in A and the inverse of its diagonal: see :func:`chebyshev`."""
+
+    capturable = True
+
+    def __init__(self, A: Any, degree: int, ratio: float, largest: float | None = None) -> None:
+        self.device, self.shape = _device(A), (operators.check_square(A.shape),) * 2
+        self.matrix, self.degree, self.ratio = A, degree, ratio
+        self._jacobi = Jacobi(A)
+        self.dtype = operators.vector_dtype(A.dtype)
+        self.largest = largest if largest is not None else largest_eigenvalue(A, self._jacobi.inverse, self.device)
+        self._workspace = Workspace(self.device, lambda shape, dtype: [self.device.xp.empty(shape, dtype) for _ in range(2)])
+        self._kernels: dict[Any, Any] = {}
+
+    @property
+    def inverse_diagonal(self) -> Any:
+        """(n,) the inverse of A's diagonal."""
+        return self._jacobi.inverse
+
+    def apply(self, r: Any, out: Any) -> Any:
+        return self.smooth(r, out, is_zero=True)
+
+    def smooth(self, b: Any, x: Any, is_zero: bool = False) -> Any:
+        """Steps for ``A @ x = b`` from the x that is there, or from 0: Saad, "Iterative Methods", algorithm 12.1."""
+        center, half = self.largest * (1 + 1 / self.ratio) / 2, self.largest * (1 - 1 / self.ratio) / 2
+        d, product = self._workspace(x)
+        turn = self._turn(b)
+        sigma = center / half if half > 0 else np.inf
+        rho = 1 / sigma
+        for step in range(self.degree):
+            is_first = step == 0 and is_zero
+            if not is_first:
+                operators.multiply(self.matrix, x, product)
+            if step == 0:
+                old, new = 0.0, 1 / center
+            else:
+                before, rho = rho, 1 / (2 * sigma - rho)
+                old, new = rho * before, 2 * rho / half
+            turn(old, new, is_first, b, product, d, x)
+        return x
+
+    def _turn(self, b: Any) -> Callable[..., None]:
+        """``d = old d + new D^-1 (b - product); x += d``."""
+        key = (b.ndim, b.dtype)
+        if key not in self._kernels:
+            inverse = self.inverse_diagonal
+            if self.device.kind == "cpu" and b.ndim == 1 and inverse.dtype.kind != "c":
+                from .cpu.vectors import chebyshev_turn
+
+                self._kernels[key] = chebyshev_turn(inverse, b)
+            else:
+                self._kernels[key] = _chebyshev_turn(inverse, b, self.device.xp)
+        found: Callable[..., None] = self._kernels[key]
+        return found
+
+    def update(self, A: Any) -> None:
+        self._jacobi.update(A)
+        self.matrix = A
+        self.largest = largest_eigenvalue(A, self._jacobi.inverse, self.device)
+        self._kernels.clear()
+
+    def astype(self, dtype: Any, into: Any = None) -> Chebyshev:
+        single = np.dtype(dtype)
+        if self.matrix.dtype.kind != "c":
+            single = np.dtype(single.type(0).real.dtype)
+        if into is None:
+            return type(self)(self.matrix.astype(single), self.degree, self.ratio, self.largest)
+        into.matrix, into.largest = self.matrix.astype(single), self.largest
+        into._jacobi.update(into.matrix)
+        into._kernels.clear()
+        return into  # type: ignore[no-any-return]
+
+
+def _chebyshev_turn(inverse: Any, b: Any, xp: Any) -> Callable[..., None]:
+    """:meth:`Chebyshev._turn` in array code; on a GPU one kernel, which takes no memory."""
+    scale = (inverse if b.ndim == 1 else inverse[:, None]).astype(b.dtype if inverse.dtype.kind == "c" else b.real.dtype)
+    if hasattr(xp, "ElementwiseKernel"):
+        step = xp.ElementwiseKernel(
+            "S s, R old, R new_, bool first, T b, T product, T d0, T x0",
+            "T d, T x",
+            "T t = s * (first ? b : b - product) * T(new_); if (old != 0) t += T(old) * d0; d = t; x = first ? t : x0 + t;",
+            "cvrarray_chebyshev_turn",
+        )
+        number = b.real.dtype.type
+        return lambda old, new, is_first, b, product, d, x: step(
+            scale, number(old), number(new), is_first, b, product, d, x, d, x
+        )
+
+    def turn(old: float, new: float, is_first: bool, b: Any, product: Any, d: Any, x: Any) -> None:
+        if is_first:
+            d[...] = b * scale
+            d *= b.real.dtype.type(new)
+            x[...] = d
+            return
+        step = (b - product) * scale
+        step *= b.real.dtype.type(new)
+        if old:
+            step += b.real.dtype.type(old) * d
+        d[...] = step
+        x += d
+
+    return turn
+
+
+def largest_eigenvalue(A: Any, inverse: Any, device: devices.Device) -> float:
+    """An upper bound, but for rounding, of the largest eigenvalue of ``D^-1 A``, from a few Lanczos steps.
+
+    It is that of the tridiagonal matrix plus what the last step left: Y. Zhou, Y. Saad, M. L. Tiago, J. R. Chelikowsky,
+    "Parallel self-consistent-field calculations via Chebyshev-filtered subspace acceleration", Phys. Rev. E 74, 066704, 2006.
+    """
+    xp, n = device.xp, A.shape[0]
+    if n == 0:
+        return 1.0
+    dtype = operators.vector_dtype(A.dtype)
+    root = xp.sqrt(abs(inverse)).astype(dtype)
+    x = xp.asarray(np.random.default_rng(0).standard_normal(n).astype(np.float32)).astype(dtype)
+    x /= xp.linalg.norm(x)
+    old, beta, alphas, betas = xp.zeros_like(x), 0.0, [], []
+    product = xp.empty_like(x)
+    for _ in range(min(LANCZOS_STEPS, n)):
+        operators.multiply(A, xp.ascontiguousarray(root * x), product)
+        w = root * product - dtype.type(beta) * old
+        alpha = float(xp.vdot(x, w).real)
+        w = w - dtype.type(alpha) * x
+        beta = float(xp.linalg.norm(w))
+        alphas.append(alpha)
+        betas.append(beta)
+        if not beta > np.finfo(dtype).eps * abs(alpha):
+            break
+        old, x = x, (w / dtype.type(beta)).astype(dtype)
+    if not np.isfinite(alphas + betas).all():
+        raise ValueError("A must be finite; a product with it gave nan or inf")
+    tridiagonal = np.diag(alphas) + np.diag(betas[:-1], 1) + np.diag(betas[:-1], -1)
+    return float(np.linalg.eigvalsh(tridiagonal)[-1] + betas[-1])
+
+
+def _device(A: Any) -> devices.Device:
+    return A._target if isinstance(A, SparseArray) else devices.of(A)
+
+
+def _matrix(A: Any, name: str) -> Any:
+    """A as something whose entries can be read."""
+    if isinstance(A, SparseArray):
+        operators.numeric(A.dtype, "A")
+        return A
+    return operators.diagonal_source(A, name)
+
+
+def jacobi(A: Any) -> Jacobi:
+    """The diagonal preconditioner: ``M = inv(diag(A))``. The solvers apply it inside their updates of vectors.
+
+    Parameters
+    ----------
+    A : (n, n) array of ours, or sparse or dense matrix
+
+    Returns
+    -------
+    Jacobi
+        With ``apply(r, out)``, ``matvec(x)``, ``update(A)`` for new values, and ``inverse``, (n,).
+
+    Raises
+    ------
+    ValueError
+        An entry of the diagonal is 0, nan or inf; it is named. Or A is not square.
+    TypeError
+        A has no entries that can be read.
+
+    Examples
+    --------
+    >>> A = cvrarray.CVRArray([[2.0, 1], [1, 4]])
+    >>> cvrarray.linalg.jacobi(A).matvec(np.ones(2))
+    array([0.5 , 0.25])
+    """
+    return Jacobi(_matrix(A, "jacobi"))
+
+
+def block_jacobi(A: Any, block_size: int | None = None) -> BlockJacobi:
+    """The inverses of A's diagonal blocks, computed in double precision by Cholesky.
+
+    Parameters
+    ----------
+    A : (n, n) array of ours, or sparse or dense matrix
+        Hermitian; the blocks are positive definite.
+    block_size : int, optional
+        Default: BBCSR's own; an array without blocks needs it.
+
+    Returns
+    -------
+    BlockJacobi
+        With ``apply(r, out)``, ``matvec(x)``, ``update(A)`` for new values, ``inverse`` and ``block_size``.
+
+    Raises
+    ------
+    ValueError
+        A block is not positive definite; it is named. Or A is not square, or has no blocks and `block_size` is left out.
+    TypeError
+        A has no entries that can be read.
+
+    Examples
+    --------
+    >>> A = cvrarray.BBCSRArray([[2.0, 1, 0, 0], [1, 2, 0, 0], [0, 0, 4, 0], [0, 0, 0, 4]], block_size=2)
+    >>> cvrarray.linalg.block_jacobi(A).matvec(np.ones(4)).round(6)
+    array([0.333333, 0.333333, 0.25    , 0.25    ])
+    """
+    A = _matrix(A, "block_jacobi")
+    size = getattr(A, "block_size", None) if block_size is None else block_size
+    if isinstance(size, bool) or not isinstance(size, (int, np.integer)) or not 1 <= size <= 64:
+        raise ValueError(
+            f"block_size must be a whole number from 1 to 64; got {size!r}. Only BBCSR arrays have one of their own"
+        )
+    return BlockJacobi(A, int(size))
+
+
+def chebyshev(A: Any, degree: int = 3, *, ratio: float = 30.0) -> Chebyshev:
+    """A polynomial of a matrix that is small on the upper part of its spectrum: products, and no inner products.
+
+    Chebyshev's iteration for ``D^-1 A``, D the diagonal, from 0: Y. Saad, "Iterative Methods for Sparse Linear Systems",
+    2nd ed., SIAM 2003, section 12.3.2. The spectrum's upper end is bounded by a few Lanczos steps.
+
+    Parameters
+    ----------
+    A : (n, n) array of ours, or sparse or dense matrix
+        Symmetric (Hermitian) positive definite.
+    degree : int
+        Steps; each but the first costs a product.
+    ratio : float
+        The polynomial is small between the largest eigenvalue and this part of it.
+
+    Returns
+    -------
+    Chebyshev
+        With ``apply(r, out)``, ``matvec(x)``, ``update(A)`` for new values.
+
+    Raises
+    ------
+    ValueError
+        The diagonal has an entry that is 0, nan or inf; A is not square; `degree` or `ratio` is out of range.
+    TypeError
+        A has no entries that can be read.
+
+    Examples
+    --------
+    >>> A = cvrarray.asarray(np.diag([1.0, 2, 4]), device="cpu")
+    >>> M = cvrarray.linalg.chebyshev(A, 4)
+    >>> x, info = cvrarray.linalg.cg(A, np.ones(3), M=M)
+    >>> x.round(4), info
+    (array([1.  , 0.5 , 0.25]), 0)
+    """
+    if isinstance(degree, bool) or int(degree) != degree or degree < 1:
+        raise ValueError(f"degree must be a whole number from 1; got {degree!r}")
+    if not ratio > 1:
+        raise ValueError(f"ratio must be above 1; got {ratio!r}")
+    return Chebyshev(_matrix(A, "chebyshev"), int(degree), float(ratio))
+
+
+NAMED: dict[str, Callable[[Any], Any]] = {"jacobi": jacobi, "block_jacobi": block_jacobi}
+
+
+def named(name: str, A: Any) -> Any:
+    """The preconditioner that is called so."""
+    if name not in NAMED:
+        raise ValueError(f"M must be {' or '.join(map(repr, NAMED))}, a preconditioner, or an operator; got {name!r}")
+    return NAMED[name](A)

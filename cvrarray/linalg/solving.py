@@ -1,0 +1,105 @@
+"""From arguments to a solution: what surrounds the loop of any method.
+
+Columns that cannot be solved at all (nan or inf in b or x0) are left out and keep their start. Columns of extreme size are
+scaled by a power of 2, so that their squares neither overflow nor vanish.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from . import arguments, solution
+from .arguments import Arguments
+from .solution import Outcome, Solution
+from .system import System
+
+
+def solved(
+    method: Callable[[System], Any],
+    given: tuple[Any, Any, Any, Any],
+    limits: tuple[Any, Any, Any],
+    callback: Callable[[Any], Any] | None,
+) -> tuple[Any, int]:
+    """x and SciPy's info, of a method for ``(A, b, x0, M)`` with ``(rtol, atol, maxiter)``."""
+    rtol, atol = (arguments.tolerance(limit, name) for limit, name in zip(limits, ("rtol", "atol"), strict=False))
+    checked = arguments.system(*given)
+    limit = arguments.count(limits[2], "maxiter", 10 * checked.b.shape[0])
+    with checked.device.use():
+        found = run(lambda: method(described(checked)), checked, (rtol, atol), limit, callback)
+    return found.x, found.info
+
+
+def described(given: Arguments, **options: Any) -> System:
+    """The system of these arguments, for an engine or a method."""
+    columns = None if given.b.ndim == 1 else given.b.shape[1]
+    return System(given.matrix, given.preconditioner, given.b.shape[0], columns, given.b.dtype, given.device, **options)
+
+
+def run(
+    engine: Callable[[], Any],
+    given: Arguments,
+    tolerances: tuple[float, float],
+    limit: int,
+    callback: Callable[[Any], Any] | None = None,
+) -> Solution:
+    """Solve with what `engine` makes: checked numbers in, a solution out."""
+    b, x, device = given.b, given.x, given.device
+    sizes = arguments.norms(b, device)
+    starts = arguments.norms(x, device) if given.has_start else np.zeros(len(sizes))
+    bad = arguments.bad_start(sizes, starts)
+    if not b.size:
+        return answer(given, Outcome(np.zeros(len(sizes), int), sizes, [solution.CONVERGED] * len(sizes)), sizes)
+    tolerance = np.maximum(tolerances[0] * sizes, tolerances[1])
+    left_out = [j for j, reason in enumerate(bad) if reason]
+    kept = _columns(x)[:, left_out].copy()
+    scale = _scale(sizes, starts, b.dtype)
+    if left_out or (scale != 1).any():
+        b = b * device.xp.asarray(scale, b.real.dtype)
+        x *= device.xp.asarray(scale, b.real.dtype)
+        tolerance = tolerance * scale
+        for vector in (b, x):
+            _columns(vector)[:, left_out] = 0
+    for j in np.flatnonzero(sizes == 0):
+        _columns(x)[:, j] = 0
+    tolerance[left_out] = np.inf
+    outcome = engine().run(b, x, tolerance, limit, *([callback] if callback is not None else []))
+    if left_out or (scale != 1).any():
+        x /= device.xp.asarray(scale, b.real.dtype)
+        _columns(x)[:, left_out] = kept
+        outcome = outcome._replace(
+            residual=outcome.residual / scale,
+            reasons=[why or reason for why, reason in zip(bad, outcome.reasons, strict=True)],
+            history=None if outcome.history is None else outcome.history / device.xp.asarray(scale),
+        )
+        outcome.residual[left_out] = np.nan
+    return answer(given, outcome, sizes)
+
+
+def _columns(vector: Any) -> Any:
+    return vector[:, None] if vector.ndim == 1 else vector
+
+
+def _scale(sizes: np.ndarray, starts: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """A power of 2 for each column, 1 where squares of numbers of its size are normal ones."""
+    largest = np.maximum(sizes, starts)
+    limit = float(np.finfo(dtype).max) ** 0.4
+    usual = ~np.isfinite(largest) | (largest == 0) | ((largest < limit) & (largest > 1 / limit))
+    with np.errstate(all="ignore"):
+        exponent = -np.floor(np.log2(np.where(usual, 1.0, largest)))
+    scale: np.ndarray = np.exp2(np.clip(exponent, -1000, 1000))
+    return scale
+
+
+def answer(given: Arguments, outcome: Outcome, sizes: np.ndarray) -> Solution:
+    """The solution that a user gets; numbers of a vector's one column are plain numbers."""
+    unit = np.where((sizes > 0) & np.isfinite(sizes), sizes, 1.0)
+    history = None if outcome.history is None else outcome.history / given.device.xp.asarray(unit)
+    relative, reasons = outcome.residual / unit, outcome.reasons
+    converged = np.array([reason == solution.CONVERGED for reason in reasons], bool)
+    if given.b.ndim == 2:
+        return Solution(given.x, outcome.iterations, relative, converged, reasons, history)
+    flat = None if history is None else history[:, 0]
+    return Solution(given.x, int(outcome.iterations[0]), float(relative[0]), bool(converged[0]), reasons[0], flat)

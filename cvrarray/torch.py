@@ -1,0 +1,251 @@
+"""PyTorch: ``A @ tensor`` without a copy, and :func:`matmul`, an operator with gradients that ``torch.compile`` takes.
+
+PyTorch is imported with this module, and this module when it is asked for or a tensor meets an array. An operator takes
+tensors and numbers alone: an array is its number to it, under which the operator finds it while it lives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from .array.format import LIVING
+from .array.transposed import TransposedArray
+from .core import devices
+from .core.extensions import optional
+
+with optional("cvrarray.torch", "PyTorch", "torch"):
+    import torch
+
+
+def matmul(A: Any, x: torch.Tensor, values: torch.Tensor | None = None) -> torch.Tensor:
+    """``A @ x`` with gradients with respect to `x` and to the values of `A`.
+
+    It is the registered operator ``torch.ops.cvrarray.product``: ``torch.compile`` takes it without a break, CUDA graphs
+    record it, and its own gradients have gradients. Where no gradient is asked for, the product's kernel is called at once.
+
+    Parameters
+    ----------
+    A : array of ours
+        It must live until the gradients are computed.
+    x : (n_cols,) or (n_cols, k) tensor on the array's device
+        Of a dtype that the array's values promote to no other one with.
+    values : (nnz,) tensor, optional
+        Values that stand for the array's own, in the order of ``A.data``. A gradient with respect to them is computed at the
+        array's entries alone. The first call finds where entries lie, and the array keeps it; a transposed view keeps
+        nothing: there take ``A.T.copy()``.
+
+    Returns
+    -------
+    (n_rows,) or (n_rows, k) tensor of x's dtype
+        The same bits in every call, and so are the gradients.
+
+    Raises
+    ------
+    TypeError
+        `x` or `values` is no tensor, on another device, or of a dtype that does not fit.
+    ValueError
+        A shape does not fit.
+
+    Examples
+    --------
+    >>> import torch
+    >>> A = cvrarray.CVRArray([[1.0, 0, 2], [0, 3, 0]])
+    >>> values = torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64, requires_grad=True)
+    >>> y = cvrarray.torch.matmul(A, torch.ones(3, dtype=torch.float64), values)
+    >>> y.sum().backward()
+    >>> y.tolist(), values.grad.tolist()
+    ([3.0, 3.0], [1.0, 1.0, 1.0])
+    """
+    base: Any = A.base if isinstance(A, TransposedArray) else A
+    number = base._number if base is A else -base._number
+    if not torch.compiler.is_compiling():
+        _check(A, x, values)
+        if not torch.is_grad_enabled() or not (x.requires_grad or (values is not None and values.requires_grad)):
+            return _product(x, values, number, A.shape[0], False)
+    return torch.ops.cvrarray.product(x, values, number, A.shape[0], False)
+
+
+def multiply(left: Any, right: Any) -> torch.Tensor:
+    """``left @ right`` of an array of ours and a tensor, as a tensor: :func:`matmul`, or of a tensor on the left its transpose.
+
+    Examples
+    --------
+    >>> import torch
+    >>> A = cvrarray.CVRArray([[1.0, 0, 2], [0, 3, 0]])
+    >>> A @ torch.ones(3, dtype=torch.float64)
+    tensor([3., 3.], dtype=torch.float64)
+    """
+    if isinstance(right, torch.Tensor):
+        return matmul(left, right)
+    return matmul(right.T, left) if left.ndim == 1 else matmul(right.T, left.mT).mT
+
+
+# ------------------------------------------------------------------------------------------------------------ the operator
+
+
+def _product(x: torch.Tensor, values: torch.Tensor | None, number: int, n_rows: int, transposed: bool) -> torch.Tensor:
+    """``torch.ops.cvrarray.product``, computed: the array of a number, with other values perhaps, or its transpose, times x."""
+    array = _array(number)
+    y = torch.empty((n_rows, *x.shape[1:]), dtype=x.dtype, device=x.device)
+    if not y.numel() or not x.numel():
+        return y.zero_()
+    with _on_stream(x):
+        if values is not None:
+            array = array.with_values(_view(values).astype(_NUMPYS[x.dtype], copy=False))
+        array = array.T if transposed else array
+        ready = array._ready.get(_NUMPYS[x.dtype]) if x.ndim == 1 else None
+        if ready is not None:  # what nearly every call is: _check has seen all that `matvec` would look at
+            ready.run(_view(x), _view(y), ready.one, ready.zero)
+        else:
+            (array.matvec if x.ndim == 1 else array.matmat)(_view(x), out=_view(y))
+    return y
+
+
+def _sampled(left: torch.Tensor, right: torch.Tensor, number: int, n_entries: int) -> torch.Tensor:
+    """``torch.ops.cvrarray.sampled``, computed: ``sum(left[row] * right[col])`` for each entry of the array of a number."""
+    array = _array(number)
+    row, col = array._places()
+    out = left.new_empty(n_entries, dtype=torch.float32 if left.dtype == torch.float16 else left.dtype)
+    operands = [t.to(out.dtype).reshape(t.shape[0], -1) for t in (left, right)]
+    if not out.numel() or not operands[0].numel():
+        return out.zero_().to(left.dtype)
+    with _on_stream(left):
+        sampled = array._target.backend("sampled").products
+        sampled(row, col, *(_view(t) for t in operands), _view(out))
+    return out.to(left.dtype)
+
+
+def _array(number: int) -> Any:
+    """The array of a number, or of a negative one its transposed view."""
+    array = LIVING.get(abs(number))
+    if array is None:
+        raise RuntimeError(
+            "the array of this product is gone. Keep it as long as its gradients, or its compiled code, are used"
+        )
+    return array if number > 0 else array.T
+
+
+_OPERATORS = torch.library.Library("cvrarray", "DEF")
+_OPERATORS.define("product(Tensor x, Tensor? values, int number, int n_rows, bool transposed) -> Tensor")
+_OPERATORS.define("sampled(Tensor left, Tensor right, int number, int n_entries) -> Tensor")
+for _kind in ("CPU", "CUDA"):
+    _OPERATORS.impl("product", _product, _kind)
+    _OPERATORS.impl("sampled", _sampled, _kind)
+
+
+@torch.library.register_fake("cvrarray::product", lib=_OPERATORS)  # type: ignore[untyped-decorator]
+def _shape_of_product(x: Any, values: Any, number: int, n_rows: int, transposed: bool) -> Any:
+    return x.new_empty((n_rows, *x.shape[1:]))
+
+
+@torch.library.register_fake("cvrarray::sampled", lib=_OPERATORS)  # type: ignore[untyped-decorator]
+def _shape_of_sampled(left: Any, right: Any, number: int, n_entries: int) -> Any:
+    return left.new_empty(n_entries)
+
+
+def _keep_product(ctx: Any, inputs: Any, output: Any) -> None:
+    x, values, ctx.number, ctx.n_rows, ctx.transposed = inputs
+    ctx.save_for_backward(x, values)
+    ctx.array = LIVING.get(abs(ctx.number))  # alive until the gradients are computed
+
+
+def _back_product(ctx: Any, gradient: Any) -> Any:
+    """``A.H @ gradient``, and ``gradient * conj(x)`` at the array's entries."""
+    x, values = ctx.saved_tensors
+    to_x = to_values = None
+    if ctx.needs_input_grad[0]:
+        back = torch.ops.cvrarray.product(gradient.conj(), values, ctx.number, x.shape[0], not ctx.transposed)
+        to_x = back.conj()
+    if values is not None and ctx.needs_input_grad[1]:
+        pair = (x.conj(), gradient) if ctx.transposed else (gradient, x.conj())
+        to_values = torch.ops.cvrarray.sampled(*pair, ctx.number, values.shape[0])
+        to_values = (to_values if values.is_complex() else torch.real(to_values)).to(values.dtype)
+    return to_x, to_values, None, None, None
+
+
+def _keep_sampled(ctx: Any, inputs: Any, output: Any) -> None:
+    left, right, ctx.number, _ = inputs
+    ctx.save_for_backward(left, right)
+    ctx.array = LIVING.get(abs(ctx.number))
+
+
+def _back_sampled(ctx: Any, gradient: Any) -> Any:
+    """With the gradient for values: the matrix's product with ``conj(right)``, and its transpose's with ``conj(left)``."""
+    left, right = ctx.saved_tensors
+    product = torch.ops.cvrarray.product
+    to_left = product(right.conj(), gradient, ctx.number, left.shape[0], False) if ctx.needs_input_grad[0] else None
+    to_right = product(left.conj(), gradient, ctx.number, right.shape[0], True) if ctx.needs_input_grad[1] else None
+    return to_left, to_right, None, None
+
+
+torch.library.register_autograd("cvrarray::product", _back_product, setup_context=_keep_product, lib=_OPERATORS)
+torch.library.register_autograd("cvrarray::sampled", _back_sampled, setup_context=_keep_sampled, lib=_OPERATORS)
+
+# -------------------------------------------------------------------------------------------------------- tensors as arrays
+
+
+_NUMPYS = {
+    getattr(torch, name): np.dtype(name)
+    for name in "bool int8 int16 int32 int64 uint8 float16 float32 float64 complex64 complex128".split()
+}
+_TORCHS = {theirs: ours for ours, theirs in _NUMPYS.items()}
+_NULL = nullcontext()
+
+
+def _check(A: Any, x: Any, values: Any) -> None:
+    """TypeError or ValueError unless the operands fit; nothing here waits for a GPU."""
+    for tensor, name in ((x, "x"), (values, "values")) if values is not None else ((x, "x"),):
+        if not isinstance(tensor, torch.Tensor):
+            raise TypeError(f"{name} must be a torch.Tensor; got {type(tensor).__name__}. Use torch.as_tensor, or A @ {name}")
+        if not _is_at_home(A._target, tensor.device):
+            raise TypeError(f"{name} must be on the array's device, {A.device}; got {tensor.device}. Use A.to_device, or .to()")
+    shape = x.shape
+    if not 1 <= len(shape) <= 2 or shape[0] != A.shape[1]:
+        raise ValueError(f"x must have shape ({A.shape[1]},) or ({A.shape[1]}, k) for shape {A.shape}; got {tuple(shape)}")
+    dtype = _TORCHS.get(A.dtype) if values is None else values.dtype
+    if (dtype != x.dtype and (dtype is None or torch.promote_types(dtype, x.dtype) != x.dtype)) or x.dtype not in _NUMPYS:
+        raise TypeError(f"x must have a dtype that holds the product of {dtype} with it; got {x.dtype}. Use x.to(dtype)")
+    if values is not None and values.shape != (A.nnz,):
+        raise ValueError(f"values must have shape ({A.nnz},), one for each entry of A.data; got {tuple(values.shape)}")
+
+
+@cache
+def _is_at_home(target: devices.Device, device: torch.device) -> bool:
+    """Whether a tensor on `device` is where an array on `target` is."""
+    return target == (devices.CPU if device.type == "cpu" else devices.Device(device.type, device.index or 0))
+
+
+def _view(tensor: torch.Tensor) -> Any:
+    """A tensor's memory as an array of NumPy or CuPy, contiguous on a GPU."""
+    if tensor.is_complex() or tensor.is_neg():
+        tensor = tensor.resolve_conj().resolve_neg()
+    if tensor.device.type == "cpu":
+        return tensor.detach().numpy()
+    cupy = devices._cuda_module()
+    if not tensor.is_contiguous():
+        tensor = tensor.contiguous()
+    memory = cupy.cuda.UnownedMemory(tensor.data_ptr(), tensor.nbytes, tensor, tensor.get_device())
+    return cupy.ndarray(tuple(tensor.shape), _NUMPYS[tensor.dtype], cupy.cuda.MemoryPointer(memory, 0))
+
+
+def _on_stream(tensor: torch.Tensor) -> AbstractContextManager[Any]:
+    """CuPy's current device is the tensor's, and its current stream is PyTorch's."""
+    if tensor.device.type == "cpu":
+        return _NULL
+    cuda, index = devices._cuda_module().cuda, tensor.get_device()
+    stream = torch.cuda.current_stream(index).cuda_stream
+    if cuda.runtime.getDevice() == index and cuda.get_current_stream().ptr == stream:
+        return _NULL
+    return _on(index, stream)
+
+
+@contextmanager
+def _on(index: int, stream: int) -> Iterator[None]:
+    cuda = devices._cuda_module().cuda
+    with cuda.Device(index), cuda.ExternalStream(stream, index):
+        yield

@@ -1,0 +1,180 @@
+// Conjugate gradients: an iteration's work on vectors, for any matrix and preconditioner, and any number of columns.
+//
+// After M. R. Hestenes, E. Stiefel, "Methods of Conjugate Gradients for Solving Linear Systems", 1952. An iteration is
+//
+//     q = A p                                        the product
+//     alpha = r @ z / p @ q                          cg_curvature
+//     r -= alpha q;  z = M r;  beta = r @ z / before cg_step        (M given as an operator: cg_step, M, cg_weight)
+//     x += alpha p;  p = z + beta p                  cg_turn
+//
+// Passes over vectors: 2 + 4 + 6 with a diagonal M, whose z is computed where it is needed. x waits for cg_turn, which reads p
+// in any case.
+//
+// Only the block that adds the blocks' sums, when all are there, writes a column's state.
+//
+// A column that has ended has alpha 0, from the next cg_curvature on, and its vectors stay as they are.
+
+#include "vectors.cuh"
+#include "cg.cuh"
+
+// z = M r at (row, column), for an M that is applied entry by entry
+template <int P, class Y>
+__device__ Y preconditioned(const Y* inverse, int64 row, Y r) {
+    return P == DIAGONAL ? mac(cached(inverse + row), r, Y{}) : r;
+}
+
+// The entry of z = M r at (row, column), for `r` of this thread's, and the sums of r @ z and r @ r. All threads of the block must
+// call it; `is_here` where there is such an entry.
+template <int P, class Y>
+__device__ Y weigh(const Shape& shape, const Y* inverse, int size, int64 row, bool is_here, Y r, Y* z, double (&sums)[2]) {
+    Y entry = r;
+    if constexpr (P == BLOCKS) {  // a thread block has whole blocks of M
+        extern __shared__ uint4 memory[];
+        Y* shared = reinterpret_cast<Y*>(memory);
+        __syncthreads();
+        shared[threadIdx.x] = r;
+        __syncthreads();
+        if (is_here) {
+            const int64 begin = row / size * size, count = min((int64)size, shape.n - begin);
+            const int first = threadIdx.x - (int)(row - begin) * shape.columns;
+            entry = block_row(inverse + row * size, 1, shared + first, shape.columns, (int)count);
+        }
+    } else if (is_here) {
+        entry = preconditioned<P>(inverse, row, r);
+    }
+    if (is_here) {
+        if (P == BLOCKS) z[row * shape.k + shape.column()] = entry;
+        if (P != GIVEN) sums[0] += dot(r, entry);
+        sums[1] += dot(r, r);
+    }
+    return entry;
+}
+
+// cg_residual: r = b - q, and z, r @ z and r @ r of it, for columns that begin (`first`) or that seem to be done; p = z
+//
+// traffic   5 vectors, with a diagonal M
+// requires  q = A x
+template <class Y, int P>
+__global__ __launch_bounds__(THREADS) void cg_residual(const Shape shape, const Partials partials, Column* column,
+                                                       const Y* __restrict__ inverse, int size, const Y* __restrict__ b,
+                                                       const Y* __restrict__ q, Y* __restrict__ r, Y* __restrict__ z,
+                                                       Y* __restrict__ p, const double* tolerance, int64 limit, bool first,
+                                                       double* history) {
+    const int64 j = shape.column();
+    const bool active = shape.has_column() && (first || column[j].reason != RUNNING);
+    double sums[2] = {};
+    for (int64 base = blockIdx.x * (int64)shape.rows; base < shape.n; base += shape.stride()) {
+        const int64 row = base + shape.row_of_thread(), at = row * shape.k + j;
+        const bool is_here = active && row < shape.n;
+        Y entry{};
+        if (is_here) r[at] = entry = plus(b[at], -1, q[at]);
+        const Y direction = weigh<P>(shape, inverse, size, row, is_here, entry, z, sums);
+        if (P != GIVEN && is_here) p[at] = direction;
+    }
+    if (!grid_sums(shape, partials, sums)) return;
+    Column& c = column[j];
+    if (first) {
+        c.tolerance = tolerance[j];
+        c.limit = limit;
+        c.iterations = 0;
+        c.last = 1 / 0.;
+        c.reason = CONVERGED;  // until it is judged
+    }
+    if (c.reason == RUNNING) return;
+    if (P == GIVEN)
+        judge(c, 1, sums[1], START);
+    else
+        judge(c, sums[0], sums[1], RUNNING);
+    if (first && history) history[j] = c.norm;
+}
+
+// cg_curvature: alpha
+//
+// traffic   2 vectors
+template <class Y>
+__global__ __launch_bounds__(THREADS) void cg_curvature(const Shape shape, const Partials partials, Column* column,
+                                                        const Y* __restrict__ p, const Y* __restrict__ q) {
+    const int64 j = shape.column();
+    const bool active = shape.has_column() && column[j].reason == RUNNING;
+    double sums[1] = {};
+    if (active)
+#pragma unroll 4
+        for (int64 row = shape.first_row(); row < shape.n; row += shape.stride())
+            sums[0] += dot(p[row * shape.k + j], q[row * shape.k + j]);
+    if (!grid_sums(shape, partials, sums)) return;
+    Column& c = column[j];
+    c.alpha = 0;
+    if (c.reason == RUNNING) take_step(c, sums[0]);
+}
+
+// cg_step: r -= alpha q, then z, beta, and whether the column has ended
+//
+// traffic   4 vectors, with a diagonal M
+template <class Y, int P>
+__global__ __launch_bounds__(THREADS) void cg_step(const Shape shape, const Partials partials, Column* column,
+                                                   const Y* __restrict__ inverse, int size, const Y* __restrict__ q,
+                                                   Y* __restrict__ r, Y* __restrict__ z, double* history) {
+    const int64 j = shape.column();
+    const double alpha = shape.has_column() ? column[j].alpha : 0;
+    double sums[2] = {};
+#pragma unroll 2
+    for (int64 base = blockIdx.x * (int64)shape.rows; base < shape.n; base += shape.stride()) {
+        const int64 row = base + shape.row_of_thread(), at = row * shape.k + j;
+        const bool is_here = alpha != 0 && row < shape.n;
+        Y entry{};
+        if (is_here) r[at] = entry = plus(r[at], -alpha, q[at]);
+        weigh<P>(shape, inverse, size, row, is_here, entry, z, sums);
+    }
+    if (!grid_sums(shape, partials, sums)) return;
+    Column& c = column[j];
+    if (c.alpha == 0) return;
+    end_iteration(c, P == GIVEN ? 1 : sums[0], sums[1], history ? history + (c.iterations + 1) * shape.k + j : nullptr);
+    if (P == GIVEN) return;
+    c.beta = quotient(sums[0], c.nu);
+    c.nu = sums[0];
+}
+
+// cg_weigh: r @ z for z = M r by others, and beta; p = z for columns that begin
+//
+// traffic   2 vectors
+template <class Y>
+__global__ __launch_bounds__(THREADS) void cg_weigh(const Shape shape, const Partials partials, Column* column,
+                                                    const Y* __restrict__ r, const Y* __restrict__ z, Y* __restrict__ p) {
+    const int64 j = shape.column();
+    const bool begins = shape.has_column() && column[j].reason == START;
+    double sums[1] = {};
+    if (begins || (shape.has_column() && column[j].alpha != 0))
+#pragma unroll 4
+        for (int64 row = shape.first_row(); row < shape.n; row += shape.stride()) {
+            const Y entry = z[row * shape.k + j];
+            sums[0] += dot(r[row * shape.k + j], entry);
+            if (begins) p[row * shape.k + j] = entry;
+        }
+    if (!grid_sums(shape, partials, sums)) return;
+    Column& c = column[j];
+    if (!begins && c.alpha == 0) return;
+    if (begins || c.reason == RUNNING) c.reason = reason_of(c, sums[0], RUNNING);
+    c.beta = begins ? 0 : quotient(sums[0], c.nu);
+    c.nu = sums[0];
+}
+
+// cg_turn: x += alpha p, p = z + beta p
+//
+// traffic   6 vectors, with a diagonal M
+template <class Y, int P>
+__global__ __launch_bounds__(THREADS) void cg_turn(const Shape shape, const Column* __restrict__ column,
+                                                   const Y* __restrict__ inverse, const Y* __restrict__ r,
+                                                   const Y* __restrict__ z, Y* __restrict__ x, Y* __restrict__ p) {
+    if (!shape.has_column()) return;
+    const int64 j = shape.column();
+    const double alpha = column[j].alpha, beta = column[j].beta;
+    if (alpha == 0) return;
+#pragma unroll 2
+    for (int64 row = shape.first_row(); row < shape.n; row += shape.stride()) {
+        const int64 at = row * shape.k + j;
+        const Y direction = p[at];
+        const Y entry = P == BLOCKS || P == GIVEN ? z[at] : preconditioned<P>(inverse, row, r[at]);
+        x[at] = plus(x[at], alpha, direction);
+        p[at] = plus(entry, beta, direction);
+    }
+}

@@ -1,0 +1,107 @@
+// What the kernels of conjugate gradients share: scalars, which are doubles whatever the vectors hold, and when a column ends.
+//
+//   P   what the preconditioner is: enum Preconditioner
+
+enum Preconditioner { IDENTITY, DIAGONAL, BLOCKS, GIVEN };  // GIVEN: z is computed by others
+
+// Why a column is idle, if it is. CONVERGED: by the residual that iterations update; VERIFIED: by the true one.
+// START: the residual is there, and z is missing.
+enum Reason { RUNNING, START, CONVERGED, VERIFIED, LIMIT, STAGNATED, INDEFINITE, M_INDEFINITE, M_SINGULAR, A_INFINITE, M_INFINITE };
+
+// A column's state: nine words of 8 bytes, as the host reads them
+struct Column {
+    double alpha, beta;  // of this iteration; alpha is 0 where the column is idle
+    double nu, norm;  // r @ z and |r|
+    double tolerance;  // for the norm of r; negative: run `limit` iterations and test nothing
+    double last;  // norm of the true residual, when it was computed last
+    int64 iterations, limit;
+    int64 reason;
+};
+
+// ---------------------------------------------------------------------------------------------------- arithmetic
+
+// the real part of conj(a) * b, in double
+__device__ inline double dot(float a, float b) { return (double)a * b; }
+__device__ inline double dot(double a, double b) { return a * b; }
+template <class T>
+__device__ double dot(Complex<T> a, Complex<T> b) {
+    return mac((double)a.im, (double)b.im, (double)a.re * b.re);
+}
+
+// y + a * x for a real number a
+__device__ inline float plus(float y, double a, float x) { return mac((float)a, x, y); }
+__device__ inline double plus(double y, double a, double x) { return mac(a, x, y); }
+template <class T>
+__device__ Complex<T> plus(Complex<T> y, double a, Complex<T> x) {
+    return {plus(y.re, a, x.re), plus(y.im, a, x.im)};
+}
+
+// a row of z = M r for the blocks of a block-diagonal M: the sum of `count` entries of the row, which are `apart` numbers apart,
+// times those of r, `r_apart`
+template <class Y>
+__device__ Y block_row(const Y* row, int apart, const Y* r, int r_apart, int count) {
+    constexpr int U = 3;  // entries that are loaded before the first is used
+    Y z{};
+    for (int from = 0; from < count; from += U) {
+        Y left[U], right[U];
+#pragma unroll
+        for (int u = 0; u < U; ++u) {
+            const bool here = from + u < count;
+            left[u] = here ? row[(from + u) * apart] : Y{};
+            right[u] = here ? r[(from + u) * r_apart] : Y{};
+        }
+#pragma unroll
+        for (int u = 0; u < U; ++u)
+            if (from + u < count) z = mac(left[u], right[u], z);
+    }
+    return z;
+}
+
+// ---------------------------------------------------------------------------------------------------- when a column ends
+
+__device__ inline bool is_finite(double value) { return fabs(value) <= 1.7976931348623157e308; }
+
+__device__ inline double quotient(double a, double b) { return b == 0 ? 0 : a / b; }
+
+// whether p @ A p is what a definite A gives, and if not why the column ends
+__device__ inline int64 reason_of_curvature(const Column& c, double curvature) {
+    if (c.tolerance < 0 || (curvature > 0 && is_finite(curvature))) return RUNNING;
+    return is_finite(curvature) ? INDEFINITE : A_INFINITE;
+}
+
+// alpha, by p @ A p. Where there is no step to take it is 0, and the column has ended
+__device__ inline void take_step(Column& c, double curvature) {
+    c.reason = reason_of_curvature(c, curvature);
+    c.alpha = c.reason == RUNNING ? quotient(c.nu, curvature) : 0;
+}
+
+// what r @ z and |r| say; `reason` where nothing is wrong
+__device__ inline int64 reason_of(const Column& c, double nu, int64 reason) {
+    if (c.tolerance < 0) return reason;
+    if (!is_finite(c.norm)) return A_INFINITE;
+    return !is_finite(nu) ? M_INFINITE : nu < 0 ? M_INDEFINITE : nu == 0 ? M_SINGULAR : reason;
+}
+
+// after an iteration, by the residual that it has updated
+__device__ inline void end_iteration(Column& c, double nu, double rr, double* history) {
+    c.norm = sqrt(rr);
+    c.iterations += 1;
+    if (history) *history = c.norm;
+    if (c.norm <= c.tolerance)
+        c.reason = CONVERGED;
+    else
+        c.reason = reason_of(c, nu, c.iterations >= c.limit ? LIMIT : RUNNING);
+}
+
+// A column whose true residual is known goes on, if it is not small enough: a column that begins, and one whose updated
+// residual was too small. If that happens again and the true one is still more than half of what it was, nothing will help.
+__device__ inline void judge(Column& c, double nu, double rr, int64 go_on) {
+    c.norm = sqrt(rr);
+    if (c.norm <= c.tolerance && is_finite(c.norm))
+        c.reason = VERIFIED;
+    else if (c.reason == CONVERGED)
+        c.reason = reason_of(c, nu, c.norm > 0.5 * c.last ? STAGNATED : c.iterations >= c.limit ? LIMIT : go_on);
+    c.alpha = c.beta = 0;
+    c.nu = nu;
+    c.last = c.norm;
+}

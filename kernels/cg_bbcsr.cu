@@ -1,0 +1,181 @@
+// Conjugate gradients with a BBCSR matrix: all iterations in one cooperative kernel.
+
+#include "bbcsr.cuh"
+#include "bbcsr_product.cuh"
+#include "cg.cuh"
+#include "exchange.cuh"
+#include "cg_iterations.cuh"
+
+template <int SIZE>
+struct Unsigned;
+template <>
+struct Unsigned<1> {
+    typedef uint8 Type;
+};
+template <>
+struct Unsigned<2> {
+    typedef uint16 Type;
+};
+template <>
+struct Unsigned<4> {
+    typedef uint32 Type;
+};
+template <>
+struct Unsigned<8> {
+    typedef uint64 Type;
+};
+template <>
+struct Unsigned<16> {
+    typedef uint4 Type;
+};
+
+// Tables are in global or in shared memory, so addresses are generic ones; what comes from global memory is streamed past L1. p
+// changes while the kernel runs.
+template <bool STREAM>
+struct ReadAnywhere {
+    static __device__ uint16 word(const uint16* p) {
+        uint16 value;
+        asm("ld.cs.u16 %0, [%1];" : "=h"(value) : "l"(p));
+        return value;
+    }
+    static __device__ uint32 word(const uint32* p) {
+        uint32 value;
+        asm("ld.cs.u32 %0, [%1];" : "=r"(value) : "l"(p));
+        return value;
+    }
+    static __device__ uint64 word(const uint64* p) {
+        uint64 value;
+        asm("ld.cs.u64 %0, [%1];" : "=l"(value) : "l"(p));
+        return value;
+    }
+    static __device__ uint4 word(const uint4* p) {
+        uint4 value;
+        asm("ld.cs.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w) : "l"(p));
+        return value;
+    }
+    static __device__ uint8 word(const uint8* p) { return *p; }
+
+    template <class T>
+    static __device__ T table(const T* p) {
+        if constexpr (!STREAM) return *p;
+        union Bits {
+            typename Unsigned<sizeof(T)>::Type word;
+            T value;
+            __device__ Bits() {}
+        } bits;
+        bits.word = word(reinterpret_cast<const typename Unsigned<sizeof(T)>::Type*>(p));
+        return bits.value;
+    }
+    template <class T>
+    static __device__ T entry(const T* p) {
+        return *p;
+    }
+};
+
+// A bin's tables, in global or in shared memory.
+template <class A, class I, class M>
+struct Bin {
+    const A* data;
+    const void* col;  // uint16 in a narrow bin, else I
+    const M* present;
+    int n_blocks;
+    I base;
+};
+
+// copies to shared memory; all threads of the block must call it
+template <class T>
+__device__ T* copied(char*& to, const T* from, int64 count) {
+    T* const made = reinterpret_cast<T*>(to);
+    for (int64 i = threadIdx.x; i < count; i += blockDim.x) made[i] = from[i];
+    to += (count * sizeof(T) + 15) / 16 * 16;
+    return made;
+}
+
+// The product of a block's bins.
+template <class A, class Y, class I, class M, int B, int U_NARROW, int U_WIDE, bool HOLES, int S, int THREADS, bool STREAM>
+struct BlockProduct {
+    Bin<A, I, M>* const bins;
+    const int n_bins, rows;
+    const Y* const p;
+    Y* const s;  // (S, 32 n_bins)
+
+    __device__ void find(const Bbcsr<A, I, M>& m, int first) const {
+        for (int b = threadIdx.x; b < n_bins; b += THREADS) {
+            const int bin = first + b;
+            const int64 begin = m.bin_rowptr[bin], col = m.col_ptr[bin];
+            const I base = m.col_base[bin];
+            bins[b] = {m.data + begin, base >= 0 ? (const void*)(m.col_narrow + col) : (const void*)(m.col_wide + col),
+                       HOLES ? m.present + begin / B : nullptr, (int)((m.bin_rowptr[bin + 1] - begin) / (WARP * B)), base};
+        }
+        __syncthreads();
+    }
+
+    // moves the tables of as many bins as there is room for to shared memory
+    __device__ void keep(char* to, const char* end) const {
+        for (int b = 0; b < n_bins; ++b) {
+            Bin<A, I, M> bin = bins[b];
+            const int64 slots = (int64)bin.n_blocks * WARP;
+            const bool narrow = bin.base >= 0;
+            if (slots * (int64)(B * sizeof(A) + (narrow ? 2 : sizeof(I)) + (HOLES ? sizeof(M) : 0)) + 48 > end - to) break;
+            bin.data = copied(to, bin.data, slots * B);
+            bin.col = narrow ? (const void*)copied(to, (const uint16*)bin.col, slots)
+                             : (const void*)copied(to, (const I*)bin.col, slots);
+            if (HOLES) bin.present = copied(to, bin.present, slots);
+            __syncthreads();
+            if (threadIdx.x == 0) bins[b] = bin;
+        }
+        __syncthreads();
+    }
+
+    __device__ void run() const {
+        typedef ReadAnywhere<STREAM> Read;
+        for (int item = threadIdx.x / WARP; item < n_bins * S; item += THREADS / WARP) {
+            const Bin<A, I, M> bin = bins[item / S];
+            const int part = item % S, at = item / S * WARP + lane_id();
+            const Y sum = bin.base >= 0
+                ? row_sum<Read, A, Y, I, M, B, U_NARROW, HOLES, S>((const uint16*)bin.col, bin.data, bin.present, bin.n_blocks, part,
+                                                                  p + (int64)bin.base * B)
+                : row_sum<Read, A, Y, I, M, B, U_WIDE, HOLES, S>((const I*)bin.col, bin.data, bin.present, bin.n_blocks, part, p);
+            if (S > 1 || at < rows) s[part * n_bins * WARP + at] = sum;
+        }
+        __syncthreads();
+    }
+
+    __device__ Y sum(int i) const {
+        Y total = s[i];
+#pragma unroll
+        for (int part = 1; part < S; ++part) total = add(total, s[part * n_bins * WARP + i]);
+        return total;
+    }
+};
+
+// cg_bbcsr: at most `count` iterations
+//
+// mapping   a block has the bins first_bin[b] to first_bin[b + 1]; in the product S warps a bin and one thread of each a row, in
+//           the rest one thread a row
+// traffic   tables, as in bbcsr_matvec, if they are not in shared memory; p is written and gathered
+// requires  all blocks on the device at once; blocks of M lie in one block; words are all ones; s in shared memory if S > 1
+// races     of p: see cg_iterations.cuh; all else is a block's own
+template <class A, class Y, class I, class M, int B, int U_NARROW, int U_WIDE, bool HOLES, int S, int THREADS, bool STREAM>
+__global__ __launch_bounds__(THREADS, 1) void cg_bbcsr(const Bbcsr<A, I, M> m, const int* first_bin, const Vectors<Y> v,
+                                                       Column* column, uint64* words, int64 count) {
+    extern __shared__ uint4 memory[];
+    typedef Exchange<5, THREADS> Sums;
+    __shared__ typename Sums::Shared sums;
+    __shared__ Column c;
+    if (threadIdx.x == 0) c = *column;
+    __syncthreads();
+    if (c.reason != RUNNING || count <= 0) return;
+    char* const shared = reinterpret_cast<char*>(memory);
+    Sums exchange(sums, words);
+    const int first = first_bin[blockIdx.x], n_bins = first_bin[blockIdx.x + 1] - first;
+    const Part<Y, THREADS> part(v, shared, (int64)first * WARP, (int64)(first + n_bins) * WARP, m.n_rows);
+    BlockProduct<A, Y, I, M, B, U_NARROW, U_WIDE, HOLES, S, THREADS, STREAM> product{
+        reinterpret_cast<Bin<A, I, M>*>(shared), n_bins, part.rows, v.p,
+        part.s};
+    product.find(m, first);
+    product.keep(shared + v.free, shared + v.end);
+    part.load();
+    iterate(part, c, exchange, product, count);
+    if (blockIdx.x == 0 && threadIdx.x == 0) *column = c;
+}

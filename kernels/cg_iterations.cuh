@@ -1,0 +1,161 @@
+// All iterations of conjugate gradients in one cooperative kernel, for any product: cg_bbcsr.cu and cg_cvr.cu.
+//
+// After T. Chen, E. Carson, "Predict-and-Recompute Conjugate Gradient Variants", SIAM J. Sci. Comput. 42, 2020. An iteration is
+//
+//     s = A p;    mu = p @ s, delta = z @ s, gamma = s @ M s                  sums over all blocks, of nu and r @ r too
+//     alpha = nu / mu;  beta = (nu - 2 alpha delta + alpha^2 gamma) / nu
+//     x += alpha p;  r -= alpha s;  z = M r;  p = z + beta p;  nu = r @ z     a barrier
+//
+// beta is that of Hestenes and Stiefel, without the sum over an r that is not there yet. The next nu is such a sum, so errors of
+// the prediction do not add up; x and r are updated as by Hestenes and Stiefel, and are as accurate. So all blocks wait for
+// each other twice an iteration, not three times, and only once for numbers. That the last residual was small enough is
+// seen after the next product, before anything is updated by it.
+//
+// A block has neighbouring rows, and keeps its parts of vectors in shared memory where they fit. p is in global memory, as all
+// blocks gather from it: it is written between the sums and the barrier, and read between the barrier and the next sums.
+
+// Vectors of the system, and where a block keeps its parts of them: bytes from the begin of shared memory, or -1 for global
+// memory.
+template <class Y>
+struct Vectors {
+    Y *x, *r, *z, *p, *s;
+    const Y* inverse;
+    double* history;
+    int64 size;  // of blocks of M: 0 for the identity
+    int64 place_x, place_r, place_z, place_s, place_inverse;
+    int64 free, end;  // of shared memory, where nothing else is
+};
+
+template <class T>
+__device__ T* at_place(char* memory, int64 place, T* otherwise) {
+    return place < 0 ? otherwise : reinterpret_cast<T*>(memory + place);
+}
+
+// A block's rows of the system.
+template <class Y, int THREADS>
+struct Part {
+    const Vectors<Y>& v;
+    const int64 row, n;  // the first one, and of all blocks
+    const int rows, size;
+    Y *const x, *const r, *const z, *const s, *const p;
+    const Y* const inverse;
+    const int per_row, per_column;  // of blocks of M: from one entry to the next
+    const uint32 reciprocal;  // 2^32 / size, to divide by it
+
+    __device__ Part(const Vectors<Y>& v, char* shared, int64 row, int64 end, int64 n)
+        : v(v), row(row), n(n), rows((int)(min(end, n) > row ? min(end, n) - row : 0)), size((int)v.size),
+          x(at_place(shared, v.place_x, v.x + row)), r(at_place(shared, v.place_r, v.r + row)),
+          z(at_place(shared, v.place_z, v.z + row)), s(at_place(shared, v.place_s, v.s + row)), p(v.p + row),
+          inverse(at_place(shared, v.place_inverse, v.inverse + row * max(size, 1))), per_row(v.place_inverse < 0 ? size : 1),
+          per_column(v.place_inverse < 0 ? 1 : rows), reciprocal(size > 1 ? 0xffffffffu / size + 1 : 0) {}
+
+    // calls f(i) for each row
+    template <class F>
+    __device__ void each(F f) const {
+        for (int i = threadIdx.x; i < rows; i += THREADS) f(i);
+    }
+
+    __device__ void load() const {
+        each([&](int i) {
+            if (v.place_x >= 0) x[i] = v.x[row + i];
+            if (v.place_r >= 0) r[i] = v.r[row + i];
+            if (v.place_z >= 0 && size > 1) z[i] = v.z[row + i];
+        });
+        if (v.place_inverse >= 0)  // column by column: neighbouring threads find their entries side by side
+            for (int i = threadIdx.x; i < rows * size; i += THREADS)
+                const_cast<Y*>(inverse)[i % size * rows + i / size] = v.inverse[row * size + i];
+        __syncthreads();
+    }
+    __device__ void save() const {
+        each([&](int i) {
+            if (v.place_x >= 0) v.x[row + i] = x[i];
+            if (v.place_r >= 0) v.r[row + i] = r[i];
+            if (v.place_z >= 0 && size > 1) v.z[row + i] = z[i];
+        });
+    }
+
+    // row i of M y, for a diagonal M, or of blocks: of those the rows of y must be there
+    __device__ Y scaled_row(int i, Y y) const { return size ? mac(inverse[i], y, Y{}) : y; }
+    __device__ Y blocked_row(int i, const Y* y) const {
+        const int begin = __umulhi(i, reciprocal) * size;
+        return block_row(inverse + i * per_row, per_column, y + begin, 1, min(size, rows - begin));
+    }
+
+    // mu, delta, gamma of this block's rows, whose s is sum(i)
+    template <class SUM>
+    __device__ void weigh_product(SUM sum, double (&sums)[3]) const {
+        each([&](int i) {
+            const Y product = sum(i);
+            s[i] = product;
+            sums[0] += dot(p[i], product);
+            sums[1] += dot(size > 1 ? z[i] : scaled_row(i, r[i]), product);
+            if (size <= 1) sums[2] += dot(product, scaled_row(i, product));
+        });
+        if (size <= 1) return;
+        __syncthreads();
+        each([&](int i) { sums[2] += dot(s[i], blocked_row(i, s)); });
+    }
+
+    // the updates, and r @ z and r @ r of this block's rows
+    __device__ void update(double alpha, double beta, double (&sums)[2]) const {
+        each([&](int i) {
+            const Y residual = plus(r[i], -alpha, s[i]), direction = p[i];
+            r[i] = residual;
+            x[i] = plus(x[i], alpha, direction);
+            sums[1] += dot(residual, residual);
+            if (size > 1) return;
+            const Y entry = scaled_row(i, residual);
+            p[i] = plus(entry, beta, direction);
+            sums[0] += dot(residual, entry);
+        });
+        if (size <= 1) return;
+        __syncthreads();
+        each([&](int i) {
+            const Y entry = blocked_row(i, r);
+            z[i] = entry;
+            p[i] = plus(entry, beta, p[i]);
+            sums[0] += dot(r[i], entry);
+        });
+    }
+};
+
+// At most `count` iterations of a column that goes on. product.run() computes the block's rows of A p; product.sum(i) gives one.
+template <class Y, int THREADS, class E, class PRODUCT>
+__device__ void iterate(const Part<Y, THREADS>& part, Column& c, E& exchange, PRODUCT& product, int64 count) {
+    const double first_nu = c.nu;
+    const bool has_rows = threadIdx.x / WARP * WARP < part.rows;
+    __shared__ double alpha, inverse;
+    __shared__ int64 reason;
+    for (int64 done = 0;; ++done) {
+        double products[3] = {};
+        if (done < count) {
+            product.run();
+            part.weigh_product([&](int i) { return product.sum(i); }, products);
+        }
+        exchange.leave(0, products, has_rows);
+        exchange.sum();
+        // three warps, as square roots and quotients take long
+        const auto& total = exchange.shared.total;
+        const double nu = done ? total[3] : first_nu;
+        if (threadIdx.x == 0) {
+            reason = reason_of_curvature(c, total[0]);
+            alpha = quotient(nu, total[0]);
+        }
+        if (threadIdx.x == WARP) inverse = quotient(1, nu);
+        if (threadIdx.x == 2 * WARP && done) {
+            c.nu = nu;
+            const bool writes = part.v.history && blockIdx.x == 0;
+            end_iteration(c, nu, total[4], writes ? part.v.history + c.iterations + 1 : nullptr);
+        }
+        __syncthreads();
+        if (c.reason != RUNNING || done == count) break;
+        if (reason != RUNNING) {
+            if (threadIdx.x == 0) c.reason = reason;
+            break;
+        }
+        double weights[2] = {};
+        part.update(alpha, max(0., (nu - 2 * alpha * total[1] + alpha * alpha * total[2]) * inverse), weights);
+        exchange.barrier([&] { exchange.leave(3, weights, has_rows); });
+    }
+    part.save();
+}

@@ -1,0 +1,71 @@
+// Vector arithmetic of iterative methods, on vectors (n, k): sums and factors of columns stay on the device, in double.
+
+#include "vectors.cuh"
+
+__device__ inline void add_product(double (&sums)[2], float x, float y) { sums[0] += (double)x * y; }
+__device__ inline void add_product(double (&sums)[2], double x, double y) { sums[0] = mac(x, y, sums[0]); }
+template <class T>
+__device__ void add_product(double (&sums)[2], Complex<T> x, Complex<T> y) {
+    sums[0] = mac((double)x.im, (double)y.im, mac((double)x.re, (double)y.re, sums[0]));
+    sums[1] = mac(-(double)x.im, (double)y.re, mac((double)x.re, (double)y.im, sums[1]));
+}
+
+__device__ inline void put(double* to, const double (&sums)[2]) { *to = sums[0]; }
+__device__ inline void put(complex128* to, const double (&sums)[2]) { *to = {sums[0], sums[1]}; }
+
+// vectors_dot: sum[j] = x^H y for column j; with ROOT its root, of x^H x
+//
+// mapping   as vectors.cuh says
+// traffic   2 vectors
+template <class Y, class R, bool ROOT>
+__global__ __launch_bounds__(THREADS) void vectors_dot(const Shape shape, const Partials partials, const Y* __restrict__ x,
+                                                       const Y* __restrict__ y, R* sum) {
+    const int64 j = shape.column();
+    double sums[2] = {};
+    if (shape.has_column())
+#pragma unroll 4
+        for (int64 row = shape.first_row(); row < shape.n; row += shape.stride())
+            add_product(sums, x[row * shape.k + j], y[row * shape.k + j]);
+    if (!grid_sums(shape, partials, sums)) return;
+    if (ROOT) sums[0] = sqrt(sums[0]);
+    put(sum + j, sums);
+}
+
+template <class Y>
+struct Factor {
+    static __device__ Y of(double a) { return static_cast<Y>(a); }
+    static __device__ Y of(complex128 a) { return static_cast<Y>(a.re); }
+    static __device__ Y times(Y a, Y x, Y y) { return mac(a, x, y); }
+};
+template <class T>
+struct Factor<Complex<T>> {
+    static __device__ Complex<T> of(double a) { return {static_cast<T>(a), T(0)}; }
+    static __device__ Complex<T> of(complex128 a) { return {static_cast<T>(a.re), static_cast<T>(a.im)}; }
+    static __device__ Complex<T> times(Complex<T> a, Complex<T> x, Complex<T> y) {
+        return a.im == 0 ? Complex<T>{mac(a.re, x.re, y.re), mac(a.re, x.im, y.im)} : mac(a, x, y);
+    }
+};
+__device__ inline bool is_zero(double a) { return a == 0; }
+__device__ inline bool is_zero(complex128 a) { return a.re == 0 && a.im == 0; }
+
+// vectors_combine: out = a x + b y, of which what is multiplied by 0 counts as 0
+//
+// mapping   as vectors.cuh says
+// traffic   3 vectors
+// races     none: out may be x or y
+template <class Y, class A, class B>
+__global__ __launch_bounds__(THREADS) void vectors_combine(const Shape shape, const A* a, const Y* x, const B* b, const Y* y,
+                                                           Y* out) {
+    if (!shape.has_column()) return;
+    const int64 j = shape.column();
+    const Y left = Factor<Y>::of(a[j]), right = Factor<Y>::of(b[j]);
+    const bool has_x = !is_zero(a[j]), has_y = !is_zero(b[j]);
+#pragma unroll 4
+    for (int64 row = shape.first_row(); row < shape.n; row += shape.stride()) {
+        const int64 at = row * shape.k + j;
+        Y sum{};
+        if (has_y) sum = Factor<Y>::times(right, y[at], sum);
+        if (has_x) sum = Factor<Y>::times(left, x[at], sum);
+        out[at] = sum;
+    }
+}

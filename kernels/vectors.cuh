@@ -1,0 +1,74 @@
+// Vectors (n, k) in C order, laid out over threads, and sums of columns over them.
+//
+// A block has `rows` rows of `columns` columns; blockIdx.y is the tile of columns. Sums have a fixed order: each thread's rows,
+// a tree over the block's threads, and in the last block to finish the blocks' sums in the same way. So they have the same bits
+// in every run on a device.
+
+constexpr int THREADS = 256, MOST_SUMS = 2;
+
+struct Shape {
+    int64 n, k;
+    int rows, columns;  // of a block
+
+    __device__ int row_of_thread() const { return threadIdx.x / columns; }
+    __device__ int64 column() const { return blockIdx.y * (int64)columns + threadIdx.x % columns; }
+    __device__ bool has_column() const { return row_of_thread() < rows && column() < k; }
+    __device__ int64 first_row() const { return blockIdx.x * (int64)rows + row_of_thread(); }
+    __device__ int64 stride() const { return gridDim.x * (int64)rows; }
+};
+
+// Memory for sums over blocks.
+struct Partials {
+    double* sums;  // (tiles, blocks, N, columns)
+    uint32* arrived;  // (tiles,) blocks that have finished; 0 before and after
+};
+
+// the sums of a column over the block's threads are in its first thread afterwards
+template <int N>
+__device__ void block_sums(const Shape& shape, double (&value)[N]) {
+    __shared__ double shared[MOST_SUMS][THREADS];
+    const int t = threadIdx.x;
+    __syncthreads();  // the last ones are read
+#pragma unroll
+    for (int i = 0; i < N; ++i) shared[i][t] = value[i];
+    for (int left = shape.rows; left > 1;) {
+        const int width = (left + 1) / 2 * shape.columns, end = left * shape.columns;
+        left = (left + 1) / 2;
+        __syncthreads();
+        if (t + width < end)
+#pragma unroll
+            for (int i = 0; i < N; ++i) shared[i][t] += shared[i][t + width];
+    }
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < N; ++i) value[i] = shared[i][t];
+}
+
+// The sums of each column over all blocks: true in the threads that hold one, which are in one block. All threads must call it.
+template <int N>
+__device__ bool grid_sums(const Shape& shape, const Partials& partials, double (&value)[N]) {
+    __shared__ bool is_last;
+    block_sums(shape, value);
+    const int t = threadIdx.x;
+    double* const tile = partials.sums + blockIdx.y * (int64)gridDim.x * N * shape.columns;
+    if (gridDim.x > 1) {
+        if (t < shape.columns)
+#pragma unroll
+            for (int i = 0; i < N; ++i) tile[(blockIdx.x * N + i) * shape.columns + t] = value[i];
+        __threadfence();
+        __syncthreads();
+        if (t == 0) is_last = atomicInc(partials.arrived + blockIdx.y, gridDim.x - 1) == gridDim.x - 1;
+        __syncthreads();
+        if (!is_last) return false;
+        __threadfence();
+#pragma unroll
+        for (int i = 0; i < N; ++i) value[i] = 0;
+        if (shape.row_of_thread() < shape.rows)
+#pragma unroll 4
+            for (int g = shape.row_of_thread(); g < gridDim.x; g += shape.rows)
+#pragma unroll
+                for (int i = 0; i < N; ++i) value[i] += fresh(tile + (g * N + i) * shape.columns + t % shape.columns);
+        block_sums(shape, value);
+    }
+    return t < shape.columns && shape.column() < shape.k;
+}

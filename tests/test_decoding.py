@@ -1,0 +1,136 @@
+"""Compiled CSR on a CPU: from the tables of either format, from coordinates in any order, transposed, added, multiplied."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import zoo
+from checks import BUILDS, DEFAULTS, TYPICAL, assert_same_csr
+from scipy.sparse import coo_array, csr_array, random_array
+
+import cvrarray
+from cvrarray.core.tables import CSR
+from cvrarray.cpu import csr as kernels
+from cvrarray.cpu import sparse_product
+from cvrarray.input import coercion
+
+THREADS = pytest.mark.parametrize("threads", ["1", "3"])
+SMALL = [name for name in zoo.ZOO if np.prod(zoo.ZOO[name]().shape) < 1_000_000]
+
+
+@pytest.mark.parametrize("build", BUILDS, ids=str)
+@pytest.mark.parametrize("name", zoo.ZOO)
+def test_tables_to_csr(build, name):
+    csr = zoo.floats(name, np.float64)
+    assert_same_csr(build(csr, "cpu").to_scipy(), csr)
+
+
+@pytest.mark.parametrize("build", BUILDS, ids=str)
+@pytest.mark.parametrize("name", SMALL)
+def test_diagonals_and_rows(build, name):
+    csr = zoo.floats(name, np.float64)
+    A, dense = build(csr, "cpu"), csr.toarray()
+    n_rows, n_cols = csr.shape
+    for k in (0, 1, -1, 7, -n_rows - 3, n_cols + 2):
+        expected = np.diagonal(dense, k) if -n_rows < k < n_cols else dense[0, :0]
+        assert A.diagonal(k).tobytes() == expected.tobytes()
+        assert A.T.diagonal(-k).tobytes() == expected.tobytes()
+    for first, last in ((0, n_rows // 2), (n_rows // 3, 2 * n_rows // 3), (n_rows // 2 + 1, n_rows)):
+        assert_same_csr(A[first:last].to_scipy(), csr[first:last])
+
+
+@pytest.mark.parametrize("dtype", ["bool", "int8", "uint16", "int64", "float16", "float32", "complex64", "complex128"])
+@THREADS
+def test_coordinates_in_any_order(dtype, threads, monkeypatch):
+    """Duplicates are added up in the order they come in, float16 in float32; rows of all lengths are sorted."""
+    monkeypatch.setenv("CVRARRAY_NUM_THREADS", threads)
+    monkeypatch.setattr(kernels, "PART", 64)
+    rng = np.random.default_rng(5)
+    row = np.concatenate([np.full(n, r) for r, n in enumerate((0, 1, 5, 23, 24, 25, 300, 1000, 2, 0))])
+    col, val = rng.integers(0, 700, row.size), rng.integers(-9, 9, row.size).astype(dtype)
+    order = rng.permutation(row.size)
+    row, col, val = row[order], col[order], val[order]
+    wide = np.float32 if dtype == "float16" else val.dtype
+    dense, stored = np.zeros((10, 700), wide), np.zeros((10, 700), bool)
+    np.add.at(dense, (row, col), val.astype(wide))
+    stored[row, col] = True
+    found = coercion.from_triplets(row, col, val, (10, 700))
+    assert found.indptr.tolist() == [0, *np.cumsum(stored.sum(axis=1)).tolist()]
+    np.testing.assert_array_equal(found.indices, np.nonzero(stored)[1])
+    np.testing.assert_array_equal(found.data, dense[stored].astype(dtype))
+    by_rows = np.argsort(row, kind="stable")
+    indptr = np.searchsorted(row[by_rows], np.arange(11))
+    again = coercion.from_parts(indptr, col[by_rows], val[by_rows], (10, 700))
+    for ours, other in zip(again[:3], found[:3], strict=True):
+        np.testing.assert_array_equal(ours, other)
+
+
+@pytest.mark.parametrize("name", zoo.ZOO)
+@THREADS
+def test_shuffled_and_transposed(name, threads, monkeypatch):
+    monkeypatch.setenv("CVRARRAY_NUM_THREADS", threads)
+    monkeypatch.setattr(kernels, "PART", 64)
+    csr = zoo.floats(name, np.float32)
+    coo = csr.tocoo()
+    for order in (np.arange(coo.nnz), np.random.default_rng(0).permutation(coo.nnz)):
+        triplets = coo_array((coo.data[order], (coo.row[order], coo.col[order])), shape=csr.shape)
+        found = coercion.as_csr(triplets)
+        assert_same_csr(csr_array((found.data, found.indices, found.indptr), shape=csr.shape), csr)
+    flipped = kernels.transpose(coercion.as_csr(csr))
+    assert_same_csr(csr_array((flipped.data, flipped.indices, flipped.indptr), shape=flipped.shape), csr.T.tocsr())
+
+
+@pytest.mark.parametrize("build", DEFAULTS, ids=str)
+@pytest.mark.parametrize("dtype", ["int64", "float32", "complex64"])
+@THREADS
+def test_sums_of_arrays(build, dtype, threads, monkeypatch):
+    """The values of both where the structure is one, merged rows where it is not; entries that cancel are left out."""
+    monkeypatch.setenv("CVRARRAY_NUM_THREADS", threads)
+    monkeypatch.setattr(kernels, "PART", 64)
+    for name in ("rows_of_mixed_length", "many_empty_rows_between", "blocks_with_holes", "one_dense_column"):
+        csr = zoo.integers(name, dtype)
+        other = csr_array((csr.data, csr.indices, csr.indptr), shape=csr.shape)
+        other = csr_array(csr_array(other[::-1]) + csr.astype(bool).astype(dtype))
+        A, B = build(csr, "cpu"), build(other, "cpu")
+        dense, other = csr.toarray(), other.toarray()
+        for found, expected in (
+            (A + B, dense + other), (A - B, dense - other), (B * A, other * dense), (A + A * 2, dense * 3),
+            (A - A, dense * 0), (A * A, dense * dense), (np.maximum(A, B), np.maximum(dense, other)),
+        ):  # fmt: skip
+            found.check()
+            np.testing.assert_array_equal(found.todense(), expected)
+            assert found.nnz == np.count_nonzero(expected)
+
+
+@pytest.mark.parametrize("build", TYPICAL, ids=str)
+def test_whole_bins_are_stacked_as_they_are(build):
+    tall = random_array((192, 90), density=0.1, rng=np.random.default_rng(3), format="csr")
+    rest = random_array((37, 90), density=0.2, rng=np.random.default_rng(4), format="csr")
+    A, B = build(tall, "cpu"), build(rest, "cpu")
+    if (A._tables._asdict().get("present") is None) == (B._tables._asdict().get("present") is None):
+        assert A._stack([A, A, B]) is not None
+    found = np.vstack([A, A, B])
+    found.check()
+    np.testing.assert_array_equal(found.todense(), np.vstack([tall.toarray(), tall.toarray(), rest.toarray()]))
+    assert A._stack([A, build(rest.astype(np.float32), "cpu")]) is None
+    assert A._stack([A, build(rest[:, :50], "cpu")]) is None
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int64", "uint64", "float32", "float64", "complex64"])
+@THREADS
+def test_products_of_sparse_matrices(dtype, threads, monkeypatch):
+    monkeypatch.setenv("CVRARRAY_NUM_THREADS", threads)
+    monkeypatch.setattr(sparse_product, "TILE", 100)
+    rng = np.random.default_rng(2)
+    for shape in ((70, 50, 3000), (1, 40, 1), (30, 0, 20), (0, 5, 7), (64, 64, 64)):
+        a, b = (random_array(s, density=0.2, rng=rng, format="csr") for s in (shape[:2], shape[1:]))
+        a.data, b.data = (np.round(m.data * 9 - 4).astype(dtype) for m in (a, b))
+        found = sparse_product.multiply(coercion.as_csr(a), coercion.as_csr(b))
+        assert isinstance(found, CSR)
+        expected = a.toarray() @ b.toarray()
+        as_scipy = csr_array((found.data, found.indices, found.indptr), shape=found.shape)
+        np.testing.assert_array_equal(as_scipy.toarray(), expected)
+        assert found.nnz == np.count_nonzero(expected)  # as SciPy: what cancels is not stored
+        A, B = cvrarray.CVRArray(a, device="cpu"), cvrarray.BBCSRArray(b, device="cpu")
+        np.testing.assert_array_equal((A @ B).todense(), expected)
+        assert_same_csr(A.dot(B, format="csr"), csr_array(expected))

@@ -1,0 +1,182 @@
+"""The tables that an array keeps of its transpose: when they are made, what they are good for, when they go."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import pickle
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import zoo
+from checks import DEFAULTS, TYPICAL, assert_product, assert_same_bits, get, put
+from test_matmat import matrix
+
+from cvrarray.array import transposed
+from cvrarray.array.transposed import TransposedArray
+
+BUILD = pytest.mark.parametrize("build", DEFAULTS, ids=str)
+NAME = "rows_of_mixed_length"
+
+
+def array(build, dtype=np.float64):
+    csr = zoo.floats(NAME, dtype)
+    return csr, build(csr, "cpu"), zoo.float_vector(csr.shape[0], dtype)
+
+
+@BUILD
+def test_the_first_product_makes_them(build):
+    csr, A, x = array(build)
+    assert "products by" not in repr(A.T)
+    assert A.T.nbytes == A.nbytes
+    y = A.T @ x
+    assert_product(y, csr.T.tocsr(), x)
+    assert "products by" in repr(A.T)
+    assert A.T.nbytes > A.nbytes
+    kept = A._transpose
+    for other in (A.T @ x, x @ A, A.rmatvec(x), A.T.copy().T.T @ x):
+        assert_product(other, csr.T.tocsr(), x)
+    for other in (A.T @ x, x @ A, A.rmatvec(x), np.matmul(x, A)):
+        assert_same_bits(other, y)
+    assert A._transpose is kept
+
+
+@BUILD
+@pytest.mark.parametrize("k", [1, 2, 5, 16, 33, 64])
+def test_matrices(build, k):
+    csr = zoo.integers(NAME, np.float64)
+    A, X = build(csr, "cpu"), matrix(csr.shape[0], k)
+    for found in (A.T @ X, A.rmatmat(X), (X.T @ A).T, A.T @ np.asfortranarray(X)):
+        np.testing.assert_array_equal(found, csr.toarray().T @ X)
+
+
+@BUILD
+def test_matrices_on_a_gpu(build, gpu):
+    """A product with a vector scatters there; one with a matrix makes the tables, and every later one uses them."""
+    csr = zoo.integers(NAME, np.float64)
+    A, X = build(csr, gpu), put(matrix(csr.shape[0], 5), gpu)
+    A.T @ X[:, 0].copy()
+    assert A._transpose is None
+    first = A.T @ X
+    assert A._transpose.device == A.device
+    np.testing.assert_array_equal(get(first), csr.toarray().T @ get(X))
+    assert_same_bits(get(A.T @ X), get(first))
+    assert_same_bits(get((X.T @ A).T), get(first))
+
+
+@BUILD
+def test_none_are_made_while_a_graph_is_captured(build, gpu):
+    import cupy
+
+    csr = zoo.integers(NAME, np.float64)
+    A, X, out = build(csr, gpu), put(matrix(csr.shape[0], 5), gpu), cupy.empty((csr.shape[1], 5))
+    TransposedArray.once(A) @ X  # what is compiled and prepared once is not part of the graph
+    stream = cupy.cuda.Stream(non_blocking=True)
+    cupy.cuda.Device().synchronize()
+    with stream:
+        stream.begin_capture()
+        A.T.matmat(X, out=out)
+        graph = stream.end_capture()
+        graph.launch(stream)
+        stream.synchronize()
+    assert A._transpose is False
+    np.testing.assert_array_equal(get(out), csr.toarray().T @ get(X))
+
+
+@pytest.mark.parametrize("build", TYPICAL, ids=str)
+@pytest.mark.parametrize("limit", ["0", "1", "1 GiB"])
+def test_the_limit(build, limit, monkeypatch):
+    """Beyond it the base's own tables do: with the same bits in every call, and in matrices too."""
+    monkeypatch.setenv("CVRARRAY_TRANSPOSED_MEMORY", limit)
+    csr, A, x = array(build, np.float32)
+    y = A.T @ x
+    assert ("products by" in repr(A.T)) == (limit == "1 GiB")
+    assert_product(y, csr.T.tocsr(), x)
+    monkeypatch.setenv("CVRARRAY_TRANSPOSED_MEMORY", "1 GiB")  # it is decided once
+    assert_same_bits(A.T @ x, y)
+    X = np.stack([x, 2 * x], axis=1)
+    np.testing.assert_allclose(A.T @ X, np.stack([y, 2 * y], axis=1), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("limit", ["lots", "-1", "1.5 apples"])
+def test_a_limit_that_is_none(limit, monkeypatch):
+    monkeypatch.setenv("CVRARRAY_TRANSPOSED_MEMORY", limit)
+    _, A, x = array(DEFAULTS[0])
+    with pytest.raises(ValueError, match="CVRARRAY_TRANSPOSED_MEMORY must be"):
+        A.T @ x
+
+
+@BUILD
+def test_the_same_bits_with_any_number_of_threads(build, monkeypatch):
+    _, A, x = array(build)
+    found = []
+    for count in ("1", "2", "5"):
+        monkeypatch.setenv("CVRARRAY_NUM_THREADS", count)
+        found.append(build(zoo.floats(NAME, np.float64), "cpu").T @ x)
+    assert_same_bits(found[0], found[1])
+    assert_same_bits(found[0], found[2])
+    assert_same_bits(found[0], A.T @ x)
+
+
+@BUILD
+def test_other_values_have_other_tables(build):
+    csr, A, x = array(build)
+    A.T @ x
+    for B, S in ((A.with_values(3 * csr.data), 3 * csr), (A * -2, -2 * csr), (abs(A), abs(csr)), (A.T * 2, None)):
+        if S is None:
+            assert_product(B @ x, (2 * csr).T.tocsr(), x)
+        else:
+            assert_product(B.T @ x, S.T.tocsr(), x)
+
+
+@BUILD
+def test_values_written_into_the_tables(build):
+    """Whoever writes other values into an array's tables says so."""
+    csr, A, x = array(build)
+    before = A.T @ x
+    values = A._values(A._tables)
+    values.setflags(write=True)
+    values *= 2
+    A._values_changed()
+    assert_same_bits(A.T @ x, 2 * before)
+    assert_product(A.T @ x, (2 * csr).T.tocsr(), x)
+
+
+@BUILD
+def test_copies_and_pickles_have_none(build):
+    _, A, x = array(build)
+    size = len(pickle.dumps(A))
+    y = A.T @ x
+    assert len(pickle.dumps(A)) == size
+    for B in (copy.deepcopy(A), A.copy(), pickle.loads(pickle.dumps(A)), pickle.loads(pickle.dumps(A.T)).T):
+        assert B._transpose is None
+        assert_same_bits(B.T @ x, y)
+
+
+@BUILD
+def test_one_product_keeps_nothing(build):
+    csr, A, x = array(build)
+    assert_product(TransposedArray.once(A) @ x, csr.T.tocsr(), x)
+    np.testing.assert_allclose(A.sum(axis=0), csr.toarray().sum(axis=0), rtol=1e-9, atol=1e-6)
+    assert A._transpose is None
+
+
+@BUILD
+def test_the_first_product_of_many_threads(build):
+    _, A, x = array(build)
+    expected = build(zoo.floats(NAME, np.float64), "cpu").T @ x
+    with ThreadPoolExecutor(8) as pool:
+        for y in pool.map(lambda _: A.T @ x, range(32)):
+            assert_same_bits(y, expected)
+
+
+def test_memory_is_counted_while_it_is_held():
+    gc.collect()
+    before = transposed._kept.n_bytes()
+    _, A, x = array(DEFAULTS[0])
+    A.T @ x
+    assert transposed._kept.n_bytes() == before + A._transpose.nbytes
+    del A
+    gc.collect()
+    assert transposed._kept.n_bytes() == before

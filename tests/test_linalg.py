@@ -1,0 +1,760 @@
+"""Iterative solvers on both devices: against dense solves in double precision, and every end of a solve provoked."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.sparse
+import scipy.sparse.linalg
+from checks import DEFAULTS, assert_same_bits, get, put
+from zoo import ZOO
+
+import cvrarray
+from cvrarray import linalg
+from cvrarray.linalg.solution import INFO
+
+BUILD = pytest.mark.parametrize("build", DEFAULTS, ids=str)
+METHODS = ("cg", "minres", "bicgstab", "gmres")
+EPS = {"float32": 6e-8, "complex64": 6e-8, "float64": 1.1e-16, "complex128": 1.1e-16}
+
+
+def poisson(side=12):
+    """The 5-point Laplacian on a square."""
+    line = scipy.sparse.diags_array([-1.0, 2.0, -1.0], offsets=[-1, 0, 1], shape=(side, side))
+    eye = scipy.sparse.eye_array(side)
+    return scipy.sparse.csr_array(scipy.sparse.kron(line, eye) + scipy.sparse.kron(eye, line))
+
+
+def definite(csr, dtype="float64"):
+    """A Hermitian positive definite matrix with the pattern of a square one and of its transpose."""
+    csr = csr.astype(np.float64)
+    if np.dtype(dtype).kind == "c":
+        csr = csr * (1 + 0.5j)
+    both = scipy.sparse.csr_array(csr + csr.conj().T)
+    weight = np.asarray(abs(both).sum(axis=1)).ravel() + 1
+    return scipy.sparse.csr_array(both + scipy.sparse.diags_array(weight)).astype(dtype)
+
+
+def right_side(n, dtype, columns=None, seed=0):
+    rng = np.random.default_rng(seed)
+    shape = n if columns is None else (n, columns)
+    b = rng.standard_normal(shape)
+    if np.dtype(dtype).kind == "c":
+        b = b + 1j * rng.standard_normal(shape)
+    return b.astype(dtype)
+
+
+def solve(method, A, b, **keywords):
+    """x and info of a method, on the host."""
+    if method == "lsmr":
+        found = linalg.lsmr(A, b, atol=1e-13, btol=1e-13, maxiter=2000, **keywords)
+        return get(found.x), 0
+    x, info = getattr(linalg, method)(A, b, **keywords)
+    return get(x), info
+
+
+def relative(csr, x, b):
+    """Norms of true residuals over those of b, in double precision."""
+    wide = csr.astype(np.complex128 if csr.dtype.kind == "c" else np.float64)
+    size = np.linalg.norm(b, axis=0)
+    return np.linalg.norm(b - wide @ x, axis=0) / np.where(size > 0, size, 1)
+
+
+# ------------------------------------------------------------------------------------------------------- right solutions
+
+SQUARE = [name for name, make in ZOO.items() if 0 < make().shape[0] == make().shape[1] <= 1000]
+
+
+@BUILD
+@pytest.mark.each_value
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("name", SQUARE)
+def test_the_zoo_made_definite(build, name, method):
+    check_zoo(build, name, method, "cpu")
+
+
+@BUILD
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("name", SQUARE[:: max(1, len(SQUARE) // 5)])
+def test_some_of_the_zoo_on_a_gpu(build, name, method, gpu):
+    """Each matrix may need kernels of its own, which take seconds to compile."""
+    check_zoo(build, name, method, gpu)
+
+
+def check_zoo(build, name, method, device):
+    csr = definite(ZOO[name]())
+    b = right_side(csr.shape[0], "float64")
+    x, info = solve(method, build(csr, device), put(b, device), rtol=1e-11)
+    assert info == 0
+    assert relative(csr, x, b) <= 1.01e-11
+    expected = np.linalg.solve(csr.toarray(), b)
+    np.testing.assert_allclose(x, expected, atol=1e-9 * abs(expected).max())
+
+
+@pytest.mark.each_pair
+@pytest.mark.parametrize("columns", [None, 1, 3])
+@pytest.mark.parametrize("M", [None, "jacobi", "block_jacobi", "chebyshev", "array"])
+@pytest.mark.parametrize("dtype", EPS)
+@pytest.mark.parametrize("method", METHODS)
+def test_dtypes_preconditioners_columns(method, dtype, M, columns):
+    check_solution(method, dtype, M, columns, "cpu")
+
+
+@pytest.mark.parametrize("columns", [None, 3])
+@pytest.mark.parametrize("M", [None, "jacobi", "block_jacobi", "chebyshev", "array"])
+@pytest.mark.parametrize("method", METHODS)
+def test_preconditioners_and_columns_on_a_gpu(method, M, columns, gpu):
+    check_solution(method, "float64", M, columns, gpu)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "complex128"])
+@pytest.mark.parametrize("method", METHODS)
+def test_dtypes_on_a_gpu(method, dtype, gpu):
+    check_solution(method, dtype, "jacobi", None, gpu)
+
+
+def check_solution(method, dtype, M, columns, device):
+    csr = definite(poisson(10), dtype)
+    A = cvrarray.BBCSRArray(csr, block_size=2, device=device)
+    rtol = 1e-4 if dtype in ("float32", "complex64") else 1e-10
+    b = right_side(csr.shape[0], dtype, columns)
+    preconditioner = preconditioners(A, csr, device)[M]()
+    x, info = solve(method, A, put(b, device), rtol=rtol, M=preconditioner)
+    assert info == 0
+    assert x.dtype == dtype
+    assert x.shape == b.shape
+    assert (relative(csr, x, b) <= 1.01 * rtol).all()
+
+
+def preconditioners(A, csr, device):
+    return {
+        None: lambda: None,
+        "jacobi": lambda: linalg.jacobi(A),
+        "block_jacobi": lambda: linalg.block_jacobi(A),
+        "chebyshev": lambda: linalg.chebyshev(A, 3),
+        "array": lambda: cvrarray.CVRArray(scipy.sparse.diags_array(1 / csr.diagonal()).tocsr(), device=device),
+    }
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int32", "bool", "float16"])
+@pytest.mark.parametrize("method", [*METHODS, "lsmr"])
+def test_integers_and_half_precision_count_as_double(method, dtype):
+    check_promotion(method, dtype, "cpu")
+
+
+def test_integers_count_as_double_on_a_gpu(gpu):
+    check_promotion("cg", "int32", gpu)
+
+
+def check_promotion(method, dtype, device):
+    csr = scipy.sparse.eye_array(30, format="csr") * 2 if dtype != "bool" else scipy.sparse.eye_array(30, format="csr")
+    A = cvrarray.CVRArray(csr, device=device).astype(dtype)
+    b = np.arange(30) % 2
+    x, info = solve(method, A, put(b.astype(dtype), device))
+    assert info == 0
+    assert x.dtype == np.float64
+    np.testing.assert_allclose(csr @ x, b, atol=1e-6)
+
+
+@BUILD
+@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+def test_nonsymmetric(build, dtype, device):
+    rng = np.random.default_rng(3)
+    csr = scipy.sparse.random_array((200, 200), density=0.03, rng=rng, format="csr") + 4 * scipy.sparse.eye_array(200)
+    csr = scipy.sparse.csr_array(csr).astype(dtype) * (1 + (1j if dtype == "complex128" else 0))
+    b = right_side(200, dtype, 3)
+    expected = np.linalg.solve(csr.toarray(), b)
+    A = build(csr, device)
+    for method in ("bicgstab", "gmres"):
+        x, info = solve(method, A, put(b, device), rtol=1e-11)
+        assert info == 0
+        np.testing.assert_allclose(x, expected, atol=1e-9)
+
+
+@BUILD
+@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+@pytest.mark.parametrize("shape", [(120, 40), (40, 120), (50, 50)])
+@pytest.mark.parametrize("damp", [0.0, 0.7])
+def test_lsmr(build, dtype, shape, damp):
+    check_lsmr(build, dtype, shape, damp, "cpu")
+
+
+@BUILD
+@pytest.mark.parametrize("damp", [0.0, 0.7])
+def test_lsmr_on_a_gpu(build, damp, gpu):
+    check_lsmr(build, "float64", (120, 40), damp, gpu)
+
+
+def check_lsmr(build, dtype, shape, damp, device):
+    rng = np.random.default_rng(4)
+    csr = scipy.sparse.random_array(shape, density=0.2, rng=rng, format="csr").astype(dtype)
+    if dtype == "complex128":
+        csr.data *= np.exp(1j * np.arange(csr.nnz))
+    b = right_side(shape[0], dtype, 2)
+    found = linalg.lsmr(build(csr, device), put(b, device), damp=damp, atol=1e-14, btol=1e-14, conlim=0, maxiter=3000)
+    stacked = np.vstack([csr.toarray(), damp * np.eye(shape[1])])
+    expected = np.linalg.lstsq(stacked, np.vstack([b, np.zeros((shape[1], 2))]), rcond=1e-13)[0]
+    np.testing.assert_allclose(get(found.x), expected, atol=1e-7)
+    single = linalg.lsmr(
+        build(csr, device), put(b[:, 1].copy(), device), damp=damp, atol=1e-14, btol=1e-14, conlim=0, maxiter=3000
+    )
+    np.testing.assert_allclose(get(single.x), expected[:, 1], atol=1e-7)
+    assert 0 < single.istop < 7
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_columns_stop_by_their_own_tolerance(method, device):
+    """Column 1 is solved at once, column 2 is 0, the others take their time."""
+    csr = poisson()
+    A = cvrarray.CVRArray(csr, device=device)
+    b = right_side(csr.shape[0], "float64", 4)
+    b[:, 2] = 0
+    x0 = np.zeros_like(b)
+    x0[:, 1] = scipy.sparse.linalg.spsolve(csr.tocsc(), b[:, 1])
+    x, info = solve(method, A, put(b, device), x0=put(x0, device), rtol=1e-9)
+    assert info == 0
+    assert (relative(csr, x, b) <= 1.01e-9).all()
+    assert_same_bits(x[:, 1], x0[:, 1])
+    assert not x[:, 2].any()
+    one, info = solve(method, A, put(b[:, 3].copy(), device), rtol=1e-9)
+    assert info == 0
+    np.testing.assert_allclose(one, x[:, 3], atol=1e-8)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_x0_is_the_start_and_stays(method, device):
+    csr = poisson()
+    b = right_side(csr.shape[0], "float64")
+    x0 = scipy.sparse.linalg.spsolve(csr.tocsc(), b)
+    kept = x0.copy()
+    x, info = solve(method, cvrarray.CVRArray(csr, device=device), put(b, device), x0=put(x0, device), maxiter=1)
+    assert info == 0
+    assert_same_bits(x, kept)
+    assert_same_bits(x0, kept)
+
+
+@pytest.mark.parametrize("method", [*METHODS, "lsmr"])
+def test_empty(method, device):
+    A = cvrarray.CVRArray(np.zeros((0, 0)), device=device)
+    x, info = solve(method, A, put(np.zeros(0), device))
+    assert (x.shape, info) == ((0,), 0)
+    x, info = solve(method, cvrarray.CVRArray(np.eye(3), device=device), put(np.zeros((3, 0)), device))
+    assert (x.shape, info) == ((3, 0), 0)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_same_bits_again_and_again(method, device):
+    csr = poisson(30)
+    A = cvrarray.CVRArray(csr, device=device)
+    b = put(right_side(csr.shape[0], "float64"), device)
+    first = solve(method, A, b, M=linalg.jacobi(A), rtol=1e-7)[0]
+    for _ in range(5):
+        assert_same_bits(solve(method, A, b, M=linalg.jacobi(A), rtol=1e-7)[0], first)
+
+
+@pytest.mark.slow
+def test_same_bits_with_any_number_of_threads(monkeypatch):
+    csr = poisson(300)
+    A = cvrarray.asarray(csr, device="cpu")
+    b = right_side(csr.shape[0], "float64")
+    found = []
+    for threads in ("1", "2", "5"):
+        monkeypatch.setenv("CVRARRAY_NUM_THREADS", threads)
+        found.append(linalg.CG(A, M="jacobi", maxiter=60).solve(b).x)
+    assert_same_bits(found[0], found[1])
+    assert_same_bits(found[0], found[2])
+
+
+# ------------------------------------------------------------------------------------------------------------- operators
+
+
+class Own:
+    """The smallest operator there is."""
+
+    def __init__(self, csr, device):
+        self.A = cvrarray.CVRArray(csr, device=device)
+        self.shape, self.dtype = csr.shape, csr.dtype
+
+    def matvec(self, x, out=None):
+        return self.A.matvec(x, out=out)
+
+
+@pytest.mark.parametrize("kind", ["own", "without out", "LinearOperator", "sparse", "dense"])
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("columns", [None, 2])
+def test_operators(kind, method, columns, device):
+    csr = poisson()
+    b = right_side(csr.shape[0], "float64", columns)
+    A = operator(kind, csr, device)
+    x, info = solve(method, A, put(b, device), rtol=1e-9)
+    assert info == 0
+    assert (relative(csr, x, b) <= 1.01e-9).all()
+    x, info = solve(method, Own(csr, device), put(b, device), rtol=1e-9, M=operator(kind, scaled(csr), device))
+    assert info == 0
+
+
+def scaled(csr):
+    return scipy.sparse.diags_array(1 / csr.diagonal()).tocsr()
+
+
+def operator(kind, csr, device):
+    A = cvrarray.CVRArray(csr, device=device)
+    if kind == "own":
+        return Own(csr, device)
+    if kind == "without out":
+        found = Own(csr, device)
+        found.matvec = lambda x: A @ x
+        return found
+    if kind == "LinearOperator":
+        return A.aslinearoperator()
+    return A.tocsr() if kind == "sparse" else put(csr.toarray(), device)
+
+
+def test_lsmr_takes_operators(device):
+    csr = poisson()
+    b = right_side(csr.shape[0], "float64")
+    for kind in ("LinearOperator", "sparse", "dense"):
+        x = linalg.lsmr(operator(kind, csr, device), put(b, device), atol=1e-12, btol=1e-12, maxiter=5000).x
+        assert relative(csr, get(x), b) <= 1e-8
+    with pytest.raises(TypeError, match="must have rmatvec"):
+        linalg.lsmr(Own(csr, device), put(b, device))
+
+
+# ------------------------------------------------------------------------------------------------------------------ ends
+
+
+def ends(A, b, device, **keywords):
+    found = linalg.CG(A, **keywords).solve(put(b, device))
+    assert found.info == (INFO[found.reason] if INFO[found.reason] is not None else max(1, found.iterations))
+    return found
+
+
+def test_every_end_of_cg(device):
+    csr = poisson()
+    n = csr.shape[0]
+    A = cvrarray.CVRArray(csr, device=device)
+    b = right_side(n, "float64")
+    assert ends(A, b, device).reason == "converged"
+    assert ends(A, b, device, maxiter=3).reason == "maxiter"
+    assert ends(A, b, device, maxiter=0).reason == "maxiter"
+    assert ends(A, b, device, iterations=3).reason == "iterations"
+    assert ends(A, b, device, rtol=1e-30, maxiter=10**9).reason == "stagnation"
+    assert ends(A, b, device, rtol=0, maxiter=10**9).reason == "stagnation"
+    assert ends(cvrarray.CVRArray(-csr, device=device), b, device).reason == "not positive definite"
+    shifted = csr - 4 * scipy.sparse.eye_array(n)
+    assert ends(cvrarray.CVRArray(shifted, device=device), b, device).reason == "not positive definite"
+    minus = cvrarray.CVRArray(-scipy.sparse.eye_array(n, format="csr"), device=device)
+    assert ends(A, b, device, M=minus).reason == "M not positive definite"
+    zero = cvrarray.CVRArray(scipy.sparse.csr_array((n, n)), device=device)
+    assert ends(A, b, device, M=zero).reason == "M singular"
+    for bad in (np.nan, np.inf):
+        broken = csr.copy()
+        broken.data[7] = bad
+        assert ends(cvrarray.CVRArray(broken, device=device), b, device).reason == "A not finite"
+        values = np.ones(n)
+        values[5] = bad
+        M = cvrarray.CVRArray(scipy.sparse.diags_array(values).tocsr(), device=device)
+        assert ends(A, b, device, M=M).reason == "M not finite"
+        wrong = b.copy()
+        wrong[3] = bad
+        assert ends(A, wrong, device).reason == "b not finite"
+        found = linalg.CG(A).solve(put(b, device), x0=put(wrong, device))
+        assert (found.reason, found.info, found.converged) == ("x0 not finite", -7, False)
+        assert_same_bits(found.x, wrong)
+
+
+def test_singular_systems_end(device):
+    """A graph's Laplacian: a right side that has no solution, and one that has."""
+    csr = scipy.sparse.csr_array(scipy.sparse.csgraph.laplacian((poisson() != 0).astype(float)))
+    A = cvrarray.CVRArray(csr, device=device)
+    b = right_side(csr.shape[0], "float64")
+    for method in METHODS:
+        assert solve(method, A, put(b, device), rtol=1e-10, maxiter=2000)[1] != 0
+        fair = b - b.mean()
+        x, info = solve(method, A, put(fair, device), rtol=1e-9)
+        assert info == 0, method
+        assert relative(csr, x, fair) <= 1.01e-9
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_bad_numbers_end_every_method(method, device):
+    csr = poisson()
+    A = cvrarray.CVRArray(csr, device=device)
+    b = right_side(csr.shape[0], "float64", 3)
+    b[5, 1] = np.nan
+    x, info = solve(method, A, put(b, device), rtol=1e-9)
+    assert info == -6
+    assert (relative(csr, x[:, ::2], b[:, ::2]) <= 1.01e-9).all()
+    assert not x[:, 1].any()
+    broken = csr.copy()
+    broken.data[7] = np.nan
+    assert solve(method, cvrarray.CVRArray(broken, device=device), put(b[:, 0].copy(), device))[1] == -4
+    M = cvrarray.CVRArray(scipy.sparse.diags_array(np.where(np.arange(csr.shape[0]) == 3, np.nan, 1.0)).tocsr(), device=device)
+    assert solve(method, A, put(b[:, 0].copy(), device), M=M)[1] == -5
+
+
+def test_bicgstab_breaks_down(device):
+    A = cvrarray.CVRArray(np.array([[0.0, 1], [-1, 0]]), device=device)  # r @ A r = 0
+    x, info = solve("bicgstab", A, put(np.array([1.0, 0]), device))
+    assert info == -10
+    assert np.isfinite(x).all()
+    assert solve("gmres", A, put(np.array([1.0, 0]), device))[1] == 0
+
+
+def test_gmres_stagnates(device):
+    """A cyclic shift: no restart before the last iteration makes any progress."""
+    csr = scipy.sparse.csr_array(np.roll(np.eye(20), 1, axis=0))
+    b = np.eye(20)[0]
+    A = cvrarray.CVRArray(csr, device=device)
+    _, info = solve("gmres", A, put(b, device), restart=5, maxiter=10**6)
+    assert 0 < info < 10
+    assert solve("gmres", A, put(b, device), restart=20)[1] == 0
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("size", [1e-200, 1e200])
+def test_extreme_sizes(method, size, device):
+    csr = poisson()
+    b = size * right_side(csr.shape[0], "float64")
+    x, info = solve(method, cvrarray.CVRArray(csr, device=device), put(b, device), rtol=1e-9)
+    assert info == 0
+    assert relative(csr, x / size, b / size) <= 1.01e-9
+
+
+def test_success_is_of_the_true_residual(device):
+    """Single precision: the updated residual meets the tolerance long before the true one."""
+    csr = poisson(40)
+    b = right_side(csr.shape[0], "float32")
+    found = linalg.CG(cvrarray.CVRArray(csr.astype("float32"), device=device), rtol=1e-7).solve(put(b, device))
+    true = relative(csr, get(found.x), b)
+    assert found.converged == bool(true <= 1.05e-7)
+    assert abs(found.residual - true) <= 0.05 * true
+    assert found.reason in ("stagnation", "converged")
+
+
+# ---------------------------------------------------------------------------------------------------------- the class CG
+
+
+def test_solver_is_used_again(device):
+    csr = poisson()
+    A = cvrarray.CVRArray(csr, device=device)
+    solver = linalg.CG(A, M="jacobi", rtol=1e-9)
+    b = right_side(csr.shape[0], "float64", 3)
+    for columns in (b[:, 0].copy(), b, b[:, 1].copy(), b[:, :2].copy()):
+        found = solver.solve(put(columns, device))
+        assert (relative(csr, get(found.x), columns) <= 1.01e-9).all()
+    out = put(np.empty(csr.shape[0]), device)
+    assert solver.solve(put(b[:, 0].copy(), device), out=out).x is out
+
+
+@pytest.mark.parametrize("M", ["jacobi", "block_jacobi"])
+def test_new_values(M, device):
+    csr = poisson()
+    A = cvrarray.BBCSRArray(csr, block_size=3, device=device)
+    solver = linalg.CG(A, M=M, rtol=1e-10)
+    b = right_side(csr.shape[0], "float64")
+    before = solver.solve(put(b, device))
+    other = csr.copy()
+    other.setdiag(5 + np.arange(csr.shape[0]) % 7)
+    changed = A.with_values(put(other.data, device))
+    solver.update(changed)
+    found = solver.solve(put(b, device), x0=before.x)
+    assert found.converged
+    assert relative(other, get(found.x), b) <= 1.01e-10
+    anew = linalg.CG(changed, M=M, rtol=1e-10).solve(put(b, device), x0=before.x)
+    assert_same_bits(found.x, anew.x)
+
+
+def test_preconditioners_take_new_values(device):
+    csr = poisson()
+    A = cvrarray.BBCSRArray(csr, block_size=2, device=device)
+    twice = A.with_values(2 * A.tocsr().data)
+    r = put(right_side(csr.shape[0], "float64"), device)
+    for make in (linalg.jacobi, linalg.block_jacobi, linalg.chebyshev):
+        M = make(A)
+        before = get(M.matvec(r))
+        M.update(twice)
+        np.testing.assert_allclose(get(M.matvec(r)), before / 2, rtol=1e-12)
+
+
+def test_sparse_matrices_of_other_packages(device):
+    """Converted once; they take new values as arrays of ours do."""
+    csr = poisson()
+    S = cvrarray.CVRArray(csr, device=device).tocsr()
+    b = put(right_side(csr.shape[0], "float64"), device)
+    solver = linalg.CG(S, M="jacobi", rtol=1e-9, precision="mixed")
+    before = get(solver.solve(b).x)
+    with pytest.raises(TypeError, match="A must be an array of ours"):
+        solver.update(2 * S)
+    solver.update(cvrarray.asarray(2 * S, device=device))
+    np.testing.assert_allclose(get(solver.solve(b).x), before / 2, atol=1e-8)
+
+
+def test_a_solve_in_a_graph(gpu):
+    import cupy
+
+    csr = poisson()
+    A = cvrarray.BBCSRArray(csr, block_size=2, device=gpu)
+    solver = linalg.CG(A, M="jacobi", iterations=12)
+    stream = cupy.cuda.Stream(non_blocking=True)
+    with stream:
+        b, out = cupy.ones(csr.shape[0]), cupy.empty(csr.shape[0])
+        solver.solve(b, out=out)
+        stream.synchronize()
+        stream.begin_capture()
+        try:
+            found = solver.solve(b, out=out)
+            with pytest.raises(RuntimeError, match="pass out="):
+                solver.solve(b)
+        finally:
+            graph = stream.end_capture()
+        assert found.residual is None
+        b[...] = cupy.asarray(right_side(csr.shape[0], "float64"))
+        out.fill(0)
+        graph.launch(stream)
+        stream.synchronize()
+        replayed = get(out).copy()
+        assert_same_bits(replayed, get(solver.solve(b).x))
+
+
+def test_iterations_and_history(device):
+    csr = poisson()
+    A = cvrarray.CVRArray(csr, device=device)
+    b = right_side(csr.shape[0], "float64")
+    found = linalg.CG(A, iterations=7, history=True, M="jacobi").solve(put(b, device))
+    assert (found.iterations, found.reason, found.converged) == (7, "iterations", False)
+    history = get(found.history)
+    assert history.shape == (8,)
+    assert history[0] == pytest.approx(1)
+    assert history[-1] == pytest.approx(float(relative(csr, get(found.x), b)), rel=1e-6)
+    assert float(found.residual) == pytest.approx(history[-1])
+    columns = linalg.CG(A, history=True, rtol=1e-8).solve(put(np.stack([b, 2 * b], axis=1), device))
+    assert get(columns.history).shape == (columns.iterations.max() + 1, 2)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_callback(method, device):
+    csr = poisson()
+    b = right_side(csr.shape[0], "float64")
+    seen = []
+    keywords = {"callback_type": "x"} if method == "gmres" else {}
+    x, info = solve(
+        method, cvrarray.CVRArray(csr, device=device), put(b, device), callback=lambda x: seen.append(get(x).copy()), **keywords
+    )
+    assert info == 0
+    assert len(seen) > 1
+    assert_same_bits(seen[-1], x)
+    norms = [float(relative(csr, one, b)) for one in seen]
+    assert norms[-1] < 1e-5 < norms[0]
+
+
+@pytest.mark.parametrize("columns", [None, 2])
+@pytest.mark.parametrize("M", [None, "jacobi", "block_jacobi"])
+@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+def test_mixed_precision(columns, M, dtype):
+    check_mixed_precision(columns, M, dtype, "cpu")
+
+
+@pytest.mark.parametrize("columns", [None, 2])
+@pytest.mark.parametrize("M", ["jacobi", "block_jacobi"])
+def test_mixed_precision_on_a_gpu(columns, M, gpu):
+    check_mixed_precision(columns, M, "float64", gpu)
+
+
+def check_mixed_precision(columns, M, dtype, device):
+    csr = definite(poisson(20), dtype)
+    A = cvrarray.BBCSRArray(csr, block_size=2, device=device)
+    b = right_side(csr.shape[0], dtype, columns)
+    x, info = linalg.cg(A, put(b, device), M=M, rtol=1e-12, precision="mixed")
+    assert info == 0
+    assert x.dtype == dtype
+    assert (relative(csr, get(x), b) <= 1.05e-12).all()
+
+
+def test_mixed_precision_falls_back(device):
+    """What single precision cannot do is done in double precision."""
+    csr = scipy.sparse.diags_array(np.logspace(0, 7, 60)).tocsr() + 0
+    A = cvrarray.CVRArray(csr, device=device)
+    b = right_side(60, "float64")
+    found = linalg.CG(A, rtol=1e-9, precision="mixed", maxiter=10000).solve(put(b, device))
+    assert found.converged, found.reason
+    solver = linalg.CG(A, M="jacobi", rtol=1e-9, precision="mixed")
+    solver.solve(put(b, device))
+    solver.update(A.with_values(3 * A.tocsr().data))
+    found = solver.solve(put(b, device))
+    assert relative(3 * csr, get(found.x), b) <= 1.01e-9
+
+
+# -------------------------------------------------------------------------------------------------------- preconditioners
+
+
+@BUILD
+@pytest.mark.parametrize("block_size", [1, 2, 3, 5, 7])
+@pytest.mark.parametrize("dtype", ["float64", "complex64"])
+def test_blocks_of_the_diagonal(build, block_size, dtype):
+    check_blocks(build, block_size, dtype, "cpu")
+
+
+@BUILD
+@pytest.mark.parametrize("block_size", [1, 3, 5])
+def test_blocks_of_the_diagonal_on_a_gpu(build, block_size, gpu):
+    check_blocks(build, block_size, "float64", gpu)
+
+
+def check_blocks(build, block_size, dtype, device):
+    csr = definite(poisson(7), dtype)
+    dense = csr.toarray()
+    n = len(dense)
+    A = build(csr, device)
+    blocks = get(A.block_diagonal(block_size))
+    padded = np.zeros((-(-n // block_size) * block_size,) * 2, dtype)
+    padded[:n, :n] = dense
+    expected = np.stack([padded[k : k + block_size, k : k + block_size] for k in range(0, len(padded), block_size)])
+    assert_same_bits(blocks, expected)
+    M = linalg.block_jacobi(A, block_size)
+    for columns in (None, 3):
+        r = right_side(n, dtype, columns)
+        whole = expected.copy()
+        beyond = len(padded) - n
+        for k in range(block_size - beyond, block_size) if beyond else ():
+            whole[-1, k, k] = 1
+        rows = np.zeros((len(padded), *r.shape[1:]), np.complex128)
+        rows[:n] = r
+        exact = np.linalg.solve(whole.astype(np.complex128), rows.reshape(len(whole), block_size, -1))
+        np.testing.assert_allclose(
+            get(M.matvec(put(r, device))), exact.reshape(rows.shape)[:n], rtol=1e-4 if dtype == "complex64" else 1e-10
+        )
+
+
+def test_bad_diagonals_are_named(device):
+    csr = poisson(6)
+    csr.setdiag(np.where(np.arange(36) == 17, 0.0, 4.0))
+    A = cvrarray.BBCSRArray(csr, block_size=3, device=device)
+    with pytest.raises(ValueError, match=r"A\[17, 17\] is 0"):
+        linalg.jacobi(A)
+    with pytest.raises(ValueError, match="block 5, of the rows 15 to 17"):
+        linalg.block_jacobi(A)
+    with pytest.raises(ValueError, match="block_size must be a whole number"):
+        linalg.block_jacobi(cvrarray.CVRArray(csr, device=device))
+    csr.setdiag(np.where(np.arange(36) == 20, np.nan, 4.0))
+    with pytest.raises(ValueError, match=r"A\[20, 20\] is nan"):
+        linalg.jacobi(cvrarray.CVRArray(csr, device=device))
+    with pytest.raises(TypeError, match="needs the entries of A"):
+        linalg.jacobi(Own(poisson(), device))
+
+
+@pytest.mark.parametrize("smoother", ["chebyshev", "jacobi"])
+@pytest.mark.parametrize("columns", [None, 2])
+@pytest.mark.parametrize("precision", [None, "mixed"])
+def test_multigrid(smoother, columns, precision, device):
+    pyamg = pytest.importorskip("pyamg")
+    csr = poisson(50)
+    A = cvrarray.asarray(csr, device=device)
+    M = linalg.multigrid(pyamg.smoothed_aggregation_solver(csr, max_coarse=20), device=device, smoother=smoother)
+    b = right_side(csr.shape[0], "float64", columns)
+    solver = linalg.CG(A, M=M, rtol=1e-9, precision=precision)
+    found = solver.solve(put(b, device))
+    assert np.all(found.converged)
+    assert (relative(csr, get(found.x), b) <= 1.01e-9).all()
+    plain = linalg.CG(A, rtol=1e-9).solve(put(b, device))
+    assert np.max(found.iterations) < 40 < np.min(plain.iterations)
+    r, s = (put(right_side(csr.shape[0], "float64", seed=seed), device) for seed in (1, 2))
+    left, right = float((s * M.matvec(r)).sum()), float((r * M.matvec(s)).sum())
+    assert left == pytest.approx(right, rel=1e-10)  # symmetric
+
+
+def test_multigrid_of_elasticity(device):
+    pyamg = pytest.importorskip("pyamg")
+    csr = scipy.sparse.csr_array(cvrarray.generate.elasticity(1))
+    csr = csr + 1e-3 * abs(csr).max() * scipy.sparse.eye_array(csr.shape[0])
+    hierarchy = pyamg.smoothed_aggregation_solver(scipy.sparse.csr_matrix(csr).tobsr((3, 3)), max_coarse=30)
+    A = cvrarray.BBCSRArray(csr, block_size=3, device=device)
+    b = right_side(csr.shape[0], "float64")
+    found = linalg.CG(A, M=linalg.multigrid(hierarchy, device=device), rtol=1e-8).solve(put(b, device))
+    assert found.converged
+    assert found.iterations < linalg.CG(A, M="jacobi", rtol=1e-8).solve(put(b, device)).iterations
+
+
+def test_largest_eigenvalue_is_bounded():
+    from cvrarray.core import devices
+    from cvrarray.linalg.preconditioners import largest_eigenvalue
+
+    for seed in range(5):
+        csr = definite(scipy.sparse.random_array((80, 80), density=0.1, rng=np.random.default_rng(seed), format="csr"))
+        csr = csr.tocsr()
+        inverse = 1 / csr.diagonal()
+        exact = np.linalg.eigvals(inverse[:, None] * csr.toarray()).real.max()
+        bound = largest_eigenvalue(cvrarray.CVRArray(csr), inverse, devices.CPU)
+        assert exact * (1 - 1e-10) <= bound <= 1.6 * exact
+
+
+# ----------------------------------------------------------------------------------------------------------------- errors
+
+A3 = cvrarray.CVRArray(np.eye(3))
+ONES = np.ones(3)
+WRONG = {
+    "square": (ValueError, "A must be square", lambda: linalg.cg(cvrarray.CVRArray(np.ones((2, 3))), np.ones(2))),
+    "length": (ValueError, r"b must have shape \(3,\)", lambda: linalg.cg(A3, np.ones(4))),
+    "dimensions": (ValueError, "b must have shape", lambda: linalg.cg(A3, np.ones((3, 1, 1)))),
+    "x0": (ValueError, "x0 must have b's shape", lambda: linalg.cg(A3, np.ones(3), np.ones(4))),
+    "x0 text": (ValueError, "x0 must be", lambda: linalg.cg(A3, np.ones(3), "Mc")),
+    "x0 complex": (TypeError, "x0 is complex", lambda: linalg.cg(A3, np.ones(3), np.ones(3) * 1j)),
+    "text": (TypeError, "b must be of a numeric dtype", lambda: linalg.cg(A3, np.array(["a"] * 3))),
+    "longdouble": (TypeError, "at most complex128", lambda: linalg.cg(A3, np.ones(3, np.longdouble))),
+    "sparse b": (TypeError, "b must be dense", lambda: linalg.cg(A3, scipy.sparse.eye_array(3))),
+    "masked b": (TypeError, "masked", lambda: linalg.cg(A3, np.ma.masked_array(np.ones(3), [0, 0, 1]))),
+    "rtol": (ValueError, "rtol must be a real number from 0", lambda: linalg.cg(A3, np.ones(3), rtol=-1)),
+    "nan": (ValueError, "rtol must be", lambda: linalg.cg(A3, np.ones(3), rtol=np.nan)),
+    "maxiter": (ValueError, "maxiter must be a whole number", lambda: linalg.cg(A3, np.ones(3), maxiter=2.5)),
+    "M shape": (ValueError, "M must have A's shape", lambda: linalg.cg(A3, np.ones(3), M=np.eye(4))),
+    "M name": (ValueError, "M must be 'jacobi'", lambda: linalg.cg(A3, np.ones(3), M="ilu")),
+    "M complex": (TypeError, "M is complex", lambda: linalg.cg(A3, np.ones(3), M=np.eye(3) * (1 + 0j))),
+    "A": (TypeError, "A must be an array of ours", lambda: linalg.bicgstab(object(), np.ones(3))),
+    "precision": (ValueError, "precision must be", lambda: linalg.cg(A3, np.ones(3), precision="half")),
+    "mixed operator": (TypeError, "needs a sparse matrix", lambda: linalg.cg(np.eye(3), np.ones(3), precision="mixed")),
+    "restart": (ValueError, "restart must be", lambda: linalg.gmres(A3, np.ones(3), restart=0)),
+    "callback_type": (ValueError, "callback_type must be", lambda: linalg.gmres(A3, np.ones(3), callback_type="y")),
+    "out": (ValueError, "out must be contiguous", lambda: linalg.CG(A3).solve(np.ones(3), out=np.ones(3, np.float32))),
+    "out is b": (ValueError, "out must not share memory", lambda: linalg.CG(A3).solve(ONES, out=ONES)),
+    "update shape": (ValueError, "A must have shape", lambda: linalg.CG(A3).update(cvrarray.CVRArray(np.eye(4)))),
+    "update kind": (TypeError, "A must be an array of ours", lambda: linalg.CG(A3).update(np.eye(3))),
+    "degree": (ValueError, "degree must be", lambda: linalg.chebyshev(A3, 0)),
+    "levels": (TypeError, "levels must be a hierarchy", lambda: linalg.multigrid([])),
+    "smoother": (ValueError, "smoother must be", lambda: linalg.multigrid([], smoother="sor")),
+    "check_every": (ValueError, "check_every must be", lambda: linalg.CG(A3, check_every=0)),
+    "lsmr b": (ValueError, "b must have shape", lambda: linalg.lsmr(A3, np.ones(4))),
+    "lsmr x0": (ValueError, "x0 must have shape", lambda: linalg.lsmr(A3, np.ones(3), x0=np.ones(4))),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_errors(case):
+    error, message, call = WRONG[case]
+    with pytest.raises(error, match=message):
+        call()
+
+
+def test_operators_errors():
+    class Shapes(Own):
+        def matvec(self, x):
+            return np.ones(2)
+
+    with pytest.raises(ValueError, match="a product with A must have shape"):
+        linalg.cg(Shapes(poisson(), "cpu"), np.ones(144))
+
+    class Complex(Own):
+        def matvec(self, x):
+            return x * 1j
+
+    with pytest.raises(TypeError, match="is complex"):
+        linalg.cg(Complex(poisson(), "cpu"), np.ones(144))
+
+
+def test_devices_must_agree(gpu):
+    A = cvrarray.CVRArray(np.eye(3), device=gpu)
+    with pytest.raises(TypeError, match="b must be on the device of A"):
+        linalg.cg(A, np.ones(3))
+    with pytest.raises(TypeError, match="M must be on the device"):
+        linalg.cg(A, put(np.ones(3), gpu), M=A3)
+    with pytest.raises(TypeError, match="A must be on the device"):
+        linalg.cg(scipy.sparse.eye_array(3, format="csr"), put(np.ones(3), gpu))

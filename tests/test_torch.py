@@ -1,0 +1,172 @@
+"""PyTorch: products with tensors, gradients against finite differences and dense torch, compiled and captured."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from checks import DEFAULTS
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+
+import cvrarray  # noqa: E402
+
+BUILD = pytest.mark.parametrize("build", DEFAULTS, ids=str)
+VIEW = pytest.mark.parametrize("view", [False, True], ids=["plain", "transposed"])
+
+
+def made(build, device, view=False, dtype=np.float64, shape=(37, 23)):
+    """An array of ours and the same matrix as a dense tensor."""
+    rng = np.random.default_rng(5)
+    dense = rng.integers(1, 9, shape) * (rng.random(shape) < 0.2)
+    dense = (dense * (1 + 2j) if np.dtype(dtype).kind == "c" else dense).astype(dtype)
+    A = build(np.ascontiguousarray(dense.T), device).T if view else build(dense, device)
+    return A, torch.tensor(dense, device=device)
+
+
+def values_of(A):
+    """The array's values as a tensor that wants a gradient."""
+    return torch.tensor(np.asarray(A.to_scipy().data), device=A.device, requires_grad=True)
+
+
+def random(*shape, like):
+    torch.manual_seed(3)
+    return torch.randn(*shape, dtype=like.dtype, device=like.device)
+
+
+@BUILD
+@VIEW
+@pytest.mark.parametrize("dtype", ["float32", "complex128"])
+def test_operators_take_tensors(build, view, dtype, device):
+    A, dense = made(build, device, view, dtype)
+    x, X, y, Y = (random(*s, like=dense) for s in ((23,), (23, 3), (37,), (2, 37)))
+    for found, expected in ((A @ x, dense @ x), (A @ X, dense @ X), (y @ A, y @ dense), (Y @ A, Y @ dense)):
+        assert isinstance(found, torch.Tensor)
+        assert found.device == expected.device
+        torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(A @ X.T.contiguous().T, dense @ X)  # strides of any kind
+    if dtype == "complex128":
+        torch.testing.assert_close(A @ x.conj(), dense @ x.conj())
+
+
+@BUILD
+@VIEW
+@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+@pytest.mark.parametrize("columns", [(), (3,)], ids=["vector", "matrix"])
+def test_gradients_are_finite_differences(build, view, dtype, columns, device):
+    A, dense = made(build, device, view, dtype, shape=(7, 5))
+    x, values = random(5, *columns, like=dense).requires_grad_(), values_of(A)
+
+    def product(x, values):
+        return cvrarray.torch.matmul(A, x, values)
+
+    assert torch.autograd.gradcheck(product, (x, values), nondet_tol=0)
+    assert torch.autograd.gradgradcheck(product, (x, values), nondet_tol=0)
+
+
+@BUILD
+@VIEW
+@pytest.mark.parametrize("columns", [(), (3,), (40,)], ids=["vector", "3", "40"])
+def test_gradients_are_dense_torchs(build, view, columns, device):
+    A, dense = made(build, device, view)
+    row, col = (torch.as_tensor(np.asarray(k), device=device) for k in A.to_device("cpu").nonzero())
+    x, values = random(23, *columns, like=dense).requires_grad_(), values_of(A)
+    weight = random(37, *columns, like=dense)
+    (cvrarray.torch.matmul(A, x, values) * weight).sum().backward()
+    found = x.grad.clone(), values.grad.clone()
+    x.grad = None
+    dense.requires_grad_()
+    (dense @ x * weight).sum().backward()
+    torch.testing.assert_close(found[0], x.grad)
+    torch.testing.assert_close(found[1], dense.grad[row, col])
+
+
+@BUILD
+def test_gradients_have_the_same_bits_every_time(build, device):
+    A, dense = made(build, device, dtype=np.float32)
+    found = []
+    for _ in range(3):
+        x, values = random(23, 9, like=dense).requires_grad_(), values_of(A)
+        cvrarray.torch.matmul(A, x, values).square().sum().backward()
+        found.append((x.grad, values.grad))
+    assert all(torch.equal(a, b) for pair in found[1:] for a, b in zip(found[0], pair, strict=True))
+
+
+@BUILD
+def test_values_stand_for_the_arrays_own(build, device):
+    A, dense = made(build, device)
+    x, values = random(23, like=dense), values_of(A).detach() * 3
+    torch.testing.assert_close(cvrarray.torch.matmul(A, x, values), dense @ x * 3)
+    torch.testing.assert_close(cvrarray.torch.matmul(A, x), dense @ x)
+    x = x.requires_grad_()
+    cvrarray.torch.matmul(A, x).sum().backward()
+    torch.testing.assert_close(x.grad, dense.sum(0))
+
+
+@pytest.mark.filterwarnings("ignore")  # of torch.library's own
+def test_the_operators_pass_torchs_own_check(device):
+    A, dense = made(DEFAULTS[0], device)
+    x, values = random(23, 2, like=dense).requires_grad_(), values_of(A)
+    torch.library.opcheck(torch.ops.cvrarray.product, (x, values, A._number, 37, False))
+    torch.library.opcheck(torch.ops.cvrarray.sampled, (random(37, 2, like=dense), x, A._number, A.nnz))
+
+
+def test_compiled_without_a_break(device):
+    A, dense = made(DEFAULTS[0], device)
+    x, values = random(23, like=dense).requires_grad_(), values_of(A)
+
+    def layer(x, values):
+        return torch.tanh(cvrarray.torch.matmul(A, 2 * x, values)).sum()
+
+    torch._dynamo.reset()
+    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
+    found = torch.autograd.grad(compiled(x, values), (x, values))
+    for ours, theirs in zip(found, torch.autograd.grad(layer(x, values), (x, values)), strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_captured_in_a_graph(gpu):
+    A, dense = made(DEFAULTS[0], gpu, dtype=np.float32)
+    x, values = random(23, like=dense), values_of(A).detach()
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        cvrarray.torch.matmul(A, x)  # prepares the kernel
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        y = cvrarray.torch.matmul(A, x) + 1
+    x.copy_(random(23, like=dense) * 2)
+    graph.replay()
+    torch.testing.assert_close(y, dense @ x + 1)
+    torch.testing.assert_close(cvrarray.torch.matmul(A, x, values), dense @ x)
+
+
+def test_empty_arrays(device):
+    A = cvrarray.CVRArray(np.zeros((3, 0)), device=device)
+    x = torch.zeros(0, dtype=torch.float64, device=device, requires_grad=True)
+    y = cvrarray.torch.matmul(A, x)
+    assert y.tolist() == [0, 0, 0]
+    y.sum().backward()
+    assert x.grad.shape == (0,)
+
+
+def test_what_does_not_fit_says_why(device):
+    A, dense = made(DEFAULTS[0], device)
+    x, values = random(23, like=dense), values_of(A)
+    for arguments, error, match in (
+        ((A, np.ones(23)), TypeError, r"x must be a torch\.Tensor.*torch\.as_tensor"),
+        ((A, x[1:]), ValueError, r"x must have shape \(23,\)"),
+        ((A, x.float()), TypeError, r"holds the product of torch\.float64.*float32.*x\.to"),
+        ((A, x.to(torch.bfloat16)), TypeError, r"bfloat16"),
+        ((A, x, values[1:]), ValueError, r"values must have shape"),
+        ((A, x.to("meta")), TypeError, r"on the array's device"),
+    ):
+        with pytest.raises(error, match=match):
+            cvrarray.torch.matmul(*arguments)
+
+
+def test_an_array_must_outlive_its_operator(device):
+    A, dense = made(DEFAULTS[0], device)
+    number = A._number
+    del A
+    with pytest.raises(RuntimeError, match="is gone"):
+        torch.ops.cvrarray.product(random(23, like=dense), None, number, 37, False)
