@@ -40,13 +40,20 @@ def sums(rows, cols, values, size, shape) -> np.ndarray:
     return dense[: shape[0], : shape[1]]
 
 
-@pytest.mark.parametrize("format", ["auto", "cvr", "bbcsr"])
-@pytest.mark.parametrize("size", [1, 5, 6])
-@pytest.mark.parametrize("copies", [1, 3])
-@pytest.mark.parametrize("cut", [(0, 0), (1, 2), (2, 0), (0, 1)])
-@pytest.mark.parametrize("dtype", ["float64", "float32", "complex128", "int8"])
-@pytest.mark.each_value
-def test_against_dense_sums(format, size, copies, cut, dtype, device):
+@pytest.mark.parametrize(
+    ("format", "size", "dtype"),
+    [
+        ("auto", 1, "float64"), ("cvr", 1, "float32"), ("bbcsr", 1, "int8"), ("auto", 6, "float64"), ("cvr", 6, "float64"),
+        ("bbcsr", 6, "float32"), ("bbcsr", 6, "complex128"), ("bbcsr", 7, "float64"), ("auto", 3, "float64"),
+    ],
+)  # fmt: skip
+def test_against_dense_sums(format, size, dtype, device):
+    for copies in (1, 3):
+        for cut in ((0, 0), (1, 2), (2, 0), (0, 1)):
+            _check_against_dense_sums(format, size, copies, cut, dtype, device)
+
+
+def _check_against_dense_sums(format, size, copies, cut, dtype, device):
     rows, cols = coordinates(copies)
     shape = tuple(n * size - lost * (size > 2) for n, lost in zip(SHAPE, cut, strict=True))
     plan = cvrarray.Assembly(put(rows, device), put(cols, device), shape=shape, block_size=size, format=format)
@@ -215,9 +222,7 @@ def bsr(size: int, dtype: str = "float64") -> scipy.sparse.bsr_array:
     return scipy.sparse.bsr_array((data, cols[order], indptr), shape=(60 * size, 50 * size))
 
 
-@pytest.mark.parametrize("size", [2, 5, 6])
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
-@pytest.mark.each_value
+@pytest.mark.parametrize(("size", "dtype"), [(3, "float64"), (6, "float32"), (7, "float64")])
 def test_asarray_of_a_bsr(size, dtype, device):
     """From its blocks, and yet what a conversion of its CSR gives."""
     S = bsr(size, dtype)

@@ -16,8 +16,11 @@ STRUCTURES = [
     "long_row_first", "rows_of_mixed_length", "power_law", "banded_stencil", "blocks_with_holes", "perfect_blocks_6",
     "perfect_blocks_3", "blocks_over_the_edge", "explicit_zeros", "narrow_and_wide_tiles", "one_long_block_row_across_bins",
 ]  # fmt: skip
-DTYPES = ["float64", "float32", "complex128", "float16", "bool"]  # each size of values once
-BUILDS = [*TYPICAL, cvr(24, 5, "rows")]
+#: Each size of values once; what else is compiled for them is compiled for other tests too.
+PAIRS = [
+    (cvr(32, 7, "rows"), "float64"), (cvr(4, 5, "nnz"), "float32"), (cvr(24, 5, "rows"), "float64"), (bbcsr(1), "float64"),
+    (bbcsr(1), "bool"), (bbcsr(6), "float32"), (bbcsr(6), "complex128"), (cvr(32, 7, "rows"), "float16"),
+]  # fmt: skip
 
 
 def random_values(n: int, dtype: str, seed: int = 5) -> np.ndarray:
@@ -63,11 +66,13 @@ def unsorted_csr(csr, data):
     return matrix
 
 
-@pytest.mark.parametrize("build", BUILDS, ids=str)
-@pytest.mark.parametrize("name", STRUCTURES)
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.each_value
-def test_in_the_order_of_a_csr(build, name, dtype, device):
+@pytest.mark.parametrize(("build", "dtype"), PAIRS, ids=str)
+def test_in_the_order_of_a_csr(build, dtype, device):
+    for name in STRUCTURES:
+        _check_the_order_of_a_csr(build, name, dtype, device)
+
+
+def _check_the_order_of_a_csr(build, name, dtype, device):
     csr = zoo.integers(name, np.float64)
     A = build(csr, device)
     data = random_values(csr.nnz, dtype)
@@ -90,12 +95,14 @@ ORDERS = {
 }
 
 
-@pytest.mark.parametrize("build", BUILDS, ids=str)
-@pytest.mark.parametrize("name", [name for name in STRUCTURES if not name.startswith("shape")])
-@pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
-@pytest.mark.each_value
-def test_in_the_order_of_a_matrix(build, name, order, dtype, device):
+@pytest.mark.parametrize(("build", "dtype"), [PAIRS[0], PAIRS[1], PAIRS[3], PAIRS[5]], ids=str)
+def test_in_the_order_of_a_matrix(build, dtype, device):
+    for name in (name for name in STRUCTURES if not name.startswith("shape")):
+        for order in ORDERS:
+            _check_the_order_of_a_matrix(build, name, order, dtype, device)
+
+
+def _check_the_order_of_a_matrix(build, name, order, dtype, device):
     csr = zoo.integers(name, np.float64)
     A = build(csr, device)
     data = random_values(csr.nnz, dtype)
@@ -109,9 +116,11 @@ def test_in_the_order_of_a_matrix(build, name, order, dtype, device):
     assert_same_csr(found.to_scipy(), csr_of(csr, 2 * data))
 
 
-@pytest.mark.parametrize("build", TYPICAL, ids=str)
-@pytest.mark.parametrize("dtype", ["float64", "float16", "int8", "bool"])
-@pytest.mark.each_value
+@pytest.mark.parametrize(
+    ("build", "dtype"),
+    [PAIRS[0], PAIRS[3], (bbcsr(6), "float64"), (bbcsr(6), "float16"), (bbcsr(1), "int8"), (bbcsr(1), "bool")],
+    ids=str,
+)
 def test_duplicates_are_summed_in_their_order(build, dtype, device):
     csr = zoo.integers("rows_of_mixed_length", np.float64)
     A = build(csr, device)
@@ -202,9 +211,7 @@ def test_of_a_view(build, device):
     assert_same_csr(found.to_scipy(), expected)
 
 
-@pytest.mark.parametrize("build", TYPICAL, ids=str)
-@pytest.mark.parametrize("dtype", ["float64", "complex64"])
-@pytest.mark.each_value
+@pytest.mark.parametrize(("build", "dtype"), [*((build, "float64") for build in TYPICAL), (bbcsr(6), "complex64")], ids=str)
 def test_what_is_prepared_sees_the_new_values(build, dtype, device):
     """Products, views and transposed products that were made before the values changed."""
     csr = zoo.floats("power_law", dtype)
