@@ -13,13 +13,14 @@ import threading
 import warnings
 from pathlib import Path
 
+import numba
 import numpy as np
 import pytest
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.registry import CPUDispatcher
 
 import cvrarray.cpu
-from cvrarray.cpu.runtime import caching, helpers
+from cvrarray.cpu.runtime import caching, compiler, helpers
 from cvrarray.cpu.runtime.caching import STAMP, CacheFiles
 
 
@@ -79,6 +80,18 @@ def test_every_kernel_is_cached_so():
     for kernel in kernels:
         assert type(kernel._cache._cache_file) is CacheFiles, kernel
         assert kernel._cache._cache_file._source_stamp == STAMP
+
+
+def test_helpers_are_compiled_as_parts_of_kernels_alone():
+    def twice(x):
+        return 2 * x
+
+    helper = compiler.inlined(twice)
+    assert numba.njit(lambda x: helper(x) + 1)(3) == 7
+    (compiled,) = helper.overloads.values()
+    assert type(compiled.library) is helpers.Library
+    with pytest.raises((TypeError, IndexError)):  # Python has no way to call it
+        helper(3)
 
 
 # A disk with faults
