@@ -97,7 +97,7 @@ def apply_ufunc(array: Any, ufunc: np.ufunc, method: str, inputs: tuple[Any, ...
         method = "" if method == "__call__" else f".{method}"
         raise TypeError(f"numpy.{ufunc.__name__}{method} is not offered for {name}. Call todense() or tocsr() first")
     if _is_ours(out):
-        raise TypeError(f"out must be a dense array; got {type(out).__name__}, which is immutable")
+        raise TypeError(f"out must be a dense array; got {type(out).__name__}, which is immutable. Use A.todense() as out")
     if ufunc is np.matmul and kwargs.get("axes") in _AXES_OF_MATMUL:
         del kwargs["axes"]
     if ufunc is np.matmul and not kwargs:

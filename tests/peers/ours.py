@@ -74,6 +74,15 @@ class Absent:
     def __array_ufunc__(self, *args: Any, **kwargs: Any) -> Any:
         pytest.skip(self._reason)
 
+    def __array_function__(self, *args: Any, **kwargs: Any) -> Any:
+        pytest.skip(self._reason)
+
+    def _skip(self, *args: Any) -> Any:
+        pytest.skip(self._reason)
+
+    __add__ = __sub__ = __mul__ = __truediv__ = __pow__ = __matmul__ = __getitem__ = __abs__ = __neg__ = _skip
+    __radd__ = __rsub__ = __rmul__ = __rmatmul__ = __gt__ = __lt__ = __ge__ = __le__ = __len__ = __iter__ = _skip
+
 
 def has_two_dimensions(arg: Any) -> bool:
     return (getattr(arg, "ndim", 2) if not isinstance(arg, list) else np.ndim(arg)) == 2
