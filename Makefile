@@ -10,6 +10,7 @@
 #                                 without a GPU also those of CVRARRAY_MATRICES, and the pages of docs/benchmarks are written
 # make bench-gpu                  this machine's GPU with $(PYTHON), beside cuSPARSE, CuPy and PyTorch; writes docs/benchmarks/gpu.*
 #                                 (BENCH_ARGS="--only rmat,fem* --dtype float32" measures less)
+# make bench-solve                an iteration of cg beside SciPy's, on a GPU CuPy's and Warp's; writes docs/benchmarks/solve-*
 # make bench-asv                  asv over the commit that is checked out, results in .asv/results   (ASV_ARGS="--bench Product")
 # make bench-check                asv's benchmarks, some of them run once at small size: do they still work?
 # make fuzz FUZZ_S=600            mutated and forged inputs of every kind for so many seconds; goes on where it stopped
@@ -80,7 +81,7 @@ ON_CPU := --device cpu --scale medium --threads 1,all --repeats 11 --rounds 3 --
 bench: $(VENV)/.installed-demo-$(or $(CUDA),bench)
 	$(BIN)/python -m asv_bench.record.products $(if $(CUDA),--scale full,$(ON_CPU)) $(BENCH_ARGS) $(FILES)
 
-# On a CPU, or on the GPU where there is one; PYTHON needs CuPy there, and Warp to compare with it.
+# On a GPU NVIDIA's Warp takes part where it is installed.
 bench-solve: $(VENV)/.installed-demo-$(or $(CUDA),bench)
 	$(BIN)/python -m asv_bench.record.solve --report docs/benchmarks $(BENCH_ARGS) $(FILES)
 
