@@ -12,6 +12,7 @@
 #                                 (BENCH_ARGS="--only rmat,fem* --dtype float32" measures less)
 # make bench-ops                  sums, slices, files, A.T @ x ... beside SciPy on a CPU, with one thread and all; writes
 #                                 docs/benchmarks/ops.md                    (BENCH_ARGS="--scale small rmat" for a quick look)
+# make bench-solve                an iteration of cg beside SciPy's, on a GPU CuPy's and Warp's; writes docs/benchmarks/solve-*
 # make bench-asv                  asv over the commit that is checked out, results in .asv/results   (ASV_ARGS="--bench Product")
 # make bench-check                asv's benchmarks, some of them run once at small size: do they still work?
 # make peer-suites                the tests that SciPy, pydata/sparse and Dask ship, against our arrays; writes docs/peer-suites.json
@@ -94,7 +95,7 @@ ON_CPU := --device cpu --scale medium --threads 1,all --repeats 11 --rounds 3 --
 bench: $(VENV)/.installed-demo-$(or $(CUDA),bench)
 	$(BIN)/python -m asv_bench.record.products $(if $(CUDA),--scale full,$(ON_CPU)) $(BENCH_ARGS) $(FILES)
 
-# On a CPU, or on the GPU where there is one; PYTHON needs CuPy there, and Warp to compare with it.
+# On a GPU NVIDIA's Warp takes part where it is installed.
 bench-solve: $(VENV)/.installed-demo-$(or $(CUDA),bench)
 	$(BIN)/python -m asv_bench.record.solve --report docs/benchmarks $(BENCH_ARGS) $(FILES)
 

@@ -29,7 +29,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "small: small conversions and products, for compute-sanitizer (50 times slower)")
     config.addinivalue_line("markers", "xdist_group(name): pytest-xdist's; known here so that it need not be installed")
-    config.addinivalue_line("markers", "fail_slow(seconds): SciPy's, on its own tests that test_linalg_scipy.py runs")
     for marker in cases.MARKERS:
         config.addinivalue_line("markers", marker)
     path = config.getoption("--gpu-report")

@@ -447,6 +447,56 @@ def test_solver_is_used_again(device):
     assert solver.solve(put(b[:, 0].copy(), device), out=out).x is out
 
 
+@pytest.mark.parametrize("dtype", ["complex128", "float32"])
+@pytest.mark.parametrize("M", ["jacobi", "block_jacobi"])
+@pytest.mark.parametrize("precision", [None, "mixed"])
+def test_new_values_reach_every_copy(M, dtype, precision):
+    """The engines hold the preconditioner's numbers in precisions and layouts of their own."""
+    csr = definite(poisson(), dtype)
+    A = cvrarray.BBCSRArray(csr, block_size=3)
+    rtol = 1e-4 if dtype == "float32" else 1e-10
+    b = right_side(csr.shape[0], dtype)
+    solver = linalg.CG(A, M=M, rtol=rtol, precision=precision)
+    solver.solve(b)
+    changed = A.with_values(csr.data * 1e-3)
+    solver.update(changed)
+    found, anew = solver.solve(b), linalg.CG(changed, M=M, rtol=rtol, precision=precision).solve(b)
+    assert found.converged
+    assert_same_bits(found.x, anew.x)
+
+
+def test_a_complex_diagonal():
+    csr = scipy.sparse.csr_array(definite(poisson(), "complex128") + 1j * scipy.sparse.eye_array(144))
+    b = right_side(144, "complex128")
+    A = cvrarray.CVRArray(csr)
+    x, info = linalg.gmres(A, b, rtol=1e-9, M="jacobi")
+    assert info == 0
+    assert relative(csr, x, b) <= 1.01e-9
+
+
+@pytest.mark.parametrize("columns", [None, 2])
+def test_multigrid_by_hand(columns, device):
+    """Levels as pyamg has them, made here."""
+    from types import SimpleNamespace
+
+    fine = csr = poisson(27)
+    levels = []
+    for _ in range(2):
+        n = csr.shape[0]
+        P = scipy.sparse.csr_array((np.ones(n), (np.arange(n), np.arange(n) // 3)), shape=(n, -(-n // 3)))
+        P = scipy.sparse.csr_array(P - 0.66 * scipy.sparse.diags_array(1 / csr.diagonal()) @ (csr @ P))
+        levels.append(SimpleNamespace(A=csr, P=P, R=scipy.sparse.csr_array(P.T)))
+        csr = scipy.sparse.csr_array(P.T @ (csr @ P))
+    M = linalg.multigrid([*levels, SimpleNamespace(A=csr)], device=device)
+    A = cvrarray.BBCSRArray(fine, block_size=1, device=device)
+    b = right_side(fine.shape[0], "float64", columns)
+    solver = linalg.CG(A, M=M, rtol=1e-9)
+    found, again = solver.solve(put(b, device)), solver.solve(put(b, device))
+    assert (relative(fine, get(found.x), b) <= 1.01e-9).all()
+    assert_same_bits(get(found.x), get(again.x))
+    assert np.max(found.iterations) < np.min(linalg.CG(A, rtol=1e-9).solve(put(b, device)).iterations)
+
+
 @pytest.mark.parametrize("M", ["jacobi", "block_jacobi"])
 def test_new_values(M, device):
     csr = poisson()

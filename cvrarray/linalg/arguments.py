@@ -6,8 +6,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..array.base import SparseArray
 from ..core import devices
-from . import operators, solution
+from . import operators, preconditioners, solution
 from .system import apply
 
 
@@ -102,6 +103,8 @@ def as_preconditioner(M: Any, A: Any, matrix: Any, device: devices.Device) -> An
     """M as what :func:`cvrarray.linalg.system.apply` takes."""
     if M is None:
         return None
+    if isinstance(M, str):
+        return preconditioners.named(M, matrix if isinstance(matrix, SparseArray) else A)
     if hasattr(M, "apply") and hasattr(M, "shape"):
         found = M
     else:

@@ -92,7 +92,7 @@ def bicgstab(
         A column has converged where ``|b - A @ x| <= max(rtol * |b|, atol)``, computed from x itself.
     maxiter : int, optional
         The most iterations. Default: ``10 * n``.
-    M : like A, or a preconditioner of this module, optional
+    M : like A, or a preconditioner of this module, or ``"jacobi"`` or ``"block_jacobi"``, optional
         An approximation of A's inverse.
     callback : function, optional
         Called as ``callback(x)`` after each iteration.

@@ -245,7 +245,7 @@ def gmres(
         Iterations between restarts: as many vectors are kept. Default: 20.
     maxiter : int, optional
         The most cycles from restart to restart. Default: ``10 * n``.
-    M : like A, or a preconditioner of this module, optional
+    M : like A, or a preconditioner of this module, or ``"jacobi"`` or ``"block_jacobi"``, optional
         An approximation of A's inverse, applied from the left.
     callback : function, optional
         See `callback_type`.

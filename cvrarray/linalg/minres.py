@@ -121,7 +121,7 @@ def minres(
     shift : float
     maxiter : int, optional
         The most iterations. Default: ``5 * n``.
-    M : like A, or a preconditioner of this module, optional
+    M : like A, or a preconditioner of this module, or ``"jacobi"`` or ``"block_jacobi"``, optional
         An approximation of A's inverse, symmetric (Hermitian) and positive definite, also where A is not.
     callback : function, optional
         Called as ``callback(x)`` after each iteration.

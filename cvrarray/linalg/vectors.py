@@ -33,7 +33,7 @@ class Vectors:
 
     def constant(self, value: float) -> Any:
         """The same scalar for each column."""
-        return self.xp.full(self.columns, value)
+        return self.xp.full(self.columns, float(value))
 
     def load(self, numbers: np.ndarray) -> Any:
         """Numbers (k,) in host memory as a scalar."""

@@ -52,7 +52,7 @@ class Engine:
         self.p, self.q, self.r = (vectors.empty(shape, dtype) for _ in range(3))
         preconditioner = system.preconditioner
         diagonal = getattr(preconditioner, "inverse", None)
-        self.is_diagonal = diagonal is not None and diagonal.ndim == 1
+        self.is_diagonal = diagonal is not None and diagonal.ndim == 1 and diagonal.dtype.kind != "c"
         self.is_separate = preconditioner is not None and not self.is_diagonal
         self.z = vectors.empty(shape, dtype) if self.is_separate else self.r
         self._prepare()
@@ -87,8 +87,9 @@ class Engine:
             self.inverse = np.repeat(inverse, 2) if is_pair else inverse
 
     def update(self, matrix: object) -> None:
-        """Take another matrix of the same shape."""
+        """Take another matrix of the same shape, and the preconditioner's numbers as they are now."""
         self.matrix = matrix
+        self.renew()
 
     def run(self, b: np.ndarray, x: np.ndarray, tolerance: np.ndarray | None, limit: int, callback=None) -> Outcome:
         """Solve; x holds the start and receives the solution. `callback(x)` is called after each iteration."""
