@@ -226,7 +226,7 @@ def manhattan(n_poses: int, noise: float = 0.02, seed: int = 0) -> str:
     'EDGE_SE2 0 1 '
     """
     rng = np.random.default_rng(seed)
-    turns = np.where(np.arange(n_poses) % 4 == 3, rng.integers(-1, 2, n_poses), 0)
+    turns = rng.choice([-1, 0, 0, 0, 1], n_poses)
     heading = np.concatenate([[0], np.cumsum(turns)[:-1]])[:n_poses]
     steps = np.stack([np.array([1, 0, -1, 0])[heading % 4], np.array([0, 1, 0, -1])[heading % 4]], axis=1)
     places = np.concatenate([np.zeros((1, 2), int), np.cumsum(steps, axis=0)[:-1]])[:n_poses]
@@ -253,7 +253,7 @@ def manhattan(n_poses: int, noise: float = 0.02, seed: int = 0) -> str:
     weight = 1 / noise**2 if noise else 1.0
     for (i, j), (x, y, turn) in zip(pairs, measured, strict=True):
         lines.append(f"EDGE_SE2 {i} {j} {x:.6f} {y:.6f} {turn:.6f} {weight:g} 0 0 {weight:g} 0 {weight:g}")
-    return "\n".join(lines) + "\n"
+    return "".join(f"{line}\n" for line in lines)
 
 
 class Recipe(NamedTuple):

@@ -174,6 +174,24 @@ def test_exact_number_of_iterations(loop, gpu):
 
 
 @pytest.mark.parametrize("loop", LOOPS)
+def test_the_same_arrays_again_and_again(loop, gpu):
+    """From the third time on a solve is one graph, which reads what then lies in the arrays."""
+    import cupy
+
+    S = definite(150, "float64")
+    M = preconditioner("jacobi", S, "float64")
+    engine = engine_for(BBCSRArray(S, block_size=1, device=gpu), M, loop=loop, iterations=30)
+    b, x = cupy.zeros(150), cupy.zeros(150)
+    for seed in range(5):
+        b.set(right_side(150, "float64", seed))
+        x.fill(seed)
+        outcome = engine.run(b, x, None, 30)
+        assert error(S, x.get(), b.get()) < 1e-12
+        assert float(outcome.residual[0]) < 1e-12
+    assert (engine._replays._graph is not None) == (loop != "launches")
+
+
+@pytest.mark.parametrize("loop", LOOPS)
 @pytest.mark.parametrize("M", ["jacobi", "blocks"])
 def test_history_and_start(loop, M, gpu):
     S, b = definite(300, "float64"), right_side(300, "float64")
@@ -316,6 +334,27 @@ def test_new_values(loop, k, gpu):
     engine.update(2 * engine._matrix)
     assert (engine._loop is before) == (loop == "persistent" and k is None)
     assert error(2 * new, solve(engine, b, 1e-10)[0], b) < 1e-9
+
+
+@pytest.mark.parametrize("make", [BBCSRArray, CVRArray])
+def test_the_faster_loop_is_measured(make, monkeypatch, gpu):
+    from cvrarray.linalg.gpu import cg
+
+    S, b = definite(250, "float64"), right_side(250, "float64")
+    measure, seconds = cg.Engine._seconds, []
+
+    def measured(engine, loop):
+        seconds.append(measure(engine, loop))
+        return seconds[-1]
+
+    monkeypatch.setattr(cg.Engine, "_seconds", measured)
+    monkeypatch.setattr(cg, "MEASURED_FROM", 0)
+    engine = engine_for(make(S, device=gpu), preconditioner("jacobi", S, "float64"))
+    assert len(seconds) == 2
+    assert min(seconds) > 0
+    x, outcome = solve(engine, b, 1e-10)
+    assert outcome.reasons == [solution.CONVERGED]
+    assert error(S, x, b) < 1e-9
 
 
 def test_operators_without_a_matrix(gpu):

@@ -284,9 +284,11 @@ def test_refused(build, x, keywords, error, words, device):
 
 
 @BUILD
-def test_no_stacks_of_matrices(build, device):
-    with pytest.raises(TypeError, match=r"1-D.*2-D.*\(2, 4, 4\)"):
-        build(np.eye(4), device) @ put(np.ones((2, 4, 4)), device)
+def test_stacks_of_matrices(build, device):
+    """As NumPy multiplies them: each matrix of the stack."""
+    csr = zoo.integers("rows_of_mixed_length", np.float64)
+    x = np.stack([matrix(csr.shape[1], 4, seed=seed) for seed in (4, 5)])
+    np.testing.assert_array_equal(get(build(csr, device) @ put(x, device)), csr.toarray() @ x)
 
 
 # Sparse B

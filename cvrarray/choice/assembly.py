@@ -108,12 +108,24 @@ class Assembly:
 
     @property
     def device(self) -> str:
-        """``"cpu"`` or ``"cuda:N"``."""
+        """``"cpu"`` or ``"cuda:N"``.
+
+        Examples
+        --------
+        >>> cvrarray.Assembly([0, 1], [0, 1], device="cpu").device
+        'cpu'
+        """
         return str(self._target)
 
     @property
     def n_places(self) -> int:
-        """Different places that the coordinates name: blocks, or entries with a block size of 1."""
+        """Different places that the coordinates name: blocks, or entries with a block size of 1.
+
+        Examples
+        --------
+        >>> cvrarray.Assembly([0, 1, 1], [0, 1, 1], device="cpu").n_places
+        2
+        """
         return int(self._blocks.indices.size)
 
     def __repr__(self) -> str:

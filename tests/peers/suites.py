@@ -204,7 +204,15 @@ class Pydata(ModuleType):
 
     def random(self, shape: Any, density: Any = None, format: Any = None, **keywords: Any) -> Any:
         shape = shape if isinstance(shape, tuple) else (shape,)
-        return self.kind(sparse.random(shape[-2:], density=density, **keywords))
+        if len(shape) < 2 or keywords.get("fill_value") not in (None, 0):
+            return ours.Absent("ours have two dimensions, and fill value 0")
+        dense = np.zeros(shape[-2:])
+        count = keywords.get("nnz") or round(dense.size * (0.01 if density is None else density))
+        rng = np.random.default_rng(7)
+        values = keywords["data_rvs"](count) if keywords.get("data_rvs") else 1 - rng.random(count)
+        dense = dense.astype(np.asarray(values).dtype)
+        dense.flat[rng.permutation(dense.size)[:count]] = values
+        return self.kind(dense)
 
     def asarray(self, obj: Any, **keywords: Any) -> Any:
         return self.kind(obj)
@@ -212,10 +220,10 @@ class Pydata(ModuleType):
     as_coo = asarray
 
     def eye(self, *args: Any, **keywords: Any) -> Any:
-        return self.kind(sparse.eye(*args, **keywords))
+        return self.kind(np.eye(*args, **keywords))
 
     def zeros(self, shape: Any, **keywords: Any) -> Any:
-        return self.kind(sparse.zeros(shape, **keywords))
+        return self.kind(np.zeros(shape, **keywords))
 
     def elemwise(self, function: Any, *args: Any, **keywords: Any) -> Any:
         return function(*args, **keywords)

@@ -50,6 +50,9 @@ REASONS = [
 #: Iterations of a batch: as many as take about BATCH_BYTES of traffic, so that the host keeps ahead of the device.
 LEAST_BATCH, MOST_BATCH, BATCH_BYTES = 4, 32, 1 << 29
 
+#: Matrices of so many bytes have both loops measured, over TRIAL iterations: that is worth it from a few hundred iterations on.
+MEASURED_FROM, TRIAL = 1 << 26, 8
+
 Callback = Callable[[Any], Any]
 
 
@@ -217,14 +220,36 @@ class Engine:
                 number += 1
 
     def _fastest(self) -> Loop:
-        """One kernel where the system fits, else a graph; else launches, of operators that may do what no graph can hold."""
-        if self._wanted in ("fastest", "persistent"):
+        """One kernel where the system fits, else a graph; else launches, of operators that may do what no graph can hold.
+
+        Large matrices leave the kernel fewer warps than their gathers may need, so there both are measured.
+        """
+        found, was_slower = None, self._wanted == "fastest" and isinstance(self._loop, Batches)
+        if self._wanted in ("fastest", "persistent") and not was_slower:
             found = persistent.loop(self._matrix, self._state, self._layout, self._kind, self._loop)
-            if found is not None:
-                return found
+        if found is not None and (self._wanted == "persistent" or found is self._loop or self._matrix.nbytes < MEASURED_FROM):
+            return found
         if self._wanted != "launches" and self._can_be_captured():
-            return Batches(self, self.system.check_every or self._default_batch())
+            graph = Batches(self, self.system.check_every or self._default_batch())
+            is_faster = found is not None and self._seconds(found) <= self._seconds(Batches(self, TRIAL))
+            return found if found is not None and is_faster else graph
         return Launches(self)
+
+    def _seconds(self, loop: Loop) -> float:
+        """The time of TRIAL iterations: the less of two, after some that do not count."""
+        state, seconds = self._state, []
+        b = cupy.ones(state.x.size, state.x.dtype)
+        state.begin(None, 1 << 30, False)
+        state.x.fill(0)
+        for _ in range(3):
+            start, stop = cupy.cuda.Event(), cupy.cuda.Event()
+            self._begin(b, first=True)
+            start.record()
+            loop.launch(TRIAL)
+            stop.record()
+            stop.synchronize()
+            seconds.append(cupy.cuda.get_elapsed_time(start, stop) / 1e3)
+        return min(seconds[1:])
 
     def _can_be_captured(self) -> bool:
         preconditioner = self.system.preconditioner
