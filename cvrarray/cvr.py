@@ -219,6 +219,14 @@ class CVRArray(FormatArray):
     def _parameters(self) -> dict[str, Any]:
         return {"n_lanes": self.n_lanes}
 
+    @classmethod
+    def _defaults(cls, csr: CSR) -> dict[str, Any]:
+        if not csr.nnz:
+            return {}
+        module = cls._module(devices.of(csr.indptr))
+        n_lanes = module.default_n_lanes(csr)
+        return {"n_lanes": n_lanes, "n_chunks": module.default_n_chunks(csr, n_lanes)}
+
     @property
     def n_lanes(self) -> int:
         """Lanes a chunk."""

@@ -161,6 +161,11 @@ class FormatArray(SparseArray):
         """The constructor's keywords that an array derived from this one should be made with."""
         return {}
 
+    @classmethod
+    def _defaults(cls, csr: CSR) -> dict[str, Any]:
+        """The constructor's keywords that a conversion of `csr` would choose itself, where they depend on the values' dtype."""
+        return {}
+
     def _layout(self) -> str:
         return f"{len(self._arrays())} tables"
 

@@ -192,7 +192,9 @@ class Assembly:
                 like: FormatArray = cls._from_tables(tables)
             else:
                 unit = 1
-                numbered = cls(expanded(self._blocks, 1), **keywords)
+                numbers = expanded(self._blocks, 1)
+                values = self._target.xp.broadcast_to(self._target.xp.zeros(1, dtype), numbers.data.shape)
+                numbered = cls(numbers, **cls._defaults(numbers._replace(data=values)) | keywords)
                 source = numbered._values(numbered._tables)
                 nothing = self._target.xp.broadcast_to(source[:0].sum(), source.shape)
                 like = cls._from_tables(numbered._tables._replace(**{cls._value_table: nothing}))
