@@ -280,10 +280,7 @@ _LINALG = "scipy.sparse.linalg"
 SUITES: dict[str, Any] = {
     "scipy.sparse.tests.test_base": base,
     f"{_LINALG}.tests.test_expm_multiply": exponentials,
-    f"{_LINALG}.tests.test_onenormest": functions(),
     f"{_LINALG}.tests.test_norm": functions("spnorm", how=csr),
-    f"{_LINALG}.tests.test_matfuncs": functions("expm", "inv", "_expm", "matrix_power", how=csc),
-    f"{_LINALG}.tests.test_funm_multiply_krylov": functions("funm_multiply_krylov"),
     f"{_LINALG}.tests.test_pydata_sparse": pydata_in_scipy,
     f"{_LINALG}._isolve.tests.test_iterative": solvers,
     f"{_LINALG}._isolve.tests.test_gcrotmk": solvers,
@@ -291,9 +288,6 @@ SUITES: dict[str, Any] = {
     f"{_LINALG}._isolve.tests.test_minres": solvers,
     f"{_LINALG}._isolve.tests.test_lsqr": functions("lsqr"),
     f"{_LINALG}._isolve.tests.test_lsmr": functions("lsmr"),
-    f"{_LINALG}._eigen.tests.test_svds": functions("svds"),
-    f"{_LINALG}._eigen.arpack.tests.test_arpack": functions("eigs", "eigsh"),
-    f"{_LINALG}._eigen.lobpcg.tests.test_lobpcg": functions("lobpcg"),
     f"{_LINALG}._dsolve.tests.test_linsolve": functions(
         "spsolve", "splu", "spilu", "factorized", "spsolve_triangular", how=csc
     ),
