@@ -228,7 +228,7 @@ def test_repr(build, device):
         for part in (type(A).__name__, f"{rows} x {cols}", "float32", f"nnz={A.nnz}", f"device={device}", "MB"):
             assert part in text
     html = A._repr_html_()
-    assert html.startswith("<table>")
+    assert html.startswith("<table class=")
     assert html.count("<tr>") == html.count("</tr>")
     for part in (A.format, f"{rows} x {cols}", "float32", str(A.nnz), device, "Fill value", f"{A.density:.3g}"):
         assert part in html

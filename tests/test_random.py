@@ -67,7 +67,8 @@ def test_bbcsr(device, matrix, block_size):
     _check(A, matrix, device)
     csr = A.to_scipy()
     for field, table in reference.bbcsr(csr.indptr, csr.indices, csr.data, csr.shape, block_size).items():
-        np.testing.assert_array_equal(get(getattr(A, field)), table, err_msg=field)
+        ours = A.padded_data if field == "data" else getattr(A, field)
+        np.testing.assert_array_equal(get(ours), table, err_msg=field)
 
 
 @SETTINGS
