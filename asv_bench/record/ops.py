@@ -161,7 +161,7 @@ REASONS = {
     "A[i:j], a third": f"{CONVERTED} (two passes more over the slice)",
     "A + B, two structures": f"both are read back to CSR and merged; {CONVERTED}",
     "A @ B": f"where a product has few terms for each entry, converting counts; {CONVERTED}",
-    "vstack([A, A])": f"BBCSR joins tables where a matrix ends with a whole bin of 32 rows and a whole block row; else {CONVERTED}",
+    "vstack([A, A])": f"BBCSR joins tables where a matrix ends with a whole bin and a whole block row; else {CONVERTED}",
     "save, beside save_npz": "both are bound by the checksum of a zip and by the disk",
     "load, beside load_npz": "the checksum of a zip; CVR's invariants are checked too",
     "read of .npz": "every array is checked, and what was read is converted",
@@ -381,10 +381,7 @@ def page(report: dict[str, Any]) -> str:
             "",
             f"## Below 1.0x: {len(lost)} of {len(each)}",
             "",
-            *(
-                [f"- {r['operation']}, {r['matrix']}: {r['one_speedup']:.2f}x, {r['all_speedup']:.2f}x" for r in lost]
-                or ["None."]
-            ),
+            *(_reasons(lost) or ["None."]),
             "",
             "## Conversions, in products of ours with all threads",
             "",
