@@ -324,7 +324,8 @@ def _diagonal_of_bins(low, high, t, down, right, out):
         n_steps, base = (t.bin_rowptr[i + 1] - t.bin_rowptr[i]) // (size * WARP), t.col_base[i]
         for r in range(WARP):
             place = i * WARP + r - down
-            block = (place + right) // size - max(base, 0)
+            column = place + right
+            block = (column if size == 1 else column // size) - max(base, 0)  # without blocks, without divisions
             outside = place < 0 or place >= len(out) or block < 0 or (base >= 0 and block >= NARROW_PADDING)
             wanted[r] = -2 if outside else block
             found[r] = -1
@@ -335,7 +336,7 @@ def _diagonal_of_bins(low, high, t, down, right, out):
         for r in range(WARP):
             if found[r] >= 0:
                 place, step = i * WARP + r - down, np.int64(found[r])
-                j = (place + right) % size
+                j = 0 if size == 1 else (place + right) % size
                 if not holes or t.present[t.bin_rowptr[i] // size + step * WARP + r] >> j & 1:
                     out[place] = t.data[t.bin_rowptr[i] + (step * size + j) * WARP + r]
 
