@@ -247,5 +247,22 @@ def _on_stream(tensor: torch.Tensor) -> AbstractContextManager[Any]:
 @contextmanager
 def _on(index: int, stream: int) -> Iterator[None]:
     cuda = devices._cuda_module().cuda
-    with cuda.Device(index), cuda.ExternalStream(stream, index):
+    with cuda.Device(index), _external(cuda, stream, index):
         yield
+
+
+class _Foreign:
+    """A stream of another library, by the CUDA stream protocol."""
+
+    def __init__(self, stream: int) -> None:
+        self._stream = stream
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self._stream
+
+
+def _external(cuda: Any, stream: int, index: int) -> Any:
+    """The stream as CuPy's; older versions know no protocol."""
+    if hasattr(cuda.Stream, "from_external"):
+        return cuda.Stream.from_external(_Foreign(stream))
+    return cuda.ExternalStream(stream, index)

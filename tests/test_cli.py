@@ -31,7 +31,7 @@ def run(capsys):
     """Runs the command line: (exit code, stdout, stderr). Nothing but an error is ever written to stderr here."""
 
     def call(*argv):
-        quick = ["--seconds", "0"] if argv[0] in ("bench", "demo") and "--seconds" not in argv else []
+        quick = ["--seconds", "0"] if argv[:1] in (("bench",), ("demo",)) and "--seconds" not in argv else []
         code = cli.main([*map(str, argv), *quick])
         out, err = capsys.readouterr()
         if code:

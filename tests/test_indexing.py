@@ -280,7 +280,7 @@ ERRORS = {
     "short mask": (np.ones(16, bool), IndexError, "one entry a row, 17; got shape"),
     "long mask": (np.s_[:, np.ones(30, bool)], IndexError, "one entry a column, 29; got shape"),
     "mask of another shape": (np.ones((29, 17), bool), IndexError, "the array's shape"),
-    "lengths that do not pair": (np.s_[[0, 1, 2], [0, 1]], IndexError, "one length; got 3 and 2"),
+    "lengths that do not pair": (np.s_[[0, 1, 2], [0, 1]], IndexError, r"broadcast; got \(3,\) and \(2,\)"),
     "2-D index": (np.zeros((2, 2), int), IndexError, "1 dimension"),
     "2-D indices": ((np.zeros((2, 2), int), np.zeros((2, 2), int)), IndexError, "open mesh"),
     "mesh the other way": (np.ix_([0], [1, 2])[::-1], IndexError, "open mesh"),

@@ -8,6 +8,7 @@ import io
 import itertools
 import json
 import os
+import re
 import stat
 import subprocess
 import sys
@@ -803,7 +804,7 @@ BROKEN_CVRA = {
     "compressed header": ({"compress": ["cvrarray.json"]}, "member cvrarray.json: is compressed"),
     "newer version": (
         {"header": setting("version", value=2)},
-        f"version 2 of the file format; cvrarray {cvrarray.__version__} reads versions up to 1",
+        f"version 2 of the file format; cvrarray {re.escape(cvrarray.__version__)} reads versions up to 1",
     ),
     "version 0": ({"header": setting("version", value=0)}, "version must be"),
     "version true": ({"header": setting("version", value=True)}, "version must be"),

@@ -806,5 +806,5 @@ def test_devices_must_agree(gpu):
         linalg.cg(A, np.ones(3))
     with pytest.raises(TypeError, match="M must be on the device"):
         linalg.cg(A, put(np.ones(3), gpu), M=A3)
-    with pytest.raises(TypeError, match="A must be on the device"):
+    with pytest.raises(TypeError, match="b must be on the device of A"):
         linalg.cg(scipy.sparse.eye_array(3, format="csr"), put(np.ones(3), gpu))

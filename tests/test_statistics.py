@@ -27,5 +27,5 @@ def test_row_lengths(name, exact, index, device):
         assert found.table_bytes["bbcsr1"] >= padded * (1 + 2)
         if exact:
             assert found.row_std == pytest.approx(lengths.std())
-            slots = cvrarray.BBCSRArray(csr, block_size=1, device="cpu").data.size
+            slots = cvrarray.BBCSRArray(csr, block_size=1, device="cpu").padded_data.size
             assert slots == padded

@@ -110,7 +110,9 @@ def small_and_quick(monkeypatch):
 
 def chosen(n_points, seed):
     """The points to be killed at."""
-    return range(n_points) if ALL else sorted(np.random.default_rng(seed).choice(n_points, FEW, replace=False).tolist())
+    if ALL:
+        return range(n_points)
+    return sorted(np.random.default_rng(seed).choice(n_points, min(FEW, n_points), replace=False).tolist())
 
 
 def assert_nothing_left(folder):

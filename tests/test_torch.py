@@ -110,6 +110,7 @@ def test_the_operators_pass_torchs_own_check(device):
     torch.library.opcheck(torch.ops.cvrarray.sampled, (random(37, 2, like=dense), x, A._number, A.nnz))
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # PyTorch's own
 def test_compiled_without_a_break(device):
     A, dense = made(DEFAULTS[0], device)
     x, values = random(23, like=dense).requires_grad_(), values_of(A)
@@ -166,6 +167,7 @@ def test_what_does_not_fit_says_why(device):
 
 def test_an_array_must_outlive_its_operator(device):
     A, dense = made(DEFAULTS[0], device)
+    cvrarray.torch.matmul(A, random(23, like=dense))  # registers the operators
     number = A._number
     del A
     with pytest.raises(RuntimeError, match="is gone"):

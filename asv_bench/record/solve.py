@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import statistics
 import sys
 import time
@@ -226,9 +227,9 @@ def _rows(report: dict[str, Any], names: list[str]) -> list[list[str]]:
 
 
 def speedup(times: dict[str, float], peers: Sequence[str] | None = None) -> float:
-    """The fastest peer's time over ours."""
+    """The fastest peer's time over ours; nan where a difference of two times came out as 0 or less."""
     rivals = [us for by, us in times.items() if by not in (*OURS, "product") and (peers is None or by in peers)]
-    return min(rivals) / times["ours"]
+    return min(rivals) / times["ours"] if min(*rivals, times["ours"]) > 0 else math.nan
 
 
 def write(report: dict[str, Any], folder: Path) -> None:
@@ -238,9 +239,11 @@ def write(report: dict[str, Any], folder: Path) -> None:
     names = list(dict.fromkeys(by for case in report["results"] for by in case["microseconds"]))
     rows = _rows(report, names)
     peers = [by for by in names if by not in (*OURS, "product")]
-    means = [
-        f"{by}: {pages.geometric_mean([speedup(case['microseconds'], [by]) for case in report['results']]):.2f}" for by in peers
-    ]
+    means = []
+    for by in peers:
+        found = [speedup(case["microseconds"], [by]) for case in report["results"]]
+        mean = pages.geometric_mean([ratio for ratio in found if ratio > 0])
+        means.append(f"{by}: {'-' if mean is None else format(mean, '.2f')}")
     busy = report["cpus_busy_with_others"]
     text = (
         f"# Iterations of conjugate gradients on a {kind.upper()}\n\n"

@@ -341,12 +341,12 @@ def _chebyshev_turn(inverse: Any, b: Any, xp: Any) -> Callable[..., None]:
     scale = (inverse if b.ndim == 1 else inverse[:, None]).astype(b.dtype if inverse.dtype.kind == "c" else b.real.dtype)
     if hasattr(xp, "ElementwiseKernel"):
         step = xp.ElementwiseKernel(
-            "S s, R old, R new_, bool first, T b, T product, T d0, T x0",
+            "S s, T old, T new_, bool first, T b, T product, T d0, T x0",
             "T d, T x",
-            "T t = s * (first ? b : b - product) * T(new_); if (old != 0) t += T(old) * d0; d = t; x = first ? t : x0 + t;",
+            "T t = s * (first ? b : b - product) * new_; if (old != T(0)) t += old * d0; d = t; x = first ? t : x0 + t;",
             "cvrarray_chebyshev_turn",
         )
-        number = b.real.dtype.type
+        number = b.dtype.type
         return lambda old, new, is_first, b, product, d, x: step(
             scale, number(old), number(new), is_first, b, product, d, x, d, x
         )
