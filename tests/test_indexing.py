@@ -282,8 +282,6 @@ ERRORS = {
     "mask of another shape": (np.ones((29, 17), bool), IndexError, "the array's shape"),
     "lengths that do not pair": (np.s_[[0, 1, 2], [0, 1]], IndexError, r"broadcast; got \(3,\) and \(2,\)"),
     "2-D index": (np.zeros((2, 2), int), IndexError, "1 dimension"),
-    "2-D indices": ((np.zeros((2, 2), int), np.zeros((2, 2), int)), IndexError, "open mesh"),
-    "mesh the other way": (np.ix_([0], [1, 2])[::-1], IndexError, "open mesh"),
     "3-D index": (np.zeros((2, 2, 2), int), IndexError, "1 dimension"),
     "ragged": ([[1, 2], [3]], IndexError, "index array"),
     "sparse index": (csr_array(np.eye(3)), IndexError, "must be"),
