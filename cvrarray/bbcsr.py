@@ -104,7 +104,7 @@ class BBCSRArray(FormatArray):
         ``"cpu"``, ``"cuda"`` or ``"cuda:N"``. Default: where `obj` lives.
     shape : (n_rows, n_cols), optional
         Of a matrix in parts. Default: as large as they need.
-    dtype : dtype, optional
+    dtype : data type, optional
         To which values are cast. Default: theirs.
     copy : ignored; SciPy has it. The tables are new ones always.
 

@@ -536,7 +536,7 @@ class SparseArray(Names):
         Parameters
         ----------
         n : scalar above 0, or an array that broadcasts
-        dtype : dtype, optional
+        dtype : data type, optional
             In which it is computed. Default: NumPy's result dtype.
 
         Returns
@@ -698,7 +698,7 @@ class SparseArray(Names):
         ----------
         axis : int or tuple of ints, optional
             0 reduces the rows, 1 the columns; None or both everything.
-        dtype : dtype, optional
+        dtype : data type, optional
             In which values are added. Default: NumPy's, which is int64 or uint64 for narrower integers.
         out : dense array, optional
             On the array's device, of the result's shape and a dtype that the result casts to.

@@ -26,7 +26,7 @@ def concatenate(arrays: Any, axis: int = 0, out: Any = None, *, dtype: Any = Non
         stay.
     axis : int
         0: rows below rows; 1: columns beside columns.
-    dtype : dtype, optional
+    dtype : data type, optional
         Default: NumPy's result_type of all.
     casting : str
         Which casts to `dtype` are allowed, as in NumPy.

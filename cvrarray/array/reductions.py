@@ -33,7 +33,7 @@ def sum_(array: Any, axis: Any = None, dtype: Any = None, out: Any = None, keepd
     array : array of ours
     axis : None, int or tuple of ints
         None or both axes: the sum of everything.
-    dtype : dtype, optional
+    dtype : data type, optional
         Of the sum. Default: NumPy's, which is int64 or uint64 for narrower integers; with `out`, the dtype to which its
         dtype and the array's promote.
     out : dense array, optional

@@ -71,7 +71,7 @@ def asarray(
         ``"auto"`` decides from the matrix's statistics; ``plan`` and ``repr`` of the result say why.
     device : str, optional
         ``"cpu"``, ``"cuda"`` or ``"cuda:N"``. Default: the GPU that `obj` lives on, else the current GPU, else the CPU.
-    dtype : dtype, optional
+    dtype : data type, optional
         To which values are cast. Default: theirs.
     copy : ignored; NumPy has it. The tables are new ones always.
     **parameters

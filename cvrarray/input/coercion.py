@@ -89,7 +89,7 @@ def from_arguments(obj: Any, shape: Any = None, dtype: Any = None) -> CSR:
         ``(n_rows, n_cols)`` of a matrix without entries, ``(data, (row, col))`` or ``(data, indices, indptr)``.
     shape : (n_rows, n_cols), optional
         Default: the matrix's; of parts as large as they need.
-    dtype : dtype, optional
+    dtype : data type, optional
         To which values are cast. Default: theirs; without any float64.
 
     Raises

@@ -282,7 +282,7 @@ class Stored:
         Parameters
         ----------
         axis : {None, 0, 1, -1, -2}
-        dtype : dtype, optional
+        dtype : data type, optional
             In which values are added. Default: NumPy's, which is int64 or uint64 for narrower integers.
 
         Raises
