@@ -6,9 +6,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import re
+import tempfile
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -397,9 +399,14 @@ def rows_of_numpy() -> Iterator[tuple[str, str]]:
 
 
 def _is_taken(call: str, plain: dict[str, Any]) -> bool:
-    """Whether NumPy takes the call with a dense array."""
+    """Whether NumPy takes the call with a dense array; what it writes into files goes."""
     try:
-        with warnings.catch_warnings(), np.errstate(all="ignore"):
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            contextlib.chdir(folder),
+            warnings.catch_warnings(),
+            np.errstate(all="ignore"),
+        ):
             warnings.simplefilter("ignore")
             eval(call, {**plain, "A": plain["A"].copy()})
     except Exception:
