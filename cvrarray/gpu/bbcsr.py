@@ -39,8 +39,6 @@ MOST_SHARERS, FEW_WARPS, MANY_WARPS, LONG, FEWEST = 16, 32, 124, 40, 4
 #: ``A @ X``: of blocks of up to MOST_ROWS_A_GROUP rows a group of lanes holds all sums, if at least MANY_LANES share them.
 #: Fewer lanes would read values of too many rows at a time.
 MOST_ROWS_A_GROUP, MANY_LANES = 8, 2
-#: Warps that share the tiles of a bin, where it gets new values, at most.
-MOST_TILES = 64
 
 
 def unroll(block_size: int, itemsize: int, is_far: bool) -> tuple[int, int]:
