@@ -85,7 +85,7 @@ def _columns(vector: Any) -> Any:
 def _scale(sizes: np.ndarray, starts: np.ndarray, dtype: np.dtype) -> np.ndarray:
     """A power of 2 for each column, 1 where squares of numbers of its size are normal ones."""
     largest = np.maximum(sizes, starts)
-    limit = float(np.finfo(dtype).max) ** 0.4
+    limit = float(np.finfo(dtype).max) ** 0.3
     usual = ~np.isfinite(largest) | (largest == 0) | ((largest < limit) & (largest > 1 / limit))
     with np.errstate(all="ignore"):
         exponent = -np.floor(np.log2(np.where(usual, 1.0, largest)))

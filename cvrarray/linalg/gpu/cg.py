@@ -19,9 +19,10 @@ import numpy as np
 from cvrarray.array.base import SparseArray
 from cvrarray.gpu.compiler import Kernel, synchronize
 from cvrarray.linalg import solution
+from cvrarray.linalg.ends import ENDS, RUNNING
 from cvrarray.linalg.gpu import persistent
 from cvrarray.linalg.gpu.layout import VECTORS, Layout
-from cvrarray.linalg.gpu.state import BLOCKS, DIAGONAL, GIVEN, KINDS, RUNNING, State, preconditioner_kind
+from cvrarray.linalg.gpu.state import BLOCKS, DIAGONAL, GIVEN, KINDS, State, preconditioner_kind
 from cvrarray.linalg.operators import multiply
 from cvrarray.linalg.solution import Outcome
 from cvrarray.linalg.system import System, apply
@@ -33,20 +34,6 @@ STEP = Kernel("cg", "cg_step", EACH_KIND)
 WEIGH = Kernel("cg", "cg_weigh", VECTORS)
 TURN = Kernel("cg", "cg_turn", EACH_KIND)
 
-#: The kernels' reasons in words, but for those of a number that is not finite: what it comes from is found out afterwards.
-REASONS = [
-    "running",
-    "running",
-    solution.CONVERGED,
-    solution.CONVERGED,
-    solution.MAXITER,
-    solution.STAGNATION,
-    solution.NOT_DEFINITE,
-    solution.M_NOT_DEFINITE,
-    solution.M_SINGULAR,
-    solution.A_NOT_FINITE,
-    solution.M_NOT_FINITE,
-]
 #: Iterations of a batch: as many as take about BATCH_BYTES of traffic, so that the host keeps ahead of the device.
 LEAST_BATCH, MOST_BATCH, BATCH_BYTES = 4, 32, 1 << 29
 
@@ -165,7 +152,7 @@ class Engine:
             self._iterate(limit - int(running.min()), callback, looks=True)
             self._begin(b, first=False)
             words = state.read()
-        reasons = [solution.STAGNATION if r == RUNNING else REASONS[r] for r in words.reason]
+        reasons = [solution.STAGNATION if r == RUNNING else ENDS[r] for r in words.reason]
         if solution.A_NOT_FINITE in reasons:
             reasons = self._not_finite(b, x, reasons)
         x[...] = self._shaped(state.x)
