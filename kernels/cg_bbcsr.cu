@@ -1,5 +1,6 @@
 // Conjugate gradients with a BBCSR matrix: all iterations in one cooperative kernel.
 
+#include "values.cuh"
 #include "bbcsr.cuh"
 #include "bbcsr_product.cuh"
 #include "cg.cuh"
@@ -104,7 +105,7 @@ struct ReadAnywhere {
 // A bin's tables, in global or in shared memory.
 template <class A, class I, class M>
 struct Bin {
-    const A* data;
+    const Stored<A>* data;
     const void* col;  // uint16 in a narrow bin, else I
     const M* present;
     int n_blocks;
@@ -125,6 +126,7 @@ template <class A, class Y, class I, class M, int B, int U_NARROW, int U_WIDE, b
           bool MARKED>
 struct BlockProduct {
     const Bbcsr<A, I, M>& m;
+    const Values<A>& values;
     Bin<A, I, M>* const bins;
     const int first, n_bins, rows;
     const Y* const p;
@@ -141,7 +143,7 @@ struct BlockProduct {
             const int bin = first + b;
             const int64 begin = m.bin_rowptr[bin], col = m.col_ptr[bin];
             const I base = m.col_base[bin];
-            bins[b] = {m.data + begin, base >= 0 ? (const void*)(m.col_narrow + col) : (const void*)(m.col_wide + col),
+            bins[b] = {m.data.slot + begin, base >= 0 ? (const void*)(m.col_narrow + col) : (const void*)(m.col_wide + col),
                        HOLES ? m.present + begin / B : nullptr, (int)((m.bin_rowptr[bin + 1] - begin) / (WARP * B)), base};
         }
         __syncthreads();
@@ -170,11 +172,12 @@ struct BlockProduct {
         const Read read{mark};
         for (int item = threadIdx.x / WARP; item < n_bins * S; item += THREADS / WARP) {
             const Bin<A, I, M> bin = bins[item / S];
+            const Values<A> data = values.from(bin.data);
             const int part = item % S, at = item / S * WARP + lane_id();
             const Y sum = bin.base >= 0
-                ? row_sum<Read, A, Y, I, M, B, U_NARROW, HOLES, S>((const uint16*)bin.col, bin.data, bin.present, bin.n_blocks, part,
+                ? row_sum<Read, A, Y, I, M, B, U_NARROW, HOLES, S>((const uint16*)bin.col, data, bin.present, bin.n_blocks, part,
                                                                   p + (int64)bin.base * B, read)
-                : row_sum<Read, A, Y, I, M, B, U_WIDE, HOLES, S>((const I*)bin.col, bin.data, bin.present, bin.n_blocks, part, p,
+                : row_sum<Read, A, Y, I, M, B, U_WIDE, HOLES, S>((const I*)bin.col, data, bin.present, bin.n_blocks, part, p,
                                                                 read);
             if (S > 1 || at < rows) s[part * n_bins * WARP + at] = sum;
         }
@@ -205,6 +208,7 @@ __global__ __launch_bounds__(THREADS, 1) void cg_bbcsr(const Bbcsr<A, I, M> m, c
     const int first = first_bin[blockIdx.x], n_bins = first_bin[blockIdx.x + 1] - first;
     const Part<Y, THREADS, MARKED> part(v, shared, (int64)first * WARP, (int64)(first + n_bins) * WARP, m.n_rows);
     const BlockProduct<A, Y, I, M, B, U_NARROW, U_WIDE, HOLES, S, THREADS, STREAM, MARKED> product{
-        m, reinterpret_cast<Bin<A, I, M>*>(shared), first, n_bins, part.rows, v.p, part.s, shared + v.free, shared + v.end};
+        m,     m.data.opened(), reinterpret_cast<Bin<A, I, M>*>(shared), first, n_bins, part.rows, v.p, part.s, shared + v.free,
+        shared + v.end};
     iterate<COPIES>(part, product, column, words, count);
 }
