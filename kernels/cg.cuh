@@ -79,9 +79,12 @@ struct Rounding<float> {
 template <>
 struct Rounding<complex64> : Rounding<float> {};
 
-// whether p @ A p is what a definite A gives, and if not why the column ends
+// whether p @ A p is what a definite A gives
+__device__ inline bool is_curved(double curvature) { return curvature >= LEAST && is_finite(curvature); }
+
+// and if not why the column ends
 __device__ inline int64 reason_of_curvature(const Column& c, double curvature) {
-    if (c.tolerance < 0 || (curvature >= LEAST && is_finite(curvature))) return RUNNING;
+    if (c.tolerance < 0 || is_curved(curvature)) return RUNNING;
     return is_finite(curvature) ? NOT_DEFINITE : A_NAN;
 }
 
@@ -98,13 +101,19 @@ __device__ inline int64 reason_of(const Column& c, double nu, int64 reason) {
     return !is_finite(nu) ? M_NAN : nu < 0 ? M_NOT_DEFINITE : nu == 0 ? M_SINGULAR : reason;
 }
 
+// of the norm of the updated residual: the true one is looked at there
+template <class Y>
+__device__ double threshold(const Column& c) {
+    return max(c.tolerance, Rounding<Y>::PART * c.last);
+}
+
 // after an iteration of vectors of Y, by the residual that it has updated
 template <class Y>
 __device__ void end_iteration(Column& c, double nu, double rr, double* history) {
     c.norm = sqrt(rr);
     c.iterations += 1;
     if (history) *history = c.norm;
-    if (c.tolerance >= 0 && c.norm <= max(c.tolerance, Rounding<Y>::PART * c.last))
+    if (c.tolerance >= 0 && c.norm <= threshold<Y>(c))
         c.reason = VERIFY;
     else
         c.reason = reason_of(c, nu, c.iterations >= c.limit ? MAXITER : RUNNING);

@@ -200,7 +200,7 @@ struct BlockProduct {
 // requires  as iterate(); s in shared memory if S > 1, p if MARKED
 // races     of p: see cg_iterations.cuh; all else is a block's own
 template <class A, class Y, class I, class M, int B, int U_NARROW, int U_WIDE, bool HOLES, int S, int THREADS, bool STREAM,
-          bool MARKED, int COPIES>
+          bool MARKED>
 __global__ __launch_bounds__(THREADS, 1) void cg_bbcsr(const Bbcsr<A, I, M> m, const int* first_bin, const Vectors<Y> v,
                                                        Column* column, uint64* words, int64 count) {
     extern __shared__ uint4 memory[];
@@ -208,7 +208,7 @@ __global__ __launch_bounds__(THREADS, 1) void cg_bbcsr(const Bbcsr<A, I, M> m, c
     const int first = first_bin[blockIdx.x], n_bins = first_bin[blockIdx.x + 1] - first;
     const Part<Y, THREADS, MARKED> part(v, shared, (int64)first * WARP, (int64)(first + n_bins) * WARP, m.n_rows);
     const BlockProduct<A, Y, I, M, B, U_NARROW, U_WIDE, HOLES, S, THREADS, STREAM, MARKED> product{
-        m,     m.data.opened(), reinterpret_cast<Bin<A, I, M>*>(shared), first, n_bins, part.rows, v.p, part.s, shared + v.free,
+        m, m.data.opened(), reinterpret_cast<Bin<A, I, M>*>(shared), first, n_bins, part.rows, v.p, part.s, shared + v.free,
         shared + v.end};
-    iterate<COPIES>(part, product, column, words, count);
+    iterate(part, product, column, words, count);
 }

@@ -137,53 +137,45 @@ struct Part {
 // product.sum(i) gives one.
 //
 // requires  all blocks on the device at once; blocks of M lie in one block; words are all ones
-template <int COPIES, class Y, int THREADS, bool MARKED, class PRODUCT>
+template <class Y, int THREADS, bool MARKED, class PRODUCT>
 __device__ void iterate(const Part<Y, THREADS, MARKED>& part, PRODUCT& product, Column* column, uint64* words, int64 count) {
-    typedef Exchange<5, THREADS, COPIES> Sums;
+    typedef Exchange<5, THREADS> Sums;
     __shared__ typename Sums::Shared sums;
     __shared__ Column c;
-    __shared__ double alpha, inverse;
-    __shared__ int64 reason;
     if (threadIdx.x == 0) c = *column;
     __syncthreads();
-    if (c.reason != RUNNING || count <= 0) return;
+    const int64 most = min(count, c.limit - c.iterations);
+    if (c.reason != RUNNING || most <= 0) return;
     Sums exchange(sums, words);
     product.prepare();
     part.load();
     if (MARKED) exchange.barrier([] {});
-    const double first_nu = c.nu;
-    const bool has_rows = threadIdx.x / WARP * WARP < part.rows;
+    // Every thread knows when to end, and the factors: they come from the same sums, and waiting for one thread takes longer.
+    const bool is_tested = c.tolerance >= 0, has_rows = threadIdx.x / WARP * WARP < part.rows;
+    const double enough = threshold<Y>(c) * threshold<Y>(c);
+    double* const history = part.v.history && blockIdx.x == 0 && threadIdx.x == 0 ? part.v.history + c.iterations : nullptr;
+    const auto& total = exchange.shared.total;
+    double weights[2] = {blockIdx.x == 0 && threadIdx.x == 0 ? c.nu : 0.};  // a sum that is known
+    exchange.leave(3, weights, true);
     uint32 mark = 0;
-    for (int64 done = 0;; ++done) {
+    int64 done = 0;
+    for (;; ++done) {
         double products[3] = {};
-        if (done < count) {
+        if (done < most) {
             product.run(exchange, mark);
             part.weigh_product([&](int i) { return product.sum(i); }, products);
         }
         exchange.leave(0, products, has_rows);
         exchange.sum();
-        // three warps, as square roots and quotients take long
-        const auto& total = exchange.shared.total;
-        const double nu = done ? total[3] : first_nu;
-        if (threadIdx.x == 0) {
-            reason = reason_of_curvature(c, total[0]);
-            alpha = quotient(nu, total[0]);
-        }
-        if (threadIdx.x == WARP) inverse = quotient(1, nu);
-        if (threadIdx.x == 2 * WARP && done) {
-            c.nu = nu;
-            const bool writes = part.v.history && blockIdx.x == 0;
-            end_iteration<Y>(c, nu, total[4], writes ? part.v.history + c.iterations + 1 : nullptr);
-        }
-        __syncthreads();
-        if (c.reason != RUNNING || done == count) break;
-        if (reason != RUNNING) {
-            if (threadIdx.x == 0) c.reason = reason;
-            break;
-        }
-        double weights[2] = {};
+        const double mu = total[0], nu = total[3], rr = total[4];
+        if (history && done) history[done] = sqrt(rr);
+        if (done == most) break;
+        if (is_tested && !(is_curved(mu) && (done == 0 || (rr > enough && nu > 0 && is_finite(rr + nu))))) break;
+        const double alpha = quotient(nu, mu), inverse = quotient(1, nu);
+        const double beta = max(0., (nu - 2 * alpha * total[1] + alpha * alpha * total[2]) * inverse);
+        weights[0] = weights[1] = 0;
         mark ^= 1;
-        part.update(alpha, max(0., (nu - 2 * alpha * total[1] + alpha * alpha * total[2]) * inverse), mark, weights);
+        part.update(alpha, beta, mark, weights);
         if constexpr (MARKED) {
             exchange.leave(3, weights, has_rows);
             __syncthreads();
@@ -192,5 +184,12 @@ __device__ void iterate(const Part<Y, THREADS, MARKED>& part, PRODUCT& product, 
         }
     }
     part.save();
-    if (blockIdx.x == 0 && threadIdx.x == 0) *column = c;
+    if (blockIdx.x || threadIdx.x) return;
+    if (done) {
+        c.iterations += done - 1;
+        c.nu = total[3];
+        end_iteration<Y>(c, c.nu, total[4], nullptr);
+    }
+    if (c.reason == RUNNING && done < most) c.reason = reason_of_curvature(c, total[0]);
+    *column = c;
 }

@@ -57,8 +57,7 @@ __device__ inline void be_patient(uint32& looks) {
 
 // ------------------------------------------------------------------------------------------------- sums and barriers
 
-// COPIES  of each word, for as many parts of the blocks: fewer blocks ask for the same one
-template <int MOST, int THREADS, int COPIES>
+template <int MOST, int THREADS>
 struct Exchange {
     static constexpr int WARPS = THREADS / WARP, AT_ONCE = 6;  // words that a lane asks for before it looks at one
 
@@ -68,13 +67,13 @@ struct Exchange {
     };
 
     Shared& shared;
-    double* const numbers;  // (2, COPIES, MOST, gridDim.x); all bits set before the kernel
-    uint32* const arrived;  // (COPIES, gridDim.x) the last barrier of a block; all bits set before the kernel
+    double* const numbers;  // (2, MOST, gridDim.x); all bits set before the kernel
+    uint32* const arrived;  // (gridDim.x,) the last barrier of a block; all bits set before the kernel
     uint32 n_barriers = 0, n_sums = 0;
 
     __device__ Exchange(Shared& shared, uint64* words)
         : shared(shared), numbers(reinterpret_cast<double*>(words)),
-          arrived(reinterpret_cast<uint32*>(words + 2 * COPIES * MOST * gridDim.x)) {}
+          arrived(reinterpret_cast<uint32*>(words + 2 * MOST * gridDim.x)) {}
 
     // What threads have written before is seen by all threads of all blocks afterwards. meanwhile() is called by every thread,
     // while others are waited for.
@@ -82,18 +81,13 @@ struct Exchange {
     __device__ void barrier(F meanwhile) {
         __syncthreads();
         ++n_barriers;
-        if (threadIdx.x < WARP) {
-            if (threadIdx.x == 0) asm volatile("fence.acq_rel.gpu;" ::: "memory");
-            __syncwarp();
-            if (threadIdx.x < COPIES)
-                asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(arrived + threadIdx.x * gridDim.x + blockIdx.x),
-                             "r"(n_barriers)
-                             : "memory");
+        if (threadIdx.x == 0) {
+            asm volatile("fence.acq_rel.gpu;" ::: "memory");
+            asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(arrived + blockIdx.x), "r"(n_barriers) : "memory");
         }
         __syncwarp();
         meanwhile();
         if (threadIdx.x < WARP) {
-            const uint32* const all = arrived + blockIdx.x % COPIES * gridDim.x;
             uint32 looks = 0;
             for (int from = lane_id(); from < gridDim.x; from += AT_ONCE * WARP)
                 for (bool is_there = false; !is_there; be_patient(looks)) {
@@ -104,7 +98,7 @@ struct Exchange {
                         if (from + u * WARP < gridDim.x)
                             asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];"
                                          : "=r"(found[u])
-                                         : "l"(all + from + u * WARP)
+                                         : "l"(arrived + from + u * WARP)
                                          : "memory");
                     }
                     is_there = true;
@@ -116,14 +110,17 @@ struct Exchange {
         __syncthreads();
     }
 
-    // leaves the sum over the warp of each of N values, from `first` on, for the next sum(): 0 where the warp has none
+    // leaves the sum over the warp of each of N values, from `first` on, for the next sum(). They are 0 in a warp that has none
     template <int N>
-    __device__ void leave(int first, const double (&value)[N], bool has_any) const {
+    __device__ void leave(int first, double (&value)[N], bool has_any) const {
+        if (has_any)
 #pragma unroll
-        for (int i = 0; i < N; ++i) {
-            const double sum = has_any ? warp_sum(value[i]) : 0;
-            if (lane_id() == 0) shared.of_warps[first + i][threadIdx.x / WARP] = sum;
-        }
+            for (int apart = WARP / 2; apart; apart /= 2)  // all N at a time: shuffles take long
+#pragma unroll
+                for (int i = 0; i < N; ++i) value[i] += shuffle(value[i], lane_id() ^ apart);
+        if (lane_id() == 0)
+#pragma unroll
+            for (int i = 0; i < N; ++i) shared.of_warps[first + i][threadIdx.x / WARP] = value[i];
     }
 
     // shared.total: of all that the warps of all blocks have left, in a fixed order. Two sets of words take turns: who stores
@@ -132,13 +129,13 @@ struct Exchange {
         __syncthreads();
         const int lane = lane_id();
         const uint32 mark = n_sums >> 1 & 1;
-        double* const round = numbers + (n_sums & 1) * (int64)(COPIES * MOST) * gridDim.x;
+        double* const round = numbers + (n_sums & 1) * (int64)MOST * gridDim.x;
         for (int i = threadIdx.x / WARP; i < MOST; i += WARPS) {
-            const double sum = marked(warp_sum(lane < WARPS ? shared.of_warps[i][lane] : 0.), mark);
-            if (lane < COPIES) tell(round + (lane * MOST + i) * (int64)gridDim.x + blockIdx.x, sum);
+            const double sum = warp_sum(lane < WARPS ? shared.of_warps[i][lane] : 0.);
+            if (lane == 0) tell(round + i * (int64)gridDim.x + blockIdx.x, marked(sum, mark));
         }
         for (int i = threadIdx.x / WARP; i < MOST; i += WARPS) {
-            const double total = warp_sum(share_of(round + (blockIdx.x % COPIES * MOST + i) * (int64)gridDim.x, mark));
+            const double total = warp_sum(share_of(round + i * (int64)gridDim.x, mark));
             if (lane == 0) shared.total[i] = total;
         }
         ++n_sums;

@@ -23,8 +23,7 @@ from cvrarray.linalg.gpu.state import BLOCKS, DIAGONAL, GIVEN, IDENTITY, State
 
 #: Iterations of a launch, at most: the host can be interrupted between launches.
 BATCH = 4096
-COPIES = 4  #: of each word that blocks exchange: so many fewer ask for the same one
-WORDS_A_BLOCK = 11 * COPIES  # of 64 bits: 2 * 5 sums and a barrier
+WORDS_A_BLOCK = 11  # of 64 bits, for exchanges between blocks: 2 * 5 sums and a barrier
 BIN = 40  # bytes of the kernel's struct Bin, at most
 RESERVED = 4096  # bytes of shared memory for the kernels' own variables
 #: Threads of a block; more for single columns where there are enough bins, as their rows need few registers.
@@ -48,14 +47,14 @@ BBCSR = Kernel(
     ],
     lambda value, product, index, size, far, sharers, holes, threads, streams, is_marked: (
         value, product, index, mask_dtype(size), size, *bbcsr.unroll(size, product.itemsize, far), holes, sharers,
-        threads, streams, is_marked, COPIES,
+        threads, streams, is_marked,
     ),
 )  # fmt: skip
 CVR = Kernel(
     "cg_cvr",
     "cg_cvr",
     [(*dtypes, *how) for dtypes in ROUNDED for how in (("int32", WARP, False), ("int64", 4, True))],
-    lambda value, product, index, n_lanes, cut: (value, product, index, n_lanes, cvr.UNROLL[product.itemsize], cut, THREADS, COPIES),
+    lambda value, product, index, n_lanes, cut: (value, product, index, n_lanes, cvr.UNROLL[product.itemsize], cut, THREADS),
 )
 
 
