@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ..core.progress import shown
 from . import arguments, solution
 from .arguments import Arguments
 from .solution import Outcome, Solution
@@ -65,7 +66,8 @@ def run(
     for j in np.flatnonzero(sizes == 0):
         _columns(x)[:, j] = 0
     tolerance[left_out] = np.inf
-    outcome = engine().run(b, x, tolerance, limit, *([callback] if callback is not None else []))
+    with shown(f"solving for {b.shape[0]:,} unknowns"):
+        outcome = engine().run(b, x, tolerance, limit, *([callback] if callback is not None else []))
     if left_out or (scale != 1).any():
         x /= device.xp.asarray(scale, b.real.dtype)
         _columns(x)[:, left_out] = kept
