@@ -84,7 +84,10 @@ struct ReadAnywhere {
     __device__ void gather(Y (&xs)[U][B], F load) const {
         load();
         if constexpr (MARKED) {
-            for (uint32 looks = 0; !are_there(xs); be_patient(looks)) load();
+            for (uint32 looks = 0; !are_there(xs); be_patient(looks)) {
+                pause(NEXT_LOOK);
+                load();
+            }
 #pragma unroll
             for (int u = 0; u < U; ++u)
 #pragma unroll

@@ -50,6 +50,15 @@ __device__ Complex<T> told(const Complex<T>* p) {
     return {told(&p->re), told(&p->im)};
 }
 
+// Words that are asked for again and again are slow to change: stores wait behind loads. So nobody looks before words can be
+// there, nor at once again.
+constexpr uint32 FIRST_LOOK = 1000, NEXT_LOOK = 100;  // clock cycles
+
+__device__ inline void pause(uint32 cycles) {
+    const uint32 begin = clock();
+    while ((uint32)clock() - begin < cycles) {}
+}
+
 // a block that is lost would let the others wait for ever: after so many looks, half a minute, it is an error
 __device__ inline void be_patient(uint32& looks) {
     if (++looks == 1u << 26) __trap();
@@ -134,6 +143,7 @@ struct Exchange {
             const double sum = warp_sum(lane < WARPS ? shared.of_warps[i][lane] : 0.);
             if (lane == 0) tell(round + i * (int64)gridDim.x + blockIdx.x, marked(sum, mark));
         }
+        if (threadIdx.x / WARP < MOST) pause(FIRST_LOOK);
         for (int i = threadIdx.x / WARP; i < MOST; i += WARPS) {
             const double total = warp_sum(share_of(round + i * (int64)gridDim.x, mark));
             if (lane == 0) shared.total[i] = total;
@@ -156,6 +166,7 @@ private:
                 is_there = true;
 #pragma unroll
                 for (int u = 0; u < AT_ONCE; ++u) is_there &= has_mark(found[u], mark);
+                if (!is_there) pause(NEXT_LOOK);
             }
 #pragma unroll
             for (int u = 0; u < AT_ONCE; ++u) sum += marked(found[u], 0);

@@ -218,13 +218,18 @@ class Engine:
             return found
         if self._wanted != "launches" and self._can_be_captured():
             graph = Batches(self, self.system.check_every or self._default_batch())
-            is_faster = found is not None and self._seconds(found) <= self._seconds(Batches(self, TRIAL))
+            is_faster = found is not None and self._is_faster(found, Batches(self, TRIAL))
             return found if found is not None and is_faster else graph
         return Launches(self)
 
-    def _seconds(self, loop: Loop) -> float:
-        """The time of TRIAL iterations: the less of two, after some that do not count."""
-        state, seconds = self._state, []
+    def _is_faster(self, one: Loop, graph: Loop) -> bool:
+        """Whether the kernel is faster than the graph of TRIAL iterations, but for what it does once in a launch."""
+        once, thrice = (self._milliseconds(lambda n=n: one.launch(n * TRIAL)) for n in (1, 3))
+        return thrice - once <= 2 * self._milliseconds(lambda: graph.launch(TRIAL))
+
+    def _milliseconds(self, iterate: Callable[[], None]) -> float:
+        """Of some iterations: the less of two, after some that do not count."""
+        state, found = self._state, []
         b = cupy.ones(state.x.size, state.x.dtype)
         state.begin(None, 1 << 30, False)
         state.x.fill(0)
@@ -232,11 +237,11 @@ class Engine:
             start, stop = cupy.cuda.Event(), cupy.cuda.Event()
             self._begin(b, first=True)
             start.record()
-            loop.launch(TRIAL)
+            iterate()
             stop.record()
             stop.synchronize()
-            seconds.append(cupy.cuda.get_elapsed_time(start, stop) / 1e3)
-        return min(seconds[1:])
+            found.append(float(cupy.cuda.get_elapsed_time(start, stop)))
+        return min(found[1:])
 
     def _can_be_captured(self) -> bool:
         preconditioner = self.system.preconditioner
