@@ -26,7 +26,7 @@ ALL = np.uint32(0xFFFFFFFF)  #: mask of all rows of a bin
 #: as one.
 UNROLLED = 3
 BLOCK_ROWS_AHEAD = 4  #: from the block row that is laid out to the one whose columns are prefetched
-GROUPS = 8  #: of bins that a product computes before their rows are used again
+GROUPS = 32  #: of bins that a product computes before their rows are used again
 PADDED = 3  #: a bin with at most so many slots an entry is laid out step by step; above that row by row is quicker
 
 
