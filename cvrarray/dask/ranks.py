@@ -179,7 +179,6 @@ class Part:
         unit = max(1, 16 // self.job.dtype.itemsize)  # NCCL copies unaligned windows byte by byte
         return [(theirs[k][2], max(theirs[k][0], first // unit * unit), last + 1) for k, first, last in found]
 
-
     def _order(self, panel: SparseArray, first: int, last: int, waiting: np.ndarray) -> None:
         """Note when the product of a panel's rows is made, of which `waiting` need elements of other ranks.
 

@@ -1,5 +1,6 @@
-"""Conjugate gradients on the CPU: the product, and three passes over vectors an iteration; in BBCSR two, as the thread that
-has computed some rows of ``q = A p`` adds up their part of ``p @ q`` at once.
+"""Conjugate gradients on the CPU: the product, and three passes over vectors an iteration, in BBCSR two.
+
+There the thread that has computed some rows of ``q = A p`` adds up their part of ``p @ q`` at once.
 
 Hestenes and Stiefel's recurrences (J. Res. NBS 49, 1952), preconditioned. The update of x waits for that of p, which reads the
 same vector; a diagonal preconditioner is applied inside the passes. Factors and sums are arrays of one entry a column; a vector

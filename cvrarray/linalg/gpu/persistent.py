@@ -136,7 +136,12 @@ class Persistent:
         self._matrix, self._tables = matrix, _struct(matrix)
         self._blocks, self._threads, self._end = sizes
         size = {IDENTITY: 0, DIAGONAL: 1, BLOCKS: int(state.block_size)}[kind]
-        self._fixed = size, *(places[name] & (1 << 64) - 1 for name in ("x", "r", "z", "p", "s", "inverse")), memory.free, self._end
+        self._fixed = (
+            size,
+            *(places[name] & (1 << 64) - 1 for name in ("x", "r", "z", "p", "s", "inverse")),
+            memory.free,
+            self._end,
+        )
         self._words = cupy.empty(WORDS_A_BLOCK * self._blocks, np.uint64)
         most = cupy.cuda.driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
         cupy.cuda.driver.funcSetAttribute(kernel.ptr, most, memory.size)  # arrays share the kernel
