@@ -16,9 +16,6 @@
 // blocks have little to gather there is no barrier: entries of p are MARKED, and each is waited for by those that gather it. The
 // last bit of a number is no loss: x and r are updated by the same p, rounded.
 
-// Cycles from the end of the updates until all entries of p that are marked can be there
-constexpr uint32 TURN_LOOK = 300;
-
 // Vectors of the system, and where a block keeps its parts of them: bytes from the begin of shared memory, or -1 for global
 // memory.
 template <class Y>
@@ -182,7 +179,6 @@ __device__ void iterate(const Part<Y, THREADS, MARKED>& part, PRODUCT& product, 
         if constexpr (MARKED) {
             exchange.leave(3, weights, has_rows);
             __syncthreads();
-            pause(TURN_LOOK);
         } else {
             exchange.barrier([&] { exchange.leave(3, weights, has_rows); });
         }

@@ -20,10 +20,12 @@ from cvrarray.cpu.runtime import compiler
 from cvrarray.linalg.cpu import vectors
 from cvrarray.linalg.ends import (
     A_NAN,
+    CONVERGED,
     COUNTED,
     M_NAN,
     M_NOT_DEFINITE,
     M_SINGULAR,
+    MAXITER,
     NOT_DEFINITE,
     RUNNING,
     VERIFY,
@@ -125,7 +127,7 @@ class Engine:
 
     def run(self, b: np.ndarray, x: np.ndarray, tolerance: np.ndarray | None, limit: int, callback=None) -> Outcome:
         """Solve; x holds the start and receives the solution. `callback(x)` is called after each iteration."""
-        state = self.state
+        state, system = self.state, self.system
         judge = Judge(len(state.end), tolerance, limit, (state.end, state.iterations))
         history: list[np.ndarray] = []
         state.tests[0] = tolerance is not None
@@ -140,6 +142,11 @@ class Engine:
                 self._iterate(x, limit, history, callback)
             if tolerance is None:
                 state.end[state.end == RUNNING] = COUNTED
+                true = np.sqrt(state.square)
+                break
+            if not system.is_verified:
+                state.end[state.end == VERIFY] = CONVERGED
+                state.end[state.end == RUNNING] = MAXITER
                 true = np.sqrt(state.square)
                 break
             true = self._start(b, x)

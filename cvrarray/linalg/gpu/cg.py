@@ -19,7 +19,7 @@ import numpy as np
 from cvrarray.array.base import SparseArray
 from cvrarray.gpu.compiler import Kernel, synchronize
 from cvrarray.linalg import solution
-from cvrarray.linalg.ends import ENDS, RUNNING
+from cvrarray.linalg.ends import CONVERGED, ENDS, RUNNING, STAGNATION, VERIFY
 from cvrarray.linalg.gpu import persistent
 from cvrarray.linalg.gpu.layout import VECTORS, Layout
 from cvrarray.linalg.gpu.state import BLOCKS, DIAGONAL, GIVEN, KINDS, State, preconditioner_kind
@@ -150,9 +150,10 @@ class Engine:
                 break
             n_done = words.iterations.sum()
             self._iterate(limit - int(running.min()), callback, looks=True)
-            self._begin(b, first=False)
+            if self.system.is_verified:
+                self._begin(b, first=False)
             words = state.read()
-        reasons = [solution.STAGNATION if r == RUNNING else ENDS[r] for r in words.reason]
+        reasons = [ENDS[{RUNNING: STAGNATION, VERIFY: CONVERGED}.get(r, r)] for r in words.reason]
         if solution.A_NOT_FINITE in reasons:
             reasons = self._not_finite(b, x, reasons)
         x[...] = self._shaped(state.x)
