@@ -186,7 +186,9 @@ def _of_bbcsr(t: BBCSRTables, state: State, kind: int) -> Persistent:
     first_bin = _balanced(pointer, unit, n_units, blocks)
     bins = int(np.diff(first_bin).max())
     threads = MANY_THREADS if t.block_size == 1 and bins >= MANY_THREADS // WARP and state.x.itemsize <= 8 else THREADS
-    sharers = _sharers(bins, threads // WARP, bbcsr._mean_blocks(t))
+    sharers = 1
+    while sharers < MOST_SHARERS and 2 * sharers * bins <= threads // WARP and 2 * sharers <= bbcsr._mean_blocks(t):
+        sharers *= 2
     memory = SharedMemory(bins)
     places = memory.place_vectors(bins * WARP, state, kind, sharers)
     of_tables, of_vector = _table_bytes(t, first_bin, pointer), bins * WARP * state.x.itemsize + 16
@@ -200,20 +202,6 @@ def _of_bbcsr(t: BBCSRTables, state: State, kind: int) -> Persistent:
     kernel = BBCSR(t.data.dtype, state.x.dtype, t.col_wide.dtype, *how)
     end = min(memory.size, memory.free + of_tables)
     return Persistent(kernel, t, (cupy.asarray(first_bin),), state, kind, memory, places, (blocks, threads, end))
-
-
-def _sharers(bins: int, warps: int, mean_blocks: float) -> int:
-    """Warps that share a bin: so many that the last round of bins keeps the warps busy, if that saves a tenth of the time."""
-    found = 1
-    for sharers in (2, 4, 8, 16):
-        fits = sharers <= min(MOST_SHARERS, mean_blocks)
-        if fits and _rounds(bins * sharers, warps) / sharers <= 0.9 * _rounds(bins * found, warps) / found:
-            found = sharers
-    return found
-
-
-def _rounds(items: int, warps: int) -> int:
-    return -(-items // warps)
 
 
 def _table_bytes(t: BBCSRTables, first_bin: np.ndarray, pointer: np.ndarray) -> int:
