@@ -11,7 +11,7 @@ from scipy.sparse import coo_array, csr_array
 import cvrarray
 from cvrarray.input import coercion
 
-BUILDS = [checks.Build("cvr", {}), checks.cvr(4, 5, "nnz"), checks.cvr(3, 1), checks.bbcsr(1), checks.bbcsr(3)]
+BUILDS = [checks.Build("cvr", {}), checks.cvr(4, 5, "nnz"), checks.cvr(3, 1), checks.bbcsr(1), checks.bbcsr(6)]
 CONFIGURATIONS = pytest.mark.parametrize("build", BUILDS, ids=str)
 SHAPE = (17, 29)
 
