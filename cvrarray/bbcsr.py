@@ -136,6 +136,7 @@ class BBCSRArray(FormatArray):
         "col_narrow": ("<u2", 1),
         "col_wide": ("index", 1),
         "present": ("mask", 1),
+        "distinct": ("value", 1),
     }
     _tuned = "block_size"
 

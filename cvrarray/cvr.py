@@ -181,6 +181,7 @@ class CVRArray(FormatArray):
         "cut_row": ("index", 1),
         "cut_ptr": ("<i8", 2),
         "empty_row": ("index", 1),
+        "distinct": ("value", 1),
     }
     _tuned = "n_chunks"
 

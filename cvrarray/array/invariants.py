@@ -11,6 +11,9 @@ import numpy as np
 from ..core.tables import WARP, mask_dtype
 from ..input import coercion
 
+#: Tables that an array may lack.
+OPTIONAL = ("present", "distinct")
+
 #: dtypes that values may have
 VALUES = [np.dtype(name) for name in "? b h i q B H I Q e f d F D".split()]
 
@@ -28,7 +31,7 @@ def are_tables(tables: Any, stored: dict[str, tuple[str, int]], value_table: str
     for name, table in fields.items():
         if name not in stored:
             yield f"0: {name} is an integer from 1 to {WARP}", _is_count(table) and 1 <= table <= WARP
-        elif table is not None or name != "present":
+        elif table is not None or name not in OPTIONAL:
             kind, ndim = stored[name]
             dtype = np.dtype(kinds.get(kind, kind)).newbyteorder("=")
             is_array = type(table) is np.ndarray and table.dtype == dtype and table.dtype.isnative and table.ndim == ndim

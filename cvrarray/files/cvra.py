@@ -33,6 +33,7 @@ import numpy as np
 from ..array import serialized
 from ..array.base import SparseArray
 from ..array.format import FormatArray
+from ..array.invariants import OPTIONAL
 from ..array.serialized import MAGIC, VERSION, describe, on_disk
 from ..core import devices
 from ..core.tables import WARP, mask_dtype
@@ -179,7 +180,7 @@ def check_header(header: Any) -> None:
     _require(header, "parameters", in_range, f"counts of {', '.join(sorted(scalars))}, all but nnz from 1 to {WARP}")
 
     arrays: Any = header.get("arrays")
-    complete = isinstance(arrays, dict) and kinds.keys() - {"present"} <= arrays.keys() <= kinds.keys()
+    complete = isinstance(arrays, dict) and kinds.keys() - set(OPTIONAL) <= arrays.keys() <= kinds.keys()
     _require(header, "arrays", complete, f"the dtypes and shapes of {', '.join(kinds)}")
     index = on_disk(coercion.index_dtype(tuple(header["shape"]))).str
     own = {"index": index, "value": header["dtype"], "mask": on_disk(mask_dtype(parameters.get("block_size", 1))).str}
