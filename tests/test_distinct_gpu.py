@@ -1,0 +1,100 @@
+"""Values in few bytes on a GPU: products have the bits of plain storage, whatever the values, the format, the product."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+from cvrarray.core.distinct import arranged
+from cvrarray.core.tables import CSR
+
+TABLES = {
+    "one": [0.1],
+    "graph": [1],
+    "negative": [-1],
+    "17": np.arange(17) - 4,
+    "hard": [-0.0, np.inf, np.nan, 5e-324, 1e-310, -np.inf, 3, 0.0],
+    "256": np.arange(256) + 1,
+}
+FORMATS = ("cvr", "cvr cut", "bbcsr 1", "bbcsr 3", "bbcsr 6")
+DTYPES = ("float64", "float32", "complex64", "complex128", "int8", "bool", "float16")
+
+
+def matrix(names, dtype, n_rows=700, n_cols=410):
+    """A CSR whose values are `names`: short, empty and long rows, blocks with holes and without; and numbers of its values."""
+    rng = np.random.default_rng(7)
+    blocks = sparse.random_array((n_rows // 6 + 1, n_cols // 6 + 1), density=0.05, rng=rng)
+    pattern = sparse.kron(blocks, np.ones((6, 6))).tocsr()[:n_rows, :n_cols]
+    pattern += sparse.random_array((n_rows, n_cols), density=0.004, rng=rng)
+    pattern += sparse.coo_array((np.ones(n_cols), (np.full(n_cols, 41), np.arange(n_cols))), shape=(n_rows, n_cols))
+    pattern = pattern.tocsr()
+    pattern.sort_indices()
+    with np.errstate(all="ignore"):
+        distinct = np.array(names).astype(dtype)
+        distinct = np.unique(distinct.view(f"V{distinct.itemsize}")).view(dtype)
+    table = arranged(distinct)
+    own = np.flatnonzero(np.isin(table.view(f"V{table.itemsize}"), distinct.view(f"V{table.itemsize}")))
+    numbers = rng.permutation(np.resize(own, pattern.nnz)).astype(np.uint8)
+    return pattern, table, numbers
+
+
+def both(name, names, dtype):
+    """The module of a format, and tables of the same matrix: plain ones, and with values in few bytes."""
+    import cupy
+
+    from cvrarray.gpu import bbcsr, cvr
+
+    pattern, table, numbers = matrix(names, dtype)
+    indptr, indices = (cupy.asarray(part.astype(np.int32)) for part in (pattern.indptr, pattern.indices))
+    made = []
+    for data in (table[numbers], numbers):
+        csr = CSR(indptr, indices, cupy.asarray(data), pattern.shape)
+        kind, _, size = name.partition(" ")
+        if kind == "bbcsr":
+            made.append(bbcsr.convert(csr, int(size)))
+        else:
+            made.append(cvr.convert(csr, 32, 9, "nnz" if size else "rows"))
+    plain, coded = made
+    if table.size == 1:
+        coded = coded._replace(**{"data" if kind == "bbcsr" else "val": cupy.empty(0, np.uint8)})
+    return (bbcsr if kind == "bbcsr" else cvr), plain, coded._replace(distinct=cupy.asarray(table))
+
+
+def product_dtype(dtype):
+    return np.dtype({"bool": "int64", "float16": "float32"}.get(dtype, dtype))
+
+
+def operand(shape, dtype, seed=3):
+    import cupy
+
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal(shape) * 8
+    return cupy.asarray((x + 1j * rng.standard_normal(shape) if dtype.kind == "c" else x).astype(dtype))
+
+
+def same_bits(a, b):
+    return a.shape == b.shape and bool((a.view(np.uint8) == b.view(np.uint8)).all())
+
+
+@pytest.mark.each_pair
+@pytest.mark.parametrize("values", TABLES)
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_products_have_the_bits_of_plain_values(gpu, name, values, dtype):
+    import cupy
+
+    module, plain, coded = both(name, TABLES[values], dtype)
+    out = product_dtype(dtype)
+    n_rows, n_cols = plain.shape
+    alpha, beta = out.type(2), out.type(0)
+    for product, before, after in (
+        ("product", (n_cols,), (n_rows,)),
+        ("product_matrix", (n_cols, 5), (n_rows, 5)),
+        ("product_transposed", (n_rows,), (n_cols,)),
+    ):
+        x = operand(before, out)
+        y, z = (cupy.full(after, 7, out) for _ in range(2))
+        getattr(module, product)(plain, out)(x, y, alpha, beta)
+        getattr(module, product)(coded, out)(x, z, alpha, beta)
+        assert same_bits(y, z), product
