@@ -98,3 +98,74 @@ def test_products_have_the_bits_of_plain_values(gpu, name, values, dtype):
         getattr(module, product)(plain, out)(x, y, alpha, beta)
         getattr(module, product)(coded, out)(x, z, alpha, beta)
         assert same_bits(y, z), product
+
+
+def many(size, n_distinct, dtype, seed=5):
+    """Values of which `n_distinct` differ in their bits; the last one stands at one place only."""
+    rng = np.random.default_rng(seed)
+    dtype = np.dtype(dtype)
+    bits = rng.permutation(np.arange(256 ** min(2, dtype.itemsize)))[:n_distinct]
+    words = np.zeros((n_distinct, dtype.itemsize), np.uint8)
+    words[:, -1], words[:, 0] = bits % 256, bits // 256
+    number = rng.integers(0, max(1, n_distinct - 1), size)
+    number[size // 3 * 2 + 1] = n_distinct - 1
+    return words[number].reshape(-1).view(dtype)
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """A test's matrices count as large."""
+    from cvrarray.gpu import distinct
+
+    monkeypatch.setattr(distinct, "LEAST_BYTES", 1)
+    return distinct
+
+
+@pytest.mark.parametrize("dtype", ["uint16", "float32", "float64", "complex128"])
+@pytest.mark.parametrize("n_distinct", [1, 2, 255, 256, 257, 5000])
+def test_values_are_numbered_by_their_bits(gpu, small, dtype, n_distinct):
+    import cupy
+
+    data = many(100_003, n_distinct, dtype)
+    stored, distinct = small.encode(cupy.asarray(data))
+    if n_distinct > 256:
+        assert distinct is None or not distinct.size
+        assert same_bits(small.decoded(stored, distinct), cupy.asarray(data))
+        return
+    if distinct is None:  # 256 values of which none may stand first
+        assert n_distinct == 256
+        return
+    assert stored.dtype == np.uint8
+    assert stored.size == data.size
+    assert same_bits(small.decoded(stored, distinct), cupy.asarray(data))
+    table = distinct.get()
+    assert n_distinct <= table.size <= n_distinct + 1
+
+
+def test_narrow_values_keep_every_bit(gpu, small):
+    import cupy
+
+    rng = np.random.default_rng(2)
+    narrow = rng.integers(0, 2**32, 200_000, np.uint32).view(np.float32)  # nans of all kinds, denormals, infinities
+    with np.errstate(invalid="ignore"):
+        wide = narrow.astype(np.float64)  # which makes signalling nans quiet
+    for data in (wide, wide.view(np.complex128)):
+        stored, distinct = small.encode(cupy.asarray(data))
+        assert distinct.size == 0
+        assert stored.nbytes == data.nbytes // 2
+        assert same_bits(small.decoded(stored, distinct), cupy.asarray(data))
+    wide[77_777] = np.nextafter(1.0, 2)
+    stored, distinct = small.encode(cupy.asarray(wide))
+    assert distinct is None
+    assert stored.dtype == np.float64
+
+
+def test_small_values_are_left_alone(gpu):
+    import cupy
+
+    from cvrarray.gpu import distinct
+
+    data = cupy.ones(1000)
+    stored, table = distinct.encode(data)
+    assert stored is data
+    assert table is None

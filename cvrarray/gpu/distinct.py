@@ -1,11 +1,29 @@
-"""Values in few bytes on the GPU: how kernels take them, whichever way they are stored. See ``kernels/values.cuh``."""
+"""Values in few bytes on the GPU: finding them, numbering them, and how kernels take them (``kernels/values.cuh``).
+
+The same functions as :mod:`cvrarray.cpu.distinct`, and the same tables: values are compared by their bits, a sample comes
+first, its values make a table, all values are looked up in it, and those that are missing go into the next one.
+"""
 
 from __future__ import annotations
 
 import cupy
 import numpy as np
 
-from .compiler import Coded
+from ..core.distinct import MOST, NARROWER, arranged
+from .assembly import WORDS, as_words
+from .compiler import Coded, Kernel
+from .transposed import strided
+
+#: Bytes of values from which fewer are worth a look-up in every product: below, tables are in the caches.
+LEAST_BYTES = 1 << 24
+SAMPLES = (512, 8192)  #: values that are looked at first, evenly spaced; where they are few, so many more
+ROUNDS = 8  #: times that all values are numbered, at most, each time with those that were missed before
+MISSED = 4096  #: values that one round may miss, before it ends
+BLOCK = 256
+
+NUMBER = Kernel("distinct", "distinct_number", [(word,) for word in WORDS.values()], lambda word: (word, MISSED))
+NARROW = Kernel("distinct", "distinct_narrow")
+WIDEN = Kernel("distinct", "distinct_widen")
 
 
 def kind(table: cupy.ndarray, distinct: cupy.ndarray | None) -> np.dtype | Coded:
@@ -39,3 +57,89 @@ def is_coded(distinct: cupy.ndarray | None) -> bool:
 def is_one(distinct: cupy.ndarray | None) -> bool:
     """Are all values one, so that slots hold nothing?"""
     return distinct is not None and distinct.size == 1
+
+
+def encode(data: cupy.ndarray) -> tuple[cupy.ndarray, cupy.ndarray | None]:
+    """What a conversion takes for the values `data` (nnz,), and what that stands for: see ``distinct`` of the tables.
+
+    It waits for the device, once where the first sample shows that values are many. The results are those of
+    :func:`cvrarray.cpu.distinct.encode`.
+    """
+    if data.nbytes < LEAST_BYTES:
+        return data, None
+    sample = _sample(data, SAMPLES[0])
+    if _different(sample).size <= MOST:
+        numbers, distinct = numbered(data)
+        if distinct is not None and (distinct.size == 1 or data.itemsize > 1):
+            return numbers, distinct
+    if data.dtype in NARROWER and _are_narrow(sample) and (narrow := narrowed(data)) is not None:
+        return narrow, cupy.empty(0, data.dtype)
+    return data, None
+
+
+def numbered(data: cupy.ndarray) -> tuple[cupy.ndarray, cupy.ndarray | None]:
+    """Numbers (nnz,) uint8 for the values `data`, and the table of what they stand for; None where these are too many."""
+    different = _different(_sample(data, SAMPLES[1]))
+    numbers, missed, count = cupy.empty(data.size, np.uint8), cupy.empty(MISSED, np.int64), cupy.empty(1, np.uint32)
+    for _ in range(ROUNDS):
+        table = arranged(different) if different.size <= MOST else None
+        if table is None:
+            break
+        known = cupy.asarray(table)
+        count.fill(0)
+        NUMBER(WORDS[data.itemsize])(
+            strided(data.size),
+            (BLOCK,),
+            (as_words(data), np.int64(data.size), as_words(known), np.int32(table.size), numbers, count, missed),
+        )
+        n_missed = min(MISSED, int(count[0]))
+        if not n_missed:
+            return numbers, known
+        different = _different(np.concatenate([different, data[missed[:n_missed]].get()]))
+    return data, None
+
+
+def narrowed(data: cupy.ndarray) -> cupy.ndarray | None:
+    """The values in the narrower dtype, where that changes no bit of them; else None."""
+    wide, n_changed = data.view(np.float64), cupy.zeros(1, np.uint32)
+    narrow = cupy.empty(wide.size, np.float32)
+    NARROW()(strided(wide.size), (BLOCK,), (wide, np.int64(wide.size), narrow, n_changed))
+    if int(n_changed[0]):
+        return None
+    return narrow.view(NARROWER[data.dtype])
+
+
+def decoded(stored: cupy.ndarray, distinct: cupy.ndarray | None) -> cupy.ndarray:
+    """The values that elements of a value table stand for, in any order, as an array of the matrix's dtype.
+
+    Of a single value there is no table: then `stored` is any array of as many elements.
+    """
+    if distinct is None:
+        return stored
+    if distinct.size:
+        return distinct[stored] if distinct.size > 1 else cupy.broadcast_to(distinct, stored.shape).copy()
+    narrow = cupy.ascontiguousarray(stored)
+    data = cupy.empty(narrow.shape, distinct.dtype)
+    if data.size:
+        parts = narrow.view(np.float32), np.int64(data.view(np.float64).size), data
+        WIDEN()(strided(int(parts[1])), (BLOCK,), parts)
+    return data
+
+
+def _sample(data: cupy.ndarray, n: int) -> np.ndarray:
+    """About `n` values, evenly spaced, in host memory."""
+    found: np.ndarray = data[:: max(1, data.size // n)].get()
+    return found
+
+
+def _different(values: np.ndarray) -> np.ndarray:
+    """The values that differ in their bits, in order of these."""
+    bits = values.view(np.dtype((np.void, values.itemsize)) if values.itemsize > 8 else f"u{values.itemsize}")
+    return np.unique(bits).view(values.dtype)
+
+
+def _are_narrow(values: np.ndarray) -> bool:
+    """May it be that the narrower dtype holds all bits of these values?"""
+    with np.errstate(over="ignore"):
+        narrow = values.astype(NARROWER[values.dtype]).astype(values.dtype)
+    return bool(np.array_equal(narrow.view(np.uint64), values.view(np.uint64)))
