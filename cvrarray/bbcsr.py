@@ -64,6 +64,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
+from .array import encoding
 from .array.blocks import expanded
 from .array.format import FormatArray, Sample, chained, joined, offsets
 from .array.invariants import are_tables, in_range, integer, is_offsets, packs
@@ -107,6 +108,9 @@ class BBCSRArray(FormatArray):
     dtype : data type, optional
         To which values are cast. Default: theirs.
     copy : ignored; SciPy has it. The tables are new ones always.
+    values : {"auto", "plain"}
+        ``"auto"`` stores values in fewer bytes where that pays: one value once, at most 256 different ones as 8-bit numbers,
+        float64 that is exactly float32 as such. Every result has the same bits as with ``"plain"``.
 
     Raises
     ------
@@ -151,9 +155,10 @@ class BBCSRArray(FormatArray):
         shape: Any = None,
         dtype: Any = None,
         copy: bool | None = None,
+        values: str = "auto",
     ):
         size = integer(block_size, "block_size", 1, WARP)
-        super().__init__(obj, shape=shape, dtype=dtype, device=device, block_size=size)
+        super().__init__(obj, shape=shape, dtype=dtype, device=device, values=values, block_size=size)
 
     @classmethod
     def from_blocks(
@@ -231,6 +236,10 @@ class BBCSRArray(FormatArray):
             shape=blocks.shape, nnz=nnz, block_size=size, bin_rowptr=t.bin_rowptr * size, data=values, present=None
         ), t.data
 
+    @classmethod
+    def _n_slots(cls, tables: BBCSRTables) -> int:
+        return (int(tables.col_narrow.size) + int(tables.col_wide.size)) * tables.block_size
+
     def _parameters(self) -> dict[str, Any]:
         return {"block_size": self.block_size}
 
@@ -253,9 +262,11 @@ class BBCSRArray(FormatArray):
     def padded_data(self) -> Any:
         """(bin_rowptr[-1],) the table ``data`` of the format: values in its order, padding and holes included.
 
-        Do not write to it. :attr:`data` has the nonzeros alone.
+        Do not write to it. :attr:`data` has the nonzeros alone. Values that are stored in fewer bytes are decoded for each
+        call.
         """
-        return self._tables.data
+        with self._target.use():
+            return self._plain_values()
 
     @property
     def rowptr(self) -> Any:
@@ -274,7 +285,7 @@ class BBCSRArray(FormatArray):
     @property
     def fill_ratio(self) -> float:
         """Stored slots over nonzeros: 1.0 is perfect; nan without nonzeros."""
-        return self._tables.data.size / self.nnz if self.nnz else float("nan")
+        return self._n_slots(self._tables) / self.nnz if self.nnz else float("nan")
 
     def _part(self, first: int, last: int) -> tuple[BBCSRTables, int]:
         t, low, high = self._tables, first // WARP, -(-last // WARP)
@@ -318,8 +329,8 @@ class BBCSRArray(FormatArray):
         return f"{self.n_bins} bins, blocks of {self.block_size}, fill ratio {self.fill_ratio:.3g}"
 
     def _invariants(self) -> Iterator[tuple[str, Any]]:
-        t = self._tables
-        yield from are_tables(t, self._stored, self._value_table)
+        yield from are_tables(self._tables, self._stored, self._value_table)
+        t = encoding.numbered(type(self), self._tables)
         size, (n_rows, n_cols) = t.block_size, t.shape
         n_bins, n_block_cols = -(-n_rows // WARP), -(-n_cols // size)
         bins = self._target.backend("check_bbcsr")
@@ -390,10 +401,11 @@ class BBCSRArray(FormatArray):
 
 
 def _block_columns(t: BBCSRTables, xp: Any) -> Any:
-    """(data.size // block_size,) block column of every block and row, -1 for padding."""
-    bin_of = xp.searchsorted(t.bin_rowptr[1:] // t.block_size, xp.arange(t.data.size // t.block_size), side="right")
+    """(n_blocks,) block column of every block and row, -1 for padding."""
+    n_blocks = t.col_narrow.size + t.col_wide.size
+    bin_of = xp.searchsorted(t.bin_rowptr[1:] // t.block_size, xp.arange(n_blocks), side="right")
     is_narrow = (t.col_base >= 0)[bin_of]
-    block_col = xp.empty(t.data.size // t.block_size, t.col_wide.dtype)
+    block_col = xp.empty(n_blocks, t.col_wide.dtype)
     block_col[~is_narrow] = t.col_wide
     offset = t.col_narrow.astype(block_col.dtype)
     base = t.col_base[bin_of[is_narrow]]

@@ -282,7 +282,7 @@ def _bin(canvas: _Canvas, A: BBCSRArray, k: int, y: float) -> float:
 def _stored_columns(A: BBCSRArray) -> set[tuple[int, int]]:
     """(row, column) of every stored entry."""
     with A._target.use():
-        row, col, _ = (devices.move(a, devices.CPU) for a in A._target.backend("bbcsr").to_coo(A._tables))
+        row, col, _ = (devices.move(a, devices.CPU) for a in A._coo())
     return set(zip(row.tolist(), col.tolist(), strict=True))
 
 

@@ -23,7 +23,7 @@ from ..core import devices
 from .base import SparseArray
 
 MAGIC = "cvrarray"
-VERSION = 1  #: of the headers that are made, and the newest that is read
+VERSION = 2  #: the newest of headers that is read; 1 is made where values are stored as they are, and 2 where they are not
 
 _SMALL = 1 << 14  #: bytes below which a pickle joins tables: a buffer of its own costs more than a copy
 _ALIGNMENT = 64  #: of tables on a CPU: a cache line
@@ -36,7 +36,7 @@ def describe(A: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     arrays = {name: fields.pop(name) for name in A._stored if fields[name] is not None}
     header = {
         "magic": MAGIC,
-        "version": VERSION,
+        "version": 1 if arrays.get("distinct") is None else 2,
         "format": A.format,
         "shape": [int(n) for n in fields.pop("shape")],
         "dtype": on_disk(A.dtype).str,
@@ -50,8 +50,9 @@ def describe(A: Any) -> tuple[dict[str, Any], dict[str, Any]]:
 def assemble(array_class: Any, header: dict[str, Any], arrays: dict[str, Any]) -> SparseArray:
     """The array that a checked header describes, around its arrays as they are, on their device."""
     fields = {"shape": tuple(header["shape"]), **dict.fromkeys(array_class._stored), **header["parameters"]}
-    array: SparseArray = array_class._from_tables(array_class._table_type(**fields | arrays), header["plan"])
-    return array
+    array = array_class._from_tables(array_class._table_type(**fields | arrays), header["plan"])
+    plain: SparseArray = array if array._target.kind == "cpu" else array._plain()
+    return plain
 
 
 def on_disk(dtype: np.dtype) -> np.dtype:

@@ -161,6 +161,10 @@ class TransposedArray(SparseArray):
         return self.base.dtype
 
     @property
+    def _stored_as(self) -> str:
+        return self.base._stored_as
+
+    @property
     def nnz(self) -> int:
         return self.base.nnz
 

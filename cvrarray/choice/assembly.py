@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import formats
+from ..array import encoding
 from ..array import values as renewal
 from ..array.blocks import expanded, sources_of
 from ..array.format import FormatArray
@@ -195,9 +196,9 @@ class Assembly:
                 numbers = expanded(self._blocks, 1)
                 values = self._target.xp.broadcast_to(self._target.xp.zeros(1, dtype), numbers.data.shape)
                 numbered = cls(numbers, **cls._defaults(numbers._replace(data=values)) | keywords)
-                source = numbered._values(numbered._tables)
+                source = numbered._plain_values()
                 nothing = self._target.xp.broadcast_to(source[:0].sum(), source.shape)
-                like = cls._from_tables(numbered._tables._replace(**{cls._value_table: nothing}))
+                like = cls._from_tables(encoding.with_values(cls, numbered._tables, nothing, None))
             sources = sources_of(source, unit, (self._order, self._first), self.block_size**2 // unit)
             self._layouts[dtype] = Layout(like, sources, reason)
         return self._layouts[dtype]

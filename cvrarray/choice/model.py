@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..array import encoding
 from ..array.blocks import expanded
 from ..array.format import Sample
 from ..core import devices
@@ -53,6 +54,7 @@ class Statistics(NamedTuple):
     block_fill: dict[int, float]  # block size -> entries of its blocks over nonzeros; 1.0 is perfect
     table_bytes: dict[str, int]  # "cvr", "bbcsr1", "bbcsr2", ... -> bytes of the format's tables, modelled
     sampled: bool  # block_fill and table_bytes come from windows of rows, not from all rows
+    values: str = "plain"  # what a conversion on this device stores values as, in words; "plain" unless exact
 
 
 class Plan(NamedTuple):
@@ -120,6 +122,7 @@ def statistics(obj: Any, *, exact: bool = True) -> Statistics:
         block_fill=fill,
         table_bytes=tables,
         sampled=window.shape != csr.shape,
+        values=encoding.described(csr.data, device) if exact else "plain",
     )
 
 

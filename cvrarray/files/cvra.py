@@ -36,6 +36,7 @@ from ..array.format import FormatArray
 from ..array.invariants import OPTIONAL
 from ..array.serialized import MAGIC, VERSION, describe, on_disk
 from ..core import devices
+from ..core.distinct import NARROWER
 from ..core.tables import WARP, mask_dtype
 from ..formats import FORMATS
 from ..input import coercion
@@ -184,11 +185,26 @@ def check_header(header: Any) -> None:
     _require(header, "arrays", complete, f"the dtypes and shapes of {', '.join(kinds)}")
     index = on_disk(coercion.index_dtype(tuple(header["shape"]))).str
     own = {"index": index, "value": header["dtype"], "mask": on_disk(mask_dtype(parameters.get("block_size", 1))).str}
+    stored = _stored_dtype(header)
     for name, found in arrays.items():
         kind, ndim = kinds[name]
-        dtype = own.get(kind, kind)
+        dtype = stored if name == FORMATS[header["format"]]._value_table else own.get(kind, kind)
         fits = isinstance(found, dict) and found.get("dtype") == dtype and _is_shape(found.get("shape"), ndim)
         _require(arrays, name, fits, f"{ndim}-dimensional of {dtype}")
+
+
+def _stored_dtype(header: dict[str, Any]) -> str:
+    """dtype of the value table: the values', or that of what stands for them."""
+    distinct: Any = header["arrays"].get("distinct")
+    if distinct is None:
+        return str(header["dtype"])
+    _require(header, "version", header["version"] > 1, "2, for there is an array distinct")
+    shape = distinct.get("shape") if isinstance(distinct, dict) else None
+    if shape != [0]:
+        return "|u1"
+    dtype = np.dtype(header["dtype"])
+    _require(header, "dtype", dtype in NARROWER, "one that has a narrower one, where distinct is empty")
+    return on_disk(NARROWER[dtype]).str
 
 
 def _require(entries: dict[str, Any], key: str, holds: bool, what: str) -> None:
