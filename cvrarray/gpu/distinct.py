@@ -109,20 +109,12 @@ def narrowed(data: cupy.ndarray) -> cupy.ndarray | None:
     return narrow.view(NARROWER[data.dtype])
 
 
-def decoded(stored: cupy.ndarray, distinct: cupy.ndarray | None) -> cupy.ndarray:
-    """The values that elements of a value table stand for, in any order, as an array of the matrix's dtype.
-
-    Of a single value there is no table: then `stored` is any array of as many elements.
-    """
-    if distinct is None:
-        return stored
-    if distinct.size:
-        return distinct[stored] if distinct.size > 1 else cupy.broadcast_to(distinct, stored.shape).copy()
-    narrow = cupy.ascontiguousarray(stored)
-    data = cupy.empty(narrow.shape, distinct.dtype)
+def widened(stored: cupy.ndarray, dtype: np.dtype) -> cupy.ndarray:
+    """The values that :func:`narrowed` ones stand for, in any order."""
+    narrow, data = cupy.ascontiguousarray(stored), cupy.empty(stored.shape, dtype)
     if data.size:
-        parts = narrow.view(np.float32), np.int64(data.view(np.float64).size), data
-        WIDEN()(strided(int(parts[1])), (BLOCK,), parts)
+        n = data.nbytes // 8
+        WIDEN()(strided(n), (BLOCK,), (narrow, np.int64(n), data))
     return data
 
 
