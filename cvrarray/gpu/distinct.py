@@ -44,6 +44,11 @@ def fields(table: cupy.ndarray, distinct: cupy.ndarray | None) -> tuple[cupy.nda
     return (table, distinct) if is_one(distinct) else (table, distinct, distinct.size)
 
 
+def shared_bytes(distinct: cupy.ndarray | None) -> int:
+    """Shared memory of each block in which kernels look values up, beside their own variables."""
+    return MOST * distinct.itemsize if is_coded(distinct) and not is_one(distinct) else 0
+
+
 def different(table: cupy.ndarray, distinct: cupy.ndarray | None) -> cupy.ndarray:
     """An array with each of the values at least once."""
     return distinct if is_coded(distinct) else table

@@ -138,7 +138,7 @@ def product(t: CVRTables, dtype: np.dtype, struct_of: Callable[[CVRTables], Stru
     `struct_of(tables)` is the tables as kernels take them; `cuts()` what they take of cut rows.
     """
     device, n_cols = cupy.cuda.runtime.getDevice(), t.shape[1]
-    most = shared_memory(device)
+    most = shared_memory(device) - distinct.shared_bytes(t.distinct)
     whole = n_cols * dtype.itemsize <= most
     grid = (processors(device),)
 
@@ -183,7 +183,7 @@ def product_transposed(t: CVRTables, sums: transposed.ColumnSums, struct_of: Cal
     Without shared memory L2's atomics bound the product (``docs/decisions/0010-gpu-matrix-and-transposed.md``).
     """
     device, n_cols = cupy.cuda.runtime.getDevice(), t.shape[1]
-    most = shared_memory(device)
+    most = shared_memory(device) - distinct.shared_bytes(t.distinct)
     column = bytes_a_column(sums.dtype)
     whole = n_cols * column <= most
     found = None if whole else columns(t, most // column)
@@ -210,7 +210,7 @@ def product_transposed_by_segments(
     these are many more than their entries.
     """
     device, (_, n_cols), n_bins = cupy.cuda.runtime.getDevice(), t.shape, t.col_base.size
-    most = shared_memory(device)
+    most = shared_memory(device) - distinct.shared_bytes(t.distinct)
     column = bytes_a_column(sums.dtype)
     n_segments = -(-n_cols // max(1, most // column))
     if n_segments > MOST_SEGMENTS:

@@ -85,11 +85,11 @@ class DoesNotFit(Exception):
 
 
 class SharedMemory:
-    """Places in a block's shared memory, after what it knows of its bins."""
+    """Places in a block's shared memory, after what it knows of its bins; `reserved` bytes are for values."""
 
-    def __init__(self, bins: int = 0) -> None:
+    def __init__(self, reserved: int, bins: int = 0) -> None:
         most: int = cupy.cuda.Device().attributes["MaxSharedMemoryPerBlockOptin"]
-        self.size, self.free = most - RESERVED, 0
+        self.size, self.free = most - RESERVED - reserved, 0
         self.place(bins * BIN)
 
     def place(self, size: int) -> int:
@@ -183,7 +183,7 @@ def _of_bbcsr(t: BBCSRTables, state: State, kind: int) -> Persistent:
     sharers = 1
     while sharers < MOST_SHARERS and 2 * sharers * bins <= threads // WARP and 2 * sharers <= bbcsr._mean_blocks(t):
         sharers *= 2
-    memory = SharedMemory(bins)
+    memory = SharedMemory(distinct.shared_bytes(t.distinct), bins)
     places = memory.place_vectors(bins * WARP, state, kind, sharers)
     kept = (memory.size - memory.free) * blocks
     left = sum(table.nbytes for table in (t.data, t.col_narrow, t.col_wide, t.present) if table is not None) - kept
@@ -218,7 +218,7 @@ def _of_cvr(t: CVRTables, state: State, kind: int) -> Persistent:
     enough = max(1, -(-t.carry_row.size // (THREADS // WARP)))
     blocks = min(processors(cupy.cuda.runtime.getDevice()), enough, n_units)
     first_row = np.minimum(np.arange(blocks + 1) * n_units // blocks * size, n)
-    memory = SharedMemory()
+    memory = SharedMemory(distinct.shared_bytes(t.distinct))
     rows = max(end - first for first, end in pairwise(first_row.tolist()))
     places = memory.place_vectors(rows, state, kind, None)
     kernel = CVR(distinct.kind(t.val, t.distinct), dtype, t.tail.dtype, t.n_lanes, t.cut_row.size > 0)
