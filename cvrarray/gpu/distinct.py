@@ -16,11 +16,12 @@ from .transposed import strided
 
 #: Bytes of values from which fewer are worth a look-up in every product: below, tables are in the caches.
 LEAST_BYTES = 1 << 24
-SAMPLES = (512, 8192)  #: values that are looked at first, evenly spaced; where they are few, so many more
+SAMPLES = (512, 2048)  #: values that are looked at first, evenly spaced; where they are few, so many more
 ROUNDS = 8  #: times that all values are numbered, at most, each time with those that were missed before
 MISSED = 4096  #: values that one round may miss, before it ends
 BLOCK = 256
 
+SAMPLE = Kernel("distinct", "distinct_sample", [(word,) for word in WORDS.values()], lambda word: (word, SAMPLES[0]))
 NUMBER = Kernel("distinct", "distinct_number", [(word,) for word in WORDS.values()], lambda word: (word, MISSED))
 NARROW = Kernel("distinct", "distinct_narrow")
 WIDEN = Kernel("distinct", "distinct_widen")
@@ -67,24 +68,32 @@ def is_one(distinct: cupy.ndarray | None) -> bool:
 def encode(data: cupy.ndarray) -> tuple[cupy.ndarray, cupy.ndarray | None]:
     """What a conversion takes for the values `data` (nnz,), and what that stands for: see ``distinct`` of the tables.
 
-    It waits for the device, once where the first sample shows that values are many. The results are those of
-    :func:`cvrarray.cpu.distinct.encode`.
+    It waits for the device, once where the first sample shows that values are many.
     """
     if data.nbytes < LEAST_BYTES:
         return data, None
-    sample = _sample(data, SAMPLES[0])
-    if _different(sample).size <= MOST:
+    n_different, changes = _sampled(data)
+    if n_different <= MOST:
         numbers, distinct = numbered(data)
         if distinct is not None and (distinct.size == 1 or data.itemsize > 1):
             return numbers, distinct
-    if data.dtype in NARROWER and _are_narrow(sample) and (narrow := narrowed(data)) is not None:
+    if data.dtype in NARROWER and not changes and (narrow := narrowed(data)) is not None:
         return narrow, cupy.empty(0, data.dtype)
     return data, None
 
 
+def _sampled(data: cupy.ndarray) -> tuple[int, bool]:
+    """How many of SAMPLES[0] values differ, and whether the narrower dtype would change bits of some, if there is one."""
+    found = cupy.empty(2, np.int32)
+    words = as_words(data)
+    SAMPLE(words.dtype)((1,), (SAMPLES[0],), (words, np.int64(data.size), data.dtype in NARROWER, found))
+    n_different, changes = found.get().tolist()
+    return n_different, bool(changes)
+
+
 def numbered(data: cupy.ndarray) -> tuple[cupy.ndarray, cupy.ndarray | None]:
     """Numbers (nnz,) uint8 for the values `data`, and the table of what they stand for; None where these are too many."""
-    different = _different(_sample(data, SAMPLES[1]))
+    different = _different(data[:: max(1, data.size // SAMPLES[1])].get())
     numbers, missed, count = cupy.empty(data.size, np.uint8), cupy.empty(MISSED, np.int64), cupy.empty(1, np.uint32)
     for _ in range(ROUNDS):
         table = arranged(different) if different.size <= MOST else None
@@ -123,20 +132,7 @@ def widened(stored: cupy.ndarray, dtype: np.dtype) -> cupy.ndarray:
     return data
 
 
-def _sample(data: cupy.ndarray, n: int) -> np.ndarray:
-    """About `n` values, evenly spaced, in host memory."""
-    found: np.ndarray = data[:: max(1, data.size // n)].get()
-    return found
-
-
 def _different(values: np.ndarray) -> np.ndarray:
     """The values that differ in their bits, in order of these."""
     bits = values.view(np.dtype((np.void, values.itemsize)) if values.itemsize > 8 else f"u{values.itemsize}")
     return np.unique(bits).view(values.dtype)
-
-
-def _are_narrow(values: np.ndarray) -> bool:
-    """May it be that the narrower dtype holds all bits of these values?"""
-    with np.errstate(over="ignore"):
-        narrow = values.astype(NARROWER[values.dtype]).astype(values.dtype)
-    return bool(np.array_equal(narrow.view(np.uint64), values.view(np.uint64)))
