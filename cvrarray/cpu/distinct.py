@@ -16,8 +16,9 @@ from cvrarray.cpu import simd
 from cvrarray.cpu.runtime import memory, threads
 from cvrarray.cpu.runtime.compiler import kernel
 
-#: Bytes of values from which fewer are worth a look-up in every product: below, tables are in the caches.
-LEAST_BYTES = 1 << 24
+#: Bytes of values from which it pays to store one value once, and others in fewer bytes: smaller tables lie in the caches,
+#: where a look-up takes longer than a load. See ``docs/decisions/0017-few-values.md``.
+ONE_FROM, OTHERS_FROM = 1 << 22, 1 << 24
 SAMPLES = (512, 8192)  #: values that are looked at first, evenly spaced; where they are few, so many more
 ROUNDS = 8  #: times that all values are numbered, at most, each time with those that were missed before
 PART = 1 << 16  #: values that are numbered together
@@ -44,41 +45,56 @@ def encode(data: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
     distinct : array or None
         None: `stored` are the values. One element: all of them are it, and `stored` is 0.
     """
-    if data.nbytes < LEAST_BYTES or not data.size:
-        return data, None
-    numbers, distinct = numbered(data)
-    if distinct is not None and (distinct.size == 1 or data.itemsize > 1):
-        return numbers, distinct
-    if data.dtype in NARROWER and (narrow := narrowed(data)) is not None:
+    most = most_values(data)
+    if data.size and most:
+        numbers, distinct = numbered(data, most)
+        if distinct is not None:
+            return numbers, distinct
+    if data.dtype in NARROWER and narrower_pays(data) and (narrow := narrowed(data)) is not None:
         return narrow, np.empty(0, data.dtype)
     return data, None
 
 
-def numbered(data: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
-    """Numbers (nnz,) uint8 for the values `data`, and the table of what they stand for; None where these are too many."""
+def most_values(data: np.ndarray) -> int:
+    """Different values up to which it pays to store them apart: 0, 1 or MOST.
+
+    Numbers pay for values of 8 bytes alone: those of 4 come from memory as fast as numbers are looked up.
+    """
+    if data.itemsize == 8 and data.nbytes >= OTHERS_FROM:
+        return MOST
+    return 1 if data.nbytes >= ONE_FROM else 0
+
+
+def narrower_pays(data: np.ndarray) -> bool:
+    """Whether it pays to store values in half the bytes, where all of them have such a value."""
+    return data.nbytes >= OTHERS_FROM
+
+
+def numbered(data: np.ndarray, most: int = MOST) -> tuple[np.ndarray, np.ndarray | None]:
+    """Numbers (nnz,) uint8 for the values `data`, and the table of what they stand for; None where they are above `most`."""
     for n in SAMPLES:
         different = _different(data[:: max(1, data.size // n)])
-        if different.size > MOST:
+        if different.size > most:
             return data, None
     numbers = memory.empty(data.size, np.uint8)
     for _ in range(ROUNDS):
-        table = arranged(different) if different.size <= MOST else None
-        if table is None:
+        table = arranged(different) if different.size <= most else None
+        if table is None or table.size > most:
             break
-        missed = _number(data, table, numbers)
+        missed = _number(data, table, numbers, most)
         if not missed.size:
             return numbers, table
         different = _different(np.concatenate([different, data[missed]]))
     return data, None
 
 
-def _number(data: np.ndarray, table: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+def _number(data: np.ndarray, table: np.ndarray, numbers: np.ndarray, most: int) -> np.ndarray:
     """Set `numbers` to where values stand in the table; the places of some that do not, if there are such."""
     words, n_words = _words(data)
     n_parts = -(-data.size // PART)
-    count, listed = np.zeros(n_parts, np.int64), np.empty((n_parts, MOST), np.int64)
+    count, listed = np.zeros(n_parts, np.int64), np.empty((n_parts, most), np.int64)
     threads.run(_number_parts, np.arange(n_parts + 1), words, n_words, _hash(table), numbers, count, listed, unit=PART)
-    missed: np.ndarray = listed[np.arange(MOST) < count[:, None]]
+    missed: np.ndarray = listed[np.arange(most) < count[:, None]]
     return missed
 
 
@@ -147,7 +163,10 @@ def _words(data: np.ndarray) -> tuple[np.ndarray, int]:
 
 @kernel
 def _number_parts(first, last, words, n_words, table, numbers, count, listed):
-    """The number of each value in `table`, until a part has MOST that are not in it: ``count[part]``, and where they are."""
+    """The number of each value in `table`; ``count[part]`` and ``listed[part]`` tell of those that are not in it.
+
+    A part is left where its list is full.
+    """
     known, number, factor, shift = simd.pointer(table.known, 0), simd.pointer(table.number, 0), table.factor, table.shift
     words, numbers, n_values = simd.pointer(words, 0), simd.pointer(numbers, 0), len(numbers)
     for part in range(first, last):
@@ -166,6 +185,6 @@ def _number_parts(first, last, words, n_words, table, numbers, count, listed):
             if missed:
                 listed[part, n] = i
                 n += 1
-                if n == MOST:
+                if n == listed.shape[1]:
                     break
         count[part] = n
