@@ -17,8 +17,17 @@ TABLES = {
     "hard": [-0.0, np.inf, np.nan, 5e-324, 1e-310, -np.inf, 3, 0.0],
     "256": np.arange(256) + 1,
 }
-FORMATS = ("cvr", "cvr cut", "bbcsr 1", "bbcsr 3", "bbcsr 6")
-DTYPES = ("float64", "float32", "complex64", "complex128", "int8", "bool", "float16")
+FORMATS = ("cvr", "cvr cut", "bbcsr 1", "bbcsr 6")
+#: Format and dtype of products: each has kernels of its own.
+PRODUCTS = [
+    *((name, "float64") for name in FORMATS),
+    ("bbcsr 3", "float32"),
+    ("cvr", "complex64"),
+    ("bbcsr 1", "complex128"),
+    ("cvr cut", "bool"),
+    ("bbcsr 6", "int8"),
+    ("cvr", "float16"),
+]
 
 
 def matrix(names, dtype, n_rows=700, n_cols=410):
@@ -77,10 +86,16 @@ def same_bits(a, b):
     return a.shape == b.shape and bool((a.view(np.uint8) == b.view(np.uint8)).all())
 
 
-@pytest.mark.each_pair
+def same_numbers(a, b):
+    """The same bits, but for those of nans: of two nans an addition gives either."""
+    for number in (a, b):
+        parts = number.view(number.real.dtype)
+        parts[parts != parts] = 7
+    return same_bits(a, b)
+
+
 @pytest.mark.parametrize("values", TABLES)
-@pytest.mark.parametrize("name", FORMATS)
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("name", "dtype"), PRODUCTS)
 def test_products_have_the_bits_of_plain_values(gpu, name, values, dtype):
     import cupy
 
@@ -97,7 +112,34 @@ def test_products_have_the_bits_of_plain_values(gpu, name, values, dtype):
         y, z = (cupy.full(after, 7, out) for _ in range(2))
         getattr(module, product)(plain, out)(x, y, alpha, beta)
         getattr(module, product)(coded, out)(x, z, alpha, beta)
-        assert same_bits(y, z), product
+        assert same_numbers(y, z), product
+
+
+@pytest.mark.parametrize("values", ["one", "17"])
+@pytest.mark.parametrize("room", [1 << 20, 4096])
+def test_products_with_shared_memory(gpu, monkeypatch, values, room):
+    """x, or sums of columns, in shared memory beside the values: all of them, or of popular columns."""
+    import cupy
+
+    from cvrarray.gpu import autotune, shared_memory
+
+    for name, value in (("LEAST_SLOTS", 1), ("WORTH_IT", np.inf), ("PREPARE_AT", 2), ("SAMPLES", 1), ("CALLS", 1)):
+        monkeypatch.setattr(autotune, name, value)
+    monkeypatch.setattr(shared_memory, "L1_SHARE", 0)
+    monkeypatch.setattr(shared_memory, "LEAST_SHARE", 0)
+    found = shared_memory.shared_memory
+    monkeypatch.setattr(shared_memory, "shared_memory", lambda device: min(room, found(device)))
+    for name in ("cvr", "bbcsr 1"):
+        module, plain, coded = both(name, TABLES[values], "float64")
+        for product, n_in, n_out in (("product", 1, 0), ("product_transposed", 0, 1)):
+            x = operand(plain.shape[n_in], np.dtype(np.float64))
+            y, z = (cupy.empty(plain.shape[n_out]) for _ in range(2))
+            getattr(module, product)(plain, y.dtype)(x, y, np.float64(1), np.float64(0))
+            run = getattr(module, product)(coded, y.dtype)
+            for _ in range(3):
+                z.fill(np.nan)
+                run(x, z, np.float64(1), np.float64(0))
+                assert same_bits(y, z), (name, product)
 
 
 def many(size, n_distinct, dtype, seed=5):
