@@ -23,8 +23,6 @@ def checked(choice: Any) -> bool:
 
 def encode(data: Any, target: devices.Device) -> tuple[Any, Any]:
     """What to convert for the values `data` (nnz,) on the current device, and what that stands for; None: as it is."""
-    if target.kind == "cuda":
-        return data, None
     stored, distinct = target.backend("distinct").encode(data)
     return stored, distinct
 
@@ -78,7 +76,7 @@ def looked_up(tables: Any, stored: Any) -> Any:
     distinct = table(tables)
     if distinct is None:
         return stored
-    return distinct[stored] if distinct.size else stored.astype(distinct.dtype)
+    return distinct[stored] if distinct.size else devices.of(stored).backend("distinct").widened(stored, distinct.dtype)
 
 
 def plain(array: Any) -> Any:
@@ -89,7 +87,7 @@ def plain(array: Any) -> Any:
         return stored
     values = array._empty_values(distinct.dtype)
     if not distinct.size or is_zero_first(distinct):
-        values[...] = stored if not distinct.size else distinct[stored]
+        values[...] = looked_up(tables, stored)
         return values
     slots = array._slots()
     values[...] = 0  # pads and holes

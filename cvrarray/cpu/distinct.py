@@ -140,6 +140,11 @@ def values(stored: np.ndarray, distinct: np.ndarray | None, dtype: np.dtype) -> 
     return simd.Few(stored, table) if distinct.size > 1 else simd.One(table)
 
 
+def widened(stored: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """The values that :func:`narrowed` ones stand for, in any order."""
+    return stored.astype(dtype)
+
+
 def _same_bits(a: np.ndarray, b: np.ndarray) -> bool:
     return np.array_equal(a.view(np.uint64), np.ascontiguousarray(b).view(np.uint64))
 
