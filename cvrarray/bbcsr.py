@@ -162,7 +162,14 @@ class BBCSRArray(FormatArray):
 
     @classmethod
     def from_blocks(
-        cls, block_rows: Any, block_cols: Any, blocks: Any, *, shape: tuple[int, int] | None = None, device: Any = None
+        cls,
+        block_rows: Any,
+        block_cols: Any,
+        blocks: Any,
+        *,
+        shape: tuple[int, int] | None = None,
+        device: Any = None,
+        values: str = "auto",
     ) -> Self:
         """An array from pairs (block row, block column) and their dense blocks, in any order; duplicates add up.
 
@@ -175,6 +182,8 @@ class BBCSRArray(FormatArray):
             Default: just large enough for the blocks. Entries of blocks that reach over it must be 0.
         device : str, optional
             Default: where `blocks` live.
+        values : {"auto", "plain"}
+            As for the constructor.
 
         Raises
         ------
@@ -191,7 +200,7 @@ class BBCSRArray(FormatArray):
                [5., 6., 0., 0.],
                [7., 8., 0., 0.]])
         """
-        home = devices.of(blocks)
+        home, encodes = devices.of(blocks), encoding.checked(values)
         with home.use():
             blocks = home.xp.asarray(blocks)
             if blocks.ndim != 3 or blocks.shape[1] != blocks.shape[2]:
@@ -217,6 +226,7 @@ class BBCSRArray(FormatArray):
             *(devices.move(p, target) for p in pairs), shape=shape, block_size=size, format="bbcsr", device=target
         )
         array: Self = plan(devices.move(blocks, target))
+        array = encoding.encoded(array) if encodes else array
         return array if type(array) is cls else cls._from_tables(array._tables)
 
     @classmethod

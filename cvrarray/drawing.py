@@ -294,7 +294,8 @@ def _matrix(canvas: _Canvas, A: CVRArray | BBCSRArray) -> float:
     csr = (A.astype("float32") if A.dtype == np.float16 else A).to_scipy()  # SciPy has no float16
     n_rows, n_cols = csr.shape
     left, cell = 90, 22
-    canvas.text(_GAP, _GAP, f"{n_rows} x {n_cols}, {csr.nnz} nonzeros", anchor="start", bold=True)
+    values = f"; values: {A._stored_as}" if A._stored_as else ""
+    canvas.text(_GAP, _GAP, f"{n_rows} x {n_cols}, {csr.nnz} nonzeros{values}", anchor="start", bold=True)
     top = _GAP + 2 * _FONT
     for j in range(n_cols):
         canvas.text(left + (j + 0.5) * cell, top - 4, str(j), size=10)

@@ -59,8 +59,8 @@ def to_dask(obj: Any, chunks: Any = "auto", *, format: str = "auto", device: Any
     registry.register()
     if isinstance(obj, da.Array):
         return _from_chunks(obj, chunks, format, device, parameters)
-    if isinstance(obj, FormatArray) and format == "auto" and not parameters:
-        format, parameters = obj.format, obj._parameters()
+    if isinstance(obj, FormatArray) and format == "auto" and not parameters.keys() - {"values"}:
+        format, parameters = obj.format, parameters | obj._parameters()
         device = device or obj.device
     csr = coercion.as_csr(obj)
     target = devices.parse(device) if device is not None else devices.of(csr.data)

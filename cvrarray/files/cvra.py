@@ -1,4 +1,4 @@
-"""Our own file, ``.cvra``, version 1: an array's tables, laid out so that they can be used where they lie.
+"""Our own file, ``.cvra``, version 1 or 2: an array's tables, laid out so that they can be used where they lie.
 
 An uncompressed zip, and so an ``.npz`` that ``numpy.load`` opens::
 
@@ -13,6 +13,8 @@ An uncompressed zip, and so an ``.npz`` that ``numpy.load`` opens::
    the arrays can be used where they are, in a read-only memory map.
 3. The zip's CRC-32 of each member is the checksum.
 4. The same array makes the same file, byte by byte: there are no times and no names of machines in it.
+5. Version 2 has an array ``distinct``: the value table holds what stands for the values (:mod:`cvrarray.core.tables`).
+   An array whose values are stored as they are makes version 1.
 
 Refused, with the member's name: a newer version, a member that is missing, surplus, compressed, displaced or not what
 ``cvrarray.json`` says of it, and, where the file is to be verified, a wrong checksum.
