@@ -220,3 +220,46 @@ def test_small_values_are_left_alone(gpu):
     stored, table = distinct.encode(data)
     assert stored is data
     assert table is None
+
+
+@pytest.mark.parametrize("name", ["cvr", "bbcsr 1"])
+def test_products_of_narrow_values(gpu, name):
+    """float64 that is exactly float32, denormals of that among them."""
+    import cupy
+
+    from cvrarray.gpu import bbcsr, cvr
+
+    pattern, _, numbers = matrix(np.arange(256) + 1, "float64")
+    narrow = (np.linspace(1e-42, 1e-38, 256, dtype=np.float32) * np.float32(-1.5))[numbers]
+    indptr, indices = (cupy.asarray(part.astype(np.int32)) for part in (pattern.indptr, pattern.indices))
+    module = bbcsr if name == "bbcsr 1" else cvr
+    of = (1,) if module is bbcsr else (32, 9, "rows")
+    plain, coded = (
+        module.convert(CSR(indptr, indices, cupy.asarray(data), pattern.shape), *of)
+        for data in (narrow.astype(np.float64), narrow)
+    )
+    coded = coded._replace(distinct=cupy.empty(0, np.float64))
+    for product, n_in, n_out in (("product", 1, 0), ("product_transposed", 0, 1)):
+        x = operand(pattern.shape[n_in], np.dtype(np.float64))
+        y, z = (cupy.empty(pattern.shape[n_out]) for _ in range(2))
+        getattr(module, product)(plain, y.dtype)(x, y, np.float64(1), np.float64(0))
+        getattr(module, product)(coded, y.dtype)(x, z, np.float64(1), np.float64(0))
+        assert abs(y).max() > 0
+        assert same_bits(y, z), product
+
+
+@pytest.mark.parametrize("format_name", ["cvr", "bbcsr"])
+def test_a_solve_has_the_bits_of_plain_values(gpu, small, format_name):
+    """All iterations in one kernel, with the values in its shared memory."""
+    import cupy
+
+    import cvrarray
+    from cvrarray.linalg import cg
+
+    n = 40
+    line = sparse.diags_array([-1.0, 2.0, -1.0], offsets=[-1, 0, 1], shape=(n, n))
+    grid = sparse.kronsum(line, line).tocsr()
+    few, plain = (cvrarray.asarray(grid, device="cuda", format=format_name, values=values) for values in ("auto", "plain"))
+    assert few._tables.distinct.size == 3  # 0, -1 and 4
+    b = cupy.ones(n * n)
+    assert same_bits(cg(few, b, maxiter=60)[0], cg(plain, b, maxiter=60)[0])

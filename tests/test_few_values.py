@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import scipy.sparse
 import zoo
-from checks import assert_same_bits, assert_same_csr, bbcsr, cvr
+from checks import assert_same_bits, assert_same_csr, assert_same_tables, bbcsr, cvr
 
 import cvrarray
 from cvrarray.array import encoding
@@ -294,3 +294,34 @@ def test_blocks(tmp_path):
     B = cvrarray.BBCSRArray.from_blocks([0, 1], [1, 0], np.ones((2, 3, 3)))
     assert table_of(B).size in (1, 2)
     assert table_of(cvrarray.BBCSRArray.from_blocks([0, 1], [1, 0], np.ones((2, 3, 3)), values="plain")) is None
+
+
+@pytest.mark.parametrize("build", [cvr(32, 7, "rows"), bbcsr(1), bbcsr(6)], ids=str)
+@pytest.mark.parametrize("name", ["one", "negative", "signed zeros", "256", "257 of float32"])
+def test_from_device_to_device(build, name, gpu, tmp_path):
+    """Tables move as they are, and mean the same on a GPU."""
+    import cupy
+
+    csr = with_values("blocks_with_holes", VALUES[name][0])
+    A, B = both(build, csr)
+    there, plain = A.to_device(gpu), B.to_device(gpu)
+    assert table_of(there).size == table_of(A).size
+    there.check()
+    assert_same_tables(there.to_device("cpu")._tables, A._tables)
+    x, z = cupy.linspace(-1, 1, csr.shape[1]), cupy.linspace(-1, 1, csr.shape[0])
+    assert_same_bits(there @ x, plain @ x)
+    assert_same_bits(there.T @ z, plain.T @ z)
+    assert_same_bits(there @ cupy.stack([x, -x, x], axis=1), plain @ cupy.stack([x, -x, x], axis=1))
+    assert_same_bits(there.data, plain.data)
+    assert_same_bits(there.diagonal(2), plain.diagonal(2))
+    assert_same_bits((2 * there).data, (2 * plain).data)
+    assert_same_bits(there[5:40].data, plain[5:40].data)
+    cvrarray.save(tmp_path / "few.cvra", there)
+    loaded = cvrarray.load(tmp_path / "few.cvra", device=gpu)
+    assert_same_bits(loaded @ x, plain @ x)
+    assert_same_bits(pickle.loads(pickle.dumps(there)) @ x, plain @ x)
+    random = cupy.asarray(np.random.default_rng(0).standard_normal(csr.nnz))
+    there.with_values(random, out=there)
+    assert_same_bits(there @ x, plain.with_values(random) @ x)
+    cvrarray.to_store(A, tmp_path / "few", device="cpu", chunks="4 KiB")
+    assert_same_bits(cvrarray.Stored(tmp_path / "few", device=gpu) @ x, plain @ x)

@@ -315,8 +315,6 @@ class FormatArray(SparseArray):
         device = devices.parse(device)
         if device == self._target:
             return self
-        if device.kind == "cuda" and encoding.table(self._tables) is not None:
-            return self._plain().to_device(device)
         if device.kind == "cuda":
             moved = {name: devices.move(table, device) for name, table in self._arrays().items()}
         else:  # to cache lines, as the CPU's kernels want them

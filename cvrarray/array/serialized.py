@@ -51,9 +51,8 @@ def describe(A: Any) -> tuple[dict[str, Any], dict[str, Any]]:
 def assemble(array_class: Any, header: dict[str, Any], arrays: dict[str, Any]) -> SparseArray:
     """The array that a checked header describes, around its arrays as they are, on their device."""
     fields = {"shape": tuple(header["shape"]), **dict.fromkeys(array_class._stored), **header["parameters"]}
-    array = array_class._from_tables(array_class._table_type(**fields | arrays), header["plan"])
-    plain: SparseArray = array if array._target.kind == "cpu" else array._plain()
-    return plain
+    array: SparseArray = array_class._from_tables(array_class._table_type(**fields | arrays), header["plan"])
+    return array
 
 
 def on_disk(dtype: np.dtype) -> np.dtype:
