@@ -58,7 +58,7 @@ def _in_parts(order: Any, first: Any, parts: int) -> tuple[Any, Any]:
 
 
 def _side_by_side(source: Any, order: Any, first: Any, dtype: np.dtype) -> Sources | None:
-    """What slots are the sums of, for 32 slots side by side; None where that takes much more memory than one after the other."""
+    """What slots are the sums of, for 32 slots side by side; None where that takes much more memory than the terms alone."""
     xp, n_groups = devices.of(source).xp, -(-source.size // WARP)
     slot_of = xp.full(first.size - 1, -1, np.int64)
     stored = xp.flatnonzero(source)
@@ -95,7 +95,10 @@ def sources_of(source: Any, unit: int, merged: tuple[Any, Any], parts: int) -> S
     if first.size - 1 < order.size:
         order, first = _in_parts(order, first, parts)
         found = _side_by_side(source, order, first, dtype) if unit == 1 else None
-        return found or Sources(*(numbers.astype(dtype, copy=False) for numbers in (source, first, order)), unit)
+        if found is not None:
+            return found
+        source, first, order = (numbers.astype(dtype, copy=False) for numbers in (source, first, order))
+        return Sources(source, first, order, unit)
     block, part = xp.divmod(source - 1, parts)  # of a pad -1
     number = xp.where(source > 0, order[block] * parts + part + 1, 0) if order.size else source
     return Sources(number.astype(dtype), None, None, unit)

@@ -271,8 +271,8 @@ class FormatArray(SparseArray):
     def _values_changed(self) -> None:
         """Drop or renew what was computed from the values, after these were replaced.
 
-        That is the transpose, which gets the new values before its next product, and products whose ``run`` has a ``renew()``. A product without it reads the value table in
-        every call.
+        That is the transpose, which gets the new values before its next product, and products whose ``run`` has a
+        ``renew()``. A product without it reads the value table in every call.
         """
         self._transpose_is_old = isinstance(self._transpose, SparseArray)
         self._ready_transposed.clear()
@@ -357,6 +357,10 @@ class FormatArray(SparseArray):
         Only ``to_coo`` and ``to_csr`` of the device's module take such tables: nnz is not theirs. Here: all of them.
         """
         return self._tables, 0
+
+    def _slice(self, first: int, last: int) -> Self | None:
+        """The rows [first, last), at least one, by the tables; None where these do not give them."""
+        return None
 
     def _canonical_csr(self) -> CSR:
         to_csr = getattr(self._module(self._target), "to_csr", None)
