@@ -8,7 +8,6 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from types import ModuleType
 from typing import Any, ClassVar, NamedTuple, Self
-from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -21,8 +20,6 @@ from .base import SparseArray
 from .transposed import TransposedArray
 from .values import Structure
 
-#: Number -> array, while it lives: operators of PyTorch take numbers, not arrays.
-LIVING: WeakValueDictionary[int, FormatArray] = WeakValueDictionary()
 _NUMBERS = itertools.count(1)
 
 #: Every format that is known, by name, in the order in which they are compared.
@@ -72,7 +69,7 @@ class FormatArray(SparseArray):
 
     _tables: Any
     _kernels: dict[tuple[str, np.dtype], Run]  # kind and the product's dtype -> the device module's prepared product
-    _number: int  # of this array alone
+    _number: int  # of this array alone: what an operator of PyTorch takes in its place
     _place_cache: tuple[Any, Any] | None = None  # rows and columns of the canonical CSR, once asked for
     _structure: Structure  # what arrays know together that differ in their values alone
     _transpose: Any  # an array on the CPU that is the transpose, once asked for; False where there shall be none
@@ -119,7 +116,6 @@ class FormatArray(SparseArray):
         self._kernels, self._ready, self._ready_transposed = {}, {}, {}
         self._structure, self._transpose = Structure(), None
         self._number = next(_NUMBERS)
-        LIVING[self._number] = self
         self._plan = plan
         for table in tables:  # immutable; and one kind of array for Numba, whether converted or mapped from a file
             if isinstance(table, np.ndarray):
