@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 from typing import Any
-from weakref import WeakValueDictionary
 
 import numpy as np
 
+from .array.format import LIVING
 from .array.transposed import TransposedArray
 from .core import devices
 from .core.extensions import optional
@@ -101,7 +101,9 @@ def _applied(A: Any, x: torch.Tensor, values: torch.Tensor | None, transposed: b
     if type(x) not in _PLAIN or (values is not None and type(values) not in _PLAIN):
         return torch.ops.cvrarray.product(x, values, _number(A), A.shape[transposed], transposed)
     wants_gradient = torch.is_grad_enabled() and (x.requires_grad or (values is not None and values.requires_grad))
-    if wants_gradient or _are_transformed():
+    if _are_transformed():
+        return _Transformed.apply(x, values, A, transposed)
+    if wants_gradient:
         return _Product.apply(x, values, A, transposed)
     return _computed(A, x, values, transposed)
 
@@ -163,28 +165,22 @@ def _sampled(left: torch.Tensor, right: torch.Tensor, number: int, n_entries: in
     return out.to(left.dtype)
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]  # of an array, which compiled code is guarded by
 def _number(A: Any) -> int:
     """The number under which an operator finds an array while it lives; negative for a transposed view."""
     base: Any = A.base if isinstance(A, TransposedArray) else A
     number: int = base._number
-    if number not in _LIVING:
-        _LIVING[number] = base
     return number if base is A else -number
 
 
 def _array(number: int) -> Any:
     """The array of a number, or of a negative one its transposed view."""
-    array = _LIVING.get(abs(number))
+    array = LIVING.get(abs(number))
     if array is None:
         raise RuntimeError(
             "the array of this product is gone. Keep it as long as its gradients, or its compiled code, are used"
         )
     return array if number > 0 else array.T
 
-
-#: Number -> array, while it lives: an operator takes numbers, not arrays. An array is entered when it first meets one.
-_LIVING: WeakValueDictionary[int, Any] = WeakValueDictionary()
 
 _OPERATORS = torch.library.Library("cvrarray", "DEF")
 _OPERATORS.define("product(Tensor x, Tensor? values, int number, int n_rows, bool transposed) -> Tensor")
@@ -207,7 +203,7 @@ def _shape_of_sampled(left: Any, right: Any, number: int, n_entries: int) -> Any
 def _keep_product(ctx: Any, inputs: Any, output: Any) -> None:
     x, values, ctx.number, ctx.n_rows, ctx.transposed = inputs
     ctx.save_for_backward(x, values)
-    ctx.array = _LIVING.get(abs(ctx.number))  # alive until the gradients are computed
+    ctx.array = LIVING.get(abs(ctx.number))  # alive until the gradients are computed
 
 
 def _back_product(ctx: Any, gradient: Any) -> Any:
@@ -229,8 +225,8 @@ def _to_values(x: Any, gradient: Any, values: Any, number: int, transposed: bool
     return (found if values.is_complex() else torch.real(found)).to(values.dtype)
 
 
-class _Product(torch.autograd.Function):  # type: ignore[misc]
-    """The operator without PyTorch's dispatcher; ``torch.func`` transforms it."""
+class _Transformed(torch.autograd.Function):  # type: ignore[misc]
+    """The operator without PyTorch's dispatcher, for ``torch.func``."""
 
     @staticmethod
     def forward(x: torch.Tensor, values: torch.Tensor | None, A: Any, transposed: bool) -> torch.Tensor:
@@ -240,15 +236,6 @@ class _Product(torch.autograd.Function):  # type: ignore[misc]
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
         x, values, ctx.array, ctx.transposed = inputs
         ctx.save_for_backward(x, values)
-
-    @staticmethod
-    def vmap(info: Any, dims: Any, x: torch.Tensor, values: torch.Tensor | None, A: Any, transposed: bool) -> Any:
-        """A stack of operands is one product with all of their columns."""
-        if dims[1] is not None:
-            raise TypeError("torch.func.vmap maps x of cvrarray.torch.matmul, not values. Make a product for each of them")
-        x = x.movedim(dims[0], 1)
-        y = _applied(A, x.reshape(x.shape[0], -1), values, transposed)
-        return y.reshape(y.shape[0], *x.shape[1:]), 1
 
     @staticmethod
     def backward(ctx: Any, gradient: Any) -> Any:
@@ -261,11 +248,31 @@ class _Product(torch.autograd.Function):  # type: ignore[misc]
             to_values = _to_values(x, gradient, values, _number(A), transposed)
         return to_x, to_values, None, None
 
+    @staticmethod
+    def vmap(info: Any, dims: Any, x: torch.Tensor, values: torch.Tensor | None, A: Any, transposed: bool) -> Any:
+        """A stack of operands is one product with all of their columns."""
+        if dims[1] is not None:
+            raise TypeError("torch.func.vmap maps x of cvrarray.torch.matmul, not values. Make a product for each of them")
+        x = x.movedim(dims[0], 1)
+        y = _applied(A, x.reshape(x.shape[0], -1), values, transposed)
+        return y.reshape(y.shape[0], *x.shape[1:]), 1
+
+
+class _Product(torch.autograd.Function):  # type: ignore[misc]
+    """:class:`_Transformed` for plain tensors: with a context of its own it would bind its arguments by name in every call."""
+
+    @staticmethod
+    def forward(ctx: Any, *inputs: Any) -> torch.Tensor:
+        _Transformed.setup_context(ctx, inputs, None)
+        return _Transformed.forward(*inputs)
+
+    backward = _Transformed.backward
+
 
 def _keep_sampled(ctx: Any, inputs: Any, output: Any) -> None:
     left, right, ctx.number, _ = inputs
     ctx.save_for_backward(left, right)
-    ctx.array = _LIVING.get(abs(ctx.number))
+    ctx.array = LIVING.get(abs(ctx.number))
 
 
 def _back_sampled(ctx: Any, gradient: Any) -> Any:

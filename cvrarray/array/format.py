@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from types import ModuleType
 from typing import Any, ClassVar, NamedTuple, Self
+from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -20,6 +21,9 @@ from .base import SparseArray
 from .transposed import TransposedArray
 from .values import Structure
 
+#: Number -> array, while it lives: operators of PyTorch take numbers, not arrays. Code that ``torch.compile`` has compiled may
+#: be the first to meet an array, and only reads its number: so every array is entered.
+LIVING: WeakValueDictionary[int, FormatArray] = WeakValueDictionary()
 _NUMBERS = itertools.count(1)
 
 #: Every format that is known, by name, in the order in which they are compared.
@@ -116,6 +120,7 @@ class FormatArray(SparseArray):
         self._kernels, self._ready, self._ready_transposed = {}, {}, {}
         self._structure, self._transpose = Structure(), None
         self._number = next(_NUMBERS)
+        LIVING[self._number] = self
         self._plan = plan
         for table in tables:  # immutable; and one kind of array for Numba, whether converted or mapped from a file
             if isinstance(table, np.ndarray):

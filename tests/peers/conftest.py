@@ -28,6 +28,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--suites", default="", help="run the suites alone whose names hold this")
 
 
+@pytest.fixture
+def num_parallel_threads() -> int:
+    """What SciPy's tests ask for: on how many threads a test runs at once."""
+    return 1
+
+
 class PeerModule(pytest.Module):
     """A peer's test module, adapted to one kind of array."""
 
