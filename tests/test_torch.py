@@ -44,6 +44,9 @@ def test_operators_take_tensors(build, view, dtype, device):
         assert found.device == expected.device
         torch.testing.assert_close(found, expected)
     torch.testing.assert_close(A @ X.T.contiguous().T, dense @ X)  # strides of any kind
+    torch.testing.assert_close(np.matmul(A, X), dense @ X)
+    with pytest.raises(TypeError, match="out must be left out"):
+        np.matmul(A, x, out=np.empty(37, dtype))
     if dtype == "complex128":
         torch.testing.assert_close(A @ x.conj(), dense @ x.conj())
 
