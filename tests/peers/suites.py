@@ -248,7 +248,7 @@ class Pydata(ModuleType):
     def eye(self, *args: Any, **keywords: Any) -> Any:
         return self.kind(np.eye(*args, **keywords))
 
-    def zeros(self, shape: Any, **keywords: Any) -> Any:
+    def zeros(self, shape: Any, format: Any = None, **keywords: Any) -> Any:
         return self.kind(np.zeros(shape, **keywords))
 
     def elemwise(self, function: Any, *args: Any, **keywords: Any) -> Any:
