@@ -22,7 +22,9 @@ LEFT_OUT: dict[str, Counter[str]] = {}  # suite -> reason -> tests
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--report", type=Path, metavar="PATH", help="write the counts to PATH as JSON; suites that did not run stay")
+    parser.addoption(
+        "--report", type=Path, metavar="PATH", help="write the counts to PATH as JSON; suites that did not run stay"
+    )
     parser.addoption("--kinds", default=",".join(ours.KINDS), help="kinds of arrays, parted by commas")
     parser.addoption("--each-once", action="store_true", help="each case with one kind of array, the kinds in turn")
     parser.addoption("--most", type=int, help="at most so many cases of a suite, evenly spaced")
