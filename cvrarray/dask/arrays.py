@@ -54,7 +54,8 @@ class PanelArray(da.Array):  # type: ignore[misc]
 
     def __repr__(self) -> str:
         stored = f", stored={format_bytes(self._stored[0])}>" if self._stored else ">"
-        return super().__repr__()[:-1] + stored
+        text: str = super().__repr__()
+        return text[:-1] + stored
 
     def _repr_html_(self) -> str:
         """Dask's table, in which stored bytes stand for those of dense chunks."""
