@@ -88,7 +88,8 @@ class FormatArray(SparseArray):
         self, obj: Any, *, shape: Any = None, dtype: Any = None, copy: Any = None, device: Any = None, **keywords: Any
     ):
         target = None if device is None else devices.parse(device)
-        csr = coercion.from_arguments(obj, shape, dtype)
+        with progress.shown("reading the matrix's entries"):
+            csr = coercion.from_arguments(obj, shape, dtype)
         target = target or devices.of(csr.data)
         with progress.shown(f"converting {csr.nnz:,} nonzeros"), target.use():
             try:
@@ -307,7 +308,8 @@ class FormatArray(SparseArray):
 
     def _canonical_csr(self) -> CSR:
         to_csr = getattr(self._module(self._target), "to_csr", None)
-        csr: CSR = to_csr(self._tables, 0, self.shape[0]) if to_csr else super()._canonical_csr()
+        with progress.shown(f"decoding {self.nnz:,} nonzeros"):
+            csr: CSR = to_csr(self._tables, 0, self.shape[0]) if to_csr else super()._canonical_csr()
         return csr
 
     def _diagonal(self, offset: int) -> Any:

@@ -15,6 +15,7 @@ import numpy as np
 from ..array.blocks import expanded
 from ..array.format import Sample
 from ..core import devices
+from ..core.progress import shown
 from ..core.tables import CSR, NARROW, WARP, Blocks
 from ..formats import FORMATS, of_variant
 from ..input import coercion
@@ -68,6 +69,7 @@ class Plan(NamedTuple):
         return {} if self.block_size is None else {"block_size": self.block_size}
 
 
+@shown("looking at the matrix")
 def statistics(obj: Any, *, exact: bool = True) -> Statistics:
     """Statistics of any matrix that :func:`asarray` takes.
 

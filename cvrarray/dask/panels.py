@@ -15,6 +15,7 @@ from ..array.format import FormatArray
 from ..choice.construct import asarray
 from ..choice.panels import block_size, decided, panel_rows
 from ..core import devices
+from ..core.progress import shown
 from ..formats import named
 from ..input import coercion, partition
 from . import registry
@@ -69,7 +70,11 @@ def to_dask(obj: Any, chunks: Any = "auto", *, format: str = "auto", device: Any
         target = devices.default()
     format, parameters = decided(csr, format, parameters, target.kind)
     rows = _rows(csr, chunks, block_size(format, parameters))
-    panels = [asarray(partition.rows(csr, *pair), format=format, device=target, **parameters) for pair in pairwise(rows)]
+    panels = []
+    with shown("converting", len(rows) - 1, "panels") as update:
+        for pair in pairwise(rows):
+            panels.append(asarray(partition.rows(csr, *pair), format=format, device=target, **parameters))
+            update(len(panels))
     name = f"to_dask-{tokenize(*panels)}"
     graph = HighLevelGraph.from_collections(name, {(name, k, 0): panel for k, panel in enumerate(panels)})
     sizes = tuple(int(n) for n in np.diff(rows))
