@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from ..core import devices, extensions
+from ..core import devices, extensions, progress
 from ..core.arrays import Run
 from ..core.tables import CSR
 from ..input import partition
@@ -81,8 +81,9 @@ class _Kept:
             return None
         if is_capturing(target):  # a graph holds no conversion
             return None
-        csr = TransposedArray(base)._canonical_csr()
-        array: SparseArray = extensions.load("construct").asarray(csr, device=target)
+        with progress.shown("converting the transpose"):
+            csr = TransposedArray(base)._canonical_csr()
+            array: SparseArray = extensions.load("construct").asarray(csr, device=target)
         self.sizes[id(array)] = target, array.nbytes
         weakref.finalize(array, self.sizes.pop, id(array)).atexit = False
         return array

@@ -16,13 +16,14 @@ from . import registry
 def matmul(left: Any, right: Any) -> da.Array:
     """``left @ right`` of dask arrays of which one or both have our chunks.
 
-    Two arrays of our chunks are multiplied block by block; ``left @ right`` raises there, for Dask gives each product of two
-    chunks a third dimension. With dense chunks on the left the sparse ones come first, ``(right.T @ left.T).T``: Dask would
+    Two arrays of our chunks are multiplied block by block. So does ``left @ right`` where one of them comes from ``to_dask`` or
+    ``open_store``, or is such an array's transpose; else it raises, for Dask gives each product of two chunks a third
+    dimension. With dense chunks on the left the sparse ones come first, ``(right.T @ left.T).T``: Dask would
     call ``cupy.matmul`` for CuPy's chunks, which knows no arrays but CuPy's.
 
     Parameters
     ----------
-    left, right : dask array
+    left, right : dask array, or array of ours
         At most one of them may have one dimension.
 
     Returns
@@ -45,15 +46,19 @@ def matmul(left: Any, right: Any) -> da.Array:
     array([ 1.,  4., 16.])
     """
     registry.register()
+    left, right = (da.from_array(m, m.shape, asarray=False) if isinstance(m, SparseArray) else m for m in (left, right))
     if not is_ours(right):
         return left @ right
     if not is_ours(left):
         return (right.T @ left.T).T
     if left.shape[1] != right.shape[0]:
         raise ValueError(f"a product needs shapes (m, k) and (k, n); got {left.shape} and {right.shape}")
-    return da.blockwise(
+    from .arrays import PanelArray  # whose ``@`` this is
+
+    product = da.blockwise(
         _sum_of_products, "ij", left, "ik", right, "kj", dtype=np.result_type(left, right), meta=left._meta, concatenate=False
     )
+    return PanelArray.of(product)
 
 
 def is_ours(array: Any) -> bool:
