@@ -34,7 +34,7 @@ def matmul(A: Any, x: torch.Tensor, values: torch.Tensor | None = None) -> torch
         It must live until the gradients are computed.
     x : (n_cols,) or (n_cols, k) tensor on the array's device
         Of a dtype that the array's values promote to no other one with.
-    values : (nnz,) tensor, optional
+    values : (A.nnz,) tensor, optional
         Values that stand for the array's own, in the order of ``A.data``. A gradient with respect to them is computed at the
         array's entries alone. The first call finds where entries lie, and the array keeps it; a transposed view keeps
         nothing: there take ``A.T.copy()``.

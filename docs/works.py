@@ -371,7 +371,7 @@ def described(value: Any) -> str:
     if hasattr(value, "_canonical_csr"):
         return "sparse"
     kind = type(value)
-    if kind.__module__.startswith("dask"):
+    if hasattr(value, "__dask_graph__"):
         return described(value.compute())
     if isinstance(value, np.ndarray) and value.ndim:
         return f"dense, {value.ndim}-D"
@@ -451,15 +451,13 @@ def section_of_peers() -> str:
             "## Their own test suites",
             "",
             "`make peer-suites` runs tests that SciPy, pydata/sparse and Dask ship in their wheels against our arrays: CVR, "
-            "BBCSR and a transposed view. Where the tables above name an adapter, such as `A.tocsc()`, a test calls that. "
+            "BBCSR and a transposed view, each case with each of them (with one of them in suites that have a star). Where the "
+            "tables above name an adapter, such as `A.tocsc()`, a test calls that. "
             f"**{passed:,} cases pass, {'none fails' if not failed else f'{failed:,} fail'}.** CuPy's wheel ships no tests.",
             "",
             "| suite | passed | failed | out of scope |",
             "|---|---|---|---|",
-            *(
-                f"| {suite} | {counts['passed']:,} | {counts['failed']} | {sum(counts['out of scope'].values()):,} |"
-                for suite, counts in found.items()
-            ),
+            *(_row(suite, counts) for suite, counts in found.items()),
             "",
             "Out of scope is what asks for something that arrays of ours are not, and what a peer's tests leave out "
             "themselves:",
@@ -470,6 +468,12 @@ def section_of_peers() -> str:
             "",
         ]
     )
+
+
+def _row(suite: str, counts: dict[str, Any]) -> str:
+    out_of_scope = sum(counts["out of scope"].values())
+    star = "\\*" if counts.get("each once") else ""
+    return f"| {suite}{star} | {counts['passed']:,} | {counts['failed']} | {out_of_scope:,} |"
 
 
 def standing(title: str) -> str:

@@ -43,10 +43,10 @@ class PanelArray(da.Array):  # type: ignore[misc]
         return self
 
     def __matmul__(self, other: Any) -> Any:
-        return operations.matmul(self, other) if _is_sparse(other) else super().__matmul__(other)
+        return _product(self, other) if _is_sparse(other) else super().__matmul__(other)
 
     def __rmatmul__(self, other: Any) -> Any:
-        return operations.matmul(other, self) if isinstance(other, (da.Array, SparseArray)) else super().__rmatmul__(other)
+        return _product(other, self) if isinstance(other, (da.Array, SparseArray)) else super().__rmatmul__(other)
 
     def transpose(self, *axes: Any) -> PanelArray:
         """As ``dask.array.transpose``."""
@@ -69,6 +69,11 @@ class PanelArray(da.Array):  # type: ignore[misc]
 
     def __reduce__(self) -> Any:
         return _restored, (*super().__reduce__(), self._stored)
+
+
+def _product(left: Any, right: Any) -> da.Array:
+    product = operations.matmul(left, right)
+    return PanelArray.of(product) if operations.is_ours(product) else product
 
 
 def _is_sparse(value: Any) -> bool:

@@ -53,12 +53,9 @@ def matmul(left: Any, right: Any) -> da.Array:
         return (right.T @ left.T).T
     if left.shape[1] != right.shape[0]:
         raise ValueError(f"a product needs shapes (m, k) and (k, n); got {left.shape} and {right.shape}")
-    from .arrays import PanelArray  # whose ``@`` this is
-
-    product = da.blockwise(
+    return da.blockwise(
         _sum_of_products, "ij", left, "ik", right, "kj", dtype=np.result_type(left, right), meta=left._meta, concatenate=False
     )
-    return PanelArray.of(product)
 
 
 def is_ours(array: Any) -> bool:

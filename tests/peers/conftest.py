@@ -150,4 +150,6 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
             counts = COUNTS.get(suite, Counter())
             reasons = dict(LEFT_OUT.get(suite, Counter()).most_common())
             found[suite] = {"passed": counts["passed"], "failed": counts["failed"], "out of scope": reasons}
+            if config.getoption("--each-once"):
+                found[suite]["each once"] = True
         path.write_text(json.dumps(dict(sorted(found.items())), indent=1) + "\n")
