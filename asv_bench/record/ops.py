@@ -161,7 +161,7 @@ REASONS = {
     "A[i:j], a third": f"where BBCSR's blocks are cut, and for CVR, {CONVERTED}",
     "A + B, two structures": f"both are read back to CSR and merged; {CONVERTED}",
     "A @ B": f"where a product has few terms for each entry, converting counts; {CONVERTED}",
-    "vstack([A, A])": f"BBCSR: rows move to other lanes unless a matrix ends with a whole bin; where blocks are cut, {CONVERTED}",
+    "vstack([A, A])": f"BBCSR: rows move to other lanes unless a matrix ends with a whole bin; if blocks are cut, {CONVERTED}",
     "save, beside save_npz": "both are bound by the checksum of a zip and by the disk",
     "load, beside load_npz": "the checksum of a zip; CVR's invariants are checked too",
     "read of .npz": "load_npz ends with the arrays; here these are checked and converted too",
