@@ -317,7 +317,7 @@ class BBCSRArray(FormatArray):
     @classmethod
     def _taken(cls, parts: list[tuple[BBCSRTables, int, int]]) -> BBCSRTables | None:
         """The rows [first, last) of each of some tables, one below the other; None where that takes a conversion."""
-        if not isinstance(parts[0][0].data, np.ndarray):
+        if not isinstance(parts[0][0].data, np.ndarray) or any(getattr(t, "distinct", None) is not None for t, _, _ in parts):
             return None
         shape = sum(last - first for _, first, last in parts), parts[0][0].shape[1]
         tables: BBCSRTables | None = devices.CPU.backend("rebinning").take_rows(parts, coercion.index_dtype(shape))

@@ -10,7 +10,7 @@
 template <class W, int WARPS>
 __global__ void bbcsr_values(const int64* bin_rowptr, const int64* starts, int64 n_rows, int64 n_bins, const W* data,
                              W* values) {
-    constexpr int BATCH = sizeof(W) <= 8 ? 16 : 8;
+    constexpr int BATCH = sizeof(W) == 8 ? 16 : 8;
     __shared__ W tiles[WARPS][WARP][WARP + 1];  // one column more, so that reading down a column meets every bank
     W(&tile)[WARP][WARP + 1] = tiles[threadIdx.x / WARP];
     const int64 bin = warp_id();

@@ -67,7 +67,7 @@ class Assembly:
 
     The coordinates are sorted and merged here, and the structure of the arrays is made at the first call in a dtype. The plan
     keeps, for each dtype, 4 bytes a stored slot, or 4 over `block_size` where arrays are BBCSR with blocks of that size; where
-    values are summed, 4 bytes a value and stored entry more (over `block_size` in the same case).
+    values are summed, 4 bytes a value and stored entry more (over `block_size` in the same case; else twice that at most).
 
     Examples
     --------

@@ -6,8 +6,9 @@ import numpy as np
 
 from cvrarray.cpu.runtime.compiler import inlined, kernel
 
-#: Kinds of words: digits; digits that may have a sign; a number that may have a fraction and an exponent.
-COUNT, INTEGER, REAL = range(3)
+COUNT, INTEGER, REAL = range(
+    3
+)  #: words: digits; digits that may have a sign; a number that may have a fraction and an exponent
 _TAB, _NEWLINE, _RETURN, _SPACE, _PLUS, _MINUS, _POINT, _E = b"\t\n\r +-.e"
 
 
