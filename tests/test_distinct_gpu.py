@@ -190,7 +190,7 @@ def test_small_integers_take_one_look_each(gpu, small, dtype):
 
     data = (np.arange(100_000) % 200).astype(dtype)
     n_different, changes = small._sampled(cupy.asarray(data))
-    assert n_different == 200
+    assert n_different == np.unique(data[np.arange(512) * data.size // 512]).size > 100
     assert changes == (dtype not in ("float64", "complex128"))
     stored, table = small.encode(cupy.asarray(data))
     assert (table is None) == (dtype == "int16")
@@ -312,9 +312,8 @@ def test_long_rows_with_columns_far_apart_stay_plain(gpu, small):
     for n, wanted in ((1, 1), (3, None)):
         csr = sparse.csr_array((np.arange(col.size) % n + 1.0, (row, col.ravel())), shape=(64, 300_000))
         for format_name in ("cvr", "bbcsr"):
-            array = cvrarray.asarray(
-                csr, device="cuda", format=format_name, **({"block_size": 1} if format_name == "bbcsr" else {})
-            )
+            of = {"block_size": 1} if format_name == "bbcsr" else {}
+            array = cvrarray.asarray(csr, device="cuda", format=format_name, **of)
             found = array._tables.distinct
             assert (found if found is None else found.size) == wanted
             assert np.array_equal(array.to_scipy().data, csr.data)
