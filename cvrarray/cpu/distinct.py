@@ -58,9 +58,10 @@ def encode(data: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
 def most_values(data: np.ndarray) -> int:
     """Different values up to which it pays to store them apart: 0, 1 or MOST.
 
-    Numbers pay for values of 8 bytes alone: those of 4 come from memory as fast as numbers are looked up.
+    Numbers pay for real values of 8 bytes alone: those of 4 come from memory as fast as numbers are looked up, and complex ones
+    are looked up one by one.
     """
-    if data.itemsize == 8 and data.nbytes >= OTHERS_FROM:
+    if data.itemsize == 8 and data.dtype.kind != "c" and data.nbytes >= OTHERS_FROM:
         return MOST
     return 1 if data.nbytes >= ONE_FROM else 0
 
