@@ -58,6 +58,7 @@ struct ReadAnywhere {
     }
     static __device__ uint8 word(const uint8* p) { return *p; }
 
+    static __device__ Nothing table(const Nothing*) { return {}; }
     template <class T>
     static __device__ T table(const T* p) {
         if constexpr (!STREAM) return *p;
@@ -129,7 +130,7 @@ template <class A, class Y, class I, class M, int B, int U_NARROW, int U_WIDE, b
           bool MARKED>
 struct BlockProduct {
     const Bbcsr<A, I, M>& m;
-    const Values<A>& values;
+    const Opened<A>& values;
     Bin<A, I, M>* const bins;
     const int first, n_bins, rows;
     const Y* const p;
@@ -158,8 +159,8 @@ struct BlockProduct {
             Bin<A, I, M> bin = bins[b];
             const int64 slots = (int64)bin.n_blocks * WARP;
             const bool narrow = bin.base >= 0;
-            if (slots * (int64)(B * sizeof(A) + (narrow ? 2 : sizeof(I)) + (HOLES ? sizeof(M) : 0)) + 48 > end - to) break;
-            bin.data = copied(to, bin.data, slots * B);
+            if (slots * (int64)(B * Values<A>::BYTES + (narrow ? 2 : sizeof(I)) + (HOLES ? sizeof(M) : 0)) + 48 > end - to) break;
+            if (Values<A>::BYTES) bin.data = copied(to, bin.data, slots * B);
             bin.col = narrow ? (const void*)copied(to, (const uint16*)bin.col, slots)
                              : (const void*)copied(to, (const I*)bin.col, slots);
             if (HOLES) bin.present = copied(to, bin.present, slots);
@@ -175,7 +176,7 @@ struct BlockProduct {
         const Read read{mark};
         for (int item = threadIdx.x / WARP; item < n_bins * S; item += THREADS / WARP) {
             const Bin<A, I, M> bin = bins[item / S];
-            const Values<A> data = values.from(bin.data);
+            const Opened<A> data = values.from(bin.data);
             const int part = item % S, at = item / S * WARP + lane_id();
             const Y sum = bin.base >= 0
                 ? row_sum<Read, A, Y, I, M, B, U_NARROW, HOLES, S>((const uint16*)bin.col, data, bin.present, bin.n_blocks, part,

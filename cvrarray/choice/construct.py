@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any, Literal, overload
 
 from .. import formats
+from ..array import encoding
 from ..array.format import FormatArray
 from ..bbcsr import BBCSRArray
 from ..core import devices
+from ..core.progress import shown
 from ..core.tables import CSR, WARP
 from ..cvr import CVRArray
 from ..input import coercion
@@ -21,7 +23,13 @@ DEFAULT_BLOCK_SIZE = 6
 
 @overload
 def asarray(
-    obj: Any, format: Literal["auto"] = "auto", device: Any = None, *, dtype: Any = None, copy: bool | None = None
+    obj: Any,
+    format: Literal["auto"] = "auto",
+    device: Any = None,
+    *,
+    dtype: Any = None,
+    copy: bool | None = None,
+    values: str = "auto",
 ) -> FormatArray: ...
 @overload
 def asarray(
@@ -34,6 +42,7 @@ def asarray(
     split: str = "rows",
     dtype: Any = None,
     copy: bool | None = None,
+    values: str = "auto",
 ) -> CVRArray: ...
 @overload
 def asarray(
@@ -44,6 +53,7 @@ def asarray(
     block_size: int = 6,
     dtype: Any = None,
     copy: bool | None = None,
+    values: str = "auto",
 ) -> BBCSRArray: ...
 @overload
 def asarray(
@@ -57,9 +67,17 @@ def asarray(
     block_size: int = 6,
     dtype: Any = None,
     copy: bool | None = None,
+    values: str = "auto",
 ) -> FormatArray: ...
 def asarray(
-    obj: Any, format: str = "auto", device: Any = None, *, dtype: Any = None, copy: bool | None = None, **parameters: Any
+    obj: Any,
+    format: str = "auto",
+    device: Any = None,
+    *,
+    dtype: Any = None,
+    copy: bool | None = None,
+    values: str = "auto",
+    **parameters: Any,
 ) -> FormatArray:
     """The matrix as one of our arrays, on a GPU where there is one.
 
@@ -74,6 +92,10 @@ def asarray(
     dtype : data type, optional
         To which values are cast. Default: theirs.
     copy : ignored; NumPy has it. The tables are new ones always.
+    values : {"auto", "plain"}
+        ``"auto"`` stores values in fewer bytes where that pays: one value once, at most 256 different ones as 8-bit numbers,
+        float64 that is exactly float32 as such. Every result has the same bits as with ``"plain"``. ``plan`` and ``repr`` say
+        which of them it is.
     **parameters
         Keywords of the format's class; with ``format="auto"`` none.
 
@@ -101,15 +123,23 @@ def asarray(
         raise ValueError(
             f"format='auto' chooses parameters itself; got {', '.join(parameters)}. Name a format, or leave them out"
         )
-    blocks = _of_blocks(obj, format, device, parameters) if dtype is None else None
-    if blocks is not None:
-        return blocks
+    encodes = encoding.checked(values)
+    array = _of_blocks(obj, format, device, parameters) if dtype is None else None
+    if array is not None:
+        array = encoding.encoded(array) if encodes else array
+        return _explained(array, array.plan)
     csr = placed(obj, device, dtype)
+    given = {} if encodes else {"values": values}  # a format of another package need not know the keyword
     if format != "auto":
-        return formats.named(format)(csr, **parameters)
+        return formats.named(format)(csr, **given, **parameters)
     plan = choose(statistics(csr, exact=False), devices.of(csr.data).kind)
-    array = formats.named(plan.format)(csr, **plan.keywords)
-    array._plan = plan.reason
+    return _explained(formats.named(plan.format)(csr, **given, **plan.keywords), plan.reason)
+
+
+def _explained(array: FormatArray, reason: str | None) -> FormatArray:
+    """`array`, whose plan is `reason` and what its values are stored as, where that is not what they are."""
+    if reason is not None:
+        array._plan = reason + (f"; values: {array._stored_as}" if array._stored_as else "")
     return array
 
 
@@ -128,6 +158,7 @@ def _of_blocks(obj: Any, format: str, device: Any, parameters: dict[str, Any]) -
     return plan(devices.move(found.data, target))
 
 
+@shown("reading the matrix's entries")
 def placed(obj: Any, device: Any = None, dtype: Any = None) -> CSR:
     """Any matrix that :func:`asarray` takes, as canonical CSR on a device.
 

@@ -36,6 +36,9 @@ from cvrarray.linalg.solution import Outcome
 from cvrarray.linalg.system import System, apply
 
 
+VECTORS = [np.dtype(name) for name in ("float32", "float64", "complex64", "complex128")]
+
+
 class State(NamedTuple):
     """What the scalar kernels know of each column. A complex column is two real ones for the vectors' kernels."""
 
@@ -96,7 +99,8 @@ class Engine:
         if (
             isinstance(matrix, BBCSRArray)
             and self.system.columns is None
-            and matrix.dtype.kind in "fc"
+            and matrix.dtype in VECTORS
+            and matrix._tables.distinct is None  # values that are read where they are
             and np.result_type(matrix.dtype, self.system.dtype) == self.system.dtype
         ):
             dot = blocks.of_a_range("dot", p, q, partial)
