@@ -35,7 +35,6 @@ from cvrarray.linalg.operators import multiply
 from cvrarray.linalg.solution import Outcome
 from cvrarray.linalg.system import System, apply
 
-
 VECTORS = [np.dtype(name) for name in ("float32", "float64", "complex64", "complex128")]
 
 
