@@ -41,27 +41,31 @@ __device__ bool changes(Bits<W>) {
     return true;
 }
 
+// 32 bits of a hash, and its place among so many. The upper ones: lower bits of values are often 0, and would stay 0.
 template <class W>
-__device__ uint64 hash_of(Bits<W> bits) {
-    const uint64 hash = bits.mixed() * 0x9e3779b185ebca87ull;
-    return hash ^ hash >> 32;
+__device__ uint32 hash_of(Bits<W> bits) {
+    return (uint32)(bits.mixed() * 0x9e3779b185ebca87ull >> 32);
 }
+[[maybe_unused]] constexpr int PLACES = 1024;
+__device__ int place_of(uint32 hash) { return (int)(hash >> 22); }
 
 // distinct_sample: found[0] = how many values differ of N that are evenly spaced; found[1] = 1 where some have other bits as float
 //
-// mapping   one block of N threads, one value each; the first 32 bits of hashes, which differ for different values but by a
-//           chance of 1 in 30,000, meet in shared memory
+// mapping   one block of N threads, one value each; their hashes meet in shared memory. Different values may have the same hash,
+//           so that the count is too small: all values are looked at then
 // traffic   a sector a value
 // races     marks of shared memory are set by atomics, in any order, between barriers
 template <class W, int N>
 __global__ void distinct_sample(const Bits<W>* data, int64 n, bool are_double, int* found) {
-    constexpr uint32 PLACES = 2 * N, EMPTY = 0;
+    static_assert(2 * N <= PLACES, "half of the places stay empty");
+    constexpr uint32 EMPTY = 0;
     __shared__ uint32 taken[PLACES];
     for (int i = threadIdx.x; i < PLACES; i += N) taken[i] = EMPTY;
     __syncthreads();
     const Bits<W> bits = data[threadIdx.x * n / N];
-    const uint32 hash = max((uint32)hash_of(bits), EMPTY + 1);
-    uint32 place = hash % PLACES, before;
+    const uint32 hash = max(hash_of(bits), EMPTY + 1);
+    uint32 before;
+    int place = place_of(hash);
     while ((before = atomicCAS(taken + place, EMPTY, hash)) != EMPTY && before != hash) place = (place + 1) % PLACES;
     const int n_different = __syncthreads_count(before == EMPTY);
     const int n_changed = __syncthreads_count(are_double && changes(bits));
@@ -81,15 +85,14 @@ __global__ void distinct_sample(const Bits<W>* data, int64 n, bool are_double, i
 template <class W, int MOST>
 __global__ void distinct_number(const Bits<W>* data, int64 n, const Bits<W>* known, int n_known, uint8* number, uint32* n_missed,
                                 int64* missed) {
-    constexpr int PLACES = 1024, EMPTY = -1, U = 4;
+    constexpr int EMPTY = -1, U = 4;
     __shared__ int at[PLACES];
     __shared__ Bits<W> value[PLACES / 4];
-    auto hash = [](Bits<W> bits) { return (int)(hash_of(bits) % PLACES); };
     for (int i = threadIdx.x; i < PLACES; i += blockDim.x) at[i] = EMPTY;
     __syncthreads();
     for (int i = threadIdx.x; i < n_known; i += blockDim.x) {
         value[i] = known[i];
-        for (int place = hash(value[i]); atomicCAS(at + place, EMPTY, i) != EMPTY;) place = (place + 1) % PLACES;
+        for (int place = place_of(hash_of(value[i])); atomicCAS(at + place, EMPTY, i) != EMPTY;) place = (place + 1) % PLACES;
     }
     __syncthreads();
     const int64 stride = gridDim.x * (int64)blockDim.x;
@@ -102,7 +105,7 @@ __global__ void distinct_number(const Bits<W>* data, int64 n, const Bits<W>* kno
         for (int u = 0; u < U; ++u) {
             const int64 i = begin + u * stride;
             if (i >= n) break;
-            int place = hash(bits[u]);
+            int place = place_of(hash_of(bits[u]));
             while (at[place] != EMPTY && !(value[at[place]] == bits[u])) place = (place + 1) % PLACES;
             if (at[place] != EMPTY) {
                 number[i] = (uint8)at[place];

@@ -27,6 +27,18 @@ def encode(data: Any, target: devices.Device) -> tuple[Any, Any]:
     return stored, distinct
 
 
+def encode_for(array_class: Any, tables: Any, data: Any, target: devices.Device) -> tuple[Any, Any]:
+    """As :func:`encode`, for values in the structure of `tables`, where that may say that numbers do not pay."""
+    stored, distinct = encode(data, target)
+    return (stored, distinct) if pays(array_class, tables, distinct, target) else (data, None)
+
+
+def pays(array_class: Any, tables: Any, distinct: Any, target: devices.Device) -> bool:
+    """Whether products with `tables` gain by numbers of these values. A format's module may have ``numbers_pay(tables)``."""
+    says = getattr(array_class._module(target), "numbers_pay", None)
+    return says is None or distinct is None or distinct.size < 2 or bool(says(tables))
+
+
 def described(data: Any, target: devices.Device) -> str:
     """What a conversion stores the values `data` as, in a few words."""
     with target.use():
@@ -38,7 +50,7 @@ def encoded(array: Any) -> Any:
     if table(array._tables) is not None or "distinct" not in array._stored:
         return array
     with array._target.use():
-        stored, distinct = encode(array._values(array._tables), array._target)
+        stored, distinct = encode_for(type(array), array._tables, array._values(array._tables), array._target)
         if distinct is None:
             return array
         made = array._with_table(stored, distinct)

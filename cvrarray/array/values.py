@@ -68,7 +68,7 @@ def write(base: Any, sources: Sources | None, values: Any, out: Any = None) -> A
         values = target.xp.ascontiguousarray(values, dtype=coercion.check_dtype(values.dtype))
         distinct = None
         if encoding.table(base._tables) is not None and (sources is None or sources.first is None):  # numbers are no terms
-            values, distinct = encoding.encode(values, target)
+            values, distinct = encoding.encode_for(type(base), base._tables, values, target)
         table = base._empty_values(values.dtype)
         _fill(base, sources, values, table)
         return base._with_table(table, distinct)

@@ -279,6 +279,14 @@ def _mean_blocks(t: BBCSRTables) -> int:
     return n_slots(t) // (WARP * t.block_size * max(1, t.col_base.size))
 
 
+def numbers_pay(t: BBCSRTables) -> bool:
+    """Whether products gain by values that are looked up: not in long rows whose columns are far apart.
+
+    There the speed is 0.73 to 0.79 times that with plain values. L1 may bound them: tables of values leave less of it for x.
+    """
+    return not is_far(t)
+
+
 def product_matrix(tables: BBCSRTables, dtype: np.dtype) -> Callable[[cupy.ndarray, cupy.ndarray, Any, Any], None]:
     """``run(x, y, alpha, beta)``, which does ``Y = alpha * A @ X + beta * Y``; X (n_cols, k) and Y (n_rows, k) in C order."""
     t, size = tables, tables.block_size

@@ -39,6 +39,8 @@ BLOCK = 128  # threads: four chunks
 UNROLL = {1: 6, 2: 6, 4: 6, 8: 6, 16: 4}
 #: Empty rows a thread, at least, and blocks for empty rows, at most, in ``A @ x``.
 EMPTY_ROWS_A_THREAD, MOST_BLOCKS_FOR_EMPTY = 8, 1 << 14
+#: Entries of rows that count as long where columns are far apart, as in BBCSR's ``is_far``.
+LONG = 40
 #: ``A @ X``: vectors of a row of X that a lane holds, at most.
 MATRIX_VECTORS = 4
 #: Steps a chunk should have: STEPS, fewer (to MIN_STEPS) where there would not be ENOUGH_CHUNKS to keep the device busy, more
@@ -270,6 +272,11 @@ def _cuts(t: CVRTables, dtype: np.dtype) -> Callable[[], Struct]:
         return struct(span, arrived, part)
 
     return PerStream(make).get
+
+
+def numbers_pay(t: CVRTables) -> bool:
+    """Whether products gain by values that are looked up: as with BBCSR, not in long rows whose columns are far apart."""
+    return t.col_wide.size <= t.col_narrow.size or t.nnz <= LONG * t.shape[0]
 
 
 def product_matrix(tables: CVRTables, dtype: np.dtype) -> Callable[[cupy.ndarray, cupy.ndarray, Any, Any], None]:

@@ -14,7 +14,7 @@ from .assembly import WORDS, as_words
 from .compiler import Coded, Kernel
 from .transposed import strided
 
-#: Bytes of values from which fewer are worth a look-up in every product: below, tables are in the caches.
+#: Bytes of values from which fewer pay: below, tables are in the caches, and a call takes as long as its launch.
 LEAST_BYTES = 1 << 24
 SAMPLES = (512, 2048)  #: values that are looked at first, evenly spaced; where they are few, so many more
 ROUNDS = 8  #: times that all values are numbered, at most, each time with those that were missed before
@@ -70,16 +70,32 @@ def encode(data: cupy.ndarray) -> tuple[cupy.ndarray, cupy.ndarray | None]:
 
     It waits for the device, once where the first sample shows that values are many.
     """
-    if data.nbytes < LEAST_BYTES:
+    most, may_be_narrow = most_values(data), data.dtype in NARROWER and narrower_pays(data)
+    if not data.size or not (most or may_be_narrow):
         return data, None
     n_different, changes = _sampled(data)
-    if n_different <= MOST:
-        numbers, distinct = numbered(data)
-        if distinct is not None and (distinct.size == 1 or data.itemsize > 1):
+    if n_different <= most:
+        numbers, distinct = numbered(data, most)
+        if distinct is not None:
             return numbers, distinct
-    if data.dtype in NARROWER and not changes and (narrow := narrowed(data)) is not None:
+    if may_be_narrow and not changes and (narrow := narrowed(data)) is not None:
         return narrow, cupy.empty(0, data.dtype)
     return data, None
+
+
+def most_values(data: cupy.ndarray) -> int:
+    """Different values up to which it pays to store them apart: 0, 1 or MOST.
+
+    Numbers are half of what values of 2 bytes take, and that with their columns: too little for a look-up.
+    """
+    if data.nbytes < LEAST_BYTES:
+        return 0
+    return MOST if data.itemsize >= 4 else 1
+
+
+def narrower_pays(data: cupy.ndarray) -> bool:
+    """Whether it pays to store values in half the bytes, where all of them have such a value."""
+    return data.nbytes >= LEAST_BYTES
 
 
 def _sampled(data: cupy.ndarray) -> tuple[int, bool]:
@@ -91,13 +107,13 @@ def _sampled(data: cupy.ndarray) -> tuple[int, bool]:
     return n_different, bool(changes)
 
 
-def numbered(data: cupy.ndarray) -> tuple[cupy.ndarray, cupy.ndarray | None]:
-    """Numbers (nnz,) uint8 for the values `data`, and the table of what they stand for; None where these are too many."""
+def numbered(data: cupy.ndarray, most: int = MOST) -> tuple[cupy.ndarray, cupy.ndarray | None]:
+    """Numbers (nnz,) uint8 for the values `data`, and the table of what they stand for; None where they are above `most`."""
     different = _different(data[:: max(1, data.size // SAMPLES[1])].get())
     numbers, missed, count = cupy.empty(data.size, np.uint8), cupy.empty(MISSED, np.int64), cupy.empty(1, np.uint32)
     for _ in range(ROUNDS):
-        table = arranged(different) if different.size <= MOST else None
-        if table is None:
+        table = arranged(different) if different.size <= most else None
+        if table is None or table.size > most:
             break
         known = cupy.asarray(table)
         count.fill(0)
