@@ -315,13 +315,26 @@ class BBCSRArray(FormatArray):
         return slots.indptr.astype(np.int64, copy=False)
 
     @classmethod
+    def _taken(cls, parts: list[tuple[BBCSRTables, int, int]]) -> BBCSRTables | None:
+        """The rows [first, last) of each of some tables, one below the other; None where that takes a conversion."""
+        if not isinstance(parts[0][0].data, np.ndarray) or any(getattr(t, "distinct", None) is not None for t, _, _ in parts):
+            return None
+        shape = sum(last - first for _, first, last in parts), parts[0][0].shape[1]
+        tables: BBCSRTables | None = devices.CPU.backend("rebinning").take_rows(parts, coercion.index_dtype(shape))
+        return tables
+
+    def _slice(self, first: int, last: int) -> Self | None:
+        tables = self._taken([(self._tables, first, last)])
+        return None if tables is None else self._from_tables(tables)
+
+    @classmethod
     def _stacked(cls, parts: list[BBCSRTables]) -> BBCSRTables | None:
         """Bin by bin, where each matrix but the last ends with a whole bin and a whole block row."""
         size = parts[0].block_size
         if any(t.block_size != size or (t.present is None) != (parts[0].present is None) for t in parts):
             return None
         if any(t.shape[0] % math.lcm(WARP, size) for t in parts[:-1]):
-            return None
+            return cls._taken([(t, 0, t.shape[0]) for t in parts])
         _, narrow = offsets(t.col_narrow.size for t in parts)
         _, wide = offsets(t.col_wide.size for t in parts)
         starts = zip(parts, narrow, wide, strict=True)

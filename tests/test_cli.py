@@ -527,6 +527,19 @@ def test_bench_generated_and_json_on_stdout(run, monkeypatch):
     assert case["dtype"] == "complex64"
 
 
+def test_bench_of_values_that_are_few(run, monkeypatch, mtx):
+    recipe = generate.Recipe(generate.poisson7, (9,), (8,), (4,))
+    monkeypatch.setitem(generate.MATRICES, "poisson7", recipe)
+    for values, label in (("one", "poisson7 (one value)"), ("few", "poisson7 (few values)")):
+        code, out, _ = run("bench", "poisson7", "--scale", "small", "--values", values, "--repeats", 2, "--json", "-")
+        (case,) = json.loads(out)["results"]
+        assert (code, case["matrix"]) == (0, label)
+        assert {entry.get("values") for entry in case["runs"] if "plan" in entry} == {"plain"}  # it lies in the caches
+    code, _, err = run("bench", mtx, "--values", "one")
+    assert code == 2
+    assert "--values is for generated matrices" in err
+
+
 def test_bench_gives_mkl_as_many_threads_as_ours(monkeypatch, matrix):
     asked = []
     library = SimpleNamespace(mkl_set_num_threads=asked.append, dot_product_mkl=lambda matrix, x: matrix @ x)

@@ -22,7 +22,8 @@ from .base import SparseArray
 from .transposed import TransposedArray
 from .values import Structure, same_tables
 
-#: Number -> array, while it lives: operators of PyTorch take numbers, not arrays.
+#: Number -> array, while it lives: operators of PyTorch take numbers, not arrays. Code that ``torch.compile`` has compiled may
+#: be the first to meet an array, and only reads its number: so every array is entered.
 LIVING: WeakValueDictionary[int, FormatArray] = WeakValueDictionary()
 _NUMBERS = itertools.count(1)
 
@@ -73,7 +74,7 @@ class FormatArray(SparseArray):
 
     _tables: Any
     _kernels: dict[tuple[str, np.dtype], Run]  # kind and the product's dtype -> the device module's prepared product
-    _number: int  # of this array alone
+    _number: int  # of this array alone: what an operator of PyTorch takes in its place
     _place_cache: tuple[Any, Any] | None = None  # rows and columns of the canonical CSR, once asked for
     _structure: Structure  # what arrays know together that differ in their values alone
     _transpose: Any  # an array on the CPU that is the transpose, once asked for; False where there shall be none
@@ -97,7 +98,8 @@ class FormatArray(SparseArray):
     ):
         target = None if device is None else devices.parse(device)
         encodes = encoding.checked(values) and "distinct" in self._stored
-        csr = coercion.from_arguments(obj, shape, dtype)
+        with progress.shown("reading the matrix's entries"):
+            csr = coercion.from_arguments(obj, shape, dtype)
         target = target or devices.of(csr.data)
         with progress.shown(f"converting {csr.nnz:,} nonzeros"), target.use():
             try:
@@ -273,8 +275,8 @@ class FormatArray(SparseArray):
     def _values_changed(self) -> None:
         """Drop or renew what was computed from the values, after these were replaced.
 
-        That is the transpose, which gets the new values before its next product, and products whose ``run`` has a ``renew()``. A product without it reads the value table in
-        every call.
+        That is the transpose, which gets the new values before its next product, and products whose ``run`` has a
+        ``renew()``. A product without it reads the value table in every call.
         """
         self._transpose_is_old = isinstance(self._transpose, SparseArray)
         self._ready_transposed.clear()
@@ -360,12 +362,17 @@ class FormatArray(SparseArray):
         """
         return self._tables, 0
 
+    def _slice(self, first: int, last: int) -> Self | None:
+        """The rows [first, last), at least one, by the tables; None where these do not give them."""
+        return None
+
     def _canonical_csr(self) -> CSR:
         to_csr = getattr(self._module(self._target), "to_csr", None)
-        if to_csr is None:
-            return super()._canonical_csr()
-        csr: CSR = to_csr(encoding.numbered(type(self), self._tables), 0, self.shape[0])
-        return csr._replace(data=encoding.looked_up(self._tables, csr.data))
+        with progress.shown(f"decoding {self.nnz:,} nonzeros"):
+            if to_csr is None:
+                return super()._canonical_csr()
+            csr: CSR = to_csr(encoding.numbered(type(self), self._tables), 0, self.shape[0])
+            return csr._replace(data=encoding.looked_up(self._tables, csr.data))
 
     def _diagonal(self, offset: int) -> Any:
         diagonal = getattr(self._module(self._target), "diagonal", None)

@@ -22,6 +22,7 @@ from ..array.format import FormatArray
 from ..array.invariants import integer
 from ..bbcsr import BBCSRArray
 from ..core import devices
+from ..core.progress import shown
 from ..core.tables import CSR, WARP, Blocks, Sources
 from ..input import coercion
 from .model import choose, statistics, statistics_of_blocks
@@ -66,7 +67,7 @@ class Assembly:
 
     The coordinates are sorted and merged here, and the structure of the arrays is made at the first call in a dtype. The plan
     keeps, for each dtype, 4 bytes a stored slot, or 4 over `block_size` where arrays are BBCSR with blocks of that size; where
-    values are summed, 4 bytes a value and stored entry more (over `block_size` in the same case).
+    values are summed, 4 bytes a value and stored entry more (over `block_size` in the same case; else twice that at most).
 
     Examples
     --------
@@ -95,7 +96,7 @@ class Assembly:
         home = coercion.same_device(rows=rows, cols=cols)
         self._target = home if device is None else devices.parse(device)
         rows, cols = (devices.move(index, self._target) for index in (rows, cols))
-        with self._target.use():
+        with shown(f"sorting {rows.size:,} places"), self._target.use():
             self.shape = _checked_shape(rows, cols, shape, self.block_size)
             n_rows, n_cols = (-(-n // self.block_size) for n in self.shape)
             index = coercion.index_dtype(self.shape)

@@ -9,6 +9,7 @@ from ..array import encoding
 from ..array.format import FormatArray
 from ..bbcsr import BBCSRArray
 from ..core import devices
+from ..core.progress import shown
 from ..core.tables import CSR, WARP
 from ..cvr import CVRArray
 from ..input import coercion
@@ -157,6 +158,7 @@ def _of_blocks(obj: Any, format: str, device: Any, parameters: dict[str, Any]) -
     return plan(devices.move(found.data, target))
 
 
+@shown("reading the matrix's entries")
 def placed(obj: Any, device: Any = None, dtype: Any = None) -> CSR:
     """Any matrix that :func:`asarray` takes, as canonical CSR on a device.
 

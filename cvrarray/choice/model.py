@@ -16,6 +16,7 @@ from ..array import encoding
 from ..array.blocks import expanded
 from ..array.format import Sample
 from ..core import devices
+from ..core.progress import shown
 from ..core.tables import CSR, NARROW, WARP, Blocks
 from ..formats import FORMATS, of_variant
 from ..input import coercion
@@ -70,6 +71,7 @@ class Plan(NamedTuple):
         return {} if self.block_size is None else {"block_size": self.block_size}
 
 
+@shown("looking at the matrix")
 def statistics(obj: Any, *, exact: bool = True) -> Statistics:
     """Statistics of any matrix that :func:`asarray` takes.
 

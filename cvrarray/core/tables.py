@@ -118,8 +118,8 @@ class Sources(NamedTuple):
     first   order   what `source` holds
     ======  ======  ===========================================================================================================
     None    None    (n_slots,) the unit that the slot is
-    given   None    the units whose sum the slot is, one after the other: ``source[first[s // 32] + s % 32 + 32 * k]``, as many k
-                    for 32 slots as the one with the most has units; first is (ceil(n_slots / 32) + 1,) int64
+    given   None    the units whose sum the slot is: ``source[first[s // 32] + s % 32 + 32 * k]``, as many k for 32 slots as the
+                    one with the most has units; first is (ceil(n_slots / 32) + 1,) int64
     given   given   (n_slots,) a place, from 1: place m is the sum of the units ``order[first[m - 1]]`` .. (from 0) of the data;
                     first is (n_places + 1,), order (n_units,)
     ======  ======  ===========================================================================================================
