@@ -78,7 +78,7 @@ __global__ __launch_bounds__(THREADS) void cg_residual(const Shape shape, const 
         c.limit = limit;
         c.iterations = 0;
         c.last = 1 / 0.;
-        c.reason = CONVERGED;  // until it is judged
+        c.reason = VERIFY;  // until it is judged
     }
     if (c.reason == RUNNING) return;
     if (P == GIVEN)
@@ -128,7 +128,7 @@ __global__ __launch_bounds__(THREADS) void cg_step(const Shape shape, const Part
     if (!grid_sums(shape, partials, sums)) return;
     Column& c = column[j];
     if (c.alpha == 0) return;
-    end_iteration(c, P == GIVEN ? 1 : sums[0], sums[1], history ? history + (c.iterations + 1) * shape.k + j : nullptr);
+    end_iteration<Y>(c, P == GIVEN ? 1 : sums[0], sums[1], history ? history + (c.iterations + 1) * shape.k + j : nullptr);
     if (P == GIVEN) return;
     c.beta = quotient(sums[0], c.nu);
     c.nu = sums[0];

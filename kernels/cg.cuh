@@ -4,9 +4,9 @@
 
 enum Preconditioner { IDENTITY, DIAGONAL, BLOCKS, GIVEN };  // GIVEN: z is computed by others
 
-// Why a column is idle, if it is. CONVERGED: by the residual that iterations update; VERIFIED: by the true one.
-// START: the residual is there, and z is missing.
-enum Reason { RUNNING, START, CONVERGED, VERIFIED, LIMIT, STAGNATED, INDEFINITE, M_INDEFINITE, M_SINGULAR, A_INFINITE, M_INFINITE };
+// Why a column is idle, if it is: cvrarray/linalg/ends.py has them in the same order. VERIFY: the residual that iterations update
+// is small enough; CONVERGED: the true one is. START: the residual is there, and z is missing.
+enum Reason { RUNNING, START, VERIFY, CONVERGED, MAXITER, STAGNATION, NOT_DEFINITE, M_NOT_DEFINITE, M_SINGULAR, A_NAN, M_NAN };
 
 // A column's state: nine words of 8 bytes, as the host reads them
 struct Column {
@@ -59,14 +59,33 @@ __device__ Y block_row(const Y* row, int apart, const Y* r, int r_apart, int cou
 
 // ---------------------------------------------------------------------------------------------------- when a column ends
 
+constexpr double LEAST = 2.2250738585072014e-308;  // normal number
+
 __device__ inline bool is_finite(double value) { return fabs(value) <= 1.7976931348623157e308; }
 
-__device__ inline double quotient(double a, double b) { return b == 0 ? 0 : a / b; }
+// 0 where b is 0, or too small for its reciprocal: no step, rather than one without end
+__device__ inline double quotient(double a, double b) { return fabs(b) < LEAST ? 0 : a / b; }
 
-// whether p @ A p is what a definite A gives, and if not why the column ends
+// Below this part of the true residual that it began from, the one that iterations update is rounding alone. It is tested
+// against the true one there, whatever the tolerance: it would go on to numbers whose squares vanish.
+template <class Y>
+struct Rounding {
+    static constexpr double PART = 1.4e-17;
+};
+template <>
+struct Rounding<float> {
+    static constexpr double PART = 7.5e-9;
+};
+template <>
+struct Rounding<complex64> : Rounding<float> {};
+
+// whether p @ A p is what a definite A gives
+__device__ inline bool is_curved(double curvature) { return curvature >= LEAST && is_finite(curvature); }
+
+// and if not why the column ends
 __device__ inline int64 reason_of_curvature(const Column& c, double curvature) {
-    if (c.tolerance < 0 || (curvature > 0 && is_finite(curvature))) return RUNNING;
-    return is_finite(curvature) ? INDEFINITE : A_INFINITE;
+    if (c.tolerance < 0 || is_curved(curvature)) return RUNNING;
+    return is_finite(curvature) ? NOT_DEFINITE : A_NAN;
 }
 
 // alpha, by p @ A p. Where there is no step to take it is 0, and the column has ended
@@ -78,19 +97,26 @@ __device__ inline void take_step(Column& c, double curvature) {
 // what r @ z and |r| say; `reason` where nothing is wrong
 __device__ inline int64 reason_of(const Column& c, double nu, int64 reason) {
     if (c.tolerance < 0) return reason;
-    if (!is_finite(c.norm)) return A_INFINITE;
-    return !is_finite(nu) ? M_INFINITE : nu < 0 ? M_INDEFINITE : nu == 0 ? M_SINGULAR : reason;
+    if (!is_finite(c.norm)) return A_NAN;
+    return !is_finite(nu) ? M_NAN : nu < 0 ? M_NOT_DEFINITE : nu == 0 ? M_SINGULAR : reason;
 }
 
-// after an iteration, by the residual that it has updated
-__device__ inline void end_iteration(Column& c, double nu, double rr, double* history) {
+// of the norm of the updated residual: the true one is looked at there
+template <class Y>
+__device__ double threshold(const Column& c) {
+    return max(c.tolerance, Rounding<Y>::PART * c.last);
+}
+
+// after an iteration of vectors of Y, by the residual that it has updated
+template <class Y>
+__device__ void end_iteration(Column& c, double nu, double rr, double* history) {
     c.norm = sqrt(rr);
     c.iterations += 1;
     if (history) *history = c.norm;
-    if (c.norm <= c.tolerance)
-        c.reason = CONVERGED;
+    if (c.tolerance >= 0 && c.norm <= threshold<Y>(c))
+        c.reason = VERIFY;
     else
-        c.reason = reason_of(c, nu, c.iterations >= c.limit ? LIMIT : RUNNING);
+        c.reason = reason_of(c, nu, c.iterations >= c.limit ? MAXITER : RUNNING);
 }
 
 // A column whose true residual is known goes on, if it is not small enough: a column that begins, and one whose updated
@@ -98,9 +124,9 @@ __device__ inline void end_iteration(Column& c, double nu, double rr, double* hi
 __device__ inline void judge(Column& c, double nu, double rr, int64 go_on) {
     c.norm = sqrt(rr);
     if (c.norm <= c.tolerance && is_finite(c.norm))
-        c.reason = VERIFIED;
-    else if (c.reason == CONVERGED)
-        c.reason = reason_of(c, nu, c.norm > 0.5 * c.last ? STAGNATED : c.iterations >= c.limit ? LIMIT : go_on);
+        c.reason = CONVERGED;
+    else if (c.reason == VERIFY)
+        c.reason = reason_of(c, nu, c.norm > 0.5 * c.last ? STAGNATION : c.iterations >= c.limit ? MAXITER : go_on);
     c.alpha = c.beta = 0;
     c.nu = nu;
     c.last = c.norm;

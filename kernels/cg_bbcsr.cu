@@ -31,9 +31,11 @@ struct Unsigned<16> {
 };
 
 // Tables are in global or in shared memory, so addresses are generic ones; what comes from global memory is streamed past L1. p
-// changes while the kernel runs.
-template <bool STREAM>
+// changes while the kernel runs; MARKED, entries without this mark are not there yet.
+template <bool STREAM, bool MARKED>
 struct ReadAnywhere {
+    uint32 mark;
+
     static __device__ uint16 word(const uint16* p) {
         uint16 value;
         asm("ld.cs.u16 %0, [%1];" : "=h"(value) : "l"(p));
@@ -70,7 +72,37 @@ struct ReadAnywhere {
     }
     template <class T>
     static __device__ T entry(const T* p) {
-        return *p;
+        if constexpr (MARKED)
+            return told(p);
+        else
+            return *p;
+    }
+    template <class Y>
+    __device__ Y none() const {
+        return marked(Y{}, mark);
+    }
+    template <class Y, int U, int B, class F>
+    __device__ void gather(Y (&xs)[U][B], F load) const {
+        load();
+        if constexpr (MARKED) {
+            for (uint32 looks = 0; !are_there(xs); be_patient(looks)) {
+                pause(NEXT_LOOK);
+                load();
+            }
+#pragma unroll
+            for (int u = 0; u < U; ++u)
+#pragma unroll
+                for (int j = 0; j < B; ++j) xs[u][j] = marked(xs[u][j], 0);
+        }
+    }
+    template <class Y, int U, int B>
+    __device__ bool are_there(const Y (&xs)[U][B]) const {
+        bool all = true;
+#pragma unroll
+        for (int u = 0; u < U; ++u)
+#pragma unroll
+            for (int j = 0; j < B; ++j) all &= has_mark(xs[u][j], mark);
+        return all;
     }
 };
 
@@ -94,15 +126,23 @@ __device__ T* copied(char*& to, const T* from, int64 count) {
 }
 
 // The product of a block's bins.
-template <class A, class Y, class I, class M, int B, int U_NARROW, int U_WIDE, bool HOLES, int S, int THREADS, bool STREAM>
+template <class A, class Y, class I, class M, int B, int U_NARROW, int U_WIDE, bool HOLES, int S, int THREADS, bool STREAM,
+          bool MARKED>
 struct BlockProduct {
+    const Bbcsr<A, I, M>& m;
     const Opened<A>& values;
     Bin<A, I, M>* const bins;
-    const int n_bins, rows;
+    const int first, n_bins, rows;
     const Y* const p;
     Y* const s;  // (S, 32 n_bins)
+    char *const free, *const end;  // of shared memory
 
-    __device__ void find(const Bbcsr<A, I, M>& m, int first) const {
+    __device__ void prepare() const {
+        find();
+        keep(free, end);
+    }
+
+    __device__ void find() const {
         for (int b = threadIdx.x; b < n_bins; b += THREADS) {
             const int bin = first + b;
             const int64 begin = m.bin_rowptr[bin], col = m.col_ptr[bin];
@@ -130,16 +170,19 @@ struct BlockProduct {
         __syncthreads();
     }
 
-    __device__ void run() const {
-        typedef ReadAnywhere<STREAM> Read;
+    template <class E>
+    __device__ void run(E&, uint32 mark) const {
+        typedef ReadAnywhere<STREAM, MARKED> Read;
+        const Read read{mark};
         for (int item = threadIdx.x / WARP; item < n_bins * S; item += THREADS / WARP) {
             const Bin<A, I, M> bin = bins[item / S];
             const Opened<A> data = values.from(bin.data);
             const int part = item % S, at = item / S * WARP + lane_id();
             const Y sum = bin.base >= 0
                 ? row_sum<Read, A, Y, I, M, B, U_NARROW, HOLES, S>((const uint16*)bin.col, data, bin.present, bin.n_blocks, part,
-                                                                  p + (int64)bin.base * B)
-                : row_sum<Read, A, Y, I, M, B, U_WIDE, HOLES, S>((const I*)bin.col, data, bin.present, bin.n_blocks, part, p);
+                                                                  p + (int64)bin.base * B, read)
+                : row_sum<Read, A, Y, I, M, B, U_WIDE, HOLES, S>((const I*)bin.col, data, bin.present, bin.n_blocks, part, p,
+                                                                read);
             if (S > 1 || at < rows) s[part * n_bins * WARP + at] = sum;
         }
         __syncthreads();
@@ -158,27 +201,18 @@ struct BlockProduct {
 // mapping   a block has the bins first_bin[b] to first_bin[b + 1]; in the product S warps a bin and one thread of each a row, in
 //           the rest one thread a row
 // traffic   tables, as in bbcsr_matvec, if they are not in shared memory; p is written and gathered
-// requires  all blocks on the device at once; blocks of M lie in one block; words are all ones; s in shared memory if S > 1
+// requires  as iterate(); s in shared memory if S > 1, p if MARKED
 // races     of p: see cg_iterations.cuh; all else is a block's own
-template <class A, class Y, class I, class M, int B, int U_NARROW, int U_WIDE, bool HOLES, int S, int THREADS, bool STREAM>
+template <class A, class Y, class I, class M, int B, int U_NARROW, int U_WIDE, bool HOLES, int S, int THREADS, bool STREAM,
+          bool MARKED>
 __global__ __launch_bounds__(THREADS, 1) void cg_bbcsr(const Bbcsr<A, I, M> m, const int* first_bin, const Vectors<Y> v,
                                                        Column* column, uint64* words, int64 count) {
     extern __shared__ uint4 memory[];
-    typedef Exchange<5, THREADS> Sums;
-    __shared__ typename Sums::Shared sums;
-    __shared__ Column c;
-    if (threadIdx.x == 0) c = *column;
-    __syncthreads();
-    if (c.reason != RUNNING || count <= 0) return;
     char* const shared = reinterpret_cast<char*>(memory);
-    Sums exchange(sums, words);
     const int first = first_bin[blockIdx.x], n_bins = first_bin[blockIdx.x + 1] - first;
-    const Part<Y, THREADS> part(v, shared, (int64)first * WARP, (int64)(first + n_bins) * WARP, m.n_rows);
-    BlockProduct<A, Y, I, M, B, U_NARROW, U_WIDE, HOLES, S, THREADS, STREAM> product{
-        m.data.opened(), reinterpret_cast<Bin<A, I, M>*>(shared), n_bins, part.rows, v.p, part.s};
-    product.find(m, first);
-    product.keep(shared + v.free, shared + v.end);
-    part.load();
-    iterate(part, c, exchange, product, count);
-    if (blockIdx.x == 0 && threadIdx.x == 0) *column = c;
+    const Part<Y, THREADS, MARKED> part(v, shared, (int64)first * WARP, (int64)(first + n_bins) * WARP, m.n_rows);
+    const BlockProduct<A, Y, I, M, B, U_NARROW, U_WIDE, HOLES, S, THREADS, STREAM, MARKED> product{
+        m, m.data.opened(), reinterpret_cast<Bin<A, I, M>*>(shared), first, n_bins, part.rows, v.p, part.s, shared + v.free,
+        shared + v.end};
+    iterate(part, product, column, words, count);
 }

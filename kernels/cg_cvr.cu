@@ -18,18 +18,20 @@ struct ChangingX {
 };
 
 // The product of a block's chunks, whose rows may be any block's: so all blocks wait for each other after it.
-template <class A, class Y, class I, int L, int U, bool CUT, class E>
+template <class A, class Y, class I, int L, int U, bool CUT>
 struct ChunkProduct {
     const Cvr<A, I>& m;
     const Opened<A>& values;
     const Cuts<Y>& cuts;
-    E& exchange;
     const Y* const p;
     Y* const all;  // of s
     const Y* const s;  // the block's rows of it
     const int64 first, end;  // chunks
 
-    __device__ void run() const {
+    __device__ void prepare() const {}
+
+    template <class E>
+    __device__ void run(E& exchange, uint32) const {
         for (int64 chunk = first + threadIdx.x / WARP; chunk < end; chunk += blockDim.x / WARP) {
             const Chunk<A, Y, I, L, CUT> c(m, cuts, chunk);
             const auto sums = c.base >= 0
@@ -49,25 +51,15 @@ struct ChunkProduct {
 //
 // mapping   a block has its share of the chunks, one warp each, and the rows first_row[b] to first_row[b + 1] for the rest
 // traffic   tables, as in cvr_matvec; p is written and gathered, s written and read
-// requires  all blocks on the device at once; blocks of M lie in one block; words are all ones; s in global memory, 0 in empty rows
+// requires  as iterate(); s in global memory, 0 in empty rows
 // races     of p: see cg_iterations.cuh; s is written before a barrier of its own, and read before the next one; all else is a
 //           block's own
 template <class A, class Y, class I, int L, int U, bool CUT, int THREADS>
 __global__ __launch_bounds__(THREADS, 1) void cg_cvr(const Cvr<A, I> m, const Cuts<Y> cuts, int64 n, const int64* first_row,
                                                      const Vectors<Y> v, Column* column, uint64* words, int64 count) {
     extern __shared__ uint4 memory[];
-    typedef Exchange<5, THREADS> Sums;
-    __shared__ typename Sums::Shared sums;
-    __shared__ Column c;
-    if (threadIdx.x == 0) c = *column;
-    __syncthreads();
-    if (c.reason != RUNNING || count <= 0) return;
-    char* const shared = reinterpret_cast<char*>(memory);
-    Sums exchange(sums, words);
-    const Part<Y, THREADS> part(v, shared, first_row[blockIdx.x], first_row[blockIdx.x + 1], n);
-    ChunkProduct<A, Y, I, L, U, CUT, Sums> product{m, m.val.opened(), cuts, exchange, v.p, v.s, part.s,
-                                                  m.n_chunks * blockIdx.x / gridDim.x, m.n_chunks * (blockIdx.x + 1) / gridDim.x};
-    part.load();
-    iterate(part, c, exchange, product, count);
-    if (blockIdx.x == 0 && threadIdx.x == 0) *column = c;
+    const Part<Y, THREADS, false> part(v, reinterpret_cast<char*>(memory), first_row[blockIdx.x], first_row[blockIdx.x + 1], n);
+    const ChunkProduct<A, Y, I, L, U, CUT> product{m, m.val.opened(), cuts, v.p, v.s, part.s, m.n_chunks * blockIdx.x / gridDim.x,
+                                                   m.n_chunks * (blockIdx.x + 1) / gridDim.x};
+    iterate(part, product, column, words, count);
 }

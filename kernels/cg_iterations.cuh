@@ -12,7 +12,9 @@
 // seen after the next product, before anything is updated by it.
 //
 // A block has neighbouring rows, and keeps its parts of vectors in shared memory where they fit. p is in global memory, as all
-// blocks gather from it: it is written between the sums and the barrier, and read between the barrier and the next sums.
+// blocks gather from it: it is written between the sums and the barrier, and read between the barrier and the next sums. Where
+// blocks have little to gather there is no barrier: entries of p are MARKED, and each is waited for by those that gather it. The
+// last bit of a number is no loss: x and r are updated by the same p, rounded.
 
 // Vectors of the system, and where a block keeps its parts of them: bytes from the begin of shared memory, or -1 for global
 // memory.
@@ -22,7 +24,7 @@ struct Vectors {
     const Y* inverse;
     double* history;
     int64 size;  // of blocks of M: 0 for the identity
-    int64 place_x, place_r, place_z, place_s, place_inverse;
+    int64 place_x, place_r, place_z, place_p, place_s, place_inverse;
     int64 free, end;  // of shared memory, where nothing else is
 };
 
@@ -31,8 +33,8 @@ __device__ T* at_place(char* memory, int64 place, T* otherwise) {
     return place < 0 ? otherwise : reinterpret_cast<T*>(memory + place);
 }
 
-// A block's rows of the system.
-template <class Y, int THREADS>
+// A block's rows of the system. MARKED: p is in shared memory, and a marked copy of it in global memory.
+template <class Y, int THREADS, bool MARKED>
 struct Part {
     const Vectors<Y>& v;
     const int64 row, n;  // the first one, and of all blocks
@@ -45,9 +47,20 @@ struct Part {
     __device__ Part(const Vectors<Y>& v, char* shared, int64 row, int64 end, int64 n)
         : v(v), row(row), n(n), rows((int)(min(end, n) > row ? min(end, n) - row : 0)), size((int)v.size),
           x(at_place(shared, v.place_x, v.x + row)), r(at_place(shared, v.place_r, v.r + row)),
-          z(at_place(shared, v.place_z, v.z + row)), s(at_place(shared, v.place_s, v.s + row)), p(v.p + row),
+          z(at_place(shared, v.place_z, v.z + row)), s(at_place(shared, v.place_s, v.s + row)),
+          p(at_place(shared, v.place_p, v.p + row)),
           inverse(at_place(shared, v.place_inverse, v.inverse + row * max(size, 1))), per_row(v.place_inverse < 0 ? size : 1),
           per_column(v.place_inverse < 0 ? 1 : rows), reciprocal(size > 1 ? 0xffffffffu / size + 1 : 0) {}
+
+    // p[i], and what other blocks see of it
+    __device__ void turn(int i, Y direction, uint32 mark) const {
+        if constexpr (MARKED) {
+            p[i] = marked(direction, 0);
+            tell(v.p + row + i, marked(direction, mark));
+        } else {
+            p[i] = direction;
+        }
+    }
 
     // calls f(i) for each row
     template <class F>
@@ -60,6 +73,7 @@ struct Part {
             if (v.place_x >= 0) x[i] = v.x[row + i];
             if (v.place_r >= 0) r[i] = v.r[row + i];
             if (v.place_z >= 0 && size > 1) z[i] = v.z[row + i];
+            if (MARKED) turn(i, v.p[row + i], 0);
         });
         if (v.place_inverse >= 0)  // column by column: neighbouring threads find their entries side by side
             for (int i = threadIdx.x; i < rows * size; i += THREADS)
@@ -97,7 +111,7 @@ struct Part {
     }
 
     // the updates, and r @ z and r @ r of this block's rows
-    __device__ void update(double alpha, double beta, double (&sums)[2]) const {
+    __device__ void update(double alpha, double beta, uint32 mark, double (&sums)[2]) const {
         each([&](int i) {
             const Y residual = plus(r[i], -alpha, s[i]), direction = p[i];
             r[i] = residual;
@@ -105,7 +119,7 @@ struct Part {
             sums[1] += dot(residual, residual);
             if (size > 1) return;
             const Y entry = scaled_row(i, residual);
-            p[i] = plus(entry, beta, direction);
+            turn(i, plus(entry, beta, direction), mark);
             sums[0] += dot(residual, entry);
         });
         if (size <= 1) return;
@@ -113,49 +127,69 @@ struct Part {
         each([&](int i) {
             const Y entry = blocked_row(i, r);
             z[i] = entry;
-            p[i] = plus(entry, beta, p[i]);
+            turn(i, plus(entry, beta, p[i]), mark);
             sums[0] += dot(r[i], entry);
         });
     }
 };
 
-// At most `count` iterations of a column that goes on. product.run() computes the block's rows of A p; product.sum(i) gives one.
-template <class Y, int THREADS, class E, class PRODUCT>
-__device__ void iterate(const Part<Y, THREADS>& part, Column& c, E& exchange, PRODUCT& product, int64 count) {
-    const double first_nu = c.nu;
-    const bool has_rows = threadIdx.x / WARP * WARP < part.rows;
-    __shared__ double alpha, inverse;
-    __shared__ int64 reason;
-    for (int64 done = 0;; ++done) {
+// At most `count` iterations of a column that goes on. product.run(exchange, mark) computes the block's rows of A p;
+// product.sum(i) gives one.
+//
+// requires  all blocks on the device at once; blocks of M lie in one block; words are all ones
+template <class Y, int THREADS, bool MARKED, class PRODUCT>
+__device__ void iterate(const Part<Y, THREADS, MARKED>& part, PRODUCT& product, Column* column, uint64* words, int64 count) {
+    typedef Exchange<5, THREADS> Sums;
+    __shared__ typename Sums::Shared sums;
+    __shared__ Column c;
+    if (threadIdx.x == 0) c = *column;
+    __syncthreads();
+    const int64 most = min(count, c.limit - c.iterations);
+    if (c.reason != RUNNING || most <= 0) return;
+    Sums exchange(sums, words);
+    product.prepare();
+    part.load();
+    if (MARKED) exchange.barrier([] {});
+    // Every thread knows when to end, and the factors: they come from the same sums, and waiting for one thread takes longer.
+    const bool is_tested = c.tolerance >= 0, has_rows = threadIdx.x / WARP * WARP < part.rows;
+    const double enough = threshold<Y>(c) * threshold<Y>(c);
+    double* const history = part.v.history && blockIdx.x == 0 && threadIdx.x == 0 ? part.v.history + c.iterations : nullptr;
+    const auto& total = exchange.shared.total;
+    double weights[2] = {blockIdx.x == 0 && threadIdx.x == 0 ? c.nu : 0.};  // a sum that is known
+    exchange.leave(3, weights, true);
+    uint32 mark = 0;
+    int64 done = 0;
+    for (;; ++done) {
         double products[3] = {};
-        if (done < count) {
-            product.run();
+        if (done < most) {
+            product.run(exchange, mark);
             part.weigh_product([&](int i) { return product.sum(i); }, products);
         }
         exchange.leave(0, products, has_rows);
         exchange.sum();
-        // three warps, as square roots and quotients take long
-        const auto& total = exchange.shared.total;
-        const double nu = done ? total[3] : first_nu;
-        if (threadIdx.x == 0) {
-            reason = reason_of_curvature(c, total[0]);
-            alpha = quotient(nu, total[0]);
+        const double mu = total[0], nu = total[3], rr = total[4];
+        if (history && done) history[done] = sqrt(rr);
+        if (done == most) break;
+        if (is_tested && !(is_curved(mu) && (done == 0 || (rr > enough && nu > 0 && is_finite(rr + nu))))) break;
+        const double alpha = quotient(nu, mu), inverse = quotient(1, nu);
+        const double beta = max(0., (nu - 2 * alpha * total[1] + alpha * alpha * total[2]) * inverse);
+        weights[0] = weights[1] = 0;
+        mark ^= 1;
+        part.update(alpha, beta, mark, weights);
+        if constexpr (MARKED) {
+            exchange.leave(3, weights, has_rows);
+            __syncthreads();
+        } else {
+            exchange.barrier([&] { exchange.leave(3, weights, has_rows); });
         }
-        if (threadIdx.x == WARP) inverse = quotient(1, nu);
-        if (threadIdx.x == 2 * WARP && done) {
-            c.nu = nu;
-            const bool writes = part.v.history && blockIdx.x == 0;
-            end_iteration(c, nu, total[4], writes ? part.v.history + c.iterations + 1 : nullptr);
-        }
-        __syncthreads();
-        if (c.reason != RUNNING || done == count) break;
-        if (reason != RUNNING) {
-            if (threadIdx.x == 0) c.reason = reason;
-            break;
-        }
-        double weights[2] = {};
-        part.update(alpha, max(0., (nu - 2 * alpha * total[1] + alpha * alpha * total[2]) * inverse), weights);
-        exchange.barrier([&] { exchange.leave(3, weights, has_rows); });
     }
     part.save();
+    if (blockIdx.x || threadIdx.x) return;
+    if (done) {
+        c.iterations += done - 1;
+        c.nu = total[3];
+        end_iteration<Y>(c, c.nu, total[4], nullptr);
+    }
+    if (c.reason == RUNNING && done < most) c.reason = reason_of_curvature(c, total[0]);
+    *column = c;
 }

@@ -64,7 +64,7 @@ __device__ bool grid_sums(const Shape& shape, const Partials& partials, double (
 #pragma unroll
         for (int i = 0; i < N; ++i) value[i] = 0;
         if (shape.row_of_thread() < shape.rows)
-#pragma unroll 4
+#pragma unroll 16
             for (int g = shape.row_of_thread(); g < gridDim.x; g += shape.rows)
 #pragma unroll
                 for (int i = 0; i < N; ++i) value[i] += fresh(tile + (g * N + i) * shape.columns + t % shape.columns);

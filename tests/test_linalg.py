@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 import scipy.sparse
@@ -327,6 +330,31 @@ def ends(A, b, device, **keywords):
     found = linalg.CG(A, **keywords).solve(put(b, device))
     assert found.info == (INFO[found.reason] if INFO[found.reason] is not None else max(1, found.iterations))
     return found
+
+
+@BUILD
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_nothing_is_left_to_solve(build, dtype, device):
+    """Iterations go on, or end, where the updated residual is 0 or too small for its square: x stays what it is."""
+    cases = [(scipy.sparse.eye_array(40, format="csr"), 1.0), (poisson(), 1.0), (poisson(), 1e-30)]
+    for csr, size in cases:
+        A = build(csr.astype(dtype), device=device)
+        b = np.array(size, dtype) * right_side(csr.shape[0], dtype)
+        counted = ends(A, b, device, iterations=400)
+        x = get(counted.x)
+        assert np.isfinite(x).all()
+        assert relative(csr, x, b) <= 400 * EPS[dtype]
+        for M in (None, "jacobi"):
+            assert ends(A, b, device, rtol=0, maxiter=10**9, M=M).reason in ("converged", "stagnation")
+
+
+def test_kernels_count_ends_as_the_host_does():
+    text = (Path(__file__).parent.parent / "kernels" / "cg.cuh").read_text()
+    names = re.search(r"enum Reason {(.*?)}", text)[1].replace(" ", "").split(",")
+    from cvrarray.linalg import ends as numbers
+
+    assert [getattr(numbers, name) for name in names] == list(range(len(names)))
+    assert len(numbers.ENDS) == numbers.BREAKDOWN + 1
 
 
 def test_every_end_of_cg(device):

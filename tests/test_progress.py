@@ -90,6 +90,20 @@ def test_only_the_outermost_is_shown(terminal):
         until(lambda: "next" in terminal.text)
 
 
+@pytest.mark.parametrize("options", [{}, {"iterations": 3}])
+def test_solves_are_shown(terminal, options):
+    class Slow:
+        shape, dtype = (3, 3), np.dtype(float)
+
+        def matvec(self, x, out=None):
+            time.sleep(0.1)
+            out[...] = [1, 2, 3] * x
+
+    cvrarray.linalg.CG(Slow(), **options).solve(np.ones(3))
+    assert "for 3 unknowns: 0 s" in terminal.text
+    assert terminal.text.endswith(" \r")
+
+
 def test_errors_erase_the_line_too(terminal):
     with pytest.raises(KeyboardInterrupt), progress.shown("cut short"):
         until(lambda: "cut short" in terminal.text)

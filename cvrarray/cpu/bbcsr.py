@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,6 +26,7 @@ ALL = np.uint32(0xFFFFFFFF)  #: mask of all rows of a bin
 #: as one.
 UNROLLED = 3
 BLOCK_ROWS_AHEAD = 4  #: from the block row that is laid out to the one whose columns are prefetched
+GROUPS = 32  #: of bins that a product computes before their rows are used again
 PADDED = 3  #: a bin with at most so many slots an entry is laid out step by step; above that row by row is quicker
 
 
@@ -108,13 +109,40 @@ def product(tables: BBCSRTables, dtype: np.dtype) -> Run:
     x (n_cols,) and y (n_rows,) are contiguous arrays of `dtype`: any number type but bool (compute ``bool @ bool`` in
     int64 and cast). alpha and beta are scalars of it. Where beta is 0, y is written and never read.
     """
+    kernel_, args = _product_of_bins(tables, dtype)
+    rows = threads.prepare(kernel_, tables.bin_rowptr)
+    return scaled(lambda x, y: rows(*args, x, y))
+
+
+def product_and(
+    tables: BBCSRTables, dtype: np.dtype, group: int, then: Callable[..., None]
+) -> Callable[[np.ndarray, np.ndarray], None]:
+    """``call(x, y)``: ``y = A @ x``, and ``then(first, last, x, y)`` for ranges that cover all groups of `group` bins.
+
+    A group's rows are computed before, by the same thread, and still in its cache. `then` is compiled, without the GIL; what it
+    writes must not depend on the range. x and y are as for :func:`product`.
+    """
+    kernel_, args = _product_of_bins(tables, dtype)
+    n_bins = len(tables.bin_rowptr) - 1
+    firsts = [*range(0, n_bins, group), n_bins]
+
+    def bins(first: int, last: int, x: np.ndarray, y: np.ndarray) -> None:
+        for begin in range(first, last, GROUPS):
+            end = min(begin + GROUPS, last)
+            kernel_(firsts[begin], firsts[end], *args, x, y)
+            then(begin, end, x, y)
+
+    return threads.prepare(bins, tables.bin_rowptr[firsts])
+
+
+def _product_of_bins(tables: BBCSRTables, dtype: np.dtype) -> tuple[Callable[..., None], tuple[Any, ...]]:
+    """``function(first, last, *args, x, y)`` for a range of bins, and args."""
     t = _for_kernels(tables, dtype)
     bytes_of_x = t.block_size * np.dtype(dtype).itemsize
     scalar = locality.prefers_scalar_loads(t.bin_rowptr, (1, t.block_size), t, bytes_of_x)
     args = (t, _within(t.block_size), simd.prefetch_level(tables.data), scalar)
     like = np.empty(0, dtype)
-    rows = threads.prepare(compiled(_product, 0, 0, *args, like, like), t.bin_rowptr)
-    return scaled(lambda x, y: rows(*args, x, y))
+    return compiled(_product, 0, 0, *args, like, like), args
 
 
 def product_matrix(tables: BBCSRTables, dtype: np.dtype) -> Run:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,10 @@ Window = tuple[int, Any]  #: the other rank, and the contiguous piece of this ra
 PAUSE = 2e-5  #: seconds between two queries of a GPU that is not ready
 
 
+def _nothing() -> None:
+    """Nothing is under way."""
+
+
 class NullTransport:
     """One rank: nothing is sent."""
 
@@ -29,8 +34,9 @@ class NullTransport:
     def place(self, sends: list[Window], receives: list[Window]) -> None:
         """Fix the windows that every :meth:`exchange` moves: between two ranks, in the same order on both."""
 
-    def exchange(self) -> None:
-        """Send and receive all windows, in place."""
+    def exchange(self) -> Callable[[], None]:
+        """Begin to send and receive all windows, in place; the function that is returned waits for those received."""
+        return _nothing
 
     def gather(self, scalars: Any) -> None:
         """Fill ``scalars``, (n_ranks,) float64, of which each rank has set its own."""
@@ -55,13 +61,18 @@ class HostTransport(NullTransport):
         """See :class:`NullTransport`."""
         self.sends, self.receives = _by_peer(sends), _by_peer(receives)
 
-    def exchange(self) -> None:
+    def exchange(self) -> Callable[[], None]:
         """See :class:`NullTransport`."""
         # copies: a message may not have been sent yet when the solver changes the vector
         messages = {peer: [_host_copy(window) for window in windows] for peer, windows in self.sends.items()}
-        for peer, arrays in self.mesh.exchange(messages, self.receives).items():
-            for window, array in zip(self.receives[peer], arrays, strict=True):
-                _fill(window, array)
+        received = self.mesh.begin_exchange(messages, self.receives)
+
+        def arrive() -> None:
+            for peer, arrays in received().items():
+                for window, array in zip(self.receives[peer], arrays, strict=True):
+                    _fill(window, array)
+
+        return arrive
 
     def gather(self, scalars: Any) -> None:
         """See :class:`NullTransport`."""
@@ -73,7 +84,7 @@ class HostTransport(NullTransport):
 
 
 class NcclTransport(NullTransport):
-    """NCCL on the current stream; the host does not wait."""
+    """NCCL: numbers on the current stream, windows on one beside it; the host does not wait."""
 
     name = "nccl"
 
@@ -85,19 +96,27 @@ class NcclTransport(NullTransport):
     def place(self, sends: list[Window], receives: list[Window]) -> None:
         """See :class:`NullTransport`."""
         self.sends, self.receives = sends, receives
+        cuda = devices._cuda_module().cuda
+        self.beside = cuda.Stream(non_blocking=True)
+        self.written, self.arrived = (cuda.Event(disable_timing=True) for _ in range(2))
         self.mesh.watch()  # from now on the next message is an error or the end
 
-    def exchange(self) -> None:
+    def exchange(self) -> Callable[[], None]:
         """See :class:`NullTransport`."""
         if not self.sends and not self.receives:
-            return
-        stream, byte = _stream(), self.nccl.NCCL_INT8
+            return _nothing
+        current = devices._cuda_module().cuda.get_current_stream()
+        self.written.record(current)
+        self.beside.wait_event(self.written)
+        stream, byte = self.beside.ptr, self.nccl.NCCL_INT8
         self.nccl.groupStart()
         for peer, window in self.sends:
             self.comm.send(_address(window), window.nbytes, byte, peer, stream)
         for peer, window in self.receives:
             self.comm.recv(_address(window), window.nbytes, byte, peer, stream)
         self.nccl.groupEnd()
+        self.arrived.record(self.beside)
+        return lambda: current.wait_event(self.arrived)
 
     def gather(self, scalars: Any) -> None:
         """See :class:`NullTransport`."""

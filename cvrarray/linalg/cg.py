@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..array.base import SparseArray
+from ..core.progress import shown
 from ..input import coercion
 from . import arguments, mixed, operators, preconditioners, solution, solving
 from .arguments import Arguments
@@ -219,7 +220,8 @@ class CG:
 
     def _counted(self, given: Arguments) -> Solution:
         """Exactly as many iterations as were asked for."""
-        outcome = self._engine(given).run(given.b, given.x, None, self._iterations)
+        with shown(f"{self._iterations:,} iterations for {given.b.shape[0]:,} unknowns"):
+            outcome = self._engine(given).run(given.b, given.x, None, self._iterations)
         if arguments.is_capturing(given.device):
             return _relative(given, outcome._replace(residual=None, history=None), None)
         if given.b.ndim == 2:

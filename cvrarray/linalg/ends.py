@@ -6,12 +6,26 @@ import numpy as np
 
 from . import solution
 
-#: Whether a column goes on: its number is a place in ENDS, and the first two are no ends yet.
-RUNNING, VERIFY, CONVERGED, MAXITER, STAGNATION, NOT_DEFINITE, M_NOT_DEFINITE, M_SINGULAR, A_NAN, M_NAN, COUNTED, BREAKDOWN = (
-    range(12)
-)
+#: Whether a column goes on: its number is a place in ENDS, and the first three are no ends yet. The kernels' Reason
+#: (``kernels/cg.cuh``) begins in the same order.
+(
+    RUNNING,
+    START,
+    VERIFY,
+    CONVERGED,
+    MAXITER,
+    STAGNATION,
+    NOT_DEFINITE,
+    M_NOT_DEFINITE,
+    M_SINGULAR,
+    A_NAN,
+    M_NAN,
+    COUNTED,
+    BREAKDOWN,
+) = range(13)
 ENDS = (
     "running",
+    "to be started",
     "to be verified",
     solution.CONVERGED,
     solution.MAXITER,

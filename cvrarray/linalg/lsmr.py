@@ -14,6 +14,7 @@ import numpy as np
 
 from ..array.base import SparseArray
 from ..core import devices
+from ..core.progress import shown
 from . import arguments, arithmetic, operators, vectors
 
 #: Products with the transpose after which an array in host memory is converted to it: that takes as long as 13 to 26 of them.
@@ -333,7 +334,7 @@ def lsmr(
             for value, default, name in ((atol, 1e-6, "atol"), (btol, 1e-6, "btol"), (conlim, 1e8, "conlim"))
         ]
         norm_b = arguments.norms(b, device)
-        with np.errstate(all="ignore"):
+        with np.errstate(all="ignore"), shown(f"least squares for {x.shape[0]:,} unknowns"):
             loop = LSMR(matrix, device, b.shape, dtype, float(damp or 0.0))
             tests = Tests(tolerances[0], tolerances[1], tolerances[2], limit)
             found = loop.run(b, x, norm_b, tests, x0 is not None)

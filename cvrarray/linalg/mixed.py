@@ -1,7 +1,8 @@
 """Mixed precision: iterations in single precision, refined in double precision until the tolerance holds.
 
 Iterative refinement (C. B. Moler, J. ACM 14(2), 1967) with conjugate gradients inside: the correction of x is solved for in
-single precision, for a right-hand side of length 1; x and the true residual are in double precision. Where single precision
+single precision, for a right-hand side of length 1; x and the true residual are in double precision. A correction ends by the
+residual that its iterations update: what it has really attained is seen in double precision. Where single precision
 makes no progress any more, the engine of double precision takes over from the x that was reached.
 """
 
@@ -18,8 +19,9 @@ from .operators import multiply
 from .solution import Outcome
 from .system import System
 
-#: What a correction reduces the residual to: less than single precision attains costs iterations and gains nothing.
-INNER = 1e-4
+#: What a correction reduces the residual to, and the least that it is asked for where it is the last one. Less than single
+#: precision attains costs iterations and gains nothing.
+INNER, LEAST = 1e-5, 2e-6
 #: A correction must leave less than this part of the true residual, else double precision takes over.
 PROGRESS = 0.5
 
@@ -33,7 +35,12 @@ class Engine:
         preconditioner = system.preconditioner
         narrow = preconditioner.astype(self.single) if hasattr(preconditioner, "astype") else preconditioner
         self.inner_system = replace(
-            system, matrix=self._narrow(system.matrix), preconditioner=narrow, dtype=self.single, history=False
+            system,
+            matrix=self._narrow(system.matrix),
+            preconditioner=narrow,
+            dtype=self.single,
+            history=False,
+            is_verified=False,
         )
         self.inner = make(self.inner_system)
         self.double: Any = None
@@ -85,7 +92,8 @@ class Engine:
         inverse = xp.asarray(np.where(open_, 1 / np.where(open_, true, 1.0), 0.0))
         self.b_inner[...] = self.r * inverse
         self.x_inner[...] = 0
-        wanted = np.where(open_, np.maximum(INNER, 0.5 * tolerance / np.where(open_, true, 1.0)), np.inf)
+        needed = 0.5 * tolerance / np.where(open_, true, 1.0)
+        wanted = np.where(open_, np.where(needed >= LEAST, needed, INNER), np.inf)
         found: Outcome = self.inner.run(self.b_inner, self.x_inner, wanted, limit)
         self.v.add(self.v.load(np.where(open_, true, 0.0)), self.x_inner.astype(self.system.dtype), x)
         return found

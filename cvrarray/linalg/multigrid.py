@@ -64,11 +64,17 @@ class Multigrid(Preconditioner):
         for k in reversed(range(len(self.levels))):
             level, below = self.levels[k], x
             b, x = stack[k]
-            change = vectors[k][0]
-            operators.multiply(level.P, below, change)
-            x += change
+            self._add(level.P, below, x, vectors[k][0])
             level.smoother.smooth(b, x)
         return out
+
+    def _add(self, P: Any, below: Any, x: Any, change: Any) -> None:
+        """``x += P @ below``: on a GPU the product's kernel adds."""
+        if self.device.kind == "cuda":
+            (P.matvec if x.ndim == 1 else P.matmat)(below, out=x, beta=1)
+        else:
+            operators.multiply(P, below, change)
+            x += change
 
     def update(self, A: Any) -> None:
         raise TypeError("a multigrid hierarchy belongs to its matrix. Build it anew, and make another solver")

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ..core.progress import shown
 from . import arguments, solution
 from .arguments import Arguments
 from .solution import Outcome, Solution
@@ -54,21 +55,24 @@ def run(
         return answer(given, Outcome(np.zeros(len(sizes), int), sizes, [solution.CONVERGED] * len(sizes)), sizes)
     tolerance = np.maximum(tolerances[0] * sizes, tolerances[1])
     left_out = [j for j, reason in enumerate(bad) if reason]
-    kept = _columns(x)[:, left_out].copy()
+    kept = _columns(x)[:, left_out].copy() if left_out else None  # an index of no columns takes a GPU long
     scale = _scale(sizes, starts, b.dtype)
     if left_out or (scale != 1).any():
         b = b * device.xp.asarray(scale, b.real.dtype)
         x *= device.xp.asarray(scale, b.real.dtype)
         tolerance = tolerance * scale
-        for vector in (b, x):
-            _columns(vector)[:, left_out] = 0
+        if left_out:
+            for vector in (b, x):
+                _columns(vector)[:, left_out] = 0
     for j in np.flatnonzero(sizes == 0):
         _columns(x)[:, j] = 0
     tolerance[left_out] = np.inf
-    outcome = engine().run(b, x, tolerance, limit, *([callback] if callback is not None else []))
+    with shown(f"solving for {b.shape[0]:,} unknowns"):
+        outcome = engine().run(b, x, tolerance, limit, *([callback] if callback is not None else []))
     if left_out or (scale != 1).any():
         x /= device.xp.asarray(scale, b.real.dtype)
-        _columns(x)[:, left_out] = kept
+        if left_out:
+            _columns(x)[:, left_out] = kept
         outcome = outcome._replace(
             residual=outcome.residual / scale,
             reasons=[why or reason for why, reason in zip(bad, outcome.reasons, strict=True)],
@@ -85,7 +89,7 @@ def _columns(vector: Any) -> Any:
 def _scale(sizes: np.ndarray, starts: np.ndarray, dtype: np.dtype) -> np.ndarray:
     """A power of 2 for each column, 1 where squares of numbers of its size are normal ones."""
     largest = np.maximum(sizes, starts)
-    limit = float(np.finfo(dtype).max) ** 0.4
+    limit = float(np.finfo(dtype).max) ** 0.3
     usual = ~np.isfinite(largest) | (largest == 0) | ((largest < limit) & (largest > 1 / limit))
     with np.errstate(all="ignore"):
         exponent = -np.floor(np.log2(np.where(usual, 1.0, largest)))

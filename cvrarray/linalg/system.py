@@ -38,6 +38,7 @@ class System:
     check_every: int | None = None  # iterations between looks at the device; None: the engine's choice
     iterations: int | None = None  # run exactly so many, and test nothing
     history: bool = False
+    is_verified: bool = True  # whether the true residual is computed before a column is said to have converged
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -1,4 +1,6 @@
-"""Conjugate gradients on the CPU: the product, and three passes over vectors an iteration.
+"""Conjugate gradients on the CPU: the product, and three passes over vectors an iteration, in BBCSR two.
+
+There the thread that has computed some rows of ``q = A p`` adds up their part of ``p @ q`` at once.
 
 Hestenes and Stiefel's recurrences (J. Res. NBS 49, 1952), preconditioned. The update of x waits for that of p, which reads the
 same vector; a diagonal preconditioner is applied inside the passes. Factors and sums are arrays of one entry a column; a vector
@@ -11,14 +13,19 @@ from typing import NamedTuple
 
 import numpy as np
 
+from cvrarray.bbcsr import BBCSRArray
+from cvrarray.core.tables import WARP
+from cvrarray.cpu import bbcsr
 from cvrarray.cpu.runtime import compiler
 from cvrarray.linalg.cpu import vectors
 from cvrarray.linalg.ends import (
     A_NAN,
+    CONVERGED,
     COUNTED,
     M_NAN,
     M_NOT_DEFINITE,
     M_SINGULAR,
+    MAXITER,
     NOT_DEFINITE,
     RUNNING,
     VERIFY,
@@ -27,6 +34,8 @@ from cvrarray.linalg.ends import (
 from cvrarray.linalg.operators import multiply
 from cvrarray.linalg.solution import Outcome
 from cvrarray.linalg.system import System, apply
+
+VECTORS = [np.dtype(name) for name in ("float32", "float64", "complex64", "complex128")]
 
 
 class State(NamedTuple):
@@ -71,13 +80,40 @@ class Engine:
         blocks = vectors.Blocks(len(r), None if system.columns is None else wide)
         self.partial, self.inverse = blocks.partial, r[:0] if system.columns is None else r[:0, 0].copy()
         self.renew()
+        self._blocks = blocks
         self._dot = blocks.prepare("dot", p, q, self.partial)
+        self._prepare_product()
         self._residual = blocks.prepare("residual", q, r, self.partial)
         self._descend = blocks.prepare("descend", state.factor, q, r, self.inverse, self.partial)
         self._turn = blocks.prepare("turn", state.factor, state.ratio, p, p, z, self.inverse)
         self._norms = vectors.version_of(_norms, self.partial, state)
         self._factors = vectors.version_of(_factors, self.partial, state)
         self._ratios = vectors.version_of(_ratios, self.partial, 0, state)
+
+    def _prepare_product(self) -> None:
+        """``self._multiply()``: ``q = A p``, and the blocks' sums of ``p @ q``."""
+        matrix, blocks, partial = self.matrix, self._blocks, self.partial
+        p, q = vectors.reals(self.p), vectors.reals(self.q)
+        rows = blocks.rows // (2 if self.system.dtype.kind == "c" else 1)  # of a block of real numbers
+        if (
+            isinstance(matrix, BBCSRArray)
+            and self.system.columns is None
+            and matrix.dtype in VECTORS
+            and matrix._tables.distinct is None  # values that are read where they are
+            and np.result_type(matrix.dtype, self.system.dtype) == self.system.dtype
+        ):
+            dot = blocks.of_a_range("dot", p, q, partial)
+            run = bbcsr.product_and(
+                matrix._tables, self.system.dtype, rows // WARP, lambda first, last, _x, _y: dot(first, last, p, q, partial)
+            )
+            self._multiply = lambda: run(self.p, self.q)
+            return
+
+        def multiply_and_dot() -> None:
+            multiply(matrix, self.p, self.q)
+            self._dot(p, q, partial)
+
+        self._multiply = multiply_and_dot
 
     def renew(self) -> None:
         """Take the preconditioner's numbers as they are now."""
@@ -89,11 +125,12 @@ class Engine:
     def update(self, matrix: object) -> None:
         """Take another matrix of the same shape, and the preconditioner's numbers as they are now."""
         self.matrix = matrix
+        self._prepare_product()
         self.renew()
 
     def run(self, b: np.ndarray, x: np.ndarray, tolerance: np.ndarray | None, limit: int, callback=None) -> Outcome:
         """Solve; x holds the start and receives the solution. `callback(x)` is called after each iteration."""
-        state = self.state
+        state, system = self.state, self.system
         judge = Judge(len(state.end), tolerance, limit, (state.end, state.iterations))
         history: list[np.ndarray] = []
         state.tests[0] = tolerance is not None
@@ -108,6 +145,11 @@ class Engine:
                 self._iterate(x, limit, history, callback)
             if tolerance is None:
                 state.end[state.end == RUNNING] = COUNTED
+                true = np.sqrt(state.square)
+                break
+            if not system.is_verified:
+                state.end[state.end == VERIFY] = CONVERGED
+                state.end[state.end == RUNNING] = MAXITER
                 true = np.sqrt(state.square)
                 break
             true = self._start(b, x)
@@ -135,13 +177,12 @@ class Engine:
 
     def _iterate(self, x: np.ndarray, limit: int, history: list[np.ndarray], callback=None) -> None:
         """Iterate until every column has ended, is to be verified, or has had `limit` iterations."""
-        state, partial, matrix, system = self.state, self.partial, self.matrix, self.system
+        state, partial, system = self.state, self.partial, self.system
         p, q, r, z, solution_ = map(vectors.reals, (self.p, self.q, self.r, self.z, x))
         at = len(state.factor) if self.is_diagonal else 0
         left = limit - int(state.iterations.max(where=state.end == RUNNING, initial=0))
         for _ in range(left):
-            multiply(matrix, self.p, self.q)
-            self._dot(p, q, partial)
+            self._multiply()
             if not self._factors(partial, state):
                 return
             self._descend(state.factor, q, r, self.inverse, partial)

@@ -69,11 +69,18 @@ class Blocks:
 
     def prepare(self, name: str, *args: Any) -> Callable[..., None]:
         """``call(*args)``, which runs the kernel `name` for arguments of these types over all blocks."""
-        function = globals()[f"_{name}" if self.columns is None else f"_{name}_columns"]
-        version = version_of(function, 0, 0, self.rows, *args)
-        call = threads.prepare(version, self._work, UNIT * (self.columns or 1))
+        call = threads.prepare(self._version(name, args), self._work, UNIT * (self.columns or 1))
         rows = self.rows
         return lambda *args: call(rows, *args)
+
+    def of_a_range(self, name: str, *args: Any) -> Callable[..., None]:
+        """``call(first, last, *args)`` for the blocks of a range, on the calling thread."""
+        version, rows = self._version(name, args), self.rows
+        return lambda first, last, *args: version(first, last, rows, *args)
+
+    def _version(self, name: str, args: tuple[Any, ...]) -> Callable[..., None]:
+        function = globals()[f"_{name}" if self.columns is None else f"_{name}_columns"]
+        return version_of(function, 0, 0, self.rows, *args)
 
 
 @kernel

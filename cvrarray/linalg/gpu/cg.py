@@ -19,9 +19,10 @@ import numpy as np
 from cvrarray.array.base import SparseArray
 from cvrarray.gpu.compiler import Kernel, synchronize
 from cvrarray.linalg import solution
+from cvrarray.linalg.ends import CONVERGED, ENDS, RUNNING, STAGNATION, VERIFY
 from cvrarray.linalg.gpu import persistent
 from cvrarray.linalg.gpu.layout import VECTORS, Layout
-from cvrarray.linalg.gpu.state import BLOCKS, DIAGONAL, GIVEN, KINDS, RUNNING, State, preconditioner_kind
+from cvrarray.linalg.gpu.state import BLOCKS, DIAGONAL, GIVEN, KINDS, State, preconditioner_kind
 from cvrarray.linalg.operators import multiply
 from cvrarray.linalg.solution import Outcome
 from cvrarray.linalg.system import System, apply
@@ -33,20 +34,6 @@ STEP = Kernel("cg", "cg_step", EACH_KIND)
 WEIGH = Kernel("cg", "cg_weigh", VECTORS)
 TURN = Kernel("cg", "cg_turn", EACH_KIND)
 
-#: The kernels' reasons in words, but for those of a number that is not finite: what it comes from is found out afterwards.
-REASONS = [
-    "running",
-    "running",
-    solution.CONVERGED,
-    solution.CONVERGED,
-    solution.MAXITER,
-    solution.STAGNATION,
-    solution.NOT_DEFINITE,
-    solution.M_NOT_DEFINITE,
-    solution.M_SINGULAR,
-    solution.A_NOT_FINITE,
-    solution.M_NOT_FINITE,
-]
 #: Iterations of a batch: as many as take about BATCH_BYTES of traffic, so that the host keeps ahead of the device.
 LEAST_BATCH, MOST_BATCH, BATCH_BYTES = 4, 32, 1 << 29
 
@@ -163,9 +150,10 @@ class Engine:
                 break
             n_done = words.iterations.sum()
             self._iterate(limit - int(running.min()), callback, looks=True)
-            self._begin(b, first=False)
+            if self.system.is_verified:
+                self._begin(b, first=False)
             words = state.read()
-        reasons = [solution.STAGNATION if r == RUNNING else REASONS[r] for r in words.reason]
+        reasons = [ENDS[{RUNNING: STAGNATION, VERIFY: CONVERGED}.get(r, r)] for r in words.reason]
         if solution.A_NOT_FINITE in reasons:
             reasons = self._not_finite(b, x, reasons)
         x[...] = self._shaped(state.x)
@@ -231,13 +219,18 @@ class Engine:
             return found
         if self._wanted != "launches" and self._can_be_captured():
             graph = Batches(self, self.system.check_every or self._default_batch())
-            is_faster = found is not None and self._seconds(found) <= self._seconds(Batches(self, TRIAL))
+            is_faster = found is not None and self._is_faster(found, Batches(self, TRIAL))
             return found if found is not None and is_faster else graph
         return Launches(self)
 
-    def _seconds(self, loop: Loop) -> float:
-        """The time of TRIAL iterations: the less of two, after some that do not count."""
-        state, seconds = self._state, []
+    def _is_faster(self, one: Loop, graph: Loop) -> bool:
+        """Whether the kernel is faster than the graph of TRIAL iterations, but for what it does once in a launch."""
+        once, thrice = (self._milliseconds(lambda n=n: one.launch(n * TRIAL)) for n in (1, 3))
+        return thrice - once <= 2 * self._milliseconds(lambda: graph.launch(TRIAL))
+
+    def _milliseconds(self, iterate: Callable[[], None]) -> float:
+        """Of some iterations: the less of two, after some that do not count."""
+        state, found = self._state, []
         b = cupy.ones(state.x.size, state.x.dtype)
         state.begin(None, 1 << 30, False)
         state.x.fill(0)
@@ -245,11 +238,11 @@ class Engine:
             start, stop = cupy.cuda.Event(), cupy.cuda.Event()
             self._begin(b, first=True)
             start.record()
-            loop.launch(TRIAL)
+            iterate()
             stop.record()
             stop.synchronize()
-            seconds.append(cupy.cuda.get_elapsed_time(start, stop) / 1e3)
-        return min(seconds[1:])
+            found.append(float(cupy.cuda.get_elapsed_time(start, stop)))
+        return min(found[1:])
 
     def _can_be_captured(self) -> bool:
         preconditioner = self.system.preconditioner

@@ -10,7 +10,7 @@ import numpy as np
 from cvrarray.gpu.compiler import Struct, processors, struct
 
 THREADS = 256  # of a block: THREADS of the kernels
-BLOCKS_A_PROCESSOR = 8
+BLOCKS_A_PROCESSOR = 8, 4  # of one column, and of several: one block adds up the sums of all
 MOST_SUMS = 2  # of a column at a time
 
 #: Dtypes of vectors, as cases of kernels.
@@ -34,7 +34,7 @@ class Layout(NamedTuple):
         tiles = max(1, -(-k // most))
         columns = max(1, -(-k // tiles))
         rows = THREADS // columns // block_size * block_size
-        at_once = max(1, BLOCKS_A_PROCESSOR * processors(cupy.cuda.runtime.getDevice()) // tiles)
+        at_once = max(1, BLOCKS_A_PROCESSOR[k > 1] * processors(cupy.cuda.runtime.getDevice()) // tiles)
         grid = max(1, min(-(-n // rows), at_once)), tiles
         return cls(n, k, rows, columns, grid, struct(n, k, rows | columns << 32))
 

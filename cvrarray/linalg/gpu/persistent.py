@@ -40,14 +40,14 @@ BBCSR = Kernel(
         (*dtypes, *how)
         for dtypes in ROUNDED
         for how in (
-            ("int32", 1, False, 1, False, MANY_THREADS, True),
-            ("int32", 3, False, 2, False, THREADS, False),
-            ("int64", 6, False, 4, True, THREADS, True),
+            ("int32", 1, False, 1, False, MANY_THREADS, True, False),
+            ("int32", 3, False, 2, False, THREADS, False, True),
+            ("int64", 6, False, 4, True, THREADS, True, False),
         )
     ],
-    lambda value, product, index, size, far, sharers, holes, threads, streams: (
+    lambda value, product, index, size, far, sharers, holes, threads, streams, is_marked: (
         value, product, index, mask_dtype(size), size, *bbcsr.unroll(size, product.itemsize, far), holes, sharers,
-        threads, streams,
+        threads, streams, is_marked,
     ),
 )  # fmt: skip
 CVR = Kernel(
@@ -110,6 +110,7 @@ class SharedMemory:
             "x": rows,
         }
         places = {name: self.place(count * state.x.itemsize) if count else -1 for name, count in wanted.items()}
+        places["p"] = -1
         if places["r"] < 0 or (sharers is not None and places["s"] < 0):
             raise DoesNotFit
         return places
@@ -135,7 +136,12 @@ class Persistent:
         self._matrix, self._tables = matrix, _struct(matrix)
         self._blocks, self._threads, self._end = sizes
         size = {IDENTITY: 0, DIAGONAL: 1, BLOCKS: int(state.block_size)}[kind]
-        self._fixed = size, *(places[name] & (1 << 64) - 1 for name in ("x", "r", "z", "s", "inverse")), memory.free, self._end
+        self._fixed = (
+            size,
+            *(places[name] & (1 << 64) - 1 for name in ("x", "r", "z", "p", "s", "inverse")),
+            memory.free,
+            self._end,
+        )
         self._words = cupy.empty(WORDS_A_BLOCK * self._blocks, np.uint64)
         most = cupy.cuda.driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
         cupy.cuda.driver.funcSetAttribute(kernel.ptr, most, memory.size)  # arrays share the kernel
@@ -185,12 +191,16 @@ def _of_bbcsr(t: BBCSRTables, state: State, kind: int) -> Persistent:
         sharers *= 2
     memory = SharedMemory(distinct.shared_bytes(t.distinct), bins)
     places = memory.place_vectors(bins * WARP, state, kind, sharers)
+    of_tables, of_vector = _table_bytes(t, first_bin, pointer), bins * WARP * state.x.itemsize + 16
+    is_marked = memory.free + of_tables + of_vector <= memory.size and min(places["s"], places["x"]) >= 0
+    if is_marked:  # few entries to gather: waiting for each is less than a barrier
+        places["p"] = memory.place(of_vector)
     kept = (memory.size - memory.free) * blocks
     left = sum(table.nbytes for table in (t.data, t.col_narrow, t.col_wide, t.present) if table is not None) - kept
     streams = left > IN_CACHE * cupy.cuda.Device().attributes["L2CacheSize"]
-    how = t.block_size, bbcsr.is_far(t), sharers, t.present is not None, threads, streams
+    how = t.block_size, bbcsr.is_far(t), sharers, t.present is not None, threads, streams, is_marked
     kernel = BBCSR(distinct.kind(t.data, t.distinct), state.x.dtype, t.col_wide.dtype, *how)
-    end = min(memory.size, memory.free + _table_bytes(t, first_bin, pointer))
+    end = min(memory.size, memory.free + of_tables)
     return Persistent(kernel, t, (cupy.asarray(first_bin),), state, kind, memory, places, (blocks, threads, end))
 
 

@@ -14,7 +14,6 @@ WORDS = 9  # 64-bit words of the kernels' struct Column
 
 #: What a preconditioner is: the enum of ``kernels/cg.cuh``.
 IDENTITY, DIAGONAL, BLOCKS, GIVEN = KINDS = range(4)
-RUNNING = 0  #: the reason of a column that goes on
 
 
 def preconditioner_kind(preconditioner: Any) -> int:
