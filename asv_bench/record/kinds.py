@@ -108,9 +108,7 @@ def pose_graph(n: int, dof: int, closures: float, rng: np.random.Generator) -> C
     n_closures = int(closures * n)
     later = rng.integers(1, n, n_closures)
     earlier = np.maximum(0, later - (rng.pareto(0.7, n_closures) * 20 + 2).astype(np.int64) % n)
-    return blocked(
-        symmetric(np.concatenate([np.arange(n - 1), later]), np.concatenate([np.arange(1, n), earlier]), n), dof
-    )
+    return blocked(symmetric(np.concatenate([np.arange(n - 1), later]), np.concatenate([np.arange(1, n), earlier]), n), dof)
 
 
 def bundle(n_cameras: int, n_points: int, seen: int, jacobian: bool, rng: np.random.Generator) -> CSRMatrix:
@@ -201,7 +199,7 @@ def grid2(n: int, radius: int, cross: bool, rng: np.random.Generator) -> CSRMatr
     """A stencil on an n x n grid: a square of neighbours, or their cross."""
     steps = [(y, x) for y in range(-radius, radius + 1) for x in range(-radius, radius + 1) if not (cross and x and y)]
     y, x = np.divmod(np.arange(n * n), n)
-    pairs = [(at := (y + dy >= 0) & (y + dy < n) & (x + dx >= 0) & (x + dx < n), dy * n + dx) for dy, dx in steps]
+    pairs = [((y + dy >= 0) & (y + dy < n) & (x + dx >= 0) & (x + dx < n), dy * n + dx) for dy, dx in steps]
     row = np.concatenate([np.flatnonzero(inside) for inside, _ in pairs])
     col = np.concatenate([np.flatnonzero(inside) + by for inside, by in pairs])
     return from_pairs(row, col, (n * n, n * n))

@@ -1,0 +1,116 @@
+"""``A @ x`` by segments of columns, for CVR arrays of few long rows over many columns.
+
+Each nonzero of such a matrix gathers an entry of x from L2: its row has none nearby, and other rows that need the same
+entry are far away. So the nonzeros are copied in the order of segments of columns. A multiprocessor keeps a segment of x
+in shared memory, and sums up what rows have in it: their pieces. The sums of a row's pieces are then added in the order
+of segments. After S. Yesil, A. Heidarshenas, A. Morrison, J. Torrellas, "Speeding Up SpMV for Power-Law Graph Analytics by
+Enhancing Locality & Vectorization", SC 2020, whose segments are for a CPU's cache. Measured:
+``docs/decisions/0003-gpu-products.md``.
+
+The order of sums is another one than without. So it is the structure alone that decides, before the first product.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import cupy
+import numpy as np
+
+from ..core.tables import WARP, CVRTables
+from .assembly import WORDS, as_words
+from .compiler import PRODUCTS, Kernel, Scratch, blocks, processors, struct, synchronize, update
+from .shared_memory import THREADS, allowed, shared_memory
+
+BLOCK = 256
+PARTS = 8  # warps that share the segments of a row
+#: Nonzeros of a lane that are loaded before the first is multiplied, by the product's item size.
+UNROLL = {1: 4, 2: 4, 4: 4, 8: 4, 16: 2}
+MOST_COLUMNS = 1 << 16  # of a segment: columns have 16 bits
+LEAST_NONZEROS = 1 << 21  # fewer are not worth a second launch
+LEAST_LENGTH = 40  # nonzeros of a piece, on average
+PIECES_A_WARP = 4  # at least, so that all warps are busy
+
+KEYS = Kernel("segments", "segments_keys", [("int32",), ("int64",)])
+FILL = Kernel("segments", "segments_fill", [("int32",), ("int64",)])
+VALUES = Kernel("segments", "segments_values", [(word,) for word in WORDS.values()])
+MATVEC = Kernel(
+    "segments",
+    "segments_matvec",
+    PRODUCTS,
+    lambda value, product: (value, product, UNROLL[product.itemsize], THREADS),
+)
+FINISH = Kernel("segments", "segments_finish", [(product,) for _, product in PRODUCTS], lambda product: (product, PARTS))
+
+
+class Cut(NamedTuple):
+    """How columns are cut into segments."""
+
+    n_segments: int
+    width: int
+
+
+def cut(t: CVRTables, dtype: np.dtype) -> Cut | None:
+    """The segments for a matrix; None where these are not for it: see the module's page.
+
+    Most of its chunks have columns further apart than 16 bits reach, and x does not fit shared memory as a whole. Its rows
+    are long enough to have LEAST_LENGTH nonzeros in a segment, and there are enough pieces for all warps.
+    """
+    n_rows, n_cols = t.shape
+    device = cupy.cuda.runtime.getDevice()
+    width = min(MOST_COLUMNS, shared_memory(device) // dtype.itemsize)
+    if t.nnz < LEAST_NONZEROS or t.col_wide.size < t.col_narrow.size or n_cols <= width or t.val.size >= 2**32:
+        return None
+    n_pieces = PIECES_A_WARP * processors(device) * THREADS // WARP
+    n_segments = max(-(-n_cols // width), -(-n_pieces // n_rows))
+    n_filled = n_rows - t.empty_row.size
+    if t.nnz < LEAST_LENGTH * n_filled * n_segments or n_segments * n_rows > t.nnz:
+        return None
+    width = -(-n_cols // n_segments)
+    return Cut(-(-n_cols // width), width)
+
+
+class Pieces:
+    """The nonzeros of a CVR array in the order of pieces. It takes 6 bytes a nonzero and its value."""
+
+    def __init__(self, t: CVRTables, of: Cut, row: cupy.ndarray, col: cupy.ndarray):
+        """`row` and `col` (n_slots,) of every slot; the row of a pad is -1."""
+        (n_rows, n_cols), n_slots, nnz = t.shape, row.size, t.nnz
+        n_pieces, grid = of.n_segments * n_rows, blocks(n_slots, BLOCK)
+        keys = cupy.empty(n_slots, np.int64)
+        KEYS(col.dtype)(grid, (BLOCK,), (row, col, np.int64(n_slots), np.int64(n_rows), np.int64(of.width), keys))
+        keys = cupy.sort(keys)
+        ptr = cupy.empty(n_pieces + 1, np.int64)
+        self.struct = struct(ptr, n_rows, n_cols, *of, nnz)
+        self.tables, self.n_pieces = t, n_pieces
+        self.slot, self.col = cupy.empty(nnz, np.uint32), cupy.empty(nnz, np.uint16)
+        FILL(col.dtype)(blocks(nnz + 1, BLOCK), (BLOCK,), (keys, col, np.int64(n_slots), self.struct, ptr, self.slot, self.col))
+        self.val = cupy.empty(nnz, t.val.dtype)
+        self.renew()
+        synchronize()
+
+    def renew(self) -> None:
+        """Copy the values again, after these were replaced."""
+        nnz = self.slot.size
+        source, target = as_words(self.tables.val), as_words(self.val)
+        VALUES(source.dtype)(blocks(nnz, BLOCK), (BLOCK,), (source, self.slot, np.int64(nnz), target))
+
+
+def product(
+    t: CVRTables, dtype: np.dtype, of: Cut, places: Callable[[], tuple[cupy.ndarray, cupy.ndarray]]
+) -> Callable[[cupy.ndarray, cupy.ndarray, Any, Any], None]:
+    """``run(x, y, alpha, beta)``, which does ``y = alpha * A @ x + beta * y``; ``places()`` are row and column of every slot."""
+    device = cupy.cuda.runtime.getDevice()
+    pieces, scratch, n_rows = Pieces(t, of, *places()), Scratch(), t.shape[0]
+    multiply = allowed(MATVEC(t.val.dtype, dtype), shared_memory(device))
+    finish, shape = FINISH(dtype), (np.int64(n_rows), np.int64(of.n_segments))
+    grid, bins, in_shared = (processors(device),), blocks(n_rows, WARP), of.width * dtype.itemsize
+
+    def run(x: Any, y: Any, alpha: Any, beta: Any) -> None:
+        sums = scratch.empty(pieces.n_pieces, dtype)
+        multiply(grid, (THREADS,), (pieces.struct, pieces.val, pieces.col, x, sums), shared_mem=in_shared)
+        finish(bins, (PARTS * WARP,), (sums, *shape, y, alpha, beta, update(alpha, beta)))
+
+    run.renew = pieces.renew  # type: ignore[attr-defined]
+    return run

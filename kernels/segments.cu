@@ -1,0 +1,126 @@
+// y = alpha * A @ x + beta * y by segments of columns, for few long rows over many columns: see gpu/segments.py.
+//
+// A piece is what a row has in a segment. Pieces are numbered segment * n_rows + row, and their nonzeros lie side by side.
+
+struct Pieces {
+    const int64* ptr;  // (n_segments * n_rows + 1,) where a piece begins
+    int64 n_rows, n_cols, n_segments, width, nnz;
+};
+
+// segments_keys: key[slot] = piece * n_slots + slot for what is stored, and the largest integer for pads
+//
+// mapping   one thread a slot
+// races     none
+template <class I>
+__global__ void segments_keys(const I* row, const I* col, int64 n_slots, int64 n_rows, int64 width, int64* key) {
+    const int64 slot = blockIdx.x * (int64)blockDim.x + threadIdx.x;
+    if (slot >= n_slots) return;
+    key[slot] = row[slot] < 0 ? 0x7fffffffffffffff : (col[slot] / width * n_rows + row[slot]) * n_slots + slot;
+}
+
+// segments_fill: from sorted keys where pieces begin, and of each of their nonzeros the slot and the column in the segment
+//
+// mapping   one thread a nonzero, and one for the end
+// races     none: the first nonzero of a piece writes where it begins, and where the empty pieces before it do
+template <class I>
+__global__ void segments_fill(const int64* key, const I* col, int64 n_slots, const Pieces m, int64* ptr, uint32* slot_of,
+                              uint16* narrow) {
+    const int64 i = blockIdx.x * (int64)blockDim.x + threadIdx.x;
+    if (i > m.nnz) return;
+    const int64 piece = i < m.nnz ? key[i] / n_slots : m.n_segments * m.n_rows;
+    for (int64 before = i ? key[i - 1] / n_slots : -1; before < piece;) ptr[++before] = i;
+    if (i == m.nnz) return;
+    const int64 slot = key[i] % n_slots;
+    slot_of[i] = (uint32)slot;
+    narrow[i] = (uint16)(col[slot] % m.width);
+}
+
+// segments_values: copy[i] = val[slot_of[i]]
+//
+// mapping   one thread a nonzero
+// races     none
+template <class A>
+__global__ void segments_values(const A* val, const uint32* slot_of, int64 nnz, A* copy) {
+    const int64 i = blockIdx.x * (int64)blockDim.x + threadIdx.x;
+    if (i < nnz) copy[i] = val[slot_of[i]];
+}
+
+// segments_matvec: sums[piece] = the sum of a piece
+//
+// mapping   one large block a multiprocessor, with an equal share of the nonzeros, up to whole pieces. Its warps take one
+//           piece after the other; segments of x go to shared memory, one after the other
+// traffic   nonzero: sizeof(A) + 2 bytes; piece: 8 + sizeof(Y); a segment of x for each block that has some of its pieces
+// races     none: which warp takes a piece does not show. Shared memory is written and read between barriers
+//
+// U nonzeros of a lane are loaded before the first is multiplied.
+template <class A, class Y, int U, int THREADS>
+__global__ __launch_bounds__(THREADS, 1) void segments_matvec(const Pieces m, const A* __restrict__ val,
+                                                              const uint16* __restrict__ col, const Y* __restrict__ x,
+                                                              Y* __restrict__ sums) {
+    extern __shared__ uint4 memory[];
+    __shared__ int64 range[2];
+    __shared__ int taken;
+    Y* const segment = reinterpret_cast<Y*>(memory);
+    const int64 n_pieces = m.n_segments * m.n_rows;
+    if (threadIdx.x < 2) {
+        const int64 block = blockIdx.x + threadIdx.x;
+        range[threadIdx.x] = block == gridDim.x ? n_pieces : block ? lower_bound(m.ptr, n_pieces, m.nnz * block / gridDim.x) : 0;
+    }
+    __syncthreads();
+    const int lane = lane_id();
+    for (int64 first = range[0]; first < range[1];) {
+        const int64 number = first / m.n_rows, begin = number * m.width;
+        const int count = (int)(min(range[1], (number + 1) * m.n_rows) - first), n_shared = (int)min(m.width, m.n_cols - begin);
+        __syncthreads();
+        if (threadIdx.x == 0) taken = THREADS / WARP;
+#pragma unroll 8
+        for (int i = threadIdx.x; i < n_shared; i += THREADS) segment[i] = x[begin + i];
+        __syncthreads();
+        for (int mine = threadIdx.x / WARP; mine < count;) {
+            const int64 from = m.ptr[first + mine];
+            const int length = (int)(m.ptr[first + mine + 1] - from);
+            Y sum{};
+            for (int i = lane; i < length; i += U * WARP) {
+                uint16 c[U];
+                A v[U];
+#pragma unroll
+                for (int u = 0; u < U; ++u) c[u] = i + u * WARP < length ? stream(col + from + i + u * WARP) : uint16(0);
+#pragma unroll
+                for (int u = 0; u < U; ++u) v[u] = i + u * WARP < length ? stream(val + from + i + u * WARP) : A{};
+#pragma unroll
+                for (int u = 0; u < U; ++u)
+                    if (i + u * WARP < length) sum = mac(Widen<Y, A>::from(v[u]), segment[c[u]], sum);
+            }
+            sum = warp_sum(sum);
+            if (lane == 0) {
+                sums[first + mine] = sum;
+                mine = atomicAdd(&taken, 1);
+            }
+            mine = __shfl_sync(FULL, mine, 0);
+        }
+        first += count;
+    }
+}
+
+// segments_finish: y = alpha * (the sums of a row's pieces) + beta * y
+//
+// mapping   one block 32 rows: one thread of each of its PARTS warps a row, a PARTS-th of the segments
+// traffic   piece: sizeof(Y); row: sizeof(Y)
+// races     none; the sums of warps are added in their order
+template <class Y, int PARTS>
+__global__ void segments_finish(const Y* __restrict__ sums, int64 n_rows, int64 n_segments, Y* __restrict__ y, Y alpha, Y beta,
+                                int update) {
+    __shared__ Y of_part[PARTS][WARP];
+    const int64 row = blockIdx.x * (int64)WARP + lane_id();
+    const int part = threadIdx.x / WARP;
+    Y sum{};
+    if (row < n_rows)
+#pragma unroll 4
+        for (int64 k = part; k < n_segments; k += PARTS) sum = add(sum, sums[k * n_rows + row]);
+    of_part[part][lane_id()] = sum;
+    __syncthreads();
+    if (part || row >= n_rows) return;
+#pragma unroll
+    for (int p = 1; p < PARTS; ++p) sum = add(sum, of_part[p][lane_id()]);
+    store(y + row, sum, alpha, beta, update);
+}
