@@ -100,7 +100,7 @@ class Pieces:
 def product(
     t: CVRTables, dtype: np.dtype, of: Cut, places: Callable[[], tuple[cupy.ndarray, cupy.ndarray]]
 ) -> Callable[[cupy.ndarray, cupy.ndarray, Any, Any], None]:
-    """``run(x, y, alpha, beta)``, which does ``y = alpha * A @ x + beta * y``; ``places()`` are row and column of every slot."""
+    """``run(x, y, alpha, beta)``, as that of ``gpu.cvr``; ``places()`` are row and column of every slot."""
     device = cupy.cuda.runtime.getDevice()
     pieces, scratch, n_rows = Pieces(t, of, *places()), Scratch(), t.shape[0]
     multiply = allowed(MATVEC(t.val.dtype, dtype), shared_memory(device))
