@@ -3,7 +3,7 @@
 template <class A, class I, class M>
 struct Bbcsr {
     const int64* bin_rowptr;
-    const A* data;
+    Values<A> data;
     const I* col_base;
     const int64* col_ptr;
     const uint16* col_narrow;

@@ -1,5 +1,6 @@
 // Y = alpha * A @ X + beta * Y for BBCSR, X (n_cols, k) and Y (n_rows, k) row-major: see matrix.cuh for the groups.
 
+#include "values.cuh"
 #include "bbcsr.cuh"
 #include "matrix.cuh"
 
@@ -13,20 +14,21 @@
 // requires  blocks of a row before its padding (invariant 3); padding and holes are never multiplied; V divides k
 // races     none: a warp owns its rows' columns
 template <class A, class Y, class I, class M, int B, bool HOLES, int G, int V, int U, class C>
-__device__ void multiply(const C* col, const A* data, const M* present, int n_blocks, const Y* x, int64 at, int64 k,
+__device__ void multiply(const C* col, const Values<A>& data, const M* present, int n_blocks, const Y* x, int64 at, int64 k,
                          Columns<Y, V, 1, V> (&sum)[G]) {
     const int lane = lane_id(), group = lane / G;
     for (int block = 0; block < n_blocks; block += U) {
         C c[U];
         M bits[U];
-        A v[U][B];
+        Stored<A> v[U][B];
 #pragma unroll
         for (int u = 0; u < U; ++u) {
             const bool here = block + u < n_blocks;
             c[u] = here ? stream(col + (int64)(block + u) * WARP) : C(-1);
             bits[u] = HOLES && here ? stream(present + (int64)(block + u) * WARP) : M(0);
 #pragma unroll
-            for (int j = 0; j < B; ++j) v[u][j] = here ? stream(data + ((int64)(block + u) * B + j) * WARP) : A{};
+            for (int j = 0; j < B; ++j) 
+                v[u][j] = here ? stream(data.slot + ((int64)(block + u) * B + j) * WARP) : Stored<A>{};
         }
 #pragma unroll
         for (int u = 0; u < U; ++u) {
@@ -39,7 +41,7 @@ __device__ void multiply(const C* col, const A* data, const M* present, int n_bl
                 const Y* from = x + (int64)of_slot * B * k;
 #pragma unroll
                 for (int j = 0; j < B; ++j) {
-                    const Y value = Widen<Y, A>::from(shuffle(v[u][j], slot));
+                    const Y value = data.template decoded<Y>(shuffle(v[u][j], slot));
                     if (!here || (HOLES && !(marks >> j & 1))) continue;
                     Columns<Y, V, 1, V> of_x;
                     of_x.load(from + j * k, at, k);
@@ -53,6 +55,7 @@ __device__ void multiply(const C* col, const A* data, const M* present, int n_bl
 template <class A, class Y, class I, class M, int B, bool HOLES, int G, int V, int U>
 __global__ void bbcsr_matmat(const Bbcsr<A, I, M> m, int64 k, const Y* __restrict__ x, Y* __restrict__ y, Y alpha, Y beta,
                              int update) {
+    const Values<A>& values = m.data.opened();
     const int64 bin = warp_id();
     if (bin >= m.n_bins) return;
     const int lane = lane_id();
@@ -60,7 +63,7 @@ __global__ void bbcsr_matmat(const Bbcsr<A, I, M> m, int64 k, const Y* __restric
     const int64 first = m.bin_rowptr[bin], start = m.col_ptr[bin] + lane;
     const int n_blocks = (int)((m.bin_rowptr[bin + 1] - first) / (WARP * B));
     const I base = m.col_base[bin];
-    const A* data = m.data + first + lane;
+    const Values<A> data = values + first + lane;
     const M* present = HOLES ? m.present + first / B + lane : nullptr;
     Columns<Y, V, 1, V> sum[G] = {};
     if (base >= 0)
@@ -93,18 +96,19 @@ __device__ constexpr int block_rows_of_a_bin(int B) {
 //           stores are not loaded
 // races     none: a group owns its rows' columns
 template <class A, class Y, class I, class M, int B, bool HOLES, int G, int V, class C>
-__device__ void multiply_blocks(const C* col, const A* data, const M* present, int n_blocks, int n_rows, const Y* x, int64 at,
-                                int64 k, Columns<Y, V, 1, V> (&sum)[B]) {
+__device__ void multiply_blocks(const C* col, const Values<A>& data, const M* present, int n_blocks, int n_rows, const Y* x,
+                                int64 at, int64 k, Columns<Y, V, 1, V> (&sum)[B]) {
     // values that a lane loads: number e = j * B + i of column j and row i, e % G its lane
     constexpr int EACH = (B * B + G - 1) / G;
     const unsigned group = (G == WARP ? FULL : (1u << G % WARP) - 1) << (lane_id() & ~(G - 1));
     C c_next = n_blocks ? cached(col) : C(-1);
-    A v_next[EACH];
+    Stored<A> v_next[EACH];
     auto load_values = [&](int block) {
 #pragma unroll
         for (int n = 0; n < EACH; ++n) {
             const int e = n * G + threadIdx.x % G, j = e / B, i = e % B;
-            v_next[n] = j < B && i < n_rows && block < n_blocks ? cached(data + (block * (int64)B + j) * WARP + i) : A{};
+            const bool here = j < B && i < n_rows && block < n_blocks;
+            v_next[n] = here ? cached(data.slot + (block * (int64)B + j) * WARP + i) : Stored<A>{};
         }
     };
     load_values(0);
@@ -121,7 +125,7 @@ __device__ void multiply_blocks(const C* col, const A* data, const M* present, i
 #pragma unroll
         for (int j = 0; j < B; ++j)
             if (stored >> j & 1) of_x[j].load(x + ((int64)c * B + j) * k, at, k);
-        A v[EACH];
+        Stored<A> v[EACH];
 #pragma unroll
         for (int n = 0; n < EACH; ++n) v[n] = v_next[n];
         if (block + 1 < n_blocks) c_next = cached(col + (block + 1) * (int64)WARP);
@@ -131,7 +135,7 @@ __device__ void multiply_blocks(const C* col, const A* data, const M* present, i
 #pragma unroll
             for (int i = 0; i < B; ++i) {
                 const int e = j * B + i;
-                const Y value = Widen<Y, A>::from(shuffle(v[e / G], e % G, group, G));
+                const Y value = data.template decoded<Y>(shuffle(v[e / G], e % G, group, G));
                 if (marks[i] >> j & 1) sum[i].add_product(value, of_x[j]);
             }
     }
@@ -140,6 +144,7 @@ __device__ void multiply_blocks(const C* col, const A* data, const M* present, i
 template <class A, class Y, class I, class M, int B, bool HOLES, int G, int V>
 __global__ void bbcsr_matmat_blocks(const Bbcsr<A, I, M> m, int64 k, const Y* __restrict__ x, Y* __restrict__ y, Y alpha, Y beta,
                                     int update) {
+    const Values<A>& values = m.data.opened();
     constexpr int GROUPS = block_rows_of_a_bin(B);
     const int64 group = (blockIdx.x * (int64)blockDim.x + threadIdx.x) / G;
     const int64 at = (blockIdx.y * (int64)G + threadIdx.x % G) * V;
@@ -150,7 +155,7 @@ __global__ void bbcsr_matmat_blocks(const Bbcsr<A, I, M> m, int64 k, const Y* __
     const int64 first = m.bin_rowptr[bin], start = m.col_ptr[bin] + lane;
     const int n_blocks = (int)((m.bin_rowptr[bin + 1] - first) / (WARP * B));
     const I base = m.col_base[bin];
-    const A* data = m.data + first + lane;
+    const Values<A> data = values + first + lane;
     const M* present = HOLES ? m.present + first / B + lane : nullptr;
     Columns<Y, V, 1, V> sum[B] = {};
     if (base >= 0)

@@ -1,5 +1,6 @@
 // y = alpha * A @ x + beta * y for BBCSR.
 
+#include "values.cuh"
 #include "bbcsr.cuh"
 #include "bbcsr_product.cuh"
 
@@ -18,13 +19,14 @@ __global__ __launch_bounds__(S > 4 ? S * WARP : 4 * WARP) void bbcsr_matvec(cons
                                                                             Y alpha, Y beta, int update) {
     const int part = S == 1 ? 0 : threadIdx.x / WARP % S;
     const int64 bin = warp_id() / S;
+    const Values<A>& values = m.data.opened();
     Y sum{};
     if (bin < m.n_bins) {
         const int64 first = m.bin_rowptr[bin];
         const int n_blocks = (int)((m.bin_rowptr[bin + 1] - first) / (WARP * B));
         const I base = m.col_base[bin];
         const int64 start = m.col_ptr[bin];
-        const A* data = m.data + first;
+        const Values<A> data = values + first;
         const M* present = HOLES ? m.present + first / B : nullptr;
         sum = base >= 0 ? row_sum<ReadOnce, A, Y, I, M, B, U_NARROW, HOLES, S>(m.col_narrow + start, data, present, n_blocks, part,
                                                                                x + (int64)base * B)

@@ -16,10 +16,10 @@ struct ReadOnce {
 
 // U blocks are loaded before the first is used; of the bin's last few, only those that are there.
 template <class READ, class A, class Y, class I, class M, int B, int U, bool HOLES, bool ALL, class C>
-__device__ Y add_blocks(const C* col, const A* data, const M* present, int count, const Y* x, Y sum) {
+__device__ Y add_blocks(const C* col, const Values<A>& data, const M* present, int count, const Y* x, Y sum) {
     C c[U];
     M bits[U];
-    A v[U][B];
+    Stored<A> v[U][B];
     Y xs[U][B];
 #pragma unroll
     for (int u = 0; u < U; ++u) {
@@ -30,7 +30,8 @@ __device__ Y add_blocks(const C* col, const A* data, const M* present, int count
 #pragma unroll
     for (int u = 0; u < U; ++u)
 #pragma unroll
-        for (int j = 0; j < B; ++j) v[u][j] = ALL || u < count ? READ::table(data + (u * B + j) * WARP) : A{};
+        for (int j = 0; j < B; ++j)
+            v[u][j] = ALL || u < count ? READ::table(data.slot + (u * B + j) * WARP) : Stored<A>{};
     // keeps the loads of values above those of x. Without it the compiler asks for values where columns are there already, and
     // needs fewer registers: better for single columns, and large blocks have too many values
     if (B > 1 && B <= 6) __syncwarp();
@@ -47,13 +48,13 @@ __device__ Y add_blocks(const C* col, const A* data, const M* present, int count
 #pragma unroll
     for (int u = 0; u < U; ++u)
 #pragma unroll
-        for (int j = 0; j < B; ++j) sum = mac(Widen<Y, A>::from(v[u][j]), xs[u][j], sum);
+        for (int j = 0; j < B; ++j) sum = mac(data.template decoded<Y>(v[u][j]), xs[u][j], sum);
     return sum;
 }
 
 // the share of warp `part` of the S, of a bin's row: `col`, `data` and `present` are the bin's
 template <class READ, class A, class Y, class I, class M, int B, int U, bool HOLES, int S, class C>
-__device__ Y row_sum(const C* col, const A* data, const M* present, int n_blocks, int part, const Y* x) {
+__device__ Y row_sum(const C* col, Values<A> data, const M* present, int n_blocks, int part, const Y* x) {
     const int slot = part * U * WARP + lane_id();
     data += part * U * B * WARP + lane_id();
     if (HOLES) present += slot;

@@ -1,5 +1,6 @@
 // y = alpha * A.T @ x + beta * y for BBCSR: see transposed.cuh for how sums come out the same in every run.
 
+#include "values.cuh"
 #include "bbcsr.cuh"
 #include "transposed.cuh"
 
@@ -12,7 +13,7 @@ __device__ constexpr int together(int block_size) { return block_size < 8 ? bloc
 //
 // requires  blocks of a row before its padding (invariant 3); padding and holes are never multiplied
 template <class A, class Y, class I, class M, int B, bool HOLES, int U, class C, class ADDER>
-__device__ void scatter_blocks(const C* col, const A* data, const M* present, int begin, int end, I base, int64 bin, Y x,
+__device__ void scatter_blocks(const C* col, const Values<A>& data, const M* present, int begin, int end, I base, int64 bin, Y x,
                                const ADDER& adder, Y (*terms)[WARP]) {
     constexpr int JB = together(B);
     const int lane = lane_id();
@@ -21,20 +22,21 @@ __device__ void scatter_blocks(const C* col, const A* data, const M* present, in
     for (int block = begin; block < end; block += U) {
         C c[U];
         M bits[U];
-        A v[U][B];
+        Stored<A> v[U][B];
 #pragma unroll
         for (int u = 0; u < U; ++u) {
             const bool here = block + u < end;
             c[u] = here ? stream(col + (int64)(block + u) * WARP) : C(-1);
             if (HOLES) bits[u] = here ? stream(present + (int64)(block + u) * WARP) : M(0);
 #pragma unroll
-            for (int j = 0; j < B; ++j) v[u][j] = here ? stream(data + ((int64)(block + u) * B + j) * WARP) : A{};
+            for (int j = 0; j < B; ++j)
+                v[u][j] = here ? stream(data.slot + ((int64)(block + u) * B + j) * WARP) : Stored<A>{};
         }
 #pragma unroll
         for (int u = 0; u < U; ++u) {
             const bool here = !is_padding<I>(c[u], 0);
             auto entry = [&](int j) { return here && (!HOLES || (bits[u] >> j & 1)); };
-            auto term = [&](int j) { return entry(j) ? mac(Widen<Y, A>::from(v[u][j]), x, Y{}) : Y{}; };
+            auto term = [&](int j) { return entry(j) ? mac(data.template decoded<Y>(v[u][j]), x, Y{}) : Y{}; };
             if constexpr (B == 1 || ADDER::PASS == COUNT) {
 #pragma unroll
                 for (int j = 0; j < B; ++j) adder.put(entry(j), ((int64)base + c[u]) * B + j, term(j));
@@ -61,10 +63,10 @@ __device__ void scatter_blocks(const C* col, const A* data, const M* present, in
 }
 
 template <class A, class Y, class I, class M, int B, bool HOLES, class C, class ADDER>
-__device__ void scatter_bin(const Bbcsr<A, I, M>& m, const C* col, I base, int64 first, int n_blocks, int64 bin, Y x,
-                            const ADDER& adder, Y (*terms)[WARP]) {
+__device__ void scatter_bin(const Bbcsr<A, I, M>& m, const Values<A>& values, const C* col, I base, int64 first, int n_blocks,
+                            int64 bin, Y x, const ADDER& adder, Y (*terms)[WARP]) {
     constexpr int PASS = ADDER::PASS, U = B == 1 ? 4 : 1;
-    const A* data = m.data + first + lane_id();
+    const Values<A> data = values + first + lane_id();
     const M* present = HOLES ? m.present + first / B + lane_id() : nullptr;
     col += lane_id();
     if constexpr (PASS == EXPONENT || PASS == REFINE) {  // most bins have no coarse column
@@ -90,6 +92,7 @@ __device__ void scatter_bin(const Bbcsr<A, I, M>& m, const C* col, I base, int64
 template <class A, class Y, class I, class M, int B, bool HOLES>
 struct Bins {
     const Bbcsr<A, I, M>& m;
+    const Values<A>& values;
     const Y* x;
     Y (*terms)[WARP];  // the warp's own, in shared memory
 
@@ -103,9 +106,9 @@ struct Bins {
             const I base = m.col_base[bin];
             const Y own = ADDER::PASS != COUNT && row < m.n_rows ? stream(x + row) : Y{};
             if (base >= 0)
-                scatter_bin<A, Y, I, M, B, HOLES>(m, m.col_narrow + start, base, first, n_blocks, bin, own, adder, terms);
+                scatter_bin<A, Y, I, M, B, HOLES>(m, values, m.col_narrow + start, base, first, n_blocks, bin, own, adder, terms);
             else
-                scatter_bin<A, Y, I, M, B, HOLES>(m, m.col_wide + start, I(0), first, n_blocks, bin, own, adder, terms);
+                scatter_bin<A, Y, I, M, B, HOLES>(m, values, m.col_wide + start, I(0), first, n_blocks, bin, own, adder, terms);
         }
     }
 };
@@ -119,7 +122,7 @@ struct Bins {
 template <class A, class Y, class I, class M, int B, bool HOLES, int PASS, int WARPS, bool FLOATS>
 __global__ void bbcsr_transposed(const Bbcsr<A, I, M> m, const Y* __restrict__ x, ColumnSums<Y, FLOATS> sums) {
     __shared__ Y terms[WARPS][B == 1 || PASS == COUNT ? 1 : together(B)][WARP];
-    Bins<A, Y, I, M, B, HOLES>{m, x, terms[threadIdx.x / WARP]}.scatter(Adder<Y, FLOATS, PASS>(sums));
+    Bins<A, Y, I, M, B, HOLES>{m, m.data.opened(), x, terms[threadIdx.x / WARP]}.scatter(Adder<Y, FLOATS, PASS>(sums));
 }
 
 // bbcsr_segments: from which step to before which each bin has columns of each segment, that is `width` columns
@@ -160,11 +163,11 @@ __global__ void bbcsr_segments(const Bbcsr<A, I, M> m, int64 width, int n_segmen
 
 // one bin's entries in `count` columns: in column k of these, where `base` + k is what is stored
 template <class A, class Y, class C, class I, class ADDER>
-__device__ void scatter_segment(const C* col, const A* data, int2 steps, I base, Y x, int count, const ADDER& adder) {
+__device__ void scatter_segment(const C* col, const Values<A>& data, int2 steps, I base, Y x, int count, const ADDER& adder) {
     constexpr int U = 4;
     for (int step = steps.x; step < steps.y; step += U) {
         I place[U];
-        A v[U];
+        Stored<A> v[U];
         bool here[U];
 #pragma unroll
         for (int u = 0; u < U; ++u) {
@@ -173,9 +176,9 @@ __device__ void scatter_segment(const C* col, const A* data, int2 steps, I base,
             here[u] = !is_padding<I>(stored, 0) && place[u] >= 0 && place[u] < count;
         }
 #pragma unroll
-        for (int u = 0; u < U; ++u) v[u] = here[u] ? stream(data + (int64)(step + u) * WARP) : A{};
+        for (int u = 0; u < U; ++u) v[u] = here[u] ? stream(data.slot + (int64)(step + u) * WARP) : Stored<A>{};
 #pragma unroll
-        for (int u = 0; u < U; ++u) adder.put(here[u], place[u], mac(Widen<Y, A>::from(v[u]), x, Y{}));
+        for (int u = 0; u < U; ++u) adder.put(here[u], place[u], mac(data.template decoded<Y>(v[u]), x, Y{}));
     }
 }
 
@@ -193,6 +196,7 @@ __global__ __launch_bounds__(THREADS, 1) void bbcsr_transposed_shared(const Bbcs
                                                                       int64 width, int n_segments, int n_groups) {
     extern __shared__ uint32 shared[];
     __shared__ int taken;
+    const Values<A>& values = m.data.opened();
     for (int unit = blockIdx.x; unit < n_segments * n_groups; unit += gridDim.x) {
         const int segment = unit % n_segments, group = unit / n_segments;
         const int64 begin = segment * width, first_bin = m.n_bins * group / n_groups;
@@ -207,7 +211,7 @@ __global__ __launch_bounds__(THREADS, 1) void bbcsr_transposed_shared(const Bbcs
             const int2 range = steps[bin * n_segments + segment];
             const int64 start = m.col_ptr[bin];
             const I base = m.col_base[bin];
-            const A* data = m.data + m.bin_rowptr[bin] + lane_id();
+            const Values<A> data = values + m.bin_rowptr[bin] + lane_id();
             const Y own = row < m.n_rows ? x[row] : Y{};
             if (base >= 0)
                 scatter_segment(m.col_narrow + start + lane_id(), data, range, I(begin - base), own, count, adder);
@@ -228,5 +232,5 @@ template <class A, class Y, class I, class M, int B, bool HOLES, int WARPS, bool
 __global__ void bbcsr_transposed_finish(const Bbcsr<A, I, M> m, const Y* __restrict__ x, ColumnSums<Y, FLOATS> sums,
                                         Y* y, Y alpha, Y beta, int update) {
     __shared__ Y terms[WARPS][B == 1 ? 1 : together(B)][WARP];
-    finish(sums, Bins<A, Y, I, M, B, HOLES>{m, x, terms[threadIdx.x / WARP]}, m.n_cols, y, alpha, beta, update);
+    finish(sums, Bins<A, Y, I, M, B, HOLES>{m, m.data.opened(), x, terms[threadIdx.x / WARP]}, m.n_cols, y, alpha, beta, update);
 }

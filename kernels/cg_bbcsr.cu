@@ -1,5 +1,6 @@
 // Conjugate gradients with a BBCSR matrix: all iterations in one cooperative kernel.
 
+#include "values.cuh"
 #include "bbcsr.cuh"
 #include "bbcsr_product.cuh"
 #include "cg.cuh"
@@ -75,7 +76,7 @@ struct ReadAnywhere {
 // A bin's tables, in global or in shared memory.
 template <class A, class I, class M>
 struct Bin {
-    const A* data;
+    const Stored<A>* data;
     const void* col;  // uint16 in a narrow bin, else I
     const M* present;
     int n_blocks;
@@ -94,6 +95,7 @@ __device__ T* copied(char*& to, const T* from, int64 count) {
 // The product of a block's bins.
 template <class A, class Y, class I, class M, int B, int U_NARROW, int U_WIDE, bool HOLES, int S, int THREADS, bool STREAM>
 struct BlockProduct {
+    const Values<A>& values;
     Bin<A, I, M>* const bins;
     const int n_bins, rows;
     const Y* const p;
@@ -104,7 +106,7 @@ struct BlockProduct {
             const int bin = first + b;
             const int64 begin = m.bin_rowptr[bin], col = m.col_ptr[bin];
             const I base = m.col_base[bin];
-            bins[b] = {m.data + begin, base >= 0 ? (const void*)(m.col_narrow + col) : (const void*)(m.col_wide + col),
+            bins[b] = {m.data.slot + begin, base >= 0 ? (const void*)(m.col_narrow + col) : (const void*)(m.col_wide + col),
                        HOLES ? m.present + begin / B : nullptr, (int)((m.bin_rowptr[bin + 1] - begin) / (WARP * B)), base};
         }
         __syncthreads();
@@ -131,11 +133,12 @@ struct BlockProduct {
         typedef ReadAnywhere<STREAM> Read;
         for (int item = threadIdx.x / WARP; item < n_bins * S; item += THREADS / WARP) {
             const Bin<A, I, M> bin = bins[item / S];
+            const Values<A> data = values.from(bin.data);
             const int part = item % S, at = item / S * WARP + lane_id();
             const Y sum = bin.base >= 0
-                ? row_sum<Read, A, Y, I, M, B, U_NARROW, HOLES, S>((const uint16*)bin.col, bin.data, bin.present, bin.n_blocks, part,
+                ? row_sum<Read, A, Y, I, M, B, U_NARROW, HOLES, S>((const uint16*)bin.col, data, bin.present, bin.n_blocks, part,
                                                                   p + (int64)bin.base * B)
-                : row_sum<Read, A, Y, I, M, B, U_WIDE, HOLES, S>((const I*)bin.col, bin.data, bin.present, bin.n_blocks, part, p);
+                : row_sum<Read, A, Y, I, M, B, U_WIDE, HOLES, S>((const I*)bin.col, data, bin.present, bin.n_blocks, part, p);
             if (S > 1 || at < rows) s[part * n_bins * WARP + at] = sum;
         }
         __syncthreads();
@@ -171,8 +174,7 @@ __global__ __launch_bounds__(THREADS, 1) void cg_bbcsr(const Bbcsr<A, I, M> m, c
     const int first = first_bin[blockIdx.x], n_bins = first_bin[blockIdx.x + 1] - first;
     const Part<Y, THREADS> part(v, shared, (int64)first * WARP, (int64)(first + n_bins) * WARP, m.n_rows);
     BlockProduct<A, Y, I, M, B, U_NARROW, U_WIDE, HOLES, S, THREADS, STREAM> product{
-        reinterpret_cast<Bin<A, I, M>*>(shared), n_bins, part.rows, v.p,
-        part.s};
+        m.data.opened(), reinterpret_cast<Bin<A, I, M>*>(shared), n_bins, part.rows, v.p, part.s};
     product.find(m, first);
     product.keep(shared + v.free, shared + v.end);
     part.load();

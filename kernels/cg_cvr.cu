@@ -1,5 +1,6 @@
 // Conjugate gradients with a CVR matrix: all iterations in one cooperative kernel.
 
+#include "values.cuh"
 #include "cvr.cuh"
 #include "cvr_product.cuh"
 #include "cg.cuh"
@@ -20,6 +21,7 @@ struct ChangingX {
 template <class A, class Y, class I, int L, int U, bool CUT, class E>
 struct ChunkProduct {
     const Cvr<A, I>& m;
+    const Values<A>& values;
     const Cuts<Y>& cuts;
     E& exchange;
     const Y* const p;
@@ -31,10 +33,10 @@ struct ChunkProduct {
         for (int64 chunk = first + threadIdx.x / WARP; chunk < end; chunk += blockDim.x / WARP) {
             const Chunk<A, Y, I, L, CUT> c(m, cuts, chunk);
             const auto sums = c.base >= 0
-                ? chunk_matvec<A, Y, I, L, U, true, PLAIN, CUT>(m, c, m.col_narrow + c.col_start, ChangingX<Y>{p + c.base}, all,
-                                                                cuts, Y{}, Y{})
-                : chunk_matvec<A, Y, I, L, U, true, PLAIN, CUT>(m, c, m.col_wide + c.col_start, ChangingX<Y>{p}, all, cuts, Y{},
-                                                                Y{});
+                ? chunk_matvec<A, Y, I, L, U, true, PLAIN, CUT>(m, values, c, m.col_narrow + c.col_start, ChangingX<Y>{p + c.base},
+                                                                all, cuts, Y{}, Y{})
+                : chunk_matvec<A, Y, I, L, U, true, PLAIN, CUT>(m, values, c, m.col_wide + c.col_start, ChangingX<Y>{p}, all, cuts,
+                                                                Y{}, Y{});
             c.template finish<Cuts<Y>::AT_ONCE>(sums, all, cuts, Y{}, Y{}, PLAIN);
         }
         exchange.barrier([] {});
@@ -63,8 +65,8 @@ __global__ __launch_bounds__(THREADS, 1) void cg_cvr(const Cvr<A, I> m, const Cu
     char* const shared = reinterpret_cast<char*>(memory);
     Sums exchange(sums, words);
     const Part<Y, THREADS> part(v, shared, first_row[blockIdx.x], first_row[blockIdx.x + 1], n);
-    ChunkProduct<A, Y, I, L, U, CUT, Sums> product{m, cuts, exchange, v.p, v.s, part.s, m.n_chunks * blockIdx.x / gridDim.x,
-                                                  m.n_chunks * (blockIdx.x + 1) / gridDim.x};
+    ChunkProduct<A, Y, I, L, U, CUT, Sums> product{m, m.val.opened(), cuts, exchange, v.p, v.s, part.s,
+                                                  m.n_chunks * blockIdx.x / gridDim.x, m.n_chunks * (blockIdx.x + 1) / gridDim.x};
     part.load();
     iterate(part, c, exchange, product, count);
     if (blockIdx.x == 0 && threadIdx.x == 0) *column = c;

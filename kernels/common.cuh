@@ -4,7 +4,8 @@
 //
 // Template parameters have the same letters in all files:
 //
-//   A, X, Y    types of stored values; of what gives an entry of x for a column; of vectors, sums and products
+//   A, X, Y    types of stored values (of a matrix: values.cuh); of what gives an entry of x for a column; of vectors,
+//              sums and products
 //   I, P       types of row and column numbers (int32 or int64); of offsets into them
 //   C          type of a column as stored: uint16 (from a base) or I
 //   M          BBCSR: type of the bits that tell a block's entries from its holes

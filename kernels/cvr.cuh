@@ -3,7 +3,7 @@
 template <class A, class I>
 struct Cvr {
     const int64* step_ptr;
-    const A* val;
+    Values<A> val;
     const I* col_base;
     const int64* col_ptr;
     const uint16* col_narrow;

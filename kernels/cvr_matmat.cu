@@ -1,5 +1,6 @@
 // Y = alpha * A @ X + beta * Y for CVR, X (n_cols, k) and Y (n_rows, k) row-major: see matrix.cuh for the groups.
 
+#include "values.cuh"
 #include "cvr.cuh"
 #include "matrix.cuh"
 
@@ -51,8 +52,9 @@ struct Records {
 // races     none: rows, carries and empty rows have one owner each. What lanes add to another one's entry meets in
 //           shared memory, and is added by the entry's group in the order of lanes
 template <class A, class Y, class I, int L, int G, int V, int W, int U, class C>
-__device__ void multiply(const Cvr<A, I>& m, int64 chunk, const C* col, const Y* x, Y* y, Y* carry, int64 k, int64 at, Y alpha,
-                         Y beta, int update, Records<G>& records, Columns<Y, V, W, G * V> (*taken)[G], int* taken_from) {
+__device__ void multiply(const Cvr<A, I>& m, const Values<A>& values, int64 chunk, const C* col, const Y* x, Y* y, Y* carry,
+                         int64 k, int64 at, Y alpha, Y beta, int update, Records<G>& records, Columns<Y, V, W, G * V> (*taken)[G],
+                         int* taken_from) {
     typedef Columns<Y, V, W, G * V> Part;
     const int slot = threadIdx.x / G, member = threadIdx.x % G;
     const bool active = L == WARP || slot < L;
@@ -70,7 +72,7 @@ __device__ void multiply(const Cvr<A, I>& m, int64 chunk, const C* col, const Y*
     const int n_steps = (int)(m.step_ptr[chunk + 1] - first);
     const uint32* mask = m.rec_mask + first;
     const I* wb = m.rec_wb + m.rec_ptr[chunk];
-    const A* val = m.val + first * L + own;
+    const Values<A> val = values + first * L + own;
     col += own;
     C c[U];
     auto load_columns = [&](int begin) {
@@ -85,19 +87,19 @@ __device__ void multiply(const Cvr<A, I>& m, int64 chunk, const C* col, const Y*
             if (begin) wb += records.total[(part + G - 1) % G];
             if (part == 0) records.read(mask + begin, n_steps - begin);
         }
-        A v[U];
+        Stored<A> v[U];
         Part of_x[U];
 #pragma unroll
         for (int u = 0; u < U; ++u) {
             of_x[u].load(x + (int64)c[u] * k, at, k);
-            v[u] = cached(val + min(begin + u, n_steps - 1) * (int64)L);
+            v[u] = cached(val.slot + min(begin + u, n_steps - 1) * (int64)L);
         }
         load_columns(begin + U);  // ahead, so that the next rows of X do not wait for them
         const uint32 ends = records.of_lane[part][own] >> begin % WARP;
 #pragma unroll
         for (int u = 0; u < U; ++u) {
             if (begin + u >= n_steps || !active) break;
-            sum.add_product(Widen<Y, A>::from(v[u]), of_x[u]);
+            sum.add_product(val.template decoded<Y>(v[u]), of_x[u]);
             if (!(ends >> u & 1)) continue;
             const I row = cached(wb + records.number(part, begin % WARP + u, slot));
             if (row >= 0) {
@@ -129,6 +131,7 @@ template <class A, class Y, class I, int L, int G, int V, int W, int U>
 __global__ __launch_bounds__(WARP* G, 16 / G) void cvr_matmat(const Cvr<A, I> m, int64 k, const Y* __restrict__ x,
                                                               Y* __restrict__ y, Y* __restrict__ carry, Y alpha, Y beta,
                                                               int update) {
+    const Values<A>& values = m.val.opened();
     const int64 at = (blockIdx.y * (int64)(W * G) + threadIdx.x % G) * V;
     const int64 stride = gridDim.x * (int64)WARP;
     for (int64 i = blockIdx.x * (int64)WARP + threadIdx.x / G; i < m.n_empty; i += stride)
@@ -141,11 +144,11 @@ __global__ __launch_bounds__(WARP* G, 16 / G) void cvr_matmat(const Cvr<A, I> m,
     const I base = m.col_base[chunk];
     const int64 start = m.col_ptr[chunk];
     if (base >= 0)
-        multiply<A, Y, I, L, G, V, W, U>(m, chunk, m.col_narrow + start, x + (int64)base * k + at, y, carry, k, at, alpha, beta,
-                                         update, records, taken, taken_from);
+        multiply<A, Y, I, L, G, V, W, U>(m, values, chunk, m.col_narrow + start, x + (int64)base * k + at, y, carry, k, at, alpha,
+                                         beta, update, records, taken, taken_from);
     else
-        multiply<A, Y, I, L, G, V, W, U>(m, chunk, m.col_wide + start, x + at, y, carry, k, at, alpha, beta, update, records,
-                                         taken, taken_from);
+        multiply<A, Y, I, L, G, V, W, U>(m, values, chunk, m.col_wide + start, x + at, y, carry, k, at, alpha, beta, update,
+                                         records, taken, taken_from);
 }
 
 // cvr_carry_rows: Y[cut_row[i]] += the carries of chunks cut_ptr[2 i] .. cut_ptr[2 i + 1] - 1

@@ -1,5 +1,6 @@
 // y = alpha * A @ x + beta * y for CVR.
 
+#include "values.cuh"
 #include "cvr.cuh"
 #include "cvr_product.cuh"
 
@@ -16,6 +17,7 @@
 template <class A, class Y, class I, int L, int U, int UPDATE, bool CUT>
 __global__ void cvr_matvec(const Cvr<A, I> m, const Y* __restrict__ x, Y* y, const Cuts<Y> cuts, int n_for_empty,
                            Y alpha, Y beta) {
+    const Values<A>& values = m.val.opened();
     int64 block = blockIdx.x;
     if (n_for_empty) {
         const int64 before = block * n_for_empty / gridDim.x;  // of the blocks for empty rows
@@ -29,9 +31,10 @@ __global__ void cvr_matvec(const Cvr<A, I> m, const Y* __restrict__ x, Y* y, con
     if (chunk >= m.n_chunks) return;
     const Chunk<A, Y, I, L, CUT> c(m, cuts, chunk);
     const auto sums = c.base >= 0
-        ? chunk_matvec<A, Y, I, L, U, true, UPDATE, CUT>(m, c, m.col_narrow + c.col_start, GlobalX<Y>{x + c.base}, y, cuts, alpha,
-                                                         beta)
-        : chunk_matvec<A, Y, I, L, U, true, UPDATE, CUT>(m, c, m.col_wide + c.col_start, GlobalX<Y>{x}, y, cuts, alpha, beta);
+        ? chunk_matvec<A, Y, I, L, U, true, UPDATE, CUT>(m, values, c, m.col_narrow + c.col_start, GlobalX<Y>{x + c.base}, y,
+                                                         cuts, alpha, beta)
+        : chunk_matvec<A, Y, I, L, U, true, UPDATE, CUT>(m, values, c, m.col_wide + c.col_start, GlobalX<Y>{x}, y, cuts, alpha,
+                                                         beta);
     c.template finish<Cuts<Y>::AT_ONCE>(sums, y, cuts, alpha, beta, UPDATE);
 }
 
@@ -47,6 +50,7 @@ __global__ __launch_bounds__(THREADS, 1) void cvr_matvec_shared(const Cvr<A, I> 
                                                                 const Cuts<Y> cuts, Y alpha, Y beta) {
     extern __shared__ uint4 memory[];
     __shared__ int taken;
+    const Values<A>& values = m.val.opened();
     Y* shared = reinterpret_cast<Y*>(memory);
     if (threadIdx.x == 0) taken = THREADS / WARP;
 #pragma unroll 8
@@ -60,12 +64,12 @@ __global__ __launch_bounds__(THREADS, 1) void cvr_matvec_shared(const Cvr<A, I> 
         LaneSums<Y> sums;
         if constexpr (!WHOLE)  // as many steps under way as in hand, U together
             sums = chunk_matvec<A, Y, I, L, (U > 1 ? U / 2 : 1), true, UPDATE, CUT>(
-                m, c, m.col_wide + c.first * L, PackedX<Y>{x, shared}, y, cuts, alpha, beta);
+                m, values, c, m.col_wide + c.first * L, PackedX<Y>{x, shared}, y, cuts, alpha, beta);
         else if (c.base >= 0)  // x is there at once: nothing need be under way meanwhile
-            sums = chunk_matvec<A, Y, I, L, U, false, UPDATE, CUT>(m, c, m.col_narrow + c.col_start,
+            sums = chunk_matvec<A, Y, I, L, U, false, UPDATE, CUT>(m, values, c, m.col_narrow + c.col_start,
                                                                    SharedX<Y>{shared + c.base}, y, cuts, alpha, beta);
         else
-            sums = chunk_matvec<A, Y, I, L, U, false, UPDATE, CUT>(m, c, m.col_wide + c.col_start, SharedX<Y>{shared}, y,
+            sums = chunk_matvec<A, Y, I, L, U, false, UPDATE, CUT>(m, values, c, m.col_wide + c.col_start, SharedX<Y>{shared}, y,
                                                                    cuts, alpha, beta);
         c.template finish<WHOLE ? 1 : Cuts<Y>::AT_ONCE>(sums, y, cuts, alpha, beta, UPDATE);
         if (lane_id() == 0) mine = atomicAdd(&taken, 1);

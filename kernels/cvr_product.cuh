@@ -176,8 +176,9 @@ struct Lane {  // the state of a lane while it walks through its chunk
     Y* const y;
     const Cuts<Y>& cuts;
     const Y alpha, beta;
+    const Values<A>& values;
     const C* col;
-    const A* val;
+    const Stored<A>* val;
     const uint32* mask;
     const I* wb;
     Y sum{};  // the running one
@@ -200,7 +201,7 @@ struct Lane {  // the state of a lane while it walks through its chunk
     }
 
     template <int W>
-    __device__ void load_values(A (&v)[W]) const {
+    __device__ void load_values(Stored<A> (&v)[W]) const {
 #pragma unroll
         for (int u = 0; u < W; ++u) v[u] = stream(val + u * L);
     }
@@ -216,7 +217,7 @@ struct Lane {  // the state of a lane while it walks through its chunk
         if (AHEAD) load(now, count);
 #pragma unroll 1
         for (;; count = W) {
-            A v[W];
+            Stored<A> v[W];
             Y xs[W];
             if (!AHEAD) {
                 load(now, count);
@@ -235,7 +236,7 @@ struct Lane {  // the state of a lane while it walks through its chunk
             if (!__any_sync(FULL, now.records != 0)) {
 #pragma unroll
                 for (int u = 0; u < W; ++u)
-                    if (u < count) sum = mac(Widen<Y, A>::from(v[u]), xs[u], sum);
+                    if (u < count) sum = mac(values.template decoded<Y>(v[u]), xs[u], sum);
             } else {
                 I target[W];
                 unsigned ends = 0;
@@ -249,7 +250,7 @@ struct Lane {  // the state of a lane while it walks through its chunk
                 __syncwarp();
 #pragma unroll
                 for (int u = 0; u < W; ++u) {
-                    if (u < count) sum = mac(Widen<Y, A>::from(v[u]), xs[u], sum);
+                    if (u < count) sum = mac(values.template decoded<Y>(v[u]), xs[u], sum);
                     if (ends >> u & 1) end_row(target[u]);
                 }
             }
@@ -275,13 +276,13 @@ struct Lane {  // the state of a lane while it walks through its chunk
 };
 
 template <class A, class Y, class I, int L, int U, bool AHEAD, int UPDATE, bool CUT, class C, class X>
-__device__ LaneSums<Y> chunk_matvec(const Cvr<A, I>& m, const Chunk<A, Y, I, L, CUT>& chunk, const C* col, const X& x, Y* y,
-                                    const Cuts<Y>& cuts, Y alpha, Y beta) {
+__device__ LaneSums<Y> chunk_matvec(const Cvr<A, I>& m, const Values<A>& values, const Chunk<A, Y, I, L, CUT>& chunk, const C* col,
+                                    const X& x, Y* y, const Cuts<Y>& cuts, Y alpha, Y beta) {
     const int slot = L == WARP || lane_id() < L ? lane_id() : 0;
     const I* wb = m.rec_wb + chunk.wb_start;
     asm("" : "+l"(wb));  // one pointer, not a sum of two in each step
     Lane<A, Y, I, L, UPDATE, CUT, C, X> lane{
-        chunk, x, y, cuts, alpha, beta, col + slot, m.val + chunk.first * L + slot, m.rec_mask + chunk.first, wb};
+        chunk, x, y, cuts, alpha, beta, values, col + slot, values.slot + chunk.first * L + slot, m.rec_mask + chunk.first, wb};
     if (chunk.n_steps >= U)
         lane.template multiply<U, AHEAD>(chunk.n_steps);
     else

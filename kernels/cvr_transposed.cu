@@ -1,5 +1,6 @@
 // y = alpha * A.T @ x + beta * y for CVR: see transposed.cuh for how sums come out the same in every run.
 
+#include "values.cuh"
 #include "cvr.cuh"
 #include "transposed.cuh"
 
@@ -7,7 +8,8 @@
 //
 // requires  pads follow a lane's last record (invariant 6): walked backwards, they come before any record
 template <class A, class Y, class I, int L, class C, class ADDER>
-__device__ void scatter_chunk(const Cvr<A, I>& m, int64 chunk, const C* col, I base, const Y* x, const ADDER& adder) {
+__device__ void scatter_chunk(const Cvr<A, I>& m, const Values<A>& values, int64 chunk, const C* col, I base, const Y* x,
+                              const ADDER& adder) {
     constexpr int PASS = ADDER::PASS, U = 4;
     const int lane = lane_id();
     const bool active = L == WARP || lane < L;
@@ -15,7 +17,7 @@ __device__ void scatter_chunk(const Cvr<A, I>& m, int64 chunk, const C* col, I b
     const int64 first = m.step_ptr[chunk];
     const int n_steps = (int)(m.step_ptr[chunk + 1] - first);
     const int slot = active ? lane : 0;
-    const A* val = m.val + first * L + slot;
+    const Values<A> val = values + first * L + slot;
     col += slot;
     const uint32* mask = m.rec_mask + first;
     const I* wb = m.rec_wb + m.rec_ptr[chunk + 1];
@@ -31,7 +33,7 @@ __device__ void scatter_chunk(const Cvr<A, I>& m, int64 chunk, const C* col, I b
     bool pad = true;
     for (int end = n_steps; end > 0; end -= U) {
         C c[U];
-        A v[U];
+        Stored<A> v[U];
         unsigned records[U];
         I target[U];
         Y xs[U];
@@ -40,7 +42,7 @@ __device__ void scatter_chunk(const Cvr<A, I>& m, int64 chunk, const C* col, I b
             const int step = max(end - 1 - u, 0);
             records[u] = end - 1 - u >= 0 ? mask[step] : 0;
             c[u] = stream(col + (int64)step * L);
-            v[u] = stream(val + (int64)step * L);
+            v[u] = stream(val.slot + (int64)step * L);
         }
 #pragma unroll
         for (int u = 0; u < U; ++u) {
@@ -60,7 +62,7 @@ __device__ void scatter_chunk(const Cvr<A, I>& m, int64 chunk, const C* col, I b
                 pad = false;
             }
             if (end - 1 - u < 0) break;
-            adder.put(active && !pad, (int64)base + c[u], mac(Widen<Y, A>::from(v[u]), own, Y{}));
+            adder.put(active && !pad, (int64)base + c[u], mac(val.template decoded<Y>(v[u]), own, Y{}));
         }
     }
 }
@@ -69,6 +71,7 @@ __device__ void scatter_chunk(const Cvr<A, I>& m, int64 chunk, const C* col, I b
 template <class A, class Y, class I, int L>
 struct Chunks {
     const Cvr<A, I>& m;
+    const Values<A>& values;
     const Y* x;
 
     template <class ADDER>
@@ -78,9 +81,9 @@ struct Chunks {
             const I base = m.col_base[chunk];
             const int64 start = m.col_ptr[chunk];
             if (base >= 0)
-                scatter_chunk<A, Y, I, L>(m, chunk, m.col_narrow + start, base, x, adder);
+                scatter_chunk<A, Y, I, L>(m, values, chunk, m.col_narrow + start, base, x, adder);
             else
-                scatter_chunk<A, Y, I, L>(m, chunk, m.col_wide + start, I(0), x, adder);
+                scatter_chunk<A, Y, I, L>(m, values, chunk, m.col_wide + start, I(0), x, adder);
         }
     }
 };
@@ -92,7 +95,7 @@ struct Chunks {
 // races     integer atomics, whose order does not show
 template <class A, class Y, class I, int L, int PASS, bool FLOATS>
 __global__ void cvr_transposed(const Cvr<A, I> m, const Y* __restrict__ x, ColumnSums<Y, FLOATS> sums) {
-    Chunks<A, Y, I, L>{m, x}.scatter(Adder<Y, FLOATS, PASS>(sums));
+    Chunks<A, Y, I, L>{m, m.val.opened(), x}.scatter(Adder<Y, FLOATS, PASS>(sums));
 }
 
 // cvr_transposed_shared: the pass ADD, with sums in shared memory: of the popular columns, or WHOLE: of all
@@ -107,6 +110,7 @@ __global__ __launch_bounds__(THREADS, 1) void cvr_transposed_shared(const Cvr<A,
                                                                     int n_shared) {
     extern __shared__ uint32 shared[];
     __shared__ int taken;
+    const Values<A>& values = m.val.opened();
     if (threadIdx.x == 0) taken = THREADS / WARP;
     const SharedAdder<Y, FLOATS, I, WHOLE> adder(sums, popular, n_shared, shared);
     adder.clear();
@@ -116,11 +120,11 @@ __global__ __launch_bounds__(THREADS, 1) void cvr_transposed_shared(const Cvr<A,
         const int64 chunk = first + mine;
         const I base = m.col_base[chunk];
         if (!WHOLE)
-            scatter_chunk<A, Y, I, L>(m, chunk, m.col_wide + m.step_ptr[chunk] * L, I(0), x, adder);
+            scatter_chunk<A, Y, I, L>(m, values, chunk, m.col_wide + m.step_ptr[chunk] * L, I(0), x, adder);
         else if (base >= 0)
-            scatter_chunk<A, Y, I, L>(m, chunk, m.col_narrow + m.col_ptr[chunk], base, x, adder);
+            scatter_chunk<A, Y, I, L>(m, values, chunk, m.col_narrow + m.col_ptr[chunk], base, x, adder);
         else
-            scatter_chunk<A, Y, I, L>(m, chunk, m.col_wide + m.col_ptr[chunk], I(0), x, adder);
+            scatter_chunk<A, Y, I, L>(m, values, chunk, m.col_wide + m.col_ptr[chunk], I(0), x, adder);
         if (lane_id() == 0) mine = atomicAdd(&taken, 1);
         mine = __shfl_sync(FULL, mine, 0);
     }
@@ -134,5 +138,5 @@ __global__ __launch_bounds__(THREADS, 1) void cvr_transposed_shared(const Cvr<A,
 template <class A, class Y, class I, int L, bool FLOATS>
 __global__ void cvr_transposed_finish(const Cvr<A, I> m, const Y* __restrict__ x, ColumnSums<Y, FLOATS> sums, int64 n_cols,
                                       Y* y, Y alpha, Y beta, int update) {
-    finish(sums, Chunks<A, Y, I, L>{m, x}, n_cols, y, alpha, beta, update);
+    finish(sums, Chunks<A, Y, I, L>{m, m.val.opened(), x}, n_cols, y, alpha, beta, update);
 }
