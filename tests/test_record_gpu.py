@@ -287,7 +287,7 @@ def test_spmv_arguments(library, name, algorithm, dtype):
 )
 def test_spmm_arguments(library, name, algorithm, dtype):
     played = library()
-    csr, x, y, expected = operands(played, matrix(dtype=dtype), 5)
+    csr, x, y, expected = operands(played, matrix(density=0.5, dtype=dtype), 5)
     run = peers.prepare(name, csr, x, y, peers.MATRIX_PEERS)
     assert "sp_mm" not in played.called
     assert played.algorithms == [algorithm]
