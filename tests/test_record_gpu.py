@@ -226,8 +226,16 @@ def from_sell(slice_ptr, col, val, shape, slice_size):
 def library(monkeypatch):
     """Puts a Library in the place of cuSPARSE, and of CuPy what the peers use of it."""
 
+    to_bsr, of = peers.to_bsr, peers.to_ell
+
     def install(**options):
         played = Library(**options)
+
+        def to_ell(csr, size, xp):
+            with monkeypatch.context() as inside:
+                inside.setattr(peers, "to_bsr", to_bsr)
+                return moved(of(csr.host, size, np), played)
+
         cuda = SimpleNamespace(get_current_stream=lambda: SimpleNamespace(ptr=7))
         cupy = SimpleNamespace(
             cuda=cuda,
@@ -239,7 +247,7 @@ def library(monkeypatch):
         monkeypatch.setattr(peers, "handle", lambda device: 5)
         monkeypatch.setattr(peers, "to_sell", lambda csr, xp, of=peers.to_sell: moved(of(csr.host, np), played))
         monkeypatch.setattr(peers, "to_bsr", lambda csr, size, xp, of=peers.to_bsr: moved(of(csr.host, size, np), played))
-        monkeypatch.setattr(peers, "to_ell", lambda csr, size, xp, of=peers.to_ell: moved(of(csr.host, size, np), played))
+        monkeypatch.setattr(peers, "to_ell", to_ell)
         return played
 
     return install
