@@ -76,27 +76,33 @@ __global__ __launch_bounds__(THREADS, 1) void segments_matvec(const Pieces m, co
 #pragma unroll 8
         for (int i = threadIdx.x; i < n_shared; i += THREADS) segment[i] = x[begin + i];
         __syncthreads();
-        for (int mine = threadIdx.x / WARP; mine < count;) {
-            const int64 from = m.ptr[first + mine];
-            const int length = (int)(m.ptr[first + mine + 1] - from);
+        const int64* const ptr = m.ptr + first;
+        int mine = threadIdx.x / WARP;
+        int64 from = mine < count ? ptr[mine] : 0, end = mine < count ? ptr[mine + 1] : 0;
+        while (mine < count) {
             Y sum{};
-            for (int i = lane; i < length; i += U * WARP) {
+            auto add_batch = [&](int64 at) {
                 uint16 c[U];
                 A v[U];
 #pragma unroll
-                for (int u = 0; u < U; ++u) c[u] = i + u * WARP < length ? stream(col + from + i + u * WARP) : uint16(0);
+                for (int u = 0; u < U; ++u) c[u] = at + u * WARP < end ? stream(col + at + u * WARP) : uint16(0);
 #pragma unroll
-                for (int u = 0; u < U; ++u) v[u] = i + u * WARP < length ? stream(val + from + i + u * WARP) : A{};
+                for (int u = 0; u < U; ++u) v[u] = at + u * WARP < end ? stream(val + at + u * WARP) : A{};
 #pragma unroll
                 for (int u = 0; u < U; ++u)
-                    if (i + u * WARP < length) sum = mac(Widen<Y, A>::from(v[u]), segment[c[u]], sum);
-            }
+                    if (at + u * WARP < end) sum = mac(Widen<Y, A>::from(v[u]), segment[c[u]], sum);
+            };
+            for (; from + U * WARP < end; from += U * WARP) add_batch(from + lane);
+            // where the next piece lies is asked for before the last batch, not after it
+            int next = lane == 0 ? atomicAdd(&taken, 1) : 0;
+            next = __shfl_sync(FULL, next, 0);
+            const int64 next_from = next < count ? ptr[next] : 0, next_end = next < count ? ptr[next + 1] : 0;
+            add_batch(from + lane);
             sum = warp_sum(sum);
-            if (lane == 0) {
-                sums[first + mine] = sum;
-                mine = atomicAdd(&taken, 1);
-            }
-            mine = __shfl_sync(FULL, mine, 0);
+            if (lane == 0) sums[first + mine] = sum;
+            mine = next;
+            from = next_from;
+            end = next_end;
         }
         first += count;
     }

@@ -18,7 +18,7 @@ def eager(monkeypatch):
     """Every matrix without near columns is for segments, of 4 KB."""
     from cvrarray.gpu import segments
 
-    for name, value in (("LEAST_NONZEROS", 1), ("LEAST_LENGTH", 0), ("PIECES_A_WARP", 0)):
+    for name, value in (("LEAST_LENGTH", 0), ("PIECES_A_WARP", 0), ("WORTH_IT", 0)):
         monkeypatch.setattr(segments, name, value)
     monkeypatch.setattr(segments, "shared_memory", lambda device: 4096)
     return segments
@@ -45,7 +45,7 @@ def test_products(eager, n_lanes, dtype, gpu):
     import cupy
 
     csr = long_rows(dtype)
-    A = CVRArray(csr, n_lanes=n_lanes, device=gpu)
+    A = CVRArray(csr, n_lanes=n_lanes, n_chunks=9, device=gpu)
     product = np.result_type(dtype, np.float32) if dtype == "bool" else np.dtype(dtype)
     assert eager.cut(A._tables, product) is not None
     x = (4 * np.random.default_rng(5).standard_normal(N_COLS)).astype(product)
@@ -62,7 +62,7 @@ def test_products(eager, n_lanes, dtype, gpu):
 def test_new_values(eager, gpu):
     """Values that are replaced in place count in the next product."""
     csr = long_rows("float64")
-    A, x = CVRArray(csr, device=gpu), np.ones(N_COLS)
+    A, x = CVRArray(csr, n_chunks=9, device=gpu), np.ones(N_COLS)
     plain = A @ x
     np.testing.assert_allclose(A.with_values(2 * csr.data, out=A) @ x, 2 * plain)
     np.testing.assert_allclose(A.with_values(3 * csr.data) @ x, 3 * plain)
@@ -73,7 +73,7 @@ def test_in_a_graph(eager, gpu):
     import cupy
 
     csr = long_rows("float32")
-    A, x, y = CVRArray(csr, device=gpu), cupy.ones(N_COLS, np.float32), cupy.empty(csr.shape[0], np.float32)
+    A, x, y = CVRArray(csr, n_chunks=9, device=gpu), cupy.ones(N_COLS, np.float32), cupy.empty(csr.shape[0], np.float32)
     A.matvec(x, out=y)
     stream = cupy.cuda.Stream(non_blocking=True)
     with stream:

@@ -27,6 +27,7 @@ cupyx, torch       ``csr @ X`` as a user writes it
 from __future__ import annotations
 
 import ctypes
+import importlib.util
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
@@ -34,6 +35,8 @@ from functools import cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
+
+from cvrarray.cli import peers
 
 Array = Any  # numpy.ndarray or cupy.ndarray
 Run = Callable[[], Array]
@@ -458,19 +461,12 @@ def cupyx(csr: Any, x: Array, y: Array) -> Run:
 
 def torch(csr: Any, x: Array, y: Array) -> Run:
     """PyTorch's CSR tensors, which share the matrix's memory; the result is PyTorch's."""
-    try:
-        import torch
-    except ImportError as error:
-        raise LeftOut("PyTorch is not installed") from error
-    import warnings
-
-    if not torch.cuda.is_available():
+    if importlib.util.find_spec("torch") is None:
+        raise LeftOut("PyTorch is not installed")
+    found = peers.torch(csr, x)
+    if not found:
         raise LeftOut("this PyTorch has no CUDA")
-    parts = [torch.from_dlpack(part) for part in (csr.indptr, csr.indices, csr.data)]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that sparse CSR tensors are in beta state
-        tensor, operand = torch.sparse_csr_tensor(*parts, size=csr.shape), torch.from_dlpack(x)
-    return lambda: tensor @ operand
+    return found["torch"]
 
 
 #: Every peer by the name that it has in tables and reports, in the order of their columns.

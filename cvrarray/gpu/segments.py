@@ -28,9 +28,11 @@ PARTS = 8  # warps that share the segments of a row
 #: Nonzeros of a lane that are loaded before the first is multiplied, by the product's item size.
 UNROLL = {1: 4, 2: 4, 4: 4, 8: 4, 16: 2}
 MOST_COLUMNS = 1 << 16  # of a segment: columns have 16 bits
-LEAST_NONZEROS = 1 << 21  # fewer are not worth a second launch
-LEAST_LENGTH = 40  # nonzeros of a piece, on average
-PIECES_A_WARP = 4  # at least, so that all warps are busy
+LEAST_LENGTH = 48  # nonzeros of a piece, on average
+#: Pieces that each warp should have, so that all end at about the same time, as long as a piece has LONG_ENOUGH nonzeros.
+PIECES_A_WARP, LONG_ENOUGH = 12, 256
+#: Bytes of the nonzeros over those of all segments that are loaded, at least: one for each multiprocessor.
+WORTH_IT = 1.5
 
 KEYS = Kernel("segments", "segments_keys", [("int32",), ("int64",)])
 FILL = Kernel("segments", "segments_fill", [("int32",), ("int64",)])
@@ -55,19 +57,21 @@ def cut(t: CVRTables, dtype: np.dtype) -> Cut | None:
     """The segments for a matrix; None where these are not for it: see the module's page.
 
     Most of its chunks have columns further apart than 16 bits reach, and x does not fit shared memory as a whole. Its rows
-    are long enough to have LEAST_LENGTH nonzeros in a segment, and there are enough pieces for all warps.
+    have LEAST_LENGTH nonzeros in a segment, and it has so many that loading the segments counts little beside them.
     """
     n_rows, n_cols = t.shape
     device = cupy.cuda.runtime.getDevice()
-    width = min(MOST_COLUMNS, shared_memory(device) // dtype.itemsize)
-    if t.nnz < LEAST_NONZEROS or t.col_wide.size < t.col_narrow.size or n_cols <= width or t.val.size >= 2**32:
+    most = min(MOST_COLUMNS, shared_memory(device) // dtype.itemsize)
+    if t.col_wide.size < t.col_narrow.size or n_cols <= most or t.val.size >= 2**32:
         return None
-    n_pieces = PIECES_A_WARP * processors(device) * THREADS // WARP
-    n_segments = max(-(-n_cols // width), -(-n_pieces // n_rows))
     n_filled = n_rows - t.empty_row.size
-    if t.nnz < LEAST_LENGTH * n_filled * n_segments or n_segments * n_rows > t.nnz:
-        return None
+    enough_pieces = PIECES_A_WARP * processors(device) * THREADS // WARP
+    n_segments = max(-(-n_cols // most), min(enough_pieces, t.nnz // LONG_ENOUGH) // n_filled)
     width = -(-n_cols // n_segments)
+    loaded = processors(device) * width * dtype.itemsize
+    is_long = t.nnz >= LEAST_LENGTH * n_filled * n_segments and n_rows * n_segments <= t.nnz
+    if not is_long or t.nnz * (t.val.dtype.itemsize + 2) < WORTH_IT * loaded:
+        return None
     return Cut(-(-n_cols // width), width)
 
 
