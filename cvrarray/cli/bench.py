@@ -1,10 +1,10 @@
 """Time A @ x, or A @ X, on your matrix, beside what you have without us, and say who wins.
 
 Beside both formats run SciPy, pydata/sparse and MKL on a CPU (MKL where sparse_dot_mkl is installed: pip install
-'cvrarray[bench]'), the CSR of CuPy and of PyTorch, if that is installed, on a GPU. SciPy's BSR takes part where the matrix has blocks. Every product of ours is
-checked first against one in double precision, row by row; a wrong one is not timed, and makes the exit code 1. Then all
-take turns. While a spread is above 20%, they take more turns, for up to --seconds, and the fastest samples of each
-count: other programs disturbed these least.
+'cvrarray[bench]'), the CSR of CuPy, and of PyTorch if that is installed, on a GPU. SciPy's BSR takes part where the
+matrix has blocks. Every product of ours is checked first against one in double precision, row by row; a wrong one is
+not timed, and makes the exit code 1. Then all take turns. While a spread is above 20%, they take more turns, for up to
+--seconds, and the fastest samples of each count: other programs disturbed these least.
 
 On a CPU times are wall-clock time: ours and MKL run on all threads (CVRARRAY_NUM_THREADS=1 gives both one), SciPy and
 pydata/sparse on one. On a GPU they are the device's own, by CUDA events.
@@ -204,12 +204,13 @@ def measure_case(
     names: Sequence[str] | None = None,
     counts: Sequence[int | None] = (None,),
     using: Callable[[int | None], AbstractContextManager[Any]] = nullcontext,
-    contest: Contest = Contest(),
+    contest: Contest | None = None,
 ) -> list[dict[str, Any]]:
     """One matrix in one dtype: build, check, time; a case for each number of threads of `counts`, entered by `using`.
 
     `seconds` are for further turns while a spread is large. Times are in seconds; None stands for never, or not measured.
     """
+    contest = contest or Contest()
     host = csr if device.kind == "cpu" else csr.get()
     x_host = operand(host.shape[1], contest.columns, host.dtype, seed)
     with device.use():

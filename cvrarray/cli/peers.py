@@ -1,4 +1,4 @@
-"""The products that users have without us: SciPy (CSR, and BSR of blocks), pydata/sparse and MKL on a CPU, CuPy and PyTorch on a GPU."""
+"""The products that users have without us: SciPy, pydata/sparse and MKL on a CPU, CuPy and PyTorch on a GPU."""
 
 from __future__ import annotations
 
