@@ -285,16 +285,24 @@ def product_matrix(tables: BBCSRTables, dtype: np.dtype) -> Callable[[cupy.ndarr
     @cache
     def prepared(k, width):
         lanes, width, _, tiles = matrix_tiles(k, width)
-        by_blocks = 1 < size <= MOST_ROWS_A_GROUP and lanes >= MANY_LANES
-        kernel, groups = (MATMAT_BLOCKS, block_rows_of_a_bin(size) * lanes) if by_blocks else (MATMAT, WARP)
-        multiply = kernel(t.data.dtype, dtype, t.col_wide.dtype, size, t.present is not None, lanes, width)
-        return multiply, (*blocks(n_bins * groups, BLOCK), tiles), np.int64(k)
+        how = t.data.dtype, dtype, t.col_wide.dtype, size, t.present is not None, lanes, width
+        if 1 < size <= MOST_ROWS_A_GROUP and lanes >= MANY_LANES:
+            n_threads = n_bins * block_rows_of_a_bin(size) * lanes
+            return MATMAT_BLOCKS(*how), (*blocks(n_threads, BLOCK), tiles), ()
+        apart = bins_apart(t)
+        return MATMAT(*how), (apart * -(-n_bins // (BLOCK // WARP * apart)), tiles), (np.int32(apart),)
 
     def run(x, y, alpha, beta):
-        multiply, grid, k = prepared(x.shape[1], matrix_width(x.shape[1], x, y))
-        multiply(grid, (BLOCK,), (bins, k, x, y, alpha, beta, update(alpha, beta)))
+        k = x.shape[1]
+        multiply, grid, more = prepared(k, matrix_width(k, x, y))
+        multiply(grid, (BLOCK,), (bins, np.int64(k), x, y, alpha, beta, update(alpha, beta), *more))
 
     return run
+
+
+def bins_apart(t: BBCSRTables) -> int:
+    """How far apart the bins are that the warps of a block take in ``A @ X``."""
+    return 1
 
 
 def block_rows_of_a_bin(block_size: int) -> int:
