@@ -6,6 +6,7 @@ from typing import Any, Literal, overload
 
 from .. import formats
 from ..array.format import FormatArray
+from ..array.invariants import integer
 from ..bbcsr import BBCSRArray
 from ..core import devices
 from ..core.tables import CSR, WARP
@@ -21,7 +22,13 @@ DEFAULT_BLOCK_SIZE = 6
 
 @overload
 def asarray(
-    obj: Any, format: Literal["auto"] = "auto", device: Any = None, *, dtype: Any = None, copy: bool | None = None
+    obj: Any,
+    format: Literal["auto"] = "auto",
+    device: Any = None,
+    *,
+    dtype: Any = None,
+    copy: bool | None = None,
+    columns: int = 1,
 ) -> FormatArray: ...
 @overload
 def asarray(
@@ -34,6 +41,7 @@ def asarray(
     split: str = "rows",
     dtype: Any = None,
     copy: bool | None = None,
+    columns: int = 1,
 ) -> CVRArray: ...
 @overload
 def asarray(
@@ -44,6 +52,7 @@ def asarray(
     block_size: int = 6,
     dtype: Any = None,
     copy: bool | None = None,
+    columns: int = 1,
 ) -> BBCSRArray: ...
 @overload
 def asarray(
@@ -57,9 +66,17 @@ def asarray(
     block_size: int = 6,
     dtype: Any = None,
     copy: bool | None = None,
+    columns: int = 1,
 ) -> FormatArray: ...
 def asarray(
-    obj: Any, format: str = "auto", device: Any = None, *, dtype: Any = None, copy: bool | None = None, **parameters: Any
+    obj: Any,
+    format: str = "auto",
+    device: Any = None,
+    *,
+    dtype: Any = None,
+    copy: bool | None = None,
+    columns: int = 1,
+    **parameters: Any,
 ) -> FormatArray:
     """The matrix as one of our arrays, on a GPU where there is one.
 
@@ -74,6 +91,10 @@ def asarray(
     dtype : data type, optional
         To which values are cast. Default: theirs.
     copy : ignored; NumPy has it. The tables are new ones always.
+    columns : int
+        A hint for ``format="auto"``: how many columns the dense arrays have that the result will be multiplied by. 1 stands
+        for vectors. Any array multiplies by any number of columns; the fastest format for 64 may be another one than for a
+        vector.
     **parameters
         Keywords of the format's class; with ``format="auto"`` none.
 
@@ -95,19 +116,22 @@ def asarray(
     (1000, True, False)
     >>> cvrarray.asarray(S, format="bbcsr", block_size=2, device="cpu").block_size
     2
+    >>> (cvrarray.asarray(S, columns=64, device="cpu") @ np.ones((1000, 64))).shape
+    (1000, 64)
     """
     formats.check(format, auto=True)
+    columns = integer(columns, "columns", 1)
     if format == "auto" and parameters:
         raise ValueError(
             f"format='auto' chooses parameters itself; got {', '.join(parameters)}. Name a format, or leave them out"
         )
-    blocks = _of_blocks(obj, format, device, parameters) if dtype is None else None
+    blocks = _of_blocks(obj, format, device, parameters) if dtype is None and columns == 1 else None
     if blocks is not None:
         return blocks
     csr = placed(obj, device, dtype)
     if format != "auto":
         return formats.named(format)(csr, **parameters)
-    plan = choose(statistics(csr, exact=False), devices.of(csr.data).kind)
+    plan = choose(statistics(csr, exact=False), devices.of(csr.data).kind, columns)
     array = formats.named(plan.format)(csr, **plan.keywords)
     array._plan = plan.reason
     return array
