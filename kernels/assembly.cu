@@ -54,6 +54,38 @@ __global__ void assembly_add(const N* source, int64 n_slots, int unit, const N* 
     }
 }
 
+// assembly_add_steps: sums of single numbers, whose terms stand side by side for 32 slots; of float16 in float
+//
+// mapping   one thread a slot
+// traffic   sizeof(N) bytes a term and pad of terms, 8 a warp; terms are read in the order of slots
+// races     none: one owner a sum
+template <class A, class N, int U>
+__global__ void assembly_add_steps(const int64* first, int64 n_slots, const N* source, const A* data, A* values) {
+    const int64 slot = blockIdx.x * (int64)blockDim.x + threadIdx.x;
+    if (slot >= n_slots) return;
+    typedef typename Summed<A>::Type Sum;
+    const int64 begin = first[slot / WARP], end = first[slot / WARP + 1];
+    source += slot % WARP;
+    const N from = begin < end ? source[begin] : N(0);
+    A value{};
+    if (from) {
+        Sum sum = data[(int64)from - 1];
+        for (int64 k = begin + WARP; k < end; k += U * WARP) {  // U terms are loaded before the first is added
+            N number[U];
+            A term[U];
+#pragma unroll
+            for (int u = 0; u < U; ++u) number[u] = k + u * WARP < end ? source[k + u * WARP] : N(0);
+#pragma unroll
+            for (int u = 0; u < U; ++u) term[u] = number[u] ? data[(int64)number[u] - 1] : A{};
+#pragma unroll
+            for (int u = 0; u < U; ++u)
+                if (number[u]) sum = add(sum, Sum(term[u]));
+        }
+        value = Summed<A>::rounded(sum);
+    }
+    values[slot] = value;
+}
+
 // assembly_fingerprint: adds 64 bits of the contents of an array of words to `found`
 //
 // mapping   threads stride over the words

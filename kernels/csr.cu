@@ -88,6 +88,18 @@ __global__ void csr_check_columns(const P* indptr, const I* indices, int64 n_row
     if (__any_sync(FULL, unsorted) && lane == 0) status[UNSORTED] = 1;
 }
 
+// csr_ascends: found[0] = 1 where some place does not come after the one before it, by row, then column
+//
+// mapping   one thread a place
+// traffic   2 sizeof(I) bytes a place
+// requires  found is zeroed by the host
+// races     a flag: whoever writes it writes 1
+template <class I>
+__global__ void csr_ascends(const I* row, const I* col, int64 n, int* found) {
+    const int64 k = blockIdx.x * (int64)blockDim.x + threadIdx.x + 1;
+    if (k < n && (row[k] < row[k - 1] || (row[k] == row[k - 1] && col[k] <= col[k - 1]))) found[0] = 1;
+}
+
 // csr_row_lengths: found[0] += WARP times the longest row of each WARP rows, found[1] += empty rows;
 // found[2] = MAX - the shortest row, found[3] = the longest
 //

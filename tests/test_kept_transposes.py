@@ -180,3 +180,18 @@ def test_memory_is_counted_while_it_is_held():
     del A
     gc.collect()
     assert transposed._kept.n_bytes() == before
+
+
+@BUILD
+def test_new_values_in_place_are_those_of_the_transpose_too(build):
+    """The tables that are kept get the new values, with the bits that tables made anew would have."""
+    csr, A, x = array(build)
+    B = A.with_values(csr.data)
+    B.T @ x
+    kept = B._transpose
+    for factor in (2.5, -3.0, 0.0):
+        values = csr.data * factor
+        A.with_values(values, out=B)
+        assert_same_bits(B.T @ x, A.with_values(values).T @ x)
+        assert_same_bits(B.T @ matrix(csr.shape[0], 3), A.with_values(values).T @ matrix(csr.shape[0], 3))
+        assert B._transpose is kept

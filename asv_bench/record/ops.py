@@ -75,7 +75,7 @@ def _add_same(c: Case) -> tuple[Call, Call]:
 
 def _add_other(c: Case) -> tuple[Call, Call]:
     T = c.S[::-1]
-    B = cvrarray.asarray(T, format=c.A.format, device="cpu")
+    B = type(c.A)(T, device="cpu", **c.A._parameters())
     return lambda: c.A + B, lambda: c.S + T
 
 

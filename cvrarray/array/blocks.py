@@ -7,8 +7,11 @@ from typing import Any
 import numpy as np
 
 from ..core import devices
-from ..core.tables import CSR, Blocks, Sources
+from ..core.tables import CSR, WARP, Blocks, Sources
 from ..input import coercion
+
+#: Numbers of terms, side by side for 32 slots, over those of the terms and the slots: more are kept one slot after the other.
+MOST_PADDED = 2
 
 
 def number_dtype(most: int) -> np.dtype:
@@ -54,6 +57,26 @@ def _in_parts(order: Any, first: Any, parts: int) -> tuple[Any, Any]:
     return order[first[unit // parts] + term] * parts + unit % parts, begins
 
 
+def _side_by_side(source: Any, order: Any, first: Any, dtype: np.dtype) -> Sources | None:
+    """What slots are the sums of, for 32 slots side by side; None where that takes much more memory than one after the other."""
+    xp, n_groups = devices.of(source).xp, -(-source.size // WARP)
+    slot_of = xp.full(first.size - 1, -1, np.int64)
+    stored = xp.flatnonzero(source)
+    slot_of[source[stored] - 1] = stored
+    n_terms = xp.zeros(n_groups * WARP, np.int64)
+    n_terms[stored] = xp.diff(first)[source[stored] - 1]
+    begins = xp.zeros(n_groups + 1, np.int64)
+    begins[1:] = xp.cumsum(n_terms.reshape(-1, WARP).max(axis=1) * WARP)
+    if int(begins[-1]) > MOST_PADDED * (order.size + source.size):
+        return None
+    place = devices.of(order).backend("csr").row_of_nonzero(first, xp.empty(order.size, np.int64))
+    slot = slot_of[place]
+    at = begins[slot // WARP] + slot % WARP + (xp.arange(order.size) - first[place]) * WARP
+    terms = xp.zeros(int(begins[-1]), dtype)
+    terms[at[slot >= 0]] = order[slot >= 0] + 1  # what reaches over an edge has no slot
+    return Sources(terms, begins, None, 1)
+
+
 def sources_of(source: Any, unit: int, merged: tuple[Any, Any], parts: int) -> Sources:
     """What slots are the sums of that have numbers of units of merged blocks, from 1; 0 is padding.
 
@@ -70,8 +93,9 @@ def sources_of(source: Any, unit: int, merged: tuple[Any, Any], parts: int) -> S
     order, first = merged
     xp, dtype = devices.of(source).xp, number_dtype((order.size * parts + 1) * unit)
     if first.size - 1 < order.size:
-        order, first = (numbers.astype(dtype, copy=False) for numbers in _in_parts(order, first, parts))
-        return Sources(source.astype(dtype, copy=False), first, order, unit)
+        order, first = _in_parts(order, first, parts)
+        found = _side_by_side(source, order, first, dtype) if unit == 1 else None
+        return found or Sources(*(numbers.astype(dtype, copy=False) for numbers in (source, first, order)), unit)
     block, part = xp.divmod(source - 1, parts)  # of a pad -1
     number = xp.where(source > 0, order[block] * parts + part + 1, 0) if order.size else source
     return Sources(number.astype(dtype), None, None, unit)

@@ -19,7 +19,7 @@ from ..input import coercion, limits
 from . import serialized
 from .base import SparseArray
 from .transposed import TransposedArray
-from .values import Structure
+from .values import Structure, same_tables
 
 #: Number -> array, while it lives: operators of PyTorch take numbers, not arrays.
 LIVING: WeakValueDictionary[int, FormatArray] = WeakValueDictionary()
@@ -76,6 +76,7 @@ class FormatArray(SparseArray):
     _place_cache: tuple[Any, Any] | None = None  # rows and columns of the canonical CSR, once asked for
     _structure: Structure  # what arrays know together that differ in their values alone
     _transpose: Any  # an array on the CPU that is the transpose, once asked for; False where there shall be none
+    _transpose_is_old: bool  # whether its values are those that the array had before
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
@@ -117,7 +118,7 @@ class FormatArray(SparseArray):
         self._target = devices.of(self._values(tables))
         self._dense_type = self._target.xp.ndarray
         self._kernels, self._ready, self._ready_transposed = {}, {}, {}
-        self._structure, self._transpose = Structure(), None
+        self._structure, self._transpose, self._transpose_is_old = Structure(), None, False
         self._number = next(_NUMBERS)
         LIVING[self._number] = self
         self._plan = plan
@@ -214,14 +215,8 @@ class FormatArray(SparseArray):
         """Whether `other` is an array of the same format whose tables, but for the values, are the same."""
         if type(other) is not type(self) or other._target != self._target:
             return False
-        mine, theirs = self._tables._asdict(), other._tables._asdict()
-        del mine[self._value_table], theirs[self._value_table]
-        sizes = [{name: getattr(t, "shape", t) for name, t in tables.items()} for tables in (mine, theirs)]
         with self._target.use():
-            equal = self._target.xp.array_equal
-            return sizes[0] == sizes[1] and all(
-                t is theirs[name] or bool(equal(t, theirs[name])) for name, t in mine.items() if hasattr(t, "nbytes")
-            )
+            return other._structure is self._structure or same_tables(self._tables, other._tables, self._value_table)
 
     def _with_table(self, values: Any) -> Self:
         """The array of the same structure around another value table, on the same device."""
@@ -240,10 +235,10 @@ class FormatArray(SparseArray):
     def _values_changed(self) -> None:
         """Drop or renew what was computed from the values, after these were replaced.
 
-        That is the transpose, and products whose ``run`` has a ``renew()``. A product without it reads the value table in
+        That is the transpose, which gets the new values before its next product, and products whose ``run`` has a ``renew()``. A product without it reads the value table in
         every call.
         """
-        self._transpose = None
+        self._transpose_is_old = isinstance(self._transpose, SparseArray)
         self._ready_transposed.clear()
         for run in self._kernels.values():
             if hasattr(run, "renew"):

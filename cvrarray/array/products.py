@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from ..core.arrays import Run
+from ..core.tables import CSR
 from ..input import coercion
 
 #: Columns of X from which ``A.T @ X`` transposes the matrix for the call: on a CPU a conversion takes as long as 13 (BBCSR)
@@ -155,7 +156,7 @@ def multiply_sparse(left: Any, right: Any, format: str | None = None) -> Any:
         raise TypeError(f"a product needs two matrices; got shapes {left.shape} and {right.shape}. Use .todense() on a vector")
     if left.shape[1] != right.shape[0]:
         raise ValueError(f"a product needs shapes (m, k) and (k, n); got {tuple(left.shape)} and {tuple(right.shape)}")
-    a, b = coercion.as_csr(left), coercion.as_csr(right)
+    a, b = _factors(coercion.as_csr(left), right)
     device = coercion.same_device(left=a.data, right=b.data)
     dtype = product_dtype(a.data.dtype, b.data.dtype)[0]
     work = coercion.wide(dtype)
@@ -180,6 +181,15 @@ def multiply_sparse(left: Any, right: Any, format: str | None = None) -> Any:
             return product
         csr = coercion.as_csr(product)
         return ours._like(csr._replace(data=coercion.narrowed(csr.data, dtype)))
+
+
+def _factors(a: CSR, right: Any) -> tuple[CSR, CSR]:
+    """`a` and `right` as CSR; of an array of ours on the CPU that is much larger, only the rows between those that `a` names."""
+    if not (isinstance(a.data, np.ndarray) and hasattr(right, "_canonical_rows") and 0 < 2 * a.nnz < right.nnz):
+        return a, coercion.as_csr(right)
+    low, high = int(a.indices.min()), int(a.indices.max()) + 1
+    a = a._replace(indices=a.indices - a.indices.dtype.type(low), shape=(a.shape[0], high - low))
+    return a, right._canonical_rows(low, high)
 
 
 def _sparse_product(a: Any, b: Any, work: np.dtype, device: Any) -> Any:

@@ -28,6 +28,7 @@ from ..core.tables import CSR
 from ..input import partition
 from . import products
 from .base import SparseArray
+from .values import knows_transpose, renew_transpose
 
 #: Of the machine's memory, the share that all tables of transposes in a process may take where nothing else is said.
 SHARE = 1 / 4
@@ -57,6 +58,11 @@ def most_bytes(target: devices.Device = devices.CPU) -> int:
     return int(SHARE * target.backend("runtime.memory" if target.kind == "cpu" else "memory").installed())
 
 
+def is_capturing(target: devices.Device) -> bool:
+    """Whether calls on a device go into a CUDA graph now."""
+    return target.kind == "cuda" and bool(target.xp.cuda.get_current_stream().is_capturing())
+
+
 class _Kept:
     """The tables of transposes that the process holds: how many bytes, and who may add to them."""
 
@@ -73,7 +79,7 @@ class _Kept:
         target = base._target
         if self.n_bytes(target) + base.nbytes > most_bytes(target):
             return None
-        if target.kind == "cuda" and target.xp.cuda.get_current_stream().is_capturing():  # a graph holds no conversion
+        if is_capturing(target):  # a graph holds no conversion
             return None
         csr = TransposedArray(base)._canonical_csr()
         array: SparseArray = extensions.load("construct").asarray(csr, device=target)
@@ -86,12 +92,17 @@ _kept = _Kept()
 
 
 def keep(base: Any) -> SparseArray | None:
-    """The tables that `base` keeps of its transpose, made now if need be; None where it has none."""
-    if base._transpose is None:
+    """The tables that `base` keeps of its transpose, made or renewed now if need be; None where it has none."""
+    if base._transpose is None or base._transpose_is_old:
         with _kept.lock:
             if base._transpose is None:
                 made = _kept.make(base)
                 base._transpose = False if made is None else made
+            elif base._transpose_is_old and is_capturing(base._target) and not knows_transpose(base._transpose):
+                base._transpose = False
+            elif base._transpose_is_old:
+                renew_transpose(base, base._transpose)
+            base._transpose_is_old = False
     return None if base._transpose is False else base._transpose
 
 

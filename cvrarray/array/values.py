@@ -106,6 +106,25 @@ def checked_out(array: Any, out: Any) -> Any:
     return out
 
 
+def knows_transpose(transpose: Any) -> bool:
+    """Whether :func:`renew_transpose` has found out where values go."""
+    return "transposed" in transpose._structure.sources
+
+
+def renew_transpose(base: Any, transpose: Any) -> None:
+    """Write the values of `base` into `transpose`, an array of the transposed matrix.
+
+    Where they go is found once and kept: 4 bytes a slot. The structure of both must not have changed since it was made.
+    """
+    known = transpose._structure.sources
+    with base._target.use():
+        if "transposed" not in known:
+            slots = base._target.backend("csr").transpose(base._slot_numbers()._canonical_csr()).data
+            number = (slots + 1).astype(number_dtype(base._values(base._tables).size + 1))
+            _remember(transpose._structure, "transposed", Sources(_numbered(transpose, number), None, None, 1))
+        write(transpose, known["transposed"], base._values(base._tables), transpose)
+
+
 def same_tables(tables: Any, others: Any, value_table: str) -> bool:
     """Whether the tables of two arrays of one format differ at most in their values."""
     for name, table in tables._asdict().items():

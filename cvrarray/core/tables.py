@@ -98,10 +98,21 @@ class Runs(NamedTuple):
 class Sources(NamedTuple):
     """What each slot of a value table is the sum of. A slot of blocks is one row of one block: `unit` numbers side by side.
 
-    Slot s has the numbers ``unit * (32 * (s // 32)) + s % 32 + 32 * j`` of the value table, j from 0 to before `unit`.
+    Slot s has the numbers ``unit * (32 * (s // 32)) + s % 32 + 32 * j`` of the value table, j from 0 to before `unit`. A unit
+    of the data has a number from 1, in `source`; 0 is none: a pad.
+
+    ======  ======  ===========================================================================================================
+    first   order   what `source` holds
+    ======  ======  ===========================================================================================================
+    None    None    (n_slots,) the unit that the slot is
+    given   None    the units whose sum the slot is, one after the other: ``source[first[s // 32] + s % 32 + 32 * k]``, as many k
+                    for 32 slots as the one with the most has units; first is (ceil(n_slots / 32) + 1,) int64
+    given   given   (n_slots,) a place, from 1: place m is the sum of the units ``order[first[m - 1]]`` .. (from 0) of the data;
+                    first is (n_places + 1,), order (n_units,)
+    ======  ======  ===========================================================================================================
     """
 
-    source: Array  # (n_slots,) 0: nothing, a pad; m + 1: place m or, where none is a sum, the unit m of the data
-    first: Array | None  # (n_places + 1,): place m is the sum of the units order[first[m]] .. of the data; None: no sums
-    order: Array | None  # (n_units,); all three are int32 while every number of the data fits, else int64
+    source: Array  # int32 while every number of the data fits, else int64; so are the other two where there is an order
+    first: Array | None
+    order: Array | None
     unit: int

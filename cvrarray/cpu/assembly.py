@@ -17,6 +17,8 @@ WIDE = {np.dtype(np.float16): np.dtype(np.float32), np.dtype(bool): np.dtype(np.
 OWN_KERNEL = (1, *simd.BLOCK_SIZES)
 #: Groups of slots from the one that is written to the one whose blocks are prefetched.
 AHEAD = 2
+#: Steps of terms from the one that is added to the one whose numbers are prefetched.
+TERMS_AHEAD = 8
 #: Counting is the quicker way to sort while there are at most so many rows and columns, over the number of entries.
 MOST_COUNTERS = 16
 
@@ -46,7 +48,8 @@ def place(sources: Sources, data: np.ndarray, values: np.ndarray) -> None:
     """Write the value table `values` from `data`, of its dtype: what each slot is the sum of."""
     source, first, order, unit = sources
     within = tuple(range(unit)) if unit in OWN_KERNEL else ()
-    groups = np.arange(-(-source.size // WARP) + 1)  # of 32 slots
+    n_slots = values.size // unit
+    groups = np.arange(-(-n_slots // WARP) + 1)  # of 32 slots
     if first is None:
         args = source, memory.bits(data), unit, within, memory.goes_past_caches(values), memory.bits(values)
         threads.run(compiled(_gather, 0, 0, *args), groups, *args, unit=WARP * unit)
@@ -54,8 +57,11 @@ def place(sources: Sources, data: np.ndarray, values: np.ndarray) -> None:
     wide = WIDE.get(values.dtype)
     to = values if wide is None else np.empty(values.size, wide)
     data = data if wide is None else data.astype(wide)
-    if unit == 1:
-        threads.run(compiled(_add, 0, 0, source, first, order, data, to), groups, source, first, order, data, to, unit=WARP)
+    if order is None:
+        threads.run(compiled(_add, 0, 0, first, source, data, to), first, first, source, data, to)
+    elif unit == 1:
+        args = source, first, order, data, to
+        threads.run(compiled(_add_apart, 0, 0, *args), groups, *args, unit=WARP)
     else:
         args = source, first, order, data, unit, within, to
         threads.run(compiled(_add_blocks, 0, 0, *args), groups, *args, unit=WARP * unit)
@@ -121,33 +127,39 @@ def _gather(first_group, last_group, source, data, unit, within, past, values):
 
 
 @kernel
-def _add(first_group, last_group, source, first, order, data, values):
-    """Slots of one number, each the sum of its terms in the order of `order`: 32 slots side by side, a term of each a step."""
-    begin, count, term = simd.scratch(order, simd.SINGLE), simd.scratch(order, simd.SINGLE), simd.scratch(order, simd.SINGLE)
+def _add(first_group, last_group, first, source, data, values):
+    """Slots of one number, each the sum of its terms, which stand side by side for 32 slots."""
     sums = simd.scratch(data, simd.SINGLE)
     for group in range(first_group, last_group):
-        at, n_slots = group * WARP, min(WARP, len(source) - group * WARP)
-        most = 0
-        for lane in range(WARP):
-            begin[lane] = count[lane] = 0
-            if lane < n_slots and source[at + lane]:
-                place = np.int64(source[at + lane]) - 1
-                begin[lane] = first[place]
-                count[lane] = first[place + 1] - first[place]
-                most = max(most, count[lane])
-        real = simd.not_equal_mask(count, 0, 0)
-        simd.store(simd.gather(order, 0, begin, 0, real), term, 0, simd.WHOLE)
-        acc = simd.gather(data, 0, term, 0, real)
-        for k in range(1, most):
-            real &= simd.not_equal_mask(count, 0, k)
-            simd.store(simd.gather(order, k, begin, 0, real), term, 0, simd.WHOLE)
-            acc = simd.add_where(acc, real, simd.gather(data, 0, term, 0, real))
-        if n_slots == WARP:
-            simd.store(acc, values, at, simd.WHOLE)
+        at, end = first[group], first[group + 1]
+        simd.prefetch(source, end + TERMS_AHEAD * WARP, simd.INTO_L1)
+        acc = simd.zeros(data, simd.WHOLE)
+        if at < end:  # the first is copied
+            acc = simd.gather(data, -1, source, at, simd.not_equal_mask(source, at, 0))
+        for term in range(at + WARP, end, WARP):
+            simd.prefetch(source, term + TERMS_AHEAD * WARP, simd.INTO_L1)
+            real = simd.not_equal_mask(source, term, 0)
+            acc = simd.add_where(acc, real, simd.gather(data, -1, source, term, real))
+        slot = group * WARP
+        if slot + WARP <= len(values):
+            simd.store(acc, values, slot, simd.WHOLE)
         else:
             simd.store(acc, sums, 0, simd.WHOLE)
-            for lane in range(n_slots):
-                values[at + lane] = sums[lane]
+            for lane in range(len(values) - slot):
+                values[slot + lane] = sums[lane]
+
+
+@kernel
+def _add_apart(first_group, last_group, source, first, order, data, values):
+    """Slots of one number whose terms stand one slot after the other: few have many."""
+    for slot in range(first_group * WARP, min(last_group * WARP, len(source))):
+        values[slot] = 0
+        if source[slot]:
+            begin, end = first[np.int64(source[slot]) - 1], first[np.int64(source[slot])]
+            total = data[order[begin]]
+            for k in range(begin + 1, end):
+                total += data[order[k]]
+            values[slot] = total
 
 
 @kernel

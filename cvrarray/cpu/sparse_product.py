@@ -41,7 +41,8 @@ def multiply(a: CSR, b: CSR) -> CSR:
             most = int(products[tiles[tile + 1]] - products[tiles[tile]])
             indices, data = np.empty(most + 1, b.indices.dtype), np.empty(most + 1, a.data.dtype)  # a 0 may be written behind
             n = _rows(tiles[tile], tiles[tile + 1], a, b, workspace, indices, data, ptr)
-            found[tile] = indices[:n].copy(), data[:n].copy()
+            here = indices[:n], data[:n]
+            found[tile] = here if 2 * n > most else (here[0].copy(), here[1].copy())
         spare.put(workspace)
 
     threads.run(rows, products[tiles])

@@ -42,6 +42,7 @@ _HEADER = re.compile(
     r"""\{(?:\s*+(?:'descr':\s*+'[<>|=][biufcSUVMmO]\d{0,9}(?:\[\w{1,9}\])?'|'fortran_order':\s*+(?:True|False)"""
     r"""|'shape':\s*+\([\dL,\s]*+\))\s*+,?+){3}\s*+\}\s*+"""
 )
+_BLOCK = BLOCK // 4  # bytes read at a time: in the cache until they are summed and copied
 _MOST_HEADER = 10_000  # bytes, as NumPy has it
 
 
@@ -101,10 +102,10 @@ def _read_array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray
         raise ValueError(f"must be stored or deflated, as NumPy does; got compression method {member.compress_type}")
     if member.file_size > MOST_INFLATION * (member.compress_size + 1):
         raise ValueError(f"promises {member.file_size} bytes, more than its {member.compress_size} can hold")
-    content = bytearray(member.file_size)  # archive.read would hold it twice
+    content = memoryview(np.empty(member.file_size, np.uint8))  # archive.read would hold it twice
     with archive.open(member) as file:
         n_read = 0
-        while n_read < len(content) and (block := file.read(min(BLOCK, len(content) - n_read))):
+        while n_read < len(content) and (block := file.read(min(_BLOCK, len(content) - n_read))):
             content[n_read : n_read + len(block)] = block
             n_read += len(block)
     stream = io.BytesIO(content[: _MOST_HEADER + 12])

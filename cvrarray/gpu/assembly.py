@@ -28,6 +28,13 @@ ADD = Kernel(
     + [("float64", "int64")],
     lambda value, number: (value, number, TERMS),
 )
+ADD_STEPS = Kernel(
+    "assembly",
+    "assembly_add_steps",
+    [(value, "int32") for value in ("bool", "int8", "uint64", "float16", "float32", "float64", "complex64", "complex128")]
+    + [("float64", "int64")],
+    lambda value, number: (value, number, TERMS),
+)
 FINGERPRINT = Kernel("assembly", "assembly_fingerprint", [("uint8",), ("uint32",), ("uint64",)])
 
 
@@ -65,6 +72,9 @@ def place(sources: Sources, data: cupy.ndarray, values: cupy.ndarray) -> None:
         data, values = as_words(data), as_words(values)
         grid = blocks(source.size, BLOCK * SLOTS)
         GATHER(values.dtype, number)(grid, (BLOCK,), (source, size, np.int32(unit), data, values))
+    elif order is None:
+        sizes = blocks(values.size, BLOCK), (BLOCK,)
+        ADD_STEPS(values.dtype, number)(*sizes, (first, np.int64(values.size), source, data, values))
     else:
         grid = blocks(source.size, BLOCK)
         ADD(values.dtype, number)(grid, (BLOCK,), (source, size, np.int32(unit), first, order, data, values))
