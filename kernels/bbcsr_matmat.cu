@@ -13,8 +13,6 @@
 //           Y once
 // requires  blocks of a row before its padding (invariant 3); padding and holes are never multiplied; V divides k
 // races     none: a warp owns its rows' columns
-//
-// The warps of a block take bins that are `apart`: rows of a grid's neighbouring lines, which read the same rows of X.
 template <class A, class Y, class I, class M, int B, bool HOLES, int G, int V, int U, class C>
 __device__ void multiply(const C* col, const Values<A>& data, const M* present, int n_blocks, const Y* x, int64 at, int64 k,
                          Columns<Y, V, 1, V> (&sum)[G]) {
@@ -56,10 +54,9 @@ __device__ void multiply(const C* col, const Values<A>& data, const M* present, 
 
 template <class A, class Y, class I, class M, int B, bool HOLES, int G, int V, int U>
 __global__ void bbcsr_matmat(const Bbcsr<A, I, M> m, int64 k, const Y* __restrict__ x, Y* __restrict__ y, Y alpha, Y beta,
-                             int update, int apart) {
+                             int update) {
     const Values<A>& values = m.data.opened();
-    const int n_warps = blockDim.x / WARP, warp = threadIdx.x / WARP;
-    const int64 bin = (blockIdx.x / apart * (int64)n_warps + warp) * apart + blockIdx.x % apart;
+    const int64 bin = warp_id();
     if (bin >= m.n_bins) return;
     const int lane = lane_id();
     const int64 at = (blockIdx.y * (int64)G + lane % G) * V;

@@ -1,9 +1,11 @@
 // y = alpha * A @ x + beta * y by segments of columns, for few long rows over many columns: see gpu/segments.py.
 //
 // A piece is what a row has in a segment. Pieces are numbered segment * n_rows + row, and their nonzeros lie side by side.
+// A long piece is cut into parts, so that no warp has much more to do than others.
 
 struct Pieces {
-    const int64* ptr;  // (n_segments * n_rows + 1,) where a piece begins
+    const int64* part_of;  // (n_segments * n_rows + 1,) the first part of a piece
+    const int64* ptr;      // (n_parts + 1,) where a part begins
     int64 n_rows, n_cols, n_segments, width, nnz;
 };
 
@@ -23,16 +25,38 @@ __global__ void segments_keys(const I* row, const I* col, int64 n_slots, int64 n
 // mapping   one thread a nonzero, and one for the end
 // races     none: the first nonzero of a piece writes where it begins, and where the empty pieces before it do
 template <class I>
-__global__ void segments_fill(const int64* key, const I* col, int64 n_slots, const Pieces m, int64* ptr, uint32* slot_of,
-                              uint16* narrow) {
+__global__ void segments_fill(const int64* key, const I* col, int64 n_slots, int64 nnz, int64 n_pieces, int64 width, int64* ptr,
+                              uint32* slot_of, uint16* narrow) {
     const int64 i = blockIdx.x * (int64)blockDim.x + threadIdx.x;
-    if (i > m.nnz) return;
-    const int64 piece = i < m.nnz ? key[i] / n_slots : m.n_segments * m.n_rows;
+    if (i > nnz) return;
+    const int64 piece = i < nnz ? key[i] / n_slots : n_pieces;
     for (int64 before = i ? key[i - 1] / n_slots : -1; before < piece;) ptr[++before] = i;
-    if (i == m.nnz) return;
+    if (i == nnz) return;
     const int64 slot = key[i] % n_slots;
     slot_of[i] = (uint32)slot;
-    narrow[i] = (uint16)(col[slot] % m.width);
+    narrow[i] = (uint16)(col[slot] % width);
+}
+
+// segments_count: the parts of a piece, of at most `longest` nonzeros
+//
+// mapping   one thread a piece
+// races     none
+__global__ void segments_count(const int64* piece_ptr, int64 n_pieces, int64 longest, int64* count) {
+    const int64 piece = blockIdx.x * (int64)blockDim.x + threadIdx.x;
+    if (piece < n_pieces) count[piece] = (piece_ptr[piece + 1] - piece_ptr[piece] + longest - 1) / longest;
+}
+
+// segments_parts: where the parts of pieces begin
+//
+// mapping   one thread a piece, and one for the end
+// races     none
+__global__ void segments_parts(const int64* piece_ptr, const int64* part_of, int64 n_pieces, int64 longest, int64* ptr) {
+    const int64 piece = blockIdx.x * (int64)blockDim.x + threadIdx.x;
+    if (piece > n_pieces) return;
+    int64 at = piece_ptr[piece];
+    if (piece == n_pieces) ptr[part_of[piece]] = at;
+    if (piece < n_pieces)
+        for (int64 part = part_of[piece]; part < part_of[piece + 1]; ++part, at += longest) ptr[part] = at;
 }
 
 // segments_values: copy[i] = val[slot_of[i]]
@@ -45,12 +69,12 @@ __global__ void segments_values(const A* val, const uint32* slot_of, int64 nnz, 
     if (i < nnz) copy[i] = val[slot_of[i]];
 }
 
-// segments_matvec: sums[piece] = the sum of a piece
+// segments_matvec: sums[part] = the sum of a part
 //
-// mapping   one large block a multiprocessor, with an equal share of the nonzeros, up to whole pieces. Its warps take one
-//           piece after the other; segments of x go to shared memory, one after the other
-// traffic   nonzero: sizeof(A) + 2 bytes; piece: 8 + sizeof(Y); a segment of x for each block that has some of its pieces
-// races     none: which warp takes a piece does not show. Shared memory is written and read between barriers
+// mapping   one large block a multiprocessor, with an equal share of the nonzeros, up to whole parts. Its warps take one
+//           part after the other; segments of x go to shared memory, one after the other
+// traffic   nonzero: sizeof(A) + 2 bytes; part: 8 + sizeof(Y); a segment of x for each block that has some of its parts
+// races     none: which warp takes a part does not show. Shared memory is written and read between barriers
 //
 // U nonzeros of a lane are loaded before the first is multiplied.
 template <class A, class Y, int U, int THREADS>
@@ -61,16 +85,21 @@ __global__ __launch_bounds__(THREADS, 1) void segments_matvec(const Pieces m, co
     __shared__ int64 range[2];
     __shared__ int taken;
     Y* const segment = reinterpret_cast<Y*>(memory);
-    const int64 n_pieces = m.n_segments * m.n_rows;
+    const int64 n_parts = m.part_of[m.n_segments * m.n_rows];
     if (threadIdx.x < 2) {
         const int64 block = blockIdx.x + threadIdx.x;
-        range[threadIdx.x] = block == gridDim.x ? n_pieces : block ? lower_bound(m.ptr, n_pieces, m.nnz * block / gridDim.x) : 0;
+        range[threadIdx.x] = block == gridDim.x ? n_parts : block ? lower_bound(m.ptr, n_parts, m.nnz * block / gridDim.x) : 0;
     }
     __syncthreads();
     const int lane = lane_id();
     for (int64 first = range[0]; first < range[1];) {
-        const int64 number = first / m.n_rows, begin = number * m.width;
-        const int count = (int)(min(range[1], (number + 1) * m.n_rows) - first), n_shared = (int)min(m.width, m.n_cols - begin);
+        int64 low = 0, high = m.n_segments;  // the segment of the first part
+        while (high - low > 1) {
+            const int64 middle = (low + high) / 2;
+            (m.part_of[middle * m.n_rows] <= first ? low : high) = middle;
+        }
+        const int64 begin = low * m.width;
+        const int count = (int)(min(range[1], m.part_of[high * m.n_rows]) - first), n_shared = (int)min(m.width, m.n_cols - begin);
         __syncthreads();
         if (threadIdx.x == 0) taken = THREADS / WARP;
 #pragma unroll 8
@@ -93,7 +122,7 @@ __global__ __launch_bounds__(THREADS, 1) void segments_matvec(const Pieces m, co
                     if (at + u * WARP < end) sum = mac(Widen<Y, A>::from(v[u]), segment[c[u]], sum);
             };
             for (; from + U * WARP < end; from += U * WARP) add_batch(from + lane);
-            // where the next piece lies is asked for before the last batch, not after it
+            // where the next part lies is asked for before the last batch, not after it
             int next = lane == 0 ? atomicAdd(&taken, 1) : 0;
             next = __shfl_sync(FULL, next, 0);
             const int64 next_from = next < count ? ptr[next] : 0, next_end = next < count ? ptr[next + 1] : 0;
@@ -108,25 +137,27 @@ __global__ __launch_bounds__(THREADS, 1) void segments_matvec(const Pieces m, co
     }
 }
 
-// segments_finish: y = alpha * (the sums of a row's pieces) + beta * y
+// segments_finish: y = alpha * (the sums of a row's parts) + beta * y
 //
-// mapping   one block 32 rows: one thread of each of its PARTS warps a row, a PARTS-th of the segments
-// traffic   piece: sizeof(Y); row: sizeof(Y)
+// mapping   one block 32 rows: one thread of each of its SHARES warps a row, every SHARES-th of the segments
+// traffic   part: sizeof(Y); piece: 8 bytes; row: sizeof(Y)
 // races     none; the sums of warps are added in their order
-template <class Y, int PARTS>
-__global__ void segments_finish(const Y* __restrict__ sums, int64 n_rows, int64 n_segments, Y* __restrict__ y, Y alpha, Y beta,
-                                int update) {
-    __shared__ Y of_part[PARTS][WARP];
+template <class Y, int SHARES>
+__global__ void segments_finish(const Pieces m, const Y* __restrict__ sums, Y* __restrict__ y, Y alpha, Y beta, int update) {
+    __shared__ Y of_share[SHARES][WARP];
     const int64 row = blockIdx.x * (int64)WARP + lane_id();
-    const int part = threadIdx.x / WARP;
+    const int share = threadIdx.x / WARP;
     Y sum{};
-    if (row < n_rows)
+    if (row < m.n_rows)
 #pragma unroll 4
-        for (int64 k = part; k < n_segments; k += PARTS) sum = add(sum, sums[k * n_rows + row]);
-    of_part[part][lane_id()] = sum;
+        for (int64 k = share; k < m.n_segments; k += SHARES) {
+            const int64 end = m.part_of[k * m.n_rows + row + 1];
+            for (int64 part = m.part_of[k * m.n_rows + row]; part < end; ++part) sum = add(sum, sums[part]);
+        }
+    of_share[share][lane_id()] = sum;
     __syncthreads();
-    if (part || row >= n_rows) return;
+    if (share || row >= m.n_rows) return;
 #pragma unroll
-    for (int p = 1; p < PARTS; ++p) sum = add(sum, of_part[p][lane_id()]);
+    for (int s = 1; s < SHARES; ++s) sum = add(sum, of_share[s][lane_id()]);
     store(y + row, sum, alpha, beta, update);
 }

@@ -61,11 +61,13 @@ def test_products(eager, n_lanes, dtype, gpu):
 
 def test_new_values(eager, gpu):
     """Values that are replaced in place count in the next product."""
+    import cupy
+
     csr = long_rows("float64")
-    A, x = CVRArray(csr, n_chunks=9, device=gpu), np.ones(N_COLS)
-    plain = A @ x
-    np.testing.assert_allclose(A.with_values(2 * csr.data, out=A) @ x, 2 * plain)
-    np.testing.assert_allclose(A.with_values(3 * csr.data) @ x, 3 * plain)
+    A, x, data = CVRArray(csr, n_chunks=9, device=gpu), cupy.ones(N_COLS), cupy.asarray(csr.data)
+    plain = (A @ x).get()
+    np.testing.assert_allclose((A.with_values(3 * data) @ x).get(), 3 * plain)
+    np.testing.assert_allclose((A.with_values(2 * data, out=A) @ x).get(), 2 * plain)
 
 
 def test_in_a_graph(eager, gpu):
@@ -87,9 +89,11 @@ def test_in_a_graph(eager, gpu):
     assert_same_bits(y.get(), A.matvec(x).get())
 
 
-@pytest.mark.parametrize("shape", [(2000, 300_000), (300_000, 2000), (3, 2_000_000)])
+@pytest.mark.parametrize("shape", [(400, 300_000), (300_000, 400), (3, 2_000_000)])
 def test_which_matrices(shape, gpu):
-    """Few long rows over many columns, and not their transpose."""
+    """Few long rows over many columns; not their transpose, nor rows with something in every second column."""
+    import cupy
+
     from cvrarray.gpu import segments
 
     rng = np.random.default_rng(2)
@@ -97,7 +101,7 @@ def test_which_matrices(shape, gpu):
     csr = csr_array((np.ones(3_000_000, np.float32), pairs), shape=shape)
     csr.sum_duplicates()
     A = CVRArray(csr, device=gpu)
-    assert (segments.cut(A._tables, A.dtype) is not None) == (shape[0] < shape[1])
+    assert (segments.cut(A._tables, A.dtype) is not None) == (shape[0] == 400)
     x = rng.standard_normal(shape[1]).astype(np.float32)
     expected, bound = oracle.product(csr, x, 1, 0, None)
-    assert (np.abs(A @ x - expected) <= bound).all()
+    assert (np.abs((A @ cupy.asarray(x)).get() - expected) <= bound).all()

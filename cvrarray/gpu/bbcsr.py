@@ -31,10 +31,12 @@ from .compiler import (
 )
 
 BLOCK = 128  # threads, at least: four warps
-#: Warps share a bin until there are MANY_WARPS a multiprocessor (FEW_WARPS for long rows with columns far apart), or as long
-#: as each has more than LONG entries of a row. They are at most MOST_SHARERS, and each has at least FEWEST entries of a row.
-#: Measured: ``docs/decisions/0003-gpu-products.md``.
-MOST_SHARERS, FEW_WARPS, MANY_WARPS, LONG, FEWEST = 16, 32, 124, 40, 4
+#: Warps share a bin: at most MOST_SHARERS. Of long rows with columns far apart each has FEWEST entries of a row at least, and
+#: there are no more than FEW_WARPS a multiprocessor. Else a model decides, up to MANY_BINS, beyond which bins alone keep the
+#: device busy: a last wave of warps counts for PART_OF_WAVE of a full one, however few they are, and each sharer for A_SHARER
+#: of a round. Measured: ``docs/measurements/0003-gpu-products.md``.
+MOST_SHARERS, FEWEST, FEW_WARPS, MANY_BINS, PART_OF_WAVE, A_SHARER = 16, 4, 32, 1 << 15, 0.6, 0.02
+LONG = 40  # entries of rows whose columns may be far apart, see is_far
 
 #: ``A @ X``: of blocks of up to MOST_ROWS_A_GROUP rows a group of lanes holds all sums, if at least MANY_LANES share them.
 #: Fewer lanes would read values of too many rows at a time.
@@ -242,29 +244,43 @@ def product(tables: BBCSRTables, dtype: np.dtype) -> Callable[[cupy.ndarray, cup
     `x` and `y` are contiguous and `dtype`, the product's, as are the scalars.
     """
     t, size, n_bins = tables, tables.block_size, tables.col_base.size
-    bins, sharers = _struct(t), warps_a_bin(t)
+    bins, sharers = _struct(t), warps_a_bin(t, dtype.itemsize)
     multiply = MATVEC(t.data.dtype, dtype, t.col_wide.dtype, size, is_far(t), sharers, t.present is not None)
     block = max(BLOCK, sharers * WARP)
     grid = blocks(n_bins * sharers * WARP, block)
     return lambda x, y, alpha, beta: multiply(grid, (block,), (bins, x, y, alpha, beta, update(alpha, beta)))
 
 
-def warps_a_bin(t: BBCSRTables) -> int:
-    """Warps that share a bin: 1 where bins alone keep the device busy, else more, as far as rows are long enough.
+def warps_a_bin(t: BBCSRTables, itemsize: int) -> int:
+    """Warps that share a bin, by a model of how long its warps wait; `itemsize` is the product's.
 
-    Where columns are far apart, warps in different parts of a long row read different parts of `x`. So few share a bin then.
+    A warp waits once for where its bin lies, and then once for each round of :func:`unroll` blocks. Bins beyond those that
+    the device holds at once wait for these. The longest bin ends last. Where columns are far apart, warps in different
+    parts of a long row read different parts of `x`. So few share a bin then.
     """
-    n_bins, size, far = t.col_base.size, t.block_size, is_far(t)
-    mean_blocks = _mean_blocks(t)
-    least_blocks = -(-FEWEST // size)
-    enough = (FEW_WARPS if far else MANY_WARPS) * processors(cupy.cuda.runtime.getDevice())
-    sharers = 1
-    while sharers < MOST_SHARERS and 2 * sharers * least_blocks <= mean_blocks:
-        is_long = mean_blocks * size > LONG * sharers and not far
-        if n_bins * sharers >= enough and not is_long:
-            break
-        sharers *= 2
-    return sharers
+    n_bins, size = t.col_base.size, t.block_size
+    device = cupy.cuda.runtime.getDevice()
+    choices = [1 << k for k in range(MOST_SHARERS.bit_length())]
+    if is_far(t):
+        most = min(FEW_WARPS * processors(device) * 2 / n_bins, _mean_blocks(t) // -(-FEWEST // size))
+        return max(sharers for sharers in choices if sharers == 1 or sharers <= most)
+    if not 0 < n_bins <= MANY_BINS:
+        return 1
+    in_a_round = unroll(size, itemsize, False)[0] * size * WARP
+    lengths = np.diff(t.bin_rowptr.get()) / in_a_round
+    mean, longest = lengths.mean(), lengths.max()
+
+    def rounds(sharers: int) -> float:
+        waves = n_bins * sharers / (warps_at_once(size, itemsize) * processors(device))
+        in_waves = max(1.0, PART_OF_WAVE * math.ceil(waves) + (1 - PART_OF_WAVE) * waves)
+        return float(in_waves * (1 + mean / sharers) + (longest - mean) / sharers + A_SHARER * sharers)
+
+    return min(choices, key=rounds)
+
+
+def warps_at_once(block_size: int, itemsize: int) -> int:
+    """Warps that a multiprocessor has registers for."""
+    return 64 if block_size == 1 and itemsize <= 4 else 48 if block_size in (1, 2, 4) else 40
 
 
 def is_far(t: BBCSRTables) -> bool:
@@ -288,21 +304,15 @@ def product_matrix(tables: BBCSRTables, dtype: np.dtype) -> Callable[[cupy.ndarr
         how = t.data.dtype, dtype, t.col_wide.dtype, size, t.present is not None, lanes, width
         if 1 < size <= MOST_ROWS_A_GROUP and lanes >= MANY_LANES:
             n_threads = n_bins * block_rows_of_a_bin(size) * lanes
-            return MATMAT_BLOCKS(*how), (*blocks(n_threads, BLOCK), tiles), ()
-        apart = bins_apart(t)
-        return MATMAT(*how), (apart * -(-n_bins // (BLOCK // WARP * apart)), tiles), (np.int32(apart),)
+            return MATMAT_BLOCKS(*how), (*blocks(n_threads, BLOCK), tiles)
+        return MATMAT(*how), (*blocks(n_bins * WARP, BLOCK), tiles)
 
     def run(x, y, alpha, beta):
         k = x.shape[1]
-        multiply, grid, more = prepared(k, matrix_width(k, x, y))
-        multiply(grid, (BLOCK,), (bins, np.int64(k), x, y, alpha, beta, update(alpha, beta), *more))
+        multiply, grid = prepared(k, matrix_width(k, x, y))
+        multiply(grid, (BLOCK,), (bins, np.int64(k), x, y, alpha, beta, update(alpha, beta)))
 
     return run
-
-
-def bins_apart(t: BBCSRTables) -> int:
-    """How far apart the bins are that the warps of a block take in ``A @ X``."""
-    return 1
 
 
 def block_rows_of_a_bin(block_size: int) -> int:

@@ -2,10 +2,10 @@
 
 Each nonzero of such a matrix gathers an entry of x from L2: its row has none nearby, and other rows that need the same
 entry are far away. So the nonzeros are copied in the order of segments of columns. A multiprocessor keeps a segment of x
-in shared memory, and sums up what rows have in it: their pieces. The sums of a row's pieces are then added in the order
-of segments. After S. Yesil, A. Heidarshenas, A. Morrison, J. Torrellas, "Speeding Up SpMV for Power-Law Graph Analytics by
-Enhancing Locality & Vectorization", SC 2020, whose segments are for a CPU's cache. Measured:
-``docs/decisions/0003-gpu-products.md``.
+in shared memory, and sums up what rows have in it: their pieces, long ones in parts. The sums of a row's parts are then
+added in the order of segments. After S. Yesil, A. Heidarshenas, A. Morrison, J. Torrellas, "Speeding Up SpMV for
+Power-Law Graph Analytics by Enhancing Locality & Vectorization", SC 2020, whose segments are for a CPU's cache. Measured:
+``docs/measurements/0003-gpu-products.md``.
 
 The order of sums is another one than without. So it is the structure alone that decides, before the first product.
 """
@@ -24,18 +24,22 @@ from .compiler import PRODUCTS, Kernel, Scratch, blocks, processors, struct, syn
 from .shared_memory import THREADS, allowed, shared_memory
 
 BLOCK = 256
-PARTS = 8  # warps that share the segments of a row
+SHARES = 8  # warps that share the segments of a row
 #: Nonzeros of a lane that are loaded before the first is multiplied, by the product's item size.
 UNROLL = {1: 4, 2: 4, 4: 4, 8: 4, 16: 2}
 MOST_COLUMNS = 1 << 16  # of a segment: columns have 16 bits
 LEAST_LENGTH = 48  # nonzeros of a piece, on average
 #: Pieces that each warp should have, so that all end at about the same time, as long as a piece has LONG_ENOUGH nonzeros.
 PIECES_A_WARP, LONG_ENOUGH = 12, 256
+FAR = 4  # columns between neighbours in a row, that count as far apart
+LONGEST = 512  # nonzeros of a part of a piece
 #: Bytes of the nonzeros over those of all segments that are loaded, at least: one for each multiprocessor.
 WORTH_IT = 1.5
 
 KEYS = Kernel("segments", "segments_keys", [("int32",), ("int64",)])
 FILL = Kernel("segments", "segments_fill", [("int32",), ("int64",)])
+COUNT = Kernel("segments", "segments_count")
+PARTS = Kernel("segments", "segments_parts")
 VALUES = Kernel("segments", "segments_values", [(word,) for word in WORDS.values()])
 MATVEC = Kernel(
     "segments",
@@ -43,7 +47,7 @@ MATVEC = Kernel(
     PRODUCTS,
     lambda value, product: (value, product, UNROLL[product.itemsize], THREADS),
 )
-FINISH = Kernel("segments", "segments_finish", [(product,) for _, product in PRODUCTS], lambda product: (product, PARTS))
+FINISH = Kernel("segments", "segments_finish", [(product,) for _, product in PRODUCTS], lambda product: (product, SHARES))
 
 
 class Cut(NamedTuple):
@@ -56,13 +60,13 @@ class Cut(NamedTuple):
 def cut(t: CVRTables, dtype: np.dtype) -> Cut | None:
     """The segments for a matrix; None where these are not for it: see the module's page.
 
-    Most of its chunks have columns further apart than 16 bits reach, and x does not fit shared memory as a whole. Its rows
-    have LEAST_LENGTH nonzeros in a segment, and it has so many that loading the segments counts little beside them.
+    Its columns are far apart, and x does not fit shared memory as a whole. Its rows have LEAST_LENGTH nonzeros in a segment,
+    and it has so many that loading the segments counts little beside them.
     """
     n_rows, n_cols = t.shape
     device = cupy.cuda.runtime.getDevice()
     most = min(MOST_COLUMNS, shared_memory(device) // dtype.itemsize)
-    if t.col_wide.size < t.col_narrow.size or n_cols <= most or t.val.size >= 2**32:
+    if n_cols <= most or not 0 < t.nnz <= t.val.size < 2**32:
         return None
     n_filled = n_rows - t.empty_row.size
     enough_pieces = PIECES_A_WARP * processors(device) * THREADS // WARP
@@ -70,9 +74,17 @@ def cut(t: CVRTables, dtype: np.dtype) -> Cut | None:
     width = -(-n_cols // n_segments)
     loaded = processors(device) * width * dtype.itemsize
     is_long = t.nnz >= LEAST_LENGTH * n_filled * n_segments and n_rows * n_segments <= t.nnz
-    if not is_long or t.nnz * (t.val.dtype.itemsize + 2) < WORTH_IT * loaded:
+    if not is_long or t.nnz * (t.val.dtype.itemsize + 2) < WORTH_IT * loaded or not _are_scattered(t):
         return None
     return Cut(-(-n_cols // width), width)
+
+
+def _are_scattered(t: CVRTables) -> bool:
+    """Are the columns of most chunks so far apart that few nonzeros of a row share a sector of x?"""
+    base, carry = t.col_base.get(), t.carry_row.get()
+    follows = (carry[1:] >= 0) & (base[:-1] >= 0) & (base[1:] >= base[:-1])  # the next chunk goes on in the same row
+    distance = (base[1:] - base[:-1])[follows] / (t.nnz / base.size)
+    return 2 * (np.count_nonzero(base < 0) + np.count_nonzero(distance >= FAR)) >= base.size
 
 
 class Pieces:
@@ -80,16 +92,25 @@ class Pieces:
 
     def __init__(self, t: CVRTables, of: Cut, row: cupy.ndarray, col: cupy.ndarray):
         """`row` and `col` (n_slots,) of every slot; the row of a pad is -1."""
-        (n_rows, n_cols), n_slots, nnz = t.shape, row.size, t.nnz
-        n_pieces, grid = of.n_segments * n_rows, blocks(n_slots, BLOCK)
+        (n_rows, n_cols), n_slots, nnz, index = t.shape, row.size, t.nnz, col.dtype
+        n_pieces, n_all, longest = np.int64(of.n_segments * n_rows), np.int64(n_slots), np.int64(LONGEST)
         keys = cupy.empty(n_slots, np.int64)
-        KEYS(col.dtype)(grid, (BLOCK,), (row, col, np.int64(n_slots), np.int64(n_rows), np.int64(of.width), keys))
+        KEYS(index)(blocks(n_slots, BLOCK), (BLOCK,), (row, col, n_all, np.int64(n_rows), np.int64(of.width), keys))
         keys = cupy.sort(keys)
-        ptr = cupy.empty(n_pieces + 1, np.int64)
-        self.struct = struct(ptr, n_rows, n_cols, *of, nnz)
-        self.tables, self.n_pieces = t, n_pieces
-        self.slot, self.col = cupy.empty(nnz, np.uint32), cupy.empty(nnz, np.uint16)
-        FILL(col.dtype)(blocks(nnz + 1, BLOCK), (BLOCK,), (keys, col, np.int64(n_slots), self.struct, ptr, self.slot, self.col))
+        self.tables, self.slot, self.col = t, cupy.empty(nnz, np.uint32), cupy.empty(nnz, np.uint16)
+        of_piece = cupy.empty(n_pieces + 1, np.int64)
+        FILL(index)(
+            blocks(nnz + 1, BLOCK),
+            (BLOCK,),
+            (keys, col, n_all, np.int64(nnz), n_pieces, np.int64(of.width), of_piece, self.slot, self.col),
+        )
+        count = cupy.zeros(n_pieces + 1, np.int64)
+        COUNT()(blocks(n_pieces, BLOCK), (BLOCK,), (of_piece, n_pieces, longest, count[1:]))
+        part_of = cupy.cumsum(count)
+        self.n_parts = int(part_of[-1])
+        ptr = cupy.empty(self.n_parts + 1, np.int64)
+        PARTS()(blocks(n_pieces + 1, BLOCK), (BLOCK,), (of_piece, part_of, n_pieces, longest, ptr))
+        self.struct = struct(part_of, ptr, n_rows, n_cols, of.n_segments, of.width, nnz)
         self.val = cupy.empty(nnz, t.val.dtype)
         self.renew()
         synchronize()
@@ -108,13 +129,12 @@ def product(
     device = cupy.cuda.runtime.getDevice()
     pieces, scratch, n_rows = Pieces(t, of, *places()), Scratch(), t.shape[0]
     multiply = allowed(MATVEC(t.val.dtype, dtype), shared_memory(device))
-    finish, shape = FINISH(dtype), (np.int64(n_rows), np.int64(of.n_segments))
-    grid, bins, in_shared = (processors(device),), blocks(n_rows, WARP), of.width * dtype.itemsize
+    finish, grid, bins, in_shared = FINISH(dtype), (processors(device),), blocks(n_rows, WARP), of.width * dtype.itemsize
 
     def run(x: Any, y: Any, alpha: Any, beta: Any) -> None:
-        sums = scratch.empty(pieces.n_pieces, dtype)
+        sums = scratch.empty(pieces.n_parts, dtype)
         multiply(grid, (THREADS,), (pieces.struct, pieces.val, pieces.col, x, sums), shared_mem=in_shared)
-        finish(bins, (PARTS * WARP,), (sums, *shape, y, alpha, beta, update(alpha, beta)))
+        finish(bins, (SHARES * WARP,), (pieces.struct, sums, y, alpha, beta, update(alpha, beta)))
 
     run.renew = pieces.renew  # type: ignore[attr-defined]
     return run
