@@ -77,6 +77,9 @@ BLOCK_SIZES = (1, 2, 3, 4, 6)
 #: Warps that share a bin at most, and entries of a row that each of them should have.
 MOST_SHARERS, SHARE = 16, 8
 
+#: Warps of ``A @ X`` on a GPU that there should be before more than one lane, and more than two, share a row of X.
+ENOUGH_TILES = 1800, 2400
+
 
 class Costs(NamedTuple):
     """What a product costs on a kind of device, beside streaming the tables: see ``docs/decisions/0005``."""
@@ -86,6 +89,19 @@ class Costs(NamedTuple):
     warps: int  # that keep the device busy: they share bins where these are fewer (``gpu/bbcsr.py``)
     block_factor: float  # time over that of streaming with blocks of 2 or more, relative to blocks of 1
 
+
+class MatrixCosts(NamedTuple):
+    """Microseconds of ``A @ X`` on a GPU: see ``docs/decisions/0005``."""
+
+    own_us: float
+    tables: float  # a megabyte of tables
+    rows_of_x: float  # a megabyte of rows of X, one for each stored slot
+    both: float  # a megabyte of X and Y
+    step: float  # a block of the longest row
+    turn: float  # the same for each lane that shares a row of X
+
+
+MATRIX_COSTS = {1: MatrixCosts(2.9, 0.072, 0.065, 0.35, 0.133, 0.067), 2: MatrixCosts(5.4, 0.19, 0.024, 0.30, 0.288, 0.0)}
 
 COSTS = {"cuda": Costs(4.0, 0.05, 1 << 14, 1.0), "cpu": Costs(0.0, 0.0, 1, 0.98)}
 
@@ -379,6 +395,26 @@ class BBCSRArray(FormatArray):
         if name != "bbcsr1":
             streaming *= costs.block_factor
         return float(streaming + costs.own_us + costs.us_per_entry * stats.dtype.itemsize / 4 * stats.row_max / sharers)
+
+    @classmethod
+    def _microseconds_of_matrix(cls, name: str, stats: Any, device: str, of_vector: float, columns: int) -> float:
+        if device != "cuda":
+            return super()._microseconds_of_matrix(name, stats, device, of_vector, columns)
+        size, item = cls._variant_keywords(name.removeprefix(cls.format))["block_size"], stats.dtype.itemsize
+        costs, n_bytes = MATRIX_COSTS[min(size, 2)], stats.table_bytes[name]
+        slots = n_bytes / (item + (2 if size == 1 else 3) / size)  # most columns are narrow, most blocks have holes
+        vectors = -(-columns // max(1, min(4, 16 // item)))
+        lanes = min(16, 1 << (vectors - 1).bit_length())
+        n_bins = -(-stats.shape[0] // WARP)
+        if size == 1:
+            while lanes > 1 and n_bins * -(-vectors // lanes) < ENOUGH_TILES[lanes > 2]:
+                lanes //= 2
+        return float(
+            costs.own_us
+            + costs.tables * n_bytes / 1e6
+            + (costs.rows_of_x * slots + costs.both * sum(stats.shape)) * columns * item / 1e6
+            + (costs.step + costs.turn * lanes) * stats.row_max / size
+        )
 
     @classmethod
     def _why(cls, name: str, stats: Any) -> str:

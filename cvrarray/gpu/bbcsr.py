@@ -41,6 +41,8 @@ LONG = 40  # entries of rows whose columns may be far apart, see is_far
 #: ``A @ X``: of blocks of up to MOST_ROWS_A_GROUP rows a group of lanes holds all sums, if at least MANY_LANES share them.
 #: Fewer lanes would read values of too many rows at a time.
 MOST_ROWS_A_GROUP, MANY_LANES = 8, 2
+#: Warps that row by row there should be at least before one more lane than one, and than two, share a row.
+ENOUGH_TILES = 1800, 2400
 
 
 def unroll(block_size: int, itemsize: int, is_far: bool) -> tuple[int, int]:
@@ -301,11 +303,12 @@ def product_matrix(tables: BBCSRTables, dtype: np.dtype) -> Callable[[cupy.ndarr
     @cache
     def prepared(k, width):
         lanes, width, _, tiles = matrix_tiles(k, width)
-        how = t.data.dtype, dtype, t.col_wide.dtype, size, t.present is not None, lanes, width
+        how = t.data.dtype, dtype, t.col_wide.dtype, size, t.present is not None
         if 1 < size <= MOST_ROWS_A_GROUP and lanes >= MANY_LANES:
             n_threads = n_bins * block_rows_of_a_bin(size) * lanes
-            return MATMAT_BLOCKS(*how), (*blocks(n_threads, BLOCK), tiles)
-        return MATMAT(*how), (*blocks(n_bins * WARP, BLOCK), tiles)
+            return MATMAT_BLOCKS(*how, lanes, width), (*blocks(n_threads, BLOCK), tiles)
+        lanes, tiles = more_tiles(n_bins, lanes, -(-k // width))
+        return MATMAT(*how, lanes, width), (*blocks(n_bins * WARP, BLOCK), tiles)
 
     def run(x, y, alpha, beta):
         k = x.shape[1]
@@ -313,6 +316,16 @@ def product_matrix(tables: BBCSRTables, dtype: np.dtype) -> Callable[[cupy.ndarr
         multiply(grid, (BLOCK,), (bins, np.int64(k), x, y, alpha, beta, update(alpha, beta)))
 
     return run
+
+
+def more_tiles(n_bins: int, lanes: int, vectors: int) -> tuple[int, int]:
+    """Lanes that share a row of `vectors` vector loads in ``A @ X``, at most `lanes`, and tiles of columns.
+
+    A warp takes as many turns as lanes share a row. Of few bins, more warps with less turns each keep the device busy.
+    """
+    while lanes > 1 and n_bins * -(-vectors // lanes) < ENOUGH_TILES[lanes > 2]:
+        lanes //= 2
+    return lanes, max(1, -(-vectors // lanes))
 
 
 def block_rows_of_a_bin(block_size: int) -> int:
