@@ -18,7 +18,7 @@ def eager(monkeypatch):
     """Every matrix without near columns is for segments, of 4 KB."""
     from cvrarray.gpu import segments
 
-    for name, value in (("LEAST_LENGTH", 0), ("PIECES_A_WARP", 0), ("WORTH_IT", 0)):
+    for name, value in (("LEAST_NONZEROS", 1), ("LEAST_LENGTH", 0), ("WORTH_IT", 0), ("LONGEST", 100)):
         monkeypatch.setattr(segments, name, value)
     monkeypatch.setattr(segments, "shared_memory", lambda device: 4096)
     return segments
@@ -97,8 +97,8 @@ def test_which_matrices(shape, gpu):
     from cvrarray.gpu import segments
 
     rng = np.random.default_rng(2)
-    pairs = rng.integers(0, shape[0], 3_000_000), rng.integers(0, shape[1], 3_000_000)
-    csr = csr_array((np.ones(3_000_000, np.float32), pairs), shape=shape)
+    pairs = rng.integers(0, shape[0], 6_000_000), rng.integers(0, shape[1], 6_000_000)
+    csr = csr_array((np.ones(6_000_000, np.float32), pairs), shape=shape)
     csr.sum_duplicates()
     A = CVRArray(csr, device=gpu)
     assert (segments.cut(A._tables, A.dtype) is not None) == (shape[0] == 400)

@@ -10,6 +10,7 @@ from typing import Any
 import cupy
 import numpy as np
 
+from ..core import sharing
 from ..core.tables import CSR, WARP, BBCSRTables, mask_dtype
 from . import shared_memory, transposed
 from .assembly import WORDS, as_words
@@ -20,6 +21,7 @@ from .compiler import (
     PRODUCTS,
     Kernel,
     Struct,
+    aside,
     blocks,
     matrix_tiles,
     matrix_width,
@@ -31,12 +33,9 @@ from .compiler import (
 )
 
 BLOCK = 128  # threads, at least: four warps
-#: Warps share a bin: at most MOST_SHARERS. Of long rows with columns far apart each has FEWEST entries of a row at least, and
-#: there are no more than FEW_WARPS a multiprocessor. Else a model decides, up to MANY_BINS, beyond which bins alone keep the
-#: device busy: a last wave of warps counts for PART_OF_WAVE of a full one, however few they are, and each sharer for A_SHARER
-#: of a round. Measured: ``docs/measurements/0003-gpu-products.md``.
-MOST_SHARERS, FEWEST, FEW_WARPS, MANY_BINS, PART_OF_WAVE, A_SHARER = 16, 4, 32, 1 << 15, 0.6, 0.02
-LONG = 40  # entries of rows whose columns may be far apart, see is_far
+#: Bins of rows with more than LONG entries may have their columns far apart (:func:`is_far`). Of such a row each warp that
+#: shares it has FEWEST entries at least, and there are about FEW_WARPS a multiprocessor.
+LONG, FEWEST, FEW_WARPS = 40, 4, 32
 
 #: ``A @ X``: of blocks of up to MOST_ROWS_A_GROUP rows a group of lanes holds all sums, if at least MANY_LANES share them.
 #: Fewer lanes would read values of too many rows at a time.
@@ -51,10 +50,10 @@ def unroll(block_size: int, itemsize: int, is_far: bool) -> tuple[int, int]:
     More of them hide more latency, but widen the part of `x` that a multiprocessor's warps read at a time. Where rows are long
     and their columns far apart (`is_far`), only few keep that part in cache.
     """
+    narrow = sharing.blocks_in_flight(block_size, itemsize)
     if block_size == 1:
-        return (8 if itemsize <= 4 else 4), (4 if is_far else 8 if itemsize <= 4 else 6 if itemsize <= 8 else 4)
-    blocks_in_flight = 4 if block_size <= 3 else 2 if block_size <= 6 else 1
-    return blocks_in_flight, blocks_in_flight
+        return narrow, (4 if is_far else 8 if itemsize <= 4 else 6 if itemsize <= 8 else 4)
+    return narrow, narrow
 
 
 def matrix_unroll(block_size: int, members: int) -> int:
@@ -254,35 +253,21 @@ def product(tables: BBCSRTables, dtype: np.dtype) -> Callable[[cupy.ndarray, cup
 
 
 def warps_a_bin(t: BBCSRTables, itemsize: int) -> int:
-    """Warps that share a bin, by a model of how long its warps wait; `itemsize` is the product's.
+    """Warps that share a bin, by :mod:`cvrarray.core.sharing`; `itemsize` is the product's.
 
-    A warp waits once for where its bin lies, and then once for each round of :func:`unroll` blocks. Bins beyond those that
-    the device holds at once wait for these. The longest bin ends last. Where columns are far apart, warps in different
-    parts of a long row read different parts of `x`. So few share a bin then.
+    Where columns are far apart, warps in different parts of a long row read different parts of `x`. So few share a bin then.
     """
     n_bins, size = t.col_base.size, t.block_size
     device = cupy.cuda.runtime.getDevice()
-    choices = [1 << k for k in range(MOST_SHARERS.bit_length())]
     if is_far(t):
-        most = min(FEW_WARPS * processors(device) * 2 / n_bins, _mean_blocks(t) // -(-FEWEST // size))
-        return max(sharers for sharers in choices if sharers == 1 or sharers <= most)
-    if not 0 < n_bins <= MANY_BINS:
+        most = min(2 * FEW_WARPS * processors(device) / n_bins, _mean_blocks(t) // -(-FEWEST // size))
+        return max(sharers for sharers in sharing.SHARERS if sharers == 1 or sharers <= most)
+    if not 0 < n_bins <= sharing.MOST_BINS:
         return 1
-    in_a_round = unroll(size, itemsize, False)[0] * size * WARP
-    lengths = np.diff(t.bin_rowptr.get()) / in_a_round
-    mean, longest = lengths.mean(), lengths.max()
-
-    def rounds(sharers: int) -> float:
-        waves = n_bins * sharers / (warps_at_once(size, itemsize) * processors(device))
-        in_waves = max(1.0, PART_OF_WAVE * math.ceil(waves) + (1 - PART_OF_WAVE) * waves)
-        return float(in_waves * (1 + mean / sharers) + (longest - mean) / sharers + A_SHARER * sharers)
-
-    return min(choices, key=rounds)
-
-
-def warps_at_once(block_size: int, itemsize: int) -> int:
-    """Warps that a multiprocessor has registers for."""
-    return 64 if block_size == 1 and itemsize <= 4 else 48 if block_size in (1, 2, 4) else 40
+    with aside():
+        lengths = np.diff(t.bin_rowptr.get()) / (WARP * size)
+    bins = sharing.Bins(n_bins, float(lengths.mean()), float(lengths.max()), size, itemsize)
+    return sharing.least(bins, processors(device)).sharers
 
 
 def is_far(t: BBCSRTables) -> bool:

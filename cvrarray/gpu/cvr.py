@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache, partial
 from typing import Any
 
@@ -240,7 +241,8 @@ def product(tables: CVRTables, dtype: np.dtype) -> Callable[[cupy.ndarray, cupy.
     t = tables
     by_segments = segments.cut(t, dtype)
     if by_segments is not None:
-        return segments.product(t, dtype, by_segments, partial(_places, t))
+        with suppress(cupy.cuda.memory.OutOfMemoryError):  # then without a copy, and with sums in another order
+            return segments.product(t, dtype, by_segments, partial(_places, t))
 
     @cache
     def multiply(form):
