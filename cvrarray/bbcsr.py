@@ -64,6 +64,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
+from .array import encoding
 from .array.blocks import expanded
 from .array.format import FormatArray, Sample, chained, joined, offsets
 from .array.invariants import are_tables, in_range, integer, is_offsets, packs
@@ -121,6 +122,9 @@ class BBCSRArray(FormatArray):
     dtype : data type, optional
         To which values are cast. Default: theirs.
     copy : ignored; SciPy has it. The tables are new ones always.
+    values : {"auto", "plain"}
+        ``"auto"`` stores values in fewer bytes where that pays: one value once, at most 256 different ones as 8-bit numbers,
+        float64 that is exactly float32 as such. Every result has the same bits as with ``"plain"``.
 
     Raises
     ------
@@ -150,6 +154,7 @@ class BBCSRArray(FormatArray):
         "col_narrow": ("<u2", 1),
         "col_wide": ("index", 1),
         "present": ("mask", 1),
+        "distinct": ("value", 1),
     }
     _tuned = "block_size"
 
@@ -164,13 +169,21 @@ class BBCSRArray(FormatArray):
         shape: Any = None,
         dtype: Any = None,
         copy: bool | None = None,
+        values: str = "auto",
     ):
         size = integer(block_size, "block_size", 1, WARP)
-        super().__init__(obj, shape=shape, dtype=dtype, device=device, block_size=size)
+        super().__init__(obj, shape=shape, dtype=dtype, device=device, values=values, block_size=size)
 
     @classmethod
     def from_blocks(
-        cls, block_rows: Any, block_cols: Any, blocks: Any, *, shape: tuple[int, int] | None = None, device: Any = None
+        cls,
+        block_rows: Any,
+        block_cols: Any,
+        blocks: Any,
+        *,
+        shape: tuple[int, int] | None = None,
+        device: Any = None,
+        values: str = "auto",
     ) -> Self:
         """An array from pairs (block row, block column) and their dense blocks, in any order; duplicates add up.
 
@@ -183,6 +196,8 @@ class BBCSRArray(FormatArray):
             Default: just large enough for the blocks. Entries of blocks that reach over it must be 0.
         device : str, optional
             Default: where `blocks` live.
+        values : {"auto", "plain"}
+            As for the constructor.
 
         Raises
         ------
@@ -199,7 +214,7 @@ class BBCSRArray(FormatArray):
                [5., 6., 0., 0.],
                [7., 8., 0., 0.]])
         """
-        home = devices.of(blocks)
+        home, encodes = devices.of(blocks), encoding.checked(values)
         with home.use():
             blocks = home.xp.asarray(blocks)
             if blocks.ndim != 3 or blocks.shape[1] != blocks.shape[2]:
@@ -225,6 +240,7 @@ class BBCSRArray(FormatArray):
             *(devices.move(p, target) for p in pairs), shape=shape, block_size=size, format="bbcsr", device=target
         )
         array: Self = plan(devices.move(blocks, target))
+        array = encoding.encoded(array) if encodes else array
         return array if type(array) is cls else cls._from_tables(array._tables)
 
     @classmethod
@@ -243,6 +259,10 @@ class BBCSRArray(FormatArray):
         return t._replace(
             shape=blocks.shape, nnz=nnz, block_size=size, bin_rowptr=t.bin_rowptr * size, data=values, present=None
         ), t.data
+
+    @classmethod
+    def _n_slots(cls, tables: BBCSRTables) -> int:
+        return (int(tables.col_narrow.size) + int(tables.col_wide.size)) * tables.block_size
 
     def _parameters(self) -> dict[str, Any]:
         return {"block_size": self.block_size}
@@ -266,9 +286,11 @@ class BBCSRArray(FormatArray):
     def padded_data(self) -> Any:
         """(bin_rowptr[-1],) the table ``data`` of the format: values in its order, padding and holes included.
 
-        Do not write to it. :attr:`data` has the nonzeros alone.
+        Do not write to it. :attr:`data` has the nonzeros alone. Values that are stored in fewer bytes are decoded for each
+        call.
         """
-        return self._tables.data
+        with self._target.use():
+            return self._plain_values()
 
     @property
     def rowptr(self) -> Any:
@@ -287,7 +309,7 @@ class BBCSRArray(FormatArray):
     @property
     def fill_ratio(self) -> float:
         """Stored slots over nonzeros: 1.0 is perfect; nan without nonzeros."""
-        return self._tables.data.size / self.nnz if self.nnz else float("nan")
+        return self._n_slots(self._tables) / self.nnz if self.nnz else float("nan")
 
     def _part(self, first: int, last: int) -> tuple[BBCSRTables, int]:
         t, low, high = self._tables, first // WARP, -(-last // WARP)
@@ -307,13 +329,26 @@ class BBCSRArray(FormatArray):
         return slots.indptr.astype(np.int64, copy=False)
 
     @classmethod
+    def _taken(cls, parts: list[tuple[BBCSRTables, int, int]]) -> BBCSRTables | None:
+        """The rows [first, last) of each of some tables, one below the other; None where that takes a conversion."""
+        if not isinstance(parts[0][0].data, np.ndarray) or any(getattr(t, "distinct", None) is not None for t, _, _ in parts):
+            return None
+        shape = sum(last - first for _, first, last in parts), parts[0][0].shape[1]
+        tables: BBCSRTables | None = devices.CPU.backend("rebinning").take_rows(parts, coercion.index_dtype(shape))
+        return tables
+
+    def _slice(self, first: int, last: int) -> Self | None:
+        tables = self._taken([(self._tables, first, last)])
+        return None if tables is None else self._from_tables(tables)
+
+    @classmethod
     def _stacked(cls, parts: list[BBCSRTables]) -> BBCSRTables | None:
         """Bin by bin, where each matrix but the last ends with a whole bin and a whole block row."""
         size = parts[0].block_size
         if any(t.block_size != size or (t.present is None) != (parts[0].present is None) for t in parts):
             return None
         if any(t.shape[0] % math.lcm(WARP, size) for t in parts[:-1]):
-            return None
+            return cls._taken([(t, 0, t.shape[0]) for t in parts])
         _, narrow = offsets(t.col_narrow.size for t in parts)
         _, wide = offsets(t.col_wide.size for t in parts)
         starts = zip(parts, narrow, wide, strict=True)
@@ -331,8 +366,8 @@ class BBCSRArray(FormatArray):
         return f"{self.n_bins} bins, blocks of {self.block_size}, fill ratio {self.fill_ratio:.3g}"
 
     def _invariants(self) -> Iterator[tuple[str, Any]]:
-        t = self._tables
-        yield from are_tables(t, self._stored, self._value_table)
+        yield from are_tables(self._tables, self._stored, self._value_table)
+        t = encoding.numbered(type(self), self._tables)
         size, (n_rows, n_cols) = t.block_size, t.shape
         n_bins, n_block_cols = -(-n_rows // WARP), -(-n_cols // size)
         bins = self._target.backend("check_bbcsr")
@@ -431,10 +466,11 @@ def _slots(n_bytes: int, block_size: int, itemsize: int) -> float:
 
 
 def _block_columns(t: BBCSRTables, xp: Any) -> Any:
-    """(data.size // block_size,) block column of every block and row, -1 for padding."""
-    bin_of = xp.searchsorted(t.bin_rowptr[1:] // t.block_size, xp.arange(t.data.size // t.block_size), side="right")
+    """(n_blocks,) block column of every block and row, -1 for padding."""
+    n_blocks = t.col_narrow.size + t.col_wide.size
+    bin_of = xp.searchsorted(t.bin_rowptr[1:] // t.block_size, xp.arange(n_blocks), side="right")
     is_narrow = (t.col_base >= 0)[bin_of]
-    block_col = xp.empty(t.data.size // t.block_size, t.col_wide.dtype)
+    block_col = xp.empty(n_blocks, t.col_wide.dtype)
     block_col[~is_narrow] = t.col_wide
     offset = t.col_narrow.astype(block_col.dtype)
     base = t.col_base[bin_of[is_narrow]]

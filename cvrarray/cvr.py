@@ -79,6 +79,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from .array import encoding
 from .array.format import FormatArray, Sample, chained, joined, offsets
 from .array.invariants import are_tables, in_range, integer, is_offsets, packs
 from .core import devices
@@ -147,6 +148,9 @@ class CVRArray(FormatArray):
     dtype : data type, optional
         To which values are cast. Default: theirs.
     copy : ignored; SciPy has it. The tables are new ones always.
+    values : {"auto", "plain"}
+        ``"auto"`` stores values in fewer bytes where that pays: one value once, at most 256 different ones as 8-bit numbers,
+        float64 that is exactly float32 as such. Every result has the same bits as with ``"plain"``.
 
     Raises
     ------
@@ -181,6 +185,7 @@ class CVRArray(FormatArray):
         "cut_row": ("index", 1),
         "cut_ptr": ("<i8", 2),
         "empty_row": ("index", 1),
+        "distinct": ("value", 1),
     }
     _tuned = "n_chunks"
 
@@ -198,6 +203,7 @@ class CVRArray(FormatArray):
         shape: Any = None,
         dtype: Any = None,
         copy: bool | None = None,
+        values: str = "auto",
     ):
         if n_lanes is not None:
             n_lanes = integer(n_lanes, "n_lanes", 1, WARP)
@@ -205,16 +211,19 @@ class CVRArray(FormatArray):
             raise ValueError(f"split must be 'rows' or 'nnz'; got {split!r}")
         if n_chunks is not None:
             n_chunks = integer(n_chunks, "n_chunks", 1)
-        of = {"shape": shape, "dtype": dtype, "device": device}
+        of = {"shape": shape, "dtype": dtype, "device": device, "values": values}
         super().__init__(obj, n_lanes=n_lanes, n_chunks=n_chunks, split=split, **of)
 
     @classmethod
-    def _convert(cls, csr: CSR, target: devices.Device, **keywords: Any) -> Any:
-        n_lanes, n_chunks, split = keywords["n_lanes"], keywords["n_chunks"], keywords["split"]
+    def _for_conversion(cls, csr: CSR, target: devices.Device, **keywords: Any) -> dict[str, Any]:
         module = cls._module(target)
-        n_lanes = n_lanes or module.default_n_lanes(csr)
-        n_chunks = n_chunks or module.default_n_chunks(csr, n_lanes)
-        return module.convert(csr, n_lanes, min(n_chunks, csr.nnz), split)
+        n_lanes = keywords["n_lanes"] or module.default_n_lanes(csr)
+        n_chunks = keywords["n_chunks"] or module.default_n_chunks(csr, n_lanes)
+        return {"n_lanes": n_lanes, "n_chunks": min(n_chunks, csr.nnz), "split": keywords["split"]}
+
+    @classmethod
+    def _n_slots(cls, tables: CVRTables) -> int:
+        return int(tables.rec_mask.size) * tables.n_lanes
 
     def _parameters(self) -> dict[str, Any]:
         return {"n_lanes": self.n_lanes}
@@ -270,7 +279,7 @@ class CVRArray(FormatArray):
             lr_rec = 0 if bool((t.tail[k] < 0).any()) else int(rec_pos[in_tail][0])
             by_lane = (last - first, t.n_lanes)
             return Chunk(
-                val=t.val[slots].reshape(by_lane).T,
+                val=self._plain_values()[slots].reshape(by_lane).T,
                 col_idx=col.reshape(by_lane).T,
                 tail=t.tail[k],
                 rec_pos=rec_pos,
@@ -301,7 +310,7 @@ class CVRArray(FormatArray):
 
     def _order(self, slots: CSR) -> Runs:
         t, xp = self._tables, self._target.xp
-        number = xp.full(t.val.size, -1, np.int64)
+        number = xp.full(self._n_slots(t), -1, np.int64)
         number[slots.data] = xp.arange(t.nnz)
         number = number.reshape(-1, t.n_lanes)
         ends = number >= 0
@@ -345,8 +354,8 @@ class CVRArray(FormatArray):
         return f"{self.n_chunks} chunks of {self.n_lanes} lanes"
 
     def _invariants(self) -> Iterator[tuple[str, Any]]:
-        t = self._tables
-        yield from are_tables(t, self._stored, self._value_table)
+        yield from are_tables(self._tables, self._stored, self._value_table)
+        t = encoding.numbered(type(self), self._tables)
         n_cols = t.shape[1]
         n_chunks, n_lanes = self.n_chunks, t.n_lanes
         n_steps, n_records = t.rec_mask.size, t.rec_wb.size
@@ -373,15 +382,17 @@ class CVRArray(FormatArray):
         carried = (t.carry_row == -1) | (t.carry_row == before) if t.carry_row.size == n_chunks else np.zeros(1, bool)
         yield "4: carry_row is the last row of the chunk before, or -1", bool(carried.all())
         yield "4: cut_ptr and cut_row list the chunks that carry", _lists_cuts(t)
-        yield from self._invariants_of_layout(named, fed, before)
+        yield from self._invariants_of_layout(t, named, fed, before)
 
-    def _invariants_of_layout(self, named: np.ndarray, fed: np.ndarray, before: np.ndarray) -> Iterator[tuple[str, Any]]:
-        """Those that need every chunk to be followed, and what they need (n_chunks,).
+    def _invariants_of_layout(
+        self, t: CVRTables, named: np.ndarray, fed: np.ndarray, before: np.ndarray
+    ) -> Iterator[tuple[str, Any]]:
+        """Those of the tables `t` that need every chunk to be followed, and what they need (n_chunks,).
 
         `named` are the rows that a chunk's records name, `fed` these and those in its tail, `before` the last row of the
         chunk before.
         """
-        t, n_rows, chunks = self._tables, self.shape[0], self._target.backend("check_cvr")
+        n_rows, chunks = self.shape[0], self._target.backend("check_cvr")
         cut = np.flatnonzero(t.carry_row >= 0)
         row_ptr = np.concatenate([[0], fed.cumsum()])
         n_owned = int(row_ptr[-1]) - cut.size

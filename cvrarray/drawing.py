@@ -282,7 +282,7 @@ def _bin(canvas: _Canvas, A: BBCSRArray, k: int, y: float) -> float:
 def _stored_columns(A: BBCSRArray) -> set[tuple[int, int]]:
     """(row, column) of every stored entry."""
     with A._target.use():
-        row, col, _ = (devices.move(a, devices.CPU) for a in A._target.backend("bbcsr").to_coo(A._tables))
+        row, col, _ = (devices.move(a, devices.CPU) for a in A._coo())
     return set(zip(row.tolist(), col.tolist(), strict=True))
 
 
@@ -294,7 +294,8 @@ def _matrix(canvas: _Canvas, A: CVRArray | BBCSRArray) -> float:
     csr = (A.astype("float32") if A.dtype == np.float16 else A).to_scipy()  # SciPy has no float16
     n_rows, n_cols = csr.shape
     left, cell = 90, 22
-    canvas.text(_GAP, _GAP, f"{n_rows} x {n_cols}, {csr.nnz} nonzeros", anchor="start", bold=True)
+    values = f"; values: {A._stored_as}" if A._stored_as else ""
+    canvas.text(_GAP, _GAP, f"{n_rows} x {n_cols}, {csr.nnz} nonzeros{values}", anchor="start", bold=True)
     top = _GAP + 2 * _FONT
     for j in range(n_cols):
         canvas.text(left + (j + 0.5) * cell, top - 4, str(j), size=10)

@@ -322,14 +322,26 @@ MATRICES: dict[str, Recipe] = {
 
 SCALES = ("full", "medium", "small")
 
+#: What values may be: any in [0.5, 1.5), all 1, or FEW different ones.
+VALUES = ("random", "one", "few")
+FEW = 100
 
-def build(name: str, *, scale: str = "full", dtype: Any = np.float64, xp: ModuleType = np, seed: int = 0) -> CSRMatrix:
-    """The matrix called `name` in :data:`MATRICES`, at a scale of :data:`SCALES`.
+
+def build(
+    name: str,
+    *,
+    scale: str = "full",
+    dtype: Any = np.float64,
+    xp: ModuleType = np,
+    seed: int = 0,
+    values: str = "random",
+) -> CSRMatrix:
+    """The matrix called `name` in :data:`MATRICES`, at a scale of :data:`SCALES`, with values of :data:`VALUES`.
 
     Raises
     ------
     ValueError
-        There is no such matrix or scale; the message lists the names.
+        There is no such matrix, scale or kind of values; the message lists the names.
     TypeError
         `dtype` is none of float32, float64, complex64 and complex128.
 
@@ -337,13 +349,35 @@ def build(name: str, *, scale: str = "full", dtype: Any = np.float64, xp: Module
     --------
     >>> cvrarray.generate.build("poisson7", scale="small").shape
     (64000, 64000)
+    >>> np.unique(cvrarray.generate.build("poisson7", scale="small", values="one").data)
+    array([1.])
     """
     if name not in MATRICES:
         raise ValueError(f"no generated matrix is called {name!r}; there are {', '.join(MATRICES)}")
     if scale not in SCALES:
         raise ValueError(f"scale must be 'full', 'medium' or 'small'; got {scale!r}")
+    if values not in VALUES:
+        raise ValueError(f"values must be 'random', 'one' or 'few'; got {values!r}")
     recipe = MATRICES[name]
-    return recipe.make(*getattr(recipe, scale), dtype=dtype, xp=xp, seed=seed, **recipe.options)
+    return of_values(recipe.make(*getattr(recipe, scale), dtype=dtype, xp=xp, seed=seed, **recipe.options), values, xp, seed)
+
+
+def of_values(matrix: CSRMatrix, values: str, xp: ModuleType = np, seed: int = 0) -> CSRMatrix:
+    """`matrix` with its values replaced as `values`, one of :data:`VALUES`, says.
+
+    Examples
+    --------
+    >>> matrix = cvrarray.generate.build("poisson7", scale="small")
+    >>> np.unique(cvrarray.generate.of_values(matrix, "few").data).size
+    100
+    """
+    if values == "one":
+        matrix.data[...] = 1
+    elif values == "few":
+        rng = xp.random.default_rng(seed)
+        different = _values(rng, FEW, matrix.data.dtype, xp)
+        matrix.data[...] = different[rng.integers(0, FEW, matrix.data.size, dtype=np.int32)]
+    return matrix
 
 
 def _grid(n: int, steps: list[tuple[int, int, int]], dof: int, dtype: Any, xp: ModuleType, seed: int) -> CSRMatrix:

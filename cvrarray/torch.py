@@ -34,7 +34,7 @@ def matmul(A: Any, x: torch.Tensor, values: torch.Tensor | None = None) -> torch
         It must live until the gradients are computed.
     x : (n_cols,) or (n_cols, k) tensor on the array's device
         Of a dtype that the array's values promote to no other one with.
-    values : (nnz,) tensor, optional
+    values : (A.nnz,) tensor, optional
         Values that stand for the array's own, in the order of ``A.data``. A gradient with respect to them is computed at the
         array's entries alone. The first call finds where entries lie, and the array keeps it; a transposed view keeps
         nothing: there take ``A.T.copy()``.
@@ -61,13 +61,14 @@ def matmul(A: Any, x: torch.Tensor, values: torch.Tensor | None = None) -> torch
     >>> y.tolist(), values.grad.tolist()
     ([3.0, 3.0], [1.0, 1.0, 1.0])
     """
-    base: Any = A.base if isinstance(A, TransposedArray) else A
-    number = base._number if base is A else -base._number
-    if not torch.compiler.is_compiling():
-        _check(A, x, values)
-        if not torch.is_grad_enabled() or not (x.requires_grad or (values is not None and values.requires_grad)):
-            return _product(x, values, number, A.shape[0], False)
-    return torch.ops.cvrarray.product(x, values, number, A.shape[0], False)
+    if torch.compiler.is_compiling():
+        return torch.ops.cvrarray.product(x, values, _number(A), A.shape[0], False)
+    if values is None and type(x) is torch.Tensor and not (x.requires_grad and torch.is_grad_enabled()):
+        launch = A._ready.get(x.dtype)  # what nearly every call needs
+        if launch is not None and x.shape == launch.x_shape and x.device == launch.device and not _are_transformed():
+            return launch(x)
+    _check(A, x, values)
+    return _applied(A, x, values)
 
 
 def multiply(left: Any, right: Any) -> torch.Tensor:
@@ -88,22 +89,66 @@ def multiply(left: Any, right: Any) -> torch.Tensor:
 # ------------------------------------------------------------------------------------------------------------ the operator
 
 
-def _product(x: torch.Tensor, values: torch.Tensor | None, number: int, n_rows: int, transposed: bool) -> torch.Tensor:
-    """``torch.ops.cvrarray.product``, computed: the array of a number, with other values perhaps, or its transpose, times x."""
-    array = _array(number)
-    y = torch.empty((n_rows, *x.shape[1:]), dtype=x.dtype, device=x.device)
+_are_transformed = torch._C._are_functorch_transforms_active  # by vmap, torch.func.grad and the like
+_PLAIN = {torch.Tensor, torch.nn.Parameter}
+
+
+def _applied(A: Any, x: torch.Tensor, values: torch.Tensor | None, transposed: bool = False) -> torch.Tensor:
+    """``A @ x``, or ``A.T @ x``, by the shortest way.
+
+    PyTorch's dispatcher costs the host more than the product; only tensors that stand for others need it.
+    """
+    if type(x) not in _PLAIN or (values is not None and type(values) not in _PLAIN):
+        return torch.ops.cvrarray.product(x, values, _number(A), A.shape[transposed], transposed)
+    wants_gradient = torch.is_grad_enabled() and (x.requires_grad or (values is not None and values.requires_grad))
+    if _are_transformed():
+        return _Transformed.apply(x, values, A, transposed)
+    if wants_gradient:
+        return _Product.apply(x, values, A, transposed)
+    return _computed(A, x, values, transposed)
+
+
+def _computed(A: Any, x: torch.Tensor, values: torch.Tensor | None, transposed: bool) -> torch.Tensor:
+    """``A @ x``, or ``A.T @ x``, with other values of A perhaps, of tensors that have memory."""
+    if values is None:
+        A = A.T if transposed else A
+        launch = A._ready.get(x.dtype)
+        if launch is not None and x.shape == launch.x_shape and x.device == launch.device:
+            return launch(x)
+    y = x.new_empty((A.shape[transposed and values is not None], *x.shape[1:]))
     if not y.numel() or not x.numel():
         return y.zero_()
+    array = A
     with _on_stream(x):
         if values is not None:
-            array = array.with_values(_view(values).astype(_NUMPYS[x.dtype], copy=False))
-        array = array.T if transposed else array
-        ready = array._ready.get(_NUMPYS[x.dtype]) if x.ndim == 1 else None
-        if ready is not None:  # what nearly every call is: _check has seen all that `matvec` would look at
-            ready.run(_view(x), _view(y), ready.one, ready.zero)
-        else:
-            (array.matvec if x.ndim == 1 else array.matmat)(_view(x), out=_view(y))
+            array = A.with_values(_view(values).astype(_NUMPYS[x.dtype], copy=False))
+            array = array.T if transposed else array
+        (array.matvec if x.ndim == 1 else array.matmat)(_view(x), out=_view(y))
+    ready = A._ready.get(_NUMPYS[x.dtype]) if values is None and x.ndim == 1 else None
+    if ready is not None:
+        A._ready[x.dtype] = _Launch(ready, x)
     return y
+
+
+class _Launch:
+    """A prepared product for vectors of one dtype on one device: what remains to be done is to call it."""
+
+    __slots__ = ("device", "one", "run", "x_shape", "y_shape", "zero")
+
+    def __init__(self, ready: Any, x: torch.Tensor) -> None:
+        self.run, self.one, self.zero = ready.run, ready.one, ready.zero
+        self.x_shape, self.y_shape, self.device = ready.x_shape, ready.y_shape, x.device
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        y = x.new_empty(self.y_shape)
+        with _on_stream(x):
+            self.run(_view(x), _view(y), self.one, self.zero)
+        return y
+
+
+def _product(x: torch.Tensor, values: torch.Tensor | None, number: int, n_rows: int, transposed: bool) -> torch.Tensor:
+    """``torch.ops.cvrarray.product``, computed: the array of a number, with other values perhaps, or its transpose, times x."""
+    return _computed(_array(number), x, values, transposed)
 
 
 def _sampled(left: torch.Tensor, right: torch.Tensor, number: int, n_entries: int) -> torch.Tensor:
@@ -118,6 +163,13 @@ def _sampled(left: torch.Tensor, right: torch.Tensor, number: int, n_entries: in
         sampled = array._target.backend("sampled").products
         sampled(row, col, *(_view(t) for t in operands), _view(out))
     return out.to(left.dtype)
+
+
+def _number(A: Any) -> int:
+    """The number under which an operator finds an array while it lives; negative for a transposed view."""
+    base: Any = A.base if isinstance(A, TransposedArray) else A
+    number: int = base._number
+    return number if base is A else -number
 
 
 def _array(number: int) -> Any:
@@ -157,15 +209,64 @@ def _keep_product(ctx: Any, inputs: Any, output: Any) -> None:
 def _back_product(ctx: Any, gradient: Any) -> Any:
     """``A.H @ gradient``, and ``gradient * conj(x)`` at the array's entries."""
     x, values = ctx.saved_tensors
+    product, number, transposed = torch.ops.cvrarray.product, ctx.number, ctx.transposed
     to_x = to_values = None
     if ctx.needs_input_grad[0]:
-        back = torch.ops.cvrarray.product(gradient.conj(), values, ctx.number, x.shape[0], not ctx.transposed)
-        to_x = back.conj()
+        to_x = product(gradient.conj(), values, number, x.shape[0], not transposed).conj()
     if values is not None and ctx.needs_input_grad[1]:
-        pair = (x.conj(), gradient) if ctx.transposed else (gradient, x.conj())
-        to_values = torch.ops.cvrarray.sampled(*pair, ctx.number, values.shape[0])
-        to_values = (to_values if values.is_complex() else torch.real(to_values)).to(values.dtype)
+        to_values = _to_values(x, gradient, values, number, transposed)
     return to_x, to_values, None, None, None
+
+
+def _to_values(x: Any, gradient: Any, values: Any, number: int, transposed: bool) -> Any:
+    """The gradient for values: ``gradient * conj(x)`` at the array's entries."""
+    pair = (x.conj(), gradient) if transposed else (gradient, x.conj())
+    found = torch.ops.cvrarray.sampled(*pair, number, values.shape[0])
+    return (found if values.is_complex() else torch.real(found)).to(values.dtype)
+
+
+class _Transformed(torch.autograd.Function):  # type: ignore[misc]
+    """The operator without PyTorch's dispatcher, for ``torch.func``."""
+
+    @staticmethod
+    def forward(x: torch.Tensor, values: torch.Tensor | None, A: Any, transposed: bool) -> torch.Tensor:
+        return _computed(A, x, values, transposed)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        x, values, ctx.array, ctx.transposed = inputs
+        ctx.save_for_backward(x, values)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Any) -> Any:
+        x, values = ctx.saved_tensors
+        A, transposed = ctx.array, ctx.transposed
+        to_x = to_values = None
+        if ctx.needs_input_grad[0]:
+            to_x = _applied(A, gradient.conj(), values, not transposed).conj()
+        if values is not None and ctx.needs_input_grad[1]:
+            to_values = _to_values(x, gradient, values, _number(A), transposed)
+        return to_x, to_values, None, None
+
+    @staticmethod
+    def vmap(info: Any, dims: Any, x: torch.Tensor, values: torch.Tensor | None, A: Any, transposed: bool) -> Any:
+        """A stack of operands is one product with all of their columns."""
+        if dims[1] is not None:
+            raise TypeError("torch.func.vmap maps x of cvrarray.torch.matmul, not values. Make a product for each of them")
+        x = x.movedim(dims[0], 1)
+        y = _applied(A, x.reshape(x.shape[0], -1), values, transposed)
+        return y.reshape(y.shape[0], *x.shape[1:]), 1
+
+
+class _Product(torch.autograd.Function):  # type: ignore[misc]
+    """:class:`_Transformed` for plain tensors: with a context of its own it would bind its arguments by name in every call."""
+
+    @staticmethod
+    def forward(ctx: Any, *inputs: Any) -> torch.Tensor:
+        _Transformed.setup_context(ctx, inputs, None)
+        return _Transformed.forward(*inputs)
+
+    backward = _Transformed.backward
 
 
 def _keep_sampled(ctx: Any, inputs: Any, output: Any) -> None:
@@ -221,24 +322,27 @@ def _is_at_home(target: devices.Device, device: torch.device) -> bool:
 
 
 def _view(tensor: torch.Tensor) -> Any:
-    """A tensor's memory as an array of NumPy or CuPy, contiguous on a GPU."""
+    """A tensor's memory as an array of NumPy or CuPy, or a copy where it is not contiguous."""
     if tensor.is_complex() or tensor.is_neg():
         tensor = tensor.resolve_conj().resolve_neg()
-    if tensor.device.type == "cpu":
-        return tensor.detach().numpy()
+    index = tensor.get_device()
+    if index < 0:
+        view = (tensor.detach() if tensor.requires_grad else tensor).numpy()
+        return view if view.flags.carray else view.copy()
     cupy = devices._cuda_module()
     if not tensor.is_contiguous():
         tensor = tensor.contiguous()
-    memory = cupy.cuda.UnownedMemory(tensor.data_ptr(), tensor.nbytes, tensor, tensor.get_device())
+    memory = cupy.cuda.UnownedMemory(tensor.data_ptr(), tensor.nbytes, tensor, index)
     return cupy.ndarray(tuple(tensor.shape), _NUMPYS[tensor.dtype], cupy.cuda.MemoryPointer(memory, 0))
 
 
 def _on_stream(tensor: torch.Tensor) -> AbstractContextManager[Any]:
     """CuPy's current device is the tensor's, and its current stream is PyTorch's."""
-    if tensor.device.type == "cpu":
+    index = tensor.get_device()
+    if index < 0:
         return _NULL
-    cuda, index = devices._cuda_module().cuda, tensor.get_device()
-    stream = torch.cuda.current_stream(index).cuda_stream
+    cuda = devices._cuda_module().cuda
+    stream = torch._C._cuda_getCurrentRawStream(index)
     if cuda.runtime.getDevice() == index and cuda.get_current_stream().ptr == stream:
         return _NULL
     return _on(index, stream)

@@ -30,6 +30,7 @@ myst_heading_anchors = 3
 
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"  # the docstrings say it
+autodoc_mock_imports = ["torch"]  # which nobody needs for the docstrings of what takes its tensors
 napoleon_google_docstring = False
 napoleon_use_rtype = False
 

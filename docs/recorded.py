@@ -105,10 +105,9 @@ class RecordedGPU:
         """Speed of what asarray chose over the best peer, by dtype: geometric means and the worst matrix."""
         rows = [
             [
-                row["dtype"],
+                row["dtype"] if row["values"] == "plain" else f"{row['dtype']}, few values",
                 str(row["matrices"]),
-                f"{row['geometric_mean']:.2f}",
-                f"{row['geometric_mean_beyond_l2']:.2f}",
+                *("-" if row[mean] is None else f"{row[mean]:.2f}" for mean in ("geometric_mean", "geometric_mean_beyond_l2")),
                 f"{row['least']:.2f} ({row['worst']})",
                 str(len(row["below_1"])),
             ]

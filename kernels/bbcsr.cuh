@@ -28,15 +28,15 @@ struct Bin {
     int n_blocks;
     I base;         // its smallest block column; -1 where columns are wide
     int64 columns;  // where they begin, in col_narrow or in col_wide
-    Values<A> data;
+    Opened<A> data;
     const M* present;
 
-    __device__ Bin(const Bbcsr<A, I, M>& m, const Values<A>& values, int64 bin, int lane) {
+    __device__ Bin(const Bbcsr<A, I, M>& m, const Opened<A>& values, int64 bin, int lane)
+        : data(values + (m.bin_rowptr[bin] + lane)) {
         const int64 first = m.bin_rowptr[bin];
         n_blocks = (int)((m.bin_rowptr[bin + 1] - first) / (WARP * B));
         base = m.col_base[bin];
         columns = m.col_ptr[bin] + lane;
-        data = values + first + lane;
         present = HOLES ? m.present + first / B + lane : nullptr;
     }
 

@@ -14,7 +14,7 @@
 // requires  blocks of a row before its padding (invariant 3); padding and holes are never multiplied; V divides k
 // races     none: a warp owns its rows' columns
 template <class A, class Y, class I, class M, int B, bool HOLES, int G, int V, int U, class C>
-__device__ void multiply(const C* col, const Values<A>& data, const M* present, int n_blocks, const Y* x, int64 at, int64 k,
+__device__ void multiply(const C* col, const Opened<A>& data, const M* present, int n_blocks, const Y* x, int64 at, int64 k,
                          Columns<Y, V, 1, V> (&sum)[G]) {
     const int lane = lane_id(), group = lane / G;
     for (int block = 0; block < n_blocks; block += U) {
@@ -55,7 +55,7 @@ __device__ void multiply(const C* col, const Values<A>& data, const M* present, 
 template <class A, class Y, class I, class M, int B, bool HOLES, int G, int V, int U>
 __global__ void bbcsr_matmat(const Bbcsr<A, I, M> m, int64 k, const Y* __restrict__ x, Y* __restrict__ y, Y alpha, Y beta,
                              int update) {
-    const Values<A>& values = m.data.opened();
+    const Opened<A>& values = m.data.opened();
     const int64 bin = warp_id();
     if (bin >= m.n_bins) return;
     const int lane = lane_id();
@@ -90,7 +90,7 @@ __device__ constexpr int block_rows_of_a_bin(int B) {
 //           stores are not loaded
 // races     none: a group owns its rows' columns
 template <class A, class Y, class I, class M, int B, bool HOLES, int G, int V, class C>
-__device__ void multiply_blocks(const C* col, const Values<A>& data, const M* present, int n_blocks, int n_rows, const Y* x,
+__device__ void multiply_blocks(const C* col, const Opened<A>& data, const M* present, int n_blocks, int n_rows, const Y* x,
                                 int64 at, int64 k, Columns<Y, V, 1, V> (&sum)[B]) {
     // values that a lane loads: number e = j * B + i of column j and row i, e % G its lane
     constexpr int EACH = (B * B + G - 1) / G;
@@ -138,7 +138,7 @@ __device__ void multiply_blocks(const C* col, const Values<A>& data, const M* pr
 template <class A, class Y, class I, class M, int B, bool HOLES, int G, int V>
 __global__ void bbcsr_matmat_blocks(const Bbcsr<A, I, M> m, int64 k, const Y* __restrict__ x, Y* __restrict__ y, Y alpha, Y beta,
                                     int update) {
-    const Values<A>& values = m.data.opened();
+    const Opened<A>& values = m.data.opened();
     constexpr int GROUPS = block_rows_of_a_bin(B);
     const int64 group = (blockIdx.x * (int64)blockDim.x + threadIdx.x) / G;
     const int64 at = (blockIdx.y * (int64)G + threadIdx.x % G) * V;

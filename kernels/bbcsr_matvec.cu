@@ -19,7 +19,7 @@ __global__ __launch_bounds__(S > 4 ? S * WARP : 4 * WARP) void bbcsr_matvec(cons
                                                                             Y alpha, Y beta, int update) {
     const int part = S == 1 ? 0 : threadIdx.x / WARP % S;
     const int64 bin = warp_id() / S;
-    const Values<A>& values = m.data.opened();
+    const Opened<A>& values = m.data.opened();
     Y sum{};
     if (bin < m.n_bins) {
         const Bin<A, I, M, B, HOLES> own(m, values, bin, 0);

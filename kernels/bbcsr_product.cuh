@@ -16,7 +16,7 @@ struct ReadOnce {
 
 // U blocks are loaded before the first is used; of the bin's last few, only those that are there.
 template <class READ, class A, class Y, class I, class M, int B, int U, bool HOLES, bool ALL, class C>
-__device__ Y add_blocks(const C* col, const Values<A>& data, const M* present, int count, const Y* x, Y sum) {
+__device__ Y add_blocks(const C* col, const Opened<A>& data, const M* present, int count, const Y* x, Y sum) {
     C c[U];
     M bits[U];
     Stored<A> v[U][B];
@@ -54,7 +54,7 @@ __device__ Y add_blocks(const C* col, const Values<A>& data, const M* present, i
 
 // the share of warp `part` of the S, of a bin's row: `col`, `data` and `present` are the bin's
 template <class READ, class A, class Y, class I, class M, int B, int U, bool HOLES, int S, class C>
-__device__ Y row_sum(const C* col, Values<A> data, const M* present, int n_blocks, int part, const Y* x) {
+__device__ Y row_sum(const C* col, Opened<A> data, const M* present, int n_blocks, int part, const Y* x) {
     const int slot = part * U * WARP + lane_id();
     data += part * U * B * WARP + lane_id();
     if (HOLES) present += slot;

@@ -13,7 +13,7 @@ __device__ constexpr int together(int block_size) { return block_size < 8 ? bloc
 //
 // requires  blocks of a row before its padding (invariant 3); padding and holes are never multiplied
 template <class A, class Y, class I, class M, int B, bool HOLES, int U, class C, class ADDER>
-__device__ void scatter_blocks(const C* col, const Values<A>& data, const M* present, int begin, int end, I base, int64 bin, Y x,
+__device__ void scatter_blocks(const C* col, const Opened<A>& data, const M* present, int begin, int end, I base, int64 bin, Y x,
                                const ADDER& adder, Y (*terms)[WARP]) {
     constexpr int JB = together(B);
     const int lane = lane_id();
@@ -63,10 +63,10 @@ __device__ void scatter_blocks(const C* col, const Values<A>& data, const M* pre
 }
 
 template <class A, class Y, class I, class M, int B, bool HOLES, class C, class ADDER>
-__device__ void scatter_bin(const Bbcsr<A, I, M>& m, const Values<A>& values, const C* col, I base, int64 first, int n_blocks,
+__device__ void scatter_bin(const Bbcsr<A, I, M>& m, const Opened<A>& values, const C* col, I base, int64 first, int n_blocks,
                             int64 bin, Y x, const ADDER& adder, Y (*terms)[WARP]) {
     constexpr int PASS = ADDER::PASS, U = B == 1 ? 4 : 1;
-    const Values<A> data = values + first + lane_id();
+    const Opened<A> data = values + first + lane_id();
     const M* present = HOLES ? m.present + first / B + lane_id() : nullptr;
     col += lane_id();
     if constexpr (PASS == EXPONENT || PASS == REFINE) {  // most bins have no coarse column
@@ -92,7 +92,7 @@ __device__ void scatter_bin(const Bbcsr<A, I, M>& m, const Values<A>& values, co
 template <class A, class Y, class I, class M, int B, bool HOLES>
 struct Bins {
     const Bbcsr<A, I, M>& m;
-    const Values<A>& values;
+    const Opened<A>& values;
     const Y* x;
     Y (*terms)[WARP];  // the warp's own, in shared memory
 
@@ -163,7 +163,7 @@ __global__ void bbcsr_segments(const Bbcsr<A, I, M> m, int64 width, int n_segmen
 
 // one bin's entries in `count` columns: in column k of these, where `base` + k is what is stored
 template <class A, class Y, class C, class I, class ADDER>
-__device__ void scatter_segment(const C* col, const Values<A>& data, int2 steps, I base, Y x, int count, const ADDER& adder) {
+__device__ void scatter_segment(const C* col, const Opened<A>& data, int2 steps, I base, Y x, int count, const ADDER& adder) {
     constexpr int U = 4;
     for (int step = steps.x; step < steps.y; step += U) {
         I place[U];
@@ -196,7 +196,7 @@ __global__ __launch_bounds__(THREADS, 1) void bbcsr_transposed_shared(const Bbcs
                                                                       int64 width, int n_segments, int n_groups) {
     extern __shared__ uint32 shared[];
     __shared__ int taken;
-    const Values<A>& values = m.data.opened();
+    const Opened<A>& values = m.data.opened();
     for (int unit = blockIdx.x; unit < n_segments * n_groups; unit += gridDim.x) {
         const int segment = unit % n_segments, group = unit / n_segments;
         const int64 begin = segment * width, first_bin = m.n_bins * group / n_groups;
@@ -211,12 +211,12 @@ __global__ __launch_bounds__(THREADS, 1) void bbcsr_transposed_shared(const Bbcs
             const int2 range = steps[bin * n_segments + segment];
             const int64 start = m.col_ptr[bin];
             const I base = m.col_base[bin];
-            const Values<A> data = values + m.bin_rowptr[bin] + lane_id();
+            const Opened<A> data = values + m.bin_rowptr[bin] + lane_id();
             const Y own = row < m.n_rows ? x[row] : Y{};
             if (base >= 0)
-                scatter_segment(m.col_narrow + start + lane_id(), data, range, I(begin - base), own, count, adder);
+                scatter_segment<A>(m.col_narrow + start + lane_id(), data, range, I(begin - base), own, count, adder);
             else
-                scatter_segment(m.col_wide + start + lane_id(), data, range, I(begin), own, count, adder);
+                scatter_segment<A>(m.col_wide + start + lane_id(), data, range, I(begin), own, count, adder);
             if (lane_id() == 0) mine = atomicAdd(&taken, 1);
             mine = __shfl_sync(FULL, mine, 0);
         }

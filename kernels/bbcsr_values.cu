@@ -10,7 +10,7 @@
 template <class W, int WARPS>
 __global__ void bbcsr_values(const int64* bin_rowptr, const int64* starts, int64 n_rows, int64 n_bins, const W* data,
                              W* values) {
-    constexpr int BATCH = 8;
+    constexpr int BATCH = sizeof(W) == 8 ? 16 : 8;
     __shared__ W tiles[WARPS][WARP][WARP + 1];  // one column more, so that reading down a column meets every bank
     W(&tile)[WARP][WARP + 1] = tiles[threadIdx.x / WARP];
     const int64 bin = warp_id();
@@ -33,12 +33,13 @@ __global__ void bbcsr_values(const int64* bin_rowptr, const int64* starts, int64
 #pragma unroll
             for (int u = 0; u < BATCH; ++u) {
                 const int r = ((i + u) << (5 - shift)) + (lane >> shift);
-                const bool entry = begin + k_of_lane < __shfl_sync(FULL, length, r);
-                const int64 at = shuffle(from, r) + begin + k_of_lane;
-                value[u] = entry ? data[at] : W{};
+                const bool entry = begin + k_of_lane < __shfl_sync(FULL, length, r & (WARP - 1)) && i + u < width;
+                const int64 at = shuffle(from, r & (WARP - 1)) + begin + k_of_lane;
+                value[u] = entry ? stream(data + at) : W{};
             }
 #pragma unroll
-            for (int u = 0; u < BATCH; ++u) tile[((i + u) << (5 - shift)) + (lane >> shift)][k_of_lane] = value[u];
+            for (int u = 0; u < BATCH; ++u)
+                if (i + u < width) tile[((i + u) << (5 - shift)) + (lane >> shift)][k_of_lane] = value[u];
         }
         __syncwarp();
         const int count = min(width, left);

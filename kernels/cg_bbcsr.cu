@@ -56,6 +56,7 @@ struct ReadAnywhere {
     }
     static __device__ uint8 word(const uint8* p) { return *p; }
 
+    static __device__ Nothing table(const Nothing*) { return {}; }
     template <class T>
     static __device__ T table(const T* p) {
         if constexpr (!STREAM) return *p;
@@ -95,7 +96,7 @@ __device__ T* copied(char*& to, const T* from, int64 count) {
 // The product of a block's bins.
 template <class A, class Y, class I, class M, int B, int U_NARROW, int U_WIDE, bool HOLES, int S, int THREADS, bool STREAM>
 struct BlockProduct {
-    const Values<A>& values;
+    const Opened<A>& values;
     Bin<A, I, M>* const bins;
     const int n_bins, rows;
     const Y* const p;
@@ -118,8 +119,8 @@ struct BlockProduct {
             Bin<A, I, M> bin = bins[b];
             const int64 slots = (int64)bin.n_blocks * WARP;
             const bool narrow = bin.base >= 0;
-            if (slots * (int64)(B * sizeof(A) + (narrow ? 2 : sizeof(I)) + (HOLES ? sizeof(M) : 0)) + 48 > end - to) break;
-            bin.data = copied(to, bin.data, slots * B);
+            if (slots * (int64)(B * Values<A>::BYTES + (narrow ? 2 : sizeof(I)) + (HOLES ? sizeof(M) : 0)) + 48 > end - to) break;
+            if (Values<A>::BYTES) bin.data = copied(to, bin.data, slots * B);
             bin.col = narrow ? (const void*)copied(to, (const uint16*)bin.col, slots)
                              : (const void*)copied(to, (const I*)bin.col, slots);
             if (HOLES) bin.present = copied(to, bin.present, slots);
@@ -133,7 +134,7 @@ struct BlockProduct {
         typedef ReadAnywhere<STREAM> Read;
         for (int item = threadIdx.x / WARP; item < n_bins * S; item += THREADS / WARP) {
             const Bin<A, I, M> bin = bins[item / S];
-            const Values<A> data = values.from(bin.data);
+            const Opened<A> data = values.from(bin.data);
             const int part = item % S, at = item / S * WARP + lane_id();
             const Y sum = bin.base >= 0
                 ? row_sum<Read, A, Y, I, M, B, U_NARROW, HOLES, S>((const uint16*)bin.col, data, bin.present, bin.n_blocks, part,

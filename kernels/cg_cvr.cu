@@ -21,7 +21,7 @@ struct ChangingX {
 template <class A, class Y, class I, int L, int U, bool CUT, class E>
 struct ChunkProduct {
     const Cvr<A, I>& m;
-    const Values<A>& values;
+    const Opened<A>& values;
     const Cuts<Y>& cuts;
     E& exchange;
     const Y* const p;

@@ -48,18 +48,26 @@ struct float16 {
     }
 };
 
-// a value in the type that the product computes in
+// a value in the type that the product computes in. From float to double it is spelled in PTX for the same reason as mac().
 template <class Y, class A>
 struct Widen {
     static __device__ Y from(A a) { return static_cast<Y>(a); }
 };
+template <>
+struct Widen<double, float> {
+    static __device__ double from(float a) {
+        double value;
+        asm("cvt.f64.f32 %0, %1;" : "=d"(value) : "f"(a));
+        return value;
+    }
+};
 template <class T, class A>
 struct Widen<Complex<T>, A> {
-    static __device__ Complex<T> from(A a) { return {static_cast<T>(a), T(0)}; }
+    static __device__ Complex<T> from(A a) { return {Widen<T, A>::from(a), T(0)}; }
 };
 template <class T, class S>
 struct Widen<Complex<T>, Complex<S>> {
-    static __device__ Complex<T> from(Complex<S> a) { return {static_cast<T>(a.re), static_cast<T>(a.im)}; }
+    static __device__ Complex<T> from(Complex<S> a) { return {Widen<T, S>::from(a.re), Widen<T, S>::from(a.im)}; }
 };
 
 // a * x + acc. The float form is spelled in PTX because the host's compiler flags flush denormals otherwise

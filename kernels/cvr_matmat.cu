@@ -52,7 +52,7 @@ struct Records {
 // races     none: rows, carries and empty rows have one owner each. What lanes add to another one's entry meets in
 //           shared memory, and is added by the entry's group in the order of lanes
 template <class A, class Y, class I, int L, int G, int V, int W, int U, class C>
-__device__ void multiply(const Cvr<A, I>& m, const Values<A>& values, int64 chunk, const C* col, const Y* x, Y* y, Y* carry,
+__device__ void multiply(const Cvr<A, I>& m, const Opened<A>& values, int64 chunk, const C* col, const Y* x, Y* y, Y* carry,
                          int64 k, int64 at, Y alpha, Y beta, int update, Records<G>& records, Columns<Y, V, W, G * V> (*taken)[G],
                          int* taken_from) {
     typedef Columns<Y, V, W, G * V> Part;
@@ -72,7 +72,7 @@ __device__ void multiply(const Cvr<A, I>& m, const Values<A>& values, int64 chun
     const int n_steps = (int)(m.step_ptr[chunk + 1] - first);
     const uint32* mask = m.rec_mask + first;
     const I* wb = m.rec_wb + m.rec_ptr[chunk];
-    const Values<A> val = values + first * L + own;
+    const Opened<A> val = values + first * L + own;
     col += own;
     C c[U];
     auto load_columns = [&](int begin) {
@@ -131,7 +131,7 @@ template <class A, class Y, class I, int L, int G, int V, int W, int U>
 __global__ __launch_bounds__(WARP* G, 16 / G) void cvr_matmat(const Cvr<A, I> m, int64 k, const Y* __restrict__ x,
                                                               Y* __restrict__ y, Y* __restrict__ carry, Y alpha, Y beta,
                                                               int update) {
-    const Values<A>& values = m.val.opened();
+    const Opened<A>& values = m.val.opened();
     const int64 at = (blockIdx.y * (int64)(W * G) + threadIdx.x % G) * V;
     const int64 stride = gridDim.x * (int64)WARP;
     for (int64 i = blockIdx.x * (int64)WARP + threadIdx.x / G; i < m.n_empty; i += stride)

@@ -17,7 +17,7 @@
 template <class A, class Y, class I, int L, int U, int UPDATE, bool CUT>
 __global__ void cvr_matvec(const Cvr<A, I> m, const Y* __restrict__ x, Y* y, const Cuts<Y> cuts, int n_for_empty,
                            Y alpha, Y beta) {
-    const Values<A>& values = m.val.opened();
+    const Opened<A>& values = m.val.opened();
     int64 block = blockIdx.x;
     if (n_for_empty) {
         const int64 before = block * n_for_empty / gridDim.x;  // of the blocks for empty rows
@@ -50,7 +50,7 @@ __global__ __launch_bounds__(THREADS, 1) void cvr_matvec_shared(const Cvr<A, I> 
                                                                 const Cuts<Y> cuts, Y alpha, Y beta) {
     extern __shared__ uint4 memory[];
     __shared__ int taken;
-    const Values<A>& values = m.val.opened();
+    const Opened<A>& values = m.val.opened();
     Y* shared = reinterpret_cast<Y*>(memory);
     if (threadIdx.x == 0) taken = THREADS / WARP;
 #pragma unroll 8

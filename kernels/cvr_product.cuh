@@ -176,7 +176,7 @@ struct Lane {  // the state of a lane while it walks through its chunk
     Y* const y;
     const Cuts<Y>& cuts;
     const Y alpha, beta;
-    const Values<A>& values;
+    const Opened<A>& values;
     const C* col;
     const Stored<A>* val;
     const uint32* mask;
@@ -276,7 +276,7 @@ struct Lane {  // the state of a lane while it walks through its chunk
 };
 
 template <class A, class Y, class I, int L, int U, bool AHEAD, int UPDATE, bool CUT, class C, class X>
-__device__ LaneSums<Y> chunk_matvec(const Cvr<A, I>& m, const Values<A>& values, const Chunk<A, Y, I, L, CUT>& chunk, const C* col,
+__device__ LaneSums<Y> chunk_matvec(const Cvr<A, I>& m, const Opened<A>& values, const Chunk<A, Y, I, L, CUT>& chunk, const C* col,
                                     const X& x, Y* y, const Cuts<Y>& cuts, Y alpha, Y beta) {
     const int slot = L == WARP || lane_id() < L ? lane_id() : 0;
     const I* wb = m.rec_wb + chunk.wb_start;

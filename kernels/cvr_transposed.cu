@@ -8,7 +8,7 @@
 //
 // requires  pads follow a lane's last record (invariant 6): walked backwards, they come before any record
 template <class A, class Y, class I, int L, class C, class ADDER>
-__device__ void scatter_chunk(const Cvr<A, I>& m, const Values<A>& values, int64 chunk, const C* col, I base, const Y* x,
+__device__ void scatter_chunk(const Cvr<A, I>& m, const Opened<A>& values, int64 chunk, const C* col, I base, const Y* x,
                               const ADDER& adder) {
     constexpr int PASS = ADDER::PASS, U = 4;
     const int lane = lane_id();
@@ -17,7 +17,7 @@ __device__ void scatter_chunk(const Cvr<A, I>& m, const Values<A>& values, int64
     const int64 first = m.step_ptr[chunk];
     const int n_steps = (int)(m.step_ptr[chunk + 1] - first);
     const int slot = active ? lane : 0;
-    const Values<A> val = values + first * L + slot;
+    const Opened<A> val = values + first * L + slot;
     col += slot;
     const uint32* mask = m.rec_mask + first;
     const I* wb = m.rec_wb + m.rec_ptr[chunk + 1];
@@ -71,7 +71,7 @@ __device__ void scatter_chunk(const Cvr<A, I>& m, const Values<A>& values, int64
 template <class A, class Y, class I, int L>
 struct Chunks {
     const Cvr<A, I>& m;
-    const Values<A>& values;
+    const Opened<A>& values;
     const Y* x;
 
     template <class ADDER>
@@ -110,7 +110,7 @@ __global__ __launch_bounds__(THREADS, 1) void cvr_transposed_shared(const Cvr<A,
                                                                     int n_shared) {
     extern __shared__ uint32 shared[];
     __shared__ int taken;
-    const Values<A>& values = m.val.opened();
+    const Opened<A>& values = m.val.opened();
     if (threadIdx.x == 0) taken = THREADS / WARP;
     const SharedAdder<Y, FLOATS, I, WHOLE> adder(sums, popular, n_shared, shared);
     adder.clear();

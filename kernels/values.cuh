@@ -1,24 +1,93 @@
-// The values of a matrix: how they are stored, and how they are decoded. Nothing else in the kernels knows.
+// The values of a matrix: how they are stored, and how they are decoded. Nothing else in the kernels knows. The host's side is
+// cvrarray/gpu/distinct.py.
+//
+// A names how a matrix's values are stored: a number type, Few<type> or One<type>. Values<A> is what a structure of tables has;
+// Opened<A>, which opened() makes of it, is what decodes. All threads of a block must call opened(). Pads and holes hold 0,
+// or what distinct[0] is: see cvrarray/core/tables.py.
 
-// A table of values, walked along like a pointer. A is the type of the values.
+// a value a slot
 template <class A>
 struct Values {
     typedef A Stored;  // what a slot holds
+    typedef Values Opened;
+    static constexpr int BYTES = sizeof(A);  // of a slot
 
     const Stored* slot;
 
-    // ready to decode; all threads of the block must call it
-    __device__ const Values& opened() const { return *this; }
-    __device__ Values from(const Stored* first) const { return {first}; }
-    __device__ Values operator+(int64 slots) const { return from(slot + slots); }
+    __device__ const Opened& opened() const { return *this; }
+    __device__ Values operator+(int64 slots) const { return {slot + slots}; }
     __device__ void operator+=(int64 slots) { slot += slots; }
+    __device__ Values from(const Stored* first) const { return {first}; }
 
-    // the value of a slot as the product computes with it; 0 where there is no entry, which pads and holes hold anyway
+    // what a slot holds, as the product computes with it
     template <class Y>
-    __device__ Y decoded(Stored stored, bool /* is_entry */ = true) const {
+    __device__ Y decoded(Stored stored) const {
         return Widen<Y, A>::from(stored);
     }
 };
 
 template <class A>
 using Stored = typename Values<A>::Stored;
+template <class A>
+using Opened = typename Values<A>::Opened;
+
+// numbers of at most MOST distinct values, which are decoded from shared memory
+template <class A>
+struct Few;
+template <class A>
+struct Values<Few<A>> {
+    typedef uint8 Stored;
+    typedef Values Opened;
+    static constexpr int BYTES = 1, MOST = 256;
+
+    const Stored* slot;
+    const A* distinct;
+    int64 n_distinct;
+
+    __device__ Opened opened() const {
+        __shared__ A table[MOST];
+        for (int i = threadIdx.x; i < n_distinct; i += blockDim.x) table[i] = distinct[i];
+        __syncthreads();
+        return {slot, table, n_distinct};
+    }
+    __device__ Values operator+(int64 slots) const { return {slot + slots, distinct, n_distinct}; }
+    __device__ void operator+=(int64 slots) { slot += slots; }
+    __device__ Values from(const Stored* first) const { return {first, distinct, n_distinct}; }
+
+    template <class Y>
+    __device__ Y decoded(Stored number) const {
+        return Widen<Y, A>::from(distinct[number]);
+    }
+};
+
+// one value: slots hold nothing
+struct Nothing {};
+__device__ inline Nothing stream(const Nothing*) { return {}; }
+__device__ inline Nothing cached(const Nothing*) { return {}; }
+__device__ inline Nothing shuffle(Nothing, int, unsigned = FULL, int = WARP) { return {}; }
+
+template <class A>
+struct One;
+template <class A>
+struct Values<One<A>> {
+    typedef Nothing Stored;
+    static constexpr int BYTES = 0;
+    struct Opened {
+        const Stored* slot;
+        A value;
+
+        __device__ const Opened& operator+(int64) const { return *this; }
+        __device__ void operator+=(int64) {}
+        __device__ const Opened& from(const Stored*) const { return *this; }
+
+        template <class Y>
+        __device__ Y decoded(Stored) const {
+            return Widen<Y, A>::from(value);
+        }
+    };
+
+    const Stored* slot;
+    const A* distinct;
+
+    __device__ Opened opened() const { return {slot, cached(distinct)}; }
+};

@@ -64,17 +64,18 @@ def extended_but(always: list[Build], builds: list[Build]) -> list[Any]:
 
 def builds_and_dtypes(builds: list[Build], dtypes: list[Any]) -> list[Any]:
     """All pairs for ``parametrize(("build", "dtype"), ...)``: those that run by default have each build with float64 and each
-    other dtype with one of the builds, in turn.
+    other dtype with one of the builds, in turn: those in ONE_OF_EACH where there are any, as other tests compile for them.
     """
+    homes = [build for build in builds if build in ONE_OF_EACH] or builds
     return [
         pytest.param(
             build,
             dtype,
             id=f"{build}-{np.dtype(dtype)}",
-            marks=() if dtype == np.float64 or k % len(builds) == j else pytest.mark.extended,
+            marks=() if dtype == np.float64 or homes[k % len(homes)] == build else pytest.mark.extended,
         )
         for k, dtype in enumerate(dtypes)
-        for j, build in enumerate(builds)
+        for build in builds
     ]
 
 

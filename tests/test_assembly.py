@@ -259,3 +259,15 @@ def test_scipys_bsr_is_a_peer():
     np.testing.assert_allclose(found["scipy bsr"](), found["scipy"]())
     assert peers.block_size(bsr(6).tocsr()) == 6
     assert "scipy bsr" not in peers.products(cvrarray.generate.rmat(6, 4), np.ones(64), devices.CPU)
+
+
+def test_a_place_that_is_named_very_often(device):
+    """Terms are kept one after the other where 32 slots have very different numbers of them; the sums are the same."""
+    rng = np.random.default_rng(0)
+    index = rng.permutation(np.r_[np.zeros(5000, int), np.arange(900)])
+    values = rng.random(index.size)
+    A = cvrarray.Assembly(put(index, device), put(index, device))(put(values, device))
+    expected = np.zeros(900)
+    for place, value in zip(index, values, strict=True):
+        expected[place] += value
+    np.testing.assert_array_equal(get(A.diagonal()), expected)

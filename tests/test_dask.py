@@ -187,6 +187,44 @@ def test_left_product_on_any_device(shape, cls, device):
     np.testing.assert_array_equal(dense(cvrarray.dask.matmul(x, a).compute()), values @ matrix().toarray())
 
 
+def test_products_of_two(cls, device):
+    """By the operator where one of them is what to_dask gives; else the error names the function."""
+    csr, other = matrix(), matrix(1, (90, 40))
+    panels, array = cvrarray.to_dask(csr, chunks=70, format=cls.format, device=device), cls(other, device=device)
+    chunked = da.from_array(array, chunks=(30, 40))
+    cases = (
+        (panels @ chunked, csr @ other),
+        (chunked.T @ panels.T, other.T @ csr.T),
+        (panels @ panels.T, csr @ csr.T),
+        (panels.T @ panels @ panels.T, csr.T @ csr @ csr.T),
+        (panels.persist() @ array, csr @ other),
+        (array.T @ pickle.loads(pickle.dumps(panels)).T, other.T @ csr.T),
+        (panels[:50] @ panels.T, csr[:50] @ csr.T),
+        (np.matmul(array.T, (panels + panels).T), other.T @ (2 * csr).T),
+    )
+    for found, expected in cases:
+        assert sparse_chunks(found, cls)
+        np.testing.assert_array_equal(dense(found.compute()), expected.toarray())
+    with pytest.raises(IndexError, match=r"use cvrarray\.dask\.matmul"):
+        ((panels + panels) @ (chunked + chunked)).compute()
+
+
+def test_repr_has_stored_bytes(cls, tmp_path):
+    csr = matrix()
+    panels = cvrarray.to_dask(csr, chunks=70, format=cls.format, device="cpu")
+    stored = [panels.blocks[k].compute().nbytes for k in range(3)]
+    total = dask.utils.format_bytes(sum(stored))
+    cvrarray.to_store(csr, tmp_path / "a.zarr", format=cls.format, device="cpu")
+    for array in (panels, panels.T, panels.persist(), pickle.loads(pickle.dumps(panels))):
+        assert f"stored={total}>" in repr(array)
+        html = array._repr_html_()
+        assert f"{total} stored" in html
+        assert f"{dask.utils.format_bytes(max(stored))} stored" in html
+        assert dask.utils.format_bytes(panels.nbytes) not in html
+    assert "stored=" in repr(cvrarray.open_store(tmp_path / "a.zarr", device="cpu"))
+    assert "Bytes" not in (panels @ panels.T)._repr_html_()  # which nobody knows
+
+
 BARE = {
     "A @ dask": lambda a, d: a @ d,
     "np.matmul": lambda a, d: np.matmul(a, d),

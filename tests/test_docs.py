@@ -272,6 +272,25 @@ def test_extras():
             assert set(named.split(",")) <= extras, f"{path.name} names {named}"
 
 
+#: What in a page's code needs an extra.
+NEEDS = {
+    "demo": r"generate\.elasticity|import skfem",
+    "plot": r"import matplotlib",
+    "amg": r"import pyamg|linalg\.multigrid\(",
+    "dask": r"import dask|from d(ask|istributed)|to_dask|open_store",
+}
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs").rglob("*.md")), ids=lambda path: path.stem)
+def test_pages_name_the_extras_that_their_code_needs(page):
+    """In the first pip line, so that what follows runs as it stands."""
+    text = page.read_text()
+    code = "\n".join(re.findall(r"^```\{code-cell\}\n(?!:tags: \[remove-input\])(.*?)^```", text, re.MULTILINE | re.DOTALL))
+    needed = {extra for extra, pattern in NEEDS.items() if re.search(pattern, code)}
+    line = re.search(r"^ +pip install '?\.(?:\[([a-z0-9,]+)\])?", text, re.MULTILINE)
+    assert needed <= set((line[1] or "").split(",") if line else ())
+
+
 def test_wheel_contents_finds_what_is_missing_and_what_is_needless(tmp_path):
     import wheel_contents
 

@@ -15,9 +15,9 @@ from scipy.sparse import csr_array
 import cvrarray
 from cvrarray.array import elementwise
 
-BUILDS = [checks.Build("cvr", {}), checks.cvr(4, 5, "nnz"), checks.cvr(3, 1), checks.bbcsr(1), checks.bbcsr(3)]
+BUILDS = [checks.Build("cvr", {}), checks.cvr(4, 5, "nnz"), checks.cvr(3, 1), checks.bbcsr(1), checks.bbcsr(6)]
 CONFIGURATIONS = pytest.mark.parametrize("build", BUILDS, ids=str)
-ONE_OF_EACH = pytest.mark.parametrize("build", [checks.cvr(4, 5, "nnz"), checks.bbcsr(3)], ids=str)
+ONE_OF_EACH = pytest.mark.parametrize("build", checks.ONE_OF_EACH, ids=str)
 DTYPES = [np.bool_, np.int8, np.uint8, np.int64, np.uint64, np.float32, np.float64, np.complex64, np.complex128]
 SHAPE = (11, 19)
 ULPS = 16  # of CUDA's elementary functions and NumPy's, and of complex ones out of several of these

@@ -803,8 +803,8 @@ BROKEN_CVRA = {
     "compressed member": ({"compress": ["val.npy"]}, "member val.npy: is compressed"),
     "compressed header": ({"compress": ["cvrarray.json"]}, "member cvrarray.json: is compressed"),
     "newer version": (
-        {"header": setting("version", value=2)},
-        f"version 2 of the file format; cvrarray {re.escape(cvrarray.__version__)} reads versions up to 1",
+        {"header": setting("version", value=3)},
+        f"version 3 of the file format; cvrarray {re.escape(cvrarray.__version__)} reads versions up to 2",
     ),
     "version 0": ({"header": setting("version", value=0)}, "version must be"),
     "version true": ({"header": setting("version", value=True)}, "version must be"),

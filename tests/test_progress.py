@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from forked import Child, needs_fork
 
@@ -172,6 +173,35 @@ def test_a_conversion_on_a_terminal(on_terminal):
     assert (b"converting 9 nonzeros: 0 s" in text) == on_terminal
     if not on_terminal:
         assert text == b""
+
+
+def test_what_is_shown(monkeypatch, tmp_path):
+    """Whatever may take long on a large matrix is under way by a name, and by how much of it is done where that is known."""
+    began, done = [], []
+    monkeypatch.setattr(progress, "_wanted", lambda: True)
+    monkeypatch.setattr(progress._line, "begin", lambda task: (began.append(task), setattr(progress._line, "task", task)))
+    path = tmp_path / "a.zarr"
+    dense = np.eye(96)
+    A = cvrarray.asarray(dense, device="cpu")
+    cvrarray.to_store(dense, path, chunks=1, device="cpu", format="cvr")
+    stored = cvrarray.Stored(path, device="cpu")
+    calls = {
+        "reading the matrix's entries": lambda: cvrarray.asarray(dense, device="cpu"),
+        "converting 96 nonzeros": lambda: cvrarray.CVRArray(dense),
+        "looking at the matrix": lambda: cvrarray.statistics(dense),
+        "measuring formats": lambda: cvrarray.tune(dense, device="cpu", budget_s=1e-3),
+        "sorting 2 places": lambda: cvrarray.Assembly([0, 1], [1, 0]),
+        "decoding 96 nonzeros": A.tocsr,
+        "converting the transpose": lambda: (A.T @ np.ones(96), A.T @ np.ones(96)),
+        "streaming": lambda: stored @ np.ones(96),
+        "checking": stored.check,
+    }
+    for name, call in calls.items():
+        began.clear()
+        call()
+        assert name in [task.what for task in began]
+        done += [(task.done, task.total) for task in began if task.total]
+    assert done == [(3, 3), (3, 3)]
 
 
 def test_reading_and_writing_say_how_far_they_are(monkeypatch, tmp_path):

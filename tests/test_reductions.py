@@ -12,9 +12,9 @@ from scipy.sparse import csr_array
 import cvrarray
 from cvrarray.input import coercion
 
-BUILDS = [checks.Build("cvr", {}), checks.cvr(4, 5, "nnz"), checks.cvr(3, 1), checks.bbcsr(1), checks.bbcsr(3)]
+BUILDS = [checks.Build("cvr", {}), checks.cvr(4, 5, "nnz"), checks.cvr(3, 1), checks.bbcsr(1), checks.bbcsr(6)]
 CONFIGURATIONS = pytest.mark.parametrize("build", BUILDS, ids=str)
-ONE_OF_EACH = pytest.mark.parametrize("build", [checks.cvr(4, 5, "nnz"), checks.bbcsr(3)], ids=str)
+ONE_OF_EACH = pytest.mark.parametrize("build", checks.ONE_OF_EACH, ids=str)
 AXES = [None, 0, 1, -1, -2, (0, 1), (-1, 0), (1,)]
 DTYPES = [np.bool_, np.int8, np.uint8, np.int32, np.uint64, np.float32, np.float64, np.complex64, np.complex128]
 SHAPE = (13, 21)

@@ -44,6 +44,9 @@ def test_operators_take_tensors(build, view, dtype, device):
         assert found.device == expected.device
         torch.testing.assert_close(found, expected)
     torch.testing.assert_close(A @ X.T.contiguous().T, dense @ X)  # strides of any kind
+    torch.testing.assert_close(np.matmul(A, X), dense @ X)
+    with pytest.raises(TypeError, match="out must be left out"):
+        np.matmul(A, x, out=np.empty(37, dtype))
     if dtype == "complex128":
         torch.testing.assert_close(A @ x.conj(), dense @ x.conj())
 
@@ -106,8 +109,8 @@ def test_values_stand_for_the_arrays_own(build, device):
 def test_the_operators_pass_torchs_own_check(device):
     A, dense = made(DEFAULTS[0], device)
     x, values = random(23, 2, like=dense).requires_grad_(), values_of(A)
-    torch.library.opcheck(torch.ops.cvrarray.product, (x, values, A._number, 37, False))
-    torch.library.opcheck(torch.ops.cvrarray.sampled, (random(37, 2, like=dense), x, A._number, A.nnz))
+    torch.library.opcheck(torch.ops.cvrarray.product, (x, values, cvrarray.torch._number(A), 37, False))
+    torch.library.opcheck(torch.ops.cvrarray.sampled, (random(37, 2, like=dense), x, cvrarray.torch._number(A), A.nnz))
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # PyTorch's own
@@ -123,6 +126,44 @@ def test_compiled_without_a_break(device):
     found = torch.autograd.grad(compiled(x, values), (x, values))
     for ours, theirs in zip(found, torch.autograd.grad(layer(x, values), (x, values)), strict=True):
         torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # PyTorch's own
+def test_compiled_code_tells_arrays_apart(device):
+    arrays = [made(build, device, view) for build in DEFAULTS for view in (False, True)]
+    x = random(23, like=arrays[0][1])
+    torch._dynamo.reset()
+    compiled = torch.compile(cvrarray.torch.matmul, fullgraph=True, backend="aot_eager")
+    for k in (1, 2):  # compiled code is the first to meet each array
+        for A, dense in arrays:
+            torch.testing.assert_close(compiled(A, k * x), k * (dense @ x))
+
+
+@BUILD
+def test_vectors_with_strides(build, device):
+    A, dense = made(build, device)
+    x = random(46, like=dense)
+    for _ in range(2):  # the second time the product is prepared
+        torch.testing.assert_close(A @ x[::2], dense @ x[::2])
+        torch.testing.assert_close(A @ x[:23], dense @ x[:23])
+        torch.testing.assert_close(A @ x[:1].expand(23), dense @ x[:1].expand(23))
+
+
+@BUILD
+def test_function_transforms(build, device):
+    A, dense = made(build, device)
+    x = random(23, like=dense)
+    A @ x  # the product is prepared
+    found = torch.func.grad(lambda x: cvrarray.torch.matmul(A, x).square().sum())(x)
+    torch.testing.assert_close(found, torch.func.grad(lambda x: (dense @ x).square().sum())(x))
+    torch.testing.assert_close(torch.func.jacrev(lambda x: A @ x)(x), dense)
+    X, values = random(4, 23, like=dense), values_of(A).detach()
+    torch.testing.assert_close(torch.func.vmap(lambda x: A @ x)(X), X @ dense.T)
+    torch.testing.assert_close(
+        torch.func.vmap(lambda X: A @ X, in_dims=2, out_dims=2)(torch.stack([X.T, X.T], 2))[..., 1], dense @ X.T
+    )
+    with pytest.raises(TypeError, match="maps x"):
+        torch.func.vmap(lambda v: cvrarray.torch.matmul(A, x, v))(torch.stack([values, values]))
 
 
 def test_captured_in_a_graph(gpu):
@@ -168,7 +209,7 @@ def test_what_does_not_fit_says_why(device):
 def test_an_array_must_outlive_its_operator(device):
     A, dense = made(DEFAULTS[0], device)
     cvrarray.torch.matmul(A, random(23, like=dense))  # registers the operators
-    number = A._number
+    number = cvrarray.torch._number(A)
     del A
     with pytest.raises(RuntimeError, match="is gone"):
         torch.ops.cvrarray.product(random(23, like=dense), None, number, 37, False)

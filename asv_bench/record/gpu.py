@@ -142,6 +142,7 @@ def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", metavar="NAME,...", help="these matrices; * and ? stand for any letters")
     parser.add_argument("--scale", choices=("full", "small"), default="full", help="size of the generated ones")
+    bench.add_values(parser)
     parser.add_argument("--dtype", default="float32,float64", help="default: %(default)s")
     parser.add_argument("--report", metavar="FOLDER", help="write gpu.md, gpu.json and plots there")
     bench.add_shared_arguments(parser)
@@ -166,7 +167,7 @@ def run(args: argparse.Namespace) -> int:
     dtypes = args.dtype.split(",")
     if not set(dtypes) <= {"float32", "float64"}:
         raise ValueError(f"--dtype must be among float32, float64; got {args.dtype!r}")
-    cases = select(all_cases(args.scale, args.seed, device), args.only)
+    cases = select(all_cases(args.scale, args.seed, device, args.values), args.only)
     report = measure_all(cases, device, [np.dtype(name) for name in dtypes], repeats=args.repeats, seed=args.seed)
     report["scale"] = args.scale
     bench.publish(report, gpu_page.text, args.json)
@@ -177,10 +178,10 @@ def run(args: argparse.Namespace) -> int:
     return exit_code(report)
 
 
-def all_cases(scale: str, seed: int, device: devices.Device) -> dict[str, Callable[[], Any]]:
+def all_cases(scale: str, seed: int, device: devices.Device, values: str = "random") -> dict[str, Callable[[], Any]]:
     """Functions that make a CSR on the device, by name: MATRICES, and the large ones of CVRARRAY_MATRICES."""
     cases: dict[str, Callable[[], Any]] = {
-        name: partial(make[scale], xp=device.xp, seed=seed) for name, make in MATRICES.items()
+        sources.label(name, values): partial(_made, make[scale], values, device.xp, seed) for name, make in MATRICES.items()
     }
     for name, path in inputs.stored().items():
         with np.load(path) as arrays:
@@ -188,6 +189,10 @@ def all_cases(scale: str, seed: int, device: devices.Device) -> dict[str, Callab
         if large:
             cases[name] = partial(_stored, path, device)
     return cases
+
+
+def _made(make: Make, values: str, xp: ModuleType, seed: int) -> Any:
+    return generate.of_values(make(xp=xp, seed=seed), values, xp, seed)
 
 
 def _stored(path: Path, device: devices.Device) -> Any:
@@ -250,7 +255,7 @@ def measure_all(
                 csr.sum_duplicates()
                 for dtype in dtypes:
                     case = measure_case(csr.astype(dtype), device, clock, limits, registry, repeats, seed)
-                    results.append({"matrix": name, "generated": name in MATRICES, **case})
+                    results.append({"matrix": name, "generated": name.partition(" (")[0] in MATRICES, **case})
                     if device.kind == "cuda":
                         device.xp.get_default_memory_pool().free_all_blocks()
     return {

@@ -8,7 +8,7 @@ from typing import Any
 from cvrarray.cli.bench import label
 from cvrarray.cli.table import render, significant
 
-from .pages import geometric_mean, markdown, write_figures
+from .pages import geometric_mean, has_few_values, markdown, write_figures
 
 #: Plots by the end of their names.
 PLOTS = ("floor", "speedup", "bound")
@@ -42,9 +42,17 @@ def limit(case: dict[str, Any]) -> tuple[str, float]:
 
 
 def summary(report: dict[str, Any]) -> list[dict[str, Any]]:
-    """For every dtype: the geometric mean of the speed over the best peer, the worst matrix, how many lie below 1."""
+    """For every dtype, of matrices whose values are stored as they are and in fewer bytes apart: the geometric mean of the
+    speed over the best peer, the worst matrix, how many lie below 1."""
     rows = []
-    for dtype, cases in _by_dtype(report).items():
+    by_values = [
+        (dtype, is_few, [case for case in cases if has_few_values(case) == is_few])
+        for dtype, cases in _by_dtype(report).items()
+        for is_few in (False, True)
+    ]
+    for dtype, is_few, cases in by_values:
+        if is_few and not cases:
+            continue
         compared = ((case["matrix"], speedup(case)) for case in cases)
         found = {name: times for name, times in compared if times is not None}
         worst = min(found, key=found.__getitem__, default=None)
@@ -52,6 +60,7 @@ def summary(report: dict[str, Any]) -> list[dict[str, Any]]:
         rows.append(
             {
                 "dtype": dtype,
+                "values": "few" if is_few else "plain",
                 "matrices": len(found),
                 "geometric_mean": geometric_mean(list(found.values())),
                 "geometric_mean_beyond_l2": geometric_mean(warm),
@@ -245,12 +254,12 @@ def _time(case: dict[str, Any], name: str) -> str:
 
 
 def _summary_table(report: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
-    header = ["dtype", "matrices", "geometric mean", "beyond L2", "worst", "below 1"]
+    header = ["dtype", "values", "matrices", "geometric mean", "beyond L2", "worst", "below 1"]
     rows = []
     for row in summary(report):
         means = ["-" if row[key] is None else f"{row[key]:.2f}" for key in ("geometric_mean", "geometric_mean_beyond_l2")]
         worst = "-" if row["worst"] is None else f"{row['least']:.2f} {row['worst']}"
-        rows.append([row["dtype"], str(row["matrices"]), *means, worst, ", ".join(row["below_1"]) or "none"])
+        rows.append([row["dtype"], row["values"], str(row["matrices"]), *means, worst, ", ".join(row["below_1"]) or "none"])
     return header, rows
 
 

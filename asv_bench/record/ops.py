@@ -158,14 +158,16 @@ OPERATIONS: dict[str, Callable[[Case], tuple[Call, Call]]] = {
 CONVERTED = "the result is an array of ours: its CSR has to be made and then converted, where SciPy's is done with the CSR"
 #: Why an operation is slower where it is; the page says it.
 REASONS = {
-    "A[i:j], a third": f"{CONVERTED} (two passes more over the slice)",
+    "A[i:j], a third": f"where BBCSR's blocks are cut, and for CVR, {CONVERTED}",
     "A + B, two structures": f"both are read back to CSR and merged; {CONVERTED}",
     "A @ B": f"where a product has few terms for each entry, converting counts; {CONVERTED}",
-    "vstack([A, A])": f"BBCSR joins tables where a matrix ends with a whole bin and a whole block row; else {CONVERTED}",
+    "vstack([A, A])": f"BBCSR: rows move to other lanes unless a matrix ends with a whole bin; if blocks are cut, {CONVERTED}",
     "save, beside save_npz": "both are bound by the checksum of a zip and by the disk",
     "load, beside load_npz": "the checksum of a zip; CVR's invariants are checked too",
-    "read of .npz": "every array is checked, and what was read is converted",
-    "read of .mtx, beside mmread": "every byte is checked before SciPy's reader, which trusts what it reads, sees it",
+    "read of .npz": "load_npz ends with the arrays; here these are checked and converted too",
+    "read of .mtx, beside mmread": "every byte is checked before SciPy's reader, which trusts what it reads, sees it; what was "
+    "read is sorted and converted",
+    "pickle": "checksums of the tables, written and compared",
     "A.diagonal()": "CVR: a row's place in its chunk has to be found first",
 }
 

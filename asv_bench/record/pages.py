@@ -25,3 +25,8 @@ def write_figures(report: dict[str, Any], path: Path) -> None:
     head = json.dumps({name: value for name, value in report.items() if name != "results"}, indent=1)
     cases = ",\n".join(f"  {json.dumps(case)}" for case in report["results"])
     path.write_text(f'{head[:-2]},\n "results": [\n{cases}\n ]\n}}\n')
+
+
+def has_few_values(case: dict[str, Any]) -> bool:
+    """Whether what asarray chose stores values in fewer bytes than they have."""
+    return any(run.get("plan") and run.get("values", "plain") != "plain" for run in case["runs"])

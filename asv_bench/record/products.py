@@ -44,6 +44,7 @@ def parser() -> argparse.ArgumentParser:
         help=f"files (.mtx, .mtx.gz, .npz, .cvra) or generated: {', '.join(generate.MATRICES)}; default: all generated",
     )
     parser.add_argument("--scale", choices=generate.SCALES, default="full", help="size of the generated ones")
+    bench.add_values(parser)
     parser.add_argument("--dtype", help="float32,float64 (default) or complex64,complex128")
     parser.add_argument("--formats", default=",".join(["auto", *FORMATS]), help="default: %(default)s")
     parser.add_argument("--threads", metavar="N,...", help="on the CPU: numbers of threads, such as 1,all; default: all")
@@ -106,9 +107,9 @@ def run(args: argparse.Namespace) -> int:
 
 def matrices(args: argparse.Namespace, device: devices.Device) -> list[tuple[str, Callable[[], Any]]]:
     """What to measure: (name, function that makes the CSR on the device). A page has no folders' names in it."""
-    load = partial(sources.load, scale=args.scale, seed=args.seed, device=device)
+    load = partial(sources.load, scale=args.scale, seed=args.seed, device=device, values=args.values)
     found: list[tuple[str, Callable[[], Any]]] = [
-        (Path(name).stem if args.report is not None else name, partial(load, name))
+        (sources.label(Path(name).stem if args.report is not None else name, args.values), partial(load, name))
         for name in args.matrices or generate.MATRICES
     ]
     if args.report is not None:
@@ -145,7 +146,7 @@ def measure_all(
         for position, (name, make) in bar:
             bar.set_description(f"{name}: reading" if name not in generate.MATRICES else f"{name}: generating")
             csr = make()
-            about = {"group": products_page.group(csr), "generated": name in generate.MATRICES}
+            about = {"group": products_page.group(csr), "generated": name.partition(" (")[0] in generate.MATRICES}
             both = "complex64,complex128" if csr.dtype.kind == "c" else "float32,float64"
             for dtype in sources.dtypes(dtypes or both, csr.dtype):
                 bar.set_description(f"{name}, {dtype}")

@@ -18,7 +18,7 @@ from cvrarray.cli.table import render, significant
 from cvrarray.core import clocks
 
 from . import pages
-from .pages import geometric_mean, markdown
+from .pages import geometric_mean, has_few_values, markdown
 
 #: How matrices are grouped, and by what.
 GROUPS = {
@@ -64,6 +64,8 @@ def summary(report: dict[str, Any]) -> list[dict[str, Any]]:
             groups |= {name: [pair for pair in found if pair[0]["group"] == name] for name in GROUPS}
             groups["generated"] = [pair for pair in found if pair[0]["generated"]]
             groups["from files"] = [pair for pair in found if not pair[0]["generated"]]
+            groups["plain values"] = [pair for pair in found if not has_few_values(pair[0])]
+            groups["few values"] = [pair for pair in found if has_few_values(pair[0])]
             worst, least = min(found, key=lambda pair: pair[1])
             rows.append(
                 {

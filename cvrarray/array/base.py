@@ -150,9 +150,15 @@ class SparseArray(Names):
         """Why this format was chosen, in words, where :func:`cvrarray.asarray` chose it; else None."""
         return self._plan
 
+    @property
+    def _stored_as(self) -> str:
+        """What values are stored as, in a few words; empty where they are stored as they are."""
+        return ""
+
     def __repr__(self) -> str:
+        values = f"{self.dtype} ({self._stored_as})" if self._stored_as else self.dtype
         text = (
-            f"<{type(self).__name__} {self.shape[0]} x {self.shape[1]}, {self.dtype}, nnz={self.nnz}, "
+            f"<{type(self).__name__} {self.shape[0]} x {self.shape[1]}, {values}, nnz={self.nnz}, "
             f"device={self.device}, {self._layout()}, {self.nbytes / 1e6:.3g} MB>"
         )
         return text if self.plan is None else f"{text[:-1]}\n  plan: {self.plan}>"
@@ -166,6 +172,7 @@ class SparseArray(Names):
             "Stored entries": self.nnz,
             "Density": f"{self.density:.3g}",
             "Fill value": self.fill_value,
+            "Values stored": self._stored_as or "plain",
             "Device": self.device,
             "Layout": self._layout(),
             "Size": f"{self.nbytes / 1e6:.3g} MB",

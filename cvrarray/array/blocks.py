@@ -58,15 +58,18 @@ def _in_parts(order: Any, first: Any, parts: int) -> tuple[Any, Any]:
 
 
 def _side_by_side(source: Any, order: Any, first: Any, dtype: np.dtype) -> Sources | None:
-    """What slots are the sums of, for 32 slots side by side; None where that takes much more memory than one after the other."""
+    """What slots are the sums of, for 32 slots side by side; None where that takes much more memory than the terms alone."""
     xp, n_groups = devices.of(source).xp, -(-source.size // WARP)
     slot_of = xp.full(first.size - 1, -1, np.int64)
     stored = xp.flatnonzero(source)
     slot_of[source[stored] - 1] = stored
     n_terms = xp.zeros(n_groups * WARP, np.int64)
     n_terms[stored] = xp.diff(first)[source[stored] - 1]
+    most, half = n_terms.reshape(-1, WARP), WARP // 2
+    while half:  # by halves: CuPy would compile a maximum along an axis for seconds
+        most, half = xp.maximum(most[:, :half], most[:, half:]), half // 2
     begins = xp.zeros(n_groups + 1, np.int64)
-    begins[1:] = xp.cumsum(n_terms.reshape(-1, WARP).max(axis=1) * WARP)
+    begins[1:] = xp.cumsum(most[:, 0] * WARP)
     if int(begins[-1]) > MOST_PADDED * (order.size + source.size):
         return None
     place = devices.of(order).backend("csr").row_of_nonzero(first, xp.empty(order.size, np.int64))
@@ -95,7 +98,10 @@ def sources_of(source: Any, unit: int, merged: tuple[Any, Any], parts: int) -> S
     if first.size - 1 < order.size:
         order, first = _in_parts(order, first, parts)
         found = _side_by_side(source, order, first, dtype) if unit == 1 else None
-        return found or Sources(*(numbers.astype(dtype, copy=False) for numbers in (source, first, order)), unit)
+        if found is not None:
+            return found
+        source, first, order = (numbers.astype(dtype, copy=False) for numbers in (source, first, order))
+        return Sources(source, first, order, unit)
     block, part = xp.divmod(source - 1, parts)  # of a pad -1
     number = xp.where(source > 0, order[block] * parts + part + 1, 0) if order.size else source
     return Sources(number.astype(dtype), None, None, unit)

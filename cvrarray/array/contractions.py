@@ -242,6 +242,8 @@ def vecdot(x1: Any, x2: Any, axis: int = -1) -> Any:
     """``numpy.vecdot``: the dot product of each pair of rows (``axis=0``: columns), ``conj(x1) * x2`` summed over `axis`."""
     x1, x2 = _operands(x1, x2)
     x1, x2 = (x.T if x.ndim == 2 and _normal([operator.index(axis)], 2) == [0] else x for x in (x1, x2))
+    if x1.shape[-1] != x2.shape[-1]:
+        raise ValueError(f"vecdot needs vectors of one length along axis {axis}; got {x1.shape[-1]} and {x2.shape[-1]}")
     if x2.ndim == 1:
         return _multiply(x1.conj(), x2)
     if x1.ndim == 1:

@@ -280,7 +280,7 @@ def _in_one_structure(left: Any, right: Any) -> tuple[Any, Any] | None:
     same = getattr(left, "_is_like", None)
     if same is None or left.shape != right.shape or not same(right):
         return None
-    return left._values(left._tables), right._values(right._tables)
+    return left._plain_values(), right._plain_values()
 
 
 def _broadcast_shape(left: tuple[int, ...], right: tuple[int, ...]) -> tuple[int, int]:

@@ -14,14 +14,16 @@ import numpy as np
 
 from ..core import devices, extensions, progress
 from ..core.arrays import Run
+from ..core.distinct import described
 from ..core.tables import CSR
 from ..input import coercion, limits
-from . import serialized
+from . import encoding, serialized
 from .base import SparseArray
 from .transposed import TransposedArray
 from .values import Structure, same_tables
 
-#: Number -> array, while it lives: operators of PyTorch take numbers, not arrays.
+#: Number -> array, while it lives: operators of PyTorch take numbers, not arrays. Code that ``torch.compile`` has compiled may
+#: be the first to meet an array, and only reads its number: so every array is entered.
 LIVING: WeakValueDictionary[int, FormatArray] = WeakValueDictionary()
 _NUMBERS = itertools.count(1)
 
@@ -72,7 +74,7 @@ class FormatArray(SparseArray):
 
     _tables: Any
     _kernels: dict[tuple[str, np.dtype], Run]  # kind and the product's dtype -> the device module's prepared product
-    _number: int  # of this array alone
+    _number: int  # of this array alone: what an operator of PyTorch takes in its place
     _place_cache: tuple[Any, Any] | None = None  # rows and columns of the canonical CSR, once asked for
     _structure: Structure  # what arrays know together that differ in their values alone
     _transpose: Any  # an array on the CPU that is the transpose, once asked for; False where there shall be none
@@ -84,21 +86,41 @@ class FormatArray(SparseArray):
             FORMATS[cls.format] = cls
 
     def __init__(
-        self, obj: Any, *, shape: Any = None, dtype: Any = None, copy: Any = None, device: Any = None, **keywords: Any
+        self,
+        obj: Any,
+        *,
+        shape: Any = None,
+        dtype: Any = None,
+        copy: Any = None,
+        device: Any = None,
+        values: Any = "auto",
+        **keywords: Any,
     ):
         target = None if device is None else devices.parse(device)
-        csr = coercion.from_arguments(obj, shape, dtype)
+        encodes = encoding.checked(values) and "distinct" in self._stored
+        with progress.shown("reading the matrix's entries"):
+            csr = coercion.from_arguments(obj, shape, dtype)
         target = target or devices.of(csr.data)
         with progress.shown(f"converting {csr.nnz:,} nonzeros"), target.use():
             try:
-                self._adopt(self._convert(coercion.move(csr, target), target, **keywords))
+                self._adopt(self._convert(coercion.move(csr, target), target, encodes, **keywords))
             except MemoryError as error:
                 raise limits.named(error, csr.shape) from error
 
     @classmethod
-    def _convert(cls, csr: CSR, target: devices.Device, **keywords: Any) -> Any:
-        """The tables of a canonical CSR on `target`, the current device; `keywords` are the constructor's."""
-        return cls._module(target).convert(csr, **keywords)
+    def _convert(cls, csr: CSR, target: devices.Device, encodes: bool, **keywords: Any) -> Any:
+        """The tables of a canonical CSR on `target`, the current device; values in few bytes where `encodes`, if that pays."""
+        keywords = cls._for_conversion(csr, target, **keywords)
+        data, distinct = encoding.encode(csr.data, target) if encodes else (csr.data, None)
+        tables = cls._module(target).convert(csr._replace(data=data), **keywords)
+        if not encoding.pays(cls, tables, distinct, target):  # which is known only now
+            return cls._module(target).convert(csr, **keywords)
+        return encoding.with_values(cls, tables, cls._values(tables), distinct)
+
+    @classmethod
+    def _for_conversion(cls, csr: CSR, target: devices.Device, **keywords: Any) -> dict[str, Any]:
+        """What the module's ``convert`` takes, for the constructor's keywords and a canonical CSR on `target`."""
+        return keywords
 
     @classmethod
     def _module(cls, target: devices.Device) -> ModuleType:
@@ -158,6 +180,11 @@ class FormatArray(SparseArray):
         """The array of `tables` that holds the stored values."""
         return getattr(tables, cls._value_table)
 
+    @classmethod
+    def _n_slots(cls, tables: Any) -> int:
+        """Values that a value table has where it stores them as they are, or so many at least."""
+        return int(cls._values(tables).size)
+
     def _parameters(self) -> dict[str, Any]:
         """The constructor's keywords that an array derived from this one should be made with."""
         return {}
@@ -209,7 +236,18 @@ class FormatArray(SparseArray):
 
     def _map(self, function: Callable[[Any], Any]) -> Self:
         with self._target.use():
-            return self._with_table(function(self._values(self._tables)))
+            results = encoding.mapped(encoding.table(self._tables), function)
+            if results is not None:
+                return self._with_table(self._values(self._tables), results)
+            return self._with_table(function(self._plain_values()))
+
+    def _values_at(self, slots: Any) -> Any:
+        """The values in these slots of the value table, on the current device."""
+        return encoding.looked_up(self._tables, self._values(encoding.numbered(type(self), self._tables))[slots])
+
+    def _plain_values(self) -> Any:
+        """(n_slots,) the values as they lie in the value table where it stores them as they are."""
+        return encoding.plain(self)
 
     def _is_like(self, other: Any) -> bool:
         """Whether `other` is an array of the same format whose tables, but for the values, are the same."""
@@ -218,25 +256,32 @@ class FormatArray(SparseArray):
         with self._target.use():
             return other._structure is self._structure or same_tables(self._tables, other._tables, self._value_table)
 
-    def _with_table(self, values: Any) -> Self:
-        """The array of the same structure around another value table, on the same device."""
+    def _with_table(self, values: Any, distinct: Any = None) -> Self:
+        """The array of the same structure around another value table, on the same device; `distinct` as in the tables."""
         if self._target.kind == "cuda":
             values = self._target.xp.ascontiguousarray(values)
         elif values.ctypes.data % 64 or not values.flags.c_contiguous:  # the CPU's kernels want it at a cache line
             values = _aligned(values, self._target)
-        array = self._from_tables(self._tables._replace(**{self._value_table: values}))
+        array = self._from_tables(encoding.with_values(type(self), self._tables, values, distinct))
         array._structure = self._structure
         return array
 
     def _empty_values(self, dtype: np.dtype) -> Any:
         """An uninitialised value table of this structure."""
-        return _empty(self._values(self._tables).size, dtype, self._target)
+        return _empty(self._n_slots(self._tables), dtype, self._target)
+
+    def _make_plain(self) -> None:
+        """Store values as they are from now on, in a table that means nothing yet: others are to be written to it."""
+        if encoding.table(self._tables) is not None:
+            self._tables = self._tables._replace(**{self._value_table: self._empty_values(self.dtype), "distinct": None})
+            self._kernels.clear()
+            self._ready.clear()
 
     def _values_changed(self) -> None:
         """Drop or renew what was computed from the values, after these were replaced.
 
-        That is the transpose, which gets the new values before its next product, and products whose ``run`` has a ``renew()``. A product without it reads the value table in
-        every call.
+        That is the transpose, which gets the new values before its next product, and products whose ``run`` has a
+        ``renew()``. A product without it reads the value table in every call.
         """
         self._transpose_is_old = isinstance(self._transpose, SparseArray)
         self._ready_transposed.clear()
@@ -251,8 +296,12 @@ class FormatArray(SparseArray):
 
     @property
     def dtype(self) -> np.dtype:
-        dtype: np.dtype = self._values(self._tables).dtype
-        return dtype
+        return encoding.dtype_of(type(self), self._tables)
+
+    @property
+    def _stored_as(self) -> str:
+        distinct = encoding.table(self._tables)
+        return "" if distinct is None else described(distinct)
 
     @property
     def nnz(self) -> int:
@@ -282,6 +331,15 @@ class FormatArray(SparseArray):
             moved = {n: t.get(out=empty(t.size, t.dtype).reshape(t.shape)) for n, t in self._arrays().items()}
         return self._from_tables(self._tables._replace(**moved), self.plan)
 
+    def _plain(self) -> Self:
+        """The array with its values stored as they are; itself where they are."""
+        if encoding.table(self._tables) is None:
+            return self
+        with self._target.use():
+            array = self._with_table(self._plain_values())
+        array._plan = self._plan
+        return array
+
     def _arrays(self) -> dict[str, Any]:
         """The tables that are arrays, by name."""
         return {name: table for name, table in self._tables._asdict().items() if hasattr(table, "nbytes")}
@@ -299,8 +357,8 @@ class FormatArray(SparseArray):
         return _from_pickle, (type(self), *serialized.packed(self, protocol))
 
     def _coo(self) -> tuple[Any, Any, Any]:
-        row, col, val = self._module(self._target).to_coo(self._tables)
-        return row, col, val
+        row, col, val = self._module(self._target).to_coo(encoding.numbered(type(self), self._tables))
+        return row, col, encoding.looked_up(self._tables, val)
 
     def _part(self, first: int, last: int) -> tuple[Any, int]:
         """The tables of the tiles that hold the rows [first, last), and the number of the row that they call 0.
@@ -309,21 +367,33 @@ class FormatArray(SparseArray):
         """
         return self._tables, 0
 
+    def _slice(self, first: int, last: int) -> Self | None:
+        """The rows [first, last), at least one, by the tables; None where these do not give them."""
+        return None
+
     def _canonical_csr(self) -> CSR:
         to_csr = getattr(self._module(self._target), "to_csr", None)
-        csr: CSR = to_csr(self._tables, 0, self.shape[0]) if to_csr else super()._canonical_csr()
-        return csr
+        with progress.shown(f"decoding {self.nnz:,} nonzeros"):
+            if to_csr is None:
+                return super()._canonical_csr()
+            csr: CSR = to_csr(encoding.numbered(type(self), self._tables), 0, self.shape[0])
+            return csr._replace(data=encoding.looked_up(self._tables, csr.data))
 
     def _diagonal(self, offset: int) -> Any:
         diagonal = getattr(self._module(self._target), "diagonal", None)
-        return diagonal(self._tables, offset) if diagonal else super()._diagonal(offset)
+        distinct = encoding.table(self._tables)
+        if diagonal is None or not (distinct is None or not distinct.size or encoding.is_zero_first(distinct)):
+            return super()._diagonal(offset)  # what is not stored has number 0
+        return encoding.looked_up(self._tables, diagonal(encoding.numbered(type(self), self._tables), offset))
 
     def _canonical_rows(self, first: int, last: int) -> CSR:
         tables, begin = self._part(first, last)
+        tables = encoding.numbered(type(self), tables)
         if to_csr := getattr(self._module(self._target), "to_csr", None):
             rows: CSR = to_csr(tables, first - begin, last - begin)
-            return rows
+            return rows._replace(data=encoding.looked_up(self._tables, rows.data))
         row, col, val = self._module(self._target).to_coo(tables)
+        val = encoding.looked_up(self._tables, val)
         row -= row.dtype.type(first - begin)
         kept = self._target.xp.flatnonzero((row >= 0) & (row < last - first))
         shape = (last - first, self.shape[1])
@@ -339,7 +409,11 @@ class FormatArray(SparseArray):
         index = coercion.index_dtype(shape)
         if any(a._target != self._target or coercion.index_dtype(a.shape) != index for a in arrays):
             return None
-        tables = self._stacked([a._tables for a in arrays])
+        are_same, distinct = encoding.shared([a._tables for a in arrays])
+        parts = [a._tables if are_same else a._plain()._tables for a in arrays]
+        tables = self._stacked(parts)
+        if tables is not None and distinct is not None and are_same:
+            tables = tables._replace(distinct=distinct)
         return None if tables is None else self._from_tables(tables)
 
     @classmethod
@@ -388,7 +462,7 @@ class FormatArray(SparseArray):
         if self._structure.slots is None:
             return super()._entries()
         with self._target.use():
-            return self._values(self._tables)[self._structure.slots]
+            return self._values_at(self._structure.slots)
 
     def _places(self) -> tuple[Any, Any]:
         if self._place_cache is None:
@@ -403,8 +477,9 @@ class FormatArray(SparseArray):
 
     def _slot_numbers(self) -> Self:
         """The same structure with each slot's number for its value."""
-        size = self._values(self._tables).size
-        return self._map(lambda values: self._target.xp.arange(size, dtype=np.int32 if size < 2**31 else np.int64))
+        size = self._n_slots(self._tables)
+        with self._target.use():
+            return self._with_table(self._target.xp.arange(size, dtype=np.int32 if size < 2**31 else np.int64))
 
     def _order(self, slots: CSR) -> Any:
         """What ``fill(tables, order, data, values)`` of the device's module needs to know of the order of the canonical CSR.

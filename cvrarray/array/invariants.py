@@ -8,8 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from ..core.distinct import MOST, NARROWER, may_stand_first
 from ..core.tables import WARP, mask_dtype
 from ..input import coercion
+from . import encoding
+
+#: Tables that an array may lack.
+OPTIONAL = ("present", "distinct")
 
 #: dtypes that values may have
 VALUES = [np.dtype(name) for name in "? b h i q B H I Q e f d F D".split()]
@@ -22,13 +27,20 @@ def are_tables(tables: Any, stored: dict[str, tuple[str, int]], value_table: str
     is_shape = type(shape) is tuple and len(shape) == 2 and all(_is_count(n) for n in shape)
     yield "0: shape is two counts", is_shape
     yield "0: nnz is a count", _is_count(fields.pop("nnz"))
-    value = getattr(fields[value_table], "dtype", None)
+    distinct = fields.get("distinct")
+    value = getattr(fields[value_table] if distinct is None else distinct, "dtype", None)
     yield "0: values are numbers of a dtype that arrays may have", value in VALUES
+    if distinct is not None:
+        yield (
+            f"0: distinct has at most {MOST} values, and at least 1 where none is exact in fewer bytes",
+            (distinct.size <= MOST and (distinct.size > 0 or value in NARROWER)),
+        )
+        stored = stored | {value_table: (NARROWER[value].str if not distinct.size else "|u1", 1)}
     kinds = {"index": coercion.index_dtype(shape), "value": value, "mask": mask_dtype(fields.get("block_size", 1))}
     for name, table in fields.items():
         if name not in stored:
             yield f"0: {name} is an integer from 1 to {WARP}", _is_count(table) and 1 <= table <= WARP
-        elif table is not None or name != "present":
+        elif table is not None or name not in OPTIONAL:
             kind, ndim = stored[name]
             dtype = np.dtype(kinds.get(kind, kind)).newbyteorder("=")
             is_array = type(table) is np.ndarray and table.dtype == dtype and table.dtype.isnative and table.ndim == ndim
@@ -36,6 +48,14 @@ def are_tables(tables: Any, stored: dict[str, tuple[str, int]], value_table: str
                 f"0: {name} is a {ndim}-dimensional array of {dtype}, aligned and in C order",
                 (is_array and table.flags.c_contiguous and table.flags.aligned),
             )
+    if distinct is not None and distinct.size:
+        numbers = fields[value_table]
+        yield f"0: {value_table} is empty where distinct has one value", distinct.size > 1 or not numbers.size
+        yield f"0: {value_table} has numbers below {distinct.size}, the size of distinct", in_range(numbers, 0, distinct.size)
+        yield (
+            "0: distinct begins with 0, or with a finite value without a sign bit",
+            encoding.is_zero_first(distinct) or may_stand_first(distinct[0]),
+        )
 
 
 def is_offsets(ptr: Any, n: int, total: int, least: int) -> bool:

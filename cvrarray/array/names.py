@@ -57,7 +57,18 @@ WAYS = {
     "change_compressed_axes": _CSR,
     "linear_loc": "Use A.nonzero(), or A.tocoo().linear_loc()",
     "enable_caching": "Nothing is cached that grows",
-    "ravel": "An array of ours has 2 dimensions. Use A.flatten(), which is dense, or A.tocoo().flatten()",
+    "ravel": "An array of ours has 2 dimensions. Use A.flatten(), which is dense, or give SciPy's functions A.tocsr()",
+    "A": _DENSE,
+    "amax": "Use A.max(axis)",
+    "amin": "Use A.min(axis)",
+    "reduce": "Use A.sum(axis), A.max(axis), A.any(axis), ..., or numpy.add.reduce(A, axis)",
+    "round_": "Use A.round(decimals)",
+    "set_shape": "Use A.reshape(shape)",
+    "getrowview": "Use A[[i]]",
+    "rows": "Use A.tolil().rows",
+    "maxprint": "Use print(A.tocsr())",
+    "getmaxprint": "Use print(A.tocsr())",
+    "get_nodes": "Use A.tocoo().get_nodes()",
     "flat": "Use A.data, or A.flatten(), which is dense",
     "tolist": "Use A.todense().tolist()",
     "tobytes": "Use cvrarray.save, pickle, or A.todense().tobytes()",
@@ -87,6 +98,12 @@ WAYS = {
     "cos": f"cos(0) is 1, so the result would be dense. {_DENSE}",
     "exp": f"exp(0) is 1, so the result would be dense. {_DENSE}",
     "log": f"log(0) is infinite, so the result would be dense. {_DENSE}",
+    **dict.fromkeys(
+        ("items", "keys", "values", "update", "pop", "popitem", "setdefault", "clear", "fromkeys"), "Use A.todok()"
+    ),
+    **dict.fromkeys(
+        ("from_numpy", "from_scipy_sparse", "from_coo", "from_iter", "from_nodes"), "Use cvrarray.asarray, or the class"
+    ),
 }
 
 

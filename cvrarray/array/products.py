@@ -184,7 +184,7 @@ def multiply_sparse(left: Any, right: Any, format: str | None = None) -> Any:
 
 
 def _factors(a: CSR, right: Any) -> tuple[CSR, CSR]:
-    """`a` and `right` as CSR; of an array of ours on the CPU that is much larger, only the rows between those that `a` names."""
+    """`a` and `right` as CSR; of an array of ours on the CPU that is much larger only the rows between those that `a` names."""
     if not (isinstance(a.data, np.ndarray) and hasattr(right, "_canonical_rows") and 0 < 2 * a.nnz < right.nnz):
         return a, coercion.as_csr(right)
     low, high = int(a.indices.min()), int(a.indices.max()) + 1

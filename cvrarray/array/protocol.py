@@ -49,6 +49,10 @@ def matmul(left: Any, right: Any, out: Any = None) -> Any:
     """``left @ right``, where one or both are ours; NotImplemented if the other operand's class has own rules."""
     ours = left if _is_ours(left) else right
     other = right if ours is left else left
+    if _is_tensor(other):
+        if out is not None:
+            raise TypeError("out must be left out of a product with a tensor: its result is a tensor")
+        return extensions.load("torch").multiply(left, right)
     if coercion.package(other) in coercion.SPARSE_PACKAGES:
         if out is not None:
             raise TypeError("out must be left out of a product of two sparse arrays: its result is sparse")
@@ -448,10 +452,14 @@ def _is_known(value: Any) -> bool:
     )
 
 
+def _is_tensor(value: Any) -> bool:
+    return type(value).__module__.startswith("torch")
+
+
 def _theirs(ufunc: np.ufunc, method: str, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The result if an operand's class has own rules: Dask's or PyTorch's, once it knows our arrays; else NotImplemented."""
-    if ufunc is np.matmul and any(type(value).__module__.startswith("torch") for value in inputs):
-        return extensions.load("torch").multiply(*inputs)
+    if ufunc is np.matmul and any(_is_tensor(value) for value in inputs):
+        return matmul(*inputs, **kwargs)
     if any(type(value).__module__.startswith("dask.") for value in inputs):
         return extensions.load("dask").apply_ufunc(ufunc, method, inputs, kwargs)
     return NotImplemented

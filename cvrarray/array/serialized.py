@@ -23,7 +23,8 @@ from ..core import devices
 from .base import SparseArray
 
 MAGIC = "cvrarray"
-VERSION = 1  #: of the headers that are made, and the newest that is read
+VERSION = 2  #: the newest of headers that is read, and that of arrays whose values are stored in few bytes
+PLAIN_VERSION = 1  #: that of all other arrays
 
 _SMALL = 1 << 14  #: bytes below which a pickle joins tables: a buffer of its own costs more than a copy
 _ALIGNMENT = 64  #: of tables on a CPU: a cache line
@@ -36,7 +37,7 @@ def describe(A: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     arrays = {name: fields.pop(name) for name in A._stored if fields[name] is not None}
     header = {
         "magic": MAGIC,
-        "version": VERSION,
+        "version": VERSION if "distinct" in arrays else PLAIN_VERSION,
         "format": A.format,
         "shape": [int(n) for n in fields.pop("shape")],
         "dtype": on_disk(A.dtype).str,

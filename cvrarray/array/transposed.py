@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from ..core import devices, extensions
+from ..core import devices, extensions, progress
 from ..core.arrays import Run
 from ..core.tables import CSR
 from ..input import partition
@@ -81,8 +81,9 @@ class _Kept:
             return None
         if is_capturing(target):  # a graph holds no conversion
             return None
-        csr = TransposedArray(base)._canonical_csr()
-        array: SparseArray = extensions.load("construct").asarray(csr, device=target)
+        with progress.shown("converting the transpose"):
+            csr = TransposedArray(base)._canonical_csr()
+            array: SparseArray = extensions.load("construct").asarray(csr, device=target)
         self.sizes[id(array)] = target, array.nbytes
         weakref.finalize(array, self.sizes.pop, id(array)).atexit = False
         return array
@@ -95,15 +96,22 @@ def keep(base: Any) -> SparseArray | None:
     """The tables that `base` keeps of its transpose, made or renewed now if need be; None where it has none."""
     if base._transpose is None or base._transpose_is_old:
         with _kept.lock:
+            if base._transpose_is_old and not _renewed(base, base._transpose):
+                base._transpose = None
+            base._transpose_is_old = False
             if base._transpose is None:
                 made = _kept.make(base)
                 base._transpose = False if made is None else made
-            elif base._transpose_is_old and is_capturing(base._target) and not knows_transpose(base._transpose):
-                base._transpose = False
-            elif base._transpose_is_old:
-                renew_transpose(base, base._transpose)
-            base._transpose_is_old = False
     return None if base._transpose is False else base._transpose
+
+
+def _renewed(base: Any, transpose: Any) -> bool:
+    """Whether the values of `base` are in the tables of its transpose now; not where they must be made anew."""
+    is_encoded = any(getattr(array._tables, "distinct", None) is not None for array in (base, transpose))
+    if is_encoded or (is_capturing(base._target) and not knows_transpose(transpose)):
+        return False
+    renew_transpose(base, transpose)
+    return True
 
 
 def _free_lock() -> None:
@@ -170,6 +178,10 @@ class TransposedArray(SparseArray):
     @property
     def dtype(self) -> np.dtype:
         return self.base.dtype
+
+    @property
+    def _stored_as(self) -> str:
+        return self.base._stored_as
 
     @property
     def nnz(self) -> int:

@@ -19,7 +19,7 @@ from ..core import devices
 from ..core.tables import Blocks, Sources
 from ..input import coercion
 from ..input.entries import Entries, block_coordinates, coordinates, entries
-from . import products
+from . import encoding, products
 from .blocks import number_dtype, sources_of
 
 #: Orders of values that a structure remembers; the one that was used last is forgotten last.
@@ -66,11 +66,15 @@ def write(base: Any, sources: Sources | None, values: Any, out: Any = None) -> A
     target = base._target
     if out is None:
         values = target.xp.ascontiguousarray(values, dtype=coercion.check_dtype(values.dtype))
+        distinct = None
+        if encoding.table(base._tables) is not None and (sources is None or sources.first is None):  # numbers are no terms
+            values, distinct = encoding.encode_for(type(base), base._tables, values, target)
         table = base._empty_values(values.dtype)
         _fill(base, sources, values, table)
-        return base._with_table(table)
+        return base._with_table(table, distinct)
     if not np.can_cast(values.dtype, out.dtype, "same_kind"):
         raise TypeError(f"data must have a dtype that out's, {out.dtype}, can hold; got {values.dtype}. Cast one of them first")
+    out._make_plain()
     table = out._values(out._tables)
     values = target.xp.ascontiguousarray(values, dtype=out.dtype)
     if target.xp.may_share_memory(values, table):
@@ -99,7 +103,7 @@ def checked_out(array: Any, out: Any) -> Any:
                 f"out must have the structure of the array, in every table but the values'; got {out!r}. Make it by with_values"
             )
         out._structure = base._structure
-    if base._target.kind == "cpu" and not _may_write(out._values(out._tables)):
+    if encoding.table(out._tables) is None and base._target.kind == "cpu" and not _may_write(out._values(out._tables)):
         raise ValueError(
             "out must lie in memory that can be written; it is a view of a file, or of read-only bytes. Use copy()"
         )
@@ -129,7 +133,7 @@ def same_tables(tables: Any, others: Any, value_table: str) -> bool:
     """Whether the tables of two arrays of one format differ at most in their values."""
     for name, table in tables._asdict().items():
         theirs = getattr(others, name)
-        if name == value_table or table is theirs:
+        if name in (value_table, "distinct") or table is theirs:
             continue
         if not hasattr(table, "nbytes") or not hasattr(theirs, "nbytes"):
             if table is None or theirs is None or table != theirs:

@@ -15,12 +15,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import formats
+from ..array import encoding
 from ..array import values as renewal
 from ..array.blocks import expanded, sources_of
 from ..array.format import FormatArray
 from ..array.invariants import integer
 from ..bbcsr import BBCSRArray
 from ..core import devices
+from ..core.progress import shown
 from ..core.tables import CSR, WARP, Blocks, Sources
 from ..input import coercion
 from .model import choose, statistics, statistics_of_blocks
@@ -65,7 +67,7 @@ class Assembly:
 
     The coordinates are sorted and merged here, and the structure of the arrays is made at the first call in a dtype. The plan
     keeps, for each dtype, 4 bytes a stored slot, or 4 over `block_size` where arrays are BBCSR with blocks of that size; where
-    values are summed, 4 bytes a value and stored entry more (over `block_size` in the same case).
+    values are summed, 4 bytes a value and stored entry more (over `block_size` in the same case; else twice that at most).
 
     Examples
     --------
@@ -94,7 +96,7 @@ class Assembly:
         home = coercion.same_device(rows=rows, cols=cols)
         self._target = home if device is None else devices.parse(device)
         rows, cols = (devices.move(index, self._target) for index in (rows, cols))
-        with self._target.use():
+        with shown(f"sorting {rows.size:,} places"), self._target.use():
             self.shape = _checked_shape(rows, cols, shape, self.block_size)
             n_rows, n_cols = (-(-n // self.block_size) for n in self.shape)
             index = coercion.index_dtype(self.shape)
@@ -195,9 +197,9 @@ class Assembly:
                 numbers = expanded(self._blocks, 1)
                 values = self._target.xp.broadcast_to(self._target.xp.zeros(1, dtype), numbers.data.shape)
                 numbered = cls(numbers, **cls._defaults(numbers._replace(data=values)) | keywords)
-                source = numbered._values(numbered._tables)
+                source = numbered._plain_values()
                 nothing = self._target.xp.broadcast_to(source[:0].sum(), source.shape)
-                like = cls._from_tables(numbered._tables._replace(**{cls._value_table: nothing}))
+                like = cls._from_tables(encoding.with_values(cls, numbered._tables, nothing, None))
             sources = sources_of(source, unit, (self._order, self._first), self.block_size**2 // unit)
             self._layouts[dtype] = Layout(like, sources, reason)
         return self._layouts[dtype]

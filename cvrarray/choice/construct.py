@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any, Literal, overload
 
 from .. import formats
+from ..array import encoding
 from ..array.format import FormatArray
 from ..array.invariants import integer
 from ..bbcsr import BBCSRArray
 from ..core import devices
+from ..core.progress import shown
 from ..core.tables import CSR, WARP
 from ..cvr import CVRArray
 from ..input import coercion
@@ -29,6 +31,7 @@ def asarray(
     dtype: Any = None,
     copy: bool | None = None,
     columns: int = 1,
+    values: str = "auto",
 ) -> FormatArray: ...
 @overload
 def asarray(
@@ -42,6 +45,7 @@ def asarray(
     dtype: Any = None,
     copy: bool | None = None,
     columns: int = 1,
+    values: str = "auto",
 ) -> CVRArray: ...
 @overload
 def asarray(
@@ -53,6 +57,7 @@ def asarray(
     dtype: Any = None,
     copy: bool | None = None,
     columns: int = 1,
+    values: str = "auto",
 ) -> BBCSRArray: ...
 @overload
 def asarray(
@@ -67,6 +72,7 @@ def asarray(
     dtype: Any = None,
     copy: bool | None = None,
     columns: int = 1,
+    values: str = "auto",
 ) -> FormatArray: ...
 def asarray(
     obj: Any,
@@ -76,6 +82,7 @@ def asarray(
     dtype: Any = None,
     copy: bool | None = None,
     columns: int = 1,
+    values: str = "auto",
     **parameters: Any,
 ) -> FormatArray:
     """The matrix as one of our arrays, on a GPU where there is one.
@@ -95,6 +102,10 @@ def asarray(
         A hint for ``format="auto"``: how many columns the dense arrays have that the result will be multiplied by. 1 stands
         for vectors. Any array multiplies by any number of columns; the fastest format for 64 may be another one than for a
         vector.
+    values : {"auto", "plain"}
+        ``"auto"`` stores values in fewer bytes where that pays: one value once, at most 256 different ones as 8-bit numbers,
+        float64 that is exactly float32 as such. Every result has the same bits as with ``"plain"``. ``plan`` and ``repr`` say
+        which of them it is.
     **parameters
         Keywords of the format's class; with ``format="auto"`` none.
 
@@ -125,15 +136,23 @@ def asarray(
         raise ValueError(
             f"format='auto' chooses parameters itself; got {', '.join(parameters)}. Name a format, or leave them out"
         )
-    blocks = _of_blocks(obj, format, device, parameters) if dtype is None and columns == 1 else None
-    if blocks is not None:
-        return blocks
+    encodes = encoding.checked(values)
+    array = _of_blocks(obj, format, device, parameters) if dtype is None and columns == 1 else None
+    if array is not None:
+        array = encoding.encoded(array) if encodes else array
+        return _explained(array, array.plan)
     csr = placed(obj, device, dtype)
+    given = {} if encodes else {"values": values}  # a format of another package need not know the keyword
     if format != "auto":
-        return formats.named(format)(csr, **parameters)
+        return formats.named(format)(csr, **given, **parameters)
     plan = choose(statistics(csr, exact=False), devices.of(csr.data).kind, columns)
-    array = formats.named(plan.format)(csr, **plan.keywords)
-    array._plan = plan.reason
+    return _explained(formats.named(plan.format)(csr, **given, **plan.keywords), plan.reason)
+
+
+def _explained(array: FormatArray, reason: str | None) -> FormatArray:
+    """`array`, whose plan is `reason` and what its values are stored as, where that is not what they are."""
+    if reason is not None:
+        array._plan = reason + (f"; values: {array._stored_as}" if array._stored_as else "")
     return array
 
 
@@ -152,6 +171,7 @@ def _of_blocks(obj: Any, format: str, device: Any, parameters: dict[str, Any]) -
     return plan(devices.move(found.data, target))
 
 
+@shown("reading the matrix's entries")
 def placed(obj: Any, device: Any = None, dtype: Any = None) -> CSR:
     """Any matrix that :func:`asarray` takes, as canonical CSR on a device.
 

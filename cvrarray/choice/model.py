@@ -12,9 +12,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..array import encoding
 from ..array.blocks import expanded
 from ..array.format import Sample
 from ..core import devices
+from ..core.progress import shown
 from ..core.tables import CSR, NARROW, WARP, Blocks
 from ..formats import FORMATS, of_variant
 from ..input import coercion
@@ -53,6 +55,7 @@ class Statistics(NamedTuple):
     block_fill: dict[int, float]  # block size -> entries of its blocks over nonzeros; 1.0 is perfect
     table_bytes: dict[str, int]  # "cvr", "bbcsr1", "bbcsr2", ... -> bytes of the format's tables, modelled
     sampled: bool  # block_fill and table_bytes come from windows of rows, not from all rows
+    values: str = "plain"  # what a conversion on this device stores values as, in words; "plain" unless exact
 
 
 class Plan(NamedTuple):
@@ -68,6 +71,7 @@ class Plan(NamedTuple):
         return {} if self.block_size is None else {"block_size": self.block_size}
 
 
+@shown("looking at the matrix")
 def statistics(obj: Any, *, exact: bool = True) -> Statistics:
     """Statistics of any matrix that :func:`asarray` takes.
 
@@ -120,6 +124,7 @@ def statistics(obj: Any, *, exact: bool = True) -> Statistics:
         block_fill=fill,
         table_bytes=tables,
         sampled=window.shape != csr.shape,
+        values=encoding.described(csr.data, device) if exact else "plain",
     )
 
 

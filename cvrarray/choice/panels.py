@@ -19,10 +19,10 @@ DEFAULT_BLOCK_SIZE: int = signature(BBCSRArray).parameters["block_size"].default
 
 def decided(csr: CSR, format: str, parameters: dict[str, Any], device: str) -> tuple[str, dict[str, Any]]:
     """Format and parameters of all panels: those given, or the choice for the whole matrix on a kind of device."""
-    if format != "auto" or parameters:
+    if format != "auto" or parameters.keys() - {"values"}:
         return format, parameters
     plan = choose(statistics(csr, exact=False), device)
-    return plan.format, plan.keywords
+    return plan.format, parameters | plan.keywords
 
 
 def block_size(format: str, parameters: dict[str, Any]) -> int | None:

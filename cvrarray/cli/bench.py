@@ -16,7 +16,7 @@ pydata/sparse on one. On a GPU they are the device's own, by CUDA events.
                 of a peer, 1 for the fastest and less for the others
   convert       time of the conversion from CSR, in products of the fastest peer
   break-even    products after which the conversion has paid for itself against that peer
-  stores        bytes of the format's tables
+  stores        bytes of the format's tables; the line below the winner's says what values are stored as, if not as they are
 """
 
 from __future__ import annotations
@@ -64,6 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "matrices", nargs="+", metavar="MATRIX", help=f"files (.mtx, .mtx.gz, .npz, .cvra), or generated: {names}"
     )
     parser.add_argument("--scale", choices=generate.SCALES, default="medium", help="of generated ones; default: %(default)s")
+    add_values(parser)
     parser.add_argument("--dtype", help="float32,float64 or complex64,complex128, one or both; default: the matrix's own")
     parser.add_argument(
         "--profile", action="store_true", help="also time what could be switched on: tuning, precision, threads"
@@ -76,6 +77,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--peers", metavar="NAME,...", help="these peers alone, as the column `by` names them; default: all")
     add_shared_arguments(parser)
+
+
+def add_values(parser: argparse.ArgumentParser) -> None:
+    """The option ``--values``."""
+    parser.add_argument(
+        "--values",
+        choices=generate.VALUES,
+        default="random",
+        help=f"of generated ones: all 1, or {generate.FEW} different ones; default: %(default)s",
+    )
 
 
 def add_shared_arguments(parser: argparse.ArgumentParser) -> None:
@@ -92,8 +103,8 @@ def add_shared_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Measure, print and judge; 1 if a product was wrong."""
     device = check(args)
-    load = partial(sources.load, scale=args.scale, seed=args.seed, device=device)
-    return measure({name: partial(load, name) for name in args.matrices}, device, args)
+    load = partial(sources.load, scale=args.scale, seed=args.seed, device=device, values=args.values)
+    return measure({sources.label(name, args.values): partial(load, name) for name in args.matrices}, device, args)
 
 
 def check(args: argparse.Namespace) -> devices.Device:
@@ -328,7 +339,7 @@ def rebuild(csr: Any, array: Any) -> Any:
 
 def facts(array: Any) -> dict[str, Any]:
     """What an array of ours is."""
-    about = {"format": array.format, "plan": array.plan, "nbytes": int(array.nbytes)}
+    about = {"format": array.format, "plan": array.plan, "nbytes": int(array.nbytes), "values": array._stored_as or "plain"}
     for name in ("n_lanes", "n_chunks", "block_size"):
         if hasattr(array, name):
             about[name] = getattr(array, name)

@@ -47,6 +47,8 @@ def run(args: argparse.Namespace) -> int:
         array = _array(args.file, format, device, given)
         files.save(out, array)
         print(array)
+        if array._stored_as:
+            print(f"version 2 of the file format, for values that are stored in fewer bytes ({array._stored_as})")
     else:
         write = _writer(out)
         if given or args.format is not None:

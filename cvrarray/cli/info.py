@@ -63,6 +63,7 @@ def describe(csr: Any) -> dict[str, Any]:
             "std": finite(stats.row_std),
             "empty": stats.empty_rows,
         },
+        "values": stats.values,
         "block_fill": {str(block_size): fill for block_size, fill in stats.block_fill.items() if block_size > 1},
         "format": plan.format,
         "block_size": plan.block_size,
@@ -85,6 +86,7 @@ def text(name: str, facts: dict[str, Any]) -> str:
             f"min {rows['min']:,}, median {significant(rows['median'])}, mean {significant(rows['mean'])}, "
             f"max {rows['max']:,}, std {significant(rows['std'])}; {rows['empty']:,} empty",
         ),
+        ("values", facts["values"]),
         ("block fill", ", ".join(f"{k} x {k}: {significant(v)}" for k, v in fill.items()) or "no blocks"),
         ("", "entries of the blocks that are not all zero, over nonzeros: 1.00 is perfect"),
         ("format", facts["reason"]),

@@ -66,6 +66,7 @@ class CVRTables(NamedTuple):
     cut_row: Array  # (n_cut,) I: the rows that some chunk's start cuts, ascending
     cut_ptr: Array  # (n_cut, 2) int64: the chunks [first, last) whose carries add into cut_row
     empty_row: Array  # (n_empty,) I: rows without a nonzero, ascending
+    distinct: Array | None = None  # what the numbers in val stand for, where they are not the values: see below
 
 
 class BBCSRTables(NamedTuple):
@@ -82,6 +83,18 @@ class BBCSRTables(NamedTuple):
     col_wide: Array  # I: block column (scalar column // block_size); padding is -1
     present: Array | None  # (data.size // block_size,) uint8, uint16 or uint32: bit j is set where column j of the
     # block is a stored entry; None where every column of every block is (always so for block_size 1)
+    distinct: Array | None = None  # what the numbers in data stand for, where they are not the values: see below
+
+
+# Values in few bytes. The value table (val, data) of either format holds the values, of the matrix's dtype, while
+# `distinct` is None. Otherwise the matrix's dtype is that of `distinct`, and with so many elements of it
+#
+#   0         the value table has the values in a narrower dtype: float64 as float32, complex128 as complex64
+#   1         the value table is empty (uint8): all values are distinct[0]
+#   2 .. 256  the value table has numbers (uint8): a value is distinct[number]; a pad or a hole has number 0
+#
+# distinct[0] is 0, or finite with no sign bit set (in either part of a complex number): so a product that multiplies
+# pads and holes by 0 adds what it would add with a stored 0, and has the same bits. It is +0 where the table has room.
 
 
 class Runs(NamedTuple):
@@ -105,8 +118,8 @@ class Sources(NamedTuple):
     first   order   what `source` holds
     ======  ======  ===========================================================================================================
     None    None    (n_slots,) the unit that the slot is
-    given   None    the units whose sum the slot is, one after the other: ``source[first[s // 32] + s % 32 + 32 * k]``, as many k
-                    for 32 slots as the one with the most has units; first is (ceil(n_slots / 32) + 1,) int64
+    given   None    the units whose sum the slot is: ``source[first[s // 32] + s % 32 + 32 * k]``, as many k for 32 slots as the
+                    one with the most has units; first is (ceil(n_slots / 32) + 1,) int64
     given   given   (n_slots,) a place, from 1: place m is the sum of the units ``order[first[m - 1]]`` .. (from 0) of the data;
                     first is (n_places + 1,), order (n_units,)
     ======  ======  ===========================================================================================================

@@ -17,6 +17,8 @@ WIDE = {np.dtype(np.float16): np.dtype(np.float32), np.dtype(bool): np.dtype(np.
 OWN_KERNEL = (1, *simd.BLOCK_SIZES)
 #: Groups of slots from the one that is written to the one whose blocks are prefetched.
 AHEAD = 2
+#: Blocks up to this size are added up in registers.
+SMALL = 4
 #: Steps of terms from the one that is added to the one whose numbers are prefetched.
 TERMS_AHEAD = 8
 #: Counting is the quicker way to sort while there are at most so many rows and columns, over the number of entries.
@@ -186,6 +188,10 @@ def _add_blocks(first_group, last_group, source, first, order, data, unit, withi
             while lane + n_rows < WARP and (place + n_rows) % unit and slots[lane + n_rows] == slots[lane] + n_rows:
                 n_rows += 1
             terms, n = simd.pointer(order, first[place]), n_rows * unit
+            if 0 < len(within) <= SMALL and n_rows == unit:
+                _add_block(terms, first[place + 1] - first[place], data, within, sums, simd.pointer(to, lane))
+                lane += n_rows
+                continue
             of = simd.pointer(data, np.int64(terms[0]) * unit)
             for i in range(n):
                 sums[i] = of[i]
@@ -197,6 +203,22 @@ def _add_blocks(first_group, last_group, source, first, order, data, unit, withi
                 for j in range(unit):
                     to[j * WARP + lane + r] = sums[r * unit + j]
             lane += n_rows
+
+
+@inlined
+def _add_block(terms, n_terms, data, within, sums, to):
+    """The sum of whole blocks, whose size is known here: so the loops over their numbers are vector instructions."""
+    unit = len(within)
+    of = simd.pointer(data, np.int64(terms[0]) * unit)
+    for i in range(unit * unit):
+        sums[i] = of[i]
+    for k in range(1, n_terms):
+        of = simd.pointer(data, np.int64(terms[k]) * unit)
+        for i in range(unit * unit):
+            sums[i] += of[i]
+    for r in range(unit):
+        for j in range(unit):
+            to[j * WARP + r] = sums[r * unit + j]
 
 
 @inlined

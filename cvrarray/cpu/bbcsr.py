@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from cvrarray.core.tables import CSR, NARROW_PADDING, WARP, BBCSRTables, mask_dtype
-from cvrarray.cpu import decoding, simd
+from cvrarray.cpu import decoding, distinct, simd
 from cvrarray.cpu.products import locality, parts, tiling
 from cvrarray.cpu.products.scaling import Run, scaled
 from cvrarray.cpu.runtime import memory, threads
@@ -108,10 +108,10 @@ def product(tables: BBCSRTables, dtype: np.dtype) -> Run:
     x (n_cols,) and y (n_rows,) are contiguous arrays of `dtype`: any number type but bool (compute ``bool @ bool`` in
     int64 and cast). alpha and beta are scalars of it. Where beta is 0, y is written and never read.
     """
-    t = _for_kernels(tables)
+    t = _for_kernels(tables, dtype)
     bytes_of_x = t.block_size * np.dtype(dtype).itemsize
     scalar = locality.prefers_scalar_loads(t.bin_rowptr, (1, t.block_size), t, bytes_of_x)
-    args = (t, _within(t.block_size), simd.prefetch_level(t.data), scalar)
+    args = (t, _within(t.block_size), simd.prefetch_level(tables.data), scalar)
     like = np.empty(0, dtype)
     rows = threads.prepare(compiled(_product, 0, 0, *args, like, like), t.bin_rowptr)
     return scaled(lambda x, y: rows(*args, x, y))
@@ -123,7 +123,7 @@ def product_matrix(tables: BBCSRTables, dtype: np.dtype) -> Run:
     X (n_cols, k) and Y (n_rows, k) are C-contiguous arrays, otherwise as for :func:`product`; k is any number of
     columns.
     """
-    t = _for_kernels(tables)
+    t = _for_kernels(tables, dtype)
     within, like = _within(t.block_size), np.empty(0, dtype)
 
     @cache
@@ -141,7 +141,7 @@ def product_transposed(tables: BBCSRTables, dtype: np.dtype) -> Run:
 
     x (n_rows,) and y (n_cols,) are as there. A call takes up to ``parts.MOST_VECTORS`` times the memory of y.
     """
-    t = _for_kernels(tables)
+    t = _for_kernels(tables, dtype)
     n_cols, block_size = t.shape[1], t.block_size
     ranges = parts.column_ranges(t.bin_rowptr, (1, block_size), t, NARROW_PADDING, -(-n_cols // block_size))
     low, high = (np.minimum(blocks * block_size, n_cols) for blocks in ranges)
@@ -161,7 +161,7 @@ def diagonal(tables: BBCSRTables, offset: int) -> np.ndarray:
 
 def to_coo(tables: BBCSRTables) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Row, column and value of every stored entry, bin by bin; padding and holes are dropped, explicit zeros stay."""
-    t = _for_kernels(tables)
+    t = tables._replace(present=np.empty(0, np.uint8) if tables.present is None else tables.present)
     index = t.col_base.dtype
     entry_ptr = np.zeros(len(t.bin_rowptr), np.int64)
     without_values = t._replace(data=t.present[:0])  # one compiled version for all dtypes
@@ -191,9 +191,13 @@ def _within(block_size: int) -> tuple[int, ...]:
     return tuple(range(block_size)) if block_size in OWN_KERNEL else ()
 
 
-def _for_kernels(t: BBCSRTables) -> BBCSRTables:
-    """The tables as products take them. `present` is an empty array of uint8 where it is None: one version for both."""
-    return t._replace(data=memory.values(t.data), present=np.empty(0, np.uint8) if t.present is None else t.present)
+def _for_kernels(t: BBCSRTables, dtype: np.dtype) -> BBCSRTables:
+    """The tables as products in `dtype` take them. `present` is an empty array of uint8 where it is None: one version for both.
+
+    `data` is what :func:`cvrarray.cpu.distinct.values` gives.
+    """
+    present = np.empty(0, np.uint8) if t.present is None else t.present
+    return t._replace(data=distinct.values(t.data, t.distinct, dtype), present=present, distinct=None)
 
 
 class Conversion(NamedTuple):

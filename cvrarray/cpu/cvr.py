@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 
 from cvrarray.core.tables import CSR, NARROW, THREES, WARP, CVRTables, Runs
-from cvrarray.cpu import decoding, simd, statistics
+from cvrarray.cpu import decoding, distinct, simd, statistics
 from cvrarray.cpu.products import locality, parts, tiling
 from cvrarray.cpu.products.scaling import Run, scaled
 from cvrarray.cpu.runtime import memory, threads
@@ -170,14 +170,14 @@ def product(tables: CVRTables, dtype: np.dtype) -> Run:
     x (n_cols,) and y (n_rows,) are contiguous arrays of `dtype`: any number type but bool (compute ``bool @ bool`` in
     int64 and cast). alpha and beta are scalars of it. Where beta is 0, y is written and never read.
     """
-    t = tables._replace(val=memory.values(tables.val))
+    t = _for_kernels(tables, dtype)
     width = simd.width(t.n_lanes)
     scalar = np.empty(0, np.uint8)
     if len(width) == WARP:  # other kernels have one way to load x
         scalar = locality.prefers_scalar_loads(t.step_ptr, (t.n_lanes, 1), t, np.dtype(dtype).itemsize)
     # Kernels have only the loops that a matrix needs: other loops would cost these registers.
     wide = (0,) if len(t.col_wide) else ()
-    args = (t, width, wide, simd.prefetch_level(t.val), scalar)
+    args = (t, width, wide, simd.prefetch_level(tables.val), scalar)
     like = np.empty(0, dtype)
     rows = threads.prepare(compiled(_product, 0, 0, *args, like, like, like), t.step_ptr, t.n_lanes)
     add_carries = compiled(_add_carries, t.cut_row, t.cut_ptr, like, like)
@@ -198,7 +198,7 @@ def product_matrix(tables: CVRTables, dtype: np.dtype) -> Run:
     X (n_cols, k) and Y (n_rows, k) are C-contiguous arrays, otherwise as for :func:`product`; k is any number of
     columns.
     """
-    t = tables._replace(val=memory.values(tables.val))
+    t = _for_kernels(tables, dtype)
     like = np.empty(0, dtype)
 
     @cache
@@ -219,7 +219,7 @@ def product_transposed(tables: CVRTables, dtype: np.dtype) -> Run:
 
     x (n_rows,) and y (n_cols,) are as there. A call takes up to ``parts.MOST_VECTORS`` times the memory of y.
     """
-    t = tables._replace(val=memory.values(tables.val))
+    t = _for_kernels(tables, dtype)
     n_cols = t.shape[1]
     low, high = parts.column_ranges(t.step_ptr, (t.n_lanes, 1), t, NO_PADDING, n_cols)
     of = parts.divide(t.step_ptr, t.n_lanes, low, high, n_cols)
@@ -255,6 +255,11 @@ def fill(tables: CVRTables, runs: Runs, data: np.ndarray, values: np.ndarray) ->
     past = memory.goes_past_caches(values)
     args = (t.step_ptr, *runs, memory.bits(data), t.n_lanes, simd.width(t.n_lanes), past, memory.bits(values))
     threads.run(compiled(_fill_chunks, 0, 0, *args), t.step_ptr, *args, unit=t.n_lanes)
+
+
+def _for_kernels(t: CVRTables, dtype: np.dtype) -> CVRTables:
+    """The tables as products in `dtype` take them: `val` is what :func:`cvrarray.cpu.distinct.values` gives."""
+    return t._replace(val=distinct.values(t.val, t.distinct, dtype), distinct=None)
 
 
 class Conversion(NamedTuple):

@@ -3,6 +3,7 @@
 =============================  ==========================================================================
 :mod:`cvrarray.dask.panels`    ``to_dask``: a matrix as a dask array whose chunks are panels of rows
 :mod:`cvrarray.dask.stores`    ``open_store``: a store on disk as such an array
+:mod:`cvrarray.dask.arrays`    their class: ``@`` of two, and stored bytes in the repr
 :mod:`cvrarray.dask.operations`  ``matmul``, ``vdot``, ``var``, ``std``: what Dask's own rules cannot do with our chunks
 :mod:`cvrarray.dask.registry`  our entries in Dask's registries, and their functions
 :mod:`cvrarray.dask.cluster`   our entries in distributed's and dask-cuda's registries
@@ -20,6 +21,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from ..core.extensions import optional
 
 if TYPE_CHECKING:  # a type checker reads these imports
@@ -31,9 +34,11 @@ if TYPE_CHECKING:  # a type checker reads these imports
     from .solve import Solution as Solution
     from .solve import cg as cg
     from .solve import power_iteration as power_iteration
-else:
-    _HOME = dict.fromkeys(("Eigenpair", "Solution", "cg", "power_iteration"), "solve")
-    _HOME |= dict.fromkeys(("matmul", "std", "var", "vdot"), "operations")
+
+_HOME = dict.fromkeys(("Eigenpair", "Solution", "cg", "power_iteration"), "solve")
+_HOME |= dict.fromkeys(("matmul", "std", "var", "vdot"), "operations")
+
+if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> Any:
         if name not in _HOME:
@@ -42,6 +47,10 @@ else:
             from . import operations, solve
 
         return getattr({"solve": solve, "operations": operations}[_HOME[name]], name)
+
+
+def __dir__() -> list[str]:
+    return sorted(["register", *_HOME])
 
 
 def register() -> None:
@@ -78,6 +87,10 @@ def token(array: Any) -> Any:
 def apply_ufunc(ufunc: Any, method: str, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """A ufunc of our arrays and Dask's: Dask's result, after our arrays are registered."""
     register()
+    if ufunc is np.matmul and method == "__call__" and not kwargs:
+        from . import operations
+
+        return operations.matmul(*inputs)
     return _first(inputs).__array_ufunc__(ufunc, method, *inputs, **kwargs)
 
 

@@ -16,13 +16,14 @@ from . import registry
 def matmul(left: Any, right: Any) -> da.Array:
     """``left @ right`` of dask arrays of which one or both have our chunks.
 
-    Two arrays of our chunks are multiplied block by block; ``left @ right`` raises there, for Dask gives each product of two
-    chunks a third dimension. With dense chunks on the left the sparse ones come first, ``(right.T @ left.T).T``: Dask would
+    Two arrays of our chunks are multiplied block by block. So does ``left @ right`` where one of them comes from ``to_dask`` or
+    ``open_store``, or is such an array's transpose; else it raises, for Dask gives each product of two chunks a third
+    dimension. With dense chunks on the left the sparse ones come first, ``(right.T @ left.T).T``: Dask would
     call ``cupy.matmul`` for CuPy's chunks, which knows no arrays but CuPy's.
 
     Parameters
     ----------
-    left, right : dask array
+    left, right : dask array, or array of ours
         At most one of them may have one dimension.
 
     Returns
@@ -45,6 +46,7 @@ def matmul(left: Any, right: Any) -> da.Array:
     array([ 1.,  4., 16.])
     """
     registry.register()
+    left, right = (da.from_array(m, m.shape, asarray=False) if isinstance(m, SparseArray) else m for m in (left, right))
     if not is_ours(right):
         return left @ right
     if not is_ours(left):

@@ -15,9 +15,11 @@ from ..array.format import FormatArray
 from ..choice.construct import asarray
 from ..choice.panels import block_size, decided, panel_rows
 from ..core import devices
+from ..core.progress import shown
 from ..formats import named
 from ..input import coercion, partition
 from . import registry
+from .arrays import PanelArray
 
 
 def to_dask(obj: Any, chunks: Any = "auto", *, format: str = "auto", device: Any = None, **parameters: Any) -> da.Array:
@@ -39,7 +41,7 @@ def to_dask(obj: Any, chunks: Any = "auto", *, format: str = "auto", device: Any
     Returns
     -------
     dask.array.Array
-        Of shape (n_rows, n_cols), with one chunk a panel; of a dask array, with the same chunks.
+        Of shape (n_rows, n_cols), with one chunk a panel; of a dask array, with the same chunks. Its repr has stored bytes.
 
     Raises
     ------
@@ -59,8 +61,8 @@ def to_dask(obj: Any, chunks: Any = "auto", *, format: str = "auto", device: Any
     registry.register()
     if isinstance(obj, da.Array):
         return _from_chunks(obj, chunks, format, device, parameters)
-    if isinstance(obj, FormatArray) and format == "auto" and not parameters:
-        format, parameters = obj.format, obj._parameters()
+    if isinstance(obj, FormatArray) and format == "auto" and not parameters.keys() - {"values"}:
+        format, parameters = obj.format, parameters | obj._parameters()
         device = device or obj.device
     csr = coercion.as_csr(obj)
     target = devices.parse(device) if device is not None else devices.of(csr.data)
@@ -68,11 +70,17 @@ def to_dask(obj: Any, chunks: Any = "auto", *, format: str = "auto", device: Any
         target = devices.default()
     format, parameters = decided(csr, format, parameters, target.kind)
     rows = _rows(csr, chunks, block_size(format, parameters))
-    panels = [asarray(partition.rows(csr, *pair), format=format, device=target, **parameters) for pair in pairwise(rows)]
+    panels = []
+    with shown("converting", len(rows) - 1, "panels") as update:
+        for pair in pairwise(rows):
+            panels.append(asarray(partition.rows(csr, *pair), format=format, device=target, **parameters))
+            update(len(panels))
     name = f"to_dask-{tokenize(*panels)}"
     graph = HighLevelGraph.from_collections(name, {(name, k, 0): panel for k, panel in enumerate(panels)})
     sizes = tuple(int(n) for n in np.diff(rows))
-    return da.Array(graph, name, (sizes, (csr.shape[1],)), meta=_empty(type(panels[0]), panels[0]))
+    array = da.Array(graph, name, (sizes, (csr.shape[1],)), meta=_empty(type(panels[0]), panels[0]))
+    n_bytes = [panel.nbytes for panel in panels]
+    return PanelArray.of(array, (sum(n_bytes), max(n_bytes)))
 
 
 def _from_chunks(array: da.Array, chunks: Any, format: str, device: Any, parameters: dict[str, Any]) -> da.Array:
@@ -85,7 +93,7 @@ def _from_chunks(array: da.Array, chunks: Any, format: str, device: Any, paramet
     cls = named(format)
     kind = "cpu" if device is None and not devices.gpu_count() else device
     meta = cls(np.zeros((0, 0), coercion.check_dtype(array.dtype)), device=kind, **parameters)
-    return array.map_blocks(_convert, format=format, device=device, dtype=array.dtype, meta=meta, **parameters)
+    return PanelArray.of(array.map_blocks(_convert, format=format, device=device, dtype=array.dtype, meta=meta, **parameters))
 
 
 def _convert(chunk: Any, **how: Any) -> FormatArray:

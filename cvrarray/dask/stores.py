@@ -14,6 +14,7 @@ from ..core import devices
 from ..formats import named
 from ..store import layout, stream
 from . import registry
+from .arrays import PanelArray
 
 
 def open_store(path: str | os.PathLike[str], *, device: Any = None, verify: bool = True, incomplete: bool = False) -> da.Array:
@@ -58,7 +59,9 @@ def open_store(path: str | os.PathLike[str], *, device: Any = None, verify: bool
     sizes = tuple(panel.rows[1] - panel.rows[0] for panel in manifest)
     assert root.format is not None  # a store that can be opened has a panel, and so a format
     meta = named(root.format)(np.zeros((0, 0), np.dtype(root.dtype).newbyteorder("=")), device=device, **root.parameters)
-    return da.Array(HighLevelGraph.from_collections(name, graph), name, (sizes, (root.n_cols,)), meta=meta)
+    array = da.Array(HighLevelGraph.from_collections(name, graph), name, (sizes, (root.n_cols,)), meta=meta)
+    n_bytes = [panel.n_bytes for panel in manifest]
+    return PanelArray.of(array, (sum(n_bytes), max(n_bytes)))
 
 
 def _load(path: str, k: int, panel: layout.Panel, device: str, verify: bool) -> Any:

@@ -139,6 +139,9 @@ def _as_scipy(found: CSR | SparseArray) -> Any:
 def save(path: str | os.PathLike[str], A: SparseArray, progress: Callable[[int], object] | None = None) -> None:
     """Write an array of ours to a file, by convention ``*.cvra``, that :func:`load` maps into memory.
 
+    Where values are stored in few bytes (``A.plan`` says so), the file has version 2 of the format, else version 1. To
+    write version 1 of any matrix, make the array with ``values="plain"``.
+
     The file appears whole or not at all: what stood at `path` before stays until all is on the disk. An array on a GPU
     is copied to the host table by table; a transposed view is converted first.
 

@@ -1,4 +1,4 @@
-"""Our own file, ``.cvra``, version 1: an array's tables, laid out so that they can be used where they lie.
+"""Our own file, ``.cvra``, version 1 or 2: an array's tables, laid out so that they can be used where they lie.
 
 An uncompressed zip, and so an ``.npz`` that ``numpy.load`` opens::
 
@@ -13,6 +13,8 @@ An uncompressed zip, and so an ``.npz`` that ``numpy.load`` opens::
    the arrays can be used where they are, in a read-only memory map.
 3. The zip's CRC-32 of each member is the checksum.
 4. The same array makes the same file, byte by byte: there are no times and no names of machines in it.
+5. Version 2 has an array ``distinct``: the value table holds what stands for the values (:mod:`cvrarray.core.tables`).
+   An array whose values are stored as they are makes version 1.
 
 Refused, with the member's name: a newer version, a member that is missing, surplus, compressed, displaced or not what
 ``cvrarray.json`` says of it, and, where the file is to be verified, a wrong checksum.
@@ -33,8 +35,10 @@ import numpy as np
 from ..array import serialized
 from ..array.base import SparseArray
 from ..array.format import FormatArray
+from ..array.invariants import OPTIONAL
 from ..array.serialized import MAGIC, VERSION, describe, on_disk
 from ..core import devices
+from ..core.distinct import NARROWER
 from ..core.tables import WARP, mask_dtype
 from ..formats import FORMATS
 from ..input import coercion
@@ -179,15 +183,30 @@ def check_header(header: Any) -> None:
     _require(header, "parameters", in_range, f"counts of {', '.join(sorted(scalars))}, all but nnz from 1 to {WARP}")
 
     arrays: Any = header.get("arrays")
-    complete = isinstance(arrays, dict) and kinds.keys() - {"present"} <= arrays.keys() <= kinds.keys()
+    complete = isinstance(arrays, dict) and kinds.keys() - set(OPTIONAL) <= arrays.keys() <= kinds.keys()
     _require(header, "arrays", complete, f"the dtypes and shapes of {', '.join(kinds)}")
     index = on_disk(coercion.index_dtype(tuple(header["shape"]))).str
     own = {"index": index, "value": header["dtype"], "mask": on_disk(mask_dtype(parameters.get("block_size", 1))).str}
+    stored = _stored_dtype(header)
     for name, found in arrays.items():
         kind, ndim = kinds[name]
-        dtype = own.get(kind, kind)
+        dtype = stored if name == FORMATS[header["format"]]._value_table else own.get(kind, kind)
         fits = isinstance(found, dict) and found.get("dtype") == dtype and _is_shape(found.get("shape"), ndim)
         _require(arrays, name, fits, f"{ndim}-dimensional of {dtype}")
+
+
+def _stored_dtype(header: dict[str, Any]) -> str:
+    """dtype of the value table: the values', or that of what stands for them."""
+    distinct: Any = header["arrays"].get("distinct")
+    if distinct is None:
+        return str(header["dtype"])
+    _require(header, "version", header["version"] > 1, "2, for there is an array distinct")
+    shape = distinct.get("shape") if isinstance(distinct, dict) else None
+    if shape != [0]:
+        return "|u1"
+    dtype = np.dtype(header["dtype"])
+    _require(header, "dtype", dtype in NARROWER, "one that has a narrower one, where distinct is empty")
+    return on_disk(NARROWER[dtype]).str
 
 
 def _require(entries: dict[str, Any], key: str, holds: bool, what: str) -> None:

@@ -56,6 +56,28 @@ PRODUCTS = [
     ("uint64", "uint64"),
 ]
 
+
+class Coded(NamedTuple):
+    """A template argument: values of `dtype` as numbers of distinct ones, ``Few``, or all the same, ``One``."""
+
+    kind: str
+    dtype: str | np.dtype
+
+    def __str__(self) -> str:
+        return f"{self.kind}<{CTYPE[np.dtype(self.dtype)]}>"
+
+
+#: How a matrix's values are stored, and the product's dtype: as PRODUCTS.
+STORED: list[tuple[str | Coded, str]] = [
+    *PRODUCTS,
+    (Coded("Few", "float32"), "float32"),
+    (Coded("Few", "float64"), "float64"),
+    (Coded("Few", "complex128"), "complex128"),
+    (Coded("One", "float32"), "float64"),
+    (Coded("One", "complex64"), "complex64"),
+    (Coded("One", "bool"), "int64"),
+]
+
 #: The most lanes that share a row of a dense matrix. With more, each would have more sums than there are registers for.
 MATRIX_LANES = 16
 
@@ -126,6 +148,8 @@ def instantiation(function: str, *arguments: object) -> str:
 
 
 def _argument(argument: object) -> str:
+    if isinstance(argument, Coded):
+        return str(argument)
     if isinstance(argument, (bool, int)):
         return str(argument).lower()
     return CTYPE[np.dtype(argument)]

@@ -11,7 +11,7 @@ import cupy
 import numpy as np
 
 from ..core.tables import CSR, WARP, CVRTables, Runs
-from . import segments, shared_memory, transposed
+from . import distinct, segments, shared_memory, transposed
 from .assembly import WORDS, as_words
 from .autotune import autotuned
 from .compiler import (
@@ -20,6 +20,7 @@ from .compiler import (
     PLAIN,
     PRODUCTS,
     SCALE,
+    STORED,
     Kernel,
     PerStream,
     Scratch,
@@ -39,6 +40,8 @@ BLOCK = 128  # threads: four chunks
 UNROLL = {1: 6, 2: 6, 4: 6, 8: 6, 16: 4}
 #: Empty rows a thread, at least, and blocks for empty rows, at most, in ``A @ x``.
 EMPTY_ROWS_A_THREAD, MOST_BLOCKS_FOR_EMPTY = 8, 1 << 14
+#: Entries of rows that count as long where columns are far apart, as in BBCSR's ``is_far``.
+LONG = 40
 #: ``A @ X``: vectors of a row of X that a lane holds, at most.
 MATRIX_VECTORS = 4
 #: Steps a chunk should have: STEPS, fewer (to MIN_STEPS) where there would not be ENOUGH_CHUNKS to keep the device busy, more
@@ -70,7 +73,7 @@ MATVEC = Kernel(
     "cvr_matvec",
     [
         (*dtypes, *how)
-        for dtypes in PRODUCTS
+        for dtypes in STORED
         for how in (
             ("int32", WARP, int(PLAIN), False),
             ("int32", WARP, int(ACCUMULATE), True),
@@ -85,7 +88,7 @@ MATMAT = Kernel(
     "cvr_matmat",
     [
         (value, product, *how)
-        for value, product in PRODUCTS
+        for value, product in STORED
         for how in (
             ("int32", WARP, 1, vector_width(product), 1),
             ("int32", WARP, 16, vector_width(product), 4),
@@ -102,7 +105,7 @@ TRANSPOSED = Kernel(
     "cvr_transposed",
     [
         (*dtypes, *how)
-        for dtypes in PRODUCTS
+        for dtypes in STORED
         for how in (
             ("int32", WARP, transposed.COUNT, False),
             ("int32", WARP, transposed.ADD, transposed.may_be_floats(dtypes[1])),
@@ -116,7 +119,7 @@ TRANSPOSED_FINISH = Kernel(
     "cvr_transposed_finish",
     [
         (*dtypes, *how)
-        for dtypes in PRODUCTS
+        for dtypes in STORED
         for how in (("int32", WARP, transposed.may_be_floats(dtypes[1])), ("int64", 4, False))
     ],
 )
@@ -246,7 +249,7 @@ def product(tables: CVRTables, dtype: np.dtype) -> Callable[[cupy.ndarray, cupy.
 
     @cache
     def multiply(form):
-        return MATVEC(t.val.dtype, dtype, t.tail.dtype, t.n_lanes, int(form), t.cut_row.size > 0)
+        return MATVEC(distinct.kind(t.val, t.distinct), dtype, t.tail.dtype, t.n_lanes, int(form), t.cut_row.size > 0)
 
     n_for_empty = min(-(-t.empty_row.size // (BLOCK * EMPTY_ROWS_A_THREAD)), MOST_BLOCKS_FOR_EMPTY)
     grid = (max(1, n_for_empty + -(-t.carry_row.size * WARP // BLOCK)),)
@@ -255,7 +258,7 @@ def product(tables: CVRTables, dtype: np.dtype) -> Callable[[cupy.ndarray, cupy.
     def plain(x, y, alpha, beta):
         multiply(update(alpha, beta))(grid, (BLOCK,), (chunks, x, y, cuts(), np.int32(n_for_empty), alpha, beta))
 
-    return autotuned(t.val.size, t.shape[1], plain, lambda: shared_memory.product(t, dtype, _struct, cuts))
+    return autotuned(n_slots(t), t.shape[1], plain, lambda: shared_memory.product(t, dtype, _struct, cuts))
 
 
 def _cuts(t: CVRTables, dtype: np.dtype) -> Callable[[], Struct]:
@@ -276,6 +279,11 @@ def _cuts(t: CVRTables, dtype: np.dtype) -> Callable[[], Struct]:
     return PerStream(make).get
 
 
+def numbers_pay(t: CVRTables) -> bool:
+    """Whether products gain by values that are looked up: as with BBCSR, not in long rows whose columns are far apart."""
+    return t.col_wide.size <= t.col_narrow.size or t.nnz <= LONG * t.shape[0]
+
+
 def product_matrix(tables: CVRTables, dtype: np.dtype) -> Callable[[cupy.ndarray, cupy.ndarray, Any, Any], None]:
     """``run(x, y, alpha, beta)``, which does ``Y = alpha * A @ X + beta * Y``; X (n_cols, k) and Y (n_rows, k) in C order."""
     t, index = tables, tables.tail.dtype
@@ -286,7 +294,7 @@ def product_matrix(tables: CVRTables, dtype: np.dtype) -> Callable[[cupy.ndarray
     @cache
     def prepared(k, width):
         lanes, width, vectors, tiles = matrix_tiles(k, width, MATRIX_VECTORS)
-        multiply = MATMAT(t.val.dtype, dtype, index, t.n_lanes, lanes, width, vectors)
+        multiply = MATMAT(distinct.kind(t.val, t.distinct), dtype, index, t.n_lanes, lanes, width, vectors)
         return multiply, (n_blocks, tiles), (WARP * lanes,), np.int64(k)
 
     def run(x, y, alpha, beta):
@@ -308,7 +316,7 @@ def product_transposed(tables: CVRTables, dtype: np.dtype) -> Callable[[cupy.nda
     """``run(x, y, alpha, beta)``, which does ``y = alpha * A.T @ x + beta * y``; x (n_rows,) and y (n_cols,)."""
     t, n_cols = tables, tables.shape[1]
     chunks, grid = _struct(t), blocks(t.carry_row.size * WARP, BLOCK)
-    how = t.val.dtype, dtype, t.tail.dtype, t.n_lanes
+    how = distinct.kind(t.val, t.distinct), dtype, t.tail.dtype, t.n_lanes
 
     def scatter(found, x, sums):
         found(grid, (BLOCK,), (chunks, x, sums))
@@ -321,9 +329,9 @@ def product_transposed(tables: CVRTables, dtype: np.dtype) -> Callable[[cupy.nda
         transposed.cooperative(finishing(floats), chunks, x, sums, np.int64(n_cols), y, alpha, beta, form)
 
     passes = transposed.Passes(lambda sums: scatter(TRANSPOSED(*how, transposed.COUNT, False), NULL, sums), finish)
-    sums = transposed.ColumnSums(passes, t.val, n_cols, dtype)
+    sums = transposed.ColumnSums(passes, distinct.different(t.val, t.distinct), n_cols, dtype)
     plain = sums.product(partial(scatter, TRANSPOSED(*how, transposed.ADD, sums.floats)))
-    return autotuned(t.val.size, n_cols, plain, lambda: shared_memory.product_transposed(t, sums, _struct))
+    return autotuned(n_slots(t), n_cols, plain, lambda: shared_memory.product_transposed(t, sums, _struct))
 
 
 def fill(tables: CVRTables, runs: Runs, data: cupy.ndarray, values: cupy.ndarray) -> None:
@@ -335,11 +343,16 @@ def fill(tables: CVRTables, runs: Runs, data: cupy.ndarray, values: cupy.ndarray
     )
 
 
+def n_slots(t: CVRTables) -> int:
+    """Slots of all chunks, pads counted. The value table may have none: see :mod:`cvrarray.core.tables`."""
+    return t.rec_mask.size * t.n_lanes
+
+
 def _struct(t: CVRTables) -> Struct:
     """The tables as kernels take them."""
     return struct(
-        t.step_ptr, t.val, t.col_base, t.col_ptr, t.col_narrow, t.col_wide, t.rec_mask, t.rec_ptr, t.rec_wb, t.tail,
-        t.carry_row, t.empty_row, t.carry_row.size, t.empty_row.size,
+        t.step_ptr, *distinct.fields(t.val, t.distinct), t.col_base, t.col_ptr, t.col_narrow, t.col_wide, t.rec_mask,
+        t.rec_ptr, t.rec_wb, t.tail, t.carry_row, t.empty_row, t.carry_row.size, t.empty_row.size,
     )  # fmt: skip
 
 
@@ -353,7 +366,7 @@ def to_coo(tables: CVRTables) -> tuple[cupy.ndarray, cupy.ndarray, cupy.ndarray]
 def _places(t: CVRTables) -> tuple[cupy.ndarray, cupy.ndarray]:
     """Row and column of every slot; the row of a pad is -1."""
     index, n_chunks = t.tail.dtype, t.carry_row.size
-    row, col = cupy.empty(t.val.size, index), cupy.empty(t.val.size, index)
+    row, col = cupy.empty(n_slots(t), index), cupy.empty(n_slots(t), index)
     if n_chunks:
         SLOTS(index)(
             blocks(n_chunks * WARP, BLOCK),

@@ -20,6 +20,7 @@ import cupy
 import numpy as np
 
 from ..core.tables import WARP, CVRTables
+from . import distinct
 from .assembly import WORDS, as_words
 from .compiler import PRODUCTS, Kernel, Scratch, aside, blocks, processors, struct, update
 from .shared_memory import THREADS, allowed, shared_memory
@@ -70,14 +71,14 @@ def cut(t: CVRTables, dtype: np.dtype) -> Cut | None:
     n_rows, n_cols = t.shape
     device = cupy.cuda.runtime.getDevice()
     most = max(1, min(MOST_COLUMNS, shared_memory(device) // dtype.itemsize))
-    if n_cols <= most or not LEAST_NONZEROS <= t.nnz <= t.val.size < MOST_SLOTS:
+    if n_cols <= most or not LEAST_NONZEROS <= t.nnz <= t.col_narrow.size + t.col_wide.size < MOST_SLOTS:
         return None
     n_filled = n_rows - t.empty_row.size
     n_segments = max(-(-n_cols // most), min(processors(device) // PROCESSORS_A_SEGMENT, t.nnz // (LONG_ENOUGH * n_filled)))
     width = -(-n_cols // n_segments)
     loaded = processors(device) * width * dtype.itemsize
     is_long = t.nnz >= LEAST_LENGTH * n_filled * n_segments and n_rows * n_segments <= t.nnz
-    if not is_long or t.nnz * (t.val.dtype.itemsize + 2) < WORTH_IT * loaded or not _are_scattered(t):
+    if not is_long or t.nnz * (_values(t).dtype.itemsize + 2) < WORTH_IT * loaded or not _are_scattered(t):
         return None
     return Cut(-(-n_cols // width), width)
 
@@ -89,6 +90,11 @@ def _are_scattered(t: CVRTables) -> bool:
     follows = (carry[1:] >= 0) & (base[:-1] >= 0) & (base[1:] >= base[:-1])  # the next chunk goes on in the same row
     distance = (base[1:] - base[:-1])[follows] / (t.nnz / base.size)
     return 2 * (np.count_nonzero(base < 0) + np.count_nonzero(distance >= FAR)) >= base.size
+
+
+def _values(t: CVRTables) -> cupy.ndarray:
+    """An array of the dtype of the matrix's values, however they are stored."""
+    return t.val if t.distinct is None else t.distinct
 
 
 class Layout:
@@ -120,15 +126,22 @@ LAYOUTS: WeakValueDictionary[tuple[int, Cut], Layout] = WeakValueDictionary()
 
 
 class Values:
-    """A copy of the values in the order of a layout."""
+    """A copy of the values in the order of a layout, each in full."""
 
-    def __init__(self, values: cupy.ndarray, slot: cupy.ndarray):
-        self.of_slots, self.slot, self.copy = values, slot, cupy.empty(slot.size, values.dtype)
+    def __init__(self, t: CVRTables, slot: cupy.ndarray):
+        self.tables, self.slot = t, slot
+        self.copy = cupy.empty(slot.size, (_values(t) if distinct.is_coded(t.distinct) else t.val).dtype)
 
     def renew(self) -> None:
         """Copy them again, after they were replaced."""
-        source, target = as_words(self.of_slots), as_words(self.copy)
-        VALUES(source.dtype)(blocks(self.slot.size, BLOCK), (BLOCK,), (source, self.slot, np.int64(self.slot.size), target))
+        t = self.tables
+        if distinct.is_one(t.distinct):
+            self.copy[:] = t.distinct[0]
+        elif distinct.is_coded(t.distinct):
+            self.copy[:] = t.distinct[t.val[self.slot]]
+        else:
+            source, target = as_words(t.val), as_words(self.copy)
+            VALUES(source.dtype)(blocks(self.slot.size, BLOCK), (BLOCK,), (source, self.slot, np.int64(self.slot.size), target))
 
 
 def product(
@@ -140,11 +153,11 @@ def product(
     with aside():
         layout = LAYOUTS.get(key) or Layout(t, of, *places())
         LAYOUTS[key] = layout
-        values = Values(t.val, layout.slot)
+        values = Values(t, layout.slot)
         values.renew()
     if cupy.cuda.get_current_stream().is_capturing():
         values.renew()  # the graph may write them before
-    multiply = allowed(MATVEC(t.val.dtype, dtype), shared_memory(device))
+    multiply = allowed(MATVEC(values.copy.dtype, dtype), shared_memory(device))
     finish, grid, bins, in_shared = FINISH(dtype), (processors(device),), blocks(n_rows, WARP), of.width * dtype.itemsize
 
     def run(x: Any, y: Any, alpha: Any, beta: Any) -> None:

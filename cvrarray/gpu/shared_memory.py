@@ -25,9 +25,24 @@ import cupy
 import numpy as np
 
 from ..core.tables import WARP, BBCSRTables, CVRTables, mask_dtype
-from . import transposed
+from . import distinct, transposed
 from .autotune import Run
-from .compiler import ACCUMULATE, NULL, PLAIN, PRODUCTS, SCALE, Kernel, Scratch, Struct, blocks, processors, struct, update
+from .compiler import (
+    ACCUMULATE,
+    NULL,
+    PLAIN,
+    PRODUCTS,
+    SCALE,
+    STORED,
+    Coded,
+    Kernel,
+    Scratch,
+    Struct,
+    blocks,
+    processors,
+    struct,
+    update,
+)
 
 THREADS = 1024  # of a block, the only one on its multiprocessor
 # steps that are loaded before the first is multiplied, by the product's item size
@@ -45,7 +60,7 @@ MATVEC_SHARED = Kernel(
     "cvr_matvec_shared",
     [
         (*dtypes, *how)
-        for dtypes in PRODUCTS
+        for dtypes in STORED
         for how in (
             ("int32", WARP, int(PLAIN), False, False),
             ("int32", WARP, int(ACCUMULATE), True, True),
@@ -64,7 +79,7 @@ TRANSPOSED_SHARED = Kernel(
     "cvr_transposed_shared",
     [
         (*dtypes, *how)
-        for dtypes in PRODUCTS
+        for dtypes in STORED
         for how in (
             ("int32", WARP, False, False),
             ("int32", WARP, True, transposed.may_be_floats(dtypes[1])),
@@ -76,13 +91,13 @@ TRANSPOSED_SHARED = Kernel(
 SEGMENTS = Kernel(
     "bbcsr_transposed",
     "bbcsr_segments",
-    [("float32", "int32"), ("float32", "int64")],
+    [("float32", "int32"), ("float32", "int64"), (Coded("Few", "float32"), "int32"), (Coded("One", "float32"), "int32")],
     lambda value, index: (value, index, mask_dtype(1)),
 )
 TRANSPOSED_SEGMENTS = Kernel(
     "bbcsr_transposed",
     "bbcsr_transposed_shared",
-    [(*dtypes, *how) for dtypes in PRODUCTS for how in (("int32", transposed.may_be_floats(dtypes[1])), ("int64", False))],
+    [(*dtypes, *how) for dtypes in STORED for how in (("int32", transposed.may_be_floats(dtypes[1])), ("int64", False))],
     lambda value, product, index, floats: (value, product, index, mask_dtype(1), THREADS, floats),
 )
 
@@ -102,7 +117,8 @@ def columns(tables: CVRTables, room: int) -> Columns | None:
     t, (_, n_cols) = tables, tables.shape
     index, n_chunks = t.tail.dtype, t.carry_row.size
     m = struct(t.step_ptr, t.col_base, t.col_ptr, t.col_narrow, t.col_wide, n_chunks, t.n_lanes)
-    every = max(1, t.val.size // SAMPLE)
+    n_slots = t.rec_mask.size * t.n_lanes
+    every = max(1, n_slots // SAMPLE)
     hits = cupy.zeros(n_cols, np.uint32)
     COUNT_COLUMNS(index)(blocks(-(-n_chunks // every) * WARP, BLOCK), (BLOCK,), (m, np.int64(every), hits))
     popular = cupy.flatnonzero(hits > cupy.sort(hits)[max(0, n_cols - room - 1)]).astype(index)
@@ -110,7 +126,7 @@ def columns(tables: CVRTables, room: int) -> Columns | None:
         return None
     place = cupy.zeros(n_cols, index)
     place[popular] = cupy.arange(1, popular.size + 1, dtype=index)
-    packed = cupy.empty(t.val.size, index)
+    packed = cupy.empty(n_slots, index)
     PACK_COLUMNS(index)(blocks(n_chunks * WARP, BLOCK), (BLOCK,), (m, place, packed))
     return Columns(packed, popular)
 
@@ -122,13 +138,15 @@ def product(t: CVRTables, dtype: np.dtype, struct_of: Callable[[CVRTables], Stru
     `struct_of(tables)` is the tables as kernels take them; `cuts()` what they take of cut rows.
     """
     device, n_cols = cupy.cuda.runtime.getDevice(), t.shape[1]
-    most = shared_memory(device)
+    most = shared_memory(device) - distinct.shared_bytes(t.distinct)
     whole = n_cols * dtype.itemsize <= most
     grid = (processors(device),)
 
     @cache
     def multiply(form):
-        found = MATVEC_SHARED(t.val.dtype, dtype, t.tail.dtype, t.n_lanes, int(form), whole, t.cut_row.size > 0)
+        found = MATVEC_SHARED(
+            distinct.kind(t.val, t.distinct), dtype, t.tail.dtype, t.n_lanes, int(form), whole, t.cut_row.size > 0
+        )
         return allowed(found, most)
 
     def launch(chunks, x, values, n_shared, y, alpha, beta):
@@ -165,7 +183,7 @@ def product_transposed(t: CVRTables, sums: transposed.ColumnSums, struct_of: Cal
     Without shared memory L2's atomics bound the product (``docs/decisions/0010-gpu-matrix-and-transposed.md``).
     """
     device, n_cols = cupy.cuda.runtime.getDevice(), t.shape[1]
-    most = shared_memory(device)
+    most = shared_memory(device) - distinct.shared_bytes(t.distinct)
     column = bytes_a_column(sums.dtype)
     whole = n_cols * column <= most
     found = None if whole else columns(t, most // column)
@@ -173,7 +191,7 @@ def product_transposed(t: CVRTables, sums: transposed.ColumnSums, struct_of: Cal
         return None
     chunks = struct_of(t if whole else t._replace(col_wide=found.packed))
     popular, n_shared = (NULL, n_cols) if whole else (found.popular, found.popular.size)
-    kernel = TRANSPOSED_SHARED(t.val.dtype, sums.dtype, t.tail.dtype, t.n_lanes, whole, sums.floats)
+    kernel = TRANSPOSED_SHARED(distinct.kind(t.val, t.distinct), sums.dtype, t.tail.dtype, t.n_lanes, whole, sums.floats)
     scatter, grid = allowed(kernel, most), (processors(device),)
 
     def add(x, of_call):
@@ -192,17 +210,17 @@ def product_transposed_by_segments(
     these are many more than their entries.
     """
     device, (_, n_cols), n_bins = cupy.cuda.runtime.getDevice(), t.shape, t.col_base.size
-    most = shared_memory(device)
+    most = shared_memory(device) - distinct.shared_bytes(t.distinct)
     column = bytes_a_column(sums.dtype)
     n_segments = -(-n_cols // max(1, most // column))
     if n_segments > MOST_SEGMENTS:
         return None
-    width, index = -(-n_cols // n_segments), t.col_wide.dtype
+    width, index, kind = -(-n_cols // n_segments), t.col_wide.dtype, distinct.kind(t.data, t.distinct)
     bins, steps = struct_of(t), cupy.empty((n_bins, n_segments, 2), np.int32)
-    SEGMENTS(t.data.dtype, index)(blocks(n_bins * WARP, BLOCK), (BLOCK,), (bins, np.int64(width), np.int32(n_segments), steps))
-    if int((steps[..., 1] - steps[..., 0]).sum()) * WARP > MOST_READ * t.data.size:
+    SEGMENTS(kind, index)(blocks(n_bins * WARP, BLOCK), (BLOCK,), (bins, np.int64(width), np.int32(n_segments), steps))
+    if int((steps[..., 1] - steps[..., 0]).sum()) * WARP > MOST_READ * (t.col_narrow.size + t.col_wide.size):
         return None
-    kernel = TRANSPOSED_SEGMENTS(t.data.dtype, sums.dtype, index, sums.floats)
+    kernel = TRANSPOSED_SEGMENTS(kind, sums.dtype, index, sums.floats)
     scatter, grid = allowed(kernel, most), (processors(device),)
     n_groups = max(1, processors(device) // n_segments)
 

@@ -197,10 +197,9 @@ class Places:
         xp = A._target.xp
         if self._structure is not table:
             self._structure, self._slots = table, structure.block_diagonal_slots(A, self.block_size)
-        stored = A._values(A._tables)
-        if not stored.size:
+        if not A.nnz:
             return xp.zeros(self._slots.shape, A.dtype)
-        return xp.where(self._slots >= 0, stored[self._slots], stored.dtype.type(0))
+        return xp.where(self._slots >= 0, A._values_at(self._slots), A.dtype.type(0))
 
 
 def _blocks_of(A: Any, size: int) -> Any:

@@ -140,7 +140,7 @@ def _from_matrix(source: Any, lock: WriterLock, bytes_of_panel: int, name: str |
         common = {**common, "format": source.format, **source._parameters()}
     csr = coercion.as_csr(source)
     target = devices.default() if common["device"] is None else devices.parse(common["device"])
-    how = {key: value for key, value in common.items() if key not in ("format", "device", "resume", "overwrite")}
+    how = {key: value for key, value in common.items() if key not in ("format", "device", "resume", "overwrite", "values")}
     format, how = decided(csr, common["format"], how, target.kind)
     common = {**common, "format": format, **how}
     rows = panel_rows(csr, bytes_of_panel, block_size(format, how))

@@ -22,6 +22,7 @@ from ..array import reductions
 from ..array.base import SparseArray
 from ..array.transposed import TransposedArray
 from ..core import devices
+from ..core.progress import shown
 from ..cpu.runtime import memory
 from ..input import coercion, partition
 from . import layout
@@ -226,9 +227,11 @@ class Stored:
         >>> cvrarray.to_store(np.diag(np.arange(96.0)), path, chunks=1000, format="cvr", device="cpu")
         >>> cvrarray.Stored(path, device="cpu").check()
         """
-        for k, panel in enumerate(self._manifest):
-            _CHECKED.discard(_identity(self.path, k, panel))
-            load(self.path, k, panel, devices.CPU, verify=True)
+        with shown("checking", self.n_panels, "panels") as update:
+            for k, panel in enumerate(self._manifest):
+                _CHECKED.discard(_identity(self.path, k, panel))
+                load(self.path, k, panel, devices.CPU, verify=True)
+                update(k + 1)
 
     def close(self) -> None:
         """Let go of all memory; the next product reads the disk again.
@@ -496,7 +499,12 @@ class Stored:
 
     def _sweep(self, timeline: bool = False) -> Generator[tuple[int, int, SparseArray], None, None]:
         """(first row, row after the last, panel on the device) for all panels in turn; each must be used before the next."""
-        with self._lock, self._target.use(), ThreadPoolExecutor(self._threads, "cvrarray-read") as pool:
+        with (
+            shown("streaming", self.n_panels, "panels") as update,
+            self._lock,
+            self._target.use(),
+            ThreadPoolExecutor(self._threads, "cvrarray-read") as pool,
+        ):
             missing = [k for k in range(self.n_panels) if k not in self._resident]
             if self._staging is None and missing:
                 for k in missing:  # before memory for them is asked for
@@ -523,6 +531,7 @@ class Stored:
                     if clock:
                         clock.begin(k, [future.result() for future in read or ()], copied)
                     yield *panel.rows, array
+                    update(k + 1)
                     if clock:
                         clock.end()
                     if slot is not None:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from .. import formats
+from ..array import encoding
 from ..array.format import FormatArray
 from ..choice.construct import asarray
 from ..core import devices
@@ -50,7 +51,7 @@ class Writer:
     overwrite : bool
         Remove the store at `path` first, if there is one.
     **parameters
-        Keywords of the format's class.
+        Keywords of the format's class; ``values="plain"`` stores values as they are, in every panel.
 
     Raises
     ------
@@ -80,6 +81,7 @@ class Writer:
         formats.check(format, auto=True)
         if resume and overwrite:
             raise ValueError("resume and overwrite exclude each other")
+        self._values = "auto" if encoding.checked(parameters.pop("values", "auto")) else "plain"
         self._format, self._parameters = format, parameters
         self._target = devices.default() if device is None else devices.parse(device)
         n_cols = coercion.check_shape((0, n_cols))[1]
@@ -209,8 +211,8 @@ class Writer:
         if isinstance(panel, FormatArray) and format in ("auto", panel.format):  # auto: the format that the user chose
             own = panel._parameters()
             if all(own.get(name) == value for name, value in parameters.items()):
-                return panel
-        return asarray(panel, format=format, device=str(self._target), **parameters)
+                return panel if self._values == "auto" else panel._plain()
+        return asarray(panel, format=format, device=str(self._target), values=self._values, **parameters)
 
     def _end(self) -> tuple[int, int]:
         """The number of panels that are there without a gap, and the row after their last."""

@@ -11,6 +11,7 @@ import numpy as np
 from scipy.sparse import csr_array
 
 import cvrarray
+from cvrarray.cpu import distinct
 
 from .meaning import Entries
 
@@ -61,6 +62,19 @@ _BUILDS = (
 )
 
 
+def few(array: Any) -> Any:
+    """The array with its values as numbers of a table, or as one."""
+    csr = array.tocsr()
+    numbers, table = distinct.numbered(csr.data) if csr.nnz else (csr.data.astype(np.uint8), np.ones(1))
+    numbered = array.with_values(numbers)
+    return numbered._with_table(numbered._values(numbered._tables), table)
+
+
+def float32(array: Any) -> Any:
+    """The array with its values as float32."""
+    return array._with_table(array._values(array._tables).astype(np.float32), np.empty(0))
+
+
 def compile_kernels() -> None:
     """Compile what inputs will need, or load it from the disk: no input may wait for it."""
     for shape in ((7, 9), (7, 2**31 + 9)):  # narrow and wide indices
@@ -68,6 +82,10 @@ def compile_kernels() -> None:
             csr = csr_array(([1, 2, 3], ([0, 0, 5], [0, 8, 3])), shape=shape).astype(dtype)
             for k in range(len(_BUILDS)):
                 accepted(converted(csr, k), k)
+    csr = csr_array(([1.0, 2, 3], ([0, 0, 5], [0, 8, 3])), shape=(40, 30))
+    for k, build in enumerate((*_BUILDS, lambda csr: cvrarray.CVRArray(csr, n_lanes=4, device="cpu"))):
+        for array in (few(build(csr)), few(build(abs(csr).sign())), float32(build(csr))):
+            accepted(array, k)
 
 
 def accepted(A: Any, x_seed: int) -> csr_array:

@@ -37,8 +37,8 @@ class Ours(metaclass=_Named):
         raise NotImplementedError
 
     @classmethod
-    def from_numpy(cls, x: Any, **_: Any) -> Any:
-        return cls(x)
+    def from_numpy(cls, x: Any, fill_value: Any = 0, **_: Any) -> Any:
+        return cls(x, fill_value=0 if fill_value is None else fill_value)
 
     from_scipy_sparse = from_coo = from_numpy
 
@@ -80,7 +80,7 @@ class Absent:
     def _skip(self, *args: Any) -> Any:
         pytest.skip(self._reason)
 
-    __add__ = __sub__ = __mul__ = __truediv__ = __pow__ = __matmul__ = __getitem__ = __abs__ = __neg__ = _skip
+    __add__ = __sub__ = __mul__ = __truediv__ = __pow__ = __matmul__ = __getitem__ = __setitem__ = __abs__ = __neg__ = _skip
     __radd__ = __rsub__ = __rmul__ = __rmatmul__ = __gt__ = __lt__ = __ge__ = __le__ = __len__ = __iter__ = _skip
 
 

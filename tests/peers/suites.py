@@ -42,6 +42,7 @@ def adapted(suite: str, kind: Any) -> ModuleType:
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     module.__package__ = suite.rpartition(".")[0]
+    sys.modules[name] = module  # pickles look there for a function
     importlib.import_module(module.__package__)
     SUITES[suite](module, kind, functools.partial(spec.loader.exec_module, module))
     return module
@@ -67,8 +68,11 @@ def base(module: ModuleType, kind: Any, execute: Any) -> None:
         setattr(module, name, _back(csc, kind)(getattr(module, name)))
 
 
-def functions(*names: str, how: Callable[[Any], Any] = lambda A: A) -> Any:
-    """Functions under test, of which every matrix among the arguments becomes one of ours; `how` is the documented adapter."""
+def functions(*names: str, how: Callable[[Any], Any] | None = None) -> Any:
+    """Functions under test, of which every matrix among the arguments becomes one of ours.
+
+    `how` is the documented adapter, where there is one; it is for sparse matrices, so dense ones stay as they are.
+    """
 
     def adapt(module: ModuleType, kind: Any, execute: Any) -> None:
         execute()
@@ -80,7 +84,9 @@ def functions(*names: str, how: Callable[[Any], Any] = lambda A: A) -> Any:
 
 def taking_ours(function: Any, kind: Any, how: Any) -> Any:
     def convert(value: Any) -> Any:
-        return how(kind(value)) if ours.is_matrix(value) else value
+        if not ours.is_matrix(value):
+            return value
+        return kind(value) if how is None else how(kind(value)) if scipy.sparse.issparse(value) else value
 
     @functools.wraps(function)
     def call(A: Any, *args: Any, **kwargs: Any) -> Any:
@@ -96,7 +102,7 @@ def solvers(module: ModuleType, kind: Any, execute: Any) -> None:
     theirs = {name: getattr(home, name) for name in names}
     try:
         for name in names:
-            setattr(home, name, taking_ours(theirs[name], kind, lambda A: A))
+            setattr(home, name, taking_ours(theirs[name], kind, None))
         execute()
     finally:
         for name in names:
@@ -129,6 +135,18 @@ def exponentials(module: ModuleType, kind: Any, execute: Any) -> None:
         return theirs(A.aslinearoperator(), B, *args, **{"traceA": A.trace()} | kwargs)
 
     module.expm_multiply = expm_multiply
+
+
+def krylov(module: ModuleType, kind: Any, execute: Any) -> None:
+    """``funm_multiply_krylov(f, A, b)``: the matrix is the second argument."""
+    execute()
+    theirs = module.funm_multiply_krylov
+
+    @functools.wraps(theirs)
+    def funm_multiply_krylov(f: Any, A: Any, *args: Any, **kwargs: Any) -> Any:
+        return theirs(f, kind(A) if ours.is_matrix(A) else A, *args, **kwargs)
+
+    module.funm_multiply_krylov = funm_multiply_krylov
 
 
 def pydata_in_scipy(module: ModuleType, kind: Any, execute: Any) -> None:
@@ -230,7 +248,7 @@ class Pydata(ModuleType):
     def eye(self, *args: Any, **keywords: Any) -> Any:
         return self.kind(np.eye(*args, **keywords))
 
-    def zeros(self, shape: Any, **keywords: Any) -> Any:
+    def zeros(self, shape: Any, format: Any = None, **keywords: Any) -> Any:
         return self.kind(np.zeros(shape, **keywords))
 
     def elemwise(self, function: Any, *args: Any, **keywords: Any) -> Any:
@@ -276,7 +294,25 @@ class Flat:
         return da.random.random(shape[-2:], chunks=chunks[-2:] if isinstance(chunks, tuple) else chunks)
 
 
+def interface(module: ModuleType, kind: Any, execute: Any) -> None:
+    execute()
+    module.interface = Wrapped(module.interface, {"aslinearoperator": lambda f: taking_ours(f, kind, None)})
+
+
+def graphs(*names: str) -> Any:
+    """Functions of ``csgraph``, by their name or as the module's, which take ``A.tocsr()``."""
+    by_name = functions(*names, how=csr)
+
+    def adapt(module: ModuleType, kind: Any, execute: Any) -> None:
+        by_name(module, kind, execute)
+        if hasattr(module, "csgraph"):
+            module.csgraph = Wrapped(module.csgraph, {name: lambda f: taking_ours(f, kind, csr) for name in names})
+
+    return adapt
+
+
 _LINALG = "scipy.sparse.linalg"
+_EIGEN, _GRAPHS = f"{_LINALG}._eigen", "scipy.sparse.csgraph.tests"
 SUITES: dict[str, Any] = {
     "scipy.sparse.tests.test_base": base,
     f"{_LINALG}.tests.test_expm_multiply": exponentials,
@@ -291,7 +327,26 @@ SUITES: dict[str, Any] = {
     f"{_LINALG}._dsolve.tests.test_linsolve": functions(
         "spsolve", "splu", "spilu", "factorized", "spsolve_triangular", how=csc
     ),
-    "scipy.sparse.csgraph.tests.test_pydata_sparse": pydata_in_scipy,
+    f"{_LINALG}.tests.test_interface": interface,
+    f"{_LINALG}.tests.test_onenormest": functions("onenormest"),
+    f"{_LINALG}.tests.test_matfuncs": functions("expm", "inv", "matrix_power", how=csc),
+    f"{_LINALG}.tests.test_funm_multiply_krylov": krylov,
+    f"{_EIGEN}.arpack.tests.test_arpack": functions("eigs", "eigsh", "svds"),
+    f"{_EIGEN}.lobpcg.tests.test_lobpcg": functions("lobpcg"),
+    f"{_EIGEN}.tests.test_svds": functions("svds"),
+    f"{_GRAPHS}.test_pydata_sparse": pydata_in_scipy,
+    f"{_GRAPHS}.test_connected_components": graphs("connected_components"),
+    f"{_GRAPHS}.test_flow": graphs("maximum_flow"),
+    f"{_GRAPHS}.test_graph_laplacian": graphs("laplacian"),
+    f"{_GRAPHS}.test_matching": graphs("maximum_bipartite_matching", "min_weight_full_bipartite_matching"),
+    f"{_GRAPHS}.test_reordering": graphs("reverse_cuthill_mckee", "structural_rank"),
+    f"{_GRAPHS}.test_shortest_path": graphs("shortest_path", "dijkstra", "johnson", "bellman_ford", "yen"),
+    f"{_GRAPHS}.test_spanning_tree": graphs("minimum_spanning_tree"),
+    f"{_GRAPHS}.test_traversal": graphs("breadth_first_tree", "depth_first_tree", "breadth_first_order"),
+    "sparse.numba_backend.tests.test_array_function": pydata,
+    "sparse.numba_backend.tests.test_coo": pydata,
+    "sparse.numba_backend.tests.test_dot": pydata,
+    "sparse.numba_backend.tests.test_einsum": pydata,
     "sparse.numba_backend.tests.test_elemwise": functools.partial(pydata, folds=True),
     "dask.array.tests.test_sparse": dask,
 }

@@ -19,6 +19,7 @@ others consist of.
 """
 
 from .blocks import BLOCK_SIZES, multiply_add_blocks, multiply_add_blocks_masked
+from .llvm import Few, One
 from .loads import (
     INTO_L1,
     INTO_L2,
@@ -80,6 +81,8 @@ __all__ = [
     "STEPS_AHEAD_INTO_L2",
     "STEPS_AHEAD_IN_BLOCKS",
     "WHOLE",
+    "Few",
+    "One",
     "Vector",
     "add",
     "add_row",

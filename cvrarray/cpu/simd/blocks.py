@@ -32,7 +32,7 @@ def multiply_add_blocks(typingctx, acc, values, x, col, phase, within):
         def offset(element):
             return builder.mul(llvm.index(builder, builder.gep(col_start, [llvm.I32(element)])), llvm.I64(size))
 
-        step = _Step(values_start, values.dtype, x_start, x.dtype, size, offset, None)
+        step = _Step(values_start, values, x_start, x.dtype, size, offset, None)
         return step.code(context, builder, acc_vectors, phase)
 
     return acc(acc, values, x, col, types.intp, within), codegen
@@ -66,7 +66,7 @@ def multiply_add_blocks_masked(typingctx, acc, values, x, offsets, real, holes, 
         def offset(element):
             return llvm.index(builder, builder.gep(first, [llvm.I32(element)]))
 
-        step = _Step(values_start, values.dtype, x_start, x.dtype, size, offset, stored)
+        step = _Step(values_start, values, x_start, x.dtype, size, offset, stored)
         return step.code(context, builder, acc_vectors, phase)
 
     return acc(acc, values, x, offsets, types.uint32, types.boolean, present, types.intp, within), codegen
@@ -76,7 +76,7 @@ class _Step(NamedTuple):
     """One block of 32 rows, and the code that multiplies it."""
 
     values: ir.Value  # pointer to the first
-    value_dtype: types.Type
+    kind: types.Type  # of that pointer
     x: ir.Value  # pointer
     dtype: types.Type  # of x and of the sums
     size: int
@@ -118,7 +118,7 @@ class _Step(NamedTuple):
             ]
             if self.stored is not None:
                 spread = [builder.select(self.stored[j], vector, vector.type(None)) for vector in spread]
-            first = builder.gep(self.values, [llvm.I64(WARP * j)])
-            loaded = llvm.load_values(context, builder, self.value_dtype, first, llvm.real(self.dtype))
+            first = llvm.pointer(context, builder, self.kind, self.values, llvm.I64(WARP * j))
+            loaded = llvm.load_values(context, builder, self.kind, first, llvm.real(self.dtype))
             sums = llvm.multiply_add(builder, sums, loaded, spread)
         return sums

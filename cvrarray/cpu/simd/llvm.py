@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
@@ -9,6 +11,19 @@ from numba.core import cgutils
 from cvrarray.core.tables import WARP
 
 I1, I8, I32, I64 = ir.IntType(1), ir.IntType(8), ir.IntType(32), ir.IntType(64)
+
+
+class Few(NamedTuple):
+    """Stored values that are numbers of a table: arrays, or pointers."""
+
+    numbers: Any  # uint8
+    table: Any  # in the precision of the product
+
+
+class One(NamedTuple):
+    """Stored values that all are one, ``table[0]``."""
+
+    table: Any
 
 
 def real(dtype):
@@ -21,8 +36,20 @@ def parts(dtype):
     return [[I32(0), I32(0)], [I32(0), I32(1)]] if isinstance(dtype, types.Complex) else [[]]
 
 
+def value_dtype(values):
+    """The type of the numbers that an array, a pointer, :class:`Few` or :class:`One` stands for."""
+    return values.types[-1].dtype if isinstance(values, types.BaseTuple) else values.dtype
+
+
 def pointer(context, builder, array_type, array, at):
-    """Pointer to element `at` of a contiguous array, or `at` elements on from a pointer."""
+    """Pointer to element `at` of a contiguous array, or `at` elements on from a pointer; a list of them for a tuple.
+
+    Of :class:`Few` the numbers move on, and the table stays.
+    """
+    if isinstance(array_type, types.BaseTuple):
+        ahead = [at] * (len(array_type) - 1) + [I64(0)]
+        members = zip(array_type.types, cgutils.unpack_tuple(builder, array), ahead, strict=True)
+        return [pointer(context, builder, *member) for member in members]
     if isinstance(array_type, types.Array):
         array = context.make_array(array_type)(context, builder, array).data
     return builder.gep(array, [at])
@@ -54,10 +81,27 @@ def store_parts(builder, vectors, start, past_align=None):
         stored.set_metadata("nontemporal", builder.module.add_metadata([I32(1)]))
 
 
-def load_values(context, builder, dtype, start, target, n=WARP):
-    """n consecutive numbers of `dtype`, or their parts, converted to the real type `target`."""
-    vectors = load_parts(builder, dtype, start, n)
-    return [convert(context, builder, vector, real(dtype), target) for vector in vectors]
+def load_values(context, builder, values, start, target, n=WARP):
+    """n consecutive stored values, or their parts, converted to the real type `target`.
+
+    `values` is their type, and `start` from :func:`pointer`. All decoding of stored values is here.
+    """
+    if not isinstance(values, types.BaseTuple):
+        vectors = load_parts(builder, values.dtype, start, n)
+        return [convert(context, builder, vector, real(values.dtype), target) for vector in vectors]
+    dtype, table = value_dtype(values), start[-1]
+    if len(start) == 1:
+        return [splat(builder, extract(builder, part), n) for part in load_parts(builder, dtype, table, 1)]
+    if n == 1 or isinstance(dtype, types.Complex):
+        return [first(builder, vector, n) for vector in insert_each(builder, dtype, table, start[0], range(n))]
+    numbers = builder.zext(padded(builder, load_vector(builder, start[0], n)), ir.VectorType(I32, WARP))
+    pointers = vector_of_pointers(builder, table.type.pointee, table, numbers)
+    return [first(builder, masked_gather(builder, pointers, I32(-1), ir.VectorType(table.type.pointee, WARP)(None)), n)]
+
+
+def extract(builder, vector):
+    """The first element of a vector."""
+    return builder.extract_element(vector, I32(0))
 
 
 def load_padded(builder, start, offset, n, length):

@@ -28,11 +28,11 @@ def load(typingctx, array, at, like, width):
 
     The precision is that of the array `like`; real numbers stay real.
     """
-    vector = Vector(like.dtype if isinstance(array.dtype, types.Complex) else llvm.real(like.dtype))
+    vector = Vector(like.dtype if isinstance(llvm.value_dtype(array), types.Complex) else llvm.real(like.dtype))
 
     def codegen(context, builder, signature, args):
         start = llvm.pointer(context, builder, array, args[0], args[1])
-        loaded = llvm.load_values(context, builder, array.dtype, start, llvm.real(like.dtype), len(width))
+        loaded = llvm.load_values(context, builder, array, start, llvm.real(like.dtype), len(width))
         return cgutils.pack_struct(builder, [llvm.padded(builder, part) for part in loaded])
 
     return vector(array, types.intp, like, width), codegen
@@ -41,15 +41,14 @@ def load(typingctx, array, at, like, width):
 @intrinsic
 def load_number(typingctx, values, at, like):
     """``values[at]``, one number: a real one in the precision of the array `like`."""
-    dtype = values.dtype
+    dtype = llvm.value_dtype(values)
     result = dtype if isinstance(dtype, types.Complex) else llvm.real(like.dtype)
 
     def codegen(context, builder, signature, args):
         start = llvm.pointer(context, builder, values, args[0], args[1])
-        if isinstance(dtype, types.Complex):
-            return builder.load(start)
-        (vector,) = llvm.load_values(context, builder, dtype, start, result, 1)
-        return builder.extract_element(vector, llvm.I32(0))
+        loaded = llvm.load_values(context, builder, values, start, llvm.real(result), 1)
+        parts = [llvm.extract(builder, part) for part in loaded]
+        return cgutils.pack_struct(builder, parts) if isinstance(dtype, types.Complex) else parts[0]
 
     return result(values, types.intp, like), codegen
 
@@ -172,10 +171,15 @@ def prefetch(typingctx, array, at, level):
     `level` is INTO_L1 or INTO_L2. Narrow columns go into L1 in either case. On the way to L1, streams of 8-byte
     values would evict x, and would delay the loads of x that miss.
     """
-    locality = 2 if len(level) and array.dtype != types.uint16 else 3
+    numbers = array.types[0] if isinstance(array, types.BaseTuple) else array
+    locality = 2 if len(level) and numbers.dtype != types.uint16 else 3
 
     def codegen(context, builder, signature, args):
         first = llvm.pointer(context, builder, array, args[0], args[1])
+        if isinstance(first, list):  # the table of numbers; of a single value there is nothing to fetch
+            if len(first) == 1:
+                return context.get_dummy_value()
+            first = first[0]
         per_line = max(LINE_BYTES // context.get_abi_sizeof(first.type.pointee), 1)
         for element in range(0, WARP, per_line):
             line = builder.bitcast(builder.gep(first, [llvm.I32(element)]), llvm.I8.as_pointer())

@@ -38,10 +38,14 @@ def pointer(typingctx, array, at):
 
     Unlike an array's, its indices never count from the end: loops over it compile to plain or vector instructions.
     """
-    result = types.CPointer(array.dtype)
+    if isinstance(array, types.BaseTuple):
+        result = types.NamedTuple([types.CPointer(member.dtype) for member in array.types], array.instance_class)
+    else:
+        result = types.CPointer(array.dtype)
 
     def codegen(context, builder, signature, args):
-        return llvm.pointer(context, builder, array, *args)
+        found = llvm.pointer(context, builder, array, *args)
+        return context.make_tuple(builder, result, found) if isinstance(found, list) else found
 
     return result(array, types.intp), codegen
 

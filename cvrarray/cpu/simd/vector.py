@@ -87,8 +87,8 @@ def multiply_add_row(typingctx, acc, values, at, x, start):
     def codegen(context, builder, signature, args):
         acc_vectors, values_array, at, x_array, start = args
         first = llvm.pointer(context, builder, values, values_array, at)
-        loaded = llvm.load_values(context, builder, values.dtype, first, llvm.real(acc.dtype), 1)
-        value = [llvm.splat(builder, builder.extract_element(part, llvm.I32(0)), acc.count) for part in loaded]
+        loaded = llvm.load_values(context, builder, values, first, llvm.real(acc.dtype), 1)
+        value = [llvm.splat(builder, llvm.extract(builder, part), acc.count) for part in loaded]
         row = llvm.load_parts(builder, acc.dtype, llvm.pointer(context, builder, x, x_array, start), acc.count)
         return cgutils.pack_struct(builder, llvm.multiply_add(builder, cgutils.unpack_tuple(builder, acc_vectors), value, row))
 

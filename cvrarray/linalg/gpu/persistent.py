@@ -16,8 +16,8 @@ import numpy as np
 from cvrarray.bbcsr import BBCSRArray
 from cvrarray.core.tables import WARP, BBCSRTables, CVRTables, mask_dtype
 from cvrarray.cvr import CVRArray
-from cvrarray.gpu import bbcsr, cvr
-from cvrarray.gpu.compiler import PRODUCTS, Kernel, Struct, processors, struct
+from cvrarray.gpu import bbcsr, cvr, distinct
+from cvrarray.gpu.compiler import STORED, Kernel, Struct, processors, struct
 from cvrarray.linalg.gpu.layout import Layout
 from cvrarray.linalg.gpu.state import BLOCKS, DIAGONAL, GIVEN, IDENTITY, State
 
@@ -32,7 +32,7 @@ MOST_SHARERS = 16
 #: Tables that come from L2 take at most this part of it; larger ones are streamed past it.
 IN_CACHE = 0.8
 
-ROUNDED = [pair for pair in PRODUCTS if np.dtype(pair[1]).kind in "fc"]
+ROUNDED = [pair for pair in STORED if np.dtype(pair[1]).kind in "fc"]
 BBCSR = Kernel(
     "cg_bbcsr",
     "cg_bbcsr",
@@ -85,11 +85,11 @@ class DoesNotFit(Exception):
 
 
 class SharedMemory:
-    """Places in a block's shared memory, after what it knows of its bins."""
+    """Places in a block's shared memory, after what it knows of its bins; `reserved` bytes are for values."""
 
-    def __init__(self, bins: int = 0) -> None:
+    def __init__(self, reserved: int, bins: int = 0) -> None:
         most: int = cupy.cuda.Device().attributes["MaxSharedMemoryPerBlockOptin"]
-        self.size, self.free = most - RESERVED, 0
+        self.size, self.free = most - RESERVED - reserved, 0
         self.place(bins * BIN)
 
     def place(self, size: int) -> int:
@@ -143,10 +143,10 @@ class Persistent:
     def take(self, matrix: BBCSRTables | CVRTables) -> bool:
         """Take a matrix of the same structure with other values; False if it is not one."""
         old, new = (t._asdict() for t in (self._matrix, matrix))
-        values = [tables.pop(name) for tables in (old, new) for name in ("data", "val") if name in tables]
+        kinds = [distinct.kind(t.pop("data" if "data" in t else "val"), t.pop("distinct")) for t in (old, new)]
         if old.keys() != new.keys() or any(old[name] is not new[name] for name in old if name not in ("shape", "nnz")):
             return False
-        if values[0].dtype != values[1].dtype:
+        if kinds[0] != kinds[1]:
             return False
         self._matrix, self._tables = matrix, _struct(matrix)
         return True
@@ -183,13 +183,13 @@ def _of_bbcsr(t: BBCSRTables, state: State, kind: int) -> Persistent:
     sharers = 1
     while sharers < MOST_SHARERS and 2 * sharers * bins <= threads // WARP and 2 * sharers <= bbcsr._mean_blocks(t):
         sharers *= 2
-    memory = SharedMemory(bins)
+    memory = SharedMemory(distinct.shared_bytes(t.distinct), bins)
     places = memory.place_vectors(bins * WARP, state, kind, sharers)
     kept = (memory.size - memory.free) * blocks
     left = sum(table.nbytes for table in (t.data, t.col_narrow, t.col_wide, t.present) if table is not None) - kept
     streams = left > IN_CACHE * cupy.cuda.Device().attributes["L2CacheSize"]
     how = t.block_size, bbcsr.is_far(t), sharers, t.present is not None, threads, streams
-    kernel = BBCSR(t.data.dtype, state.x.dtype, t.col_wide.dtype, *how)
+    kernel = BBCSR(distinct.kind(t.data, t.distinct), state.x.dtype, t.col_wide.dtype, *how)
     end = min(memory.size, memory.free + _table_bytes(t, first_bin, pointer))
     return Persistent(kernel, t, (cupy.asarray(first_bin),), state, kind, memory, places, (blocks, threads, end))
 
@@ -198,7 +198,8 @@ def _table_bytes(t: BBCSRTables, first_bin: np.ndarray, pointer: np.ndarray) -> 
     """Shared memory that holds any block's tables: three of each bin, each at a multiple of 16."""
     others = t.col_wide.itemsize + (0 if t.present is None else t.present.itemsize)
     values = np.diff(pointer[first_bin])
-    return int((values * t.data.itemsize + values // t.block_size * others + 48 * np.diff(first_bin)).max())
+    value = 0 if distinct.is_one(t.distinct) else t.data.itemsize
+    return int((values * value + values // t.block_size * others + 48 * np.diff(first_bin)).max())
 
 
 def _balanced(pointer: np.ndarray, unit: int, n_units: int, blocks: int) -> np.ndarray:
@@ -217,9 +218,9 @@ def _of_cvr(t: CVRTables, state: State, kind: int) -> Persistent:
     enough = max(1, -(-t.carry_row.size // (THREADS // WARP)))
     blocks = min(processors(cupy.cuda.runtime.getDevice()), enough, n_units)
     first_row = np.minimum(np.arange(blocks + 1) * n_units // blocks * size, n)
-    memory = SharedMemory()
+    memory = SharedMemory(distinct.shared_bytes(t.distinct))
     rows = max(end - first for first, end in pairwise(first_row.tolist()))
     places = memory.place_vectors(rows, state, kind, None)
-    kernel = CVR(t.val.dtype, dtype, t.tail.dtype, t.n_lanes, t.cut_row.size > 0)
+    kernel = CVR(distinct.kind(t.val, t.distinct), dtype, t.tail.dtype, t.n_lanes, t.cut_row.size > 0)
     others = cvr._cuts(t, dtype)(), np.int64(n), cupy.asarray(first_row)
     return Persistent(kernel, t, others, state, kind, memory, places, (blocks, THREADS, memory.free))

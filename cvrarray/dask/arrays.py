@@ -1,0 +1,84 @@
+"""Dask's array with two things that its own lacks for our chunks: ``@`` of two of them, and stored bytes in its repr."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import dask.array as da
+from dask.utils import format_bytes
+
+from ..array.base import SparseArray
+from . import operations
+
+
+class PanelArray(da.Array):  # type: ignore[misc]
+    """What ``to_dask`` and ``open_store`` give: a dask array of our chunks.
+
+    Its transpose, its products with others of its kind, and what ``persist`` makes of it, are such arrays again. What Dask
+    makes in other ways, such as ``A + A``, is Dask's own array of our chunks.
+
+    Examples
+    --------
+    >>> A = cvrarray.to_dask(np.diag([1.0, 2, 4]), chunks=2, format="cvr", device="cpu")
+    >>> (A @ A.T).compute().diagonal()
+    array([ 1.,  4., 16.])
+    """
+
+    __slots__ = ()
+
+    @classmethod
+    def of(cls, array: da.Array, stored: tuple[int, int] | None = None) -> PanelArray:
+        """A dask array of our chunks as one; `stored` are the bytes that all chunks and the largest one take, where known.
+
+        Examples
+        --------
+        >>> from cvrarray.dask.arrays import PanelArray
+        >>> A = cvrarray.to_dask(np.eye(3), format="cvr", device="cpu")
+        >>> PanelArray.of(A + A) @ A
+        dask.array<_sum_of_products, shape=(3, 3), dtype=float64, chunksize=(3, 3), chunktype=cvrarray.CVRArray>
+        """
+        self: PanelArray = cls(array.dask, array.name, array.chunks, meta=array._meta)
+        self._stored = stored
+        return self
+
+    def __matmul__(self, other: Any) -> Any:
+        return _product(self, other) if _is_sparse(other) else super().__matmul__(other)
+
+    def __rmatmul__(self, other: Any) -> Any:
+        return _product(other, self) if isinstance(other, (da.Array, SparseArray)) else super().__rmatmul__(other)
+
+    def transpose(self, *axes: Any) -> PanelArray:
+        """As ``dask.array.transpose``."""
+        return self.of(super().transpose(*axes), self._stored)
+
+    def __repr__(self) -> str:
+        stored = f", stored={format_bytes(self._stored[0])}>" if self._stored else ">"
+        text: str = super().__repr__()
+        return text[:-1] + stored
+
+    def _repr_html_(self) -> str:
+        """Dask's table, in which stored bytes stand for those of dense chunks."""
+        cells = "".join(f"<td> {format_bytes(n)} stored </td>" for n in self._stored or ())
+        row = f"<tr><th> Bytes </th>{cells}</tr>" if cells else ""
+        html: str = super()._repr_html_()
+        return re.sub(r"<tr>\s*<th> Bytes </th>.*?</tr>", row, html, count=1, flags=re.DOTALL)
+
+    def _rebuild(self, *args: Any, **keywords: Any) -> PanelArray:
+        return self.of(super()._rebuild(*args, **keywords), self._stored)
+
+    def __reduce__(self) -> Any:
+        return _restored, (*super().__reduce__(), self._stored)
+
+
+def _product(left: Any, right: Any) -> da.Array:
+    product = operations.matmul(left, right)
+    return PanelArray.of(product) if operations.is_ours(product) else product
+
+
+def _is_sparse(value: Any) -> bool:
+    return isinstance(value, SparseArray) or operations.is_ours(value)
+
+
+def _restored(make: Any, arguments: Any, stored: tuple[int, int] | None) -> PanelArray:
+    return PanelArray.of(make(*arguments), stored)
