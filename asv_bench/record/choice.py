@@ -72,12 +72,14 @@ def read(name: str, folder: Path | None) -> Any:
 
 def measure(matrix: Any, dtype: np.dtype, device: devices.Device, clock: Any, repeats: int) -> dict[str, Any]:
     """Microseconds of every candidate, warm and cold, beside what the choice knows."""
+    from cupyx.scipy.sparse import csr_matrix
+
     xp = device.xp
     rng = xp.random.default_rng(1)
     values = (rng.random(matrix.nnz) + 0.5).astype(dtype)
     parts = values, xp.asarray(matrix.indices), xp.asarray(matrix.indptr)
     x = (rng.random(matrix.shape[1]) + 0.5).astype(dtype)
-    csr = coercion.as_csr(__import__("cupyx.scipy.sparse", fromlist=["csr_matrix"]).csr_matrix(parts, shape=matrix.shape))
+    csr = coercion.as_csr(csr_matrix(parts, shape=matrix.shape))
     stats = model.statistics(csr, exact=False)
     chosen = model.choose(stats, device.kind)
     least = min(stats.table_bytes.values())
