@@ -68,27 +68,41 @@ from .array import encoding
 from .array.blocks import expanded
 from .array.format import FormatArray, Sample, chained, joined, offsets
 from .array.invariants import are_tables, in_range, integer, is_offsets, packs
-from .core import devices, extensions
+from .core import devices, extensions, sharing
 from .core.tables import CSR, NARROW_PADDING, WARP, BBCSRTables, Blocks
 from .input import coercion
 
 #: Block sizes that ``asarray(format="auto")`` looks at; 1 is sliced ELLPACK.
 BLOCK_SIZES = (1, 2, 3, 4, 6)
 
-#: Warps that share a bin at most, and entries of a row that each of them should have.
-MOST_SHARERS, SHARE = 16, 8
+#: Warps of ``A @ X`` on a GPU that there should be before more than one lane, and more than two, share a row of X.
+ENOUGH_TILES = 1800, 2400
 
 
-class Costs(NamedTuple):
-    """What a product costs on a kind of device, beside streaming the tables: see ``docs/decisions/0005``."""
+class VectorCosts(NamedTuple):
+    """Microseconds of ``A @ x`` on a GPU: see ``docs/decisions/0005``."""
 
     own_us: float
-    us_per_entry: float  # of the longest row, for 4-byte values, for each warp that shares it
-    warps: int  # that keep the device busy: they share bins where these are fewer (``gpu/bbcsr.py``)
-    block_factor: float  # time over that of streaming with blocks of 2 or more, relative to blocks of 1
+    moved: float  # a megabyte of tables, x and y
+    round: float  # a round of loads: cvrarray.core.sharing
 
 
-COSTS = {"cuda": Costs(4.0, 0.05, 1 << 14, 1.0), "cpu": Costs(0.0, 0.0, 1, 0.98)}
+VECTOR_COSTS = VectorCosts(5.2, 0.255, 0.6)
+BLOCK_FACTOR = 0.98  #: on a CPU, time over that of streaming with blocks of 2 or more, relative to blocks of 1
+
+
+class MatrixCosts(NamedTuple):
+    """Microseconds of ``A @ X`` on a GPU: see ``docs/decisions/0005``."""
+
+    own_us: float
+    tables: float  # a megabyte of tables
+    rows_of_x: float  # a megabyte of rows of X, one for each stored slot
+    both: float  # a megabyte of X and Y
+    step: float  # a block of the longest row
+    turn: float  # the same for each lane that shares a row of X
+
+
+MATRIX_COSTS = {1: MatrixCosts(2.9, 0.072, 0.065, 0.35, 0.133, 0.067), 2: MatrixCosts(5.4, 0.19, 0.024, 0.30, 0.288, 0.0)}
 
 
 class BBCSRArray(FormatArray):
@@ -409,11 +423,34 @@ class BBCSRArray(FormatArray):
 
     @classmethod
     def _microseconds(cls, name: str, stats: Any, device: str, streaming: float) -> float:
-        costs, n_bins = COSTS[device], -(-stats.shape[0] // WARP)
-        sharers = max(1, min(MOST_SHARERS, costs.warps / max(1, n_bins), stats.row_mean / SHARE))
-        if name != "bbcsr1":
-            streaming *= costs.block_factor
-        return float(streaming + costs.own_us + costs.us_per_entry * stats.dtype.itemsize / 4 * stats.row_max / sharers)
+        size, item = cls._variant_keywords(name.removeprefix(cls.format))["block_size"], stats.dtype.itemsize
+        if device != "cuda":
+            return streaming * (1.0 if size == 1 else BLOCK_FACTOR)
+        n_bins = max(1, -(-stats.shape[0] // WARP))
+        blocks = _slots(stats.table_bytes[name], size, item) / (size * WARP * n_bins)
+        waits = sharing.least(sharing.Bins(n_bins, blocks, stats.row_max / size, size, item)).rounds
+        moved = (stats.table_bytes[name] + sum(stats.shape) * item) / 1e6
+        return VECTOR_COSTS.own_us + math.hypot(VECTOR_COSTS.moved * moved, VECTOR_COSTS.round * waits)
+
+    @classmethod
+    def _microseconds_of_matrix(cls, name: str, stats: Any, device: str, of_vector: float, columns: int) -> float:
+        if device != "cuda":
+            return super()._microseconds_of_matrix(name, stats, device, of_vector, columns)
+        size, item = cls._variant_keywords(name.removeprefix(cls.format))["block_size"], stats.dtype.itemsize
+        costs, n_bytes = MATRIX_COSTS[min(size, 2)], stats.table_bytes[name]
+        slots = _slots(n_bytes, size, item)
+        vectors = -(-columns // max(1, min(4, 16 // item)))
+        lanes = min(16, 1 << (vectors - 1).bit_length())
+        n_bins = -(-stats.shape[0] // WARP)
+        if size == 1:
+            while lanes > 1 and n_bins * -(-vectors // lanes) < ENOUGH_TILES[lanes > 2]:
+                lanes //= 2
+        return float(
+            costs.own_us
+            + costs.tables * n_bytes / 1e6
+            + (costs.rows_of_x * slots + costs.both * sum(stats.shape)) * columns * item / 1e6
+            + (costs.step + costs.turn * lanes) * stats.row_max / size
+        )
 
     @classmethod
     def _why(cls, name: str, stats: Any) -> str:
@@ -421,6 +458,11 @@ class BBCSRArray(FormatArray):
         if size == 1:
             return f"rows have {stats.row_min} to {stats.row_max} nonzeros"
         return f"{size} x {size} blocks hold {stats.block_fill[size]:.2f} entries a nonzero"
+
+
+def _slots(n_bytes: int, block_size: int, itemsize: int) -> float:
+    """Slots of tables of so many bytes, where most columns are narrow and most blocks have holes."""
+    return n_bytes / (itemsize + (2 if block_size == 1 else 3) / block_size)
 
 
 def _block_columns(t: BBCSRTables, xp: Any) -> Any:

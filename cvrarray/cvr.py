@@ -94,15 +94,15 @@ TRIED_CHUNKS = (2.0, 0.5, 4.0)
 LARGE = 1 << 23
 
 
-class Costs(NamedTuple):
-    """What a product costs on a kind of device, beside streaming the tables: see ``docs/decisions/0005``."""
+#: On a CPU, time over that of streaming the tables, for records and lanes out of phase; and where a product mostly waits for
+#: memory: 8-byte values, tables over LARGE. See ``docs/decisions/0005``.
+FACTOR, FACTOR_WAITING = 1.33, 1.05
 
-    factor: float  # time over that of streaming the tables: records, and lanes out of phase
-    factor_waiting: float  # the same where a product mostly waits for memory: 8-byte values, tables over LARGE
-    own_us: float  # tails, and rows that are cut
+#: Microseconds of ``A @ x`` on a GPU: its own, and of a megabyte of tables, x and y.
+VECTOR_COSTS = (7.0, 0.315)
 
-
-COSTS = {"cuda": Costs(1.4, 1.4, 10.0), "cpu": Costs(1.33, 1.05, 0.0)}
+#: Microseconds of ``A @ X`` on a GPU: its own, and of a megabyte of tables, of rows of X (one a nonzero), of X and Y.
+MATRIX_COSTS = (7.9, 0.674, 0.116, 0.214)
 
 
 class Chunk(NamedTuple):
@@ -426,9 +426,20 @@ class CVRArray(FormatArray):
 
     @classmethod
     def _microseconds(cls, name: str, stats: Any, device: str, streaming: float) -> float:
-        costs = COSTS[device]
-        waits = stats.dtype.itemsize >= 8 and stats.table_bytes[name] > LARGE
-        return streaming * (costs.factor_waiting if waits else costs.factor) + costs.own_us
+        item, n_bytes = stats.dtype.itemsize, stats.table_bytes[name]
+        if device != "cuda":
+            return streaming * (FACTOR_WAITING if item >= 8 and n_bytes > LARGE else FACTOR)
+        own_us, moved = VECTOR_COSTS
+        return float(own_us + moved * (n_bytes + sum(stats.shape) * item) / 1e6)
+
+    @classmethod
+    def _microseconds_of_matrix(cls, name: str, stats: Any, device: str, of_vector: float, columns: int) -> float:
+        if device != "cuda":
+            return super()._microseconds_of_matrix(name, stats, device, of_vector, columns)
+        own_us, tables, rows_of_x, both = MATRIX_COSTS
+        width = columns * stats.dtype.itemsize
+        moved = tables * stats.table_bytes[name] + (rows_of_x * stats.nnz + both * sum(stats.shape)) * width
+        return float(own_us + moved / 1e6)
 
     @classmethod
     def _why(cls, name: str, stats: Any) -> str:

@@ -1,4 +1,4 @@
-"""Generated matrices: stencils, block stencils, Graph500 graphs, uniform random columns, 3-D elasticity.
+"""Generated matrices: stencils, block stencils, Graph500 graphs, random columns, 3-D elasticity.
 
 Each function takes its sizes, then ``dtype``, ``xp`` (numpy, or cupy to build on the current GPU) and ``seed``, and
 returns a canonical CSR with int32 indices: ``scipy.sparse.csr_array``, or ``cupyx.scipy.sparse.csr_matrix``.
@@ -138,7 +138,7 @@ def rmat(
     if shuffle:
         number = xp.argsort(rng.random(1 << scale)).astype(xp.int32)
         row, col = number[row], number[col]
-    return _from_pairs(row, col, 1 << scale, rng, dtype, xp)
+    return _from_pairs(row, col, (1 << scale, 1 << scale), rng, dtype, xp)
 
 
 def uniform(n_rows: int, per_row: int, dtype: Any = np.float64, xp: ModuleType = np, seed: int = 0) -> CSRMatrix:
@@ -153,7 +153,38 @@ def uniform(n_rows: int, per_row: int, dtype: Any = np.float64, xp: ModuleType =
     rng = xp.random.default_rng(seed)
     row = xp.repeat(xp.arange(n_rows, dtype=xp.int32), per_row)
     col = rng.integers(0, n_rows, n_rows * per_row, dtype=xp.int32)
-    return _from_pairs(row, col, n_rows, rng, dtype, xp)
+    return _from_pairs(row, col, (n_rows, n_rows), rng, dtype, xp)
+
+
+def lognormal(
+    n_rows: int,
+    n_cols: int,
+    mean: float,
+    longest: int,
+    spread: float = 1.0,
+    *,
+    dtype: Any = np.float64,
+    xp: ModuleType = np,
+    seed: int = 0,
+) -> CSRMatrix:
+    """Rows of log-normal lengths of uniformly random columns: (n_rows, n_cols). Duplicates are summed.
+
+    `spread` is the standard deviation of the lengths' logarithms, 0 for rows of equal length; `mean` is their mean before
+    those beyond `longest` are cut. Set covering and crew scheduling have few such rows over many columns.
+
+    Examples
+    --------
+    >>> S = cvrarray.generate.lognormal(100, 5000, mean=200, longest=2000)
+    >>> S.shape, int(np.diff(S.indptr).max()) <= 2000
+    ((100, 5000), True)
+    """
+    lengths = np.exp(spread * np.random.default_rng(seed).standard_normal(n_rows))
+    lengths = np.clip(lengths * (mean / lengths.mean()), 1, min(longest, n_cols)).astype(np.int64)
+    ends = xp.cumsum(xp.asarray(lengths))
+    row = xp.searchsorted(ends, xp.arange(int(lengths.sum()), dtype=np.int64), side="right").astype(np.int32)
+    rng = xp.random.default_rng(seed)
+    col = rng.integers(0, n_cols, row.size, dtype=xp.int32)
+    return _from_pairs(row, col, (n_rows, n_cols), rng, dtype, xp)
 
 
 def elasticity(refinements: int, dtype: Any = np.float64, xp: ModuleType = np, seed: int = 0) -> CSRMatrix:
@@ -283,6 +314,9 @@ MATRICES: dict[str, Recipe] = {
     "rmat_unshuffled": Recipe(rmat, (21, 16), (20, 20), (15, 16), {"shuffle": False}),
     "uniform_2M_16": Recipe(uniform, (2_000_000, 16), (1_250_000, 16), (30_000, 16)),
     "uniform_200k_150": Recipe(uniform, (200_000, 150), (133_000, 150), (3_000, 150)),
+    "lognormal_4k": Recipe(
+        lognormal, (4_284, 1_100_000, 2_640, 56_000), (3_000, 770_000, 2_640, 56_000), (400, 90_000, 1_200, 9_000)
+    ),
     "elasticity": Recipe(elasticity, (5,), (4,), (3,)),  # in powers of 8: 32, 4 and 0.6 million nonzeros
 }
 
@@ -366,13 +400,14 @@ def _grid(n: int, steps: list[tuple[int, int, int]], dof: int, dtype: Any, xp: M
     indptr = xp.zeros(n_rows + 1, xp.int64)
     indptr[1:] = xp.cumsum(xp.repeat(inside.sum(axis=1) * dof, dof))
     data = _values(xp.random.default_rng(seed), indices.size, dtype, xp)
-    return _csr(data, indices, indptr, n_rows, xp)
+    return _csr(data, indices, indptr, (n_rows, n_rows), xp)
 
 
-def _from_pairs(row: Array, col: Array, n: int, rng: Any, dtype: Any, xp: ModuleType) -> CSRMatrix:
-    """Square (n, n) CSR of (row, column) pairs in any order; a pair that occurs k times has k times its value."""
-    _require_int32(n)
-    key = xp.sort(row.astype(xp.int64) * n + col)
+def _from_pairs(row: Array, col: Array, shape: tuple[int, int], rng: Any, dtype: Any, xp: ModuleType) -> CSRMatrix:
+    """CSR of (row, column) pairs in any order; a pair that occurs k times has k times its value."""
+    n_rows, n_cols = shape
+    _require_int32(max(shape))
+    key = xp.sort(row.astype(xp.int64) * n_cols + col)
     new = xp.ones(key.size, bool)
     new[1:] = key[1:] != key[:-1]
     first = xp.flatnonzero(new)
@@ -380,15 +415,15 @@ def _from_pairs(row: Array, col: Array, n: int, rng: Any, dtype: Any, xp: Module
     key = key[first]
     data = _values(rng, key.size, dtype, xp)
     data *= times.astype(data.real.dtype)
-    indptr = xp.searchsorted(key, xp.arange(n + 1, dtype=xp.int64) * n)
-    return _csr(data, (key % n).astype(xp.int32), indptr, n, xp)
+    indptr = xp.searchsorted(key, xp.arange(n_rows + 1, dtype=xp.int64) * n_cols)
+    return _csr(data, (key % n_cols).astype(xp.int32), indptr, shape, xp)
 
 
-def _csr(data: Array, indices: Array, indptr: Array, n: int, xp: ModuleType) -> CSRMatrix:
+def _csr(data: Array, indices: Array, indptr: Array, shape: tuple[int, int], xp: ModuleType) -> CSRMatrix:
     _require_int32(data.size)
     parts = (data, indices, indptr.astype(xp.int32))
     sparse = _sparse_module(xp)
-    matrix = sparse.csr_array(parts, shape=(n, n)) if xp is np else sparse.csr_matrix(parts, shape=(n, n))
+    matrix = sparse.csr_array(parts, shape=shape) if xp is np else sparse.csr_matrix(parts, shape=shape)
     matrix.has_sorted_indices = True
     matrix.has_canonical_format = True
     return matrix

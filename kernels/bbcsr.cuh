@@ -21,3 +21,31 @@ template <class I>
 __device__ bool is_padding(I stored, I) {
     return stored < 0;
 }
+
+// where a bin lies in the tables: its slots from that of `lane` on
+template <class A, class I, class M, int B, bool HOLES>
+struct Bin {
+    int n_blocks;
+    I base;         // its smallest block column; -1 where columns are wide
+    int64 columns;  // where they begin, in col_narrow or in col_wide
+    Opened<A> data;
+    const M* present;
+
+    __device__ Bin(const Bbcsr<A, I, M>& m, const Opened<A>& values, int64 bin, int lane)
+        : data(values + (m.bin_rowptr[bin] + lane)) {
+        const int64 first = m.bin_rowptr[bin];
+        n_blocks = (int)((m.bin_rowptr[bin + 1] - first) / (WARP * B));
+        base = m.col_base[bin];
+        columns = m.col_ptr[bin] + lane;
+        present = HOLES ? m.present + first / B + lane : nullptr;
+    }
+
+    // f(block columns as stored, the column of A that they count from)
+    template <class F>
+    __device__ void with_columns(const Bbcsr<A, I, M>& m, const F& f) const {
+        if (base >= 0)
+            f(m.col_narrow + columns, (int64)base * B);
+        else
+            f(m.col_wide + columns, int64(0));
+    }
+};

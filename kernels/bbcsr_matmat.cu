@@ -60,17 +60,11 @@ __global__ void bbcsr_matmat(const Bbcsr<A, I, M> m, int64 k, const Y* __restric
     if (bin >= m.n_bins) return;
     const int lane = lane_id();
     const int64 at = (blockIdx.y * (int64)G + lane % G) * V;
-    const int64 first = m.bin_rowptr[bin], start = m.col_ptr[bin] + lane;
-    const int n_blocks = (int)((m.bin_rowptr[bin + 1] - first) / (WARP * B));
-    const I base = m.col_base[bin];
-    const Opened<A> data = values + first + lane;
-    const M* present = HOLES ? m.present + first / B + lane : nullptr;
+    const Bin<A, I, M, B, HOLES> own(m, values, bin, lane);
     Columns<Y, V, 1, V> sum[G] = {};
-    if (base >= 0)
-        multiply<A, Y, I, M, B, HOLES, G, V, U>(m.col_narrow + start, data, present, n_blocks, x + (int64)base * B * k + at, at, k,
-                                                sum);
-    else
-        multiply<A, Y, I, M, B, HOLES, G, V, U>(m.col_wide + start, data, present, n_blocks, x + at, at, k, sum);
+    own.with_columns(m, [&](const auto* col, int64 from) {
+        multiply<A, Y, I, M, B, HOLES, G, V, U>(col, own.data, own.present, own.n_blocks, x + from * k + at, at, k, sum);
+    });
 #pragma unroll
     for (int turn = 0; turn < G; ++turn) {
         const int64 row = bin * WARP + turn * (WARP / G) + lane / G;
@@ -152,17 +146,12 @@ __global__ void bbcsr_matmat_blocks(const Bbcsr<A, I, M> m, int64 k, const Y* __
     const int64 row = max(block_row * B, bin * WARP), end = min(min(block_row * B + B, bin * WARP + WARP), m.n_rows);
     if (bin >= m.n_bins || row >= end) return;
     const int lane = (int)(row - bin * WARP), n_rows = (int)(end - row);
-    const int64 first = m.bin_rowptr[bin], start = m.col_ptr[bin] + lane;
-    const int n_blocks = (int)((m.bin_rowptr[bin + 1] - first) / (WARP * B));
-    const I base = m.col_base[bin];
-    const Opened<A> data = values + first + lane;
-    const M* present = HOLES ? m.present + first / B + lane : nullptr;
+    const Bin<A, I, M, B, HOLES> own(m, values, bin, lane);
     Columns<Y, V, 1, V> sum[B] = {};
-    if (base >= 0)
-        multiply_blocks<A, Y, I, M, B, HOLES, G, V>(m.col_narrow + start, data, present, n_blocks, n_rows,
-                                                    x + (int64)base * B * k + at, at, k, sum);
-    else
-        multiply_blocks<A, Y, I, M, B, HOLES, G, V>(m.col_wide + start, data, present, n_blocks, n_rows, x + at, at, k, sum);
+    own.with_columns(m, [&](const auto* col, int64 from) {
+        multiply_blocks<A, Y, I, M, B, HOLES, G, V>(col, own.data, own.present, own.n_blocks, n_rows, x + from * k + at, at, k,
+                                                    sum);
+    });
 #pragma unroll
     for (int i = 0; i < B; ++i)
         if (i < n_rows) sum[i].store(y + (row + i) * k + at, at, k, alpha, beta, update);

@@ -22,15 +22,11 @@ __global__ __launch_bounds__(S > 4 ? S * WARP : 4 * WARP) void bbcsr_matvec(cons
     const Opened<A>& values = m.data.opened();
     Y sum{};
     if (bin < m.n_bins) {
-        const int64 first = m.bin_rowptr[bin];
-        const int n_blocks = (int)((m.bin_rowptr[bin + 1] - first) / (WARP * B));
-        const I base = m.col_base[bin];
-        const int64 start = m.col_ptr[bin];
-        const Opened<A> data = values + first;
-        const M* present = HOLES ? m.present + first / B : nullptr;
-        sum = base >= 0 ? row_sum<ReadOnce, A, Y, I, M, B, U_NARROW, HOLES, S>(m.col_narrow + start, data, present, n_blocks, part,
-                                                                               x + (int64)base * B)
-                        : row_sum<ReadOnce, A, Y, I, M, B, U_WIDE, HOLES, S>(m.col_wide + start, data, present, n_blocks, part, x);
+        const Bin<A, I, M, B, HOLES> own(m, values, bin, 0);
+        own.with_columns(m, [&](const auto* col, int64 from) {
+            constexpr int U = sizeof(*col) == sizeof(uint16) ? U_NARROW : U_WIDE;
+            sum = row_sum<ReadOnce, A, Y, I, M, B, U, HOLES, S>(col, own.data, own.present, own.n_blocks, part, x + from);
+        });
     }
     if constexpr (S > 1) {
         constexpr int MOST_WARPS = 16;

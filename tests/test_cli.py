@@ -457,7 +457,7 @@ def test_bench_measures(run, monkeypatch, tmp_path, mtx, device):
     for case in report["results"]:
         assert case["threads"] == (threads.count() if device == "cpu" else None)
         runs = {entry["name"]: entry for entry in case["runs"]}
-        assert runs.keys() - {"cvr", "bbcsr"} == ({"scipy", "sparse"} if device == "cpu" else {"cupyx"})
+        assert runs.keys() - {"cvr", "bbcsr", "torch"} == ({"scipy", "sparse"} if device == "cpu" else {"cupyx"})
         assert runs[case["peer"]]["speedup"] == 1
         assert sum(entry.get("plan") is not None for entry in case["runs"]) == 1
         for entry in case["runs"]:
@@ -525,6 +525,48 @@ def test_bench_generated_and_json_on_stdout(run, monkeypatch):
     assert case["matrix"] == "poisson7"
     assert case["shape"] == [216, 216]
     assert case["dtype"] == "complex64"
+
+
+def test_bench_of_values_that_are_few(run, monkeypatch, mtx):
+    recipe = generate.Recipe(generate.poisson7, (9,), (8,), (4,))
+    monkeypatch.setitem(generate.MATRICES, "poisson7", recipe)
+    for values, label in (("one", "poisson7 (one value)"), ("few", "poisson7 (few values)")):
+        code, out, _ = run("bench", "poisson7", "--scale", "small", "--values", values, "--repeats", 2, "--json", "-")
+        (case,) = json.loads(out)["results"]
+        assert (code, case["matrix"]) == (0, label)
+        assert {entry.get("values") for entry in case["runs"] if "plan" in entry} == {"plain"}  # it lies in the caches
+    code, _, err = run("bench", mtx, "--values", "one")
+    assert code == 2
+    assert "--values is for generated matrices" in err
+
+
+def test_bench_with_several_columns(run, tmp_path, mtx):
+    """Each number of columns is a case of its own, beside the named peers alone."""
+    out = tmp_path / "out.json"
+    argv = ("bench", mtx, "--device", "cpu", "--repeats", 1, "--columns", "1,3", "--peers", "scipy", "--json", out)
+    code, text, _ = run(*argv)
+    assert code == 0
+    one, three = json.loads(out.read_text())["results"]
+    assert ("columns" not in one, three["columns"]) == (True, 3)
+    for case in (one, three):
+        assert {entry["name"] for entry in case["runs"]} == {"cvr", "bbcsr", "scipy"}
+        assert all(entry["correct"] for entry in case["runs"])
+    assert re.search(r"matrix +dtype +columns +nonzeros", text)
+    assert "float64, 3 columns: " in text
+
+
+@pytest.mark.parametrize(
+    ("argument", "message"),
+    [
+        (("--columns", "4,0"), "--columns must be numbers from 1, separated by commas; got '4,0'"),
+        (("--columns", "many"), "--columns must be numbers from 1, separated by commas; got 'many'"),
+        (("--peers", "nobody"), "--peers must name some of scipy, sparse.*; got nobody"),
+    ],
+)
+def test_bench_refuses(run, mtx, argument, message):
+    code, _, err = run("bench", mtx, "--device", "cpu", "--repeats", 1, *argument)
+    assert code == 2
+    assert re.search(message, err)
 
 
 def test_bench_gives_mkl_as_many_threads_as_ours(monkeypatch, matrix):

@@ -17,6 +17,7 @@ SMALL = {
     "shell6": lambda **options: generate.shell6(3, **options),
     "rmat": lambda **options: generate.rmat(7, 8, **options),
     "uniform": lambda **options: generate.uniform(100, 7, **options),
+    "lognormal": lambda **options: generate.lognormal(60, 300, 20, 100, **options),
     "elasticity": lambda **options: generate.elasticity(1, **options),
 }
 

@@ -32,13 +32,19 @@ SIGNATURES = {  # of nvmath.bindings.cusparse
     "create_bsr": "brows bcols bnnz row_block_size col_block_size bsr_row_offsets bsr_col_ind bsr_values "
     "bsr_row_offsets_type bsr_col_ind_type idx_base value_type order",
     "create_dn_vec": "size values value_type",
+    "create_dn_mat": "rows cols ld values value_type order",
+    "create_blocked_ell": "rows cols ell_block_size ell_cols ell_col_ind ell_value ell_idx_type idx_base value_type",
     "create_mat_descr": "",
     "destroy_sp_mat": "sp_mat_descr",
     "destroy_dn_vec": "dn_vec_descr",
+    "destroy_dn_mat": "dn_mat_descr",
     "destroy_mat_descr": "descr_a",
     "sp_mv_buffer_size": "handle op_a alpha mat_a vec_x beta vec_y compute_type alg",
     "sp_mv_preprocess": "handle op_a alpha mat_a vec_x beta vec_y compute_type alg external_buffer",
     "sp_mv": "handle op_a alpha mat_a vec_x beta vec_y compute_type alg external_buffer",
+    "sp_mm_buffer_size": "handle op_a op_b alpha mat_a mat_b beta mat_c compute_type alg",
+    "sp_mm_preprocess": "handle op_a op_b alpha mat_a mat_b beta mat_c compute_type alg external_buffer",
+    "sp_mm": "handle op_a op_b alpha mat_a mat_b beta mat_c compute_type alg external_buffer",
     "sbsrmv": "handle dir_a trans_a mb nb nnzb alpha descr_a bsr_sorted_val_a bsr_sorted_row_ptr_a bsr_sorted_col_ind_a "
     "block_dim x beta y",
     "get_version": "handle",
@@ -62,9 +68,10 @@ class Library:
     Operation = SimpleNamespace(NON_TRANSPOSE=0)
     IndexType = SimpleNamespace(INDEX_32I=2)
     IndexBase = SimpleNamespace(ZERO=0)
-    Order = SimpleNamespace(ROW=2)
+    Order = SimpleNamespace(COL=1, ROW=2)
     Direction = SimpleNamespace(ROW=0)
     SpMVAlg = {"CSR_ALG1": 2, "CSR_ALG2": 3, "SELL_ALG1": 5, "BSR_ALG1": 6}  # noqa: RUF012
+    SpMMAlg = {"CSR_ALG1": 4, "CSR_ALG2": 6, "CSR_ALG3": 12, "BLOCKED_ELL_ALG1": 13, "BSR_ALG1": 14}  # noqa: RUF012
     cuSPARSEError = Refused
 
     def __init__(self, version=12603, refuses=()):
@@ -73,7 +80,8 @@ class Library:
 
     def on_device(self, array):
         """`array` with the attributes of CuPy's that peers read."""
-        array = np.ascontiguousarray(array)
+        array = np.asarray(array)
+        assert array.flags.c_contiguous or array.flags.f_contiguous
         self.arrays[array.ctypes.data] = array
         return SimpleNamespace(
             data=SimpleNamespace(ptr=array.ctypes.data),
@@ -128,6 +136,38 @@ class Library:
             assert (facts["col_block_size"], facts["order"], facts["bnnz"]) == (size, 2, indices.size)
             return scipy.sparse.bsr_array((data, indices, indptr), shape=(facts["brows"] * size, facts["bcols"] * size))
         return from_sell(indptr, indices, data, (facts["rows"], facts["cols"]), facts["slice_size"])
+
+    def _sp_mm_buffer_size(self, alg, **_):
+        self.algorithms.append(alg)
+        return 0
+
+    def _sp_mm(self, mat_a, mat_b, mat_c, alpha, beta, **_):
+        x, y = (self._dense(self.alive[m]) for m in (mat_b, mat_c))
+        assert (self._scalar(alpha, x.dtype), self._scalar(beta, x.dtype)) == (1, 0)
+        facts = self.alive[mat_a]
+        y[:] = (self._blocked_ell(facts) if facts["kind"] == "create_blocked_ell" else self._matrix(mat_a)) @ x
+
+    def _dense(self, facts):
+        array = self.arrays[facts["values"]]
+        assert array.shape == (facts["rows"], facts["cols"])
+        in_c_order = facts["order"] == self.Order.ROW
+        assert array.flags.c_contiguous if in_c_order else array.flags.f_contiguous
+        assert facts["ld"] == array.shape[in_c_order]
+        return array
+
+    def _blocked_ell(self, facts):
+        """Blocked ELLPACK as the definition reads it."""
+        size, width = facts["ell_block_size"], facts["ell_cols"]
+        col, val = self.arrays[facts["ell_col_ind"]], self.arrays[facts["ell_value"]]
+        assert (col.dtype, col.shape, val.shape) == (np.int32, (facts["rows"] // size, width // size), (facts["rows"], width))
+        dense = np.zeros((facts["rows"], facts["cols"]), val.dtype)
+        for (block_row, k), block_col in np.ndenumerate(col):
+            block = val[block_row * size : (block_row + 1) * size, k * size : (k + 1) * size]
+            if block_col >= 0:
+                dense[block_row * size : (block_row + 1) * size, block_col * size : (block_col + 1) * size] += block
+            else:
+                assert not block.any()
+        return dense
 
     def _sp_mv_buffer_size(self, alg, **_):
         self.algorithms.append(alg)
@@ -186,15 +226,28 @@ def from_sell(slice_ptr, col, val, shape, slice_size):
 def library(monkeypatch):
     """Puts a Library in the place of cuSPARSE, and of CuPy what the peers use of it."""
 
+    to_bsr, of = peers.to_bsr, peers.to_ell
+
     def install(**options):
         played = Library(**options)
+
+        def to_ell(csr, size, xp):
+            with monkeypatch.context() as inside:
+                inside.setattr(peers, "to_bsr", to_bsr)
+                return moved(of(csr.host, size, np), played)
+
         cuda = SimpleNamespace(get_current_stream=lambda: SimpleNamespace(ptr=7))
-        cupy = SimpleNamespace(cuda=cuda, empty=lambda size, dtype: played.on_device(np.empty(size, dtype)))
+        cupy = SimpleNamespace(
+            cuda=cuda,
+            empty=lambda size, dtype: played.on_device(np.empty(size, dtype)),
+            asfortranarray=lambda array: played.on_device(np.asfortranarray(array.host)),
+        )
         monkeypatch.setitem(sys.modules, "cupy", cupy)
         monkeypatch.setattr(peers, "bindings", lambda: played)
         monkeypatch.setattr(peers, "handle", lambda device: 5)
         monkeypatch.setattr(peers, "to_sell", lambda csr, xp, of=peers.to_sell: moved(of(csr.host, np), played))
         monkeypatch.setattr(peers, "to_bsr", lambda csr, size, xp, of=peers.to_bsr: moved(of(csr.host, size, np), played))
+        monkeypatch.setattr(peers, "to_ell", to_ell)
         return played
 
     return install
@@ -209,11 +262,11 @@ def matrix(shape=(72, 48), density=0.1, dtype=np.float64):
     return scipy.sparse.random_array(shape, density=density, format="csr", rng=rng, dtype=dtype)
 
 
-def operands(played, csr):
-    x = np.arange(1, csr.shape[1] + 1).astype(csr.dtype)
+def operands(played, csr, *k):
+    x = np.arange(1, 1 + csr.shape[1] * int(np.prod(k))).astype(csr.dtype).reshape(csr.shape[1], *k)
     parts = {name: played.on_device(getattr(csr, name)) for name in ("indptr", "indices", "data")}
     on_device = SimpleNamespace(shape=csr.shape, nnz=csr.nnz, dtype=csr.dtype, host=csr, **parts)
-    return on_device, played.on_device(x), played.on_device(np.full(csr.shape[0], np.nan, csr.dtype)), csr @ x
+    return on_device, played.on_device(x), played.on_device(np.full((csr.shape[0], *k), np.nan, csr.dtype)), csr @ x
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -233,6 +286,23 @@ def test_spmv_arguments(library, name, algorithm, dtype):
     assert played.alive
     del run
     assert not played.alive  # every descriptor was destroyed, once
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(
+    ("name", "algorithm"),
+    [("csr alg1", 4), ("csr alg2 F", 6), ("csr alg3", 12), ("bsr 3", 14), ("ell 2", 13), ("ell 4", 13)],
+)
+def test_spmm_arguments(library, name, algorithm, dtype):
+    played = library()
+    csr, x, y, expected = operands(played, matrix(density=0.5, dtype=dtype), 5)
+    run = peers.prepare(name, csr, x, y, peers.MATRIX_PEERS)
+    assert "sp_mm" not in played.called
+    assert played.algorithms == [algorithm]
+    assert played.called.count("sp_mm_preprocess") == name.startswith("csr")
+    np.testing.assert_allclose(run().host, expected, rtol=1e-5)
+    del run
+    assert not played.alive
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -315,8 +385,11 @@ def test_signatures_are_the_bindings():
     for name, arguments in SIGNATURES.items():
         described = getattr(cusparse, name).__doc__.partition("(")[2].partition(")")[0]
         assert [word.split()[-1] for word in described.split(",") if word] == arguments.split(), name
-    assert {name: int(cusparse.SpMVAlg[name]) for name in Library.SpMVAlg} == Library.SpMVAlg
-    assert (int(cusparse.IndexType.INDEX_32I), int(cusparse.Order.ROW), int(cusparse.Direction.ROW)) == (2, 2, 0)
+    for algorithms in ("SpMVAlg", "SpMMAlg"):
+        expected = getattr(Library, algorithms)
+        assert {name: int(getattr(cusparse, algorithms)[name]) for name in expected} == expected
+    assert (int(cusparse.IndexType.INDEX_32I), int(cusparse.Direction.ROW)) == (2, 0)
+    assert (int(cusparse.Order.COL), int(cusparse.Order.ROW)) == (1, 2)
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (31, 40), (32, 40), (33, 40), (200, 7)])

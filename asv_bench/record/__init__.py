@@ -2,6 +2,8 @@
 
 ``products``        both formats beside MKL, SciPy and pydata/sparse on a CPU, beside CuPy on a GPU (``make bench``)
 ``gpu``             what asarray chooses beside cuSPARSE, CuPy and PyTorch (``make bench-gpu``)
+``gpu_columns``     A @ X with several numbers of columns, beside every way of cuSPARSE, CuPy and PyTorch
+``choice``          what asarray chooses beside every candidate, on the matrices of ``kinds``
 ``dask_gpus``       CG over several GPUs
 ``store_stream``    products with a matrix on disk
 

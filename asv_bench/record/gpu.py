@@ -82,6 +82,13 @@ def _with_line(n: int, axis: int, xp: ModuleType, seed: int) -> Any:
     return _matrix(coercion.from_triplets(row, col, val, base.shape), xp)
 
 
+def transposed(n_rows: int, n_cols: int, mean: int, xp: ModuleType, seed: int) -> Any:
+    """Rows of log-normal lengths, as columns."""
+    found = generate.lognormal(n_rows, n_cols, mean, 20 * mean, xp=xp, seed=seed).T.tocsr()
+    found.sort_indices()
+    return found
+
+
 def with_empty_rows(n: int, per_row: int, xp: ModuleType, seed: int) -> Any:
     """(10 n, n): ten times the rows of a uniformly random matrix, nine of ten of them empty, at random."""
     base = coercion.as_csr(generate.uniform(n, per_row, xp=xp, seed=seed))
@@ -117,6 +124,15 @@ MATRICES: dict[str, dict[str, Make]] = {
     "fem6": {"full": partial(generate.tetrahedra, 39, 6), "small": partial(generate.tetrahedra, 5, 6)},
     "dense_row": {"full": partial(with_dense_row, 140), "small": partial(with_dense_row, 12)},
     "dense_column": {"full": partial(with_dense_column, 140), "small": partial(with_dense_column, 12)},
+    "lognormal_4k": {
+        "full": partial(generate.lognormal, 4_284, 1_100_000, 2_640, 56_000),
+        "small": partial(generate.lognormal, 100, 20_000, 300, 3_000),
+    },
+    "lognormal_4k_T": {"full": partial(transposed, 4_284, 1_100_000, 2_640), "small": partial(transposed, 100, 20_000, 300)},
+    "rows_500": {
+        "full": partial(generate.lognormal, 500, 1_000_000, 100_000, 100_000, 0.0),
+        "small": partial(generate.lognormal, 30, 20_000, 500, 500, 0.0),
+    },
     "empty_rows": {"full": partial(with_empty_rows, 1_000_000, 20), "small": partial(with_empty_rows, 500, 20)},
 }
 

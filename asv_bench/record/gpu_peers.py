@@ -12,11 +12,22 @@ bsr 2, 3, 4, 6     cusparseSpMV on BSR, built here, where the block size divides
 op alg1, alg2      cusparseSpMVOp, its plan made before; alg2 since CUDA 13.1 Update 1, alg1 and float32 since CUDA 13.3
 cupyx, torch       ``csr @ x`` as a user writes it
 =================  =====================================================================================================
+
+Of a matrix X (n_cols, k) in C order, with Y likewise, MATRIX_PEERS multiply. An F says that a peer has X and Y in Fortran
+order, X copied before.
+
+=================  =====================================================================================================
+csr alg1, 2, 3     cusparseSpMM on CSR after cusparseSpMM_preprocess; alg3 is the deterministic one
+bsr 2, 3, 4, 6     cusparseSpMM on BSR
+ell 2, 4, 16       cusparseSpMM on blocked ELLPACK, blocks of that size
+cupyx, torch       ``csr @ X`` as a user writes it
+=================  =====================================================================================================
 """
 
 from __future__ import annotations
 
 import ctypes
+import importlib.util
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
@@ -24,6 +35,8 @@ from functools import cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
+
+from cvrarray.cli import peers
 
 Array = Any  # numpy.ndarray or cupy.ndarray
 Run = Callable[[], Array]
@@ -37,12 +50,19 @@ SLICE = 32
 
 BLOCK_SIZES = (2, 3, 4, 6)
 
+#: Error of a right product over what rounding may cause: other orders of sums, and ours beside theirs.
+ROOM = 2.0
+
 #: cuSPARSE has cusparseSpMVOp since this version (it is older, but had no cusparseSpMVOp_bufferSize), and since that
 #: one two algorithms, which its functions take as an argument more. As cusparse.h of 12.8.1 has it.
 OP_SINCE, OP_ALGORITHMS = (12, 7, 3), (12, 8, 0)
 
 #: cudaDataType of a value.
 DATA_TYPE = {np.dtype(np.float32): 0, np.dtype(np.float64): 1}
+
+
+#: Blocks of blocked ELLPACK.
+ELL_SIZES = (2, 4, 16)
 
 
 class LeftOut(Exception):
@@ -113,6 +133,33 @@ def to_bsr(csr: Any, block_size: int, xp: Any) -> BSR:
     val[(block_of.ravel() * block_size + row % block_size) * block_size + csr.indices % block_size] = csr.data
     row_ptr = xp.searchsorted(blocks, xp.arange(n_rows // block_size + 1, dtype=np.int64) * width)
     return BSR(row_ptr.astype(np.int32), (blocks % width).astype(np.int32), val.reshape(-1, block_size, block_size))
+
+
+class ELL(NamedTuple):
+    """Blocked ELLPACK: as many blocks in each block row, the last ones of column -1 and value 0."""
+
+    col: Array  # (n_block_rows, width) int32
+    val: Array  # (n_rows, width * block_size) dtype: the blocks of a block row side by side
+
+
+def to_ell(csr: Any, block_size: int, xp: Any) -> ELL:
+    """`csr` as blocked ELLPACK, on its device.
+
+    Raises
+    ------
+    LeftOut
+        The shape is no multiple of `block_size`, or padding would make it too large.
+    """
+    bsr = to_bsr(csr, block_size, xp)
+    lengths = bsr.row_ptr[1:] - bsr.row_ptr[:-1]
+    width, n_block_rows = int(lengths.max()) if lengths.size else 0, lengths.size
+    _check_size(n_block_rows * width * (block_size**2 * csr.dtype.itemsize + 4), csr)
+    row = xp.searchsorted(bsr.row_ptr, xp.arange(bsr.col.size, dtype=np.int32), side="right") - 1
+    place = xp.arange(bsr.col.size) - bsr.row_ptr[row]
+    col = xp.full((n_block_rows, width), -1, np.int32)
+    val = xp.zeros((n_block_rows, width, block_size, block_size), csr.dtype)
+    col[row, place], val[row, place] = bsr.col, bsr.val
+    return ELL(col, xp.ascontiguousarray(val.transpose(0, 2, 1, 3)).reshape(csr.shape[0], width * block_size))
 
 
 def _check_size(n_bytes: int, csr: Any) -> None:
@@ -213,11 +260,70 @@ class SpMVBSR(SpMV):
         """See :meth:`SpMV.describe`."""
         lib, index = self.lib, int(self.lib.IndexType.INDEX_32I)
         size = bsr.val.shape[1]
-        n_block_rows, n_block_cols = self.y.size // size, self.kept[1].size // size
+        n_block_rows, n_block_cols = self.y.shape[0] // size, self.kept[1].shape[0] // size
         pointers = (bsr.row_ptr.data.ptr, bsr.col.data.ptr, bsr.val.data.ptr)
         return lib.create_bsr(
             n_block_rows, n_block_cols, bsr.col.size, size, size, *pointers, index, index, int(lib.IndexBase.ZERO), kind,
             int(lib.Order.ROW),
+        )  # fmt: skip
+
+
+class SpMM(SpMV):
+    """``Y = A @ X`` by cusparseSpMM, prepared: X (n_cols, k) and Y (n_rows, k) both in C order or both in Fortran order."""
+
+    def __init__(self, csr: Any, x: Array, y: Array, algorithm: str, order: str = "C"):
+        import cupy
+
+        lib, kind = bindings(), DATA_TYPE[y.dtype]
+        if order == "F":
+            x, y = cupy.asfortranarray(x), cupy.asfortranarray(y)
+        self.lib, self.y, self.kept = lib, y, [csr, x]
+        context = handle(y.device.id)
+        lib.set_stream(context, cupy.cuda.get_current_stream().ptr)
+        one, zero = np.ones(1, y.dtype), np.zeros(1, y.dtype)
+        matrix = _own(self, self.describe(csr, kind), lib.destroy_sp_mat)
+        in_order = int(lib.Order.ROW if order == "C" else lib.Order.COL)
+        dense = [
+            _own(self, lib.create_dn_mat(*m.shape, m.shape[order == "C"], m.data.ptr, kind, in_order), lib.destroy_dn_mat)
+            for m in (x, y)
+        ]
+        plain = int(lib.Operation.NON_TRANSPOSE)
+        self.arguments: tuple[Any, ...] = (
+            context, plain, plain, one.ctypes.data, matrix, dense[0], zero.ctypes.data, dense[1], kind,
+            int(lib.SpMMAlg[algorithm]),
+        )  # fmt: skip
+        workspace = cupy.empty(max(1, lib.sp_mm_buffer_size(*self.arguments)), np.uint8)
+        self.kept += [one, zero, workspace]
+        self.arguments += (workspace.data.ptr,)
+        if algorithm.startswith("CSR"):
+            lib.sp_mm_preprocess(*self.arguments)
+
+    def __call__(self) -> Array:
+        self.lib.sp_mm(*self.arguments)
+        return self.y
+
+
+class SpMMBSR(SpMM, SpMVBSR):
+    """The same on BSR."""
+
+
+class SpMMELL(SpMM):
+    """The same on blocked ELLPACK."""
+
+    def __init__(self, csr: Any, x: Array, y: Array, block_size: int):
+        self.block_size = block_size
+        super().__init__(csr, x, y, "BLOCKED_ELL_ALG1")
+
+    def describe(self, csr: Any, kind: int) -> int:
+        """See :meth:`SpMV.describe`."""
+        import cupy
+
+        lib, index = self.lib, int(self.lib.IndexType.INDEX_32I)
+        ell = to_ell(csr, self.block_size, cupy)
+        self.kept.append(ell)
+        return lib.create_blocked_ell(
+            *csr.shape, self.block_size, ell.val.shape[1], ell.col.data.ptr, ell.val.data.ptr, index,
+            int(lib.IndexBase.ZERO), kind,
         )  # fmt: skip
 
 
@@ -341,6 +447,13 @@ def bsr(csr: Any, x: Array, y: Array, block_size: int) -> Run:
         return BSRMV(tables, x, y)
 
 
+def bsr_matrix(csr: Any, x: Array, y: Array, block_size: int) -> Run:
+    """BSR by cusparseSpMM."""
+    import cupy
+
+    return SpMMBSR(to_bsr(csr, block_size, cupy), x, y, "BSR_ALG1")
+
+
 def cupyx(csr: Any, x: Array, y: Array) -> Run:
     """CuPy's own sparse product, which allocates its result."""
     return lambda: csr @ x
@@ -348,19 +461,12 @@ def cupyx(csr: Any, x: Array, y: Array) -> Run:
 
 def torch(csr: Any, x: Array, y: Array) -> Run:
     """PyTorch's CSR tensors, which share the matrix's memory; the result is PyTorch's."""
-    try:
-        import torch
-    except ImportError as error:
-        raise LeftOut("PyTorch is not installed") from error
-    import warnings
-
-    if not torch.cuda.is_available():
+    if importlib.util.find_spec("torch") is None:
+        raise LeftOut("PyTorch is not installed")
+    found = peers.torch(csr, x)
+    if not found:
         raise LeftOut("this PyTorch has no CUDA")
-    parts = [torch.from_dlpack(part) for part in (csr.indptr, csr.indices, csr.data)]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that sparse CSR tensors are in beta state
-        tensor, vector = torch.sparse_csr_tensor(*parts, size=csr.shape), torch.from_dlpack(x)
-    return lambda: tensor @ vector
+    return found["torch"]
 
 
 #: Every peer by the name that it has in tables and reports, in the order of their columns.
@@ -370,6 +476,16 @@ PEERS: dict[str, Prepare] = {
     "sell": partial(SpMVSELL, algorithm="SELL_ALG1"),
     **{f"bsr {size}": partial(bsr, block_size=size) for size in BLOCK_SIZES},
     **{f"op alg{number}": partial(SpMVOp, algorithm=number) for number in (1, 2)},
+    "cupyx": cupyx,
+    "torch": torch,
+}
+
+#: Peers of products with a dense matrix.
+MATRIX_PEERS: dict[str, Prepare] = {
+    **{f"csr alg{n}": partial(SpMM, algorithm=f"CSR_ALG{n}") for n in (1, 2, 3)},
+    **{f"csr alg{n} F": partial(SpMM, algorithm=f"CSR_ALG{n}", order="F") for n in (1, 2)},
+    **{f"bsr {size}": partial(bsr_matrix, block_size=size) for size in BLOCK_SIZES},
+    **{f"ell {size}": partial(SpMMELL, block_size=size) for size in ELL_SIZES},
     "cupyx": cupyx,
     "torch": torch,
 }

@@ -217,6 +217,11 @@ class FormatArray(SparseArray):
         raise NotImplementedError
 
     @classmethod
+    def _microseconds_of_matrix(cls, name: str, stats: Any, device: str, of_vector: float, columns: int) -> float:
+        """The same with a matrix X of so many columns, where that with a vector takes `of_vector`. Default: one by one."""
+        return of_vector * columns
+
+    @classmethod
     def _why(cls, name: str, stats: Any) -> str:
         """What about the matrix makes a variant the right one, in a few words."""
         raise NotImplementedError

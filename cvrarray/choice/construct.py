@@ -7,6 +7,7 @@ from typing import Any, Literal, overload
 from .. import formats
 from ..array import encoding
 from ..array.format import FormatArray
+from ..array.invariants import integer
 from ..bbcsr import BBCSRArray
 from ..core import devices
 from ..core.progress import shown
@@ -29,6 +30,7 @@ def asarray(
     *,
     dtype: Any = None,
     copy: bool | None = None,
+    columns: int = 1,
     values: str = "auto",
 ) -> FormatArray: ...
 @overload
@@ -42,6 +44,7 @@ def asarray(
     split: str = "rows",
     dtype: Any = None,
     copy: bool | None = None,
+    columns: int = 1,
     values: str = "auto",
 ) -> CVRArray: ...
 @overload
@@ -53,6 +56,7 @@ def asarray(
     block_size: int = 6,
     dtype: Any = None,
     copy: bool | None = None,
+    columns: int = 1,
     values: str = "auto",
 ) -> BBCSRArray: ...
 @overload
@@ -67,6 +71,7 @@ def asarray(
     block_size: int = 6,
     dtype: Any = None,
     copy: bool | None = None,
+    columns: int = 1,
     values: str = "auto",
 ) -> FormatArray: ...
 def asarray(
@@ -76,6 +81,7 @@ def asarray(
     *,
     dtype: Any = None,
     copy: bool | None = None,
+    columns: int = 1,
     values: str = "auto",
     **parameters: Any,
 ) -> FormatArray:
@@ -92,6 +98,10 @@ def asarray(
     dtype : data type, optional
         To which values are cast. Default: theirs.
     copy : ignored; NumPy has it. The tables are new ones always.
+    columns : int
+        A hint for ``format="auto"``: how many columns the dense arrays have that the result will be multiplied by. 1 stands
+        for vectors. Any array multiplies by any number of columns; the fastest format for 64 may be another one than for a
+        vector.
     values : {"auto", "plain"}
         ``"auto"`` stores values in fewer bytes where that pays: one value once, at most 256 different ones as 8-bit numbers,
         float64 that is exactly float32 as such. Every result has the same bits as with ``"plain"``. ``plan`` and ``repr`` say
@@ -117,14 +127,17 @@ def asarray(
     (1000, True, False)
     >>> cvrarray.asarray(S, format="bbcsr", block_size=2, device="cpu").block_size
     2
+    >>> (cvrarray.asarray(S, columns=64, device="cpu") @ np.ones((1000, 64))).shape
+    (1000, 64)
     """
     formats.check(format, auto=True)
+    columns = integer(columns, "columns", 1)
     if format == "auto" and parameters:
         raise ValueError(
             f"format='auto' chooses parameters itself; got {', '.join(parameters)}. Name a format, or leave them out"
         )
     encodes = encoding.checked(values)
-    array = _of_blocks(obj, format, device, parameters) if dtype is None else None
+    array = _of_blocks(obj, format, device, parameters) if dtype is None and columns == 1 else None
     if array is not None:
         array = encoding.encoded(array) if encodes else array
         return _explained(array, array.plan)
@@ -132,7 +145,7 @@ def asarray(
     given = {} if encodes else {"values": values}  # a format of another package need not know the keyword
     if format != "auto":
         return formats.named(format)(csr, **given, **parameters)
-    plan = choose(statistics(csr, exact=False), devices.of(csr.data).kind)
+    plan = choose(statistics(csr, exact=False), devices.of(csr.data).kind, columns)
     return _explained(formats.named(plan.format)(csr, **given, **plan.keywords), plan.reason)
 
 

@@ -155,18 +155,22 @@ def statistics_of_blocks(blocks: Blocks, dtype: np.dtype) -> Statistics:
     return Statistics(blocks.shape, nnz, dtype, empty, shortest, mean, math.nan, longest, math.nan, fill, tables, True)
 
 
-def choose(stats: Statistics, device: str) -> Plan:
-    """The format with the fastest product, by the model, on a kind of device (``"cpu"`` or ``"cuda"``)."""
+def choose(stats: Statistics, device: str, columns: int = 1) -> Plan:
+    """The format with the fastest product, by the model, on a kind of device (``"cpu"`` or ``"cuda"``).
+
+    The product is one with so many columns; 1 is a vector.
+    """
     if not stats.nnz:
         return Plan("cvr", None, "cvr: no nonzeros, so no padding either")
-    time = predict(stats, device)
+    time = predict(stats, device, columns)
     name = min(time, key=time.__getitem__)
     cls, keywords = of_variant(name)
     others = [other for other in time if of_variant(other)[0] is not cls]
     named = [name, *([min(others, key=time.__getitem__)] if others else [])]
     beside = "".join(f" ({_label(other)}: {_rounded(time[other])})" for other in named[1:])
     size = " and ".join(f"{stats.table_bytes[other] / stats.nnz:.1f}" for other in named)
-    reason = f"{_label(name)}: predicted {_rounded(time[name])} us a product{beside}"
+    of = "" if columns == 1 else f" with {columns} columns"
+    reason = f"{_label(name)}: predicted {_rounded(time[name])} us a product{of}{beside}"
     return Plan(cls.format, keywords.get("block_size"), f"{reason}; {size} bytes a nonzero; {cls._why(name, stats)}")
 
 
@@ -179,12 +183,15 @@ def _label(name: str) -> str:
     return ", ".join([cls.format, *(f"{key.replace('_', ' ')} {value}" for key, value in keywords.items())])
 
 
-def predict(stats: Statistics, device: str) -> dict[str, float]:
+def predict(stats: Statistics, device: str, columns: int = 1) -> dict[str, float]:
     """Modelled microseconds of a product on a kind of device, by format, named as in ``table_bytes``."""
-    return {
-        name: of_variant(name)[0]._microseconds(name, stats, device, n_bytes / BYTES_PER_US[device])
-        for name, n_bytes in stats.table_bytes.items()
-    }
+    found = {}
+    for name, n_bytes in stats.table_bytes.items():
+        cls, streaming = of_variant(name)[0], n_bytes / BYTES_PER_US[device]
+        found[name] = cls._microseconds(name, stats, device, streaming)
+        if columns > 1:
+            found[name] = cls._microseconds_of_matrix(name, stats, device, found[name], columns)
+    return found
 
 
 def _row_lengths(csr: CSR, device: devices.Device) -> tuple[int, int, int, int]:

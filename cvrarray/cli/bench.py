@@ -1,10 +1,10 @@
-"""Time A @ x on your matrix, beside what you have without us, and say who wins.
+"""Time A @ x, or A @ X, on your matrix, beside what you have without us, and say who wins.
 
 Beside both formats run SciPy, pydata/sparse and MKL on a CPU (MKL where sparse_dot_mkl is installed: pip install
-'cvrarray[bench]'), CuPy's CSR on a GPU. SciPy's BSR takes part where the matrix has blocks. Every product of ours is
-checked first against one in double precision, row by row; a wrong one is not timed, and makes the exit code 1. Then all
-take turns. While a spread is above 20%, they take more turns, for up to --seconds, and the fastest samples of each
-count: other programs disturbed these least.
+'cvrarray[bench]'), the CSR of CuPy, and of PyTorch if that is installed, on a GPU. SciPy's BSR takes part where the
+matrix has blocks. Every product of ours is checked first against one in double precision, row by row; a wrong one is
+not timed, and makes the exit code 1. Then all take turns. While a spread is above 20%, they take more turns, for up to
+--seconds, and the fastest samples of each count: other programs disturbed these least.
 
 On a CPU times are wall-clock time: ours and MKL run on all threads (CVRARRAY_NUM_THREADS=1 gives both one), SciPy and
 pydata/sparse on one. On a GPU they are the device's own, by CUDA events.
@@ -31,7 +31,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -50,6 +50,13 @@ MOST_BYTES = 8
 OTHERS = 0.25
 
 
+class Contest(NamedTuple):
+    """What is multiplied, and by whom beside us."""
+
+    columns: int = 1  # of X; 1 is a vector
+    peers: Sequence[str] | None = None  # default: all that there are
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of ``cvrarray bench``."""
     names = ", ".join(generate.MATRICES)
@@ -62,6 +69,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--profile", action="store_true", help="also time what could be switched on: tuning, precision, threads"
     )
+    parser.add_argument(
+        "--columns",
+        default="1",
+        metavar="K,...",
+        help="of X: 1 is a vector x, 16 a matrix X of 16 columns; default: %(default)s",
+    )
+    parser.add_argument("--peers", metavar="NAME,...", help="these peers alone, as the column `by` names them; default: all")
     add_shared_arguments(parser)
 
 
@@ -113,12 +127,15 @@ def check_positive(name: str, value: int) -> None:
 def measure(matrices: dict[str, Callable[[], Any]], device: devices.Device, args: argparse.Namespace) -> int:
     """Measure, print and judge matrices, given as functions that make the CSR on `device`; gives the exit code."""
     others, results, profiles = clocks.OtherLoad(), [], {}
+    contests = [Contest(k, _names(args)) for k in _columns(args)]
     for number, (name, make) in enumerate(matrices.items(), 1):
         with progress.shown(f"measuring {name}" + (f", {number} of {len(matrices)}" if len(matrices) > 1 else "")):
             csr = make()
             for dtype in sources.dtypes(args.dtype, csr.dtype):
                 case = cast(csr, dtype)
-                results += measure_case(name, case, device, repeats=args.repeats, seed=args.seed, seconds=args.seconds)
+                for contest in contests:
+                    turns = {"repeats": args.repeats, "seed": args.seed, "seconds": args.seconds}
+                    results += measure_case(name, case, device, **turns, contest=contest)
                 if getattr(args, "profile", False):
                     x = devices.move(random_vector(csr.shape[1], case.dtype, args.seed), device)
                     profiles[f"{name}, {dtype}"] = profile.measure(case, x, device, args.repeats, args.seconds)
@@ -136,6 +153,24 @@ def measure(matrices: dict[str, Callable[[], Any]], device: devices.Device, args
     report["warnings"] = doubts(report)
     publish(report, text, args.json)
     return exit_code((case, run) for case in results for run in case["runs"] if not run["correct"])
+
+
+def _columns(args: argparse.Namespace) -> list[int]:
+    """The numbers of ``--columns``."""
+    text = getattr(args, "columns", "1")
+    try:
+        numbers = [int(number) for number in text.split(",")]
+    except ValueError:
+        numbers = [0]
+    if min(numbers) < 1:
+        raise ValueError(f"--columns must be numbers from 1, separated by commas; got {text!r}")
+    return numbers
+
+
+def _names(args: argparse.Namespace) -> list[str] | None:
+    """The names of ``--peers``."""
+    names = getattr(args, "peers", None)
+    return None if names is None else names.split(",")
 
 
 def publish(report: dict[str, Any], text: Callable[[dict[str, Any]], str], path: str | None) -> None:
@@ -156,8 +191,9 @@ def exit_code(wrong: Iterable[tuple[dict[str, Any], dict[str, Any]]]) -> int:
     """0, or 1 after a line on stderr for every wrong product, given as its case and its run."""
     code = 0
     for case, entry in wrong:
+        columns = f" with {case['columns']} columns" if "columns" in case else ""
         print(
-            f"cvrarray: error: {entry['name']} @ x is wrong for {case['matrix']} in {case['dtype']}: "
+            f"cvrarray: error: {entry['name']} @ x is wrong for {case['matrix']} in {case['dtype']}{columns}: "
             f"{significant(entry['error_over_bound'], none='infinitely many')} times the error that rounding may cause",
             file=sys.stderr,
         )
@@ -179,13 +215,15 @@ def measure_case(
     names: Sequence[str] | None = None,
     counts: Sequence[int | None] = (None,),
     using: Callable[[int | None], AbstractContextManager[Any]] = nullcontext,
+    contest: Contest | None = None,
 ) -> list[dict[str, Any]]:
     """One matrix in one dtype: build, check, time; a case for each number of threads of `counts`, entered by `using`.
 
     `seconds` are for further turns while a spread is large. Times are in seconds; None stands for never, or not measured.
     """
+    contest = contest or Contest()
     host = csr if device.kind == "cpu" else csr.get()
-    x_host = random_vector(host.shape[1], host.dtype, seed)
+    x_host = operand(host.shape[1], contest.columns, host.dtype, seed)
     with device.use():
         x = device.xp.asarray(x_host)
         arrays, left_out = build(csr, names, device)
@@ -194,7 +232,7 @@ def measure_case(
             error = rounding.worst_error(host, x_host, devices.move(array @ x, devices.CPU))
             entries.append({"name": label, **facts(array), "error_over_bound": finite(error), "correct": error <= 1})
         right = {entry["name"]: arrays[entry["name"]] for entry in entries if entry["correct"]}
-        others = peers.products(csr, x, device)
+        others = peers.products(csr, x, device, contest.peers)
         entries += [{"name": other, "format": other, "correct": True} for other in others]
         times, taken = _time(csr, x, right, others, device, (repeats, seconds), counts, using)
     cases = []
@@ -206,6 +244,7 @@ def measure_case(
             others,
         )
         about = {"matrix": name, "shape": list(host.shape), "nnz": int(host.nnz), "dtype": str(host.dtype)}
+        about |= {"columns": contest.columns} if contest.columns > 1 else {}
         n_threads = peers.threads() if count is None and device.kind == "cpu" else count
         cases.append(about | {"threads": n_threads, "peer": peer, "runs": runs, "left_out": left_out})
     return cases
@@ -320,6 +359,12 @@ def random_vector(size: int, dtype: np.dtype, seed: int) -> np.ndarray:
     return (x + 1j * (rng.random(size) + 0.5) if dtype.kind == "c" else x).astype(dtype)
 
 
+def operand(size: int, columns: int, dtype: np.dtype, seed: int) -> np.ndarray:
+    """A vector (size,), or a matrix (size, columns) of several, of such numbers."""
+    numbers = random_vector(size * columns, dtype, seed)
+    return numbers if columns == 1 else numbers.reshape(size, columns)
+
+
 def device_name(device: devices.Device) -> str:
     """What the device's maker calls it; of a CPU, what LLVM calls its kind."""
     if device.kind == "cuda":
@@ -352,10 +397,14 @@ def text(report: dict[str, Any]) -> str:
     """The report for people: the table, what was left out, what cannot be trusted, and who wins."""
     header = ["matrix", "dtype", "nonzeros", "by", "us", "spread", "speedup", "convert", "break-even", "stores"]
     rows = [_row(case, entry) for case in report["results"] for entry in case["runs"]]
+    if any("columns" in case for case in report["results"]):
+        header.insert(2, "columns")
+        columns = [str(case.get("columns", 1)) for case in report["results"] for _ in case["runs"]]
+        rows = [[*row[:2], count, *row[2:]] for row, count in zip(rows, columns, strict=True)]
     device = report["device"]
     notes = [f"{name} left out: {why}" for name, why in report["peers_left_out"].items()]
     for case in report["results"]:
-        notes += [f"{case['matrix']}, {case['dtype']}: {name} left out, it {why}" for name, why in case["left_out"].items()]
+        notes += [f"{_about(case)}: {name} left out, it {why}" for name, why in case["left_out"].items()]
     parts = [
         f"{device['name']} ({device['device']}); {_samples(report)}",
         render(header, rows),
@@ -388,6 +437,11 @@ def _row(case: dict[str, Any], entry: dict[str, Any]) -> list[str]:
     return [*cells, converts, "never" if products is None else f"{products:,}", size(entry["nbytes"])]
 
 
+def _about(case: dict[str, Any]) -> str:
+    """The matrix, its dtype, and the columns of X."""
+    return f"{case['matrix']}, {case['dtype']}" + (f", {case['columns']} columns" if "columns" in case else "")
+
+
 def label(entry: dict[str, Any]) -> str:
     """How a run is called in a table: a star marks what asarray chose."""
     block = f" {entry['block_size']}" if "block_size" in entry else ""
@@ -410,7 +464,7 @@ def doubts(report: dict[str, Any]) -> list[str]:
         unsteady = {label(run): spread(run) for run in case["runs"] if run["correct"] and spread(run) > clocks.STEADY}
         if unsteady:
             worst = ", ".join(f"{name} {share:.0%}" for name, share in unsteady.items())
-            found.append(f"{case['matrix']}, {case['dtype']}: a spread above {clocks.STEADY:.0%} ({worst}); try more --seconds")
+            found.append(f"{_about(case)}: a spread above {clocks.STEADY:.0%} ({worst}); try more --seconds")
     return found
 
 
@@ -420,7 +474,7 @@ def verdict(case: dict[str, Any]) -> str:
     best = min(right, key=lambda entry: entry["seconds"])
     ours = [entry for entry in right if "plan" in entry]
     peer = next(entry for entry in right if entry["name"] == case["peer"])
-    about = f"{case['matrix']}, {case['dtype']}:"
+    about = f"{_about(case)}:"
     if not ours:
         return f"{about} {peer['name']} wins: no product of ours was right"
     chosen = next((entry for entry in ours if entry["plan"]), None)

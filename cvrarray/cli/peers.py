@@ -1,9 +1,11 @@
-"""The products that users have without us: SciPy (CSR, and BSR of blocks), pydata/sparse and MKL on a CPU, CuPy on a GPU."""
+"""The products that users have without us: SciPy, pydata/sparse and MKL on a CPU, CuPy and PyTorch on a GPU."""
 
 from __future__ import annotations
 
 import importlib.metadata
 import os
+import warnings
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -17,10 +19,22 @@ THREADED = ("mkl",)
 MOST_FILL = 1.3
 
 
-def products(csr: Any, x: Any, device: devices.Device) -> dict[str, Call]:
-    """``csr @ x`` by every library that is installed, by its name."""
-    if device.kind == "cuda":
-        return {"cupyx": lambda: csr @ x}
+def products(csr: Any, x: Any, device: devices.Device, names: Sequence[str] | None = None) -> dict[str, Call]:
+    """``csr @ x`` by every library that is installed, or by those of `names`, by its name; x is a vector or a matrix.
+
+    Raises
+    ------
+    ValueError
+        None of `names` takes part.
+    """
+    found = {"cupyx": lambda: csr @ x} | torch(csr, x) if device.kind == "cuda" else _on_cpu(csr, x)
+    chosen = {name: call for name, call in found.items() if names is None or name in names}
+    if not chosen:
+        raise ValueError(f"--peers must name some of {', '.join(found)}; got {', '.join(names or ())}")
+    return chosen
+
+
+def _on_cpu(csr: Any, x: Any) -> dict[str, Call]:
     import sparse
 
     gcxs = sparse.GCXS.from_scipy_sparse(csr)
@@ -32,6 +46,21 @@ def products(csr: Any, x: Any, device: devices.Device) -> dict[str, Call]:
         library.mkl_set_num_threads(threads())
         found["mkl"] = lambda: library.dot_product_mkl(csr, x)
     return found
+
+
+def torch(csr: Any, x: Any) -> dict[str, Call]:
+    """PyTorch's CSR tensor, which shares the memory of a CuPy CSR; nothing where it is not installed with CUDA."""
+    try:
+        import torch
+    except ImportError:
+        return {}
+    if not torch.cuda.is_available():
+        return {}
+    parts = [torch.from_dlpack(part) for part in (csr.indptr, csr.indices, csr.data)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that sparse CSR tensors are in beta state
+        tensor, operand = torch.sparse_csr_tensor(*parts, size=csr.shape), torch.from_dlpack(x)
+    return {"torch": lambda: tensor @ operand}
 
 
 def block_size(csr: Any) -> int:

@@ -21,9 +21,11 @@ def worst_error(csr: Any, x: np.ndarray, y: np.ndarray) -> float:
     Parameters
     ----------
     csr : (n_rows, n_cols) scipy CSR
-    x : (n_cols,)
-    y : (n_rows,) in the dtype that was computed in
+    x : (n_cols,) or (n_cols, k)
+    y : (n_rows,) or (n_rows, k) in the dtype that was computed in
     """
+    if x.ndim == 2:
+        return max((worst_error(csr, x[:, j], y[:, j]) for j in range(x.shape[1])), default=0.0)
     wide = np.complex128 if y.dtype.kind == "c" else np.float64
     matrix = csr.astype(wide)
     per_row = np.diff(csr.indptr)

@@ -36,7 +36,7 @@ class PanelArray(da.Array):  # type: ignore[misc]
         >>> from cvrarray.dask.arrays import PanelArray
         >>> A = cvrarray.to_dask(np.eye(3), format="cvr", device="cpu")
         >>> PanelArray.of(A + A) @ A
-        dask.array<_sum_of_products, shape=(3, 3), dtype=float64, chunksize=(3, 3), chunktype=cvrarray.CVRArray>
+        dask.array<sum_of_products, shape=(3, 3), dtype=float64, chunksize=(3, 3), chunktype=cvrarray.CVRArray>
         """
         self: PanelArray = cls(array.dask, array.name, array.chunks, meta=array._meta)
         self._stored = stored

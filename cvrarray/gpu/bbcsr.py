@@ -10,6 +10,7 @@ from typing import Any
 import cupy
 import numpy as np
 
+from ..core import sharing
 from ..core.tables import CSR, WARP, BBCSRTables, mask_dtype
 from . import distinct, shared_memory, transposed
 from .assembly import WORDS, as_words
@@ -20,6 +21,7 @@ from .compiler import (
     STORED,
     Kernel,
     Struct,
+    aside,
     blocks,
     matrix_tiles,
     matrix_width,
@@ -31,14 +33,15 @@ from .compiler import (
 )
 
 BLOCK = 128  # threads, at least: four warps
-#: Warps share a bin until there are MANY_WARPS a multiprocessor (FEW_WARPS for long rows with columns far apart), or as long
-#: as each has more than LONG entries of a row. They are at most MOST_SHARERS, and each has at least FEWEST entries of a row.
-#: Measured: ``docs/decisions/0003-gpu-products.md``.
-MOST_SHARERS, FEW_WARPS, MANY_WARPS, LONG, FEWEST = 16, 32, 124, 40, 4
+#: Bins of rows with more than LONG entries may have their columns far apart (:func:`is_far`). Of such a row each warp that
+#: shares it has FEWEST entries at least, and there are about FEW_WARPS a multiprocessor.
+LONG, FEWEST, FEW_WARPS = 40, 4, 32
 
 #: ``A @ X``: of blocks of up to MOST_ROWS_A_GROUP rows a group of lanes holds all sums, if at least MANY_LANES share them.
 #: Fewer lanes would read values of too many rows at a time.
 MOST_ROWS_A_GROUP, MANY_LANES = 8, 2
+#: Warps that row by row there should be at least before one more lane than one, and than two, share a row.
+ENOUGH_TILES = 1800, 2400
 
 
 def unroll(block_size: int, itemsize: int, is_far: bool) -> tuple[int, int]:
@@ -47,10 +50,10 @@ def unroll(block_size: int, itemsize: int, is_far: bool) -> tuple[int, int]:
     More of them hide more latency, but widen the part of `x` that a multiprocessor's warps read at a time. Where rows are long
     and their columns far apart (`is_far`), only few keep that part in cache.
     """
+    narrow = sharing.blocks_in_flight(block_size, itemsize)
     if block_size == 1:
-        return (8 if itemsize <= 4 else 4), (4 if is_far else 8 if itemsize <= 4 else 6 if itemsize <= 8 else 4)
-    blocks_in_flight = 4 if block_size <= 3 else 2 if block_size <= 6 else 1
-    return blocks_in_flight, blocks_in_flight
+        return narrow, (4 if is_far else 8 if itemsize <= 4 else 6 if itemsize <= 8 else 4)
+    return narrow, narrow
 
 
 def matrix_unroll(block_size: int, members: int) -> int:
@@ -242,7 +245,7 @@ def product(tables: BBCSRTables, dtype: np.dtype) -> Callable[[cupy.ndarray, cup
     `x` and `y` are contiguous and `dtype`, the product's, as are the scalars.
     """
     t, size, n_bins = tables, tables.block_size, tables.col_base.size
-    bins, sharers = _struct(t), warps_a_bin(t)
+    bins, sharers = _struct(t), warps_a_bin(t, dtype.itemsize)
     multiply = MATVEC(
         distinct.kind(t.data, t.distinct), dtype, t.col_wide.dtype, size, is_far(t), sharers, t.present is not None
     )
@@ -251,22 +254,22 @@ def product(tables: BBCSRTables, dtype: np.dtype) -> Callable[[cupy.ndarray, cup
     return lambda x, y, alpha, beta: multiply(grid, (block,), (bins, x, y, alpha, beta, update(alpha, beta)))
 
 
-def warps_a_bin(t: BBCSRTables) -> int:
-    """Warps that share a bin: 1 where bins alone keep the device busy, else more, as far as rows are long enough.
+def warps_a_bin(t: BBCSRTables, itemsize: int) -> int:
+    """Warps that share a bin, by :mod:`cvrarray.core.sharing`; `itemsize` is the product's.
 
     Where columns are far apart, warps in different parts of a long row read different parts of `x`. So few share a bin then.
     """
-    n_bins, size, far = t.col_base.size, t.block_size, is_far(t)
-    mean_blocks = _mean_blocks(t)
-    least_blocks = -(-FEWEST // size)
-    enough = (FEW_WARPS if far else MANY_WARPS) * processors(cupy.cuda.runtime.getDevice())
-    sharers = 1
-    while sharers < MOST_SHARERS and 2 * sharers * least_blocks <= mean_blocks:
-        is_long = mean_blocks * size > LONG * sharers and not far
-        if n_bins * sharers >= enough and not is_long:
-            break
-        sharers *= 2
-    return sharers
+    n_bins, size = t.col_base.size, t.block_size
+    device = cupy.cuda.runtime.getDevice()
+    if is_far(t):
+        most = min(2 * FEW_WARPS * processors(device) / n_bins, _mean_blocks(t) // -(-FEWEST // size))
+        return max(sharers for sharers in sharing.SHARERS if sharers == 1 or sharers <= most)
+    if not 0 < n_bins <= sharing.MOST_BINS:
+        return 1
+    with aside():
+        lengths = np.diff(t.bin_rowptr.get()) / (WARP * size)
+    bins = sharing.Bins(n_bins, float(lengths.mean()), float(lengths.max()), size, itemsize)
+    return sharing.least(bins, processors(device)).sharers
 
 
 def is_far(t: BBCSRTables) -> bool:
@@ -295,16 +298,29 @@ def product_matrix(tables: BBCSRTables, dtype: np.dtype) -> Callable[[cupy.ndarr
     @cache
     def prepared(k, width):
         lanes, width, _, tiles = matrix_tiles(k, width)
-        by_blocks = 1 < size <= MOST_ROWS_A_GROUP and lanes >= MANY_LANES
-        kernel, groups = (MATMAT_BLOCKS, block_rows_of_a_bin(size) * lanes) if by_blocks else (MATMAT, WARP)
-        multiply = kernel(distinct.kind(t.data, t.distinct), dtype, t.col_wide.dtype, size, t.present is not None, lanes, width)
-        return multiply, (*blocks(n_bins * groups, BLOCK), tiles), np.int64(k)
+        how = distinct.kind(t.data, t.distinct), dtype, t.col_wide.dtype, size, t.present is not None
+        if 1 < size <= MOST_ROWS_A_GROUP and lanes >= MANY_LANES:
+            n_threads = n_bins * block_rows_of_a_bin(size) * lanes
+            return MATMAT_BLOCKS(*how, lanes, width), (*blocks(n_threads, BLOCK), tiles)
+        lanes, tiles = more_tiles(n_bins, lanes, -(-k // width))
+        return MATMAT(*how, lanes, width), (*blocks(n_bins * WARP, BLOCK), tiles)
 
     def run(x, y, alpha, beta):
-        multiply, grid, k = prepared(x.shape[1], matrix_width(x.shape[1], x, y))
-        multiply(grid, (BLOCK,), (bins, k, x, y, alpha, beta, update(alpha, beta)))
+        k = x.shape[1]
+        multiply, grid = prepared(k, matrix_width(k, x, y))
+        multiply(grid, (BLOCK,), (bins, np.int64(k), x, y, alpha, beta, update(alpha, beta)))
 
     return run
+
+
+def more_tiles(n_bins: int, lanes: int, vectors: int) -> tuple[int, int]:
+    """Lanes that share a row of `vectors` vector loads in ``A @ X``, at most `lanes`, and tiles of columns.
+
+    A warp takes as many turns as lanes share a row. Of few bins, more warps with less turns each keep the device busy.
+    """
+    while lanes > 1 and n_bins * -(-vectors // lanes) < ENOUGH_TILES[lanes > 2]:
+        lanes //= 2
+    return lanes, max(1, -(-vectors // lanes))
 
 
 def block_rows_of_a_bin(block_size: int) -> int:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -231,6 +232,18 @@ def synchronize() -> None:
     """
     stream = cupy.cuda.get_current_stream()
     if not stream.is_capturing():
+        stream.synchronize()
+
+
+@contextmanager
+def aside() -> Iterator[None]:
+    """Where a product prepares what it must wait for: on the current stream, or on one of its own while that is captured."""
+    if not cupy.cuda.get_current_stream().is_capturing():
+        yield
+        synchronize()
+        return
+    with cupy.cuda.Stream(non_blocking=True) as stream:
+        yield
         stream.synchronize()
 
 

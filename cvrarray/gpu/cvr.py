@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache, partial
 from typing import Any
 
@@ -10,7 +11,7 @@ import cupy
 import numpy as np
 
 from ..core.tables import CSR, WARP, CVRTables, Runs
-from . import distinct, shared_memory, transposed
+from . import distinct, segments, shared_memory, transposed
 from .assembly import WORDS, as_words
 from .autotune import autotuned
 from .compiler import (
@@ -241,6 +242,10 @@ def product(tables: CVRTables, dtype: np.dtype) -> Callable[[cupy.ndarray, cupy.
     `x` and `y` are contiguous and `dtype`, the product's, as are the scalars.
     """
     t = tables
+    by_segments = segments.cut(t, dtype)
+    if by_segments is not None:
+        with suppress(cupy.cuda.memory.OutOfMemoryError):  # then without a copy, and with sums in another order
+            return segments.product(t, dtype, by_segments, partial(_places, t))
 
     @cache
     def multiply(form):
@@ -353,7 +358,14 @@ def _struct(t: CVRTables) -> Struct:
 
 def to_coo(tables: CVRTables) -> tuple[cupy.ndarray, cupy.ndarray, cupy.ndarray]:
     """Row, column and value of every stored entry, in slot order."""
-    t, index, n_chunks = tables, tables.tail.dtype, tables.carry_row.size
+    row, col = _places(tables)
+    stored = row >= 0
+    return row[stored], col[stored], tables.val[stored]
+
+
+def _places(t: CVRTables) -> tuple[cupy.ndarray, cupy.ndarray]:
+    """Row and column of every slot; the row of a pad is -1."""
+    index, n_chunks = t.tail.dtype, t.carry_row.size
     row, col = cupy.empty(n_slots(t), index), cupy.empty(n_slots(t), index)
     if n_chunks:
         SLOTS(index)(
@@ -362,5 +374,4 @@ def to_coo(tables: CVRTables) -> tuple[cupy.ndarray, cupy.ndarray, cupy.ndarray]
             (np.int64(n_chunks), np.int32(t.n_lanes), t.step_ptr, t.rec_ptr, t.col_ptr, t.col_base, t.col_narrow, t.col_wide,
              t.rec_mask, t.rec_wb, t.tail, row, col),
         )  # fmt: skip
-    stored = row >= 0
-    return row[stored], col[stored], t.val[stored]
+    return row, col

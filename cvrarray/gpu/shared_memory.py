@@ -147,7 +147,7 @@ def product(t: CVRTables, dtype: np.dtype, struct_of: Callable[[CVRTables], Stru
         found = MATVEC_SHARED(
             distinct.kind(t.val, t.distinct), dtype, t.tail.dtype, t.n_lanes, int(form), whole, t.cut_row.size > 0
         )
-        return _with_shared_memory(found, most)
+        return allowed(found, most)
 
     def launch(chunks, x, values, n_shared, y, alpha, beta):
         multiply(update(alpha, beta))(
@@ -192,7 +192,7 @@ def product_transposed(t: CVRTables, sums: transposed.ColumnSums, struct_of: Cal
     chunks = struct_of(t if whole else t._replace(col_wide=found.packed))
     popular, n_shared = (NULL, n_cols) if whole else (found.popular, found.popular.size)
     kernel = TRANSPOSED_SHARED(distinct.kind(t.val, t.distinct), sums.dtype, t.tail.dtype, t.n_lanes, whole, sums.floats)
-    scatter, grid = _with_shared_memory(kernel, most), (processors(device),)
+    scatter, grid = allowed(kernel, most), (processors(device),)
 
     def add(x, of_call):
         scatter(grid, (THREADS,), (chunks, x, of_call, popular, np.int32(n_shared)), shared_mem=n_shared * column)
@@ -221,7 +221,7 @@ def product_transposed_by_segments(
     if int((steps[..., 1] - steps[..., 0]).sum()) * WARP > MOST_READ * (t.col_narrow.size + t.col_wide.size):
         return None
     kernel = TRANSPOSED_SEGMENTS(kind, sums.dtype, index, sums.floats)
-    scatter, grid = _with_shared_memory(kernel, most), (processors(device),)
+    scatter, grid = allowed(kernel, most), (processors(device),)
     n_groups = max(1, processors(device) // n_segments)
 
     def add(x, of_call):
@@ -240,7 +240,7 @@ def bytes_a_column(dtype: np.dtype) -> int:
     return 8 * transposed.components(dtype) * transposed.limbs(dtype)
 
 
-def _with_shared_memory(found: cupy.cuda.Function, most: int) -> cupy.cuda.Function:
+def allowed(found: cupy.cuda.Function, most: int) -> cupy.cuda.Function:
     """The kernel, allowed `most` bytes of shared memory. Arrays share it, so `most` is what any of them may ask for."""
     cupy.cuda.driver.funcSetAttribute(found.ptr, cupy.cuda.driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, most)
     return found

@@ -28,16 +28,15 @@ _BUILDS = {
 }
 _BUILDS |= {
     "cvr 32, few": lambda csr: judge.few(_BUILDS["cvr 32"](csr)),
-    "cvr 4, one": lambda csr: judge.few(_BUILDS["cvr 4"](abs(csr).sign())),
     "bbcsr 6, few": lambda csr: judge.few(_BUILDS["bbcsr 6"](csr)),
-    "bbcsr 1, float32": lambda csr: judge.float32(_BUILDS["bbcsr 1"](csr)),
+    "bbcsr 6, one": lambda csr: judge.few(_BUILDS["bbcsr 6"](abs(csr).sign())),
 }
 _SHAPES = {"even": (40, 30), "wide": (40, 90_000), "tall": (100, 6), "empty": (5, 4)}
 _MADE = {
     f"{build}, {shape}": (build, shape, "f8")
     for build in _BUILDS
     for shape in _SHAPES
-    if shape == "even" or not build.endswith(("few", "one", "float32"))  # for these alone kernels are compiled beforehand
+    if shape == "even" or not build.endswith(("few", "one"))  # for these alone kernels are compiled beforehand
 }
 _MADE |= {"cvr 32, c16": ("cvr 32", "even", "c16"), "bbcsr 6, c16": ("bbcsr 6", "even", "c16")}
 BASES = list(_MADE)

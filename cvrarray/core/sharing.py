@@ -1,0 +1,61 @@
+"""How many warps of a GPU share a bin of BBCSR in ``A @ x``, and how long they wait: for the product, and for the choice.
+
+Few bins wait for memory rather than for its bandwidth. A warp waits for where its bin lies, and then once for each round
+of blocks that it loads together. Bins beyond those that the device holds at once wait for these, and the longest bin ends
+last. Fitted to 180 matrices and formats: ``docs/measurements/0005-choice-of-format.md``.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+#: Of warps that share a bin; the most bins with which any do; multiprocessors of the device that the model was fitted on.
+SHARERS, MOST_BINS, PROCESSORS = (1, 2, 4, 8, 16), 1 << 15, 132
+#: In rounds: until a warp knows where its bin lies; and for each sharer, as their sums are added.
+START, A_SHARER = 0.6, 0.01
+#: A last wave of warps counts for so much of a full one, however few they are.
+PART_OF_WAVE = 0.6
+
+
+class Bins(NamedTuple):
+    """The bins of a matrix."""
+
+    n_bins: int
+    mean: float  # blocks of a bin
+    longest: float
+    block_size: int
+    itemsize: int  # of the product's dtype
+
+
+class Wait(NamedTuple):
+    """The least number of rounds that a product waits, and the number of sharers with which it does."""
+
+    rounds: float
+    sharers: int
+
+
+def least(bins: Bins, processors: int = PROCESSORS) -> Wait:
+    """By the model of this page."""
+    in_a_round, at_once = blocks_in_flight(bins.block_size, bins.itemsize), warps_at_once(bins.block_size, bins.itemsize)
+    mean, longest = bins.mean / in_a_round, max(bins.longest, bins.mean) / in_a_round
+
+    def rounds(sharers: int) -> float:
+        waves = bins.n_bins * sharers / (at_once * processors)
+        waves = max(1.0, PART_OF_WAVE * math.ceil(waves) + (1 - PART_OF_WAVE) * waves)
+        return waves * (START + mean / sharers) + (longest - mean) / sharers + A_SHARER * sharers
+
+    choices = SHARERS if 0 < bins.n_bins <= MOST_BINS else SHARERS[:1]
+    return min(Wait(rounds(sharers), sharers) for sharers in choices)
+
+
+def blocks_in_flight(block_size: int, itemsize: int) -> int:
+    """Blocks of a narrow bin that a warp loads before it uses the first: ``docs/decisions/0003-gpu-products.md``."""
+    if block_size == 1:
+        return 8 if itemsize <= 4 else 4
+    return 4 if block_size <= 3 else 2 if block_size <= 6 else 1
+
+
+def warps_at_once(block_size: int, itemsize: int) -> int:
+    """Warps that a multiprocessor has registers for."""
+    return 64 if block_size == 1 and itemsize <= 4 else 48 if block_size in (1, 2, 4) else 40

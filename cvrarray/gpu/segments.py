@@ -1,0 +1,169 @@
+"""``A @ x`` by segments of columns, for CVR arrays of few long rows over many columns.
+
+Each nonzero of such a matrix gathers an entry of x from L2: its row has none nearby, and other rows that need the same
+entry are far away. So the nonzeros are copied in the order of segments of columns. A multiprocessor keeps a segment of x
+in shared memory, and sums up what rows have in it: their pieces, long ones in parts. The sums of a row's parts are then
+added in the order of segments. After S. Yesil, A. Heidarshenas, A. Morrison, J. Torrellas, "Speeding Up SpMV for
+Power-Law Graph Analytics by Enhancing Locality & Vectorization", SC 2020, whose segments are for a CPU's cache. Measured:
+``docs/measurements/0003-gpu-products.md``.
+
+The order of sums is another one than without. So it is the structure alone that decides, before the first product.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+from weakref import WeakValueDictionary
+
+import cupy
+import numpy as np
+
+from ..core.tables import WARP, CVRTables
+from . import distinct
+from .assembly import WORDS, as_words
+from .compiler import PRODUCTS, Kernel, Scratch, aside, blocks, processors, struct, update
+from .shared_memory import THREADS, allowed, shared_memory
+
+BLOCK = 256
+SHARES = 8  # warps that share the segments of a row
+#: Nonzeros of a lane that are loaded before the first is multiplied, by the product's item size.
+UNROLL = {1: 4, 2: 4, 4: 4, 8: 4, 16: 2}
+MOST_COLUMNS = 1 << 16  # of a segment: columns have 16 bits
+LEAST_NONZEROS = 1 << 22  # fewer are not worth a second launch
+MOST_SLOTS = 1 << 30  # a copy of more, and 32 bytes for each while it is made, would be too much
+LEAST_LENGTH = 48  # nonzeros of a piece, on average
+FAR = 4  # columns between neighbours in a row, that count as far apart
+LONGEST = 1024  # nonzeros of a part of a piece
+#: Bytes of the nonzeros over those of all segments that are loaded, at least: one for each multiprocessor.
+WORTH_IT = 1.5
+#: Segments are narrower than they must be, for less to load, while their pieces have LONG_ENOUGH nonzeros, and each is for as
+#: many multiprocessors: few have to load two.
+LONG_ENOUGH, PROCESSORS_A_SEGMENT = 256, 2
+
+KEYS = Kernel("segments", "segments_keys", [("int32",), ("int64",)])
+FILL = Kernel("segments", "segments_fill", [("int32",), ("int64",)])
+COUNT = Kernel("segments", "segments_count")
+PARTS = Kernel("segments", "segments_parts")
+VALUES = Kernel("segments", "segments_values", [(word,) for word in WORDS.values()])
+MATVEC = Kernel(
+    "segments",
+    "segments_matvec",
+    PRODUCTS,
+    lambda value, product: (value, product, UNROLL[product.itemsize], THREADS),
+)
+FINISH = Kernel("segments", "segments_finish", [(product,) for _, product in PRODUCTS], lambda product: (product, SHARES))
+
+
+class Cut(NamedTuple):
+    """How columns are cut into segments."""
+
+    n_segments: int
+    width: int
+
+
+def cut(t: CVRTables, dtype: np.dtype) -> Cut | None:
+    """The segments for a matrix; None where these are not for it: see the module's page.
+
+    Its columns are far apart, and x does not fit shared memory as a whole. Its rows have LEAST_LENGTH nonzeros in a segment,
+    and it has so many that loading the segments counts little beside them.
+    """
+    n_rows, n_cols = t.shape
+    device = cupy.cuda.runtime.getDevice()
+    most = max(1, min(MOST_COLUMNS, shared_memory(device) // dtype.itemsize))
+    if n_cols <= most or not LEAST_NONZEROS <= t.nnz <= t.col_narrow.size + t.col_wide.size < MOST_SLOTS:
+        return None
+    n_filled = n_rows - t.empty_row.size
+    n_segments = max(-(-n_cols // most), min(processors(device) // PROCESSORS_A_SEGMENT, t.nnz // (LONG_ENOUGH * n_filled)))
+    width = -(-n_cols // n_segments)
+    loaded = processors(device) * width * dtype.itemsize
+    is_long = t.nnz >= LEAST_LENGTH * n_filled * n_segments and n_rows * n_segments <= t.nnz
+    if not is_long or t.nnz * (_values(t).dtype.itemsize + 2) < WORTH_IT * loaded or not _are_scattered(t):
+        return None
+    return Cut(-(-n_cols // width), width)
+
+
+def _are_scattered(t: CVRTables) -> bool:
+    """Are the columns of most chunks so far apart that few nonzeros of a row share a sector of x?"""
+    with aside():
+        base, carry = t.col_base.get(), t.carry_row.get()
+    follows = (carry[1:] >= 0) & (base[:-1] >= 0) & (base[1:] >= base[:-1])  # the next chunk goes on in the same row
+    distance = (base[1:] - base[:-1])[follows] / (t.nnz / base.size)
+    return 2 * (np.count_nonzero(base < 0) + np.count_nonzero(distance >= FAR)) >= base.size
+
+
+def _values(t: CVRTables) -> cupy.ndarray:
+    """An array of the dtype of the matrix's values, however they are stored."""
+    return t.val if t.distinct is None else t.distinct
+
+
+class Layout:
+    """Which slot each nonzero comes from, in the order of pieces, and where parts begin: 6 bytes a nonzero."""
+
+    def __init__(self, t: CVRTables, of: Cut, row: cupy.ndarray, col: cupy.ndarray):
+        """`row` and `col` of every slot; the row of a pad is -1."""
+        (n_rows, n_cols), nnz, index = t.shape, np.int64(t.nnz), col.dtype
+        n_pieces, n_slots, longest = np.int64(of.n_segments * n_rows), np.int64(row.size), np.int64(LONGEST)
+        width, self.step_ptr = np.int64(of.width), t.step_ptr  # kept, for its address is what the layout is known by
+        keys = cupy.empty(row.size, np.int64)
+        KEYS(index)(blocks(row.size, BLOCK), (BLOCK,), (row, col, n_slots, np.int64(n_rows), width, keys))
+        keys.sort()
+        self.slot, self.col = cupy.empty(t.nnz, np.uint32), cupy.empty(t.nnz, np.uint16)
+        of_piece, count = cupy.empty(int(n_pieces) + 1, np.int64), cupy.zeros(int(n_pieces) + 1, np.int64)
+        grid = blocks(t.nnz + 1, BLOCK)
+        FILL(index)(grid, (BLOCK,), (keys, col, n_slots, nnz, n_pieces, width, of_piece, self.slot, self.col))
+        grid = blocks(int(n_pieces) + 1, BLOCK)
+        COUNT()(grid, (BLOCK,), (of_piece, n_pieces, longest, count[1:]))
+        part_of = cupy.cumsum(count)
+        self.n_parts = int(part_of[-1])
+        ptr = cupy.empty(self.n_parts + 1, np.int64)
+        PARTS()(grid, (BLOCK,), (of_piece, part_of, n_pieces, longest, ptr))
+        self.struct = struct(part_of, ptr, n_rows, n_cols, of.n_segments, of.width, t.nnz)
+
+
+#: By the address of step_ptr and the cut: arrays that differ in their values alone share it.
+LAYOUTS: WeakValueDictionary[tuple[int, Cut], Layout] = WeakValueDictionary()
+
+
+class Values:
+    """A copy of the values in the order of a layout, each in full."""
+
+    def __init__(self, t: CVRTables, slot: cupy.ndarray):
+        self.tables, self.slot = t, slot
+        self.copy = cupy.empty(slot.size, (_values(t) if distinct.is_coded(t.distinct) else t.val).dtype)
+
+    def renew(self) -> None:
+        """Copy them again, after they were replaced."""
+        t = self.tables
+        if distinct.is_one(t.distinct):
+            self.copy[:] = t.distinct[0]
+        elif distinct.is_coded(t.distinct):
+            self.copy[:] = t.distinct[t.val[self.slot]]
+        else:
+            source, target = as_words(t.val), as_words(self.copy)
+            VALUES(source.dtype)(blocks(self.slot.size, BLOCK), (BLOCK,), (source, self.slot, np.int64(self.slot.size), target))
+
+
+def product(
+    t: CVRTables, dtype: np.dtype, of: Cut, places: Callable[[], tuple[cupy.ndarray, cupy.ndarray]]
+) -> Callable[[cupy.ndarray, cupy.ndarray, Any, Any], None]:
+    """``run(x, y, alpha, beta)``, as that of ``gpu.cvr``; ``places()`` are row and column of every slot."""
+    device, scratch, n_rows = cupy.cuda.runtime.getDevice(), Scratch(), t.shape[0]
+    key = t.step_ptr.data.ptr, of
+    with aside():
+        layout = LAYOUTS.get(key) or Layout(t, of, *places())
+        LAYOUTS[key] = layout
+        values = Values(t, layout.slot)
+        values.renew()
+    if cupy.cuda.get_current_stream().is_capturing():
+        values.renew()  # the graph may write them before
+    multiply = allowed(MATVEC(values.copy.dtype, dtype), shared_memory(device))
+    finish, grid, bins, in_shared = FINISH(dtype), (processors(device),), blocks(n_rows, WARP), of.width * dtype.itemsize
+
+    def run(x: Any, y: Any, alpha: Any, beta: Any) -> None:
+        sums = scratch.empty(layout.n_parts, dtype)
+        multiply(grid, (THREADS,), (layout.struct, values.copy, layout.col, x, sums), shared_mem=in_shared)
+        finish(bins, (SHARES * WARP,), (layout.struct, sums, y, alpha, beta, update(alpha, beta)))
+
+    run.renew = values.renew  # type: ignore[attr-defined]
+    return run

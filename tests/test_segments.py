@@ -1,0 +1,107 @@
+"""``A @ x`` by segments of columns: few long rows over many columns."""
+
+from __future__ import annotations
+
+import numpy as np
+import oracle
+import pytest
+from checks import assert_same_bits
+from scipy.sparse import csr_array
+
+from cvrarray import CVRArray
+
+N_COLS = 700_001
+
+
+@pytest.fixture
+def eager(monkeypatch):
+    """Every matrix without near columns is for segments, of 4 KB."""
+    from cvrarray.gpu import segments
+
+    for name, value in (("LEAST_NONZEROS", 1), ("LEAST_LENGTH", 0), ("WORTH_IT", 0), ("LONGEST", 100)):
+        monkeypatch.setattr(segments, name, value)
+    monkeypatch.setattr(segments, "shared_memory", lambda device: 4096)
+    return segments
+
+
+def long_rows(dtype, n_rows: int = 40) -> csr_array:
+    """Rows of 0 to 20,000 random columns; every fifth is empty, one has its columns in one segment."""
+    rng = np.random.default_rng(3)
+    lengths = (20_000 * rng.random(n_rows) ** 3).astype(int)
+    lengths[::5] = 0
+    row = np.repeat(np.arange(n_rows), lengths)
+    col = rng.integers(0, N_COLS, row.size)
+    col[row == 3] %= 200
+    csr = csr_array((rng.standard_normal(row.size).astype(dtype), (row, col)), shape=(n_rows, N_COLS))
+    csr.sum_duplicates()
+    return csr
+
+
+@pytest.mark.small
+@pytest.mark.parametrize("n_lanes", [32, 5])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex128", "int32", "bool"])
+def test_products(eager, n_lanes, dtype, gpu):
+    """Products with scales, empty rows and infinities in x that no row meets; the same bits each time."""
+    import cupy
+
+    csr = long_rows(dtype)
+    A = CVRArray(csr, n_lanes=n_lanes, n_chunks=9, device=gpu)
+    product = np.result_type(dtype, np.float32) if dtype == "bool" else np.dtype(dtype)
+    assert eager.cut(A._tables, product) is not None
+    x = (4 * np.random.default_rng(5).standard_normal(N_COLS)).astype(product)
+    if product.kind in "fc":
+        x[np.setdiff1d(np.arange(N_COLS), csr.indices)] = np.inf
+    y = np.full(csr.shape[0], 7, product)
+    for alpha, beta in ((1, 0), (3, 0), (2, 1)):
+        expected, bound = oracle.product(csr, np.where(np.isfinite(x), x, 0), alpha, beta, y)
+        found = [A.matvec(cupy.asarray(x), out=cupy.asarray(y), alpha=alpha, beta=beta).get() for _ in range(2)]
+        assert_same_bits(*found)
+        assert (np.abs(found[0] - expected) <= bound).all()
+
+
+def test_new_values(eager, gpu):
+    """Values that are replaced in place count in the next product."""
+    import cupy
+
+    csr = long_rows("float64")
+    A, x, data = CVRArray(csr, n_chunks=9, device=gpu), cupy.ones(N_COLS), cupy.asarray(csr.data)
+    plain = (A @ x).get()
+    np.testing.assert_allclose((A.with_values(3 * data) @ x).get(), 3 * plain)
+    np.testing.assert_allclose((A.with_values(2 * data, out=A) @ x).get(), 2 * plain)
+
+
+def test_in_a_graph(eager, gpu):
+    """A product that is captured runs again with other values of x."""
+    import cupy
+
+    csr = long_rows("float32")
+    A, x, y = CVRArray(csr, n_chunks=9, device=gpu), cupy.ones(N_COLS, np.float32), cupy.empty(csr.shape[0], np.float32)
+    A.matvec(x, out=y)
+    stream = cupy.cuda.Stream(non_blocking=True)
+    with stream:
+        stream.begin_capture()
+        A.matvec(x, out=y)
+        graph = stream.end_capture()
+    x.fill(2)
+    cupy.cuda.get_current_stream().synchronize()
+    graph.launch(stream)
+    stream.synchronize()
+    assert_same_bits(y.get(), A.matvec(x).get())
+
+
+@pytest.mark.parametrize("shape", [(400, 300_000), (300_000, 400), (3, 2_000_000)])
+def test_which_matrices(shape, gpu):
+    """Few long rows over many columns; not their transpose, nor rows with something in every second column."""
+    import cupy
+
+    from cvrarray.gpu import segments
+
+    rng = np.random.default_rng(2)
+    pairs = rng.integers(0, shape[0], 6_000_000), rng.integers(0, shape[1], 6_000_000)
+    csr = csr_array((np.ones(6_000_000, np.float32), pairs), shape=shape)
+    csr.sum_duplicates()
+    A = CVRArray(csr, device=gpu)
+    assert (segments.cut(A._tables, A.dtype) is not None) == (shape[0] == 400)
+    x = rng.standard_normal(shape[1]).astype(np.float32)
+    expected, bound = oracle.product(csr, x, 1, 0, None)
+    assert (np.abs((A @ cupy.asarray(x)).get() - expected) <= bound).all()
