@@ -108,7 +108,7 @@ struct ReadAnywhere {
 
 // A bin's tables, in global or in shared memory.
 template <class A, class I, class M>
-struct Bin {
+struct OwnBin {
     const Stored<A>* data;
     const void* col;  // uint16 in a narrow bin, else I
     const M* present;
@@ -131,7 +131,7 @@ template <class A, class Y, class I, class M, int B, int U_NARROW, int U_WIDE, b
 struct BlockProduct {
     const Bbcsr<A, I, M>& m;
     const Opened<A>& values;
-    Bin<A, I, M>* const bins;
+    OwnBin<A, I, M>* const bins;
     const int first, n_bins, rows;
     const Y* const p;
     Y* const s;  // (S, 32 n_bins)
@@ -156,7 +156,7 @@ struct BlockProduct {
     // moves the tables of as many bins as there is room for to shared memory
     __device__ void keep(char* to, const char* end) const {
         for (int b = 0; b < n_bins; ++b) {
-            Bin<A, I, M> bin = bins[b];
+            OwnBin<A, I, M> bin = bins[b];
             const int64 slots = (int64)bin.n_blocks * WARP;
             const bool narrow = bin.base >= 0;
             if (slots * (int64)(B * Values<A>::BYTES + (narrow ? 2 : sizeof(I)) + (HOLES ? sizeof(M) : 0)) + 48 > end - to) break;
@@ -175,7 +175,7 @@ struct BlockProduct {
         typedef ReadAnywhere<STREAM, MARKED> Read;
         const Read read{mark};
         for (int item = threadIdx.x / WARP; item < n_bins * S; item += THREADS / WARP) {
-            const Bin<A, I, M> bin = bins[item / S];
+            const OwnBin<A, I, M> bin = bins[item / S];
             const Opened<A> data = values.from(bin.data);
             const int part = item % S, at = item / S * WARP + lane_id();
             const Y sum = bin.base >= 0
@@ -212,7 +212,7 @@ __global__ __launch_bounds__(THREADS, 1) void cg_bbcsr(const Bbcsr<A, I, M> m, c
     const int first = first_bin[blockIdx.x], n_bins = first_bin[blockIdx.x + 1] - first;
     const Part<Y, THREADS, MARKED> part(v, shared, (int64)first * WARP, (int64)(first + n_bins) * WARP, m.n_rows);
     const BlockProduct<A, Y, I, M, B, U_NARROW, U_WIDE, HOLES, S, THREADS, STREAM, MARKED> product{
-        m, m.data.opened(), reinterpret_cast<Bin<A, I, M>*>(shared), first, n_bins, part.rows, v.p, part.s, shared + v.free,
+        m, m.data.opened(), reinterpret_cast<OwnBin<A, I, M>*>(shared), first, n_bins, part.rows, v.p, part.s, shared + v.free,
         shared + v.end};
     iterate(part, product, column, words, count);
 }

@@ -24,7 +24,7 @@ from cvrarray.linalg.gpu.state import BLOCKS, DIAGONAL, GIVEN, IDENTITY, State
 #: Iterations of a launch, at most: the host can be interrupted between launches.
 BATCH = 4096
 WORDS_A_BLOCK = 11  # of 64 bits, for exchanges between blocks: 2 * 5 sums and a barrier
-BIN = 40  # bytes of the kernel's struct Bin, at most
+BIN = 40  # bytes of the kernel's struct OwnBin, at most
 RESERVED = 4096  # bytes of shared memory for the kernels' own variables
 #: Threads of a block; more for single columns where there are enough bins, as their rows need few registers.
 THREADS, MANY_THREADS = 512, 1024
