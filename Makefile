@@ -16,7 +16,7 @@
 # make bench-asv                  asv over the commit that is checked out, results in .asv/results   (ASV_ARGS="--bench Product")
 # make bench-check                asv's benchmarks, some of them run once at small size: do they still work?
 # make peer-suites                the tests that SciPy, pydata/sparse and Dask ship, against our arrays; writes docs/peer-suites.json
-#                                 (PEER_ARGS="--each-once --most 100 -n auto": one kind of array a case, at most 100 cases a suite;
+#                                 (PEER_ARGS="--each-once --most 40 -n auto": one kind of array a case, at most 40 cases a suite;
 #                                 "--suites arpack --report docs/peer-suites.json": some suites, the others' counts stay)
 # make works                      docs/works.md: calls of other libraries that are made, and what came of them
 # make fuzz FUZZ_S=600            mutated and forged inputs of every kind for so many seconds; goes on where it stopped
