@@ -40,12 +40,9 @@ struct Bin {
         present = HOLES ? m.present + first / B + lane : nullptr;
     }
 
-    // f(block columns as stored, the column of A that they count from)
-    template <class F>
-    __device__ void with_columns(const Bbcsr<A, I, M>& m, const F& f) const {
-        if (base >= 0)
-            f(m.col_narrow + columns, (int64)base * B);
-        else
-            f(m.col_wide + columns, int64(0));
-    }
+    __device__ bool is_narrow() const { return base >= 0; }
+    // block columns as stored, and the column of A that narrow ones count from
+    __device__ const uint16* narrow(const Bbcsr<A, I, M>& m) const { return m.col_narrow + columns; }
+    __device__ const I* wide(const Bbcsr<A, I, M>& m) const { return m.col_wide + columns; }
+    __device__ int64 origin() const { return (int64)base * B; }
 };

@@ -62,9 +62,11 @@ __global__ void bbcsr_matmat(const Bbcsr<A, I, M> m, int64 k, const Y* __restric
     const int64 at = (blockIdx.y * (int64)G + lane % G) * V;
     const Bin<A, I, M, B, HOLES> own(m, values, bin, lane);
     Columns<Y, V, 1, V> sum[G] = {};
-    own.with_columns(m, [&](const auto* col, int64 from) {
-        multiply<A, Y, I, M, B, HOLES, G, V, U>(col, own.data, own.present, own.n_blocks, x + from * k + at, at, k, sum);
-    });
+    if (own.is_narrow())
+        multiply<A, Y, I, M, B, HOLES, G, V, U>(own.narrow(m), own.data, own.present, own.n_blocks, x + own.origin() * k + at, at,
+                                                k, sum);
+    else
+        multiply<A, Y, I, M, B, HOLES, G, V, U>(own.wide(m), own.data, own.present, own.n_blocks, x + at, at, k, sum);
 #pragma unroll
     for (int turn = 0; turn < G; ++turn) {
         const int64 row = bin * WARP + turn * (WARP / G) + lane / G;
@@ -148,10 +150,11 @@ __global__ void bbcsr_matmat_blocks(const Bbcsr<A, I, M> m, int64 k, const Y* __
     const int lane = (int)(row - bin * WARP), n_rows = (int)(end - row);
     const Bin<A, I, M, B, HOLES> own(m, values, bin, lane);
     Columns<Y, V, 1, V> sum[B] = {};
-    own.with_columns(m, [&](const auto* col, int64 from) {
-        multiply_blocks<A, Y, I, M, B, HOLES, G, V>(col, own.data, own.present, own.n_blocks, n_rows, x + from * k + at, at, k,
-                                                    sum);
-    });
+    if (own.is_narrow())
+        multiply_blocks<A, Y, I, M, B, HOLES, G, V>(own.narrow(m), own.data, own.present, own.n_blocks, n_rows,
+                                                    x + own.origin() * k + at, at, k, sum);
+    else
+        multiply_blocks<A, Y, I, M, B, HOLES, G, V>(own.wide(m), own.data, own.present, own.n_blocks, n_rows, x + at, at, k, sum);
 #pragma unroll
     for (int i = 0; i < B; ++i)
         if (i < n_rows) sum[i].store(y + (row + i) * k + at, at, k, alpha, beta, update);

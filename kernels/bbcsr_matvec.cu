@@ -23,10 +23,10 @@ __global__ __launch_bounds__(S > 4 ? S * WARP : 4 * WARP) void bbcsr_matvec(cons
     Y sum{};
     if (bin < m.n_bins) {
         const Bin<A, I, M, B, HOLES> own(m, values, bin, 0);
-        own.with_columns(m, [&](const auto* col, int64 from) {
-            constexpr int U = sizeof(*col) == sizeof(uint16) ? U_NARROW : U_WIDE;
-            sum = row_sum<ReadOnce, A, Y, I, M, B, U, HOLES, S>(col, own.data, own.present, own.n_blocks, part, x + from);
-        });
+        sum = own.is_narrow()
+            ? row_sum<ReadOnce, A, Y, I, M, B, U_NARROW, HOLES, S>(own.narrow(m), own.data, own.present, own.n_blocks, part,
+                                                                   x + own.origin())
+            : row_sum<ReadOnce, A, Y, I, M, B, U_WIDE, HOLES, S>(own.wide(m), own.data, own.present, own.n_blocks, part, x);
     }
     if constexpr (S > 1) {
         constexpr int MOST_WARPS = 16;

@@ -191,7 +191,8 @@ def test_small_integers_take_one_look_each(gpu, small, dtype):
     data = (np.arange(100_000) % 200).astype(dtype)
     n_different, changes = small._sampled(cupy.asarray(data))
     assert n_different == np.unique(data[np.arange(512) * data.size // 512]).size > 100
-    assert changes == (dtype not in ("float64", "complex128"))
+    assert not changes  # these fit float32
+    assert small._sampled(cupy.asarray(data / 3))[1] or dtype not in ("float64", "complex128")
     stored, table = small.encode(cupy.asarray(data))
     assert (table is None) == (dtype == "int16")
     assert same_bits(looked_up(stored, table), cupy.asarray(data))

@@ -355,5 +355,6 @@ def test_from_device_to_device(build, name, gpu, tmp_path):
     random = cupy.asarray(np.random.default_rng(0).standard_normal(csr.nnz))
     there.with_values(random, out=there)
     assert_same_bits(there @ x, plain.with_values(random) @ x)
-    cvrarray.to_store(A, tmp_path / "few", device="cpu", chunks="4 KiB")
-    assert_same_bits(cvrarray.Stored(tmp_path / "few", device=gpu) @ x, plain @ x)
+    for values, path in (("auto", tmp_path / "few"), ("plain", tmp_path / "plain")):
+        cvrarray.to_store(csr, path, device="cpu", chunks="4 KiB", values=values)
+    assert_same_bits(cvrarray.Stored(tmp_path / "few", device=gpu) @ x, cvrarray.Stored(tmp_path / "plain", device=gpu) @ x)

@@ -391,10 +391,13 @@ def _struct(t: BBCSRTables) -> Struct:
 
 
 def to_coo(tables: BBCSRTables) -> tuple[cupy.ndarray, cupy.ndarray, cupy.ndarray]:
-    """Row, column and value of every stored entry, in slot order; padding and holes left out."""
+    """Row, column and value of every stored entry, in slot order; padding and holes left out.
+
+    The tables may be those of some bins, with the columns of all: their values tell how many slots there are.
+    """
     t, index = tables, tables.col_wide.dtype
     n_bins = t.col_base.size
-    row, col = cupy.empty(n_slots(t), index), cupy.empty(n_slots(t), index)
+    row, col = cupy.empty(t.data.size, index), cupy.empty(t.data.size, index)
     if n_bins:
         SLOTS(index, mask_dtype(t.block_size))(
             blocks(n_bins * WARP, BLOCK),
