@@ -1,14 +1,15 @@
 """BBCSR: Bin Blocked Compressed Sparse Row.
 
-Source: D. Weber, J. Bender, M. Schnoes, A. Stork, D. Fellner, "Efficient GPU Data Structures and Methods to Solve Sparse
-Linear Systems in Dynamics Applications", Computer Graphics Forum 32(1), 2013, doi:10.1111/j.1467-8659.2012.03227.x,
-where it is called BIN-CSR.
+Source: D. Weber, J. Bender, M. Schnoes, A. Stork, D. Fellner, "Efficient GPU Data Structures and Methods to Solve
+Sparse Linear Systems in Dynamics Applications", Computer Graphics Forum 32(1), 2013,
+doi:10.1111/j.1467-8659.2012.03227.x, where it is called BIN-CSR.
 
 The idea
 --------
-32 consecutive scalar rows form a **bin**, which a warp (or a few vectors) multiplies in step: entry k of all 32 rows lies
-side by side in memory. Rows of a bin are padded to the longest. Of every ``block_size x block_size`` **block** only one
-column is stored a row. Two block rows of size 3 (their blocks A, B, C) in one bin; digits are a row's scalar columns::
+32 consecutive scalar rows form a **bin**, which a warp (or a few vectors) multiplies in step: entry k of all 32 rows
+lies side by side in memory. Rows of a bin are padded to the longest. Of every ``block_size x block_size`` **block**
+only one column is stored a row. Two block rows of size 3 (their blocks A, B, C) in one bin; digits are a row's scalar
+columns::
 
     rows 0-2 | A A A B B B |     data:   A00 A10 A20 C00 C10 C20 ...   A01 A11 A21 C01 ...   (row after row, then the next k)
     rows 3-5 | . . . C C C |     colptr:  0   0   0   3   3   3  ...    3   3   3  -1  -1  -1   (one a block and row)
@@ -23,17 +24,18 @@ bin_rowptr     (n_bins + 1,) int64           ``n_bins = ceil(n_rows / 32)``; pre
 rowptr         (32 * (n_bins + 1),) int64    ``bin_rowptr[r // 32] + r % 32``; row r ends at ``rowptr[r + 32]``
 data           (bin_rowptr[-1],)             entry k of row r is ``data[rowptr[r] + 32 * k]``; padding is 0
 colptr         (data.size // block_size,)    block b of row r begins at scalar column
-                                             ``colptr[(rowptr[r] - r % 32) // block_size + r % 32 + 32 * b]``; padding is < 0
+                                             ``colptr[(rowptr[r] - r % 32) // block_size + r % 32 + 32 * b]``; padding
+                                             is < 0
 =============  ============================  ==============================================================================
 
-Blocks of a row stand in ascending column order. 32 is no multiple of 3 or 6: a block row can lie in two bins. Shapes need
-be no multiple of ``block_size``; the last block of a row may reach over the right edge.
+Blocks of a row stand in ascending column order. 32 is no multiple of 3 or 6: a block row can lie in two bins. Shapes
+need be no multiple of ``block_size``; the last block of a row may reach over the right edge.
 
 Holes
 -----
-A block that lacks some of its entries has *holes*. They hold 0 and, unlike a stored zero, must never meet ``x``: 0 * inf
-would poison a row. Where any block has a hole, ``present`` has a bit a column for every block and row, and product and way
-back use only what is marked. A matrix of full blocks has none and pays nothing.
+A block that lacks some of its entries has *holes*. They hold 0 and, unlike a stored zero, must never meet ``x``: 0 *
+inf would poison a row. Where any block has a hole, ``present`` has a bit a column for every block and row, and product
+and way back use only what is marked. A matrix of full blocks has none and pays nothing.
 
 Invariants, as :meth:`BBCSRArray.check` verifies them
 -----------------------------------------------------
@@ -43,17 +45,18 @@ Tables that hold them have one meaning: every product, ``tocsr`` and every other
 1. ``bin_rowptr`` begins with 0 and grows by multiples of ``32 * block_size``; ``data`` has ``bin_rowptr[-1]`` values.
 2. Narrow and wide bins fill their column tables exactly; block columns lie in [0, ceil(n_cols / block_size)), and
    ``col_base`` is a narrow bin's smallest or -1.
-3. Blocks of a row ascend, padding follows them, and rows from n_rows on are padding. Rows of one block row have the same
-   blocks, as far as they lie in one bin, for lanes of one block row share what they load. A bin is as long as its longest row.
-4. ``present`` marks no column of padding and none beyond n_cols; without it every block lies inside whole. Marked entries
-   count ``nnz``.
+3. Blocks of a row ascend, padding follows them, and rows from n_rows on are padding. Rows of one block row have the
+   same blocks, as far as they lie in one bin, for lanes of one block row share what they load. A bin is as long as its
+   longest row.
+4. ``present`` marks no column of padding and none beyond n_cols; without it every block lies inside whole. Marked
+   entries count ``nnz``.
 5. Padding and holes hold 0.
 
 Cost
 ----
-Bytes a stored slot: the value, and (2 or 4) / block_size for its column; with holes 1, 2 or 4 bytes a block and row more.
-Slots over nonzeros is :attr:`BBCSRArray.fill_ratio`. BBCSR wins on dense blocks (FEM with 3 or 6 unknowns a node) and, with
-``block_size=1``, on rows of equal length; it loses where one long row pads 31 others: there CVR is right.
+Bytes a stored slot: the value, and (2 or 4) / block_size for its column; with holes 1, 2 or 4 bytes a block and row
+more. Slots over nonzeros is :attr:`BBCSRArray.fill_ratio`. BBCSR wins on dense blocks (FEM with 3 or 6 unknowns a node)
+and, with ``block_size=1``, on rows of equal length; it loses where one long row pads 31 others: there CVR is right.
 """
 
 from __future__ import annotations
@@ -111,8 +114,9 @@ class BBCSRArray(FormatArray):
     Parameters
     ----------
     obj : sparse or dense 2-D array, or a tuple
-        scipy.sparse, cupyx.scipy.sparse, pydata/sparse, NumPy, CuPy or an array of ours. Duplicates are summed. A tuple is,
-        as for SciPy's constructors, ``(data, (row, col))``, ``(data, indices, indptr)`` or the shape of an empty matrix.
+        scipy.sparse, cupyx.scipy.sparse, pydata/sparse, NumPy, CuPy or an array of ours. Duplicates are summed. A tuple
+        is, as for SciPy's constructors, ``(data, (row, col))``, ``(data, indices, indptr)`` or the shape of an empty
+        matrix.
     block_size : int
         Rows and columns of a block, 1 to 32: 6 for shells and rigid bodies, 3 for solids, 1 for no blocks.
     device : str, optional
@@ -123,8 +127,8 @@ class BBCSRArray(FormatArray):
         To which values are cast. Default: theirs.
     copy : ignored; SciPy has it. The tables are new ones always.
     values : {"auto", "plain"}
-        ``"auto"`` stores values in fewer bytes where that pays: one value once, at most 256 different ones as 8-bit numbers,
-        float64 that is exactly float32 as such. Every result has the same bits as with ``"plain"``.
+        ``"auto"`` stores values in fewer bytes where that pays: one value once, at most 256 different ones as 8-bit
+        numbers, float64 that is exactly float32 as such. Every result has the same bits as with ``"plain"``.
 
     Raises
     ------
@@ -202,8 +206,8 @@ class BBCSRArray(FormatArray):
         Raises
         ------
         ValueError
-            `blocks` is not (n_blocks, b, b) with b from 1 to 32, the lengths disagree, a pair is negative or lies outside
-            `shape`, or a value other than 0 does.
+            `blocks` is not (n_blocks, b, b) with b from 1 to 32, the lengths disagree, a pair is negative or lies
+            outside `shape`, or a value other than 0 does.
 
         Examples
         --------
@@ -247,13 +251,14 @@ class BBCSRArray(FormatArray):
     def _of_blocks(cls, blocks: Blocks, target: devices.Device) -> tuple[BBCSRTables, Any]:
         """The tables of blocks, but for their values, and the row of a block that each slot of blocks has.
 
-        Row i of block e has the number ``e * size + i + 1``, and padding 0. No block may reach over the right edge. For use on
-        the current device.
+        Row i of block e has the number ``e * size + i + 1``, and padding 0. No block may reach over the right edge. For
+        use on the current device.
         """
         size, n_rows, xp = blocks.size, blocks.shape[0], target.xp
         # a row of a block as one number: the columns of these are those of the blocks
         t = cls._module(target).convert(expanded(blocks, size), 1)
-        rows_of = xp.minimum(size, n_rows - size * xp.arange(blocks.indptr.size - 1))  # of each block row, inside the shape
+        # of each block row, inside the shape
+        rows_of = xp.minimum(size, n_rows - size * xp.arange(blocks.indptr.size - 1))
         nnz = int((xp.diff(blocks.indptr) * rows_of).sum()) * size
         values = xp.broadcast_to(xp.zeros(1, bool), t.data.size * size)
         return t._replace(
@@ -286,8 +291,8 @@ class BBCSRArray(FormatArray):
     def padded_data(self) -> Any:
         """(bin_rowptr[-1],) the table ``data`` of the format: values in its order, padding and holes included.
 
-        Do not write to it. :attr:`data` has the nonzeros alone. Values that are stored in fewer bytes are decoded for each
-        call.
+        Do not write to it. :attr:`data` has the nonzeros alone. Values that are stored in fewer bytes are decoded for
+        each call.
         """
         with self._target.use():
             return self._plain_values()
@@ -412,7 +417,8 @@ class BBCSRArray(FormatArray):
                 block_col = np.unique(block_col, return_inverse=True)[1]
             blocks, slots = counts.blocks_in_groups(window.indptr, block_col, int(block_col.max()) + 1, size, WARP)
             fill = float(blocks) * size * size / window.nnz
-            slots = max(slots * WARP * size * sample.scale, sample.padded)  # a long row between the windows pads its bin
+            # a long row between the windows pads its bin
+            slots = max(slots * WARP * size * sample.scale, sample.padded)
             mask = 0 if fill == 1.0 else 1
             found[f"bbcsr{size}"] = slots * (value + (column + mask) / size) + bins * 24, fill
         return {name: (int(n_bytes), fill) for name, (n_bytes, fill) in found.items()}

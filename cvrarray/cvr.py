@@ -7,9 +7,9 @@ finished by a *record* and lanes that run dry steal.
 The idea
 --------
 The nonzeros, in row-major order, are cut into **chunks**. A chunk is laid out over ``n_lanes`` **lanes** in
-``n_steps = ceil(nnz_chunk / n_lanes)`` **steps**, so that one vector instruction (or one warp) takes one step. Each lane
-works through whole rows, one after the other. A lane that runs dry is *fed* the next row; when rows run out it *steals*
-its share from the front of a lane that has too much. Rows 0 to 3 of lengths 3, 1, 2 and 4 on two lanes::
+``n_steps = ceil(nnz_chunk / n_lanes)`` **steps**, so that one vector instruction (or one warp) takes one step. Each
+lane works through whole rows, one after the other. A lane that runs dry is *fed* the next row; when rows run out it
+*steals* its share from the front of a lane that has too much. Rows 0 to 3 of lengths 3, 1, 2 and 4 on two lanes::
 
     row 0: a b c      lane 0 | a b c i j |   records (pos, wb): (1, row 1), (4, row 0), (5, entry 1), (8, entry 0), (9, entry 0)
     row 1: d          lane 1 | d e f g h |   tail = [3, 2],  lr_rec = 5
@@ -30,44 +30,47 @@ lr_rec         int                   the slot of the first lane that found no ro
 
 Conversion of one chunk
 -----------------------
-1. *Feed.* Before step i every lane with nothing left, in lane order, takes the next non-empty row (its part inside the chunk).
-2. *Record.* A lane that has just finished something appends ``(pos, wb)``, wb being its row or, in tail mode, its entry.
+1. *Feed.* Before step i every lane with nothing left, in lane order, takes the next non-empty row (its part inside the
+   chunk).
+2. *Record.* A lane that has just finished something appends ``(pos, wb)``, wb being its row or, in tail mode, its
+   entry.
 3. *Last row.* When the chunk's last row is fed, ``tail`` takes all lanes' rows, and lane l's wb becomes the entry l.
-4. *Steal.* A dry lane with no row left to feed takes ``average = n_steps - i`` elements from the front of the lowest lane
-   that has more than that, and the victim's wb. If there is none the lane pads to the end.
+4. *Steal.* A dry lane with no row left to feed takes ``average = n_steps - i`` elements from the front of the lowest
+   lane that has more than that, and the victim's wb. If there is none the lane pads to the end.
 5. *Pads* hold value 0 and the chunk's smallest column. They follow a lane's last record, so no sum ever includes them,
    whatever ``x`` holds there.
 
 Where chunks end
 ----------------
 With q = nnz // n_chunks, ``split="nnz"`` cuts every q nonzeros (the first ``nnz % n_chunks`` chunks have one more).
-``split="rows"`` moves each of these cuts to the nearest end of a group of ``n_lanes`` non-empty rows, so that lanes stay
-in phase (neighbouring rows advance together and find ``x`` in cache); where that is q / 2 away or more, to the nearest end
-of a row; where a row is that long too, it leaves the cut inside the row.
+``split="rows"`` moves each of these cuts to the nearest end of a group of ``n_lanes`` non-empty rows, so that lanes
+stay in phase (neighbouring rows advance together and find ``x`` in cache); where that is q / 2 away or more, to the
+nearest end of a row; where a row is that long too, it leaves the cut inside the row.
 
 Invariants, as :meth:`CVRArray.check` verifies them
 ---------------------------------------------------
-Tables that hold them are those that the conversion makes of one matrix, for chunks cut at these places: so every product,
-``tocsr`` and every other way to read them find the same matrix. Two choices are left free: a chunk of near columns may be
-wide, and a pad may hold -0.0.
+Tables that hold them are those that the conversion makes of one matrix, for chunks cut at these places: so every
+product, ``tocsr`` and every other way to read them find the same matrix. Two choices are left free: a chunk of near
+columns may be wide, and a pad may hold -0.0.
 
 0. ``shape`` and ``nnz`` are counts, ``n_lanes`` is 1 to 32; every table has its dtype, its dimensions, and C order.
 1. ``step_ptr`` and ``rec_ptr`` begin with 0, increase, and fit the tables they point into.
 2. Columns lie in [0, n_cols); ``col_base`` is a narrow chunk's smallest or -1; narrow and wide chunks fill their column
    tables exactly.
-3. A record is one bit of ``rec_mask`` below ``n_lanes``; ``rec_wb`` names a row or an entry of tail that is not -1. Records,
-   ``rec_wb`` and ``tail`` are those that feeding and stealing lead to: every row and every entry of tail is complete once.
+3. A record is one bit of ``rec_mask`` below ``n_lanes``; ``rec_wb`` names a row or an entry of tail that is not -1.
+   Records, ``rec_wb`` and ``tail`` are those that feeding and stealing lead to: every row and every entry of tail is
+   complete once.
 4. Carries: ``carry_row`` is -1 or the last row of the chunk before; ``cut_row`` and ``cut_ptr`` list exactly the chunks
    that carry.
 5. Every row has one owner: one chunk that stores it, or ``empty_row``. Rows ascend, in a chunk as they are fed.
-6. Slots up to each lane's last record in its chunk count ``nnz``; each chunk has fewer than ``n_lanes`` pads. They hold 0 and
-   the chunk's smallest column.
+6. Slots up to each lane's last record in its chunk count ``nnz``; each chunk has fewer than ``n_lanes`` pads. They hold
+   0 and the chunk's smallest column.
 7. Columns increase in every row, over the lanes that share it and the chunks that cut it: no entry is stored twice.
 
 Cost
 ----
-Bytes a nonzero: the value, 2 or 4 for the column, 1/8 for the record mask; a row: 4 for ``rec_wb``; a chunk: 4 a lane for
-``tail`` and some 40 more. CVR wins where row lengths vary: it never pads a row. On rows of equal length BBCSR with
+Bytes a nonzero: the value, 2 or 4 for the column, 1/8 for the record mask; a row: 4 for ``rec_wb``; a chunk: 4 a lane
+for ``tail`` and some 40 more. CVR wins where row lengths vary: it never pads a row. On rows of equal length BBCSR with
 ``block_size=1`` (sliced ELLPACK) moves as few bytes with less bookkeeping; on dense blocks BBCSR stores fewer columns.
 """
 
@@ -94,8 +97,8 @@ TRIED_CHUNKS = (2.0, 0.5, 4.0)
 LARGE = 1 << 23
 
 
-#: On a CPU, time over that of streaming the tables, for records and lanes out of phase; and where a product mostly waits for
-#: memory: 8-byte values, tables over LARGE. See ``docs/decisions/0005``.
+#: On a CPU, time over that of streaming the tables, for records and lanes out of phase; and where a product mostly
+#: waits for memory: 8-byte values, tables over LARGE. See ``docs/decisions/0005``.
 FACTOR, FACTOR_WAITING = 1.33, 1.05
 
 #: Microseconds of ``A @ x`` on a GPU: its own, and of a megabyte of tables, x and y.
@@ -133,8 +136,9 @@ class CVRArray(FormatArray):
     Parameters
     ----------
     obj : sparse or dense 2-D array, or a tuple
-        scipy.sparse, cupyx.scipy.sparse, pydata/sparse, NumPy, CuPy or an array of ours. Duplicates are summed. A tuple is,
-        as for SciPy's constructors, ``(data, (row, col))``, ``(data, indices, indptr)`` or the shape of an empty matrix.
+        scipy.sparse, cupyx.scipy.sparse, pydata/sparse, NumPy, CuPy or an array of ours. Duplicates are summed. A tuple
+        is, as for SciPy's constructors, ``(data, (row, col))``, ``(data, indices, indptr)`` or the shape of an empty
+        matrix.
     n_lanes : int, optional
         Lanes a chunk, 1 to 32. Default: 32, but 24 on a CPU where most rows come in triplets with the same columns.
     n_chunks : int, optional
@@ -149,8 +153,8 @@ class CVRArray(FormatArray):
         To which values are cast. Default: theirs.
     copy : ignored; SciPy has it. The tables are new ones always.
     values : {"auto", "plain"}
-        ``"auto"`` stores values in fewer bytes where that pays: one value once, at most 256 different ones as 8-bit numbers,
-        float64 that is exactly float32 as such. Every result has the same bits as with ``"plain"``.
+        ``"auto"`` stores values in fewer bytes where that pays: one value once, at most 256 different ones as 8-bit
+        numbers, float64 that is exactly float32 as such. Every result has the same bits as with ``"plain"``.
 
     Raises
     ------
@@ -389,8 +393,8 @@ class CVRArray(FormatArray):
     ) -> Iterator[tuple[str, Any]]:
         """Those of the tables `t` that need every chunk to be followed, and what they need (n_chunks,).
 
-        `named` are the rows that a chunk's records name, `fed` these and those in its tail, `before` the last row of the
-        chunk before.
+        `named` are the rows that a chunk's records name, `fed` these and those in its tail, `before` the last row of
+        the chunk before.
         """
         n_rows, chunks = self.shape[0], self._target.backend("check_cvr")
         cut = np.flatnonzero(t.carry_row >= 0)

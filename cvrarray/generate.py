@@ -169,8 +169,8 @@ def lognormal(
 ) -> CSRMatrix:
     """Rows of log-normal lengths of uniformly random columns: (n_rows, n_cols). Duplicates are summed.
 
-    `spread` is the standard deviation of the lengths' logarithms, 0 for rows of equal length; `mean` is their mean before
-    those beyond `longest` are cut. Set covering and crew scheduling have few such rows over many columns.
+    `spread` is the standard deviation of the lengths' logarithms, 0 for rows of equal length; `mean` is their mean
+    before those beyond `longest` are cut. Set covering and crew scheduling have few such rows over many columns.
 
     Examples
     --------
@@ -236,10 +236,13 @@ def elasticity(refinements: int, dtype: Any = np.float64, xp: ModuleType = np, s
 def manhattan(n_poses: int, noise: float = 0.02, seed: int = 0) -> str:
     """A pose graph as text in the g2o format: a robot in streets on a grid, measured from pose to pose.
 
-    R. Kuemmerle, G. Grisetti, H. Strasdat, K. Konolige, W. Burgard, "g2o: A General Framework for Graph Optimization", ICRA
-    2011. The robot moves by 1 and may turn by 90 degrees at each crossing; where it comes to a crossing again, it measures
-    the pose that it had there last. ``VERTEX_SE2 id x y theta`` are the poses that follow from its odometry alone, which
-    drift; ``EDGE_SE2 i j dx dy dtheta`` and the upper triangle of a 3 x 3 information matrix are the measurements.
+    R. Kuemmerle, G. Grisetti, H. Strasdat, K. Konolige, W. Burgard, "g2o: A General Framework for Graph Optimization",
+    ICRA
+    2011. The robot moves by 1 and may turn by 90 degrees at each crossing; where it comes to a crossing again, it
+          measures
+    the pose that it had there last. ``VERTEX_SE2 id x y theta`` are the poses that follow from its odometry alone,
+    which drift; ``EDGE_SE2 i j dx dy dtheta`` and the upper triangle of a 3 x 3 information matrix are the
+    measurements.
 
     Parameters
     ----------

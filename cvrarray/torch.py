@@ -25,8 +25,9 @@ with optional("cvrarray.torch", "PyTorch", "torch"):
 def matmul(A: Any, x: torch.Tensor, values: torch.Tensor | None = None) -> torch.Tensor:
     """``A @ x`` with gradients with respect to `x` and to the values of `A`.
 
-    It is the registered operator ``torch.ops.cvrarray.product``: ``torch.compile`` takes it without a break, CUDA graphs
-    record it, and its own gradients have gradients. Where no gradient is asked for, the product's kernel is called at once.
+    It is the registered operator ``torch.ops.cvrarray.product``: ``torch.compile`` takes it without a break, CUDA
+    graphs record it, and its own gradients have gradients. Where no gradient is asked for, the product's kernel is
+    called at once.
 
     Parameters
     ----------
@@ -35,9 +36,9 @@ def matmul(A: Any, x: torch.Tensor, values: torch.Tensor | None = None) -> torch
     x : (n_cols,) or (n_cols, k) tensor on the array's device
         Of a dtype that the array's values promote to no other one with.
     values : (A.nnz,) tensor, optional
-        Values that stand for the array's own, in the order of ``A.data``. A gradient with respect to them is computed at the
-        array's entries alone. The first call finds where entries lie, and the array keeps it; a transposed view keeps
-        nothing: there take ``A.T.copy()``.
+        Values that stand for the array's own, in the order of ``A.data``. A gradient with respect to them is computed
+        at the array's entries alone. The first call finds where entries lie, and the array keeps it; a transposed view
+        keeps nothing: there take ``A.T.copy()``.
 
     Returns
     -------
@@ -72,7 +73,8 @@ def matmul(A: Any, x: torch.Tensor, values: torch.Tensor | None = None) -> torch
 
 
 def multiply(left: Any, right: Any) -> torch.Tensor:
-    """``left @ right`` of an array of ours and a tensor, as a tensor: :func:`matmul`, or of a tensor on the left its transpose.
+    """``left @ right`` of an array of ours and a tensor, as a tensor: :func:`matmul`, or of a tensor on the left its
+    transpose.
 
     Examples
     --------
@@ -86,7 +88,7 @@ def multiply(left: Any, right: Any) -> torch.Tensor:
     return matmul(right.T, left) if left.ndim == 1 else matmul(right.T, left.mT).mT
 
 
-# ------------------------------------------------------------------------------------------------------------ the operator
+# --------------------------------------------------------------------------------------------------------- the operator
 
 
 _are_transformed = torch._C._are_functorch_transforms_active  # by vmap, torch.func.grad and the like
@@ -147,12 +149,16 @@ class _Launch:
 
 
 def _product(x: torch.Tensor, values: torch.Tensor | None, number: int, n_rows: int, transposed: bool) -> torch.Tensor:
-    """``torch.ops.cvrarray.product``, computed: the array of a number, with other values perhaps, or its transpose, times x."""
+    """``torch.ops.cvrarray.product``, computed: the array of a number, with other values perhaps, or its transpose,
+    times x.
+    """
     return _computed(_array(number), x, values, transposed)
 
 
 def _sampled(left: torch.Tensor, right: torch.Tensor, number: int, n_entries: int) -> torch.Tensor:
-    """``torch.ops.cvrarray.sampled``, computed: ``sum(left[row] * right[col])`` for each entry of the array of a number."""
+    """``torch.ops.cvrarray.sampled``, computed: ``sum(left[row] * right[col])`` for each entry of the array of a
+    number.
+    """
     array = _array(number)
     row, col = array._places()
     out = left.new_empty(n_entries, dtype=torch.float32 if left.dtype == torch.float16 else left.dtype)
@@ -259,7 +265,9 @@ class _Transformed(torch.autograd.Function):  # type: ignore[misc]
 
 
 class _Product(torch.autograd.Function):  # type: ignore[misc]
-    """:class:`_Transformed` for plain tensors: with a context of its own it would bind its arguments by name in every call."""
+    """:class:`_Transformed` for plain tensors: with a context of its own it would bind its arguments by name in every
+    call.
+    """
 
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> torch.Tensor:
@@ -287,7 +295,7 @@ def _back_sampled(ctx: Any, gradient: Any) -> Any:
 torch.library.register_autograd("cvrarray::product", _back_product, setup_context=_keep_product, lib=_OPERATORS)
 torch.library.register_autograd("cvrarray::sampled", _back_sampled, setup_context=_keep_sampled, lib=_OPERATORS)
 
-# -------------------------------------------------------------------------------------------------------- tensors as arrays
+# ---------------------------------------------------------------------------------------------------- tensors as arrays
 
 
 _NUMPYS = {

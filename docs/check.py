@@ -1,8 +1,8 @@
 """The built site in headless Chromium: ``python docs/check.py SITE SCREENSHOTS [PAGE ...]``; ``make docs-check``.
 
 Every page, or those named (``gallery/index``), is opened 1280 pixels wide, light and dark, and 400 pixels wide. No page
-may be wider than the window, no picture may be missing, and axe-core may find no serious fault. Chromium is the installed
-one, or Playwright's own.
+may be wider than the window, no picture may be missing, and axe-core may find no serious fault. Chromium is the
+installed one, or Playwright's own.
 """
 
 from __future__ import annotations

@@ -73,7 +73,9 @@ def side_by_side(*pictures: Drawing) -> Any:
 
 
 def plot(alt: str, draw: Callable[..., None], size: tuple[float, float] = (7, 3.6), **layout: Any) -> Any:
-    """What `draw` draws on axes (as many as ``nrows`` and ``ncols`` of `layout` ask for), for light pages and for dark ones."""
+    """What `draw` draws on axes (as many as ``nrows`` and ``ncols`` of `layout` ask for), for light pages and for dark
+    ones.
+    """
     import matplotlib
     from IPython.display import HTML
     from matplotlib.figure import Figure  # a Figure of its own: no pyplot, no window system

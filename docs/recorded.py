@@ -63,7 +63,9 @@ class Recorded:
         return dict(sorted(found.items(), key=lambda pair: -pair[1]))
 
     def losses(self, dtype: str, below: float = 1.0) -> str:
-        """The matrices at which the best peer is faster, or at which our speed over its is below `below`; the worst last."""
+        """The matrices at which the best peer is faster, or at which our speed over its is below `below`; the worst
+        last.
+        """
         rows = []
         by_matrix = {case["matrix"]: case for case in self.data["results"] if case["dtype"] == dtype}
         for name, times in self.speedups(dtype).items():
@@ -77,7 +79,9 @@ class Recorded:
         return _chart(f"{dtype}, {self.threads} threads: speed over the best peer", self.speedups(dtype))
 
     def beside_scipy(self) -> Drawing:
-        """Bars of how many times as fast as SciPy what asarray chose and MKL are, in double precision, with all threads."""
+        """Bars of how many times as fast as SciPy what asarray chose and MKL are, in double precision, with all
+        threads.
+        """
         rows: list[Bar | None] = []
         for case in self.data["results"]:
             if case["matrix"] in LABELS and (case["dtype"], case["threads"]) == ("float64", self.threads):

@@ -6,8 +6,8 @@
 
 // bbcsr_matvec: all bins
 //
-// mapping   S warps of one thread block a bin, one thread of each a row: of the row's groups of U blocks, warp p of the S takes
-//           groups p, p + S, ... Few bins alone would not keep the device busy, and a long row would take long
+// mapping   S warps of one thread block a bin, one thread of each a row: of the row's groups of U blocks, warp p of the
+//           S takes groups p, p + S, ... Few bins alone would not keep the device busy, and a long row would take long
 // traffic   slot: sizeof(A) + (2 or sizeof(I)) / B bytes, with holes sizeof(M) / B more; and x; row: sizeof(Y)
 // requires  blocks of a row before its padding (invariant 3); padding and holes are never multiplied
 // races     none: S threads own a row; their parts are added in the order of the warps

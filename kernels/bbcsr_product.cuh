@@ -40,8 +40,8 @@ __device__ Y add_blocks(const READ& read, const C* col, const Opened<A>& data, c
 #pragma unroll
         for (int j = 0; j < B; ++j)
             v[u][j] = ALL || u < count ? READ::table(data.slot + (u * B + j) * WARP) : Stored<A>{};
-    // keeps the loads of values above those of x. Without it the compiler asks for values where columns are there already, and
-    // needs fewer registers: better for single columns, and large blocks have too many values
+    // keeps the loads of values above those of x. Without it the compiler asks for values where columns are there
+    // already, and needs fewer registers: better for single columns, and large blocks have too many values
     if (B > 1 && B <= 6) __syncwarp();
     read.gather(xs, [&] {
 #pragma unroll

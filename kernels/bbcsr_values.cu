@@ -2,8 +2,8 @@
 
 // bbcsr_values: of blocks without holes
 //
-// mapping   a warp each for the tiles of a bin (blockIdx.y, and every gridDim.y-th after it): 32 x 32 numbers (row, k), which are
-//           read along the rows and written along the bin
+// mapping   a warp each for the tiles of a bin (blockIdx.y, and every gridDim.y-th after it): 32 x 32 numbers (row, k),
+//           which are read along the rows and written along the bin
 // traffic   2 sizeof(W) a slot; 8 bytes a row and warp
 // requires  entry k of a row is slot k of it
 // races     none: a warp owns its tiles
@@ -27,7 +27,8 @@ __global__ void bbcsr_values(const int64* bin_rowptr, const int64* starts, int64
         // the ends of rows are read several at a time: by 8, 16 or 32 threads each
         const int left = bin_length - begin, shift = left <= 8 ? 3 : left <= 16 ? 4 : 5;
         const int width = 1 << shift, k_of_lane = lane & (width - 1);
-        // loads before stores, BATCH of each: the compiler may not move a load over a store that could touch the same place
+        // loads before stores, BATCH of each: the compiler may not move a load over a store that could touch the same
+        // place
         for (int i = 0; i < width; i += BATCH) {
             W value[BATCH];
 #pragma unroll

@@ -7,8 +7,8 @@
 //     r -= alpha q;  z = M r;  beta = r @ z / before cg_step        (M given as an operator: cg_step, M, cg_weight)
 //     x += alpha p;  p = z + beta p                  cg_turn
 //
-// Passes over vectors: 2 + 4 + 6 with a diagonal M, whose z is computed where it is needed. x waits for cg_turn, which reads p
-// in any case.
+// Passes over vectors: 2 + 4 + 6 with a diagonal M, whose z is computed where it is needed. x waits for cg_turn, which
+// reads p in any case.
 //
 // Only the block that adds the blocks' sums, when all are there, writes a column's state.
 //
@@ -23,8 +23,8 @@ __device__ Y preconditioned(const Y* inverse, int64 row, Y r) {
     return P == DIAGONAL ? mac(cached(inverse + row), r, Y{}) : r;
 }
 
-// The entry of z = M r at (row, column), for `r` of this thread's, and the sums of r @ z and r @ r. All threads of the block must
-// call it; `is_here` where there is such an entry.
+// The entry of z = M r at (row, column), for `r` of this thread's, and the sums of r @ z and r @ r. All threads of the
+// block must call it; `is_here` where there is such an entry.
 template <int P, class Y>
 __device__ Y weigh(const Shape& shape, const Y* inverse, int size, int64 row, bool is_here, Y r, Y* z, double (&sums)[2]) {
     Y entry = r;

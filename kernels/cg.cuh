@@ -1,11 +1,12 @@
-// What the kernels of conjugate gradients share: scalars, which are doubles whatever the vectors hold, and when a column ends.
+// What the kernels of conjugate gradients share: scalars, which are doubles whatever the vectors hold, and when a
+// column ends.
 //
 //   P   what the preconditioner is: enum Preconditioner
 
 enum Preconditioner { IDENTITY, DIAGONAL, BLOCKS, GIVEN };  // GIVEN: z is computed by others
 
-// Why a column is idle, if it is: cvrarray/linalg/ends.py has them in the same order. VERIFY: the residual that iterations update
-// is small enough; CONVERGED: the true one is. START: the residual is there, and z is missing.
+// Why a column is idle, if it is: cvrarray/linalg/ends.py has them in the same order. VERIFY: the residual that
+// iterations update is small enough; CONVERGED: the true one is. START: the residual is there, and z is missing.
 enum Reason { RUNNING, START, VERIFY, CONVERGED, MAXITER, STAGNATION, NOT_DEFINITE, M_NOT_DEFINITE, M_SINGULAR, A_NAN, M_NAN };
 
 // A column's state: nine words of 8 bytes, as the host reads them
@@ -36,8 +37,8 @@ __device__ Complex<T> plus(Complex<T> y, double a, Complex<T> x) {
     return {plus(y.re, a, x.re), plus(y.im, a, x.im)};
 }
 
-// a row of z = M r for the blocks of a block-diagonal M: the sum of `count` entries of the row, which are `apart` numbers apart,
-// times those of r, `r_apart`
+// a row of z = M r for the blocks of a block-diagonal M: the sum of `count` entries of the row, which are `apart`
+// numbers apart, times those of r, `r_apart`
 template <class Y>
 __device__ Y block_row(const Y* row, int apart, const Y* r, int r_apart, int count) {
     constexpr int U = 3;  // entries that are loaded before the first is used
@@ -57,7 +58,7 @@ __device__ Y block_row(const Y* row, int apart, const Y* r, int r_apart, int cou
     return z;
 }
 
-// ---------------------------------------------------------------------------------------------------- when a column ends
+// -------------------------------------------------------------------------------------------------- when a column ends
 
 constexpr double LEAST = 2.2250738585072014e-308;  // normal number
 
@@ -66,8 +67,8 @@ __device__ inline bool is_finite(double value) { return fabs(value) <= 1.7976931
 // 0 where b is 0, or too small for its reciprocal: no step, rather than one without end
 __device__ inline double quotient(double a, double b) { return fabs(b) < LEAST ? 0 : a / b; }
 
-// Below this part of the true residual that it began from, the one that iterations update is rounding alone. It is tested
-// against the true one there, whatever the tolerance: it would go on to numbers whose squares vanish.
+// Below this part of the true residual that it began from, the one that iterations update is rounding alone. It is
+// tested against the true one there, whatever the tolerance: it would go on to numbers whose squares vanish.
 template <class Y>
 struct Rounding {
     static constexpr double PART = 1.4e-17;
@@ -120,7 +121,8 @@ __device__ void end_iteration(Column& c, double nu, double rr, double* history) 
 }
 
 // A column whose true residual is known goes on, if it is not small enough: a column that begins, and one whose updated
-// residual was too small. If that happens again and the true one is still more than half of what it was, nothing will help.
+// residual was too small. If that happens again and the true one is still more than half of what it was, nothing will
+// help.
 __device__ inline void judge(Column& c, double nu, double rr, int64 go_on) {
     c.norm = sqrt(rr);
     if (c.norm <= c.tolerance && is_finite(c.norm))

@@ -30,8 +30,8 @@ struct Unsigned<16> {
     typedef uint4 Type;
 };
 
-// Tables are in global or in shared memory, so addresses are generic ones; what comes from global memory is streamed past L1. p
-// changes while the kernel runs; MARKED, entries without this mark are not there yet.
+// Tables are in global or in shared memory, so addresses are generic ones; what comes from global memory is streamed
+// past L1. p changes while the kernel runs; MARKED, entries without this mark are not there yet.
 template <bool STREAM, bool MARKED>
 struct ReadAnywhere {
     uint32 mark;
@@ -198,8 +198,8 @@ struct BlockProduct {
 
 // cg_bbcsr: at most `count` iterations
 //
-// mapping   a block has the bins first_bin[b] to first_bin[b + 1]; in the product S warps a bin and one thread of each a row, in
-//           the rest one thread a row
+// mapping   a block has the bins first_bin[b] to first_bin[b + 1]; in the product S warps a bin and one thread of each
+//           a row, in the rest one thread a row
 // traffic   tables, as in bbcsr_matvec, if they are not in shared memory; p is written and gathered
 // requires  as iterate(); s in shared memory if S > 1, p if MARKED
 // races     of p: see cg_iterations.cuh; all else is a block's own

@@ -49,11 +49,12 @@ struct ChunkProduct {
 
 // cg_cvr: at most `count` iterations
 //
-// mapping   a block has its share of the chunks, one warp each, and the rows first_row[b] to first_row[b + 1] for the rest
+// mapping   a block has its share of the chunks, one warp each, and the rows first_row[b] to first_row[b + 1] for the
+//           rest
 // traffic   tables, as in cvr_matvec; p is written and gathered, s written and read
 // requires  as iterate(); s in global memory, 0 in empty rows
-// races     of p: see cg_iterations.cuh; s is written before a barrier of its own, and read before the next one; all else is a
-//           block's own
+// races     of p: see cg_iterations.cuh; s is written before a barrier of its own, and read before the next one; all
+//           else is a block's own
 template <class A, class Y, class I, int L, int U, bool CUT, int THREADS>
 __global__ __launch_bounds__(THREADS, 1) void cg_cvr(const Cvr<A, I> m, const Cuts<Y> cuts, int64 n, const int64* first_row,
                                                      const Vectors<Y> v, Column* column, uint64* words, int64 count) {

@@ -1,23 +1,24 @@
 // All iterations of conjugate gradients in one cooperative kernel, for any product: cg_bbcsr.cu and cg_cvr.cu.
 //
-// After T. Chen, E. Carson, "Predict-and-Recompute Conjugate Gradient Variants", SIAM J. Sci. Comput. 42, 2020. An iteration is
+// After T. Chen, E. Carson, "Predict-and-Recompute Conjugate Gradient Variants", SIAM J. Sci. Comput. 42, 2020. An
+// iteration is
 //
 //     s = A p;    mu = p @ s, delta = z @ s, gamma = s @ M s                  sums over all blocks, of nu and r @ r too
 //     alpha = nu / mu;  beta = (nu - 2 alpha delta + alpha^2 gamma) / nu
 //     x += alpha p;  r -= alpha s;  z = M r;  p = z + beta p;  nu = r @ z     a barrier
 //
-// beta is that of Hestenes and Stiefel, without the sum over an r that is not there yet. The next nu is such a sum, so errors of
-// the prediction do not add up; x and r are updated as by Hestenes and Stiefel, and are as accurate. So all blocks wait for
-// each other twice an iteration, not three times, and only once for numbers. That the last residual was small enough is
-// seen after the next product, before anything is updated by it.
+// beta is that of Hestenes and Stiefel, without the sum over an r that is not there yet. The next nu is such a sum, so
+// errors of the prediction do not add up; x and r are updated as by Hestenes and Stiefel, and are as accurate. So all
+// blocks wait for each other twice an iteration, not three times, and only once for numbers. That the last residual was
+// small enough is seen after the next product, before anything is updated by it.
 //
-// A block has neighbouring rows, and keeps its parts of vectors in shared memory where they fit. p is in global memory, as all
-// blocks gather from it: it is written between the sums and the barrier, and read between the barrier and the next sums. Where
-// blocks have little to gather there is no barrier: entries of p are MARKED, and each is waited for by those that gather it. The
-// last bit of a number is no loss: x and r are updated by the same p, rounded.
+// A block has neighbouring rows, and keeps its parts of vectors in shared memory where they fit. p is in global memory,
+// as all blocks gather from it: it is written between the sums and the barrier, and read between the barrier and the
+// next sums. Where blocks have little to gather there is no barrier: entries of p are MARKED, and each is waited for by
+// those that gather it. The last bit of a number is no loss: x and r are updated by the same p, rounded.
 
-// Vectors of the system, and where a block keeps its parts of them: bytes from the begin of shared memory, or -1 for global
-// memory.
+// Vectors of the system, and where a block keeps its parts of them: bytes from the begin of shared memory, or -1 for
+// global memory.
 template <class Y>
 struct Vectors {
     Y *x, *r, *z, *p, *s;
@@ -150,7 +151,8 @@ __device__ void iterate(const Part<Y, THREADS, MARKED>& part, PRODUCT& product, 
     product.prepare();
     part.load();
     if (MARKED) exchange.barrier([] {});
-    // Every thread knows when to end, and the factors: they come from the same sums, and waiting for one thread takes longer.
+    // Every thread knows when to end, and the factors: they come from the same sums, and waiting for one thread takes
+    // longer.
     const bool is_tested = c.tolerance >= 0, has_rows = threadIdx.x / WARP * WARP < part.rows;
     const double enough = threshold<Y>(c) * threshold<Y>(c);
     double* const history = part.v.history && blockIdx.x == 0 && threadIdx.x == 0 ? part.v.history + c.iterations : nullptr;

@@ -48,7 +48,8 @@ struct float16 {
     }
 };
 
-// a value in the type that the product computes in. From float to double it is spelled in PTX for the same reason as mac().
+// a value in the type that the product computes in. From float to double it is spelled in PTX for the same reason as
+// mac().
 template <class Y, class A>
 struct Widen {
     static __device__ Y from(A a) { return static_cast<Y>(a); }

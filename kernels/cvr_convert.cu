@@ -305,8 +305,8 @@ __global__ void cvr_slots(int64 n_chunks, int n_lanes, const int64* step_ptr, co
     }
 }
 
-// cvr_spans: of the row that begins before a chunk and ends in or after it, the first chunk and the one after its last; -1 and
-// -1 where there is none, and after the last chunk. cut_ptr are such rows' chunks without their first
+// cvr_spans: of the row that begins before a chunk and ends in or after it, the first chunk and the one after its last;
+// -1 and -1 where there is none, and after the last chunk. cut_ptr are such rows' chunks without their first
 //
 // mapping   one thread a chunk, which looks its row up
 // traffic   8 bytes written a chunk

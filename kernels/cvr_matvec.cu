@@ -10,8 +10,8 @@
 // traffic   nonzero: sizeof(A) + 2 or sizeof(I) + 1/8 bytes, and x; row: sizeof(I) + sizeof(Y)
 // requires  every row has one owner (invariant 5), so each y is stored once and y need not be zeroed;
 //           pads follow a lane's last record (invariant 6), so their products are never stored
-// races     none: rows, parts of cut rows and empty rows have one owner each; who adds parts up waits for their marks; parts of a
-//           stolen row are added in an order of their own
+// races     none: rows, parts of cut rows and empty rows have one owner each; who adds parts up waits for their marks;
+//           parts of a stolen row are added in an order of their own
 //
 // `n_for_empty` blocks, spread evenly, store empty rows instead, so that these stores overlap with the others' gathers.
 template <class A, class Y, class I, int L, int U, int UPDATE, bool CUT>
@@ -43,7 +43,8 @@ __global__ void cvr_matvec(const Cvr<A, I> m, const Y* __restrict__ x, Y* y, con
 // mapping   one large block a multiprocessor; each has its share of the chunks, its warps take one after the other
 // traffic   as above, without the gathers of shared entries from L2; a block loads n_shared of them once
 // requires  WHOLE: `packed` is x. Else: all columns wide and packed by cvr_pack_columns, `packed` made by cvr_pack
-// races     as above; which warp takes a chunk does not show. Shared memory is written before the barrier and read after it
+// races     as above; which warp takes a chunk does not show. Shared memory is written before the barrier and read
+//           after it
 template <class A, class Y, class I, int L, int U, int UPDATE, int THREADS, bool WHOLE, bool CUT>
 __global__ __launch_bounds__(THREADS, 1) void cvr_matvec_shared(const Cvr<A, I> m, const Y* __restrict__ x,
                                                                 const Y* __restrict__ packed, int n_shared, Y* y,

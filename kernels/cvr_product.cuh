@@ -5,13 +5,17 @@
 // need not wait until its part is visible before it counts as arrived: the one that adds polls the marks.
 template <class Y>
 struct Cuts {
-    const int* span;  // (n_chunks + 1, 2) of the row that begins before a chunk and ends in or after it: the first of its
+    // (n_chunks + 1, 2) of the row that begins before a chunk and ends in or after it: the first of its
+    const int* span;
                       // chunks and the one after its last; -1 where there is none
-    uint32* arrived;  // (n_chunks,) at the first of its chunks, how many of a row's have finished; all 0 before and after
-    uint64* part;  // (2 n_chunks, WORDS) a chunk's part of the row that begins before it, and of the one that goes on after it
+    // (n_chunks,) at the first of its chunks, how many of a row's have finished; all 0 before and after
+    uint32* arrived;
+    // (2 n_chunks, WORDS) a chunk's part of the row that begins before it, and of the one that goes on after it
+    uint64* part;
 
     static constexpr int WORDS = (sizeof(Y) + 3) / 4;
-    static constexpr int AT_ONCE = WORDS < 4 ? 4 / WORDS : 1;  // parts that a lane asks for, where it has registers for them
+    // parts that a lane asks for, where it has registers for them
+    static constexpr int AT_ONCE = WORDS < 4 ? 4 / WORDS : 1;
     static constexpr uint64 MARK = 1ull << 32;
     union Bits {
         Y value;

@@ -1,9 +1,12 @@
-// New values for CVR, from the order of a canonical CSR: see Runs in cvrarray/core/tables.py. W is a word of a value's size.
+// New values for CVR, from the order of a canonical CSR: see Runs in cvrarray/core/tables.py. W is a word of a value's
+// size.
 
 // cvr_values: every chunk's slots
 //
-// mapping   one warp a chunk, one thread a lane, walking its steps backwards: a slot belongs to the next run that ends in its lane
-// traffic   2 sizeof(W) + 1/8 bytes a slot, 8 a run; a lane reads one number after the other, so that L1 holds its next ones
+// mapping   one warp a chunk, one thread a lane, walking its steps backwards: a slot belongs to the next run that ends
+//           in its lane
+// traffic   2 sizeof(W) + 1/8 bytes a slot, 8 a run; a lane reads one number after the other, so that L1 holds its next
+//           ones
 // races     none: a warp owns its chunk's slots
 template <class W>
 __global__ void cvr_values(const int64* step_ptr, int64 n_chunks, int n_lanes, const uint32* run_mask, const int64* run_ptr,
@@ -15,7 +18,8 @@ __global__ void cvr_values(const int64* step_ptr, int64 n_chunks, int n_lanes, c
     const unsigned below = (1u << lane) - 1;
     const int64 first = step_ptr[chunk];
     int64 run = run_ptr[chunk + 1], from = -1;  // -1: the lane's pads, which are its last steps
-    for (int64 end = step_ptr[chunk + 1]; end > first; end -= WARP) {  // steps end - 32 to end - 1, as far as they are there
+    // steps end - 32 to end - 1, as far as they are there
+    for (int64 end = step_ptr[chunk + 1]; end > first; end -= WARP) {
         const int count = (int)min((int64)WARP, end - first);
         const uint32 masks = lane < count ? run_mask[end - 1 - lane] : 0;  // of the steps, the last one first
         for (int s = 0; s < count; s += BATCH) {

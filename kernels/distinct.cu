@@ -1,4 +1,5 @@
-// Values in few bytes: numbers of distinct values, and values in a narrower type. The host's side is cvrarray/gpu/distinct.py.
+// Values in few bytes: numbers of distinct values, and values in a narrower type. The host's side is
+// cvrarray/gpu/distinct.py.
 
 // a value's bits
 template <class W>
@@ -14,8 +15,8 @@ struct Bits<complex128> {
     __device__ uint64 mixed() const { return low ^ high * 0xc2b2ae3d27d4eb4full; }
 };
 
-// Between the two precisions bit by bit: conversions of hardware change the bits of a nan, and the compiler's flags would flush
-// denormals.
+// Between the two precisions bit by bit: conversions of hardware change the bits of a nan, and the compiler's flags
+// would flush denormals.
 __device__ float narrowed(double wide) {
     const uint64 bits = __double_as_longlong(wide);
     if (wide != wide) return __uint_as_float((uint32)(bits >> 32 & 0x80000000u) | 0x7f800000u | (uint32)(bits >> 29 & 0x7fffffu));
@@ -49,10 +50,11 @@ __device__ uint32 hash_of(Bits<W> bits) {
 [[maybe_unused]] constexpr int PLACES = 1024;
 __device__ int place_of(uint32 hash) { return (int)(hash >> 22); }
 
-// distinct_sample: found[0] = how many values differ of N that are evenly spaced; found[1] = 1 where some have other bits as float
+// distinct_sample: found[0] = how many values differ of N that are evenly spaced; found[1] = 1 where some have other
+// bits as float
 //
-// mapping   one block of N threads, one value each; their hashes meet in shared memory. Different values may have the same hash,
-//           so that the count is too small: all values are looked at then
+// mapping   one block of N threads, one value each; their hashes meet in shared memory. Different values may have the
+//           same hash, so that the count is too small: all values are looked at then
 // traffic   a sector a value
 // races     marks of shared memory are set by atomics, in any order, between barriers
 template <class W, int N>
@@ -75,13 +77,15 @@ __global__ void distinct_sample(const Bits<W>* data, int64 n, bool are_double, i
     }
 }
 
-// distinct_number: number[i] = which of the `n_known` known values the bits of data[i] are. Where they are none, i goes into
-// `missed` as far as there is room for MOST; n_missed counts these. Beyond MOST the rest of `number` is not written.
+// distinct_number: number[i] = which of the `n_known` known values the bits of data[i] are. Where they are none, i goes
+// into `missed` as far as there is room for MOST; n_missed counts these. Beyond MOST the rest of `number` is not
+// written.
 //
 // mapping   threads stride over the values; each block has a hash table of the known ones in shared memory
 // traffic   sizeof(W) + 1 bytes a value
 // requires  at most 256 known values, all different
-// races     the tables of shared memory are made by atomics, in any order, before a barrier; missed ones come in any order
+// races     the tables of shared memory are made by atomics, in any order, before a barrier; missed ones come in any
+//           order
 template <class W, int MOST>
 __global__ void distinct_number(const Bits<W>* data, int64 n, const Bits<W>* known, int n_known, uint8* number, uint32* n_missed,
                                 int64* missed) {

@@ -1,9 +1,11 @@
-// Blocks of a cooperative kernel wait for each other, and add numbers up. All blocks must be on the device at the same time.
+// Blocks of a cooperative kernel wait for each other, and add numbers up. All blocks must be on the device at the same
+// time.
 //
-// Each block stores into words of its own, and every block reads those of all: a store and a load, where a counter would take an
-// atomic, a load of the counter and a load of the sums. Numbers say themselves of which round they are, by their last bit, the
-// mark: so no fence has to order them after a flag, and none has to be erased. A round's mark is 0 or 1 in turn. A reader that
-// has seen a round never sees the one before it, so a wrong mark means that the number is not there yet.
+// Each block stores into words of its own, and every block reads those of all: a store and a load, where a counter
+// would take an atomic, a load of the counter and a load of the sums. Numbers say themselves of which round they are,
+// by their last bit, the mark: so no fence has to order them after a flag, and none has to be erased. A round's mark is
+// 0 or 1 in turn. A reader that has seen a round never sees the one before it, so a wrong mark means that the number is
+// not there yet.
 
 // ------------------------------------------------------------------------------------------------- numbers with a mark
 
@@ -50,8 +52,8 @@ __device__ Complex<T> told(const Complex<T>* p) {
     return {told(&p->re), told(&p->im)};
 }
 
-// Words that are asked for again and again are slow to change: stores wait behind loads. So nobody looks before words can be
-// there, nor at once again.
+// Words that are asked for again and again are slow to change: stores wait behind loads. So nobody looks before words
+// can be there, nor at once again.
 constexpr uint32 FIRST_LOOK = 1000, NEXT_LOOK = 100;  // clock cycles
 
 __device__ inline void pause(uint32 cycles) {
@@ -84,8 +86,8 @@ struct Exchange {
         : shared(shared), numbers(reinterpret_cast<double*>(words)),
           arrived(reinterpret_cast<uint32*>(words + 2 * MOST * gridDim.x)) {}
 
-    // What threads have written before is seen by all threads of all blocks afterwards. meanwhile() is called by every thread,
-    // while others are waited for.
+    // What threads have written before is seen by all threads of all blocks afterwards. meanwhile() is called by every
+    // thread, while others are waited for.
     template <class F>
     __device__ void barrier(F meanwhile) {
         __syncthreads();
@@ -119,7 +121,8 @@ struct Exchange {
         __syncthreads();
     }
 
-    // leaves the sum over the warp of each of N values, from `first` on, for the next sum(). They are 0 in a warp that has none
+    // leaves the sum over the warp of each of N values, from `first` on, for the next sum(). They are 0 in a warp that
+    // has none
     template <int N>
     __device__ void leave(int first, double (&value)[N], bool has_any) const {
         if (has_any)
@@ -132,8 +135,8 @@ struct Exchange {
             for (int i = 0; i < N; ++i) shared.of_warps[first + i][threadIdx.x / WARP] = value[i];
     }
 
-    // shared.total: of all that the warps of all blocks have left, in a fixed order. Two sets of words take turns: who stores
-    // the second has all of the first, and all have seen the set before where anybody stores into it again.
+    // shared.total: of all that the warps of all blocks have left, in a fixed order. Two sets of words take turns: who
+    // stores the second has all of the first, and all have seen the set before where anybody stores into it again.
     __device__ void sum() {
         __syncthreads();
         const int lane = lane_id();

@@ -2,8 +2,8 @@
 
 // sampled_products: out[e] = sum over t of left[row[e], t] * right[col[e], t]
 //
-// mapping   G lanes share an entry: they load neighbouring t, and add their sums pairwise. With one lane an entry a thread has
-//           U entries, a block apart, and loads for all of them before it adds
+// mapping   G lanes share an entry: they load neighbouring t, and add their sums pairwise. With one lane an entry a
+//           thread has U entries, a block apart, and loads for all of them before it adds
 // traffic   2 * sizeof(I) + sizeof(Y) bytes an entry, and k entries of left and of right, which caches may hold
 // requires  left and right in C order, with k columns; row and col in range
 // races     none: each entry of out has one writer, and its terms are added in an order that k alone decides

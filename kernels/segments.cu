@@ -1,7 +1,7 @@
 // y = alpha * A @ x + beta * y by segments of columns, for few long rows over many columns: see gpu/segments.py.
 //
-// A piece is what a row has in a segment. Pieces are numbered segment * n_rows + row, and their nonzeros lie side by side.
-// A long piece is cut into parts, so that no warp has much more to do than others.
+// A piece is what a row has in a segment. Pieces are numbered segment * n_rows + row, and their nonzeros lie side by
+// side. A long piece is cut into parts, so that no warp has much more to do than others.
 
 struct Pieces {
     const int64* part_of;  // (n_segments * n_rows + 1,) the first part of a piece
@@ -20,7 +20,8 @@ __global__ void segments_keys(const I* row, const I* col, int64 n_slots, int64 n
     key[slot] = row[slot] < 0 ? 0x7fffffffffffffff : (col[slot] / width * n_rows + row[slot]) * n_slots + slot;
 }
 
-// segments_fill: from sorted keys where pieces begin, and of each of their nonzeros the slot and the column in the segment
+// segments_fill: from sorted keys where pieces begin, and of each of their nonzeros the slot and the column in the
+// segment
 //
 // mapping   one thread a nonzero, and one for the end
 // races     none: the first nonzero of a piece writes where it begins, and where the empty pieces before it do
@@ -71,8 +72,8 @@ __global__ void segments_values(const A* val, const uint32* slot_of, int64 nnz, 
 
 // segments_matvec: sums[part] = the sum of a part
 //
-// mapping   one large block a multiprocessor, with an equal share of the nonzeros, up to whole parts. Its warps take one
-//           part after the other; segments of x go to shared memory, one after the other
+// mapping   one large block a multiprocessor, with an equal share of the nonzeros, up to whole parts. Its warps take
+//           one part after the other; segments of x go to shared memory, one after the other
 // traffic   nonzero: sizeof(A) + 2 bytes; part: 8 + sizeof(Y); a segment of x for each block that has some of its parts
 // races     none: which warp takes a part does not show. Shared memory is written and read between barriers
 //

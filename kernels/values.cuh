@@ -1,9 +1,9 @@
-// The values of a matrix: how they are stored, and how they are decoded. Nothing else in the kernels knows. The host's side is
-// cvrarray/gpu/distinct.py.
+// The values of a matrix: how they are stored, and how they are decoded. Nothing else in the kernels knows. The host's
+// side is cvrarray/gpu/distinct.py.
 //
-// A names how a matrix's values are stored: a number type, Few<type> or One<type>. Values<A> is what a structure of tables has;
-// Opened<A>, which opened() makes of it, is what decodes. All threads of a block must call opened(). Pads and holes hold 0,
-// or what distinct[0] is: see cvrarray/core/tables.py.
+// A names how a matrix's values are stored: a number type, Few<type> or One<type>. Values<A> is what a structure of
+// tables has; Opened<A>, which opened() makes of it, is what decodes. All threads of a block must call opened(). Pads
+// and holes hold 0, or what distinct[0] is: see cvrarray/core/tables.py.
 
 // a value a slot
 template <class A>

@@ -1,8 +1,8 @@
 // Vectors (n, k) in C order, laid out over threads, and sums of columns over them.
 //
-// A block has `rows` rows of `columns` columns; blockIdx.y is the tile of columns. Sums have a fixed order: each thread's rows,
-// a tree over the block's threads, and in the last block to finish the blocks' sums in the same way. So they have the same bits
-// in every run on a device.
+// A block has `rows` rows of `columns` columns; blockIdx.y is the tile of columns. Sums have a fixed order: each
+// thread's rows, a tree over the block's threads, and in the last block to finish the blocks' sums in the same way. So
+// they have the same bits in every run on a device.
 
 constexpr int THREADS = 256, MOST_SUMS = 2;
 
@@ -44,7 +44,8 @@ __device__ void block_sums(const Shape& shape, double (&value)[N]) {
     for (int i = 0; i < N; ++i) value[i] = shared[i][t];
 }
 
-// The sums of each column over all blocks: true in the threads that hold one, which are in one block. All threads must call it.
+// The sums of each column over all blocks: true in the threads that hold one, which are in one block. All threads must
+// call it.
 template <int N>
 __device__ bool grid_sums(const Shape& shape, const Partials& partials, double (&value)[N]) {
     __shared__ bool is_last;

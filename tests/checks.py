@@ -58,13 +58,16 @@ TYPICAL = [cvr(4, 5, "nnz"), cvr(32, 7, "rows"), bbcsr(1), bbcsr(6)]
 
 
 def extended_but(always: list[Build], builds: list[Build]) -> list[Any]:
-    """`builds` for a test that compiles much for each: those in `always` run by default, the others under ``--cases all``."""
+    """`builds` for a test that compiles much for each: those in `always` run by default, the others under ``--cases
+    all``.
+    """
     return [build if build in always else pytest.param(build, marks=pytest.mark.extended) for build in builds]
 
 
 def builds_and_dtypes(builds: list[Build], dtypes: list[Any]) -> list[Any]:
-    """All pairs for ``parametrize(("build", "dtype"), ...)``: those that run by default have each build with float64 and each
-    other dtype with one of the builds, in turn: those in ONE_OF_EACH where there are any, as other tests compile for them.
+    """All pairs for ``parametrize(("build", "dtype"), ...)``: those that run by default have each build with float64
+    and each other dtype with one of the builds, in turn: those in ONE_OF_EACH where there are any, as other tests
+    compile for them.
     """
     homes = [build for build in builds if build in ONE_OF_EACH] or builds
     return [

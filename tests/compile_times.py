@@ -1,9 +1,9 @@
 """Where the tests' CPU time goes: what Numba compiles, for which types and how long, and what each test takes.
 
-``PYTHONPATH=tests python -m pytest -p compile_times --compile-times=FILE ...`` writes a line for each function compiled and for
-each test, with CPU seconds, and ``python tests/compile_times.py FILE`` sums them up. Start with an empty
-``CVRARRAY_CACHE_DIR``: what is cached is not compiled. Works under pytest-xdist; what child processes of a test take counts to
-the test.
+``PYTHONPATH=tests python -m pytest -p compile_times --compile-times=FILE ...`` writes a line for each function compiled
+and for each test, with CPU seconds, and ``python tests/compile_times.py FILE`` sums them up. Start with an empty
+``CVRARRAY_CACHE_DIR``: what is cached is not compiled. Works under pytest-xdist; what child processes of a test take
+counts to the test.
 """
 
 from __future__ import annotations

@@ -7,8 +7,9 @@ are drawn at random, the same for the same seed; what has been tried is kept in 
 short goes on from there. Some mutants survive because they change nothing that matters (a larger scratch space, a
 prefetch): look at each.
 
-CPU kernels are compiled anew for each mutant, which takes 10 seconds to 5 minutes: ``--jobs 15`` tries so many side by side,
-and ``--seconds 150`` begins no more after that time. ``--device gpu`` draws from the CUDA sources instead and needs a GPU.
+CPU kernels are compiled anew for each mutant, which takes 10 seconds to 5 minutes: ``--jobs 15`` tries so many side by
+side, and ``--seconds 150`` begins no more after that time. ``--device gpu`` draws from the CUDA sources instead and
+needs a GPU.
 """
 
 from __future__ import annotations
@@ -44,8 +45,8 @@ COMPILED = re.compile("^@(njit|kernel|helper|inlined|intrinsic)", re.M)  #: deco
 BYTES = 8 << 30  # of memory: a mutant may ask for any amount
 _FORMAT = ("golden", "conversions", "products", "cpu_kernels", "transposed", "matmat", "indexing")
 _CHECKS = ("check_values", "forged_tables", "conversions", "io", "hostile_inputs")
-#: Test files for a source file, by its name or what this begins with (``cvr_convert.cu``), those first that find most; the last
-#: entry is for all others.
+#: Test files for a source file, by its name or what this begins with (``cvr_convert.cu``), those first that find most;
+#: the last entry is for all others.
 TESTS = {
     "check_cvr": _CHECKS,
     "check_bbcsr": _CHECKS,
@@ -235,7 +236,8 @@ def main(arguments: list[str]) -> int:
     with ThreadPoolExecutor(options.jobs) as pool:  # each waits for a process of its own
         tried = [pool.submit(judged, mutant) for mutant in chosen if mutant.name not in known]
         for mutant, outcome in (future.result() for future in as_completed(tried)):
-            if not outcome or list(outcome.values()) == ["passed"]:  # no time for it, or not for both: begun anew the next time
+            # no time for it, or not for both: begun anew the next time
+            if not outcome or list(outcome.values()) == ["passed"]:
                 continue
             known[mutant.name] = outcome
             with options.results.open("a") as file:

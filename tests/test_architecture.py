@@ -93,7 +93,9 @@ def test_imports_flow_one_way(module):
 
 @pytest.mark.parametrize("module", MODULES)
 def test_no_import_hides_in_a_string(module):
-    """Only the front names modules of ours in strings, and the table of kernels by device; all other arrows are imports."""
+    """Only the front names modules of ours in strings, and the table of kernels by device; all other arrows are
+    imports.
+    """
     if module in ("cvrarray.__init__", "cvrarray.core.devices"):
         return
     for node in ast.walk(source(module)):

@@ -111,7 +111,9 @@ def plus_one(number):
 
 
 def run_kernel() -> tuple[int, list[str]]:
-    """Calls of a kernel that was never called before: how many of 2 versions came from the disk, and what was warned of."""
+    """Calls of a kernel that was never called before: how many of 2 versions came from the disk, and what was warned
+    of.
+    """
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         kernel = caching.njit(cache=True)(plus_one)
@@ -220,7 +222,9 @@ def test_an_installation_that_can_only_be_read(tmp_path):
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")  # of Python 3.12: threads run beside it
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no forks")
 def test_a_fork_while_another_thread_compiles():
-    """The child finds the compiler's lock open. It would wait for ever else: the thread that holds the lock is not there."""
+    """The child finds the compiler's lock open. It would wait for ever else: the thread that holds the lock is not
+    there.
+    """
     compiling, forking = threading.Event(), threading.Event()
 
     def compile_slowly():

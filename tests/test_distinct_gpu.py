@@ -22,7 +22,9 @@ PRODUCTS = [("cvr", "float64"), ("cvr cut", "complex64"), ("bbcsr 1", "float64")
 
 
 def matrix(names, dtype, n_rows=700, n_cols=410):
-    """A CSR whose values are `names`: short, empty and long rows, blocks with holes and without; and numbers of its values."""
+    """A CSR whose values are `names`: short, empty and long rows, blocks with holes and without; and numbers of its
+    values.
+    """
     rng = np.random.default_rng(7)
     blocks = sparse.random_array((n_rows // 6 + 1, n_cols // 6 + 1), density=0.05, rng=rng)
     pattern = sparse.kron(blocks, np.ones((6, 6))).tocsr()[:n_rows, :n_cols]

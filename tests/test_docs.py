@@ -158,7 +158,7 @@ def test_asv_benchmarks_use_what_there_is():
     assert json.loads((ROOT / "asv_bench" / "asv.conf.json").read_text())["benchmark_dir"] == "benchmarks"
 
 
-# ---------------------------------------------------------------------------------------------------------- recorded figures
+# ----------------------------------------------------------------------------------------------------- recorded figures
 
 
 @pytest.fixture

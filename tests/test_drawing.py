@@ -138,7 +138,9 @@ def test_save_and_notebooks(tmp_path, cvr):
 
 
 def test_pictures_follow_the_colours_of_the_page(cvr):
-    """Text beside cells has the page's colour, in cells a dark one; nothing is white; a file brings both colour schemes."""
+    """Text beside cells has the page's colour, in cells a dark one; nothing is white; a file brings both colour
+    schemes.
+    """
     picture = cvrarray.draw(cvr)
     outside = {text.get("fill") for text in parsed(picture).iter(f"{SVG}text") if text.get("text-anchor") == "end"}
     assert outside == {"currentColor"}

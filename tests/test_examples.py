@@ -25,7 +25,8 @@ MODULES = sorted(
     if ">>> " in path.read_text()
 )
 OF_DASK = ("open_store", "to_dask")
-NEEDS = {"cvrarray.dask": "dask", "cvrarray.torch": "torch", "cvrarray.generate": "skfem"}  # by a module's first two names
+# by a module's first two names
+NEEDS = {"cvrarray.dask": "dask", "cvrarray.torch": "torch", "cvrarray.generate": "skfem"}
 
 #: Second names, whose first ones have the example.
 ALIASES = {"mT"}

@@ -121,3 +121,16 @@ def test_hooks_have_the_versions_of_the_extra():
     for tool in ("ruff", "mypy"):
         (requirement,) = (line for line in dev if line.startswith(tool))
         assert set(re.findall(rf'"({tool}[=><][^"]*)"', hooks)) == {requirement}
+
+
+def test_lines_of_prose_have_at_most_120_characters():
+    """On every page that is written by hand. Tables, code and links may be longer."""
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+    written = [
+        page for page in pages if "_build" not in page.parts and page.parent.name != "benchmarks" and page.stem != "works"
+    ]
+    assert len(written) > 40
+    for page in written:
+        prose = re.sub(r"^ *```.*?^ *```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL).splitlines()
+        too_long = [line for line in prose if len(line) > 120 and not line.lstrip().startswith(("|", "[", "!", "<", "#", ":"))]
+        assert not too_long, (page.name, too_long[0])

@@ -1,4 +1,4 @@
-"""The GPU engine of conjugate gradients: every way it runs, every kind of preconditioner, every end, graphs and streams."""
+"""The GPU engine of conjugate gradients: every way it runs, preconditioners, ends, graphs and streams."""
 
 from __future__ import annotations
 

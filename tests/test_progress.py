@@ -190,7 +190,9 @@ def test_a_conversion_on_a_terminal(on_terminal):
 
 
 def test_what_is_shown(monkeypatch, tmp_path):
-    """Whatever may take long on a large matrix is under way by a name, and by how much of it is done where that is known."""
+    """Whatever may take long on a large matrix is under way by a name, and by how much of it is done where that is
+    known.
+    """
     began, done = [], []
     monkeypatch.setattr(progress, "_wanted", lambda: True)
     monkeypatch.setattr(progress._line, "begin", lambda task: (began.append(task), setattr(progress._line, "task", task)))

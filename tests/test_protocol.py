@@ -569,7 +569,9 @@ def test_the_lists_are_long():
 
 
 def test_no_function_of_numpy_gives_something_wrong():
-    """Every public function that asks the protocol, called with an array alone, answers from a rule or raises TypeError."""
+    """Every public function that asks the protocol, called with an array alone, answers from a rule or raises
+    TypeError.
+    """
     A = cvrarray.CVRArray(zoo.integers("tridiagonal_31", np.float64))
     asked = [getattr(module, name) for module in (np, np.linalg, np.fft) for name in dir(module)]
     asked = {f for f in asked if hasattr(f, "_implementation")}
@@ -648,7 +650,9 @@ def test_operators_with_sparse(build, name, device):
 
 @BUILD
 def test_operators_with_scipy_on_the_left(build):
-    """+ and - are left to us; * and the comparisons ask for a dense array and get our error. COO leaves all to us but @."""
+    """+ and - are left to us; * and the comparisons ask for a dense array and get our error. COO leaves all to us but
+    @.
+    """
     csr = zoo.integers("rows_of_mixed_length", np.float64)
     A, dense = build(csr), csr.toarray()
     for kind in (scipy.sparse.csr_array, scipy.sparse.csr_matrix, scipy.sparse.csc_array):

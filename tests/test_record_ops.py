@@ -1,4 +1,4 @@
-"""The run of ``make bench-ops``: every operation beside SciPy's, on a matrix that is not square; its table and its page."""
+"""The run of ``make bench-ops``: every operation beside SciPy's, on a matrix that is not square; its table, its page."""
 
 import json
 

@@ -42,8 +42,9 @@ def limit(case: dict[str, Any]) -> tuple[str, float]:
 
 
 def summary(report: dict[str, Any]) -> list[dict[str, Any]]:
-    """For every dtype, of matrices whose values are stored as they are and in fewer bytes apart: the geometric mean of the
-    speed over the best peer, the worst matrix, how many lie below 1."""
+    """For every dtype, of matrices whose values are stored as they are and in fewer bytes apart: the geometric mean of
+    the speed over the best peer, the worst matrix, how many lie below 1.
+    """
     rows = []
     by_values = [
         (dtype, is_few, [case for case in cases if has_few_values(case) == is_few])

@@ -13,8 +13,8 @@ op alg1, alg2      cusparseSpMVOp, its plan made before; alg2 since CUDA 13.1 Up
 cupyx, torch       ``csr @ x`` as a user writes it
 =================  =====================================================================================================
 
-Of a matrix X (n_cols, k) in C order, with Y likewise, MATRIX_PEERS multiply. An F says that a peer has X and Y in Fortran
-order, X copied before.
+Of a matrix X (n_cols, k) in C order, with Y likewise, MATRIX_PEERS multiply. An F says that a peer has X and Y in
+Fortran order, X copied before.
 
 =================  =====================================================================================================
 csr alg1, 2, 3     cusparseSpMM on CSR after cusparseSpMM_preprocess; alg3 is the deterministic one
@@ -269,7 +269,9 @@ class SpMVBSR(SpMV):
 
 
 class SpMM(SpMV):
-    """``Y = A @ X`` by cusparseSpMM, prepared: X (n_cols, k) and Y (n_rows, k) both in C order or both in Fortran order."""
+    """``Y = A @ X`` by cusparseSpMM, prepared: X (n_cols, k) and Y (n_rows, k) both in C order or both in Fortran
+    order.
+    """
 
     def __init__(self, csr: Any, x: Array, y: Array, algorithm: str, order: str = "C"):
         import cupy

@@ -67,7 +67,9 @@ def mesh(n: int, dims: int, dof: int, order: str, rng: np.random.Generator) -> C
 
 
 def quadratic(n: int, dof: int, mixed: bool, rng: np.random.Generator) -> CSRMatrix:
-    """Quadratic triangles, `dof` unknowns a node; `mixed`: with a linear pressure as well, as Stokes' equations have it."""
+    """Quadratic triangles, `dof` unknowns a node; `mixed`: with a linear pressure as well, as Stokes' equations have
+    it.
+    """
     points = rng.random((n, 2))
     corners = spatial.Delaunay(points[np.argsort(points[:, 0])]).simplices
     sides = np.sort(corners[:, [[0, 1], [1, 2], [2, 0]]], axis=2).reshape(-1, 2)

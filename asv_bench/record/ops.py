@@ -2,11 +2,11 @@
 
     python -m asv_bench.record.ops [MATRIX ...]
 
-``make bench-ops`` runs it and writes docs/benchmarks/ops.md: the seven generated matrices of medium size, and all .npz in
-the folder that the environment variable CVRARRAY_MATRICES names. A row below 1.0x is listed under the table.
+``make bench-ops`` runs it and writes docs/benchmarks/ops.md: the seven generated matrices of medium size, and all .npz
+in the folder that the environment variable CVRARRAY_MATRICES names. A row below 1.0x is listed under the table.
 
-All ways to do the same are timed by turns, and the least time of each counts: a machine that does other things makes times
-longer, never shorter. With one thread it is CPU time. SciPy has one thread in any case.
+All ways to do the same are timed by turns, and the least time of each counts: a machine that does other things makes
+times longer, never shorter. With one thread it is CPU time. SciPy has one thread in any case.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
     python -m asv_bench.record.solve [MATRIX ...]
 
 ``make bench-solve`` runs it and writes docs/benchmarks/solve-cpu.* or solve-gpu.*. Generated matrices are made positive
-definite: the sum of each and its transpose is a graph, whose Laplacian is shifted by a thousandth of its diagonal. Files are
-taken as they are. The preconditioner is the diagonal.
+definite: the sum of each and its transpose is a graph, whose Laplacian is shifted by a thousandth of its diagonal.
+Files are taken as they are. The preconditioner is the diagonal.
 
   us            of an iteration: a solve of more iterations less one of fewer, over the difference; medians of turns
   product       us of ``A @ x`` alone, of ours

@@ -47,7 +47,7 @@ class SparseArray(Names):
     _ready_transposed: dict[np.dtype, products.PreparedProduct]
     _plan: str | None
 
-    # ------------------------------------------------------------------------------------- what each kind of array offers
+    # ----------------------------------------------------------------------------------- what each kind of array offers
 
     def _like(self, csr: CSR) -> SparseArray:
         """An array of this format, with these parameters, from a canonical CSR on any device: it stays there."""
@@ -79,7 +79,7 @@ class SparseArray(Names):
         with self._target.use():
             return coercion.rows(csr), csr.indices
 
-    # ---------------------------------------------------------------------------------------------------------- what it is
+    # ------------------------------------------------------------------------------------------------------- what it is
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -98,11 +98,12 @@ class SparseArray(Names):
 
     @property
     def data(self) -> Any:
-        """(nnz,) the stored values in the order of ``A.tocsr().data``: rows, then columns; zeros that are stored among them.
+        """(nnz,) the stored values in the order of ``A.tocsr().data``: rows, then columns; zeros that are stored among
+        them.
 
-        A new array at every access, and on a CPU a read-only one, for nothing that is written to it could reach the array:
-        :meth:`with_values` makes one with other values. It costs as much as :meth:`tocsr`, and after :meth:`with_values` was
-        called, which keeps where the values lie, little more than a copy.
+        A new array at every access, and on a CPU a read-only one, for nothing that is written to it could reach the
+        array: :meth:`with_values` makes one with other values. It costs as much as :meth:`tocsr`, and after
+        :meth:`with_values` was called, which keeps where the values lie, little more than a copy.
 
         Examples
         --------
@@ -184,7 +185,7 @@ class SparseArray(Names):
         cells = "".join(f"<tr><th{left}>{name}</th><td{left}>{html.escape(str(rows[name]))}</td></tr>" for name in rows)
         return f'<table class="cvrarray"><caption>{type(self).__name__}</caption><tbody>{cells}</tbody></table>'
 
-    # ----------------------------------------------------------------------------------------- the same matrix, otherwise
+    # --------------------------------------------------------------------------------------- the same matrix, otherwise
 
     @property
     def T(self) -> SparseArray:
@@ -239,13 +240,13 @@ class SparseArray(Names):
         """
         raise NotImplementedError
 
-    # -------------------------------------------------------------------------------------------------------- the products
+    # ----------------------------------------------------------------------------------------------------- the products
 
     def matvec(self, x: Any, out: Any = None, alpha: Any = 1, beta: Any = 0) -> Any:
         """``alpha * (A @ x) + beta * out``, on the array's device and current stream, without synchronising.
 
-        On a GPU an array's first product in a dtype compiles and prepares what later ones use, on any stream, and waits for
-        that; so may its 16th, which tries another kernel.
+        On a GPU an array's first product in a dtype compiles and prepares what later ones use, on any stream, and waits
+        for that; so may its 16th, which tries another kernel.
 
         Parameters
         ----------
@@ -255,8 +256,8 @@ class SparseArray(Names):
         out : (n_rows,) array, optional
             Where the product goes; any stride, a dtype that the product's casts to. New where left out. May be `x`.
         alpha, beta : scalar
-            Must be representable in the product's dtype. With ``beta=0`` `out` is not read. `alpha` multiplies sums, also
-            that of a row without entries: with ``alpha=inf`` such a row gives nan.
+            Must be representable in the product's dtype. With ``beta=0`` `out` is not read. `alpha` multiplies sums,
+            also that of a row without entries: with ``alpha=inf`` such a row gives nan.
 
         Returns
         -------
@@ -266,7 +267,8 @@ class SparseArray(Names):
         Raises
         ------
         TypeError
-            `x` or `out` is on another device, or has a dtype that is not numeric; `out` or a scalar cannot hold the type.
+            `x` or `out` is on another device, or has a dtype that is not numeric; `out` or a scalar cannot hold the
+            type.
         ValueError
             A length does not fit, or ``beta`` is not 0 without `out`.
 
@@ -411,7 +413,7 @@ class SparseArray(Names):
     def __rmatmul__(self, other: Any) -> Any:
         return protocol.matmul(other, self)
 
-    # ---------------------------------------------------------------------------------------------------- entry by entry
+    # --------------------------------------------------------------------------------------------------- entry by entry
 
     def astype(
         self, dtype: Any, order: str = "K", casting: Casting = "unsafe", subok: bool = True, copy: bool = True
@@ -615,12 +617,12 @@ class SparseArray(Names):
         Parameters
         ----------
         data : (nnz,) array on the array's device, or a sparse matrix of the same structure there
-            An array has the order of ``A.tocsr().data``: row by row, columns ascending, stored zeros among them. A CSR, CSC,
-            COO or BSR of SciPy, CuPy or pydata/sparse may have its entries in any order; duplicates are summed in that
-            order. It may have another dtype.
+            An array has the order of ``A.tocsr().data``: row by row, columns ascending, stored zeros among them. A CSR,
+            CSC, COO or BSR of SciPy, CuPy or pydata/sparse may have its entries in any order; duplicates are summed in
+            that order. It may have another dtype.
         out : array, optional
-            An array of the same structure, which gets the new values in place and keeps its dtype: what :meth:`with_values`
-            made before, or `A` itself. Whoever holds it, or a view of it, sees the new values.
+            An array of the same structure, which gets the new values in place and keeps its dtype: what
+            :meth:`with_values` made before, or `A` itself. Whoever holds it, or a view of it, sees the new values.
 
         Returns
         -------
@@ -637,10 +639,10 @@ class SparseArray(Names):
 
         Notes
         -----
-        The first call finds where values go, which costs as much as :meth:`tocsr`. All arrays of the structure share it: some
-        8 bytes a row; for a matrix in another order than that of ``A.tocsr()`` 4 bytes a slot, and with duplicates 16 bytes an
-        entry of the matrix more. Up to four orders are remembered. A matrix's order is known again by its index arrays, which
-        every call reads. With `out` nothing more is allocated.
+        The first call finds where values go, which costs as much as :meth:`tocsr`. All arrays of the structure share
+        it: some 8 bytes a row; for a matrix in another order than that of ``A.tocsr()`` 4 bytes a slot, and with
+        duplicates 16 bytes an entry of the matrix more. Up to four orders are remembered. A matrix's order is known
+        again by its index arrays, which every call reads. With `out` nothing more is allocated.
 
         On a GPU a call with an array and `out` can be captured in a CUDA graph, after a first one outside.
 
@@ -696,7 +698,7 @@ class SparseArray(Names):
         """
         return structure.nonzero(self)
 
-    # -------------------------------------------------------------------------------------------------------- reductions
+    # ------------------------------------------------------------------------------------------------------- reductions
 
     def sum(self, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: bool = False) -> Any:
         """The sum of all entries, or along an axis: dense, as ``numpy.sum``.
@@ -733,8 +735,8 @@ class SparseArray(Names):
     def mean(self, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: bool = False) -> Any:
         """The mean over all entries, stored or not, or along an axis: dense, as ``numpy.mean``.
 
-        Parameters, shapes and errors as :meth:`sum`; integers are added in float64. Of no entries at all it is nan, with
-        NumPy's RuntimeWarning.
+        Parameters, shapes and errors as :meth:`sum`; integers are added in float64. Of no entries at all it is nan,
+        with NumPy's RuntimeWarning.
 
         Examples
         --------
@@ -747,8 +749,8 @@ class SparseArray(Names):
     def max(self, axis: Any = None, out: Any = None, keepdims: bool = False, *, explicit: bool = False) -> Any:
         """The largest entry, also where it is one that is not stored: dense, as ``numpy.max``; nan where there is one.
 
-        Parameters and shapes as :meth:`sum`; the dtype is the array's. With `explicit` entries that are not stored are left
-        out, as in SciPy; the result is 0 where nothing is stored.
+        Parameters and shapes as :meth:`sum`; the dtype is the array's. With `explicit` entries that are not stored are
+        left out, as in SciPy; the result is 0 where nothing is stored.
 
         Raises
         ------
@@ -764,7 +766,8 @@ class SparseArray(Names):
         return reductions.max_(self, axis=axis, out=out, keepdims=keepdims, explicit=explicit)
 
     def min(self, axis: Any = None, out: Any = None, keepdims: bool = False, *, explicit: bool = False) -> Any:
-        """The smallest entry, also where it is one that is not stored: dense, as ``numpy.min``. As :meth:`max` otherwise.
+        """The smallest entry, also where it is one that is not stored: dense, as ``numpy.min``. As :meth:`max`
+        otherwise.
 
         Examples
         --------
@@ -944,7 +947,7 @@ class SparseArray(Names):
         """
         return protocol.FUNCTIONS[np.take](self, indices, axis)
 
-    # ------------------------------------------------------------------------------------------- operators and protocols
+    # ------------------------------------------------------------------------------------------ operators and protocols
 
     def __getitem__(self, key: Any) -> Any:
         return indexing.getitem(self, key)
@@ -1047,7 +1050,7 @@ class SparseArray(Names):
     def __dask_tokenize__(self) -> Any:
         return extensions.load("dask").token(self)
 
-    # -------------------------------------------------------------------------------------------------------- the way back
+    # ----------------------------------------------------------------------------------------------------- the way back
 
     def to_device(self, device: Any) -> SparseArray:
         """The same array on another device, table by table.
@@ -1117,8 +1120,8 @@ class SparseArray(Names):
         Raises
         ------
         TypeError, ValueError
-            The array holds float16: see :meth:`to_scipy`. On a GPU: CuPy's sparse matrices hold no integers, and fewer than
-            2^31 nonzeros; see :meth:`to_scipy`.
+            The array holds float16: see :meth:`to_scipy`. On a GPU: CuPy's sparse matrices hold no integers, and fewer
+            than 2^31 nonzeros; see :meth:`to_scipy`.
 
         Examples
         --------
@@ -1160,7 +1163,8 @@ class SparseArray(Names):
         from scipy.sparse import csr_array
 
         indptr, indices, data, shape = coercion.move(self._canonical_csr(), devices.CPU)
-        index = np.int64 if indices.dtype == np.int64 or data.size >= 2**31 else np.int32  # one dtype, as SciPy wants it
+        # one dtype, as SciPy wants it
+        index = np.int64 if indices.dtype == np.int64 or data.size >= 2**31 else np.int32
         return csr_array((data, indices.astype(index, copy=False), indptr.astype(index, copy=False)), shape=shape)
 
     def asformat(self, format: str, **parameters: Any) -> Any:
@@ -1170,8 +1174,8 @@ class SparseArray(Names):
         ----------
         format : str
             "cvr" or "bbcsr": an array of ours on the same device, itself where it has this format and no parameters are
-            given. "csr", "csc", "bsr", "dia", "lil": of scipy.sparse (on a GPU cupyx, which has the first two and "dia").
-            "coo", "gcxs", "dok": of pydata/sparse, in host memory.
+            given. "csr", "csc", "bsr", "dia", "lil": of scipy.sparse (on a GPU cupyx, which has the first two and
+            "dia"). "coo", "gcxs", "dok": of pydata/sparse, in host memory.
         **parameters
             Of the class's constructor, as ``block_size=3``.
 

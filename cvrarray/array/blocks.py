@@ -10,7 +10,8 @@ from ..core import devices
 from ..core.tables import CSR, WARP, Blocks, Sources
 from ..input import coercion
 
-#: Numbers of terms, side by side for 32 slots, over those of the terms and the slots: more are kept one slot after the other.
+#: Numbers of terms, side by side for 32 slots, over those of the terms and the slots: more are kept one slot after the
+#: other.
 MOST_PADDED = 2
 
 
@@ -20,10 +21,11 @@ def number_dtype(most: int) -> np.dtype:
 
 
 def expanded(blocks: Blocks, unit: int) -> CSR:
-    """The rows of the blocks as canonical CSR: each in units of `unit` numbers (1, or the blocks' size), numbered from 1.
+    """The rows of the blocks as canonical CSR: each in units of `unit` numbers (1, or the blocks' size), numbered from
+    1.
 
-    Unit k of row i of block e has the number ``(e * size + i) * (size // unit) + k + 1``, the place of its values among those
-    of all blocks. Its column counts in units. For use on the current device.
+    Unit k of row i of block e has the number ``(e * size + i) * (size // unit) + k + 1``, the place of its values among
+    those of all blocks. Its column counts in units. For use on the current device.
     """
     size, (n_rows, n_cols) = blocks.size, blocks.shape
     xp = devices.of(blocks.indptr).xp
@@ -46,7 +48,9 @@ def expanded(blocks: Blocks, unit: int) -> CSR:
 
 
 def _in_parts(order: Any, first: Any, parts: int) -> tuple[Any, Any]:
-    """The order of blocks, and where in it each different block begins, for the `parts` units of every block by themselves."""
+    """The order of blocks, and where in it each different block begins, for the `parts` units of every block by
+    themselves.
+    """
     if parts == 1:
         return order, first
     xp = devices.of(order).xp
@@ -58,7 +62,9 @@ def _in_parts(order: Any, first: Any, parts: int) -> tuple[Any, Any]:
 
 
 def _side_by_side(source: Any, order: Any, first: Any, dtype: np.dtype) -> Sources | None:
-    """What slots are the sums of, for 32 slots side by side; None where that takes much more memory than the terms alone."""
+    """What slots are the sums of, for 32 slots side by side; None where that takes much more memory than the terms
+    alone.
+    """
     xp, n_groups = devices.of(source).xp, -(-source.size // WARP)
     slot_of = xp.full(first.size - 1, -1, np.int64)
     stored = xp.flatnonzero(source)

@@ -1,8 +1,8 @@
 """NumPy's other sums of products (tensordot, einsum, inner, vdot, vecdot), expressed by ``@`` and ``*``.
 
 At least one operand is an array of ours. A contraction over one axis is ``@``; over both axes it is the sum of an
-elementwise product. A contraction over no axis would be dense or have more than two dimensions, and raises. Results have
-NumPy's dtype, which for all of these is the one of ``@``: bool is a disjunction, and narrow integers wrap.
+elementwise product. A contraction over no axis would be dense or have more than two dimensions, and raises. Results
+have NumPy's dtype, which for all of these is the one of ``@``: bool is a disjunction, and narrow integers wrap.
 """
 
 from __future__ import annotations
@@ -95,8 +95,9 @@ def _moved(dense: Any, axis: int, to: int) -> Any:
 def einsum(subscripts: str, /, *operands: Any, optimize: Any = False) -> Any:
     """``numpy.einsum`` of any number of arrays, at least one of them ours, where no step has more than two dimensions.
 
-    Two operands at a time are contracted, first those that leave the fewest dimensions. The subscripts may have any letters,
-    an ellipsis, and ``->`` or not. The result is sparse where it is an elementwise product, or a product of sparse matrices.
+    Two operands at a time are contracted, first those that leave the fewest dimensions. The subscripts may have any
+    letters, an ellipsis, and ``->`` or not. The result is sparse where it is an elementwise product, or a product of
+    sparse matrices.
 
     Raises
     ------
@@ -239,7 +240,9 @@ def vdot(a: Any, b: Any) -> Any:
 
 
 def vecdot(x1: Any, x2: Any, axis: int = -1) -> Any:
-    """``numpy.vecdot``: the dot product of each pair of rows (``axis=0``: columns), ``conj(x1) * x2`` summed over `axis`."""
+    """``numpy.vecdot``: the dot product of each pair of rows (``axis=0``: columns), ``conj(x1) * x2`` summed over
+    `axis`.
+    """
     x1, x2 = _operands(x1, x2)
     x1, x2 = (x.T if x.ndim == 2 and _normal([operator.index(axis)], 2) == [0] else x for x in (x1, x2))
     if x1.shape[-1] != x2.shape[-1]:

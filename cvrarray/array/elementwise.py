@@ -306,7 +306,9 @@ def _broadcast(csr: CSR, shape: tuple[int, int]) -> CSR:
 
 
 def _check_zero(ufunc: np.ufunc, operands: Any, kwargs: dict[str, Any]) -> list[np.dtype]:
-    """The dtypes of the results, from an evaluation at 0 on the host; DenseResultError where one of them is not 0 there."""
+    """The dtypes of the results, from an evaluation at 0 on the host; DenseResultError where one of them is not 0
+    there.
+    """
     given = ", ".join("0" if isinstance(value, np.ndarray) else repr(value) for value in operands)
     try:
         with np.errstate(all="ignore", divide="raise", invalid="raise"):
@@ -344,7 +346,8 @@ def _compute(ufunc: np.ufunc, operands: Any, kwargs: dict[str, Any], dtypes: lis
     operands = [v.astype(t, copy=False) if hasattr(v, "dtype") else v for v, t in zip(operands, taken, strict=False)]
     shape = np.broadcast_shapes(*(np.shape(v) for v in operands))
     if xp is np and ufunc.nout == len(shape) == 1 and taken[-1] == dtypes[0]:
-        out = devices.CPU.backend("runtime.memory").empty(shape[0], dtypes[0])  # at a cache line, as an array's values shall be
+        # at a cache line, as an array's values shall be
+        out = devices.CPU.backend("runtime.memory").empty(shape[0], dtypes[0])
         return ufunc(*operands, out=out)
     results = _of_module(xp, ufunc)(*operands)
     if not isinstance(results, tuple):

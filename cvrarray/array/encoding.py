@@ -1,6 +1,7 @@
-"""Values in few bytes: what an array's tables stand for, whatever they store. See ``distinct`` in :mod:`cvrarray.core.tables`.
+"""Values in few bytes: what an array's tables stand for, whatever they store.
 
-All that is no product takes the tables as those of a matrix of numbers, and looks the values up at the end.
+See ``distinct`` in :mod:`cvrarray.core.tables`. All that is no product takes the tables as those of a matrix of
+numbers, and looks the values up at the end.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from ..core import distinct as kinds
 
 
 def checked(choice: Any) -> bool:
-    """Whether the constructors' keyword `values` lets values be stored in few bytes; ValueError where it is another word."""
+    """Whether the constructors' keyword `values` lets values be stored in few bytes; ValueError where it is another
+    word.
+    """
     if choice not in kinds.CHOICES:
         raise ValueError(f"values must be {' or '.join(map(repr, kinds.CHOICES))}; got {choice!r}")
     return bool(choice == "auto")
@@ -34,7 +37,9 @@ def encode_for(array_class: Any, tables: Any, data: Any, target: devices.Device)
 
 
 def pays(array_class: Any, tables: Any, distinct: Any, target: devices.Device) -> bool:
-    """Whether products with `tables` gain by numbers of these values. A format's module may have ``numbers_pay(tables)``."""
+    """Whether products with `tables` gain by numbers of these values. A format's module may have
+    ``numbers_pay(tables)``.
+    """
     says = getattr(array_class._module(target), "numbers_pay", None)
     return says is None or distinct is None or distinct.size < 2 or bool(says(tables))
 
@@ -113,7 +118,9 @@ def is_zero_first(distinct: Any) -> bool:
 
 
 def mapped(distinct: Any, function: Callable[[Any], Any]) -> Any:
-    """``function(distinct)``, where it stands for the results; None where pads and holes would not be what they are to be."""
+    """``function(distinct)``, where it stands for the results; None where pads and holes would not be what they are to
+    be.
+    """
     if distinct is None or not distinct.size or not (distinct.size == 1 or is_zero_first(distinct)):
         return None
     results = devices.of(distinct).xp.ascontiguousarray(function(distinct))

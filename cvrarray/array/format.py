@@ -22,8 +22,8 @@ from .base import SparseArray
 from .transposed import TransposedArray
 from .values import Structure, same_tables
 
-#: Number -> array, while it lives: operators of PyTorch take numbers, not arrays. Code that ``torch.compile`` has compiled may
-#: be the first to meet an array, and only reads its number: so every array is entered.
+#: Number -> array, while it lives: operators of PyTorch take numbers, not arrays. Code that ``torch.compile`` has
+#: compiled may be the first to meet an array, and only reads its number: so every array is entered.
 LIVING: WeakValueDictionary[int, FormatArray] = WeakValueDictionary()
 _NUMBERS = itertools.count(1)
 
@@ -49,8 +49,8 @@ class Sample(NamedTuple):
 class FormatArray(SparseArray):
     """A sparse array whose tables (``_tables``, a named tuple of arrays) all live on :attr:`device`.
 
-    A format is a subclass. Defining it makes it known to ``asarray(format=...)``, files, stores, Dask and the command line.
-    It says
+    A format is a subclass. Defining it makes it known to ``asarray(format=...)``, files, stores, Dask and the command
+    line. It says
 
     - ``format``, its name, which is also that of its two modules of kernels, ``cvrarray.cpu.<name>`` and
       ``cvrarray.gpu.<name>``, or ``_modules`` where these lie elsewhere;
@@ -59,16 +59,18 @@ class FormatArray(SparseArray):
     - ``_variants``, ``_microseconds``, ``_why``, where ``asarray(format="auto")`` shall consider it.
 
     A module of kernels has ``convert(csr, **keywords) -> tables``, ``product(tables, dtype) -> run`` and
-    ``to_coo(tables) -> row, col, val``. Optional are ``product_matrix``, ``product_transposed``, ``to_csr(tables, first,
-    last)``, the canonical CSR of some rows, ``diagonal(tables, offset)``, and ``fill(tables, order, data, values)``, which
-    writes a value table: with it goes the method ``_order``.
+    ``to_coo(tables) -> row, col, val``. Optional are ``product_matrix``, ``product_transposed``, ``to_csr(tables,
+    first, last)``, the canonical CSR of some rows, ``diagonal(tables, offset)``, and ``fill(tables, order, data,
+    values)``, which writes a value table: with it goes the method ``_order``.
     """
 
     format: ClassVar[str]
-    _modules: ClassVar[dict[str, ModuleType]] = {}  #: kind of device -> module of kernels, of a format outside this package
+    #: kind of device -> module of kernels, of a format outside this package
+    _modules: ClassVar[dict[str, ModuleType]] = {}
     _table_type: ClassVar[type[Any]]  #: the named tuple; its first fields are ``shape`` and ``nnz``
     _value_table: ClassVar[str]  #: the field of the tables that holds the stored values
-    #: The tables that are arrays, in a file's order: dtype ("index", "value" and "mask" depend on the matrix) and dimensions.
+    #: The tables that are arrays, in a file's order: dtype ("index", "value" and "mask" depend on the matrix) and
+    #: dimensions.
     _stored: ClassVar[dict[str, tuple[str, int]]]
     _tuned: ClassVar[str] = ""  #: the constructor's keyword that :func:`cvrarray.tune` varies
 
@@ -109,7 +111,9 @@ class FormatArray(SparseArray):
 
     @classmethod
     def _convert(cls, csr: CSR, target: devices.Device, encodes: bool, **keywords: Any) -> Any:
-        """The tables of a canonical CSR on `target`, the current device; values in few bytes where `encodes`, if that pays."""
+        """The tables of a canonical CSR on `target`, the current device; values in few bytes where `encodes`, if that
+        pays.
+        """
         keywords = cls._for_conversion(csr, target, **keywords)
         data, distinct = encoding.encode(csr.data, target) if encodes else (csr.data, None)
         tables = cls._module(target).convert(csr._replace(data=data), **keywords)
@@ -191,7 +195,9 @@ class FormatArray(SparseArray):
 
     @classmethod
     def _defaults(cls, csr: CSR) -> dict[str, Any]:
-        """The constructor's keywords that a conversion of `csr` would choose itself, where they depend on the values' dtype."""
+        """The constructor's keywords that a conversion of `csr` would choose itself, where they depend on the values'
+        dtype.
+        """
         return {}
 
     def _layout(self) -> str:
@@ -201,8 +207,8 @@ class FormatArray(SparseArray):
     def _variants(cls, sample: Sample, smallest: float) -> dict[str, tuple[int, float]]:
         """What ``asarray(format="auto")`` may choose: name -> bytes of the tables, and stored slots over nonzeros.
 
-        A name is the format's, followed by a number where there are several. Unless ``sample.exact``, those that take more
-        bytes than `smallest`, another format's, may be left out.
+        A name is the format's, followed by a number where there are several. Unless ``sample.exact``, those that take
+        more bytes than `smallest`, another format's, may be left out.
         """
         return {}
 
@@ -213,7 +219,9 @@ class FormatArray(SparseArray):
 
     @classmethod
     def _microseconds(cls, name: str, stats: Any, device: str, streaming: float) -> float:
-        """Time of a product of a variant on a kind of device, where streaming its tables takes `streaming` microseconds."""
+        """Time of a product of a variant on a kind of device, where streaming its tables takes `streaming`
+        microseconds.
+        """
         raise NotImplementedError
 
     @classmethod
@@ -470,7 +478,9 @@ class FormatArray(SparseArray):
         return self._place_cache
 
     def _slots(self) -> Any:
-        """(nnz,) where each entry of the canonical CSR lies in the value table; computed once, by converting the numbers."""
+        """(nnz,) where each entry of the canonical CSR lies in the value table; computed once, by converting the
+        numbers.
+        """
         if self._structure.slots is None:
             self._structure.slots = self._slot_numbers()._canonical_csr().data
         return self._structure.slots
@@ -482,9 +492,11 @@ class FormatArray(SparseArray):
             return self._with_table(self._target.xp.arange(size, dtype=np.int32 if size < 2**31 else np.int64))
 
     def _order(self, slots: CSR) -> Any:
-        """What ``fill(tables, order, data, values)`` of the device's module needs to know of the order of the canonical CSR.
+        """What ``fill(tables, order, data, values)`` of the device's module needs to know of the order of the canonical
+        CSR.
 
-        `slots` is that CSR, with the slot of each entry for its value. Only formats whose modules have ``fill`` define it.
+        `slots` is that CSR, with the slot of each entry for its value. Only formats whose modules have ``fill`` define
+        it.
         """
         raise NotImplementedError
 

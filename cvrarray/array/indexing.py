@@ -25,10 +25,11 @@ def getitem(array: Any, key: Any) -> Any:
     Parameters
     ----------
     array : array of ours
-    key : int, slice, Ellipsis, 1-D index array, 1-D boolean mask, a tuple of at most two of these, or a 2-D boolean mask
+    key : int, slice, Ellipsis, 1-D index array, 1-D boolean mask, a tuple of at most two of these, or a 2-D boolean
+    mask
         Index arrays and masks live on the array's device; for an array on a GPU they may also be NumPy arrays or lists.
-        Two index arrays are paired as in NumPy, and may have two dimensions; ``np.ix_(rows, cols)`` takes the submatrix. A
-        2-D mask may be dense, or a sparse array such as ``A > 0``.
+        Two index arrays are paired as in NumPy, and may have two dimensions; ``np.ix_(rows, cols)`` takes the
+        submatrix. A 2-D mask may be dense, or a sparse array such as ``A > 0``.
 
     Returns
     -------
@@ -37,8 +38,8 @@ def getitem(array: Any, key: Any) -> Any:
     1-D dense array
         For an int and anything else, for two 1-D index arrays, and for a 2-D mask (its values in row-major order).
     array of the same format and device
-        For everything else; of two index arrays that broadcast to two dimensions it has their shape. An array is immutable,
-        so ``A[:]`` is `array` itself.
+        For everything else; of two index arrays that broadcast to two dimensions it has their shape. An array is
+        immutable, so ``A[:]`` is `array` itself.
 
     Raises
     ------
@@ -71,7 +72,7 @@ def getitem(array: Any, key: Any) -> Any:
         return _vector(selected, rows, cols) if isinstance(rows, int) or isinstance(cols, int) else array._like(selected)
 
 
-# ---------------------------------------------------------------------------------------------------- keys -> selections
+# --------------------------------------------------------------------------------------------------- keys -> selections
 
 
 def _pair(key: Any) -> tuple[Any, Any]:
@@ -172,7 +173,8 @@ def _pairing(rows: Any, cols: Any) -> tuple[bool, bool]:
 
 def _mask_2d(key: Any) -> Any:
     """`key` if it is a 2-D boolean mask, dense or sparse; else None."""
-    if isinstance(key, tuple) and len(key) - sum(k is Ellipsis for k in key) == 1:  # an Ellipsis beside a 2-D mask is empty
+    # an Ellipsis beside a 2-D mask is empty
+    if isinstance(key, tuple) and len(key) - sum(k is Ellipsis for k in key) == 1:
         key = next((k for k in key if getattr(k, "ndim", 0) == 2 or isinstance(k, list)), key)
     if isinstance(key, list) and key and isinstance(key[0], (list, np.ndarray)):
         try:
@@ -197,7 +199,7 @@ def _masked(array: Any, mask: Any) -> Any:
     return _values_at(array._canonical_csr(), row[true].astype(np.int64), places.indices[true].astype(np.int64))
 
 
-# ---------------------------------------------------------------------------------------------------- selections of a CSR
+# -------------------------------------------------------------------------------------------------- selections of a CSR
 
 
 def _decoded(array: Any, rows: Any) -> tuple[CSR, Any]:

@@ -146,7 +146,7 @@ class Names:
         def isnan(self) -> Self: ...
         def isinf(self) -> Self: ...
 
-    # ------------------------------------------------------------------------------------------------- rearranged entries
+    # ----------------------------------------------------------------------------------------------- rearranged entries
 
     def reshape(self, *shape: Any, order: str = "C", copy: bool | None = None) -> Any:
         """The entries in a matrix of another shape, in the same order.
@@ -219,7 +219,7 @@ class Names:
         """
         return np.swapaxes(self, axis1, axis2)  # type: ignore[call-overload]
 
-    # -------------------------------------------------------------------------------------------------------- reductions
+    # ------------------------------------------------------------------------------------------------------- reductions
 
     def prod(self, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: bool = False) -> Any:
         """The product of all entries, or along an axis: dense, as ``numpy.prod``. Parameters and errors as :meth:`sum`.
@@ -326,7 +326,8 @@ class Names:
         return statistics.nansum(self, axis, dtype, out, keepdims)
 
     def nanmean(self, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: bool = False) -> Any:
-        """:meth:`mean` of the entries that are not nan, zeros included; nan where there are none, with a RuntimeWarning.
+        """:meth:`mean` of the entries that are not nan, zeros included; nan where there are none, with a
+        RuntimeWarning.
 
         Examples
         --------
@@ -336,10 +337,11 @@ class Names:
         """
         return statistics.nanmean(self, axis, dtype, out, keepdims)
 
-    # ------------------------------------------------------------------------------------------------------ other formats
+    # ---------------------------------------------------------------------------------------------------- other formats
 
     def tocsc(self, copy: bool = False) -> Any:
-        """A ``scipy.sparse.csc_array``, or on a GPU a ``cupyx.scipy.sparse.csc_matrix``: what SciPy's direct solvers take.
+        """A ``scipy.sparse.csc_array``, or on a GPU a ``cupyx.scipy.sparse.csc_matrix``: what SciPy's direct solvers
+        take.
 
         Raises
         ------

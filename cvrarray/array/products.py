@@ -1,7 +1,7 @@
 """Products with dense vectors and matrices: operands are checked and coerced here, and the device's kernels called.
 
-An array offers prepared kernels through ``array._kernel(kind, dtype)``: ``"product"`` and ``"product_transposed"`` take a
-vector, ``"product_matrix"`` a matrix in C order. Each is ``run(x, y, alpha, beta)``, as the device modules define it.
+An array offers prepared kernels through ``array._kernel(kind, dtype)``: ``"product"`` and ``"product_transposed"`` take
+a vector, ``"product_matrix"`` a matrix in C order. Each is ``run(x, y, alpha, beta)``, as the device modules define it.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from ..core.arrays import Run
 from ..core.tables import CSR
 from ..input import coercion
 
-#: Columns of X from which ``A.T @ X`` transposes the matrix for the call: on a CPU a conversion takes as long as 13 (BBCSR)
-#: to 26 (CVR) transposed products with a vector, and the matrix kernel then takes many columns in the time of a few.
+#: Columns of X from which ``A.T @ X`` transposes the matrix for the call: on a CPU a conversion takes as long as 13
+#: (BBCSR) to 26 (CVR) transposed products with a vector, and the matrix kernel then takes many columns in the time of a
+#: few.
 CONVERT_FROM = 24
 
 
@@ -184,7 +185,9 @@ def multiply_sparse(left: Any, right: Any, format: str | None = None) -> Any:
 
 
 def _factors(a: CSR, right: Any) -> tuple[CSR, CSR]:
-    """`a` and `right` as CSR; of an array of ours on the CPU that is much larger only the rows between those that `a` names."""
+    """`a` and `right` as CSR; of an array of ours on the CPU that is much larger only the rows between those that `a`
+    names.
+    """
     if not (isinstance(a.data, np.ndarray) and hasattr(right, "_canonical_rows") and 0 < 2 * a.nnz < right.nnz):
         return a, coercion.as_csr(right)
     low, high = int(a.indices.min()), int(a.indices.max()) + 1

@@ -17,7 +17,7 @@ from ..core import extensions
 from ..input import coercion
 from . import contractions, elementwise, indexing, joining, products, rearranging, reductions, selecting, statistics, structure
 
-# ------------------------------------------------------------------------------------------------------------------ ufuncs
+# --------------------------------------------------------------------------------------------------------------- ufuncs
 
 #: f(0) = 0: applied to the stored values; structure and format stay.
 KEEPS_ZERO = {
@@ -161,7 +161,7 @@ def operate(ufunc: np.ufunc, left: Any, right: Any) -> Any:
     return elementwise.binary(ufunc, left, right)
 
 
-# --------------------------------------------------------------------------------------------------------------- functions
+# ------------------------------------------------------------------------------------------------------------ functions
 
 
 def _dot(a: Any, b: Any, out: Any = None) -> Any:
@@ -437,7 +437,7 @@ def apply_function(array: Any, function: Any, types: Any, args: tuple[Any, ...],
         raise
 
 
-# ------------------------------------------------------------------------------------------------------------ whose is it?
+# --------------------------------------------------------------------------------------------------------- whose is it?
 
 
 def _is_ours(value: Any) -> bool:
@@ -457,7 +457,9 @@ def _is_tensor(value: Any) -> bool:
 
 
 def _theirs(ufunc: np.ufunc, method: str, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The result if an operand's class has own rules: Dask's or PyTorch's, once it knows our arrays; else NotImplemented."""
+    """The result if an operand's class has own rules: Dask's or PyTorch's, once it knows our arrays; else
+    NotImplemented.
+    """
     if ufunc is np.matmul and any(_is_tensor(value) for value in inputs):
         return matmul(*inputs, **kwargs)
     if any(type(value).__module__.startswith("dask.") for value in inputs):

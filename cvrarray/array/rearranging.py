@@ -1,7 +1,7 @@
 """Arrays whose entries stand elsewhere: reshape, roll, tile, repeat, pad, rot90, kron, outer, diff, powers, and parts.
 
-Most compute new rows and columns of the stored entries, and let them be sorted. The result has the format of the first array
-of ours and lives on its device. A result that would not have two dimensions raises.
+Most compute new rows and columns of the stored entries, and let them be sorted. The result has the format of the first
+array of ours and lives on its device. A result that would not have two dimensions raises.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ def reshape(a: Any, /, shape: Any, order: str = "C", *, copy: bool | None = None
     Raises
     ------
     ValueError
-        The sizes differ, the new shape is no matrix, or has 2^63 places or more; ``copy=False`` and another shape is asked for.
+        The sizes differ, the new shape is no matrix, or has 2^63 places or more; ``copy=False`` and another shape is
+        asked for.
     """
     shape = _new_shape(a, shape)
     if order not in ("C", "F", "A", "K"):

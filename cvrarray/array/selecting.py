@@ -18,8 +18,8 @@ def where(condition: Any, x: Any, y: Any) -> Any:
     Parameters
     ----------
     condition, x, y : array of ours, any other sparse matrix, dense array or scalar
-        On one device; shapes broadcast. `y` must be sparse or 0 where a sparse `condition` chooses it; `x` must be sparse or
-        0 where the condition is dense.
+        On one device; shapes broadcast. `y` must be sparse or 0 where a sparse `condition` chooses it; `x` must be
+        sparse or 0 where the condition is dense.
 
     Raises
     ------

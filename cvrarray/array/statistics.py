@@ -1,7 +1,7 @@
 """Reductions beyond sums and extremes: products, variances, those that leave nan out, and where an extreme is.
 
-As in :mod:`cvrarray.array.reductions`, entries that are not stored count as 0, results are dense and on the array's device,
-and arguments are NumPy's. Over both axes an array is reduced as one row.
+As in :mod:`cvrarray.array.reductions`, entries that are not stored count as 0, results are dense and on the array's
+device, and arguments are NumPy's. Over both axes an array is reduced as one row.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ def var(
 ) -> Any:
     """Variances over `axis`, by two passes as NumPy's: means, then the squares of what differs from them.
 
-    Parameters and errors as of :func:`cvrarray.array.reductions.mean`; `ddof` (or `correction`) is subtracted from the count.
+    Parameters and errors as of :func:`cvrarray.array.reductions.mean`; `ddof` (or `correction`) is subtracted from the
+    count.
     """
     return _variance(array, axis, dtype, out, ddof if correction is None else correction, keepdims, skip_nan=False)
 
@@ -239,7 +240,8 @@ def squares(array: Any, means: Any, axis: int | None, *, skip_nan: bool = False)
     csr = array._canonical_csr()
     line = 0 if axis is None else csr.indices if axis == 0 else coercion.rows(csr)
     stored = abs(csr.data - means[line]) ** 2
-    nothing = reductions._count(array, axis) - xp.asarray(_lengths(array, axis)).reshape(-1)  # entries of each line not stored
+    # entries of each line not stored
+    nothing = reductions._count(array, axis) - xp.asarray(_lengths(array, axis)).reshape(-1)
     if skip_nan:
         stored = xp.where(xp.isnan(csr.data), stored.dtype.type(0), stored)
     total = xp.asarray(reductions._sums(array.with_values(stored), axis, stored.dtype)).reshape(-1)

@@ -1,15 +1,15 @@
 """``A.T``: an array that is another array, transposed, without converting it.
 
 Elementwise functions map the base's values, and everything else starts from the canonical CSR, which is the base's with
-rows and columns exchanged. ``A.T.T`` is the base itself, and ``A.T.copy()`` converts: an array of the base's format that
-holds the transposed matrix.
+rows and columns exchanged. ``A.T.T`` is the base itself, and ``A.T.copy()`` converts: an array of the base's format
+that holds the transposed matrix.
 
-Products swap: on a GPU ``A.T @ x`` is the base's transposed product. On a CPU, and for ``A.T @ X`` on a GPU, a product that
-scatters its sums is slower than one that collects them, so the first product converts: the base keeps *tables of its
-transpose* from then on, and the product is theirs (docs/decisions/0014). Where they would take too much memory
-(:func:`most_bytes`), while a CUDA graph is captured, and in products that are made once (:meth:`TransposedArray.once`), the
-base's transposed product is taken here too. Which of them is decided before an array's first product of the kind, for all of
-them: so every call gives the same bits.
+Products swap: on a GPU ``A.T @ x`` is the base's transposed product. On a CPU, and for ``A.T @ X`` on a GPU, a product
+that scatters its sums is slower than one that collects them, so the first product converts: the base keeps *tables of
+its transpose* from then on, and the product is theirs (docs/decisions/0014). Where they would take too much memory
+(:func:`most_bytes`), while a CUDA graph is captured, and in products that are made once (:meth:`TransposedArray.once`),
+the base's transposed product is taken here too. Which of them is decided before an array's first product of the kind,
+for all of them: so every call gives the same bits.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """New values in an old structure: :meth:`cvrarray.array.base.SparseArray.with_values`.
 
-Where each value goes is found once for a structure and kept for all arrays that share it, in their :class:`Structure`. It
-depends on the order in which values come:
+Where each value goes is found once for a structure and kept for all arrays that share it, in their :class:`Structure`.
+It depends on the order in which values come:
 
-* in the order of ``A.tocsr().data``: the format says where its slots begin in that order (``_order``, ``fill`` of the device's
-  module), a few bytes a row;
-* in any other order: each slot has the number of its value (:class:`cvrarray.core.tables.Sources`), 4 bytes a slot. A matrix's
-  order is known again by the contents of its index arrays.
+* in the order of ``A.tocsr().data``: the format says where its slots begin in that order (``_order``, ``fill`` of the
+  device's module), a few bytes a row;
+* in any other order: each slot has the number of its value (:class:`cvrarray.core.tables.Sources`), 4 bytes a slot. A
+  matrix's order is known again by the contents of its index arrays.
 """
 
 from __future__ import annotations
@@ -67,7 +67,8 @@ def write(base: Any, sources: Sources | None, values: Any, out: Any = None) -> A
     if out is None:
         values = target.xp.ascontiguousarray(values, dtype=coercion.check_dtype(values.dtype))
         distinct = None
-        if encoding.table(base._tables) is not None and (sources is None or sources.first is None):  # numbers are no terms
+        # numbers are no terms
+        if encoding.table(base._tables) is not None and (sources is None or sources.first is None):
             values, distinct = encoding.encode_for(type(base), base._tables, values, target)
         table = base._empty_values(values.dtype)
         _fill(base, sources, values, table)

@@ -1,11 +1,11 @@
 """Assembly: values that arrive in one order again and again, many to an entry, as arrays of ours.
 
-Finite elements, pose graphs and circuits add up contributions: each names a row and a column, or a block of rows and columns,
-and several name the same. Which ones do stays the same while their values change, from time step to time step or from Newton
-step to Newton step. So the coordinates are sorted and merged once, and each call adds up values alone.
+Finite elements, pose graphs and circuits add up contributions: each names a row and a column, or a block of rows and
+columns, and several name the same. Which ones do stays the same while their values change, from time step to time step
+or from Newton step to Newton step. So the coordinates are sorted and merged once, and each call adds up values alone.
 
-The structure of the array is a conversion of the numbers that entries have: of each slot of the value table it tells which
-entry it holds, or which row of which block.
+The structure of the array is a conversion of the numbers that entries have: of each slot of the value table it tells
+which entry it holds, or which row of which block.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ class Assembly:
     Parameters
     ----------
     rows, cols : (n,) integers
-        Where each value goes, in any order; with `block_size` where each block goes, counted in blocks. Those that name the
-        same place are summed.
+        Where each value goes, in any order; with `block_size` where each block goes, counted in blocks. Those that name
+        the same place are summed.
     shape : (n_rows, n_cols), optional
         Default: just large enough. Entries of blocks that reach over it are left out.
     block_size : int
         1 to 32. Above 1 values are blocks, (n, block_size, block_size), and every number of a block is a stored entry.
     format : {"auto", "cvr", "bbcsr"}
-        Of the arrays. ``"bbcsr"`` has blocks of `block_size`. ``"auto"`` chooses as :func:`cvrarray.asarray` does, for each
-        dtype of values.
+        Of the arrays. ``"bbcsr"`` has blocks of `block_size`. ``"auto"`` chooses as :func:`cvrarray.asarray` does, for
+        each dtype of values.
     device : str, optional
         ``"cpu"``, ``"cuda"`` or ``"cuda:N"``. Default: where `rows` lives.
 
@@ -61,13 +61,14 @@ class Assembly:
 
     Notes
     -----
-    ``plan(values, out=A)`` renews an array that the plan made before: nothing is allocated, and on a GPU it can be captured
-    in a CUDA graph. Sums are added in the order in which values come, so their bits are the same in every call, on every
-    device, and with `out` or without.
+    ``plan(values, out=A)`` renews an array that the plan made before: nothing is allocated, and on a GPU it can be
+    captured in a CUDA graph. Sums are added in the order in which values come, so their bits are the same in every
+    call, on every device, and with `out` or without.
 
-    The coordinates are sorted and merged here, and the structure of the arrays is made at the first call in a dtype. The plan
-    keeps, for each dtype, 4 bytes a stored slot, or 4 over `block_size` where arrays are BBCSR with blocks of that size; where
-    values are summed, 4 bytes a value and stored entry more (over `block_size` in the same case; else twice that at most).
+    The coordinates are sorted and merged here, and the structure of the arrays is made at the first call in a dtype.
+    The plan keeps, for each dtype, 4 bytes a stored slot, or 4 over `block_size` where arrays are BBCSR with blocks of
+    that size; where values are summed, 4 bytes a value and stored entry more (over `block_size` in the same case; else
+    twice that at most).
 
     Examples
     --------
@@ -154,7 +155,8 @@ class Assembly:
         Raises
         ------
         TypeError
-            `values` are on another device, or of a dtype that cannot be stored, or not in `out`; `out` is of another format.
+            `values` are on another device, or of a dtype that cannot be stored, or not in `out`; `out` is of another
+            format.
         ValueError
             The shape of `values` or the structure of `out` is not the plan's.
         """

@@ -99,13 +99,13 @@ def asarray(
         To which values are cast. Default: theirs.
     copy : ignored; NumPy has it. The tables are new ones always.
     columns : int
-        A hint for ``format="auto"``: how many columns the dense arrays have that the result will be multiplied by. 1 stands
-        for vectors. Any array multiplies by any number of columns; the fastest format for 64 may be another one than for a
-        vector.
+        A hint for ``format="auto"``: how many columns the dense arrays have that the result will be multiplied by. 1
+        stands for vectors. Any array multiplies by any number of columns; the fastest format for 64 may be another one
+        than for a vector.
     values : {"auto", "plain"}
-        ``"auto"`` stores values in fewer bytes where that pays: one value once, at most 256 different ones as 8-bit numbers,
-        float64 that is exactly float32 as such. Every result has the same bits as with ``"plain"``. ``plan`` and ``repr`` say
-        which of them it is.
+        ``"auto"`` stores values in fewer bytes where that pays: one value once, at most 256 different ones as 8-bit
+        numbers, float64 that is exactly float32 as such. Every result has the same bits as with ``"plain"``. ``plan``
+        and ``repr`` say which of them it is.
     **parameters
         Keywords of the format's class; with ``format="auto"`` none.
 

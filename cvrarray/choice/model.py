@@ -129,7 +129,9 @@ def statistics(obj: Any, *, exact: bool = True) -> Statistics:
 
 
 def statistics_of_blocks(blocks: Blocks, dtype: np.dtype) -> Statistics:
-    """As ``statistics(exact=False)``, of dense blocks that all are stored, values of `dtype`; their size is a candidate."""
+    """As ``statistics(exact=False)``, of dense blocks that all are stored, values of `dtype`; their size is a
+    candidate.
+    """
     size, (n_rows, n_cols) = blocks.size, blocks.shape
     indptr = devices.move(blocks.indptr, devices.CPU)
     by_row = np.zeros(n_rows + 1, np.int64)

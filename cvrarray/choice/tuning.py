@@ -40,8 +40,8 @@ MOST_FILES = 1024
 #: Columns that go into a matrix's key, evenly spaced among its nonzeros.
 SAMPLED = 4096
 
-#: Tables so many times the size of the smallest are not tried, and CVR in other chunks not where CVR takes so many times
-#: the best.
+#: Tables so many times the size of the smallest are not tried, and CVR in other chunks not where CVR takes so many
+#: times the best.
 MOST_BYTES, HOPELESS = 2.0, 1.5
 
 #: What a challenger has to gain, so that noise alone changes nothing.
@@ -53,7 +53,8 @@ HEAD = 256
 #: Products before the first sample: on a GPU some arrays are autotuned during their first products.
 SETTLED = {"cpu": 1, "cuda": 20}
 
-#: Seconds of a sample; shorter products are repeated within it. Samples of a comparison, fewer where the budget is short.
+#: Seconds of a sample; shorter products are repeated within it. Samples of a comparison, fewer where the budget is
+#: short.
 SAMPLE_SECONDS, MOST_SAMPLES, FEWEST_SAMPLES = 2e-4, 15, 3
 
 
@@ -107,8 +108,8 @@ def tune(obj: Any, *, x_dtype: Any = None, budget_s: float = 1.0, device: Any = 
     x_dtype : str or numpy.dtype, optional
         Of the vectors to come. Default: the matrix's.
     budget_s : float
-        Seconds for conversions and products together; compiling, once in an environment, is not counted. The candidate that is
-        begun is finished; 0 measures nothing and gives what ``asarray`` does.
+        Seconds for conversions and products together; compiling, once in an environment, is not counted. The candidate
+        that is begun is finished; 0 measures nothing and gives what ``asarray`` does.
     device : str, optional
         As for :func:`cvrarray.asarray`.
 

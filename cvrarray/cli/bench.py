@@ -219,7 +219,8 @@ def measure_case(
 ) -> list[dict[str, Any]]:
     """One matrix in one dtype: build, check, time; a case for each number of threads of `counts`, entered by `using`.
 
-    `seconds` are for further turns while a spread is large. Times are in seconds; None stands for never, or not measured.
+    `seconds` are for further turns while a spread is large. Times are in seconds; None stands for never, or not
+    measured.
     """
     contest = contest or Contest()
     host = csr if device.kind == "cpu" else csr.get()

@@ -1,7 +1,8 @@
 """Solve A @ x = b with your matrix, beside what you have without us, and say who wins.
 
-The same method runs with the same preconditioner by us and by SciPy, on a GPU by CuPy, from x = 0 to the same tolerance.
-Without --rhs, b is A times ones. Every x is judged by its true residual. Exit code 1: ours does not meet the tolerance.
+The same method runs with the same preconditioner by us and by SciPy, on a GPU by CuPy, from x = 0 to the same
+tolerance. Without --rhs, b is A times ones. Every x is judged by its true residual. Exit code 1: ours does not meet the
+tolerance.
 
   by            who solves; ours with the format that asarray chose
   ends          why it ended
@@ -226,7 +227,9 @@ class Problem:
 
 
 def chosen(csr: Any) -> str:
-    """The method for a matrix: lsmr for a rectangle, gmres without symmetry, else cg if the diagonal is positive, or minres."""
+    """The method for a matrix: lsmr for a rectangle, gmres without symmetry, else cg if the diagonal is positive, or
+    minres.
+    """
     if csr.shape[0] != csr.shape[1]:
         return "lsmr"
     difference = abs(csr - csr.conj().T)

@@ -1,10 +1,11 @@
 """Compile ahead what first calls would compile, into the cache on disk: a step of a container's build.
 
-Small matrices of several kinds are converted to every format, and multiplied, in every dtype. What is in the cache already is
-loaded, not compiled. A GPU's kernels also depend on how large a matrix is: those for the sizes tried are compiled.
+Small matrices of several kinds are converted to every format, and multiplied, in every dtype. What is in the cache
+already is loaded, not compiled. A GPU's kernels also depend on how large a matrix is: those for the sizes tried are
+compiled.
 
-The cache belongs to this environment and this version of cvrarray, Numba or CuPy, to this processor and this kind of GPU:
-run it where, and as whom, the program will run.
+The cache belongs to this environment and this version of cvrarray, Numba or CuPy, to this processor and this kind of
+GPU: run it where, and as whom, the program will run.
 """
 
 from __future__ import annotations
@@ -59,8 +60,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def matrices(device: devices.Device) -> Iterator[scipy.sparse.csr_array]:
-    """Small matrices that between them take every path: near and far columns, blocks with and without holes, rows in threes,
-    a row that chunks cut, offsets of 32 and 64 bits; on a GPU also one of many rows."""
+    """Small matrices that between them take every path: near and far columns, blocks with and without holes, rows in
+    threes, a row that chunks cut, offsets of 32 and 64 bits; on a GPU also one of many rows.
+    """
     yield _diagonals(300, 3)
     yield _with_offsets(scipy.sparse.csr_array(scipy.sparse.kron(_diagonals(100, 3), np.ones((3, 3)))), np.int64)
     row = np.concatenate([np.repeat(np.arange(300), 6), np.zeros(5000, int)])

@@ -20,9 +20,9 @@ CHOICES = ("auto", "plain")
 def arranged(values: np.ndarray) -> np.ndarray | None:
     """The table ``distinct`` for a matrix with these values, which differ in their bits; None where there is none.
 
-    Its first element is what pads and holes are taken for, which are multiplied by 0. The product must be +0, as that with
-    a stored 0 is: so it is +0, added where it is not among the values, or, where the table has no room, a finite value
-    with no sign bit. One value is a table by itself where it may stand first.
+    Its first element is what pads and holes are taken for, which are multiplied by 0. The product must be +0, as that
+    with a stored 0 is: so it is +0, added where it is not among the values, or, where the table has no room, a finite
+    value with no sign bit. One value is a table by itself where it may stand first.
 
     Parameters
     ----------

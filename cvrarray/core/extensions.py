@@ -20,7 +20,8 @@ def declare(name: str, loader: Callable[[], ModuleType]) -> None:
 
 @contextmanager
 def optional(user: str, package: str, extra: str) -> Iterator[None]:
-    """Around imports of a package that is not always installed: where it is missing, the error has the line that installs it.
+    """Around imports of a package that is not always installed: where it is missing, the error has the line that
+    installs it.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Progress of what takes longer than a second: a line on stderr that goes away, where stderr is a terminal, else nothing.
+"""Progress of what takes longer than a second: a line on stderr that goes away, if that is a terminal.
 
 One thread looks four times a second at what the main thread is doing, so that an operation that is a single call of
 compiled code is shown too, and a short one costs a microsecond. It sleeps while nothing is under way.

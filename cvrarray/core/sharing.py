@@ -1,8 +1,8 @@
-"""How many warps of a GPU share a bin of BBCSR in ``A @ x``, and how long they wait: for the product, and for the choice.
+"""How many warps of a GPU share a bin of BBCSR in ``A @ x``, and how long they wait.
 
-Few bins wait for memory rather than for its bandwidth. A warp waits for where its bin lies, and then once for each round
-of blocks that it loads together. Bins beyond those that the device holds at once wait for these, and the longest bin ends
-last. Fitted to 180 matrices and formats: ``docs/measurements/0005-choice-of-format.md``.
+Few bins wait for memory rather than for its bandwidth. A warp waits for where its bin lies, and then once for each
+round of blocks that it loads together. Bins beyond those that the device holds at once wait for these, and the longest
+bin ends last. Fitted to 180 matrices and formats: ``docs/measurements/0005-choice-of-format.md``.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-#: Of warps that share a bin; the most bins with which any do; multiprocessors of the device that the model was fitted on.
+#: Of warps that share a bin; the most bins with which any do; multiprocessors of the device that the model was fitted
+#: on.
 SHARERS, MOST_BINS, PROCESSORS = (1, 2, 4, 8, 16), 1 << 15, 132
 #: In rounds: until a warp knows where its bin lies; and for each sharer, as their sums are added.
 START, A_SHARER = 0.6, 0.01

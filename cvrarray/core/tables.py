@@ -109,10 +109,11 @@ class Runs(NamedTuple):
 
 
 class Sources(NamedTuple):
-    """What each slot of a value table is the sum of. A slot of blocks is one row of one block: `unit` numbers side by side.
+    """What each slot of a value table is the sum of. A slot of blocks is one row of one block: `unit` numbers side by
+    side.
 
-    Slot s has the numbers ``unit * (32 * (s // 32)) + s % 32 + 32 * j`` of the value table, j from 0 to before `unit`. A unit
-    of the data has a number from 1, in `source`; 0 is none: a pad.
+    Slot s has the numbers ``unit * (32 * (s // 32)) + s % 32 + 32 * j`` of the value table, j from 0 to before `unit`.
+    A unit of the data has a number from 1, in `source`; 0 is none: a pad.
 
     ======  ======  ===========================================================================================================
     first   order   what `source` holds

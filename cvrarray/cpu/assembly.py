@@ -166,8 +166,8 @@ def _add_apart(first_group, last_group, source, first, order, data, values):
 
 @kernel
 def _add_blocks(first_group, last_group, source, first, order, data, unit, within, values):
-    """The same for slots of a row of a block. Neighbours that are rows of one block are added up together, as their terms are
-    neighbours too.
+    """The same for slots of a row of a block. Neighbours that are rows of one block are added up together, as their
+    terms are neighbours too.
     """
     if len(within):
         unit = len(within)

@@ -119,8 +119,8 @@ def product_and(
 ) -> Callable[[np.ndarray, np.ndarray], None]:
     """``call(x, y)``: ``y = A @ x``, and ``then(first, last, x, y)`` for ranges that cover all groups of `group` bins.
 
-    A group's rows are computed before, by the same thread, and still in its cache. `then` is compiled, without the GIL; what it
-    writes must not depend on the range. x and y are as for :func:`product`.
+    A group's rows are computed before, by the same thread, and still in its cache. `then` is compiled, without the GIL;
+    what it writes must not depend on the range. x and y are as for :func:`product`.
     """
     kernel_, args = _product_of_bins(tables, dtype)
     n_bins = len(tables.bin_rowptr) - 1
@@ -202,7 +202,8 @@ def to_coo(tables: BBCSRTables) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def fill(tables: BBCSRTables, starts: np.ndarray, data: np.ndarray, values: np.ndarray) -> None:
-    """Write the value table `values` of the structure `tables`, whose values `data` are in the order of a canonical CSR.
+    """Write the value table `values` of the structure `tables`, whose values `data` are in the order of a canonical
+    CSR.
 
     `starts` (n_rows + 1,) int64: its row offsets.
     """
@@ -220,7 +221,8 @@ def _within(block_size: int) -> tuple[int, ...]:
 
 
 def _for_kernels(t: BBCSRTables, dtype: np.dtype) -> BBCSRTables:
-    """The tables as products in `dtype` take them. `present` is an empty array of uint8 where it is None: one version for both.
+    """The tables as products in `dtype` take them. `present` is an empty array of uint8 where it is None: one version
+    for both.
 
     `data` is what :func:`cvrarray.cpu.distinct.values` gives.
     """

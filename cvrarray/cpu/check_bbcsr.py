@@ -49,7 +49,8 @@ class Kind(NamedTuple):
 
 
 def layout(t: BBCSRTables) -> tuple[np.ndarray, np.ndarray]:
-    """Look at all slots of bins, whose offsets must be right: bin_rowptr by multiples of a step, col_ptr, the size of present.
+    """Look at all slots of bins, whose offsets must be right: bin_rowptr by multiples of a step, col_ptr, the size of
+    present.
 
     Returns
     -------
@@ -136,7 +137,9 @@ def _lanes(t, i):
 
 @helper
 def _entries(t, i, columns, kind, has_present):
-    """Lanes that store padding or columns beyond the last, lanes that hold what they don't store, and how much is stored."""
+    """Lanes that store padding or columns beyond the last, lanes that hold what they don't store, and how much is
+    stored.
+    """
     size, slot = t.block_size, t.bin_rowptr[i]
     whole, part = (1 << size) - 1, (1 << t.shape[1] % size) - 1
     wrong, held, n_entries, n = NONE, NONE, 0, len(t.sized)

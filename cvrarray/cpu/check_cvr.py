@@ -1,8 +1,8 @@
 """What :meth:`cvrarray.CVRArray.check` asks of every chunk: that the conversion could have made it.
 
-The conversion decides everything but where chunks are cut and what rows hold. So a chunk is followed as it was laid out,
-feeding and stealing by its own records, and any deviation is a fault. No offset is used before it is known to lie inside
-its table, and nothing is computed that could wrap.
+The conversion decides everything but where chunks are cut and what rows hold. So a chunk is followed as it was laid
+out, feeding and stealing by its own records, and any deviation is a fault. No offset is used before it is known to lie
+inside its table, and nothing is computed that could wrap.
 """
 
 from __future__ import annotations
@@ -48,9 +48,11 @@ class Fed(NamedTuple):
 
     ptr: np.ndarray  # (n_chunks + 1,) int64: offsets by how many these are
     named: np.ndarray  # int64: how many of them records name; entries of tail hold the others
-    rank: np.ndarray  # int64: how many different rows chunks are fed before this one's first; one less where that is cut
+    # int64: how many different rows chunks are fed before this one's first; one less where that is cut
+    rank: np.ndarray
     before: np.ndarray  # int64: the last row of the chunk before, -1 for the first
-    rows: np.ndarray  # I: room for ptr[-1] rows. A range of chunks writes from its first one's offset on, again and again
+    # I: room for ptr[-1] rows. A range of chunks writes from its first one's offset on, again and again
+    rows: np.ndarray
 
 
 class Found(NamedTuple):
@@ -58,7 +60,8 @@ class Found(NamedTuple):
 
     fault: np.ndarray  # uint8: the chunk's first, or 0
     entries: np.ndarray  # int64: slots that are no pads
-    ends: np.ndarray  # (n_chunks, 2) int64: columns of the first entry of a chunk's first row, of the last one of its last row
+    # (n_chunks, 2) int64: columns of the first entry of a chunk's first row, of the last one of its last row
+    ends: np.ndarray
 
 
 class Chunk(NamedTuple):
@@ -75,7 +78,8 @@ class Lanes(NamedTuple):
     """What becomes of the lanes of a chunk: pointers to 32 int64."""
 
     filled: np.ndarray  # steps before the lane's pads
-    end: np.ndarray  # the step before which the lane's own entry of tail is complete, 0: it has none; less what is stolen
+    # the step before which the lane's own entry of tail is complete, 0: it has none; less what is stolen
+    end: np.ndarray
     stolen: np.ndarray  # how many elements other lanes steal from that
     victim: np.ndarray  # the lane that it steals from, or -1
     fed: np.ndarray  # which of the chunk's rows the lane works on, or -1
@@ -86,13 +90,14 @@ class Lanes(NamedTuple):
 
 
 def records(t: CVRTables) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Look at all records of chunks and at tail; step_ptr and rec_ptr must begin with 0, increase, and end with their tables.
+    """Look at all records of chunks and at tail; step_ptr and rec_ptr must begin with 0, increase, and end with their
+    tables.
 
     Returns
     -------
     fault : (n_chunks,) uint8
-        MASK where a record's lane is no lane, COUNT where there are not as many as `rec_ptr` says, TARGET where one names
-        neither a row nor an entry of tail, or such an entry holds neither a row nor -1; else 0.
+        MASK where a record's lane is no lane, COUNT where there are not as many as `rec_ptr` says, TARGET where one
+        names neither a row nor an entry of tail, or such an entry holds neither a row nor -1; else 0.
     named, fed : (n_chunks,) int64
         How many records name rows; with the entries of tail that hold one, how many rows the chunk is fed.
     """
@@ -294,8 +299,9 @@ def _after_record(chunk, step, n):
 def _follow(chunk, named, lane, rows, n_rows, pairs):
     """Feed and steal as the conversion does: 0 where that does not lead to these records, else the numbers in `pairs`.
 
-    Sets the rows in the order in which they are fed; and in `pairs` the slot of the first entry of the first row, that of the
-    last entry of the last row, and then pairs of slots whose entries are neighbours in a row, though not in a lane.
+    Sets the rows in the order in which they are fed; and in `pairs` the slot of the first entry of the first row, that
+    of the last entry of the last row, and then pairs of slots whose entries are neighbours in a row, though not in a
+    lane.
     """
     n_lanes, n_steps = chunk.n_lanes, chunk.n_steps
     for n in range(n_lanes):
@@ -336,7 +342,9 @@ def _follow(chunk, named, lane, rows, n_rows, pairs):
 
 @helper
 def _feed(chunk, named, lane, rows, n_rows):
-    """Feed rows up to the step in which the last one is fed; that step, and how many records and rows there are before it."""
+    """Feed rows up to the step in which the last one is fed; that step, and how many records and rows there are before
+    it.
+    """
     n_lanes = chunk.n_lanes
     if n_rows <= n_lanes:
         return 0, 0, 0
@@ -360,7 +368,9 @@ def _feed(chunk, named, lane, rows, n_rows):
 
 @helper
 def _all_fed(chunk, lane, rows):
-    """Take from tail the rows that lanes work on once the last is fed, and from lanes what others steal; whether tail fits."""
+    """Take from tail the rows that lanes work on once the last is fed, and from lanes what others steal; whether tail
+    fits.
+    """
     for n in range(chunk.n_lanes):
         if (lane.fed[n] >= 0) != (chunk.tails[n] >= 0):
             return False
@@ -489,7 +499,9 @@ def _pads_in(filled, n_lanes, step):
 
 @kernel
 def _pads(first, last, n_lanes, step_ptr, rec_mask, words, sized, counted, fault):
-    """PAD_VALUE where a slot after its lane's last record holds anything but 0; the last but one: see :func:`value_words`."""
+    """PAD_VALUE where a slot after its lane's last record holds anything but 0; the last but one: see
+    :func:`value_words`.
+    """
     every_lane, n = ALL >> np.uint32(WARP - n_lanes), len(sized)
     for k in range(first, last):
         real = NONE

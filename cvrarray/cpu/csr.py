@@ -115,7 +115,9 @@ def transpose(csr: CSR) -> CSR:
 
 
 def union(a: CSR, b: CSR, both: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """(indptr, indices) of the entries that `a` or `b` has, or that both have; and the values of each there, 0 for none."""
+    """(indptr, indices) of the entries that `a` or `b` has, or that both have; and the values of each there, 0 for
+    none.
+    """
     pointers = [csr.indptr.astype(np.int64, copy=False) for csr in (a, b)]
     work, ptr = pointers[0] + pointers[1], np.zeros(a.shape[0] + 1, np.int64)
     places = (pointers[0], a.indices, pointers[1], b.indices)
@@ -134,7 +136,8 @@ def add(a: CSR, b: CSR, sign: int) -> CSR:
     work = pointers[0] + pointers[1]
     tiles = np.unique(threads.split(work, max(1, min(threads.count(), int(work[-1]) // PART)))).astype(np.int64)
     before, ends = work[tiles], np.zeros(len(tiles) - 1, np.int64)
-    indices, data = memory.empty(work[-1], a.indices.dtype), memory.empty(work[-1], a.data.dtype)  # the most there can be
+    # the most there can be
+    indices, data = memory.empty(work[-1], a.indices.dtype), memory.empty(work[-1], a.data.dtype)
     ptr = np.zeros(a.shape[0] + 1, np.int64)
     operands = (pointers[0], a.indices, a.data, pointers[1], b.indices, b.data)
     threads.run(_add, before, tiles, *operands, a.data.dtype.type(sign), ptr, indices, data, ends)
@@ -154,7 +157,9 @@ def row_of_nonzero(indptr: np.ndarray, indices: np.ndarray) -> np.ndarray:
 
 
 def _parts(nnz: int, n_places: int) -> np.ndarray:
-    """Where parts of `nnz` numbers begin, and the last ends: as many as have threads, and counters in `n_places` are few."""
+    """Where parts of `nnz` numbers begin, and the last ends: as many as have threads, and counters in `n_places` are
+    few.
+    """
     n_parts = max(1, min(threads.count(), nnz // max(PART, n_places)))
     return np.arange(n_parts + 1, dtype=np.int64) * nnz // n_parts
 

@@ -250,7 +250,9 @@ def to_coo(tables: CVRTables) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def fill(tables: CVRTables, runs: Runs, data: np.ndarray, values: np.ndarray) -> None:
-    """Write the value table `values` of the structure `tables`, whose values `data` are in the order of a canonical CSR."""
+    """Write the value table `values` of the structure `tables`, whose values `data` are in the order of a canonical
+    CSR.
+    """
     t = tables
     past = memory.goes_past_caches(values)
     args = (t.step_ptr, *runs, memory.bits(data), t.n_lanes, simd.width(t.n_lanes), past, memory.bits(values))

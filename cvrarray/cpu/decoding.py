@@ -1,8 +1,8 @@
 """The way back on the CPU: canonical CSR straight from the tables of either format, without sorting.
 
-Each takes two passes over the tables: the first counts every row's entries, the second copies them to where they belong.
-A bin or chunk is done by one thread, and writes the entries of its own rows. The sum of a row that chunks of CVR cut is
-the exception: such a chunk counts its part apart, and the parts are placed one after the other.
+Each takes two passes over the tables: the first counts every row's entries, the second copies them to where they
+belong. A bin or chunk is done by one thread, and writes the entries of its own rows. The sum of a row that chunks of
+CVR cut is the exception: such a chunk counts its part apart, and the parts are placed one after the other.
 
 Tables may be a part of an array's, as ``FormatArray._part`` makes them; rows outside [first, last) are left out.
 """
@@ -29,7 +29,8 @@ class Rows(NamedTuple):
 
     first: int
     last: int
-    ptr: np.ndarray  # (last - first + 1,) int64: row r has the entries ptr[r - first] .. ptr[r - first + 1]; first, counts
+    # (last - first + 1,) int64: row r has the entries ptr[r - first] .. ptr[r - first + 1]; first, counts
+    ptr: np.ndarray
     carried: np.ndarray  # (n_chunks,) int64, CVR: entries of the chunk's carry_row in it; then, in chunks before it
     indices: np.ndarray  # (nnz,) I
     data: np.ndarray  # (nnz,) unsigned integers of the values' size, or complex128
@@ -265,8 +266,8 @@ def _copy_chunks(low, high, t, rows):
 def _copy_chunk(k, t, columns, base, rows):
     """A record ends a segment that began after the lane's record before: its slots belong to the record's row.
 
-    A row that a record names is whole in the chunk. A row in the tail is shared: whoever steals takes what follows in the
-    row, and the lane that had it goes on behind that.
+    A row that a record names is whole in the chunk. A row in the tail is shared: whoever steals takes what follows in
+    the row, and the lane that had it goes on behind that.
     """
     ints = t.step_ptr
     begin, entries = simd.scratch(ints, simd.SINGLE), simd.scratch(ints, simd.BATCH_ROW)
@@ -310,7 +311,9 @@ def _copy_chunk(k, t, columns, base, rows):
 
 @inlined
 def _keep(i, entry, slot, length, entries, slots, lengths):
-    """Insert a segment among the first i: in order of the tail's entries, and for one of them in the order they began in."""
+    """Insert a segment among the first i: in order of the tail's entries, and for one of them in the order they began
+    in.
+    """
     while i > 0 and (entries[i - 1] > entry or (entries[i - 1] == entry and slots[i - 1] > slot)):
         entries[i], slots[i], lengths[i] = entries[i - 1], slots[i - 1], lengths[i - 1]
         i -= 1

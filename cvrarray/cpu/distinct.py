@@ -1,8 +1,8 @@
 """Values in few bytes on the CPU: finding them, numbering them, and what products take them as.
 
-Values are compared by their bits. A sample comes first, so that a matrix of many different values is hardly looked at. Its
-values make a table, in which all values are looked up by hashing; those that are missing go into the table, and all are
-looked up once more.
+Values are compared by their bits. A sample comes first, so that a matrix of many different values is hardly looked at.
+Its values make a table, in which all values are looked up by hashing; those that are missing go into the table, and all
+are looked up once more.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from cvrarray.cpu import simd
 from cvrarray.cpu.runtime import memory, threads
 from cvrarray.cpu.runtime.compiler import kernel
 
-#: Bytes of values from which it pays to store one value once, and others in fewer bytes: smaller tables lie in the caches,
-#: where a look-up takes longer than a load. See ``docs/decisions/0017-few-values.md``.
+#: Bytes of values from which it pays to store one value once, and others in fewer bytes: smaller tables lie in the
+#: caches, where a look-up takes longer than a load. See ``docs/decisions/0017-few-values.md``.
 ONE_FROM, OTHERS_FROM = 1 << 22, 1 << 24
 SAMPLES = (512, 8192)  #: values that are looked at first, evenly spaced; where they are few, so many more
 ROUNDS = 8  #: times that all values are numbered, at most, each time with those that were missed before
@@ -58,8 +58,8 @@ def encode(data: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
 def most_values(data: np.ndarray) -> int:
     """Different values up to which it pays to store them apart: 0, 1 or MOST.
 
-    Numbers pay for real values of 8 bytes alone: those of 4 come from memory as fast as numbers are looked up, and complex ones
-    are looked up one by one.
+    Numbers pay for real values of 8 bytes alone: those of 4 come from memory as fast as numbers are looked up, and
+    complex ones are looked up one by one.
     """
     if data.itemsize == 8 and data.dtype.kind != "c" and data.nbytes >= OTHERS_FROM:
         return MOST
@@ -72,7 +72,9 @@ def narrower_pays(data: np.ndarray) -> bool:
 
 
 def numbered(data: np.ndarray, most: int = MOST) -> tuple[np.ndarray, np.ndarray | None]:
-    """Numbers (nnz,) uint8 for the values `data`, and the table of what they stand for; None where they are above `most`."""
+    """Numbers (nnz,) uint8 for the values `data`, and the table of what they stand for; None where they are above
+    `most`.
+    """
     for n in SAMPLES:
         different = _different(data[:: max(1, data.size // n)])
         if different.size > most:

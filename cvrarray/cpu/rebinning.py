@@ -1,7 +1,7 @@
 """Rows of BBCSR arrays as an array of their own, from bins to bins: slices, and arrays one below the other.
 
-Rows keep their blocks, so only the lanes that they are in change, and how long the bins around them are. The tables are those
-that a conversion of the rows would make.
+Rows keep their blocks, so only the lanes that they are in change, and how long the bins around them are. The tables are
+those that a conversion of the rows would make.
 """
 
 from __future__ import annotations

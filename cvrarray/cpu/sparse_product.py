@@ -1,9 +1,9 @@
-"""``A @ B`` of two sparse matrices on the CPU: row by row, with the row's sums in a dense vector (Gustavson's algorithm).
+"""``A @ B`` of two sparse matrices on the CPU: row by row, each row's sums in a dense vector (Gustavson).
 
 Source: F. G. Gustavson, "Two Fast Algorithms for Sparse Matrices: Multiplication and Permuted Transposition", ACM
-Transactions on Mathematical Software 4(3), 1978. The columns that a row has come out in order without sorting: a bit for
-each column, a bit for each word of these that is not 0, and once more. A row's terms are added in the order of A's entries,
-so the bits depend on nothing else.
+Transactions on Mathematical Software 4(3), 1978. The columns that a row has come out in order without sorting: a bit
+for each column, a bit for each word of these that is not 0, and once more. A row's terms are added in the order of A's
+entries, so the bits depend on nothing else.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ def multiply(a: CSR, b: CSR) -> CSR:
             workspace = _workspace(b.shape[1], a.data.dtype)
         for tile in range(first, last):
             most = int(products[tiles[tile + 1]] - products[tiles[tile]])
-            indices, data = np.empty(most + 1, b.indices.dtype), np.empty(most + 1, a.data.dtype)  # a 0 may be written behind
+            # a 0 may be written behind
+            indices, data = np.empty(most + 1, b.indices.dtype), np.empty(most + 1, a.data.dtype)
             n = _rows(tiles[tile], tiles[tile + 1], a, b, workspace, indices, data, ptr)
             here = indices[:n], data[:n]
             found[tile] = here if 2 * n > most else (here[0].copy(), here[1].copy())

@@ -9,7 +9,8 @@ import numpy as np
 from cvrarray.cpu.runtime.caching import njit
 from cvrarray.cpu.runtime.compiler import OPTIONS, kernel
 
-#: Integers below it are divided by small ones by a float64's product with the inverse: half of one is more than its error.
+#: Integers below it are divided by small ones by a float64's product with the inverse: half of one is more than its
+#: error.
 EXACT = 1 << 40
 
 

@@ -15,8 +15,8 @@ from . import operations
 class PanelArray(da.Array):  # type: ignore[misc]
     """What ``to_dask`` and ``open_store`` give: a dask array of our chunks.
 
-    Its transpose, its products with others of its kind, and what ``persist`` makes of it, are such arrays again. What Dask
-    makes in other ways, such as ``A + A``, is Dask's own array of our chunks.
+    Its transpose, its products with others of its kind, and what ``persist`` makes of it, are such arrays again. What
+    Dask makes in other ways, such as ``A + A``, is Dask's own array of our chunks.
 
     Examples
     --------
@@ -29,7 +29,8 @@ class PanelArray(da.Array):  # type: ignore[misc]
 
     @classmethod
     def of(cls, array: da.Array, stored: tuple[int, int] | None = None) -> PanelArray:
-        """A dask array of our chunks as one; `stored` are the bytes that all chunks and the largest one take, where known.
+        """A dask array of our chunks as one; `stored` are the bytes that all chunks and the largest one take, where
+        known.
 
         Examples
         --------

@@ -16,10 +16,10 @@ from . import registry
 def matmul(left: Any, right: Any) -> da.Array:
     """``left @ right`` of dask arrays of which one or both have our chunks.
 
-    Two arrays of our chunks are multiplied block by block. So does ``left @ right`` where one of them comes from ``to_dask`` or
-    ``open_store``, or is such an array's transpose; else it raises, for Dask gives each product of two chunks a third
-    dimension. With dense chunks on the left the sparse ones come first, ``(right.T @ left.T).T``: Dask would
-    call ``cupy.matmul`` for CuPy's chunks, which knows no arrays but CuPy's.
+    Two arrays of our chunks are multiplied block by block. So does ``left @ right`` where one of them comes from
+    ``to_dask`` or ``open_store``, or is such an array's transpose; else it raises, for Dask gives each product of two
+    chunks a third dimension. With dense chunks on the left the sparse ones come first, ``(right.T @ left.T).T``: Dask
+    would call ``cupy.matmul`` for CuPy's chunks, which knows no arrays but CuPy's.
 
     Parameters
     ----------

@@ -41,7 +41,8 @@ def to_dask(obj: Any, chunks: Any = "auto", *, format: str = "auto", device: Any
     Returns
     -------
     dask.array.Array
-        Of shape (n_rows, n_cols), with one chunk a panel; of a dask array, with the same chunks. Its repr has stored bytes.
+        Of shape (n_rows, n_cols), with one chunk a panel; of a dask array, with the same chunks. Its repr has stored
+        bytes.
 
     Raises
     ------

@@ -51,7 +51,9 @@ def register() -> None:
 
 
 def register_sizeof(registry: Any) -> None:
-    """The size of an array is that of its tables, on either device, with those of its transpose; never found by pickling."""
+    """The size of an array is that of its tables, on either device, with those of its transpose; never found by
+    pickling.
+    """
     registry.register(SparseArray, _n_bytes)
 
 

@@ -91,8 +91,8 @@ def cg(
     x0 : (n,) dask array or array, optional
         Initial guess. Default: 0.
     M : {None, "jacobi", "block_jacobi"}
-        A preconditioner from the diagonal, or from the blocks on it: see :func:`cvrarray.linalg.block_jacobi`. Blocks are
-        counted from each panel's first row, and none reaches over its last one.
+        A preconditioner from the diagonal, or from the blocks on it: see :func:`cvrarray.linalg.block_jacobi`. Blocks
+        are counted from each panel's first row, and none reaches over its last one.
     block_size : int, optional
         Of ``"block_jacobi"``. Default: that of BBCSR's panels.
     rtol : float

@@ -53,10 +53,10 @@ def read(
     device
         ``"cpu"``, ``"cuda"`` or ``"cuda:N"``. Default: the GPU when there is one.
     max_bytes
-        Memory that reading a small file may ask for: a count, or a text such as ``"4 GiB"``. A few bytes can promise any
-        number of rows, and a compressed file can hold a thousand times its size; what takes more than `max_bytes`, and
-        more than 100 times the file's size, is refused. Raise it for a matrix of very many empty rows, from a source that
-        you trust. Default: the environment variable ``CVRARRAY_MAX_BYTES``, else 256 MiB.
+        Memory that reading a small file may ask for: a count, or a text such as ``"4 GiB"``. A few bytes can promise
+        any number of rows, and a compressed file can hold a thousand times its size; what takes more than `max_bytes`,
+        and more than 100 times the file's size, is refused. Raise it for a matrix of very many empty rows, from a
+        source that you trust. Default: the environment variable ``CVRARRAY_MAX_BYTES``, else 256 MiB.
 
     Raises
     ------

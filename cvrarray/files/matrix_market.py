@@ -273,7 +273,8 @@ def _checked_blocks(blocks: Iterator[bytes], words: dict[str, bytes], line: int)
     kinds = tuple({_COUNT: text.COUNT, _REAL: text.REAL}.get(word, text.INTEGER) for word in words.values())
     for block in blocks:
         good = len(block)
-        if not text.are_lines(block, kinds):  # in a tenth of the time of the expression, which also finds the wrong line
+        # in a tenth of the time of the expression, which also finds the wrong line
+        if not text.are_lines(block, kinds):
             good = lines.match(block).end()  # type: ignore[union-attr]  # it matches nothing at least
         if good < len(block):
             wrong = block[good : block.index(b"\n", good)].decode("latin-1")

@@ -21,7 +21,8 @@ Run = Callable[..., None]
 
 
 def autotuned(n_slots: int, n_cols: int, plain: Run, prepare: Callable[[], Run | None]) -> Run:
-    """``run(x, y, alpha, beta)``: `plain`, and from the PREPARE_AT-th call on what ``prepare()`` makes, if that is faster.
+    """``run(x, y, alpha, beta)``: `plain`, and from the PREPARE_AT-th call on what ``prepare()`` makes, if that is
+    faster.
 
     Both must give the same bits. ``prepare()`` may give None.
     """

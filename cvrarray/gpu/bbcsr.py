@@ -33,12 +33,12 @@ from .compiler import (
 )
 
 BLOCK = 128  # threads, at least: four warps
-#: Bins of rows with more than LONG entries may have their columns far apart (:func:`is_far`). Of such a row each warp that
-#: shares it has FEWEST entries at least, and there are about FEW_WARPS a multiprocessor.
+#: Bins of rows with more than LONG entries may have their columns far apart (:func:`is_far`). Of such a row each warp
+#: that shares it has FEWEST entries at least, and there are about FEW_WARPS a multiprocessor.
 LONG, FEWEST, FEW_WARPS = 40, 4, 32
 
-#: ``A @ X``: of blocks of up to MOST_ROWS_A_GROUP rows a group of lanes holds all sums, if at least MANY_LANES share them.
-#: Fewer lanes would read values of too many rows at a time.
+#: ``A @ X``: of blocks of up to MOST_ROWS_A_GROUP rows a group of lanes holds all sums, if at least MANY_LANES share
+#: them. Fewer lanes would read values of too many rows at a time.
 MOST_ROWS_A_GROUP, MANY_LANES = 8, 2
 #: Warps that row by row there should be at least before one more lane than one, and than two, share a row.
 ENOUGH_TILES = 1800, 2400
@@ -47,8 +47,8 @@ ENOUGH_TILES = 1800, 2400
 def unroll(block_size: int, itemsize: int, is_far: bool) -> tuple[int, int]:
     """Blocks in flight in a narrow and in a wide bin, measured on an H200: see ``docs/decisions/0003-gpu-products.md``.
 
-    More of them hide more latency, but widen the part of `x` that a multiprocessor's warps read at a time. Where rows are long
-    and their columns far apart (`is_far`), only few keep that part in cache.
+    More of them hide more latency, but widen the part of `x` that a multiprocessor's warps read at a time. Where rows
+    are long and their columns far apart (`is_far`), only few keep that part in cache.
     """
     narrow = sharing.blocks_in_flight(block_size, itemsize)
     if block_size == 1:
@@ -206,17 +206,19 @@ def convert(csr: CSR, block_size: int) -> BBCSRTables:
 
 
 def _measure(csr: CSR, block_size: int) -> tuple[cupy.ndarray, cupy.ndarray, cupy.ndarray, int, int, bool]:
-    """Where bins begin, in values and in narrow columns; their col_base; values and narrow columns in all; is there a hole?
+    """Where bins begin, in values and in narrow columns; their col_base; values and narrow columns in all; is there a
+    hole?
 
-    The fast count, for matrices without holes, runs first. Where it finds a hole, its counts are wrong and the general count
-    runs.
+    The fast count, for matrices without holes, runs first. Where it finds a hole, its counts are wrong and the general
+    count runs.
     """
     index = csr.indices.dtype
     n_rows, n_bins, n_block_rows = csr.shape[0], -(-csr.shape[0] // WARP), -(-csr.shape[0] // block_size)
     n_blocks = cupy.empty(n_block_rows, np.int32)
     col_low, col_high = cupy.empty((2, n_block_rows), index)
     col_base = cupy.empty(n_bins, index)
-    # values by bin, and columns of narrow bins, each with a 0 in front, so that one cumulative sum gives the offsets of both
+    # values by bin, and columns of narrow bins, each with a 0 in front, so that one cumulative sum gives the offsets of
+    # both
     sizes = cupy.zeros((2, n_bins + 1), np.int64)
     has_holes = False
     threads_a_block_row = {COUNT_FULL: 1 if block_size == 1 else WARP, COUNT_HOLES: group(block_size)}
@@ -257,7 +259,8 @@ def product(tables: BBCSRTables, dtype: np.dtype) -> Callable[[cupy.ndarray, cup
 def warps_a_bin(t: BBCSRTables, itemsize: int) -> int:
     """Warps that share a bin, by :mod:`cvrarray.core.sharing`; `itemsize` is the product's.
 
-    Where columns are far apart, warps in different parts of a long row read different parts of `x`. So few share a bin then.
+    Where columns are far apart, warps in different parts of a long row read different parts of `x`. So few share a bin
+    then.
     """
     n_bins, size = t.col_base.size, t.block_size
     device = cupy.cuda.runtime.getDevice()
@@ -285,13 +288,16 @@ def _mean_blocks(t: BBCSRTables) -> int:
 def numbers_pay(t: BBCSRTables) -> bool:
     """Whether products gain by values that are looked up: not in long rows whose columns are far apart.
 
-    There the speed is 0.73 to 0.79 times that with plain values. L1 may bound them: tables of values leave less of it for x.
+    There the speed is 0.73 to 0.79 times that with plain values. L1 may bound them: tables of values leave less of it
+    for x.
     """
     return not is_far(t)
 
 
 def product_matrix(tables: BBCSRTables, dtype: np.dtype) -> Callable[[cupy.ndarray, cupy.ndarray, Any, Any], None]:
-    """``run(x, y, alpha, beta)``, which does ``Y = alpha * A @ X + beta * Y``; X (n_cols, k) and Y (n_rows, k) in C order."""
+    """``run(x, y, alpha, beta)``, which does ``Y = alpha * A @ X + beta * Y``; X (n_cols, k) and Y (n_rows, k) in C
+    order.
+    """
     t, size = tables, tables.block_size
     bins, n_bins = _struct(t), t.col_base.size
 
@@ -354,7 +360,8 @@ def product_transposed(tables: BBCSRTables, dtype: np.dtype) -> Callable[[cupy.n
 
 
 def fill(tables: BBCSRTables, starts: cupy.ndarray, data: cupy.ndarray, values: cupy.ndarray) -> None:
-    """Write the value table `values` of the structure `tables`, whose values `data` are in the order of a canonical CSR.
+    """Write the value table `values` of the structure `tables`, whose values `data` are in the order of a canonical
+    CSR.
 
     `starts` (n_rows + 1,) int64: its row offsets.
     """

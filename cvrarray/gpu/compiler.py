@@ -237,7 +237,9 @@ def synchronize() -> None:
 
 @contextmanager
 def aside() -> Iterator[None]:
-    """Where a product prepares what it must wait for: on the current stream, or on one of its own while that is captured."""
+    """Where a product prepares what it must wait for: on the current stream, or on one of its own while that is
+    captured.
+    """
     if not cupy.cuda.get_current_stream().is_capturing():
         yield
         synchronize()

@@ -102,7 +102,9 @@ def transpose(csr: CSR) -> CSR:
 
 
 def union(a: CSR, b: CSR, both: bool) -> tuple[cupy.ndarray, cupy.ndarray, cupy.ndarray, cupy.ndarray]:
-    """(indptr, indices) of the entries that `a` or `b` has, or that both have; and the values of each there, 0 for none."""
+    """(indptr, indices) of the entries that `a` or `b` has, or that both have; and the values of each there, 0 for
+    none.
+    """
     n_rows, n_cols = a.shape
     row = cupy.concatenate([row_of_nonzero(csr.indptr, csr.indices) for csr in (a, b)])
     col = cupy.concatenate([a.indices, b.indices])

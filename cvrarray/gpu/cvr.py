@@ -35,8 +35,8 @@ from .compiler import (
 )
 
 BLOCK = 128  # threads: four chunks
-#: Steps that are loaded before the first is multiplied, by the size of the product's dtype. As many warps fit a multiprocessor
-#: as with 8 steps without the next ones' columns.
+#: Steps that are loaded before the first is multiplied, by the size of the product's dtype. As many warps fit a
+#: multiprocessor as with 8 steps without the next ones' columns.
 UNROLL = {1: 6, 2: 6, 4: 6, 8: 6, 16: 4}
 #: Empty rows a thread, at least, and blocks for empty rows, at most, in ``A @ x``.
 EMPTY_ROWS_A_THREAD, MOST_BLOCKS_FOR_EMPTY = 8, 1 << 14
@@ -44,12 +44,13 @@ EMPTY_ROWS_A_THREAD, MOST_BLOCKS_FOR_EMPTY = 8, 1 << 14
 LONG = 40
 #: ``A @ X``: vectors of a row of X that a lane holds, at most.
 MATRIX_VECTORS = 4
-#: Steps a chunk should have: STEPS, fewer (to MIN_STEPS) where there would not be ENOUGH_CHUNKS to keep the device busy, more
-#: (to MAX_STEPS) where rows are longer. Measured: ``docs/decisions/0003-gpu-products.md``.
+#: Steps a chunk should have: STEPS, fewer (to MIN_STEPS) where there would not be ENOUGH_CHUNKS to keep the device
+#: busy, more (to MAX_STEPS) where rows are longer. Measured: ``docs/decisions/0003-gpu-products.md``.
 MIN_STEPS, STEPS, MAX_STEPS, ENOUGH_CHUNKS = 32, 64, 512, 7392
-#: Chunks that are under way at once, with values of at most 4 bytes and longer ones: 92% of the warps that an H200's 132
-#: multiprocessors hold, as some of them store empty rows. A few chunks more would wait for all of these. So a matrix of less
-#: than FEW_WAVES times as many chunks gets a whole multiple, or chunks of LEAST_STEPS where that is fewer.
+#: Chunks that are under way at once, with values of at most 4 bytes and longer ones: 92% of the warps that an H200's
+#: 132 multiprocessors hold, as some of them store empty rows. A few chunks more would wait for all of these. So a
+#: matrix of less than FEW_WAVES times as many chunks gets a whole multiple, or chunks of LEAST_STEPS where that is
+#: fewer.
 WAVE, FEW_WAVES, LEAST_STEPS = (3880, 2910), 3, 12
 
 OFFSETS_AND_INDICES = [("int32", "int32"), ("int64", "int32"), ("int64", "int64")]
@@ -133,8 +134,8 @@ def default_n_lanes(csr: CSR) -> int:
 def default_n_chunks(csr: CSR, n_lanes: int) -> int:
     """Chunks for a matrix: whole groups of `n_lanes` average rows, in about STEPS steps.
 
-    A group of long rows is cut where it would leave too few chunks for the device, or have more than MAX_STEPS steps. Small
-    matrices fill the device a whole number of times: see WAVE.
+    A group of long rows is cut where it would leave too few chunks for the device, or have more than MAX_STEPS steps.
+    Small matrices fill the device a whole number of times: see WAVE.
     """
     n_rows, nnz = csr.shape[0], csr.nnz
     mean = max(1.0, nnz / max(1, n_rows))
@@ -149,7 +150,9 @@ def default_n_chunks(csr: CSR, n_lanes: int) -> int:
 
 
 def convert(csr: CSR, n_lanes: int, n_chunks: int, split: str) -> CVRTables:
-    """Canonical CSR on the current device as CVR tables there. `n_chunks` is at most ``csr.nnz``, and 0 without nonzeros."""
+    """Canonical CSR on the current device as CVR tables there. `n_chunks` is at most ``csr.nnz``, and 0 without
+    nonzeros.
+    """
     index = csr.indices.dtype
     row_id, ptr, empty_row = _without_empty_rows(csr)
     n_rows = ptr.size - 1
@@ -285,7 +288,9 @@ def numbers_pay(t: CVRTables) -> bool:
 
 
 def product_matrix(tables: CVRTables, dtype: np.dtype) -> Callable[[cupy.ndarray, cupy.ndarray, Any, Any], None]:
-    """``run(x, y, alpha, beta)``, which does ``Y = alpha * A @ X + beta * Y``; X (n_cols, k) and Y (n_rows, k) in C order."""
+    """``run(x, y, alpha, beta)``, which does ``Y = alpha * A @ X + beta * Y``; X (n_cols, k) and Y (n_rows, k) in C
+    order.
+    """
     t, index = tables, tables.tail.dtype
     n_chunks, n_cut = t.carry_row.size, t.cut_row.size
     chunks, scratch = _struct(t), Scratch()
@@ -335,7 +340,9 @@ def product_transposed(tables: CVRTables, dtype: np.dtype) -> Callable[[cupy.nda
 
 
 def fill(tables: CVRTables, runs: Runs, data: cupy.ndarray, values: cupy.ndarray) -> None:
-    """Write the value table `values` of the structure `tables`, whose values `data` are in the order of a canonical CSR."""
+    """Write the value table `values` of the structure `tables`, whose values `data` are in the order of a canonical
+    CSR.
+    """
     t, data, values = tables, as_words(data), as_words(values)
     n_chunks = t.carry_row.size
     VALUES(values.dtype)(

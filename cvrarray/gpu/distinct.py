@@ -1,7 +1,7 @@
 """Values in few bytes on the GPU: finding them, numbering them, and how kernels take them (``kernels/values.cuh``).
 
-The same functions as :mod:`cvrarray.cpu.distinct`, and the same tables: values are compared by their bits, a sample comes
-first, its values make a table, all values are looked up in it, and those that are missing go into the next one.
+The same functions as :mod:`cvrarray.cpu.distinct`, and the same tables: values are compared by their bits, a sample
+comes first, its values make a table, all values are looked up in it, and those that are missing go into the next one.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ WIDEN = Kernel("distinct", "distinct_widen")
 def kind(table: cupy.ndarray, distinct: cupy.ndarray | None) -> np.dtype | Coded:
     """What kernels are instantiated for: the dtype of the values where every slot has its own.
 
-    `table` and `distinct` are a matrix's value table and what it stands for: see :mod:`cvrarray.core.tables`. Values in a
-    narrower dtype need no kernels of their own, as all products widen.
+    `table` and `distinct` are a matrix's value table and what it stands for: see :mod:`cvrarray.core.tables`. Values in
+    a narrower dtype need no kernels of their own, as all products widen.
     """
     if not is_coded(distinct):
         return table.dtype
@@ -108,7 +108,9 @@ def _sampled(data: cupy.ndarray) -> tuple[int, bool]:
 
 
 def numbered(data: cupy.ndarray, most: int = MOST) -> tuple[cupy.ndarray, cupy.ndarray | None]:
-    """Numbers (nnz,) uint8 for the values `data`, and the table of what they stand for; None where they are above `most`."""
+    """Numbers (nnz,) uint8 for the values `data`, and the table of what they stand for; None where they are above
+    `most`.
+    """
     different = _different(data[:: max(1, data.size // SAMPLES[1])].get())
     numbers, missed, count = cupy.empty(data.size, np.uint8), cupy.empty(MISSED, np.int64), cupy.empty(1, np.uint32)
     for _ in range(ROUNDS):

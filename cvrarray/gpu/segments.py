@@ -1,11 +1,11 @@
 """``A @ x`` by segments of columns, for CVR arrays of few long rows over many columns.
 
 Each nonzero of such a matrix gathers an entry of x from L2: its row has none nearby, and other rows that need the same
-entry are far away. So the nonzeros are copied in the order of segments of columns. A multiprocessor keeps a segment of x
-in shared memory, and sums up what rows have in it: their pieces, long ones in parts. The sums of a row's parts are then
-added in the order of segments. After S. Yesil, A. Heidarshenas, A. Morrison, J. Torrellas, "Speeding Up SpMV for
-Power-Law Graph Analytics by Enhancing Locality & Vectorization", SC 2020, whose segments are for a CPU's cache. Measured:
-``docs/measurements/0003-gpu-products.md``.
+entry are far away. So the nonzeros are copied in the order of segments of columns. A multiprocessor keeps a segment of
+x in shared memory, and sums up what rows have in it: their pieces, long ones in parts. The sums of a row's parts are
+then added in the order of segments. After S. Yesil, A. Heidarshenas, A. Morrison, J. Torrellas, "Speeding Up SpMV for
+Power-Law Graph Analytics by Enhancing Locality & Vectorization", SC 2020, whose segments are for a CPU's cache.
+Measured: ``docs/measurements/0003-gpu-products.md``.
 
 The order of sums is another one than without. So it is the structure alone that decides, before the first product.
 """
@@ -37,8 +37,8 @@ FAR = 4  # columns between neighbours in a row, that count as far apart
 LONGEST = 1024  # nonzeros of a part of a piece
 #: Bytes of the nonzeros over those of all segments that are loaded, at least: one for each multiprocessor.
 WORTH_IT = 1.5
-#: Segments are narrower than they must be, for less to load, while their pieces have LONG_ENOUGH nonzeros, and each is for as
-#: many multiprocessors: few have to load two.
+#: Segments are narrower than they must be, for less to load, while their pieces have LONG_ENOUGH nonzeros, and each is
+#: for as many multiprocessors: few have to load two.
 LONG_ENOUGH, PROCESSORS_A_SEGMENT = 256, 2
 
 KEYS = Kernel("segments", "segments_keys", [("int32",), ("int64",)])
@@ -65,8 +65,8 @@ class Cut(NamedTuple):
 def cut(t: CVRTables, dtype: np.dtype) -> Cut | None:
     """The segments for a matrix; None where these are not for it: see the module's page.
 
-    Its columns are far apart, and x does not fit shared memory as a whole. Its rows have LEAST_LENGTH nonzeros in a segment,
-    and it has so many that loading the segments counts little beside them.
+    Its columns are far apart, and x does not fit shared memory as a whole. Its rows have LEAST_LENGTH nonzeros in a
+    segment, and it has so many that loading the segments counts little beside them.
     """
     n_rows, n_cols = t.shape
     device = cupy.cuda.runtime.getDevice()

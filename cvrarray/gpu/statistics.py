@@ -13,8 +13,8 @@ ROW_LENGTHS = Kernel("csr", "csr_row_lengths", [("int32",), ("int64",)])
 
 
 def row_lengths(indptr: cupy.ndarray, group: int) -> tuple[int, int, int, int]:
-    """Slots if groups of `group` rows, as many as a warp has threads, are padded to their longest; empty rows; the shortest
-    and the longest row. There is at least one row.
+    """Slots if groups of `group` rows, as many as a warp has threads, are padded to their longest; empty rows; the
+    shortest and the longest row. There is at least one row.
 
     CuPy's own sums and extremes would each be compiled first, for a second or two.
     """

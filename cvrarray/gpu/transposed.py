@@ -73,7 +73,9 @@ class ColumnSums:
         LARGEST_EXPONENT(values.dtype, self.dtype)(strided(values.size), (BLOCK,), (values, np.int64(values.size), largest))
 
     def product(self, add: Callable[..., None]) -> Run:
-        """``run(x, y, alpha, beta)``, with ``add(x, sums)`` for the pass that adds all terms to the sums of their columns."""
+        """``run(x, y, alpha, beta)``, with ``add(x, sums)`` for the pass that adds all terms to the sums of their
+        columns.
+        """
         n_cols = self.n_cols
         begin = None if self.is_exact else BEGIN(self.dtype)
 

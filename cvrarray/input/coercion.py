@@ -36,7 +36,8 @@ _STORABLE = "bool, an integer of up to 64 bits, float16, float32, float64, compl
 def as_csr(obj: Any) -> CSR:
     """The matrix `obj` as canonical CSR, on the device where it lives.
 
-    Of a dense array what is not 0 is stored: -0.0 is 0, so its sign is lost. Sparse inputs keep stored zeros of either sign.
+    Of a dense array what is not 0 is stored: -0.0 is 0, so its sign is lost. Sparse inputs keep stored zeros of either
+    sign.
 
     Parameters
     ----------
@@ -48,8 +49,8 @@ def as_csr(obj: Any) -> CSR:
     TypeError
         `obj` is none of these, or its values have a dtype that cannot be stored.
     ValueError
-        It is not 2-D, its fill value is not 0, or its indices break CSR's rules; or the environment sets CVRARRAY_MAX_BYTES,
-        and its rows need more.
+        It is not 2-D, its fill value is not 0, or its indices break CSR's rules; or the environment sets
+        CVRARRAY_MAX_BYTES, and its rows need more.
     MemoryError
         Its rows need more memory than there is; the message says how many there are.
     """
@@ -81,7 +82,8 @@ def as_csr(obj: Any) -> CSR:
 
 
 def from_arguments(obj: Any, shape: Any = None, dtype: Any = None) -> CSR:
-    """:func:`as_csr` of what constructors take: also a shape, or the parts of a matrix as SciPy's constructors take them.
+    """:func:`as_csr` of what constructors take: also a shape, or the parts of a matrix as SciPy's constructors take
+    them.
 
     Parameters
     ----------
@@ -197,8 +199,8 @@ def from_triplets(row: Any, col: Any, val: Any, shape: tuple[int, int]) -> CSR:
 
 
 def from_csc(indptr: Any, indices: Any, data: Any, shape: tuple[int, int]) -> CSR:
-    """Canonical CSR from the three arrays of any CSC; they are those of the transpose's CSR, with the same rules and errors
-    as in :func:`from_parts`.
+    """Canonical CSR from the three arrays of any CSC; they are those of the transpose's CSR, with the same rules and
+    errors as in :func:`from_parts`.
     """
     shape = check_shape(shape)
     transpose = from_parts(indptr, indices, data, shape[::-1])
@@ -474,7 +476,8 @@ def as_integers(index: Any, name: str) -> Any:
 
 def _contiguous(array: Any) -> Any:
     """A contiguous NumPy or CuPy array, `array` itself where it is one."""
-    if type(array) is np.ndarray and array.flags.c_contiguous:  # most are: asking is quicker than a call that does nothing
+    # most are: asking is quicker than a call that does nothing
+    if type(array) is np.ndarray and array.flags.c_contiguous:
         return array
     return devices.of(array).xp.ascontiguousarray(array)
 

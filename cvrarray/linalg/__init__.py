@@ -13,8 +13,8 @@
 :func:`multigrid`              a V-cycle, from a hierarchy of pyamg's
 =============================  ==========================================================================================
 
-A solve has *converged* only if the residual ``b - A @ x``, computed from x itself, meets the tolerance. Every other end has its
-own reason, in words (``Solution.reason``) and as SciPy's ``info``:
+A solve has *converged* only if the residual ``b - A @ x``, computed from x itself, meets the tolerance. Every other end
+has its own reason, in words (``Solution.reason``) and as SciPy's ``info``:
 
 ==========================  ===========  ====================================================================================
 reason                      info         meaning

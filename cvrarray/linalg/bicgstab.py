@@ -1,7 +1,7 @@
 """BiCGSTAB for systems that need not be symmetric.
 
-Source: H. A. van der Vorst, "Bi-CGSTAB: A Fast and Smoothly Converging Variant of Bi-CG for the Solution of Nonsymmetric Linear
-Systems", SIAM J. Sci. Stat. Comput. 13(2), 1992, with the preconditioner on the right.
+Source: H. A. van der Vorst, "Bi-CGSTAB: A Fast and Smoothly Converging Variant of Bi-CG for the Solution of
+Nonsymmetric Linear Systems", SIAM J. Sci. Stat. Comput. 13(2), 1992, with the preconditioner on the right.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Conjugate gradients for symmetric (Hermitian) positive definite systems: ``cg``, and ``CG``, which is used again and again.
+"""Conjugate gradients for symmetric (Hermitian) positive definite systems: ``cg``, and ``CG`` for many solves.
 
-Sources: M. R. Hestenes, E. Stiefel, "Methods of Conjugate Gradients for Solving Linear Systems", J. Res. NBS 49, 1952; Y. Saad,
-"Iterative Methods for Sparse Linear Systems", 2nd ed., SIAM 2003, algorithm 9.1, for the preconditioned method.
+Sources: M. R. Hestenes, E. Stiefel, "Methods of Conjugate Gradients for Solving Linear Systems", J. Res. NBS 49, 1952;
+Y. Saad, "Iterative Methods for Sparse Linear Systems", 2nd ed., SIAM 2003, algorithm 9.1, for the preconditioned
+method.
 """
 
 from __future__ import annotations
@@ -42,8 +43,8 @@ def cg(
         A sparse matrix of another package is converted to an array of ours first: for many calls make that yourself. An
         operator has ``shape``, ``dtype`` and ``matvec(x, out=)``; SciPy's and CuPy's LinearOperators are such.
     b : (n,) or (n, k) array on A's device
-        k columns are k systems, solved side by side through ``A @ X``; each stops by its own tolerance. Any numeric dtype:
-        the solution is in single precision where A and b are; integers and float16 count as float64.
+        k columns are k systems, solved side by side through ``A @ X``; each stops by its own tolerance. Any numeric
+        dtype: the solution is in single precision where A and b are; integers and float16 count as float64.
     x0 : array like b, optional
         Where to start; ``"Mb"`` for ``M @ b``. Default: 0.
     rtol, atol : float
@@ -92,8 +93,8 @@ class CG:
     A, M, rtol, atol, maxiter, precision
         As of :func:`cg`.
     iterations : int, optional
-        Run exactly so many iterations and test nothing: on a GPU nothing waits for the host, and :meth:`solve` can be captured
-        in a CUDA graph.
+        Run exactly so many iterations and test nothing: on a GPU nothing waits for the host, and :meth:`solve` can be
+        captured in a CUDA graph.
     check_every : int, optional
         On a GPU: iterations from one look of the host at the device to the next. Default: the solver's choice.
     history : bool
@@ -160,8 +161,9 @@ class CG:
         Returns
         -------
         Solution
-            Its ``x`` is `out` where given. With ``iterations`` the numbers in it are those of the updated residual; while a
-            CUDA graph is captured there are none. Such a solve needs `out`, and a solver that has solved before.
+            Its ``x`` is `out` where given. With ``iterations`` the numbers in it are those of the updated residual;
+            while a CUDA graph is captured there are none. Such a solve needs `out`, and a solver that has solved
+            before.
 
         Raises
         ------
@@ -178,7 +180,8 @@ class CG:
         return self._solve(b, x0, out, None)
 
     def update(self, A: Any) -> None:
-        """Take another matrix of the same shape and dtype, as after :meth:`with_values <cvrarray.CVRArray.with_values>`.
+        """Take another matrix of the same shape and dtype, as after :meth:`with_values
+        <cvrarray.CVRArray.with_values>`.
 
         A preconditioner that was given by name follows; one that was given as an object keeps its numbers: call its own
         ``update`` before, which costs less than making it again.

@@ -1,10 +1,10 @@
 """GMRES with restarts, for any square system.
 
-Source: Y. Saad, M. H. Schultz, "GMRES: A Generalized Minimal Residual Algorithm for Solving Nonsymmetric Linear Systems",
-SIAM J. Sci. Stat. Comput. 7(3), 1986, preconditioned from the left as in SciPy. A new basis vector is made orthogonal to the
-others by two passes of classical Gram-Schmidt (L. Giraud et al., "Rounding error analysis of the classical Gram-Schmidt
-orthogonalization process", Numer. Math. 101, 2005), which are products of matrices; the small least-squares problems are solved
-on the host.
+Source: Y. Saad, M. H. Schultz, "GMRES: A Generalized Minimal Residual Algorithm for Solving Nonsymmetric Linear
+Systems", SIAM J. Sci. Stat. Comput. 7(3), 1986, preconditioned from the left as in SciPy. A new basis vector is made
+orthogonal to the others by two passes of classical Gram-Schmidt (L. Giraud et al., "Rounding error analysis of the
+classical Gram-Schmidt orthogonalization process", Numer. Math. 101, 2005), which are products of matrices; the small
+least-squares problems are solved on the host.
 """
 
 from __future__ import annotations
@@ -250,8 +250,8 @@ def gmres(
     callback : function, optional
         See `callback_type`.
     callback_type : {"x", "pr_norm", "legacy"}, optional
-        ``"x"``: called with x after each cycle. ``"pr_norm"``: with the norm of the preconditioned residual over that of b,
-        after each iteration. ``"legacy"``, SciPy's default: the same, and `maxiter` counts iterations.
+        ``"x"``: called with x after each cycle. ``"pr_norm"``: with the norm of the preconditioned residual over that
+        of b, after each iteration. ``"legacy"``, SciPy's default: the same, and `maxiter` counts iterations.
 
     Returns
     -------

@@ -1,8 +1,8 @@
 """The loop that methods share: a method makes steps, and here is decided who goes on, and why a column ended.
 
-Numbers of columns stay on the device; the host looks at them now and then. A column that has ended is left as it is, for its
-factors are 0 from then on. A method's own residual is an update: the true one is computed before success is said, and where the
-update lied the column starts again from the true one.
+Numbers of columns stay on the device; the host looks at them now and then. A column that has ended is left as it is,
+for its factors are 0 from then on. A method's own residual is an update: the true one is computed before success is
+said, and where the update lied the column starts again from the true one.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """LSMR for least squares with any A, rectangular or singular.
 
-Source: D. C.-L. Fong, M. A. Saunders, "LSMR: An Iterative Algorithm for Sparse Least-Squares Problems", SIAM J. Sci. Comput.
-33(5), 2011: algorithm in section 2.5 to 2.7, tests for the end in section 3.4. The names of numbers are the paper's.
+Source: D. C.-L. Fong, M. A. Saunders, "LSMR: An Iterative Algorithm for Sparse Least-Squares Problems", SIAM J. Sci.
+Comput. 33(5), 2011: algorithm in section 2.5 to 2.7, tests for the end in section 3.4. The names of numbers are the
+paper's.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from ..core import devices
 from ..core.progress import shown
 from . import arguments, arithmetic, operators, vectors
 
-#: Products with the transpose after which an array in host memory is converted to it: that takes as long as 13 to 26 of them.
+#: Products with the transpose after which an array in host memory is converted to it: that takes as long as 13 to 26 of
+#: them.
 CONVERT_AFTER = 16
 
 
@@ -283,8 +285,8 @@ def lsmr(
     damp : float
         Of ridge regression: the penalty is its square.
     atol, btol : float
-        Relative errors of A and b: it ends where the residual, or its product with ``A^H``, is as small as these explain.
-        0 stands for the rounding of double precision.
+        Relative errors of A and b: it ends where the residual, or its product with ``A^H``, is as small as these
+        explain. 0 stands for the rounding of double precision.
     conlim : float
         It ends where A's condition number seems to exceed this; 0 for no limit.
     maxiter : int, optional
@@ -297,9 +299,10 @@ def lsmr(
     Returns
     -------
     Result
-        SciPy's eight values: x, istop, itn, normr, normar, norma, conda, normx. ``istop`` is 1 or 4 where ``A @ x = b`` is
-        solved, 2 or 5 where the least-squares problem is, 3 or 6 at the limit of the condition number, 7 at `maxiter` or
-        where a number is nan or inf, 0 where x0 was the solution. x is in double precision unless A and b are in single.
+        SciPy's eight values: x, istop, itn, normr, normar, norma, conda, normx. ``istop`` is 1 or 4 where ``A @ x = b``
+        is solved, 2 or 5 where the least-squares problem is, 3 or 6 at the limit of the condition number, 7 at
+        `maxiter` or where a number is nan or inf, 0 where x0 was the solution. x is in double precision unless A and b
+        are in single.
 
     Raises
     ------

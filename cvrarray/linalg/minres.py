@@ -1,7 +1,9 @@
 """MINRES for symmetric (Hermitian) systems that need not be definite.
 
-Source: C. C. Paige, M. A. Saunders, "Solution of Sparse Indefinite Systems of Linear Equations", SIAM J. Numer. Anal. 12(4),
-1975. The residual vector is updated beside the solution (S.-C. Choi, C. C. Paige, M. A. Saunders, "MINRES-QLP", SIAM J. Sci.
+Source: C. C. Paige, M. A. Saunders, "Solution of Sparse Indefinite Systems of Linear Equations", SIAM J. Numer. Anal.
+12(4),
+1975. The residual vector is updated beside the solution (S.-C. Choi, C. C. Paige, M. A. Saunders, "MINRES-QLP", SIAM J.
+      Sci.
 Comput. 33(4), 2011, section 2.2), so that the test for the end is in the norm of the residual with any preconditioner.
 """
 
@@ -116,8 +118,8 @@ def minres(
     x0 : array like b, optional
         Where to start; ``"Mb"`` for ``M @ b``. Default: 0.
     rtol : float
-        A column has converged where ``|b - A @ x| <= rtol * |b|``, computed from x itself. (SciPy's test counts the sizes of
-        A and x in too, so it can end earlier.)
+        A column has converged where ``|b - A @ x| <= rtol * |b|``, computed from x itself. (SciPy's test counts the
+        sizes of A and x in too, so it can end earlier.)
     shift : float
     maxiter : int, optional
         The most iterations. Default: ``5 * n``.

@@ -1,9 +1,10 @@
 """Mixed precision: iterations in single precision, refined in double precision until the tolerance holds.
 
-Iterative refinement (C. B. Moler, J. ACM 14(2), 1967) with conjugate gradients inside: the correction of x is solved for in
-single precision, for a right-hand side of length 1; x and the true residual are in double precision. A correction ends by the
-residual that its iterations update: what it has really attained is seen in double precision. Where single precision
-makes no progress any more, the engine of double precision takes over from the x that was reached.
+Iterative refinement (C. B. Moler, J. ACM 14(2), 1967) with conjugate gradients inside: the correction of x is solved
+for in single precision, for a right-hand side of length 1; x and the true residual are in double precision. A
+correction ends by the residual that its iterations update: what it has really attained is seen in double precision.
+Where single precision makes no progress any more, the engine of double precision takes over from the x that was
+reached.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from .operators import multiply
 from .solution import Outcome
 from .system import System
 
-#: What a correction reduces the residual to, and the least that it is asked for where it is the last one. Less than single
-#: precision attains costs iterations and gains nothing.
+#: What a correction reduces the residual to, and the least that it is asked for where it is the last one. Less than
+#: single precision attains costs iterations and gains nothing.
 INNER, LEAST = 1e-5, 2e-6
 #: A correction must leave less than this part of the true residual, else double precision takes over.
 PROGRESS = 0.5

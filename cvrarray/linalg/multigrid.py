@@ -1,8 +1,9 @@
 """Multigrid: a hierarchy that pyamg has built, as a V-cycle of our arrays.
 
-Sources: A. Brandt, "Multi-Level Adaptive Solutions to Boundary-Value Problems", Math. Comp. 31, 1977, for the cycle; P. Vanek,
-J. Mandel, M. Brezina, "Algebraic Multigrid by Smoothed Aggregation", Computing 56, 1996, for such hierarchies; M. Adams,
-M. Brezina, J. Hu, R. Tuminaro, "Parallel multigrid smoothing: polynomial versus Gauss-Seidel", J. Comput. Phys. 188, 2003.
+Sources: A. Brandt, "Multi-Level Adaptive Solutions to Boundary-Value Problems", Math. Comp. 31, 1977, for the cycle; P.
+Vanek, J. Mandel, M. Brezina, "Algebraic Multigrid by Smoothed Aggregation", Computing 56, 1996, for such hierarchies;
+M. Adams, M. Brezina, J. Hu, R. Tuminaro, "Parallel multigrid smoothing: polynomial versus Gauss-Seidel", J. Comput.
+Phys. 188, 2003.
 """
 
 from __future__ import annotations
@@ -97,7 +98,8 @@ def multigrid(levels: Any, *, device: Any = None, smoother: str = "chebyshev", d
     ----------
     levels : pyamg's MultilevelSolver, or its ``levels``
         Each has A; each but the coarsest P and R too. For a Hermitian A, R must be ``P^H``, as in
-        ``pyamg.smoothed_aggregation_solver(S)`` and ``pyamg.ruge_stuben_solver(S)``. pyamg's own smoothers are not used.
+        ``pyamg.smoothed_aggregation_solver(S)`` and ``pyamg.ruge_stuben_solver(S)``. pyamg's own smoothers are not
+        used.
     device : str, optional
         ``"cpu"``, ``"cuda"`` or ``"cuda:N"``. Default: the current GPU if there is one, else the CPU.
     smoother : {"chebyshev", "jacobi"}
@@ -112,7 +114,8 @@ def multigrid(levels: Any, *, device: Any = None, smoother: str = "chebyshev", d
     Raises
     ------
     TypeError, ValueError
-        `levels` is no hierarchy; shapes do not fit; the coarsest level has more than 4096 rows; a keyword is out of range.
+        `levels` is no hierarchy; shapes do not fit; the coarsest level has more than 4096 rows; a keyword is out of
+        range.
 
     Notes
     -----
@@ -160,7 +163,9 @@ def _level(level: Any, smoother: str, degree: int, target: devices.Device) -> Le
 
 
 class DampedJacobi(Chebyshev):
-    """Steps of Jacobi's iteration, damped by 4/3 over the largest eigenvalue of ``D^-1 A``, which is right for smoothing."""
+    """Steps of Jacobi's iteration, damped by 4/3 over the largest eigenvalue of ``D^-1 A``, which is right for
+    smoothing.
+    """
 
     def smooth(self, b: Any, x: Any, is_zero: bool = False) -> Any:
         d, product = self._workspace(b)
@@ -185,4 +190,5 @@ def _inverse(A: Any, target: devices.Device) -> Any:
     if not np.isfinite(dense).all():
         raise ValueError("the coarsest level must be finite; it holds nan or inf")
     inverse = np.linalg.pinv(dense.astype(np.result_type(dtype, np.float64)), hermitian=True)
-    return BBCSRArray(inverse.astype(dtype), block_size=1, device=str(target))  # its product takes no memory, BLAS's may
+    # its product takes no memory, BLAS's may
+    return BBCSRArray(inverse.astype(dtype), block_size=1, device=str(target))

@@ -1,7 +1,7 @@
 """What A and M may be: everything is checked here, before anything runs, and offers one kind of product afterwards.
 
-That is ``matvec(x, out=)`` for vectors and ``matmat(X, out=)`` for matrices, as our arrays have them: x and out are contiguous,
-of one dtype, on one device.
+That is ``matvec(x, out=)`` for vectors and ``matmat(X, out=)`` for matrices, as our arrays have them: x and out are
+contiguous, of one dtype, on one device.
 """
 
 from __future__ import annotations
@@ -189,7 +189,9 @@ def numeric(dtype: Any, name: str) -> None:
 
 
 def vector_dtype(*dtypes: Any) -> np.dtype:
-    """The dtype that vectors have: single precision where all are; integers, bool and float16 count as float64, as in SciPy."""
+    """The dtype that vectors have: single precision where all are; integers, bool and float16 count as float64, as in
+    SciPy.
+    """
     wide = [dtype if dtype.kind in "fc" and dtype.itemsize >= 4 else np.dtype(np.float64) for dtype in map(np.dtype, dtypes)]
     return np.result_type(*wide)
 

@@ -1,7 +1,8 @@
 """Preconditioners: approximations of a matrix's inverse that cost little to make and to apply.
 
 Each has ``apply(r, out)``, ``out = M @ r`` for contiguous vectors (n,) or (n, k); ``matvec`` for everybody else;
-``update(A)`` for new values in the same structure; ``astype(dtype)``. Several solvers, threads and streams may use one at once.
+``update(A)`` for new values in the same structure; ``astype(dtype)``. Several solvers, threads and streams may use one
+at once.
 """
 
 from __future__ import annotations
@@ -55,8 +56,8 @@ class Preconditioner:
 class Workspace:
     """Vectors that an application needs, for each shape and dtype: one set for each thread or stream.
 
-    A CUDA graph that is being captured has a set of its own, for it will run on any stream, beside others: the vector that it
-    writes to tells whose it is.
+    A CUDA graph that is being captured has a set of its own, for it will run on any stream, beside others: the vector
+    that it writes to tells whose it is.
     """
 
     def __init__(self, device: devices.Device, make: Callable[[tuple[int, ...], np.dtype], Any]) -> None:
@@ -226,7 +227,8 @@ def _cast(one: Any, name: str, dtype: Any, into: Any) -> Any:
 
 
 def inverses(blocks: Any, xp: Any) -> Any:
-    """The inverses of Hermitian positive definite blocks (n_blocks, size, size), by Cholesky; one column of all at a time.
+    """The inverses of Hermitian positive definite blocks (n_blocks, size, size), by Cholesky; one column of all at a
+    time.
 
     Raises
     ------
@@ -370,7 +372,8 @@ def largest_eigenvalue(A: Any, inverse: Any, device: devices.Device) -> float:
     """An upper bound, but for rounding, of the largest eigenvalue of ``D^-1 A``, from a few Lanczos steps.
 
     It is that of the tridiagonal matrix plus what the last step left: Y. Zhou, Y. Saad, M. L. Tiago, J. R. Chelikowsky,
-    "Parallel self-consistent-field calculations via Chebyshev-filtered subspace acceleration", Phys. Rev. E 74, 066704, 2006.
+    "Parallel self-consistent-field calculations via Chebyshev-filtered subspace acceleration", Phys. Rev. E 74, 066704,
+    2006.
     """
     xp, n = device.xp, A.shape[0]
     if n == 0:
@@ -456,7 +459,8 @@ def block_jacobi(A: Any, block_size: int | None = None) -> BlockJacobi:
     Raises
     ------
     ValueError
-        A block is not positive definite; it is named. Or A is not square, or has no blocks and `block_size` is left out.
+        A block is not positive definite; it is named. Or A is not square, or has no blocks and `block_size` is left
+        out.
     TypeError
         A has no entries that can be read.
 
@@ -478,8 +482,8 @@ def block_jacobi(A: Any, block_size: int | None = None) -> BlockJacobi:
 def chebyshev(A: Any, degree: int = 3, *, ratio: float = 30.0) -> Chebyshev:
     """A polynomial of a matrix that is small on the upper part of its spectrum: products, and no inner products.
 
-    Chebyshev's iteration for ``D^-1 A``, D the diagonal, from 0: Y. Saad, "Iterative Methods for Sparse Linear Systems",
-    2nd ed., SIAM 2003, section 12.3.2. The spectrum's upper end is bounded by a few Lanczos steps.
+    Chebyshev's iteration for ``D^-1 A``, D the diagonal, from 0: Y. Saad, "Iterative Methods for Sparse Linear
+    Systems", 2nd ed., SIAM 2003, section 12.3.2. The spectrum's upper end is bounded by a few Lanczos steps.
 
     Parameters
     ----------

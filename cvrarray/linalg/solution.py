@@ -19,7 +19,8 @@ M_NOT_FINITE = "M not finite"
 B_NOT_FINITE = "b not finite"
 X0_NOT_FINITE = "x0 not finite"
 
-#: SciPy's ``info`` of each end; None stands for the number of iterations, which SciPy returns where a tolerance is not met.
+#: SciPy's ``info`` of each end; None stands for the number of iterations, which SciPy returns where a tolerance is not
+#: met.
 INFO: dict[str, int | None] = {
     CONVERGED: 0,
     ITERATIONS: None,
@@ -39,7 +40,8 @@ INFO: dict[str, int | None] = {
 class Outcome(NamedTuple):
     """What an engine returns: everything by column; a vector is one column.
 
-    After a number of iterations that was asked for, the numbers may be arrays on the device, or None: nothing waits for them.
+    After a number of iterations that was asked for, the numbers may be arrays on the device, or None: nothing waits for
+    them.
     """
 
     iterations: Any  # (columns,) integers
@@ -72,7 +74,8 @@ class Solution(NamedTuple):
     def info(self) -> int:
         """SciPy's number for the end: 0 converged, above 0 iterations without meeting the tolerance, below 0 a failure.
 
-        Of several columns: the failure of the first that failed, else the most iterations of those that did not converge.
+        Of several columns: the failure of the first that failed, else the most iterations of those that did not
+        converge.
         """
         reasons = [self.reason] if isinstance(self.reason, str) else self.reason
         return info(reasons, np.atleast_1d(self.iterations))

@@ -1,7 +1,7 @@
 """From arguments to a solution: what surrounds the loop of any method.
 
-Columns that cannot be solved at all (nan or inf in b or x0) are left out and keep their start. Columns of extreme size are
-scaled by a power of 2, so that their squares neither overflow nor vanish.
+Columns that cannot be solved at all (nan or inf in b or x0) are left out and keep their start. Columns of extreme size
+are scaled by a power of 2, so that their squares neither overflow nor vanish.
 """
 
 from __future__ import annotations

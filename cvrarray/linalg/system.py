@@ -1,18 +1,19 @@
 """The seam between a method and a device: what an engine is made for.
 
-An engine is the inner loop of conjugate gradients on one device, ``cvrarray.linalg.cpu.cg`` or ``cvrarray.linalg.gpu.cg``:
+An engine is the inner loop of conjugate gradients on one device, ``cvrarray.linalg.cpu.cg`` or
+``cvrarray.linalg.gpu.cg``:
 
     class Engine:
         def __init__(self, system: System): ...                 # takes all memory
         def update(self, matrix) -> None: ...                   # new values in the same structure: nothing is prepared anew
         def run(self, b, x, tolerance, limit) -> Outcome: ...
 
-``b`` and ``x`` are contiguous (n,) or (n, columns) of the system's dtype on its device; x holds the start and receives the
-result. ``tolerance`` are one float64 threshold a column, in host memory, for the norm of the true residual; None where
-``iterations`` is given. ``limit`` is the most iterations.
+``b`` and ``x`` are contiguous (n,) or (n, columns) of the system's dtype on its device; x holds the start and receives
+the result. ``tolerance`` are one float64 threshold a column, in host memory, for the norm of the true residual; None
+where ``iterations`` is given. ``limit`` is the most iterations.
 
-The engine computes the true residual before it says that a column converged. Where the updated one lied it goes on from the
-true one, and ends with STAGNATION where that does not get smaller.
+The engine computes the true residual before it says that a column converged. Where the updated one lied it goes on from
+the true one, and ends with STAGNATION where that does not get smaller.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Arithmetic of vectors on a device, as the methods need it: what is written once for NumPy and CuPy.
 
-A vector is (n,), or (n, k) for k systems at once. A scalar is an array (k,) on the vectors' device, in double precision; for
-vectors (n,) it is (1,), or in host memory a plain number, which is ten times as fast to compute with. Sums are in double
-precision and in a fixed order.
+A vector is (n,), or (n, k) for k systems at once. A scalar is an array (k,) on the vectors' device, in double
+precision; for vectors (n,) it is (1,), or in host memory a plain number, which is ten times as fast to compute with.
+Sums are in double precision and in a fixed order.
 """
 
 from __future__ import annotations

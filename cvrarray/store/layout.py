@@ -9,8 +9,9 @@
       panels/00000003/zarr.json array of n_bytes uint8; its attribute "cvrarray" is the manifest (Panel)
 
 1. Every table begins at a multiple of 256 bytes, little-endian, C order, in the order of :mod:`cvrarray.files.cvra`.
-2. The manifest holds the rows, what ``cvrarray.json`` of a ``.cvra`` holds, the offset of each table, the CRC-32 of each
-   piece of the bytes, and the store's id. ``crc32`` is the CRC-32 of the manifest itself without it, as sorted JSON.
+2. The manifest holds the rows, what ``cvrarray.json`` of a ``.cvra`` holds, the offset of each table, the CRC-32 of
+   each piece of the bytes, and the store's id. ``crc32`` is the CRC-32 of the manifest itself without it, as sorted
+   JSON.
 3. The bytes are on the disk before the manifest takes its name by a rename: a panel counts when its manifest is there.
 4. Panel k + 1 begins with the row after panel k's last.
 5. A root without a format is that of a store without panels, whatever lies beside it: what a writer was stopped in that
@@ -331,7 +332,9 @@ def read_manifest(path: str, k: int, root: Root) -> Panel:
 
 
 def _check_panel(panel: Panel, root: Root) -> None:
-    """ValueError unless every field is of the right kind and agrees with the header, which is checked, and with the root."""
+    """ValueError unless every field is of the right kind and agrees with the header, which is checked, and with the
+    root.
+    """
     require, header = partial(_require, panel), panel.header
     if panel.store != root.id:
         raise ValueError(f"belongs to another store, {panel.store}; this one is {root.id}. {_REMEDY}")

@@ -42,8 +42,8 @@ def to_store(
 ) -> None:
     """Write a matrix that need not fit in memory to a store on disk, panel of rows by panel of rows.
 
-    Panels are converted to one of our formats here, so that reading them is all that a product has to do. What is on the
-    disk is never lost: after a full disk or a kill, the same call with ``resume=True`` goes on.
+    Panels are converted to one of our formats here, so that reading them is all that a product has to do. What is on
+    the disk is never lost: after a full disk or a kill, the same call with ``resume=True`` goes on.
 
     Parameters
     ----------
@@ -58,17 +58,19 @@ def to_store(
     shape : (n_rows, n_cols), optional
         For pieces, and only for them.
     chunks : int or str
-        Bytes of a panel, such as ``"512 MiB"``; ``"auto"`` is 256 MiB. For a dask array its own chunks count: rechunk it.
+        Bytes of a panel, such as ``"512 MiB"``; ``"auto"`` is 256 MiB. For a dask array its own chunks count: rechunk
+        it.
     format, device, **parameters
         As for :func:`cvrarray.asarray`; ``"auto"`` chooses what suits the first panel, and all are made so.
     resume : bool
-        Go on with the store at `path`; write it anew if there is none. Panels that are there are not made again. Nothing
-        is done for one that is complete.
+        Go on with the store at `path`; write it anew if there is none. Panels that are there are not made again.
+        Nothing is done for one that is complete.
     overwrite : bool
         Remove the store at `path` first.
     name : str, optional
-        What the source is called in the store; `resume` needs the same. Default: a file's name, size and time of change,
-        a dask array's name, shape, dtype and checksum of any other. Pieces without a name are all read again by `resume`.
+        What the source is called in the store; `resume` needs the same. Default: a file's name, size and time of
+        change, a dask array's name, shape, dtype and checksum of any other. Pieces without a name are all read again by
+        `resume`.
 
     Raises
     ------

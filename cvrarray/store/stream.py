@@ -43,7 +43,8 @@ class Span(NamedTuple):
     """
 
     panel: int
-    read: tuple[float, float]  # disk -> host, checksums compared, tables verified; (0, 0) for a panel that was on the device
+    # disk -> host, checksums compared, tables verified; (0, 0) for a panel that was on the device
+    read: tuple[float, float]
     copy: tuple[float, float]  # host -> device
     compute: tuple[float, float]
 
@@ -51,8 +52,8 @@ class Span(NamedTuple):
 class Stored:
     """A sparse matrix on disk, as :func:`cvrarray.to_store` writes it: ``A @ x`` streams its panels of rows.
 
-    It is what SciPy's and CuPy's iterative solvers take for an operator. Two products of one `Stored` do not overlap. In a
-    ``with`` statement :meth:`close` is called at the end.
+    It is what SciPy's and CuPy's iterative solvers take for an operator. Two products of one `Stored` do not overlap.
+    In a ``with`` statement :meth:`close` is called at the end.
 
     Parameters
     ----------
@@ -64,12 +65,12 @@ class Stored:
         Panels that are read ahead, copied or multiplied at a time, at least 2: this much memory, on the host and on the
         device, is used beside the budget. A panel has `panel_bytes` at most.
     budget : int or str, optional
-        Bytes of panels that stay on the device for the next product, such as ``"20 GiB"``; 0 keeps none. Default: half of
-        what is free on the device at the first product.
+        Bytes of panels that stay on the device for the next product, such as ``"20 GiB"``; 0 keeps none. Default: half
+        of what is free on the device at the first product.
     verify : bool
-        Whether to compare the checksums of all that is read, and to verify the invariants of each panel's tables when it is
-        first read in this process. A store that is not trusted must be verified: tables that break an invariant can make a
-        product read or write anywhere in memory.
+        Whether to compare the checksums of all that is read, and to verify the invariants of each panel's tables when
+        it is first read in this process. A store that is not trusted must be verified: tables that break an invariant
+        can make a product read or write anywhere in memory.
     threads : int, optional
         Threads that read. Default: one a core, 16 at most.
     incomplete : bool
@@ -280,7 +281,8 @@ class Stored:
     # ------------------------------------------------------------------------------------------------ reductions
 
     def sum(self, axis: int | None = None, dtype: Any = None) -> Any:
-        """The sum of all entries, or along an axis: dense, on the device, as ``numpy.sum``. Panels add up in their order.
+        """The sum of all entries, or along an axis: dense, on the device, as ``numpy.sum``. Panels add up in their
+        order.
 
         Parameters
         ----------
@@ -498,7 +500,9 @@ class Stored:
     # ------------------------------------------------------------------------------------------------ the stream
 
     def _sweep(self, timeline: bool = False) -> Generator[tuple[int, int, SparseArray], None, None]:
-        """(first row, row after the last, panel on the device) for all panels in turn; each must be used before the next."""
+        """(first row, row after the last, panel on the device) for all panels in turn; each must be used before the
+        next.
+        """
         with (
             shown("streaming", self.n_panels, "panels") as update,
             self._lock,
@@ -544,7 +548,8 @@ class Stored:
                             reads[after] = self._start_reading(pool, after, place, after in keep)
                 whole = True
             finally:
-                wait([future for read, *_ in reads.values() for future in read])  # none may write to a buffer that is gone
+                # none may write to a buffer that is gone
+                wait([future for read, *_ in reads.values() for future in read])
                 if staging is not None and not whole:
                     staging.drain()  # a panel may be on its way still
             if len(self._resident) == self.n_panels:
@@ -738,8 +743,8 @@ _CHECKED: set[int] = set()
 def check(path: str, k: int, panel: layout.Panel, array: SparseArray) -> None:
     """Verify every invariant of the tables of panel `k`, unless that was done before for the same file and manifest.
 
-    Checksums are compared whenever a panel is read, so it is what it was then; but a checksum that fits says nothing of who
-    wrote it, and products trust the tables.
+    Checksums are compared whenever a panel is read, so it is what it was then; but a checksum that fits says nothing of
+    who wrote it, and products trust the tables.
 
     Raises
     ------
@@ -757,7 +762,9 @@ def check(path: str, k: int, panel: layout.Panel, array: SparseArray) -> None:
 
 
 def _identity(path: str, k: int, panel: layout.Panel) -> int:
-    """A number that tells a panel's file and manifest from every other: that of a file which is written again is another."""
+    """A number that tells a panel's file and manifest from every other: that of a file which is written again is
+    another.
+    """
     status = layout.require_whole(path, k, panel)
     return hash((repr(panel), status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns))
 

@@ -1,7 +1,7 @@
 """Our arrays in the places of a peer's: one way to make them for each kind, callable like the peer's class.
 
-``Ours`` takes what SciPy's and pydata's constructors take. An array of one or of three dimensions is skipped: it is out of
-scope, and where it is made is the first place that knows.
+``Ours`` takes what SciPy's and pydata's constructors take. An array of one or of three dimensions is skipped: it is out
+of scope, and where it is made is the first place that knows.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ def adapted(suite: str, kind: Any) -> ModuleType:
     return module
 
 
-# ------------------------------------------------------------------------------------------------------------------- SciPy
+# ---------------------------------------------------------------------------------------------------------------- SciPy
 
 DTYPES = [np.dtype(c).type for c in "?bBhHiIqQfdFD"]
 
@@ -150,7 +150,9 @@ def krylov(module: ModuleType, kind: Any, execute: Any) -> None:
 
 
 def pydata_in_scipy(module: ModuleType, kind: Any, execute: Any) -> None:
-    """What SciPy does with pydata's arrays: where it asks for their class, ours are given as the matrices that it takes."""
+    """What SciPy does with pydata's arrays: where it asks for their class, ours are given as the matrices that it
+    takes.
+    """
     with standing_for("sparse", Pydata(kind)):
         execute()
     direct = ("spsolve", "splu", "spilu", "spsolve_triangular", "norm", "inv", "expm")
@@ -191,7 +193,7 @@ class Wrapped:
         return wrap(value) if wrap and callable(value) else value
 
 
-# ----------------------------------------------------------------------------------------------------------- pydata/sparse
+# -------------------------------------------------------------------------------------------------------- pydata/sparse
 
 
 INSIDE = r"(\.numba_backend(\._(compressed|coo|dok|sparse_array|common)(\.\w+)?)?)?"  # where its classes come from too
@@ -211,7 +213,8 @@ def standing_for(name: str, other: Any) -> Any:
 class Pydata(ModuleType):
     """The module ``sparse`` with our arrays, and NumPy's functions of them, under the names of theirs.
 
-    Where `folds`, random arrays of more dimensions are made of their last two, so that tests run for which that is the same.
+    Where `folds`, random arrays of more dimensions are made of their last two, so that tests run for which that is the
+    same.
     """
 
     def __init__(self, kind: Any, folds: bool = False) -> None:
@@ -274,7 +277,7 @@ def pydata(module: ModuleType, kind: Any, execute: Any, folds: bool = False) -> 
     module.rng = pytest.fixture(scope="module", name="rng")(lambda: np.random.default_rng(1))
 
 
-# -------------------------------------------------------------------------------------------------------------------- Dask
+# ----------------------------------------------------------------------------------------------------------------- Dask
 
 
 def dask(module: ModuleType, kind: Any, execute: Any) -> None:

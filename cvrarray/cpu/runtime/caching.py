@@ -1,16 +1,17 @@
 """Numba's ``njit``, whose compiled code stays on disk where it can, and is compiled again where it cannot.
 
-A file holds one compiled version of one function. Its name says what is in it: the function, its arguments' types, the machine,
-and the sources of all kernels, for Numba looks only at the source file that a function is in, not at what it inlines. So
-processes that compile side by side, as Dask's workers do at their first product, write different files or the same one, and no
-file of an older version is read. (Numba numbers its files, and lists them in an index that two processes may write at once.)
-A file begins with its checksum: one that is cut or damaged is compiled anew and replaced.
+A file holds one compiled version of one function. Its name says what is in it: the function, its arguments' types, the
+machine, and the sources of all kernels, for Numba looks only at the source file that a function is in, not at what it
+inlines. So processes that compile side by side, as Dask's workers do at their first product, write different files or
+the same one, and no file of an older version is read. (Numba numbers its files, and lists them in an index that two
+processes may write at once.) A file begins with its checksum: one that is cut or damaged is compiled anew and replaced.
 
-The folder is ``CVRARRAY_CACHE_DIR`` where that is set, else the one that Numba finds: ``NUMBA_CACHE_DIR``, ``__pycache__``
-beside the source, or the user's cache folder. Nothing that is wrong with it stops a kernel: it is compiled, and one warning
-says so.
+The folder is ``CVRARRAY_CACHE_DIR`` where that is set, else the one that Numba finds: ``NUMBA_CACHE_DIR``,
+``__pycache__`` beside the source, or the user's cache folder. Nothing that is wrong with it stops a kernel: it is
+compiled, and one warning says so.
 
-A process that forks waits until no thread compiles: the child would have the compiler's locks, and no thread to open them.
+A process that forks waits until no thread compiles: the child would have the compiler's locks, and no thread to open
+them.
 """
 
 from __future__ import annotations
@@ -201,7 +202,8 @@ def _stamp_for(function: Callable) -> str:
 
 
 if hasattr(os, "register_at_fork"):
-    #: In the order in which a compilation takes them. LLVM's is also taken without the other, when compiled code is let go of.
+    #: In the order in which a compilation takes them. LLVM's is also taken without the other, when compiled code is let
+    #: go of.
     _COMPILER_LOCKS = (global_compiler_lock, getattr(ffi.lib, "_lock", contextlib.nullcontext()))
 
     def _before_fork() -> None:

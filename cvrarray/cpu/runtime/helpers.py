@@ -1,8 +1,8 @@
 """Functions that are compiled only as parts of kernels: Numba types and lowers them, and nothing more.
 
-Numba optimises every function by itself, makes machine code of it, and a wrapper that Python can call, before it links the
-function into those that call it, where all is optimised again. For a function that kernels inline most of that is wasted:
-half of the time that a kernel takes to compile.
+Numba optimises every function by itself, makes machine code of it, and a wrapper that Python can call, before it links
+the function into those that call it, where all is optimised again. For a function that kernels inline most of that is
+wasted: half of the time that a kernel takes to compile.
 """
 
 from __future__ import annotations

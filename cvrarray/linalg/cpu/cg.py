@@ -2,9 +2,10 @@
 
 There the thread that has computed some rows of ``q = A p`` adds up their part of ``p @ q`` at once.
 
-Hestenes and Stiefel's recurrences (J. Res. NBS 49, 1952), preconditioned. The update of x waits for that of p, which reads the
-same vector; a diagonal preconditioner is applied inside the passes. Factors and sums are arrays of one entry a column; a vector
-is one column. Kernels of scalars take them all at once, so an iteration is a few compiled calls for one column or many.
+Hestenes and Stiefel's recurrences (J. Res. NBS 49, 1952), preconditioned. The update of x waits for that of p, which
+reads the same vector; a diagonal preconditioner is applied inside the passes. Factors and sums are arrays of one entry
+a column; a vector is one column. Kernels of scalars take them all at once, so an iteration is a few compiled calls for
+one column or many.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
 """Kernels of vectors on the CPU: few passes over memory, on several threads, with sums in a fixed order.
 
-A vector is cut into blocks of rows. Each block's sum is added up in double precision and stored; the sums of the blocks are
-added in their order. So a result has the same bits whatever the number of threads.
+A vector is cut into blocks of rows. Each block's sum is added up in double precision and stored; the sums of the blocks
+are added in their order. So a result has the same bits whatever the number of threads.
 
-Complex vectors are taken as real ones of twice the length (:func:`reals`): the methods for Hermitian matrices need real factors
-and the real parts of products alone. Kernels take ``first, last``, the blocks of a range, and ``rows``, those of a block; what
-follows has (n,) arrays in the kernels of vectors, (n, columns) in those whose names end in ``_columns``.
+Complex vectors are taken as real ones of twice the length (:func:`reals`): the methods for Hermitian matrices need real
+factors and the real parts of products alone. Kernels take ``first, last``, the blocks of a range, and ``rows``, those
+of a block; what follows has (n,) arrays in the kernels of vectors, (n, columns) in those whose names end in
+``_columns``.
 """
 
 from __future__ import annotations

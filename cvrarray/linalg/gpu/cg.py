@@ -1,11 +1,11 @@
 """Conjugate gradients on the GPU: the loop of :mod:`cvrarray.linalg.system`'s engine.
 
-The device decides when a column ends (``kernels/cg.cuh``), and the host reads its decision one batch of iterations late. A
-batch is one launch: of a CUDA graph of products and of the kernels in ``kernels/cg.cu``, or of one kernel that does all of it
-(:mod:`.persistent`). Iterations that come after the end leave everything as it is.
+The device decides when a column ends (``kernels/cg.cuh``), and the host reads its decision one batch of iterations
+late. A batch is one launch: of a CUDA graph of products and of the kernels in ``kernels/cg.cu``, or of one kernel that
+does all of it (:mod:`.persistent`). Iterations that come after the end leave everything as it is.
 
-Passes over vectors in an iteration with a diagonal preconditioner, beside the product's own two: 12 in a graph, three kernels
-that end with a sum or a factor that all of the next one needs. In one kernel, 8, most of them in shared memory.
+Passes over vectors in an iteration with a diagonal preconditioner, beside the product's own two: 12 in a graph, three
+kernels that end with a sum or a factor that all of the next one needs. In one kernel, 8, most of them in shared memory.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ TURN = Kernel("cg", "cg_turn", EACH_KIND)
 #: Iterations of a batch: as many as take about BATCH_BYTES of traffic, so that the host keeps ahead of the device.
 LEAST_BATCH, MOST_BATCH, BATCH_BYTES = 4, 32, 1 << 29
 
-#: Matrices of so many bytes have both loops measured, over TRIAL iterations: that is worth it from a few hundred iterations on.
+#: Matrices of so many bytes have both loops measured, over TRIAL iterations: that is worth it from a few hundred
+#: iterations on.
 MEASURED_FROM, TRIAL = 1 << 26, 8
 
 Callback = Callable[[Any], Any]
@@ -55,8 +56,8 @@ class Loop(Protocol):
 class Engine:
     """The loop for one system, with all memory that it takes: see :mod:`cvrarray.linalg.system`.
 
-    One solve at a time. After ``iterations=N`` nothing waits for the device, and solves may be captured in a graph, which then
-    needs the engine: its vectors are the engine's.
+    One solve at a time. After ``iterations=N`` nothing waits for the device, and solves may be captured in a graph,
+    which then needs the engine: its vectors are the engine's.
     """
 
     def __init__(self, system: System, loop: str = "fastest") -> None:
@@ -208,7 +209,8 @@ class Engine:
                 number += 1
 
     def _fastest(self) -> Loop:
-        """One kernel where the system fits, else a graph; else launches, of operators that may do what no graph can hold.
+        """One kernel where the system fits, else a graph; else launches, of operators that may do what no graph can
+        hold.
 
         Large matrices leave the kernel fewer warps than their gathers may need, so there both are measured.
         """
@@ -278,7 +280,9 @@ class Replays:
         self._graph: Any = None
 
     def launch(self, key: Any, solve: Callable[[], None]) -> bool:
-        """Launch the graph of what ``solve()`` launches; False if there is none, as the last key was another one, or None."""
+        """Launch the graph of what ``solve()`` launches; False if there is none, as the last key was another one, or
+        None.
+        """
         stream = cupy.cuda.get_current_stream()
         if key is None or stream.is_capturing():
             return False

@@ -1,7 +1,7 @@
 """All iterations of conjugate gradients in one cooperative kernel: ``kernels/cg_bbcsr.cu`` and ``kernels/cg_cvr.cu``.
 
-A block of threads has neighbouring rows, and keeps its parts of vectors in shared memory as far as they fit; of BBCSR also
-tables.
+A block of threads has neighbouring rows, and keeps its parts of vectors in shared memory as far as they fit; of BBCSR
+also tables.
 """
 
 from __future__ import annotations
@@ -101,7 +101,9 @@ class SharedMemory:
         return self.free - size
 
     def place_vectors(self, rows: int, state: State, kind: int, sharers: int | None) -> dict[str, int]:
-        """For a block's parts of the vectors, in the order of the traffic that each saves; s has a part for each sharer."""
+        """For a block's parts of the vectors, in the order of the traffic that each saves; s has a part for each
+        sharer.
+        """
         wanted = {
             "s": 0 if sharers is None else rows * sharers,
             "r": rows,
