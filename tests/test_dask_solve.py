@@ -376,7 +376,9 @@ def test_what_nccl_is_told(monkeypatch):
             expected = cvrarray.dask.cg(A, np.ones(216))
             monkeypatch.setattr(transports, "nccl", lambda: fake)
             monkeypatch.setattr(transports, "_gpu", lambda device: threading.get_ident())
-            monkeypatch.setattr(transports, "_stream", lambda: 0)
+            nowhere = SimpleNamespace(ptr=0, record=lambda stream: None, wait_event=lambda event: None)
+            cuda = SimpleNamespace(Stream=lambda **_: nowhere, Event=lambda **_: nowhere, get_current_stream=lambda: nowhere)
+            monkeypatch.setattr(transports, "_cuda", lambda: cuda)
             monkeypatch.setattr(transports, "_address", lambda array: array.ctypes.data)
             found = cvrarray.dask.cg(A, np.ones(216))
             assert found.transport == "nccl" and fake.ended == ["destroy"] * 3

@@ -205,7 +205,7 @@ def test_what_is_shown(monkeypatch, tmp_path):
         "reading the matrix's entries": lambda: cvrarray.asarray(dense, device="cpu"),
         "converting 96 nonzeros": lambda: cvrarray.CVRArray(dense),
         "looking at the matrix": lambda: cvrarray.statistics(dense),
-        "measuring formats": lambda: cvrarray.tune(dense, device="cpu", budget_s=1e-3),
+        "measuring formats": lambda: cvrarray.tune(dense, device="cpu", budget_s=1),
         "sorting 2 places": lambda: cvrarray.Assembly([0, 1], [1, 0]),
         "decoding 96 nonzeros": A.tocsr,
         "converting the transpose": lambda: (A.T @ np.ones(96), A.T @ np.ones(96)),

@@ -96,16 +96,15 @@ class NcclTransport(NullTransport):
     def place(self, sends: list[Window], receives: list[Window]) -> None:
         """See :class:`NullTransport`."""
         self.sends, self.receives = sends, receives
-        cuda = devices._cuda_module().cuda
-        self.beside = cuda.Stream(non_blocking=True)
-        self.written, self.arrived = (cuda.Event(disable_timing=True) for _ in range(2))
+        self.beside = _cuda().Stream(non_blocking=True)
+        self.written, self.arrived = (_cuda().Event(disable_timing=True) for _ in range(2))
         self.mesh.watch()  # from now on the next message is an error or the end
 
     def exchange(self) -> Callable[[], None]:
         """See :class:`NullTransport`."""
         if not self.sends and not self.receives:
             return _nothing
-        current = devices._cuda_module().cuda.get_current_stream()
+        current = _cuda().get_current_stream()
         self.written.record(current)
         self.beside.wait_event(self.written)
         stream, byte = self.beside.ptr, self.nccl.NCCL_INT8
@@ -197,8 +196,15 @@ def _address(array: Any) -> int:
     return int(array.data.ptr)
 
 
+def _cuda() -> Any:
+    """Streams and events."""
+    return devices._cuda_module().cuda
+
+
 def _stream() -> int:
-    return int(devices._cuda_module().cuda.get_current_stream().ptr)
+    """The current stream's pointer."""
+    pointer: int = _cuda().get_current_stream().ptr
+    return pointer
 
 
 def _by_peer(windows: list[Window]) -> dict[int, list[Any]]:
