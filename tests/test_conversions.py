@@ -185,7 +185,8 @@ def test_memory_of_a_conversion(build, kind, gpu):
     indptr = np.concatenate([[0], np.cumsum(length)])
     first = np.arange(n_rows) // 3 * 3
     indices = np.arange(indptr[-1]) - np.repeat(indptr[:-1] - first, length)
-    parts = [cupy.asarray(a) for a in (indptr, indices.astype(np.int32), np.ones(indptr[-1]))]
+    values = np.random.default_rng(0).standard_normal(indptr[-1])
+    parts = [cupy.asarray(a) for a in (indptr, indices.astype(np.int32), values)]
     csr_bytes = sum(part.nbytes for part in parts)
     build(CSR(*parts, (n_rows, n_cols)))  # compiles
     with Peak() as peak:

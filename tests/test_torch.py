@@ -9,6 +9,7 @@ from checks import DEFAULTS
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
 import cvrarray  # noqa: E402
+import cvrarray.torch  # noqa: E402  registers the operators
 
 BUILD = pytest.mark.parametrize("build", DEFAULTS, ids=str)
 VIEW = pytest.mark.parametrize("view", [False, True], ids=["plain", "transposed"])

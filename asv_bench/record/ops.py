@@ -111,7 +111,7 @@ def _read_mtx(c: Case) -> tuple[Call, Call]:
     path = c.folder / "matrix.mtx"
     last = int(np.searchsorted(c.S.indptr, MOST_TEXT, side="right")) - 1
     scipy.io.mmwrite(path, c.S[: max(last, 1)])
-    return lambda: cvrarray.read(path, device="cpu"), lambda: scipy.io.mmread(path)
+    return lambda: cvrarray.read(path, device="cpu"), lambda: scipy.io.mmread(path, spmatrix=False)
 
 
 def _pickled(c: Case) -> tuple[Call, Call]:
