@@ -102,7 +102,7 @@ def test_values_come_back_and_multiply(name):
             assert_same_bits(np.nan_to_num(A @ x), np.nan_to_num(B @ x))
 
 
-@pytest.mark.each_pair
+@pytest.mark.each_value
 @pytest.mark.parametrize("build", BUILDS, ids=str)
 @pytest.mark.parametrize("name", ["one", "signed zeros", "256", "257 of float32"])
 def test_products_have_the_bits_of_plain_values(build, name):

@@ -37,18 +37,19 @@ def _kernel(name: str) -> str:
 
 
 def units():
-    """File, instantiations and architecture of each test: what stands for all on one architecture; then the others.
+    """File, instantiations and architecture of each test: every kernel once; what has every value of a parameter; the others.
 
-    Each program has every kernel of its file: a constant that only some of them use is worth no warning.
+    Only the first, on one architecture, is compiled by default. Each program has every kernel of its file: a constant that only
+    some of them use is worth no warning.
     """
     for file, names in FILES.items():
         chosen = standing_for_all(names)
         one_of_each = list({_kernel(name): name for name in chosen}.values())
-        others = [name for name in names if name not in set(chosen)]
-        for kind, part in (("chosen", chosen), ("others", others)):
+        left = [name for name in chosen if name not in one_of_each], [name for name in names if name not in chosen]
+        for kind, part in zip(("each", "chosen", "others"), (one_of_each, *left), strict=True):
             for k, start in enumerate(range(0, len(part), GROUP)):
                 for architecture in ARCHITECTURES:
-                    always = kind == "chosen" and architecture == "sm_90"
+                    always = kind == "each" and architecture == "sm_90"
                     yield pytest.param(
                         file,
                         tuple(dict.fromkeys([*part[start : start + GROUP], *one_of_each])),
