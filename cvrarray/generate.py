@@ -236,13 +236,12 @@ def elasticity(refinements: int, dtype: Any = np.float64, xp: ModuleType = np, s
 def manhattan(n_poses: int, noise: float = 0.02, seed: int = 0) -> str:
     """A pose graph as text in the g2o format: a robot in streets on a grid, measured from pose to pose.
 
-    R. Kuemmerle, G. Grisetti, H. Strasdat, K. Konolige, W. Burgard, "g2o: A General Framework for Graph Optimization",
-    ICRA
-    2011. The robot moves by 1 and may turn by 90 degrees at each crossing; where it comes to a crossing again, it
-          measures
-    the pose that it had there last. ``VERTEX_SE2 id x y theta`` are the poses that follow from its odometry alone,
-    which drift; ``EDGE_SE2 i j dx dy dtheta`` and the upper triangle of a 3 x 3 information matrix are the
-    measurements.
+    The robot moves by 1 and may turn by 90 degrees at each crossing; where it comes to a crossing again, it measures the
+    pose that it had there last. ``VERTEX_SE2 id x y theta`` are the poses that follow from its odometry alone, which
+    drift; ``EDGE_SE2 i j dx dy dtheta`` and the upper triangle of a 3 x 3 information matrix are the measurements.
+
+    Source: R. Kuemmerle, G. Grisetti, H. Strasdat, K. Konolige, W. Burgard, "g2o: A General Framework for Graph
+    Optimization", ICRA 2011.
 
     Parameters
     ----------

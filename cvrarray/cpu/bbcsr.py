@@ -80,7 +80,8 @@ def convert(csr: CSR, block_size: int) -> BBCSRTables:
     before = csr.indptr[::block_size]
     if n_rows % block_size:
         before = np.append(before, csr.indptr[-1])
-    threads.run(kernels.count_blocks, before, source, block_size, _within(block_size), found)
+    places = _without_values(source)
+    threads.run(kernels.count_blocks, before, places, block_size, _within(block_size), found)
 
     bin_low, col_base = np.empty(n_bins, index), np.empty(n_bins, index)
     col_ptr, bin_rowptr = np.empty(n_bins, np.int64), np.empty(n_bins + 1, np.int64)
@@ -230,6 +231,11 @@ def _for_kernels(t: BBCSRTables, dtype: np.dtype) -> BBCSRTables:
     return t._replace(data=distinct.values(t.data, t.distinct, dtype), present=present, distinct=None)
 
 
+def _without_values(csr: CSR) -> CSR:
+    """The matrix's places alone: kernels that never read a value have one compiled version for all dtypes."""
+    return csr._replace(data=np.empty(0, np.uint8))
+
+
 class Conversion(NamedTuple):
     """The kernels of a conversion, compiled for the dtypes of a matrix."""
 
@@ -247,7 +253,7 @@ def _conversion(indptr: np.dtype, index: np.dtype, bits: np.dtype, block_size: i
     present = np.empty(0, mask_dtype(block_size))
     tables = BBCSRTables((0, 0), 0, 0, offset, csr.data, number, offset, np.empty(0, np.uint16), number, present)
     return Conversion(
-        count_blocks=compiled(_count_blocks, 0, 0, csr, 0, within, found),
+        count_blocks=compiled(_count_blocks, 0, 0, _without_values(csr), 0, within, found),
         bin_places=compiled(_bin_places, 0, 0, found, number, offset, number, offset),
         lay_out=compiled(_lay_out, 0, 0, csr, found, number, within, tables),
     )

@@ -1,10 +1,9 @@
 """MINRES for symmetric (Hermitian) systems that need not be definite.
 
 Source: C. C. Paige, M. A. Saunders, "Solution of Sparse Indefinite Systems of Linear Equations", SIAM J. Numer. Anal.
-12(4),
-1975. The residual vector is updated beside the solution (S.-C. Choi, C. C. Paige, M. A. Saunders, "MINRES-QLP", SIAM J.
-      Sci.
-Comput. 33(4), 2011, section 2.2), so that the test for the end is in the norm of the residual with any preconditioner.
+12(4), 1975. The residual vector is updated beside the solution (S.-C. Choi, C. C. Paige, M. A. Saunders, "MINRES-QLP",
+SIAM J. Sci. Comput. 33(4), 2011, section 2.2), so that the test for the end is in the norm of the residual with any
+preconditioner.
 """
 
 from __future__ import annotations
