@@ -34,12 +34,12 @@ from typing import Any
 import numpy as np
 
 from cvrarray import generate
-from cvrarray.cli import INPUT_ERRORS, bench, rounding, sources
+from cvrarray.cli import bench, rounding, sources
 from cvrarray.cli.table import finite
 from cvrarray.core import clocks, devices
 from cvrarray.input import coercion
 
-from . import gpu_page, gpu_peers, inputs, machine
+from . import command, gpu_page, gpu_peers, inputs, machine
 
 #: Below so many nonzeros a file of CVRARRAY_MATRICES is not measured.
 FEWEST_NONZEROS = 500_000
@@ -151,12 +151,7 @@ def parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure, print and write; 1 if a product of ours was wrong, 2 for bad usage."""
-    args = parser().parse_args(argv)
-    try:
-        return run(args)
-    except INPUT_ERRORS as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    return command.end_of(run, parser().parse_args(argv))
 
 
 def run(args: argparse.Namespace) -> int:

@@ -20,11 +20,11 @@ from typing import Any
 import numpy as np
 
 import cvrarray
-from cvrarray.cli import INPUT_ERRORS, bench
+from cvrarray.cli import bench
 from cvrarray.cli.table import render, significant
 from cvrarray.core import clocks, devices
 
-from . import gpu, gpu_peers, machine
+from . import command, gpu, gpu_peers, machine
 from .pages import geometric_mean, markdown, write_figures
 
 #: Numbers of columns; 1 is a vector.
@@ -42,12 +42,7 @@ def parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure, print and write; 1 if a product of ours was wrong, 2 for bad usage."""
-    args = parser().parse_args(argv)
-    try:
-        return run(args)
-    except INPUT_ERRORS as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    return command.end_of(run, parser().parse_args(argv))
 
 
 def run(args: argparse.Namespace) -> int:

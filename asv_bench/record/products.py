@@ -27,11 +27,11 @@ from typing import Any
 
 from cvrarray import formats, generate
 from cvrarray.array.format import FORMATS
-from cvrarray.cli import INPUT_ERRORS, bench, peers, sources
+from cvrarray.cli import bench, peers, sources
 from cvrarray.cli.table import finite, render, significant, size
 from cvrarray.core import clocks, devices
 
-from . import inputs, machine, products_page
+from . import command, inputs, machine, products_page
 
 
 def parser() -> argparse.ArgumentParser:
@@ -67,12 +67,7 @@ def parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure, print and write; 1 if a product was wrong, 2 for bad usage."""
-    args = parser().parse_args(argv)
-    try:
-        return run(args)
-    except INPUT_ERRORS as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    return command.end_of(run, parser().parse_args(argv))
 
 
 def run(args: argparse.Namespace) -> int:
