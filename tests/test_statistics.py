@@ -34,7 +34,7 @@ def test_row_lengths(name, exact, index, device):
 
 @pytest.mark.small
 @pytest.mark.parametrize("index", [np.int32, np.int64])
-def test_a_gpu_counts_what_a_cpu_counts(index, gpu):
+def test_cuda_counts_what_a_cpu_counts(index, gpu):
     """In windows, which reach over the last row, and in all rows: so both choose the same format."""
     import cupyx.scipy.sparse as on_gpu
 
