@@ -60,7 +60,8 @@ def place(sources: Sources, data: np.ndarray, values: np.ndarray) -> None:
     to = values if wide is None else np.empty(values.size, wide)
     data = data if wide is None else data.astype(wide)
     if order is None:
-        threads.run(compiled(_add, 0, 0, first, source, data, to), first, first, source, data, to)
+        args = first, source, data, memory.goes_past_caches(to), to
+        threads.run(compiled(_add, 0, 0, *args), first, *args)
     elif unit == 1:
         args = source, first, order, data, to
         threads.run(compiled(_add_apart, 0, 0, *args), groups, *args, unit=WARP)
@@ -129,7 +130,7 @@ def _gather(first_group, last_group, source, data, unit, within, past, values):
 
 
 @kernel
-def _add(first_group, last_group, first, source, data, values):
+def _add(first_group, last_group, first, source, data, past, values):
     """Slots of one number, each the sum of its terms, which stand side by side for 32 slots."""
     sums = simd.scratch(data, simd.SINGLE)
     for group in range(first_group, last_group):
@@ -143,12 +144,14 @@ def _add(first_group, last_group, first, source, data, values):
             real = simd.not_equal_mask(source, term, 0)
             acc = simd.add_where(acc, real, simd.gather(data, -1, source, term, real))
         slot = group * WARP
-        if slot + WARP <= len(values):
-            simd.store(acc, values, slot, simd.WHOLE)
-        else:
+        if slot + WARP > len(values):
             simd.store(acc, sums, 0, simd.WHOLE)
             for lane in range(len(values) - slot):
                 values[slot + lane] = sums[lane]
+        elif past:
+            simd.stream(acc, values, slot, simd.WHOLE)
+        else:
+            simd.store(acc, values, slot, simd.WHOLE)
 
 
 @kernel
