@@ -14,6 +14,10 @@ BLOCK = 256
 WORDS = {size: np.dtype(f"u{size}") for size in (1, 2, 4, 8)} | {16: np.dtype(np.complex128)}
 
 SLOTS, TERMS = 4, 3  # of a thread, that are loaded at once
+#: What sums are compiled for: dtypes of values and of their numbers.
+SUMMED = [("float64", "int64")] + [
+    (value, "int32") for value in ("bool", "int8", "uint64", "float16", "float32", "float64", "complex64", "complex128")
+]
 
 GATHER = Kernel(
     "assembly",
@@ -24,15 +28,13 @@ GATHER = Kernel(
 ADD = Kernel(
     "assembly",
     "assembly_add",
-    [(value, "int32") for value in ("bool", "int8", "uint64", "float16", "float32", "float64", "complex64", "complex128")]
-    + [("float64", "int64")],
+    SUMMED,
     lambda value, number: (value, number, TERMS),
 )
 ADD_STEPS = Kernel(
     "assembly",
     "assembly_add_steps",
-    [(value, "int32") for value in ("bool", "int8", "uint64", "float16", "float32", "float64", "complex64", "complex128")]
-    + [("float64", "int64")],
+    SUMMED,
     lambda value, number: (value, number, TERMS),
 )
 FINGERPRINT = Kernel("assembly", "assembly_fingerprint", [("uint8",), ("uint32",), ("uint64",)])
