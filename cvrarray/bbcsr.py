@@ -407,7 +407,8 @@ class BBCSRArray(FormatArray):
             return {"bbcsr1": (sample.padded * value, 1.0)}
         found = {"bbcsr1": (sample.padded * (value + column) + bins * 24, 1.0)}
         windows = sample.windows
-        least = {size: windows.single_rows[size] * size * sample.scale * (value + column / size) for size in windows.single_rows}
+        # what blocks take that hold nothing else
+        least = {size: n * size * sample.scale * (value + column / size) for size, n in windows.single_rows.items()}
         best = min(smallest, found["bbcsr1"][0])
         in_groups = windows.in_groups([size for size in least if sample.exact or least[size] <= best])
         for size, (blocks, slots) in in_groups.items():
