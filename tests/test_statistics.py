@@ -43,7 +43,7 @@ def test_cuda_counts_what_a_cpu_counts(index, gpu):
     holes = scipy.sparse.kron(rows[2][:1003, :200], np.triu(np.ones((3, 3))), format="csr")
     full = scipy.sparse.kron(rows[2][:, :90], np.ones((6, 6)), format="csr")
     few = scipy.sparse.csr_array(([1.0], ([20_000], [7])), shape=(40_000, 9))  # between the windows
-    for csr in (*rows, holes, full, few, *(zoo.integers(name) for name in ("power_law", "one_dense_row"))):
+    for csr in (*rows, holes, full, few, *(zoo.integers(name, np.float64) for name in ("power_law", "one_dense_row"))):
         csr.indptr, csr.indices = csr.indptr.astype(index), csr.indices.astype(index)
         there = on_gpu.csr_matrix(csr)
         there.indptr, there.indices = there.indptr.astype(index), there.indices.astype(index)

@@ -350,7 +350,8 @@ def test_each_kernel_once_with_cuda(size, gpu):
     places = scipy.sparse.random_array((41, 33), density=0.2, rng=rng, format="csr")
     csr = scipy.sparse.kron(places, np.ones((size, size)), format="csr")
     holes = scipy.sparse.csr_array(csr - csr.multiply(rng.random(csr.shape) < 0.1))
-    for matrix in (csr, holes):
+    long = scipy.sparse.random_array((41, 2400), density=0.3, rng=rng, format="csr")
+    for matrix in (csr, holes, *[long] * (size == 1)):
         for array in (cvrarray.BBCSRArray(matrix, block_size=size, device=gpu), cvrarray.CVRArray(matrix, device=gpu)):
             data = rng.standard_normal(matrix.nnz).astype("float32" if size == 2 else "float64")
             found = array.with_values(cupy.asarray(data))

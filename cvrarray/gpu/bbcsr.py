@@ -33,7 +33,7 @@ from .compiler import (
 )
 
 BLOCK = 128  # threads, at least: four warps
-#: Bins of rows with more than LONG entries may have their columns far apart (:func:`is_far`). Of such a row each warp
+#: Rows with more than LONG entries are long. Their columns may be far apart (:func:`is_far`). Of such a row each warp
 #: that shares it has FEWEST entries at least, and there are about FEW_WARPS a multiprocessor.
 LONG, FEWEST, FEW_WARPS = 40, 4, 32
 
@@ -101,6 +101,9 @@ SLOTS = Kernel(
     "bbcsr_convert", "bbcsr_slots", [(i, mask) for i in ("int32", "int64") for mask in ("uint8", "uint16", "uint32")]
 )
 VALUES = Kernel("bbcsr_values", "bbcsr_values", [(word,) for word in WORDS.values()], lambda word: (word, warps_of_tiles(word)))
+VALUES_RUNS = Kernel(
+    "bbcsr_values", "bbcsr_values_runs", [(word,) for word in WORDS.values()], lambda word: (word, *threads_of_runs(word))
+)
 VALUES_HOLES = Kernel(
     "bbcsr_values", "bbcsr_values_holes", [(word, mask) for word in WORDS.values() for mask in ("uint8", "uint32")]
 )
@@ -368,7 +371,10 @@ def fill(tables: BBCSRTables, starts: cupy.ndarray, data: cupy.ndarray, values: 
     t, data, values = tables, as_words(data), as_words(values)
     n_bins = t.col_base.size
     sizes = np.int64(t.shape[0]), np.int64(n_bins)
-    if t.present is None:
+    if t.present is None and values.size > LONG * WARP * n_bins:
+        threads, _ = threads_of_runs(values.dtype)
+        VALUES_RUNS(values.dtype)((n_bins,), (threads,), (t.bin_rowptr, starts, sizes[0], data, values))
+    elif t.present is None:
         warps = warps_of_tiles(values.dtype)
         VALUES(values.dtype)(blocks(n_bins * WARP, warps * WARP), (warps * WARP,), (t.bin_rowptr, starts, *sizes, data, values))
     else:
@@ -377,6 +383,11 @@ def fill(tables: BBCSRTables, starts: cupy.ndarray, data: cupy.ndarray, values: 
             (BLOCK,),
             (t.bin_rowptr, starts, *sizes, np.int32(t.block_size), t.present, data, values),
         )
+
+
+def threads_of_runs(word: np.dtype) -> tuple[int, int]:
+    """Threads a block of ``bbcsr_values_runs``, and the numbers that it holds in the 48 KB of shared memory."""
+    return (512 if word.itemsize >= 8 else 256), (1 << 15) // max(8, word.itemsize)
 
 
 def warps_of_tiles(word: np.dtype) -> int:
