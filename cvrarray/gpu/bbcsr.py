@@ -12,7 +12,7 @@ import numpy as np
 
 from ..core import sharing
 from ..core.tables import CSR, WARP, BBCSRTables, mask_dtype
-from . import distinct, shared_memory, transposed
+from . import distinct, prefix, shared_memory, transposed
 from .assembly import WORDS, as_words
 from .autotune import autotuned
 from .compiler import (
@@ -236,7 +236,7 @@ def _measure(csr: CSR, block_size: int) -> tuple[cupy.ndarray, cupy.ndarray, cup
                 (n_blocks, col_low, col_high, np.int64(n_rows), np.int32(block_size), np.int64(n_bins), sizes[0, 1:],
                  sizes[1, 1:], col_base, totals),
             )  # fmt: skip
-        bin_rowptr, narrow_ptr = cupy.cumsum(sizes).reshape(2, -1)
+        bin_rowptr, narrow_ptr = prefix.sums(sizes).reshape(2, -1)
         n_values, n_narrow, hole = totals.get().tolist()
         if not hole:
             break
