@@ -24,6 +24,21 @@ def test_page(tmp_path, capsys, monkeypatch):
     assert "geometric mean" in capsys.readouterr().out
 
 
+def test_heisenberg():
+    """Four spins on a ring, two of them up: S_i . S_{i+1} over the ring, each bond of the torus of height 1 aside."""
+    H = few_values.heisenberg(2, 2, np).toarray()
+    assert H.shape == (6, 6)
+    assert np.array_equal(H, H.T)
+    # a bond of each site to the right and up, so each pair of neighbours twice: 2 (S_1 + S_4).(S_2 + S_3), lowest -2 * 2
+    assert np.allclose(np.linalg.eigvalsh(H), np.sort([-4, -2, 0, 0, 0, 2]))
+
+
+def test_own_values(capsys):
+    args = ["heisenberg", "--scale", "small", "--device", "cpu", "--repeats", "1", "--dtype", "float64"]
+    assert few_values.main(args) == 0
+    assert "heisenberg*" in capsys.readouterr().out
+
+
 def test_values_that_stay_plain_have_no_speed(capsys):
     args = ["poisson7", "--scale", "small", "--device", "cpu", "--repeats", "1", "--dtype", "float32"]
     assert few_values.main(args) == 0

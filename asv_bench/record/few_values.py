@@ -2,9 +2,9 @@
 
     python -m asv_bench.record.few_values [MATRIX ...]
 
-``make bench-few`` runs it and writes docs/benchmarks/few-cpu.* or few-gpu.*. Every matrix has its values replaced: by
-1, and by numbers of a table of 100. Both arrays have the format that asarray chooses for values in few bytes, and take
-turns. Their results must have the same bits.
+``make bench-few`` runs it and writes docs/benchmarks/few-cpu.* or few-gpu.*. Generated matrices have their values
+replaced: by 1, and by 100 different ones. Files, and ``heisenberg``, have all 1 and then their own. Both arrays have
+the format that asarray chooses for values in few bytes, and take turns. Their results must have the same bits.
 
   plain, few    us of a product; MB of the tables
   conversion    of random values, which stay plain: ``values="auto"`` over ``values="plain"``, the format named
@@ -22,16 +22,21 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 import cvrarray
 from cvrarray import generate
 from cvrarray.cli import bench, sources
 from cvrarray.cli.table import render, significant
 from cvrarray.core import clocks, devices
+from cvrarray.input import coercion
 
 from . import command, machine, pages
 
+#: Sites of the lattice of ``heisenberg``, by scale.
+LATTICES = {"full": (4, 6), "medium": (4, 5), "small": (3, 4)}
 #: Left out unless named: one more power law, and a small one.
-MATRICES = [name for name in generate.MATRICES if name not in ("rmat_unshuffled", "elasticity")]
+MATRICES = [*(name for name in generate.MATRICES if name not in ("rmat_unshuffled", "elasticity")), "heisenberg"]
 #: Turns of both conversions.
 CONVERSIONS = 5
 
@@ -60,10 +65,14 @@ def run(args: argparse.Namespace) -> int:
     others, results = clocks.OtherLoad(), []
     with device.use():
         for name in args.matrices or MATRICES:
-            csr = sources.load(name, scale=scale, seed=args.seed, device=device)
+            if name == "heisenberg":
+                csr = heisenberg(*LATTICES[scale], device.xp)
+            else:
+                csr = sources.load(name, scale=scale, seed=args.seed, device=device)
+            own = name not in generate.MATRICES
             for dtype in args.dtype.split(","):
-                about = {"matrix": Path(name).stem, "nnz": int(csr.nnz), "dtype": dtype}
-                results.append(about | measure_case(csr.astype(dtype), device, args.repeats, args.seed))
+                about = {"matrix": Path(name).stem, "own_values": own, "nnz": int(csr.nnz), "dtype": dtype}
+                results.append(about | measure_case(csr.astype(dtype), own, device, args.repeats, args.seed))
     report = {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "device": machine.describe(device),
@@ -79,13 +88,43 @@ def run(args: argparse.Namespace) -> int:
     return int(not all(case[kind]["same_bits"] for case in results for kind in ("one", "few")))
 
 
-def measure_case(csr: Any, device: devices.Device, repeats: int, seed: int) -> dict[str, Any]:
-    """One matrix in one dtype, by kind of values. Times are in seconds."""
+def heisenberg(width: int, height: int, xp: Any) -> Any:
+    """Heisenberg's Hamiltonian of spins 1/2 on a torus, of states with as many spins up as down: few values of its own.
+
+    The sum over bonds of S_i . S_j: a state's bits are its spins; antiparallel neighbours swap, with 1/2.
+    """
+    n_sites = width * height
+    states = xp.arange(1 << n_sites, dtype=np.int32)
+    up = sum((states >> site) & 1 for site in range(n_sites))
+    states = states[up == n_sites // 2]
+    number = xp.zeros(1 << n_sites, np.int32)
+    number[states] = xp.arange(states.size, dtype=np.int32)
+    diagonal = xp.zeros(states.size)
+    rows, cols = [number[states]], [number[states]]
+    for site in range(n_sites):
+        x, y = site % width, site // width
+        for other in ((x + 1) % width + y * width, x + (y + 1) % height * width):
+            is_anti = ((states >> site) ^ (states >> other)) & 1 == 1
+            diagonal += xp.where(is_anti, -0.25, 0.25)
+            rows.append(number[states[is_anti]])
+            cols.append(number[states[is_anti] ^ ((1 << site) | (1 << other))])
+    row, col = xp.concatenate(rows), xp.concatenate(cols)
+    data = xp.concatenate([diagonal, xp.full(row.size - states.size, 0.5)])
+    csr = coercion.from_triplets(row, col, data, (states.size, states.size))
+    if xp is np:
+        from scipy.sparse import csr_array as make
+    else:
+        from cupyx.scipy.sparse import csr_matrix as make
+    return make((csr.data, csr.indices, csr.indptr), shape=csr.shape)
+
+
+def measure_case(csr: Any, own: bool, device: devices.Device, repeats: int, seed: int) -> dict[str, Any]:
+    """One matrix in one dtype, by kind of values: all 1, and few, which are its `own` or others. Times are in seconds."""
     clock = clocks.of(device)
-    found: dict[str, Any] = {"conversion": conversion(csr, clock, repeats)}
+    found: dict[str, Any] = {} if own else {"conversion": conversion(csr, clock, repeats)}
     x = devices.move(bench.random_vector(csr.shape[1], csr.dtype, seed), device)
     for kind in ("one", "few"):
-        changed = generate.of_values(csr.copy(), kind, device.xp, seed)
+        changed = csr if own and kind == "few" else generate.of_values(csr.copy(), kind, device.xp, seed)
         few = cvrarray.asarray(changed)
         plain = named(few, changed, "plain")
         same = bool((few @ x == plain @ x).all())
@@ -134,15 +173,18 @@ def tables(report: dict[str, Any]) -> dict[str, tuple[list[str], list[list[str]]
     found = {}
     for dtype in dict.fromkeys(case["dtype"] for case in report["results"]):
         cases = [case for case in report["results"] if case["dtype"] == dtype]
-        rows = [[case["matrix"], *cells(case, "one"), *cells(case, "few"), f"{case['conversion']:.3f}"] for case in cases]
+        rows = []
+        for case in cases:
+            name, looked = case["matrix"] + "*" * case["own_values"], case.get("conversion")
+            rows.append([name, *cells(case, "one"), *cells(case, "few"), "-" if looked is None else f"{looked:.3f}"])
         means = []
         for kind in ("one", "few"):
             times = [speedup(case, kind) for case in cases if case[kind]["stored_as"] != "plain"]
             means += ["", "", "", f"{pages.geometric_mean(times):.2f}x ({min(times):.2f})" if times else "-"]
-        mean = pages.geometric_mean([case["conversion"] for case in cases])
-        rows.append(["geometric mean (least)", *means, f"{mean:.3f}"])
+        mean = pages.geometric_mean([case["conversion"] for case in cases if "conversion" in case])
+        rows.append(["geometric mean (least)", *means, significant(mean)])
         header = ["MB, plain -> few", "us, plain -> few", "speed"]
-        found[dtype] = (["matrix", *["one value", *header], *["100 values", *header], "conversion"], rows)
+        found[dtype] = (["matrix", *["one value", *header], *["few values", *header], "conversion"], rows)
     return found
 
 
@@ -174,8 +216,9 @@ def write(report: dict[str, Any], folder: Path) -> None:
         f"# Values in few bytes on a {'CPU' if stem == 'few-cpu' else 'GPU'}, beside plain ones",
         f"Written by `make bench-few`; all figures are in `{stem}.json` beside this page. {device['name']}{threads}; "
         f"{libraries}. Measured on {report['date'][:10]}, scale `{report['scale']}`, medians of {report['repeats']} in turns."
-        f"{load}\n\nValues are replaced: by 1, and by 100 different ones. `conversion` is of random values, which stay plain: "
-        'time with `values="auto"` over that with `values="plain"`. All results had the same bits.',
+        f"{load}\n\nValues are replaced: by 1, and by {generate.FEW} different ones; matrices with a * have their own "
+        'instead. `conversion` is of random values, which stay plain: time with `values="auto"` over that with '
+        '`values="plain"`. All results had the same bits. Means are over what is stored in fewer bytes.',
     ]
     for dtype, table in tables(report).items():
         parts += [f"## {dtype}", pages.markdown(*table)]
