@@ -1,15 +1,14 @@
-// New values for BBCSR, from the order of a canonical CSR with the row offsets `starts`. W is a word of a value's size.
+// Values for BBCSR, from the order of a canonical CSR with the row offsets `starts`. W is a word of a value's size.
 
 // bbcsr_values: of blocks without holes
 //
 // mapping   a warp each for the tiles of a bin (blockIdx.y, and every gridDim.y-th after it): 32 x 32 numbers (row, k),
 //           which are read along the rows and written along the bin
-// traffic   2 sizeof(W) a slot; 8 bytes a row and warp
+// traffic   2 sizeof(W) a slot; sizeof(P) bytes a row and warp
 // requires  entry k of a row is slot k of it
 // races     none: a warp owns its tiles
-template <class W, int WARPS>
-__global__ void bbcsr_values(const int64* bin_rowptr, const int64* starts, int64 n_rows, int64 n_bins, const W* data,
-                             W* values) {
+template <class P, class W, int WARPS>
+__global__ void bbcsr_values(const int64* bin_rowptr, const P* starts, int64 n_rows, int64 n_bins, const W* data, W* values) {
     constexpr int BATCH = sizeof(W) == 8 ? 16 : 8;
     __shared__ W tiles[WARPS][WARP][WARP + 1];  // one column more, so that reading down a column meets every bank
     W(&tile)[WARP][WARP + 1] = tiles[threadIdx.x / WARP];
@@ -54,11 +53,11 @@ __global__ void bbcsr_values(const int64* bin_rowptr, const int64* starts, int64
 //
 // mapping   a thread block a bin. Its rows are neighbours in the data: as many as fit CAP numbers are read as one run, and
 //           written along the bin; of rows that are longer LEAST at a time, in pieces
-// traffic   2 sizeof(W) a slot; 8 bytes a row and thread block
+// traffic   2 sizeof(W) a slot; sizeof(P) bytes a row and warp
 // requires  entry k of a row is slot k of it
 // races     none: a thread block owns its bin
-template <class W, int THREADS, int CAP>
-__global__ void bbcsr_values_runs(const int64* bin_rowptr, const int64* starts, int64 n_rows, const W* data, W* values) {
+template <class P, class W, int THREADS, int CAP>
+__global__ void bbcsr_values_runs(const int64* bin_rowptr, const P* starts, int64 n_rows, const W* data, W* values) {
     constexpr int BATCH = 2048 / THREADS, LEAST = 8;
     constexpr int SKEW = sizeof(W) > 4 ? 128 / sizeof(W) : WARP;  // numbers to one that is left out, against bank conflicts
     __shared__ W run[CAP + CAP / SKEW];

@@ -67,7 +67,7 @@ def group(block_size: int) -> int:
 
 
 def tiles_in_a_block(value: np.dtype, index: np.dtype) -> int:
-    """Warps a block of ``bbcsr_fill_full``, each with a tile of values and columns in the 48 KB of shared memory."""
+    """Warps a block of ``bbcsr_fill``, each with a tile of values and columns in the 48 KB of shared memory."""
     return 2 if 2 * WARP * (WARP + 1) * (np.dtype(value).itemsize + np.dtype(index).itemsize) <= 48 << 10 else 1
 
 
@@ -79,17 +79,18 @@ COUNTED = [(*dtypes, size) for dtypes in (("int32", "int32"), ("int64", "int64")
 COUNT_FULL = Kernel("bbcsr_convert", "bbcsr_count_full", COUNTED)
 COUNT_HOLES = Kernel("bbcsr_convert", "bbcsr_count_holes", COUNTED)
 BINS = Kernel("bbcsr_convert", "bbcsr_bins", [("int32",), ("int64",)])
-FILL_FULL = Kernel(
+FILL = Kernel(
     "bbcsr_convert",
-    "bbcsr_fill_full",
+    "bbcsr_fill",
     [
-        (*dtypes, size)
-        for size in SIZES
-        for dtypes in (("int32", "int32", "bool"), ("int32", "int32", "complex128"), ("int64", "int64", "complex128"))
-    ]
-    + [("int32", "int32", "float16", 3)],
-    lambda pointer, index, value, size: (pointer, index, value, size, tiles_in_a_block(value, index)),
+        ("int32", "int32", "bool"),
+        ("int32", "int32", "float16"),
+        ("int32", "int32", "complex128"),
+        ("int64", "int64", "complex128"),
+    ],
+    lambda pointer, index, value: (pointer, index, value, tiles_in_a_block(value, index)),
 )
+COLUMNS = Kernel("bbcsr_convert", "bbcsr_columns", [case for case in COUNTED if case[-1] > 1])
 FILL_HOLES = Kernel(
     "bbcsr_convert",
     "bbcsr_fill_holes",
@@ -100,9 +101,10 @@ FILL_HOLES = Kernel(
 SLOTS = Kernel(
     "bbcsr_convert", "bbcsr_slots", [(i, mask) for i in ("int32", "int64") for mask in ("uint8", "uint16", "uint32")]
 )
-VALUES = Kernel("bbcsr_values", "bbcsr_values", [(word,) for word in WORDS.values()], lambda word: (word, warps_of_tiles(word)))
+OFFSETS_AND_WORDS = [("int64", word) for word in WORDS.values()] + [("int32", "uint64")]
+VALUES = Kernel("bbcsr_values", "bbcsr_values", OFFSETS_AND_WORDS, lambda pointer, word: (pointer, word, warps_of_tiles(word)))
 VALUES_RUNS = Kernel(
-    "bbcsr_values", "bbcsr_values_runs", [(word,) for word in WORDS.values()], lambda word: (word, *threads_of_runs(word))
+    "bbcsr_values", "bbcsr_values_runs", OFFSETS_AND_WORDS, lambda pointer, word: (pointer, word, *threads_of_runs(word))
 )
 VALUES_HOLES = Kernel(
     "bbcsr_values", "bbcsr_values_holes", [(word, mask) for word in WORDS.values() for mask in ("uint8", "uint32")]
@@ -195,15 +197,21 @@ def convert(csr: CSR, block_size: int) -> BBCSRTables:
         col_wide=cupy.empty(n_columns - n_narrow, index),
         present=cupy.empty(n_columns, bits) if has_holes else None,
     )
-    inputs = (csr.indptr, csr.indices, csr.data, np.int64(n_rows), np.int64(n_bins), bin_rowptr, narrow_ptr, col_base)
-    outputs = (tables.col_ptr, tables.data, tables.col_narrow, tables.col_wide)
+    sizes = np.int64(n_rows), np.int64(n_bins)
+    offsets, columns = (bin_rowptr, narrow_ptr, col_base, tables.col_ptr), (tables.col_narrow, tables.col_wide)
+    inputs = (csr.indptr, csr.indices, csr.data, *sizes, *offsets, tables.data, *columns)
     if n_bins and has_holes:
         FILL_HOLES(pointer, index, value, block_size)(
-            blocks(-(-n_bins * WARP // block_size) * group(block_size), BLOCK), (BLOCK,), (*inputs, *outputs, tables.present)
+            blocks(-(-n_bins * WARP // block_size) * group(block_size), BLOCK), (BLOCK,), (*inputs, tables.present)
+        )
+    elif n_bins and block_size > 1:
+        _fill_values(tables, csr.indptr, csr.data, tables.data)
+        COLUMNS(pointer, index, block_size)(
+            blocks(n_bins * WARP, BLOCK), (BLOCK,), (csr.indptr, csr.indices, *sizes, *offsets, *columns)
         )
     elif n_bins:
         warps = tiles_in_a_block(value, index)
-        FILL_FULL(pointer, index, value, block_size)(blocks(n_bins * WARP, warps * WARP), (warps * WARP,), (*inputs, *outputs))
+        FILL(pointer, index, value)(blocks(n_bins * WARP, warps * WARP), (warps * WARP,), inputs)
     synchronize()
     return tables
 
@@ -368,21 +376,29 @@ def fill(tables: BBCSRTables, starts: cupy.ndarray, data: cupy.ndarray, values: 
 
     `starts` (n_rows + 1,) int64: its row offsets.
     """
+    if tables.present is None:
+        _fill_values(tables, starts, data, values)
+        return
     t, data, values = tables, as_words(data), as_words(values)
-    n_bins = t.col_base.size
-    sizes = np.int64(t.shape[0]), np.int64(n_bins)
-    if t.present is None and values.size > LONG * WARP * n_bins:
+    sizes = np.int64(t.shape[0]), np.int64(t.col_base.size)
+    VALUES_HOLES(values.dtype, t.present.dtype)(
+        blocks(t.col_base.size * WARP, BLOCK),
+        (BLOCK,),
+        (t.bin_rowptr, starts, *sizes, np.int32(t.block_size), t.present, data, values),
+    )
+
+
+def _fill_values(tables: BBCSRTables, starts: cupy.ndarray, data: cupy.ndarray, values: cupy.ndarray) -> None:
+    """:func:`fill` of a structure without holes; the row offsets may have 32 bits."""
+    t, data, values = tables, as_words(data), as_words(values)
+    n_bins, how = t.col_base.size, (starts.dtype, values.dtype)
+    if values.size > LONG * WARP * n_bins:
         threads, _ = threads_of_runs(values.dtype)
-        VALUES_RUNS(values.dtype)((n_bins,), (threads,), (t.bin_rowptr, starts, sizes[0], data, values))
-    elif t.present is None:
-        warps = warps_of_tiles(values.dtype)
-        VALUES(values.dtype)(blocks(n_bins * WARP, warps * WARP), (warps * WARP,), (t.bin_rowptr, starts, *sizes, data, values))
+        VALUES_RUNS(*how)((n_bins,), (threads,), (t.bin_rowptr, starts, np.int64(t.shape[0]), data, values))
     else:
-        VALUES_HOLES(values.dtype, t.present.dtype)(
-            blocks(n_bins * WARP, BLOCK),
-            (BLOCK,),
-            (t.bin_rowptr, starts, *sizes, np.int32(t.block_size), t.present, data, values),
-        )
+        warps = warps_of_tiles(values.dtype)
+        sizes = np.int64(t.shape[0]), np.int64(n_bins)
+        VALUES(*how)(blocks(n_bins * WARP, warps * WARP), (warps * WARP,), (t.bin_rowptr, starts, *sizes, data, values))
 
 
 def threads_of_runs(word: np.dtype) -> tuple[int, int]:
