@@ -358,6 +358,8 @@ def test_each_kernel_once_with_cuda(size, gpu):
             assert_same_bits(found.tocsr().data, data)
             found.with_values(sparse_on(csr_of(matrix, data).tocsc(), gpu), out=found)
             assert_same_bits(found.tocsr().data, data)
+    shuffled, _ = shuffled_coo(csr, np.arange(1.0, csr.nnz + 1))
+    assert_same_bits(cvrarray.CVRArray(sparse_on(shuffled, gpu)).tocsr().data, np.arange(1.0, csr.nnz + 1))
     block_row, block_col = (np.tile(index, 3) for index in places.nonzero())
     for copies in (1, 3):
         n = copies * places.nnz
