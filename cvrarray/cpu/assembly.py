@@ -66,7 +66,7 @@ def place(sources: Sources, data: np.ndarray, values: np.ndarray) -> None:
         args = source, first, order, data, to
         threads.run(compiled(_add_apart, 0, 0, *args), groups, *args, unit=WARP)
     else:
-        args = source, first, order, data, unit, within, to
+        args = source, first, order, data, unit, within, memory.goes_past_caches(to), to
         threads.run(compiled(_add_blocks, 0, 0, *args), groups, *args, unit=WARP * unit)
     if wide is not None:
         was_writeable = values.flags.writeable  # tables are not; kernels write to them all the same
@@ -168,15 +168,17 @@ def _add_apart(first_group, last_group, source, first, order, data, values):
 
 
 @kernel
-def _add_blocks(first_group, last_group, source, first, order, data, unit, within, values):
+def _add_blocks(first_group, last_group, source, first, order, data, unit, within, past, values):
     """The same for slots of a row of a block. Neighbours that are rows of one block are added up together, as their
     terms are neighbours too.
     """
     if len(within):
         unit = len(within)
-    sums = simd.scratch(data, simd.WHOLE)
+    sums, group_of_slots = simd.scratch(data, simd.WHOLE), simd.scratch(data, simd.WHOLE)
     for group in range(first_group, last_group):
-        to, slots = simd.pointer(values, group * unit * WARP), simd.pointer(source, group * WARP)
+        slots, to = simd.pointer(source, group * WARP), simd.pointer(values, group * unit * WARP)
+        if past:
+            to = group_of_slots
         if group + AHEAD < last_group:
             _prefetch_terms(simd.pointer(slots, AHEAD * WARP), first, order, data, unit)
         lane = 0
@@ -206,6 +208,10 @@ def _add_blocks(first_group, last_group, source, first, order, data, unit, withi
                 for j in range(unit):
                     to[j * WARP + lane + r] = sums[r * unit + j]
             lane += n_rows
+        if past:
+            for j in range(unit):
+                numbers = simd.load(to, j * WARP, values, simd.WHOLE)
+                simd.stream(numbers, values, (group * unit + j) * WARP, simd.WHOLE)
 
 
 @inlined
