@@ -49,8 +49,7 @@ __global__ void statistics_rows(const P* indptr, const I* indices, int64 n_rows,
 }
 
 // statistics_blocks: n_blocks[k * stride + i] = the different block columns of block row i of the counted windows, for the
-// k-th block size; found[2 k] += them. With `counts`, what statistics_rows found, sizes are left out whose blocks would hold
-// more than MOST_FILL entries a nonzero
+// k-th block size; found[2 k] += them
 //
 // mapping   one thread block a block row (blockIdx.x) and size (blockIdx.y); an entry counts that is the first of its block
 //           in its row, if no row of the block row before has one, which a search tells
@@ -59,10 +58,8 @@ __global__ void statistics_rows(const P* indptr, const I* indices, int64 n_rows,
 // races     sums of integers, taken atomically
 template <class P, class I>
 __global__ void statistics_blocks(const P* indptr, const I* indices, int64 n_rows, int64 n_windows, int64 n_counted,
-                                  uint64 sizes, int64 stride, const uint64* counts, int* n_blocks, uint64* found) {
-    constexpr int MOST_FILL = 2;
+                                  uint64 sizes, int64 stride, int* n_blocks, uint64* found) {
     const int size = size_at(sizes, blockIdx.y);
-    if (counts && counts[2 + blockIdx.y] * size > MOST_FILL * counts[0]) return;
     const int64 per_window = ROWS / size, window = blockIdx.x / per_window;
     if (window >= n_counted) return;
     const int64 row = first_row(window, n_windows, n_counted) + blockIdx.x % per_window * size;
@@ -77,8 +74,8 @@ __global__ void statistics_blocks(const P* indptr, const I* indices, int64 n_row
             bool is_new = at == begin || indices[at - 1] / size != block;
             for (int64 other = row; is_new && other < here; ++other) {
                 const int64 first = indptr[other], length = indptr[other + 1] - first;
-                const int64 place = lower_bound(indices + first, length, block * size);
-                is_new = place == length || indices[first + place] / size != block;
+                const int64 found_at = lower_bound(indices + first, length, block * size);
+                is_new = found_at == length || indices[first + found_at] / size != block;
             }
             count += is_new;
         }
@@ -95,13 +92,13 @@ __global__ void statistics_blocks(const P* indptr, const I* indices, int64 n_row
 //
 // mapping   one warp a bin (blockIdx.x) and block size (blockIdx.y), one thread a block row that touches the bin
 // traffic   4 bytes a block row
-// requires  n_blocks and found from statistics_blocks, found[2 k] of 0 where it left a size out; sizes of 2 at least
+// requires  n_blocks from statistics_blocks; sizes of 2 at least
 // races     sums of integers, taken atomically
 __global__ void statistics_bins(const int* n_blocks, int64 n_bins, uint64 sizes, int64 stride, uint64* found) {
     const int64 bin = warp_id();
     const int size = size_at(sizes, blockIdx.y);
     int most = 0;
-    if (bin < n_bins && found[2 * blockIdx.y]) {
+    if (bin < n_bins) {
         const int64 block_row = bin * WARP / size + lane_id();
         most = block_row <= (bin * WARP + WARP - 1) / size ? n_blocks[blockIdx.y * stride + block_row] : 0;
     }

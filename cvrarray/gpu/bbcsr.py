@@ -33,6 +33,7 @@ from .compiler import (
 )
 
 BLOCK = 128  # threads, at least: four warps
+THREADS_OF_RUNS = 256  # that share a bin in ``bbcsr_values_runs``
 #: Rows with more than LONG entries are long. Their columns may be far apart (:func:`is_far`). Of such a row each warp
 #: that shares it has FEWEST entries at least, and there are about FEW_WARPS a multiprocessor.
 LONG, FEWEST, FEW_WARPS = 40, 4, 32
@@ -104,7 +105,10 @@ SLOTS = Kernel(
 OFFSETS_AND_WORDS = [("int64", word) for word in WORDS.values()] + [("int32", "uint64")]
 VALUES = Kernel("bbcsr_values", "bbcsr_values", OFFSETS_AND_WORDS, lambda pointer, word: (pointer, word, warps_of_tiles(word)))
 VALUES_RUNS = Kernel(
-    "bbcsr_values", "bbcsr_values_runs", OFFSETS_AND_WORDS, lambda pointer, word: (pointer, word, *threads_of_runs(word))
+    "bbcsr_values",
+    "bbcsr_values_runs",
+    OFFSETS_AND_WORDS,
+    lambda pointer, word: (pointer, word, THREADS_OF_RUNS, numbers_of_runs(word)),
 )
 VALUES_HOLES = Kernel(
     "bbcsr_values", "bbcsr_values_holes", [(word, mask) for word in WORDS.values() for mask in ("uint8", "uint32")]
@@ -393,17 +397,16 @@ def _fill_values(tables: BBCSRTables, starts: cupy.ndarray, data: cupy.ndarray, 
     t, data, values = tables, as_words(data), as_words(values)
     n_bins, how = t.col_base.size, (starts.dtype, values.dtype)
     if values.size > LONG * WARP * n_bins:
-        threads, _ = threads_of_runs(values.dtype)
-        VALUES_RUNS(*how)((n_bins,), (threads,), (t.bin_rowptr, starts, np.int64(t.shape[0]), data, values))
+        VALUES_RUNS(*how)((n_bins,), (THREADS_OF_RUNS,), (t.bin_rowptr, starts, np.int64(t.shape[0]), data, values))
     else:
         warps = warps_of_tiles(values.dtype)
         sizes = np.int64(t.shape[0]), np.int64(n_bins)
         VALUES(*how)(blocks(n_bins * WARP, warps * WARP), (warps * WARP,), (t.bin_rowptr, starts, *sizes, data, values))
 
 
-def threads_of_runs(word: np.dtype) -> tuple[int, int]:
-    """Threads a block of ``bbcsr_values_runs``, and the numbers that it holds in the 48 KB of shared memory."""
-    return (512 if word.itemsize >= 8 else 256), (1 << 15) // max(8, word.itemsize)
+def numbers_of_runs(word: np.dtype) -> int:
+    """Numbers that a block of ``bbcsr_values_runs`` holds in the 48 KB of shared memory."""
+    return (1 << 15) // max(8, word.itemsize)
 
 
 def warps_of_tiles(word: np.dtype) -> int:
