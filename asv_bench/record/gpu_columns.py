@@ -178,7 +178,7 @@ def page(report: dict[str, Any]) -> str:
     libraries = ", ".join(f"{name} {version}" for name, version in report["versions"].items() if name != "system")
     parts = [
         "# Products with a matrix on a GPU, beside cuSPARSE, CuPy and PyTorch",
-        f"Written by `python -m asv_bench.record.gpu_columns`; all figures are in `gpu-columns.json` beside this page. "
+        f"Written by `make bench-columns`; all figures are in `gpu-columns.json` beside this page. "
         f"{report['device']['name']}, CUDA {report['device']['cuda']}; {libraries}. Measured on {report['date'][:10]}, scale "
         f"`{report['scale']}`, medians of {report['repeats']}, in microseconds. X is in C order; an F says that a peer has X "
         "and Y in Fortran order, X copied before. Peers' tables, descriptors and workspaces are made before, and not timed. "
