@@ -610,7 +610,7 @@ def test_hopeless_ones_are_left_out(quick, monkeypatch):
     contest = record._Contest(matrix((300, 200)), np.ones(200), devices.CPU, SimpleNamespace(sample=lambda call: 1.0))
     contest.limit = 0.5
     contest.add_peer("slow", np.zeros(300), slow)
-    assert contest.left_out == {"slow": "takes 100 times what ours takes"}
+    assert contest.left_out == {"slow": f"takes {2 * record.HOPELESS} times what ours takes"}
     assert not contest.calls
 
 
