@@ -10,14 +10,17 @@ one column or many.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from cvrarray.bbcsr import BBCSRArray
 from cvrarray.core.tables import WARP
-from cvrarray.cpu import bbcsr
+from cvrarray.cpu import bbcsr, cvr
 from cvrarray.cpu.runtime import compiler
+from cvrarray.cpu.runtime.team import ROW, STEP, WHAT, Steps, Team, Work, lead
+from cvrarray.cvr import CVRArray
 from cvrarray.linalg.cpu import vectors
 from cvrarray.linalg.ends import (
     A_NAN,
@@ -36,6 +39,9 @@ from cvrarray.linalg.operators import multiply
 from cvrarray.linalg.solution import Outcome
 from cvrarray.linalg.system import System, apply
 
+#: Rows of an iteration's table that compute numbers of the columns, in the order in which they come.
+FACTORS, NORMS, RATIOS = range(3)
+STOPPED = -1
 VECTORS = [np.dtype(name) for name in ("float32", "float64", "complex64", "complex128")]
 
 
@@ -69,8 +75,8 @@ class Engine:
 
     def _prepare(self) -> None:
         system = self.system
-        p, q, r, z = map(vectors.reals, (self.p, self.q, self.r, self.z))
-        columns = system.columns or 1 if system.columns is None else system.columns
+        p, q, r = map(vectors.reals, (self.p, self.q, self.r))
+        columns = 1 if system.columns is None else system.columns
         wide = columns if system.columns is None else r.shape[1]
         state = self.state = State(
             *(np.zeros(columns, np.int64) for _ in range(2)),
@@ -83,38 +89,76 @@ class Engine:
         self.renew()
         self._blocks = blocks
         self._dot = blocks.prepare("dot", p, q, self.partial)
-        self._prepare_product()
         self._residual = blocks.prepare("residual", q, r, self.partial)
-        self._descend = blocks.prepare("descend", state.factor, q, r, self.inverse, self.partial)
-        self._turn = blocks.prepare("turn", state.factor, state.ratio, p, p, z, self.inverse)
-        self._norms = vectors.version_of(_norms, self.partial, state)
-        self._factors = vectors.version_of(_factors, self.partial, state)
-        self._ratios = vectors.version_of(_ratios, self.partial, 0, state)
+        self._prepare_rounds()
 
-    def _prepare_product(self) -> None:
-        """``self._multiply()``: ``q = A p``, and the blocks' sums of ``p @ q``."""
-        matrix, blocks, partial = self.matrix, self._blocks, self.partial
-        p, q = vectors.reals(self.p), vectors.reals(self.q)
-        rows = blocks.rows // (2 if self.system.dtype.kind == "c" else 1)  # of a block of real numbers
-        if (
-            isinstance(matrix, BBCSRArray)
-            and self.system.columns is None
-            and matrix.dtype in VECTORS
-            and matrix._tables.distinct is None  # values that are read where they are
-            and np.result_type(matrix.dtype, self.system.dtype) == self.system.dtype
-        ):
-            dot = blocks.of_a_range("dot", p, q, partial)
-            run = bbcsr.product_and(
-                matrix._tables, self.system.dtype, rows // WARP, lambda first, last, _x, _y: dot(first, last, p, q, partial)
-            )
-            self._multiply = lambda: run(self.p, self.q)
-            return
+    def _prepare_rounds(self) -> None:
+        """The table of an iteration's steps, and the parts of it that compiled code does at once."""
+        state, blocks, partial, inverse = self.state, self._blocks, self.partial, self.inverse
+        p, q, r, z = map(vectors.reals, (self.p, self.q, self.r, self.z))
+        steps = self._steps = Steps()
+        self._parts: list[Callable[[], Any] | tuple[int, int]] = []
+        slots = self._add_product(steps)
+        steps.mark(FACTORS)
+        steps.add((blocks.work("descend", state.factor, q, r, inverse, partial), None))
+        steps.mark(NORMS)
+        if self.is_separate:
+            slots += self._add_preconditioner(steps)
+            steps.add((blocks.work("dot", r, z, partial), None))
+        steps.mark(RATIOS)
+        self._turn = blocks.work("turn", state.factor, state.ratio, p, p, z, inverse)  # the first p: x, later
+        steps.add((self._turn, None))
+        self._close(steps)
+        self._table = steps.table()
+        self._team = Team(slots + self._turn.slots)
+        self._cycles = vectors.version_of(_cycles, self._table[0], self._table, 0, 0, 0, 0, partial, state)
 
-        def multiply_and_dot() -> None:
-            multiply(matrix, self.p, self.q)
-            self._dot(p, q, partial)
+    def _add_product(self, steps: Steps) -> int:
+        """``q = A p``, and the blocks' sums of ``p @ q``; its work."""
+        works, dot = self._work_of_product(), self._blocks.work("dot", *map(vectors.reals, (self.p, self.q)), self.partial)
+        if works is None:
+            self._parts.append(lambda: multiply(self.matrix, self.p, self.q))
+            steps.add((dot, None))
+            return dot.slots
+        *others, last = works
+        for work in others:
+            steps.add((work, None))
+        rows = self._blocks.rows // (2 if self.system.dtype.kind == "c" and self.system.columns is None else 1)
+        if isinstance(self.matrix, BBCSRArray) and rows % WARP == 0:
+            bins = np.minimum(np.arange(len(self.partial) + 1) * (rows // WARP), len(last.work) - 1)
+            steps.add((last, bins), (dot, np.arange(len(bins))))
+        else:
+            steps.add((last, None))
+            steps.add((dot, None))
+        return sum(work.slots for work in works)
 
-        self._multiply = multiply_and_dot
+    def _work_of_product(self) -> list[Work] | None:
+        """None for a product that is a call of Python's."""
+        matrix, dtype = self.matrix, self.system.dtype
+        if not isinstance(matrix, BBCSRArray | CVRArray) or matrix.dtype not in VECTORS or not self.p.size:
+            return None
+        if np.result_type(matrix.dtype, dtype) != dtype:
+            return None
+        if isinstance(matrix, BBCSRArray):
+            return bbcsr.work_of_product(matrix._tables, self.p, self.q)
+        return cvr.work_of_product(matrix._tables, self.p, self.q) if self.p.ndim == 1 else None
+
+    def _add_preconditioner(self, steps: Steps) -> int:
+        """``z = M @ r``; its work."""
+        preconditioner = self.system.preconditioner
+        works = preconditioner.work(self.r, self.z) if hasattr(preconditioner, "work") else None
+        if works is None:
+            self._close(steps)
+            self._parts.append(lambda: apply(preconditioner, self.r, self.z))
+            return 0
+        for work in works:
+            steps.add((work, None))
+        return sum(work.slots for work in works)
+
+    def _close(self, steps: Steps) -> None:
+        """The steps since the last call of Python's are a part."""
+        done = max((part[1] for part in self._parts if isinstance(part, tuple)), default=0)
+        self._parts.append((done, len(steps)))
 
     def renew(self) -> None:
         """Take the preconditioner's numbers as they are now."""
@@ -126,8 +170,8 @@ class Engine:
     def update(self, matrix: object) -> None:
         """Take another matrix of the same shape, and the preconditioner's numbers as they are now."""
         self.matrix = matrix
-        self._prepare_product()
         self.renew()
+        self._prepare_rounds()
 
     def run(self, b: np.ndarray, x: np.ndarray, tolerance: np.ndarray | None, limit: int, callback=None) -> Outcome:
         """Solve; x holds the start and receives the solution. `callback(x)` is called after each iteration."""
@@ -174,32 +218,43 @@ class Engine:
         """``p = M @ r``, the direction of a first iteration; the columns that go on."""
         apply(self.system.preconditioner, self.r, self.p)
         self._dot(vectors.reals(self.r), vectors.reals(self.p), self.partial)
-        return self._ratios(self.partial, 0, self.state)
+        with self._team as team:
+            (row,) = np.flatnonzero(self._table[:, WHAT] == RATIOS)
+            return self._cycles(team.memory, self._table, row, row + 1, 1, 0, self.partial, self.state)
 
     def _iterate(self, x: np.ndarray, limit: int, history: list[np.ndarray], callback=None) -> None:
         """Iterate until every column has ended, is to be verified, or has had `limit` iterations."""
-        state, partial, system = self.state, self.partial, self.system
-        p, q, r, z, solution_ = map(vectors.reals, (self.p, self.q, self.r, self.z, x))
-        at = len(state.factor) if self.is_diagonal else 0
+        state, system = self.state, self.system
+        rows, factor, ratio, _, *others = self._turn.args
+        self._steps.replace(len(self._table) - 1, (rows, factor, ratio, vectors.reals(x), *others))
         left = limit - int(state.iterations.max(where=state.end == RUNNING, initial=0))
-        for _ in range(left):
-            self._multiply()
-            if not self._factors(partial, state):
-                return
-            self._descend(state.factor, q, r, self.inverse, partial)
-            running = self._norms(partial, state)
-            if self.is_separate and running:
-                apply(system.preconditioner, self.r, self.z)
-                self._dot(r, z, partial)
-            if running:
-                running = self._ratios(partial, at, state)
-            self._turn(state.factor, state.ratio, solution_, p, z, self.inverse)
-            if system.history:
-                history.append(np.sqrt(state.square))
-            if callback is not None:
-                callback(x)
-            if not running:
-                return
+        is_looked_at = system.history or callback is not None
+        is_compiled = len(self._parts) == 1 and not is_looked_at
+        with self._team as team:
+            while left:
+                done, running = team.rounds(self._rounds, left if is_compiled else 1)
+                left -= done
+                if running == STOPPED:
+                    return
+                if system.history:
+                    history.append(np.sqrt(state.square))
+                if callback is not None:
+                    callback(x)
+                if not running:
+                    return
+
+    def _rounds(self, n: int) -> int:
+        """n iterations, 1 where some part of one is a call of Python's; see :func:`_cycles`."""
+        at, running = len(self.state.factor) if self.is_diagonal else 0, 1
+        for part in self._parts:
+            if isinstance(part, tuple):
+                begin = part[0] if running else len(self._table) - 1
+                running = self._cycles(self._team.memory, self._table, begin, part[1], n, at, self.partial, self.state)
+                if running == STOPPED:
+                    break
+            elif running:
+                part()
+        return running
 
 
 @compiler.kernel
@@ -218,6 +273,35 @@ def _column_sums(partial: np.ndarray, state: State) -> np.ndarray:
 
 
 @compiler.kernel
+def _cycles(memory, table, begin, end, most, at, partial, state):
+    """Iterations, or parts of one, as the table's rows from `begin` to before `end` say; at most so many.
+
+    How many columns go on; STOPPED where the last iteration ended before it changed anything. `at` is the column of
+    `partial` at which the sums of ``r @ M @ r`` begin.
+    """
+    team, rows, running = memory.ctypes.data, table.ctypes.data, 1
+    for _ in range(most):
+        row = begin
+        while row < end:
+            what = table[row, WHAT]
+            if what == STEP:
+                lead(team, rows + 8 * ROW * row)
+            elif what == FACTORS:
+                if _factors(partial, state) == 0:
+                    return STOPPED
+            elif what == NORMS:
+                running = _norms(partial, state)
+                if running == 0:
+                    row = max(row, len(table) - 2)  # x is still to be updated
+            else:
+                running = _ratios(partial, at, state)
+            row += 1
+        if running == 0:
+            break
+    return running
+
+
+@compiler.helper
 def _factors(partial, state):
     """The step along p, ``r @ M @ r / (p @ A @ p)``; how many columns go on."""
     running = 0
@@ -241,7 +325,7 @@ def _factors(partial, state):
     return running
 
 
-@compiler.kernel
+@compiler.helper
 def _norms(partial, state):
     """``r @ r``, and whether the residual is small enough to be verified; how many columns go on."""
     running = 0
@@ -260,7 +344,7 @@ def _norms(partial, state):
     return running
 
 
-@compiler.kernel
+@compiler.helper
 def _ratios(partial, at, state):
     """``r @ M @ r`` over what it was, from the sums that begin at column `at`; how many columns go on."""
     running = 0
