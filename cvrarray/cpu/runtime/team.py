@@ -26,7 +26,8 @@ from cvrarray.cpu.runtime import memory, native, threads
 from cvrarray.cpu.runtime.compiler import helper, kernel
 from cvrarray.cpu.runtime.native import call, call_with_few, fetch_add, number_at, publish, read
 
-CHUNK = 1 << 14  #: work (slots) of a chunk: a few microseconds
+CHUNK = 1 << 14  #: least work (slots) of a chunk: a few microseconds
+MOST_CHUNKS = 512  #: of a step: each costs its beginning and its end
 SMALL = 1 << 15  #: least work of a round of steps that has helpers
 LONG_ROUNDS = 5e-3  #: seconds; rounds of a loop that take this long together are one measurement
 IDLE_READS = 200_000  #: reads, of about 1 ns each, before a helper that finds nothing to do leaves
@@ -73,7 +74,7 @@ class Steps:
         """
         work, places = parts[0]
         before = work.work if places is None else work.work[places]
-        n_chunks = max(1, min(len(before) - 1, work.slots // CHUNK))
+        n_chunks = max(1, min(len(before) - 1, work.slots // CHUNK, MOST_CHUNKS))
         cuts = np.unique(threads.split(before, n_chunks)) if len(before) > 1 else np.zeros(2, np.int64)
         calls = [self._call(one, cuts if its is None else its[cuts]) for one, its in parts]
         self._arguments[len(self._rows)] = self._kept[-1]

@@ -389,8 +389,13 @@ def _multiply_blocks(first, last, inverse, r, out):
             to[i] = total
 
 
+def work_of_blocks(inverse: np.ndarray, r: np.ndarray, out: np.ndarray) -> Work:
+    """``out = inverse @ r``, for loops in compiled code."""
+    return Work(_multiply_blocks, (inverse, r, out), np.arange(len(inverse) + 1, dtype=np.int64), inverse.shape[1] ** 2)
+
+
 def block_product(inverse: np.ndarray) -> Callable[..., None]:
     """``call(inverse, r, out)`` for blocks of this shape, on threads."""
     like = np.empty(0, inverse.dtype)
-    work = np.arange(len(inverse) + 1, dtype=np.int64) * inverse.shape[1] ** 2
-    return threads.prepare(version_of(_multiply_blocks, 0, 0, inverse, like, like), work)
+    work = work_of_blocks(inverse, like, like)
+    return threads.prepare(version_of(work.function, 0, 0, *work.args), work.work, work.unit)
