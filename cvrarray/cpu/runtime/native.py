@@ -10,7 +10,7 @@ which ignore those that follow theirs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -28,16 +28,30 @@ _I32, _I64 = ir.IntType(32), ir.IntType(64)
 _BYTES = ir.IntType(8).as_pointer()
 
 
+_addresses: dict[tuple[Any, ...], int] = {}
+
+
 def address(function: Callable, *args: Any) -> int:
-    """Where the machine code of a kernel's version for these arguments is. The version is kept as long as the kernel."""
-    found = version(function, *args)
-    at: int = found.library.get_pointer_to_function(found.fndesc.llvm_func_name)
-    return at
+    """Where the machine code of a kernel's version for such arguments is; it stays there as long as the kernel."""
+    key = (function, *map(_kind, args))
+    found = _addresses.get(key)
+    if found is None:  # asking Numba takes 300 us
+        compiled = version(function, *args)
+        found = _addresses[key] = compiled.library.get_pointer_to_function(compiled.fndesc.llvm_func_name)
+    return found
+
+
+def _kind(arg: Any) -> Any:
+    """What a version is compiled for."""
+    if isinstance(arg, np.ndarray):
+        return arg.dtype, arg.ndim
+    return (type(arg), *map(_kind, arg)) if isinstance(arg, tuple) else type(arg)
 
 
 def packed(args: tuple[Any, ...]) -> np.ndarray:
     """The arguments that follow ``first, last``, for the calls below. It holds addresses: keep the arrays alive."""
-    numbers = [number for arg in args for number in _flat(arg)]
+    numbers: list[int] = []
+    _flatten(args, numbers)
     if len(numbers) > SLOTS:
         raise ValueError(f"a kernel must have at most {SLOTS} arguments, flattened; got {len(numbers)}")
     slots = np.zeros(FEW if len(numbers) <= FEW else SLOTS, np.int64)
@@ -45,19 +59,19 @@ def packed(args: tuple[Any, ...]) -> np.ndarray:
     return slots
 
 
-def _flat(arg: Any) -> Iterator[int]:
-    """What Numba passes for an argument: of an array its owner (none), size, item size, data, shape and strides."""
-    if isinstance(arg, np.ndarray):
-        yield from (0, 0, arg.size, arg.itemsize, arg.ctypes.data, *arg.shape, *arg.strides)
-    elif isinstance(arg, tuple):
-        for member in arg:
-            yield from _flat(member)
-    elif arg is None:
-        yield 0
-    elif isinstance(arg, int | np.int64) and not isinstance(arg, bool):
-        yield int(arg)
-    else:
-        raise TypeError(f"an argument of a kernel that is called at its address must be an array or int; got {type(arg)}")
+def _flatten(args: tuple[Any, ...], numbers: list[int]) -> None:
+    """Append what Numba passes for arguments: of an array its owner (none), size, item size, data, shape and strides."""
+    for arg in args:
+        if isinstance(arg, np.ndarray):
+            numbers += 0, 0, arg.size, arg.itemsize, arg.__array_interface__["data"][0], *arg.shape, *arg.strides
+        elif isinstance(arg, tuple):
+            _flatten(arg, numbers)
+        elif arg is None:
+            numbers.append(0)
+        elif isinstance(arg, int | np.int64) and not isinstance(arg, bool):
+            numbers.append(int(arg))
+        else:
+            raise TypeError(f"a kernel that is called at its address takes arrays and integers; got {type(arg).__name__}")
 
 
 @intrinsic

@@ -23,7 +23,7 @@ import numpy as np
 
 from cvrarray.core.timing import Faster
 from cvrarray.cpu.runtime import memory, native, threads
-from cvrarray.cpu.runtime.compiler import helper, kernel
+from cvrarray.cpu.runtime.compiler import compiled, helper, kernel
 from cvrarray.cpu.runtime.native import call, call_with_few, fetch_add, number_at, publish, read
 
 CHUNK = 1 << 14  #: least work (slots) of a chunk: a few microseconds
@@ -64,6 +64,7 @@ class Steps:
 
     def __init__(self) -> None:
         self._rows: list[list[int]] = []
+        self._slots: list[int] = []  # work of each row
         self._kept: list[Any] = []  # what the rows have addresses of
         self._arguments: dict[int, np.ndarray] = {}  # of a step's last kernel
 
@@ -75,30 +76,34 @@ class Steps:
         work, places = parts[0]
         before = work.work if places is None else work.work[places]
         n_chunks = max(1, min(len(before) - 1, work.slots // CHUNK, MOST_CHUNKS))
-        cuts = np.unique(threads.split(before, n_chunks)) if len(before) > 1 else np.zeros(2, np.int64)
+        cuts = np.unique(threads.split(before, n_chunks)) if n_chunks > 1 else np.array([0, len(before) - 1])
         calls = [self._call(one, cuts if its is None else its[cuts]) for one, its in parts]
         self._arguments[len(self._rows)] = self._kept[-1]
-        self._append([STEP, len(cuts) - 1, len(parts), *(number for numbers in calls for number in numbers)])
+        numbers = [number for numbers in calls for number in numbers]
+        self._append([STEP, len(cuts) - 1, len(parts), *numbers], sum(one.slots for one, _ in parts))
 
     def __len__(self) -> int:
         return len(self._rows)
 
     def replace(self, step: int, args: tuple[Any, ...]) -> None:
         """Other arguments, of the same types, for the one kernel of a step. They are not kept."""
-        arguments = self._arguments[step]
-        numbers = native.packed(args)
-        arguments[:] = numbers
+        self._arguments[step][:] = native.packed(args)
 
     def mark(self, what: int) -> None:
         """A row that a loop does itself."""
-        self._append([what])
+        self._append([what], 0)
 
     def table(self) -> np.ndarray:
         """(n, ROW) int64, to be used as long as this object is kept."""
         return np.array(self._rows, np.int64).reshape(-1, ROW)
 
-    def _append(self, row: list[int]) -> None:
+    def slots(self, begin: int, end: int) -> int:
+        """The work of some rows."""
+        return sum(self._slots[begin:end])
+
+    def _append(self, row: list[int], slots: int) -> None:
         self._rows.append(row + [0] * (ROW - len(row)))
+        self._slots.append(slots)
 
     def _call(self, work: Work, bounds: np.ndarray) -> list[int]:
         arguments, bounds = native.packed(work.args), np.ascontiguousarray(bounds, np.int64)
@@ -154,7 +159,8 @@ class Team:
                 choice = self._choices[self._n_threads] = threads.helpers_or_alone()
             way = choice.choose()
         if way != threads.ALONE and (self._loan is None or self._loan.is_over):
-            self._loan = threads.Loan([partial(_help, self.memory, k) for k in range(1, self._n_threads)])
+            join = compiled(_help, self.memory, 1)
+            self._loan = threads.Loan([partial(join, self.memory, k) for k in range(1, self._n_threads)])
         return way
 
 
@@ -216,11 +222,3 @@ def _help(memory, mine):
     team, idle = memory.ctypes.data, 0
     while idle < IDLE_READS and not read(team, OVER):
         idle = 0 if _do_chunks(team, mine) else idle + 1
-
-
-@kernel
-def do(memory, table, begin, end):
-    """The steps from row `begin` to before row `end` of a table."""
-    team, rows = memory.ctypes.data, table.ctypes.data
-    for k in range(begin, end):
-        lead(team, rows + 8 * ROW * k)

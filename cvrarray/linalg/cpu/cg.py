@@ -11,6 +11,8 @@ one column or many.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -58,6 +60,14 @@ class State(NamedTuple):
     tests: np.ndarray  # (1,) bool: whether ends are looked for
 
 
+class Part(NamedTuple):
+    """Rows of an iteration's table that compiled code does without Python between them."""
+
+    begin: int
+    end: int
+    team: Team
+
+
 class Engine:
     """The loop for one system, with all memory that it takes: see :mod:`cvrarray.linalg.system`."""
 
@@ -78,7 +88,7 @@ class Engine:
         p, q, r = map(vectors.reals, (self.p, self.q, self.r))
         columns = 1 if system.columns is None else system.columns
         wide = columns if system.columns is None else r.shape[1]
-        state = self.state = State(
+        self.state = State(
             *(np.zeros(columns, np.int64) for _ in range(2)),
             *(np.zeros(columns) for _ in range(3)),
             *(np.zeros(wide) for _ in range(2)),
@@ -94,32 +104,31 @@ class Engine:
 
     def _prepare_rounds(self) -> None:
         """The table of an iteration's steps, and the parts of it that compiled code does at once."""
-        state, blocks, partial, inverse = self.state, self._blocks, self.partial, self.inverse
+        state, blocks, sums, inverse = self.state, self._blocks, self.partial, self.inverse
         p, q, r, z = map(vectors.reals, (self.p, self.q, self.r, self.z))
         steps = self._steps = Steps()
-        self._parts: list[Callable[[], Any] | tuple[int, int]] = []
-        slots = self._add_product(steps)
+        self._parts: list[Callable[[], Any] | Part] = []
+        self._add_product(steps)
         steps.mark(FACTORS)
-        steps.add((blocks.work("descend", state.factor, q, r, inverse, partial), None))
+        steps.add((blocks.work("descend", state.factor, q, r, inverse, sums), None))
         steps.mark(NORMS)
         if self.is_separate:
-            slots += self._add_preconditioner(steps)
-            steps.add((blocks.work("dot", r, z, partial), None))
+            self._add_preconditioner(steps)
+            steps.add((blocks.work("dot", r, z, sums), None))
         steps.mark(RATIOS)
         self._turn = blocks.work("turn", state.factor, state.ratio, p, p, z, inverse)  # the first p: x, later
         steps.add((self._turn, None))
         self._close(steps)
         self._table = steps.table()
-        self._team = Team(slots + self._turn.slots)
-        self._cycles = vectors.version_of(_cycles, self._table[0], self._table, 0, 0, 0, 0, partial, state)
+        self._cycles = vectors.version_of(_cycles, self._table[0], self._table, 0, 0, 0, sums, self.state, 1)
 
-    def _add_product(self, steps: Steps) -> int:
-        """``q = A p``, and the blocks' sums of ``p @ q``; its work."""
+    def _add_product(self, steps: Steps) -> None:
+        """``q = A p``, and the blocks' sums of ``p @ q``."""
         works, dot = self._work_of_product(), self._blocks.work("dot", *map(vectors.reals, (self.p, self.q)), self.partial)
         if works is None:
             self._parts.append(lambda: multiply(self.matrix, self.p, self.q))
             steps.add((dot, None))
-            return dot.slots
+            return
         *others, last = works
         for work in others:
             steps.add((work, None))
@@ -130,7 +139,6 @@ class Engine:
         else:
             steps.add((last, None))
             steps.add((dot, None))
-        return sum(work.slots for work in works)
 
     def _work_of_product(self) -> list[Work] | None:
         """None for a product that is a call of Python's."""
@@ -143,22 +151,21 @@ class Engine:
             return bbcsr.work_of_product(matrix._tables, self.p, self.q)
         return cvr.work_of_product(matrix._tables, self.p, self.q) if self.p.ndim == 1 else None
 
-    def _add_preconditioner(self, steps: Steps) -> int:
-        """``z = M @ r``; its work."""
+    def _add_preconditioner(self, steps: Steps) -> None:
+        """``z = M @ r``."""
         preconditioner = self.system.preconditioner
         works = preconditioner.work(self.r, self.z) if hasattr(preconditioner, "work") else None
         if works is None:
             self._close(steps)
             self._parts.append(lambda: apply(preconditioner, self.r, self.z))
-            return 0
+            return
         for work in works:
             steps.add((work, None))
-        return sum(work.slots for work in works)
 
     def _close(self, steps: Steps) -> None:
         """The steps since the last call of Python's are a part."""
-        done = max((part[1] for part in self._parts if isinstance(part, tuple)), default=0)
-        self._parts.append((done, len(steps)))
+        begin = max((part.end for part in self._parts if isinstance(part, Part)), default=0)
+        self._parts.append(Part(begin, len(steps), Team(steps.slots(begin, len(steps)))))
 
     def renew(self) -> None:
         """Take the preconditioner's numbers as they are now."""
@@ -218,9 +225,9 @@ class Engine:
         """``p = M @ r``, the direction of a first iteration; the columns that go on."""
         apply(self.system.preconditioner, self.r, self.p)
         self._dot(vectors.reals(self.r), vectors.reals(self.p), self.partial)
-        with self._team as team:
-            (row,) = np.flatnonzero(self._table[:, WHAT] == RATIOS)
-            return self._cycles(team.memory, self._table, row, row + 1, 1, 0, self.partial, self.state)
+        (row,) = np.flatnonzero(self._table[:, WHAT] == RATIOS)
+        running: int = self._cycles(self._table[0], self._table, row, row + 1, 0, self.partial, self.state, 1)
+        return running
 
     def _iterate(self, x: np.ndarray, limit: int, history: list[np.ndarray], callback=None) -> None:
         """Iterate until every column has ended, is to be verified, or has had `limit` iterations."""
@@ -228,11 +235,11 @@ class Engine:
         rows, factor, ratio, _, *others = self._turn.args
         self._steps.replace(len(self._table) - 1, (rows, factor, ratio, vectors.reals(x), *others))
         left = limit - int(state.iterations.max(where=state.end == RUNNING, initial=0))
-        is_looked_at = system.history or callback is not None
-        is_compiled = len(self._parts) == 1 and not is_looked_at
-        with self._team as team:
+        first = self._parts[0]
+        stays = len(self._parts) == 1 and callback is None  # helpers that stayed would be missed by calls of Python's
+        with first.team if stays and isinstance(first, Part) else nullcontext():
             while left:
-                done, running = team.rounds(self._rounds, left if is_compiled else 1)
+                done, running = self._rounds(left if stays and not system.history else 1, stays)
                 left -= done
                 if running == STOPPED:
                     return
@@ -243,18 +250,21 @@ class Engine:
                 if not running:
                     return
 
-    def _rounds(self, n: int) -> int:
-        """n iterations, 1 where some part of one is a call of Python's; see :func:`_cycles`."""
-        at, running = len(self.state.factor) if self.is_diagonal else 0, 1
+    def _rounds(self, most: int, stays: bool) -> tuple[int, int]:
+        """Iterations, at most so many: how many, and what :func:`_cycles` returns."""
+        at = len(self.state.factor) if self.is_diagonal else 0
+        done, running = 1, 1
         for part in self._parts:
-            if isinstance(part, tuple):
-                begin = part[0] if running else len(self._table) - 1
-                running = self._cycles(self._team.memory, self._table, begin, part[1], n, at, self.partial, self.state)
+            if isinstance(part, Part):
+                begin = part.begin if running else len(self._table) - 1
+                with nullcontext() if stays else part.team:
+                    args = part.team.memory, self._table, begin, part.end, at, self.partial, self.state
+                    done, running = part.team.rounds(partial(self._cycles, *args), most)
                 if running == STOPPED:
                     break
             elif running:
                 part()
-        return running
+        return done, running
 
 
 @compiler.kernel
@@ -273,7 +283,7 @@ def _column_sums(partial: np.ndarray, state: State) -> np.ndarray:
 
 
 @compiler.kernel
-def _cycles(memory, table, begin, end, most, at, partial, state):
+def _cycles(memory, table, begin, end, at, partial, state, most):
     """Iterations, or parts of one, as the table's rows from `begin` to before `end` say; at most so many.
 
     How many columns go on; STOPPED where the last iteration ended before it changed anything. `at` is the column of
