@@ -352,7 +352,9 @@ def test_each_kernel_once_with_cuda(size, gpu):
     holes = scipy.sparse.csr_array(csr - csr.multiply(rng.random(csr.shape) < 0.1))
     long = scipy.sparse.random_array((41, 2400), density=0.3, rng=rng, format="csr")
     for matrix in (csr, holes, *[long] * (size == 1)):
+        matrix.sort_indices()
         for array in (cvrarray.BBCSRArray(matrix, block_size=size, device=gpu), cvrarray.CVRArray(matrix, device=gpu)):
+            assert_same_csr(array.tocsr(), matrix)
             data = rng.standard_normal(matrix.nnz).astype("float32" if size == 2 else "float64")
             found = array.with_values(cupy.asarray(data))
             assert_same_bits(found.tocsr().data, data)
