@@ -114,23 +114,25 @@ struct Part {
     // the updates, and r @ z and r @ r of this block's rows
     __device__ void update(double alpha, double beta, uint32 mark, double (&sums)[2]) const {
         each([&](int i) {
-            const Y residual = plus(r[i], -alpha, s[i]), direction = p[i];
+            const Y residual = plus(r[i], -alpha, s[i]);
             r[i] = residual;
-            x[i] = plus(x[i], alpha, direction);
             sums[1] += dot(residual, residual);
-            if (size > 1) return;
-            const Y entry = scaled_row(i, residual);
-            turn(i, plus(entry, beta, direction), mark);
-            sums[0] += dot(residual, entry);
+            if (size <= 1) proceed(i, residual, scaled_row(i, residual), alpha, beta, mark, sums);
         });
         if (size <= 1) return;
         __syncthreads();
         each([&](int i) {
             const Y entry = blocked_row(i, r);
             z[i] = entry;
-            turn(i, plus(entry, beta, p[i]), mark);
-            sums[0] += dot(r[i], entry);
+            proceed(i, r[i], entry, alpha, beta, mark, sums);
         });
+    }
+
+    __device__ void proceed(int i, Y residual, Y entry, double alpha, double beta, uint32 mark, double (&sums)[2]) const {
+        const Y direction = p[i];
+        x[i] = plus(x[i], alpha, direction);
+        turn(i, plus(entry, beta, direction), mark);
+        sums[0] += dot(residual, entry);
     }
 };
 
