@@ -8,7 +8,7 @@
 //     x += alpha p;  p = z + beta p                  cg_turn
 //
 // Passes over vectors: 2 + 4 + 6 with a diagonal M, whose z is computed where it is needed. x waits for cg_turn, which
-// reads p in any case.
+// reads p in any case. Where blocks can wait for each other and M is none of the user's, cg_advance does all three.
 //
 // Only the block that adds the blocks' sums, when all are there, writes a column's state.
 //
@@ -16,6 +16,7 @@
 
 #include "vectors.cuh"
 #include "cg.cuh"
+#include "exchange.cuh"
 
 // z = M r at (row, column), for an M that is applied entry by entry
 template <int P, class Y>
@@ -174,6 +175,130 @@ __global__ __launch_bounds__(THREADS) void cg_turn(const Shape shape, const Colu
         const int64 at = row * shape.k + j;
         const Y direction = p[at];
         const Y entry = P == BLOCKS || P == GIVEN ? z[at] : preconditioned<P>(inverse, row, r[at]);
+        x[at] = plus(x[at], alpha, direction);
+        p[at] = plus(entry, beta, direction);
+    }
+}
+
+// ------------------------------------------------------------------------------------------------ all of it in a launch
+
+constexpr int MANY = 1024;  // threads of a block of cg_advance
+
+// The sums of each column over all blocks, in the first thread of each column of every block. All threads must call it.
+// `words` are (N, blocks, columns), of the other mark before.
+template <int N>
+__device__ void exchanged_sums(const Shape& shape, double* words, uint32 mark, double (&value)[N]) {
+    constexpr int AT_ONCE = 4;  // words of each sum that a thread asks for before it looks at one
+    block_sums<N, MANY>(shape, value);
+    const int t = threadIdx.x, blocks = gridDim.x;
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+        if (t < shape.columns) tell(words + (i * (int64)blocks + blockIdx.x) * shape.columns + t, marked(value[i], mark));
+        value[i] = 0;
+    }
+    pause(FIRST_LOOK);
+    const double* const of_column = words + t % shape.columns;
+    uint32 looks = 0;
+    for (int from = shape.row_of_thread(); shape.row_of_thread() < shape.rows && from < blocks; from += AT_ONCE * shape.rows) {
+        double found[AT_ONCE][N];
+        for (bool is_there = false; !is_there; be_patient(looks)) {
+            is_there = true;
+#pragma unroll
+            for (int u = 0; u < AT_ONCE; ++u)
+#pragma unroll
+                for (int i = 0; i < N; ++i) {
+                    const int g = from + u * shape.rows;
+                    found[u][i] = g < blocks ? told(of_column + (i * (int64)blocks + g) * shape.columns) : marked(0., mark);
+                }
+#pragma unroll
+            for (int u = 0; u < AT_ONCE; ++u)
+#pragma unroll
+                for (int i = 0; i < N; ++i) is_there &= has_mark(found[u][i], mark);
+            if (!is_there) pause(NEXT_LOOK);
+        }
+#pragma unroll
+        for (int u = 0; u < AT_ONCE; ++u)
+#pragma unroll
+            for (int i = 0; i < N; ++i) value[i] += marked(found[u][i], 0);
+    }
+    block_sums<N, MANY>(shape, value);
+}
+
+// cg_advance: what cg_curvature, cg_step and cg_turn do, with every block waiting for all sums
+//
+// mapping   as vectors.cuh says, with MANY threads a block, one block a multiprocessor, one tile of columns
+// traffic   8 vectors with a diagonal M: q, and then z, of a thread's first `n_kept` rows stay in shared memory; 10 of
+//           the other rows
+// requires  a cooperative launch; `words` hold 3 numbers a block and column, and a mark a block, all 0 before the first
+//           launch; MANY vectors' entries (P == BLOCKS), the columns, and the rows kept fit shared memory
+// races     none: a thread owns its entries; columns are read before the first sum and written after the second, by
+//           one block
+template <class Y, int P>
+__global__ __launch_bounds__(MANY, 1) void cg_advance(const Shape shape, double* words, uint32* marks, Column* column,
+                                                      const Y* __restrict__ inverse, int size, int n_kept,
+                                                      const Y* __restrict__ q, Y* __restrict__ r, Y* __restrict__ z,
+                                                      Y* __restrict__ x, Y* __restrict__ p, double* history) {
+    extern __shared__ uint4 memory[];  // of weigh(); then the rows kept, and the columns
+    Y* const kept = reinterpret_cast<Y*>(memory) + (P == BLOCKS ? MANY : 0) + threadIdx.x;
+    Column* const columns = reinterpret_cast<Column*>(reinterpret_cast<Y*>(memory) + MANY * ((P == BLOCKS) + n_kept));
+    const int64 j = shape.column();
+    const bool is_first = threadIdx.x < shape.columns;  // of the column's threads
+    bool active = shape.has_column() && column[j].reason == RUNNING;
+    if (!__syncthreads_or(active)) return;
+    if (is_first) {
+        columns[j] = column[j];
+        columns[j].alpha = columns[j].beta = 0;
+    }
+    const uint32 mark = marks[blockIdx.x] ^ 1;
+
+    double curvature[1] = {};
+    if (active) {
+        int i = 0;
+#pragma unroll 4
+        for (int64 row = shape.first_row(); row < shape.n; row += shape.stride(), ++i) {
+            const Y product = q[row * shape.k + j];
+            curvature[0] += dot(p[row * shape.k + j], product);
+            if (i < n_kept) kept[i * MANY] = product;
+        }
+    }
+    exchanged_sums(shape, words, mark, curvature);
+    if (is_first && active) take_step(columns[j], curvature[0]);
+    __syncthreads();
+
+    const double alpha = shape.has_column() ? columns[j].alpha : 0;
+    double sums[2] = {};
+    int i = 0;
+#pragma unroll 2
+    for (int64 base = blockIdx.x * (int64)shape.rows; base < shape.n; base += shape.stride(), ++i) {
+        const int64 row = base + shape.row_of_thread(), at = row * shape.k + j;
+        const bool is_here = alpha != 0 && row < shape.n;
+        Y entry{};
+        if (is_here) r[at] = entry = plus(r[at], -alpha, i < n_kept ? kept[i * MANY] : q[at]);
+        entry = weigh<P>(shape, inverse, size, row, is_here, entry, z, sums);
+        if (is_here && i < n_kept) kept[i * MANY] = entry;
+    }
+    exchanged_sums(shape, words + gridDim.x * (int64)shape.columns, mark, sums);
+    if (is_first && active) {
+        Column& c = columns[j];
+        if (alpha != 0) {
+            const bool tells = history && blockIdx.x == 0;
+            end_iteration<Y>(c, sums[0], sums[1], tells ? history + (c.iterations + 1) * shape.k + j : nullptr);
+            c.beta = quotient(sums[0], c.nu);
+            c.nu = sums[0];
+        }
+        if (blockIdx.x == 0) column[j] = c;
+    }
+    if (threadIdx.x == 0) marks[blockIdx.x] = mark;
+    __syncthreads();
+    if (alpha == 0) return;
+
+    const double beta = columns[j].beta;
+    i = 0;
+#pragma unroll 2
+    for (int64 row = shape.first_row(); row < shape.n; row += shape.stride(), ++i) {
+        const int64 at = row * shape.k + j;
+        const Y direction = p[at];
+        const Y entry = i < n_kept ? kept[i * MANY] : P == BLOCKS ? z[at] : preconditioned<P>(inverse, row, r[at]);
         x[at] = plus(x[at], alpha, direction);
         p[at] = plus(entry, beta, direction);
     }

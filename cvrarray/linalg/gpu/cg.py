@@ -4,8 +4,9 @@ The device decides when a column ends (``kernels/cg.cuh``), and the host reads i
 late. A batch is one launch: of a CUDA graph of products and of the kernels in ``kernels/cg.cu``, or of one kernel that
 does all of it (:mod:`.persistent`). Iterations that come after the end leave everything as it is.
 
-Passes over vectors in an iteration with a diagonal preconditioner, beside the product's own two: 12 in a graph, three
-kernels that end with a sum or a factor that all of the next one needs. In one kernel, 8, most of them in shared memory.
+Passes over vectors in an iteration with a diagonal preconditioner, beside the product's own two: in a graph 8 to 10 in
+one kernel, whose blocks wait for each other's sums (:mod:`.advance`), or 12 in three, where that cannot be. In one
+kernel of all, 8, most of them in shared memory.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from cvrarray.gpu.compiler import Kernel, synchronize
 from cvrarray.linalg import solution
 from cvrarray.linalg.ends import CONVERGED, ENDS, RUNNING, STAGNATION, VERIFY
 from cvrarray.linalg.gpu import persistent
+from cvrarray.linalg.gpu.advance import advance
 from cvrarray.linalg.gpu.layout import VECTORS, Layout
 from cvrarray.linalg.gpu.state import BLOCKS, DIAGONAL, GIVEN, KINDS, State, preconditioner_kind
 from cvrarray.linalg.operators import multiply
@@ -67,6 +69,7 @@ class Engine:
             self._layout = Layout.of(system.n, system.columns or 1, self._block_size())
             self._loop: Any = None
             self._state = State(self._layout, system.dtype, self._kind, self._block_size())
+            self._advance = advance(self._state, self._layout, self._kind)
             self.update(system.matrix)
 
     def _block_size(self) -> int:
@@ -90,10 +93,12 @@ class Engine:
     def _prepare(self) -> None:
         """Compile what is to be launched, and prepare products: none of it can be done in a capture."""
         state, dtype = self._state, self.system.dtype
-        for kernel in (CURVATURE, WEIGH):
-            kernel(dtype)
-        for kernel in (RESIDUAL, STEP, TURN):
-            kernel(dtype, self._kind)
+        RESIDUAL(dtype, self._kind)
+        if self._advance is None:
+            for kernel in (STEP, TURN):
+                kernel(dtype, self._kind)
+            for kernel in (CURVATURE, WEIGH):
+                kernel(dtype)
         self._multiply(state.p, state.q)
         if self._kind == GIVEN:
             self._precondition()
@@ -259,6 +264,9 @@ class Engine:
         """The launches of one iteration."""
         state, layout, dtype = self._state, self._layout, self.system.dtype
         self._multiply(state.p, state.q)
+        if self._advance is not None:
+            self._advance.launch()
+            return
         layout.launch(CURVATURE(dtype), (state.sums, state.columns, state.p, state.q))
         layout.launch(
             STEP(dtype, self._kind),
