@@ -51,16 +51,37 @@ __device__ Y weigh(const Shape& shape, const Y* inverse, int size, int64 row, bo
     return entry;
 }
 
-// cg_residual: r = b - q, and z, r @ z and r @ r of it, for columns that begin (`first`) or that seem to be done; p = z
+// a number of a vector in double precision, times `factor`, in Y
+template <class Y>
+__device__ Y narrowed(double a, double factor) { return static_cast<Y>(a * factor); }
+template <class Y>
+__device__ Y narrowed(complex128 a, double factor) {
+    typedef decltype(Y().re) Real;
+    return {static_cast<Real>(a.re * factor), static_cast<Real>(a.im * factor)};
+}
+
+// the entry of b - q, over the column's scale if it has one
+template <class Y, class W>
+__device__ Y residual(W b, W q, const double* scale, int64 column) {
+    if constexpr (sizeof(W) == sizeof(Y))
+        return plus(b, -1, q);
+    else
+        return narrowed<Y>(plus(b, -1, q), 1 / scale[column]);
+}
+
+// cg_residual: r = b - q, and z, r @ z and r @ r of it, for columns that begin (`first`) or that seem to be done. Where
+// b and q are in double precision and r is not, r is in units of `scale`.
+//
+// p = z, but where `keeps` columns go on in their direction p
 //
 // traffic   5 vectors, with a diagonal M
 // requires  q = A x
-template <class Y, int P>
+template <class W, class Y, int P>
 __global__ __launch_bounds__(THREADS) void cg_residual(const Shape shape, const Partials partials, Column* column,
-                                                       const Y* __restrict__ inverse, int size, const Y* __restrict__ b,
-                                                       const Y* __restrict__ q, Y* __restrict__ r, Y* __restrict__ z,
-                                                       Y* __restrict__ p, const double* tolerance, int64 limit, bool first,
-                                                       double* history) {
+                                                       const Y* __restrict__ inverse, int size, const W* __restrict__ b,
+                                                       const W* __restrict__ q, Y* __restrict__ r, Y* __restrict__ z,
+                                                       Y* __restrict__ p, const double* scale, const double* tolerance,
+                                                       double part, int64 limit, bool first, bool keeps, double* history) {
     const int64 j = shape.column();
     const bool active = shape.has_column() && (first || column[j].reason != RUNNING);
     double sums[2] = {};
@@ -68,9 +89,9 @@ __global__ __launch_bounds__(THREADS) void cg_residual(const Shape shape, const 
         const int64 row = base + shape.row_of_thread(), at = row * shape.k + j;
         const bool is_here = active && row < shape.n;
         Y entry{};
-        if (is_here) r[at] = entry = plus(b[at], -1, q[at]);
+        if (is_here) r[at] = entry = residual<Y>(b[at], q[at], scale, j);
         const Y direction = weigh<P>(shape, inverse, size, row, is_here, entry, z, sums);
-        if (P != GIVEN && is_here) p[at] = direction;
+        if (P != GIVEN && is_here && !keeps) p[at] = direction;
     }
     if (!grid_sums(shape, partials, sums)) return;
     Column& c = column[j];
@@ -79,6 +100,7 @@ __global__ __launch_bounds__(THREADS) void cg_residual(const Shape shape, const 
         c.limit = limit;
         c.iterations = 0;
         c.last = 1 / 0.;
+        c.part = part;
         c.reason = VERIFY;  // until it is judged
     }
     if (c.reason == RUNNING) return;
@@ -87,6 +109,25 @@ __global__ __launch_bounds__(THREADS) void cg_residual(const Shape shape, const 
     else
         judge(c, sums[0], sums[1], RUNNING);
     if (first && history) history[j] = c.norm;
+}
+
+__device__ inline double widened(float a) { return a; }
+__device__ inline complex128 widened(complex64 a) { return {a.re, a.im}; }
+
+// cg_collect: x += scale y; y = 0, for a y in single precision
+//
+// traffic   4 vectors
+template <class W, class Y>
+__global__ __launch_bounds__(THREADS) void cg_collect(const Shape shape, const double* scale, Y* __restrict__ y,
+                                                      W* __restrict__ x) {
+    if (!shape.has_column()) return;
+    const int64 j = shape.column();
+    const double unit = scale[j];
+    for (int64 row = shape.first_row(); row < shape.n; row += shape.stride()) {
+        const int64 at = row * shape.k + j;
+        x[at] = plus(x[at], unit, widened(y[at]));
+        y[at] = Y{};
+    }
 }
 
 // cg_curvature: alpha
@@ -129,18 +170,19 @@ __global__ __launch_bounds__(THREADS) void cg_step(const Shape shape, const Part
     if (!grid_sums(shape, partials, sums)) return;
     Column& c = column[j];
     if (c.alpha == 0) return;
-    end_iteration<Y>(c, P == GIVEN ? 1 : sums[0], sums[1], history ? history + (c.iterations + 1) * shape.k + j : nullptr);
+    end_iteration(c, P == GIVEN ? 1 : sums[0], sums[1], history ? history + (c.iterations + 1) * shape.k + j : nullptr);
     if (P == GIVEN) return;
     c.beta = quotient(sums[0], c.nu);
     c.nu = sums[0];
 }
 
-// cg_weigh: r @ z for z = M r by others, and beta; p = z for columns that begin
+// cg_weigh: r @ z for z = M r by others, and beta; p = z for columns that begin, but where p `keeps`
 //
 // traffic   2 vectors
 template <class Y>
 __global__ __launch_bounds__(THREADS) void cg_weigh(const Shape shape, const Partials partials, Column* column,
-                                                    const Y* __restrict__ r, const Y* __restrict__ z, Y* __restrict__ p) {
+                                                    const Y* __restrict__ r, const Y* __restrict__ z, Y* __restrict__ p,
+                                                    bool keeps) {
     const int64 j = shape.column();
     const bool begins = shape.has_column() && column[j].reason == START;
     double sums[1] = {};
@@ -149,7 +191,7 @@ __global__ __launch_bounds__(THREADS) void cg_weigh(const Shape shape, const Par
         for (int64 row = shape.first_row(); row < shape.n; row += shape.stride()) {
             const Y entry = z[row * shape.k + j];
             sums[0] += dot(r[row * shape.k + j], entry);
-            if (begins) p[row * shape.k + j] = entry;
+            if (begins && !keeps) p[row * shape.k + j] = entry;
         }
     if (!grid_sums(shape, partials, sums)) return;
     Column& c = column[j];
@@ -282,7 +324,7 @@ __global__ __launch_bounds__(MANY, 1) void cg_advance(const Shape shape, double*
         Column& c = columns[j];
         if (alpha != 0) {
             const bool tells = history && blockIdx.x == 0;
-            end_iteration<Y>(c, sums[0], sums[1], tells ? history + (c.iterations + 1) * shape.k + j : nullptr);
+            end_iteration(c, sums[0], sums[1], tells ? history + (c.iterations + 1) * shape.k + j : nullptr);
             c.beta = quotient(sums[0], c.nu);
             c.nu = sums[0];
         }

@@ -156,7 +156,7 @@ __device__ void iterate(const Part<Y, THREADS, MARKED>& part, PRODUCT& product, 
     // Every thread knows when to end, and the factors: they come from the same sums, and waiting for one thread takes
     // longer.
     const bool is_tested = c.tolerance >= 0, has_rows = threadIdx.x / WARP * WARP < part.rows;
-    const double enough = threshold<Y>(c) * threshold<Y>(c);
+    const double enough = threshold(c) * threshold(c);
     double* const history = part.v.history && blockIdx.x == 0 && threadIdx.x == 0 ? part.v.history + c.iterations : nullptr;
     const auto& total = exchange.shared.total;
     double weights[2] = {blockIdx.x == 0 && threadIdx.x == 0 ? c.nu : 0.};  // a sum that is known
@@ -192,7 +192,7 @@ __device__ void iterate(const Part<Y, THREADS, MARKED>& part, PRODUCT& product, 
     if (done) {
         c.iterations += done - 1;
         c.nu = total[3];
-        end_iteration<Y>(c, c.nu, total[4], nullptr);
+        end_iteration(c, c.nu, total[4], nullptr);
     }
     if (c.reason == RUNNING && done < most) c.reason = reason_of_curvature(c, total[0]);
     *column = c;

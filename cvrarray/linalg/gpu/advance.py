@@ -26,14 +26,14 @@ class Advance:
         self._state, self._kernel = state, ADVANCE(state.x.dtype, kind)
         self._layout = layout = Layout.of_waiting_blocks(n, k, size)
         blocks = layout.grid[0]
-        most = cupy.cuda.Device().attributes["MaxSharedMemoryPerBlockOptin"] - self._kernel.shared_size_bytes
+        driver, function = cupy.cuda.driver, self._kernel.ptr
+        own = driver.funcGetAttribute(driver.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, function)
+        most = cupy.cuda.Device().attributes["MaxSharedMemoryPerBlockOptin"] - own
         needed = 8 * WORDS * k + (MANY * itemsize if kind == BLOCKS else 0)
         rounds = -(-n // (layout.rows * blocks))
         self._kept = min(rounds, (most - needed) // (MANY * itemsize))
         self._shared = needed + self._kept * MANY * itemsize
-        cupy.cuda.driver.funcSetAttribute(
-            self._kernel.ptr, cupy.cuda.driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, most
-        )  # engines share the kernel
+        driver.funcSetAttribute(function, driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, most)  # engines share it
         self._words, self._marks = cupy.zeros(N_SUMS * blocks * k), cupy.zeros(blocks, np.uint32)
 
     def launch(self) -> None:
