@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from . import arithmetic, solution
+from .ends import PROGRESS
 from .operators import multiply
 from .solution import Outcome
 from .system import System
@@ -21,8 +22,6 @@ from .system import System
 #: What a correction reduces the residual to, and the least that it is asked for where it is the last one. Less than
 #: single precision attains costs iterations and gains nothing.
 INNER, LEAST = 1e-5, 2e-6
-#: A correction must leave less than this part of the true residual, else double precision takes over.
-PROGRESS = 0.5
 
 Callback = Callable[[Any], Any]
 Make = Callable[[System], Any]
