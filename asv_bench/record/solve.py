@@ -8,7 +8,9 @@ Files are taken as they are. The preconditioner is the diagonal.
 
   us            of an iteration: a solve of more iterations less one of fewer, over the difference; medians of turns
   product       us of ``A @ x`` alone, of ours
+  16 columns    us of an iteration for 16 right-hand sides together
   peers         SciPy's cg with its CSR, and with our array; on a GPU CuPy's, and NVIDIA Warp's where it can be imported
+  to 1e-10      ms of a whole solve in double precision, and in mixed precision
 """
 
 from __future__ import annotations
@@ -36,7 +38,11 @@ from . import machine, pages
 
 #: Iterations of the shorter and of the longer solve, on a device of that kind.
 ITERATIONS = {"cpu": (5, 25), "cuda": (100, 300)}
-OURS = ("ours", "ours, block-Jacobi")
+OURS = ("ours", "ours, block-Jacobi", "ours, 16 columns")
+COLUMNS = 16
+#: A solve that takes longer than so many seconds is measured over a fifth of the iterations.
+LONG = 0.05
+TOLERANCE, MOST = 1e-10, 5000  #: of a whole solve, and its iterations at most
 #: What is left out unless it is named: a power law twice.
 MATRICES = [name for name in generate.MATRICES if name not in ("rmat_unshuffled", "elasticity")]
 
@@ -47,9 +53,7 @@ def parser() -> argparse.ArgumentParser:
     """Options of the command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("matrices", nargs="*", metavar="MATRIX", help=f"files or generated; default: {', '.join(MATRICES)}")
-    parser.add_argument(
-        "--scale", choices=generate.SCALES, default="medium", help="of the generated ones; default: %(default)s"
-    )
+    parser.add_argument("--scale", default="medium", help="of the generated ones, or several; default: %(default)s")
     parser.add_argument("--dtype", default="float64,float32", help="default: %(default)s")
     parser.add_argument("--device", help="cpu, cuda or cuda:N; default: the GPU if there is one")
     parser.add_argument("--turns", type=int, default=7, metavar="N", help="default: %(default)s")
@@ -77,8 +81,8 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     bench.check_positive("turns", args.turns)
     sources.check_dtypes(args.dtype)
     others, results = clocks.OtherLoad(), []
-    for name in args.matrices or MATRICES:
-        csr = sources.load(name, scale=args.scale, seed=0, device=devices.CPU)
+    for scale, name in chosen(args):
+        csr = sources.load(name, scale=scale, seed=0, device=devices.CPU)
         matrix = definite(csr) if name in generate.MATRICES else csr
         for dtype in args.dtype.split(","):
             results.append(measure_case(Path(name).stem, matrix.astype(dtype), device, args.turns))
@@ -92,6 +96,16 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
         "cpus_busy_with_others": others.cpus(),
         "results": results,
     }
+
+
+def chosen(args: argparse.Namespace) -> list[tuple[str, str]]:
+    """Scale and name of each matrix: files once, generated ones at each scale."""
+    scales = args.scale.split(",")
+    for scale in scales:
+        if scale not in generate.SCALES:
+            raise ValueError(f"scale must be of {', '.join(generate.SCALES)}; got {scale!r}")
+    names = args.matrices or MATRICES
+    return [(scale, name) for scale in scales for name in names if name in generate.MATRICES or scale == scales[0]]
 
 
 def definite(csr: Any) -> Any:
@@ -110,18 +124,19 @@ def definite(csr: Any) -> Any:
 def measure_case(name: str, csr: Any, device: devices.Device, turns: int) -> dict[str, Any]:
     """Microseconds of an iteration by each contender, in turns."""
     A = cvrarray.asarray(csr, device=str(device))
-    b = devices.move(np.ones(csr.shape[0], csr.dtype), device)
+    b = devices.move(np.random.default_rng(0).standard_normal(csr.shape[0]).astype(csr.dtype), device)
+    size = getattr(A, "block_size", 1)
     with device.use():
-        contenders = ours(A, b) | (scipy_peers(csr, A, b) if device.kind == "cpu" else gpu_peers(csr, b, device))
-        fewer, more = ITERATIONS[device.kind]
+        contenders = ours(A, b) | (scipy_peers(csr, A, b) if device.kind == "cpu" else gpu_peers(csr, b, size, device))
         product = b.copy()
         contenders["product"] = lambda count: [A.matvec(b, out=product) for _ in range(count)]
+        counts = {by: counts_for(solve, device) for by, solve in contenders.items()}
         samples: dict[str, list[float]] = {by: [] for by in contenders}
-        for solve in contenders.values():
-            solve(fewer), solve(more)  # compile, prepare
         for _ in range(turns):
             for by, solve in contenders.items():
+                fewer, more = counts[by]
                 samples[by].append((seconds(solve, more, device) - seconds(solve, fewer, device)) / (more - fewer))
+        whole = whole_solves(A, b, device, turns) if csr.dtype == np.float64 else {}
     return {
         "matrix": name,
         "rows": csr.shape[0],
@@ -129,7 +144,38 @@ def measure_case(name: str, csr: Any, device: devices.Device, turns: int) -> dic
         "dtype": str(csr.dtype),
         "format": A.format,
         "microseconds": {by: round(statistics.median(times) * 1e6, 2) for by, times in samples.items()},
+        "to_1e-10": whole,
     }
+
+
+def counts_for(solve: Solve, device: devices.Device) -> tuple[int, int]:
+    """Iterations of a contender's shorter and longer solve, both of which have run afterwards."""
+    fewer, more = ITERATIONS[device.kind]
+    solve(fewer)  # compiles
+    if device.kind == "cuda" and seconds(solve, fewer, device) > LONG:
+        fewer, more = fewer // 5, more // 5
+    for count in (fewer, more):
+        solve(count), solve(count)
+    return fewer, more
+
+
+def whole_solves(A: Any, b: Any, device: devices.Device, turns: int) -> dict[str, Any]:
+    """Milliseconds and iterations to the tolerance, by precision; in the end the true residual is below it."""
+    solvers = {
+        name: linalg.CG(A, M="jacobi", rtol=TOLERANCE, maxiter=MOST, precision=precision)
+        for name, precision in (("float64", None), ("mixed", "mixed"))
+    }
+    found: dict[str, Any] = {}
+    times: dict[str, list[float]] = {name: [] for name in solvers}
+    for name, solver in solvers.items():
+        answer = solver.solve(b)
+        found[name] = {"iterations": answer.iterations, "reason": answer.reason}
+    for _ in range(turns):
+        for name, solver in solvers.items():
+            times[name].append(seconds(lambda _: solver.solve(b), 0, device))  # noqa: B023 (called at once)
+    for name, took in times.items():
+        found[name]["milliseconds"] = round(statistics.median(took) * 1e3, 3)
+    return found
 
 
 def seconds(solve: Solve, count: int, device: devices.Device) -> float:
@@ -148,6 +194,7 @@ def ours(A: Any, b: Any) -> dict[str, Solve]:
     size = getattr(A, "block_size", 1)
     if size > 1:
         found["ours, block-Jacobi"] = _counted(A, linalg.block_jacobi(A, size), b)
+    found["ours, 16 columns"] = _counted(A, linalg.jacobi(A), b[:, None].repeat(COLUMNS, axis=1))
     return found
 
 
@@ -175,8 +222,8 @@ def scipy_peers(csr: Any, A: Any, b: Any) -> dict[str, Solve]:
     }
 
 
-def gpu_peers(csr: Any, b: Any, device: devices.Device) -> dict[str, Solve]:
-    """CuPy's cg; Warp's, in a CUDA graph with the test on the device, and with a test every 50 iterations."""
+def gpu_peers(csr: Any, b: Any, size: int, device: devices.Device) -> dict[str, Solve]:
+    """CuPy's cg, and Warp's where it can be imported."""
     from cupyx.scipy.sparse.linalg import LinearOperator, cg
 
     there = sources.place(csr, device)
@@ -184,36 +231,73 @@ def gpu_peers(csr: Any, b: Any, device: devices.Device) -> dict[str, Solve]:
     M = LinearOperator(csr.shape, matvec=lambda r: inverse * r, dtype=csr.dtype)
     found: dict[str, Solve] = {"cupy": lambda count: cg(there, b, rtol=0, atol=0, maxiter=count, M=M)}
     try:
-        import warp
-        import warp.optim.linear
-        import warp.sparse
+        import warp  # noqa: F401
     except ImportError:
         return found
+    return found | warp_peers(csr, b.get(), size, str(device))
+
+
+def warp_peers(csr: Any, b: np.ndarray, size: int, device: str) -> dict[str, Solve]:
+    """Warp's cg, prepared as far as it can be: with the test on the device, and with one every 50 iterations; and over
+    blocks of `size`.
+    """
+    import warp
+    import warp.optim.linear
+    import warp.sparse
+
     warp.config.quiet = True
     warp.init()
-    place = warp.get_device(str(device))
+    place, kind = warp.get_device(device), warp.float32 if csr.dtype == np.float32 else warp.float64
     row = np.repeat(np.arange(csr.shape[0], dtype=np.int32), np.diff(csr.indptr))
-    kind = warp.float32 if csr.dtype == np.float32 else warp.float64
     arrays = [warp.array(part, dtype=t, device=place) for part, t in ((row, int), (csr.indices, int), (csr.data, kind))]
-    bsr = warp.sparse.bsr_from_triplets(csr.shape[0], csr.shape[1], *arrays)
-    right = warp.array(b.get(), dtype=kind, device=place)
-    jacobi = warp.optim.linear.preconditioner(bsr, "diag")
-    for name, every in (("warp", 0), ("warp, every 50", 50)):
+    matrix = warp.sparse.bsr_from_triplets(*csr.shape, *arrays)
+    cases = [("warp", 0, 1), ("warp, every 50", 50, 1)]
+    if size > 1 and csr.shape[0] % size == 0:
+        cases.append(("warp, blocks", 0, size))
 
-        def solve(count: int, every: int = every) -> Any:
-            x = warp.zeros_like(right)
-            return warp.optim.linear.cg(
-                bsr, right, x, tol=0.0, atol=0.0, maxiter=count, M=jacobi, check_every=every, use_cuda_graph=True
-            )
+    def contender(every: int, size: int) -> Solve:
+        A = matrix if size == 1 else warp.sparse.bsr_copy(matrix, block_shape=(size, size))
+        of_entry = kind if size == 1 else warp.types.vector(size, kind)
+        right = warp.array(b.reshape(-1, size) if size > 1 else b, dtype=of_entry, device=place)
+        x, M = warp.zeros_like(right), warp.optim.linear.preconditioner(A, "diag")
+        prepared: dict[int, Any] = {}
 
-        found[name] = solve
-    return found
+        def solve(count: int) -> Any:
+            if count not in prepared:
+                prepared[count] = warp.optim.linear.cg(
+                    A, right, x, tol=0.0, atol=0.0, maxiter=count, M=M, check_every=every, use_cuda_graph=True, run=False
+                )
+            x.zero_()
+            prepared[count]()
+            return x
+
+        return solve
+
+    return {name: contender(every, blocks) for name, every, blocks in cases}
 
 
 def table(report: dict[str, Any]) -> str:
     """The report for people."""
     names = list(dict.fromkeys(by for case in report["results"] for by in case["microseconds"]))
-    return render(["matrix", "dtype", "rows", "nonzeros", "format", *names, "over best peer"], _rows(report, names))
+    iterations = render(["matrix", "dtype", "rows", "nonzeros", "format", *names, "over best peer"], _rows(report, names))
+    return iterations + "\n" + render(WHOLE, _whole_rows(report))
+
+
+#: Columns of the table of whole solves.
+WHOLE = ["matrix", "rows", "iterations, float64", "mixed", "ms, float64", "mixed", "faster"]
+
+
+def _whole_rows(report: dict[str, Any]) -> list[list[str]]:
+    rows = []
+    for case in report["results"]:
+        if case["to_1e-10"]:
+            double, mixed = case["to_1e-10"]["float64"], case["to_1e-10"]["mixed"]
+            ends = [found["reason"] for found in (double, mixed)]
+            cells = [f"{found['iterations']:,}" for found in (double, mixed)]
+            times = [significant(found["milliseconds"]) for found in (double, mixed)]
+            faster = f"{double['milliseconds'] / mixed['milliseconds']:.2f}" if {*ends} == {"converged"} else ", ".join(ends)
+            rows.append([case["matrix"], f"{case['rows']:,}", *cells, *times, faster])
+    return rows
 
 
 def _rows(report: dict[str, Any], names: list[str]) -> list[list[str]]:
@@ -252,7 +336,8 @@ def write(report: dict[str, Any], folder: Path) -> None:
         f"this page. {'' if busy is None else f'CPUs busy with other processes meanwhile: {busy:.2f}.'}\n\n"
         f"Geometric means of the peers' times over ours: {'; '.join(means)}.\n\n"
         + pages.markdown(["matrix", "dtype", "rows", "nonzeros", "format", *names, "over best peer"], rows)
-        + f"\n\n![times of an iteration](solve-{kind}.svg)\n"
+        + f"\n\n![times of an iteration](solve-{kind}.svg)\n\n"
+        "## To 1e-10, in double and in mixed precision\n\n" + pages.markdown(WHOLE, _whole_rows(report)) + "\n"
     )
     (folder / f"solve-{kind}.md").write_text(text)
     pages.write_figures(report, folder / f"solve-{kind}.json")
