@@ -72,7 +72,7 @@ __device__ Y residual(W b, W q, const double* scale, int64 column) {
 // cg_residual: r = b - q, and z, r @ z and r @ r of it, for columns that begin (`first`) or that seem to be done. Where
 // b and q are in double precision and r is not, r is in units of `scale`.
 //
-// p = z, but where `keeps` columns go on in their direction p
+// p = z; where `turns`, p goes on with the z of the new r instead of that of the old one
 //
 // traffic   5 vectors, with a diagonal M
 // requires  q = A x
@@ -81,17 +81,20 @@ __global__ __launch_bounds__(THREADS) void cg_residual(const Shape shape, const 
                                                        const Y* __restrict__ inverse, int size, const W* __restrict__ b,
                                                        const W* __restrict__ q, Y* __restrict__ r, Y* __restrict__ z,
                                                        Y* __restrict__ p, const double* scale, const double* tolerance,
-                                                       double part, int64 limit, bool first, bool keeps, double* history) {
+                                                       double part, int64 limit, bool first, bool turns, double* history) {
     const int64 j = shape.column();
     const bool active = shape.has_column() && (first || column[j].reason != RUNNING);
     double sums[2] = {};
     for (int64 base = blockIdx.x * (int64)shape.rows; base < shape.n; base += shape.stride()) {
         const int64 row = base + shape.row_of_thread(), at = row * shape.k + j;
         const bool is_here = active && row < shape.n;
-        Y entry{};
-        if (is_here) r[at] = entry = residual<Y>(b[at], q[at], scale, j);
-        const Y direction = weigh<P>(shape, inverse, size, row, is_here, entry, z, sums);
-        if (P != GIVEN && is_here && !keeps) p[at] = direction;
+        Y entry{}, direction{};  // what is left of p
+        if (is_here) {
+            if (turns) direction = plus(p[at], -1, P == BLOCKS || P == GIVEN ? z[at] : preconditioned<P>(inverse, row, r[at]));
+            r[at] = entry = residual<Y>(b[at], q[at], scale, j);
+        }
+        entry = weigh<P>(shape, inverse, size, row, is_here, entry, z, sums);
+        if (is_here) p[at] = P == GIVEN ? direction : add(direction, entry);
     }
     if (!grid_sums(shape, partials, sums)) return;
     Column& c = column[j];
@@ -176,13 +179,12 @@ __global__ __launch_bounds__(THREADS) void cg_step(const Shape shape, const Part
     c.nu = sums[0];
 }
 
-// cg_weigh: r @ z for z = M r by others, and beta; p = z for columns that begin, but where p `keeps`
+// cg_weigh: r @ z for z = M r by others, and beta; p += z for columns that begin
 //
 // traffic   2 vectors
 template <class Y>
 __global__ __launch_bounds__(THREADS) void cg_weigh(const Shape shape, const Partials partials, Column* column,
-                                                    const Y* __restrict__ r, const Y* __restrict__ z, Y* __restrict__ p,
-                                                    bool keeps) {
+                                                    const Y* __restrict__ r, const Y* __restrict__ z, Y* __restrict__ p) {
     const int64 j = shape.column();
     const bool begins = shape.has_column() && column[j].reason == START;
     double sums[1] = {};
@@ -191,7 +193,7 @@ __global__ __launch_bounds__(THREADS) void cg_weigh(const Shape shape, const Par
         for (int64 row = shape.first_row(); row < shape.n; row += shape.stride()) {
             const Y entry = z[row * shape.k + j];
             sums[0] += dot(r[row * shape.k + j], entry);
-            if (begins && !keeps) p[row * shape.k + j] = entry;
+            if (begins) p[row * shape.k + j] = add(p[row * shape.k + j], entry);
         }
     if (!grid_sums(shape, partials, sums)) return;
     Column& c = column[j];

@@ -67,11 +67,16 @@ class Engine:
         if self.double is None:
             self.double = self.make(replace(self.system, matrix=self.matrix))
         xp = self.system.device.xp
-        if not bool(xp.isfinite(x).all()):
-            x[...] = 0
+        worse = np.flatnonzero(~(found.residual <= self._norms(b)))  # than 0 would be
+        if worse.size:
+            x.reshape(len(x), -1)[:, worse] = 0
         rest = self.double.run(b, x, tolerance, max(0, limit - int(found.iterations.max())))
         history = xp.concatenate([found.history, rest.history[1:]]) if self.system.history else None
         return Outcome(found.iterations + rest.iterations, rest.residual, rest.reasons, history)
+
+    def _norms(self, b: Any) -> np.ndarray:
+        v = arithmetic.of(self.system.device, self.system.shape, self.system.dtype)
+        return np.atleast_1d(v.host(v.norm(b)))
 
 
 def _refining(system: System, single: System, make: Make) -> Any:

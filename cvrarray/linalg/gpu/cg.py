@@ -73,8 +73,8 @@ class Engine:
     which then needs the engine: its vectors are the engine's.
     """
 
-    #: Whether a direction is kept where its residual is replaced by the true one.
-    keeps = False
+    #: Whether directions go on where residuals are replaced by the true ones.
+    turns = False
 
     def __init__(self, system: System, loop: str = "fastest") -> None:
         self.system, self._wanted = system, loop
@@ -203,16 +203,16 @@ class Engine:
 
     def _judge(self, b: Any, product: Any, first: bool, scale: Any) -> None:
         """Go on from ``r = (b - product) / scale``, or end."""
-        state, layout, keeps = self._state, self._layout, self.keeps and not first
+        state, layout = self._state, self._layout
         layout.launch(
             RESIDUAL(self._wide, self.system.dtype, self._kind),
             (state.sums, state.columns, state.inverse, state.block_size, b, product, state.r, state.z, state.p, scale,
-             state.tolerance, self._part, np.int64(state.limit), first, keeps, state.history),
+             state.tolerance, self._part, np.int64(state.limit), first, self.turns and not first, state.history),
             shared_mem=state.shared_mem,
         )  # fmt: skip
         if self._kind == GIVEN:
             self._precondition()
-            layout.launch(WEIGH(self.system.dtype), (state.sums, state.columns, state.r, state.z, state.p, keeps))
+            layout.launch(WEIGH(self.system.dtype), (state.sums, state.columns, state.r, state.z, state.p))
 
     def _iterate(self, limit: int, callback: Callback | None, looks: bool) -> None:
         """Iterations until all columns have ended, `limit` at most."""
@@ -296,7 +296,7 @@ class Engine:
         )
         if self._kind == GIVEN:
             self._precondition()
-            layout.launch(WEIGH(dtype), (state.sums, state.columns, state.r, state.z, state.p, False))
+            layout.launch(WEIGH(dtype), (state.sums, state.columns, state.r, state.z, state.p))
         layout.launch(TURN(dtype, self._kind), (state.columns, state.inverse, state.r, state.z, state.x, state.p))
 
 

@@ -4,8 +4,9 @@ H. A. van der Vorst, Q. Ye, "Residual Replacement Strategies for Krylov Subspace
 of True Residuals", SIAM J. Sci. Comput. 22, 2000; M. A. Clark et al., "Solving Lattice QCD systems of equations using
 mixed precision solvers on GPUs", Comput. Phys. Commun. 181, 2010, call it reliable updates. Iterations add up a
 correction of x. Where the residual that they update has become PART of the true one that it began from, x takes the
-correction, the residual becomes ``b - A x``, and the iteration goes on in its direction: so nothing is begun anew, and
-there are about as many iterations as in double precision.
+correction, the residual becomes ``b - A x``, and the direction ``z + beta p`` takes the z of the new residual: so
+nothing is begun anew, and there are about as many iterations as in double precision. (With the old z ill-conditioned
+systems diverge.)
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class Engine(cg.Engine):
     A column that single precision cannot solve ends as one that could not be solved.
     """
 
-    keeps = True
+    turns = True
 
     def __init__(self, system: System, single: System) -> None:
         self._double = system
