@@ -59,6 +59,17 @@ __device__ Y block_row(const Y* row, int apart, const Y* r, int r_apart, int cou
     return z;
 }
 
+// the same for a row of SIZE entries and neighbouring ones of r
+template <int SIZE, class Y>
+__device__ Y whole_block_row(const Y* row, int apart, const Y* r) {
+    Y left[SIZE + 1], right[SIZE + 1], z{};
+#pragma unroll
+    for (int u = 0; u < SIZE; ++u) left[u] = row[u * apart], right[u] = r[u];
+#pragma unroll
+    for (int u = 0; u < SIZE; ++u) z = mac(left[u], right[u], z);
+    return z;
+}
+
 // -------------------------------------------------------------------------------------------------- when a column ends
 
 constexpr double LEAST = 2.2250738585072014e-308;  // normal number

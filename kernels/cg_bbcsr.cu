@@ -205,14 +205,14 @@ struct BlockProduct {
 // requires  as iterate(); s in shared memory if S > 1, p if MARKED
 // races     of p: see cg_iterations.cuh; all else is a block's own
 template <class A, class Y, class I, class M, int B, int U_NARROW, int U_WIDE, bool HOLES, int S, int THREADS, bool STREAM,
-          bool MARKED>
+          bool MARKED, int SIZE>
 __global__ __launch_bounds__(THREADS, 1) void cg_bbcsr(const Bbcsr<A, I, M> m, const int64* first_row, const Vectors<Y> v,
                                                        Column* column, uint64* words, int64 count) {
     extern __shared__ uint4 memory[];
     char* const shared = reinterpret_cast<char*>(memory);
     const int64 row = first_row[blockIdx.x], end = first_row[blockIdx.x + 1];
     const int first = (int)(row / WARP), n_bins = end > row ? (int)((end + WARP - 1) / WARP) - first : 0;
-    const Part<Y, THREADS, MARKED> part(v, shared, row, end, m.n_rows);
+    const Part<Y, THREADS, MARKED, SIZE> part(v, shared, row, end, m.n_rows);
     const BlockProduct<A, Y, I, M, B, U_NARROW, U_WIDE, HOLES, S, THREADS, STREAM, MARKED> product{
         m, m.data.opened(), reinterpret_cast<OwnBin<A, I, M>*>(shared), first, n_bins, (int)(row % WARP), part.rows, v.p,
         part.s, shared + v.free, shared + v.end};

@@ -28,8 +28,11 @@ BATCH = 4096
 WORDS_A_BLOCK = 11  # of 64 bits, for exchanges between blocks: 2 * 5 sums and a barrier
 BIN = 40  # bytes of the kernel's struct OwnBin, at most
 RESERVED = 4096  # bytes of shared memory for the kernels' own variables
-#: Threads of a block; more for single columns where there are enough bins, as their rows need few registers.
-THREADS, MANY_THREADS = (512, 640), 1024
+#: Threads of a block; a few more where more warps can share each bin then; many for single columns where there are enough
+#: bins, as their rows need few registers.
+THREADS, SHARING_THREADS, MANY_THREADS = 512, 640, 1024
+#: Blocks of the preconditioner that kernels are compiled for, if they are the matrix's; others' size is an argument.
+MOST_KNOWN = 8
 #: Work that a row is beside its slots, counted in slots.
 A_ROW = 8
 #: Warps that may share a bin.
@@ -45,21 +48,21 @@ BBCSR = Kernel(
         (*dtypes, *how)
         for dtypes in ROUNDED
         for how in (
-            ("int32", 1, False, 1, False, MANY_THREADS, True, False),
-            ("int32", 3, False, 2, False, THREADS[0], False, True),
-            ("int64", 6, False, 4, True, THREADS[1], True, False),
+            ("int32", 1, False, 1, False, MANY_THREADS, True, False, 0),
+            ("int32", 3, False, 2, False, THREADS, False, True, 3),
+            ("int64", 6, False, 4, True, SHARING_THREADS, True, False, 6),
         )
     ],
-    lambda value, product, index, size, far, sharers, holes, threads, streams, is_marked: (
+    lambda value, product, index, size, far, sharers, holes, threads, streams, is_marked, known_size: (
         value, product, index, mask_dtype(size), size, *bbcsr.unroll(size, product.itemsize, far), holes, sharers,
-        threads, streams, is_marked,
+        threads, streams, is_marked, known_size,
     ),
 )  # fmt: skip
 CVR = Kernel(
     "cg_cvr",
     "cg_cvr",
     [(*dtypes, *how) for dtypes in ROUNDED for how in (("int32", WARP, False), ("int64", 4, True))],
-    lambda value, product, index, n_lanes, cut: (value, product, index, n_lanes, cvr.UNROLL[product.itemsize], cut, THREADS[0]),
+    lambda value, product, index, n_lanes, cut: (value, product, index, n_lanes, cvr.UNROLL[product.itemsize], cut, THREADS),
 )
 
 
@@ -112,7 +115,6 @@ class SharedMemory:
         wanted = {
             "s": 0 if sharers is None else rows * sharers,
             "r": rows,
-            "z": rows if kind == BLOCKS else 0,
             "inverse": rows * int(state.block_size) if kind in (DIAGONAL, BLOCKS) else 0,
             "x": rows,
         }
@@ -145,7 +147,7 @@ class Persistent:
         size = {IDENTITY: 0, DIAGONAL: 1, BLOCKS: int(state.block_size)}[kind]
         self._fixed = (
             size,
-            *(places[name] & (1 << 64) - 1 for name in ("x", "r", "z", "p", "s", "inverse")),
+            *(places[name] & (1 << 64) - 1 for name in ("x", "r", "p", "s", "inverse")),
             memory.free,
             self._end,
         )
@@ -203,7 +205,9 @@ def _of_bbcsr(t: BBCSRTables, state: State, kind: int) -> Persistent:
     kept = (memory.size - memory.free) * blocks
     left = sum(table.nbytes for table in (t.data, t.col_narrow, t.col_wide, t.present) if table is not None) - kept
     streams = left > IN_CACHE * cupy.cuda.Device().attributes["L2CacheSize"]
-    how = t.block_size, bbcsr.is_far(t), sharers, t.present is not None, threads, streams, is_marked
+    size = int(state.block_size) if kind == BLOCKS else 0
+    known = size if size == t.block_size <= MOST_KNOWN else 0
+    how = t.block_size, bbcsr.is_far(t), sharers, t.present is not None, threads, streams, is_marked, known
     kernel = BBCSR(distinct.kind(t.data, t.distinct), state.x.dtype, t.col_wide.dtype, *how)
     end = min(memory.size, memory.free + of_tables)
     return Persistent(kernel, t, (cupy.asarray(part.first_row),), state, kind, memory, places, (blocks, threads, end))
@@ -275,20 +279,16 @@ def _workers(bins: int, n_blocks: int, unroll: int, itemsize: int) -> tuple[int,
     A step are the loads of `unroll` blocks. Sharers need memory for their sums, so only bins that are fewer than warps
     have several. Wide numbers need the registers of few threads.
     """
+    found = [(THREADS, 1)]
+    for threads in (THREADS, SHARING_THREADS)[: 2 if itemsize <= 8 else 1]:
+        most = min(threads // WARP // bins, -(-n_blocks // unroll))  # warps that all have blocks to load
+        found += [(threads, sharers) for sharers in SHARERS if 1 < sharers <= most]
 
     def steps(choice: tuple[int, int]) -> tuple[int, int, int]:
         threads, sharers = choice
-        return -(-bins * sharers // (threads // WARP)) * -(-n_blocks // (sharers * unroll)), threads, -sharers
+        return -(-n_blocks // (sharers * unroll)), threads, -sharers
 
-    return min(
-        (
-            (threads, sharers)
-            for threads in THREADS[: 2 if itemsize <= 8 else 1]
-            for sharers in SHARERS
-            if sharers == 1 or (bins * sharers <= threads // WARP and (sharers - 1) * unroll < n_blocks)
-        ),
-        key=steps,
-    )
+    return min(found, key=steps)
 
 
 def _table_bytes(t: BBCSRTables, part: Partition, pointer: np.ndarray) -> int:
@@ -303,7 +303,7 @@ def _of_cvr(t: CVRTables, state: State, kind: int) -> Persistent:
     """Blocks have equal shares of chunks and of rows; a warp takes a chunk."""
     n, size, dtype = t.shape[0], int(state.block_size), state.x.dtype
     n_units = -(-n // size)
-    enough = max(1, -(-t.carry_row.size // (THREADS[0] // WARP)))
+    enough = max(1, -(-t.carry_row.size // (THREADS // WARP)))
     blocks = min(processors(cupy.cuda.runtime.getDevice()), enough, n_units)
     first_row = np.minimum(np.arange(blocks + 1) * n_units // blocks * size, n)
     memory = SharedMemory(distinct.shared_bytes(t.distinct))
@@ -311,4 +311,4 @@ def _of_cvr(t: CVRTables, state: State, kind: int) -> Persistent:
     places = memory.place_vectors(rows, state, kind, None)
     kernel = CVR(distinct.kind(t.val, t.distinct), dtype, t.tail.dtype, t.n_lanes, t.cut_row.size > 0)
     others = cvr._cuts(t, dtype)(), np.int64(n), cupy.asarray(first_row)
-    return Persistent(kernel, t, others, state, kind, memory, places, (blocks, THREADS[0], memory.free))
+    return Persistent(kernel, t, others, state, kind, memory, places, (blocks, THREADS, memory.free))
