@@ -226,46 +226,40 @@ __global__ __launch_bounds__(THREADS) void cg_turn(const Shape shape, const Colu
 
 // ------------------------------------------------------------------------------------------------ all of it in a launch
 
-constexpr int MANY = 1024;  // threads of a block of cg_advance
+constexpr int MANY = 1024, MOST_COLUMNS = 128;  // threads of a block of cg_advance, and columns of its vectors
 
-// The sums of each column over all blocks, in the first thread of each column of every block. All threads must call it.
-// `words` are (N, blocks, columns), of the other mark before.
+struct ColumnSums {
+    double of_rows[2 * (MANY + MOST_COLUMNS)], total[2 * MOST_COLUMNS];
+};
+
+// shared.total (N, columns): the sums over all blocks of each column's N values, in a fixed order. All threads must call
+// it. `words` are (N, columns, blocks), of the other mark before.
 template <int N>
-__device__ void exchanged_sums(const Shape& shape, double* words, uint32 mark, double (&value)[N]) {
-    constexpr int AT_ONCE = 4;  // words of each sum that a thread asks for before it looks at one
-    block_sums<N, MANY>(shape, value);
-    const int t = threadIdx.x, blocks = gridDim.x;
+__device__ void exchange_sums(const Shape& shape, ColumnSums& shared, double* words, uint32 mark, double (&value)[N]) {
+    constexpr int WARPS = MANY / WARP;
+    const int warp = threadIdx.x / WARP, lane = lane_id(), row = shape.row_of_thread();
+    const bool is_vector = shape.columns == 1;
+    const int count = is_vector ? WARPS : shape.rows, apart = count | 1;  // odd: no two lanes in a bank
+    __syncthreads();  // the last totals are read
 #pragma unroll
     for (int i = 0; i < N; ++i) {
-        if (t < shape.columns) tell(words + (i * (int64)blocks + blockIdx.x) * shape.columns + t, marked(value[i], mark));
-        value[i] = 0;
+        const double entry = is_vector ? warp_sum(value[i]) : value[i];
+        const int column = i * shape.columns + threadIdx.x % shape.columns;
+        if (is_vector ? lane == 0 : row < shape.rows) shared.of_rows[column * apart + (is_vector ? warp : row)] = entry;
     }
-    pause(FIRST_LOOK);
-    const double* const of_column = words + t % shape.columns;
-    uint32 looks = 0;
-    for (int from = shape.row_of_thread(); shape.row_of_thread() < shape.rows && from < blocks; from += AT_ONCE * shape.rows) {
-        double found[AT_ONCE][N];
-        for (bool is_there = false; !is_there; be_patient(looks)) {
-            is_there = true;
-#pragma unroll
-            for (int u = 0; u < AT_ONCE; ++u)
-#pragma unroll
-                for (int i = 0; i < N; ++i) {
-                    const int g = from + u * shape.rows;
-                    found[u][i] = g < blocks ? told(of_column + (i * (int64)blocks + g) * shape.columns) : marked(0., mark);
-                }
-#pragma unroll
-            for (int u = 0; u < AT_ONCE; ++u)
-#pragma unroll
-                for (int i = 0; i < N; ++i) is_there &= has_mark(found[u][i], mark);
-            if (!is_there) pause(NEXT_LOOK);
-        }
-#pragma unroll
-        for (int u = 0; u < AT_ONCE; ++u)
-#pragma unroll
-            for (int i = 0; i < N; ++i) value[i] += marked(found[u][i], 0);
+    __syncthreads();
+    for (int i = warp; i < N * shape.columns; i += WARPS) {
+        double sum = 0;
+        for (int of = lane; of < count; of += WARP) sum += shared.of_rows[i * apart + of];
+        sum = warp_sum(sum);
+        if (lane == 0) tell(words + i * (int64)gridDim.x + blockIdx.x, marked(sum, mark));
     }
-    block_sums<N, MANY>(shape, value);
+    if (warp < N * shape.columns) pause(FIRST_LOOK);
+    for (int i = warp; i < N * shape.columns; i += WARPS) {
+        const double total = warp_sum(awaited_share(words + i * (int64)gridDim.x, gridDim.x, mark));
+        if (lane == 0) shared.total[i] = total;
+    }
+    __syncthreads();
 }
 
 // cg_advance: what cg_curvature, cg_step and cg_turn do, with every block waiting for all sums
@@ -282,12 +276,14 @@ __global__ __launch_bounds__(MANY, 1) void cg_advance(const Shape shape, double*
                                                       const Y* __restrict__ inverse, int size, int n_kept,
                                                       const Y* __restrict__ q, Y* __restrict__ r, Y* __restrict__ z,
                                                       Y* __restrict__ x, Y* __restrict__ p, double* history) {
+    constexpr int U = sizeof(Y) <= 8 ? 4 : 2;  // rows that are loaded before the first is used
     extern __shared__ uint4 memory[];  // of weigh(); then the rows kept, and the columns
+    __shared__ ColumnSums shared;
     Y* const kept = reinterpret_cast<Y*>(memory) + (P == BLOCKS ? MANY : 0) + threadIdx.x;
     Column* const columns = reinterpret_cast<Column*>(reinterpret_cast<Y*>(memory) + MANY * ((P == BLOCKS) + n_kept));
     const int64 j = shape.column();
     const bool is_first = threadIdx.x < shape.columns;  // of the column's threads
-    bool active = shape.has_column() && column[j].reason == RUNNING;
+    const bool active = shape.has_column() && column[j].reason == RUNNING;
     if (!__syncthreads_or(active)) return;
     if (is_first) {
         columns[j] = column[j];
@@ -298,37 +294,72 @@ __global__ __launch_bounds__(MANY, 1) void cg_advance(const Shape shape, double*
     double curvature[1] = {};
     if (active) {
         int i = 0;
-#pragma unroll 4
-        for (int64 row = shape.first_row(); row < shape.n; row += shape.stride(), ++i) {
-            const Y product = q[row * shape.k + j];
-            curvature[0] += dot(p[row * shape.k + j], product);
-            if (i < n_kept) kept[i * MANY] = product;
+        for (int64 row = shape.first_row(); row < shape.n; row += U * shape.stride(), i += U) {
+            Y direction[U], product[U];
+#pragma unroll
+            for (int u = 0; u < U; ++u) {
+                const int64 at = (row + u * shape.stride()) * shape.k + j;
+                const bool is_here = row + u * shape.stride() < shape.n;
+                direction[u] = is_here ? p[at] : Y{};
+                product[u] = is_here ? q[at] : Y{};
+            }
+#pragma unroll
+            for (int u = 0; u < U; ++u) {
+                curvature[0] += dot(direction[u], product[u]);
+                if (i + u < n_kept) kept[(i + u) * MANY] = product[u];
+            }
         }
     }
-    exchanged_sums(shape, words, mark, curvature);
-    if (is_first && active) take_step(columns[j], curvature[0]);
+    exchange_sums(shape, shared, words, mark, curvature);
+    if (is_first && active) take_step(columns[j], shared.total[j]);
     __syncthreads();
 
     const double alpha = shape.has_column() ? columns[j].alpha : 0;
     double sums[2] = {};
-    int i = 0;
-#pragma unroll 2
-    for (int64 base = blockIdx.x * (int64)shape.rows; base < shape.n; base += shape.stride(), ++i) {
-        const int64 row = base + shape.row_of_thread(), at = row * shape.k + j;
-        const bool is_here = alpha != 0 && row < shape.n;
-        Y entry{};
-        if (is_here) r[at] = entry = plus(r[at], -alpha, i < n_kept ? kept[i * MANY] : q[at]);
-        entry = weigh<P>(shape, inverse, size, row, is_here, entry, z, sums);
-        if (is_here && i < n_kept) kept[i * MANY] = entry;
+    if constexpr (P == BLOCKS) {
+        int i = 0;
+        for (int64 base = blockIdx.x * (int64)shape.rows; base < shape.n; base += shape.stride(), ++i) {
+            const int64 row = base + shape.row_of_thread(), at = row * shape.k + j;
+            const bool is_here = alpha != 0 && row < shape.n;
+            Y entry{};
+            if (is_here) r[at] = entry = plus(r[at], -alpha, i < n_kept ? kept[i * MANY] : q[at]);
+            entry = weigh<P>(shape, inverse, size, row, is_here, entry, z, sums);
+            if (is_here && i < n_kept) kept[i * MANY] = entry;
+        }
+    } else if (alpha != 0) {
+        int i = 0;
+        for (int64 row = shape.first_row(); row < shape.n; row += U * shape.stride(), i += U) {
+            Y before[U], product[U], scale[U];
+#pragma unroll
+            for (int u = 0; u < U; ++u) {
+                const int64 of = row + u * shape.stride(), at = of * shape.k + j;
+                const bool is_here = of < shape.n;
+                before[u] = is_here ? r[at] : Y{};
+                product[u] = i + u < n_kept ? kept[(i + u) * MANY] : is_here ? q[at] : Y{};
+                scale[u] = P == DIAGONAL && is_here ? cached(inverse + of) : Y{};
+            }
+#pragma unroll
+            for (int u = 0; u < U; ++u) {
+                const int64 of = row + u * shape.stride();
+                if (of >= shape.n) continue;
+                const Y after = plus(before[u], -alpha, product[u]);
+                const Y entry = P == DIAGONAL ? mac(scale[u], after, Y{}) : after;
+                r[of * shape.k + j] = after;
+                sums[0] += dot(after, entry);
+                sums[1] += dot(after, after);
+                if (i + u < n_kept) kept[(i + u) * MANY] = entry;
+            }
+        }
     }
-    exchanged_sums(shape, words + gridDim.x * (int64)shape.columns, mark, sums);
+    exchange_sums(shape, shared, words + gridDim.x * (int64)shape.columns, mark, sums);
     if (is_first && active) {
         Column& c = columns[j];
         if (alpha != 0) {
             const bool tells = history && blockIdx.x == 0;
-            end_iteration(c, sums[0], sums[1], tells ? history + (c.iterations + 1) * shape.k + j : nullptr);
-            c.beta = quotient(sums[0], c.nu);
-            c.nu = sums[0];
+            const double nu = shared.total[j];
+            end_iteration(c, nu, shared.total[shape.columns + j], tells ? history + (c.iterations + 1) * shape.k + j : nullptr);
+            c.beta = quotient(nu, c.nu);
+            c.nu = nu;
         }
         if (blockIdx.x == 0) column[j] = c;
     }
@@ -337,13 +368,23 @@ __global__ __launch_bounds__(MANY, 1) void cg_advance(const Shape shape, double*
     if (alpha == 0) return;
 
     const double beta = columns[j].beta;
-    i = 0;
-#pragma unroll 2
-    for (int64 row = shape.first_row(); row < shape.n; row += shape.stride(), ++i) {
-        const int64 at = row * shape.k + j;
-        const Y direction = p[at];
-        const Y entry = i < n_kept ? kept[i * MANY] : P == BLOCKS ? z[at] : preconditioned<P>(inverse, row, r[at]);
-        x[at] = plus(x[at], alpha, direction);
-        p[at] = plus(entry, beta, direction);
+    int i = 0;
+    for (int64 row = shape.first_row(); row < shape.n; row += U * shape.stride(), i += U) {
+        Y direction[U], entry[U], so_far[U];
+#pragma unroll
+        for (int u = 0; u < U; ++u) {
+            const int64 of = row + u * shape.stride(), at = of * shape.k + j;
+            if (of >= shape.n) continue;
+            direction[u] = p[at];
+            so_far[u] = x[at];
+            entry[u] = i + u < n_kept ? kept[(i + u) * MANY] : P == BLOCKS ? z[at] : preconditioned<P>(inverse, of, r[at]);
+        }
+#pragma unroll
+        for (int u = 0; u < U; ++u) {
+            const int64 of = row + u * shape.stride(), at = of * shape.k + j;
+            if (of >= shape.n) continue;
+            x[at] = plus(so_far[u], alpha, direction[u]);
+            p[at] = plus(entry[u], beta, direction[u]);
+        }
     }
 }

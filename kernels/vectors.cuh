@@ -23,10 +23,10 @@ struct Partials {
     uint32* arrived;  // (tiles,) blocks that have finished; 0 before and after
 };
 
-// the sums of a column over the block's T threads are in its first thread afterwards
-template <int N, int T = THREADS>
+// the sums of a column over the block's threads are in its first thread afterwards
+template <int N>
 __device__ void block_sums(const Shape& shape, double (&value)[N]) {
-    __shared__ double shared[N][T];
+    __shared__ double shared[N][THREADS];
     const int t = threadIdx.x;
     __syncthreads();  // the last ones are read
 #pragma unroll
