@@ -150,6 +150,7 @@ EACH_KERNEL = {
 }
 
 
+@pytest.mark.small
 @pytest.mark.parametrize("case", EACH_KERNEL)
 def test_each_kernel_once(case, monkeypatch, gpu):
     import cupy
