@@ -258,18 +258,23 @@ def _work(pointer: np.ndarray) -> np.ndarray:
 
 
 def _packed(pointer: np.ndarray, n: int, size: int, most: int) -> Partition:
-    """Blocks of whole `size` rows: each ends as late as it can without more work than the least that suffices."""
+    """Blocks of whole `size` rows: each ends as late as it can without more work, and then without more bins, than the
+    least that suffices.
+    """
     work = _work(pointer).tolist()
 
-    def rows(capacity: int) -> list[int]:
+    def rows(capacity: int, bins: int) -> list[int]:
         found = [0]
         while found[-1] < n and len(found) <= most:
-            end = (bisect_right(work, work[found[-1] // WARP] + capacity) - 1) * WARP
+            first = found[-1] // WARP
+            end = min(bisect_right(work, work[first] + capacity) - 1, first + bins) * WARP
             found.append(n if end >= n else max(found[-1], end // size * size))
         return found
 
-    least = bisect_left(range(work[-1]), True, key=lambda capacity: rows(capacity)[-1] == n)
-    return Partition.of(rows(least))
+    n_bins = pointer.size - 1
+    least = bisect_left(range(work[-1]), True, key=lambda capacity: rows(capacity, n_bins)[-1] == n)
+    fewest = bisect_left(range(n_bins), True, key=lambda bins: rows(least, bins)[-1] == n)
+    return Partition.of(rows(least, fewest))
 
 
 def _workers(bins: int, n_blocks: int, unroll: int, itemsize: int) -> tuple[int, int]:
