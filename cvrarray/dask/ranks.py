@@ -18,12 +18,13 @@ import numpy as np
 from ..array.base import SparseArray
 from ..core import devices
 from ..linalg import preconditioners
-from ..linalg.ends import PROGRESS
 from . import vectors
 from .transports import Connection, NullTransport
 
 WINDOWS = 256  #: a gap of more than 1 / WINDOWS of the vector is not sent; this bounds the number of windows
 MOST_TWICE = 0.25  #: of a panel's rows are computed twice, so that the others need not wait for other ranks
+#: Of the precision: a residual that is updated to this part of b says nothing more about the true one.
+FLOOR = 1 / 16
 Product = tuple[SparseArray, int, int]  #: a matrix, and the first and last of the rank's rows that it gives
 Rows = tuple[tuple[int, int], ...]  #: (first, last) of each panel that a rank holds, in order
 
@@ -244,99 +245,89 @@ class Options(NamedTuple):
     check_every: int = 1
 
 
-class Descent:
-    """The state of conjugate gradients: vectors of the rank's rows, and scalars as arrays of a number of each rank."""
-
-    def __init__(self, part: Part, known: dict[str, list[Any]], options: Options) -> None:
-        self.part, self.known = part, known
-        self.x, self.r, self.q = part.empty(), part.empty(), part.empty()
-        self.precondition = None if options.M is None else Precondition(part, options.M, options.block_size)
-        self.z = self.r if self.precondition is None else part.empty()
-        self.curvature, self.old, self.new = part.scalars(), part.scalars(), part.scalars()
-        self.squares = self.new if self.precondition is None else part.scalars()
-
-    def start(self, has_x: bool) -> float:
-        """Begin from ``r = b - A x``; its norm."""
-        part, p = self.part, self.part.own
-        part.load(self.known["b"], self.r)
-        if has_x:
-            p[...] = self.x
-            part.product(self.q)
-            self.r -= self.q
-        norm: float = part.total(self.r, self.r) ** 0.5
-        self._weigh(self.old)
-        p[...] = self.z
-        return norm
-
-    def _weigh(self, numbers: tuple[Any, Any]) -> None:
-        """``z = M r``, and `numbers` are r @ z of each rank."""
-        if self.precondition is not None:
-            self.precondition(self.r, self.z)
-        self.part.arithmetic.dot(self.r, self.z, numbers[1])
-        self.part.transport.gather(numbers[0])
-
-    def step(self, is_looked_at: bool) -> Any:
-        """An iteration; what reads p @ A @ p and r @ r where they are looked at, else None."""
-        part, do, p = self.part, self.part.arithmetic, self.part.own
-        part.product(self.q)
-        do.dot(p, self.q, self.curvature[1])
-        part.transport.gather(self.curvature[0])
-        if self.precondition is None:
-            self.squares = self.new
-        do.update_solution(self.old[0], self.curvature[0], p, self.q, self.x, self.r, self.squares[1])
-        part.transport.gather(self.squares[0])
-        if self.precondition is not None:
-            self._weigh(self.new)
-        numbers = do.read(self.curvature[0], self.squares[0]) if is_looked_at else None
-        do.update_direction(self.new[0], self.old[0], self.z, p)  # the GPU is busy with it while the host tests the numbers
-        self.old, self.new = self.new, self.old
-        return numbers
-
-
-def cg(part: Part, known: dict[str, list[Any]], *given: Any) -> Answer:
-    """Conjugate gradients (Hestenes and Stiefel). The host waits every ``check_every`` iterations, for the residual.
-
-    An updated residual that is rounding alone, beside the true one that it began from, is replaced by the true one: it
-    would go on to numbers whose squares vanish. Where that has not halved the true one, it is the end.
-    """
-    options = Options(*given)
-    descent, sums = Descent(part, known, options), 2 if options.M is None else 3
-    part.load(known["b"], descent.r)
-    length = part.total(descent.r, descent.r) ** 0.5
-    descent.x[...] = 0
-    if not np.isfinite(length):
-        raise ValueError(f"b must be finite; its length is {length}. Look for nan and inf in it")
+def cg(part: Part, known: dict[str, list[Any]], *options: Any) -> Answer:
+    """Conjugate gradients (Hestenes and Stiefel). The host waits every ``check_every`` iterations, for the residual."""
+    rtol, max_iterations, M, block_size, check_every = Options(*options)
+    do, transport, p = part.arithmetic, part.transport, part.own
+    x, r, q = part.empty(), part.empty(), part.empty()
+    part.load(known["b"], r)
+    length, scale = _scaled(part, r)
+    x[...] = 0
+    sums = 2 if M is None else 3
     if length == 0:
-        return part.answer(descent.x, 0.0, sums)
+        return part.answer(x, 0.0, sums)
     if "x0" in known:
-        part.load(known["x0"], descent.x)
-    residual = true = descent.start("x0" in known) / length
+        part.load(known["x0"], x)
+        x *= scale
+        p[...] = x
+        part.product(q)
+        r -= q
+    (old, my_old), (new, my_new), (curvature, my_curvature) = (part.scalars() for _ in range(3))
+    squares, my_square = (new, my_new) if M is None else part.scalars()
+    residual = part.total(r, r) ** 0.5 / length
+    precondition = None if M is None else Precondition(part, M, block_size)
+    z = r if precondition is None else part.empty()
+    if precondition is not None:
+        precondition(r, z)
+    p[...] = z
+    do.dot(r, z, my_old)
+    transport.gather(old)
     part.tick()
-    iteration = 0
-    while iteration < options.max_iterations and not residual <= options.rtol:
+    limits, iteration = np.finfo(part.job.dtype), 0
+    enough, vanished = max(rtol, FLOOR * float(limits.eps)), float(limits.tiny / limits.eps)
+    while iteration < max_iterations and not residual <= enough:
         iteration += 1
-        numbers = descent.step(iteration % options.check_every == 0 or iteration == options.max_iterations)
+        part.product(q)
+        do.dot(p, q, my_curvature)
+        transport.gather(curvature)
+        if precondition is None:
+            squares, my_square = new, my_new
+        do.update_solution(old, curvature, p, q, x, r, my_square)
+        transport.gather(squares)
+        if precondition is not None:
+            precondition(r, z)
+            do.dot(r, z, my_new)
+            transport.gather(new)
+        is_looked_at = iteration % check_every == 0 or iteration == max_iterations
+        numbers = do.read(curvature, squares) if is_looked_at else None
+        do.update_direction(new, old, z, p)  # the GPU is busy with it while the host tests the numbers
         if numbers is not None:
-            bend, rr = numbers(part.transport)
+            bend, rr = numbers(transport)
             residual = rr**0.5 / length
-            is_rounding = residual <= float(np.finfo(part.job.dtype).eps) / 16 * true
-            _check_bend(bend, is_rounding, iteration)
-            if is_rounding and (residual > options.rtol or options.rtol == 0):
-                before = true
-                residual = true = descent.start(True) / length
-                if true > PROGRESS * before:
-                    break
+            if not (bend > 0 or (residual <= enough and -bend <= vanished)):
+                raise _not_definite(bend, iteration)
         part.tick()
-    return part.answer(descent.x, residual, sums)
+        old, my_old, new, my_new = new, my_new, old, my_old
+    x *= 1 / scale
+    return part.answer(x, residual, sums)
 
 
-def _check_bend(bend: float, may_vanish: bool, iteration: int) -> None:
-    """Raise ValueError where A shows that it is not positive definite."""
-    if not (bend > 0 or (bend == 0 and may_vanish)):
-        raise ValueError(
-            f"A must be positive definite (and symmetric); got p @ A @ p = {bend:.3g} in iteration {iteration}."
-            " Use a method for indefinite matrices, such as cvrarray.linalg.minres"
-        )
+def _scaled(part: Part, b: Any) -> tuple[float, Any]:
+    """Scale b by a power of 2 where squares of numbers of its size are 0 or inf: its length then, and that power."""
+    with np.errstate(all="ignore"):
+        length = part.total(b, b) ** 0.5
+    limits = np.finfo(part.job.dtype)
+    usual = float(limits.max) ** 0.3
+    if 1 / usual < length < usual:
+        return length, b.real.dtype.type(1)
+    everyone, mine = part.scalars()
+    if b.size:
+        mine[...] = abs(b.view(b.real.dtype)).max() / len(part.job.rows)
+    part.transport.gather(everyone)
+    (largest,) = part.arithmetic.read(everyone)(part.transport)  # or less, by at most the number of ranks
+    if not np.isfinite(largest):
+        raise ValueError(f"b must be finite; its length is {length}. Look for nan and inf in it")
+    exponent = -np.floor(np.log2(largest)) if largest > 0 else 0
+    scale = b.real.dtype.type(2 ** np.clip(exponent, 2 - limits.maxexp, limits.maxexp - 2))
+    b *= scale
+    return part.total(b, b) ** 0.5, scale
+
+
+def _not_definite(bend: float, iteration: int) -> ValueError:
+    return ValueError(
+        f"A must be positive definite (and symmetric); got p @ A @ p = {bend:.3g} in iteration {iteration}."
+        " Use a method for indefinite matrices, such as cvrarray.linalg.minres"
+    )
 
 
 def power_iteration(part: Part, known: dict[str, list[Any]], rtol: float, max_iterations: int) -> Answer:
