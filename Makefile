@@ -9,7 +9,8 @@
 # make bench                      all generated matrices beside the peers    (BENCH_ARGS="--dtype float32 --json out.json");
 #                                 without a GPU also those of CVRARRAY_MATRICES, and the pages of docs/benchmarks are written
 # make bench-gpu                  this machine's GPU with $(PYTHON), beside cuSPARSE, CuPy and PyTorch; writes docs/benchmarks/gpu.*
-#                                 (BENCH_ARGS="--only rmat,fem* --dtype float32" measures less)
+#                                 (BENCH_ARGS="--only rmat,fem* --dtype float32" measures less, "--within 120" for so many seconds)
+# make bench-columns              the same of A @ X with 1 to 256 columns; writes docs/benchmarks/gpu-columns.*
 # make bench-ops                  sums, slices, files, A.T @ x ... beside SciPy on a CPU, with one thread and all; writes
 #                                 docs/benchmarks/ops.md                    (BENCH_ARGS="--scale small rmat" for a quick look)
 # make bench-few                  values in few bytes beside plain ones; writes docs/benchmarks/few-cpu.* or few-gpu.*
@@ -49,7 +50,7 @@ DRIVER := $(shell nvidia-smi --query-gpu=driver_version --format=csv,noheader 2>
 CUDA := $(if $(DRIVER),$(shell if [ $(DRIVER) -ge 580 ]; then echo cuda13; elif [ $(DRIVER) -ge 525 ]; then echo cuda12; fi))
 comma := ,
 
-.PHONY: demo quick test test-all peer-suites works kill-test gpu-test gpu-sanitize bench bench-gpu bench-ops bench-few bench-solve bench-asv bench-check fuzz docs docs-check wheel-check lint format clean
+.PHONY: demo quick test test-all peer-suites works kill-test gpu-test gpu-sanitize bench bench-gpu bench-columns bench-ops bench-few bench-solve bench-asv bench-check fuzz docs docs-check wheel-check lint format clean
 
 demo: $(VENV)/.installed-demo$(if $(CUDA),-$(CUDA))
 	$(BIN)/cvrarray demo $(FILES)
@@ -103,6 +104,9 @@ bench-solve: $(VENV)/.installed-demo-$(or $(CUDA),bench)
 
 bench-gpu:
 	$(PYTHON) -m asv_bench.record.gpu --report docs/benchmarks $(BENCH_ARGS)
+
+bench-columns:
+	$(PYTHON) -m asv_bench.record.gpu_columns --report docs/benchmarks $(BENCH_ARGS)
 
 bench-ops: $(VENV)/.installed-bench
 	$(BIN)/python -m asv_bench.record.ops --report docs/benchmarks $(BENCH_ARGS)
