@@ -17,8 +17,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 import cvrarray
 from cvrarray.cli import bench
 from cvrarray.cli.table import render, significant
@@ -92,7 +90,7 @@ def measure_case(
     for k in columns:
         array = cvrarray.asarray(csr, columns=k)
         shape = csr.shape[1:] if k == 1 else (csr.shape[1], k)
-        x = device.xp.asarray((np.random.default_rng(seed).random(shape) + 0.5).astype(csr.dtype))
+        x = device.xp.random.default_rng(seed).random(shape, csr.dtype) + csr.dtype.type(0.5)
         y = device.xp.zeros((*csr.shape[:1], *shape[1:]), csr.dtype)
         calls: dict[str, clocks.Call] = {"ours": partial(operator.matmul, array, x)}
         for _ in range(gpu.SETTLED if k == 1 else 1):

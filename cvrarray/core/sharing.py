@@ -2,7 +2,7 @@
 
 Few bins wait for memory rather than for its bandwidth. A warp waits for where its bin lies, and then once for each
 round of blocks that it loads together. Bins beyond those that the device holds at once wait for these, and the longest
-bin ends last. Fitted to 180 matrices and formats: ``docs/measurements/0005-choice-of-format.md``.
+bin ends last. Fitted to 284 matrices and formats: ``docs/measurements/0005-choice-of-format.md``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import NamedTuple
 SHARERS, MOST_BINS, PROCESSORS = (1, 2, 4, 8, 16), 1 << 15, 132
 #: In rounds: until a warp knows where its bin lies; for each doubling of the sharers, as blocks of threads get larger and
 #: their sums are added; and of a warp's loads at least, however few they are.
-START, A_DOUBLING, LEAST = 0.2, 0.15, 0.8
+START, A_DOUBLING, LEAST = 0.3, 0.15, 0.9
 
 
 class Bins(NamedTuple):
