@@ -324,7 +324,7 @@ def sharers_of_block_rows(n_threads: int, lanes: int, n_blocks: int) -> int:
     """Groups of `lanes` lanes, of one warp, that share a block row in ``A @ X``: several where rows of some length would
     leave most of the device idle.
     """
-    enough, sharers = FEW_WARPS * WARP * processors(cupy.cuda.runtime.getDevice()), 1
+    enough, sharers = FEW_WARPS // 2 * WARP * processors(cupy.cuda.runtime.getDevice()), 1
     while 2 * sharers * lanes <= WARP and 2 * sharers * n_threads <= enough and 4 * sharers <= n_blocks:
         sharers *= 2
     return sharers
