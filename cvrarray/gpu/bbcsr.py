@@ -147,12 +147,12 @@ MATMAT_BLOCKS = Kernel(
     "bbcsr_matmat",
     "bbcsr_matmat_blocks",
     [
-        (value, product, *shape, lanes, vector_width(product) if lanes < MATRIX_LANES else 1)
+        (value, product, *shape, lanes, vector_width(product) if lanes < MATRIX_LANES else 1, sharers)
         for value, product in STORED
-        for shape, lanes in zip(SHAPES[1:], (2, 8, 16), strict=True)
+        for shape, lanes, sharers in zip(SHAPES[1:], (2, 8, 16), (8, 2, 1), strict=True)
     ],
-    lambda value, product, index, size, holes, lanes, width: (
-        value, product, index, mask_dtype(size), size, holes, lanes, width,
+    lambda value, product, index, size, holes, lanes, width, sharers: (
+        value, product, index, mask_dtype(size), size, holes, lanes, width, sharers,
     ),
 )  # fmt: skip
 TRANSPOSED = Kernel(
@@ -322,7 +322,8 @@ def product_matrix(tables: BBCSRTables, dtype: np.dtype) -> Callable[[cupy.ndarr
         how = distinct.kind(t.data, t.distinct), dtype, t.col_wide.dtype, size, t.present is not None
         if 1 < size <= MOST_ROWS_A_GROUP and lanes >= MANY_LANES:
             n_threads = n_bins * block_rows_of_a_bin(size) * lanes
-            return MATMAT_BLOCKS(*how, lanes, width), (*blocks(n_threads, BLOCK), tiles)
+            sharers = sharers_of_block_rows(n_threads * tiles, lanes, _mean_blocks(t))
+            return MATMAT_BLOCKS(*how, lanes, width, sharers), (*blocks(n_threads * sharers, BLOCK), tiles)
         lanes, tiles = more_tiles(n_bins, lanes, -(-k // width))
         return MATMAT(*how, lanes, width), (*blocks(n_bins * WARP, BLOCK), tiles)
 
@@ -332,6 +333,16 @@ def product_matrix(tables: BBCSRTables, dtype: np.dtype) -> Callable[[cupy.ndarr
         multiply(grid, (BLOCK,), (bins, np.int64(k), x, y, alpha, beta, update(alpha, beta)))
 
     return run
+
+
+def sharers_of_block_rows(n_threads: int, lanes: int, n_blocks: int) -> int:
+    """Groups of `lanes` lanes, of one warp, that share a block row in ``A @ X``: several where rows of some length would
+    leave most of the device idle.
+    """
+    enough, sharers = FEW_WARPS // 2 * WARP * processors(cupy.cuda.runtime.getDevice()), 1
+    while 2 * sharers * lanes <= WARP and 2 * sharers * n_threads <= enough and 4 * sharers <= n_blocks:
+        sharers *= 2
+    return sharers
 
 
 def more_tiles(n_bins: int, lanes: int, vectors: int) -> tuple[int, int]:
