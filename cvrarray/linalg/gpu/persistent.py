@@ -6,9 +6,11 @@ also tables.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
 from itertools import pairwise
 from math import lcm
-from typing import Any
+from typing import Any, NamedTuple
 
 import cupy
 import numpy as np
@@ -26,9 +28,15 @@ BATCH = 4096
 WORDS_A_BLOCK = 11  # of 64 bits, for exchanges between blocks: 2 * 5 sums and a barrier
 BIN = 40  # bytes of the kernel's struct OwnBin, at most
 RESERVED = 4096  # bytes of shared memory for the kernels' own variables
-#: Threads of a block; more for single columns where there are enough bins, as their rows need few registers.
-THREADS, MANY_THREADS = 512, 1024
-MOST_SHARERS = 16
+#: Threads of a block; a few more where more warps can share each bin then; many for single columns where there are enough
+#: bins, as their rows need few registers.
+THREADS, SHARING_THREADS, MANY_THREADS = 512, 640, 1024
+#: Blocks of the preconditioner that kernels are compiled for, if they are the matrix's; others' size is an argument.
+MOST_KNOWN = 8
+#: Work that a row is beside its slots, counted in slots.
+A_ROW = 8
+#: Warps that may share a bin.
+SHARERS = 1, 2, 3, 4, 6, 8, 12, 16
 #: Tables that come from L2 take at most this part of it; larger ones are streamed past it.
 IN_CACHE = 0.8
 
@@ -40,14 +48,14 @@ BBCSR = Kernel(
         (*dtypes, *how)
         for dtypes in ROUNDED
         for how in (
-            ("int32", 1, False, 1, False, MANY_THREADS, True, False),
-            ("int32", 3, False, 2, False, THREADS, False, True),
-            ("int64", 6, False, 4, True, THREADS, True, False),
+            ("int32", 1, False, 1, False, MANY_THREADS, True, False, 0),
+            ("int32", 3, False, 2, False, THREADS, False, True, 3),
+            ("int64", 6, False, 4, True, SHARING_THREADS, True, False, 6),
         )
     ],
-    lambda value, product, index, size, far, sharers, holes, threads, streams, is_marked: (
+    lambda value, product, index, size, far, sharers, holes, threads, streams, is_marked, known_size: (
         value, product, index, mask_dtype(size), size, *bbcsr.unroll(size, product.itemsize, far), holes, sharers,
-        threads, streams, is_marked,
+        threads, streams, is_marked, known_size,
     ),
 )  # fmt: skip
 CVR = Kernel(
@@ -107,7 +115,6 @@ class SharedMemory:
         wanted = {
             "s": 0 if sharers is None else rows * sharers,
             "r": rows,
-            "z": rows if kind == BLOCKS else 0,
             "inverse": rows * int(state.block_size) if kind in (DIAGONAL, BLOCKS) else 0,
             "x": rows,
         }
@@ -140,7 +147,7 @@ class Persistent:
         size = {IDENTITY: 0, DIAGONAL: 1, BLOCKS: int(state.block_size)}[kind]
         self._fixed = (
             size,
-            *(places[name] & (1 << 64) - 1 for name in ("x", "r", "z", "p", "s", "inverse")),
+            *(places[name] & (1 << 64) - 1 for name in ("x", "r", "p", "s", "inverse")),
             memory.free,
             self._end,
         )
@@ -179,48 +186,122 @@ def _struct(t: BBCSRTables | CVRTables) -> Struct:
 
 
 def _of_bbcsr(t: BBCSRTables, state: State, kind: int) -> Persistent:
-    """Blocks have neighbouring bins of about the same number of slots; a warp takes a bin, or a share of one."""
-    n_bins = t.col_base.size
-    unit = lcm(WARP, int(state.block_size)) // WARP  # bins that a block of the preconditioner may not be cut out of
-    n_units = -(-n_bins // unit)
-    blocks = min(processors(cupy.cuda.runtime.getDevice()), n_units)
+    """Blocks have neighbouring rows of about the same number of slots; a warp takes a bin, or a share of one."""
     pointer = t.bin_rowptr.get()
-    first_bin = _balanced(pointer, unit, n_units, blocks)
-    bins = int(np.diff(first_bin).max())
-    threads = MANY_THREADS if t.block_size == 1 and bins >= MANY_THREADS // WARP and state.x.itemsize <= 8 else THREADS
-    sharers = 1
-    while sharers < MOST_SHARERS and 2 * sharers * bins <= threads // WARP and 2 * sharers <= bbcsr._mean_blocks(t):
-        sharers *= 2
+    part = _parted(pointer, t.shape[0], int(state.block_size), processors(cupy.cuda.runtime.getDevice()))
+    bins, itemsize = int(part.n_bins.max()), state.x.itemsize
+    unroll = min(bbcsr.unroll(t.block_size, itemsize, bbcsr.is_far(t)))
+    threads, sharers = _workers(bins, bbcsr._mean_blocks(t), unroll, itemsize)
+    if t.block_size == 1 and itemsize <= 8 and bins >= MANY_THREADS // WARP:
+        threads = MANY_THREADS
     memory = SharedMemory(distinct.shared_bytes(t.distinct), bins)
-    places = memory.place_vectors(bins * WARP, state, kind, sharers)
-    of_tables, of_vector = _table_bytes(t, first_bin, pointer), bins * WARP * state.x.itemsize + 16
+    rows = int(np.diff(part.first_row).max())
+    places = memory.place_vectors(rows, state, kind, sharers)
+    of_tables, of_vector = _table_bytes(t, part, pointer), rows * itemsize + 16
     is_marked = memory.free + of_tables + of_vector <= memory.size and min(places["s"], places["x"]) >= 0
     if is_marked:  # few entries to gather: waiting for each is less than a barrier
         places["p"] = memory.place(of_vector)
+    blocks = part.n_bins.size
     kept = (memory.size - memory.free) * blocks
     left = sum(table.nbytes for table in (t.data, t.col_narrow, t.col_wide, t.present) if table is not None) - kept
     streams = left > IN_CACHE * cupy.cuda.Device().attributes["L2CacheSize"]
-    how = t.block_size, bbcsr.is_far(t), sharers, t.present is not None, threads, streams, is_marked
+    size = int(state.block_size) if kind == BLOCKS else 0
+    known = size if size == t.block_size <= MOST_KNOWN else 0
+    how = t.block_size, bbcsr.is_far(t), sharers, t.present is not None, threads, streams, is_marked, known
     kernel = BBCSR(distinct.kind(t.data, t.distinct), state.x.dtype, t.col_wide.dtype, *how)
     end = min(memory.size, memory.free + of_tables)
-    return Persistent(kernel, t, (cupy.asarray(first_bin),), state, kind, memory, places, (blocks, threads, end))
+    return Persistent(kernel, t, (cupy.asarray(part.first_row),), state, kind, memory, places, (blocks, threads, end))
 
 
-def _table_bytes(t: BBCSRTables, first_bin: np.ndarray, pointer: np.ndarray) -> int:
+class Partition(NamedTuple):
+    """Rows of each block of threads, and the bins that hold any of them."""
+
+    first_row: np.ndarray  # (blocks + 1,) int64
+    first_bin: np.ndarray  # (blocks,)
+    n_bins: np.ndarray  # (blocks,)
+
+    @classmethod
+    def of(cls, rows: Sequence[int]) -> Partition:
+        """With these first rows, and the number of rows."""
+        first = np.array(rows, np.int64)
+        first_bin = first[:-1] // WARP
+        return cls(first, first_bin, -(-first[1:] // WARP) - first_bin)
+
+    def most_work(self, pointer: np.ndarray) -> tuple[int, int]:
+        """Slots and bins of the block that has the most."""
+        slots = pointer[self.first_bin + self.n_bins] - pointer[self.first_bin]
+        return int(slots.max()), int(self.n_bins.max())
+
+
+def _parted(pointer: np.ndarray, n: int, size: int, most: int) -> Partition:
+    """At most `most` blocks of whole blocks of `size` rows of the preconditioner, with about the same work.
+
+    A bin that is cut is read twice. So cuts lie between bins, unless that leaves some block more to do.
+    """
+    found = _balanced(pointer, n, lcm(WARP, size), most), _packed(pointer, n, size, most)
+    return min(found, key=lambda part: part.most_work(pointer))
+
+
+def _balanced(pointer: np.ndarray, n: int, unit: int, most: int) -> Partition:
+    """Blocks of whole `unit` rows, which are whole bins: each ends where its share of all slots and rows does."""
+    ends = np.minimum(np.arange(-(-n // unit) + 1) * unit, n)
+    work = _work(pointer)[-(-ends // WARP)]
+    blocks = min(most, ends.size - 1)
+    cuts = np.searchsorted((work[:-1] + work[1:]) / 2, work[-1] * np.arange(1, blocks) / blocks)
+    return Partition.of(np.unique([0, *ends[cuts], n]).tolist())
+
+
+def _work(pointer: np.ndarray) -> np.ndarray:
+    """Of all bins before each, in slots."""
+    work: np.ndarray = pointer + A_ROW * WARP * np.arange(pointer.size)
+    return work
+
+
+def _packed(pointer: np.ndarray, n: int, size: int, most: int) -> Partition:
+    """Blocks of whole `size` rows: each ends as late as it can without more work, and then without more bins, than the
+    least that suffices.
+    """
+    work = _work(pointer).tolist()
+
+    def rows(capacity: int, bins: int) -> list[int]:
+        found = [0]
+        while found[-1] < n and len(found) <= most:
+            first = found[-1] // WARP
+            end = min(bisect_right(work, work[first] + capacity) - 1, first + bins) * WARP
+            found.append(n if end >= n else max(found[-1], end // size * size))
+        return found
+
+    n_bins = pointer.size - 1
+    least = bisect_left(range(work[-1]), True, key=lambda capacity: rows(capacity, n_bins)[-1] == n)
+    fewest = bisect_left(range(n_bins), True, key=lambda bins: rows(least, bins)[-1] == n)
+    return Partition.of(rows(least, fewest))
+
+
+def _workers(bins: int, n_blocks: int, unroll: int, itemsize: int) -> tuple[int, int]:
+    """Threads of a block that has `bins` bins of `n_blocks` blocks a row, and warps that share each: those with the
+    fewest steps.
+
+    A step are the loads of `unroll` blocks. Sharers need memory for their sums, so only bins that are fewer than warps
+    have several. Wide numbers need the registers of few threads.
+    """
+    found = [(THREADS, 1)]
+    for threads in (THREADS, SHARING_THREADS)[: 2 if itemsize <= 8 else 1]:
+        most = min(threads // WARP // bins, -(-n_blocks // unroll))  # warps that all have blocks to load
+        found += [(threads, sharers) for sharers in SHARERS if 1 < sharers <= most]
+
+    def steps(choice: tuple[int, int]) -> tuple[int, int, int]:
+        threads, sharers = choice
+        return -(-n_blocks // (sharers * unroll)), threads, -sharers
+
+    return min(found, key=steps)
+
+
+def _table_bytes(t: BBCSRTables, part: Partition, pointer: np.ndarray) -> int:
     """Shared memory that holds any block's tables: three of each bin, each at a multiple of 16."""
     others = t.col_wide.itemsize + (0 if t.present is None else t.present.itemsize)
-    values = np.diff(pointer[first_bin])
+    values = pointer[part.first_bin + part.n_bins] - pointer[part.first_bin]
     value = 0 if distinct.is_one(t.distinct) else t.data.itemsize
-    return int((values * value + values // t.block_size * others + 48 * np.diff(first_bin)).max())
-
-
-def _balanced(pointer: np.ndarray, unit: int, n_units: int, blocks: int) -> np.ndarray:
-    """(blocks + 1,) first bins of blocks, in whole units, of about the same number of slots and rows."""
-    n_bins = pointer.size - 1
-    work = pointer + 8 * WARP * np.arange(n_bins + 1)
-    units = work[np.minimum(np.arange(n_units + 1) * unit, n_bins)]
-    cuts = np.searchsorted((units[:-1] + units[1:]) / 2, units[-1] * np.arange(1, blocks) / blocks)
-    return np.concatenate([[0], np.minimum(cuts * unit, n_bins), [n_bins]]).astype(np.int32)
+    return int((values * value + values // t.block_size * others + 48 * part.n_bins).max())
 
 
 def _of_cvr(t: CVRTables, state: State, kind: int) -> Persistent:
