@@ -8,6 +8,7 @@ references, so a variable that is set once can simply be its value, and an eleme
 from __future__ import annotations
 
 from collections import Counter
+from copy import copy
 from typing import Any
 
 from llvmlite.ir import IRBuilder
@@ -15,13 +16,16 @@ from llvmlite.ir.instructions import InsertValue
 from numba import types
 from numba.core import ir
 from numba.core.analysis import compute_cfg_from_blocks, compute_use_defs
-from numba.core.compiler import CompilerBase, DefaultPassBuilder, PassManager
+from numba.core.compiler import CompilerBase, DefaultPassBuilder, Flags, PassManager
 from numba.core.compiler_machinery import register_pass
 from numba.core.lowering import Lower
 from numba.core.typed_passes import BaseNativeLowering, NativeLowering
+from numba.core.typing import Context
+from numba.core.untyped_passes import InlineClosureLikes
 
 from .entry import Wrapper
 
+KNOWN: dict[Any, Any] = {}  #: signatures of calls with numbers alone
 FIELDS = {"size": "nitems", "itemsize": "itemsize", "shape": "shape"}  #: attributes of an array, as its model has them
 
 
@@ -157,13 +161,44 @@ class KernelLowering(BaseNativeLowering):
         return Lowering
 
 
+class Typing(Context):
+    """Numba's types, which remember what an operator does with numbers: else its forty ways are tried again each time."""
+
+    def resolve_function_type(self, func: Any, args: Any, kws: Any) -> Any:
+        """The signature of a call."""
+        numbers = not kws and all(isinstance(arg, types.Number | types.Boolean) for arg in args)
+        if not numbers or not isinstance(func, types.Function):
+            return super().resolve_function_type(func, args, kws)
+        key = func, *args
+        if key not in KNOWN:
+            KNOWN[key] = super().resolve_function_type(func, args, kws)
+        return KNOWN[key]
+
+
+class Options(Flags):
+    """Numba's options of a function, which it looks types up by thousands of times."""
+
+    __slots__ = ("_number",)
+
+    def __hash__(self) -> int:
+        if not hasattr(self, "_number"):
+            self._number = super().__hash__()
+        return self._number
+
+
 class Compiler(CompilerBase):
     """For ``njit(pipeline_class=...)``: Numba's own pipeline, with :class:`KernelLowering`."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.state.flags = Options(self.state.flags)
+        self.state.typingctx = copy(self.state.typingctx)
+        self.state.typingctx.__class__ = Typing
 
     def define_pipelines(self) -> list[PassManager]:
         """The one way to compile."""
         pipeline = DefaultPassBuilder.define_nopython_pipeline(self.state)
         passes = [(KernelLowering if step is NativeLowering else step, does) for step, does in pipeline.passes]
-        pipeline.passes[:] = passes
+        pipeline.passes[:] = [step for step in passes if step[0] is not InlineClosureLikes]
         pipeline.finalize()
         return [pipeline]
