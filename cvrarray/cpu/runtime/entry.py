@@ -76,7 +76,8 @@ class Reader:
         else:
             native = self.api.to_native_value(kind, obj)
             self.wrong = self.builder.or_(self.wrong, native.is_error)
-            yield self.context.data_model_manager[kind].as_argument(self.builder, native.value)
+            part = self.context.data_model_manager[kind].as_argument(self.builder, native.value)
+            yield from part if isinstance(part, tuple) else (part,)  # a complex number has two
 
     def _array(self, kind: types.Array, obj: ir.Value) -> Iterator[ir.Value]:
         """In the order of Numba's model of an array."""
