@@ -46,11 +46,14 @@ class Builder(IRBuilder):
 class Lowering(Lower):
     """Numba's, but for variables that are set once, elements of arrays, and the wrapper for Python."""
 
-    def init(self) -> None:
-        """Numba's, and which variables are values."""
-        super().init()
-        self._held = set() if self.context.enable_nrt or self.generator_info else _set_once(self.blocks)
+    def _find_singly_assigned_variable(self) -> None:
+        """Which variables are values: where references are counted, Numba's own choice."""
+        self._held: set[str] = set()
         self._values: dict[str, Any] = {}
+        if self.context.enable_nrt or self.generator_info:
+            super()._find_singly_assigned_variable()
+        else:
+            self._singly_assigned_vars, self._blk_local_varmap, self._held = set(), {}, _set_once(self.blocks)
 
     def setup_function(self, fndesc: Any) -> None:
         """Numba's, with a builder of ours."""
