@@ -9,9 +9,11 @@
 # make bench                      all generated matrices beside the peers    (BENCH_ARGS="--dtype float32 --json out.json");
 #                                 without a GPU also those of CVRARRAY_MATRICES, and the pages of docs/benchmarks are written
 # make bench-gpu                  this machine's GPU with $(PYTHON), beside cuSPARSE, CuPy and PyTorch; writes docs/benchmarks/gpu.*
-#                                 (BENCH_ARGS="--only rmat,fem* --dtype float32" measures less)
+#                                 (BENCH_ARGS="--only rmat,fem* --dtype float32" measures less, "--within 120" for so many seconds)
+# make bench-columns              the same of A @ X with 1 to 256 columns; writes docs/benchmarks/gpu-columns.*
 # make bench-ops                  sums, slices, files, A.T @ x ... beside SciPy on a CPU, with one thread and all; writes
 #                                 docs/benchmarks/ops.md                    (BENCH_ARGS="--scale small rmat" for a quick look)
+# make bench-few                  values in few bytes beside plain ones; writes docs/benchmarks/few-cpu.* or few-gpu.*
 # make bench-solve                an iteration of cg beside SciPy's, on a GPU CuPy's and Warp's; writes docs/benchmarks/solve-*
 # make bench-asv                  asv over the commit that is checked out, results in .asv/results   (ASV_ARGS="--bench Product")
 # make bench-check                asv's benchmarks, some of them run once at small size: do they still work?
@@ -48,7 +50,7 @@ DRIVER := $(shell nvidia-smi --query-gpu=driver_version --format=csv,noheader 2>
 CUDA := $(if $(DRIVER),$(shell if [ $(DRIVER) -ge 580 ]; then echo cuda13; elif [ $(DRIVER) -ge 525 ]; then echo cuda12; fi))
 comma := ,
 
-.PHONY: demo quick test test-all peer-suites works kill-test gpu-test gpu-sanitize bench bench-gpu bench-ops bench-solve bench-asv bench-check fuzz docs docs-check wheel-check lint format clean
+.PHONY: demo quick test test-all peer-suites works kill-test gpu-test gpu-sanitize bench bench-gpu bench-columns bench-ops bench-few bench-solve bench-asv bench-check fuzz docs docs-check wheel-check lint format clean
 
 demo: $(VENV)/.installed-demo$(if $(CUDA),-$(CUDA))
 	$(BIN)/cvrarray demo $(FILES)
@@ -103,8 +105,14 @@ bench-solve: $(VENV)/.installed-demo-$(or $(CUDA),bench)
 bench-gpu:
 	$(PYTHON) -m asv_bench.record.gpu --report docs/benchmarks $(BENCH_ARGS)
 
+bench-columns:
+	$(PYTHON) -m asv_bench.record.gpu_columns --report docs/benchmarks $(BENCH_ARGS)
+
 bench-ops: $(VENV)/.installed-bench
 	$(BIN)/python -m asv_bench.record.ops --report docs/benchmarks $(BENCH_ARGS)
+
+bench-few: $(VENV)/.installed-demo-$(or $(CUDA),bench)
+	$(BIN)/python -m asv_bench.record.few_values --report docs/benchmarks $(BENCH_ARGS) $(FILES)
 
 # asv takes no PYTHONPATH but its own, and asks for a machine's name once: not the host's, which is nobody's business.
 ASV := cd asv_bench && ASV_PYTHONPATH="$(CURDIR)" $(abspath $(BIN))/asv

@@ -88,9 +88,11 @@ class VectorCosts(NamedTuple):
     own_us: float
     moved: float  # a megabyte of tables, x and y
     round: float  # a round of loads: cvrarray.core.sharing
+    ramp: float  # until memory is as busy as it can be,
+    ramp_mb: float  # which takes so many megabytes
 
 
-VECTOR_COSTS = VectorCosts(5.2, 0.255, 0.6)
+VECTOR_COSTS = VectorCosts(4.2, 0.23, 0.48, 3.8, 20.0)
 BLOCK_FACTOR = 0.98  #: on a CPU, time over that of streaming with blocks of 2 or more, relative to blocks of 1
 
 
@@ -436,7 +438,9 @@ class BBCSRArray(FormatArray):
         blocks = _slots(stats.table_bytes[name], size, item) / (size * WARP * n_bins)
         waits = sharing.least(sharing.Bins(n_bins, blocks, stats.row_max / size, size, item)).rounds
         moved = (stats.table_bytes[name] + sum(stats.shape) * item) / 1e6
-        return VECTOR_COSTS.own_us + math.hypot(VECTOR_COSTS.moved * moved, VECTOR_COSTS.round * waits)
+        costs = VECTOR_COSTS
+        ramp = costs.ramp * -math.expm1(-moved / costs.ramp_mb)
+        return costs.own_us + ramp + math.hypot(costs.moved * moved, costs.round * waits)
 
     @classmethod
     def _microseconds_of_matrix(cls, name: str, stats: Any, device: str, of_vector: float, columns: int) -> float:

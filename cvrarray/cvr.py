@@ -102,7 +102,7 @@ LARGE = 1 << 23
 FACTOR, FACTOR_WAITING = 1.33, 1.05
 
 #: Microseconds of ``A @ x`` on a GPU: its own, and of a megabyte of tables, x and y.
-VECTOR_COSTS = (7.0, 0.315)
+VECTOR_COSTS = (7.2, 0.313)
 
 #: Microseconds of ``A @ X`` on a GPU: its own, and of a megabyte of tables, of rows of X (one a nonzero), of X and Y.
 MATRIX_COSTS = (7.9, 0.674, 0.116, 0.214)

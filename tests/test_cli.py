@@ -813,6 +813,19 @@ def test_warmup_of_every_product(run, device, monkeypatch):
     assert device in text
 
 
+def test_warmup_of_few_values(run, device, monkeypatch):
+    multiplied = []
+    monkeypatch.setattr(warmup, "multiply", lambda array, product, device: multiplied.append(array._stored_as))
+    code, text, _ = run(
+        "warmup", "--formats", "cvr", "--dtypes", "float64", "--values", "plain", "one", "few", "--device", device
+    )
+    assert code == 0
+    assert re.findall(r"float64(.*), vector", text) == ["", ", one", ", few"]
+    assert list(dict.fromkeys(stored.partition(" of")[0] for stored in multiplied)) == [
+        "", "one value", "8-bit numbers",
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [(["--dtypes", "longdouble"], "--dtypes"), (["--formats", "ellpack"], "ellpack"), (["--device", "tpu"], "tpu")],

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from types import SimpleNamespace
 
 import numpy as np
@@ -478,7 +479,9 @@ REGISTRY = {
 
 
 def measured(cases, dtypes=("float32", "float64")):
-    return record.measure_all(cases, devices.CPU, [np.dtype(name) for name in dtypes], repeats=2, seed=1, registry=REGISTRY)
+    return record.measure_all(
+        cases.items(), devices.CPU, [np.dtype(name) for name in dtypes], repeats=2, seed=1, registry=REGISTRY
+    )
 
 
 def test_measures_who_is_right(quick):
@@ -564,8 +567,28 @@ def test_files_above_half_a_million_nonzeros(tmp_path, monkeypatch):
         np.savez(tmp_path / f"{name}.npz", indptr=np.array([0, count]), indices=np.arange(count), shape=np.array([1, count]))
     monkeypatch.setenv("CVRARRAY_MATRICES", str(tmp_path))
     cases = record.all_cases("full", 0, devices.CPU)
-    assert set(cases) - set(record.MATRICES) == {"large"}
+    assert {name for name in cases if name.partition(" (")[0] not in record.MATRICES} == {"large"}
     assert cases["large"]().shape == (1, 500_001)
+
+
+def test_matrices_that_no_time_is_left_for(report):
+    def slow():
+        time.sleep(0.05)
+
+    cases = record.InTime({"one": slow, "two": slow, "three": slow}, 0.07)
+    assert [(name, make()) for name, make in cases] == [("one", None), ("two", None)]
+    assert cases.rest == ["three"]
+    assert "No time was left for three, four." in gpu_page.page(report | {"not_measured": ["three", "four"]}, [])
+    assert "No time" not in gpu_page.page(report, [])
+
+
+def test_few_values_are_a_group_of_their_own():
+    """Their names say which values they have, and they have these."""
+    cases = record.all_cases("small", 0, devices.CPU)
+    assert list(cases)[: len(record.MATRICES)] == list(record.MATRICES)
+    assert (cases["rmat (one value)"]().data == 1).all()
+    assert np.unique(cases["fem3 (few values)"]().data).size == generate.FEW
+    assert not any("few" in name for name in record.all_cases("small", 0, devices.CPU, "one"))
 
 
 @pytest.mark.parametrize(
@@ -587,7 +610,7 @@ def test_hopeless_ones_are_left_out(quick, monkeypatch):
     contest = record._Contest(matrix((300, 200)), np.ones(200), devices.CPU, SimpleNamespace(sample=lambda call: 1.0))
     contest.limit = 0.5
     contest.add_peer("slow", np.zeros(300), slow)
-    assert contest.left_out == {"slow": "takes 100 times what ours takes"}
+    assert contest.left_out == {"slow": f"takes {2 * record.HOPELESS} times what ours takes"}
     assert not contest.calls
 
 

@@ -24,7 +24,7 @@ def test_run(tmp_path, monkeypatch, capsys):
     csr = scipy.sparse.eye_array(80, format="csr") * 3 + scipy.sparse.eye_array(80, k=1) + scipy.sparse.eye_array(80, k=-1)
     path = tmp_path / "small.npz"
     scipy.sparse.save_npz(path, scipy.sparse.csr_array(csr))
-    monkeypatch.setattr(solve, "ITERATIONS", {"cpu": (1, 3)})
+    monkeypatch.setattr(solve, "ITERATIONS", {"cpu": (1, 2, 2)})
     report = tmp_path / "report"
     assert solve.main([str(path), "--device", "cpu", "--turns", "2", "--report", str(report)]) == 0
     out = capsys.readouterr().out
@@ -41,6 +41,8 @@ def test_errors(capsys):
     assert solve.main(["nothing", "--device", "cpu"]) == 2
     assert "is no file and no generated matrix" in capsys.readouterr().err
     assert solve.main(["poisson7", "--device", "cpu", "--turns", "0"]) == 2
+    assert solve.main(["poisson7", "--device", "cpu", "--scale", "small,tiny"]) == 2
+    assert "scale must be of full, medium, small; got 'tiny'" in capsys.readouterr().err
 
 
 def test_speedup_is_over_the_fastest_peer():

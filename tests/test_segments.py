@@ -89,6 +89,23 @@ def test_in_a_graph(eager, gpu):
     assert_same_bits(y.get(), A.matvec(x).get())
 
 
+@pytest.mark.small
+def test_too_little_memory(eager, monkeypatch, gpu):
+    """The error says what is needed and what to do; the plain product would have other bits. Later it works."""
+    import cupy
+
+    def full(*args):
+        raise cupy.cuda.memory.OutOfMemoryError(1 << 40, 0, 0)
+
+    csr = long_rows("float32")
+    A, x = CVRArray(csr, n_chunks=9, device=gpu), cupy.ones(N_COLS, np.float32)
+    with monkeypatch.context() as context:
+        context.setattr(eager, "Values", full)
+        with pytest.raises(MemoryError, match=rf"copy of their {csr.nnz:,} nonzeros.*Free memory.*format='bbcsr'"):
+            A @ x
+    assert_same_bits((A @ x).get(), (CVRArray(csr, n_chunks=9, device=gpu) @ x).get())
+
+
 @pytest.mark.parametrize("shape", [(400, 300_000), (300_000, 400), (3, 2_000_000)])
 def test_which_matrices(shape, gpu):
     """Few long rows over many columns; not their transpose, nor rows with something in every second column."""

@@ -1,9 +1,9 @@
 """What asarray chooses on a GPU beside every peer of :mod:`.gpu_peers`, matrix by matrix.
 
-    python -m asv_bench.record.gpu [--only NAME,...]
+    python -m asv_bench.record.gpu [--only NAME,...] [--within SECONDS]
 
 ``make bench-gpu`` runs it with what docs/benchmarks/gpu.md was recorded with. All are checked first and then timed in
-turn.
+turn. Some generated matrices come with values that are few, too: these are a group of their own.
 
 Ours is checked row by row against a product in double precision and the error that rounding may cause; a peer against
 ours, within twice that. Who is wrong is not timed. Where matrix and vectors would fit the L2 cache, a sample follows
@@ -24,7 +24,8 @@ import fnmatch
 import math
 import operator
 import sys
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -55,7 +56,7 @@ GROUPS = 16
 SETTLED = 20
 
 #: Who takes so many times what our choice takes is left out: a dense row can make a format take seconds.
-HOPELESS = 50
+HOPELESS = 20
 
 Make = Callable[..., Any]  # (xp, seed) -> CSR
 
@@ -82,9 +83,11 @@ def _with_line(n: int, axis: int, xp: ModuleType, seed: int) -> Any:
     return _matrix(coercion.from_triplets(row, col, val, base.shape), xp)
 
 
-def transposed(n_rows: int, n_cols: int, mean: int, xp: ModuleType, seed: int) -> Any:
-    """Rows of log-normal lengths, as columns."""
-    found = generate.lognormal(n_rows, n_cols, mean, 20 * mean, xp=xp, seed=seed).T.tocsr()
+def transposed(
+    n_rows: int, n_cols: int, mean: int, longest: int = 20, spread: float = 1.0, *, xp: ModuleType, seed: int
+) -> Any:
+    """Rows of log-normal lengths, as columns; the longest is so many times the mean."""
+    found = generate.lognormal(n_rows, n_cols, mean, longest * mean, spread, xp=xp, seed=seed).T.tocsr()
     found.sort_indices()
     return found
 
@@ -111,40 +114,56 @@ def _named(name: str, scale: str, xp: ModuleType, seed: int) -> Any:
     return generate.build(name, scale=scale, xp=xp, seed=seed)
 
 
-#: Matrices by name: at scale "full" 20 to 67 million nonzeros, at "small" thousands, for a try on any GPU.
+def _at_scales(make: Make, *sizes: tuple[float, ...]) -> dict[str, Make]:
+    return {scale: partial(make, *given) for scale, given in zip(generate.SCALES, sizes, strict=True)}
+
+
+#: Matrices by name: at scale "full" 20 to 67 million nonzeros, at "medium" 10 to 20, at "small" thousands, for a try on
+#: any GPU.
 MATRICES: dict[str, dict[str, Make]] = {
     **{
-        name: {scale: partial(_named, name, scale) for scale in ("full", "small")}
+        name: {scale: partial(_named, name, scale) for scale in generate.SCALES}
         for name in ("stencil27", "poisson7", "elast3", "shell6", "rmat", "uniform_2M_16", "uniform_200k_150")
     },
-    "rmat_22": {"full": partial(generate.rmat, 22, 16), "small": partial(generate.rmat, 12, 16)},
-    "uniform_200k_300": {"full": partial(generate.uniform, 200_000, 300), "small": partial(generate.uniform, 500, 300)},
-    "fem1": {"full": partial(generate.tetrahedra, 130, 1), "small": partial(generate.tetrahedra, 14, 1)},
-    "fem3": {"full": partial(generate.tetrahedra, 62, 3), "small": partial(generate.tetrahedra, 8, 3)},
-    "fem6": {"full": partial(generate.tetrahedra, 39, 6), "small": partial(generate.tetrahedra, 5, 6)},
-    "dense_row": {"full": partial(with_dense_row, 140), "small": partial(with_dense_row, 12)},
-    "dense_column": {"full": partial(with_dense_column, 140), "small": partial(with_dense_column, 12)},
-    "lognormal_4k": {
-        "full": partial(generate.lognormal, 4_284, 1_100_000, 2_640, 56_000),
-        "small": partial(generate.lognormal, 100, 20_000, 300, 3_000),
-    },
-    "lognormal_4k_T": {"full": partial(transposed, 4_284, 1_100_000, 2_640), "small": partial(transposed, 100, 20_000, 300)},
-    "rows_500": {
-        "full": partial(generate.lognormal, 500, 1_000_000, 100_000, 100_000, 0.0),
-        "small": partial(generate.lognormal, 30, 20_000, 500, 500, 0.0),
-    },
-    "empty_rows": {"full": partial(with_empty_rows, 1_000_000, 20), "small": partial(with_empty_rows, 500, 20)},
+    "rmat_22": _at_scales(generate.rmat, (22, 16), (20, 16), (12, 16)),
+    "uniform_200k_300": _at_scales(generate.uniform, (200_000, 300), (66_000, 300), (500, 300)),
+    "fem1": _at_scales(generate.tetrahedra, (130, 1), (100, 1), (14, 1)),
+    "fem3": _at_scales(generate.tetrahedra, (62, 3), (50, 3), (8, 3)),
+    "fem6": _at_scales(generate.tetrahedra, (39, 6), (32, 6), (5, 6)),
+    "dense_row": _at_scales(with_dense_row, (140,), (110,), (12,)),
+    "dense_column": _at_scales(with_dense_column, (140,), (110,), (12,)),
+    "lognormal_4k": _at_scales(
+        generate.lognormal, (4_284, 1_100_000, 2_640, 56_000), (4_284, 1_100_000, 2_640, 56_000), (100, 20_000, 300, 3_000)
+    ),
+    "lognormal_4k_T": _at_scales(transposed, (4_284, 1_100_000, 2_640), (4_284, 1_100_000, 2_640), (100, 20_000, 300)),
+    "rows_500": _at_scales(
+        generate.lognormal,
+        (500, 1_000_000, 100_000, 100_000, 0.0),
+        (500, 400_000, 40_000, 40_000, 0.0),
+        (30, 20_000, 500, 500, 0.0),
+    ),
+    "rows_500_T": _at_scales(
+        transposed, (500, 1_000_000, 100_000, 1, 0.0), (500, 400_000, 40_000, 1, 0.0), (30, 20_000, 500, 1, 0.0)
+    ),
+    "empty_rows": _at_scales(with_empty_rows, (1_000_000, 20), (500_000, 20), (500, 20)),
 }
+
+
+#: Of these, with values that are few, where the others have random ones: what values are, by the matrix's name.
+FEW_VALUED = {"stencil27": "few", "poisson7": "few", "fem3": "few", "rmat": "one", "uniform_2M_16": "one"}
 
 
 def parser() -> argparse.ArgumentParser:
     """Options of the command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", metavar="NAME,...", help="these matrices; * and ? stand for any letters")
-    parser.add_argument("--scale", choices=("full", "small"), default="full", help="size of the generated ones")
+    parser.add_argument("--scale", choices=generate.SCALES, default="full", help="size of the generated ones")
     bench.add_values(parser)
     parser.add_argument("--dtype", default="float32,float64", help="default: %(default)s")
-    parser.add_argument("--report", metavar="FOLDER", help="write gpu.md, gpu.json and plots there")
+    parser.add_argument("--report", metavar="FOLDER", help="write the page, its figures and plots there")
+    parser.add_argument(
+        "--within", type=float, default=math.inf, metavar="SECONDS", help="begin no matrix after these; the page names the rest"
+    )
     bench.add_shared_arguments(parser)
     return parser
 
@@ -163,8 +182,9 @@ def run(args: argparse.Namespace) -> int:
     if not set(dtypes) <= {"float32", "float64"}:
         raise ValueError(f"--dtype must be among float32, float64; got {args.dtype!r}")
     cases = select(all_cases(args.scale, args.seed, device, args.values), args.only)
-    report = measure_all(cases, device, [np.dtype(name) for name in dtypes], repeats=args.repeats, seed=args.seed)
-    report["scale"] = args.scale
+    chosen = InTime(cases, args.within)
+    report = measure_all(chosen, device, [np.dtype(name) for name in dtypes], repeats=args.repeats, seed=args.seed)
+    report |= {"scale": args.scale, "not_measured": chosen.rest}
     bench.publish(report, gpu_page.text, args.json)
     if args.report is not None:
         Path(args.report).mkdir(parents=True, exist_ok=True)
@@ -178,6 +198,9 @@ def all_cases(scale: str, seed: int, device: devices.Device, values: str = "rand
     cases: dict[str, Callable[[], Any]] = {
         sources.label(name, values): partial(_made, make[scale], values, device.xp, seed) for name, make in MATRICES.items()
     }
+    if values == "random":
+        for name, few in FEW_VALUED.items():
+            cases[sources.label(name, few)] = partial(_made, MATRICES[name][scale], few, device.xp, seed)
     for name, path in inputs.stored().items():
         with np.load(path) as arrays:
             large = "indices" in arrays and arrays["indices"].size > FEWEST_NONZEROS
@@ -213,6 +236,25 @@ def select(cases: dict[str, Any], only: str | None) -> dict[str, Any]:
     return {name: make for name, make in cases.items() if name in chosen}
 
 
+class InTime:
+    """Cases by name, one after the other, until time is up; `rest` are the names of those that had none left."""
+
+    def __init__(self, cases: dict[str, Callable[[], Any]], seconds: float):
+        self.cases, self.seconds = cases, seconds
+        self.rest: list[str] = []
+
+    def __iter__(self) -> Iterator[tuple[str, Callable[[], Any]]]:
+        end = time.perf_counter() + self.seconds
+        for name, make in self.cases.items():
+            if time.perf_counter() < end:
+                yield name, make
+            else:
+                self.rest.append(name)
+
+    def __len__(self) -> int:
+        return len(self.cases)
+
+
 def exit_code(report: dict[str, Any]) -> int:
     """0, or 1 after a line on stderr for every wrong product of ours."""
     runs = ((case, run) for case in report["results"] for run in case["runs"])
@@ -220,7 +262,7 @@ def exit_code(report: dict[str, Any]) -> int:
 
 
 def measure_all(
-    cases: dict[str, Callable[[], Any]],
+    cases: Iterable[tuple[str, Callable[[], Any]]],
     device: devices.Device,
     dtypes: list[np.dtype],
     *,
@@ -242,7 +284,7 @@ def measure_all(
         }
     results = []
     # disable=None: no bar where stderr is no terminal
-    with tqdm(cases.items(), disable=None, leave=False, unit="matrix") as bar:
+    with tqdm(cases, disable=None, leave=False, unit="matrix") as bar:
         for name, make in bar:
             bar.set_description(name)
             with device.use():

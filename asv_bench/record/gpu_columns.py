@@ -1,9 +1,9 @@
 """``A @ X`` on a GPU, by what asarray chooses and by every peer of :mod:`.gpu_peers`, for several numbers of columns.
 
-    python -m asv_bench.record.gpu_columns [--only NAME,...] [--columns 1,4,16,64,256]
+    python -m asv_bench.record.gpu_columns [--only NAME,...] [--columns 1,4,16,64,256] [--within SECONDS]
 
-X is in C order. All are checked in the first and last column and then timed in turn. Peers in Fortran order have X
-copied before.
+X is in C order, and ours is ``asarray(A, columns=k)``. All are checked in the first and last column and then timed in
+turn; a peer that takes HOPELESS times what ours takes is not. Peers in Fortran order have X copied before.
 """
 
 from __future__ import annotations
@@ -17,18 +17,19 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 import cvrarray
 from cvrarray.cli import bench
 from cvrarray.cli.table import render, significant
 from cvrarray.core import clocks, devices
 
-from . import command, gpu, gpu_peers, machine
+from . import command, gpu, gpu_page, gpu_peers, machine
 from .pages import geometric_mean, markdown, write_figures
 
 #: Numbers of columns; 1 is a vector.
 COLUMNS = "1,4,16,64,256"
+
+#: A peer that takes so many times what ours takes is left out.
+HOPELESS = 5
 
 
 def parser() -> argparse.ArgumentParser:
@@ -55,9 +56,9 @@ def run(args: argparse.Namespace) -> int:
         raise ValueError(f"--columns must be positive; got {args.columns!r}")
     cases = gpu.select(gpu.all_cases(args.scale, args.seed, device), args.only)
     names = None if args.peers is None else args.peers.split(",")
-    results = []
+    results, chosen = [], gpu.InTime(cases, args.within)
     with device.use():
-        for name, make in cases.items():
+        for name, make in chosen:
             csr = make()
             csr.sum_duplicates()
             for dtype in args.dtype.split(","):
@@ -70,6 +71,7 @@ def run(args: argparse.Namespace) -> int:
         "versions": machine.versions() | gpu_peers.versions(device.index),
         "repeats": args.repeats,
         "scale": args.scale,
+        "not_measured": chosen.rest,
         "results": results,
     }
     bench.publish(report, text, args.json)
@@ -86,21 +88,26 @@ def measure_case(
     """One matrix in one dtype: a case for each number of columns. Times are in seconds."""
     clock, cases = clocks.of(device), []
     for k in columns:
-        array = cvrarray.asarray(csr)
+        array = cvrarray.asarray(csr, columns=k)
         shape = csr.shape[1:] if k == 1 else (csr.shape[1], k)
-        x = device.xp.asarray((np.random.default_rng(seed).random(shape) + 0.5).astype(csr.dtype))
+        x = device.xp.random.default_rng(seed).random(shape, csr.dtype) + csr.dtype.type(0.5)
         y = device.xp.zeros((*csr.shape[:1], *shape[1:]), csr.dtype)
         calls: dict[str, clocks.Call] = {"ours": partial(operator.matmul, array, x)}
         for _ in range(gpu.SETTLED if k == 1 else 1):
             product = calls["ours"]()
-        error, left_out = worst(product, csr, x, device), {}
+        answers = references(csr, x, device)
+        error, limit, left_out = worst(product, answers, device.xp), HOPELESS * clock.sample(calls["ours"]), {}
+        del product
         registry = gpu_peers.PEERS if k == 1 else gpu_peers.MATRIX_PEERS
         for name in registry if names is None else [name for name in registry if name in names]:
             try:
+                y.fill(0)  # whose product never comes is not to be right because of who came before
                 call = gpu_peers.prepare(name, csr, x, y, registry)
-                wrong = worst(device.xp.asarray(call()), csr, x, device)
+                wrong, once = worst(device.xp.asarray(call()), answers, device.xp), clock.sample(call)
                 if wrong > gpu_peers.ROOM:
                     left_out[name] = f"is wrong: {significant(wrong)} times the error that rounding may cause"
+                elif once > limit:
+                    left_out[name] = f"takes {once / limit * HOPELESS:.0f} times what ours takes"
                 else:
                     calls[name] = call
             except Exception as reason:  # some libraries refuse only when they are called
@@ -112,14 +119,16 @@ def measure_case(
     return cases
 
 
-def worst(product: Any, csr: Any, x: Any, device: devices.Device) -> float:
-    """The largest error in the first and the last column over what rounding may cause; right up to 1."""
+def references(csr: Any, x: Any, device: devices.Device) -> dict[int, tuple[Any, Any]]:
+    """By the first and the last column, what :func:`gpu.reference` says of it; a vector has the number -1."""
     if x.ndim == 1:
-        return gpu.worst(product, *gpu.reference(csr, x, device), device.xp)
-    xp = device.xp
-    return max(
-        gpu.worst(product[:, j], *gpu.reference(csr, xp.ascontiguousarray(x[:, j]), device), xp) for j in {0, x.shape[1] - 1}
-    )
+        return {-1: gpu.reference(csr, x, device)}
+    return {j: gpu.reference(csr, device.xp.ascontiguousarray(x[:, j]), device) for j in {0, x.shape[1] - 1}}
+
+
+def worst(product: Any, answers: dict[int, tuple[Any, Any]], xp: Any) -> float:
+    """The largest error in the columns that `answers` has, over what rounding may cause; right up to 1."""
+    return max(gpu.worst(product if j < 0 else product[:, j], *answer, xp) for j, answer in answers.items())
 
 
 def speedup(case: dict[str, Any]) -> float:
@@ -136,15 +145,23 @@ def tables(report: dict[str, Any]) -> dict[str, tuple[list[str], list[list[str]]
         rows = []
         for matrix in dict.fromkeys(name for name, _ in cases):
             of_matrix = [cases[matrix, k] for k in columns]
-            rows.append([matrix, bench.label({"name": of_matrix[0]["ours"]["format"], **of_matrix[0]["ours"], "plan": ""})])
+            rows.append([matrix])
             for case in of_matrix:
                 peer = min(case["peers"], key=case["peers"].__getitem__, default=None)
                 theirs = "-" if peer is None else f"{significant(case['peers'][peer] * 1e6)} {peer}"
-                rows[-1] += [theirs, significant(case["ours"]["seconds"] * 1e6), f"{speedup(case):.2f}x"]
-        of_k = [[speedup(case) for (_, number), case in cases.items() if number == k and case["peers"]] for k in columns]
-        summary = [["", "", f"{geometric_mean(s) or 0:.2f}x ({min(s, default=0):.2f})"] for s in of_k]
-        rows.append(["geometric mean (least)", "", *[cell for cells in summary for cell in cells]])
-        header = ["matrix", "ours", *[cell for k in columns for cell in (f"k = {k}: peer", "ours", "")]]
+                label = bench.label({"name": case["ours"]["format"], **case["ours"], "plan": ""})
+                rows[-1] += [
+                    theirs,
+                    f"{significant(case['ours']['seconds'] * 1e6)} {label}",
+                    "-" if peer is None else f"{speedup(case):.2f}x",
+                ]
+        for kind, is_few in (("plain", False), ("few", True)):
+            of_kind = [case for case in cases.values() if (case["ours"]["values"] != "plain") == is_few and case["peers"]]
+            if of_kind:
+                of_k = [[speedup(case) for case in of_kind if case["columns"] == k] for k in columns]
+                summary = [["", "", f"{geometric_mean(s) or 0:.2f}x ({min(s, default=0):.2f})"] for s in of_k]
+                rows.append([f"geometric mean (least), {kind} values", *[cell for cells in summary for cell in cells]])
+        header = ["matrix", *[cell for k in columns for cell in (f"k = {k}: peer", "ours", "")]]
         found[dtype] = header, rows
     return found
 
@@ -159,10 +176,12 @@ def page(report: dict[str, Any]) -> str:
     libraries = ", ".join(f"{name} {version}" for name, version in report["versions"].items() if name != "system")
     parts = [
         "# Products with a matrix on a GPU, beside cuSPARSE, CuPy and PyTorch",
-        f"Written by `python -m asv_bench.record.gpu_columns`; all figures are in `gpu-columns.json` beside this page. "
+        f"Written by `make bench-columns`; all figures are in `gpu-columns.json` beside this page. "
         f"{report['device']['name']}, CUDA {report['device']['cuda']}; {libraries}. Measured on {report['date'][:10]}, scale "
         f"`{report['scale']}`, medians of {report['repeats']}, in microseconds. X is in C order; an F says that a peer has X "
-        "and Y in Fortran order, X copied before. Peers' tables, descriptors and workspaces are made before, and not timed.",
+        "and Y in Fortran order, X copied before. Peers' tables, descriptors and workspaces are made before, and not timed. "
+        f"Ours is `asarray(A, columns=k)`. A peer that takes {HOPELESS} times as long is left out."
+        f"{gpu_page.not_measured(report)}",
     ]
     for dtype, table in tables(report).items():
         parts += [f"## {dtype}", markdown(*table)]

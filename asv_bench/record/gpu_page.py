@@ -91,7 +91,7 @@ def page(report: dict[str, Any], plots: list[str]) -> str:
         "Written by `make bench-gpu`; all figures are in `gpu.json` beside this page.",
         f"**Machine.** {device['name']}, {device['multiprocessors']} multiprocessors, L2 of "
         f"{significant(device['l2_bytes'] / 1e6)} MB, CUDA {device['cuda']}, driver {device['driver']}; {_rates(report)}. "
-        f"Measured on {report['date'][:10]}, scale `{report['scale']}`.",
+        f"Measured on {report['date'][:10]}, scale `{report['scale']}`.{not_measured(report)}",
         f"**Versions.** {libraries}.",
         f"**Method.** Medians of {report['repeats']} CUDA-event times, all contenders taking turns in one loop. A sample "
         "follows a product of its kind; on a matrix marked *cold*, whose CSR and vectors fit L2, it follows something larger "
@@ -117,6 +117,11 @@ def page(report: dict[str, Any], plots: list[str]) -> str:
     if left_out := _left_out(report):
         parts += ["## Left out", "\n".join(f"* {line}" for line in left_out)]
     return "\n\n".join(parts) + "\n"
+
+
+def not_measured(report: dict[str, Any]) -> str:
+    """A sentence on the matrices that no time was left for; empty where there are none."""
+    return f" No time was left for {', '.join(report['not_measured'])}." if report.get("not_measured") else ""
 
 
 def write(report: dict[str, Any], folder: Path) -> list[str]:

@@ -31,6 +31,10 @@ from .table import render
 PRODUCTS = ("vector", "transposed", "matrix")
 COLUMNS = (1, 2, 3, 4, 8, 16, 32, 64)
 
+#: Kinds of values that kernels are compiled for. From so many bytes on, few values are stored as such on every device.
+VALUES = ("plain", "one", "few")
+LARGE = 1 << 24
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of ``cvrarray warmup``."""
@@ -39,6 +43,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dtypes", nargs="+", default=["float32", "float64"], help="default: float32 float64")
     parser.add_argument(
         "--products", nargs="+", default=["vector"], choices=PRODUCTS, help="A @ x, A.T @ x, A @ X; default: vector"
+    )
+    parser.add_argument(
+        "--values", nargs="+", default=["plain"], choices=VALUES, help="as they are, all equal, at most 256; default: plain"
     )
     parser.add_argument("--device", help="cpu, cuda or cuda:N; default: the GPU if there is one")
 
@@ -51,9 +58,11 @@ def run(args: argparse.Namespace) -> int:
     rows: list[list[Any]] = [["the choice of a format", "", _seconds(lambda: choose(device))]]
     for format in args.formats:
         for dtype in dtypes:
-            convert, *products = warm(format, dtype, args.products, device)
-            rows.append([format, f"{dtype}, conversion", convert])
-            rows += [["", f"{dtype}, {name}", seconds] for name, seconds in zip(args.products, products, strict=True)]
+            for values in args.values:
+                about = str(dtype) if values == "plain" else f"{dtype}, {values}"
+                convert, *products = warm(format, dtype, args.products, device, values)
+                rows.append([format, f"{about}, conversion", convert])
+                rows += [["", f"{about}, {name}", took] for name, took in zip(args.products, products, strict=True)]
     print(render(["compiled on " + str(device), "", "s"], [[format, what, f"{took:.1f}"] for format, what, took in rows]))
     print(f"\n{time.perf_counter() - begin:.1f} s in all. {kept(device)}")
     return 0
@@ -88,12 +97,24 @@ def choose(device: devices.Device) -> None:
         model.choose(model.statistics(construct.placed(csr, device), exact=False), device.kind)
 
 
-def warm(format: str, dtype: np.dtype, products: list[str], device: devices.Device) -> list[float]:
+def valued(csr: scipy.sparse.csr_array, values: str, dtype: np.dtype) -> scipy.sparse.csr_array:
+    """A matrix of such values; for few ones repeated along the diagonal until they are stored as such."""
+    if values != "plain":
+        copies = -(-LARGE // (csr.nnz * dtype.itemsize))
+        offsets = csr.indptr.dtype  # SciPy joins no arrays whose two kinds of indices differ
+        same = _with_offsets(csr.copy(), csr.indices.dtype)
+        csr = _with_offsets(scipy.sparse.block_diag([same] * copies, format="csr"), offsets)
+    if values == "few":
+        csr.data = np.arange(csr.nnz) % 100 + 1
+    return csr.astype(dtype)
+
+
+def warm(format: str, dtype: np.dtype, products: list[str], device: devices.Device, values: str = "plain") -> list[float]:
     """Seconds that conversions took, then each kind of product."""
     seconds = [0.0] * (1 + len(products))
-    for csr in matrices(device):
-        csr = csr.astype(dtype)
-        names = [name for name in model.statistics(csr).table_bytes if formats.of_variant(name)[0].format == format]
+    for small in matrices(device):
+        names = [name for name in model.statistics(small).table_bytes if formats.of_variant(name)[0].format == format]
+        csr = valued(small, values, dtype)
         for name in names:
             cls, keywords = formats.of_variant(name)
             start = time.perf_counter()

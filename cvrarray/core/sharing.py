@@ -2,7 +2,7 @@
 
 Few bins wait for memory rather than for its bandwidth. A warp waits for where its bin lies, and then once for each
 round of blocks that it loads together. Bins beyond those that the device holds at once wait for these, and the longest
-bin ends last. Fitted to 180 matrices and formats: ``docs/measurements/0005-choice-of-format.md``.
+bin ends last. Fitted to 284 matrices and formats: ``docs/measurements/0005-choice-of-format.md``.
 """
 
 from __future__ import annotations
@@ -13,10 +13,9 @@ from typing import NamedTuple
 #: Of warps that share a bin; the most bins with which any do; multiprocessors of the device that the model was fitted
 #: on.
 SHARERS, MOST_BINS, PROCESSORS = (1, 2, 4, 8, 16), 1 << 15, 132
-#: In rounds: until a warp knows where its bin lies; and for each sharer, as their sums are added.
-START, A_SHARER = 0.6, 0.01
-#: A last wave of warps counts for so much of a full one, however few they are.
-PART_OF_WAVE = 0.6
+#: In rounds: until a warp knows where its bin lies; for each doubling of the sharers, as blocks of threads get larger and
+#: their sums are added; and of a warp's loads at least, however few they are.
+START, A_DOUBLING, LEAST = 0.3, 0.15, 0.9
 
 
 class Bins(NamedTuple):
@@ -42,9 +41,9 @@ def least(bins: Bins, processors: int = PROCESSORS) -> Wait:
     mean, longest = bins.mean / in_a_round, max(bins.longest, bins.mean) / in_a_round
 
     def rounds(sharers: int) -> float:
-        waves = bins.n_bins * sharers / (at_once * processors)
-        waves = max(1.0, PART_OF_WAVE * math.ceil(waves) + (1 - PART_OF_WAVE) * waves)
-        return waves * (START + mean / sharers) + (longest - mean) / sharers + A_SHARER * sharers
+        waves = max(1, math.ceil(bins.n_bins * sharers / (at_once * processors)))
+        a_wave = START + A_DOUBLING * math.log2(sharers) + max(LEAST, mean / sharers)
+        return waves * a_wave + (longest - mean) / sharers
 
     choices = SHARERS if 0 < bins.n_bins <= MOST_BINS else SHARERS[:1]
     return min(Wait(rounds(sharers), sharers) for sharers in choices)

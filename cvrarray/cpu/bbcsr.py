@@ -19,6 +19,7 @@ from cvrarray.cpu.products import locality, parts, tiling
 from cvrarray.cpu.products.scaling import Run, scaled
 from cvrarray.cpu.runtime import memory, threads
 from cvrarray.cpu.runtime.compiler import compiled, helper, inlined, kernel
+from cvrarray.cpu.runtime.team import Work
 
 OWN_KERNEL = (1, *simd.BLOCK_SIZES)  #: block sizes whose kernels are compiled for that size alone
 ALL = np.uint32(0xFFFFFFFF)  #: mask of all rows of a bin
@@ -26,7 +27,6 @@ ALL = np.uint32(0xFFFFFFFF)  #: mask of all rows of a bin
 #: as one.
 UNROLLED = 3
 BLOCK_ROWS_AHEAD = 4  #: from the block row that is laid out to the one whose columns are prefetched
-GROUPS = 32  #: of bins that a product computes before their rows are used again
 PADDED = 3  #: a bin with at most so many slots an entry is laid out step by step; above that row by row is quicker
 
 
@@ -110,40 +110,30 @@ def product(tables: BBCSRTables, dtype: np.dtype) -> Run:
     x (n_cols,) and y (n_rows,) are contiguous arrays of `dtype`: any number type but bool (compute ``bool @ bool`` in
     int64 and cast). alpha and beta are scalars of it. Where beta is 0, y is written and never read.
     """
-    kernel_, args = _product_of_bins(tables, dtype)
-    rows = threads.prepare(kernel_, tables.bin_rowptr)
+    args, like = _args_of_product(tables, dtype), np.empty(0, dtype)
+    rows = threads.prepare(compiled(_product, 0, 0, *args, like, like), tables.bin_rowptr)
     return scaled(lambda x, y: rows(*args, x, y))
 
 
-def product_and(
-    tables: BBCSRTables, dtype: np.dtype, group: int, then: Callable[..., None]
-) -> Callable[[np.ndarray, np.ndarray], None]:
-    """``call(x, y)``: ``y = A @ x``, and ``then(first, last, x, y)`` for ranges that cover all groups of `group` bins.
-
-    A group's rows are computed before, by the same thread, and still in its cache. `then` is compiled, without the GIL;
-    what it writes must not depend on the range. x and y are as for :func:`product`.
+def work_of_product(tables: BBCSRTables, x: np.ndarray, y: np.ndarray) -> list[Work]:
+    """``y = A @ x`` as calls one after the other, for loops in compiled code. x and y are as for :func:`product`, or for
+    :func:`product_matrix`.
     """
-    kernel_, args = _product_of_bins(tables, dtype)
-    n_bins = len(tables.bin_rowptr) - 1
-    firsts = [*range(0, n_bins, group), n_bins]
-
-    def bins(first: int, last: int, x: np.ndarray, y: np.ndarray) -> None:
-        for begin in range(first, last, GROUPS):
-            end = min(begin + GROUPS, last)
-            kernel_(firsts[begin], firsts[end], *args, x, y)
-            then(begin, end, x, y)
-
-    return threads.prepare(bins, tables.bin_rowptr[firsts])
+    t, within = _for_kernels(tables, x.dtype), _within(tables.block_size)
+    if x.ndim == 1:
+        return [Work(_product, (*_args_of_product(tables, x.dtype), x, y), t.bin_rowptr)]
+    tiles = tiling.tiles(y.shape[1], y.itemsize)
+    flat = x.reshape(-1), y.reshape(-1)
+    each = [(t, within, y.shape[1], first, tuple(range(size)), *flat) for first, size in tiles]
+    return [Work(_product_matrix, args, t.bin_rowptr) for args in each]
 
 
-def _product_of_bins(tables: BBCSRTables, dtype: np.dtype) -> tuple[Callable[..., None], tuple[Any, ...]]:
-    """``function(first, last, *args, x, y)`` for a range of bins, and args."""
+def _args_of_product(tables: BBCSRTables, dtype: np.dtype) -> tuple[Any, ...]:
+    """What :func:`_product` takes before x and y."""
     t = _for_kernels(tables, dtype)
     bytes_of_x = t.block_size * np.dtype(dtype).itemsize
     scalar = locality.prefers_scalar_loads(t.bin_rowptr, (1, t.block_size), t, bytes_of_x)
-    args = (t, _within(t.block_size), simd.prefetch_level(tables.data), scalar)
-    like = np.empty(0, dtype)
-    return compiled(_product, 0, 0, *args, like, like), args
+    return t, _within(t.block_size), simd.prefetch_level(tables.data), scalar
 
 
 def product_matrix(tables: BBCSRTables, dtype: np.dtype) -> Run:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,6 +26,7 @@ from cvrarray.cpu.products import locality, parts, tiling
 from cvrarray.cpu.products.scaling import Run, scaled
 from cvrarray.cpu.runtime import memory, threads
 from cvrarray.cpu.runtime.compiler import compiled, helper, inlined, kernel
+from cvrarray.cpu.runtime.team import Work
 
 #: Steps a chunk should have: STEPS, fewer (to MIN_STEPS) where there would be less than ENOUGH_CHUNKS, more (to
 #: MAX_STEPS) where rows are longer. Measured: ``docs/measurements/0002-cpu-kernels.md``.
@@ -170,6 +171,33 @@ def product(tables: CVRTables, dtype: np.dtype) -> Run:
     x (n_cols,) and y (n_rows,) are contiguous arrays of `dtype`: any number type but bool (compute ``bool @ bool`` in
     int64 and cast). alpha and beta are scalars of it. Where beta is 0, y is written and never read.
     """
+    args = _args_of_product(tables, dtype)
+    t, like = args[0], np.empty(0, dtype)
+    rows = threads.prepare(compiled(_product, 0, 0, *args, like, like, like), t.step_ptr, t.n_lanes)
+    add_carries = compiled(_add_carries, 0, 0, t.cut_row, t.cut_ptr, like, like)
+    n_chunks, n_cut = len(t.carry_row), len(t.cut_row)
+
+    def multiply(x: np.ndarray, y: np.ndarray) -> None:
+        carry = np.empty(n_chunks, dtype)
+        rows(*args, x, y, carry)
+        if n_cut:
+            add_carries(0, n_cut, t.cut_row, t.cut_ptr, carry, y)
+
+    return scaled(multiply)
+
+
+def work_of_product(tables: CVRTables, x: np.ndarray, y: np.ndarray) -> list[Work]:
+    """``y = A @ x`` as calls one after the other, for loops in compiled code. x and y are as for :func:`product`."""
+    args = _args_of_product(tables, x.dtype)
+    t, carry = args[0], np.empty(len(tables.carry_row), x.dtype)
+    rows = Work(_product, (*args, x, y, carry), t.step_ptr, t.n_lanes)
+    if not len(t.cut_row):
+        return [rows]
+    return [rows, Work(_add_carries, (t.cut_row, t.cut_ptr, carry, y), np.arange(len(t.cut_row) + 1))]
+
+
+def _args_of_product(tables: CVRTables, dtype: np.dtype) -> tuple[Any, ...]:
+    """What :func:`_product` takes before x, y and the carries."""
     t = _for_kernels(tables, dtype)
     width = simd.width(t.n_lanes)
     scalar = np.empty(0, np.uint8)
@@ -177,19 +205,7 @@ def product(tables: CVRTables, dtype: np.dtype) -> Run:
         scalar = locality.prefers_scalar_loads(t.step_ptr, (t.n_lanes, 1), t, np.dtype(dtype).itemsize)
     # Kernels have only the loops that a matrix needs: other loops would cost these registers.
     wide = (0,) if len(t.col_wide) else ()
-    args = (t, width, wide, simd.prefetch_level(tables.val), scalar)
-    like = np.empty(0, dtype)
-    rows = threads.prepare(compiled(_product, 0, 0, *args, like, like, like), t.step_ptr, t.n_lanes)
-    add_carries = compiled(_add_carries, t.cut_row, t.cut_ptr, like, like)
-    n_chunks, n_cut = len(t.carry_row), len(t.cut_row)
-
-    def multiply(x: np.ndarray, y: np.ndarray) -> None:
-        carry = np.empty(n_chunks, dtype)
-        rows(*args, x, y, carry)
-        if n_cut:
-            add_carries(t.cut_row, t.cut_ptr, carry, y)
-
-    return scaled(multiply)
+    return t, width, wide, simd.prefetch_level(tables.val), scalar
 
 
 def product_matrix(tables: CVRTables, dtype: np.dtype) -> Run:
@@ -678,8 +694,8 @@ def _store(row, total, to):
 
 
 @kernel
-def _add_carries(cut_row, cut_ptr, carry, y):
-    for i in range(len(cut_row)):
+def _add_carries(first, last, cut_row, cut_ptr, carry, y):
+    for i in range(first, last):
         for k in range(cut_ptr[i, 0], cut_ptr[i, 1]):
             y[cut_row[i]] += carry[k]
 

@@ -23,6 +23,8 @@ from .transports import Connection, NullTransport
 
 WINDOWS = 256  #: a gap of more than 1 / WINDOWS of the vector is not sent; this bounds the number of windows
 MOST_TWICE = 0.25  #: of a panel's rows are computed twice, so that the others need not wait for other ranks
+#: Of the precision: a residual that is updated to this part of b says nothing more about the true one.
+FLOOR = 1 / 16
 Product = tuple[SparseArray, int, int]  #: a matrix, and the first and last of the rank's rows that it gives
 Rows = tuple[tuple[int, int], ...]  #: (first, last) of each panel that a rank holds, in order
 
@@ -249,15 +251,14 @@ def cg(part: Part, known: dict[str, list[Any]], *options: Any) -> Answer:
     do, transport, p = part.arithmetic, part.transport, part.own
     x, r, q = part.empty(), part.empty(), part.empty()
     part.load(known["b"], r)
-    length = part.total(r, r) ** 0.5
+    length, scale = _scaled(part, r)
     x[...] = 0
     sums = 2 if M is None else 3
-    if not np.isfinite(length):
-        raise ValueError(f"b must be finite; its length is {length}. Look for nan and inf in it")
     if length == 0:
         return part.answer(x, 0.0, sums)
     if "x0" in known:
         part.load(known["x0"], x)
+        x *= scale
         p[...] = x
         part.product(q)
         r -= q
@@ -272,8 +273,9 @@ def cg(part: Part, known: dict[str, list[Any]], *options: Any) -> Answer:
     do.dot(r, z, my_old)
     transport.gather(old)
     part.tick()
-    iteration = 0
-    while iteration < max_iterations and not residual <= rtol:
+    limits, iteration = np.finfo(part.job.dtype), 0
+    enough, vanished = max(rtol, FLOOR * float(limits.eps)), float(limits.tiny / limits.eps)
+    while iteration < max_iterations and not residual <= enough:
         iteration += 1
         part.product(q)
         do.dot(p, q, my_curvature)
@@ -291,20 +293,41 @@ def cg(part: Part, known: dict[str, list[Any]], *options: Any) -> Answer:
         do.update_direction(new, old, z, p)  # the GPU is busy with it while the host tests the numbers
         if numbers is not None:
             bend, rr = numbers(transport)
-            _check_bend(bend, rr, iteration)
             residual = rr**0.5 / length
+            if not (bend > 0 or (residual <= enough and -bend <= vanished)):
+                raise _not_definite(bend, iteration)
         part.tick()
         old, my_old, new, my_new = new, my_new, old, my_old
+    x *= 1 / scale
     return part.answer(x, residual, sums)
 
 
-def _check_bend(bend: float, rr: float, iteration: int) -> None:
-    """Raise ValueError where A shows that it is not positive definite; at the exact solution all numbers are 0."""
-    if not (bend > 0 or bend == rr == 0):
-        raise ValueError(
-            f"A must be positive definite (and symmetric); got p @ A @ p = {bend:.3g} in iteration {iteration}."
-            " Use a method for indefinite matrices, such as cvrarray.linalg.minres"
-        )
+def _scaled(part: Part, b: Any) -> tuple[float, Any]:
+    """Scale b by a power of 2 where squares of numbers of its size are 0 or inf: its length then, and that power."""
+    with np.errstate(all="ignore"):
+        length = part.total(b, b) ** 0.5
+    limits = np.finfo(part.job.dtype)
+    usual = float(limits.max) ** 0.3
+    if 1 / usual < length < usual:
+        return length, b.real.dtype.type(1)
+    everyone, mine = part.scalars()
+    if b.size:
+        mine[...] = abs(b.view(b.real.dtype)).max() / len(part.job.rows)
+    part.transport.gather(everyone)
+    (largest,) = part.arithmetic.read(everyone)(part.transport)  # or less, by at most the number of ranks
+    if not np.isfinite(largest):
+        raise ValueError(f"b must be finite; its length is {length}. Look for nan and inf in it")
+    exponent = -np.floor(np.log2(largest)) if largest > 0 else 0
+    scale = b.real.dtype.type(2 ** np.clip(exponent, 2 - limits.maxexp, limits.maxexp - 2))
+    b *= scale
+    return part.total(b, b) ** 0.5, scale
+
+
+def _not_definite(bend: float, iteration: int) -> ValueError:
+    return ValueError(
+        f"A must be positive definite (and symmetric); got p @ A @ p = {bend:.3g} in iteration {iteration}."
+        " Use a method for indefinite matrices, such as cvrarray.linalg.minres"
+    )
 
 
 def power_iteration(part: Part, known: dict[str, list[Any]], rtol: float, max_iterations: int) -> Answer:

@@ -96,7 +96,8 @@ def cg(
     block_size : int, optional
         Of ``"block_jacobi"``. Default: that of BBCSR's panels.
     rtol : float
-        The residual's norm at the end, over that of `b`.
+        The residual's norm at the end, over that of `b`. Less than a 16th of the precision (``numpy.finfo(...).eps``)
+        counts as that: below it the residual that iterations update has nothing to do with the true one.
     max_iterations : int
         Where to stop in any case: compare ``residual`` with `rtol`.
     check_every : int

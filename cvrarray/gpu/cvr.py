@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from functools import cache, partial
 from typing import Any
 
@@ -247,8 +246,7 @@ def product(tables: CVRTables, dtype: np.dtype) -> Callable[[cupy.ndarray, cupy.
     t = tables
     by_segments = segments.cut(t, dtype)
     if by_segments is not None:
-        with suppress(cupy.cuda.memory.OutOfMemoryError):  # then without a copy, and with sums in another order
-            return segments.product(t, dtype, by_segments, partial(_places, t))
+        return segments.product(t, dtype, by_segments, partial(_places, t))
 
     @cache
     def multiply(form):

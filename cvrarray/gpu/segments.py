@@ -7,7 +7,8 @@ then added in the order of segments. After S. Yesil, A. Heidarshenas, A. Morriso
 Power-Law Graph Analytics by Enhancing Locality & Vectorization", SC 2020, whose segments are for a CPU's cache.
 Measured: ``docs/measurements/0003-gpu-products.md``.
 
-The order of sums is another one than without. So it is the structure alone that decides, before the first product.
+The order of sums is another one than without. So it is the structure alone that decides, before the first product; and
+where memory is short, an error says so, for the plain product has other bits.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ SHARES = 8  # warps that share the segments of a row
 UNROLL = {1: 4, 2: 4, 4: 4, 8: 4, 16: 2}
 MOST_COLUMNS = 1 << 16  # of a segment: columns have 16 bits
 LEAST_NONZEROS = 1 << 22  # fewer are not worth a second launch
-MOST_SLOTS = 1 << 30  # a copy of more, and 32 bytes for each while it is made, would be too much
+MOST_SLOTS = 1 << 30  # a copy of more, and WHILE_MADE bytes for each, would be too much
+WHILE_MADE = 32  # bytes of a slot, while the copy is made
 LEAST_LENGTH = 48  # nonzeros of a piece, on average
 FAR = 4  # columns between neighbours in a row, that count as far apart
 LONGEST = 1024  # nonzeros of a part of a piece
@@ -147,14 +149,23 @@ class Values:
 def product(
     t: CVRTables, dtype: np.dtype, of: Cut, places: Callable[[], tuple[cupy.ndarray, cupy.ndarray]]
 ) -> Callable[[cupy.ndarray, cupy.ndarray, Any, Any], None]:
-    """``run(x, y, alpha, beta)``, as that of ``gpu.cvr``; ``places()`` are row and column of every slot."""
+    """``run(x, y, alpha, beta)``, as that of ``gpu.cvr``; ``places()`` are row and column of every slot.
+
+    Raises
+    ------
+    MemoryError
+        The device has none for the copy.
+    """
     device, scratch, n_rows = cupy.cuda.runtime.getDevice(), Scratch(), t.shape[0]
     key = t.step_ptr.data.ptr, of
-    with aside():
-        layout = LAYOUTS.get(key) or Layout(t, of, *places())
-        LAYOUTS[key] = layout
-        values = Values(t, layout.slot)
-        values.renew()
+    try:
+        with aside():
+            layout = LAYOUTS.get(key) or Layout(t, of, *places())
+            LAYOUTS[key] = layout
+            values = Values(t, layout.slot)
+            values.renew()
+    except cupy.cuda.memory.OutOfMemoryError as error:
+        raise MemoryError(_too_little(t)) from error
     if cupy.cuda.get_current_stream().is_capturing():
         values.renew()  # the graph may write them before
     multiply = allowed(MATVEC(values.copy.dtype, dtype), shared_memory(device))
@@ -167,3 +178,14 @@ def product(
 
     run.renew = values.renew  # type: ignore[attr-defined]
     return run
+
+
+def _too_little(t: CVRTables) -> str:
+    """What the copy needs, what there is, and what to do."""
+    free = cupy.cuda.runtime.memGetInfo()[0] + cupy.get_default_memory_pool().free_bytes()
+    made, kept = (WHILE_MADE * (t.col_narrow.size + t.col_wide.size), (6 + _values(t).dtype.itemsize) * t.nnz)
+    return (
+        f"CVR multiplies few long rows over many columns by a copy of their {t.nnz:,} nonzeros, which needs "
+        f"{made / 1e9:,.2g} GB while it is made and {kept / 1e9:,.2g} GB then; the device has {free / 1e9:,.2g} GB. "
+        "Free memory there, or name the other format, which needs no copy: cvrarray.asarray(A, format='bbcsr')"
+    )

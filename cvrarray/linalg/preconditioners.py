@@ -152,6 +152,14 @@ class BlockJacobi(Preconditioner):
         rows = len(self.inverse) * self.block_size
         return tuple(self.device.xp.zeros((rows, *shape[1:]), dtype) for _ in range(2))
 
+    def work(self, r: Any, out: Any) -> Any:
+        """:meth:`apply` as calls of kernels, for loops in compiled code on a CPU; None where it consists of none."""
+        if self.device.kind != "cpu" or r.ndim != 1 or r.dtype != self.dtype:
+            return None
+        from .cpu.vectors import work_of_blocks
+
+        return [work_of_blocks(self.inverse, r, out)]
+
     def apply(self, r: Any, out: Any) -> Any:
         if self.device.kind == "cpu" and r.ndim == 1 and r.dtype == self.dtype:
             if self._kernel is None:

@@ -151,6 +151,24 @@ class _Task:
             raise self.error
 
 
+class Loan:
+    """Helpers that each call one of `functions` when they are free: what is done must not need any of them."""
+
+    def __init__(self, functions: list[Callable[[], None]]) -> None:
+        self._tasks = [_Task(function) for function in functions]
+        _pool(len(functions)).give(self._tasks)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all calls have returned."""
+        return all(task.flag[0] for task in self._tasks)
+
+    def take_back(self) -> None:
+        """Take the calls back that no helper has begun."""
+        for task in self._tasks:
+            task.claim.acquire(blocking=False)
+
+
 class _Pool:
     """Threads that do tasks. After each task they spin for a while, in case another comes, before they sleep.
 

@@ -10,14 +10,19 @@ one column or many.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from contextlib import nullcontext
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from cvrarray.bbcsr import BBCSRArray
 from cvrarray.core.tables import WARP
-from cvrarray.cpu import bbcsr
+from cvrarray.cpu import bbcsr, cvr
 from cvrarray.cpu.runtime import compiler
+from cvrarray.cpu.runtime.team import ROW, STEP, WHAT, Steps, Team, Work, lead
+from cvrarray.cvr import CVRArray
 from cvrarray.linalg.cpu import vectors
 from cvrarray.linalg.ends import (
     A_NAN,
@@ -36,6 +41,9 @@ from cvrarray.linalg.operators import multiply
 from cvrarray.linalg.solution import Outcome
 from cvrarray.linalg.system import System, apply
 
+#: Rows of an iteration's table that compute numbers of the columns, in the order in which they come.
+FACTORS, NORMS, RATIOS = range(3)
+STOPPED = -1
 VECTORS = [np.dtype(name) for name in ("float32", "float64", "complex64", "complex128")]
 
 
@@ -50,6 +58,14 @@ class State(NamedTuple):
     factor: np.ndarray  # (columns,) or (2 columns,): of q in r and of p in x; 0 where a column has ended
     ratio: np.ndarray  # the same: of p in the new p
     tests: np.ndarray  # (1,) bool: whether ends are looked for
+
+
+class Part(NamedTuple):
+    """Rows of an iteration's table that compiled code does without Python between them."""
+
+    begin: int
+    end: int
+    team: Team
 
 
 class Engine:
@@ -69,10 +85,10 @@ class Engine:
 
     def _prepare(self) -> None:
         system = self.system
-        p, q, r, z = map(vectors.reals, (self.p, self.q, self.r, self.z))
-        columns = system.columns or 1 if system.columns is None else system.columns
+        p, q, r = map(vectors.reals, (self.p, self.q, self.r))
+        columns = 1 if system.columns is None else system.columns
         wide = columns if system.columns is None else r.shape[1]
-        state = self.state = State(
+        self.state = State(
             *(np.zeros(columns, np.int64) for _ in range(2)),
             *(np.zeros(columns) for _ in range(3)),
             *(np.zeros(wide) for _ in range(2)),
@@ -83,38 +99,73 @@ class Engine:
         self.renew()
         self._blocks = blocks
         self._dot = blocks.prepare("dot", p, q, self.partial)
-        self._prepare_product()
         self._residual = blocks.prepare("residual", q, r, self.partial)
-        self._descend = blocks.prepare("descend", state.factor, q, r, self.inverse, self.partial)
-        self._turn = blocks.prepare("turn", state.factor, state.ratio, p, p, z, self.inverse)
-        self._norms = vectors.version_of(_norms, self.partial, state)
-        self._factors = vectors.version_of(_factors, self.partial, state)
-        self._ratios = vectors.version_of(_ratios, self.partial, 0, state)
+        self._prepare_rounds()
 
-    def _prepare_product(self) -> None:
-        """``self._multiply()``: ``q = A p``, and the blocks' sums of ``p @ q``."""
-        matrix, blocks, partial = self.matrix, self._blocks, self.partial
-        p, q = vectors.reals(self.p), vectors.reals(self.q)
-        rows = blocks.rows // (2 if self.system.dtype.kind == "c" else 1)  # of a block of real numbers
-        if (
-            isinstance(matrix, BBCSRArray)
-            and self.system.columns is None
-            and matrix.dtype in VECTORS
-            and matrix._tables.distinct is None  # values that are read where they are
-            and np.result_type(matrix.dtype, self.system.dtype) == self.system.dtype
-        ):
-            dot = blocks.of_a_range("dot", p, q, partial)
-            run = bbcsr.product_and(
-                matrix._tables, self.system.dtype, rows // WARP, lambda first, last, _x, _y: dot(first, last, p, q, partial)
-            )
-            self._multiply = lambda: run(self.p, self.q)
+    def _prepare_rounds(self) -> None:
+        """The table of an iteration's steps, and the parts of it that compiled code does at once."""
+        state, blocks, sums, inverse = self.state, self._blocks, self.partial, self.inverse
+        p, q, r, z = map(vectors.reals, (self.p, self.q, self.r, self.z))
+        steps = self._steps = Steps()
+        self._parts: list[Callable[[], Any] | Part] = []
+        self._add_product(steps)
+        steps.mark(FACTORS)
+        steps.add((blocks.work("descend", state.factor, q, r, inverse, sums), None))
+        steps.mark(NORMS)
+        if self.is_separate:
+            self._add_preconditioner(steps)
+            steps.add((blocks.work("dot", r, z, sums), None))
+        steps.mark(RATIOS)
+        self._turn = blocks.work("turn", state.factor, state.ratio, p, p, z, inverse)  # the first p: x, later
+        steps.add((self._turn, None))
+        self._close(steps)
+        self._table = steps.table()
+        self._cycles = vectors.version_of(_cycles, self._table[0], self._table, 0, 0, 0, sums, self.state, 1)
+
+    def _add_product(self, steps: Steps) -> None:
+        """``q = A p``, and the blocks' sums of ``p @ q``."""
+        works, dot = self._work_of_product(), self._blocks.work("dot", *map(vectors.reals, (self.p, self.q)), self.partial)
+        if works is None:
+            self._parts.append(lambda: multiply(self.matrix, self.p, self.q))
+            steps.add((dot, None))
             return
+        *others, last = works
+        for work in others:
+            steps.add((work, None))
+        rows = self._blocks.rows // (2 if self.system.dtype.kind == "c" and self.system.columns is None else 1)
+        if isinstance(self.matrix, BBCSRArray) and rows % WARP == 0:
+            bins = np.minimum(np.arange(len(self.partial) + 1) * (rows // WARP), len(last.work) - 1)
+            steps.add((last, bins), (dot, np.arange(len(bins))))
+        else:
+            steps.add((last, None))
+            steps.add((dot, None))
 
-        def multiply_and_dot() -> None:
-            multiply(matrix, self.p, self.q)
-            self._dot(p, q, partial)
+    def _work_of_product(self) -> list[Work] | None:
+        """None for a product that is a call of Python's."""
+        matrix, dtype = self.matrix, self.system.dtype
+        if not isinstance(matrix, BBCSRArray | CVRArray) or matrix.dtype not in VECTORS or not self.p.size:
+            return None
+        if np.result_type(matrix.dtype, dtype) != dtype:
+            return None
+        if isinstance(matrix, BBCSRArray):
+            return bbcsr.work_of_product(matrix._tables, self.p, self.q)
+        return cvr.work_of_product(matrix._tables, self.p, self.q) if self.p.ndim == 1 else None
 
-        self._multiply = multiply_and_dot
+    def _add_preconditioner(self, steps: Steps) -> None:
+        """``z = M @ r``."""
+        preconditioner = self.system.preconditioner
+        works = preconditioner.work(self.r, self.z) if hasattr(preconditioner, "work") else None
+        if works is None:
+            self._close(steps)
+            self._parts.append(lambda: apply(preconditioner, self.r, self.z))
+            return
+        for work in works:
+            steps.add((work, None))
+
+    def _close(self, steps: Steps) -> None:
+        """The steps since the last call of Python's are a part."""
+        begin = max((part.end for part in self._parts if isinstance(part, Part)), default=0)
+        self._parts.append(Part(begin, len(steps), Team(steps.slots(begin, len(steps)))))
 
     def renew(self) -> None:
         """Take the preconditioner's numbers as they are now."""
@@ -126,8 +177,8 @@ class Engine:
     def update(self, matrix: object) -> None:
         """Take another matrix of the same shape, and the preconditioner's numbers as they are now."""
         self.matrix = matrix
-        self._prepare_product()
         self.renew()
+        self._prepare_rounds()
 
     def run(self, b: np.ndarray, x: np.ndarray, tolerance: np.ndarray | None, limit: int, callback=None) -> Outcome:
         """Solve; x holds the start and receives the solution. `callback(x)` is called after each iteration."""
@@ -174,32 +225,46 @@ class Engine:
         """``p = M @ r``, the direction of a first iteration; the columns that go on."""
         apply(self.system.preconditioner, self.r, self.p)
         self._dot(vectors.reals(self.r), vectors.reals(self.p), self.partial)
-        return self._ratios(self.partial, 0, self.state)
+        (row,) = np.flatnonzero(self._table[:, WHAT] == RATIOS)
+        running: int = self._cycles(self._table[0], self._table, row, row + 1, 0, self.partial, self.state, 1)
+        return running
 
     def _iterate(self, x: np.ndarray, limit: int, history: list[np.ndarray], callback=None) -> None:
         """Iterate until every column has ended, is to be verified, or has had `limit` iterations."""
-        state, partial, system = self.state, self.partial, self.system
-        p, q, r, z, solution_ = map(vectors.reals, (self.p, self.q, self.r, self.z, x))
-        at = len(state.factor) if self.is_diagonal else 0
+        state, system = self.state, self.system
+        rows, factor, ratio, _, *others = self._turn.args
+        self._steps.replace(len(self._table) - 1, (rows, factor, ratio, vectors.reals(x), *others))
         left = limit - int(state.iterations.max(where=state.end == RUNNING, initial=0))
-        for _ in range(left):
-            self._multiply()
-            if not self._factors(partial, state):
-                return
-            self._descend(state.factor, q, r, self.inverse, partial)
-            running = self._norms(partial, state)
-            if self.is_separate and running:
-                apply(system.preconditioner, self.r, self.z)
-                self._dot(r, z, partial)
-            if running:
-                running = self._ratios(partial, at, state)
-            self._turn(state.factor, state.ratio, solution_, p, z, self.inverse)
-            if system.history:
-                history.append(np.sqrt(state.square))
-            if callback is not None:
-                callback(x)
-            if not running:
-                return
+        first = self._parts[0]
+        stays = len(self._parts) == 1 and callback is None  # helpers that stayed would be missed by calls of Python's
+        with first.team if stays and isinstance(first, Part) else nullcontext():
+            while left:
+                done, running = self._rounds(left if stays and not system.history else 1, stays)
+                left -= done
+                if running == STOPPED:
+                    return
+                if system.history:
+                    history.append(np.sqrt(state.square))
+                if callback is not None:
+                    callback(x)
+                if not running:
+                    return
+
+    def _rounds(self, most: int, stays: bool) -> tuple[int, int]:
+        """Iterations, at most so many: how many, and what :func:`_cycles` returns."""
+        at = len(self.state.factor) if self.is_diagonal else 0
+        done, running = 1, 1
+        for part in self._parts:
+            if isinstance(part, Part):
+                begin = part.begin if running else len(self._table) - 1
+                with nullcontext() if stays else part.team:
+                    args = part.team.memory, self._table, begin, part.end, at, self.partial, self.state
+                    done, running = part.team.rounds(partial(self._cycles, *args), most)
+                if running == STOPPED:
+                    break
+            elif running:
+                part()
+        return done, running
 
 
 @compiler.kernel
@@ -218,6 +283,35 @@ def _column_sums(partial: np.ndarray, state: State) -> np.ndarray:
 
 
 @compiler.kernel
+def _cycles(memory, table, begin, end, at, partial, state, most):
+    """Iterations, or parts of one, as the table's rows from `begin` to before `end` say; at most so many.
+
+    How many columns go on; STOPPED where the last iteration ended before it changed anything. `at` is the column of
+    `partial` at which the sums of ``r @ M @ r`` begin.
+    """
+    team, rows, running = memory.ctypes.data, table.ctypes.data, 1
+    for _ in range(most):
+        row = begin
+        while row < end:
+            what = table[row, WHAT]
+            if what == STEP:
+                lead(team, rows + 8 * ROW * row)
+            elif what == FACTORS:
+                if _factors(partial, state) == 0:
+                    return STOPPED
+            elif what == NORMS:
+                running = _norms(partial, state)
+                if running == 0:
+                    row = max(row, len(table) - 2)  # x is still to be updated
+            else:
+                running = _ratios(partial, at, state)
+            row += 1
+        if running == 0:
+            break
+    return running
+
+
+@compiler.helper
 def _factors(partial, state):
     """The step along p, ``r @ M @ r / (p @ A @ p)``; how many columns go on."""
     running = 0
@@ -241,7 +335,7 @@ def _factors(partial, state):
     return running
 
 
-@compiler.kernel
+@compiler.helper
 def _norms(partial, state):
     """``r @ r``, and whether the residual is small enough to be verified; how many columns go on."""
     running = 0
@@ -260,7 +354,7 @@ def _norms(partial, state):
     return running
 
 
-@compiler.kernel
+@compiler.helper
 def _ratios(partial, at, state):
     """``r @ M @ r`` over what it was, from the sums that begin at column `at`; how many columns go on."""
     running = 0

@@ -22,9 +22,11 @@ from cvrarray.cpu import simd
 from cvrarray.cpu.runtime import memory, threads
 from cvrarray.cpu.runtime.caching import njit
 from cvrarray.cpu.runtime.compiler import OPTIONS, compiled
+from cvrarray.cpu.runtime.team import Work
 from cvrarray.linalg.vectors import Vectors
 
-BLOCK = 2048  #: numbers of a block: its part of five vectors fits the first cache
+#: Numbers of a block: its part of five vectors fits the first cache; fewer where there would be less than ENOUGH.
+BLOCK, LEAST, ENOUGH = 2048, 256, 64
 UNIT = 4  #: work of one number, in slots of a product: from 32,768 numbers on helpers may be worth their call
 
 
@@ -62,7 +64,8 @@ class Blocks:
     """
 
     def __init__(self, n: int, columns: int | None, sums: int = 2) -> None:
-        self.rows = BLOCK if columns is None else max(1, BLOCK // max(columns, 1))
+        numbers = max(LEAST, min(BLOCK, 1 << (n * (columns or 1) // ENOUGH).bit_length()))
+        self.rows = numbers if columns is None else max(1, numbers // max(columns, 1))
         n_blocks = max(1, -(-n // self.rows))
         self.columns = columns
         self.partial = np.zeros((n_blocks, sums * (1 if columns is None else columns)))
@@ -74,14 +77,16 @@ class Blocks:
         rows = self.rows
         return lambda *args: call(rows, *args)
 
-    def of_a_range(self, name: str, *args: Any) -> Callable[..., None]:
-        """``call(first, last, *args)`` for the blocks of a range, on the calling thread."""
-        version, rows = self._version(name, args), self.rows
-        return lambda first, last, *args: version(first, last, rows, *args)
+    def work(self, name: str, *args: Any) -> Work:
+        """The kernel `name` with these arguments over all blocks, for loops in compiled code."""
+        return Work(self._kernel(name), (self.rows, *args), self._work, UNIT * (self.columns or 1))
 
     def _version(self, name: str, args: tuple[Any, ...]) -> Callable[..., None]:
-        function = globals()[f"_{name}" if self.columns is None else f"_{name}_columns"]
-        return version_of(function, 0, 0, self.rows, *args)
+        return version_of(self._kernel(name), 0, 0, self.rows, *args)
+
+    def _kernel(self, name: str) -> Callable[..., None]:
+        found: Callable[..., None] = globals()[f"_{name}" if self.columns is None else f"_{name}_columns"]
+        return found
 
 
 @kernel
@@ -384,8 +389,13 @@ def _multiply_blocks(first, last, inverse, r, out):
             to[i] = total
 
 
+def work_of_blocks(inverse: np.ndarray, r: np.ndarray, out: np.ndarray) -> Work:
+    """``out = inverse @ r``, for loops in compiled code."""
+    return Work(_multiply_blocks, (inverse, r, out), np.arange(len(inverse) + 1, dtype=np.int64), inverse.shape[1] ** 2)
+
+
 def block_product(inverse: np.ndarray) -> Callable[..., None]:
     """``call(inverse, r, out)`` for blocks of this shape, on threads."""
     like = np.empty(0, inverse.dtype)
-    work = np.arange(len(inverse) + 1, dtype=np.int64) * inverse.shape[1] ** 2
-    return threads.prepare(version_of(_multiply_blocks, 0, 0, inverse, like, like), work)
+    work = work_of_blocks(inverse, like, like)
+    return threads.prepare(version_of(work.function, 0, 0, *work.args), work.work, work.unit)
