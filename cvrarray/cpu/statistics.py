@@ -77,34 +77,43 @@ def row_lengths(indptr: np.ndarray, group: int) -> tuple[int, int, int, int]:
     return padded, empty, shortest, longest
 
 
-@njit(nogil=True, cache=True)
 def blocks_per_block_row(indptr: np.ndarray, block_col: np.ndarray, n_block_cols: int, block_size: int) -> np.ndarray:
     """(ceil(n_rows / block_size),) int64: the different block columns in every block row, given each nonzero's."""
-    n_rows = indptr.size - 1
-    counts = np.zeros((n_rows + block_size - 1) // block_size, np.int64)
-    seen_in = np.zeros(n_block_cols, np.int32)  # the block row, from 1, that had an entry in a block column last
-    for block_row in range(counts.size):
-        first = indptr[block_row * block_size]
-        last = indptr[min((block_row + 1) * block_size, n_rows)]
-        count = 0
-        for position in range(first, last):
-            block = np.uint64(block_col[position])
-            count += seen_in[block] != block_row + 1
-            seen_in[block] = block_row + 1
-        counts[block_row] = count
+    counts = np.empty(-(-(indptr.size - 1) // block_size), np.int64)
+    _count_blocks(indptr, block_col, np.zeros(n_block_cols, np.int32), block_size, counts)
     return counts
 
 
-@njit(nogil=True, cache=True)
 def blocks_in_groups(
     indptr: np.ndarray, block_col: np.ndarray, n_block_cols: int, block_size: int, group: int
 ) -> tuple[int, int]:
     """The different blocks, given each nonzero's block column; and the most blocks of a row, summed over groups."""
-    n_rows, blocks = indptr.size - 1, blocks_per_block_row(indptr, block_col, n_block_cols, block_size)
+    counts = blocks_per_block_row(indptr, block_col, n_block_cols, block_size)
+    return int(counts.sum()), _slots(counts, indptr.size - 1, block_size, group)
+
+
+@kernel
+def _count_blocks(indptr, block_col, seen_in, block_size, counts):
+    """`seen_in`: the block row, from 1, that had an entry in a block column last."""
+    n_rows = indptr.size - 1
+    for block_row in range(counts.size):
+        count = 0
+        for position in range(indptr[block_row * block_size], indptr[min((block_row + 1) * block_size, n_rows)]):
+            block = np.uint64(block_col[position])
+            count += seen_in[block] != block_row + 1
+            seen_in[block] = block_row + 1
+        counts[block_row] = count
+
+
+@kernel
+def _slots(counts, n_rows, block_size, group):
     slots = 0
     for first in range(0, n_rows, group):
-        slots += blocks[first // block_size : (min(first + group, n_rows) - 1) // block_size + 1].max()
-    return blocks.sum(), slots
+        most = 0
+        for block_row in range(first // block_size, (min(first + group, n_rows) - 1) // block_size + 1):
+            most = max(most, counts[block_row])
+        slots += most
+    return slots
 
 
 @kernel
