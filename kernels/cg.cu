@@ -8,7 +8,7 @@
 //     x += alpha p;  p = z + beta p                  cg_turn
 //
 // Passes over vectors: 2 + 4 + 6 with a diagonal M, whose z is computed where it is needed. x waits for cg_turn, which
-// reads p in any case.
+// reads p in any case. Where blocks can wait for each other and M is none of the user's, cg_advance does all three.
 //
 // Only the block that adds the blocks' sums, when all are there, writes a column's state.
 //
@@ -16,6 +16,7 @@
 
 #include "vectors.cuh"
 #include "cg.cuh"
+#include "exchange.cuh"
 
 // z = M r at (row, column), for an M that is applied entry by entry
 template <int P, class Y>
@@ -50,26 +51,50 @@ __device__ Y weigh(const Shape& shape, const Y* inverse, int size, int64 row, bo
     return entry;
 }
 
-// cg_residual: r = b - q, and z, r @ z and r @ r of it, for columns that begin (`first`) or that seem to be done; p = z
+// a number of a vector in double precision, times `factor`, in Y
+template <class Y>
+__device__ Y narrowed(double a, double factor) { return static_cast<Y>(a * factor); }
+template <class Y>
+__device__ Y narrowed(complex128 a, double factor) {
+    typedef decltype(Y().re) Real;
+    return {static_cast<Real>(a.re * factor), static_cast<Real>(a.im * factor)};
+}
+
+// the entry of b - q, over the column's scale if it has one
+template <class Y, class W>
+__device__ Y residual(W b, W q, const double* scale, int64 column) {
+    if constexpr (sizeof(W) == sizeof(Y))
+        return plus(b, -1, q);
+    else
+        return narrowed<Y>(plus(b, -1, q), 1 / scale[column]);
+}
+
+// cg_residual: r = b - q, and z, r @ z and r @ r of it, for columns that begin (`first`) or that seem to be done. Where
+// b and q are in double precision and r is not, r is in units of `scale`.
+//
+// p = z; where `turns`, p goes on with the z of the new r instead of that of the old one
 //
 // traffic   5 vectors, with a diagonal M
 // requires  q = A x
-template <class Y, int P>
+template <class W, class Y, int P>
 __global__ __launch_bounds__(THREADS) void cg_residual(const Shape shape, const Partials partials, Column* column,
-                                                       const Y* __restrict__ inverse, int size, const Y* __restrict__ b,
-                                                       const Y* __restrict__ q, Y* __restrict__ r, Y* __restrict__ z,
-                                                       Y* __restrict__ p, const double* tolerance, int64 limit, bool first,
-                                                       double* history) {
+                                                       const Y* __restrict__ inverse, int size, const W* __restrict__ b,
+                                                       const W* __restrict__ q, Y* __restrict__ r, Y* __restrict__ z,
+                                                       Y* __restrict__ p, const double* scale, const double* tolerance,
+                                                       double part, int64 limit, bool first, bool turns, double* history) {
     const int64 j = shape.column();
     const bool active = shape.has_column() && (first || column[j].reason != RUNNING);
     double sums[2] = {};
     for (int64 base = blockIdx.x * (int64)shape.rows; base < shape.n; base += shape.stride()) {
         const int64 row = base + shape.row_of_thread(), at = row * shape.k + j;
         const bool is_here = active && row < shape.n;
-        Y entry{};
-        if (is_here) r[at] = entry = plus(b[at], -1, q[at]);
-        const Y direction = weigh<P>(shape, inverse, size, row, is_here, entry, z, sums);
-        if (P != GIVEN && is_here) p[at] = direction;
+        Y entry{}, direction{};  // what is left of p
+        if (is_here) {
+            if (turns) direction = plus(p[at], -1, P == BLOCKS || P == GIVEN ? z[at] : preconditioned<P>(inverse, row, r[at]));
+            r[at] = entry = residual<Y>(b[at], q[at], scale, j);
+        }
+        entry = weigh<P>(shape, inverse, size, row, is_here, entry, z, sums);
+        if (is_here) p[at] = P == GIVEN ? direction : add(direction, entry);
     }
     if (!grid_sums(shape, partials, sums)) return;
     Column& c = column[j];
@@ -78,6 +103,7 @@ __global__ __launch_bounds__(THREADS) void cg_residual(const Shape shape, const 
         c.limit = limit;
         c.iterations = 0;
         c.last = 1 / 0.;
+        c.part = part;
         c.reason = VERIFY;  // until it is judged
     }
     if (c.reason == RUNNING) return;
@@ -86,6 +112,25 @@ __global__ __launch_bounds__(THREADS) void cg_residual(const Shape shape, const 
     else
         judge(c, sums[0], sums[1], RUNNING);
     if (first && history) history[j] = c.norm;
+}
+
+__device__ inline double widened(float a) { return a; }
+__device__ inline complex128 widened(complex64 a) { return {a.re, a.im}; }
+
+// cg_collect: x += scale y; y = 0, for a y in single precision
+//
+// traffic   4 vectors
+template <class W, class Y>
+__global__ __launch_bounds__(THREADS) void cg_collect(const Shape shape, const double* scale, Y* __restrict__ y,
+                                                      W* __restrict__ x) {
+    if (!shape.has_column()) return;
+    const int64 j = shape.column();
+    const double unit = scale[j];
+    for (int64 row = shape.first_row(); row < shape.n; row += shape.stride()) {
+        const int64 at = row * shape.k + j;
+        x[at] = plus(x[at], unit, widened(y[at]));
+        y[at] = Y{};
+    }
 }
 
 // cg_curvature: alpha
@@ -128,13 +173,13 @@ __global__ __launch_bounds__(THREADS) void cg_step(const Shape shape, const Part
     if (!grid_sums(shape, partials, sums)) return;
     Column& c = column[j];
     if (c.alpha == 0) return;
-    end_iteration<Y>(c, P == GIVEN ? 1 : sums[0], sums[1], history ? history + (c.iterations + 1) * shape.k + j : nullptr);
+    end_iteration(c, P == GIVEN ? 1 : sums[0], sums[1], history ? history + (c.iterations + 1) * shape.k + j : nullptr);
     if (P == GIVEN) return;
     c.beta = quotient(sums[0], c.nu);
     c.nu = sums[0];
 }
 
-// cg_weigh: r @ z for z = M r by others, and beta; p = z for columns that begin
+// cg_weigh: r @ z for z = M r by others, and beta; p += z for columns that begin
 //
 // traffic   2 vectors
 template <class Y>
@@ -148,7 +193,7 @@ __global__ __launch_bounds__(THREADS) void cg_weigh(const Shape shape, const Par
         for (int64 row = shape.first_row(); row < shape.n; row += shape.stride()) {
             const Y entry = z[row * shape.k + j];
             sums[0] += dot(r[row * shape.k + j], entry);
-            if (begins) p[row * shape.k + j] = entry;
+            if (begins) p[row * shape.k + j] = add(p[row * shape.k + j], entry);
         }
     if (!grid_sums(shape, partials, sums)) return;
     Column& c = column[j];
@@ -176,5 +221,170 @@ __global__ __launch_bounds__(THREADS) void cg_turn(const Shape shape, const Colu
         const Y entry = P == BLOCKS || P == GIVEN ? z[at] : preconditioned<P>(inverse, row, r[at]);
         x[at] = plus(x[at], alpha, direction);
         p[at] = plus(entry, beta, direction);
+    }
+}
+
+// ------------------------------------------------------------------------------------------------ all of it in a launch
+
+constexpr int MANY = 1024, MOST_COLUMNS = 128;  // threads of a block of cg_advance, and columns of its vectors
+
+struct ColumnSums {
+    double of_rows[2 * (MANY + MOST_COLUMNS)], total[2 * MOST_COLUMNS];
+};
+
+// shared.total (N, columns): the sums over all blocks of each column's N values, in a fixed order. All threads must call
+// it. `words` are (N, columns, blocks), of the other mark before.
+template <int N>
+__device__ void exchange_sums(const Shape& shape, ColumnSums& shared, double* words, uint32 mark, double (&value)[N]) {
+    constexpr int WARPS = MANY / WARP;
+    const int warp = threadIdx.x / WARP, lane = lane_id(), row = shape.row_of_thread();
+    const bool is_vector = shape.columns == 1;
+    const int count = is_vector ? WARPS : shape.rows, apart = count | 1;  // odd: no two lanes in a bank
+    __syncthreads();  // the last totals are read
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+        const double entry = is_vector ? warp_sum(value[i]) : value[i];
+        const int column = i * shape.columns + threadIdx.x % shape.columns;
+        if (is_vector ? lane == 0 : row < shape.rows) shared.of_rows[column * apart + (is_vector ? warp : row)] = entry;
+    }
+    __syncthreads();
+    for (int i = warp; i < N * shape.columns; i += WARPS) {
+        double sum = 0;
+        for (int of = lane; of < count; of += WARP) sum += shared.of_rows[i * apart + of];
+        sum = warp_sum(sum);
+        if (lane == 0) tell(words + i * (int64)gridDim.x + blockIdx.x, marked(sum, mark));
+    }
+    if (warp < N * shape.columns) pause(FIRST_LOOK);
+    for (int i = warp; i < N * shape.columns; i += WARPS) {
+        const double total = warp_sum(awaited_share(words + i * (int64)gridDim.x, gridDim.x, mark));
+        if (lane == 0) shared.total[i] = total;
+    }
+    __syncthreads();
+}
+
+// cg_advance: what cg_curvature, cg_step and cg_turn do, with every block waiting for all sums
+//
+// mapping   as vectors.cuh says, with MANY threads a block, one block a multiprocessor, one tile of columns
+// traffic   8 vectors with a diagonal M: q, and then z, of a thread's first `n_kept` rows stay in shared memory; 10 of
+//           the other rows
+// requires  a cooperative launch; `words` hold 3 numbers a block and column, and a mark a block, all 0 before the first
+//           launch; MANY vectors' entries (P == BLOCKS), the columns, and the rows kept fit shared memory
+// races     none: a thread owns its entries; columns are read before the first sum and written after the second, by
+//           one block
+template <class Y, int P>
+__global__ __launch_bounds__(MANY, 1) void cg_advance(const Shape shape, double* words, uint32* marks, Column* column,
+                                                      const Y* __restrict__ inverse, int size, int n_kept,
+                                                      const Y* __restrict__ q, Y* __restrict__ r, Y* __restrict__ z,
+                                                      Y* __restrict__ x, Y* __restrict__ p, double* history) {
+    constexpr int U = sizeof(Y) <= 8 ? 4 : 2;  // rows that are loaded before the first is used
+    extern __shared__ uint4 memory[];  // of weigh(); then the rows kept, and the columns
+    __shared__ ColumnSums shared;
+    Y* const kept = reinterpret_cast<Y*>(memory) + (P == BLOCKS ? MANY : 0) + threadIdx.x;
+    Column* const columns = reinterpret_cast<Column*>(reinterpret_cast<Y*>(memory) + MANY * ((P == BLOCKS) + n_kept));
+    const int64 j = shape.column();
+    const bool is_first = threadIdx.x < shape.columns;  // of the column's threads
+    const bool active = shape.has_column() && column[j].reason == RUNNING;
+    if (!__syncthreads_or(active)) return;
+    if (is_first) {
+        columns[j] = column[j];
+        columns[j].alpha = columns[j].beta = 0;
+    }
+    const uint32 mark = marks[blockIdx.x] ^ 1;
+
+    double curvature[1] = {};
+    if (active) {
+        int i = 0;
+        for (int64 row = shape.first_row(); row < shape.n; row += U * shape.stride(), i += U) {
+            Y direction[U], product[U];
+#pragma unroll
+            for (int u = 0; u < U; ++u) {
+                const int64 at = (row + u * shape.stride()) * shape.k + j;
+                const bool is_here = row + u * shape.stride() < shape.n;
+                direction[u] = is_here ? p[at] : Y{};
+                product[u] = is_here ? q[at] : Y{};
+            }
+#pragma unroll
+            for (int u = 0; u < U; ++u) {
+                curvature[0] += dot(direction[u], product[u]);
+                if (i + u < n_kept) kept[(i + u) * MANY] = product[u];
+            }
+        }
+    }
+    exchange_sums(shape, shared, words, mark, curvature);
+    if (is_first && active) take_step(columns[j], shared.total[j]);
+    __syncthreads();
+
+    const double alpha = shape.has_column() ? columns[j].alpha : 0;
+    double sums[2] = {};
+    if constexpr (P == BLOCKS) {
+        int i = 0;
+        for (int64 base = blockIdx.x * (int64)shape.rows; base < shape.n; base += shape.stride(), ++i) {
+            const int64 row = base + shape.row_of_thread(), at = row * shape.k + j;
+            const bool is_here = alpha != 0 && row < shape.n;
+            Y entry{};
+            if (is_here) r[at] = entry = plus(r[at], -alpha, i < n_kept ? kept[i * MANY] : q[at]);
+            entry = weigh<P>(shape, inverse, size, row, is_here, entry, z, sums);
+            if (is_here && i < n_kept) kept[i * MANY] = entry;
+        }
+    } else if (alpha != 0) {
+        int i = 0;
+        for (int64 row = shape.first_row(); row < shape.n; row += U * shape.stride(), i += U) {
+            Y before[U], product[U], scale[U];
+#pragma unroll
+            for (int u = 0; u < U; ++u) {
+                const int64 of = row + u * shape.stride(), at = of * shape.k + j;
+                const bool is_here = of < shape.n;
+                before[u] = is_here ? r[at] : Y{};
+                product[u] = i + u < n_kept ? kept[(i + u) * MANY] : is_here ? q[at] : Y{};
+                scale[u] = P == DIAGONAL && is_here ? cached(inverse + of) : Y{};
+            }
+#pragma unroll
+            for (int u = 0; u < U; ++u) {
+                const int64 of = row + u * shape.stride();
+                if (of >= shape.n) continue;
+                const Y after = plus(before[u], -alpha, product[u]);
+                const Y entry = P == DIAGONAL ? mac(scale[u], after, Y{}) : after;
+                r[of * shape.k + j] = after;
+                sums[0] += dot(after, entry);
+                sums[1] += dot(after, after);
+                if (i + u < n_kept) kept[(i + u) * MANY] = entry;
+            }
+        }
+    }
+    exchange_sums(shape, shared, words + gridDim.x * (int64)shape.columns, mark, sums);
+    if (is_first && active) {
+        Column& c = columns[j];
+        if (alpha != 0) {
+            const bool tells = history && blockIdx.x == 0;
+            const double nu = shared.total[j];
+            end_iteration(c, nu, shared.total[shape.columns + j], tells ? history + (c.iterations + 1) * shape.k + j : nullptr);
+            c.beta = quotient(nu, c.nu);
+            c.nu = nu;
+        }
+        if (blockIdx.x == 0) column[j] = c;
+    }
+    if (threadIdx.x == 0) marks[blockIdx.x] = mark;
+    __syncthreads();
+    if (alpha == 0) return;
+
+    const double beta = columns[j].beta;
+    int i = 0;
+    for (int64 row = shape.first_row(); row < shape.n; row += U * shape.stride(), i += U) {
+        Y direction[U], entry[U], so_far[U];
+#pragma unroll
+        for (int u = 0; u < U; ++u) {
+            const int64 of = row + u * shape.stride(), at = of * shape.k + j;
+            if (of >= shape.n) continue;
+            direction[u] = p[at];
+            so_far[u] = x[at];
+            entry[u] = i + u < n_kept ? kept[(i + u) * MANY] : P == BLOCKS ? z[at] : preconditioned<P>(inverse, of, r[at]);
+        }
+#pragma unroll
+        for (int u = 0; u < U; ++u) {
+            const int64 of = row + u * shape.stride(), at = of * shape.k + j;
+            if (of >= shape.n) continue;
+            x[at] = plus(so_far[u], alpha, direction[u]);
+            p[at] = plus(entry[u], beta, direction[u]);
+        }
     }
 }

@@ -9,7 +9,7 @@ enum Preconditioner { IDENTITY, DIAGONAL, BLOCKS, GIVEN };  // GIVEN: z is compu
 // iterations update is small enough; CONVERGED: the true one is. START: the residual is there, and z is missing.
 enum Reason { RUNNING, START, VERIFY, CONVERGED, MAXITER, STAGNATION, NOT_DEFINITE, M_NOT_DEFINITE, M_SINGULAR, A_NAN, M_NAN };
 
-// A column's state: nine words of 8 bytes, as the host reads them
+// A column's state: ten words of 8 bytes, as the host reads them
 struct Column {
     double alpha, beta;  // of this iteration; alpha is 0 where the column is idle
     double nu, norm;  // r @ z and |r|
@@ -17,6 +17,7 @@ struct Column {
     double last;  // norm of the true residual, when it was computed last
     int64 iterations, limit;
     int64 reason;
+    double part;  // of `last`, below which the updated residual is tested against the true one
 };
 
 // ---------------------------------------------------------------------------------------------------- arithmetic
@@ -58,6 +59,17 @@ __device__ Y block_row(const Y* row, int apart, const Y* r, int r_apart, int cou
     return z;
 }
 
+// the same for a row of SIZE entries and neighbouring ones of r
+template <int SIZE, class Y>
+__device__ Y whole_block_row(const Y* row, int apart, const Y* r) {
+    Y left[SIZE + 1], right[SIZE + 1], z{};
+#pragma unroll
+    for (int u = 0; u < SIZE; ++u) left[u] = row[u * apart], right[u] = r[u];
+#pragma unroll
+    for (int u = 0; u < SIZE; ++u) z = mac(left[u], right[u], z);
+    return z;
+}
+
 // -------------------------------------------------------------------------------------------------- when a column ends
 
 constexpr double LEAST = 2.2250738585072014e-308;  // normal number
@@ -66,19 +78,6 @@ __device__ inline bool is_finite(double value) { return fabs(value) <= 1.7976931
 
 // 0 where b is 0, or too small for its reciprocal: no step, rather than one without end
 __device__ inline double quotient(double a, double b) { return fabs(b) < LEAST ? 0 : a / b; }
-
-// Below this part of the true residual that it began from, the one that iterations update is rounding alone. It is
-// tested against the true one there, whatever the tolerance: it would go on to numbers whose squares vanish.
-template <class Y>
-struct Rounding {
-    static constexpr double PART = 1.4e-17;
-};
-template <>
-struct Rounding<float> {
-    static constexpr double PART = 7.5e-9;
-};
-template <>
-struct Rounding<complex64> : Rounding<float> {};
 
 // whether p @ A p is what a definite A gives
 __device__ inline bool is_curved(double curvature) { return curvature >= LEAST && is_finite(curvature); }
@@ -103,18 +102,14 @@ __device__ inline int64 reason_of(const Column& c, double nu, int64 reason) {
 }
 
 // of the norm of the updated residual: the true one is looked at there
-template <class Y>
-__device__ double threshold(const Column& c) {
-    return max(c.tolerance, Rounding<Y>::PART * c.last);
-}
+__device__ inline double threshold(const Column& c) { return max(c.tolerance, c.part * c.last); }
 
-// after an iteration of vectors of Y, by the residual that it has updated
-template <class Y>
-__device__ void end_iteration(Column& c, double nu, double rr, double* history) {
+// after an iteration, by the residual that it has updated
+__device__ inline void end_iteration(Column& c, double nu, double rr, double* history) {
     c.norm = sqrt(rr);
     c.iterations += 1;
     if (history) *history = c.norm;
-    if (c.tolerance >= 0 && c.norm <= threshold<Y>(c))
+    if (c.tolerance >= 0 && c.norm <= threshold(c))
         c.reason = VERIFY;
     else
         c.reason = reason_of(c, nu, c.iterations >= c.limit ? MAXITER : RUNNING);

@@ -125,16 +125,17 @@ __device__ T* copied(char*& to, const T* from, int64 count) {
     return made;
 }
 
-// The product of a block's bins.
+// The product of a block's rows. Its first and its last bin may hold rows of others, whose sums are left out.
 template <class A, class Y, class I, class M, int B, int U_NARROW, int U_WIDE, bool HOLES, int S, int THREADS, bool STREAM,
           bool MARKED>
 struct BlockProduct {
     const Bbcsr<A, I, M>& m;
     const Opened<A>& values;
     OwnBin<A, I, M>* const bins;
-    const int first, n_bins, rows;
+    const int first, n_bins;
+    const int others, rows;  // rows of the first bin that are others', and the block's own
     const Y* const p;
-    Y* const s;  // (S, 32 n_bins)
+    Y* const s;  // (S, rows)
     char *const free, *const end;  // of shared memory
 
     __device__ void prepare() const {
@@ -177,13 +178,13 @@ struct BlockProduct {
         for (int item = threadIdx.x / WARP; item < n_bins * S; item += THREADS / WARP) {
             const OwnBin<A, I, M> bin = bins[item / S];
             const Opened<A> data = values.from(bin.data);
-            const int part = item % S, at = item / S * WARP + lane_id();
+            const int part = item % S, at = item / S * WARP + lane_id() - others;
             const Y sum = bin.base >= 0
                 ? row_sum<Read, A, Y, I, M, B, U_NARROW, HOLES, S>((const uint16*)bin.col, data, bin.present, bin.n_blocks, part,
                                                                   p + (int64)bin.base * B, read)
                 : row_sum<Read, A, Y, I, M, B, U_WIDE, HOLES, S>((const I*)bin.col, data, bin.present, bin.n_blocks, part, p,
                                                                 read);
-            if (S > 1 || at < rows) s[part * n_bins * WARP + at] = sum;
+            if (at >= 0 && at < rows) s[part * rows + at] = sum;
         }
         __syncthreads();
     }
@@ -191,28 +192,29 @@ struct BlockProduct {
     __device__ Y sum(int i) const {
         Y total = s[i];
 #pragma unroll
-        for (int part = 1; part < S; ++part) total = add(total, s[part * n_bins * WARP + i]);
+        for (int part = 1; part < S; ++part) total = add(total, s[part * rows + i]);
         return total;
     }
 };
 
 // cg_bbcsr: at most `count` iterations
 //
-// mapping   a block has the bins first_bin[b] to first_bin[b + 1]; in the product S warps a bin and one thread of each
-//           a row, in the rest one thread a row
+// mapping   a block has the rows first_row[b] to first_row[b + 1], whole blocks of M; in the product S warps a bin that
+//           holds any of them and one thread of each a row, in the rest one thread a row
 // traffic   tables, as in bbcsr_matvec, if they are not in shared memory; p is written and gathered
 // requires  as iterate(); s in shared memory if S > 1, p if MARKED
 // races     of p: see cg_iterations.cuh; all else is a block's own
 template <class A, class Y, class I, class M, int B, int U_NARROW, int U_WIDE, bool HOLES, int S, int THREADS, bool STREAM,
-          bool MARKED>
-__global__ __launch_bounds__(THREADS, 1) void cg_bbcsr(const Bbcsr<A, I, M> m, const int* first_bin, const Vectors<Y> v,
+          bool MARKED, int SIZE>
+__global__ __launch_bounds__(THREADS, 1) void cg_bbcsr(const Bbcsr<A, I, M> m, const int64* first_row, const Vectors<Y> v,
                                                        Column* column, uint64* words, int64 count) {
     extern __shared__ uint4 memory[];
     char* const shared = reinterpret_cast<char*>(memory);
-    const int first = first_bin[blockIdx.x], n_bins = first_bin[blockIdx.x + 1] - first;
-    const Part<Y, THREADS, MARKED> part(v, shared, (int64)first * WARP, (int64)(first + n_bins) * WARP, m.n_rows);
+    const int64 row = first_row[blockIdx.x], end = first_row[blockIdx.x + 1];
+    const int first = (int)(row / WARP), n_bins = end > row ? (int)((end + WARP - 1) / WARP) - first : 0;
+    const Part<Y, THREADS, MARKED, SIZE> part(v, shared, row, end, m.n_rows);
     const BlockProduct<A, Y, I, M, B, U_NARROW, U_WIDE, HOLES, S, THREADS, STREAM, MARKED> product{
-        m, m.data.opened(), reinterpret_cast<OwnBin<A, I, M>*>(shared), first, n_bins, part.rows, v.p, part.s, shared + v.free,
-        shared + v.end};
+        m, m.data.opened(), reinterpret_cast<OwnBin<A, I, M>*>(shared), first, n_bins, (int)(row % WARP), part.rows, v.p,
+        part.s, shared + v.free, shared + v.end};
     iterate(part, product, column, words, count);
 }

@@ -59,7 +59,7 @@ template <class A, class Y, class I, int L, int U, bool CUT, int THREADS>
 __global__ __launch_bounds__(THREADS, 1) void cg_cvr(const Cvr<A, I> m, const Cuts<Y> cuts, int64 n, const int64* first_row,
                                                      const Vectors<Y> v, Column* column, uint64* words, int64 count) {
     extern __shared__ uint4 memory[];
-    const Part<Y, THREADS, false> part(v, reinterpret_cast<char*>(memory), first_row[blockIdx.x], first_row[blockIdx.x + 1], n);
+    const Part<Y, THREADS, false, 0> part(v, reinterpret_cast<char*>(memory), first_row[blockIdx.x], first_row[blockIdx.x + 1], n);
     const ChunkProduct<A, Y, I, L, U, CUT> product{m, m.val.opened(), cuts, v.p, v.s, part.s, m.n_chunks * blockIdx.x / gridDim.x,
                                                    m.n_chunks * (blockIdx.x + 1) / gridDim.x};
     iterate(part, product, column, words, count);

@@ -25,7 +25,7 @@ struct Vectors {
     const Y* inverse;
     double* history;
     int64 size;  // of blocks of M: 0 for the identity
-    int64 place_x, place_r, place_z, place_p, place_s, place_inverse;
+    int64 place_x, place_r, place_p, place_s, place_inverse;
     int64 free, end;  // of shared memory, where nothing else is
 };
 
@@ -34,21 +34,22 @@ __device__ T* at_place(char* memory, int64 place, T* otherwise) {
     return place < 0 ? otherwise : reinterpret_cast<T*>(memory + place);
 }
 
-// A block's rows of the system. MARKED: p is in shared memory, and a marked copy of it in global memory.
-template <class Y, int THREADS, bool MARKED>
+// A block's rows of the system. MARKED: p is in shared memory, and a marked copy of it in global memory. SIZE: that of
+// blocks of M, if it is known when this is compiled, else 0.
+template <class Y, int THREADS, bool MARKED, int SIZE>
 struct Part {
     const Vectors<Y>& v;
     const int64 row, n;  // the first one, and of all blocks
     const int rows, size;
-    Y *const x, *const r, *const z, *const s, *const p;
+    Y *const x, *const r, *const s, *const p;
     const Y* const inverse;
     const int per_row, per_column;  // of blocks of M: from one entry to the next
     const uint32 reciprocal;  // 2^32 / size, to divide by it
 
     __device__ Part(const Vectors<Y>& v, char* shared, int64 row, int64 end, int64 n)
-        : v(v), row(row), n(n), rows((int)(min(end, n) > row ? min(end, n) - row : 0)), size((int)v.size),
+        : v(v), row(row), n(n), rows((int)(min(end, n) > row ? min(end, n) - row : 0)), size(SIZE ? SIZE : (int)v.size),
           x(at_place(shared, v.place_x, v.x + row)), r(at_place(shared, v.place_r, v.r + row)),
-          z(at_place(shared, v.place_z, v.z + row)), s(at_place(shared, v.place_s, v.s + row)),
+          s(at_place(shared, v.place_s, v.s + row)),
           p(at_place(shared, v.place_p, v.p + row)),
           inverse(at_place(shared, v.place_inverse, v.inverse + row * max(size, 1))), per_row(v.place_inverse < 0 ? size : 1),
           per_column(v.place_inverse < 0 ? 1 : rows), reciprocal(size > 1 ? 0xffffffffu / size + 1 : 0) {}
@@ -73,7 +74,6 @@ struct Part {
         each([&](int i) {
             if (v.place_x >= 0) x[i] = v.x[row + i];
             if (v.place_r >= 0) r[i] = v.r[row + i];
-            if (v.place_z >= 0 && size > 1) z[i] = v.z[row + i];
             if (MARKED) turn(i, v.p[row + i], 0);
         });
         if (v.place_inverse >= 0)  // column by column: neighbouring threads find their entries side by side
@@ -82,10 +82,11 @@ struct Part {
         __syncthreads();
     }
     __device__ void save() const {
+        __syncthreads();
         each([&](int i) {
             if (v.place_x >= 0) v.x[row + i] = x[i];
             if (v.place_r >= 0) v.r[row + i] = r[i];
-            if (v.place_z >= 0 && size > 1) v.z[row + i] = z[i];
+            if (size > 1) v.z[row + i] = blocked_row(i, r);
         });
     }
 
@@ -93,44 +94,52 @@ struct Part {
     __device__ Y scaled_row(int i, Y y) const { return size ? mac(inverse[i], y, Y{}) : y; }
     __device__ Y blocked_row(int i, const Y* y) const {
         const int begin = __umulhi(i, reciprocal) * size;
+        if (SIZE && begin + SIZE <= rows)  // not the last block of M, of which rows may be missing
+            return whole_block_row<SIZE>(inverse + i * per_row, per_column, y + begin);
         return block_row(inverse + i * per_row, per_column, y + begin, 1, min(size, rows - begin));
     }
 
-    // mu, delta, gamma of this block's rows, whose s is sum(i)
+    // mu, delta, gamma of this block's rows, whose s is sum(i). delta is z @ s = r @ M s, as M is Hermitian
     template <class SUM>
     __device__ void weigh_product(SUM sum, double (&sums)[3]) const {
         each([&](int i) {
             const Y product = sum(i);
             s[i] = product;
             sums[0] += dot(p[i], product);
-            sums[1] += dot(size > 1 ? z[i] : scaled_row(i, r[i]), product);
-            if (size <= 1) sums[2] += dot(product, scaled_row(i, product));
+            if (size > 1) return;
+            const Y scaled = scaled_row(i, product);
+            sums[1] += dot(r[i], scaled);
+            sums[2] += dot(product, scaled);
         });
         if (size <= 1) return;
         __syncthreads();
-        each([&](int i) { sums[2] += dot(s[i], blocked_row(i, s)); });
+        each([&](int i) {
+            const Y scaled = blocked_row(i, s);
+            sums[1] += dot(r[i], scaled);
+            sums[2] += dot(s[i], scaled);
+        });
     }
 
     // the updates, and r @ z and r @ r of this block's rows
     __device__ void update(double alpha, double beta, uint32 mark, double (&sums)[2]) const {
         each([&](int i) {
-            const Y residual = plus(r[i], -alpha, s[i]), direction = p[i];
+            const Y residual = plus(r[i], -alpha, s[i]);
             r[i] = residual;
-            x[i] = plus(x[i], alpha, direction);
             sums[1] += dot(residual, residual);
-            if (size > 1) return;
-            const Y entry = scaled_row(i, residual);
-            turn(i, plus(entry, beta, direction), mark);
-            sums[0] += dot(residual, entry);
+            if (size <= 1) proceed(i, residual, scaled_row(i, residual), alpha, beta, mark, sums);
         });
         if (size <= 1) return;
         __syncthreads();
         each([&](int i) {
-            const Y entry = blocked_row(i, r);
-            z[i] = entry;
-            turn(i, plus(entry, beta, p[i]), mark);
-            sums[0] += dot(r[i], entry);
+            proceed(i, r[i], blocked_row(i, r), alpha, beta, mark, sums);
         });
+    }
+
+    __device__ void proceed(int i, Y residual, Y entry, double alpha, double beta, uint32 mark, double (&sums)[2]) const {
+        const Y direction = p[i];
+        x[i] = plus(x[i], alpha, direction);
+        turn(i, plus(entry, beta, direction), mark);
+        sums[0] += dot(residual, entry);
     }
 };
 
@@ -138,8 +147,8 @@ struct Part {
 // product.sum(i) gives one.
 //
 // requires  all blocks on the device at once; blocks of M lie in one block; words are all ones
-template <class Y, int THREADS, bool MARKED, class PRODUCT>
-__device__ void iterate(const Part<Y, THREADS, MARKED>& part, PRODUCT& product, Column* column, uint64* words, int64 count) {
+template <class Y, int THREADS, bool MARKED, int SIZE, class PRODUCT>
+__device__ void iterate(const Part<Y, THREADS, MARKED, SIZE>& part, PRODUCT& product, Column* column, uint64* words, int64 count) {
     typedef Exchange<5, THREADS> Sums;
     __shared__ typename Sums::Shared sums;
     __shared__ Column c;
@@ -154,7 +163,7 @@ __device__ void iterate(const Part<Y, THREADS, MARKED>& part, PRODUCT& product, 
     // Every thread knows when to end, and the factors: they come from the same sums, and waiting for one thread takes
     // longer.
     const bool is_tested = c.tolerance >= 0, has_rows = threadIdx.x / WARP * WARP < part.rows;
-    const double enough = threshold<Y>(c) * threshold<Y>(c);
+    const double enough = threshold(c) * threshold(c);
     double* const history = part.v.history && blockIdx.x == 0 && threadIdx.x == 0 ? part.v.history + c.iterations : nullptr;
     const auto& total = exchange.shared.total;
     double weights[2] = {blockIdx.x == 0 && threadIdx.x == 0 ? c.nu : 0.};  // a sum that is known
@@ -190,7 +199,7 @@ __device__ void iterate(const Part<Y, THREADS, MARKED>& part, PRODUCT& product, 
     if (done) {
         c.iterations += done - 1;
         c.nu = total[3];
-        end_iteration<Y>(c, c.nu, total[4], nullptr);
+        end_iteration(c, c.nu, total[4], nullptr);
     }
     if (c.reason == RUNNING && done < most) c.reason = reason_of_curvature(c, total[0]);
     *column = c;

@@ -66,6 +66,28 @@ __device__ inline void be_patient(uint32& looks) {
     if (++looks == 1u << 26) __trap();
 }
 
+// this lane's part of the sum of `count` numbers, when all are there
+__device__ inline double awaited_share(const double* stored, int count, uint32 mark) {
+    constexpr int AT_ONCE = 6;  // words that a lane asks for before it looks at one
+    double sum = 0;
+    uint32 looks = 0;
+    for (int from = lane_id(); from < count; from += AT_ONCE * WARP) {
+        double found[AT_ONCE];
+        for (bool is_there = false; !is_there; be_patient(looks)) {
+#pragma unroll
+            for (int u = 0; u < AT_ONCE; ++u)
+                found[u] = from + u * WARP < count ? told(stored + from + u * WARP) : marked(0., mark);
+            is_there = true;
+#pragma unroll
+            for (int u = 0; u < AT_ONCE; ++u) is_there &= has_mark(found[u], mark);
+            if (!is_there) pause(NEXT_LOOK);
+        }
+#pragma unroll
+        for (int u = 0; u < AT_ONCE; ++u) sum += marked(found[u], 0);
+    }
+    return sum;
+}
+
 // ------------------------------------------------------------------------------------------------- sums and barriers
 
 template <int MOST, int THREADS>
@@ -148,32 +170,10 @@ struct Exchange {
         }
         if (threadIdx.x / WARP < MOST) pause(FIRST_LOOK);
         for (int i = threadIdx.x / WARP; i < MOST; i += WARPS) {
-            const double total = warp_sum(share_of(round + i * (int64)gridDim.x, mark));
+            const double total = warp_sum(awaited_share(round + i * (int64)gridDim.x, gridDim.x, mark));
             if (lane == 0) shared.total[i] = total;
         }
         ++n_sums;
         __syncthreads();
-    }
-
-private:
-    // this lane's part of the sum of what blocks have stored, when it is there
-    __device__ double share_of(const double* stored, uint32 mark) const {
-        double sum = 0;
-        uint32 looks = 0;
-        for (int from = lane_id(); from < gridDim.x; from += AT_ONCE * WARP) {
-            double found[AT_ONCE];
-            for (bool is_there = false; !is_there; be_patient(looks)) {
-#pragma unroll
-                for (int u = 0; u < AT_ONCE; ++u)
-                    found[u] = from + u * WARP < gridDim.x ? told(stored + from + u * WARP) : marked(0., mark);
-                is_there = true;
-#pragma unroll
-                for (int u = 0; u < AT_ONCE; ++u) is_there &= has_mark(found[u], mark);
-                if (!is_there) pause(NEXT_LOOK);
-            }
-#pragma unroll
-            for (int u = 0; u < AT_ONCE; ++u) sum += marked(found[u], 0);
-        }
-        return sum;
     }
 };

@@ -4,7 +4,7 @@
 // thread's rows, a tree over the block's threads, and in the last block to finish the blocks' sums in the same way. So
 // they have the same bits in every run on a device.
 
-constexpr int THREADS = 256, MOST_SUMS = 2;
+constexpr int THREADS = 256;
 
 struct Shape {
     int64 n, k;
@@ -26,7 +26,7 @@ struct Partials {
 // the sums of a column over the block's threads are in its first thread afterwards
 template <int N>
 __device__ void block_sums(const Shape& shape, double (&value)[N]) {
-    __shared__ double shared[MOST_SUMS][THREADS];
+    __shared__ double shared[N][THREADS];
     const int t = threadIdx.x;
     __syncthreads();  // the last ones are read
 #pragma unroll

@@ -27,7 +27,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "small: small conversions and products, for compute-sanitizer (50 times slower)")
+    config.addinivalue_line("markers", "small: small conversions, products and solves, for compute-sanitizer (50 times slower)")
     config.addinivalue_line("markers", "xdist_group(name): pytest-xdist's; known here so that it need not be installed")
     for marker in cases.MARKERS:
         config.addinivalue_line("markers", marker)

@@ -177,6 +177,21 @@ def test_iterations_after_the_solution_change_nothing():
     assert found.residual == 0
 
 
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize(("M", "check_every"), [(None, 1), ("jacobi", 7)])
+def test_without_a_tolerance_rounding_is_the_end(dtype, M, check_every, device):
+    """What iterations update goes on to numbers whose squares vanish; the true residual does not."""
+    csr = grid(6)
+    b = csr @ np.arange(216.0)
+    A = cvrarray.to_dask(csr.astype(dtype), chunks=50, device=device)
+    found = cvrarray.dask.cg(A, b.astype(dtype), rtol=0, M=M, check_every=check_every, max_iterations=3000)
+    assert found.iterations < 1000
+    x = cvrarray.core.devices.move(found.x.compute(), cvrarray.core.devices.CPU)
+    true = np.linalg.norm(csr @ x - b) / np.linalg.norm(b)
+    assert true < 20 * np.finfo(dtype).eps
+    assert 0 <= found.residual < 20 * np.finfo(dtype).eps
+
+
 def test_power_iteration_here():
     csr = csr_array(diags_array(np.r_[np.linspace(0, 1, 99), -1.5]))
     found = cvrarray.dask.power_iteration(cvrarray.to_dask(csr, chunks=30, format="cvr", device="cpu"))

@@ -663,6 +663,39 @@ def test_mixed_precision_falls_back(device):
     assert relative(3 * csr, get(found.x), b) <= 1.01e-9
 
 
+def test_mixed_precision_keeps_history_and_calls_back(device):
+    """Norms fall to what is met in the end; x as it is passed on is the solution so far, in double precision."""
+    csr = definite(poisson(20), "float64")
+    A, b, seen = cvrarray.CVRArray(csr, device=device), right_side(csr.shape[0], "float64"), []
+    found = linalg.CG(A, M="jacobi", rtol=1e-11, precision="mixed", history=True).solve(put(b, device))
+    history = get(found.history)
+    assert found.converged
+    assert history[0] == pytest.approx(1)
+    assert history[-1] <= 1.001e-11
+    x, info = linalg.cg(
+        A, put(b, device), M="jacobi", rtol=1e-11, precision="mixed", callback=lambda x: seen.append(get(x).copy())
+    )
+    assert info == 0
+    assert x.dtype == np.float64
+    assert len(seen) > 1
+    assert relative(csr, seen[0], b) < 0.1
+    np.testing.assert_array_equal(seen[-1], get(x))
+    cut = linalg.CG(A, M="jacobi", rtol=1e-11, precision="mixed", maxiter=5).solve(put(b, device))
+    assert cut.reason == "maxiter"
+    assert cut.iterations == 5
+    assert cut.residual == pytest.approx(relative(csr, get(cut.x), b))
+
+
+@pytest.mark.parametrize("size", [1e-200, 1e-30, 1e30, 1e200])
+def test_mixed_precision_of_any_size(size, device):
+    """What squares or single precision could not hold is scaled."""
+    csr = definite(poisson(12), "float64")
+    b = size * right_side(csr.shape[0], "float64")
+    found = linalg.CG(cvrarray.CVRArray(csr, device=device), rtol=1e-10, precision="mixed").solve(put(b, device))
+    assert found.converged
+    assert relative(csr, get(found.x) / size, b / size) <= 1.001e-10
+
+
 # ------------------------------------------------------------------------------------------------------ preconditioners
 
 

@@ -136,6 +136,44 @@ def test_columns_stop_by_their_own_tolerance(make, k, M, gpu):
         assert outcome.iterations[1] < outcome.iterations[-1]
 
 
+#: For each kernel of an iteration, and each way through it, a small system: loop, format, block size, preconditioner, columns,
+#: and what is changed. ``compute-sanitizer --tool racecheck`` runs these.
+EACH_KERNEL = {
+    "bbcsr": ("persistent", "bbcsr", 3, "jacobi", None, None),
+    "bbcsr, blocks of M across bins": ("persistent", "bbcsr", 6, "blocks", None, None),
+    "bbcsr, tables in global memory": ("persistent", "bbcsr", 3, "blocks", None, "little shared memory"),
+    "cvr": ("persistent", "cvr", 1, "blocks", None, None),
+    "advance": ("graph", "bbcsr", 3, "jacobi", 16, None),
+    "advance, blocks": ("graph", "bbcsr", 3, "blocks", 5, None),
+    "three kernels": ("graph", "bbcsr", 3, "blocks", 5, "no advance"),
+    "operator": ("graph", "bbcsr", 3, "opaque", None, None),
+}
+
+
+@pytest.mark.small
+@pytest.mark.parametrize("case", EACH_KERNEL)
+def test_each_kernel_once(case, monkeypatch, gpu):
+    import cupy
+
+    from cvrarray.linalg.gpu import cg, persistent
+
+    loop, format, size, M, k, change = EACH_KERNEL[case]
+    if change == "little shared memory":
+        most = cupy.cuda.Device().attributes["MaxSharedMemoryPerBlockOptin"]
+        monkeypatch.setattr(persistent, "RESERVED", most - 6144)
+    elif change == "no advance":
+        monkeypatch.setattr(cg, "advance", lambda *_: None)
+    S = definite(330, "float64")
+    A = BBCSRArray(S, block_size=size, device=gpu) if format == "bbcsr" else CVRArray(S, device=gpu)
+    b = right_side(330 if k is None else (330, k), "float64")
+    engine = engine_for(A, preconditioner(M, S, "float64"), columns=k, loop=loop, iterations=4)
+    assert isinstance(engine._loop, persistent.Persistent if loop == "persistent" else cg.Batches)
+    x, _ = solve(engine, b, None)
+    start = np.linalg.norm(b)
+    assert np.linalg.norm(b - S @ x) < 0.5 * start
+    assert x.tobytes() == solve(engine, b, None)[0].tobytes()
+
+
 @pytest.mark.parametrize("loop", LOOPS)
 def test_same_bits_in_every_run(loop, gpu):
     S = sp.csr_array(cvrarray.generate.shell6(6))

@@ -11,6 +11,7 @@ from forked import Child, needs_fork
 
 import cvrarray
 from cvrarray import generate, linalg
+from cvrarray.cpu import distinct
 from cvrarray.cpu.runtime import native, team, threads
 from cvrarray.cpu.runtime.compiler import compiled, kernel
 from cvrarray.cpu.runtime.team import ROW, Steps, Team, Work, lead
@@ -152,6 +153,23 @@ def test_the_same_bits_with_any_number_of_threads(format, M, columns):
         assert calls
     for x in results:
         np.testing.assert_array_equal(x, results[0])
+
+
+@pytest.mark.parametrize("format", [cvrarray.CVRArray, cvrarray.BBCSRArray])
+@pytest.mark.parametrize("few", [True, False])
+def test_values_that_change_in_place(format, few, monkeypatch):
+    """Also those in few bytes, which become plain: the compiled loop has addresses of their tables."""
+    monkeypatch.setattr(distinct, "most_values", lambda data: 256)
+    csr = generate.poisson7(12)
+    if few:
+        csr.data[:] = np.where(csr.indices == np.repeat(np.arange(csr.shape[0]), np.diff(csr.indptr)), 7.0, -1.0)
+    A = format(csr, device="cpu")
+    assert (A._tables.distinct is not None) == few
+    b = A @ np.cos(np.arange(csr.shape[0]))
+    solver = linalg.CG(A, iterations=7)
+    first = solver.solve(b).x
+    A.with_values(4 * A.tocsr().data, out=A)
+    np.testing.assert_array_equal(4 * solver.solve(b).x, first)
 
 
 def test_a_callback_that_raises_or_solves():

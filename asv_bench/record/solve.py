@@ -9,7 +9,9 @@ measured, which takes five minutes.
 
   us            of an iteration: a solve of more iterations less one of fewer, over the difference; medians of turns
   product       us of ``A @ x`` alone, of ours
+  16 columns    us of an iteration for 16 right-hand sides together
   peers         SciPy's cg with its CSR, and with our array; on a GPU CuPy's, and NVIDIA Warp's where it can be imported
+  to 1e-10      ms of a whole solve in double precision, and in mixed precision
 """
 
 from __future__ import annotations
@@ -40,7 +42,9 @@ ITERATIONS = {"cpu": (3, 5, 300), "cuda": (100, 200, 200)}
 SECONDS = 0.03
 FEWEST = 3  #: turns
 SCALE = {"cpu": "small,medium", "cuda": "medium"}
-OURS = ("ours", "ours, block-Jacobi")
+OURS = ("ours", "ours, block-Jacobi", "ours, 16 columns")
+COLUMNS = 16
+TOLERANCE, MOST = 1e-10, 5000  #: of a whole solve, and its iterations at most
 #: Square ones, and not the same power law twice.
 MATRICES = [name for name in generate.MATRICES if name not in ("rmat_unshuffled", "elasticity", "lognormal_4k")]
 
@@ -122,9 +126,10 @@ def definite(csr: Any) -> Any:
 def measure_case(name: str, csr: Any, device: devices.Device, turns: tuple[int, float]) -> dict[str, Any]:
     """Microseconds of an iteration by each contender, in turns: the most, and seconds for all of them."""
     A = cvrarray.asarray(csr, device=str(device))
-    b = devices.move(np.ones(csr.shape[0], csr.dtype), device)
+    b = devices.move(np.random.default_rng(0).standard_normal(csr.shape[0]).astype(csr.dtype), device)
+    size = getattr(A, "block_size", 1)
     with device.use():
-        contenders = ours(A, b) | (scipy_peers(csr, A, b) if device.kind == "cpu" else gpu_peers(csr, b, device))
+        contenders = ours(A, b) | (scipy_peers(csr, A, b) if device.kind == "cpu" else gpu_peers(csr, b, size, device))
         product = b.copy()
         contenders["product"] = lambda count: [A.matvec(b, out=product) for _ in range(count)]
         fewer, least, most = ITERATIONS[device.kind]
@@ -143,7 +148,27 @@ def measure_case(name: str, csr: Any, device: devices.Device, turns: tuple[int, 
         "dtype": str(csr.dtype),
         "format": A.format,
         "microseconds": {by: round(took / (more - fewer) * 1e6, 2) for by, took in times.items()},
+        "to_1e-10": whole_solves(A, b, device, turns) if csr.dtype == np.float64 else {},
     }
+
+
+def whole_solves(A: Any, b: Any, device: devices.Device, turns: tuple[int, float]) -> dict[str, Any]:
+    """Milliseconds and iterations to the tolerance, by precision; in the end the true residual is below it."""
+    found: dict[str, Any] = {}
+    samples: list[Callable[[], float]] = []
+    with device.use():
+        for name, precision in (("float64", None), ("mixed", "mixed")):
+            solver = linalg.CG(A, M="jacobi", rtol=TOLERANCE, maxiter=MOST, precision=precision)
+            answer = solver.solve(b)
+            found[name] = {"iterations": answer.iterations, "reason": answer.reason}
+            samples.append(_timed(solver, b, device))
+        for name, took in zip(found, timing.by_turns(samples, turns[0], FEWEST, turns[1]), strict=True):
+            found[name]["milliseconds"] = round(took * 1e3, 3)
+    return found
+
+
+def _timed(solver: Any, b: Any, device: devices.Device) -> Callable[[], float]:
+    return lambda: seconds(lambda _: solver.solve(b), 0, device)
 
 
 def seconds(solve: Solve, count: int, device: devices.Device) -> float:
@@ -162,6 +187,7 @@ def ours(A: Any, b: Any) -> dict[str, Solve]:
     size = getattr(A, "block_size", 1)
     if size > 1:
         found["ours, block-Jacobi"] = _counted(A, linalg.block_jacobi(A, size), b)
+    found["ours, 16 columns"] = _counted(A, linalg.jacobi(A), b[:, None].repeat(COLUMNS, axis=1))
     return found
 
 
@@ -189,8 +215,8 @@ def scipy_peers(csr: Any, A: Any, b: Any) -> dict[str, Solve]:
     }
 
 
-def gpu_peers(csr: Any, b: Any, device: devices.Device) -> dict[str, Solve]:
-    """CuPy's cg; Warp's, in a CUDA graph with the test on the device, and with a test every 50 iterations."""
+def gpu_peers(csr: Any, b: Any, size: int, device: devices.Device) -> dict[str, Solve]:
+    """CuPy's cg, and Warp's where it can be imported."""
     from cupyx.scipy.sparse.linalg import LinearOperator, cg
 
     there = sources.place(csr, device)
@@ -198,36 +224,73 @@ def gpu_peers(csr: Any, b: Any, device: devices.Device) -> dict[str, Solve]:
     M = LinearOperator(csr.shape, matvec=lambda r: inverse * r, dtype=csr.dtype)
     found: dict[str, Solve] = {"cupy": lambda count: cg(there, b, rtol=0, atol=0, maxiter=count, M=M)}
     try:
-        import warp
-        import warp.optim.linear
-        import warp.sparse
+        import warp  # noqa: F401
     except ImportError:
         return found
+    return found | warp_peers(csr, b.get(), size, str(device))
+
+
+def warp_peers(csr: Any, b: np.ndarray, size: int, device: str) -> dict[str, Solve]:
+    """Warp's cg, prepared as far as it can be: with the test on the device, and with one every 50 iterations; and over
+    blocks of `size`.
+    """
+    import warp
+    import warp.optim.linear
+    import warp.sparse
+
     warp.config.quiet = True
     warp.init()
-    place = warp.get_device(str(device))
+    place, kind = warp.get_device(device), warp.float32 if csr.dtype == np.float32 else warp.float64
     row = np.repeat(np.arange(csr.shape[0], dtype=np.int32), np.diff(csr.indptr))
-    kind = warp.float32 if csr.dtype == np.float32 else warp.float64
     arrays = [warp.array(part, dtype=t, device=place) for part, t in ((row, int), (csr.indices, int), (csr.data, kind))]
-    bsr = warp.sparse.bsr_from_triplets(csr.shape[0], csr.shape[1], *arrays)
-    right = warp.array(b.get(), dtype=kind, device=place)
-    jacobi = warp.optim.linear.preconditioner(bsr, "diag")
-    for name, every in (("warp", 0), ("warp, every 50", 50)):
+    matrix = warp.sparse.bsr_from_triplets(*csr.shape, *arrays)
+    cases = [("warp", 0, 1), ("warp, every 50", 50, 1)]
+    if size > 1 and csr.shape[0] % size == 0:
+        cases.append(("warp, blocks", 0, size))
 
-        def solve(count: int, every: int = every) -> Any:
-            x = warp.zeros_like(right)
-            return warp.optim.linear.cg(
-                bsr, right, x, tol=0.0, atol=0.0, maxiter=count, M=jacobi, check_every=every, use_cuda_graph=True
-            )
+    def contender(every: int, size: int) -> Solve:
+        A = matrix if size == 1 else warp.sparse.bsr_copy(matrix, block_shape=(size, size))
+        of_entry = kind if size == 1 else warp.types.vector(size, kind)
+        right = warp.array(b.reshape(-1, size) if size > 1 else b, dtype=of_entry, device=place)
+        x, M = warp.zeros_like(right), warp.optim.linear.preconditioner(A, "diag")
+        prepared: dict[int, Any] = {}
 
-        found[name] = solve
-    return found
+        def solve(count: int) -> Any:
+            if count not in prepared:
+                prepared[count] = warp.optim.linear.cg(
+                    A, right, x, tol=0.0, atol=0.0, maxiter=count, M=M, check_every=every, use_cuda_graph=True, run=False
+                )
+            x.zero_()
+            prepared[count]()
+            return x
+
+        return solve
+
+    return {name: contender(every, blocks) for name, every, blocks in cases}
 
 
 def table(report: dict[str, Any]) -> str:
     """The report for people."""
     names = list(dict.fromkeys(by for case in report["results"] for by in case["microseconds"]))
-    return render(["matrix", "dtype", "rows", "nonzeros", "format", *names, "over best peer"], _rows(report, names))
+    iterations = render(["matrix", "dtype", "rows", "nonzeros", "format", *names, "over best peer"], _rows(report, names))
+    return iterations + "\n" + render(WHOLE, _whole_rows(report))
+
+
+#: Columns of the table of whole solves.
+WHOLE = ["matrix", "rows", "iterations, float64", "mixed", "ms, float64", "mixed", "faster"]
+
+
+def _whole_rows(report: dict[str, Any]) -> list[list[str]]:
+    rows = []
+    for case in report["results"]:
+        if case["to_1e-10"]:
+            double, mixed = case["to_1e-10"]["float64"], case["to_1e-10"]["mixed"]
+            ends = [found["reason"] for found in (double, mixed)]
+            cells = [f"{found['iterations']:,}" for found in (double, mixed)]
+            times = [significant(found["milliseconds"]) for found in (double, mixed)]
+            faster = f"{double['milliseconds'] / mixed['milliseconds']:.2f}" if {*ends} == {"converged"} else ", ".join(ends)
+            rows.append([case["matrix"], f"{case['rows']:,}", *cells, *times, faster])
+    return rows
 
 
 def _rows(report: dict[str, Any], names: list[str]) -> list[list[str]]:
@@ -266,7 +329,8 @@ def write(report: dict[str, Any], folder: Path) -> None:
         f"this page. {'' if busy is None else f'CPUs busy with other processes meanwhile: {busy:.2f}.'}\n\n"
         f"Geometric means of the peers' times over ours: {'; '.join(means)}.\n\n"
         + pages.markdown(["matrix", "dtype", "rows", "nonzeros", "format", *names, "over best peer"], rows)
-        + f"\n\n![times of an iteration](solve-{kind}.svg)\n"
+        + f"\n\n![times of an iteration](solve-{kind}.svg)\n\n"
+        "## To 1e-10, in double and in mixed precision\n\n" + pages.markdown(WHOLE, _whole_rows(report)) + "\n"
     )
     (folder / f"solve-{kind}.md").write_text(text)
     pages.write_figures(report, folder / f"solve-{kind}.json")

@@ -27,6 +27,7 @@ Setting = Callable[[Any], AbstractContextManager[Any]]
 #: for less than that: the untimed sample before each timed one outlasts the spinning of another library's threads.
 SAMPLE_SECONDS = 2e-3
 STEADY = 0.2  # spread of samples, between their quartiles over their median, with which figures may be trusted
+LONG_SECONDS = 1e-3  # of a call on a GPU, from which its time on the host is measured in fewer calls
 CONVERSION_SECONDS = 0.05  # of conversions, at least: one interruption could cover five of 0.1 ms
 
 
@@ -157,7 +158,7 @@ class GPUClock:
         with self.device.use():
             for call in calls.values():
                 call()
-            host = {name: statistics.median(self._host(call) for _ in range(7)) for name, call in calls.items()}
+            host = {name: self._settled_host(call) for name, call in calls.items()}
             n_fills = 1 + int(4 * max(host.values()) / self._fill_seconds)
             samples: dict[Any, list[float]] = {name: [] for name in calls}
             for _ in range(repeats):
@@ -207,7 +208,12 @@ class GPUClock:
         self.cupy.cuda.get_current_stream().synchronize()
         return time.perf_counter() - start
 
-    def _host(self, call: Call, number: int = 10) -> float:
+    def _settled_host(self, call: Call) -> float:
+        """The median of several samples of ``_host``; fewer of a call that takes long on the device."""
+        turns, number = (7, 10) if self.sample(call) < LONG_SECONDS else (3, 2)
+        return statistics.median(self._host(call, number) for _ in range(turns))
+
+    def _host(self, call: Call, number: int) -> float:
         """Seconds until `call` returns; the GPU's queue is empty at first and never full."""
         self.cupy.cuda.get_current_stream().synchronize()
         start = time.perf_counter()

@@ -71,7 +71,7 @@ class Steps:
     def add(self, *parts: tuple[Work, np.ndarray | None]) -> None:
         """A step: one kernel, or two on the same chunks.
 
-        With each comes where in its own places chunks may be cut, None for everywhere; of two, place by place the same.
+        With each comes where chunks may be cut, in its own places; None: everywhere. Of two they are as many.
         """
         work, places = parts[0]
         before = work.work if places is None else work.work[places]

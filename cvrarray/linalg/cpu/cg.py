@@ -4,8 +4,10 @@ There the thread that has computed some rows of ``q = A p`` adds up their part o
 
 Hestenes and Stiefel's recurrences (J. Res. NBS 49, 1952), preconditioned. The update of x waits for that of p, which
 reads the same vector; a diagonal preconditioner is applied inside the passes. Factors and sums are arrays of one entry
-a column; a vector is one column. Kernels of scalars take them all at once, so an iteration is a few compiled calls for
-one column or many.
+a column; a vector is one column.
+
+An iteration is a table of steps (:mod:`cvrarray.cpu.runtime.team`), which one compiled loop does for all formats and
+dtypes. Python is between them only where the product or the preconditioner is a call of Python's.
 """
 
 from __future__ import annotations
@@ -106,6 +108,7 @@ class Engine:
         """The table of an iteration's steps, and the parts of it that compiled code does at once."""
         state, blocks, sums, inverse = self.state, self._blocks, self.partial, self.inverse
         p, q, r, z = map(vectors.reals, (self.p, self.q, self.r, self.z))
+        self._tables = getattr(self.matrix, "_tables", None)
         steps = self._steps = Steps()
         self._parts: list[Callable[[], Any] | Part] = []
         self._add_product(steps)
@@ -135,7 +138,7 @@ class Engine:
         rows = self._blocks.rows // (2 if self.system.dtype.kind == "c" and self.system.columns is None else 1)
         if isinstance(self.matrix, BBCSRArray) and rows % WARP == 0:
             bins = np.minimum(np.arange(len(self.partial) + 1) * (rows // WARP), len(last.work) - 1)
-            steps.add((last, bins), (dot, np.arange(len(bins))))
+            steps.add((last, bins), (dot, None))
         else:
             steps.add((last, None))
             steps.add((dot, None))
@@ -183,6 +186,8 @@ class Engine:
     def run(self, b: np.ndarray, x: np.ndarray, tolerance: np.ndarray | None, limit: int, callback=None) -> Outcome:
         """Solve; x holds the start and receives the solution. `callback(x)` is called after each iteration."""
         state, system = self.state, self.system
+        if getattr(self.matrix, "_tables", None) is not self._tables:  # with_values(out=A) made values in few bytes plain
+            self._prepare_rounds()
         judge = Judge(len(state.end), tolerance, limit, (state.end, state.iterations))
         history: list[np.ndarray] = []
         state.tests[0] = tolerance is not None

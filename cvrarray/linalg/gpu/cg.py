@@ -4,8 +4,9 @@ The device decides when a column ends (``kernels/cg.cuh``), and the host reads i
 late. A batch is one launch: of a CUDA graph of products and of the kernels in ``kernels/cg.cu``, or of one kernel that
 does all of it (:mod:`.persistent`). Iterations that come after the end leave everything as it is.
 
-Passes over vectors in an iteration with a diagonal preconditioner, beside the product's own two: 12 in a graph, three
-kernels that end with a sum or a factor that all of the next one needs. In one kernel, 8, most of them in shared memory.
+Passes over vectors in an iteration with a diagonal preconditioner, beside the product's own two: in a graph 8 to 10 in
+one kernel, whose blocks wait for each other's sums (:mod:`.advance`), or 12 in three, where that cannot be. In one
+kernel of all, 8, most of them in shared memory.
 """
 
 from __future__ import annotations
@@ -17,22 +18,34 @@ import cupy
 import numpy as np
 
 from cvrarray.array.base import SparseArray
-from cvrarray.gpu.compiler import Kernel, synchronize
+from cvrarray.gpu.compiler import NULL, Kernel, synchronize
 from cvrarray.linalg import solution
-from cvrarray.linalg.ends import CONVERGED, ENDS, RUNNING, STAGNATION, VERIFY
+from cvrarray.linalg.ends import ENDS, RUNNING, STAGNATION
 from cvrarray.linalg.gpu import persistent
+from cvrarray.linalg.gpu.advance import advance
 from cvrarray.linalg.gpu.layout import VECTORS, Layout
-from cvrarray.linalg.gpu.state import BLOCKS, DIAGONAL, GIVEN, KINDS, State, preconditioner_kind
+from cvrarray.linalg.gpu.state import BLOCKS, DIAGONAL, GIVEN, KINDS, State, Words, preconditioner_kind
 from cvrarray.linalg.operators import multiply
 from cvrarray.linalg.solution import Outcome
 from cvrarray.linalg.system import System, apply
 
 EACH_KIND = [(dtype, kind) for (dtype,) in VECTORS for kind in KINDS]
-RESIDUAL = Kernel("cg", "cg_residual", EACH_KIND)
+#: Dtypes of b and of the vectors, and kind.
+RESIDUAL = Kernel(
+    "cg",
+    "cg_residual",
+    [(dtype, dtype, kind) for dtype, kind in EACH_KIND]
+    + [(wide, dtype, kind) for wide, dtype in (("float64", "float32"), ("complex128", "complex64")) for kind in KINDS],
+)
 CURVATURE = Kernel("cg", "cg_curvature", VECTORS)
 STEP = Kernel("cg", "cg_step", EACH_KIND)
 WEIGH = Kernel("cg", "cg_weigh", VECTORS)
 TURN = Kernel("cg", "cg_turn", EACH_KIND)
+
+#: Below this part of the true residual that they began from, residuals that iterations update are rounding alone, by the
+#: bytes of a real number. They are tested against the true one there, whatever the tolerance: they would go on to
+#: numbers whose squares vanish.
+ROUNDING = {4: 7.5e-9, 8: 1.4e-17}
 
 #: Iterations of a batch: as many as take about BATCH_BYTES of traffic, so that the host keeps ahead of the device.
 LEAST_BATCH, MOST_BATCH, BATCH_BYTES = 4, 32, 1 << 29
@@ -60,13 +73,19 @@ class Engine:
     which then needs the engine: its vectors are the engine's.
     """
 
+    #: Whether directions go on where residuals are replaced by the true ones.
+    turns = False
+
     def __init__(self, system: System, loop: str = "fastest") -> None:
         self.system, self._wanted = system, loop
+        self._wide = np.dtype(system.dtype)  # of b
+        self._part = ROUNDING[np.zeros(0, system.dtype).real.itemsize]
         with system.device.use():
             self._kind = preconditioner_kind(system.preconditioner)
             self._layout = Layout.of(system.n, system.columns or 1, self._block_size())
             self._loop: Any = None
             self._state = State(self._layout, system.dtype, self._kind, self._block_size())
+            self._advance = advance(self._state, self._layout, self._kind)
             self.update(system.matrix)
 
     def _block_size(self) -> int:
@@ -90,10 +109,12 @@ class Engine:
     def _prepare(self) -> None:
         """Compile what is to be launched, and prepare products: none of it can be done in a capture."""
         state, dtype = self._state, self.system.dtype
-        for kernel in (CURVATURE, WEIGH):
-            kernel(dtype)
-        for kernel in (RESIDUAL, STEP, TURN):
-            kernel(dtype, self._kind)
+        RESIDUAL(self._wide, dtype, self._kind)
+        if self._advance is None:
+            for kernel in (STEP, TURN):
+                kernel(dtype, self._kind)
+            for kernel in (CURVATURE, WEIGH):
+                kernel(dtype)
         self._multiply(state.p, state.q)
         if self._kind == GIVEN:
             self._precondition()
@@ -115,10 +136,7 @@ class Engine:
                 count = limit if self.system.iterations is None else self.system.iterations
                 state.begin(None, count, self.system.history)
                 return self._exactly(b, x, count, callback)
-            if cupy.cuda.get_current_stream().is_capturing():
-                raise RuntimeError(
-                    "A solve with a tolerance looks at the device, so it cannot be captured. Use CG(A, iterations=N)"
-                )
+            refuse_capture()
             state.begin(tolerance, limit, self.system.history)
             state.x[...] = x.reshape(-1)
             return self._to_tolerance(b, x, limit, callback)
@@ -142,6 +160,15 @@ class Engine:
         x[...] = self._shaped(self._state.x)
 
     def _to_tolerance(self, b: Any, x: Any, limit: int, callback: Callback | None) -> Outcome:
+        words, reasons = self._until_all_end(b, limit, callback)
+        if solution.A_NOT_FINITE in reasons:
+            reasons = self._not_finite(b, x, reasons)
+        x[...] = self._shaped(self._state.x)
+        history = self._state.history_until(int(words.iterations.max(initial=0)))
+        return Outcome(words.iterations, words.norm, reasons, history)
+
+    def _until_all_end(self, b: Any, limit: int, callback: Callback | None) -> tuple[Words, list[str]]:
+        """Iterate until the true residual says that every column has ended, and why."""
         state, n_done = self._state, -1
         self._begin(b, first=True)
         words = state.read()
@@ -151,14 +178,9 @@ class Engine:
                 break
             n_done = words.iterations.sum()
             self._iterate(limit - int(running.min()), callback, looks=True)
-            if self.system.is_verified:
-                self._begin(b, first=False)
+            self._begin(b, first=False)
             words = state.read()
-        reasons = [ENDS[{RUNNING: STAGNATION, VERIFY: CONVERGED}.get(r, r)] for r in words.reason]
-        if solution.A_NOT_FINITE in reasons:
-            reasons = self._not_finite(b, x, reasons)
-        x[...] = self._shaped(state.x)
-        return Outcome(words.iterations, words.norm, reasons, state.history_until(int(words.iterations.max(initial=0))))
+        return words, [ENDS[STAGNATION if reason == RUNNING else reason] for reason in words.reason]
 
     def _not_finite(self, b: Any, x: Any, reasons: list[str]) -> list[str]:
         """The reasons, with b or x0 blamed where they are not finite."""
@@ -176,12 +198,16 @@ class Engine:
 
     def _begin(self, b: Any, first: bool) -> None:
         """``r = b - A x`` and ``p = M r`` for columns that begin, or that seem to be done; these go on if they are not."""
+        self._multiply(self._state.x, self._state.q)
+        self._judge(b, self._state.q, first, NULL)
+
+    def _judge(self, b: Any, product: Any, first: bool, scale: Any) -> None:
+        """Go on from ``r = (b - product) / scale``, or end."""
         state, layout = self._state, self._layout
-        self._multiply(state.x, state.q)
         layout.launch(
-            RESIDUAL(self.system.dtype, self._kind),
-            (state.sums, state.columns, state.inverse, state.block_size, b, state.q, state.r, state.z, state.p, state.tolerance,
-             np.int64(state.limit), first, state.history),
+            RESIDUAL(self._wide, self.system.dtype, self._kind),
+            (state.sums, state.columns, state.inverse, state.block_size, b, product, state.r, state.z, state.p, scale,
+             state.tolerance, self._part, np.int64(state.limit), first, self.turns and not first, state.history),
             shared_mem=state.shared_mem,
         )  # fmt: skip
         if self._kind == GIVEN:
@@ -233,7 +259,7 @@ class Engine:
     def _milliseconds(self, iterate: Callable[[], None]) -> float:
         """Of some iterations: the less of two, after some that do not count."""
         state, found = self._state, []
-        b = cupy.ones(state.x.size, state.x.dtype)
+        b = cupy.ones(state.x.size, self._wide)
         state.begin(None, 1 << 30, False)
         state.x.fill(0)
         for _ in range(3):
@@ -259,6 +285,9 @@ class Engine:
         """The launches of one iteration."""
         state, layout, dtype = self._state, self._layout, self.system.dtype
         self._multiply(state.p, state.q)
+        if self._advance is not None:
+            self._advance.launch()
+            return
         layout.launch(CURVATURE(dtype), (state.sums, state.columns, state.p, state.q))
         layout.launch(
             STEP(dtype, self._kind),
@@ -269,6 +298,12 @@ class Engine:
             self._precondition()
             layout.launch(WEIGH(dtype), (state.sums, state.columns, state.r, state.z, state.p))
         layout.launch(TURN(dtype, self._kind), (state.columns, state.inverse, state.r, state.z, state.x, state.p))
+
+
+def refuse_capture() -> None:
+    """Raise RuntimeError in a capture."""
+    if cupy.cuda.get_current_stream().is_capturing():
+        raise RuntimeError("A solve with a tolerance looks at the device, so it cannot be captured. Use CG(A, iterations=N)")
 
 
 class Replays:

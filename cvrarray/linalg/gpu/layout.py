@@ -9,7 +9,7 @@ import numpy as np
 
 from cvrarray.gpu.compiler import Struct, processors, struct
 
-THREADS = 256  # of a block: THREADS of the kernels
+THREADS, MANY = 256, 1024  # of a block: THREADS of the kernels, and MANY of cg_advance
 BLOCKS_A_PROCESSOR = 8, 4  # of one column, and of several: one block adds up the sums of all
 MOST_SUMS = 2  # of a column at a time
 
@@ -37,6 +37,13 @@ class Layout(NamedTuple):
         at_once = max(1, BLOCKS_A_PROCESSOR[k > 1] * processors(cupy.cuda.runtime.getDevice()) // tiles)
         grid = max(1, min(-(-n // rows), at_once)), tiles
         return cls(n, k, rows, columns, grid, struct(n, k, rows | columns << 32))
+
+    @classmethod
+    def of_waiting_blocks(cls, n: int, k: int, block_size: int) -> Layout:
+        """One block a multiprocessor, of MANY threads, for blocks that wait for each other."""
+        rows = MANY // k // block_size * block_size
+        grid = max(1, min(-(-n // rows), processors(cupy.cuda.runtime.getDevice()))), 1
+        return cls(n, k, rows, k, grid, struct(n, k, rows | k << 32))
 
     def launch(self, kernel: cupy.cuda.Function, arguments: tuple[Any, ...], shared_mem: int = 0) -> None:
         """Launch over all entries of the vectors."""

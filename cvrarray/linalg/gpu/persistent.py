@@ -7,7 +7,6 @@ also tables.
 from __future__ import annotations
 
 from itertools import pairwise
-from math import lcm
 from typing import Any
 
 import cupy
@@ -18,7 +17,9 @@ from cvrarray.core.tables import WARP, BBCSRTables, CVRTables, mask_dtype
 from cvrarray.cvr import CVRArray
 from cvrarray.gpu import bbcsr, cvr, distinct
 from cvrarray.gpu.compiler import STORED, Kernel, Struct, processors, struct
+from cvrarray.linalg.gpu import partition
 from cvrarray.linalg.gpu.layout import Layout
+from cvrarray.linalg.gpu.partition import SHARING_THREADS, THREADS
 from cvrarray.linalg.gpu.state import BLOCKS, DIAGONAL, GIVEN, IDENTITY, State
 
 #: Iterations of a launch, at most: the host can be interrupted between launches.
@@ -26,9 +27,10 @@ BATCH = 4096
 WORDS_A_BLOCK = 11  # of 64 bits, for exchanges between blocks: 2 * 5 sums and a barrier
 BIN = 40  # bytes of the kernel's struct OwnBin, at most
 RESERVED = 4096  # bytes of shared memory for the kernels' own variables
-#: Threads of a block; more for single columns where there are enough bins, as their rows need few registers.
-THREADS, MANY_THREADS = 512, 1024
-MOST_SHARERS = 16
+#: Threads of a block for single columns where there are enough bins, as their rows need few registers.
+MANY_THREADS = 1024
+#: Blocks of the preconditioner that kernels are compiled for, if they are the matrix's; others' size is an argument.
+MOST_KNOWN = 8
 #: Tables that come from L2 take at most this part of it; larger ones are streamed past it.
 IN_CACHE = 0.8
 
@@ -40,14 +42,14 @@ BBCSR = Kernel(
         (*dtypes, *how)
         for dtypes in ROUNDED
         for how in (
-            ("int32", 1, False, 1, False, MANY_THREADS, True, False),
-            ("int32", 3, False, 2, False, THREADS, False, True),
-            ("int64", 6, False, 4, True, THREADS, True, False),
+            ("int32", 1, False, 1, False, MANY_THREADS, True, False, 0),
+            ("int32", 3, False, 2, False, THREADS, False, True, 3),
+            ("int64", 6, False, 4, True, SHARING_THREADS, True, False, 6),
         )
     ],
-    lambda value, product, index, size, far, sharers, holes, threads, streams, is_marked: (
+    lambda value, product, index, size, far, sharers, holes, threads, streams, is_marked, known_size: (
         value, product, index, mask_dtype(size), size, *bbcsr.unroll(size, product.itemsize, far), holes, sharers,
-        threads, streams, is_marked,
+        threads, streams, is_marked, known_size,
     ),
 )  # fmt: skip
 CVR = Kernel(
@@ -107,7 +109,6 @@ class SharedMemory:
         wanted = {
             "s": 0 if sharers is None else rows * sharers,
             "r": rows,
-            "z": rows if kind == BLOCKS else 0,
             "inverse": rows * int(state.block_size) if kind in (DIAGONAL, BLOCKS) else 0,
             "x": rows,
         }
@@ -140,7 +141,7 @@ class Persistent:
         size = {IDENTITY: 0, DIAGONAL: 1, BLOCKS: int(state.block_size)}[kind]
         self._fixed = (
             size,
-            *(places[name] & (1 << 64) - 1 for name in ("x", "r", "z", "p", "s", "inverse")),
+            *(places[name] & (1 << 64) - 1 for name in ("x", "r", "p", "s", "inverse")),
             memory.free,
             self._end,
         )
@@ -179,48 +180,39 @@ def _struct(t: BBCSRTables | CVRTables) -> Struct:
 
 
 def _of_bbcsr(t: BBCSRTables, state: State, kind: int) -> Persistent:
-    """Blocks have neighbouring bins of about the same number of slots; a warp takes a bin, or a share of one."""
-    n_bins = t.col_base.size
-    unit = lcm(WARP, int(state.block_size)) // WARP  # bins that a block of the preconditioner may not be cut out of
-    n_units = -(-n_bins // unit)
-    blocks = min(processors(cupy.cuda.runtime.getDevice()), n_units)
+    """Blocks have neighbouring rows of about the same number of slots; a warp takes a bin, or a share of one."""
     pointer = t.bin_rowptr.get()
-    first_bin = _balanced(pointer, unit, n_units, blocks)
-    bins = int(np.diff(first_bin).max())
-    threads = MANY_THREADS if t.block_size == 1 and bins >= MANY_THREADS // WARP and state.x.itemsize <= 8 else THREADS
-    sharers = 1
-    while sharers < MOST_SHARERS and 2 * sharers * bins <= threads // WARP and 2 * sharers <= bbcsr._mean_blocks(t):
-        sharers *= 2
+    part = partition.parted(pointer, t.shape[0], int(state.block_size), processors(cupy.cuda.runtime.getDevice()))
+    bins, itemsize = int(part.n_bins.max()), state.x.itemsize
+    unroll = min(bbcsr.unroll(t.block_size, itemsize, bbcsr.is_far(t)))
+    threads, sharers = partition.workers(bins, bbcsr._mean_blocks(t), unroll, itemsize)
+    if t.block_size == 1 and itemsize <= 8 and bins >= MANY_THREADS // WARP:
+        threads = MANY_THREADS
     memory = SharedMemory(distinct.shared_bytes(t.distinct), bins)
-    places = memory.place_vectors(bins * WARP, state, kind, sharers)
-    of_tables, of_vector = _table_bytes(t, first_bin, pointer), bins * WARP * state.x.itemsize + 16
+    rows = int(np.diff(part.first_row).max())
+    places = memory.place_vectors(rows, state, kind, sharers)
+    of_tables, of_vector = _table_bytes(t, part, pointer), rows * itemsize + 16
     is_marked = memory.free + of_tables + of_vector <= memory.size and min(places["s"], places["x"]) >= 0
     if is_marked:  # few entries to gather: waiting for each is less than a barrier
         places["p"] = memory.place(of_vector)
+    blocks = part.n_bins.size
     kept = (memory.size - memory.free) * blocks
     left = sum(table.nbytes for table in (t.data, t.col_narrow, t.col_wide, t.present) if table is not None) - kept
     streams = left > IN_CACHE * cupy.cuda.Device().attributes["L2CacheSize"]
-    how = t.block_size, bbcsr.is_far(t), sharers, t.present is not None, threads, streams, is_marked
+    size = int(state.block_size) if kind == BLOCKS else 0
+    known = size if size == t.block_size <= MOST_KNOWN else 0
+    how = t.block_size, bbcsr.is_far(t), sharers, t.present is not None, threads, streams, is_marked, known
     kernel = BBCSR(distinct.kind(t.data, t.distinct), state.x.dtype, t.col_wide.dtype, *how)
     end = min(memory.size, memory.free + of_tables)
-    return Persistent(kernel, t, (cupy.asarray(first_bin),), state, kind, memory, places, (blocks, threads, end))
+    return Persistent(kernel, t, (cupy.asarray(part.first_row),), state, kind, memory, places, (blocks, threads, end))
 
 
-def _table_bytes(t: BBCSRTables, first_bin: np.ndarray, pointer: np.ndarray) -> int:
+def _table_bytes(t: BBCSRTables, part: partition.Partition, pointer: np.ndarray) -> int:
     """Shared memory that holds any block's tables: three of each bin, each at a multiple of 16."""
     others = t.col_wide.itemsize + (0 if t.present is None else t.present.itemsize)
-    values = np.diff(pointer[first_bin])
+    values = pointer[part.first_bin + part.n_bins] - pointer[part.first_bin]
     value = 0 if distinct.is_one(t.distinct) else t.data.itemsize
-    return int((values * value + values // t.block_size * others + 48 * np.diff(first_bin)).max())
-
-
-def _balanced(pointer: np.ndarray, unit: int, n_units: int, blocks: int) -> np.ndarray:
-    """(blocks + 1,) first bins of blocks, in whole units, of about the same number of slots and rows."""
-    n_bins = pointer.size - 1
-    work = pointer + 8 * WARP * np.arange(n_bins + 1)
-    units = work[np.minimum(np.arange(n_units + 1) * unit, n_bins)]
-    cuts = np.searchsorted((units[:-1] + units[1:]) / 2, units[-1] * np.arange(1, blocks) / blocks)
-    return np.concatenate([[0], np.minimum(cuts * unit, n_bins), [n_bins]]).astype(np.int32)
+    return int((values * value + values // t.block_size * others + 48 * part.n_bins).max())
 
 
 def _of_cvr(t: CVRTables, state: State, kind: int) -> Persistent:

@@ -10,7 +10,7 @@ import numpy as np
 from cvrarray.gpu.compiler import NULL
 from cvrarray.linalg.gpu.layout import THREADS, Layout
 
-WORDS = 9  # 64-bit words of the kernels' struct Column
+WORDS = 10  # 64-bit words of the kernels' struct Column
 
 #: What a preconditioner is: the enum of ``kernels/cg.cuh``.
 IDENTITY, DIAGONAL, BLOCKS, GIVEN = KINDS = range(4)

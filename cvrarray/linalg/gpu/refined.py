@@ -1,0 +1,101 @@
+"""Conjugate gradients in single precision whose residuals are replaced by true ones, in double precision.
+
+H. A. van der Vorst, Q. Ye, "Residual Replacement Strategies for Krylov Subspace Iterative Methods for the Convergence
+of True Residuals", SIAM J. Sci. Comput. 22, 2000; M. A. Clark et al., "Solving Lattice QCD systems of equations using
+mixed precision solvers on GPUs", Comput. Phys. Commun. 181, 2010, call it reliable updates. Iterations add up a
+correction of x. Where the residual that they update has become PART of the true one that it began from, x takes the
+correction, the residual becomes ``b - A x``, and the direction ``z + beta p`` takes the z of the new residual: so
+nothing is begun anew, and there are about as many iterations as in double precision. (With the old z ill-conditioned
+systems diverge.)
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cupy
+import numpy as np
+
+from cvrarray.gpu.compiler import Kernel
+from cvrarray.linalg import solution
+from cvrarray.linalg.gpu import cg
+from cvrarray.linalg.gpu.vectors import DeviceVectors
+from cvrarray.linalg.operators import multiply
+from cvrarray.linalg.solution import Outcome
+from cvrarray.linalg.system import System
+
+COLLECT = Kernel("cg", "cg_collect", [("float64", "float32"), ("complex128", "complex64")])
+
+#: Rounding errors of single precision must stay small beside the residual, else the directions lose their meaning.
+PART = 1e-2
+#: Of the tolerance, so that a true residual a little above the one that iterations update is small enough.
+AIM = 0.95
+
+
+class Engine(cg.Engine):
+    """An engine for `system`, in double precision, whose iterations are those of `single`, the same system in single
+    precision.
+
+    A column that single precision cannot solve ends as one that could not be solved.
+    """
+
+    turns = True
+
+    def __init__(self, system: System, single: System) -> None:
+        self._double = system
+        self._refined: Any = None  # of a solve: the matrix and x in double precision, and what is called with x
+        self._x: Any = None
+        self._callback: cg.Callback | None = None
+        with system.device.use():
+            self._scale = cupy.ones(system.columns or 1)
+            self._q = cupy.zeros(system.shape, system.dtype)
+            self._numbers = DeviceVectors(system.device, system.shape, system.dtype)
+        super().__init__(single)
+
+    def update(self, matrix: Any) -> None:
+        """See :class:`cg.Engine`; the matrix is in single precision. That in double precision goes to :meth:`refine`."""
+        self._wide, self._part = self._double.dtype, PART
+        super().update(matrix)
+        with self.system.device.use():
+            COLLECT(self._wide, self.system.dtype)
+
+    def refine(self, matrix: Any, b: Any, x: Any, tolerance: np.ndarray, limit: int, callback: cg.Callback | None) -> Outcome:
+        """Solve with the matrix in double precision; x holds the start and receives the solution. `callback(x)` is
+        called after each correction.
+        """
+        state = self._state
+        with self.system.device.use():
+            cg.refuse_capture()
+            scale = self._units(b)
+            self._scale.set(scale)
+            state.begin(AIM * tolerance / scale, limit, self._double.history)
+            self._refined, self._x, self._callback = matrix, x, callback
+            try:
+                words, reasons = self._until_all_end(b, limit, None)
+            finally:
+                self._refined = self._x = self._callback = None
+            norms = words.norm * scale
+            reasons = [
+                solution.CONVERGED if norm <= enough else reason
+                for norm, enough, reason in zip(norms, tolerance, reasons, strict=True)
+            ]
+            history = state.history_until(int(words.iterations.max(initial=0)))
+            return Outcome(words.iterations, norms, reasons, None if history is None else history * self._scale)
+
+    def _units(self, b: Any) -> np.ndarray:
+        """Powers of 2 near the norms of columns: residuals in these units are normal numbers of single precision."""
+        norms = self._numbers.norm(b).get()
+        usable = np.isfinite(norms) & (norms > 0)
+        units: np.ndarray = np.exp2(np.floor(np.log2(np.where(usable, norms, 1.0))))
+        return units
+
+    def _begin(self, b: Any, first: bool) -> None:
+        if first:
+            self._state.x.fill(0)
+        else:
+            self._layout.launch(COLLECT(self._wide, self.system.dtype), (self._scale, self._state.x, self._x))
+            if self._callback is not None:
+                self._callback(self._x)
+        if self._refined is not None:  # else loops are tried out, whose numbers do not matter
+            multiply(self._refined, self._x, self._q)
+        self._judge(b, self._q, first, self._scale)
