@@ -669,6 +669,7 @@ def test_how_x_is_loaded_changes_no_bit(monkeypatch, build, dtype):
             assert_same_bits(product, products[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", [cvr, bbcsr])
 def test_kernels_keep_sums_in_registers_and_count_no_references(monkeypatch, module):
     """The two things that a change of Numba could undo without any wrong result."""

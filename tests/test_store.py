@@ -660,6 +660,7 @@ print("complete", flush=True)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["before", "before the manifest"])
 @pytest.mark.parametrize("kind", SOURCES)
 def test_killed_writer(kind, where, path):

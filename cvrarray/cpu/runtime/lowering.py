@@ -171,7 +171,7 @@ class KernelLowering(BaseNativeLowering):
 
 
 class Typing(Context):
-    """Numba's types, which remember what an operator does with numbers: else its forty ways are tried again each time."""
+    """Numba's types, which remember what a function does with numbers: else its many ways are tried again each time."""
 
     def resolve_function_type(self, func: Any, args: Any, kws: Any) -> Any:
         """The signature of a call."""
