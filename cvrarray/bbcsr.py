@@ -408,21 +408,20 @@ class BBCSRArray(FormatArray):
         if not sample.nnz:
             return {"bbcsr1": (sample.padded * value, 1.0)}
         found = {"bbcsr1": (sample.padded * (value + column) + bins * 24, 1.0)}
-        window, counts = sample.window, devices.CPU.backend("statistics")
-        for size in sorted({*BLOCK_SIZES, sample.block_size} - {1}):
-            least = counts.blocks_of_single_rows(window.indptr, window.indices, size) * size * sample.scale
-            best = min(smallest, *(n_bytes for n_bytes, _ in found.values()))
-            if not sample.exact and least * (value + column / size) > best:
+        windows = sample.windows
+        # what blocks take that hold nothing else
+        least = {size: n * size * sample.scale * (value + column / size) for size, n in windows.single_rows.items()}
+        best = min(smallest, found["bbcsr1"][0])
+        in_groups = windows.in_groups([size for size in least if sample.exact or least[size] <= best])
+        for size, (blocks, slots) in in_groups.items():
+            if not sample.exact and least[size] > best:
                 continue
-            block_col = window.indices // window.indices.dtype.type(size)
-            if sample.shape[1] > 2**32:  # few of so many
-                block_col = np.unique(block_col, return_inverse=True)[1]
-            blocks, slots = counts.blocks_in_groups(window.indptr, block_col, int(block_col.max()) + 1, size, WARP)
-            fill = float(blocks) * size * size / window.nnz
+            fill = float(blocks) * size * size / windows.nnz
             # a long row between the windows pads its bin
-            slots = max(slots * WARP * size * sample.scale, sample.padded)
+            padded = max(slots * WARP * size * sample.scale, sample.padded)
             mask = 0 if fill == 1.0 else 1
-            found[f"bbcsr{size}"] = slots * (value + (column + mask) / size) + bins * 24, fill
+            found[f"bbcsr{size}"] = padded * (value + (column + mask) / size) + bins * 24, fill
+            best = min(best, found[f"bbcsr{size}"][0])
         return {name: (int(n_bytes), fill) for name, (n_bytes, fill) in found.items()}
 
     @classmethod

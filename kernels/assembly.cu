@@ -54,6 +54,39 @@ __global__ void assembly_add(const N* source, int64 n_slots, int unit, const N* 
     }
 }
 
+// assembly_add_units: the same for small units, whose B numbers are added up in registers
+//
+// mapping   one thread a slot
+// traffic   as assembly_add
+// races     none: one owner a sum
+template <class A, class N, int B, int U>
+__global__ void assembly_add_units(const N* source, int64 n_slots, const N* first, const N* order, const A* data, A* values) {
+    const int64 slot = blockIdx.x * (int64)blockDim.x + threadIdx.x;
+    if (slot >= n_slots) return;
+    typedef typename Summed<A>::Type Sum;
+    const N from = source[slot];
+    const int64 begin = from ? first[from - 1] : 0, end = from ? first[from] : 0;
+    Sum sum[B] = {};
+    for (int64 k = begin; k < end; k += U) {  // U units are loaded before the first is added
+        N unit[U];
+        A term[U][B];
+#pragma unroll
+        for (int u = 0; u < U; ++u) unit[u] = k + u < end ? order[k + u] : N(0);
+#pragma unroll
+        for (int u = 0; u < U; ++u)
+#pragma unroll
+            for (int j = 0; j < B; ++j) term[u][j] = k + u < end ? data[(int64)unit[u] * B + j] : A{};
+#pragma unroll
+        for (int u = 0; u < U; ++u)
+#pragma unroll
+            for (int j = 0; j < B; ++j)
+                if (k + u < end) sum[j] = k + u == begin ? Sum(term[u][j]) : add(sum[j], Sum(term[u][j]));
+    }
+    A* to = values + slot / WARP * WARP * B + slot % WARP;
+#pragma unroll
+    for (int j = 0; j < B; ++j) to[j * WARP] = Summed<A>::rounded(sum[j]);
+}
+
 // assembly_add_steps: sums of single numbers, whose terms stand side by side for 32 slots; of float16 in float
 //
 // mapping   one thread a slot

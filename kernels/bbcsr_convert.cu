@@ -131,18 +131,16 @@ __global__ void bbcsr_bins(const int* n_blocks, const I* col_low, const I* col_h
     add_to_totals(sizes, totals);
 }
 
-// bbcsr_fill_full: every bin's values and columns, padding included, of a matrix whose blocks have no holes. Entry k of
-// a row is its slot k, and every B-th entry begins a block.
+// bbcsr_fill: every bin's values and columns, padding included, in blocks of 1: entry k of a row is its slot k
 //
 // mapping   one warp a bin; tiles of 32 rows by 32 entries are transposed in shared memory: rows are read, and the k-th
 //           entries of all rows written
-// traffic   reads sizeof(A) + sizeof(I) a nonzero, writes sizeof(A) + (2 or sizeof(I)) / B a slot
-// requires  no holes; block size 1 never has any
+// traffic   reads sizeof(A) + sizeof(I) a nonzero, writes sizeof(A) + 2 or sizeof(I) a slot
 // races     none: a warp owns its bin and its tile
-template <class P, class I, class A, int B, int WARPS>
-__global__ void bbcsr_fill_full(const P* ptr, const I* indices, const A* values, int64 n_rows, int64 n_bins,
-                                const int64* bin_rowptr, const int64* narrow_ptr, const I* col_base, int64* col_ptr,
-                                A* data, uint16* col_narrow, I* col_wide) {
+template <class P, class I, class A, int WARPS>
+__global__ void bbcsr_fill(const P* ptr, const I* indices, const A* values, int64 n_rows, int64 n_bins,
+                           const int64* bin_rowptr, const int64* narrow_ptr, const I* col_base, int64* col_ptr, A* data,
+                           uint16* col_narrow, I* col_wide) {
     constexpr int BATCH = 8;
     struct Tile {
         A value[WARP][WARP + 1];  // one column more, against bank conflicts when a column is read
@@ -159,7 +157,7 @@ __global__ void bbcsr_fill_full(const P* ptr, const I* indices, const A* values,
     const int64 first = bin_rowptr[bin];
     const int bin_length = (int)((bin_rowptr[bin + 1] - first) / WARP);
     const I base = col_base[bin];
-    const int64 narrow = narrow_ptr[bin] - narrow_ptr[0], start = base >= 0 ? narrow : first / B - narrow;
+    const int64 narrow = narrow_ptr[bin] - narrow_ptr[0], start = base >= 0 ? narrow : first - narrow;
     if (lane == 0) col_ptr[bin] = start;
     data += first + lane;
     col_narrow += start + lane;
@@ -203,15 +201,52 @@ __global__ void bbcsr_fill_full(const P* ptr, const I* indices, const A* values,
                 const int entry = begin + k + u;
                 if (k + u >= count) break;
                 data[(int64)entry * WARP] = value[u];
-                if (B > 1 && entry % B) continue;
-                const int64 slot = (int64)(entry / B) * WARP;
                 if (base >= 0)
-                    col_narrow[slot] = col[u] < 0 ? (uint16)0xffff : (uint16)(col[u] / B - base);
+                    col_narrow[(int64)entry * WARP] = col[u] < 0 ? (uint16)0xffff : (uint16)(col[u] - base);
                 else
-                    col_wide[slot] = col[u] < 0 ? I(-1) : col[u] / B;
+                    col_wide[(int64)entry * WARP] = col[u];
             }
         }
         __syncwarp();
+    }
+}
+
+// bbcsr_columns: every bin's columns, padding included, of blocks without holes; bbcsr_values.cu writes the values
+//
+// mapping   one warp a bin, one thread a row, which reads the columns of the first row of its block row: neighbours share
+//           them
+// traffic   reads sizeof(I) / B bytes a nonzero, writes 2 or sizeof(I) a block and row
+// requires  no holes: rows of a block row have the same columns, and every B-th entry begins a block
+// races     none: a warp owns its bin
+template <class P, class I, int B>
+__global__ void bbcsr_columns(const P* ptr, const I* indices, int64 n_rows, int64 n_bins, const int64* bin_rowptr,
+                              const int64* narrow_ptr, const I* col_base, int64* col_ptr, uint16* col_narrow, I* col_wide) {
+    constexpr int BATCH = 8;
+    const int64 bin = warp_id();
+    if (bin >= n_bins) return;
+    const int64 row = bin * WARP + lane_id(), first_row = row - row % B;
+    const int length = row < n_rows ? (int)((ptr[row + 1] - ptr[row]) / B) : 0;
+    if (row < n_rows) indices += ptr[first_row];
+    const int64 first = bin_rowptr[bin] / B;
+    const int bin_length = (int)((bin_rowptr[bin + 1] / B - first) / WARP);
+    const I base = col_base[bin];
+    const int64 narrow = narrow_ptr[bin] - narrow_ptr[0], start = base >= 0 ? narrow : first - narrow;
+    if (lane_id() == 0) col_ptr[bin] = start;
+    col_narrow += start + lane_id();
+    col_wide += start + lane_id();
+    for (int begin = 0; begin < bin_length; begin += BATCH) {
+        I col[BATCH];
+#pragma unroll
+        for (int u = 0; u < BATCH; ++u) col[u] = begin + u < length ? indices[(int64)(begin + u) * B] / B : I(-1);
+#pragma unroll
+        for (int u = 0; u < BATCH; ++u) {
+            const int64 slot = (int64)(begin + u) * WARP;
+            if (begin + u >= bin_length) break;
+            if (base >= 0)
+                col_narrow[slot] = col[u] < 0 ? (uint16)0xffff : (uint16)(col[u] - base);
+            else
+                col_wide[slot] = col[u];
+        }
     }
 }
 

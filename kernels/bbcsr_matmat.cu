@@ -83,21 +83,21 @@ __device__ constexpr int block_rows_of_a_bin(int B) {
 
 // bbcsr_matmat_blocks: all bins, block row by block row
 //
-// mapping   one group of G lanes the rows of one block row that lie in one bin, and G * V columns (blockIdx.y counts
-//           these). A lane holds B sums for each of its columns, and a row of X is loaded once for all B rows. The
-//           values of a block are loaded by the group's lanes, each its share, one block ahead, and passed on by
-//           shuffles
+// mapping   S groups of G lanes, of one warp, the rows of one block row that lie in one bin, and G * V columns
+//           (blockIdx.y counts these): each group every S-th block. A lane holds B sums for each of its columns, and a
+//           row of X is loaded once for all B rows. The values of a block are loaded by the group's lanes, each its
+//           share, one block ahead, and passed on by shuffles
 // traffic   as bbcsr_matmat, but a row of X for each column of a block instead of each nonzero
 // requires  as bbcsr_matmat; the same block columns in the rows of a block row; rows of X for columns that no row
 //           stores are not loaded
-// races     none: a group owns its rows' columns
-template <class A, class Y, class I, class M, int B, bool HOLES, int G, int V, class C>
-__device__ void multiply_blocks(const C* col, const Opened<A>& data, const M* present, int n_blocks, int n_rows, const Y* x,
-                                int64 at, int64 k, Columns<Y, V, 1, V> (&sum)[B]) {
+// races     none: the groups of a block row own its rows' columns
+template <class A, class Y, class I, class M, int B, bool HOLES, int G, int V, int S, class C>
+__device__ void multiply_blocks(const C* col, const Opened<A>& data, const M* present, int part, int n_blocks, int n_rows,
+                                const Y* x, int64 at, int64 k, Columns<Y, V, 1, V> (&sum)[B]) {
     // values that a lane loads: number e = j * B + i of column j and row i, e % G its lane
     constexpr int EACH = (B * B + G - 1) / G;
     const unsigned group = (G == WARP ? FULL : (1u << G % WARP) - 1) << (lane_id() & ~(G - 1));
-    C c_next = n_blocks ? cached(col) : C(-1);
+    C c_next = part < n_blocks ? cached(col + part * (int64)WARP) : C(-1);
     Stored<A> v_next[EACH];
     auto load_values = [&](int block) {
 #pragma unroll
@@ -107,8 +107,8 @@ __device__ void multiply_blocks(const C* col, const Opened<A>& data, const M* pr
             v_next[n] = here ? cached(data.slot + (block * (int64)B + j) * WARP + i) : Stored<A>{};
         }
     };
-    load_values(0);
-    for (int block = 0; block < n_blocks; ++block) {
+    load_values(part);
+    for (int block = part; block < n_blocks; block += S) {
         const C c = c_next;
         if (is_padding<I>(c, 0)) break;
         unsigned marks[B], stored = 0;  // entries of the block in each row, and in any row
@@ -124,8 +124,8 @@ __device__ void multiply_blocks(const C* col, const Opened<A>& data, const M* pr
         Stored<A> v[EACH];
 #pragma unroll
         for (int n = 0; n < EACH; ++n) v[n] = v_next[n];
-        if (block + 1 < n_blocks) c_next = cached(col + (block + 1) * (int64)WARP);
-        load_values(block + 1);
+        if (block + S < n_blocks) c_next = cached(col + (block + S) * (int64)WARP);
+        load_values(block + S);
 #pragma unroll
         for (int j = 0; j < B; ++j)
 #pragma unroll
@@ -137,12 +137,13 @@ __device__ void multiply_blocks(const C* col, const Opened<A>& data, const M* pr
     }
 }
 
-template <class A, class Y, class I, class M, int B, bool HOLES, int G, int V>
+template <class A, class Y, class I, class M, int B, bool HOLES, int G, int V, int S>
 __global__ void bbcsr_matmat_blocks(const Bbcsr<A, I, M> m, int64 k, const Y* __restrict__ x, Y* __restrict__ y, Y alpha, Y beta,
                                     int update) {
     const Opened<A>& values = m.data.opened();
     constexpr int GROUPS = block_rows_of_a_bin(B);
-    const int64 group = (blockIdx.x * (int64)blockDim.x + threadIdx.x) / G;
+    const int64 group = (blockIdx.x * (int64)blockDim.x + threadIdx.x) / (G * S);
+    const int part = threadIdx.x / G % S;
     const int64 at = (blockIdx.y * (int64)G + threadIdx.x % G) * V;
     const int64 bin = group / GROUPS, block_row = bin * WARP / B + group % GROUPS;
     const int64 row = max(block_row * B, bin * WARP), end = min(min(block_row * B + B, bin * WARP + WARP), m.n_rows);
@@ -151,10 +152,25 @@ __global__ void bbcsr_matmat_blocks(const Bbcsr<A, I, M> m, int64 k, const Y* __
     const Bin<A, I, M, B, HOLES> own(m, values, bin, lane);
     Columns<Y, V, 1, V> sum[B] = {};
     if (own.is_narrow())
-        multiply_blocks<A, Y, I, M, B, HOLES, G, V>(own.narrow(m), own.data, own.present, own.n_blocks, n_rows,
-                                                    x + own.origin() * k + at, at, k, sum);
+        multiply_blocks<A, Y, I, M, B, HOLES, G, V, S>(own.narrow(m), own.data, own.present, part, own.n_blocks, n_rows,
+                                                       x + own.origin() * k + at, at, k, sum);
     else
-        multiply_blocks<A, Y, I, M, B, HOLES, G, V>(own.wide(m), own.data, own.present, own.n_blocks, n_rows, x + at, at, k, sum);
+        multiply_blocks<A, Y, I, M, B, HOLES, G, V, S>(own.wide(m), own.data, own.present, part, own.n_blocks, n_rows, x + at,
+                                                       at, k, sum);
+    if constexpr (S > 1) {
+        const unsigned mask = (G * S == WARP ? FULL : (1u << G * S % WARP) - 1) << (lane_id() & ~(G * S - 1));
+        __syncwarp(mask);
+#pragma unroll
+        for (int apart = G; apart < G * S; apart *= 2)
+#pragma unroll
+            for (int i = 0; i < B; ++i)
+#pragma unroll
+                for (int v = 0; v < V; ++v) {
+                    Y& own_sum = sum[i].vector[0].at[v];
+                    own_sum = add(own_sum, shuffle(own_sum, lane_id() ^ apart, mask, WARP));
+                }
+        if (part) return;
+    }
 #pragma unroll
     for (int i = 0; i < B; ++i)
         if (i < n_rows) sum[i].store(y + (row + i) * k + at, at, k, alpha, beta, update);

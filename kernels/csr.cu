@@ -88,6 +88,31 @@ __global__ void csr_check_columns(const P* indptr, const I* indices, int64 n_row
     if (__any_sync(FULL, unsorted) && lane == 0) status[UNSORTED] = 1;
 }
 
+// csr_extent: the smallest and the largest row and column of coordinates, and 0 among them
+//
+// mapping   threads stride over the coordinates
+// traffic   sizeof(R) + sizeof(C) bytes a coordinate
+// requires  found (4,) is zeroed by the host
+// races     minima and maxima of integers, taken atomically, once a warp
+template <class R, class C>
+__global__ void csr_extent(const R* row, const C* col, int64 n, int64* found) {
+    int64 low[2] = {0, 0}, high[2] = {0, 0};
+    for (int64 k = blockIdx.x * (int64)blockDim.x + threadIdx.x; k < n; k += (int64)gridDim.x * blockDim.x) {
+        const int64 place[2] = {row[k], col[k]};
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+            low[i] = min(low[i], place[i]);
+            high[i] = max(high[i], place[i]);
+        }
+    }
+    for (int i = 0; i < 2; ++i) {
+        low[i] = warp_min(low[i]);
+        high[i] = warp_max(high[i]);
+        if (lane_id() == 0 && low[i]) atomicMin(found + 2 * i, low[i]);
+        if (lane_id() == 0 && high[i]) atomicMax(found + 2 * i + 1, high[i]);
+    }
+}
+
 // csr_ascends: found[0] = 1 where some place does not come after the one before it, by row, then column
 //
 // mapping   one thread a place

@@ -10,6 +10,7 @@ from checks import assert_same_bits, assert_same_tables, get, put
 import cvrarray
 from cvrarray.cli import peers
 from cvrarray.core import devices
+from cvrarray.cpu.runtime import memory
 
 RNG = np.random.default_rng(4)
 SHAPE = 100, 90  # in blocks
@@ -74,6 +75,18 @@ def _check_against_dense_sums(format, size, copies, cut, dtype, device):
         assert_same_tables(type(A)(A.to_scipy(), device=device, **A._parameters())._tables, A._tables)
     assert A.format == format or format == "auto"
     assert format != "auto" or A.plan
+
+
+@pytest.mark.parametrize("size", [1, 3, 6])
+def test_written_past_the_caches(size, monkeypatch):
+    """As large tables are: the same bits."""
+    rows, cols = coordinates(3)
+    plan = cvrarray.Assembly(rows, cols, block_size=size, format="bbcsr", device="cpu")
+    values = values_of(rows.size, size, "float64")
+    expected = plan(values)
+    monkeypatch.setattr(memory, "PAST_CACHES", 0)
+    assert memory.goes_past_caches(expected._tables.data)
+    assert_same_tables(plan(values)._tables, expected._tables)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bool", "uint64", "complex64"])

@@ -480,3 +480,16 @@ def test_copies(build, duplicate, device):
     assert (B.device, B.format, B.plan) == (A.device, A.format, A.plan)
     assert_same_tables(B._tables, A._tables)
     np.testing.assert_array_equal(get(B @ x), expected)
+
+
+@pytest.mark.small
+def test_prefix_sums_with_cuda(gpu):
+    import cupy
+
+    from cvrarray.gpu import prefix
+
+    rng = np.random.default_rng(2)
+    for n in (1, 2, 255, 2048, 2049, 70_001, 3_000_000):
+        counts = rng.integers(0, 1 << 30, n)
+        for _ in range(3):
+            assert np.array_equal(prefix.sums(cupy.asarray(counts)).get(), np.cumsum(counts))

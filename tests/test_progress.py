@@ -193,6 +193,8 @@ def test_what_is_shown(monkeypatch, tmp_path):
     """Whatever may take long on a large matrix is under way by a name, and by how much of it is done where that is
     known.
     """
+    for folder in ("XDG_CACHE_HOME", "LOCALAPPDATA"):  # with what tune remembers of earlier runs it measures nothing
+        monkeypatch.setenv(folder, str(tmp_path / "cache"))
     began, done = [], []
     monkeypatch.setattr(progress, "_wanted", lambda: True)
     monkeypatch.setattr(progress._line, "begin", lambda task: (began.append(task), setattr(progress._line, "task", task)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import scipy.sparse
 import zoo
 
 import cvrarray
@@ -29,3 +30,24 @@ def test_row_lengths(name, exact, index, device):
             assert found.row_std == pytest.approx(lengths.std())
             slots = cvrarray.BBCSRArray(csr, block_size=1, device="cpu").padded_data.size
             assert slots == padded
+
+
+@pytest.mark.small
+@pytest.mark.parametrize("index", [np.int32, np.int64])
+def test_cuda_counts_what_a_cpu_counts(index, gpu):
+    """In windows, which reach over the last row, and in all rows: so both choose the same format."""
+    import cupyx.scipy.sparse as on_gpu
+
+    rng = np.random.default_rng(3)
+    rows = [scipy.sparse.random_array((n, 700), density=0.02, rng=rng, format="csr") for n in (1, 97, 3001)]
+    holes = scipy.sparse.kron(rows[2][:1003, :200], np.triu(np.ones((3, 3))), format="csr")
+    full = scipy.sparse.kron(rows[2][:, :90], np.ones((6, 6)), format="csr")
+    few = scipy.sparse.csr_array(([1.0], ([20_000], [7])), shape=(40_000, 9))  # between the windows
+    for csr in (*rows, holes, full, few, *(zoo.integers(name, np.float64) for name in ("power_law", "one_dense_row"))):
+        csr.indptr, csr.indices = csr.indptr.astype(index), csr.indices.astype(index)
+        there = on_gpu.csr_matrix(csr)
+        there.indptr, there.indices = there.indptr.astype(index), there.indices.astype(index)
+        for exact in (False, True):
+            found, expected = cvrarray.statistics(there, exact=exact), cvrarray.statistics(csr, exact=exact)
+            inexact = {"row_std": pytest.approx(expected.row_std, nan_ok=True), "values": found.values}
+            assert found == expected._replace(row_median=pytest.approx(expected.row_median, nan_ok=True), **inexact)

@@ -336,3 +336,44 @@ def test_allocates_nothing_in_place():
             tracemalloc.stop()
             assert peak < csr.data.nbytes // 8
     assert devices.of(A._values(A._tables)) == devices.CPU
+
+
+@pytest.mark.small
+@pytest.mark.parametrize("size", [1, 2, 3, 6], ids="blocks of {}".format)
+def test_each_kernel_once_with_cuda(size, gpu):
+    """What a sanitizer looks at: values of every structure and order, sums, and products at a structure's places."""
+    import cupy
+
+    from cvrarray.gpu import sampled
+
+    rng = np.random.default_rng(size)
+    places = scipy.sparse.random_array((41, 33), density=0.2, rng=rng, format="csr")
+    csr = scipy.sparse.kron(places, np.ones((size, size)), format="csr")
+    holes = scipy.sparse.csr_array(csr - csr.multiply(rng.random(csr.shape) < 0.1))
+    long = scipy.sparse.random_array((41, 2400), density=0.3, rng=rng, format="csr")
+    for matrix in (csr, holes, *[long] * (size == 1)):
+        matrix.sort_indices()
+        for array in (cvrarray.BBCSRArray(matrix, block_size=size, device=gpu), cvrarray.CVRArray(matrix, device=gpu)):
+            assert_same_csr(array.tocsr(), matrix)
+            data = rng.standard_normal(matrix.nnz).astype("float32" if size == 2 else "float64")
+            found = array.with_values(cupy.asarray(data))
+            assert_same_bits(found.tocsr().data, data)
+            found.with_values(sparse_on(csr_of(matrix, data).tocsc(), gpu), out=found)
+            assert_same_bits(found.tocsr().data, data)
+    shuffled, _ = shuffled_coo(csr, np.arange(1.0, csr.nnz + 1))
+    assert_same_bits(cvrarray.CVRArray(sparse_on(shuffled, gpu)).tocsr().data, np.arange(1.0, csr.nnz + 1))
+    block_row, block_col = (np.tile(index, 3) for index in places.nonzero())
+    for copies in (1, 3):
+        n = copies * places.nnz
+        values = rng.integers(0, 9, (n, size, size) if size > 1 else n).astype("float64")
+        plan = cvrarray.Assembly(cupy.asarray(block_row[:n]), cupy.asarray(block_col[:n]), block_size=size, format="bbcsr")
+        sums = values.reshape(copies, places.nnz, size, size).sum(axis=0)
+        dense = np.zeros((41, size, 33, size))
+        dense[block_row[: places.nnz], :, block_col[: places.nnz], :] = sums
+        array = plan(cupy.asarray(values))
+        assert_same_bits(array.todense(), dense.reshape(41 * size, -1)[: array.shape[0], : array.shape[1]])
+    k = {1: 1, 2: 8, 3: 40, 6: 3}[size]
+    left, right = (cupy.asarray(rng.integers(0, 9, (n, k)).astype("float64")) for n in csr.shape)
+    row, col, out = (*(cupy.asarray(index) for index in csr.tocoo().coords), cupy.empty(csr.nnz))
+    sampled.products(row, col, left, right, out)
+    assert_same_bits(out, (left[row] * right[col]).sum(axis=1))

@@ -156,9 +156,10 @@ OPERATIONS: dict[str, Callable[[Case], tuple[Call, Call]]] = {
 
 
 CONVERTED = "the result is an array of ours: its CSR has to be made and then converted, where SciPy's is done with the CSR"
+SMALL = "on small matrices the call itself counts: some 20 to 60 us of Python"
 #: Why an operation is slower where it is; the page says it.
 REASONS = {
-    "A[i:j], a third": f"where BBCSR's blocks are cut, and for CVR, {CONVERTED}",
+    "A[i:j], a third": f"where BBCSR's blocks are cut, and for CVR, {CONVERTED}; {SMALL}",
     "A + B, two structures": f"both are read back to CSR and merged; {CONVERTED}",
     "A @ B": f"where a product has few terms for each entry, converting counts; {CONVERTED}",
     "vstack([A, A])": f"BBCSR: rows move to other lanes unless a matrix ends with a whole bin; if blocks are cut, {CONVERTED}",
@@ -169,6 +170,10 @@ REASONS = {
     "read is sorted and converted",
     "pickle": "checksums of the tables, written and compared",
     "A.diagonal()": "CVR: a row's place in its chunk has to be found first",
+    "A.sum(axis=0)": "a product of the transpose that scatters, for one that collects would need tables of the transpose",
+    "A.sum(axis=1)": "a product with ones, which reads the columns too",
+    "A * 2": SMALL,
+    "with_values": SMALL,
 }
 
 

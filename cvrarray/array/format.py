@@ -34,7 +34,7 @@ FORMATS: dict[str, type[FormatArray]] = {}
 class Sample(NamedTuple):
     """Rows of a matrix that stand for all of it: what a format needs to say how large its tables would be."""
 
-    window: CSR  # evenly spaced rows, one below the other, in host memory; its values mean nothing
+    windows: Any  # evenly spaced rows, and what is counted in them: Windows of the device's module ``statistics``
     shape: tuple[int, int]  # of the whole matrix, as all that follows
     nnz: int
     value_bytes: int
@@ -43,7 +43,6 @@ class Sample(NamedTuple):
     scale: float  # nonzeros of the matrix over those of the window
     column_bytes: float  # bytes that a column takes on average, in tiles that store 16-bit offsets where they can
     exact: bool  # whether sizes that cannot win are wanted too
-    block_size: int = 1  # of the blocks that the matrix came in
 
 
 class FormatArray(SparseArray):

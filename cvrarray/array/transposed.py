@@ -26,7 +26,7 @@ from ..core import devices, extensions, progress
 from ..core.arrays import Run
 from ..core.tables import CSR
 from ..input import partition
-from . import products
+from . import encoding, products
 from .base import SparseArray
 from .values import knows_transpose, renew_transpose
 
@@ -107,7 +107,7 @@ def keep(base: Any) -> SparseArray | None:
 
 def _renewed(base: Any, transpose: Any) -> bool:
     """Whether the values of `base` are in the tables of its transpose now; not where they must be made anew."""
-    is_encoded = any(getattr(array._tables, "distinct", None) is not None for array in (base, transpose))
+    is_encoded = any(encoding.table(array._tables) is not None for array in (base, transpose))
     if is_encoded or (is_capturing(base._target) and not knows_transpose(transpose)):
         return False
     renew_transpose(base, transpose)

@@ -15,16 +15,15 @@ import numpy as np
 from ..array import encoding
 from ..array.blocks import expanded
 from ..array.format import Sample
+from ..bbcsr import BLOCK_SIZES
 from ..core import devices
 from ..core.progress import shown
-from ..core.tables import CSR, NARROW, WARP, Blocks
+from ..core.tables import CSR, WARP, WINDOW, Blocks
 from ..formats import FORMATS, of_variant
 from ..input import coercion
 
-#: Rows of a window (a multiple of a bin and of every block size); nonzeros that all windows together should have; the
-#: fewest and the most windows.
-WINDOW, SAMPLE, FEWEST_WINDOWS, MOST_WINDOWS = 96, 1 << 15, 8, 16
-
+#: Nonzeros that all windows together should have; the fewest and the most windows.
+SAMPLE, FEWEST_WINDOWS, MOST_WINDOWS = 1 << 15, 8, 16
 
 #: Bytes of tables that a kind of device streams in a microsecond. They serve to rank the formats: they were measured on
 #: other machines.
@@ -101,16 +100,12 @@ def statistics(obj: Any, *, exact: bool = True) -> Statistics:
     device = devices.of(csr.data)
     n_rows, _ = csr.shape
     with device.use():
-        xp = device.xp
-        padded, empty, shortest, longest = _row_lengths(csr, device)
+        (padded, empty, shortest, longest), windows, is_sampled = _survey(csr, device, exact)
         median = std = math.nan
         if exact and n_rows:
-            lengths = xp.diff(csr.indptr)
-            median, std = float(xp.median(lengths)), float(lengths.std())
-    window = _windows(csr, device, exact)
-    if csr.nnz and not window.nnz:  # the windows missed every nonzero
-        window = _windows(csr, device, exact=True)
-    fill, tables = _model(window, csr, padded, exact)
+            lengths = device.xp.diff(csr.indptr)
+            median, std = float(device.xp.median(lengths)), float(lengths.std())
+        fill, tables = _model(windows, csr, padded, exact)
     return Statistics(
         shape=csr.shape,
         nnz=csr.nnz,
@@ -123,7 +118,7 @@ def statistics(obj: Any, *, exact: bool = True) -> Statistics:
         row_std=std,
         block_fill=fill,
         table_bytes=tables,
-        sampled=window.shape != csr.shape,
+        sampled=is_sampled,
         values=encoding.described(csr.data, device) if exact else "plain",
     )
 
@@ -149,10 +144,12 @@ def statistics_of_blocks(blocks: Blocks, dtype: np.dtype) -> Statistics:
     with devices.of(blocks.indices).use():
         indices = devices.move(blocks.indices[devices.of(blocks.indices).xp.asarray(places)], devices.CPU)
     window = expanded(Blocks(ptr, indices, size, (rows.size * size, n_cols)), 1)
+    sizes = sorted({*BLOCK_SIZES, size} - {1})
+    windows = devices.CPU.backend("statistics").Windows(window.indptr, window.indices, n_cols, sizes)
     nnz = int(by_row[-1]) if blocks.indices.size else 0
     index = coercion.index_dtype(blocks.shape)
     about = CSR(by_row, np.empty(0, index), np.broadcast_to(np.zeros(1, dtype), nnz), blocks.shape)
-    fill, tables = _model(window, about, padded, False, size)
+    fill, tables = _model(windows, about, padded, False)
     mean = nnz / n_rows if n_rows else 0.0
     return Statistics(blocks.shape, nnz, dtype, empty, shortest, mean, math.nan, longest, math.nan, fill, tables, True)
 
@@ -196,50 +193,35 @@ def predict(stats: Statistics, device: str, columns: int = 1) -> dict[str, float
     return found
 
 
-def _row_lengths(csr: CSR, device: devices.Device) -> tuple[int, int, int, int]:
-    """Slots of bins of blocks of size 1, empty rows, the shortest row's length and the longest's."""
-    if not csr.shape[0]:
-        return 0, 0, 0, 0
-    found: tuple[int, int, int, int] = device.backend("statistics").row_lengths(csr.indptr, WARP)
-    return found
+def _survey(csr: CSR, device: devices.Device, exact: bool) -> tuple[tuple[int, int, int, int], Any, bool]:
+    """What the device's ``survey`` counts in evenly spaced windows of rows; and whether these are not all rows."""
+    n_windows = -(-csr.shape[0] // WINDOW)
+    sizes, counts = sorted({*BLOCK_SIZES} - {1}), device.backend("statistics")
+    if not n_windows:
+        nothing = np.zeros(1, np.int64)
+        return (0, 0, 0, 0), devices.CPU.backend("statistics").Windows(nothing, nothing[:0], 0, sizes), False
+    n_counted = max(FEWEST_WINDOWS, min(MOST_WINDOWS, SAMPLE * n_windows // max(csr.nnz, 1)))
+    n_counted = n_windows if exact else min(n_windows, n_counted)
+    lengths, windows = counts.survey(csr, n_windows, n_counted, sizes)
+    if csr.nnz and not windows.nnz:  # they missed every nonzero
+        n_counted = n_windows
+        lengths, windows = counts.survey(csr, n_windows, n_counted, sizes)
+    return lengths, windows, n_counted < n_windows
 
 
-def _windows(csr: CSR, device: devices.Device, exact: bool) -> CSR:
-    """Evenly spaced windows of rows, stacked, as a CSR in host memory; its values have no meaning."""
-    n_rows, xp = csr.shape[0], device.xp
-    n_windows = -(-n_rows // WINDOW)
-    n_samples = max(FEWEST_WINDOWS, min(MOST_WINDOWS, SAMPLE * n_windows // max(csr.nnz, 1)))
-    if exact or n_windows <= n_samples:
-        indptr, indices = (devices.move(a, devices.CPU) for a in (csr.indptr, csr.indices))
-        return CSR(indptr, indices, indices, csr.shape)
-    first = np.arange(n_samples) * (n_windows - 1) // (n_samples - 1) * WINDOW
-    rows = np.minimum(first[:, None] + np.arange(WINDOW + 1), n_rows)
-    with device.use():
-        ptr = devices.move(csr.indptr[xp.asarray(rows)], devices.CPU).astype(np.int64)
-        lengths = np.diff(ptr, axis=1).ravel()
-        indptr = np.concatenate([[0], np.cumsum(lengths)])
-        position = np.repeat(ptr[:, :-1].ravel() - indptr[:-1], lengths) + np.arange(indptr[-1])
-        indices = devices.move(csr.indices[xp.asarray(position)], devices.CPU)
-    return CSR(indptr, indices, indices, (lengths.size, csr.shape[1]))
-
-
-def _model(window: CSR, csr: CSR, padded: int, exact: bool, block_size: int = 1) -> tuple[dict[int, float], dict[str, int]]:
-    """Block fill and table bytes of every format of `csr`, modelled from `window`; `padded` slots in blocks of 1."""
-    index, narrow = csr.indices.dtype.itemsize, 0.0
-    if window.nnz:
-        counts = devices.CPU.backend("statistics")
-        narrow = counts.narrow_nonzeros(window.indptr, window.indices, WARP, NARROW) / window.nnz
+def _model(windows: Any, csr: CSR, padded: int, exact: bool) -> tuple[dict[int, float], dict[str, int]]:
+    """Block fill and table bytes of every format of `csr`, modelled from `windows`; `padded` slots in blocks of 1."""
+    index, narrow = csr.indices.dtype.itemsize, windows.narrow / max(1, windows.nnz)
     sample = Sample(
-        window=window,
+        windows=windows,
         shape=csr.shape,
-        nnz=csr.nnz if window.nnz else 0,
+        nnz=csr.nnz if windows.nnz else 0,
         value_bytes=csr.data.dtype.itemsize,
         index_bytes=index,
         padded=padded,
-        scale=csr.nnz / max(1, window.nnz),
+        scale=csr.nnz / max(1, windows.nnz),
         column_bytes=2 * narrow + index * (1 - narrow),
         exact=exact,
-        block_size=block_size,
     )
     tables: dict[str, int] = {}
     fill: dict[int, float] = {}

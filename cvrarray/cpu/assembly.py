@@ -60,12 +60,13 @@ def place(sources: Sources, data: np.ndarray, values: np.ndarray) -> None:
     to = values if wide is None else np.empty(values.size, wide)
     data = data if wide is None else data.astype(wide)
     if order is None:
-        threads.run(compiled(_add, 0, 0, first, source, data, to), first, first, source, data, to)
+        args = first, source, data, memory.goes_past_caches(to), to
+        threads.run(compiled(_add, 0, 0, *args), first, *args)
     elif unit == 1:
         args = source, first, order, data, to
         threads.run(compiled(_add_apart, 0, 0, *args), groups, *args, unit=WARP)
     else:
-        args = source, first, order, data, unit, within, to
+        args = source, first, order, data, unit, within, memory.goes_past_caches(to), to
         threads.run(compiled(_add_blocks, 0, 0, *args), groups, *args, unit=WARP * unit)
     if wide is not None:
         was_writeable = values.flags.writeable  # tables are not; kernels write to them all the same
@@ -129,7 +130,7 @@ def _gather(first_group, last_group, source, data, unit, within, past, values):
 
 
 @kernel
-def _add(first_group, last_group, first, source, data, values):
+def _add(first_group, last_group, first, source, data, past, values):
     """Slots of one number, each the sum of its terms, which stand side by side for 32 slots."""
     sums = simd.scratch(data, simd.SINGLE)
     for group in range(first_group, last_group):
@@ -143,12 +144,14 @@ def _add(first_group, last_group, first, source, data, values):
             real = simd.not_equal_mask(source, term, 0)
             acc = simd.add_where(acc, real, simd.gather(data, -1, source, term, real))
         slot = group * WARP
-        if slot + WARP <= len(values):
-            simd.store(acc, values, slot, simd.WHOLE)
-        else:
+        if slot + WARP > len(values):
             simd.store(acc, sums, 0, simd.WHOLE)
             for lane in range(len(values) - slot):
                 values[slot + lane] = sums[lane]
+        elif past:
+            simd.stream(acc, values, slot, simd.WHOLE)
+        else:
+            simd.store(acc, values, slot, simd.WHOLE)
 
 
 @kernel
@@ -165,15 +168,17 @@ def _add_apart(first_group, last_group, source, first, order, data, values):
 
 
 @kernel
-def _add_blocks(first_group, last_group, source, first, order, data, unit, within, values):
+def _add_blocks(first_group, last_group, source, first, order, data, unit, within, past, values):
     """The same for slots of a row of a block. Neighbours that are rows of one block are added up together, as their
     terms are neighbours too.
     """
     if len(within):
         unit = len(within)
-    sums = simd.scratch(data, simd.WHOLE)
+    sums, group_of_slots = simd.scratch(data, simd.WHOLE), simd.scratch(data, simd.WHOLE)
     for group in range(first_group, last_group):
-        to, slots = simd.pointer(values, group * unit * WARP), simd.pointer(source, group * WARP)
+        slots, to = simd.pointer(source, group * WARP), simd.pointer(values, group * unit * WARP)
+        if past:
+            to = group_of_slots
         if group + AHEAD < last_group:
             _prefetch_terms(simd.pointer(slots, AHEAD * WARP), first, order, data, unit)
         lane = 0
@@ -203,6 +208,10 @@ def _add_blocks(first_group, last_group, source, first, order, data, unit, withi
                 for j in range(unit):
                     to[j * WARP + lane + r] = sums[r * unit + j]
             lane += n_rows
+        if past:
+            for j in range(unit):
+                numbers = simd.load(to, j * WARP, values, simd.WHOLE)
+                simd.stream(numbers, values, (group * unit + j) * WARP, simd.WHOLE)
 
 
 @inlined

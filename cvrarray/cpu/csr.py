@@ -74,6 +74,11 @@ def check(indptr: np.ndarray, indices: np.ndarray, n_cols: int) -> tuple[int, in
     return first, last, *_first_wrong(indptr, indices, n_cols), False
 
 
+def extent(row: np.ndarray, col: np.ndarray) -> list[int]:
+    """The smallest and the largest row, and the smallest and the largest column, 0 among them."""
+    return [int(most(index, initial=0)) for index in (row, col) for most in (np.min, np.max)]
+
+
 def canonical(row: np.ndarray, col: np.ndarray, val: np.ndarray, shape: tuple[int, int]) -> CSR:
     """Canonical CSR of coordinates in range, in any order; duplicates are summed in the order they came in."""
     n_rows, nnz = shape[0], val.size

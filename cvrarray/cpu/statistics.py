@@ -3,15 +3,61 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
+from cvrarray.core.tables import CSR, NARROW, WARP, WINDOW
 from cvrarray.cpu.runtime.caching import njit
 from cvrarray.cpu.runtime.compiler import OPTIONS, kernel
 
 #: Integers below it are divided by small ones by a float64's product with the inverse: half of one is more than its
 #: error.
 EXACT = 1 << 40
+#: Block columns up to which each has a counter.
+MOST_COUNTERS = 1 << 32
+
+
+class Windows:
+    """Rows that stand for all of a matrix, whole bins of them, as a canonical CSR.
+
+    `nnz` are their nonzeros, `narrow` those in bins whose columns need 16 bits, ``single_rows[size]`` the different
+    block columns of each row, summed: times the size, a lower bound of the blocks' entries.
+    """
+
+    def __init__(self, indptr: np.ndarray, indices: np.ndarray, n_cols: int, sizes: Sequence[int]):
+        self._indptr, self._indices, self._n_cols = indptr, indices, n_cols
+        self.nnz = int(indptr[-1]) if indptr.size else 0
+        self.narrow = narrow_nonzeros(indptr, indices, WARP, NARROW) if self.nnz else 0
+        self.single_rows = {size: blocks_of_single_rows(indptr, indices, size) if self.nnz else 0 for size in sizes}
+
+    def in_groups(self, sizes: Sequence[int]) -> dict[int, tuple[int, int]]:
+        """The different blocks, and the most blocks of a row, summed over bins, for each of `sizes`."""
+        found = {}
+        for size in sizes:
+            block_col = self._indices // self._indices.dtype.type(size)
+            if self._n_cols > MOST_COUNTERS:  # few of so many
+                block_col = np.unique(block_col, return_inverse=True)[1]
+            blocks, slots = blocks_in_groups(self._indptr, block_col, int(block_col.max()) + 1, size, WARP)
+            found[size] = int(blocks), int(slots)
+        return found
+
+
+def survey(csr: CSR, n_windows: int, n_counted: int, sizes: Sequence[int]) -> tuple[tuple[int, int, int, int], Windows]:
+    """Slots if bins were padded to their longest row, empty rows, the shortest and the longest row; and windows of rows.
+
+    Of the `n_windows` of WINDOW rows that the matrix has those are taken that stand evenly spaced, `n_counted`. There
+    is at least one row.
+    """
+    indptr, indices, n_rows = csr.indptr, csr.indices, csr.shape[0]
+    lengths = row_lengths(indptr, WARP)
+    if n_counted < n_windows:
+        first = np.arange(n_counted) * (n_windows - 1) // (n_counted - 1) * WINDOW
+        ptr = indptr[np.minimum(first[:, None] + np.arange(WINDOW + 1), n_rows)].astype(np.int64)
+        in_row = np.diff(ptr, axis=1).ravel()
+        indptr = np.concatenate([[0], np.cumsum(in_row)])
+        indices = indices[np.repeat(ptr[:, :-1].ravel() - indptr[:-1], in_row) + np.arange(indptr[-1])]
+    return lengths, Windows(indptr, indices, csr.shape[1], sizes)
 
 
 @kernel
@@ -31,34 +77,43 @@ def row_lengths(indptr: np.ndarray, group: int) -> tuple[int, int, int, int]:
     return padded, empty, shortest, longest
 
 
-@njit(nogil=True, cache=True)
 def blocks_per_block_row(indptr: np.ndarray, block_col: np.ndarray, n_block_cols: int, block_size: int) -> np.ndarray:
     """(ceil(n_rows / block_size),) int64: the different block columns in every block row, given each nonzero's."""
-    n_rows = indptr.size - 1
-    counts = np.zeros((n_rows + block_size - 1) // block_size, np.int64)
-    seen_in = np.zeros(n_block_cols, np.int32)  # the block row, from 1, that had an entry in a block column last
-    for block_row in range(counts.size):
-        first = indptr[block_row * block_size]
-        last = indptr[min((block_row + 1) * block_size, n_rows)]
-        count = 0
-        for position in range(first, last):
-            block = np.uint64(block_col[position])
-            count += seen_in[block] != block_row + 1
-            seen_in[block] = block_row + 1
-        counts[block_row] = count
+    counts = np.empty(-(-(indptr.size - 1) // block_size), np.int64)
+    _count_blocks(indptr, block_col, np.zeros(n_block_cols, np.int32), block_size, counts)
     return counts
 
 
-@njit(nogil=True, cache=True)
 def blocks_in_groups(
     indptr: np.ndarray, block_col: np.ndarray, n_block_cols: int, block_size: int, group: int
 ) -> tuple[int, int]:
     """The different blocks, given each nonzero's block column; and the most blocks of a row, summed over groups."""
-    n_rows, blocks = indptr.size - 1, blocks_per_block_row(indptr, block_col, n_block_cols, block_size)
+    counts = blocks_per_block_row(indptr, block_col, n_block_cols, block_size)
+    return int(counts.sum()), _slots(counts, indptr.size - 1, block_size, group)
+
+
+@kernel
+def _count_blocks(indptr, block_col, seen_in, block_size, counts):
+    """`seen_in`: the block row, from 1, that had an entry in a block column last."""
+    n_rows = indptr.size - 1
+    for block_row in range(counts.size):
+        count = 0
+        for position in range(indptr[block_row * block_size], indptr[min((block_row + 1) * block_size, n_rows)]):
+            block = np.uint64(block_col[position])
+            count += seen_in[block] != block_row + 1
+            seen_in[block] = block_row + 1
+        counts[block_row] = count
+
+
+@kernel
+def _slots(counts, n_rows, block_size, group):
     slots = 0
     for first in range(0, n_rows, group):
-        slots += blocks[first // block_size : (min(first + group, n_rows) - 1) // block_size + 1].max()
-    return blocks.sum(), slots
+        most = 0
+        for block_row in range(first // block_size, (min(first + group, n_rows) - 1) // block_size + 1):
+            most = max(most, counts[block_row])
+        slots += most
+    return slots
 
 
 @kernel

@@ -13,7 +13,13 @@ BLOCK = 256
 #: What moves a value of so many bytes; no arithmetic is done with it.
 WORDS = {size: np.dtype(f"u{size}") for size in (1, 2, 4, 8)} | {16: np.dtype(np.complex128)}
 
-SLOTS, TERMS = 4, 3  # of a thread, that are loaded at once
+SLOTS, TERMS, UNITS = 4, 3, 2  # of a thread, that are loaded at once
+#: Bytes of a unit up to which a thread holds it, and its terms, in registers.
+MOST_HELD = 64
+#: What sums are compiled for: dtypes of values and of their numbers.
+SUMMED = [("float64", "int64")] + [
+    (value, "int32") for value in ("bool", "int8", "uint64", "float16", "float32", "float64", "complex64", "complex128")
+]
 
 GATHER = Kernel(
     "assembly",
@@ -24,16 +30,20 @@ GATHER = Kernel(
 ADD = Kernel(
     "assembly",
     "assembly_add",
-    [(value, "int32") for value in ("bool", "int8", "uint64", "float16", "float32", "float64", "complex64", "complex128")]
-    + [("float64", "int64")],
+    SUMMED,
     lambda value, number: (value, number, TERMS),
 )
 ADD_STEPS = Kernel(
     "assembly",
     "assembly_add_steps",
-    [(value, "int32") for value in ("bool", "int8", "uint64", "float16", "float32", "float64", "complex64", "complex128")]
-    + [("float64", "int64")],
+    SUMMED,
     lambda value, number: (value, number, TERMS),
+)
+ADD_UNITS = Kernel(
+    "assembly",
+    "assembly_add_units",
+    [(value, number, size) for value, number in SUMMED for size in (2, 3, 6)],
+    lambda value, number, size: (value, number, size, UNITS),
 )
 FINGERPRINT = Kernel("assembly", "assembly_fingerprint", [("uint8",), ("uint32",), ("uint64",)])
 
@@ -75,6 +85,9 @@ def place(sources: Sources, data: cupy.ndarray, values: cupy.ndarray) -> None:
     elif order is None:
         sizes = blocks(values.size, BLOCK), (BLOCK,)
         ADD_STEPS(values.dtype, number)(*sizes, (first, np.int64(values.size), source, data, values))
+    elif 1 < unit <= MOST_HELD // values.itemsize:
+        sizes = blocks(source.size, BLOCK // 2), (BLOCK // 2,)
+        ADD_UNITS(values.dtype, number, unit)(*sizes, (source, size, first, order, data, values))
     else:
         grid = blocks(source.size, BLOCK)
         ADD(values.dtype, number)(grid, (BLOCK,), (source, size, np.int32(unit), first, order, data, values))

@@ -12,7 +12,7 @@ import numpy as np
 
 from ..core import sharing
 from ..core.tables import CSR, WARP, BBCSRTables, mask_dtype
-from . import distinct, shared_memory, transposed
+from . import distinct, prefix, shared_memory, transposed
 from .assembly import WORDS, as_words
 from .autotune import autotuned
 from .compiler import (
@@ -33,7 +33,8 @@ from .compiler import (
 )
 
 BLOCK = 128  # threads, at least: four warps
-#: Bins of rows with more than LONG entries may have their columns far apart (:func:`is_far`). Of such a row each warp
+THREADS_OF_RUNS = 256  # that share a bin in ``bbcsr_values_runs``
+#: Rows with more than LONG entries are long. Their columns may be far apart (:func:`is_far`). Of such a row each warp
 #: that shares it has FEWEST entries at least, and there are about FEW_WARPS a multiprocessor.
 LONG, FEWEST, FEW_WARPS = 40, 4, 32
 
@@ -67,7 +68,7 @@ def group(block_size: int) -> int:
 
 
 def tiles_in_a_block(value: np.dtype, index: np.dtype) -> int:
-    """Warps a block of ``bbcsr_fill_full``, each with a tile of values and columns in the 48 KB of shared memory."""
+    """Warps a block of ``bbcsr_fill``, each with a tile of values and columns in the 48 KB of shared memory."""
     return 2 if 2 * WARP * (WARP + 1) * (np.dtype(value).itemsize + np.dtype(index).itemsize) <= 48 << 10 else 1
 
 
@@ -79,17 +80,18 @@ COUNTED = [(*dtypes, size) for dtypes in (("int32", "int32"), ("int64", "int64")
 COUNT_FULL = Kernel("bbcsr_convert", "bbcsr_count_full", COUNTED)
 COUNT_HOLES = Kernel("bbcsr_convert", "bbcsr_count_holes", COUNTED)
 BINS = Kernel("bbcsr_convert", "bbcsr_bins", [("int32",), ("int64",)])
-FILL_FULL = Kernel(
+FILL = Kernel(
     "bbcsr_convert",
-    "bbcsr_fill_full",
+    "bbcsr_fill",
     [
-        (*dtypes, size)
-        for size in SIZES
-        for dtypes in (("int32", "int32", "bool"), ("int32", "int32", "complex128"), ("int64", "int64", "complex128"))
-    ]
-    + [("int32", "int32", "float16", 3)],
-    lambda pointer, index, value, size: (pointer, index, value, size, tiles_in_a_block(value, index)),
+        ("int32", "int32", "bool"),
+        ("int32", "int32", "float16"),
+        ("int32", "int32", "complex128"),
+        ("int64", "int64", "complex128"),
+    ],
+    lambda pointer, index, value: (pointer, index, value, tiles_in_a_block(value, index)),
 )
+COLUMNS = Kernel("bbcsr_convert", "bbcsr_columns", [case for case in COUNTED if case[-1] > 1])
 FILL_HOLES = Kernel(
     "bbcsr_convert",
     "bbcsr_fill_holes",
@@ -100,7 +102,14 @@ FILL_HOLES = Kernel(
 SLOTS = Kernel(
     "bbcsr_convert", "bbcsr_slots", [(i, mask) for i in ("int32", "int64") for mask in ("uint8", "uint16", "uint32")]
 )
-VALUES = Kernel("bbcsr_values", "bbcsr_values", [(word,) for word in WORDS.values()], lambda word: (word, warps_of_tiles(word)))
+OFFSETS_AND_WORDS = [("int64", word) for word in WORDS.values()] + [("int32", "uint64")]
+VALUES = Kernel("bbcsr_values", "bbcsr_values", OFFSETS_AND_WORDS, lambda pointer, word: (pointer, word, warps_of_tiles(word)))
+VALUES_RUNS = Kernel(
+    "bbcsr_values",
+    "bbcsr_values_runs",
+    OFFSETS_AND_WORDS,
+    lambda pointer, word: (pointer, word, THREADS_OF_RUNS, numbers_of_runs(word)),
+)
 VALUES_HOLES = Kernel(
     "bbcsr_values", "bbcsr_values_holes", [(word, mask) for word in WORDS.values() for mask in ("uint8", "uint32")]
 )
@@ -138,12 +147,12 @@ MATMAT_BLOCKS = Kernel(
     "bbcsr_matmat",
     "bbcsr_matmat_blocks",
     [
-        (value, product, *shape, lanes, vector_width(product) if lanes < MATRIX_LANES else 1)
+        (value, product, *shape, lanes, vector_width(product) if lanes < MATRIX_LANES else 1, sharers)
         for value, product in STORED
-        for shape, lanes in zip(SHAPES[1:], (2, 8, 16), strict=True)
+        for shape, lanes, sharers in zip(SHAPES[1:], (2, 8, 16), (8, 2, 1), strict=True)
     ],
-    lambda value, product, index, size, holes, lanes, width: (
-        value, product, index, mask_dtype(size), size, holes, lanes, width,
+    lambda value, product, index, size, holes, lanes, width, sharers: (
+        value, product, index, mask_dtype(size), size, holes, lanes, width, sharers,
     ),
 )  # fmt: skip
 TRANSPOSED = Kernel(
@@ -192,15 +201,21 @@ def convert(csr: CSR, block_size: int) -> BBCSRTables:
         col_wide=cupy.empty(n_columns - n_narrow, index),
         present=cupy.empty(n_columns, bits) if has_holes else None,
     )
-    inputs = (csr.indptr, csr.indices, csr.data, np.int64(n_rows), np.int64(n_bins), bin_rowptr, narrow_ptr, col_base)
-    outputs = (tables.col_ptr, tables.data, tables.col_narrow, tables.col_wide)
+    sizes = np.int64(n_rows), np.int64(n_bins)
+    offsets, columns = (bin_rowptr, narrow_ptr, col_base, tables.col_ptr), (tables.col_narrow, tables.col_wide)
+    inputs = (csr.indptr, csr.indices, csr.data, *sizes, *offsets, tables.data, *columns)
     if n_bins and has_holes:
         FILL_HOLES(pointer, index, value, block_size)(
-            blocks(-(-n_bins * WARP // block_size) * group(block_size), BLOCK), (BLOCK,), (*inputs, *outputs, tables.present)
+            blocks(-(-n_bins * WARP // block_size) * group(block_size), BLOCK), (BLOCK,), (*inputs, tables.present)
+        )
+    elif n_bins and block_size > 1:
+        _fill_values(tables, csr.indptr, csr.data, tables.data)
+        COLUMNS(pointer, index, block_size)(
+            blocks(n_bins * WARP, BLOCK), (BLOCK,), (csr.indptr, csr.indices, *sizes, *offsets, *columns)
         )
     elif n_bins:
         warps = tiles_in_a_block(value, index)
-        FILL_FULL(pointer, index, value, block_size)(blocks(n_bins * WARP, warps * WARP), (warps * WARP,), (*inputs, *outputs))
+        FILL(pointer, index, value)(blocks(n_bins * WARP, warps * WARP), (warps * WARP,), inputs)
     synchronize()
     return tables
 
@@ -233,7 +248,7 @@ def _measure(csr: CSR, block_size: int) -> tuple[cupy.ndarray, cupy.ndarray, cup
                 (n_blocks, col_low, col_high, np.int64(n_rows), np.int32(block_size), np.int64(n_bins), sizes[0, 1:],
                  sizes[1, 1:], col_base, totals),
             )  # fmt: skip
-        bin_rowptr, narrow_ptr = cupy.cumsum(sizes).reshape(2, -1)
+        bin_rowptr, narrow_ptr = prefix.sums(sizes).reshape(2, -1)
         n_values, n_narrow, hole = totals.get().tolist()
         if not hole:
             break
@@ -307,7 +322,8 @@ def product_matrix(tables: BBCSRTables, dtype: np.dtype) -> Callable[[cupy.ndarr
         how = distinct.kind(t.data, t.distinct), dtype, t.col_wide.dtype, size, t.present is not None
         if 1 < size <= MOST_ROWS_A_GROUP and lanes >= MANY_LANES:
             n_threads = n_bins * block_rows_of_a_bin(size) * lanes
-            return MATMAT_BLOCKS(*how, lanes, width), (*blocks(n_threads, BLOCK), tiles)
+            sharers = sharers_of_block_rows(n_threads * tiles, lanes, _mean_blocks(t))
+            return MATMAT_BLOCKS(*how, lanes, width, sharers), (*blocks(n_threads * sharers, BLOCK), tiles)
         lanes, tiles = more_tiles(n_bins, lanes, -(-k // width))
         return MATMAT(*how, lanes, width), (*blocks(n_bins * WARP, BLOCK), tiles)
 
@@ -317,6 +333,16 @@ def product_matrix(tables: BBCSRTables, dtype: np.dtype) -> Callable[[cupy.ndarr
         multiply(grid, (BLOCK,), (bins, np.int64(k), x, y, alpha, beta, update(alpha, beta)))
 
     return run
+
+
+def sharers_of_block_rows(n_threads: int, lanes: int, n_blocks: int) -> int:
+    """Groups of `lanes` lanes, of one warp, that share a block row in ``A @ X``: several where rows of some length would
+    leave most of the device idle.
+    """
+    enough, sharers = FEW_WARPS // 2 * WARP * processors(cupy.cuda.runtime.getDevice()), 1
+    while 2 * sharers * lanes <= WARP and 2 * sharers * n_threads <= enough and 4 * sharers <= n_blocks:
+        sharers *= 2
+    return sharers
 
 
 def more_tiles(n_bins: int, lanes: int, vectors: int) -> tuple[int, int]:
@@ -365,18 +391,33 @@ def fill(tables: BBCSRTables, starts: cupy.ndarray, data: cupy.ndarray, values: 
 
     `starts` (n_rows + 1,) int64: its row offsets.
     """
+    if tables.present is None:
+        _fill_values(tables, starts, data, values)
+        return
     t, data, values = tables, as_words(data), as_words(values)
-    n_bins = t.col_base.size
-    sizes = np.int64(t.shape[0]), np.int64(n_bins)
-    if t.present is None:
-        warps = warps_of_tiles(values.dtype)
-        VALUES(values.dtype)(blocks(n_bins * WARP, warps * WARP), (warps * WARP,), (t.bin_rowptr, starts, *sizes, data, values))
+    sizes = np.int64(t.shape[0]), np.int64(t.col_base.size)
+    VALUES_HOLES(values.dtype, t.present.dtype)(
+        blocks(t.col_base.size * WARP, BLOCK),
+        (BLOCK,),
+        (t.bin_rowptr, starts, *sizes, np.int32(t.block_size), t.present, data, values),
+    )
+
+
+def _fill_values(tables: BBCSRTables, starts: cupy.ndarray, data: cupy.ndarray, values: cupy.ndarray) -> None:
+    """:func:`fill` of a structure without holes; the row offsets may have 32 bits."""
+    t, data, values = tables, as_words(data), as_words(values)
+    n_bins, how = t.col_base.size, (starts.dtype, values.dtype)
+    if values.size > LONG * WARP * n_bins:
+        VALUES_RUNS(*how)((n_bins,), (THREADS_OF_RUNS,), (t.bin_rowptr, starts, np.int64(t.shape[0]), data, values))
     else:
-        VALUES_HOLES(values.dtype, t.present.dtype)(
-            blocks(n_bins * WARP, BLOCK),
-            (BLOCK,),
-            (t.bin_rowptr, starts, *sizes, np.int32(t.block_size), t.present, data, values),
-        )
+        warps = warps_of_tiles(values.dtype)
+        sizes = np.int64(t.shape[0]), np.int64(n_bins)
+        VALUES(*how)(blocks(n_bins * WARP, warps * WARP), (warps * WARP,), (t.bin_rowptr, starts, *sizes, data, values))
+
+
+def numbers_of_runs(word: np.dtype) -> int:
+    """Numbers that a block of ``bbcsr_values_runs`` holds in the 48 KB of shared memory: 32 rows of 180, or 80."""
+    return 5760 if word.itemsize <= 8 else 2560
 
 
 def warps_of_tiles(word: np.dtype) -> int:

@@ -7,6 +7,7 @@ import numpy as np
 
 from ..core.tables import CSR, WARP
 from .compiler import Kernel, blocks
+from .transposed import strided
 
 BLOCK = 256
 PART = 2048  # nonzeros that a warp checks
@@ -20,6 +21,7 @@ CHECK_COLUMNS = Kernel(
     [(pointer, index) for pointer in ("int32", "int64") for index in ("int32", "int64")],
     lambda pointer, index: (pointer, index, PART),
 )
+EXTENT = Kernel("csr", "csr_extent", [(row, col) for row in ("int32", "int64") for col in ("int32", "int64")])
 ASCENDS = Kernel("csr", "csr_ascends", [("int32",), ("int64",)])
 SUM_RUNS = Kernel(
     "csr", "csr_sum_runs", [(value,) for value in ("bool", "int8", "uint64", "float16", "float32", "complex64", "complex128")]
@@ -50,6 +52,14 @@ def check(indptr: cupy.ndarray, indices: cupy.ndarray, n_cols: int) -> tuple[int
         largest - bad_position if bad_position else -1,
         not unsorted,
     )
+
+
+def extent(row: cupy.ndarray, col: cupy.ndarray) -> list[int]:
+    """The smallest and the largest row, and the smallest and the largest column, 0 among them. It waits once."""
+    found = cupy.zeros(4, np.int64)
+    EXTENT(row.dtype, col.dtype)(strided(row.size), (BLOCK,), (row, col, np.int64(row.size), found))
+    numbers: list[int] = found.get().tolist()
+    return numbers
 
 
 def canonical(row: cupy.ndarray, col: cupy.ndarray, val: cupy.ndarray, shape: tuple[int, int]) -> CSR:

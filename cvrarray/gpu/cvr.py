@@ -10,7 +10,7 @@ import cupy
 import numpy as np
 
 from ..core.tables import CSR, WARP, CVRTables, Runs
-from . import distinct, segments, shared_memory, transposed
+from . import distinct, prefix, segments, shared_memory, transposed
 from .assembly import WORDS, as_words
 from .autotune import autotuned
 from .compiler import (
@@ -173,7 +173,7 @@ def convert(csr: CSR, n_lanes: int, n_chunks: int, split: str) -> CVRTables:
             (ptr, row_id, csr.indices, np.int64(n_rows), chunk_ptr, np.int64(n_chunks), np.int32(n_lanes),
              sizes, col_low, col_base, carry_row, totals),
         )  # fmt: skip
-    sums = cupy.cumsum(sizes)
+    sums = prefix.sums(sizes)
     t = _empty_tables(csr, n_lanes, n_chunks, totals.get().tolist(), (col_base, carry_row, empty_row))
     OFFSETS(index)(
         blocks(n_chunks + 1, BLOCK),

@@ -1,26 +1,81 @@
-"""Counts over a CSR in the memory of a GPU. The same function as in :mod:`cvrarray.cpu.statistics`."""
+"""Counts over a CSR in the memory of a GPU. The same functions as in :mod:`cvrarray.cpu.statistics`.
+
+CuPy's own sums and extremes would each be compiled first, for a second or two.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import cupy
 import numpy as np
 
-from ..core.tables import WARP
+from ..core.tables import CSR, WARP, WINDOW
 from .compiler import Kernel, blocks
 
 BLOCK = 256
+MOST_SIZES = 8  # that a kernel takes
+_POINTERS_AND_INDICES = [(pointer, index) for pointer in ("int32", "int64") for index in ("int32", "int64")]
+
 ROW_LENGTHS = Kernel("csr", "csr_row_lengths", [("int32",), ("int64",)])
+ROWS = Kernel("statistics", "statistics_rows", _POINTERS_AND_INDICES)
+BLOCKS = Kernel("statistics", "statistics_blocks", _POINTERS_AND_INDICES)
+BINS = Kernel("statistics", "statistics_bins")
 
 
-def row_lengths(indptr: cupy.ndarray, group: int) -> tuple[int, int, int, int]:
-    """Slots if groups of `group` rows, as many as a warp has threads, are padded to their longest; empty rows; the
-    shortest and the longest row. There is at least one row.
+class Windows:
+    """Windows of WINDOW rows of a canonical CSR, `n_counted` of the `n_windows` that it has, evenly spaced.
 
-    CuPy's own sums and extremes would each be compiled first, for a second or two.
+    `counts` has their nonzeros, those in narrow bins, and for each of `sizes` the blocks of single rows.
     """
-    assert group == WARP
-    n_rows = indptr.size - 1
-    found = cupy.zeros(4, np.int64)
-    ROW_LENGTHS(indptr.dtype)(blocks(n_rows, BLOCK), (BLOCK,), (indptr, np.int64(n_rows), found))
-    padded, empty, beyond_shortest, longest = found.get().tolist()
-    return padded, empty, np.iinfo(np.int64).max - beyond_shortest, longest
+
+    def __init__(self, csr: CSR, n_windows: int, n_counted: int, sizes: Sequence[int], counts: list[int]):
+        self.nnz, self.narrow, *of_sizes = counts
+        self.single_rows = dict(zip(sizes, of_sizes, strict=False))
+        self._csr, self._which = csr, (np.int64(csr.shape[0]), np.int64(n_windows), np.int64(n_counted))
+
+    def in_groups(self, sizes: Sequence[int]) -> dict[int, tuple[int, int]]:
+        """The different blocks, and the most blocks of a row, summed over bins, for each of `sizes`. It waits for the
+        device.
+        """
+        if not sizes:
+            return {}
+        csr, n_counted = self._csr, int(self._which[2])
+        stride, n_bins = n_counted * (WINDOW // min(sizes)), n_counted * (WINDOW // WARP)
+        found, packed = cupy.zeros(2 * len(sizes), np.int64), _packed(sizes)
+        n_blocks = cupy.empty(len(sizes) * stride, np.int32)
+        BLOCKS(csr.indptr.dtype, csr.indices.dtype)(
+            (stride, len(sizes)),
+            (BLOCK,),
+            (csr.indptr, csr.indices, *self._which, packed, np.int64(stride), n_blocks, found),
+        )
+        BINS()(
+            (*blocks(n_bins * WARP, BLOCK), len(sizes)), (BLOCK,), (n_blocks, np.int64(n_bins), packed, np.int64(stride), found)
+        )
+        counts = found.get().tolist()
+        return dict(zip(sizes, zip(counts[::2], counts[1::2], strict=True), strict=True))
+
+
+def survey(csr: CSR, n_windows: int, n_counted: int, sizes: Sequence[int]) -> tuple[tuple[int, int, int, int], Windows]:
+    """Slots if bins were padded to their longest row, empty rows, the shortest and the longest row; and windows of rows.
+
+    There is at least one row. It waits for the device once.
+    """
+    n_rows = csr.shape[0]
+    found = cupy.zeros(4 + 2 + MOST_SIZES, np.int64)
+    ROW_LENGTHS(csr.indptr.dtype)(blocks(n_rows, BLOCK), (BLOCK,), (csr.indptr, np.int64(n_rows), found))
+    ROWS(csr.indptr.dtype, csr.indices.dtype)(
+        (n_counted * (WINDOW // WARP),),
+        (WARP * WARP,),
+        (csr.indptr, csr.indices, np.int64(n_rows), np.int64(n_windows), np.int64(n_counted), _packed(sizes), found[4:]),
+    )
+    padded, empty, beyond_shortest, longest, *counts = found.get().tolist()
+    lengths = padded, empty, np.iinfo(np.int64).max - beyond_shortest, longest
+    return lengths, Windows(csr, n_windows, n_counted, sizes, counts)
+
+
+def _packed(sizes: Sequence[int]) -> np.uint64:
+    """Block sizes as the kernels take them: a byte each."""
+    assert len(sizes) <= MOST_SIZES
+    assert all(WINDOW % size == 0 for size in sizes)
+    return np.uint64(sum(size << 8 * k for k, size in enumerate(sizes)))

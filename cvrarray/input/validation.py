@@ -51,10 +51,12 @@ def check_coordinates(row: Any, col: Any, n_values: int, shape: tuple[int, int])
     """ValueError unless `row` and `col` name `n_values` places in a matrix of `shape`."""
     if not row.size == col.size == n_values:
         raise ValueError(f"row, col and val must have one length; got {row.size}, {col.size} and {n_values}")
-    for name, index, n in (("row", row, shape[0]), ("col", col, shape[1])):
-        if index.size and not (0 <= int(index.min()) and int(index.max()) < n):
-            bad = int(index.min()) if int(index.min()) < 0 else int(index.max())
-            raise ValueError(f"{name} must lie in [0, {n}); got {bad}")
+    if not n_values:
+        return
+    extent = devices.of(row).backend("csr").extent(row, col)
+    for name, least, most, n in (("row", *extent[:2], shape[0]), ("col", *extent[2:], shape[1])):
+        if least < 0 or most >= n:
+            raise ValueError(f"{name} must lie in [0, {n}); got {least if least < 0 else most}")
 
 
 def check_blocks(indptr: Any, indices: Any, data: Any, shape: tuple[int, int]) -> None:

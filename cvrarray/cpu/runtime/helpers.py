@@ -11,7 +11,9 @@ from collections.abc import Callable
 from typing import Any
 
 from numba.core.codegen import JITCodeLibrary
-from numba.core.compiler import CompilerBase, CompileResult, DefaultPassBuilder, PassManager
+from numba.core.compiler import CompileResult, PassManager
+
+from . import lowering
 
 
 class Library(JITCodeLibrary):
@@ -28,13 +30,13 @@ class Library(JITCodeLibrary):
         self._finalized = True
 
 
-class Compiler(CompilerBase):
-    """For ``njit(pipeline_class=...)``: Numba's own pipeline, which ends before machine code is made."""
+class Compiler(lowering.Compiler):
+    """For ``njit(pipeline_class=...)``: the pipeline of kernels, which ends before machine code is made."""
 
     def define_pipelines(self) -> list[PassManager]:
         self.state.flags.no_compile = True
         self.state.library = Library(self.state.targetctx.codegen(), self.state.func_id.func_qualname)
-        return [DefaultPassBuilder.define_nopython_pipeline(self.state)]
+        return super().define_pipelines()
 
     def compile_extra(self, function: Callable) -> CompileResult:
         """Callers find the function by its entry point, which may be any built-in function: here one that always fails."""

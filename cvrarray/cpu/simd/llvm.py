@@ -51,7 +51,7 @@ def pointer(context, builder, array_type, array, at):
         members = zip(array_type.types, cgutils.unpack_tuple(builder, array), ahead, strict=True)
         return [pointer(context, builder, *member) for member in members]
     if isinstance(array_type, types.Array):
-        array = context.make_array(array_type)(context, builder, array).data
+        array = context.data_model_manager[array_type].get(builder, array, "data")
     return builder.gep(array, [at])
 
 

@@ -6,11 +6,8 @@ also tables.
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
 from itertools import pairwise
-from math import lcm
-from typing import Any, NamedTuple
+from typing import Any
 
 import cupy
 import numpy as np
@@ -20,7 +17,9 @@ from cvrarray.core.tables import WARP, BBCSRTables, CVRTables, mask_dtype
 from cvrarray.cvr import CVRArray
 from cvrarray.gpu import bbcsr, cvr, distinct
 from cvrarray.gpu.compiler import STORED, Kernel, Struct, processors, struct
+from cvrarray.linalg.gpu import partition
 from cvrarray.linalg.gpu.layout import Layout
+from cvrarray.linalg.gpu.partition import SHARING_THREADS, THREADS
 from cvrarray.linalg.gpu.state import BLOCKS, DIAGONAL, GIVEN, IDENTITY, State
 
 #: Iterations of a launch, at most: the host can be interrupted between launches.
@@ -28,15 +27,10 @@ BATCH = 4096
 WORDS_A_BLOCK = 11  # of 64 bits, for exchanges between blocks: 2 * 5 sums and a barrier
 BIN = 40  # bytes of the kernel's struct OwnBin, at most
 RESERVED = 4096  # bytes of shared memory for the kernels' own variables
-#: Threads of a block; a few more where more warps can share each bin then; many for single columns where there are enough
-#: bins, as their rows need few registers.
-THREADS, SHARING_THREADS, MANY_THREADS = 512, 640, 1024
+#: Threads of a block for single columns where there are enough bins, as their rows need few registers.
+MANY_THREADS = 1024
 #: Blocks of the preconditioner that kernels are compiled for, if they are the matrix's; others' size is an argument.
 MOST_KNOWN = 8
-#: Work that a row is beside its slots, counted in slots.
-A_ROW = 8
-#: Warps that may share a bin.
-SHARERS = 1, 2, 3, 4, 6, 8, 12, 16
 #: Tables that come from L2 take at most this part of it; larger ones are streamed past it.
 IN_CACHE = 0.8
 
@@ -188,10 +182,10 @@ def _struct(t: BBCSRTables | CVRTables) -> Struct:
 def _of_bbcsr(t: BBCSRTables, state: State, kind: int) -> Persistent:
     """Blocks have neighbouring rows of about the same number of slots; a warp takes a bin, or a share of one."""
     pointer = t.bin_rowptr.get()
-    part = _parted(pointer, t.shape[0], int(state.block_size), processors(cupy.cuda.runtime.getDevice()))
+    part = partition.parted(pointer, t.shape[0], int(state.block_size), processors(cupy.cuda.runtime.getDevice()))
     bins, itemsize = int(part.n_bins.max()), state.x.itemsize
     unroll = min(bbcsr.unroll(t.block_size, itemsize, bbcsr.is_far(t)))
-    threads, sharers = _workers(bins, bbcsr._mean_blocks(t), unroll, itemsize)
+    threads, sharers = partition.workers(bins, bbcsr._mean_blocks(t), unroll, itemsize)
     if t.block_size == 1 and itemsize <= 8 and bins >= MANY_THREADS // WARP:
         threads = MANY_THREADS
     memory = SharedMemory(distinct.shared_bytes(t.distinct), bins)
@@ -213,90 +207,7 @@ def _of_bbcsr(t: BBCSRTables, state: State, kind: int) -> Persistent:
     return Persistent(kernel, t, (cupy.asarray(part.first_row),), state, kind, memory, places, (blocks, threads, end))
 
 
-class Partition(NamedTuple):
-    """Rows of each block of threads, and the bins that hold any of them."""
-
-    first_row: np.ndarray  # (blocks + 1,) int64
-    first_bin: np.ndarray  # (blocks,)
-    n_bins: np.ndarray  # (blocks,)
-
-    @classmethod
-    def of(cls, rows: Sequence[int]) -> Partition:
-        """With these first rows, and the number of rows."""
-        first = np.array(rows, np.int64)
-        first_bin = first[:-1] // WARP
-        return cls(first, first_bin, -(-first[1:] // WARP) - first_bin)
-
-    def most_work(self, pointer: np.ndarray) -> tuple[int, int]:
-        """Slots and bins of the block that has the most."""
-        slots = pointer[self.first_bin + self.n_bins] - pointer[self.first_bin]
-        return int(slots.max()), int(self.n_bins.max())
-
-
-def _parted(pointer: np.ndarray, n: int, size: int, most: int) -> Partition:
-    """At most `most` blocks of whole blocks of `size` rows of the preconditioner, with about the same work.
-
-    A bin that is cut is read twice. So cuts lie between bins, unless that leaves some block more to do.
-    """
-    found = _balanced(pointer, n, lcm(WARP, size), most), _packed(pointer, n, size, most)
-    return min(found, key=lambda part: part.most_work(pointer))
-
-
-def _balanced(pointer: np.ndarray, n: int, unit: int, most: int) -> Partition:
-    """Blocks of whole `unit` rows, which are whole bins: each ends where its share of all slots and rows does."""
-    ends = np.minimum(np.arange(-(-n // unit) + 1) * unit, n)
-    work = _work(pointer)[-(-ends // WARP)]
-    blocks = min(most, ends.size - 1)
-    cuts = np.searchsorted((work[:-1] + work[1:]) / 2, work[-1] * np.arange(1, blocks) / blocks)
-    return Partition.of(np.unique([0, *ends[cuts], n]).tolist())
-
-
-def _work(pointer: np.ndarray) -> np.ndarray:
-    """Of all bins before each, in slots."""
-    work: np.ndarray = pointer + A_ROW * WARP * np.arange(pointer.size)
-    return work
-
-
-def _packed(pointer: np.ndarray, n: int, size: int, most: int) -> Partition:
-    """Blocks of whole `size` rows: each ends as late as it can without more work, and then without more bins, than the
-    least that suffices.
-    """
-    work = _work(pointer).tolist()
-
-    def rows(capacity: int, bins: int) -> list[int]:
-        found = [0]
-        while found[-1] < n and len(found) <= most:
-            first = found[-1] // WARP
-            end = min(bisect_right(work, work[first] + capacity) - 1, first + bins) * WARP
-            found.append(n if end >= n else max(found[-1], end // size * size))
-        return found
-
-    n_bins = pointer.size - 1
-    least = bisect_left(range(work[-1]), True, key=lambda capacity: rows(capacity, n_bins)[-1] == n)
-    fewest = bisect_left(range(n_bins), True, key=lambda bins: rows(least, bins)[-1] == n)
-    return Partition.of(rows(least, fewest))
-
-
-def _workers(bins: int, n_blocks: int, unroll: int, itemsize: int) -> tuple[int, int]:
-    """Threads of a block that has `bins` bins of `n_blocks` blocks a row, and warps that share each: those with the
-    fewest steps.
-
-    A step are the loads of `unroll` blocks. Sharers need memory for their sums, so only bins that are fewer than warps
-    have several. Wide numbers need the registers of few threads.
-    """
-    found = [(THREADS, 1)]
-    for threads in (THREADS, SHARING_THREADS)[: 2 if itemsize <= 8 else 1]:
-        most = min(threads // WARP // bins, -(-n_blocks // unroll))  # warps that all have blocks to load
-        found += [(threads, sharers) for sharers in SHARERS if 1 < sharers <= most]
-
-    def steps(choice: tuple[int, int]) -> tuple[int, int, int]:
-        threads, sharers = choice
-        return -(-n_blocks // (sharers * unroll)), threads, -sharers
-
-    return min(found, key=steps)
-
-
-def _table_bytes(t: BBCSRTables, part: Partition, pointer: np.ndarray) -> int:
+def _table_bytes(t: BBCSRTables, part: partition.Partition, pointer: np.ndarray) -> int:
     """Shared memory that holds any block's tables: three of each bin, each at a multiple of 16."""
     others = t.col_wide.itemsize + (0 if t.present is None else t.present.itemsize)
     values = pointer[part.first_bin + part.n_bins] - pointer[part.first_bin]

@@ -1,0 +1,217 @@
+"""From Numba's typed code of a kernel to LLVM's: the same code, in fewer lines.
+
+Numba keeps a variable that is used in several blocks in memory, whole arrays and tuples of arrays included, and copies
+an array wherever an element of it is read; LLVM then spends most of its time on taking that apart. Kernels count no
+references, so a variable that is set once can simply be its value, and an element is reached from the array's pointer.
+
+It derives from classes that Numba may change. So a version of Numba that it was not tried with compiles by itself: to
+the same results, in half as much time again.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from copy import copy
+from typing import Any
+
+import numba
+from llvmlite.ir import IRBuilder
+from llvmlite.ir.instructions import InsertValue
+from numba import types
+from numba.core import ir
+from numba.core.analysis import compute_cfg_from_blocks, compute_use_defs
+from numba.core.compiler import CompilerBase, DefaultPassBuilder, Flags, PassManager
+from numba.core.compiler_machinery import register_pass
+from numba.core.lowering import Lower
+from numba.core.typed_passes import BaseNativeLowering, NativeLowering
+from numba.core.typing import Context
+from numba.core.untyped_passes import InlineClosureLikes
+
+from .entry import Wrapper
+
+TRIED = (0, 62), (0, 68)  #: the first and the last version of Numba that this was tried with
+IS_TRIED = TRIED[0] <= tuple(numba.version_info[:2]) <= TRIED[1]
+KNOWN: dict[Any, Any] = {}  #: signatures of calls with numbers alone
+FIELDS = {"size": "nitems", "itemsize": "itemsize", "shape": "shape"}  #: attributes of an array, as its model has them
+
+
+class Builder(IRBuilder):
+    """Finds what was put into a tuple or array where it is taken out."""
+
+    def extract_value(self, agg: Any, idx: Any, name: str = "") -> Any:
+        """``agg[idx]``"""
+        indices = [idx] if isinstance(idx, int) else list(idx)
+        source = agg
+        while isinstance(source, InsertValue) and len(indices) == len(source.indices) == 1:
+            if list(source.indices) == indices:
+                return source.operands[1]
+            source = source.operands[0]
+        return super().extract_value(source if len(indices) == 1 else agg, idx, name)
+
+
+class Lowering(Lower):
+    """Numba's, but for variables that are set once, elements of arrays, and the wrapper for Python."""
+
+    def _find_singly_assigned_variable(self) -> None:
+        """Which variables are values: where references are counted, Numba's own choice."""
+        self._held: set[str] = set()
+        self._values: dict[str, Any] = {}
+        if self.context.enable_nrt or self.generator_info:
+            super()._find_singly_assigned_variable()
+        else:
+            self._singly_assigned_vars, self._blk_local_varmap, self._held = set(), {}, _set_once(self.blocks)
+
+    def setup_function(self, fndesc: Any) -> None:
+        """Numba's, with a builder of ours."""
+        super().setup_function(fndesc)
+        self.builder.__class__ = Builder
+
+    def loadvar(self, name: str) -> Any:
+        """The value of a variable."""
+        return self._values[name] if name in self._values else super().loadvar(name)
+
+    def storevar(self, value: Any, name: str, argidx: int | None = None) -> None:
+        """Set a variable."""
+        if name in self._held:
+            self._values[name] = value
+        else:
+            super().storevar(value, name, argidx)
+
+    def delvar(self, name: str) -> None:
+        """Let a variable go: where references are counted."""
+        if self.context.enable_nrt:
+            super().delvar(name)
+
+    def _alloca_var(self, name: str, fetype: Any) -> None:
+        if name not in self._held:
+            super()._alloca_var(name, fetype)
+
+    def lower_expr(self, resty: Any, expr: Any) -> Any:
+        """The value of an expression."""
+        if expr.op == "getattr" and expr.attr in FIELDS and _is_plain(self.typeof(expr.value.name)):
+            return self._field(self.typeof(expr.value.name), self.loadvar(expr.value.name), FIELDS[expr.attr])
+        return super().lower_expr(resty, expr)
+
+    def lower_getitem(self, resty: Any, expr: Any, value: Any, index: Any, signature: Any) -> Any:
+        """``value[index]``"""
+        array = self.typeof(value.name)
+        place = self._place(array, self.loadvar(value.name), index)
+        if place is None:
+            return super().lower_getitem(resty, expr, value, index, signature)
+        return self.context.cast(self.builder, self.context.unpack_value(self.builder, array.dtype, place), array.dtype, resty)
+
+    def lower_setitem(self, target_var: Any, index_var: Any, value_var: Any, signature: Any) -> Any:
+        """``target[index] = value``"""
+        array, kind = self.typeof(target_var.name), self.typeof(value_var.name)
+        place = None if isinstance(kind, types.Buffer) else self._place(array, self.loadvar(target_var.name), index_var)
+        if place is None:
+            return super().lower_setitem(target_var, index_var, value_var, signature)
+        value = self.context.cast(self.builder, self.loadvar(value_var.name), kind, array.dtype)
+        return self.context.pack_value(self.builder, array.dtype, value, place)
+
+    def _place(self, kind: types.Type, array: Any, index: Any) -> Any:
+        """Pointer to an element; None where `kind` is no contiguous array, or the index no integer for each axis."""
+        of = self.typeof(index.name)
+        kinds = list(of) if isinstance(of, types.BaseTuple) else [of]
+        if not _is_plain(kind) or len(kinds) != kind.ndim or not all(isinstance(k, types.Integer) for k in kinds):
+            return None
+        builder, indices = self.builder, self.loadvar(index.name)
+        shape = self._field(kind, array, "shape")
+        at = None
+        for axis, number in enumerate(kinds):
+            here = builder.extract_value(indices, axis) if isinstance(of, types.BaseTuple) else indices
+            here = self.context.cast(builder, here, number, types.intp if number.signed else types.uintp)
+            length = builder.extract_value(shape, axis)
+            if number.signed:  # negative ones count from the end
+                here = builder.select(builder.icmp_signed("<", here, here.type(0)), builder.add(here, length), here)
+            at = here if at is None else builder.add(builder.mul(at, length), here)
+        return builder.gep(self._field(kind, array, "data"), [at])
+
+    def _field(self, kind: types.Array, array: Any, name: str) -> Any:
+        return self.context.data_model_manager[kind].get(self.builder, array, name)
+
+    def create_cpython_wrapper(self, release_gil: bool = False) -> None:
+        """Write the module of :class:`~.entry.Wrapper`."""
+        context, fndesc = self.context, self.fndesc
+        module = context.create_module("wrapper")
+        kind = context.call_conv.get_function_type(fndesc.restype, fndesc.argtypes)
+        function = self.function.__class__(module, kind, fndesc.llvm_func_name)
+        Wrapper(context, module, function, fndesc, self.env, self.call_helper, release_gil).build()
+        self.library.add_ir_module(module)
+
+
+def _is_plain(kind: types.Type) -> bool:
+    return isinstance(kind, types.Array) and kind.layout == "C" and kind.aligned and kind.ndim > 0
+
+
+def _set_once(blocks: dict[int, Any]) -> set[str]:
+    """Variables that one statement sets, before whatever uses them, wherever that is and in whatever order it is
+    written.
+    """
+    sets = Counter(inst.target.name for block in blocks.values() for inst in block.find_insts(ir.Assign))
+    flow, dominators = compute_use_defs(blocks), compute_cfg_from_blocks(blocks).dominators()
+    set_in = {name: label for label, names in flow.defmap.items() for name in names if sets[name] == 1}
+    for label, names in flow.usemap.items():  # before the block itself sets them
+        for name in names:
+            if name in set_in and (label <= set_in[name] or set_in[name] not in dominators[label]):
+                del set_in[name]
+    return set(set_in)
+
+
+@register_pass(mutates_CFG=True, analysis_only=False)
+class KernelLowering(BaseNativeLowering):
+    """Numba's step from typed code to LLVM's, with :class:`Lowering`."""
+
+    _name = "cvrarray_lowering"
+
+    @property
+    def lowering_class(self) -> type[Lower]:
+        """What writes the code."""
+        return Lowering
+
+
+class Typing(Context):
+    """Numba's types, which remember what an operator does with numbers: else its forty ways are tried again each time."""
+
+    def resolve_function_type(self, func: Any, args: Any, kws: Any) -> Any:
+        """The signature of a call."""
+        numbers = not kws and all(isinstance(arg, types.Number | types.Boolean) for arg in args)
+        if not numbers or not isinstance(func, types.Function):
+            return super().resolve_function_type(func, args, kws)
+        key = func, *args
+        if key not in KNOWN:
+            KNOWN[key] = super().resolve_function_type(func, args, kws)
+        return KNOWN[key]
+
+
+class Options(Flags):
+    """Numba's options of a function, which it looks types up by thousands of times."""
+
+    __slots__ = ("_number",)
+
+    def __hash__(self) -> int:
+        if not hasattr(self, "_number"):
+            self._number = super().__hash__()
+        return self._number
+
+
+class Compiler(CompilerBase):
+    """For ``njit(pipeline_class=...)``: Numba's own pipeline, with :class:`KernelLowering`; without in other versions."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        if not IS_TRIED:
+            return
+        self.state.flags = Options(self.state.flags)
+        self.state.typingctx = copy(self.state.typingctx)
+        self.state.typingctx.__class__ = Typing
+
+    def define_pipelines(self) -> list[PassManager]:
+        """The one way to compile."""
+        pipeline = DefaultPassBuilder.define_nopython_pipeline(self.state)
+        if not IS_TRIED:
+            return [pipeline]
+        passes = [(KernelLowering if step is NativeLowering else step, does) for step, does in pipeline.passes]
+        pipeline.passes[:] = [step for step in passes if step[0] is not InlineClosureLikes]
+        pipeline.finalize()
+        return [pipeline]
