@@ -125,7 +125,7 @@ def measure_case(csr: Any, own: bool, device: devices.Device, repeats: int, seed
     x = devices.move(bench.random_vector(csr.shape[1], csr.dtype, seed), device)
     for kind in ("one", "few"):
         changed = csr if own and kind == "few" else generate.of_values(csr.copy(), kind, device.xp, seed)
-        few = cvrarray.asarray(changed)
+        few = cvrarray.asarray(changed, device=str(device))
         plain = named(few, changed, "plain")
         same = bool((few @ x == plain @ x).all())
         calls: dict[Any, clocks.Call] = {
@@ -145,13 +145,13 @@ def measure_case(csr: Any, own: bool, device: devices.Device, repeats: int, seed
 def named(like: Any, csr: Any, values: str) -> Any:
     """`csr` in the format and block size of `like`, its values stored as `values` says."""
     if like.format == "cvr":
-        return cvrarray.CVRArray(csr, values=values)
-    return cvrarray.BBCSRArray(csr, values=values, block_size=like.block_size)
+        return cvrarray.CVRArray(csr, values=values, device=like.device)
+    return cvrarray.BBCSRArray(csr, values=values, block_size=like.block_size, device=like.device)
 
 
 def conversion(csr: Any, clock: Any, repeats: int) -> float:
     """Seconds of looking for few values where there are none, over those of a conversion that does not look."""
-    like = cvrarray.asarray(csr, values="plain")
+    like = cvrarray.asarray(csr, device=str(devices.of(csr.data)), values="plain")
     calls = {values: partial(named, like, csr, values) for values in ("auto", "plain")}
     samples: dict[str, list[float]] = {values: [] for values in calls}
     for call in calls.values():
