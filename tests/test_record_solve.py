@@ -40,6 +40,29 @@ def test_run(tmp_path, monkeypatch, capsys):
     assert str(tmp_path) not in page + json.dumps(figures)
 
 
+def test_a_peer_that_fails_is_left_out(tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib")
+    path = tmp_path / "small.npz"
+    scipy.sparse.save_npz(
+        path, scipy.sparse.csr_array(scipy.sparse.diags_array([1.0, 3.0, 1.0], offsets=[-1, 0, 1], shape=(80, 80)))
+    )
+    monkeypatch.setattr(solve, "ITERATIONS", {"cpu": (1, 2, 2)})
+    peers = solve.scipy_peers
+
+    def with_another(csr, A, b):
+        def fails(count):
+            raise RuntimeError("no graph\ntoday")
+
+        return peers(csr, A, b) | ({"another": fails} if csr.dtype == np.float32 else {})
+
+    monkeypatch.setattr(solve, "scipy_peers", with_another)
+    assert solve.main([str(path), "--device", "cpu", "--turns", "1", "--report", str(tmp_path)]) == 0
+    assert "* another, small in float32: RuntimeError: no graph today" in (tmp_path / "solve-cpu.md").read_text()
+    monkeypatch.setattr(solve, "ours", lambda A, b, is_brief: {"ours": peers})  # which fails for want of arguments
+    with pytest.raises(TypeError):
+        solve.main([str(path), "--device", "cpu", "--turns", "1"])
+
+
 def test_errors(capsys):
     assert solve.main(["nothing", "--device", "cpu"]) == 2
     assert "is no file and no generated matrix" in capsys.readouterr().err
