@@ -31,7 +31,7 @@ from cvrarray.cli.table import render, significant
 from cvrarray.core import clocks, devices
 from cvrarray.input import coercion
 
-from . import command, machine, pages
+from . import command, gpu, machine, pages
 
 #: Sites of the lattice of ``heisenberg``, by scale.
 LATTICES = {"full": (4, 6), "medium": (4, 5), "small": (3, 4)}
@@ -110,12 +110,7 @@ def heisenberg(width: int, height: int, xp: Any) -> Any:
             cols.append(number[states[is_anti] ^ ((1 << site) | (1 << other))])
     row, col = xp.concatenate(rows), xp.concatenate(cols)
     data = xp.concatenate([diagonal, xp.full(row.size - states.size, 0.5)])
-    csr = coercion.from_triplets(row, col, data, (states.size, states.size))
-    if xp is np:
-        from scipy.sparse import csr_array as make
-    else:
-        from cupyx.scipy.sparse import csr_matrix as make
-    return make((csr.data, csr.indices, csr.indptr), shape=csr.shape)
+    return gpu.matrix(coercion.from_triplets(row, col, data, (states.size, states.size)), xp)
 
 
 def measure_case(csr: Any, own: bool, device: devices.Device, repeats: int, seed: int) -> dict[str, Any]:

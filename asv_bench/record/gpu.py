@@ -80,7 +80,7 @@ def _with_line(n: int, axis: int, xp: ModuleType, seed: int) -> Any:
     line = xp.random.default_rng(seed + 1).random(size) + 0.5
     pairs = (coercion.rows(base), row), (base.indices, col), (base.data, line)
     row, col, val = (xp.concatenate(pair) for pair in pairs)
-    return _matrix(coercion.from_triplets(row, col, val, base.shape), xp)
+    return matrix(coercion.from_triplets(row, col, val, base.shape), xp)
 
 
 def transposed(
@@ -99,10 +99,11 @@ def with_empty_rows(n: int, per_row: int, xp: ModuleType, seed: int) -> Any:
     lengths = xp.zeros(10 * n, np.int64)
     lengths[filled] = base.indptr[1:] - base.indptr[:-1]
     indptr = xp.concatenate([xp.zeros(1, np.int64), xp.cumsum(lengths)])
-    return _matrix(base._replace(indptr=indptr, shape=(10 * n, n)), xp)
+    return matrix(base._replace(indptr=indptr, shape=(10 * n, n)), xp)
 
 
-def _matrix(csr: Any, xp: ModuleType) -> Any:
+def matrix(csr: Any, xp: ModuleType) -> Any:
+    """A canonical CSR as SciPy's or CuPy's matrix."""
     if xp is np:
         from scipy.sparse import csr_array as make
     else:
