@@ -392,7 +392,7 @@ class _Contest:
             self.left_out[name] = str(reason)
             return
         except Exception as refused:  # some libraries say so only when they are called
-            self.left_out[name] = f"{type(refused).__name__}: {' '.join(str(refused).split())}"
+            self.left_out[name] = command.in_a_line(refused)
             return
         if once > self.limit and error <= 1:
             self.left_out[name] = _hopeless(once, self.limit)

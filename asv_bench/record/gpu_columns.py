@@ -111,7 +111,7 @@ def measure_case(
                 else:
                     calls[name] = call
             except Exception as reason:  # some libraries refuse only when they are called
-                left_out[name] = f"{type(reason).__name__}: {' '.join(str(reason).split())}"
+                left_out[name] = command.in_a_line(reason)
         timed = {name: timing.median for name, timing in clock.times(calls, repeats).items()}
         ours = {"format": array.format, "error_over_bound": error, "seconds": timed.pop("ours")}
         about = {"shape": list(csr.shape), "nnz": int(csr.nnz), "dtype": csr.dtype.name, "columns": k}

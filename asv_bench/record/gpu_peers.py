@@ -38,6 +38,8 @@ import numpy as np
 
 from cvrarray.cli import peers
 
+from . import command
+
 Array = Any  # numpy.ndarray or cupy.ndarray
 Run = Callable[[], Array]
 Prepare = Callable[[Any, Array, Array], Run]
@@ -506,7 +508,7 @@ def prepare(name: str, csr: Any, x: Array, y: Array, registry: dict[str, Prepare
     except LeftOut:
         raise
     except Exception as error:
-        raise LeftOut(f"{type(error).__name__}: {' '.join(str(error).split())}") from error
+        raise LeftOut(command.in_a_line(error)) from error
 
 
 def versions(device: int) -> dict[str, str]:

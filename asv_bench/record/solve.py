@@ -34,7 +34,7 @@ from cvrarray.cli import INPUT_ERRORS, bench, sources
 from cvrarray.cli.table import render, significant
 from cvrarray.core import clocks, devices, timing
 
-from . import machine, pages
+from . import command, machine, pages
 
 #: Iterations of the shorter solve, and how many more the longer one has, at least and at most, on a device of that kind;
 #: and the seconds that these should take.
@@ -143,7 +143,7 @@ def measure_case(name: str, csr: Any, device: devices.Device, turns: tuple[int, 
             except Exception as reason:  # a peer's library may refuse the matrix or the device; ours must not
                 if by not in peers:
                     raise
-                left_out[by] = f"{type(reason).__name__}: {' '.join(str(reason).split())}"
+                left_out[by] = command.in_a_line(reason)
                 del contenders[by]
         typical = (seconds(contenders["ours"], fewer + least, device) - seconds(contenders["ours"], fewer, device)) / least
         more = fewer + int(min(max(SECONDS / max(typical, 1e-9), least), most))
