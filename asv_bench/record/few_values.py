@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import operator
-import statistics
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -27,8 +26,8 @@ import numpy as np
 import cvrarray
 from cvrarray import generate
 from cvrarray.cli import bench, sources
-from cvrarray.cli.table import render, significant
-from cvrarray.core import clocks, devices
+from cvrarray.cli.table import significant
+from cvrarray.core import clocks, devices, timing
 from cvrarray.input import coercion
 
 from . import command, gpu, machine, pages
@@ -82,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
         "cpus_busy_with_others": others.cpus(),
         "results": results,
     }
-    bench.publish(report, text, args.json)
+    bench.publish(report, lambda report: pages.text(tables(report)), args.json)
     if args.report is not None:
         write(report, Path(args.report))
     return int(not all(case[kind]["same_bits"] for case in results for kind in ("one", "few")))
@@ -147,14 +146,11 @@ def named(like: Any, csr: Any, values: str) -> Any:
 def conversion(csr: Any, clock: Any, repeats: int) -> float:
     """Seconds of looking for few values where there are none, over those of a conversion that does not look."""
     like = cvrarray.asarray(csr, device=str(devices.of(csr.data)), values="plain")
-    calls = {values: partial(named, like, csr, values) for values in ("auto", "plain")}
-    samples: dict[str, list[float]] = {values: [] for values in calls}
-    for call in calls.values():
+    calls = [partial(named, like, csr, values) for values in ("auto", "plain")]
+    for call in calls:
         call()
-    for _ in range(max(CONVERSIONS, repeats)):
-        for values, call in calls.items():
-            samples[values].append(clock.sample(call))
-    return statistics.median(samples["auto"]) / statistics.median(samples["plain"])
+    auto, plain = timing.by_turns([partial(clock.sample, call) for call in calls], max(CONVERSIONS, repeats))
+    return auto / plain
 
 
 def speedup(case: dict[str, Any], kind: str) -> float:
@@ -191,11 +187,6 @@ def cells(case: dict[str, Any], kind: str) -> list[str]:
     pairs = [(run["bytes"], 1e-6), (run["seconds"], 1e6)]
     both = [" -> ".join(significant(pair[name] * unit) for name in ("plain", "few")) for pair, unit in pairs]
     return [run["array"], *both, f"{speedup(case, kind):.2f}x"]
-
-
-def text(report: dict[str, Any]) -> str:
-    """The report as text."""
-    return "\n\n".join(part for dtype, table in tables(report).items() for part in (dtype, render(*table)))
 
 
 def write(report: dict[str, Any], folder: Path) -> None:

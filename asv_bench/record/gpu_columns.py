@@ -19,10 +19,10 @@ from typing import Any
 
 import cvrarray
 from cvrarray.cli import bench
-from cvrarray.cli.table import render, significant
+from cvrarray.cli.table import significant
 from cvrarray.core import clocks, devices
 
-from . import command, gpu, gpu_page, gpu_peers, machine
+from . import command, gpu, gpu_page, gpu_peers, machine, pages
 from .pages import geometric_mean, markdown, write_figures
 
 #: Numbers of columns; 1 is a vector.
@@ -74,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
         "not_measured": chosen.rest,
         "results": results,
     }
-    bench.publish(report, text, args.json)
+    bench.publish(report, lambda report: pages.text(tables(report)), args.json)
     if args.report is not None:
         Path(args.report).mkdir(parents=True, exist_ok=True)
         write_figures(report, Path(args.report) / "gpu-columns.json")
@@ -164,11 +164,6 @@ def tables(report: dict[str, Any]) -> dict[str, tuple[list[str], list[list[str]]
         header = ["matrix", *[cell for k in columns for cell in (f"k = {k}: peer", "ours", "")]]
         found[dtype] = header, rows
     return found
-
-
-def text(report: dict[str, Any]) -> str:
-    """The report as text."""
-    return "\n\n".join(part for dtype, table in tables(report).items() for part in (dtype, render(*table)))
 
 
 def page(report: dict[str, Any]) -> str:

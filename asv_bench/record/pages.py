@@ -8,11 +8,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from cvrarray.cli.table import render
+
 
 def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A Markdown table: the first column to the left, all others to the right."""
     rule = ["---", *["---:"] * (len(header) - 1)]
     return "\n".join(f"| {' | '.join(line)} |" for line in [header, rule, *rows])
+
+
+def text(tables: dict[str, tuple[list[str], list[list[str]]]]) -> str:
+    """Tables for a terminal, below their titles: header and rows by title."""
+    return "\n\n".join(part for title, table in tables.items() for part in (title, render(*table)))
 
 
 def geometric_mean(values: list[float]) -> float | None:
