@@ -155,6 +155,7 @@ def test_no_own_device_branches(module):
             assert not [name for name in names if name.partition(".")[0] in ("cupy", "cupyx", "dask")], module
 
 
+@pytest.mark.slow
 def test_dask_may_be_imported_first():
     """A worker has distributed before it meets our arrays; each module of ours can be the first that it imports."""
     names = [name for name in MODULES if name.startswith("cvrarray.dask.")]
