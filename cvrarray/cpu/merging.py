@@ -23,14 +23,12 @@ from cvrarray.cpu.simd import masks
 MOST_SLOTS = 1 << 31  #: of a bin: offsets in it are 32-bit integers
 
 
-class Columns(NamedTuple):
-    """The tables that say which block columns bins have."""
+class Space(NamedTuple):
+    """Space for the block columns of a bin of either array."""
 
-    bin_rowptr: np.ndarray
-    col_base: np.ndarray
-    col_ptr: np.ndarray
-    col_narrow: np.ndarray
-    col_wide: np.ndarray
+    a: np.ndarray
+    b: np.ndarray
+    end: int  # the largest integer of their dtype: what stands in padding, and behind them
 
 
 def add(a: BBCSRTables, b: BBCSRTables, sign: int) -> BBCSRTables | None:
@@ -39,22 +37,22 @@ def add(a: BBCSRTables, b: BBCSRTables, sign: int) -> BBCSRTables | None:
     None where an entry of the sum is 0, which is not to be stored, or a bin is too long.
     """
     size, n_rows, index, dtype = a.block_size, a.shape[0], a.col_wide.dtype, a.data.dtype
-    work = a.bin_rowptr + b.bin_rowptr
     longest = [int(np.diff(t.bin_rowptr).max(initial=0)) for t in (a, b)]
     if max(longest) + WARP * size >= MOST_SLOTS:
         return None
     has_holes, none = a.present is not None or b.present is not None, np.empty(0, mask_dtype(size))
-    a, b = (t._replace(present=none if t.present is None else t.present) for t in (a, b))
+    a, b = (t._replace(present=none if t.present is None else t.present, distinct=None) for t in (a, b))
     kernels, end = _kernels(index, dtype, none.dtype), np.iinfo(index).max
-    n_bins, n_block_rows = -(-n_rows // WARP), -(-n_rows // size)
+    n_bins, n_block_rows, work = -(-n_rows // WARP), -(-n_rows // size), a.bin_rowptr + b.bin_rowptr
     found = BlockRows(*(np.zeros(n_block_rows, index) for _ in range(3)), np.empty(0, np.int64), np.empty(0, index))
-    columns = [Columns(*(getattr(t, name) for name in Columns._fields)) for t in (a, b)]
 
     def with_space(kernel: Callable) -> Callable:
-        """A kernel that gets space for the columns of a bin of either."""
-        return lambda low, high, *args: kernel(low, high, *(np.empty(n // size + WARP, index) for n in longest), end, *args)
+        """`kernel` without its third argument."""
+        return lambda low, high, *args: kernel(
+            low, high, Space(*(np.empty(n // size + WARP, index) for n in longest), end), *args
+        )
 
-    threads.run(with_space(kernels.count), work, size, n_rows, *columns, found)
+    threads.run(with_space(kernels.count), work, _without_values(a), _without_values(b), found)
     bin_low, col_base = np.empty(n_bins, index), np.empty(n_bins, index)
     col_ptr, bin_rowptr = np.empty(n_bins, np.int64), np.empty(n_bins + 1, np.int64)
     n_narrow, n_wide, n_whole = kernels.bin_places(size, n_rows, found, bin_low, bin_rowptr, col_base, col_ptr)
@@ -70,13 +68,16 @@ def add(a: BBCSRTables, b: BBCSRTables, sign: int) -> BBCSRTables | None:
         col_wide=memory.empty(n_wide, index),
         present=memory.empty(n_narrow + n_wide, none.dtype) if has_holes else none,
     )
-    stored, lost = np.zeros(n_bins, np.int64), np.zeros(n_bins, np.int64)
-    signs = np.full(WARP, sign, none.view(dtype).real.dtype)
-    threads.run(with_space(kernels.fill), work, *columns, a, b, signs, made, stored, lost)
-    if lost.any():
-        return None
-    nnz = int(stored.sum())
-    return made._replace(nnz=nnz, present=made.present if nnz < n_whole else None)
+    entries = np.zeros((n_bins, 2), np.int64)  # of each bin; and those that are not 0
+    signs = np.full(WARP, sign, np.empty(0, dtype).real.dtype)
+    threads.run(with_space(kernels.fill), work, a, b, signs, memory.goes_past_caches(made.data), made, entries)
+    nnz, n_nonzero = entries.sum(axis=0).tolist()
+    return made._replace(nnz=nnz, present=made.present if nnz < n_whole else None) if n_nonzero == nnz else None
+
+
+def _without_values(t: BBCSRTables) -> BBCSRTables:
+    """The block columns alone: one compiled version for all dtypes."""
+    return t._replace(data=np.empty(0, np.uint8), present=np.empty(0, np.uint8))
 
 
 class Kernels(NamedTuple):
@@ -90,25 +91,25 @@ class Kernels(NamedTuple):
 @cache
 def _kernels(index: np.dtype, dtype: np.dtype, mask: np.dtype) -> Kernels:
     number, offset, narrow, values = np.empty(0, index), np.empty(0, np.int64), np.empty(0, np.uint16), np.empty(0, dtype)
-    columns = Columns(offset, number, offset, narrow, number)
-    found = BlockRows(number, number, number, offset, number)
+    found, space = BlockRows(number, number, number, offset, number), Space(number, number, 0)
     t = BBCSRTables((0, 0), 0, 0, offset, values, number, offset, narrow, number, np.empty(0, mask))
     return Kernels(
-        count=compiled(_count, 0, 0, number, number, 0, 0, 0, columns, columns, found),
+        count=compiled(_count, 0, 0, space, _without_values(t), _without_values(t), found),
         bin_places=compiled(_bin_places, 0, 0, found, number, offset, number, offset),
-        fill=compiled(_fill, 0, 0, number, number, 0, columns, columns, t, t, values.real, t, offset, offset),
+        fill=compiled(_fill, 0, 0, space, t, t, values.real, True, t, np.empty((0, 0), np.int64)),
     )
 
 
 @kernel
-def _count(low, high, space_a, space_b, end, size, n_rows, a, b, found):
+def _count(low, high, space, a, b, found):
     """Blocks of each block row of the sum, and the smallest and the largest block column."""
-    columns_a, at_a, takes_a = simd.pointer(space_a, 0), simd.scratch(space_a, simd.SINGLE), simd.scratch(space_a, simd.SINGLE)
-    columns_b, at_b, takes_b = simd.pointer(space_b, 0), simd.scratch(space_b, simd.SINGLE), simd.scratch(space_b, simd.SINGLE)
-    least, length = simd.scratch(space_a, simd.SINGLE), simd.scratch(space_a, simd.SINGLE)
-    smallest, largest = simd.scratch(space_a, simd.SINGLE), simd.scratch(space_a, simd.SINGLE)
+    columns_a, at_a, takes_a = simd.pointer(space.a, 0), simd.scratch(space.a, simd.SINGLE), simd.scratch(space.a, simd.SINGLE)
+    columns_b, at_b, takes_b = simd.pointer(space.b, 0), simd.scratch(space.b, simd.SINGLE), simd.scratch(space.b, simd.SINGLE)
+    least, length = simd.scratch(space.a, simd.SINGLE), simd.scratch(space.a, simd.SINGLE)
+    smallest, largest = simd.scratch(space.a, simd.SINGLE), simd.scratch(space.a, simd.SINGLE)
+    size, end = a.block_size, space.end
     for i in range(low, high):
-        n_steps = _open(i, size, a, columns_a, end, at_a) + _open(i, size, b, columns_b, end, at_b)
+        n_steps = _open(i, a, columns_a, end, at_a) + _open(i, b, columns_b, end, at_b)
         for r in range(WARP):
             length[r], smallest[r], largest[r] = 0, min(columns_a[r], columns_b[r]), 0
         for _ in range(n_steps):
@@ -120,7 +121,8 @@ def _count(low, high, space_a, space_b, end, size, n_rows, a, b, found):
                 at_b[r] += takes_b[r] * WARP
             if simd.not_equal_mask(least, 0, end) == 0:
                 break
-        for row in range(i * WARP + -(i * WARP) % size, min((i + 1) * WARP, n_rows), size):
+        # of a block row that two bins share the bin with its first row tells
+        for row in range(i * WARP + -(i * WARP) % size, min((i + 1) * WARP, a.shape[0]), size):
             r, block_row = row - i * WARP, row // size
             found.n_blocks[block_row] = length[r]
             if length[r]:
@@ -128,17 +130,16 @@ def _count(low, high, space_a, space_b, end, size, n_rows, a, b, found):
 
 
 @kernel
-def _fill(low, high, space_a, space_b, end, a, b, of_a, of_b, signs, made, stored, lost):
-    """Write every slot of the bins; count the entries of each bin, and those of them that are 0."""
-    columns_a, at_a, takes_a = simd.pointer(space_a, 0), simd.scratch(space_a, simd.SINGLE), simd.scratch(space_a, simd.SINGLE)
-    columns_b, at_b, takes_b = simd.pointer(space_b, 0), simd.scratch(space_b, simd.SINGLE), simd.scratch(space_b, simd.SINGLE)
-    from_a, from_b = simd.scratch(space_a, simd.SINGLE), simd.scratch(space_a, simd.SINGLE)
-    least, sums = simd.scratch(space_a, simd.SINGLE), simd.scratch(made.data, simd.SINGLE)
-    size, holes = made.block_size, len(made.present) > 0
+def _fill(low, high, space, a, b, signs, past, made, entries):
+    """Write every slot of the bins, `past` the caches or not."""
+    columns_a, at_a, takes_a = simd.pointer(space.a, 0), simd.scratch(space.a, simd.SINGLE), simd.scratch(space.a, simd.SINGLE)
+    columns_b, at_b, takes_b = simd.pointer(space.b, 0), simd.scratch(space.b, simd.SINGLE), simd.scratch(space.b, simd.SINGLE)
+    from_a, from_b = simd.scratch(space.a, simd.SINGLE), simd.scratch(space.a, simd.SINGLE)
+    least, size, end, holes = simd.scratch(space.a, simd.SINGLE), made.block_size, space.end, len(made.present) > 0
     for i in range(low, high):
-        _open(i, size, a, columns_a, end, at_a)
-        _open(i, size, b, columns_b, end, at_b)
-        values_a, values_b = simd.pointer(of_a.data, a.bin_rowptr[i]), simd.pointer(of_b.data, b.bin_rowptr[i])
+        _open(i, a, columns_a, end, at_a)
+        _open(i, b, columns_b, end, at_b)
+        values_a, values_b = simd.pointer(a.data, a.bin_rowptr[i]), simd.pointer(b.data, b.bin_rowptr[i])
         start, n_entries, n_nonzero = made.bin_rowptr[i], 0, 0
         for step in range((made.bin_rowptr[i + 1] - start) // (size * WARP)):
             slot = start // size + step * WARP
@@ -148,8 +149,7 @@ def _fill(low, high, space_a, space_b, end, a, b, of_a, of_b, signs, made, store
             else:
                 _put(least, end, 0, simd.pointer(made.col_wide, made.col_ptr[i] + step * WARP), -1)
             if holes:
-                at = a.bin_rowptr[i] // size, b.bin_rowptr[i] // size
-                n_entries += _mark(takes_a, at[0], at_a, of_a, takes_b, at[1], at_b, of_b, simd.pointer(made.present, slot))
+                n_entries += _mark(i, a, takes_a, at_a, b, takes_b, at_b, simd.pointer(made.present, slot))
             else:
                 n_entries += size * masks.count(simd.not_equal_mask(least, 0, end))
             real_a, real_b = simd.not_equal_mask(takes_a, 0, 0), simd.not_equal_mask(takes_b, 0, 0)
@@ -160,20 +160,21 @@ def _fill(low, high, space_a, space_b, end, a, b, of_a, of_b, signs, made, store
             for j in range(0, size * WARP, WARP):
                 left, right = simd.gather(values_a, j, from_a, 0, real_a), simd.gather(values_b, j, from_b, 0, real_b)
                 total = simd.multiply_add(left, simd.load(signs, 0, signs, simd.WHOLE), right)
-                simd.store(total, made.data, slot * size + j, simd.WHOLE)
-                simd.store(total, sums, 0, simd.WHOLE)
-                for r in range(WARP):
-                    n_nonzero += sums[r] != 0
-        stored[i], lost[i] = n_entries, n_entries - n_nonzero
+                if past:
+                    simd.stream(total, made.data, slot * size + j, simd.WHOLE)
+                else:
+                    simd.store(total, made.data, slot * size + j, simd.WHOLE)
+                n_nonzero += masks.count(simd.nonzero_mask(total))
+        entries[i, 0], entries[i, 1] = n_entries, n_nonzero
 
 
 @inlined
-def _open(i, size, of, columns, end, at):
+def _open(i, of, columns, end, at):
     """Set `columns` to the block columns of bin i, `end` for padding and behind them, and `at` to the first of each row.
 
     Returns how many steps there are.
     """
-    n_slots = (of.bin_rowptr[i + 1] - of.bin_rowptr[i]) // size
+    n_slots = (of.bin_rowptr[i + 1] - of.bin_rowptr[i]) // of.block_size
     if of.col_base[i] >= 0:
         base, narrow = of.col_base[i], simd.pointer(of.col_narrow, of.col_ptr[i])
         for k in range(n_slots):
@@ -206,15 +207,16 @@ def _put(least, end, base, to, padding):
 
 
 @inlined
-def _mark(takes_a, begin_a, at_a, of_a, takes_b, begin_b, at_b, of_b, to):
+def _mark(i, a, takes_a, at_a, b, takes_b, at_b, to):
     """Write which entries the blocks of a step have; how many these are."""
-    whole, n_entries = (1 << of_a.block_size) - 1, 0
+    size, n_entries = a.block_size, 0
+    marks_a, marks_b = simd.pointer(a.present, a.bin_rowptr[i] // size), simd.pointer(b.present, b.bin_rowptr[i] // size)
     for r in range(WARP):
         mark = np.int64(0)
         if takes_a[r]:
-            mark |= of_a.present[begin_a + at_a[r]] if len(of_a.present) else whole
+            mark |= marks_a[at_a[r]] if len(a.present) else (1 << size) - 1
         if takes_b[r]:
-            mark |= of_b.present[begin_b + at_b[r]] if len(of_b.present) else whole
+            mark |= marks_b[at_b[r]] if len(b.present) else (1 << size) - 1
         to[r] = mark
         n_entries += masks.count(np.uint32(mark))
     return n_entries
