@@ -167,6 +167,7 @@ def test_elementwise(build, name):
     functions = {
         "scaled": lambda a: 2.5 * a, "negated": lambda a: -a, "absolute": abs, "compared": lambda a: a > 0.5,
         "cast": lambda a: a.astype(np.float32), "complex": lambda a: a * 1j, "sum": lambda a: a + a, "sign": np.sign,
+        "difference": lambda a: a - a, "product": lambda a: a * a, "greatest": lambda a: np.maximum(a, -a),
         "nan": np.isnan, "imag": lambda a: a.imag,
     }  # fmt: skip
     with np.errstate(all="ignore"):
