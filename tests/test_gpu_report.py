@@ -86,7 +86,9 @@ def test_check_warns_and_succeeds(tmp_path, capsys):
     assert len(warning.splitlines()) >= 4
 
 
-@pytest.mark.parametrize("options", [(), ("-n", "2"), ("--require-gpu",)], ids=" ".join)
+@pytest.mark.parametrize(
+    "options", [pytest.param((), marks=pytest.mark.extended), ("-n", "2"), ("--require-gpu",)], ids=" ".join
+)
 @pytest.mark.slow
 def test_a_run_writes_its_report(tmp_path, options):
     """Counts, skips with reasons and failures, of one process or of several; the lack of a GPU fails where required."""

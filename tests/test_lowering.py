@@ -18,8 +18,8 @@ built, build = [], entry.Wrapper.build
 entry.Wrapper.build = lambda self: (built.append(self), build(self))[1]
 S = sp.random_array((60, 50), density=0.1, format="csr", rng=np.random.default_rng(0))
 x = np.arange(50.0)
-for A in (cvrarray.CVRArray(S, device="cpu"), cvrarray.BBCSRArray(S, block_size=2, device="cpu")):
-    assert np.allclose(A @ x, S @ x, rtol=1e-14)
+A = cvrarray.BBCSRArray(S, block_size=2, device="cpu")
+assert np.allclose(A @ x, S @ x, rtol=1e-14)
 print("ours" if built else "Numba's")
 """
 
