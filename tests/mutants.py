@@ -294,6 +294,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--device", choices=["cpu", "gpu"], default="cpu")
     parser.add_argument("--results", type=Path, default=ROOT / "build" / "mutants.jsonl", help="where outcomes are kept")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no more mutants after this time")
+    parser.add_argument("--stages", nargs="+", default=list(STAGES), choices=list(STAGES), help="cases to try")
     parser.add_argument("--jobs", type=int, default=1, help="mutants that are tried side by side")
     parser.add_argument("--recheck", action="store_true", help="try those again whose test make test no longer has")
     parser.add_argument("--report", action="store_true", help="try none, say what came of those that were tried")
@@ -312,7 +313,7 @@ def main(arguments: list[str]) -> int:
         return try_out(*task, options.device, stage, kept) if time.monotonic() < until else None
 
     with tempfile.TemporaryDirectory() as kept, ThreadPoolExecutor(options.jobs) as pool:  # each waits for a process
-        for stage in STAGES:
+        for stage in options.stages:
             # sources as they are come first: tests that fail for these say nothing
             tasks = {f"none of {Path(mutant.path).name}": (None, mutant.path) for mutant in chosen}
             tasks |= {mutant.name: (mutant, mutant.path) for mutant in chosen}
