@@ -103,8 +103,10 @@ def test_values_come_back_and_multiply(name, build):
 
 
 @pytest.mark.each_value
-@pytest.mark.parametrize("build", BUILDS, ids=str)
-@pytest.mark.parametrize("name", ["one", "signed zeros", "256", "257 of float32"])
+@pytest.mark.parametrize("build", extended_but(BUILDS[1::2], BUILDS), ids=str)
+@pytest.mark.parametrize(
+    "name", ["one", "256", *(pytest.param(n, marks=pytest.mark.extended) for n in ("signed zeros", "257 of float32"))]
+)
 def test_products_have_the_bits_of_plain_values(build, name):
     for structure in STRUCTURES:
         csr = with_values(structure, VALUES[name][0])

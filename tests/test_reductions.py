@@ -40,7 +40,7 @@ def matrix(dtype=np.float64) -> csr_array:
     stored = dense != 0
     stored[7, 9] = True
     dense[7, 9] = 0
-    row, col = np.nonzero(stored)
+    row, col = np.int32(np.nonzero(stored))
     if np.dtype(dtype).kind in "bu":
         dense = abs(dense)
     val = dense[row, col] * (1 - 2j) if np.dtype(dtype).kind == "c" else dense[row, col]
