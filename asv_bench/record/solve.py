@@ -37,7 +37,7 @@ from cvrarray.cli.table import render, significant
 from cvrarray.core import clocks, devices, timing
 
 from . import command, machine, pages
-from .solve_peers import Solve, gpu_peers, scipy_peers
+from .solve_peers import Solve, Warp, gpu_peers, scipy_peers
 
 #: Iterations of the shorter solve, and how many more the longer one has, at least and at most, on a device of that kind;
 #: and the seconds that these should take.
@@ -180,7 +180,7 @@ def measure_case(name: str, csr: Any, device: devices.Device, limits: tuple[int,
     """Microseconds of an iteration by each contender, in turns: the most of them, seconds for all of them, iterations of
     the shorter solve and of the longer one at most.
     """
-    *turns, (fewer, longest) = limits
+    turns, (fewer, longest) = limits[:2], limits[2]
     A = cvrarray.asarray(csr, device=str(device))
     b = devices.move(right_side(csr, csr.dtype), device)
     size, brief = getattr(A, "block_size", 1), is_brief(csr, device)
@@ -210,7 +210,7 @@ def measure_case(name: str, csr: Any, device: devices.Device, limits: tuple[int,
         "microseconds": {by: round(took / (more - fewer) * 1e6, 2) for by, took in times.items()},
         "iterations": [fewer, more],
         "left_out": left_out,
-        "remarks": {by: solve.remark for by, solve in contenders.items() if getattr(solve, "remark", "")},
+        "remarks": {by: solve.remark for by, solve in contenders.items() if isinstance(solve, Warp) and solve.remark},
         "to_1e-10": whole_solves(A, b, device, turns) if csr.dtype == np.float64 and not brief else {},
     }
 
@@ -223,7 +223,7 @@ def longer(solve: Solve, fewer: int, longest: int, device: devices.Device) -> in
     return min(longest, fewer + max(least, int(SECONDS / max(typical, 1e-9))))
 
 
-def whole_solves(A: Any, b: Any, device: devices.Device, turns: Sequence[Any]) -> dict[str, Any]:
+def whole_solves(A: Any, b: Any, device: devices.Device, turns: tuple[int, float]) -> dict[str, Any]:
     """Milliseconds and iterations to the tolerance, by precision; in the end the true residual is below it."""
     found: dict[str, Any] = {}
     samples: list[Callable[[], float]] = []
