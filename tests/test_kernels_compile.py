@@ -12,7 +12,7 @@ pytest.importorskip("cupy", reason="kernels are compiled through CuPy, which is 
 from cases import covering
 
 from cvrarray.gpu import assembly, bbcsr, compiler, csr, cvr, distinct, prefix, sampled, segments, statistics  # noqa: F401  each declares its kernels
-from cvrarray.linalg.gpu import advance, bicgstab, cg, minres, persistent, refined, vectors  # noqa: F401  likewise
+from cvrarray.linalg.gpu import advance, bicgstab, cg, gmres, minres, persistent, refined, vectors  # noqa: F401  likewise
 
 ARCHITECTURES = ("sm_75", "sm_80", "sm_90", "sm_100")
 GROUP = 12  # instantiations a test: small enough to spread over workers

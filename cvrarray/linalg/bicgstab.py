@@ -123,6 +123,9 @@ def _method(system: System) -> BiCGSTAB:
     """The steps on the system's device."""
     if system.device.kind == "cpu":
         return BiCGSTAB(system)
-    from .gpu.bicgstab import BiCGSTAB as OnGPU
+    from .gpu.bicgstab import Launches
+
+    class OnGPU(Launches, BiCGSTAB):
+        """Begins as the method does, and goes on in kernels."""
 
     return OnGPU(system)

@@ -39,6 +39,11 @@ class GMRES:
         xp = self.v.xp
         self.basis = xp.zeros((self.restart + 1, system.n, self.v.columns), system.dtype)
         self.r, self.w, self.z = self.v.empty(), self.v.empty(), self.v.empty()
+        self._on_gpu: Any = None
+        if system.device.kind == "cuda":
+            from .gpu.gmres import Basis
+
+            self._on_gpu = Basis(system, self.basis, self.w, self.z)
 
     def run(self, b: Any, x: Any, tolerance: np.ndarray, limit: int, callback: Callable[[Any], Any] | None = None) -> Outcome:
         """Solve; `limit` counts cycles, or iterations where the callback is of the type ``"legacy"``."""
@@ -114,7 +119,6 @@ class GMRES:
         self.cycles += going
         extending = going & (self.end == RUNNING)
         for step in range(self.restart):
-            self.w[...] = basis[step].reshape(self.w.shape)
             h = self._extend(step, extending)
             for j in np.flatnonzero(extending):
                 presid[j] = problems[j].add(h[:, j], float(np.finfo(self.system.dtype).eps))
@@ -142,7 +146,11 @@ class GMRES:
 
     def _extend(self, step: int, extending: np.ndarray) -> np.ndarray:
         """The next basis vector; (step + 2, columns) the coefficients of ``M @ A @ (the last one)``."""
+        if self._on_gpu is not None:
+            on_gpu: np.ndarray = self._on_gpu.extend(step).astype(self.v.scalar)
+            return on_gpu
         xp, basis = self.v.xp, self.basis
+        self.w[...] = basis[step].reshape(self.w.shape)
         product = multiply(self.system.matrix, self.w, self.v.empty())
         w = self._columns(self._precondition(product))
         known = basis[: step + 1]

@@ -170,7 +170,10 @@ def _method(system: System) -> MINRES:
     """The steps on the system's device."""
     if system.device.kind == "cpu":
         return MINRES(system)
-    from .gpu.minres import MINRES as OnGPU
+    from .gpu.minres import Launches
+
+    class OnGPU(Launches, MINRES):
+        """Begins as the method does, and goes on in kernels."""
 
     return OnGPU(system)
 

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 
 from cvrarray.gpu.compiler import Kernel
-from cvrarray.linalg.bicgstab import BiCGSTAB as Text
 from cvrarray.linalg.gpu.layout import VECTORS
 from cvrarray.linalg.gpu.state import DIAGONAL, GIVEN, IDENTITY
 from cvrarray.linalg.gpu.steps import Steps
@@ -23,10 +22,19 @@ TURN = Kernel("bicgstab", "bicgstab_turn", EACH_KIND)
 RHO, SHADOW_NORM, LEAST = slice(0, 2), 8, 9
 
 
-class BiCGSTAB(Steps, Text):
-    """The steps of the method: two products and two preconditionings each."""
+class Launches(Steps):
+    """The steps of :class:`cvrarray.linalg.bicgstab.BiCGSTAB`, beside which it is a base."""
 
     words = 16
+
+    p: Any
+    v_: Any
+    shadow: Any
+    t: Any
+    p_hat: Any
+    s_hat: Any
+    rho: Any
+    shadow_norm: Any
 
     def start(self) -> None:
         """See :class:`cvrarray.linalg.bicgstab.BiCGSTAB`."""

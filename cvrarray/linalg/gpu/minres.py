@@ -8,7 +8,6 @@ from cvrarray.gpu.compiler import Kernel
 from cvrarray.linalg.gpu.layout import VECTORS
 from cvrarray.linalg.gpu.state import DIAGONAL, GIVEN, IDENTITY
 from cvrarray.linalg.gpu.steps import Steps
-from cvrarray.linalg.minres import MINRES as Text
 
 EACH_KIND = [(dtype, kind) for (dtype,) in VECTORS for kind in (IDENTITY, DIAGONAL, GIVEN)]
 PROJECT = Kernel("minres", "minres_project", VECTORS)
@@ -20,10 +19,18 @@ MOVE = Kernel("minres", "minres_move", EACH_KIND)
 BETA, PHI_BAR, C = 1, 5, 6
 
 
-class MINRES(Steps, Text):
-    """The steps of the method: one product and one preconditioning each."""
+class Launches(Steps):
+    """The steps of :class:`cvrarray.linalg.minres.MINRES`, beside which it is a base."""
 
     words = 20
+
+    old: Any
+    new: Any
+    y: Any
+    basis: Any
+    w: Any
+    w_old: Any
+    beta: Any
 
     def __init__(self, system: Any) -> None:
         super().__init__(system)

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import cupy
 import numpy as np
 
+from cvrarray.array.base import SparseArray
 from cvrarray.gpu.compiler import NULL
 from cvrarray.linalg.gpu.layout import THREADS, Layout
 
@@ -29,6 +30,14 @@ def preconditioner_kind(preconditioner: Any) -> int:
     return GIVEN
 
 
+def can_be_captured(matrix: Any, preconditioner: Any) -> bool:
+    """Whether products with both are kernels of ours: nobody knows whether a graph could hold those of others."""
+    is_applied = preconditioner is None or preconditioner_kind(preconditioner) != GIVEN
+    return isinstance(matrix, SparseArray) and (
+        is_applied or isinstance(preconditioner, SparseArray) or getattr(preconditioner, "capturable", False)
+    )
+
+
 class Words(NamedTuple):
     """What the host reads of each column."""
 
@@ -38,7 +47,7 @@ class Words(NamedTuple):
 
 
 class Lookout:
-    """Looks of the host at columns' states, each (k, words): one may be sent while the last one is waited for."""
+    """Looks of the host at numbers of columns: some may be sent while the last ones are waited for."""
 
     def __init__(self, columns: cupy.ndarray) -> None:
         self._columns = columns
@@ -55,7 +64,7 @@ class Lookout:
         """What was sent, when it is there; the next one of the slot is written over it."""
         memory, event = self._pinned[slot]
         event.synchronize()
-        return np.frombuffer(memory, np.float64, self._columns.size).reshape(self._columns.shape)
+        return np.frombuffer(memory, self._columns.dtype, self._columns.size).reshape(self._columns.shape)
 
 
 class State:

@@ -13,12 +13,11 @@ from typing import Any, ClassVar
 import cupy
 import numpy as np
 
-from cvrarray.array.base import SparseArray
 from cvrarray.gpu.compiler import NULL
 from cvrarray.linalg.ends import RUNNING, Judge
 from cvrarray.linalg.gpu.cg import captured
 from cvrarray.linalg.gpu.layout import Layout
-from cvrarray.linalg.gpu.state import BLOCKS, DIAGONAL, GIVEN, Lookout, preconditioner_kind
+from cvrarray.linalg.gpu.state import BLOCKS, DIAGONAL, GIVEN, Lookout, can_be_captured, preconditioner_kind
 from cvrarray.linalg.iteration import Method
 from cvrarray.linalg.system import System
 
@@ -80,7 +79,7 @@ class Steps(Method):
                 if not self._go_on(0):
                     return
             return
-        is_graph = self._can_be_captured()
+        is_graph = can_be_captured(self.matrix, self.M)
         for number in range(-(-left // BATCH)):
             if is_graph and number:  # the first batch compiles and prepares what no capture can
                 self._graph_on(x).launch(cupy.cuda.get_current_stream())
@@ -101,9 +100,3 @@ class Steps(Method):
 
     def _go_on(self, slot: int) -> bool:
         return bool((self._lookout.received(slot).view(np.int64)[:, REASON] == RUNNING).any())
-
-    def _can_be_captured(self) -> bool:
-        M = self.system.preconditioner
-        return isinstance(self.matrix, SparseArray) and (
-            self.kind != GIVEN or isinstance(M, SparseArray) or getattr(M, "capturable", False)
-        )
