@@ -8,6 +8,7 @@ the end leave vectors as they are.
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import count
 from typing import Any, ClassVar
 
 import cupy
@@ -46,8 +47,6 @@ class Steps(Method):
         self.partials = self.layout.partials(SUMS)
         self.columns = cupy.zeros((self.v.columns, self.words))
         self._lookout = Lookout(self.columns)
-        self._graph: Any = None
-        self._graph_of: Any = None
 
     def launch(self, x: Any, number: int) -> None:
         """Launch step `number`, counted from 0, which updates x."""
@@ -76,27 +75,42 @@ class Steps(Method):
                 self.launch(x, number)
                 callback(x)
                 self._lookout.send(0)
-                if not self._go_on(0):
+                if not _go_on(self._lookout.received(0)):
                     return
             return
-        is_graph = can_be_captured(self.matrix, self.M)
-        for number in range(-(-left // BATCH)):
-            if is_graph and number:  # the first batch compiles and prepares what no capture can
-                self._graph_on(x).launch(cupy.cuda.get_current_stream())
-            else:
-                self._batch(x)
-            self._lookout.send(number % 2)
-            if number and not self._go_on((number - 1) % 2):
-                return
+        steps = count()
 
-    def _batch(self, x: Any) -> None:
-        for number in range(BATCH):
-            self.launch(x, number)
+        def step() -> None:
+            self.launch(x, next(steps))
 
-    def _graph_on(self, x: Any) -> Any:
-        if self._graph is None or self._graph_of is not x:
-            self._graph, self._graph_of = captured(lambda: self._batch(x)), x
-        return self._graph
+        in_batches(step, left, can_be_captured(self.matrix, self.M), self._lookout, _go_on)
 
-    def _go_on(self, slot: int) -> bool:
-        return bool((self._lookout.received(slot).view(np.int64)[:, REASON] == RUNNING).any())
+
+def _go_on(words: np.ndarray) -> bool:
+    return bool((words.view(np.int64)[:, REASON] == RUNNING).any())
+
+
+def in_batches(
+    step: Callable[[], None], most: int, is_graph: bool, lookout: Lookout, go_on: Callable[[np.ndarray], bool]
+) -> None:
+    """Launch steps, at least `most` of them, in batches; end where what `lookout` has received says so.
+
+    Batches are launched as a graph where they can be captured, but for the first: it compiles and prepares what no
+    capture can.
+    """
+    graph = None
+    for number in range(-(-most // BATCH)):
+        if is_graph and number:
+            if graph is None:
+                graph = captured(lambda: _repeat(step))
+            graph.launch(cupy.cuda.get_current_stream())
+        else:
+            _repeat(step)
+        lookout.send(number % 2)
+        if number and not go_on(lookout.received((number - 1) % 2)):
+            return
+
+
+def _repeat(step: Callable[[], None]) -> None:
+    for _ in range(BATCH):
+        step()
