@@ -9,25 +9,40 @@
 #include "cg.cuh"
 #include "scalars.cuh"
 
+constexpr int AT_ONCE = 4;  // basis vectors that a block of gmres_sums has: they share w
+
 // gmres_sums: h, and H = h in the `first` pass, H += h in the second
 //
-// mapping   as vectors.cuh says; blockIdx.z is the basis vector
-// traffic   2 vectors for each basis vector
+// mapping   as vectors.cuh says; a block has AT_ONCE basis vectors, those of blockIdx.z
+// traffic   the basis, and w for each AT_ONCE of it
 template <class Y>
-__global__ __launch_bounds__(THREADS) void gmres_sums(const Shape shape, const Partials partials, const Y* __restrict__ basis,
-                                                      const Y* __restrict__ w, complex128* h, complex128* H, bool first) {
-    const int64 j = shape.column(), i = blockIdx.z;
-    const Y* const v = basis + i * shape.n * shape.k;
-    double sums[2] = {};
+__global__ __launch_bounds__(THREADS) void gmres_sums(const Shape shape, const Partials partials, int64 count,
+                                                      const Y* __restrict__ basis, const Y* __restrict__ w, complex128* h,
+                                                      complex128* H, bool first) {
+    const int64 j = shape.column(), i = blockIdx.z * AT_ONCE, apart = shape.n * shape.k;
+    double sums[2 * AT_ONCE] = {};
     if (shape.has_column())
-#pragma unroll 4
-        for (int64 row = shape.first_row(); row < shape.n; row += shape.stride())
-            add_product(sums, v[row * shape.k + j], w[row * shape.k + j]);
-    const int64 tile = i * gridDim.y * 2 * gridDim.x * shape.columns;
-    if (!grid_sums(shape, Partials{partials.sums + tile, partials.arrived + i * gridDim.y}, sums)) return;
-    const complex128 sum = {sums[0], sums[1]}, before = first ? complex128{0, 0} : H[i * shape.k + j];
-    h[i * shape.k + j] = sum;
-    H[i * shape.k + j] = add(before, sum);
+        for (int64 row = shape.first_row(); row < shape.n; row += shape.stride()) {
+            const int64 at = row * shape.k + j;
+            const Y entry = w[at];
+            Y v[AT_ONCE];
+#pragma unroll
+            for (int u = 0; u < AT_ONCE; ++u) v[u] = i + u < count ? basis[(i + u) * apart + at] : Y{};
+#pragma unroll
+            for (int u = 0; u < AT_ONCE; ++u) {
+                double product[2] = {sums[2 * u], sums[2 * u + 1]};
+                add_product(product, v[u], entry);
+                sums[2 * u] = product[0], sums[2 * u + 1] = product[1];
+            }
+        }
+    const int64 tile = blockIdx.z * gridDim.y * (int64)gridDim.x * 2 * AT_ONCE * shape.columns;
+    if (!grid_sums(shape, Partials{partials.sums + tile, partials.arrived + blockIdx.z * gridDim.y}, sums)) return;
+    for (int u = 0; u < AT_ONCE && i + u < count; ++u) {
+        const complex128 sum = {sums[2 * u], sums[2 * u + 1]};
+        complex128& sum_of_both = H[(i + u) * shape.k + j];
+        h[(i + u) * shape.k + j] = sum;
+        sum_of_both = first ? sum : add(sum_of_both, sum);
+    }
 }
 
 // gmres_remove: w -= V h; in the LAST pass |w| too, which is H's last entry

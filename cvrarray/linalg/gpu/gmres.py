@@ -22,8 +22,8 @@ SUMS = Kernel("gmres", "gmres_sums", VECTORS)
 REMOVE = Kernel("gmres", "gmres_remove", [(dtype, last) for (dtype,) in VECTORS for last in (False, True)])
 NEXT = Kernel("gmres", "gmres_next", VECTORS)
 
-#: Vectors of a batch.
-BATCH = 4
+#: Vectors of a batch, and of the basis that a block of gmres_sums has.
+BATCH = AT_ONCE = 4
 
 
 class Basis:
@@ -34,8 +34,9 @@ class Basis:
         self._most, columns = len(basis) - 1, basis.shape[2]
         self._layout = layout = Layout.of(system.n, columns)
         (blocks, tiles), most = layout.grid, self._most
-        sums = cupy.empty(most * tiles * blocks * 2 * layout.columns)
-        self._partials = struct(sums, cupy.zeros(most * tiles, np.uint32))
+        groups = -(-most // AT_ONCE)
+        sums = cupy.empty(groups * tiles * blocks * 2 * AT_ONCE * layout.columns)
+        self._partials = struct(sums, cupy.zeros(groups * tiles, np.uint32))
         self._hessenberg = cupy.zeros((most, most + 1, columns), np.complex128)
         self._h = cupy.zeros((most, columns), np.complex128)
         self._lookouts = [Lookout(self._hessenberg[start : start + BATCH]) for start in range(0, most, BATCH)]
@@ -81,7 +82,9 @@ class Basis:
             w = apply(system.preconditioner, w, self._z)
         for number in range(2):
             SUMS(dtype)(
-                (*layout.grid, count), (THREADS,), (layout.shape, partials, basis, w, self._h, H, np.bool_(number == 0))
+                (*layout.grid, -(-count // AT_ONCE)),
+                (THREADS,),
+                (layout.shape, partials, np.int64(count), basis, w, self._h, H, np.bool_(number == 0)),
             )
             layout.launch(REMOVE(dtype, number == 1), (partials, np.int64(count), basis, self._h, w, H))
         layout.launch(NEXT(dtype), (H[count], w, basis[count]))
