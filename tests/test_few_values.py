@@ -160,6 +160,7 @@ def test_a_value_that_the_sample_misses():
 
 @pytest.mark.parametrize("build", [cvr(32, 7, "rows"), bbcsr(6)], ids=str)
 @pytest.mark.parametrize("name", ["one", "signed zeros", "256", "257 of float32"])
+@pytest.mark.each_value
 def test_elementwise(build, name):
     """What is computed on a table alone has the bits of what is computed on all values."""
     A, B = both(build, with_values("blocks_with_holes", VALUES[name][0]))
