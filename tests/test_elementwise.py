@@ -741,3 +741,25 @@ def test_zeros_of_a_sum_of_bins_are_not_stored():
     checks.assert_same_tables(difference._tables, cvrarray.BBCSRArray(np.triu(np.ones((70, 70)), 1), block_size=2)._tables)
     with_nan = cvrarray.BBCSRArray(np.diag(np.full(70, np.nan)), block_size=2)
     assert (B - with_nan).nnz == B.nnz
+
+
+def test_large_sums_are_made_in_parts(monkeypatch):
+    """Also where rows of a part are empty, chunks are cut, and entries cancel."""
+    rng = np.random.default_rng(0)
+    S, T = (scipy.sparse.random_array((301, 190), density=d, rng=rng, format="csr") for d in (0.2, 0.1))
+    S = csr_array(scipy.sparse.diags_array((np.arange(301) % 7 > 2).astype(float)) @ S)
+    pairs = [(csr_array(S), csr_array(T)), (csr_array(S), csr_array(S + T)), (csr_array(0 * S), csr_array(0 * S))]
+    whole = [[build(a, "cpu") - build(b, "cpu") for a, b in pairs] for build in BUILDS]
+    monkeypatch.setattr(elementwise, "_PART", 100)
+    for build, expected in zip(BUILDS, whole, strict=True):
+        for (a, b), difference in zip(pairs, expected, strict=True):
+            found = build(a, "cpu") - build(b, "cpu")
+            checks.assert_same_tables(found._tables, difference._tables)
+            checks.assert_same_csr(found.to_scipy(), canonical_without_zeros(a - b))
+
+
+def canonical_without_zeros(csr):
+    csr = csr_array(csr)
+    csr.eliminate_zeros()
+    csr.sort_indices()
+    return csr

@@ -161,12 +161,12 @@ SMALL = "on small matrices the call itself counts: some 20 to 60 us of Python"
 #: Why an operation is slower where it is; the page says it.
 REASONS = {
     "A[i:j], a third": f"where BBCSR's blocks are cut, and for CVR, {CONVERTED}; {SMALL}",
-    "A + B, two structures": f"CVR: both are read back to CSR and merged; {CONVERTED}",
+    "A + B, two structures": f"CVR: both are read back to CSR, in parts, and merged; {CONVERTED}",
     "A @ B": f"where a product has few terms for each entry, converting counts; {CONVERTED}",
     "vstack([A, A])": f"BBCSR: rows move to other lanes unless a matrix ends with a whole bin; if blocks are cut, {CONVERTED}",
     "save, beside save_npz": "both are bound by the checksum of a zip and by the disk",
     "load, beside load_npz": "the checksum of a zip; CVR's invariants are checked too",
-    "read of .npz": "load_npz ends with the arrays; here these are checked and converted too, for half as long again with one thread",
+    "read of .npz": "load_npz ends with the arrays; here these are checked and converted too: half as long again",
     "read of .mtx, beside mmread": "every byte is checked before SciPy's reader, which trusts what it reads, sees it; what was "
     "read is sorted and converted",
     "pickle": "checksums of the tables, written and compared; what is read is copied to cache lines",

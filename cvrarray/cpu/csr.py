@@ -6,6 +6,8 @@ what stands before it, not from the parts.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 
 from ..core.tables import CSR, WARP
@@ -157,6 +159,25 @@ def add(a: CSR, b: CSR, sign: int) -> CSR:
             ptr[first + 1 : last + 1] -= begin - total
         total += end - begin
     return CSR(_offsets(ptr, indices.dtype), indices[:total], data[:total], a.shape)
+
+
+def add_parts(parts: Iterable[tuple[CSR, CSR]], most: int, shape: tuple[int, int], sign: int) -> CSR:
+    """:func:`add` of matrices of `shape` that come in parts, some rows after the other; the sum has `most` entries at
+    most.
+
+    So neither of them is in memory as a whole, and what the parts lie in is used again.
+    """
+    ptr, end, row = np.zeros(shape[0] + 1, np.int64), 0, 0
+    indices = data = None
+    for a, b in parts:
+        total = add(a, b, sign)
+        if indices is None or data is None:
+            indices, data = memory.empty(most, total.indices.dtype), memory.empty(most, total.data.dtype)
+        indices[end : end + total.nnz], data[end : end + total.nnz] = total.indices, total.data
+        ptr[row + 1 : row + total.shape[0] + 1] = end + total.indptr[1:].astype(np.int64)
+        end, row = end + total.nnz, row + total.shape[0]
+    assert indices is not None and data is not None, "there must be a part at least"
+    return CSR(_offsets(ptr, indices.dtype), indices[:end], data[:end], shape)
 
 
 def row_of_nonzero(indptr: np.ndarray, indices: np.ndarray) -> np.ndarray:
