@@ -17,7 +17,6 @@ from .compiler import (
     ACCUMULATE,
     NULL,
     PLAIN,
-    PRODUCTS,
     SCALE,
     STORED,
     Kernel,
@@ -90,16 +89,15 @@ MATMAT = Kernel(
         (value, product, *how)
         for value, product in STORED
         for how in (
-            ("int32", WARP, 1, vector_width(product), 1),
-            ("int32", WARP, 16, vector_width(product), 4),
-            ("int64", 4, 8, 1, 2),
+            ("int32", WARP, 1, vector_width(product), 1, int(PLAIN)),
+            ("int32", WARP, 16, vector_width(product), 4, int(ACCUMULATE)),
+            ("int64", 4, 8, 1, 2, int(SCALE)),
         )
     ],
-    lambda value, product, index, n_lanes, lanes, width, vectors: (
-        value, product, index, n_lanes, lanes, width, vectors, matrix_unroll(vectors),
+    lambda value, product, index, n_lanes, lanes, width, vectors, form: (
+        value, product, index, n_lanes, lanes, width, vectors, matrix_unroll(vectors), form,
     ),
 )  # fmt: skip
-CARRY_ROWS = Kernel("cvr_matmat", "cvr_carry_rows", [(product, "int32") for _, product in PRODUCTS])
 TRANSPOSED = Kernel(
     "cvr_transposed",
     "cvr_transposed",
@@ -268,9 +266,7 @@ def _cuts(t: CVRTables, dtype: np.dtype) -> Callable[[], Struct]:
     if not n_cut:
         nothing = struct(*[None] * 3)
         return lambda: nothing
-    span = cupy.empty((n_chunks + 1, 2), np.int32)
-    SPANS()(blocks(n_chunks + 1, BLOCK), (BLOCK,), (t.cut_ptr, np.int64(n_cut), np.int64(n_chunks), span))
-    synchronize()
+    span = _spans(t)
 
     def make():
         arrived = cupy.zeros(n_chunks, np.uint32)
@@ -278,6 +274,15 @@ def _cuts(t: CVRTables, dtype: np.dtype) -> Callable[[], Struct]:
         return struct(span, arrived, part)
 
     return PerStream(make).get
+
+
+def _spans(t: CVRTables) -> cupy.ndarray:
+    """(n_chunks + 1, 2) as the kernels' ``Cuts`` have it; some row is cut."""
+    n_chunks, n_cut = t.carry_row.size, t.cut_row.size
+    span = cupy.empty((n_chunks + 1, 2), np.int32)
+    SPANS()(blocks(n_chunks + 1, BLOCK), (BLOCK,), (t.cut_ptr, np.int64(n_cut), np.int64(n_chunks), span))
+    synchronize()
+    return span
 
 
 def numbers_pay(t: CVRTables) -> bool:
@@ -290,22 +295,29 @@ def product_matrix(tables: CVRTables, dtype: np.dtype) -> Callable[[cupy.ndarray
     order.
     """
     t, index = tables, tables.tail.dtype
-    n_chunks, n_cut = t.carry_row.size, t.cut_row.size
+    n_chunks, is_cut = t.carry_row.size, t.cut_row.size > 0
     chunks, scratch = _struct(t), Scratch()
     n_blocks = max(1, n_chunks, min(-(-t.empty_row.size // WARP), MOST_BLOCKS_FOR_EMPTY))
+    span = _spans(t) if is_cut else None
+
+    nothing = struct(*[None] * 3)
 
     @cache
-    def prepared(k, width):
-        lanes, width, vectors, tiles = matrix_tiles(k, width, MATRIX_VECTORS)
-        multiply = MATMAT(distinct.kind(t.val, t.distinct), dtype, index, t.n_lanes, lanes, width, vectors)
-        return multiply, (n_blocks, tiles), (WARP * lanes,), np.int64(k)
+    def layout(k, width):
+        tiles = matrix_tiles(k, width, MATRIX_VECTORS)
+        return tiles, PerStream(lambda: cupy.zeros((tiles.tiles, n_chunks), np.uint32)).get
+
+    @cache
+    def multiply(tiles, form):
+        lanes, width, vectors, _ = tiles
+        return MATMAT(distinct.kind(t.val, t.distinct), dtype, index, t.n_lanes, lanes, width, vectors, form)
 
     def run(x, y, alpha, beta):
-        multiply, grid, block, k = prepared(x.shape[1], matrix_width(x.shape[1], x, y))
-        carry = scratch.empty((n_chunks if n_cut else 0, x.shape[1]), dtype)
-        multiply(grid, block, (chunks, k, x, y, carry, alpha, beta, update(alpha, beta)))
-        if n_cut and k:
-            CARRY_ROWS(dtype, index)((n_cut,), (min(int(k), BLOCK),), (t.cut_row, t.cut_ptr, carry, k, y))
+        k = x.shape[1]
+        tiles, arrived = layout(k, matrix_width(k, x, y))
+        cuts = struct(span, arrived(), scratch.empty((2 * n_chunks, k), dtype)) if is_cut else nothing
+        found = multiply(tiles, int(update(alpha, beta)))
+        found((n_blocks, tiles.tiles), (WARP * tiles.lanes,), (chunks, np.int64(k), x, y, cuts, alpha, beta))
 
     return run
 
