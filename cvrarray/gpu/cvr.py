@@ -15,6 +15,7 @@ from .assembly import WORDS, as_words
 from .autotune import autotuned
 from .compiler import (
     ACCUMULATE,
+    MATRIX_LANES,
     NULL,
     PLAIN,
     SCALE,
@@ -23,8 +24,8 @@ from .compiler import (
     PerStream,
     Scratch,
     Struct,
+    Tiles,
     blocks,
-    matrix_tiles,
     matrix_width,
     struct,
     synchronize,
@@ -40,8 +41,8 @@ UNROLL = {1: 6, 2: 6, 4: 6, 8: 6, 16: 4}
 EMPTY_ROWS_A_THREAD, MOST_BLOCKS_FOR_EMPTY = 8, 1 << 14
 #: Entries of rows that count as long where columns are far apart, as in BBCSR's ``is_far``.
 LONG = 40
-#: ``A @ X``: vectors of a row of X that a lane holds, at most.
-MATRIX_VECTORS = 4
+#: ``A @ X``: bytes of a row of X that the lanes of a tile hold, at most; kernels have shared memory for 512.
+MATRIX_TILE = 256
 #: Steps a chunk should have: STEPS, fewer (to MIN_STEPS) where there would not be ENOUGH_CHUNKS to keep the device
 #: busy, more (to MAX_STEPS) where rows are longer. Measured: ``docs/decisions/0003-gpu-products.md``.
 MIN_STEPS, STEPS, MAX_STEPS, ENOUGH_CHUNKS = 32, 64, 512, 7392
@@ -90,7 +91,7 @@ MATMAT = Kernel(
         for value, product in STORED
         for how in (
             ("int32", WARP, 1, vector_width(product), 1, int(PLAIN)),
-            ("int32", WARP, 16, vector_width(product), 4, int(ACCUMULATE)),
+            ("int32", WARP, 8, vector_width(product), 4, int(ACCUMULATE)),
             ("int64", 4, 8, 1, 2, int(SCALE)),
         )
     ],
@@ -304,7 +305,7 @@ def product_matrix(tables: CVRTables, dtype: np.dtype) -> Callable[[cupy.ndarray
 
     @cache
     def layout(k, width):
-        tiles = matrix_tiles(k, width, MATRIX_VECTORS)
+        tiles = matrix_layout(k, width, dtype)
         return tiles, PerStream(lambda: cupy.zeros((tiles.tiles, n_chunks), np.uint32)).get
 
     @cache
@@ -317,9 +318,22 @@ def product_matrix(tables: CVRTables, dtype: np.dtype) -> Callable[[cupy.ndarray
         tiles, arrived = layout(k, matrix_width(k, x, y))
         cuts = struct(span, arrived(), scratch.empty((2 * n_chunks, k), dtype)) if is_cut else nothing
         found = multiply(tiles, int(update(alpha, beta)))
-        found((n_blocks, tiles.tiles), (WARP * tiles.lanes,), (chunks, np.int64(k), x, y, cuts, alpha, beta))
+        found((n_blocks, tiles.tiles), (WARP * tiles.lanes,), (chunks, np.int32(k), x, y, cuts, alpha, beta))
 
     return run
+
+
+def matrix_layout(k: int, width: int, dtype: np.dtype) -> Tiles:
+    """How lanes share `k` columns of X, in vector loads of `width` numbers.
+
+    A lane holds several vectors where a row has many: values and columns are loaded, and records are met, once for all
+    of them.
+    """
+    in_a_row = max(1, -(-k // width))
+    vectors = 4 if in_a_row >= 16 else 2 if in_a_row >= 4 else 1
+    most = min(MATRIX_LANES, MATRIX_TILE // (vectors * width * dtype.itemsize))
+    lanes = min(most, 1 << (-(-in_a_row // vectors) - 1).bit_length())
+    return Tiles(lanes, width, vectors, max(1, -(-k // (lanes * width * vectors))))
 
 
 def matrix_unroll(vectors: int) -> int:
