@@ -25,7 +25,7 @@ TESTS = Path(__file__).parent
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("count", [40, pytest.param(150, marks=pytest.mark.extended)])
+@pytest.mark.parametrize("count", [20, pytest.param(150, marks=pytest.mark.extended)])
 def test_inputs_of_every_kind_and_all_that_failed_before(count):
     path = os.pathsep.join([str(TESTS), str(TESTS.parent), *filter(None, [os.environ.get("PYTHONPATH")])])
     command = [sys.executable, "-m", "fuzz", "--inputs", str(count)]
@@ -76,7 +76,7 @@ MISDEEDS = {
 def test_what_none_may_do_is_found_and_minimised(misdeed):
     does, says = MISDEEDS[misdeed]
     kept = []
-    hang = 0.2 if misdeed == "hang" else 10
+    hang = 0.6 if misdeed == "hang" else 10
     tally = driver.run("fake", Kind(does), driver.Tally(), most=8, keep=kept.append, hang=hang)
     failing = [n for n in range(8) if driver.recipe("fake", Kind(does), n).edits[1][1] >= 8]
     assert tally.inputs == 8
