@@ -232,9 +232,9 @@ __device__ void multiply(const Cvr<A, I>& m, const Opened<A>& values, int64 chun
         add_parts<UPDATE, W * G * V, Part>(cuts, m, chunk, before, after, slot, y, k, at, alpha, beta, entry, taken_from);
 }
 
-// Registers for 1024, 768 or 512 threads a multiprocessor, by the vectors that each holds.
+// Registers for 1024, 768 or 512 threads a multiprocessor, by the vectors that each holds; some hold 16 thread blocks.
 template <class A, class Y, class I, int L, int G, int V, int W, int U, int UPDATE>
-__global__ __launch_bounds__(WARP* G, (W == 1 ? 32 : W == 2 ? 24 : 16) / G) void cvr_matmat(
+__global__ __launch_bounds__(WARP* G, (W == 1 ? 32 : W == 2 ? 24 : 16) / (G > 1 ? G : 2)) void cvr_matmat(
     const Cvr<A, I> m, int k, const Y* __restrict__ x, Y* __restrict__ y, const MatrixCuts<Y> cuts, Y alpha, Y beta) {
     const Opened<A>& values = m.val.opened();
     const int at = (blockIdx.y * (W * G) + threadIdx.x % G) * V;

@@ -41,8 +41,9 @@ UNROLL = {1: 6, 2: 6, 4: 6, 8: 6, 16: 4}
 EMPTY_ROWS_A_THREAD, MOST_BLOCKS_FOR_EMPTY = 8, 1 << 14
 #: Entries of rows that count as long where columns are far apart, as in BBCSR's ``is_far``.
 LONG = 40
-#: ``A @ X``: bytes of a row of X that the lanes of a tile hold, at most; kernels have shared memory for 512.
-MATRIX_TILE = 256
+#: ``A @ X``: bytes of a row of X that one load of a group of lanes covers, at most, and that the lanes of a tile hold: L2
+#: answers so many requests, of up to a cache line each.
+MATRIX_LINE, MATRIX_TILE = 128, 512
 #: Steps a chunk should have: STEPS, fewer (to MIN_STEPS) where there would not be ENOUGH_CHUNKS to keep the device
 #: busy, more (to MAX_STEPS) where rows are longer. Measured: ``docs/decisions/0003-gpu-products.md``.
 MIN_STEPS, STEPS, MAX_STEPS, ENOUGH_CHUNKS = 32, 64, 512, 7392
@@ -326,14 +327,18 @@ def product_matrix(tables: CVRTables, dtype: np.dtype) -> Callable[[cupy.ndarray
 def matrix_layout(k: int, width: int, dtype: np.dtype) -> Tiles:
     """How lanes share `k` columns of X, in vector loads of `width` numbers.
 
-    A lane holds several vectors where a row has many: values and columns are loaded, and records are met, once for all
-    of them.
+    Lanes come first, so that a load covers a cache line. Several vectors a lane: values and columns are loaded, and
+    records are met, once for all of them.
     """
-    in_a_row = max(1, -(-k // width))
-    vectors = 4 if in_a_row >= 16 else 2 if in_a_row >= 4 else 1
-    most = min(MATRIX_LANES, MATRIX_TILE // (vectors * width * dtype.itemsize))
-    lanes = min(most, 1 << (-(-in_a_row // vectors) - 1).bit_length())
+    size, in_a_row = width * dtype.itemsize, max(1, -(-k // width))
+    lanes = min(MATRIX_LANES, MATRIX_LINE // size, power_of_two(in_a_row))
+    vectors = min(4, MATRIX_TILE // (lanes * size), power_of_two(-(-in_a_row // lanes)))
     return Tiles(lanes, width, vectors, max(1, -(-k // (lanes * width * vectors))))
+
+
+def power_of_two(number: int) -> int:
+    """The least one that is not below `number`."""
+    return 1 << (number - 1).bit_length()
 
 
 def matrix_unroll(vectors: int) -> int:
