@@ -25,6 +25,7 @@ from .compiler import (
     Scratch,
     Struct,
     Tiles,
+    aside,
     blocks,
     matrix_width,
     struct,
@@ -282,8 +283,8 @@ def _spans(t: CVRTables) -> cupy.ndarray:
     """(n_chunks + 1, 2) as the kernels' ``Cuts`` have it; some row is cut."""
     n_chunks, n_cut = t.carry_row.size, t.cut_row.size
     span = cupy.empty((n_chunks + 1, 2), np.int32)
-    SPANS()(blocks(n_chunks + 1, BLOCK), (BLOCK,), (t.cut_ptr, np.int64(n_cut), np.int64(n_chunks), span))
-    synchronize()
+    with aside():
+        SPANS()(blocks(n_chunks + 1, BLOCK), (BLOCK,), (t.cut_ptr, np.int64(n_cut), np.int64(n_chunks), span))
     return span
 
 
