@@ -232,9 +232,18 @@ __device__ void multiply(const Cvr<A, I>& m, const Opened<A>& values, int64 chun
         add_parts<UPDATE, W * G * V, Part>(cuts, m, chunk, before, after, slot, y, k, at, alpha, beta, entry, taken_from);
 }
 
-// Registers for 1024, 768 or 512 threads a multiprocessor, by the vectors that each holds; some hold 16 thread blocks.
+// Thread blocks of G warps for 1024 threads a multiprocessor, as many as every GPU of an architecture holds: half of its
+// threads may have 64 registers each.
+__device__ constexpr int blocks_at_once(int G) {
+#if __CUDA_ARCH__ == 800 || __CUDA_ARCH__ == 900 || __CUDA_ARCH__ == 1000
+    return 32 / G;
+#else
+    return G > 1 ? 32 / G : 16;
+#endif
+}
+
 template <class A, class Y, class I, int L, int G, int V, int W, int U, int UPDATE>
-__global__ __launch_bounds__(WARP* G, (W == 1 ? 32 : W == 2 ? 24 : 16) / (G > 1 ? G : 2)) void cvr_matmat(
+__global__ __launch_bounds__(WARP* G, blocks_at_once(G)) void cvr_matmat(
     const Cvr<A, I> m, int k, const Y* __restrict__ x, Y* __restrict__ y, const MatrixCuts<Y> cuts, Y alpha, Y beta) {
     const Opened<A>& values = m.val.opened();
     const int at = (blockIdx.y * (W * G) + threadIdx.x % G) * V;

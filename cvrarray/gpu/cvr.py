@@ -42,9 +42,9 @@ UNROLL = {1: 6, 2: 6, 4: 6, 8: 6, 16: 4}
 EMPTY_ROWS_A_THREAD, MOST_BLOCKS_FOR_EMPTY = 8, 1 << 14
 #: Entries of rows that count as long where columns are far apart, as in BBCSR's ``is_far``.
 LONG = 40
-#: ``A @ X``: bytes of a row of X that one load of a group of lanes covers, at most, and that the lanes of a tile hold: L2
-#: answers so many requests, of up to a cache line each.
-MATRIX_LINE, MATRIX_TILE = 128, 512
+#: ``A @ X``: bytes of a row of X that one load of a group of lanes covers, at most. L2 answers so many requests, of up
+#: to a cache line each.
+MATRIX_LINE = 128
 #: Steps a chunk should have: STEPS, fewer (to MIN_STEPS) where there would not be ENOUGH_CHUNKS to keep the device
 #: busy, more (to MAX_STEPS) where rows are longer. Measured: ``docs/decisions/0003-gpu-products.md``.
 MIN_STEPS, STEPS, MAX_STEPS, ENOUGH_CHUNKS = 32, 64, 512, 7392
@@ -93,7 +93,8 @@ MATMAT = Kernel(
         for value, product in STORED
         for how in (
             ("int32", WARP, 1, vector_width(product), 1, int(PLAIN)),
-            ("int32", WARP, 8, vector_width(product), 4, int(ACCUMULATE)),
+            ("int32", WARP, 16, 1, 2, int(PLAIN)),
+            ("int32", WARP, 8, vector_width(product), 2, int(ACCUMULATE)),
             ("int64", 4, 8, 1, 2, int(SCALE)),
         )
     ],
@@ -328,23 +329,18 @@ def product_matrix(tables: CVRTables, dtype: np.dtype) -> Callable[[cupy.ndarray
 def matrix_layout(k: int, width: int, dtype: np.dtype) -> Tiles:
     """How lanes share `k` columns of X, in vector loads of `width` numbers.
 
-    Lanes come first, so that a load covers a cache line. Several vectors a lane: values and columns are loaded, and
-    records are met, once for all of them.
+    A load covers half a cache line or a whole one. From a line on a lane holds two vectors: values and columns are
+    loaded, and records are met, once for both. More would take registers from warps that hide the loads' latency.
     """
     size, in_a_row = width * dtype.itemsize, max(1, -(-k // width))
-    lanes = min(MATRIX_LANES, MATRIX_LINE // size, power_of_two(in_a_row))
-    vectors = min(4, MATRIX_TILE // (lanes * size), power_of_two(-(-in_a_row // lanes)))
+    vectors = 2 if in_a_row * size >= MATRIX_LINE else 1
+    lanes = min(MATRIX_LANES, MATRIX_LINE // size, 1 << (-(-in_a_row // vectors) - 1).bit_length())
     return Tiles(lanes, width, vectors, max(1, -(-k // (lanes * width * vectors))))
-
-
-def power_of_two(number: int) -> int:
-    """The least one that is not below `number`."""
-    return 1 << (number - 1).bit_length()
 
 
 def matrix_unroll(vectors: int) -> int:
     """Steps whose rows of X are loaded before the first is multiplied."""
-    return 4 if vectors <= 2 else 2
+    return 4 if vectors == 1 else 2
 
 
 def product_transposed(tables: CVRTables, dtype: np.dtype) -> Callable[[cupy.ndarray, cupy.ndarray, Any, Any], None]:
