@@ -22,6 +22,7 @@ struct Records {
             if (lane >= apart) upto += other;
         }
         uint32 steps = 0;
+#pragma unroll 1
         for (int i = 0; i < WARP; ++i) {
             const uint32 of = __ballot_sync(FULL, own >> i & 1);
             if (lane == i) steps = of;
@@ -40,6 +41,84 @@ struct Records {
     }
 };
 
+// The parts of rows that are cut between chunks, of the columns of one tile.
+template <class Y>
+struct MatrixCuts {
+    // (n_chunks + 1, 2) of the row that begins before a chunk and ends in or after it: the first of its chunks and the
+    // one after its last; -1 where there is none. Null where no row is cut
+    const int* span;
+    uint32* arrived;  // (tiles, n_chunks) at the first of its chunks, how many of a row's have finished; all 0 before and after
+    Y* part;          // (2 n_chunks, k) a chunk's part of the row that begins before it, and of the one that goes on after it
+};
+
+template <class Y>
+struct Bytes {
+    typedef char Type;
+};
+template <class Y>
+struct Bytes<const Y> {
+    typedef const char Type;
+};
+
+// row `number` of X or Y: its address takes one multiplication where numbers have at most 32 bits
+template <class Y, class C>
+__device__ Y* row_at(Y* first, C number, uint32 pitch) {
+    typedef typename Bytes<Y>::Type Byte;
+    Byte* const from = reinterpret_cast<Byte*>(first);
+    if constexpr (sizeof(C) > 4) return reinterpret_cast<Y*>(from + number * pitch);
+    return reinterpret_cast<Y*>(from + (uint64)(uint32)number * pitch);
+}
+
+// A lane's entries of its next U steps, L apart, of which `left` are there; the others stay as they were.
+template <int L, int U, class To, class From>
+__device__ void load_steps(To (&to)[U], const From* from, int left) {
+#pragma unroll
+    for (int u = 0; u < U; ++u)
+        if (u < left) to[u] = cached(from + u * L);
+}
+
+// Counts the block as arrived at the rows that are cut at the chunk's begin and end. Where it is the last one it adds
+// their parts: each group of lanes those of every 32nd chunk, then these sums in the order of groups. `own` is the
+// thread's place in the rows of shared memory, TILE numbers each, that the first group adds.
+template <int UPDATE, int TILE, class Part, class A, class Y, class I>
+__device__ void add_parts(const MatrixCuts<Y>& cuts, const Cvr<A, I>& m, int64 chunk, I before, I after, int slot, Y* y, int k,
+                          int at, Y alpha, Y beta, Y* own, int* is_last) {
+    const uint32 pitch = (uint32)k * sizeof(Y);
+    __threadfence();
+    __syncthreads();  // all parts of the block are there; shared memory is free
+    if (threadIdx.x < 2) {
+        const I row = threadIdx.x ? after : before;
+        const int* const span = cuts.span + 2 * (chunk + threadIdx.x);
+        const int begin = span[0], others = span[1] - begin - 1;
+        const bool counts = row >= 0 && (threadIdx.x == 0 || begin == chunk);
+        is_last[threadIdx.x] = counts && atomicInc(cuts.arrived + blockIdx.y * m.n_chunks + begin, others) == others;
+        __threadfence();
+    }
+    __syncthreads();
+    const bool last[2] = {is_last[0] != 0, is_last[1] != 0};
+#pragma unroll 1
+    for (int which = 0; which < 2; ++which) {
+        if (!(which ? last[1] : last[0])) continue;
+        const int begin = cuts.span[2 * (chunk + which)], end = cuts.span[2 * (chunk + which) + 1];
+        Part sum = {}, part = {};
+#pragma unroll 1
+        for (int from = begin + slot; from < end; from += WARP) {
+            part.load(row_at(cuts.part + at, 2 * (int64)from + (from == begin), pitch), at, k);
+            sum.add(part);
+        }
+        __syncthreads();
+        sum.store(own, at, k, alpha, beta, PLAIN);
+        __syncthreads();
+        if (slot) continue;
+#pragma unroll 1
+        for (int i = 1; i < min(end - begin, WARP); ++i) {
+            part.load(own + i * TILE, at, k);
+            sum.add(part);
+        }
+        sum.store(row_at(y, which ? after : before, pitch), at, k, alpha, beta, UPDATE);
+    }
+}
+
 // cvr_matmat: all chunks
 //
 // mapping   one thread block a chunk and W * G * V columns (blockIdx.y counts these), one group of G lanes each lane of
@@ -47,123 +126,133 @@ struct Records {
 // traffic   nonzero: sizeof(A) + 2 or sizeof(I) + 1/8 bytes for each W * G * V columns, and a row of X from L1 or L2;
 //           row: sizeof(I) + k sizeof(Y)
 // requires  every row has one owner (invariant 5), so Y need not be zeroed; pads follow a lane's last record (invariant
-//           6); a lane adds to its own entry of tail, and to that of one other lane, once each; V divides k; WARP * G
-//           threads
-// races     none: rows, carries and empty rows have one owner each. What lanes add to another one's entry meets in
-//           shared memory, and is added by the entry's group in the order of lanes
-template <class A, class Y, class I, int L, int G, int V, int W, int U, class C>
-__device__ void multiply(const Cvr<A, I>& m, const Opened<A>& values, int64 chunk, const C* col, const Y* x, Y* y, Y* carry,
-                         int64 k, int64 at, Y alpha, Y beta, int update, Records<G>& records, Columns<Y, V, W, G * V> (*taken)[G],
-                         int* taken_from) {
+//           6), so that what a lane sums up after it does not matter; a lane adds to its own entry of tail, and to that
+//           of one other lane, once each; V divides k; U divides WARP; WARP * G threads
+// races     none: rows, parts and empty rows have one owner each. What lanes add to another one's entry meets in shared
+//           memory, and is added by the entry's group in the order of lanes. The parts of a cut row are added by the
+//           last of its chunks to finish, in the order of chunks
+template <class A, class Y, class I, int L, int G, int V, int W, int U, int UPDATE>
+__device__ void multiply(const Cvr<A, I>& m, const Opened<A>& values, int64 chunk, const Y* x, Y* y, const MatrixCuts<Y>& cuts,
+                         int k, int at, Y alpha, Y beta, Records<G>& records, Y (*entries)[WARP][W * G * V], int* taken_from) {
     typedef Columns<Y, V, W, G * V> Part;
     const int slot = threadIdx.x / G, member = threadIdx.x % G;
     const bool active = L == WARP || slot < L;
     const int own = active ? slot : 0;
-    const I carry_row = m.carry_row[chunk];
-    auto put = [&](I row, const Part& sum) {
-        if (row == carry_row)
-            sum.store(carry + chunk * k + at, at, k, alpha, Y{}, update == ACCUMULATE ? SCALE : update);
-        else
-            sum.store(y + (int64)row * k + at, at, k, alpha, beta, update);
-    };
-
-    if (threadIdx.x < WARP) taken_from[threadIdx.x] = -1;
-    const int64 first = m.step_ptr[chunk];
+    const uint32 pitch = (uint32)k * sizeof(Y);
+    const int64 first = m.step_ptr[chunk], first_col = m.col_ptr[chunk];
     const int n_steps = (int)(m.step_ptr[chunk + 1] - first);
+    const I base = m.col_base[chunk];
+    const bool is_narrow = base >= 0;
     const uint32* mask = m.rec_mask + first;
     const I* wb = m.rec_wb + m.rec_ptr[chunk];
-    const Opened<A> val = values + first * L + own;
-    col += own;
-    C c[U];
-    auto load_columns = [&](int begin) {
-#pragma unroll
-        for (int u = 0; u < U; ++u) c[u] = cached(col + min(begin + u, n_steps - 1) * (int64)L);
+    const I before = cuts.span ? m.carry_row[chunk] : I(-1);
+    const Stored<A>* val = values.slot + (first * L + own);
+    const void* col = is_narrow ? (const void*)(m.col_narrow + first_col + own) : (const void*)(m.col_wide + first_col + own);
+    if (is_narrow) x = row_at(x, base, pitch);
+    x += at;
+    y += at;
+    Y* const entry = entries[0][slot] + member * V;
+    constexpr int TAKEN = WARP * W * G * V;  // numbers from a lane's entry to what it adds to another's
+    Part{}.store(entry, at, k, alpha, beta, PLAIN);
+    if (threadIdx.x < WARP) taken_from[threadIdx.x] = -1;
+
+    I c[U] = {};  // valid ones, also after the last step
+    Stored<A> v[U] = {};
+    auto load_columns = [&](int left) {
+        if (is_narrow)
+            load_steps<L>(c, (const uint16*)col, left);
+        else
+            load_steps<L>(c, (const I*)col, left);
+        col = (const char*)col + U * L * (is_narrow ? sizeof(uint16) : sizeof(I));
     };
-    Part sum = {}, entry = {};
-    if (n_steps) load_columns(0);
+    Part sum = {};
+    load_columns(n_steps);
+#pragma unroll 1
     for (int begin = 0; begin < n_steps; begin += U) {
-        const int part = begin / WARP % G;
+        const int part = begin / WARP % G, left = n_steps - begin;
         if (begin % WARP == 0) {
             if (begin) wb += records.total[(part + G - 1) % G];
-            if (part == 0) records.read(mask + begin, n_steps - begin);
+            if (part == 0) records.read(mask + begin, left);
         }
-        Stored<A> v[U];
         Part of_x[U];
 #pragma unroll
-        for (int u = 0; u < U; ++u) {
-            of_x[u].load(x + (int64)c[u] * k, at, k);
-            v[u] = cached(val.slot + min(begin + u, n_steps - 1) * (int64)L);
+        for (int u = 0; u < U; ++u) of_x[u].load(row_at(x, c[u], pitch), at, k);
+        load_steps<L>(v, val, left);
+        val += U * L;
+        load_columns(left - U);  // ahead, so that the next rows of X do not wait for them
+        const uint32 ends = active ? records.of_lane[part][own] >> begin % WARP & (uint32)((1ull << U) - 1) : 0;
+        I row[U];
+        if (ends) {
+#pragma unroll
+            for (int u = 0; u < U; ++u)
+                if (ends >> u & 1) row[u] = cached(wb + records.number(part, begin % WARP + u, slot));
         }
-        load_columns(begin + U);  // ahead, so that the next rows of X do not wait for them
-        const uint32 ends = records.of_lane[part][own] >> begin % WARP;
 #pragma unroll
         for (int u = 0; u < U; ++u) {
-            if (begin + u >= n_steps || !active) break;
-            sum.add_product(val.template decoded<Y>(v[u]), of_x[u]);
+            sum.add_product(values.template decoded<Y>(v[u]), of_x[u]);
             if (!(ends >> u & 1)) continue;
-            const I row = cached(wb + records.number(part, begin % WARP + u, slot));
-            if (row >= 0) {
-                put(row, sum);
-            } else if (~row == slot) {
-                entry = sum;
+            if (UPDATE != PLAIN && row[u] >= 0 && row[u] != before) {
+                sum.store(row_at(y, row[u], pitch), at, k, alpha, beta, UPDATE);
             } else {
-                taken[slot][member] = sum;
-                if (member == 0) taken_from[slot] = (int)~row;
+                Y* to = row[u] != before ? row_at(y, row[u], pitch) : row_at(cuts.part + at, 2 * chunk, pitch);
+                if (row[u] < 0) {
+                    const bool takes = ~row[u] != slot;
+                    to = entry + (takes ? TAKEN : 0);
+                    if (takes && member == 0) taken_from[slot] = (int)~row[u];
+                }
+                sum.store(to, at, k, alpha, beta, PLAIN);
             }
             sum = {};
         }
     }
+    const I after = cuts.span && chunk + 1 < m.n_chunks ? m.carry_row[chunk + 1] : I(-1);
+    const I tail = active ? m.tail[chunk * L + slot] : I(-1);
     __syncthreads();
     const int from = taken_from[lane_id()];
     uint32 others = 0;
+#pragma unroll 1
     for (int i = 0; i < WARP / G; ++i) {
         const uint32 of = __ballot_sync(FULL, from == (int)threadIdx.x / WARP * (WARP / G) + i);
         if (lane_id() / G == i) others = of;
     }
-    const I row = active ? m.tail[chunk * L + slot] : I(-1);
-    if (row < 0) return;
-    for (; others; others &= others - 1) entry.add(taken[__ffs(others) - 1][member]);
-    put(row, entry);
-}
-
-// The launch bounds: 512 threads a multiprocessor, so at most 128 registers a thread.
-template <class A, class Y, class I, int L, int G, int V, int W, int U>
-__global__ __launch_bounds__(WARP* G, 16 / G) void cvr_matmat(const Cvr<A, I> m, int64 k, const Y* __restrict__ x,
-                                                              Y* __restrict__ y, Y* __restrict__ carry, Y alpha, Y beta,
-                                                              int update) {
-    const Opened<A>& values = m.val.opened();
-    const int64 at = (blockIdx.y * (int64)(W * G) + threadIdx.x % G) * V;
-    const int64 stride = gridDim.x * (int64)WARP;
-    for (int64 i = blockIdx.x * (int64)WARP + threadIdx.x / G; i < m.n_empty; i += stride)
-        Columns<Y, V, W, G * V>{}.store(y + m.empty_row[i] * k + at, at, k, alpha, beta, update);
-    const int64 chunk = blockIdx.x;
-    if (chunk >= m.n_chunks) return;
-    __shared__ Records<G> records;
-    __shared__ Columns<Y, V, W, G * V> taken[WARP][G];  // what a lane adds to another one's entry,
-    __shared__ int taken_from[WARP];                    // and which; -1: nothing
-    const I base = m.col_base[chunk];
-    const int64 start = m.col_ptr[chunk];
-    if (base >= 0)
-        multiply<A, Y, I, L, G, V, W, U>(m, values, chunk, m.col_narrow + start, x + (int64)base * k + at, y, carry, k, at, alpha,
-                                         beta, update, records, taken, taken_from);
-    else
-        multiply<A, Y, I, L, G, V, W, U>(m, values, chunk, m.col_wide + start, x + at, y, carry, k, at, alpha, beta, update,
-                                         records, taken, taken_from);
-}
-
-// cvr_carry_rows: Y[cut_row[i]] += the carries of chunks cut_ptr[2 i] .. cut_ptr[2 i + 1] - 1
-//
-// mapping   one block a cut row, one thread a column
-// traffic   k sizeof(Y) bytes a cut chunk, 16 + sizeof(I) + 2 k sizeof(Y) a cut row
-// requires  carries are scaled already, and Y holds the part of the row's first chunk
-// races     none: one thread owns a sum, terms added in order
-template <class Y, class I>
-__global__ void cvr_carry_rows(const I* cut_row, const int64* cut_ptr, const Y* carry, int64 k, Y* y) {
-    const int64 cut = blockIdx.x;
-    Y* row = y + cut_row[cut] * k;
-    for (int64 at = threadIdx.x; at < k; at += blockDim.x) {
-        Y sum{};
-        for (int64 chunk = cut_ptr[2 * cut]; chunk < cut_ptr[2 * cut + 1]; ++chunk) sum = add(sum, carry[chunk * k + at]);
-        row[at] = add(row[at], sum);
+    if (tail >= 0) {
+        sum.load(entry, at, k);
+#pragma unroll 1
+        for (; others; others &= others - 1) {
+            Part taken;
+            taken.load(entries[1][__ffs(others) - 1] + member * V, at, k);
+            sum.add(taken);
+        }
+        if (tail == before || tail == after)
+            sum.store(row_at(cuts.part + at, 2 * chunk + (tail != before), pitch), at, k, alpha, beta, PLAIN);
+        else
+            sum.store(row_at(y, tail, pitch), at, k, alpha, beta, UPDATE);
     }
+    if (before >= 0 || after >= 0)
+        add_parts<UPDATE, W * G * V, Part>(cuts, m, chunk, before, after, slot, y, k, at, alpha, beta, entry, taken_from);
+}
+
+// Thread blocks of G warps for 1024 threads a multiprocessor, as many as every GPU of an architecture holds: half of its
+// threads may have 64 registers each.
+__device__ constexpr int blocks_at_once(int G) {
+#if __CUDA_ARCH__ == 800 || __CUDA_ARCH__ == 900 || __CUDA_ARCH__ == 1000
+    return 32 / G;
+#else
+    return G > 1 ? 32 / G : 16;
+#endif
+}
+
+template <class A, class Y, class I, int L, int G, int V, int W, int U, int UPDATE>
+__global__ __launch_bounds__(WARP* G, blocks_at_once(G)) void cvr_matmat(
+    const Cvr<A, I> m, int k, const Y* __restrict__ x, Y* __restrict__ y, const MatrixCuts<Y> cuts, Y alpha, Y beta) {
+    const Opened<A>& values = m.val.opened();
+    const int at = (blockIdx.y * (W * G) + threadIdx.x % G) * V;
+#pragma unroll 1
+    for (int64 i = blockIdx.x * (int64)WARP + threadIdx.x / G; i < m.n_empty; i += gridDim.x * (int64)WARP)
+        Columns<Y, V, W, G * V>{}.store(y + (int64)m.empty_row[i] * k + at, at, k, alpha, beta, UPDATE);
+    __shared__ Records<G> records;
+    __shared__ alignas(16) Y entries[2][WARP][W * G * V];  // what a lane adds to its own entry of tail, and to another's,
+    __shared__ int taken_from[WARP];                       // and whose; -1: nothing
+    if (blockIdx.x < m.n_chunks)
+        multiply<A, Y, I, L, G, V, W, U, UPDATE>(m, values, blockIdx.x, x, y, cuts, k, at, alpha, beta, records, entries, taken_from);
 }

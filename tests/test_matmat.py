@@ -192,6 +192,46 @@ def test_infinite_alpha(build, device):
             np.testing.assert_array_equal(many, np.stack([expected, expected], 1))
 
 
+@pytest.mark.parametrize("split", ["rows", "nnz"])
+@pytest.mark.parametrize("dtype", ["int8", "float32", "float64", "complex128"])
+@pytest.mark.parametrize(("k", "alpha", "beta"), [(3, 1, 0), (64, 3, 2), (130, 1, 0)])
+@pytest.mark.each_pair
+def test_rows_in_many_chunks(k, alpha, beta, dtype, split, device):
+    """Nothing of one product is left for the next."""
+    lengths, n_cols = [2000, 0, 3, 5000, 1], 5000
+    indices = np.concatenate([np.arange(length) for length in lengths])
+    values = zoo.vector(indices.size, dtype)
+    csr = scipy.sparse.csr_array((values, indices, np.append(0, np.cumsum(lengths))), shape=(5, n_cols))
+    A = cvrarray.CVRArray(csr, n_chunks=150, split=split, device=device)
+    for seed in range(2):
+        x, before = matrix(n_cols, k, dtype, seed=seed), matrix(5, k, dtype, seed=9)
+        out = put(before.copy(), device)
+        assert_columns(A.matmat(put(x, device), out=out, alpha=alpha, beta=beta), csr, x, alpha, beta, before)
+
+
+def test_first_product_in_a_graph(gpu):
+    """What a product prepares is no part of the graph that it is captured in."""
+    import cupy
+
+    csr = zoo.integers("one_dense_row", np.float64)
+    A = cvrarray.CVRArray(csr, n_chunks=9, split="nnz", device=gpu)
+    x, out = put(matrix(csr.shape[1], 5), gpu), cupy.zeros((csr.shape[0], 5))
+    cvrarray.CVRArray(csr, n_chunks=9, split="nnz", device=gpu).matmat(x, out=out)  # compiles
+    cupy.cuda.Device().synchronize()
+    stream = cupy.cuda.Stream(non_blocking=True)
+    with stream:
+        stream.begin_capture()
+        A.matmat(x, out=out)
+        graph = stream.end_capture()
+        A.matmat(x, out=out)
+        stream.synchronize()
+        assert_columns(out, csr, get(x))
+        out.fill(np.nan)
+        graph.launch(stream)
+        stream.synchronize()
+        assert_columns(out, csr, get(x))
+
+
 @BUILD
 def test_same_bits_as_in_another_call(build, device):
     csr = zoo.floats("power_law", np.float32)

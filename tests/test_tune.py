@@ -149,6 +149,17 @@ def test_budget(clock, cache, monkeypatch):
     assert len(seen) == n_seen
 
 
+def test_near_ties_go_to_far_fewer_bytes_on_a_gpu(monkeypatch):
+    """A vector hardly notices; products with many columns, which nothing announced, do."""
+    csr = scipy.sparse.csr_array(np.eye(8))
+    stats = model.statistics(csr, exact=False)._replace(table_bytes={"cvr": 100, "bbcsr1": 300})
+    for of_cvr, chosen in ((1.05, "cvr"), (1.2, "bbcsr")):
+        monkeypatch.setattr(model, "predict", lambda *_, of_cvr=of_cvr: {"bbcsr1": 7.0, "cvr": 7.0 * of_cvr})
+        assert model.choose(stats, "cuda").format == chosen
+        assert model.choose(stats, "cuda", columns=64).format == "bbcsr"
+        assert model.choose(stats, "cpu").format == "bbcsr"
+
+
 @pytest.mark.parametrize("budget_s", [0, 5])
 @pytest.mark.parametrize("shape", [(0, 4), (4, 0), (5, 5)])
 def test_without_nonzeros_nothing_is_measured(cache, shape, budget_s):

@@ -29,6 +29,10 @@ SAMPLE, FEWEST_WINDOWS, MOST_WINDOWS = 1 << 15, 8, 16
 #: other machines.
 BYTES_PER_US = {"cuda": 4.0e6, "cpu": 2.0e4}
 
+#: On a GPU: of formats whose products with a vector take at most NEAR_TIE times as long as the fastest's, one with at
+#: most FEWER_BYTES of its bytes is taken.
+NEAR_TIE, FEWER_BYTES = 1.1, 0.5
+
 
 class Statistics(NamedTuple):
     """Statistics by which a format is chosen. Row lengths count stored entries.
@@ -163,6 +167,8 @@ def choose(stats: Statistics, device: str, columns: int = 1) -> Plan:
         return Plan("cvr", None, "cvr: no nonzeros, so no padding either")
     time = predict(stats, device, columns)
     name = min(time, key=time.__getitem__)
+    if device == "cuda" and columns == 1:
+        name = _of_near_ties(time, stats.table_bytes, name)
     cls, keywords = of_variant(name)
     others = [other for other in time if of_variant(other)[0] is not cls]
     named = [name, *([min(others, key=time.__getitem__)] if others else [])]
@@ -171,6 +177,16 @@ def choose(stats: Statistics, device: str, columns: int = 1) -> Plan:
     of = "" if columns == 1 else f" with {columns} columns"
     reason = f"{_label(name)}: predicted {_rounded(time[name])} us a product{of}{beside}"
     return Plan(cls.format, keywords.get("block_size"), f"{reason}; {size} bytes a nonzero; {cls._why(name, stats)}")
+
+
+def _of_near_ties(time: dict[str, float], table_bytes: dict[str, int], fastest: str) -> str:
+    """The smallest of the formats that take little longer than the fastest and far fewer bytes; else the fastest.
+
+    A vector says nothing then, but products with many columns, which no hint announced, would take as many times longer.
+    """
+    near = [name for name in time if time[name] <= NEAR_TIE * time[fastest]]
+    smallest = min(near, key=table_bytes.__getitem__)
+    return smallest if table_bytes[smallest] <= FEWER_BYTES * table_bytes[fastest] else fastest
 
 
 def _rounded(microseconds: float) -> str:

@@ -15,17 +15,18 @@ from .assembly import WORDS, as_words
 from .autotune import autotuned
 from .compiler import (
     ACCUMULATE,
+    MATRIX_LANES,
     NULL,
     PLAIN,
-    PRODUCTS,
     SCALE,
     STORED,
     Kernel,
     PerStream,
     Scratch,
     Struct,
+    Tiles,
+    aside,
     blocks,
-    matrix_tiles,
     matrix_width,
     struct,
     synchronize,
@@ -41,8 +42,9 @@ UNROLL = {1: 6, 2: 6, 4: 6, 8: 6, 16: 4}
 EMPTY_ROWS_A_THREAD, MOST_BLOCKS_FOR_EMPTY = 8, 1 << 14
 #: Entries of rows that count as long where columns are far apart, as in BBCSR's ``is_far``.
 LONG = 40
-#: ``A @ X``: vectors of a row of X that a lane holds, at most.
-MATRIX_VECTORS = 4
+#: ``A @ X``: bytes of a row of X that one load of a group of lanes covers, at most. L2 answers so many requests, of up
+#: to a cache line each.
+MATRIX_LINE = 128
 #: Steps a chunk should have: STEPS, fewer (to MIN_STEPS) where there would not be ENOUGH_CHUNKS to keep the device
 #: busy, more (to MAX_STEPS) where rows are longer. Measured: ``docs/decisions/0003-gpu-products.md``.
 MIN_STEPS, STEPS, MAX_STEPS, ENOUGH_CHUNKS = 32, 64, 512, 7392
@@ -90,16 +92,16 @@ MATMAT = Kernel(
         (value, product, *how)
         for value, product in STORED
         for how in (
-            ("int32", WARP, 1, vector_width(product), 1),
-            ("int32", WARP, 16, vector_width(product), 4),
-            ("int64", 4, 8, 1, 2),
+            ("int32", WARP, 1, vector_width(product), 1, int(PLAIN)),
+            ("int32", WARP, 16, 1, 2, int(PLAIN)),
+            ("int32", WARP, 8, vector_width(product), 2, int(ACCUMULATE)),
+            ("int64", 4, 8, 1, 2, int(SCALE)),
         )
     ],
-    lambda value, product, index, n_lanes, lanes, width, vectors: (
-        value, product, index, n_lanes, lanes, width, vectors, matrix_unroll(vectors),
+    lambda value, product, index, n_lanes, lanes, width, vectors, form: (
+        value, product, index, n_lanes, lanes, width, vectors, matrix_unroll(vectors), form,
     ),
 )  # fmt: skip
-CARRY_ROWS = Kernel("cvr_matmat", "cvr_carry_rows", [(product, "int32") for _, product in PRODUCTS])
 TRANSPOSED = Kernel(
     "cvr_transposed",
     "cvr_transposed",
@@ -268,9 +270,7 @@ def _cuts(t: CVRTables, dtype: np.dtype) -> Callable[[], Struct]:
     if not n_cut:
         nothing = struct(*[None] * 3)
         return lambda: nothing
-    span = cupy.empty((n_chunks + 1, 2), np.int32)
-    SPANS()(blocks(n_chunks + 1, BLOCK), (BLOCK,), (t.cut_ptr, np.int64(n_cut), np.int64(n_chunks), span))
-    synchronize()
+    span = _spans(t)
 
     def make():
         arrived = cupy.zeros(n_chunks, np.uint32)
@@ -278,6 +278,15 @@ def _cuts(t: CVRTables, dtype: np.dtype) -> Callable[[], Struct]:
         return struct(span, arrived, part)
 
     return PerStream(make).get
+
+
+def _spans(t: CVRTables) -> cupy.ndarray:
+    """(n_chunks + 1, 2) as the kernels' ``Cuts`` have it; some row is cut."""
+    n_chunks, n_cut = t.carry_row.size, t.cut_row.size
+    span = cupy.empty((n_chunks + 1, 2), np.int32)
+    with aside():
+        SPANS()(blocks(n_chunks + 1, BLOCK), (BLOCK,), (t.cut_ptr, np.int64(n_cut), np.int64(n_chunks), span))
+    return span
 
 
 def numbers_pay(t: CVRTables) -> bool:
@@ -290,29 +299,48 @@ def product_matrix(tables: CVRTables, dtype: np.dtype) -> Callable[[cupy.ndarray
     order.
     """
     t, index = tables, tables.tail.dtype
-    n_chunks, n_cut = t.carry_row.size, t.cut_row.size
+    n_chunks, is_cut = t.carry_row.size, t.cut_row.size > 0
     chunks, scratch = _struct(t), Scratch()
     n_blocks = max(1, n_chunks, min(-(-t.empty_row.size // WARP), MOST_BLOCKS_FOR_EMPTY))
+    span = _spans(t) if is_cut else None
+
+    nothing = struct(*[None] * 3)
 
     @cache
-    def prepared(k, width):
-        lanes, width, vectors, tiles = matrix_tiles(k, width, MATRIX_VECTORS)
-        multiply = MATMAT(distinct.kind(t.val, t.distinct), dtype, index, t.n_lanes, lanes, width, vectors)
-        return multiply, (n_blocks, tiles), (WARP * lanes,), np.int64(k)
+    def layout(k, width):
+        tiles = matrix_layout(k, width, dtype)
+        return tiles, PerStream(lambda: cupy.zeros((tiles.tiles, n_chunks), np.uint32)).get
+
+    @cache
+    def multiply(tiles, form):
+        lanes, width, vectors, _ = tiles
+        return MATMAT(distinct.kind(t.val, t.distinct), dtype, index, t.n_lanes, lanes, width, vectors, form)
 
     def run(x, y, alpha, beta):
-        multiply, grid, block, k = prepared(x.shape[1], matrix_width(x.shape[1], x, y))
-        carry = scratch.empty((n_chunks if n_cut else 0, x.shape[1]), dtype)
-        multiply(grid, block, (chunks, k, x, y, carry, alpha, beta, update(alpha, beta)))
-        if n_cut and k:
-            CARRY_ROWS(dtype, index)((n_cut,), (min(int(k), BLOCK),), (t.cut_row, t.cut_ptr, carry, k, y))
+        k = x.shape[1]
+        tiles, arrived = layout(k, matrix_width(k, x, y))
+        cuts = struct(span, arrived(), scratch.empty((2 * n_chunks, k), dtype)) if is_cut else nothing
+        found = multiply(tiles, int(update(alpha, beta)))
+        found((n_blocks, tiles.tiles), (WARP * tiles.lanes,), (chunks, np.int32(k), x, y, cuts, alpha, beta))
 
     return run
 
 
+def matrix_layout(k: int, width: int, dtype: np.dtype) -> Tiles:
+    """How lanes share `k` columns of X, in vector loads of `width` numbers.
+
+    A load covers half a cache line or a whole one. From a line on a lane holds two vectors: values and columns are
+    loaded, and records are met, once for both. More would take registers from warps that hide the loads' latency.
+    """
+    size, in_a_row = width * dtype.itemsize, max(1, -(-k // width))
+    vectors = 2 if in_a_row * size >= MATRIX_LINE else 1
+    lanes = min(MATRIX_LANES, MATRIX_LINE // size, 1 << (-(-in_a_row // vectors) - 1).bit_length())
+    return Tiles(lanes, width, vectors, max(1, -(-k // (lanes * width * vectors))))
+
+
 def matrix_unroll(vectors: int) -> int:
     """Steps whose rows of X are loaded before the first is multiplied."""
-    return 4 if vectors <= 2 else 2
+    return 4 if vectors == 1 else 2
 
 
 def product_transposed(tables: CVRTables, dtype: np.dtype) -> Callable[[cupy.ndarray, cupy.ndarray, Any, Any], None]:
