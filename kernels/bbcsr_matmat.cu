@@ -20,15 +20,17 @@ __device__ void multiply(const C* col, const Opened<A>& data, const M* present, 
     for (int block = 0; block < n_blocks; block += U) {
         C c[U];
         M bits[U];
-        Stored<A> v[U][B];
+        LookedUp<A> v[U][B];
 #pragma unroll
         for (int u = 0; u < U; ++u) {
             const bool here = block + u < n_blocks;
             c[u] = here ? stream(col + (int64)(block + u) * WARP) : C(-1);
             bits[u] = HOLES && here ? stream(present + (int64)(block + u) * WARP) : M(0);
 #pragma unroll
-            for (int j = 0; j < B; ++j) 
-                v[u][j] = here ? stream(data.slot + ((int64)(block + u) * B + j) * WARP) : Stored<A>{};
+            for (int j = 0; j < B; ++j) {
+                const Stored<A>* slot = data.slot + ((int64)(block + u) * B + j) * WARP;
+                v[u][j] = data.looked_up(here ? stream(slot) : Stored<A>{});
+            }
         }
 #pragma unroll
         for (int u = 0; u < U; ++u) {
@@ -41,7 +43,7 @@ __device__ void multiply(const C* col, const Opened<A>& data, const M* present, 
                 const Y* from = x + (int64)of_slot * B * k;
 #pragma unroll
                 for (int j = 0; j < B; ++j) {
-                    const Y value = data.template decoded<Y>(shuffle(v[u][j], slot));
+                    const Y value = data.template widened<Y>(shuffle(v[u][j], slot));
                     if (!here || (HOLES && !(marks >> j & 1))) continue;
                     Columns<Y, V, 1, V> of_x;
                     of_x.load(from + j * k, at, k);
@@ -121,9 +123,9 @@ __device__ void multiply_blocks(const C* col, const Opened<A>& data, const M* pr
 #pragma unroll
         for (int j = 0; j < B; ++j)
             if (stored >> j & 1) of_x[j].load(x + ((int64)c * B + j) * k, at, k);
-        Stored<A> v[EACH];
+        LookedUp<A> v[EACH];
 #pragma unroll
-        for (int n = 0; n < EACH; ++n) v[n] = v_next[n];
+        for (int n = 0; n < EACH; ++n) v[n] = data.looked_up(v_next[n]);
         if (block + S < n_blocks) c_next = cached(col + (block + S) * (int64)WARP);
         load_values(block + S);
 #pragma unroll
@@ -131,7 +133,7 @@ __device__ void multiply_blocks(const C* col, const Opened<A>& data, const M* pr
 #pragma unroll
             for (int i = 0; i < B; ++i) {
                 const int e = j * B + i;
-                const Y value = data.template decoded<Y>(shuffle(v[e / G], e % G, group, G));
+                const Y value = data.template widened<Y>(shuffle(v[e / G], e % G, group, G));
                 if (marks[i] >> j & 1) sum[i].add_product(value, of_x[j]);
             }
     }
