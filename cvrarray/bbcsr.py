@@ -459,7 +459,7 @@ class BBCSRArray(FormatArray):
         costs, n_bytes = MATRIX_COSTS[min(size, 2)], stats.table_bytes[name]
         slots = _slots(n_bytes, size, item)
         vectors = -(-columns // max(1, min(4, 16 // item)))
-        lanes = min(16, 1 << (vectors - 1).bit_length())
+        lanes = min(16, 1 << (vectors - 1).bit_length())  # times the vectors that each holds
         n_bins = -(-stats.shape[0] // WARP)
         if size == 1:
             while lanes > 1 and n_bins * -(-vectors // lanes) < ENOUGH_TILES[lanes > 2]:
