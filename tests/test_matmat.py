@@ -112,8 +112,9 @@ def test_rounding(build, dtype, device):
         assert_columns(build(csr, device) @ put(x, device), csr, x)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64", "complex128", "int8"])
-@pytest.mark.parametrize("block_size", [1, 3, 12])
+@pytest.mark.parametrize(
+    ("block_size", "dtype"), [(1, "float32"), (1, "float64"), (1, "complex128"), (12, "int8"), (12, "float32")]
+)
 def test_layouts_of_many_bins(block_size, dtype, gpu, monkeypatch):
     """A matrix as small as these has fewer lanes a row otherwise. X has entries that no product may touch: those of
     columns without a nonzero, and, for padding, of the rows that have one.
@@ -123,7 +124,7 @@ def test_layouts_of_many_bins(block_size, dtype, gpu, monkeypatch):
     monkeypatch.setattr(bbcsr, "ENOUGH_TILES", (0, 0))
     for name in (*VARIED, "blocks_over_the_edge", "wide_blocks_over_the_edge", "power_law", "narrow_and_wide_tiles"):
         csr = zoo.integers(name, dtype)
-        for k in (1, 2, 8, 9, 16, 20, 33, 64, 100, 260):
+        for k in (1, 8, 9, 16, 36, 64, 100):
             x = matrix(csr.shape[1], k, dtype)
             if x.dtype.kind in "fc":
                 x[np.diff(csr.tocsc().indptr) == 0] = np.nan
