@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import pickle
 
 import numpy as np
 import pytest
 import zoo
-from checks import BUILDS, DEFAULTS, TYPICAL, assert_product, assert_same_bits, assert_same_csr, get, put
+from checks import (
+    BUILDS,
+    DEFAULTS,
+    DIFFERENT,
+    TYPICAL,
+    assert_product,
+    assert_same_bits,
+    assert_same_csr,
+    extended_but,
+    get,
+    put,
+)
 from test_matmat import PAIRS, VARIED, matrix
 
 import cvrarray
@@ -16,7 +28,7 @@ from cvrarray.array import base, products
 
 BUILD = pytest.mark.parametrize("build", DEFAULTS, ids=str)
 TYPICAL_BUILDS = pytest.mark.parametrize("build", TYPICAL, ids=str)
-EVERY_BUILD = pytest.mark.parametrize("build", BUILDS, ids=str)
+EVERY_BUILD = pytest.mark.parametrize("build", extended_but(DIFFERENT, BUILDS), ids=str)
 SMALL = [name for name in zoo.ZOO if np.prod(zoo.ZOO[name]().shape) < 100_000]
 
 
@@ -59,7 +71,7 @@ def test_zoo_in_floats(build, name, device):
 
 
 @TYPICAL_BUILDS
-@pytest.mark.parametrize(("dtype", "x_dtype"), PAIRS, ids=["-".join(pair) for pair in PAIRS])
+@pytest.mark.parametrize(("dtype", "x_dtype"), PAIRS)
 @pytest.mark.each_value
 def test_dtypes(build, dtype, x_dtype, device):
     for name in VARIED:
@@ -132,18 +144,18 @@ def test_from_the_left(build, dtype, device):
 
 
 @BUILD
-@pytest.mark.parametrize("dtype", ["float64", "complex64"])
-def test_adjoint(build, dtype, device):
+@pytest.mark.parametrize(("dtype", "x_dtype"), list(itertools.product(["float64", "complex64"], ["float64", "complex128"])))
+@pytest.mark.each_value
+def test_adjoint(build, dtype, x_dtype, device):
     csr = zoo.integers("rows_of_mixed_length", dtype)
     dense, A = csr.toarray(), build(csr, device)
-    for x_dtype in ("float64", "complex128"):
-        x, many = zoo.vector(csr.shape[0], x_dtype), matrix(csr.shape[0], 3, x_dtype)
-        for y in (A.rmatvec(put(x, device)), A.H @ put(x, device)):
-            np.testing.assert_array_equal(get(y), dense.conj().T @ x)
-        for y in (A.rmatmat(put(many, device)), A.H @ put(many, device)):
-            np.testing.assert_array_equal(get(y), dense.conj().T @ many)
-        np.testing.assert_array_equal(get(A.T.rmatvec(put(zoo.vector(csr.shape[1], x_dtype), device))),
-                                      dense.conj() @ zoo.vector(csr.shape[1], x_dtype))  # fmt: skip
+    x, many = zoo.vector(csr.shape[0], x_dtype), matrix(csr.shape[0], 3, x_dtype)
+    for y in (A.rmatvec(put(x, device)), A.H @ put(x, device)):
+        np.testing.assert_array_equal(get(y), dense.conj().T @ x)
+    for y in (A.rmatmat(put(many, device)), A.H @ put(many, device)):
+        np.testing.assert_array_equal(get(y), dense.conj().T @ many)
+    np.testing.assert_array_equal(get(A.T.rmatvec(put(zoo.vector(csr.shape[1], x_dtype), device))),
+                                  dense.conj() @ zoo.vector(csr.shape[1], x_dtype))  # fmt: skip
 
 
 @BUILD
