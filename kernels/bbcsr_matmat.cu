@@ -16,57 +16,27 @@
 // races     none: a warp owns its rows' columns
 //
 // Instructions bound it. So a turn has few beside its products: one address, from vectors of X counted by the lane that
-// loads the column; no condition where no row has padding yet, which each step asks once; lanes beyond the last column
-// compute too, and store nothing.
-
-// what the lane of a row has, for a lane of the group that takes this row
-template <int G, class T>
-__device__ T of_row(T value, int slot) {
-    return G == 1 ? value : shuffle(value, slot);
-}
-
-// a step: U blocks of each row, ROWS of them a turn. A lane has those of its own row: where their rows of X begin, their
-// entries (but for holes) and values; `pads` tells which of the U blocks are padding, in all rows
-template <bool WHOLE, class A, class Y, int B, bool HOLES, int G, int V, int W, int U, class O>
-__device__ __forceinline__ void add_step(const O (&row)[U], const unsigned (&pads)[U], const unsigned (&marks)[U],
-                                         const LookedUp<A> (&v)[U][B], const Opened<A>& data, const Vector<Y, V>* x, O row_of_x,
-                                         Columns<Y, V, W, G * V> (&sum)[G]) {
-    constexpr int ROWS = WARP / G;
-    const int group = lane_id() / G;
-#pragma unroll
-    for (int u = 0; u < U; ++u)
-#pragma unroll
-        for (int turn = 0; turn < G; ++turn) {
-            const int slot = turn * ROWS + group;
-            const Vector<Y, V>* from = x + of_row<G>(row[u], slot);
-            const unsigned stored = WHOLE ? FULL : pads[u] >> slot & 1 ? 0 : HOLES ? of_row<G>(marks[u], slot) : FULL;
-#pragma unroll
-            for (int j = 0; j < B; ++j) {
-                const Y value = data.template widened<Y>(of_row<G>(v[u][j], slot));
-                if (!WHOLE && !(stored >> j & 1)) continue;
-                Columns<Y, V, W, G * V> of_x;
-#pragma unroll
-                for (int w = 0; w < W; ++w) of_x.vector[w] = cached(from + (j * row_of_x + w * G));
-                sum[turn].add_product(value, of_x);
-            }
-        }
-}
-
+// loads the column; padding is no branch, but loads the bin's first row of X, and its products have a predicate; lanes
+// beyond the last column compute too, and store nothing.
+constexpr int LOADS = 8;  // of rows of X, under way together
 template <class A, class Y, class I, class M, int B, bool HOLES, int G, int V, int W, int U, class O, class C>
 __device__ void multiply(const C* col, const Opened<A>& data, const M* present, int n_blocks, const Y* x, O row_of_x,
                          Columns<Y, V, W, G * V> (&sum)[G]) {
     constexpr bool AHEAD = B == 1;
+    constexpr int ROWS = WARP / G;                       // of a turn
+    constexpr int TURNS = G * W < LOADS ? G : LOADS / W;  // whose loads are under way together
+    const int group = lane_id() / G;
     auto origin = reinterpret_cast<const Vector<Y, V>*>(x);
     asm("" : "+l"(origin));  // one pointer, not a sum of two for each row
     C c_next[U];
-    M marks_next[U];
+    M bits_next[U];
     Stored<A> v_next[U][B];
     auto load = [&](int block) {
 #pragma unroll
         for (int u = 0; u < U; ++u) {
             const bool here = block + u < n_blocks;
             c_next[u] = here ? stream(col + (int64)(block + u) * WARP) : C(-1);
-            marks_next[u] = HOLES && here ? stream(present + (int64)(block + u) * WARP) : M(0);
+            bits_next[u] = HOLES && here ? stream(present + (int64)(block + u) * WARP) : M(0);
 #pragma unroll
             for (int j = 0; j < B; ++j)
                 v_next[u][j] = here ? stream(data.slot + ((int64)(block + u) * B + j) * WARP) : Stored<A>{};
@@ -76,28 +46,55 @@ __device__ void multiply(const C* col, const Opened<A>& data, const M* present, 
     for (int block = 0; block < n_blocks; block += U) {
         if (!AHEAD) load(block);
         O row[U];
-        unsigned pads[U], marks[U], any = HOLES;
+        unsigned pads[U], bits[U];
         LookedUp<A> v[U][B];
 #pragma unroll
         for (int u = 0; u < U; ++u) {
             const bool is_pad = is_padding<I>(c_next[u], 0);
-            row[u] = (O)c_next[u] * (B * row_of_x);
-            pads[u] = __ballot_sync(FULL, is_pad);
-            any |= pads[u];
-            marks[u] = marks_next[u];
+            row[u] = is_pad ? O(0) : (O)c_next[u] * (B * row_of_x);
+            pads[u] = __ballot_sync(FULL, is_pad) >> group;
+            bits[u] = bits_next[u];
 #pragma unroll
             for (int j = 0; j < B; ++j) v[u][j] = data.looked_up(v_next[u][j]);
         }
         if (AHEAD) load(block + U);
-        if (any)
-            add_step<false, A, Y, B, HOLES, G, V, W, U>(row, pads, marks, v, data, origin, row_of_x, sum);
-        else
-            add_step<true, A, Y, B, HOLES, G, V, W, U>(row, pads, marks, v, data, origin, row_of_x, sum);
+#pragma unroll
+        for (int u = 0; u < U; ++u)
+#pragma unroll
+            for (int first = 0; first < G; first += TURNS) {
+                const Vector<Y, V>* from[TURNS];
+                unsigned pad[TURNS], marks[TURNS];
+#pragma unroll
+                for (int t = 0; t < TURNS; ++t) {
+                    const int slot = (first + t) * ROWS + group;
+                    from[t] = origin + shuffle(row[u], slot);
+                    pad[t] = pads[u] & 1u << (first + t) * ROWS;
+                    marks[t] = HOLES ? shuffle(bits[u], slot) : FULL;
+                }
+#pragma unroll
+                for (int j = 0; j < B; ++j) {
+                    Columns<Y, V, W, G * V> of_x[TURNS];
+                    unsigned skip[TURNS];
+#pragma unroll
+                    for (int t = 0; t < TURNS; ++t) {
+                        skip[t] = HOLES ? pad[t] | (~marks[t] & 1u << j) : pad[t];
+                        // a hole may be beyond the last row of X
+                        if (!HOLES || !skip[t])
+#pragma unroll
+                            for (int w = 0; w < W; ++w) of_x[t].vector[w] = cached(from[t] + (j * row_of_x + w * G));
+                    }
+#pragma unroll
+                    for (int t = 0; t < TURNS; ++t) {
+                        const Y value = data.template widened<Y>(shuffle(v[u][j], (first + t) * ROWS + group));
+                        sum[first + t].add_product_unless(skip[t], value, of_x[t]);
+                    }
+                }
+            }
     }
 }
 
 // thread blocks that a multiprocessor has room for at least: what is left of its registers is for loads under way
-__device__ constexpr int blocks_at_once(int B, int G) { return B > 1 ? 2 : G == 8 ? 4 : G > 1 ? 6 : 8; }
+__device__ constexpr int blocks_at_once(int B, int G) { return B > 1 ? 2 : G == 8 ? 4 : G == 4 ? 6 : 8; }
 
 template <class A, class Y, class I, class M, int B, bool HOLES, int G, int V, int W, int U, class O>
 __global__ __launch_bounds__(128, blocks_at_once(B, G)) void

@@ -63,6 +63,14 @@ struct Columns {
             for (int i = 0; i < V; ++i) vector[w].at[i] = mac(value, x.vector[w].at[i], vector[w].at[i]);
     }
 
+    // but for a `skip` that is not 0
+    __device__ void add_product_unless(unsigned skip, Y value, const Columns& x) {
+#pragma unroll
+        for (int w = 0; w < W; ++w)
+#pragma unroll
+            for (int i = 0; i < V; ++i) mac_unless(skip, value, x.vector[w].at[i], vector[w].at[i]);
+    }
+
     __device__ void add(const Columns& other) {
 #pragma unroll
         for (int w = 0; w < W; ++w)
