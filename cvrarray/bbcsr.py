@@ -101,13 +101,17 @@ class MatrixCosts(NamedTuple):
 
     own_us: float
     tables: float  # a megabyte of tables
-    rows_of_x: float  # a megabyte of rows of X, one for each stored slot
+    rows_of_x: float  # a megabyte of rows of X, one for each column of a stored block
+    products: float  # a megabyte of what slots are multiplied by
     both: float  # a megabyte of X and Y
     step: float  # a block of the longest row
     turn: float  # the same for each lane that shares a row of X
 
 
-MATRIX_COSTS = {1: MatrixCosts(2.9, 0.072, 0.065, 0.35, 0.133, 0.067), 2: MatrixCosts(5.4, 0.19, 0.024, 0.30, 0.288, 0.0)}
+MATRIX_COSTS = {
+    1: MatrixCosts(2.9, 0.072, 0.048, 0.009, 0.25, 0.133, 0.067),
+    2: MatrixCosts(5.4, 0.19, 0.064, 0.009, 0.30, 0.288, 0.0),
+}
 
 
 class BBCSRArray(FormatArray):
@@ -459,7 +463,7 @@ class BBCSRArray(FormatArray):
         costs, n_bytes = MATRIX_COSTS[min(size, 2)], stats.table_bytes[name]
         slots = _slots(n_bytes, size, item)
         vectors = -(-columns // max(1, min(4, 16 // item)))
-        lanes = min(16, 1 << (vectors - 1).bit_length())
+        lanes = min(16, 1 << (vectors - 1).bit_length())  # times the vectors that each holds
         n_bins = -(-stats.shape[0] // WARP)
         if size == 1:
             while lanes > 1 and n_bins * -(-vectors // lanes) < ENOUGH_TILES[lanes > 2]:
@@ -467,7 +471,7 @@ class BBCSRArray(FormatArray):
         return float(
             costs.own_us
             + costs.tables * n_bytes / 1e6
-            + (costs.rows_of_x * slots + costs.both * sum(stats.shape)) * columns * item / 1e6
+            + ((costs.rows_of_x / size + costs.products) * slots + costs.both * sum(stats.shape)) * columns * item / 1e6
             + (costs.step + costs.turn * lanes) * stats.row_max / size
         )
 

@@ -6,71 +6,118 @@
 
 // bbcsr_matmat: all bins, row by row
 //
-// mapping   one warp a bin and G * V columns (blockIdx.y counts these). The 32 / G groups of the warp take 32 / G rows
+// mapping   one warp a bin and W * G * V columns (blockIdx.y counts these). The 32 / G groups of the warp take 32 / G rows
 //           at a time, and G turns make 32 rows: so values and block columns are loaded once, by the lane of their row,
-//           and each turn fetches its own by shuffles
-// traffic   slot: sizeof(A) + (2 or sizeof(I)) / B bytes for each G * V columns, with holes sizeof(M) / B more; and X;
+//           and each turn fetches its own by shuffles. With blocks of 1 they are loaded one step ahead
+// traffic   slot: sizeof(A) + (2 or sizeof(I)) / B bytes for each W * G * V columns, with holes sizeof(M) / B more; and X;
 //           Y once
-// requires  blocks of a row before its padding (invariant 3); padding and holes are never multiplied; V divides k
+// requires  blocks of a row before its padding (invariant 3); padding and holes are never multiplied; V divides k; k is
+//           W * G * V or more, or W is 1; an O counts the vectors of V numbers that X has; 128 threads
 // races     none: a warp owns its rows' columns
-template <class A, class Y, class I, class M, int B, bool HOLES, int G, int V, int U, class C>
-__device__ void multiply(const C* col, const Opened<A>& data, const M* present, int n_blocks, const Y* x, int64 at, int64 k,
-                         Columns<Y, V, 1, V> (&sum)[G]) {
-    const int lane = lane_id(), group = lane / G;
-    for (int block = 0; block < n_blocks; block += U) {
-        C c[U];
-        M bits[U];
-        Stored<A> v[U][B];
+//
+// Instructions bound it. So a turn has few beside its products: one address, from vectors of X counted by the lane that
+// loads the column; padding is no branch, but loads the bin's first row of X, and its products have a predicate; lanes
+// beyond the last column compute too, and store nothing.
+constexpr int LOADS = 8;  // of rows of X, under way together
+template <class A, class Y, class I, class M, int B, bool HOLES, int G, int V, int W, int U, class O, class C>
+__device__ void multiply(const C* col, const Opened<A>& data, const M* present, int n_blocks, const Y* x, O row_of_x,
+                         Columns<Y, V, W, G * V> (&sum)[G]) {
+    constexpr bool AHEAD = B == 1;
+    constexpr int ROWS = WARP / G;                       // of a turn
+    constexpr int TURNS = G * W < LOADS ? G : LOADS / W;  // whose loads are under way together
+    const int group = lane_id() / G;
+    auto origin = reinterpret_cast<const Vector<Y, V>*>(x);
+    asm("" : "+l"(origin));  // one pointer, not a sum of two for each row
+    C c_next[U];
+    M bits_next[U];
+    Stored<A> v_next[U][B];
+    auto load = [&](int block) {
 #pragma unroll
         for (int u = 0; u < U; ++u) {
             const bool here = block + u < n_blocks;
-            c[u] = here ? stream(col + (int64)(block + u) * WARP) : C(-1);
-            bits[u] = HOLES && here ? stream(present + (int64)(block + u) * WARP) : M(0);
+            c_next[u] = here ? stream(col + (int64)(block + u) * WARP) : C(-1);
+            bits_next[u] = HOLES && here ? stream(present + (int64)(block + u) * WARP) : M(0);
 #pragma unroll
-            for (int j = 0; j < B; ++j) 
-                v[u][j] = here ? stream(data.slot + ((int64)(block + u) * B + j) * WARP) : Stored<A>{};
+            for (int j = 0; j < B; ++j)
+                v_next[u][j] = here ? stream(data.slot + ((int64)(block + u) * B + j) * WARP) : Stored<A>{};
         }
+    };
+    if (AHEAD) load(0);
+    for (int block = 0; block < n_blocks; block += U) {
+        if (!AHEAD) load(block);
+        O row[U];
+        unsigned pads[U], bits[U];
+        LookedUp<A> v[U][B];
 #pragma unroll
         for (int u = 0; u < U; ++u) {
+            const bool is_pad = is_padding<I>(c_next[u], 0);
+            row[u] = is_pad ? O(0) : (O)c_next[u] * (B * row_of_x);
+            pads[u] = __ballot_sync(FULL, is_pad) >> group;
+            bits[u] = bits_next[u];
 #pragma unroll
-            for (int turn = 0; turn < G; ++turn) {
-                const int slot = turn * (WARP / G) + group;
-                const C of_slot = (C)__shfl_sync(FULL, c[u], slot);
-                const unsigned marks = HOLES ? __shfl_sync(FULL, (unsigned)bits[u], slot) : 0;
-                const bool here = at < k && !is_padding<I>(of_slot, 0);
-                const Y* from = x + (int64)of_slot * B * k;
+            for (int j = 0; j < B; ++j) v[u][j] = data.looked_up(v_next[u][j]);
+        }
+        if (AHEAD) load(block + U);
+#pragma unroll
+        for (int u = 0; u < U; ++u)
+#pragma unroll
+            for (int first = 0; first < G; first += TURNS) {
+                const Vector<Y, V>* from[TURNS];
+                unsigned pad[TURNS], marks[TURNS];
+#pragma unroll
+                for (int t = 0; t < TURNS; ++t) {
+                    const int slot = (first + t) * ROWS + group;
+                    from[t] = origin + shuffle(row[u], slot);
+                    pad[t] = pads[u] & 1u << (first + t) * ROWS;
+                    marks[t] = HOLES ? shuffle(bits[u], slot) : FULL;
+                }
 #pragma unroll
                 for (int j = 0; j < B; ++j) {
-                    const Y value = data.template decoded<Y>(shuffle(v[u][j], slot));
-                    if (!here || (HOLES && !(marks >> j & 1))) continue;
-                    Columns<Y, V, 1, V> of_x;
-                    of_x.load(from + j * k, at, k);
-                    sum[turn].add_product(value, of_x);
+                    Columns<Y, V, W, G * V> of_x[TURNS];
+                    unsigned skip[TURNS];
+#pragma unroll
+                    for (int t = 0; t < TURNS; ++t) {
+                        skip[t] = HOLES ? pad[t] | (~marks[t] & 1u << j) : pad[t];
+                        // a hole may be beyond the last row of X
+                        if (!HOLES || !skip[t])
+#pragma unroll
+                            for (int w = 0; w < W; ++w) of_x[t].vector[w] = cached(from[t] + (j * row_of_x + w * G));
+                    }
+#pragma unroll
+                    for (int t = 0; t < TURNS; ++t) {
+                        const Y value = data.template widened<Y>(shuffle(v[u][j], (first + t) * ROWS + group));
+                        sum[first + t].add_product_unless(skip[t], value, of_x[t]);
+                    }
                 }
             }
-        }
     }
 }
 
-template <class A, class Y, class I, class M, int B, bool HOLES, int G, int V, int U>
-__global__ void bbcsr_matmat(const Bbcsr<A, I, M> m, int64 k, const Y* __restrict__ x, Y* __restrict__ y, Y alpha, Y beta,
-                             int update) {
+// thread blocks that a multiprocessor has room for at least: what is left of its registers is for loads under way
+__device__ constexpr int blocks_at_once(int B, int G) { return B > 1 ? 2 : G == 8 ? 4 : G == 4 ? 6 : 8; }
+
+template <class A, class Y, class I, class M, int B, bool HOLES, int G, int V, int W, int U, class O>
+__global__ __launch_bounds__(128, blocks_at_once(B, G)) void
+bbcsr_matmat(const Bbcsr<A, I, M> m, int64 k, const Y* __restrict__ x, Y* __restrict__ y, Y alpha, Y beta, int update) {
     const Opened<A>& values = m.data.opened();
     const int64 bin = warp_id();
     if (bin >= m.n_bins) return;
     const int lane = lane_id();
-    const int64 at = (blockIdx.y * (int64)G + lane % G) * V;
+    // the last columns go with some before them, which are not stored twice, where there are as many
+    const int64 begin = blockIdx.y * (int64)(W * G * V), at = max(min(begin, k - W * G * V), (int64)0) + lane % G * V;
     const Bin<A, I, M, B, HOLES> own(m, values, bin, lane);
-    Columns<Y, V, 1, V> sum[G] = {};
+    Columns<Y, V, W, G * V> sum[G] = {};
+    const O row_of_x = (O)(k / V);
+    x += at < k ? at : 0;
     if (own.is_narrow())
-        multiply<A, Y, I, M, B, HOLES, G, V, U>(own.narrow(m), own.data, own.present, own.n_blocks, x + own.origin() * k + at, at,
-                                                k, sum);
+        multiply<A, Y, I, M, B, HOLES, G, V, W, U>(own.narrow(m), own.data, own.present, own.n_blocks, x + own.origin() * k,
+                                                   row_of_x, sum);
     else
-        multiply<A, Y, I, M, B, HOLES, G, V, U>(own.wide(m), own.data, own.present, own.n_blocks, x + at, at, k, sum);
+        multiply<A, Y, I, M, B, HOLES, G, V, W, U>(own.wide(m), own.data, own.present, own.n_blocks, x, row_of_x, sum);
 #pragma unroll
     for (int turn = 0; turn < G; ++turn) {
         const int64 row = bin * WARP + turn * (WARP / G) + lane / G;
-        if (row < m.n_rows) sum[turn].store(y + row * k + at, at, k, alpha, beta, update);
+        if (row < m.n_rows) sum[turn].store(y + row * k + at, at, k, alpha, beta, update, begin);
     }
 }
 
@@ -121,9 +168,9 @@ __device__ void multiply_blocks(const C* col, const Opened<A>& data, const M* pr
 #pragma unroll
         for (int j = 0; j < B; ++j)
             if (stored >> j & 1) of_x[j].load(x + ((int64)c * B + j) * k, at, k);
-        Stored<A> v[EACH];
+        LookedUp<A> v[EACH];
 #pragma unroll
-        for (int n = 0; n < EACH; ++n) v[n] = v_next[n];
+        for (int n = 0; n < EACH; ++n) v[n] = data.looked_up(v_next[n]);
         if (block + S < n_blocks) c_next = cached(col + (block + S) * (int64)WARP);
         load_values(block + S);
 #pragma unroll
@@ -131,7 +178,7 @@ __device__ void multiply_blocks(const C* col, const Opened<A>& data, const M* pr
 #pragma unroll
             for (int i = 0; i < B; ++i) {
                 const int e = j * B + i;
-                const Y value = data.template decoded<Y>(shuffle(v[e / G], e % G, group, G));
+                const Y value = data.template widened<Y>(shuffle(v[e / G], e % G, group, G));
                 if (marks[i] >> j & 1) sum[i].add_product(value, of_x[j]);
             }
     }

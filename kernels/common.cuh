@@ -92,6 +92,27 @@ __device__ Complex<T> mac(Complex<T> a, Complex<T> x, Complex<T> acc) {
     return {mac(-a.im, x.im, mac(a.re, x.re, acc.re)), mac(a.im, x.re, mac(a.re, x.im, acc.im))};
 }
 
+// sum = a * x + sum, but for a `skip` that is not 0. The forms in PTX add in place, with a predicate.
+template <class Y>
+__device__ void mac_unless(unsigned skip, Y a, Y x, Y& sum) {
+    if (!skip) sum = mac(a, x, sum);
+}
+template <>
+__device__ void mac_unless(unsigned skip, float a, float x, float& sum) {
+    asm("{.reg .pred p; setp.eq.u32 p, %3, 0; @p fma.rn.f32 %0, %1, %2, %0;}" : "+f"(sum) : "f"(a), "f"(x), "r"(skip));
+}
+template <>
+__device__ void mac_unless(unsigned skip, double a, double x, double& sum) {
+    asm("{.reg .pred p; setp.eq.u32 p, %3, 0; @p fma.rn.f64 %0, %1, %2, %0;}" : "+d"(sum) : "d"(a), "d"(x), "r"(skip));
+}
+template <class T>
+__device__ void mac_unless(unsigned skip, Complex<T> a, Complex<T> x, Complex<T>& sum) {
+    mac_unless(skip, a.re, x.re, sum.re);
+    mac_unless(skip, -a.im, x.im, sum.re);
+    mac_unless(skip, a.re, x.im, sum.im);
+    mac_unless(skip, a.im, x.re, sum.im);
+}
+
 template <class Y>
 __device__ Y add(Y a, Y b) {
     return a + b;

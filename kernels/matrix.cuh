@@ -9,6 +9,41 @@ struct alignas(V * sizeof(Y) < 16 ? V * sizeof(Y) : 16) Vector {
     Y at[V];
 };
 
+// what one load takes of a vector
+template <int BYTES>
+struct Word;
+template <>
+struct Word<1> {
+    typedef uint8 Type;
+};
+template <>
+struct Word<2> {
+    typedef uint16 Type;
+};
+template <>
+struct Word<4> {
+    typedef uint32 Type;
+};
+template <>
+struct Word<8> {
+    typedef uint2 Type;
+};
+template <>
+struct Word<16> {
+    typedef uint4 Type;
+};
+
+// read often, by neighbours
+template <class Y, int V>
+__device__ Vector<Y, V> cached(const Vector<Y, V>* from) {
+    union {
+        typename Word<sizeof(Vector<Y, V>)>::Type word;
+        Vector<Y, V> value;
+    } bits;
+    bits.word = __ldg(reinterpret_cast<const decltype(bits.word)*>(from));
+    return bits.value;
+}
+
 // a lane's part of a row of X or Y: W vectors, STRIDE columns apart, the first at column `at`; columns from k on are
 // not there
 template <class Y, int V, int W, int STRIDE>
@@ -28,6 +63,14 @@ struct Columns {
             for (int i = 0; i < V; ++i) vector[w].at[i] = mac(value, x.vector[w].at[i], vector[w].at[i]);
     }
 
+    // but for a `skip` that is not 0
+    __device__ void add_product_unless(unsigned skip, Y value, const Columns& x) {
+#pragma unroll
+        for (int w = 0; w < W; ++w)
+#pragma unroll
+            for (int i = 0; i < V; ++i) mac_unless(skip, value, x.vector[w].at[i], vector[w].at[i]);
+    }
+
     __device__ void add(const Columns& other) {
 #pragma unroll
         for (int w = 0; w < W; ++w)
@@ -35,10 +78,12 @@ struct Columns {
             for (int i = 0; i < V; ++i) vector[w].at[i] = ::add(vector[w].at[i], other.vector[w].at[i]);
     }
 
-    __device__ void store(Y* to, int64 at, int64 k, Y alpha, Y beta, int update) const {
+    // columns from `begin` on
+    __device__ void store(Y* to, int64 at, int64 k, Y alpha, Y beta, int update, int64 begin = 0) const {
 #pragma unroll
         for (int w = 0; w < W; ++w) {
             if (at + w * STRIDE >= k) break;
+            if (at + w * STRIDE < begin) continue;
             auto place = reinterpret_cast<Vector<Y, V>*>(to + w * STRIDE);
             Vector<Y, V> value;
             if (update == ACCUMULATE) value = *place;

@@ -4,11 +4,15 @@
 // A names how a matrix's values are stored: a number type, Few<type> or One<type>. Values<A> is what a structure of
 // tables has; Opened<A>, which opened() makes of it, is what decodes. All threads of a block must call opened(). Pads
 // and holes hold 0, or what distinct[0] is: see cvrarray/core/tables.py.
+//
+// decoded() is in two steps where lanes share what they load: looked_up() in the lane that loads a slot, which gives
+// what lanes pass on, and widened() in those that multiply.
 
 // a value a slot
 template <class A>
 struct Values {
-    typedef A Stored;  // what a slot holds
+    typedef A Stored;    // what a slot holds
+    typedef A LookedUp;  // what that stands for
     typedef Values Opened;
     static constexpr int BYTES = sizeof(A);  // of a slot
 
@@ -19,15 +23,22 @@ struct Values {
     __device__ void operator+=(int64 slots) { slot += slots; }
     __device__ Values from(const Stored* first) const { return {first}; }
 
+    __device__ A looked_up(Stored stored) const { return stored; }
+    template <class Y>
+    __device__ Y widened(A value) const {
+        return Widen<Y, A>::from(value);
+    }
     // what a slot holds, as the product computes with it
     template <class Y>
     __device__ Y decoded(Stored stored) const {
-        return Widen<Y, A>::from(stored);
+        return widened<Y>(looked_up(stored));
     }
 };
 
 template <class A>
 using Stored = typename Values<A>::Stored;
+template <class A>
+using LookedUp = typename Values<A>::LookedUp;
 template <class A>
 using Opened = typename Values<A>::Opened;
 
@@ -37,6 +48,7 @@ struct Few;
 template <class A>
 struct Values<Few<A>> {
     typedef uint8 Stored;
+    typedef A LookedUp;
     typedef Values Opened;
     static constexpr int BYTES = 1, MOST = 256;
 
@@ -54,9 +66,14 @@ struct Values<Few<A>> {
     __device__ void operator+=(int64 slots) { slot += slots; }
     __device__ Values from(const Stored* first) const { return {first, distinct, n_distinct}; }
 
+    __device__ A looked_up(Stored number) const { return distinct[number]; }
+    template <class Y>
+    __device__ Y widened(A value) const {
+        return Widen<Y, A>::from(value);
+    }
     template <class Y>
     __device__ Y decoded(Stored number) const {
-        return Widen<Y, A>::from(distinct[number]);
+        return widened<Y>(looked_up(number));
     }
 };
 
@@ -71,6 +88,7 @@ struct One;
 template <class A>
 struct Values<One<A>> {
     typedef Nothing Stored;
+    typedef Nothing LookedUp;
     static constexpr int BYTES = 0;
     struct Opened {
         const Stored* slot;
@@ -80,9 +98,14 @@ struct Values<One<A>> {
         __device__ void operator+=(int64) {}
         __device__ const Opened& from(const Stored*) const { return *this; }
 
+        __device__ Nothing looked_up(Stored) const { return {}; }
+        template <class Y>
+        __device__ Y widened(Nothing) const {
+            return Widen<Y, A>::from(value);
+        }
         template <class Y>
         __device__ Y decoded(Stored) const {
-            return Widen<Y, A>::from(value);
+            return widened<Y>({});
         }
     };
 

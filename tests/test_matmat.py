@@ -112,6 +112,42 @@ def test_rounding(build, dtype, device):
         assert_columns(build(csr, device) @ put(x, device), csr, x)
 
 
+@pytest.mark.parametrize(
+    ("block_size", "dtype"), [(1, "float32"), (1, "float64"), (1, "complex128"), (12, "int8"), (12, "float32")]
+)
+def test_layouts_of_many_bins(block_size, dtype, gpu, monkeypatch):
+    """A matrix as small as these has fewer lanes a row otherwise. X has entries that no product may touch: those of
+    columns without a nonzero, and, for padding, of the rows that have one.
+    """
+    from cvrarray.gpu import bbcsr
+
+    monkeypatch.setattr(bbcsr, "ENOUGH_TILES", (0, 0))
+    for name in (*VARIED, "blocks_over_the_edge", "wide_blocks_over_the_edge", "power_law", "narrow_and_wide_tiles"):
+        csr = zoo.integers(name, dtype)
+        for k in (1, 8, 9, 16, 36, 64, 100):
+            x = matrix(csr.shape[1], k, dtype)
+            if x.dtype.kind in "fc":
+                x[np.diff(csr.tocsc().indptr) == 0] = np.nan
+            out = put(np.full((csr.shape[0], k), 3, dtype), gpu)
+            cvrarray.BBCSRArray(csr, block_size=block_size, device=gpu).matmat(put(x, gpu), out=out, beta=2)
+            np.testing.assert_array_equal(get(out), (csr @ x).astype(dtype) + np.asarray(6, dtype), f"{name}, {k} columns")
+
+
+def test_padding_does_not_touch_x(gpu, monkeypatch):
+    """Padding loads the first row of X that its bin needs: nan and inf there stay in the rows that need it."""
+    from cvrarray.gpu import bbcsr
+
+    monkeypatch.setattr(bbcsr, "ENOUGH_TILES", (0, 0))
+    csr = zoo.integers("rows_of_mixed_length", np.float32)
+    for k in (4, 16, 64):
+        x = matrix(csr.shape[1], k, np.float32)
+        x[csr.indices[csr.indptr[:-1][np.diff(csr.indptr) > 0]]] = np.inf
+        x[::5] = np.nan
+        for block_size in (1, 12):
+            y = cvrarray.BBCSRArray(csr, block_size=block_size, device=gpu) @ put(x, gpu)
+            np.testing.assert_array_equal(np.isfinite(get(y)), np.isfinite(csr @ x))
+
+
 @BUILD
 def test_any_order_and_stride(build, device):
     csr = zoo.integers("rows_of_mixed_length", np.float64)

@@ -41,6 +41,9 @@ LONG, FEWEST, FEW_WARPS = 40, 4, 32
 #: ``A @ X``: of blocks of up to MOST_ROWS_A_GROUP rows a group of lanes holds all sums, if at least MANY_LANES share
 #: them. Fewer lanes would read values of too many rows at a time.
 MOST_ROWS_A_GROUP, MANY_LANES = 8, 2
+#: Row by row, the most lanes that share a row of X. Twice as many would do as well with half the vectors each, but for the
+#: instructions that pass on a nonzero.
+MOST_LANES = 8
 #: Warps that row by row there should be at least before one more lane than one, and than two, share a row.
 ENOUGH_TILES = 1800, 2400
 
@@ -57,9 +60,11 @@ def unroll(block_size: int, itemsize: int, is_far: bool) -> tuple[int, int]:
     return narrow, narrow
 
 
-def matrix_unroll(block_size: int, members: int) -> int:
-    """Blocks that are loaded before the first is multiplied: several where one block makes few loads."""
-    return 4 if block_size * members <= 2 else 2 if block_size * members <= 4 else 1
+def matrix_unroll(block_size: int, vectors: int) -> int:
+    """Blocks that are loaded before the first is multiplied: several where one block makes few loads. A lane loads
+    `vectors` of X for each column of a block.
+    """
+    return 4 if block_size * vectors <= 2 else 2 if block_size * vectors <= 4 or (block_size, vectors) == (1, 8) else 1
 
 
 def group(block_size: int) -> int:
@@ -135,12 +140,18 @@ MATMAT = Kernel(
     "bbcsr_matmat",
     "bbcsr_matmat",
     [
-        (value, product, *shape, members, width)
+        (value, product, *shape, *layout, offset)
         for value, product in STORED
-        for shape, members, width in zip(SHAPES, (1, 16, 4, 8), (1, vector_width(product)) * 2, strict=True)
+        for shape, layout, offset in zip(
+            SHAPES,
+            ((1, 1, 1), (8, vector_width(product), 2), (4, 1, 1), (8, vector_width(product), 1)),
+            ("uint32", "uint32", "uint32", "uint64"),
+            strict=True,
+        )
     ],
-    lambda value, product, index, size, holes, members, width: (
-        value, product, index, mask_dtype(size), size, holes, members, width, matrix_unroll(size, members),
+    lambda value, product, index, size, holes, lanes, width, vectors, offset: (
+        value, product, index, mask_dtype(size), size, holes, lanes, width, vectors, matrix_unroll(size, lanes * vectors),
+        offset,
     ),
 )  # fmt: skip
 MATMAT_BLOCKS = Kernel(
@@ -324,13 +335,17 @@ def product_matrix(tables: BBCSRTables, dtype: np.dtype) -> Callable[[cupy.ndarr
             n_threads = n_bins * block_rows_of_a_bin(size) * lanes
             sharers = sharers_of_block_rows(n_threads * tiles, lanes, _mean_blocks(t))
             return MATMAT_BLOCKS(*how, lanes, width, sharers), (*blocks(n_threads * sharers, BLOCK), tiles)
-        lanes, tiles = more_tiles(n_bins, lanes, -(-k // width))
-        return MATMAT(*how, lanes, width), (*blocks(n_bins * WARP, BLOCK), tiles)
+        n_vectors = -(-k // width)
+        lanes, vectors = matrix_layout(n_bins, n_vectors)
+        offset = np.dtype(np.uint32 if (t.shape[1] + size) * n_vectors < 1 << 32 else np.uint64)
+        tiles = max(1, -(-n_vectors // (lanes * vectors)))
+        return MATMAT(*how, lanes, width, vectors, offset), (*blocks(n_bins * WARP, BLOCK), tiles)
 
     def run(x, y, alpha, beta):
         k = x.shape[1]
-        multiply, grid = prepared(k, matrix_width(k, x, y))
-        multiply(grid, (BLOCK,), (bins, np.int64(k), x, y, alpha, beta, update(alpha, beta)))
+        if k:
+            multiply, grid = prepared(k, matrix_width(k, x, y))
+            multiply(grid, (BLOCK,), (bins, np.int64(k), x, y, alpha, beta, update(alpha, beta)))
 
     return run
 
@@ -345,14 +360,16 @@ def sharers_of_block_rows(n_threads: int, lanes: int, n_blocks: int) -> int:
     return sharers
 
 
-def more_tiles(n_bins: int, lanes: int, vectors: int) -> tuple[int, int]:
-    """Lanes that share a row of `vectors` vector loads in ``A @ X``, at most `lanes`, and tiles of columns.
+def matrix_layout(n_bins: int, n_vectors: int) -> tuple[int, int]:
+    """Lanes that share a row of `n_vectors` vector loads in ``A @ X``, row by row, and the vectors that each holds.
 
     A warp takes as many turns as lanes share a row. Of few bins, more warps with less turns each keep the device busy.
     """
-    while lanes > 1 and n_bins * -(-vectors // lanes) < ENOUGH_TILES[lanes > 2]:
-        lanes //= 2
-    return lanes, max(1, -(-vectors // lanes))
+    lanes = min(MOST_LANES, 1 << (max(1, n_vectors) - 1).bit_length())
+    vectors = 2 if n_vectors >= 2 * MOST_LANES else 1
+    while lanes * vectors > 1 and n_bins * -(-n_vectors // (lanes * vectors)) < ENOUGH_TILES[lanes > 2]:
+        lanes, vectors = (lanes, 1) if vectors > 1 else (lanes // 2, 1)
+    return lanes, vectors
 
 
 def block_rows_of_a_bin(block_size: int) -> int:
