@@ -54,14 +54,30 @@ __global__ __launch_bounds__(THREADS) void gmres_remove(const Shape shape, const
                                                         Y* __restrict__ w, complex128* H) {
     const int64 j = shape.column(), apart = shape.n * shape.k;
     double sums[1] = {};
+    constexpr int U = 4;  // rows that share a factor
     if (shape.has_column())
-        for (int64 row = shape.first_row(); row < shape.n; row += shape.stride()) {
-            const int64 at = row * shape.k + j;
-            Y entry = w[at];
-#pragma unroll 4
-            for (int64 i = 0; i < count; ++i) entry = plus(entry, negative(h[i * shape.k + j]), basis[i * apart + at]);
-            w[at] = entry;
-            sums[0] += dot(entry, entry);
+        for (int64 begin = shape.first_row(); begin < shape.n; begin += U * shape.stride()) {
+            Y entry[U];
+#pragma unroll
+            for (int u = 0; u < U; ++u) {
+                const int64 row = begin + u * shape.stride();
+                entry[u] = row < shape.n ? w[row * shape.k + j] : Y{};
+            }
+#pragma unroll 2
+            for (int64 i = 0; i < count; ++i) {
+                const complex128 factor = negative(h[i * shape.k + j]);
+#pragma unroll
+                for (int u = 0; u < U; ++u) {
+                    const int64 row = begin + u * shape.stride();
+                    if (row < shape.n) entry[u] = plus(entry[u], factor, basis[i * apart + row * shape.k + j]);
+                }
+            }
+#pragma unroll
+            for (int u = 0; u < U; ++u) {
+                const int64 row = begin + u * shape.stride();
+                if (row < shape.n) w[row * shape.k + j] = entry[u];
+                sums[0] += dot(entry[u], entry[u]);
+            }
         }
     if (!LAST || !grid_sums(shape, partials, sums)) return;
     H[count * shape.k + j] = {sqrt(sums[0]), 0};

@@ -166,7 +166,12 @@ def test_warp_is_called_in_the_fastest_way_that_works(warp_peers):
     assert fake.replays == 10  # of the two that test on the device: each number tried once, and launched again
     fake, peers = warp_peers("whole")
     peers["warp"](5)
-    assert peers["warp"].remark == "not as one graph of the solve: RuntimeError: CUDA error 901"
+    error = "RuntimeError: CUDA error 901"
+    assert peers["warp"].remark == f"not as one graph of the solve: {error}; not as one graph without a loop: {error}"
+    fake, peers = warp_peers("own")
+    peers["warp"](5)
+    assert peers["warp"].remark == "not as one graph of the solve: RuntimeError: CUDA error 900"
+    assert fake.replays == 2
     _, peers = warp_peers("whole", "own")
     for solve_with in peers.values():
         solve_with(5)

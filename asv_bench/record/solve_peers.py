@@ -67,8 +67,8 @@ class Warp:
     """Warp's cg with one matrix, prepared when it is first called; it looks at the residual `every` so many iterations,
     or for 0 on the device.
 
-    Ways to launch it are tried in turn, fastest first: the whole solve captured once as a CUDA graph, a graph that Warp
-    captures in each solve, and none. `remark` says which of them failed, and why.
+    Ways to launch it are tried in turn, fastest first: the whole solve captured once as a CUDA graph, with a loop or
+    without, a graph that Warp captures in each solve, and none. `remark` says which of them failed, and why.
     """
 
     def __init__(self, warp: Any, triplets: tuple[Any, Any, Any], b: np.ndarray, device: str, every: int) -> None:
@@ -79,7 +79,7 @@ class Warp:
             ("launches", self._no_graph),
         ]
         if not every:
-            self._ways.insert(0, ("one graph of the solve", self._one_graph))
+            self._ways[:0] = [("one graph of the solve", self._one_graph), ("one graph without a loop", self._unrolled)]
         self._prepared: dict[int, Callable[[], Any]] = {}
         self._system: Any = None
         self.remark = ""
@@ -136,8 +136,14 @@ class Warp:
         return found
 
     def _one_graph(self, count: int) -> Callable[[], Any]:
-        """The whole solve, captured once."""
-        state = self._state(count, use_cuda_graph=True)
+        """The whole solve, captured once: its loop is a conditional node."""
+        return self._captured(self._state(count, use_cuda_graph=True))
+
+    def _unrolled(self, count: int) -> Callable[[], Any]:
+        """The whole solve, captured once, kernel by kernel."""
+        return self._captured(self._state(count, use_cuda_graph=False))
+
+    def _captured(self, state: Callable[[], Any]) -> Callable[[], Any]:
         state()
         gc.collect()  # what is freed while a graph is captured may invalidate it
         with self._warp.ScopedCapture(device=self._place, force_module_load=False) as capture:
