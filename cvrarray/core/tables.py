@@ -25,6 +25,14 @@ def mask_dtype(block_size: int) -> np.dtype:
     return np.dtype(np.uint8 if block_size <= 8 else np.uint16 if block_size <= 16 else np.uint32)
 
 
+class ValueSample(NamedTuple):
+    """A first look at values. It says nothing of others than `values`."""
+
+    values: Array
+    n_different: int  # of those that were looked at
+    changes: bool  # whether the narrower dtype would change bits of some
+
+
 class CSR(NamedTuple):
     """A canonical CSR matrix: columns strictly increase in every row and lie in range, native byte order."""
 
@@ -32,6 +40,7 @@ class CSR(NamedTuple):
     indices: Array  # (nnz,) I
     data: Array  # (nnz,) dtype
     shape: tuple[int, int]
+    sample: ValueSample | None = None  # what a first look at the values found, where one was taken with the check
 
     @property
     def nnz(self) -> int:

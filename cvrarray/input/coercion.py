@@ -175,10 +175,10 @@ def from_parts(indptr: Any, indices: Any, data: Any, shape: tuple[int, int]) -> 
     with device.use():
         data = _as_values(data)
         indptr, indices = as_integers(indptr, "indptr"), as_integers(indices, "indices")
-        canonical = validation.check_compressed(indptr, indices, data.size, *shape)
+        canonical, sample = validation.check_compressed(indptr, indices, data.size, *shape, data=data)
         indices = indices.astype(index_dtype(shape), copy=False)
         if canonical:
-            return CSR(indptr, indices, data, shape)
+            return CSR(indptr, indices, data, shape, sample)
         sorted_rows: CSR = device.backend("csr").canonical_rows(CSR(indptr, indices, data, shape))
         return sorted_rows
 
@@ -191,11 +191,11 @@ def from_triplets(row: Any, col: Any, val: Any, shape: tuple[int, int]) -> CSR:
     with device.use():
         val = _as_values(val)
         row, col = as_integers(row, "row"), as_integers(col, "col")
-        validation.check_coordinates(row, col, val.size, shape)
+        ascends, sample = validation.check_coordinates(row, col, val.size, shape, val)
         dtype = index_dtype(shape)
         row, col = row.astype(dtype, copy=False), col.astype(dtype, copy=False)
-        canonical: CSR = device.backend("csr").canonical(row, col, val, shape)
-        return canonical
+        canonical: CSR = device.backend("csr").canonical(row, col, val, shape, ascends)
+        return canonical._replace(sample=sample)
 
 
 def from_csc(indptr: Any, indices: Any, data: Any, shape: tuple[int, int]) -> CSR:
