@@ -77,9 +77,14 @@ SIZES = (1, 2, 3, 6, 7, 32)  # of blocks, that are compiled without a GPU
 SHAPES = (("int32", 1, False), ("int32", 3, False), ("int32", 6, True), ("int64", 7, True))
 COUNTED = [(*dtypes, size) for dtypes in (("int32", "int32"), ("int64", "int64")) for size in SIZES]
 
-COUNT_FULL = Kernel("bbcsr_convert", "bbcsr_count_full", COUNTED)
-COUNT_HOLES = Kernel("bbcsr_convert", "bbcsr_count_holes", COUNTED)
+BLOCKS_COUNTED = [case for case in COUNTED if case[-1] > 1]
+
+COUNT_FULL = Kernel("bbcsr_convert", "bbcsr_count_full", BLOCKS_COUNTED)
+COUNT_HOLES = Kernel("bbcsr_convert", "bbcsr_count_holes", BLOCKS_COUNTED)
 BINS = Kernel("bbcsr_convert", "bbcsr_bins", [("int32",), ("int64",)])
+BINS_OF_ROWS = Kernel(
+    "bbcsr_convert", "bbcsr_bins_of_rows", [(pointer, index) for pointer in ("int32", "int64") for index in ("int32", "int64")]
+)
 FILL = Kernel(
     "bbcsr_convert",
     "bbcsr_fill",
@@ -91,7 +96,7 @@ FILL = Kernel(
     ],
     lambda pointer, index, value: (pointer, index, value, tiles_in_a_block(value, index)),
 )
-COLUMNS = Kernel("bbcsr_convert", "bbcsr_columns", [case for case in COUNTED if case[-1] > 1])
+COLUMNS = Kernel("bbcsr_convert", "bbcsr_columns", BLOCKS_COUNTED)
 FILL_HOLES = Kernel(
     "bbcsr_convert",
     "bbcsr_fill_holes",
@@ -227,33 +232,39 @@ def _measure(csr: CSR, block_size: int) -> tuple[cupy.ndarray, cupy.ndarray, cup
     The fast count, for matrices without holes, runs first. Where it finds a hole, its counts are wrong and the general
     count runs.
     """
-    index = csr.indices.dtype
-    n_rows, n_bins, n_block_rows = csr.shape[0], -(-csr.shape[0] // WARP), -(-csr.shape[0] // block_size)
-    n_blocks = cupy.empty(n_block_rows, np.int32)
-    col_low, col_high = cupy.empty((2, n_block_rows), index)
-    col_base = cupy.empty(n_bins, index)
-    # values by bin, and columns of narrow bins, each with a 0 in front, so that one cumulative sum gives the offsets of
-    # both
-    sizes = cupy.zeros((2, n_bins + 1), np.int64)
-    has_holes = False
-    threads_a_block_row = {COUNT_FULL: 1 if block_size == 1 else WARP, COUNT_HOLES: group(block_size)}
-    for count, threads in threads_a_block_row.items():
-        totals = cupy.zeros(3, np.int64)  # values, columns of narrow bins, whether there is a hole
+    n_bins = -(-csr.shape[0] // WARP)
+    col_base = cupy.empty(n_bins, csr.indices.dtype)
+    for may_have_holes in (False, True):
+        # values by bin, and columns of narrow bins, each with a 0 in front, so that one cumulative sum gives the offsets
+        # of both; in all; and whether there is a hole
+        counters = prefix.counters(2 * (n_bins + 1), 3)
         if n_bins:
-            rows = (csr.indptr, csr.indices, np.int64(n_rows), np.int64(n_block_rows), n_blocks, col_low, col_high)
-            count(csr.indptr.dtype, index, block_size)(blocks(n_block_rows * threads, BLOCK), (BLOCK,), (*rows, totals[2:]))
-            BINS(index)(
-                blocks(n_bins * WARP, 1024),
-                (1024,),
-                (n_blocks, col_low, col_high, np.int64(n_rows), np.int32(block_size), np.int64(n_bins), sizes[0, 1:],
-                 sizes[1, 1:], col_base, totals),
-            )  # fmt: skip
-        bin_rowptr, narrow_ptr = prefix.sums(sizes).reshape(2, -1)
-        n_values, n_narrow, hole = totals.get().tolist()
+            sizes = counters.counts[1:], counters.counts[n_bins + 2 :]
+            _count_bins(csr, block_size, may_have_holes, (np.int64(n_bins), *sizes, col_base, counters.totals))
+        sums = prefix.sums(counters)
+        n_values, n_narrow, hole = counters.totals.get().tolist()
         if not hole:
             break
-        has_holes = True
-    return bin_rowptr, narrow_ptr, col_base, n_values, n_narrow, has_holes
+    return sums[: n_bins + 1], sums[n_bins + 1 :], col_base, n_values, n_narrow, may_have_holes
+
+
+def _count_bins(csr: CSR, block_size: int, may_have_holes: bool, bins: tuple[Any, ...]) -> None:
+    """Count what `bins` takes: their number, their values, their columns where narrow, their col_base, and totals."""
+    index, (n_rows, _), (n_bins, *_, totals) = csr.indices.dtype, csr.shape, bins
+    grid = blocks(int(n_bins) * WARP, 1024)
+    if block_size == 1:
+        BINS_OF_ROWS(csr.indptr.dtype, index)(grid, (1024,), (csr.indptr, csr.indices, np.int64(n_rows), *bins))
+        return
+    n_block_rows = -(-n_rows // block_size)
+    n_blocks, columns = cupy.empty(n_block_rows, np.int32), cupy.empty(2 * n_block_rows, index)
+    by_row = n_blocks, columns, columns[n_block_rows:]
+    count, threads = (COUNT_HOLES, group(block_size)) if may_have_holes else (COUNT_FULL, WARP)
+    count(csr.indptr.dtype, index, block_size)(
+        blocks(n_block_rows * threads, BLOCK),
+        (BLOCK,),
+        (csr.indptr, csr.indices, np.int64(n_rows), np.int64(n_block_rows), *by_row, totals[2:]),
+    )
+    BINS(index)(grid, (1024,), (*by_row, np.int64(n_rows), np.int32(block_size), *bins))
 
 
 def product(tables: BBCSRTables, dtype: np.dtype) -> Callable[[cupy.ndarray, cupy.ndarray, Any, Any], None]:

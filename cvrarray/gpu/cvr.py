@@ -158,8 +158,7 @@ def convert(csr: CSR, n_lanes: int, n_chunks: int, split: str) -> CVRTables:
     warps = blocks(n_chunks * WARP, BLOCK)
 
     chunk_ptr = cupy.empty(n_chunks + 1, np.int64)
-    sizes = cupy.zeros((4, n_chunks + 1), np.int64)
-    totals = cupy.zeros(4, np.int64)
+    counters = prefix.counters(4 * (n_chunks + 1), 4)
     col_low, col_base, carry_row = (cupy.empty(n_chunks, index) for _ in range(3))
     if n_chunks:
         CUTS(ptr.dtype)(
@@ -171,10 +170,10 @@ def convert(csr: CSR, n_lanes: int, n_chunks: int, split: str) -> CVRTables:
             warps,
             (BLOCK,),
             (ptr, row_id, csr.indices, np.int64(n_rows), chunk_ptr, np.int64(n_chunks), np.int32(n_lanes),
-             sizes, col_low, col_base, carry_row, totals),
+             counters.counts, col_low, col_base, carry_row, counters.totals),
         )  # fmt: skip
-    sums = prefix.sums(sizes)
-    t = _empty_tables(csr, n_lanes, n_chunks, totals.get().tolist(), (col_base, carry_row, empty_row))
+    sums = prefix.sums(counters)
+    t = _empty_tables(csr, n_lanes, n_chunks, counters.totals.get().tolist(), (col_base, carry_row, empty_row))
     OFFSETS(index)(
         blocks(n_chunks + 1, BLOCK),
         (BLOCK,),
