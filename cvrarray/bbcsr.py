@@ -369,6 +369,16 @@ class BBCSRArray(FormatArray):
             **{name: joined([getattr(t, name) for t in parts]) for name in ("data", "col_base", "col_narrow", "col_wide")},
         )
 
+    def _sum(self, other: Any, sign: int) -> Self | None:
+        if type(other) is not type(self) or self._target.kind != "cpu" or other.block_size != self.block_size:
+            return None
+        parts = [array._plain()._tables for array in (self, other)]
+        tables = devices.CPU.backend("merging").add(*parts, sign)
+        if tables is None:
+            return None
+        total: Self = encoding.encoded(self._from_tables(tables))
+        return total
+
     def _layout(self) -> str:
         return f"{self.n_bins} bins, blocks of {self.block_size}, fill ratio {self.fill_ratio:.3g}"
 

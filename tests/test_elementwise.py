@@ -705,3 +705,39 @@ def test_transposed_views(build, device):
     ):
         assert_same_kind(found, A)
         assert_dense(found, expected)
+
+
+@pytest.mark.parametrize(("size", "dtype"), [(1, np.float64), (3, np.float32), (6, np.complex128), (17, np.float64)])
+def test_sums_of_two_structures_of_bins_have_the_tables_of_a_conversion(size, dtype):
+    rng = np.random.default_rng(size)
+    for shape in ((1, 1), (0, 5), (5, 0), (100, 200), (96, 96), (35, 70_001)):
+        for density in (0.0, 0.01, 0.3, 1.0) if shape[1] < 1000 else (0.01,):
+            S, T = (scipy.sparse.random_array(shape, density=d, rng=rng, format="csr").astype(dtype) for d in (density, 0.2))
+            S.data += 2
+            T.data += 7
+            A, B = (cvrarray.BBCSRArray(M, block_size=size, device="cpu") for M in (S, T))
+            for total, expected in ((A + B, S + T), (A - B, S - T), (B - A, T - S)):
+                total.check()
+                converted = cvrarray.BBCSRArray(csr_array(expected), block_size=size, device="cpu")
+                checks.assert_same_tables(total._tables, converted._tables)
+
+
+def test_sums_of_bins_are_the_same_with_any_number_of_threads(monkeypatch):
+    S = scipy.sparse.random_array((6000, 6000), density=0.01, rng=np.random.default_rng(0), format="csr")
+    A, B = (cvrarray.BBCSRArray(csr_array(M), block_size=1, device="cpu") for M in (S, S.T))
+    totals = []
+    for n in (1, 2, 5):
+        monkeypatch.setenv("CVRARRAY_NUM_THREADS", str(n))
+        totals.append(A + B)
+    checks.assert_same_tables(totals[1]._tables, totals[0]._tables)
+    checks.assert_same_tables(totals[2]._tables, totals[0]._tables)
+    np.testing.assert_array_equal(totals[0].todense(), (S + S.T).todense())
+
+
+def test_zeros_of_a_sum_of_bins_are_not_stored():
+    A, B = cvrarray.BBCSRArray(np.eye(70), block_size=2), cvrarray.BBCSRArray(np.triu(np.ones((70, 70))), block_size=2)
+    difference = B - A
+    assert difference.nnz == 70 * 69 // 2
+    checks.assert_same_tables(difference._tables, cvrarray.BBCSRArray(np.triu(np.ones((70, 70)), 1), block_size=2)._tables)
+    with_nan = cvrarray.BBCSRArray(np.diag(np.full(70, np.nan)), block_size=2)
+    assert (B - with_nan).nnz == B.nnz

@@ -76,7 +76,7 @@ MISDEEDS = {
 def test_what_none_may_do_is_found_and_minimised(misdeed):
     does, says = MISDEEDS[misdeed]
     kept = []
-    hang = 0.2 if misdeed == "hang" else 10
+    hang = 0.6 if misdeed == "hang" else 10
     tally = driver.run("fake", Kind(does), driver.Tally(), most=8, keep=kept.append, hang=hang)
     failing = [n for n in range(8) if driver.recipe("fake", Kind(does), n).edits[1][1] >= 8]
     assert tally.inputs == 8

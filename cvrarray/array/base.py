@@ -1102,6 +1102,13 @@ class SparseArray(Names):
             canonical: CSR = self._target.backend("csr").canonical(row, col, val, self.shape)
             return canonical
 
+    def _sum(self, other: Any, sign: int) -> Self | None:
+        """``self + sign * other`` by the tables; None where that takes a conversion.
+
+        `other` is an array of ours with the same shape, floating-point dtype and device.
+        """
+        return None
+
     def _diagonal(self, offset: int) -> Any:
         """``self[i, i + offset]`` for every i for which there is such an entry; for use on the current device."""
         return indexing.diagonal(self._canonical_csr(), offset)

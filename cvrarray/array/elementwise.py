@@ -256,10 +256,14 @@ def _with_sparse(ufunc: np.ufunc, array: Any, left: Any, right: Any, kwargs: dic
         data = _compute(ufunc, values, kwargs, dtypes)
         if all(_n_nonzero(part) == left.nnz for part in (data if isinstance(data, tuple) else (data,))):
             return _wrapped(data, left._with_table)
+    sign = 1 if ufunc is np.add else -1 if ufunc is np.subtract else 0
+    if sign and left.shape == right.shape and not kwargs and _is_ours(left) and _is_ours(right):
+        if left.dtype == right.dtype in _ADDED and (total := left._sum(right, sign)) is not None:
+            return total
     a, b = (_broadcast(v if isinstance(v, CSR) else v._canonical_csr(), shape) for v in (left, right))
     add = getattr(target.backend("csr"), "add", None)
-    if add and ufunc in (np.add, np.subtract) and not kwargs and a.data.dtype == b.data.dtype and dtypes[0] in _ADDED:
-        return array._like(add(a, b, 1 if ufunc is np.add else -1))
+    if add and sign and not kwargs and a.data.dtype == b.data.dtype and dtypes[0] in _ADDED:
+        return array._like(add(a, b, sign))
     indptr, indices, *operands = target.backend("csr").union(a, b, ufunc is np.multiply)
 
     def pruned(data: Any) -> Any:
