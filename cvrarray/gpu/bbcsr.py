@@ -35,8 +35,9 @@ from .compiler import (
 BLOCK = 128  # threads, at least: four warps
 THREADS_OF_RUNS = 256  # that share a bin in ``bbcsr_values_runs``
 #: Rows with more than LONG entries are long. Their columns may be far apart (:func:`is_far`). Of such a row each warp
-#: that shares it has FEWEST entries at least, and there are about FEW_WARPS a multiprocessor.
-LONG, FEWEST, FEW_WARPS = 40, 4, 32
+#: that shares it has FEWEST entries at least, and sharing makes no more than FAR_WARPS a multiprocessor.
+LONG, FEWEST, FAR_WARPS = 40, 4, 48
+FEW_WARPS = 32
 
 #: ``A @ X``: of blocks of up to MOST_ROWS_A_GROUP rows a group of lanes holds all sums, if at least MANY_LANES share
 #: them. Fewer lanes would read values of too many rows at a time.
@@ -45,15 +46,16 @@ MOST_ROWS_A_GROUP, MANY_LANES = 8, 2
 ENOUGH_TILES = 1800, 2400
 
 
-def unroll(block_size: int, itemsize: int, is_far: bool) -> tuple[int, int]:
+def unroll(block_size: int, itemsize: int, is_far: bool, is_crowded: bool = False) -> tuple[int, int]:
     """Blocks in flight in a narrow and in a wide bin, measured on an H200: see ``docs/decisions/0003-gpu-products.md``.
 
     More of them hide more latency, but widen the part of `x` that a multiprocessor's warps read at a time. Where rows
-    are long and their columns far apart (`is_far`), only few keep that part in cache.
+    are long and their columns far apart (`is_far`), only few keep that part in cache: fewer yet where there are many
+    such warps (`is_crowded`).
     """
     narrow = sharing.blocks_in_flight(block_size, itemsize)
     if block_size == 1:
-        return narrow, (4 if is_far else 8 if itemsize <= 4 else 6 if itemsize <= 8 else 4)
+        return narrow, (2 if is_crowded else 4) if is_far else 8 if itemsize <= 4 else 6 if itemsize <= 8 else 4
     return narrow, narrow
 
 
@@ -125,15 +127,16 @@ MATVEC = Kernel(
         (*dtypes, *how)
         for dtypes in STORED
         for how in (
-            ("int32", 1, False, 1, False),
-            ("int32", 1, True, 16, False),
-            ("int32", 3, False, 2, False),
-            ("int32", 6, False, 1, True),
-            ("int64", 7, False, 4, True),
+            ("int32", 1, False, False, 1, False),
+            ("int32", 1, True, False, 16, False),
+            ("int32", 1, True, True, 1, False),
+            ("int32", 3, False, False, 2, False),
+            ("int32", 6, False, False, 1, True),
+            ("int64", 7, False, False, 4, True),
         )
     ],
-    lambda value, product, index, size, far, sharers, holes: (
-        value, product, index, mask_dtype(size), size, *unroll(size, product.itemsize, far), holes, sharers,
+    lambda value, product, index, size, far, crowded, sharers, holes: (
+        value, product, index, mask_dtype(size), size, *unroll(size, product.itemsize, far, crowded), holes, sharers,
     ),
 )  # fmt: skip
 MATMAT = Kernel(
@@ -274,8 +277,9 @@ def product(tables: BBCSRTables, dtype: np.dtype) -> Callable[[cupy.ndarray, cup
     """
     t, size, n_bins = tables, tables.block_size, tables.col_base.size
     bins, sharers = _struct(t), warps_a_bin(t, dtype.itemsize)
+    crowded = warps_a_processor(n_bins * sharers) > FAR_WARPS
     multiply = MATVEC(
-        distinct.kind(t.data, t.distinct), dtype, t.col_wide.dtype, size, is_far(t), sharers, t.present is not None
+        distinct.kind(t.data, t.distinct), dtype, t.col_wide.dtype, size, is_far(t), crowded, sharers, t.present is not None
     )
     block = max(BLOCK, sharers * WARP)
     grid = blocks(n_bins * sharers * WARP, block)
@@ -285,20 +289,24 @@ def product(tables: BBCSRTables, dtype: np.dtype) -> Callable[[cupy.ndarray, cup
 def warps_a_bin(t: BBCSRTables, itemsize: int) -> int:
     """Warps that share a bin, by :mod:`cvrarray.core.sharing`; `itemsize` is the product's.
 
-    Where columns are far apart, warps in different parts of a long row read different parts of `x`. So few share a bin
-    then.
+    Where columns are far apart, the warps of a multiprocessor read parts of `x` that are the further apart, the more
+    warps there are. So few share a bin then.
     """
     n_bins, size = t.col_base.size, t.block_size
-    device = cupy.cuda.runtime.getDevice()
     if is_far(t):
-        most = min(2 * FEW_WARPS * processors(device) / n_bins, _mean_blocks(t) // -(-FEWEST // size))
+        most = min(FAR_WARPS / warps_a_processor(n_bins), _mean_blocks(t) // -(-FEWEST // size))
         return max(sharers for sharers in sharing.SHARERS if sharers == 1 or sharers <= most)
     if not 0 < n_bins <= sharing.MOST_BINS:
         return 1
     with aside():
         lengths = np.diff(t.bin_rowptr.get()) / (WARP * size)
     bins = sharing.Bins(n_bins, float(lengths.mean()), float(lengths.max()), size, itemsize)
-    return sharing.least(bins, processors(device)).sharers
+    return sharing.least(bins, processors(cupy.cuda.runtime.getDevice())).sharers
+
+
+def warps_a_processor(n_warps: int) -> float:
+    """Warps for each multiprocessor of the current device."""
+    return n_warps / processors(cupy.cuda.runtime.getDevice())
 
 
 def is_far(t: BBCSRTables) -> bool:
