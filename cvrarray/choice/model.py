@@ -164,7 +164,7 @@ def choose(stats: Statistics, device: str, columns: int = 1) -> Plan:
     time = predict(stats, device, columns)
     name = min(time, key=time.__getitem__)
     cls, keywords = of_variant(name)
-    others = [other for other in time if of_variant(other)[0] is not cls]
+    others = [other for other in time if not other.startswith(cls.format) or of_variant(other)[0] is not cls]
     named = [name, *([min(others, key=time.__getitem__)] if others else [])]
     beside = "".join(f" ({_label(other)}: {_rounded(time[other])})" for other in named[1:])
     size = " and ".join(f"{stats.table_bytes[other] / stats.nnz:.1f}" for other in named)

@@ -55,6 +55,7 @@ WAVE, FEW_WAVES, LEAST_STEPS = (3880, 2910), 3, 12
 OFFSETS_AND_INDICES = [("int32", "int32"), ("int64", "int32"), ("int64", "int64")]
 INDICES = [("int32",), ("int64",)]
 
+FILLED_ROWS = Kernel("cvr_convert", "cvr_filled_rows", INDICES)
 SPLIT_ROWS = Kernel("cvr_convert", "cvr_split_rows", OFFSETS_AND_INDICES)
 CUTS = Kernel("cvr_convert", "cvr_cuts", INDICES)
 COUNT = Kernel("cvr_convert", "cvr_count", OFFSETS_AND_INDICES)
@@ -222,8 +223,11 @@ def _without_empty_rows(csr: CSR) -> tuple[Any, cupy.ndarray, cupy.ndarray]:
     index, n_rows = csr.indices.dtype, csr.shape[0]
     if not n_rows:
         return NULL, csr.indptr, cupy.empty(0, index)
-    rank = cupy.cumsum(csr.indptr[1:] != csr.indptr[:-1], dtype=index)
-    n_filled = int(rank[-1])
+    counters = prefix.counters(n_rows, 1)
+    FILLED_ROWS(csr.indptr.dtype)(
+        blocks(n_rows, BLOCK), (BLOCK,), (csr.indptr, np.int64(n_rows), counters.counts, counters.totals)
+    )
+    n_filled = counters.totals.get().item()
     if n_filled == n_rows:
         return NULL, csr.indptr, cupy.empty(0, index)
     ptr, row_id, empty_row = (
@@ -232,7 +236,7 @@ def _without_empty_rows(csr: CSR) -> tuple[Any, cupy.ndarray, cupy.ndarray]:
         cupy.empty(n_rows - n_filled, index),
     )
     SPLIT_ROWS(csr.indptr.dtype, index)(
-        blocks(n_rows, BLOCK), (BLOCK,), (csr.indptr, rank, np.int64(n_rows), ptr, row_id, empty_row)
+        blocks(n_rows, BLOCK), (BLOCK,), (csr.indptr, prefix.sums(counters), np.int64(n_rows), ptr, row_id, empty_row)
     )
     return row_id, ptr, empty_row
 
