@@ -1,8 +1,6 @@
 // Canonical CSR: what conversions rely on is checked here, before any of them runs.
 
-// Status words, zeroed by the host. Positions are stored as MAX - position, so that 0 says that there is none.
-enum Status { FIRST, LAST, BAD_ROW, BAD_POSITION, UNSORTED, N_STATUS };
-[[maybe_unused]] constexpr int64 MAX = 0x7fffffffffffffffll;
+#include "csr.cuh"
 
 // csr_check_rows: does indptr run from 0 to nnz without ever decreasing?
 //
@@ -28,7 +26,7 @@ __global__ void csr_check_rows(const P* indptr, int64 n_rows, int64* status) {
 // races     none: marks are set by an atomic OR between barriers; status words are an atomic maximum and a flag
 template <class P, class I, int PART>
 __global__ void csr_check_columns(const P* indptr, const I* indices, int64 n_rows, int64 n_cols, int64 nnz, int64* status) {
-    if (status[FIRST] != 0 || status[LAST] != nnz || status[BAD_ROW]) return;
+    if (!offsets_are_right(status, nnz)) return;
     extern __shared__ unsigned all_marks[];  // one bit for each nonzero: a row begins there
     unsigned* begins = all_marks + threadIdx.x / WARP * (PART / WARP);
     const int lane = lane_id();

@@ -337,8 +337,8 @@ def test_the_check_of_the_input_takes_the_sample(gpu, small, monkeypatch):
     ordered = sparse_on_gpu.coo_matrix((csr.data, (row, col)), shape=coo.shape)
     for given in (csr, ordered):
         found = coercion.as_csr(given)
-        assert found.sample.values is found.data
-        assert found.sample[1:] == small._sampled(found.data)[1:]
+        assert found.seen.sample.values is found.data
+        assert found.seen.sample[1:] == small._sampled(found.data)[1:]
     looks = []
     sampled = small._sampled
     monkeypatch.setattr(small, "_sampled", lambda data: looks.append(data.dtype) or sampled(data))

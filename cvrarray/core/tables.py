@@ -26,11 +26,26 @@ def mask_dtype(block_size: int) -> np.dtype:
 
 
 class ValueSample(NamedTuple):
-    """A first look at values. It says nothing of others than `values`."""
+    """A first look at values, on a GPU. It says nothing of others than `values`."""
 
     values: Array
     n_different: int  # of those that were looked at
     changes: bool  # whether the narrower dtype would change bits of some
+
+
+class Survey(NamedTuple):
+    """What was counted over rows, on a GPU. It says nothing of another matrix than that with these `indices`."""
+
+    indices: Array
+    asked: tuple[int, int, tuple[int, ...]]  # windows of rows, how many of them count, block sizes
+    numbers: list[int]
+
+
+class Seen(NamedTuple):
+    """What the device found out with the check of a CSR, in the same wait."""
+
+    sample: ValueSample | None = None
+    survey: Survey | None = None
 
 
 class CSR(NamedTuple):
@@ -40,7 +55,7 @@ class CSR(NamedTuple):
     indices: Array  # (nnz,) I
     data: Array  # (nnz,) dtype
     shape: tuple[int, int]
-    sample: ValueSample | None = None  # what a first look at the values found, where one was taken with the check
+    seen: Seen = Seen()
 
     @property
     def nnz(self) -> int:

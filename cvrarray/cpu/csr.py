@@ -6,9 +6,11 @@ what stands before it, not from the parts.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
-from ..core.tables import CSR
+from ..core.tables import CSR, Seen
 from . import simd
 from .runtime import memory, threads
 from .runtime.compiler import inlined, kernel
@@ -61,21 +63,21 @@ def _first_wrong(indptr, indices, n_cols):
 
 
 def check(
-    indptr: np.ndarray, indices: np.ndarray, n_cols: int, data: np.ndarray | None = None
-) -> tuple[int, int, int, int, bool, None]:
+    indptr: np.ndarray, indices: np.ndarray, n_cols: int, data: np.ndarray | None = None, windows: Any = None
+) -> tuple[int, int, int, int, bool, Seen]:
     """First and last of `indptr`; first row where it decreases, first position of an index out of range (-1: none);
     and whether the CSR is canonical. The positions mean something only where `indptr` runs from 0 to ``indices.size``.
 
-    No sample of `data` is taken: on a GPU it saves a wait, here nothing.
+    Nothing else is looked at: on a GPU that saves a wait, here nothing.
     """
     first, last = indptr.item(0), indptr.item(-1)
     if first != 0 or last != indices.size:
-        return first, last, -1, -1, False, None
+        return first, last, -1, -1, False, Seen()
     is_wrong = np.zeros(1, np.bool_)
     threads.run(_look, indptr, indptr, indices, n_cols, is_wrong)
     if not is_wrong[0]:
-        return first, last, -1, -1, True, None
-    return first, last, *_first_wrong(indptr, indices, n_cols), False, None
+        return first, last, -1, -1, True, Seen()
+    return first, last, *_first_wrong(indptr, indices, n_cols), False, Seen()
 
 
 def extent(row: np.ndarray, col: np.ndarray, data: np.ndarray | None = None) -> tuple[list[int], None, None]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import cupy
 import numpy as np
 
-from ..core.tables import CSR, WARP, ValueSample
-from . import distinct
+from ..core.tables import CSR, WARP, Seen, Survey, ValueSample
+from . import distinct, statistics
 from .compiler import Kernel, blocks
 from .transposed import strided
 
@@ -29,15 +29,20 @@ SUM_RUNS = Kernel(
 
 
 def check(
-    indptr: cupy.ndarray, indices: cupy.ndarray, n_cols: int, data: cupy.ndarray | None = None
-) -> tuple[int, int, int, int, bool, ValueSample | None]:
+    indptr: cupy.ndarray,
+    indices: cupy.ndarray,
+    n_cols: int,
+    data: cupy.ndarray | None = None,
+    windows: tuple[int, int, tuple[int, ...]] | None = None,
+) -> tuple[int, int, int, int, bool, Seen]:
     """First and last of `indptr`; first row where it decreases, first position of an index out of range (-1: none);
-    whether the CSR is canonical; and a sample of the values `data`, where it pays to look for few. It waits once.
+    whether the CSR is canonical; and what else was seen: a sample of the values `data`, where it pays to look for few,
+    and of `windows` what :func:`.statistics.survey` counts. It waits once.
 
     The positions mean something only where `indptr` runs from 0 to ``indices.size``.
     """
     n_rows, nnz = indptr.size - 1, indices.size
-    status = cupy.zeros(6, np.int64)
+    status = cupy.zeros(5 + (statistics.WORDS if windows else 0) + 1, np.int64)
     CHECK_ROWS(indptr.dtype)(blocks(n_rows, BLOCK), (BLOCK,), (indptr, np.int64(n_rows), status))
     if nnz:
         warps = BLOCK // WARP
@@ -47,7 +52,9 @@ def check(
             (indptr, indices, np.int64(n_rows), np.int64(n_cols), np.int64(nnz), status),
             shared_mem=warps * PART // 8,
         )
-    (first, last, bad_row, bad_position, unsorted), sample = _with_sample(status, data)
+    if windows:
+        statistics.begin(indptr, indices, windows, status[5:], status)
+    (first, last, bad_row, bad_position, unsorted, *numbers), sample = _with_sample(status, data)
     largest = np.iinfo(np.int64).max
     return (
         first,
@@ -55,7 +62,7 @@ def check(
         largest - bad_row if bad_row else -1,
         largest - bad_position if bad_position else -1,
         not unsorted,
-        sample,
+        Seen(sample, Survey(indices, windows, numbers) if windows else None),
     )
 
 

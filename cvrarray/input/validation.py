@@ -14,14 +14,22 @@ from typing import Any
 import numpy as np
 
 from ..core import devices
-from ..core.tables import ValueSample
+from ..core.tables import Seen, ValueSample
 
 
 def check_compressed(
-    indptr: Any, indices: Any, n_values: int, n_major: int, n_minor: int, names: str = "rows columns", data: Any = None
-) -> tuple[bool, ValueSample | None]:
-    """Whether a CSR (or CSC, or the blocks of a BSR) is canonical; ValueError where it breaks the format's rules. And a
-    sample of its values `data`, where they are given and the device takes one with the check.
+    indptr: Any,
+    indices: Any,
+    n_values: int,
+    n_major: int,
+    n_minor: int,
+    names: str = "rows columns",
+    *,
+    data: Any = None,
+    windows: tuple[int, int, tuple[int, ...]] | None = None,
+) -> tuple[bool, Seen]:
+    """Whether a CSR (or CSC, or the blocks of a BSR) is canonical; ValueError where it breaks the format's rules. And
+    what else a GPU sees in the same wait: of its values `data`, and in `windows` of its rows.
 
     Parameters
     ----------
@@ -37,8 +45,8 @@ def check_compressed(
         raise ValueError(f"indptr must have n_{along} + 1 = {n_major + 1} entries; got {indptr.size}")
     if indices.size != n_values:
         raise ValueError(f"indices and data must have one length; got {indices.size} and {n_values}")
-    found = devices.of(indices).backend("csr").check(indptr, indices, n_minor, data)
-    first, last, bad, bad_position, canonical, sample = found
+    found = devices.of(indices).backend("csr").check(indptr, indices, n_minor, data, windows if n_major else None)
+    first, last, bad, bad_position, canonical, seen = found
     if first != 0:
         raise ValueError(f"indptr must begin with 0; got {first}")
     if last != n_values:
@@ -49,7 +57,7 @@ def check_compressed(
         raise ValueError(
             f"indices must lie in [0, {n_minor}), the {across}; got {int(indices[bad_position])} at position {bad_position}"
         )
-    return bool(canonical), sample
+    return bool(canonical), seen
 
 
 def check_coordinates(
