@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -64,10 +65,10 @@ def extended_but(always: list[Build], builds: list[Build]) -> list[Any]:
     return [build if build in always else pytest.param(build, marks=pytest.mark.extended) for build in builds]
 
 
-def builds_and_dtypes(builds: list[Build], dtypes: list[Any]) -> list[Any]:
+def builds_and_dtypes(builds: list[Build], dtypes: list[Any], extended: Sequence[Any] = ()) -> list[Any]:
     """All pairs for ``parametrize(("build", "dtype"), ...)``: those that run by default have each build with float64
     and each other dtype with one of the builds, in turn: those in ONE_OF_EACH where there are any, as other tests
-    compile for them.
+    compile for them. Of the dtypes in `extended` none runs by default.
     """
     homes = [build for build in builds if build in ONE_OF_EACH] or builds
     return [
@@ -75,7 +76,9 @@ def builds_and_dtypes(builds: list[Build], dtypes: list[Any]) -> list[Any]:
             build,
             dtype,
             id=f"{build}-{np.dtype(dtype)}",
-            marks=() if dtype == np.float64 or homes[k % len(homes)] == build else pytest.mark.extended,
+            marks=()
+            if dtype == np.float64 or (homes[k % len(homes)] == build and dtype not in extended)
+            else pytest.mark.extended,
         )
         for k, dtype in enumerate(dtypes)
         for build in builds

@@ -111,8 +111,11 @@ def gpu(request: pytest.FixtureRequest) -> str:
 class GPUReport:
     """Counts the outcomes of a run (of all workers under pytest-xdist) and writes them at its end.
 
-    `selection` says which tests ran: "all", or what ``-k`` and ``-m`` were given.
+    `selection` says which tests ran: "all", or what ``-k`` and ``-m`` were given. The report is written from the start
+    on, now and then, and says that the run is not whole until it is: a run that is killed leaves it so.
     """
+
+    EVERY = 20.0  # seconds
 
     def __init__(self, path: Path, selection: str) -> None:
         self.path = path
@@ -121,6 +124,18 @@ class GPUReport:
         self.counts: Counter[str] = Counter(passed=0, failed=0, skipped=0, xfailed=0)
         self.failures: list[str] = []
         self.skips: Counter[str] = Counter()
+        self.run: set[str] = set()
+        self.written = 0.0
+
+    def pytest_sessionstart(self, session: pytest.Session) -> None:
+        self.session = session
+        self.write()
+        self.written = 0.0  # after the first test it is known how many there are
+
+    def pytest_runtest_logfinish(self, nodeid: str) -> None:
+        self.run.add(nodeid)
+        if time.monotonic() > self.written + self.EVERY:
+            self.write()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed:
@@ -145,11 +160,19 @@ class GPUReport:
         self.counts["skipped"] += 1
         self.skips[f"{report.nodeid.partition('[')[0]}: {reason.removeprefix('Skipped: ')}"] += 1
 
-    def pytest_sessionfinish(self) -> None:
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        ended = exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
+        self.write(whole=ended and len(self.run) == session.testscollected > 0)
+
+    def write(self, whole: bool = False) -> None:
+        self.written = time.monotonic()
         gpu_report.write(
             self.path,
             {
                 "selection": self.selection,
+                "whole": whole,
+                "collected": self.session.testscollected,
+                "run": len(self.run),
                 "counts": dict(self.counts),
                 "failures": self.failures,
                 "skips": dict(self.skips),

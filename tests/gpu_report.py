@@ -1,8 +1,8 @@
 """The test report from a GPU machine: what ran, on what, over which sources; and whether it still fits them.
 
 CI has no GPU, so a run of ``pytest --gpu-report PATH`` on a machine with one is kept in the repository.
-``python tests/gpu_report.py --check [PATH]`` warns loudly when that report is missing, older than the sources, or lists
-failures. It never fails: whoever changes a kernel may have no GPU at hand.
+``python tests/gpu_report.py --check [PATH]`` warns loudly when that report is missing, older than the sources, of a run
+that was interrupted, or lists failures. It never fails: whoever changes a kernel may have no GPU at hand.
 """
 
 from __future__ import annotations
@@ -47,7 +47,9 @@ def write(path: Path, results: dict[str, object]) -> None:
     """`results` of a test run, with the environment and the hash of the sources, as JSON."""
     path.parent.mkdir(parents=True, exist_ok=True)
     report = {"source_hash": source_hash(), **environment(), **results}
-    path.write_text(json.dumps(report, indent=2, sort_keys=True) + "\n")
+    new = path.with_name(path.name + ".new")  # whoever reads meets one report or the other
+    new.write_text(json.dumps(report, indent=2, sort_keys=True) + "\n")
+    new.replace(path)
 
 
 def problems(path: Path = DEFAULT_PATH, root: Path = ROOT) -> list[str]:
@@ -66,6 +68,9 @@ def problems(path: Path = DEFAULT_PATH, root: Path = ROOT) -> list[str]:
         found.append("the reported run had no GPU")
     if counts.get("failed"):
         found.append(f"the reported run had {counts['failed']} failures: {', '.join(report.get('failures', [])[:5])}")
+    if not report.get("whole"):
+        ran, collected = (report.get(name, "an unknown number") for name in ("run", "collected"))
+        found.append(f"the reported run did not come to its end: {ran} of {collected} tests ran")
     if not counts.get("passed"):
         found.append("the reported run passed no test")
     return found

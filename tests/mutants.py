@@ -1,33 +1,39 @@
 """Faults that the tests must find: small changes of kernels and conversions, and whether tests fail for each of them.
 
 ``python tests/mutants.py`` changes one operator or number at a time in a copy of the sources, and runs the test files
-that are about the changed file until one test fails. A mutant that survives the cases of ``make test`` meets those that
-only ``make test-all`` runs (``--cases rest``): one that these kill is a fault which ``make test`` misses. The mutants
-are drawn at random, the same for the same seed; what has been tried is kept in ``--results``, so a run that is cut
-short goes on from there. Some mutants survive because they change nothing that matters (a larger scratch space, a
-prefetch): look at each.
+that are about the changed file until one test fails: first the few cases of ``make quick``, then those of ``make test``,
+then those that only ``make test-all`` runs (``--cases rest``). A mutant that only the last kill is a fault which
+``make test`` misses. The mutants are drawn at random, the same for the same seed. What has been tried is kept in
+``--results``, so a run that is cut short goes on from there. ``--report`` tries none. Some mutants survive
+because they change nothing that matters (a larger scratch space, a prefetch): look at each.
 
-CPU kernels are compiled anew for each mutant, which takes 10 seconds to 5 minutes: ``--jobs 15`` tries so many side by
-side, and ``--seconds 150`` begins no more after that time. ``--device gpu`` draws from the CUDA sources instead and
-needs a GPU.
+CPU kernels are compiled anew for each mutant, but for those of files that do not import the changed one: ``--jobs 8``
+tries so many side by side, and ``--seconds 150`` begins no more after that time. ``--device gpu`` draws from the CUDA
+sources instead and needs a GPU.
+
+Killed by ``make quick`` counts as killed by ``make test`` where that has the test that failed, which ``--recheck`` looks
+up: a mutant whose test ``make test`` no longer has is tried again.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import hashlib
 import json
 import os
 import random
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -43,6 +49,7 @@ PREFIXES = {ast.Invert: "~", ast.Not: "not ", ast.USub: "-"}
 CHOICES = ("statistics", "locality", "tiling")  # they decide how fast a product is, not what it is
 COMPILED = re.compile("^@(njit|kernel|helper|inlined|intrinsic)", re.M)  #: decorators of what Numba compiles
 BYTES = 8 << 30  # of memory: a mutant may ask for any amount
+STAGES = {"quick": 300, "covering": 1200, "rest": 2400}  #: cases, and CPU seconds for them: a mutant may never end
 _FORMAT = ("golden", "conversions", "products", "cpu_kernels", "transposed", "matmat", "indexing")
 _CHECKS = ("check_values", "forged_tables", "conversions", "io", "hostile_inputs")
 #: Test files for a source file, by its name or what this begins with (``cvr_convert.cu``), those first that find most;
@@ -56,6 +63,13 @@ TESTS = {
     "bbcsr": _FORMAT,
     "csr": ("errors", "inputs", "cpu_kernels", "io", "indexing", "elementwise"),
     "parts": ("cpu_kernels", "transposed"),
+    "assembly": ("assembly", "values"),
+    "decoding": ("decoding", "conversions", "indexing"),
+    "distinct": ("few_values", "values"),
+    "rebinning": ("indexing", "joining"),
+    "sampled": ("values", "torch"),
+    "sparse_product": ("decoding", "protocol"),
+    "text": ("io", "hostile_inputs"),
     "": ("golden", "conversions", "products", "cpu_kernels", "matmat", "transposed", "float16"),
 }
 
@@ -155,7 +169,42 @@ def draw(device: str, count: int, seed: int, only: str = "", root: Path = ROOT) 
     return random.Random(seed).sample(every, min(count, len(every)))
 
 
-def try_out(mutant: Mutant | None, source: str, device: str, cases: str, seconds: float) -> str:
+def closure(source: Path, root: Path = ROOT) -> set[Path]:
+    """The files of ``cvrarray/cpu`` that a file imports, and those that they import: what its kernels are compiled from."""
+    cpu = root / "cvrarray" / "cpu"
+    found, left = set(), [source]
+    while left:
+        path = left.pop()
+        found.add(path)
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and (node.level or (node.module or "").startswith("cvrarray.cpu")):
+                base = path.parents[node.level - 1] if node.level else root
+                base = base.joinpath(*(node.module or "").split("."))
+                parts = [base, *(base / name.name for name in node.names)]
+                named = [file for part in parts for file in (part.with_suffix(".py"), part / "__init__.py")]
+                left += [other for other in named if other.is_file() and other.is_relative_to(cpu) and other not in found]
+    return found
+
+
+def run_tests() -> int:
+    """pytest, its arguments those of this program, where compiled kernels are kept for each closure, not for all sources."""
+    import pytest
+
+    from cvrarray.cpu.runtime import caching
+
+    @cache
+    def stamp(source: str) -> str:
+        root = Path(caching.__file__).resolve().parents[3]
+        digest = hashlib.sha256()
+        for path in sorted({*closure(Path(source).resolve(), root), root / "cvrarray" / "core" / "tables.py"}):
+            digest.update(path.name.encode() + path.read_bytes())
+        return digest.hexdigest()
+
+    caching._stamp_for = lambda function: stamp(function.__code__.co_filename)
+    return pytest.main(sys.argv[1:])
+
+
+def try_out(mutant: Mutant | None, source: str, device: str, cases: str, kept: Path) -> str:
     """What the tests about `source` say of a mutant: "passed", the name of a test that fails, "crash" or "timeout"."""
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder)
@@ -168,26 +217,57 @@ def try_out(mutant: Mutant | None, source: str, device: str, cases: str, seconds
             path = copy / mutant.path
             path.write_text(mutant.applied(path.read_text()))
         options = ["-k", "cuda", "--require-gpu"] if device == "gpu" else []
-        command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--cases", cases]
+        command = [
+            sys.executable,
+            "-c",
+            "import sys; sys.path.insert(0, 'tests'); import mutants; sys.exit(mutants.run_tests())",
+        ]
+        command += ["-x", "-q", "-p", "no:cacheprovider", "--cases", cases]
         command += [*options, *tests_of(source)]
-        environment = os.environ | {"CVRARRAY_CACHE_DIR": str(copy / "cache"), "PYTHONPATH": str(copy)}
+        environment = {"CVRARRAY_NUM_THREADS": "2"} | os.environ
+        environment |= {"CVRARRAY_CACHE_DIR": str(kept), "PYTHONPATH": str(copy)}
         try:
             run = subprocess.run(
-                command, cwd=copy, env=environment, capture_output=True, text=True, timeout=seconds, preexec_fn=_limit
+                command,
+                cwd=copy,
+                env=environment,
+                capture_output=True,
+                text=True,
+                timeout=2 * STAGES[cases],
+                preexec_fn=lambda: _limit(STAGES[cases]),
             )
         except subprocess.TimeoutExpired:
             return "timeout"
-    if run.returncode == 0:
+    if run.returncode in (0, 5):  # 5: there are no such cases
         return "passed"
+    if run.returncode == -signal.SIGXCPU:
+        return "timeout"
     failed = re.search(r"^(?:FAILED|ERROR) (\S+)", run.stdout, re.M)
     return failed[1] if failed else f"crash {run.returncode}: {(run.stdout + run.stderr).strip()[-200:]}"
 
 
-def _limit() -> None:
+def _limit(seconds: int) -> None:
     import resource
 
     os.nice(19)
     resource.setrlimit(resource.RLIMIT_DATA, (BYTES, BYTES))
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
+
+
+def killer(outcome: dict[str, str]) -> tuple[str, str] | None:
+    """The stage that killed a mutant, and how; None for one that is alive."""
+    return next(((stage, how) for stage, how in outcome.items() if how != "passed"), None)
+
+
+def recheck(outcomes: dict[str, dict[str, str]]) -> None:
+    """Forget kills of ``make quick`` and ``make test`` by tests that ``make test`` does not have now."""
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-n", "0", "tests"]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    collected = set(run.stdout.splitlines())
+    for outcome in outcomes.values():
+        stage, how = killer(outcome) or ("", "")
+        if stage in ("quick", "covering") and how.startswith("tests/") and how not in collected:
+            del outcome[stage]
 
 
 def report(outcomes: dict[str, dict[str, str]]) -> str:
@@ -195,18 +275,15 @@ def report(outcomes: dict[str, dict[str, str]]) -> str:
     counts: Counter[tuple[str, str]] = Counter()
     rows = {"killed by make test": [], "killed by other cases only": [], "survived": []}
     for name, outcome in outcomes.items():
-        which = (
-            "killed by make test"
-            if outcome["covering"] != "passed"
-            else "survived" if outcome.get("rest", "passed") == "passed" else "killed by other cases only"
-        )  # fmt: skip
+        stage, _ = killer(outcome) or ("", "")
+        which = {"rest": "killed by other cases only", "": "survived"}.get(stage, "killed by make test")
         rows[which].append(name)
         counts[name.partition(":")[0], which] += 1
     lines = [f"{file}: {count} {which}" for (file, which), count in sorted(counts.items())]
     lines += [f"{which}: {len(names)} of {len(outcomes)}" for which, names in rows.items()]
     for which in ("killed by other cases only", "survived"):
-        lines += [f"{which}: {name}" for name in rows[which]]
-    return "\n".join(lines)
+        lines += [f"{which}: {name} {'' if set(outcomes[name]) >= set(STAGES) else '(not by all)'}" for name in rows[which]]
+    return "\n".join(line.rstrip() for line in lines)
 
 
 def main(arguments: list[str]) -> int:
@@ -218,33 +295,42 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--results", type=Path, default=ROOT / "build" / "mutants.jsonl", help="where outcomes are kept")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no more mutants after this time")
     parser.add_argument("--jobs", type=int, default=1, help="mutants that are tried side by side")
-    parser.add_argument("--timeout", type=float, default=1800, help="seconds for one mutant: it may never end")
+    parser.add_argument("--recheck", action="store_true", help="try those again whose test make test no longer has")
+    parser.add_argument("--report", action="store_true", help="try none, say what came of those that were tried")
     options = parser.parse_args(arguments)
     chosen = draw(options.device, options.count, options.seed, options.only)
     options.results.parent.mkdir(parents=True, exist_ok=True)
-    lines = options.results.read_text().splitlines() if options.results.exists() else []
-    known = {record["mutant"]: record["outcome"] for record in map(json.loads, lines)}
-    until = time.monotonic() + options.seconds
+    known: dict[str, dict[str, str]] = defaultdict(dict)
+    for line in options.results.read_text().splitlines() if options.results.exists() else []:
+        record = json.loads(line)
+        known[record["mutant"]][record["stage"]] = record["outcome"]
+    if options.recheck:
+        recheck(known)
+    until = time.monotonic() + (0 if options.report else options.seconds)
 
-    def judged(mutant: Mutant) -> tuple[Mutant, dict[str, str]]:
-        outcome: dict[str, str] = {}
-        for cases in ("covering", "rest"):
-            if time.monotonic() < until and outcome.get("covering", "passed") == "passed":
-                outcome[cases] = try_out(mutant, mutant.path, options.device, cases, options.timeout)
-        return mutant, outcome
+    def tried(task: tuple[Mutant | None, str], stage: str, kept: Path) -> str | None:
+        return try_out(*task, options.device, stage, kept) if time.monotonic() < until else None
 
-    with ThreadPoolExecutor(options.jobs) as pool:  # each waits for a process of its own
-        tried = [pool.submit(judged, mutant) for mutant in chosen if mutant.name not in known]
-        for mutant, outcome in (future.result() for future in as_completed(tried)):
-            # no time for it, or not for both: begun anew the next time
-            if not outcome or list(outcome.values()) == ["passed"]:
-                continue
-            known[mutant.name] = outcome
-            with options.results.open("a") as file:
-                file.write(json.dumps({"mutant": mutant.name, "outcome": outcome}) + "\n")
-            print(mutant.name, outcome, flush=True)
-    print(report({mutant.name: known[mutant.name] for mutant in chosen if mutant.name in known}))
-    return 0
+    with tempfile.TemporaryDirectory() as kept, ThreadPoolExecutor(options.jobs) as pool:  # each waits for a process
+        for stage in STAGES:
+            # sources as they are come first: tests that fail for these say nothing
+            tasks = {f"none of {Path(mutant.path).name}": (None, mutant.path) for mutant in chosen}
+            tasks |= {mutant.name: (mutant, mutant.path) for mutant in chosen}
+            left = [name for name in tasks if not killer(known[name]) and stage not in known[name]]
+            running = {pool.submit(tried, tasks[name], stage, Path(kept)): name for name in left}
+            for future in as_completed(running):
+                if (outcome := future.result()) is None:  # no time for it
+                    continue
+                name = running[future]
+                known[name][stage] = outcome
+                with options.results.open("a") as file:
+                    file.write(json.dumps({"mutant": name, "stage": stage, "outcome": outcome}) + "\n")
+                print(name, stage, outcome, flush=True)
+    wrong = {name: killer(outcome) for name, outcome in known.items() if name.startswith("none of ") and killer(outcome)}
+    print(report({mutant.name: known[mutant.name] for mutant in chosen if known[mutant.name]}))
+    if wrong:
+        print(f"These tests fail without a change, so what they kill counts for nothing: {wrong}")
+    return 1 if wrong else 0
 
 
 if __name__ == "__main__":

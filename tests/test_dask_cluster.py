@@ -96,7 +96,11 @@ def _knows_our_arrays():
     return numel_lookup.dispatch(cvrarray.CVRArray) is registry.numel
 
 
-@pytest.mark.parametrize("first", ["cvrarray.cvr", "cvrarray.bbcsr", "cvrarray.store.layout", "cvrarray.dask.cluster"])
+@pytest.mark.parametrize(
+    "first",
+    ["cvrarray.bbcsr", "cvrarray.store.layout"]
+    + [pytest.param(name, marks=pytest.mark.extended) for name in ("cvrarray.cvr", "cvrarray.dask.cluster")],
+)
 def test_any_module_of_ours_may_be_met_first(first):
     """Where distributed is there already, as in a worker that gets a message: no circle of imports."""
     code = f"import distributed, importlib; importlib.import_module({first!r}); import cvrarray; cvrarray.CVRArray([[1.0]])"

@@ -87,7 +87,7 @@ def test_products_accumulate_in_float32(name, build, device):
     A = make(build, csr, data, device)
     exact, size, ones = csr.astype(np.float64), abs(csr).astype(np.float64), csr.astype(bool).astype(np.float64)
     ones.data[:] = 1
-    for k in (None, 1, 5):
+    for k in (None, 4):
         for view, wide, sizes, count in ((A, exact, size, ones), (A.T, exact.T, size.T, ones.T)):
             n_rows, n_cols = wide.shape
             shape = (n_cols,) if k is None else (n_cols, k)
@@ -120,8 +120,8 @@ def test_a_product_is_that_in_float32_rounded_once(build, device):
 
 @BUILD
 @pytest.mark.parametrize(
-    "x_dtype",  # the first three have products of other dtypes
-    ["float32", "complex64", "int32", *(pytest.param(name, marks=pytest.mark.extended) for name in ("float64", "int16"))],
+    "x_dtype",  # the first two have products of other dtypes; of complex128 test_cpu_kernels has some
+    ["float32", "int32", *(pytest.param(name, marks=pytest.mark.extended) for name in ("complex64", "float64", "int16"))],
 )
 @pytest.mark.each_value
 def test_wider_products_are_those_of_the_widened_matrix(build, x_dtype, device):

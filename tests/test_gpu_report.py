@@ -13,7 +13,7 @@ import gpu_report
 import pytest
 
 TESTS = Path(__file__).parent
-GOOD = {"counts": {"passed": 3, "failed": 0}, "gpu": {"name": "a GPU"}, "date": "2000-01-01"}
+GOOD = {"counts": {"passed": 3, "failed": 0}, "gpu": {"name": "a GPU"}, "date": "2000-01-01", "whole": True}
 
 
 @pytest.fixture
@@ -58,6 +58,8 @@ def test_a_report_that_fits(root):
         ({"gpu": None}, "no GPU"),
         ({"counts": {"passed": 3, "failed": 2}, "failures": ["test_a", "test_b"]}, "2 failures: test_a, test_b"),
         ({"counts": {"passed": 0, "failed": 0}}, "passed no test"),
+        ({"whole": False, "run": 3, "collected": 20}, "did not come to its end: 3 of 20 tests ran"),
+        ({"whole": None}, "did not come to its end"),
     ],
 )
 def test_a_report_that_does_not(root, changes, words):
@@ -88,7 +90,6 @@ def test_check_warns_and_succeeds(tmp_path, capsys):
 @pytest.mark.slow
 def test_a_run_writes_its_report(tmp_path, options):
     """Counts, skips with reasons and failures, of one process or of several; the lack of a GPU fails where required."""
-    (tmp_path / "conftest.py").write_text((TESTS / "conftest.py").read_text())
     (tmp_path / "test_some.py").write_text(
         "import pytest\n"
         "def test_device(device): pass\n"
@@ -97,11 +98,7 @@ def test_a_run_writes_its_report(tmp_path, options):
         "@pytest.mark.xfail\n"
         "def test_xfails(): assert False\n"
     )
-    path = tmp_path / "report.json"
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-c", os.devnull, "--rootdir", tmp_path]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(TESTS), str(TESTS.parent)])}
-    subprocess.run([*command, "--gpu-report", path, *options, tmp_path], env=environment, capture_output=True, check=False)
-    report = json.loads(path.read_text())
+    report = reported(tmp_path, *options)
     has_gpu = report["gpu"] is not None
     lacking = "failed" if "--require-gpu" in options else "skipped"
     expected = Counter(passed=1, failed=1, skipped=1, xfailed=1) + Counter(["passed" if has_gpu else lacking])
@@ -110,3 +107,38 @@ def test_a_run_writes_its_report(tmp_path, options):
     assert any(name.endswith("test_skips: no reason") for name in report["skips"])
     assert report["source_hash"] == gpu_report.source_hash()
     assert report["versions"]["numpy"]
+    assert (report["whole"], report["collected"], report["run"]) == (True, 5, 5)
+
+
+ENDS = {
+    "control-C": "os.kill(os.getpid(), signal.SIGINT); time.sleep(60)",
+    "killed": "os.kill(os.getpid(), signal.SIGKILL)",
+    "terminated": "os.kill(os.getpid(), signal.SIGTERM); time.sleep(60)",
+    "the first failure": "raise AssertionError",
+}
+
+
+@pytest.mark.parametrize(
+    "end", ["control-C", "killed", *(pytest.param(end, marks=pytest.mark.extended) for end in list(ENDS)[2:])]
+)
+@pytest.mark.slow
+def test_a_run_that_is_cut_short_says_so(tmp_path, end):
+    """However it ended, and whatever passed until then."""
+    (tmp_path / "test_some.py").write_text(
+        f"import os, signal, time\ndef test_first(): pass\ndef test_second(): {ENDS[end]}\ndef test_third(): pass\n"
+    )
+    report = reported(tmp_path, "-x")
+    assert report["whole"] is False
+    assert (report["collected"], report["run"]) == (3, 2 if end == "the first failure" else 1)
+    path = tmp_path / "report.json"
+    assert any("did not come to its end" in problem for problem in gpu_report.problems(path))
+
+
+def reported(folder, *options):
+    """The report of a run of the tests in a folder."""
+    (folder / "conftest.py").write_text((TESTS / "conftest.py").read_text())
+    path = folder / "report.json"
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-c", os.devnull, "--rootdir", folder]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(TESTS), str(TESTS.parent)])}
+    subprocess.run([*command, "--gpu-report", path, *options, folder], env=environment, capture_output=True, check=False)
+    return json.loads(path.read_text())

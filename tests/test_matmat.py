@@ -96,7 +96,7 @@ def test_any_number_of_columns(build, k, device):
 def test_dtypes(build, dtype, x_dtype, device):
     for name in VARIED:
         csr = zoo.integers(name, dtype)
-        x = matrix(csr.shape[1], 5, x_dtype)
+        x = matrix(csr.shape[1], 4, x_dtype)
         y = build(csr, device) @ put(x, device)
         assert y.dtype == np.result_type(csr.dtype, x.dtype)
         np.testing.assert_array_equal(get(y), csr.toarray() @ x)

@@ -101,6 +101,7 @@ def assert_near(y: np.ndarray, expected: tuple, dtype: str) -> None:
 @case
 @dtypes
 @ranges
+@pytest.mark.each_pair
 def test_error_does_not_grow_with_the_range(build, hub, dtype, extent, device):
     A = build(web(dtype, hub), device)
     for array in (A, A.T):

@@ -663,6 +663,7 @@ print("complete", flush=True)
 @pytest.mark.slow
 @pytest.mark.parametrize("where", ["before", "before the manifest"])
 @pytest.mark.parametrize("kind", SOURCES)
+@pytest.mark.each_value
 def test_killed_writer(kind, where, path):
     """Killed again and again; what was acknowledged stays as it was, and in the end the matrix is right."""
     if kind == "dask":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import pickle
 
 import numpy as np
@@ -132,18 +133,18 @@ def test_from_the_left(build, dtype, device):
 
 
 @BUILD
-@pytest.mark.parametrize("dtype", ["float64", "complex64"])
-def test_adjoint(build, dtype, device):
+@pytest.mark.parametrize(("dtype", "x_dtype"), list(itertools.product(["float64", "complex64"], ["float64", "complex128"])))
+@pytest.mark.each_value
+def test_adjoint(build, dtype, x_dtype, device):
     csr = zoo.integers("rows_of_mixed_length", dtype)
     dense, A = csr.toarray(), build(csr, device)
-    for x_dtype in ("float64", "complex128"):
-        x, many = zoo.vector(csr.shape[0], x_dtype), matrix(csr.shape[0], 3, x_dtype)
-        for y in (A.rmatvec(put(x, device)), A.H @ put(x, device)):
-            np.testing.assert_array_equal(get(y), dense.conj().T @ x)
-        for y in (A.rmatmat(put(many, device)), A.H @ put(many, device)):
-            np.testing.assert_array_equal(get(y), dense.conj().T @ many)
-        np.testing.assert_array_equal(get(A.T.rmatvec(put(zoo.vector(csr.shape[1], x_dtype), device))),
-                                      dense.conj() @ zoo.vector(csr.shape[1], x_dtype))  # fmt: skip
+    x, many = zoo.vector(csr.shape[0], x_dtype), matrix(csr.shape[0], 3, x_dtype)
+    for y in (A.rmatvec(put(x, device)), A.H @ put(x, device)):
+        np.testing.assert_array_equal(get(y), dense.conj().T @ x)
+    for y in (A.rmatmat(put(many, device)), A.H @ put(many, device)):
+        np.testing.assert_array_equal(get(y), dense.conj().T @ many)
+    np.testing.assert_array_equal(get(A.T.rmatvec(put(zoo.vector(csr.shape[1], x_dtype), device))),
+                                  dense.conj() @ zoo.vector(csr.shape[1], x_dtype))  # fmt: skip
 
 
 @BUILD

@@ -14,7 +14,7 @@ from cvrarray.core.tables import NARROW_PADDING, WARP, BBCSRTables
 from cvrarray.cpu import simd
 from cvrarray.cpu.check_cvr import value_words
 from cvrarray.cpu.runtime import threads
-from cvrarray.cpu.runtime.compiler import helper, kernel
+from cvrarray.cpu.runtime.compiler import compiled, helper, kernel
 from cvrarray.cpu.simd import masks
 
 #: Faults of a bin; of several the lowest counts.
@@ -65,7 +65,8 @@ def layout(t: BBCSRTables) -> tuple[np.ndarray, np.ndarray]:
     columns = (t.col_base, t.col_ptr, t.col_narrow, t.col_wide, present)
     shape = int(t.shape[0]), int(t.shape[1])
     bins = Bins(shape, int(t.block_size), t.bin_rowptr, *columns, *value_words(t.data))
-    threads.run(_bins, t.bin_rowptr, bins, t.present is not None, fault, entries)
+    args = bins, t.present is not None, fault, entries
+    threads.run(compiled(_bins, 0, 0, *args), t.bin_rowptr, *args)  # one version for tables that may be written and others
     return fault, entries
 
 

@@ -76,7 +76,8 @@ def _diagonal(look: Callable, t, dtype: np.dtype, offset: int, work: np.ndarray,
     down, right = max(-offset, 0), max(offset, 0)
     out = np.zeros(max(0, min(t.shape[0] - down, t.shape[1] - right)), dtype)
     if out.size:
-        threads.run(look, work, t, down, right, memory.bits(out), unit=unit)
+        args = t, down, right, memory.bits(out)
+        threads.run(compiled(look, 0, 0, *args), work, *args, unit=unit)
     return out
 
 
