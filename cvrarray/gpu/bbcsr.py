@@ -34,10 +34,13 @@ from .compiler import (
 
 BLOCK = 128  # threads, at least: four warps
 THREADS_OF_RUNS = 256  # that share a bin in ``bbcsr_values_runs``
-#: Rows with more than LONG entries are long. Their columns may be far apart (:func:`is_far`). Of such a row each warp
-#: that shares it has FEWEST entries at least, and sharing makes no more than FAR_WARPS a multiprocessor.
-LONG, FEWEST, FAR_WARPS = 40, 4, 48
-FEW_WARPS = 32
+#: Rows with more than LONG entries are long. Their columns may be far apart (:func:`is_far`).
+LONG, FEW_WARPS = 40, 32
+#: Where all warps read the same parts of x (:func:`reads_alike`), in rows of more than ALIKE_FROM entries: each warp that
+#: shares a row has FEWEST of them at least, and sharing makes no more than ALIKE_WARPS a multiprocessor. Where there are
+#: more, x is SMALL_X bytes or not: entries in flight then.
+ALIKE_FROM, FEWEST, ALIKE_WARPS, SMALL_X = 16, 4, 48, 1 << 19
+SAMPLED = 16, 8  #: bins, and steps of each, that are looked at for that
 
 #: ``A @ X``: of blocks of up to MOST_ROWS_A_GROUP rows a group of lanes holds all sums, if at least MANY_LANES share
 #: them. Fewer lanes would read values of too many rows at a time.
@@ -46,16 +49,15 @@ MOST_ROWS_A_GROUP, MANY_LANES = 8, 2
 ENOUGH_TILES = 1800, 2400
 
 
-def unroll(block_size: int, itemsize: int, is_far: bool, is_crowded: bool = False) -> tuple[int, int]:
+def unroll(block_size: int, itemsize: int, is_far: bool) -> tuple[int, int]:
     """Blocks in flight in a narrow and in a wide bin, measured on an H200: see ``docs/decisions/0003-gpu-products.md``.
 
     More of them hide more latency, but widen the part of `x` that a multiprocessor's warps read at a time. Where rows
-    are long and their columns far apart (`is_far`), only few keep that part in cache: fewer yet where there are many
-    such warps (`is_crowded`).
+    are long and their columns far apart (`is_far`), only few keep that part in cache.
     """
     narrow = sharing.blocks_in_flight(block_size, itemsize)
     if block_size == 1:
-        return narrow, (2 if is_crowded else 4) if is_far else 8 if itemsize <= 4 else 6 if itemsize <= 8 else 4
+        return narrow, (4 if is_far else 8 if itemsize <= 4 else 6 if itemsize <= 8 else 4)
     return narrow, narrow
 
 
@@ -127,18 +129,20 @@ MATVEC = Kernel(
         (*dtypes, *how)
         for dtypes in STORED
         for how in (
-            ("int32", 1, False, False, 1, False),
-            ("int32", 1, True, False, 16, False),
-            ("int32", 1, True, True, 1, False),
-            ("int32", 3, False, False, 2, False),
-            ("int32", 6, False, False, 1, True),
-            ("int64", 7, False, False, 4, True),
+            ("int32", 1, 0, 1, False),
+            ("int32", 1, 4, 16, False),
+            ("int32", 1, 2, 1, False),
+            ("int32", 3, 0, 2, False),
+            ("int32", 6, 0, 1, True),
+            ("int64", 7, 0, 4, True),
         )
     ],
-    lambda value, product, index, size, far, crowded, sharers, holes: (
-        value, product, index, mask_dtype(size), size, *unroll(size, product.itemsize, far, crowded), holes, sharers,
+    lambda value, product, index, size, alike, sharers, holes: (
+        value, product, index, mask_dtype(size), size, unroll(size, product.itemsize, False)[0],
+        alike or unroll(size, product.itemsize, False)[1], holes, sharers,
     ),
 )  # fmt: skip
+SAMPLED_COLUMNS = Kernel("bbcsr_matvec", "bbcsr_sampled_columns", [("int32",), ("int64",)])
 MATMAT = Kernel(
     "bbcsr_matmat",
     "bbcsr_matmat",
@@ -276,37 +280,56 @@ def product(tables: BBCSRTables, dtype: np.dtype) -> Callable[[cupy.ndarray, cup
     `x` and `y` are contiguous and `dtype`, the product's, as are the scalars.
     """
     t, size, n_bins = tables, tables.block_size, tables.col_base.size
-    bins, sharers = _struct(t), warps_a_bin(t, dtype.itemsize)
-    crowded = warps_a_processor(n_bins * sharers) > FAR_WARPS
+    bins, (sharers, in_flight) = _struct(t), schedule(t, dtype.itemsize)
     multiply = MATVEC(
-        distinct.kind(t.data, t.distinct), dtype, t.col_wide.dtype, size, is_far(t), crowded, sharers, t.present is not None
+        distinct.kind(t.data, t.distinct), dtype, t.col_wide.dtype, size, in_flight, sharers, t.present is not None
     )
     block = max(BLOCK, sharers * WARP)
     grid = blocks(n_bins * sharers * WARP, block)
     return lambda x, y, alpha, beta: multiply(grid, (block,), (bins, x, y, alpha, beta, update(alpha, beta)))
 
 
-def warps_a_bin(t: BBCSRTables, itemsize: int) -> int:
-    """Warps that share a bin, by :mod:`cvrarray.core.sharing`; `itemsize` is the product's.
+def schedule(t: BBCSRTables, itemsize: int) -> tuple[int, int]:
+    """Warps that share a bin, and entries of wide bins in flight, 0 for as many as :func:`unroll` says; `itemsize` is the
+    product's.
 
-    Where columns are far apart, the warps of a multiprocessor read parts of `x` that are the further apart, the more
-    warps there are. So few share a bin then.
+    Where all warps read the same parts of `x` (:func:`reads_alike`), what a multiprocessor's warps read at a time is the
+    larger the more warps there are, and the more each has in flight. It should stay in L1: so both are few then. Else
+    bins are shared by :mod:`cvrarray.core.sharing`.
     """
     n_bins, size = t.col_base.size, t.block_size
-    if is_far(t):
-        most = min(FAR_WARPS / warps_a_processor(n_bins), _mean_blocks(t) // -(-FEWEST // size))
-        return max(sharers for sharers in sharing.SHARERS if sharers == 1 or sharers <= most)
+    n_processors = processors(cupy.cuda.runtime.getDevice())
+    if reads_alike(t):
+        most = min(ALIKE_WARPS * n_processors / n_bins, _mean_blocks(t) // FEWEST)
+        sharers = max(sharers for sharers in sharing.SHARERS if sharers == 1 or sharers <= most)
+        is_crowded = sharers * n_bins > ALIKE_WARPS * n_processors
+        return sharers, (3 if t.shape[1] * itemsize <= SMALL_X else 2) if is_crowded else 4
     if not 0 < n_bins <= sharing.MOST_BINS:
-        return 1
+        return 1, 0
     with aside():
         lengths = np.diff(t.bin_rowptr.get()) / (WARP * size)
     bins = sharing.Bins(n_bins, float(lengths.mean()), float(lengths.max()), size, itemsize)
-    return sharing.least(bins, processors(cupy.cuda.runtime.getDevice())).sharers
+    return sharing.least(bins, n_processors).sharers, 0
 
 
-def warps_a_processor(n_warps: int) -> float:
-    """Warps for each multiprocessor of the current device."""
-    return n_warps / processors(cupy.cuda.runtime.getDevice())
+def reads_alike(t: BBCSRTables) -> bool:
+    """Do warps that are as far along in their bins read the same part of `x`, whichever bins these are?
+
+    They do where columns are anywhere, not where bins have columns near their own rows, or in diagonals. A sample
+    tells: of 32 rows' columns at a step of a bin, the spread is larger than that of their means over bins.
+    """
+    n_bins = t.col_base.size
+    if t.block_size > 1 or t.col_wide.size <= t.col_narrow.size or _mean_blocks(t) <= ALIKE_FROM:
+        return False
+    with aside():
+        columns = cupy.empty((*SAMPLED, WARP), t.col_wide.dtype)
+        SAMPLED_COLUMNS(columns.dtype)(
+            SAMPLED,
+            (WARP,),
+            (t.bin_rowptr, t.col_base, t.col_ptr, t.col_narrow, t.col_wide, np.int64(n_bins), columns),
+        )
+        found = np.ma.masked_less(columns.get().astype(float), 0)  # but for padding
+    return bool(found.mean(axis=2).std(axis=0).mean() < found.std(axis=2).mean())
 
 
 def is_far(t: BBCSRTables) -> bool:
