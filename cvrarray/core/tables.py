@@ -34,11 +34,16 @@ class ValueSample(NamedTuple):
 
 
 class Survey(NamedTuple):
-    """What was counted over rows, on a GPU. It says nothing of another matrix than that with these `indices`."""
+    """What was counted over rows, on a GPU. It says nothing of another matrix than that with these two arrays."""
 
+    indptr: Array
     indices: Array
     asked: tuple[int, int, tuple[int, ...]]  # windows of rows, how many of them count, block sizes
     numbers: list[int]
+
+    def is_of(self, csr: CSR) -> bool:
+        """Was it `csr` that was looked at?"""
+        return self.indptr is csr.indptr and self.indices is csr.indices
 
 
 class Seen(NamedTuple):

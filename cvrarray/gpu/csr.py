@@ -62,7 +62,7 @@ def check(
         largest - bad_row if bad_row else -1,
         largest - bad_position if bad_position else -1,
         not unsorted,
-        Seen(sample, Survey(indices, windows, numbers) if windows else None),
+        Seen(sample, Survey(indptr, indices, windows, numbers) if windows else None),
     )
 
 

@@ -10,7 +10,7 @@ import cupy
 import numpy as np
 
 from ..core.tables import CSR, WARP, CVRTables, Runs
-from . import distinct, prefix, segments, shared_memory, transposed
+from . import distinct, prefix, segments, shared_memory, statistics, transposed
 from .assembly import WORDS, as_words
 from .autotune import autotuned
 from .compiler import (
@@ -220,14 +220,14 @@ def _empty_tables(csr: CSR, n_lanes: int, n_chunks: int, totals: list[int], know
 
 def _without_empty_rows(csr: CSR) -> tuple[Any, cupy.ndarray, cupy.ndarray]:
     """The non-empty rows' numbers (null where that is all rows) and offsets, and the empty rows' numbers."""
-    index, n_rows = csr.indices.dtype, csr.shape[0]
-    if not n_rows:
+    index, n_rows, n_empty = csr.indices.dtype, csr.shape[0], statistics.empty_rows(csr)
+    if not n_rows or n_empty == 0:
         return NULL, csr.indptr, cupy.empty(0, index)
     counters = prefix.counters(n_rows, 1)
     FILLED_ROWS(csr.indptr.dtype)(
         blocks(n_rows, BLOCK), (BLOCK,), (csr.indptr, np.int64(n_rows), counters.counts, counters.totals)
     )
-    n_filled = counters.totals.get().item()
+    n_filled = counters.totals.get().item() if n_empty is None else n_rows - n_empty
     if n_filled == n_rows:
         return NULL, csr.indptr, cupy.empty(0, index)
     ptr, row_id, empty_row = (

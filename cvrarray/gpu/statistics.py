@@ -63,7 +63,7 @@ def survey(csr: CSR, n_windows: int, n_counted: int, sizes: Sequence[int]) -> tu
     There is at least one row. It waits for the device once, unless the check of the CSR has counted that.
     """
     asked, seen = (n_windows, n_counted, tuple(sizes)), csr.seen.survey
-    if seen is not None and seen.indices is csr.indices and seen.asked == asked:
+    if seen is not None and seen.is_of(csr) and seen.asked == asked:
         numbers = seen.numbers
     else:
         found = cupy.zeros(WORDS, np.int64)
@@ -72,6 +72,12 @@ def survey(csr: CSR, n_windows: int, n_counted: int, sizes: Sequence[int]) -> tu
     padded, empty, beyond_shortest, longest, *counts = numbers
     lengths = padded, empty, np.iinfo(np.int64).max - beyond_shortest, longest
     return lengths, Windows(csr, n_windows, n_counted, sizes, counts)
+
+
+def empty_rows(csr: CSR) -> int | None:
+    """How many rows are empty, where the check of the CSR has counted them."""
+    seen = csr.seen.survey
+    return seen.numbers[1] if seen is not None and seen.is_of(csr) else None
 
 
 def begin(
