@@ -32,10 +32,10 @@ def in_diagonals(n_rows, apart, length):
     return of_columns(np.arange(n_rows)[:, None] + np.arange(length) * apart, n_rows + apart * length)
 
 
-def uneven(n_rows, n_cols):
-    """Rows anywhere of 0 to 70 columns."""
+def uneven(n_rows, n_cols, least):
+    """Rows anywhere of `least` to 70 columns."""
     csr = anywhere(n_rows, n_cols, 70)
-    kept = np.arange(70)[None, :] < np.random.default_rng(3).integers(0, 71, n_rows)[:, None]
+    kept = np.arange(70)[None, :] < np.random.default_rng(3).integers(least, 71, n_rows)[:, None]
     csr.data[~kept.ravel()] = 0
     csr.eliminate_zeros()
     return csr
@@ -46,7 +46,8 @@ def uneven(n_rows, n_cols):
     ("matrix", "alike"),
     [
         (anywhere(900, 200_000, 40), True),
-        (uneven(900, 200_000), True),
+        (uneven(900, 200_000, 60), True),
+        (uneven(900, 200_000, 0), False),  # half is padding
         (anywhere(900, 200_000, 8), False),  # short rows
         (anywhere(900, 60_000, 40), False),  # narrow bins
         (in_band(20_000, 80_000, 24), False),
@@ -54,17 +55,19 @@ def uneven(n_rows, n_cols):
         (scipy.sparse.csr_array((100, 200_000)), False),
         (scipy.sparse.csr_array((0, 0)), False),
     ],
-    ids=["anywhere", "uneven", "short", "narrow", "band", "diagonals", "without entries", "without rows"],
+    ids=["anywhere", "uneven", "padded", "short", "narrow", "band", "diagonals", "without entries", "without rows"],
 )
 def test_what_warps_read_of_x(matrix, alike, gpu):
+    import cupy
+
     from cvrarray.gpu import bbcsr
 
     A = cvrarray.BBCSRArray(matrix, block_size=1, device="cuda")
     assert bbcsr.reads_alike(A._tables) == alike
     x = np.random.default_rng(4).standard_normal(matrix.shape[1])
-    y = (A @ x).get()
-    assert np.abs(y - matrix @ x).max(initial=0) < 1e-12 * 100
-    assert np.array_equal((A @ x).get(), y)
+    y = (A @ cupy.asarray(x)).get()
+    assert np.abs(y - matrix @ x).max(initial=0) < 1e-12
+    assert np.array_equal((A @ cupy.asarray(x)).get(), y)
 
 
 @pytest.mark.small
@@ -79,7 +82,7 @@ def test_products_of_far_rows(warps, small_x, expected, dtype, gpu, monkeypatch)
     monkeypatch.setattr(bbcsr, "ALIKE_WARPS", warps)
     monkeypatch.setattr(bbcsr, "SMALL_X", small_x)
     rng = np.random.default_rng(5)
-    for matrix in (anywhere(333, 100_000, 67), uneven(333, 100_000)):
+    for matrix in (anywhere(333, 100_000, 67), uneven(333, 100_000, 66)):
         A = cvrarray.BBCSRArray(matrix.astype(dtype), block_size=1, device="cuda")
         sharers, in_flight = bbcsr.schedule(A._tables, np.dtype(dtype).itemsize)
         assert (sharers, in_flight) == expected

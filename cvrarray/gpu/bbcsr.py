@@ -40,7 +40,7 @@ LONG, FEW_WARPS = 40, 32
 #: shares a row has FEWEST of them at least, and sharing makes no more than ALIKE_WARPS a multiprocessor. Where there are
 #: more, x is SMALL_X bytes or not: entries in flight then.
 ALIKE_FROM, FEWEST, ALIKE_WARPS, SMALL_X = 16, 4, 48, 1 << 19
-SAMPLED = 16, 8  #: bins, and steps of each, that are looked at for that
+SAMPLED, MOST_PADDING = (16, 8), 0.25  #: bins, and steps of each, that are looked at for that; the share of padding there
 
 #: ``A @ X``: of blocks of up to MOST_ROWS_A_GROUP rows a group of lanes holds all sums, if at least MANY_LANES share
 #: them. Fewer lanes would read values of too many rows at a time.
@@ -316,7 +316,8 @@ def reads_alike(t: BBCSRTables) -> bool:
     """Do warps that are as far along in their bins read the same part of `x`, whichever bins these are?
 
     They do where columns are anywhere, not where bins have columns near their own rows, or in diagonals. A sample
-    tells: of 32 rows' columns at a step of a bin, the spread is larger than that of their means over bins.
+    tells: of 32 rows' columns at a step of a bin, the spread is larger than that of their means over bins. Nor where
+    rows of a bin are uneven: much of it is padding then, and long bins end last if few warps share them.
     """
     n_bins = t.col_base.size
     if t.block_size > 1 or t.col_wide.size <= t.col_narrow.size or _mean_blocks(t) <= ALIKE_FROM:
@@ -329,6 +330,8 @@ def reads_alike(t: BBCSRTables) -> bool:
             (t.bin_rowptr, t.col_base, t.col_ptr, t.col_narrow, t.col_wide, np.int64(n_bins), columns),
         )
         found = np.ma.masked_less(columns.get().astype(float), 0)  # but for padding
+    if np.ma.getmaskarray(found).mean() > MOST_PADDING:
+        return False
     return bool(found.mean(axis=2).std(axis=0).mean() < found.std(axis=2).mean())
 
 
