@@ -40,6 +40,7 @@ LONG, FEW_WARPS = 40, 32
 #: shares a row has FEWEST of them at least, and sharing makes no more than ALIKE_WARPS a multiprocessor. Where there are
 #: more, x is SMALL_X bytes or not: entries in flight then.
 ALIKE_FROM, FEWEST, ALIKE_WARPS, SMALL_X = 16, 4, 48, 1 << 19
+WIDE_WARPS = 144  #: a multiprocessor, where bins are wide and warps read other parts of x: sharing makes no more
 SAMPLED, MOST_PADDING = (16, 8), 0.25  #: bins, and steps of each, that are looked at for that; the share of padding there
 
 #: ``A @ X``: of blocks of up to MOST_ROWS_A_GROUP rows a group of lanes holds all sums, if at least MANY_LANES share
@@ -295,7 +296,8 @@ def schedule(t: BBCSRTables, itemsize: int) -> tuple[int, int]:
 
     Where all warps read the same parts of `x` (:func:`reads_alike`), what a multiprocessor's warps read at a time is the
     larger the more warps there are, and the more each has in flight. It should stay in L1: so both are few then. Else
-    bins are shared by :mod:`cvrarray.core.sharing`.
+    bins are shared by :mod:`cvrarray.core.sharing`, wide bins of single columns by no more than WIDE_WARPS a
+    multiprocessor.
     """
     n_bins, size = t.col_base.size, t.block_size
     n_processors = processors(cupy.cuda.runtime.getDevice())
@@ -309,7 +311,10 @@ def schedule(t: BBCSRTables, itemsize: int) -> tuple[int, int]:
     with aside():
         lengths = np.diff(t.bin_rowptr.get()) / (WARP * size)
     bins = sharing.Bins(n_bins, float(lengths.mean()), float(lengths.max()), size, itemsize)
-    return sharing.least(bins, n_processors).sharers, 0
+    sharers = sharing.least(bins, n_processors).sharers
+    while sharers > 1 and is_wide(t) and sharers * n_bins > WIDE_WARPS * n_processors:
+        sharers //= 2
+    return sharers, 0
 
 
 def reads_alike(t: BBCSRTables) -> bool:
@@ -320,7 +325,7 @@ def reads_alike(t: BBCSRTables) -> bool:
     rows of a bin are uneven: much of it is padding then, and long bins end last if few warps share them.
     """
     n_bins = t.col_base.size
-    if t.block_size > 1 or t.col_wide.size <= t.col_narrow.size or _mean_blocks(t) <= ALIKE_FROM:
+    if not is_wide(t) or _mean_blocks(t) <= ALIKE_FROM:
         return False
     with aside():
         columns = cupy.empty((*SAMPLED, WARP), t.col_wide.dtype)
@@ -333,6 +338,11 @@ def reads_alike(t: BBCSRTables) -> bool:
     if np.ma.getmaskarray(found).mean() > MOST_PADDING:
         return False
     return bool(found.mean(axis=2).std(axis=0).mean() < found.std(axis=2).mean())
+
+
+def is_wide(t: BBCSRTables) -> bool:
+    """Are most bins wide, of single columns?"""
+    return t.block_size == 1 and t.col_wide.size > t.col_narrow.size
 
 
 def is_far(t: BBCSRTables) -> bool:
