@@ -91,3 +91,22 @@ def test_products_of_far_rows(warps, small_x, expected, dtype, gpu, monkeypatch)
         error = np.abs(y.get() - matrix @ x.astype("complex128"))
         assert np.all(error <= 70 * np.finfo(dtype).eps * (abs(matrix) @ np.abs(x).astype(float)))
         assert bool((y == A @ cupy.asarray(x)).all())
+
+
+def test_the_first_product_may_be_captured(gpu):
+    """The sample is taken aside. Kernels are compiled before, by the product of another array."""
+    import cupy
+
+    matrix = anywhere(333, 100_000, 67)
+    A, B = (cvrarray.BBCSRArray(matrix, block_size=1, device="cuda") for _ in range(2))
+    stream = cupy.cuda.Stream(non_blocking=True)
+    with stream:
+        x, out = cupy.asarray(np.random.default_rng(6).standard_normal(100_000)), cupy.empty(333)
+        expected = A @ x
+        stream.synchronize()
+        stream.begin_capture()
+        B.matvec(x, out=out)
+        graph = stream.end_capture()
+        out.fill(np.nan)
+        graph.launch()
+        assert bool((out == expected).all())
