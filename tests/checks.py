@@ -55,6 +55,8 @@ BBCSR = [bbcsr(block_size) for block_size in (1, 2, 3, 6, 7, 32)]
 BUILDS = CVR + BBCSR
 DEFAULTS = [Build("cvr", {}), Build("bbcsr", {})]
 ONE_OF_EACH = [cvr(32, 7, "rows"), bbcsr(6)]
+#: Of every kind one: default, few lanes, one, all, rows cut or not; blocks of one, of an own kernel, of any size.
+DIFFERENT = [Build("cvr", {}), cvr(4, 2, "nnz"), cvr(1, 3, "nnz"), cvr(32, 4, "nnz"), *map(bbcsr, (1, 3, 6, 32))]
 TYPICAL = [cvr(4, 5, "nnz"), cvr(32, 7, "rows"), bbcsr(1), bbcsr(6)]
 
 

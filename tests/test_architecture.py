@@ -155,6 +155,7 @@ def test_no_own_device_branches(module):
             assert not [name for name in names if name.partition(".")[0] in ("cupy", "cupyx", "dask")], module
 
 
+@pytest.mark.slow
 def test_dask_may_be_imported_first():
     """A worker has distributed before it meets our arrays; each module of ours can be the first that it imports."""
     names = [name for name in MODULES if name.startswith("cvrarray.dask.")]
@@ -216,3 +217,59 @@ def test_public_names_are_importable():
         assert importlib.import_module("cvrarray").__getattr__(name) is getattr(cvrarray, name)
     with pytest.raises(AttributeError, match="no attribute 'csr_matrix'"):
         cvrarray.csr_matrix  # noqa: B018
+
+
+# ---------------------------------------------------------------------------------------------------------------- walks
+
+#: A walk: what is done, the files of the package that a call passes through when everything is compiled and imported,
+#: and a folder that it must not enter. Decision 0001 says why they are so many; they may become fewer.
+WALKS = {
+    "first product, CVR": ("CVRArray(S, device='cpu') @ x", 16, "store"),
+    "first product, BBCSR": ("BBCSRArray(S, block_size=2, device='cpu') @ x", 15, "store"),
+    "a file": ("read(path, device='cpu')", 30, "store"),
+    "to_dask": ("to_dask(S, chunks=100, device='cpu')", 35, "store"),
+}
+WALKER = """
+import sys, numpy as np, scipy.sparse as sp, scipy.io, cvrarray, cvrarray.files, cvrarray.cpu.cvr
+from pathlib import Path
+
+def walk(call):
+    package, files, importing = Path(cvrarray.__file__).parent, set(), "importlib"
+    def on_call(frame, event, arg):
+        path = frame.f_code.co_filename
+        if event == "call" and path.startswith(str(package)):
+            callers = []
+            while frame:
+                callers.append(frame.f_code)
+                frame = frame.f_back
+            if not any(importing in code.co_filename for code in callers):
+                files.add(Path(path).relative_to(package).as_posix())
+    sys.setprofile(on_call)
+    try:
+        call()
+    finally:
+        sys.setprofile(None)
+    return sorted(files)
+
+S, path = sp.random_array((300, 200), density=0.05, format="csr", rng=np.random.default_rng(0)), sys.argv[1]
+scipy.io.mmwrite(path, S)
+x = np.ones(200)
+"""
+
+
+@pytest.mark.slow
+def test_walks_pass_through_few_files(tmp_path):
+    """A stranger who follows a call reads so many files: in a process of its own, counted by a profiler's events."""
+    program = WALKER
+    for what, _, _ in WALKS.values():
+        made, _, product = what.partition(" @ ")
+        program += f"A = cvrarray.{made}\n"  # and compiled
+        program += "A @ x\n" * bool(product)
+        program += f"A = cvrarray.{made}\n" if product else ""
+        program += f"print(*walk(lambda: {'A @ x' if product else 'cvrarray.' + what}))\n"
+    done = subprocess.run([sys.executable, "-c", program, tmp_path / "a.mtx"], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    for (name, (_, most, not_entered)), line in zip(WALKS.items(), done.stdout.splitlines(), strict=True):
+        files = line.split()
+        assert len(files) <= most, f"{name} passes through {len(files)} files: {', '.join(files)}"
+        assert not any(file.startswith(f"{not_entered}/") for file in files)

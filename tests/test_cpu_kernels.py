@@ -10,10 +10,11 @@ import time
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 
+import checks
 import numpy as np
 import pytest
 import zoo
-from checks import BBCSR, CVR, assert_product, assert_same_bits, assert_same_tables, extended_but
+from checks import DIFFERENT, assert_product, assert_same_bits, assert_same_tables, extended_but
 from checks import bbcsr as bbcsr_build
 from checks import cvr as cvr_build
 from scipy.sparse import csr_array, eye_array
@@ -732,7 +733,7 @@ def columns_of(csr, k, dtype=np.float64):
     return zoo.float_vector(csr.shape[1] * k, dtype).reshape(csr.shape[1], k)
 
 
-@pytest.mark.parametrize("build", CVR + BBCSR, ids=str)
+@pytest.mark.parametrize("build", extended_but(DIFFERENT, checks.BUILDS), ids=str)
 @pytest.mark.parametrize("name", zoo.ZOO)
 def test_transposed_and_dense_products_over_the_zoo(name, build):
     csr = zoo.floats(name)

@@ -275,15 +275,16 @@ def test_stack_says_what_to_do(cls, device):
 
 FRESH = [  # each is the first thing that a new process does with Dask
     "d = da.ones(4, chunks=2); y = A @ d",
-    "d = da.ones(4, chunks=2); y = d @ A",
+    pytest.param("d = da.ones(4, chunks=2); y = d @ A", marks=pytest.mark.extended),
     "d = da.eye(4, chunks=2); y = d * A",
     "d = da.from_array(A, chunks=(2, 4)); y = d @ np.ones(4)",
-    "d = da.eye(4, chunks=2); y = np.multiply(d, A)",
+    pytest.param("d = da.eye(4, chunks=2); y = np.multiply(d, A)", marks=pytest.mark.extended),
     "y = cvrarray.to_dask(A, chunks=2) @ np.ones(4)",
 ]
 
 
 @pytest.mark.parametrize("code", FRESH)
+@pytest.mark.slow
 def test_nothing_needs_registering(code):
     setup = "import numpy as np, cvrarray; A = cvrarray.CVRArray(2 * np.eye(4), device='cpu'); import dask.array as da; "
     check = "; y = y.compute(); y = y.todense() if hasattr(y, 'todense') else y; print(float(y.sum()))"
@@ -303,6 +304,7 @@ def test_import_loads_neither_dask_nor_zarr():
 # ----------------------------------------------------------------------------------------------- tokens, sizes, pickles
 
 
+@pytest.mark.slow
 def test_tokens_agree_across_processes():
     code = (
         "import sys; sys.path.insert(0, 'tests'); import cvrarray, numpy as np; from dask.base import tokenize; "

@@ -218,7 +218,7 @@ def _die_once(chunk, marker, block_id=None):
     return chunk
 
 
-@pytest.mark.parametrize("source", ["memory", "store"])
+@pytest.mark.parametrize("source", [pytest.param("memory", marks=pytest.mark.extended), "store"])
 def test_worker_killed_in_mid_product(source, client, tmp_path):
     csr, x = matrix(), np.random.default_rng(0).standard_normal(300)
     if source == "memory":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import zoo
-from checks import BUILDS, DEFAULTS, TYPICAL, assert_same_csr
+from checks import BUILDS, DEFAULTS, DIFFERENT, TYPICAL, assert_same_csr, extended_but
 from scipy.sparse import coo_array, csr_array, random_array
 
 import cvrarray
@@ -20,12 +20,13 @@ SMALL = [name for name in zoo.ZOO if np.prod(zoo.ZOO[name]().shape) < 1_000_000]
 
 @pytest.mark.parametrize("build", BUILDS, ids=str)
 @pytest.mark.parametrize("name", zoo.ZOO)
+@pytest.mark.extended  # test_conversions does this with both devices
 def test_tables_to_csr(build, name):
     csr = zoo.floats(name, np.float64)
     assert_same_csr(build(csr, "cpu").to_scipy(), csr)
 
 
-@pytest.mark.parametrize("build", BUILDS, ids=str)
+@pytest.mark.parametrize("build", extended_but(DIFFERENT, BUILDS), ids=str)
 @pytest.mark.parametrize("name", SMALL)
 def test_diagonals_and_rows(build, name):
     csr = zoo.floats(name, np.float64)

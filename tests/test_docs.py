@@ -39,7 +39,7 @@ def dense(value):
     ("section", "left", "right"),
     [(section, *row) for section in ("From scipy.sparse", "From pydata/sparse") for row in rows(section)],
 )
-@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+@pytest.mark.parametrize("dtype", ["float64", pytest.param("complex128", marks=pytest.mark.extended)])
 def test_what_becomes_what(section, left, right, dtype):
     csr = zoo.floats("rows_of_mixed_length").astype(dtype)
     csr.data = csr.data * (1 + 2j if dtype == "complex128" else 1) / abs(csr.data).max()

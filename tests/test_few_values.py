@@ -160,12 +160,14 @@ def test_a_value_that_the_sample_misses():
 
 @pytest.mark.parametrize("build", [cvr(32, 7, "rows"), bbcsr(6)], ids=str)
 @pytest.mark.parametrize("name", ["one", "signed zeros", "256", "257 of float32"])
+@pytest.mark.each_value
 def test_elementwise(build, name):
     """What is computed on a table alone has the bits of what is computed on all values."""
     A, B = both(build, with_values("blocks_with_holes", VALUES[name][0]))
     functions = {
         "scaled": lambda a: 2.5 * a, "negated": lambda a: -a, "absolute": abs, "compared": lambda a: a > 0.5,
         "cast": lambda a: a.astype(np.float32), "complex": lambda a: a * 1j, "sum": lambda a: a + a, "sign": np.sign,
+        "difference": lambda a: a - a, "product": lambda a: a * a, "greatest": lambda a: np.maximum(a, -a),
         "nan": np.isnan, "imag": lambda a: a.imag,
     }  # fmt: skip
     with np.errstate(all="ignore"):

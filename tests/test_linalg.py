@@ -139,7 +139,9 @@ def preconditioners(A, csr, device):
     }
 
 
-@pytest.mark.parametrize("dtype", ["int8", "int32", "bool", "float16"])
+@pytest.mark.parametrize(
+    "dtype", ["int8", "float16", *(pytest.param(name, marks=pytest.mark.extended) for name in ("int32", "bool"))]
+)
 @pytest.mark.parametrize("method", [*METHODS, "lsmr"])
 def test_integers_and_half_precision_count_as_double(method, dtype):
     check_promotion(method, dtype, "cpu")

@@ -18,17 +18,17 @@ BUILD = pytest.mark.parametrize("build", DEFAULTS, ids=str)
 TYPICAL_BUILDS = pytest.mark.parametrize("build", TYPICAL, ids=str)
 NAMES = [name for name in zoo.ZOO if np.prod(zoo.ZOO[name]().shape) < 100_000][::3]
 VARIED = ["rows_of_mixed_length", "explicit_zeros_beside_holes", "one_dense_row", "many_empty_rows_between"]
-PAIRS = [
+PAIRS = [  # test_products has more, and x is loaded in the same way
     ("bool", "bool"),
     ("int8", "int8"),
-    ("int64", "int64"),
-    ("float32", "float32"),
-    ("int8", "float16"),
     ("float32", "float64"),
-    ("float64", "float32"),
     ("complex64", "complex64"),
     ("complex128", "float64"),
     ("float64", "complex128"),
+    *(
+        pytest.param(*pair, marks=pytest.mark.extended)
+        for pair in (("int64", "int64"), ("float32", "float32"), ("int8", "float16"), ("float64", "float32"))
+    ),
 ]
 
 
@@ -91,7 +91,7 @@ def test_any_number_of_columns(build, k, device):
 
 
 @TYPICAL_BUILDS
-@pytest.mark.parametrize(("dtype", "x_dtype"), PAIRS, ids=["-".join(pair) for pair in PAIRS])
+@pytest.mark.parametrize(("dtype", "x_dtype"), PAIRS)
 @pytest.mark.each_value
 def test_dtypes(build, dtype, x_dtype, device):
     for name in VARIED:

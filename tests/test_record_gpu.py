@@ -673,6 +673,7 @@ def test_summary(report):
     assert second["below_1"] == []
 
 
+@pytest.mark.slow
 def test_page(report, tmp_path):
     pytest.importorskip("matplotlib")
     assert gpu_page.write(report, tmp_path) == []

@@ -174,6 +174,7 @@ def test_the_real_mkl(run, tmp_path, mtx, matrix):
     assert "mkl" in {entry["name"] for entry in json.loads(out.read_text())["results"][0]["runs"]}
 
 
+@pytest.mark.slow
 def test_pages(run, mkl, monkeypatch, tmp_path, mtx, matrix):
     """The pages name every matrix, and no folder; the JSON is the one that --json has, but for its last digits."""
     stored, folder, out = tmp_path / "stored", tmp_path / "docs" / "benchmarks", tmp_path / "out.json"

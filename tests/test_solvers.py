@@ -93,6 +93,7 @@ def test_least_squares(build, solver, device):
 
 
 @BUILD
+@pytest.mark.slow
 def test_eigsh(build, device):
     csr = spd("poisson")
     found = linalg(device).eigsh(build(csr, device), k=4, which="LA", return_eigenvectors=False)
@@ -107,6 +108,7 @@ def test_svds(build, device):
 
 
 @BUILD
+@pytest.mark.slow
 def test_lobpcg(build, device):
     csr = spd("poisson")
     x = put(np.random.default_rng(5).standard_normal((csr.shape[0], 4)), device)

@@ -90,6 +90,7 @@ def test_a_container_s_quota_counts(tmp_path, monkeypatch, text, least):
     threads._cpus.cache_clear()
 
 
+@pytest.mark.slow
 def test_products_use_as_many_as_are_set_and_agree():
     """In a fresh process, so that no earlier test has begun threads; the same bits whatever the number."""
     code = (

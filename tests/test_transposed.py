@@ -9,7 +9,18 @@ import pickle
 import numpy as np
 import pytest
 import zoo
-from checks import BUILDS, DEFAULTS, TYPICAL, assert_product, assert_same_bits, assert_same_csr, get, put
+from checks import (
+    BUILDS,
+    DEFAULTS,
+    DIFFERENT,
+    TYPICAL,
+    assert_product,
+    assert_same_bits,
+    assert_same_csr,
+    extended_but,
+    get,
+    put,
+)
 from test_matmat import PAIRS, VARIED, matrix
 
 import cvrarray
@@ -17,7 +28,7 @@ from cvrarray.array import base, products
 
 BUILD = pytest.mark.parametrize("build", DEFAULTS, ids=str)
 TYPICAL_BUILDS = pytest.mark.parametrize("build", TYPICAL, ids=str)
-EVERY_BUILD = pytest.mark.parametrize("build", BUILDS, ids=str)
+EVERY_BUILD = pytest.mark.parametrize("build", extended_but(DIFFERENT, BUILDS), ids=str)
 SMALL = [name for name in zoo.ZOO if np.prod(zoo.ZOO[name]().shape) < 100_000]
 
 
@@ -60,7 +71,7 @@ def test_zoo_in_floats(build, name, device):
 
 
 @TYPICAL_BUILDS
-@pytest.mark.parametrize(("dtype", "x_dtype"), PAIRS, ids=["-".join(pair) for pair in PAIRS])
+@pytest.mark.parametrize(("dtype", "x_dtype"), PAIRS)
 @pytest.mark.each_value
 def test_dtypes(build, dtype, x_dtype, device):
     for name in VARIED:

@@ -61,7 +61,7 @@ def files(cache):
     return sorted(path.name for path in cache.iterdir()) if cache.exists() else []
 
 
-@pytest.mark.parametrize("x_dtype", [None, np.float32, np.complex128])
+@pytest.mark.parametrize("x_dtype", [None, np.float32, pytest.param(np.complex128, marks=pytest.mark.extended)])
 def test_tunes_and_multiplies(device, cache, x_dtype):
     csr = generate.tetrahedra(6, 3, dtype=np.float32)
     found = cvrarray.tune(csr, x_dtype=x_dtype, budget_s=5, device=device)

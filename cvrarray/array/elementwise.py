@@ -24,7 +24,7 @@ import numpy as np
 from ..core import devices
 from ..core.tables import CSR
 from ..input import coercion
-from . import indexing
+from . import encoding, indexing
 
 _COMPARISONS = {np.equal, np.not_equal, np.less, np.less_equal, np.greater, np.greater_equal}
 _LOGICAL = {np.logical_and, np.logical_or, np.logical_xor}
@@ -252,8 +252,10 @@ def _with_sparse(ufunc: np.ufunc, array: Any, left: Any, right: Any, kwargs: dic
     target, xp = array._target, array._target.xp
     shape = _broadcast_shape(left.shape, right.shape)
     dtypes = _check_zero(ufunc, [np.zeros(1, v.data.dtype if isinstance(v, CSR) else v.dtype) for v in (left, right)], kwargs)
-    if (values := _in_one_structure(left, right)) is not None:
-        data = _compute(ufunc, values, kwargs, dtypes)
+    if _is_one_structure(left, right):
+        if (one := _of_one_value(ufunc, left, right, kwargs, dtypes)) is not None:
+            return one
+        data = _compute(ufunc, (left._plain_values(), right._plain_values()), kwargs, dtypes)
         if all(_n_nonzero(part) == left.nnz for part in (data if isinstance(data, tuple) else (data,))):
             return _wrapped(data, left._with_table)
     sign = 1 if ufunc is np.add else -1 if ufunc is np.subtract else 0
@@ -279,12 +281,19 @@ def _n_nonzero(data: Any) -> int:
     return int(np.count_nonzero(data)) if isinstance(data, np.ndarray) else int((data != 0).sum())
 
 
-def _in_one_structure(left: Any, right: Any) -> tuple[Any, Any] | None:
-    """The value tables of two arrays whose other tables are the same; else None."""
+def _is_one_structure(left: Any, right: Any) -> bool:
+    """Whether both are arrays of ours whose tables, but for the values, are the same."""
     same = getattr(left, "_is_like", None)
-    if same is None or left.shape != right.shape or not same(right):
+    return same is not None and left.shape == right.shape and bool(same(right))
+
+
+def _of_one_value(ufunc: np.ufunc, left: Any, right: Any, kwargs: dict[str, Any], dtypes: list[np.dtype]) -> Any:
+    """f of two arrays of one structure that each store one value once, where the result does too; else None."""
+    a, b = (encoding.table(array._tables) for array in (left, right))
+    if a is None or b is None or a.size != 1 or b.size != 1 or len(dtypes) > 1:
         return None
-    return left._plain_values(), right._plain_values()
+    value = encoding.mapped(a, lambda values: _compute(ufunc, (values, b), kwargs, dtypes))
+    return None if value is None or not bool((value != 0).all()) else left._with_table(left._values(left._tables), value)
 
 
 def _broadcast_shape(left: tuple[int, ...], right: tuple[int, ...]) -> tuple[int, int]:

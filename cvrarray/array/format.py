@@ -388,10 +388,13 @@ class FormatArray(SparseArray):
 
     def _diagonal(self, offset: int) -> Any:
         diagonal = getattr(self._module(self._target), "diagonal", None)
+        if diagonal is None:
+            return super()._diagonal(offset)
         distinct = encoding.table(self._tables)
-        if diagonal is None or not (distinct is None or not distinct.size or encoding.is_zero_first(distinct)):
-            return super()._diagonal(offset)  # what is not stored has number 0
-        return encoding.looked_up(self._tables, diagonal(encoding.numbered(type(self), self._tables), offset))
+        if distinct is None or not distinct.size or encoding.is_zero_first(distinct):
+            return encoding.looked_up(self._tables, diagonal(encoding.numbered(type(self), self._tables), offset))
+        found = diagonal(encoding.numbered_from_one(type(self), self._tables), offset)
+        return self._target.xp.where(found > 0, distinct[found - (found > 0)], distinct.dtype.type(0))
 
     def _canonical_rows(self, first: int, last: int) -> CSR:
         tables, begin = self._part(first, last)

@@ -70,6 +70,8 @@ def write(base: Any, sources: Sources | None, values: Any, out: Any = None) -> A
         # numbers are no terms
         if encoding.table(base._tables) is not None and (sources is None or sources.first is None):
             values, distinct = encoding.encode_for(type(base), base._tables, values, target)
+            if distinct is not None and distinct.size == 1:  # no value has a place
+                return base._with_table(values[:0], distinct)
         table = base._empty_values(values.dtype)
         _fill(base, sources, values, table)
         return base._with_table(table, distinct)

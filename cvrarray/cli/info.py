@@ -39,7 +39,9 @@ def describe(csr: Any) -> dict[str, Any]:
     """What there is to say of a SciPy CSR, in JSON's types. Bytes are those of the arrays, built to be counted."""
     from ..choice import model
     from ..core import devices, progress
+    from ..input import coercion
 
+    csr = coercion.as_csr(csr)  # checked once for all that follows
     stats = model.statistics(csr)
     kind = devices.default().kind  # as asarray would here
     plan = model.choose(model.statistics(csr, exact=False), kind)

@@ -26,6 +26,7 @@ ALL = np.uint32(0xFFFFFFFF)  #: mask of all rows of a bin
 #: Block sizes up to which all rows of a block row are merged if they differ; above, rows with the same columns count
 #: as one.
 UNROLLED = 3
+FAR = np.int64(1 << 62)  #: beyond every column
 BLOCK_ROWS_AHEAD = 4  #: from the block row that is laid out to the one whose columns are prefetched
 PADDED = 3  #: a bin with at most so many slots an entry is laid out step by step; above that row by row is quicker
 
@@ -387,18 +388,19 @@ def _count_alike(block_row, block_size, start, end, indices, found):
 @kernel
 def _bin_places(block_size, n_rows, found, bin_low, bin_rowptr, col_base, col_ptr):
     """Where each bin has its values and columns; slots of narrow bins, of others, and what whole blocks would store."""
-    n_blocks, low, high = found.n_blocks, found.low, found.high
+    n_rows_of_blocks = len(found.n_blocks)
+    n_blocks, low, high = simd.pointer(found.n_blocks, 0), simd.pointer(found.low, 0), simd.pointer(found.high, 0)
     n_narrow = n_wide = n_entries = 0
     bin_rowptr[0] = 0
     for i in range(len(bin_low)):
-        most = least = highest = 0
-        for block_row in range(i * WARP // block_size, min(((i + 1) * WARP - 1) // block_size + 1, len(n_blocks))):
+        first, last = i * WARP // block_size, min(((i + 1) * WARP - 1) // block_size + 1, n_rows_of_blocks)
+        most, least, highest = np.int64(0), FAR, np.int64(0)
+        for block_row in range(first, last):  # without a way out, so it compiles to vector instructions
             blocks = np.int64(n_blocks[block_row])
-            if blocks == 0:
-                continue
-            least = low[block_row] if most == 0 else min(least, low[block_row])
-            highest = max(highest, high[block_row])
+            least = min(least, np.int64(low[block_row]) if blocks else FAR)
+            highest = max(highest, np.int64(high[block_row]) if blocks else 0)
             most = max(most, blocks)
+        least = least if most else 0
         bin_low[i] = least
         slots = most * WARP  # of columns; a slot has block_size values
         bin_rowptr[i + 1] = bin_rowptr[i] + slots * block_size
@@ -408,7 +410,7 @@ def _bin_places(block_size, n_rows, found, bin_low, bin_rowptr, col_base, col_pt
         else:
             col_base[i], col_ptr[i] = -1, n_wide
             n_wide += slots
-    for block_row in range(len(n_blocks)):
+    for block_row in range(n_rows_of_blocks):
         rows = min(block_size, n_rows - block_row * block_size)
         n_entries += n_blocks[block_row] * rows * block_size
     return n_narrow, n_wide, n_entries

@@ -57,9 +57,9 @@ def take_rows(parts: list[tuple[BBCSRTables, int, int]], index: np.dtype) -> BBC
     n_bins, n_block_rows = -(-n_rows // WARP), -(-n_rows // size)
     found = BlockRows(*(np.zeros(n_block_rows, index) for _ in range(3)), np.empty(0, np.int64), np.empty(0, index))
     for t, piece in zip(sources, pieces, strict=True):
-        block_rows = np.arange(-(-piece.n_rows // size) + 1)
+        bins = t.bin_rowptr[piece.first // WARP : -(-(piece.first + piece.n_rows) // WARP) + 1]
         args = size, t.bin_rowptr, t.col_base, t.col_ptr, t.col_narrow, t.col_wide, piece, found
-        threads.run(kernels.measure, block_rows, *args, unit=WARP)
+        threads.run(kernels.measure, bins, *args)
 
     bin_low, col_base = np.empty(n_bins, index), np.empty(n_bins, index)
     col_ptr, bin_rowptr = np.empty(n_bins, np.int64), np.empty(n_bins + 1, np.int64)
@@ -106,33 +106,33 @@ def _kernels(index: np.dtype, bits: np.dtype, mask: np.dtype) -> Kernels:
 
 @kernel
 def _measure(low, high, size, bin_rowptr, col_base, col_ptr, col_narrow, col_wide, piece, found):
-    """Blocks of each block row of a piece, and the smallest and the largest block column."""
+    """Blocks of each block row of a piece, and the smallest and the largest block column; of bins, counted from the
+    piece's first.
+    """
+    length = simd.scratch(found.n_blocks, simd.SINGLE)
     for b in range(low, high):
-        row, to = piece.first + b * size, piece.at // size + b
-        i, r = row // WARP, row % WARP
+        i = piece.first // WARP + b
         n_steps = (bin_rowptr[i + 1] - bin_rowptr[i]) // (size * WARP)
         if col_base[i] >= 0:
-            columns, base = simd.pointer(col_narrow, col_ptr[i] + r), np.int64(col_base[i])
-            _measure_row(to, n_steps, columns, NARROW_PADDING, base, found)
+            columns, base = simd.pointer(col_narrow, col_ptr[i]), np.int64(col_base[i])
+            _measure_bin(i, size, n_steps, columns, NARROW_PADDING, base, length, piece, found)
         else:
-            _measure_row(to, n_steps, simd.pointer(col_wide, col_ptr[i] + r), -1, np.int64(0), found)
+            _measure_bin(i, size, n_steps, simd.pointer(col_wide, col_ptr[i]), -1, np.int64(0), length, piece, found)
 
 
 @inlined
-def _measure_row(to, n_steps, columns, padding, base, found):
-    """Padding follows a row's blocks, and most rows have little of it."""
-    least, most = 0, n_steps  # the row has at least so many blocks, and at most
-    if n_steps and columns[(n_steps - 1) * WARP] != padding:
-        least = n_steps
-    while least < most:
-        middle = (least + most) // 2
-        if columns[middle * WARP] != padding:
-            least = middle + 1
-        else:
-            most = middle
-    found.n_blocks[to] = least
-    if least:
-        found.low[to], found.high[to] = base + columns[0], base + columns[(least - 1) * WARP]
+def _measure_bin(i, size, n_steps, columns, padding, base, length, piece, found):
+    for r in range(WARP):
+        length[r] = 0
+    for step in range(n_steps):
+        for r in range(WARP):  # padding follows a row's blocks
+            length[r] += columns[step * WARP + r] != padding
+    first, last = max(i * WARP, piece.first), min((i + 1) * WARP, piece.first + piece.n_rows)
+    for row in range(first + -first % size, last, size):
+        r, to = row - i * WARP, (row - piece.first + piece.at) // size
+        found.n_blocks[to] = length[r]
+        if length[r]:
+            found.low[to], found.high[to] = base + columns[r], base + columns[(length[r] - 1) * WARP + r]
 
 
 @kernel
