@@ -2,14 +2,6 @@
 
 #include "vectors.cuh"
 
-__device__ inline void add_product(double (&sums)[2], float x, float y) { sums[0] += (double)x * y; }
-__device__ inline void add_product(double (&sums)[2], double x, double y) { sums[0] = mac(x, y, sums[0]); }
-template <class T>
-__device__ void add_product(double (&sums)[2], Complex<T> x, Complex<T> y) {
-    sums[0] = mac((double)x.im, (double)y.im, mac((double)x.re, (double)y.re, sums[0]));
-    sums[1] = mac(-(double)x.im, (double)y.re, mac((double)x.re, (double)y.im, sums[1]));
-}
-
 __device__ inline void put(double* to, const double (&sums)[2]) { *to = sums[0]; }
 __device__ inline void put(complex128* to, const double (&sums)[2]) { *to = {sums[0], sums[1]}; }
 

@@ -73,3 +73,14 @@ __device__ bool grid_sums(const Shape& shape, const Partials& partials, double (
     }
     return t < shape.columns && shape.column() < shape.k;
 }
+
+// adds conj(x) y to the first two sums
+template <int N>
+__device__ void add_product(double (&sums)[N], float x, float y) { sums[0] += (double)x * y; }
+template <int N>
+__device__ void add_product(double (&sums)[N], double x, double y) { sums[0] = mac(x, y, sums[0]); }
+template <int N, class T>
+__device__ void add_product(double (&sums)[N], Complex<T> x, Complex<T> y) {
+    sums[0] = mac((double)x.im, (double)y.im, mac((double)x.re, (double)y.re, sums[0]));
+    sums[1] = mac(-(double)x.im, (double)y.re, mac((double)x.re, (double)y.im, sums[1]));
+}

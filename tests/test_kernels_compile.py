@@ -12,7 +12,7 @@ pytest.importorskip("cupy", reason="kernels are compiled through CuPy, which is 
 from cases import covering
 
 from cvrarray.gpu import assembly, bbcsr, compiler, csr, cvr, distinct, prefix, sampled, segments, statistics  # noqa: F401  each declares its kernels
-from cvrarray.linalg.gpu import advance, cg, persistent, refined, vectors  # noqa: F401  likewise
+from cvrarray.linalg.gpu import advance, bicgstab, cg, gmres, lsmr, minres, persistent, refined, state, steps, vectors  # noqa: F401  likewise
 
 ARCHITECTURES = ("sm_75", "sm_80", "sm_90", "sm_100")
 GROUP = 12  # instantiations a test: small enough to spread over workers
@@ -122,3 +122,41 @@ def test_a_broken_kernel_is_noticed():
         compile_for("sm_90", "template <class T> __global__ void k(T* y) { *y = z; }", "broken.cu", ("k<int>",))
     log = compile_for("sm_90", "template <class T> __global__ void k(T* y) { int unused; }", "unused.cu", ("k<int>",))
     assert "warning" in log
+
+
+@pytest.mark.parametrize(
+    ("file", "struct", "words"),
+    [
+        ("cg.cuh", "Column", state.WORDS),
+        ("minres.cu", "Lanczos", minres.Launches.words),
+        ("bicgstab.cu", "Stabilised", bicgstab.Launches.words),
+        ("lsmr.cu", "Bidiagonal", lsmr.STATE.itemsize // 8),
+    ],
+)
+def test_the_host_knows_the_words_of_a_columns_state(file, struct, words):
+    fields = members(file, struct)
+    assert sum(WORDS_OF[kind] for kind, _ in fields) == words
+    if struct == "Bidiagonal":
+        assert tuple(name for _, name in fields) == lsmr.STATE.names
+
+
+def test_the_host_knows_where_a_course_is():
+    names = [name for _, name in members("methods.cuh", "Course")]
+    assert [len(names) + place for place in (steps.NORM, steps.VERIFY_AT, steps.ITERATIONS, steps.LIMIT)] == [
+        names.index(name) for name in ("norm", "verify_at", "iterations", "limit")
+    ]
+    assert (names[steps.REASON], names[steps.MOVES]) == ("reason", "moves")
+    scalars = [name for _, name in members("minres.cu", "Lanczos")]
+    assert [scalars[place] for place in (minres.BETA, minres.PHI_BAR, minres.C)] == ["beta", "phi_bar", "c"]
+    assert members("bicgstab.cu", "Stabilised")[0] == ("complex128", "rho")
+
+
+WORDS_OF = {"double": 1, "int64": 1, "complex128": 2, "Course": 6}
+
+
+def members(file: str, struct: str) -> list[tuple[str, str]]:
+    """Type and name of each member of a struct of doubles, whole numbers and complex ones."""
+    text = (Path(compiler.__file__).parents[2] / "kernels" / file).read_text()
+    body = re.sub(r"//.*", "", re.search(rf"struct {struct} {{(.*?)\n}};", text, re.S)[1])
+    lines = re.findall(rf"^\s*({'|'.join(WORDS_OF)}) ([a-z_0-9, ]+);", body, re.M)
+    return [(kind, name.strip()) for kind, names in lines for name in names.split(",")]

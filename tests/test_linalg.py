@@ -612,6 +612,28 @@ def test_iterations_and_history(device):
     assert get(columns.history).shape == (columns.iterations.max() + 1, 2)
 
 
+@pytest.mark.parametrize("scale", [1.0, 1e-30])
+@pytest.mark.parametrize("columns", [None, 2])
+def test_iterations_that_change_nothing_are_left_out_on_a_cpu(scale, columns):
+    """Else they would go on with denormal numbers, which take several times as long."""
+    csr = poisson().astype("float32")
+    b = (scale * right_side(csr.shape[0], "float64")).astype("float32")
+    if columns:
+        b = np.stack([b, 0 * b], axis=1)
+    A = cvrarray.BBCSRArray(csr, block_size=1, device="cpu")
+    solutions = [linalg.CG(A, M="jacobi", iterations=count, history=True).solve(b) for count in (1500, 3000)]
+    assert_same_bits(*(found.x for found in solutions))
+    long = solutions[1]
+    last = long.history[-1] if columns is None else long.history[-1, 0]
+    assert long.history.shape[0] == 3001
+    assert np.all(long.iterations == 3000)
+    if scale == 1.0:
+        assert last > 1e-37  # and no number of the residual is denormal but by chance
+    first = (slice(None), 0) if columns else slice(None)
+    residual = b[first].astype("float64") - csr.astype("float64") @ long.x[first].astype("float64")
+    assert np.linalg.norm(residual) <= 1e-5 * np.linalg.norm(b[first].astype("float64"))
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_callback(method, device):
     csr = poisson()

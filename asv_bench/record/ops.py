@@ -166,10 +166,10 @@ REASONS = {
     "vstack([A, A])": f"BBCSR: rows move to other lanes unless a matrix ends with a whole bin; if blocks are cut, {CONVERTED}",
     "save, beside save_npz": "both are bound by the checksum of a zip and by the disk",
     "load, beside load_npz": "the checksum of a zip; CVR's invariants are checked too",
-    "read of .npz": "load_npz ends with the arrays; here these are checked and converted too",
+    "read of .npz": "load_npz ends with the arrays; here these are checked and converted too, for half as long again with one thread",
     "read of .mtx, beside mmread": "every byte is checked before SciPy's reader, which trusts what it reads, sees it; what was "
     "read is sorted and converted",
-    "pickle": "checksums of the tables, written and compared",
+    "pickle": "checksums of the tables, written and compared; what is read is copied to cache lines",
     "A.diagonal()": "CVR: a row's place in its chunk has to be found first",
     "A.sum(axis=0)": "a product of the transpose that scatters, for one that collects would need tables of the transpose",
     "A.sum(axis=1)": "a product with ones, which reads the columns too",

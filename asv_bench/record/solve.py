@@ -5,9 +5,11 @@
 ``make bench-solve`` runs it and writes docs/benchmarks/solve-cpu.* or solve-gpu.*. Generated matrices are made positive
 definite: the sum of each and its transpose is a graph, whose Laplacian is shifted by a thousandth of its diagonal.
 Files are taken as they are. The preconditioner is the diagonal. On a CPU matrices within its caches and beyond them are
-measured, which takes five minutes.
+measured, which takes five minutes; on a GPU the systems that solvers are made for, in two minutes.
 
-  us            of an iteration: a solve of more iterations less one of fewer, over the difference; medians of turns
+  us            of an iteration: a solve of more iterations less one of fewer, over the difference; medians of turns. On
+                a GPU 300 and 100. Fewer where a solve converges soon: what is left of a residual long after that are
+                denormal numbers, and peers end where it is 0
   product       us of ``A @ x`` alone, of ours
   16 columns    us of an iteration for 16 right-hand sides together
   peers         SciPy's cg with its CSR, and with our array; on a GPU CuPy's, and NVIDIA Warp's where it can be imported
@@ -35,6 +37,7 @@ from cvrarray.cli.table import render, significant
 from cvrarray.core import clocks, devices, timing
 
 from . import command, machine, pages
+from .solve_peers import Solve, Warp, gpu_peers, scipy_peers
 
 #: Iterations of the shorter solve, and how many more the longer one has, at least and at most, on a device of that kind;
 #: and the seconds that these should take.
@@ -43,19 +46,41 @@ SECONDS = 0.03
 FEWEST = 3  #: turns
 LARGE = 1 << 22  #: nonzeros: on a CPU one right-hand side and iterations alone are measured beyond them
 SCALE = {"cpu": "small,medium", "cuda": "medium"}
+BEYOND = 1.5  #: times the iterations to TOLERANCE are iterated at most
 OURS = ("ours", "ours, block-Jacobi", "ours, 16 columns")
 COLUMNS = 16
 TOLERANCE, MOST = 1e-10, 5000  #: of a whole solve, and its iterations at most
-#: Square ones, and not the same power law twice.
-MATRICES = [name for name in generate.MATRICES if name not in ("rmat_unshuffled", "elasticity", "lognormal_4k")]
 
-Solve = Callable[[int], Any]
+
+def pose_graph(rings: int, per_ring: int, seed: int = 0) -> Any:
+    """The matrix of poses with 6 unknowns on a torus, each coupled to the next one and to its neighbour on the next ring."""
+    import scipy.sparse
+
+    pose = np.arange(rings * per_ring)
+    ring, place = np.divmod(pose, per_ring)
+    others = np.concatenate([ring * per_ring + (place + 1) % per_ring, (ring + 1) % rings * per_ring + place])
+    edges = scipy.sparse.coo_array((np.ones(others.size), (np.tile(pose, 2), others)), shape=(pose.size, pose.size))
+    blocks = scipy.sparse.csr_array(edges + edges.T + scipy.sparse.eye_array(pose.size))
+    values = np.random.default_rng(seed).random((blocks.nnz, 6, 6)) + 0.5
+    return scipy.sparse.csr_array(scipy.sparse.bsr_array((values, blocks.indices, blocks.indptr)))
+
+
+#: What solvers are made for, in the sizes that docs/measurements/0015 has: 0.8, 0.8, 6 and 7 million nonzeros.
+SYSTEMS: dict[str, Callable[[], Any]] = {
+    "pose_graph": lambda: pose_graph(50, 100),
+    "shell": lambda: generate.shell6(10),
+    "elasticity3": lambda: generate.tetrahedra(36, 3),
+    "stencil7": lambda: generate.poisson7(100),
+}
+#: By default on a CPU: square ones, and not the same power law twice.
+MATRICES = [name for name in generate.MATRICES if name not in ("rmat_unshuffled", "elasticity", "lognormal_4k")]
+DEFAULT = {"cpu": MATRICES, "cuda": list(SYSTEMS)}
 
 
 def parser() -> argparse.ArgumentParser:
     """Options of the command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("matrices", nargs="*", metavar="MATRIX", help=f"files or generated; default: {', '.join(MATRICES)}")
+    parser.add_argument("matrices", nargs="*", metavar="MATRIX", help=f"files, generated ones, or {', '.join(SYSTEMS)}")
     parser.add_argument("--scale", help="of the generated ones; default: small,medium on a CPU, medium on a GPU")
     parser.add_argument("--dtype", default="float64,float32", help="default: %(default)s")
     parser.add_argument("--device", help="cpu, cuda or cuda:N; default: the GPU if there is one")
@@ -90,15 +115,17 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     for scale in scales:
         if scale not in generate.SCALES:
             raise ValueError(f"scale must be of {', '.join(generate.SCALES)}; got {scale!r}")
-    names = args.matrices or MATRICES
+    names = args.matrices or DEFAULT[device.kind]
     cases = [(name, scale) for scale in scales for name in names if name in generate.MATRICES]
     cases += [(name, scales[0]) for name in names if name not in generate.MATRICES]
     others, results = clocks.OtherLoad(), []
     for name, scale in cases:
-        csr = sources.load(name, scale=scale, seed=0, device=devices.CPU)
-        matrix = definite(csr) if name in generate.MATRICES else csr
+        csr = SYSTEMS[name]() if name in SYSTEMS else sources.load(name, scale=scale, seed=0, device=devices.CPU)
+        matrix = csr if name not in generate.MATRICES and name not in SYSTEMS else definite(csr)
+        reach = iterations_of(matrix, device)
         for dtype in args.dtype.split(","):
-            results.append(measure_case(Path(name).stem, matrix.astype(dtype), device, (args.turns, args.seconds)))
+            limits = args.turns, args.seconds, reach
+            results.append(measure_case(Path(name).stem, matrix.astype(dtype), device, limits))
             print(json.dumps(results[-1]), file=sys.stderr, flush=True)
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -124,31 +151,54 @@ def definite(csr: Any) -> Any:
     return found
 
 
-def measure_case(name: str, csr: Any, device: devices.Device, turns: tuple[int, float]) -> dict[str, Any]:
-    """Microseconds of an iteration by each contender, in turns: the most, and seconds for all of them."""
+def iterations_of(csr: Any, device: devices.Device) -> tuple[int, int]:
+    """Iterations of the shorter solve, and of the longer one at most: 0 where it may have as many as others have."""
+    fewer, least, most = ITERATIONS[device.kind]
+    if is_brief(csr, device):
+        return fewer, fewer + most
+    with device.use():
+        b = devices.move(right_side(csr, np.float64), device)
+        A = cvrarray.asarray(csr.astype(np.float64), device=str(device))
+        found = linalg.CG(A, M="jacobi", rtol=TOLERANCE, maxiter=fewer + most).solve(b)
+    longest = fewer + most
+    if found.converged:
+        longest = min(longest, max(least + 1, int(BEYOND * found.iterations)))
+    return min(fewer, max(1, longest // 3)), longest
+
+
+def is_brief(csr: Any, device: devices.Device) -> bool:
+    """Whether only one right-hand side and few iterations are measured."""
+    return device.kind == "cpu" and csr.nnz > LARGE
+
+
+def right_side(csr: Any, dtype: Any) -> np.ndarray:
+    """A vector b of random numbers."""
+    return np.random.default_rng(0).standard_normal(csr.shape[0]).astype(dtype)
+
+
+def measure_case(name: str, csr: Any, device: devices.Device, limits: tuple[int, float, tuple[int, int]]) -> dict[str, Any]:
+    """Microseconds of an iteration by each contender, in turns: the most of them, seconds for all of them, iterations of
+    the shorter solve and of the longer one at most.
+    """
+    turns, (fewer, longest) = limits[:2], limits[2]
     A = cvrarray.asarray(csr, device=str(device))
-    b = devices.move(np.random.default_rng(0).standard_normal(csr.shape[0]).astype(csr.dtype), device)
-    size = getattr(A, "block_size", 1)
-    is_brief = device.kind == "cpu" and csr.nnz > LARGE
+    b = devices.move(right_side(csr, csr.dtype), device)
+    size, brief = getattr(A, "block_size", 1), is_brief(csr, device)
     with device.use():
         peers = scipy_peers(csr, A, b) if device.kind == "cpu" else gpu_peers(csr, b, size, device)
-        contenders = ours(A, b, is_brief) | peers
+        contenders = ours(A, b, brief) | peers
         product = b.copy()
         contenders["product"] = lambda count: [A.matvec(b, out=product) for _ in range(count)]
-        fewer, least, most = ITERATIONS[device.kind]
+        more = longer(contenders["ours"], fewer, longest, device)
         left_out = {}
         for by, solve in list(contenders.items()):
             try:
-                solve(fewer), solve(fewer)  # compile, prepare
+                solve(fewer), solve(fewer), solve(more)  # compile, prepare
             except Exception as reason:  # a peer's library may refuse the matrix or the device; ours must not
                 if by not in peers:
                     raise
                 left_out[by] = command.in_a_line(reason)
                 del contenders[by]
-        typical = (seconds(contenders["ours"], fewer + least, device) - seconds(contenders["ours"], fewer, device)) / least
-        more = fewer + int(min(max(SECONDS / max(typical, 1e-9), least), most))
-        for solve in contenders.values():
-            solve(more)
         samples = [lambda s=solve: seconds(s, more, device) - seconds(s, fewer, device) for solve in contenders.values()]
         times = dict(zip(contenders, timing.by_turns(samples, turns[0], FEWEST, turns[1]), strict=True))
     return {
@@ -158,9 +208,19 @@ def measure_case(name: str, csr: Any, device: devices.Device, turns: tuple[int, 
         "dtype": str(csr.dtype),
         "format": A.format,
         "microseconds": {by: round(took / (more - fewer) * 1e6, 2) for by, took in times.items()},
+        "iterations": [fewer, more],
         "left_out": left_out,
-        "to_1e-10": whole_solves(A, b, device, turns) if csr.dtype == np.float64 and not is_brief else {},
+        "remarks": {by: solve.remark for by, solve in contenders.items() if isinstance(solve, Warp) and solve.remark},
+        "to_1e-10": whole_solves(A, b, device, turns) if csr.dtype == np.float64 and not brief else {},
     }
+
+
+def longer(solve: Solve, fewer: int, longest: int, device: devices.Device) -> int:
+    """Iterations of the longer solve: enough more than `fewer` to be measured, `longest` at most."""
+    least = min(ITERATIONS[device.kind][1], longest - fewer)
+    solve(fewer), solve(fewer)
+    typical = (seconds(solve, fewer + least, device) - seconds(solve, fewer, device)) / least
+    return min(longest, fewer + max(least, int(SECONDS / max(typical, 1e-9))))
 
 
 def whole_solves(A: Any, b: Any, device: devices.Device, turns: tuple[int, float]) -> dict[str, Any]:
@@ -215,75 +275,6 @@ def _counted(A: Any, M: Any, b: Any) -> Solve:
     return solve
 
 
-def scipy_peers(csr: Any, A: Any, b: Any) -> dict[str, Solve]:
-    """SciPy's cg."""
-    from scipy.sparse.linalg import LinearOperator, cg
-
-    inverse = 1 / csr.diagonal()
-    M = LinearOperator(csr.shape, matvec=lambda r: inverse * r, dtype=csr.dtype)
-    return {
-        "scipy": lambda count: cg(csr, b, rtol=0, maxiter=count, M=M),
-        "scipy, our array": lambda count: cg(A, b, rtol=0, maxiter=count, M=M),
-    }
-
-
-def gpu_peers(csr: Any, b: Any, size: int, device: devices.Device) -> dict[str, Solve]:
-    """CuPy's cg, and Warp's where it can be imported."""
-    from cupyx.scipy.sparse.linalg import LinearOperator, cg
-
-    there = sources.place(csr, device)
-    inverse = 1 / devices.move(csr.diagonal(), device)
-    M = LinearOperator(csr.shape, matvec=lambda r: inverse * r, dtype=csr.dtype)
-    found: dict[str, Solve] = {"cupy": lambda count: cg(there, b, rtol=0, atol=0, maxiter=count, M=M)}
-    try:
-        import warp  # noqa: F401
-    except ImportError:
-        return found
-    return found | warp_peers(csr, b.get(), size, str(device))
-
-
-def warp_peers(csr: Any, b: np.ndarray, size: int, device: str) -> dict[str, Solve]:
-    """Warp's cg, prepared as far as it can be: with the test on the device, and with one every 50 iterations; and over
-    blocks of `size`.
-    """
-    import warp
-    import warp.optim.linear
-    import warp.sparse
-
-    warp.config.quiet = True
-    warp.init()
-    place, kind = warp.get_device(device), warp.float32 if csr.dtype == np.float32 else warp.float64
-    row = np.repeat(np.arange(csr.shape[0], dtype=np.int32), np.diff(csr.indptr))
-    arrays = [warp.array(part, dtype=t, device=place) for part, t in ((row, int), (csr.indices, int), (csr.data, kind))]
-    matrix = warp.sparse.bsr_from_triplets(*csr.shape, *arrays)
-    cases = [("warp", 0, 1), ("warp, every 50", 50, 1)]
-    if size > 1 and csr.shape[0] % size == 0:
-        cases.append(("warp, blocks", 0, size))
-
-    def contender(every: int, size: int) -> Solve:
-        A = matrix if size == 1 else warp.sparse.bsr_copy(matrix, block_shape=(size, size))
-        of_entry = kind if size == 1 else warp.types.vector(size, kind)
-        right = warp.array(b.reshape(-1, size) if size > 1 else b, dtype=of_entry, device=place)
-        x, M = warp.zeros_like(right), warp.optim.linear.preconditioner(A, "diag")
-        prepared: dict[int, Any] = {}
-
-        # Without a graph first: what Warp compiles and loads then cannot be while a graph is captured.
-        warp.optim.linear.cg(A, right, x, tol=0.0, atol=0.0, maxiter=2, M=M, check_every=1, use_cuda_graph=False)
-
-        def solve(count: int) -> Any:
-            if count not in prepared:
-                prepared[count] = warp.optim.linear.cg(
-                    A, right, x, tol=0.0, atol=0.0, maxiter=count, M=M, check_every=every, use_cuda_graph=True, run=False
-                )
-            x.zero_()
-            prepared[count]()
-            return x
-
-        return solve
-
-    return {name: contender(every, blocks) for name, every, blocks in cases}
-
-
 def table(report: dict[str, Any]) -> str:
     """The report for people."""
     names = list(dict.fromkeys(by for case in report["results"] for by in case["microseconds"]))
@@ -318,6 +309,31 @@ def _rows(report: dict[str, Any], names: list[str]) -> list[list[str]]:
     return rows
 
 
+#: Columns of the table of ratios.
+RATIOS = ["matrix", "dtype", "rows", "iteration over product", "block-Jacobi over Jacobi", "16 columns over one"]
+
+
+def _ratio_rows(report: dict[str, Any]) -> list[list[str]]:
+    rows = []
+    for case in report["results"]:
+        times = case["microseconds"]
+        one, blocks, columns = (times.get(by, math.nan) for by in OURS)
+        ratios = one / times["product"], blocks / one, columns / one
+        cells = ["-" if math.isnan(ratio) else f"{ratio:.2f}" for ratio in ratios]
+        rows.append([case["matrix"], case["dtype"], f"{case['rows']:,}", *cells])
+    return rows
+
+
+def _noted(report: dict[str, Any], what: str) -> list[str]:
+    """Lines that say what is noted of contenders, and nothing where that is nothing."""
+    lines = [
+        f"* {by}, {case['matrix']} in {case['dtype']}: {reason}"
+        for case in report["results"]
+        for by, reason in case[what].items()
+    ]
+    return [f"\n## {what.replace('_', ' ').capitalize()}\n", *lines, ""] if lines else []
+
+
 def speedup(times: dict[str, float], peers: Sequence[str] | None = None) -> float:
     """The fastest peer's time over ours; nan without peers, and where a difference of two times came out as 0 or less."""
     rivals = [us for by, us in times.items() if by not in (*OURS, "product") and (peers is None or by in peers)]
@@ -337,23 +353,22 @@ def write(report: dict[str, Any], folder: Path) -> None:
         mean = pages.geometric_mean([ratio for ratio in found if ratio > 0])
         means.append(f"{by}: {'-' if mean is None else format(mean, '.2f')}")
     busy = report["cpus_busy_with_others"]
-    left_out = [
-        f"* {by}, {case['matrix']} in {case['dtype']}: {reason}"
-        for case in report["results"]
-        for by, reason in case["left_out"].items()
-    ]
+    generated = any(case["matrix"] in generate.MATRICES for case in report["results"])
+    of = "matrices made positive definite" + (f", of scale `{report['scale']}` where generated by name" if generated else "")
     text = (
         f"# Iterations of conjugate gradients on a {kind.upper()}\n\n"
-        f"{report['device']['name']}, {report['date'][:10]}; matrices of scale `{report['scale']}`, made positive definite. "
+        f"{report['device']['name']}, {report['date'][:10]}; {of}. "
         "Microseconds of an iteration with a diagonal preconditioner, medians of turns in one run. `make bench-solve` writes "
         f"this page. {'' if busy is None else f'CPUs busy with other processes meanwhile: {busy:.2f}.'}\n\n"
         f"Geometric means of the peers' times over ours: {'; '.join(means)}.\n\n"
         + pages.markdown(["matrix", "dtype", "rows", "nonzeros", "format", *names, "over best peer"], rows)
         + f"\n\n![times of an iteration](solve-{kind}.svg)\n\n"
-        "## To 1e-10, in double and in mixed precision\n\n"
+        "## Ratios\n\n"
+        + pages.markdown(RATIOS, _ratio_rows(report))
+        + "\n\n## To 1e-10, in double and in mixed precision\n\n"
         + pages.markdown(WHOLE, _whole_rows(report))
         + "\n"
-        + "\n".join(["\n## Left out\n", *left_out, ""] if left_out else [])
+        + "\n".join(_noted(report, "remarks") + _noted(report, "left_out"))
     )
     (folder / f"solve-{kind}.md").write_text(text)
     pages.write_figures(report, folder / f"solve-{kind}.json")

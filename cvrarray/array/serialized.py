@@ -93,13 +93,14 @@ def unpacked(array_class: Any, head: bytes, buffers: Sequence[Any]) -> SparseArr
     """
     header = _header(array_class, head)
     try:
-        found = [_checksum(buffer) for buffer in buffers]
+        joined, *alone = (np.frombuffer(buffer, np.uint8) for buffer in buffers)
     except (TypeError, ValueError, BufferError) as error:  # they are no buffers
         raise _damaged(str(error)) from error
-    if found != header["checksums"]:
+    tables, checksums = zip((_aligned(joined[_LEAD:])[0], _checksum(joined)), *map(_aligned, alone), strict=True)
+    if list(checksums) != header["checksums"]:
         raise _damaged("its tables do not match their checksums")
-    joined, *alone = (np.frombuffer(buffer, np.uint8) for buffer in buffers)
-    joined, left, offsets, arrays = _aligned(joined[_LEAD:]), map(_aligned, alone), header["joined"], {}
+    (joined, *alone), offsets, arrays = tables, header["joined"], {}
+    left = iter(alone)
     for name, table in header["arrays"].items():
         content, begin = (joined, offsets[name] - _LEAD) if name in offsets else (next(left), 0)
         array = np.ndarray(table["shape"], table["dtype"], content, begin)
@@ -131,10 +132,9 @@ def _checksum(buffer: Any) -> int:
     return checksum
 
 
-def _aligned(content: np.ndarray) -> np.ndarray:
-    """`content`, or a copy of it that begins at a cache line, as the CPU's kernels want it."""
+def _aligned(content: np.ndarray) -> tuple[np.ndarray, int]:
+    """`content`, or a copy of it that begins at a cache line, as the CPU's kernels want it; and its checksum."""
     if not content.ctypes.data % _ALIGNMENT:
-        return content
-    own: np.ndarray = devices.CPU.backend("runtime.memory").empty(content.size, np.uint8)
-    np.copyto(own, content)
-    return own
+        return content, _checksum(content)
+    copied: tuple[np.ndarray, int] = devices.CPU.backend("checksum").copied(content)
+    return copied

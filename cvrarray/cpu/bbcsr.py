@@ -68,7 +68,7 @@ class Slots(NamedTuple):
 def convert(csr: CSR, block_size: int) -> BBCSRTables:
     """The BBCSR tables of a canonical CSR matrix in NumPy arrays; `block_size` is 1 to 32."""
     n_rows, index = csr.shape[0], csr.indices.dtype
-    n_bins, n_block_rows = -(-n_rows // WARP), -(-n_rows // block_size)
+    n_block_rows = -(-n_rows // block_size)
     found = BlockRows(
         n_blocks=np.empty(n_block_rows, index),
         low=np.empty(n_block_rows, index),
@@ -84,25 +84,45 @@ def convert(csr: CSR, block_size: int) -> BBCSRTables:
     places = _without_values(source)
     threads.run(kernels.count_blocks, before, places, block_size, _within(block_size), found)
 
+    bins, bin_low = empty_bins(kernels.bin_places, found, csr.shape, block_size, csr.data.dtype)
+    full = bins.nnz == csr.nnz
+    tables = (bins if full else with_marks(bins))._replace(nnz=csr.nnz)
+    to = tables._replace(data=memory.bits(tables.data))
+    threads.run(kernels.lay_out, to.bin_rowptr, source, found, bin_low, _within(block_size), to)
+    return tables._replace(present=None) if full else tables
+
+
+def empty_bins(
+    bin_places: Callable, found: BlockRows, shape: tuple[int, int], block_size: int, dtype: np.dtype
+) -> tuple[BBCSRTables, np.ndarray]:
+    """Tables for the blocks that `found` counts, and the smallest block column of each bin.
+
+    Values and columns are uninitialised, `present` is empty, and nnz is what whole blocks store. `bin_places` is the
+    compiled :func:`_bin_places`.
+    """
+    n_bins, index = -(-shape[0] // WARP), found.n_blocks.dtype
     bin_low, col_base = np.empty(n_bins, index), np.empty(n_bins, index)
     col_ptr, bin_rowptr = np.empty(n_bins, np.int64), np.empty(n_bins + 1, np.int64)
-    n_narrow, n_wide, n_entries = kernels.bin_places(block_size, n_rows, found, bin_low, bin_rowptr, col_base, col_ptr)
-    data = memory.empty(bin_rowptr[-1], csr.data.dtype)
-    full = n_entries == csr.nnz
+    n_narrow, n_wide, n_entries = bin_places(block_size, shape[0], found, bin_low, bin_rowptr, col_base, col_ptr)
     tables = BBCSRTables(
-        shape=csr.shape,
-        nnz=csr.nnz,
+        shape=shape,
+        nnz=n_entries,
         block_size=block_size,
         bin_rowptr=bin_rowptr,
-        data=memory.bits(data),
+        data=memory.empty(bin_rowptr[-1], dtype),
         col_base=col_base,
         col_ptr=col_ptr,
         col_narrow=memory.empty(n_narrow, np.uint16),
         col_wide=memory.empty(n_wide, index),
-        present=memory.empty(0 if full else n_narrow + n_wide, mask_dtype(block_size)),
+        present=np.empty(0, mask_dtype(block_size)),
     )
-    threads.run(kernels.lay_out, bin_rowptr, source, found, bin_low, _within(block_size), tables)
-    return tables._replace(data=data, present=None if full else tables.present)
+    return tables, bin_low
+
+
+def with_marks(tables: BBCSRTables) -> BBCSRTables:
+    """The tables of :func:`empty_bins` with an uninitialised ``present``."""
+    n_slots = tables.col_narrow.size + tables.col_wide.size
+    return tables._replace(present=memory.empty(n_slots, mask_dtype(tables.block_size)))
 
 
 def product(tables: BBCSRTables, dtype: np.dtype) -> Run:

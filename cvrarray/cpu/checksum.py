@@ -6,7 +6,7 @@ import numpy as np
 
 from cvrarray.core.tables import WARP
 from cvrarray.cpu import simd
-from cvrarray.cpu.runtime import threads
+from cvrarray.cpu.runtime import memory, threads
 from cvrarray.cpu.runtime.compiler import inlined, kernel
 
 BLOCK = 1 << 13  #: words of 8 bytes that are summed up together
@@ -19,20 +19,38 @@ LEFT, RIGHT = np.uint64(31), np.uint64(33)  #: a turn by 31 of 64 bits, as xxHas
 def checksum(array: np.ndarray) -> int:
     """64 bits of the contents of a contiguous array. A change within one word of 8 bytes always changes them."""
     content = array.reshape(-1).view(np.uint8)
+    return _checksum(content, content[:0])
+
+
+def copied(content: np.ndarray) -> tuple[np.ndarray, int]:
+    """A copy of an array of uint8 that begins at a cache line, and the checksum of both: memory is read once."""
+    own = memory.empty(content.size, np.uint8)
+    rest = content.size // 8 * 8
+    own[rest:] = content[rest:]
+    return own, _checksum(content, own)
+
+
+def _checksum(content: np.ndarray, to: np.ndarray) -> int:
+    """The checksum of `content`, whose whole words are copied to `to` unless that is empty."""
     n_words = content.size // 8
     n_blocks = -(-n_words // BLOCK)
     sums = np.empty(n_blocks + 1, np.uint64)
     sums[n_blocks] = int.from_bytes(content[n_words * 8 :].tobytes(), "little")
     if n_blocks:
-        words = content[: n_words * 8].view(np.uint64)
-        threads.run(_sum_blocks, np.arange(n_blocks + 1), words, sums, unit=BLOCK)
+        words, copy = (a[: n_words * 8].view(np.uint64) for a in (content, to))
+        threads.run(_sum_blocks, np.arange(n_blocks + 1), words, copy, sums, unit=BLOCK)
     return int(_sum(sums, 0, n_blocks + 1))
 
 
 @kernel
-def _sum_blocks(first, last, words, sums):
+def _sum_blocks(first, last, words, copy, sums):
     for block in range(first, last):
-        sums[block] = _sum(words, block * BLOCK, min((block + 1) * BLOCK, len(words)))
+        begin, end = block * BLOCK, min((block + 1) * BLOCK, len(words))
+        if len(copy):
+            of, to = simd.pointer(words, begin), simd.pointer(copy, begin)
+            for k in range(end - begin):
+                to[k] = of[k]
+        sums[block] = _sum(words, begin, end)
 
 
 @kernel

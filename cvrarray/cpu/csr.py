@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from ..core.tables import CSR, Seen
+from ..core.tables import CSR, WARP, Seen
 from . import simd
 from .runtime import memory, threads
 from .runtime.compiler import inlined, kernel
+from .simd import masks
 
 #: Rows that are looked at together: their columns are still in the cache when the beginnings of rows are looked at.
 ROWS = 256
@@ -34,20 +35,19 @@ def _look(first, last, indptr, indices, n_cols, is_wrong):
     for start in range(0, last - first, ROWS):
         end = min(start + ROWS, last - first)
         here, before = simd.pointer(indices, offsets[start]), simd.pointer(indices, offsets[start] - 1)
-        outside = not_ascending = 0
+        not_ascending = outside = 0
         for k in range(offsets[start] == 0, offsets[end] - offsets[start]):
-            outside += np.uint64(here[k]) >= np.uint64(n_cols)  # a negative one is large without its sign
             not_ascending += here[k] <= before[k]
-        # Columns ascend in every row where all places at which they do not are beginnings of rows.
+        # Columns ascend in every row where all places at which they do not are beginnings of rows. Then a row's first
+        # and last tell whether all are in range.
         for r in range(start, end):
-            if 0 < offsets[r] < offsets[r + 1]:
-                k = offsets[r] - offsets[start]
-                not_ascending -= here[k] <= before[k]
+            k, after = offsets[r] - offsets[start], offsets[r + 1] - offsets[start]
+            if k < after:
+                not_ascending -= offsets[r] > 0 and here[k] <= before[k]
+                outside += here[k] < 0 or here[after - 1] >= n_cols
         if outside or not_ascending:
             is_wrong[0] = True
             return
-    if indices.size and not 0 <= indices[0] < n_cols:
-        is_wrong[0] = True
 
 
 @kernel
@@ -84,7 +84,10 @@ def extent(row: np.ndarray, col: np.ndarray, data: np.ndarray | None = None) -> 
     """The smallest and the largest row, and the smallest and the largest column, 0 among them. Nothing else is looked
     at here.
     """
-    return [int(most(index, initial=0)) for index in (row, col) for most in (np.min, np.max)], None, None
+    parts = _parts(row.size, 1)
+    found = np.zeros((len(parts) - 1, 4), np.int64)
+    threads.run(_extent, parts, parts, row, col, found)
+    return [int(most(column, initial=0)) for column, most in zip(found.T, (np.min, np.max) * 2, strict=True)], None, None
 
 
 def canonical(row: np.ndarray, col: np.ndarray, val: np.ndarray, shape: tuple[int, int], ascends: bool | None = None) -> CSR:
@@ -203,6 +206,18 @@ def _sorted_rows(ptr: np.ndarray, indices: np.ndarray, data: np.ndarray, shape: 
 
 
 @kernel
+def _extent(first, last, parts, row, col, found):
+    """found[p] = the smallest and the largest row, and the smallest and the largest column of part p."""
+    for p in range(first, last):
+        rows, cols = simd.pointer(row, parts[p]), simd.pointer(col, parts[p])
+        low = high = rows[0]
+        left = right = cols[0]
+        for k in range(parts[p + 1] - parts[p]):
+            low, high, left, right = min(low, rows[k]), max(high, rows[k]), min(left, cols[k]), max(right, cols[k])
+        found[p, 0], found[p, 1], found[p, 2], found[p, 3] = low, high, left, right
+
+
+@kernel
 def _order_of_triplets(first, last, parts, row, col, found):
     """found[p] = 1 unless the places of part p ascend, from the last one of the part before on."""
     for p in range(first, last):
@@ -215,16 +230,24 @@ def _order_of_triplets(first, last, parts, row, col, found):
 
 @kernel
 def _row_ends(first, last, parts, row, ptr):
-    """ptr[r + 1] = the end of row r, of triplets in ascending rows."""
+    """ptr[r + 1] = the end of row r, of triplets in ascending rows; `ptr` is 0 throughout."""
+    rows, n = simd.pointer(row, 0), len(row)
     for p in range(first, last):
-        before = row[parts[p] - 1] if parts[p] else -1
-        for k in range(parts[p], parts[p + 1]):
-            for r in range(before, row[k]):
-                ptr[r + 1] = k
-            before = row[k]
-        if parts[p + 1] == len(row):
-            for r in range(before, len(ptr) - 1):
-                ptr[r + 1] = len(row)
+        k = max(parts[p], 1)
+        while k + WARP - 1 <= parts[p + 1]:
+            changed = masks.unlike_before(rows, k - 1)
+            while changed:
+                at = k - 1 + simd.lowest(changed)
+                changed &= changed - np.uint32(1)
+                for r in range(rows[at - 1], rows[at]):
+                    ptr[r + 1] = at
+            k += WARP - 1
+        for at in range(k, parts[p + 1]):
+            for r in range(rows[at - 1], rows[at]):
+                ptr[r + 1] = at
+        if parts[p + 1] == n and n:
+            for r in range(rows[n - 1], len(ptr) - 1):
+                ptr[r + 1] = n
 
 
 @kernel

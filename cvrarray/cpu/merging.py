@@ -15,7 +15,7 @@ import numpy as np
 
 from cvrarray.core.tables import NARROW_PADDING, WARP, BBCSRTables, mask_dtype
 from cvrarray.cpu import simd
-from cvrarray.cpu.bbcsr import ALL, BlockRows, _bin_places
+from cvrarray.cpu.bbcsr import ALL, BlockRows, _bin_places, empty_bins, with_marks
 from cvrarray.cpu.runtime import memory, threads
 from cvrarray.cpu.runtime.compiler import compiled, inlined, kernel
 from cvrarray.cpu.simd import masks
@@ -36,14 +36,14 @@ def add(a: BBCSRTables, b: BBCSRTables, sign: int) -> BBCSRTables | None:
 
     None where an entry of the sum is 0, which is not to be stored, or a bin is too long.
     """
-    size, n_rows, index, dtype = a.block_size, a.shape[0], a.col_wide.dtype, a.data.dtype
+    size, index, dtype = a.block_size, a.col_wide.dtype, a.data.dtype
     longest = [int(np.diff(t.bin_rowptr).max(initial=0)) for t in (a, b)]
     if max(longest) + WARP * size >= MOST_SLOTS:
         return None
     has_holes, none = a.present is not None or b.present is not None, np.empty(0, mask_dtype(size))
     a, b = (t._replace(present=none if t.present is None else t.present, distinct=None) for t in (a, b))
     kernels, end = _kernels(index, dtype, none.dtype), np.iinfo(index).max
-    n_bins, n_block_rows, work = -(-n_rows // WARP), -(-n_rows // size), a.bin_rowptr + b.bin_rowptr
+    n_block_rows, work = -(-a.shape[0] // size), a.bin_rowptr + b.bin_rowptr
     found = BlockRows(*(np.zeros(n_block_rows, index) for _ in range(3)), np.empty(0, np.int64), np.empty(0, index))
 
     def with_space(kernel: Callable) -> Callable:
@@ -53,26 +53,13 @@ def add(a: BBCSRTables, b: BBCSRTables, sign: int) -> BBCSRTables | None:
         )
 
     threads.run(with_space(kernels.count), work, _without_values(a), _without_values(b), found)
-    bin_low, col_base = np.empty(n_bins, index), np.empty(n_bins, index)
-    col_ptr, bin_rowptr = np.empty(n_bins, np.int64), np.empty(n_bins + 1, np.int64)
-    n_narrow, n_wide, n_whole = kernels.bin_places(size, n_rows, found, bin_low, bin_rowptr, col_base, col_ptr)
-    made = BBCSRTables(
-        shape=a.shape,
-        nnz=0,
-        block_size=size,
-        bin_rowptr=bin_rowptr,
-        data=memory.empty(bin_rowptr[-1], dtype),
-        col_base=col_base,
-        col_ptr=col_ptr,
-        col_narrow=memory.empty(n_narrow, np.uint16),
-        col_wide=memory.empty(n_wide, index),
-        present=memory.empty(n_narrow + n_wide, none.dtype) if has_holes else none,
-    )
-    entries = np.zeros((n_bins, 2), np.int64)  # of each bin; and those that are not 0
+    bins, _ = empty_bins(kernels.bin_places, found, a.shape, size, dtype)
+    made = with_marks(bins) if has_holes else bins
+    entries = np.zeros((len(work) - 1, 2), np.int64)  # of each bin; and those that are not 0
     signs = np.full(WARP, sign, np.empty(0, dtype).real.dtype)
     threads.run(with_space(kernels.fill), work, a, b, signs, memory.goes_past_caches(made.data), made, entries)
     nnz, n_nonzero = entries.sum(axis=0).tolist()
-    return made._replace(nnz=nnz, present=made.present if nnz < n_whole else None) if n_nonzero == nnz else None
+    return made._replace(nnz=nnz, present=made.present if nnz < bins.nnz else None) if n_nonzero == nnz else None
 
 
 def _without_values(t: BBCSRTables) -> BBCSRTables:

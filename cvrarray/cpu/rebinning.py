@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cvrarray.core.tables import NARROW_PADDING, WARP, BBCSRTables
+from cvrarray.core.tables import NARROW_PADDING, WARP, BBCSRTables, mask_dtype
 from cvrarray.cpu import simd
-from cvrarray.cpu.bbcsr import BlockRows, _bin_places
+from cvrarray.cpu.bbcsr import BlockRows, _bin_places, empty_bins, with_marks
 from cvrarray.cpu.runtime import memory, threads
 from cvrarray.cpu.runtime.compiler import compiled, inlined, kernel
 
@@ -51,37 +51,24 @@ def take_rows(parts: list[tuple[BBCSRTables, int, int]], index: np.dtype) -> BBC
             return None
     if any(piece.at % size for piece in pieces):
         return None
-    shape, none = (n_rows, tables[0].shape[1]), np.empty(0, np.uint8)
+    shape, none = (n_rows, tables[0].shape[1]), np.empty(0, mask_dtype(size))
     sources = [t._replace(data=memory.bits(t.data), present=t.present if holes else none) for t in tables]
     kernels = _kernels(index, sources[0].data.dtype, sources[0].present.dtype)
-    n_bins, n_block_rows = -(-n_rows // WARP), -(-n_rows // size)
+    n_block_rows = -(-n_rows // size)
     found = BlockRows(*(np.zeros(n_block_rows, index) for _ in range(3)), np.empty(0, np.int64), np.empty(0, index))
     for t, piece in zip(sources, pieces, strict=True):
-        bins = t.bin_rowptr[piece.first // WARP : -(-(piece.first + piece.n_rows) // WARP) + 1]
+        work = t.bin_rowptr[piece.first // WARP : -(-(piece.first + piece.n_rows) // WARP) + 1]
         args = size, t.bin_rowptr, t.col_base, t.col_ptr, t.col_narrow, t.col_wide, piece, found
-        threads.run(kernels.measure, bins, *args)
+        threads.run(kernels.measure, work, *args)
 
-    bin_low, col_base = np.empty(n_bins, index), np.empty(n_bins, index)
-    col_ptr, bin_rowptr = np.empty(n_bins, np.int64), np.empty(n_bins + 1, np.int64)
-    n_narrow, n_wide, n_entries = kernels.bin_places(size, n_rows, found, bin_low, bin_rowptr, col_base, col_ptr)
-    data = memory.empty(bin_rowptr[-1], tables[0].data.dtype)
-    made = BBCSRTables(
-        shape=shape,
-        nnz=n_entries,
-        block_size=size,
-        bin_rowptr=bin_rowptr,
-        data=memory.bits(data),
-        col_base=col_base,
-        col_ptr=col_ptr,
-        col_narrow=memory.empty(n_narrow, np.uint16),
-        col_wide=memory.empty(n_wide, index),
-        present=memory.empty(n_narrow + n_wide, tables[0].present.dtype) if holes else none,
-    )
+    bins, _ = empty_bins(kernels.bin_places, found, shape, size, tables[0].data.dtype)
+    bins = with_marks(bins) if holes else bins
+    made = bins._replace(data=memory.bits(bins.data))
     for t, piece in zip(sources, pieces, strict=True):
         first_bin, last_bin = piece.at // WARP, -(-(piece.at + piece.n_rows) // WARP)
-        threads.run(kernels.take_bins, bin_rowptr[first_bin : last_bin + 1], first_bin, t, piece, made)
-    nnz = _n_bits(made.present) if holes else n_entries
-    return made._replace(data=data, nnz=int(nnz), present=made.present if nnz < n_entries else None)
+        threads.run(kernels.take_bins, made.bin_rowptr[first_bin : last_bin + 1], first_bin, t, piece, made)
+    nnz = int(_n_bits(made.present)) if holes else bins.nnz
+    return bins._replace(nnz=nnz, present=made.present if nnz < bins.nnz else None)
 
 
 class Kernels(NamedTuple):

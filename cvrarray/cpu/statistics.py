@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from cvrarray.core.tables import CSR, NARROW, WARP, WINDOW
+from cvrarray.cpu import simd
 from cvrarray.cpu.runtime.caching import njit
 from cvrarray.cpu.runtime.compiler import OPTIONS, kernel
 
@@ -64,12 +65,13 @@ def survey(csr: CSR, n_windows: int, n_counted: int, sizes: Sequence[int]) -> tu
 def row_lengths(indptr: np.ndarray, group: int) -> tuple[int, int, int, int]:
     """Slots if groups of `group` rows are padded to their longest; empty rows; the shortest and the longest row."""
     n_rows = indptr.size - 1
-    padded = empty = longest = 0
-    shortest = indptr[1] - indptr[0] if n_rows else 0
+    begin, end = simd.pointer(indptr, 0), simd.pointer(indptr, 1)
+    padded = empty = longest = np.int64(0)
+    shortest = np.int64(end[0] - begin[0] if n_rows else 0)
     for first in range(0, n_rows, group):
-        most = 0
-        for row in range(first, min(first + group, n_rows)):
-            length = indptr[row + 1] - indptr[row]
+        most = np.int64(0)
+        for row in range(first, min(first + group, n_rows)):  # without a way out, so it compiles to vector instructions
+            length = np.int64(end[row] - begin[row])
             most, shortest = max(most, length), min(shortest, length)
             empty += length == 0
         padded += most * group

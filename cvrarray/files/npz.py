@@ -26,11 +26,14 @@ import math
 import re
 import zipfile
 from collections.abc import Collection
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import BinaryIO
 
 import numpy as np
 
 from ..core.tables import CSR
+from ..core.threads import get_num_threads
 from ..input import coercion
 from ..input.limits import Limit
 from .guards import BLOCK, MOST_INFLATION, naming
@@ -43,6 +46,7 @@ _HEADER = re.compile(
     r"""|'shape':\s*+\([\dL,\s]*+\))\s*+,?+){3}\s*+\}\s*+"""
 )
 _BLOCK = BLOCK // 4  # bytes read at a time: in the cache until they are summed and copied
+_SHARED = 1 << 22  # bytes from which members are read at the same time
 _MOST_HEADER = 10_000  # bytes, as NumPy has it
 
 
@@ -62,10 +66,13 @@ def read(file: BinaryIO, limit: Limit) -> CSR:
         if not wanted:
             raise ValueError(_unknown("", found))
         limit.require(sum(member.file_size for member in wanted.values()), "the arrays promised need")
-        arrays = {}
-        for name, member in wanted.items():
-            with naming(f"member {member.filename}"):
-                arrays[name] = _read_array(archive, member)
+        n_readers = min(get_num_threads(), len(wanted))
+        if n_readers < 2 or sum(member.file_size for member in wanted.values()) < _SHARED:
+            arrays = {name: _read_array(archive, member) for name, member in wanted.items()}
+        else:  # checksums, and most of the copying, leave the interpreter to others
+            with ThreadPoolExecutor(n_readers) as readers:
+                found_arrays = readers.map(partial(_read_array, archive), wanted.values())
+                arrays = dict(zip(wanted, found_arrays, strict=True))
     return _from_arrays(arrays, limit)
 
 
@@ -97,7 +104,13 @@ def read_npy_header(stream: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype]:
 
 
 def _read_array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:
-    """A member's array. (``numpy.load`` would ask for the memory that its header claims.)"""
+    """A member's array; a ValueError names the member."""
+    with naming(f"member {member.filename}"):
+        return _read_content(archive, member)
+
+
+def _read_content(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:
+    """``numpy.load`` would ask for the memory that its header claims."""
     if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         raise ValueError(f"must be stored or deflated, as NumPy does; got compression method {member.compress_type}")
     if member.file_size > MOST_INFLATION * (member.compress_size + 1):

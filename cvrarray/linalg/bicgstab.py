@@ -14,6 +14,7 @@ import numpy as np
 from . import solving
 from .ends import BREAKDOWN, M_NAN
 from .iteration import Method
+from .system import System
 
 
 class BiCGSTAB(Method):
@@ -115,4 +116,16 @@ def bicgstab(
     >>> x.round(9), info
     (array([ 2., -2.,  9.]), 0)
     """
-    return solving.solved(BiCGSTAB, (A, b, x0, M), (rtol, atol, maxiter), callback)
+    return solving.solved(_method, (A, b, x0, M), (rtol, atol, maxiter), callback)
+
+
+def _method(system: System) -> BiCGSTAB:
+    """The steps on the system's device."""
+    if system.device.kind == "cpu":
+        return BiCGSTAB(system)
+    from .gpu.bicgstab import Launches
+
+    class OnGPU(Launches, BiCGSTAB):
+        """Begins as the method does, and goes on in kernels."""
+
+    return OnGPU(system)

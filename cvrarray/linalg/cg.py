@@ -94,7 +94,7 @@ class CG:
         As of :func:`cg`.
     iterations : int, optional
         Run exactly so many iterations and test nothing: on a GPU nothing waits for the host, and :meth:`solve` can be
-        captured in a CUDA graph.
+        captured in a CUDA graph. On a CPU those so far beyond convergence that they would change nothing are left out.
     check_every : int, optional
         On a GPU: iterations from one look of the host at the device to the next. Default: the solver's choice.
     history : bool

@@ -233,6 +233,8 @@ class LSMR:
         stop[going & ~np.isfinite(zetas)] = 7
         going &= np.isfinite(zetas) & (tests.maxiter > 0)
         x.reshape(len(x), columns)[:, (np.atleast_1d(norm_b) == 0) & (zetas != 0)] = 0
+        if self.adjoint.device.kind == "cuda" and going.any():
+            return self._on_gpu(x, of, (alpha, beta, norm_b), tests, going, stop)
         while going.any():
             itn += 1
             alpha, beta = self.bidiagonalise(alpha, beta)
@@ -255,6 +257,25 @@ class LSMR:
                 count, stop = np.where(now, itn, count), np.where(now, found, stop)
                 going &= ~now
         return x, stop, count, *ends
+
+    def _on_gpu(
+        self, x: Any, of: Estimates, numbers: tuple[Any, Any, Any], tests: Tests, going: np.ndarray, stop: np.ndarray
+    ) -> tuple[Any, ...]:
+        """The steps of columns that go on, and what SciPy returns; the others are as they began."""
+        from .gpu import lsmr as on_gpu
+
+        alpha, beta, norm_b = numbers
+        state = np.zeros(going.size, on_gpu.STATE)
+        values = {"alpha": alpha, "beta": beta, "norm_b": norm_b, "alpha_bar": alpha, "zeta_bar": alpha * beta}
+        values |= {"damp": self.damp, "atol": tests.atol, "btol": tests.btol, "ctol": tests.ctol, "limit": tests.maxiter}
+        values |= dict.fromkeys(("length_u", "rho", "rho_bar", "c_bar"), 1.0) | {"stop": stop, "going": going}
+        values |= {name: getattr(of, name) for name in on_gpu.ESTIMATES}
+        for name, value in values.items():
+            state[name] = value
+        vectors = on_gpu.Vectors(self.u, self.product, self.v, self.back, self.h, self.h_bar, x)
+        end = on_gpu.run(self.matrix, self.adjoint, operators.multiply, vectors, state)
+        ends = end["norm_r"], abs(end["zeta_bar"]), end["norm_a"], end["cond"], end["norm_x"]
+        return x, end["stop"], end["iterations"], *ends
 
     def _move(self, x: Any, going: np.ndarray, back: np.ndarray, step: np.ndarray, turn: np.ndarray) -> None:
         """``h_bar = h - back h_bar; x += step h_bar; h = v - turn h``."""

@@ -121,16 +121,7 @@ class Corrections:
             if callback is not None:
                 callback(x)
             stalled = open_ & ~(true <= PROGRESS * before)
-        reasons = [
-            solution.CONVERGED
-            if true[j] <= tolerance[j]
-            else solution.STAGNATION
-            if stalled[j]
-            else solution.MAXITER
-            if np.isfinite(true[j])
-            else solution.A_NOT_FINITE
-            for j in range(columns)
-        ]
+        reasons = [_end(norm, enough, has_stalled) for norm, enough, has_stalled in zip(true, tolerance, stalled, strict=True)]
         return Outcome(count, true, reasons, xp.stack(history) if self.system.history else None)
 
     def _correct(self, x: Any, true: np.ndarray, tolerance: np.ndarray, open_: np.ndarray, limit: int) -> Outcome:
@@ -151,3 +142,12 @@ class Corrections:
         multiply(matrix, x, self.r)
         self.v.combine(one, b, -one, self.r, self.r)
         return self.v.host(self.v.norm(self.r))
+
+
+def _end(true: float, tolerance: float, has_stalled: bool) -> str:
+    """Why corrections of a column ended."""
+    if true <= tolerance:
+        return solution.CONVERGED
+    if has_stalled:
+        return solution.STAGNATION
+    return solution.MAXITER if np.isfinite(true) else solution.A_NOT_FINITE

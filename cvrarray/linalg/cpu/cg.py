@@ -60,6 +60,7 @@ class State(NamedTuple):
     factor: np.ndarray  # (columns,) or (2 columns,): of q in r and of p in x; 0 where a column has ended
     ratio: np.ndarray  # the same: of p in the new p
     tests: np.ndarray  # (1,) bool: whether ends are looked for
+    vanished: np.ndarray  # (columns,): where none are, r @ r at which a column is done
 
 
 class Part(NamedTuple):
@@ -95,6 +96,7 @@ class Engine:
             *(np.zeros(columns) for _ in range(3)),
             *(np.zeros(wide) for _ in range(2)),
             np.ones(1, np.bool_),
+            np.zeros(columns),
         )
         blocks = vectors.Blocks(len(r), None if system.columns is None else wide)
         self.partial, self.inverse = blocks.partial, r[:0] if system.columns is None else r[:0, 0].copy()
@@ -196,13 +198,16 @@ class Engine:
             state.verify_at[:] = np.maximum(tolerance, self._true(b) * np.finfo(self.system.dtype).eps / 4)
         true = self._start(b, x)
         history.append(true)
+        state.vanished[:] = self._vanished(true)
         while judge.judge(true):
             state.square[:] = true * true
             if self._turn_to_residual():
                 self._iterate(x, limit, history, callback)
             if tolerance is None:
                 state.end[state.end == RUNNING] = COUNTED
+                state.iterations[:] = limit
                 true = np.sqrt(state.square)
+                history += [true] * (limit + 1 - len(history))
                 break
             if not system.is_verified:
                 state.end[state.end == VERIFY] = CONVERGED
@@ -225,6 +230,15 @@ class Engine:
         else:
             self.r[...] = 0
         return self._true(b)
+
+    def _vanished(self, true: np.ndarray) -> np.ndarray:
+        """Squares of the norms at which a column that counts iterations is done: the rest of them would not change x.
+
+        So far beyond convergence numbers of single precision are denormal, which makes an iteration several times as
+        slow. In double precision the squares have become 0 before.
+        """
+        info = np.finfo(self.system.dtype)
+        return np.minimum(float(info.tiny) / float(info.eps) ** 2, float(info.eps) ** 2 * true) ** 2
 
     def _turn_to_residual(self) -> int:
         """``p = M @ r``, the direction of a first iteration; the columns that go on."""
@@ -354,6 +368,8 @@ def _norms(partial, state):
                 state.end[j] = A_NAN
             elif state.tests[0] and np.sqrt(square) <= state.verify_at[j]:
                 state.end[j] = VERIFY
+            elif not state.tests[0] and square <= state.vanished[j]:
+                state.end[j] = COUNTED
             else:
                 running += 1
     return running

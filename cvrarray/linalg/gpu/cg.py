@@ -17,14 +17,13 @@ from typing import Any, Protocol
 import cupy
 import numpy as np
 
-from cvrarray.array.base import SparseArray
 from cvrarray.gpu.compiler import NULL, Kernel, synchronize
 from cvrarray.linalg import solution
 from cvrarray.linalg.ends import ENDS, RUNNING, STAGNATION
 from cvrarray.linalg.gpu import persistent
 from cvrarray.linalg.gpu.advance import advance
 from cvrarray.linalg.gpu.layout import VECTORS, Layout
-from cvrarray.linalg.gpu.state import BLOCKS, DIAGONAL, GIVEN, KINDS, State, Words, preconditioner_kind
+from cvrarray.linalg.gpu.state import BLOCKS, DIAGONAL, GIVEN, KINDS, State, Words, can_be_captured, preconditioner_kind
 from cvrarray.linalg.operators import multiply
 from cvrarray.linalg.solution import Outcome
 from cvrarray.linalg.system import System, apply
@@ -245,7 +244,7 @@ class Engine:
             found = persistent.loop(self._matrix, self._state, self._layout, self._kind, self._loop)
         if found is not None and (self._wanted == "persistent" or found is self._loop or self._matrix.nbytes < MEASURED_FROM):
             return found
-        if self._wanted != "launches" and self._can_be_captured():
+        if self._wanted != "launches" and can_be_captured(self._matrix, self.system.preconditioner):
             graph = Batches(self, self.system.check_every or self._default_batch())
             is_faster = found is not None and self._is_faster(found, Batches(self, TRIAL))
             return found if found is not None and is_faster else graph
@@ -271,11 +270,6 @@ class Engine:
             stop.synchronize()
             found.append(float(cupy.cuda.get_elapsed_time(start, stop)))
         return min(found[1:])
-
-    def _can_be_captured(self) -> bool:
-        preconditioner = self.system.preconditioner
-        ours = self._kind != GIVEN or isinstance(preconditioner, SparseArray) or getattr(preconditioner, "capturable", False)
-        return isinstance(self._matrix, SparseArray) and ours
 
     def _default_batch(self) -> int:
         traffic = self._matrix.nbytes + 12 * self._state.x.nbytes

@@ -11,7 +11,7 @@ from cvrarray.gpu.compiler import Struct, processors, struct
 
 THREADS, MANY = 256, 1024  # of a block: THREADS of the kernels, and MANY of cg_advance
 BLOCKS_A_PROCESSOR = 8, 4  # of one column, and of several: one block adds up the sums of all
-MOST_SUMS = 2  # of a column at a time
+MOST_SUMS = 2  # of a column at a time, of most kernels
 
 #: Dtypes of vectors, as cases of kernels.
 VECTORS = [(dtype,) for dtype in ("float32", "float64", "complex64", "complex128")]
@@ -49,7 +49,9 @@ class Layout(NamedTuple):
         """Launch over all entries of the vectors."""
         kernel(self.grid, (THREADS,), (self.shape, *arguments), shared_mem=shared_mem)
 
-    def partials(self) -> Struct:
-        """Memory for the sums of blocks: the struct Partials. Kernels that use it run one after the other."""
+    def partials(self, sums: int = MOST_SUMS) -> Struct:
+        """Memory for the sums of blocks, so many of a column at a time: the struct Partials. Kernels that use it run one
+        after the other.
+        """
         blocks, tiles = self.grid
-        return struct(cupy.empty(tiles * blocks * MOST_SUMS * self.columns), cupy.zeros(tiles, np.uint32))
+        return struct(cupy.empty(tiles * blocks * sums * self.columns), cupy.zeros(tiles, np.uint32))

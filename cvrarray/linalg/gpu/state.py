@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import cupy
 import numpy as np
 
+from cvrarray.array.base import SparseArray
 from cvrarray.gpu.compiler import NULL
 from cvrarray.linalg.gpu.layout import THREADS, Layout
 
@@ -29,12 +30,41 @@ def preconditioner_kind(preconditioner: Any) -> int:
     return GIVEN
 
 
+def can_be_captured(matrix: Any, preconditioner: Any) -> bool:
+    """Whether products with both are kernels of ours: nobody knows whether a graph could hold those of others."""
+    is_applied = preconditioner is None or preconditioner_kind(preconditioner) != GIVEN
+    return isinstance(matrix, SparseArray) and (
+        is_applied or isinstance(preconditioner, SparseArray) or getattr(preconditioner, "capturable", False)
+    )
+
+
 class Words(NamedTuple):
     """What the host reads of each column."""
 
     norm: np.ndarray
     iterations: np.ndarray
     reason: np.ndarray
+
+
+class Lookout:
+    """Looks of the host at numbers of columns: some may be sent while the last ones are waited for."""
+
+    def __init__(self, columns: cupy.ndarray) -> None:
+        self._columns = columns
+        self._pinned = [(cupy.cuda.alloc_pinned_memory(columns.nbytes), cupy.cuda.Event()) for _ in range(2)]
+
+    def send(self, slot: int) -> None:
+        """Begin to copy the columns' states to host memory."""
+        memory, event = self._pinned[slot]
+        stream = cupy.cuda.get_current_stream()
+        self._columns.data.copy_to_host_async(memory.ptr, self._columns.nbytes, stream)
+        event.record(stream)
+
+    def received(self, slot: int) -> np.ndarray:
+        """What was sent, when it is there; the next one of the slot is written over it."""
+        memory, event = self._pinned[slot]
+        event.synchronize()
+        return np.frombuffer(memory, self._columns.dtype, self._columns.size).reshape(self._columns.shape)
 
 
 class State:
@@ -55,7 +85,7 @@ class State:
         self.limit = 0
         self.history: Any = NULL
         self._kept: cupy.ndarray | None = None
-        self._pinned: list[Any] = []
+        self._lookout: Any = None
 
     def set_inverse(self, inverse: cupy.ndarray) -> None:
         """Copy the preconditioner's numbers, in the vectors' dtype."""
@@ -93,18 +123,13 @@ class State:
 
     def send(self, slot: int) -> None:
         """Begin to copy the columns' states to host memory."""
-        if not self._pinned:
-            self._pinned = [(cupy.cuda.alloc_pinned_memory(self.columns.nbytes), cupy.cuda.Event()) for _ in range(2)]
-        memory, event = self._pinned[slot]
-        stream = cupy.cuda.get_current_stream()
-        self.columns.data.copy_to_host_async(memory.ptr, self.columns.nbytes, stream)
-        event.record(stream)
+        if self._lookout is None:
+            self._lookout = Lookout(self.columns)
+        self._lookout.send(slot)
 
     def received(self, slot: int) -> Words:
         """What was sent, when it is there."""
-        memory, event = self._pinned[slot]
-        event.synchronize()
-        words = np.frombuffer(memory, np.float64, self.columns.size).reshape(-1, WORDS)
+        words = self._lookout.received(slot)
         whole = words.view(np.int64)
         return Words(words[:, 3].copy(), whole[:, 6].copy(), whole[:, 8].copy())
 

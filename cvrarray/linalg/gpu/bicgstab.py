@@ -1,0 +1,74 @@
+"""BiCGSTAB on a GPU: ``kernels/bicgstab.cu``. A step is two products and five kernels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from cvrarray.gpu.compiler import Kernel
+from cvrarray.linalg.gpu.layout import VECTORS
+from cvrarray.linalg.gpu.state import DIAGONAL, GIVEN, IDENTITY
+from cvrarray.linalg.gpu.steps import Steps
+
+EACH_KIND = [(dtype, kind) for (dtype,) in VECTORS for kind in (IDENTITY, DIAGONAL)]
+PROJECT = Kernel("bicgstab", "bicgstab_project", VECTORS)
+HALF = Kernel("bicgstab", "bicgstab_half", EACH_KIND)
+WEIGH = Kernel("bicgstab", "bicgstab_weigh", VECTORS)
+WHOLE = Kernel("bicgstab", "bicgstab_whole", VECTORS)
+TURN = Kernel("bicgstab", "bicgstab_turn", EACH_KIND)
+
+#: Words of the struct Stabilised: rho, alpha, omega and beta are complex.
+RHO, SHADOW_NORM, LEAST = slice(0, 2), 8, 9
+
+
+class Launches(Steps):
+    """The steps of :class:`cvrarray.linalg.bicgstab.BiCGSTAB`, beside which it is a base."""
+
+    words = 16
+
+    p: Any
+    v_: Any
+    shadow: Any
+    t: Any
+    p_hat: Any
+    s_hat: Any
+    rho: Any
+    shadow_norm: Any
+
+    def start(self) -> None:
+        """See :class:`cvrarray.linalg.bicgstab.BiCGSTAB`."""
+        super().start()
+        self._precondition(self.p, self._p_hat)
+        self.columns[...] = 0
+        self.columns.view(np.complex128)[:, 0] = self.rho
+        self.columns[:, SHADOW_NORM] = self.shadow_norm
+        self.columns[:, LEAST] = float(np.finfo(self.system.dtype).eps) ** 2
+
+    @property
+    def _p_hat(self) -> Any:
+        return self.p if self.M is None else self.p_hat
+
+    @property
+    def _s_hat(self) -> Any:
+        return self.r if self.M is None else self.s_hat
+
+    def _precondition(self, r: Any, out: Any) -> None:
+        if self.M is not None:
+            self.precondition(r, out)
+
+    def launch(self, x: Any, number: int) -> None:
+        """See :class:`Steps`."""
+        dtype, layout, columns, p_hat, s_hat = self.system.dtype, self.layout, self.columns, self._p_hat, self._s_hat
+        kind = DIAGONAL if self.kind == DIAGONAL else IDENTITY  # what the kernels apply
+        self.times(p_hat, self.v_)
+        layout.launch(PROJECT(dtype), (self.partials, columns, self.shadow, self.v_, p_hat))
+        layout.launch(HALF(dtype, kind), (columns, self.inverse, p_hat, self.v_, x, self.r, s_hat))
+        if self.kind == GIVEN:
+            self.precondition(self.r, s_hat)
+        self.times(s_hat, self.t)
+        layout.launch(WEIGH(dtype), (self.partials, columns, self.t, self.r))
+        layout.launch(WHOLE(dtype), (self.partials, columns, self.shadow, s_hat, self.t, x, self.r))
+        layout.launch(TURN(dtype, kind), (columns, self.inverse, self.r, self.v_, self.p, p_hat))
+        if self.kind == GIVEN:
+            self.precondition(self.p, p_hat)

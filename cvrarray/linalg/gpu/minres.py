@@ -1,0 +1,60 @@
+"""MINRES on a GPU: ``kernels/minres.cu``. A step is a product and three kernels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cvrarray.gpu.compiler import Kernel
+from cvrarray.linalg.gpu.layout import VECTORS
+from cvrarray.linalg.gpu.state import DIAGONAL, GIVEN, IDENTITY
+from cvrarray.linalg.gpu.steps import Steps
+
+EACH_KIND = [(dtype, kind) for (dtype,) in VECTORS for kind in (IDENTITY, DIAGONAL, GIVEN)]
+PROJECT = Kernel("minres", "minres_project", VECTORS)
+EXTEND = Kernel("minres", "minres_extend", EACH_KIND)
+WEIGH = Kernel("minres", "minres_weigh", VECTORS)
+MOVE = Kernel("minres", "minres_move", EACH_KIND)
+
+#: Scalars of the struct Lanczos: alpha, beta, beta_old, epsilon, delta_bar, phi_bar, c and s.
+BETA, PHI_BAR, C = 1, 5, 6
+
+
+class Launches(Steps):
+    """The steps of :class:`cvrarray.linalg.minres.MINRES`, beside which it is a base."""
+
+    words = 20
+
+    old: Any
+    new: Any
+    y: Any
+    basis: Any
+    w: Any
+    w_old: Any
+    beta: Any
+
+    def __init__(self, system: Any) -> None:
+        super().__init__(system)
+        self.z = self.v.empty() if self.kind == GIVEN else self.y
+
+    def start(self) -> None:
+        """See :class:`cvrarray.linalg.minres.MINRES`; vectors are where the first step looks for them."""
+        super().start()
+        v, zero = self.v, self.v.constant(0)
+        v.combine(self.ratio(v.constant(1), self.beta), self.basis, zero, self.basis, self.basis)
+        self._lanczos, self._directions = (self.old, self.new, self.y), (self.w_old, self.w)
+        self.columns[...] = 0
+        self.columns[:, BETA] = self.columns[:, PHI_BAR] = self.beta
+        self.columns[:, C] = -1
+
+    def launch(self, x: Any, number: int) -> None:
+        """See :class:`Steps`."""
+        dtype, layout, columns, basis = self.system.dtype, self.layout, self.columns, self.basis
+        old, now, y = (self._lanczos[(number + k) % 3] for k in range(3))
+        w_old, w = (self._directions[(number + k) % 2] for k in range(2))
+        self.times(basis, y)
+        layout.launch(PROJECT(dtype), (self.partials, columns, basis, old, y))
+        layout.launch(EXTEND(dtype, self.kind), (self.partials, columns, self.inverse, now, y))
+        if self.kind == GIVEN:
+            self.precondition(y, self.z)
+            layout.launch(WEIGH(dtype), (self.partials, columns, y, self.z))
+        layout.launch(MOVE(dtype, self.kind), (self.partials, columns, self.inverse, y, self.z, w, w_old, basis, x, self.r))
