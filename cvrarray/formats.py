@@ -51,5 +51,6 @@ def of_variant(name: str) -> tuple[type[FormatArray], dict[str, Any]]:
     >>> of_variant("bbcsr3")[1]
     {'block_size': 3}
     """
-    cls = FORMATS[max((format for format in FORMATS if name.startswith(format)), key=len)]
+    formats = [format for format in FORMATS if name.startswith(format)]
+    cls = FORMATS[formats[0] if len(formats) == 1 else max(formats, key=len)]
     return cls, cls._variant_keywords(name.removeprefix(cls.format))

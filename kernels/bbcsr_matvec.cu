@@ -13,10 +13,11 @@
 // races     none: S threads own a row; their parts are added in the order of the warps
 //
 // U blocks are loaded before the first is used.
+__host__ __device__ constexpr int threads_of(int sharers) { return (sharers > 4 ? sharers : 4) * WARP; }
+
 template <class A, class Y, class I, class M, int B, int U_NARROW, int U_WIDE, bool HOLES, int S>
-__global__ __launch_bounds__(S > 4 ? S * WARP : 4 * WARP) void bbcsr_matvec(const Bbcsr<A, I, M> m,
-                                                                            const Y* __restrict__ x, Y* __restrict__ y,
-                                                                            Y alpha, Y beta, int update) {
+__global__ __launch_bounds__(threads_of(S)) void bbcsr_matvec(const Bbcsr<A, I, M> m, const Y* __restrict__ x,
+                                                              Y* __restrict__ y, Y alpha, Y beta, int update) {
     const int part = S == 1 ? 0 : threadIdx.x / WARP % S;
     const int64 bin = warp_id() / S;
     const Opened<A>& values = m.data.opened();
@@ -29,8 +30,7 @@ __global__ __launch_bounds__(S > 4 ? S * WARP : 4 * WARP) void bbcsr_matvec(cons
             : row_sum<ReadOnce, A, Y, I, M, B, U_WIDE, HOLES, S>(own.wide(m), own.data, own.present, own.n_blocks, part, x);
     }
     if constexpr (S > 1) {
-        constexpr int MOST_WARPS = 16;
-        __shared__ Y sums[MOST_WARPS * WARP];
+        __shared__ Y sums[threads_of(S)];  // no more than that: shared memory is taken from L1, which holds x
         sums[threadIdx.x] = sum;
         __syncthreads();
         if (part == 0)
@@ -38,4 +38,21 @@ __global__ __launch_bounds__(S > 4 ? S * WARP : 4 * WARP) void bbcsr_matvec(cons
     }
     const int64 row = bin * WARP + lane_id();
     if (part == 0 && row < m.n_rows) store(y + row, sum, alpha, beta, update);
+}
+
+// bbcsr_sampled_columns: the columns of the 32 rows of some bins at some steps, evenly spaced; -1 is padding
+//
+// mapping   a warp a step (blockIdx.y) and bin (blockIdx.x), one thread a row
+// requires  blocks of 1
+// races     none
+template <class I>
+__global__ void bbcsr_sampled_columns(const int64* bin_rowptr, const I* col_base, const int64* col_ptr,
+                                      const uint16* col_narrow, const I* col_wide, int64 n_bins, I* columns) {
+    const int64 bin = blockIdx.x * n_bins / gridDim.x, n_steps = (bin_rowptr[bin + 1] - bin_rowptr[bin]) / WARP;
+    const int64 at = col_ptr[bin] + blockIdx.y * n_steps / gridDim.y * WARP + lane_id();
+    const I base = col_base[bin];
+    I column = -1;
+    if (n_steps && base < 0) column = col_wide[at];
+    if (n_steps && base >= 0 && !is_padding<I>(col_narrow[at], 0)) column = base + (I)col_narrow[at];
+    columns[(blockIdx.x * (int64)gridDim.y + blockIdx.y) * WARP + lane_id()] = column;
 }

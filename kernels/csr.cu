@@ -1,8 +1,6 @@
 // Canonical CSR: what conversions rely on is checked here, before any of them runs.
 
-// Status words, zeroed by the host. Positions are stored as MAX - position, so that 0 says that there is none.
-enum Status { FIRST, LAST, BAD_ROW, BAD_POSITION, UNSORTED, N_STATUS };
-[[maybe_unused]] constexpr int64 MAX = 0x7fffffffffffffffll;
+#include "csr.cuh"
 
 // csr_check_rows: does indptr run from 0 to nnz without ever decreasing?
 //
@@ -28,7 +26,7 @@ __global__ void csr_check_rows(const P* indptr, int64 n_rows, int64* status) {
 // races     none: marks are set by an atomic OR between barriers; status words are an atomic maximum and a flag
 template <class P, class I, int PART>
 __global__ void csr_check_columns(const P* indptr, const I* indices, int64 n_rows, int64 n_cols, int64 nnz, int64* status) {
-    if (status[FIRST] != 0 || status[LAST] != nnz || status[BAD_ROW]) return;
+    if (!offsets_are_right(status, nnz)) return;
     extern __shared__ unsigned all_marks[];  // one bit for each nonzero: a row begins there
     unsigned* begins = all_marks + threadIdx.x / WARP * (PART / WARP);
     const int lane = lane_id();
@@ -88,17 +86,20 @@ __global__ void csr_check_columns(const P* indptr, const I* indices, int64 n_row
     if (__any_sync(FULL, unsorted) && lane == 0) status[UNSORTED] = 1;
 }
 
-// csr_extent: the smallest and the largest row and column of coordinates, and 0 among them
+// csr_extent: the smallest and the largest row and column of coordinates, and 0 among them; found[4] = 1 where some place
+// does not come after the one before it, by row, then column
 //
 // mapping   threads stride over the coordinates
-// traffic   sizeof(R) + sizeof(C) bytes a coordinate
-// requires  found (4,) is zeroed by the host
-// races     minima and maxima of integers, taken atomically, once a warp
+// traffic   sizeof(R) + sizeof(C) bytes a coordinate; the one before comes from L1
+// requires  found (5,) is zeroed by the host
+// races     minima and maxima of integers, taken atomically, once a warp; and a flag: whoever writes it writes 1
 template <class R, class C>
 __global__ void csr_extent(const R* row, const C* col, int64 n, int64* found) {
     int64 low[2] = {0, 0}, high[2] = {0, 0};
+    bool unsorted = false;
     for (int64 k = blockIdx.x * (int64)blockDim.x + threadIdx.x; k < n; k += (int64)gridDim.x * blockDim.x) {
-        const int64 place[2] = {row[k], col[k]};
+        const int64 place[2] = {row[k], col[k]}, before[2] = {k ? row[k - 1] : -1, k ? col[k - 1] : -1};
+        unsorted |= k && (place[0] < before[0] || (place[0] == before[0] && place[1] <= before[1]));
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
             low[i] = min(low[i], place[i]);
@@ -111,18 +112,7 @@ __global__ void csr_extent(const R* row, const C* col, int64 n, int64* found) {
         if (lane_id() == 0 && low[i]) atomicMin(found + 2 * i, low[i]);
         if (lane_id() == 0 && high[i]) atomicMax(found + 2 * i + 1, high[i]);
     }
-}
-
-// csr_ascends: found[0] = 1 where some place does not come after the one before it, by row, then column
-//
-// mapping   one thread a place
-// traffic   2 sizeof(I) bytes a place
-// requires  found is zeroed by the host
-// races     a flag: whoever writes it writes 1
-template <class I>
-__global__ void csr_ascends(const I* row, const I* col, int64 n, int* found) {
-    const int64 k = blockIdx.x * (int64)blockDim.x + threadIdx.x + 1;
-    if (k < n && (row[k] < row[k - 1] || (row[k] == row[k - 1] && col[k] <= col[k - 1]))) found[0] = 1;
+    if (__any_sync(FULL, unsorted) && lane_id() == 0) found[4] = 1;
 }
 
 // csr_row_lengths: found[0] += WARP times the longest row of each WARP rows, found[1] += empty rows;

@@ -2,16 +2,30 @@
 // numbered 0 .. n_rows - 1: ptr (n_rows + 1) has their offsets, row_id their numbers in the matrix, or is null where no
 // row is empty.
 
+// cvr_filled_rows: filled[row] = whether the row has a nonzero; total += these
+//
+// mapping   one thread a row
+// traffic   a row: sizeof(P) bytes read, 8 written
+// requires  total is zeroed by the host
+// races     a sum of integers, taken atomically, once a block
+template <class P>
+__global__ void cvr_filled_rows(const P* indptr, int64 n_rows, int64* filled, uint64* total) {
+    const int64 row = blockIdx.x * (int64)blockDim.x + threadIdx.x;
+    const bool has_any = row < n_rows && indptr[row] < indptr[row + 1];
+    if (row < n_rows) filled[row] = has_any;
+    add_to_totals<1>({__popc(__ballot_sync(FULL, has_any))}, total);
+}
+
 // cvr_split_rows: the non-empty rows' offsets and numbers, and the empty rows' numbers
 //
 // mapping   one thread a row; rank[row] is the number of non-empty rows up to and including this one
-// traffic   a row: 2 sizeof(P) + sizeof(I) bytes read, sizeof(P) + sizeof(I) written
+// traffic   a row: 2 sizeof(P) + 8 bytes read, sizeof(P) + sizeof(I) written
 // races     none
 template <class P, class I>
-__global__ void cvr_split_rows(const P* indptr, const I* rank, int64 n_rows, P* ptr, I* row_id, I* empty_row) {
+__global__ void cvr_split_rows(const P* indptr, const int64* rank, int64 n_rows, P* ptr, I* row_id, I* empty_row) {
     const int64 row = blockIdx.x * (int64)blockDim.x + threadIdx.x;
     if (row >= n_rows) return;
-    const I before = row ? rank[row - 1] : I(0);
+    const int64 before = row ? rank[row - 1] : 0;
     if (rank[row] == before) {
         empty_row[row - before] = (I)row;
     } else {

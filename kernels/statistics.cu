@@ -1,6 +1,8 @@
 // Counts over windows of a CSR's rows that tell which format suits the matrix. A window has ROWS rows, whole bins and whole
 // blocks of all sizes; of `n_windows` that cover the matrix those that count are `n_counted`, evenly spaced.
 
+#include "csr.cuh"
+
 constexpr int ROWS = 96;
 
 // the first row of counted window k
@@ -15,11 +17,13 @@ __device__ inline int size_at(uint64 sizes, int k) { return (int)(sizes >> 8 * k
 //
 // mapping   one block of WARP warps a bin of a counted window, one warp a row
 // traffic   sizeof(I) bytes a nonzero that counts
-// requires  canonical CSR; sizes: up to 8 block sizes, a byte each; found is zeroed by the host
+// requires  row offsets that are right, or the status of a check that may say that they are not (kernels/csr.cu; else
+//           null); sizes: up to 8 block sizes, a byte each; found is zeroed by the host
 // races     sums of integers, taken atomically
 template <class P, class I>
 __global__ void statistics_rows(const P* indptr, const I* indices, int64 n_rows, int64 n_windows, int64 n_counted,
-                                uint64 sizes, uint64* found) {
+                                int64 nnz, uint64 sizes, const int64* status, uint64* found) {
+    if (status && !offsets_are_right(status, nnz)) return;
     constexpr int BINS = ROWS / WARP, MOST = 8;
     const int64 row = first_row(blockIdx.x / BINS, n_windows, n_counted) + blockIdx.x % BINS * WARP + threadIdx.x / WARP;
     const int64 begin = row < n_rows ? indptr[row] : 0, end = row < n_rows ? indptr[row + 1] : 0;

@@ -492,4 +492,7 @@ def test_prefix_sums_with_cuda(gpu):
     for n in (1, 2, 255, 2048, 2049, 70_001, 3_000_000):
         counts = rng.integers(0, 1 << 30, n)
         for _ in range(3):
-            assert np.array_equal(prefix.sums(cupy.asarray(counts)).get(), np.cumsum(counts))
+            counters = prefix.counters(n, 2)
+            counters.counts[:] = cupy.asarray(counts)
+            assert np.array_equal(prefix.sums(counters).get(), np.cumsum(counts))
+            assert not counters.totals.any()

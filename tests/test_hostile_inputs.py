@@ -194,6 +194,26 @@ def test_forged_cupy_matrices(format, gpu):
         cvrarray.CVRArray(forged(good, **{part: wrong}))
 
 
+@pytest.mark.parametrize(
+    ("offsets", "words"),
+    [
+        ([0, 1 << 30, 4, 6, 7], "never decrease"),
+        ([0, -(1 << 30), 4, 6, 7], "never decrease"),
+        ([1 << 30] * 5, "begin with 0"),
+        ([0, 2, 4, 6, 1 << 30], "end with"),
+    ],
+)
+def test_forged_offsets_on_a_gpu(offsets, words, gpu):
+    """What is counted for the choice of a format, while the check runs, is not counted by offsets that are wrong."""
+    import cupy
+    import cupyx.scipy.sparse
+
+    good = cupyx.scipy.sparse.csr_matrix(csr_array(np.eye(4) + np.eye(4, k=1)))
+    with pytest.raises(ValueError, match=words):
+        cvrarray.asarray(forged(good, indptr=cupy.asarray(offsets, np.int32)))
+    assert float(cupy.ones(3).sum()) == 3
+
+
 # Files of other programs
 
 

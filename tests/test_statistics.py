@@ -6,8 +6,12 @@ import numpy as np
 import pytest
 import scipy.sparse
 import zoo
+from checks import assert_same_tables
 
 import cvrarray
+from cvrarray.choice import model
+from cvrarray.core.tables import Seen
+from cvrarray.input import coercion
 
 
 @pytest.mark.parametrize("index", [np.int32, np.int64])
@@ -34,10 +38,14 @@ def test_row_lengths(name, exact, index, device):
 
 @pytest.mark.small
 @pytest.mark.parametrize("index", [np.int32, np.int64])
-def test_cuda_counts_what_a_cpu_counts(index, gpu):
+def test_cuda_counts_what_a_cpu_counts(index, gpu, monkeypatch):
     """In windows, which reach over the last row, and in all rows: so both choose the same format."""
     import cupyx.scipy.sparse as on_gpu
 
+    from cvrarray.gpu import statistics
+
+    begin, calls = statistics.begin, []
+    monkeypatch.setattr(statistics, "begin", lambda *given: calls.append(given) or begin(*given))
     rng = np.random.default_rng(3)
     rows = [scipy.sparse.random_array((n, 700), density=0.02, rng=rng, format="csr") for n in (1, 97, 3001)]
     holes = scipy.sparse.kron(rows[2][:1003, :200], np.triu(np.ones((3, 3))), format="csr")
@@ -51,3 +59,15 @@ def test_cuda_counts_what_a_cpu_counts(index, gpu):
             found, expected = cvrarray.statistics(there, exact=exact), cvrarray.statistics(csr, exact=exact)
             inexact = {"row_std": pytest.approx(expected.row_std, nan_ok=True), "values": found.values}
             assert found == expected._replace(row_median=pytest.approx(expected.row_median, nan_ok=True), **inexact)
+        with_the_check = coercion.as_csr(there, model.windows_of)
+        assert with_the_check.seen.survey.indices is with_the_check.indices
+        counted = cvrarray.statistics(with_the_check._replace(seen=Seen()), exact=False)
+        calls.clear()
+        again = cvrarray.statistics(with_the_check, exact=False)
+        assert len(calls) == (csr is few)  # whose nonzero is in no window
+        calls.clear()
+        assert str(again) == str(counted)  # nan is nan
+        assert abs(cvrarray.asarray(there).to_scipy() - csr).max() == 0
+        assert len(calls) == 1 + (csr is few)
+        seen, unseen = cvrarray.CVRArray(with_the_check), cvrarray.CVRArray(there)  # which counts the empty rows itself
+        assert_same_tables(seen._tables, unseen._tables)

@@ -1148,7 +1148,7 @@ class SparseArray(Names):
         from cupyx.scipy.sparse import csr_matrix
 
         with self._target.use():
-            indptr, indices, data, shape = self._canonical_csr()
+            indptr, indices, data, shape, *_ = self._canonical_csr()
             return csr_matrix((data, indices, indptr.astype(indices.dtype, copy=False)), shape=shape)
 
     def to_scipy(self) -> Any:
@@ -1169,7 +1169,7 @@ class SparseArray(Names):
             raise TypeError("scipy.sparse holds no float16 values. Use astype('float32') first, or tocoo()")
         from scipy.sparse import csr_array
 
-        indptr, indices, data, shape = coercion.move(self._canonical_csr(), devices.CPU)
+        indptr, indices, data, shape, *_ = coercion.move(self._canonical_csr(), devices.CPU)
         # one dtype, as SciPy wants it
         index = np.int64 if indices.dtype == np.int64 or data.size >= 2**31 else np.int32
         return csr_array((data, indices.astype(index, copy=False), indptr.astype(index, copy=False)), shape=shape)

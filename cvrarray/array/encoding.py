@@ -13,6 +13,7 @@ import numpy as np
 
 from ..core import devices
 from ..core import distinct as kinds
+from ..core.tables import ValueSample
 
 
 def checked(choice: Any) -> bool:
@@ -24,9 +25,12 @@ def checked(choice: Any) -> bool:
     return bool(choice == "auto")
 
 
-def encode(data: Any, target: devices.Device) -> tuple[Any, Any]:
-    """What to convert for the values `data` (nnz,) on the current device, and what that stands for; None: as it is."""
-    stored, distinct = target.backend("distinct").encode(data)
+def encode(data: Any, target: devices.Device, sample: ValueSample | None = None) -> tuple[Any, Any]:
+    """What to convert for the values `data` (nnz,) on the current device, and what that stands for; None: as it is.
+
+    `sample` is a first look at values, which counts where these are `data`.
+    """
+    stored, distinct = target.backend("distinct").encode(data, sample)
     return stored, distinct
 
 

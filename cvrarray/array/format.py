@@ -114,7 +114,7 @@ class FormatArray(SparseArray):
         pays.
         """
         keywords = cls._for_conversion(csr, target, **keywords)
-        data, distinct = encoding.encode(csr.data, target) if encodes else (csr.data, None)
+        data, distinct = encoding.encode(csr.data, target, csr.seen.sample) if encodes else (csr.data, None)
         tables = cls._module(target).convert(csr._replace(data=data), **keywords)
         if not encoding.pays(cls, tables, distinct, target):  # which is known only now
             return cls._module(target).convert(csr, **keywords)

@@ -16,7 +16,7 @@ from ..cvr import CVRArray
 from ..input import coercion
 from ..input.entries import block_coordinates, entries
 from .assembly import Assembly
-from .model import choose, statistics
+from .model import choose, statistics, windows_of
 
 #: BBCSRArray's.
 DEFAULT_BLOCK_SIZE = 6
@@ -141,7 +141,7 @@ def asarray(
     if array is not None:
         array = encoding.encoded(array) if encodes else array
         return _explained(array, array.plan)
-    csr = placed(obj, device, dtype)
+    csr = placed(obj, device, dtype, windows_of if format == "auto" else None)
     given = {} if encodes else {"values": values}  # a format of another package need not know the keyword
     if format != "auto":
         return formats.named(format)(csr, **given, **parameters)
@@ -172,13 +172,14 @@ def _of_blocks(obj: Any, format: str, device: Any, parameters: dict[str, Any]) -
 
 
 @shown("reading the matrix's entries")
-def placed(obj: Any, device: Any = None, dtype: Any = None) -> CSR:
+def placed(obj: Any, device: Any = None, dtype: Any = None, windows: coercion.Windows | None = None) -> CSR:
     """Any matrix that :func:`asarray` takes, as canonical CSR on a device.
 
-    That is the named device, else the GPU that `obj` lives on, else the current GPU, else the CPU.
+    That is the named device, else the GPU that `obj` lives on, else the current GPU, else the CPU. `windows` is what
+    its statistics will look at.
     """
     target = None if device is None else devices.parse(device)
-    csr = coercion.from_arguments(obj, dtype=dtype)
+    csr = coercion.from_arguments(obj, dtype=dtype, windows=windows)
     if target is None:
         home = devices.of(csr.data)
         target = home if home.kind == "cuda" else devices.default()

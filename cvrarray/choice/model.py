@@ -25,6 +25,8 @@ from ..input import coercion
 #: Nonzeros that all windows together should have; the fewest and the most windows.
 SAMPLE, FEWEST_WINDOWS, MOST_WINDOWS = 1 << 15, 8, 16
 
+SIZES = tuple(sorted({*BLOCK_SIZES} - {1}))
+
 #: Bytes of tables that a kind of device streams in a microsecond. They serve to rank the formats: they were measured on
 #: other machines.
 BYTES_PER_US = {"cuda": 4.0e6, "cpu": 2.0e4}
@@ -170,7 +172,7 @@ def choose(stats: Statistics, device: str, columns: int = 1) -> Plan:
     if device == "cuda" and columns == 1:
         name = _of_near_ties(time, stats.table_bytes, name)
     cls, keywords = of_variant(name)
-    others = [other for other in time if of_variant(other)[0] is not cls]
+    others = [other for other in time if not other.startswith(cls.format) or of_variant(other)[0] is not cls]
     named = [name, *([min(others, key=time.__getitem__)] if others else [])]
     beside = "".join(f" ({_label(other)}: {_rounded(time[other])})" for other in named[1:])
     size = " and ".join(f"{stats.table_bytes[other] / stats.nnz:.1f}" for other in named)
@@ -209,15 +211,21 @@ def predict(stats: Statistics, device: str, columns: int = 1) -> dict[str, float
     return found
 
 
+def windows_of(shape: tuple[int, int], nnz: int) -> tuple[int, int, tuple[int, ...]]:
+    """Windows of rows of a matrix, how many of them are looked at, and the block sizes for which."""
+    n_windows = -(-shape[0] // WINDOW)
+    n_counted = max(FEWEST_WINDOWS, min(MOST_WINDOWS, SAMPLE * n_windows // max(nnz, 1)))
+    return n_windows, min(n_windows, n_counted), SIZES
+
+
 def _survey(csr: CSR, device: devices.Device, exact: bool) -> tuple[tuple[int, int, int, int], Any, bool]:
     """What the device's ``survey`` counts in evenly spaced windows of rows; and whether these are not all rows."""
-    n_windows = -(-csr.shape[0] // WINDOW)
-    sizes, counts = sorted({*BLOCK_SIZES} - {1}), device.backend("statistics")
+    n_windows, n_counted, sizes = windows_of(csr.shape, csr.nnz)
+    counts = device.backend("statistics")
     if not n_windows:
         nothing = np.zeros(1, np.int64)
         return (0, 0, 0, 0), devices.CPU.backend("statistics").Windows(nothing, nothing[:0], 0, sizes), False
-    n_counted = max(FEWEST_WINDOWS, min(MOST_WINDOWS, SAMPLE * n_windows // max(csr.nnz, 1)))
-    n_counted = n_windows if exact else min(n_windows, n_counted)
+    n_counted = n_windows if exact else n_counted
     lengths, windows = counts.survey(csr, n_windows, n_counted, sizes)
     if csr.nnz and not windows.nnz:  # they missed every nonzero
         n_counted = n_windows

@@ -91,8 +91,13 @@ def of(array: Any) -> Device:
         return CPU
     cupy = sys.modules.get("cupy")
     if cupy is not None and isinstance(array, cupy.ndarray):
-        return Device("cuda", array.device.id)
+        return _gpu(array.data.device_id)
     return CPU
+
+
+@cache
+def _gpu(number: int) -> Device:
+    return Device("cuda", number)
 
 
 def move(array: Any, device: Device) -> Any:

@@ -132,12 +132,12 @@ def _ignore(done: float, total: float | None = None) -> None:
 
 def _wanted() -> bool:
     """Whether anybody would see it, and wants to."""
-    if threading.current_thread() is not threading.main_thread() or os.environ.get("CVRARRAY_PROGRESS") == "0":
-        return False
     try:
-        return sys.stderr.isatty()
+        if not sys.stderr.isatty():  # asked first: most programs' is none, and it is the quickest to know
+            return False
     except (AttributeError, ValueError):  # none, or closed
         return False
+    return threading.current_thread() is threading.main_thread() and os.environ.get("CVRARRAY_PROGRESS") != "0"
 
 
 def _write(text: str) -> None:

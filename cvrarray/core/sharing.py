@@ -37,16 +37,17 @@ class Wait(NamedTuple):
 
 def least(bins: Bins, processors: int = PROCESSORS) -> Wait:
     """By the model of this page."""
-    in_a_round, at_once = blocks_in_flight(bins.block_size, bins.itemsize), warps_at_once(bins.block_size, bins.itemsize)
+    in_a_round = blocks_in_flight(bins.block_size, bins.itemsize)
+    at_once = warps_at_once(bins.block_size, bins.itemsize) * processors
     mean, longest = bins.mean / in_a_round, max(bins.longest, bins.mean) / in_a_round
-
-    def rounds(sharers: int) -> float:
-        waves = max(1, math.ceil(bins.n_bins * sharers / (at_once * processors)))
-        a_wave = START + A_DOUBLING * math.log2(sharers) + max(LEAST, mean / sharers)
-        return waves * a_wave + (longest - mean) / sharers
-
-    choices = SHARERS if 0 < bins.n_bins <= MOST_BINS else SHARERS[:1]
-    return min(Wait(rounds(sharers), sharers) for sharers in choices)
+    best = Wait(math.inf, 1)
+    for doublings, sharers in enumerate(SHARERS if 0 < bins.n_bins <= MOST_BINS else SHARERS[:1]):
+        waves = max(1, math.ceil(bins.n_bins * sharers / at_once))
+        a_wave = START + A_DOUBLING * doublings + max(LEAST, mean / sharers)
+        rounds = waves * a_wave + (longest - mean) / sharers
+        if rounds < best.rounds:
+            best = Wait(rounds, sharers)
+    return best
 
 
 def blocks_in_flight(block_size: int, itemsize: int) -> int:

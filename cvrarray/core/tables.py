@@ -25,6 +25,34 @@ def mask_dtype(block_size: int) -> np.dtype:
     return np.dtype(np.uint8 if block_size <= 8 else np.uint16 if block_size <= 16 else np.uint32)
 
 
+class ValueSample(NamedTuple):
+    """A first look at values, on a GPU. It says nothing of others than `values`."""
+
+    values: Array
+    n_different: int  # of those that were looked at
+    changes: bool  # whether the narrower dtype would change bits of some
+
+
+class Survey(NamedTuple):
+    """What was counted over rows, on a GPU. It says nothing of another matrix than that with these two arrays."""
+
+    indptr: Array
+    indices: Array
+    asked: tuple[int, int, tuple[int, ...]]  # windows of rows, how many of them count, block sizes
+    numbers: list[int]
+
+    def is_of(self, csr: CSR) -> bool:
+        """Was it `csr` that was looked at?"""
+        return self.indptr is csr.indptr and self.indices is csr.indices
+
+
+class Seen(NamedTuple):
+    """What the device found out with the check of a CSR, in the same wait."""
+
+    sample: ValueSample | None = None
+    survey: Survey | None = None
+
+
 class CSR(NamedTuple):
     """A canonical CSR matrix: columns strictly increase in every row and lie in range, native byte order."""
 
@@ -32,6 +60,7 @@ class CSR(NamedTuple):
     indices: Array  # (nnz,) I
     data: Array  # (nnz,) dtype
     shape: tuple[int, int]
+    seen: Seen = Seen()
 
     @property
     def nnz(self) -> int:

@@ -7,10 +7,11 @@ what stands before it, not from the parts.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 
-from ..core.tables import CSR, WARP
+from ..core.tables import CSR, WARP, Seen
 from . import simd
 from .runtime import memory, threads
 from .runtime.compiler import inlined, kernel
@@ -62,30 +63,39 @@ def _first_wrong(indptr, indices, n_cols):
     return -1, -1
 
 
-def check(indptr: np.ndarray, indices: np.ndarray, n_cols: int) -> tuple[int, int, int, int, bool]:
+def check(
+    indptr: np.ndarray, indices: np.ndarray, n_cols: int, data: np.ndarray | None = None, windows: Any = None
+) -> tuple[int, int, int, int, bool, Seen]:
     """First and last of `indptr`; first row where it decreases, first position of an index out of range (-1: none);
     and whether the CSR is canonical. The positions mean something only where `indptr` runs from 0 to ``indices.size``.
+
+    Nothing else is looked at: on a GPU that saves a wait, here nothing.
     """
     first, last = indptr.item(0), indptr.item(-1)
     if first != 0 or last != indices.size:
-        return first, last, -1, -1, False
+        return first, last, -1, -1, False, Seen()
     is_wrong = np.zeros(1, np.bool_)
     threads.run(_look, indptr, indptr, indices, n_cols, is_wrong)
     if not is_wrong[0]:
-        return first, last, -1, -1, True
-    return first, last, *_first_wrong(indptr, indices, n_cols), False
+        return first, last, -1, -1, True, Seen()
+    return first, last, *_first_wrong(indptr, indices, n_cols), False, Seen()
 
 
-def extent(row: np.ndarray, col: np.ndarray) -> list[int]:
-    """The smallest and the largest row, and the smallest and the largest column, 0 among them."""
+def extent(row: np.ndarray, col: np.ndarray, data: np.ndarray | None = None) -> tuple[list[int], None, None]:
+    """The smallest and the largest row, and the smallest and the largest column, 0 among them. Nothing else is looked
+    at here.
+    """
     parts = _parts(row.size, 1)
     found = np.zeros((len(parts) - 1, 4), np.int64)
     threads.run(_extent, parts, parts, row, col, found)
-    return [int(most(column, initial=0)) for column, most in zip(found.T, (np.min, np.max) * 2, strict=True)]
+    return [int(most(column, initial=0)) for column, most in zip(found.T, (np.min, np.max) * 2, strict=True)], None, None
 
 
-def canonical(row: np.ndarray, col: np.ndarray, val: np.ndarray, shape: tuple[int, int]) -> CSR:
-    """Canonical CSR of coordinates in range, in any order; duplicates are summed in the order they came in."""
+def canonical(row: np.ndarray, col: np.ndarray, val: np.ndarray, shape: tuple[int, int], ascends: bool | None = None) -> CSR:
+    """Canonical CSR of coordinates in range, in any order; duplicates are summed in the order they came in.
+
+    `ascends` is what :func:`extent` says of them: nothing here.
+    """
     n_rows, nnz = shape[0], val.size
     bits = memory.bits(val)
     ptr = np.zeros(n_rows + 1, np.int64)

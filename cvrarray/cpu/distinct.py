@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cvrarray.core.distinct import MOST, NARROWER, arranged
+from cvrarray.core.tables import ValueSample
 from cvrarray.cpu import simd
 from cvrarray.cpu.runtime import memory, threads
 from cvrarray.cpu.runtime.compiler import kernel
@@ -35,8 +36,10 @@ class Hash(NamedTuple):
     number: np.ndarray  # (n_places,) uint8: that of the value whose hash this is; else any
 
 
-def encode(data: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
+def encode(data: np.ndarray, known: ValueSample | None = None) -> tuple[np.ndarray, np.ndarray | None]:
     """What a conversion takes for the values `data` (nnz,), and what that stands for: see ``distinct`` of the tables.
+
+    What is `known` of them is nothing, on a CPU.
 
     Returns
     -------

@@ -34,9 +34,14 @@ from .compiler import (
 
 BLOCK = 128  # threads, at least: four warps
 THREADS_OF_RUNS = 256  # that share a bin in ``bbcsr_values_runs``
-#: Rows with more than LONG entries are long. Their columns may be far apart (:func:`is_far`). Of such a row each warp
-#: that shares it has FEWEST entries at least, and there are about FEW_WARPS a multiprocessor.
-LONG, FEWEST, FEW_WARPS = 40, 4, 32
+#: Rows with more than LONG entries are long. Their columns may be far apart (:func:`is_far`).
+LONG, FEW_WARPS = 40, 32
+#: Where all warps read the same parts of x (:func:`reads_alike`), in rows of more than ALIKE_FROM entries: each warp that
+#: shares a row has FEWEST of them at least, and sharing makes no more than ALIKE_WARPS a multiprocessor. Where there are
+#: more, x is SMALL_X bytes or not: entries in flight then.
+ALIKE_FROM, FEWEST, ALIKE_WARPS, SMALL_X = 16, 4, 48, 1 << 19
+WIDE_WARPS = 144  #: a multiprocessor, where bins are wide and warps read other parts of x: sharing makes no more
+SAMPLED, MOST_PADDING = (16, 8), 0.25  #: bins, and steps of each, that are looked at for that; the share of padding there
 
 #: ``A @ X``: of blocks of up to MOST_ROWS_A_GROUP rows a group of lanes holds all sums, if at least MANY_LANES share
 #: them. Fewer lanes would read values of too many rows at a time.
@@ -82,9 +87,14 @@ SIZES = (1, 2, 3, 6, 7, 32)  # of blocks, that are compiled without a GPU
 SHAPES = (("int32", 1, False), ("int32", 3, False), ("int32", 6, True), ("int64", 7, True))
 COUNTED = [(*dtypes, size) for dtypes in (("int32", "int32"), ("int64", "int64")) for size in SIZES]
 
-COUNT_FULL = Kernel("bbcsr_convert", "bbcsr_count_full", COUNTED)
-COUNT_HOLES = Kernel("bbcsr_convert", "bbcsr_count_holes", COUNTED)
+BLOCKS_COUNTED = [case for case in COUNTED if case[-1] > 1]
+
+COUNT_FULL = Kernel("bbcsr_convert", "bbcsr_count_full", BLOCKS_COUNTED)
+COUNT_HOLES = Kernel("bbcsr_convert", "bbcsr_count_holes", BLOCKS_COUNTED)
 BINS = Kernel("bbcsr_convert", "bbcsr_bins", [("int32",), ("int64",)])
+BINS_OF_ROWS = Kernel(
+    "bbcsr_convert", "bbcsr_bins_of_rows", [(pointer, index) for pointer in ("int32", "int64") for index in ("int32", "int64")]
+)
 FILL = Kernel(
     "bbcsr_convert",
     "bbcsr_fill",
@@ -96,7 +106,7 @@ FILL = Kernel(
     ],
     lambda pointer, index, value: (pointer, index, value, tiles_in_a_block(value, index)),
 )
-COLUMNS = Kernel("bbcsr_convert", "bbcsr_columns", [case for case in COUNTED if case[-1] > 1])
+COLUMNS = Kernel("bbcsr_convert", "bbcsr_columns", BLOCKS_COUNTED)
 FILL_HOLES = Kernel(
     "bbcsr_convert",
     "bbcsr_fill_holes",
@@ -125,17 +135,20 @@ MATVEC = Kernel(
         (*dtypes, *how)
         for dtypes in STORED
         for how in (
-            ("int32", 1, False, 1, False),
-            ("int32", 1, True, 16, False),
-            ("int32", 3, False, 2, False),
-            ("int32", 6, False, 1, True),
-            ("int64", 7, False, 4, True),
+            ("int32", 1, 0, 1, False),
+            ("int32", 1, 4, 16, False),
+            ("int32", 1, 2, 1, False),
+            ("int32", 3, 0, 2, False),
+            ("int32", 6, 0, 1, True),
+            ("int64", 7, 0, 4, True),
         )
     ],
-    lambda value, product, index, size, far, sharers, holes: (
-        value, product, index, mask_dtype(size), size, *unroll(size, product.itemsize, far), holes, sharers,
+    lambda value, product, index, size, alike, sharers, holes: (
+        value, product, index, mask_dtype(size), size, unroll(size, product.itemsize, False)[0],
+        alike or unroll(size, product.itemsize, False)[1], holes, sharers,
     ),
 )  # fmt: skip
+SAMPLED_COLUMNS = Kernel("bbcsr_matvec", "bbcsr_sampled_columns", [("int32",), ("int64",)])
 MATMAT = Kernel(
     "bbcsr_matmat",
     "bbcsr_matmat",
@@ -238,33 +251,39 @@ def _measure(csr: CSR, block_size: int) -> tuple[cupy.ndarray, cupy.ndarray, cup
     The fast count, for matrices without holes, runs first. Where it finds a hole, its counts are wrong and the general
     count runs.
     """
-    index = csr.indices.dtype
-    n_rows, n_bins, n_block_rows = csr.shape[0], -(-csr.shape[0] // WARP), -(-csr.shape[0] // block_size)
-    n_blocks = cupy.empty(n_block_rows, np.int32)
-    col_low, col_high = cupy.empty((2, n_block_rows), index)
-    col_base = cupy.empty(n_bins, index)
-    # values by bin, and columns of narrow bins, each with a 0 in front, so that one cumulative sum gives the offsets of
-    # both
-    sizes = cupy.zeros((2, n_bins + 1), np.int64)
-    has_holes = False
-    threads_a_block_row = {COUNT_FULL: 1 if block_size == 1 else WARP, COUNT_HOLES: group(block_size)}
-    for count, threads in threads_a_block_row.items():
-        totals = cupy.zeros(3, np.int64)  # values, columns of narrow bins, whether there is a hole
+    n_bins = -(-csr.shape[0] // WARP)
+    col_base = cupy.empty(n_bins, csr.indices.dtype)
+    for may_have_holes in (False, True):
+        # values by bin, and columns of narrow bins, each with a 0 in front, so that one cumulative sum gives the offsets
+        # of both; in all; and whether there is a hole
+        counters = prefix.counters(2 * (n_bins + 1), 3)
         if n_bins:
-            rows = (csr.indptr, csr.indices, np.int64(n_rows), np.int64(n_block_rows), n_blocks, col_low, col_high)
-            count(csr.indptr.dtype, index, block_size)(blocks(n_block_rows * threads, BLOCK), (BLOCK,), (*rows, totals[2:]))
-            BINS(index)(
-                blocks(n_bins * WARP, 1024),
-                (1024,),
-                (n_blocks, col_low, col_high, np.int64(n_rows), np.int32(block_size), np.int64(n_bins), sizes[0, 1:],
-                 sizes[1, 1:], col_base, totals),
-            )  # fmt: skip
-        bin_rowptr, narrow_ptr = prefix.sums(sizes).reshape(2, -1)
-        n_values, n_narrow, hole = totals.get().tolist()
+            sizes = counters.counts[1:], counters.counts[n_bins + 2 :]
+            _count_bins(csr, block_size, may_have_holes, (np.int64(n_bins), *sizes, col_base, counters.totals))
+        sums = prefix.sums(counters)
+        n_values, n_narrow, hole = counters.totals.get().tolist()
         if not hole:
             break
-        has_holes = True
-    return bin_rowptr, narrow_ptr, col_base, n_values, n_narrow, has_holes
+    return sums[: n_bins + 1], sums[n_bins + 1 :], col_base, n_values, n_narrow, may_have_holes
+
+
+def _count_bins(csr: CSR, block_size: int, may_have_holes: bool, bins: tuple[Any, ...]) -> None:
+    """Count what `bins` takes: their number, their values, their columns where narrow, their col_base, and totals."""
+    index, (n_rows, _), (n_bins, *_, totals) = csr.indices.dtype, csr.shape, bins
+    grid = blocks(int(n_bins) * WARP, 1024)
+    if block_size == 1:
+        BINS_OF_ROWS(csr.indptr.dtype, index)(grid, (1024,), (csr.indptr, csr.indices, np.int64(n_rows), *bins))
+        return
+    n_block_rows = -(-n_rows // block_size)
+    n_blocks, columns = cupy.empty(n_block_rows, np.int32), cupy.empty(2 * n_block_rows, index)
+    by_row = n_blocks, columns, columns[n_block_rows:]
+    count, threads = (COUNT_HOLES, group(block_size)) if may_have_holes else (COUNT_FULL, WARP)
+    count(csr.indptr.dtype, index, block_size)(
+        blocks(n_block_rows * threads, BLOCK),
+        (BLOCK,),
+        (csr.indptr, csr.indices, np.int64(n_rows), np.int64(n_block_rows), *by_row, totals[2:]),
+    )
+    BINS(index)(grid, (1024,), (*by_row, np.int64(n_rows), np.int32(block_size), *bins))
 
 
 def product(tables: BBCSRTables, dtype: np.dtype) -> Callable[[cupy.ndarray, cupy.ndarray, Any, Any], None]:
@@ -273,32 +292,68 @@ def product(tables: BBCSRTables, dtype: np.dtype) -> Callable[[cupy.ndarray, cup
     `x` and `y` are contiguous and `dtype`, the product's, as are the scalars.
     """
     t, size, n_bins = tables, tables.block_size, tables.col_base.size
-    bins, sharers = _struct(t), warps_a_bin(t, dtype.itemsize)
+    bins, (sharers, in_flight) = _struct(t), schedule(t, dtype.itemsize)
     multiply = MATVEC(
-        distinct.kind(t.data, t.distinct), dtype, t.col_wide.dtype, size, is_far(t), sharers, t.present is not None
+        distinct.kind(t.data, t.distinct), dtype, t.col_wide.dtype, size, in_flight, sharers, t.present is not None
     )
     block = max(BLOCK, sharers * WARP)
     grid = blocks(n_bins * sharers * WARP, block)
     return lambda x, y, alpha, beta: multiply(grid, (block,), (bins, x, y, alpha, beta, update(alpha, beta)))
 
 
-def warps_a_bin(t: BBCSRTables, itemsize: int) -> int:
-    """Warps that share a bin, by :mod:`cvrarray.core.sharing`; `itemsize` is the product's.
+def schedule(t: BBCSRTables, itemsize: int) -> tuple[int, int]:
+    """Warps that share a bin, and entries of wide bins in flight, 0 for as many as :func:`unroll` says; `itemsize` is the
+    product's.
 
-    Where columns are far apart, warps in different parts of a long row read different parts of `x`. So few share a bin
-    then.
+    Where all warps read the same parts of `x` (:func:`reads_alike`), what a multiprocessor's warps read at a time is the
+    larger the more warps there are, and the more each has in flight. It should stay in L1: so both are few then. Else
+    bins are shared by :mod:`cvrarray.core.sharing`, wide bins of single columns by no more than WIDE_WARPS a
+    multiprocessor.
     """
     n_bins, size = t.col_base.size, t.block_size
-    device = cupy.cuda.runtime.getDevice()
-    if is_far(t):
-        most = min(2 * FEW_WARPS * processors(device) / n_bins, _mean_blocks(t) // -(-FEWEST // size))
-        return max(sharers for sharers in sharing.SHARERS if sharers == 1 or sharers <= most)
+    n_processors = processors(cupy.cuda.runtime.getDevice())
+    if reads_alike(t):
+        most = min(ALIKE_WARPS * n_processors / n_bins, _mean_blocks(t) // FEWEST)
+        sharers = max(sharers for sharers in sharing.SHARERS if sharers == 1 or sharers <= most)
+        is_crowded = sharers * n_bins > ALIKE_WARPS * n_processors
+        return sharers, (3 if t.shape[1] * itemsize <= SMALL_X else 2) if is_crowded else 4
     if not 0 < n_bins <= sharing.MOST_BINS:
-        return 1
+        return 1, 0
     with aside():
         lengths = np.diff(t.bin_rowptr.get()) / (WARP * size)
     bins = sharing.Bins(n_bins, float(lengths.mean()), float(lengths.max()), size, itemsize)
-    return sharing.least(bins, processors(device)).sharers
+    sharers = sharing.least(bins, n_processors).sharers
+    while sharers > 1 and is_wide(t) and sharers * n_bins > WIDE_WARPS * n_processors:
+        sharers //= 2
+    return sharers, 0
+
+
+def reads_alike(t: BBCSRTables) -> bool:
+    """Do warps that are as far along in their bins read the same part of `x`, whichever bins these are?
+
+    They do where columns are anywhere, not where bins have columns near their own rows, or in diagonals. A sample
+    tells: of 32 rows' columns at a step of a bin, the spread is larger than that of their means over bins. Nor where
+    rows of a bin are uneven: much of it is padding then, and long bins end last if few warps share them.
+    """
+    n_bins = t.col_base.size
+    if not is_wide(t) or _mean_blocks(t) <= ALIKE_FROM:
+        return False
+    with aside():
+        columns = cupy.empty((*SAMPLED, WARP), t.col_wide.dtype)
+        SAMPLED_COLUMNS(columns.dtype)(
+            SAMPLED,
+            (WARP,),
+            (t.bin_rowptr, t.col_base, t.col_ptr, t.col_narrow, t.col_wide, np.int64(n_bins), columns),
+        )
+        found = np.ma.masked_less(columns.get().astype(float), 0)  # but for padding
+    if np.ma.getmaskarray(found).mean() > MOST_PADDING:
+        return False
+    return bool(found.mean(axis=2).std(axis=0).mean() < found.std(axis=2).mean())
+
+
+def is_wide(t: BBCSRTables) -> bool:
+    """Are most bins wide, of single columns?"""
+    return t.block_size == 1 and t.col_wide.size > t.col_narrow.size
 
 
 def is_far(t: BBCSRTables) -> bool:

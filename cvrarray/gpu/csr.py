@@ -5,7 +5,8 @@ from __future__ import annotations
 import cupy
 import numpy as np
 
-from ..core.tables import CSR, WARP
+from ..core.tables import CSR, WARP, Seen, Survey, ValueSample
+from . import distinct, statistics
 from .compiler import Kernel, blocks
 from .transposed import strided
 
@@ -22,18 +23,26 @@ CHECK_COLUMNS = Kernel(
     lambda pointer, index: (pointer, index, PART),
 )
 EXTENT = Kernel("csr", "csr_extent", [(row, col) for row in ("int32", "int64") for col in ("int32", "int64")])
-ASCENDS = Kernel("csr", "csr_ascends", [("int32",), ("int64",)])
 SUM_RUNS = Kernel(
     "csr", "csr_sum_runs", [(value,) for value in ("bool", "int8", "uint64", "float16", "float32", "complex64", "complex128")]
 )
 
 
-def check(indptr: cupy.ndarray, indices: cupy.ndarray, n_cols: int) -> tuple[int, int, int, int, bool]:
+def check(
+    indptr: cupy.ndarray,
+    indices: cupy.ndarray,
+    n_cols: int,
+    data: cupy.ndarray | None = None,
+    windows: tuple[int, int, tuple[int, ...]] | None = None,
+) -> tuple[int, int, int, int, bool, Seen]:
     """First and last of `indptr`; first row where it decreases, first position of an index out of range (-1: none);
-    and whether the CSR is canonical. The positions mean something only where `indptr` runs from 0 to ``indices.size``.
+    whether the CSR is canonical; and what else was seen: a sample of the values `data`, where it pays to look for few,
+    and of `windows` what :func:`.statistics.survey` counts. It waits once.
+
+    The positions mean something only where `indptr` runs from 0 to ``indices.size``.
     """
     n_rows, nnz = indptr.size - 1, indices.size
-    status = cupy.zeros(5, np.int64)
+    status = cupy.zeros(5 + (statistics.WORDS if windows else 0) + 1, np.int64)
     CHECK_ROWS(indptr.dtype)(blocks(n_rows, BLOCK), (BLOCK,), (indptr, np.int64(n_rows), status))
     if nnz:
         warps = BLOCK // WARP
@@ -43,7 +52,9 @@ def check(indptr: cupy.ndarray, indices: cupy.ndarray, n_cols: int) -> tuple[int
             (indptr, indices, np.int64(n_rows), np.int64(n_cols), np.int64(nnz), status),
             shared_mem=warps * PART // 8,
         )
-    first, last, bad_row, bad_position, unsorted = status.get().tolist()
+    if windows:
+        statistics.begin(indptr, indices, windows, status[5:], status)
+    (first, last, bad_row, bad_position, unsorted, *numbers), sample = _with_sample(status, data)
     largest = np.iinfo(np.int64).max
     return (
         first,
@@ -51,23 +62,42 @@ def check(indptr: cupy.ndarray, indices: cupy.ndarray, n_cols: int) -> tuple[int
         largest - bad_row if bad_row else -1,
         largest - bad_position if bad_position else -1,
         not unsorted,
+        Seen(sample, Survey(indptr, indices, windows, numbers) if windows else None),
     )
 
 
-def extent(row: cupy.ndarray, col: cupy.ndarray) -> list[int]:
-    """The smallest and the largest row, and the smallest and the largest column, 0 among them. It waits once."""
-    found = cupy.zeros(4, np.int64)
+def _with_sample(found: cupy.ndarray, data: cupy.ndarray | None) -> tuple[list[int], ValueSample | None]:
+    """`found` but for its last word, when the device is done; and a sample of `data`, which takes that word."""
+    looks = data is not None and distinct.may_be_few(data)
+    if looks:
+        distinct.begin_sample(data, found[-1:])
+    words = found.get()
+    return words[:-1].tolist(), distinct.sample(data, words[-1:]) if looks else None
+
+
+def extent(
+    row: cupy.ndarray, col: cupy.ndarray, data: cupy.ndarray | None = None
+) -> tuple[list[int], bool | None, ValueSample | None]:
+    """The smallest and the largest row, and the smallest and the largest column, 0 among them; whether places ascend by
+    row, then column, and no two are the same; and a sample of `data` as in :func:`check`. It waits once.
+    """
+    found = cupy.zeros(6, np.int64)
     EXTENT(row.dtype, col.dtype)(strided(row.size), (BLOCK,), (row, col, np.int64(row.size), found))
-    numbers: list[int] = found.get().tolist()
-    return numbers
+    (*numbers, unsorted), sample = _with_sample(found, data)
+    return numbers, not unsorted, sample
 
 
-def canonical(row: cupy.ndarray, col: cupy.ndarray, val: cupy.ndarray, shape: tuple[int, int]) -> CSR:
-    """Canonical CSR of coordinates in range, in any order; duplicates are summed in the order they came in."""
+def canonical(
+    row: cupy.ndarray, col: cupy.ndarray, val: cupy.ndarray, shape: tuple[int, int], ascends: bool | None = None
+) -> CSR:
+    """Canonical CSR of coordinates in range, in any order; duplicates are summed in the order they came in.
+
+    `ascends` is what :func:`extent` says, where it was asked.
+    """
     n_rows, n_cols = shape
     if not val.size:
         return CSR(cupy.zeros(n_rows + 1, np.int64), col, val, shape)
-    if _ascends(row, col):  # nothing is to be moved
+    if extent(row, col)[1] if ascends is None else ascends:  # nothing is to be moved
         return CSR(cupy.searchsorted(row, cupy.arange(n_rows + 1, dtype=row.dtype)), col, val, shape)
     if n_rows * n_cols < 2**63:  # one key a place: CuPy sorts integers by radix, but lexsort's pairs by comparison
         order = cupy.argsort(row.astype(np.int64) * n_cols + col)  # stable
@@ -84,13 +114,6 @@ def canonical(row: cupy.ndarray, col: cupy.ndarray, val: cupy.ndarray, shape: tu
         row, col = row[starts], col[starts]
     indptr = cupy.searchsorted(row, cupy.arange(n_rows + 1, dtype=row.dtype))
     return CSR(indptr, col, data, shape)
-
-
-def _ascends(row: cupy.ndarray, col: cupy.ndarray) -> bool:
-    """Whether places ascend by row, then column, and no two are the same."""
-    found = cupy.zeros(1, np.int32)
-    ASCENDS(row.dtype)(blocks(row.size, BLOCK), (BLOCK,), (row, col, np.int64(row.size), found))
-    return not found.get().item()
 
 
 def canonical_rows(csr: CSR) -> CSR:

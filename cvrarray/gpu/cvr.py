@@ -10,7 +10,7 @@ import cupy
 import numpy as np
 
 from ..core.tables import CSR, WARP, CVRTables, Runs
-from . import distinct, prefix, segments, shared_memory, transposed
+from . import distinct, prefix, segments, shared_memory, statistics, transposed
 from .assembly import WORDS, as_words
 from .autotune import autotuned
 from .compiler import (
@@ -57,6 +57,7 @@ WAVE, FEW_WAVES, LEAST_STEPS = (3880, 2910), 3, 12
 OFFSETS_AND_INDICES = [("int32", "int32"), ("int64", "int32"), ("int64", "int64")]
 INDICES = [("int32",), ("int64",)]
 
+FILLED_ROWS = Kernel("cvr_convert", "cvr_filled_rows", INDICES)
 SPLIT_ROWS = Kernel("cvr_convert", "cvr_split_rows", OFFSETS_AND_INDICES)
 CUTS = Kernel("cvr_convert", "cvr_cuts", INDICES)
 COUNT = Kernel("cvr_convert", "cvr_count", OFFSETS_AND_INDICES)
@@ -160,8 +161,7 @@ def convert(csr: CSR, n_lanes: int, n_chunks: int, split: str) -> CVRTables:
     warps = blocks(n_chunks * WARP, BLOCK)
 
     chunk_ptr = cupy.empty(n_chunks + 1, np.int64)
-    sizes = cupy.zeros((4, n_chunks + 1), np.int64)
-    totals = cupy.zeros(4, np.int64)
+    counters = prefix.counters(4 * (n_chunks + 1), 4)
     col_low, col_base, carry_row = (cupy.empty(n_chunks, index) for _ in range(3))
     if n_chunks:
         CUTS(ptr.dtype)(
@@ -173,10 +173,10 @@ def convert(csr: CSR, n_lanes: int, n_chunks: int, split: str) -> CVRTables:
             warps,
             (BLOCK,),
             (ptr, row_id, csr.indices, np.int64(n_rows), chunk_ptr, np.int64(n_chunks), np.int32(n_lanes),
-             sizes, col_low, col_base, carry_row, totals),
+             counters.counts, col_low, col_base, carry_row, counters.totals),
         )  # fmt: skip
-    sums = prefix.sums(sizes)
-    t = _empty_tables(csr, n_lanes, n_chunks, totals.get().tolist(), (col_base, carry_row, empty_row))
+    sums = prefix.sums(counters)
+    t = _empty_tables(csr, n_lanes, n_chunks, counters.totals.get().tolist(), (col_base, carry_row, empty_row))
     OFFSETS(index)(
         blocks(n_chunks + 1, BLOCK),
         (BLOCK,),
@@ -222,11 +222,14 @@ def _empty_tables(csr: CSR, n_lanes: int, n_chunks: int, totals: list[int], know
 
 def _without_empty_rows(csr: CSR) -> tuple[Any, cupy.ndarray, cupy.ndarray]:
     """The non-empty rows' numbers (null where that is all rows) and offsets, and the empty rows' numbers."""
-    index, n_rows = csr.indices.dtype, csr.shape[0]
-    if not n_rows:
+    index, n_rows, n_empty = csr.indices.dtype, csr.shape[0], statistics.empty_rows(csr)
+    if not n_rows or n_empty == 0:
         return NULL, csr.indptr, cupy.empty(0, index)
-    rank = cupy.cumsum(csr.indptr[1:] != csr.indptr[:-1], dtype=index)
-    n_filled = int(rank[-1])
+    counters = prefix.counters(n_rows, 1)
+    FILLED_ROWS(csr.indptr.dtype)(
+        blocks(n_rows, BLOCK), (BLOCK,), (csr.indptr, np.int64(n_rows), counters.counts, counters.totals)
+    )
+    n_filled = counters.totals.get().item() if n_empty is None else n_rows - n_empty
     if n_filled == n_rows:
         return NULL, csr.indptr, cupy.empty(0, index)
     ptr, row_id, empty_row = (
@@ -235,7 +238,7 @@ def _without_empty_rows(csr: CSR) -> tuple[Any, cupy.ndarray, cupy.ndarray]:
         cupy.empty(n_rows - n_filled, index),
     )
     SPLIT_ROWS(csr.indptr.dtype, index)(
-        blocks(n_rows, BLOCK), (BLOCK,), (csr.indptr, rank, np.int64(n_rows), ptr, row_id, empty_row)
+        blocks(n_rows, BLOCK), (BLOCK,), (csr.indptr, prefix.sums(counters), np.int64(n_rows), ptr, row_id, empty_row)
     )
     return row_id, ptr, empty_row
 

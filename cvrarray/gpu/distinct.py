@@ -10,6 +10,7 @@ import cupy
 import numpy as np
 
 from ..core.distinct import MOST, NARROWER, arranged
+from ..core.tables import ValueSample
 from .assembly import WORDS, as_words
 from .compiler import Coded, Kernel
 from .transposed import strided
@@ -65,15 +66,15 @@ def is_one(distinct: cupy.ndarray | None) -> bool:
     return distinct is not None and distinct.size == 1
 
 
-def encode(data: cupy.ndarray) -> tuple[cupy.ndarray, cupy.ndarray | None]:
+def encode(data: cupy.ndarray, known: ValueSample | None = None) -> tuple[cupy.ndarray, cupy.ndarray | None]:
     """What a conversion takes for the values `data` (nnz,), and what that stands for: see ``distinct`` of the tables.
 
-    It waits for the device, once where the first sample shows that values are many.
+    It waits for the device, once where the first sample shows that values are many; not then where it is `known`.
     """
-    most, may_be_narrow = most_values(data), data.dtype in NARROWER and narrower_pays(data)
-    if not data.size or not (most or may_be_narrow):
+    if not may_be_few(data):
         return data, None
-    n_different, changes = _sampled(data)
+    most, may_be_narrow = most_values(data), data.dtype in NARROWER and narrower_pays(data)
+    _, n_different, changes = known if known is not None and known.values is data else _sampled(data)
     if n_different <= most:
         numbers, distinct = numbered(data, most)
         if distinct is not None:
@@ -81,6 +82,11 @@ def encode(data: cupy.ndarray) -> tuple[cupy.ndarray, cupy.ndarray | None]:
     if may_be_narrow and not changes and (narrow := narrowed(data)) is not None:
         return narrow, cupy.empty(0, data.dtype)
     return data, None
+
+
+def may_be_few(data: cupy.ndarray) -> bool:
+    """Whether it pays to look at the values."""
+    return bool(data.size) and bool(most_values(data) or (data.dtype in NARROWER and narrower_pays(data)))
 
 
 def most_values(data: cupy.ndarray) -> int:
@@ -98,13 +104,25 @@ def narrower_pays(data: cupy.ndarray) -> bool:
     return data.nbytes >= LEAST_BYTES
 
 
-def _sampled(data: cupy.ndarray) -> tuple[int, bool]:
-    """How many of SAMPLES[0] values differ, and whether the narrower dtype would change bits of some, if there is one."""
-    found = cupy.empty(2, np.int32)
+def begin_sample(data: cupy.ndarray, found: cupy.ndarray) -> None:
+    """Have the device look at SAMPLES[0] values, and write what :func:`sample` reads to 8 bytes of its memory, `found`."""
     words = as_words(data)
     SAMPLE(words.dtype)((1,), (SAMPLES[0],), (words, np.int64(data.size), data.dtype in NARROWER, found))
-    n_different, changes = found.get().tolist()
-    return n_different, bool(changes)
+
+
+def sample(data: cupy.ndarray, found: np.ndarray) -> ValueSample:
+    """What was found: how many of the values differ, and whether the narrower dtype would change bits of some, if there
+    is one.
+    """
+    n_different, changes = found.view(np.int32).tolist()
+    return ValueSample(data, n_different, bool(changes))
+
+
+def _sampled(data: cupy.ndarray) -> ValueSample:
+    """The sample by itself. It waits for the device."""
+    found = cupy.empty(1, np.int64)
+    begin_sample(data, found)
+    return sample(data, found.get())
 
 
 def numbered(data: cupy.ndarray, most: int = MOST) -> tuple[cupy.ndarray, cupy.ndarray | None]:

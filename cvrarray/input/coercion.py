@@ -13,13 +13,13 @@ import itertools
 import operator
 import os
 from collections.abc import Callable, Collection, Iterable
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
 
 from ..core import devices
-from ..core.tables import CSR
+from ..core.tables import CSR, Seen
 from . import limits, validation
 
 #: The most rows or columns.
@@ -33,7 +33,11 @@ _INT32, _INT64 = np.dtype(np.int32), np.dtype(np.int64)
 _STORABLE = "bool, an integer of up to 64 bits, float16, float32, float64, complex64 or complex128"
 
 
-def as_csr(obj: Any) -> CSR:
+#: Of a shape and a number of nonzeros: windows of rows, how many of them shall be counted, and block sizes.
+Windows = Callable[[tuple[int, int], int], tuple[int, int, tuple[int, ...]]]
+
+
+def as_csr(obj: Any, windows: Windows | None = None) -> CSR:
     """The matrix `obj` as canonical CSR, on the device where it lives.
 
     Of a dense array what is not 0 is stored: -0.0 is 0, so its sign is lost. Sparse inputs keep stored zeros of either
@@ -43,6 +47,8 @@ def as_csr(obj: Any) -> CSR:
     ----------
     obj : scipy.sparse matrix or array, cupyx.scipy.sparse matrix, sparse.COO/GCXS/DOK, array of ours, 2-D dense array
         or nested list.
+    windows : function, optional
+        What the statistics of the matrix will look at. A CSR on a GPU is looked at there while it is checked.
 
     Raises
     ------
@@ -68,7 +74,7 @@ def as_csr(obj: Any) -> CSR:
         raise ValueError(f"a matrix must have 2 dimensions; got shape {tuple(obj.shape)}")
     home = package(obj)
     if home in _FROM_SPARSE:
-        return _from_sparse(obj, _FROM_SPARSE[home])
+        return _from_sparse(obj, partial(_from_cupyx, windows=windows) if home == "cupyx" else _FROM_SPARSE[home])
     if home == "cupy":
         return _from_dense(obj)
     if isinstance(obj, np.ma.MaskedArray):
@@ -81,7 +87,7 @@ def as_csr(obj: Any) -> CSR:
     )
 
 
-def from_arguments(obj: Any, shape: Any = None, dtype: Any = None) -> CSR:
+def from_arguments(obj: Any, shape: Any = None, dtype: Any = None, windows: Windows | None = None) -> CSR:
     """:func:`as_csr` of what constructors take: also a shape, or the parts of a matrix as SciPy's constructors take
     them.
 
@@ -93,6 +99,8 @@ def from_arguments(obj: Any, shape: Any = None, dtype: Any = None) -> CSR:
         Default: the matrix's; of parts as large as they need.
     dtype : data type, optional
         To which values are cast. Default: theirs; without any float64.
+    windows
+        As for :func:`as_csr`.
 
     Raises
     ------
@@ -101,7 +109,7 @@ def from_arguments(obj: Any, shape: Any = None, dtype: Any = None) -> CSR:
     """
     csr = _from_tuple(obj, shape, dtype) if isinstance(obj, tuple) else None
     if csr is None:
-        csr = as_csr(obj)
+        csr = as_csr(obj, windows)
         if shape is not None and check_shape(shape) != csr.shape:
             raise ValueError(f"shape must be the matrix's, {csr.shape}, or left out; got {shape!r}")
     if dtype is None or csr.data.dtype == check_dtype(dtype):
@@ -152,7 +160,7 @@ def package_of(cls: Any) -> str:
     return ""
 
 
-def from_parts(indptr: Any, indices: Any, data: Any, shape: tuple[int, int]) -> CSR:
+def from_parts(indptr: Any, indices: Any, data: Any, shape: tuple[int, int], windows: Windows | None = None) -> CSR:
     """Canonical CSR from the three arrays of any CSR: rows may be unsorted and hold duplicates, which are summed.
 
     Parameters
@@ -161,6 +169,8 @@ def from_parts(indptr: Any, indices: Any, data: Any, shape: tuple[int, int]) -> 
     indices : (nnz,) integers in [0, n_cols)
     data : (nnz,) values
     shape : (n_rows, n_cols)
+    windows
+        As for :func:`as_csr`.
 
     Raises
     ------
@@ -175,10 +185,13 @@ def from_parts(indptr: Any, indices: Any, data: Any, shape: tuple[int, int]) -> 
     with device.use():
         data = _as_values(data)
         indptr, indices = as_integers(indptr, "indptr"), as_integers(indices, "indices")
-        canonical = validation.check_compressed(indptr, indices, data.size, *shape)
+        asked = windows(shape, data.size) if windows else None
+        canonical, seen = validation.check_compressed(indptr, indices, data.size, *shape, data=data, windows=asked)
         indices = indices.astype(index_dtype(shape), copy=False)
+        if seen.survey is not None:
+            seen = seen._replace(survey=seen.survey._replace(indices=indices))
         if canonical:
-            return CSR(indptr, indices, data, shape)
+            return CSR(indptr, indices, data, shape, seen)
         sorted_rows: CSR = device.backend("csr").canonical_rows(CSR(indptr, indices, data, shape))
         return sorted_rows
 
@@ -191,11 +204,11 @@ def from_triplets(row: Any, col: Any, val: Any, shape: tuple[int, int]) -> CSR:
     with device.use():
         val = _as_values(val)
         row, col = as_integers(row, "row"), as_integers(col, "col")
-        validation.check_coordinates(row, col, val.size, shape)
+        ascends, sample = validation.check_coordinates(row, col, val.size, shape, val)
         dtype = index_dtype(shape)
         row, col = row.astype(dtype, copy=False), col.astype(dtype, copy=False)
-        canonical: CSR = device.backend("csr").canonical(row, col, val, shape)
-        return canonical
+        canonical: CSR = device.backend("csr").canonical(row, col, val, shape, ascends)
+        return canonical._replace(seen=Seen(sample))
 
 
 def from_csc(indptr: Any, indices: Any, data: Any, shape: tuple[int, int]) -> CSR:
@@ -374,9 +387,9 @@ def _from_scipy(matrix: Any) -> CSR:
     return _from_entries(matrix.keys(), matrix.values(), matrix.shape, check_dtype(matrix.dtype))  # dok
 
 
-def _from_cupyx(matrix: Any) -> CSR:
+def _from_cupyx(matrix: Any, windows: Windows | None = None) -> CSR:
     if matrix.format == "csr":
-        return from_parts(matrix.indptr, matrix.indices, matrix.data, matrix.shape)
+        return from_parts(matrix.indptr, matrix.indices, matrix.data, matrix.shape, windows)
     if matrix.format == "csc":
         return from_csc(matrix.indptr, matrix.indices, matrix.data, matrix.shape)
     if matrix.format == "dia":

@@ -14,10 +14,22 @@ from typing import Any
 import numpy as np
 
 from ..core import devices
+from ..core.tables import Seen, ValueSample
 
 
-def check_compressed(indptr: Any, indices: Any, n_values: int, n_major: int, n_minor: int, names: str = "rows columns") -> bool:
-    """Whether a CSR (or CSC, or the blocks of a BSR) is canonical; ValueError where it breaks the format's rules.
+def check_compressed(
+    indptr: Any,
+    indices: Any,
+    n_values: int,
+    n_major: int,
+    n_minor: int,
+    names: str = "rows columns",
+    *,
+    data: Any = None,
+    windows: tuple[int, int, tuple[int, ...]] | None = None,
+) -> tuple[bool, Seen]:
+    """Whether a CSR (or CSC, or the blocks of a BSR) is canonical; ValueError where it breaks the format's rules. And
+    what else a GPU sees in the same wait: of its values `data`, and in `windows` of its rows.
 
     Parameters
     ----------
@@ -33,7 +45,8 @@ def check_compressed(indptr: Any, indices: Any, n_values: int, n_major: int, n_m
         raise ValueError(f"indptr must have n_{along} + 1 = {n_major + 1} entries; got {indptr.size}")
     if indices.size != n_values:
         raise ValueError(f"indices and data must have one length; got {indices.size} and {n_values}")
-    first, last, bad, bad_position, canonical = devices.of(indices).backend("csr").check(indptr, indices, n_minor)
+    found = devices.of(indices).backend("csr").check(indptr, indices, n_minor, data, windows if n_major else None)
+    first, last, bad, bad_position, canonical, seen = found
     if first != 0:
         raise ValueError(f"indptr must begin with 0; got {first}")
     if last != n_values:
@@ -44,19 +57,25 @@ def check_compressed(indptr: Any, indices: Any, n_values: int, n_major: int, n_m
         raise ValueError(
             f"indices must lie in [0, {n_minor}), the {across}; got {int(indices[bad_position])} at position {bad_position}"
         )
-    return bool(canonical)
+    return bool(canonical), seen
 
 
-def check_coordinates(row: Any, col: Any, n_values: int, shape: tuple[int, int]) -> None:
-    """ValueError unless `row` and `col` name `n_values` places in a matrix of `shape`."""
+def check_coordinates(
+    row: Any, col: Any, n_values: int, shape: tuple[int, int], data: Any = None
+) -> tuple[bool | None, ValueSample | None]:
+    """ValueError unless `row` and `col` name `n_values` places in a matrix of `shape`.
+
+    Where the device finds these out with the check: whether places ascend, and a sample of the values `data`.
+    """
     if not row.size == col.size == n_values:
         raise ValueError(f"row, col and val must have one length; got {row.size}, {col.size} and {n_values}")
     if not n_values:
-        return
-    extent = devices.of(row).backend("csr").extent(row, col)
+        return None, None
+    extent, ascends, sample = devices.of(row).backend("csr").extent(row, col, data)
     for name, least, most, n in (("row", *extent[:2], shape[0]), ("col", *extent[2:], shape[1])):
         if least < 0 or most >= n:
             raise ValueError(f"{name} must lie in [0, {n}); got {least if least < 0 else most}")
+    return ascends, sample
 
 
 def check_blocks(indptr: Any, indices: Any, data: Any, shape: tuple[int, int]) -> None:
