@@ -245,29 +245,6 @@ def test_rows_in_many_chunks(k, alpha, beta, dtype, split, device):
         assert_columns(A.matmat(put(x, device), out=out, alpha=alpha, beta=beta), csr, x, alpha, beta, before)
 
 
-def test_first_product_in_a_graph(gpu):
-    """What a product prepares is no part of the graph that it is captured in."""
-    import cupy
-
-    csr = zoo.integers("one_dense_row", np.float64)
-    A = cvrarray.CVRArray(csr, n_chunks=9, split="nnz", device=gpu)
-    x, out = put(matrix(csr.shape[1], 5), gpu), cupy.zeros((csr.shape[0], 5))
-    cvrarray.CVRArray(csr, n_chunks=9, split="nnz", device=gpu).matmat(x, out=out)  # compiles
-    cupy.cuda.Device().synchronize()
-    stream = cupy.cuda.Stream(non_blocking=True)
-    with stream:
-        stream.begin_capture()
-        A.matmat(x, out=out)
-        graph = stream.end_capture()
-        A.matmat(x, out=out)
-        stream.synchronize()
-        assert_columns(out, csr, get(x))
-        out.fill(np.nan)
-        graph.launch(stream)
-        stream.synchronize()
-        assert_columns(out, csr, get(x))
-
-
 @BUILD
 def test_same_bits_as_in_another_call(build, device):
     csr = zoo.floats("power_law", np.float32)
