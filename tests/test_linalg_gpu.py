@@ -9,7 +9,7 @@ import pytest
 import scipy.sparse as sp
 
 import cvrarray
-from cvrarray import BBCSRArray, CVRArray
+from cvrarray import BBCSRArray, CVRArray, linalg
 from cvrarray.core import devices
 from cvrarray.linalg import solution
 from cvrarray.linalg.system import System
@@ -172,6 +172,24 @@ def test_each_kernel_once(case, monkeypatch, gpu):
     start = np.linalg.norm(b)
     assert np.linalg.norm(b - S @ x) < 0.5 * start
     assert x.tobytes() == solve(engine, b, None)[0].tobytes()
+
+
+@pytest.mark.small
+@pytest.mark.parametrize("format", ["bbcsr", "cvr"])
+@pytest.mark.parametrize("method", ["minres", "bicgstab", "gmres", "lsmr"])
+def test_each_kernel_once_of_the_other_methods(method, format, gpu):
+    """Few iterations on little: a GPU takes the steps that a CPU takes, and the same ones again."""
+    import cupy
+
+    S = definite(330, "float64")
+    b = right_side(330, "float64")
+    how = {"gmres": {"rtol": 0.0, "restart": 5, "maxiter": 1}, "lsmr": {"atol": 0, "btol": 0, "conlim": 0, "maxiter": 4}}
+    how = how.get(method, {"rtol": 0.0, "maxiter": 4})
+    A = BBCSRArray(S, block_size=3, device=gpu) if format == "bbcsr" else CVRArray(S, device=gpu)
+    found, again = (getattr(linalg, method)(A, cupy.asarray(b), **how)[0] for _ in range(2))
+    expected = getattr(linalg, method)(CVRArray(S, device="cpu"), b, **how)[0]
+    np.testing.assert_allclose(found.get(), expected, rtol=1e-9, atol=1e-12)
+    assert found.get().tobytes() == again.get().tobytes()
 
 
 @pytest.mark.parametrize("loop", LOOPS)
