@@ -165,7 +165,7 @@ def test_csr_is_checked_everywhere(threaded, n_threads, row_length, at, fault):
         indices[last] = indices[last - 1] - (fault == "descending")
         if indices[last] < 0:
             indices[last - 1 : last + 1] = (1, 0)
-    assert canonical_csr.check(indptr, indices, n_cols) == expected
+    assert canonical_csr.check(indptr, indices, n_cols)[:5] == expected
 
 
 @pytest.mark.parametrize(("last_row", "in_order"), [([3], True), ([2, 3], True), ([3, 2], False), ([2, 2], False)])
@@ -173,7 +173,7 @@ def test_empty_rows_hide_no_fault(last_row, in_order):
     """One place where columns do not ascend begins a row after empty ones: it is forgiven once."""
     indptr = np.array([0, 0, 1, 1, 1, 1 + len(last_row), 1 + len(last_row)])
     indices = np.array([5, *last_row])
-    assert canonical_csr.check(indptr, indices, 6) == (0, indices.size, -1, -1, in_order)
+    assert canonical_csr.check(indptr, indices, 6)[:5] == (0, indices.size, -1, -1, in_order)
 
 
 def test_an_error_in_another_thread_is_raised(threaded):

@@ -113,7 +113,7 @@ def test_a_run_writes_its_report(tmp_path, options):
 
 
 ENDS = {
-    "control-C": "os.kill(os.getpid(), signal.SIGINT); time.sleep(60)",
+    "control-C": "signal.signal(signal.SIGINT, signal.default_int_handler); signal.raise_signal(signal.SIGINT)",
     "killed": "os.kill(os.getpid(), signal.SIGKILL)",
     "terminated": "os.kill(os.getpid(), signal.SIGTERM); time.sleep(60)",
     "the first failure": "raise AssertionError",

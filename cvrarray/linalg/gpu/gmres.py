@@ -14,7 +14,7 @@ import numpy as np
 from cvrarray.gpu.compiler import Kernel, struct
 from cvrarray.linalg.gpu.cg import captured
 from cvrarray.linalg.gpu.layout import THREADS, VECTORS, Layout
-from cvrarray.linalg.gpu.state import Lookout, can_be_captured
+from cvrarray.linalg.gpu.state import DIAGONAL, IDENTITY, Lookout, can_be_captured
 from cvrarray.linalg.operators import multiply
 from cvrarray.linalg.system import System, apply
 
@@ -41,7 +41,7 @@ class Basis:
         self._h = cupy.zeros((most, columns), np.complex128)
         self._lookouts = [Lookout(self._hessenberg[start : start + BATCH]) for start in range(0, most, BATCH)]
         self._graphs: list[Any] = [None] * len(self._lookouts)
-        self._is_graph = can_be_captured(system.matrix, system.preconditioner)
+        self._is_graph = can_be_captured(system.matrix, system.preconditioner, (IDENTITY, DIAGONAL))
         self._n_cycles = self._n_launched = 0
 
     def extend(self, step: int) -> np.ndarray:

@@ -18,7 +18,7 @@ from cvrarray.gpu.compiler import NULL
 from cvrarray.linalg.ends import RUNNING, Judge
 from cvrarray.linalg.gpu.cg import captured
 from cvrarray.linalg.gpu.layout import Layout
-from cvrarray.linalg.gpu.state import BLOCKS, DIAGONAL, GIVEN, Lookout, can_be_captured, preconditioner_kind
+from cvrarray.linalg.gpu.state import BLOCKS, DIAGONAL, GIVEN, IDENTITY, Lookout, can_be_captured, preconditioner_kind
 from cvrarray.linalg.iteration import Method
 from cvrarray.linalg.system import System
 
@@ -83,7 +83,7 @@ class Steps(Method):
         def step() -> None:
             self.launch(x, next(steps))
 
-        in_batches(step, left, can_be_captured(self.matrix, self.M), self._lookout, _go_on)
+        in_batches(step, left, can_be_captured(self.matrix, self.M, (IDENTITY, DIAGONAL)), self._lookout, _go_on)
 
 
 def _go_on(words: np.ndarray) -> bool:
