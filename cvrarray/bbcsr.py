@@ -109,7 +109,7 @@ class MatrixCosts(NamedTuple):
 
 
 MATRIX_COSTS = {
-    1: MatrixCosts(2.9, 0.072, 0.048, 0.009, 0.25, 0.133, 0.067),
+    1: MatrixCosts(2.9, 0.072, 0.056, 0.009, 0.35, 0.133, 0.067),
     2: MatrixCosts(5.4, 0.19, 0.064, 0.009, 0.30, 0.288, 0.0),
 }
 
