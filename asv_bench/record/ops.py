@@ -161,6 +161,8 @@ SMALL = "on small matrices the call itself counts: some 20 to 60 us of Python"
 #: Why an operation is slower where it is; the page says it.
 REASONS = {
     "A[i:j], a third": f"where BBCSR's blocks are cut, and for CVR, {CONVERTED}; {SMALL}",
+    "A @ x": SMALL,
+    "A + B, one structure": f"a matrix with explicit zeros: SciPy leaves them out of a sum, so that we do; {CONVERTED}",
     "A + B, two structures": f"CVR: both are read back to CSR, in parts, and merged; {CONVERTED}",
     "A @ B": f"where a product has few terms for each entry, converting counts; {CONVERTED}",
     "vstack([A, A])": f"BBCSR: rows move to other lanes unless a matrix ends with a whole bin; if blocks are cut, {CONVERTED}",
