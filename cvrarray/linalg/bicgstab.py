@@ -14,7 +14,6 @@ import numpy as np
 from . import solving
 from .ends import BREAKDOWN, M_NAN
 from .iteration import Method
-from .system import System
 
 
 class BiCGSTAB(Method):
@@ -28,6 +27,12 @@ class BiCGSTAB(Method):
     t: Any
     p_hat: Any
     s_hat: Any
+
+    @classmethod
+    def _launches(cls) -> type[Method]:
+        from .gpu.bicgstab import Launches
+
+        return Launches
 
     def start(self) -> None:
         """The shadow residual is the residual."""
@@ -116,16 +121,4 @@ def bicgstab(
     >>> x.round(9), info
     (array([ 2., -2.,  9.]), 0)
     """
-    return solving.solved(_method, (A, b, x0, M), (rtol, atol, maxiter), callback)
-
-
-def _method(system: System) -> BiCGSTAB:
-    """The steps on the system's device."""
-    if system.device.kind == "cpu":
-        return BiCGSTAB(system)
-    from .gpu.bicgstab import Launches
-
-    class OnGPU(Launches, BiCGSTAB):
-        """Begins as the method does, and goes on in kernels."""
-
-    return OnGPU(system)
+    return solving.solved(BiCGSTAB.on_its_device, (A, b, x0, M), (rtol, atol, maxiter), callback)

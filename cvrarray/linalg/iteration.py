@@ -39,6 +39,19 @@ class Method:
         self.active: Any = None
         self.end: Any = None
 
+    @classmethod
+    def on_its_device(cls, system: System) -> Method:
+        """The method where the system lives: on a GPU it begins as on a CPU, and goes on in kernels."""
+        if system.device.kind == "cpu":
+            return cls(system)
+        on_gpu: type[Method] = type(cls.__name__, (cls._launches(), cls), {})
+        return on_gpu(system)
+
+    @classmethod
+    def _launches(cls) -> type[Method]:
+        """The base of the method on a GPU, whose steps are kernels."""
+        raise NotImplementedError
+
     def start(self) -> None:
         """Begin from the residual ``self.r``."""
         raise NotImplementedError

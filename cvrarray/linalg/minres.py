@@ -16,7 +16,6 @@ import numpy as np
 from . import arguments, operators, solving
 from .ends import A_NAN, BREAKDOWN, M_NAN, M_NOT_DEFINITE, M_SINGULAR
 from .iteration import Method
-from .system import System
 
 
 class MINRES(Method):
@@ -31,6 +30,12 @@ class MINRES(Method):
     w: Any
     w_old: Any
     w_new: Any
+
+    @classmethod
+    def _launches(cls) -> type[Method]:
+        from .gpu.minres import Launches
+
+        return Launches
 
     def start(self) -> None:
         """The first Lanczos vector is the residual."""
@@ -160,22 +165,10 @@ def minres(
     given = _shifted(matrix, shift, device) if shift != 0 else matrix
     n = matrix.shape[0]
     limit = 5 * n if maxiter is None else maxiter
-    x, info = solving.solved(_method, (given, b, x0, M), (rtol, 0.0, limit), callback)
+    x, info = solving.solved(MINRES.on_its_device, (given, b, x0, M), (rtol, 0.0, limit), callback)
     if show:
         print(f"minres: {n} unknowns, rtol {rtol:.1e}, shift {shift:.3g}: info {info}")
     return x, info
-
-
-def _method(system: System) -> MINRES:
-    """The steps on the system's device."""
-    if system.device.kind == "cpu":
-        return MINRES(system)
-    from .gpu.minres import Launches
-
-    class OnGPU(Launches, MINRES):
-        """Begins as the method does, and goes on in kernels."""
-
-    return OnGPU(system)
 
 
 def _shifted(matrix: Any, shift: float, device: Any) -> operators.Operator:
