@@ -3,8 +3,8 @@
 Source: Y. Saad, M. H. Schultz, "GMRES: A Generalized Minimal Residual Algorithm for Solving Nonsymmetric Linear
 Systems", SIAM J. Sci. Stat. Comput. 7(3), 1986, preconditioned from the left as in SciPy. A new basis vector is made
 orthogonal to the others by two passes of classical Gram-Schmidt (L. Giraud et al., "Rounding error analysis of the
-classical Gram-Schmidt orthogonalization process", Numer. Math. 101, 2005), which are products of matrices; the small
-least-squares problems are solved on the host.
+classical Gram-Schmidt orthogonalization process", Numer. Math. 101, 2005), which are products of matrices; on a GPU the
+second is left out where it would remove rounding errors alone. The small least-squares problems are solved on the host.
 """
 
 from __future__ import annotations
@@ -138,8 +138,11 @@ class GMRES:
         y = np.zeros((most, columns), self.v.scalar)
         for column, problem in enumerate(problems):
             y[: problem.size, column] = problem.solution()
-        change = self._combined(basis[:most], xp.asarray(y).astype(self.system.dtype))
-        x += xp.where(xp.isfinite(change), change, 0).reshape(x.shape)
+        if self._on_gpu is not None:
+            self._on_gpu.add(y, x)
+        else:
+            change = self._combined(basis[:most], xp.asarray(y).astype(self.system.dtype))
+            x += xp.where(xp.isfinite(change), change, 0).reshape(x.shape)
         return presid
 
     def _stop(self, condition: np.ndarray, end: int) -> None:

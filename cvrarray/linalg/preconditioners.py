@@ -128,6 +128,8 @@ class BlockJacobi(Preconditioner):
     block_size : int
     """
 
+    capturable = True
+
     def __init__(self, A: Any, block_size: int) -> None:
         self.device, self.shape = _device(A), (operators.check_square(A.shape),) * 2
         self.block_size = block_size
@@ -167,6 +169,11 @@ class BlockJacobi(Preconditioner):
 
                 self._kernel = block_product(self.inverse)
             self._kernel(self.inverse, r, out)
+            return out
+        if self.device.kind == "cuda":
+            from .gpu.vectors import times_blocks
+
+            times_blocks(self.inverse, r, out)
             return out
         xp, size, n = self.device.xp, self.block_size, self.shape[0]
         to = out

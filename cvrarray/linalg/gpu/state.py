@@ -33,8 +33,8 @@ def preconditioner_kind(preconditioner: Any) -> int:
 def can_be_captured(matrix: Any, preconditioner: Any, applied: tuple[int, ...] = (IDENTITY, DIAGONAL, BLOCKS)) -> bool:
     """Whether products with both are kernels of ours: nobody knows whether a graph could hold those of others.
 
-    Preconditioners of the kinds `applied` are applied by the method's own kernels. Others apply themselves, and blocks
-    do so by cuBLAS, which CuPy does not call while it captures.
+    Preconditioners of the kinds `applied` are applied by the method's own kernels. Others apply themselves, and say
+    whether a graph can hold that.
     """
     is_applied = preconditioner_kind(preconditioner) in applied
     return isinstance(matrix, SparseArray) and (
