@@ -583,3 +583,29 @@ def test_a_change_that_is_no_number_is_left_out(gpu):
     expected = np.tile([4.0, 6.0], (n, 1))
     expected[3, 1] = 0
     np.testing.assert_array_equal(x.get(), expected)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "complex128"])
+@pytest.mark.parametrize(("size", "k"), [(1, 2), (1, 16), (1, 37), (3, 5), (3, 16), (6, 16), (6, 100)])
+def test_products_that_leave_dots(size, k, dtype, monkeypatch, gpu):
+    """A @ P that adds up P * A P beside it: the same iterates as without, and the same bits again."""
+    import cupy
+
+    from cvrarray.linalg.gpu import cg
+
+    S = definite(333, dtype)
+    A, b = BBCSRArray(S, block_size=size, device=gpu), right_side((333, k), dtype)
+    M = preconditioner("blocks" if size > 1 else "jacobi", S, dtype)
+    engine = engine_for(A, M, columns=k, iterations=6)
+    multiply, dots = engine._product
+    engine._state.p[...] = cupy.asarray(right_side(333 * k, dtype, 7))
+    multiply()
+    p, q = (vector.get().reshape(333, k).astype(complex) for vector in (engine._state.p, engine._state.q))
+    exact = (p.conj() * q).real.sum(axis=0)
+    rtol = 1e-5 if dtype == "float32" else 1e-12
+    np.testing.assert_allclose(dots.get().sum(axis=0), exact, rtol=rtol, atol=rtol * np.linalg.norm(p) * np.linalg.norm(q))
+    x, _ = solve(engine, b, None)
+    assert x.tobytes() == solve(engine, b, None)[0].tobytes()
+    monkeypatch.setattr(cg.Engine, "_with_dots", lambda self: None)
+    without, _ = solve(engine_for(A, M, columns=k, iterations=6), b, None)
+    np.testing.assert_allclose(x, without, rtol=10 * rtol, atol=10 * rtol)

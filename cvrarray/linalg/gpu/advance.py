@@ -7,7 +7,7 @@ from typing import Any
 import cupy
 import numpy as np
 
-from cvrarray.gpu.compiler import Kernel
+from cvrarray.gpu.compiler import NULL, Kernel
 from cvrarray.linalg.gpu.layout import MANY, VECTORS, Layout
 from cvrarray.linalg.gpu.state import BLOCKS, DIAGONAL, GIVEN, IDENTITY, WORDS, State
 
@@ -36,14 +36,15 @@ class Advance:
         driver.funcSetAttribute(function, driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, most)  # engines share it
         self._words, self._marks = cupy.zeros(N_SUMS * blocks * k), cupy.zeros(blocks, np.uint32)
 
-    def launch(self) -> None:
-        """All that an iteration does after its product."""
+    def launch(self, dots: cupy.ndarray | None = None) -> None:
+        """All that an iteration does after its product, which has left `dots`, sums (m, k) of p * q, or none."""
         s = self._state
+        curvature = (NULL, np.int64(0)) if dots is None else (dots, np.int64(len(dots)))
         self._kernel(
             self._layout.grid,
             (MANY,),
             (self._layout.shape, self._words, self._marks, s.columns, s.inverse, s.block_size, np.int32(self._kept),
-             s.q, s.r, s.z, s.x, s.p, s.history),
+             *curvature, s.q, s.r, s.z, s.x, s.p, s.history),
             shared_mem=self._shared,
             enable_cooperative_groups=True,
         )  # fmt: skip
