@@ -118,7 +118,8 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     names = args.matrices or DEFAULT[device.kind]
     cases = [(name, scale) for scale in scales for name in names if name in generate.MATRICES]
     cases += [(name, scales[0]) for name in names if name not in generate.MATRICES]
-    others, results = clocks.OtherLoad(), []
+    others = clocks.OtherLoad()
+    results: list[dict[str, Any]] = []
     report = {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "device": machine.describe(device),

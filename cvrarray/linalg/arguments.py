@@ -8,7 +8,7 @@ import numpy as np
 
 from ..array.base import SparseArray
 from ..core import devices
-from . import operators, preconditioners, solution
+from . import arithmetic, operators, preconditioners, solution
 from .system import apply
 
 
@@ -147,7 +147,10 @@ def norms(vector: Any, device: devices.Device) -> np.ndarray:
     if not columns.size:
         return np.zeros(columns.shape[1])
     with np.errstate(all="ignore"):
-        found = devices.move(_norms(columns, xp), devices.CPU)
+        on_device = (
+            arithmetic.of(device, vector.shape, vector.dtype).norm(vector) if device.kind == "cuda" else _norms(columns, xp)
+        )
+        found = devices.move(on_device, devices.CPU)
         if not ((found > 1e-140) & (found < 1e140)).all():
             largest = abs(columns).max(axis=0).astype(xp.float64)
             scale = xp.where((largest > 0) & (largest < xp.inf), largest, 1.0)

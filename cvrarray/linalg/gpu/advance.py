@@ -7,7 +7,7 @@ from typing import Any
 import cupy
 import numpy as np
 
-from cvrarray.gpu.compiler import NULL, Kernel
+from cvrarray.gpu.compiler import NULL, Kernel, attribute
 from cvrarray.linalg.gpu.layout import MANY, VECTORS, Layout
 from cvrarray.linalg.gpu.state import BLOCKS, DIAGONAL, GIVEN, IDENTITY, WORDS, State
 
@@ -28,7 +28,7 @@ class Advance:
         blocks = layout.grid[0]
         driver, function = cupy.cuda.driver, self._kernel.ptr
         own = driver.funcGetAttribute(driver.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, function)
-        most = cupy.cuda.Device().attributes["MaxSharedMemoryPerBlockOptin"] - own
+        most = attribute("MaxSharedMemoryPerBlockOptin") - own
         needed = 8 * WORDS * k + (MANY * itemsize if kind == BLOCKS else 0)
         rounds = -(-n // (layout.rows * blocks))
         self._kept = min(rounds, (most - needed) // (MANY * itemsize))
@@ -53,5 +53,4 @@ class Advance:
 def advance(state: State, layout: Layout, kind: int) -> Any:
     """The launches for these vectors, or None where there are none."""
     fits = kind != GIVEN and 0 < layout.k <= min(MOST_COLUMNS, MANY // int(state.block_size)) and layout.n > 0
-    is_cooperative = cupy.cuda.Device().attributes["CooperativeLaunch"]
-    return Advance(state, layout.n, layout.k, kind) if fits and is_cooperative else None
+    return Advance(state, layout.n, layout.k, kind) if fits and attribute("CooperativeLaunch") else None

@@ -86,7 +86,7 @@ class Engine:
             self._layout = Layout.of(system.n, system.columns or 1, self._block_size())
             self._loop: Any = None
             self._state = State(self._layout, system.dtype, self._kind, self._block_size())
-            self._advance = advance(self._state, self._layout, self._kind)
+            self._advance: Any = None
             self.update(system.matrix)
 
     def _block_size(self) -> int:
@@ -100,7 +100,7 @@ class Engine:
     def update(self, matrix: Any) -> None:
         """Take another matrix of the same shape. Memory stays; a graph is captured again, when it is launched."""
         with self.system.device.use():
-            self._matrix = matrix
+            self._matrix, self._has_steps = matrix, False
             self.renew()
             self._prepare()
             self._loop = self._fastest()
@@ -109,17 +109,24 @@ class Engine:
 
     def _prepare(self) -> None:
         """Compile what is to be launched, and prepare products: none of it can be done in a capture."""
-        state, dtype = self._state, self.system.dtype
-        RESIDUAL(self._wide, dtype, self._kind)
-        if self._advance is None:
-            for kernel in (STEP, TURN):
-                kernel(dtype, self._kind)
-            for kernel in (CURVATURE, WEIGH):
-                kernel(dtype)
-        self._multiply(state.p, state.q)
-        self._product = self._with_dots()
+        RESIDUAL(self._wide, self.system.dtype, self._kind)
+        self._multiply(self._state.p, self._state.q)
         if self._kind == GIVEN:
             self._precondition()
+
+    def _prepare_steps(self) -> None:
+        """The same for :meth:`step`, which a loop in one kernel does without."""
+        if self._has_steps:
+            return
+        self._has_steps = True
+        if self._advance is None:
+            self._advance = advance(self._state, self._layout, self._kind)
+        if self._advance is None:
+            for kernel in (STEP, TURN):
+                kernel(self.system.dtype, self._kind)
+            for kernel in (CURVATURE, WEIGH):
+                kernel(self.system.dtype)
+        self._product = self._with_dots()
 
     def _with_dots(self) -> tuple[Callable[[], None], Any] | None:
         """The product ``q = A @ p`` that leaves sums of ``p * q`` for :mod:`.advance`, and these; None where there is none."""
@@ -253,6 +260,7 @@ class Engine:
             found = persistent.loop(self._matrix, self._state, self._layout, self._kind, self._loop)
         if found is not None and (self._wanted == "persistent" or found is self._loop or self._matrix.nbytes < MEASURED_FROM):
             return found
+        self._prepare_steps()
         if self._wanted != "launches" and can_be_captured(self._matrix, self.system.preconditioner):
             graph = Batches(self, self.system.check_every or self._default_batch())
             is_faster = found is not None and self._is_faster(found, Batches(self, TRIAL))
@@ -286,6 +294,7 @@ class Engine:
 
     def step(self) -> None:
         """The launches of one iteration."""
+        self._prepare_steps()
         state, layout, dtype = self._state, self._layout, self.system.dtype
         if self._product is not None:
             multiply, dots = self._product

@@ -6,6 +6,7 @@ also tables.
 
 from __future__ import annotations
 
+import weakref
 from itertools import pairwise
 from typing import Any
 
@@ -16,7 +17,7 @@ from cvrarray.bbcsr import BBCSRArray
 from cvrarray.core.tables import WARP, BBCSRTables, CVRTables, mask_dtype
 from cvrarray.cvr import CVRArray
 from cvrarray.gpu import bbcsr, cvr, distinct
-from cvrarray.gpu.compiler import STORED, Kernel, Struct, processors, struct
+from cvrarray.gpu.compiler import STORED, Kernel, Struct, attribute, processors, struct
 from cvrarray.linalg.gpu import partition
 from cvrarray.linalg.gpu.layout import Layout
 from cvrarray.linalg.gpu.partition import SHARING_THREADS, THREADS
@@ -79,7 +80,7 @@ def loop(matrix: Any, state: State, layout: Layout, kind: int, before: Any = Non
 
 
 def _is_cooperative() -> bool:
-    return bool(cupy.cuda.Device().attributes["CooperativeLaunch"])
+    return bool(attribute("CooperativeLaunch"))
 
 
 class DoesNotFit(Exception):
@@ -90,7 +91,7 @@ class SharedMemory:
     """Places in a block's shared memory, after what it knows of its bins; `reserved` bytes are for values."""
 
     def __init__(self, reserved: int, bins: int = 0) -> None:
-        most: int = cupy.cuda.Device().attributes["MaxSharedMemoryPerBlockOptin"]
+        most = attribute("MaxSharedMemoryPerBlockOptin")
         self.size, self.free = most - RESERVED - reserved, 0
         self.place(bins * BIN)
 
@@ -181,8 +182,7 @@ def _struct(t: BBCSRTables | CVRTables) -> Struct:
 
 def _of_bbcsr(t: BBCSRTables, state: State, kind: int) -> Persistent:
     """Blocks have neighbouring rows of about the same number of slots; a warp takes a bin, or a share of one."""
-    pointer = t.bin_rowptr.get()
-    part = partition.parted(pointer, t.shape[0], int(state.block_size), processors(cupy.cuda.runtime.getDevice()))
+    pointer, part = _parted(t, int(state.block_size))
     bins, itemsize = int(part.n_bins.max()), state.x.itemsize
     unroll = min(bbcsr.unroll(t.block_size, itemsize, bbcsr.is_far(t)))
     threads, sharers = partition.workers(bins, bbcsr._mean_blocks(t), unroll, itemsize)
@@ -198,13 +198,28 @@ def _of_bbcsr(t: BBCSRTables, state: State, kind: int) -> Persistent:
     blocks = part.n_bins.size
     kept = (memory.size - memory.free) * blocks
     left = sum(table.nbytes for table in (t.data, t.col_narrow, t.col_wide, t.present) if table is not None) - kept
-    streams = left > IN_CACHE * cupy.cuda.Device().attributes["L2CacheSize"]
+    streams = left > IN_CACHE * attribute("L2CacheSize")
     size = int(state.block_size) if kind == BLOCKS else 0
     known = size if size == t.block_size <= MOST_KNOWN else 0
     how = t.block_size, bbcsr.is_far(t), sharers, t.present is not None, threads, streams, is_marked, known
     kernel = BBCSR(distinct.kind(t.data, t.distinct), state.x.dtype, t.col_wide.dtype, *how)
     end = min(memory.size, memory.free + of_tables)
     return Persistent(kernel, t, (cupy.asarray(part.first_row),), state, kind, memory, places, (blocks, threads, end))
+
+
+#: Of structures that are there: where bins begin, and blocks' rows. To find them takes the host longer than a small solve.
+_PARTS: dict[tuple[int, ...], tuple[np.ndarray, partition.Partition]] = {}
+
+
+def _parted(t: BBCSRTables, size: int) -> tuple[np.ndarray, partition.Partition]:
+    """Where bins begin, in host memory, and the rows of blocks of threads, which are whole blocks of `size` rows."""
+    key = id(t.bin_rowptr), t.shape[0], size
+    if key not in _PARTS:
+        pointer = t.bin_rowptr.get()
+        found = partition.parted(pointer, t.shape[0], size, processors(cupy.cuda.runtime.getDevice()))
+        weakref.finalize(t.bin_rowptr, _PARTS.pop, key, None)
+        _PARTS[key] = pointer, found
+    return _PARTS[key]
 
 
 def _table_bytes(t: BBCSRTables, part: partition.Partition, pointer: np.ndarray) -> int:
