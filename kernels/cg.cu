@@ -293,18 +293,20 @@ __global__ __launch_bounds__(MANY, 1) void cg_advance(const Shape shape, double*
     }
     const uint32 mark = marks[blockIdx.x] ^ 1;
 
+    // What is read last is read first next, as it may still be in L2: the product ends with the last rows
+    const int64 first_row = shape.first_row(), stride = shape.stride();
+    const int rounds = (int)((shape.n - blockIdx.x * (int64)shape.rows + stride - 1) / stride), groups = (rounds + U - 1) / U;
     double curvature[1] = {};
     if (active && dots) {
 #pragma unroll 4
-        for (int64 i = shape.first_row(); i < n_dots; i += shape.stride()) curvature[0] += dots[i * shape.k + j];
+        for (int64 i = first_row; i < n_dots; i += stride) curvature[0] += dots[i * shape.k + j];
     } else if (active) {
-        int i = 0;
-        for (int64 row = shape.first_row(); row < shape.n; row += U * shape.stride(), i += U) {
+        for (int i = (groups - 1) * U; i >= 0; i -= U) {
             Y direction[U], product[U];
 #pragma unroll
             for (int u = 0; u < U; ++u) {
-                const int64 at = (row + u * shape.stride()) * shape.k + j;
-                const bool is_here = row + u * shape.stride() < shape.n;
+                const int64 row = first_row + (i + u) * stride, at = row * shape.k + j;
+                const bool is_here = row < shape.n;
                 direction[u] = is_here ? p[at] : Y{};
                 product[u] = is_here ? q[at] : Y{};
             }
@@ -323,9 +325,9 @@ __global__ __launch_bounds__(MANY, 1) void cg_advance(const Shape shape, double*
     const int n_kept_q = dots ? 0 : n_kept;
     double sums[2] = {};
     if constexpr (P == BLOCKS) {
-        int i = 0;
-        for (int64 base = blockIdx.x * (int64)shape.rows; base < shape.n; base += shape.stride(), ++i) {
-            const int64 row = base + shape.row_of_thread(), at = row * shape.k + j;
+        for (int round = 0; round < rounds; ++round) {
+            const int i = dots ? rounds - 1 - round : round;
+            const int64 row = first_row + i * stride, at = row * shape.k + j;
             const bool is_here = alpha != 0 && row < shape.n;
             Y entry{};
             if (is_here) r[at] = entry = plus(r[at], -alpha, i < n_kept_q ? kept[i * MANY] : q[at]);
@@ -333,24 +335,24 @@ __global__ __launch_bounds__(MANY, 1) void cg_advance(const Shape shape, double*
             if (is_here && i < n_kept) kept[i * MANY] = entry;
         }
     } else if (alpha != 0) {
-        int i = 0;
-        for (int64 row = shape.first_row(); row < shape.n; row += U * shape.stride(), i += U) {
+        for (int group = 0; group < groups; ++group) {
+            const int i = (dots ? groups - 1 - group : group) * U;
             Y before[U], product[U], scale[U];
 #pragma unroll
             for (int u = 0; u < U; ++u) {
-                const int64 of = row + u * shape.stride(), at = of * shape.k + j;
-                const bool is_here = of < shape.n;
+                const int64 row = first_row + (i + u) * stride, at = row * shape.k + j;
+                const bool is_here = row < shape.n;
                 before[u] = is_here ? r[at] : Y{};
                 product[u] = i + u < n_kept_q ? kept[(i + u) * MANY] : is_here ? q[at] : Y{};
-                scale[u] = P == DIAGONAL && is_here ? cached(inverse + of) : Y{};
+                scale[u] = P == DIAGONAL && is_here ? cached(inverse + row) : Y{};
             }
 #pragma unroll
             for (int u = 0; u < U; ++u) {
-                const int64 of = row + u * shape.stride();
-                if (of >= shape.n) continue;
+                const int64 row = first_row + (i + u) * stride;
+                if (row >= shape.n) continue;
                 const Y after = plus(before[u], -alpha, product[u]);
                 const Y entry = P == DIAGONAL ? mac(scale[u], after, Y{}) : after;
-                r[of * shape.k + j] = after;
+                r[row * shape.k + j] = after;
                 sums[0] += dot(after, entry);
                 sums[1] += dot(after, after);
                 if (i + u < n_kept) kept[(i + u) * MANY] = entry;
@@ -374,21 +376,21 @@ __global__ __launch_bounds__(MANY, 1) void cg_advance(const Shape shape, double*
     if (alpha == 0) return;
 
     const double beta = columns[j].beta;
-    int i = 0;
-    for (int64 row = shape.first_row(); row < shape.n; row += U * shape.stride(), i += U) {
+    for (int group = 0; group < groups; ++group) {
+        const int i = (dots ? group : groups - 1 - group) * U;
         Y direction[U], entry[U], so_far[U];
 #pragma unroll
         for (int u = 0; u < U; ++u) {
-            const int64 of = row + u * shape.stride(), at = of * shape.k + j;
-            if (of >= shape.n) continue;
+            const int64 row = first_row + (i + u) * stride, at = row * shape.k + j;
+            if (row >= shape.n) continue;
             direction[u] = p[at];
             so_far[u] = x[at];
-            entry[u] = i + u < n_kept ? kept[(i + u) * MANY] : P == BLOCKS ? z[at] : preconditioned<P>(inverse, of, r[at]);
+            entry[u] = i + u < n_kept ? kept[(i + u) * MANY] : P == BLOCKS ? z[at] : preconditioned<P>(inverse, row, r[at]);
         }
 #pragma unroll
         for (int u = 0; u < U; ++u) {
-            const int64 of = row + u * shape.stride(), at = of * shape.k + j;
-            if (of >= shape.n) continue;
+            const int64 row = first_row + (i + u) * stride, at = row * shape.k + j;
+            if (row >= shape.n) continue;
             x[at] = plus(so_far[u], alpha, direction[u]);
             p[at] = plus(entry[u], beta, direction[u]);
         }
