@@ -62,6 +62,7 @@ class Loop(Protocol):
     """A way to run iterations: of it there is a new one for each matrix."""
 
     batch: int  #: iterations of a launch, at most
+    stops: bool  #: whether a launch ends where the columns do
 
     def launch(self, count: int) -> None:
         """Run a batch, of `count` iterations where the loop can stop anywhere, on the current stream."""
@@ -182,19 +183,26 @@ class Engine:
         history = self._state.history_until(int(words.iterations.max(initial=0)))
         return Outcome(words.iterations, words.norm, reasons, history)
 
-    def _until_all_end(self, b: Any, limit: int, callback: Callback | None) -> tuple[Words, list[str]]:
-        """Iterate until the true residual says that every column has ended, and why."""
+    def _until_all_end(
+        self, b: Any, limit: int, callback: Callback | None, rounds: int = 1, is_watched: bool = False
+    ) -> tuple[Words, list[str]]:
+        """Iterate until the true residual says that every column has ended, and why.
+
+        A round are iterations and a true residual. The first `rounds` are launched without a look at the device; also the
+        first iterations, unless somebody watches: as a rule columns do not end before they begin.
+        """
         state, n_done = self._state, -1
         self._begin(b, first=True)
-        words = state.read()
+        words = state.read() if is_watched or callback is not None else state.assumed()
         while (words.reason == RUNNING).any():
             running = words.iterations[words.reason == RUNNING]
             if words.iterations.sum() == n_done:  # no step is long enough to change anything
                 break
             n_done = words.iterations.sum()
-            self._iterate(limit - int(running.min()), callback, looks=True)
-            self._begin(b, first=False)
-            words = state.read()
+            for _ in range(rounds if self._loop.stops else 1):
+                self._iterate(limit - int(running.min()), callback, looks=True)
+                self._begin(b, first=False)
+            rounds, words = 1, state.read()
         return words, [ENDS[STAGNATION if reason == RUNNING else reason] for reason in words.reason]
 
     def _not_finite(self, b: Any, x: Any, reasons: list[str]) -> list[str]:
@@ -230,7 +238,7 @@ class Engine:
             layout.launch(WEIGH(self.system.dtype), (state.sums, state.columns, state.r, state.z, state.p))
 
     def _iterate(self, limit: int, callback: Callback | None, looks: bool) -> None:
-        """Iterations until all columns have ended, `limit` at most."""
+        """Iterations until all columns have ended, `limit` at most; those of a launch, where it `stops`."""
         if callback is not None:
             for _ in range(limit):
                 self.step()
@@ -243,6 +251,8 @@ class Engine:
             count = min(loop.batch, limit - done)
             loop.launch(count)
             done += count
+            if looks and loop.stops:
+                return
             if looks:
                 self._state.send(number % 2)
                 if number and not (self._state.received((number - 1) % 2).reason == RUNNING).any():
@@ -362,7 +372,7 @@ def captured(work: Callable[[], None]) -> Any:
 class Launches:
     """Iterations launched one by one."""
 
-    batch = 1
+    batch, stops = 1, False
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -374,6 +384,8 @@ class Launches:
 
 class Batches:
     """Iterations in a CUDA graph, captured when it is first launched; in a user's capture they are launched one by one."""
+
+    stops = False
 
     def __init__(self, engine: Engine, batch: int) -> None:
         self.batch, self._engine, self._graph = batch, engine, None

@@ -123,7 +123,7 @@ class SharedMemory:
 class Persistent:
     """Launches of a kernel, whose blocks have vectors at `places` in `memory`; `sizes`: blocks, threads, shared memory."""
 
-    batch = BATCH
+    batch, stops = BATCH, True
 
     def __init__(
         self,

@@ -11,6 +11,7 @@ systems diverge.)
 
 from __future__ import annotations
 
+from math import ceil, log
 from typing import Any
 
 import cupy
@@ -71,7 +72,7 @@ class Engine(cg.Engine):
             state.begin(AIM * tolerance / scale, limit, self._double.history)
             self._refined, self._x, self._callback = matrix, x, callback
             try:
-                words, reasons = self._until_all_end(b, limit, None)
+                words, reasons = self._until_all_end(b, limit, None, self._rounds(tolerance, scale), callback is not None)
             finally:
                 self._refined = self._x = self._callback = None
             norms = words.norm * scale
@@ -81,6 +82,14 @@ class Engine(cg.Engine):
             ]
             history = state.history_until(int(words.iterations.max(initial=0)))
             return Outcome(words.iterations, norms, reasons, None if history is None else history * self._scale)
+
+    def _rounds(self, tolerance: np.ndarray, scale: np.ndarray) -> int:
+        """How often residuals will be replaced, as a rule: all of that is launched before the host looks."""
+        if self._callback is not None:
+            return 1
+        with np.errstate(all="ignore"):
+            least = float(np.nanmin(np.clip(tolerance / scale, 1e-16, 1.0), initial=1.0))
+        return max(1, ceil(log(least) / log(PART)))
 
     def _units(self, b: Any) -> np.ndarray:
         """Powers of 2 near the norms of columns: residuals in these units are normal numbers of single precision."""

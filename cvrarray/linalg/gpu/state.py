@@ -9,6 +9,7 @@ import numpy as np
 
 from cvrarray.array.base import SparseArray
 from cvrarray.gpu.compiler import NULL
+from cvrarray.linalg.ends import RUNNING
 from cvrarray.linalg.gpu.layout import THREADS, Layout
 
 WORDS = 10  # 64-bit words of the kernels' struct Column
@@ -136,6 +137,11 @@ class State:
         words = self._lookout.received(slot)
         whole = words.view(np.int64)
         return Words(words[:, 3].copy(), whole[:, 6].copy(), whole[:, 8].copy())
+
+    def assumed(self) -> Words:
+        """What the states are as a rule when columns begin: nothing is looked at."""
+        k = self._layout.k
+        return Words(np.zeros(k), np.zeros(k, np.int64), np.full(k, RUNNING))
 
     def read(self) -> Words:
         """The columns' states now: waits for the stream."""
