@@ -78,6 +78,16 @@ __device__ bool grid_sums(const Shape& shape, const Partials& partials, double (
     return t < shape.columns && shape.column() < shape.k;
 }
 
+// The same, of what `add(row, at)` adds to `value` for each of this thread's rows, whose entry is at place `at`, U rows at
+// a time. A column that is not `active` has none.
+template <int U, int N, class F>
+__device__ bool sums_of_rows(const Shape& shape, const Partials& partials, bool active, double (&value)[N], F add) {
+    if (active)
+#pragma unroll U
+        for (int64 row = shape.first_row(); row < shape.n; row += shape.stride()) add(row, row * shape.k + shape.column());
+    return grid_sums(shape, partials, value);
+}
+
 // adds conj(x) y to the first two sums
 template <int N>
 __device__ void add_product(double (&sums)[N], float x, float y) { sums[0] += (double)x * y; }
