@@ -17,9 +17,11 @@ from typing import Any
 import cupy
 import numpy as np
 
-from cvrarray.gpu.compiler import Kernel
+from cvrarray.array.format import FormatArray
+from cvrarray.gpu.compiler import Kernel, attribute, processors
 from cvrarray.linalg import solution
 from cvrarray.linalg.gpu import cg
+from cvrarray.linalg.gpu.state import GIVEN, preconditioner_kind
 from cvrarray.linalg.gpu.vectors import DeviceVectors
 from cvrarray.linalg.operators import multiply
 from cvrarray.linalg.solution import Outcome
@@ -31,6 +33,19 @@ COLLECT = Kernel("cg", "cg_collect", [("float64", "float32"), ("complex128", "co
 PART = 1e-2
 #: Of the tolerance, so that a true residual a little above the one that iterations update is small enough.
 AIM = 0.95
+#: Where one kernel's shared memory holds the matrix and vectors in double precision, waiting is most of an iteration, and
+#: single precision saves nothing. So much of the shared memory, to be sure.
+SMALL = 0.5
+
+
+def pays(system: System) -> bool:
+    """Whether an iteration for this system, in double precision, takes less time in single precision."""
+    is_one_kernel = isinstance(system.matrix, FormatArray) and system.columns is None
+    if not is_one_kernel or preconditioner_kind(system.preconditioner) == GIVEN:
+        return True
+    with system.device.use():
+        room = processors(cupy.cuda.runtime.getDevice()) * attribute("MaxSharedMemoryPerBlockOptin")
+    return bool(system.matrix.nbytes + 4 * system.n * system.dtype.itemsize > SMALL * room)
 
 
 class Engine(cg.Engine):
