@@ -193,7 +193,8 @@ class Engine:
         """
         state, n_done = self._state, -1
         self._begin(b, first=True)
-        words = state.read() if is_watched or callback is not None else state.assumed()
+        is_watched |= callback is not None or isinstance(self._loop, Launches)
+        words = state.read() if is_watched else state.assumed()
         while (words.reason == RUNNING).any():
             running = words.iterations[words.reason == RUNNING]
             if words.iterations.sum() == n_done:  # no step is long enough to change anything
