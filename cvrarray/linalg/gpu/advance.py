@@ -30,11 +30,16 @@ class Advance:
         own = driver.funcGetAttribute(driver.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, function)
         most = attribute("MaxSharedMemoryPerBlockOptin") - own
         needed = 8 * WORDS * k + (MANY * itemsize if kind == BLOCKS else 0)
-        rounds = -(-n // (layout.rows * blocks))
-        self._kept = min(rounds, (most - needed) // (MANY * itemsize))
+        self._rounds = -(-n // (layout.rows * blocks))
+        self._kept = min(self._rounds, (most - needed) // (MANY * itemsize))
         self._shared = needed + self._kept * MANY * itemsize
         driver.funcSetAttribute(function, driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, most)  # engines share it
         self._words, self._marks = cupy.zeros(N_SUMS * blocks * k), cupy.zeros(blocks, np.uint32)
+
+    @property
+    def keeps_all(self) -> bool:
+        """Whether all of ``A p`` stays in shared memory, so that it need not be read for ``p @ A p`` in any case."""
+        return bool(self._kept == self._rounds)
 
     def launch(self, dots: cupy.ndarray | None = None) -> None:
         """All that an iteration does after its product, which has left `dots`, sums (m, k) of p * q, or none."""

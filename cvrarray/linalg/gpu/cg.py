@@ -110,7 +110,7 @@ class Engine:
 
     def _prepare(self) -> None:
         """Compile what is to be launched, and prepare products: none of it can be done in a capture."""
-        RESIDUAL(self._wide, self.system.dtype, self._kind)
+        self._residual = RESIDUAL(self._wide, self.system.dtype, self._kind)
         self._multiply(self._state.p, self._state.q)
         if self._kind == GIVEN:
             self._precondition()
@@ -130,8 +130,12 @@ class Engine:
         self._product = self._with_dots()
 
     def _with_dots(self) -> tuple[Callable[[], None], Any] | None:
-        """The product ``q = A @ p`` that leaves sums of ``p * q`` for :mod:`.advance`, and these; None where there is none."""
+        """The product ``q = A @ p`` that leaves sums of ``p * q`` for :mod:`.advance`, and these; None where there is none,
+        or it saves nothing.
+        """
         if self._advance is None or self._layout.k < 2 or not isinstance(self._matrix, BBCSRArray):
+            return None
+        if self._advance.keeps_all:
             return None
         return bbcsr.product_matrix_with_dots(self._matrix._tables, self._shaped(self._state.p), self._shaped(self._state.q))
 
@@ -154,7 +158,7 @@ class Engine:
                 return self._exactly(b, x, count, callback)
             refuse_capture()
             state.begin(tolerance, limit, self.system.history)
-            state.x[...] = x.reshape(-1)
+            _copy(x, state.x)
             return self._to_tolerance(b, x, limit, callback)
 
     def _exactly(self, b: Any, x: Any, count: int, callback: Callback | None) -> Outcome:
@@ -169,17 +173,17 @@ class Engine:
 
     def _run(self, b: Any, x: Any, count: int, callback: Callback | None) -> None:
         """`count` iterations, and nothing tested."""
-        self._state.x[...] = x.reshape(-1)
+        _copy(x, self._state.x)
         self._begin(b, first=True)
         if count:
             self._iterate(count, callback, looks=False)
-        x[...] = self._shaped(self._state.x)
+        _copy(self._state.x, x)
 
     def _to_tolerance(self, b: Any, x: Any, limit: int, callback: Callback | None) -> Outcome:
         words, reasons = self._until_all_end(b, limit, callback)
         if solution.A_NOT_FINITE in reasons:
             reasons = self._not_finite(b, x, reasons)
-        x[...] = self._shaped(self._state.x)
+        _copy(self._state.x, x)
         history = self._state.history_until(int(words.iterations.max(initial=0)))
         return Outcome(words.iterations, words.norm, reasons, history)
 
@@ -229,7 +233,7 @@ class Engine:
         """Go on from ``r = (b - product) / scale``, or end."""
         state, layout = self._state, self._layout
         layout.launch(
-            RESIDUAL(self._wide, self.system.dtype, self._kind),
+            self._residual,
             (state.sums, state.columns, state.inverse, state.block_size, b, product, state.r, state.z, state.p, scale,
              state.tolerance, self._part, np.int64(state.limit), first, self.turns and not first, state.history),
             shared_mem=state.shared_mem,
@@ -326,6 +330,11 @@ class Engine:
             self._precondition()
             layout.launch(WEIGH(dtype), (state.sums, state.columns, state.r, state.z, state.p))
         layout.launch(TURN(dtype, self._kind), (state.columns, state.inverse, state.r, state.z, state.x, state.p))
+
+
+def _copy(source: cupy.ndarray, to: cupy.ndarray) -> None:
+    """Of contiguous vectors of one dtype."""
+    to.data.copy_from_device_async(source.data, source.nbytes)
 
 
 def refuse_capture() -> None:

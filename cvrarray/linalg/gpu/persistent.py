@@ -6,7 +6,6 @@ also tables.
 
 from __future__ import annotations
 
-import weakref
 from itertools import pairwise
 from typing import Any
 
@@ -14,6 +13,7 @@ import cupy
 import numpy as np
 
 from cvrarray.bbcsr import BBCSRArray
+from cvrarray.core.remembered import Remembered
 from cvrarray.core.tables import WARP, BBCSRTables, CVRTables, mask_dtype
 from cvrarray.cvr import CVRArray
 from cvrarray.gpu import bbcsr, cvr, distinct
@@ -146,6 +146,8 @@ class Persistent:
             memory.free,
             self._end,
         )
+        self._vectors: Any = None
+        self._key: Any = None
         self._words = cupy.empty(WORDS_A_BLOCK * self._blocks, np.uint64)
         most = cupy.cuda.driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
         cupy.cuda.driver.funcSetAttribute(kernel.ptr, most, memory.size)  # arrays share the kernel
@@ -161,16 +163,21 @@ class Persistent:
         self._matrix, self._tables = matrix, _struct(matrix)
         return True
 
-    def launch(self, count: int) -> None:
-        """Run `count` iterations, or as many as there are to the end."""
+    def _struct_of_vectors(self) -> Struct:
         s = self._state
         inverse, history = (v if isinstance(v, cupy.ndarray) else None for v in (s.inverse, s.history))
-        vectors = struct(s.x, s.r, s.z, s.p, s.q, inverse, history, *self._fixed)
+        return struct(s.x, s.r, s.z, s.p, s.q, inverse, history, *self._fixed)
+
+    def launch(self, count: int) -> None:
+        """Run `count` iterations, or as many as there are to the end."""
+        if self._vectors is None or self._key != self._state.key():
+            self._vectors, self._key = self._struct_of_vectors(), self._state.key()
+        vectors = self._vectors
         self._words.data.memset_async(0xFF, self._words.nbytes)
         self._kernel(
             (self._blocks,),
             (self._threads,),
-            (self._tables, *self._others, vectors, s.columns, self._words, np.int64(count)),
+            (self._tables, *self._others, vectors, self._state.columns, self._words, np.int64(count)),
             shared_mem=self._end,
             enable_cooperative_groups=True,
         )
@@ -207,19 +214,19 @@ def _of_bbcsr(t: BBCSRTables, state: State, kind: int) -> Persistent:
     return Persistent(kernel, t, (cupy.asarray(part.first_row),), state, kind, memory, places, (blocks, threads, end))
 
 
-#: Of structures that are there: where bins begin, and blocks' rows. To find them takes the host longer than a small solve.
-_PARTS: dict[tuple[int, ...], tuple[np.ndarray, partition.Partition]] = {}
+#: By the table of a structure: to find it takes the host longer than a small solve.
+_PARTS = Remembered()
 
 
 def _parted(t: BBCSRTables, size: int) -> tuple[np.ndarray, partition.Partition]:
     """Where bins begin, in host memory, and the rows of blocks of threads, which are whole blocks of `size` rows."""
-    key = id(t.bin_rowptr), t.shape[0], size
-    if key not in _PARTS:
+
+    def find() -> tuple[np.ndarray, partition.Partition]:
         pointer = t.bin_rowptr.get()
-        found = partition.parted(pointer, t.shape[0], size, processors(cupy.cuda.runtime.getDevice()))
-        weakref.finalize(t.bin_rowptr, _PARTS.pop, key, None)
-        _PARTS[key] = pointer, found
-    return _PARTS[key]
+        return pointer, partition.parted(pointer, t.shape[0], size, processors(cupy.cuda.runtime.getDevice()))
+
+    found: tuple[np.ndarray, partition.Partition] = _PARTS.of(t.bin_rowptr, (t.shape[0], size), find)
+    return found
 
 
 def _table_bytes(t: BBCSRTables, part: partition.Partition, pointer: np.ndarray) -> int:

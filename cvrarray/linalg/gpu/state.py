@@ -12,6 +12,7 @@ from cvrarray.gpu.compiler import NULL
 from cvrarray.linalg.ends import RUNNING
 from cvrarray.linalg.gpu.layout import THREADS, Layout
 
+ALIGNED = 64  # numbers from one vector to the next are a multiple of this: kernels load several at a time
 WORDS = 10  # 64-bit words of the kernels' struct Column
 
 #: What a preconditioner is: the enum of ``kernels/cg.cuh``.
@@ -78,8 +79,10 @@ class State:
     def __init__(self, layout: Layout, dtype: np.dtype, kind: int, block_size: int) -> None:
         self._layout, self._dtype = layout, np.dtype(dtype)
         size = layout.n * layout.k
-        self.x, self.r, self.p, self.q = (cupy.zeros(size, dtype) for _ in range(4))
-        self.z = cupy.zeros(size if kind in (BLOCKS, GIVEN) else 0, dtype)
+        apart = -(-size // ALIGNED) * ALIGNED
+        memory = cupy.zeros((5 if kind in (BLOCKS, GIVEN) else 4) * apart, dtype)
+        self.x, self.r, self.p, self.q = (memory[k * apart : k * apart + size] for k in range(4))
+        self.z = memory[4 * apart : 4 * apart + size]  # without entries where the kernels need none
         self.inverse: Any = NULL
         self.block_size = np.int32(block_size)
         self.shared_mem = THREADS * self._dtype.itemsize if kind == BLOCKS else 0

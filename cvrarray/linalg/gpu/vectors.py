@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import lru_cache
 from typing import Any
 
 import cupy
@@ -42,9 +42,18 @@ TIMES_BLOCKS = Kernel(
 )
 
 
-@cache
+@lru_cache(maxsize=256)
 def _layout(_device: int, n: int, k: int) -> Layout:
     return Layout.of(n, k)
+
+
+def norms(x: cupy.ndarray) -> np.ndarray:
+    """(k,) Euclidean norms of a contiguous vector (n,) or (n, k), in host memory; not for squares that overflow."""
+    k = 1 if x.ndim == 1 else x.shape[1]
+    found, layout = cupy.empty(k), _layout(cupy.cuda.runtime.getDevice(), len(x), k)
+    layout.launch(DOT(x.dtype, found.dtype, True), (layout.partials(), x, x, found))
+    in_host_memory: np.ndarray = found.get()
+    return in_host_memory
 
 
 def times_blocks(blocks: cupy.ndarray, x: cupy.ndarray, out: cupy.ndarray) -> None:
