@@ -43,6 +43,7 @@ BBCSR_BUILDS = pytest.mark.parametrize("build", BBCSR, ids=str)
 
 @CVR_BUILDS
 @EVERY_NAME
+@pytest.mark.each_value(4)
 def test_chunks_are_the_definitions(build, name, device):
     """Every chunk equals the definition carried out step by step; pads too, which are 0 at the smallest column."""
     csr = zoo.integers(name, np.float64)
@@ -62,6 +63,7 @@ def test_chunks_are_the_definitions(build, name, device):
 
 @BBCSR_BUILDS
 @EVERY_NAME
+@pytest.mark.each_value(3)
 def test_bins_are_the_definitions(build, name, device):
     """data, colptr, rowptr and bin_rowptr equal the definition's, padding included."""
     csr = zoo.integers(name, np.float64)
@@ -76,6 +78,7 @@ def test_bins_are_the_definitions(build, name, device):
 
 @CVR_BUILDS
 @EVERY_NAME
+@pytest.mark.each_value(3)
 def test_narrow_chunks(build, name, device):
     """A chunk whose columns span less than 2^16 is stored narrow, from its smallest column; any other wide."""
     A = build(zoo.integers(name, np.float64), device)
@@ -88,6 +91,7 @@ def test_narrow_chunks(build, name, device):
 
 @BBCSR_BUILDS
 @EVERY_NAME
+@pytest.mark.each_value(2)
 def test_narrow_bins(build, name, device):
     """A bin whose block columns span less than 2^16 - 1 is stored narrow; one without blocks too, from 0."""
     A = build(zoo.integers(name, np.float64), device)
@@ -102,6 +106,7 @@ def test_narrow_bins(build, name, device):
 
 @BBCSR_BUILDS
 @EVERY_NAME
+@pytest.mark.each_value(2)
 def test_presence_bits(build, name, device):
     """None where every column of every row's blocks is an entry, else the smallest integers with a bit a column."""
     csr = zoo.integers(name, np.float64)
@@ -130,6 +135,7 @@ def _assert_facts(chunk, n_lanes):
 
 @CVR_BUILDS
 @EVERY_NAME
+@pytest.mark.each_value(3)
 def test_lanes_steal_at_most_once(build, name):
     """A thief steals once and is never a victim: a lane has at most one record from step lr_rec on but for its own."""
     csr = zoo.integers(name, np.float64)
@@ -199,6 +205,7 @@ def test_memory_of_a_conversion(build, kind, gpu):
 
 @EVERY_BUILD
 @EVERY_NAME
+@pytest.mark.each_value(4)
 def test_check_and_round_trip(build, name, device):
     """check() finds nothing, and every stored entry comes back: explicit zeros, places, bits."""
     csr = zoo.floats(name, np.float64)
@@ -239,6 +246,7 @@ def test_values_keep_every_bit(build, device):
 
 @TYPICAL_BUILDS
 @EVERY_NAME
+@pytest.mark.each_value(2)
 def test_to_pydata(build, name, device):
     """tocoo() has the entries of the matrix, sorted, explicit zeros among them, and fill value 0."""
     sparse = pytest.importorskip("sparse")

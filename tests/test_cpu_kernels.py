@@ -735,6 +735,7 @@ def columns_of(csr, k, dtype=np.float64):
 
 @pytest.mark.parametrize("build", extended_but(DIFFERENT, checks.BUILDS), ids=str)
 @pytest.mark.parametrize("name", zoo.ZOO)
+@pytest.mark.each_value(3)
 def test_transposed_and_dense_products_over_the_zoo(name, build):
     csr = zoo.floats(name)
     array = build(csr, "cpu")

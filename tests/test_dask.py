@@ -119,6 +119,7 @@ BECOMES_DENSE = {
 
 @pytest.mark.parametrize("chunks", CHUNKS, ids=str)
 @pytest.mark.parametrize("name", [*STAYS_SPARSE, *BECOMES_DENSE])
+@pytest.mark.each_value(2)
 def test_function(name, chunks, cls, device):
     function = (STAYS_SPARSE | BECOMES_DENSE)[name]
     host = matrix().toarray()

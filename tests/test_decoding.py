@@ -28,6 +28,7 @@ def test_tables_to_csr(build, name):
 
 @pytest.mark.parametrize("build", extended_but(DIFFERENT, BUILDS), ids=str)
 @pytest.mark.parametrize("name", SMALL)
+@pytest.mark.each_value(3)
 def test_diagonals_and_rows(build, name):
     csr = zoo.floats(name, np.float64)
     A, dense = build(csr, "cpu"), csr.toarray()

@@ -45,6 +45,7 @@ TYPICAL_BUILDS = pytest.mark.parametrize("build", TYPICAL, ids=str)
 
 @EVERY_BUILD
 @pytest.mark.parametrize("name", zoo.ZOO)
+@pytest.mark.each_value(4)
 def test_zoo_in_integers(build, name, device):
     """Small integers in float64: every sum is exact, so the product is equal whatever its order."""
     csr = zoo.integers(name, np.float64)
@@ -56,6 +57,7 @@ def test_zoo_in_integers(build, name, device):
 
 @pytest.mark.parametrize("build", extended_but([cvr(4, 5, "rows"), *TYPICAL], BUILDS), ids=str)
 @pytest.mark.parametrize("name", zoo.ZOO)
+@pytest.mark.each_value(2)
 def test_zoo_in_floats(build, name, device):
     csr = zoo.floats(name, np.float32)
     x = zoo.float_vector(csr.shape[1], np.float32)

@@ -71,6 +71,7 @@ def test_every_ufunc_stands_in_one_set():
 
 @pytest.mark.parametrize("ufunc", [ufunc for ufunc in UFUNCS if ufunc.nin == 1], ids=lambda f: f.__name__)
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.each_value(2)
 def test_sets_say_what_ufuncs_do_to_zero(ufunc, dtype):
     """KEEPS_ZERO holds just those that turn 0 into 0 for each dtype that they take."""
     with warnings.catch_warnings(), np.errstate(all="ignore"):
@@ -151,6 +152,7 @@ def test_binary_ufuncs(build, ufunc, dtype, device):
 @BUILD
 @pytest.mark.parametrize("ufunc", UFUNCS, ids=lambda f: f.__name__)
 @pytest.mark.parametrize("method", ["reduce", "accumulate", "outer", "reduceat", "at"])
+@pytest.mark.each_value(2)
 def test_methods_of_ufuncs(build, ufunc, method):
     """reduce where it is a reduction that is offered; no other method."""
     csr = zoo.integers("rows_of_mixed_length", np.float64)
@@ -557,6 +559,7 @@ REFUSED = {
 
 @BUILD
 @pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.each_value
 def test_refused(build, name, device):
     """Each raises, and says what to do: nothing becomes dense, or a 0-d array of an object, by itself."""
     A = build(zoo.integers("banded_stencil", np.float64), device)

@@ -122,6 +122,7 @@ def test_zoo_exact(build, name, device):
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.complex64, np.complex128])
 @pytest.mark.parametrize("key", zoo.ZOO)
+@pytest.mark.each_value(2)
 def test_zoo_sums(key, dtype, device):
     """Sums of values of very different sizes, in the bound of one summation of any order."""
     csr = zoo.floats(key, dtype)

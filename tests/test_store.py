@@ -52,6 +52,7 @@ def path(tmp_path) -> str:
 
 @pytest.mark.parametrize("keywords", FORMATS, ids=str)
 @pytest.mark.parametrize("name", sorted(zoo.ZOO))
+@pytest.mark.each_value
 def test_zoo(name, keywords, path, device):
     """Every matrix of the zoo, in panels of a few rows: entries, explicit zeros among them, and products."""
     csr = zoo.floats(name, np.float32)

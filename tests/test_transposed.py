@@ -42,6 +42,7 @@ def transposed(csr):
 
 @EVERY_BUILD
 @pytest.mark.parametrize("name", zoo.ZOO)
+@pytest.mark.each_value(4)
 def test_zoo_in_integers(build, name, device):
     csr = zoo.integers(name, np.float64)
     x = zoo.vector(csr.shape[0])
