@@ -53,7 +53,7 @@ PREFIXES = {ast.Invert: "~", ast.Not: "not ", ast.USub: "-"}
 CHOICES = ("statistics", "locality", "tiling")  # they decide how fast a product is, not what it is
 COMPILED = re.compile("^@(njit|kernel|helper|inlined|intrinsic)", re.M)  #: decorators of what Numba compiles
 BYTES = 8 << 30  # of memory: a mutant may ask for any amount
-STAGES = {"quick": 300, "covering": 1200, "rest": 2400}  #: cases, and CPU seconds for them: a mutant may never end
+STAGES = {"quick": 60, "covering": 400, "rest": 1200}  #: cases, and CPU seconds for them: a mutant may never end
 _FORMAT = ("golden", "conversions", "products", "cpu_kernels", "transposed", "matmat", "indexing")
 _CHECKS = ("check_values", "forged_tables", "conversions", "io", "hostile_inputs")
 #: Test files for a source file, by its name or what this begins with (``cvr_convert.cu``), those first that find most;

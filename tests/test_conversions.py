@@ -23,6 +23,7 @@ from checks import (
     cvr,
     get,
     put,
+    rarely,
 )
 from scipy.sparse import csr_array
 
@@ -152,6 +153,7 @@ def test_lanes_steal_at_most_once(build, name):
 
 @EVERY_BUILD
 @EVERY_NAME
+@pytest.mark.each_value(4)
 def test_devices_agree(build, name, gpu):
     """The GPU's conversion gives the CPU's tables, field by field and bit by bit."""
     csr = zoo.floats(name, np.float64)
@@ -263,6 +265,7 @@ def test_to_pydata(build, name, device):
 
 @EVERY_BUILD
 @EVERY_NAME
+@pytest.mark.each_value(4)
 def test_to_device_and_back(build, name, gpu):
     """Moving copies tables as they are."""
     A = build(zoo.floats(name, np.float32), "cpu")
@@ -343,7 +346,7 @@ def test_every_lane_count(n_lanes, device):
     np.testing.assert_array_equal(get(A @ put(x, device)), csr @ x)
 
 
-@pytest.mark.parametrize("block_size", range(1, 33))
+@pytest.mark.parametrize("block_size", [*range(1, 10), 16, 17, 32, *rarely(*range(10, 16), *range(18, 32))])
 def test_every_block_size(block_size, device):
     """Presence bits in uint8, uint16 and uint32; block rows that share a bin and bins that share a block row."""
     for name in ("power_law", "tridiagonal_97"):
