@@ -50,11 +50,18 @@ _versions: dict[tuple[Any, ...], Callable] = {}
 
 def version_of(function: Callable, *args: Any) -> Callable:
     """:func:`cvrarray.cpu.runtime.compiler.compiled`, remembered: most solves are short, and asking Numba takes 20 us."""
-    key = (function, *((arg.dtype, arg.ndim) if isinstance(arg, np.ndarray) else type(arg) for arg in args))
+    key = (function, *map(_kind, args))
     found = _versions.get(key)
     if found is None:
         found = _versions[key] = compiled(function, *args)
     return found
+
+
+def _kind(arg: Any) -> Any:
+    """What a version is compiled for."""
+    if isinstance(arg, np.ndarray):
+        return arg.dtype, arg.ndim
+    return (type(arg), *map(_kind, arg)) if hasattr(arg, "_fields") else type(arg)
 
 
 class Blocks:
@@ -71,18 +78,16 @@ class Blocks:
         self.partial = np.zeros((n_blocks, sums * (1 if columns is None else columns)))
         self._work = np.minimum(np.arange(n_blocks + 1, dtype=np.int64) * self.rows, n)
 
-    def prepare(self, name: str, *args: Any) -> Callable[..., None]:
-        """``call(*args)``, which runs the kernel `name` for arguments of these types over all blocks."""
-        call = threads.prepare(self._version(name, args), self._work, UNIT * (self.columns or 1))
+    def prepare(self, kernel: str | Callable[..., None], *args: Any) -> Callable[..., None]:
+        """``call(*args)``, which runs a kernel, or that of this name, for arguments of these types over all blocks."""
+        function = self._kernel(kernel) if isinstance(kernel, str) else kernel
+        call = threads.prepare(version_of(function, 0, 0, self.rows, *args), self._work, UNIT * (self.columns or 1))
         rows = self.rows
         return lambda *args: call(rows, *args)
 
     def work(self, name: str, *args: Any) -> Work:
         """The kernel `name` with these arguments over all blocks, for loops in compiled code."""
         return Work(self._kernel(name), (self.rows, *args), self._work, UNIT * (self.columns or 1))
-
-    def _version(self, name: str, args: tuple[Any, ...]) -> Callable[..., None]:
-        return version_of(self._kernel(name), 0, 0, self.rows, *args)
 
     def _kernel(self, name: str) -> Callable[..., None]:
         found: Callable[..., None] = globals()[f"_{name}" if self.columns is None else f"_{name}_columns"]
@@ -257,12 +262,12 @@ def _combine(first, last, rows, a, x, b, y, out):
 
 
 @kernel
-def _total(partial, column):
+def total(partial, column):
     """The sum over blocks, in their order."""
-    total = 0.0
+    found = 0.0
     for block in range(len(partial)):
-        total += partial[block, column]
-    return total
+        found += partial[block, column]
+    return found
 
 
 class ThreadedVectors(Vectors):
@@ -279,7 +284,7 @@ class ThreadedVectors(Vectors):
         flat = Blocks(2 * shape[0] if is_complex else shape[0], None)
         self._real_partial = flat.partial
         self._real = flat.prepare("dot", reals(like), reals(like), flat.partial)
-        self._total = version_of(_total, flat.partial, 0)
+        self._total = version_of(total, flat.partial, 0)
         self._left, self._right = np.ones(1, self.dtype), np.ones(1, self.dtype)
 
     def empty(self) -> np.ndarray:
