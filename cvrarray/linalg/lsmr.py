@@ -16,7 +16,7 @@ import numpy as np
 from ..array.base import SparseArray
 from ..core import devices
 from ..core.progress import shown
-from . import arguments, arithmetic, bidiagonal, operators, vectors
+from . import arguments, arithmetic, bidiagonal, operators, solving, vectors
 
 
 class Result(NamedTuple):
@@ -354,11 +354,25 @@ def lsmr(
             for value, default, name in ((atol, 1e-6, "atol"), (btol, 1e-6, "btol"), (conlim, 1e8, "conlim"))
         ]
         norm_b = arguments.norms(b, device)
+        tests = Tests(tolerances[0], tolerances[1], tolerances[2], limit)
         with np.errstate(all="ignore"), shown(f"least squares for {x.shape[0]:,} unknowns"):
-            loop = LSMR(matrix, device, b.shape, dtype, float(damp or 0.0))
-            tests = Tests(tolerances[0], tolerances[1], tolerances[2], limit)
-            found = loop.run(b, x, norm_b, tests, x0 is not None)
+            if solving.is_one_by_one(matrix, b, device) and b.shape[1]:
+                loop = LSMR(matrix, device, b.shape[:1], dtype, float(damp or 0.0))
+                found = _one_by_one(loop, b, x, norm_b, tests, x0 is not None)
+            else:
+                loop = LSMR(matrix, device, b.shape, dtype, float(damp or 0.0))
+                found = loop.run(b, x, norm_b, tests, x0 is not None)
     return _result(found, b, show)
+
+
+def _one_by_one(loop: LSMR, b: Any, x: Any, norm_b: np.ndarray, tests: Tests, has_start: bool) -> tuple[Any, ...]:
+    """What :meth:`LSMR.run` returns, of each column by itself."""
+    ends = []
+    for j in range(b.shape[1]):
+        found, *numbers = loop.run(b[:, j].copy(), x[:, j].copy(), norm_b[j : j + 1], tests, has_start)
+        x[:, j] = found
+        ends.append(numbers)
+    return x, *(np.concatenate([np.atleast_1d(number) for number in numbers]) for numbers in zip(*ends, strict=True))
 
 
 def _result(found: tuple[Any, ...], b: Any, show: bool) -> Result:

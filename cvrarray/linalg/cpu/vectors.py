@@ -338,6 +338,93 @@ class ThreadedVectors(Vectors):
         self._combine(self._left, x, self._right, y, out)
 
 
+#: Numbers of some rows of columns, at least: kernels take so many at once, with the columns' factors repeated.
+WIDE = 256
+
+
+@kernel
+def _dot_wide(first, last, rows, x, y, partial):
+    """Sums by place in a repeated row: x and y are flat, a row of `partial` is a whole number of theirs."""
+    width = partial.shape[1]
+    for block in range(first, last):
+        sums = simd.pointer(partial, block * width)
+        for j in range(width):
+            sums[j] = 0
+        for begin in range(block * rows, min((block + 1) * rows, len(x)), width):
+            left, right = simd.pointer(x, begin), simd.pointer(y, begin)
+            for j in range(min(width, len(x) - begin)):
+                sums[j] += np.float64(left[j]) * np.float64(right[j])
+
+
+@kernel
+def _add_wide(first, last, rows, a, x, y):
+    """``y += a x`` for flat x and y, with a as long as some rows; where a is 0, y stays as it is, whatever x holds."""
+    factor, zero = simd.pointer(a, 0), y.dtype.type(0)
+    for begin in range(first * rows, min(last * rows, len(y)), len(a)):
+        source, to = simd.pointer(x, begin), simd.pointer(y, begin)
+        for j in range(min(len(a), len(y) - begin)):
+            step = factor[j] * source[j]
+            to[j] += step if factor[j] != 0 else zero
+
+
+@kernel
+def _blend_wide(first, last, rows, a, x, b, y):
+    """``y = a x + b y`` for flat x and y; what is multiplied by 0 counts as 0."""
+    left, right, zero = simd.pointer(a, 0), simd.pointer(b, 0), y.dtype.type(0)
+    for begin in range(first * rows, min(last * rows, len(y)), len(a)):
+        source, to = simd.pointer(x, begin), simd.pointer(y, begin)
+        for j in range(min(len(a), len(y) - begin)):
+            one, other = left[j] * source[j], right[j] * to[j]
+            to[j] = (one if left[j] != 0 else zero) + (other if right[j] != 0 else zero)
+
+
+class ThreadedColumns(Vectors):
+    """:class:`cvrarray.linalg.vectors.Vectors` for several real systems, by the kernels above."""
+
+    def __init__(self, device: Any, shape: tuple[int, ...], dtype: np.dtype) -> None:
+        super().__init__(device, shape, dtype)
+        n, k = shape
+        self._repeat = repeat = max(1, WIDE // k)
+        rows = repeat * max(1, BLOCK // (repeat * k))
+        n_blocks = max(1, -(-n // rows))
+        work = np.minimum(np.arange(n_blocks + 1, dtype=np.int64) * rows, n)
+        self._rows = rows * k
+        self._partial = np.zeros((n_blocks, repeat * k))
+        like, factors = np.empty(0, self.dtype), np.empty(repeat * k, self.dtype)
+        args = {_dot_wide: (like, like, self._partial), _add_wide: (factors, like, like)}
+        args[_blend_wide] = factors, like, factors, like
+        self._dot, self._add, self._blend = (
+            threads.prepare(version_of(kernel, 0, 0, 0, *like), work, UNIT * k) for kernel, like in args.items()
+        )
+
+    def empty(self) -> np.ndarray:
+        """See :class:`Vectors`."""
+        return empty(self.shape, self.dtype)
+
+    def dot(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+        """See :class:`Vectors`."""
+        self._dot(self._rows, x.reshape(-1), y.reshape(-1), self._partial)
+        sums: np.ndarray = self._partial.sum(axis=0).reshape(self._repeat, -1).sum(axis=0)
+        return sums
+
+    def add(self, a: Any, x: np.ndarray, y: np.ndarray) -> None:
+        """See :class:`Vectors`."""
+        self._add(self._rows, self._wide(a), x.reshape(-1), y.reshape(-1))
+
+    def combine(self, a: Any, x: np.ndarray, b: Any, y: np.ndarray, out: np.ndarray) -> None:
+        """See :class:`Vectors`."""
+        if out is x and out is not y:
+            a, x, b, y = b, y, a, x
+        if out is not y:
+            out[...] = y
+        self._blend(self._rows, self._wide(a), x.reshape(-1), self._wide(b), out.reshape(-1))
+
+    def _wide(self, a: Any) -> np.ndarray:
+        wide = np.empty((self._repeat, self.columns), self.dtype)
+        wide[...] = a
+        return wide.reshape(-1)
+
+
 @kernel
 def _turn_chebyshev(first, last, rows, factors, is_first, inverse, b, product, d, x):
     """``d = old d + new inverse (b - product); x += d``, factors are old and new; the first step from 0 reads b alone."""
