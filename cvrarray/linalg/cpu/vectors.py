@@ -228,6 +228,28 @@ def _turn_columns(first, last, rows, factor, ratio, x, p, z, inverse):
 
 
 @kernel
+def _move(first, last, rows, factor, p, x):
+    """``x += factor p``."""
+    a = x.dtype.type(factor[0])
+    for block in range(first, last):
+        begin = block * rows
+        along, to = simd.pointer(p, begin), simd.pointer(x, begin)
+        for i in range(min(rows, len(x) - begin)):
+            to[i] += a * along[i]
+
+
+@kernel
+def _move_columns(first, last, rows, factor, p, x):
+    """As :func:`_move`; columns whose factor is 0 keep theirs."""
+    n, k = x.shape
+    a = simd.pointer(factor, 0)
+    for i in range(first * rows, min(last * rows, n)):
+        along, to = simd.pointer(p, i * k), simd.pointer(x, i * k)
+        for j in range(k):
+            to[j] = to[j] + x.dtype.type(a[j]) * along[j] if a[j] != 0 else to[j]
+
+
+@kernel
 def _inner(first, last, rows, x, y, partial):
     """Sums: the real and the imaginary part of ``x^H y`` for complex vectors."""
     for block in range(first, last):
