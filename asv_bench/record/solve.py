@@ -199,7 +199,7 @@ def measure_case(name: str, csr: Any, device: devices.Device, limits: tuple[int,
                     raise
                 left_out[by] = command.in_a_line(reason)
                 del contenders[by]
-        samples = [lambda s=solve: seconds(s, more, device) - seconds(s, fewer, device) for solve in contenders.values()]
+        samples = [lambda s=solve: _between(s, fewer, more, device) for solve in contenders.values()]
         times = dict(zip(contenders, timing.by_turns(samples, turns[0], FEWEST, turns[1]), strict=True))
     return {
         "matrix": name,
@@ -250,6 +250,13 @@ def seconds(solve: Solve, count: int, device: devices.Device) -> float:
     solve(count)
     synchronize()
     return time.perf_counter() - start
+
+
+def _between(solve: Solve, fewer: int, more: int, device: devices.Device) -> float:
+    """Seconds of the iterations that a longer solve has beyond a shorter one."""
+    if device.kind == "cpu":
+        time.sleep(REST)
+    return seconds(solve, more, device) - seconds(solve, fewer, device)
 
 
 def ours(A: Any, b: Any, is_brief: bool = False) -> dict[str, Solve]:

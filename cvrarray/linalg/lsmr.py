@@ -218,13 +218,14 @@ class LSMR:
         self.h[...] = self.v
         self.h_bar[...] = 0
         stop, count = np.zeros(columns, np.int64), np.zeros(columns, np.int64)
-        going = (zeta_bar != 0) & (norm_b > 0)
+        going = (zeta_bar != 0) & (norm_b != 0)
         ends = np.array([beta, zeta_bar, of.norm_a, of.cond, 0 * unit]).reshape(5, columns)
         damp, itn = self.damp * unit, 0
         going = np.atleast_1d(going)
         zetas = np.atleast_1d(zeta_bar)
-        stop[going & ~np.isfinite(zetas)] = 7
-        going &= np.isfinite(zetas) & (tests.maxiter > 0)
+        is_finite = np.isfinite(zetas) & np.isfinite(norm_b)
+        stop[going & ~is_finite] = 7
+        going &= is_finite & (tests.maxiter > 0)
         x.reshape(len(x), columns)[:, (np.atleast_1d(norm_b) == 0) & (zetas != 0)] = 0
         if going.any() and (self.adjoint.device.kind == "cuda" or x.ndim == 1):
             return self._in_kernels(x, of, (alpha, beta, norm_b), tests, going, stop)
