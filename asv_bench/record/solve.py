@@ -49,6 +49,8 @@ SCALE = {"cpu": "small,medium", "cuda": "medium"}
 BEYOND = 1.5  #: times the iterations to TOLERANCE are iterated at most
 OURS = ("ours", "ours, block-Jacobi", "ours, 16 columns")
 COLUMNS = 16
+#: Seconds before a sample on a CPU: threads of BLAS that another contender called wait in a loop for some 25 ms.
+REST = 0.04
 TOLERANCE, MOST = 1e-10, 5000  #: of a whole solve, and its iterations at most
 
 
