@@ -19,7 +19,6 @@ from .arguments import Arguments
 from .solution import Outcome, Solution
 from .system import System
 
-
 #: Columns are faster side by side where a matrix has so many nonzeros a row, and so many times their number: fewer cost
 #: less than a pass over all vectors, or than the arithmetic of arrays of a number for each column.
 NONZEROS_A_ROW, NONZEROS = 24, 1 << 20

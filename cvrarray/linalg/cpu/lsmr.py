@@ -78,57 +78,57 @@ def _rotation(a, b):
 
 
 @compiler.kernel
-def _rotate(l, is_first):
+def _rotate(w, is_first):
     """The rotations of a step, the factors of its vectors, and what they say of A and of the residual."""
-    c_hat, s_hat, alpha_hat = _rotation(l[ALPHA_BAR], l[DAMP])
-    c, s, rho = _rotation(alpha_hat, l[BETA])
-    rho_old, rho_bar_old, zeta_old = l[RHO], l[RHO_BAR], l[ZETA]
-    theta, theta_bar, rho_temp = s * l[ALPHA], l[S_BAR] * rho, l[C_BAR] * rho
+    c_hat, s_hat, alpha_hat = _rotation(w[ALPHA_BAR], w[DAMP])
+    c, s, rho = _rotation(alpha_hat, w[BETA])
+    rho_old, rho_bar_old, zeta_old = w[RHO], w[RHO_BAR], w[ZETA]
+    theta, theta_bar, rho_temp = s * w[ALPHA], w[S_BAR] * rho, w[C_BAR] * rho
     c_bar, s_bar, rho_bar = _rotation(rho_temp, theta)
-    zeta = c_bar * l[ZETA_BAR]
-    l[RHO], l[ALPHA_BAR], l[C_BAR], l[S_BAR], l[RHO_BAR] = rho, c * l[ALPHA], c_bar, s_bar, rho_bar
-    l[ZETA], l[ZETA_BAR] = zeta, -s_bar * l[ZETA_BAR]
-    l[BACK] = _over(theta_bar * rho, rho_old * rho_bar_old)
-    l[STEP], l[TURN] = _over(zeta, rho * rho_bar), _over(theta, rho)
+    zeta = c_bar * w[ZETA_BAR]
+    w[RHO], w[ALPHA_BAR], w[C_BAR], w[S_BAR], w[RHO_BAR] = rho, c * w[ALPHA], c_bar, s_bar, rho_bar
+    w[ZETA], w[ZETA_BAR] = zeta, -s_bar * w[ZETA_BAR]
+    w[BACK] = _over(theta_bar * rho, rho_old * rho_bar_old)
+    w[STEP], w[TURN] = _over(zeta, rho * rho_bar), _over(theta, rho)
 
-    acute, check = c_hat * l[BETA_DD], -s_hat * l[BETA_DD]
-    theta_old = l[THETA]
-    c_tilde, s_tilde, rho_tilde = _rotation(l[RHO_D], theta_bar)
-    l[BETA_DD] = -s * acute
-    l[THETA], l[RHO_D] = s_tilde * rho_bar, c_tilde * rho_bar
-    l[BETA_D] = -s_tilde * l[BETA_D] + c_tilde * c * acute
-    l[TAU] = _over(zeta_old - theta_old * l[TAU], rho_tilde)
-    l[D] += check * check
-    tau_d = _over(zeta - l[THETA] * l[TAU], l[RHO_D])
-    l[NORM_R] = math.sqrt(l[D] + (l[BETA_D] - tau_d) ** 2 + l[BETA_DD] ** 2)
+    acute, check = c_hat * w[BETA_DD], -s_hat * w[BETA_DD]
+    theta_old = w[THETA]
+    c_tilde, s_tilde, rho_tilde = _rotation(w[RHO_D], theta_bar)
+    w[BETA_DD] = -s * acute
+    w[THETA], w[RHO_D] = s_tilde * rho_bar, c_tilde * rho_bar
+    w[BETA_D] = -s_tilde * w[BETA_D] + c_tilde * c * acute
+    w[TAU] = _over(zeta_old - theta_old * w[TAU], rho_tilde)
+    w[D] += check * check
+    tau_d = _over(zeta - w[THETA] * w[TAU], w[RHO_D])
+    w[NORM_R] = math.sqrt(w[D] + (w[BETA_D] - tau_d) ** 2 + w[BETA_DD] ** 2)
 
-    l[NORM_A2] += l[BETA] ** 2
-    l[NORM_A] = math.sqrt(l[NORM_A2])
-    l[NORM_A2] += l[ALPHA] ** 2
-    l[MAX_RHO] = max(l[MAX_RHO], rho_bar_old)
+    w[NORM_A2] += w[BETA] ** 2
+    w[NORM_A] = math.sqrt(w[NORM_A2])
+    w[NORM_A2] += w[ALPHA] ** 2
+    w[MAX_RHO] = max(w[MAX_RHO], rho_bar_old)
     if not is_first:
-        l[MIN_RHO] = min(l[MIN_RHO], rho_bar_old)
-    l[COND] = _over(max(l[MAX_RHO], rho_temp), min(l[MIN_RHO], rho_temp))
+        w[MIN_RHO] = min(w[MIN_RHO], rho_bar_old)
+    w[COND] = _over(max(w[MAX_RHO], rho_temp), min(w[MIN_RHO], rho_temp))
 
 
 @compiler.kernel
-def _reason_to_stop(l, is_last):
+def _reason_to_stop(w, is_last):
     """SciPy's number of why it has ended, 0 where it has not."""
-    norm_ar, below = abs(l[ZETA_BAR]), l[NORM_A] * l[NORM_R]
-    of_r, size = _over(l[NORM_R], l[NORM_B]), _over(l[NORM_A] * l[NORM_X], l[NORM_B])
-    if of_r <= l[BTOL] + l[ATOL] * size:
+    norm_ar, below = abs(w[ZETA_BAR]), w[NORM_A] * w[NORM_R]
+    of_r, size = _over(w[NORM_R], w[NORM_B]), _over(w[NORM_A] * w[NORM_X], w[NORM_B])
+    if of_r <= w[BTOL] + w[ATOL] * size:
         return 1
-    if below != 0 and norm_ar / below <= l[ATOL]:
+    if below != 0 and norm_ar / below <= w[ATOL]:
         return 2
-    if _over(1.0, l[COND]) <= l[CTOL]:
+    if _over(1.0, w[COND]) <= w[CTOL]:
         return 3
     if 1 + of_r / (1 + size) <= 1:
         return 4
     if below != 0 and 1 + norm_ar / below <= 1:
         return 5
-    if 1 + _over(1.0, l[COND]) <= 1:
+    if 1 + _over(1.0, w[COND]) <= 1:
         return 6
-    return 7 if is_last or not math.isfinite(l[NORM_R] + norm_ar + l[NORM_X]) else 0
+    return 7 if is_last or not math.isfinite(w[NORM_R] + norm_ar + w[NORM_X]) else 0
 
 
 def run(matrix: Any, adjoint: Callable[[Any, Any], Any], times: Callable[..., Any], vectors: Vectors, begin: np.ndarray) -> Any:

@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from cvrarray.linalg import arithmetic, solution
+from cvrarray.linalg import arithmetic
 from cvrarray.linalg.cpu import cg, vectors
-from cvrarray.linalg.ends import RUNNING, VERIFY, Judge
+from cvrarray.linalg.ends import Judge
 from cvrarray.linalg.operators import multiply
 from cvrarray.linalg.solution import Outcome
 from cvrarray.linalg.system import System, apply
