@@ -24,7 +24,7 @@ from cvrarray.linalg.solution import Outcome
 from cvrarray.linalg.system import System, apply
 
 #: Rounding errors of single precision must stay small beside the residual, else the directions lose their meaning.
-PART = 1e-2
+PART = 2e-3
 #: Of the tolerance, so that a true residual a little above the one that iterations update is small enough.
 AIM = 0.95
 
