@@ -286,7 +286,7 @@ def _sum(left: Any, right: Any, sign: int) -> Any:
     if (total := left._sum(right, sign)) is not None:
         return total
     n_entries, n_rows, add = left.nnz + right.nnz, left.shape[0], getattr(left._target.backend("csr"), "add_parts", None)
-    if add is None or n_entries < _FEWEST_PARTS * _PART or not all(hasattr(array, "_tables") for array in (left, right)):
+    if add is None or n_entries < _FEWEST_PARTS * _PART or not all(hasattr(array, "_pending") for array in (left, right)):
         return None
     step = max(1, n_rows * _PART // n_entries)
     ranges = ((first, min(first + step, n_rows)) for first in range(0, n_rows, step))

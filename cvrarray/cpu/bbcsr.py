@@ -136,6 +136,18 @@ def product(tables: BBCSRTables, dtype: np.dtype) -> Run:
     return scaled(lambda x, y: rows(*args, x, y))
 
 
+def row_sums(tables: BBCSRTables, dtype: np.dtype) -> Callable[[np.ndarray], None] | None:
+    """``run(y)``, which does ``y = A @ ones``, y (n_rows,) of `dtype`, as for :func:`product`: columns are not read.
+
+    None where numbers stand for values and that in padding not for 0.
+    """
+    if tables.distinct is not None and (tables.distinct.size == 1 or tables.distinct[:1].any()):
+        return None
+    t, like, level = _for_kernels(tables, dtype), np.empty(0, dtype), simd.prefetch_level(tables.data)
+    rows = threads.prepare(compiled(_row_sums, 0, 0, t.bin_rowptr, t.data, level, like), t.bin_rowptr)
+    return lambda y: rows(t.bin_rowptr, t.data, level, y)
+
+
 def work_of_product(tables: BBCSRTables, x: np.ndarray, y: np.ndarray) -> list[Work]:
     """``y = A @ x`` as calls one after the other, for loops in compiled code. x and y are as for :func:`product`, or for
     :func:`product_matrix`.
@@ -662,6 +674,23 @@ def _product(first, last, t, within, level, scalar, x, y):
             acc = _bin(t, i, within, True, True, t.col_base[i], t.col_narrow, level, x, offsets)
         else:
             acc = _bin(t, i, within, False, scalar[i] > 0, 0, t.col_wide, level, x, offsets)
+        row = i * WARP
+        if row + WARP <= len(y):
+            simd.store(acc, y, row, simd.WHOLE)
+        else:
+            simd.store(acc, sums, 0, simd.WHOLE)
+            for r in range(len(y) - row):
+                y[row + r] = sums[r]
+
+
+@kernel
+def _row_sums(first, last, bin_rowptr, data, level, y):
+    sums = simd.scratch(y, simd.SINGLE)
+    for i in range(first, last):
+        acc = simd.zeros(y, simd.WHOLE)
+        for slot in range(bin_rowptr[i], bin_rowptr[i + 1], WARP):
+            simd.prefetch(data, slot + simd.STEPS_AHEAD * WARP, level)
+            acc = simd.add(acc, simd.load(data, slot, y, simd.WHOLE))
         row = i * WARP
         if row + WARP <= len(y):
             simd.store(acc, y, row, simd.WHOLE)

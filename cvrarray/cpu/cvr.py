@@ -186,6 +186,21 @@ def product(tables: CVRTables, dtype: np.dtype) -> Run:
     return scaled(multiply)
 
 
+def row_sums(tables: CVRTables, dtype: np.dtype) -> Callable[[np.ndarray], None]:
+    """``run(y)``, which does ``y = A @ ones``, y (n_rows,) of `dtype`, as for :func:`product`: columns are not read."""
+    t = _for_kernels(tables, dtype)
+    like, width, level = np.empty(0, dtype), simd.width(t.n_lanes), simd.prefetch_level(tables.val)
+    rows = threads.prepare(compiled(_row_sums, 0, 0, t, width, level, like, like), t.step_ptr, t.n_lanes)
+    add_carries = compiled(_add_carries, 0, 0, t.cut_row, t.cut_ptr, like, like)
+
+    def add_up(y: np.ndarray) -> None:
+        carry = np.empty(len(t.carry_row), dtype)
+        rows(t, width, level, y, carry)
+        add_carries(0, len(t.cut_row), t.cut_row, t.cut_ptr, carry, y)
+
+    return add_up
+
+
 def work_of_product(tables: CVRTables, x: np.ndarray, y: np.ndarray) -> list[Work]:
     """``y = A @ x`` as calls one after the other, for loops in compiled code. x and y are as for :func:`product`."""
     args = _args_of_product(tables, x.dtype)
@@ -577,6 +592,40 @@ def _product(first, last, t, width, wide, level, scalar, x, y, carry):
             _chunk(t, k, SCALAR, 0, t.col_wide, width, level, x, to)
         else:
             _chunk(t, k, GATHER, 0, t.col_wide, width, level, x, to)
+        for lane in range(t.n_lanes):
+            if t.tail[k, lane] >= 0:
+                _store(t.tail[k, lane], tail[lane], to)
+    begin, end = _empty_rows(first, last, len(t.carry_row), len(t.empty_row))
+    for i in range(begin, end):
+        y[t.empty_row[i]] = 0
+
+
+@kernel
+def _row_sums(first, last, t, width, level, y, carry):
+    """:func:`_product` with an x of ones, which is not there."""
+    tail, sums = simd.scratch(y, simd.SINGLE), simd.scratch(y, simd.SINGLE)
+    for k in range(first, last):
+        simd.store(simd.zeros(y, simd.WHOLE), tail, 0, simd.WHOLE)
+        to, record, acc = Sums(y, carry, tail, k, t.carry_row[k]), t.rec_ptr[k], simd.zeros(y, simd.WHOLE)
+        for lane in range(t.n_lanes):
+            sums[lane] = 0
+        for step in range(t.step_ptr[k], t.step_ptr[k + 1]):
+            simd.prefetch(t.val, (step + simd.STEPS_AHEAD) * t.n_lanes, level)
+            ended = t.rec_mask[step]
+            if len(width):
+                acc = simd.add(acc, simd.load(t.val, step * len(width), y, width))
+                if ended:
+                    simd.store(acc, sums, 0, simd.WHOLE)
+                    acc = simd.clear(acc, ended)
+            else:
+                for lane in range(t.n_lanes):
+                    sums[lane] += simd.load_number(t.val, step * t.n_lanes + lane, y)
+            while ended:
+                lane = simd.lowest(ended)
+                ended &= ended - np.uint32(1)
+                _write(t.rec_wb[record], sums[lane], to)
+                record += 1
+                sums[lane] = 0
         for lane in range(t.n_lanes):
             if t.tail[k, lane] >= 0:
                 _store(t.tail[k, lane], tail[lane], to)

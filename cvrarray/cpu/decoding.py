@@ -388,7 +388,7 @@ def _diagonal_of_chunks(low, high, t, down, right, out):
 
 @inlined
 def _diagonal_of_chunk(k, t, columns, base, down, right, out):
-    """Columns ascend in every segment, so each is searched by halves."""
+    """Columns ascend in every segment, so each is searched by halves: without branches, as no processor foresees them."""
     begin = simd.scratch(t.step_ptr, simd.SINGLE)
     n_lanes, first_step, record = t.n_lanes, t.step_ptr[k], t.rec_ptr[k]
     for lane in range(n_lanes):
@@ -402,13 +402,13 @@ def _diagonal_of_chunk(k, t, columns, base, down, right, out):
             record += 1
             place = (wb if wb >= 0 else t.tail[k, ~wb]) - down
             wanted = place + right - base
-            s, after = begin[lane] - first_step, step + 1 - first_step
+            at, length = (begin[lane] - first_step) * n_lanes + lane, step + 1 - begin[lane]
             begin[lane] = step + 1
-            while s < after - 1:
-                middle = (s + after) // 2
-                if columns[middle * n_lanes + lane] <= wanted:
-                    s = middle
-                else:
-                    after = middle
-            if 0 <= place < len(out) and columns[s * n_lanes + lane] == wanted:
-                out[place] = t.val[(first_step + s) * n_lanes + lane]
+            if not 0 <= place < len(out) or wanted < 0:
+                continue
+            while length > 1:
+                half = length >> 1
+                at += half * n_lanes * (columns[at + half * n_lanes] <= wanted)
+                length -= half
+            if columns[at] == wanted:
+                out[place] = t.val[first_step * n_lanes + at]
