@@ -15,10 +15,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cvrarray.core.tables import CSR, NARROW_PADDING, WARP, BBCSRTables, CVRTables
+from cvrarray.core.tables import CSR, NARROW, NARROW_PADDING, WARP, BBCSRTables, CVRTables
 from cvrarray.cpu import simd
 from cvrarray.cpu.runtime import memory, threads
 from cvrarray.cpu.runtime.compiler import compiled, inlined, kernel
+from cvrarray.cpu.simd import masks
 
 #: Steps of a chunk from the one whose records are read to the one whose slots are prefetched.
 AHEAD = 16
@@ -379,36 +380,61 @@ def _find(n_steps, columns, wanted, found):
 
 @kernel
 def _diagonal_of_chunks(low, high, t, down, right, out):
+    narrow, wide = simd.scratch(t.col_narrow, simd.SINGLE), simd.scratch(t.col_wide, simd.SINGLE)
+    first_row = _last_row(low - 1, t) if low else 0
     for k in range(low, high):
-        if t.col_base[k] >= 0:
-            _diagonal_of_chunk(k, t, simd.pointer(t.col_narrow, t.col_ptr[k]), t.col_base[k], down, right, out)
+        last_row, base = _last_row(k, t), t.col_base[k]
+        begin, end, first_row = first_row - down, last_row - down, last_row
+        if begin >= len(out) or end < 0 or (base >= 0 and (end + right < base or begin + right >= base + NARROW)):
+            continue
+        if base >= 0:
+            columns = simd.pointer(t.col_narrow, t.col_ptr[k])
+            _diagonal_of_chunk(k, t, columns, base, NARROW, narrow, down, right, out)
         else:
-            _diagonal_of_chunk(k, t, simd.pointer(t.col_wide, t.col_ptr[k]), 0, down, right, out)
+            _diagonal_of_chunk(k, t, simd.pointer(t.col_wide, t.col_ptr[k]), 0, t.shape[1], wide, down, right, out)
 
 
 @inlined
-def _diagonal_of_chunk(k, t, columns, base, down, right, out):
-    """Columns ascend in every segment, so each is searched by halves: without branches, as no processor foresees them."""
-    begin = simd.scratch(t.step_ptr, simd.SINGLE)
-    n_lanes, first_step, record = t.n_lanes, t.step_ptr[k], t.rec_ptr[k]
-    for lane in range(n_lanes):
-        begin[lane] = first_step
-    for step in range(first_step, t.step_ptr[k + 1]):
-        ended = t.rec_mask[step]
+def _last_row(k, t):
+    """The last row that chunk k has a part of; the chunk behind it begins with it or a later one."""
+    row = np.int64(-1)
+    for lane in range(t.n_lanes):
+        row = max(row, t.tail[k, lane])
+    return row
+
+
+@inlined
+def _diagonal_of_chunk(k, t, columns, base, most, wanted, down, right, out):
+    """Step by step from the last one on: then a lane's row is known before its entries, and `wanted` has its column.
+
+    Columns are `base` plus `columns`, these below `most`.
+    """
+    place, in_search = simd.scratch(t.step_ptr, simd.SINGLE), np.uint32(0)
+    n_lanes, first_step, record = t.n_lanes, t.step_ptr[k], t.rec_ptr[k + 1]
+    for step in range(t.step_ptr[k + 1] - first_step - 1, -1, -1):
+        ended = t.rec_mask[first_step + step]
+        record -= masks.count(ended)
+        of_lane = record
         while ended:
-            lane = simd.lowest(ended)
-            ended &= ended - np.uint32(1)
-            wb = t.rec_wb[record]
-            record += 1
-            place = (wb if wb >= 0 else t.tail[k, ~wb]) - down
-            wanted = place + right - base
-            at, length = (begin[lane] - first_step) * n_lanes + lane, step + 1 - begin[lane]
-            begin[lane] = step + 1
-            if not 0 <= place < len(out) or wanted < 0:
-                continue
-            while length > 1:
-                half = length >> 1
-                at += half * n_lanes * (columns[at + half * n_lanes] <= wanted)
-                length -= half
-            if columns[at] == wanted:
-                out[place] = t.val[first_step * n_lanes + at]
+            lane, bit = simd.lowest(ended), ended & (~ended + np.uint32(1))
+            ended ^= bit
+            wb = t.rec_wb[of_lane]
+            of_lane += 1
+            at = (wb if wb >= 0 else t.tail[k, ~wb]) - down
+            column = at + right - base
+            inside = 0 <= at < len(out) and 0 <= column < most
+            place[lane], wanted[lane] = at, column if inside else 0
+            in_search = in_search | bit if inside else in_search & ~bit
+        if not in_search:
+            continue
+        found = in_search
+        if n_lanes == WARP:
+            found &= masks.equal(columns, step * WARP, wanted, 0)
+        else:
+            for lane in range(n_lanes):
+                if columns[step * n_lanes + lane] != wanted[lane]:
+                    found &= ~(np.uint32(1) << np.uint32(lane))
+        while found:
+            lane = simd.lowest(found)
+            found &= found - np.uint32(1)
+            out[place[lane]] = t.val[(first_step + step) * n_lanes + lane]
