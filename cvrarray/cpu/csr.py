@@ -142,7 +142,7 @@ def union(a: CSR, b: CSR, both: bool) -> tuple[np.ndarray, np.ndarray, np.ndarra
     work, ptr = pointers[0] + pointers[1], np.zeros(a.shape[0] + 1, np.int64)
     places = (pointers[0], a.indices, pointers[1], b.indices)
     threads.run(_count_union, work, *places, both, ptr)
-    np.cumsum(ptr, out=ptr)
+    memory.accumulate(ptr)
     left, right = (memory.empty(ptr[-1], csr.data.dtype) for csr in (a, b))
     indices = memory.empty(ptr[-1], a.indices.dtype)
     values = (memory.bits(a.data), memory.bits(b.data))

@@ -105,7 +105,7 @@ def _bbcsr_kernels(index: np.dtype, bits: np.dtype, mask: np.dtype) -> Kernels:
     count = compiled(_count_bins, 0, 0, t._replace(data=without_values), rows._replace(data=without_values))
     return Kernels(
         lambda low, high, t, rows: count(low, high, t._replace(data=without_values), rows._replace(data=without_values)),
-        lambda t, rows: _offsets(rows.ptr),
+        lambda t, rows: memory.accumulate(rows.ptr),
         compiled(_copy_bins, 0, 0, t, rows),
     )
 
@@ -123,15 +123,9 @@ def _cvr_kernels(index: np.dtype, bits: np.dtype) -> Kernels:
     count, place = compiled(_count_chunks, 0, 0, short_t, short_rows), compiled(_place_carried, number, short_rows)
     return Kernels(
         lambda low, high, t, rows: count(low, high, t._replace(val=without_values), rows._replace(data=without_values)),
-        lambda t, rows: place(t.carry_row, rows._replace(data=without_values)) or _offsets(rows.ptr),
+        lambda t, rows: place(t.carry_row, rows._replace(data=without_values)) or memory.accumulate(rows.ptr),
         compiled(_copy_chunks, 0, 0, t, rows),
     )
-
-
-def _offsets(ptr: np.ndarray) -> int:
-    """Turn counts in ``ptr[1:]`` into offsets; the last of them."""
-    np.cumsum(ptr, out=ptr)
-    return int(ptr[-1])
 
 
 # -------------------------------------------------------------------------------------------------------------- BBCSR

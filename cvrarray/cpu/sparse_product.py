@@ -42,7 +42,7 @@ def multiply(a: CSR, b: CSR) -> CSR:
     terms = np.zeros(a.shape[0] + 1, np.int64)
     threads.run(_count_terms, a.indptr, a.indptr, a.indices, b.indptr, terms)
     most = memory.offsets(np.minimum(terms[1:], b.shape[1]))  # entries before each row, if no sum is 0
-    np.cumsum(terms, out=terms)
+    memory.accumulate(terms)
     tiles = np.unique(threads.split(most, int(most[-1]) // TILE + 1)).astype(np.int64)
     ptr, spare = np.zeros(a.shape[0] + 1, np.int64), queue.SimpleQueue[Workspace]()
     found: dict[int, tuple[np.ndarray, np.ndarray]] = {}  # by the first tile of some
@@ -62,7 +62,7 @@ def multiply(a: CSR, b: CSR) -> CSR:
         spare.put(workspace)
 
     threads.run(rows, terms[tiles])
-    np.cumsum(ptr, out=ptr)
+    memory.accumulate(ptr)
     indices, data = next(iter(found.values()), (b.indices[:0], a.data[:0]))
     if len(found) > 1:
         indices, data = memory.empty(ptr[-1], b.indices.dtype), memory.empty(ptr[-1], a.data.dtype)
