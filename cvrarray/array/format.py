@@ -447,8 +447,22 @@ class FormatArray(SparseArray):
         csr = pending.csr
         return csr._replace(indptr=csr.indptr.copy(), indices=csr.indices.copy(), data=csr.data.copy())
 
+    def _reader(self) -> Any:
+        reader_of = getattr(self._module(self._target), "reader", None)
+        if self._pending is not None or reader_of is None:
+            return super()._reader()
+        tables, found = self._tables, reader_of(encoding.numbered(type(self), self._tables))
+        if encoding.table(tables) is None:
+            return found
+
+        def read(first: int, last: int) -> tuple[Any, Any]:
+            indices, numbers = found.read(first, last)
+            return indices, encoding.looked_up(tables, numbers)
+
+        return found._replace(read=read)
+
     def _row_sums(self, dtype: np.dtype) -> Any:
-        run = self._kernel("row_sums", dtype) if hasattr(self._module(self._target), "row_sums") else None
+        run: Any = self._kernel("row_sums", dtype) if hasattr(self._module(self._target), "row_sums") else None
         if run is None:
             return None
         sums = self._target.xp.empty(self.shape[0], dtype)
@@ -467,8 +481,8 @@ class FormatArray(SparseArray):
 
     def _canonical_rows(self, first: int, last: int) -> CSR:
         if self._pending is not None:
-            rows = super()._canonical_rows(first, last)
-            return rows._replace(indices=rows.indices.copy(), data=rows.data.copy())  # that do not keep the others
+            few = super()._canonical_rows(first, last)
+            return few._replace(indices=few.indices.copy(), data=few.data.copy())  # which do not keep the others
         tables, begin = self._part(first, last)
         tables = encoding.numbered(type(self), tables)
         if to_csr := getattr(self._module(self._target), "to_csr", None):
