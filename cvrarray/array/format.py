@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
@@ -68,7 +67,9 @@ class FormatArray(SparseArray):
     A module of kernels has ``convert(csr, **keywords) -> tables``, ``product(tables, dtype) -> run`` and
     ``to_coo(tables) -> row, col, val``. Optional are ``product_matrix``, ``product_transposed``, ``to_csr(tables,
     first, last)``, the canonical CSR of some rows, ``diagonal(tables, offset)``, and ``fill(tables, order, data,
-    values)``, which writes a value table: with it goes the method ``_order``.
+    values)``, which writes a value table: with it goes the method ``_order``. On a CPU also ``row_sums(tables, dtype)``
+    and ``column_sums(tables, dtype)``, which give a ``run(y)`` or None, and ``reader(tables)``, which gives a
+    ``cvrarray.cpu.decoding.Reader``.
     """
 
     format: ClassVar[str]
@@ -462,10 +463,17 @@ class FormatArray(SparseArray):
         return found._replace(read=read)
 
     def _row_sums(self, dtype: np.dtype) -> Any:
-        run: Any = self._kernel("row_sums", dtype) if hasattr(self._module(self._target), "row_sums") else None
+        return self._line_sums("row_sums", self.shape[0], dtype)
+
+    def _column_sums(self, dtype: np.dtype) -> Any:
+        return self._line_sums("column_sums", self.shape[1], dtype)
+
+    def _line_sums(self, kind: str, n: int, dtype: np.dtype) -> Any:
+        """What the device's module has a kernel of this kind for; else None."""
+        run: Any = self._kernel(kind, dtype) if hasattr(self._module(self._target), kind) else None
         if run is None:
             return None
-        sums = self._target.xp.empty(self.shape[0], dtype)
+        sums = self._target.xp.empty(n, dtype)
         run(sums)
         return sums
 
@@ -593,12 +601,12 @@ class FormatArray(SparseArray):
 
 def joined(arrays: Any) -> Any:
     """1-D or 2-D arrays on one device one after the other, placed as :func:`_empty` does."""
-    first, total = arrays[0], sum(array.shape[0] for array in arrays)
+    first = arrays[0]
     target = devices.of(first)
     if target.kind == "cuda":
         return target.xp.concatenate(arrays)
-    out = _empty(total * math.prod(first.shape[1:]), first.dtype, target).reshape(total, *first.shape[1:])
-    return target.xp.concatenate(arrays, out=out)
+    out = _empty(sum([array.size for array in arrays]), first.dtype, target)
+    return np.concatenate(arrays, out=out if first.ndim == 1 else out.reshape(-1, *first.shape[1:]))
 
 
 def offsets(sizes: Iterable[int]) -> tuple[int, list[int]]:

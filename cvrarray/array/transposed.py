@@ -259,6 +259,12 @@ class TransposedArray(SparseArray):
             transpose: CSR = self._target.backend("csr").transpose(csr)
             return transpose
 
+    def _row_sums(self, dtype: np.dtype) -> Any:
+        return self.base._column_sums(dtype)
+
+    def _column_sums(self, dtype: np.dtype) -> Any:
+        return self.base._row_sums(dtype)
+
     def _diagonal(self, offset: int) -> Any:
         return self.base._diagonal(-offset)
 

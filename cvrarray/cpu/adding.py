@@ -14,7 +14,7 @@ from cvrarray.cpu.decoding import Reader
 from cvrarray.cpu.runtime import memory, threads
 from cvrarray.cpu.runtime.compiler import kernel
 
-TILE = 1 << 17  #: entries of both, about, that are read at a time
+TILE = 1 << 16  #: entries of both, about, that are read at a time
 
 
 def add(a: Reader, b: Reader, sign: int, shape: tuple[int, int], dtype: np.dtype) -> CSR:

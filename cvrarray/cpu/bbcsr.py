@@ -148,6 +148,23 @@ def row_sums(tables: BBCSRTables, dtype: np.dtype) -> Callable[[np.ndarray], Non
     return lambda y: rows(t.bin_rowptr, t.data, level, y)
 
 
+def column_sums(tables: BBCSRTables, dtype: np.dtype) -> Callable[[np.ndarray], None]:
+    """``run(y)``, which does ``y = A.T @ ones``, y (n_cols,) of `dtype`, as for :func:`product_transposed`.
+
+    Holes hold 0, so blocks are added up whole, those that reach over the edge too.
+    """
+    (n_rows, n_cols), size = tables.shape, tables.block_size
+    whole = tables._replace(present=None, shape=(n_rows, -(-n_cols // size) * size))
+    run, x = product_transposed(whole, dtype), np.ones(n_rows, dtype)
+
+    def add_up(y: np.ndarray) -> None:
+        sums = np.empty(whole.shape[1], dtype)
+        run(x, sums, 1, 0)
+        y[:] = sums[:n_cols]
+
+    return add_up
+
+
 def work_of_product(tables: BBCSRTables, x: np.ndarray, y: np.ndarray) -> list[Work]:
     """``y = A @ x`` as calls one after the other, for loops in compiled code. x and y are as for :func:`product`, or for
     :func:`product_matrix`.

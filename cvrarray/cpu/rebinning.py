@@ -17,6 +17,7 @@ from cvrarray.cpu import simd
 from cvrarray.cpu.bbcsr import BlockRows, _bin_places, empty_bins, with_marks
 from cvrarray.cpu.runtime import memory, threads
 from cvrarray.cpu.runtime.compiler import compiled, inlined, kernel
+from cvrarray.cpu.simd import masks
 
 SIXTEEN, EIGHT = tuple(range(16)), tuple(range(8))  #: widths of vectors
 
@@ -67,7 +68,10 @@ def take_rows(parts: list[tuple[BBCSRTables, int, int]], index: np.dtype) -> BBC
     for t, piece in zip(sources, pieces, strict=True):
         first_bin, last_bin = piece.at // WARP, -(-(piece.at + piece.n_rows) // WARP)
         threads.run(kernels.take_bins, made.bin_rowptr[first_bin : last_bin + 1], first_bin, t, piece, made)
-    nnz = int(_n_bits(made.present)) if holes else bins.nnz
+    if all((first, last) == (0, t.shape[0]) for t, first, last in parts):
+        nnz = sum(t.nnz for t in tables)
+    else:
+        nnz = int(_n_bits(made.present)) if holes else bins.nnz
     return bins._replace(nnz=nnz, present=made.present if nnz < bins.nnz else None)
 
 
@@ -217,8 +221,5 @@ def _pad_columns(b, lane, steps, n_steps, n_lanes, made):
 def _n_bits(marks):
     total = 0
     for k in range(len(marks)):
-        mark = np.int64(marks[k])
-        while mark:
-            total += 1
-            mark &= mark - 1
+        total += masks.count(np.uint32(marks[k]))
     return total
