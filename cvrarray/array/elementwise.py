@@ -249,7 +249,7 @@ def _with_dense(ufunc: np.ufunc, array: Any, left: Any, right: Any, kwargs: dict
 
 def _with_sparse(ufunc: np.ufunc, array: Any, left: Any, right: Any, kwargs: dict[str, Any]) -> Any:
     """f over the union of the stored entries, for a product the intersection; requires f(0, 0) == 0."""
-    target, xp = array._target, array._target.xp
+    target = array._target
     shape = _broadcast_shape(left.shape, right.shape)
     dtypes = _check_zero(ufunc, [np.zeros(1, v.data.dtype if isinstance(v, CSR) else v.dtype) for v in (left, right)], kwargs)
     if _is_one_structure(left, right):
@@ -258,19 +258,27 @@ def _with_sparse(ufunc: np.ufunc, array: Any, left: Any, right: Any, kwargs: dic
         data = _compute(ufunc, (left._plain_values(), right._plain_values()), kwargs, dtypes)
         if all(_n_nonzero(part) == left.nnz for part in (data if isinstance(data, tuple) else (data,))):
             return _wrapped(data, left._with_table)
+        return _wrapped(data, lambda part: left._like(_without_zeros(left._with_table(part)._canonical_csr())))
     sign = 1 if ufunc is np.add else -1 if ufunc is np.subtract else 0
     if sign and not kwargs and dtypes[0] in _ADDED and (total := _sum(array, left, right, sign, dtypes[0])) is not None:
         return total
     a, b = (_broadcast(v if isinstance(v, CSR) else v._canonical_csr(), shape) for v in (left, right))
     indptr, indices, *operands = target.backend("csr").union(a, b, ufunc is np.multiply)
 
-    def pruned(data: Any) -> Any:
-        kept = xp.flatnonzero(data != 0) if _n_nonzero(data) < data.size else None
-        if kept is None:
-            return array._like(CSR(indptr, indices, data, shape))
-        return array._like(CSR(xp.searchsorted(kept, indptr), indices[kept], data[kept], shape))
+    values = _compute(ufunc, operands, kwargs, dtypes)
+    return _wrapped(values, lambda data: array._like(_without_zeros(CSR(indptr, indices, data, shape))))
 
-    return _wrapped(_compute(ufunc, operands, kwargs, dtypes), pruned)
+
+def _without_zeros(csr: CSR) -> CSR:
+    """`csr` without the entries that are 0; itself where there are none."""
+    if _n_nonzero(csr.data) == csr.nnz:
+        return csr
+    device = devices.of(csr.data)
+    if device.kind == "cpu" and csr.data.dtype != np.float16:
+        found: CSR = device.backend("csr").without_zeros(csr)
+        return found
+    kept = device.xp.flatnonzero(csr.data != 0)
+    return csr._replace(indptr=device.xp.searchsorted(kept, csr.indptr), indices=csr.indices[kept], data=csr.data[kept])
 
 
 def _sum(array: Any, left: Any, right: Any, sign: int, dtype: np.dtype) -> Any:
