@@ -173,7 +173,7 @@ REASONS = {
     "read is sorted and converted",
     "pickle": "checksums of the tables, written and compared; what is read is copied to cache lines",
     "A.diagonal()": "CVR of very short rows: each has to be found in its chunk",
-    "A.sum(axis=0)": "a product of the transpose that scatters, for one that collects would need tables of the transpose",
+    "A.sum(axis=0)": "values are added where their columns say, as SciPy does it",
     "A.sum(axis=1)": "BBCSR: padding is added up too",
     "A * 2": SMALL,
     "with_values": SMALL,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from functools import cached_property
 from types import ModuleType
 from typing import Any, ClassVar, NamedTuple, Self
 from weakref import WeakValueDictionary
@@ -52,6 +51,16 @@ class Pending(NamedTuple):
     keywords: dict[str, Any]  # of the constructor, which makes the tables
 
 
+class _OnDemand:
+    """The tables of an array that is :class:`Pending`; those of all others stand in the array itself, before this.
+
+    ``functools.cached_property`` of Python 3.11 has a lock for all arrays, which a forked child could find closed.
+    """
+
+    def __get__(self, array: Any, owner: Any = None) -> Any:
+        return self if array is None else array._made_tables()
+
+
 class FormatArray(SparseArray):
     """A sparse array whose tables (``_tables``, a named tuple of arrays) all live on :attr:`device`.
 
@@ -82,6 +91,7 @@ class FormatArray(SparseArray):
     _stored: ClassVar[dict[str, tuple[str, int]]]
     _tuned: ClassVar[str] = ""  #: the constructor's keyword that :func:`cvrarray.tune` varies
 
+    _tables: Any = _OnDemand()
     _pending: Pending | None = None  # what the tables are to be made of, until they are asked for
     _kernels: dict[tuple[str, np.dtype], Run]  # kind and the product's dtype -> the device module's prepared product
     _number: int  # of this array alone: what an operator of PyTorch takes in its place
@@ -171,9 +181,8 @@ class FormatArray(SparseArray):
         self._open(devices.CPU)
         return self
 
-    @cached_property
-    def _tables(self) -> Any:
-        """The tables of an array that is :class:`Pending`, made now; those of all others stand in the array itself."""
+    def _made_tables(self) -> Any:
+        """The tables, made now."""
         pending = self._pending
         if pending is not None:
             made = type(self)(pending.csr, **pending.keywords)._tables

@@ -155,11 +155,11 @@ def column_sums(tables: BBCSRTables, dtype: np.dtype) -> Callable[[np.ndarray], 
     """
     (n_rows, n_cols), size = tables.shape, tables.block_size
     whole = tables._replace(present=None, shape=(n_rows, -(-n_cols // size) * size))
-    run, x = product_transposed(whole, dtype), np.ones(n_rows, dtype)
+    run = product_transposed(whole, dtype)
 
     def add_up(y: np.ndarray) -> None:
         sums = np.empty(whole.shape[1], dtype)
-        run(x, sums, 1, 0)
+        run(np.ones(n_rows, dtype), sums, 1, 0)
         y[:] = sums[:n_cols]
 
     return add_up

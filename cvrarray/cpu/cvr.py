@@ -201,6 +201,19 @@ def row_sums(tables: CVRTables, dtype: np.dtype) -> Callable[[np.ndarray], None]
     return add_up
 
 
+def column_sums(tables: CVRTables, dtype: np.dtype) -> Callable[[np.ndarray], None] | None:
+    """``run(y)``, which does ``y = A.T @ ones``, y (n_cols,) of `dtype`, as for :func:`product_transposed`: slots are added
+    up, whatever rows they are of.
+
+    None where numbers stand for values and that in pads not for 0.
+    """
+    if tables.distinct is not None and (tables.distinct.size == 1 or tables.distinct[:1].any()):
+        return None
+    t, like = _for_kernels(tables, dtype), np.empty(0, dtype)
+    add_up = _by_parts(t, _add_slots, (t,), dtype)
+    return lambda y: add_up(like, y)
+
+
 def work_of_product(tables: CVRTables, x: np.ndarray, y: np.ndarray) -> list[Work]:
     """``y = A @ x`` as calls one after the other, for loops in compiled code. x and y are as for :func:`product`."""
     args = _args_of_product(tables, x.dtype)
@@ -251,10 +264,15 @@ def product_transposed(tables: CVRTables, dtype: np.dtype) -> Run:
     x (n_rows,) and y (n_cols,) are as there. A call takes up to ``parts.MOST_VECTORS`` times the memory of y.
     """
     t = _for_kernels(tables, dtype)
+    return scaled(_by_parts(t, _scatter, (t, simd.width(t.n_lanes)), dtype))
+
+
+def _by_parts(t: CVRTables, scatter: Callable, args: tuple[Any, ...], dtype: np.dtype) -> Callable:
+    """``multiply(x, y)`` by a kernel that scatters."""
     n_cols = t.shape[1]
     low, high = parts.column_ranges(t.step_ptr, (t.n_lanes, 1), t, NO_PADDING, n_cols)
     of = parts.divide(t.step_ptr, t.n_lanes, low, high, n_cols)
-    return scaled(parts.transposed(_scatter, of, t.step_ptr, t.n_lanes, (t, simd.width(t.n_lanes)), n_cols, dtype))
+    return parts.transposed(scatter, of, t.step_ptr, t.n_lanes, args, n_cols, dtype)
 
 
 def to_csr(tables: CVRTables, first: int, last: int) -> CSR:
@@ -833,6 +851,25 @@ def _add_carry_rows(cut_row, cut_ptr, first_column, carry, y):
         for chunk in range(cut_ptr[i, 0], cut_ptr[i, 1]):
             for j in range(carry.shape[1]):
                 y[cut_row[i], first_column + j] += carry[chunk, j]
+
+
+@kernel
+def _add_slots(first, last, part, t, x, sums):
+    """:func:`_scatter` with an x of ones: `x` only tells their dtype."""
+    for p in range(first, last):
+        y = parts.open_part(p, part, sums)
+        for k in range(part.tile[p], part.tile[p + 1]):
+            begin, end = t.step_ptr[k] * t.n_lanes, t.step_ptr[k + 1] * t.n_lanes
+            if t.col_base[k] >= 0:
+                _add_chunk_slots(t.val, begin, end, simd.pointer(t.col_narrow, t.col_ptr[k]), x, simd.pointer(y, t.col_base[k]))
+            else:
+                _add_chunk_slots(t.val, begin, end, simd.pointer(t.col_wide, t.col_ptr[k]), x, y)
+
+
+@inlined
+def _add_chunk_slots(val, begin, end, columns, like, y):
+    for slot in range(end - begin):
+        y[columns[slot]] += simd.load_number(val, begin + slot, like)
 
 
 @kernel
