@@ -119,11 +119,14 @@ def _measure_bin(i, size, n_steps, columns, padding, base, length, piece, found)
         for r in range(WARP):  # padding follows a row's blocks
             length[r] += columns[step * WARP + r] != padding
     first, last = max(i * WARP, piece.first), min((i + 1) * WARP, piece.first + piece.n_rows)
-    for row in range(first + -first % size, last, size):
-        r, to = row - i * WARP, (row - piece.first + piece.at) // size
+    first += -first % size
+    to = (first - piece.first + piece.at) // size  # one division a bin: one a row took as long as all else
+    for row in range(first, last, size):
+        r = row - i * WARP
         found.n_blocks[to] = length[r]
         if length[r]:
             found.low[to], found.high[to] = base + columns[r], base + columns[(length[r] - 1) * WARP + r]
+        to += 1
 
 
 @kernel
