@@ -122,7 +122,7 @@ class SparseArray(Names):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all tables on the device."""
+        """Bytes of all tables on the device; of the CSR where an operation left one, until the first product."""
         raise NotImplementedError
 
     @property
