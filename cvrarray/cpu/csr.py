@@ -111,10 +111,8 @@ def look(indptr: np.ndarray, indices: np.ndarray, n_cols: int) -> tuple[bool, Bi
     """Whether the CSR is canonical, where `indptr` runs from 0 to ``indices.size``. If so, what is counted over bins."""
     is_wrong, n_bins = np.zeros(1, np.bool_), -(-(indptr.size - 1) // WARP)
     bins = Bins(indptr, indices, *(np.empty(n_bins, indices.dtype) for _ in range(3)))
-    work = indptr[::WARP]
-    if (indptr.size - 1) % WARP:
-        work = np.append(work, indptr[-1])
-    threads.run(_compiled_look(indptr.dtype, indices.dtype), work, indptr, indices, n_cols, is_wrong, *bins[2:])
+    kernel = _compiled_look(indptr.dtype, indices.dtype)
+    threads.run_groups(kernel, indptr, WARP, indptr, indices, n_cols, is_wrong, *bins[2:])
     return not is_wrong[0], bins
 
 
