@@ -104,9 +104,7 @@ def _block_rows(places: CSR, block_size: int, count_blocks: Callable) -> BlockRo
         merged_at=np.empty(n_block_rows, np.int64),
         merged=np.empty(3 * places.nnz + n_block_rows, index),  # most of it is never touched
     )
-    threads.run_groups(
-        count_blocks, places.indptr, block_size, _without_values(places), block_size, _within(block_size), found
-    )
+    threads.run_groups(count_blocks, places.indptr, block_size, _without_values(places), block_size, _within(block_size), found)
     return found
 
 
