@@ -6,6 +6,7 @@ import threading
 import numpy as np
 import pytest
 
+import cvrarray
 from cvrarray.cpu.runtime import memory, regions
 
 MEGABYTE = 1 << 20
@@ -111,3 +112,19 @@ def test_threads_take_and_leave():
     for worker in workers:
         worker.join()
     assert not wrong
+
+
+@pytest.mark.parametrize("array_class", [cvrarray.CVRArray, cvrarray.BBCSRArray])
+def test_a_large_array_can_be_written_in_place(array_class):
+    """Its tables lie in a region, whose memory is this process's; and a view of it keeps its values when it is gone."""
+    csr = cvrarray.generate.poisson7(32)
+    A = array_class(csr, device="cpu")
+    assert A.nbytes > 2 * regions.SMALLEST
+    values = A.data
+    assert A.with_values(2 * csr.data, out=A) is A
+    np.testing.assert_array_equal(A.tocsr().data, 2 * csr.data)
+    kept = values.copy()
+    del A
+    B = array_class(csr * 3.0, device="cpu")
+    np.testing.assert_array_equal(values, kept)
+    np.testing.assert_array_equal(B.tocsr().data, 3 * csr.data)

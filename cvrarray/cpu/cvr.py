@@ -43,6 +43,7 @@ SAMPLED_TRIPLETS, MOSTLY = 256, 0.5
 ALL = np.uint32(0xFFFFFFFF)  #: mask of all lanes
 CONTIGUOUS, SCALAR, GATHER, TRIPLETS = range(4)  #: how x is loaded, by ``simd.gather_...`` or ``simd.gather``
 SHORT = 32  #: mean nonzeros of a row up to which scanning all columns is quicker than looking at the ends of rows
+MANY = 7  #: lanes from which it is quicker to feed them as vectors
 NO_PADDING = -1  #: no narrow column: pads have their chunk's smallest
 
 
@@ -442,8 +443,15 @@ def _lay_out(first, last, csr, cuts, t, width):
             ended = ~simd.not_equal_mask(lanes.end, 0, step)
             if step:
                 rec_mask[step - 1] = ended & busy
-            # Whole rows for all of these lanes, and space for a vector of records.
-            if simd.COMPRESSES and step and next_row + masks.count(ended) < n_rows and n_done + WARP < n_rows + n_lanes:
+            n_ended = masks.count(ended)
+            # Enough lanes, whole rows for all of them, and space for a vector of records.
+            if (
+                simd.COMPRESSES
+                and n_ended >= MANY
+                and step
+                and next_row + n_ended < n_rows
+                and n_done + WARP < n_rows + n_lanes
+            ):
                 done = simd.load(lanes.target, 0, lanes.target, simd.WHOLE)
                 n_done = simd.compress(done, ended & busy, records, n_done)
                 next_row = _feed(lanes, ended, step, offsets, rows, next_row)

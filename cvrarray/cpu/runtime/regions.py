@@ -66,6 +66,11 @@ def empty(size: int) -> np.ndarray:
     return np.asarray(_Lease(region))
 
 
+def is_own(memory: np.ndarray) -> bool:
+    """Whether an array that is no view of another lies in memory of NumPy's, or of :func:`empty`'s: not in a file's."""
+    return isinstance(memory.base, _Lease) or (memory.base is None and bool(memory.flags.owndata))
+
+
 def _kept_one(size: int) -> _Region | None:
     """The smallest region that `size` bytes fit, taken from those that are kept; None where there is none."""
     while True:

@@ -121,12 +121,9 @@ def expand(typingctx, array, at, mask, out):
         vector, bits = ir.VectorType(out.type.pointee, n), ir.IntType(n)
         for element in range(0, WARP, n):
             chosen = builder.trunc(builder.lshr(mask, llvm.I32(element)), bits)
-            to = builder.gep(out, [llvm.I32(element)])
-            found = llvm.call(
-                builder, "llvm.masked.expandload", vector,
-                [builder.gep(array, [at]), builder.bitcast(chosen, ir.VectorType(llvm.I1, n)), llvm.load_vector(builder, to, n)],
-                f"v{n}{llvm.letters(vector)}",
-            )  # fmt: skip
+            to, chosen_lanes = builder.gep(out, [llvm.I32(element)]), builder.bitcast(chosen, ir.VectorType(llvm.I1, n))
+            given = [builder.gep(array, [at]), chosen_lanes, llvm.load_vector(builder, to, n)]
+            found = llvm.call(builder, "llvm.masked.expandload", vector, given, f"v{n}{llvm.letters(vector)}")
             builder.store(found, builder.bitcast(to, vector.as_pointer()), align=1)
             at = builder.add(at, builder.zext(builder.ctpop(chosen), llvm.I64))
         return context.get_dummy_value()
