@@ -14,7 +14,9 @@ pytestmark = pytest.mark.skipif(not hasattr(mmap, "MADV_FREE"), reason="the syst
 
 
 @pytest.fixture(autouse=True)
-def nothing_kept():
+def nothing_kept(monkeypatch):
+    """And arrays are large from a size on at which tests are quick."""
+    monkeypatch.setattr(regions, "SMALLEST", MEGABYTE)
     regions._kept.clear()
     yield
     regions._kept.clear()

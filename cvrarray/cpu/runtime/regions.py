@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-SMALLEST = 1 << 20  #: bytes; the memory of smaller arrays is the allocator's, which keeps some itself
+SMALLEST = 1 << 25  #: bytes; the memory of smaller arrays is the allocator's: glibc's keeps blocks of up to 32 MiB itself
 SLACK = 4  #: a region serves arrays from 1 / (1 + 1 / SLACK) of its bytes on
 SHARE = 8  #: no more than this part of the machine's memory is kept
 _HAS_REGIONS = hasattr(mmap, "MADV_FREE") and hasattr(mmap, "MAP_ANONYMOUS")
