@@ -237,27 +237,26 @@ def _count_groups(indptr, indices, windows, height, bands, width, size, group, s
     n_rows, number = len(indptr) - 1, 0
     for w in range(len(windows)):
         start, window_end = windows[w], min(windows[w] + height, n_rows)
-        for b in range(len(bands)):
-            slots = np.int64(0)
-            next_group = start + group
-            for row in range(start, window_end, size):
-                row_end = min(row + size, window_end)
+        slots, next_group = np.int64(0), start + group
+        for row in range(start, window_end, size):
+            row_end, blocks = min(row + size, window_end), np.int64(0)
+            for b in range(len(bands)):
                 for r in range(row, row_end):
                     ahead[r - row], ends[r - row] = _in_band(
                         indices, np.int64(indptr[r]), np.int64(indptr[r + 1]), bands[b], width
                     )
                 number += 1
                 if len(seen_in):
-                    blocks = _marked_blocks(size, row_end - row, indices, ahead, ends, number, seen_in)
+                    blocks += _marked_blocks(size, row_end - row, indices, ahead, ends, number, seen_in)
                 else:
-                    blocks = _merged_blocks(size, row_end - row, indices, ahead, ends)
-                found[0] += blocks
-                slots = max(slots, blocks)
-                while row_end >= next_group:  # a block row may lie in two groups, or in more
-                    found[1] += slots
-                    slots = blocks if row_end > next_group else np.int64(0)
-                    next_group += group
-            found[1] += slots
+                    blocks += _merged_blocks(size, row_end - row, indices, ahead, ends)
+            found[0] += blocks
+            slots = max(slots, blocks)
+            while row_end >= next_group:  # a block row may lie in two groups
+                found[1] += slots
+                slots = blocks if row_end > next_group else np.int64(0)
+                next_group += group
+        found[1] += slots
 
 
 @inlined
