@@ -381,6 +381,8 @@ def _count_blocks(first, last, csr, block_size, within, found):
     bits for the entries of each of these: at most three numbers for a nonzero. One more a block row is written, and
     not kept.
     """
+    if first >= last:
+        return
     if len(within):
         block_size = len(within)
     ints = simd.SINGLE

@@ -31,6 +31,8 @@ def _look(first, last, indptr, indices, n_cols, is_wrong, longest, low, high):
     """Set ``is_wrong[0]`` if rows of the bins `first` to before `last` are not canonical: offsets, range or order of
     columns. And of each bin what :class:`cvrarray.core.tables.Bins` has.
     """
+    if first >= last:  # beyond the last bin there is no offset to look at
+        return
     begin, n_rows = first * WARP, min(last * WARP, len(indptr) - 1) - first * WARP
     # Without a way out, loops compile to vector instructions.
     offsets, decreasing = simd.pointer(indptr, begin), 0
