@@ -27,6 +27,7 @@ from cvrarray.cpu.products.scaling import Run, scaled
 from cvrarray.cpu.runtime import memory, threads
 from cvrarray.cpu.runtime.compiler import compiled, helper, inlined, kernel
 from cvrarray.cpu.runtime.team import Work
+from cvrarray.cpu.simd import masks
 
 #: Steps a chunk should have: STEPS, fewer (to MIN_STEPS) where there would be less than ENOUGH_CHUNKS, more (to
 #: MAX_STEPS) where rows are longer. Measured: ``docs/measurements/0002-cpu-kernels.md``.
@@ -42,6 +43,7 @@ SAMPLED_TRIPLETS, MOSTLY = 256, 0.5
 ALL = np.uint32(0xFFFFFFFF)  #: mask of all lanes
 CONTIGUOUS, SCALAR, GATHER, TRIPLETS = range(4)  #: how x is loaded, by ``simd.gather_...`` or ``simd.gather``
 SHORT = 32  #: mean nonzeros of a row up to which scanning all columns is quicker than looking at the ends of rows
+MANY = 7  #: lanes from which it is quicker to feed them as vectors
 NO_PADDING = -1  #: no narrow column: pads have their chunk's smallest
 
 
@@ -479,6 +481,19 @@ def _lay_out(first, last, csr, cuts, t, width):
             ended = ~simd.not_equal_mask(lanes.end, 0, step)
             if step:
                 rec_mask[step - 1] = ended & busy
+            n_ended = masks.count(ended)
+            # Enough lanes, whole rows for all of them, and space for a vector of records.
+            if (
+                simd.COMPRESSES
+                and n_ended >= MANY
+                and step
+                and next_row + n_ended < n_rows
+                and n_done + WARP < n_rows + n_lanes
+            ):
+                done = simd.load(lanes.target, 0, lanes.target, simd.WHOLE)
+                n_done = simd.compress(done, ended & busy, records, n_done)
+                next_row = _feed(lanes, ended, step, offsets, rows, next_row)
+                busy, ended = busy | ended, np.uint32(0)
             while ended:
                 lane = simd.lowest(ended)
                 bit = ended & (~ended + np.uint32(1))
@@ -503,6 +518,19 @@ def _lay_out(first, last, csr, cuts, t, width):
                 simd.prefetch(csr.indices, end + step * n_lanes, simd.INTO_L1)
                 _write_step(csr, t, k, step, lanes.source, busy, cuts.low[k], width)
         t.rec_ptr[k] = n_done
+
+
+@inlined
+def _feed(lanes, ended, step, offsets, rows, next_row):
+    """Feed the lanes in `ended` the next rows, all of which lie in the chunk as a whole; the row after them."""
+    simd.expand(offsets, next_row, ended, lanes.source)
+    simd.expand(offsets, next_row + 1, ended, lanes.end)
+    simd.expand(rows, next_row, ended, lanes.target)
+    for lane in range(WARP):
+        fed = -np.int64(ended >> np.uint32(lane) & np.uint32(1))
+        lanes.source[lane] -= step & fed
+        lanes.end[lane] -= lanes.source[lane] & fed
+    return next_row + masks.count(ended)
 
 
 @inlined
