@@ -128,28 +128,25 @@ def _parse(text, begin, end, at, to, of, left):
     letters = simd.pointer(text, 0)
     k, n_left = begin, 0
     while k < end:
-        line = k
-        k = _after_line(letters, k)
-        if letters[k] == _NEWLINE:  # a blank one
-            k += 1
+        # found before the entry is read, so that the processor begins with the next line meanwhile
+        newline = _next_newline(letters, k)
+        begin = _after_blanks(letters, k)
+        if letters[begin] <= _SPACE and _after_line(letters, begin) == newline:  # a blank one
+            k = newline + 1
             continue
         if at == to.most or n_left == len(left):
-            return line, at, n_left
-        k = _after_blanks(letters, line)
-        k, is_good = _entry(letters, k, at, to, of)
-        if not is_good:
-            left[n_left, 0], left[n_left, 1] = line, at
+            return k, at, n_left
+        if _entry(letters, begin, at, to, of) != newline:
+            left[n_left, 0], left[n_left, 1] = k, at
             n_left += 1
-            while letters[k] != _NEWLINE:
-                k += 1
-        k += 1
+        k = newline + 1
         at += 1
     return k, at, n_left
 
 
 @inlined
 def _entry(letters, k, at, to, of):
-    """Where an entry ends, or a place before that in its line, and whether it was read."""
+    """Where the line of an entry ends; -1 where it is not one that is read here."""
     wrong = 0
     if of.places:
         row, after = _digits(letters, k, np.uint64(0), of.tens)
@@ -167,8 +164,7 @@ def _entry(letters, k, at, to, of):
         k, bits, is_good = _value(letters, after, of)
         wrong |= not is_good
         to.words[of.values * at + part] = bits
-    k = _after_line(letters, k)
-    return k, (not wrong) & (letters[k] == _NEWLINE)
+    return -1 if wrong else _after_line(letters, k)
 
 
 @inlined
@@ -273,6 +269,15 @@ def _digits(letters, k, value, tens):
         value = value * tens[n] + word
         k += n
     return value, k
+
+
+@inlined
+def _next_newline(letters, k):
+    found = words.letters_equal(letters, k, _NEWLINE)
+    while not found:
+        k += words.LETTERS
+        found = words.letters_equal(letters, k, _NEWLINE)
+    return k + words.trailing_zeros(found)
 
 
 @inlined

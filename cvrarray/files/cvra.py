@@ -27,7 +27,6 @@ import json
 import math
 import struct
 import zipfile
-import zlib
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -43,6 +42,7 @@ from ..core.tables import WARP, mask_dtype
 from ..formats import FORMATS
 from ..input import coercion
 from . import npz
+from .archive import begin_of, members
 from .guards import BLOCK, naming
 
 HEADER = "cvrarray.json"  #: the member that tells a file of ours from other zips
@@ -65,8 +65,8 @@ def write(file: BinaryIO, A: SparseArray) -> None:
                 np.lib.format.write_array(stream, host, version=(1, 0))
 
 
-def read(file: BinaryIO, verify: bool) -> SparseArray:
-    """The array in `file`, its tables mapped; the checksums are compared where `verify` says so, the invariants never.
+def read(file: BinaryIO, archive: zipfile.ZipFile, verify: bool) -> SparseArray:
+    """The array in `file`, a zip, its tables mapped; the checksums are compared where `verify` says so, the invariants never.
 
     Raises
     ------
@@ -75,22 +75,21 @@ def read(file: BinaryIO, verify: bool) -> SparseArray:
     zipfile.BadZipFile
         The zip itself is damaged.
     """
-    with zipfile.ZipFile(file) as archive:
-        members = npz.members(archive)
-    if HEADER not in members:
+    listed = members(archive)
+    if HEADER not in listed:
         raise ValueError(f"must be a file of cvrarray.save; it has no member {HEADER}. Try cvrarray.read")
     buffer = np.memmap(file, np.uint8, mode="r")
     with naming(f"member {HEADER}"):
-        header = json.loads(buffer[_content(buffer, members[HEADER], verify=True)].tobytes())
+        header = json.loads(buffer[_content(buffer, listed[HEADER], verify=True)].tobytes())
         check_header(header)
-    listed = {HEADER, *(f"{name}.npy" for name in header["arrays"])}
-    if members.keys() != listed:
-        odd = ", ".join(sorted(members.keys() ^ listed))
+    wanted = {HEADER, *(f"{name}.npy" for name in header["arrays"])}
+    if listed.keys() != wanted:
+        odd = ", ".join(sorted(listed.keys() ^ wanted))
         raise ValueError(f"must have the members that {HEADER} lists and no other; missing or surplus: {odd}")
     arrays = {}
     for name, found in header["arrays"].items():
         with naming(f"member {name}.npy"):
-            arrays[name] = _map_array(buffer, members[f"{name}.npy"], found["dtype"], tuple(found["shape"]), verify)
+            arrays[name] = _map_array(buffer, listed[f"{name}.npy"], found["dtype"], tuple(found["shape"]), verify)
     return assemble(header, arrays)
 
 
@@ -120,22 +119,11 @@ def _content(buffer: np.ndarray, member: zipfile.ZipInfo, verify: bool) -> slice
     """Where a member's content lies in `buffer`, the mapped file."""
     if member.compress_type != zipfile.ZIP_STORED or member.flag_bits & 1:
         raise ValueError("is compressed or encrypted, and so cannot be mapped. Save the array again")
-    name_size, extra_size = struct.unpack_from("<HH", buffer, member.header_offset + 26)
-    name = slice(member.header_offset + 30, member.header_offset + 30 + name_size)
-    content = slice(name.stop + extra_size, name.stop + extra_size + member.file_size)
-    if bytes(buffer[name]) != member.filename.encode() or content.stop > buffer.size:
-        raise ValueError("is not where the zip's directory says. The file is damaged")
-    if verify and _crc(buffer[content]) != member.CRC:
+    begin = begin_of(member, lambda first, n_bytes: buffer[first : first + n_bytes].tobytes(), buffer.size)
+    content = slice(begin, begin + member.file_size)
+    if verify and devices.CPU.backend("crc32").crc32(buffer[content]) != member.CRC:
         raise ValueError("does not match its checksum. The file is damaged")
     return content
-
-
-def _crc(content: np.ndarray) -> int:
-    """CRC-32, a block at a time: of a large file only these pages need be in memory."""
-    crc = 0
-    for first in range(0, content.size, BLOCK):
-        crc = zlib.crc32(content[first : first + BLOCK], crc)
-    return crc
 
 
 def _map_array(buffer: np.ndarray, member: zipfile.ZipInfo, dtype: str, shape: tuple[int, ...], verify: bool) -> np.ndarray:

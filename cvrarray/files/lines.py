@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -46,7 +45,7 @@ class Lines:
         Bytes that a line may have, at least; and as many as are read at a time, at most.
     """
 
-    def __init__(self, file: BinaryIO | gzip.GzipFile, limit: Limit, longest: int):
+    def __init__(self, file: BinaryIO | Any, limit: Limit, longest: int):
         self._file, self._limit, self._longest = file, limit, longest
         self._read = min(longest, 1 << 18)  # they stay in a cache until they are parsed
         self._kernels = devices.CPU.backend("text")

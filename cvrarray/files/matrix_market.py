@@ -173,7 +173,9 @@ class _Reader:
         self._to = self._kernels.Entries(empty(n_places, index), empty(n_places, index), bits, most)
         self._form = self._kernels.form(2 * has_places, len(numbers), kinds.pop(), shape)
         self._header = header
-        self._line = re.compile(rb"[ \t]*+" + rb"[ \t]++".join(b"(%b)" % word for word in header.words.values()) + rb"[ \t\r]*+")
+        self._line = re.compile(
+            rb"[ \t]*+" + rb"[ \t]++".join(b"(%b)" % word for word in header.words.values()) + rb"[ \t\r]*+"
+        )
         self.found = 0  #: entries, also those for which there was no room
         self.surplus = 0  #: number of the first line for which there was none
 
