@@ -1,4 +1,9 @@
-"""Zips: what they list, and the bytes of a member, read by several threads straight to where they are wanted."""
+"""Zips: what they list; the bytes of a member, read by several threads straight to where they are wanted; and a writer of
+members that begin at multiples of 64.
+
+``zipfile`` finds and unpacks members here. It does not read stored ones, or write: it copies each byte twice more, and
+its checksum is that of :func:`zlib.crc32`, which takes longer than copying.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +27,7 @@ from .guards import BLOCK, MOST_INFLATION, naming
 PART = 1 << 21
 _BLOCK = BLOCK // 4  # bytes read at a time: in the cache until they are summed
 _LOCAL_HEADER = 30  # bytes, before the name
+_ALIGNMENT = 64
 _SECRET = 0x1 | 0x20 | 0x40  # flags of what is encrypted, or a patch of something else
 
 
@@ -40,7 +46,7 @@ def begin_of(member: zipfile.ZipInfo, header: Callable[[int, int], bytes], size:
     """
     if member.flag_bits & _SECRET:
         raise ValueError("is encrypted. Save plain arrays")
-    name = member.orig_filename.encode("utf-8" if member.flag_bits & 0x800 else "cp437")
+    name = member.orig_filename.encode("utf-8" if member.flag_bits & 0x800 or member.filename.isascii() else "cp437")
     local = header(member.header_offset, _LOCAL_HEADER + len(name))
     name_size, extra_size = struct.unpack_from("<HH", local, 26) if len(local) >= _LOCAL_HEADER else (0, 0)
     begin: int = member.header_offset + _LOCAL_HEADER + name_size + extra_size
@@ -161,3 +167,100 @@ class RawFile(io.FileIO):
             n_bytes = io.FileIO.readinto(self, memory)
             self.seek(before)
         return n_bytes or 0
+
+
+# ------------------------------------------------------------------------------------------------ writing
+
+
+class StoredZip:
+    """A new zip in an empty `file`, whose members are stored as they are. :meth:`close` makes it one.
+
+    The content of each begins at a multiple of 64, by a pad in its header: the extra field 0xD935 (alignment, then
+    zeros), known to Android's zipalign and Apache Commons Compress. There are no times in it, and no names of machines.
+    """
+
+    def __init__(self, file: BinaryIO):
+        self._file = file
+        self._members = list[tuple[bytes, int, int, int]]()  # name, checksum, size, offset
+
+    def add(self, name: str, write: Callable[[Any], object]) -> None:
+        """Add a member: what ``write(stream)`` writes to the stream that it gets."""
+        begin, stream = self._file.tell(), _Content(self._file, name.encode())
+        write(stream)
+        stream.end(begin)
+        self._members.append((name.encode(), stream.checksum, stream.size, begin))
+
+    def close(self) -> None:
+        """Write the directory of what was added."""
+        begin = self._file.tell()
+        for member in self._members:
+            self._file.write(_directory_entry(*member))
+        end, n = self._file.tell(), len(self._members)
+        size = end - begin
+        if end > zipfile.ZIP64_LIMIT:
+            record = (b"PK\6\6", 44, 45, 45, 0, 0, n, n, size, begin)
+            self._file.write(struct.pack("<4sQ2H2L4Q", *record) + struct.pack("<4sLQL", b"PK\6\7", 0, end, 1))
+            size = begin = _WIDE
+        self._file.write(struct.pack("<4s4H2LH", b"PK\5\6", 0, 0, n, n, size, begin, 0))
+
+
+class _Content:
+    """What a member is written to. Its header comes first: a small one is held back until that is known, before a large
+    one room is left.
+    """
+
+    def __init__(self, file: BinaryIO, name: bytes):
+        self._file, self._name = file, name
+        self._held: list[np.ndarray] | None = []
+        self._crc32 = devices.CPU.backend("crc32").crc32
+        self.checksum = self.size = 0
+
+    def write(self, content: bytes) -> int:
+        self.size += len(content)
+        if self._held is not None and self.size > BLOCK:
+            self._file.write(_local_header(self._name, self._file.tell(), 0, 0))
+            for block in self._held:
+                self._file.write(block)
+            self._held = None
+        for first in range(0, len(content), BLOCK):  # in the cache when it is written
+            block = np.frombuffer(content, np.uint8, min(BLOCK, len(content) - first), first)
+            self.checksum = self._crc32(block, self.checksum)
+            if self._held is None:
+                self._file.write(block)
+            else:
+                self._held.append(block)
+        return len(content)
+
+    def end(self, begin: int) -> None:
+        """Write the header at `begin`, and what was held back."""
+        end = self._file.tell()
+        if self._held is None:
+            self._file.seek(begin)
+        self._file.write(_local_header(self._name, begin, self.checksum, self.size))
+        if self._held is None:
+            self._file.seek(end)
+        for block in self._held or ():
+            self._file.write(block)
+
+
+_WIDE = 0xFFFFFFFF  # a size or an offset that stands in a field of 64 bits
+_FIRST_DAY = 0x21  # 1980-01-01, the first that a zip knows
+
+
+def _local_header(name: bytes, begin: int, checksum: int, size: int) -> bytes:
+    """What stands before the content of a member, when it begins at `begin`."""
+    wide, pad_header = struct.pack("<2H2Q", 1, 16, size, size), 6
+    pad = -(begin + _LOCAL_HEADER + len(name) + len(wide) + pad_header) % _ALIGNMENT
+    extra = struct.pack("<3H", 0xD935, 2 + pad, _ALIGNMENT) + bytes(pad) + wide
+    fields = (b"PK\3\4", 45, 0, zipfile.ZIP_STORED, 0, _FIRST_DAY, checksum, _WIDE, _WIDE, len(name), len(extra))
+    return struct.pack("<4s5H3L2H", *fields) + name + extra
+
+
+def _directory_entry(name: bytes, checksum: int, size: int, begin: int) -> bytes:
+    """What a zip's directory says of a member: of Unix, wherever we are, so that the same array makes the same file."""
+    extra = b""
+    if max(size, begin) > zipfile.ZIP64_LIMIT:
+        extra, size, begin = struct.pack("<2H3Q", 1, 24, size, size, begin), _WIDE, _WIDE
+    made_by, mode = 3 << 8 | 45, 0o600 << 16
+    fields = (b"PK\1\2", made_by, 45, 0, zipfile.ZIP_STORED, 0, _FIRST_DAY, checksum, size, size, len(name), len(extra))
+    return struct.pack("<4s6H3L5H2L", *fields, 0, 0, 0, mode, begin) + name + extra

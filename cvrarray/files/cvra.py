@@ -25,8 +25,8 @@ from __future__ import annotations
 import io
 import json
 import math
-import struct
 import zipfile
+from functools import partial
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -42,12 +42,13 @@ from ..core.tables import WARP, mask_dtype
 from ..formats import FORMATS
 from ..input import coercion
 from . import npz
-from .archive import begin_of, members
-from .guards import BLOCK, naming
+from .archive import StoredZip, begin_of, members
+from .guards import naming
 
 HEADER = "cvrarray.json"  #: the member that tells a file of ours from other zips
 
 _ALIGNMENT = 64
+_HEAD = 1 << 14  # bytes of an array's member that are looked at; none has a longer header
 #: dtypes that values may have
 _VALUE_DTYPES = ["|b1", "|i1", "<i2", "<i4", "<i8", "|u1", "<u2", "<u4", "<u8", "<f2", "<f4", "<f8", "<c8", "<c16"]
 
@@ -56,13 +57,12 @@ def write(file: BinaryIO, A: SparseArray) -> None:
     """Write `A` to an empty `file`; an array on a GPU is copied to the host table by table."""
     assert isinstance(A, FormatArray)
     header, arrays = describe(A)
-    with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
-        archive.writestr(_aligned_member(HEADER, file.tell()), json.dumps(header, indent=1))
-        for name, array in arrays.items():
-            host = np.ascontiguousarray(devices.move(array, devices.CPU), on_disk(array.dtype))
-            member = _aligned_member(f"{name}.npy", file.tell())
-            with archive.open(member, "w", force_zip64=True) as stream:
-                np.lib.format.write_array(stream, host, version=(1, 0))
+    archive = StoredZip(file)
+    archive.add(HEADER, lambda stream: stream.write(json.dumps(header).encode()))
+    for name, array in arrays.items():
+        host = np.ascontiguousarray(devices.move(array, devices.CPU), on_disk(array.dtype))
+        archive.add(f"{name}.npy", partial(np.lib.format.write_array, array=host, version=(1, 0)))
+    archive.close()
 
 
 def read(file: BinaryIO, archive: zipfile.ZipFile, verify: bool) -> SparseArray:
@@ -78,7 +78,8 @@ def read(file: BinaryIO, archive: zipfile.ZipFile, verify: bool) -> SparseArray:
     listed = members(archive)
     if HEADER not in listed:
         raise ValueError(f"must be a file of cvrarray.save; it has no member {HEADER}. Try cvrarray.read")
-    buffer = np.memmap(file, np.uint8, mode="r")
+    mapped = np.memmap(file, np.uint8, mode="r")
+    buffer = mapped.view(np.ndarray)  # slices of a memmap take ten times as long
     with naming(f"member {HEADER}"):
         header = json.loads(buffer[_content(buffer, listed[HEADER], verify=True)].tobytes())
         check_header(header)
@@ -89,7 +90,7 @@ def read(file: BinaryIO, archive: zipfile.ZipFile, verify: bool) -> SparseArray:
     arrays = {}
     for name, found in header["arrays"].items():
         with naming(f"member {name}.npy"):
-            arrays[name] = _map_array(buffer, listed[f"{name}.npy"], found["dtype"], tuple(found["shape"]), verify)
+            arrays[name] = _map_array(mapped, buffer, listed[f"{name}.npy"], found["dtype"], tuple(found["shape"]), verify)
     return assemble(header, arrays)
 
 
@@ -99,20 +100,6 @@ def assemble(header: dict[str, Any], arrays: dict[str, Any]) -> SparseArray:
 
 
 # ------------------------------------------------------------------------------------------------ members
-
-
-def _aligned_member(name: str, offset: int) -> zipfile.ZipInfo:
-    """A zip member whose content begins at a multiple of 64 when its header stands at `offset`.
-
-    The pad is the extra field 0xD935 (alignment, then zeros), known to Android's zipalign and Apache Commons Compress.
-    An npy header is a multiple of 64 long, so the values are aligned too.
-    """
-    local_header, pad_header, zip64_extra = 30, 6, 20
-    pad = -(offset + local_header + len(name) + pad_header + zip64_extra) % _ALIGNMENT
-    member = zipfile.ZipInfo(name)
-    member.create_system = 3  # Unix, wherever we are: so that the same array makes the same file
-    member.extra = struct.pack("<HHH", 0xD935, 2 + pad, _ALIGNMENT) + bytes(pad)
-    return member
 
 
 def _content(buffer: np.ndarray, member: zipfile.ZipInfo, verify: bool) -> slice:
@@ -126,20 +113,36 @@ def _content(buffer: np.ndarray, member: zipfile.ZipInfo, verify: bool) -> slice
     return content
 
 
-def _map_array(buffer: np.ndarray, member: zipfile.ZipInfo, dtype: str, shape: tuple[int, ...], verify: bool) -> np.ndarray:
-    """A member's array where it lies in `buffer`, the mapped file; on a big-endian machine a copy."""
+def _map_array(
+    mapped: np.memmap, buffer: np.ndarray, member: zipfile.ZipInfo, dtype: str, shape: tuple[int, ...], verify: bool
+) -> np.ndarray:
+    """A member's array where it lies in the mapped file, which `buffer` views; on a big-endian machine a copy."""
     content = _content(buffer, member, verify)
-    stream = io.BytesIO(buffer[content][:BLOCK].tobytes())
-    found = npz.read_npy_header(stream)
-    if found != (shape, False, np.dtype(dtype)):
-        raise ValueError(f"must hold {dtype} of shape {shape}, as {HEADER} says; got {found[2].str}, {found[0]}")
-    first = content.start + stream.tell()
+    head = buffer[content][:_HEAD].tobytes()
+    first = content.start + (_written_header(head, dtype, shape) or _read_header(head, dtype, shape))
     if content.stop - first != math.prod(shape) * np.dtype(dtype).itemsize:
         raise ValueError(f"must hold {dtype} of shape {shape}; it holds {content.stop - first} bytes")
     if first % _ALIGNMENT:
         raise ValueError(f"must have values at a multiple of {_ALIGNMENT} bytes; got {first}. Save the array again")
-    array = np.ndarray(shape, dtype, buffer, first)
+    array = np.ndarray(shape, dtype, mapped, first)
     return array.astype(array.dtype.newbyteorder("="), copy=False)
+
+
+def _written_header(head: bytes, dtype: str, shape: tuple[int, ...]) -> int:
+    """Bytes of an npy header if it is, letter by letter, what NumPy writes of such an array; else 0."""
+    text = f"{{'descr': '{dtype}', 'fortran_order': False, 'shape': {shape}, }}".encode()
+    end = 10 + int.from_bytes(head[8:10], "little")
+    is_so = head[:8] == b"\x93NUMPY\1\0" and head[10:end].rstrip() == text and end <= len(head)
+    return end if is_so else 0
+
+
+def _read_header(head: bytes, dtype: str, shape: tuple[int, ...]) -> int:
+    """Bytes of an npy header; ValueError unless it is that of such an array."""
+    stream = io.BytesIO(head)
+    found = npz.read_npy_header(stream)
+    if found != (shape, False, np.dtype(dtype)):
+        raise ValueError(f"must hold {dtype} of shape {shape}, as {HEADER} says; got {found[2].str}, {found[0]}")
+    return stream.tell()
 
 
 # ------------------------------------------------------------------------------------------------ cvrarray.json

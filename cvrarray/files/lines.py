@@ -45,8 +45,9 @@ class Lines:
         Bytes that a line may have, at least; and as many as are read at a time, at most.
     """
 
-    def __init__(self, file: BinaryIO | Any, limit: Limit, longest: int):
-        self._file, self._limit, self._longest = file, limit, longest
+    def __init__(self, file: BinaryIO, limit: Limit, longest: int):
+        self._file: Any = file
+        self._limit, self._longest = limit, longest
         self._read = min(longest, 1 << 18)  # they stay in a cache until they are parsed
         self._kernels = devices.CPU.backend("text")
         self._rest = b""

@@ -23,7 +23,7 @@ import gzip
 import os
 import re
 from collections.abc import Iterator
-from typing import BinaryIO, NamedTuple
+from typing import BinaryIO, NamedTuple, cast
 
 import numpy as np
 
@@ -173,9 +173,8 @@ class _Reader:
         self._to = self._kernels.Entries(empty(n_places, index), empty(n_places, index), bits, most)
         self._form = self._kernels.form(2 * has_places, len(numbers), kinds.pop(), shape)
         self._header = header
-        self._line = re.compile(
-            rb"[ \t]*+" + rb"[ \t]++".join(b"(%b)" % word for word in header.words.values()) + rb"[ \t\r]*+"
-        )
+        words = rb"[ \t]++".join(b"(%b)" % word for word in header.words.values())
+        self._line = re.compile(rb"[ \t]*+%b[ \t\r]*+" % words)
         self.found = 0  #: entries, also those for which there was no room
         self.surplus = 0  #: number of the first line for which there was none
 
@@ -258,7 +257,7 @@ def _places(header: _Header, val: np.ndarray) -> tuple[np.ndarray, ...]:
 
 def _read_header(file: BinaryIO | gzip.GzipFile, text_size: int, limit: Limit) -> tuple[_Header, Lines]:
     """What stands above the entries, and the lines below it. Memory for all of them may be asked for."""
-    lines = Lines(file, limit, BLOCK)
+    lines = Lines(cast(BinaryIO, file), limit, BLOCK)
     buffer, banner, line = lines.buffer(), b"", 1
     while block := lines.take(buffer):
         text, begin = bytes(buffer[block.begin : block.end]), 0
