@@ -26,7 +26,7 @@ MAGIC = "cvrarray"
 VERSION = 2  #: the newest of headers that is read, and that of arrays whose values are stored in few bytes
 PLAIN_VERSION = 1  #: that of all other arrays
 
-_SMALL = 1 << 16  #: bytes below which a pickle joins tables: a buffer of its own costs more than a copy
+_SMALL = 1 << 14  #: bytes below which a pickle joins tables: a buffer of its own costs more than a copy
 _ALIGNMENT = 64  #: of tables on a CPU: a cache line
 _LEAD = 16  #: bytes before the first joined table: CPython's large bytes objects begin so much before a cache line
 

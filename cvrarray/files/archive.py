@@ -1,5 +1,4 @@
-"""Zips: what they list; the bytes of a member, read by several threads straight to where they are wanted; and a writer of
-members that begin at multiples of 64.
+"""Zips: what they list, the bytes of their members, which several threads read to where they are wanted, and a writer.
 
 ``zipfile`` finds and unpacks members here. It does not read stored ones, or write: it copies each byte twice more, and
 its checksum is that of :func:`zlib.crc32`, which takes longer than copying.
@@ -27,7 +26,6 @@ from .guards import BLOCK, MOST_INFLATION, naming
 PART = 1 << 21
 _BLOCK = BLOCK // 4  # bytes read at a time: in the cache until they are summed
 _LOCAL_HEADER = 30  # bytes, before the name
-_ALIGNMENT = 64
 _SECRET = 0x1 | 0x20 | 0x40  # flags of what is encrypted, or a patch of something else
 
 
@@ -175,20 +173,20 @@ class RawFile(io.FileIO):
 class StoredZip:
     """A new zip in an empty `file`, whose members are stored as they are. :meth:`close` makes it one.
 
-    The content of each begins at a multiple of 64, by a pad in its header: the extra field 0xD935 (alignment, then
-    zeros), known to Android's zipalign and Apache Commons Compress. There are no times in it, and no names of machines.
+    Of a member's ``zipfile.ZipInfo`` only the name counts, and what it adds to the header. There are no times in the zip,
+    and no names of machines.
     """
 
     def __init__(self, file: BinaryIO):
         self._file = file
         self._members = list[tuple[bytes, int, int, int]]()  # name, checksum, size, offset
 
-    def add(self, name: str, write: Callable[[Any], object]) -> None:
-        """Add a member: what ``write(stream)`` writes to the stream that it gets."""
-        begin, stream = self._file.tell(), _Content(self._file, name.encode())
+    def add(self, member: zipfile.ZipInfo, write: Callable[[Any], object]) -> None:
+        """Add a member: what ``write(stream)`` writes to the stream that it gets. Its header has 20 bytes more."""
+        begin, stream = self._file.tell(), _Content(self._file, member)
         write(stream)
         stream.end(begin)
-        self._members.append((name.encode(), stream.checksum, stream.size, begin))
+        self._members.append((member.filename.encode(), stream.checksum, stream.size, begin))
 
     def close(self) -> None:
         """Write the directory of what was added."""
@@ -209,8 +207,8 @@ class _Content:
     one room is left.
     """
 
-    def __init__(self, file: BinaryIO, name: bytes):
-        self._file, self._name = file, name
+    def __init__(self, file: BinaryIO, member: zipfile.ZipInfo):
+        self._file, self._member = file, member
         self._held: list[np.ndarray] | None = []
         self._crc32 = devices.CPU.backend("crc32").crc32
         self.checksum = self.size = 0
@@ -218,7 +216,7 @@ class _Content:
     def write(self, content: bytes) -> int:
         self.size += len(content)
         if self._held is not None and self.size > BLOCK:
-            self._file.write(_local_header(self._name, self._file.tell(), 0, 0))
+            self._file.write(_local_header(self._member, 0, 0))
             for block in self._held:
                 self._file.write(block)
             self._held = None
@@ -236,7 +234,7 @@ class _Content:
         end = self._file.tell()
         if self._held is None:
             self._file.seek(begin)
-        self._file.write(_local_header(self._name, begin, self.checksum, self.size))
+        self._file.write(_local_header(self._member, self.checksum, self.size))
         if self._held is None:
             self._file.seek(end)
         for block in self._held or ():
@@ -247,11 +245,9 @@ _WIDE = 0xFFFFFFFF  # a size or an offset that stands in a field of 64 bits
 _FIRST_DAY = 0x21  # 1980-01-01, the first that a zip knows
 
 
-def _local_header(name: bytes, begin: int, checksum: int, size: int) -> bytes:
-    """What stands before the content of a member, when it begins at `begin`."""
-    wide, pad_header = struct.pack("<2H2Q", 1, 16, size, size), 6
-    pad = -(begin + _LOCAL_HEADER + len(name) + len(wide) + pad_header) % _ALIGNMENT
-    extra = struct.pack("<3H", 0xD935, 2 + pad, _ALIGNMENT) + bytes(pad) + wide
+def _local_header(member: zipfile.ZipInfo, checksum: int, size: int) -> bytes:
+    """What stands before the content of a member."""
+    name, extra = member.filename.encode(), member.extra + struct.pack("<2H2Q", 1, 16, size, size)
     fields = (b"PK\3\4", 45, 0, zipfile.ZIP_STORED, 0, _FIRST_DAY, checksum, _WIDE, _WIDE, len(name), len(extra))
     return struct.pack("<4s5H3L2H", *fields) + name + extra
 

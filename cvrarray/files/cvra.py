@@ -25,6 +25,7 @@ from __future__ import annotations
 import io
 import json
 import math
+import struct
 import zipfile
 from functools import partial
 from typing import Any, BinaryIO
@@ -58,10 +59,10 @@ def write(file: BinaryIO, A: SparseArray) -> None:
     assert isinstance(A, FormatArray)
     header, arrays = describe(A)
     archive = StoredZip(file)
-    archive.add(HEADER, lambda stream: stream.write(json.dumps(header).encode()))
+    archive.add(_aligned_member(HEADER, file.tell()), lambda stream: stream.write(json.dumps(header).encode()))
     for name, array in arrays.items():
         host = np.ascontiguousarray(devices.move(array, devices.CPU), on_disk(array.dtype))
-        archive.add(f"{name}.npy", partial(np.lib.format.write_array, array=host, version=(1, 0)))
+        archive.add(_aligned_member(f"{name}.npy", file.tell()), partial(np.lib.format.write_array, array=host, version=(1, 0)))
     archive.close()
 
 
@@ -100,6 +101,20 @@ def assemble(header: dict[str, Any], arrays: dict[str, Any]) -> SparseArray:
 
 
 # ------------------------------------------------------------------------------------------------ members
+
+
+def _aligned_member(name: str, offset: int) -> zipfile.ZipInfo:
+    """A zip member whose content begins at a multiple of 64 when its header stands at `offset`.
+
+    The pad is the extra field 0xD935 (alignment, then zeros), known to Android's zipalign and Apache Commons Compress.
+    An npy header is a multiple of 64 long, so the values are aligned too.
+    """
+    local_header, pad_header, zip64_extra = 30, 6, 20
+    pad = -(offset + local_header + len(name) + pad_header + zip64_extra) % _ALIGNMENT
+    member = zipfile.ZipInfo(name)
+    member.create_system = 3  # Unix, wherever we are: so that the same array makes the same file
+    member.extra = struct.pack("<HHH", 0xD935, 2 + pad, _ALIGNMENT) + bytes(pad)
+    return member
 
 
 def _content(buffer: np.ndarray, member: zipfile.ZipInfo, verify: bool) -> slice:
