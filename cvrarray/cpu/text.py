@@ -20,18 +20,17 @@ from cvrarray.cpu.simd import words
 INTEGER, UNSIGNED, REAL = range(3)  #: values: digits that may have a sign; digits; a decimal number
 
 LEAD = 64  #: bytes before a text in its buffer; the last of them is a newline
-PAD = 64  #: bytes behind a text in its buffer
+PAD = 128  #: bytes behind a text in its buffer
 DIGITS = 19  #: of decimal digits so many fit a word
 MOST_DIGITS = 18  #: of an integer that is read here: then nothing can wrap
 LEAST_POWER, MOST_POWER = -342, 308  #: powers of ten beyond which a number of DIGITS digits is 0 or inf
 
-_TAB, _NEWLINE, _RETURN, _SPACE, _PLUS, _MINUS, _POINT, _E = b"\t\n\r +-.e"
-_ZEROS, _TO_HIGH, _HIGH = (np.uint64(0x0101010101010101 * byte) for byte in (ord("0"), 0x76, 0x80))
+_TAB, _NEWLINE, _RETURN, _SPACE, _PLUS, _MINUS, _POINT, _E, _ZERO, _NINE = b"\t\n\r +-.e09"
+_ZEROS = np.uint64(0x0101010101010101 * _ZERO)
 _PAIRS, _HUNDREDS, _ONES = np.uint64(0x000000FF000000FF), np.uint64(0x000F424000000064), np.uint64(0x0000271000000001)
 _MANTISSA, _HIDDEN = np.uint64(52), np.uint64(1 << 52)
 _U1, _U3, _U8, _U16, _U32, _U9, _U10 = (np.uint64(n) for n in (1, 3, 8, 16, 32, 9, 10))
 _UNCERTAIN = np.uint64(2**64 - 1)  #: no number's bits but a nan's
-_MOST_EXPONENT = 99_999  #: of an exponent that is read here
 
 
 class Form(NamedTuple):
@@ -42,7 +41,8 @@ class Form(NamedTuple):
     kind: int  # of these: INTEGER, UNSIGNED or REAL
     n_rows: int
     n_cols: int
-    tens: np.ndarray  # see powers_of_ten
+    tens: np.ndarray  # (20,) uint64: powers of ten
+    kept: np.ndarray  # (9,) uint64: words of which the last 0 to 8 letters are kept
     fives: np.ndarray  # see powers_of_five
 
 
@@ -53,12 +53,6 @@ class Entries(NamedTuple):
     col: np.ndarray
     words: np.ndarray  # (values * most,) uint64: the bits of the values
     most: int
-
-
-@cache
-def powers_of_ten() -> np.ndarray:
-    """(9,) uint64: 10 to the power of 0 to 8."""
-    return 10 ** np.arange(9, dtype=np.uint64)
 
 
 @cache
@@ -81,7 +75,9 @@ def powers_of_five() -> np.ndarray:
 
 def form(places: int, values: int, kind: int, shape: tuple[int, int]) -> Form:
     """The :class:`Form` of entries in a matrix of `shape`."""
-    return Form(places, values, kind, *shape, powers_of_ten(), powers_of_five())
+    tens = np.array([10**n for n in range(DIGITS + 1)], np.uint64)
+    kept = np.array([2**64 - 2 ** (64 - 8 * n) for n in range(9)], np.uint64)
+    return Form(places, values, kind, *shape, tens, kept, powers_of_five())
 
 
 def count_lines(text: np.ndarray, end: int) -> tuple[int, int]:
@@ -148,31 +144,38 @@ def _parse(text, begin, end, at, to, of, left):
 def _entry(letters, k, at, to, of):
     """Where the line of an entry ends; -1 where it is not one that is read here."""
     wrong = 0
+    window = k, words.letters_outside(letters, k, _ZERO, _NINE)
     if of.places:
-        row, after = _digits(letters, k, np.uint64(0), of.tens)
+        after = _after_digits(window, k)
+        row = _number(letters, after, after - k, np.uint64(0), of)
         wrong |= (after == k) | (after - k > MOST_DIGITS)
         k = _after_blanks(letters, after)
-        col, end = _digits(letters, k, np.uint64(0), of.tens)
-        wrong |= (k == after) | (end == k) | (end - k > MOST_DIGITS)
+        wrong |= k == after
+        window = _moved(letters, window, k)
+        after = _after_digits(window, k)
+        col = _number(letters, after, after - k, np.uint64(0), of)
+        wrong |= (after == k) | (after - k > MOST_DIGITS)
         i, j = np.int64(row) - 1, np.int64(col) - 1
         wrong |= (i < 0) | (i >= of.n_rows) | (j < 0) | (j >= of.n_cols)
         to.row[at], to.col[at] = i, j
-        k = end
+        k = after
     for part in range(of.values):
         after = _after_blanks(letters, k)
         wrong |= (after == k) & ((of.places > 0) | (part > 0))
-        k, bits, is_good = _value(letters, after, of)
+        window = _moved(letters, window, after)
+        k, bits, is_good = _value(letters, after, window, of)
         wrong |= not is_good
         to.words[of.values * at + part] = bits
     return -1 if wrong else _after_line(letters, k)
 
 
 @inlined
-def _value(letters, k, of):
+def _value(letters, k, window, of):
     """Where a value ends, its bits, and whether it is certain."""
     is_negative = letters[k] == _MINUS
     k += is_negative
-    whole, after = _digits(letters, k, np.uint64(0), of.tens)
+    after = _after_digits(window, k)
+    whole = _number(letters, after, after - k, np.uint64(0), of)
     if of.kind != REAL:
         value = np.uint64(-np.int64(whole)) if is_negative else whole
         is_good = (after > k) & (after - k <= MOST_DIGITS) & ((of.kind == INTEGER) | (not is_negative))
@@ -180,18 +183,23 @@ def _value(letters, k, of):
     begin, n_digits, power = k, after - k, 0
     k = after
     if letters[k] == _POINT:
-        whole, k = _digits(letters, after + 1, whole, of.tens)
+        k = _after_digits(window, after + 1)
         power = after + 1 - k
         n_digits -= power
+        whole = _number(letters, k, -power, whole, of)
     end = k
     is_good = n_digits > 0
     if letters[k] | 32 == _E:
-        k, exponent = _exponent(letters, k + 1, of.tens)
-        is_good &= abs(exponent) <= _MOST_EXPONENT
-        power += exponent
-    bits = _decimal(letters, begin, end, whole, n_digits, power, of.fives)
-    is_good &= bits != _UNCERTAIN
-    return k, bits | np.uint64(is_negative) << np.uint64(63), is_good
+        k += 1
+        is_below = letters[k] == _MINUS
+        k += is_below | (letters[k] == _PLUS)
+        after = _after_digits(window, k)
+        is_good &= (after > k) & (after - k <= 5)
+        exponent = np.int64(_number(letters, after, min(after - k, 5), np.uint64(0), of))
+        power += -exponent if is_below else exponent
+        k = after
+    bits = _decimal(letters, begin, end, whole, n_digits, power, of.fives) if is_good else _UNCERTAIN
+    return k, bits | np.uint64(is_negative) << np.uint64(63), bits != _UNCERTAIN
 
 
 @helper
@@ -242,33 +250,42 @@ def _nearest(whole, power, fives):
 
 
 @inlined
-def _exponent(letters, k, tens):
-    """Where an exponent ends, and its value; one beyond _MOST_EXPONENT where it is none, or too long."""
-    is_negative = letters[k] == _MINUS
-    k += is_negative | (letters[k] == _PLUS)
-    value, after = _digits(letters, k, np.uint64(0), tens)
-    exponent = np.int64(value)
-    if after == k or after - k > 8:
-        exponent = _MOST_EXPONENT + 1
-    return after, -exponent if is_negative else exponent
+def _moved(letters, window, k):
+    """A window from `k` on, unless the old one reaches far enough; see :func:`_after_digits`."""
+    if k - window[0] <= words.LETTERS // 2:
+        return window
+    return k, words.letters_outside(letters, k, _ZERO, _NINE)
 
 
 @inlined
-def _digits(letters, k, value, tens):
-    """The number that begins with the digits of `value` and goes on with those from `k` on, and where these end. It
-    wraps.
+def _after_digits(window, k):
+    """Where the digits from `k` on end; `k` where they reach beyond the window.
+
+    A window is a place, and which of the letters from there on are no digits: to find the end of a number so takes less
+    time than to look for it among the digits, and what follows it waits for nothing else.
     """
-    n = 8
-    while n == 8:
-        word = words.load_word(letters, k) ^ _ZEROS
-        n = words.trailing_zeros(((word + _TO_HIGH) | word) & _HIGH) >> 3
-        shift = np.uint64(32 - 4 * n)
-        word = (word << shift) << shift  # with zeros before the digits
-        word = word * _U10 + (word >> _U8)
-        word = ((word & _PAIRS) * _HUNDREDS + ((word >> _U16) & _PAIRS) * _ONES) >> _U32
-        value = value * tens[n] + word
-        k += n
-    return value, k
+    n = words.trailing_zeros(window[1] >> np.uint64(min(k - window[0], words.LETTERS - 1)))
+    return k + n if n < words.LETTERS else k
+
+
+@inlined
+def _number(letters, end, n, value, of):
+    """The number that begins with the digits of `value` and goes on with the `n` digits before `end`; it means nothing
+    where it does not fit a word.
+    """
+    low = _eight(letters, end, min(n, 8), of)
+    if n <= 8:
+        return value * of.tens[n] + low
+    high = _eight(letters, end - 8, min(n - 8, 8), of) + of.tens[8] * _eight(letters, end - 16, min(max(n - 16, 0), 8), of)
+    return value * of.tens[min(n, DIGITS)] + high * of.tens[8] + low
+
+
+@inlined
+def _eight(letters, end, n, of):
+    """The number of the `n` digits, at most 8, before `end`."""
+    word = (words.load_word(letters, end - 8) ^ _ZEROS) & of.kept[n]
+    word = word * _U10 + (word >> _U8)
+    return ((word & _PAIRS) * _HUNDREDS + ((word >> _U16) & _PAIRS) * _ONES) >> _U32
 
 
 @inlined

@@ -43,6 +43,22 @@ def letters_below(typingctx, text, at, letter):
 
 
 @intrinsic
+def letters_outside(typingctx, text, at, first, last):
+    """Bit l is set where ``text[at + l]`` is no letter from `first` to `last`, l from 0 to 63; `text` is a pointer to
+    uint8.
+    """
+
+    def codegen(context, builder, signature, args):
+        text, at, first, last = args
+        letters = llvm.load_vector(builder, builder.gep(text, [at]), LETTERS)
+        from_first = builder.sub(letters, llvm.splat(builder, first, LETTERS))
+        found = builder.icmp_unsigned(">", from_first, llvm.splat(builder, builder.sub(last, first), LETTERS))
+        return builder.bitcast(found, llvm.I64)
+
+    return types.uint64(text, types.intp, types.uint8, types.uint8), codegen
+
+
+@intrinsic
 def ones(typingctx, word):
     """How many bits of a word are 1."""
 
