@@ -22,6 +22,7 @@ INTEGER, UNSIGNED, REAL = range(3)  #: values: digits that may have a sign; digi
 LEAD = 64  #: bytes before a text in its buffer; the last of them is a newline
 PAD = 128  #: bytes behind a text in its buffer
 DIGITS = 19  #: of decimal digits so many fit a word
+EXACT_DIGITS = 15  #: of an integer that is a float64
 MOST_DIGITS = 18  #: of an integer that is read here: then nothing can wrap
 LEAST_POWER, MOST_POWER = -342, 308  #: powers of ten beyond which a number of DIGITS digits is 0 or inf
 
@@ -207,6 +208,8 @@ def _decimal(letters, begin, end, whole, n_digits, power, fives):
     """Bits of the float64 next to the digits from `begin` to before `end`, of which `whole` consists unless there are too
     many, times ten to the `power`.
     """
+    if n_digits <= EXACT_DIGITS and power == 0:
+        return words.float_bits(np.float64(np.int64(whole)))
     if n_digits <= DIGITS:
         return _nearest(whole, power, fives)
     whole, kept, k = np.uint64(0), 0, begin

@@ -89,6 +89,16 @@ def leading_zeros(typingctx, word):
 
 
 @intrinsic
+def float_bits(typingctx, value):
+    """The bits of a float64."""
+
+    def codegen(context, builder, signature, args):
+        return builder.bitcast(args[0], llvm.I64)
+
+    return types.uint64(types.float64), codegen
+
+
+@intrinsic
 def product_of_words(typingctx, a, b):
     """The product of two words as two: the higher, the lower."""
 
