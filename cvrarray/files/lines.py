@@ -64,12 +64,13 @@ class Lines:
     def restart(self, rest: bytes = b"") -> None:
         """Put `rest`, of the block that was taken last, back; and count lines that are not blank anew."""
         self._line -= rest.count(b"\n")
+        self.n_bytes -= len(rest)
         self._rest, self._before = rest + self._rest, 0
 
-    def take(self, buffer: bytearray) -> Block | None:
-        """The next block, in `buffer`; None where there is none."""
+    def take(self, buffer: bytearray, n_bytes: int | None = None) -> Block | None:
+        """The next block, in `buffer`; None where there is none. So many bytes are read at a time."""
         begin = self._kernels.LEAD
-        end = self._fill(buffer, begin)
+        end = self._fill(buffer, begin, min(n_bytes or self._read, self._read))
         if end == begin:
             return None
         text = np.frombuffer(buffer, np.uint8)
@@ -81,12 +82,12 @@ class Lines:
         self._limit.require(self.n_bytes, f"line {self._line - 1}: the text up to here has")
         return block
 
-    def _fill(self, buffer: bytearray, begin: int) -> int:
+    def _fill(self, buffer: bytearray, begin: int, n_bytes: int) -> int:
         """Where the whole lines end that now stand from `begin` on; at `begin` where the file ends."""
         end = begin + len(self._rest)
         buffer[begin:end] = self._rest
         with memoryview(buffer) as memory:
-            while n_read := self._file.readinto(memory[end : end + self._read]):
+            while n_read := self._file.readinto(memory[end : end + n_bytes]):
                 last, end = end, end + n_read
                 cut = buffer.rfind(b"\n", last, end) + 1
                 if cut:

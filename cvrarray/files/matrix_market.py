@@ -54,6 +54,11 @@ _FIELDS = {**dict(zip(_VALUE, _VALUE, strict=True)), "double": "real"}
 #: dtypes of values, by field; a pattern has none.
 _DTYPES = {"pattern": "", "integer": "i8", "unsigned-integer": "u8", "real": "f8", "complex": "c16"}
 
+#: Bits of a value's words, real and imaginary part, that its mirror image has the other way; and what it has more.
+_SIGN = 1 << 63
+_MIRROR = {"symmetric": ((0, 0), 0), "skew-symmetric": ((_SIGN, _SIGN), 0), "hermitian": ((0, _SIGN), 0)}
+
+_HEADER_BYTES = 1 << 12  # read at a time until the entries begin
 _LEFT = 1 << 10  #: lines of a block that compiled code leaves at a time
 
 #: Comments and blank lines, as many as there are, never looking back.
@@ -130,6 +135,8 @@ def _pieces(header: _Header, lines: Lines, n_bytes: int) -> Iterator[tuple[np.nd
         found += reader.found
         if reader.found > most:
             break
+        if not reader.found:
+            continue
         row, col, val = reader.entries()
         if header.symmetry != "general":
             triangles |= {name for name, there in (("lower", row > col), ("upper", row < col)) if there.any()}
@@ -146,7 +153,6 @@ def _pieces(header: _Header, lines: Lines, n_bytes: int) -> Iterator[tuple[np.nd
 def _parse(header: _Header, lines: Lines) -> tuple[np.ndarray, ...]:
     """(row, col, val) of all entries; of an array only `val` counts."""
     reader = _Reader(header, header.n_entries)
-    lines.restart()
     lines.each(reader.read)
     n, found = header.n_entries, reader.found
     if header.layout == "array" and found != n:
@@ -259,7 +265,7 @@ def _read_header(file: BinaryIO | gzip.GzipFile, text_size: int, limit: Limit) -
     """What stands above the entries, and the lines below it. Memory for all of them may be asked for."""
     lines = Lines(cast(BinaryIO, file), limit, BLOCK)
     buffer, banner, line = lines.buffer(), b"", 1
-    while block := lines.take(buffer):
+    while block := lines.take(buffer, _HEADER_BYTES):
         text, begin = bytes(buffer[block.begin : block.end]), 0
         if not banner:
             begin = text.index(b"\n") + 1
@@ -315,29 +321,45 @@ def _parse_header(banner: bytes, sizes: bytes, line: int) -> _Header:
 
 def _mirrored(row: np.ndarray, col: np.ndarray, val: np.ndarray, header: _Header) -> tuple[np.ndarray, ...]:
     """The triplets of a matrix of which a half is given where it has a symmetry; either half will do, never both."""
-    from scipy.sparse import csr_array
-
     symmetry, n = header.symmetry, header.n_rows
     if symmetry == "general":
         return row, col, val
-    off = row != col
-    if symmetry == "skew-symmetric":
-        if (val[~off] != 0).any():
-            raise ValueError(f"row {row[~off][val[~off] != 0][0] + 1}: a skew-symmetric matrix has no diagonal entry but 0")
-        if val.dtype.kind == "i" and (val == np.iinfo(val.dtype).min).any():
-            i, j = row[val.argmin()] + 1, col[val.argmin()] + 1
-            raise ValueError(f"entry ({i}, {j}): {val.min()} has no negative in {val.dtype}, for entry ({j}, {i})")
+    row, col = (place.astype(coercion.index_dtype((n, n)), copy=False) for place in (row, col))
+    kernels = devices.CPU.backend("symmetry")
+    below, above = kernels.halves(row, col)
+    if symmetry != "symmetric" and below + above < row.size:
+        _check_diagonal(row, col, val, symmetry)
+    if symmetry == "skew-symmetric" and val.dtype.kind == "i" and (val == np.iinfo(val.dtype).min).any():
+        i, j = row[val.argmin()] + 1, col[val.argmin()] + 1
+        raise ValueError(f"entry ({i}, {j}): {val.min()} has no negative in {val.dtype}, for entry ({j}, {i})")
+    if below and above:
+        _require_one_of_each(row, col, header)
+    flip, plus = _MIRROR[symmetry]
+    if (symmetry, val.dtype.kind) == ("skew-symmetric", "i"):  # the complement, and one
+        flip, plus = (2**64 - 1, 0), 1
+    found: tuple[np.ndarray, ...] = kernels.mirrored(row, col, val, flip, plus, above > below)
+    return found
+
+
+def _check_diagonal(row: np.ndarray, col: np.ndarray, val: np.ndarray, symmetry: str) -> None:
+    """ValueError unless the diagonal is 0 where the matrix is skew-symmetric, and real where it is hermitian."""
+    on = row == col
     if symmetry == "hermitian":
-        _require_real(row[~off], val[~off])
-    row_off, col_off, val_off = row[off], col[off], val[off]
-    if (row_off > col_off).any() and (row_off < col_off).any():
-        stored = csr_array((np.ones(row_off.size, bool), (row_off, col_off)), shape=(n, n))
-        both = stored.multiply(stored.T).tocoo()
-        if both.nnz:
-            i, j = both.row[0] + 1, both.col[0] + 1
-            raise ValueError(f"a {symmetry} file must store one of entries ({i}, {j}) and ({j}, {i}); it stores both")
-    other = {"symmetric": val_off, "skew-symmetric": -val_off, "hermitian": val_off.conj()}[symmetry]
-    return np.concatenate((row, col_off)), np.concatenate((col, row_off)), np.concatenate((val, other))
+        _require_real(row[on], val[on])
+    elif (val[on] != 0).any():
+        raise ValueError(f"row {row[on][val[on] != 0][0] + 1}: a skew-symmetric matrix has no diagonal entry but 0")
+
+
+def _require_one_of_each(row: np.ndarray, col: np.ndarray, header: _Header) -> None:
+    """ValueError where an entry and its mirror image are both given."""
+    from scipy.sparse import csr_array
+
+    off = row != col
+    stored = csr_array((np.ones(int(off.sum()), bool), (row[off], col[off])), shape=(header.n_rows, header.n_cols))
+    both = stored.multiply(stored.T).tocoo()
+    if both.nnz:
+        i, j = both.row[0] + 1, both.col[0] + 1
+        raise ValueError(f"a {header.symmetry} file must store one of entries ({i}, {j}) and ({j}, {i}); it stores both")
 
 
 def _require_real(row: np.ndarray, diagonal: np.ndarray) -> None:
