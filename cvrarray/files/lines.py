@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +20,7 @@ _NEWLINE = ord("\n")
 class Block(NamedTuple):
     """Whole lines, each of which ends."""
 
-    buffer: bytearray
+    buffer: mmap.mmap
     text: np.ndarray  # the same
     begin: int
     end: int
@@ -29,7 +30,7 @@ class Block(NamedTuple):
 
     def at(self, k: int) -> tuple[int, bytes]:
         """Number and text of the line that begins at `k`."""
-        return self.line + self.buffer.count(b"\n", self.begin, k), bytes(self.buffer[k : self.buffer.index(b"\n", k)])
+        return self.line + self.buffer[self.begin : k].count(b"\n"), self.buffer[k : self.buffer.find(b"\n", k)]
 
 
 class Lines:
@@ -55,11 +56,12 @@ class Lines:
         self.n_bytes = 0  #: of text in the blocks so far
         self._most_threads = limit.file_size // self._read  # what a file unpacks to comes from one thread anyway
 
-    def buffer(self) -> bytearray:
+    def buffer(self) -> mmap.mmap:
         """Memory for a block."""
-        lead = bytearray(self._kernels.LEAD + self._longest + 2 * self._read + self._kernels.PAD)
-        lead[self._kernels.LEAD - 1] = _NEWLINE
-        return lead
+        # of which the system provides what is used: most files have no such line
+        buffer = mmap.mmap(-1, self._kernels.LEAD + self._longest + 2 * self._read + self._kernels.PAD)
+        buffer[self._kernels.LEAD - 1] = _NEWLINE
+        return buffer
 
     def restart(self, rest: bytes = b"") -> None:
         """Put `rest`, of the block that was taken last, back; and count lines that are not blank anew."""
@@ -67,7 +69,7 @@ class Lines:
         self.n_bytes -= len(rest)
         self._rest, self._before = rest + self._rest, 0
 
-    def take(self, buffer: bytearray, n_bytes: int | None = None) -> Block | None:
+    def take(self, buffer: mmap.mmap, n_bytes: int | None = None) -> Block | None:
         """The next block, in `buffer`; None where there is none. So many bytes are read at a time."""
         begin = self._kernels.LEAD
         end = self._fill(buffer, begin, min(n_bytes or self._read, self._read))
@@ -82,7 +84,7 @@ class Lines:
         self._limit.require(self.n_bytes, f"line {self._line - 1}: the text up to here has")
         return block
 
-    def _fill(self, buffer: bytearray, begin: int, n_bytes: int) -> int:
+    def _fill(self, buffer: mmap.mmap, begin: int, n_bytes: int) -> int:
         """Where the whole lines end that now stand from `begin` on; at `begin` where the file ends."""
         end = begin + len(self._rest)
         buffer[begin:end] = self._rest
@@ -91,11 +93,11 @@ class Lines:
                 last, end = end, end + n_read
                 cut = buffer.rfind(b"\n", last, end) + 1
                 if cut:
-                    self._rest = bytes(memory[cut:end])
+                    self._rest = buffer[cut:end]
                     return cut
                 if end - begin >= self._longest:
                     cut = buffer.rfind(b"\n", begin, last) + 1
-                    line = self._line + buffer.count(b"\n", begin, end)
+                    line = self._line + buffer[begin:end].count(b"\n")
                     if end - max(cut, begin) >= self._longest:
                         raise ValueError(f"line {line}: must be shorter than {self._longest} bytes")
         self._rest = b""

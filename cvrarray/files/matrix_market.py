@@ -266,7 +266,7 @@ def _read_header(file: BinaryIO | gzip.GzipFile, text_size: int, limit: Limit) -
     lines = Lines(cast(BinaryIO, file), limit, BLOCK)
     buffer, banner, line = lines.buffer(), b"", 1
     while block := lines.take(buffer, _HEADER_BYTES):
-        text, begin = bytes(buffer[block.begin : block.end]), 0
+        text, begin = buffer[block.begin : block.end], 0
         if not banner:
             begin = text.index(b"\n") + 1
             banner = text[:begin]
