@@ -18,6 +18,7 @@ from .autotune import autotuned
 from .compiler import (
     MATRIX_LANES,
     NULL,
+    PLAIN,
     STORED,
     Kernel,
     Struct,
@@ -153,7 +154,7 @@ MATMAT = Kernel(
     "bbcsr_matmat",
     "bbcsr_matmat",
     [
-        (value, product, *shape, *layout, offset)
+        (value, product, *shape, *layout, offset, False)
         for value, product in STORED
         for shape, layout, offset in zip(
             SHAPES,
@@ -161,22 +162,24 @@ MATMAT = Kernel(
             ("uint32", "uint32", "uint32", "uint64"),
             strict=True,
         )
-    ],
-    lambda value, product, index, size, holes, lanes, width, vectors, offset: (
+    ]
+    + [(*dtypes, "int32", 1, False, 8, vector_width(dtypes[1]), 1, "uint32", True) for dtypes in transposed.ROUNDED],
+    lambda value, product, index, size, holes, lanes, width, vectors, offset, dots: (
         value, product, index, mask_dtype(size), size, holes, lanes, width, vectors, matrix_unroll(size, lanes * vectors),
-        offset,
+        offset, dots,
     ),
 )  # fmt: skip
 MATMAT_BLOCKS = Kernel(
     "bbcsr_matmat",
     "bbcsr_matmat_blocks",
     [
-        (value, product, *shape, lanes, vector_width(product) if lanes < MATRIX_LANES else 1, sharers)
+        (value, product, *shape, lanes, vector_width(product) if lanes < MATRIX_LANES else 1, sharers, False)
         for value, product in STORED
         for shape, lanes, sharers in zip(SHAPES[1:], (2, 8, 16), (8, 2, 1), strict=True)
-    ],
-    lambda value, product, index, size, holes, lanes, width, sharers: (
-        value, product, index, mask_dtype(size), size, holes, lanes, width, sharers,
+    ]
+    + [(*dtypes, "int32", 3, False, 8, vector_width(dtypes[1]), 2, True) for dtypes in transposed.ROUNDED],
+    lambda value, product, index, size, holes, lanes, width, sharers, dots: (
+        value, product, index, mask_dtype(size), size, holes, lanes, width, sharers, dots,
     ),
 )  # fmt: skip
 TRANSPOSED = Kernel(
@@ -379,30 +382,48 @@ def product_matrix(tables: BBCSRTables, dtype: np.dtype) -> Callable[[cupy.ndarr
     """``run(x, y, alpha, beta)``, which does ``Y = alpha * A @ X + beta * Y``; X (n_cols, k) and Y (n_rows, k) in C
     order.
     """
-    t, size = tables, tables.block_size
-    bins, n_bins = _struct(t), t.col_base.size
+    bins = _struct(tables)
 
     @cache
     def prepared(k, width):
-        lanes, width, _, tiles = matrix_tiles(k, width)
-        how = distinct.kind(t.data, t.distinct), dtype, t.col_wide.dtype, size, t.present is not None
-        if 1 < size <= MOST_ROWS_A_GROUP and lanes >= MANY_LANES:
-            n_threads = n_bins * block_rows_of_a_bin(size) * lanes
-            sharers = sharers_of_block_rows(n_threads * tiles, lanes, _mean_blocks(t))
-            return MATMAT_BLOCKS(*how, lanes, width, sharers), (*blocks(n_threads * sharers, BLOCK), tiles)
-        n_vectors = -(-k // width)
-        lanes, vectors = matrix_layout(n_bins, n_vectors)
-        offset = np.dtype(np.uint32 if (t.shape[1] + size) * n_vectors < 1 << 32 else np.uint64)
-        tiles = max(1, -(-n_vectors // (lanes * vectors)))
-        return MATMAT(*how, lanes, width, vectors, offset), (*blocks(n_bins * WARP, BLOCK), tiles)
+        return _matrix_kernel(tables, dtype, k, width, False)
 
     def run(x, y, alpha, beta):
         k = x.shape[1]
         if k:
             multiply, grid = prepared(k, matrix_width(k, x, y))
-            multiply(grid, (BLOCK,), (bins, np.int64(k), x, y, alpha, beta, update(alpha, beta)))
+            multiply(grid, (BLOCK,), (bins, np.int64(k), x, y, alpha, beta, update(alpha, beta), NULL))
 
     return run
+
+
+def product_matrix_with_dots(tables: BBCSRTables, x: cupy.ndarray, y: cupy.ndarray) -> tuple[Callable[[], None], cupy.ndarray]:
+    """``run()``, which does ``Y = A @ X`` for a square A, and leaves sums (m, k) of ``conj(X) * Y`` over some rows each,
+    real parts in double precision; X and Y (n, k) are of a dtype that is rounded. The sums are the second result.
+    """
+    dtype, k = y.dtype, x.shape[1]
+    multiply, grid = _matrix_kernel(tables, dtype, k, matrix_width(k, x, y), True)
+    dots = cupy.zeros((grid[0] * BLOCK // WARP, k))
+    arguments = _struct(tables), np.int64(k), x, y, dtype.type(1), dtype.type(0), PLAIN, dots
+    return lambda: multiply(grid, (BLOCK,), arguments), dots
+
+
+def _matrix_kernel(
+    t: BBCSRTables, dtype: np.dtype, k: int, width: int, dots: bool
+) -> tuple[cupy.cuda.Function, tuple[int, int]]:
+    """The kernel for `k` columns in vectors of `width`, and its grid."""
+    size, n_bins = t.block_size, t.col_base.size
+    lanes, width, _, tiles = matrix_tiles(k, width)
+    how = distinct.kind(t.data, t.distinct), dtype, t.col_wide.dtype, size, t.present is not None
+    if 1 < size <= MOST_ROWS_A_GROUP and lanes >= MANY_LANES:
+        n_threads = n_bins * block_rows_of_a_bin(size) * lanes
+        sharers = sharers_of_block_rows(n_threads * tiles, lanes, _mean_blocks(t))
+        return MATMAT_BLOCKS(*how, lanes, width, sharers, dots), (*blocks(n_threads * sharers, BLOCK), tiles)
+    n_vectors = -(-k // width)
+    lanes, vectors = matrix_layout(n_bins, n_vectors)
+    offset = np.dtype(np.uint32 if (t.shape[1] + size) * n_vectors < 1 << 32 else np.uint64)
+    tiles = max(1, -(-n_vectors // (lanes * vectors)))
+    return MATMAT(*how, lanes, width, vectors, offset, dots), (*blocks(n_bins * WARP, BLOCK), tiles)
 
 
 def sharers_of_block_rows(n_threads: int, lanes: int, n_blocks: int) -> int:
