@@ -6,7 +6,7 @@
 
 // bbcsr_matmat: all bins, row by row
 //
-// mapping   one warp a bin and W * G * V columns (blockIdx.y counts these). The 32 / G groups of the warp take 32 / G rows
+// mapping   one warp a bin and W * G * V columns (tile_of_block() counts these). The 32 / G groups of the warp take 32 / G rows
 //           at a time, and G turns make 32 rows: so values and block columns are loaded once, by the lane of their row,
 //           and each turn fetches its own by shuffles. With blocks of 1 they are loaded one step ahead
 // traffic   slot: sizeof(A) + (2 or sizeof(I)) / B bytes for each W * G * V columns, with holes sizeof(M) / B more; and X;
@@ -104,7 +104,7 @@ bbcsr_matmat(const Bbcsr<A, I, M> m, int64 k, const Y* __restrict__ x, Y* __rest
     if (bin >= m.n_bins) return;
     const int lane = lane_id();
     // the last columns go with some before them, which are not stored twice, where there are as many
-    const int64 begin = blockIdx.y * (int64)(W * G * V), at = max(min(begin, k - W * G * V), (int64)0) + lane % G * V;
+    const int64 begin = tile_of_block() * (W * G * V), at = max(min(begin, k - W * G * V), (int64)0) + lane % G * V;
     const Bin<A, I, M, B, HOLES> own(m, values, bin, lane);
     Columns<Y, V, W, G * V> sum[G] = {};
     const O row_of_x = (O)(k / V);
@@ -121,6 +121,101 @@ bbcsr_matmat(const Bbcsr<A, I, M> m, int64 k, const Y* __restrict__ x, Y* __rest
     }
 }
 
+// bbcsr_matmat_rows: all bins of single columns, a group of lanes for each row
+//
+// mapping   S groups of G lanes, of one warp, a row and W * G * V columns (tile_of_block() counts these). Each group takes G of
+//           the row's next S * G nonzeros: its lanes load the value and column of one each, a round ahead, and pass them
+//           on by shuffles
+// traffic   as bbcsr_matmat; a bin's warps load the same sectors of its tables
+// requires  as bbcsr_matmat; padding is never multiplied, and rows of X are not loaded for it
+// races     none: the groups of a row own its columns
+// Adds N nonzeros of the group's row, those that its lanes `first` on hold. Unless ALL are there, those are whose bit in
+// `stored`, from the first on, is 1.
+template <int G, bool ALL, int N, class A, class Y, int V, int W, int STRIDE, class O>
+__device__ void add_nonzeros(const Opened<A>& data, const Vector<Y, V>* x, O row, LookedUp<A> v, unsigned stored, int first,
+                             Columns<Y, V, W, STRIDE>& sum) {
+    Columns<Y, V, W, STRIDE> of_x[N];
+#pragma unroll
+    for (int t = 0; t < N; ++t) {
+        const auto from = x + shuffle(row, first + t, FULL, G);
+        if (!ALL) of_x[t] = {};
+        if (ALL || stored >> t & 1)
+#pragma unroll
+            for (int w = 0; w < W; ++w) of_x[t].vector[w] = cached(from + w * G);
+    }
+#pragma unroll
+    for (int t = 0; t < N; ++t) {
+        const Y value = data.template widened<Y>(shuffle(v, first + t, FULL, G));
+        sum.add_product(ALL || stored >> t & 1 ? value : Y{}, of_x[t]);
+    }
+}
+
+template <class A, class Y, class I, int G, int V, int W, int S, class O, class C>
+__device__ void multiply_rows(const C* col, const Opened<A>& data, int n_steps, const Y* x, O row_of_x,
+                              Columns<Y, V, W, G * V>& sum) {
+    constexpr int ROUND = G * S;
+    constexpr int TOGETHER = LOADS / W < G ? LOADS / W : G;   // nonzeros whose rows of X are under way
+    constexpr unsigned EACH = FULL / (G < WARP ? (1u << G % WARP) - 1 : FULL);  // the first bit of every group
+    const int first_lane = lane_id() & ~(G - 1);
+    auto origin = reinterpret_cast<const Vector<Y, V>*>(x);
+    asm("" : "+l"(origin));  // one pointer, not a sum of two for each row
+    C c_next;
+    Stored<A> v_next;
+    int step = lane_id() % ROUND;
+    auto load = [&] {
+        const bool here = step < n_steps;
+        c_next = here ? cached(col + step * (int64)WARP) : C(-1);
+        v_next = here ? cached(data.slot + step * (int64)WARP) : Stored<A>{};
+    };
+    load();
+    for (int begin = 0; begin < n_steps; begin += ROUND) {
+        const bool is_stored = !is_padding<I>(c_next, 0);
+        const O row = (O)c_next * row_of_x;
+        const LookedUp<A> v = data.looked_up(v_next);
+        const unsigned stored = __ballot_sync(FULL, is_stored);
+        step += ROUND;
+        load();
+#pragma unroll 1
+        for (int first = 0; first < G; first += TOGETHER) {
+            const unsigned wanted = (unsigned)((1ull << TOGETHER) - 1) * EACH << first;
+            if (!(stored & wanted)) break;  // padding comes last
+            if ((stored & wanted) == wanted)
+                add_nonzeros<G, true, TOGETHER, A>(data, origin, row, v, 0, first, sum);
+            else
+                add_nonzeros<G, false, TOGETHER, A>(data, origin, row, v, stored >> (first_lane + first), first, sum);
+        }
+    }
+}
+
+template <class A, class Y, class I, class M, int G, int V, int W, int S, class O>
+__global__ __launch_bounds__(512, 2) void bbcsr_matmat_rows(const Bbcsr<A, I, M> m, int64 k, const Y* __restrict__ x,
+                                                            Y* __restrict__ y, Y alpha, Y beta, int update) {
+    const Opened<A>& values = m.data.opened();
+    const int64 row = (blockIdx.x * (int64)blockDim.x + threadIdx.x) / (G * S), bin = row / WARP;
+    if (bin >= m.n_bins) return;
+    const int lane = lane_id();
+    // the last columns go with some before them, which are not stored twice, where there are as many
+    const int64 begin = tile_of_block() * (W * G * V), at = max(min(begin, k - W * G * V), (int64)0) + lane % G * V;
+    const Bin<A, I, M, 1, false> own(m, values, bin, (int)(row % WARP));
+    Columns<Y, V, W, G * V> sum = {};
+    const O row_of_x = (O)(k / V);
+    x += at < k ? at : 0;
+    if (own.is_narrow())
+        multiply_rows<A, Y, I, G, V, W, S>(own.narrow(m), own.data, own.n_blocks, x + own.origin() * k, row_of_x, sum);
+    else
+        multiply_rows<A, Y, I, G, V, W, S>(own.wide(m), own.data, own.n_blocks, x, row_of_x, sum);
+#pragma unroll
+    for (int apart = G; apart < G * S; apart *= 2)
+#pragma unroll
+        for (int w = 0; w < W; ++w)
+#pragma unroll
+            for (int v = 0; v < V; ++v) {
+                Y& own_sum = sum.vector[w].at[v];
+                own_sum = add(own_sum, shuffle(own_sum, lane ^ apart));
+            }
+    if (lane / G % S == 0 && row < m.n_rows) sum.store(y + row * k + at, at, k, alpha, beta, update, begin);
+}
+
 // block rows that a bin may touch
 __device__ constexpr int block_rows_of_a_bin(int B) {
     int apart = 1;  // the largest power of two that divides B: in a bin, block rows begin at multiples of it
@@ -131,7 +226,7 @@ __device__ constexpr int block_rows_of_a_bin(int B) {
 // bbcsr_matmat_blocks: all bins, block row by block row
 //
 // mapping   S groups of G lanes, of one warp, the rows of one block row that lie in one bin, and G * V columns
-//           (blockIdx.y counts these): each group every S-th block. A lane holds B sums for each of its columns, and a
+//           (tile_of_block() counts these): each group every S-th block. A lane holds B sums for each of its columns, and a
 //           row of X is loaded once for all B rows. The values of a block are loaded by the group's lanes, each its
 //           share, one block ahead, and passed on by shuffles
 // traffic   as bbcsr_matmat, but a row of X for each column of a block instead of each nonzero
@@ -191,7 +286,7 @@ __global__ void bbcsr_matmat_blocks(const Bbcsr<A, I, M> m, int64 k, const Y* __
     constexpr int GROUPS = block_rows_of_a_bin(B);
     const int64 group = (blockIdx.x * (int64)blockDim.x + threadIdx.x) / (G * S);
     const int part = threadIdx.x / G % S;
-    const int64 at = (blockIdx.y * (int64)G + threadIdx.x % G) * V;
+    const int64 at = (tile_of_block() * G + threadIdx.x % G) * V;
     const int64 bin = group / GROUPS, block_row = bin * WARP / B + group % GROUPS;
     const int64 row = max(block_row * B, bin * WARP), end = min(min(block_row * B + B, bin * WARP + WARP), m.n_rows);
     if (bin >= m.n_bins || row >= end) return;

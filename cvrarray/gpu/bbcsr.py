@@ -23,6 +23,7 @@ from .compiler import (
     Struct,
     aside,
     blocks,
+    matrix_grid,
     matrix_tiles,
     matrix_width,
     processors,
@@ -43,6 +44,7 @@ ALIKE_FROM, FEWEST, ALIKE_WARPS, SMALL_X = 16, 4, 48, 1 << 19
 WIDE_WARPS = 144  #: a multiprocessor, where bins are wide and warps read other parts of x: sharing makes no more
 SAMPLED, MOST_PADDING = (16, 8), 0.25  #: bins, and steps of each, that are looked at for that; the share of padding there
 
+ROWS = None
 #: ``A @ X``: of blocks of up to MOST_ROWS_A_GROUP rows a group of lanes holds all sums, if at least MANY_LANES share
 #: them. Fewer lanes would read values of too many rows at a time.
 MOST_ROWS_A_GROUP, MANY_LANES = 8, 2
@@ -177,6 +179,24 @@ MATMAT_BLOCKS = Kernel(
     ],
     lambda value, product, index, size, holes, lanes, width, sharers: (
         value, product, index, mask_dtype(size), size, holes, lanes, width, sharers,
+    ),
+)  # fmt: skip
+MATMAT_ROWS = Kernel(
+    "bbcsr_matmat",
+    "bbcsr_matmat_rows",
+    [
+        (value, product, *how)
+        for value, product in STORED
+        for how in (
+            ("int32", 1, vector_width(product), 1, 8, "uint32"),
+            ("int32", 4, 1, 1, 4, "uint32"),
+            ("int64", 16, vector_width(product), 1, 1, "uint64"),
+            ("int32", 16, vector_width(product), 2, 2, "uint32"),
+            ("int32", 32, vector_width(product), 1, 1, "uint32"),
+        )
+    ],
+    lambda value, product, index, lanes, width, vectors, sharers, offset: (
+        value, product, index, mask_dtype(1), lanes, width, vectors, sharers, offset,
     ),
 )  # fmt: skip
 TRANSPOSED = Kernel(
@@ -389,18 +409,23 @@ def product_matrix(tables: BBCSRTables, dtype: np.dtype) -> Callable[[cupy.ndarr
         if 1 < size <= MOST_ROWS_A_GROUP and lanes >= MANY_LANES:
             n_threads = n_bins * block_rows_of_a_bin(size) * lanes
             sharers = sharers_of_block_rows(n_threads * tiles, lanes, _mean_blocks(t))
-            return MATMAT_BLOCKS(*how, lanes, width, sharers), (*blocks(n_threads * sharers, BLOCK), tiles)
+            return MATMAT_BLOCKS(*how, lanes, width, sharers), matrix_grid(*blocks(n_threads * sharers, BLOCK), tiles), BLOCK
         n_vectors = -(-k // width)
         lanes, vectors = matrix_layout(n_bins, n_vectors)
         offset = np.dtype(np.uint32 if (t.shape[1] + size) * n_vectors < 1 << 32 else np.uint64)
+        if ROWS is not None and size == 1:
+            lanes, vectors, sharers, threads = ROWS(n_bins, n_vectors)
+            tiles = max(1, -(-n_vectors // (lanes * vectors)))
+            multiply = MATMAT_ROWS(*how[:3], lanes, width, vectors, sharers, offset)
+            return multiply, matrix_grid(*blocks(n_bins * WARP * lanes * sharers, threads), tiles), threads
         tiles = max(1, -(-n_vectors // (lanes * vectors)))
-        return MATMAT(*how, lanes, width, vectors, offset), (*blocks(n_bins * WARP, BLOCK), tiles)
+        return MATMAT(*how, lanes, width, vectors, offset), matrix_grid(*blocks(n_bins * WARP, BLOCK), tiles), BLOCK
 
     def run(x, y, alpha, beta):
         k = x.shape[1]
         if k:
-            multiply, grid = prepared(k, matrix_width(k, x, y))
-            multiply(grid, (BLOCK,), (bins, np.int64(k), x, y, alpha, beta, update(alpha, beta)))
+            multiply, grid, threads = prepared(k, matrix_width(k, x, y))
+            multiply(grid, (threads,), (bins, np.int64(k), x, y, alpha, beta, update(alpha, beta)))
 
     return run
 

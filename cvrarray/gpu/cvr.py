@@ -27,6 +27,7 @@ from .compiler import (
     Tiles,
     aside,
     blocks,
+    matrix_grid,
     matrix_width,
     struct,
     synchronize,
@@ -45,6 +46,7 @@ LONG = 40
 #: ``A @ X``: bytes of a row of X that one load of a group of lanes covers, at most. L2 answers so many requests, of up
 #: to a cache line each.
 MATRIX_LINE = 128
+LAYOUT = UNROLL_MATRIX = None
 #: Steps a chunk should have: STEPS, fewer (to MIN_STEPS) where there would not be ENOUGH_CHUNKS to keep the device
 #: busy, more (to MAX_STEPS) where rows are longer. Measured: ``docs/decisions/0003-gpu-products.md``.
 MIN_STEPS, STEPS, MAX_STEPS, ENOUGH_CHUNKS = 32, 64, 512, 7392
@@ -311,8 +313,9 @@ def product_matrix(tables: CVRTables, dtype: np.dtype) -> Callable[[cupy.ndarray
 
     @cache
     def layout(k, width):
-        tiles = matrix_layout(k, width, dtype)
-        return tiles, PerStream(lambda: cupy.zeros((tiles.tiles, n_chunks), np.uint32)).get
+        tiles = (LAYOUT or matrix_layout)(k, width, dtype)
+        grid = matrix_grid(n_blocks, tiles.tiles)
+        return tiles, grid, PerStream(lambda: cupy.zeros((grid[1] * grid[2], n_chunks), np.uint32)).get
 
     @cache
     def multiply(tiles, form):
@@ -321,10 +324,10 @@ def product_matrix(tables: CVRTables, dtype: np.dtype) -> Callable[[cupy.ndarray
 
     def run(x, y, alpha, beta):
         k = x.shape[1]
-        tiles, arrived = layout(k, matrix_width(k, x, y))
+        tiles, grid, arrived = layout(k, matrix_width(k, x, y))
         cuts = struct(span, arrived(), scratch.empty((2 * n_chunks, k), dtype)) if is_cut else nothing
         found = multiply(tiles, int(update(alpha, beta)))
-        found((n_blocks, tiles.tiles), (WARP * tiles.lanes,), (chunks, np.int32(k), x, y, cuts, alpha, beta))
+        found(grid, (WARP * tiles.lanes,), (chunks, np.int32(k), x, y, cuts, alpha, beta))
 
     return run
 
@@ -343,6 +346,8 @@ def matrix_layout(k: int, width: int, dtype: np.dtype) -> Tiles:
 
 def matrix_unroll(vectors: int) -> int:
     """Steps whose rows of X are loaded before the first is multiplied."""
+    if UNROLL_MATRIX:
+        return UNROLL_MATRIX
     return 4 if vectors == 1 else 2
 
 
