@@ -133,6 +133,30 @@ def test_layouts_of_many_bins(block_size, dtype, gpu, monkeypatch):
             np.testing.assert_array_equal(get(out), (csr @ x).astype(dtype) + np.asarray(6, dtype), f"{name}, {k} columns")
 
 
+@TYPICAL_BUILDS
+def test_more_tiles_of_columns_than_a_grid_has_in_y(build, gpu, monkeypatch):
+    """z counts further ones, and the last of these may lie beyond all columns."""
+    from cvrarray.gpu import compiler
+
+    monkeypatch.setattr(compiler, "MOST_IN_Y", 2)
+    csr = zoo.integers("rows_of_mixed_length", np.float64)
+    for k in (100, 321):
+        x, before = matrix(csr.shape[1], k), matrix(csr.shape[0], k, seed=9)
+        out = put(before.copy(), gpu)
+        build(csr, gpu).matmat(put(x, gpu), out=out, beta=2)
+        np.testing.assert_array_equal(get(out), csr.toarray() @ x + 2 * before)
+
+
+def test_rows_of_x_that_are_too_long_for_cvr(gpu, monkeypatch):
+    from cvrarray.gpu import cvr
+
+    monkeypatch.setattr(cvr, "MOST_ROW_BYTES", 100)
+    A = cvrarray.CVRArray(np.eye(4), device=gpu)
+    assert (A @ put(np.ones((4, 12)), gpu)).shape == (4, 12)
+    with pytest.raises(ValueError, match="at most 12 columns of float64; got 13"):
+        A @ put(np.ones((4, 13)), gpu)
+
+
 def test_padding_does_not_touch_x(gpu, monkeypatch):
     """Padding loads the first row of X that its bin needs: nan and inf there stay in the rows that need it."""
     from cvrarray.gpu import bbcsr

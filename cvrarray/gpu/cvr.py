@@ -47,6 +47,8 @@ LONG = 40
 #: to a cache line each.
 MATRIX_LINE = 128
 LAYOUT = UNROLL_MATRIX = None
+#: ``A @ X``: bytes of a row of X, at most. Kernels count them in 32 bits.
+MOST_ROW_BYTES = 2_000_000_000
 #: Steps a chunk should have: STEPS, fewer (to MIN_STEPS) where there would not be ENOUGH_CHUNKS to keep the device
 #: busy, more (to MAX_STEPS) where rows are longer. Measured: ``docs/decisions/0003-gpu-products.md``.
 MIN_STEPS, STEPS, MAX_STEPS, ENOUGH_CHUNKS = 32, 64, 512, 7392
@@ -324,6 +326,9 @@ def product_matrix(tables: CVRTables, dtype: np.dtype) -> Callable[[cupy.ndarray
 
     def run(x, y, alpha, beta):
         k = x.shape[1]
+        if k * dtype.itemsize > MOST_ROW_BYTES:
+            most = MOST_ROW_BYTES // dtype.itemsize
+            raise ValueError(f"X must have at most {most:,} columns of {dtype}; got {k:,}. Multiply parts of its columns")
         tiles, grid, arrived = layout(k, matrix_width(k, x, y))
         cuts = struct(span, arrived(), scratch.empty((2 * n_chunks, k), dtype)) if is_cut else nothing
         found = multiply(tiles, int(update(alpha, beta)))
