@@ -146,7 +146,8 @@ __device__ void add_nonzeros(const Opened<A>& data, const Vector<Y, V>* x, O row
 #pragma unroll
     for (int t = 0; t < N; ++t) {
         const Y value = data.template widened<Y>(shuffle(v, first + t, FULL, G));
-        sum.add_product(ALL || stored >> t & 1 ? value : Y{}, of_x[t]);
+        // of padding v is 0, but where all values are one
+        sum.add_product(ALL || !__is_empty(LookedUp<A>) || stored >> t & 1 ? value : Y{}, of_x[t]);
     }
 }
 
@@ -171,7 +172,7 @@ __device__ void multiply_rows(const C* col, const Opened<A>& data, int n_steps, 
     for (int begin = 0; begin < n_steps; begin += ROUND) {
         const bool is_stored = !is_padding<I>(c_next, 0);
         const O row = (O)c_next * row_of_x;
-        const LookedUp<A> v = data.looked_up(v_next);
+        const LookedUp<A> v = is_stored ? data.looked_up(v_next) : LookedUp<A>{};
         const unsigned stored = __ballot_sync(FULL, is_stored);
         step += ROUND;
         load();
@@ -187,19 +188,15 @@ __device__ void multiply_rows(const C* col, const Opened<A>& data, int n_steps, 
     }
 }
 
+// the warp's rows, from `row` on: all its lanes call it
 template <class A, class Y, class I, class M, int G, int V, int W, int S, class O>
-__global__ __launch_bounds__(512, 2) void bbcsr_matmat_rows(const Bbcsr<A, I, M> m, int64 k, const Y* __restrict__ x,
-                                                            Y* __restrict__ y, Y alpha, Y beta, int update) {
-    const Opened<A>& values = m.data.opened();
-    const int64 row = (blockIdx.x * (int64)blockDim.x + threadIdx.x) / (G * S), bin = row / WARP;
-    if (bin >= m.n_bins) return;
+__device__ void multiply_rows_of_warp(const Bbcsr<A, I, M>& m, const Opened<A>& values, int64 row, int64 k, const Y* x, Y* y,
+                                      int64 begin, int64 at, Y alpha, Y beta, int update) {
     const int lane = lane_id();
-    // the last columns go with some before them, which are not stored twice, where there are as many
-    const int64 begin = tile_of_block() * (W * G * V), at = max(min(begin, k - W * G * V), (int64)0) + lane % G * V;
-    const Bin<A, I, M, 1, false> own(m, values, bin, (int)(row % WARP));
+    row += lane / (G * S);
+    const Bin<A, I, M, 1, false> own(m, values, row / WARP, (int)(row % WARP));
     Columns<Y, V, W, G * V> sum = {};
     const O row_of_x = (O)(k / V);
-    x += at < k ? at : 0;
     if (own.is_narrow())
         multiply_rows<A, Y, I, G, V, W, S>(own.narrow(m), own.data, own.n_blocks, x + own.origin() * k, row_of_x, sum);
     else
@@ -214,6 +211,44 @@ __global__ __launch_bounds__(512, 2) void bbcsr_matmat_rows(const Bbcsr<A, I, M>
                 own_sum = add(own_sum, shuffle(own_sum, lane ^ apart));
             }
     if (lane / G % S == 0 && row < m.n_rows) sum.store(y + row * k + at, at, k, alpha, beta, update, begin);
+}
+
+template <class A, class Y, class I, class M, int G, int V, int W, int S, class O>
+__global__ __launch_bounds__(512, 2) void bbcsr_matmat_rows(const Bbcsr<A, I, M> m, int64 k, const Y* __restrict__ x,
+                                                            Y* __restrict__ y, Y alpha, Y beta, int update) {
+    const Opened<A>& values = m.data.opened();
+    const int64 row = warp_id() * (WARP / (G * S));
+    if (row >= m.n_bins * WARP) return;
+    // the last columns go with some before them, which are not stored twice, where there are as many
+    const int64 begin = tile_of_block() * (W * G * V), at = max(min(begin, k - W * G * V), (int64)0) + lane_id() % G * V;
+    x += at < k ? at : 0;
+    multiply_rows_of_warp<A, Y, I, M, G, V, W, S, O>(m, values, row, k, x, y, begin, at, alpha, beta, update);
+}
+
+// bbcsr_matmat_fronts: as bbcsr_matmat_rows, but a block walks over as many neighbouring bins as each other one, its warps
+// in order
+template <class A, class Y, class I, class M, int G, int V, int W, int S, class O>
+__global__ __launch_bounds__(1024, 1) void bbcsr_matmat_fronts(const Bbcsr<A, I, M> m, int64 k, const Y* __restrict__ x,
+                                                               Y* __restrict__ y, Y alpha, Y beta, int update) {
+    const Opened<A>& values = m.data.opened();
+    constexpr int ROWS = WARP / (G * S);
+    __shared__ unsigned next;
+    __shared__ int64 bounds[2];
+    if (threadIdx.x < 2)
+        bounds[threadIdx.x] =
+            lower_bound(m.bin_rowptr, m.n_bins, m.bin_rowptr[m.n_bins] * (blockIdx.x + threadIdx.x) / gridDim.x) * WARP;
+    if (threadIdx.x == 0) next = 0;
+    __syncthreads();
+    const int64 first = bounds[0], end = blockIdx.x + 1 == gridDim.x ? m.n_bins * WARP : bounds[1];
+    const int64 begin = tile_of_block() * (W * G * V), at = max(min(begin, k - W * G * V), (int64)0) + lane_id() % G * V;
+    x += at < k ? at : 0;
+    for (;;) {
+        unsigned number = 0;
+        if (lane_id() == 0) number = atomicAdd(&next, 1u);
+        const int64 row = first + (int64)shuffle(number, 0) * ROWS;
+        if (row >= end) break;
+        multiply_rows_of_warp<A, Y, I, M, G, V, W, S, O>(m, values, row, k, x, y, begin, at, alpha, beta, update);
+    }
 }
 
 // block rows that a bin may touch

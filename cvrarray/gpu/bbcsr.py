@@ -199,6 +199,7 @@ MATMAT_ROWS = Kernel(
         value, product, index, mask_dtype(1), lanes, width, vectors, sharers, offset,
     ),
 )  # fmt: skip
+MATMAT_FRONTS = Kernel("bbcsr_matmat", "bbcsr_matmat_fronts", MATMAT_ROWS._cases, MATMAT_ROWS._arguments)
 TRANSPOSED = Kernel(
     "bbcsr_transposed",
     "bbcsr_transposed",
@@ -417,6 +418,9 @@ def product_matrix(tables: BBCSRTables, dtype: np.dtype) -> Callable[[cupy.ndarr
             lanes, vectors, sharers, threads = ROWS(n_bins, n_vectors)
             tiles = max(1, -(-n_vectors // (lanes * vectors)))
             multiply = MATMAT_ROWS(*how[:3], lanes, width, vectors, sharers, offset)
+            if threads == 1024:
+                multiply = MATMAT_FRONTS(*how[:3], lanes, width, vectors, sharers, offset)
+                return multiply, matrix_grid(processors(cupy.cuda.runtime.getDevice()), tiles), threads
             return multiply, matrix_grid(*blocks(n_bins * WARP * lanes * sharers, threads), tiles), threads
         tiles = max(1, -(-n_vectors // (lanes * vectors)))
         return MATMAT(*how, lanes, width, vectors, offset), matrix_grid(*blocks(n_bins * WARP, BLOCK), tiles), BLOCK
