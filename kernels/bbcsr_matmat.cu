@@ -151,56 +151,66 @@ __device__ void add_nonzeros(const Opened<A>& data, const Vector<Y, V>* x, O row
     }
 }
 
-template <class A, class Y, class I, int G, int V, int W, int S, class O, class C>
-__device__ void multiply_rows(const C* col, const Opened<A>& data, int n_steps, const Y* x, O row_of_x,
-                              Columns<Y, V, W, G * V>& sum) {
-    constexpr int ROUND = G * S;
-    constexpr int TOGETHER = LOADS / W < G ? LOADS / W : G;   // nonzeros whose rows of X are under way
+// A row, as each of its lanes knows it, and what the lane loads ahead: the next nonzero that it passes on.
+template <class A, class Y, class I, class M, int ROUND>
+struct Row {
+    int64 number;
+    int n_steps, step;
+    bool is_narrow;
+    const void* col;
+    Opened<A> data;
+    int64 origin;  // the row of X that columns count from
+    I c;           // as stored
+    Stored<A> v;
+
+    __device__ Row(const Bbcsr<A, I, M>& m, const Opened<A>& values, int64 row) : number(row), data(values) {
+        const Bin<A, I, M, 1, false> own(m, values, row / WARP, (int)(row % WARP));
+        is_narrow = own.is_narrow();
+        col = is_narrow ? (const void*)own.narrow(m) : (const void*)own.wide(m);
+        origin = is_narrow ? own.origin() : 0;
+        data = own.data;
+        n_steps = own.n_blocks;
+        step = lane_id() % ROUND;
+        load();
+    }
+
+    __device__ void load() {
+        const bool here = step < n_steps;
+        c = is_narrow ? (I)0xffff : I(-1);
+        if (here) c = is_narrow ? (I)cached((const uint16*)col + step * (int64)WARP) : cached((const I*)col + step * (int64)WARP);
+        v = here ? cached(data.slot + step * (int64)WARP) : Stored<A>{};
+        step += ROUND;
+    }
+
+    __device__ bool is_stored() const { return is_narrow ? c != (I)0xffff : c >= 0; }
+};
+
+template <int N, class A, class Y, class I, class M, int G, int V, int W, int S, class O>
+__device__ void multiply_row(Row<A, Y, I, M, G * S>& own, const Y* x, int64 k, Columns<Y, V, W, G * V>& sum) {
+    constexpr int TOGETHER = N / W < G ? N / W : G;   // nonzeros whose rows of X are under way
     constexpr unsigned EACH = FULL / (G < WARP ? (1u << G % WARP) - 1 : FULL);  // the first bit of every group
     const int first_lane = lane_id() & ~(G - 1);
-    auto origin = reinterpret_cast<const Vector<Y, V>*>(x);
+    const O row_of_x = (O)(k / V);
+    auto origin = reinterpret_cast<const Vector<Y, V>*>(x + own.origin * k);
     asm("" : "+l"(origin));  // one pointer, not a sum of two for each row
-    C c_next;
-    Stored<A> v_next;
-    int step = lane_id() % ROUND;
-    auto load = [&] {
-        const bool here = step < n_steps;
-        c_next = here ? cached(col + step * (int64)WARP) : C(-1);
-        v_next = here ? cached(data.slot + step * (int64)WARP) : Stored<A>{};
-    };
-    load();
-    for (int begin = 0; begin < n_steps; begin += ROUND) {
-        const bool is_stored = !is_padding<I>(c_next, 0);
-        const O row = (O)c_next * row_of_x;
-        const LookedUp<A> v = is_stored ? data.looked_up(v_next) : LookedUp<A>{};
+    const int n_steps = own.n_steps;
+#pragma unroll 1
+    for (int begin = 0; begin < n_steps; begin += G * S) {
+        const bool is_stored = own.is_stored();
+        const O row = (O)own.c * row_of_x;
+        const LookedUp<A> v = is_stored ? own.data.looked_up(own.v) : LookedUp<A>{};
         const unsigned stored = __ballot_sync(FULL, is_stored);
-        step += ROUND;
-        load();
+        own.load();
 #pragma unroll 1
         for (int first = 0; first < G; first += TOGETHER) {
             const unsigned wanted = (unsigned)((1ull << TOGETHER) - 1) * EACH << first;
             if (!(stored & wanted)) break;  // padding comes last
             if ((stored & wanted) == wanted)
-                add_nonzeros<G, true, TOGETHER, A>(data, origin, row, v, 0, first, sum);
+                add_nonzeros<G, true, TOGETHER, A>(own.data, origin, row, v, 0, first, sum);
             else
-                add_nonzeros<G, false, TOGETHER, A>(data, origin, row, v, stored >> (first_lane + first), first, sum);
+                add_nonzeros<G, false, TOGETHER, A>(own.data, origin, row, v, stored >> (first_lane + first), first, sum);
         }
     }
-}
-
-// the warp's rows, from `row` on: all its lanes call it
-template <class A, class Y, class I, class M, int G, int V, int W, int S, class O>
-__device__ void multiply_rows_of_warp(const Bbcsr<A, I, M>& m, const Opened<A>& values, int64 row, int64 k, const Y* x, Y* y,
-                                      int64 begin, int64 at, Y alpha, Y beta, int update) {
-    const int lane = lane_id();
-    row += lane / (G * S);
-    const Bin<A, I, M, 1, false> own(m, values, row / WARP, (int)(row % WARP));
-    Columns<Y, V, W, G * V> sum = {};
-    const O row_of_x = (O)(k / V);
-    if (own.is_narrow())
-        multiply_rows<A, Y, I, G, V, W, S>(own.narrow(m), own.data, own.n_blocks, x + own.origin() * k, row_of_x, sum);
-    else
-        multiply_rows<A, Y, I, G, V, W, S>(own.wide(m), own.data, own.n_blocks, x, row_of_x, sum);
 #pragma unroll
     for (int apart = G; apart < G * S; apart *= 2)
 #pragma unroll
@@ -208,26 +218,27 @@ __device__ void multiply_rows_of_warp(const Bbcsr<A, I, M>& m, const Opened<A>& 
 #pragma unroll
             for (int v = 0; v < V; ++v) {
                 Y& own_sum = sum.vector[w].at[v];
-                own_sum = add(own_sum, shuffle(own_sum, lane ^ apart));
+                own_sum = add(own_sum, shuffle(own_sum, lane_id() ^ apart));
             }
-    if (lane / G % S == 0 && row < m.n_rows) sum.store(y + row * k + at, at, k, alpha, beta, update, begin);
 }
 
-template <class A, class Y, class I, class M, int G, int V, int W, int S, class O>
-__global__ __launch_bounds__(512, 2) void bbcsr_matmat_rows(const Bbcsr<A, I, M> m, int64 k, const Y* __restrict__ x,
+template <class A, class Y, class I, class M, int G, int V, int W, int S, int N, class O>
+__global__ __launch_bounds__(256, N <= 4 ? 5 : 4) void bbcsr_matmat_rows(const Bbcsr<A, I, M> m, int64 k, const Y* __restrict__ x,
                                                             Y* __restrict__ y, Y alpha, Y beta, int update) {
     const Opened<A>& values = m.data.opened();
-    const int64 row = warp_id() * (WARP / (G * S));
+    const int64 row = (blockIdx.x * (int64)blockDim.x + threadIdx.x) / (G * S);
     if (row >= m.n_bins * WARP) return;
     // the last columns go with some before them, which are not stored twice, where there are as many
     const int64 begin = tile_of_block() * (W * G * V), at = max(min(begin, k - W * G * V), (int64)0) + lane_id() % G * V;
-    x += at < k ? at : 0;
-    multiply_rows_of_warp<A, Y, I, M, G, V, W, S, O>(m, values, row, k, x, y, begin, at, alpha, beta, update);
+    Columns<Y, V, W, G * V> sum = {};
+    Row<A, Y, I, M, G * S> own(m, values, row);
+    multiply_row<N, A, Y, I, M, G, V, W, S, O>(own, x + (at < k ? at : 0), k, sum);
+    if (lane_id() / G % S == 0 && row < m.n_rows) sum.store(y + row * k + at, at, k, alpha, beta, update, begin);
 }
 
 // bbcsr_matmat_fronts: as bbcsr_matmat_rows, but a block walks over as many neighbouring bins as each other one, its warps
 // in order
-template <class A, class Y, class I, class M, int G, int V, int W, int S, class O>
+template <class A, class Y, class I, class M, int G, int V, int W, int S, int N, class O>
 __global__ __launch_bounds__(1024, 1) void bbcsr_matmat_fronts(const Bbcsr<A, I, M> m, int64 k, const Y* __restrict__ x,
                                                                Y* __restrict__ y, Y alpha, Y beta, int update) {
     const Opened<A>& values = m.data.opened();
@@ -239,15 +250,25 @@ __global__ __launch_bounds__(1024, 1) void bbcsr_matmat_fronts(const Bbcsr<A, I,
             lower_bound(m.bin_rowptr, m.n_bins, m.bin_rowptr[m.n_bins] * (blockIdx.x + threadIdx.x) / gridDim.x) * WARP;
     if (threadIdx.x == 0) next = 0;
     __syncthreads();
-    const int64 first = bounds[0], end = blockIdx.x + 1 == gridDim.x ? m.n_bins * WARP : bounds[1];
+    const int64 first = bounds[0] + lane_id() / (G * S), end = blockIdx.x + 1 == gridDim.x ? m.n_bins * WARP : bounds[1];
     const int64 begin = tile_of_block() * (W * G * V), at = max(min(begin, k - W * G * V), (int64)0) + lane_id() % G * V;
     x += at < k ? at : 0;
-    for (;;) {
+    auto take = [&] {
         unsigned number = 0;
         if (lane_id() == 0) number = atomicAdd(&next, 1u);
-        const int64 row = first + (int64)shuffle(number, 0) * ROWS;
-        if (row >= end) break;
-        multiply_rows_of_warp<A, Y, I, M, G, V, W, S, O>(m, values, row, k, x, y, begin, at, alpha, beta, update);
+        return first + (int64)shuffle(number, 0) * ROWS;
+    };
+    int64 row = take();
+    if (row >= end) return;
+    Row<A, Y, I, M, G * S> ahead(m, values, row);
+    while (row < end) {
+        Row<A, Y, I, M, G * S> own = ahead;
+        const int64 following = take();
+        if (following < end) ahead = Row<A, Y, I, M, G * S>(m, values, following);
+        Columns<Y, V, W, G * V> sum = {};
+        multiply_row<N, A, Y, I, M, G, V, W, S, O>(own, x, k, sum);
+        if (lane_id() / G % S == 0 && row < m.n_rows) sum.store(y + row * k + at, at, k, alpha, beta, update, begin);
+        row = following;
     }
 }
 

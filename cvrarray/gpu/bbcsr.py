@@ -188,15 +188,15 @@ MATMAT_ROWS = Kernel(
         (value, product, *how)
         for value, product in STORED
         for how in (
-            ("int32", 1, vector_width(product), 1, 8, "uint32"),
-            ("int32", 4, 1, 1, 4, "uint32"),
-            ("int64", 16, vector_width(product), 1, 1, "uint64"),
-            ("int32", 16, vector_width(product), 2, 2, "uint32"),
-            ("int32", 32, vector_width(product), 1, 1, "uint32"),
+            ("int32", 1, vector_width(product), 1, 8, 8, "uint32"),
+            ("int32", 4, 1, 1, 4, 8, "uint32"),
+            ("int64", 16, vector_width(product), 1, 1, 8, "uint64"),
+            ("int32", 16, vector_width(product), 2, 2, 4, "uint32"),
+            ("int32", 32, vector_width(product), 1, 1, 8, "uint32"),
         )
     ],
-    lambda value, product, index, lanes, width, vectors, sharers, offset: (
-        value, product, index, mask_dtype(1), lanes, width, vectors, sharers, offset,
+    lambda value, product, index, lanes, width, vectors, sharers, loads, offset: (
+        value, product, index, mask_dtype(1), lanes, width, vectors, sharers, loads, offset,
     ),
 )  # fmt: skip
 MATMAT_FRONTS = Kernel("bbcsr_matmat", "bbcsr_matmat_fronts", MATMAT_ROWS._cases, MATMAT_ROWS._arguments)
@@ -415,11 +415,11 @@ def product_matrix(tables: BBCSRTables, dtype: np.dtype) -> Callable[[cupy.ndarr
         lanes, vectors = matrix_layout(n_bins, n_vectors)
         offset = np.dtype(np.uint32 if (t.shape[1] + size) * n_vectors < 1 << 32 else np.uint64)
         if ROWS is not None and size == 1:
-            lanes, vectors, sharers, threads = ROWS(n_bins, n_vectors)
+            lanes, vectors, sharers, threads, loads = ROWS(n_bins, n_vectors)
             tiles = max(1, -(-n_vectors // (lanes * vectors)))
-            multiply = MATMAT_ROWS(*how[:3], lanes, width, vectors, sharers, offset)
+            multiply = MATMAT_ROWS(*how[:3], lanes, width, vectors, sharers, loads, offset)
             if threads == 1024:
-                multiply = MATMAT_FRONTS(*how[:3], lanes, width, vectors, sharers, offset)
+                multiply = MATMAT_FRONTS(*how[:3], lanes, width, vectors, sharers, loads, offset)
                 return multiply, matrix_grid(processors(cupy.cuda.runtime.getDevice()), tiles), threads
             return multiply, matrix_grid(*blocks(n_bins * WARP * lanes * sharers, threads), tiles), threads
         tiles = max(1, -(-n_vectors // (lanes * vectors)))
