@@ -437,6 +437,15 @@ class CVRArray(FormatArray):
         return float(own_us + moved * (n_bytes + sum(stats.shape) * item) / 1e6)
 
     @classmethod
+    def _for_columns(cls, csr: CSR, columns: int) -> dict[str, Any]:
+        device = devices.of(csr.data)
+        if device.kind != "cuda" or columns == 1 or not csr.nnz:
+            return {}
+        module = cls._module(device)
+        with device.use():
+            return {"n_chunks": module.n_chunks_for_columns(csr, module.default_n_lanes(csr), columns)}
+
+    @classmethod
     def _microseconds_of_matrix(cls, name: str, stats: Any, device: str, of_vector: float, columns: int) -> float:
         if device != "cuda":
             return super()._microseconds_of_matrix(name, stats, device, of_vector, columns)

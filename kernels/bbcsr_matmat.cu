@@ -123,47 +123,23 @@ bbcsr_matmat(const Bbcsr<A, I, M> m, int64 k, const Y* __restrict__ x, Y* __rest
 
 // bbcsr_matmat_rows: all bins of single columns, a group of lanes for each row
 //
-// mapping   S groups of G lanes, of one warp, a row and W * G * V columns (tile_of_block() counts these). Each group takes G of
-//           the row's next S * G nonzeros: its lanes load the value and column of one each, a round ahead, and pass them
-//           on by shuffles
+// mapping   S groups of G lanes, of one warp, a row and W * G * V columns (tile_of_block() counts these). Of the row's next
+//           nonzeros each lane loads the values and columns of E, a round ahead, and its group passes them on by shuffles;
+//           LOADS vectors of rows of X are under way together
 // traffic   as bbcsr_matmat; a bin's warps load the same sectors of its tables
-// requires  as bbcsr_matmat; padding is never multiplied, and rows of X are not loaded for it
+// requires  as bbcsr_matmat; rows of X are not loaded for padding
 // races     none: the groups of a row own its columns
-// Adds N nonzeros of the group's row, those that its lanes `first` on hold. Unless ALL are there, those are whose bit in
-// `stored`, from the first on, is 1.
-template <int G, bool ALL, int N, class A, class Y, int V, int W, int STRIDE, class O>
-__device__ void add_nonzeros(const Opened<A>& data, const Vector<Y, V>* x, O row, LookedUp<A> v, unsigned stored, int first,
-                             Columns<Y, V, W, STRIDE>& sum) {
-    Columns<Y, V, W, STRIDE> of_x[N];
-#pragma unroll
-    for (int t = 0; t < N; ++t) {
-        const auto from = x + shuffle(row, first + t, FULL, G);
-        if (!ALL) of_x[t] = {};
-        if (ALL || stored >> t & 1)
-#pragma unroll
-            for (int w = 0; w < W; ++w) of_x[t].vector[w] = cached(from + w * G);
-    }
-#pragma unroll
-    for (int t = 0; t < N; ++t) {
-        const Y value = data.template widened<Y>(shuffle(v, first + t, FULL, G));
-        // of padding v is 0, but where all values are one
-        sum.add_product(ALL || !__is_empty(LookedUp<A>) || stored >> t & 1 ? value : Y{}, of_x[t]);
-    }
-}
-
-// A row, as each of its lanes knows it, and what the lane loads ahead: the next nonzero that it passes on.
-template <class A, class Y, class I, class M, int ROUND>
+template <class A, class Y, class I, class M, int ROUND, int E>
 struct Row {
-    int64 number;
     int n_steps, step;
     bool is_narrow;
     const void* col;
     Opened<A> data;
     int64 origin;  // the row of X that columns count from
-    I c;           // as stored
-    Stored<A> v;
+    I c[E];        // what the lane loads ahead, as stored
+    Stored<A> v[E];
 
-    __device__ Row(const Bbcsr<A, I, M>& m, const Opened<A>& values, int64 row) : number(row), data(values) {
+    __device__ Row(const Bbcsr<A, I, M>& m, const Opened<A>& values, int64 row) : data(values) {
         const Bin<A, I, M, 1, false> own(m, values, row / WARP, (int)(row % WARP));
         is_narrow = own.is_narrow();
         col = is_narrow ? (const void*)own.narrow(m) : (const void*)own.wide(m);
@@ -175,40 +151,82 @@ struct Row {
     }
 
     __device__ void load() {
-        const bool here = step < n_steps;
-        c = is_narrow ? (I)0xffff : I(-1);
-        if (here) c = is_narrow ? (I)cached((const uint16*)col + step * (int64)WARP) : cached((const I*)col + step * (int64)WARP);
-        v = here ? cached(data.slot + step * (int64)WARP) : Stored<A>{};
-        step += ROUND;
+#pragma unroll
+        for (int e = 0; e < E; ++e) {
+            const bool here = step < n_steps;
+            c[e] = is_narrow ? (I)0xffff : I(-1);
+            if (here)
+                c[e] = is_narrow ? (I)cached((const uint16*)col + step * (int64)WARP) : cached((const I*)col + step * (int64)WARP);
+            v[e] = here ? cached(data.slot + step * (int64)WARP) : Stored<A>{};
+            step += ROUND;
+        }
     }
 
-    __device__ bool is_stored() const { return is_narrow ? c != (I)0xffff : c >= 0; }
+    __device__ bool is_stored(int e) const { return is_narrow ? c[e] != (I)0xffff : c[e] >= 0; }
 };
 
-template <int N, class A, class Y, class I, class M, int G, int V, int W, int S, class O>
-__device__ void multiply_row(Row<A, Y, I, M, G * S>& own, const Y* x, int64 k, Columns<Y, V, W, G * V>& sum) {
-    constexpr int TOGETHER = N / W < G ? N / W : G;   // nonzeros whose rows of X are under way
+// Adds N nonzeros of the group's row, those that its lanes `first` on hold, or with E > 1 all. Unless ALL are there, those
+// are whose bit in `stored`, from the lane's group on, is 1.
+template <int G, int E, bool ALL, int N, class A, class Y, int V, int W, int STRIDE, class O>
+__device__ void add_nonzeros(const Opened<A>& data, const Vector<Y, V>* x, const O (&row)[E], const LookedUp<A> (&v)[E],
+                             const unsigned (&stored)[E], int first, Columns<Y, V, W, STRIDE>& sum) {
+    Columns<Y, V, W, STRIDE> of_x[N];
+#pragma unroll
+    for (int t = 0; t < N; ++t) {
+        const int e = t / G, lane = first + t % G;
+        const auto from = x + (G == 1 ? row[e] : shuffle(row[e], lane, FULL, G));
+        if (!ALL) of_x[t] = {};
+        if (ALL || stored[e] >> lane & 1)
+#pragma unroll
+            for (int w = 0; w < W; ++w) of_x[t].vector[w] = cached(from + w * G);
+    }
+#pragma unroll
+    for (int t = 0; t < N; ++t) {
+        const int e = t / G, lane = first + t % G;
+        const Y value = data.template widened<Y>(G == 1 ? v[e] : shuffle(v[e], lane, FULL, G));
+        // of padding v is 0, but where all values are one
+        sum.add_product(ALL || !__is_empty(LookedUp<A>) || stored[e] >> lane & 1 ? value : Y{}, of_x[t]);
+    }
+}
+
+template <class A, class Y, class I, class M, int G, int V, int W, int S, int N, class O>
+__device__ void multiply_row(const Bbcsr<A, I, M>& m, const Opened<A>& values, int64 number, const Y* x, int64 k,
+                             Columns<Y, V, W, G * V>& sum) {
+    constexpr int TOGETHER = N / W;  // nonzeros whose rows of X are under way
+    constexpr int E = TOGETHER > G ? TOGETHER / G : 1;
     constexpr unsigned EACH = FULL / (G < WARP ? (1u << G % WARP) - 1 : FULL);  // the first bit of every group
+    Row<A, Y, I, M, G * S, E> own(m, values, number);
     const int first_lane = lane_id() & ~(G - 1);
     const O row_of_x = (O)(k / V);
     auto origin = reinterpret_cast<const Vector<Y, V>*>(x + own.origin * k);
     asm("" : "+l"(origin));  // one pointer, not a sum of two for each row
     const int n_steps = own.n_steps;
 #pragma unroll 1
-    for (int begin = 0; begin < n_steps; begin += G * S) {
-        const bool is_stored = own.is_stored();
-        const O row = (O)own.c * row_of_x;
-        const LookedUp<A> v = is_stored ? own.data.looked_up(own.v) : LookedUp<A>{};
-        const unsigned stored = __ballot_sync(FULL, is_stored);
+    for (int begin = 0; begin < n_steps; begin += G * S * E) {
+        O row[E];
+        LookedUp<A> v[E];
+        unsigned stored[E], of_group[E], any = 0, all = FULL;
+#pragma unroll
+        for (int e = 0; e < E; ++e) {
+            const bool is_stored = own.is_stored(e);
+            row[e] = (O)own.c[e] * row_of_x;
+            v[e] = is_stored ? own.data.looked_up(own.v[e]) : LookedUp<A>{};
+            stored[e] = __ballot_sync(FULL, is_stored);
+            of_group[e] = stored[e] >> first_lane;
+            any |= stored[e];
+            all &= stored[e];
+        }
+        if (!any) break;  // padding comes last
         own.load();
 #pragma unroll 1
         for (int first = 0; first < G; first += TOGETHER) {
-            const unsigned wanted = (unsigned)((1ull << TOGETHER) - 1) * EACH << first;
-            if (!(stored & wanted)) break;  // padding comes last
-            if ((stored & wanted) == wanted)
-                add_nonzeros<G, true, TOGETHER, A>(own.data, origin, row, v, 0, first, sum);
+            const unsigned wanted = E > 1 ? FULL : (unsigned)((1ull << TOGETHER % 64) - 1) * EACH << first;
+            if ((all & wanted) == wanted)
+                add_nonzeros<G, E, true, TOGETHER, A>(own.data, origin, row, v, of_group, first, sum);
+            else if (any & wanted)
+                add_nonzeros<G, E, false, TOGETHER, A>(own.data, origin, row, v, of_group, first, sum);
             else
-                add_nonzeros<G, false, TOGETHER, A>(own.data, origin, row, v, stored >> (first_lane + first), first, sum);
+                break;
         }
     }
 #pragma unroll
@@ -223,7 +241,7 @@ __device__ void multiply_row(Row<A, Y, I, M, G * S>& own, const Y* x, int64 k, C
 }
 
 template <class A, class Y, class I, class M, int G, int V, int W, int S, int N, class O>
-__global__ __launch_bounds__(256, N <= 4 ? 5 : 4) void bbcsr_matmat_rows(const Bbcsr<A, I, M> m, int64 k, const Y* __restrict__ x,
+__global__ __launch_bounds__(128, 8) void bbcsr_matmat_rows(const Bbcsr<A, I, M> m, int64 k, const Y* __restrict__ x,
                                                             Y* __restrict__ y, Y alpha, Y beta, int update) {
     const Opened<A>& values = m.data.opened();
     const int64 row = (blockIdx.x * (int64)blockDim.x + threadIdx.x) / (G * S);
@@ -231,45 +249,8 @@ __global__ __launch_bounds__(256, N <= 4 ? 5 : 4) void bbcsr_matmat_rows(const B
     // the last columns go with some before them, which are not stored twice, where there are as many
     const int64 begin = tile_of_block() * (W * G * V), at = max(min(begin, k - W * G * V), (int64)0) + lane_id() % G * V;
     Columns<Y, V, W, G * V> sum = {};
-    Row<A, Y, I, M, G * S> own(m, values, row);
-    multiply_row<N, A, Y, I, M, G, V, W, S, O>(own, x + (at < k ? at : 0), k, sum);
+    multiply_row<A, Y, I, M, G, V, W, S, N, O>(m, values, row, x + (at < k ? at : 0), k, sum);
     if (lane_id() / G % S == 0 && row < m.n_rows) sum.store(y + row * k + at, at, k, alpha, beta, update, begin);
-}
-
-// bbcsr_matmat_fronts: as bbcsr_matmat_rows, but a block walks over as many neighbouring bins as each other one, its warps
-// in order
-template <class A, class Y, class I, class M, int G, int V, int W, int S, int N, class O>
-__global__ __launch_bounds__(1024, 1) void bbcsr_matmat_fronts(const Bbcsr<A, I, M> m, int64 k, const Y* __restrict__ x,
-                                                               Y* __restrict__ y, Y alpha, Y beta, int update) {
-    const Opened<A>& values = m.data.opened();
-    constexpr int ROWS = WARP / (G * S);
-    __shared__ unsigned next;
-    __shared__ int64 bounds[2];
-    if (threadIdx.x < 2)
-        bounds[threadIdx.x] =
-            lower_bound(m.bin_rowptr, m.n_bins, m.bin_rowptr[m.n_bins] * (blockIdx.x + threadIdx.x) / gridDim.x) * WARP;
-    if (threadIdx.x == 0) next = 0;
-    __syncthreads();
-    const int64 first = bounds[0] + lane_id() / (G * S), end = blockIdx.x + 1 == gridDim.x ? m.n_bins * WARP : bounds[1];
-    const int64 begin = tile_of_block() * (W * G * V), at = max(min(begin, k - W * G * V), (int64)0) + lane_id() % G * V;
-    x += at < k ? at : 0;
-    auto take = [&] {
-        unsigned number = 0;
-        if (lane_id() == 0) number = atomicAdd(&next, 1u);
-        return first + (int64)shuffle(number, 0) * ROWS;
-    };
-    int64 row = take();
-    if (row >= end) return;
-    Row<A, Y, I, M, G * S> ahead(m, values, row);
-    while (row < end) {
-        Row<A, Y, I, M, G * S> own = ahead;
-        const int64 following = take();
-        if (following < end) ahead = Row<A, Y, I, M, G * S>(m, values, following);
-        Columns<Y, V, W, G * V> sum = {};
-        multiply_row<N, A, Y, I, M, G, V, W, S, O>(own, x, k, sum);
-        if (lane_id() / G % S == 0 && row < m.n_rows) sum.store(y + row * k + at, at, k, alpha, beta, update, begin);
-        row = following;
-    }
 }
 
 // block rows that a bin may touch

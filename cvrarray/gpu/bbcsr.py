@@ -45,6 +45,7 @@ WIDE_WARPS = 144  #: a multiprocessor, where bins are wide and warps read other 
 SAMPLED, MOST_PADDING = (16, 8), 0.25  #: bins, and steps of each, that are looked at for that; the share of padding there
 
 ROWS = None
+ENOUGH_WARPS = 16
 #: ``A @ X``: of blocks of up to MOST_ROWS_A_GROUP rows a group of lanes holds all sums, if at least MANY_LANES share
 #: them. Fewer lanes would read values of too many rows at a time.
 MOST_ROWS_A_GROUP, MANY_LANES = 8, 2
@@ -199,7 +200,6 @@ MATMAT_ROWS = Kernel(
         value, product, index, mask_dtype(1), lanes, width, vectors, sharers, loads, offset,
     ),
 )  # fmt: skip
-MATMAT_FRONTS = Kernel("bbcsr_matmat", "bbcsr_matmat_fronts", MATMAT_ROWS._cases, MATMAT_ROWS._arguments)
 TRANSPOSED = Kernel(
     "bbcsr_transposed",
     "bbcsr_transposed",
@@ -414,15 +414,11 @@ def product_matrix(tables: BBCSRTables, dtype: np.dtype) -> Callable[[cupy.ndarr
         n_vectors = -(-k // width)
         lanes, vectors = matrix_layout(n_bins, n_vectors)
         offset = np.dtype(np.uint32 if (t.shape[1] + size) * n_vectors < 1 << 32 else np.uint64)
-        if ROWS is not None and size == 1:
-            lanes, vectors, sharers, threads, loads = ROWS(n_bins, n_vectors)
+        if size == 1 and ROWS != "turns":
+            lanes, vectors, sharers, loads = (ROWS or rows_layout)(t.shape[0], _mean_blocks(t), n_vectors)
             tiles = max(1, -(-n_vectors // (lanes * vectors)))
             multiply = MATMAT_ROWS(*how[:3], lanes, width, vectors, sharers, loads, offset)
-            if threads == 1024:
-                multiply = MATMAT_FRONTS(*how[:3], lanes, width, vectors, sharers, loads, offset)
-                return multiply, matrix_grid(processors(cupy.cuda.runtime.getDevice()), tiles), threads
-            return multiply, matrix_grid(*blocks(n_bins * WARP * lanes * sharers, threads), tiles), threads
-        tiles = max(1, -(-n_vectors // (lanes * vectors)))
+            return multiply, matrix_grid(*blocks(n_bins * WARP * lanes * sharers, BLOCK), tiles), BLOCK
         return MATMAT(*how, lanes, width, vectors, offset), matrix_grid(*blocks(n_bins * WARP, BLOCK), tiles), BLOCK
 
     def run(x, y, alpha, beta):
@@ -432,6 +428,25 @@ def product_matrix(tables: BBCSRTables, dtype: np.dtype) -> Callable[[cupy.ndarr
             multiply(grid, (threads,), (bins, np.int64(k), x, y, alpha, beta, update(alpha, beta)))
 
     return run
+
+
+def rows_layout(n_rows: int, mean: int, n_vectors: int) -> tuple[int, int, int, int]:
+    """Lanes that share a row of `n_vectors` vector loads in ``A @ X`` with blocks of 1, the vectors that each holds, groups
+    of lanes that share a row of A, and vectors under way; rows of A have `mean` entries.
+    """
+    lanes = min(MOST_LANES, 1 << (-(-n_vectors // 2) - 1).bit_length())
+    vectors = 2 if n_vectors >= 2 * lanes else 1
+    enough = ENOUGH_WARPS * processors(cupy.cuda.runtime.getDevice())
+
+    def n_warps(lanes, vectors):
+        return n_rows * lanes * -(-n_vectors // (lanes * vectors)) / WARP
+
+    if vectors > 1 and n_warps(lanes, vectors) < enough:
+        lanes, vectors = 2 * lanes, 1
+    sharers = 1
+    while 2 * sharers * lanes <= WARP and 2 * sharers * n_warps(lanes, vectors) <= 2 * enough and 8 * sharers <= mean:
+        sharers *= 2
+    return lanes, vectors, sharers, 8
 
 
 def sharers_of_block_rows(n_threads: int, lanes: int, n_blocks: int) -> int:

@@ -207,8 +207,9 @@ class Tiles(NamedTuple):
 def matrix_width(k: int, x: cupy.ndarray, y: cupy.ndarray) -> int:
     """Numbers in a vector load of rows of `k` numbers of X and Y, which must begin at multiples of its size."""
     width = vector_width(x.dtype)
-    size = width * x.dtype.itemsize
-    return 1 if k % width or x.data.ptr % size or y.data.ptr % size else width
+    while k % width or any(array.data.ptr % (width * array.itemsize) for array in (x, y)):
+        width //= 2
+    return width
 
 
 def matrix_tiles(k: int, width: int, most_vectors: int = 1) -> Tiles:

@@ -29,6 +29,7 @@ from .compiler import (
     blocks,
     matrix_grid,
     matrix_width,
+    processors,
     struct,
     synchronize,
     update,
@@ -47,6 +48,8 @@ LONG = 40
 #: to a cache line each.
 MATRIX_LINE = 128
 LAYOUT = UNROLL_MATRIX = None
+#: ``A @ X`` with few columns a chunk: threads a multiprocessor holds, and steps of a chunk, about.
+MATRIX_THREADS, MATRIX_STEPS = 1024, 48
 #: ``A @ X``: bytes of a row of X, at most. Kernels count them in 32 bits.
 MOST_ROW_BYTES = 2_000_000_000
 #: Steps a chunk should have: STEPS, fewer (to MIN_STEPS) where there would not be ENOUGH_CHUNKS to keep the device
@@ -153,6 +156,22 @@ def default_n_chunks(csr: CSR, n_lanes: int) -> int:
     wanted = min(max(share, MIN_STEPS), STEPS)
     steps = min(mean * max(1, round(wanted / mean)), max(share, wanted), MAX_STEPS)
     return max(1, round(nnz / (steps * n_lanes)))
+
+
+def n_chunks_for_columns(csr: CSR, n_lanes: int, columns: int) -> int:
+    """Chunks for products with so many columns, where that is another number than for a vector.
+
+    A thread block has a chunk, and multiplies it by a tile of columns. What it does before the first step and after the
+    last one counts, so its chunk has about MATRIX_STEPS, and all blocks fill the device a whole number of times.
+    """
+    dtype = csr.data.dtype
+    n_chunks = default_n_chunks(csr, n_lanes)
+    if columns == 1 or csr.nnz >= FEW_WAVES * n_lanes * STEPS * WAVE[dtype.itemsize > 4]:
+        return n_chunks
+    lanes, _, _, tiles = matrix_layout(columns, vector_width(dtype) if columns % vector_width(dtype) == 0 else 1, dtype)
+    at_once = processors(cupy.cuda.runtime.getDevice()) * MATRIX_THREADS // (WARP * lanes)
+    waves = max(1, round(csr.nnz * tiles / (n_lanes * at_once * MATRIX_STEPS)))
+    return max(1, min(n_chunks, waves * at_once // tiles))
 
 
 def convert(csr: CSR, n_lanes: int, n_chunks: int, split: str) -> CVRTables:
