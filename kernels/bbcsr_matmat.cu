@@ -129,7 +129,7 @@ bbcsr_matmat(const Bbcsr<A, I, M> m, int64 k, const Y* __restrict__ x, Y* __rest
 // traffic   as bbcsr_matmat; a bin's warps load the same sectors of its tables
 // requires  as bbcsr_matmat; rows of X are not loaded for padding
 // races     none: the groups of a row own its columns
-template <class A, class Y, class I, class M, int ROUND, int E>
+template <class A, class Y, class I, class M, int ROUND, int E, int WARPS>
 struct Row {
     int n_steps, step;
     bool is_narrow;
@@ -146,8 +146,7 @@ struct Row {
         origin = is_narrow ? own.origin() : 0;
         data = own.data;
         n_steps = own.n_blocks;
-        step = lane_id() % ROUND;
-        load();
+        step = WARPS > 1 ? threadIdx.x : lane_id() % ROUND;
     }
 
     __device__ void load() {
@@ -158,7 +157,7 @@ struct Row {
             if (here)
                 c[e] = is_narrow ? (I)cached((const uint16*)col + step * (int64)WARP) : cached((const I*)col + step * (int64)WARP);
             v[e] = here ? cached(data.slot + step * (int64)WARP) : Stored<A>{};
-            step += ROUND;
+            step += WARPS * ROUND;
         }
     }
 
@@ -189,20 +188,17 @@ __device__ void add_nonzeros(const Opened<A>& data, const Vector<Y, V>* x, const
     }
 }
 
-template <class A, class Y, class I, class M, int G, int V, int W, int S, int N, class O>
-__device__ void multiply_row(const Bbcsr<A, I, M>& m, const Opened<A>& values, int64 number, const Y* x, int64 k,
-                             Columns<Y, V, W, G * V>& sum) {
+template <int G, int N, class A, class Y, class I, class M, int ROUND, int E, int WARPS, int V, int W, class O>
+__device__ void multiply_row(Row<A, Y, I, M, ROUND, E, WARPS>& own, const Y* x, int64 k, O row_of_x, Columns<Y, V, W, G * V>& sum) {
     constexpr int TOGETHER = N / W;  // nonzeros whose rows of X are under way
-    constexpr int E = TOGETHER > G ? TOGETHER / G : 1;
     constexpr unsigned EACH = FULL / (G < WARP ? (1u << G % WARP) - 1 : FULL);  // the first bit of every group
-    Row<A, Y, I, M, G * S, E> own(m, values, number);
+    own.load();
     const int first_lane = lane_id() & ~(G - 1);
-    const O row_of_x = (O)(k / V);
     auto origin = reinterpret_cast<const Vector<Y, V>*>(x + own.origin * k);
     asm("" : "+l"(origin));  // one pointer, not a sum of two for each row
     const int n_steps = own.n_steps;
 #pragma unroll 1
-    for (int begin = 0; begin < n_steps; begin += G * S * E) {
+    for (int begin = 0; begin < n_steps; begin += WARPS * ROUND * E) {
         O row[E];
         LookedUp<A> v[E];
         unsigned stored[E], of_group[E], any = 0, all = FULL;
@@ -230,7 +226,7 @@ __device__ void multiply_row(const Bbcsr<A, I, M>& m, const Opened<A>& values, i
         }
     }
 #pragma unroll
-    for (int apart = G; apart < G * S; apart *= 2)
+    for (int apart = G; apart < ROUND; apart *= 2)
 #pragma unroll
         for (int w = 0; w < W; ++w)
 #pragma unroll
@@ -241,15 +237,38 @@ __device__ void multiply_row(const Bbcsr<A, I, M>& m, const Opened<A>& values, i
 }
 
 template <class A, class Y, class I, class M, int G, int V, int W, int S, int N, class O>
-__global__ __launch_bounds__(128, 8) void bbcsr_matmat_rows(const Bbcsr<A, I, M> m, int64 k, const Y* __restrict__ x,
-                                                            Y* __restrict__ y, Y alpha, Y beta, int update) {
+__global__ __launch_bounds__(128, 8) void bbcsr_matmat_rows(const Bbcsr<A, I, M> m, const int* __restrict__ long_bins, int n_long,
+                                                            int longest, int64 k, const Y* __restrict__ x, Y* __restrict__ y,
+                                                            Y alpha, Y beta, int update) {
+    constexpr int WARPS = 4, E = N / W > G ? N / W / G : 1;
     const Opened<A>& values = m.data.opened();
-    const int64 row = (blockIdx.x * (int64)blockDim.x + threadIdx.x) / (G * S);
-    if (row >= m.n_bins * WARP) return;
     // the last columns go with some before them, which are not stored twice, where there are as many
     const int64 begin = tile_of_block() * (W * G * V), at = max(min(begin, k - W * G * V), (int64)0) + lane_id() % G * V;
+    x += at < k ? at : 0;
     Columns<Y, V, W, G * V> sum = {};
-    multiply_row<A, Y, I, M, G, V, W, S, N, O>(m, values, row, x + (at < k ? at : 0), k, sum);
+    if (blockIdx.x < (unsigned)n_long * WARP) {
+        __shared__ alignas(16) Y parts[WARPS][W * G * V];
+        const int64 row = long_bins[blockIdx.x / WARP] * (int64)WARP + blockIdx.x % WARP;
+        Row<A, Y, I, M, WARP, E, WARPS> own(m, values, row);
+        multiply_row<G, N>(own, x, k, (O)(k / V), sum);
+        Y* const part = parts[threadIdx.x / WARP] + lane_id() % G * V;
+        if (lane_id() < G) sum.store(part, 0, k, alpha, beta, PLAIN);
+        __syncthreads();
+        if (threadIdx.x >= G || row >= m.n_rows) return;
+#pragma unroll 1
+        for (int warp = 1; warp < WARPS; ++warp) {
+            Columns<Y, V, W, G * V> other;
+            other.load(part + warp * (W * G * V), 0, k);
+            sum.add(other);
+        }
+        sum.store(y + row * k + at, at, k, alpha, beta, update, begin);
+        return;
+    }
+    const int64 row = ((blockIdx.x - (int64)n_long * WARP) * blockDim.x + threadIdx.x) / (G * S);
+    if (row >= m.n_bins * WARP) return;
+    Row<A, Y, I, M, G * S, E, 1> own(m, values, row);
+    if (own.n_steps > longest) return;
+    multiply_row<G, N>(own, x, k, (O)(k / V), sum);
     if (lane_id() / G % S == 0 && row < m.n_rows) sum.store(y + row * k + at, at, k, alpha, beta, update, begin);
 }
 

@@ -46,6 +46,7 @@ SAMPLED, MOST_PADDING = (16, 8), 0.25  #: bins, and steps of each, that are look
 
 ROWS = None
 ENOUGH_WARPS = 16
+LEAST_LONG, LONG_FACTOR = 96, 3
 #: ``A @ X``: of blocks of up to MOST_ROWS_A_GROUP rows a group of lanes holds all sums, if at least MANY_LANES share
 #: them. Fewer lanes would read values of too many rows at a time.
 MOST_ROWS_A_GROUP, MANY_LANES = 8, 2
@@ -402,6 +403,7 @@ def product_matrix(tables: BBCSRTables, dtype: np.dtype) -> Callable[[cupy.ndarr
     """
     t, size = tables, tables.block_size
     bins, n_bins = _struct(t), t.col_base.size
+    long_bins, longest_ = bins_of_long_rows(t) if size == 1 else (None, 0)
 
     @cache
     def prepared(k, width):
@@ -418,7 +420,13 @@ def product_matrix(tables: BBCSRTables, dtype: np.dtype) -> Callable[[cupy.ndarr
             lanes, vectors, sharers, loads = (ROWS or rows_layout)(t.shape[0], _mean_blocks(t), n_vectors)
             tiles = max(1, -(-n_vectors // (lanes * vectors)))
             multiply = MATMAT_ROWS(*how[:3], lanes, width, vectors, sharers, loads, offset)
-            return multiply, matrix_grid(*blocks(n_bins * WARP * lanes * sharers, BLOCK), tiles), BLOCK
+            n_long, longest = (long_bins.size, longest_) if LONG_FACTOR else (0, 1 << 30)
+            grid = matrix_grid(n_long * WARP + blocks(n_bins * WARP * lanes * sharers, BLOCK)[0], tiles)
+
+            def launch(grid, threads, arguments):
+                multiply(grid, threads, (arguments[0], long_bins, np.int32(n_long), np.int32(longest), *arguments[1:]))
+
+            return launch, grid, BLOCK
         return MATMAT(*how, lanes, width, vectors, offset), matrix_grid(*blocks(n_bins * WARP, BLOCK), tiles), BLOCK
 
     def run(x, y, alpha, beta):
@@ -428,6 +436,14 @@ def product_matrix(tables: BBCSRTables, dtype: np.dtype) -> Callable[[cupy.ndarr
             multiply(grid, (threads,), (bins, np.int64(k), x, y, alpha, beta, update(alpha, beta)))
 
     return run
+
+
+def bins_of_long_rows(t: BBCSRTables) -> tuple[cupy.ndarray, int]:
+    """Bins of more steps than the others, which thread blocks share row by row in ``A @ X``, and the most steps of these."""
+    longest = max(LEAST_LONG, LONG_FACTOR * _mean_blocks(t))
+    with aside():
+        bins = cupy.flatnonzero(cupy.diff(t.bin_rowptr) > longest * WARP).astype(np.int32)
+    return bins, longest
 
 
 def rows_layout(n_rows: int, mean: int, n_vectors: int) -> tuple[int, int, int, int]:
