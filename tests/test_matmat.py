@@ -112,16 +112,33 @@ def test_rounding(build, dtype, device):
         assert_columns(build(csr, device) @ put(x, device), csr, x)
 
 
-@pytest.mark.parametrize(
-    ("block_size", "dtype"), [(1, "float32"), (1, "float64"), (1, "complex128"), (12, "int8"), (12, "float32")]
-)
-def test_layouts_of_many_bins(block_size, dtype, gpu, monkeypatch):
-    """A matrix as small as these has fewer lanes a row otherwise. X has entries that no product may touch: those of
-    columns without a nonzero, and, for padding, of the rows that have one.
-    """
+#: How ``A @ X`` shares the rows of a matrix as small as these, by what it takes for few warps and for long rows.
+SHARINGS = {
+    "each row by few lanes": {"ENOUGH_WARPS": 0},
+    "each row by many lanes": {"ENOUGH_WARPS": 1 << 20},
+    "each row by a thread block": {"LEAST_LONG": 0, "LONG_FACTOR": 0},
+    "long rows by a thread block": {"LEAST_LONG": 6, "LONG_FACTOR": 0},
+    "turns of many lanes": {"ENOUGH_TILES": (0, 0)},
+}
+
+
+def share(monkeypatch, how):
     from cvrarray.gpu import bbcsr
 
-    monkeypatch.setattr(bbcsr, "ENOUGH_TILES", (0, 0))
+    for name, value in SHARINGS[how].items():
+        monkeypatch.setattr(bbcsr, name, value)
+
+
+@pytest.mark.parametrize("how", SHARINGS)
+@pytest.mark.parametrize(
+    ("block_size", "dtype"), [(1, "float32"), (1, "float64"), (1, "complex128"), (1, "int8"), (12, "int8"), (12, "float32")]
+)
+@pytest.mark.each_pair
+def test_layouts_of_rows(how, block_size, dtype, gpu, monkeypatch):
+    """X has entries that no product may touch: those of columns without a nonzero, and, for padding, of the rows that
+    have one.
+    """
+    share(monkeypatch, how)
     for name in (*VARIED, "blocks_over_the_edge", "wide_blocks_over_the_edge", "power_law", "narrow_and_wide_tiles"):
         csr = zoo.integers(name, dtype)
         for k in (1, 8, 9, 16, 36, 64, 100):
@@ -157,11 +174,10 @@ def test_rows_of_x_that_are_too_long_for_cvr(gpu, monkeypatch):
         A @ put(np.ones((4, 13)), gpu)
 
 
-def test_padding_does_not_touch_x(gpu, monkeypatch):
-    """Padding loads the first row of X that its bin needs: nan and inf there stay in the rows that need it."""
-    from cvrarray.gpu import bbcsr
-
-    monkeypatch.setattr(bbcsr, "ENOUGH_TILES", (0, 0))
+@pytest.mark.parametrize("how", SHARINGS)
+def test_padding_does_not_touch_x(how, gpu, monkeypatch):
+    """nan and inf in rows of X stay in the rows of A that need them."""
+    share(monkeypatch, how)
     csr = zoo.integers("rows_of_mixed_length", np.float32)
     for k in (4, 16, 64):
         x = matrix(csr.shape[1], k, np.float32)
@@ -170,6 +186,16 @@ def test_padding_does_not_touch_x(gpu, monkeypatch):
         for block_size in (1, 12):
             y = cvrarray.BBCSRArray(csr, block_size=block_size, device=gpu) @ put(x, gpu)
             np.testing.assert_array_equal(np.isfinite(get(y)), np.isfinite(csr @ x))
+
+
+@TYPICAL_BUILDS
+def test_values_that_are_all_infinite(build, device):
+    """Where one value stands for all, padding has no 0 of its own."""
+    csr = zoo.integers("rows_of_mixed_length", np.float64)
+    csr.data[:] = np.inf
+    for k in (4, 70):
+        x = np.abs(matrix(csr.shape[1], k)) + 1
+        np.testing.assert_array_equal(get(build(csr, device) @ put(x, device)), csr @ x)
 
 
 @BUILD
