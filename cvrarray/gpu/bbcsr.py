@@ -44,9 +44,6 @@ ALIKE_FROM, FEWEST, ALIKE_WARPS, SMALL_X = 16, 4, 48, 1 << 19
 WIDE_WARPS = 144  #: a multiprocessor, where bins are wide and warps read other parts of x: sharing makes no more
 SAMPLED, MOST_PADDING = (16, 8), 0.25  #: bins, and steps of each, that are looked at for that; the share of padding there
 
-ROWS = None
-ENOUGH_WARPS = 16
-LEAST_LONG, LONG_FACTOR = 96, 3
 #: ``A @ X``: of blocks of up to MOST_ROWS_A_GROUP rows a group of lanes holds all sums, if at least MANY_LANES share
 #: them. Fewer lanes would read values of too many rows at a time.
 MOST_ROWS_A_GROUP, MANY_LANES = 8, 2
@@ -55,6 +52,15 @@ MOST_ROWS_A_GROUP, MANY_LANES = 8, 2
 MOST_LANES = 8
 #: Warps that row by row there should be at least before one more lane than one, and than two, share a row.
 ENOUGH_TILES = 1800, 2400
+#: Single columns: bins from which a warp takes a whole one, where a row of X has at most FEW_VECTORS vectors: with rows of
+#: at most SHORT entries, longer ones, and much padding.
+MANY_BINS, FEW_VECTORS, SHORT, MUCH_PADDING = 12_000, (16, 8, 4), 16, 1.25
+#: Otherwise lanes share a row. It has several groups of them where all rows have no more threads than these a multiprocessor.
+ENOUGH_THREADS = 760
+#: The most of them, with two vectors each; rows from which fewer lanes have four.
+MOST_LANES_A_ROW, MANY_ROWS = 16, 40_000
+#: Rows of more steps than LEAST_LONG, and than LONG_FACTOR times the mean, have thread blocks of their own.
+LEAST_LONG, LONG_FACTOR = 64, 2
 
 
 def unroll(block_size: int, itemsize: int, is_far: bool) -> tuple[int, int]:
@@ -184,17 +190,16 @@ MATMAT_BLOCKS = Kernel(
     ),
 )  # fmt: skip
 MATMAT_ROWS = Kernel(
-    "bbcsr_matmat",
+    "bbcsr_matmat_rows",
     "bbcsr_matmat_rows",
     [
         (value, product, *how)
         for value, product in STORED
         for how in (
-            ("int32", 1, vector_width(product), 1, 8, 8, "uint32"),
+            ("int32", 1, vector_width(product), 1, 8, 4, "uint32"),
             ("int32", 4, 1, 1, 4, 8, "uint32"),
-            ("int64", 16, vector_width(product), 1, 1, 8, "uint64"),
-            ("int32", 16, vector_width(product), 2, 2, 4, "uint32"),
-            ("int32", 32, vector_width(product), 1, 1, 8, "uint32"),
+            ("int64", 8, vector_width(product), 4, 1, 8, "uint64"),
+            ("int32", 16, vector_width(product), 2, 2, 8, "uint32"),
         )
     ],
     lambda value, product, index, lanes, width, vectors, sharers, loads, offset: (
@@ -403,66 +408,81 @@ def product_matrix(tables: BBCSRTables, dtype: np.dtype) -> Callable[[cupy.ndarr
     """
     t, size = tables, tables.block_size
     bins, n_bins = _struct(t), t.col_base.size
-    long_bins, longest_ = bins_of_long_rows(t) if size == 1 else (None, 0)
+    how = distinct.kind(t.data, t.distinct), dtype, t.col_wide.dtype
+    long_rows = cache(lambda: bins_of_long_rows(t))
 
     @cache
     def prepared(k, width):
+        """The kernel, its grid, and its arguments between the tables and `k`."""
         lanes, width, _, tiles = matrix_tiles(k, width)
-        how = distinct.kind(t.data, t.distinct), dtype, t.col_wide.dtype, size, t.present is not None
+        holes = size, t.present is not None
         if 1 < size <= MOST_ROWS_A_GROUP and lanes >= MANY_LANES:
             n_threads = n_bins * block_rows_of_a_bin(size) * lanes
             sharers = sharers_of_block_rows(n_threads * tiles, lanes, _mean_blocks(t))
-            return MATMAT_BLOCKS(*how, lanes, width, sharers), matrix_grid(*blocks(n_threads * sharers, BLOCK), tiles), BLOCK
+            return (
+                MATMAT_BLOCKS(*how, *holes, lanes, width, sharers),
+                matrix_grid(*blocks(n_threads * sharers, BLOCK), tiles),
+                (),
+            )
         n_vectors = -(-k // width)
-        lanes, vectors = matrix_layout(n_bins, n_vectors)
         offset = np.dtype(np.uint32 if (t.shape[1] + size) * n_vectors < 1 << 32 else np.uint64)
-        if size == 1 and ROWS != "turns":
-            lanes, vectors, sharers, loads = (ROWS or rows_layout)(t.shape[0], _mean_blocks(t), n_vectors)
-            tiles = max(1, -(-n_vectors // (lanes * vectors)))
-            multiply = MATMAT_ROWS(*how[:3], lanes, width, vectors, sharers, loads, offset)
-            n_long, longest = (long_bins.size, longest_) if LONG_FACTOR else (0, 1 << 30)
-            grid = matrix_grid(n_long * WARP + blocks(n_bins * WARP * lanes * sharers, BLOCK)[0], tiles)
-
-            def launch(grid, threads, arguments):
-                multiply(grid, threads, (arguments[0], long_bins, np.int32(n_long), np.int32(longest), *arguments[1:]))
-
-            return launch, grid, BLOCK
-        return MATMAT(*how, lanes, width, vectors, offset), matrix_grid(*blocks(n_bins * WARP, BLOCK), tiles), BLOCK
+        if size > 1 or takes_turns(t, n_vectors):
+            lanes, vectors = matrix_layout(n_bins, n_vectors)
+            tiles = -(-n_vectors // (lanes * vectors))
+            return MATMAT(*how, *holes, lanes, width, vectors, offset), matrix_grid(*blocks(n_bins * WARP, BLOCK), tiles), ()
+        lanes, vectors, sharers, loads = rows_layout(t.shape[0], _mean_blocks(t), n_vectors)
+        long_bins, longest = long_rows()
+        (n_blocks,) = blocks(n_bins * WARP * lanes * sharers, BLOCK)
+        return (
+            MATMAT_ROWS(*how, lanes, width, vectors, sharers, loads, offset),
+            matrix_grid(long_bins.size * WARP + n_blocks, -(-n_vectors // (lanes * vectors))),
+            (long_bins, np.int64(long_bins.size), np.int64(longest)),
+        )
 
     def run(x, y, alpha, beta):
         k = x.shape[1]
         if k:
-            multiply, grid, threads = prepared(k, matrix_width(k, x, y))
-            multiply(grid, (threads,), (bins, np.int64(k), x, y, alpha, beta, update(alpha, beta)))
+            multiply, grid, first = prepared(k, matrix_width(k, x, y))
+            multiply(grid, (BLOCK,), (bins, *first, np.int64(k), x, y, alpha, beta, update(alpha, beta)))
 
     return run
 
 
-def bins_of_long_rows(t: BBCSRTables) -> tuple[cupy.ndarray, int]:
-    """Bins of more steps than the others, which thread blocks share row by row in ``A @ X``, and the most steps of these."""
-    longest = max(LEAST_LONG, LONG_FACTOR * _mean_blocks(t))
-    with aside():
-        bins = cupy.flatnonzero(cupy.diff(t.bin_rowptr) > longest * WARP).astype(np.int32)
-    return bins, longest
+def takes_turns(t: BBCSRTables, n_vectors: int) -> bool:
+    """Whether in ``A @ X`` with blocks of 1 a warp takes all rows of a bin, in turns, rather than lanes one row.
+
+    Tables are loaded with fewer instructions then. Padding is multiplied too.
+    """
+    if n_slots(t) > MUCH_PADDING * t.nnz:
+        most = FEW_VECTORS[2]
+    else:
+        most = FEW_VECTORS[_mean_blocks(t) > SHORT]
+    return t.col_base.size >= MANY_BINS and n_vectors <= most
 
 
 def rows_layout(n_rows: int, mean: int, n_vectors: int) -> tuple[int, int, int, int]:
-    """Lanes that share a row of `n_vectors` vector loads in ``A @ X`` with blocks of 1, the vectors that each holds, groups
-    of lanes that share a row of A, and vectors under way; rows of A have `mean` entries.
+    """How lanes share rows of A, of `mean` entries, and of X, of `n_vectors` vectors, in ``A @ X`` with blocks of 1: lanes of
+    a group, vectors that each holds, groups that share a row, and vectors under way.
     """
-    lanes = min(MOST_LANES, 1 << (-(-n_vectors // 2) - 1).bit_length())
-    vectors = 2 if n_vectors >= 2 * lanes else 1
-    enough = ENOUGH_WARPS * processors(cupy.cuda.runtime.getDevice())
-
-    def n_warps(lanes, vectors):
-        return n_rows * lanes * -(-n_vectors // (lanes * vectors)) / WARP
-
-    if vectors > 1 and n_warps(lanes, vectors) < enough:
-        lanes, vectors = 2 * lanes, 1
-    sharers = 1
-    while 2 * sharers * lanes <= WARP and 2 * sharers * n_warps(lanes, vectors) <= 2 * enough and 8 * sharers <= mean:
+    if n_vectors < 8:
+        lanes, vectors = 1 << (n_vectors - 1).bit_length(), 1
+    elif n_rows >= MANY_ROWS and n_vectors >= 2 * MOST_LANES_A_ROW:
+        lanes, vectors = MOST_LANES_A_ROW // 2, 4
+    else:
+        lanes, vectors = min(MOST_LANES_A_ROW, 1 << (n_vectors // 2).bit_length() - 1), 2
+    n_threads = n_rows * lanes * -(-n_vectors // (lanes * vectors))
+    enough, sharers = ENOUGH_THREADS * processors(cupy.cuda.runtime.getDevice()), 1
+    while 2 * sharers * lanes <= WARP and 2 * sharers * n_threads <= enough and 2 * sharers <= mean:
         sharers *= 2
-    return lanes, vectors, sharers, 8
+    return lanes, vectors, sharers, 4 if lanes <= 2 else 8
+
+
+def bins_of_long_rows(t: BBCSRTables) -> tuple[cupy.ndarray, int]:
+    """Bins whose rows have a thread block each in ``A @ X`` with blocks of 1, and the most steps of the others."""
+    longest = max(LEAST_LONG, LONG_FACTOR * _mean_blocks(t))
+    with aside():
+        bins = cupy.flatnonzero(cupy.diff(t.bin_rowptr) > longest * WARP)
+    return bins, longest
 
 
 def sharers_of_block_rows(n_threads: int, lanes: int, n_blocks: int) -> int:

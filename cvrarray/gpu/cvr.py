@@ -47,9 +47,8 @@ LONG = 40
 #: ``A @ X``: bytes of a row of X that one load of a group of lanes covers, at most. L2 answers so many requests, of up
 #: to a cache line each.
 MATRIX_LINE = 128
-LAYOUT = UNROLL_MATRIX = None
-#: ``A @ X`` with few columns a chunk: threads a multiprocessor holds, and steps of a chunk, about.
-MATRIX_THREADS, MATRIX_STEPS = 1024, 48
+#: ``A @ X``: threads that a multiprocessor holds.
+MATRIX_THREADS = 1024
 #: ``A @ X``: bytes of a row of X, at most. Kernels count them in 32 bits.
 MOST_ROW_BYTES = 2_000_000_000
 #: Steps a chunk should have: STEPS, fewer (to MIN_STEPS) where there would not be ENOUGH_CHUNKS to keep the device
@@ -162,7 +161,7 @@ def n_chunks_for_columns(csr: CSR, n_lanes: int, columns: int) -> int:
     """Chunks for products with so many columns, where that is another number than for a vector.
 
     A thread block has a chunk, and multiplies it by a tile of columns. What it does before the first step and after the
-    last one counts, so its chunk has about MATRIX_STEPS, and all blocks fill the device a whole number of times.
+    last one counts. So chunks have about STEPS, and all blocks fill the device a whole number of times.
     """
     dtype = csr.data.dtype
     n_chunks = default_n_chunks(csr, n_lanes)
@@ -170,7 +169,7 @@ def n_chunks_for_columns(csr: CSR, n_lanes: int, columns: int) -> int:
         return n_chunks
     lanes, _, _, tiles = matrix_layout(columns, vector_width(dtype) if columns % vector_width(dtype) == 0 else 1, dtype)
     at_once = processors(cupy.cuda.runtime.getDevice()) * MATRIX_THREADS // (WARP * lanes)
-    waves = max(1, round(csr.nnz * tiles / (n_lanes * at_once * MATRIX_STEPS)))
+    waves = max(1, round(csr.nnz * tiles / (n_lanes * at_once * STEPS)))
     return max(1, min(n_chunks, waves * at_once // tiles))
 
 
@@ -334,7 +333,7 @@ def product_matrix(tables: CVRTables, dtype: np.dtype) -> Callable[[cupy.ndarray
 
     @cache
     def layout(k, width):
-        tiles = (LAYOUT or matrix_layout)(k, width, dtype)
+        tiles = matrix_layout(k, width, dtype)
         grid = matrix_grid(n_blocks, tiles.tiles)
         return tiles, grid, PerStream(lambda: cupy.zeros((grid[1] * grid[2], n_chunks), np.uint32)).get
 
@@ -370,8 +369,6 @@ def matrix_layout(k: int, width: int, dtype: np.dtype) -> Tiles:
 
 def matrix_unroll(vectors: int) -> int:
     """Steps whose rows of X are loaded before the first is multiplied."""
-    if UNROLL_MATRIX:
-        return UNROLL_MATRIX
     return 4 if vectors == 1 else 2
 
 
