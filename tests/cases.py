@@ -1,10 +1,12 @@
 """Which cases of a parametrised test run: ``--cases quick``, ``covering`` (the default), ``gpu``, ``all`` or ``rest``.
 
 A test with ``@pytest.mark.each_value`` runs, by default, only as many of its cases as it takes for each value of each
-parameter to occur; with ``@pytest.mark.each_pair`` each pair of values of two parameters occurs. ``extended`` cases run
-only under ``all``. ``rest`` runs what ``covering`` leaves out. ``quick`` runs at most two cases of a test, and none
-that is ``slow``. ``gpu`` runs every case that needs a GPU, and of the others what ``quick`` runs. ``tests/mutants.py``
-shows that ``covering`` finds the same faults as ``all``.
+parameter to occur; with ``each_value(3)`` each value is in at least three of them, each time with other values beside
+it, where there are so many. With ``@pytest.mark.each_pair`` each pair of values of two parameters occurs. ``extended``
+cases run only under ``all``. ``rest`` runs what ``covering`` leaves out. ``quick`` runs at most two cases of a test, and
+none that is ``slow``. ``gpu`` runs of the cases that need a GPU what ``covering`` does, and the ``extended`` ones that
+these marks choose too; of the others what ``quick`` runs. ``tests/mutants.py`` shows that ``covering`` finds the same
+faults as ``all``.
 
 Arguments that one ``parametrize`` gives together are one parameter. The device is none: what runs on one runs on the
 other.
@@ -26,7 +28,7 @@ QUICK = 2  # cases of a test under --cases quick
 HOMES = (("cvr", "cvr-n_lanes=32-n_chunks=7-split=rows"), ("bbcsr", "bbcsr-block_size=6"))
 STRENGTHS = {"each_value": 1, "each_pair": 2}
 MARKERS = (
-    "each_value: by default as few cases run as hold each value of each parameter; --cases all runs every one",
+    "each_value(times=1): by default as few cases run as hold each value of each parameter so often; all run all",
     "each_pair: the same for each pair of values of two parameters",
     "extended: runs under --cases all or rest only",
     "slow: takes seconds even where everything is compiled; --cases quick leaves it out",
@@ -66,12 +68,10 @@ def select(items: list[pytest.Item], choice: str) -> tuple[list[pytest.Item], li
     """The items that `choice` runs and those that it leaves out, both in their order."""
     if choice == "all":
         return items, []
-    quick = choice in ("quick", "gpu")
-    chosen = {item for _, cases in groupby(items, _function) for item in _of_one_test(list(cases), quick)}
+    rule = {"quick": _quick, "gpu": _on_a_gpu}.get(choice, _by_default)
+    chosen = {item for _, cases in groupby(items, _function) for item in rule(list(cases))}
     if choice == "rest":
         chosen = set(items) - chosen
-    if choice == "gpu":
-        chosen |= {item for item in items if _needs_gpu(item)}
     return [item for item in items if item in chosen], [item for item in items if item not in chosen]
 
 
@@ -79,21 +79,39 @@ def _function(item: pytest.Item) -> tuple[pytest.Item | None, str]:
     return item.parent, getattr(item, "originalname", item.name)
 
 
-def _of_one_test(items: list[pytest.Item], quick: bool) -> list[pytest.Item]:
-    items = [item for item in items if not item.get_closest_marker("extended")]
-    if quick:
-        items = [item for item in items if not item.get_closest_marker("slow")]
-    strength = next((strength for name, strength in STRENGTHS.items() if items and items[0].get_closest_marker(name)), None)
-    if quick:
-        return _covering(items, 1)[:QUICK]
-    if strength:
-        by_device = groupby(sorted(items, key=_device), _device)  # the same cases on each
-        return [item for _, cases in by_device for item in _covering(list(cases), strength)]
-    return items
+def _quick(items: list[pytest.Item]) -> list[pytest.Item]:
+    return _covering([item for item in items if not _is(item, "slow") and not _is(item, "extended")], 1)[:QUICK]
 
 
-def _covering(items: list[pytest.Item], strength: int) -> list[pytest.Item]:
-    return [items[number] for number in covering([_values(i) for i in items], strength, [_at_home(i) for i in items])]
+def _by_default(items: list[pytest.Item]) -> list[pytest.Item]:
+    return _marked([item for item in items if not _is(item, "extended")])
+
+
+def _on_a_gpu(items: list[pytest.Item]) -> list[pytest.Item]:
+    return _quick(items) + _marked([item for item in items if _needs_gpu(item)])
+
+
+def _marked(items: list[pytest.Item]) -> list[pytest.Item]:
+    """What the marks of a test choose, the same cases on each device; all where it has none."""
+    marks = [(strength, mark) for name, strength in STRENGTHS.items() for item in items[:1] for mark in item.iter_markers(name)]
+    if not marks:
+        return items
+    strength, mark = marks[0]
+    by_device = groupby(sorted(items, key=_device), _device)
+    return [item for _, cases in by_device for item in _covering(list(cases), strength, *mark.args)]
+
+
+def _is(item: pytest.Item, marker: str) -> bool:
+    return item.get_closest_marker(marker) is not None
+
+
+def _covering(items: list[pytest.Item], strength: int, times: int = 1) -> list[pytest.Item]:
+    chosen = []
+    for _ in range(times):
+        found = covering([_values(item) for item in items], strength, [_at_home(item) for item in items])
+        chosen += [items[number] for number in found]
+        items = [item for number, item in enumerate(items) if number not in set(found)]
+    return chosen
 
 
 def _at_home(item: pytest.Item) -> bool:

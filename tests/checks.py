@@ -67,6 +67,11 @@ def extended_but(always: list[Build], builds: list[Build]) -> list[Any]:
     return [build if build in always else pytest.param(build, marks=pytest.mark.extended) for build in builds]
 
 
+def rarely(*values: Any) -> list[Any]:
+    """Values of a parameter, or tuples of several, that run only under ``--cases all``: each compiles much for itself."""
+    return [pytest.param(*(value if type(value) is tuple else (value,)), marks=pytest.mark.extended) for value in values]
+
+
 def builds_and_dtypes(builds: list[Build], dtypes: list[Any], extended: Sequence[Any] = ()) -> list[Any]:
     """All pairs for ``parametrize(("build", "dtype"), ...)``: those that run by default have each build with float64
     and each other dtype with one of the builds, in turn: those in ONE_OF_EACH where there are any, as other tests

@@ -1,15 +1,16 @@
 """Faults that the tests must find: small changes of kernels and conversions, and whether tests fail for each of them.
 
-``python tests/mutants.py`` changes one operator or number at a time in a copy of the sources, and runs the test files
+``python tests/mutants.py`` changes one operator or number at a time, and runs the test files
 that are about the changed file until one test fails: first the few cases of ``make quick``, then those of ``make test``,
 then those that only ``make test-all`` runs (``--cases rest``). A mutant that only the last kill is a fault which
 ``make test`` misses. The mutants are drawn at random, the same for the same seed. What has been tried is kept in
 ``--results``, so a run that is cut short goes on from there. ``--report`` tries none. Some mutants survive
 because they change nothing that matters (a larger scratch space, a prefetch): look at each.
 
-CPU kernels are compiled anew for each mutant, but for those of files that do not import the changed one: ``--jobs 8``
-tries so many side by side, and ``--seconds 150`` begins no more after that time. ``--device gpu`` draws from the CUDA
-sources instead and needs a GPU.
+The tests are collected once. For each mutant they run in a fork of that process, in which the one function is changed
+and only the kernels that call it are compiled anew. ``--jobs 8`` tries so many side by side, and ``--seconds 150``
+begins no more after that time. ``--device gpu`` draws from the CUDA sources instead, changes them in a copy of the
+sources, and needs a GPU.
 
 Killed by ``make quick`` counts as killed by ``make test`` where that has the test that failed, which ``--recheck`` looks
 up: a mutant whose test ``make test`` no longer has is tried again.
@@ -19,7 +20,7 @@ from __future__ import annotations
 
 import argparse
 import ast
-import hashlib
+import gc
 import json
 import os
 import random
@@ -31,11 +32,14 @@ import sys
 import tempfile
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from functools import cache
+from functools import _lru_cache_wrapper
 from pathlib import Path
+from types import CellType, CodeType, FunctionType, ModuleType
 from typing import NamedTuple
+
+import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 COPIED = ("cvrarray", "kernels", "tests", "examples", "docs/decisions", "pyproject.toml", "README.md")
@@ -49,7 +53,7 @@ PREFIXES = {ast.Invert: "~", ast.Not: "not ", ast.USub: "-"}
 CHOICES = ("statistics", "locality", "tiling")  # they decide how fast a product is, not what it is
 COMPILED = re.compile("^@(njit|kernel|helper|inlined|intrinsic)", re.M)  #: decorators of what Numba compiles
 BYTES = 8 << 30  # of memory: a mutant may ask for any amount
-STAGES = {"quick": 300, "covering": 1200, "rest": 2400}  #: cases, and CPU seconds for them: a mutant may never end
+STAGES = {"quick": 60, "covering": 400, "rest": 1200}  #: cases, and CPU seconds for them: a mutant may never end
 _FORMAT = ("golden", "conversions", "products", "cpu_kernels", "transposed", "matmat", "indexing")
 _CHECKS = ("check_values", "forged_tables", "conversions", "io", "hostile_inputs")
 #: Test files for a source file, by its name or what this begins with (``cvr_convert.cu``), those first that find most;
@@ -169,43 +173,163 @@ def draw(device: str, count: int, seed: int, only: str = "", root: Path = ROOT) 
     return random.Random(seed).sample(every, min(count, len(every)))
 
 
-def closure(source: Path, root: Path = ROOT) -> set[Path]:
-    """The files of ``cvrarray/cpu`` that a file imports, and those that they import: what its kernels are compiled from."""
-    cpu = root / "cvrarray" / "cpu"
-    found, left = set(), [source]
+class Trials:
+    """A pytest plugin that runs the tests once for each mutant, each time in a fork of the process that collected them.
+
+    A fork changes the one function, and compiles anew only the kernels that call it: all others come from the disk.
+    """
+
+    def __init__(
+        self, mutants: list[Mutant], cases: str, options: argparse.Namespace, tell: Callable[[str, str], None]
+    ) -> None:
+        self.left, self.cases, self.tell = mutants[::-1], cases, tell
+        self.jobs, self.until, self.trusted = options.jobs, time.monotonic() + options.seconds, options.trust
+        self.running: dict[int, tuple[str, int]] = {}  # by process: a mutant's name, and the pipe that its outcome comes from
+        self.wrong: set[str] = set()  # tests that fail without a change: what they kill counts for nothing
+        self.found: Counter[str] = Counter()  # faults by test
+
+    @pytest.hookimpl
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        """The sources as they are come first: that also compiles what the forks load."""
+        if not self.trusted:
+            self._begin(session, None)
+            self._end_of_one()
+        while self.left or self.running:
+            while self.left and len(self.running) < self.jobs and time.monotonic() < self.until:
+                self._begin(session, self.left.pop())
+            if not self.running:
+                break
+            self._end_of_one()
+        return True
+
+    def _begin(self, session: pytest.Session, mutant: Mutant | None) -> None:
+        files = tests_of(mutant.path) if mutant else sorted({str(item.path.relative_to(ROOT)) for item in session.items})
+        place = {str(ROOT / file): number for number, file in enumerate(files)}
+        items = [item for item in session.items if str(item.path) in place and item.nodeid not in self.wrong]
+        items.sort(key=lambda item: (-self.found[_function(item.nodeid)], place[str(item.path)]))  # what finds most is first
+        reading, writing = os.pipe()
+        if process := os.fork():
+            os.close(writing)
+            self.running[process] = mutant.name if mutant else "", reading
+            return
+        try:
+            self._child(session.config, items, mutant, writing)
+        finally:
+            os._exit(0)
+
+    def _child(self, config: pytest.Config, items: list[pytest.Item], mutant: Mutant | None, out: int) -> None:
+        _limit(STAGES[self.cases] if mutant else STAGES["rest"] * 4)
+        nothing = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nothing, 1), os.dup2(nothing, 2)
+        if mutant:
+            change(mutant)
+        failed: list[str] = []
+
+        class Outcome:
+            def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+                if report.failed:
+                    failed.append(report.nodeid)
+
+        config.pluginmanager.register(Outcome())
+        for item, following in zip(items, [*items[1:], None], strict=True):
+            config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+            if failed and mutant:
+                break
+        os.write(out, "\n".join(failed or ["passed"]).encode())
+
+    def _end_of_one(self) -> None:
+        process, status = os.wait()
+        name, reading = self.running.pop(process)
+        with open(reading) as file:
+            said = file.read().splitlines()
+        if not name:
+            if not said:
+                raise RuntimeError(f"the tests end with status {status} though nothing is changed")
+            self.wrong = set(said) - {"passed"}
+            self.tell("none of the sources", ", ".join(said))
+            return
+        signal_ = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
+        outcome = said[0] if said else "timeout" if signal_ == signal.SIGXCPU else f"crash {-signal_}"
+        self.found[_function(outcome)] += 1
+        self.tell(name, outcome)
+
+
+def _function(nodeid: str) -> str:
+    return nodeid.partition("[")[0]
+
+
+def change(mutant: Mutant) -> None:
+    """Make the mutant's change in this process; kernels that call the function are compiled anew, and not kept."""
+    from numba.core.caching import NullCache
+    from numba.core.dispatcher import Dispatcher
+    from numba.core.typing.templates import _IntrinsicTemplate
+
+    from cvrarray.cpu.runtime import lowering, native
+
+    path = ROOT / mutant.path
+    new = {(code.co_qualname, code.co_firstlineno): code for code in _codes(mutant.applied(path.read_text()), path)}
+    gc.unfreeze()  # conftest.py hides what collection made
+    every = gc.get_objects()
+    functions = [thing for thing in every if isinstance(thing, FunctionType) and thing.__code__.co_filename == str(path)]
+    changed = set()
+    for function in functions:
+        code = new.get((function.__code__.co_qualname, function.__code__.co_firstlineno), function.__code__)
+        if code != function.__code__:
+            function.__code__ = code
+            changed.add(function)
+    for kernel in [thing for thing in every if isinstance(thing, Dispatcher)]:
+        if called_by(kernel.py_func) & changed:
+            kernel._reset_overloads()
+            kernel._cache = NullCache()
+    for thing in every:  # what is remembered of the time before
+        if isinstance(thing, _lru_cache_wrapper) and (thing.__module__ or "").startswith("cvrarray."):
+            thing.cache_clear()
+    for template in _IntrinsicTemplate.__subclasses__():
+        template._overload_cache.clear()
+    lowering.KNOWN.clear()
+    native._addresses.clear()
+
+
+def _codes(text: str, path: Path) -> Iterator[CodeType]:
+    """The code of every function in a file."""
+    left = [compile(text, str(path), "exec", dont_inherit=True)]
     while left:
-        path = left.pop()
-        found.add(path)
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.ImportFrom) and (node.level or (node.module or "").startswith("cvrarray.cpu")):
-                base = path.parents[node.level - 1] if node.level else root
-                base = base.joinpath(*(node.module or "").split("."))
-                parts = [base, *(base / name.name for name in node.names)]
-                named = [file for part in parts for file in (part.with_suffix(".py"), part / "__init__.py")]
-                left += [other for other in named if other.is_file() and other.is_relative_to(cpu) and other not in found]
+        code = left.pop()
+        yield code
+        left += [constant for constant in code.co_consts if isinstance(constant, CodeType)]
+
+
+def called_by(function: FunctionType) -> set[FunctionType]:
+    """A function, those of ours that it names, those that they name, and so on."""
+    found: set[FunctionType] = set()
+    left = [function]
+    while left:
+        one = left.pop()
+        if (
+            not isinstance(one, FunctionType)
+            or one in found
+            or not one.__module__.startswith(("cvrarray.cpu", "cvrarray.linalg", "test_"))
+        ):
+            continue
+        found.add(one)
+        names = {name for code in _within(one.__code__) for name in code.co_names}
+        named = [one.__globals__[name] for name in names if name in one.__globals__]
+        named += [cell.cell_contents for cell in one.__closure__ or () if cell != CellType()]
+        modules = [thing for thing in named if isinstance(thing, ModuleType)]
+        named += [getattr(module, name) for module in modules for name in names if hasattr(module, name)]
+        left += [getattr(thing, "py_func", getattr(thing, "_defn", thing)) for thing in named]
     return found
 
 
-def run_tests() -> int:
-    """pytest, its arguments those of this program, where compiled kernels are kept for each closure, not for all sources."""
-    import pytest
-
-    from cvrarray.cpu.runtime import caching
-
-    @cache
-    def stamp(source: str) -> str:
-        root = Path(caching.__file__).resolve().parents[3]
-        digest = hashlib.sha256()
-        for path in sorted({*closure(Path(source).resolve(), root), root / "cvrarray" / "core" / "tables.py"}):
-            digest.update(path.name.encode() + path.read_bytes())
-        return digest.hexdigest()
-
-    caching._stamp_for = lambda function: stamp(function.__code__.co_filename)
-    return pytest.main(sys.argv[1:])
+def _within(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _within(constant)
 
 
-def try_out(mutant: Mutant | None, source: str, device: str, cases: str, kept: Path) -> str:
-    """What the tests about `source` say of a mutant: "passed", the name of a test that fails, "crash" or "timeout"."""
+def try_out(mutant: Mutant | None, source: str, cases: str) -> str:
+    """What the tests about a CUDA file say of a mutant: "passed", the name of a test that fails, "crash" or "timeout"."""
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder)
         for name in COPIED:
@@ -216,21 +340,12 @@ def try_out(mutant: Mutant | None, source: str, device: str, cases: str, kept: P
         if mutant:
             path = copy / mutant.path
             path.write_text(mutant.applied(path.read_text()))
-        options = ["-k", "cuda", "--require-gpu"] if device == "gpu" else []
-        command = [
-            sys.executable,
-            "-c",
-            "import sys; sys.path.insert(0, 'tests'); import mutants; sys.exit(mutants.run_tests())",
-        ]
-        command += ["-x", "-q", "-p", "no:cacheprovider", "--cases", cases]
-        command += [*options, *tests_of(source)]
-        environment = {"CVRARRAY_NUM_THREADS": "2"} | os.environ
-        environment |= {"CVRARRAY_CACHE_DIR": str(kept), "PYTHONPATH": str(copy)}
+        options = ["-x", "-q", "-p", "no:cacheprovider", "--cases", cases, "-k", "cuda", "--require-gpu"]
         try:
             run = subprocess.run(
-                command,
+                [sys.executable, "-m", "pytest", *options, *tests_of(source)],
                 cwd=copy,
-                env=environment,
+                env=os.environ | {"PYTHONPATH": str(copy)},
                 capture_output=True,
                 text=True,
                 timeout=2 * STAGES[cases],
@@ -249,7 +364,6 @@ def try_out(mutant: Mutant | None, source: str, device: str, cases: str, kept: P
 def _limit(seconds: int) -> None:
     import resource
 
-    os.nice(19)
     resource.setrlimit(resource.RLIMIT_DATA, (BYTES, BYTES))
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
 
@@ -286,6 +400,30 @@ def report(outcomes: dict[str, dict[str, str]]) -> str:
     return "\n".join(line.rstrip() for line in lines)
 
 
+def _on_cpu(left: list[Mutant], stage: str, options: argparse.Namespace, tell: Callable[[str, str], None]) -> None:
+    os.environ.setdefault("CVRARRAY_NUM_THREADS", "2")
+    files = sorted({file for mutant in left for file in tests_of(mutant.path)})
+    given = ["-q", "-p", "no:cacheprovider", "--rootdir", str(ROOT), "--cases", stage]
+    pytest.main([*given, *(str(ROOT / file) for file in files)], plugins=[Trials(left, stage, options, tell)])
+
+
+def _on_gpu(left: list[Mutant], stage: str, options: argparse.Namespace, tell: Callable[[str, str], None]) -> None:
+    # sources as they are come first: tests that fail for these say nothing
+    tasks = {f"none of {Path(mutant.path).name}": (None, mutant.path) for mutant in left}
+    tasks |= {mutant.name: (mutant, mutant.path) for mutant in left}
+
+    until = time.monotonic() + options.seconds
+
+    def tried(task: tuple[Mutant | None, str]) -> str | None:
+        return try_out(*task, stage) if time.monotonic() < until else None
+
+    with ThreadPoolExecutor(options.jobs) as pool:  # each waits for a process
+        running = {pool.submit(tried, task): name for name, task in tasks.items()}
+        for future in as_completed(running):
+            if outcome := future.result():
+                tell(running[future], outcome)
+
+
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--count", type=int, default=200, help="how many mutants to draw")
@@ -296,6 +434,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no more mutants after this time")
     parser.add_argument("--stages", nargs="+", default=list(STAGES), choices=list(STAGES), help="cases to try")
     parser.add_argument("--jobs", type=int, default=1, help="mutants that are tried side by side")
+    parser.add_argument("--trust", action="store_true", help="do not run the tests on the sources as they are")
     parser.add_argument("--recheck", action="store_true", help="try those again whose test make test no longer has")
     parser.add_argument("--report", action="store_true", help="try none, say what came of those that were tried")
     options = parser.parse_args(arguments)
@@ -307,26 +446,18 @@ def main(arguments: list[str]) -> int:
         known[record["mutant"]][record["stage"]] = record["outcome"]
     if options.recheck:
         recheck(known)
-    until = time.monotonic() + (0 if options.report else options.seconds)
+    begin = time.monotonic()
+    for stage in options.stages:
 
-    def tried(task: tuple[Mutant | None, str], stage: str, kept: Path) -> str | None:
-        return try_out(*task, options.device, stage, kept) if time.monotonic() < until else None
+        def tell(name: str, outcome: str, stage: str = stage) -> None:
+            known[name][stage] = outcome
+            with options.results.open("a") as file:
+                file.write(json.dumps({"mutant": name, "stage": stage, "outcome": outcome}) + "\n")
+            print(name, stage, outcome, flush=True)
 
-    with tempfile.TemporaryDirectory() as kept, ThreadPoolExecutor(options.jobs) as pool:  # each waits for a process
-        for stage in options.stages:
-            # sources as they are come first: tests that fail for these say nothing
-            tasks = {f"none of {Path(mutant.path).name}": (None, mutant.path) for mutant in chosen}
-            tasks |= {mutant.name: (mutant, mutant.path) for mutant in chosen}
-            left = [name for name in tasks if not killer(known[name]) and stage not in known[name]]
-            running = {pool.submit(tried, tasks[name], stage, Path(kept)): name for name in left}
-            for future in as_completed(running):
-                if (outcome := future.result()) is None:  # no time for it
-                    continue
-                name = running[future]
-                known[name][stage] = outcome
-                with options.results.open("a") as file:
-                    file.write(json.dumps({"mutant": name, "stage": stage, "outcome": outcome}) + "\n")
-                print(name, stage, outcome, flush=True)
+        left = [mutant for mutant in chosen if not killer(known[mutant.name]) and stage not in known[mutant.name]]
+        if left and not options.report and time.monotonic() < begin + options.seconds:
+            (_on_gpu if options.device == "gpu" else _on_cpu)(left, stage, options, tell)
     wrong = {name: killer(outcome) for name, outcome in known.items() if name.startswith("none of ") and killer(outcome)}
     print(report({mutant.name: known[mutant.name] for mutant in chosen if known[mutant.name]}))
     if wrong:

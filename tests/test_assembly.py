@@ -44,10 +44,11 @@ def sums(rows, cols, values, size, shape) -> np.ndarray:
 @pytest.mark.parametrize(
     ("format", "size", "dtype"),
     [
-        ("auto", 1, "float64"), ("auto", 6, "float64"), ("bbcsr", 6, "complex128"), ("auto", 3, "float64"),
+        ("auto", 1, "float64"), ("auto", 6, "float64"), ("auto", 3, "float64"),
         *(
             pytest.param(*case, marks=pytest.mark.extended)
-            for case in (("bbcsr", 1, "int8"), ("cvr", 1, "float32"), ("cvr", 6, "float64"), ("bbcsr", 6, "float32"),
+            for case in (("bbcsr", 6, "complex128"),
+                         ("bbcsr", 1, "int8"), ("cvr", 1, "float32"), ("cvr", 6, "float64"), ("bbcsr", 6, "float32"),
                          ("bbcsr", 7, "float64"))
         ),
     ],

@@ -22,8 +22,8 @@ def padded(dtype):
 
 
 def with_holes(dtype):
-    """Blocks of 3 with an entry each: the others are holes."""
-    return cvrarray.BBCSRArray(np.eye(70, dtype=dtype), block_size=3)
+    """Blocks of 6 with an entry each: the others are holes."""
+    return cvrarray.BBCSRArray(np.eye(70, dtype=dtype), block_size=6)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

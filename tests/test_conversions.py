@@ -23,6 +23,7 @@ from checks import (
     cvr,
     get,
     put,
+    rarely,
 )
 from scipy.sparse import csr_array
 
@@ -43,6 +44,7 @@ BBCSR_BUILDS = pytest.mark.parametrize("build", BBCSR, ids=str)
 
 @CVR_BUILDS
 @EVERY_NAME
+@pytest.mark.each_value(4)
 def test_chunks_are_the_definitions(build, name, device):
     """Every chunk equals the definition carried out step by step; pads too, which are 0 at the smallest column."""
     csr = zoo.integers(name, np.float64)
@@ -62,6 +64,7 @@ def test_chunks_are_the_definitions(build, name, device):
 
 @BBCSR_BUILDS
 @EVERY_NAME
+@pytest.mark.each_value(3)
 def test_bins_are_the_definitions(build, name, device):
     """data, colptr, rowptr and bin_rowptr equal the definition's, padding included."""
     csr = zoo.integers(name, np.float64)
@@ -76,6 +79,7 @@ def test_bins_are_the_definitions(build, name, device):
 
 @CVR_BUILDS
 @EVERY_NAME
+@pytest.mark.each_value(3)
 def test_narrow_chunks(build, name, device):
     """A chunk whose columns span less than 2^16 is stored narrow, from its smallest column; any other wide."""
     A = build(zoo.integers(name, np.float64), device)
@@ -88,6 +92,7 @@ def test_narrow_chunks(build, name, device):
 
 @BBCSR_BUILDS
 @EVERY_NAME
+@pytest.mark.each_value(2)
 def test_narrow_bins(build, name, device):
     """A bin whose block columns span less than 2^16 - 1 is stored narrow; one without blocks too, from 0."""
     A = build(zoo.integers(name, np.float64), device)
@@ -102,6 +107,7 @@ def test_narrow_bins(build, name, device):
 
 @BBCSR_BUILDS
 @EVERY_NAME
+@pytest.mark.each_value(2)
 def test_presence_bits(build, name, device):
     """None where every column of every row's blocks is an entry, else the smallest integers with a bit a column."""
     csr = zoo.integers(name, np.float64)
@@ -130,6 +136,7 @@ def _assert_facts(chunk, n_lanes):
 
 @CVR_BUILDS
 @EVERY_NAME
+@pytest.mark.each_value(3)
 def test_lanes_steal_at_most_once(build, name):
     """A thief steals once and is never a victim: a lane has at most one record from step lr_rec on but for its own."""
     csr = zoo.integers(name, np.float64)
@@ -146,6 +153,7 @@ def test_lanes_steal_at_most_once(build, name):
 
 @EVERY_BUILD
 @EVERY_NAME
+@pytest.mark.each_value(4)
 def test_devices_agree(build, name, gpu):
     """The GPU's conversion gives the CPU's tables, field by field and bit by bit."""
     csr = zoo.floats(name, np.float64)
@@ -199,6 +207,7 @@ def test_memory_of_a_conversion(build, kind, gpu):
 
 @EVERY_BUILD
 @EVERY_NAME
+@pytest.mark.each_value(4)
 def test_check_and_round_trip(build, name, device):
     """check() finds nothing, and every stored entry comes back: explicit zeros, places, bits."""
     csr = zoo.floats(name, np.float64)
@@ -239,6 +248,7 @@ def test_values_keep_every_bit(build, device):
 
 @TYPICAL_BUILDS
 @EVERY_NAME
+@pytest.mark.each_value(2)
 def test_to_pydata(build, name, device):
     """tocoo() has the entries of the matrix, sorted, explicit zeros among them, and fill value 0."""
     sparse = pytest.importorskip("sparse")
@@ -255,6 +265,7 @@ def test_to_pydata(build, name, device):
 
 @EVERY_BUILD
 @EVERY_NAME
+@pytest.mark.each_value(4)
 def test_to_device_and_back(build, name, gpu):
     """Moving copies tables as they are."""
     A = build(zoo.floats(name, np.float32), "cpu")
@@ -335,7 +346,7 @@ def test_every_lane_count(n_lanes, device):
     np.testing.assert_array_equal(get(A @ put(x, device)), csr @ x)
 
 
-@pytest.mark.parametrize("block_size", range(1, 33))
+@pytest.mark.parametrize("block_size", [*range(1, 10), 16, 17, 32, *rarely(*range(10, 16), *range(18, 32))])
 def test_every_block_size(block_size, device):
     """Presence bits in uint8, uint16 and uint32; block rows that share a bin and bins that share a block row."""
     for name in ("power_law", "tridiagonal_97"):

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from checks import rarely
 from scipy.sparse import csr_array, eye_array, random_array
 
 import cvrarray
@@ -98,8 +99,7 @@ def _knows_our_arrays():
 
 @pytest.mark.parametrize(
     "first",
-    ["cvrarray.bbcsr", "cvrarray.store.layout"]
-    + [pytest.param(name, marks=pytest.mark.extended) for name in ("cvrarray.cvr", "cvrarray.dask.cluster")],
+    ["cvrarray.bbcsr", *rarely("cvrarray.store.layout", "cvrarray.cvr", "cvrarray.dask.cluster")],
 )
 def test_any_module_of_ours_may_be_met_first(first):
     """Where distributed is there already, as in a worker that gets a message: no circle of imports."""
@@ -166,6 +166,7 @@ def _conversions():
     return panels.n_conversions
 
 
+@pytest.mark.extended
 def test_pagerank_from_a_store(client, tmp_path):
     pagerank = example("pagerank_dask")
     path, n = tmp_path / "links.zarr", 1 << 9
@@ -235,6 +236,7 @@ def test_worker_killed_in_mid_product(source, client, tmp_path):
     client.wait_for_workers(2, timeout=60)
 
 
+@pytest.mark.extended  # the next kills one too
 def test_worker_killed_while_it_holds_a_persisted_panel(client, tmp_path):
     cvrarray.to_store(matrix(), tmp_path / "m.zarr", chunks="10 kB", format="cvr", device="cpu")
     d = cvrarray.open_store(tmp_path / "m.zarr", device="cpu").persist()

@@ -7,13 +7,13 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import zoo
-from checks import TYPICAL, assert_product, assert_same_bits, assert_same_tables, bbcsr, cvr, get, put
+from checks import TYPICAL, assert_product, assert_same_bits, assert_same_tables, bbcsr, cvr, extended_but, get, put
 from scipy.sparse import csr_array
 
 from cvrarray.cpu.runtime import threads
 
 BUILDS = [*TYPICAL, cvr(), cvr(4, 3000, "nnz"), cvr(32, 150, "rows"), bbcsr(3)]
-BUILD = pytest.mark.parametrize("build", BUILDS, ids=str)
+BUILD = pytest.mark.parametrize("build", extended_but([cvr(32, 7), bbcsr(6), cvr(4, 3000, "nnz"), bbcsr(3)], BUILDS), ids=str)
 
 
 def uneven() -> csr_array:

@@ -8,7 +8,7 @@ import checks
 import numpy as np
 import pytest
 import zoo
-from checks import DEFAULTS, ONE_OF_EACH, TYPICAL, assert_same_bits, extended_but, get, put
+from checks import DEFAULTS, ONE_OF_EACH, TYPICAL, assert_same_bits, extended_but, get, put, rarely
 from scipy.sparse import bsr_array, coo_array, csr_array
 
 import cvrarray
@@ -121,7 +121,7 @@ def test_a_product_is_that_in_float32_rounded_once(build, device):
 @BUILD
 @pytest.mark.parametrize(
     "x_dtype",  # the first two have products of other dtypes; of complex128 test_cpu_kernels has some
-    ["float32", "int32", *(pytest.param(name, marks=pytest.mark.extended) for name in ("complex64", "float64", "int16"))],
+    ["int32", *rarely("float32", "complex64", "float64", "int16")],
 )
 @pytest.mark.each_value
 def test_wider_products_are_those_of_the_widened_matrix(build, x_dtype, device):

@@ -25,7 +25,7 @@ TESTS = Path(__file__).parent
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("count", [20, pytest.param(150, marks=pytest.mark.extended)])
+@pytest.mark.parametrize("count", [5, pytest.param(150, marks=pytest.mark.extended)])
 def test_inputs_of_every_kind_and_all_that_failed_before(count):
     path = os.pathsep.join([str(TESTS), str(TESTS.parent), *filter(None, [os.environ.get("PYTHONPATH")])])
     command = [sys.executable, "-m", "fuzz", "--inputs", str(count)]

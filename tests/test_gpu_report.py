@@ -11,6 +11,7 @@ from pathlib import Path
 
 import gpu_report
 import pytest
+from checks import rarely
 
 TESTS = Path(__file__).parent
 GOOD = {"counts": {"passed": 3, "failed": 0}, "gpu": {"name": "a GPU"}, "date": "2000-01-01", "whole": True}
@@ -87,7 +88,7 @@ def test_check_warns_and_succeeds(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    "options", [pytest.param((), marks=pytest.mark.extended), ("-n", "2"), ("--require-gpu",)], ids=" ".join
+    "options", [("-n", "2", "--require-gpu"), *rarely(((),), (("-n", "2"),), (("--require-gpu",),))], ids=" ".join
 )
 @pytest.mark.slow
 def test_a_run_writes_its_report(tmp_path, options):
@@ -120,9 +121,7 @@ ENDS = {
 }
 
 
-@pytest.mark.parametrize(
-    "end", ["control-C", "killed", *(pytest.param(end, marks=pytest.mark.extended) for end in list(ENDS)[2:])]
-)
+@pytest.mark.parametrize("end", ["killed", *rarely("control-C", "terminated", "the first failure")])
 @pytest.mark.slow
 def test_a_run_that_is_cut_short_says_so(tmp_path, end):
     """However it ended, and whatever passed until then."""

@@ -99,6 +99,7 @@ BASIC = [
 
 @CONFIGURATIONS
 @pytest.mark.parametrize("key", BASIC, ids=str)
+@pytest.mark.each_value(2)
 def test_ints_slices_and_ellipsis(build, key, device):
     dense = sample()
     assert_item(build(dense, device=device), dense, key)
@@ -147,6 +148,7 @@ ADVANCED = {
 
 @CONFIGURATIONS
 @pytest.mark.parametrize("name", ADVANCED)
+@pytest.mark.each_value(2)
 def test_index_arrays_and_masks(build, name, device):
     dense = sample()
     key = ADVANCED[name] if name != "mask as lists" else np.array(ADVANCED[name])
@@ -356,6 +358,7 @@ def test_rows_are_decoded_from_their_own_tiles(build, device, monkeypatch):
 
 @pytest.mark.parametrize("name", zoo.ZOO)
 @pytest.mark.parametrize("build", [checks.cvr(32, 7), checks.cvr(4, 1000, "nnz"), checks.bbcsr(6)], ids=str)
+@pytest.mark.each_value(2)
 def test_runs_of_rows_hold_their_entries(build, name, device):
     """Also stored zeros, and rows that chunks cut."""
     csr = zoo.integers(name)

@@ -26,6 +26,7 @@ INTEGERS = ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uin
 @NAME
 @pytest.mark.parametrize("kind", ["array", "matrix"])
 @pytest.mark.parametrize("format", ["csr", "csc", "coo", "bsr", "lil", "dok", "dia"])
+@pytest.mark.each_value(2)
 def test_scipy(build, name, kind, format, device):
     """Every format, as array and as matrix; those that keep explicit zeros have them kept."""
     csr = zoo.floats(name)

@@ -25,9 +25,8 @@ print("ours" if built else "Numba's")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("version", "wrapper"), [pytest.param("tried", "ours", marks=pytest.mark.extended), ("another", "Numba's")]
-)
+@pytest.mark.parametrize(("version", "wrapper"), [("tried", "ours"), ("another", "Numba's")])
+@pytest.mark.extended  # in a process of its own, where all is compiled anew
 def test_products_either_way(version, wrapper, tmp_path, monkeypatch):
     monkeypatch.setenv("CVRARRAY_CACHE_DIR", str(tmp_path))
     done = subprocess.run([sys.executable, "-c", PRODUCTS, version], capture_output=True, text=True)

@@ -157,6 +157,7 @@ def warp_peers(monkeypatch):
     return peers
 
 
+@pytest.mark.slow
 def test_warp_is_called_in_the_fastest_way_that_works(warp_peers):
     fake, peers = warp_peers()
     assert list(peers) == ["warp", "warp, every 50", "warp, blocks"]
@@ -178,6 +179,7 @@ def test_warp_is_called_in_the_fastest_way_that_works(warp_peers):
         assert solve_with.remark.endswith("not as a graph in each solve: RuntimeError: CUDA error 900")
 
 
+@pytest.mark.slow
 def test_warp_that_ends_early_is_no_peer(warp_peers):
     _, peers = warp_peers(ends_after=7)
     for solve_with in peers.values():

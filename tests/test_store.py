@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import zoo
-from checks import assert_product, assert_same_csr, get, put
+from checks import assert_product, assert_same_csr, get, put, rarely
 from scipy.io import mmwrite
 from scipy.sparse import csr_array, random_array
 
@@ -52,6 +52,7 @@ def path(tmp_path) -> str:
 
 @pytest.mark.parametrize("keywords", FORMATS, ids=str)
 @pytest.mark.parametrize("name", sorted(zoo.ZOO))
+@pytest.mark.each_value
 def test_zoo(name, keywords, path, device):
     """Every matrix of the zoo, in panels of a few rows: entries, explicit zeros among them, and products."""
     csr = zoo.floats(name, np.float32)
@@ -661,9 +662,8 @@ print("complete", flush=True)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("where", ["before", "before the manifest"])
-@pytest.mark.parametrize("kind", SOURCES)
-@pytest.mark.each_value
+@pytest.mark.parametrize("where", ["before", *rarely("before the manifest")])
+@pytest.mark.parametrize("kind", ["matrix", *rarely("pieces", "dask")])
 def test_killed_writer(kind, where, path):
     """Killed again and again; what was acknowledged stays as it was, and in the end the matrix is right."""
     if kind == "dask":

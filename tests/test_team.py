@@ -137,6 +137,7 @@ def test_solves_on_several_threads_at_once_share_the_helpers():
 @pytest.mark.parametrize(
     ("M", "columns"), [(None, None), ("jacobi", None), ("block_jacobi", None), ("chebyshev", None), ("jacobi", 3)]
 )
+@pytest.mark.each_value
 def test_the_same_bits_with_any_number_of_threads(format, M, columns):
     """Also with a callback, which leaves the compiled loop after every iteration, and with a history."""
     A, b = system()

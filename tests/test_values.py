@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import scipy.sparse
 import zoo
-from checks import TYPICAL, assert_same_bits, assert_same_csr, assert_same_tables, bbcsr, cvr, get, put
+from checks import TYPICAL, assert_same_bits, assert_same_csr, assert_same_tables, bbcsr, cvr, get, put, rarely
 
 import cvrarray
 from cvrarray.core import devices
@@ -211,7 +211,9 @@ def test_of_a_view(build, device):
     assert_same_csr(found.to_scipy(), expected)
 
 
-@pytest.mark.parametrize(("build", "dtype"), [*((build, "float64") for build in TYPICAL), (bbcsr(6), "complex64")], ids=str)
+@pytest.mark.parametrize(
+    ("build", "dtype"), [*((build, "float64") for build in TYPICAL), *rarely((bbcsr(6), "complex64"))], ids=str
+)
 def test_what_is_prepared_sees_the_new_values(build, dtype, device):
     """Products, views and transposed products that were made before the values changed."""
     csr = zoo.floats("power_law", dtype)
