@@ -468,14 +468,14 @@ class BBCSRArray(FormatArray):
             return super()._microseconds_of_matrix(name, stats, device, of_vector, columns)
         size, item = cls._variant_keywords(name.removeprefix(cls.format))["block_size"], stats.dtype.itemsize
         n_bytes, width = stats.table_bytes[name], columns * item / 1e6
-        slots, both = _slots(n_bytes, size, item), sum(stats.shape) * width
+        slots = _slots(n_bytes, size, item)
         if size == 1:
-            return _of_single_columns(stats, n_bytes / 1e6, slots, both, -(-columns // max(1, min(4, 16 // item))))
+            vectors = -(-columns // max(1, min(4, 16 // item)))
+            return _of_single_columns(stats, n_bytes / 1e6, slots / max(1, stats.nnz), width, vectors)
         costs = MATRIX_COSTS
-        rows_of_x = (costs.rows_of_x / size + costs.products) * slots * width
-        return float(
-            costs.own_us + costs.tables * n_bytes / 1e6 + rows_of_x + costs.both * both + costs.step * stats.row_max / size
-        )
+        rows_of_x = (costs.rows_of_x / size + costs.products) * slots
+        moved = costs.tables * n_bytes / 1e6 + (rows_of_x + costs.both * sum(stats.shape)) * width
+        return float(costs.own_us + moved + costs.step * stats.row_max / size)
 
     @classmethod
     def _why(cls, name: str, stats: Any) -> str:
@@ -485,13 +485,16 @@ class BBCSRArray(FormatArray):
         return f"{size} x {size} blocks hold {stats.block_fill[size]:.2f} entries a nonzero"
 
 
-def _of_single_columns(stats: Any, tables: float, slots: float, both: float, vectors: int) -> float:
-    """Microseconds of ``A @ X`` on a GPU with single columns: of megabytes of tables and of X and Y."""
-    costs, entries = SINGLE_COSTS, tables * min(1.0, stats.nnz / slots)
-    uneven = 1 + costs.uneven * min(MOST_UNEVEN, max(0.0, slots / stats.nnz - 1))
-    rows_of_x = costs.rows_of_x * uneven * both / sum(stats.shape) * stats.nnz
-    bulk = costs.entries * entries + costs.padding * (tables - entries) + rows_of_x + costs.both * both
-    return costs.own_us + math.hypot(bulk, (costs.step + costs.vector * min(vectors, MOST_VECTORS)) * stats.row_max)
+def _of_single_columns(stats: Any, tables: float, fill: float, width: float, vectors: int) -> float:
+    """Microseconds of ``A @ X`` on a GPU with single columns: `tables` and `width`, of a row of X, in megabytes, `fill` slots a
+    nonzero.
+    """
+    costs, entries = SINGLE_COSTS, tables / max(1.0, fill)
+    uneven = 1 + costs.uneven * min(MOST_UNEVEN, max(0.0, fill - 1))
+    moved = costs.entries * entries + costs.padding * (tables - entries)
+    moved += (costs.rows_of_x * uneven * stats.nnz + costs.both * sum(stats.shape)) * width
+    longest = (costs.step + costs.vector * min(vectors, MOST_VECTORS)) * stats.row_max
+    return float(costs.own_us + math.hypot(moved, longest))
 
 
 def _slots(n_bytes: int, block_size: int, itemsize: int) -> float:
