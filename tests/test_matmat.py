@@ -171,6 +171,25 @@ def test_more_tiles_of_columns_than_a_grid_has_in_y(build, gpu, monkeypatch):
         np.testing.assert_array_equal(get(out), csr.toarray() @ x + 2 * before)
 
 
+def test_chunks_for_many_columns(gpu):
+    """Wide X has fewer and longer chunks, where the device has enough blocks without them."""
+    from cvrarray.input import coercion
+
+    csr = zoo.integers("power_law", np.float32)
+    on_gpu = coercion.as_csr(cvrarray.CVRArray(csr, device=gpu).tocsr())
+    default = cvrarray.CVRArray(csr, device=gpu).n_chunks
+    assert cvrarray.CVRArray._for_columns(on_gpu, 1) == {}
+    for k in (4, 1 << 15):
+        (n_chunks,) = cvrarray.CVRArray._for_columns(on_gpu, k).values()
+        assert 1 <= n_chunks <= default
+        assert k == 4 or n_chunks < default
+        x = matrix(csr.shape[1], k, np.float32)
+        y = cvrarray.CVRArray(csr, n_chunks=n_chunks, device=gpu) @ put(x, gpu)
+        np.testing.assert_array_equal(get(y), csr @ x)
+    A = cvrarray.asarray(csr, device=gpu, columns=64)
+    np.testing.assert_array_equal(get(A @ put(x[:, :64], gpu)), csr @ x[:, :64])
+
+
 def test_rows_of_x_that_are_too_long_for_cvr(gpu, monkeypatch):
     from cvrarray.gpu import cvr
 
