@@ -1,4 +1,7 @@
 // Y = alpha * A @ X + beta * Y for BBCSR, X (n_cols, k) and Y (n_rows, k) row-major: see matrix.cuh for the groups.
+//
+// With DOTS, of a square A, each warp leaves the sums of X * Y over its rows, for each column: `dots` is (warps, k). That
+// is what conjugate gradients need of a product beside Y.
 
 #include "values.cuh"
 #include "bbcsr.cuh"
@@ -96,9 +99,10 @@ __device__ void multiply(const C* col, const Opened<A>& data, const M* present, 
 // thread blocks that a multiprocessor has room for at least: what is left of its registers is for loads under way
 __device__ constexpr int blocks_at_once(int B, int G) { return B > 1 ? 2 : G == 8 ? 4 : G == 4 ? 6 : 8; }
 
-template <class A, class Y, class I, class M, int B, bool HOLES, int G, int V, int W, int U, class O>
+template <class A, class Y, class I, class M, int B, bool HOLES, int G, int V, int W, int U, class O, bool DOTS>
 __global__ __launch_bounds__(128, blocks_at_once(B, G)) void
-bbcsr_matmat(const Bbcsr<A, I, M> m, int64 k, const Y* __restrict__ x, Y* __restrict__ y, Y alpha, Y beta, int update) {
+bbcsr_matmat(const Bbcsr<A, I, M> m, int64 k, const Y* __restrict__ x, Y* __restrict__ y, Y alpha, Y beta, int update,
+             double* dots) {
     const Opened<A>& values = m.data.opened();
     const int64 bin = warp_id();
     if (bin >= m.n_bins) return;
@@ -108,6 +112,7 @@ bbcsr_matmat(const Bbcsr<A, I, M> m, int64 k, const Y* __restrict__ x, Y* __rest
     const Bin<A, I, M, B, HOLES> own(m, values, bin, lane);
     Columns<Y, V, W, G * V> sum[G] = {};
     const O row_of_x = (O)(k / V);
+    const Y* const own_rows = x + at;
     x += at < k ? at : 0;
     if (own.is_narrow())
         multiply<A, Y, I, M, B, HOLES, G, V, W, U>(own.narrow(m), own.data, own.present, own.n_blocks, x + own.origin() * k,
@@ -118,6 +123,15 @@ bbcsr_matmat(const Bbcsr<A, I, M> m, int64 k, const Y* __restrict__ x, Y* __rest
     for (int turn = 0; turn < G; ++turn) {
         const int64 row = bin * WARP + turn * (WARP / G) + lane / G;
         if (row < m.n_rows) sum[turn].store(y + row * k + at, at, k, alpha, beta, update, begin);
+    }
+    if constexpr (DOTS) {
+        double of_rows[W][V] = {};
+#pragma unroll
+        for (int turn = 0; turn < G; ++turn) {
+            const int64 row = bin * WARP + turn * (WARP / G) + lane / G;
+            if (row < m.n_rows) sum[turn].add_dots(of_rows, own_rows + row * k, at, k, begin);
+        }
+        store_dots<G>(of_rows, dots + bin * k, at, k, begin);
     }
 }
 
@@ -184,9 +198,9 @@ __device__ void multiply_blocks(const C* col, const Opened<A>& data, const M* pr
     }
 }
 
-template <class A, class Y, class I, class M, int B, bool HOLES, int G, int V, int S>
+template <class A, class Y, class I, class M, int B, bool HOLES, int G, int V, int S, bool DOTS>
 __global__ void bbcsr_matmat_blocks(const Bbcsr<A, I, M> m, int64 k, const Y* __restrict__ x, Y* __restrict__ y, Y alpha, Y beta,
-                                    int update) {
+                                    int update, double* dots) {
     const Opened<A>& values = m.data.opened();
     constexpr int GROUPS = block_rows_of_a_bin(B);
     const int64 group = (blockIdx.x * (int64)blockDim.x + threadIdx.x) / (G * S);
@@ -194,16 +208,19 @@ __global__ void bbcsr_matmat_blocks(const Bbcsr<A, I, M> m, int64 k, const Y* __
     const int64 at = (tile_of_block() * G + threadIdx.x % G) * V;
     const int64 bin = group / GROUPS, block_row = bin * WARP / B + group % GROUPS;
     const int64 row = max(block_row * B, bin * WARP), end = min(min(block_row * B + B, bin * WARP + WARP), m.n_rows);
-    if (bin >= m.n_bins || row >= end) return;
-    const int lane = (int)(row - bin * WARP), n_rows = (int)(end - row);
-    const Bin<A, I, M, B, HOLES> own(m, values, bin, lane);
+    const bool is_here = bin < m.n_bins && row < end;
+    if (!DOTS && !is_here) return;
+    const int lane = (int)(row - bin * WARP), n_rows = is_here ? (int)(end - row) : 0;
     Columns<Y, V, 1, V> sum[B] = {};
-    if (own.is_narrow())
-        multiply_blocks<A, Y, I, M, B, HOLES, G, V, S>(own.narrow(m), own.data, own.present, part, own.n_blocks, n_rows,
-                                                       x + own.origin() * k + at, at, k, sum);
-    else
-        multiply_blocks<A, Y, I, M, B, HOLES, G, V, S>(own.wide(m), own.data, own.present, part, own.n_blocks, n_rows, x + at,
-                                                       at, k, sum);
+    if (is_here) {
+        const Bin<A, I, M, B, HOLES> own(m, values, bin, lane);
+        if (own.is_narrow())
+            multiply_blocks<A, Y, I, M, B, HOLES, G, V, S>(own.narrow(m), own.data, own.present, part, own.n_blocks, n_rows,
+                                                           x + own.origin() * k + at, at, k, sum);
+        else
+            multiply_blocks<A, Y, I, M, B, HOLES, G, V, S>(own.wide(m), own.data, own.present, part, own.n_blocks, n_rows,
+                                                           x + at, at, k, sum);
+    }
     if constexpr (S > 1) {
         const unsigned mask = (G * S == WARP ? FULL : (1u << G * S % WARP) - 1) << (lane_id() & ~(G * S - 1));
         __syncwarp(mask);
@@ -216,9 +233,18 @@ __global__ void bbcsr_matmat_blocks(const Bbcsr<A, I, M> m, int64 k, const Y* __
                     Y& own_sum = sum[i].vector[0].at[v];
                     own_sum = add(own_sum, shuffle(own_sum, lane_id() ^ apart, mask, WARP));
                 }
-        if (part) return;
+        if (!DOTS && part) return;
     }
+    const bool is_first = part == 0;  // of those that share the block row
+    double of_rows[1][V] = {};
 #pragma unroll
     for (int i = 0; i < B; ++i)
-        if (i < n_rows) sum[i].store(y + (row + i) * k + at, at, k, alpha, beta, update);
+        if (is_first && i < n_rows) {
+            sum[i].store(y + (row + i) * k + at, at, k, alpha, beta, update);
+            if constexpr (DOTS) sum[i].add_dots(of_rows, x + (row + i) * k + at, at, k, 0);
+        }
+    if constexpr (DOTS) {
+        __syncwarp();
+        store_dots<G>(of_rows, dots + warp_id() * k, at, k, 0);
+    }
 }

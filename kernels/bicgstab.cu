@@ -34,16 +34,14 @@ __global__ __launch_bounds__(THREADS) void bicgstab_project(const Shape shape, c
                                                             const Y* __restrict__ shadow, const Y* __restrict__ v,
                                                             const Y* __restrict__ p_hat) {
     const int64 j = shape.column();
+    const bool active = shape.has_column() && column[j].course.goes_on();
     double sums[3] = {};
-    if (shape.has_column() && column[j].course.goes_on())
-#pragma unroll 4
-        for (int64 row = shape.first_row(); row < shape.n; row += shape.stride()) {
-            const int64 at = row * shape.k + j;
-            const Y direction = p_hat[at];
-            add_product(sums, shadow[at], v[at]);
-            sums[2] += dot(direction, direction);
-        }
-    if (!grid_sums(shape, partials, sums)) return;
+    const bool is_last = sums_of_rows<4>(shape, partials, active, sums, [&](int64, int64 at) {
+        const Y direction = p_hat[at];
+        add_product(sums, shadow[at], v[at]);
+        sums[2] += dot(direction, direction);
+    });
+    if (!is_last) return;
     Stabilised& s = column[j];
     s.course.moves = s.course.goes_on();
     if (!s.course.moves) return;
@@ -82,15 +80,14 @@ template <class Y>
 __global__ __launch_bounds__(THREADS) void bicgstab_weigh(const Shape shape, const Partials partials, Stabilised* column,
                                                           const Y* __restrict__ t, const Y* __restrict__ r) {
     const int64 j = shape.column();
+    const bool active = shape.has_column() && column[j].course.moves;
     double sums[3] = {};
-    if (shape.has_column() && column[j].course.moves)
-#pragma unroll 4
-        for (int64 row = shape.first_row(); row < shape.n; row += shape.stride()) {
-            const Y entry = t[row * shape.k + j];
-            add_product(sums, entry, r[row * shape.k + j]);
-            sums[2] += dot(entry, entry);
-        }
-    if (!grid_sums(shape, partials, sums)) return;
+    const bool is_last = sums_of_rows<4>(shape, partials, active, sums, [&](int64, int64 at) {
+        const Y entry = t[at];
+        add_product(sums, entry, r[at]);
+        sums[2] += dot(entry, entry);
+    });
+    if (!is_last) return;
     if (column[j].course.moves) column[j].omega = {over(sums[0], sums[2]), over(sums[1], sums[2])};
 }
 
@@ -101,20 +98,17 @@ template <class Y>
 __global__ __launch_bounds__(THREADS) void bicgstab_whole(const Shape shape, const Partials partials, Stabilised* column,
                                                           const Y* shadow, const Y* s_hat, const Y* t, Y* x, Y* r) {
     const int64 j = shape.column();
+    const bool active = shape.has_column() && column[j].course.moves;
+    const complex128 omega = active ? column[j].omega : complex128{}, back = negative(omega);
     double sums[3] = {};
-    if (shape.has_column() && column[j].course.moves) {
-        const complex128 omega = column[j].omega, back = negative(omega);
-#pragma unroll 2
-        for (int64 row = shape.first_row(); row < shape.n; row += shape.stride()) {
-            const int64 at = row * shape.k + j;
-            const Y direction = s_hat[at], residual = plus(r[at], back, t[at]);
-            x[at] = plus(x[at], omega, direction);
-            r[at] = residual;
-            add_product(sums, shadow[at], residual);
-            sums[2] += dot(residual, residual);
-        }
-    }
-    if (!grid_sums(shape, partials, sums)) return;
+    const bool is_last = sums_of_rows<2>(shape, partials, active, sums, [&](int64, int64 at) {
+        const Y direction = s_hat[at], residual = plus(r[at], back, t[at]);
+        x[at] = plus(x[at], omega, direction);
+        r[at] = residual;
+        add_product(sums, shadow[at], residual);
+        sums[2] += dot(residual, residual);
+    });
+    if (!is_last) return;
     Stabilised& s = column[j];
     if (!s.course.moves) return;
     const complex128 rho = {sums[0], sums[1]};

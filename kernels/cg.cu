@@ -262,11 +262,12 @@ __device__ void exchange_sums(const Shape& shape, ColumnSums& shared, double* wo
     __syncthreads();
 }
 
-// cg_advance: what cg_curvature, cg_step and cg_turn do, with every block waiting for all sums
+// cg_advance: what cg_curvature, cg_step and cg_turn do, with every block waiting for all sums. Where the product has left
+// `dots`, (n_dots, k) sums of p * q, p and q are not read for them
 //
 // mapping   as vectors.cuh says, with MANY threads a block, one block a multiprocessor, one tile of columns
-// traffic   8 vectors with a diagonal M: q, and then z, of a thread's first `n_kept` rows stay in shared memory; 10 of
-//           the other rows
+// traffic   8 vectors with a diagonal M: q, or z, of a thread's first `n_kept` rows stay in shared memory; of the other
+//           rows 8 after a product with dots, else 10
 // requires  a cooperative launch; `words` hold 3 numbers a block and column, and a mark a block, all 0 before the first
 //           launch; MANY vectors' entries (P == BLOCKS), the columns, and the rows kept fit shared memory
 // races     none: a thread owns its entries; columns are read before the first sum and written after the second, by
@@ -274,6 +275,7 @@ __device__ void exchange_sums(const Shape& shape, ColumnSums& shared, double* wo
 template <class Y, int P>
 __global__ __launch_bounds__(MANY, 1) void cg_advance(const Shape shape, double* words, uint32* marks, Column* column,
                                                       const Y* __restrict__ inverse, int size, int n_kept,
+                                                      const double* __restrict__ dots, int64 n_dots,
                                                       const Y* __restrict__ q, Y* __restrict__ r, Y* __restrict__ z,
                                                       Y* __restrict__ x, Y* __restrict__ p, double* history) {
     constexpr int U = sizeof(Y) <= 8 ? 4 : 2;  // rows that are loaded before the first is used
@@ -291,15 +293,20 @@ __global__ __launch_bounds__(MANY, 1) void cg_advance(const Shape shape, double*
     }
     const uint32 mark = marks[blockIdx.x] ^ 1;
 
+    // What is read last is read first next, as it may still be in L2: the product ends with the last rows
+    const int64 first_row = shape.first_row(), stride = shape.stride();
+    const int rounds = (int)((shape.n - blockIdx.x * (int64)shape.rows + stride - 1) / stride), groups = (rounds + U - 1) / U;
     double curvature[1] = {};
-    if (active) {
-        int i = 0;
-        for (int64 row = shape.first_row(); row < shape.n; row += U * shape.stride(), i += U) {
+    if (active && dots) {
+#pragma unroll 4
+        for (int64 i = first_row; i < n_dots; i += stride) curvature[0] += dots[i * shape.k + j];
+    } else if (active) {
+        for (int i = (groups - 1) * U; i >= 0; i -= U) {
             Y direction[U], product[U];
 #pragma unroll
             for (int u = 0; u < U; ++u) {
-                const int64 at = (row + u * shape.stride()) * shape.k + j;
-                const bool is_here = row + u * shape.stride() < shape.n;
+                const int64 row = first_row + (i + u) * stride, at = row * shape.k + j;
+                const bool is_here = row < shape.n;
                 direction[u] = is_here ? p[at] : Y{};
                 product[u] = is_here ? q[at] : Y{};
             }
@@ -315,36 +322,37 @@ __global__ __launch_bounds__(MANY, 1) void cg_advance(const Shape shape, double*
     __syncthreads();
 
     const double alpha = shape.has_column() ? columns[j].alpha : 0;
+    const int n_kept_q = dots ? 0 : n_kept;
     double sums[2] = {};
     if constexpr (P == BLOCKS) {
-        int i = 0;
-        for (int64 base = blockIdx.x * (int64)shape.rows; base < shape.n; base += shape.stride(), ++i) {
-            const int64 row = base + shape.row_of_thread(), at = row * shape.k + j;
+        for (int round = 0; round < rounds; ++round) {
+            const int i = dots ? rounds - 1 - round : round;
+            const int64 row = first_row + i * stride, at = row * shape.k + j;
             const bool is_here = alpha != 0 && row < shape.n;
             Y entry{};
-            if (is_here) r[at] = entry = plus(r[at], -alpha, i < n_kept ? kept[i * MANY] : q[at]);
+            if (is_here) r[at] = entry = plus(r[at], -alpha, i < n_kept_q ? kept[i * MANY] : q[at]);
             entry = weigh<P>(shape, inverse, size, row, is_here, entry, z, sums);
             if (is_here && i < n_kept) kept[i * MANY] = entry;
         }
     } else if (alpha != 0) {
-        int i = 0;
-        for (int64 row = shape.first_row(); row < shape.n; row += U * shape.stride(), i += U) {
+        for (int group = 0; group < groups; ++group) {
+            const int i = (dots ? groups - 1 - group : group) * U;
             Y before[U], product[U], scale[U];
 #pragma unroll
             for (int u = 0; u < U; ++u) {
-                const int64 of = row + u * shape.stride(), at = of * shape.k + j;
-                const bool is_here = of < shape.n;
+                const int64 row = first_row + (i + u) * stride, at = row * shape.k + j;
+                const bool is_here = row < shape.n;
                 before[u] = is_here ? r[at] : Y{};
-                product[u] = i + u < n_kept ? kept[(i + u) * MANY] : is_here ? q[at] : Y{};
-                scale[u] = P == DIAGONAL && is_here ? cached(inverse + of) : Y{};
+                product[u] = i + u < n_kept_q ? kept[(i + u) * MANY] : is_here ? q[at] : Y{};
+                scale[u] = P == DIAGONAL && is_here ? cached(inverse + row) : Y{};
             }
 #pragma unroll
             for (int u = 0; u < U; ++u) {
-                const int64 of = row + u * shape.stride();
-                if (of >= shape.n) continue;
+                const int64 row = first_row + (i + u) * stride;
+                if (row >= shape.n) continue;
                 const Y after = plus(before[u], -alpha, product[u]);
                 const Y entry = P == DIAGONAL ? mac(scale[u], after, Y{}) : after;
-                r[of * shape.k + j] = after;
+                r[row * shape.k + j] = after;
                 sums[0] += dot(after, entry);
                 sums[1] += dot(after, after);
                 if (i + u < n_kept) kept[(i + u) * MANY] = entry;
@@ -368,21 +376,21 @@ __global__ __launch_bounds__(MANY, 1) void cg_advance(const Shape shape, double*
     if (alpha == 0) return;
 
     const double beta = columns[j].beta;
-    int i = 0;
-    for (int64 row = shape.first_row(); row < shape.n; row += U * shape.stride(), i += U) {
+    for (int group = 0; group < groups; ++group) {
+        const int i = (dots ? group : groups - 1 - group) * U;
         Y direction[U], entry[U], so_far[U];
 #pragma unroll
         for (int u = 0; u < U; ++u) {
-            const int64 of = row + u * shape.stride(), at = of * shape.k + j;
-            if (of >= shape.n) continue;
+            const int64 row = first_row + (i + u) * stride, at = row * shape.k + j;
+            if (row >= shape.n) continue;
             direction[u] = p[at];
             so_far[u] = x[at];
-            entry[u] = i + u < n_kept ? kept[(i + u) * MANY] : P == BLOCKS ? z[at] : preconditioned<P>(inverse, of, r[at]);
+            entry[u] = i + u < n_kept ? kept[(i + u) * MANY] : P == BLOCKS ? z[at] : preconditioned<P>(inverse, row, r[at]);
         }
 #pragma unroll
         for (int u = 0; u < U; ++u) {
-            const int64 of = row + u * shape.stride(), at = of * shape.k + j;
-            if (of >= shape.n) continue;
+            const int64 row = first_row + (i + u) * stride, at = row * shape.k + j;
+            if (row >= shape.n) continue;
             x[at] = plus(so_far[u], alpha, direction[u]);
             p[at] = plus(entry[u], beta, direction[u]);
         }

@@ -22,14 +22,6 @@ struct Column {
 
 // ---------------------------------------------------------------------------------------------------- arithmetic
 
-// the real part of conj(a) * b, in double
-__device__ inline double dot(float a, float b) { return (double)a * b; }
-__device__ inline double dot(double a, double b) { return a * b; }
-template <class T>
-__device__ double dot(Complex<T> a, Complex<T> b) {
-    return mac((double)a.im, (double)b.im, (double)a.re * b.re);
-}
-
 // y + a * x for a real number a
 __device__ inline float plus(float y, double a, float x) { return mac((float)a, x, y); }
 __device__ inline double plus(double y, double a, double x) { return mac(a, x, y); }

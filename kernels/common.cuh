@@ -128,6 +128,14 @@ __device__ Complex<T> add(Complex<T> a, Complex<T> b) {
     return {add(a.re, b.re), add(a.im, b.im)};
 }
 
+// the real part of conj(a) * b, in double precision
+__device__ inline double dot(float a, float b) { return (double)a * b; }
+__device__ inline double dot(double a, double b) { return a * b; }
+template <class T>
+__device__ double dot(Complex<T> a, Complex<T> b) {
+    return mac((double)a.im, (double)b.im, (double)a.re * b.re);
+}
+
 // the type in which values of A are added up, and the sum as an A again
 template <class A>
 struct Summed {

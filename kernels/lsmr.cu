@@ -85,18 +85,15 @@ template <class Y>
 __global__ __launch_bounds__(THREADS) void lsmr_left(const Shape shape, const Partials partials, Bidiagonal* column,
                                                      const Y* __restrict__ product, Y* __restrict__ u) {
     const int64 j = shape.column();
+    const bool active = shape.has_column() && column[j].going;
+    const double factor = active ? -over(column[j].alpha, column[j].length_u) : 0;
     double sums[1] = {};
-    if (shape.has_column() && column[j].going) {
-        const double factor = -over(column[j].alpha, column[j].length_u);
-#pragma unroll 4
-        for (int64 row = shape.first_row(); row < shape.n; row += shape.stride()) {
-            const int64 at = row * shape.k + j;
-            const Y entry = plus(product[at], factor, u[at]);
-            u[at] = entry;
-            sums[0] += dot(entry, entry);
-        }
-    }
-    if (!grid_sums(shape, partials, sums)) return;
+    const bool is_last = sums_of_rows<4>(shape, partials, active, sums, [&](int64, int64 at) {
+        const Y entry = plus(product[at], factor, u[at]);
+        u[at] = entry;
+        sums[0] += dot(entry, entry);
+    });
+    if (!is_last) return;
     Bidiagonal& l = column[j];
     l.moves = l.going;
     if (!l.moves) return;
@@ -111,18 +108,15 @@ template <class Y>
 __global__ __launch_bounds__(THREADS) void lsmr_right(const Shape shape, const Partials partials, Bidiagonal* column,
                                                       const Y* __restrict__ product, Y* __restrict__ v) {
     const int64 j = shape.column();
+    const bool active = shape.has_column() && column[j].moves;
+    const double beta = active ? column[j].beta : 0, inverse = over(1, beta);
     double sums[1] = {};
-    if (shape.has_column() && column[j].moves) {
-        const double beta = column[j].beta, inverse = over(1, beta);
-#pragma unroll 4
-        for (int64 row = shape.first_row(); row < shape.n; row += shape.stride()) {
-            const int64 at = row * shape.k + j;
-            const Y entry = plus(plus(Y{}, inverse, product[at]), -beta, v[at]);
-            v[at] = entry;
-            sums[0] += dot(entry, entry);
-        }
-    }
-    if (!grid_sums(shape, partials, sums)) return;
+    const bool is_last = sums_of_rows<4>(shape, partials, active, sums, [&](int64, int64 at) {
+        const Y entry = plus(plus(Y{}, inverse, product[at]), -beta, v[at]);
+        v[at] = entry;
+        sums[0] += dot(entry, entry);
+    });
+    if (!is_last) return;
     Bidiagonal& l = column[j];
     if (!l.moves) return;
     l.alpha = l.beta > 0 ? sqrt(sums[0]) : 0;
@@ -137,22 +131,20 @@ __global__ __launch_bounds__(THREADS) void lsmr_move(const Shape shape, const Pa
                                                      Y* __restrict__ v, Y* __restrict__ h_bar, Y* __restrict__ h,
                                                      Y* __restrict__ x) {
     const int64 j = shape.column();
+    const bool active = shape.has_column() && column[j].moves;
+    const Bidiagonal now = active ? column[j] : Bidiagonal{};
+    const double inverse = over(1, now.alpha);
     double sums[1] = {};
-    if (shape.has_column() && column[j].moves) {
-        const double inverse = over(1, column[j].alpha), back = column[j].back, step = column[j].step, turn = column[j].turn;
-#pragma unroll 2
-        for (int64 row = shape.first_row(); row < shape.n; row += shape.stride()) {
-            const int64 at = row * shape.k + j;
-            const Y direction = plus(Y{}, inverse, v[at]), before = h[at];
-            const Y along = plus(before, -back, h_bar[at]), moved = plus(x[at], step, along);
-            v[at] = direction;
-            h_bar[at] = along;
-            x[at] = moved;
-            h[at] = plus(direction, -turn, before);
-            sums[0] += dot(moved, moved);
-        }
-    }
-    if (!grid_sums(shape, partials, sums)) return;
+    const bool is_last = sums_of_rows<2>(shape, partials, active, sums, [&](int64, int64 at) {
+        const Y direction = plus(Y{}, inverse, v[at]), before = h[at];
+        const Y along = plus(before, -now.back, h_bar[at]), moved = plus(x[at], now.step, along);
+        v[at] = direction;
+        h_bar[at] = along;
+        x[at] = moved;
+        h[at] = plus(direction, -now.turn, before);
+        sums[0] += dot(moved, moved);
+    });
+    if (!is_last) return;
     Bidiagonal& l = column[j];
     if (!l.moves) return;
     l.norm_x = sqrt(sums[0]);

@@ -52,18 +52,14 @@ __global__ __launch_bounds__(THREADS) void minres_project(const Shape shape, con
                                                           Y* __restrict__ y) {
     const int64 j = shape.column();
     const bool active = shape.has_column() && column[j].course.goes_on();
+    const double factor = active ? -over(column[j].beta, column[j].beta_old) : 0;
     double sums[1] = {};
-    if (active) {
-        const double factor = -over(column[j].beta, column[j].beta_old);
-#pragma unroll 4
-        for (int64 row = shape.first_row(); row < shape.n; row += shape.stride()) {
-            const int64 at = row * shape.k + j;
-            const Y entry = plus(y[at], factor, old[at]);
-            y[at] = entry;
-            sums[0] += dot(v[at], entry);
-        }
-    }
-    if (!grid_sums(shape, partials, sums)) return;
+    const bool is_last = sums_of_rows<4>(shape, partials, active, sums, [&](int64, int64 at) {
+        const Y entry = plus(y[at], factor, old[at]);
+        y[at] = entry;
+        sums[0] += dot(v[at], entry);
+    });
+    if (!is_last) return;
     Lanczos& l = column[j];
     l.course.moves = l.course.goes_on();
     if (!l.course.moves) return;
@@ -80,18 +76,15 @@ __global__ __launch_bounds__(THREADS) void minres_extend(const Shape shape, cons
                                                          const Y* __restrict__ inverse, const Y* __restrict__ now,
                                                          Y* __restrict__ y) {
     const int64 j = shape.column();
+    const bool active = shape.has_column() && column[j].course.moves;
+    const double factor = active ? -over(column[j].alpha, column[j].beta) : 0;
     double sums[1] = {};
-    if (shape.has_column() && column[j].course.moves) {
-        const double factor = -over(column[j].alpha, column[j].beta);
-#pragma unroll 4
-        for (int64 row = shape.first_row(); row < shape.n; row += shape.stride()) {
-            const int64 at = row * shape.k + j;
-            const Y entry = plus(y[at], factor, now[at]);
-            y[at] = entry;
-            if (P != GIVEN) sums[0] += dot(entry, preconditioned<P>(inverse, row, entry, now, at));
-        }
-    }
-    if (P == GIVEN || !grid_sums(shape, partials, sums)) return;
+    const bool is_last = sums_of_rows<4>(shape, partials, active, sums, [&](int64 row, int64 at) {
+        const Y entry = plus(y[at], factor, now[at]);
+        y[at] = entry;
+        if (P != GIVEN) sums[0] += dot(entry, preconditioned<P>(inverse, row, entry, now, at));
+    });
+    if (P == GIVEN || !is_last) return;
     if (column[j].course.moves) rotate(column[j], sums[0]);
 }
 
@@ -102,12 +95,9 @@ template <class Y>
 __global__ __launch_bounds__(THREADS) void minres_weigh(const Shape shape, const Partials partials, Lanczos* column,
                                                         const Y* __restrict__ y, const Y* __restrict__ z) {
     const int64 j = shape.column();
+    const bool active = shape.has_column() && column[j].course.moves;
     double sums[1] = {};
-    if (shape.has_column() && column[j].course.moves)
-#pragma unroll 4
-        for (int64 row = shape.first_row(); row < shape.n; row += shape.stride())
-            sums[0] += dot(y[row * shape.k + j], z[row * shape.k + j]);
-    if (!grid_sums(shape, partials, sums)) return;
+    if (!sums_of_rows<4>(shape, partials, active, sums, [&](int64, int64 at) { sums[0] += dot(y[at], z[at]); })) return;
     if (column[j].course.moves) rotate(column[j], sums[0]);
 }
 
@@ -121,24 +111,21 @@ __global__ __launch_bounds__(THREADS) void minres_move(const Shape shape, const 
                                                        Y* __restrict__ w_old, Y* __restrict__ v, Y* __restrict__ x,
                                                        Y* __restrict__ r) {
     const int64 j = shape.column();
+    const bool active = shape.has_column() && column[j].course.moves;
+    const Lanczos step = active ? column[j] : Lanczos{};
+    const double of_z = over(1, step.beta);
     double sums[1] = {};
-    if (shape.has_column() && column[j].course.moves) {
-        const Lanczos l = column[j];
-        const double of_z = over(1, l.beta);
-#pragma unroll 2
-        for (int64 row = shape.first_row(); row < shape.n; row += shape.stride()) {
-            const int64 at = row * shape.k + j;
-            const Y next = y[at];
-            const Y direction = plus(plus(plus(Y{}, l.of_w_old, w_old[at]), l.of_w, w[at]), l.of_v, v[at]);
-            const Y residual = plus(plus(Y{}, l.of_y, next), l.of_r, r[at]);
-            w_old[at] = direction;
-            x[at] = plus(x[at], l.of_x, direction);
-            r[at] = residual;
-            v[at] = plus(Y{}, of_z, preconditioned<P>(inverse, row, next, z, at));
-            sums[0] += dot(residual, residual);
-        }
-    }
-    if (!grid_sums(shape, partials, sums)) return;
+    const bool is_last = sums_of_rows<2>(shape, partials, active, sums, [&](int64 row, int64 at) {
+        const Y next = y[at];
+        const Y direction = plus(plus(plus(Y{}, step.of_w_old, w_old[at]), step.of_w, w[at]), step.of_v, v[at]);
+        const Y residual = plus(plus(Y{}, step.of_y, next), step.of_r, r[at]);
+        w_old[at] = direction;
+        x[at] = plus(x[at], step.of_x, direction);
+        r[at] = residual;
+        v[at] = plus(Y{}, of_z, preconditioned<P>(inverse, row, next, z, at));
+        sums[0] += dot(residual, residual);
+    });
+    if (!is_last) return;
     Lanczos& l = column[j];
     if (!l.course.moves) return;
     l.course.norm = sqrt(sums[0]);

@@ -61,3 +61,24 @@ __global__ __launch_bounds__(THREADS) void vectors_combine(const Shape shape, co
         out[at] = sum;
     }
 }
+
+// vectors_blocks: out = M x for a block-diagonal M, whose blocks (n_blocks, size, size) may have numbers of another type
+//
+// mapping   as vectors.cuh says; a thread has one entry of out, and a row of its block
+// traffic   the blocks, and 2 vectors: rows of a block find each other's in L1
+// requires  out is not x
+template <class A, class Y>
+__global__ __launch_bounds__(THREADS) void vectors_blocks(const Shape shape, const A* __restrict__ blocks, int size,
+                                                          const Y* __restrict__ x, Y* __restrict__ out) {
+    if (!shape.has_column()) return;
+    const int64 j = shape.column();
+    for (int64 row = shape.first_row(); row < shape.n; row += shape.stride()) {
+        const int64 begin = row / size * size;
+        const int count = (int)min((int64)size, shape.n - begin);
+        Y sum{};
+#pragma unroll 4
+        for (int i = 0; i < count; ++i)
+            sum = mac(Widen<Y, A>::from(cached(blocks + row * size + i)), x[(begin + i) * shape.k + j], sum);
+        out[row * shape.k + j] = sum;
+    }
+}

@@ -26,22 +26,26 @@ struct Partials {
 // the sums of a column over the block's threads are in its first thread afterwards
 template <int N>
 __device__ void block_sums(const Shape& shape, double (&value)[N]) {
-    __shared__ double shared[N][THREADS];
+    constexpr int GROUP = N < 8 ? N : 8;  // that shared memory holds at a time
+    __shared__ double shared[GROUP][THREADS];
     const int t = threadIdx.x;
-    __syncthreads();  // the last ones are read
 #pragma unroll
-    for (int i = 0; i < N; ++i) shared[i][t] = value[i];
-    for (int left = shape.rows; left > 1;) {
-        const int width = (left + 1) / 2 * shape.columns, end = left * shape.columns;
-        left = (left + 1) / 2;
+    for (int first = 0; first < N; first += GROUP) {
+        __syncthreads();  // the last ones are read
+#pragma unroll
+        for (int i = 0; i < GROUP && first + i < N; ++i) shared[i][t] = value[first + i];
+        for (int left = shape.rows; left > 1;) {
+            const int width = (left + 1) / 2 * shape.columns, end = left * shape.columns;
+            left = (left + 1) / 2;
+            __syncthreads();
+            if (t + width < end)
+#pragma unroll
+                for (int i = 0; i < GROUP && first + i < N; ++i) shared[i][t] += shared[i][t + width];
+        }
         __syncthreads();
-        if (t + width < end)
 #pragma unroll
-            for (int i = 0; i < N; ++i) shared[i][t] += shared[i][t + width];
+        for (int i = 0; i < GROUP && first + i < N; ++i) value[first + i] = shared[i][t];
     }
-    __syncthreads();
-#pragma unroll
-    for (int i = 0; i < N; ++i) value[i] = shared[i][t];
 }
 
 // The sums of each column over all blocks: true in the threads that hold one, which are in one block. All threads must
@@ -65,13 +69,23 @@ __device__ bool grid_sums(const Shape& shape, const Partials& partials, double (
 #pragma unroll
         for (int i = 0; i < N; ++i) value[i] = 0;
         if (shape.row_of_thread() < shape.rows)
-#pragma unroll 16
+#pragma unroll(N <= 4 ? 16 : 2)
             for (int g = shape.row_of_thread(); g < gridDim.x; g += shape.rows)
 #pragma unroll
                 for (int i = 0; i < N; ++i) value[i] += fresh(tile + (g * N + i) * shape.columns + t % shape.columns);
         block_sums(shape, value);
     }
     return t < shape.columns && shape.column() < shape.k;
+}
+
+// The same, of what `add(row, at)` adds to `value` for each of this thread's rows, whose entry is at place `at`, U rows at
+// a time. A column that is not `active` has none.
+template <int U, int N, class F>
+__device__ bool sums_of_rows(const Shape& shape, const Partials& partials, bool active, double (&value)[N], F add) {
+    if (active)
+#pragma unroll U
+        for (int64 row = shape.first_row(); row < shape.n; row += shape.stride()) add(row, row * shape.k + shape.column());
+    return grid_sums(shape, partials, value);
 }
 
 // adds conj(x) y to the first two sums

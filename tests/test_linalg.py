@@ -14,6 +14,7 @@ from zoo import ZOO
 
 import cvrarray
 from cvrarray import linalg
+from cvrarray.core import devices
 from cvrarray.linalg.solution import INFO
 
 BUILD = pytest.mark.parametrize("build", DEFAULTS, ids=str)
@@ -659,10 +660,32 @@ def test_mixed_precision(columns, M, dtype):
     check_mixed_precision(columns, M, dtype, "cpu")
 
 
+@pytest.fixture
+def always_mixed(monkeypatch):
+    """Single precision also for systems so small that it is not faster on a GPU."""
+    if devices.gpu_count():
+        from cvrarray.linalg.gpu import refined
+
+        monkeypatch.setattr(refined, "SMALL", 0)
+
+
+@pytest.mark.usefixtures("always_mixed")
 @pytest.mark.parametrize("columns", [None, 2])
 @pytest.mark.parametrize("M", ["jacobi", "block_jacobi"])
 def test_mixed_precision_on_a_gpu(columns, M, gpu):
     check_mixed_precision(columns, M, "float64", gpu)
+
+
+def test_mixed_precision_where_it_pays(gpu):
+    """Not where shared memory holds the system: the iterations are those of double precision then."""
+    from cvrarray.linalg.mixed import Engine
+
+    for side, is_mixed in ((20, False), (500, True)):
+        csr = definite(poisson(side))
+        solver = linalg.CG(cvrarray.BBCSRArray(csr, block_size=1, device=gpu), M="jacobi", rtol=1e-6, precision="mixed")
+        found = solver.solve(put(right_side(csr.shape[0], "float64"), gpu))
+        assert found.converged
+        assert [isinstance(engine, Engine) for engine in solver._engines.values()] == [is_mixed]
 
 
 def check_mixed_precision(columns, M, dtype, device):
@@ -675,6 +698,7 @@ def check_mixed_precision(columns, M, dtype, device):
     assert (relative(csr, get(x), b) <= 1.05e-12).all()
 
 
+@pytest.mark.usefixtures("always_mixed")
 def test_mixed_precision_falls_back(device):
     """What single precision cannot do is done in double precision."""
     csr = scipy.sparse.diags_array(np.logspace(0, 7, 60)).tocsr() + 0
@@ -689,6 +713,7 @@ def test_mixed_precision_falls_back(device):
     assert relative(3 * csr, get(found.x), b) <= 1.01e-9
 
 
+@pytest.mark.usefixtures("always_mixed")
 def test_mixed_precision_keeps_history_and_calls_back(device):
     """Norms fall to what is met in the end; x as it is passed on is the solution so far, in double precision."""
     csr = definite(poisson(20), "float64")
@@ -712,6 +737,7 @@ def test_mixed_precision_keeps_history_and_calls_back(device):
     assert cut.residual == pytest.approx(relative(csr, get(cut.x), b))
 
 
+@pytest.mark.usefixtures("always_mixed")
 @pytest.mark.parametrize("size", [1e-200, 1e-30, 1e30, 1e200])
 def test_mixed_precision_of_any_size(size, device):
     """What squares or single precision could not hold is scaled."""

@@ -476,3 +476,138 @@ def test_vectors(dtype, shape, gpu):
     np.testing.assert_allclose(out.get(), (a * x + b * y).astype(dtype), rtol=1e-5, atol=1e-5)
     v.add(cupy.zeros(v.columns), cupy.full_like(X, np.nan), Y)
     np.testing.assert_array_equal(Y.get(), y)
+
+
+@pytest.mark.parametrize("dtypes", [("float64", "float64"), ("float32", "float64"), ("float64", "complex64")])
+@pytest.mark.parametrize(("size", "columns"), [(1, None), (3, None), (6, 16), (7, 3), (40, 300)])
+def test_blocks_times_vectors(size, columns, dtypes, gpu):
+    """Any size of blocks, the last of them cut, of numbers other than the vector's, and in place."""
+    import cupy
+
+    from cvrarray.linalg.gpu.vectors import times_blocks
+
+    n, n_blocks = 5 * size - size // 2, 5
+    blocks = right_side((n_blocks, size, size), dtypes[0], 1)
+    x = right_side(n if columns is None else (n, columns), dtypes[1], 2)
+    found = cupy.full(x.shape, np.nan, x.dtype)
+    times_blocks(cupy.asarray(blocks), cupy.asarray(x), found)
+    expected = sp.block_diag([sp.coo_array(block) for block in blocks], format="csr")[:n, :n].astype(complex) @ x
+    rtol = 1e-5 if dtypes[1] == "complex64" else 1e-12
+    np.testing.assert_allclose(found.get(), expected, rtol=rtol, atol=rtol * size)
+    there = cupy.asarray(x)
+    times_blocks(cupy.asarray(blocks), there, there)
+    assert there.get().tobytes() == found.get().tobytes()
+
+
+@pytest.mark.parametrize("columns", [None, 3])
+@pytest.mark.parametrize("M", ["block_jacobi", "chebyshev", "multigrid"])
+@pytest.mark.parametrize("method", ["minres", "bicgstab", "gmres"])
+def test_preconditioners_in_graphs(method, M, columns, monkeypatch, gpu):
+    """What applies itself is captured too, and the graph does the same as launches one by one."""
+    import cupy
+
+    from cvrarray.linalg.gpu import gmres, steps
+
+    if M == "multigrid":
+        pyamg = pytest.importorskip("pyamg")
+    line = sp.diags_array([-1.0, 2.0, -1.0], offsets=[-1, 0, 1], shape=(30, 30))
+    S = sp.csr_array(sp.kron(line, sp.eye_array(30)) + sp.kron(sp.eye_array(30), line))
+    A = BBCSRArray(S, block_size=2, device=gpu)
+    make = {
+        "block_jacobi": lambda: linalg.block_jacobi(A),
+        "chebyshev": lambda: linalg.chebyshev(A, 2),
+        "multigrid": lambda: linalg.multigrid(pyamg.smoothed_aggregation_solver(sp.csr_matrix(S), max_coarse=20), device=gpu),
+    }
+    b = cupy.asarray(right_side(S.shape[0] if columns is None else (S.shape[0], columns), "float64"))
+    graphs = []
+    for module in (gmres, steps):
+        captured = module.captured
+        monkeypatch.setattr(module, "captured", lambda work, captured=captured: graphs.append(captured(work)) or graphs[-1])
+    how = {"restart": 4} if method == "gmres" else {}
+    preconditioner = make[M]()
+    found = getattr(linalg, method)(A, b, rtol=1e-11, M=preconditioner, **how)
+    assert found[1] == 0
+    assert graphs
+    assert error(S, found[0].get(), b.get()) < 1e-10
+    for module in (gmres, steps):
+        monkeypatch.setattr(module, "can_be_captured", lambda *_: False)
+    again = getattr(linalg, method)(A, b, rtol=1e-11, M=preconditioner, **how)
+    assert again[0].get().tobytes() == found[0].get().tobytes()
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "complex128"])
+@pytest.mark.parametrize(("columns", "restart"), [(1, 7), (1, 20), (3, 18), (2, 30), (300, 5)])
+def test_an_orthonormal_basis(columns, restart, dtype, gpu):
+    """Also where w is nearly in the span of the basis, as eigenvalues of 1 with few others make it."""
+    import cupy
+
+    from cvrarray.linalg.gpu.gmres import Basis
+
+    n = 600
+    eigenvalues = np.ones(n)
+    eigenvalues[: restart + 8] += np.geomspace(1e-2 if dtype == "float32" else 1e-5, 3, restart + 8)
+    S = sp.csr_array(sp.diags_array(eigenvalues.astype(dtype)))
+    for matrix in (S, sp.csr_array(cvrarray.generate.shell6(6).astype(dtype))[:n, :n]):
+        A = CVRArray(sp.csr_array(matrix), device=gpu)
+        shape = (n,) if columns == 1 else (n, columns)
+        system = System(A, None, n, None if columns == 1 else columns, np.dtype(dtype), devices.parse(gpu))
+        vectors, w, z = (cupy.zeros(s, dtype) for s in ((restart + 1, n, columns), shape, shape))
+        basis = Basis(system, vectors, w, z)
+        start = right_side((n, columns), dtype)
+        vectors[0] = cupy.asarray(start / np.linalg.norm(start, axis=0))
+        h = np.zeros((restart + 1, restart, columns), complex)
+        for step in range(restart):
+            h[: step + 2, step] = basis.extend(step)
+        V = vectors.get().astype(complex)
+        eps = 1.2e-7 if dtype == "float32" else 2.3e-16
+        for j in range(columns):
+            of = V[:, :, j]
+            size = np.abs(np.linalg.norm(of, axis=1) - 1).max()
+            assert size < 100 * eps
+            assert np.abs(of.conj() @ of.T - np.eye(restart + 1)).max() < 100 * eps
+            product = matrix.astype(complex) @ of[:-1].T
+            np.testing.assert_allclose(product, of.T @ h[:, :, j], atol=100 * eps * abs(product).max() * n**0.5)
+
+
+def test_a_change_that_is_no_number_is_left_out(gpu):
+    import cupy
+
+    from cvrarray.linalg.gpu.gmres import Basis
+
+    n = 50
+    A = CVRArray(sp.eye_array(n, format="csr"), device=gpu)
+    vectors, x = cupy.ones((4, n, 2)), cupy.zeros((n, 2))
+    vectors[1, 3, 1] = cupy.inf
+    basis = Basis(System(A, None, n, 2, np.dtype("float64"), devices.parse(gpu)), vectors, x.copy(), x.copy())
+    basis.add(np.array([[1.0, 2.0], [3.0, 4.0]]), x)
+    expected = np.tile([4.0, 6.0], (n, 1))
+    expected[3, 1] = 0
+    np.testing.assert_array_equal(x.get(), expected)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "complex128"])
+@pytest.mark.parametrize(("size", "k"), [(1, 2), (1, 16), (1, 37), (3, 5), (3, 16), (6, 16), (6, 100)])
+def test_products_that_leave_dots(size, k, dtype, monkeypatch, gpu):
+    """A @ P that adds up P * A P beside it: the same iterates as without, and the same bits again."""
+    import cupy
+
+    from cvrarray.linalg.gpu import cg
+    from cvrarray.linalg.gpu.advance import Advance
+
+    monkeypatch.setattr(Advance, "keeps_all", False)  # as of vectors that shared memory does not hold
+    S = definite(333, dtype)
+    A, b = BBCSRArray(S, block_size=size, device=gpu), right_side((333, k), dtype)
+    M = preconditioner("blocks" if size > 1 else "jacobi", S, dtype)
+    engine = engine_for(A, M, columns=k, iterations=6)
+    multiply, dots = engine._product
+    engine._state.p[...] = cupy.asarray(right_side(333 * k, dtype, 7))
+    multiply()
+    p, q = (vector.get().reshape(333, k).astype(complex) for vector in (engine._state.p, engine._state.q))
+    exact = (p.conj() * q).real.sum(axis=0)
+    rtol = 1e-5 if dtype == "float32" else 1e-12
+    np.testing.assert_allclose(dots.get().sum(axis=0), exact, rtol=rtol, atol=rtol * np.linalg.norm(p) * np.linalg.norm(q))
+    x, _ = solve(engine, b, None)
+    assert x.tobytes() == solve(engine, b, None)[0].tobytes()
+    monkeypatch.setattr(cg.Engine, "_with_dots", lambda self: None)
+    without, _ = solve(engine_for(A, M, columns=k, iterations=6), b, None)
+    np.testing.assert_allclose(x, without, rtol=10 * rtol, atol=10 * rtol)

@@ -118,7 +118,16 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     names = args.matrices or DEFAULT[device.kind]
     cases = [(name, scale) for scale in scales for name in names if name in generate.MATRICES]
     cases += [(name, scales[0]) for name in names if name not in generate.MATRICES]
-    others, results = clocks.OtherLoad(), []
+    others = clocks.OtherLoad()
+    results: list[dict[str, Any]] = []
+    report = {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "device": machine.describe(device),
+        "versions": bench.versions(),
+        "scale": ",".join(scales),
+        "turns": args.turns,
+        "results": results,
+    }
     for name, scale in cases:
         csr = SYSTEMS[name]() if name in SYSTEMS else sources.load(name, scale=scale, seed=0, device=devices.CPU)
         matrix = csr if name not in generate.MATRICES and name not in SYSTEMS else definite(csr)
@@ -127,15 +136,10 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
             limits = args.turns, args.seconds, reach
             results.append(measure_case(Path(name).stem, matrix.astype(dtype), device, limits))
             print(json.dumps(results[-1]), file=sys.stderr, flush=True)
-    return {
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "device": machine.describe(device),
-        "versions": bench.versions(),
-        "scale": ",".join(scales),
-        "turns": args.turns,
-        "cpus_busy_with_others": others.cpus(),
-        "results": results,
-    }
+            report["cpus_busy_with_others"] = others.cpus()
+            if args.report is not None:  # a run that is cut off leaves what it has
+                write_page(report, Path(args.report))
+    return report
 
 
 def definite(csr: Any) -> Any:
@@ -277,7 +281,7 @@ def _counted(A: Any, M: Any, b: Any) -> Solve:
 
 def table(report: dict[str, Any]) -> str:
     """The report for people."""
-    names = list(dict.fromkeys(by for case in report["results"] for by in case["microseconds"]))
+    names = _names(report)
     iterations = render(["matrix", "dtype", "rows", "nonzeros", "format", *names, "over best peer"], _rows(report, names))
     return iterations + "\n" + render(WHOLE, _whole_rows(report))
 
@@ -342,9 +346,23 @@ def speedup(times: dict[str, float], peers: Sequence[str] | None = None) -> floa
 
 def write(report: dict[str, Any], folder: Path) -> None:
     """The page, the figures and the plot."""
-    kind = "cpu" if report["device"]["device"] == "cpu" else "gpu"
+    write_page(report, folder)
+    plot(report, _names(report), folder / f"solve-{_kind(report)}.svg")
+
+
+def _kind(report: dict[str, Any]) -> str:
+    return "cpu" if report["device"]["device"] == "cpu" else "gpu"
+
+
+def _names(report: dict[str, Any]) -> list[str]:
+    """Contenders of any matrix."""
+    return list(dict.fromkeys(by for case in report["results"] for by in case["microseconds"]))
+
+
+def write_page(report: dict[str, Any], folder: Path) -> None:
+    """The page and the figures."""
+    kind, names = _kind(report), _names(report)
     folder.mkdir(parents=True, exist_ok=True)
-    names = list(dict.fromkeys(by for case in report["results"] for by in case["microseconds"]))
     rows = _rows(report, names)
     peers = [by for by in names if by not in (*OURS, "product")]
     means = []
@@ -372,7 +390,6 @@ def write(report: dict[str, Any], folder: Path) -> None:
     )
     (folder / f"solve-{kind}.md").write_text(text)
     pages.write_figures(report, folder / f"solve-{kind}.json")
-    plot(report, names, folder / f"solve-{kind}.svg")
 
 
 def plot(report: dict[str, Any], names: list[str], path: Path) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
+from functools import partial
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -30,20 +32,27 @@ def scipy_peers(csr: Any, A: Any, b: Any) -> dict[str, Solve]:
 
 
 def gpu_peers(csr: Any, b: Any, size: int, device: devices.Device) -> dict[str, Solve]:
-    """CuPy's cg, and Warp's where it can be imported."""
+    """CuPy's cg, and Warp's where it is installed; Warp's raises what keeps it from being imported."""
     from cupyx.scipy.sparse.linalg import LinearOperator, cg
 
     there = sources.place(csr, device)
     inverse = 1 / devices.move(csr.diagonal(), device)
     M = LinearOperator(csr.shape, matvec=lambda r: inverse * r, dtype=csr.dtype)
     found: dict[str, Solve] = {"cupy": lambda count: cg(there, b, rtol=0, atol=0, maxiter=count, M=M)}
+    if find_spec("warp") is None:
+        return found
     try:
         import warp
-    except ImportError:
-        return found
-    warp.config.quiet = True
-    warp.init()
+
+        warp.config.quiet = True
+        warp.init()
+    except Exception as reason:
+        return found | {"warp": partial(_raise, reason)}
     return found | warp_peers(warp, csr, b.get(), size, str(device))
+
+
+def _raise(reason: Exception, count: int) -> Any:
+    raise reason
 
 
 def warp_peers(warp: Any, csr: Any, b: np.ndarray, size: int, device: str) -> dict[str, Solve]:

@@ -29,7 +29,7 @@ MOST_ORDERS = 4
 class Structure:
     """What arrays that differ in their values alone know together."""
 
-    __slots__ = ("order", "slots", "sources")
+    __slots__ = ("__weakref__", "order", "slots", "sources")
 
     def __init__(self) -> None:
         self.slots: Any = None  # (nnz,) where each entry of the canonical CSR lies in the value table

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import cache, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import cupy
 import numpy as np
@@ -18,6 +18,7 @@ from .autotune import autotuned
 from .compiler import (
     MATRIX_LANES,
     NULL,
+    PLAIN,
     STORED,
     Kernel,
     Struct,
@@ -163,7 +164,7 @@ MATMAT = Kernel(
     "bbcsr_matmat",
     "bbcsr_matmat",
     [
-        (value, product, *shape, *layout, offset)
+        (value, product, *shape, *layout, offset, False)
         for value, product in STORED
         for shape, layout, offset in zip(
             SHAPES,
@@ -171,22 +172,24 @@ MATMAT = Kernel(
             ("uint32", "uint32", "uint32", "uint64"),
             strict=True,
         )
-    ],
-    lambda value, product, index, size, holes, lanes, width, vectors, offset: (
+    ]
+    + [(*dtypes, "int32", 1, False, 8, vector_width(dtypes[1]), 1, "uint32", True) for dtypes in transposed.ROUNDED],
+    lambda value, product, index, size, holes, lanes, width, vectors, offset, dots: (
         value, product, index, mask_dtype(size), size, holes, lanes, width, vectors, matrix_unroll(size, lanes * vectors),
-        offset,
+        offset, dots,
     ),
 )  # fmt: skip
 MATMAT_BLOCKS = Kernel(
     "bbcsr_matmat",
     "bbcsr_matmat_blocks",
     [
-        (value, product, *shape, lanes, vector_width(product) if lanes < MATRIX_LANES else 1, sharers)
+        (value, product, *shape, lanes, vector_width(product) if lanes < MATRIX_LANES else 1, sharers, False)
         for value, product in STORED
         for shape, lanes, sharers in zip(SHAPES[1:], (2, 8, 16), (8, 2, 1), strict=True)
-    ],
-    lambda value, product, index, size, holes, lanes, width, sharers: (
-        value, product, index, mask_dtype(size), size, holes, lanes, width, sharers,
+    ]
+    + [(*dtypes, "int32", 3, False, 8, vector_width(dtypes[1]), 2, True) for dtypes in transposed.ROUNDED],
+    lambda value, product, index, size, holes, lanes, width, sharers, dots: (
+        value, product, index, mask_dtype(size), size, holes, lanes, width, sharers, dots,
     ),
 )  # fmt: skip
 MATMAT_ROWS = Kernel(
@@ -402,62 +405,102 @@ def numbers_pay(t: BBCSRTables) -> bool:
     return not is_far(t)
 
 
+class MatrixKernel(NamedTuple):
+    """A kernel of ``A @ X``, its grid, and its arguments before those that all have and after them."""
+
+    function: cupy.cuda.Function
+    grid: tuple[int, int, int]
+    first: tuple[Any, ...] = ()
+    last: tuple[Any, ...] = ()
+
+
 def product_matrix(tables: BBCSRTables, dtype: np.dtype) -> Callable[[cupy.ndarray, cupy.ndarray, Any, Any], None]:
     """``run(x, y, alpha, beta)``, which does ``Y = alpha * A @ X + beta * Y``; X (n_cols, k) and Y (n_rows, k) in C
     order.
     """
-    t, size = tables, tables.block_size
-    bins, n_bins = _struct(t), t.col_base.size
-    how = distinct.kind(t.data, t.distinct), dtype, t.col_wide.dtype
-    long_rows = cache(lambda: bins_of_long_rows(t))
+    bins = _struct(tables)
+    long_rows = cache(lambda: bins_of_long_rows(tables))
 
     @cache
     def prepared(k, width):
-        """The kernel, its grid, and its arguments between the tables and `k`."""
-        lanes, width, _, tiles = matrix_tiles(k, width)
-        holes = size, t.present is not None
-        if 1 < size <= MOST_ROWS_A_GROUP and lanes >= MANY_LANES:
-            n_threads = n_bins * block_rows_of_a_bin(size) * lanes
-            sharers = sharers_of_block_rows(n_threads * tiles, lanes, _mean_blocks(t))
-            return (
-                MATMAT_BLOCKS(*how, *holes, lanes, width, sharers),
-                matrix_grid(*blocks(n_threads * sharers, BLOCK), tiles),
-                (),
-            )
-        n_vectors = -(-k // width)
-        offset = np.dtype(np.uint32 if (t.shape[1] + size) * n_vectors < 1 << 32 else np.uint64)
-        if size > 1 or takes_turns(t, n_vectors):
-            lanes, vectors = matrix_layout(n_bins, n_vectors)
-            tiles = -(-n_vectors // (lanes * vectors))
-            return MATMAT(*how, *holes, lanes, width, vectors, offset), matrix_grid(*blocks(n_bins * WARP, BLOCK), tiles), ()
-        lanes, vectors, sharers, loads = rows_layout(t.shape[0], _mean_blocks(t), n_vectors)
-        long_bins, longest = long_rows()
-        (n_blocks,) = blocks(n_bins * WARP * lanes * sharers, BLOCK)
-        return (
-            MATMAT_ROWS(*how, lanes, width, vectors, sharers, loads, offset),
-            matrix_grid(long_bins.size * WARP + n_blocks, -(-n_vectors // (lanes * vectors))),
-            (long_bins, np.int64(long_bins.size), np.int64(longest)),
-        )
+        if takes_lanes(tables, k, width):
+            return _kernel_of_lanes(tables, dtype, k, width, *long_rows())
+        return _matrix_kernel(tables, dtype, k, width, NULL)
 
     def run(x, y, alpha, beta):
         k = x.shape[1]
         if k:
-            multiply, grid, first = prepared(k, matrix_width(k, x, y))
-            multiply(grid, (BLOCK,), (bins, *first, np.int64(k), x, y, alpha, beta, update(alpha, beta)))
+            multiply, grid, first, last = prepared(k, matrix_width(k, x, y))
+            multiply(grid, (BLOCK,), (bins, *first, np.int64(k), x, y, alpha, beta, update(alpha, beta), *last))
 
     return run
 
 
-def takes_turns(t: BBCSRTables, n_vectors: int) -> bool:
-    """Whether in ``A @ X`` with blocks of 1 a warp takes all rows of a bin, in turns, rather than lanes one row.
-
-    Tables are loaded with fewer instructions then. Padding is multiplied too.
+def product_matrix_with_dots(tables: BBCSRTables, x: cupy.ndarray, y: cupy.ndarray) -> tuple[Callable[[], None], cupy.ndarray]:
+    """``run()``, which does ``Y = A @ X`` for a square A, and leaves sums (m, k) of ``conj(X) * Y`` over some rows each,
+    real parts in double precision; X and Y (n, k) are of a dtype that is rounded. The sums are the second result.
     """
+    dtype, k = y.dtype, x.shape[1]
+    multiply, grid, _, _ = _matrix_kernel(tables, dtype, k, matrix_width(k, x, y), None)
+    dots = cupy.zeros((grid[0] * BLOCK // WARP, k))
+    arguments = _struct(tables), np.int64(k), x, y, dtype.type(1), dtype.type(0), PLAIN, dots
+    return lambda: multiply(grid, (BLOCK,), arguments), dots
+
+
+def _matrix_kernel(t: BBCSRTables, dtype: np.dtype, k: int, width: int, dots: Any) -> MatrixKernel:
+    """For `k` columns in vectors of `width`: where warps, or groups of lanes, have a block row or a bin.
+
+    `dots` is what the kernel gets for them; None stands for an array that the caller has.
+    """
+    size, n_bins, has_dots = t.block_size, t.col_base.size, dots is None
+    lanes, width, _, tiles = matrix_tiles(k, width)
+    how = distinct.kind(t.data, t.distinct), dtype, t.col_wide.dtype, size, t.present is not None
+    if 1 < size <= MOST_ROWS_A_GROUP and lanes >= MANY_LANES:
+        n_threads = n_bins * block_rows_of_a_bin(size) * lanes
+        sharers = sharers_of_block_rows(n_threads * tiles, lanes, _mean_blocks(t))
+        function, n_threads = MATMAT_BLOCKS(*how, lanes, width, sharers, has_dots), n_threads * sharers
+    else:
+        n_vectors, n_threads = -(-k // width), n_bins * WARP
+        lanes, vectors = matrix_layout(n_bins, n_vectors)
+        function, tiles = (
+            MATMAT(*how, lanes, width, vectors, _offset(t, n_vectors), has_dots),
+            -(-n_vectors // (lanes * vectors)),
+        )
+    return MatrixKernel(function, matrix_grid(*blocks(n_threads, BLOCK), tiles), last=(dots,))
+
+
+def _kernel_of_lanes(
+    t: BBCSRTables, dtype: np.dtype, k: int, width: int, long_bins: cupy.ndarray, longest: int
+) -> MatrixKernel:
+    """For `k` columns in vectors of `width`: where lanes share rows of single columns."""
+    n_vectors = -(-k // width)
+    lanes, vectors, sharers, loads = rows_layout(t.shape[0], _mean_blocks(t), n_vectors)
+    how = distinct.kind(t.data, t.distinct), dtype, t.col_wide.dtype
+    (n_blocks,) = blocks(t.col_base.size * WARP * lanes * sharers, BLOCK)
+    return MatrixKernel(
+        MATMAT_ROWS(*how, lanes, width, vectors, sharers, loads, _offset(t, n_vectors)),
+        matrix_grid(long_bins.size * WARP + n_blocks, -(-n_vectors // (lanes * vectors))),
+        first=(long_bins, np.int64(long_bins.size), np.int64(longest)),
+    )
+
+
+def _offset(t: BBCSRTables, n_vectors: int) -> np.dtype:
+    """What counts the vectors of X, `n_vectors` a row."""
+    return np.dtype(np.uint32 if (t.shape[1] + t.block_size) * n_vectors < 1 << 32 else np.uint64)
+
+
+def takes_lanes(t: BBCSRTables, k: int, width: int) -> bool:
+    """Whether in ``A @ X`` lanes share rows. Otherwise a warp takes all rows of a bin, in turns.
+
+    Turns load tables with fewer instructions, and multiply padding too.
+    """
+    if t.block_size > 1:
+        return False
     if n_slots(t) > MUCH_PADDING * t.nnz:
         most = FEW_VECTORS[2]
     else:
         most = FEW_VECTORS[_mean_blocks(t) > SHORT]
-    return t.col_base.size >= MANY_BINS and n_vectors <= most
+    return t.col_base.size < MANY_BINS or -(-k // width) > most
 
 
 def rows_layout(n_rows: int, mean: int, n_vectors: int) -> tuple[int, int, int, int]:

@@ -231,9 +231,21 @@ def matrix_grid(n_blocks: int, tiles: int) -> tuple[int, int, int]:
 
 
 @cache
+def _attributes(device: int) -> dict[str, int]:
+    """CuPy asks the driver for all of them each time, which takes longer than a small solve."""
+    found: dict[str, int] = cupy.cuda.Device(device).attributes
+    return found
+
+
+def attribute(name: str) -> int:
+    """Of the current device: what CuPy's ``Device.attributes`` has under this name."""
+    return _attributes(cupy.cuda.runtime.getDevice())[name]
+
+
+@cache
 def processors(device: int) -> int:
     """Multiprocessors of the device."""
-    return cupy.cuda.Device(device).attributes["MultiProcessorCount"]
+    return _attributes(device)["MultiProcessorCount"]
 
 
 def synchronize() -> None:

@@ -147,7 +147,12 @@ def norms(vector: Any, device: devices.Device) -> np.ndarray:
     if not columns.size:
         return np.zeros(columns.shape[1])
     with np.errstate(all="ignore"):
-        found = devices.move(_norms(columns, xp), devices.CPU)
+        if device.kind == "cuda":  # one kernel, and no memory of b's size
+            from .gpu import vectors
+
+            found = vectors.norms(xp.ascontiguousarray(vector))
+        else:
+            found = _norms(columns, xp)
         if not ((found > 1e-140) & (found < 1e140)).all():
             largest = abs(columns).max(axis=0).astype(xp.float64)
             scale = xp.where((largest > 0) & (largest < xp.inf), largest, 1.0)

@@ -56,7 +56,8 @@ def cg(
     callback : function, optional
         Called as ``callback(x)`` after each iteration.
     precision : {None, "mixed"}
-        ``"mixed"``: iterations in single precision, refined in double precision until the tolerance holds. A is ours.
+        ``"mixed"``: iterations in single precision, refined in double precision until the tolerance holds; in double
+        precision on a GPU that holds the system in its shared memory, as they are as fast then. A is ours.
 
     Returns
     -------
@@ -237,7 +238,7 @@ class CG:
         key = (None if given.b.ndim == 1 else given.b.shape[1], given.b.dtype, given.device)
         if key not in self._engines:
             system = solving.described(given, check_every=self._check_every, iterations=self._iterations, history=self._history)
-            is_mixed = self._precision == "mixed" and system.dtype not in operators.SINGLE
+            is_mixed = self._precision == "mixed" and system.dtype not in operators.SINGLE and mixed.pays(system)
             self._engines[key] = mixed.Engine(system, _make) if is_mixed else _make(system)
         return self._engines[key]
 

@@ -3,8 +3,8 @@
 Source: Y. Saad, M. H. Schultz, "GMRES: A Generalized Minimal Residual Algorithm for Solving Nonsymmetric Linear
 Systems", SIAM J. Sci. Stat. Comput. 7(3), 1986, preconditioned from the left as in SciPy. A new basis vector is made
 orthogonal to the others by two passes of classical Gram-Schmidt (L. Giraud et al., "Rounding error analysis of the
-classical Gram-Schmidt orthogonalization process", Numer. Math. 101, 2005), which are products of matrices; the small
-least-squares problems are solved on the host.
+classical Gram-Schmidt orthogonalization process", Numer. Math. 101, 2005), which are products of matrices; on a GPU the
+second is left out where it would remove rounding errors alone. The small least-squares problems are solved on the host.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class GMRES:
             true = self._true(b, x)
             self._judge(true, np.full(columns, np.inf), tolerance)
             while (self.end == RUNNING).any():
-                presid = self._cycle(x)
+                presid = self._cycle(x, true)
                 before, true = true, self._true(b, x)
                 if callback is not None and self.callback_type == "x":
                     callback(x)
@@ -106,17 +106,18 @@ class GMRES:
     def _columns(self, vector: Any) -> Any:
         return vector.reshape(self.system.n, self.v.columns)
 
-    def _cycle(self, x: Any) -> np.ndarray:
-        """One cycle, which updates x; the norms of the preconditioned residuals."""
+    def _cycle(self, x: Any, true: np.ndarray) -> np.ndarray:
+        """One cycle from the residual, of norms `true`, which updates x; the norms of the preconditioned residuals."""
         xp, columns, basis = self.v.xp, self.v.columns, self.basis
         z = self._precondition(self.r)
-        start = self.v.host(self.v.norm(z))
+        start = true if z is self.r else self.v.host(self.v.norm(z))
         self._stop(~np.isfinite(start), M_NAN)
         self._stop(start == 0, M_SINGULAR)
         going = self.end == RUNNING
         problems = [Problem(self.restart, start[j], self.v.scalar) for j in range(columns)]
         presid = np.where(going, start, 0.0)
-        basis[0] = self._columns(z) * xp.asarray(np.where(going, 1 / np.where(start > 0, start, 1.0), 0.0), self.v.real)
+        inverse = xp.asarray(np.where(going, 1 / np.where(start > 0, start, 1.0), 0.0), self.v.real)
+        xp.multiply(self._columns(z), inverse, out=basis[0])
         self.cycles += going
         extending = going & (self.end == RUNNING)
         for step in range(self.restart):
@@ -138,8 +139,11 @@ class GMRES:
         y = np.zeros((most, columns), self.v.scalar)
         for column, problem in enumerate(problems):
             y[: problem.size, column] = problem.solution()
-        change = self._combined(basis[:most], xp.asarray(y).astype(self.system.dtype))
-        x += xp.where(xp.isfinite(change), change, 0).reshape(x.shape)
+        if self._on_gpu is not None:
+            self._on_gpu.add(y, x)
+        else:
+            change = self._combined(basis[:most], xp.asarray(y).astype(self.system.dtype))
+            x += xp.where(xp.isfinite(change), change, 0).reshape(x.shape)
         return presid
 
     def _stop(self, condition: np.ndarray, end: int) -> None:

@@ -27,6 +27,15 @@ Callback = Callable[[Any], Any]
 Make = Callable[[System], Any]
 
 
+def pays(system: System) -> bool:
+    """Whether iterations in single precision are faster for this system, which is in double precision."""
+    if system.device.kind == "cpu":
+        return True
+    from .gpu import refined
+
+    return refined.pays(system)
+
+
 class Engine:
     """An engine as :mod:`cvrarray.linalg.system` describes it, around two others."""
 

@@ -17,6 +17,7 @@ from ..array import structure
 from ..array.base import SparseArray
 from ..array.format import FormatArray
 from ..core import devices
+from ..core.remembered import Remembered
 from . import operators
 
 #: Steps of the Lanczos iteration that bounds the largest eigenvalue.
@@ -128,6 +129,8 @@ class BlockJacobi(Preconditioner):
     block_size : int
     """
 
+    capturable = True
+
     def __init__(self, A: Any, block_size: int) -> None:
         self.device, self.shape = _device(A), (operators.check_square(A.shape),) * 2
         self.block_size = block_size
@@ -168,6 +171,11 @@ class BlockJacobi(Preconditioner):
                 self._kernel = block_product(self.inverse)
             self._kernel(self.inverse, r, out)
             return out
+        if self.device.kind == "cuda":
+            from .gpu.vectors import times_blocks
+
+            times_blocks(self.inverse, r, out)
+            return out
         xp, size, n = self.device.xp, self.block_size, self.shape[0]
         to = out
         if len(self.inverse) * size != n:
@@ -190,25 +198,25 @@ class BlockJacobi(Preconditioner):
         return cast
 
 
+#: By a structure: where the blocks on the diagonal lie, for each size. No more numbers than the blocks' own.
+_PLACES = Remembered()
+
+
 class Places:
-    """The blocks on the diagonal of arrays of one structure: where they lie is found once."""
+    """The blocks on the diagonal of arrays: where they lie is found once for each structure."""
 
     def __init__(self, block_size: int) -> None:
         self.block_size = block_size
-        self._structure: Any = None
-        self._slots: Any = None
 
     def values(self, A: Any) -> Any:
         """(n_blocks, block_size, block_size), 0 where nothing is stored."""
         if not isinstance(A, FormatArray):
             return _blocks_of(A, self.block_size)
-        table = next(table for name, table in A._arrays().items() if name != A._value_table)
-        xp = A._target.xp
-        if self._structure is not table:
-            self._structure, self._slots = table, structure.block_diagonal_slots(A, self.block_size)
+        xp, size = A._target.xp, self.block_size
+        slots = _PLACES.of(A._structure, size, lambda: structure.block_diagonal_slots(A, size))
         if not A.nnz:
-            return xp.zeros(self._slots.shape, A.dtype)
-        return xp.where(self._slots >= 0, A._values_at(self._slots), A.dtype.type(0))
+            return xp.zeros(slots.shape, A.dtype)
+        return xp.where(slots >= 0, A._values_at(slots), A.dtype.type(0))
 
 
 def _blocks_of(A: Any, size: int) -> Any:

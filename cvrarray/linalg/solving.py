@@ -91,6 +91,8 @@ def _scale(sizes: np.ndarray, starts: np.ndarray, dtype: np.dtype) -> np.ndarray
     largest = np.maximum(sizes, starts)
     limit = float(np.finfo(dtype).max) ** 0.3
     usual = ~np.isfinite(largest) | (largest == 0) | ((largest < limit) & (largest > 1 / limit))
+    if usual.all():
+        return np.ones(largest.shape)
     with np.errstate(all="ignore"):
         exponent = -np.floor(np.log2(np.where(usual, 1.0, largest)))
     scale: np.ndarray = np.exp2(np.clip(exponent, -1000, 1000))

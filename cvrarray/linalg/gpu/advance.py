@@ -7,7 +7,7 @@ from typing import Any
 import cupy
 import numpy as np
 
-from cvrarray.gpu.compiler import Kernel
+from cvrarray.gpu.compiler import NULL, Kernel, attribute
 from cvrarray.linalg.gpu.layout import MANY, VECTORS, Layout
 from cvrarray.linalg.gpu.state import BLOCKS, DIAGONAL, GIVEN, IDENTITY, WORDS, State
 
@@ -28,22 +28,28 @@ class Advance:
         blocks = layout.grid[0]
         driver, function = cupy.cuda.driver, self._kernel.ptr
         own = driver.funcGetAttribute(driver.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, function)
-        most = cupy.cuda.Device().attributes["MaxSharedMemoryPerBlockOptin"] - own
+        most = attribute("MaxSharedMemoryPerBlockOptin") - own
         needed = 8 * WORDS * k + (MANY * itemsize if kind == BLOCKS else 0)
-        rounds = -(-n // (layout.rows * blocks))
-        self._kept = min(rounds, (most - needed) // (MANY * itemsize))
+        self._rounds = -(-n // (layout.rows * blocks))
+        self._kept = min(self._rounds, (most - needed) // (MANY * itemsize))
         self._shared = needed + self._kept * MANY * itemsize
         driver.funcSetAttribute(function, driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, most)  # engines share it
         self._words, self._marks = cupy.zeros(N_SUMS * blocks * k), cupy.zeros(blocks, np.uint32)
 
-    def launch(self) -> None:
-        """All that an iteration does after its product."""
+    @property
+    def keeps_all(self) -> bool:
+        """Whether all of ``A p`` stays in shared memory, so that it need not be read for ``p @ A p`` in any case."""
+        return bool(self._kept == self._rounds)
+
+    def launch(self, dots: cupy.ndarray | None = None) -> None:
+        """All that an iteration does after its product, which has left `dots`, sums (m, k) of p * q, or none."""
         s = self._state
+        curvature = (NULL, np.int64(0)) if dots is None else (dots, np.int64(len(dots)))
         self._kernel(
             self._layout.grid,
             (MANY,),
             (self._layout.shape, self._words, self._marks, s.columns, s.inverse, s.block_size, np.int32(self._kept),
-             s.q, s.r, s.z, s.x, s.p, s.history),
+             *curvature, s.q, s.r, s.z, s.x, s.p, s.history),
             shared_mem=self._shared,
             enable_cooperative_groups=True,
         )  # fmt: skip
@@ -52,5 +58,4 @@ class Advance:
 def advance(state: State, layout: Layout, kind: int) -> Any:
     """The launches for these vectors, or None where there are none."""
     fits = kind != GIVEN and 0 < layout.k <= min(MOST_COLUMNS, MANY // int(state.block_size)) and layout.n > 0
-    is_cooperative = cupy.cuda.Device().attributes["CooperativeLaunch"]
-    return Advance(state, layout.n, layout.k, kind) if fits and is_cooperative else None
+    return Advance(state, layout.n, layout.k, kind) if fits and attribute("CooperativeLaunch") else None

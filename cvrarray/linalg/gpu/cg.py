@@ -5,8 +5,8 @@ late. A batch is one launch: of a CUDA graph of products and of the kernels in `
 does all of it (:mod:`.persistent`). Iterations that come after the end leave everything as it is.
 
 Passes over vectors in an iteration with a diagonal preconditioner, beside the product's own two: in a graph 8 to 10 in
-one kernel, whose blocks wait for each other's sums (:mod:`.advance`), or 12 in three, where that cannot be. In one
-kernel of all, 8, most of them in shared memory.
+one kernel, whose blocks wait for each other's sums (:mod:`.advance`), or 12 in three, where that cannot be. Of several
+columns with BBCSR 7 to 8: the product adds up ``p * q``. In one kernel of all, 8, most of them in shared memory.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from typing import Any, Protocol
 import cupy
 import numpy as np
 
+from cvrarray.bbcsr import BBCSRArray
+from cvrarray.gpu import bbcsr
 from cvrarray.gpu.compiler import NULL, Kernel, synchronize
 from cvrarray.linalg import solution
 from cvrarray.linalg.ends import ENDS, RUNNING, STAGNATION
@@ -60,6 +62,7 @@ class Loop(Protocol):
     """A way to run iterations: of it there is a new one for each matrix."""
 
     batch: int  #: iterations of a launch, at most
+    stops: bool  #: whether a launch ends where the columns do
 
     def launch(self, count: int) -> None:
         """Run a batch, of `count` iterations where the loop can stop anywhere, on the current stream."""
@@ -84,7 +87,7 @@ class Engine:
             self._layout = Layout.of(system.n, system.columns or 1, self._block_size())
             self._loop: Any = None
             self._state = State(self._layout, system.dtype, self._kind, self._block_size())
-            self._advance = advance(self._state, self._layout, self._kind)
+            self._advance: Any = None
             self.update(system.matrix)
 
     def _block_size(self) -> int:
@@ -98,7 +101,7 @@ class Engine:
     def update(self, matrix: Any) -> None:
         """Take another matrix of the same shape. Memory stays; a graph is captured again, when it is launched."""
         with self.system.device.use():
-            self._matrix = matrix
+            self._matrix, self._has_steps = matrix, False
             self.renew()
             self._prepare()
             self._loop = self._fastest()
@@ -107,16 +110,34 @@ class Engine:
 
     def _prepare(self) -> None:
         """Compile what is to be launched, and prepare products: none of it can be done in a capture."""
-        state, dtype = self._state, self.system.dtype
-        RESIDUAL(self._wide, dtype, self._kind)
-        if self._advance is None:
-            for kernel in (STEP, TURN):
-                kernel(dtype, self._kind)
-            for kernel in (CURVATURE, WEIGH):
-                kernel(dtype)
-        self._multiply(state.p, state.q)
+        self._residual = RESIDUAL(self._wide, self.system.dtype, self._kind)
+        self._multiply(self._state.p, self._state.q)
         if self._kind == GIVEN:
             self._precondition()
+
+    def _prepare_steps(self) -> None:
+        """The same for :meth:`step`, which a loop in one kernel does without."""
+        if self._has_steps:
+            return
+        self._has_steps = True
+        if self._advance is None:
+            self._advance = advance(self._state, self._layout, self._kind)
+        if self._advance is None:
+            for kernel in (STEP, TURN):
+                kernel(self.system.dtype, self._kind)
+            for kernel in (CURVATURE, WEIGH):
+                kernel(self.system.dtype)
+        self._product = self._with_dots()
+
+    def _with_dots(self) -> tuple[Callable[[], None], Any] | None:
+        """The product ``q = A @ p`` that leaves sums of ``p * q`` for :mod:`.advance`, and these; None where there is none,
+        or it saves nothing.
+        """
+        if self._advance is None or self._layout.k < 2 or not isinstance(self._matrix, BBCSRArray):
+            return None
+        if self._advance.keeps_all:
+            return None
+        return bbcsr.product_matrix_with_dots(self._matrix._tables, self._shaped(self._state.p), self._shaped(self._state.q))
 
     def _shaped(self, vector: cupy.ndarray) -> cupy.ndarray:
         return vector.reshape(self.system.shape)
@@ -137,7 +158,7 @@ class Engine:
                 return self._exactly(b, x, count, callback)
             refuse_capture()
             state.begin(tolerance, limit, self.system.history)
-            state.x[...] = x.reshape(-1)
+            _copy(x, state.x)
             return self._to_tolerance(b, x, limit, callback)
 
     def _exactly(self, b: Any, x: Any, count: int, callback: Callback | None) -> Outcome:
@@ -152,33 +173,41 @@ class Engine:
 
     def _run(self, b: Any, x: Any, count: int, callback: Callback | None) -> None:
         """`count` iterations, and nothing tested."""
-        self._state.x[...] = x.reshape(-1)
+        _copy(x, self._state.x)
         self._begin(b, first=True)
         if count:
             self._iterate(count, callback, looks=False)
-        x[...] = self._shaped(self._state.x)
+        _copy(self._state.x, x)
 
     def _to_tolerance(self, b: Any, x: Any, limit: int, callback: Callback | None) -> Outcome:
         words, reasons = self._until_all_end(b, limit, callback)
         if solution.A_NOT_FINITE in reasons:
             reasons = self._not_finite(b, x, reasons)
-        x[...] = self._shaped(self._state.x)
+        _copy(self._state.x, x)
         history = self._state.history_until(int(words.iterations.max(initial=0)))
         return Outcome(words.iterations, words.norm, reasons, history)
 
-    def _until_all_end(self, b: Any, limit: int, callback: Callback | None) -> tuple[Words, list[str]]:
-        """Iterate until the true residual says that every column has ended, and why."""
+    def _until_all_end(
+        self, b: Any, limit: int, callback: Callback | None, rounds: int = 1, is_watched: bool = False
+    ) -> tuple[Words, list[str]]:
+        """Iterate until the true residual says that every column has ended, and why.
+
+        A round are iterations and a true residual. The first `rounds` are launched without a look at the device; also the
+        first iterations, unless somebody watches: as a rule columns do not end before they begin.
+        """
         state, n_done = self._state, -1
         self._begin(b, first=True)
-        words = state.read()
+        is_watched |= callback is not None or isinstance(self._loop, Launches)
+        words = state.read() if is_watched else state.assumed()
         while (words.reason == RUNNING).any():
             running = words.iterations[words.reason == RUNNING]
             if words.iterations.sum() == n_done:  # no step is long enough to change anything
                 break
             n_done = words.iterations.sum()
-            self._iterate(limit - int(running.min()), callback, looks=True)
-            self._begin(b, first=False)
-            words = state.read()
+            for _ in range(rounds if self._loop.stops else 1):
+                self._iterate(limit - int(running.min()), callback, looks=True)
+                self._begin(b, first=False)
+            rounds, words = 1, state.read()
         return words, [ENDS[STAGNATION if reason == RUNNING else reason] for reason in words.reason]
 
     def _not_finite(self, b: Any, x: Any, reasons: list[str]) -> list[str]:
@@ -204,7 +233,7 @@ class Engine:
         """Go on from ``r = (b - product) / scale``, or end."""
         state, layout = self._state, self._layout
         layout.launch(
-            RESIDUAL(self._wide, self.system.dtype, self._kind),
+            self._residual,
             (state.sums, state.columns, state.inverse, state.block_size, b, product, state.r, state.z, state.p, scale,
              state.tolerance, self._part, np.int64(state.limit), first, self.turns and not first, state.history),
             shared_mem=state.shared_mem,
@@ -214,7 +243,7 @@ class Engine:
             layout.launch(WEIGH(self.system.dtype), (state.sums, state.columns, state.r, state.z, state.p))
 
     def _iterate(self, limit: int, callback: Callback | None, looks: bool) -> None:
-        """Iterations until all columns have ended, `limit` at most."""
+        """Iterations until all columns have ended, `limit` at most; those of a launch, where it `stops`."""
         if callback is not None:
             for _ in range(limit):
                 self.step()
@@ -227,6 +256,8 @@ class Engine:
             count = min(loop.batch, limit - done)
             loop.launch(count)
             done += count
+            if looks and loop.stops:
+                return
             if looks:
                 self._state.send(number % 2)
                 if number and not (self._state.received((number - 1) % 2).reason == RUNNING).any():
@@ -244,6 +275,7 @@ class Engine:
             found = persistent.loop(self._matrix, self._state, self._layout, self._kind, self._loop)
         if found is not None and (self._wanted == "persistent" or found is self._loop or self._matrix.nbytes < MEASURED_FROM):
             return found
+        self._prepare_steps()
         if self._wanted != "launches" and can_be_captured(self._matrix, self.system.preconditioner):
             graph = Batches(self, self.system.check_every or self._default_batch())
             is_faster = found is not None and self._is_faster(found, Batches(self, TRIAL))
@@ -277,7 +309,13 @@ class Engine:
 
     def step(self) -> None:
         """The launches of one iteration."""
+        self._prepare_steps()
         state, layout, dtype = self._state, self._layout, self.system.dtype
+        if self._product is not None:
+            multiply, dots = self._product
+            multiply()
+            self._advance.launch(dots)
+            return
         self._multiply(state.p, state.q)
         if self._advance is not None:
             self._advance.launch()
@@ -292,6 +330,11 @@ class Engine:
             self._precondition()
             layout.launch(WEIGH(dtype), (state.sums, state.columns, state.r, state.z, state.p))
         layout.launch(TURN(dtype, self._kind), (state.columns, state.inverse, state.r, state.z, state.x, state.p))
+
+
+def _copy(source: cupy.ndarray, to: cupy.ndarray) -> None:
+    """Of contiguous vectors of one dtype."""
+    to.data.copy_from_device_async(source.data, source.nbytes)
 
 
 def refuse_capture() -> None:
@@ -339,7 +382,7 @@ def captured(work: Callable[[], None]) -> Any:
 class Launches:
     """Iterations launched one by one."""
 
-    batch = 1
+    batch, stops = 1, False
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -351,6 +394,8 @@ class Launches:
 
 class Batches:
     """Iterations in a CUDA graph, captured when it is first launched; in a user's capture they are launched one by one."""
+
+    stops = False
 
     def __init__(self, engine: Engine, batch: int) -> None:
         self.batch, self._engine, self._graph = batch, engine, None

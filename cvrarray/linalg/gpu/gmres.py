@@ -1,7 +1,8 @@
 """GMRES on a GPU: the basis and its Hessenberg matrix are made by ``kernels/gmres.cu``, a batch of vectors at a time.
 
-A vector is a product and five kernels. While the host solves the small problems of a batch, the device makes the next
-one. So it makes up to two batches more than are needed, which nobody looks at.
+A vector is a product and four kernels, of a basis of more than MOST vectors six. While the host solves the small
+problems of a batch, the device makes the next one. So it makes up to two batches more than are needed, which nobody
+looks at.
 """
 
 from __future__ import annotations
@@ -11,16 +12,27 @@ from typing import Any
 import cupy
 import numpy as np
 
-from cvrarray.gpu.compiler import Kernel, struct
+from cvrarray.gpu.compiler import NULL, Kernel, processors, struct
 from cvrarray.linalg.gpu.cg import captured
 from cvrarray.linalg.gpu.layout import THREADS, VECTORS, Layout
 from cvrarray.linalg.gpu.state import DIAGONAL, IDENTITY, Lookout, can_be_captured
 from cvrarray.linalg.operators import multiply
 from cvrarray.linalg.system import System, apply
 
+#: Vectors of which a thread of gmres_project keeps its entries: fewer registers, where there are few. And the blocks of
+#: threads that a multiprocessor has room for then.
+MOST = {"f": (8, 20), "c": (8, 16)}
+BLOCKS_A_PROCESSOR = {8: 3, 16: 1, 20: 2}
+
+PROJECT = Kernel(
+    "gmres",
+    "gmres_project",
+    [(dtype, most, removes) for (dtype,) in VECTORS for most in MOST[dtype[0]] for removes in (False, True)],
+)
 SUMS = Kernel("gmres", "gmres_sums", VECTORS)
 REMOVE = Kernel("gmres", "gmres_remove", [(dtype, last) for (dtype,) in VECTORS for last in (False, True)])
 NEXT = Kernel("gmres", "gmres_next", VECTORS)
+ADD = Kernel("gmres", "gmres_add", VECTORS)
 
 #: Vectors of a batch, and of the basis that a block of gmres_sums has.
 BATCH = AT_ONCE = 4
@@ -35,10 +47,12 @@ class Basis:
         self._layout = layout = Layout.of(system.n, columns)
         (blocks, tiles), most = layout.grid, self._most
         groups = -(-most // AT_ONCE)
-        sums = cupy.empty(groups * tiles * blocks * 2 * AT_ONCE * layout.columns)
+        n_sums = max(2 * AT_ONCE * groups, 2 * max(MOST["f"]) + 2)  # of a block and column
+        sums = cupy.empty(n_sums * tiles * blocks * layout.columns)
         self._partials = struct(sums, cupy.zeros(groups * tiles, np.uint32))
         self._hessenberg = cupy.zeros((most, most + 1, columns), np.complex128)
         self._h = cupy.zeros((most, columns), np.complex128)
+        self._again = cupy.zeros(columns, np.int64)
         self._lookouts = [Lookout(self._hessenberg[start : start + BATCH]) for start in range(0, most, BATCH)]
         self._graphs: list[Any] = [None] * len(self._lookouts)
         self._is_graph = can_be_captured(system.matrix, system.preconditioner, (IDENTITY, DIAGONAL))
@@ -75,16 +89,43 @@ class Basis:
 
     def _make_vector(self, step: int) -> None:
         """The next vector, of ``M @ A @ (the last one)``, and a column of the Hessenberg matrix."""
-        system, layout, basis, partials = self._system, self._layout, self._basis, self._partials
+        system, layout, basis = self._system, self._layout, self._basis
         count, dtype, H = step + 1, system.dtype, self._hessenberg[step]
         w = multiply(system.matrix, basis[step].reshape(self._w.shape), self._w)
         if system.preconditioner is not None:
             w = apply(system.preconditioner, w, self._z)
+        most = next((most for most in MOST[dtype.kind] if count <= most), None)
+        if most is None:
+            self._orthogonalise_by_halves(w, H, count)
+        else:
+            self._orthogonalise(w, H, count, most)
+        layout.launch(NEXT(dtype), (H[count], w, basis[count]))
+
+    def _orthogonalise(self, w: cupy.ndarray, H: cupy.ndarray, count: int, most: int) -> None:
+        """Remove the first `count` vectors from w, by kernels for up to `most`."""
+        dtype, layout = self._system.dtype, self._layout
+        blocks, tiles = layout.grid
+        grid = min(blocks, BLOCKS_A_PROCESSOR[most] * processors(cupy.cuda.runtime.getDevice())), tiles
+        for removes in (False, True):
+            PROJECT(dtype, most, removes)(
+                grid,
+                (THREADS,),
+                (layout.shape, self._partials, np.int64(count), self._basis, w, self._h, H, self._again),
+            )
+        layout.launch(REMOVE(dtype, True), (self._partials, np.int64(count), self._basis, self._h, w, H, self._again))
+
+    def _orthogonalise_by_halves(self, w: cupy.ndarray, H: cupy.ndarray, count: int) -> None:
+        """The same for any `count`."""
+        dtype, layout, n_vectors = self._system.dtype, self._layout, np.int64(count)
         for number in range(2):
             SUMS(dtype)(
                 (*layout.grid, -(-count // AT_ONCE)),
                 (THREADS,),
-                (layout.shape, partials, np.int64(count), basis, w, self._h, H, np.bool_(number == 0)),
+                (layout.shape, self._partials, n_vectors, self._basis, w, self._h, H, np.bool_(number == 0)),
             )
-            layout.launch(REMOVE(dtype, number == 1), (partials, np.int64(count), basis, self._h, w, H))
-        layout.launch(NEXT(dtype), (H[count], w, basis[count]))
+            layout.launch(REMOVE(dtype, number == 1), (self._partials, n_vectors, self._basis, self._h, w, H, NULL))
+
+    def add(self, y: np.ndarray, x: cupy.ndarray) -> None:
+        """``x += V @ y`` for y (size, columns), but where that is no number."""
+        factors = cupy.asarray(y, np.complex128)
+        self._layout.launch(ADD(self._system.dtype), (np.int64(len(y)), self._basis, factors, x))

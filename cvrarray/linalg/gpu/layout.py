@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import cupy
-import numpy as np
 
 from cvrarray.gpu.compiler import Struct, processors, struct
 
@@ -54,4 +53,7 @@ class Layout(NamedTuple):
         after the other.
         """
         blocks, tiles = self.grid
-        return struct(cupy.empty(tiles * blocks * sums * self.columns), cupy.zeros(tiles, np.uint32))
+        count = tiles * blocks * sums * self.columns
+        memory = cupy.zeros(count + tiles)  # the sums, and a counter for each tile
+        made = struct(memory, memory.data.ptr + memory.itemsize * count)
+        return made

@@ -77,9 +77,18 @@ def _packed(pointer: np.ndarray, n: int, size: int, most: int) -> Partition:
             found.append(n if end >= n else max(found[-1], end // size * size))
         return found
 
+    def reaches(capacity: int, bins: int) -> bool:
+        return rows(capacity, bins)[-1] == n
+
     n_bins = pointer.size - 1
-    least = bisect_left(range(work[-1]), True, key=lambda capacity: rows(capacity, n_bins)[-1] == n)
-    fewest = bisect_left(range(n_bins), True, key=lambda bins: rows(least, bins)[-1] == n)
+    below = work[-1] // most  # no block has less than its share
+    enough = below + max(1, int(np.diff(work).max(initial=0)))
+    while not reaches(enough, n_bins):
+        enough *= 2
+    least = bisect_left(range(below, enough), True, key=lambda capacity: reaches(capacity, n_bins)) + below
+    below = n_bins // most
+    enough = int(Partition.of(rows(least, n_bins)).n_bins.max())
+    fewest = bisect_left(range(below, enough), True, key=lambda bins: reaches(least, bins)) + below
     return Partition.of(rows(least, fewest))
 
 

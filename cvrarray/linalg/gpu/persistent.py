@@ -13,10 +13,11 @@ import cupy
 import numpy as np
 
 from cvrarray.bbcsr import BBCSRArray
+from cvrarray.core.remembered import Remembered
 from cvrarray.core.tables import WARP, BBCSRTables, CVRTables, mask_dtype
 from cvrarray.cvr import CVRArray
 from cvrarray.gpu import bbcsr, cvr, distinct
-from cvrarray.gpu.compiler import STORED, Kernel, Struct, processors, struct
+from cvrarray.gpu.compiler import STORED, Kernel, Struct, attribute, processors, struct
 from cvrarray.linalg.gpu import partition
 from cvrarray.linalg.gpu.layout import Layout
 from cvrarray.linalg.gpu.partition import SHARING_THREADS, THREADS
@@ -79,7 +80,7 @@ def loop(matrix: Any, state: State, layout: Layout, kind: int, before: Any = Non
 
 
 def _is_cooperative() -> bool:
-    return bool(cupy.cuda.Device().attributes["CooperativeLaunch"])
+    return bool(attribute("CooperativeLaunch"))
 
 
 class DoesNotFit(Exception):
@@ -90,7 +91,7 @@ class SharedMemory:
     """Places in a block's shared memory, after what it knows of its bins; `reserved` bytes are for values."""
 
     def __init__(self, reserved: int, bins: int = 0) -> None:
-        most: int = cupy.cuda.Device().attributes["MaxSharedMemoryPerBlockOptin"]
+        most = attribute("MaxSharedMemoryPerBlockOptin")
         self.size, self.free = most - RESERVED - reserved, 0
         self.place(bins * BIN)
 
@@ -122,7 +123,7 @@ class SharedMemory:
 class Persistent:
     """Launches of a kernel, whose blocks have vectors at `places` in `memory`; `sizes`: blocks, threads, shared memory."""
 
-    batch = BATCH
+    batch, stops = BATCH, True
 
     def __init__(
         self,
@@ -145,6 +146,8 @@ class Persistent:
             memory.free,
             self._end,
         )
+        self._vectors: Any = None
+        self._key: Any = None
         self._words = cupy.empty(WORDS_A_BLOCK * self._blocks, np.uint64)
         most = cupy.cuda.driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
         cupy.cuda.driver.funcSetAttribute(kernel.ptr, most, memory.size)  # arrays share the kernel
@@ -160,16 +163,21 @@ class Persistent:
         self._matrix, self._tables = matrix, _struct(matrix)
         return True
 
-    def launch(self, count: int) -> None:
-        """Run `count` iterations, or as many as there are to the end."""
+    def _struct_of_vectors(self) -> Struct:
         s = self._state
         inverse, history = (v if isinstance(v, cupy.ndarray) else None for v in (s.inverse, s.history))
-        vectors = struct(s.x, s.r, s.z, s.p, s.q, inverse, history, *self._fixed)
+        return struct(s.x, s.r, s.z, s.p, s.q, inverse, history, *self._fixed)
+
+    def launch(self, count: int) -> None:
+        """Run `count` iterations, or as many as there are to the end."""
+        if self._vectors is None or self._key != self._state.key():
+            self._vectors, self._key = self._struct_of_vectors(), self._state.key()
+        vectors = self._vectors
         self._words.data.memset_async(0xFF, self._words.nbytes)
         self._kernel(
             (self._blocks,),
             (self._threads,),
-            (self._tables, *self._others, vectors, s.columns, self._words, np.int64(count)),
+            (self._tables, *self._others, vectors, self._state.columns, self._words, np.int64(count)),
             shared_mem=self._end,
             enable_cooperative_groups=True,
         )
@@ -181,8 +189,7 @@ def _struct(t: BBCSRTables | CVRTables) -> Struct:
 
 def _of_bbcsr(t: BBCSRTables, state: State, kind: int) -> Persistent:
     """Blocks have neighbouring rows of about the same number of slots; a warp takes a bin, or a share of one."""
-    pointer = t.bin_rowptr.get()
-    part = partition.parted(pointer, t.shape[0], int(state.block_size), processors(cupy.cuda.runtime.getDevice()))
+    pointer, part = _parted(t, int(state.block_size))
     bins, itemsize = int(part.n_bins.max()), state.x.itemsize
     unroll = min(bbcsr.unroll(t.block_size, itemsize, bbcsr.is_far(t)))
     threads, sharers = partition.workers(bins, bbcsr._mean_blocks(t), unroll, itemsize)
@@ -198,13 +205,28 @@ def _of_bbcsr(t: BBCSRTables, state: State, kind: int) -> Persistent:
     blocks = part.n_bins.size
     kept = (memory.size - memory.free) * blocks
     left = sum(table.nbytes for table in (t.data, t.col_narrow, t.col_wide, t.present) if table is not None) - kept
-    streams = left > IN_CACHE * cupy.cuda.Device().attributes["L2CacheSize"]
+    streams = left > IN_CACHE * attribute("L2CacheSize")
     size = int(state.block_size) if kind == BLOCKS else 0
     known = size if size == t.block_size <= MOST_KNOWN else 0
     how = t.block_size, bbcsr.is_far(t), sharers, t.present is not None, threads, streams, is_marked, known
     kernel = BBCSR(distinct.kind(t.data, t.distinct), state.x.dtype, t.col_wide.dtype, *how)
     end = min(memory.size, memory.free + of_tables)
     return Persistent(kernel, t, (cupy.asarray(part.first_row),), state, kind, memory, places, (blocks, threads, end))
+
+
+#: By the table of a structure: to find it takes the host longer than a small solve.
+_PARTS = Remembered()
+
+
+def _parted(t: BBCSRTables, size: int) -> tuple[np.ndarray, partition.Partition]:
+    """Where bins begin, in host memory, and the rows of blocks of threads, which are whole blocks of `size` rows."""
+
+    def find() -> tuple[np.ndarray, partition.Partition]:
+        pointer = t.bin_rowptr.get()
+        return pointer, partition.parted(pointer, t.shape[0], size, processors(cupy.cuda.runtime.getDevice()))
+
+    found: tuple[np.ndarray, partition.Partition] = _PARTS.of(t.bin_rowptr, (t.shape[0], size), find)
+    return found
 
 
 def _table_bytes(t: BBCSRTables, part: partition.Partition, pointer: np.ndarray) -> int:

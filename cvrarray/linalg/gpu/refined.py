@@ -11,14 +11,17 @@ systems diverge.)
 
 from __future__ import annotations
 
+from math import ceil, log
 from typing import Any
 
 import cupy
 import numpy as np
 
-from cvrarray.gpu.compiler import Kernel
+from cvrarray.array.format import FormatArray
+from cvrarray.gpu.compiler import Kernel, attribute, processors
 from cvrarray.linalg import solution
 from cvrarray.linalg.gpu import cg
+from cvrarray.linalg.gpu.state import GIVEN, preconditioner_kind
 from cvrarray.linalg.gpu.vectors import DeviceVectors
 from cvrarray.linalg.operators import multiply
 from cvrarray.linalg.solution import Outcome
@@ -30,6 +33,19 @@ COLLECT = Kernel("cg", "cg_collect", [("float64", "float32"), ("complex128", "co
 PART = 1e-2
 #: Of the tolerance, so that a true residual a little above the one that iterations update is small enough.
 AIM = 0.95
+#: Where one kernel's shared memory holds the matrix and vectors in double precision, waiting is most of an iteration, and
+#: single precision saves nothing. So much of the shared memory, to be sure.
+SMALL = 0.5
+
+
+def pays(system: System) -> bool:
+    """Whether an iteration for this system, in double precision, takes less time in single precision."""
+    is_one_kernel = isinstance(system.matrix, FormatArray) and system.columns is None
+    if not is_one_kernel or preconditioner_kind(system.preconditioner) == GIVEN:
+        return True
+    with system.device.use():
+        room = processors(cupy.cuda.runtime.getDevice()) * attribute("MaxSharedMemoryPerBlockOptin")
+    return bool(system.matrix.nbytes + 4 * system.n * system.dtype.itemsize > SMALL * room)
 
 
 class Engine(cg.Engine):
@@ -71,7 +87,7 @@ class Engine(cg.Engine):
             state.begin(AIM * tolerance / scale, limit, self._double.history)
             self._refined, self._x, self._callback = matrix, x, callback
             try:
-                words, reasons = self._until_all_end(b, limit, None)
+                words, reasons = self._until_all_end(b, limit, None, self._rounds(tolerance, scale), callback is not None)
             finally:
                 self._refined = self._x = self._callback = None
             norms = words.norm * scale
@@ -81,6 +97,14 @@ class Engine(cg.Engine):
             ]
             history = state.history_until(int(words.iterations.max(initial=0)))
             return Outcome(words.iterations, norms, reasons, None if history is None else history * self._scale)
+
+    def _rounds(self, tolerance: np.ndarray, scale: np.ndarray) -> int:
+        """How often residuals will be replaced, as a rule: all of that is launched before the host looks."""
+        if self._callback is not None:
+            return 1
+        with np.errstate(all="ignore"):
+            least = float(np.nanmin(np.clip(tolerance / scale, 1e-16, 1.0), initial=1.0))
+        return max(1, ceil(log(least) / log(PART)))
 
     def _units(self, b: Any) -> np.ndarray:
         """Powers of 2 near the norms of columns: residuals in these units are normal numbers of single precision."""

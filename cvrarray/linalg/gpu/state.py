@@ -9,8 +9,10 @@ import numpy as np
 
 from cvrarray.array.base import SparseArray
 from cvrarray.gpu.compiler import NULL
+from cvrarray.linalg.ends import RUNNING
 from cvrarray.linalg.gpu.layout import THREADS, Layout
 
+ALIGNED = 64  # numbers from one vector to the next are a multiple of this: kernels load several at a time
 WORDS = 10  # 64-bit words of the kernels' struct Column
 
 #: What a preconditioner is: the enum of ``kernels/cg.cuh``.
@@ -33,8 +35,8 @@ def preconditioner_kind(preconditioner: Any) -> int:
 def can_be_captured(matrix: Any, preconditioner: Any, applied: tuple[int, ...] = (IDENTITY, DIAGONAL, BLOCKS)) -> bool:
     """Whether products with both are kernels of ours: nobody knows whether a graph could hold those of others.
 
-    Preconditioners of the kinds `applied` are applied by the method's own kernels. Others apply themselves, and blocks
-    do so by cuBLAS, which CuPy does not call while it captures.
+    Preconditioners of the kinds `applied` are applied by the method's own kernels. Others apply themselves, and say
+    whether a graph can hold that.
     """
     is_applied = preconditioner_kind(preconditioner) in applied
     return isinstance(matrix, SparseArray) and (
@@ -77,8 +79,10 @@ class State:
     def __init__(self, layout: Layout, dtype: np.dtype, kind: int, block_size: int) -> None:
         self._layout, self._dtype = layout, np.dtype(dtype)
         size = layout.n * layout.k
-        self.x, self.r, self.p, self.q = (cupy.zeros(size, dtype) for _ in range(4))
-        self.z = cupy.zeros(size if kind in (BLOCKS, GIVEN) else 0, dtype)
+        apart = -(-size // ALIGNED) * ALIGNED
+        memory = cupy.zeros((5 if kind in (BLOCKS, GIVEN) else 4) * apart, dtype)
+        self.x, self.r, self.p, self.q = (memory[k * apart : k * apart + size] for k in range(4))
+        self.z = memory[4 * apart : 4 * apart + size]  # without entries where the kernels need none
         self.inverse: Any = NULL
         self.block_size = np.int32(block_size)
         self.shared_mem = THREADS * self._dtype.itemsize if kind == BLOCKS else 0
@@ -136,6 +140,11 @@ class State:
         words = self._lookout.received(slot)
         whole = words.view(np.int64)
         return Words(words[:, 3].copy(), whole[:, 6].copy(), whole[:, 8].copy())
+
+    def assumed(self) -> Words:
+        """What the states are as a rule when columns begin: nothing is looked at."""
+        k = self._layout.k
+        return Words(np.zeros(k), np.zeros(k, np.int64), np.full(k, RUNNING))
 
     def read(self) -> Words:
         """The columns' states now: waits for the stream."""

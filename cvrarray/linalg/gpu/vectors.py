@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import cupy
@@ -27,6 +28,44 @@ COMBINE = Kernel(
         for factors in (("complex128", "float64"), ("float64", "complex128"), ("complex128", "complex128"))
     ],
 )
+
+#: Dtypes of the blocks and of the vectors.
+TIMES_BLOCKS = Kernel(
+    "vectors",
+    "vectors_blocks",
+    [
+        pair
+        for narrow, wide in (("float32", "float64"), ("complex64", "complex128"))
+        for pair in ((narrow, narrow), (wide, wide), (narrow, wide), (wide, narrow))
+    ]
+    + [("float64", "complex128"), ("float32", "complex64")],
+)
+
+
+@lru_cache(maxsize=256)
+def _layout(_device: int, n: int, k: int) -> Layout:
+    return Layout.of(n, k)
+
+
+def norms(x: cupy.ndarray) -> np.ndarray:
+    """(k,) Euclidean norms of a contiguous vector (n,) or (n, k), in host memory; not for squares that overflow."""
+    k = 1 if x.ndim == 1 else x.shape[1]
+    found, layout = cupy.empty(k), _layout(cupy.cuda.runtime.getDevice(), len(x), k)
+    layout.launch(DOT(x.dtype, found.dtype, True), (layout.partials(), x, x, found))
+    in_host_memory: np.ndarray = found.get()
+    return in_host_memory
+
+
+def times_blocks(blocks: cupy.ndarray, x: cupy.ndarray, out: cupy.ndarray) -> None:
+    """``out = M @ x`` for the block-diagonal M of `blocks` (n_blocks, size, size), whose last one may reach beyond x; x and
+    out are contiguous, (n,) or (n, k). Takes no memory, so that CUDA graphs may hold it, unless out is x.
+    """
+    if not x.size:
+        return
+    if cupy.may_share_memory(x, out):
+        x = x.copy()
+    layout = _layout(cupy.cuda.runtime.getDevice(), len(x), 1 if x.ndim == 1 else x.shape[1])
+    layout.launch(TIMES_BLOCKS(blocks.dtype, x.dtype), (blocks, np.int32(blocks.shape[1]), x, out))
 
 
 class DeviceVectors(Vectors):
