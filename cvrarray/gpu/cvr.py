@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import cache, partial
 from typing import Any
@@ -47,8 +48,8 @@ LONG = 40
 #: ``A @ X``: bytes of a row of X that one load of a group of lanes covers, at most. L2 answers so many requests, of up
 #: to a cache line each.
 MATRIX_LINE = 128
-#: ``A @ X``: threads that a multiprocessor holds.
-MATRIX_THREADS = 1024
+#: ``A @ X``: threads that a multiprocessor holds, and nonzeros from which a matrix is not small.
+MATRIX_THREADS, SMALL = 1024, 1_000_000
 #: ``A @ X``: bytes of a row of X, at most. Kernels count them in 32 bits.
 MOST_ROW_BYTES = 2_000_000_000
 #: Steps a chunk should have: STEPS, fewer (to MIN_STEPS) where there would not be ENOUGH_CHUNKS to keep the device
@@ -167,7 +168,8 @@ def n_chunks_for_columns(csr: CSR, n_lanes: int, columns: int) -> int:
     n_chunks = default_n_chunks(csr, n_lanes)
     if columns == 1 or csr.nnz >= FEW_WAVES * n_lanes * STEPS * WAVE[dtype.itemsize > 4]:
         return n_chunks
-    lanes, _, _, tiles = matrix_layout(columns, vector_width(dtype) if columns % vector_width(dtype) == 0 else 1, dtype)
+    width = math.gcd(columns, vector_width(dtype))
+    lanes, _, _, tiles = matrix_layout(columns, width, dtype, csr.nnz)
     at_once = processors(cupy.cuda.runtime.getDevice()) * MATRIX_THREADS // (WARP * lanes)
     waves = max(1, round(csr.nnz * tiles / (n_lanes * at_once * STEPS)))
     return max(1, min(n_chunks, waves * at_once // tiles))
@@ -333,7 +335,7 @@ def product_matrix(tables: CVRTables, dtype: np.dtype) -> Callable[[cupy.ndarray
 
     @cache
     def layout(k, width):
-        tiles = matrix_layout(k, width, dtype)
+        tiles = matrix_layout(k, width, dtype, t.nnz)
         grid = matrix_grid(n_blocks, tiles.tiles)
         return tiles, grid, PerStream(lambda: cupy.zeros((grid[1] * grid[2], n_chunks), np.uint32)).get
 
@@ -355,14 +357,16 @@ def product_matrix(tables: CVRTables, dtype: np.dtype) -> Callable[[cupy.ndarray
     return run
 
 
-def matrix_layout(k: int, width: int, dtype: np.dtype) -> Tiles:
-    """How lanes share `k` columns of X, in vector loads of `width` numbers.
+def matrix_layout(k: int, width: int, dtype: np.dtype, nnz: int) -> Tiles:
+    """How lanes share `k` columns of X, in vector loads of `width` numbers, for a matrix of `nnz` nonzeros.
 
     A load covers half a cache line or a whole one. From a line on a lane holds two vectors: values and columns are
-    loaded, and records are met, once for both. More would take registers from warps that hide the loads' latency.
+    loaded, and records are met, once for both. More would take registers from warps that hide the loads' latency. Of
+    one line small matrices have one vector a lane: more warps.
     """
     size, in_a_row = width * dtype.itemsize, max(1, -(-k // width))
-    vectors = 2 if in_a_row * size >= MATRIX_LINE else 1
+    line = in_a_row * size
+    vectors = 2 if line > MATRIX_LINE or (line == MATRIX_LINE and nnz >= SMALL) else 1
     lanes = min(MATRIX_LANES, MATRIX_LINE // size, 1 << (-(-in_a_row // vectors) - 1).bit_length())
     return Tiles(lanes, width, vectors, max(1, -(-k // (lanes * width * vectors))))
 
