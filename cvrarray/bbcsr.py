@@ -118,7 +118,7 @@ class SingleCosts(NamedTuple):
 
 
 MATRIX_COSTS = MatrixCosts(5.4, 0.19, 0.064, 0.009, 0.30, 0.288)
-SINGLE_COSTS, MOST_UNEVEN, MOST_VECTORS = SingleCosts(4.7, 0.228, 0.83, 0.060, 0.50, 0.171, 0.0004, 0.0006), 3, 16
+SINGLE_COSTS, MOST_UNEVEN, MOST_VECTORS = SingleCosts(4.7, 0.228, 0.70, 0.058, 0.45, 0.171, 0.0006, 0.0006), 3, 16
 
 
 class BBCSRArray(FormatArray):
