@@ -4,7 +4,8 @@
 # make test-all                   every case of every test, also those that repeat a path under other parameters
 #                                 (CASES=rest: those alone that make test leaves out)
 # make kill-test                  writers of stores killed at every call that changes the disk, and a hundred rounds of two writers
-# make gpu-test                   every case on this machine's GPU with $(PYTHON); writes docs/gpu-report/tests.json
+# make gpu-test                   every test on this machine's GPU with $(PYTHON); writes docs/gpu-report/tests.json
+#                                 (GPU_CASES=all: every case, also those that repeat a path under other parameters)
 # make gpu-sanitize               compute-sanitizer over the small tests; logs in docs/gpu-report/
 # make bench                      all generated matrices beside the peers    (BENCH_ARGS="--dtype float32 --json out.json");
 #                                 without a GPU also those of CVRARRAY_MATRICES, and the pages of docs/benchmarks are written
@@ -37,6 +38,7 @@ CASES ?= all
 COVERAGE ?=
 # A worker a core, at most 16, where pytest-xdist is installed. loadgroup: tests that fill a GPU's memory run one at a time.
 GPU_WORKERS ?= $(if $(shell $(PYTHON) -c 'import xdist; print(1)' 2>/dev/null),-n auto --maxprocesses 16 --dist loadgroup)
+GPU_CASES ?= gpu
 GPU_PYTEST_ARGS ?=
 BENCH_ARGS ?=
 ASV_ARGS ?=
@@ -77,7 +79,7 @@ kill-test: $(VENV)/.installed-test
 # With "=": a report that is there already would else be taken for the path of tests, and tests/ and its options not be found.
 gpu-test:
 	@mkdir -p docs/gpu-report
-	$(PYTHON) -m pytest --cases gpu --require-gpu --gpu-report=docs/gpu-report/tests.json $(GPU_WORKERS) $(GPU_PYTEST_ARGS)
+	$(PYTHON) -m pytest --cases $(GPU_CASES) --require-gpu --gpu-report=docs/gpu-report/tests.json $(GPU_WORKERS) $(GPU_PYTEST_ARGS)
 
 # Without CuPy's memory pool: in it, an access beyond an array is still inside an allocation, and nobody would see it.
 UNPOOLED := import sys, cupy, pytest; cupy.cuda.set_allocator(None); sys.exit(pytest.main(sys.argv[1:]))

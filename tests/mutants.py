@@ -31,6 +31,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -51,6 +52,8 @@ OTHER = {
 }  # fmt: skip
 PREFIXES = {ast.Invert: "~", ast.Not: "not ", ast.USub: "-"}
 CHOICES = ("statistics", "locality", "tiling")  # they decide how fast a product is, not what it is
+OURS = ("cvrarray", "test_")  #: modules of functions that kernels call
+BROKEN = "broken: "  #: what a trial says that came to no outcome
 COMPILED = re.compile("^@(njit|kernel|helper|inlined|intrinsic)", re.M)  #: decorators of what Numba compiles
 BYTES = 8 << 30  # of memory: a mutant may ask for any amount
 STAGES = {"quick": 60, "covering": 400, "rest": 1200}  #: cases, and CPU seconds for them: a mutant may never end
@@ -67,6 +70,7 @@ TESTS = {
     "bbcsr": _FORMAT,
     "csr": ("errors", "inputs", "cpu_kernels", "io", "indexing", "elementwise"),
     "parts": ("cpu_kernels", "transposed"),
+    "adding": ("elementwise", "pending"),
     "assembly": ("assembly", "values"),
     "decoding": ("decoding", "conversions", "indexing"),
     "distinct": ("few_values", "values"),
@@ -214,6 +218,8 @@ class Trials:
             return
         try:
             self._child(session.config, items, mutant, writing)
+        except BaseException:  # of this program
+            os.write(writing, f"{BROKEN}{traceback.format_exc()}".encode())
         finally:
             os._exit(0)
 
@@ -242,6 +248,8 @@ class Trials:
         name, reading = self.running.pop(process)
         with open(reading) as file:
             said = file.read().splitlines()
+        if said and said[0].startswith(BROKEN):
+            raise RuntimeError("\n".join(said))
         if not name:
             if not said:
                 raise RuntimeError(f"the tests end with status {status} though nothing is changed")
@@ -267,36 +275,29 @@ def change(mutant: Mutant) -> None:
     from cvrarray.cpu.runtime import lowering, native
 
     path = ROOT / mutant.path
-    new = {(code.co_qualname, code.co_firstlineno): code for code in _codes(mutant.applied(path.read_text()), path)}
+    whole = compile(mutant.applied(path.read_text()), str(path), "exec", dont_inherit=True)
+    new = {(code.co_qualname, code.co_firstlineno): code for code in _within(whole)}
     gc.unfreeze()  # conftest.py hides what collection made
     every = gc.get_objects()
-    functions = [thing for thing in every if isinstance(thing, FunctionType) and thing.__code__.co_filename == str(path)]
+    functions = [thing for thing in every if type(thing) is FunctionType and thing.__code__.co_filename == str(path)]
     changed = set()
     for function in functions:
         code = new.get((function.__code__.co_qualname, function.__code__.co_firstlineno), function.__code__)
         if code != function.__code__:
             function.__code__ = code
             changed.add(function)
-    for kernel in [thing for thing in every if isinstance(thing, Dispatcher)]:
+    for kernel in [thing for thing in every if issubclass(type(thing), Dispatcher)]:
         if called_by(kernel.py_func) & changed:
             kernel._reset_overloads()
             kernel._cache = NullCache()
     for thing in every:  # what is remembered of the time before
-        if isinstance(thing, _lru_cache_wrapper) and (thing.__module__ or "").startswith("cvrarray."):
+        if type(thing) is _lru_cache_wrapper and (thing.__module__ or "").startswith("cvrarray."):
             thing.cache_clear()
     for template in _IntrinsicTemplate.__subclasses__():
+        template._impl_cache.clear()
         template._overload_cache.clear()
     lowering.KNOWN.clear()
     native._addresses.clear()
-
-
-def _codes(text: str, path: Path) -> Iterator[CodeType]:
-    """The code of every function in a file."""
-    left = [compile(text, str(path), "exec", dont_inherit=True)]
-    while left:
-        code = left.pop()
-        yield code
-        left += [constant for constant in code.co_consts if isinstance(constant, CodeType)]
 
 
 def called_by(function: FunctionType) -> set[FunctionType]:
@@ -305,19 +306,15 @@ def called_by(function: FunctionType) -> set[FunctionType]:
     left = [function]
     while left:
         one = left.pop()
-        if (
-            not isinstance(one, FunctionType)
-            or one in found
-            or not one.__module__.startswith(("cvrarray.cpu", "cvrarray.linalg", "test_"))
-        ):
+        if type(one) is not FunctionType or one in found or not (one.__module__ or "").startswith(OURS):
             continue
         found.add(one)
         names = {name for code in _within(one.__code__) for name in code.co_names}
         named = [one.__globals__[name] for name in names if name in one.__globals__]
         named += [cell.cell_contents for cell in one.__closure__ or () if cell != CellType()]
-        modules = [thing for thing in named if isinstance(thing, ModuleType)]
+        modules = [thing for thing in named if type(thing) is ModuleType and thing.__name__.startswith(OURS)]
         named += [getattr(module, name) for module in modules for name in names if hasattr(module, name)]
-        left += [getattr(thing, "py_func", getattr(thing, "_defn", thing)) for thing in named]
+        left += [getattr(thing, "py_func", getattr(thing, "_defn", thing)) for thing in named if callable(thing)]
     return found
 
 

@@ -56,7 +56,7 @@ def test_hundred_products_of_the_zoo(build, name, device):
 @BUILD
 def test_conversions_repeat(build, matrix, device):
     expected = build(matrix, device)._tables
-    for _ in range(5):
+    for _ in range(3):
         assert_same_tables(build(matrix, device)._tables, expected)
 
 
@@ -79,7 +79,7 @@ def test_any_number_of_threads(build, matrix, monkeypatch):
     x = zoo.float_vector(matrix.shape[1], np.float32)
     monkeypatch.setenv("CVRARRAY_NUM_THREADS", "1")
     expected = build(matrix)
-    for count in ("2", "3", "8"):
+    for count in ("2", "7"):
         monkeypatch.setenv("CVRARRAY_NUM_THREADS", count)
         A = build(matrix)
         assert_same_tables(A._tables, expected._tables)

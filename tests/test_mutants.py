@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import ast
+import os
+from pathlib import Path
 
 import mutants
+import numpy as np
 import pytest
+
+from cvrarray.cpu import checksum
 
 COPY = """
 def kernel(n, x):
@@ -80,3 +85,31 @@ def test_report_tells_what_the_smaller_set_misses():
     assert "killed by make test: 1 of 3" in text
     assert "killed by other cases only: a.py:2:1 y" in text
     assert "survived: b.py:1:1 z" in text
+
+
+def test_what_a_kernel_calls():
+    """By names of its own module and of others, through helpers and what LLVM makes in place."""
+    called = {function.__qualname__ for function in mutants.called_by(checksum._sum_blocks.py_func)}
+    assert called >= {"_sum_blocks", "_sum", "_add", "prefetch", "pointer"}
+    assert "_sum_blocks" not in {function.__qualname__ for function in mutants.called_by(checksum._add.py_func)}
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+@pytest.mark.slow
+def test_a_change_reaches_the_kernels_that_call_the_function_and_no_other_process():
+    path = Path(checksum.__file__)
+    text = path.read_text()
+    at = text.index("+=", text.index("def _add"))
+    mutant = mutants.Mutant(path.relative_to(mutants.ROOT).as_posix(), at, at + 2, "-=", "name")
+    content = np.arange(100.0)
+    before = checksum.checksum(content)
+    if not (process := os.fork()):
+        differs = False
+        try:
+            mutants.change(mutant)
+            differs = checksum.checksum(content) != before
+        except BaseException:
+            differs = False
+        os._exit(0 if differs else 1)
+    assert os.waitpid(process, 0)[1] == 0
+    assert checksum.checksum(content) == before

@@ -154,6 +154,35 @@ def product(tables: BBCSRTables, dtype: np.dtype) -> Run:
     return scaled(lambda x, y: rows(*args, x, y))
 
 
+def row_sums(tables: BBCSRTables, dtype: np.dtype) -> Callable[[np.ndarray], None] | None:
+    """``run(y)``, which does ``y = A @ ones``, y (n_rows,) of `dtype`, as for :func:`product`: columns are not read.
+
+    None where numbers stand for values and that in padding not for 0.
+    """
+    if tables.distinct is not None and (tables.distinct.size == 1 or tables.distinct[:1].any()):
+        return None
+    t, like, level = _for_kernels(tables, dtype), np.empty(0, dtype), simd.prefetch_level(tables.data)
+    rows = threads.prepare(compiled(_row_sums, 0, 0, t.bin_rowptr, t.data, level, like), t.bin_rowptr)
+    return lambda y: rows(t.bin_rowptr, t.data, level, y)
+
+
+def column_sums(tables: BBCSRTables, dtype: np.dtype) -> Callable[[np.ndarray], None]:
+    """``run(y)``, which does ``y = A.T @ ones``, y (n_cols,) of `dtype`, as for :func:`product_transposed`.
+
+    Holes hold 0, so blocks are added up whole, those that reach over the edge too.
+    """
+    (n_rows, n_cols), size = tables.shape, tables.block_size
+    whole = tables._replace(present=None, shape=(n_rows, -(-n_cols // size) * size))
+    run = product_transposed(whole, dtype)
+
+    def add_up(y: np.ndarray) -> None:
+        sums = np.empty(whole.shape[1], dtype)
+        run(np.ones(n_rows, dtype), sums, 1, 0)
+        y[:] = sums[:n_cols]
+
+    return add_up
+
+
 def work_of_product(tables: BBCSRTables, x: np.ndarray, y: np.ndarray) -> list[Work]:
     """``y = A @ x`` as calls one after the other, for loops in compiled code. x and y are as for :func:`product`, or for
     :func:`product_matrix`.
@@ -210,6 +239,11 @@ def product_transposed(tables: BBCSRTables, dtype: np.dtype) -> Run:
 def to_csr(tables: BBCSRTables, first: int, last: int) -> CSR:
     """Canonical CSR of the rows [first, last), numbered as the tables have them."""
     return decoding.from_bbcsr(tables, first, last)
+
+
+def reader(tables: BBCSRTables) -> decoding.Reader:
+    """The matrix as CSR, some rows at a time."""
+    return decoding.reader_of_bbcsr(tables)
 
 
 def diagonal(tables: BBCSRTables, offset: int) -> np.ndarray:
@@ -296,13 +330,14 @@ def _same_columns(row, other, indptr, indices):
     if indptr[other + 1] - before != length:
         return False
     if length >= WARP:
-        unlike = masks.unlike(indices, begin + length - WARP, before + length - WARP)  # a part may be compared twice
-        for k in range(0, length - WARP, WARP):
+        end = length - WARP
+        alike = masks.equal(indices, begin + end, indices, before + end)  # a part may be compared twice
+        for k in range(0, end, WARP):
             simd.prefetch(indices, begin + k + ENTRIES_AHEAD, simd.INTO_L1)
-            unlike |= masks.unlike(indices, begin + k, before + k)
-        return unlike == 0
+            alike &= masks.equal(indices, begin + k, indices, before + k)
+        return alike == ALL
     if begin + WARP <= len(indices):
-        return masks.unlike(indices, begin, before) & (np.uint32(1) << np.uint32(length)) - np.uint32(1) == 0
+        return ~masks.equal(indices, begin, indices, before) & (np.uint32(1) << np.uint32(length)) - np.uint32(1) == 0
     for k in range(length):
         if indices[begin + k] != indices[before + k]:
             return False
@@ -696,6 +731,23 @@ def _product(first, last, t, within, level, scalar, x, y):
             acc = _bin(t, i, within, True, True, t.col_base[i], t.col_narrow, level, x, offsets)
         else:
             acc = _bin(t, i, within, False, scalar[i] > 0, 0, t.col_wide, level, x, offsets)
+        row = i * WARP
+        if row + WARP <= len(y):
+            simd.store(acc, y, row, simd.WHOLE)
+        else:
+            simd.store(acc, sums, 0, simd.WHOLE)
+            for r in range(len(y) - row):
+                y[row + r] = sums[r]
+
+
+@kernel
+def _row_sums(first, last, bin_rowptr, data, level, y):
+    sums = simd.scratch(y, simd.SINGLE)
+    for i in range(first, last):
+        acc = simd.zeros(y, simd.WHOLE)
+        for slot in range(bin_rowptr[i], bin_rowptr[i + 1], WARP):
+            simd.prefetch(data, slot + simd.STEPS_AHEAD * WARP, level)
+            acc = simd.add(acc, simd.load(data, slot, y, simd.WHOLE))
         row = i * WARP
         if row + WARP <= len(y):
             simd.store(acc, y, row, simd.WHOLE)

@@ -6,7 +6,7 @@ what stands before it, not from the parts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -186,7 +186,7 @@ def union(a: CSR, b: CSR, both: bool) -> tuple[np.ndarray, np.ndarray, np.ndarra
     work, ptr = pointers[0] + pointers[1], np.zeros(a.shape[0] + 1, np.int64)
     places = (pointers[0], a.indices, pointers[1], b.indices)
     threads.run(_count_union, work, *places, both, ptr)
-    np.cumsum(ptr, out=ptr)
+    memory.accumulate(ptr)
     left, right = (memory.empty(ptr[-1], csr.data.dtype) for csr in (a, b))
     indices = memory.empty(ptr[-1], a.indices.dtype)
     values = (memory.bits(a.data), memory.bits(b.data))
@@ -194,44 +194,14 @@ def union(a: CSR, b: CSR, both: bool) -> tuple[np.ndarray, np.ndarray, np.ndarra
     return _offsets(ptr, indices.dtype), indices, left, right
 
 
-def add(a: CSR, b: CSR, sign: int) -> CSR:
-    """``a + sign * b`` of the same floating-point dtype, without the entries that are 0."""
-    pointers = [csr.indptr.astype(np.int64, copy=False) for csr in (a, b)]
-    work = pointers[0] + pointers[1]
-    tiles = np.unique(threads.split(work, max(1, min(threads.count(), int(work[-1]) // PART)))).astype(np.int64)
-    before, ends = work[tiles], np.zeros(len(tiles) - 1, np.int64)
-    # the most there can be
-    indices, data = memory.empty(work[-1], a.indices.dtype), memory.empty(work[-1], a.data.dtype)
-    ptr = np.zeros(a.shape[0] + 1, np.int64)
-    operands = (pointers[0], a.indices, a.data, pointers[1], b.indices, b.data)
-    threads.run(_add, before, tiles, *operands, a.data.dtype.type(sign), ptr, indices, data, ends)
-    total = 0
-    for k, (first, last) in enumerate(zip(tiles[:-1], tiles[1:], strict=True)):  # moved together
-        begin, end = before[k], ends[k]
-        if begin != total:
-            indices[total : total + end - begin], data[total : total + end - begin] = indices[begin:end], data[begin:end]
-            ptr[first + 1 : last + 1] -= begin - total
-        total += end - begin
-    return CSR(_offsets(ptr, indices.dtype), indices[:total], data[:total], a.shape)
-
-
-def add_parts(parts: Iterable[tuple[CSR, CSR]], most: int, shape: tuple[int, int], sign: int) -> CSR:
-    """:func:`add` of matrices of `shape` that come in parts, some rows after the other; the sum has `most` entries at
-    most.
-
-    So neither of them is in memory as a whole, and what the parts lie in is used again.
-    """
-    ptr, end, row = np.zeros(shape[0] + 1, np.int64), 0, 0
-    indices = data = None
-    for a, b in parts:
-        total = add(a, b, sign)
-        if indices is None or data is None:
-            indices, data = memory.empty(most, total.indices.dtype), memory.empty(most, total.data.dtype)
-        indices[end : end + total.nnz], data[end : end + total.nnz] = total.indices, total.data
-        ptr[row + 1 : row + total.shape[0] + 1] = end + total.indptr[1:].astype(np.int64)
-        end, row = end + total.nnz, row + total.shape[0]
-    assert indices is not None and data is not None, "there must be a part at least"
-    return CSR(_offsets(ptr, indices.dtype), indices[:end], data[:end], shape)
+def without_zeros(csr: CSR) -> CSR:
+    """A canonical CSR, of numbers that are not float16, without the entries that are 0."""
+    ptr, indices, data = np.zeros_like(csr.indptr), np.empty_like(csr.indices), np.empty_like(csr.data)
+    n = _take_nonzero(csr.indptr, csr.indices, csr.data, ptr, indices, data)
+    indices, data = indices[:n], data[:n]
+    if 2 * n < csr.nnz:
+        indices, data = indices.copy(), data.copy()
+    return csr._replace(indptr=ptr, indices=indices, data=data)
 
 
 def row_of_nonzero(indptr: np.ndarray, indices: np.ndarray) -> np.ndarray:
@@ -463,27 +433,12 @@ def _fill_union(first, last, a_ptr, a_columns, b_ptr, b_columns, a_values, b_val
 
 
 @kernel
-def _add(first, last, tiles, a_ptr, a_columns, a_values, b_ptr, b_columns, b_values, sign, ptr, indices, data, ends):
-    """The sums of each part's rows one after the other, from where they would stand if no entries met."""
-    a_columns, a_values = simd.pointer(a_columns, 0), simd.pointer(a_values, 0)
-    b_columns, b_values = simd.pointer(b_columns, 0), simd.pointer(b_values, 0)
-    indices, data = simd.pointer(indices, 0), simd.pointer(data, 0)
-    for p in range(first, last):
-        out = a_ptr[tiles[p]] + b_ptr[tiles[p]]
-        for row in range(tiles[p], tiles[p + 1]):
-            i, j, i_end, j_end = a_ptr[row], b_ptr[row], a_ptr[row + 1], b_ptr[row + 1]
-            while i < i_end or j < j_end:
-                if j >= j_end or (i < i_end and a_columns[i] < b_columns[j]):
-                    column, value = a_columns[i], a_values[i]
-                    i += 1
-                elif i >= i_end or b_columns[j] < a_columns[i]:
-                    column, value = b_columns[j], sign * b_values[j]
-                    j += 1
-                else:
-                    column, value = a_columns[i], a_values[i] + sign * b_values[j]
-                    i += 1
-                    j += 1
-                indices[out], data[out] = column, value
-                out += value != 0
-            ptr[row + 1] = out
-        ends[p] = out
+def _take_nonzero(indptr, indices, data, ptr, to_indices, to_data):
+    """Copy the entries that are not 0; how many they are, and in `ptr` where rows begin."""
+    out = 0
+    for row in range(len(indptr) - 1):
+        for k in range(indptr[row], indptr[row + 1]):
+            to_indices[out], to_data[out] = indices[k], data[k]
+            out += data[k] != 0
+        ptr[row + 1] = out
+    return out
