@@ -330,13 +330,14 @@ def _same_columns(row, other, indptr, indices):
     if indptr[other + 1] - before != length:
         return False
     if length >= WARP:
-        unlike = masks.unlike(indices, begin + length - WARP, before + length - WARP)  # a part may be compared twice
-        for k in range(0, length - WARP, WARP):
+        end = length - WARP
+        alike = masks.equal(indices, begin + end, indices, before + end)  # a part may be compared twice
+        for k in range(0, end, WARP):
             simd.prefetch(indices, begin + k + ENTRIES_AHEAD, simd.INTO_L1)
-            unlike |= masks.unlike(indices, begin + k, before + k)
-        return unlike == 0
+            alike &= masks.equal(indices, begin + k, indices, before + k)
+        return alike == ALL
     if begin + WARP <= len(indices):
-        return masks.unlike(indices, begin, before) & (np.uint32(1) << np.uint32(length)) - np.uint32(1) == 0
+        return ~masks.equal(indices, begin, indices, before) & (np.uint32(1) << np.uint32(length)) - np.uint32(1) == 0
     for k in range(length):
         if indices[begin + k] != indices[before + k]:
             return False

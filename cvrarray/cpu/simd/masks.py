@@ -46,17 +46,6 @@ def equal(typingctx, array, at, others, other):
 
 
 @intrinsic
-def unlike(typingctx, array, at, other):
-    """Mask of the elements l where ``array[at + l] != array[other + l]``."""
-
-    def codegen(context, builder, signature, args):
-        numbers = [llvm.load_vector(builder, llvm.pointer(context, builder, array, args[0], place), WARP) for place in args[1:]]
-        return _compared(builder, "!=", *numbers)
-
-    return types.uint32(array, types.intp, types.intp), codegen
-
-
-@intrinsic
 def unlike_before(typingctx, array, at):
     """Mask of the elements l, from 1 on, where ``array[at + l] != array[at + l - 1]``."""
 
