@@ -42,6 +42,7 @@ class GMRES:
         self.basis = xp.zeros((self.restart + 1, system.n, self.v.columns), system.dtype)
         self.r, self.w, self.z = self.v.empty(), self.v.empty(), self.v.empty()
         self.one, self.minus_one, self.is_zero = self.v.constant(1), self.v.constant(-1), False
+        self._product = None if system.device.kind == "cuda" else self.v.empty()
         self._on_gpu: Any = None
         self._orthogonal: Any = None
         if system.device.kind == "cuda":
@@ -164,7 +165,7 @@ class GMRES:
             return on_gpu
         xp, basis = self.v.xp, self.basis
         self.w[...] = basis[step].reshape(self.w.shape)
-        product = multiply(self.system.matrix, self.w, self.v.empty())
+        product = multiply(self.system.matrix, self.w, self._product)
         if self._orthogonal is not None:
             made: np.ndarray = self._orthogonal.extend(step, self._precondition(product))
             return made
