@@ -346,7 +346,7 @@ def test_every_lane_count(n_lanes, device):
     np.testing.assert_array_equal(get(A @ put(x, device)), csr @ x)
 
 
-@pytest.mark.parametrize("block_size", [*range(1, 10), 16, 17, 32, *rarely(*range(10, 16), *range(18, 32))])
+@pytest.mark.parametrize("block_size", [*range(1, 10), 16, 17, 24, 32, *rarely(*range(10, 16), *range(18, 24), *range(25, 32))])
 def test_every_block_size(block_size, device):
     """Presence bits in uint8, uint16 and uint32; block rows that share a bin and bins that share a block row."""
     for name in ("power_law", "tridiagonal_97"):

@@ -804,7 +804,6 @@ def test_scaled_transposed_and_dense_products(alpha, beta, dtype, build):
 )
 @pytest.mark.parametrize("name", ["explicit_zeros", "explicit_zeros_beside_holes", "blocks_with_holes", "nonzeros_33"])
 @pytest.mark.parametrize("value", [np.inf, np.nan])
-@pytest.mark.each_value(2)
 def test_padding_meets_no_x_and_explicit_zeros_do(name, value, build):
     """0 * inf is nan where the 0 is an entry, and must not happen where it is padding."""
     csr = zoo.floats(name)

@@ -28,7 +28,6 @@ def test_tables_to_csr(build, name):
 
 @pytest.mark.parametrize("build", extended_but(DIFFERENT[:-1], BUILDS), ids=str)  # test_conversions reads blocks of 32
 @pytest.mark.parametrize("name", SMALL)
-@pytest.mark.each_value(3)
 def test_diagonals_and_rows(build, name):
     csr = zoo.floats(name, np.float64)
     A, dense = build(csr, "cpu"), csr.toarray()
