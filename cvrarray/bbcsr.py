@@ -349,7 +349,7 @@ class BBCSRArray(FormatArray):
         return tables
 
     def _slice(self, first: int, last: int) -> Self | None:
-        tables = self._taken([(self._tables, first, last)])
+        tables = None if self._pending is not None else self._taken([(self._tables, first, last)])
         return None if tables is None else self._from_tables(tables)
 
     @classmethod
@@ -374,7 +374,9 @@ class BBCSRArray(FormatArray):
         )
 
     def _sum(self, other: Any, sign: int) -> Self | None:
-        if type(other) is not type(self) or self._target.kind != "cpu" or other.block_size != self.block_size:
+        if type(other) is not type(self) or self._target.kind != "cpu" or self._pending or other._pending:
+            return None
+        if other.block_size != self.block_size:
             return None
         parts = [array._plain()._tables for array in (self, other)]
         tables = devices.CPU.backend("merging").add(*parts, sign)

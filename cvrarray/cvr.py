@@ -338,7 +338,8 @@ class CVRArray(FormatArray):
         def below(name: str) -> Any:
             """The rows in a table, numbered as in the whole matrix; what is below 0 is no row."""
             tables = [getattr(t, name) for t in parts]
-            return joined([xp.where(t >= 0, t + t.dtype.type(row), t) for t, row in zip(tables, rows, strict=True)])
+            shifted = zip(tables[1:], rows[1:], strict=True)
+            return joined([tables[0], *[xp.where(t >= 0, t + t.dtype.type(row), t) for t, row in shifted]])
 
         starts = zip(parts, narrow, wide, strict=True)
         unchanged = ("val", "col_base", "col_narrow", "col_wide", "rec_mask")

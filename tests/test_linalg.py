@@ -747,7 +747,6 @@ def check_mixed_precision(columns, M, dtype, device):
     assert (relative(csr, get(x), b) <= 1.05e-12).all()
 
 
-@pytest.mark.usefixtures("always_mixed")
 def test_mixed_precision_takes_about_as_many_iterations():
     """Residuals are replaced, and directions kept."""
     csr = poisson(60)
@@ -758,6 +757,7 @@ def test_mixed_precision_takes_about_as_many_iterations():
     assert mixed.iterations <= 1.25 * double.iterations
 
 
+@pytest.mark.usefixtures("always_mixed")
 def test_mixed_precision_falls_back(device):
     """What single precision cannot do is done in double precision."""
     csr = scipy.sparse.diags_array(np.logspace(0, 7, 60)).tocsr() + 0
