@@ -4,8 +4,8 @@ Source: Y. Saad, M. H. Schultz, "GMRES: A Generalized Minimal Residual Algorithm
 Systems", SIAM J. Sci. Stat. Comput. 7(3), 1986, preconditioned from the left as in SciPy. A new basis vector is made
 orthogonal to the others by two passes of classical Gram-Schmidt (L. Giraud et al., "Rounding error analysis of the
 classical Gram-Schmidt orthogonalization process", Numer. Math. 101, 2005), which are products of matrices. The second
-is left out where it is not needed: on a GPU where it would remove rounding errors alone, on a CPU as
-:mod:`.cpu.gmres` says. The small least-squares problems are solved on the host.
+is left out where it is not needed: on a CPU by a bound of what is lost (:mod:`.cpu.gmres`), on a GPU where it would
+remove rounding errors alone. The small least-squares problems are solved on the host.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class GMRES:
         xp = self.v.xp
         self.basis = xp.zeros((self.restart + 1, system.n, self.v.columns), system.dtype)
         self.r, self.w, self.z = self.v.empty(), self.v.empty(), self.v.empty()
-        self.one, self.minus_one, self.is_zero = self.v.constant(1), self.v.constant(-1), False
         self._product = None if system.device.kind == "cuda" else self.v.empty()
+        self.one, self.minus_one, self.is_zero = self.v.constant(1), self.v.constant(-1), False
         self._on_gpu: Any = None
         self._orthogonal: Any = None
         if system.device.kind == "cuda":
