@@ -105,7 +105,7 @@ FACTOR, FACTOR_WAITING = 1.33, 1.05
 VECTOR_COSTS = (7.2, 0.313)
 
 #: Microseconds of ``A @ X`` on a GPU: its own, and of a megabyte of tables, of rows of X (one a nonzero), of X and Y.
-MATRIX_COSTS = (7.9, 0.674, 0.116, 0.214)
+MATRIX_COSTS = (8.1, 0.349, 0.092, 0.161)
 
 
 class Chunk(NamedTuple):
@@ -338,7 +338,8 @@ class CVRArray(FormatArray):
         def below(name: str) -> Any:
             """The rows in a table, numbered as in the whole matrix; what is below 0 is no row."""
             tables = [getattr(t, name) for t in parts]
-            return joined([xp.where(t >= 0, t + t.dtype.type(row), t) for t, row in zip(tables, rows, strict=True)])
+            shifted = zip(tables[1:], rows[1:], strict=True)
+            return joined([tables[0], *[xp.where(t >= 0, t + t.dtype.type(row), t) for t, row in shifted]])
 
         starts = zip(parts, narrow, wide, strict=True)
         unchanged = ("val", "col_base", "col_narrow", "col_wide", "rec_mask")
@@ -435,6 +436,15 @@ class CVRArray(FormatArray):
             return streaming * (FACTOR_WAITING if item >= 8 and n_bytes > LARGE else FACTOR)
         own_us, moved = VECTOR_COSTS
         return float(own_us + moved * (n_bytes + sum(stats.shape) * item) / 1e6)
+
+    @classmethod
+    def _for_columns(cls, csr: CSR, columns: int) -> dict[str, Any]:
+        device = devices.of(csr.data)
+        if device.kind != "cuda" or columns == 1 or not csr.nnz:
+            return {}
+        module = cls._module(device)
+        with device.use():
+            return {"n_chunks": module.n_chunks_for_columns(csr, module.default_n_lanes(csr), columns)}
 
     @classmethod
     def _microseconds_of_matrix(cls, name: str, stats: Any, device: str, of_vector: float, columns: int) -> float:

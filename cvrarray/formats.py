@@ -5,6 +5,7 @@ A format of another package is known once its class is defined: see :class:`cvra
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 from .array.format import FORMATS as FORMATS
@@ -51,6 +52,11 @@ def of_variant(name: str) -> tuple[type[FormatArray], dict[str, Any]]:
     >>> of_variant("bbcsr3")[1]
     {'block_size': 3}
     """
-    formats = [format for format in FORMATS if name.startswith(format)]
-    cls = FORMATS[formats[0] if len(formats) == 1 else max(formats, key=len)]
+    return _of_variant(name, tuple(FORMATS.values()))
+
+
+@lru_cache(256)  # a choice asks for each of few names a dozen times
+def _of_variant(name: str, known: tuple[type[FormatArray], ...]) -> tuple[type[FormatArray], dict[str, Any]]:
+    """:func:`of_variant` of the formats that are `known`."""
+    cls = max((cls for cls in known if name.startswith(cls.format)), key=lambda cls: len(cls.format))
     return cls, cls._variant_keywords(name.removeprefix(cls.format))

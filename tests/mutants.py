@@ -70,6 +70,7 @@ TESTS = {
     "bbcsr": _FORMAT,
     "csr": ("errors", "inputs", "cpu_kernels", "io", "indexing", "elementwise"),
     "parts": ("cpu_kernels", "transposed"),
+    "adding": ("elementwise", "pending"),
     "assembly": ("assembly", "values"),
     "decoding": ("decoding", "conversions", "indexing"),
     "distinct": ("few_values", "values"),

@@ -519,6 +519,27 @@ def test_sums_are_put_side_by_side(dtype):
     np.testing.assert_array_equal(out[: len(expected)], expected)
 
 
+@kernel
+def _spread_out(numbers, at, mask, out):
+    spread = simd.scratch(out, simd.SINGLE)
+    simd.store(simd.load(out, 0, out, simd.WHOLE), spread, 0, simd.WHOLE)
+    simd.expand(simd.pointer(numbers, 0), at, mask, spread)
+    simd.store(simd.load(spread, 0, out, simd.WHOLE), out, 0, simd.WHOLE)
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+def test_numbers_are_spread_over_lanes(dtype):
+    """Those of a mask get the next numbers, others keep theirs."""
+    numbers = np.arange(100, 140).astype(dtype)
+    for mask in (0xFFFFFFFF, 0, 0x80000001, 0x00FF8100):
+        lanes = np.array([mask >> lane & 1 == 1 for lane in range(32)])
+        expected = np.arange(32).astype(dtype)
+        expected[lanes] = numbers[3 : 3 + lanes.sum()]
+        out = np.arange(32).astype(dtype)
+        _spread_out(numbers, 3, np.uint32(mask), out)
+        np.testing.assert_array_equal(out, expected)
+
+
 @pytest.mark.parametrize("dtype", ["float64", *rarely("int8", "float32", "complex64")])
 @pytest.mark.parametrize("n_chunks", [1, 4])
 def test_many_short_rows_with_wide_columns(dtype, n_chunks):

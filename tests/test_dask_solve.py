@@ -210,6 +210,8 @@ def test_power_iteration_here():
         ({"x0": np.ones((4, 1))}, ValueError, r"x0 must have shape \(4,\)"),
         ({"transport": "mpi"}, ValueError, "transport must be 'auto', 'nccl' or 'host'; got 'mpi'"),
         ({"M": "ilu"}, ValueError, "M must be None, 'jacobi' or 'block_jacobi'; got 'ilu'"),
+        ({"M": np.eye(4)}, ValueError, "M must be None, 'jacobi' or 'block_jacobi'; got array"),
+        ({"x0": np.full(4, np.nan)}, ValueError, "A and x0 must be finite; got p @ A @ p = nan in iteration 1"),
         ({"check_every": 0}, ValueError, "check_every must be an integer of at least 1; got 0"),
         ({"M": "block_jacobi", "block_size": 0}, ValueError, "block_size must be an integer of at least 1; got 0"),
         ({"rtol": -1}, ValueError, "rtol must be a number of at least 0; got -1"),

@@ -124,8 +124,15 @@ def test_products_of_sparse_matrices(dtype, threads, monkeypatch):
     monkeypatch.setenv("CVRARRAY_NUM_THREADS", threads)
     monkeypatch.setattr(sparse_product, "TILE", 100)
     rng = np.random.default_rng(2)
-    for shape in ((70, 50, 3000), (1, 40, 1), (30, 0, 20), (0, 5, 7), (64, 64, 64)):
-        a, b = (random_array(s, density=0.2, rng=rng, format="csr") for s in (shape[:2], shape[1:]))
+    # many terms for the columns; and, far apart, up to 32 of them, up to 64, and more
+    dense, far = (0.2, 0.2), [(0.05, 1e-3), (0.1, 1e-3), (0.3, 2e-3)]
+    for shape, densities in (
+        *(((m, k, n), dense) for m, k, n in ((70, 50, 3000), (1, 40, 1), (30, 0, 20), (0, 5, 7), (64, 64, 64))),
+        *(((20, 60, 9000), densities) for densities in far),
+    ):
+        a, b = (
+            random_array(s, density=d, rng=rng, format="csr") for s, d in zip((shape[:2], shape[1:]), densities, strict=True)
+        )
         a.data, b.data = (np.round(m.data * 9 - 4).astype(dtype) for m in (a, b))
         found = sparse_product.multiply(coercion.as_csr(a), coercion.as_csr(b))
         assert isinstance(found, CSR)

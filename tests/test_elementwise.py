@@ -14,6 +14,7 @@ from scipy.sparse import csr_array
 
 import cvrarray
 from cvrarray.array import elementwise
+from cvrarray.cpu import adding
 
 BUILDS = [checks.Build("cvr", {}), checks.cvr(4, 5, "nnz"), checks.cvr(3, 1), checks.bbcsr(1), checks.bbcsr(6)]
 CONFIGURATIONS = pytest.mark.parametrize("build", BUILDS, ids=str)
@@ -753,7 +754,7 @@ def test_large_sums_are_made_in_parts(monkeypatch):
     S = csr_array(scipy.sparse.diags_array((np.arange(301) % 7 > 2).astype(float)) @ S)
     pairs = [(csr_array(S), csr_array(T)), (csr_array(S), csr_array(S + T)), (csr_array(0 * S), csr_array(0 * S))]
     whole = [[build(a, "cpu") - build(b, "cpu") for a, b in pairs] for build in BUILDS]
-    monkeypatch.setattr(elementwise, "_PART", 100)
+    monkeypatch.setattr(adding, "TILE", 100)
     for build, expected in zip(BUILDS, whole, strict=True):
         for (a, b), difference in zip(pairs, expected, strict=True):
             found = build(a, "cpu") - build(b, "cpu")

@@ -150,6 +150,21 @@ def test_numbers_of_complex_values_are_of_both_parts():
     assert arranged(np.array([complex(1, -0.0)])).size == 2
 
 
+@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+def test_one_value_but_for_a_few(dtype):
+    """Wherever these stand; and with them it is no longer one."""
+    n = distinct.ONE_FROM // 8 + 100
+    data = np.full(n, 2.5, dtype)
+    numbers, table = distinct.encode(data)
+    assert (table.tolist(), int(numbers.max())) == ([2.5], 0)
+    for place in (1, n // 2 + 1, n - 1):
+        others = data.copy()
+        others[place] = -1.5
+        stored, table = distinct.encode(others)
+        assert table is None or table.size != 1
+        np.testing.assert_array_equal(stored if table is None else table[stored] if table.size else stored, others)
+
+
 def test_a_value_that_the_sample_misses():
     data = np.ones(300_000)
     data[-2:] = 7.0, -0.0

@@ -12,6 +12,7 @@ import zoo
 from checks import DEFAULTS, assert_same_bits, assert_same_csr, assert_same_tables, bbcsr, cvr, get, put
 
 import cvrarray
+from cvrarray.cpu.csr import look
 
 BUILD = pytest.mark.parametrize("build", [cvr(4, 3, "nnz"), bbcsr(3)], ids=str)
 NAMES = ["explicit_zeros", "rows_of_mixed_length", "one_by_one", "shape_without_entries_5_0", "all_rows_empty"]
@@ -458,3 +459,16 @@ def test_plan_names_what_decided():
         times = model.predict(stats, "cpu")
         assert float(f"{min(times.values()):.2g}") == pytest.approx(mine, rel=0.05)
         assert re.search(r"; [\d.]+ and [\d.]+ bytes a nonzero; ", found)
+
+
+@pytest.mark.parametrize("n_rows", [33, 65, 97])
+def test_a_last_row_with_most_of_the_entries(n_rows):
+    """Ranges of bins after it are empty, and lie beyond the last offset: nobody looks there."""
+    n_cols = 1 << 18
+    indptr = np.append(np.arange(n_rows), n_rows - 1 + n_cols).astype(np.int32)
+    indices = np.concatenate([np.zeros(n_rows - 1, np.int32), np.arange(n_cols, dtype=np.int32)])
+    is_canonical, bins = look(indptr, indices, n_cols)
+    assert is_canonical
+    assert (bins.longest.max(), bins.high.max(), bins.low.max()) == (n_cols, n_cols - 1, 0)
+    A = cvrarray.BBCSRArray((np.ones(indices.size), indices, indptr), shape=(n_rows, n_cols), block_size=2, device="cpu")
+    assert (A @ np.ones(n_cols)).tolist() == [1.0] * (n_rows - 1) + [n_cols]

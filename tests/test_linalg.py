@@ -15,6 +15,8 @@ from zoo import ZOO
 import cvrarray
 from cvrarray import linalg
 from cvrarray.core import devices
+from cvrarray.linalg import solving
+from cvrarray.linalg.cpu import gmres as cpu_gmres
 from cvrarray.linalg.solution import INFO
 
 BUILD = pytest.mark.parametrize("build", DEFAULTS, ids=str)
@@ -269,6 +271,53 @@ def test_same_bits_with_any_number_of_threads(monkeypatch):
         found.append(linalg.CG(A, M="jacobi", maxiter=60).solve(b).x)
     assert_same_bits(found[0], found[1])
     assert_same_bits(found[0], found[2])
+
+
+@pytest.mark.parametrize("method", ["minres", "bicgstab", "gmres", "lsmr"])
+def test_other_methods_have_the_same_bits_with_any_number_of_threads(method, monkeypatch):
+    """With numbers enough for helpers, whether these are faster or not."""
+    csr = poisson(200)
+    A, b, found = cvrarray.asarray(csr, device="cpu"), right_side(csr.shape[0], "float64"), []
+    for threads in ("1", "2", "5"):
+        monkeypatch.setenv("CVRARRAY_NUM_THREADS", threads)
+        found.append(getattr(linalg, method)(A, b, maxiter=2 if method == "gmres" else 15)[0])
+    assert_same_bits(found[0], found[1])
+    assert_same_bits(found[0], found[2])
+
+
+@pytest.mark.parametrize("method", ["minres", "bicgstab", "gmres", "lsmr"])
+def test_columns_one_by_one_are_those_side_by_side(method, monkeypatch):
+    csr = definite(poisson(20))
+    A, b = cvrarray.asarray(csr, device="cpu"), right_side(csr.shape[0], "float64", 3)
+    b[:, 1] = 0
+    b[:, 2] *= 1e-200
+    alone = getattr(linalg, method)(A, b)
+    monkeypatch.setattr(solving, "is_one_by_one", lambda *_: False)
+    together = getattr(linalg, method)(A, b)
+    np.testing.assert_allclose(alone[0] / [1, 1, 1e-200], together[0] / [1, 1, 1e-200], rtol=1e-8, atol=1e-8)
+    np.testing.assert_array_equal(alone[1], together[1])
+    assert (relative(csr, alone[0][:, :2], b[:, :2]) <= 1e-4).all()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_the_basis_of_gmres_stays_orthogonal(dtype):
+    """Also where vectors are nearly combinations of those before, and classical Gram-Schmidt loses it."""
+    rng, loss = np.random.default_rng(0), 2 * cpu_gmres.LOSS
+    basis = np.zeros((21, 500), dtype)
+    basis[0] = rng.standard_normal(500)
+    basis[0] /= np.linalg.norm(basis[0])
+    orthogonal = cpu_gmres.Orthogonal(basis)
+    for step in range(20):
+        w = (basis[: step + 1].sum(axis=0) + 1e-3 * rng.standard_normal(500)).astype(dtype)
+        h = orthogonal.extend(step, w.copy())
+        np.testing.assert_allclose(h[:, 0] @ basis[: step + 2], w, atol=100 * EPS[dtype])
+    assert abs(basis @ basis.T - np.eye(21)).max() < loss
+
+
+def test_lsmr_says_that_numbers_are_not_finite():
+    A = cvrarray.CVRArray(np.eye(3, 2), device="cpu")
+    assert linalg.lsmr(A, np.array([1, np.nan, 0])).istop == 7
+    assert linalg.lsmr(A, np.array([[1, np.nan], [1, 0], [1, 0]])).istop.tolist() == [2, 7]
 
 
 # ------------------------------------------------------------------------------------------------------------ operators
@@ -696,6 +745,17 @@ def check_mixed_precision(columns, M, dtype, device):
     assert info == 0
     assert x.dtype == dtype
     assert (relative(csr, get(x), b) <= 1.05e-12).all()
+
+
+@pytest.mark.usefixtures("always_mixed")
+def test_mixed_precision_takes_about_as_many_iterations():
+    """Residuals are replaced, and directions kept."""
+    csr = poisson(60)
+    A, b = cvrarray.asarray(csr, device="cpu"), right_side(csr.shape[0], "float64")
+    double, mixed = (linalg.CG(A, M="jacobi", rtol=1e-10, precision=name).solve(b) for name in (None, "mixed"))
+    assert double.converged
+    assert mixed.converged
+    assert mixed.iterations <= 1.25 * double.iterations
 
 
 @pytest.mark.usefixtures("always_mixed")

@@ -11,6 +11,7 @@ from checks import assert_same_tables
 import cvrarray
 from cvrarray.choice import model
 from cvrarray.core.tables import Seen
+from cvrarray.cpu import statistics
 from cvrarray.input import coercion
 
 
@@ -42,10 +43,10 @@ def test_cuda_counts_what_a_cpu_counts(index, gpu, monkeypatch):
     """In windows, which reach over the last row, and in all rows: so both choose the same format."""
     import cupyx.scipy.sparse as on_gpu
 
-    from cvrarray.gpu import statistics
+    from cvrarray.gpu import statistics as on_a_gpu
 
-    begin, calls = statistics.begin, []
-    monkeypatch.setattr(statistics, "begin", lambda *given: calls.append(given) or begin(*given))
+    begin, calls = on_a_gpu.begin, []
+    monkeypatch.setattr(on_a_gpu, "begin", lambda *given: calls.append(given) or begin(*given))
     rng = np.random.default_rng(3)
     rows = [scipy.sparse.random_array((n, 700), density=0.02, rng=rng, format="csr") for n in (1, 97, 3001)]
     holes = scipy.sparse.kron(rows[2][:1003, :200], np.triu(np.ones((3, 3))), format="csr")
@@ -71,3 +72,46 @@ def test_cuda_counts_what_a_cpu_counts(index, gpu, monkeypatch):
         assert len(calls) == 1 + (csr is few)
         seen, unseen = cvrarray.CVRArray(with_the_check), cvrarray.CVRArray(there)  # which counts the empty rows itself
         assert_same_tables(seen._tables, unseen._tables)
+
+
+@pytest.mark.parametrize("index", [np.int32, np.int64])
+def test_blocks_are_counted_in_windows(index):
+    """On a CPU, of any size, against sets of block columns; the last window is cut."""
+    csr = scipy.sparse.random_array((301, 300), density=0.05, rng=np.random.default_rng(0), format="csr")
+    indptr, indices, sizes = csr.indptr.astype(index), csr.indices.astype(index), (1, 2, 3, 5, 7, 32)
+    for first, height in (([0], 301), ([0, 192, 288], 96)):
+        windows = statistics.Windows(indptr, indices, 300, sizes, np.array(first), height)
+        found = windows.in_groups(sizes)
+        for size in sizes:
+            single = blocks = slots = 0
+            for start in first:
+                rows = [indices[indptr[r] : indptr[r + 1]] // size for r in range(start, min(start + height, 301))]
+                single += sum(len(np.unique(row)) for row in rows)
+                of_rows = [np.unique(np.concatenate(rows[r : r + size])).size for r in range(0, len(rows), size)]
+                blocks += sum(of_rows)
+                slots += sum(
+                    max(of_rows[r // size : (min(r + 32, len(rows)) - 1) // size + 1]) for r in range(0, len(rows), 32)
+                )
+            assert (windows.single_rows[size], *found[size]) == (single, blocks, slots)
+
+
+def test_of_long_rows_bands_of_columns_are_counted():
+    """They stand for all: nearly the same shares and sizes, and the same choice. The longest row of a bin seems longer."""
+    rng = np.random.default_rng(1)
+    blocks = scipy.sparse.random_array((12, 20_000), density=0.3, rng=rng, format="csr")
+    long = scipy.sparse.csr_array(scipy.sparse.kron(blocks, np.ones((3, 3))))
+    some, every = cvrarray.statistics(long, exact=False), cvrarray.statistics(long)
+    assert some.sampled and not every.sampled
+    assert some.block_fill[3] == pytest.approx(every.block_fill[3], rel=0.02) == 1
+    for name, n_bytes in some.table_bytes.items():
+        assert n_bytes == pytest.approx(every.table_bytes[name], rel=0.15)
+    assert model.choose(some, "cpu")[:2] == model.choose(every, "cpu")[:2]
+
+
+def test_counters_or_merging(monkeypatch):
+    """Where there are too many columns for a counter each, rows are merged: the same numbers."""
+    csr = scipy.sparse.random_array((97, 200), density=0.1, rng=np.random.default_rng(2), format="csr")
+    windows = statistics.Windows(csr.indptr, csr.indices, 200, (2, 3))
+    counted = windows.in_groups((2, 3))
+    monkeypatch.setattr(statistics, "MOST_COUNTERS", 0)
+    assert windows.in_groups((2, 3)) == counted

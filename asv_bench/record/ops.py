@@ -43,7 +43,7 @@ MOST_TEXT = 1_000_000  #: nonzeros of a Matrix Market file: rows are left out be
 DISTURBED = 0.2  #: share of the CPUs that others kept busy, from which the page says so
 SAMPLES = 3  #: of a way, at least, unless all of them take longer than so many seconds:
 MOST_SECONDS = 5.0
-SMALLEST = 0.95  #: ``A @ B`` calls SciPy's product, and only converts around it
+SMALLEST = 0.95  #: what is asked of ``A @ B``
 
 Call = Callable[[], Any]
 
@@ -156,24 +156,24 @@ OPERATIONS: dict[str, Callable[[Case], tuple[Call, Call]]] = {
 }
 
 
-CONVERTED = "the result is an array of ours: its CSR has to be made and then converted, where SciPy's is done with the CSR"
+READ_BACK = "tables are read back to CSR first, where SciPy has it"
 SMALL = "on small matrices the call itself counts: some 20 to 60 us of Python"
 #: Why an operation is slower where it is; the page says it.
 REASONS = {
-    "A[i:j], a third": f"where BBCSR's blocks are cut, and for CVR, {CONVERTED}; {SMALL}",
+    "A[i:j], a third": f"where BBCSR's blocks are cut, and for CVR, {READ_BACK}; {SMALL}",
     "A @ x": SMALL,
-    "A + B, one structure": f"a matrix with explicit zeros: SciPy leaves them out of a sum, so that we do; {CONVERTED}",
-    "A + B, two structures": f"CVR: both are read back to CSR, in parts, and merged; {CONVERTED}",
-    "A @ B": f"where a product has few terms for each entry, converting counts; {CONVERTED}",
-    "vstack([A, A])": f"BBCSR: rows move to other lanes unless a matrix ends with a whole bin; if blocks are cut, {CONVERTED}",
+    "A + B, one structure": f"a matrix with explicit zeros: SciPy leaves them out of a sum, and so do we: {READ_BACK}",
+    "A + B, two structures": f"CVR: {READ_BACK}, both of them, which takes as long again as merging; BBCSR: bins are merged",
+    "A @ B": f"where rows have few terms it counts that their columns are put in order, which SciPy leaves out; {READ_BACK}",
+    "vstack([A, A])": f"BBCSR: rows move to other lanes unless a matrix ends with a whole bin; {SMALL}",
     "save, beside save_npz": "the file and its folder are flushed to the disk before save returns, which save_npz does not do",
     "load, beside load_npz": "on small matrices a header in JSON; CVR's invariants are checked too",
     "read of .npz": "load_npz ends with the arrays; here these are checked and converted too: as long again",
     "read of .mtx, beside mmread": "mmread ends with coordinates; here these are sorted and converted too",
     "pickle": "checksums of the tables, written and compared; what is read is copied to cache lines",
-    "A.diagonal()": "CVR: a row's place in its chunk has to be found first",
-    "A.sum(axis=0)": "a product of the transpose that scatters, for one that collects would need tables of the transpose",
-    "A.sum(axis=1)": "a product with ones, which reads the columns too",
+    "A.diagonal()": "CVR of very short rows: each has to be found in its chunk",
+    "A.sum(axis=0)": "values are added where their columns say, as SciPy does it",
+    "A.sum(axis=1)": "BBCSR: padding is added up too",
     "A * 2": SMALL,
     "with_values": SMALL,
 }

@@ -49,6 +49,8 @@ SCALE = {"cpu": "small,medium", "cuda": "medium"}
 BEYOND = 1.5  #: times the iterations to TOLERANCE are iterated at most
 OURS = ("ours", "ours, block-Jacobi", "ours, 16 columns")
 COLUMNS = 16
+#: Seconds before a sample on a CPU: threads of BLAS that another contender called wait in a loop for some 25 ms.
+REST = 0.04
 TOLERANCE, MOST = 1e-10, 5000  #: of a whole solve, and its iterations at most
 
 
@@ -203,7 +205,7 @@ def measure_case(name: str, csr: Any, device: devices.Device, limits: tuple[int,
                     raise
                 left_out[by] = command.in_a_line(reason)
                 del contenders[by]
-        samples = [lambda s=solve: seconds(s, more, device) - seconds(s, fewer, device) for solve in contenders.values()]
+        samples = [lambda s=solve: _between(s, fewer, more, device) for solve in contenders.values()]
         times = dict(zip(contenders, timing.by_turns(samples, turns[0], FEWEST, turns[1]), strict=True))
     return {
         "matrix": name,
@@ -254,6 +256,13 @@ def seconds(solve: Solve, count: int, device: devices.Device) -> float:
     solve(count)
     synchronize()
     return time.perf_counter() - start
+
+
+def _between(solve: Solve, fewer: int, more: int, device: devices.Device) -> float:
+    """Seconds of the iterations that a longer solve has beyond a shorter one."""
+    if device.kind == "cpu":
+        time.sleep(REST)
+    return seconds(solve, more, device) - seconds(solve, fewer, device)
 
 
 def ours(A: Any, b: Any, is_brief: bool = False) -> dict[str, Solve]:

@@ -69,13 +69,17 @@ class SparseArray(Names):
         """The format's parameters in a few words, for the repr."""
         raise NotImplementedError
 
+    def _described(self) -> str:
+        """What the array holds, in a few words, for the repr."""
+        return self._layout()
+
     def _entries(self) -> Any:
         """(nnz,) new array of the values of the canonical CSR."""
-        return self._canonical_csr().data
+        return self._own_csr().data
 
     def _places(self) -> tuple[Any, Any]:
         """(nnz,) the row and the column of each entry of the canonical CSR."""
-        csr = self._canonical_csr()
+        csr = self._own_csr()
         with self._target.use():
             return coercion.rows(csr), csr.indices
 
@@ -118,7 +122,7 @@ class SparseArray(Names):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all tables on the device."""
+        """Bytes of all tables on the device; of the CSR where an operation left one, until the first product."""
         raise NotImplementedError
 
     @property
@@ -160,7 +164,7 @@ class SparseArray(Names):
         values = f"{self.dtype} ({self._stored_as})" if self._stored_as else self.dtype
         text = (
             f"<{type(self).__name__} {self.shape[0]} x {self.shape[1]}, {values}, nnz={self.nnz}, "
-            f"device={self.device}, {self._layout()}, {self.nbytes / 1e6:.3g} MB>"
+            f"device={self.device}, {self._described()}, {self.nbytes / 1e6:.3g} MB>"
         )
         return text if self.plan is None else f"{text[:-1]}\n  plan: {self.plan}>"
 
@@ -175,7 +179,7 @@ class SparseArray(Names):
             "Fill value": self.fill_value,
             "Values stored": self._stored_as or "plain",
             "Device": self.device,
-            "Layout": self._layout(),
+            "Layout": self._described(),
             "Size": f"{self.nbytes / 1e6:.3g} MB",
             "Bytes an entry": f"{self.nbytes / self.nnz:.3g}" if self.nnz else "-",
         }
@@ -1096,11 +1100,29 @@ class SparseArray(Names):
         raise NotImplementedError
 
     def _canonical_csr(self) -> CSR:
-        """Canonical CSR on the array's device."""
+        """Canonical CSR on the array's device. Its arrays may be others' too: nobody writes to them, or hands them out."""
         with self._target.use():
             row, col, val = self._coo()
             canonical: CSR = self._target.backend("csr").canonical(row, col, val, self.shape)
             return canonical
+
+    def _reader(self) -> Any:
+        """A ``cvrarray.cpu.decoding.Reader`` of the matrix, which lives on the CPU."""
+        return self._target.backend("decoding").reader_of_csr(self._canonical_csr())
+
+    def _row_sums(self, dtype: np.dtype) -> Any:
+        """(n_rows,) the sums of rows in `dtype`, to which the array's promotes; None where a product with ones is to make
+        them.
+        """
+        return None
+
+    def _column_sums(self, dtype: np.dtype) -> Any:
+        """(n_cols,) the sums of columns: as :meth:`_row_sums`."""
+        return None
+
+    def _own_csr(self) -> CSR:
+        """Canonical CSR on the array's device, of new arrays."""
+        return self._canonical_csr()
 
     def _sum(self, other: Any, sign: int) -> Self | None:
         """``self + sign * other`` by the tables; None where that takes a conversion.
@@ -1148,7 +1170,7 @@ class SparseArray(Names):
         from cupyx.scipy.sparse import csr_matrix
 
         with self._target.use():
-            indptr, indices, data, shape, *_ = self._canonical_csr()
+            indptr, indices, data, shape, *_ = self._own_csr()
             return csr_matrix((data, indices, indptr.astype(indices.dtype, copy=False)), shape=shape)
 
     def to_scipy(self) -> Any:
@@ -1169,7 +1191,7 @@ class SparseArray(Names):
             raise TypeError("scipy.sparse holds no float16 values. Use astype('float32') first, or tocoo()")
         from scipy.sparse import csr_array
 
-        indptr, indices, data, shape, *_ = coercion.move(self._canonical_csr(), devices.CPU)
+        indptr, indices, data, shape, *_ = coercion.move(self._own_csr(), devices.CPU)
         # one dtype, as SciPy wants it
         index = np.int64 if indices.dtype == np.int64 or data.size >= 2**31 else np.int32
         return csr_array((data, indices.astype(index, copy=False), indptr.astype(index, copy=False)), shape=shape)
@@ -1223,7 +1245,7 @@ class SparseArray(Names):
         """
         import sparse
 
-        csr = coercion.move(self._canonical_csr(), devices.CPU)
+        csr = coercion.move(self._own_csr(), devices.CPU)
         places = np.stack([coercion.rows(csr), csr.indices])
         return sparse.COO(places, csr.data, shape=self.shape, has_duplicates=False, sorted=True)
 

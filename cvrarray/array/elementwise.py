@@ -30,7 +30,6 @@ _COMPARISONS = {np.equal, np.not_equal, np.less, np.less_equal, np.greater, np.g
 _LOGICAL = {np.logical_and, np.logical_or, np.logical_xor}
 _OF_BITS = {np.nextafter, np.spacing}  # their results in float16 are not those in float32
 _ADDED = (np.float32, np.float64, np.complex64, np.complex128)  # what has a sum of two CSRs of its own
-_PART, _FEWEST_PARTS = 1 << 20, 4  # entries of two arrays that are added together; fewer parts are not worth it
 _SCALARS = (bool, int, float, complex, np.generic)
 
 
@@ -250,7 +249,7 @@ def _with_dense(ufunc: np.ufunc, array: Any, left: Any, right: Any, kwargs: dict
 
 def _with_sparse(ufunc: np.ufunc, array: Any, left: Any, right: Any, kwargs: dict[str, Any]) -> Any:
     """f over the union of the stored entries, for a product the intersection; requires f(0, 0) == 0."""
-    target, xp = array._target, array._target.xp
+    target = array._target
     shape = _broadcast_shape(left.shape, right.shape)
     dtypes = _check_zero(ufunc, [np.zeros(1, v.data.dtype if isinstance(v, CSR) else v.dtype) for v in (left, right)], kwargs)
     if _is_one_structure(left, right):
@@ -259,39 +258,42 @@ def _with_sparse(ufunc: np.ufunc, array: Any, left: Any, right: Any, kwargs: dic
         data = _compute(ufunc, (left._plain_values(), right._plain_values()), kwargs, dtypes)
         if all(_n_nonzero(part) == left.nnz for part in (data if isinstance(data, tuple) else (data,))):
             return _wrapped(data, left._with_table)
+        return _wrapped(data, lambda part: left._like(_without_zeros(left._with_table(part)._canonical_csr())))
     sign = 1 if ufunc is np.add else -1 if ufunc is np.subtract else 0
-    if sign and not kwargs and dtypes[0] in _ADDED and (total := _sum(left, right, sign)) is not None:
+    if sign and not kwargs and dtypes[0] in _ADDED and (total := _sum(array, left, right, sign, dtypes[0])) is not None:
         return total
     a, b = (_broadcast(v if isinstance(v, CSR) else v._canonical_csr(), shape) for v in (left, right))
-    add = getattr(target.backend("csr"), "add", None)
-    if add and sign and not kwargs and a.data.dtype == b.data.dtype and dtypes[0] in _ADDED:
-        return array._like(add(a, b, sign))
     indptr, indices, *operands = target.backend("csr").union(a, b, ufunc is np.multiply)
 
-    def pruned(data: Any) -> Any:
-        kept = xp.flatnonzero(data != 0) if _n_nonzero(data) < data.size else None
-        if kept is None:
-            return array._like(CSR(indptr, indices, data, shape))
-        return array._like(CSR(xp.searchsorted(kept, indptr), indices[kept], data[kept], shape))
-
-    return _wrapped(_compute(ufunc, operands, kwargs, dtypes), pruned)
+    values = _compute(ufunc, operands, kwargs, dtypes)
+    return _wrapped(values, lambda data: array._like(_without_zeros(CSR(indptr, indices, data, shape))))
 
 
-def _sum(left: Any, right: Any, sign: int) -> Any:
-    """``left + sign * right`` of two arrays of ours, of one shape and floating-point dtype, without both as a CSR; or
-    None.
+def _without_zeros(csr: CSR) -> CSR:
+    """`csr` without the entries that are 0; itself where there are none."""
+    if _n_nonzero(csr.data) == csr.nnz:
+        return csr
+    device = devices.of(csr.data)
+    if device.kind == "cpu" and csr.data.dtype != np.float16:
+        found: CSR = device.backend("csr").without_zeros(csr)
+        return found
+    kept = device.xp.flatnonzero(csr.data != 0)
+    return csr._replace(indptr=device.xp.searchsorted(kept, csr.indptr), indices=csr.indices[kept], data=csr.data[kept])
+
+
+def _sum(array: Any, left: Any, right: Any, sign: int, dtype: np.dtype) -> Any:
+    """``left + sign * right`` like `array`, where both have one shape, `dtype` and index dtype, without their values put
+    side by side; or None.
     """
-    if not (_is_ours(left) and _is_ours(right)) or left.shape != right.shape or left.dtype != right.dtype:
+    if left.shape != right.shape or any((v.data if isinstance(v, CSR) else v).dtype != dtype for v in (left, right)):
         return None
-    if (total := left._sum(right, sign)) is not None:
+    if _is_ours(left) and _is_ours(right) and (total := left._sum(right, sign)) is not None:
         return total
-    n_entries, n_rows, add = left.nnz + right.nnz, left.shape[0], getattr(left._target.backend("csr"), "add_parts", None)
-    if add is None or n_entries < _FEWEST_PARTS * _PART or not all(hasattr(array, "_tables") for array in (left, right)):
+    if array._target.kind != "cpu":
         return None
-    step = max(1, n_rows * _PART // n_entries)
-    ranges = ((first, min(first + step, n_rows)) for first in range(0, n_rows, step))
-    parts = ((left._canonical_rows(*rows), right._canonical_rows(*rows)) for rows in ranges)
-    return left._like(add(parts, n_entries, left.shape, sign))
+    decoding, adding = (array._target.backend(name) for name in ("decoding", "adding"))
+    a, b = (decoding.reader_of_csr(v) if isinstance(v, CSR) else v._reader() for v in (left, right))
+    return array._like(adding.add(a, b, sign, left.shape, dtype))
 
 
 def _n_nonzero(data: Any) -> int:

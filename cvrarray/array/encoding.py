@@ -107,6 +107,8 @@ def looked_up(tables: Any, stored: Any) -> Any:
     distinct = table(tables)
     if distinct is None:
         return stored
+    if distinct.size == 1:
+        return devices.of(distinct).xp.full(stored.shape, distinct[0], distinct.dtype)
     return distinct[stored] if distinct.size else devices.of(stored).backend("distinct").widened(stored, distinct.dtype)
 
 

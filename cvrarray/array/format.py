@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from types import ModuleType
@@ -45,6 +44,23 @@ class Sample(NamedTuple):
     exact: bool  # whether sizes that cannot win are wanted too
 
 
+class Pending(NamedTuple):
+    """What an operation leaves of its result: an array on the CPU whose tables have not been asked for yet."""
+
+    csr: CSR  # nobody writes to its arrays, which others may have too
+    keywords: dict[str, Any]  # of the constructor, which makes the tables
+
+
+class _OnDemand:
+    """The tables of an array that is :class:`Pending`; those of all others stand in the array itself, before this.
+
+    ``functools.cached_property`` of Python 3.11 has a lock for all arrays, which a forked child could find closed.
+    """
+
+    def __get__(self, array: Any, owner: Any = None) -> Any:
+        return self if array is None else array._made_tables()
+
+
 class FormatArray(SparseArray):
     """A sparse array whose tables (``_tables``, a named tuple of arrays) all live on :attr:`device`.
 
@@ -60,7 +76,9 @@ class FormatArray(SparseArray):
     A module of kernels has ``convert(csr, **keywords) -> tables``, ``product(tables, dtype) -> run`` and
     ``to_coo(tables) -> row, col, val``. Optional are ``product_matrix``, ``product_transposed``, ``to_csr(tables,
     first, last)``, the canonical CSR of some rows, ``diagonal(tables, offset)``, and ``fill(tables, order, data,
-    values)``, which writes a value table: with it goes the method ``_order``.
+    values)``, which writes a value table: with it goes the method ``_order``. On a CPU also ``row_sums(tables, dtype)``
+    and ``column_sums(tables, dtype)``, which give a ``run(y)`` or None, and ``reader(tables)``, which gives a
+    ``cvrarray.cpu.decoding.Reader``.
     """
 
     format: ClassVar[str]
@@ -73,7 +91,8 @@ class FormatArray(SparseArray):
     _stored: ClassVar[dict[str, tuple[str, int]]]
     _tuned: ClassVar[str] = ""  #: the constructor's keyword that :func:`cvrarray.tune` varies
 
-    _tables: Any
+    _tables: Any = _OnDemand()
+    _pending: Pending | None = None  # what the tables are to be made of, until they are asked for
     _kernels: dict[tuple[str, np.dtype], Run]  # kind and the product's dtype -> the device module's prepared product
     _number: int  # of this array alone: what an operator of PyTorch takes in its place
     _place_cache: tuple[Any, Any] | None = None  # rows and columns of the canonical CSR, once asked for
@@ -140,16 +159,36 @@ class FormatArray(SparseArray):
     def _adopt(self, tables: NamedTuple, plan: str | None = None) -> None:
         """Become the array around `tables`: what every constructor ends with."""
         self._tables = tables
-        self._target = devices.of(self._values(tables))
-        self._dense_type = self._target.xp.ndarray
+        self._open(devices.of(self._values(tables)), plan)
+        for table in tables:  # immutable; and one kind of array for Numba, whether converted or mapped from a file
+            if isinstance(table, np.ndarray):
+                table.setflags(False)  # type: ignore[call-arg]  # by position: half the time, and there are many tables
+
+    def _open(self, target: devices.Device, plan: str | None = None) -> None:
+        """Become an array on `target` that knows nothing but its matrix."""
+        self._target, self._plan = target, plan
+        self._dense_type = target.xp.ndarray
         self._kernels, self._ready, self._ready_transposed = {}, {}, {}
         self._structure, self._transpose, self._transpose_is_old = Structure(), None, False
         self._number = next(_NUMBERS)
         LIVING[self._number] = self
-        self._plan = plan
-        for table in tables:  # immutable; and one kind of array for Numba, whether converted or mapped from a file
-            if isinstance(table, np.ndarray):
-                table.setflags(False)  # type: ignore[call-arg]  # by position: half the time, and there are many tables
+
+    @classmethod
+    def _from_pending(cls, pending: Pending) -> Self:
+        """The array whose tables will be made of `pending` when they are asked for."""
+        self = object.__new__(cls)
+        self._pending = pending
+        self._open(devices.CPU)
+        return self
+
+    def _made_tables(self) -> Any:
+        """The tables, made now."""
+        pending = self._pending
+        if pending is not None:
+            made = type(self)(pending.csr, **pending.keywords)._tables
+            self.__dict__.setdefault("_tables", made)  # two threads may get here: the first one's tables count
+            self._pending = None
+        return self.__dict__["_tables"]
 
     @classmethod
     def from_csr(cls, indptr: Any, indices: Any, data: Any, shape: tuple[int, int], **parameters: Any) -> Self:
@@ -202,6 +241,9 @@ class FormatArray(SparseArray):
     def _layout(self) -> str:
         return f"{len(self._arrays())} tables"
 
+    def _described(self) -> str:
+        return self._layout() if self._pending is None else "still CSR, to be converted by the first product"
+
     @classmethod
     def _variants(cls, sample: Sample, smallest: float) -> dict[str, tuple[int, float]]:
         """What ``asarray(format="auto")`` may choose: name -> bytes of the tables, and stored slots over nonzeros.
@@ -229,6 +271,11 @@ class FormatArray(SparseArray):
         return of_vector * columns
 
     @classmethod
+    def _for_columns(cls, csr: CSR, columns: int) -> dict[str, Any]:
+        """The constructor's keywords for products of `csr` with so many columns, but for those of the variant."""
+        return {}
+
+    @classmethod
     def _why(cls, name: str, stats: Any) -> str:
         """What about the matrix makes a variant the right one, in a few words."""
         raise NotImplementedError
@@ -239,9 +286,17 @@ class FormatArray(SparseArray):
         return []
 
     def _like(self, csr: CSR) -> Self:
-        return type(self)(csr, **self._parameters())
+        pending = self._pending
+        keywords = self._parameters() if pending is None else pending.keywords
+        if isinstance(csr.data, np.ndarray):
+            return self._from_pending(Pending(csr, keywords))
+        return type(self)(csr, **keywords)
 
     def _map(self, function: Callable[[Any], Any]) -> Self:
+        pending = self._pending
+        if pending is not None:
+            data = np.ascontiguousarray(function(pending.csr.data))
+            return self._like(pending.csr._replace(data=data))
         with self._target.use():
             results = encoding.mapped(encoding.table(self._tables), function)
             if results is not None:
@@ -258,7 +313,7 @@ class FormatArray(SparseArray):
 
     def _is_like(self, other: Any) -> bool:
         """Whether `other` is an array of the same format whose tables, but for the values, are the same."""
-        if type(other) is not type(self) or other._target != self._target:
+        if type(other) is not type(self) or other._target != self._target or self._pending or other._pending:
             return False
         with self._target.use():
             return other._structure is self._structure or same_tables(self._tables, other._tables, self._value_table)
@@ -298,25 +353,33 @@ class FormatArray(SparseArray):
 
     @property
     def shape(self) -> tuple[int, int]:
-        shape: tuple[int, int] = self._tables.shape
+        pending = self._pending
+        shape: tuple[int, int] = self._tables.shape if pending is None else pending.csr.shape
         return shape
 
     @property
     def dtype(self) -> np.dtype:
-        return encoding.dtype_of(type(self), self._tables)
+        pending = self._pending
+        if pending is None:
+            return encoding.dtype_of(type(self), self._tables)
+        dtype: np.dtype = pending.csr.data.dtype
+        return dtype
 
     @property
     def _stored_as(self) -> str:
-        distinct = encoding.table(self._tables)
+        distinct = None if self._pending is not None else encoding.table(self._tables)
         return "" if distinct is None else described(distinct)
 
     @property
     def nnz(self) -> int:
-        return int(self._tables.nnz)
+        pending = self._pending
+        return int(self._tables.nnz) if pending is None else pending.csr.nnz
 
     @property
     def nbytes(self) -> int:
-        return sum(array.nbytes for array in self._tables if hasattr(array, "nbytes"))
+        pending = self._pending
+        held = self._tables if pending is None else pending.csr[:3]
+        return sum(array.nbytes for array in held if hasattr(array, "nbytes"))
 
     @property
     def T(self) -> TransposedArray:
@@ -364,6 +427,9 @@ class FormatArray(SparseArray):
         return _from_pickle, (type(self), *serialized.packed(self, protocol))
 
     def _coo(self) -> tuple[Any, Any, Any]:
+        pending = self._pending
+        if pending is not None:
+            return coercion.rows(pending.csr), pending.csr.indices, pending.csr.data
         row, col, val = self._module(self._target).to_coo(encoding.numbered(type(self), self._tables))
         return row, col, encoding.looked_up(self._tables, val)
 
@@ -379,6 +445,9 @@ class FormatArray(SparseArray):
         return None
 
     def _canonical_csr(self) -> CSR:
+        pending = self._pending
+        if pending is not None:
+            return pending.csr
         to_csr = getattr(self._module(self._target), "to_csr", None)
         with progress.shown(f"decoding {self.nnz:,} nonzeros"):
             if to_csr is None:
@@ -386,9 +455,45 @@ class FormatArray(SparseArray):
             csr: CSR = to_csr(encoding.numbered(type(self), self._tables), 0, self.shape[0])
             return csr._replace(data=encoding.looked_up(self._tables, csr.data))
 
+    def _own_csr(self) -> CSR:
+        pending = self._pending
+        if pending is None:
+            return self._canonical_csr()
+        csr = pending.csr
+        return csr._replace(indptr=csr.indptr.copy(), indices=csr.indices.copy(), data=csr.data.copy())
+
+    def _reader(self) -> Any:
+        reader_of = getattr(self._module(self._target), "reader", None)
+        if self._pending is not None or reader_of is None:
+            return super()._reader()
+        tables, found = self._tables, reader_of(encoding.numbered(type(self), self._tables))
+        if encoding.table(tables) is None:
+            return found
+
+        def read(first: int, last: int) -> tuple[Any, Any]:
+            indices, numbers = found.read(first, last)
+            return indices, encoding.looked_up(tables, numbers)
+
+        return found._replace(read=read)
+
+    def _row_sums(self, dtype: np.dtype) -> Any:
+        return self._line_sums("row_sums", self.shape[0], dtype)
+
+    def _column_sums(self, dtype: np.dtype) -> Any:
+        return self._line_sums("column_sums", self.shape[1], dtype)
+
+    def _line_sums(self, kind: str, n: int, dtype: np.dtype) -> Any:
+        """What the device's module has a kernel of this kind for; else None."""
+        run: Any = self._kernel(kind, dtype) if hasattr(self._module(self._target), kind) else None
+        if run is None:
+            return None
+        sums = self._target.xp.empty(n, dtype)
+        run(sums)
+        return sums
+
     def _diagonal(self, offset: int) -> Any:
         diagonal = getattr(self._module(self._target), "diagonal", None)
-        if diagonal is None:
+        if diagonal is None or self._pending is not None:
             return super()._diagonal(offset)
         distinct = encoding.table(self._tables)
         if distinct is None or not distinct.size or encoding.is_zero_first(distinct):
@@ -397,6 +502,9 @@ class FormatArray(SparseArray):
         return self._target.xp.where(found > 0, distinct[found - (found > 0)], distinct.dtype.type(0))
 
     def _canonical_rows(self, first: int, last: int) -> CSR:
+        if self._pending is not None:
+            few = super()._canonical_rows(first, last)
+            return few._replace(indices=few.indices.copy(), data=few.data.copy())  # which do not keep the others
         tables, begin = self._part(first, last)
         tables = encoding.numbered(type(self), tables)
         if to_csr := getattr(self._module(self._target), "to_csr", None):
@@ -413,6 +521,8 @@ class FormatArray(SparseArray):
     def _stack(self, arrays: list[Any]) -> Any:
         """`arrays`, of which this is one, one below the other by their tables; None where these do not fit."""
         columns, dtype = self.shape[1], self.dtype
+        if any(getattr(a, "_pending", None) is not None for a in arrays):
+            return None
         if any(type(a) is not type(self) or a.dtype != dtype or a.shape[1] != columns for a in arrays):
             return None
         shape = (sum(a.shape[0] for a in arrays), columns)
@@ -505,12 +615,12 @@ class FormatArray(SparseArray):
 
 def joined(arrays: Any) -> Any:
     """1-D or 2-D arrays on one device one after the other, placed as :func:`_empty` does."""
-    first, total = arrays[0], sum(array.shape[0] for array in arrays)
+    first = arrays[0]
     target = devices.of(first)
     if target.kind == "cuda":
         return target.xp.concatenate(arrays)
-    out = _empty(total * math.prod(first.shape[1:]), first.dtype, target).reshape(total, *first.shape[1:])
-    return target.xp.concatenate(arrays, out=out)
+    out = _empty(sum([array.size for array in arrays]), first.dtype, target)
+    return np.concatenate(arrays, out=out if first.ndim == 1 else out.reshape(-1, *first.shape[1:]))
 
 
 def offsets(sizes: Iterable[int]) -> tuple[int, list[int]]:

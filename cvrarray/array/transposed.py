@@ -238,10 +238,10 @@ class TransposedArray(SparseArray):
         self.base.check()
 
     def _layout(self) -> str:
-        view = f"a view of {type(self.base).__name__}, {self.base._layout()}"
+        view = f"a view of {type(self.base).__name__}, {self.base._described()}"
         if self._own is None:
             return view
-        return f"{view}; products by {type(self._own).__name__}, {self._own._layout()}, {self._own.nbytes / 1e6:.3g} MB"
+        return f"{view}; products by {type(self._own).__name__}, {self._own._described()}, {self._own.nbytes / 1e6:.3g} MB"
 
     def _like(self, csr: CSR) -> SparseArray:
         return self.base._like(csr)
@@ -258,6 +258,12 @@ class TransposedArray(SparseArray):
         with self._target.use():
             transpose: CSR = self._target.backend("csr").transpose(csr)
             return transpose
+
+    def _row_sums(self, dtype: np.dtype) -> Any:
+        return self.base._column_sums(dtype)
+
+    def _column_sums(self, dtype: np.dtype) -> Any:
+        return self.base._row_sums(dtype)
 
     def _diagonal(self, offset: int) -> Any:
         return self.base._diagonal(-offset)

@@ -147,13 +147,14 @@ def same_tables(tables: Any, others: Any, value_table: str) -> bool:
 
 
 def _may_write(table: np.ndarray) -> bool:
-    """Whether a table lies in memory of NumPy's own: tables are marked as read-only, what they lie in is not."""
+    """Whether a table lies in memory of NumPy's own or ours: tables are marked as read-only, what they lie in is not."""
     if not table.size:
         return True
     is_table = True
     while isinstance(table.base, np.ndarray):
         table, is_table = table.base, False
-    return table.base is None and bool(table.flags.owndata) and (is_table or bool(table.flags.writeable))
+    is_own: bool = devices.CPU.backend("runtime.regions").is_own(table)
+    return is_own and (is_table or bool(table.flags.writeable))
 
 
 def _fill(base: Any, sources: Sources | None, values: Any, table: Any) -> None:

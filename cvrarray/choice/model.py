@@ -226,11 +226,11 @@ def _survey(csr: CSR, device: devices.Device, exact: bool) -> tuple[tuple[int, i
         nothing = np.zeros(1, np.int64)
         return (0, 0, 0, 0), devices.CPU.backend("statistics").Windows(nothing, nothing[:0], 0, sizes), False
     n_counted = n_windows if exact else n_counted
-    lengths, windows = counts.survey(csr, n_windows, n_counted, sizes)
+    lengths, windows = counts.survey(csr, n_windows, n_counted, sizes, None if exact else SAMPLE)
     if csr.nnz and not windows.nnz:  # they missed every nonzero
         n_counted = n_windows
         lengths, windows = counts.survey(csr, n_windows, n_counted, sizes)
-    return lengths, windows, n_counted < n_windows
+    return lengths, windows, n_counted < n_windows or windows.is_part
 
 
 def _model(windows: Any, csr: CSR, padded: int, exact: bool) -> tuple[dict[int, float], dict[str, int]]:

@@ -46,11 +46,32 @@ class Survey(NamedTuple):
         return self.indptr is csr.indptr and self.indices is csr.indices
 
 
+class Bins(NamedTuple):
+    """What was counted over bins of 32 rows, on a CPU. It says nothing of another matrix than that with these two arrays."""
+
+    indptr: Array
+    indices: Array
+    longest: Array  # (n_bins,) I: entries of the longest row
+    low: Array  # (n_bins,) I: smallest column, 0 of a bin without entries
+    high: Array  # (n_bins,) I: largest column, 0 of a bin without entries
+
+    def is_of(self, csr: CSR) -> bool:
+        """Was it `csr` that was looked at?"""
+        return self.indptr is csr.indptr and self.indices is csr.indices
+
+
 class Seen(NamedTuple):
-    """What the device found out with the check of a CSR, in the same wait."""
+    """What the device found out with the check of a CSR, in the same wait or the same pass."""
 
     sample: ValueSample | None = None
     survey: Survey | None = None
+    bins: Bins | None = None
+
+    def of(self, indices: Array) -> Seen:
+        """The same of a CSR whose columns have been cast: these are `indices` now."""
+        survey = self.survey and self.survey._replace(indices=indices)
+        bins = self.bins and Bins(self.bins.indptr, indices, *(part.astype(indices.dtype) for part in self.bins[2:]))
+        return Seen(self.sample, survey, bins)
 
 
 class CSR(NamedTuple):

@@ -15,11 +15,13 @@ import numpy as np
 
 from cvrarray.core.tables import CSR, NARROW_PADDING, WARP, BBCSRTables, mask_dtype
 from cvrarray.cpu import decoding, distinct, simd
+from cvrarray.cpu.csr import look
 from cvrarray.cpu.products import locality, parts, tiling
 from cvrarray.cpu.products.scaling import Run, scaled
 from cvrarray.cpu.runtime import memory, threads
 from cvrarray.cpu.runtime.compiler import compiled, helper, inlined, kernel
 from cvrarray.cpu.runtime.team import Work
+from cvrarray.cpu.simd import masks
 
 OWN_KERNEL = (1, *simd.BLOCK_SIZES)  #: block sizes whose kernels are compiled for that size alone
 ALL = np.uint32(0xFFFFFFFF)  #: mask of all rows of a bin
@@ -28,6 +30,7 @@ ALL = np.uint32(0xFFFFFFFF)  #: mask of all rows of a bin
 UNROLLED = 3
 FAR = np.int64(1 << 62)  #: beyond every column
 BLOCK_ROWS_AHEAD = 4  #: from the block row that is laid out to the one whose columns are prefetched
+ENTRIES_AHEAD = 1 << 10  #: from the columns that are compared to those that are prefetched
 PADDED = 3  #: a bin with at most so many slots an entry is laid out step by step; above that row by row is quicker
 
 
@@ -67,43 +70,58 @@ class Slots(NamedTuple):
 
 def convert(csr: CSR, block_size: int) -> BBCSRTables:
     """The BBCSR tables of a canonical CSR matrix in NumPy arrays; `block_size` is 1 to 32."""
-    n_rows, index = csr.shape[0], csr.indices.dtype
-    n_block_rows = -(-n_rows // block_size)
+    source = CSR(csr.indptr, csr.indices, memory.bits(csr.data), csr.shape)
+    kernels = _conversion(csr.indptr.dtype, csr.indices.dtype, source.data.dtype, block_size)
+    if block_size == 1:
+        found = _rows_of_bins(csr)
+        bins, bin_low = empty_bins(kernels.bin_places, found, csr.shape, 1, csr.data.dtype, WARP)
+        full = True
+    else:
+        found = _block_rows(source, block_size, kernels.count_blocks)
+        bins, bin_low = empty_bins(kernels.bin_places, found, csr.shape, block_size, csr.data.dtype)
+        full = bins.nnz == csr.nnz
+    tables = (bins if full else with_marks(bins))._replace(nnz=csr.nnz)
+    to, past = tables._replace(data=memory.bits(tables.data)), memory.goes_past_caches(tables.data)
+    threads.run(kernels.lay_out, to.bin_rowptr, source, found, bin_low, _within(block_size), past, to)
+    return tables._replace(present=None) if full else tables
+
+
+def _rows_of_bins(csr: CSR) -> BlockRows:
+    """The rows of each bin as if they were one block row, whose blocks are the entries of the longest."""
+    bins = csr.seen.bins
+    if bins is None or not bins.is_of(csr):
+        bins = look(csr.indptr, csr.indices, csr.shape[1])[1]
+    return BlockRows(bins.longest, bins.low, bins.high, np.empty(0, np.int64), bins.low[:0])
+
+
+def _block_rows(places: CSR, block_size: int, count_blocks: Callable) -> BlockRows:
+    """What `count_blocks`, the compiled :func:`_count_blocks`, finds."""
+    n_block_rows, index = -(-places.shape[0] // block_size), places.indices.dtype
     found = BlockRows(
         n_blocks=np.empty(n_block_rows, index),
         low=np.empty(n_block_rows, index),
         high=np.empty(n_block_rows, index),
         merged_at=np.empty(n_block_rows, np.int64),
-        merged=np.empty(3 * csr.nnz + n_block_rows if block_size > 1 else 0, index),  # most of it is never touched
+        merged=np.empty(3 * places.nnz + n_block_rows, index),  # most of it is never touched
     )
-    source = CSR(csr.indptr, csr.indices, memory.bits(csr.data), csr.shape)
-    kernels = _conversion(csr.indptr.dtype, index, source.data.dtype, block_size)
-    before = csr.indptr[::block_size]
-    if n_rows % block_size:
-        before = np.append(before, csr.indptr[-1])
-    places = _without_values(source)
-    threads.run(kernels.count_blocks, before, places, block_size, _within(block_size), found)
-
-    bins, bin_low = empty_bins(kernels.bin_places, found, csr.shape, block_size, csr.data.dtype)
-    full = bins.nnz == csr.nnz
-    tables = (bins if full else with_marks(bins))._replace(nnz=csr.nnz)
-    to = tables._replace(data=memory.bits(tables.data))
-    threads.run(kernels.lay_out, to.bin_rowptr, source, found, bin_low, _within(block_size), to)
-    return tables._replace(present=None) if full else tables
+    threads.run_groups(count_blocks, places.indptr, block_size, _without_values(places), block_size, _within(block_size), found)
+    return found
 
 
 def empty_bins(
-    bin_places: Callable, found: BlockRows, shape: tuple[int, int], block_size: int, dtype: np.dtype
+    bin_places: Callable, found: BlockRows, shape: tuple[int, int], block_size: int, dtype: np.dtype, height: int = 0
 ) -> tuple[BBCSRTables, np.ndarray]:
     """Tables for the blocks that `found` counts, and the smallest block column of each bin.
 
     Values and columns are uninitialised, `present` is empty, and nnz is what whole blocks store. `bin_places` is the
-    compiled :func:`_bin_places`.
+    compiled :func:`_bin_places`. `height`: rows that each number of `found` is for, if not those of a block.
     """
     n_bins, index = -(-shape[0] // WARP), found.n_blocks.dtype
     bin_low, col_base = np.empty(n_bins, index), np.empty(n_bins, index)
     col_ptr, bin_rowptr = np.empty(n_bins, np.int64), np.empty(n_bins + 1, np.int64)
-    n_narrow, n_wide, n_entries = bin_places(block_size, shape[0], found, bin_low, bin_rowptr, col_base, col_ptr)
+    n_narrow, n_wide, n_entries = bin_places(height or block_size, shape[0], found, bin_low, bin_rowptr, col_base, col_ptr)
+    if height:  # blocks as wide as that were counted
+        bin_rowptr //= height // block_size
     tables = BBCSRTables(
         shape=shape,
         nnz=n_entries,
@@ -134,6 +152,35 @@ def product(tables: BBCSRTables, dtype: np.dtype) -> Run:
     args, like = _args_of_product(tables, dtype), np.empty(0, dtype)
     rows = threads.prepare(compiled(_product, 0, 0, *args, like, like), tables.bin_rowptr)
     return scaled(lambda x, y: rows(*args, x, y))
+
+
+def row_sums(tables: BBCSRTables, dtype: np.dtype) -> Callable[[np.ndarray], None] | None:
+    """``run(y)``, which does ``y = A @ ones``, y (n_rows,) of `dtype`, as for :func:`product`: columns are not read.
+
+    None where numbers stand for values and that in padding not for 0.
+    """
+    if tables.distinct is not None and (tables.distinct.size == 1 or tables.distinct[:1].any()):
+        return None
+    t, like, level = _for_kernels(tables, dtype), np.empty(0, dtype), simd.prefetch_level(tables.data)
+    rows = threads.prepare(compiled(_row_sums, 0, 0, t.bin_rowptr, t.data, level, like), t.bin_rowptr)
+    return lambda y: rows(t.bin_rowptr, t.data, level, y)
+
+
+def column_sums(tables: BBCSRTables, dtype: np.dtype) -> Callable[[np.ndarray], None]:
+    """``run(y)``, which does ``y = A.T @ ones``, y (n_cols,) of `dtype`, as for :func:`product_transposed`.
+
+    Holes hold 0, so blocks are added up whole, those that reach over the edge too.
+    """
+    (n_rows, n_cols), size = tables.shape, tables.block_size
+    whole = tables._replace(present=None, shape=(n_rows, -(-n_cols // size) * size))
+    run = product_transposed(whole, dtype)
+
+    def add_up(y: np.ndarray) -> None:
+        sums = np.empty(whole.shape[1], dtype)
+        run(np.ones(n_rows, dtype), sums, 1, 0)
+        y[:] = sums[:n_cols]
+
+    return add_up
 
 
 def work_of_product(tables: BBCSRTables, x: np.ndarray, y: np.ndarray) -> list[Work]:
@@ -192,6 +239,11 @@ def product_transposed(tables: BBCSRTables, dtype: np.dtype) -> Run:
 def to_csr(tables: BBCSRTables, first: int, last: int) -> CSR:
     """Canonical CSR of the rows [first, last), numbered as the tables have them."""
     return decoding.from_bbcsr(tables, first, last)
+
+
+def reader(tables: BBCSRTables) -> decoding.Reader:
+    """The matrix as CSR, some rows at a time."""
+    return decoding.reader_of_bbcsr(tables)
 
 
 def diagonal(tables: BBCSRTables, offset: int) -> np.ndarray:
@@ -266,20 +318,30 @@ def _conversion(indptr: np.dtype, index: np.dtype, bits: np.dtype, block_size: i
     return Conversion(
         count_blocks=compiled(_count_blocks, 0, 0, _without_values(csr), 0, within, found),
         bin_places=compiled(_bin_places, 0, 0, found, number, offset, number, offset),
-        lay_out=compiled(_lay_out, 0, 0, csr, found, number, within, tables),
+        lay_out=compiled(_lay_out, 0, 0, csr, found, number, within, False, tables),
     )
 
 
 @helper
 def _same_columns(row, other, indptr, indices):
-    length = indptr[row + 1] - indptr[row]
-    if indptr[other + 1] - indptr[other] != length:
+    """Whether a row has the columns of one before it."""
+    begin, before = np.int64(indptr[row]), np.int64(indptr[other])
+    length = np.int64(indptr[row + 1]) - begin
+    if indptr[other + 1] - before != length:
         return False
-    columns, others = simd.pointer(indices, indptr[row]), simd.pointer(indices, indptr[other])
-    differences = 0
-    for k in range(length):  # to the end, without a way out: so it compiles to vector instructions
-        differences |= others[k] ^ columns[k]
-    return differences == 0
+    if length >= WARP:
+        end = length - WARP
+        alike = masks.equal(indices, begin + end, indices, before + end)  # a part may be compared twice
+        for k in range(0, end, WARP):
+            simd.prefetch(indices, begin + k + ENTRIES_AHEAD, simd.INTO_L1)
+            alike &= masks.equal(indices, begin + k, indices, before + k)
+        return alike == ALL
+    if begin + WARP <= len(indices):
+        return ~masks.equal(indices, begin, indices, before) & (np.uint32(1) << np.uint32(length)) - np.uint32(1) == 0
+    for k in range(length):
+        if indices[begin + k] != indices[before + k]:
+            return False
+    return True
 
 
 @inlined
@@ -354,6 +416,8 @@ def _count_blocks(first, last, csr, block_size, within, found):
     bits for the entries of each of these: at most three numbers for a nonzero. One more a block row is written, and
     not kept.
     """
+    if first >= last:
+        return
     if len(within):
         block_size = len(within)
     ints = simd.SINGLE
@@ -365,7 +429,7 @@ def _count_blocks(first, last, csr, block_size, within, found):
     for block_row in range(first, last):
         row = block_row * block_size
         row_end = min(row + block_size, all_rows)
-        n_rows = _open_rows(row, row_end, indptr, indices, ahead, end, of) if block_size > 1 else 1
+        n_rows = _open_rows(row, row_end, indptr, csr.indices, ahead, end, of) if block_size > 1 else 1
         if n_rows == 1:
             _count_alike(block_row, block_size, indptr[row], indptr[row + 1], indices, found)
             continue
@@ -437,8 +501,10 @@ def _bin_places(block_size, n_rows, found, bin_low, bin_rowptr, col_base, col_pt
 
 
 @kernel
-def _lay_out(first, last, csr, found, bin_low, within, t):
-    """Write every slot of the bins: columns, which of a block's entries are stored, and values."""
+def _lay_out(first, last, csr, found, bin_low, within, past, t):
+    """Write every slot of the bins: columns, which of a block's entries are stored, and values; these past the caches
+    where `past`.
+    """
     block_size = len(within) if len(within) else t.block_size
     for i in range(first, last):
         at, n_values = t.bin_rowptr[i], t.bin_rowptr[i + 1] - t.bin_rowptr[i]
@@ -457,9 +523,9 @@ def _lay_out(first, last, csr, found, bin_low, within, t):
         else:
             _lay_out_columns(to, csr, found, simd.pointer(t.col_wide, t.col_ptr[i]), 0, -1)
         if by_steps and holes:
-            _marked_value_steps(i, block_size, csr.indptr, csr.data, n_slots // WARP, data, present, False)
+            _marked_value_steps(i, block_size, csr.indptr, csr.data, n_slots // WARP, data, present, past)
         elif by_steps:
-            _value_steps(i, csr.indptr, csr.data, n_values // WARP, data, False)
+            _value_steps(i, csr.indptr, csr.data, n_values // WARP, data, past)
 
 
 @kernel
@@ -495,8 +561,11 @@ def _lay_out_columns(to, csr, found, col, base, padding):
     if to.is_padded:
         _fill(col, to.n_slots, padding)
     for block_row in range(to.number * WARP // block_size, (to.row_end - 1) // block_size + 1):
-        n_blocks, merged_at = found.n_blocks[block_row], found.merged_at[block_row]
         row = block_row * block_size
+        if block_size == 1:
+            n_blocks, merged_at = np.int64(indptr[row + 1] - indptr[row]), np.int64(-1)
+        else:
+            n_blocks, merged_at = np.int64(found.n_blocks[block_row]), np.int64(found.merged_at[block_row])
         row_end = min(row + block_size, n_rows)
         holes = indptr[row_end] - indptr[row] < n_blocks * block_size * (row_end - row)
         first, last = max(row, to.number * WARP), min(row_end, to.row_end)
@@ -662,6 +731,23 @@ def _product(first, last, t, within, level, scalar, x, y):
             acc = _bin(t, i, within, True, True, t.col_base[i], t.col_narrow, level, x, offsets)
         else:
             acc = _bin(t, i, within, False, scalar[i] > 0, 0, t.col_wide, level, x, offsets)
+        row = i * WARP
+        if row + WARP <= len(y):
+            simd.store(acc, y, row, simd.WHOLE)
+        else:
+            simd.store(acc, sums, 0, simd.WHOLE)
+            for r in range(len(y) - row):
+                y[row + r] = sums[r]
+
+
+@kernel
+def _row_sums(first, last, bin_rowptr, data, level, y):
+    sums = simd.scratch(y, simd.SINGLE)
+    for i in range(first, last):
+        acc = simd.zeros(y, simd.WHOLE)
+        for slot in range(bin_rowptr[i], bin_rowptr[i + 1], WARP):
+            simd.prefetch(data, slot + simd.STEPS_AHEAD * WARP, level)
+            acc = simd.add(acc, simd.load(data, slot, y, simd.WHOLE))
         row = i * WARP
         if row + WARP <= len(y):
             simd.store(acc, y, row, simd.WHOLE)

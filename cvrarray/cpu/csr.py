@@ -6,49 +6,78 @@ what stands before it, not from the parts.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
 
-from ..core.tables import CSR, WARP, Seen
+from ..core.tables import CSR, WARP, Bins, Seen
 from . import simd
 from .runtime import memory, threads
-from .runtime.compiler import inlined, kernel
+from .runtime.compiler import compiled, inlined, kernel
 from .simd import masks
 
 #: Rows that are looked at together: their columns are still in the cache when the beginnings of rows are looked at.
 ROWS = 256
+AHEAD = 1 << 10  #: entries from those that are compared to those that are prefetched
+BEYOND = np.uint64(1 << 63)  #: every column
 PART = 1 << 18  #: least entries that a thread moves
 RUN = 24  #: entries that are sorted by insertion; runs of them are merged
 
 
 @kernel
-def _look(first, last, indptr, indices, n_cols, is_wrong):
-    """Set ``is_wrong[0]`` if rows `first` to before `last` are not canonical: offsets, range or order of columns."""
+def _look(first, last, indptr, indices, n_cols, is_wrong, longest, low, high):
+    """Set ``is_wrong[0]`` if rows of the bins `first` to before `last` are not canonical: offsets, range or order of
+    columns. And of each bin what :class:`cvrarray.core.tables.Bins` has.
+    """
+    if first >= last:  # beyond the last bin there is no offset to look at
+        return
+    begin, n_rows = first * WARP, min(last * WARP, len(indptr) - 1) - first * WARP
     # Without a way out, loops compile to vector instructions.
-    offsets, decreasing = simd.pointer(indptr, first), 0
-    for r in range(last - first):
+    offsets, decreasing = simd.pointer(indptr, begin), 0
+    for r in range(n_rows):
         decreasing += offsets[r] > offsets[r + 1]
-    if decreasing or not 0 <= indptr[first] <= indptr[last] <= indices.size:
+    if decreasing or not 0 <= offsets[0] <= offsets[n_rows] <= len(indices):
         is_wrong[0] = True
         return
-    for start in range(0, last - first, ROWS):
-        end = min(start + ROWS, last - first)
+    for start in range(0, n_rows, ROWS):
+        end = min(start + ROWS, n_rows)
+        # Columns ascend in every row where all places at which they do not are beginnings of rows. Then a row's last
+        # tells whether all are in range, as negative ones, taken for unsigned, are beyond every other.
+        not_ascending, outside = _count_not_ascending(indices, offsets[start], offsets[end]), 0
         here, before = simd.pointer(indices, offsets[start]), simd.pointer(indices, offsets[start] - 1)
-        not_ascending = outside = 0
-        for k in range(offsets[start] == 0, offsets[end] - offsets[start]):
-            not_ascending += here[k] <= before[k]
-        # Columns ascend in every row where all places at which they do not are beginnings of rows. Then a row's first
-        # and last tell whether all are in range.
-        for r in range(start, end):
-            k, after = offsets[r] - offsets[start], offsets[r + 1] - offsets[start]
-            if k < after:
-                not_ascending -= offsets[r] > 0 and here[k] <= before[k]
-                outside += here[k] < 0 or here[after - 1] >= n_cols
+        for bin_start in range(start, end, WARP):
+            most, least, highest = np.int64(0), BEYOND, np.uint64(0)
+            for r in range(bin_start, min(bin_start + WARP, end)):
+                k, after = offsets[r] - offsets[start], offsets[r + 1] - offsets[start]
+                if k < after:
+                    column = np.uint64(np.int64(here[k]))
+                    not_ascending -= offsets[r] > 0 and column <= np.uint64(np.int64(before[k]))
+                    most, least = max(most, np.int64(after - k)), min(least, column)
+                    highest = max(highest, np.uint64(np.int64(here[after - 1])))
+            outside += most > 0 and highest >= np.uint64(n_cols)
+            i = first + bin_start // WARP
+            longest[i], low[i], high[i] = most, least if most else np.uint64(0), highest
         if outside or not_ascending:
             is_wrong[0] = True
             return
+
+
+@inlined
+def _count_not_ascending(indices, begin, end):
+    """Positions from `begin` to before `end`, but not the first of all, whose column is not above the one before."""
+    count, k = 0, np.int64(max(begin, 1))
+    while k + WARP <= end:
+        simd.prefetch(indices, k + AHEAD, simd.INTO_L1)
+        count += masks.count(masks.not_below(indices, k - 1, k))
+        k += WARP
+    if k < end and k + WARP <= len(indices):
+        return count + masks.count(masks.not_below(indices, k - 1, k) & (np.uint32(1) << np.uint32(end - k)) - np.uint32(1))
+    while k < end:
+        count += np.uint64(np.int64(indices[k])) <= np.uint64(np.int64(indices[k - 1]))
+        k += 1
+    return count
 
 
 @kernel
@@ -74,11 +103,26 @@ def check(
     first, last = indptr.item(0), indptr.item(-1)
     if first != 0 or last != indices.size:
         return first, last, -1, -1, False, Seen()
-    is_wrong = np.zeros(1, np.bool_)
-    threads.run(_look, indptr, indptr, indices, n_cols, is_wrong)
-    if not is_wrong[0]:
-        return first, last, -1, -1, True, Seen()
+    is_canonical, bins = look(indptr, indices, n_cols)
+    if is_canonical:
+        return first, last, -1, -1, True, Seen(bins=bins)
     return first, last, *_first_wrong(indptr, indices, n_cols), False, Seen()
+
+
+def look(indptr: np.ndarray, indices: np.ndarray, n_cols: int) -> tuple[bool, Bins]:
+    """Whether the CSR is canonical, where `indptr` runs from 0 to ``indices.size``. If so, what is counted over bins."""
+    is_wrong, n_bins = np.zeros(1, np.bool_), -(-(indptr.size - 1) // WARP)
+    bins = Bins(indptr, indices, *(np.empty(n_bins, indices.dtype) for _ in range(3)))
+    kernel = _compiled_look(indptr.dtype, indices.dtype)
+    threads.run_groups(kernel, indptr, WARP, indptr, indices, n_cols, is_wrong, *bins[2:])
+    return not is_wrong[0], bins
+
+
+@cache
+def _compiled_look(indptr: np.dtype, index: np.dtype) -> Callable:
+    """One look-up takes less time than Numba's choice of a version at each call."""
+    number = np.empty(0, index)
+    return compiled(_look, 0, 0, np.empty(0, indptr), number, 0, np.empty(0, np.bool_), number, number, number)
 
 
 def extent(row: np.ndarray, col: np.ndarray, data: np.ndarray | None = None) -> tuple[list[int], None, None]:
@@ -142,7 +186,7 @@ def union(a: CSR, b: CSR, both: bool) -> tuple[np.ndarray, np.ndarray, np.ndarra
     work, ptr = pointers[0] + pointers[1], np.zeros(a.shape[0] + 1, np.int64)
     places = (pointers[0], a.indices, pointers[1], b.indices)
     threads.run(_count_union, work, *places, both, ptr)
-    np.cumsum(ptr, out=ptr)
+    memory.accumulate(ptr)
     left, right = (memory.empty(ptr[-1], csr.data.dtype) for csr in (a, b))
     indices = memory.empty(ptr[-1], a.indices.dtype)
     values = (memory.bits(a.data), memory.bits(b.data))
@@ -150,44 +194,14 @@ def union(a: CSR, b: CSR, both: bool) -> tuple[np.ndarray, np.ndarray, np.ndarra
     return _offsets(ptr, indices.dtype), indices, left, right
 
 
-def add(a: CSR, b: CSR, sign: int) -> CSR:
-    """``a + sign * b`` of the same floating-point dtype, without the entries that are 0."""
-    pointers = [csr.indptr.astype(np.int64, copy=False) for csr in (a, b)]
-    work = pointers[0] + pointers[1]
-    tiles = np.unique(threads.split(work, max(1, min(threads.count(), int(work[-1]) // PART)))).astype(np.int64)
-    before, ends = work[tiles], np.zeros(len(tiles) - 1, np.int64)
-    # the most there can be
-    indices, data = memory.empty(work[-1], a.indices.dtype), memory.empty(work[-1], a.data.dtype)
-    ptr = np.zeros(a.shape[0] + 1, np.int64)
-    operands = (pointers[0], a.indices, a.data, pointers[1], b.indices, b.data)
-    threads.run(_add, before, tiles, *operands, a.data.dtype.type(sign), ptr, indices, data, ends)
-    total = 0
-    for k, (first, last) in enumerate(zip(tiles[:-1], tiles[1:], strict=True)):  # moved together
-        begin, end = before[k], ends[k]
-        if begin != total:
-            indices[total : total + end - begin], data[total : total + end - begin] = indices[begin:end], data[begin:end]
-            ptr[first + 1 : last + 1] -= begin - total
-        total += end - begin
-    return CSR(_offsets(ptr, indices.dtype), indices[:total], data[:total], a.shape)
-
-
-def add_parts(parts: Iterable[tuple[CSR, CSR]], most: int, shape: tuple[int, int], sign: int) -> CSR:
-    """:func:`add` of matrices of `shape` that come in parts, some rows after the other; the sum has `most` entries at
-    most.
-
-    So neither of them is in memory as a whole, and what the parts lie in is used again.
-    """
-    ptr, end, row = np.zeros(shape[0] + 1, np.int64), 0, 0
-    indices = data = None
-    for a, b in parts:
-        total = add(a, b, sign)
-        if indices is None or data is None:
-            indices, data = memory.empty(most, total.indices.dtype), memory.empty(most, total.data.dtype)
-        indices[end : end + total.nnz], data[end : end + total.nnz] = total.indices, total.data
-        ptr[row + 1 : row + total.shape[0] + 1] = end + total.indptr[1:].astype(np.int64)
-        end, row = end + total.nnz, row + total.shape[0]
-    assert indices is not None and data is not None, "there must be a part at least"
-    return CSR(_offsets(ptr, indices.dtype), indices[:end], data[:end], shape)
+def without_zeros(csr: CSR) -> CSR:
+    """A canonical CSR, of numbers that are not float16, without the entries that are 0."""
+    ptr, indices, data = np.zeros_like(csr.indptr), np.empty_like(csr.indices), np.empty_like(csr.data)
+    n = _take_nonzero(csr.indptr, csr.indices, csr.data, ptr, indices, data)
+    indices, data = indices[:n], data[:n]
+    if 2 * n < csr.nnz:
+        indices, data = indices.copy(), data.copy()
+    return csr._replace(indptr=ptr, indices=indices, data=data)
 
 
 def row_of_nonzero(indptr: np.ndarray, indices: np.ndarray) -> np.ndarray:
@@ -419,27 +433,12 @@ def _fill_union(first, last, a_ptr, a_columns, b_ptr, b_columns, a_values, b_val
 
 
 @kernel
-def _add(first, last, tiles, a_ptr, a_columns, a_values, b_ptr, b_columns, b_values, sign, ptr, indices, data, ends):
-    """The sums of each part's rows one after the other, from where they would stand if no entries met."""
-    a_columns, a_values = simd.pointer(a_columns, 0), simd.pointer(a_values, 0)
-    b_columns, b_values = simd.pointer(b_columns, 0), simd.pointer(b_values, 0)
-    indices, data = simd.pointer(indices, 0), simd.pointer(data, 0)
-    for p in range(first, last):
-        out = a_ptr[tiles[p]] + b_ptr[tiles[p]]
-        for row in range(tiles[p], tiles[p + 1]):
-            i, j, i_end, j_end = a_ptr[row], b_ptr[row], a_ptr[row + 1], b_ptr[row + 1]
-            while i < i_end or j < j_end:
-                if j >= j_end or (i < i_end and a_columns[i] < b_columns[j]):
-                    column, value = a_columns[i], a_values[i]
-                    i += 1
-                elif i >= i_end or b_columns[j] < a_columns[i]:
-                    column, value = b_columns[j], sign * b_values[j]
-                    j += 1
-                else:
-                    column, value = a_columns[i], a_values[i] + sign * b_values[j]
-                    i += 1
-                    j += 1
-                indices[out], data[out] = column, value
-                out += value != 0
-            ptr[row + 1] = out
-        ends[p] = out
+def _take_nonzero(indptr, indices, data, ptr, to_indices, to_data):
+    """Copy the entries that are not 0; how many they are, and in `ptr` where rows begin."""
+    out = 0
+    for row in range(len(indptr) - 1):
+        for k in range(indptr[row], indptr[row + 1]):
+            to_indices[out], to_data[out] = indices[k], data[k]
+            out += data[k] != 0
+        ptr[row + 1] = out
+    return out

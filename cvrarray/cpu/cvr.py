@@ -27,6 +27,7 @@ from cvrarray.cpu.products.scaling import Run, scaled
 from cvrarray.cpu.runtime import memory, threads
 from cvrarray.cpu.runtime.compiler import compiled, helper, inlined, kernel
 from cvrarray.cpu.runtime.team import Work
+from cvrarray.cpu.simd import masks
 
 #: Steps a chunk should have: STEPS, fewer (to MIN_STEPS) where there would be less than ENOUGH_CHUNKS, more (to
 #: MAX_STEPS) where rows are longer. Measured: ``docs/measurements/0002-cpu-kernels.md``.
@@ -42,6 +43,7 @@ SAMPLED_TRIPLETS, MOSTLY = 256, 0.5
 ALL = np.uint32(0xFFFFFFFF)  #: mask of all lanes
 CONTIGUOUS, SCALAR, GATHER, TRIPLETS = range(4)  #: how x is loaded, by ``simd.gather_...`` or ``simd.gather``
 SHORT = 32  #: mean nonzeros of a row up to which scanning all columns is quicker than looking at the ends of rows
+MANY = 7  #: lanes from which it is quicker to feed them as vectors
 NO_PADDING = -1  #: no narrow column: pads have their chunk's smallest
 
 
@@ -186,6 +188,34 @@ def product(tables: CVRTables, dtype: np.dtype) -> Run:
     return scaled(multiply)
 
 
+def row_sums(tables: CVRTables, dtype: np.dtype) -> Callable[[np.ndarray], None]:
+    """``run(y)``, which does ``y = A @ ones``, y (n_rows,) of `dtype`, as for :func:`product`: columns are not read."""
+    t = _for_kernels(tables, dtype)
+    like, width, level = np.empty(0, dtype), simd.width(t.n_lanes), simd.prefetch_level(tables.val)
+    rows = threads.prepare(compiled(_row_sums, 0, 0, t, width, level, like, like), t.step_ptr, t.n_lanes)
+    add_carries = compiled(_add_carries, 0, 0, t.cut_row, t.cut_ptr, like, like)
+
+    def add_up(y: np.ndarray) -> None:
+        carry = np.empty(len(t.carry_row), dtype)
+        rows(t, width, level, y, carry)
+        add_carries(0, len(t.cut_row), t.cut_row, t.cut_ptr, carry, y)
+
+    return add_up
+
+
+def column_sums(tables: CVRTables, dtype: np.dtype) -> Callable[[np.ndarray], None] | None:
+    """``run(y)``, which does ``y = A.T @ ones``, y (n_cols,) of `dtype`, as for :func:`product_transposed`: slots are added
+    up, whatever rows they are of.
+
+    None where numbers stand for values and that in pads not for 0.
+    """
+    if tables.distinct is not None and (tables.distinct.size == 1 or tables.distinct[:1].any()):
+        return None
+    t, like = _for_kernels(tables, dtype), np.empty(0, dtype)
+    add_up = _by_parts(t, _add_slots, (t,), dtype)
+    return lambda y: add_up(like, y)
+
+
 def work_of_product(tables: CVRTables, x: np.ndarray, y: np.ndarray) -> list[Work]:
     """``y = A @ x`` as calls one after the other, for loops in compiled code. x and y are as for :func:`product`."""
     args = _args_of_product(tables, x.dtype)
@@ -236,15 +266,25 @@ def product_transposed(tables: CVRTables, dtype: np.dtype) -> Run:
     x (n_rows,) and y (n_cols,) are as there. A call takes up to ``parts.MOST_VECTORS`` times the memory of y.
     """
     t = _for_kernels(tables, dtype)
+    return scaled(_by_parts(t, _scatter, (t, simd.width(t.n_lanes)), dtype))
+
+
+def _by_parts(t: CVRTables, scatter: Callable, args: tuple[Any, ...], dtype: np.dtype) -> Callable:
+    """``multiply(x, y)`` by a kernel that scatters."""
     n_cols = t.shape[1]
     low, high = parts.column_ranges(t.step_ptr, (t.n_lanes, 1), t, NO_PADDING, n_cols)
     of = parts.divide(t.step_ptr, t.n_lanes, low, high, n_cols)
-    return scaled(parts.transposed(_scatter, of, t.step_ptr, t.n_lanes, (t, simd.width(t.n_lanes)), n_cols, dtype))
+    return parts.transposed(scatter, of, t.step_ptr, t.n_lanes, args, n_cols, dtype)
 
 
 def to_csr(tables: CVRTables, first: int, last: int) -> CSR:
     """Canonical CSR of the rows [first, last), numbered as the tables have them."""
     return decoding.from_cvr(tables, first, last)
+
+
+def reader(tables: CVRTables) -> decoding.Reader:
+    """The matrix as CSR, some rows at a time."""
+    return decoding.reader_of_cvr(tables)
 
 
 def diagonal(tables: CVRTables, offset: int) -> np.ndarray:
@@ -441,6 +481,19 @@ def _lay_out(first, last, csr, cuts, t, width):
             ended = ~simd.not_equal_mask(lanes.end, 0, step)
             if step:
                 rec_mask[step - 1] = ended & busy
+            n_ended = masks.count(ended)
+            # Enough lanes, whole rows for all of them, and space for a vector of records.
+            if (
+                simd.COMPRESSES
+                and n_ended >= MANY
+                and step
+                and next_row + n_ended < n_rows
+                and n_done + WARP < n_rows + n_lanes
+            ):
+                done = simd.load(lanes.target, 0, lanes.target, simd.WHOLE)
+                n_done = simd.compress(done, ended & busy, records, n_done)
+                next_row = _feed(lanes, ended, step, offsets, rows, next_row)
+                busy, ended = busy | ended, np.uint32(0)
             while ended:
                 lane = simd.lowest(ended)
                 bit = ended & (~ended + np.uint32(1))
@@ -465,6 +518,19 @@ def _lay_out(first, last, csr, cuts, t, width):
                 simd.prefetch(csr.indices, end + step * n_lanes, simd.INTO_L1)
                 _write_step(csr, t, k, step, lanes.source, busy, cuts.low[k], width)
         t.rec_ptr[k] = n_done
+
+
+@inlined
+def _feed(lanes, ended, step, offsets, rows, next_row):
+    """Feed the lanes in `ended` the next rows, all of which lie in the chunk as a whole; the row after them."""
+    simd.expand(offsets, next_row, ended, lanes.source)
+    simd.expand(offsets, next_row + 1, ended, lanes.end)
+    simd.expand(rows, next_row, ended, lanes.target)
+    for lane in range(WARP):
+        fed = -np.int64(ended >> np.uint32(lane) & np.uint32(1))
+        lanes.source[lane] -= step & fed
+        lanes.end[lane] -= lanes.source[lane] & fed
+    return next_row + masks.count(ended)
 
 
 @inlined
@@ -577,6 +643,40 @@ def _product(first, last, t, width, wide, level, scalar, x, y, carry):
             _chunk(t, k, SCALAR, 0, t.col_wide, width, level, x, to)
         else:
             _chunk(t, k, GATHER, 0, t.col_wide, width, level, x, to)
+        for lane in range(t.n_lanes):
+            if t.tail[k, lane] >= 0:
+                _store(t.tail[k, lane], tail[lane], to)
+    begin, end = _empty_rows(first, last, len(t.carry_row), len(t.empty_row))
+    for i in range(begin, end):
+        y[t.empty_row[i]] = 0
+
+
+@kernel
+def _row_sums(first, last, t, width, level, y, carry):
+    """:func:`_product` with an x of ones, which is not there."""
+    tail, sums = simd.scratch(y, simd.SINGLE), simd.scratch(y, simd.SINGLE)
+    for k in range(first, last):
+        simd.store(simd.zeros(y, simd.WHOLE), tail, 0, simd.WHOLE)
+        to, record, acc = Sums(y, carry, tail, k, t.carry_row[k]), t.rec_ptr[k], simd.zeros(y, simd.WHOLE)
+        for lane in range(t.n_lanes):
+            sums[lane] = 0
+        for step in range(t.step_ptr[k], t.step_ptr[k + 1]):
+            simd.prefetch(t.val, (step + simd.STEPS_AHEAD) * t.n_lanes, level)
+            ended = t.rec_mask[step]
+            if len(width):
+                acc = simd.add(acc, simd.load(t.val, step * len(width), y, width))
+                if ended:
+                    simd.store(acc, sums, 0, simd.WHOLE)
+                    acc = simd.clear(acc, ended)
+            else:
+                for lane in range(t.n_lanes):
+                    sums[lane] += simd.load_number(t.val, step * t.n_lanes + lane, y)
+            while ended:
+                lane = simd.lowest(ended)
+                ended &= ended - np.uint32(1)
+                _write(t.rec_wb[record], sums[lane], to)
+                record += 1
+                sums[lane] = 0
         for lane in range(t.n_lanes):
             if t.tail[k, lane] >= 0:
                 _store(t.tail[k, lane], tail[lane], to)
@@ -779,6 +879,25 @@ def _add_carry_rows(cut_row, cut_ptr, first_column, carry, y):
         for chunk in range(cut_ptr[i, 0], cut_ptr[i, 1]):
             for j in range(carry.shape[1]):
                 y[cut_row[i], first_column + j] += carry[chunk, j]
+
+
+@kernel
+def _add_slots(first, last, part, t, x, sums):
+    """:func:`_scatter` with an x of ones: `x` only tells their dtype."""
+    for p in range(first, last):
+        y = parts.open_part(p, part, sums)
+        for k in range(part.tile[p], part.tile[p + 1]):
+            begin, end = t.step_ptr[k] * t.n_lanes, t.step_ptr[k + 1] * t.n_lanes
+            if t.col_base[k] >= 0:
+                _add_chunk_slots(t.val, begin, end, simd.pointer(t.col_narrow, t.col_ptr[k]), x, simd.pointer(y, t.col_base[k]))
+            else:
+                _add_chunk_slots(t.val, begin, end, simd.pointer(t.col_wide, t.col_ptr[k]), x, y)
+
+
+@inlined
+def _add_chunk_slots(val, begin, end, columns, like, y):
+    for slot in range(end - begin):
+        y[columns[slot]] += simd.load_number(val, begin + slot, like)
 
 
 @kernel

@@ -15,10 +15,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cvrarray.core.tables import CSR, NARROW_PADDING, WARP, BBCSRTables, CVRTables
+from cvrarray.core.tables import CSR, NARROW, NARROW_PADDING, WARP, BBCSRTables, CVRTables
 from cvrarray.cpu import simd
 from cvrarray.cpu.runtime import memory, threads
 from cvrarray.cpu.runtime.compiler import compiled, inlined, kernel
+from cvrarray.cpu.simd import masks
 
 #: Steps of a chunk from the one whose records are read to the one whose slots are prefetched.
 AHEAD = 16
@@ -34,6 +35,14 @@ class Rows(NamedTuple):
     carried: np.ndarray  # (n_chunks,) int64, CVR: entries of the chunk's carry_row in it; then, in chunks before it
     indices: np.ndarray  # (nnz,) I
     data: np.ndarray  # (nnz,) unsigned integers of the values' size, or complex128
+
+
+class Reader(NamedTuple):
+    """A matrix as CSR, some rows at a time."""
+
+    indptr: np.ndarray  # (n_rows + 1,) int64
+    index: np.dtype  # of columns
+    read: Callable[[int, int], tuple[np.ndarray, np.ndarray]]  # columns and values of the rows [first, last)
 
 
 class Kernels(NamedTuple):
@@ -56,6 +65,54 @@ def from_cvr(tables: CVRTables, first: int, last: int) -> CSR:
     """Canonical CSR of the rows [first, last) in the tables of chunks."""
     t = tables._replace(val=memory.bits(tables.val))
     return _decoded(tables, t, first, last, _cvr_kernels(t.rec_wb.dtype, t.val.dtype), t.step_ptr, t.n_lanes)
+
+
+def reader_of_csr(csr: CSR) -> Reader:
+    """A canonical CSR."""
+    indptr = csr.indptr.astype(np.int64, copy=False)
+
+    def read(first: int, last: int) -> tuple[np.ndarray, np.ndarray]:
+        here = slice(indptr[first], indptr[last])
+        return csr.indices[here], csr.data[here]
+
+    return Reader(indptr, csr.indices.dtype, read)
+
+
+def reader_of_bbcsr(tables: BBCSRTables) -> Reader:
+    """The tables of a whole matrix."""
+    t = tables._replace(
+        data=memory.bits(tables.data), present=np.empty(0, np.uint8) if tables.present is None else tables.present
+    )
+    kernels = _bbcsr_kernels(t.col_wide.dtype, t.data.dtype, t.present.dtype)
+    return _reader(t, tables.data.dtype, kernels, t.bin_rowptr, 1, lambda first, last: (first // WARP, -(-last // WARP)))
+
+
+def reader_of_cvr(tables: CVRTables) -> Reader:
+    """The tables of a whole matrix."""
+    t, last_rows = tables._replace(val=memory.bits(tables.val)), tables.tail.max(axis=1, initial=-1)
+
+    def chunks(first: int, last: int) -> tuple[int, int]:
+        low, high = np.searchsorted(last_rows, np.array([first, last], last_rows.dtype)).tolist()
+        return low, min(high + 1, len(last_rows))  # a row may go on in the chunk after those that end with it
+
+    return _reader(t, tables.val.dtype, _cvr_kernels(t.rec_wb.dtype, t.val.dtype), t.step_ptr, t.n_lanes, chunks)
+
+
+def _reader(t, dtype: np.dtype, kernels: Kernels, work: np.ndarray, unit: int, tiles: Callable) -> Reader:
+    """`tiles` says which chunks or bins have parts of the rows [first, last)."""
+    index, n_rows = t.col_wide.dtype, t.shape[0]
+    ptr, carried, none = np.zeros(n_rows + 1, np.int64), np.zeros(len(work) - 1, np.int64), np.empty(0, index)
+    rows = Rows(0, n_rows, ptr, carried, none, memory.bits(np.empty(0, dtype)))
+    threads.run(kernels.count, work, t, rows, unit=unit)
+    kernels.place(t, rows)
+
+    def read(first: int, last: int) -> tuple[np.ndarray, np.ndarray]:
+        here = ptr[first : last + 1] - ptr[first]
+        indices, data = np.empty(here[-1], index), np.empty(here[-1], dtype)
+        kernels.copy(*tiles(first, last), t, Rows(first, last, here, carried, indices, memory.bits(data)))
+        return indices, data
+
+    return Reader(ptr, index, read)
 
 
 def diagonal_of_bbcsr(tables: BBCSRTables, offset: int) -> np.ndarray:
@@ -104,7 +161,7 @@ def _bbcsr_kernels(index: np.dtype, bits: np.dtype, mask: np.dtype) -> Kernels:
     count = compiled(_count_bins, 0, 0, t._replace(data=without_values), rows._replace(data=without_values))
     return Kernels(
         lambda low, high, t, rows: count(low, high, t._replace(data=without_values), rows._replace(data=without_values)),
-        lambda t, rows: _offsets(rows.ptr),
+        lambda t, rows: memory.accumulate(rows.ptr),
         compiled(_copy_bins, 0, 0, t, rows),
     )
 
@@ -122,15 +179,9 @@ def _cvr_kernels(index: np.dtype, bits: np.dtype) -> Kernels:
     count, place = compiled(_count_chunks, 0, 0, short_t, short_rows), compiled(_place_carried, number, short_rows)
     return Kernels(
         lambda low, high, t, rows: count(low, high, t._replace(val=without_values), rows._replace(data=without_values)),
-        lambda t, rows: place(t.carry_row, rows._replace(data=without_values)) or _offsets(rows.ptr),
+        lambda t, rows: place(t.carry_row, rows._replace(data=without_values)) or memory.accumulate(rows.ptr),
         compiled(_copy_chunks, 0, 0, t, rows),
     )
-
-
-def _offsets(ptr: np.ndarray) -> int:
-    """Turn counts in ``ptr[1:]`` into offsets; the last of them."""
-    np.cumsum(ptr, out=ptr)
-    return int(ptr[-1])
 
 
 # -------------------------------------------------------------------------------------------------------------- BBCSR
@@ -379,36 +430,61 @@ def _find(n_steps, columns, wanted, found):
 
 @kernel
 def _diagonal_of_chunks(low, high, t, down, right, out):
+    narrow, wide = simd.scratch(t.col_narrow, simd.SINGLE), simd.scratch(t.col_wide, simd.SINGLE)
+    first_row = _last_row(low - 1, t) if low else 0
     for k in range(low, high):
-        if t.col_base[k] >= 0:
-            _diagonal_of_chunk(k, t, simd.pointer(t.col_narrow, t.col_ptr[k]), t.col_base[k], down, right, out)
+        last_row, base = _last_row(k, t), t.col_base[k]
+        begin, end, first_row = first_row - down, last_row - down, last_row
+        if begin >= len(out) or end < 0 or (base >= 0 and (end + right < base or begin + right >= base + NARROW)):
+            continue
+        if base >= 0:
+            columns = simd.pointer(t.col_narrow, t.col_ptr[k])
+            _diagonal_of_chunk(k, t, columns, base, NARROW, narrow, down, right, out)
         else:
-            _diagonal_of_chunk(k, t, simd.pointer(t.col_wide, t.col_ptr[k]), 0, down, right, out)
+            _diagonal_of_chunk(k, t, simd.pointer(t.col_wide, t.col_ptr[k]), 0, t.shape[1], wide, down, right, out)
 
 
 @inlined
-def _diagonal_of_chunk(k, t, columns, base, down, right, out):
-    """Columns ascend in every segment, so each is searched by halves."""
-    begin = simd.scratch(t.step_ptr, simd.SINGLE)
-    n_lanes, first_step, record = t.n_lanes, t.step_ptr[k], t.rec_ptr[k]
-    for lane in range(n_lanes):
-        begin[lane] = first_step
-    for step in range(first_step, t.step_ptr[k + 1]):
-        ended = t.rec_mask[step]
+def _last_row(k, t):
+    """The last row that chunk k has a part of; the chunk behind it begins with it or a later one."""
+    row = np.int64(-1)
+    for lane in range(t.n_lanes):
+        row = max(row, t.tail[k, lane])
+    return row
+
+
+@inlined
+def _diagonal_of_chunk(k, t, columns, base, most, wanted, down, right, out):
+    """Step by step from the last one on: then a lane's row is known before its entries, and `wanted` has its column.
+
+    Columns are `base` plus `columns`, these below `most`.
+    """
+    place, in_search = simd.scratch(t.step_ptr, simd.SINGLE), np.uint32(0)
+    n_lanes, first_step, record = t.n_lanes, t.step_ptr[k], t.rec_ptr[k + 1]
+    for step in range(t.step_ptr[k + 1] - first_step - 1, -1, -1):
+        ended = t.rec_mask[first_step + step]
+        record -= masks.count(ended)
+        of_lane = record
         while ended:
-            lane = simd.lowest(ended)
-            ended &= ended - np.uint32(1)
-            wb = t.rec_wb[record]
-            record += 1
-            place = (wb if wb >= 0 else t.tail[k, ~wb]) - down
-            wanted = place + right - base
-            s, after = begin[lane] - first_step, step + 1 - first_step
-            begin[lane] = step + 1
-            while s < after - 1:
-                middle = (s + after) // 2
-                if columns[middle * n_lanes + lane] <= wanted:
-                    s = middle
-                else:
-                    after = middle
-            if 0 <= place < len(out) and columns[s * n_lanes + lane] == wanted:
-                out[place] = t.val[(first_step + s) * n_lanes + lane]
+            lane, bit = simd.lowest(ended), ended & (~ended + np.uint32(1))
+            ended ^= bit
+            wb = t.rec_wb[of_lane]
+            of_lane += 1
+            at = (wb if wb >= 0 else t.tail[k, ~wb]) - down
+            column = at + right - base
+            inside = 0 <= at < len(out) and 0 <= column < most
+            place[lane], wanted[lane] = at, column if inside else 0
+            in_search = in_search | bit if inside else in_search & ~bit
+        if not in_search:
+            continue
+        found = in_search
+        if n_lanes == WARP:
+            found &= masks.equal(columns, step * WARP, wanted, 0)
+        else:
+            for lane in range(n_lanes):
+                if columns[step * n_lanes + lane] != wanted[lane]:
+                    found &= ~(np.uint32(1) << np.uint32(lane))
+        while found:
+            lane = simd.lowest(found)
+            found &= found - np.uint32(1)
+            out[place[lane]] = t.val[(first_step + step) * n_lanes + lane]

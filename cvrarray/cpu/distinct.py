@@ -82,6 +82,11 @@ def numbered(data: np.ndarray, most: int = MOST) -> tuple[np.ndarray, np.ndarray
         different = _different(data[:: max(1, data.size // n)])
         if different.size > most:
             return data, None
+    if different.size == 1 and arranged(different) is different:
+        missed = _other_than(data, different)
+        if not missed.size:
+            return np.zeros(data.size, np.uint8), different
+        different = _different(np.concatenate([different, data[missed]]))
     numbers = memory.empty(data.size, np.uint8)
     for _ in range(ROUNDS):
         table = arranged(different) if different.size <= most else None
@@ -92,6 +97,15 @@ def numbered(data: np.ndarray, most: int = MOST) -> tuple[np.ndarray, np.ndarray
             return numbers, table
         different = _different(np.concatenate([different, data[missed]]))
     return data, None
+
+
+def _other_than(data: np.ndarray, value: np.ndarray) -> np.ndarray:
+    """The first place of each part whose value is not that of `value`; none where all are that."""
+    words, n_words = _words(data)
+    first = np.empty(-(-data.size // PART), np.int64)
+    threads.run(_find_others, np.arange(first.size + 1), words, _words(value)[0], n_words, first, unit=PART)
+    found: np.ndarray = first[first >= 0]
+    return found
 
 
 def _number(data: np.ndarray, table: np.ndarray, numbers: np.ndarray, most: int) -> np.ndarray:
@@ -165,6 +179,28 @@ def _different(data: np.ndarray) -> np.ndarray:
 def _words(data: np.ndarray) -> tuple[np.ndarray, int]:
     """Values as unsigned integers, and how many of these each is: 2 of 64 bits for 16 bytes."""
     return (data.view(np.uint64), 2) if data.itemsize > 8 else (memory.bits(data), 1)
+
+
+@kernel
+def _find_others(first, last, words, word, n_words, found):
+    """found[part] = the first place in a part whose value is not `word`; -1: none."""
+    n, words = len(words) // n_words, simd.pointer(words, 0)
+    for part in range(first, last):
+        begin, end = part * PART, min((part + 1) * PART, n)
+        found[part] = -1
+        unlike = 0
+        if n_words == 1:
+            here, only = simd.pointer(words, begin), word[0]
+            for i in range(end - begin):  # without a way out, so it compiles to vector instructions
+                unlike |= here[i] != only
+        else:
+            for i in range(begin, end):
+                unlike |= (words[2 * i] != word[0]) | (words[2 * i + 1] != word[1])
+        i = begin
+        while unlike and found[part] < 0:
+            if words[n_words * i] != word[0] or words[n_words * (i + 1) - 1] != word[n_words - 1]:
+                found[part] = i
+            i += 1
 
 
 @kernel

@@ -109,11 +109,12 @@ def _count(low, high, space, a, b, found):
             if simd.not_equal_mask(least, 0, end) == 0:
                 break
         # of a block row that two bins share the bin with its first row tells
-        for row in range(i * WARP + -(i * WARP) % size, min((i + 1) * WARP, a.shape[0]), size):
-            r, block_row = row - i * WARP, row // size
+        block_row = -(-(i * WARP) // size)
+        for r in range(block_row * size - i * WARP, min(WARP, a.shape[0] - i * WARP), size):
             found.n_blocks[block_row] = length[r]
             if length[r]:
                 found.low[block_row], found.high[block_row] = smallest[r], largest[r]
+            block_row += 1
 
 
 @kernel

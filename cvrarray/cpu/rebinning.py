@@ -17,6 +17,7 @@ from cvrarray.cpu import simd
 from cvrarray.cpu.bbcsr import BlockRows, _bin_places, empty_bins, with_marks
 from cvrarray.cpu.runtime import memory, threads
 from cvrarray.cpu.runtime.compiler import compiled, inlined, kernel
+from cvrarray.cpu.simd import masks
 
 SIXTEEN, EIGHT = tuple(range(16)), tuple(range(8))  #: widths of vectors
 
@@ -67,7 +68,10 @@ def take_rows(parts: list[tuple[BBCSRTables, int, int]], index: np.dtype) -> BBC
     for t, piece in zip(sources, pieces, strict=True):
         first_bin, last_bin = piece.at // WARP, -(-(piece.at + piece.n_rows) // WARP)
         threads.run(kernels.take_bins, made.bin_rowptr[first_bin : last_bin + 1], first_bin, t, piece, made)
-    nnz = int(_n_bits(made.present)) if holes else bins.nnz
+    if all((first, last) == (0, t.shape[0]) for t, first, last in parts):
+        nnz = sum(t.nnz for t in tables)
+    else:
+        nnz = int(_n_bits(made.present)) if holes else bins.nnz
     return bins._replace(nnz=nnz, present=made.present if nnz < bins.nnz else None)
 
 
@@ -115,11 +119,14 @@ def _measure_bin(i, size, n_steps, columns, padding, base, length, piece, found)
         for r in range(WARP):  # padding follows a row's blocks
             length[r] += columns[step * WARP + r] != padding
     first, last = max(i * WARP, piece.first), min((i + 1) * WARP, piece.first + piece.n_rows)
-    for row in range(first + -first % size, last, size):
-        r, to = row - i * WARP, (row - piece.first + piece.at) // size
+    first += -first % size
+    to = (first - piece.first + piece.at) // size  # one division a bin: one a row took as long as all else
+    for row in range(first, last, size):
+        r = row - i * WARP
         found.n_blocks[to] = length[r]
         if length[r]:
             found.low[to], found.high[to] = base + columns[r], base + columns[(length[r] - 1) * WARP + r]
+        to += 1
 
 
 @kernel
@@ -217,8 +224,5 @@ def _pad_columns(b, lane, steps, n_steps, n_lanes, made):
 def _n_bits(marks):
     total = 0
     for k in range(len(marks)):
-        mark = np.int64(marks[k])
-        while mark:
-            total += 1
-            mark &= mark - 1
+        total += masks.count(np.uint32(marks[k]))
     return total

@@ -3,68 +3,132 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import NamedTuple
 
 import numpy as np
 
 from cvrarray.core.tables import CSR, NARROW, WARP, WINDOW
 from cvrarray.cpu import simd
 from cvrarray.cpu.runtime.caching import njit
-from cvrarray.cpu.runtime.compiler import OPTIONS, kernel
+from cvrarray.cpu.runtime.compiler import OPTIONS, compiled, helper, inlined, kernel
 
 #: Integers below it are divided by small ones by a float64's product with the inverse: half of one is more than its
 #: error.
 EXACT = 1 << 40
 #: Block columns up to which each has a counter.
 MOST_COUNTERS = 1 << 32
+FAR = np.int64(1 << 62)  #: beyond every column
+#: Of windows with OFTEN times the nonzeros that are wanted, BANDS bands of columns are looked at.
+OFTEN, BANDS = 4, 8
 
 
 class Windows:
-    """Rows that stand for all of a matrix, whole bins of them, as a canonical CSR.
+    """Rows that stand for all of a matrix, whole bins of them.
 
     `nnz` are their nonzeros, `narrow` those in bins whose columns need 16 bits, ``single_rows[size]`` the different
     block columns of each row, summed: times the size, a lower bound of the blocks' entries.
+
+    Parameters
+    ----------
+    indptr, indices : arrays of a canonical CSR
+    n_cols : int
+    sizes : of blocks
+    first, height : the first row of each window, and how many each has; the last may be cut. Default: all rows
+    most : int, optional
+        Nonzeros that are looked at, about. Of rows that have more, only those in some bands of columns count.
     """
 
-    def __init__(self, indptr: np.ndarray, indices: np.ndarray, n_cols: int, sizes: Sequence[int]):
-        self._indptr, self._indices, self._n_cols = indptr, indices, n_cols
-        self.nnz = int(indptr[-1]) if indptr.size else 0
-        self.narrow = narrow_nonzeros(indptr, indices, WARP, NARROW) if self.nnz else 0
-        self.single_rows = {size: blocks_of_single_rows(indptr, indices, size) if self.nnz else 0 for size in sizes}
+    def __init__(
+        self,
+        indptr: np.ndarray,
+        indices: np.ndarray,
+        n_cols: int,
+        sizes: Sequence[int],
+        first: np.ndarray | None = None,
+        height: int = 0,
+        most: int | None = None,
+    ):
+        index = indices.dtype
+        self._kernels = _windows_kernels(indptr.dtype, index)
+        self._rows = (np.zeros(1, np.int64), max(indptr.size - 1, 0)) if first is None else (first, height)
+        self._matrix, self._n_cols, found = (indptr, indices), n_cols, np.zeros(2, np.int64)
+        if indptr.size:
+            self._kernels.narrow(*self._matrix, *self._rows, found)
+        of_rows, narrow = found.tolist()
+        self._bands = _ALL_COLUMNS if most is None or of_rows <= OFTEN * most else _bands(n_cols, most / of_rows)
+        counts = np.zeros(1 + len(sizes), np.int64)
+        if of_rows:
+            self._kernels.single_rows(*self._matrix, *self._rows, *self._bands, np.array(sizes, np.int64), counts)
+        self.nnz, *of_sizes = counts.tolist()
+        self.single_rows = dict(zip(sizes, of_sizes, strict=True))
+        self.is_part = self.nnz < of_rows  # of the nonzeros of these rows
+        self.narrow = narrow * self.nnz // max(1, of_rows)
 
     def in_groups(self, sizes: Sequence[int]) -> dict[int, tuple[int, int]]:
         """The different blocks, and the most blocks of a row, summed over bins, for each of `sizes`."""
         found = {}
         for size in sizes:
-            block_col = self._indices // self._indices.dtype.type(size)
-            if self._n_cols > MOST_COUNTERS:  # few of so many
-                block_col = np.unique(block_col, return_inverse=True)[1]
-            blocks, slots = blocks_in_groups(self._indptr, block_col, int(block_col.max()) + 1, size, WARP)
-            found[size] = int(blocks), int(slots)
+            counts, n_block_cols = np.zeros(2, np.int64), -(-self._n_cols // size)
+            seen_in = np.zeros(n_block_cols if n_block_cols <= MOST_COUNTERS else 0, np.int32)
+            self._kernels.groups(*self._matrix, *self._rows, *self._bands, size, WARP, seen_in, counts)
+            found[size] = counts.item(0), counts.item(1)
         return found
 
 
-def survey(csr: CSR, n_windows: int, n_counted: int, sizes: Sequence[int]) -> tuple[tuple[int, int, int, int], Windows]:
+def survey(
+    csr: CSR, n_windows: int, n_counted: int, sizes: Sequence[int], most: int | None = None
+) -> tuple[tuple[int, int, int, int], Windows]:
     """Slots if bins were padded to their longest row, empty rows, the shortest and the longest row; and windows of rows.
 
-    Of the `n_windows` of WINDOW rows that the matrix has those are taken that stand evenly spaced, `n_counted`. There
-    is at least one row.
+    Of the `n_windows` of WINDOW rows that the matrix has those are taken that stand evenly spaced, `n_counted`, and of
+    those `most` nonzeros. There is at least one row.
     """
-    indptr, indices, n_rows = csr.indptr, csr.indices, csr.shape[0]
-    lengths = row_lengths(indptr, WARP)
-    if n_counted < n_windows:
-        first = np.arange(n_counted) * (n_windows - 1) // (n_counted - 1) * WINDOW
-        ptr = indptr[np.minimum(first[:, None] + np.arange(WINDOW + 1), n_rows)].astype(np.int64)
-        in_row = np.diff(ptr, axis=1).ravel()
-        indptr = np.concatenate([[0], np.cumsum(in_row)])
-        indices = indices[np.repeat(ptr[:, :-1].ravel() - indptr[:-1], in_row) + np.arange(indptr[-1])]
-    return lengths, Windows(indptr, indices, csr.shape[1], sizes)
+    first = np.arange(n_counted) * (n_windows - 1) // max(n_counted - 1, 1) * WINDOW if n_counted < n_windows else None
+    lengths = _windows_kernels(csr.indptr.dtype, csr.indices.dtype).row_lengths(csr.indptr, WARP)
+    return lengths, Windows(csr.indptr, csr.indices, csr.shape[1], sizes, first, WINDOW, most)
+
+
+#: One band that is taken for all columns, as it has no width.
+_ALL_COLUMNS = np.zeros(1, np.int64), 0
+
+
+def _bands(n_cols: int, share: float) -> tuple[np.ndarray, int]:
+    """The first column of each of BANDS evenly spaced bands, and how wide each is: `share` of the columns in all.
+
+    They begin and end between blocks, for sizes that divide WINDOW.
+    """
+    width = min(n_cols, -(-int(n_cols * share / BANDS) // WINDOW) * WINDOW)
+    return np.arange(BANDS) * (n_cols - width) // (BANDS - 1) // WINDOW * WINDOW, width
+
+
+class _Kernels(NamedTuple):
+    """The kernels of :func:`survey`, compiled for the dtypes of a matrix."""
+
+    row_lengths: Callable
+    narrow: Callable
+    single_rows: Callable
+    groups: Callable
+
+
+@cache
+def _windows_kernels(indptr: np.dtype, index: np.dtype) -> _Kernels:
+    """One look-up takes less time than Numba's choice of a version at each call."""
+    ptr, number, offset = np.empty(0, indptr), np.empty(0, index), np.empty(0, np.int64)
+    windows = ptr, number, offset, 0
+    return _Kernels(
+        row_lengths=compiled(row_lengths, ptr, 0),
+        narrow=compiled(_count_narrow, *windows, offset),
+        single_rows=compiled(_count_single_rows, *windows, offset, 0, offset, offset),
+        groups=compiled(_count_groups, *windows, offset, 0, 0, 0, np.empty(0, np.int32), offset),
+    )
 
 
 @kernel
 def row_lengths(indptr: np.ndarray, group: int) -> tuple[int, int, int, int]:
     """Slots if groups of `group` rows are padded to their longest; empty rows; the shortest and the longest row."""
-    n_rows = indptr.size - 1
+    n_rows = len(indptr) - 1
     begin, end = simd.pointer(indptr, 0), simd.pointer(indptr, 1)
     padded = empty = longest = np.int64(0)
     shortest = np.int64(end[0] - begin[0] if n_rows else 0)
@@ -79,19 +143,157 @@ def row_lengths(indptr: np.ndarray, group: int) -> tuple[int, int, int, int]:
     return padded, empty, shortest, longest
 
 
+@kernel
+def _count_narrow(indptr, indices, windows, height, found):
+    """The nonzeros of windows of rows; and those in bins whose columns span less than NARROW. Columns ascend in a row."""
+    n_rows = len(indptr) - 1
+    for w in range(len(windows)):
+        window_end = min(windows[w] + height, n_rows)
+        for first in range(windows[w], window_end, WARP):
+            last = min(first + WARP, window_end)
+            low, high = np.int64(2**62), np.int64(-1)
+            for row in range(first, last):
+                if indptr[row] < indptr[row + 1]:
+                    low = min(low, np.int64(indices[indptr[row]]))
+                    high = max(high, np.int64(indices[indptr[row + 1] - 1]))
+            nonzeros = indptr[last] - indptr[first]
+            found[0] += nonzeros
+            found[1] += nonzeros if high - low < NARROW else 0
+
+
+@inlined
+def _in_band(indices, begin, end, band, width):
+    """The entries of a row, `begin` to before `end`, in the columns of a band; all of them where it has no width."""
+    if width == 0:
+        return begin, end
+    return _first_from(indices, begin, end, band), _first_from(indices, begin, end, band + width)
+
+
+@helper
+def _first_from(indices, begin, end, column):
+    """The first entry of `begin` to before `end` whose column is not below `column`."""
+    while begin < end:
+        middle = (begin + end) // 2
+        if indices[middle] < column:
+            begin = middle + 1
+        else:
+            end = middle
+    return begin
+
+
+@kernel
+def _count_single_rows(indptr, indices, windows, height, bands, width, sizes, found):
+    """The nonzeros of windows of rows in bands of columns; and for each of `sizes` the block columns of each row, summed."""
+    n_rows = len(indptr) - 1
+    for w in range(len(windows)):
+        first, last = windows[w], min(windows[w] + height, n_rows)
+        if width == 0:  # all rows as one
+            begin, end = np.int64(indptr[first]), np.int64(indptr[last])
+            highest = np.int64(0)
+            for row in range(first, last):
+                if indptr[row] < indptr[row + 1]:
+                    highest = max(highest, np.int64(indices[indptr[row + 1] - 1]))
+            found[0] += end - begin
+            for k in range(len(sizes)):
+                found[1 + k] += _block_changes(sizes[k], highest, indices, begin, end)
+                for row in range(first, last):
+                    start = indptr[row]
+                    if begin < start < indptr[row + 1]:  # a row's first block may be that which the one before ends with
+                        found[1 + k] += indices[start - 1] // sizes[k] == indices[start] // sizes[k]
+            continue
+        for row in range(first, last):
+            for b in range(len(bands)):
+                begin, end = _in_band(indices, np.int64(indptr[row]), np.int64(indptr[row + 1]), bands[b], width)
+                found[0] += end - begin
+                for k in range(len(sizes) if begin < end else 0):
+                    found[1 + k] += _block_changes(sizes[k], np.int64(indices[end - 1]), indices, begin, end)
+
+
+@inlined
+def _block_changes(size, highest, indices, begin, end):
+    """Runs of the same block column among entries; `highest` is the largest column of them."""
+    if begin == end:
+        return np.int64(0)
+    here, before, n = simd.pointer(indices, begin + 1), simd.pointer(indices, begin), end - begin - 1
+    total, inverse = np.int64(1), 1 / size
+    if highest < EXACT:
+        for k in range(n):  # a division would take ten times as long
+            total += np.int64((here[k] + 0.5) * inverse) != np.int64((before[k] + 0.5) * inverse)
+    else:
+        for k in range(n):
+            total += here[k] // size != before[k] // size
+    return total
+
+
+@kernel
+def _count_groups(indptr, indices, windows, height, bands, width, size, group, seen_in, found):
+    """The different blocks of windows of rows in bands of columns; and the most blocks of a row, summed over groups of
+    `group` rows.
+
+    `seen_in`: for each block column the block row, counted from 1, that had an entry there last; empty where there are
+    too many columns for that.
+    """
+    ahead, ends = simd.scratch(bands, simd.SINGLE), simd.scratch(bands, simd.SINGLE)
+    n_rows, number = len(indptr) - 1, 0
+    for w in range(len(windows)):
+        start, window_end = windows[w], min(windows[w] + height, n_rows)
+        slots, next_group = np.int64(0), start + group
+        for row in range(start, window_end, size):
+            row_end, blocks = min(row + size, window_end), np.int64(0)
+            for b in range(len(bands)):
+                for r in range(row, row_end):
+                    ahead[r - row], ends[r - row] = _in_band(
+                        indices, np.int64(indptr[r]), np.int64(indptr[r + 1]), bands[b], width
+                    )
+                number += 1
+                if len(seen_in):
+                    blocks += _marked_blocks(size, row_end - row, indices, ahead, ends, number, seen_in)
+                else:
+                    blocks += _merged_blocks(size, row_end - row, indices, ahead, ends)
+            found[0] += blocks
+            slots = max(slots, blocks)
+            while row_end >= next_group:  # a block row may lie in two groups
+                found[1] += slots
+                slots = blocks if row_end > next_group else np.int64(0)
+                next_group += group
+        found[1] += slots
+
+
+@inlined
+def _marked_blocks(size, n_rows, indices, begin, end, number, seen_in):
+    """The different block columns of rows, whose entries stand from `begin` to before `end`, marked with `number`."""
+    count, inverse = np.int64(0), 1 / size
+    for r in range(n_rows):
+        for k in range(begin[r], end[r]):
+            block = np.int64((indices[k] + 0.5) * inverse)  # columns are below EXACT where there are so few blocks
+            count += seen_in[block] != number
+            seen_in[block] = number
+    return count
+
+
+@inlined
+def _merged_blocks(size, n_rows, indices, ahead, ends):
+    """The same by merging the rows, each of which moves from `ahead` to `ends`."""
+    count = np.int64(0)
+    while True:
+        least = FAR
+        for r in range(n_rows):
+            if ahead[r] < ends[r]:
+                least = min(least, np.int64(indices[ahead[r]]))
+        if least == FAR:
+            return count
+        count += 1
+        after = np.int64(np.uint64(least) // np.uint64(size)) * size + size
+        for r in range(n_rows):
+            while ahead[r] < ends[r] and indices[ahead[r]] < after:
+                ahead[r] += 1
+
+
 def blocks_per_block_row(indptr: np.ndarray, block_col: np.ndarray, n_block_cols: int, block_size: int) -> np.ndarray:
     """(ceil(n_rows / block_size),) int64: the different block columns in every block row, given each nonzero's."""
     counts = np.empty(-(-(indptr.size - 1) // block_size), np.int64)
     _count_blocks(indptr, block_col, np.zeros(n_block_cols, np.int32), block_size, counts)
     return counts
-
-
-def blocks_in_groups(
-    indptr: np.ndarray, block_col: np.ndarray, n_block_cols: int, block_size: int, group: int
-) -> tuple[int, int]:
-    """The different blocks, given each nonzero's block column; and the most blocks of a row, summed over groups."""
-    counts = blocks_per_block_row(indptr, block_col, n_block_cols, block_size)
-    return int(counts.sum()), _slots(counts, indptr.size - 1, block_size, group)
 
 
 @kernel
@@ -105,36 +307,6 @@ def _count_blocks(indptr, block_col, seen_in, block_size, counts):
             count += seen_in[block] != block_row + 1
             seen_in[block] = block_row + 1
         counts[block_row] = count
-
-
-@kernel
-def _slots(counts, n_rows, block_size, group):
-    slots = 0
-    for first in range(0, n_rows, group):
-        most = 0
-        for block_row in range(first // block_size, (min(first + group, n_rows) - 1) // block_size + 1):
-            most = max(most, counts[block_row])
-        slots += most
-    return slots
-
-
-@kernel
-def blocks_of_single_rows(indptr: np.ndarray, indices: np.ndarray, block_size: int) -> int:
-    """The different block columns of each row, summed: times block_size, a lower bound of the blocks' entries."""
-    total, inverse = 0, 1 / block_size
-    for row in range(indptr.size - 1):
-        begin, end = indptr[row], indptr[row + 1]
-        if begin == end:
-            continue
-        total += 1
-        if indices[end - 1] < EXACT:
-            for position in range(begin + 1, end):  # a division would take ten times as long
-                here = np.int64((indices[position] + 0.5) * inverse)
-                total += here != np.int64((indices[position - 1] + 0.5) * inverse)
-        else:
-            for position in range(begin + 1, end):
-                total += indices[position] // block_size != indices[position - 1] // block_size
-    return total
 
 
 @njit(**OPTIONS, fastmath={"reassoc"})  # sums in any order compile to vector instructions
@@ -165,19 +337,3 @@ def in_threes(indptr: np.ndarray, indices: np.ndarray, looks: int) -> float:
             position += 1
         alike += nonzeros if same else 0
     return alike / max(total, 1)
-
-
-@kernel
-def narrow_nonzeros(indptr: np.ndarray, indices: np.ndarray, group: int, span: int) -> int:
-    """Nonzeros in groups of `group` rows whose columns span less than `span`; columns ascend in every row."""
-    n_rows, total = indptr.size - 1, 0
-    for first in range(0, n_rows, group):
-        last = min(first + group, n_rows)
-        low, high = np.int64(2**62), np.int64(-1)
-        for row in range(first, last):
-            if indptr[row] < indptr[row + 1]:
-                low = min(low, np.int64(indices[indptr[row]]))
-                high = max(high, np.int64(indices[indptr[row + 1] - 1]))
-        if high - low < span:
-            total += indptr[last] - indptr[first]
-    return total

@@ -324,6 +324,8 @@ def _scaled(part: Part, b: Any) -> tuple[float, Any]:
 
 
 def _not_definite(bend: float, iteration: int) -> ValueError:
+    if not np.isfinite(bend):
+        return ValueError(f"A and x0 must be finite; got p @ A @ p = {bend} in iteration {iteration}. Look for nan and inf")
     return ValueError(
         f"A must be positive definite (and symmetric); got p @ A @ p = {bend:.3g} in iteration {iteration}."
         " Use a method for indefinite matrices, such as cvrarray.linalg.minres"

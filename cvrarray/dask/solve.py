@@ -118,7 +118,7 @@ def cg(
     Raises
     ------
     ValueError
-        Shapes or chunks do not fit; A turns out not to be positive definite, or b not to be finite.
+        Shapes or chunks do not fit; A turns out not to be positive definite, or A, b or x0 not to be finite.
     TypeError
         Chunks are not our arrays.
     RuntimeError
@@ -134,7 +134,7 @@ def cg(
     3
     """
     known = {"b": b} if x0 is None else {"b": b, "x0": x0}
-    if M not in (None, "jacobi", "block_jacobi"):
+    if not (M is None or (isinstance(M, str) and M in ("jacobi", "block_jacobi"))):
         raise ValueError(f"M must be None, 'jacobi' or 'block_jacobi'; got {M!r}")
     for name, value in (("block_size", 1 if block_size is None else block_size), ("check_every", check_every)):
         if not (isinstance(value, int | np.integer) and value >= 1):

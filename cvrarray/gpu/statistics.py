@@ -30,6 +30,8 @@ class Windows:
     `counts` has their nonzeros, those in narrow bins, and for each of `sizes` the blocks of single rows.
     """
 
+    is_part = False  # of the nonzeros of these rows
+
     def __init__(self, csr: CSR, n_windows: int, n_counted: int, sizes: Sequence[int], counts: list[int]):
         self.nnz, self.narrow, *of_sizes = counts
         self.single_rows = dict(zip(sizes, of_sizes, strict=False))
@@ -57,10 +59,13 @@ class Windows:
         return dict(zip(sizes, zip(counts[::2], counts[1::2], strict=True), strict=True))
 
 
-def survey(csr: CSR, n_windows: int, n_counted: int, sizes: Sequence[int]) -> tuple[tuple[int, int, int, int], Windows]:
+def survey(
+    csr: CSR, n_windows: int, n_counted: int, sizes: Sequence[int], most: int | None = None
+) -> tuple[tuple[int, int, int, int], Windows]:
     """Slots if bins were padded to their longest row, empty rows, the shortest and the longest row; and windows of rows.
 
-    There is at least one row. It waits for the device once, unless the check of the CSR has counted that.
+    There is at least one row. It waits for the device once, unless the check of the CSR has counted that. However `most`
+    nonzeros are wanted, all of these rows count: that takes no longer here.
     """
     asked, seen = (n_windows, n_counted, tuple(sizes)), csr.seen.survey
     if seen is not None and seen.is_of(csr) and seen.asked == asked:

@@ -187,9 +187,9 @@ def from_parts(indptr: Any, indices: Any, data: Any, shape: tuple[int, int], win
         indptr, indices = as_integers(indptr, "indptr"), as_integers(indices, "indices")
         asked = windows(shape, data.size) if windows else None
         canonical, seen = validation.check_compressed(indptr, indices, data.size, *shape, data=data, windows=asked)
-        indices = indices.astype(index_dtype(shape), copy=False)
-        if seen.survey is not None:
-            seen = seen._replace(survey=seen.survey._replace(indices=indices))
+        if indices.dtype != index_dtype(shape):
+            indices = indices.astype(index_dtype(shape))
+            seen = seen.of(indices)
         if canonical:
             return CSR(indptr, indices, data, shape, seen)
         sorted_rows: CSR = device.backend("csr").canonical_rows(CSR(indptr, indices, data, shape))

@@ -17,5 +17,7 @@ def of(device: devices.Device, shape: tuple[int, ...], dtype: np.dtype) -> Vecto
         from .gpu.vectors import DeviceVectors as kind
     elif len(shape) == 1:
         from .cpu.vectors import ThreadedVectors as kind
+    elif dtype.kind != "c" and shape[1]:
+        from .cpu.vectors import ThreadedColumns as kind
     found: Vectors = kind(device, shape, dtype)
     return found

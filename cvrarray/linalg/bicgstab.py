@@ -14,6 +14,7 @@ import numpy as np
 from . import solving
 from .ends import BREAKDOWN, M_NAN
 from .iteration import Method
+from .system import System
 
 
 class BiCGSTAB(Method):
@@ -29,10 +30,14 @@ class BiCGSTAB(Method):
     s_hat: Any
 
     @classmethod
-    def _launches(cls) -> type[Method]:
-        from .gpu.bicgstab import Launches
-
-        return Launches
+    def _kernels(cls, system: System) -> type[Method] | None:
+        base: Any = None
+        if system.device.kind == "cuda":
+            from .gpu.bicgstab import Launches as base
+        elif system.columns is None and system.dtype.kind != "c":
+            from .cpu.bicgstab import Passes as base
+        found: type[Method] | None = base
+        return found
 
     def start(self) -> None:
         """The shadow residual is the residual."""

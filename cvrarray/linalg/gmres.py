@@ -3,8 +3,9 @@
 Source: Y. Saad, M. H. Schultz, "GMRES: A Generalized Minimal Residual Algorithm for Solving Nonsymmetric Linear
 Systems", SIAM J. Sci. Stat. Comput. 7(3), 1986, preconditioned from the left as in SciPy. A new basis vector is made
 orthogonal to the others by two passes of classical Gram-Schmidt (L. Giraud et al., "Rounding error analysis of the
-classical Gram-Schmidt orthogonalization process", Numer. Math. 101, 2005), which are products of matrices; on a GPU the
-second is left out where it would remove rounding errors alone. The small least-squares problems are solved on the host.
+classical Gram-Schmidt orthogonalization process", Numer. Math. 101, 2005), which are products of matrices. The second
+is left out where it is not needed: on a GPU where it would remove rounding errors alone, on a CPU as
+:mod:`.cpu.gmres` says. The small least-squares problems are solved on the host.
 """
 
 from __future__ import annotations
@@ -40,11 +41,17 @@ class GMRES:
         xp = self.v.xp
         self.basis = xp.zeros((self.restart + 1, system.n, self.v.columns), system.dtype)
         self.r, self.w, self.z = self.v.empty(), self.v.empty(), self.v.empty()
+        self.one, self.minus_one, self.is_zero = self.v.constant(1), self.v.constant(-1), False
         self._on_gpu: Any = None
+        self._orthogonal: Any = None
         if system.device.kind == "cuda":
             from .gpu.gmres import Basis
 
             self._on_gpu = Basis(system, self.basis, self.w, self.z)
+        elif system.columns is None and system.dtype.kind != "c":
+            from .cpu.gmres import Orthogonal
+
+            self._orthogonal = Orthogonal(self.basis[:, :, 0])
 
     def run(self, b: Any, x: Any, tolerance: np.ndarray, limit: int, callback: Callable[[Any], Any] | None = None) -> Outcome:
         """Solve; `limit` counts cycles, or iterations where the callback is of the type ``"legacy"``."""
@@ -58,7 +65,9 @@ class GMRES:
             self.inner = self.v.host(self.v.norm(self._precondition(b))) * np.minimum(
                 1.0, np.nan_to_num(tolerance / np.where(self.sizes > 0, self.sizes, 1.0), nan=1.0, posinf=1.0)
             )
+            self.is_zero = not bool(x.any())
             true = self._true(b, x)
+            self.is_zero = False  # after the first cycle
             self._judge(true, np.full(columns, np.inf), tolerance)
             while (self.end == RUNNING).any():
                 presid = self._cycle(x, true)
@@ -92,12 +101,11 @@ class GMRES:
 
     def _true(self, b: Any, x: Any) -> np.ndarray:
         """``self.r = b - A @ x``, and its norms."""
-        if bool(x.any()):
-            multiply(self.system.matrix, x, self.r)
-            one = self.v.constant(1)
-            self.v.combine(one, b, -one, self.r, self.r)
-        else:
+        if self.is_zero:
             self.r[...] = b
+        else:
+            multiply(self.system.matrix, x, self.r)
+            self.v.combine(self.one, b, self.minus_one, self.r, self.r)
         return self.v.host(self.v.norm(self.r))
 
     def _precondition(self, r: Any) -> Any:
@@ -157,6 +165,9 @@ class GMRES:
         xp, basis = self.v.xp, self.basis
         self.w[...] = basis[step].reshape(self.w.shape)
         product = multiply(self.system.matrix, self.w, self.v.empty())
+        if self._orthogonal is not None:
+            made: np.ndarray = self._orthogonal.extend(step, self._precondition(product))
+            return made
         w = self._columns(self._precondition(product))
         known = basis[: step + 1]
         h = xp.zeros((step + 2, self.v.columns), self.v.scalar)

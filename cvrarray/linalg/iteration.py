@@ -41,15 +41,16 @@ class Method:
 
     @classmethod
     def on_its_device(cls, system: System) -> Method:
-        """The method where the system lives: on a GPU it begins as on a CPU, and goes on in kernels."""
-        if system.device.kind == "cpu":
+        """The method where the system lives: it begins as it is written, and goes on in the device's kernels."""
+        base = cls._kernels(system)
+        if base is None:
             return cls(system)
-        on_gpu: type[Method] = type(cls.__name__, (cls._launches(), cls), {})
-        return on_gpu(system)
+        in_kernels: type[Method] = type(cls.__name__, (base, cls), {})
+        return in_kernels(system)
 
     @classmethod
-    def _launches(cls) -> type[Method]:
-        """The base of the method on a GPU, whose steps are kernels."""
+    def _kernels(cls, system: System) -> type[Method] | None:
+        """The base of the method whose steps are kernels; None where it is array code."""
         raise NotImplementedError
 
     def start(self) -> None:

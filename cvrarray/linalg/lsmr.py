@@ -16,11 +16,7 @@ import numpy as np
 from ..array.base import SparseArray
 from ..core import devices
 from ..core.progress import shown
-from . import arguments, arithmetic, operators, vectors
-
-#: Products with the transpose after which an array in host memory is converted to it: that takes as long as 13 to 26 of
-#: them.
-CONVERT_AFTER = 16
+from . import arguments, arithmetic, bidiagonal, operators, solving, vectors
 
 
 class Result(NamedTuple):
@@ -59,7 +55,7 @@ class Adjoint:
     """Products with the conjugate transpose of A."""
 
     def __init__(self, matrix: Any, device: devices.Device) -> None:
-        self.matrix, self.device, self.calls = matrix, device, 0
+        self.matrix, self.device = matrix, device
         self.is_array = isinstance(matrix, SparseArray)
         self.transposed: Any = matrix.T if self.is_array else None
 
@@ -67,9 +63,6 @@ class Adjoint:
         """``out = A^H @ x`` for a vector or a matrix."""
         if not self.is_array:
             return self._by_columns(x, out)
-        self.calls += 1
-        if self.calls == CONVERT_AFTER and self.device.kind == "cpu":
-            self.transposed = self.transposed.copy()
         if self.matrix.dtype.kind != "c":
             return operators.multiply(self.transposed, x, out)
         operators.multiply(self.transposed, x.conj(), out)
@@ -225,16 +218,17 @@ class LSMR:
         self.h[...] = self.v
         self.h_bar[...] = 0
         stop, count = np.zeros(columns, np.int64), np.zeros(columns, np.int64)
-        going = (zeta_bar != 0) & (norm_b > 0)
+        going = (zeta_bar != 0) & (norm_b != 0)
         ends = np.array([beta, zeta_bar, of.norm_a, of.cond, 0 * unit]).reshape(5, columns)
         damp, itn = self.damp * unit, 0
         going = np.atleast_1d(going)
         zetas = np.atleast_1d(zeta_bar)
-        stop[going & ~np.isfinite(zetas)] = 7
-        going &= np.isfinite(zetas) & (tests.maxiter > 0)
+        is_finite = np.isfinite(zetas) & np.isfinite(norm_b)
+        stop[going & ~is_finite] = 7
+        going &= is_finite & (tests.maxiter > 0)
         x.reshape(len(x), columns)[:, (np.atleast_1d(norm_b) == 0) & (zetas != 0)] = 0
-        if self.adjoint.device.kind == "cuda" and going.any():
-            return self._on_gpu(x, of, (alpha, beta, norm_b), tests, going, stop)
+        if going.any() and (self.adjoint.device.kind == "cuda" or x.ndim == 1):
+            return self._in_kernels(x, of, (alpha, beta, norm_b), tests, going, stop)
         while going.any():
             itn += 1
             alpha, beta = self.bidiagonalise(alpha, beta)
@@ -258,22 +252,25 @@ class LSMR:
                 going &= ~now
         return x, stop, count, *ends
 
-    def _on_gpu(
+    def _in_kernels(
         self, x: Any, of: Estimates, numbers: tuple[Any, Any, Any], tests: Tests, going: np.ndarray, stop: np.ndarray
     ) -> tuple[Any, ...]:
         """The steps of columns that go on, and what SciPy returns; the others are as they began."""
-        from .gpu import lsmr as on_gpu
-
+        kernels: Any
+        if self.adjoint.device.kind == "cuda":
+            from .gpu import lsmr as kernels
+        else:
+            from .cpu import lsmr as kernels
         alpha, beta, norm_b = numbers
-        state = np.zeros(going.size, on_gpu.STATE)
+        state = np.zeros(going.size, bidiagonal.STATE)
         values = {"alpha": alpha, "beta": beta, "norm_b": norm_b, "alpha_bar": alpha, "zeta_bar": alpha * beta}
         values |= {"damp": self.damp, "atol": tests.atol, "btol": tests.btol, "ctol": tests.ctol, "limit": tests.maxiter}
         values |= dict.fromkeys(("length_u", "rho", "rho_bar", "c_bar"), 1.0) | {"stop": stop, "going": going}
-        values |= {name: getattr(of, name) for name in on_gpu.ESTIMATES}
+        values |= {name: getattr(of, name) for name in bidiagonal.ESTIMATES}
         for name, value in values.items():
             state[name] = value
-        vectors = on_gpu.Vectors(self.u, self.product, self.v, self.back, self.h, self.h_bar, x)
-        end = on_gpu.run(self.matrix, self.adjoint, operators.multiply, vectors, state)
+        vectors = bidiagonal.Vectors(self.u, self.product, self.v, self.back, self.h, self.h_bar, x)
+        end = kernels.run(self.matrix, self.adjoint, operators.multiply, vectors, state)
         ends = end["norm_r"], abs(end["zeta_bar"]), end["norm_a"], end["cond"], end["norm_x"]
         return x, end["stop"], end["iterations"], *ends
 
@@ -358,11 +355,25 @@ def lsmr(
             for value, default, name in ((atol, 1e-6, "atol"), (btol, 1e-6, "btol"), (conlim, 1e8, "conlim"))
         ]
         norm_b = arguments.norms(b, device)
+        tests = Tests(tolerances[0], tolerances[1], tolerances[2], limit)
         with np.errstate(all="ignore"), shown(f"least squares for {x.shape[0]:,} unknowns"):
-            loop = LSMR(matrix, device, b.shape, dtype, float(damp or 0.0))
-            tests = Tests(tolerances[0], tolerances[1], tolerances[2], limit)
-            found = loop.run(b, x, norm_b, tests, x0 is not None)
+            if solving.is_one_by_one(matrix, b, device) and b.shape[1]:
+                loop = LSMR(matrix, device, b.shape[:1], dtype, float(damp or 0.0))
+                found = _one_by_one(loop, b, x, norm_b, tests, x0 is not None)
+            else:
+                loop = LSMR(matrix, device, b.shape, dtype, float(damp or 0.0))
+                found = loop.run(b, x, norm_b, tests, x0 is not None)
     return _result(found, b, show)
+
+
+def _one_by_one(loop: LSMR, b: Any, x: Any, norm_b: np.ndarray, tests: Tests, has_start: bool) -> tuple[Any, ...]:
+    """What :meth:`LSMR.run` returns, of each column by itself."""
+    ends = []
+    for j in range(b.shape[1]):
+        found, *numbers = loop.run(b[:, j].copy(), x[:, j].copy(), norm_b[j : j + 1], tests, has_start)
+        x[:, j] = found
+        ends.append(numbers)
+    return x, *(np.concatenate([np.atleast_1d(number) for number in numbers]) for numbers in zip(*ends, strict=True))
 
 
 def _result(found: tuple[Any, ...], b: Any, show: bool) -> Result:

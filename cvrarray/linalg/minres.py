@@ -16,6 +16,7 @@ import numpy as np
 from . import arguments, operators, solving
 from .ends import A_NAN, BREAKDOWN, M_NAN, M_NOT_DEFINITE, M_SINGULAR
 from .iteration import Method
+from .system import System
 
 
 class MINRES(Method):
@@ -32,10 +33,14 @@ class MINRES(Method):
     w_new: Any
 
     @classmethod
-    def _launches(cls) -> type[Method]:
-        from .gpu.minres import Launches
-
-        return Launches
+    def _kernels(cls, system: System) -> type[Method] | None:
+        base: Any = None
+        if system.device.kind == "cuda":
+            from .gpu.minres import Launches as base
+        elif system.columns is None:
+            from .cpu.minres import Passes as base
+        found: type[Method] | None = base
+        return found
 
     def start(self) -> None:
         """The first Lanczos vector is the residual."""

@@ -43,12 +43,27 @@ def compiled(function: Callable, *args: Any) -> Callable:
     Arrays must be contiguous, aligned and in native byte order; one version serves writable and read-only ones. The
     version checks none of that: call it with arguments of these types only.
     """
-    return function.compile(tuple(_type(arg) for arg in args))
+    key = function, *map(_key, args)
+    found = _versions.get(key)
+    if found is None:
+        found = _versions[key] = function.compile(tuple(_type(arg) for arg in args))
+    return found
+
+
+#: What :func:`compiled` gave before: Numba's own look-up takes 20 to 40 us for a matrix's tables.
+_versions: dict[Any, Callable] = {}
+
+
+def _key(arg: Any) -> Any:
+    """What tells the types of arguments apart."""
+    if isinstance(arg, np.ndarray):
+        return arg.dtype, arg.ndim
+    return (type(arg), *map(_key, arg)) if isinstance(arg, tuple) else type(arg)
 
 
 def version(function: Callable, *args: Any) -> Any:
     """Numba's ``CompileResult`` of that version."""
-    compiled(function, *args)
+    function.compile(tuple(_type(arg) for arg in args))
     return function.overloads[tuple(_type(arg) for arg in args)]
 
 

@@ -41,6 +41,15 @@ def run(function: Callable, work: np.ndarray, *args, unit: int = 1) -> None:
         prepare(function, work, unit)(*args)
 
 
+def run_groups(function: Callable, work: np.ndarray, size: int, *args) -> None:
+    """:func:`run` with groups of `size` tiles of `work` as tiles, the last of which may be smaller."""
+    n_groups = -(-(len(work) - 1) // size)
+    if work.item(-1) - work.item(0) < 2 * SMALL:
+        function(0, n_groups, *args)
+    else:
+        prepare(function, work[np.minimum(np.arange(n_groups + 1) * size, len(work) - 1)])(*args)
+
+
 def prepare(function: Callable, work: np.ndarray, unit: int = 1) -> Callable[..., None]:
     """``call(*args)``, which calls ``function(first, last, *args)`` on ranges that cover all tiles, on some threads.
 

@@ -35,6 +35,17 @@ def not_below(typingctx, array, at, other):
 
 
 @intrinsic
+def equal(typingctx, array, at, others, other):
+    """Mask of the elements l where ``array[at + l] == others[other + l]``; both arrays have one dtype."""
+
+    def codegen(context, builder, signature, args):
+        starts = [llvm.pointer(context, builder, of, *args[k : k + 2]) for of, k in ((array, 0), (others, 2))]
+        return _compared(builder, "==", *(llvm.load_vector(builder, start, WARP) for start in starts))
+
+    return types.uint32(array, types.intp, others, types.intp), codegen
+
+
+@intrinsic
 def unlike_before(typingctx, array, at):
     """Mask of the elements l, from 1 on, where ``array[at + l] != array[at + l - 1]``."""
 

@@ -109,6 +109,29 @@ def compress(typingctx, acc, mask, out, at):
 
 
 @intrinsic
+def expand(typingctx, array, at, mask, out):
+    """``out[l] = array[at + k]`` in the elements l of `mask`, k of which come before l; all are pointers to integers.
+
+    No element of `array` is read but these.
+    """
+
+    def codegen(context, builder, signature, args):
+        array, at, mask, out = args
+        n = min(LINE_BYTES // context.get_abi_sizeof(out.type.pointee), 16)  # one register of AVX-512
+        vector, bits = ir.VectorType(out.type.pointee, n), ir.IntType(n)
+        for element in range(0, WARP, n):
+            chosen = builder.trunc(builder.lshr(mask, llvm.I32(element)), bits)
+            to, chosen_lanes = builder.gep(out, [llvm.I32(element)]), builder.bitcast(chosen, ir.VectorType(llvm.I1, n))
+            given = [builder.gep(array, [at]), chosen_lanes, llvm.load_vector(builder, to, n)]
+            found = llvm.call(builder, "llvm.masked.expandload", vector, given, f"v{n}{llvm.letters(vector)}")
+            builder.store(found, builder.bitcast(to, vector.as_pointer()), align=1)
+            at = builder.add(at, builder.zext(builder.ctpop(chosen), llvm.I64))
+        return context.get_dummy_value()
+
+    return types.none(array, types.intp, types.uint32, out), codegen
+
+
+@intrinsic
 def scatter_add(typingctx, terms, out, offsets, at, width):
     """``out[offsets[at + l]] += terms[l]`` for l in order, as many as `width` says; `out` is a pointer."""
 

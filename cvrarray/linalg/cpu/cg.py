@@ -59,7 +59,7 @@ class State(NamedTuple):
     weighted: np.ndarray  # (columns,): r @ M @ r
     factor: np.ndarray  # (columns,) or (2 columns,): of q in r and of p in x; 0 where a column has ended
     ratio: np.ndarray  # the same: of p in the new p
-    tests: np.ndarray  # (1,) bool: whether ends are looked for
+    tests: np.ndarray  # (2,) bool: whether ends are looked for, and whether one column to be verified stops all
     vanished: np.ndarray  # (columns,): where none are, r @ r at which a column is done
 
 
@@ -95,7 +95,7 @@ class Engine:
             *(np.zeros(columns, np.int64) for _ in range(2)),
             *(np.zeros(columns) for _ in range(3)),
             *(np.zeros(wide) for _ in range(2)),
-            np.ones(1, np.bool_),
+            np.array([True, False]),
             np.zeros(columns),
         )
         blocks = vectors.Blocks(len(r), None if system.columns is None else wide)
@@ -123,6 +123,8 @@ class Engine:
         steps.mark(RATIOS)
         self._turn = blocks.work("turn", state.factor, state.ratio, p, p, z, inverse)  # the first p: x, later
         steps.add((self._turn, None))
+        self._last = blocks.work("move", state.factor, p, p)  # the second p: x
+        steps.add((self._last, None))
         self._close(steps)
         self._table = steps.table()
         self._cycles = vectors.version_of(_cycles, self._table[0], self._table, 0, 0, 0, sums, self.state, 1)
@@ -252,7 +254,8 @@ class Engine:
         """Iterate until every column has ended, is to be verified, or has had `limit` iterations."""
         state, system = self.state, self.system
         rows, factor, ratio, _, *others = self._turn.args
-        self._steps.replace(len(self._table) - 1, (rows, factor, ratio, vectors.reals(x), *others))
+        self._steps.replace(len(self._table) - 2, (rows, factor, ratio, vectors.reals(x), *others))
+        self._steps.replace(len(self._table) - 1, (*self._last.args[:-1], vectors.reals(x)))
         left = limit - int(state.iterations.max(where=state.end == RUNNING, initial=0))
         first = self._parts[0]
         stays = len(self._parts) == 1 and callback is None  # helpers that stayed would be missed by calls of Python's
@@ -306,12 +309,13 @@ def _cycles(memory, table, begin, end, at, partial, state, most):
     """Iterations, or parts of one, as the table's rows from `begin` to before `end` say; at most so many.
 
     How many columns go on; STOPPED where the last iteration ended before it changed anything. `at` is the column of
-    `partial` at which the sums of ``r @ M @ r`` begin.
+    `partial` at which the sums of ``r @ M @ r`` begin. The table's last row ends a loop: x takes its last step.
     """
-    team, rows, running = memory.ctypes.data, table.ctypes.data, 1
+    team, rows, final = memory.ctypes.data, table.ctypes.data, len(table) - 1
+    running = 0 if begin == final else 1
     for _ in range(most):
         row = begin
-        while row < end:
+        while row < end and (row < final or running == 0):
             what = table[row, WHAT]
             if what == STEP:
                 lead(team, rows + 8 * ROW * row)
@@ -321,7 +325,7 @@ def _cycles(memory, table, begin, end, at, partial, state, most):
             elif what == NORMS:
                 running = _norms(partial, state)
                 if running == 0:
-                    row = max(row, len(table) - 2)  # x is still to be updated
+                    row = final - 1
             else:
                 running = _ratios(partial, at, state)
             row += 1
@@ -357,7 +361,7 @@ def _factors(partial, state):
 @compiler.helper
 def _norms(partial, state):
     """``r @ r``, and whether the residual is small enough to be verified; how many columns go on."""
-    running = 0
+    running, stops = 0, False
     width = len(state.factor) // max(len(state.end), 1)
     for j in range(len(state.end)):
         if state.end[j] == RUNNING:
@@ -367,12 +371,12 @@ def _norms(partial, state):
             if state.tests[0] and not np.isfinite(square):
                 state.end[j] = A_NAN
             elif state.tests[0] and np.sqrt(square) <= state.verify_at[j]:
-                state.end[j] = VERIFY
+                state.end[j], stops = VERIFY, state.tests[1]
             elif not state.tests[0] and square <= state.vanished[j]:
                 state.end[j] = COUNTED
             else:
                 running += 1
-    return running
+    return 0 if stops else running
 
 
 @compiler.helper

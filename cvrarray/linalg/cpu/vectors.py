@@ -50,11 +50,18 @@ _versions: dict[tuple[Any, ...], Callable] = {}
 
 def version_of(function: Callable, *args: Any) -> Callable:
     """:func:`cvrarray.cpu.runtime.compiler.compiled`, remembered: most solves are short, and asking Numba takes 20 us."""
-    key = (function, *((arg.dtype, arg.ndim) if isinstance(arg, np.ndarray) else type(arg) for arg in args))
+    key = (function, *map(_kind, args))
     found = _versions.get(key)
     if found is None:
         found = _versions[key] = compiled(function, *args)
     return found
+
+
+def _kind(arg: Any) -> Any:
+    """What a version is compiled for."""
+    if isinstance(arg, np.ndarray):
+        return arg.dtype, arg.ndim
+    return (type(arg), *map(_kind, arg)) if hasattr(arg, "_fields") else type(arg)
 
 
 class Blocks:
@@ -71,18 +78,16 @@ class Blocks:
         self.partial = np.zeros((n_blocks, sums * (1 if columns is None else columns)))
         self._work = np.minimum(np.arange(n_blocks + 1, dtype=np.int64) * self.rows, n)
 
-    def prepare(self, name: str, *args: Any) -> Callable[..., None]:
-        """``call(*args)``, which runs the kernel `name` for arguments of these types over all blocks."""
-        call = threads.prepare(self._version(name, args), self._work, UNIT * (self.columns or 1))
+    def prepare(self, kernel: str | Callable[..., None], *args: Any) -> Callable[..., None]:
+        """``call(*args)``, which runs a kernel, or that of this name, for arguments of these types over all blocks."""
+        function = self._kernel(kernel) if isinstance(kernel, str) else kernel
+        call = threads.prepare(version_of(function, 0, 0, self.rows, *args), self._work, UNIT * (self.columns or 1))
         rows = self.rows
         return lambda *args: call(rows, *args)
 
     def work(self, name: str, *args: Any) -> Work:
         """The kernel `name` with these arguments over all blocks, for loops in compiled code."""
         return Work(self._kernel(name), (self.rows, *args), self._work, UNIT * (self.columns or 1))
-
-    def _version(self, name: str, args: tuple[Any, ...]) -> Callable[..., None]:
-        return version_of(self._kernel(name), 0, 0, self.rows, *args)
 
     def _kernel(self, name: str) -> Callable[..., None]:
         found: Callable[..., None] = globals()[f"_{name}" if self.columns is None else f"_{name}_columns"]
@@ -223,6 +228,28 @@ def _turn_columns(first, last, rows, factor, ratio, x, p, z, inverse):
 
 
 @kernel
+def _move(first, last, rows, factor, p, x):
+    """``x += factor p``."""
+    a = x.dtype.type(factor[0])
+    for block in range(first, last):
+        begin = block * rows
+        along, to = simd.pointer(p, begin), simd.pointer(x, begin)
+        for i in range(min(rows, len(x) - begin)):
+            to[i] += a * along[i]
+
+
+@kernel
+def _move_columns(first, last, rows, factor, p, x):
+    """As :func:`_move`; columns whose factor is 0 keep theirs."""
+    n, k = x.shape
+    a = simd.pointer(factor, 0)
+    for i in range(first * rows, min(last * rows, n)):
+        along, to = simd.pointer(p, i * k), simd.pointer(x, i * k)
+        for j in range(k):
+            to[j] = to[j] + x.dtype.type(a[j]) * along[j] if a[j] != 0 else to[j]
+
+
+@kernel
 def _inner(first, last, rows, x, y, partial):
     """Sums: the real and the imaginary part of ``x^H y`` for complex vectors."""
     for block in range(first, last):
@@ -257,12 +284,12 @@ def _combine(first, last, rows, a, x, b, y, out):
 
 
 @kernel
-def _total(partial, column):
+def total(partial, column):
     """The sum over blocks, in their order."""
-    total = 0.0
+    found = 0.0
     for block in range(len(partial)):
-        total += partial[block, column]
-    return total
+        found += partial[block, column]
+    return found
 
 
 class ThreadedVectors(Vectors):
@@ -279,7 +306,7 @@ class ThreadedVectors(Vectors):
         flat = Blocks(2 * shape[0] if is_complex else shape[0], None)
         self._real_partial = flat.partial
         self._real = flat.prepare("dot", reals(like), reals(like), flat.partial)
-        self._total = version_of(_total, flat.partial, 0)
+        self._total = version_of(total, flat.partial, 0)
         self._left, self._right = np.ones(1, self.dtype), np.ones(1, self.dtype)
 
     def empty(self) -> np.ndarray:
@@ -331,6 +358,93 @@ class ThreadedVectors(Vectors):
         """See :class:`Vectors`."""
         self._left[0], self._right[0] = a, b
         self._combine(self._left, x, self._right, y, out)
+
+
+#: Numbers of some rows of columns, at least: kernels take so many at once, with the columns' factors repeated.
+WIDE = 256
+
+
+@kernel
+def _dot_wide(first, last, rows, x, y, partial):
+    """Sums by place in a repeated row: x and y are flat, a row of `partial` is a whole number of theirs."""
+    width = partial.shape[1]
+    for block in range(first, last):
+        sums = simd.pointer(partial, block * width)
+        for j in range(width):
+            sums[j] = 0
+        for begin in range(block * rows, min((block + 1) * rows, len(x)), width):
+            left, right = simd.pointer(x, begin), simd.pointer(y, begin)
+            for j in range(min(width, len(x) - begin)):
+                sums[j] += np.float64(left[j]) * np.float64(right[j])
+
+
+@kernel
+def _add_wide(first, last, rows, a, x, y):
+    """``y += a x`` for flat x and y, with a as long as some rows; where a is 0, y stays as it is, whatever x holds."""
+    factor, zero = simd.pointer(a, 0), y.dtype.type(0)
+    for begin in range(first * rows, min(last * rows, len(y)), len(a)):
+        source, to = simd.pointer(x, begin), simd.pointer(y, begin)
+        for j in range(min(len(a), len(y) - begin)):
+            step = factor[j] * source[j]
+            to[j] += step if factor[j] != 0 else zero
+
+
+@kernel
+def _blend_wide(first, last, rows, a, x, b, y):
+    """``y = a x + b y`` for flat x and y; what is multiplied by 0 counts as 0."""
+    left, right, zero = simd.pointer(a, 0), simd.pointer(b, 0), y.dtype.type(0)
+    for begin in range(first * rows, min(last * rows, len(y)), len(a)):
+        source, to = simd.pointer(x, begin), simd.pointer(y, begin)
+        for j in range(min(len(a), len(y) - begin)):
+            one, other = left[j] * source[j], right[j] * to[j]
+            to[j] = (one if left[j] != 0 else zero) + (other if right[j] != 0 else zero)
+
+
+class ThreadedColumns(Vectors):
+    """:class:`cvrarray.linalg.vectors.Vectors` for several real systems, by the kernels above."""
+
+    def __init__(self, device: Any, shape: tuple[int, ...], dtype: np.dtype) -> None:
+        super().__init__(device, shape, dtype)
+        n, k = shape
+        self._repeat = repeat = max(1, WIDE // k)
+        rows = repeat * max(1, BLOCK // (repeat * k))
+        n_blocks = max(1, -(-n // rows))
+        work = np.minimum(np.arange(n_blocks + 1, dtype=np.int64) * rows, n)
+        self._rows = rows * k
+        self._partial = np.zeros((n_blocks, repeat * k))
+        like, factors = np.empty(0, self.dtype), np.empty(repeat * k, self.dtype)
+        args = {_dot_wide: (like, like, self._partial), _add_wide: (factors, like, like)}
+        args[_blend_wide] = factors, like, factors, like
+        self._dot, self._add, self._blend = (
+            threads.prepare(version_of(kernel, 0, 0, 0, *like), work, UNIT * k) for kernel, like in args.items()
+        )
+
+    def empty(self) -> np.ndarray:
+        """See :class:`Vectors`."""
+        return empty(self.shape, self.dtype)
+
+    def dot(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+        """See :class:`Vectors`."""
+        self._dot(self._rows, x.reshape(-1), y.reshape(-1), self._partial)
+        sums: np.ndarray = self._partial.sum(axis=0).reshape(self._repeat, -1).sum(axis=0)
+        return sums
+
+    def add(self, a: Any, x: np.ndarray, y: np.ndarray) -> None:
+        """See :class:`Vectors`."""
+        self._add(self._rows, self._wide(a), x.reshape(-1), y.reshape(-1))
+
+    def combine(self, a: Any, x: np.ndarray, b: Any, y: np.ndarray, out: np.ndarray) -> None:
+        """See :class:`Vectors`."""
+        if out is x and out is not y:
+            a, x, b, y = b, y, a, x
+        if out is not y:
+            out[...] = y
+        self._blend(self._rows, self._wide(a), x.reshape(-1), self._wide(b), out.reshape(-1))
+
+    def _wide(self, a: Any) -> np.ndarray:
+        wide = np.empty((self._repeat, self.columns), self.dtype)
+        wide[...] = a
+        return wide.reshape(-1)
 
 
 @kernel
