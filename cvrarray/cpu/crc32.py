@@ -8,6 +8,7 @@ zlib sums up the 64 that are left, and the rest. Processors without that instruc
 from __future__ import annotations
 
 import zlib
+from collections.abc import Callable
 from functools import cache
 
 import numpy as np
@@ -17,7 +18,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from cvrarray.cpu import simd
-from cvrarray.cpu.runtime.compiler import kernel
+from cvrarray.cpu.runtime.compiler import compiled, kernel
 from cvrarray.cpu.simd import llvm
 
 FOLDED = 64  #: bytes that are left
@@ -34,7 +35,7 @@ def crc32(content: np.ndarray, before: int = 0) -> int:
     if not IS_FAST or whole < SHORT:
         return zlib.crc32(content, before)
     folded = np.empty(FOLDED, np.uint8)
-    _fold(content, whole, before ^ ALL_ONES, folded)
+    _compiled_fold()(content, whole, before ^ ALL_ONES, folded)
     return zlib.crc32(content[whole:], zlib.crc32(folded, ALL_ONES))
 
 
@@ -62,6 +63,13 @@ def _times(a: int, b: int) -> int:
             product ^= b
         b = b >> 1 ^ (POLYNOMIAL if b & 1 else 0)
     return product
+
+
+@cache
+def _compiled_fold() -> Callable[..., None]:
+    """The one version, also for what is read-only."""
+    some = np.empty(0, np.uint8)
+    return compiled(_fold, some, 0, 0, some)
 
 
 @kernel
