@@ -78,9 +78,6 @@ from .input import coercion
 #: Block sizes that ``asarray(format="auto")`` looks at; 1 is sliced ELLPACK.
 BLOCK_SIZES = (1, 2, 3, 4, 6)
 
-#: Warps of ``A @ X`` on a GPU that there should be before more than one lane, and more than two, share a row of X.
-ENOUGH_TILES = 1800, 2400
-
 
 class VectorCosts(NamedTuple):
     """Microseconds of ``A @ x`` on a GPU: see ``docs/decisions/0005``."""
@@ -97,7 +94,7 @@ BLOCK_FACTOR = 0.98  #: on a CPU, time over that of streaming with blocks of 2 o
 
 
 class MatrixCosts(NamedTuple):
-    """Microseconds of ``A @ X`` on a GPU: see ``docs/decisions/0005``."""
+    """Microseconds of ``A @ X`` on a GPU with blocks of 2 or more: see ``docs/decisions/0005``."""
 
     own_us: float
     tables: float  # a megabyte of tables
@@ -105,13 +102,23 @@ class MatrixCosts(NamedTuple):
     products: float  # a megabyte of what slots are multiplied by
     both: float  # a megabyte of X and Y
     step: float  # a block of the longest row
-    turn: float  # the same for each lane that shares a row of X
 
 
-MATRIX_COSTS = {
-    1: MatrixCosts(2.9, 0.072, 0.056, 0.009, 0.35, 0.133, 0.067),
-    2: MatrixCosts(5.4, 0.19, 0.064, 0.009, 0.30, 0.288, 0.0),
-}
+class SingleCosts(NamedTuple):
+    """The same with single columns."""
+
+    own_us: float
+    entries: float  # a megabyte of tables but for padding
+    padding: float  # a megabyte of padding
+    rows_of_x: float  # a megabyte of rows of X, one for each nonzero
+    uneven: float  # the share of that for each slot of padding a nonzero, up to MOST_UNEVEN
+    both: float  # a megabyte of X and Y
+    step: float  # an entry of the longest row,
+    vector: float  # and each vector of a row of X for it, up to MOST_VECTORS
+
+
+MATRIX_COSTS = MatrixCosts(5.4, 0.19, 0.064, 0.009, 0.30, 0.288)
+SINGLE_COSTS, MOST_UNEVEN, MOST_VECTORS = SingleCosts(4.7, 0.228, 0.70, 0.058, 0.45, 0.171, 0.0006, 0.0006), 3, 16
 
 
 class BBCSRArray(FormatArray):
@@ -462,20 +469,15 @@ class BBCSRArray(FormatArray):
         if device != "cuda":
             return super()._microseconds_of_matrix(name, stats, device, of_vector, columns)
         size, item = cls._variant_keywords(name.removeprefix(cls.format))["block_size"], stats.dtype.itemsize
-        costs, n_bytes = MATRIX_COSTS[min(size, 2)], stats.table_bytes[name]
+        n_bytes, width = stats.table_bytes[name], columns * item / 1e6
         slots = _slots(n_bytes, size, item)
-        vectors = -(-columns // max(1, min(4, 16 // item)))
-        lanes = min(16, 1 << (vectors - 1).bit_length())  # times the vectors that each holds
-        n_bins = -(-stats.shape[0] // WARP)
         if size == 1:
-            while lanes > 1 and n_bins * -(-vectors // lanes) < ENOUGH_TILES[lanes > 2]:
-                lanes //= 2
-        return float(
-            costs.own_us
-            + costs.tables * n_bytes / 1e6
-            + ((costs.rows_of_x / size + costs.products) * slots + costs.both * sum(stats.shape)) * columns * item / 1e6
-            + (costs.step + costs.turn * lanes) * stats.row_max / size
-        )
+            vectors = -(-columns // max(1, min(4, 16 // item)))
+            return _of_single_columns(stats, n_bytes / 1e6, slots / max(1, stats.nnz), width, vectors)
+        costs = MATRIX_COSTS
+        rows_of_x = (costs.rows_of_x / size + costs.products) * slots
+        moved = costs.tables * n_bytes / 1e6 + (rows_of_x + costs.both * sum(stats.shape)) * width
+        return float(costs.own_us + moved + costs.step * stats.row_max / size)
 
     @classmethod
     def _why(cls, name: str, stats: Any) -> str:
@@ -483,6 +485,18 @@ class BBCSRArray(FormatArray):
         if size == 1:
             return f"rows have {stats.row_min} to {stats.row_max} nonzeros"
         return f"{size} x {size} blocks hold {stats.block_fill[size]:.2f} entries a nonzero"
+
+
+def _of_single_columns(stats: Any, tables: float, fill: float, width: float, vectors: int) -> float:
+    """Microseconds of ``A @ X`` on a GPU with single columns: `tables` and `width`, of a row of X, in megabytes, `fill` slots a
+    nonzero.
+    """
+    costs, entries = SINGLE_COSTS, tables / max(1.0, fill)
+    uneven = 1 + costs.uneven * min(MOST_UNEVEN, max(0.0, fill - 1))
+    moved = costs.entries * entries + costs.padding * (tables - entries)
+    moved += (costs.rows_of_x * uneven * stats.nnz + costs.both * sum(stats.shape)) * width
+    longest = (costs.step + costs.vector * min(vectors, MOST_VECTORS)) * stats.row_max
+    return float(costs.own_us + math.hypot(moved, longest))
 
 
 def _slots(n_bytes: int, block_size: int, itemsize: int) -> float:

@@ -105,7 +105,7 @@ FACTOR, FACTOR_WAITING = 1.33, 1.05
 VECTOR_COSTS = (7.2, 0.313)
 
 #: Microseconds of ``A @ X`` on a GPU: its own, and of a megabyte of tables, of rows of X (one a nonzero), of X and Y.
-MATRIX_COSTS = (7.9, 0.674, 0.116, 0.214)
+MATRIX_COSTS = (8.1, 0.349, 0.092, 0.161)
 
 
 class Chunk(NamedTuple):
@@ -436,6 +436,15 @@ class CVRArray(FormatArray):
             return streaming * (FACTOR_WAITING if item >= 8 and n_bytes > LARGE else FACTOR)
         own_us, moved = VECTOR_COSTS
         return float(own_us + moved * (n_bytes + sum(stats.shape) * item) / 1e6)
+
+    @classmethod
+    def _for_columns(cls, csr: CSR, columns: int) -> dict[str, Any]:
+        device = devices.of(csr.data)
+        if device.kind != "cuda" or columns == 1 or not csr.nnz:
+            return {}
+        module = cls._module(device)
+        with device.use():
+            return {"n_chunks": module.n_chunks_for_columns(csr, module.default_n_lanes(csr), columns)}
 
     @classmethod
     def _microseconds_of_matrix(cls, name: str, stats: Any, device: str, of_vector: float, columns: int) -> float:

@@ -9,7 +9,7 @@
 
 // bbcsr_matmat: all bins, row by row
 //
-// mapping   one warp a bin and W * G * V columns (blockIdx.y counts these). The 32 / G groups of the warp take 32 / G rows
+// mapping   one warp a bin and W * G * V columns (tile_of_block() counts these). The 32 / G groups of the warp take 32 / G rows
 //           at a time, and G turns make 32 rows: so values and block columns are loaded once, by the lane of their row,
 //           and each turn fetches its own by shuffles. With blocks of 1 they are loaded one step ahead
 // traffic   slot: sizeof(A) + (2 or sizeof(I)) / B bytes for each W * G * V columns, with holes sizeof(M) / B more; and X;
@@ -108,7 +108,7 @@ bbcsr_matmat(const Bbcsr<A, I, M> m, int64 k, const Y* __restrict__ x, Y* __rest
     if (bin >= m.n_bins) return;
     const int lane = lane_id();
     // the last columns go with some before them, which are not stored twice, where there are as many
-    const int64 begin = blockIdx.y * (int64)(W * G * V), at = max(min(begin, k - W * G * V), (int64)0) + lane % G * V;
+    const int64 begin = tile_of_block() * (W * G * V), at = max(min(begin, k - W * G * V), (int64)0) + lane % G * V;
     const Bin<A, I, M, B, HOLES> own(m, values, bin, lane);
     Columns<Y, V, W, G * V> sum[G] = {};
     const O row_of_x = (O)(k / V);
@@ -145,7 +145,7 @@ __device__ constexpr int block_rows_of_a_bin(int B) {
 // bbcsr_matmat_blocks: all bins, block row by block row
 //
 // mapping   S groups of G lanes, of one warp, the rows of one block row that lie in one bin, and G * V columns
-//           (blockIdx.y counts these): each group every S-th block. A lane holds B sums for each of its columns, and a
+//           (tile_of_block() counts these): each group every S-th block. A lane holds B sums for each of its columns, and a
 //           row of X is loaded once for all B rows. The values of a block are loaded by the group's lanes, each its
 //           share, one block ahead, and passed on by shuffles
 // traffic   as bbcsr_matmat, but a row of X for each column of a block instead of each nonzero
@@ -205,7 +205,7 @@ __global__ void bbcsr_matmat_blocks(const Bbcsr<A, I, M> m, int64 k, const Y* __
     constexpr int GROUPS = block_rows_of_a_bin(B);
     const int64 group = (blockIdx.x * (int64)blockDim.x + threadIdx.x) / (G * S);
     const int part = threadIdx.x / G % S;
-    const int64 at = (blockIdx.y * (int64)G + threadIdx.x % G) * V;
+    const int64 at = (tile_of_block() * G + threadIdx.x % G) * V;
     const int64 bin = group / GROUPS, block_row = bin * WARP / B + group % GROUPS;
     const int64 row = max(block_row * B, bin * WARP), end = min(min(block_row * B + B, bin * WARP + WARP), m.n_rows);
     const bool is_here = bin < m.n_bins && row < end;

@@ -22,10 +22,12 @@ struct Records {
             if (lane >= apart) upto += other;
         }
         uint32 steps = 0;
-#pragma unroll 1
-        for (int i = 0; i < WARP; ++i) {
-            const uint32 of = __ballot_sync(FULL, own >> i & 1);
-            if (lane == i) steps = of;
+        if (warp * WARP < n_steps) {
+#pragma unroll
+            for (int i = 0; i < WARP; ++i) {
+                const uint32 of = __ballot_sync(FULL, own >> i & 1);
+                if (lane == i) steps = of;
+            }
         }
         __syncthreads();  // the steps before are done with
         mask[warp][lane] = own;
@@ -91,7 +93,7 @@ __device__ void add_parts(const MatrixCuts<Y>& cuts, const Cvr<A, I>& m, int64 c
         const int* const span = cuts.span + 2 * (chunk + threadIdx.x);
         const int begin = span[0], others = span[1] - begin - 1;
         const bool counts = row >= 0 && (threadIdx.x == 0 || begin == chunk);
-        is_last[threadIdx.x] = counts && atomicInc(cuts.arrived + blockIdx.y * m.n_chunks + begin, others) == others;
+        is_last[threadIdx.x] = counts && atomicInc(cuts.arrived + tile_of_block() * m.n_chunks + begin, others) == others;
         __threadfence();
     }
     __syncthreads();
@@ -121,7 +123,7 @@ __device__ void add_parts(const MatrixCuts<Y>& cuts, const Cvr<A, I>& m, int64 c
 
 // cvr_matmat: all chunks
 //
-// mapping   one thread block a chunk and W * G * V columns (blockIdx.y counts these), one group of G lanes each lane of
+// mapping   one thread block a chunk and W * G * V columns (tile_of_block() counts these), one group of G lanes each lane of
 //           the chunk
 // traffic   nonzero: sizeof(A) + 2 or sizeof(I) + 1/8 bytes for each W * G * V columns, and a row of X from L1 or L2;
 //           row: sizeof(I) + k sizeof(Y)
@@ -165,6 +167,9 @@ __device__ void multiply(const Cvr<A, I>& m, const Opened<A>& values, int64 chun
             load_steps<L>(c, (const I*)col, left);
         col = (const char*)col + U * L * (is_narrow ? sizeof(uint16) : sizeof(I));
     };
+    // ahead, as nothing else is there to wait with
+    const I after = cuts.span && chunk + 1 < m.n_chunks ? m.carry_row[chunk + 1] : I(-1);
+    const I tail = active ? m.tail[chunk * L + slot] : I(-1);
     Part sum = {};
     load_columns(n_steps);
 #pragma unroll 1
@@ -205,8 +210,6 @@ __device__ void multiply(const Cvr<A, I>& m, const Opened<A>& values, int64 chun
             sum = {};
         }
     }
-    const I after = cuts.span && chunk + 1 < m.n_chunks ? m.carry_row[chunk + 1] : I(-1);
-    const I tail = active ? m.tail[chunk * L + slot] : I(-1);
     __syncthreads();
     const int from = taken_from[lane_id()];
     uint32 others = 0;
@@ -246,7 +249,7 @@ template <class A, class Y, class I, int L, int G, int V, int W, int U, int UPDA
 __global__ __launch_bounds__(WARP* G, blocks_at_once(G)) void cvr_matmat(
     const Cvr<A, I> m, int k, const Y* __restrict__ x, Y* __restrict__ y, const MatrixCuts<Y> cuts, Y alpha, Y beta) {
     const Opened<A>& values = m.val.opened();
-    const int at = (blockIdx.y * (W * G) + threadIdx.x % G) * V;
+    const int at = (int)min((tile_of_block() * (W * G) + threadIdx.x % G) * V, (int64)k);
 #pragma unroll 1
     for (int64 i = blockIdx.x * (int64)WARP + threadIdx.x / G; i < m.n_empty; i += gridDim.x * (int64)WARP)
         Columns<Y, V, W, G * V>{}.store(y + (int64)m.empty_row[i] * k + at, at, k, alpha, beta, UPDATE);

@@ -3,6 +3,10 @@
 // A group of G lanes holds W * G * V neighbouring columns of one row of X or Y: each lane W vectors of V numbers, G * V
 // columns apart, one vector load each.
 
+// which columns a thread block multiplies by, counted in what it takes at a time. A grid has room for 65,535 in y, so z
+// counts further ones; the last may lie beyond all columns
+__device__ inline int64 tile_of_block() { return blockIdx.z * (int64)gridDim.y + blockIdx.y; }
+
 // V neighbouring numbers as one load or store
 template <class Y, int V>
 struct alignas(V * sizeof(Y) < 16 ? V * sizeof(Y) : 16) Vector {

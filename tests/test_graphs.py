@@ -13,6 +13,7 @@ BUILDS = {
     "cvr": lambda csr, device: CVRArray(csr, device=device),
     "cvr with cut rows": lambda csr, device: CVRArray(csr, n_chunks=50, split="nnz", device=device),
     "bbcsr": lambda csr, device: BBCSRArray(csr, block_size=3, device=device),
+    "bbcsr of single columns": lambda csr, device: BBCSRArray(csr, block_size=1, device=device),
 }
 PRODUCTS = {
     "A @ x": ((), lambda A, x, out: A.matvec(x, out=out)),

@@ -747,6 +747,7 @@ def check_mixed_precision(columns, M, dtype, device):
     assert (relative(csr, get(x), b) <= 1.05e-12).all()
 
 
+@pytest.mark.usefixtures("always_mixed")
 def test_mixed_precision_takes_about_as_many_iterations():
     """Residuals are replaced, and directions kept."""
     csr = poisson(60)

@@ -108,19 +108,47 @@ def test_rounding(build, dtype, device):
         assert_columns(build(csr, device) @ put(x, device), csr, x)
 
 
-@pytest.mark.parametrize(
-    ("block_size", "dtype"), [(1, "float32"), (1, "float64"), (1, "complex128"), (12, "int8"), (12, "float32")]
-)
-def test_layouts_of_many_bins(block_size, dtype, gpu, monkeypatch):
-    """A matrix as small as these has fewer lanes a row otherwise. X has entries that no product may touch: those of
-    columns without a nonzero, and, for padding, of the rows that have one.
-    """
+#: How ``A @ X`` shares the rows of a matrix as small as these, by what it takes for few and for many.
+SHARINGS = {
+    "one group a row": {"ENOUGH_THREADS": 0},
+    "many groups a row": {"ENOUGH_THREADS": 1 << 20},
+    "four vectors a lane": {"MANY_ROWS": 0},
+    "a thread block a row": {"LEAST_LONG": 0, "LONG_FACTOR": 0},
+    "a thread block a long row": {"LEAST_LONG": 6, "LONG_FACTOR": 0},
+    "turns": {"MANY_BINS": 0, "FEW_VECTORS": (1 << 20,) * 3, "ENOUGH_TILES": (0, 0)},
+}
+
+
+def share(monkeypatch, how):
     from cvrarray.gpu import bbcsr
 
-    monkeypatch.setattr(bbcsr, "ENOUGH_TILES", (0, 0))
+    for name, value in SHARINGS[how].items():
+        monkeypatch.setattr(bbcsr, name, value)
+
+
+@pytest.mark.parametrize(
+    ("how", "block_size", "dtype"),
+    [
+        ("one group a row", 1, "float32"),
+        ("one group a row", 1, "int8"),
+        ("many groups a row", 1, "float64"),
+        ("four vectors a lane", 1, "float32"),
+        ("a thread block a row", 1, "float64"),
+        ("a thread block a long row", 1, "complex128"),
+        ("turns", 1, "float32"),
+        ("turns", 1, "complex128"),
+        ("turns", 12, "int8"),
+        ("turns", 12, "float32"),
+    ],
+)
+def test_layouts_of_rows(how, block_size, dtype, gpu, monkeypatch):
+    """X has entries that no product may touch: those of columns without a nonzero, and, for padding, of the rows that
+    have one.
+    """
+    share(monkeypatch, how)
     for name in (*VARIED, "blocks_over_the_edge", "wide_blocks_over_the_edge", "power_law", "narrow_and_wide_tiles"):
         csr = zoo.integers(name, dtype)
-        for k in (1, 8, 9, 16, 36, 64, 100):
+        for k in (1, 6, 8, 9, 16, 36, 64, 140):
             x = matrix(csr.shape[1], k, dtype)
             if x.dtype.kind in "fc":
                 x[np.diff(csr.tocsc().indptr) == 0] = np.nan
@@ -129,11 +157,53 @@ def test_layouts_of_many_bins(block_size, dtype, gpu, monkeypatch):
             np.testing.assert_array_equal(get(out), (csr @ x).astype(dtype) + np.asarray(6, dtype), f"{name}, {k} columns")
 
 
-def test_padding_does_not_touch_x(gpu, monkeypatch):
-    """Padding loads the first row of X that its bin needs: nan and inf there stay in the rows that need it."""
-    from cvrarray.gpu import bbcsr
+@TYPICAL_BUILDS
+def test_more_tiles_of_columns_than_a_grid_has_in_y(build, gpu, monkeypatch):
+    """z counts further ones, and the last of these may lie beyond all columns."""
+    from cvrarray.gpu import compiler
 
-    monkeypatch.setattr(bbcsr, "ENOUGH_TILES", (0, 0))
+    monkeypatch.setattr(compiler, "MOST_IN_Y", 2)
+    csr = zoo.integers("rows_of_mixed_length", np.float64)
+    for k in (100, 321):
+        x, before = matrix(csr.shape[1], k), matrix(csr.shape[0], k, seed=9)
+        out = put(before.copy(), gpu)
+        build(csr, gpu).matmat(put(x, gpu), out=out, beta=2)
+        np.testing.assert_array_equal(get(out), csr.toarray() @ x + 2 * before)
+
+
+def test_chunks_for_many_columns(gpu):
+    """Wide X has fewer and longer chunks, where the device has enough blocks without them."""
+    from cvrarray.input import coercion
+
+    csr = zoo.integers("power_law", np.float32)
+    on_gpu = coercion.as_csr(cvrarray.CVRArray(csr, device=gpu).tocsr())
+    default = cvrarray.CVRArray(csr, device=gpu).n_chunks
+    assert cvrarray.CVRArray._for_columns(on_gpu, 1) == {}
+    for k in (4, 1 << 15):
+        (n_chunks,) = cvrarray.CVRArray._for_columns(on_gpu, k).values()
+        assert 1 <= n_chunks <= default
+        assert k == 4 or n_chunks < default
+        x = matrix(csr.shape[1], k, np.float32)
+        y = cvrarray.CVRArray(csr, n_chunks=n_chunks, device=gpu) @ put(x, gpu)
+        np.testing.assert_array_equal(get(y), csr @ x)
+    A = cvrarray.asarray(csr, device=gpu, columns=64)
+    np.testing.assert_array_equal(get(A @ put(x[:, :64], gpu)), csr @ x[:, :64])
+
+
+def test_rows_of_x_that_are_too_long_for_cvr(gpu, monkeypatch):
+    from cvrarray.gpu import cvr
+
+    monkeypatch.setattr(cvr, "MOST_ROW_BYTES", 100)
+    A = cvrarray.CVRArray(np.eye(4), device=gpu)
+    assert (A @ put(np.ones((4, 12)), gpu)).shape == (4, 12)
+    with pytest.raises(ValueError, match="at most 12 columns of float64; got 13"):
+        A @ put(np.ones((4, 13)), gpu)
+
+
+@pytest.mark.parametrize("how", SHARINGS)
+def test_padding_does_not_touch_x(how, gpu, monkeypatch):
+    """nan and inf in rows of X stay in the rows of A that need them."""
+    share(monkeypatch, how)
     csr = zoo.integers("rows_of_mixed_length", np.float32)
     for k in (4, 16, 64):
         x = matrix(csr.shape[1], k, np.float32)
@@ -142,6 +212,16 @@ def test_padding_does_not_touch_x(gpu, monkeypatch):
         for block_size in (1, 12):
             y = cvrarray.BBCSRArray(csr, block_size=block_size, device=gpu) @ put(x, gpu)
             np.testing.assert_array_equal(np.isfinite(get(y)), np.isfinite(csr @ x))
+
+
+@TYPICAL_BUILDS
+def test_values_that_are_all_infinite(build, device):
+    """Where one value stands for all, padding has no 0 of its own."""
+    csr = zoo.integers("rows_of_mixed_length", np.float64)
+    csr.data[:] = np.inf
+    for k in (4, 70):
+        x = np.abs(matrix(csr.shape[1], k)) + 1
+        np.testing.assert_array_equal(get(build(csr, device) @ put(x, device)), csr @ x)
 
 
 @BUILD

@@ -271,6 +271,11 @@ class FormatArray(SparseArray):
         return of_vector * columns
 
     @classmethod
+    def _for_columns(cls, csr: CSR, columns: int) -> dict[str, Any]:
+        """The constructor's keywords for products of `csr` with so many columns, but for those of the variant."""
+        return {}
+
+    @classmethod
     def _why(cls, name: str, stats: Any) -> str:
         """What about the matrix makes a variant the right one, in a few words."""
         raise NotImplementedError

@@ -101,7 +101,7 @@ def asarray(
     columns : int
         A hint for ``format="auto"``: how many columns the dense arrays have that the result will be multiplied by. 1
         stands for vectors. Any array multiplies by any number of columns; the fastest format for 64 may be another one
-        than for a vector.
+        than for a vector, or on a GPU have longer chunks.
     values : {"auto", "plain"}
         ``"auto"`` stores values in fewer bytes where that pays: one value once, at most 256 different ones as 8-bit
         numbers, float64 that is exactly float32 as such. Every result has the same bits as with ``"plain"``. ``plan``
@@ -146,7 +146,8 @@ def asarray(
     if format != "auto":
         return formats.named(format)(csr, **given, **parameters)
     plan = choose(statistics(csr, exact=False), devices.of(csr.data).kind, columns)
-    return _explained(formats.named(plan.format)(csr, **given, **plan.keywords), plan.reason)
+    cls = formats.named(plan.format)
+    return _explained(cls(csr, **given, **plan.keywords, **cls._for_columns(csr, columns)), plan.reason)
 
 
 def _explained(array: FormatArray, reason: str | None) -> FormatArray:

@@ -12,15 +12,17 @@ from __future__ import annotations
 
 import argparse
 import os
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
 import numpy as np
+import scipy.io
 import scipy.sparse
 
-from .. import formats
+from .. import files, formats
 from ..choice import construct, model
 from ..core import devices
 from ..core.tables import NARROW
@@ -55,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
     device = devices.default() if args.device is None else devices.parse(args.device)
     dtypes = [_dtype(name) for name in args.dtypes]
     begin = time.perf_counter()
-    rows: list[list[Any]] = [["the choice of a format", "", _seconds(lambda: choose(device))]]
+    rows: list[list[Any]] = [["the choice of a format", "", _seconds(lambda: choose(device))], ["files", "", _seconds(read)]]
     for format in args.formats:
         for dtype in dtypes:
             for values in args.values:
@@ -95,6 +97,16 @@ def choose(device: devices.Device) -> None:
     """Let ``asarray`` choose for each matrix, without converting it."""
     for csr in matrices(device):
         model.choose(model.statistics(construct.placed(csr, device), exact=False), device.kind)
+
+
+def read() -> None:
+    """Read a Matrix Market file, and the arrays of an archive, which are looked at on the CPU in any case."""
+    matrix = next(matrices(devices.CPU))
+    with tempfile.TemporaryDirectory() as folder:
+        scipy.io.mmwrite(f"{folder}/m.mtx", matrix)
+        scipy.sparse.save_npz(f"{folder}/m.npz", matrix, compressed=False)
+        for name in ("m.mtx", "m.npz"):
+            files.read_csr(f"{folder}/{name}")
 
 
 def valued(csr: scipy.sparse.csr_array, values: str, dtype: np.dtype) -> scipy.sparse.csr_array:

@@ -21,6 +21,7 @@ import gzip
 import io
 import os
 import stat
+import threading
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -35,7 +36,8 @@ from ..core.tables import CSR
 from ..input import coercion
 from ..input.limits import Limit
 from . import cvra, matrix_market, npz
-from .guards import BLOCK, MOST_INFLATION, naming
+from .archive import RawFile, members
+from .guards import MOST_INFLATION, naming
 
 
 def read(
@@ -215,7 +217,8 @@ def load(path: str | os.PathLike[str], *, device: Any = None, verify: bool = Tru
         head = file.peek(_HEAD)[:24]
         if not head.startswith(_ZIP):
             raise ValueError(f"must be a file of cvrarray.save; it begins with {head!r}. Try cvrarray.read")
-        A = cvra.read(file, verify)
+        with zipfile.ZipFile(file) as archive:
+            A = cvra.read(file, archive, verify)
         if verify:
             A.check()
     return A.to_device(target)
@@ -224,6 +227,7 @@ def load(path: str | os.PathLike[str], *, device: Any = None, verify: bool = Tru
 # ------------------------------------------------------------------------------------------------ what a file is
 
 _HEAD = 512  # bytes that show a file's kind
+_BUFFER = 1 << 16  # bytes: what is larger is read past it
 _ZIP, _GZIP, _BANNERS = b"PK", b"\x1f\x8b", (b"%%MatrixMarket", b"%MatrixMarket")
 
 
@@ -246,12 +250,11 @@ def _read(
             raise ValueError("is empty")
         if head.startswith(_ZIP):
             with zipfile.ZipFile(file) as archive:
-                ours = cvra.HEADER in npz.members(archive)
-            if ours:
-                found = array = cvra.read(file, verify=True)
-                array.check()
-            else:
-                found = npz.read(file, limit)
+                if cvra.HEADER in members(archive):
+                    found = array = cvra.read(file, archive, verify=True)
+                    array.check()
+                else:
+                    found = npz.read(file, archive, limit)
         elif head.startswith(_GZIP):
             with gzip.GzipFile(fileobj=file) as text:
                 found = _read_text(text, MOST_INFLATION * size, limit)
@@ -279,17 +282,24 @@ def _read_text(file: BinaryIO | gzip.GzipFile, size: int, limit: Limit) -> CSR:
 # ------------------------------------------------------------------------------------------------ open and replace
 
 
-class _MeteredFile(io.FileIO):
+class _MeteredFile(RawFile):
     """A file that tells how much of it has been read."""
 
     def __init__(self, path: str, progress: Callable[[int, int], object]):
         super().__init__(path)
         self._progress, self._done, self._size = progress, 0, os.fstat(self.fileno()).st_size
+        self._counting = threading.Lock()
 
     def readinto(self, buffer: Any) -> int:
-        n_bytes = super().readinto(buffer)
-        self._done = min(self._done + n_bytes, self._size)  # a zip's directory is read twice
-        self._progress(self._done, self._size)
+        return self._counted(super().readinto(buffer))
+
+    def read_at(self, memory: memoryview, begin: int) -> int:
+        return self._counted(super().read_at(memory, begin))
+
+    def _counted(self, n_bytes: int) -> int:
+        with self._counting:
+            self._done = min(self._done + n_bytes, self._size)  # a zip's directory is read twice
+            self._progress(self._done, self._size)
         return n_bytes
 
 
@@ -298,8 +308,8 @@ def _open(path: str, progress: Callable[[int, int], object] | None = None) -> io
     mode = os.stat(path).st_mode
     if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
         raise ValueError("must be a regular file. Write the data to one first")
-    raw = io.FileIO(path) if progress is None else _MeteredFile(path, progress)
-    return io.BufferedReader(raw, BLOCK)
+    raw = RawFile(path) if progress is None else _MeteredFile(path, progress)
+    return io.BufferedReader(raw, _BUFFER)
 
 
 class _MeteredOutput(io.FileIO):

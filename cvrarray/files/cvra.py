@@ -27,7 +27,7 @@ import json
 import math
 import struct
 import zipfile
-import zlib
+from functools import partial
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -43,11 +43,13 @@ from ..core.tables import WARP, mask_dtype
 from ..formats import FORMATS
 from ..input import coercion
 from . import npz
-from .guards import BLOCK, naming
+from .archive import StoredZip, begin_of, members
+from .guards import naming
 
 HEADER = "cvrarray.json"  #: the member that tells a file of ours from other zips
 
 _ALIGNMENT = 64
+_HEAD = 1 << 14  # bytes of an array's member that are looked at; none has a longer header
 #: dtypes that values may have
 _VALUE_DTYPES = ["|b1", "|i1", "<i2", "<i4", "<i8", "|u1", "<u2", "<u4", "<u8", "<f2", "<f4", "<f8", "<c8", "<c16"]
 
@@ -56,17 +58,16 @@ def write(file: BinaryIO, A: SparseArray) -> None:
     """Write `A` to an empty `file`; an array on a GPU is copied to the host table by table."""
     assert isinstance(A, FormatArray)
     header, arrays = describe(A)
-    with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
-        archive.writestr(_aligned_member(HEADER, file.tell()), json.dumps(header, indent=1))
-        for name, array in arrays.items():
-            host = np.ascontiguousarray(devices.move(array, devices.CPU), on_disk(array.dtype))
-            member = _aligned_member(f"{name}.npy", file.tell())
-            with archive.open(member, "w", force_zip64=True) as stream:
-                np.lib.format.write_array(stream, host, version=(1, 0))
+    archive = StoredZip(file)
+    archive.add(_aligned_member(HEADER, file.tell()), lambda stream: stream.write(json.dumps(header).encode()))
+    for name, array in arrays.items():
+        host = np.ascontiguousarray(devices.move(array, devices.CPU), on_disk(array.dtype))
+        archive.add(_aligned_member(f"{name}.npy", file.tell()), partial(np.lib.format.write_array, array=host, version=(1, 0)))
+    archive.close()
 
 
-def read(file: BinaryIO, verify: bool) -> SparseArray:
-    """The array in `file`, its tables mapped; the checksums are compared where `verify` says so, the invariants never.
+def read(file: BinaryIO, archive: zipfile.ZipFile, verify: bool) -> SparseArray:
+    """The array in `file`, a zip, its tables mapped; the checksums are compared where `verify` says so, the invariants never.
 
     Raises
     ------
@@ -75,22 +76,22 @@ def read(file: BinaryIO, verify: bool) -> SparseArray:
     zipfile.BadZipFile
         The zip itself is damaged.
     """
-    with zipfile.ZipFile(file) as archive:
-        members = npz.members(archive)
-    if HEADER not in members:
+    listed = members(archive)
+    if HEADER not in listed:
         raise ValueError(f"must be a file of cvrarray.save; it has no member {HEADER}. Try cvrarray.read")
-    buffer = np.memmap(file, np.uint8, mode="r")
+    mapped = np.memmap(file, np.uint8, mode="r")
+    buffer = mapped.view(np.ndarray)  # slices of a memmap take ten times as long
     with naming(f"member {HEADER}"):
-        header = json.loads(buffer[_content(buffer, members[HEADER], verify=True)].tobytes())
+        header = json.loads(buffer[_content(buffer, listed[HEADER], verify=True)].tobytes())
         check_header(header)
-    listed = {HEADER, *(f"{name}.npy" for name in header["arrays"])}
-    if members.keys() != listed:
-        odd = ", ".join(sorted(members.keys() ^ listed))
+    wanted = {HEADER, *(f"{name}.npy" for name in header["arrays"])}
+    if listed.keys() != wanted:
+        odd = ", ".join(sorted(listed.keys() ^ wanted))
         raise ValueError(f"must have the members that {HEADER} lists and no other; missing or surplus: {odd}")
     arrays = {}
     for name, found in header["arrays"].items():
         with naming(f"member {name}.npy"):
-            arrays[name] = _map_array(buffer, members[f"{name}.npy"], found["dtype"], tuple(found["shape"]), verify)
+            arrays[name] = _map_array(mapped, buffer, listed[f"{name}.npy"], found["dtype"], tuple(found["shape"]), verify)
     return assemble(header, arrays)
 
 
@@ -120,38 +121,43 @@ def _content(buffer: np.ndarray, member: zipfile.ZipInfo, verify: bool) -> slice
     """Where a member's content lies in `buffer`, the mapped file."""
     if member.compress_type != zipfile.ZIP_STORED or member.flag_bits & 1:
         raise ValueError("is compressed or encrypted, and so cannot be mapped. Save the array again")
-    name_size, extra_size = struct.unpack_from("<HH", buffer, member.header_offset + 26)
-    name = slice(member.header_offset + 30, member.header_offset + 30 + name_size)
-    content = slice(name.stop + extra_size, name.stop + extra_size + member.file_size)
-    if bytes(buffer[name]) != member.filename.encode() or content.stop > buffer.size:
-        raise ValueError("is not where the zip's directory says. The file is damaged")
-    if verify and _crc(buffer[content]) != member.CRC:
+    begin = begin_of(member, lambda first, n_bytes: buffer[first : first + n_bytes].tobytes(), buffer.size)
+    content = slice(begin, begin + member.file_size)
+    if verify and devices.CPU.backend("crc32").crc32(buffer[content]) != member.CRC:
         raise ValueError("does not match its checksum. The file is damaged")
     return content
 
 
-def _crc(content: np.ndarray) -> int:
-    """CRC-32, a block at a time: of a large file only these pages need be in memory."""
-    crc = 0
-    for first in range(0, content.size, BLOCK):
-        crc = zlib.crc32(content[first : first + BLOCK], crc)
-    return crc
-
-
-def _map_array(buffer: np.ndarray, member: zipfile.ZipInfo, dtype: str, shape: tuple[int, ...], verify: bool) -> np.ndarray:
-    """A member's array where it lies in `buffer`, the mapped file; on a big-endian machine a copy."""
+def _map_array(
+    mapped: np.memmap, buffer: np.ndarray, member: zipfile.ZipInfo, dtype: str, shape: tuple[int, ...], verify: bool
+) -> np.ndarray:
+    """A member's array where it lies in the mapped file, which `buffer` views; on a big-endian machine a copy."""
     content = _content(buffer, member, verify)
-    stream = io.BytesIO(buffer[content][:BLOCK].tobytes())
-    found = npz.read_npy_header(stream)
-    if found != (shape, False, np.dtype(dtype)):
-        raise ValueError(f"must hold {dtype} of shape {shape}, as {HEADER} says; got {found[2].str}, {found[0]}")
-    first = content.start + stream.tell()
+    head = buffer[content][:_HEAD].tobytes()
+    first = content.start + (_written_header(head, dtype, shape) or _read_header(head, dtype, shape))
     if content.stop - first != math.prod(shape) * np.dtype(dtype).itemsize:
         raise ValueError(f"must hold {dtype} of shape {shape}; it holds {content.stop - first} bytes")
     if first % _ALIGNMENT:
         raise ValueError(f"must have values at a multiple of {_ALIGNMENT} bytes; got {first}. Save the array again")
-    array = np.ndarray(shape, dtype, buffer, first)
+    array = np.ndarray(shape, dtype, mapped, first)
     return array.astype(array.dtype.newbyteorder("="), copy=False)
+
+
+def _written_header(head: bytes, dtype: str, shape: tuple[int, ...]) -> int:
+    """Bytes of an npy header if it is, letter by letter, what NumPy writes of such an array; else 0."""
+    text = f"{{'descr': '{dtype}', 'fortran_order': False, 'shape': {shape}, }}".encode()
+    end = 10 + int.from_bytes(head[8:10], "little")
+    is_so = head[:8] == b"\x93NUMPY\1\0" and head[10:end].rstrip() == text and end <= len(head)
+    return end if is_so else 0
+
+
+def _read_header(head: bytes, dtype: str, shape: tuple[int, ...]) -> int:
+    """Bytes of an npy header; ValueError unless it is that of such an array."""
+    stream = io.BytesIO(head)
+    found = npz.read_npy_header(stream)
+    if found != (shape, False, np.dtype(dtype)):
+        raise ValueError(f"must hold {dtype} of shape {shape}, as {HEADER} says; got {found[2].str}, {found[0]}")
+    return stream.tell()
 
 
 # ------------------------------------------------------------------------------------------------ cvrarray.json

@@ -20,11 +20,10 @@ cannot hold. Comments and blank lines are skipped as they come in: they take no 
 from __future__ import annotations
 
 import gzip
-import itertools
 import os
 import re
 from collections.abc import Iterator
-from typing import BinaryIO, NamedTuple
+from typing import BinaryIO, NamedTuple, cast
 
 import numpy as np
 
@@ -33,6 +32,7 @@ from ..core.tables import CSR
 from ..input import coercion
 from ..input.limits import Limit
 from .guards import BLOCK
+from .lines import Block, Lines
 
 _REAL = rb"-?+(?:(?:\d++(?:\.\d*+)?+|\.\d++)(?:[eE][+-]?+\d++)?+|(?i:nan|inf(?:inity)?+))"
 _COUNT = rb"\d++"
@@ -50,6 +50,16 @@ _VALUE = {
 #: The words of a banner: what it announces, layout, field, symmetry. SciPy calls double what the definition calls real.
 _LAYOUTS, _SYMMETRIES = ("coordinate", "array"), ("general", "symmetric", "skew-symmetric", "hermitian")
 _FIELDS = {**dict(zip(_VALUE, _VALUE, strict=True)), "double": "real"}
+
+#: dtypes of values, by field; a pattern has none.
+_DTYPES = {"pattern": "", "integer": "i8", "unsigned-integer": "u8", "real": "f8", "complex": "c16"}
+
+#: Bits of a value's words, real and imaginary part, that its mirror image has the other way; and what it has more.
+_SIGN = 1 << 63
+_MIRROR = {"symmetric": ((0, 0), 0), "skew-symmetric": ((_SIGN, _SIGN), 0), "hermitian": ((0, _SIGN), 0)}
+
+_HEADER_BYTES = 1 << 12  # read at a time until the entries begin
+_LEFT = 1 << 10  #: lines of a block that compiled code leaves at a time
 
 #: Comments and blank lines, as many as there are, never looking back.
 _SKIPPED = re.compile(rb"(?:[ \t\r]*+%[^\n]*+\n|[ \t\r]*+\n)*+")
@@ -75,23 +85,16 @@ class _Header(NamedTuple):
 def read(file: BinaryIO | gzip.GzipFile, text_size: int, limit: Limit) -> CSR:
     """Canonical CSR of a Matrix Market file that holds at most `text_size` bytes of text and may ask for `limit`.
 
-    SciPy's compiled reader does the reading, but it trusts the text: it takes 1.5 for 1 in an integer file and 1.0D+05
-    for 1.0, overlooks what follows the last number it wants, writes outside its arrays for a symmetric file that is
-    not square, and dies of a NUL, or of no rows in an array file; and it adds an array's values to zeros, which loses
-    the sign of -0.0. So it is handed only what has been checked: as a general matrix by coordinates, or as an array of
-    one column where the signs of zeros do not matter, because real zeros are not stored.
+    Compiled code (:mod:`cvrarray.cpu.text`) reads the plain entries of a block of lines while other threads read those
+    of others; :class:`_Reader` reads what it leaves, or refuses it.
 
     Raises
     ------
     ValueError
         See the module.
     """
-    header, blocks = _read_header(file, text_size, limit)
-    if header.layout == "array":
-        blocks = _counted_blocks(blocks, header.n_entries, len(header.words))
-    row, col, val = _parse(header, header.n_entries, blocks, header.line + 1)
-    for _ in blocks:  # what SciPy's reader left is blank, but faults, and a gzip's checksum, may still come
-        pass
+    header, lines = _read_header(file, text_size, limit)
+    row, col, val = _parse(header, lines)
     if header.layout == "array":
         row, col, val = _places(header, val)
     row, col, val = _mirrored(row, col, val, header)
@@ -115,21 +118,26 @@ def read_pieces(file: BinaryIO, text_size: int, n_bytes: int) -> tuple[tuple[int
         As :func:`read`; also for an array file, and for one that keeps only half of the matrix but not to one triangle
         (whether it stores both of a pair can be told only from all of it). Much of it is raised by the iterator.
     """
-    header, blocks = _read_header(file, text_size, Limit(os.fstat(file.fileno()).st_size))
+    header, lines = _read_header(file, text_size, Limit(os.fstat(file.fileno()).st_size))
     if header.layout == "array":
         raise ValueError(f"line {header.line}: must list entries to be read in pieces; it is an array. Use cvrarray.read")
-    return (header.n_rows, header.n_cols), _pieces(header, blocks, n_bytes)
+    return (header.n_rows, header.n_cols), _pieces(header, lines, n_bytes)
 
 
-def _pieces(header: _Header, blocks: Iterator[bytes], n_bytes: int) -> Iterator[tuple[np.ndarray, ...]]:
-    found, line, triangles = 0, header.line + 1, set()
-    while text := list(itertools.islice(blocks, max(1, n_bytes // BLOCK))):
-        n_entries = sum(map(_count_lines, text))
-        found += n_entries
-        if found > header.n_entries:
+def _pieces(header: _Header, lines: Lines, n_bytes: int) -> Iterator[tuple[np.ndarray, ...]]:
+    found, before, triangles = 0, -1, set()
+    while before < lines.n_bytes:
+        before = lines.n_bytes
+        most = min(header.n_entries - found, (n_bytes + BLOCK) // _least_bytes(header))
+        reader = _Reader(header, most)
+        lines.restart()
+        lines.each(reader.read, n_bytes)
+        found += reader.found
+        if reader.found > most:
             break
-        row, col, val = _parse(header, n_entries, iter(text), line)
-        line += sum(map(_n_newlines, text))
+        if not reader.found:
+            continue
+        row, col, val = reader.entries()
         if header.symmetry != "general":
             triangles |= {name for name, there in (("lower", row > col), ("upper", row < col)) if there.any()}
             if len(triangles) > 1:
@@ -142,39 +150,98 @@ def _pieces(header: _Header, blocks: Iterator[bytes], n_bytes: int) -> Iterator[
         raise ValueError(f"promises {header.n_entries} entries, but holds {'more' if found > header.n_entries else found}")
 
 
-def _parse(header: _Header, n_entries: int, blocks: Iterator[bytes], line: int) -> tuple[np.ndarray, ...]:
-    """(row, col, val) of checked text that begins at `line` of the file; of an array only `val` counts."""
-    from scipy.io import mmread
-
-    is_column = header.layout == "array" and header.field != "complex" and n_entries > 0
-    sizes = (n_entries, 1) if is_column else (header.n_rows, header.n_cols, n_entries)
-    layout = "array" if is_column else "coordinate"
-    first = f"%%MatrixMarket matrix {layout} {header.field} general\n{' '.join(map(str, sizes))}\n"
-    if header.layout == "array" and not is_column:
-        blocks = _numbered(blocks)
-    try:
-        found = mmread(_Text(first.encode(), blocks), spmatrix=False)
-    except ValueError as error:  # SciPy counts from the two lines above
-        place = re.match(r"Line (\d+): ", str(error))
-        if not place:
-            raise
-        raise ValueError(f"Line {int(place[1]) + line - 3}: {str(error)[place.end() :]}") from error
-    if is_column:
-        return np.empty(0, np.int64), np.empty(0, np.int64), found.reshape(-1)
-    return found.row, found.col, found.data
+def _parse(header: _Header, lines: Lines) -> tuple[np.ndarray, ...]:
+    """(row, col, val) of all entries; of an array only `val` counts."""
+    reader = _Reader(header, header.n_entries)
+    lines.each(reader.read)
+    n, found = header.n_entries, reader.found
+    if header.layout == "array" and found != n:
+        each = len(header.words)
+        raise ValueError(f"promises {n * each} numbers, but holds {found * each}")
+    if found > n:
+        raise ValueError(f"Line {reader.surplus}: Too many entries; the file promises {n}")
+    if found < n:
+        raise ValueError(f"Truncated: promises {n} entries, but holds {found}")
+    return reader.entries()
 
 
-def _count_lines(block: bytes) -> int:
-    """The lines of a block that are not blank."""
-    bare = block.translate(None, b" \t\r")
-    if bare.startswith(b"\n") or b"\n\n" in bare:
-        return sum(map(bool, bare.split(b"\n")))
-    return _n_newlines(bare)
+class _Reader:
+    """The entries of a file, `most` of them at most, in the order of its lines."""
+
+    def __init__(self, header: _Header, most: int):
+        self._kernels, empty = devices.CPU.backend("text"), devices.CPU.backend("runtime.memory").empty
+        has_places, shape = header.layout == "coordinate", (header.n_rows, header.n_cols)
+        numbers = header.words.keys() - _PLACE.keys()
+        index, n_places = coercion.index_dtype(shape), most * has_places
+        bits = empty(most * len(numbers), np.uint64)
+        kind = {_COUNT: self._kernels.UNSIGNED, _REAL: self._kernels.REAL}
+        kinds = {kind.get(header.words[name], self._kernels.INTEGER) for name in numbers} or {self._kernels.REAL}
+        self._to = self._kernels.Entries(empty(n_places, index), empty(n_places, index), bits, most)
+        self._form = self._kernels.form(2 * has_places, len(numbers), kinds.pop(), shape)
+        self._header = header
+        words = rb"[ \t]++".join(b"(%b)" % word for word in header.words.values())
+        self._line = re.compile(rb"[ \t]*+%b[ \t\r]*+" % words)
+        self.found = 0  #: entries, also those for which there was no room
+        self.surplus = 0  #: number of the first line for which there was none
+
+    def entries(self) -> tuple[np.ndarray, ...]:
+        """(row, col, val), of those that were found."""
+        row, col, bits, _ = self._to
+        dtype = _DTYPES[self._header.field]
+        val = bits.view(dtype)[: self.found] if dtype else np.ones(self.found)
+        return row[: self.found], col[: self.found], val
+
+    def read(self, block: Block) -> None:
+        """Read the entries of a block, which threads may do at the same time."""
+        if block.before + block.n_lines > self.found:
+            self.found = block.before + block.n_lines
+        k, at = block.begin, block.before
+        left = np.empty((_LEFT, 2), np.int64)
+        while k < block.end and at < self._to.most:
+            k, at, n_left = self._kernels.parse(block.text, k, block.end, at, self._to, self._form, left)
+            for begin, place in left[:n_left].tolist():
+                self._read_line(*block.at(begin), place)
+        if k < block.end and block.before <= self._to.most < block.before + block.n_lines:
+            self.surplus, line = block.at(k)
+            self._words(self.surplus, line)
+
+    def _words(self, number: int, line: bytes) -> list[bytes]:
+        """The words of an entry; ValueError where a line has others."""
+        words = self._line.fullmatch(line)
+        if words is None:
+            wrong = line[:60].decode("latin-1")
+            raise ValueError(f"line {number}: must read '{' '.join(self._header.words)}'; got {wrong!r}")
+        return list(words.groups())
+
+    def _read_line(self, number: int, line: bytes, place: int) -> None:
+        """The entry in a line, whose place is given; ValueError where it is none."""
+        row, col, bits, _ = self._to
+        values = self._words(number, line)
+        if self._header.layout == "coordinate":
+            for name, to, n in (("Row", row, self._header.n_rows), ("Column", col, self._header.n_cols)):
+                index = _integer(values.pop(0), to.dtype, number)
+                if not 1 <= index <= n:
+                    raise ValueError(f"Line {number}: {name} index out of bounds: must lie in [1, {n}]; got {index}")
+                to[place] = index - 1
+        for part, value in enumerate(values):
+            if self._form.kind == self._kernels.REAL:
+                bits.view(np.float64)[self._form.values * place + part] = float(value)
+            else:
+                dtype = np.dtype(_DTYPES[self._header.field])
+                bits.view(dtype)[place] = _integer(value, dtype, number)
 
 
-def _n_newlines(block: bytes) -> int:
-    """``block.count(b"\\n")``, in a tenth of the time."""
-    return int(np.count_nonzero(np.frombuffer(block, np.uint8) == ord("\n")))
+def _integer(word: bytes, dtype: np.dtype, line: int) -> int:
+    """Digits that may have a sign, as an integer of `dtype`."""
+    number = int(word) if len(word.lstrip(b"-0")) < 25 else None  # Python makes no number of thousands of digits
+    if number is None or not np.iinfo(dtype).min <= number <= np.iinfo(dtype).max:
+        raise ValueError(f"Line {line}: Integer out of range of {dtype}: got {word[:40].decode()}")
+    return number
+
+
+def _least_bytes(header: _Header) -> int:
+    """Of the text of an entry: a word is a byte at least, and so is what parts it from the next."""
+    return 2 * len(header.words)
 
 
 def _places(header: _Header, val: np.ndarray) -> tuple[np.ndarray, ...]:
@@ -194,27 +261,30 @@ def _places(header: _Header, val: np.ndarray) -> tuple[np.ndarray, ...]:
 # ------------------------------------------------------------------------------------------------ header
 
 
-def _read_header(file: BinaryIO | gzip.GzipFile, text_size: int, limit: Limit) -> tuple[_Header, Iterator[bytes]]:
-    """What stands above the entries, and the checked blocks of lines below it. Memory for all of them may be asked for."""
-    blocks = _whole_lines(file, limit)
-    first = next(blocks, b"")
-    banner, _, rest = first.partition(b"\n")
-    line = 1  # of what is read last
-    for block in itertools.chain([rest], blocks):
-        begin = _SKIPPED.match(block).end()  # type: ignore[union-attr]  # it matches nothing at least
-        line += block.count(b"\n", 0, begin)
-        if begin < len(block):
+def _read_header(file: BinaryIO | gzip.GzipFile, text_size: int, limit: Limit) -> tuple[_Header, Lines]:
+    """What stands above the entries, and the lines below it. Memory for all of them may be asked for."""
+    lines = Lines(cast(BinaryIO, file), limit, BLOCK)
+    buffer, banner, line = lines.buffer(), b"", 1
+    while block := lines.take(buffer, _HEADER_BYTES):
+        text, begin = buffer[block.begin : block.end], 0
+        if not banner:
+            begin = text.index(b"\n") + 1
+            banner = text[:begin]
+        begin = _SKIPPED.match(text, begin).end()  # type: ignore[union-attr]  # it matches nothing at least
+        line = block.line + text.count(b"\n", 0, begin)
+        if begin < len(text):
             break
     else:
-        raise ValueError(f"ends at line {line + 1}, before the line with the sizes")
-    end = block.index(b"\n", begin)
-    header = _parse_header(banner, block[begin:end], line + 1)
+        raise ValueError(f"ends at line {line}, before the line with the sizes")
+    end = text.index(b"\n", begin)
+    header = _parse_header(banner, text[begin:end], line)
+    lines.restart(text[end + 1 :])
     at = f"line {header.line}"
-    if header.n_entries * 2 * len(header.words) > text_size:  # a word is a byte, and so is what parts it from the next
+    if header.n_entries * _least_bytes(header) > text_size:
         raise ValueError(f"{at}: promises {header.n_entries} entries, more than fit in the file")
     half = header.symmetry != "general"
     limit.require_matrix((header.n_rows, header.n_cols), header.n_entries * (1 + half), at)
-    return header, _checked_blocks(itertools.chain([block[end + 1 :]], blocks), header.words, header.line + 1)
+    return header, lines
 
 
 def _parse_header(banner: bytes, sizes: bytes, line: int) -> _Header:
@@ -246,108 +316,50 @@ def _parse_header(banner: bytes, sizes: bytes, line: int) -> _Header:
     return _Header(line, n_rows, n_cols, n_entries, layout, field, symmetry)
 
 
-# ------------------------------------------------------------------------------------------------ entries
-
-
-def _whole_lines(file: BinaryIO | gzip.GzipFile, limit: Limit) -> Iterator[bytes]:
-    """The text of `file` in blocks of whole lines, the last of which gets its newline where it has none."""
-    line, n_bytes = 1, 0
-    while block := file.read(BLOCK):
-        line += _n_newlines(block)
-        n_bytes += len(block)
-        if not block.endswith(b"\n"):
-            rest = file.readline(BLOCK)
-            if len(rest) == BLOCK:
-                raise ValueError(f"line {line}: must be shorter than {BLOCK} bytes")
-            block += rest.removesuffix(b"\n") + b"\n"
-            line += 1
-        limit.require(n_bytes, f"line {line}: the text up to here has")
-        yield block
-
-
-def _checked_blocks(blocks: Iterator[bytes], words: dict[str, bytes], line: int) -> Iterator[bytes]:
-    """The `blocks` of lines from number `line` on; ValueError at one without these `words`."""
-    # as many lines as possible, never looking back
-    lines = re.compile(rb"(?:[ \t]*+(?:" + rb"[ \t]++".join(words.values()) + rb")?+[ \t\r]*+\n)*+")
-    text = devices.CPU.backend("text")
-    kinds = tuple({_COUNT: text.COUNT, _REAL: text.REAL}.get(word, text.INTEGER) for word in words.values())
-    for block in blocks:
-        good = len(block)
-        # in a tenth of the time of the expression, which also finds the wrong line
-        if not text.are_lines(block, kinds):
-            good = lines.match(block).end()  # type: ignore[union-attr]  # it matches nothing at least
-        if good < len(block):
-            wrong = block[good : block.index(b"\n", good)].decode("latin-1")
-            line += block.count(b"\n", 0, good)
-            raise ValueError(f"line {line}: must read '{' '.join(words)}'; got {wrong[:60]!r}")
-        line += _n_newlines(block)
-        yield block
-
-
-def _counted_blocks(blocks: Iterator[bytes], n_entries: int, n_words: int) -> Iterator[bytes]:
-    """The checked `blocks` of an array file; ValueError unless they hold `n_entries` of `n_words`: SciPy names
-    coordinates.
-    """
-    found = 0
-    for block in blocks:
-        found += _count_lines(block)
-        if found <= n_entries:
-            yield block
-    if found != n_entries:
-        raise ValueError(f"promises {n_entries * n_words} numbers, but holds {found * n_words}")
-
-
-def _numbered(blocks: Iterator[bytes]) -> Iterator[bytes]:
-    """The `blocks` of an array file as those of a coordinate file, whose entries all stand at (1, 1)."""
-    for block in blocks:
-        yield re.sub(rb"(?m)^[ \t]*+(?=[^\s])", b"1 1 ", block)
-
-
-class _Text:
-    """What SciPy's reader needs of a file: text made of `first` and of `blocks`."""
-
-    def __init__(self, first: bytes, blocks: Iterator[bytes]):
-        self._pieces = itertools.chain([first], blocks)
-        self._rest = memoryview(b"")
-
-    def read(self, n_bytes: int) -> bytes:
-        while not self._rest:
-            following = next(self._pieces, None)
-            if following is None:
-                return b""
-            self._rest = memoryview(following)
-        piece, self._rest = self._rest[:n_bytes], self._rest[n_bytes:]
-        return bytes(piece)
-
-
 # ------------------------------------------------------------------------------------------------ symmetry
 
 
 def _mirrored(row: np.ndarray, col: np.ndarray, val: np.ndarray, header: _Header) -> tuple[np.ndarray, ...]:
     """The triplets of a matrix of which a half is given where it has a symmetry; either half will do, never both."""
-    from scipy.sparse import csr_array
-
     symmetry, n = header.symmetry, header.n_rows
     if symmetry == "general":
         return row, col, val
-    off = row != col
-    if symmetry == "skew-symmetric":
-        if (val[~off] != 0).any():
-            raise ValueError(f"row {row[~off][val[~off] != 0][0] + 1}: a skew-symmetric matrix has no diagonal entry but 0")
-        if val.dtype.kind == "i" and (val == np.iinfo(val.dtype).min).any():
-            i, j = row[val.argmin()] + 1, col[val.argmin()] + 1
-            raise ValueError(f"entry ({i}, {j}): {val.min()} has no negative in {val.dtype}, for entry ({j}, {i})")
+    row, col = (place.astype(coercion.index_dtype((n, n)), copy=False) for place in (row, col))
+    kernels = devices.CPU.backend("symmetry")
+    below, above = kernels.halves(row, col)
+    if symmetry != "symmetric" and below + above < row.size:
+        _check_diagonal(row, col, val, symmetry)
+    if symmetry == "skew-symmetric" and val.dtype.kind == "i" and (val == np.iinfo(val.dtype).min).any():
+        i, j = row[val.argmin()] + 1, col[val.argmin()] + 1
+        raise ValueError(f"entry ({i}, {j}): {val.min()} has no negative in {val.dtype}, for entry ({j}, {i})")
+    if below and above:
+        _require_one_of_each(row, col, header)
+    flip, plus = _MIRROR[symmetry]
+    if (symmetry, val.dtype.kind) == ("skew-symmetric", "i"):  # the complement, and one
+        flip, plus = (2**64 - 1, 0), 1
+    found: tuple[np.ndarray, ...] = kernels.mirrored(row, col, val, flip, plus, above > below)
+    return found
+
+
+def _check_diagonal(row: np.ndarray, col: np.ndarray, val: np.ndarray, symmetry: str) -> None:
+    """ValueError unless the diagonal is 0 where the matrix is skew-symmetric, and real where it is hermitian."""
+    on = row == col
     if symmetry == "hermitian":
-        _require_real(row[~off], val[~off])
-    row_off, col_off, val_off = row[off], col[off], val[off]
-    if (row_off > col_off).any() and (row_off < col_off).any():
-        stored = csr_array((np.ones(row_off.size, bool), (row_off, col_off)), shape=(n, n))
-        both = stored.multiply(stored.T).tocoo()
-        if both.nnz:
-            i, j = both.row[0] + 1, both.col[0] + 1
-            raise ValueError(f"a {symmetry} file must store one of entries ({i}, {j}) and ({j}, {i}); it stores both")
-    other = {"symmetric": val_off, "skew-symmetric": -val_off, "hermitian": val_off.conj()}[symmetry]
-    return np.concatenate((row, col_off)), np.concatenate((col, row_off)), np.concatenate((val, other))
+        _require_real(row[on], val[on])
+    elif (val[on] != 0).any():
+        raise ValueError(f"row {row[on][val[on] != 0][0] + 1}: a skew-symmetric matrix has no diagonal entry but 0")
+
+
+def _require_one_of_each(row: np.ndarray, col: np.ndarray, header: _Header) -> None:
+    """ValueError where an entry and its mirror image are both given."""
+    from scipy.sparse import csr_array
+
+    off = row != col
+    stored = csr_array((np.ones(int(off.sum()), bool), (row[off], col[off])), shape=(header.n_rows, header.n_cols))
+    both = stored.multiply(stored.T).tocoo()
+    if both.nnz:
+        i, j = both.row[0] + 1, both.col[0] + 1
+        raise ValueError(f"a {header.symmetry} file must store one of entries ({i}, {j}) and ({j}, {i}); it stores both")
 
 
 def _require_real(row: np.ndarray, diagonal: np.ndarray) -> None:

@@ -26,17 +26,15 @@ import math
 import re
 import zipfile
 from collections.abc import Collection
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from typing import BinaryIO
 
 import numpy as np
 
 from ..core.tables import CSR
-from ..core.threads import get_num_threads
 from ..input import coercion
 from ..input.limits import Limit
-from .guards import BLOCK, MOST_INFLATION, naming
+from .archive import contents, members
+from .guards import naming
 
 _NAMES = ("format", "shape", "data", "indptr", "indices", "offsets", "row", "col", "coords", "compressed_axes", "fill_value")
 
@@ -45,12 +43,10 @@ _HEADER = re.compile(
     r"""\{(?:\s*+(?:'descr':\s*+'[<>|=][biufcSUVMmO]\d{0,9}(?:\[\w{1,9}\])?'|'fortran_order':\s*+(?:True|False)"""
     r"""|'shape':\s*+\([\dL,\s]*+\))\s*+,?+){3}\s*+\}\s*+"""
 )
-_BLOCK = BLOCK // 4  # bytes read at a time: in the cache until they are summed and copied
-_SHARED = 1 << 22  # bytes from which members are read at the same time
 _MOST_HEADER = 10_000  # bytes, as NumPy has it
 
 
-def read(file: BinaryIO, limit: Limit) -> CSR:
+def read(file: BinaryIO, archive: zipfile.ZipFile, limit: Limit) -> CSR:
     """Canonical CSR of the matrix in an .npz, for which no more than `limit` is asked for.
 
     Raises
@@ -60,28 +56,16 @@ def read(file: BinaryIO, limit: Limit) -> CSR:
     zipfile.BadZipFile
         The zip itself is damaged.
     """
-    with zipfile.ZipFile(file) as archive:
-        found = {name.removesuffix(".npy"): member for name, member in members(archive).items()}
-        wanted = {name: member for name, member in found.items() if name in _NAMES}
-        if not wanted:
-            raise ValueError(_unknown("", found))
-        limit.require(sum(member.file_size for member in wanted.values()), "the arrays promised need")
-        n_readers = min(get_num_threads(), len(wanted))
-        if n_readers < 2 or sum(member.file_size for member in wanted.values()) < _SHARED:
-            arrays = {name: _read_array(archive, member) for name, member in wanted.items()}
-        else:  # checksums, and most of the copying, leave the interpreter to others
-            with ThreadPoolExecutor(n_readers) as readers:
-                found_arrays = readers.map(partial(_read_array, archive), wanted.values())
-                arrays = dict(zip(wanted, found_arrays, strict=True))
+    found = {name.removesuffix(".npy"): member for name, member in members(archive).items()}
+    wanted = {name: member for name, member in found.items() if name in _NAMES}
+    if not wanted:
+        raise ValueError(_unknown("", found))
+    limit.require(sum(member.file_size for member in wanted.values()), "the arrays promised need")
+    arrays = {}
+    for (name, member), content in zip(wanted.items(), contents(file, list(wanted.values()), archive), strict=True):
+        with naming(f"member {member.filename}"):
+            arrays[name] = _array(content)
     return _from_arrays(arrays, limit)
-
-
-def members(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
-    """A zip's members by name; none stands there twice, or before the file's beginning."""
-    by_name = {member.filename: member for member in archive.infolist()}
-    if len(by_name) != len(archive.infolist()) or any(member.header_offset < 0 for member in by_name.values()):
-        raise ValueError("has a zip directory that cannot be right. The file is damaged")
-    return by_name
 
 
 def read_npy_header(stream: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype]:
@@ -103,27 +87,11 @@ def read_npy_header(stream: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype]:
     return shape, found["fortran_order"] == "True", dtype
 
 
-def _read_array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:
-    """A member's array; a ValueError names the member."""
-    with naming(f"member {member.filename}"):
-        return _read_content(archive, member)
-
-
-def _read_content(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:
-    """``numpy.load`` would ask for the memory that its header claims."""
-    if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-        raise ValueError(f"must be stored or deflated, as NumPy does; got compression method {member.compress_type}")
-    if member.file_size > MOST_INFLATION * (member.compress_size + 1):
-        raise ValueError(f"promises {member.file_size} bytes, more than its {member.compress_size} can hold")
-    content = memoryview(np.empty(member.file_size, np.uint8))  # archive.read would hold it twice
-    with archive.open(member) as file:
-        n_read = 0
-        while n_read < len(content) and (block := file.read(min(_BLOCK, len(content) - n_read))):
-            content[n_read : n_read + len(block)] = block
-            n_read += len(block)
-    stream = io.BytesIO(content[: _MOST_HEADER + 12])
+def _array(content: np.ndarray) -> np.ndarray:
+    """The array in the bytes of a member. ``numpy.load`` would ask for the memory that its header claims."""
+    stream = io.BytesIO(content[: _MOST_HEADER + 12].tobytes())
     shape, fortran_order, dtype = read_npy_header(stream)
-    n_bytes = n_read - stream.tell()
+    n_bytes = content.size - stream.tell()
     if math.prod(shape) * dtype.itemsize != n_bytes or not dtype.itemsize:  # without bytes, any number would fit
         raise ValueError(f"must hold {dtype} values of shape {shape}; it holds {n_bytes} bytes")
     return np.ndarray(shape, dtype, content, stream.tell(), order="F" if fortran_order else "C")

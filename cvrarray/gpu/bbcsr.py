@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import cache, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import cupy
 import numpy as np
@@ -24,6 +24,7 @@ from .compiler import (
     Struct,
     aside,
     blocks,
+    matrix_grid,
     matrix_tiles,
     matrix_width,
     processors,
@@ -52,6 +53,15 @@ MOST_ROWS_A_GROUP, MANY_LANES = 8, 2
 MOST_LANES = 8
 #: Warps that row by row there should be at least before one more lane than one, and than two, share a row.
 ENOUGH_TILES = 1800, 2400
+#: Single columns: bins from which a warp takes a whole one, where a row of X has at most FEW_VECTORS vectors: with rows of
+#: at most SHORT entries, longer ones, and much padding.
+MANY_BINS, FEW_VECTORS, SHORT, MUCH_PADDING = 12_000, (16, 8, 4), 16, 1.25
+#: Otherwise lanes share a row. It has several groups of them where all rows have no more threads than these a multiprocessor.
+ENOUGH_THREADS = 760
+#: The most of them, with two vectors each; rows from which fewer lanes have four.
+MOST_LANES_A_ROW, MANY_ROWS = 16, 40_000
+#: Rows of more steps than LEAST_LONG, and than LONG_FACTOR times the mean, have thread blocks of their own.
+LEAST_LONG, LONG_FACTOR = 64, 2
 
 
 def unroll(block_size: int, itemsize: int, is_far: bool) -> tuple[int, int]:
@@ -180,6 +190,23 @@ MATMAT_BLOCKS = Kernel(
     + [(*dtypes, "int32", 3, False, 8, vector_width(dtypes[1]), 2, True) for dtypes in transposed.ROUNDED],
     lambda value, product, index, size, holes, lanes, width, sharers, dots: (
         value, product, index, mask_dtype(size), size, holes, lanes, width, sharers, dots,
+    ),
+)  # fmt: skip
+MATMAT_ROWS = Kernel(
+    "bbcsr_matmat_rows",
+    "bbcsr_matmat_rows",
+    [
+        (value, product, *how)
+        for value, product in STORED
+        for how in (
+            ("int32", 1, vector_width(product), 1, 8, 4, "uint32"),
+            ("int32", 4, 1, 1, 4, 8, "uint32"),
+            ("int64", 8, vector_width(product), 4, 1, 8, "uint64"),
+            ("int32", 16, vector_width(product), 2, 2, 8, "uint32"),
+        )
+    ],
+    lambda value, product, index, lanes, width, vectors, sharers, loads, offset: (
+        value, product, index, mask_dtype(1), lanes, width, vectors, sharers, loads, offset,
     ),
 )  # fmt: skip
 TRANSPOSED = Kernel(
@@ -378,21 +405,33 @@ def numbers_pay(t: BBCSRTables) -> bool:
     return not is_far(t)
 
 
+class MatrixKernel(NamedTuple):
+    """A kernel of ``A @ X``, its grid, and its arguments before those that all have and after them."""
+
+    function: cupy.cuda.Function
+    grid: tuple[int, int, int]
+    first: tuple[Any, ...] = ()
+    last: tuple[Any, ...] = ()
+
+
 def product_matrix(tables: BBCSRTables, dtype: np.dtype) -> Callable[[cupy.ndarray, cupy.ndarray, Any, Any], None]:
     """``run(x, y, alpha, beta)``, which does ``Y = alpha * A @ X + beta * Y``; X (n_cols, k) and Y (n_rows, k) in C
     order.
     """
     bins = _struct(tables)
+    long_rows = cache(lambda: bins_of_long_rows(tables))
 
     @cache
     def prepared(k, width):
-        return _matrix_kernel(tables, dtype, k, width, False)
+        if takes_lanes(tables, k, width):
+            return _kernel_of_lanes(tables, dtype, k, width, *long_rows())
+        return _matrix_kernel(tables, dtype, k, width, NULL)
 
     def run(x, y, alpha, beta):
         k = x.shape[1]
         if k:
-            multiply, grid = prepared(k, matrix_width(k, x, y))
-            multiply(grid, (BLOCK,), (bins, np.int64(k), x, y, alpha, beta, update(alpha, beta), NULL))
+            multiply, grid, first, last = prepared(k, matrix_width(k, x, y))
+            multiply(grid, (BLOCK,), (bins, *first, np.int64(k), x, y, alpha, beta, update(alpha, beta), *last))
 
     return run
 
@@ -402,28 +441,91 @@ def product_matrix_with_dots(tables: BBCSRTables, x: cupy.ndarray, y: cupy.ndarr
     real parts in double precision; X and Y (n, k) are of a dtype that is rounded. The sums are the second result.
     """
     dtype, k = y.dtype, x.shape[1]
-    multiply, grid = _matrix_kernel(tables, dtype, k, matrix_width(k, x, y), True)
+    multiply, grid, _, _ = _matrix_kernel(tables, dtype, k, matrix_width(k, x, y), None)
     dots = cupy.zeros((grid[0] * BLOCK // WARP, k))
     arguments = _struct(tables), np.int64(k), x, y, dtype.type(1), dtype.type(0), PLAIN, dots
     return lambda: multiply(grid, (BLOCK,), arguments), dots
 
 
-def _matrix_kernel(
-    t: BBCSRTables, dtype: np.dtype, k: int, width: int, dots: bool
-) -> tuple[cupy.cuda.Function, tuple[int, int]]:
-    """The kernel for `k` columns in vectors of `width`, and its grid."""
-    size, n_bins = t.block_size, t.col_base.size
+def _matrix_kernel(t: BBCSRTables, dtype: np.dtype, k: int, width: int, dots: Any) -> MatrixKernel:
+    """For `k` columns in vectors of `width`: where warps, or groups of lanes, have a block row or a bin.
+
+    `dots` is what the kernel gets for them; None stands for an array that the caller has.
+    """
+    size, n_bins, has_dots = t.block_size, t.col_base.size, dots is None
     lanes, width, _, tiles = matrix_tiles(k, width)
     how = distinct.kind(t.data, t.distinct), dtype, t.col_wide.dtype, size, t.present is not None
     if 1 < size <= MOST_ROWS_A_GROUP and lanes >= MANY_LANES:
         n_threads = n_bins * block_rows_of_a_bin(size) * lanes
         sharers = sharers_of_block_rows(n_threads * tiles, lanes, _mean_blocks(t))
-        return MATMAT_BLOCKS(*how, lanes, width, sharers, dots), (*blocks(n_threads * sharers, BLOCK), tiles)
+        function, n_threads = MATMAT_BLOCKS(*how, lanes, width, sharers, has_dots), n_threads * sharers
+    else:
+        n_vectors, n_threads = -(-k // width), n_bins * WARP
+        lanes, vectors = matrix_layout(n_bins, n_vectors)
+        function, tiles = (
+            MATMAT(*how, lanes, width, vectors, _offset(t, n_vectors), has_dots),
+            -(-n_vectors // (lanes * vectors)),
+        )
+    return MatrixKernel(function, matrix_grid(*blocks(n_threads, BLOCK), tiles), last=(dots,))
+
+
+def _kernel_of_lanes(
+    t: BBCSRTables, dtype: np.dtype, k: int, width: int, long_bins: cupy.ndarray, longest: int
+) -> MatrixKernel:
+    """For `k` columns in vectors of `width`: where lanes share rows of single columns."""
     n_vectors = -(-k // width)
-    lanes, vectors = matrix_layout(n_bins, n_vectors)
-    offset = np.dtype(np.uint32 if (t.shape[1] + size) * n_vectors < 1 << 32 else np.uint64)
-    tiles = max(1, -(-n_vectors // (lanes * vectors)))
-    return MATMAT(*how, lanes, width, vectors, offset, dots), (*blocks(n_bins * WARP, BLOCK), tiles)
+    lanes, vectors, sharers, loads = rows_layout(t.shape[0], _mean_blocks(t), n_vectors)
+    how = distinct.kind(t.data, t.distinct), dtype, t.col_wide.dtype
+    (n_blocks,) = blocks(t.col_base.size * WARP * lanes * sharers, BLOCK)
+    return MatrixKernel(
+        MATMAT_ROWS(*how, lanes, width, vectors, sharers, loads, _offset(t, n_vectors)),
+        matrix_grid(long_bins.size * WARP + n_blocks, -(-n_vectors // (lanes * vectors))),
+        first=(long_bins, np.int64(long_bins.size), np.int64(longest)),
+    )
+
+
+def _offset(t: BBCSRTables, n_vectors: int) -> np.dtype:
+    """What counts the vectors of X, `n_vectors` a row."""
+    return np.dtype(np.uint32 if (t.shape[1] + t.block_size) * n_vectors < 1 << 32 else np.uint64)
+
+
+def takes_lanes(t: BBCSRTables, k: int, width: int) -> bool:
+    """Whether in ``A @ X`` lanes share rows. Otherwise a warp takes all rows of a bin, in turns.
+
+    Turns load tables with fewer instructions, and multiply padding too.
+    """
+    if t.block_size > 1:
+        return False
+    if n_slots(t) > MUCH_PADDING * t.nnz:
+        most = FEW_VECTORS[2]
+    else:
+        most = FEW_VECTORS[_mean_blocks(t) > SHORT]
+    return t.col_base.size < MANY_BINS or -(-k // width) > most
+
+
+def rows_layout(n_rows: int, mean: int, n_vectors: int) -> tuple[int, int, int, int]:
+    """How lanes share rows of A, of `mean` entries, and of X, of `n_vectors` vectors, in ``A @ X`` with blocks of 1: lanes of
+    a group, vectors that each holds, groups that share a row, and vectors under way.
+    """
+    if n_vectors < 8:
+        lanes, vectors = 1 << (n_vectors - 1).bit_length(), 1
+    elif n_rows >= MANY_ROWS and n_vectors >= 2 * MOST_LANES_A_ROW:
+        lanes, vectors = MOST_LANES_A_ROW // 2, 4
+    else:
+        lanes, vectors = min(MOST_LANES_A_ROW, 1 << (n_vectors // 2).bit_length() - 1), 2
+    n_threads = n_rows * lanes * -(-n_vectors // (lanes * vectors))
+    enough, sharers = ENOUGH_THREADS * processors(cupy.cuda.runtime.getDevice()), 1
+    while 2 * sharers * lanes <= WARP and 2 * sharers * n_threads <= enough and 2 * sharers <= mean:
+        sharers *= 2
+    return lanes, vectors, sharers, 4 if lanes <= 2 else 8
+
+
+def bins_of_long_rows(t: BBCSRTables) -> tuple[cupy.ndarray, int]:
+    """Bins whose rows have a thread block each in ``A @ X`` with blocks of 1, and the most steps of the others."""
+    longest = max(LEAST_LONG, LONG_FACTOR * _mean_blocks(t))
+    with aside():
+        bins = cupy.flatnonzero(cupy.diff(t.bin_rowptr) > longest * WARP)
+    return bins, longest
 
 
 def sharers_of_block_rows(n_threads: int, lanes: int, n_blocks: int) -> int:

@@ -81,6 +81,9 @@ STORED: list[tuple[str | Coded, str]] = [
 #: The most lanes that share a row of a dense matrix. With more, each would have more sums than there are registers for.
 MATRIX_LANES = 16
 
+#: Blocks that a grid may have in its second dimension.
+MOST_IN_Y = 65_535
+
 #: A null pointer as a kernel's argument.
 NULL = np.uint64(0)
 
@@ -204,8 +207,9 @@ class Tiles(NamedTuple):
 def matrix_width(k: int, x: cupy.ndarray, y: cupy.ndarray) -> int:
     """Numbers in a vector load of rows of `k` numbers of X and Y, which must begin at multiples of its size."""
     width = vector_width(x.dtype)
-    size = width * x.dtype.itemsize
-    return 1 if k % width or x.data.ptr % size or y.data.ptr % size else width
+    while k % width or any(array.data.ptr % (width * array.itemsize) for array in (x, y)):
+        width //= 2
+    return width
 
 
 def matrix_tiles(k: int, width: int, most_vectors: int = 1) -> Tiles:
@@ -218,6 +222,12 @@ def matrix_tiles(k: int, width: int, most_vectors: int = 1) -> Tiles:
     vectors = min(most_vectors, 4 if in_a_row >= MATRIX_LANES else 2 if in_a_row >= MATRIX_LANES // 2 else 1)
     lanes = min(MATRIX_LANES, 1 << (-(-in_a_row // vectors) - 1).bit_length())
     return Tiles(lanes, width, vectors, max(1, -(-k // (lanes * width * vectors))))
+
+
+def matrix_grid(n_blocks: int, tiles: int) -> tuple[int, int, int]:
+    """A grid of `n_blocks` blocks for each of at least so many tiles of columns: ``tile_of_block`` of ``matrix.cuh``."""
+    in_y = max(1, min(tiles, MOST_IN_Y))
+    return n_blocks, in_y, max(1, -(-tiles // in_y))
 
 
 @cache

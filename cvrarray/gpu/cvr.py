@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import cache, partial
 from typing import Any
@@ -27,7 +28,9 @@ from .compiler import (
     Tiles,
     aside,
     blocks,
+    matrix_grid,
     matrix_width,
+    processors,
     struct,
     synchronize,
     update,
@@ -45,6 +48,10 @@ LONG = 40
 #: ``A @ X``: bytes of a row of X that one load of a group of lanes covers, at most. L2 answers so many requests, of up
 #: to a cache line each.
 MATRIX_LINE = 128
+#: ``A @ X``: threads that a multiprocessor holds, and nonzeros from which a matrix is not small.
+MATRIX_THREADS, SMALL = 1024, 1_000_000
+#: ``A @ X``: bytes of a row of X, at most. Kernels count them in 32 bits.
+MOST_ROW_BYTES = 2_000_000_000
 #: Steps a chunk should have: STEPS, fewer (to MIN_STEPS) where there would not be ENOUGH_CHUNKS to keep the device
 #: busy, more (to MAX_STEPS) where rows are longer. Measured: ``docs/decisions/0003-gpu-products.md``.
 MIN_STEPS, STEPS, MAX_STEPS, ENOUGH_CHUNKS = 32, 64, 512, 7392
@@ -149,6 +156,23 @@ def default_n_chunks(csr: CSR, n_lanes: int) -> int:
     wanted = min(max(share, MIN_STEPS), STEPS)
     steps = min(mean * max(1, round(wanted / mean)), max(share, wanted), MAX_STEPS)
     return max(1, round(nnz / (steps * n_lanes)))
+
+
+def n_chunks_for_columns(csr: CSR, n_lanes: int, columns: int) -> int:
+    """Chunks for products with so many columns, where that is another number than for a vector.
+
+    A thread block has a chunk, and multiplies it by a tile of columns. What it does before the first step and after the
+    last one counts. So chunks have about STEPS, and all blocks fill the device a whole number of times.
+    """
+    dtype = csr.data.dtype
+    n_chunks = default_n_chunks(csr, n_lanes)
+    if columns == 1 or csr.nnz >= FEW_WAVES * n_lanes * STEPS * WAVE[dtype.itemsize > 4]:
+        return n_chunks
+    width = math.gcd(columns, vector_width(dtype))
+    lanes, _, _, tiles = matrix_layout(columns, width, dtype, csr.nnz)
+    at_once = processors(cupy.cuda.runtime.getDevice()) * MATRIX_THREADS // (WARP * lanes)
+    waves = max(1, round(csr.nnz * tiles / (n_lanes * at_once * STEPS)))
+    return max(1, min(n_chunks, waves * at_once // tiles))
 
 
 def convert(csr: CSR, n_lanes: int, n_chunks: int, split: str) -> CVRTables:
@@ -311,8 +335,9 @@ def product_matrix(tables: CVRTables, dtype: np.dtype) -> Callable[[cupy.ndarray
 
     @cache
     def layout(k, width):
-        tiles = matrix_layout(k, width, dtype)
-        return tiles, PerStream(lambda: cupy.zeros((tiles.tiles, n_chunks), np.uint32)).get
+        tiles = matrix_layout(k, width, dtype, t.nnz)
+        grid = matrix_grid(n_blocks, tiles.tiles)
+        return tiles, grid, PerStream(lambda: cupy.zeros((grid[1] * grid[2], n_chunks), np.uint32)).get
 
     @cache
     def multiply(tiles, form):
@@ -321,22 +346,27 @@ def product_matrix(tables: CVRTables, dtype: np.dtype) -> Callable[[cupy.ndarray
 
     def run(x, y, alpha, beta):
         k = x.shape[1]
-        tiles, arrived = layout(k, matrix_width(k, x, y))
+        if k * dtype.itemsize > MOST_ROW_BYTES:
+            most = MOST_ROW_BYTES // dtype.itemsize
+            raise ValueError(f"X must have at most {most:,} columns of {dtype}; got {k:,}. Multiply parts of its columns")
+        tiles, grid, arrived = layout(k, matrix_width(k, x, y))
         cuts = struct(span, arrived(), scratch.empty((2 * n_chunks, k), dtype)) if is_cut else nothing
         found = multiply(tiles, int(update(alpha, beta)))
-        found((n_blocks, tiles.tiles), (WARP * tiles.lanes,), (chunks, np.int32(k), x, y, cuts, alpha, beta))
+        found(grid, (WARP * tiles.lanes,), (chunks, np.int32(k), x, y, cuts, alpha, beta))
 
     return run
 
 
-def matrix_layout(k: int, width: int, dtype: np.dtype) -> Tiles:
-    """How lanes share `k` columns of X, in vector loads of `width` numbers.
+def matrix_layout(k: int, width: int, dtype: np.dtype, nnz: int) -> Tiles:
+    """How lanes share `k` columns of X, in vector loads of `width` numbers, for a matrix of `nnz` nonzeros.
 
     A load covers half a cache line or a whole one. From a line on a lane holds two vectors: values and columns are
-    loaded, and records are met, once for both. More would take registers from warps that hide the loads' latency.
+    loaded, and records are met, once for both. More would take registers from warps that hide the loads' latency. Of
+    one line small matrices have one vector a lane: more warps.
     """
     size, in_a_row = width * dtype.itemsize, max(1, -(-k // width))
-    vectors = 2 if in_a_row * size >= MATRIX_LINE else 1
+    line = in_a_row * size
+    vectors = 2 if line > MATRIX_LINE or (line == MATRIX_LINE and nnz >= SMALL) else 1
     lanes = min(MATRIX_LANES, MATRIX_LINE // size, 1 << (-(-in_a_row // vectors) - 1).bit_length())
     return Tiles(lanes, width, vectors, max(1, -(-k // (lanes * width * vectors))))
 

@@ -21,6 +21,8 @@ from .solution import Outcome, Solution
 from .system import System
 
 PRECISIONS = (None, "mixed")
+#: Columns from which the kernels for columns are faster on a CPU, whatever the matrix.
+THIN = 8
 
 
 def cg(
@@ -219,6 +221,8 @@ class CG:
         with given.device.use():
             if self._iterations is not None:
                 return self._counted(given)
+            if callback is None and not self._history and _is_thin(given):
+                return solving.one_by_one(self._engine, given, self._tolerances, limit)
             found = solving.run(lambda: self._engine(given), given, self._tolerances, limit, callback)
         return found._replace(history=found.history if self._history else None)
 
@@ -241,6 +245,12 @@ class CG:
             is_mixed = self._precision == "mixed" and system.dtype not in operators.SINGLE and mixed.pays(system)
             self._engines[key] = mixed.Engine(system, _make) if is_mixed else _make(system)
         return self._engines[key]
+
+
+def _is_thin(given: Arguments) -> bool:
+    """Whether columns are so few, and rows so short, that one after the other is faster."""
+    few = given.b.ndim == 2 and given.b.shape[1] < THIN
+    return few and solving.is_one_by_one(given.matrix, given.b.real, given.device)
 
 
 def _make(system: System) -> Any:

@@ -4,8 +4,8 @@ Source: Y. Saad, M. H. Schultz, "GMRES: A Generalized Minimal Residual Algorithm
 Systems", SIAM J. Sci. Stat. Comput. 7(3), 1986, preconditioned from the left as in SciPy. A new basis vector is made
 orthogonal to the others by two passes of classical Gram-Schmidt (L. Giraud et al., "Rounding error analysis of the
 classical Gram-Schmidt orthogonalization process", Numer. Math. 101, 2005), which are products of matrices. The second
-is left out where it is not needed: on a CPU by a bound of what is lost (:mod:`.cpu.gmres`), on a GPU where it would
-remove rounding errors alone. The small least-squares problems are solved on the host.
+is left out where it is not needed: on a GPU where it would remove rounding errors alone, on a CPU as
+:mod:`.cpu.gmres` says. The small least-squares problems are solved on the host.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ class GMRES:
         xp = self.v.xp
         self.basis = xp.zeros((self.restart + 1, system.n, self.v.columns), system.dtype)
         self.r, self.w, self.z = self.v.empty(), self.v.empty(), self.v.empty()
+        self.one, self.minus_one, self.is_zero = self.v.constant(1), self.v.constant(-1), False
         self._on_gpu: Any = None
         self._orthogonal: Any = None
         if system.device.kind == "cuda":
@@ -64,7 +65,9 @@ class GMRES:
             self.inner = self.v.host(self.v.norm(self._precondition(b))) * np.minimum(
                 1.0, np.nan_to_num(tolerance / np.where(self.sizes > 0, self.sizes, 1.0), nan=1.0, posinf=1.0)
             )
+            self.is_zero = not bool(x.any())
             true = self._true(b, x)
+            self.is_zero = False  # after the first cycle
             self._judge(true, np.full(columns, np.inf), tolerance)
             while (self.end == RUNNING).any():
                 presid = self._cycle(x, true)
@@ -98,12 +101,11 @@ class GMRES:
 
     def _true(self, b: Any, x: Any) -> np.ndarray:
         """``self.r = b - A @ x``, and its norms."""
-        if bool(x.any()):
-            multiply(self.system.matrix, x, self.r)
-            one = self.v.constant(1)
-            self.v.combine(one, b, -one, self.r, self.r)
-        else:
+        if self.is_zero:
             self.r[...] = b
+        else:
+            multiply(self.system.matrix, x, self.r)
+            self.v.combine(self.one, b, self.minus_one, self.r, self.r)
         return self.v.host(self.v.norm(self.r))
 
     def _precondition(self, r: Any) -> Any:

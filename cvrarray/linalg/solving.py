@@ -7,6 +7,7 @@ are scaled by a power of 2, so that their squares neither overflow nor vanish.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -36,7 +37,7 @@ def solved(
     limit = arguments.count(limits[2], "maxiter", 10 * checked.b.shape[0])
     with checked.device.use():
         if callback is None and is_one_by_one(checked.matrix, checked.b, checked.device):
-            found = _one_by_one(method, checked, (rtol, atol), limit)
+            found = one_by_one(lambda column: method(described(column)), checked, (rtol, atol), limit)
         else:
             found = run(lambda: method(described(checked)), checked, (rtol, atol), limit, callback)
     return found.x, found.info
@@ -44,25 +45,18 @@ def solved(
 
 def is_one_by_one(matrix: Any, b: Any, device: Device) -> bool:
     """Whether the columns of b are solved for one after the other, as kernels for one column are faster."""
-    if device.kind != "cpu" or b.ndim == 1 or not isinstance(matrix, SparseArray):
+    if device.kind != "cpu" or b.ndim == 1 or not b.shape[1] or not isinstance(matrix, SparseArray):
         return False
     is_dense_enough = matrix.nnz >= NONZEROS_A_ROW * len(b) and matrix.nnz * b.shape[1] >= NONZEROS
     return b.dtype.kind == "c" or not is_dense_enough
 
 
-def _one_by_one(method: Callable[[System], Any], given: Arguments, tolerances: tuple[float, float], limit: int) -> Solution:
-    engines: list[Any] = []
-    ends: list[Solution] = []
-    for j in range(given.b.shape[1]):
-        column = given._replace(b=given.b[:, j].copy(), x=given.x[:, j].copy())
-
-        def engine(column: Arguments = column) -> Any:
-            if not engines:
-                engines.append(method(described(column)))
-            return engines[0]
-
-        ends.append(run(engine, column, tolerances, limit))
-        given.x[:, j] = ends[-1].x
+def one_by_one(engine: Callable[[Arguments], Any], given: Arguments, tolerances: tuple[float, float], limit: int) -> Solution:
+    """:func:`run` for each column by itself, with the engine that is made for the first."""
+    columns = [given._replace(b=b.copy(), x=x.copy()) for b, x in zip(given.b.T, given.x.T, strict=True)]
+    made = cache(lambda: engine(columns[0]))
+    ends = [run(made, column, tolerances, limit) for column in columns]
+    given.x[...] = np.stack([end.x for end in ends], axis=1)
     iterations, residual, converged = (np.array([end[field] for end in ends]) for field in range(1, 4))
     return Solution(given.x, iterations, residual, converged, [end.reason for end in ends])
 

@@ -1,0 +1,166 @@
+// Y = alpha * A @ X + beta * Y for BBCSR with blocks of 1, X (n_cols, k) and Y (n_rows, k) row-major: see matrix.cuh for
+// the groups.
+
+#include "values.cuh"
+#include "bbcsr.cuh"
+#include "matrix.cuh"
+
+constexpr int BLOCK_WARPS = 4;  // of a thread block
+
+// A row of A for WARPS warps that share it, each ROUND lanes of it: where it lies, and the E nonzeros that the lane loads
+// ahead.
+template <class A, class I, class M, int ROUND, int E, int WARPS>
+struct Row {
+    int n_steps, step;
+    bool is_narrow;
+    const void* col;
+    Opened<A> data;
+    int64 origin;  // the row of X that columns count from
+    I c[E];        // as stored
+    Stored<A> v[E];
+
+    __device__ Row(const Bbcsr<A, I, M>& m, const Opened<A>& values, int64 row) : data(values) {
+        const Bin<A, I, M, 1, false> own(m, values, row / WARP, (int)(row % WARP));
+        is_narrow = own.is_narrow();
+        col = is_narrow ? (const void*)own.narrow(m) : (const void*)own.wide(m);
+        origin = is_narrow ? own.origin() : 0;
+        data = own.data;
+        n_steps = own.n_blocks;
+        step = threadIdx.x % (WARPS * ROUND);
+    }
+
+    __device__ void load() {
+#pragma unroll
+        for (int e = 0; e < E; ++e) {
+            const bool here = step < n_steps;
+            c[e] = is_narrow ? (I)0xffff : I(-1);
+            if (here)
+                c[e] = is_narrow ? (I)cached((const uint16*)col + step * (int64)WARP) : cached((const I*)col + step * (int64)WARP);
+            v[e] = here ? cached(data.slot + step * (int64)WARP) : Stored<A>{};
+            step += WARPS * ROUND;
+        }
+    }
+
+    __device__ bool is_stored(int e) const { return is_narrow ? c[e] != (I)0xffff : c[e] >= 0; }
+};
+
+// Adds N nonzeros of the group's row: those that its lanes `first` on hold, or where a lane holds E > 1 all. Unless ALL are
+// there, those are whose bit in `stored`, counted from the group's first lane, is 1.
+template <int G, int E, bool ALL, int N, class A, class Y, int V, int W, class O>
+__device__ void add_nonzeros(const Opened<A>& data, const Vector<Y, V>* x, const O (&row)[E], const LookedUp<A> (&v)[E],
+                             const unsigned (&stored)[E], int first, Columns<Y, V, W, G * V>& sum) {
+    Columns<Y, V, W, G * V> of_x[N];
+#pragma unroll
+    for (int t = 0; t < N; ++t) {
+        const int e = t / G, lane = first + t % G;
+        const auto from = x + (G == 1 ? row[e] : shuffle(row[e], lane, FULL, G));
+        if (!ALL) of_x[t] = {};
+        if (ALL || stored[e] >> lane & 1)
+#pragma unroll
+            for (int w = 0; w < W; ++w) of_x[t].vector[w] = cached(from + w * G);
+    }
+#pragma unroll
+    for (int t = 0; t < N; ++t) {
+        const int e = t / G, lane = first + t % G;
+        const Y value = data.template widened<Y>(G == 1 ? v[e] : shuffle(v[e], lane, FULL, G));
+        // of padding v is 0, but where all values are one
+        sum.add_product(ALL || !__is_empty(LookedUp<A>) || stored[e] >> lane & 1 ? value : Y{}, of_x[t]);
+    }
+}
+
+// Adds the row's nonzeros of the warp. Each of its groups then holds their sum.
+template <int G, int N, class A, class Y, class I, class M, int ROUND, int E, int WARPS, int V, int W, class O>
+__device__ void add_row(Row<A, I, M, ROUND, E, WARPS>& own, const Y* x, int64 k, O row_of_x, Columns<Y, V, W, G * V>& sum) {
+    constexpr int TOGETHER = N / W;  // nonzeros whose rows of X are under way
+    constexpr unsigned EACH = FULL / (G < WARP ? (1u << G % WARP) - 1 : FULL);  // the first bit of every group
+    own.load();
+    const int first_lane = lane_id() & ~(G - 1);
+    auto origin = reinterpret_cast<const Vector<Y, V>*>(x + own.origin * k);
+    asm("" : "+l"(origin));  // one pointer, not a sum of two for each row
+    const int n_steps = own.n_steps;
+#pragma unroll 1
+    for (int begin = 0; begin < n_steps; begin += WARPS * ROUND * E) {
+        O row[E];
+        LookedUp<A> v[E];
+        unsigned stored[E], of_group[E], any = 0, all = FULL;
+#pragma unroll
+        for (int e = 0; e < E; ++e) {
+            const bool is_stored = own.is_stored(e);
+            row[e] = (O)own.c[e] * row_of_x;
+            v[e] = is_stored ? own.data.looked_up(own.v[e]) : LookedUp<A>{};
+            stored[e] = __ballot_sync(FULL, is_stored);
+            of_group[e] = stored[e] >> first_lane;
+            any |= stored[e];
+            all &= stored[e];
+        }
+        if (!any) break;  // padding comes last
+        own.load();
+#pragma unroll 1
+        for (int first = 0; first < G; first += TOGETHER) {
+            const unsigned wanted = E > 1 ? FULL : (unsigned)((1ull << TOGETHER % 64) - 1) * EACH << first;
+            if ((all & wanted) == wanted)
+                add_nonzeros<G, E, true, TOGETHER, A>(own.data, origin, row, v, of_group, first, sum);
+            else if (any & wanted)
+                add_nonzeros<G, E, false, TOGETHER, A>(own.data, origin, row, v, of_group, first, sum);
+            else
+                break;
+        }
+    }
+#pragma unroll
+    for (int apart = G; apart < ROUND; apart *= 2)
+#pragma unroll
+        for (int w = 0; w < W; ++w)
+#pragma unroll
+            for (int v = 0; v < V; ++v) {
+                Y& own_sum = sum.vector[w].at[v];
+                own_sum = add(own_sum, shuffle(own_sum, lane_id() ^ apart));
+            }
+}
+
+// bbcsr_matmat_rows: all bins
+//
+// mapping   S groups of G lanes, of one warp, a row and W * G * V columns (tile_of_block() counts these). Of the row's next
+//           nonzeros each lane loads the values and columns of E, a round ahead, and its group passes them on by shuffles;
+//           N vectors of rows of X are under way together. Rows of `long_bins`, those of more than `longest` steps, have a
+//           thread block each, the first of the grid
+// traffic   slot: sizeof(A) + (2 or sizeof(I)) bytes for each W * G * V columns; a row of X for each nonzero; Y once
+// requires  blocks of a row before its padding (invariant 3); neither values nor rows of X are read for padding; V divides k;
+//           k is W * G * V or more, or W is 1; an O counts the vectors of V numbers that X has; BLOCK_WARPS warps
+// races     none: the groups of a row own its columns, and add their sums in the order of a tree, then of warps
+template <class A, class Y, class I, class M, int G, int V, int W, int S, int N, class O>
+__global__ __launch_bounds__(BLOCK_WARPS* WARP, 8) void bbcsr_matmat_rows(
+    const Bbcsr<A, I, M> m, const int64* __restrict__ long_bins, int64 n_long, int64 longest, int64 k,
+    const Y* __restrict__ x, Y* __restrict__ y, Y alpha, Y beta, int update) {
+    constexpr int E = N / W > G ? N / W / G : 1;
+    const Opened<A>& values = m.data.opened();
+    // the last columns go with some before them, which are not stored twice, where there are as many
+    const int64 begin = tile_of_block() * (W * G * V), at = max(min(begin, k - W * G * V), (int64)0) + lane_id() % G * V;
+    const O row_of_x = (O)(k / V);
+    x += at < k ? at : 0;
+    Columns<Y, V, W, G * V> sum = {};
+    const int64 block = blockIdx.x - n_long * WARP;
+    if (block < 0) {
+        __shared__ alignas(16) Y sums[BLOCK_WARPS][W * G * V];
+        const int64 row = long_bins[blockIdx.x / WARP] * WARP + blockIdx.x % WARP;
+        Row<A, I, M, WARP, E, BLOCK_WARPS> own(m, values, row);
+        add_row<G, N>(own, x, k, row_of_x, sum);
+        Y* const of_warp = sums[threadIdx.x / WARP] + lane_id() % G * V;
+        if (lane_id() < G) sum.store(of_warp, 0, k, alpha, beta, PLAIN);
+        __syncthreads();
+        if (threadIdx.x >= G || row >= m.n_rows) return;
+#pragma unroll 1
+        for (int warp = 1; warp < BLOCK_WARPS; ++warp) {
+            Columns<Y, V, W, G * V> other;
+            other.load(of_warp + warp * (W * G * V), 0, k);
+            sum.add(other);
+        }
+        sum.store(y + row * k + at, at, k, alpha, beta, update, begin);
+        return;
+    }
+    const int64 row = (block * blockDim.x + threadIdx.x) / (G * S);
+    if (row >= m.n_bins * WARP) return;
+    Row<A, I, M, G * S, E, 1> own(m, values, row);
+    if (own.n_steps > longest) return;
+    add_row<G, N>(own, x, k, row_of_x, sum);
+    if (lane_id() / G % S == 0 && row < m.n_rows) sum.store(y + row * k + at, at, k, alpha, beta, update, begin);
+}
