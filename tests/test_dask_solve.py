@@ -329,6 +329,28 @@ def test_rows_that_need_nothing_do_not_wait(waiting, early, late):
             np.testing.assert_array_equal(matrix.todense(), csr[first - 1000 : last - 1000].toarray())
 
 
+def test_what_arrives_soon_is_waited_for(client):
+    """Where less is received than it pays to hide, no row is computed twice, and the solution is the same."""
+    csr = grid()
+    A, b = spread(client, csr, [GRID**3 // 2] * 2, (0, 1)), np.ones(GRID**3)
+    hidden = cvrarray.dask.cg(A, b)
+    client.run(_set_least_hidden, 1 << 40)
+    try:
+        client.run(_count_conversions)
+        whole = cvrarray.dask.cg(A, b)
+        assert sum(client.run(_conversions).values()) == 0
+    finally:
+        client.run(_set_least_hidden, 0)
+    assert whole.iterations == hidden.iterations
+    np.testing.assert_allclose(whole.x.compute(), hidden.x.compute(), rtol=1e-12)
+
+
+def _set_least_hidden(least):
+    from cvrarray.dask import transports
+
+    transports.HostTransport.least_hidden = least
+
+
 def _count_conversions():
     from cvrarray.choice import model
 

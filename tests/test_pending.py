@@ -63,7 +63,7 @@ USES: dict[str, Callable[[Any], Any]] = {
     "asarray": lambda C: cvrarray.asarray(C, format="bbcsr").todense(),
     "roll": lambda C: np.roll(C, 1, axis=0).todense(),
     "norm": lambda C: np.linalg.norm(C),
-    "repr": lambda C: (C.shape, C.nnz, C.dtype, C.device, C.format),
+    "attributes": lambda C: str((C.shape, C.nnz, C.dtype, C.device, C.format)),
     "unique": lambda C: np.unique_values(C),
 }
 

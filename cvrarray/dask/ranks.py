@@ -147,13 +147,16 @@ class Part:
         self.window_bytes = 0
         self.early: list[Product] = []  # made while others' elements are on their way
         self.late: list[Product] = []  # and when they are there
+        whole = [(panel, *ends) for panel, ends in zip(self.panels, pairwise(self.ends), strict=True)]
         if len(self.job.rows) == 1:
-            self.early = [(panel, *ends) for panel, ends in zip(self.panels, pairwise(self.ends), strict=True)]
+            self.early = whole
             return
         wanted = self.transport.gather_objects(self._wanted())  # of each rank: (owner, first, last) in order of rows
         sends = [(k, self.p[a:b]) for k, windows in enumerate(wanted) for owner, a, b in windows if owner == self.rank]
         receives = [(owner, self.p[a:b]) for owner, a, b in wanted[self.rank]]
         self.transport.place(sends, receives)
+        if sum(window.nbytes for _, window in receives) < self.transport.least_hidden:
+            self.early, self.late = [], whole
         self.window_bytes = sum(b - a for windows in wanted for _, a, b in windows) * self.job.dtype.itemsize
 
     def _wanted(self) -> list[tuple[int, int, int]]:

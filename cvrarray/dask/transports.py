@@ -30,6 +30,8 @@ class NullTransport:
     """One rank: nothing is sent."""
 
     name = "none"
+    #: Bytes that a rank receives, from which it pays to hide their way behind a product in parts.
+    least_hidden = 0
 
     def place(self, sends: list[Window], receives: list[Window]) -> None:
         """Fix the windows that every :meth:`exchange` moves: between two ranks, in the same order on both."""
@@ -87,6 +89,9 @@ class NcclTransport(NullTransport):
     """NCCL: numbers on the current stream, windows on one beside it; the host does not wait."""
 
     name = "nccl"
+    #: Two H200s: 0.2 MB arrive sooner than the parts of a product are launched (0.67 ms an iteration whole, 1.11 in
+    #: parts), 1 MB do not (1.55 and 1.51).
+    least_hidden = 1 << 19
 
     def __init__(self, mesh: Mesh):
         self.mesh, self.nccl = mesh, nccl()
