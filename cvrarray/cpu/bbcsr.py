@@ -15,7 +15,7 @@ import numpy as np
 
 from cvrarray.core.tables import CSR, NARROW_PADDING, WARP, BBCSRTables, mask_dtype
 from cvrarray.cpu import decoding, distinct, simd
-from cvrarray.cpu.csr import look
+from cvrarray.cpu.csr import look, offsets
 from cvrarray.cpu.products import locality, parts, tiling
 from cvrarray.cpu.products.scaling import Run, scaled
 from cvrarray.cpu.runtime import memory, threads
@@ -70,8 +70,8 @@ class Slots(NamedTuple):
 
 def convert(csr: CSR, block_size: int) -> BBCSRTables:
     """The BBCSR tables of a canonical CSR matrix in NumPy arrays; `block_size` is 1 to 32."""
-    source = CSR(csr.indptr, csr.indices, memory.bits(csr.data), csr.shape)
-    kernels = _conversion(csr.indptr.dtype, csr.indices.dtype, source.data.dtype, block_size)
+    source = CSR(offsets(csr.indptr, csr.indices.dtype), csr.indices, memory.bits(csr.data), csr.shape)
+    kernels = _conversion(source.indptr.dtype, csr.indices.dtype, source.data.dtype, block_size)
     if block_size == 1:
         found = _rows_of_bins(csr)
         bins, bin_low = empty_bins(kernels.bin_places, found, csr.shape, 1, csr.data.dtype, WARP)

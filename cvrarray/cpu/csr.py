@@ -148,7 +148,7 @@ def canonical(row: np.ndarray, col: np.ndarray, val: np.ndarray, shape: tuple[in
     threads.run(_order_of_triplets, parts, parts, row, col, found)
     if found.max(initial=0) == 0:  # ascending: nothing is to be moved
         threads.run(_row_ends, parts, parts, row, ptr)
-        return CSR(_offsets(ptr, col.dtype), col, val, shape)
+        return CSR(offsets(ptr, col.dtype), col, val, shape)
     counts = np.zeros((len(parts) - 1, n_rows + 1), np.int64)
     threads.run(_count, parts, parts, row, counts)
     _places(counts, ptr)
@@ -175,7 +175,7 @@ def transpose(csr: CSR) -> CSR:
     _places(counts, ptr)
     indices, data = memory.empty(nnz, index), memory.empty(nnz, csr.data.dtype)
     threads.run(_move_rows, before, parts, csr.indptr, csr.indices, memory.bits(csr.data), counts, indices, memory.bits(data))
-    return CSR(_offsets(ptr, index), indices, data, (n_cols, n_rows))
+    return CSR(offsets(ptr, index), indices, data, (n_cols, n_rows))
 
 
 def union(a: CSR, b: CSR, both: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
@@ -191,7 +191,7 @@ def union(a: CSR, b: CSR, both: bool) -> tuple[np.ndarray, np.ndarray, np.ndarra
     indices = memory.empty(ptr[-1], a.indices.dtype)
     values = (memory.bits(a.data), memory.bits(b.data))
     threads.run(_fill_union, work, *places, *values, both, ptr, indices, memory.bits(left), memory.bits(right))
-    return _offsets(ptr, indices.dtype), indices, left, right
+    return offsets(ptr, indices.dtype), indices, left, right
 
 
 def without_zeros(csr: CSR) -> CSR:
@@ -217,9 +217,9 @@ def _parts(nnz: int, n_places: int) -> np.ndarray:
     return np.arange(n_parts + 1, dtype=np.int64) * nnz // n_parts
 
 
-def _offsets(ptr: np.ndarray, index: np.dtype) -> np.ndarray:
-    """`ptr` in 32 bits where the index dtype has these, and offsets fit."""
-    return ptr.astype(np.int32) if index == np.int32 and ptr[-1] < 2**31 else ptr
+def offsets(ptr: np.ndarray, index: np.dtype) -> np.ndarray:
+    """`ptr` in 32 bits where the index dtype has these, and offsets fit: so kernels are compiled for one pair of dtypes."""
+    return ptr.astype(np.int32, copy=False) if index == np.int32 and ptr[-1] < 2**31 else ptr
 
 
 def _sorted_rows(ptr: np.ndarray, indices: np.ndarray, data: np.ndarray, shape: tuple[int, int]) -> CSR:
@@ -236,7 +236,7 @@ def _sorted_rows(ptr: np.ndarray, indices: np.ndarray, data: np.ndarray, shape: 
         threads.run(_sum_duplicates, before, before, all_columns, wide, ptr, indices, sums)
         with np.errstate(over="ignore"):
             data = sums.astype(data.dtype, copy=False)
-    return CSR(_offsets(ptr, indices.dtype), indices, data, shape)
+    return CSR(offsets(ptr, indices.dtype), indices, data, shape)
 
 
 @kernel

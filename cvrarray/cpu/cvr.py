@@ -22,6 +22,7 @@ import numpy as np
 
 from cvrarray.core.tables import CSR, NARROW, THREES, WARP, CVRTables, Runs
 from cvrarray.cpu import decoding, distinct, simd, statistics
+from cvrarray.cpu.csr import offsets
 from cvrarray.cpu.products import locality, parts, tiling
 from cvrarray.cpu.products.scaling import Run, scaled
 from cvrarray.cpu.runtime import memory, threads
@@ -123,6 +124,7 @@ def convert(csr: CSR, n_lanes: int, n_chunks: int, split: str) -> CVRTables:
         ``"nnz"``: chunks of equal length. ``"rows"``: their ends moved to a row's end near by, where there is one.
     """
     index, n_rows, n_chunks = csr.indices.dtype, csr.shape[0], min(n_chunks, csr.nnz)
+    csr = csr._replace(indptr=offsets(csr.indptr, index))
     cuts = Cuts(
         row=np.empty(n_rows, index),
         ptr=np.empty(n_rows + 1, np.int64),
