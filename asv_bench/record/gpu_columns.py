@@ -38,6 +38,7 @@ def parser() -> argparse.ArgumentParser:
     parser.description, parser.usage = __doc__, None
     parser.add_argument("--columns", default=COLUMNS, help="of X; default: %(default)s")
     parser.add_argument("--peers", help="these alone, separated by commas; default: all")
+    parser.add_argument("--transposed", action="store_true", help="ours is A.T @ X, the peers' an explicit transpose")
     return parser
 
 
@@ -62,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
             csr = make()
             csr.sum_duplicates()
             for dtype in args.dtype.split(","):
-                found = measure_case(csr.astype(dtype), device, columns, names, args.repeats, args.seed)
+                found = measure_case(csr.astype(dtype), device, columns, names, args.repeats, args.seed, args.transposed)
                 results += [{"matrix": name, **case} for case in found]
                 device.xp.get_default_memory_pool().free_all_blocks()
     report = {
@@ -71,28 +72,39 @@ def run(args: argparse.Namespace) -> int:
         "versions": machine.versions() | gpu_peers.versions(device.index),
         "repeats": args.repeats,
         "scale": args.scale,
+        "transposed": args.transposed,
         "not_measured": chosen.rest,
         "results": results,
     }
     bench.publish(report, lambda report: pages.text(tables(report)), args.json)
     if args.report is not None:
         Path(args.report).mkdir(parents=True, exist_ok=True)
-        write_figures(report, Path(args.report) / "gpu-columns.json")
-        (Path(args.report) / "gpu-columns.md").write_text(page(report))
+        name = "gpu-columns-transposed" if args.transposed else "gpu-columns"
+        write_figures(report, Path(args.report) / f"{name}.json")
+        (Path(args.report) / f"{name}.md").write_text(page(report))
     return int(any(case["ours"]["error_over_bound"] > 1 for case in results))
 
 
 def measure_case(
-    csr: Any, device: devices.Device, columns: list[int], names: list[str] | None, repeats: int, seed: int
+    csr: Any,
+    device: devices.Device,
+    columns: list[int],
+    names: list[str] | None,
+    repeats: int,
+    seed: int,
+    transposed: bool = False,
 ) -> list[dict[str, Any]]:
-    """One matrix in one dtype: a case for each number of columns. Times are in seconds."""
+    """One matrix in one dtype: a case for each number of columns. Times are in seconds.
+
+    `transposed`: ours is the transposed product of an array of ``csr.T``.
+    """
     clock, cases = clocks.of(device), []
     for k in columns:
-        array = cvrarray.asarray(csr, columns=k)
+        array = cvrarray.asarray(csr.T.tocsr() if transposed else csr, columns=k)
         shape = csr.shape[1:] if k == 1 else (csr.shape[1], k)
         x = device.xp.random.default_rng(seed).random(shape, csr.dtype) + csr.dtype.type(0.5)
         y = device.xp.zeros((*csr.shape[:1], *shape[1:]), csr.dtype)
-        calls: dict[str, clocks.Call] = {"ours": partial(operator.matmul, array, x)}
+        calls: dict[str, clocks.Call] = {"ours": partial(operator.matmul, array.T if transposed else array, x)}
         for _ in range(gpu.SETTLED if k == 1 else 1):
             product = calls["ours"]()
         answers = references(csr, x, device)
@@ -169,13 +181,17 @@ def tables(report: dict[str, Any]) -> dict[str, tuple[list[str], list[list[str]]
 def page(report: dict[str, Any]) -> str:
     """The report as a page of Markdown."""
     libraries = ", ".join(f"{name} {version}" for name, version in report["versions"].items() if name != "system")
+    what, how, name = "Products with a matrix", "Ours is `asarray(A, columns=k)`.", "gpu-columns"
+    if report.get("transposed"):
+        what, name = "Transposed products with a matrix", "gpu-columns-transposed"
+        how = "Ours is `A.T @ X`, nothing converted; A is `asarray(S, columns=k)`. Peers multiply by an explicit `S.T`."
     parts = [
-        "# Products with a matrix on a GPU, beside cuSPARSE, CuPy and PyTorch",
-        f"Written by `make bench-columns`; all figures are in `gpu-columns.json` beside this page. "
+        f"# {what} on a GPU, beside cuSPARSE, CuPy and PyTorch",
+        f"Written by `make bench-columns`; all figures are in `{name}.json` beside this page. "
         f"{report['device']['name']}, CUDA {report['device']['cuda']}; {libraries}. Measured on {report['date'][:10]}, scale "
         f"`{report['scale']}`, medians of {report['repeats']}, in microseconds. X is in C order; an F says that a peer has X "
         "and Y in Fortran order, X copied before. Peers' tables, descriptors and workspaces are made before, and not timed. "
-        f"Ours is `asarray(A, columns=k)`. A peer that takes {HOPELESS} times as long is left out."
+        f"{how} A peer that takes {HOPELESS} times as long is left out."
         f"{gpu_page.not_measured(report)}",
     ]
     for dtype, table in tables(report).items():
