@@ -159,7 +159,7 @@ def row_sums(tables: BBCSRTables, dtype: np.dtype) -> Callable[[np.ndarray], Non
 
     None where numbers stand for values and that in padding not for 0.
     """
-    if tables.distinct is not None and (tables.distinct.size == 1 or tables.distinct[:1].any()):
+    if not distinct.pads_with_zero(tables.distinct):
         return None
     t, like, level = _for_kernels(tables, dtype), np.empty(0, dtype), simd.prefetch_level(tables.data)
     rows = threads.prepare(compiled(_row_sums, 0, 0, t.bin_rowptr, t.data, level, like), t.bin_rowptr)
@@ -169,9 +169,12 @@ def row_sums(tables: BBCSRTables, dtype: np.dtype) -> Callable[[np.ndarray], Non
 def column_sums(tables: BBCSRTables, dtype: np.dtype) -> Callable[[np.ndarray], None]:
     """``run(y)``, which does ``y = A.T @ ones``, y (n_cols,) of `dtype`, as for :func:`product_transposed`.
 
-    Holes hold 0, so blocks are added up whole, those that reach over the edge too.
+    Where holes hold 0, blocks are added up whole, those that reach over the edge too.
     """
     (n_rows, n_cols), size = tables.shape, tables.block_size
+    if not distinct.pads_with_zero(tables.distinct):
+        multiply = product_transposed(tables, dtype)
+        return lambda y: multiply(np.ones(n_rows, dtype), y, 1, 0)
     whole = tables._replace(present=None, shape=(n_rows, -(-n_cols // size) * size))
     run = product_transposed(whole, dtype)
 

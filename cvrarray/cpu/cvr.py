@@ -211,7 +211,7 @@ def column_sums(tables: CVRTables, dtype: np.dtype) -> Callable[[np.ndarray], No
 
     None where numbers stand for values and that in pads not for 0.
     """
-    if tables.distinct is not None and (tables.distinct.size == 1 or tables.distinct[:1].any()):
+    if not distinct.pads_with_zero(tables.distinct):
         return None
     t, like = _for_kernels(tables, dtype), np.empty(0, dtype)
     add_up = _by_parts(t, _add_slots, (t,), dtype)

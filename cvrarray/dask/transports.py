@@ -89,8 +89,7 @@ class NcclTransport(NullTransport):
     """NCCL: numbers on the current stream, windows on one beside it; the host does not wait."""
 
     name = "nccl"
-    #: Two H200s: 0.2 MB arrive sooner than the parts of a product are launched (0.67 ms an iteration whole, 1.11 in
-    #: parts), 1 MB do not (1.55 and 1.51).
+    #: Less than that arrives sooner than the parts of a product are launched; 1 MB does not (two H200s, NVLink).
     least_hidden = 1 << 19
 
     def __init__(self, mesh: Mesh):
