@@ -119,7 +119,7 @@ def plain(array: Any) -> Any:
     if distinct is None:
         return stored
     values = array._empty_values(distinct.dtype)
-    if not distinct.size or is_zero_first(distinct):
+    if kinds.pads_with_zero(distinct):
         values[...] = looked_up(tables, stored)
         return values
     slots = array._slots()
@@ -128,16 +128,11 @@ def plain(array: Any) -> Any:
     return values
 
 
-def is_zero_first(distinct: Any) -> bool:
-    """Whether numbers of pads and holes, which are 0, stand for 0."""
-    return bool(distinct.size > 1 and distinct[0] == 0)
-
-
 def mapped(distinct: Any, function: Callable[[Any], Any]) -> Any:
     """``function(distinct)``, where it stands for the results; None where pads and holes would not be what they are to
     be.
     """
-    if distinct is None or not distinct.size or not (distinct.size == 1 or is_zero_first(distinct)):
+    if distinct is None or not distinct.size or not (distinct.size == 1 or kinds.is_zero_first(distinct)):
         return None
     results = devices.of(distinct).xp.ascontiguousarray(function(distinct))
     if distinct.size == 1 and not kinds.may_stand_first(devices.move(results, devices.CPU)[0]):

@@ -13,7 +13,7 @@ import numpy as np
 
 from ..core import devices, extensions, progress
 from ..core.arrays import Run
-from ..core.distinct import described
+from ..core.distinct import described, pads_with_zero
 from ..core.tables import CSR
 from ..input import coercion, limits
 from . import encoding, serialized
@@ -496,7 +496,7 @@ class FormatArray(SparseArray):
         if diagonal is None or self._pending is not None:
             return super()._diagonal(offset)
         distinct = encoding.table(self._tables)
-        if distinct is None or not distinct.size or encoding.is_zero_first(distinct):
+        if pads_with_zero(distinct):
             return encoding.looked_up(self._tables, diagonal(encoding.numbered(type(self), self._tables), offset))
         found = diagonal(encoding.numbered_from_one(type(self), self._tables), offset)
         return self._target.xp.where(found > 0, distinct[found - (found > 0)], distinct.dtype.type(0))

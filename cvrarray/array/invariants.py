@@ -8,10 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from ..core.distinct import MOST, NARROWER, may_stand_first
+from ..core.distinct import MOST, NARROWER, is_zero_first, may_stand_first
 from ..core.tables import WARP, mask_dtype
 from ..input import coercion
-from . import encoding
 
 #: Tables that an array may lack.
 OPTIONAL = ("present", "distinct")
@@ -54,7 +53,7 @@ def are_tables(tables: Any, stored: dict[str, tuple[str, int]], value_table: str
         yield f"0: {value_table} has numbers below {distinct.size}, the size of distinct", in_range(numbers, 0, distinct.size)
         yield (
             "0: distinct begins with 0, or with a finite value without a sign bit",
-            encoding.is_zero_first(distinct) or may_stand_first(distinct[0]),
+            is_zero_first(distinct) or may_stand_first(distinct[0]),
         )
 
 

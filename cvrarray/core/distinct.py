@@ -61,6 +61,30 @@ def may_stand_first(value: Any) -> bool:
     return all(bool(np.isfinite(part)) and not bool(np.signbit(part)) for part in (value.real, value.imag))
 
 
+def is_zero_first(distinct: Array) -> bool:
+    """Whether numbers of pads and holes, which are 0, stand for 0.
+
+    Examples
+    --------
+    >>> from cvrarray.core.distinct import is_zero_first
+    >>> is_zero_first(np.array([0.0, 2.0])), is_zero_first(np.array([2.0]))
+    (True, False)
+    """
+    return bool(distinct.size > 1 and distinct[0] == 0)
+
+
+def pads_with_zero(distinct: Array | None) -> bool:
+    """Whether what fills pads and holes means 0: a stored 0, or a number of 0.
+
+    Examples
+    --------
+    >>> from cvrarray.core.distinct import pads_with_zero
+    >>> pads_with_zero(None), pads_with_zero(np.empty(0)), pads_with_zero(np.array([2.0]))
+    (True, True, False)
+    """
+    return distinct is None or not distinct.size or is_zero_first(distinct)
+
+
 def described(distinct: Array | None) -> str:
     """How a matrix with this table ``distinct`` stores its values, in a few words.
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from cvrarray.core.tables import CSR
 from cvrarray.cpu import simd
+from cvrarray.cpu.csr import offsets
 from cvrarray.cpu.decoding import Reader
 from cvrarray.cpu.runtime import memory, threads
 from cvrarray.cpu.runtime.compiler import kernel
@@ -41,8 +42,7 @@ def add(a: Reader, b: Reader, sign: int, shape: tuple[int, int], dtype: np.dtype
     indices, data = indices[:total], data[:total]
     if 2 * total < work[-1]:
         indices, data = indices.copy(), data.copy()
-    is_short = indices.dtype == np.int32 and total < 2**31
-    return CSR(ptr.astype(np.int32) if is_short else ptr, indices, data, shape)
+    return CSR(offsets(ptr, indices.dtype), indices, data, shape)
 
 
 @kernel

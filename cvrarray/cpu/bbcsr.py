@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from cvrarray.core.distinct import pads_with_zero
 from cvrarray.core.tables import CSR, NARROW_PADDING, WARP, BBCSRTables, mask_dtype
 from cvrarray.cpu import decoding, distinct, simd
 from cvrarray.cpu.csr import look, offsets
@@ -159,7 +160,7 @@ def row_sums(tables: BBCSRTables, dtype: np.dtype) -> Callable[[np.ndarray], Non
 
     None where numbers stand for values and that in padding not for 0.
     """
-    if not distinct.pads_with_zero(tables.distinct):
+    if not pads_with_zero(tables.distinct):
         return None
     t, like, level = _for_kernels(tables, dtype), np.empty(0, dtype), simd.prefetch_level(tables.data)
     rows = threads.prepare(compiled(_row_sums, 0, 0, t.bin_rowptr, t.data, level, like), t.bin_rowptr)
@@ -172,7 +173,7 @@ def column_sums(tables: BBCSRTables, dtype: np.dtype) -> Callable[[np.ndarray], 
     Where holes hold 0, blocks are added up whole, those that reach over the edge too.
     """
     (n_rows, n_cols), size = tables.shape, tables.block_size
-    if not distinct.pads_with_zero(tables.distinct):
+    if not pads_with_zero(tables.distinct):
         multiply = product_transposed(tables, dtype)
         return lambda y: multiply(np.ones(n_rows, dtype), y, 1, 0)
     whole = tables._replace(present=None, shape=(n_rows, -(-n_cols // size) * size))
@@ -734,13 +735,7 @@ def _product(first, last, t, within, level, scalar, x, y):
             acc = _bin(t, i, within, True, True, t.col_base[i], t.col_narrow, level, x, offsets)
         else:
             acc = _bin(t, i, within, False, scalar[i] > 0, 0, t.col_wide, level, x, offsets)
-        row = i * WARP
-        if row + WARP <= len(y):
-            simd.store(acc, y, row, simd.WHOLE)
-        else:
-            simd.store(acc, sums, 0, simd.WHOLE)
-            for r in range(len(y) - row):
-                y[row + r] = sums[r]
+        _store_rows(acc, i * WARP, sums, y)
 
 
 @kernel
@@ -751,13 +746,18 @@ def _row_sums(first, last, bin_rowptr, data, level, y):
         for slot in range(bin_rowptr[i], bin_rowptr[i + 1], WARP):
             simd.prefetch(data, slot + simd.STEPS_AHEAD * WARP, level)
             acc = simd.add(acc, simd.load(data, slot, y, simd.WHOLE))
-        row = i * WARP
-        if row + WARP <= len(y):
-            simd.store(acc, y, row, simd.WHOLE)
-        else:
-            simd.store(acc, sums, 0, simd.WHOLE)
-            for r in range(len(y) - row):
-                y[row + r] = sums[r]
+        _store_rows(acc, i * WARP, sums, y)
+
+
+@inlined
+def _store_rows(acc, row, sums, y):
+    """Write the sums of a bin's rows, of which `row` is the first. `sums` is scratch space: the last bin may have fewer."""
+    if row + WARP <= len(y):
+        simd.store(acc, y, row, simd.WHOLE)
+    else:
+        simd.store(acc, sums, 0, simd.WHOLE)
+        for r in range(len(y) - row):
+            y[row + r] = sums[r]
 
 
 @inlined

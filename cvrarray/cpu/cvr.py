@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from cvrarray.core.distinct import pads_with_zero
 from cvrarray.core.tables import CSR, NARROW, THREES, WARP, CVRTables, Runs
 from cvrarray.cpu import decoding, distinct, simd, statistics
 from cvrarray.cpu.csr import offsets
@@ -211,7 +212,7 @@ def column_sums(tables: CVRTables, dtype: np.dtype) -> Callable[[np.ndarray], No
 
     None where numbers stand for values and that in pads not for 0.
     """
-    if not distinct.pads_with_zero(tables.distinct):
+    if not pads_with_zero(tables.distinct):
         return None
     t, like = _for_kernels(tables, dtype), np.empty(0, dtype)
     add_up = _by_parts(t, _add_slots, (t,), dtype)
@@ -645,12 +646,8 @@ def _product(first, last, t, width, wide, level, scalar, x, y, carry):
             _chunk(t, k, SCALAR, 0, t.col_wide, width, level, x, to)
         else:
             _chunk(t, k, GATHER, 0, t.col_wide, width, level, x, to)
-        for lane in range(t.n_lanes):
-            if t.tail[k, lane] >= 0:
-                _store(t.tail[k, lane], tail[lane], to)
-    begin, end = _empty_rows(first, last, len(t.carry_row), len(t.empty_row))
-    for i in range(begin, end):
-        y[t.empty_row[i]] = 0
+        _store_tail(t, k, tail, to)
+    _clear_empty_rows(first, last, t, y)
 
 
 @kernel
@@ -679,9 +676,21 @@ def _row_sums(first, last, t, width, level, y, carry):
                 _write(t.rec_wb[record], sums[lane], to)
                 record += 1
                 sums[lane] = 0
-        for lane in range(t.n_lanes):
-            if t.tail[k, lane] >= 0:
-                _store(t.tail[k, lane], tail[lane], to)
+        _store_tail(t, k, tail, to)
+    _clear_empty_rows(first, last, t, y)
+
+
+@inlined
+def _store_tail(t, k, tail, to):
+    """Write the sums of the rows with which the lanes of chunk k end."""
+    for lane in range(t.n_lanes):
+        if t.tail[k, lane] >= 0:
+            _store(t.tail[k, lane], tail[lane], to)
+
+
+@inlined
+def _clear_empty_rows(first, last, t, y):
+    """Set to 0 the share of the empty rows that goes with these chunks."""
     begin, end = _empty_rows(first, last, len(t.carry_row), len(t.empty_row))
     for i in range(begin, end):
         y[t.empty_row[i]] = 0

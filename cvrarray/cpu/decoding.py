@@ -17,6 +17,7 @@ import numpy as np
 
 from cvrarray.core.tables import CSR, NARROW, NARROW_PADDING, WARP, BBCSRTables, CVRTables
 from cvrarray.cpu import simd
+from cvrarray.cpu.csr import offsets
 from cvrarray.cpu.runtime import memory, threads
 from cvrarray.cpu.runtime.compiler import compiled, inlined, kernel
 from cvrarray.cpu.simd import masks
@@ -148,8 +149,7 @@ def _decoded(tables, t, first: int, last: int, kernels: Kernels, work: np.ndarra
     data = memory.empty(nnz, values.dtype)
     rows = rows._replace(indices=memory.empty(nnz, index), data=memory.bits(data))
     threads.run(kernels.copy, work, t, rows, unit=unit)
-    indptr = ptr.astype(np.int32) if index == np.int32 and nnz < 2**31 else ptr
-    return CSR(indptr, rows.indices, data, (last - first, t.shape[1]))
+    return CSR(offsets(ptr, index), rows.indices, data, (last - first, t.shape[1]))
 
 
 @cache

@@ -36,11 +36,6 @@ class Hash(NamedTuple):
     number: np.ndarray  # (n_places,) uint8: that of the value whose hash this is; else any
 
 
-def pads_with_zero(table: np.ndarray | None) -> bool:
-    """Whether what fills slots without an entry means 0: a zero, or the number of one in `table`."""
-    return table is None or (table.size != 1 and not table[:1].any())
-
-
 def encode(data: np.ndarray, known: ValueSample | None = None) -> tuple[np.ndarray, np.ndarray | None]:
     """What a conversion takes for the values `data` (nnz,), and what that stands for: see ``distinct`` of the tables.
 

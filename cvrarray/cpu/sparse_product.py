@@ -17,6 +17,7 @@ import numpy as np
 
 from cvrarray.core.tables import CSR, WARP
 from cvrarray.cpu import simd
+from cvrarray.cpu.csr import offsets
 from cvrarray.cpu.runtime import memory, threads
 from cvrarray.cpu.runtime.compiler import inlined, kernel
 from cvrarray.cpu.simd import masks
@@ -74,8 +75,7 @@ def multiply(a: CSR, b: CSR) -> CSR:
                 indices[begin : begin + here[0].size], data[begin : begin + here[0].size] = here
 
         threads.run(put, np.append(ptr[tiles[firsts]], ptr[-1]))
-    small = indices.dtype == np.int32 and ptr[-1] < 2**31
-    return CSR(ptr.astype(np.int32) if small else ptr, indices, data, (a.shape[0], b.shape[1]))
+    return CSR(offsets(ptr, indices.dtype), indices, data, (a.shape[0], b.shape[1]))
 
 
 def _workspace(n_cols: int, dtype: np.dtype) -> Workspace:

@@ -28,18 +28,6 @@ from cvrarray.linalg.system import System
 
 
 @kernel
-def _project(first, last, rows, shadow, v, partial):
-    """Sums: ``shadow @ v``."""
-    for block in range(first, last):
-        begin = block * rows
-        left, right = simd.pointer(shadow, begin), simd.pointer(v, begin)
-        total = 0.0
-        for i in range(min(rows, len(v) - begin)):
-            total += np.float64(left[i]) * np.float64(right[i])
-        partial[block, 0] = total
-
-
-@kernel
 def _half(first, last, rows, alpha, v, inverse, r, s_hat, partial):
     """``r -= alpha v``, and with an inverse ``s_hat = inverse * r``."""
     a = r.dtype.type(alpha)
@@ -134,7 +122,7 @@ class Passes(Steps):
         self._factors = np.zeros(3)
         if system.preconditioner is None:
             self.p_hat, self.s_hat = self.p, self.r
-        self._project = self.prepare(_project, like, like)
+        self._project = self.prepare("dot", like, like)
         self._half = self.prepare(_half, 0.0, like, inverse, like, like)
         self._weigh = self.prepare(_weigh, like, like)
         self._whole = self.prepare(_whole, self._factors, like, like, like, Moved(like, like, like))

@@ -36,7 +36,7 @@ class Steps(Method):
         self._blocks = Blocks(len(like), None)
         self._sum = version_of(total, self._blocks.partial, 0)
 
-    def prepare(self, kernel: Callable[..., Any], *args: Any) -> Callable[..., None]:
+    def prepare(self, kernel: str | Callable[..., Any], *args: Any) -> Callable[..., None]:
         """``call(*args)`` of a kernel with arguments like these and, after them, where it leaves the sums of blocks."""
         partial, call = self._blocks.partial, self._blocks.prepare(kernel, *args, self._blocks.partial)
         return lambda *args: call(*args, partial)
