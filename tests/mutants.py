@@ -21,6 +21,7 @@ from __future__ import annotations
 import argparse
 import ast
 import gc
+import importlib
 import json
 import os
 import random
@@ -227,6 +228,7 @@ class Trials:
         _limit(STAGES[self.cases] if mutant else STAGES["rest"] * 4)
         nothing = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nothing, 1), os.dup2(nothing, 2)
+        os.environ["PYTEST_DEBUG_TEMPROOT"] = tempfile.mkdtemp()  # of its own: pytest numbers folders, and removes old ones
         if mutant:
             change(mutant)
         failed: list[str] = []
@@ -272,9 +274,10 @@ def change(mutant: Mutant) -> None:
     from numba.core.dispatcher import Dispatcher
     from numba.core.typing.templates import _IntrinsicTemplate
 
-    from cvrarray.cpu.runtime import lowering, native
+    from cvrarray.cpu.runtime import compiler, lowering, native
 
     path = ROOT / mutant.path
+    importlib.import_module(mutant.path.removesuffix(".py").replace("/", "."))  # what is imported later is not changed
     whole = compile(mutant.applied(path.read_text()), str(path), "exec", dont_inherit=True)
     new = {(code.co_qualname, code.co_firstlineno): code for code in _within(whole)}
     gc.unfreeze()  # conftest.py hides what collection made
@@ -296,6 +299,7 @@ def change(mutant: Mutant) -> None:
     for template in _IntrinsicTemplate.__subclasses__():
         template._impl_cache.clear()
         template._overload_cache.clear()
+    compiler._versions.clear()
     lowering.KNOWN.clear()
     native._addresses.clear()
 
@@ -362,7 +366,7 @@ def _limit(seconds: int) -> None:
     import resource
 
     resource.setrlimit(resource.RLIMIT_DATA, (BYTES, BYTES))
-    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 5))  # at the first SIGXCPU, at the second SIGKILL
 
 
 def killer(outcome: dict[str, str]) -> tuple[str, str] | None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
-import os
+import importlib
+import sys
 from pathlib import Path
 
+import forked
 import mutants
 import numpy as np
 import pytest
@@ -94,7 +96,24 @@ def test_what_a_kernel_calls():
     assert "_sum_blocks" not in {function.__qualname__ for function in mutants.called_by(checksum._add.py_func)}
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+@forked.needs_fork
+def test_a_change_reaches_a_module_that_nothing_has_imported():
+    """As most are imported by the calls that need them, after the tests were collected."""
+    path = mutants.ROOT / "cvrarray" / "cpu" / "text.py"
+    at = path.read_text().index("5 ** abs")
+    mutant = mutants.Mutant(path.relative_to(mutants.ROOT).as_posix(), at, at + 1, "7", "name")
+
+    def changed():
+        sys.modules.pop("cvrarray.cpu.text", None)
+        mutants.change(mutant)
+        return importlib.import_module("cvrarray.cpu.text").powers_of_five.__wrapped__.__code__.co_consts
+
+    status, constants = forked.Child(changed).wait()
+    assert status == 0, constants
+    assert 7 in ast.literal_eval(constants)
+
+
+@forked.needs_fork
 @pytest.mark.slow
 def test_a_change_reaches_the_kernels_that_call_the_function_and_no_other_process():
     path = Path(checksum.__file__)
@@ -103,13 +122,10 @@ def test_a_change_reaches_the_kernels_that_call_the_function_and_no_other_proces
     mutant = mutants.Mutant(path.relative_to(mutants.ROOT).as_posix(), at, at + 2, "-=", "name")
     content = np.arange(100.0)
     before = checksum.checksum(content)
-    if not (process := os.fork()):
-        differs = False
-        try:
-            mutants.change(mutant)
-            differs = checksum.checksum(content) != before
-        except BaseException:
-            differs = False
-        os._exit(0 if differs else 1)
-    assert os.waitpid(process, 0)[1] == 0
+
+    def differs():
+        mutants.change(mutant)
+        return checksum.checksum(content) != before
+
+    assert forked.Child(differs).wait() == (0, "True")
     assert checksum.checksum(content) == before
