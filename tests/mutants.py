@@ -58,7 +58,7 @@ BROKEN = "broken: "  #: what a trial says that came to no outcome
 COMPILED = re.compile("^@(njit|kernel|helper|inlined|intrinsic)", re.M)  #: decorators of what Numba compiles
 BYTES = 8 << 30  # of memory: a mutant may ask for any amount
 STAGES = {"quick": 60, "covering": 400, "rest": 1200}  #: cases, and CPU seconds for them: a mutant may never end
-_FORMAT = ("golden", "conversions", "products", "cpu_kernels", "transposed", "matmat", "indexing")
+_FORMAT = ("golden", "conversions", "products", "cpu_kernels", "transposed", "matmat", "indexing", "few_values", "elementwise")
 _CHECKS = ("check_values", "forged_tables", "conversions", "io", "hostile_inputs")
 #: Test files for a source file, by its name or what this begins with (``cvr_convert.cu``), those first that find most;
 #: the last entry is for all others.
@@ -67,18 +67,21 @@ TESTS = {
     "check_bbcsr": _CHECKS,
     "masks": _CHECKS,
     "checksum": ("store", "io", "store_hostile"),
+    "crc32": ("text", "io", "store", "store_hostile"),
     "cvr": _FORMAT,
     "bbcsr": _FORMAT,
     "csr": ("errors", "inputs", "cpu_kernels", "io", "indexing", "elementwise"),
-    "parts": ("cpu_kernels", "transposed"),
-    "adding": ("elementwise", "pending"),
+    "parts": ("cpu_kernels", "transposed", "transposed_sums", "matmat"),
+    "adding": ("elementwise", "transposed_sums", "pending"),
     "assembly": ("assembly", "values"),
     "decoding": ("decoding", "conversions", "indexing"),
     "distinct": ("few_values", "values"),
+    "merging": ("elementwise", "transposed_sums"),
     "rebinning": ("indexing", "joining"),
     "sampled": ("values", "torch"),
     "sparse_product": ("decoding", "protocol"),
-    "text": ("io", "hostile_inputs"),
+    "symmetry": ("io",),
+    "text": ("text", "io", "hostile_inputs"),
     "": ("golden", "conversions", "products", "cpu_kernels", "matmat", "transposed", "float16"),
 }
 
