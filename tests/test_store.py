@@ -29,7 +29,6 @@ from cvrarray.input import partition
 from cvrarray.store import layout, sources, spool
 from cvrarray.store.writer import Writer
 
-ROOT = Path(__file__).parent.parent
 FORMATS = [{"format": "cvr"}, {"format": "bbcsr", "block_size": 3}, {}]
 
 
