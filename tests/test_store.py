@@ -286,6 +286,7 @@ def dask_source(csr, chunks):
 
 @pytest.mark.parametrize("chunks", [(300, 300), (128, 77)], ids=str)
 @pytest.mark.parametrize("keywords", FORMATS, ids=str)
+@pytest.mark.slow
 def test_dask_array(keywords, chunks, path):
     csr = matrix()
     source = dask_source(csr, chunks)
