@@ -1,8 +1,8 @@
 """Faults that the tests must find: small changes of kernels and conversions, and whether tests fail for each of them.
 
-``python tests/mutants.py`` changes one operator or number at a time, and runs the test files
-that are about the changed file until one test fails: first the few cases of ``make quick``, then those of ``make test``,
-then those that only ``make test-all`` runs (``--cases rest``). A mutant that only the last kill is a fault which
+``python tests/mutants.py`` changes one operator or number at a time, and runs tests until one fails: first
+the few cases of ``make quick`` in the test files that are about the changed file, then the cases of ``make test`` in
+these and in all others that call kernels, then those that only ``make test-all`` runs (``--cases rest``). A mutant that only the last kill is a fault which
 ``make test`` misses. The mutants are drawn at random, the same for the same seed. What has been tried is kept in
 ``--results``, so a run that is cut short goes on from there. ``--report`` tries none. Some mutants survive
 because they change nothing that matters (a larger scratch space, a prefetch): look at each.
@@ -82,15 +82,23 @@ TESTS = {
     "sparse_product": ("decoding", "protocol"),
     "symmetry": ("io",),
     "text": ("text", "io", "hostile_inputs"),
+    "words": ("text", "io", "store"),
     "": ("golden", "conversions", "products", "cpu_kernels", "matmat", "transposed", "float16"),
 }
+#: Test files that call kernels in many ways.
+OTHERS = (
+    "cpu_kernels", "products", "transposed", "matmat", "conversions", "decoding", "indexing", "elementwise", "reductions",
+    "protocol", "joining", "values", "inputs", "io", "few_values", "linalg", "transposed_sums", "ranges", "assembly",
+    "statistics", "kept_transposes", "determinism", "random", "float16", "store", "large_offsets", "team",
+)  # fmt: skip
 
 
-def tests_of(source: str) -> list[str]:
-    """The test files about a source file."""
+def tests_of(source: str, cases: str = "quick") -> list[str]:
+    """The test files about a source file; for more than the quick cases, all others that call kernels come after these."""
     stem = Path(source).stem
     names = TESTS.get(stem) or TESTS.get(stem.partition("_")[0]) or TESTS[""]
-    return [f"tests/test_{name}.py" for name in names]
+    more = () if cases == "quick" else OTHERS
+    return [f"tests/test_{name}.py" for name in dict.fromkeys((*names, *more))]
 
 
 class Mutant(NamedTuple):
@@ -211,7 +219,11 @@ class Trials:
         return True
 
     def _begin(self, session: pytest.Session, mutant: Mutant | None) -> None:
-        files = tests_of(mutant.path) if mutant else sorted({str(item.path.relative_to(ROOT)) for item in session.items})
+        files = (
+            tests_of(mutant.path, self.cases)
+            if mutant
+            else sorted({str(item.path.relative_to(ROOT)) for item in session.items})
+        )
         place = {str(ROOT / file): number for number, file in enumerate(files)}
         items = [item for item in session.items if str(item.path) in place and item.nodeid not in self.wrong]
         items.sort(key=lambda item: (-self.found[_function(item.nodeid)], place[str(item.path)]))  # what finds most is first
@@ -406,7 +418,7 @@ def report(outcomes: dict[str, dict[str, str]]) -> str:
 
 def _on_cpu(left: list[Mutant], stage: str, options: argparse.Namespace, tell: Callable[[str, str], None]) -> None:
     os.environ.setdefault("CVRARRAY_NUM_THREADS", "2")
-    files = sorted({file for mutant in left for file in tests_of(mutant.path)})
+    files = sorted({file for mutant in left for file in tests_of(mutant.path, stage)})
     given = ["-q", "-p", "no:cacheprovider", "--rootdir", str(ROOT), "--cases", stage]
     pytest.main([*given, *(str(ROOT / file) for file in files)], plugins=[Trials(left, stage, options, tell)])
 
