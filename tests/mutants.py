@@ -1,11 +1,11 @@
 """Faults that the tests must find: small changes of kernels and conversions, and whether tests fail for each of them.
 
-``python tests/mutants.py`` changes one operator or number at a time, and runs tests until one fails: first
-the few cases of ``make quick`` in the test files that are about the changed file, then the cases of ``make test`` in
-these and in all others that call kernels, then those that only ``make test-all`` runs (``--cases rest``). A mutant that only the last kill is a fault which
-``make test`` misses. The mutants are drawn at random, the same for the same seed. What has been tried is kept in
-``--results``, so a run that is cut short goes on from there. ``--report`` tries none. Some mutants survive
-because they change nothing that matters (a larger scratch space, a prefetch): look at each.
+``python tests/mutants.py`` changes one operator or number at a time, and runs tests until one fails: first the few cases
+of ``make quick`` in the test files that are about the changed file, then the cases of ``make test`` in these and in all
+others that call kernels, then those that only ``make test-all`` runs (``--cases rest``). A mutant that only the last
+kill is a fault which ``make test`` misses. The mutants are drawn at random, the same for the same seed. What has been
+tried is kept in ``--results``, so a run that is cut short goes on from there. ``--report`` tries none. Some mutants
+survive because they change nothing that matters (a larger scratch space, a prefetch): look at each.
 
 The tests are collected once. For each mutant they run in a fork of that process, in which the one function is changed
 and only the kernels that call it are compiled anew. ``--jobs 8`` tries so many side by side, and ``--seconds 150``
@@ -277,6 +277,10 @@ class Trials:
         outcome = said[0] if said else "timeout" if signal_ == signal.SIGXCPU else f"crash {-signal_}"
         self.found[_function(outcome)] += 1
         self.tell(name, outcome)
+
+
+def _files(items: list[pytest.Item]) -> list[str]:
+    return sorted({str(item.path.relative_to(ROOT)) for item in items})
 
 
 def _function(nodeid: str) -> str:
