@@ -8,7 +8,6 @@ wasted: half of the time that a kernel takes to compile.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from numba.core.compiler import CompileResult, PassManager
 

@@ -21,7 +21,7 @@ from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import CompilerBase, DefaultPassBuilder, Flags, PassManager
 from numba.core.compiler_machinery import FunctionPass, register_pass
 from numba.core.lowering import Lower
-from numba.core.typed_passes import BaseNativeLowering, NopythonTypeInference, NoPythonBackend, PreLowerStripPhis
+from numba.core.typed_passes import BaseNativeLowering, NoPythonBackend, NopythonTypeInference, PreLowerStripPhis
 from numba.core.typing import Context
 from numba.core.untyped_passes import InlineClosureLikes
 
