@@ -71,7 +71,8 @@ class Slots(NamedTuple):
 
 def convert(csr: CSR, block_size: int) -> BBCSRTables:
     """The BBCSR tables of a canonical CSR matrix in NumPy arrays; `block_size` is 1 to 32."""
-    source = CSR(offsets(csr.indptr, csr.indices.dtype), csr.indices, memory.bits(csr.data), csr.shape)
+    data = np.ascontiguousarray(csr.data)  # which distinct.nothing() is not
+    source = CSR(offsets(csr.indptr, csr.indices.dtype), csr.indices, memory.bits(data), csr.shape)
     kernels = _conversion(source.indptr.dtype, csr.indices.dtype, source.data.dtype, block_size)
     if block_size == 1:
         found = _rows_of_bins(csr)
