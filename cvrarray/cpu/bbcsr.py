@@ -84,7 +84,7 @@ def convert(csr: CSR, block_size: int) -> BBCSRTables:
         full = bins.nnz == csr.nnz
     tables = (bins if full else with_marks(bins))._replace(nnz=csr.nnz)
     to, past = tables._replace(data=memory.bits(tables.data)), memory.goes_past_caches(tables.data)
-    threads.run(kernels.lay_out, to.bin_rowptr, source, found, bin_low, _within(block_size), past, to)
+    threads.run(kernels.lay_out, to.bin_rowptr, source, found, bin_low, _within(block_size), past, to, least=threads.QUICK)
     return tables._replace(present=None) if full else tables
 
 
@@ -280,7 +280,7 @@ def fill(tables: BBCSRTables, starts: np.ndarray, data: np.ndarray, values: np.n
     present = np.empty(0, np.uint8) if t.present is None else t.present
     past = memory.goes_past_caches(values)
     args = (t.bin_rowptr, t.block_size, starts, memory.bits(data), present, past, memory.bits(values))
-    threads.run(compiled(_fill_bins, 0, 0, *args), t.bin_rowptr, *args)
+    threads.run(compiled(_fill_bins, 0, 0, *args), t.bin_rowptr, *args, least=threads.QUICK)
 
 
 @cache

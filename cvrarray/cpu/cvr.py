@@ -141,7 +141,7 @@ def convert(csr: CSR, n_lanes: int, n_chunks: int, split: str) -> CVRTables:
     kernels = _conversion(csr.indptr.dtype, index, memory.bits(csr.data).dtype, n_lanes)
     step_ptr, col_base, col_ptr = np.empty(n_chunks + 1, np.int64), np.empty(n_chunks, index), np.empty(n_chunks, np.int64)
     n_filled = kernels.cut(csr.indptr, n_lanes, split == "rows", cuts, step_ptr)
-    threads.run(kernels.column_range, cuts.nonzero, cuts, csr.indices)
+    threads.run(kernels.column_range, cuts.nonzero, cuts, csr.indices, least=threads.QUICK)
     n_narrow, n_wide = kernels.column_places(n_lanes, step_ptr, cuts, col_base, col_ptr)
     n_steps = int(step_ptr[-1])
     source = csr._replace(data=memory.bits(csr.data[:0] if distinct.is_nothing(csr.data) else csr.data))
@@ -165,7 +165,7 @@ def convert(csr: CSR, n_lanes: int, n_chunks: int, split: str) -> CVRTables:
         cut_ptr=np.empty((n_chunks, 2), np.int64),
         empty_row=cuts.empty_row[: n_rows - n_filled].copy(),
     )
-    threads.run(kernels.lay_out, cuts.nonzero, source, cuts, tables, simd.width(n_lanes))
+    threads.run(kernels.lay_out, cuts.nonzero, source, cuts, tables, simd.width(n_lanes), least=threads.QUICK)
     n_cut = kernels.finish(cuts, tables)
     tables.rec_wb.resize(int(tables.rec_ptr[-1]), refcheck=False)  # gives back what was too much
     return tables._replace(val=val, cut_row=tables.cut_row[:n_cut].copy(), cut_ptr=tables.cut_ptr[:n_cut].copy())
@@ -316,7 +316,7 @@ def fill(tables: CVRTables, runs: Runs, data: np.ndarray, values: np.ndarray) ->
     t = tables
     past = memory.goes_past_caches(values)
     args = (t.step_ptr, *runs, memory.bits(data), t.n_lanes, simd.width(t.n_lanes), past, memory.bits(values))
-    threads.run(compiled(_fill_chunks, 0, 0, *args), t.step_ptr, *args, unit=t.n_lanes)
+    threads.run(compiled(_fill_chunks, 0, 0, *args), t.step_ptr, *args, unit=t.n_lanes, least=threads.QUICK)
 
 
 def _for_kernels(t: CVRTables, dtype: np.dtype) -> CVRTables:

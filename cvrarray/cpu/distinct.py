@@ -113,7 +113,9 @@ def _other_than(data: np.ndarray, value: np.ndarray) -> np.ndarray:
     """The first place of each part whose value is not that of `value`; none where all are that."""
     words, n_words = _words(data)
     first = np.empty(-(-data.size // PART), np.int64)
-    threads.run(_find_others, np.arange(first.size + 1), words, _words(value)[0], n_words, first, unit=PART)
+    threads.run(
+        _find_others, np.arange(first.size + 1), words, _words(value)[0], n_words, first, unit=PART, least=threads.QUICK
+    )
     found: np.ndarray = first[first >= 0]
     return found
 
