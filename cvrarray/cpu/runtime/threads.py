@@ -38,7 +38,7 @@ count = get_num_threads  #: threads a call may use
 
 def run(function: Callable, work: np.ndarray, *args, unit: int = 1, least: int = FEW) -> None:
     """``prepare(function, work, unit)(*args)``, for what is called once; alone where there are not `least` ranges of work."""
-    if (work.item(-1) - work.item(0)) * unit < least * SMALL:  # most conversions are small: no time to prepare
+    if _is_short((work.item(-1) - work.item(0)) * unit, least):  # most conversions are small: no time to prepare
         function(0, len(work) - 1, *args)
     else:
         prepare(function, work, unit)(*args)
@@ -47,10 +47,15 @@ def run(function: Callable, work: np.ndarray, *args, unit: int = 1, least: int =
 def run_groups(function: Callable, work: np.ndarray, size: int, *args) -> None:
     """:func:`run`, for QUICK work, with groups of `size` tiles of `work` as tiles, the last of which may be smaller."""
     n_groups = -(-(len(work) - 1) // size)
-    if work.item(-1) - work.item(0) < QUICK * SMALL:
+    if _is_short(work.item(-1) - work.item(0), QUICK):
         function(0, n_groups, *args)
     else:
         prepare(function, work[np.minimum(np.arange(n_groups + 1) * size, len(work) - 1)])(*args)
+
+
+def _is_short(work: int, least: int) -> bool:
+    """Whether there are not `least` ranges of work. A wrong number of threads is told of as soon as there are FEW."""
+    return work < FEW * SMALL or (work < least * SMALL and count() > 0)
 
 
 def prepare(function: Callable, work: np.ndarray, unit: int = 1) -> Callable[..., None]:
