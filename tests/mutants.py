@@ -293,7 +293,7 @@ def change(mutant: Mutant) -> None:
     from numba.core.dispatcher import Dispatcher
     from numba.core.typing.templates import _IntrinsicTemplate
 
-    from cvrarray.cpu.runtime import compiler, lowering, native
+    from cvrarray.cpu.runtime import compiler, native, pipeline
 
     path = ROOT / mutant.path
     importlib.import_module(mutant.path.removesuffix(".py").replace("/", "."))  # what is imported later is not changed
@@ -319,7 +319,7 @@ def change(mutant: Mutant) -> None:
         template._impl_cache.clear()
         template._overload_cache.clear()
     compiler._versions.clear()
-    lowering.KNOWN.clear()
+    pipeline.KNOWN.clear()
     native._addresses.clear()
 
 
