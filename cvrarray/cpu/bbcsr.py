@@ -8,7 +8,7 @@ is as long as a block is wide where the kernel is compiled for that size alone, 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -71,7 +71,8 @@ class Slots(NamedTuple):
 
 def convert(csr: CSR, block_size: int) -> BBCSRTables:
     """The BBCSR tables of a canonical CSR matrix in NumPy arrays; `block_size` is 1 to 32."""
-    source = CSR(offsets(csr.indptr, csr.indices.dtype), csr.indices, memory.bits(csr.data), csr.shape)
+    data = np.ascontiguousarray(csr.data)  # which distinct.nothing() is not
+    source = CSR(offsets(csr.indptr, csr.indices.dtype), csr.indices, memory.bits(data), csr.shape)
     kernels = _conversion(source.indptr.dtype, csr.indices.dtype, source.data.dtype, block_size)
     if block_size == 1:
         found = _rows_of_bins(csr)
@@ -82,13 +83,18 @@ def convert(csr: CSR, block_size: int) -> BBCSRTables:
         bins, bin_low = empty_bins(kernels.bin_places, found, csr.shape, block_size, csr.data.dtype)
         full = bins.nnz == csr.nnz
     tables = (bins if full else with_marks(bins))._replace(nnz=csr.nnz)
-    data, work, past = memory.bits(tables.data), tables.bin_rowptr, memory.goes_past_caches(tables.data)
+    values, past, run = (
+        memory.bits(tables.data),
+        memory.goes_past_caches(tables.data),
+        partial(threads.run, least=threads.QUICK),
+    )
+    work = tables.bin_rowptr
     if block_size == 1:
-        threads.run(kernels.lay_out, work, source, found, bin_low, _within(1), past, tables._replace(data=data))
+        run(kernels.lay_out, work, source, found, bin_low, _within(1), past, tables._replace(data=values))
     else:  # columns and values apart: so there are not kernels for each pair of a size and a dtype
         places, to = _without_values(source), tables._replace(data=NO_VALUES)
-        threads.run(kernels.lay_out, work, places, found, bin_low, _within(block_size), past, to)
-        threads.run(kernels.fill, work, work, block_size, source.indptr, source.data, tables.present, past, data)
+        run(kernels.lay_out, work, places, found, bin_low, _within(block_size), past, to)
+        run(kernels.fill, work, work, block_size, source.indptr, source.data, tables.present, past, values)
     return tables._replace(present=None) if full else tables
 
 
@@ -284,7 +290,7 @@ def fill(tables: BBCSRTables, starts: np.ndarray, data: np.ndarray, values: np.n
     present = np.empty(0, np.uint8) if t.present is None else t.present
     past = memory.goes_past_caches(values)
     args = (t.bin_rowptr, t.block_size, starts, memory.bits(data), present, past, memory.bits(values))
-    threads.run(compiled(_fill_bins, 0, 0, *args), t.bin_rowptr, *args)
+    threads.run(compiled(_fill_bins, 0, 0, *args), t.bin_rowptr, *args, least=threads.QUICK)
 
 
 @cache
