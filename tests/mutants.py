@@ -207,6 +207,7 @@ class Trials:
     @pytest.hookimpl
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         """The sources as they are come first: that also compiles what the forks load."""
+        import_kernels()
         if not self.trusted:
             self._begin(session, None)
             self._end_of_one()
@@ -296,7 +297,7 @@ def change(mutant: Mutant) -> None:
     from cvrarray.cpu.runtime import compiler, native, pipeline
 
     path = ROOT / mutant.path
-    importlib.import_module(mutant.path.removesuffix(".py").replace("/", "."))  # what is imported later is not changed
+    import_kernels()
     whole = compile(mutant.applied(path.read_text()), str(path), "exec", dont_inherit=True)
     new = {(code.co_qualname, code.co_firstlineno): code for code in _within(whole)}
     gc.unfreeze()  # conftest.py hides what collection made
@@ -321,6 +322,13 @@ def change(mutant: Mutant) -> None:
     compiler._versions.clear()
     pipeline.KNOWN.clear()
     native._addresses.clear()
+
+
+def import_kernels() -> None:
+    """Import all modules with kernels: a call that imports one later would have it unchanged, or as it is on the disk."""
+    for path in sorted((ROOT / "cvrarray").rglob("*.py")):
+        if COMPILED.search(path.read_text()):
+            importlib.import_module(".".join(path.relative_to(ROOT).with_suffix("").parts))
 
 
 def called_by(function: FunctionType) -> set[FunctionType]:

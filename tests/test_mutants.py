@@ -97,20 +97,21 @@ def test_what_a_kernel_calls():
 
 
 @forked.needs_fork
-def test_a_change_reaches_a_module_that_nothing_has_imported():
-    """As most are imported by the calls that need them, after the tests were collected."""
-    path = mutants.ROOT / "cvrarray" / "cpu" / "text.py"
-    at = path.read_text().index("5 ** abs")
-    mutant = mutants.Mutant(path.relative_to(mutants.ROOT).as_posix(), at, at + 1, "7", "name")
+def test_a_change_reaches_modules_that_nothing_has_imported():
+    """As most are imported by the calls that need them: the changed one, and those of kernels that call it."""
+    path = mutants.ROOT / "cvrarray" / "cpu" / "simd" / "words.py"
+    at = path.read_text().index("ctlz")
+    mutant = mutants.Mutant(path.relative_to(mutants.ROOT).as_posix(), at, at + 4, "cttz", "name")
 
     def changed():
-        sys.modules.pop("cvrarray.cpu.text", None)
+        for name in ("cvrarray.cpu.simd.words", "cvrarray.cpu.text", "cvrarray.files.matrix_market"):
+            sys.modules.pop(name, None)
         mutants.change(mutant)
-        return importlib.import_module("cvrarray.cpu.text").powers_of_five.__wrapped__.__code__.co_consts
+        text = importlib.import_module("cvrarray.cpu.text")
+        codes = mutants._within(text.words.leading_zeros._defn.__code__)
+        return any("cttz" in code.co_names for code in codes), type(text._parse._cache).__name__
 
-    status, constants = forked.Child(changed).wait()
-    assert status == 0, constants
-    assert 7 in ast.literal_eval(constants)
+    assert forked.Child(changed).wait() == (0, "(True, 'NullCache')")
 
 
 @forked.needs_fork
