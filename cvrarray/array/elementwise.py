@@ -258,7 +258,9 @@ def _with_sparse(ufunc: np.ufunc, array: Any, left: Any, right: Any, kwargs: dic
         data = _compute(ufunc, (left._plain_values(), right._plain_values()), kwargs, dtypes)
         if all(_n_nonzero(part) == left.nnz for part in (data if isinstance(data, tuple) else (data,))):
             return _wrapped(data, left._with_table)
-        return _wrapped(data, lambda part: left._like(_without_zeros(left._with_table(part)._canonical_csr())))
+        a, b = left._canonical_csr(), right._canonical_csr()
+        data = _compute(ufunc, (a.data, b.data), kwargs, dtypes)
+        return _wrapped(data, lambda part: left._like(_without_zeros(a._replace(data=part))))
     sign = 1 if ufunc is np.add else -1 if ufunc is np.subtract else 0
     if sign and not kwargs and dtypes[0] in _ADDED and (total := _sum(array, left, right, sign, dtypes[0])) is not None:
         return total
