@@ -69,7 +69,7 @@ import numpy as np
 
 from .array import encoding
 from .array.blocks import expanded
-from .array.format import FormatArray, Sample, chained, joined, offsets
+from .array.format import FormatArray, Sample, are_csrs_at_hand, chained, joined, offsets
 from .array.invariants import are_tables, in_range, integer, is_offsets, packs
 from .core import devices, extensions, sharing
 from .core.tables import CSR, NARROW_PADDING, WARP, BBCSRTables, Blocks
@@ -362,9 +362,9 @@ class BBCSRArray(FormatArray):
         return None if tables is None else self._from_tables(tables)
 
     def _stack(self, arrays: list[Any]) -> Any:
-        moves = any(a.shape[0] % math.lcm(WARP, self.block_size) for a in arrays[:-1])
-        if moves and all(type(a) is type(self) for a in arrays) and sum(a.nnz for a in arrays) < FEW_ENTRIES:
-            if all([a._csr_at_hand() for a in arrays]):
+        if all(type(a) is type(self) for a in arrays) and sum(a.nnz for a in arrays) < FEW_ENTRIES:
+            moves = any(a.shape[0] % math.lcm(WARP, self.block_size) for a in arrays[:-1])
+            if moves and are_csrs_at_hand(arrays):
                 return None
         return super()._stack(arrays)
 
@@ -394,7 +394,7 @@ class BBCSRArray(FormatArray):
             return None
         if other.block_size != self.block_size:
             return None
-        if (self.block_size == 1 or self._tables.present is not None) and all([a._csr_at_hand() for a in (self, other)]):
+        if (self.block_size == 1 or self._tables.present is not None) and are_csrs_at_hand([self, other]):
             return None  # these are merged in less time
         parts = [array._plain()._tables for array in (self, other)]
         tables = devices.CPU.backend("merging").add(*parts, sign)

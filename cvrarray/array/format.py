@@ -345,8 +345,8 @@ class FormatArray(SparseArray):
     def _values_changed(self) -> None:
         """Drop or renew what was computed from the values, after these were replaced.
 
-        That is the CSR that is kept; the transpose, which gets the new values before its next product, and products whose ``run`` has a
-        ``renew()``. A product without it reads the value table in every call.
+        That is the CSR that is kept, the transpose, which gets the new values before its next product, and products whose
+        ``run`` has a ``renew()``. A product without it reads the value table in every call.
         """
         self._transpose_is_old = isinstance(self._transpose, SparseArray)
         self._kept.drop(self)
@@ -480,9 +480,9 @@ class FormatArray(SparseArray):
 
     def _reader(self) -> Any:
         reader_of = getattr(self._module(self._target), "reader", None)
-        csr = self._csr_at_hand() if reader_of is not None else self._canonical_csr()
-        if csr is not None:
-            return self._target.backend("decoding").reader_of_csr(csr)
+        csr = self._csr_at_hand()
+        if csr is not None or reader_of is None:
+            return self._target.backend("decoding").reader_of_csr(csr or self._decoded())
         tables, found = self._tables, reader_of(encoding.numbered(type(self), self._tables))
         if encoding.table(tables) is None:
             return found
@@ -628,6 +628,11 @@ class FormatArray(SparseArray):
         it.
         """
         raise NotImplementedError
+
+
+def are_csrs_at_hand(arrays: list[FormatArray]) -> bool:
+    """Whether the canonical CSR of each is there; all of them are asked, so that each comes to keep it."""
+    return None not in [array._csr_at_hand() for array in arrays]
 
 
 def joined(arrays: Any) -> Any:

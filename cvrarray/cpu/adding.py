@@ -35,7 +35,8 @@ def add(a: Reader, b: Reader, sign: int, shape: tuple[int, int], dtype: np.dtype
     def rows(first: int, last: int) -> None:
         end = int(before[first])
         for begin, stop in itertools.pairwise(tiles[first : last + 1].tolist()):
-            end = _add(begin, stop, a.indptr, *a.read(begin, stop), b.indptr, *b.read(begin, stop), factor, end, ptr, indices, data)
+            both = a.indptr, *a.read(begin, stop), b.indptr, *b.read(begin, stop)
+            end = _add(begin, stop, *both, factor, end, ptr, indices, data)
         ends[first] = last, end
 
     threads.run(rows, before)
