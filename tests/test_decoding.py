@@ -151,7 +151,9 @@ def test_products_of_stencils(dtype):
     """Rows that have the columns of the row before, moved: few terms, some of which cancel; between them other rows."""
     rng = np.random.default_rng(3)
     n, places = 2500, [-900, -30, -1, 0, 1, 30, 900]
-    a = diags_array([rng.integers(-2, 3, n).astype(dtype) for _ in places], offsets=places, shape=(n, n), format="lil", dtype=dtype)
+    a = diags_array(
+        [rng.integers(-2, 3, n).astype(dtype) for _ in places], offsets=places, shape=(n, n), format="lil", dtype=dtype
+    )
     for row, length in ((0, 0), (700, 0), (701, 12), (1200, 60), (n - 1, 9)):
         a[row] = 0
         a[row, rng.choice(n, length, replace=False)] = 1
