@@ -174,10 +174,10 @@ class FormatArray(SparseArray):
         LIVING[self._number] = self
 
     @classmethod
-    def _from_pending(cls, pending: Pending) -> Self:
-        """The array whose tables will be made of `pending` when they are asked for."""
+    def _from_pending(cls, csr: CSR, keywords: dict[str, Any]) -> Self:
+        """The array whose tables will be made of these when they are asked for: see :class:`Pending`."""
         self = object.__new__(cls)
-        self._pending = pending
+        self._pending = Pending(csr, keywords)
         self._open(devices.CPU)
         return self
 
@@ -289,7 +289,7 @@ class FormatArray(SparseArray):
         pending = self._pending
         keywords = self._parameters() if pending is None else pending.keywords
         if isinstance(csr.data, np.ndarray):
-            return self._from_pending(Pending(csr, keywords))
+            return self._from_pending(csr, keywords)
         return type(self)(csr, **keywords)
 
     def _map(self, function: Callable[[Any], Any]) -> Self:
