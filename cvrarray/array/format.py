@@ -97,6 +97,7 @@ class FormatArray(SparseArray):
     _pending: Pending | None = None  # what the tables are to be made of, until they are asked for
     _kernels: dict[tuple[str, np.dtype], Run]  # kind and the product's dtype -> the device module's prepared product
     _number: int  # of this array alone: what an operator of PyTorch takes in its place
+    _packed: serialized.Packed | None = None  # of the last pickle, until values are replaced
     _place_cache: tuple[Any, Any] | None = None  # rows and columns of the canonical CSR, once asked for
     _structure: Structure  # what arrays know together that differ in their values alone
     _transpose: Any  # an array on the CPU that is the transpose, once asked for; False where there shall be none
@@ -337,6 +338,7 @@ class FormatArray(SparseArray):
 
     def _make_plain(self) -> None:
         """Store values as they are from now on, in a table that means nothing yet: others are to be written to it."""
+        self._packed = None
         if encoding.table(self._tables) is not None:
             self._tables = self._tables._replace(**{self._value_table: self._empty_values(self.dtype), "distinct": None})
             self._kernels.clear()
@@ -345,10 +347,10 @@ class FormatArray(SparseArray):
     def _values_changed(self) -> None:
         """Drop or renew what was computed from the values, after these were replaced.
 
-        That is the transpose, which gets the new values before its next product, and products whose ``run`` has a
-        ``renew()``. A product without it reads the value table in every call.
+        That is the last pickle's checksums, the transpose, which gets the new values before its next product, and products
+        whose ``run`` has a ``renew()``. A product without it reads the value table in every call.
         """
-        self._transpose_is_old = isinstance(self._transpose, SparseArray)
+        self._packed, self._transpose_is_old = None, isinstance(self._transpose, SparseArray)
         self._ready_transposed.clear()
         for run in self._kernels.values():
             if hasattr(run, "renew"):

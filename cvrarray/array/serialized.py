@@ -18,7 +18,7 @@ import json
 import pickle
 from collections.abc import Sequence
 from functools import cache, lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -90,8 +90,29 @@ def _dtype(name: str) -> np.dtype:
 # ------------------------------------------------------------------------------------------------ pickles
 
 
+class Packed(NamedTuple):
+    """What an array on the CPU remembers of its last pickle: programs send one array to many workers."""
+
+    plan: str | None  # of the array, when the head was written
+    head: bytes
+    buffers: list[Any]  # the joined tables, and the others as they are
+
+
 def packed(A: Any, protocol: int) -> tuple[Any, ...]:
     """The head and the buffers of a pickle. The buffers are the tables themselves where `protocol` has room for such."""
+    if protocol < 5:
+        head, buffers = _written(A, every=True)
+        return head, *buffers
+    known = A._packed
+    if known is None or known.plan != A.plan:
+        known = Packed(A.plan, *_written(A, every=False))
+        if A._target == devices.CPU and A._pending is None:
+            A._packed = known
+    return known.head, *map(pickle.PickleBuffer, known.buffers)
+
+
+def _written(A: Any, every: bool) -> tuple[bytes, list[Any]]:
+    """The head and the buffers; `every` table is joined with the others, or the small ones."""
     pending = A._pending
     if pending is not None and all(isinstance(value, int | str | None) for value in pending.keywords.values()):
         header, arrays = _describe_csr(A, *pending)
@@ -101,17 +122,17 @@ def packed(A: Any, protocol: int) -> tuple[Any, ...]:
     for name, table in arrays.items():
         if not table.flags.c_contiguous or not np.little_endian:
             table = np.ascontiguousarray(table, on_disk(table.dtype))
-        if protocol >= 5 and table.nbytes >= _SMALL:
-            alone.append(table)
-        else:
+        if every or table.nbytes < _SMALL:
             pad = -(end - _LEAD) % _ALIGNMENT
             joined += (_PAD[:pad], table) if pad else (table,)
             offsets[name] = end + pad
             end += pad + table.nbytes
+        else:
+            alone.append(table)
     buffers = [b"".join(joined), *alone]
     header |= {"device": A._target.kind, "joined": offsets, "checksums": [_checksum(buffer) for buffer in buffers]}
     text = _ENCODER.encode(header).encode()
-    return _checksum(text).to_bytes(8, "little") + text, *(map(pickle.PickleBuffer, buffers) if protocol >= 5 else buffers)
+    return _checksum(text).to_bytes(8, "little") + text, buffers
 
 
 def unpacked(array_class: Any, head: bytes, buffers: Sequence[Any]) -> SparseArray:
