@@ -161,7 +161,8 @@ def unpacked(array_class: Any, head: bytes, buffers: Sequence[Any]) -> SparseArr
         array = np.ndarray(table["shape"], _dtype(table["dtype"]), content, begin)
         arrays[name] = array if np.little_endian else array.astype(array.dtype.newbyteorder("="))
     if "keywords" in header:
-        put_off: SparseArray = array_class._from_pending(CSR(**arrays, shape=tuple(header["shape"])), header["keywords"])
+        csr = CSR(arrays["indptr"], arrays["indices"], arrays["data"], tuple(header["shape"]))
+        put_off: SparseArray = array_class._from_pending(csr, header["keywords"])
         return put_off
     own = assemble(array_class, header, arrays)
     return own if header["device"] == "cpu" else own.to_device(header["device"])
