@@ -771,7 +771,7 @@ def canonical_without_zeros(csr):
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize(
-    "factor", [2, -3, 0, -0.0, 2.5, 1e29, 1e-40, 3 * 2**70, True, np.float32(0.1), np.float64(0.1)], ids=repr
+    "factor", [2, -3, 0, -0.0, 2.5, 1e29, 1e-40, True, np.float32(0.1), np.float64(0.1)], ids=repr
 )
 def test_scaled_by_a_number(dtype, factor):
     """Bit by bit what NumPy makes of the values, of its dtype, whichever way it goes."""
