@@ -770,9 +770,7 @@ def canonical_without_zeros(csr):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize(
-    "factor", [2, -3, 0, -0.0, 2.5, 1e29, 1e-40, True, np.float32(0.1), np.float64(0.1)], ids=repr
-)
+@pytest.mark.parametrize("factor", [2, -3, 0, -0.0, 2.5, 1e29, 1e-40, True, np.float32(0.1), np.float64(0.1)], ids=repr)
 def test_scaled_by_a_number(dtype, factor):
     """Bit by bit what NumPy makes of the values, of its dtype, whichever way it goes."""
     S = zoo.floats("rows_of_mixed_length").astype(dtype)
