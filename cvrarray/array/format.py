@@ -350,7 +350,7 @@ class FormatArray(SparseArray):
     def _values_changed(self) -> None:
         """Drop or renew what was computed from the values, after these were replaced.
 
-        That is the last pickle's checksums, the CSR that is kept, the transpose, which gets the new values before its next
+        That is the CSR that is kept, the last pickle's checksums, the transpose, which gets the new values before its next
         product, and products whose ``run`` has a ``renew()``. A product without it reads the value table in every call.
         """
         self._packed, self._transpose_is_old = None, isinstance(self._transpose, SparseArray)
