@@ -771,3 +771,18 @@ def canonical_without_zeros(csr):
     csr.eliminate_zeros()
     csr.sort_indices()
     return csr
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("factor", [2, -3, 0, -0.0, 2.5, 1e29, 1e-40, True, np.float32(0.1), np.float64(0.1)], ids=repr)
+def test_scaled_by_a_number(dtype, factor):
+    """Bit by bit what NumPy makes of the values, of its dtype, whichever way it goes."""
+    S = zoo.floats("rows_of_mixed_length").astype(dtype)
+    A = cvrarray.CVRArray(S, device="cpu")
+    with np.errstate(all="ignore"):
+        pairs = [(A * factor, S.data * factor), (factor * A, factor * S.data)]
+        if factor:
+            pairs.append((A / factor, S.data / factor))
+        for B, expected in pairs:
+            assert B.dtype == expected.dtype
+            assert B.tocsr().data.tobytes() == expected.tobytes()
