@@ -96,7 +96,7 @@ def test_vectors_on_a_gpu(build, dtype, gpu, monkeypatch):
     for _ in range(2):
         A, found = build(csr, gpu), []
         for k in range(6):
-            found.append(get((A.T @ x, x @ A, A.T.matvec(x))[k % 3]))
+            found.append(get(A.T @ x if k % 2 else x @ A))
             assert (A._transpose is None) == (k < 3)
             assert ("products by" in repr(A.T)) == (k >= 3)
         runs.append(found)

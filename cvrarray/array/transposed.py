@@ -40,7 +40,7 @@ SHARE = 1 / 4
 
 #: On a GPU: what a conversion of the transpose takes, and what a product with a vector then saves, in microseconds, and for
 #: each megabyte of the array; and how many bytes must be free for it, over those of the array.
-CONVERSION, SAVED, ROOM = (1500.0, 30.0), (5.0, 0.5), 6
+CONVERSION, SAVED, ROOM = (2400.0, 33.0), (20.0, 0.6), 6
 #: Products with a vector until tables that are there get the values that the array got meanwhile.
 RENEWED_AFTER = 12
 
@@ -152,7 +152,8 @@ def for_many(array: Any, calls: int) -> Any:
     """
     if not isinstance(array, TransposedArray) or array._target.kind == "cpu" or is_capturing(array._target):
         return array
-    return (keep(array.base) if calls > pays_after(array.base) else None) or array
+    own = keep(array.base) if calls > pays_after(array.base) else None
+    return array if own is None else own
 
 
 def _scattered_at_first(base: Any, dtype: np.dtype) -> Run:
@@ -328,7 +329,10 @@ class TransposedArray(SparseArray):
         return row, col, val
 
     def _canonical_csr(self) -> CSR:
-        csr = self.base._canonical_csr()
+        base: Any = self.base
+        if self._target.kind == "cuda" and not hasattr(base._module(self._target), "to_csr"):
+            return super()._canonical_csr()  # one sort instead of two
+        csr = base._canonical_csr()
         with self._target.use():
             transpose: CSR = self._target.backend("csr").transpose(csr)
             return transpose
