@@ -74,7 +74,7 @@ def soon(monkeypatch, calls=3):
 def test_calls_until_tables_pay(monkeypatch):
     """Small arrays, whose conversion is the device's waits, pay later; counting starts again with other values."""
     _, A, _ = array(DEFAULTS[0])
-    large = type("Array", (), {"nbytes": 1 << 30})
+    large = type("Array", (), {"nnz": 1 << 30})
     assert 10 < transposed.pays_after(large) < transposed.pays_after(A) < 1000
     soon(monkeypatch)
     assert [transposed._is_due(A) for _ in range(5)] == [False, False, False, True, True]

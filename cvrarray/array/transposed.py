@@ -38,9 +38,10 @@ from .values import knows_transpose, renew_transpose
 #: Of the machine's memory, the share that all tables of transposes in a process may take where nothing else is said.
 SHARE = 1 / 4
 
-#: On a GPU: what a conversion of the transpose takes, and what a product with a vector then saves, in microseconds, and for
-#: each megabyte of the array; and how many bytes must be free for it, over those of the array.
-CONVERSION, SAVED, ROOM = (2400.0, 33.0), (20.0, 0.6), 6
+#: On a GPU: microseconds that a conversion of the transpose takes, and that a product with a vector then saves, and for each
+#: million nonzeros: measured, docs/measurements/0010.
+CONVERSION, SAVED = (2400.0, 200.0), (20.0, 4.0)
+ROOM = 6  # times the bytes of the array, that must be free for a conversion on a GPU
 #: Products with a vector until tables that are there get the values that the array got meanwhile.
 RENEWED_AFTER = 12
 
@@ -79,7 +80,7 @@ def pays_after(base: SparseArray) -> int:
     >>> transposed.pays_after(cvrarray.CVRArray([[1.0, 0, 2], [0, 3, 0]])) > 1
     True
     """
-    takes, saves = (fixed + per_megabyte * base.nbytes / 1e6 for fixed, per_megabyte in (CONVERSION, SAVED))
+    takes, saves = (fixed + per_million * base.nnz / 1e6 for fixed, per_million in (CONVERSION, SAVED))
     return math.ceil(takes / saves)
 
 
