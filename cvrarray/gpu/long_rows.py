@@ -75,9 +75,10 @@ def product(
     t: CVRTables, dtype: np.dtype, places: Callable[[], tuple[cupy.ndarray, cupy.ndarray]]
 ) -> Callable[[cupy.ndarray, cupy.ndarray, Any, Any], None]:
     """``run(x, y, alpha, beta)``, as that of ``gpu.cvr``; ``places()`` are row and column of every slot."""
-    key = t.step_ptr.data.ptr, THREADS * UNROLL[dtype.itemsize]
+    threads, most = THREADS, THREADS * UNROLL[dtype.itemsize]
+    key = t.step_ptr.data.ptr, most
     with aside():
-        layout = LAYOUTS.get(key) or Layout(t, *places(), key[1])
+        layout = LAYOUTS.get(key) or Layout(t, *places(), most)
         LAYOUTS[key] = layout
         values = Values(t, layout.slot)
         values.renew()
@@ -89,7 +90,7 @@ def product(
 
     def run(x: Any, y: Any, alpha: Any, beta: Any) -> None:
         multiply(
-            (n_parts,), (THREADS,), (layout.parts, values.copy, layout.col, x, y, cuts.get(), alpha, beta, update(alpha, beta))
+            (n_parts,), (threads,), (layout.parts, values.copy, layout.col, x, y, cuts.get(), alpha, beta, update(alpha, beta))
         )
 
     run.renew = values.renew  # type: ignore[attr-defined]
