@@ -11,31 +11,33 @@ struct Part {
     int row;
     int first;    // the number of the row's first part
     int n_parts;  // of the row
-    int pad[3];   // 32 bytes are two loads
+    int pad;
+    int64 base;  // what is added to its columns
 };
 
 // long_rows_matvec: a thread block a part
 //
 // mapping   E nonzeros a thread, neighbouring threads side by side: in long rows these share sectors of x. All columns and
 //           values are loaded before the first is used, then all entries of x
-// traffic   nonzero: sizeof(A) + sizeof(I) bytes, and x; part: 32 bytes and its sum; row: sizeof(Y)
+// traffic   nonzero: sizeof(A) + sizeof(C) bytes, and x; part: 32 bytes and its sum; row: sizeof(Y)
 // races     none: a row with one part has one owner, and of others the last part to finish adds up the sums of all, in
 //           their order (Cuts)
-template <class A, class Y, class I, int E, int THREADS>
+template <class A, class Y, class C, int E, int THREADS>
 __global__ __launch_bounds__(THREADS) void long_rows_matvec(const Part* __restrict__ parts, const A* __restrict__ val,
-                                                            const I* __restrict__ col, const Y* __restrict__ x, Y* y,
+                                                            const C* __restrict__ col, const Y* __restrict__ x, Y* y,
                                                             const Cuts<Y> cuts, Y alpha, Y beta, int update) {
     __shared__ Y of_warp[THREADS / WARP];
     const Part p = parts[blockIdx.x];
-    const I* const columns = col + p.begin;
+    const C* const columns = col + p.begin;
     const A* const values = val + p.begin;
-    I c[E];
+    C c[E];
     A v[E];
+    const Y* const near = x + p.base;
     Y xs[E], sum{};
 #pragma unroll
     for (int e = 0; e < E; ++e) {
         const int at = e * THREADS + threadIdx.x;
-        c[e] = at < p.length ? stream(columns + at) : I(0);
+        c[e] = at < p.length ? stream(columns + at) : C(0);
     }
 #pragma unroll
     for (int e = 0; e < E; ++e) {
@@ -44,7 +46,7 @@ __global__ __launch_bounds__(THREADS) void long_rows_matvec(const Part* __restri
     }
     __syncwarp();  // keeps loads where they stand
 #pragma unroll
-    for (int e = 0; e < E; ++e) xs[e] = cached(x + c[e]);
+    for (int e = 0; e < E; ++e) xs[e] = cached(near + c[e]);
 #pragma unroll
     for (int e = 0; e < E; ++e)
         if (e * THREADS + (int)threadIdx.x < p.length) sum = mac(Widen<Y, A>::from(v[e]), xs[e], sum);

@@ -66,6 +66,26 @@ def test_products(n_lanes, dtype, gpu):
         assert (np.abs(found[0] - expected) <= bound).all()
 
 
+@pytest.mark.small
+@pytest.mark.parametrize("n_cols", [3_000, 5_000_000])
+def test_columns_near_and_far(n_cols, gpu):
+    """Offsets from a part's first column have 16 bits, or columns are stored as they are."""
+    import cupy
+
+    from cvrarray.gpu import long_rows as module
+
+    rng = np.random.default_rng(3)
+    row = np.repeat(np.arange(3), 700)
+    csr = csr_array((rng.standard_normal(row.size), (row, rng.integers(0, n_cols, row.size))), (3, n_cols))
+    csr.sum_duplicates()
+    A, x = CVRArray(csr, device=gpu), rng.standard_normal(n_cols)
+    assert module.suits(A._tables)
+    expected, bound = oracle.product(csr, x, 1, 0, np.zeros(3))
+    assert (np.abs((A @ cupy.asarray(x)).get() - expected) <= bound).all()
+    (layout,) = {id(found): found for key, found in module.LAYOUTS.items() if key[0] == A._tables.step_ptr.data.ptr}.values()
+    assert layout.col.dtype == ("uint16" if n_cols < 1 << 16 else "int32")
+
+
 def test_few_values(gpu):
     """One value, and a few, are stored once or as numbers: the same bits as where they are stored as they are."""
     import cupy
