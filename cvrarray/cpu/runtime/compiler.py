@@ -56,9 +56,12 @@ _versions: dict[Any, Callable] = {}
 
 def _key(arg: Any) -> Any:
     """What tells the types of arguments apart."""
-    if isinstance(arg, np.ndarray):
+    kind = type(arg)
+    if kind is np.ndarray or isinstance(arg, np.ndarray):
         return arg.dtype, arg.ndim
-    return (type(arg), *map(_key, arg)) if isinstance(arg, tuple) else type(arg)
+    if kind is tuple:  # of integers
+        return kind, len(arg)
+    return (kind, *map(_key, arg)) if isinstance(arg, tuple) else kind
 
 
 def version(function: Callable, *args: Any) -> Any:
