@@ -41,7 +41,7 @@ SHARE = 1 / 4
 #: On a GPU: microseconds that a conversion of the transpose takes, and that a product with a vector then saves, and for each
 #: million nonzeros: measured, docs/measurements/0010.
 CONVERSION, SAVED = (1100.0, 110.0), (15.0, 3.5)
-ROOM = 6  # times the bytes of the array, that must be free for a conversion on a GPU
+ROOM = 10  # times the bytes of the array, that must be free for a conversion on a GPU
 #: Products with a vector until tables that are there get the values that the array got meanwhile.
 RENEWED_AFTER = 12
 
