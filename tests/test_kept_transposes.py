@@ -165,6 +165,7 @@ def test_a_graph_scatters(build, gpu, monkeypatch):
     csr = zoo.floats(NAME, np.float64)
     A = build(csr, gpu).with_values(put(csr.data, gpu))
     stream = cupy.cuda.Stream(non_blocking=True)
+    cupy.cuda.Device().synchronize()  # the stream does not wait for the default one
     with stream:
         x, out = put(zoo.float_vector(csr.shape[0]), gpu), cupy.empty(csr.shape[1])
         for calls in (3, 2):  # tables are due in the capture; they are there before it

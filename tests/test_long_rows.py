@@ -129,12 +129,22 @@ def test_in_a_graph(gpu):
     assert_same_bits(y.get(), A.matvec(x).get())
 
 
-@pytest.mark.parametrize(("shape", "nnz"), [((40, 100_000), 30_000), ((40, 100_000), 30_000_000), ((40_000, 100_000), 90_000)])
-def test_which_matrices(shape, nnz):
-    """Long rows, and not so many nonzeros that their bytes count."""
+@pytest.mark.parametrize(
+    ("n_rows", "nnz", "expected"),
+    [
+        (40, 30_000, True),
+        (2_000, 800_000, True),
+        (40, 30_000_000, False),
+        (40_000, 90_000, False),
+        (14_400, 2_800_000, False),
+        (0, 0, False),
+    ],
+)
+def test_which_matrices(n_rows, nnz, expected):
+    """Long rows, and neither so many nonzeros that their bytes count, nor so many rows that thread blocks wait in turn."""
     pytest.importorskip("cupy")
     from types import SimpleNamespace
 
     from cvrarray.gpu import long_rows as module
 
-    assert module.suits(SimpleNamespace(shape=shape, nnz=nnz)) == (nnz == 30_000 and shape[0] == 40)
+    assert module.suits(SimpleNamespace(shape=(n_rows, 100_000), nnz=nnz)) == expected

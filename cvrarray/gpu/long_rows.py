@@ -23,8 +23,9 @@ from .segments import LEAST_NONZEROS, Values
 
 THREADS = 256
 #: Nonzeros of a thread, by the product's item size.
-UNROLL = {1: 8, 2: 8, 4: 8, 8: 8, 16: 4}
-LEAST_LENGTH = 512  # nonzeros of a row, on average
+UNROLL = {1: 4, 2: 4, 4: 4, 8: 4, 16: 2}
+LEAST_LENGTH = 192  # nonzeros of a row, on average
+MOST_PARTS = 6000  # thread blocks, each of which waits for a few loads: about six on a multiprocessor's each place
 
 MATVEC = Kernel(
     "long_rows",
@@ -35,9 +36,11 @@ MATVEC = Kernel(
 
 
 def suits(t: CVRTables) -> bool:
-    """Whether rows are long, and nonzeros so few that a product waits for loads and not for their bytes."""
+    """Whether rows are long, and so few, as nonzeros are, that a product waits for loads and not for their bytes."""
     n_rows, n_cols = t.shape
-    return LEAST_LENGTH * max(1, n_rows) <= t.nnz < LEAST_NONZEROS and n_rows * n_cols < 1 << 62
+    n_parts = n_rows + t.nnz // (THREADS * UNROLL[4])
+    is_small = t.nnz < LEAST_NONZEROS and n_parts <= MOST_PARTS and n_rows * n_cols < 1 << 62
+    return is_small and t.nnz >= LEAST_LENGTH * max(1, n_rows)
 
 
 class Layout:
