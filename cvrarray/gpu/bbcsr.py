@@ -12,7 +12,7 @@ import numpy as np
 
 from ..core import sharing
 from ..core.tables import CSR, WARP, BBCSRTables, mask_dtype
-from . import distinct, prefix, shared_memory, transposed
+from . import bbcsr_rows, distinct, prefix, shared_memory, transposed
 from .assembly import WORDS, as_words
 from .autotune import autotuned
 from .compiler import (
@@ -631,6 +631,9 @@ def _struct(t: BBCSRTables) -> Struct:
         t.bin_rowptr, *distinct.fields(t.data, t.distinct), t.col_base, t.col_ptr, t.col_narrow, t.col_wide, t.present,
         *t.shape, t.col_base.size,
     )  # fmt: skip
+
+
+to_csr = bbcsr_rows.to_csr
 
 
 def to_coo(tables: BBCSRTables) -> tuple[cupy.ndarray, cupy.ndarray, cupy.ndarray]:

@@ -11,7 +11,7 @@ import cupy
 import numpy as np
 
 from ..core.tables import CSR, WARP, CVRTables, Runs
-from . import distinct, prefix, segments, shared_memory, statistics, transposed
+from . import distinct, long_rows, prefix, segments, shared_memory, statistics, transposed
 from .assembly import WORDS, as_words
 from .autotune import autotuned
 from .compiler import (
@@ -276,6 +276,8 @@ def product(tables: CVRTables, dtype: np.dtype) -> Callable[[cupy.ndarray, cupy.
     by_segments = segments.cut(t, dtype)
     if by_segments is not None:
         return segments.product(t, dtype, by_segments, partial(_places, t))
+    if long_rows.suits(t):
+        return long_rows.product(t, dtype, partial(_places, t))
 
     @cache
     def multiply(form):
