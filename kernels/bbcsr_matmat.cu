@@ -6,6 +6,7 @@
 #include "values.cuh"
 #include "bbcsr.cuh"
 #include "matrix.cuh"
+#include "pieces.cuh"
 
 // bbcsr_matmat: all bins, row by row
 //
@@ -147,18 +148,19 @@ __device__ constexpr int block_rows_of_a_bin(int B) {
 // mapping   S groups of G lanes, of one warp, the rows of one block row that lie in one bin, and G * V columns
 //           (tile_of_block() counts these): each group every S-th block. A lane holds B sums for each of its columns, and a
 //           row of X is loaded once for all B rows. The values of a block are loaded by the group's lanes, each its
-//           share, one block ahead, and passed on by shuffles
+//           share, one block ahead, and passed on by shuffles. Block rows of bins with `pieces` have a thread block for
+//           each piece, the first of the grid, whose groups share its blocks in the same way
 // traffic   as bbcsr_matmat, but a row of X for each column of a block instead of each nonzero
 // requires  as bbcsr_matmat; the same block columns in the rows of a block row; rows of X for columns that no row
-//           stores are not loaded
-// races     none: the groups of a block row own its rows' columns
-template <class A, class Y, class I, class M, int B, bool HOLES, int G, int V, int S, class C>
-__device__ void multiply_blocks(const C* col, const Opened<A>& data, const M* present, int part, int n_blocks, int n_rows,
-                                const Y* x, int64 at, int64 k, Columns<Y, V, 1, V> (&sum)[B]) {
+//           stores are not loaded; PIECE_WARPS warps
+// races     none: the groups of a block row own its rows' columns; pieces meet as pieces.cuh says
+template <class A, class Y, class I, class M, int B, bool HOLES, int G, int V, class C>
+__device__ void multiply_blocks(const C* col, const Opened<A>& data, const M* present, int first, int n_blocks, int sharers,
+                                int n_rows, const Y* x, int64 at, int64 k, Columns<Y, V, 1, V> (&sum)[B]) {
     // values that a lane loads: number e = j * B + i of column j and row i, e % G its lane
     constexpr int EACH = (B * B + G - 1) / G;
     const unsigned group = (G == WARP ? FULL : (1u << G % WARP) - 1) << (lane_id() & ~(G - 1));
-    C c_next = part < n_blocks ? cached(col + part * (int64)WARP) : C(-1);
+    C c_next = first < n_blocks ? cached(col + first * (int64)WARP) : C(-1);
     Stored<A> v_next[EACH];
     auto load_values = [&](int block) {
 #pragma unroll
@@ -168,8 +170,8 @@ __device__ void multiply_blocks(const C* col, const Opened<A>& data, const M* pr
             v_next[n] = here ? cached(data.slot + (block * (int64)B + j) * WARP + i) : Stored<A>{};
         }
     };
-    load_values(part);
-    for (int block = part; block < n_blocks; block += S) {
+    load_values(first);
+    for (int block = first; block < n_blocks; block += sharers) {
         const C c = c_next;
         if (is_padding<I>(c, 0)) break;
         unsigned marks[B], stored = 0;  // entries of the block in each row, and in any row
@@ -185,8 +187,8 @@ __device__ void multiply_blocks(const C* col, const Opened<A>& data, const M* pr
         LookedUp<A> v[EACH];
 #pragma unroll
         for (int n = 0; n < EACH; ++n) v[n] = data.looked_up(v_next[n]);
-        if (block + S < n_blocks) c_next = cached(col + (block + S) * (int64)WARP);
-        load_values(block + S);
+        if (block + sharers < n_blocks) c_next = cached(col + (block + sharers) * (int64)WARP);
+        load_values(block + sharers);
 #pragma unroll
         for (int j = 0; j < B; ++j)
 #pragma unroll
@@ -199,43 +201,52 @@ __device__ void multiply_blocks(const C* col, const Opened<A>& data, const M* pr
 }
 
 template <class A, class Y, class I, class M, int B, bool HOLES, int G, int V, int S, bool DOTS>
-__global__ void bbcsr_matmat_blocks(const Bbcsr<A, I, M> m, int64 k, const Y* __restrict__ x, Y* __restrict__ y, Y alpha, Y beta,
-                                    int update, double* dots) {
+__global__ void bbcsr_matmat_blocks(const Bbcsr<A, I, M> m, const Pieces<Y> pieces, int64 k, const Y* __restrict__ x,
+                                    Y* __restrict__ y, Y alpha, Y beta, int update, double* dots) {
     const Opened<A>& values = m.data.opened();
     constexpr int GROUPS = block_rows_of_a_bin(B);
-    const int64 group = (blockIdx.x * (int64)blockDim.x + threadIdx.x) / (G * S);
-    const int part = threadIdx.x / G % S;
+    const Piece<GROUPS> piece(pieces);
+    const int64 group = ((blockIdx.x - pieces.n * GROUPS) * (int64)blockDim.x + threadIdx.x) / (G * S);
+    const int sharers = piece.is_one ? PIECE_WARPS * WARP / G : S, part = threadIdx.x / G % sharers;
     const int64 at = (tile_of_block() * G + threadIdx.x % G) * V;
-    const int64 bin = group / GROUPS, block_row = bin * WARP / B + group % GROUPS;
+    const int64 bin = piece.is_one ? piece.bin : group / GROUPS;
+    const int64 block_row = bin * WARP / B + (piece.is_one ? piece.row : group % GROUPS);
     const int64 row = max(block_row * B, bin * WARP), end = min(min(block_row * B + B, bin * WARP + WARP), m.n_rows);
-    const bool is_here = bin < m.n_bins && row < end;
-    if (!DOTS && !is_here) return;
-    const int lane = (int)(row - bin * WARP), n_rows = is_here ? (int)(end - row) : 0;
+    bool is_here = bin < m.n_bins && row < end;
+    if (piece.is_one ? !is_here : !DOTS && !is_here) return;
+    const int lane = (int)(row - bin * WARP);
+    int n_rows = is_here ? (int)(end - row) : 0, n_pieces = 1;
     Columns<Y, V, 1, V> sum[B] = {};
     if (is_here) {
         const Bin<A, I, M, B, HOLES> own(m, values, bin, lane);
+        int first = 0, n_blocks = own.n_blocks;
+        if (piece.is_one) {
+            n_pieces = own.is_narrow() ? piece.template of_row<I>(own.narrow(m), n_blocks) : piece.template of_row<I>(own.wide(m), n_blocks);
+            if (piece.number >= n_pieces) return;
+            first = piece.first();
+            n_blocks = min(n_blocks, first + (int)pieces.n_steps);
+        } else if (n_blocks > pieces.longest) {
+            n_rows = n_blocks = 0;  // thread blocks of its own have it
+        }
         if (own.is_narrow())
-            multiply_blocks<A, Y, I, M, B, HOLES, G, V, S>(own.narrow(m), own.data, own.present, part, own.n_blocks, n_rows,
-                                                           x + own.origin() * k + at, at, k, sum);
+            multiply_blocks<A, Y, I, M, B, HOLES, G, V>(own.narrow(m), own.data, own.present, first + part, n_blocks, sharers,
+                                                        n_rows, x + own.origin() * k + at, at, k, sum);
         else
-            multiply_blocks<A, Y, I, M, B, HOLES, G, V, S>(own.wide(m), own.data, own.present, part, own.n_blocks, n_rows,
-                                                           x + at, at, k, sum);
+            multiply_blocks<A, Y, I, M, B, HOLES, G, V>(own.wide(m), own.data, own.present, first + part, n_blocks, sharers,
+                                                        n_rows, x + at, at, k, sum);
     }
-    if constexpr (S > 1) {
+    int64 warp = warp_id();
+    if (piece.is_one) {
+        if (!piece.template add<G>(pieces, sum, n_pieces)) return;
+        if (threadIdx.x >= WARP) return;
+        warp = (blockIdx.x - piece.number * GROUPS) * PIECE_WARPS;  // the same, whichever piece is the last
+    } else if constexpr (S > 1) {
         const unsigned mask = (G * S == WARP ? FULL : (1u << G * S % WARP) - 1) << (lane_id() & ~(G * S - 1));
         __syncwarp(mask);
-#pragma unroll
-        for (int apart = G; apart < G * S; apart *= 2)
-#pragma unroll
-            for (int i = 0; i < B; ++i)
-#pragma unroll
-                for (int v = 0; v < V; ++v) {
-                    Y& own_sum = sum[i].vector[0].at[v];
-                    own_sum = add(own_sum, shuffle(own_sum, lane_id() ^ apart, mask, WARP));
-                }
-        if (!DOTS && part) return;
+        add_groups<G, G * S>(sum, mask);
     }
     const bool is_first = part == 0;  // of those that share the block row
+    if (!DOTS && !is_first) return;
     double of_rows[1][V] = {};
 #pragma unroll
     for (int i = 0; i < B; ++i)
@@ -245,6 +256,6 @@ __global__ void bbcsr_matmat_blocks(const Bbcsr<A, I, M> m, int64 k, const Y* __
         }
     if constexpr (DOTS) {
         __syncwarp();
-        store_dots<G>(of_rows, dots + warp_id() * k, at, k, 0);
+        store_dots<G>(of_rows, dots + warp * k, at, k, 0);
     }
 }

@@ -113,9 +113,11 @@ SHARINGS = {
     "one group a row": {"ENOUGH_THREADS": 0},
     "many groups a row": {"ENOUGH_THREADS": 1 << 20},
     "four vectors a lane": {"MANY_ROWS": 0},
-    "a thread block a row": {"LEAST_LONG": 0, "LONG_FACTOR": 0},
-    "a thread block a long row": {"LEAST_LONG": 6, "LONG_FACTOR": 0},
-    "turns": {"MANY_BINS": 0, "FEW_VECTORS": (1 << 20,) * 3, "ENOUGH_TILES": (0, 0)},
+    "a thread block a row": {"LEAST_LONG": (0, 0), "LONG_FACTOR": 0},
+    "a thread block a long row": {"LEAST_LONG": (6, 2), "LONG_FACTOR": 0},
+    "pieces of rows": {"LEAST_LONG": (0, 0), "LONG_FACTOR": 0, "PIECE_ROUNDS": 0},
+    "pieces of long rows": {"LEAST_LONG": (6, 2), "LONG_FACTOR": 0, "PIECE_ROUNDS": 0},
+    "turns": {"MANY_BINS": 0, "FEW_VECTORS": (1 << 20,) * 3, "ENOUGH_TILES": (0, 0), "LATE": 1 << 40},
 }
 
 
@@ -135,6 +137,12 @@ def share(monkeypatch, how):
         ("four vectors a lane", 1, "float32"),
         ("a thread block a row", 1, "float64"),
         ("a thread block a long row", 1, "complex128"),
+        ("pieces of rows", 1, "float32"),
+        ("pieces of long rows", 1, "float64"),
+        ("a thread block a row", 3, "float64"),
+        ("pieces of rows", 3, "float32"),
+        ("pieces of long rows", 2, "complex128"),
+        ("pieces of long rows", 6, "float32"),
         ("turns", 1, "float32"),
         ("turns", 1, "complex128"),
         ("turns", 12, "int8"),

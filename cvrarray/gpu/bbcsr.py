@@ -21,6 +21,8 @@ from .compiler import (
     PLAIN,
     STORED,
     Kernel,
+    PerStream,
+    Scratch,
     Struct,
     aside,
     blocks,
@@ -60,8 +62,12 @@ MANY_BINS, FEW_VECTORS, SHORT, MUCH_PADDING = 12_000, (16, 8, 4), 16, 1.25
 ENOUGH_THREADS = 760
 #: The most of them, with two vectors each; rows from which fewer lanes have four.
 MOST_LANES_A_ROW, MANY_ROWS = 16, 40_000
-#: Rows of more steps than LEAST_LONG, and than LONG_FACTOR times the mean, have thread blocks of their own.
-LEAST_LONG, LONG_FACTOR = 64, 2
+#: Rows of more steps than LEAST_LONG, in single columns and in blocks, and than LONG_FACTOR times the mean, have thread
+#: blocks of their own: one for each piece in which a thread block loads rows of X about PIECE_ROUNDS times, or as many
+#: times longer ones as keep the pieces of a row fewer than their steps.
+LEAST_LONG, LONG_FACTOR, PIECE_ROUNDS = (64, 24), 2, 8
+#: Single columns: a row that has this many times the steps that a warp takes on average is too long for turns.
+LATE = 2
 
 
 def unroll(block_size: int, itemsize: int, is_far: bool) -> tuple[int, int]:
@@ -410,8 +416,21 @@ class MatrixKernel(NamedTuple):
 
     function: cupy.cuda.Function
     grid: tuple[int, int, int]
-    first: tuple[Any, ...] = ()
+    first: Callable[[], tuple[Any, ...]] = tuple
     last: tuple[Any, ...] = ()
+
+
+class LongBins(NamedTuple):
+    """Bins whose rows have thread blocks of their own in ``A @ X``."""
+
+    bins: np.ndarray  # (n,) int64
+    n_steps: np.ndarray  # (n,) of each
+    longest: int  # steps of another one, at most
+
+    @property
+    def most(self) -> int:
+        """Steps of the longest."""
+        return int(self.n_steps.max(initial=0))
 
 
 def product_matrix(tables: BBCSRTables, dtype: np.dtype) -> Callable[[cupy.ndarray, cupy.ndarray, Any, Any], None]:
@@ -419,19 +438,19 @@ def product_matrix(tables: BBCSRTables, dtype: np.dtype) -> Callable[[cupy.ndarr
     order.
     """
     bins = _struct(tables)
-    long_rows = cache(lambda: bins_of_long_rows(tables))
+    long_bins = cache(lambda: bins_of_long_rows(tables))
 
     @cache
     def prepared(k, width):
-        if takes_lanes(tables, k, width):
-            return _kernel_of_lanes(tables, dtype, k, width, *long_rows())
-        return _matrix_kernel(tables, dtype, k, width, NULL)
+        if takes_lanes(tables, k, width, long_bins()):
+            return _kernel_of_lanes(tables, dtype, k, width, long_bins())
+        return _matrix_kernel(tables, dtype, k, width, NULL, long_bins())
 
     def run(x, y, alpha, beta):
         k = x.shape[1]
         if k:
             multiply, grid, first, last = prepared(k, matrix_width(k, x, y))
-            multiply(grid, (BLOCK,), (bins, *first, np.int64(k), x, y, alpha, beta, update(alpha, beta), *last))
+            multiply(grid, (BLOCK,), (bins, *first(), np.int64(k), x, y, alpha, beta, update(alpha, beta), *last))
 
     return run
 
@@ -441,47 +460,96 @@ def product_matrix_with_dots(tables: BBCSRTables, x: cupy.ndarray, y: cupy.ndarr
     real parts in double precision; X and Y (n, k) are of a dtype that is rounded. The sums are the second result.
     """
     dtype, k = y.dtype, x.shape[1]
-    multiply, grid, _, _ = _matrix_kernel(tables, dtype, k, matrix_width(k, x, y), None)
+    multiply, grid, first, _ = _matrix_kernel(tables, dtype, k, matrix_width(k, x, y), None, bins_of_long_rows(tables))
     dots = cupy.zeros((grid[0] * BLOCK // WARP, k))
-    arguments = _struct(tables), np.int64(k), x, y, dtype.type(1), dtype.type(0), PLAIN, dots
+    arguments = _struct(tables), *first(), np.int64(k), x, y, dtype.type(1), dtype.type(0), PLAIN, dots
     return lambda: multiply(grid, (BLOCK,), arguments), dots
 
 
-def _matrix_kernel(t: BBCSRTables, dtype: np.dtype, k: int, width: int, dots: Any) -> MatrixKernel:
+def _matrix_kernel(t: BBCSRTables, dtype: np.dtype, k: int, width: int, dots: Any, long_bins: LongBins) -> MatrixKernel:
     """For `k` columns in vectors of `width`: where warps, or groups of lanes, have a block row or a bin.
 
     `dots` is what the kernel gets for them; None stands for an array that the caller has.
     """
     size, n_bins, has_dots = t.block_size, t.col_base.size, dots is None
-    lanes, width, _, tiles = matrix_tiles(k, width)
+    in_groups = 1 < size <= MOST_ROWS_A_GROUP
+    if in_groups and long_bins.most and k == width > 1:  # a second lane, so that long rows have thread blocks
+        width //= 2
+    n_vectors, (lanes, _, _, tiles) = -(-k // width), matrix_tiles(k, width)
     how = distinct.kind(t.data, t.distinct), dtype, t.col_wide.dtype, size, t.present is not None
-    if 1 < size <= MOST_ROWS_A_GROUP and lanes >= MANY_LANES:
-        n_threads = n_bins * block_rows_of_a_bin(size) * lanes
+    if in_groups and lanes >= MANY_LANES:
+        rows = block_rows_of_a_bin(size)
+        n_threads = n_bins * rows * lanes
         sharers = sharers_of_block_rows(n_threads * tiles, lanes, _mean_blocks(t))
-        function, n_threads = MATMAT_BLOCKS(*how, lanes, width, sharers, has_dots), n_threads * sharers
-    else:
-        n_vectors, n_threads = -(-k // width), n_bins * WARP
-        lanes, vectors = matrix_layout(n_bins, n_vectors)
-        function, tiles = (
-            MATMAT(*how, lanes, width, vectors, _offset(t, n_vectors), has_dots),
-            -(-n_vectors // (lanes * vectors)),
+        pieces = Pieces(long_bins, rows, lanes, matrix_grid(1, tiles), size * lanes * width, dtype)
+        return MatrixKernel(
+            MATMAT_BLOCKS(*how, lanes, width, sharers, has_dots),
+            matrix_grid(pieces.n * rows + blocks(n_threads * sharers, BLOCK)[0], tiles),
+            pieces.arguments,
+            (dots,),
         )
-    return MatrixKernel(function, matrix_grid(*blocks(n_threads, BLOCK), tiles), last=(dots,))
+    lanes, vectors = matrix_layout(n_bins, n_vectors)
+    return MatrixKernel(
+        MATMAT(*how, lanes, width, vectors, _offset(t, n_vectors), has_dots),
+        matrix_grid(*blocks(n_bins * WARP, BLOCK), -(-n_vectors // (lanes * vectors))),
+        last=(dots,),
+    )
 
 
-def _kernel_of_lanes(
-    t: BBCSRTables, dtype: np.dtype, k: int, width: int, long_bins: cupy.ndarray, longest: int
-) -> MatrixKernel:
+def _kernel_of_lanes(t: BBCSRTables, dtype: np.dtype, k: int, width: int, long_bins: LongBins) -> MatrixKernel:
     """For `k` columns in vectors of `width`: where lanes share rows of single columns."""
     n_vectors = -(-k // width)
     lanes, vectors, sharers, loads = rows_layout(t.shape[0], _mean_blocks(t), n_vectors)
+    tiles = -(-n_vectors // (lanes * vectors))
     how = distinct.kind(t.data, t.distinct), dtype, t.col_wide.dtype
     (n_blocks,) = blocks(t.col_base.size * WARP * lanes * sharers, BLOCK)
+    pieces = Pieces(long_bins, WARP, lanes * vectors // loads, matrix_grid(1, tiles), lanes * width * vectors, dtype)
     return MatrixKernel(
         MATMAT_ROWS(*how, lanes, width, vectors, sharers, loads, _offset(t, n_vectors)),
-        matrix_grid(long_bins.size * WARP + n_blocks, -(-n_vectors // (lanes * vectors))),
-        first=(long_bins, np.int64(long_bins.size), np.int64(longest)),
+        matrix_grid(pieces.n * WARP + n_blocks, tiles),
+        pieces.arguments,
     )
+
+
+class Pieces:
+    """Long bins, cut in pieces: the structure of ``kernels/pieces.cuh``.
+
+    Parameters
+    ----------
+    long_bins
+        The bins.
+    rows : int
+        Rows, or block rows, of a bin: so many thread blocks a piece.
+    lanes : float
+        Threads for each step of a row that is under way.
+    grid
+        The kernel's, whose second and third dimension count tiles of columns.
+    numbers : int
+        Sums of a thread block, each of `dtype`.
+    """
+
+    def __init__(
+        self, long_bins: LongBins, rows: int, lanes: float, grid: tuple[int, int, int], numbers: int, dtype: np.dtype
+    ) -> None:
+        n_steps = max(1, math.isqrt(long_bins.most), int(PIECE_ROUNDS * BLOCK / lanes))
+        each = -(-long_bins.n_steps // n_steps)  # pieces of a bin
+        longest_first = np.argsort(-each, kind="stable")
+        each = each[longest_first]
+        first = np.cumsum(each) - each
+        tables = np.repeat(long_bins.bins[longest_first], each), np.arange(each.sum()) - np.repeat(first, each)
+        self.n, n_cut, n_tiles = int(each.sum()), int(each[each > 1].sum()), grid[1] * grid[2]
+        with aside():
+            arrays = [cupy.asarray(table, np.int64) if self.n else None for table in tables]
+        fields = *arrays, self.n, n_cut, n_steps, long_bins.longest
+        plain = (struct(*fields, None, None),)
+        scratch, shape = Scratch(), (n_tiles, n_cut, rows, numbers)
+        arrived = PerStream(lambda: cupy.zeros(shape[:-1], np.uint32)).get
+
+        def arguments() -> tuple[Struct]:
+            return (struct(*fields, arrived(), scratch.empty(shape, dtype)),) if n_cut else plain
+
+        #: of a kernel, for one launch
+        self.arguments = arguments
 
 
 def _offset(t: BBCSRTables, n_vectors: int) -> np.dtype:
@@ -489,13 +557,16 @@ def _offset(t: BBCSRTables, n_vectors: int) -> np.dtype:
     return np.dtype(np.uint32 if (t.shape[1] + t.block_size) * n_vectors < 1 << 32 else np.uint64)
 
 
-def takes_lanes(t: BBCSRTables, k: int, width: int) -> bool:
+def takes_lanes(t: BBCSRTables, k: int, width: int, long_bins: LongBins) -> bool:
     """Whether in ``A @ X`` lanes share rows. Otherwise a warp takes all rows of a bin, in turns.
 
-    Turns load tables with fewer instructions, and multiply padding too.
+    Turns load tables with fewer instructions, and multiply padding too; a warp that has a very long row is late.
     """
     if t.block_size > 1:
         return False
+    warps = FEW_WARPS // 2 * processors(cupy.cuda.runtime.getDevice())
+    if long_bins.most * warps * WARP > LATE * n_slots(t):
+        return True
     if n_slots(t) > MUCH_PADDING * t.nnz:
         most = FEW_VECTORS[2]
     else:
@@ -520,12 +591,15 @@ def rows_layout(n_rows: int, mean: int, n_vectors: int) -> tuple[int, int, int, 
     return lanes, vectors, sharers, 4 if lanes <= 2 else 8
 
 
-def bins_of_long_rows(t: BBCSRTables) -> tuple[cupy.ndarray, int]:
-    """Bins whose rows have a thread block each in ``A @ X`` with blocks of 1, and the most steps of the others."""
-    longest = max(LEAST_LONG, LONG_FACTOR * _mean_blocks(t))
+def bins_of_long_rows(t: BBCSRTables) -> LongBins:
+    """Bins whose rows have thread blocks of their own in ``A @ X``."""
+    size = t.block_size
+    longest = max(LEAST_LONG[size > 1], LONG_FACTOR * _mean_blocks(t))
     with aside():
-        bins = cupy.flatnonzero(cupy.diff(t.bin_rowptr) > longest * WARP)
-    return bins, longest
+        slots = cupy.diff(t.bin_rowptr)
+        bins = cupy.flatnonzero(slots > longest * WARP * size)
+        found = bins.get(), slots[bins].get() // (WARP * size)
+    return LongBins(*found, longest)
 
 
 def sharers_of_block_rows(n_threads: int, lanes: int, n_blocks: int) -> int:
