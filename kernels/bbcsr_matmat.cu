@@ -145,7 +145,7 @@ __device__ constexpr int block_rows_of_a_bin(int B) {
 
 // bbcsr_matmat_blocks: all bins, block row by block row
 //
-// mapping   S groups of G lanes, of one warp, the rows of one block row that lie in one bin, and G * V columns
+// mapping   S groups of G lanes, of one warp, the rows of one block row that lie in one bin, and W * G * V columns
 //           (tile_of_block() counts these): each group every S-th block. A lane holds B sums for each of its columns, and a
 //           row of X is loaded once for all B rows. The values of a block are loaded by the group's lanes, each its
 //           share, one block ahead, and passed on by shuffles. Block rows of bins with `pieces` have a thread block for
@@ -154,9 +154,9 @@ __device__ constexpr int block_rows_of_a_bin(int B) {
 // requires  as bbcsr_matmat; the same block columns in the rows of a block row; rows of X for columns that no row
 //           stores are not loaded; PIECE_WARPS warps
 // races     none: the groups of a block row own its rows' columns; pieces meet as pieces.cuh says
-template <class A, class Y, class I, class M, int B, bool HOLES, int G, int V, class C>
+template <class A, class Y, class I, class M, int B, bool HOLES, int G, int V, int W, class C>
 __device__ void multiply_blocks(const C* col, const Opened<A>& data, const M* present, int first, int n_blocks, int sharers,
-                                int n_rows, const Y* x, int64 at, int64 k, Columns<Y, V, 1, V> (&sum)[B]) {
+                                int n_rows, const Y* x, int64 at, int64 k, Columns<Y, V, W, G * V> (&sum)[B]) {
     // values that a lane loads: number e = j * B + i of column j and row i, e % G its lane
     constexpr int EACH = (B * B + G - 1) / G;
     const unsigned group = (G == WARP ? FULL : (1u << G % WARP) - 1) << (lane_id() & ~(G - 1));
@@ -180,7 +180,7 @@ __device__ void multiply_blocks(const C* col, const Opened<A>& data, const M* pr
             marks[i] = !HOLES ? FULL : i < n_rows ? (unsigned)cached(present + block * (int64)WARP + i) : 0;
             stored |= marks[i];
         }
-        Columns<Y, V, 1, V> of_x[B];
+        Columns<Y, V, W, G * V> of_x[B];
 #pragma unroll
         for (int j = 0; j < B; ++j)
             if (stored >> j & 1) of_x[j].load(x + ((int64)c * B + j) * k, at, k);
@@ -200,7 +200,7 @@ __device__ void multiply_blocks(const C* col, const Opened<A>& data, const M* pr
     }
 }
 
-template <class A, class Y, class I, class M, int B, bool HOLES, int G, int V, int S, bool DOTS>
+template <class A, class Y, class I, class M, int B, bool HOLES, int G, int V, int W, int S, bool DOTS>
 __global__ void bbcsr_matmat_blocks(const Bbcsr<A, I, M> m, const Pieces<Y> pieces, int64 k, const Y* __restrict__ x,
                                     Y* __restrict__ y, Y alpha, Y beta, int update, double* dots) {
     const Opened<A>& values = m.data.opened();
@@ -208,7 +208,7 @@ __global__ void bbcsr_matmat_blocks(const Bbcsr<A, I, M> m, const Pieces<Y> piec
     const Piece<GROUPS> piece(pieces);
     const int64 group = ((blockIdx.x - pieces.n * GROUPS) * (int64)blockDim.x + threadIdx.x) / (G * S);
     const int sharers = piece.is_one ? PIECE_WARPS * WARP / G : S, part = threadIdx.x / G % sharers;
-    const int64 at = (tile_of_block() * G + threadIdx.x % G) * V;
+    const int64 at = (tile_of_block() * (W * G) + threadIdx.x % G) * V;
     const int64 bin = piece.is_one ? piece.bin : group / GROUPS;
     const int64 block_row = bin * WARP / B + (piece.is_one ? piece.row : group % GROUPS);
     const int64 row = max(block_row * B, bin * WARP), end = min(min(block_row * B + B, bin * WARP + WARP), m.n_rows);
@@ -216,7 +216,7 @@ __global__ void bbcsr_matmat_blocks(const Bbcsr<A, I, M> m, const Pieces<Y> piec
     if (piece.is_one ? !is_here : !DOTS && !is_here) return;
     const int lane = (int)(row - bin * WARP);
     int n_rows = is_here ? (int)(end - row) : 0, n_pieces = 1;
-    Columns<Y, V, 1, V> sum[B] = {};
+    Columns<Y, V, W, G * V> sum[B] = {};
     if (is_here) {
         const Bin<A, I, M, B, HOLES> own(m, values, bin, lane);
         int first = 0, n_blocks = own.n_blocks;
@@ -229,10 +229,10 @@ __global__ void bbcsr_matmat_blocks(const Bbcsr<A, I, M> m, const Pieces<Y> piec
             n_rows = n_blocks = 0;  // thread blocks of its own have it
         }
         if (own.is_narrow())
-            multiply_blocks<A, Y, I, M, B, HOLES, G, V>(own.narrow(m), own.data, own.present, first + part, n_blocks, sharers,
+            multiply_blocks<A, Y, I, M, B, HOLES, G, V, W>(own.narrow(m), own.data, own.present, first + part, n_blocks, sharers,
                                                         n_rows, x + own.origin() * k + at, at, k, sum);
         else
-            multiply_blocks<A, Y, I, M, B, HOLES, G, V>(own.wide(m), own.data, own.present, first + part, n_blocks, sharers,
+            multiply_blocks<A, Y, I, M, B, HOLES, G, V, W>(own.wide(m), own.data, own.present, first + part, n_blocks, sharers,
                                                         n_rows, x + at, at, k, sum);
     }
     int64 warp = warp_id();
@@ -247,7 +247,7 @@ __global__ void bbcsr_matmat_blocks(const Bbcsr<A, I, M> m, const Pieces<Y> piec
     }
     const bool is_first = part == 0;  // of those that share the block row
     if (!DOTS && !is_first) return;
-    double of_rows[1][V] = {};
+    double of_rows[W][V] = {};
 #pragma unroll
     for (int i = 0; i < B; ++i)
         if (is_first && i < n_rows) {

@@ -50,6 +50,8 @@ SAMPLED, MOST_PADDING = (16, 8), 0.25  #: bins, and steps of each, that are look
 #: ``A @ X``: of blocks of up to MOST_ROWS_A_GROUP rows a group of lanes holds all sums, if at least MANY_LANES share
 #: them. Fewer lanes would read values of too many rows at a time.
 MOST_ROWS_A_GROUP, MANY_LANES = 8, 2
+#: Vectors that each of them has of a row of X, at most, by the rows of a block: so many as there are registers for.
+BLOCK_VECTORS = {2: 2, 3: 2, 4: 2}
 #: Row by row, the most lanes that share a row of X. Twice as many would do as well with half the vectors each, but for the
 #: instructions that pass on a nonzero.
 MOST_LANES = 8
@@ -189,13 +191,13 @@ MATMAT_BLOCKS = Kernel(
     "bbcsr_matmat",
     "bbcsr_matmat_blocks",
     [
-        (value, product, *shape, lanes, vector_width(product) if lanes < MATRIX_LANES else 1, sharers, False)
+        (value, product, *shape, lanes, vector_width(product) if lanes < MATRIX_LANES else 1, vectors, sharers, False)
         for value, product in STORED
-        for shape, lanes, sharers in zip(SHAPES[1:], (2, 8, 16), (8, 2, 1), strict=True)
+        for shape, lanes, vectors, sharers in zip(SHAPES[1:], (8, 2, 16), (2, 1, 1), (2, 8, 1), strict=True)
     ]
-    + [(*dtypes, "int32", 3, False, 8, vector_width(dtypes[1]), 2, True) for dtypes in transposed.ROUNDED],
-    lambda value, product, index, size, holes, lanes, width, sharers, dots: (
-        value, product, index, mask_dtype(size), size, holes, lanes, width, sharers, dots,
+    + [(*dtypes, "int32", 3, False, 8, vector_width(dtypes[1]), 1, 2, True) for dtypes in transposed.ROUNDED],
+    lambda value, product, index, size, holes, lanes, width, vectors, sharers, dots: (
+        value, product, index, mask_dtype(size), size, holes, lanes, width, vectors, sharers, dots,
     ),
 )  # fmt: skip
 MATMAT_ROWS = Kernel(
@@ -475,19 +477,20 @@ def _matrix_kernel(t: BBCSRTables, dtype: np.dtype, k: int, width: int, dots: An
     in_groups = 1 < size <= MOST_ROWS_A_GROUP
     if in_groups and long_bins.most and k == width > 1:  # a second lane, so that long rows have thread blocks
         width //= 2
-    n_vectors, (lanes, _, _, tiles) = -(-k // width), matrix_tiles(k, width)
+    lanes, _, vectors, tiles = matrix_tiles(k, width, BLOCK_VECTORS.get(size, 1))
     how = distinct.kind(t.data, t.distinct), dtype, t.col_wide.dtype, size, t.present is not None
     if in_groups and lanes >= MANY_LANES:
         rows = block_rows_of_a_bin(size)
         n_threads = n_bins * rows * lanes
         sharers = sharers_of_block_rows(n_threads * tiles, lanes, _mean_blocks(t))
-        pieces = Pieces(long_bins, rows, lanes, matrix_grid(1, tiles), size * lanes * width, dtype)
+        pieces = Pieces(long_bins, rows, lanes, matrix_grid(1, tiles), size * lanes * width * vectors, dtype)
         return MatrixKernel(
-            MATMAT_BLOCKS(*how, lanes, width, sharers, has_dots),
+            MATMAT_BLOCKS(*how, lanes, width, vectors, sharers, has_dots),
             matrix_grid(pieces.n * rows + blocks(n_threads * sharers, BLOCK)[0], tiles),
             pieces.arguments,
             (dots,),
         )
+    n_vectors = -(-k // width)
     lanes, vectors = matrix_layout(n_bins, n_vectors)
     return MatrixKernel(
         MATMAT(*how, lanes, width, vectors, _offset(t, n_vectors), has_dots),
