@@ -165,6 +165,56 @@ def test_layouts_of_rows(how, block_size, dtype, gpu, monkeypatch):
             np.testing.assert_array_equal(get(out), (csr @ x).astype(dtype) + np.asarray(6, dtype), f"{name}, {k} columns")
 
 
+def arrow(n, size, dtype, seed=3):
+    """Blocks on the diagonal, and two block rows and block columns that are full: a Hessian whose cameras see all points."""
+    ends = np.repeat([0, n // 2], n), np.tile(np.arange(n), 2)
+    row, col = (np.concatenate([ends[side], ends[1 - side], np.arange(n)]) for side in (0, 1))
+    graph = scipy.sparse.coo_array((np.ones(row.size), (row, col)), shape=(n, n)).tocsr()
+    blocks = scipy.sparse.kron(graph, np.ones((size, size)), format="csr")
+    blocks.data = zoo.vector(blocks.nnz, dtype, seed)
+    return scipy.sparse.csr_array(blocks)
+
+
+@pytest.mark.parametrize(("size", "dtype"), [(1, "float64"), (2, "float32"), (3, "float64"), (6, "float32"), (8, "complex64")])
+def test_rows_of_many_pieces(size, dtype, gpu):
+    """A very long row has several thread blocks, which meet in the same order in every run, also in a graph."""
+    import cupy
+
+    from cvrarray.gpu import bbcsr
+
+    n = 2000
+    csr = arrow(n, size, dtype)
+    A = cvrarray.BBCSRArray(csr, block_size=size, device=gpu)
+    found = bbcsr.bins_of_long_rows(A._tables)
+    assert found.bins.tolist() == sorted(
+        {row // 32 for first in (0, n // 2) for row in range(first * size, first * size + size)}
+    )
+    pieces = bbcsr.Pieces(found, 1, 16, (1, 1, 1), 1, np.dtype(dtype))
+    assert pieces.n > 10 * found.bins.size
+    for k in (2, 4, 16, 33):
+        x = matrix(csr.shape[1], k, dtype)
+        out = put(np.full((csr.shape[0], k), 3, dtype), gpu)
+        A.matmat(put(x, gpu), out=out, beta=2)
+        np.testing.assert_array_equal(get(out), csr @ x + np.asarray(6, dtype), f"{k} columns")
+    x = put(zoo.float_vector(csr.shape[1] * 16, dtype).reshape(-1, 16), gpu)
+    csr.data = zoo.float_vector(csr.nnz, dtype)
+    A = cvrarray.BBCSRArray(csr, block_size=size, device=gpu)
+    y = A @ x
+    assert_columns(y[:, :2], csr, get(x)[:, :2])
+    for _ in range(5):
+        assert_same_bits(A @ x, y)
+    stream, again = cupy.cuda.Stream(non_blocking=True), cupy.empty_like(y)
+    with stream:
+        A.matmat(x, out=again)
+        stream.begin_capture()
+        A.matmat(x, out=again)
+        graph = stream.end_capture()
+        for _ in range(3):
+            again.fill(0)
+            graph.launch()
+            assert_same_bits(again, y)
+
+
 @TYPICAL_BUILDS
 def test_more_tiles_of_columns_than_a_grid_has_in_y(build, gpu, monkeypatch):
     """z counts further ones, and the last of these may lie beyond all columns."""
