@@ -588,8 +588,11 @@ def test_a_change_that_is_no_number_is_left_out(gpu):
 @pytest.mark.parametrize("dtype", ["float64", "float32", "complex128"])
 @pytest.mark.parametrize(
     ("size", "k", "is_cut"),
-    [(1, 2, False), (1, 16, False), (1, 37, False), (3, 5, False), (3, 16, False), (6, 16, False), (6, 100, False)]
-    + [(3, 5, True), (6, 16, True), (2, 100, True)],
+    [
+        *((1, k, False) for k in (2, 16, 37)),
+        *((3, 5, False), (3, 16, False), (6, 16, False), (6, 100, False)),
+        *((3, 5, True), (6, 16, True), (2, 100, True)),
+    ],
 )
 def test_products_that_leave_dots(size, k, is_cut, dtype, monkeypatch, gpu):
     """A @ P that adds up P * A P beside it: the same iterates as without, and the same bits again."""
