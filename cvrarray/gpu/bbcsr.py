@@ -440,7 +440,7 @@ def product_matrix(tables: BBCSRTables, dtype: np.dtype) -> Callable[[cupy.ndarr
     order.
     """
     bins = _struct(tables)
-    long_bins = cache(lambda: bins_of_long_rows(tables))
+    long_bins, of_vector = cache(lambda: bins_of_long_rows(tables)), cache(lambda: product(tables, dtype))
 
     @cache
     def prepared(k, width):
@@ -450,7 +450,9 @@ def product_matrix(tables: BBCSRTables, dtype: np.dtype) -> Callable[[cupy.ndarr
 
     def run(x, y, alpha, beta):
         k = x.shape[1]
-        if k:
+        if k == 1:
+            of_vector()(x, y, alpha, beta)
+        elif k:
             multiply, grid, first, last = prepared(k, matrix_width(k, x, y))
             multiply(grid, (BLOCK,), (bins, *first(), np.int64(k), x, y, alpha, beta, update(alpha, beta), *last))
 
