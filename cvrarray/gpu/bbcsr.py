@@ -50,13 +50,15 @@ SAMPLED, MOST_PADDING = (16, 8), 0.25  #: bins, and steps of each, that are look
 #: ``A @ X``: of blocks of up to MOST_ROWS_A_GROUP rows a group of lanes holds all sums, if at least MANY_LANES share
 #: them. Fewer lanes would read values of too many rows at a time.
 MOST_ROWS_A_GROUP, MANY_LANES = 8, 2
-#: Vectors that each of them has of a row of X, at most, by the rows of a block: so many as there are registers for.
-BLOCK_VECTORS = {2: 2, 3: 2, 4: 2}
+#: Vectors of a row of X from which each of them has two: where a block has up to 4 rows, and more.
+TWO_VECTORS = 8, 32
 #: Row by row, the most lanes that share a row of X. Twice as many would do as well with half the vectors each, but for the
 #: instructions that pass on a nonzero.
 MOST_LANES = 8
 #: Warps that row by row there should be at least before one more lane than one, and than two, share a row.
 ENOUGH_TILES = 1800, 2400
+#: Bins up to which of larger blocks two lanes share a row of X that is one vector.
+FEW_BINS = 2000
 #: Single columns: bins from which a warp takes a whole one, where a row of X has at most FEW_VECTORS vectors: with rows of
 #: at most SHORT entries, longer ones, and much padding.
 MANY_BINS, FEW_VECTORS, SHORT, MUCH_PADDING = 12_000, (16, 8, 4), 16, 1.25
@@ -68,6 +70,7 @@ MOST_LANES_A_ROW, MANY_ROWS = 16, 40_000
 #: blocks of their own: one for each piece in which a thread block loads rows of X about PIECE_ROUNDS times, or as many
 #: times longer ones as keep the pieces of a row fewer than their steps.
 LEAST_LONG, LONG_FACTOR, PIECE_ROUNDS = (64, 24), 2, 8
+SHARES = 1.0
 #: Single columns: a row that has this many times the steps that a warp takes on average is too long for turns.
 LATE = 2
 
@@ -477,9 +480,9 @@ def _matrix_kernel(t: BBCSRTables, dtype: np.dtype, k: int, width: int, dots: An
     """
     size, n_bins, has_dots = t.block_size, t.col_base.size, dots is None
     in_groups = 1 < size <= MOST_ROWS_A_GROUP
-    if in_groups and long_bins.most and k == width > 1:  # a second lane, so that long rows have thread blocks
-        width //= 2
-    lanes, _, vectors, tiles = matrix_tiles(k, width, BLOCK_VECTORS.get(size, 1))
+    if in_groups and k == width > 1 and (long_bins.most or n_bins < FEW_BINS):
+        width //= 2  # a second lane: so long rows have thread blocks, and others several groups
+    lanes, _, vectors, tiles = matrix_tiles(k, width, 2 if k // width >= TWO_VECTORS[size > 4] else 1)
     how = distinct.kind(t.data, t.distinct), dtype, t.col_wide.dtype, size, t.present is not None
     if in_groups and lanes >= MANY_LANES:
         rows = block_rows_of_a_bin(size)
@@ -508,7 +511,7 @@ def _kernel_of_lanes(t: BBCSRTables, dtype: np.dtype, k: int, width: int, long_b
     tiles = -(-n_vectors // (lanes * vectors))
     how = distinct.kind(t.data, t.distinct), dtype, t.col_wide.dtype
     (n_blocks,) = blocks(t.col_base.size * WARP * lanes * sharers, BLOCK)
-    pieces = Pieces(long_bins, WARP, lanes * vectors // loads, matrix_grid(1, tiles), lanes * width * vectors, dtype)
+    pieces = Pieces(long_bins, WARP, lanes * vectors / loads, matrix_grid(1, tiles), lanes * width * vectors, dtype)
     return MatrixKernel(
         MATMAT_ROWS(*how, lanes, width, vectors, sharers, loads, _offset(t, n_vectors)),
         matrix_grid(pieces.n * WARP + n_blocks, tiles),
@@ -599,7 +602,10 @@ def rows_layout(n_rows: int, mean: int, n_vectors: int) -> tuple[int, int, int, 
 def bins_of_long_rows(t: BBCSRTables) -> LongBins:
     """Bins whose rows have thread blocks of their own in ``A @ X``."""
     size = t.block_size
-    longest = max(LEAST_LONG[size > 1], LONG_FACTOR * _mean_blocks(t))
+    threads = FEW_WARPS // 2 * WARP * processors(cupy.cuda.runtime.getDevice())
+    n_steps = n_slots(t) // (WARP * size) * block_rows_of_a_bin(size)
+    share = int(SHARES * n_steps * MATRIX_LANES / threads)
+    longest = max(LEAST_LONG[size > 1], min(LONG_FACTOR * _mean_blocks(t), share))
     with aside():
         slots = cupy.diff(t.bin_rowptr)
         bins = cupy.flatnonzero(slots > longest * WARP * size)
