@@ -12,12 +12,13 @@
 //
 // mapping   one warp a bin and W * G * V columns (tile_of_block() counts these). The 32 / G groups of the warp take 32 / G rows
 //           at a time, and G turns make 32 rows: so values and block columns are loaded once, by the lane of their row,
-//           and each turn fetches its own by shuffles. With blocks of 1 they are loaded one step ahead
+//           and each turn fetches its own by shuffles. With blocks of 1 they are loaded one step ahead. Bins with `pieces`
+//           have a thread block for each piece, the first of the grid, whose warps share its steps
 // traffic   slot: sizeof(A) + (2 or sizeof(I)) / B bytes for each W * G * V columns, with holes sizeof(M) / B more; and X;
 //           Y once
 // requires  blocks of a row before its padding (invariant 3); padding and holes are never multiplied; V divides k; k is
-//           W * G * V or more, or W is 1; an O counts the vectors of V numbers that X has; 128 threads
-// races     none: a warp owns its rows' columns
+//           W * G * V or more, or W is 1; an O counts the vectors of V numbers that X has; PIECE_WARPS warps
+// races     none: a warp owns its rows' columns; pieces meet as pieces.cuh says
 //
 // Instructions bound it. So a turn has few beside its products: one address, from vectors of X counted by the lane that
 // loads the column; padding is no branch, but loads the bin's first row of X, and its products have a predicate; lanes
@@ -101,13 +102,14 @@ __device__ void multiply(const C* col, const Opened<A>& data, const M* present, 
 __device__ constexpr int blocks_at_once(int B, int G) { return B > 1 ? 2 : G == 8 ? 4 : G == 4 ? 6 : 8; }
 
 template <class A, class Y, class I, class M, int B, bool HOLES, int G, int V, int W, int U, class O, bool DOTS>
-__global__ __launch_bounds__(128, blocks_at_once(B, G)) void
-bbcsr_matmat(const Bbcsr<A, I, M> m, int64 k, const Y* __restrict__ x, Y* __restrict__ y, Y alpha, Y beta, int update,
+__global__ __launch_bounds__(PIECE_WARPS* WARP, blocks_at_once(B, G)) void
+bbcsr_matmat(const Bbcsr<A, I, M> m, const Pieces<Y> pieces, int64 k, const Y* __restrict__ x, Y* __restrict__ y, Y alpha, Y beta, int update,
              double* dots) {
     const Opened<A>& values = m.data.opened();
-    const int64 bin = warp_id();
+    const Piece<1> piece(pieces);
+    const int lane = lane_id(), warp_of_block = threadIdx.x / WARP;
+    const int64 bin = piece.is_one ? piece.bin : (blockIdx.x - pieces.n) * PIECE_WARPS + warp_of_block;
     if (bin >= m.n_bins) return;
-    const int lane = lane_id();
     // the last columns go with some before them, which are not stored twice, where there are as many
     const int64 begin = tile_of_block() * (W * G * V), at = max(min(begin, k - W * G * V), (int64)0) + lane % G * V;
     const Bin<A, I, M, B, HOLES> own(m, values, bin, lane);
@@ -115,11 +117,27 @@ bbcsr_matmat(const Bbcsr<A, I, M> m, int64 k, const Y* __restrict__ x, Y* __rest
     const O row_of_x = (O)(k / V);
     const Y* const own_rows = x + at;
     x += at < k ? at : 0;
+    int first = 0, n_blocks = own.n_blocks;
+    if (piece.is_one) {
+        const int of_warp = (piece.n_steps + PIECE_WARPS - 1) / PIECE_WARPS, end = min(piece.first() + piece.n_steps, n_blocks);
+        first = min(piece.first() + warp_of_block * of_warp, end);
+        n_blocks = min(of_warp, end - first);
+    } else if (n_blocks > pieces.longest) {
+        return;
+    }
+    const Opened<A> data = own.data + first * (int64)(B * WARP);
+    const M* const present = HOLES ? own.present + first * (int64)WARP : nullptr;
     if (own.is_narrow())
-        multiply<A, Y, I, M, B, HOLES, G, V, W, U>(own.narrow(m), own.data, own.present, own.n_blocks, x + own.origin() * k,
-                                                   row_of_x, sum);
+        multiply<A, Y, I, M, B, HOLES, G, V, W, U>(own.narrow(m) + first * (int64)WARP, data, present, n_blocks,
+                                                   x + own.origin() * k, row_of_x, sum);
     else
-        multiply<A, Y, I, M, B, HOLES, G, V, W, U>(own.wide(m), own.data, own.present, own.n_blocks, x, row_of_x, sum);
+        multiply<A, Y, I, M, B, HOLES, G, V, W, U>(own.wide(m) + first * (int64)WARP, data, present, n_blocks, x, row_of_x, sum);
+    int64 warp = warp_id();
+    if (piece.is_one) {
+        const int n_pieces = (own.n_blocks + piece.n_steps - 1) / piece.n_steps;
+        if (!piece.template add<WARP>(pieces, sum, n_pieces) || warp_of_block) return;
+        warp -= piece.number * PIECE_WARPS;  // the same, whichever piece is the last
+    }
 #pragma unroll
     for (int turn = 0; turn < G; ++turn) {
         const int64 row = bin * WARP + turn * (WARP / G) + lane / G;
@@ -132,7 +150,7 @@ bbcsr_matmat(const Bbcsr<A, I, M> m, int64 k, const Y* __restrict__ x, Y* __rest
             const int64 row = bin * WARP + turn * (WARP / G) + lane / G;
             if (row < m.n_rows) sum[turn].add_dots(of_rows, own_rows + row * k, at, k, begin);
         }
-        store_dots<G>(of_rows, dots + bin * k, at, k, begin);
+        store_dots<G>(of_rows, dots + warp * k, at, k, begin);
     }
 }
 
@@ -239,7 +257,7 @@ __global__ void bbcsr_matmat_blocks(const Bbcsr<A, I, M> m, const Pieces<Y> piec
     if (piece.is_one) {
         if (!piece.template add<G>(pieces, sum, n_pieces)) return;
         if (threadIdx.x >= WARP) return;
-        warp = (blockIdx.x - piece.number * GROUPS) * PIECE_WARPS;  // the same, whichever piece is the last
+        warp -= piece.number * (GROUPS * PIECE_WARPS);  // the same, whichever piece is the last
     } else if constexpr (S > 1) {
         const unsigned mask = (G * S == WARP ? FULL : (1u << G * S % WARP) - 1) << (lane_id() & ~(G * S - 1));
         __syncwarp(mask);

@@ -6,6 +6,9 @@
 
 constexpr int PIECE_WARPS = 4;  // of a thread block
 
+// room for the sums of a thread block, where there are pieces
+extern __shared__ uint4 sums_of_warps[];
+
 template <class Y>
 struct Pieces {
     const int64* bin;     // (n,) of each piece; those of a bin are neighbours
@@ -59,8 +62,8 @@ struct Piece {
         return max(1, found);
     }
 
-    // Adds the sums of all threads of the thread block, then those of all pieces of the row. Whether the first G lanes now
-    // hold the row's: these of the last piece to arrive. All threads must call it
+    // Adds the sums of the thread block's groups of G lanes, N each, then those of all pieces of the row. Whether the first
+    // G lanes now hold the row's: these of the last piece to arrive. All threads must call it
     template <int G, class Y, int V, int W, int STRIDE, int N>
     __device__ bool add(const Pieces<Y>& pieces, Columns<Y, V, W, STRIDE> (&sum)[N], int n_pieces) const {
         constexpr int GROUPS = PIECE_WARPS * WARP / G, NUMBERS = W * G * V;
@@ -75,7 +78,7 @@ struct Piece {
             if (is_last) return true;
             if (threadIdx.x < G) {
 #pragma unroll
-                for (int i = 0; i < N; ++i) sum[i].keep(of_piece(number, i));
+                for (int i = 0; i < N; ++i) sum[i].keep(of_piece(number, i), G * V);
                 __threadfence();
             }
             __syncthreads();
@@ -89,13 +92,13 @@ struct Piece {
 #pragma unroll
             for (int i = 0; i < N; ++i) sum[i] = {};
 #pragma unroll 1
-            for (int piece = threadIdx.x / G; piece < n_pieces; piece += GROUPS) {
-                Columns<Y, V, W, STRIDE> other[N];
+            for (int piece = threadIdx.x / G; piece < n_pieces; piece += GROUPS)
 #pragma unroll
-                for (int i = 0; i < N; ++i) other[i].take(of_piece(piece, i));
-#pragma unroll
-                for (int i = 0; i < N; ++i) sum[i].add(other[i]);
-            }
+                for (int i = 0; i < N; ++i) {
+                    Columns<Y, V, W, STRIDE> other;
+                    other.take(of_piece(piece, i), G * V);
+                    sum[i].add(other);
+                }
         }
     }
 
@@ -103,19 +106,18 @@ struct Piece {
     // all threads' sums, in the first G lanes
     template <int G, class Y, int V, int W, int STRIDE, int N>
     static __device__ void add_warps(Columns<Y, V, W, STRIDE> (&sum)[N]) {
-        __shared__ alignas(16) Y of_warp[PIECE_WARPS][W * G * V];
         __syncwarp();
         add_groups<G, WARP>(sum);
-        Y* const own = of_warp[threadIdx.x / WARP] + threadIdx.x % G * V;
+        Y* const own = reinterpret_cast<Y*>(sums_of_warps) + threadIdx.x / WARP * (W * G * V) + threadIdx.x % G * V;
 #pragma unroll
         for (int i = 0; i < N; ++i) {
-            if (lane_id() < G) sum[i].keep(own);
+            if (lane_id() < G) sum[i].keep(own, G * V);
             __syncthreads();
             if (threadIdx.x < G)
 #pragma unroll 1
                 for (int warp = 1; warp < PIECE_WARPS; ++warp) {
                     Columns<Y, V, W, STRIDE> other;
-                    other.take(own + warp * (W * G * V));
+                    other.take(own + warp * (W * G * V), G * V);
                     sum[i].add(other);
                 }
             __syncthreads();

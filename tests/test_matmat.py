@@ -119,6 +119,7 @@ SHARINGS = {
     "pieces of long rows": {"LEAST_LONG": (6, 2), "LONG_FACTOR": 0, "PIECE_ROUNDS": 0},
     "turns": {"MANY_BINS": 0, "FEW_VECTORS": (1 << 20,) * 3, "ENOUGH_TILES": (0, 0), "LATE": 1 << 40},
 }
+SHARINGS["pieces of turns"] = SHARINGS["turns"] | SHARINGS["pieces of rows"]
 
 
 def share(monkeypatch, how):
@@ -145,6 +146,9 @@ def share(monkeypatch, how):
         ("pieces of long rows", 6, "float32"),
         ("turns", 1, "float32"),
         ("turns", 1, "complex128"),
+        ("pieces of turns", 1, "float32"),
+        ("pieces of rows", 12, "float64"),
+        ("pieces of long rows", 12, "int8"),
         ("turns", 12, "int8"),
         ("turns", 12, "float32"),
     ],
@@ -175,7 +179,9 @@ def arrow(n, size, dtype, seed=3):
     return scipy.sparse.csr_array(blocks)
 
 
-@pytest.mark.parametrize(("size", "dtype"), [(1, "float64"), (2, "float32"), (3, "float64"), (6, "float32"), (8, "complex64")])
+@pytest.mark.parametrize(
+    ("size", "dtype"), [(1, "float64"), (2, "float32"), (3, "float64"), (6, "float32"), (8, "complex64"), (12, "float32")]
+)
 def test_rows_of_many_pieces(size, dtype, gpu):
     """A very long row has several thread blocks, which meet in the same order in every run, also in a graph."""
     import cupy
@@ -189,7 +195,7 @@ def test_rows_of_many_pieces(size, dtype, gpu):
     assert found.bins.tolist() == sorted(
         {row // 32 for first in (0, n // 2) for row in range(first * size, first * size + size)}
     )
-    pieces = bbcsr.Pieces(found, 1, 16, (1, 1, 1), 1, np.dtype(dtype))
+    pieces = bbcsr.Pieces(found, 1, 16, 1, (1, 1), np.dtype(dtype))
     assert pieces.n > 10 * found.bins.size
     for k in (2, 4, 16, 33):
         x = matrix(csr.shape[1], k, dtype)

@@ -417,11 +417,11 @@ def numbers_pay(t: BBCSRTables) -> bool:
 
 
 class MatrixKernel(NamedTuple):
-    """A kernel of ``A @ X``, its grid, and its arguments before those that all have and after them."""
+    """A kernel of ``A @ X``, its grid, the pieces of long rows, and its arguments after those that all have."""
 
     function: cupy.cuda.Function
     grid: tuple[int, int, int]
-    first: Callable[[], tuple[Any, ...]] = tuple
+    pieces: Pieces
     last: tuple[Any, ...] = ()
 
 
@@ -456,8 +456,9 @@ def product_matrix(tables: BBCSRTables, dtype: np.dtype) -> Callable[[cupy.ndarr
         if k == 1:
             of_vector()(x, y, alpha, beta)
         elif k:
-            multiply, grid, first, last = prepared(k, matrix_width(k, x, y))
-            multiply(grid, (BLOCK,), (bins, *first(), np.int64(k), x, y, alpha, beta, update(alpha, beta), *last))
+            multiply, grid, pieces, last = prepared(k, matrix_width(k, x, y))
+            arguments = bins, pieces.struct(), np.int64(k), x, y, alpha, beta, update(alpha, beta), *last
+            multiply(grid, (BLOCK,), arguments, pieces.shared_bytes)
 
     return run
 
@@ -467,10 +468,10 @@ def product_matrix_with_dots(tables: BBCSRTables, x: cupy.ndarray, y: cupy.ndarr
     real parts in double precision; X and Y (n, k) are of a dtype that is rounded. The sums are the second result.
     """
     dtype, k = y.dtype, x.shape[1]
-    multiply, grid, first, _ = _matrix_kernel(tables, dtype, k, matrix_width(k, x, y), None, bins_of_long_rows(tables))
+    multiply, grid, pieces, _ = _matrix_kernel(tables, dtype, k, matrix_width(k, x, y), None, bins_of_long_rows(tables))
     dots = cupy.zeros((grid[0] * BLOCK // WARP, k))
-    arguments = _struct(tables), *first(), np.int64(k), x, y, dtype.type(1), dtype.type(0), PLAIN, dots
-    return lambda: multiply(grid, (BLOCK,), arguments), dots
+    arguments = _struct(tables), pieces.struct(), np.int64(k), x, y, dtype.type(1), dtype.type(0), PLAIN, dots
+    return lambda: multiply(grid, (BLOCK,), arguments, pieces.shared_bytes), dots
 
 
 def _matrix_kernel(t: BBCSRTables, dtype: np.dtype, k: int, width: int, dots: Any, long_bins: LongBins) -> MatrixKernel:
@@ -488,19 +489,23 @@ def _matrix_kernel(t: BBCSRTables, dtype: np.dtype, k: int, width: int, dots: An
         rows = block_rows_of_a_bin(size)
         n_threads = n_bins * rows * lanes
         sharers = sharers_of_block_rows(n_threads * tiles, lanes, _mean_blocks(t))
-        pieces = Pieces(long_bins, rows, lanes, matrix_grid(1, tiles), size * lanes * width * vectors, dtype)
+        pieces = Pieces(long_bins, rows, lanes, tiles, (size, lanes * width * vectors), dtype)
         return MatrixKernel(
             MATMAT_BLOCKS(*how, lanes, width, vectors, sharers, has_dots),
             matrix_grid(pieces.n * rows + blocks(n_threads * sharers, BLOCK)[0], tiles),
-            pieces.arguments,
+            pieces,
             (dots,),
         )
     n_vectors = -(-k // width)
     lanes, vectors = matrix_layout(n_bins, n_vectors)
+    tiles = -(-n_vectors // (lanes * vectors))
+    under_way = matrix_unroll(size, lanes * vectors)
+    pieces = Pieces(long_bins, 1, WARP / under_way, tiles, (lanes, WARP * width * vectors), dtype)
     return MatrixKernel(
         MATMAT(*how, lanes, width, vectors, _offset(t, n_vectors), has_dots),
-        matrix_grid(*blocks(n_bins * WARP, BLOCK), -(-n_vectors // (lanes * vectors))),
-        last=(dots,),
+        matrix_grid(pieces.n + blocks(n_bins * WARP, BLOCK)[0], tiles),
+        pieces,
+        (dots,),
     )
 
 
@@ -511,11 +516,11 @@ def _kernel_of_lanes(t: BBCSRTables, dtype: np.dtype, k: int, width: int, long_b
     tiles = -(-n_vectors // (lanes * vectors))
     how = distinct.kind(t.data, t.distinct), dtype, t.col_wide.dtype
     (n_blocks,) = blocks(t.col_base.size * WARP * lanes * sharers, BLOCK)
-    pieces = Pieces(long_bins, WARP, lanes * vectors / loads, matrix_grid(1, tiles), lanes * width * vectors, dtype)
+    pieces = Pieces(long_bins, WARP, lanes * vectors / loads, tiles, (1, lanes * width * vectors), dtype)
     return MatrixKernel(
         MATMAT_ROWS(*how, lanes, width, vectors, sharers, loads, _offset(t, n_vectors)),
         matrix_grid(pieces.n * WARP + n_blocks, tiles),
-        pieces.arguments,
+        pieces,
     )
 
 
@@ -530,14 +535,14 @@ class Pieces:
         Rows, or block rows, of a bin: so many thread blocks a piece.
     lanes : float
         Threads for each step of a row that is under way.
-    grid
-        The kernel's, whose second and third dimension count tiles of columns.
-    numbers : int
-        Sums of a thread block, each of `dtype`.
+    tiles : int
+        Of columns.
+    sums : tuple of two int
+        What a thread block adds up, each of `dtype`: so many times, so many at a time.
     """
 
     def __init__(
-        self, long_bins: LongBins, rows: int, lanes: float, grid: tuple[int, int, int], numbers: int, dtype: np.dtype
+        self, long_bins: LongBins, rows: int, lanes: float, tiles: int, sums: tuple[int, int], dtype: np.dtype
     ) -> None:
         n_steps = max(1, math.isqrt(long_bins.most), int(PIECE_ROUNDS * BLOCK / lanes))
         each = -(-long_bins.n_steps // n_steps)  # pieces of a bin
@@ -545,19 +550,22 @@ class Pieces:
         each = each[longest_first]
         first = np.cumsum(each) - each
         tables = np.repeat(long_bins.bins[longest_first], each), np.arange(each.sum()) - np.repeat(first, each)
-        self.n, n_cut, n_tiles = int(each.sum()), int(each[each > 1].sum()), grid[1] * grid[2]
+        self.n, n_cut = int(each.sum()), int(each[each > 1].sum())
+        #: of shared memory that a thread block takes
+        self.shared_bytes = BLOCK // WARP * sums[1] * dtype.itemsize if self.n else 0
         with aside():
             arrays = [cupy.asarray(table, np.int64) if self.n else None for table in tables]
-        fields = *arrays, self.n, n_cut, n_steps, long_bins.longest
-        plain = (struct(*fields, None, None),)
-        scratch, shape = Scratch(), (n_tiles, n_cut, rows, numbers)
-        arrived = PerStream(lambda: cupy.zeros(shape[:-1], np.uint32)).get
+        self._fields = *arrays, self.n, n_cut, n_steps, long_bins.longest
+        self._plain = None if n_cut else struct(*self._fields, None, None)
+        _, *in_tiles = matrix_grid(1, tiles)
+        self._shape, self._dtype, self._scratch = (math.prod(in_tiles), n_cut, rows, *sums), dtype, Scratch()
+        self._arrived = PerStream(lambda: cupy.zeros(self._shape[:3], np.uint32)).get
 
-        def arguments() -> tuple[Struct]:
-            return (struct(*fields, arrived(), scratch.empty(shape, dtype)),) if n_cut else plain
-
-        #: of a kernel, for one launch
-        self.arguments = arguments
+    def struct(self) -> Struct:
+        """Of a kernel, for one launch."""
+        if self._plain is not None:
+            return self._plain
+        return struct(*self._fields, self._arrived(), self._scratch.empty(self._shape, self._dtype))
 
 
 def _offset(t: BBCSRTables, n_vectors: int) -> np.dtype:
