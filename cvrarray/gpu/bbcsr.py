@@ -50,8 +50,8 @@ SAMPLED, MOST_PADDING = (16, 8), 0.25  #: bins, and steps of each, that are look
 #: ``A @ X``: of blocks of up to MOST_ROWS_A_GROUP rows a group of lanes holds all sums, if at least MANY_LANES share
 #: them. Fewer lanes would read values of too many rows at a time.
 MOST_ROWS_A_GROUP, MANY_LANES = 8, 2
-#: Vectors of a row of X from which each of them has two: where a block has up to 4 rows, and more.
-TWO_VECTORS = 8, 32
+#: Vectors of a row of X from which each of them has two, where a block has up to 4 rows and where it has more, and four.
+TWO_VECTORS, FOUR_VECTORS = (8, 32), 64
 #: Row by row, the most lanes that share a row of X. Twice as many would do as well with half the vectors each, but for the
 #: instructions that pass on a nonzero.
 MOST_LANES = 8
@@ -66,11 +66,11 @@ MANY_BINS, FEW_VECTORS, SHORT, MUCH_PADDING = 12_000, (16, 8, 4), 16, 1.25
 ENOUGH_THREADS = 760
 #: The most of them, with two vectors each; rows from which fewer lanes have four.
 MOST_LANES_A_ROW, MANY_ROWS = 16, 40_000
-#: Rows of more steps than LEAST_LONG, in single columns and in blocks, and than LONG_FACTOR times the mean, have thread
-#: blocks of their own: one for each piece in which a thread block loads rows of X about PIECE_ROUNDS times, or as many
-#: times longer ones as keep the pieces of a row fewer than their steps.
-LEAST_LONG, LONG_FACTOR, PIECE_ROUNDS = (64, 24), 2, 8
-SHARES = 1.0
+#: Rows of more steps than LEAST_LONG, in single columns and in blocks, and than LONG_FACTOR times the mean, or than
+#: ALWAYS_LONG and the share that all threads would have, have thread blocks of their own: one for each piece in which a
+#: thread block loads rows of X about PIECE_ROUNDS times, or as many times longer ones as keep the pieces of a row fewer
+#: than their steps.
+LEAST_LONG, LONG_FACTOR, ALWAYS_LONG, PIECE_ROUNDS = (64, 24), 2, (1024, 96), 8
 #: Single columns: a row that has this many times the steps that a warp takes on average is too long for turns.
 LATE = 2
 
@@ -196,7 +196,7 @@ MATMAT_BLOCKS = Kernel(
     [
         (value, product, *shape, lanes, vector_width(product) if lanes < MATRIX_LANES else 1, vectors, sharers, False)
         for value, product in STORED
-        for shape, lanes, vectors, sharers in zip(SHAPES[1:], (8, 2, 16), (2, 1, 1), (2, 8, 1), strict=True)
+        for shape, lanes, vectors, sharers in zip(SHAPES[1:], (8, 2, 16), (2, 1, 4), (2, 8, 1), strict=True)
     ]
     + [(*dtypes, "int32", 3, False, 8, vector_width(dtypes[1]), 1, 2, True) for dtypes in transposed.ROUNDED],
     lambda value, product, index, size, holes, lanes, width, vectors, sharers, dots: (
@@ -483,7 +483,7 @@ def _matrix_kernel(t: BBCSRTables, dtype: np.dtype, k: int, width: int, dots: An
     in_groups = 1 < size <= MOST_ROWS_A_GROUP
     if in_groups and k == width > 1 and (long_bins.most or n_bins < FEW_BINS):
         width //= 2  # a second lane: so long rows have thread blocks, and others several groups
-    lanes, _, vectors, tiles = matrix_tiles(k, width, 2 if k // width >= TWO_VECTORS[size > 4] else 1)
+    lanes, _, vectors, tiles = matrix_tiles(k, width, vectors_of_a_lane(size, k // width))
     how = distinct.kind(t.data, t.distinct), dtype, t.col_wide.dtype, size, t.present is not None
     if in_groups and lanes >= MANY_LANES:
         rows = block_rows_of_a_bin(size)
@@ -607,12 +607,21 @@ def rows_layout(n_rows: int, mean: int, n_vectors: int) -> tuple[int, int, int, 
     return lanes, vectors, sharers, 4 if lanes <= 2 else 8
 
 
+def vectors_of_a_lane(block_size: int, n_vectors: int) -> int:
+    """Vectors of a row of X, of `n_vectors`, that each lane of a group has in ``A @ X`` with blocks of 2 to 8, at most.
+
+    More of them pass on the values of a block fewer times, and take more registers.
+    """
+    most = 4 if block_size <= 6 else 2
+    return most if n_vectors >= FOUR_VECTORS else 2 if n_vectors >= TWO_VECTORS[block_size > 4] else 1
+
+
 def bins_of_long_rows(t: BBCSRTables) -> LongBins:
     """Bins whose rows have thread blocks of their own in ``A @ X``."""
     size = t.block_size
     threads = FEW_WARPS // 2 * WARP * processors(cupy.cuda.runtime.getDevice())
     n_steps = n_slots(t) // (WARP * size) * block_rows_of_a_bin(size)
-    share = int(SHARES * n_steps * MATRIX_LANES / threads)
+    share = max(ALWAYS_LONG[size > 1], n_steps * MATRIX_LANES // threads)
     longest = max(LEAST_LONG[size > 1], min(LONG_FACTOR * _mean_blocks(t), share))
     with aside():
         slots = cupy.diff(t.bin_rowptr)
