@@ -221,6 +221,20 @@ def test_rows_of_many_pieces(size, dtype, gpu):
             assert_same_bits(again, y)
 
 
+@pytest.mark.small
+@pytest.mark.parametrize(("how", "size"), [("pieces of rows", 1), ("pieces of long rows", 3), ("pieces of turns", 1)])
+def test_rows_in_pieces(how, size, gpu, monkeypatch):
+    """What compute-sanitizer watches of them."""
+    share(monkeypatch, how)
+    csr = arrow(60, size, np.float32)
+    for k in (4, 33):
+        x = matrix(csr.shape[1], k, np.float32)
+        out = put(np.full((csr.shape[0], k), np.nan, np.float32), gpu)
+        np.testing.assert_array_equal(
+            get(cvrarray.BBCSRArray(csr, block_size=size, device=gpu).matmat(put(x, gpu), out=out)), csr @ x
+        )
+
+
 @TYPICAL_BUILDS
 def test_more_tiles_of_columns_than_a_grid_has_in_y(build, gpu, monkeypatch):
     """z counts further ones, and the last of these may lie beyond all columns."""
