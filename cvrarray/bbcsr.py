@@ -105,6 +105,7 @@ class MatrixCosts(NamedTuple):
     products: float  # a megabyte of what stored blocks are multiplied by
     both: float  # a megabyte of X and Y
     step: float  # a block of the longest row; longer ones than UNCUT, and than twice the mean, are cut in pieces
+    holes: float  # a megabyte of what stored blocks are multiplied by, where they have holes
 
 
 class SingleCosts(NamedTuple):
@@ -119,7 +120,8 @@ class SingleCosts(NamedTuple):
     step: float  # an entry of the longest row
 
 
-MATRIX_COSTS, UNCUT = MatrixCosts(7.8, 0.33, 0.39, 0.092, 0.0098, 0.037, 0.037), 24
+MATRIX_COSTS, UNCUT = MatrixCosts(6.9, 0.34, 0.31, 0.074, 0.0081, 0.149, 0.062, 0.0179), 24
+FULL = 1.0005  #: entries of blocks a nonzero up to which they have no holes
 SINGLE_COSTS, MOST_UNEVEN = SingleCosts(6.7, 0.166, 1.15, 0.058, 0.46, 0.181, 0.00033), 3
 
 
@@ -487,7 +489,8 @@ class BBCSRArray(FormatArray):
         costs, stored = MATRIX_COSTS, stats.nnz * stats.block_fill[size]
         entries = min(n_bytes, stored * (item + 2.5 / size)) / 1e6
         moved = costs.entries * entries + costs.padding * (n_bytes / 1e6 - entries)
-        moved += ((costs.rows_of_x / size + costs.products) * stored + costs.both * sum(stats.shape)) * width
+        products = costs.products + costs.holes * (stats.block_fill[size] > FULL)
+        moved += ((costs.rows_of_x / size + products) * stored + costs.both * sum(stats.shape)) * width
         mean = slots / (size * max(1, stats.shape[0]))
         return float(costs.own_us + moved + costs.step * min(stats.row_max / size, max(UNCUT, 2 * mean)))
 

@@ -101,14 +101,14 @@ __device__ void multiply(const C* col, const Opened<A>& data, const M* present, 
 // thread blocks that a multiprocessor has room for at least: what is left of its registers is for loads under way
 __device__ constexpr int blocks_at_once(int B, int G) { return B > 1 ? 2 : G == 8 ? 4 : G == 4 ? 6 : 8; }
 
-template <class A, class Y, class I, class M, int B, bool HOLES, int G, int V, int W, int U, class O, bool DOTS>
+template <class A, class Y, class I, class M, int B, bool HOLES, int G, int V, int W, int U, class O, bool DOTS, bool CUT>
 __global__ __launch_bounds__(PIECE_WARPS* WARP, blocks_at_once(B, G)) void
 bbcsr_matmat(const Bbcsr<A, I, M> m, const Pieces<Y> pieces, int64 k, const Y* __restrict__ x, Y* __restrict__ y, Y alpha, Y beta, int update,
              double* dots) {
     const Opened<A>& values = m.data.opened();
-    const Piece<1> piece(pieces);
+    const Piece<1, CUT> piece(pieces);
     const int lane = lane_id(), warp_of_block = threadIdx.x / WARP;
-    const int64 bin = piece.is_one ? piece.bin : (blockIdx.x - pieces.n) * PIECE_WARPS + warp_of_block;
+    const int64 bin = piece.is_one ? piece.bin : (blockIdx.x - piece.n_thread_blocks(pieces)) * PIECE_WARPS + warp_of_block;
     if (bin >= m.n_bins) return;
     // the last columns go with some before them, which are not stored twice, where there are as many
     const int64 begin = tile_of_block() * (W * G * V), at = max(min(begin, k - W * G * V), (int64)0) + lane % G * V;
@@ -122,7 +122,7 @@ bbcsr_matmat(const Bbcsr<A, I, M> m, const Pieces<Y> pieces, int64 k, const Y* _
         const int of_warp = (piece.n_steps + PIECE_WARPS - 1) / PIECE_WARPS, end = min(piece.first() + piece.n_steps, n_blocks);
         first = min(piece.first() + warp_of_block * of_warp, end);
         n_blocks = min(of_warp, end - first);
-    } else if (n_blocks > pieces.longest) {
+    } else if (CUT && n_blocks > pieces.longest) {
         return;
     }
     const Opened<A> data = own.data + first * (int64)(B * WARP);
@@ -218,13 +218,13 @@ __device__ void multiply_blocks(const C* col, const Opened<A>& data, const M* pr
     }
 }
 
-template <class A, class Y, class I, class M, int B, bool HOLES, int G, int V, int W, int S, bool DOTS>
+template <class A, class Y, class I, class M, int B, bool HOLES, int G, int V, int W, int S, bool DOTS, bool CUT>
 __global__ void bbcsr_matmat_blocks(const Bbcsr<A, I, M> m, const Pieces<Y> pieces, int64 k, const Y* __restrict__ x,
                                     Y* __restrict__ y, Y alpha, Y beta, int update, double* dots) {
     const Opened<A>& values = m.data.opened();
     constexpr int GROUPS = block_rows_of_a_bin(B);
-    const Piece<GROUPS> piece(pieces);
-    const int64 group = ((blockIdx.x - pieces.n * GROUPS) * (int64)blockDim.x + threadIdx.x) / (G * S);
+    const Piece<GROUPS, CUT> piece(pieces);
+    const int64 group = ((blockIdx.x - piece.n_thread_blocks(pieces)) * (int64)blockDim.x + threadIdx.x) / (G * S);
     const int sharers = piece.is_one ? PIECE_WARPS * WARP / G : S, part = threadIdx.x / G % sharers;
     const int64 at = (tile_of_block() * (W * G) + threadIdx.x % G) * V;
     const int64 bin = piece.is_one ? piece.bin : group / GROUPS;
@@ -243,7 +243,7 @@ __global__ void bbcsr_matmat_blocks(const Bbcsr<A, I, M> m, const Pieces<Y> piec
             if (piece.number >= n_pieces) return;
             first = piece.first();
             n_blocks = min(n_blocks, first + (int)pieces.n_steps);
-        } else if (n_blocks > pieces.longest) {
+        } else if (CUT && n_blocks > pieces.longest) {
             n_rows = n_blocks = 0;  // thread blocks of its own have it
         }
         if (own.is_narrow())

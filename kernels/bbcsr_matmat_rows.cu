@@ -125,7 +125,7 @@ __device__ void add_row(Row<A, I, M, ROUND, E, WARPS>& own, const Y* x, int64 k,
 //           k is W * G * V or more, or W is 1; an O counts the vectors of V numbers that X has; PIECE_WARPS warps
 // races     none: the groups of a row own its columns, and add their sums in the order of a tree; pieces meet as pieces.cuh
 //           says
-template <class A, class Y, class I, class M, int G, int V, int W, int S, int N, class O>
+template <class A, class Y, class I, class M, int G, int V, int W, int S, int N, bool CUT, class O>
 __global__ __launch_bounds__(PIECE_WARPS* WARP, 8) void bbcsr_matmat_rows(
     const Bbcsr<A, I, M> m, const Pieces<Y> pieces, int64 k, const Y* __restrict__ x, Y* __restrict__ y, Y alpha, Y beta,
     int update) {
@@ -136,7 +136,7 @@ __global__ __launch_bounds__(PIECE_WARPS* WARP, 8) void bbcsr_matmat_rows(
     const O row_of_x = (O)(k / V);
     x += at < k ? at : 0;
     Columns<Y, V, W, G * V> sum[1] = {};
-    const Piece<WARP> piece(pieces);
+    const Piece<WARP, CUT> piece(pieces);
     if (piece.is_one) {
         const int64 row = piece.bin * WARP + piece.row;
         Row<A, I, M, WARP, E, PIECE_WARPS> own(m, values, row);
@@ -149,10 +149,10 @@ __global__ __launch_bounds__(PIECE_WARPS* WARP, 8) void bbcsr_matmat_rows(
             sum[0].store(y + row * k + at, at, k, alpha, beta, update, begin);
         return;
     }
-    const int64 row = ((blockIdx.x - pieces.n * WARP) * (int64)blockDim.x + threadIdx.x) / (G * S);
+    const int64 row = ((blockIdx.x - piece.n_thread_blocks(pieces)) * (int64)blockDim.x + threadIdx.x) / (G * S);
     if (row >= m.n_bins * WARP) return;
     Row<A, I, M, G * S, E, 1> own(m, values, row);
-    if (own.n_steps > pieces.longest) return;
+    if (CUT && own.n_steps > pieces.longest) return;
     add_row<G, N>(own, x, k, row_of_x, sum[0]);
     add_groups<G, G * S>(sum);
     if (lane_id() / G % S == 0 && row < m.n_rows) sum[0].store(y + row * k + at, at, k, alpha, beta, update, begin);

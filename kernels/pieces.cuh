@@ -34,8 +34,9 @@ __device__ void add_groups(Columns<Y, V, W, STRIDE> (&sum)[N], unsigned mask = F
                 }
 }
 
-// what the thread block has: a piece of one of the ROWS rows, or block rows, that a bin has; or something else
-template <int ROWS>
+// what the thread block has: a piece of one of the ROWS rows, or block rows, that a bin has; or something else, always
+// unless CUT
+template <int ROWS, bool CUT>
 struct Piece {
     bool is_one;
     int64 bin, index;
@@ -43,11 +44,15 @@ struct Piece {
 
     template <class Y>
     __device__ Piece(const Pieces<Y>& pieces)
-        : is_one(blockIdx.x < pieces.n * ROWS), index(blockIdx.x / ROWS), row(blockIdx.x % ROWS), n_steps((int)pieces.n_steps) {
+        : is_one(CUT && blockIdx.x < pieces.n * ROWS), index(blockIdx.x / ROWS), row(blockIdx.x % ROWS), n_steps((int)pieces.n_steps) {
         bin = is_one ? pieces.bin[index] : 0;
         number = is_one ? (int)pieces.number[index] : 0;
     }
 
+    template <class Y>
+    static __device__ int64 n_thread_blocks(const Pieces<Y>& pieces) {
+        return CUT ? pieces.n * ROWS : 0;
+    }
     __device__ int first() const { return number * n_steps; }
 
     // how many pieces the row has, one at least: `col` are its columns, padding last. All threads must call it

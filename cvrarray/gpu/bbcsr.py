@@ -175,32 +175,35 @@ MATMAT = Kernel(
     "bbcsr_matmat",
     "bbcsr_matmat",
     [
-        (value, product, *shape, *layout, offset, False)
+        (value, product, *shape, *layout, offset, False, is_cut)
         for value, product in STORED
-        for shape, layout, offset in zip(
+        for shape, layout, offset, is_cut in zip(
             SHAPES,
             ((1, 1, 1), (8, vector_width(product), 2), (4, 1, 1), (8, vector_width(product), 1)),
             ("uint32", "uint32", "uint32", "uint64"),
+            (True, False, False, True),
             strict=True,
         )
     ]
-    + [(*dtypes, "int32", 1, False, 8, vector_width(dtypes[1]), 1, "uint32", True) for dtypes in transposed.ROUNDED],
-    lambda value, product, index, size, holes, lanes, width, vectors, offset, dots: (
+    + [(*dtypes, "int32", 1, False, 8, vector_width(dtypes[1]), 1, "uint32", True, True) for dtypes in transposed.ROUNDED],
+    lambda value, product, index, size, holes, lanes, width, vectors, offset, dots, is_cut: (
         value, product, index, mask_dtype(size), size, holes, lanes, width, vectors, matrix_unroll(size, lanes * vectors),
-        offset, dots,
+        offset, dots, is_cut,
     ),
 )  # fmt: skip
 MATMAT_BLOCKS = Kernel(
     "bbcsr_matmat",
     "bbcsr_matmat_blocks",
     [
-        (value, product, *shape, lanes, vector_width(product) if lanes < MATRIX_LANES else 1, vectors, sharers, False)
+        (value, product, *shape, lanes, vector_width(product) if lanes < MATRIX_LANES else 1, vectors, sharers, False, is_cut)
         for value, product in STORED
-        for shape, lanes, vectors, sharers in zip(SHAPES[1:], (8, 2, 16), (2, 1, 4), (2, 8, 1), strict=True)
+        for shape, lanes, vectors, sharers, is_cut in zip(
+            SHAPES[1:], (8, 2, 16), (2, 1, 4), (2, 8, 1), (True, False, True), strict=True
+        )
     ]
-    + [(*dtypes, "int32", 3, False, 8, vector_width(dtypes[1]), 1, 2, True) for dtypes in transposed.ROUNDED],
-    lambda value, product, index, size, holes, lanes, width, vectors, sharers, dots: (
-        value, product, index, mask_dtype(size), size, holes, lanes, width, vectors, sharers, dots,
+    + [(*dtypes, "int32", 3, False, 8, vector_width(dtypes[1]), 1, 2, True, True) for dtypes in transposed.ROUNDED],
+    lambda value, product, index, size, holes, lanes, width, vectors, sharers, dots, is_cut: (
+        value, product, index, mask_dtype(size), size, holes, lanes, width, vectors, sharers, dots, is_cut,
     ),
 )  # fmt: skip
 MATMAT_ROWS = Kernel(
@@ -210,14 +213,14 @@ MATMAT_ROWS = Kernel(
         (value, product, *how)
         for value, product in STORED
         for how in (
-            ("int32", 1, vector_width(product), 1, 8, 4, "uint32"),
-            ("int32", 4, 1, 1, 4, 8, "uint32"),
-            ("int64", 8, vector_width(product), 4, 1, 8, "uint64"),
-            ("int32", 16, vector_width(product), 2, 2, 8, "uint32"),
+            ("int32", 1, vector_width(product), 1, 8, 4, False, "uint32"),
+            ("int32", 4, 1, 1, 4, 8, True, "uint32"),
+            ("int64", 8, vector_width(product), 4, 1, 8, True, "uint64"),
+            ("int32", 16, vector_width(product), 2, 2, 8, False, "uint32"),
         )
     ],
-    lambda value, product, index, lanes, width, vectors, sharers, loads, offset: (
-        value, product, index, mask_dtype(1), lanes, width, vectors, sharers, loads, offset,
+    lambda value, product, index, lanes, width, vectors, sharers, loads, is_cut, offset: (
+        value, product, index, mask_dtype(1), lanes, width, vectors, sharers, loads, is_cut, offset,
     ),
 )  # fmt: skip
 TRANSPOSED = Kernel(
@@ -481,8 +484,8 @@ def _matrix_kernel(t: BBCSRTables, dtype: np.dtype, k: int, width: int, dots: An
     """
     size, n_bins, has_dots = t.block_size, t.col_base.size, dots is None
     in_groups = 1 < size <= MOST_ROWS_A_GROUP
-    if in_groups and k == width > 1 and (long_bins.most or n_bins < FEW_BINS):
-        width //= 2  # a second lane: so long rows have thread blocks, and others several groups
+    if in_groups and k == width > 1 and n_bins < FEW_BINS:
+        width //= 2  # a second lane, so that several groups can share a block row
     lanes, _, vectors, tiles = matrix_tiles(k, width, vectors_of_a_lane(size, k // width))
     how = distinct.kind(t.data, t.distinct), dtype, t.col_wide.dtype, size, t.present is not None
     if in_groups and lanes >= MANY_LANES:
@@ -491,7 +494,7 @@ def _matrix_kernel(t: BBCSRTables, dtype: np.dtype, k: int, width: int, dots: An
         sharers = sharers_of_block_rows(n_threads * tiles, lanes, _mean_blocks(t))
         pieces = Pieces(long_bins, rows, lanes, tiles, (size, lanes * width * vectors), dtype)
         return MatrixKernel(
-            MATMAT_BLOCKS(*how, lanes, width, vectors, sharers, has_dots),
+            MATMAT_BLOCKS(*how, lanes, width, vectors, sharers, has_dots, pieces.n > 0),
             matrix_grid(pieces.n * rows + blocks(n_threads * sharers, BLOCK)[0], tiles),
             pieces,
             (dots,),
@@ -502,7 +505,7 @@ def _matrix_kernel(t: BBCSRTables, dtype: np.dtype, k: int, width: int, dots: An
     under_way = matrix_unroll(size, lanes * vectors)
     pieces = Pieces(long_bins, 1, WARP / under_way, tiles, (lanes, WARP * width * vectors), dtype)
     return MatrixKernel(
-        MATMAT(*how, lanes, width, vectors, _offset(t, n_vectors), has_dots),
+        MATMAT(*how, lanes, width, vectors, _offset(t, n_vectors), has_dots, pieces.n > 0),
         matrix_grid(pieces.n + blocks(n_bins * WARP, BLOCK)[0], tiles),
         pieces,
         (dots,),
@@ -518,7 +521,7 @@ def _kernel_of_lanes(t: BBCSRTables, dtype: np.dtype, k: int, width: int, long_b
     (n_blocks,) = blocks(t.col_base.size * WARP * lanes * sharers, BLOCK)
     pieces = Pieces(long_bins, WARP, lanes * vectors / loads, tiles, (1, lanes * width * vectors), dtype)
     return MatrixKernel(
-        MATMAT_ROWS(*how, lanes, width, vectors, sharers, loads, _offset(t, n_vectors)),
+        MATMAT_ROWS(*how, lanes, width, vectors, sharers, loads, pieces.n > 0, _offset(t, n_vectors)),
         matrix_grid(pieces.n * WARP + n_blocks, tiles),
         pieces,
     )
@@ -621,8 +624,9 @@ def bins_of_long_rows(t: BBCSRTables) -> LongBins:
     size = t.block_size
     threads = FEW_WARPS // 2 * WARP * processors(cupy.cuda.runtime.getDevice())
     n_steps = n_slots(t) // (WARP * size) * block_rows_of_a_bin(size)
-    share = max(ALWAYS_LONG[size > 1], n_steps * MATRIX_LANES // threads)
-    longest = max(LEAST_LONG[size > 1], min(LONG_FACTOR * _mean_blocks(t), share))
+    share = n_steps * MATRIX_LANES // threads
+    even = max(LONG_FACTOR * _mean_blocks(t), share // 2 if size > 1 else 0)
+    longest = max(LEAST_LONG[size > 1], min(even, max(ALWAYS_LONG[size > 1], share)))
     with aside():
         slots = cupy.diff(t.bin_rowptr)
         bins = cupy.flatnonzero(slots > longest * WARP * size)
