@@ -106,7 +106,7 @@ FACTOR, FACTOR_WAITING = 1.33, 1.05
 VECTOR_COSTS = (7.2, 0.313, 0.30)
 
 #: Microseconds of ``A @ X`` on a GPU: its own, and of a megabyte of tables, of rows of X (one a nonzero), of X and Y.
-MATRIX_COSTS = (8.1, 0.349, 0.092, 0.161)
+MATRIX_COSTS = (9.5, 0.369, 0.086, 0.173)
 
 
 class Chunk(NamedTuple):
