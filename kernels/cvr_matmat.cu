@@ -20,6 +20,18 @@ struct Team {
     }
 };
 
+// bit i of a lane's result is the lane's bit of what lane i has: halves of the warp exchange halves of their words, then
+// quarters, and so on
+__device__ inline uint32 transposed(uint32 bits) {
+    uint32 low = 0x0000ffff;  // the bits that a lane of the first half keeps
+#pragma unroll
+    for (int apart = WARP / 2; apart; apart /= 2, low ^= low << apart) {
+        const uint32 other = __shfl_xor_sync(FULL, bits, apart);
+        bits = lane_id() & apart ? bits & ~low | other >> apart & low : bits & low | (other & low) << apart;
+    }
+    return bits;
+}
+
 // Which sums end in the next WARP * G steps of a chunk, as the groups of its team need it: each warp reads 32 steps.
 template <int G>
 struct Records {
@@ -37,14 +49,7 @@ struct Records {
             const int other = __shfl_up_sync(FULL, upto, apart);
             if (lane >= apart) upto += other;
         }
-        uint32 steps = 0;
-        if (warp * WARP < n_steps) {
-#pragma unroll
-            for (int i = 0; i < WARP; ++i) {
-                const uint32 of = __ballot_sync(FULL, own >> i & 1);
-                if (lane == i) steps = of;
-            }
-        }
+        const uint32 steps = transposed(own);
         team.sync();  // the steps before are done with
         mask[warp][lane] = own;
         before[warp][lane] = upto - __popc(own);
@@ -100,14 +105,13 @@ __device__ void load_steps(To (&to)[U], const From* from, int left) {
 // thread's place in the rows of shared memory, TILE numbers each, that the first group adds.
 template <int UPDATE, int TILE, class Part, class Team, class A, class Y, class I>
 __device__ void add_parts(const Team& team, const MatrixCuts<Y>& cuts, const Cvr<A, I>& m, int64 chunk, I before, I after, int slot, Y* y, int k,
-                          int at, Y alpha, Y beta, Y* own, int* is_last) {
+                          int at, Y alpha, Y beta, Y* own, const int (*spans)[2], int* is_last) {
     const uint32 pitch = (uint32)k * sizeof(Y);
     __threadfence();
     team.sync();  // all parts of the team are there; shared memory is free
     if (team.thread < 2) {
         const I row = team.thread ? after : before;
-        const int* const span = cuts.span + 2 * (chunk + team.thread);
-        const int begin = span[0], others = span[1] - begin - 1;
+        const int begin = spans[team.thread][0], others = spans[team.thread][1] - begin - 1;
         const bool counts = row >= 0 && (team.thread == 0 || begin == chunk);
         is_last[team.thread] = counts && atomicInc(cuts.arrived + tile_of_block() * m.n_chunks + begin, others) == others;
         __threadfence();
@@ -117,7 +121,7 @@ __device__ void add_parts(const Team& team, const MatrixCuts<Y>& cuts, const Cvr
 #pragma unroll 1
     for (int which = 0; which < 2; ++which) {
         if (!(which ? last[1] : last[0])) continue;
-        const int begin = cuts.span[2 * (chunk + which)], end = cuts.span[2 * (chunk + which) + 1];
+        const int begin = spans[which][0], end = spans[which][1];
         Part sum = {}, part = {};
 #pragma unroll 1
         for (int from = begin + slot; from < end; from += WARP) {
@@ -206,6 +210,7 @@ template <class Y, int G, int N>
 struct alignas(16) Workspace {
     Y entries[2][WARP][N * G];  // what a lane adds to its own entry of tail, and to another's,
     int taken_from[WARP];       // and whose; -1: nothing
+    int spans[2][2];            // the chunk's of MatrixCuts::span, and those after it
     Records<G> records;
     int chunk;  // its next one
 };
@@ -248,30 +253,35 @@ __device__ void multiply(const Team& team, const Cvr<A, I>& m, const Opened<A>& 
         col = (const char*)col + U * L * (is_narrow ? sizeof(uint16) : sizeof(I));
     };
     // ahead, as nothing else is there to wait with
+    if (cuts.span && team.thread < 4) space.spans[team.thread / 2][team.thread % 2] = cuts.span[2 * chunk + team.thread];
     const I after = cuts.span && chunk + 1 < m.n_chunks ? m.carry_row[chunk + 1] : I(-1);
     const I tail = active ? m.tail[chunk * L + slot] : I(-1);
-    Part sum = {};
-    load_columns(n_steps);
-#pragma unroll 1
-    for (int begin = 0; begin < n_steps; begin += U) {
-        const int part = begin / WARP % G, left = n_steps - begin;
+    uint32 ends = 0;  // bit u: the lane's sum ends in step u of a group,
+    I row[U] = {};    // and goes there
+    auto load_records = [&](int begin) {
+        const int part = begin / WARP % G;
         if (begin % WARP == 0) {
             if (begin) wb += records.total[(part + G - 1) % G];
-            if (part == 0) records.read(team, mask + begin, left);
+            if (part == 0) records.read(team, mask + begin, n_steps - begin);
         }
+        ends = active ? records.of_lane[part][own] >> begin % WARP & (uint32)((1ull << U) - 1) : 0;
+        if (!ends) return;
+#pragma unroll
+        for (int u = 0; u < U; ++u)
+            if (ends >> u & 1) row[u] = cached(wb + records.number(part, begin % WARP + u, slot));
+    };
+    Part sum = {};
+    load_columns(n_steps);
+    load_records(0);
+#pragma unroll 1
+    for (int begin = 0; begin < n_steps; begin += U) {
+        const int left = n_steps - begin;
         Part of_x[U];
 #pragma unroll
         for (int u = 0; u < U; ++u) x.load(of_x[u], c[u], pitch, at, k);
         load_steps<L>(v, val, left);
         val += U * L;
         load_columns(left - U);  // ahead, so that the next rows of X do not wait for them
-        const uint32 ends = active ? records.of_lane[part][own] >> begin % WARP & (uint32)((1ull << U) - 1) : 0;
-        I row[U];
-        if (ends) {
-#pragma unroll
-            for (int u = 0; u < U; ++u)
-                if (ends >> u & 1) row[u] = cached(wb + records.number(part, begin % WARP + u, slot));
-        }
 #pragma unroll
         for (int u = 0; u < U; ++u) {
             sum.add_product(values.template decoded<Y>(v[u]), of_x[u]);
@@ -289,6 +299,7 @@ __device__ void multiply(const Team& team, const Cvr<A, I>& m, const Opened<A>& 
             }
             sum = {};
         }
+        if (left > U) load_records(begin + U);  // ahead, so that no store waits for them
     }
     team.sync();
     const int from = taken_from[lane_id()];
@@ -312,7 +323,7 @@ __device__ void multiply(const Team& team, const Cvr<A, I>& m, const Opened<A>& 
             sum.store(row_at(y, tail, pitch), at, k, alpha, beta, UPDATE);
     }
     if (before >= 0 || after >= 0)
-        add_parts<UPDATE, W * G * V, Part>(team, cuts, m, chunk, before, after, slot, y, k, at, alpha, beta, entry, taken_from);
+        add_parts<UPDATE, W * G * V, Part>(team, cuts, m, chunk, before, after, slot, y, k, at, alpha, beta, entry, space.spans, taken_from);
 }
 
 // Thread blocks of G warps for 1024 threads a multiprocessor, as many as every GPU of an architecture holds: half of its

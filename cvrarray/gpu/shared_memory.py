@@ -79,10 +79,10 @@ MATMAT_POPULAR = Kernel(
         (value, product, *how)
         for value, product in STORED
         if np.dtype(product).itemsize >= 4
-        for how in (("int32", 8, 1, int(PLAIN)), ("int32", 4, 1, int(ACCUMULATE)), ("int64", 8, 1, int(SCALE)))
+        for how in (("int32", 8, 1, int(PLAIN), 1024), ("int32", 4, 1, int(ACCUMULATE), 1024), ("int64", 8, 1, int(SCALE), 1024))
     ],
-    lambda value, product, index, lanes, vectors, form: (
-        value, product, index, WARP, lanes, VECTOR // product.itemsize, vectors, 4 // vectors, form, THREADS,
+    lambda value, product, index, lanes, vectors, form, threads: (
+        value, product, index, WARP, lanes, VECTOR // product.itemsize, vectors, 4 // vectors, form, threads,
     ),
 )  # fmt: skip
 PACK = Kernel("cvr_matvec", "cvr_pack", [(product, "int32") for _, product in PRODUCTS])
@@ -198,7 +198,10 @@ def product_matrix(
     popular: Callable[[int], Columns | None],
     struct_of: Callable[[CVRTables], Struct],
     cuts_of: Callable[[int], Callable[[int], Struct]],
-    lanes: int = 8, vectors: int = 1, l1_share: int = 28 << 10,
+    lanes: int = 8,
+    vectors: int = 1,
+    l1_share: int = 28 << 10,
+    threads: int = 1024,
 ) -> Run | None:
     """``run(x, y, alpha, beta)``, ``A @ X`` with popular rows of X in shared memory, or None where no column is popular
     enough.
@@ -209,10 +212,10 @@ def product_matrix(
     if t.n_lanes != WARP or width * dtype.itemsize != VECTOR:
         return None
     row = lanes * vectors * VECTOR
-    teams = THREADS // (WARP * lanes)
-    own = teams * (-(-(2 * WARP * row + 4 * WARP + 12 * WARP * lanes + 4 * lanes + 4) // VECTOR) * VECTOR)
+    teams = threads // (WARP * lanes)
+    own = teams * (-(-(2 * WARP * row + 4 * WARP + 12 * WARP * lanes + 4 * lanes + 20) // VECTOR) * VECTOR)
     most = shared_memory(device)
-    room = (min(most, (256<<10) - l1_share) - distinct.shared_bytes(t.distinct) - own) // row
+    room = (min(most, (256 << 10) - l1_share) - distinct.shared_bytes(t.distinct) - own) // row
     found = popular(room) if room > 0 else None
     if found is None:
         return None
@@ -222,13 +225,13 @@ def product_matrix(
 
     @cache
     def multiply(form):
-        kernel = MATMAT_POPULAR(distinct.kind(t.val, t.distinct), dtype, t.tail.dtype, lanes, vectors, form)
+        kernel = MATMAT_POPULAR(distinct.kind(t.val, t.distinct), dtype, t.tail.dtype, lanes, vectors, form, threads)
         return allowed(kernel, most)
 
     def run(x: Any, y: Any, alpha: Any, beta: Any) -> None:
         multiply(int(update(alpha, beta)))(
             grid,
-            (THREADS,),
+            (threads,),
             (chunks, np.int32(k), x, found.popular, np.int32(n_popular), y, cuts(k), alpha, beta),
             shared_mem=own + n_popular * row,
         )
