@@ -20,47 +20,32 @@ struct Team {
     }
 };
 
-// bit i of a lane's result is the lane's bit of what lane i has: halves of the warp exchange halves of their words, then
-// quarters, and so on
-__device__ inline uint32 transposed(uint32 bits) {
-    uint32 low = 0x0000ffff;  // the bits that a lane of the first half keeps
-#pragma unroll
-    for (int apart = WARP / 2; apart; apart /= 2, low ^= low << apart) {
-        const uint32 other = __shfl_xor_sync(FULL, bits, apart);
-        bits = lane_id() & apart ? bits & ~low | other >> apart & low : bits & low | (other & low) << apart;
-    }
-    return bits;
-}
-
 // Which sums end in the next WARP * G steps of a chunk, as the groups of its team need it: each warp reads 32 steps.
 template <int G>
 struct Records {
-    uint32 mask[G][WARP];     // a step's lanes with a record
-    int before[G][WARP];      // records of the warp's steps before
-    uint32 of_lane[G][WARP];  // a lane's steps with a record
-    int total[G];             // records of the warp's steps
+    struct alignas(8) Step {
+        uint32 mask;  // its lanes with a record
+        int before;   // records of the warp's steps before
+
+        // the number of a lane's record, of those of the warp's steps
+        __device__ int number(uint32 lane_bit) const { return before + __popc(mask & (lane_bit - 1)); }
+    };
+    alignas(16) Step step[G][WARP];
+    int total[G];  // records of the warp's steps
 
     template <bool ALONE>
     __device__ void read(const Team<G, ALONE>& team, const uint32* mask_of, int n_steps) {
         const int warp = team.thread / WARP, lane = lane_id();
-        const uint32 own = team.thread < n_steps ? stream(mask_of + team.thread) : 0;
-        int upto = __popc(own);
+        const uint32 mask = team.thread < n_steps ? stream(mask_of + team.thread) : 0;
+        int upto = __popc(mask);
         for (int apart = 1; apart < WARP; apart *= 2) {
             const int other = __shfl_up_sync(FULL, upto, apart);
             if (lane >= apart) upto += other;
         }
-        const uint32 steps = transposed(own);
         team.sync();  // the steps before are done with
-        mask[warp][lane] = own;
-        before[warp][lane] = upto - __popc(own);
-        of_lane[warp][lane] = steps;
+        step[warp][lane] = {mask, upto - __popc(mask)};
         if (lane == WARP - 1) total[warp] = upto;
         team.sync();
-    }
-
-    // the number of a lane's record after a step
-    __device__ int number(int part, int step, int lane) const {
-        return before[part][step] + __popc(mask[part][step] & (1u << lane) - 1);
     }
 };
 
@@ -225,6 +210,7 @@ __device__ void multiply(const Team& team, const Cvr<A, I>& m, const Opened<A>& 
     const int slot = team.thread / G, member = team.thread % G;
     const bool active = L == WARP || slot < L;
     const int own = active ? slot : 0;
+    const uint32 lane_bit = 1u << slot;
     const uint32 pitch = (uint32)k * sizeof(Y);
     const int64 first = m.step_ptr[chunk], first_col = m.col_ptr[chunk];
     const int n_steps = (int)(m.step_ptr[chunk + 1] - first);
@@ -256,36 +242,34 @@ __device__ void multiply(const Team& team, const Cvr<A, I>& m, const Opened<A>& 
     if (cuts.span && team.thread < 4) space.spans[team.thread / 2][team.thread % 2] = cuts.span[2 * chunk + team.thread];
     const I after = cuts.span && chunk + 1 < m.n_chunks ? m.carry_row[chunk + 1] : I(-1);
     const I tail = active ? m.tail[chunk * L + slot] : I(-1);
-    uint32 ends = 0;  // bit u: the lane's sum ends in step u of a group,
-    I row[U] = {};    // and goes there
-    auto load_records = [&](int begin) {
-        const int part = begin / WARP % G;
-        if (begin % WARP == 0) {
-            if (begin) wb += records.total[(part + G - 1) % G];
-            if (part == 0) records.read(team, mask + begin, n_steps - begin);
-        }
-        ends = active ? records.of_lane[part][own] >> begin % WARP & (uint32)((1ull << U) - 1) : 0;
-        if (!ends) return;
-#pragma unroll
-        for (int u = 0; u < U; ++u)
-            if (ends >> u & 1) row[u] = cached(wb + records.number(part, begin % WARP + u, slot));
-    };
     Part sum = {};
     load_columns(n_steps);
-    load_records(0);
 #pragma unroll 1
     for (int begin = 0; begin < n_steps; begin += U) {
-        const int left = n_steps - begin;
+        const int part = begin / WARP % G, left = n_steps - begin;
         Part of_x[U];
 #pragma unroll
         for (int u = 0; u < U; ++u) x.load(of_x[u], c[u], pitch, at, k);
+        load_columns(left - U);  // ahead, so that the next rows of X do not wait for them
+        if (begin % WARP == 0) {
+            if (begin) wb += records.total[(part + G - 1) % G];
+            if (part == 0) records.read(team, mask + begin, left);
+        }
+        // Without a branch: else the compiler lets the first product wait for X before it asks for targets of records
+        bool ends[U];
+        I row[U] = {};
+#pragma unroll
+        for (int u = 0; u < U; ++u) {
+            const auto step = records.step[part][begin % WARP + u];
+            ends[u] = active && step.mask & lane_bit;
+            if (ends[u]) row[u] = cached(wb + step.number(lane_bit));
+        }
         load_steps<L>(v, val, left);
         val += U * L;
-        load_columns(left - U);  // ahead, so that the next rows of X do not wait for them
 #pragma unroll
         for (int u = 0; u < U; ++u) {
             sum.add_product(values.template decoded<Y>(v[u]), of_x[u]);
-            if (!(ends >> u & 1)) continue;
+            if (!ends[u]) continue;
             if (UPDATE != PLAIN && row[u] >= 0 && row[u] != before) {
                 sum.store(row_at(y, row[u], pitch), at, k, alpha, beta, UPDATE);
             } else {
@@ -299,7 +283,6 @@ __device__ void multiply(const Team& team, const Cvr<A, I>& m, const Opened<A>& 
             }
             sum = {};
         }
-        if (left > U) load_records(begin + U);  // ahead, so that no store waits for them
     }
     team.sync();
     const int from = taken_from[lane_id()];
