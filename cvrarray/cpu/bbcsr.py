@@ -71,7 +71,8 @@ class Slots(NamedTuple):
 
 def convert(csr: CSR, block_size: int) -> BBCSRTables:
     """The BBCSR tables of a canonical CSR matrix in NumPy arrays; `block_size` is 1 to 32."""
-    source = CSR(offsets(csr.indptr, csr.indices.dtype), csr.indices, memory.bits(csr.data), csr.shape)
+    data = np.ascontiguousarray(csr.data)  # which distinct.nothing() is not
+    source = CSR(offsets(csr.indptr, csr.indices.dtype), csr.indices, memory.bits(data), csr.shape)
     kernels = _conversion(source.indptr.dtype, csr.indices.dtype, source.data.dtype, block_size)
     if block_size == 1:
         found = _rows_of_bins(csr)
@@ -83,7 +84,7 @@ def convert(csr: CSR, block_size: int) -> BBCSRTables:
         full = bins.nnz == csr.nnz
     tables = (bins if full else with_marks(bins))._replace(nnz=csr.nnz)
     to, past = tables._replace(data=memory.bits(tables.data)), memory.goes_past_caches(tables.data)
-    threads.run(kernels.lay_out, to.bin_rowptr, source, found, bin_low, _within(block_size), past, to)
+    threads.run(kernels.lay_out, to.bin_rowptr, source, found, bin_low, _within(block_size), past, to, least=threads.QUICK)
     return tables._replace(present=None) if full else tables
 
 
@@ -279,7 +280,7 @@ def fill(tables: BBCSRTables, starts: np.ndarray, data: np.ndarray, values: np.n
     present = np.empty(0, np.uint8) if t.present is None else t.present
     past = memory.goes_past_caches(values)
     args = (t.bin_rowptr, t.block_size, starts, memory.bits(data), present, past, memory.bits(values))
-    threads.run(compiled(_fill_bins, 0, 0, *args), t.bin_rowptr, *args)
+    threads.run(compiled(_fill_bins, 0, 0, *args), t.bin_rowptr, *args, least=threads.QUICK)
 
 
 @cache
