@@ -4,48 +4,32 @@
 #include "cvr.cuh"
 #include "matrix.cuh"
 
-// The WARP * G threads that multiply a chunk: a thread block, or one of several equal parts of one.
-template <int G, bool ALONE>
-struct Team {
-    static constexpr int THREADS = WARP * G;
-    int number, thread;
-
-    __device__ Team() : number(ALONE ? 0 : threadIdx.x / THREADS), thread(ALONE ? threadIdx.x : threadIdx.x % THREADS) {}
-
-    __device__ void sync() const {
-        if (ALONE)
-            __syncthreads();
-        else
-            asm volatile("barrier.sync %0, %1;" ::"r"(number), "n"(THREADS) : "memory");
-    }
-};
-
-// Which sums end in the next WARP * G steps of a chunk, as the groups of its team need it: each warp reads 32 steps.
+// Which sums end in the next WARP * G steps of a chunk, as the groups of its thread block need it: each warp reads 32
+// steps.
 template <int G>
 struct Records {
     struct alignas(8) Step {
         uint32 mask;  // its lanes with a record
         int before;   // records of the warp's steps before
 
-        // the number of a lane's record, of those of the warp's steps
+        // the number of a lane's record, among those of the warp's steps
         __device__ int number(uint32 lane_bit) const { return before + __popc(mask & (lane_bit - 1)); }
     };
     alignas(16) Step step[G][WARP];
     int total[G];  // records of the warp's steps
 
-    template <bool ALONE>
-    __device__ void read(const Team<G, ALONE>& team, const uint32* mask_of, int n_steps) {
-        const int warp = team.thread / WARP, lane = lane_id();
-        const uint32 mask = team.thread < n_steps ? stream(mask_of + team.thread) : 0;
+    __device__ void read(const uint32* mask_of, int n_steps) {
+        const int warp = threadIdx.x / WARP, lane = lane_id();
+        const uint32 mask = (int)threadIdx.x < n_steps ? stream(mask_of + threadIdx.x) : 0;
         int upto = __popc(mask);
         for (int apart = 1; apart < WARP; apart *= 2) {
             const int other = __shfl_up_sync(FULL, upto, apart);
             if (lane >= apart) upto += other;
         }
-        team.sync();  // the steps before are done with
+        __syncthreads();  // the steps before are done with
         step[warp][lane] = {mask, upto - __popc(mask)};
         if (lane == WARP - 1) total[warp] = upto;
-        team.sync();
+        __syncthreads();
     }
 };
 
@@ -85,37 +69,38 @@ __device__ void load_steps(To (&to)[U], const From* from, int left) {
         if (u < left) to[u] = cached(from + u * L);
 }
 
-// Counts the team as arrived at the rows that are cut at the chunk's begin and end. Where it is the last one it adds
+// Counts the block as arrived at the rows that are cut at the chunk's begin and end. Where it is the last one it adds
 // their parts: each group of lanes those of every 32nd chunk, then these sums in the order of groups. `own` is the
 // thread's place in the rows of shared memory, TILE numbers each, that the first group adds.
-template <int UPDATE, int TILE, class Part, class Team, class A, class Y, class I>
-__device__ void add_parts(const Team& team, const MatrixCuts<Y>& cuts, const Cvr<A, I>& m, int64 chunk, I before, I after, int slot, Y* y, int k,
-                          int at, Y alpha, Y beta, Y* own, const int (*spans)[2], int* is_last) {
+template <int UPDATE, int TILE, class Part, class A, class Y, class I>
+__device__ void add_parts(const MatrixCuts<Y>& cuts, const Cvr<A, I>& m, int64 chunk, I before, I after, int slot, Y* y, int k,
+                          int at, Y alpha, Y beta, Y* own, int* is_last) {
     const uint32 pitch = (uint32)k * sizeof(Y);
-    __threadfence();
-    team.sync();  // all parts of the team are there; shared memory is free
-    if (team.thread < 2) {
-        const I row = team.thread ? after : before;
-        const int begin = spans[team.thread][0], others = spans[team.thread][1] - begin - 1;
-        const bool counts = row >= 0 && (team.thread == 0 || begin == chunk);
-        is_last[team.thread] = counts && atomicInc(cuts.arrived + tile_of_block() * m.n_chunks + begin, others) == others;
+    __syncthreads();  // all parts of the block are there; shared memory is free
+    if (threadIdx.x < 2) {
+        __threadfence();  // the barrier and this one fence publish what all threads have stored
+        const I row = threadIdx.x ? after : before;
+        const int* const span = cuts.span + 2 * (chunk + threadIdx.x);
+        const int begin = span[0], others = span[1] - begin - 1;
+        const bool counts = row >= 0 && (threadIdx.x == 0 || begin == chunk);
+        is_last[threadIdx.x] = counts && atomicInc(cuts.arrived + tile_of_block() * m.n_chunks + begin, others) == others;
         __threadfence();
     }
-    team.sync();
+    __syncthreads();
     const bool last[2] = {is_last[0] != 0, is_last[1] != 0};
 #pragma unroll 1
     for (int which = 0; which < 2; ++which) {
         if (!(which ? last[1] : last[0])) continue;
-        const int begin = spans[which][0], end = spans[which][1];
+        const int begin = cuts.span[2 * (chunk + which)], end = cuts.span[2 * (chunk + which) + 1];
         Part sum = {}, part = {};
 #pragma unroll 1
         for (int from = begin + slot; from < end; from += WARP) {
             part.load(row_at(cuts.part + at, 2 * (int64)from + (from == begin), pitch), at, k);
             sum.add(part);
         }
-        team.sync();
+        __syncthreads();
         sum.store(own, at, k, alpha, beta, PLAIN);
-        team.sync();
+        __syncthreads();
         if (slot) continue;
 #pragma unroll 1
         for (int i = 1; i < min(end - begin, WARP); ++i) {
@@ -138,76 +123,11 @@ __device__ void add_parts(const Team& team, const MatrixCuts<Y>& cuts, const Cvr
 // races     none: rows, parts and empty rows have one owner each. What lanes add to another one's entry meets in shared
 //           memory, and is added by the entry's group in the order of lanes. The parts of a cut row are added by the
 //           last of its chunks to finish, in the order of chunks
-// The rows of X, from this lane's column on.
-template <class Y>
-struct GlobalRows {
-    static constexpr bool MAY_BE_NARROW = true;
-    const Y* x;
-
-    template <class I>
-    __device__ void move(I base, uint32 pitch) {
-        x = row_at(x, base, pitch);
-    }
-    template <class Part, class I>
-    __device__ void load(Part& part, I column, uint32 pitch, int at, int k) const {
-        part.load(row_at(x, column, pitch), at, k);
-    }
-};
-
-// The same, but popular ones are in shared memory: column ~i is the i-th of these.
-template <class Y, int G, int V, int W>
-struct PopularRows {
-    static constexpr bool MAY_BE_NARROW = false;
-    static constexpr int ROW = W * G * V * sizeof(Y);
-    const Y* x[W];
-    uint32 shared[W];
-
-    template <class I>
-    __device__ void move(I, uint32) {}
-    template <class Part, class I>
-    __device__ void load(Part& part, I column, uint32 pitch, int, int) const {
-#pragma unroll
-        for (int w = 0; w < W; ++w) {
-            union {
-                uint4 word;
-                Vector<Y, V> value;
-            } bits;
-#ifdef GENERIC
-            uint64 base; asm("cvta.shared.u64 %0, %1;" : "=l"(base) : "l"((uint64)shared[w]));
-            const uint64 from = column < 0 ? base : (uint64)x[w];
-            const uint64 at = from + (uint64)(uint32)(column < 0 ? ~column : column) * (column < 0 ? (uint32)ROW : pitch);
-            asm volatile("ld.v4.u32 {%0, %1, %2, %3}, [%4];"
-                : "=r"(bits.word.x), "=r"(bits.word.y), "=r"(bits.word.z), "=r"(bits.word.w) : "l"(at));
-#else
-            asm volatile("{.reg .pred p; setp.lt.s32 p, %4, 0;\n"
-                         "@p ld.shared.v4.u32 {%0, %1, %2, %3}, [%5];\n"
-                         "@!p ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%6];}"
-                         : "=r"(bits.word.x), "=r"(bits.word.y), "=r"(bits.word.z), "=r"(bits.word.w)
-                         : "r"((int)column), "r"(shared[w] + (uint32)~column * ROW), "l"(row_at(x[w], column, pitch)));
-#endif
-            part.vector[w] = bits.value;
-        }
-    }
-};
-
-// A team's shared memory, of groups of G lanes with N columns each.
-template <class Y, int G, int N>
-struct alignas(16) Workspace {
-    Y entries[2][WARP][N * G];  // what a lane adds to its own entry of tail, and to another's,
-    int taken_from[WARP];       // and whose; -1: nothing
-    int spans[2][2];            // the chunk's of MatrixCuts::span, and those after it
-    Records<G> records;
-    int chunk;  // its next one
-};
-
-template <int L, int G, int V, int W, int U, int UPDATE, class Team, class X, class A, class Y, class I>
-__device__ void multiply(const Team& team, const Cvr<A, I>& m, const Opened<A>& values, int64 chunk, X x, Y* y,
-                         const MatrixCuts<Y>& cuts, int k, int at, Y alpha, Y beta, Workspace<Y, G, V * W>& space) {
+template <class A, class Y, class I, int L, int G, int V, int W, int U, int UPDATE>
+__device__ void multiply(const Cvr<A, I>& m, const Opened<A>& values, int64 chunk, const Y* x, Y* y, const MatrixCuts<Y>& cuts,
+                         int k, int at, Y alpha, Y beta, Records<G>& records, Y (*entries)[WARP][W * G * V], int* taken_from) {
     typedef Columns<Y, V, W, G * V> Part;
-    Records<G>& records = space.records;
-    auto& entries = space.entries;
-    int* const taken_from = space.taken_from;
-    const int slot = team.thread / G, member = team.thread % G;
+    const int slot = threadIdx.x / G, member = threadIdx.x % G;
     const bool active = L == WARP || slot < L;
     const int own = active ? slot : 0;
     const uint32 lane_bit = 1u << slot;
@@ -215,19 +135,19 @@ __device__ void multiply(const Team& team, const Cvr<A, I>& m, const Opened<A>& 
     const int64 first = m.step_ptr[chunk], first_col = m.col_ptr[chunk];
     const int n_steps = (int)(m.step_ptr[chunk + 1] - first);
     const I base = m.col_base[chunk];
-    const bool is_narrow = X::MAY_BE_NARROW && base >= 0;
+    const bool is_narrow = base >= 0;
     const uint32* mask = m.rec_mask + first;
     const I* wb = m.rec_wb + m.rec_ptr[chunk];
     const I before = cuts.span ? m.carry_row[chunk] : I(-1);
     const Stored<A>* val = values.slot + (first * L + own);
-    const void* col = is_narrow ? (const void*)(m.col_narrow + first_col + own)
-                                : (const void*)(m.col_wide + (X::MAY_BE_NARROW ? first_col : first * L) + own);
-    if (is_narrow) x.move(base, pitch);
+    const void* col = is_narrow ? (const void*)(m.col_narrow + first_col + own) : (const void*)(m.col_wide + first_col + own);
+    if (is_narrow) x = row_at(x, base, pitch);
+    x += at;
     y += at;
     Y* const entry = entries[0][slot] + member * V;
     constexpr int TAKEN = WARP * W * G * V;  // numbers from a lane's entry to what it adds to another's
     Part{}.store(entry, at, k, alpha, beta, PLAIN);
-    if (team.thread < WARP) taken_from[team.thread] = -1;
+    if (threadIdx.x < WARP) taken_from[threadIdx.x] = -1;
 
     I c[U] = {};  // valid ones, also after the last step
     Stored<A> v[U] = {};
@@ -239,7 +159,6 @@ __device__ void multiply(const Team& team, const Cvr<A, I>& m, const Opened<A>& 
         col = (const char*)col + U * L * (is_narrow ? sizeof(uint16) : sizeof(I));
     };
     // ahead, as nothing else is there to wait with
-    if (cuts.span && team.thread < 4) space.spans[team.thread / 2][team.thread % 2] = cuts.span[2 * chunk + team.thread];
     const I after = cuts.span && chunk + 1 < m.n_chunks ? m.carry_row[chunk + 1] : I(-1);
     const I tail = active ? m.tail[chunk * L + slot] : I(-1);
     Part sum = {};
@@ -249,13 +168,16 @@ __device__ void multiply(const Team& team, const Cvr<A, I>& m, const Opened<A>& 
         const int part = begin / WARP % G, left = n_steps - begin;
         Part of_x[U];
 #pragma unroll
-        for (int u = 0; u < U; ++u) x.load(of_x[u], c[u], pitch, at, k);
+        for (int u = 0; u < U; ++u) of_x[u].load(row_at(x, c[u], pitch), at, k);
         load_columns(left - U);  // ahead, so that the next rows of X do not wait for them
         if (begin % WARP == 0) {
             if (begin) wb += records.total[(part + G - 1) % G];
-            if (part == 0) records.read(team, mask + begin, left);
+            if (part == 0) records.read(mask + begin, left);
         }
-        // Without a branch: else the compiler lets the first product wait for X before it asks for targets of records
+        load_steps<L>(v, val, left);
+        val += U * L;
+        // No branch between these loads and the first product: a product is waited for with all loads before it, and the
+        // compiler would put it before the branch. So all of a group's loads are waited for once.
         bool ends[U];
         I row[U] = {};
 #pragma unroll
@@ -264,8 +186,6 @@ __device__ void multiply(const Team& team, const Cvr<A, I>& m, const Opened<A>& 
             ends[u] = active && step.mask & lane_bit;
             if (ends[u]) row[u] = cached(wb + step.number(lane_bit));
         }
-        load_steps<L>(v, val, left);
-        val += U * L;
 #pragma unroll
         for (int u = 0; u < U; ++u) {
             sum.add_product(values.template decoded<Y>(v[u]), of_x[u]);
@@ -284,12 +204,12 @@ __device__ void multiply(const Team& team, const Cvr<A, I>& m, const Opened<A>& 
             sum = {};
         }
     }
-    team.sync();
+    __syncthreads();
     const int from = taken_from[lane_id()];
     uint32 others = 0;
 #pragma unroll 1
     for (int i = 0; i < WARP / G; ++i) {
-        const uint32 of = __ballot_sync(FULL, from == (int)team.thread / WARP * (WARP / G) + i);
+        const uint32 of = __ballot_sync(FULL, from == (int)threadIdx.x / WARP * (WARP / G) + i);
         if (lane_id() / G == i) others = of;
     }
     if (tail >= 0) {
@@ -306,7 +226,7 @@ __device__ void multiply(const Team& team, const Cvr<A, I>& m, const Opened<A>& 
             sum.store(row_at(y, tail, pitch), at, k, alpha, beta, UPDATE);
     }
     if (before >= 0 || after >= 0)
-        add_parts<UPDATE, W * G * V, Part>(team, cuts, m, chunk, before, after, slot, y, k, at, alpha, beta, entry, space.spans, taken_from);
+        add_parts<UPDATE, W * G * V, Part>(cuts, m, chunk, before, after, slot, y, k, at, alpha, beta, entry, taken_from);
 }
 
 // Thread blocks of G warps for 1024 threads a multiprocessor, as many as every GPU of an architecture holds: half of its
@@ -327,50 +247,9 @@ __global__ __launch_bounds__(WARP* G, blocks_at_once(G)) void cvr_matmat(
 #pragma unroll 1
     for (int64 i = blockIdx.x * (int64)WARP + threadIdx.x / G; i < m.n_empty; i += gridDim.x * (int64)WARP)
         Columns<Y, V, W, G * V>{}.store(y + (int64)m.empty_row[i] * k + at, at, k, alpha, beta, UPDATE);
-    __shared__ Workspace<Y, G, W * V> space;
+    __shared__ Records<G> records;
+    __shared__ alignas(16) Y entries[2][WARP][W * G * V];  // what a lane adds to its own entry of tail, and to another's,
+    __shared__ int taken_from[WARP];                       // and whose; -1: nothing
     if (blockIdx.x < m.n_chunks)
-        multiply<L, G, V, W, U, UPDATE>(Team<G, true>(), m, values, (int64)blockIdx.x, GlobalRows<Y>{x + at}, y, cuts, k, at,
-                                        alpha, beta, space);
-}
-
-template <class A, class Y, class I, int L, int G, int V, int W, int U, int UPDATE, int THREADS>
-__global__ __launch_bounds__(THREADS, 1) void cvr_matmat_popular(
-    const Cvr<A, I> m, int k, const Y* __restrict__ x, const I* __restrict__ popular, int n_popular, Y* __restrict__ y,
-    const MatrixCuts<Y> cuts, Y alpha, Y beta) {
-    constexpr int TEAMS = THREADS / (WARP * G), IN_ROW = W * G;
-    extern __shared__ uint4 memory[];
-    __shared__ int taken;
-    const Opened<A>& values = m.val.opened();
-    const int64 begin = tile_of_block() * (IN_ROW * V);
-    if (begin >= k) return;
-    const Team<G, false> team;
-    auto& space = reinterpret_cast<Workspace<Y, G, W * V>*>(memory)[team.number];
-    uint4* const shared = memory + TEAMS * sizeof(space) / sizeof(uint4);
-    if (threadIdx.x == 0) taken = TEAMS;
-#pragma unroll 4
-    for (int i = threadIdx.x; i < n_popular * IN_ROW; i += THREADS) {
-        const int64 column = begin + i % IN_ROW * V;
-        if (column < k) shared[i] = *reinterpret_cast<const uint4*>(x + (int64)popular[i / IN_ROW] * k + column);
-    }
-    const int at = (int)min(begin + threadIdx.x % G * V, (int64)k);
-#pragma unroll 1
-    for (int64 i = (blockIdx.x * (int64)THREADS + threadIdx.x) / G; i < m.n_empty; i += gridDim.x * (int64)(THREADS / G))
-        Columns<Y, V, W, G * V>{}.store(y + (int64)m.empty_row[i] * k + at, at, k, alpha, beta, UPDATE);
-    PopularRows<Y, G, V, W> rows;
-#pragma unroll
-    for (int w = 0; w < W; ++w) {
-        const int column = min(at + w * G * V, k - V);  // lanes beyond the last column load it too
-        rows.x[w] = x + column;
-        rows.shared[w] = (uint32)__cvta_generic_to_shared(shared) + (uint32)(column - begin) * sizeof(Y);
-    }
-    __syncthreads();
-    const int64 first = m.n_chunks * blockIdx.x / gridDim.x;
-    const int count = (int)(m.n_chunks * (blockIdx.x + 1) / gridDim.x - first);
-#pragma unroll 1
-    for (int mine = team.number; mine < count;) {
-        multiply<L, G, V, W, U, UPDATE>(team, m, values, first + mine, rows, y, cuts, k, at, alpha, beta, space);
-        if (team.thread == 0) space.chunk = atomicAdd(&taken, 1);
-        team.sync();
-        mine = space.chunk;
-    }
+        multiply<A, Y, I, L, G, V, W, U, UPDATE>(m, values, blockIdx.x, x, y, cuts, k, at, alpha, beta, records, entries, taken_from);
 }

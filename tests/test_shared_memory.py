@@ -114,32 +114,6 @@ def test_same_bits_before_and_after_transposed(small, n_lanes, dtype, whole, is_
     assert [how[-2:] for name, *how in loaded if name == "cvr_transposed_shared"] == [[whole, floats]]
 
 
-@pytest.mark.small
-@pytest.mark.parametrize("k", [4, 36, 64])
-@pytest.mark.parametrize("dtype", ["float32", "float64", "complex128", "int32"])
-def test_same_bits_before_and_after_matrix(small, dtype, k, gpu, monkeypatch, loaded):
-    """Rows of X in shared memory, beside what teams of threads need of it. X has entries that no product may touch."""
-    import cupy
-
-    monkeypatch.setattr(small, "shared_memory", lambda device: 60_000)
-    monkeypatch.setattr(small, "LEAST_SHARE", 0.05)
-    csr = wide_and_narrow(dtype)
-    x = np.random.default_rng(5).standard_normal((N, k)).astype(dtype)
-    x[7] = 3
-    if x.dtype.kind in "fc":
-        x[np.bincount(csr.indices, minlength=N) == 0] = np.nan
-    A, on_gpu = CVRArray(csr, device=gpu), cupy.asarray(x)
-    products = []
-    for number in range(PREPARE_AT + 2):
-        assert (number >= PREPARE_AT) == any(name == "cvr_matmat_popular" for name, *_ in loaded)
-        out = cupy.full((csr.shape[0], k), 77, dtype)
-        products.append(A.matmat(on_gpu, out=out, alpha=2, beta=1).get())
-    assert_same_bits(np.stack(products[1:]), np.stack(products[:1] * (len(products) - 1)))
-    for column in (0, k - 1):
-        expected, bound = oracle.product(csr, np.ascontiguousarray(x[:, column]), 2, 1, np.full(csr.shape[0], 77, dtype))
-        assert (np.abs(products[0][:, column] - expected) <= bound).all()
-
-
 def long_rows(dtype, longest: int) -> csr_array:
     """Rows of some 40 columns anywhere, some without entries, one bin within 16 bits of its base, a last one of 15
     rows; the longest column has `longest` entries, and none has more than 250 but that.

@@ -13,7 +13,7 @@ import numpy as np
 from ..core.tables import CSR, WARP, CVRTables, Runs
 from . import distinct, prefix, segments, shared_memory, statistics, transposed
 from .assembly import WORDS, as_words
-from .autotune import Run, autotuned
+from .autotune import autotuned
 from .compiler import (
     ACCUMULATE,
     MATRIX_LANES,
@@ -333,41 +333,26 @@ def product_matrix(tables: CVRTables, dtype: np.dtype) -> Callable[[cupy.ndarray
 
     nothing = struct(*[None] * 3)
 
-    def cuts_of(tiles: int) -> Callable[[int], Struct]:
-        """A function of k that gives the kernel file's ``MatrixCuts`` for a product on the current stream."""
-        if not is_cut:
-            return lambda k: nothing
-        arrived = PerStream(lambda: cupy.zeros((tiles, n_chunks), np.uint32)).get
-        return lambda k: struct(span, arrived(), scratch.empty((2 * n_chunks, k), dtype))
+    @cache
+    def layout(k, width):
+        tiles = matrix_layout(k, width, dtype, t.nnz)
+        grid = matrix_grid(n_blocks, tiles.tiles)
+        return tiles, grid, PerStream(lambda: cupy.zeros((grid[1] * grid[2], n_chunks), np.uint32)).get
 
     @cache
-    def popular(room: int) -> shared_memory.Columns | None:
-        return shared_memory.columns(t, room)
-
-    @cache
-    def multiply(k: int, width: int) -> Run:
-        lanes, width, vectors, tiles = matrix_layout(k, width, dtype, t.nnz)
-        grid = matrix_grid(n_blocks, tiles)
-        cuts = cuts_of(grid[1] * grid[2])
-
-        @cache
-        def found(form: int) -> cupy.cuda.Function:
-            return MATMAT(distinct.kind(t.val, t.distinct), dtype, index, t.n_lanes, lanes, width, vectors, form)
-
-        def plain(x, y, alpha, beta):
-            found(int(update(alpha, beta)))(grid, (WARP * lanes,), (chunks, np.int32(k), x, y, cuts(k), alpha, beta))
-
-        def prepare():
-            return shared_memory.product_matrix(t, dtype, k, width, popular, _struct, cuts_of)
-
-        return autotuned(n_slots(t), t.shape[1], plain, prepare)
+    def multiply(tiles, form):
+        lanes, width, vectors, _ = tiles
+        return MATMAT(distinct.kind(t.val, t.distinct), dtype, index, t.n_lanes, lanes, width, vectors, form)
 
     def run(x, y, alpha, beta):
         k = x.shape[1]
         if k * dtype.itemsize > MOST_ROW_BYTES:
             most = MOST_ROW_BYTES // dtype.itemsize
             raise ValueError(f"X must have at most {most:,} columns of {dtype}; got {k:,}. Multiply parts of its columns")
-        multiply(k, matrix_width(k, x, y))(x, y, alpha, beta)
+        tiles, grid, arrived = layout(k, matrix_width(k, x, y))
+        cuts = struct(span, arrived(), scratch.empty((2 * n_chunks, k), dtype)) if is_cut else nothing
+        found = multiply(tiles, int(update(alpha, beta)))
+        found(grid, (WARP * tiles.lanes,), (chunks, np.int32(k), x, y, cuts, alpha, beta))
 
     return run
 

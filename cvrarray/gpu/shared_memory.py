@@ -50,7 +50,6 @@ UNROLL = {1: 8, 2: 8, 4: 8, 8: 4, 16: 2}
 BLOCK = 256
 SAMPLE = 1 << 21  # columns that are counted
 L1_SHARE = 64 << 10  # bytes of shared memory that are left to L1, for the rest of x and the tables
-VECTOR = 16  # bytes of a load of a row of X
 KERNELS_OWN = 1 << 10  # bytes of shared memory that the kernel needs beside x
 LEAST_SHARE = 0.25  # of the gathers that popular columns must serve
 MOST_SEGMENTS = 64
@@ -70,19 +69,6 @@ MATVEC_SHARED = Kernel(
     ],
     lambda value, product, index, n_lanes, form, whole, cut: (
         value, product, index, n_lanes, UNROLL[product.itemsize], form, THREADS, whole, cut,
-    ),
-)  # fmt: skip
-MATMAT_POPULAR = Kernel(
-    "cvr_matmat",
-    "cvr_matmat_popular",
-    [
-        (value, product, *how)
-        for value, product in STORED
-        if np.dtype(product).itemsize >= 4
-        for how in (("int32", 8, 1, int(PLAIN), 1024), ("int32", 4, 1, int(ACCUMULATE), 1024), ("int64", 8, 1, int(SCALE), 1024))
-    ],
-    lambda value, product, index, lanes, vectors, form, threads: (
-        value, product, index, WARP, lanes, VECTOR // product.itemsize, vectors, 4 // vectors, form, threads,
     ),
 )  # fmt: skip
 PACK = Kernel("cvr_matvec", "cvr_pack", [(product, "int32") for _, product in PRODUCTS])
@@ -186,55 +172,6 @@ def product(t: CVRTables, dtype: np.dtype, struct_of: Callable[[CVRTables], Stru
         values = scratch.empty(n_popular, dtype)
         pack(blocks(n_popular, BLOCK), (BLOCK,), (x, found.popular, np.int32(n_popular), values))
         launch(chunks, x, values, n_popular, y, alpha, beta)
-
-    return run
-
-
-def product_matrix(
-    t: CVRTables,
-    dtype: np.dtype,
-    k: int,
-    width: int,
-    popular: Callable[[int], Columns | None],
-    struct_of: Callable[[CVRTables], Struct],
-    cuts_of: Callable[[int], Callable[[int], Struct]],
-    lanes: int = 8,
-    vectors: int = 1,
-    l1_share: int = 28 << 10,
-    threads: int = 1024,
-) -> Run | None:
-    """``run(x, y, alpha, beta)``, ``A @ X`` with popular rows of X in shared memory, or None where no column is popular
-    enough.
-
-    `popular(room)` are the columns as :func:`columns` has them.
-    """
-    device = cupy.cuda.runtime.getDevice()
-    if t.n_lanes != WARP or width * dtype.itemsize != VECTOR:
-        return None
-    row = lanes * vectors * VECTOR
-    teams = threads // (WARP * lanes)
-    own = teams * (-(-(2 * WARP * row + 4 * WARP + 12 * WARP * lanes + 4 * lanes + 20) // VECTOR) * VECTOR)
-    most = shared_memory(device)
-    room = (min(most, (256 << 10) - l1_share) - distinct.shared_bytes(t.distinct) - own) // row
-    found = popular(room) if room > 0 else None
-    if found is None:
-        return None
-    tiles = -(-k // (lanes * width * vectors))
-    grid = (processors(device), min(tiles, 65535), -(-tiles // 65535))
-    chunks, cuts, n_popular = struct_of(t._replace(col_wide=found.packed)), cuts_of(grid[1] * grid[2]), found.popular.size
-
-    @cache
-    def multiply(form):
-        kernel = MATMAT_POPULAR(distinct.kind(t.val, t.distinct), dtype, t.tail.dtype, lanes, vectors, form, threads)
-        return allowed(kernel, most)
-
-    def run(x: Any, y: Any, alpha: Any, beta: Any) -> None:
-        multiply(int(update(alpha, beta)))(
-            grid,
-            (threads,),
-            (chunks, np.int32(k), x, found.popular, np.int32(n_popular), y, cuts(k), alpha, beta),
-            shared_mem=own + n_popular * row,
-        )
 
     return run
 
