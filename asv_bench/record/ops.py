@@ -156,16 +156,16 @@ OPERATIONS: dict[str, Callable[[Case], tuple[Call, Call]]] = {
 }
 
 
-READ_BACK = "tables are read back to CSR first, where SciPy has it"
 SMALL = "on small matrices the call itself counts: some 20 to 60 us of Python"
 #: Why an operation is slower where it is; the page says it.
 REASONS = {
-    "A[i:j], a third": f"where BBCSR's blocks are cut, and for CVR, {READ_BACK}; {SMALL}",
+    "A[i:j], a third": SMALL,
     "A @ x": SMALL,
-    "A + B, one structure": f"a matrix with explicit zeros: SciPy leaves them out of a sum, and so do we: {READ_BACK}",
-    "A + B, two structures": f"CVR: {READ_BACK}, both of them, which takes as long again as merging; BBCSR: bins are merged",
-    "A @ B": f"where rows have few terms it counts that their columns are put in order, which SciPy leaves out; {READ_BACK}",
-    "vstack([A, A])": f"BBCSR: rows move to other lanes unless a matrix ends with a whole bin; {SMALL}",
+    "A + B, one structure": f"a matrix with explicit zeros: SciPy leaves them out of a sum, and so do we; {SMALL}",
+    "A + B, two structures": "what several threads write is moved together; beyond the limit of what is kept "
+    "(CVRARRAY_CSR_MEMORY) tables are read back to CSR first, where SciPy has it",
+    "A @ B": "where rows have few terms it counts that their columns are put in order, which SciPy leaves out",
+    "vstack([A, A])": f"CVR: twelve tables are joined; {SMALL}",
     "save, beside save_npz": "the file and its folder are flushed to the disk before save returns, which save_npz does not do",
     "load, beside load_npz": "on small matrices a header in JSON; CVR's invariants are checked too",
     "read of .npz": "load_npz ends with the arrays; here these are checked and converted too: as long again",
