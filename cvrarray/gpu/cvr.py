@@ -51,9 +51,9 @@ LONG = 40
 MATRIX_LINE = 128
 #: ``A @ X``: threads that a multiprocessor holds, and nonzeros from which a matrix is not small.
 MATRIX_THREADS, SMALL = 1024, 1_000_000
-#: ``A @ X``: an array with so many times the chunks that so many columns should have gets others for it. Chunks are
-#: those for the last of COLUMNS that X has, and its own for fewer.
-TOO_MANY, COLUMNS = 1.4, (16, 64)
+#: ``A @ X``: an array with more chunks than k columns should have gets chunks for the last of these numbers of columns
+#: that X has; with fewer columns it keeps its own.
+COLUMNS = (16, 64)
 #: ``A @ X``: bytes of a row of X, at most. Kernels count them in 32 bits.
 MOST_ROW_BYTES = 2_000_000_000
 #: Steps a chunk should have: STEPS, fewer (to MIN_STEPS) where there would not be ENOUGH_CHUNKS to keep the device
@@ -333,27 +333,32 @@ def product_matrix(tables: CVRTables, dtype: np.dtype) -> Run:
     order.
     """
     t = tables
-    own, longer = _product_in_own_chunks(t, dtype), {}
+    own, n_chunks = _product_in_own_chunks(t, dtype), t.carry_row.size
+    longer: list[Rechunked] = []
+
+    def wanted(columns):
+        return _limited(n_chunks, t.nnz, dtype, t.n_lanes, columns)
 
     @cache
-    def multiply(columns: int | None) -> Run:
-        n_chunks = t.carry_row.size
-        wanted = n_chunks if columns is None else _limited(n_chunks, t.nnz, dtype, t.n_lanes, columns)
-        if n_chunks < TOO_MANY * wanted:
-            return own
-        if wanted not in longer:
-            longer[wanted] = Rechunked(t, wanted, partial(_places, t), convert)
-        return _product_in_own_chunks(longer[wanted].tables, dtype)
+    def in_chunks(number):
+        longer.append(Rechunked(t, number, partial(_places, t), convert))
+        return _product_in_own_chunks(longer[-1].tables, dtype)
+
+    @cache
+    def multiply(k):
+        columns = max((columns for columns in COLUMNS if columns <= k), default=None)
+        is_right = columns is None or n_chunks <= max(wanted(columns), wanted(k))
+        return own if is_right else in_chunks(wanted(columns))
 
     def run(x, y, alpha, beta):
         k = x.shape[1]
         if k * dtype.itemsize > MOST_ROW_BYTES:
             most = MOST_ROW_BYTES // dtype.itemsize
             raise ValueError(f"X must have at most {most:,} columns of {dtype}; got {k:,}. Multiply parts of its columns")
-        multiply(max((columns for columns in COLUMNS if columns <= k), default=None))(x, y, alpha, beta)
+        multiply(k)(x, y, alpha, beta)
 
     def renew():
-        for chunks in longer.values():
+        for chunks in longer:
             chunks.renew()
 
     run.renew = renew
