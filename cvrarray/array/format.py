@@ -119,7 +119,7 @@ class FormatArray(SparseArray):
         target = None if device is None else devices.parse(device)
         encodes = encoding.checked(values) and "distinct" in self._stored
         with progress.shown("reading the matrix's entries"):
-            csr = coercion.from_arguments(obj, shape, dtype)
+            csr = coercion.from_arguments(obj, shape, dtype, self._wants(**keywords))
         target = target or devices.of(csr.data)
         with progress.shown(f"converting {csr.nnz:,} nonzeros"), target.use():
             try:
@@ -138,6 +138,11 @@ class FormatArray(SparseArray):
         if not encoding.pays(cls, tables, distinct, target):  # which is known only now
             return cls._module(target).convert(csr, **keywords)
         return encoding.with_values(cls, tables, cls._values(tables), distinct)
+
+    @classmethod
+    def _wants(cls, **keywords: Any) -> coercion.Wants | None:
+        """What a conversion with the constructor's keywords will want to know of a CSR, if a GPU checks it."""
+        return None
 
     @classmethod
     def _for_conversion(cls, csr: CSR, target: devices.Device, **keywords: Any) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from ..array.format import Sample
 from ..bbcsr import BLOCK_SIZES
 from ..core import devices
 from ..core.progress import shown
-from ..core.tables import CSR, WARP, WINDOW, Blocks
+from ..core.tables import CSR, WARP, WINDOW, Blocks, Wanted
 from ..formats import FORMATS, of_variant
 from ..input import coercion
 
@@ -216,6 +216,11 @@ def windows_of(shape: tuple[int, int], nnz: int) -> tuple[int, int, tuple[int, .
     n_windows = -(-shape[0] // WINDOW)
     n_counted = max(FEWEST_WINDOWS, min(MOST_WINDOWS, SAMPLE * n_windows // max(nnz, 1)))
     return n_windows, min(n_windows, n_counted), SIZES
+
+
+def wanted_of(shape: tuple[int, int], nnz: int) -> Wanted:
+    """What the choice looks at, and what a conversion to BBCSR with blocks of 1 would begin with."""
+    return Wanted(windows_of(shape, nnz), 1)
 
 
 def _survey(csr: CSR, device: devices.Device, exact: bool) -> tuple[tuple[int, int, int, int], Any, bool]:

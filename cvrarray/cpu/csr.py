@@ -93,7 +93,7 @@ def _first_wrong(indptr, indices, n_cols):
 
 
 def check(
-    indptr: np.ndarray, indices: np.ndarray, n_cols: int, data: np.ndarray | None = None, windows: Any = None
+    indptr: np.ndarray, indices: np.ndarray, n_cols: int, data: np.ndarray | None = None, wanted: Any = None
 ) -> tuple[int, int, int, int, bool, Seen]:
     """First and last of `indptr`; first row where it decreases, first position of an index out of range (-1: none);
     and whether the CSR is canonical. The positions mean something only where `indptr` runs from 0 to ``indices.size``.

@@ -11,7 +11,7 @@ import cupy
 import numpy as np
 
 from ..core import sharing
-from ..core.tables import CSR, WARP, BBCSRTables, mask_dtype
+from ..core.tables import CSR, WARP, BBCSRTables, Measured, Wanted, mask_dtype
 from . import distinct, prefix, shared_memory, transposed
 from .assembly import WORDS, as_words
 from .autotune import autotuned
@@ -33,6 +33,7 @@ from .compiler import (
     update,
     vector_width,
 )
+from .look import Look, read
 
 BLOCK = 128  # threads, at least: four warps
 THREADS_OF_RUNS = 256  # that share a bin in ``bbcsr_values_runs``
@@ -96,16 +97,10 @@ def tiles_in_a_block(value: np.dtype, index: np.dtype) -> int:
 SIZES = (1, 2, 3, 6, 7, 32)  # of blocks, that are compiled without a GPU
 #: Index dtype, block size, whether there are holes.
 SHAPES = (("int32", 1, False), ("int32", 3, False), ("int32", 6, True), ("int64", 7, True))
-COUNTED = [(*dtypes, size) for dtypes in (("int32", "int32"), ("int64", "int64")) for size in SIZES]
+COUNTED = [(*dtypes, size) for dtypes in (("int32", "int32"), ("int64", "int64")) for size in SIZES if size > 1]
 
-BLOCKS_COUNTED = [case for case in COUNTED if case[-1] > 1]
-
-COUNT_FULL = Kernel("bbcsr_convert", "bbcsr_count_full", BLOCKS_COUNTED)
-COUNT_HOLES = Kernel("bbcsr_convert", "bbcsr_count_holes", BLOCKS_COUNTED)
+COUNT_HOLES = Kernel("bbcsr_convert", "bbcsr_count_holes", COUNTED)
 BINS = Kernel("bbcsr_convert", "bbcsr_bins", [("int32",), ("int64",)])
-BINS_OF_ROWS = Kernel(
-    "bbcsr_convert", "bbcsr_bins_of_rows", [(pointer, index) for pointer in ("int32", "int64") for index in ("int32", "int64")]
-)
 FILL = Kernel(
     "bbcsr_convert",
     "bbcsr_fill",
@@ -117,7 +112,7 @@ FILL = Kernel(
     ],
     lambda pointer, index, value: (pointer, index, value, tiles_in_a_block(value, index)),
 )
-COLUMNS = Kernel("bbcsr_convert", "bbcsr_columns", BLOCKS_COUNTED)
+COLUMNS = Kernel("bbcsr_convert", "bbcsr_columns", COUNTED)
 FILL_HOLES = Kernel(
     "bbcsr_convert",
     "bbcsr_fill_holes",
@@ -241,7 +236,7 @@ def convert(csr: CSR, block_size: int) -> BBCSRTables:
     """Canonical CSR on the current device as BBCSR tables there."""
     n_rows, n_bins = csr.shape[0], -(-csr.shape[0] // WARP)
     pointer, index, value = csr.indptr.dtype, csr.indices.dtype, csr.data.dtype
-    bin_rowptr, narrow_ptr, col_base, n_values, n_narrow, has_holes = _measure(csr, block_size)
+    *_, bin_rowptr, narrow_ptr, col_base, n_values, n_narrow, has_holes = _measured(csr, block_size)
     n_columns, bits = n_values // block_size, mask_dtype(block_size)
     tables = BBCSRTables(
         shape=csr.shape,
@@ -274,46 +269,41 @@ def convert(csr: CSR, block_size: int) -> BBCSRTables:
     return tables
 
 
-def _measure(csr: CSR, block_size: int) -> tuple[cupy.ndarray, cupy.ndarray, cupy.ndarray, int, int, bool]:
-    """Where bins begin, in values and in narrow columns; their col_base; values and narrow columns in all; is there a
-    hole?
-
-    The fast count, for matrices without holes, runs first. Where it finds a hole, its counts are wrong and the general
-    count runs.
-    """
-    n_bins = -(-csr.shape[0] // WARP)
-    col_base = cupy.empty(n_bins, csr.indices.dtype)
-    for may_have_holes in (False, True):
-        # values by bin, and columns of narrow bins, each with a 0 in front, so that one cumulative sum gives the offsets
-        # of both; in all; and whether there is a hole
-        counters = prefix.counters(2 * (n_bins + 1), 3)
-        if n_bins:
-            sizes = counters.counts[1:], counters.counts[n_bins + 2 :]
-            _count_bins(csr, block_size, may_have_holes, (np.int64(n_bins), *sizes, col_base, counters.totals))
-        sums = prefix.sums(counters)
-        n_values, n_narrow, hole = counters.totals.get().tolist()
-        if not hole:
-            break
-    return sums[: n_bins + 1], sums[n_bins + 1 :], col_base, n_values, n_narrow, may_have_holes
+def _measured(csr: CSR, block_size: int) -> Measured:
+    """The bins, which the check of the CSR may have seen: of blocks without holes. Those of others are counted here."""
+    seen, n_bins = csr.seen, -(-csr.shape[0] // WARP)
+    if not n_bins:
+        nothing = cupy.zeros(1, np.int64)
+        return Measured(csr.indptr, csr.indices, block_size, nothing, nothing, cupy.empty(0, csr.indices.dtype), 0, 0, False)
+    if seen.measured is not None and seen.measured.is_of(csr, block_size):
+        return seen.measured
+    if block_size == 1 or seen.with_holes != block_size:
+        wanted = Wanted(block_size=block_size)
+        measured = Look(csr.indptr, csr.indices, csr.shape[1], wanted, checks=False).found().measured
+        if measured is not None:
+            return measured
+    return _measured_with_holes(csr, block_size, n_bins)
 
 
-def _count_bins(csr: CSR, block_size: int, may_have_holes: bool, bins: tuple[Any, ...]) -> None:
-    """Count what `bins` takes: their number, their values, their columns where narrow, their col_base, and totals."""
-    index, (n_rows, _), (n_bins, *_, totals) = csr.indices.dtype, csr.shape, bins
-    grid = blocks(int(n_bins) * WARP, 1024)
-    if block_size == 1:
-        BINS_OF_ROWS(csr.indptr.dtype, index)(grid, (1024,), (csr.indptr, csr.indices, np.int64(n_rows), *bins))
-        return
-    n_block_rows = -(-n_rows // block_size)
+def _measured_with_holes(csr: CSR, block_size: int, n_bins: int) -> Measured:
+    """The bins of any blocks."""
+    index, n_rows = csr.indices.dtype, np.int64(csr.shape[0])
+    n_block_rows, n_sizes = -(-csr.shape[0] // block_size), 2 * (n_bins + 1)
+    counts, col_base = cupy.empty(n_sizes, np.int64), cupy.empty(n_bins, index)
+    totals = cupy.zeros(2 + prefix.n_states(n_sizes), np.int64)
     n_blocks, columns = cupy.empty(n_block_rows, np.int32), cupy.empty(2 * n_block_rows, index)
     by_row = n_blocks, columns, columns[n_block_rows:]
-    count, threads = (COUNT_HOLES, group(block_size)) if may_have_holes else (COUNT_FULL, WARP)
-    count(csr.indptr.dtype, index, block_size)(
-        blocks(n_block_rows * threads, BLOCK),
+    COUNT_HOLES(csr.indptr.dtype, index, block_size)(
+        blocks(n_block_rows * group(block_size), BLOCK),
         (BLOCK,),
-        (csr.indptr, csr.indices, np.int64(n_rows), np.int64(n_block_rows), *by_row, totals[2:]),
+        (csr.indptr, csr.indices, n_rows, np.int64(n_block_rows), *by_row),
     )
-    BINS(index)(grid, (1024,), (*by_row, np.int64(n_rows), np.int32(block_size), *bins))
+    bins = struct(n_bins, counts, counts[n_bins + 1 :], col_base)
+    BINS(index)(blocks(n_bins * WARP, 1024), (1024,), (*by_row, n_rows, np.int32(block_size), bins, totals))
+    sums = prefix.sums(counts, totals[2:])
+    n_values, n_narrow = read(totals[:2]).tolist()
+    end = n_bins + 1
+    return Measured(csr.indptr, csr.indices, block_size, sums[:end], sums[end:], col_base, n_values, n_narrow, True)
 
 
 def product(tables: BBCSRTables, dtype: np.dtype) -> Callable[[cupy.ndarray, cupy.ndarray, Any, Any], None]:

@@ -5,23 +5,16 @@ from __future__ import annotations
 import cupy
 import numpy as np
 
-from ..core.tables import CSR, WARP, Seen, Survey, ValueSample
-from . import distinct, statistics
+from ..core.tables import CSR, NOTHING, Seen, ValueSample, Wanted
+from . import distinct
 from .compiler import Kernel, blocks
+from .look import Look, read, sample_of
 from .transposed import strided
 
 BLOCK = 256
-PART = 2048  # nonzeros that a warp checks
 #: As what cuSPARSE transposes values of so many bytes; it only moves them.
 MOVED = {4: np.dtype(np.float32), 8: np.dtype(np.float64), 16: np.dtype(np.complex128)}
 
-CHECK_ROWS = Kernel("csr", "csr_check_rows", [("int32",), ("int64",)])
-CHECK_COLUMNS = Kernel(
-    "csr",
-    "csr_check_columns",
-    [(pointer, index) for pointer in ("int32", "int64") for index in ("int32", "int64")],
-    lambda pointer, index: (pointer, index, PART),
-)
 EXTENT = Kernel("csr", "csr_extent", [(row, col) for row in ("int32", "int64") for col in ("int32", "int64")])
 SUM_RUNS = Kernel(
     "csr", "csr_sum_runs", [(value,) for value in ("bool", "int8", "uint64", "float16", "float32", "complex64", "complex128")]
@@ -33,37 +26,30 @@ def check(
     indices: cupy.ndarray,
     n_cols: int,
     data: cupy.ndarray | None = None,
-    windows: tuple[int, int, tuple[int, ...]] | None = None,
+    wanted: Wanted = NOTHING,
 ) -> tuple[int, int, int, int, bool, Seen]:
     """First and last of `indptr`; first row where it decreases, first position of an index out of range (-1: none);
     whether the CSR is canonical; and what else was seen: a sample of the values `data`, where it pays to look for few,
-    and of `windows` what :func:`.statistics.survey` counts. It waits once.
+    and what is `wanted`. It waits once; a second time where blocks of 2 or more are wanted and have holes.
 
     The positions mean something only where `indptr` runs from 0 to ``indices.size``.
     """
-    n_rows, nnz = indptr.size - 1, indices.size
-    status = cupy.zeros(5 + (statistics.WORDS if windows else 0) + 1, np.int64)
-    CHECK_ROWS(indptr.dtype)(blocks(n_rows, BLOCK), (BLOCK,), (indptr, np.int64(n_rows), status))
-    if nnz:
-        warps = BLOCK // WARP
-        CHECK_COLUMNS(indptr.dtype, indices.dtype)(
-            blocks(-(-nnz // PART), warps),
-            (BLOCK,),
-            (indptr, indices, np.int64(n_rows), np.int64(n_cols), np.int64(nnz), status),
-            shared_mem=warps * PART // 8,
-        )
-    if windows:
-        statistics.begin(indptr, indices, windows, status[5:], status)
-    (first, last, bad_row, bad_position, unsorted, *numbers), sample = _with_sample(status, data)
-    largest = np.iinfo(np.int64).max
-    return (
-        first,
-        last,
-        largest - bad_row if bad_row else -1,
-        largest - bad_position if bad_position else -1,
-        not unsorted,
-        Seen(sample, Survey(indptr, indices, windows, numbers) if windows else None),
-    )
+    looks = data is not None and distinct.may_be_few(data)
+    found = Look(indptr, indices, n_cols, wanted, data=data if looks else None).found()
+    seen = Seen(found.sample, found.survey, measured=found.measured)
+    if wanted.block_size > 1 and not found.is_canonical:  # as far as is known: columns have not been checked alone
+        found = Look(indptr, indices, n_cols, wanted._replace(block_size=0)).found()
+        seen = Seen(seen.sample, found.survey, with_holes=wanted.block_size)
+    return *found[:5], seen
+
+
+def looked_at(csr: CSR, wanted: Wanted) -> CSR:
+    """A canonical `csr` of which is seen what is `wanted`. It waits once, where that is not seen already."""
+    if csr.seen.survey is not None and csr.seen.survey.is_of(csr):
+        return csr
+    found = Look(csr.indptr, csr.indices, csr.shape[1], wanted, checks=False).found()
+    holes = wanted.block_size if found.measured is None else 0
+    return csr._replace(seen=Seen(csr.seen.sample, found.survey, measured=found.measured, with_holes=holes))
 
 
 def _with_sample(found: cupy.ndarray, data: cupy.ndarray | None) -> tuple[list[int], ValueSample | None]:
@@ -71,8 +57,8 @@ def _with_sample(found: cupy.ndarray, data: cupy.ndarray | None) -> tuple[list[i
     looks = data is not None and distinct.may_be_few(data)
     if looks:
         distinct.begin_sample(data, found[-1:])
-    words = found.get()
-    return words[:-1].tolist(), distinct.sample(data, words[-1:]) if looks else None
+    words = read(found)
+    return words[:-1].tolist(), sample_of(data, words[-1:]) if looks else None
 
 
 def extent(

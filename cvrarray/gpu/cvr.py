@@ -36,6 +36,7 @@ from .compiler import (
     update,
     vector_width,
 )
+from .look import read
 
 BLOCK = 128  # threads: four chunks
 #: Steps that are loaded before the first is multiplied, by the size of the product's dtype. As many warps fit a
@@ -185,7 +186,9 @@ def convert(csr: CSR, n_lanes: int, n_chunks: int, split: str) -> CVRTables:
     warps = blocks(n_chunks * WARP, BLOCK)
 
     chunk_ptr = cupy.empty(n_chunks + 1, np.int64)
-    counters = prefix.counters(4 * (n_chunks + 1), 4)
+    n_sizes = 4 * (n_chunks + 1)
+    zeros = cupy.zeros(4 + n_sizes + prefix.n_states(n_sizes), np.int64)
+    totals, counts, states = zeros[:4], zeros[4 : 4 + n_sizes], zeros[4 + n_sizes :]
     col_low, col_base, carry_row = (cupy.empty(n_chunks, index) for _ in range(3))
     if n_chunks:
         CUTS(ptr.dtype)(
@@ -197,10 +200,10 @@ def convert(csr: CSR, n_lanes: int, n_chunks: int, split: str) -> CVRTables:
             warps,
             (BLOCK,),
             (ptr, row_id, csr.indices, np.int64(n_rows), chunk_ptr, np.int64(n_chunks), np.int32(n_lanes),
-             counters.counts, col_low, col_base, carry_row, counters.totals),
+             counts, col_low, col_base, carry_row, totals),
         )  # fmt: skip
-    sums = prefix.sums(counters)
-    t = _empty_tables(csr, n_lanes, n_chunks, counters.totals.get().tolist(), (col_base, carry_row, empty_row))
+    sums = prefix.sums(counts, states)
+    t = _empty_tables(csr, n_lanes, n_chunks, read(totals).tolist(), (col_base, carry_row, empty_row))
     OFFSETS(index)(
         blocks(n_chunks + 1, BLOCK),
         (BLOCK,),
@@ -249,11 +252,9 @@ def _without_empty_rows(csr: CSR) -> tuple[Any, cupy.ndarray, cupy.ndarray]:
     index, n_rows, n_empty = csr.indices.dtype, csr.shape[0], statistics.empty_rows(csr)
     if not n_rows or n_empty == 0:
         return NULL, csr.indptr, cupy.empty(0, index)
-    counters = prefix.counters(n_rows, 1)
-    FILLED_ROWS(csr.indptr.dtype)(
-        blocks(n_rows, BLOCK), (BLOCK,), (csr.indptr, np.int64(n_rows), counters.counts, counters.totals)
-    )
-    n_filled = counters.totals.get().item() if n_empty is None else n_rows - n_empty
+    zeros, counts = cupy.zeros(1 + prefix.n_states(n_rows), np.int64), cupy.empty(n_rows, np.int64)
+    FILLED_ROWS(csr.indptr.dtype)(blocks(n_rows, BLOCK), (BLOCK,), (csr.indptr, np.int64(n_rows), counts, zeros))
+    n_filled = read(zeros[:1]).item() if n_empty is None else n_rows - n_empty
     if n_filled == n_rows:
         return NULL, csr.indptr, cupy.empty(0, index)
     ptr, row_id, empty_row = (
@@ -262,7 +263,7 @@ def _without_empty_rows(csr: CSR) -> tuple[Any, cupy.ndarray, cupy.ndarray]:
         cupy.empty(n_rows - n_filled, index),
     )
     SPLIT_ROWS(csr.indptr.dtype, index)(
-        blocks(n_rows, BLOCK), (BLOCK,), (csr.indptr, prefix.sums(counters), np.int64(n_rows), ptr, row_id, empty_row)
+        blocks(n_rows, BLOCK), (BLOCK,), (csr.indptr, prefix.sums(counts, zeros[1:]), np.int64(n_rows), ptr, row_id, empty_row)
     )
     return row_id, ptr, empty_row
 

@@ -10,16 +10,13 @@ from collections.abc import Sequence
 import cupy
 import numpy as np
 
-from ..core.tables import CSR, WARP, WINDOW
-from .compiler import NULL, Kernel, blocks
+from ..core.tables import CSR, WARP, WINDOW, Wanted
+from .compiler import Kernel, blocks
+from .look import Look, packed, read
 
 BLOCK = 256
-MOST_SIZES = 8  # that a kernel takes
-WORDS = 4 + 2 + MOST_SIZES  # of what :func:`begin` counts
 _POINTERS_AND_INDICES = [(pointer, index) for pointer in ("int32", "int64") for index in ("int32", "int64")]
 
-ROW_LENGTHS = Kernel("csr", "csr_row_lengths", [("int32",), ("int64",)])
-ROWS = Kernel("statistics", "statistics_rows", _POINTERS_AND_INDICES)
 BLOCKS = Kernel("statistics", "statistics_blocks", _POINTERS_AND_INDICES)
 BINS = Kernel("statistics", "statistics_bins")
 
@@ -45,17 +42,19 @@ class Windows:
             return {}
         csr, n_counted = self._csr, int(self._which[2])
         stride, n_bins = n_counted * (WINDOW // min(sizes)), n_counted * (WINDOW // WARP)
-        found, packed = cupy.zeros(2 * len(sizes), np.int64), _packed(sizes)
+        found, of_sizes = cupy.zeros(2 * len(sizes), np.int64), packed(sizes)
         n_blocks = cupy.empty(len(sizes) * stride, np.int32)
         BLOCKS(csr.indptr.dtype, csr.indices.dtype)(
             (stride, len(sizes)),
             (BLOCK,),
-            (csr.indptr, csr.indices, *self._which, packed, np.int64(stride), n_blocks, found),
+            (csr.indptr, csr.indices, *self._which, of_sizes, np.int64(stride), n_blocks, found),
         )
         BINS()(
-            (*blocks(n_bins * WARP, BLOCK), len(sizes)), (BLOCK,), (n_blocks, np.int64(n_bins), packed, np.int64(stride), found)
+            (*blocks(n_bins * WARP, BLOCK), len(sizes)),
+            (BLOCK,),
+            (n_blocks, np.int64(n_bins), of_sizes, np.int64(stride), found),
         )
-        counts = found.get().tolist()
+        counts = read(found).tolist()
         return dict(zip(sizes, zip(counts[::2], counts[1::2], strict=True), strict=True))
 
 
@@ -68,46 +67,13 @@ def survey(
     nonzeros are wanted, all of these rows count: that takes no longer here.
     """
     asked, seen = (n_windows, n_counted, tuple(sizes)), csr.seen.survey
-    if seen is not None and seen.is_of(csr) and seen.asked == asked:
-        numbers = seen.numbers
-    else:
-        found = cupy.zeros(WORDS, np.int64)
-        begin(csr.indptr, csr.indices, asked, found)
-        numbers = found.get().tolist()
-    padded, empty, beyond_shortest, longest, *counts = numbers
-    lengths = padded, empty, np.iinfo(np.int64).max - beyond_shortest, longest
-    return lengths, Windows(csr, n_windows, n_counted, sizes, counts)
+    if seen is None or not seen.is_of(csr) or seen.asked != asked:
+        seen = Look(csr.indptr, csr.indices, csr.shape[1], Wanted(asked), checks=False).found().survey
+    *lengths, counts = *seen.numbers[:4], seen.numbers[4:]
+    return tuple(lengths), Windows(csr, n_windows, n_counted, sizes, counts)
 
 
 def empty_rows(csr: CSR) -> int | None:
     """How many rows are empty, where the check of the CSR has counted them."""
     seen = csr.seen.survey
     return seen.numbers[1] if seen is not None and seen.is_of(csr) else None
-
-
-def begin(
-    indptr: cupy.ndarray,
-    indices: cupy.ndarray,
-    windows: tuple[int, int, tuple[int, ...]],
-    found: cupy.ndarray,
-    status: cupy.ndarray | np.uint64 = NULL,
-) -> None:
-    """Have the device count what :func:`survey` gives, into the WORDS words `found`, which are 0.
-
-    `status` is that of a check that is under way: where it finds offsets that are wrong, nothing is counted by them.
-    """
-    n_rows, (n_windows, n_counted, sizes) = indptr.size - 1, windows
-    ROW_LENGTHS(indptr.dtype)(blocks(n_rows, BLOCK), (BLOCK,), (indptr, np.int64(n_rows), found))
-    ROWS(indptr.dtype, indices.dtype)(
-        (n_counted * (WINDOW // WARP),),
-        (WARP * WARP,),
-        (indptr, indices, np.int64(n_rows), np.int64(n_windows), np.int64(n_counted), np.int64(indices.size),
-         _packed(sizes), status, found[4:]),
-    )  # fmt: skip
-
-
-def _packed(sizes: Sequence[int]) -> np.uint64:
-    """Block sizes as the kernels take them: a byte each."""
-    assert len(sizes) <= MOST_SIZES
-    assert all(WINDOW % size == 0 for size in sizes)
-    return np.uint64(sum(size << 8 * k for k, size in enumerate(sizes)))

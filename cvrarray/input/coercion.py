@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from ..core import devices
-from ..core.tables import CSR, Seen
+from ..core.tables import CSR, NOTHING, Seen, Wanted
 from . import limits, validation
 
 #: The most rows or columns.
@@ -33,11 +33,11 @@ _INT32, _INT64 = np.dtype(np.int32), np.dtype(np.int64)
 _STORABLE = "bool, an integer of up to 64 bits, float16, float32, float64, complex64 or complex128"
 
 
-#: Of a shape and a number of nonzeros: windows of rows, how many of them shall be counted, and block sizes.
-Windows = Callable[[tuple[int, int], int], tuple[int, int, tuple[int, ...]]]
+#: Of a shape and a number of nonzeros: what the caller will want to know of such a CSR.
+Wants = Callable[[tuple[int, int], int], Wanted]
 
 
-def as_csr(obj: Any, windows: Windows | None = None) -> CSR:
+def as_csr(obj: Any, wants: Wants | None = None) -> CSR:
     """The matrix `obj` as canonical CSR, on the device where it lives.
 
     Of a dense array what is not 0 is stored: -0.0 is 0, so its sign is lost. Sparse inputs keep stored zeros of either
@@ -47,8 +47,8 @@ def as_csr(obj: Any, windows: Windows | None = None) -> CSR:
     ----------
     obj : scipy.sparse matrix or array, cupyx.scipy.sparse matrix, sparse.COO/GCXS/DOK, array of ours, 2-D dense array
         or nested list.
-    windows : function, optional
-        What the statistics of the matrix will look at. A CSR on a GPU is looked at there while it is checked.
+    wants : function, optional
+        What the caller will want to know of it. A CSR on a GPU is looked at there while it is checked.
 
     Raises
     ------
@@ -74,7 +74,7 @@ def as_csr(obj: Any, windows: Windows | None = None) -> CSR:
         raise ValueError(f"a matrix must have 2 dimensions; got shape {tuple(obj.shape)}")
     home = package(obj)
     if home in _FROM_SPARSE:
-        return _from_sparse(obj, partial(_from_cupyx, windows=windows) if home == "cupyx" else _FROM_SPARSE[home])
+        return _from_sparse(obj, partial(_from_cupyx, wants=wants) if home == "cupyx" else _FROM_SPARSE[home])
     if home == "cupy":
         return _from_dense(obj)
     if isinstance(obj, np.ma.MaskedArray):
@@ -87,7 +87,7 @@ def as_csr(obj: Any, windows: Windows | None = None) -> CSR:
     )
 
 
-def from_arguments(obj: Any, shape: Any = None, dtype: Any = None, windows: Windows | None = None) -> CSR:
+def from_arguments(obj: Any, shape: Any = None, dtype: Any = None, wants: Wants | None = None) -> CSR:
     """:func:`as_csr` of what constructors take: also a shape, or the parts of a matrix as SciPy's constructors take
     them.
 
@@ -99,7 +99,7 @@ def from_arguments(obj: Any, shape: Any = None, dtype: Any = None, windows: Wind
         Default: the matrix's; of parts as large as they need.
     dtype : data type, optional
         To which values are cast. Default: theirs; without any float64.
-    windows
+    wants
         As for :func:`as_csr`.
 
     Raises
@@ -109,7 +109,7 @@ def from_arguments(obj: Any, shape: Any = None, dtype: Any = None, windows: Wind
     """
     csr = _from_tuple(obj, shape, dtype) if isinstance(obj, tuple) else None
     if csr is None:
-        csr = as_csr(obj, windows)
+        csr = as_csr(obj, wants)
         if shape is not None and check_shape(shape) != csr.shape:
             raise ValueError(f"shape must be the matrix's, {csr.shape}, or left out; got {shape!r}")
     if dtype is None or csr.data.dtype == check_dtype(dtype):
@@ -160,7 +160,7 @@ def package_of(cls: Any) -> str:
     return ""
 
 
-def from_parts(indptr: Any, indices: Any, data: Any, shape: tuple[int, int], windows: Windows | None = None) -> CSR:
+def from_parts(indptr: Any, indices: Any, data: Any, shape: tuple[int, int], wants: Wants | None = None) -> CSR:
     """Canonical CSR from the three arrays of any CSR: rows may be unsorted and hold duplicates, which are summed.
 
     Parameters
@@ -169,7 +169,7 @@ def from_parts(indptr: Any, indices: Any, data: Any, shape: tuple[int, int], win
     indices : (nnz,) integers in [0, n_cols)
     data : (nnz,) values
     shape : (n_rows, n_cols)
-    windows
+    wants
         As for :func:`as_csr`.
 
     Raises
@@ -185,8 +185,8 @@ def from_parts(indptr: Any, indices: Any, data: Any, shape: tuple[int, int], win
     with device.use():
         data = _as_values(data)
         indptr, indices = as_integers(indptr, "indptr"), as_integers(indices, "indices")
-        asked = windows(shape, data.size) if windows else None
-        canonical, seen = validation.check_compressed(indptr, indices, data.size, *shape, data=data, windows=asked)
+        wanted = wants(shape, data.size) if wants else NOTHING
+        canonical, seen = validation.check_compressed(indptr, indices, data.size, *shape, data=data, wanted=wanted)
         if indices.dtype != index_dtype(shape):
             indices = indices.astype(index_dtype(shape))
             seen = seen.of(indices)
@@ -306,6 +306,16 @@ def move(csr: CSR, device: devices.Device) -> CSR:
     return CSR(indptr, indices, data, csr.shape)
 
 
+def looked_at(csr: CSR, wants: Wants | None) -> CSR:
+    """`csr`, of which a GPU has seen what is wanted."""
+    device = devices.of(csr.data)
+    if wants is None or device.kind == "cpu":
+        return csr
+    with device.use():
+        seen: CSR = device.backend("csr").looked_at(csr, wants(csr.shape, csr.nnz))
+        return seen
+
+
 def rows(csr: CSR) -> Any:
     """(nnz,) the row of every nonzero of `csr`."""
     return _row_of_nonzero(csr.indptr, csr.indices, devices.of(csr.data))
@@ -387,9 +397,9 @@ def _from_scipy(matrix: Any) -> CSR:
     return _from_entries(matrix.keys(), matrix.values(), matrix.shape, check_dtype(matrix.dtype))  # dok
 
 
-def _from_cupyx(matrix: Any, windows: Windows | None = None) -> CSR:
+def _from_cupyx(matrix: Any, wants: Wants | None = None) -> CSR:
     if matrix.format == "csr":
-        return from_parts(matrix.indptr, matrix.indices, matrix.data, matrix.shape, windows)
+        return from_parts(matrix.indptr, matrix.indices, matrix.data, matrix.shape, wants)
     if matrix.format == "csc":
         return from_csc(matrix.indptr, matrix.indices, matrix.data, matrix.shape)
     if matrix.format == "dia":

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..core import devices
-from ..core.tables import Seen, ValueSample
+from ..core.tables import NOTHING, Seen, ValueSample, Wanted
 
 
 def check_compressed(
@@ -26,10 +26,10 @@ def check_compressed(
     names: str = "rows columns",
     *,
     data: Any = None,
-    windows: tuple[int, int, tuple[int, ...]] | None = None,
+    wanted: Wanted = NOTHING,
 ) -> tuple[bool, Seen]:
     """Whether a CSR (or CSC, or the blocks of a BSR) is canonical; ValueError where it breaks the format's rules. And
-    what else a GPU sees in the same wait: of its values `data`, and in `windows` of its rows.
+    what else a GPU sees in the same wait: of its values `data`, and what is `wanted`.
 
     Parameters
     ----------
@@ -45,7 +45,7 @@ def check_compressed(
         raise ValueError(f"indptr must have n_{along} + 1 = {n_major + 1} entries; got {indptr.size}")
     if indices.size != n_values:
         raise ValueError(f"indices and data must have one length; got {indices.size} and {n_values}")
-    found = devices.of(indices).backend("csr").check(indptr, indices, n_minor, data, windows if n_major else None)
+    found = devices.of(indices).backend("csr").check(indptr, indices, n_minor, data, wanted)
     first, last, bad, bad_position, canonical, seen = found
     if first != 0:
         raise ValueError(f"indptr must begin with 0; got {first}")

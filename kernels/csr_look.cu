@@ -1,0 +1,254 @@
+// A CSR as it comes from its owner: whether it is canonical, and all else that a conversion wants to know before it allocates
+// anything. One launch, and one word of the device's, for all of it.
+
+#include "bins.cuh"
+#include "distinct.cuh"
+#include "windows.cuh"
+
+// Words that the host reads, zeroed by it first; positions are stored as MAX - position, so that 0 says that there is none
+enum Found {
+    FIRST,            // of the offsets,
+    LAST,             // and the last one
+    BAD_ROW,          // the first where offsets decrease
+    BAD_POSITION,     // the first column out of range
+    UNSORTED,         // 1: some row's columns do not increase
+    HOLE,             // 1: blocks have holes, or something is wrong
+    PADDED,           // slots, were bins padded to their longest row
+    NARROW_SLOTS,     // columns of narrow bins
+    EMPTY,            // empty rows
+    BEYOND_SHORTEST,  // MAX - entries of the shortest row
+    LONGEST,          // entries of the longest row
+    SAMPLE,           // of the values: two numbers of 32 bits
+    WINDOWS,          // nonzeros of windows, those in narrow bins, and for each block size the blocks of single rows
+};
+[[maybe_unused]] constexpr int64 MAX = 0x7fffffffffffffffll;
+[[maybe_unused]] constexpr int THREADS = 256, WARPS = THREADS / WARP, MOST_PART = 4096;
+
+template <class P, class I>
+struct Csr {
+    const P* indptr;
+    const I* indices;
+    int64 n_rows, n_cols, nnz;
+};
+
+// a row's entries; none where its offsets would lead astray, or beyond the last row
+struct Entries {
+    int64 from, end;
+};
+template <class P, class I>
+__device__ Entries entries_of(const Csr<P, I>& m, int64 row) {
+    if (row >= m.n_rows) return {0, 0};
+    const int64 from = m.indptr[row], end = m.indptr[row + 1];
+    return 0 <= from && from <= end && end <= m.nnz ? Entries{from, end} : Entries{0, 0};
+}
+
+// Offsets, row lengths, and the bins where sizes are asked for; for blocks of B the rows of a block row should have the same
+// columns. One thread a row, one warp a bin.
+template <class P, class I, int B>
+__device__ void look_at_rows(const Csr<P, I>& m, int64 block, const BinSizes<I>& bins, uint64* found) {
+    const int64 row = block * THREADS + threadIdx.x;
+    if (row == 0) {
+        found[FIRST] = m.indptr[0];
+        found[LAST] = m.indptr[m.n_rows];
+    }
+    if (row < m.n_rows && m.indptr[row] > m.indptr[row + 1]) atomicMax(found + BAD_ROW, (uint64)(MAX - row));
+    const Entries at = entries_of(m, row);
+    const int64 length = at.end - at.from, longest = warp_max(length), shortest = warp_min(row < m.n_rows ? length : MAX);
+    int64 sizes[2] = {WARP * longest, 0};
+    if (bins.n_values) {
+        const I low = length ? m.indices[at.from] / B : NoColumn<I>::value, high = length ? m.indices[at.end - 1] / B : I(-1);
+        bins.put(row / WARP, length / B, low, high, B, sizes);
+        sizes[0] = WARP * longest;
+    }
+    __shared__ int64 most, beyond_least;
+    if (threadIdx.x == 0) most = beyond_least = 0;
+    const int64 empty = __popc(__ballot_sync(FULL, row < m.n_rows && length == 0));
+    add_to_totals<3>({sizes[0], sizes[1], empty}, found + PADDED);  // all threads wait in it
+    if (lane_id() == 0) {
+        atomicMax(&most, longest);
+        atomicMax(&beyond_least, MAX - shortest);
+    }
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        atomicMax(found + LONGEST, (uint64)most);
+        atomicMax(found + BEYOND_SHORTEST, (uint64)beyond_least);
+    }
+}
+
+// A bin of a window: its nonzeros, whether it is narrow, and for each block size the different block columns of each row. A warp
+// has a row in turn; long rows are shared by the block.
+template <class P, class I>
+__device__ void look_at_window(const Csr<P, I>& m, int64 first, uint64 sizes, uint64* found) {
+    constexpr int MOST = 8, LONG = 512;
+    const Entries own = entries_of(m, first + lane_id());
+    const bool has_any = own.from < own.end;
+    const int64 low = warp_min(has_any ? (int64)m.indices[own.from] : MAX);
+    const int64 high = warp_max(has_any ? (int64)m.indices[own.end - 1] : -1ll), nonzeros = warp_sum(own.end - own.from);
+    int64 count[2 + MOST] = {};
+    for (int r = 0; r < WARP; ++r) {
+        const int64 from = shuffle(own.from, r), end = shuffle(own.end, r);
+        const bool is_long = end - from > LONG;
+        if (!is_long && r % WARPS != threadIdx.x / WARP) continue;
+        for (int64 at = from + (is_long ? threadIdx.x : lane_id()); at < end; at += is_long ? THREADS : WARP) {
+            const I col = m.indices[at], before = at > from ? m.indices[at - 1] : I(0);
+#pragma unroll
+            for (int k = 0; k < MOST; ++k) {
+                const int size = size_at(sizes, k);
+                if (size) count[2 + k] += at == from || col / size != before / size;
+            }
+        }
+    }
+#pragma unroll
+    for (int k = 0; k < MOST; ++k) count[2 + k] = warp_sum(count[2 + k]);
+    if (threadIdx.x / WARP == 0) {
+        count[0] = nonzeros;
+        count[1] = high - low < NARROW ? nonzeros : 0;
+    }
+    add_to_totals(count, found + WINDOWS);
+}
+
+// the first i in [0, n) with ptr[i] >= key, n if there is none; searched by a warp, 32 parts at a time
+template <class P>
+__device__ int64 lower_bound_of_warp(const P* ptr, int64 n, int64 key) {
+    int64 low = 0, high = n;
+    while (low < high) {
+        const int64 step = (high - low + WARP - 1) / WARP, probe = low + (lane_id() + 1) * step - 1;
+        const int n_less = __popc(__ballot_sync(FULL, probe < high && ptr[probe] < key));
+        high = min(high, low + (n_less + 1) * step - 1);
+        low += n_less * step;
+    }
+    return low;
+}
+
+// Do columns lie in range, and increase in every row? A warp has `part` nonzeros, and marks first where rows begin among them.
+template <class P, class I>
+__device__ void look_at_columns(const Csr<P, I>& m, int64 block, int part, uint64* found) {
+    constexpr int RUN = 4, RUNS = 4;  // columns that a thread loads at once and compares; such loads in flight
+    struct alignas(16) Run {
+        I col[RUN];
+    };
+    __shared__ unsigned marks[WARPS][MOST_PART / WARP];  // one bit for each nonzero: a row begins there
+    unsigned* begins = marks[threadIdx.x / WARP];
+    const int lane = lane_id();
+    const int64 begin = (block * WARPS + threadIdx.x / WARP) * part;
+    if (begin >= m.nnz) return;
+    const int count = (int)min((int64)part, m.nnz - begin);
+    const I* columns = m.indices + begin;
+    const bool aligned = (uint64)columns % 16 == 0;
+    Run run[RUNS];
+    auto load = [&](int group) {
+#pragma unroll
+        for (int g = 0; g < RUNS; ++g) {
+            const int first = group + (g * WARP + lane) * RUN;
+            if (aligned && first + RUN <= count) {
+                run[g] = *reinterpret_cast<const Run*>(columns + first);
+            } else {
+#pragma unroll
+                for (int j = 0; j < RUN; ++j) run[g].col[j] = first + j < count ? columns[first + j] : I(0);
+            }
+        }
+    };
+    load(0);  // under way while row starts are searched
+    for (int word = lane; word < part / WARP; word += WARP) begins[word] = 0;
+    __syncwarp();
+    for (int64 row = lower_bound_of_warp(m.indptr, m.n_rows, begin) + lane; row < m.n_rows; row += WARP) {
+        const int64 at = m.indptr[row] - begin;
+        if (at >= count) break;
+        if (at >= 0) atomicOr(begins + at / WARP, 1u << at % WARP);
+    }
+    __syncwarp();
+    const uint64 limit = (uint64)m.n_cols;  // as an unsigned number a negative column is too large as well
+    int first_bad = MOST_PART;
+    bool unsorted = false;
+    I last = begin ? columns[-1] : I(-1);  // the column before the group
+    for (int group = 0; group < count; group += RUNS * RUN * WARP) {
+        if (group) load(group);
+#pragma unroll
+        for (int g = 0; g < RUNS; ++g) {
+            const int first = group + (g * WARP + lane) * RUN;
+            I before = shuffle(run[g].col[RUN - 1], (lane - 1) & (WARP - 1));
+            if (lane == 0) before = last;
+            last = shuffle(run[g].col[RUN - 1], WARP - 1);
+            const unsigned begin_bits = first < count ? begins[first / WARP] >> first % WARP : 0;
+#pragma unroll
+            for (int j = 0; j < RUN; ++j) {
+                const I col = run[g].col[j];
+                if (first + j < count) {
+                    if ((uint64)(int64)col >= limit) first_bad = min(first_bad, first + j);
+                    unsorted |= before >= col && !(begin_bits >> j & 1);
+                }
+                before = col;
+            }
+        }
+    }
+    if (first_bad < MOST_PART) atomicMax(found + BAD_POSITION, (uint64)(MAX - (begin + first_bad)));
+    if (__any_sync(FULL, unsorted) && lane == 0) found[UNSORTED] = 1;
+}
+
+// Have all rows of a block row the same columns, which increase, lie in range, and are whole blocks? Then the CSR is canonical. A
+// warp reads the rows of a block row side by side.
+template <class P, class I, int B>
+__device__ void look_at_blocks(const Csr<P, I>& m, int64 block, uint64* found) {
+    constexpr int BATCH = B <= 2 ? 4 : B <= 3 ? 3 : B <= 6 ? 2 : 1;
+    const int lane = lane_id();
+    const int64 row = (block * WARPS + threadIdx.x / WARP) * B;
+    if (row >= m.n_rows) return;
+    const int rows = (int)min((int64)B, m.n_rows - row);
+    const int64 from = m.indptr[row + min(lane, rows - 1)], end = m.indptr[row + min(lane, rows - 1) + 1];
+    const int64 first = shuffle(from, 0), length = shuffle(end, 0) - first;
+    bool full = __all_sync(FULL, end - from == length) && 0 <= first && 0 <= length && length <= m.n_cols && length % B == 0 &&
+                first <= m.nnz && length <= (m.nnz - first) / rows;
+    const I* columns = m.indices + first;
+    const uint64 limit = (uint64)m.n_cols;
+    typedef decltype(I(0) + 0u) Count;  // of 32 bits where they do
+    const Count size = (Count)length;
+    for (Count begin = lane; full && begin < size; begin += BATCH * WARP) {
+        I col[BATCH], before[BATCH], other[BATCH][B];
+#pragma unroll
+        for (int u = 0; u < BATCH; ++u) {
+            const Count k = begin + u * WARP;
+            col[u] = k < size ? columns[k] : I(0);
+            before[u] = 0 < k && k < size ? columns[k - 1] : I(-1);
+#pragma unroll
+            for (int i = 1; i < B; ++i) other[u][i] = k < size && i < rows ? columns[i * length + k] : col[u];
+        }
+#pragma unroll
+        for (int u = 0; u < BATCH; ++u) {
+            const Count k = begin + u * WARP;
+            if (k >= size) break;
+            full &= (uint64)(int64)col[u] < limit && (Count)col[u] % B == k % B &&
+                    (k % B ? before[u] == col[u] - 1 : before[u] < col[u]);
+#pragma unroll
+            for (int i = 1; i < B; ++i) full &= other[u][i] == col[u];
+        }
+    }
+    if (!full) found[HOLE] = 1;
+}
+
+// csr_look: offsets, rows, bins, windows, a sample of the values, and columns: see the functions above
+//
+// mapping   each thread block does one of these: so many for rows, then for windows, one for the sample, then for columns; B
+//           above 1 asks for blocks of B instead of columns
+// traffic   sizeof(P) bytes a row and sizeof(I) a nonzero; where bins are asked for, two columns a row
+// requires  indptr has n_rows + 1 entries, which may be wrong: nothing is read by wrong ones
+// races     sums and maxima of integers, taken atomically, and flags: whoever writes one writes 1; bins have one owner
+template <class P, class I, int B>
+__global__ void csr_look(Csr<P, I> m, BinSizes<I> bins, int64 n_windows, int64 n_counted, uint64 sizes, const void* values,
+                         int value_size, bool are_double, int part, uint64* found) {
+    constexpr int BINS = ROWS / WARP, N_SAMPLED = 512;
+    int64 block = blockIdx.x;
+    const int64 of_rows = max(1ll, (m.n_rows + THREADS - 1) / THREADS), of_windows = n_counted * BINS;
+    if (block < of_rows) {
+        look_at_rows<P, I, B>(m, block, bins, found);
+    } else if ((block -= of_rows) < of_windows) {
+        look_at_window(m, first_row(block / BINS, n_windows, n_counted) + block % BINS * WARP, sizes, found);
+    } else if ((block -= of_windows) == 0 && value_size) {
+        sample_values<N_SAMPLED, THREADS>(values, m.nnz, value_size, are_double, reinterpret_cast<int*>(found + SAMPLE));
+    } else {
+        block -= value_size > 0;
+        if (B == 1)
+            look_at_columns(m, block, part, found);
+        else
+            look_at_blocks<P, I, B>(m, block, found);
+    }
+}
