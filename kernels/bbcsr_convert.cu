@@ -166,8 +166,8 @@ __global__ void bbcsr_fill(const P* ptr, const I* indices, const A* values, int6
 
 // bbcsr_columns: every bin's columns, padding included, of blocks without holes; bbcsr_values.cu writes the values
 //
-// mapping   one warp a bin, one thread a row, which reads the columns of the first row of its block row: neighbours share
-//           them
+// mapping   a warp each for parts of a bin (blockIdx.y, and every gridDim.y-th after it), one thread a row, which reads the
+//           columns of the first row of its block row: neighbours share them
 // traffic   reads sizeof(I) / B bytes a nonzero, writes 2 or sizeof(I) a block and row
 // requires  no holes: rows of a block row have the same columns, and every B-th entry begins a block
 // races     none: a warp owns its bin
@@ -184,10 +184,10 @@ __global__ void bbcsr_columns(const P* ptr, const I* indices, int64 n_rows, int6
     const int bin_length = (int)((bin_rowptr[bin + 1] / B - first) / WARP);
     const I base = col_base[bin];
     const int64 narrow = narrow_ptr[bin] - narrow_ptr[0], start = base >= 0 ? narrow : first - narrow;
-    if (lane_id() == 0) col_ptr[bin] = start;
+    if (lane_id() == 0 && blockIdx.y == 0) col_ptr[bin] = start;
     col_narrow += start + lane_id();
     col_wide += start + lane_id();
-    for (int begin = 0; begin < bin_length; begin += BATCH) {
+    for (int begin = blockIdx.y * BATCH; begin < bin_length; begin += gridDim.y * BATCH) {
         I col[BATCH];
 #pragma unroll
         for (int u = 0; u < BATCH; ++u) col[u] = begin + u < length ? indices[(int64)(begin + u) * B] / B : I(-1);

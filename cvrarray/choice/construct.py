@@ -16,7 +16,7 @@ from ..cvr import CVRArray
 from ..input import coercion
 from ..input.entries import block_coordinates, entries
 from .assembly import Assembly
-from .model import choose, statistics, wanted_of
+from .model import choose, looked_at, wanted_of
 
 #: BBCSRArray's.
 DEFAULT_BLOCK_SIZE = 6
@@ -145,7 +145,8 @@ def asarray(
     given = {} if encodes else {"values": values}  # a format of another package need not know the keyword
     if format != "auto":
         return formats.named(format)(csr, **given, **parameters)
-    plan = choose(statistics(csr, exact=False), devices.of(csr.data).kind, columns)
+    stats, csr = looked_at(csr, exact=False)
+    plan = choose(stats, devices.of(csr.data).kind, columns)
     cls = formats.named(plan.format)
     return _explained(cls(csr, **given, **plan.keywords, **cls._for_columns(csr, columns)), plan.reason)
 

@@ -76,7 +76,6 @@ class Plan(NamedTuple):
         return {} if self.block_size is None else {"block_size": self.block_size}
 
 
-@shown("looking at the matrix")
 def statistics(obj: Any, *, exact: bool = True) -> Statistics:
     """Statistics of any matrix that :func:`asarray` takes.
 
@@ -102,7 +101,12 @@ def statistics(obj: Any, *, exact: bool = True) -> Statistics:
     >>> stats.shape, stats.nnz, stats.row_max, stats.empty_rows
     ((2, 3), 2, 2, 1)
     """
-    csr = coercion.as_csr(obj)
+    return looked_at(coercion.as_csr(obj), exact)[0]
+
+
+@shown("looking at the matrix")
+def looked_at(csr: CSR, exact: bool) -> tuple[Statistics, CSR]:
+    """:func:`statistics` of `csr`, and `csr` with what a GPU has seen of it on the way that a conversion may want."""
     device = devices.of(csr.data)
     n_rows, _ = csr.shape
     with device.use():
@@ -112,7 +116,9 @@ def statistics(obj: Any, *, exact: bool = True) -> Statistics:
             lengths = device.xp.diff(csr.indptr)
             median, std = float(device.xp.median(lengths)), float(lengths.std())
         fill, tables = _model(windows, csr, padded, exact)
-    return Statistics(
+    if getattr(windows, "measured", None) is not None:
+        csr = csr._replace(seen=csr.seen._replace(measured=windows.measured))
+    found = Statistics(
         shape=csr.shape,
         nnz=csr.nnz,
         dtype=csr.data.dtype,
@@ -127,6 +133,7 @@ def statistics(obj: Any, *, exact: bool = True) -> Statistics:
         sampled=is_sampled,
         values=encoding.described(csr.data, device) if exact else "plain",
     )
+    return found, csr
 
 
 def statistics_of_blocks(blocks: Blocks, dtype: np.dtype) -> Statistics:

@@ -37,6 +37,7 @@ from .look import Look, read
 
 BLOCK = 128  # threads, at least: four warps
 THREADS_OF_RUNS = 256  # that share a bin in ``bbcsr_values_runs``
+PARTS_OF_COLUMNS = 4  # warps that share a bin in ``bbcsr_columns``
 #: Rows with more than LONG entries are long. Their columns may be far apart (:func:`is_far`).
 LONG, FEW_WARPS = 40, 32
 #: Where all warps read the same parts of x (:func:`reads_alike`), in rows of more than ALIKE_FROM entries: each warp that
@@ -260,7 +261,9 @@ def convert(csr: CSR, block_size: int) -> BBCSRTables:
     elif n_bins and block_size > 1:
         _fill_values(tables, csr.indptr, csr.data, tables.data)
         COLUMNS(pointer, index, block_size)(
-            blocks(n_bins * WARP, BLOCK), (BLOCK,), (csr.indptr, csr.indices, *sizes, *offsets, *columns)
+            (*blocks(n_bins * WARP, BLOCK), PARTS_OF_COLUMNS),
+            (BLOCK,),
+            (csr.indptr, csr.indices, *sizes, *offsets, *columns),
         )
     elif n_bins:
         warps = tiles_in_a_block(value, index)

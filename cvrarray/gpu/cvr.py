@@ -67,7 +67,6 @@ INDICES = [("int32",), ("int64",)]
 
 FILLED_ROWS = Kernel("cvr_convert", "cvr_filled_rows", INDICES)
 SPLIT_ROWS = Kernel("cvr_convert", "cvr_split_rows", OFFSETS_AND_INDICES)
-CUTS = Kernel("cvr_convert", "cvr_cuts", INDICES)
 COUNT = Kernel("cvr_convert", "cvr_count", OFFSETS_AND_INDICES)
 FILL = Kernel(
     "cvr_convert",
@@ -75,7 +74,6 @@ FILL = Kernel(
     [(*offsets, value) for offsets in OFFSETS_AND_INDICES for value in ("bool", "float32", "complex128")]
     + [("int32", "int32", "float16")],
 )
-OFFSETS = Kernel("cvr_convert", "cvr_offsets", INDICES)
 SLOTS = Kernel("cvr_convert", "cvr_slots", INDICES)
 SPANS = Kernel("cvr_convert", "cvr_spans")
 VALUES = Kernel("cvr_values", "cvr_values", [(word,) for word in WORDS.values()])
@@ -191,32 +189,21 @@ def convert(csr: CSR, n_lanes: int, n_chunks: int, split: str) -> CVRTables:
     totals, counts, states = zeros[:4], zeros[4 : 4 + n_sizes], zeros[4 + n_sizes :]
     col_low, col_base, carry_row = (cupy.empty(n_chunks, index) for _ in range(3))
     if n_chunks:
-        CUTS(ptr.dtype)(
-            blocks(n_chunks + 1, BLOCK),
-            (BLOCK,),
-            (ptr, np.int64(n_rows), np.int64(csr.nnz), np.int64(n_chunks), np.int32(n_lanes), split == "rows", chunk_ptr),
-        )
         COUNT(ptr.dtype, index)(
             warps,
             (BLOCK,),
-            (ptr, row_id, csr.indices, np.int64(n_rows), chunk_ptr, np.int64(n_chunks), np.int32(n_lanes),
-             counts, col_low, col_base, carry_row, totals),
+            (ptr, row_id, csr.indices, np.int64(n_rows), np.int64(csr.nnz), np.int64(n_chunks), np.int32(n_lanes),
+             split == "rows", chunk_ptr, counts, col_low, col_base, carry_row, totals),
         )  # fmt: skip
     sums = prefix.sums(counts, states)
     t = _empty_tables(csr, n_lanes, n_chunks, read(totals).tolist(), (col_base, carry_row, empty_row))
-    OFFSETS(index)(
-        blocks(n_chunks + 1, BLOCK),
-        (BLOCK,),
-        (sums, col_base, carry_row, np.int64(n_chunks), np.int32(n_lanes), t.step_ptr, t.rec_ptr, t.col_ptr, t.cut_row,
-         t.cut_ptr),
-    )  # fmt: skip
     if n_chunks:
+        offsets = struct(sums, col_base, carry_row, t.step_ptr, t.rec_ptr, t.col_ptr, t.cut_row, t.cut_ptr, n_chunks)
         FILL(ptr.dtype, index, csr.data.dtype)(
             warps,
             (BLOCK,),
-            (ptr, row_id, csr.indices, csr.data, np.int64(n_rows), chunk_ptr, np.int64(n_chunks), np.int32(n_lanes),
-             t.step_ptr, t.rec_ptr, t.col_ptr, col_low, col_base, t.val, t.col_narrow, t.col_wide, t.rec_mask, t.rec_wb,
-             t.tail),
+            (ptr, row_id, csr.indices, csr.data, np.int64(n_rows), chunk_ptr, np.int32(n_lanes), offsets, col_low, t.val,
+             t.col_narrow, t.col_wide, t.rec_mask, t.rec_wb, t.tail),
         )  # fmt: skip
     synchronize()
     return t
@@ -226,18 +213,19 @@ def _empty_tables(csr: CSR, n_lanes: int, n_chunks: int, totals: list[int], know
     """Tables to be filled, with those that are `known`. `totals`: steps, records, slots of narrow chunks, cut rows."""
     index, (n_steps, n_records, n_narrow, n_cut) = csr.indices.dtype, totals
     col_base, carry_row, empty_row = known
+    empty = cupy.empty if n_chunks else cupy.zeros
     return CVRTables(
         shape=csr.shape,
         nnz=csr.nnz,
         n_lanes=n_lanes,
-        step_ptr=cupy.empty(n_chunks + 1, np.int64),
+        step_ptr=empty(n_chunks + 1, np.int64),
         val=cupy.empty(n_steps * n_lanes, csr.data.dtype),
         col_base=col_base,
         col_ptr=cupy.empty(n_chunks, np.int64),
         col_narrow=cupy.empty(n_narrow, np.uint16),
         col_wide=cupy.empty(n_steps * n_lanes - n_narrow, index),
         rec_mask=cupy.empty(n_steps, np.uint32),
-        rec_ptr=cupy.empty(n_chunks + 1, np.int64),
+        rec_ptr=empty(n_chunks + 1, np.int64),
         rec_wb=cupy.empty(n_records, index),
         tail=cupy.empty((n_chunks, n_lanes), index),
         carry_row=carry_row,

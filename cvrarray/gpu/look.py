@@ -44,6 +44,7 @@ class Looked(NamedTuple):
     survey: Survey
     measured: Measured | None  # None too where blocks of that size have holes
     sample: ValueSample | None
+    more: list[int]  # what the caller's kernels have counted
 
 
 class Look:
@@ -60,17 +61,29 @@ class Look:
         Check the columns. Otherwise they are known to be right.
     data : (nnz,), optional
         Values to take a sample of.
+    n_more : int
+        Words, 0 at first, for kernels of the caller's that count in ``more``; they are read in the same wait.
     """
 
     def __init__(
-        self, indptr: Any, indices: Any, n_cols: int, wanted: Wanted, *, checks: bool = True, data: Any = None
+        self,
+        indptr: Any,
+        indices: Any,
+        n_cols: int,
+        wanted: Wanted,
+        *,
+        checks: bool = True,
+        data: Any = None,
+        n_more: int = 0,
     ) -> None:
         self._arrays, self._wanted, self._checks, self._data = (indptr, indices), wanted, checks, data
         n_rows, nnz, size = indptr.size - 1, indices.size, max(1, wanted.block_size)
         n_windows, n_counted, sizes = wanted.windows or (0, 0, ())
         n_bins = -(-n_rows // WARP) if wanted.block_size else 0
         self._n_bins, n_sizes = n_bins, 2 * (n_bins + 1) if n_bins else 0
-        self._words = cupy.zeros(WORDS + prefix.n_states(n_sizes), np.int64)
+        self._n_words = WORDS + n_more
+        self._words = cupy.zeros(self._n_words + prefix.n_states(n_sizes), np.int64)
+        self.more = self._words[WORDS : self._n_words]
         bins = 0, None, None, None
         if n_bins:
             counts, self._col_base = cupy.empty(n_sizes, np.int64), cupy.empty(n_bins, indices.dtype)
@@ -89,16 +102,16 @@ class Look:
              data is not None and data.dtype in NARROWER, np.int32(part), self._words),
         )  # fmt: skip
         if n_bins:
-            self._sums = prefix.sums(counts, self._words[WORDS:])
+            self._sums = prefix.sums(counts, self._words[self._n_words :])
 
     def found(self) -> Looked:
         """When the device is done."""
         (indptr, indices), wanted, size = self._arrays, self._wanted, self._wanted.block_size
-        words = read(self._words[:WORDS])
+        words = read(self._words[: self._n_words])
         first, last, bad_row, bad_position, unsorted, hole, n_values, n_narrow, empty, beyond, longest = words[:11].tolist()
         largest = np.iinfo(np.int64).max
         measured = None
-        counted = words[WINDOWS:].tolist() if wanted.windows else []
+        counted = words[WINDOWS:WORDS].tolist() if wanted.windows else []
         numbers = [n_values, empty, largest - beyond if indptr.size > 1 else 0, longest, *counted]
         survey = Survey(indptr, indices, wanted.windows, numbers)
         if self._n_bins and not hole:
@@ -115,6 +128,7 @@ class Look:
             survey,
             measured,
             None if self._data is None else sample_of(self._data, words[WINDOWS - 1 : WINDOWS]),
+            words[WORDS:].tolist(),
         )
 
 

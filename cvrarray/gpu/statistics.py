@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import cupy
 import numpy as np
 
-from ..core.tables import CSR, WARP, WINDOW, Wanted
+from ..core.tables import CSR, WARP, WINDOW, Measured, Wanted
 from .compiler import Kernel, blocks
 from .look import Look, packed, read
 
@@ -28,6 +28,7 @@ class Windows:
     """
 
     is_part = False  # of the nonzeros of these rows
+    measured: Measured | None = None  # bins of blocks of the size that will probably be chosen, once it is known
 
     def __init__(self, csr: CSR, n_windows: int, n_counted: int, sizes: Sequence[int], counts: list[int]):
         self.nnz, self.narrow, *of_sizes = counts
@@ -37,12 +38,20 @@ class Windows:
     def in_groups(self, sizes: Sequence[int]) -> dict[int, tuple[int, int]]:
         """The different blocks, and the most blocks of a row, summed over bins, for each of `sizes`. It waits for the
         device.
+
+        Where single rows are whole blocks of some of these sizes, the largest of them will probably be chosen. So its
+        bins are looked at in the same wait.
         """
         if not sizes:
             return {}
         csr, n_counted = self._csr, int(self._which[2])
         stride, n_bins = n_counted * (WINDOW // min(sizes)), n_counted * (WINDOW // WARP)
-        found, of_sizes = cupy.zeros(2 * len(sizes), np.int64), packed(sizes)
+        n_found, of_sizes = 2 * len(sizes), packed(sizes)
+        whole = max((size for size in sizes if self.single_rows[size] * size == self.nnz), default=0)
+        look = None
+        if whole:
+            look = Look(csr.indptr, csr.indices, csr.shape[1], Wanted(block_size=whole), checks=False, n_more=n_found)
+        found = cupy.zeros(n_found, np.int64) if look is None else look.more
         n_blocks = cupy.empty(len(sizes) * stride, np.int32)
         BLOCKS(csr.indptr.dtype, csr.indices.dtype)(
             (stride, len(sizes)),
@@ -54,7 +63,11 @@ class Windows:
             (BLOCK,),
             (n_blocks, np.int64(n_bins), of_sizes, np.int64(stride), found),
         )
-        counts = read(found).tolist()
+        if look is None:
+            counts = read(found).tolist()
+        else:
+            looked = look.found()
+            counts, self.measured = looked.more, looked.measured
         return dict(zip(sizes, zip(counts[::2], counts[1::2], strict=True), strict=True))
 
 
