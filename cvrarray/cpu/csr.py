@@ -125,7 +125,9 @@ def _compiled_look(indptr: np.dtype, index: np.dtype) -> Callable:
     return compiled(_look, 0, 0, np.empty(0, indptr), number, 0, np.empty(0, np.bool_), number, number, number)
 
 
-def extent(row: np.ndarray, col: np.ndarray, data: np.ndarray | None = None) -> tuple[list[int], None, None]:
+def extent(
+    row: np.ndarray, col: np.ndarray, val: Any = None, shape: Any = None, wanted: Any = None
+) -> tuple[list[int], None, None]:
     """The smallest and the largest row, and the smallest and the largest column, 0 among them. Nothing else is looked
     at here.
     """

@@ -5,10 +5,10 @@ from __future__ import annotations
 import cupy
 import numpy as np
 
-from ..core.tables import CSR, NOTHING, Seen, ValueSample, Wanted
+from ..core.tables import CSR, NOTHING, Seen, Wanted
 from . import distinct
-from .compiler import Kernel, blocks
-from .look import Look, read, sample_of
+from .compiler import NULL, Kernel, blocks
+from .look import Look, Looked, read
 from .transposed import strided
 
 BLOCK = 256
@@ -48,29 +48,45 @@ def looked_at(csr: CSR, wanted: Wanted) -> CSR:
     if csr.seen.survey is not None and csr.seen.survey.is_of(csr):
         return csr
     found = Look(csr.indptr, csr.indices, csr.shape[1], wanted, checks=False).found()
+    return csr._replace(seen=_seen(found._replace(sample=csr.seen.sample), wanted))
+
+
+def _seen(found: Looked, wanted: Wanted) -> Seen:
+    """Of a canonical CSR, what was found as it was `wanted`."""
     holes = wanted.block_size if found.measured is None else 0
-    return csr._replace(seen=Seen(csr.seen.sample, found.survey, measured=found.measured, with_holes=holes))
-
-
-def _with_sample(found: cupy.ndarray, data: cupy.ndarray | None) -> tuple[list[int], ValueSample | None]:
-    """`found` but for its last word, when the device is done; and a sample of `data`, which takes that word."""
-    looks = data is not None and distinct.may_be_few(data)
-    if looks:
-        distinct.begin_sample(data, found[-1:])
-    words = read(found)
-    return words[:-1].tolist(), sample_of(data, words[-1:]) if looks else None
+    return Seen(found.sample, found.survey, measured=found.measured, with_holes=holes)
 
 
 def extent(
-    row: cupy.ndarray, col: cupy.ndarray, data: cupy.ndarray | None = None
-) -> tuple[list[int], bool | None, ValueSample | None]:
+    row: cupy.ndarray,
+    col: cupy.ndarray,
+    val: cupy.ndarray | None,
+    shape: tuple[int, int],
+    wanted: Wanted = NOTHING,
+) -> tuple[list[int], bool, CSR | None]:
     """The smallest and the largest row, and the smallest and the largest column, 0 among them; whether places ascend by
-    row, then column, and no two are the same; and a sample of `data` as in :func:`check`. It waits once.
+    row, then column, and no two are the same; and their CSR with the values `val`, if given, where they ascend and lie in
+    `shape`, of which is seen what is `wanted`. It waits once, or twice where many rows are empty.
     """
-    found = cupy.zeros(6, np.int64)
-    EXTENT(row.dtype, col.dtype)(strided(row.size), (BLOCK,), (row, col, np.int64(row.size), found))
-    (*numbers, unsorted), sample = _with_sample(found, data)
-    return numbers, not unsorted, sample
+    n_rows, n_cols = shape
+    found, indptr = cupy.zeros(6, np.int64), None if val is None else cupy.empty(n_rows + 1, np.int64)
+    EXTENT(row.dtype, col.dtype)(
+        strided(row.size),
+        (BLOCK,),
+        (row, col, np.int64(row.size), np.int64(n_rows), NULL if indptr is None else indptr, found),
+    )
+    look = None
+    if indptr is not None:  # the offsets mean nothing where places do not ascend, and do no harm then
+        data = val if distinct.may_be_few(val) else None
+        look = Look(indptr, col, n_cols, wanted, checks=False, data=data)
+    *numbers, unsorted, is_sparse = read(found).tolist()
+    is_inside = numbers[0] >= 0 and numbers[1] < n_rows and numbers[2] >= 0 and numbers[3] < n_cols
+    if look is None or unsorted or not is_inside:
+        return numbers, not unsorted, None
+    if is_sparse:
+        indptr = cupy.searchsorted(row, cupy.arange(n_rows + 1, dtype=row.dtype))
+        return numbers, True, looked_at(CSR(indptr, col, val, shape), wanted)
+    return numbers, True, CSR(indptr, col, val, shape, _seen(look.found(), wanted))
 
 
 def canonical(
@@ -83,8 +99,10 @@ def canonical(
     n_rows, n_cols = shape
     if not val.size:
         return CSR(cupy.zeros(n_rows + 1, np.int64), col, val, shape)
-    if extent(row, col)[1] if ascends is None else ascends:  # nothing is to be moved
-        return CSR(cupy.searchsorted(row, cupy.arange(n_rows + 1, dtype=row.dtype)), col, val, shape)
+    if ascends is None:
+        _, ascends, csr = extent(row, col, val, shape)
+        if csr is not None:  # nothing is to be moved
+            return csr
     if n_rows * n_cols < 2**63:  # one key a place: CuPy sorts integers by radix, but lexsort's pairs by comparison
         order = cupy.argsort(row.astype(np.int64) * n_cols + col)  # stable
     else:
@@ -115,8 +133,9 @@ def transpose(csr: CSR) -> CSR:
 
         indptr = csr.indptr.astype(np.int32, copy=False)
         found = csr_matrix((csr.data.view(dtype), csr.indices, indptr), shape=csr.shape).tocsc()
-        if check(found.indptr, found.indices, csr.shape[0])[-1]:  # cuSPARSE does not promise that columns ascend
-            return CSR(found.indptr, found.indices, found.data.view(csr.data.dtype), csr.shape[::-1])
+        *_, ascends, seen = check(found.indptr, found.indices, csr.shape[0])
+        if ascends:  # which cuSPARSE does not promise
+            return CSR(found.indptr, found.indices, found.data.view(csr.data.dtype), csr.shape[::-1], seen)
     return canonical(csr.indices, row_of_nonzero(csr.indptr, csr.indices), csr.data, csr.shape[::-1])
 
 

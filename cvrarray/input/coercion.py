@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from ..core import devices
-from ..core.tables import CSR, NOTHING, Seen, Wanted
+from ..core.tables import CSR, NOTHING, Wanted
 from . import limits, validation
 
 #: The most rows or columns.
@@ -187,16 +187,23 @@ def from_parts(indptr: Any, indices: Any, data: Any, shape: tuple[int, int], wan
         indptr, indices = as_integers(indptr, "indptr"), as_integers(indices, "indices")
         wanted = wants(shape, data.size) if wants else NOTHING
         canonical, seen = validation.check_compressed(indptr, indices, data.size, *shape, data=data, wanted=wanted)
-        if indices.dtype != index_dtype(shape):
-            indices = indices.astype(index_dtype(shape))
-            seen = seen.of(indices)
+        csr = _with_index_dtype(CSR(indptr, indices, data, shape, seen))
         if canonical:
-            return CSR(indptr, indices, data, shape, seen)
-        sorted_rows: CSR = device.backend("csr").canonical_rows(CSR(indptr, indices, data, shape))
+            return csr
+        sorted_rows: CSR = device.backend("csr").canonical_rows(csr)
         return sorted_rows
 
 
-def from_triplets(row: Any, col: Any, val: Any, shape: tuple[int, int]) -> CSR:
+def _with_index_dtype(csr: CSR) -> CSR:
+    """`csr` with columns of the dtype that its shape asks for."""
+    dtype = index_dtype(csr.shape)
+    if csr.indices.dtype == dtype:
+        return csr
+    indices = csr.indices.astype(dtype)
+    return csr._replace(indices=indices, seen=csr.seen.of(indices))
+
+
+def from_triplets(row: Any, col: Any, val: Any, shape: tuple[int, int], wants: Wants | None = None) -> CSR:
     """Canonical CSR from coordinates, in any order; duplicates are summed. Same rules and errors as :func:`from_parts`."""
     shape = check_shape(shape)
     row, col, val = _as_array(row, "row"), _as_array(col, "col"), _as_array(val, "val")
@@ -204,11 +211,13 @@ def from_triplets(row: Any, col: Any, val: Any, shape: tuple[int, int]) -> CSR:
     with device.use():
         val = _as_values(val)
         row, col = as_integers(row, "row"), as_integers(col, "col")
-        ascends, sample = validation.check_coordinates(row, col, val.size, shape, val)
-        dtype = index_dtype(shape)
+        wanted, dtype = wants(shape, val.size) if wants else NOTHING, index_dtype(shape)
+        ascends, csr = validation.check_coordinates(row, col, val.size, shape, val, wanted)
+        if csr is not None:
+            return _with_index_dtype(csr)
         row, col = row.astype(dtype, copy=False), col.astype(dtype, copy=False)
         canonical: CSR = device.backend("csr").canonical(row, col, val, shape, ascends)
-        return canonical._replace(seen=Seen(sample))
+        return canonical
 
 
 def from_csc(indptr: Any, indices: Any, data: Any, shape: tuple[int, int]) -> CSR:
@@ -404,7 +413,7 @@ def _from_cupyx(matrix: Any, wants: Wants | None = None) -> CSR:
         return from_csc(matrix.indptr, matrix.indices, matrix.data, matrix.shape)
     if matrix.format == "dia":
         return from_dia(matrix.offsets, matrix.data, matrix.shape)
-    return from_triplets(matrix.row, matrix.col, matrix.data, matrix.shape)
+    return from_triplets(matrix.row, matrix.col, matrix.data, matrix.shape, wants)
 
 
 def _from_pydata(array: Any) -> CSR:

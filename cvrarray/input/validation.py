@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..core import devices
-from ..core.tables import NOTHING, Seen, ValueSample, Wanted
+from ..core.tables import CSR, NOTHING, Seen, Wanted
 
 
 def check_compressed(
@@ -61,21 +61,22 @@ def check_compressed(
 
 
 def check_coordinates(
-    row: Any, col: Any, n_values: int, shape: tuple[int, int], data: Any = None
-) -> tuple[bool | None, ValueSample | None]:
+    row: Any, col: Any, n_values: int, shape: tuple[int, int], data: Any = None, wanted: Wanted = NOTHING
+) -> tuple[bool | None, CSR | None]:
     """ValueError unless `row` and `col` name `n_values` places in a matrix of `shape`.
 
-    Where the device finds these out with the check: whether places ascend, and a sample of the values `data`.
+    Where the device finds these out with the check: whether places ascend, and, if they do, the canonical CSR of these and
+    the values `data`, of which is seen what is `wanted`.
     """
     if not row.size == col.size == n_values:
         raise ValueError(f"row, col and val must have one length; got {row.size}, {col.size} and {n_values}")
     if not n_values:
         return None, None
-    extent, ascends, sample = devices.of(row).backend("csr").extent(row, col, data)
+    extent, ascends, csr = devices.of(row).backend("csr").extent(row, col, data, shape, wanted)
     for name, least, most, n in (("row", *extent[:2], shape[0]), ("col", *extent[2:], shape[1])):
         if least < 0 or most >= n:
             raise ValueError(f"{name} must lie in [0, {n}); got {least if least < 0 else most}")
-    return ascends, sample
+    return ascends, csr
 
 
 def check_blocks(indptr: Any, indices: Any, data: Any, shape: tuple[int, int]) -> None:
