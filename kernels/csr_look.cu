@@ -1,11 +1,12 @@
 // A CSR as it comes from its owner: whether it is canonical, and all else that a conversion wants to know before it allocates
-// anything. One launch, and one word of the device's, for all of it.
+// anything. One launch for all of it, which writes to the host's memory.
 
 #include "bins.cuh"
 #include "distinct.cuh"
+#include "prefix.cuh"
 #include "windows.cuh"
 
-// Words that the host reads, zeroed by it first; positions are stored as MAX - position, so that 0 says that there is none
+// Words that the host reads, 0 at first; positions are stored as MAX - position, so that 0 says that there is none
 enum Found {
     FIRST,            // of the offsets,
     LAST,             // and the last one
@@ -20,6 +21,9 @@ enum Found {
     LONGEST,          // entries of the longest row
     SAMPLE,           // of the values: two numbers of 32 bits
     WINDOWS,          // nonzeros of windows, those in narrow bins, and for each block size the blocks of single rows
+    MORE = 22,        // what kernels before this one have counted
+    ALL_WORDS = 38,
+    DONE = ALL_WORDS,  // thread blocks that are done
 };
 [[maybe_unused]] constexpr int64 MAX = 0x7fffffffffffffffll;
 [[maybe_unused]] constexpr int THREADS = 256, WARPS = THREADS / WARP, MOST_PART = 4096;
@@ -225,30 +229,91 @@ __device__ void look_at_blocks(const Csr<P, I>& m, int64 block, uint64* found) {
     if (!full) found[HOLE] = 1;
 }
 
+// prefix sums of `n` counts that other blocks have written, by one block
+__device__ inline void put_sums(const int64* counts, int64 n, int64* sums) {
+    constexpr int U = 8;
+    int64 next[U], before = 0;
+    auto load = [&](int64 first) {
+#pragma unroll
+        for (int u = 0; u < U; ++u) next[u] = first + u < n ? fresh(counts + first + u) : 0;
+    };
+    load(threadIdx.x * U);
+    for (int64 first = threadIdx.x * U; first - threadIdx.x * U < n; first += THREADS * U) {
+        int64 sum[U], total;
+#pragma unroll
+        for (int u = 0; u < U; ++u) sum[u] = next[u];
+        load(first + THREADS * U);
+        sums_of_block<THREADS, U>(sum, total);
+#pragma unroll
+        for (int u = 0; u < U; ++u)
+            if (first + u < n) sums[first + u] = before + sum[u];
+        before += total;
+        __syncthreads();
+    }
+}
+
+// All that is asked for; every field has 64 bits.
+template <class P, class I>
+struct Look {
+    Csr<P, I> csr;
+    BinSizes<I> bins;  // n_values null: none
+    int64* sums;       // of both sizes, where there are so few that one block adds them up; else null,
+    int64* states;     // and this is cleared for the kernel that does
+    int64 n_states;
+    int64 n_windows, n_counted;
+    uint64 sizes;
+    const void* values;
+    int64 value_size;  // 0: no sample
+    int64 are_double;
+    int64 part;   // nonzeros that a warp checks
+    uint64* found;  // all 0, as it is again afterwards
+    uint64* host;   // gets the words of it
+};
+
 // csr_look: offsets, rows, bins, windows, a sample of the values, and columns: see the functions above
 //
 // mapping   each thread block does one of these: so many for rows, then for windows, one for the sample, then for columns; B
-//           above 1 asks for blocks of B instead of columns
+//           above 1 asks for blocks of B instead of columns. The block that is done last adds up sizes, and passes on the words
 // traffic   sizeof(P) bytes a row and sizeof(I) a nonzero; where bins are asked for, two columns a row
 // requires  indptr has n_rows + 1 entries, which may be wrong: nothing is read by wrong ones
-// races     sums and maxima of integers, taken atomically, and flags: whoever writes one writes 1; bins have one owner
+// races     sums and maxima of integers, taken atomically, and flags: whoever writes one writes 1; bins have one owner. What
+//           blocks write they write before they count themselves as done
 template <class P, class I, int B>
-__global__ void csr_look(Csr<P, I> m, BinSizes<I> bins, int64 n_windows, int64 n_counted, uint64 sizes, const void* values,
-                         int value_size, bool are_double, int part, uint64* found) {
+__global__ void csr_look(Look<P, I> look) {
     constexpr int BINS = ROWS / WARP, N_SAMPLED = 512;
+    const Csr<P, I>& m = look.csr;
+    uint64* found = look.found;
     int64 block = blockIdx.x;
-    const int64 of_rows = max(1ll, (m.n_rows + THREADS - 1) / THREADS), of_windows = n_counted * BINS;
+    const int64 thread = block * THREADS + threadIdx.x;
+    if (thread < look.n_states) look.states[thread] = 0;
+    const int64 of_rows = max(1ll, (m.n_rows + THREADS - 1) / THREADS), of_windows = look.n_counted * BINS;
     if (block < of_rows) {
-        look_at_rows<P, I, B>(m, block, bins, found);
+        look_at_rows<P, I, B>(m, block, look.bins, found);
     } else if ((block -= of_rows) < of_windows) {
-        look_at_window(m, first_row(block / BINS, n_windows, n_counted) + block % BINS * WARP, sizes, found);
-    } else if ((block -= of_windows) == 0 && value_size) {
-        sample_values<N_SAMPLED, THREADS>(values, m.nnz, value_size, are_double, reinterpret_cast<int*>(found + SAMPLE));
+        const int64 first = first_row(block / BINS, look.n_windows, look.n_counted) + block % BINS * WARP;
+        look_at_window(m, first, look.sizes, found);
+    } else if ((block -= of_windows) == 0 && look.value_size) {
+        int* sample = reinterpret_cast<int*>(found + SAMPLE);
+        sample_values<N_SAMPLED, THREADS>(look.values, m.nnz, (int)look.value_size, look.are_double, sample);
     } else {
-        block -= value_size > 0;
+        block -= look.value_size > 0;
         if (B == 1)
-            look_at_columns(m, block, part, found);
+            look_at_columns(m, block, (int)look.part, found);
         else
             look_at_blocks<P, I, B>(m, block, found);
+    }
+    __shared__ bool is_last;
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        __threadfence();
+        is_last = atomicAdd(found + DONE, 1ull) == gridDim.x - 1;
+    }
+    __syncthreads();
+    if (!is_last) return;
+    __threadfence();
+    if (look.sums) put_sums(look.bins.n_values, 2 * (look.bins.n_bins + 1), look.sums);
+    for (int i = threadIdx.x; i <= DONE; i += THREADS) {
+        if (i < ALL_WORDS) look.host[i] = fresh(found + i);
+        found[i] = 0;
     }
 }

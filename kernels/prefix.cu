@@ -1,5 +1,7 @@
 // Prefix sums, in one launch and without a word of the host's.
 
+#include "prefix.cuh"
+
 // prefix_sums: sums[i] = counts[0] + ... + counts[i]. `state` is zeroed by the host: the next tile, and what each tile has
 // found out: nothing yet, its own sum (OWN), or that of all up to it (ALL)
 //
@@ -13,27 +15,14 @@ template <int THREADS, int U>
 __global__ void prefix_sums(const int64* counts, int64 n, uint64* state, int64* sums) {
     constexpr uint64 OWN = 1, ALL = 2;
     constexpr int SHIFT = 2;
-    __shared__ int64 tile, before, sum_of_warp[THREADS / WARP];
+    __shared__ int64 tile, before;
     if (threadIdx.x == 0) tile = atomicAdd(state, 1ull);
     __syncthreads();
     const int64 first = (tile * THREADS + threadIdx.x) * U;
-    int64 sum[U];
-    int64 own = 0;
+    int64 sum[U], total;
 #pragma unroll
-    for (int u = 0; u < U; ++u) sum[u] = own += first + u < n ? counts[first + u] : 0;
-    const int lane = lane_id(), warp = threadIdx.x / WARP;
-    int64 up_to = own;  // of this thread and those before it in its warp
-    for (int apart = 1; apart < WARP; apart *= 2) {
-        const int64 other = shuffle(up_to, max(lane - apart, 0));
-        if (lane >= apart) up_to += other;
-    }
-    if (lane == WARP - 1) sum_of_warp[warp] = up_to;
-    __syncthreads();
-    int64 of_warps = 0, total = 0;
-    for (int w = 0; w < THREADS / WARP; ++w) {
-        of_warps += w < warp ? sum_of_warp[w] : 0;
-        total += sum_of_warp[w];
-    }
+    for (int u = 0; u < U; ++u) sum[u] = first + u < n ? counts[first + u] : 0;
+    sums_of_block<THREADS, U>(sum, total);
     if (threadIdx.x == 0) {
         uint64* of_tile = state + 1;
         before = 0;
@@ -50,5 +39,5 @@ __global__ void prefix_sums(const int64* counts, int64 n, uint64* state, int64* 
     __syncthreads();
 #pragma unroll
     for (int u = 0; u < U; ++u)
-        if (first + u < n) sums[first + u] = before + of_warps + up_to - own + sum[u];
+        if (first + u < n) sums[first + u] = before + sum[u];
 }

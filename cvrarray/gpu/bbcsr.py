@@ -238,13 +238,16 @@ def convert(csr: CSR, block_size: int) -> BBCSRTables:
     n_rows, n_bins = csr.shape[0], -(-csr.shape[0] // WARP)
     pointer, index, value = csr.indptr.dtype, csr.indices.dtype, csr.data.dtype
     *_, bin_rowptr, narrow_ptr, col_base, n_values, n_narrow, has_holes = _measured(csr, block_size)
-    n_columns, bits = n_values // block_size, mask_dtype(block_size)
+    n_columns, bits, data = n_values // block_size, mask_dtype(block_size), cupy.empty(n_values, value)
+    is_whole = n_bins > 0 and block_size > 1 and not has_holes
+    if is_whole:  # most of the device's work; the host goes on in the meantime
+        _fill_values(bin_rowptr, n_rows, csr.indptr, csr.data, data)
     tables = BBCSRTables(
         shape=csr.shape,
         nnz=csr.nnz,
         block_size=block_size,
         bin_rowptr=bin_rowptr,
-        data=cupy.empty(n_values, value),
+        data=data,
         col_base=col_base,
         col_ptr=cupy.empty(n_bins, np.int64),
         col_narrow=cupy.empty(n_narrow, np.uint16),
@@ -258,8 +261,7 @@ def convert(csr: CSR, block_size: int) -> BBCSRTables:
         FILL_HOLES(pointer, index, value, block_size)(
             blocks(-(-n_bins * WARP // block_size) * group(block_size), BLOCK), (BLOCK,), (*inputs, tables.present)
         )
-    elif n_bins and block_size > 1:
-        _fill_values(tables, csr.indptr, csr.data, tables.data)
+    elif is_whole:
         COLUMNS(pointer, index, block_size)(
             (*blocks(n_bins * WARP, BLOCK), PARTS_OF_COLUMNS),
             (BLOCK,),
@@ -580,7 +582,7 @@ def fill(tables: BBCSRTables, starts: cupy.ndarray, data: cupy.ndarray, values: 
     `starts` (n_rows + 1,) int64: its row offsets.
     """
     if tables.present is None:
-        _fill_values(tables, starts, data, values)
+        _fill_values(tables.bin_rowptr, tables.shape[0], starts, data, values)
         return
     t, data, values = tables, as_words(data), as_words(values)
     sizes = np.int64(t.shape[0]), np.int64(t.col_base.size)
@@ -591,16 +593,16 @@ def fill(tables: BBCSRTables, starts: cupy.ndarray, data: cupy.ndarray, values: 
     )
 
 
-def _fill_values(tables: BBCSRTables, starts: cupy.ndarray, data: cupy.ndarray, values: cupy.ndarray) -> None:
+def _fill_values(bin_rowptr: cupy.ndarray, n_rows: int, starts: cupy.ndarray, data: cupy.ndarray, values: cupy.ndarray) -> None:
     """:func:`fill` of a structure without holes; the row offsets may have 32 bits."""
-    t, data, values = tables, as_words(data), as_words(values)
-    n_bins, how = t.col_base.size, (starts.dtype, values.dtype)
+    data, values = as_words(data), as_words(values)
+    n_bins, how = bin_rowptr.size - 1, (starts.dtype, values.dtype)
     if values.size > LONG * WARP * n_bins:
-        VALUES_RUNS(*how)((n_bins,), (THREADS_OF_RUNS,), (t.bin_rowptr, starts, np.int64(t.shape[0]), data, values))
+        VALUES_RUNS(*how)((n_bins,), (THREADS_OF_RUNS,), (bin_rowptr, starts, np.int64(n_rows), data, values))
     else:
         warps = warps_of_tiles(values.dtype)
-        sizes = np.int64(t.shape[0]), np.int64(n_bins)
-        VALUES(*how)(blocks(n_bins * WARP, warps * WARP), (warps * WARP,), (t.bin_rowptr, starts, *sizes, data, values))
+        sizes = np.int64(n_rows), np.int64(n_bins)
+        VALUES(*how)(blocks(n_bins * WARP, warps * WARP), (warps * WARP,), (bin_rowptr, starts, *sizes, data, values))
 
 
 def numbers_of_runs(word: np.dtype) -> int:

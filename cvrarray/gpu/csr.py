@@ -8,7 +8,7 @@ import numpy as np
 from ..core.tables import CSR, NOTHING, Seen, Wanted
 from . import distinct
 from .compiler import NULL, Kernel, blocks
-from .look import Look, Looked, read
+from .look import Look, Looked, more, read
 from .transposed import strided
 
 BLOCK = 256
@@ -69,24 +69,26 @@ def extent(
     `shape`, of which is seen what is `wanted`. It waits once, or twice where many rows are empty.
     """
     n_rows, n_cols = shape
-    found, indptr = cupy.zeros(6, np.int64), None if val is None else cupy.empty(n_rows + 1, np.int64)
+    indptr = None if val is None else cupy.empty(n_rows + 1, np.int64)
+    found = cupy.zeros(6, np.int64) if indptr is None else more()
     EXTENT(row.dtype, col.dtype)(
         strided(row.size),
         (BLOCK,),
         (row, col, np.int64(row.size), np.int64(n_rows), NULL if indptr is None else indptr, found),
     )
-    look = None
-    if indptr is not None:  # the offsets mean nothing where places do not ascend, and do no harm then
-        data = val if distinct.may_be_few(val) else None
-        look = Look(indptr, col, n_cols, wanted, checks=False, data=data)
-    *numbers, unsorted, is_sparse = read(found).tolist()
+    if indptr is None:
+        *numbers, unsorted, _ = read(found).tolist()
+        return numbers, not unsorted, None
+    # the offsets mean nothing where places do not ascend, and do no harm then
+    looked = Look(indptr, col, n_cols, wanted, checks=False, data=val if distinct.may_be_few(val) else None).found()
+    *numbers, unsorted, is_sparse = looked.more[:6]
     is_inside = numbers[0] >= 0 and numbers[1] < n_rows and numbers[2] >= 0 and numbers[3] < n_cols
-    if look is None or unsorted or not is_inside:
+    if unsorted or not is_inside:
         return numbers, not unsorted, None
     if is_sparse:
         indptr = cupy.searchsorted(row, cupy.arange(n_rows + 1, dtype=row.dtype))
         return numbers, True, looked_at(CSR(indptr, col, val, shape), wanted)
-    return numbers, True, CSR(indptr, col, val, shape, _seen(look.found(), wanted))
+    return numbers, True, CSR(indptr, col, val, shape, _seen(looked, wanted))
 
 
 def canonical(

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import cupy
@@ -14,16 +15,16 @@ import numpy as np
 from ..core.distinct import NARROWER
 from ..core.tables import WARP, WINDOW, Measured, Survey, ValueSample, Wanted
 from . import prefix
-from .compiler import NULL, Kernel, blocks, struct
+from .compiler import Kernel, blocks, struct
 
 BLOCK, WARPS = 256, 8  # threads, warps
 #: Nonzeros that a warp checks: more where there are enough of them to fill the device.
 PARTS, MANY = (1024, 4096), 1 << 23
 BINS = WINDOW // WARP  #: of a window
 MOST_SIZES = 8  #: block sizes that the kernel takes
-#: Words that the kernel writes, and the first of those for windows: the enum of its file.
-WINDOWS = 12
-WORDS = WINDOWS + 2 + MOST_SIZES
+FEW_BINS = 4096  #: whose sizes one thread block adds up; those of more have a kernel
+#: The kernel's words that the host reads: the first for windows, the first that other kernels count in, all of them.
+WINDOWS, MORE, WORDS = 12, 22, 38
 
 LOOK = Kernel(
     "csr_look",
@@ -61,59 +62,54 @@ class Look:
         Check the columns. Otherwise they are known to be right.
     data : (nnz,), optional
         Values to take a sample of.
-    n_more : int
-        Words, 0 at first, for kernels of the caller's that count in ``more``; they are read in the same wait.
+
+    Notes
+    -----
+    Kernels of the caller's may count in :func:`more` before.
     """
 
     def __init__(
-        self,
-        indptr: Any,
-        indices: Any,
-        n_cols: int,
-        wanted: Wanted,
-        *,
-        checks: bool = True,
-        data: Any = None,
-        n_more: int = 0,
+        self, indptr: Any, indices: Any, n_cols: int, wanted: Wanted, *, checks: bool = True, data: Any = None
     ) -> None:
-        self._arrays, self._wanted, self._checks, self._data = (indptr, indices), wanted, checks, data
+        self._arrays, self._wanted, self._data, self._memory = (indptr, indices), wanted, data, _memory()
         n_rows, nnz, size = indptr.size - 1, indices.size, max(1, wanted.block_size)
         n_windows, n_counted, sizes = wanted.windows or (0, 0, ())
-        n_bins = -(-n_rows // WARP) if wanted.block_size else 0
-        self._n_bins, n_sizes = n_bins, 2 * (n_bins + 1) if n_bins else 0
-        self._n_words = WORDS + n_more
-        self._words = cupy.zeros(self._n_words + prefix.n_states(n_sizes), np.int64)
-        self.more = self._words[WORDS : self._n_words]
-        bins = 0, None, None, None
+        self._n_bins = n_bins = -(-n_rows // WARP) if wanted.block_size else 0
+        bins: tuple[Any, ...] = 0, None, None, None
+        sums = states = None
         if n_bins:
-            counts, self._col_base = cupy.empty(n_sizes, np.int64), cupy.empty(n_bins, indices.dtype)
-            bins = n_bins, counts, counts[n_bins + 1 :], self._col_base
-        grid = blocks(n_rows, BLOCK)[0] + BINS * n_counted + (data is not None)
+            n_sizes = 2 * (n_bins + 1)
+            n_states = prefix.n_states(n_sizes) if n_bins > FEW_BINS else 0
+            counts, col_base = cupy.empty(n_sizes + n_states, np.int64), cupy.empty(n_bins, indices.dtype)
+            bins = n_bins, counts, counts.data.ptr + 8 * (n_bins + 1), col_base
+            self._col_base, self._sums = col_base, cupy.empty(n_sizes, np.int64)
+            sums, states = (None, counts.data.ptr + 8 * n_sizes) if n_states else (self._sums, None)
         part = PARTS[nnz >= MANY]
+        grid = blocks(n_rows, BLOCK)[0] + BINS * n_counted + (data is not None)
         if size > 1:
             grid += blocks(-(-n_rows // size), WARPS)[0]
         elif checks and nnz:
             grid += blocks(-(-nnz // part), WARPS)[0]
-        LOOK(indptr.dtype, indices.dtype, size)(
-            (grid,),
-            (BLOCK,),
-            (struct(indptr, indices, n_rows, n_cols, nnz), struct(*bins), np.int64(n_windows), np.int64(n_counted),
-             packed(sizes), NULL if data is None else data, np.int32(0 if data is None else data.itemsize),
-             data is not None and data.dtype in NARROWER, np.int32(part), self._words),
+        sample = (data, data.itemsize, int(data.dtype in NARROWER)) if data is not None else (None, 0, 0)
+        look = struct(
+            indptr, indices, n_rows, n_cols, nnz, *bins, sums, states, n_states if states else 0, n_windows, n_counted,
+            packed(sizes), *sample, part, self._memory.words, self._memory.pointer,
         )  # fmt: skip
-        if n_bins:
-            self._sums = prefix.sums(counts, self._words[self._n_words :])
+        LOOK(indptr.dtype, indices.dtype, size)((grid,), (BLOCK,), (look,))
+        if states:
+            prefix.add_up(counts[:n_sizes], counts[n_sizes:], self._sums)
 
     def found(self) -> Looked:
         """When the device is done."""
         (indptr, indices), wanted, size = self._arrays, self._wanted, self._wanted.block_size
-        words = read(self._words[: self._n_words])
-        first, last, bad_row, bad_position, unsorted, hole, n_values, n_narrow, empty, beyond, longest = words[:11].tolist()
+        cupy.cuda.get_current_stream().synchronize()
+        words = self._memory.numbers
+        found = words.tolist()
+        first, last, bad_row, bad_position, unsorted, hole, n_values, n_narrow, empty, beyond, longest = found[:11]
         largest = np.iinfo(np.int64).max
         measured = None
-        counted = words[WINDOWS:WORDS].tolist() if wanted.windows else []
+        counted = found[WINDOWS:MORE] if wanted.windows else []
         numbers = [n_values, empty, largest - beyond if indptr.size > 1 else 0, longest, *counted]
-        survey = Survey(indptr, indices, wanted.windows, numbers)
         if self._n_bins and not hole:
             end = self._n_bins + 1
             measured = Measured(
@@ -125,11 +121,16 @@ class Look:
             largest - bad_row if bad_row else -1,
             largest - bad_position if bad_position else -1,
             not (unsorted or hole),
-            survey,
+            Survey(indptr, indices, wanted.windows, numbers),
             measured,
             None if self._data is None else sample_of(self._data, words[WINDOWS - 1 : WINDOWS]),
-            words[WORDS:].tolist(),
+            found[MORE:],
         )
+
+
+def more() -> cupy.ndarray:
+    """(16,) int64, all 0: where kernels may count before a :class:`Look` on the same stream, which passes the numbers on."""
+    return _memory().more
 
 
 def sample_of(data: cupy.ndarray, found: np.ndarray) -> ValueSample:
@@ -140,14 +141,35 @@ def sample_of(data: cupy.ndarray, found: np.ndarray) -> ValueSample:
     return ValueSample(data, n_different, bool(changes))
 
 
-def packed(sizes: tuple[int, ...]) -> np.uint64:
+def packed(sizes: Sequence[int]) -> int:
     """Block sizes as kernels take them: a byte each."""
     assert len(sizes) <= MOST_SIZES
     assert all(WINDOW % size == 0 for size in sizes)
-    return np.uint64(sum(size << 8 * k for k, size in enumerate(sizes)))
+    return sum(size << 8 * k for k, size in enumerate(sizes))
+
+
+class _Memory:
+    """What a look on one stream of one device writes to: 0 before and after. It ends before the next one begins."""
+
+    def __init__(self) -> None:
+        self.words = cupy.zeros(WORDS + 1, np.int64)
+        self.more = self.words[MORE:WORDS]
+        self.numbers = np.frombuffer(cupy.cuda.alloc_pinned_memory(8 * WORDS), np.int64, WORDS)
+        self.pointer = self.numbers.ctypes.data  # the same for the device
 
 
 _of_thread = threading.local()
+
+
+def _memory() -> _Memory:
+    """That of the current stream and thread."""
+    known: dict[tuple[int, int], _Memory] = _of_thread.__dict__.setdefault("memory", {})
+    key = cupy.cuda.runtime.getDevice(), cupy.cuda.get_current_stream().ptr
+    if key not in known:
+        if len(known) > 64:  # streams come and go
+            known.clear()
+        known[key] = _Memory()
+    return known[key]
 
 
 def read(numbers: cupy.ndarray) -> np.ndarray:

@@ -20,5 +20,10 @@ def n_states(n: int) -> int:
 def sums(counts: cupy.ndarray, states: cupy.ndarray) -> cupy.ndarray:
     """``cupy.cumsum(counts)``, of counts (n,) int64 of which none is negative."""
     found = cupy.empty(counts.size, np.int64)
-    SUMS()(blocks(counts.size, THREADS * NUMBERS), (THREADS,), (counts, np.int64(counts.size), states, found))
+    add_up(counts, states, found)
     return found
+
+
+def add_up(counts: cupy.ndarray, states: cupy.ndarray, found: cupy.ndarray) -> None:
+    """:func:`sums` into an array that is there."""
+    SUMS()(blocks(counts.size, THREADS * NUMBERS), (THREADS,), (counts, np.int64(counts.size), states, found))

@@ -12,7 +12,7 @@ import numpy as np
 
 from ..core.tables import CSR, WARP, WINDOW, Measured, Wanted
 from .compiler import Kernel, blocks
-from .look import Look, packed, read
+from .look import Look, more, packed
 
 BLOCK = 256
 _POINTERS_AND_INDICES = [(pointer, index) for pointer in ("int32", "int64") for index in ("int32", "int64")]
@@ -46,12 +46,7 @@ class Windows:
             return {}
         csr, n_counted = self._csr, int(self._which[2])
         stride, n_bins = n_counted * (WINDOW // min(sizes)), n_counted * (WINDOW // WARP)
-        n_found, of_sizes = 2 * len(sizes), packed(sizes)
-        whole = max((size for size in sizes if self.single_rows[size] * size == self.nnz), default=0)
-        look = None
-        if whole:
-            look = Look(csr.indptr, csr.indices, csr.shape[1], Wanted(block_size=whole), checks=False, n_more=n_found)
-        found = cupy.zeros(n_found, np.int64) if look is None else look.more
+        found, of_sizes = more(), np.uint64(packed(sizes))
         n_blocks = cupy.empty(len(sizes) * stride, np.int32)
         BLOCKS(csr.indptr.dtype, csr.indices.dtype)(
             (stride, len(sizes)),
@@ -63,12 +58,10 @@ class Windows:
             (BLOCK,),
             (n_blocks, np.int64(n_bins), of_sizes, np.int64(stride), found),
         )
-        if look is None:
-            counts = read(found).tolist()
-        else:
-            looked = look.found()
-            counts, self.measured = looked.more, looked.measured
-        return dict(zip(sizes, zip(counts[::2], counts[1::2], strict=True), strict=True))
+        whole = max((size for size in sizes if self.single_rows[size] * size == self.nnz), default=0)
+        looked = Look(csr.indptr, csr.indices, csr.shape[1], Wanted(block_size=whole), checks=False).found()
+        counts, self.measured = looked.more, looked.measured
+        return dict(zip(sizes, zip(counts[::2], counts[1::2], strict=True), strict=False))
 
 
 def survey(
