@@ -73,15 +73,16 @@ __global__ void bbcsr_count_holes(const P* ptr, const I* indices, int64 n_rows, 
 //
 // mapping   one warp a bin, one thread a row
 // traffic   4 + 2 sizeof(I) a row
-// requires  totals (zeroed by the host): values, and columns of narrow bins
-// races     none: integer totals are added atomically; all else has one owner
+// requires  states, which are cleared for the kernel that adds sizes up
+// races     none: every number has one owner
 template <class I>
 __global__ void bbcsr_bins(const int* n_blocks, const I* col_low, const I* col_high, int64 n_rows, int block_size,
-                           BinSizes<I> bins, uint64* totals) {
+                           BinSizes<I> bins, int64* states, int n_states) {
+    const int64 thread = blockIdx.x * (int64)blockDim.x + threadIdx.x;
+    if (thread < n_states) states[thread] = 0;
     const int64 bin = warp_id(), block_row = min(bin * WARP + lane_id(), n_rows - 1) / block_size;
     int64 sizes[2];
     bins.put(bin, n_blocks[block_row], col_low[block_row], col_high[block_row], block_size, sizes);
-    add_to_totals(sizes, totals);
 }
 
 // bbcsr_fill: every bin's values and columns, padding included, in blocks of 1: entry k of a row is its slot k

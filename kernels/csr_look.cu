@@ -46,10 +46,10 @@ __device__ Entries entries_of(const Csr<P, I>& m, int64 row) {
     return 0 <= from && from <= end && end <= m.nnz ? Entries{from, end} : Entries{0, 0};
 }
 
-// Offsets, row lengths, and the bins where sizes are asked for; for blocks of B the rows of a block row should have the same
+// Offsets, row lengths, the rows of each bin that are not empty where these are asked for, and the same for its sizes; for blocks of B the rows of a block row should have the same
 // columns. One thread a row, one warp a bin.
 template <class P, class I, int B>
-__device__ void look_at_rows(const Csr<P, I>& m, int64 block, const BinSizes<I>& bins, uint64* found) {
+__device__ void look_at_rows(const Csr<P, I>& m, int64 block, const BinSizes<I>& bins, int64* n_filled, uint64* found) {
     const int64 row = block * THREADS + threadIdx.x;
     if (row == 0) {
         found[FIRST] = m.indptr[0];
@@ -67,6 +67,9 @@ __device__ void look_at_rows(const Csr<P, I>& m, int64 block, const BinSizes<I>&
     __shared__ int64 most, beyond_least;
     if (threadIdx.x == 0) most = beyond_least = 0;
     const int64 empty = __popc(__ballot_sync(FULL, row < m.n_rows && length == 0));
+    const int filled = __popc(__ballot_sync(FULL, length > 0));
+    if (n_filled && row == 0) n_filled[0] = 0;
+    if (n_filled && lane_id() == 0 && row < m.n_rows) n_filled[row / WARP + 1] = filled;
     add_to_totals<3>({sizes[0], sizes[1], empty}, found + PADDED);  // all threads wait in it
     if (lane_id() == 0) {
         atomicMax(&most, longest);
@@ -257,8 +260,11 @@ template <class P, class I>
 struct Look {
     Csr<P, I> csr;
     BinSizes<I> bins;  // n_values null: none
-    int64* sums;       // of both sizes, where there are so few that one block adds them up; else null,
-    int64* states;     // and this is cleared for the kernel that does
+    int64* n_filled;   // (n_bins + 1,), the first one 0: rows of each bin that are not empty; or null
+    const int64* counts;  // all of these sizes and rows, one after the other
+    int64 n_counts;
+    int64* sums;    // of them, where they are so few that one block adds them up; else null,
+    int64* states;  // and this is cleared for the kernel that does
     int64 n_states;
     int64 n_windows, n_counted;
     uint64 sizes;
@@ -288,7 +294,7 @@ __global__ void csr_look(Look<P, I> look) {
     if (thread < look.n_states) look.states[thread] = 0;
     const int64 of_rows = max(1ll, (m.n_rows + THREADS - 1) / THREADS), of_windows = look.n_counted * BINS;
     if (block < of_rows) {
-        look_at_rows<P, I, B>(m, block, look.bins, found);
+        look_at_rows<P, I, B>(m, block, look.bins, look.n_filled, found);
     } else if ((block -= of_rows) < of_windows) {
         const int64 first = first_row(block / BINS, look.n_windows, look.n_counted) + block % BINS * WARP;
         look_at_window(m, first, look.sizes, found);
@@ -311,7 +317,7 @@ __global__ void csr_look(Look<P, I> look) {
     __syncthreads();
     if (!is_last) return;
     __threadfence();
-    if (look.sums) put_sums(look.bins.n_values, 2 * (look.bins.n_bins + 1), look.sums);
+    if (look.sums) put_sums(look.counts, look.n_counts, look.sums);
     for (int i = threadIdx.x; i <= DONE; i += THREADS) {
         if (i < ALL_WORDS) look.host[i] = fresh(found + i);
         found[i] = 0;

@@ -2,37 +2,25 @@
 // numbered 0 .. n_rows - 1: ptr (n_rows + 1) has their offsets, row_id their numbers in the matrix, or is null where no
 // row is empty.
 
-// cvr_filled_rows: filled[row] = whether the row has a nonzero; total += these
-//
-// mapping   one thread a row
-// traffic   a row: sizeof(P) bytes read, 8 written
-// requires  total is zeroed by the host
-// races     a sum of integers, taken atomically, once a block
-template <class P>
-__global__ void cvr_filled_rows(const P* indptr, int64 n_rows, int64* filled, uint64* total) {
-    const int64 row = blockIdx.x * (int64)blockDim.x + threadIdx.x;
-    const bool has_any = row < n_rows && indptr[row] < indptr[row + 1];
-    if (row < n_rows) filled[row] = has_any;
-    add_to_totals<1>({__popc(__ballot_sync(FULL, has_any))}, total);
-}
-
 // cvr_split_rows: the non-empty rows' offsets and numbers, and the empty rows' numbers
 //
-// mapping   one thread a row; rank[row] is the number of non-empty rows up to and including this one
-// traffic   a row: 2 sizeof(P) + 8 bytes read, sizeof(P) + sizeof(I) written
+// mapping   one thread a row, one warp for WARP rows; filled[k] - filled[0] are the non-empty rows before those of warp k
+// traffic   a row: 2 sizeof(P) bytes read, sizeof(P) + sizeof(I) written
 // races     none
 template <class P, class I>
-__global__ void cvr_split_rows(const P* indptr, const int64* rank, int64 n_rows, P* ptr, I* row_id, I* empty_row) {
+__global__ void cvr_split_rows(const P* indptr, const int64* filled, int64 n_rows, P* ptr, I* row_id, I* empty_row) {
     const int64 row = blockIdx.x * (int64)blockDim.x + threadIdx.x;
+    const P begin = row < n_rows ? indptr[row] : P(0), end = row < n_rows ? indptr[row + 1] : P(0);
+    const unsigned have_any = __ballot_sync(FULL, begin < end);
     if (row >= n_rows) return;
-    const int64 before = row ? rank[row - 1] : 0;
-    if (rank[row] == before) {
-        empty_row[row - before] = (I)row;
-    } else {
-        ptr[before] = indptr[row];
+    const int64 before = filled[row / WARP] - filled[0] + __popc(have_any & ((1u << lane_id()) - 1));
+    if (begin < end) {
+        ptr[before] = begin;
         row_id[before] = (I)row;
+    } else {
+        empty_row[row - before] = (I)row;
     }
-    if (row == n_rows - 1) ptr[rank[row]] = indptr[n_rows];
+    if (row == n_rows - 1) ptr[before + (begin < end)] = end;
 }
 
 // The first nonzero of chunk k. With `snap` a cut moves to the nearest end of a group of n_lanes rows, or else of a row, if that
@@ -128,55 +116,57 @@ struct Lanes {
 // mapping   one warp a chunk, whose first lanes search the cuts before it, at its start and at its end
 // traffic   two columns and an offset a row; no values
 // requires  canonical CSR: a row's first column is its smallest
-// races     none: integer totals are added atomically; all else has one owner
+// races     none: every number has one owner
 //
-// sizes_of (4, n_chunks + 1), whose first column is 0, and totals (4,), both zeroed by the host, count: steps, records,
-// slots of narrow chunks, and rows that this chunk is the first to cut.
+// sizes_of (4, n_chunks + 1), whose first column is 0, counts: steps, records, slots of narrow chunks, and rows that this
+// chunk is the first to cut. `states` are cleared for the kernel that adds them up.
 template <class P, class I>
 __global__ void cvr_count(const P* ptr, const I* row_id, const I* indices, int64 n_rows, int64 nnz, int64 n_chunks,
-                          int n_lanes, bool snap, int64* chunk_ptr, int64* sizes_of, I* col_low, I* col_base, I* carry_row,
-                          uint64* totals) {
+                          int n_lanes, bool snap, int64* chunk_ptr, int64* sizes_of, int64* states, int n_states, I* col_low,
+                          I* col_base, I* carry_row) {
+    const int64 thread = blockIdx.x * (int64)blockDim.x + threadIdx.x;
+    if (thread < n_states) states[thread] = 0;
+    if (thread < 4) sizes_of[thread * (n_chunks + 1)] = 0;
     const int64 chunk = warp_id();
-    int64 sizes[4] = {0, 0, 0, 0};
-    if (chunk < n_chunks) {
-        const int lane = lane_id();
-        const int64 cut_of_lane = lane < 3 ? cut_at(chunk + lane - 1, ptr, n_rows, nnz, n_chunks, n_lanes, snap) : 0;
-        const int64 begin = shuffle(cut_of_lane, 1), end = shuffle(cut_of_lane, 2), cut_before = shuffle(cut_of_lane, 0);
-        Lanes<P> lanes(ptr, n_rows, begin, end, n_lanes);
-        const int64 first_row = lanes.next, last_row = lanes.last_row;
+    if (chunk >= n_chunks) return;
+    const int lane = lane_id();
+    const int64 cut_of_lane = lane < 3 ? cut_at(chunk + lane - 1, ptr, n_rows, nnz, n_chunks, n_lanes, snap) : 0;
+    const int64 begin = shuffle(cut_of_lane, 1), end = shuffle(cut_of_lane, 2), cut_before = shuffle(cut_of_lane, 0);
+    Lanes<P> lanes(ptr, n_rows, begin, end, n_lanes);
+    const int64 first_row = lanes.next, last_row = lanes.last_row;
 
-        I low = indices[begin], high = low;
-        for (int64 row = first_row + lane; row < last_row; row += WARP) {
-            low = min(low, indices[max((int64)ptr[row], begin)]);
-            high = max(high, indices[min((int64)ptr[row + 1], end) - 1]);
-        }
-        low = warp_min(low);
-        high = warp_max(high);
-
-        int steals = 0;
-        for (int step = 0; step < lanes.n_steps;) {
-            bool to_entry, fed_last;
-            int64 finished;
-            lanes.refill(step, to_entry, finished, fed_last, steals);
-            const int run = min(warp_min(lanes.count), lanes.n_steps - step);
-            lanes.count -= lanes.count == Lanes<P>::PADS ? 0 : run;
-            step += run;
-        }
-        const bool narrow = (int64)high - low < NARROW, cut = ptr[first_row] < begin;
-        sizes[0] = lanes.n_steps;
-        sizes[1] = last_row - first_row + steals;  // one record for each row and for each steal
-        sizes[2] = narrow ? sizes[0] * n_lanes : 0;
-        sizes[3] = cut && ptr[first_row] >= cut_before;  // the first chunk whose start cuts this row
-        if (lane == 0) {
-            for (int i = 0; i < 4; ++i) sizes_of[i * (n_chunks + 1) + chunk + 1] = sizes[i];
-            col_low[chunk] = low;
-            col_base[chunk] = narrow ? low : I(-1);
-            chunk_ptr[chunk] = begin;
-            if (chunk == n_chunks - 1) chunk_ptr[n_chunks] = end;
-            carry_row[chunk] = cut ? (row_id ? row_id[first_row] : (I)first_row) : I(-1);
-        }
+    I low = indices[begin], high = low;
+    for (int64 row = first_row + lane; row < last_row; row += WARP) {
+        low = min(low, indices[max((int64)ptr[row], begin)]);
+        high = max(high, indices[min((int64)ptr[row + 1], end) - 1]);
     }
-    add_to_totals(sizes, totals);
+    low = warp_min(low);
+    high = warp_max(high);
+
+    int steals = 0;
+    for (int step = 0; step < lanes.n_steps;) {
+        bool to_entry, fed_last;
+        int64 finished;
+        lanes.refill(step, to_entry, finished, fed_last, steals);
+        const int run = min(warp_min(lanes.count), lanes.n_steps - step);
+        lanes.count -= lanes.count == Lanes<P>::PADS ? 0 : run;
+        step += run;
+    }
+    const bool narrow = (int64)high - low < NARROW, cut = ptr[first_row] < begin;
+    const int64 sizes[4] = {
+        lanes.n_steps,
+        last_row - first_row + steals,  // one record for each row and for each steal
+        narrow ? (int64)lanes.n_steps * n_lanes : 0,
+        cut && ptr[first_row] >= cut_before,  // the first chunk whose start cuts this row
+    };
+    if (lane == 0) {
+        for (int i = 0; i < 4; ++i) sizes_of[i * (n_chunks + 1) + chunk + 1] = sizes[i];
+        col_low[chunk] = low;
+        col_base[chunk] = narrow ? low : I(-1);
+        chunk_ptr[chunk] = begin;
+        if (chunk == n_chunks - 1) chunk_ptr[n_chunks] = end;
+        carry_row[chunk] = cut ? (row_id ? row_id[first_row] : (I)first_row) : I(-1);
+    }
 }
 
 // Where the tables of every chunk begin, and for every cut row the run of chunks that carry into it.

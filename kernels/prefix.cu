@@ -2,7 +2,8 @@
 
 #include "prefix.cuh"
 
-// prefix_sums: sums[i] = counts[0] + ... + counts[i]. `state` is zeroed by the host: the next tile, and what each tile has
+// prefix_sums: sums[i] = counts[0] + ... + counts[i]; and where `host` is not null, its number k gets sums[(k + 1) * every - 1],
+// where a part of the counts ends. `state` is zeroed by the host: the next tile, and what each tile has
 // found out: nothing yet, its own sum (OWN), or that of all up to it (ALL)
 //
 // mapping   one thread block a tile of THREADS * U numbers, in the order in which blocks begin. So the tiles before one are
@@ -12,7 +13,7 @@
 // races     none: a word of `state` has one writer, and value and mark in one
 // source    D. Merrill, M. Garland, "Single-pass Parallel Prefix Scan with Decoupled Look-back", NVIDIA NVR-2016-002, 2016
 template <int THREADS, int U>
-__global__ void prefix_sums(const int64* counts, int64 n, uint64* state, int64* sums) {
+__global__ void prefix_sums(const int64* counts, int64 n, uint64* state, int64* sums, int64 every, int64* host) {
     constexpr uint64 OWN = 1, ALL = 2;
     constexpr int SHIFT = 2;
     __shared__ int64 tile, before;
@@ -38,6 +39,9 @@ __global__ void prefix_sums(const int64* counts, int64 n, uint64* state, int64* 
     }
     __syncthreads();
 #pragma unroll
-    for (int u = 0; u < U; ++u)
-        if (first + u < n) sums[first + u] = before + sum[u];
+    for (int u = 0; u < U; ++u) {
+        if (first + u >= n) break;
+        sums[first + u] = before + sum[u];
+        if (host && (first + u + 1) % every == 0) host[(first + u + 1) / every - 1] = before + sum[u];
+    }
 }

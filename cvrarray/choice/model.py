@@ -226,8 +226,8 @@ def windows_of(shape: tuple[int, int], nnz: int) -> tuple[int, int, tuple[int, .
 
 
 def wanted_of(shape: tuple[int, int], nnz: int) -> Wanted:
-    """What the choice looks at, and what a conversion to BBCSR with blocks of 1 would begin with."""
-    return Wanted(windows_of(shape, nnz), 1)
+    """What the choice looks at, and what a conversion to CVR, or to BBCSR with blocks of 1, would begin with."""
+    return Wanted(windows_of(shape, nnz), 1, filled=True)
 
 
 def _survey(csr: CSR, device: devices.Device, exact: bool) -> tuple[tuple[int, int, int, int], Any, bool]:

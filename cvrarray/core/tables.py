@@ -40,6 +40,8 @@ class Survey(NamedTuple):
     indices: Array
     asked: tuple[int, int, tuple[int, ...]] | None  # windows of rows, how many of them count, block sizes
     numbers: list[int]  # of all rows: padded slots, empty rows, the shortest, the longest row; then what windows have
+    filled: Array | None = None  # (n_bins + 1,) int64: rows that are not empty before each bin of 32, and as many more as the
+    # first one says
 
     def is_of(self, csr: CSR) -> bool:
         """Was it `csr` that was looked at?"""
@@ -51,6 +53,7 @@ class Wanted(NamedTuple):
 
     windows: tuple[int, int, tuple[int, ...]] | None = None  # windows of rows, how many of them count, block sizes
     block_size: int = 0  # bins of blocks of this size; 0: none
+    filled: bool = False  # how many rows are not empty
 
 
 NOTHING = Wanted()

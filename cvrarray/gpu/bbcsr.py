@@ -33,7 +33,7 @@ from .compiler import (
     update,
     vector_width,
 )
-from .look import Look, read
+from .look import Look, host
 
 BLOCK = 128  # threads, at least: four warps
 THREADS_OF_RUNS = 256  # that share a bin in ``bbcsr_values_runs``
@@ -294,8 +294,8 @@ def _measured_with_holes(csr: CSR, block_size: int, n_bins: int) -> Measured:
     """The bins of any blocks."""
     index, n_rows = csr.indices.dtype, np.int64(csr.shape[0])
     n_block_rows, n_sizes = -(-csr.shape[0] // block_size), 2 * (n_bins + 1)
-    counts, col_base = cupy.empty(n_sizes, np.int64), cupy.empty(n_bins, index)
-    totals = cupy.zeros(2 + prefix.n_states(n_sizes), np.int64)
+    n_states, (pointer, numbers) = prefix.n_states(n_sizes), host()
+    counts, col_base = cupy.empty(n_sizes + n_states, np.int64), cupy.empty(n_bins, index)
     n_blocks, columns = cupy.empty(n_block_rows, np.int32), cupy.empty(2 * n_block_rows, index)
     by_row = n_blocks, columns, columns[n_block_rows:]
     COUNT_HOLES(csr.indptr.dtype, index, block_size)(
@@ -303,11 +303,14 @@ def _measured_with_holes(csr: CSR, block_size: int, n_bins: int) -> Measured:
         (BLOCK,),
         (csr.indptr, csr.indices, n_rows, np.int64(n_block_rows), *by_row),
     )
-    bins = struct(n_bins, counts, counts[n_bins + 1 :], col_base)
-    BINS(index)(blocks(n_bins * WARP, 1024), (1024,), (*by_row, n_rows, np.int32(block_size), bins, totals))
-    sums = prefix.sums(counts, totals[2:])
-    n_values, n_narrow = read(totals[:2]).tolist()
     end = n_bins + 1
+    bins = struct(n_bins, counts, counts.data.ptr + 8 * end, col_base)
+    states = np.uint64(counts.data.ptr + 8 * n_sizes)
+    BINS(index)(blocks(n_bins * WARP, 1024), (1024,), (*by_row, n_rows, np.int32(block_size), bins, states, np.int32(n_states)))
+    sums = prefix.sums(counts, n_sizes, pointer, 2)
+    synchronize()
+    n_values, both = numbers[:2].tolist()
+    n_narrow = both - n_values
     return Measured(csr.indptr, csr.indices, block_size, sums[:end], sums[end:], col_base, n_values, n_narrow, True)
 
 

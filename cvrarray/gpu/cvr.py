@@ -10,8 +10,8 @@ from typing import Any
 import cupy
 import numpy as np
 
-from ..core.tables import CSR, WARP, CVRTables, Runs
-from . import distinct, prefix, segments, shared_memory, statistics, transposed
+from ..core.tables import CSR, WARP, CVRTables, Runs, Wanted
+from . import distinct, prefix, segments, shared_memory, transposed
 from .assembly import WORDS, as_words
 from .autotune import autotuned
 from .compiler import (
@@ -36,7 +36,7 @@ from .compiler import (
     update,
     vector_width,
 )
-from .look import read
+from .look import Look, host
 
 BLOCK = 128  # threads: four chunks
 #: Steps that are loaded before the first is multiplied, by the size of the product's dtype. As many warps fit a
@@ -65,7 +65,6 @@ WAVE, FEW_WAVES, LEAST_STEPS = (3880, 2910), 3, 12
 OFFSETS_AND_INDICES = [("int32", "int32"), ("int64", "int32"), ("int64", "int64")]
 INDICES = [("int32",), ("int64",)]
 
-FILLED_ROWS = Kernel("cvr_convert", "cvr_filled_rows", INDICES)
 SPLIT_ROWS = Kernel("cvr_convert", "cvr_split_rows", OFFSETS_AND_INDICES)
 COUNT = Kernel("cvr_convert", "cvr_count", OFFSETS_AND_INDICES)
 FILL = Kernel(
@@ -183,20 +182,24 @@ def convert(csr: CSR, n_lanes: int, n_chunks: int, split: str) -> CVRTables:
     n_rows = ptr.size - 1
     warps = blocks(n_chunks * WARP, BLOCK)
 
-    chunk_ptr = cupy.empty(n_chunks + 1, np.int64)
-    n_sizes = 4 * (n_chunks + 1)
-    zeros = cupy.zeros(4 + n_sizes + prefix.n_states(n_sizes), np.int64)
-    totals, counts, states = zeros[:4], zeros[4 : 4 + n_sizes], zeros[4 + n_sizes :]
     col_low, col_base, carry_row = (cupy.empty(n_chunks, index) for _ in range(3))
+    ends = [0] * 4
     if n_chunks:
+        n_sizes, chunk_ptr = 4 * (n_chunks + 1), cupy.empty(n_chunks + 1, np.int64)
+        n_states, (pointer, numbers) = prefix.n_states(n_sizes), host()
+        counts = cupy.empty(n_sizes + n_states, np.int64)
         COUNT(ptr.dtype, index)(
             warps,
             (BLOCK,),
             (ptr, row_id, csr.indices, np.int64(n_rows), np.int64(csr.nnz), np.int64(n_chunks), np.int32(n_lanes),
-             split == "rows", chunk_ptr, counts, col_low, col_base, carry_row, totals),
+             split == "rows", chunk_ptr, counts, np.uint64(counts.data.ptr + 8 * n_sizes), np.int32(n_states), col_low,
+             col_base, carry_row),
         )  # fmt: skip
-    sums = prefix.sums(counts, states)
-    t = _empty_tables(csr, n_lanes, n_chunks, read(totals).tolist(), (col_base, carry_row, empty_row))
+        sums = prefix.sums(counts, n_sizes, pointer, 4)
+        cupy.cuda.get_current_stream().synchronize()
+        ends = numbers[:4].tolist()
+    totals = [end - before for end, before in zip(ends, [0, *ends], strict=False)]
+    t = _empty_tables(csr, n_lanes, n_chunks, totals, (col_base, carry_row, empty_row))
     if n_chunks:
         offsets = struct(sums, col_base, carry_row, t.step_ptr, t.rec_ptr, t.col_ptr, t.cut_row, t.cut_ptr, n_chunks)
         FILL(ptr.dtype, index, csr.data.dtype)(
@@ -237,12 +240,10 @@ def _empty_tables(csr: CSR, n_lanes: int, n_chunks: int, totals: list[int], know
 
 def _without_empty_rows(csr: CSR) -> tuple[Any, cupy.ndarray, cupy.ndarray]:
     """The non-empty rows' numbers (null where that is all rows) and offsets, and the empty rows' numbers."""
-    index, n_rows, n_empty = csr.indices.dtype, csr.shape[0], statistics.empty_rows(csr)
-    if not n_rows or n_empty == 0:
-        return NULL, csr.indptr, cupy.empty(0, index)
-    zeros, counts = cupy.zeros(1 + prefix.n_states(n_rows), np.int64), cupy.empty(n_rows, np.int64)
-    FILLED_ROWS(csr.indptr.dtype)(blocks(n_rows, BLOCK), (BLOCK,), (csr.indptr, np.int64(n_rows), counts, zeros))
-    n_filled = read(zeros[:1]).item() if n_empty is None else n_rows - n_empty
+    index, n_rows, seen = csr.indices.dtype, csr.shape[0], csr.seen.survey
+    if n_rows and (seen is None or not seen.is_of(csr) or (seen.filled is None and seen.numbers[1])):
+        seen = Look(csr.indptr, csr.indices, csr.shape[1], Wanted(filled=True), checks=False).found().survey
+    n_filled = n_rows - seen.numbers[1] if n_rows else 0
     if n_filled == n_rows:
         return NULL, csr.indptr, cupy.empty(0, index)
     ptr, row_id, empty_row = (
@@ -251,7 +252,7 @@ def _without_empty_rows(csr: CSR) -> tuple[Any, cupy.ndarray, cupy.ndarray]:
         cupy.empty(n_rows - n_filled, index),
     )
     SPLIT_ROWS(csr.indptr.dtype, index)(
-        blocks(n_rows, BLOCK), (BLOCK,), (csr.indptr, prefix.sums(counts, zeros[1:]), np.int64(n_rows), ptr, row_id, empty_row)
+        blocks(n_rows, BLOCK), (BLOCK,), (csr.indptr, seen.filled, np.int64(n_rows), ptr, row_id, empty_row)
     )
     return row_id, ptr, empty_row
 

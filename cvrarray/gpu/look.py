@@ -74,16 +74,22 @@ class Look:
         self._arrays, self._wanted, self._data, self._memory = (indptr, indices), wanted, data, _memory()
         n_rows, nnz, size = indptr.size - 1, indices.size, max(1, wanted.block_size)
         n_windows, n_counted, sizes = wanted.windows or (0, 0, ())
-        self._n_bins = n_bins = -(-n_rows // WARP) if wanted.block_size else 0
-        bins: tuple[Any, ...] = 0, None, None, None
-        sums = states = None
-        if n_bins:
-            n_sizes = 2 * (n_bins + 1)
-            n_states = prefix.n_states(n_sizes) if n_bins > FEW_BINS else 0
-            counts, col_base = cupy.empty(n_sizes + n_states, np.int64), cupy.empty(n_bins, indices.dtype)
-            bins = n_bins, counts, counts.data.ptr + 8 * (n_bins + 1), col_base
-            self._col_base, self._sums = col_base, cupy.empty(n_sizes, np.int64)
-            sums, states = (None, counts.data.ptr + 8 * n_sizes) if n_states else (self._sums, None)
+        self._n_bins = n_bins = -(-n_rows // WARP)
+        has_sizes, has_filled = bool(wanted.block_size and n_bins), bool(wanted.filled and n_bins)
+        n_each, n_counts = n_bins + 1, (2 * has_sizes + has_filled) * (n_bins + 1)
+        n_states = prefix.n_states(n_counts) if n_bins > FEW_BINS else 0
+        self._sums = self._col_base = counts = states = None
+        bins: tuple[Any, ...] = n_bins, None, None, None
+        if n_counts:
+            counts = cupy.empty(n_counts + n_states, np.int64)
+            if not n_states:
+                self._sums = cupy.empty(n_counts, np.int64)
+        if has_sizes:
+            self._col_base = cupy.empty(n_bins, indices.dtype)
+            bins = n_bins, counts, counts.data.ptr + 8 * n_each, self._col_base
+        filled = counts.data.ptr + 8 * (n_counts - n_each) if has_filled else None
+        if n_states:
+            states = counts.data.ptr + 8 * n_counts
         part = PARTS[nnz >= MANY]
         grid = blocks(n_rows, BLOCK)[0] + BINS * n_counted + (data is not None)
         if size > 1:
@@ -92,12 +98,12 @@ class Look:
             grid += blocks(-(-nnz // part), WARPS)[0]
         sample = (data, data.itemsize, int(data.dtype in NARROWER)) if data is not None else (None, 0, 0)
         look = struct(
-            indptr, indices, n_rows, n_cols, nnz, *bins, sums, states, n_states if states else 0, n_windows, n_counted,
-            packed(sizes), *sample, part, self._memory.words, self._memory.pointer,
+            indptr, indices, n_rows, n_cols, nnz, *bins, filled, counts, n_counts, self._sums, states, n_states,
+            n_windows, n_counted, packed(sizes), *sample, part, self._memory.words, self._memory.pointer,
         )  # fmt: skip
         LOOK(indptr.dtype, indices.dtype, size)((grid,), (BLOCK,), (look,))
-        if states:
-            prefix.add_up(counts[:n_sizes], counts[n_sizes:], self._sums)
+        if n_states:
+            self._sums = prefix.sums(counts, n_counts)
 
     def found(self) -> Looked:
         """When the device is done."""
@@ -110,22 +116,29 @@ class Look:
         measured = None
         counted = found[WINDOWS:MORE] if wanted.windows else []
         numbers = [n_values, empty, largest - beyond if indptr.size > 1 else 0, longest, *counted]
-        if self._n_bins and not hole:
-            end = self._n_bins + 1
+        sums, end = self._sums, self._n_bins + 1
+        if self._col_base is not None and not hole:
             measured = Measured(
-                indptr, indices, size, self._sums[:end], self._sums[end:], self._col_base, n_values, n_narrow, False
+                indptr, indices, size, sums[:end], sums[end : 2 * end], self._col_base, n_values, n_narrow, False
             )
+        filled = sums[-end:] if wanted.filled and sums is not None else None
         return Looked(
             first,
             last,
             largest - bad_row if bad_row else -1,
             largest - bad_position if bad_position else -1,
             not (unsorted or hole),
-            Survey(indptr, indices, wanted.windows, numbers),
+            Survey(indptr, indices, wanted.windows, numbers, filled),
             measured,
             None if self._data is None else sample_of(self._data, words[WINDOWS - 1 : WINDOWS]),
             found[MORE:],
         )
+
+
+def host() -> tuple[int, np.ndarray]:
+    """Where memory begins to which kernels on the current stream may write for the host, and that as integers."""
+    memory = _memory()
+    return memory.pointer, memory.numbers
 
 
 def more() -> cupy.ndarray:

@@ -17,13 +17,16 @@ def n_states(n: int) -> int:
     return 1 + blocks(n, THREADS * NUMBERS)[0] if n else 0
 
 
-def sums(counts: cupy.ndarray, states: cupy.ndarray) -> cupy.ndarray:
-    """``cupy.cumsum(counts)``, of counts (n,) int64 of which none is negative."""
-    found = cupy.empty(counts.size, np.int64)
-    add_up(counts, states, found)
+def sums(counts: cupy.ndarray, n: int, host: int = 0, n_parts: int = 1) -> cupy.ndarray:
+    """``cupy.cumsum(counts[:n])``, of int64 of which none is negative. After them `counts` has :func:`n_states` zeros.
+
+    `host` is where memory of the host begins that gets the sum at the end of each of `n_parts` equal parts, or 0.
+    """
+    found = cupy.empty(n, np.int64)
+    states = np.uint64(counts.data.ptr + 8 * n)
+    SUMS()(
+        blocks(n, THREADS * NUMBERS),
+        (THREADS,),
+        (counts, np.int64(n), states, found, np.int64(n // n_parts), np.uint64(host)),
+    )
     return found
-
-
-def add_up(counts: cupy.ndarray, states: cupy.ndarray, found: cupy.ndarray) -> None:
-    """:func:`sums` into an array that is there."""
-    SUMS()(blocks(counts.size, THREADS * NUMBERS), (THREADS,), (counts, np.int64(counts.size), states, found))

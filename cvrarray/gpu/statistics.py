@@ -77,9 +77,3 @@ def survey(
         seen = Look(csr.indptr, csr.indices, csr.shape[1], Wanted(asked), checks=False).found().survey
     *lengths, counts = *seen.numbers[:4], seen.numbers[4:]
     return tuple(lengths), Windows(csr, n_windows, n_counted, sizes, counts)
-
-
-def empty_rows(csr: CSR) -> int | None:
-    """How many rows are empty, where the check of the CSR has counted them."""
-    seen = csr.seen.survey
-    return seen.numbers[1] if seen is not None and seen.is_of(csr) else None
