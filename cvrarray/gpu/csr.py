@@ -6,7 +6,8 @@ import cupy
 import numpy as np
 
 from ..core.tables import CSR, NOTHING, Seen, Wanted
-from . import distinct
+from . import distinct, sorting
+from .assembly import WORDS, as_words
 from .compiler import NULL, Kernel, blocks
 from .look import Look, Looked, more, read
 from .transposed import strided
@@ -16,6 +17,7 @@ BLOCK = 256
 MOVED = {4: np.dtype(np.float32), 8: np.dtype(np.float64), 16: np.dtype(np.complex128)}
 
 EXTENT = Kernel("csr", "csr_extent", [(row, col) for row in ("int32", "int64") for col in ("int32", "int64")])
+TAKE = Kernel("csr_sort", "csr_take", [(word,) for word in WORDS.values()])
 SUM_RUNS = Kernel(
     "csr", "csr_sum_runs", [(value,) for value in ("bool", "int8", "uint64", "float16", "float32", "complex64", "complex128")]
 )
@@ -98,17 +100,20 @@ def canonical(
 
     `ascends` is what :func:`extent` says, where it was asked.
     """
-    n_rows, n_cols = shape
+    n_rows = shape[0]
     if not val.size:
         return CSR(cupy.zeros(n_rows + 1, np.int64), col, val, shape)
     if ascends is None:
         _, ascends, csr = extent(row, col, val, shape)
         if csr is not None:  # nothing is to be moved
             return csr
-    if n_rows * n_cols < 2**63:  # one key a place: CuPy sorts integers by radix, but lexsort's pairs by comparison
-        order = cupy.argsort(row.astype(np.int64) * n_cols + col)  # stable
-    else:
-        order = cupy.lexsort(cupy.stack([col, row]))  # stable, by row, then column
+    entries = sorting.by_place(row, col, shape)
+    if entries is not None and not entries.has_duplicates and col.dtype == np.int32:
+        indices, data = cupy.empty(val.size, col.dtype), cupy.empty(val.size, val.dtype)
+        words = as_words(val)
+        TAKE(words.dtype)(strided(val.size), (BLOCK,), (entries.keys, np.int64(val.size), words, indices, as_words(data)))
+        return CSR(entries.indptr, indices, data, shape)
+    order = sorting.order_of(row, col, shape, entries)
     row, col = row[order], col[order]
     starts = cupy.flatnonzero(cupy.concatenate([cupy.ones(1, bool), (row[1:] != row[:-1]) | (col[1:] != col[:-1])]))
     if starts.size == val.size:

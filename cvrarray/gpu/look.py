@@ -13,7 +13,7 @@ import cupy
 import numpy as np
 
 from ..core.distinct import NARROWER
-from ..core.tables import WARP, WINDOW, Measured, Survey, ValueSample, Wanted
+from ..core.tables import NOTHING, WARP, WINDOW, Measured, Survey, ValueSample, Wanted
 from . import prefix
 from .compiler import Kernel, blocks, struct
 
@@ -69,7 +69,7 @@ class Look:
     """
 
     def __init__(
-        self, indptr: Any, indices: Any, n_cols: int, wanted: Wanted, *, checks: bool = True, data: Any = None
+        self, indptr: Any, indices: Any, n_cols: int, wanted: Wanted = NOTHING, *, checks: bool = True, data: Any = None
     ) -> None:
         self._arrays, self._wanted, self._data, self._memory = (indptr, indices), wanted, data, _memory()
         n_rows, nnz, size = indptr.size - 1, indices.size, max(1, wanted.block_size)
