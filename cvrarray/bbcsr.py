@@ -280,7 +280,8 @@ class BBCSRArray(FormatArray):
 
     @classmethod
     def _wants(cls, **keywords: Any) -> coercion.Wants:
-        return lambda shape, nnz: Wanted(block_size=keywords["block_size"])
+        size = integer(keywords.get("block_size", 6), "block_size", 1, WARP)
+        return lambda shape, nnz: Wanted(block_size=size)
 
     @classmethod
     def _n_slots(cls, tables: BBCSRTables) -> int:

@@ -1,5 +1,6 @@
 // CSR to BBCSR, and the row and column of every slot for the way back. B is the block size.
 
+#include "bbcsr_runs.cuh"
 #include "bins.cuh"
 
 // Merges the rows of one block row by block column. A block row has GROUP neighbouring threads of one warp (a power of
@@ -165,30 +166,33 @@ __global__ void bbcsr_fill(const P* ptr, const I* indices, const A* values, int6
     }
 }
 
-// bbcsr_columns: every bin's columns, padding included, of blocks without holes; bbcsr_values.cu writes the values
-//
-// mapping   a warp each for parts of a bin (blockIdx.y, and every gridDim.y-th after it), one thread a row, which reads the
-//           columns of the first row of its block row: neighbours share them
-// traffic   reads sizeof(I) / B bytes a nonzero, writes 2 or sizeof(I) a block and row
-// requires  no holes: rows of a block row have the same columns, and every B-th entry begins a block
-// races     none: a warp owns its bin
+// Where the columns of bins go.
+template <class I>
+struct Columns {
+    const int64* bin_rowptr;
+    const int64* narrow_ptr;
+    const I* col_base;
+    int64* col_ptr;
+    uint16* narrow;
+    I* wide;
+};
+
+// The columns of a bin, padding included, of blocks without holes, by a warp that takes every n_parts-th batch of them. A thread
+// has a row, and reads the columns of the first row of its block row: neighbours share them.
 template <class P, class I, int B>
-__global__ void bbcsr_columns(const P* ptr, const I* indices, int64 n_rows, int64 n_bins, const int64* bin_rowptr,
-                              const int64* narrow_ptr, const I* col_base, int64* col_ptr, uint16* col_narrow, I* col_wide) {
+__device__ void put_columns(int64 bin, int part, int n_parts, const P* ptr, const I* indices, int64 n_rows, const Columns<I>& to) {
     constexpr int BATCH = 8;
-    const int64 bin = warp_id();
-    if (bin >= n_bins) return;
     const int64 row = bin * WARP + lane_id(), first_row = row - row % B;
     const int length = row < n_rows ? (int)((ptr[row + 1] - ptr[row]) / B) : 0;
     if (row < n_rows) indices += ptr[first_row];
-    const int64 first = bin_rowptr[bin] / B;
-    const int bin_length = (int)((bin_rowptr[bin + 1] / B - first) / WARP);
-    const I base = col_base[bin];
-    const int64 narrow = narrow_ptr[bin] - narrow_ptr[0], start = base >= 0 ? narrow : first - narrow;
-    if (lane_id() == 0 && blockIdx.y == 0) col_ptr[bin] = start;
-    col_narrow += start + lane_id();
-    col_wide += start + lane_id();
-    for (int begin = blockIdx.y * BATCH; begin < bin_length; begin += gridDim.y * BATCH) {
+    const int64 first = to.bin_rowptr[bin] / B;
+    const int bin_length = (int)((to.bin_rowptr[bin + 1] / B - first) / WARP);
+    const I base = to.col_base[bin];
+    const int64 narrow = to.narrow_ptr[bin] - to.narrow_ptr[0], start = base >= 0 ? narrow : first - narrow;
+    if (lane_id() == 0 && part == 0) to.col_ptr[bin] = start;
+    uint16* col_narrow = to.narrow + start + lane_id();
+    I* col_wide = to.wide + start + lane_id();
+    for (int begin = part * BATCH; begin < bin_length; begin += n_parts * BATCH) {
         I col[BATCH];
 #pragma unroll
         for (int u = 0; u < BATCH; ++u) col[u] = begin + u < length ? indices[(int64)(begin + u) * B] / B : I(-1);
@@ -202,6 +206,31 @@ __global__ void bbcsr_columns(const P* ptr, const I* indices, int64 n_rows, int6
                 col_wide[slot] = col[u];
         }
     }
+}
+
+// bbcsr_columns: every bin's columns, of blocks without holes; bbcsr_values.cu writes the values of short rows
+//
+// mapping   one warp a bin
+// traffic   reads sizeof(I) / B bytes a nonzero, writes 2 or sizeof(I) a block and row
+// requires  no holes: rows of a block row have the same columns, and every B-th entry begins a block
+// races     none: a warp owns its bin
+template <class P, class I, int B>
+__global__ void bbcsr_columns(const P* ptr, const I* indices, int64 n_rows, int64 n_bins, Columns<I> to) {
+    const int64 bin = warp_id();
+    if (bin < n_bins) put_columns<P, I, B>(bin, 0, 1, ptr, indices, n_rows, to);
+}
+
+// bbcsr_fill_runs: every bin's columns and values, of blocks without holes and long rows
+//
+// mapping   a thread block a bin
+// traffic   that of bbcsr_columns and bbcsr_values_runs
+// requires  as these
+// races     none: a thread block owns its bin
+template <class P, class I, class W, int B, int THREADS, int CAP>
+__global__ void bbcsr_fill_runs(const P* ptr, const I* indices, const W* data, int64 n_rows, Columns<I> to, W* values) {
+    const int64 bin = blockIdx.x;
+    put_columns<P, I, B>(bin, threadIdx.x / WARP, THREADS / WARP, ptr, indices, n_rows, to);
+    copy_runs<P, W, THREADS, CAP>(bin, to.bin_rowptr, ptr, n_rows, data, values);
 }
 
 // bbcsr_fill_holes: every bin's values, columns and presence bits, padding included, of any matrix

@@ -35,15 +35,17 @@ struct Csr {
     int64 n_rows, n_cols, nnz;
 };
 
-// a row's entries; none where its offsets would lead astray, or beyond the last row
-struct Entries {
+// where a row's entries are
+struct Offsets {
     int64 from, end;
 };
+
+// none where the offsets would lead astray, or beyond the last row
 template <class P, class I>
-__device__ Entries entries_of(const Csr<P, I>& m, int64 row) {
+__device__ Offsets entries_of(const Csr<P, I>& m, int64 row) {
     if (row >= m.n_rows) return {0, 0};
     const int64 from = m.indptr[row], end = m.indptr[row + 1];
-    return 0 <= from && from <= end && end <= m.nnz ? Entries{from, end} : Entries{0, 0};
+    return 0 <= from && from <= end && end <= m.nnz ? Offsets{from, end} : Offsets{0, 0};
 }
 
 // Offsets, row lengths, the rows of each bin that are not empty where these are asked for, and the same for its sizes; for blocks of B the rows of a block row should have the same
@@ -56,7 +58,7 @@ __device__ void look_at_rows(const Csr<P, I>& m, int64 block, const BinSizes<I>&
         found[LAST] = m.indptr[m.n_rows];
     }
     if (row < m.n_rows && m.indptr[row] > m.indptr[row + 1]) atomicMax(found + BAD_ROW, (uint64)(MAX - row));
-    const Entries at = entries_of(m, row);
+    const Offsets at = entries_of(m, row);
     const int64 length = at.end - at.from, longest = warp_max(length), shortest = warp_min(row < m.n_rows ? length : MAX);
     int64 sizes[2] = {WARP * longest, 0};
     if (bins.n_values) {
@@ -87,11 +89,11 @@ __device__ void look_at_rows(const Csr<P, I>& m, int64 block, const BinSizes<I>&
 template <class P, class I>
 __device__ void look_at_window(const Csr<P, I>& m, int64 first, uint64 sizes, uint64* found) {
     constexpr int MOST = 8, LONG = 512;
-    const Entries own = entries_of(m, first + lane_id());
+    const Offsets own = entries_of(m, first + lane_id());
     const bool has_any = own.from < own.end;
     const int64 low = warp_min(has_any ? (int64)m.indices[own.from] : MAX);
     const int64 high = warp_max(has_any ? (int64)m.indices[own.end - 1] : -1ll), nonzeros = warp_sum(own.end - own.from);
-    int64 count[2 + MOST] = {};
+    int n_blocks[MOST] = {};
     for (int r = 0; r < WARP; ++r) {
         const int64 from = shuffle(own.from, r), end = shuffle(own.end, r);
         const bool is_long = end - from > LONG;
@@ -101,17 +103,17 @@ __device__ void look_at_window(const Csr<P, I>& m, int64 first, uint64 sizes, ui
 #pragma unroll
             for (int k = 0; k < MOST; ++k) {
                 const int size = size_at(sizes, k);
-                if (size) count[2 + k] += at == from || col / size != before / size;
+                if (size) n_blocks[k] += at == from || col / size != before / size;
             }
         }
     }
+    const bool is_first = threadIdx.x < WARP;
+    add_to_totals<2>({is_first ? nonzeros : 0, is_first && high - low < NARROW ? nonzeros : 0}, found + WINDOWS);
 #pragma unroll
-    for (int k = 0; k < MOST; ++k) count[2 + k] = warp_sum(count[2 + k]);
-    if (threadIdx.x / WARP == 0) {
-        count[0] = nonzeros;
-        count[1] = high - low < NARROW ? nonzeros : 0;
+    for (int k = 0; k < MOST; ++k) {
+        const int64 of_warp = warp_sum((int64)n_blocks[k]);
+        if (lane_id() == 0 && of_warp) atomicAdd(found + WINDOWS + 2 + k, (uint64)of_warp);
     }
-    add_to_totals(count, found + WINDOWS);
 }
 
 // the first i in [0, n) with ptr[i] >= key, n if there is none; searched by a warp, 32 parts at a time
@@ -192,49 +194,59 @@ __device__ void look_at_columns(const Csr<P, I>& m, int64 block, int part, uint6
     if (__any_sync(FULL, unsorted) && lane == 0) found[UNSORTED] = 1;
 }
 
-// Have all rows of a block row the same columns, which increase, lie in range, and are whole blocks? Then the CSR is canonical. A
-// warp reads the rows of a block row side by side.
+// Have all rows of a block row the same columns, which increase, lie in range, and are whole blocks? Then the CSR is canonical.
+// Warps stride over block rows, each reads the rows of one side by side; the next one's offsets are under way meanwhile.
 template <class P, class I, int B>
-__device__ void look_at_blocks(const Csr<P, I>& m, int64 block, uint64* found) {
-    constexpr int BATCH = B <= 2 ? 4 : B <= 3 ? 3 : B <= 6 ? 2 : 1;
+__device__ void look_at_blocks(const Csr<P, I>& m, int64 block, int64 n_blocks, uint64* found) {
+    constexpr int BATCH = B <= 2 ? 4 : B <= 3 ? 3 : B <= 6 ? 2 : 1, OTHERS = B <= 6 ? B : 4;  // loads in flight
     const int lane = lane_id();
-    const int64 row = (block * WARPS + threadIdx.x / WARP) * B;
-    if (row >= m.n_rows) return;
-    const int rows = (int)min((int64)B, m.n_rows - row);
-    const int64 from = m.indptr[row + min(lane, rows - 1)], end = m.indptr[row + min(lane, rows - 1) + 1];
-    const int64 first = shuffle(from, 0), length = shuffle(end, 0) - first;
-    bool full = __all_sync(FULL, end - from == length) && 0 <= first && 0 <= length && length <= m.n_cols && length % B == 0 &&
-                first <= m.nnz && length <= (m.nnz - first) / rows;
-    const I* columns = m.indices + first;
-    const uint64 limit = (uint64)m.n_cols;
-    typedef decltype(I(0) + 0u) Count;  // of 32 bits where they do
-    const Count size = (Count)length;
-    for (Count begin = lane; full && begin < size; begin += BATCH * WARP) {
-        I col[BATCH], before[BATCH], other[BATCH][B];
+    const int64 stride = n_blocks * WARPS * B;
+    int64 row = (block * WARPS + threadIdx.x / WARP) * B;
+    Offsets next = {0, 0};
+    auto load = [&](int64 first) {
+        const int64 own = min(first + min(lane, B - 1), m.n_rows - 1);
+        if (first < m.n_rows) next = {m.indptr[own], m.indptr[own + 1]};
+    };
+    for (load(row); row < m.n_rows; row += stride) {
+        const Offsets at = next;
+        load(row + stride);
+        const int rows = (int)min((int64)B, m.n_rows - row);
+        const int64 first = shuffle(at.from, 0), length = shuffle(at.end, 0) - first;
+        bool full = __all_sync(FULL, at.end - at.from == length) && 0 <= first && 0 <= length && length <= m.n_cols &&
+                    length % B == 0 && first <= m.nnz && length <= (m.nnz - first) / rows;
+        const I* columns = m.indices + first;
+        const uint64 limit = (uint64)m.n_cols;
+        typedef decltype(I(0) + 0u) Count;  // of 32 bits where they do
+        const Count size = (Count)length;
+        for (Count begin = lane; full && begin < size; begin += BATCH * WARP) {
+            I col[BATCH], before[BATCH];
+            bool alike = true;
 #pragma unroll
-        for (int u = 0; u < BATCH; ++u) {
-            const Count k = begin + u * WARP;
-            col[u] = k < size ? columns[k] : I(0);
-            before[u] = 0 < k && k < size ? columns[k - 1] : I(-1);
+            for (int u = 0; u < BATCH; ++u) {
+                const Count k = min(begin + u * WARP, size - 1);
+                col[u] = columns[k];
+                before[u] = k ? columns[k - 1] : I(-1);
+#pragma unroll OTHERS
+                for (int i = 1; i < B; ++i) alike &= columns[min(i, rows - 1) * length + k] == col[u];
+            }
 #pragma unroll
-            for (int i = 1; i < B; ++i) other[u][i] = k < size && i < rows ? columns[i * length + k] : col[u];
+            for (int u = 0; u < BATCH; ++u) {
+                const Count k = min(begin + u * WARP, size - 1);
+                alike &= (uint64)(int64)col[u] < limit && (Count)col[u] % B == k % B &&
+                         (k % B ? before[u] == col[u] - 1 : before[u] < col[u]);
+            }
+            full = alike;
         }
-#pragma unroll
-        for (int u = 0; u < BATCH; ++u) {
-            const Count k = begin + u * WARP;
-            if (k >= size) break;
-            full &= (uint64)(int64)col[u] < limit && (Count)col[u] % B == k % B &&
-                    (k % B ? before[u] == col[u] - 1 : before[u] < col[u]);
-#pragma unroll
-            for (int i = 1; i < B; ++i) full &= other[u][i] == col[u];
+        if (__any_sync(FULL, !full)) {
+            if (lane == 0) found[HOLE] = 1;
+            return;
         }
     }
-    if (!full) found[HOLE] = 1;
 }
 
 // prefix sums of `n` counts that other blocks have written, by one block
 __device__ inline void put_sums(const int64* counts, int64 n, int64* sums) {
-    constexpr int U = 8;
+    constexpr int U = 4;
     int64 next[U], before = 0;
     auto load = [&](int64 first) {
 #pragma unroll
@@ -271,42 +283,42 @@ struct Look {
     const void* values;
     int64 value_size;  // 0: no sample
     int64 are_double;
-    int64 part;   // nonzeros that a warp checks
+    int64 part;     // nonzeros that a warp checks
+    int64 n_blocks;  // thread blocks that look at columns
     uint64* found;  // all 0, as it is again afterwards
     uint64* host;   // gets the words of it
 };
 
 // csr_look: offsets, rows, bins, windows, a sample of the values, and columns: see the functions above
 //
-// mapping   each thread block does one of these: so many for rows, then for windows, one for the sample, then for columns; B
-//           above 1 asks for blocks of B instead of columns. The block that is done last adds up sizes, and passes on the words
+// mapping   each thread block does one of these: what takes long comes first. B above 1 asks for blocks of B instead of
+//           columns. The block that is done last adds up sizes, and passes on the words
 // traffic   sizeof(P) bytes a row and sizeof(I) a nonzero; where bins are asked for, two columns a row
 // requires  indptr has n_rows + 1 entries, which may be wrong: nothing is read by wrong ones
 // races     sums and maxima of integers, taken atomically, and flags: whoever writes one writes 1; bins have one owner. What
 //           blocks write they write before they count themselves as done
 template <class P, class I, int B>
-__global__ void csr_look(Look<P, I> look) {
+__global__ void __launch_bounds__(THREADS, B == 1 ? 4 : 5) csr_look(Look<P, I> look) {
     constexpr int BINS = ROWS / WARP, N_SAMPLED = 512;
     const Csr<P, I>& m = look.csr;
     uint64* found = look.found;
     int64 block = blockIdx.x;
     const int64 thread = block * THREADS + threadIdx.x;
     if (thread < look.n_states) look.states[thread] = 0;
-    const int64 of_rows = max(1ll, (m.n_rows + THREADS - 1) / THREADS), of_windows = look.n_counted * BINS;
-    if (block < of_rows) {
-        look_at_rows<P, I, B>(m, block, look.bins, look.n_filled, found);
-    } else if ((block -= of_rows) < of_windows) {
+    const int64 of_windows = look.n_counted * BINS, of_values = look.value_size > 0;
+    if (block < of_windows) {
         const int64 first = first_row(block / BINS, look.n_windows, look.n_counted) + block % BINS * WARP;
         look_at_window(m, first, look.sizes, found);
-    } else if ((block -= of_windows) == 0 && look.value_size) {
+    } else if ((block -= of_windows) < of_values) {
         int* sample = reinterpret_cast<int*>(found + SAMPLE);
         sample_values<N_SAMPLED, THREADS>(look.values, m.nnz, (int)look.value_size, look.are_double, sample);
-    } else {
-        block -= look.value_size > 0;
+    } else if ((block -= of_values) < look.n_blocks) {
         if (B == 1)
             look_at_columns(m, block, (int)look.part, found);
         else
-            look_at_blocks<P, I, B>(m, block, found);
+            look_at_blocks<P, I, B>(m, block, look.n_blocks, found);
+    } else {
+        look_at_rows<P, I, B>(m, block - look.n_blocks, look.bins, look.n_filled, found);
     }
     __shared__ bool is_last;
     __syncthreads();

@@ -141,10 +141,11 @@ def asarray(
     if array is not None:
         array = encoding.encoded(array) if encodes else array
         return _explained(array, array.plan)
-    csr = placed(obj, device, dtype, wanted_of if format == "auto" else None)
     given = {} if encodes else {"values": values}  # a format of another package need not know the keyword
     if format != "auto":
-        return formats.named(format)(csr, **given, **parameters)
+        cls = formats.named(format)
+        return cls(placed(obj, device, dtype, cls._wants(**parameters)), **given, **parameters)
+    csr = placed(obj, device, dtype, wanted_of)
     stats, csr = looked_at(csr, exact=False)
     plan = choose(stats, devices.of(csr.data).kind, columns)
     cls = formats.named(plan.format)

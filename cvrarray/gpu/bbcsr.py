@@ -36,8 +36,7 @@ from .compiler import (
 from .look import Look, host
 
 BLOCK = 128  # threads, at least: four warps
-THREADS_OF_RUNS = 256  # that share a bin in ``bbcsr_values_runs``
-PARTS_OF_COLUMNS = 4  # warps that share a bin in ``bbcsr_columns``
+THREADS_OF_RUNS = 256  # that share a bin of long rows
 #: Rows with more than LONG entries are long. Their columns may be far apart (:func:`is_far`).
 LONG, FEW_WARPS = 40, 32
 #: Where all warps read the same parts of x (:func:`reads_alike`), in rows of more than ALIKE_FROM entries: each warp that
@@ -114,6 +113,12 @@ FILL = Kernel(
     lambda pointer, index, value: (pointer, index, value, tiles_in_a_block(value, index)),
 )
 COLUMNS = Kernel("bbcsr_convert", "bbcsr_columns", COUNTED)
+FILL_RUNS = Kernel(
+    "bbcsr_convert",
+    "bbcsr_fill_runs",
+    [("int32", "int32", word, 3) for word in WORDS.values()] + [("int64", "int64", "uint64", 6)],
+    lambda pointer, index, word, size: (pointer, index, word, size, THREADS_OF_RUNS, numbers_of_runs(word)),
+)
 FILL_HOLES = Kernel(
     "bbcsr_convert",
     "bbcsr_fill_holes",
@@ -238,40 +243,53 @@ def convert(csr: CSR, block_size: int) -> BBCSRTables:
     n_rows, n_bins = csr.shape[0], -(-csr.shape[0] // WARP)
     pointer, index, value = csr.indptr.dtype, csr.indices.dtype, csr.data.dtype
     *_, bin_rowptr, narrow_ptr, col_base, n_values, n_narrow, has_holes = _measured(csr, block_size)
-    n_columns, bits, data = n_values // block_size, mask_dtype(block_size), cupy.empty(n_values, value)
-    is_whole = n_bins > 0 and block_size > 1 and not has_holes
-    if is_whole:  # most of the device's work; the host goes on in the meantime
-        _fill_values(bin_rowptr, n_rows, csr.indptr, csr.data, data)
+    n_columns, bits = n_values // block_size, mask_dtype(block_size)
     tables = BBCSRTables(
         shape=csr.shape,
         nnz=csr.nnz,
         block_size=block_size,
         bin_rowptr=bin_rowptr,
-        data=data,
+        data=cupy.empty(n_values, value),
         col_base=col_base,
         col_ptr=cupy.empty(n_bins, np.int64),
         col_narrow=cupy.empty(n_narrow, np.uint16),
         col_wide=cupy.empty(n_columns - n_narrow, index),
         present=cupy.empty(n_columns, bits) if has_holes else None,
     )
-    sizes = np.int64(n_rows), np.int64(n_bins)
-    offsets, columns = (bin_rowptr, narrow_ptr, col_base, tables.col_ptr), (tables.col_narrow, tables.col_wide)
-    inputs = (csr.indptr, csr.indices, csr.data, *sizes, *offsets, tables.data, *columns)
-    if n_bins and has_holes:
-        FILL_HOLES(pointer, index, value, block_size)(
-            blocks(-(-n_bins * WARP // block_size) * group(block_size), BLOCK), (BLOCK,), (*inputs, tables.present)
-        )
-    elif is_whole:
-        COLUMNS(pointer, index, block_size)(
-            (*blocks(n_bins * WARP, BLOCK), PARTS_OF_COLUMNS),
-            (BLOCK,),
-            (csr.indptr, csr.indices, *sizes, *offsets, *columns),
-        )
-    elif n_bins:
-        warps = tiles_in_a_block(value, index)
-        FILL(pointer, index, value)(blocks(n_bins * WARP, warps * WARP), (warps * WARP,), inputs)
+    if not n_bins:
+        return tables
+    if block_size > 1 and not has_holes:
+        _fill_blocks(csr, tables, narrow_ptr)
+    else:
+        inputs = (
+            csr.indptr, csr.indices, csr.data, np.int64(n_rows), np.int64(n_bins), bin_rowptr, narrow_ptr, col_base,
+            tables.col_ptr, tables.data, tables.col_narrow, tables.col_wide,
+        )  # fmt: skip
+        if has_holes:
+            FILL_HOLES(pointer, index, value, block_size)(
+                blocks(-(-n_bins * WARP // block_size) * group(block_size), BLOCK), (BLOCK,), (*inputs, tables.present)
+            )
+        else:
+            warps = tiles_in_a_block(value, index)
+            FILL(pointer, index, value)(blocks(n_bins * WARP, warps * WARP), (warps * WARP,), inputs)
     synchronize()
     return tables
+
+
+def _fill_blocks(csr: CSR, t: BBCSRTables, narrow_ptr: cupy.ndarray) -> None:
+    """Columns and values of blocks of 2 or more without holes."""
+    n_rows, n_bins, how = np.int64(csr.shape[0]), t.col_base.size, (csr.indptr.dtype, csr.indices.dtype)
+    columns = struct(t.bin_rowptr, narrow_ptr, t.col_base, t.col_ptr, t.col_narrow, t.col_wide)
+    if has_long_rows(t.data, n_bins):
+        data, values = as_words(csr.data), as_words(t.data)
+        FILL_RUNS(*how, data.dtype, t.block_size)(
+            (n_bins,), (THREADS_OF_RUNS,), (csr.indptr, csr.indices, data, n_rows, columns, values)
+        )
+    else:
+        _fill_values(t, csr.indptr, csr.data, t.data)
+        COLUMNS(*how, t.block_size)(
+            blocks(n_bins * WARP, BLOCK), (BLOCK,), (csr.indptr, csr.indices, n_rows, np.int64(n_bins), columns)
+        )
 
 
 def _measured(csr: CSR, block_size: int) -> Measured:
@@ -585,7 +603,7 @@ def fill(tables: BBCSRTables, starts: cupy.ndarray, data: cupy.ndarray, values: 
     `starts` (n_rows + 1,) int64: its row offsets.
     """
     if tables.present is None:
-        _fill_values(tables.bin_rowptr, tables.shape[0], starts, data, values)
+        _fill_values(tables, starts, data, values)
         return
     t, data, values = tables, as_words(data), as_words(values)
     sizes = np.int64(t.shape[0]), np.int64(t.col_base.size)
@@ -596,16 +614,21 @@ def fill(tables: BBCSRTables, starts: cupy.ndarray, data: cupy.ndarray, values: 
     )
 
 
-def _fill_values(bin_rowptr: cupy.ndarray, n_rows: int, starts: cupy.ndarray, data: cupy.ndarray, values: cupy.ndarray) -> None:
+def _fill_values(tables: BBCSRTables, starts: cupy.ndarray, data: cupy.ndarray, values: cupy.ndarray) -> None:
     """:func:`fill` of a structure without holes; the row offsets may have 32 bits."""
-    data, values = as_words(data), as_words(values)
-    n_bins, how = bin_rowptr.size - 1, (starts.dtype, values.dtype)
-    if values.size > LONG * WARP * n_bins:
-        VALUES_RUNS(*how)((n_bins,), (THREADS_OF_RUNS,), (bin_rowptr, starts, np.int64(n_rows), data, values))
+    t, data, values = tables, as_words(data), as_words(values)
+    n_bins, how = t.col_base.size, (starts.dtype, values.dtype)
+    if has_long_rows(values, n_bins):
+        VALUES_RUNS(*how)((n_bins,), (THREADS_OF_RUNS,), (t.bin_rowptr, starts, np.int64(t.shape[0]), data, values))
     else:
         warps = warps_of_tiles(values.dtype)
-        sizes = np.int64(n_rows), np.int64(n_bins)
-        VALUES(*how)(blocks(n_bins * WARP, warps * WARP), (warps * WARP,), (bin_rowptr, starts, *sizes, data, values))
+        sizes = np.int64(t.shape[0]), np.int64(n_bins)
+        VALUES(*how)(blocks(n_bins * WARP, warps * WARP), (warps * WARP,), (t.bin_rowptr, starts, *sizes, data, values))
+
+
+def has_long_rows(values: cupy.ndarray, n_bins: int) -> bool:
+    """Whether runs of whole rows of a value table are long enough to be read as such."""
+    return bool(values.size > LONG * WARP * n_bins)
 
 
 def numbers_of_runs(word: np.dtype) -> int:

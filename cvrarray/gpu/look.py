@@ -15,11 +15,13 @@ import numpy as np
 from ..core.distinct import NARROWER
 from ..core.tables import NOTHING, WARP, WINDOW, Measured, Survey, ValueSample, Wanted
 from . import prefix
-from .compiler import Kernel, blocks, struct
+from .compiler import Kernel, blocks, processors, struct
 
 BLOCK, WARPS = 256, 8  # threads, warps
 #: Nonzeros that a warp checks: more where there are enough of them to fill the device.
-PARTS, MANY = (1024, 4096), 1 << 23
+PARTS, MANY = (1024, 2048), 1 << 22
+#: Thread blocks a multiprocessor that look at blocks of 2 or more, at most: as many as it holds.
+AT_ONCE = 5
 BINS = WINDOW // WARP  #: of a window
 MOST_SIZES = 8  #: block sizes that the kernel takes
 FEW_BINS = 4096  #: whose sizes one thread block adds up; those of more have a kernel
@@ -91,15 +93,17 @@ class Look:
         if n_states:
             states = counts.data.ptr + 8 * n_counts
         part = PARTS[nnz >= MANY]
-        grid = blocks(n_rows, BLOCK)[0] + BINS * n_counted + (data is not None)
+        n_blocks = 0
         if size > 1:
-            grid += blocks(-(-n_rows // size), WARPS)[0]
+            device = cupy.cuda.runtime.getDevice()
+            n_blocks = min(blocks(-(-n_rows // size), WARPS)[0], AT_ONCE * processors(device))
         elif checks and nnz:
-            grid += blocks(-(-nnz // part), WARPS)[0]
+            n_blocks = blocks(-(-nnz // part), WARPS)[0]
+        grid = BINS * n_counted + (data is not None) + n_blocks + blocks(n_rows, BLOCK)[0]
         sample = (data, data.itemsize, int(data.dtype in NARROWER)) if data is not None else (None, 0, 0)
         look = struct(
             indptr, indices, n_rows, n_cols, nnz, *bins, filled, counts, n_counts, self._sums, states, n_states,
-            n_windows, n_counted, packed(sizes), *sample, part, self._memory.words, self._memory.pointer,
+            n_windows, n_counted, packed(sizes), *sample, part, n_blocks, self._memory.words, self._memory.pointer,
         )  # fmt: skip
         LOOK(indptr.dtype, indices.dtype, size)((grid,), (BLOCK,), (look,))
         if n_states:
