@@ -298,7 +298,7 @@ struct Look {
 // races     sums and maxima of integers, taken atomically, and flags: whoever writes one writes 1; bins have one owner. What
 //           blocks write they write before they count themselves as done
 template <class P, class I, int B>
-__global__ void __launch_bounds__(THREADS, B == 1 ? 4 : 5) csr_look(Look<P, I> look) {
+__global__ __launch_bounds__(THREADS, B == 1 ? 4 : 5) void csr_look(Look<P, I> look) {
     constexpr int BINS = ROWS / WARP, N_SAMPLED = 512;
     const Csr<P, I>& m = look.csr;
     uint64* found = look.found;
