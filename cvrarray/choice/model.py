@@ -8,6 +8,7 @@ were measured and are constants on the formats' pages: see ``docs/decisions/0005
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -202,6 +203,7 @@ def _rounded(microseconds: float) -> str:
     return f"{microseconds:,.0f}" if microseconds >= 100 else f"{microseconds:.2g}"
 
 
+@lru_cache(256)
 def _label(name: str) -> str:
     cls, keywords = of_variant(name)
     return ", ".join([cls.format, *(f"{key.replace('_', ' ')} {value}" for key, value in keywords.items())])

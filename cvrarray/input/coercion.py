@@ -491,7 +491,8 @@ def _as_array(values: Any, name: str) -> Any:
 
 def _as_values(data: Any) -> Any:
     """Values in native byte order, contiguous."""
-    return _contiguous(data.astype(check_dtype(data.dtype), copy=False))
+    dtype = check_dtype(data.dtype)
+    return _contiguous(data if data.dtype == dtype else data.astype(dtype))
 
 
 def as_integers(index: Any, name: str) -> Any:
@@ -509,7 +510,7 @@ def as_integers(index: Any, name: str) -> Any:
 def _contiguous(array: Any) -> Any:
     """A contiguous NumPy or CuPy array, `array` itself where it is one."""
     # most are: asking is quicker than a call that does nothing
-    if type(array) is np.ndarray and array.flags.c_contiguous:
+    if (type(array) is np.ndarray or not isinstance(array, np.ndarray)) and array.flags.c_contiguous:
         return array
     return devices.of(array).xp.ascontiguousarray(array)
 
