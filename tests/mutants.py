@@ -272,7 +272,7 @@ def change(mutant: Mutant) -> None:
     from numba.core.dispatcher import Dispatcher
     from numba.core.typing.templates import _IntrinsicTemplate
 
-    from cvrarray.cpu.runtime import lowering, native
+    from cvrarray.cpu.runtime import native, pipeline
 
     path = ROOT / mutant.path
     whole = compile(mutant.applied(path.read_text()), str(path), "exec", dont_inherit=True)
@@ -296,7 +296,7 @@ def change(mutant: Mutant) -> None:
     for template in _IntrinsicTemplate.__subclasses__():
         template._impl_cache.clear()
         template._overload_cache.clear()
-    lowering.KNOWN.clear()
+    pipeline.KNOWN.clear()
     native._addresses.clear()
 
 

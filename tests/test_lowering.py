@@ -10,10 +10,10 @@ import pytest
 #: Products of another process, and whether the wrapper that was compiled is ours.
 PRODUCTS = """
 import sys, numpy as np, scipy.sparse as sp, cvrarray
-from cvrarray.cpu.runtime import entry, lowering
+from cvrarray.cpu.runtime import entry, pipeline
 
-assert lowering.IS_TRIED, f"tests must run with a Numba of {lowering.TRIED}"
-lowering.IS_TRIED = sys.argv[1] == "tried"
+assert pipeline.IS_TRIED, f"tests must run with a Numba of {pipeline.TRIED}"
+pipeline.IS_TRIED = sys.argv[1] == "tried"
 built, build = [], entry.Wrapper.build
 entry.Wrapper.build = lambda self: (built.append(self), build(self))[1]
 S = sp.random_array((60, 50), density=0.1, format="csr", rng=np.random.default_rng(0))

@@ -376,7 +376,8 @@ def _compute(ufunc: np.ufunc, operands: Any, kwargs: dict[str, Any], dtypes: lis
         operands = [v if hasattr(v, "dtype") or t != np.float16 else t.type(v) for v, t in zip(operands, taken, strict=False)]
         taken = [coercion.wide(dtype) for dtype in taken]
     operands = [v.astype(t, copy=False) if hasattr(v, "dtype") else v for v, t in zip(operands, taken, strict=False)]
-    shape = np.broadcast_shapes(*(np.shape(v) for v in operands))
+    shapes = [v.shape for v in operands if getattr(v, "ndim", 0)]
+    shape = shapes[0] if len(shapes) == 1 else np.broadcast_shapes(*shapes)
     if xp is np and ufunc.nout == len(shape) == 1 and taken[-1] == dtypes[0]:
         # at a cache line, as an array's values shall be
         out = devices.CPU.backend("runtime.memory").empty(shape[0], dtypes[0])

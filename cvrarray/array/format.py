@@ -26,6 +26,8 @@ from .values import Structure, same_tables
 LIVING: WeakValueDictionary[int, FormatArray] = WeakValueDictionary()
 _NUMBERS = itertools.count(1)
 
+SHORT = 64  #: entries of a table that lies anywhere: finding a cache line takes longer than what it saves
+
 #: Every format that is known, by name, in the order in which they are compared.
 FORMATS: dict[str, type[FormatArray]] = {}
 
@@ -165,9 +167,7 @@ class FormatArray(SparseArray):
         """Become the array around `tables`: what every constructor ends with."""
         self._tables = tables
         self._open(devices.of(self._values(tables)), plan)
-        for table in tables:  # immutable; and one kind of array for Numba, whether converted or mapped from a file
-            if isinstance(table, np.ndarray):
-                table.setflags(False)  # type: ignore[call-arg]  # by position: half the time, and there are many tables
+        _protect(tables)
 
     def _open(self, target: devices.Device, plan: str | None = None) -> None:
         """Become an array on `target` that knows nothing but its matrix."""
@@ -329,8 +329,11 @@ class FormatArray(SparseArray):
             values = self._target.xp.ascontiguousarray(values)
         elif values.ctypes.data % 64 or not values.flags.c_contiguous:  # the CPU's kernels want it at a cache line
             values = _aligned(values, self._target)
-        array = self._from_tables(encoding.with_values(type(self), self._tables, values, distinct))
+        array = object.__new__(type(self))
+        array._tables = tables = encoding.with_values(type(self), self._tables, values, distinct)
+        array._open(self._target)
         array._structure = self._structure
+        _protect([self._values(tables), encoding.table(tables)])  # the others are
         return array
 
     def _empty_values(self, dtype: np.dtype) -> Any:
@@ -618,13 +621,23 @@ class FormatArray(SparseArray):
         raise NotImplementedError
 
 
+def _protect(tables: Iterable[Any]) -> None:
+    """Make tables in host memory immutable; and one kind of array for Numba, whether converted or mapped from a file."""
+    for table in tables:
+        if isinstance(table, np.ndarray):
+            table.setflags(False)  # type: ignore[call-arg]  # by position: half the time, and there are many tables
+
+
 def joined(arrays: Any) -> Any:
-    """1-D or 2-D arrays on one device one after the other, placed as :func:`_empty` does."""
+    """1-D or 2-D arrays on one device one after the other, placed as :func:`_empty` does; short ones anywhere."""
     first = arrays[0]
     target = devices.of(first)
     if target.kind == "cuda":
         return target.xp.concatenate(arrays)
-    out = _empty(sum([array.size for array in arrays]), first.dtype, target)
+    size = sum([array.size for array in arrays])
+    if size <= SHORT:
+        return np.concatenate(arrays)
+    out = _empty(size, first.dtype, target)
     return np.concatenate(arrays, out=out if first.ndim == 1 else out.reshape(-1, *first.shape[1:]))
 
 

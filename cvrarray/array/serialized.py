@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import pickle
 from collections.abc import Sequence
+from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,8 @@ PLAIN_VERSION = 1  #: that of all other arrays
 
 _SMALL = 1 << 14  #: bytes below which a pickle joins tables: a buffer of its own costs more than a copy
 _ALIGNMENT = 64  #: of tables on a CPU: a cache line
+_PAD = bytes(_ALIGNMENT)
+_ENCODER = json.JSONEncoder(check_circular=False, separators=(",", ":"))
 _LEAD = 16  #: bytes before the first joined table: CPython's large bytes objects begin so much before a cache line
 
 
@@ -40,10 +43,10 @@ def describe(A: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         "version": VERSION if "distinct" in arrays else PLAIN_VERSION,
         "format": A.format,
         "shape": [int(n) for n in fields.pop("shape")],
-        "dtype": on_disk(A.dtype).str,
+        "dtype": _name_on_disk(A.dtype),
         "parameters": {name: int(value) for name, value in fields.items() if value is not None},
         "plan": A.plan,
-        "arrays": {name: {"dtype": on_disk(a.dtype).str, "shape": list(a.shape)} for name, a in arrays.items()},
+        "arrays": {name: {"dtype": _name_on_disk(a.dtype), "shape": list(a.shape)} for name, a in arrays.items()},
     }
     return header, arrays
 
@@ -60,26 +63,36 @@ def on_disk(dtype: np.dtype) -> np.dtype:
     return dtype.newbyteorder("<")
 
 
+@cache
+def _name_on_disk(dtype: np.dtype) -> str:
+    return on_disk(dtype).str
+
+
+@lru_cache(256)
+def _dtype(name: str) -> np.dtype:
+    return np.dtype(name)
+
+
 # ------------------------------------------------------------------------------------------------ pickles
 
 
 def packed(A: Any, protocol: int) -> tuple[Any, ...]:
     """The head and the buffers of a pickle. The buffers are the tables themselves where `protocol` has room for such."""
     header, arrays = describe(A.to_device(devices.CPU))
-    joined: list[Any] = [bytes(_LEAD)]
-    alone: list[Any] = []
-    offsets, end = {}, _LEAD
-    for name, array in arrays.items():
-        table = np.ascontiguousarray(array if np.little_endian else array.astype(on_disk(array.dtype)))
+    joined, alone, offsets, end = [_PAD[:_LEAD]], [], {}, _LEAD
+    for name, table in arrays.items():
+        if not table.flags.c_contiguous or not np.little_endian:
+            table = np.ascontiguousarray(table, on_disk(table.dtype))
         if protocol >= 5 and table.nbytes >= _SMALL:
             alone.append(table)
         else:
-            begin = end + -(end - _LEAD) % _ALIGNMENT
-            joined += [bytes(begin - end), table]
-            offsets[name], end = begin, begin + table.nbytes
+            pad = -(end - _LEAD) % _ALIGNMENT
+            joined += (_PAD[:pad], table) if pad else (table,)
+            offsets[name] = end + pad
+            end += pad + table.nbytes
     buffers = [b"".join(joined), *alone]
     header |= {"device": A._target.kind, "joined": offsets, "checksums": [_checksum(buffer) for buffer in buffers]}
-    text = json.dumps(header).encode()
+    text = _ENCODER.encode(header).encode()
     return _checksum(text).to_bytes(8, "little") + text, *(map(pickle.PickleBuffer, buffers) if protocol >= 5 else buffers)
 
 
@@ -93,17 +106,20 @@ def unpacked(array_class: Any, head: bytes, buffers: Sequence[Any]) -> SparseArr
     """
     header = _header(array_class, head)
     try:
-        joined, *alone = (np.frombuffer(buffer, np.uint8) for buffer in buffers)
+        joined, *alone = [np.frombuffer(buffer, np.uint8) for buffer in buffers]
     except (TypeError, ValueError, BufferError) as error:  # they are no buffers
         raise _damaged(str(error)) from error
-    tables, checksums = zip((_aligned(joined[_LEAD:])[0], _checksum(joined)), *map(_aligned, alone), strict=True)
-    if list(checksums) != header["checksums"]:
+    contents, checksums = [_aligned(joined[_LEAD:])[0]], [_checksum(joined)]
+    for buffer in alone:
+        content, checksum = _aligned(buffer)
+        contents.append(content)
+        checksums.append(checksum)
+    if checksums != header["checksums"]:
         raise _damaged("its tables do not match their checksums")
-    (joined, *alone), offsets, arrays = tables, header["joined"], {}
-    left = iter(alone)
+    offsets, arrays, left = header["joined"], {}, iter(contents[1:])
     for name, table in header["arrays"].items():
-        content, begin = (joined, offsets[name] - _LEAD) if name in offsets else (next(left), 0)
-        array = np.ndarray(table["shape"], table["dtype"], content, begin)
+        content, begin = (contents[0], offsets[name] - _LEAD) if name in offsets else (next(left), 0)
+        array = np.ndarray(table["shape"], _dtype(table["dtype"]), content, begin)
         arrays[name] = array if np.little_endian else array.astype(array.dtype.newbyteorder("="))
     own = assemble(array_class, header, arrays)
     return own if header["device"] == "cpu" else own.to_device(header["device"])
@@ -128,13 +144,14 @@ def _damaged(why: str) -> ValueError:
 
 
 def _checksum(buffer: Any) -> int:
-    checksum: int = devices.CPU.backend("checksum").checksum(np.frombuffer(buffer, np.uint8))
+    content = buffer if isinstance(buffer, np.ndarray) else np.frombuffer(buffer, np.uint8)
+    checksum: int = devices.CPU.backend("checksum").checksum(content)
     return checksum
 
 
 def _aligned(content: np.ndarray) -> tuple[np.ndarray, int]:
     """`content`, or a copy of it that begins at a cache line, as the CPU's kernels want it; and its checksum."""
-    if not content.ctypes.data % _ALIGNMENT:
+    if devices.CPU.backend("runtime.memory").begins_at_line(content):
         return content, _checksum(content)
     copied: tuple[np.ndarray, int] = devices.CPU.backend("checksum").copied(content)
     return copied

@@ -24,7 +24,7 @@ from ..formats import FORMATS, of_variant
 from ..input import coercion
 
 #: Nonzeros that all windows together should have; the fewest and the most windows.
-SAMPLE, FEWEST_WINDOWS, MOST_WINDOWS = 1 << 15, 8, 16
+SAMPLE, FEWEST_WINDOWS, MOST_WINDOWS = 1 << 14, 8, 16
 
 SIZES = tuple(sorted({*BLOCK_SIZES} - {1}))
 

@@ -1,17 +1,30 @@
-"""A checksum of memory that is about as fast as memory: zlib's CRC-32 would take longer than sending an array does."""
+"""A checksum of memory that is about as fast as memory: zlib's CRC-32 would take longer than sending an array does.
+
+Words of 8 bytes are dealt out to 64 sums, each of which is turned and multiplied before the next word is added, as
+xxHash64 does it: eight vectors of AVX-512 that do not wait for one another. All processors come to the same numbers.
+"""
 
 from __future__ import annotations
 
-import numpy as np
+from collections.abc import Callable
+from functools import cache
 
-from cvrarray.core.tables import WARP
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
 from cvrarray.cpu import simd
 from cvrarray.cpu.runtime import memory, threads
-from cvrarray.cpu.runtime.compiler import inlined, kernel
+from cvrarray.cpu.runtime.compiler import compiled, inlined, kernel
+from cvrarray.cpu.simd import llvm
 
 BLOCK = 1 << 13  #: words of 8 bytes that are summed up together
-LINES = 1 << 7  #: words between two prefetches
-AHEAD = 1 << 9  #: words from the one that is added to the one that is prefetched
+VECTOR, VECTORS = 8, 8  #: sums of a vector, and vectors
+STRIPE = 8 * VECTOR * VECTORS  #: bytes that are added together
+SEGMENT = 8 * STRIPE  #: bytes that are prefetched together, while those before them are added
+LINE = 64  #: bytes
 PRIME = np.uint64(0x9E3779B185EBCA87)  #: xxHash64's first
 LEFT, RIGHT = np.uint64(31), np.uint64(33)  #: a turn by 31 of 64 bits, as xxHash64 has it
 
@@ -25,50 +38,74 @@ def checksum(array: np.ndarray) -> int:
 def copied(content: np.ndarray) -> tuple[np.ndarray, int]:
     """A copy of an array of uint8 that begins at a cache line, and the checksum of both: memory is read once."""
     own = memory.empty(content.size, np.uint8)
-    rest = content.size // 8 * 8
-    own[rest:] = content[rest:]
     return own, _checksum(content, own)
 
 
 def _checksum(content: np.ndarray, to: np.ndarray) -> int:
-    """The checksum of `content`, whose whole words are copied to `to` unless that is empty."""
-    n_words = content.size // 8
-    n_blocks = -(-n_words // BLOCK)
-    sums = np.empty(n_blocks + 1, np.uint64)
-    sums[n_blocks] = int.from_bytes(content[n_words * 8 :].tobytes(), "little")
-    if n_blocks:
-        words, copy = (a[: n_words * 8].view(np.uint64) for a in (content, to))
-        threads.run(_sum_blocks, np.arange(n_blocks + 1), words, copy, sums, unit=BLOCK)
-    return int(_sum(sums, 0, n_blocks + 1))
+    """The checksum of `content`, which is copied to `to` unless that is empty."""
+    sum_blocks, sum_up = _kernels()
+    n_blocks = -(-content.size // (8 * BLOCK))
+    sums = np.empty(n_blocks, np.uint64)
+    if n_blocks * BLOCK < 2 * threads.SMALL:
+        sum_blocks(0, n_blocks, content, to, sums)
+    else:
+        threads.run(sum_blocks, np.arange(n_blocks + 1), content, to, sums, unit=BLOCK)
+    return int(sum_up(content.size, sums))
+
+
+@cache
+def _kernels() -> tuple[Callable[..., None], Callable[..., int]]:
+    """The one version of each, also for what is read-only."""
+    content, sums = np.empty(0, np.uint8), np.empty(0, np.uint64)
+    return compiled(_sum_blocks, 0, 0, content, content, sums), compiled(_sum_up, 0, sums)
 
 
 @kernel
-def _sum_blocks(first, last, words, copy, sums):
+def _sum_blocks(first, last, content, to, sums):
     for block in range(first, last):
-        begin, end = block * BLOCK, min((block + 1) * BLOCK, len(words))
-        if len(copy):
-            of, to = simd.pointer(words, begin), simd.pointer(copy, begin)
-            for k in range(end - begin):
-                to[k] = of[k]
-        sums[block] = _sum(words, begin, end)
+        begin, end = block * 8 * BLOCK, min((block + 1) * 8 * BLOCK, len(content))
+        if len(to):
+            sums[block] = _sum(content, simd.pointer(to, begin), begin, end, sums, (0,))
+        else:
+            sums[block] = _sum(content, simd.pointer(to, 0), begin, end, sums, ())
 
 
 @kernel
-def _sum(words, begin, end):
-    """The words from `begin` to before `end`, eight at a time, which do not wait for one another."""
-    a, b, c, d = np.uint64(1), np.uint64(2), np.uint64(3), np.uint64(4)
-    e, f, g, h = np.uint64(5), np.uint64(6), np.uint64(7), np.uint64(8)
-    whole = end - (end - begin) % 8
-    for line in range(begin, whole, LINES):
-        for at in range(line + AHEAD, line + AHEAD + LINES, WARP):
-            simd.prefetch(words, at, simd.INTO_L1)
-        of_line = simd.pointer(words, line)
-        for k in range(0, min(LINES, whole - line), 8):
-            a, b, c, d = _add(a, of_line[k]), _add(b, of_line[k + 1]), _add(c, of_line[k + 2]), _add(d, of_line[k + 3])
-            e, f, g, h = _add(e, of_line[k + 4]), _add(f, of_line[k + 5]), _add(g, of_line[k + 6]), _add(h, of_line[k + 7])
-    for k in range(whole, end):
-        a = _add(a, words[k])
-    return _add(_add(_add(a, b), _add(c, d)), _add(_add(e, f), _add(g, h)))
+def _sum_up(n_bytes, sums):
+    """The checksum of so many bytes, from the sums of their blocks."""
+    total = np.uint64(n_bytes)
+    for block in range(len(sums)):
+        total = _add(total, sums[block])
+    return total
+
+
+@inlined
+def _sum(content, to, begin, end, like, copies):
+    """The bytes from `begin` to before `end`, copied to the pointer `to` where `copies` has an element."""
+    of, lanes = simd.pointer(content, begin), simd.scratch(like, (0, 0))
+    for lane in range(VECTOR * VECTORS):
+        lanes[lane] = np.uint64(lane + 1)
+    n, at = end - begin, 0
+    while at + STRIPE <= n:
+        n_stripes = min(SEGMENT, n - at) // STRIPE
+        for ahead in range(at + SEGMENT, min(at + 2 * SEGMENT, n), LINE):
+            simd.prefetch(of, ahead, simd.INTO_L1)
+        _add_stripes(simd.pointer(of, at), simd.pointer(to, at), n_stripes, lanes, copies)
+        at += n_stripes * STRIPE
+    for lane in range(VECTOR, VECTOR * VECTORS):
+        lanes[lane % VECTOR] = _add(lanes[lane % VECTOR], lanes[lane])
+    total = lanes[0]
+    for lane in range(1, VECTOR):
+        total = _add(total, lanes[lane])
+    while at < n:  # less than a stripe; the last word is filled with 0
+        word = np.uint64(0)
+        for k in range(min(8, n - at)):
+            word |= np.uint64(of[at + k]) << np.uint64(8 * k)
+            if len(copies):
+                to[at + k] = of[at + k]
+        total = _add(total, word)
+        at += 8
+    return total
 
 
 @inlined
@@ -76,3 +113,30 @@ def _add(total, word):
     """One to one in each of its arguments."""
     total += word
     return (total << LEFT | total >> RIGHT) * PRIME
+
+
+@intrinsic
+def _add_stripes(typingctx, of, to, n_stripes, lanes, copies):
+    """:func:`_add` each word of stripes to its lane; all are pointers. The stripes are copied where `copies` has an element."""
+
+    def codegen(context, builder, signature, args):
+        of, to, n_stripes, lanes, _ = args
+        vector = ir.VectorType(llvm.I64, VECTOR)
+        places = [builder.gep(lanes, [llvm.I64(VECTOR * k)]) for k in range(VECTORS)]
+        sums = [cgutils.alloca_once_value(builder, llvm.load_vector(builder, place, VECTOR)) for place in places]
+        left, right, prime = (llvm.splat(builder, llvm.I64(int(n)), VECTOR) for n in (LEFT, RIGHT, PRIME))
+        with cgutils.for_range(builder, n_stripes, intp=llvm.I64) as loop:
+            for k in range(VECTORS):
+                at = builder.add(builder.mul(loop.index, llvm.I64(STRIPE)), llvm.I64(8 * VECTOR * k))
+                source, target = (builder.bitcast(builder.gep(p, [at]), vector.as_pointer()) for p in (of, to))
+                words = builder.load(source, align=1)
+                if len(copies):
+                    builder.store(words, target, align=1)
+                total = builder.add(builder.load(sums[k]), words)
+                turned = builder.or_(builder.shl(total, left), builder.lshr(total, right))
+                builder.store(builder.mul(turned, prime), sums[k])
+        for place, total in zip(places, sums, strict=True):
+            builder.store(builder.load(total), builder.bitcast(place, vector.as_pointer()), align=1)
+        return context.get_dummy_value()
+
+    return types.none(of, to, types.intp, lanes, copies), codegen

@@ -133,7 +133,7 @@ def extent(
     """
     parts = _parts(row.size, 1)
     found = np.zeros((len(parts) - 1, 4), np.int64)
-    threads.run(_extent, parts, parts, row, col, found)
+    threads.run(_extent, parts, parts, row, col, found, least=threads.QUICK)
     return [int(most(column, initial=0)) for column, most in zip(found.T, (np.min, np.max) * 2, strict=True)], None, None
 
 
@@ -147,9 +147,9 @@ def canonical(row: np.ndarray, col: np.ndarray, val: np.ndarray, shape: tuple[in
     ptr = np.zeros(n_rows + 1, np.int64)
     parts = _parts(nnz, n_rows)
     found = np.zeros(len(parts) - 1, np.uint8)
-    threads.run(_order_of_triplets, parts, parts, row, col, found)
+    threads.run(_order_of_triplets, parts, parts, row, col, found, least=threads.QUICK)
     if found.max(initial=0) == 0:  # ascending: nothing is to be moved
-        threads.run(_row_ends, parts, parts, row, ptr)
+        threads.run(_row_ends, parts, parts, row, ptr, least=threads.QUICK)
         return CSR(offsets(ptr, col.dtype), col, val, shape)
     counts = np.zeros((len(parts) - 1, n_rows + 1), np.int64)
     threads.run(_count, parts, parts, row, counts)

@@ -45,6 +45,7 @@ SAMPLED_TRIPLETS, MOSTLY = 256, 0.5
 ALL = np.uint32(0xFFFFFFFF)  #: mask of all lanes
 CONTIGUOUS, SCALAR, GATHER, TRIPLETS = range(4)  #: how x is loaded, by ``simd.gather_...`` or ``simd.gather``
 SHORT = 32  #: mean nonzeros of a row up to which scanning all columns is quicker than looking at the ends of rows
+BATCH = 256  #: rows that are listed together, up to the first that is empty
 MANY = 7  #: lanes from which it is quicker to feed them as vectors
 NO_PADDING = -1  #: no narrow column: pads have their chunk's smallest
 
@@ -116,7 +117,7 @@ def convert(csr: CSR, n_lanes: int, n_chunks: int, split: str) -> CVRTables:
     Parameters
     ----------
     csr
-        NumPy arrays.
+        NumPy arrays; values may be :func:`cvrarray.cpu.distinct.nothing`, which are not laid out.
     n_lanes
         1 to 32.
     n_chunks
@@ -140,10 +141,11 @@ def convert(csr: CSR, n_lanes: int, n_chunks: int, split: str) -> CVRTables:
     kernels = _conversion(csr.indptr.dtype, index, memory.bits(csr.data).dtype, n_lanes)
     step_ptr, col_base, col_ptr = np.empty(n_chunks + 1, np.int64), np.empty(n_chunks, index), np.empty(n_chunks, np.int64)
     n_filled = kernels.cut(csr.indptr, n_lanes, split == "rows", cuts, step_ptr)
-    threads.run(kernels.column_range, cuts.nonzero, cuts, csr.indices)
+    threads.run(kernels.column_range, cuts.nonzero, cuts, csr.indices, least=threads.QUICK)
     n_narrow, n_wide = kernels.column_places(n_lanes, step_ptr, cuts, col_base, col_ptr)
     n_steps = int(step_ptr[-1])
-    val = memory.empty(n_steps * n_lanes, csr.data.dtype)
+    source = csr._replace(data=memory.bits(csr.data[:0] if distinct.is_nothing(csr.data) else csr.data))
+    val = memory.empty(n_steps * n_lanes if source.data.size else 0, csr.data.dtype)
     tables = CVRTables(
         shape=csr.shape,
         nnz=csr.nnz,
@@ -163,8 +165,7 @@ def convert(csr: CSR, n_lanes: int, n_chunks: int, split: str) -> CVRTables:
         cut_ptr=np.empty((n_chunks, 2), np.int64),
         empty_row=cuts.empty_row[: n_rows - n_filled].copy(),
     )
-    source = csr._replace(data=memory.bits(csr.data))
-    threads.run(kernels.lay_out, cuts.nonzero, source, cuts, tables, simd.width(n_lanes))
+    threads.run(kernels.lay_out, cuts.nonzero, source, cuts, tables, simd.width(n_lanes), least=threads.QUICK)
     n_cut = kernels.finish(cuts, tables)
     tables.rec_wb.resize(int(tables.rec_ptr[-1]), refcheck=False)  # gives back what was too much
     return tables._replace(val=val, cut_row=tables.cut_row[:n_cut].copy(), cut_ptr=tables.cut_ptr[:n_cut].copy())
@@ -315,7 +316,7 @@ def fill(tables: CVRTables, runs: Runs, data: np.ndarray, values: np.ndarray) ->
     t = tables
     past = memory.goes_past_caches(values)
     args = (t.step_ptr, *runs, memory.bits(data), t.n_lanes, simd.width(t.n_lanes), past, memory.bits(values))
-    threads.run(compiled(_fill_chunks, 0, 0, *args), t.step_ptr, *args, unit=t.n_lanes)
+    threads.run(compiled(_fill_chunks, 0, 0, *args), t.step_ptr, *args, unit=t.n_lanes, least=threads.QUICK)
 
 
 def _for_kernels(t: CVRTables, dtype: np.dtype) -> CVRTables:
@@ -355,16 +356,24 @@ def _conversion(indptr: np.dtype, index: np.dtype, bits: np.dtype, n_lanes: int)
 @inlined
 def _filled_rows(indptr, cuts):
     """List the rows that have nonzeros, with their offsets and the last one's end, and those that have none."""
-    row, ptr, empty_row = cuts.row, cuts.ptr, cuts.empty_row
-    n_filled = n_empty = 0
-    for r in range(len(indptr) - 1):
+    n_rows, n_filled, n_empty, any_empty = len(indptr) - 1, 0, 0, 0
+    begin, row = simd.pointer(indptr, 0), simd.pointer(cuts.row, 0)
+    ptr, empty_row = simd.pointer(cuts.ptr, 0), simd.pointer(cuts.empty_row, 0)
+    while n_filled < n_rows and not any_empty:
+        end = min(n_filled + BATCH, n_rows)
+        for r in range(n_filled, end):  # without a way out, so it compiles to vector instructions, as the next loop
+            any_empty |= begin[r] == begin[r + 1]
+        for r in range(n_filled, n_filled if any_empty else end):
+            ptr[r], row[r] = begin[r], r
+        n_filled = n_filled if any_empty else end
+    for r in range(n_filled, n_rows):
         row[n_filled] = r
-        ptr[n_filled] = indptr[r]
+        ptr[n_filled] = begin[r]
         empty_row[n_empty] = r
-        filled = indptr[r] < indptr[r + 1]
+        filled = begin[r] < begin[r + 1]
         n_filled += filled
         n_empty += not filled
-    ptr[n_filled] = indptr[len(indptr) - 1]
+    ptr[n_filled] = begin[n_rows]
     return n_filled
 
 
@@ -465,7 +474,8 @@ def _column_places(n_lanes, step_ptr, cuts, col_base, col_ptr):
 
 @kernel
 def _lay_out(first, last, csr, cuts, t, width):
-    """Feed, record, steal and pad, chunk by chunk, as the definition has it; every step is written whole.
+    """Feed, record, steal and pad, chunk by chunk, as the definition has it; every step is written whole, without values
+    where there are none.
 
     ``t.rec_ptr`` gets the number of each chunk's records, and ``t.rec_wb`` the records from ``cuts.rec_at[k]`` on.
     """
@@ -575,9 +585,10 @@ def _write_step(csr, t, k, step, source, busy, low, width):
     """A step's values and columns; pads have value 0 and the chunk's smallest column, `low`."""
     n_lanes = t.tail.shape[1]
     at, col_at = (t.step_ptr[k] + step) * n_lanes, t.col_ptr[k] + step * n_lanes
-    narrow = t.col_base[k] >= 0
+    narrow, has_values = t.col_base[k] >= 0, len(csr.data) > 0
     if len(width):
-        simd.store(simd.gather(csr.data, step, source, 0, busy), t.val, at, width)
+        if has_values:
+            simd.store(simd.gather(csr.data, step, source, 0, busy), t.val, at, width)
         columns = simd.pointer(csr.indices, step)
         if narrow:
             simd.gather_store(columns, source, busy, low, low, t.col_narrow, col_at, width)
@@ -585,11 +596,11 @@ def _write_step(csr, t, k, step, source, busy, low, width):
             simd.gather_store(columns, source, busy, low, 0, t.col_wide, col_at, width)
         return
     for lane in range(n_lanes):
-        column = low
-        t.val[at + lane] = 0
-        if busy >> np.uint32(lane) & np.uint32(1):
+        column, is_entry = low, busy >> np.uint32(lane) & np.uint32(1)
+        if is_entry:
             column = csr.indices[source[lane] + step]
-            t.val[at + lane] = csr.data[source[lane] + step]
+        if has_values:
+            t.val[at + lane] = csr.data[source[lane] + step] if is_entry else t.val.dtype.type(0)
         if narrow:
             t.col_narrow[col_at + lane] = column - low
         else:

@@ -104,7 +104,7 @@ def _reader(t, dtype: np.dtype, kernels: Kernels, work: np.ndarray, unit: int, t
     index, n_rows = t.col_wide.dtype, t.shape[0]
     ptr, carried, none = np.zeros(n_rows + 1, np.int64), np.zeros(len(work) - 1, np.int64), np.empty(0, index)
     rows = Rows(0, n_rows, ptr, carried, none, memory.bits(np.empty(0, dtype)))
-    threads.run(kernels.count, work, t, rows, unit=unit)
+    threads.run(kernels.count, work, t, rows, unit=unit, least=threads.QUICK)
     kernels.place(t, rows)
 
     def read(first: int, last: int) -> tuple[np.ndarray, np.ndarray]:
@@ -135,7 +135,7 @@ def _diagonal(look: Callable, t, dtype: np.dtype, offset: int, work: np.ndarray,
     out = np.zeros(max(0, min(t.shape[0] - down, t.shape[1] - right)), dtype)
     if out.size:
         args = t, down, right, memory.bits(out)
-        threads.run(compiled(look, 0, 0, *args), work, *args, unit=unit)
+        threads.run(compiled(look, 0, 0, *args), work, *args, unit=unit, least=threads.QUICK)
     return out
 
 
@@ -144,11 +144,11 @@ def _decoded(tables, t, first: int, last: int, kernels: Kernels, work: np.ndarra
     index = t.col_wide.dtype
     ptr = np.zeros(last - first + 1, np.int64)
     rows = Rows(first, last, ptr, np.zeros(len(work) - 1, np.int64), np.empty(0, index), memory.bits(values[:0]))
-    threads.run(kernels.count, work, t, rows, unit=unit)
+    threads.run(kernels.count, work, t, rows, unit=unit, least=threads.QUICK)
     nnz = kernels.place(t, rows)
     data = memory.empty(nnz, values.dtype)
     rows = rows._replace(indices=memory.empty(nnz, index), data=memory.bits(data))
-    threads.run(kernels.copy, work, t, rows, unit=unit)
+    threads.run(kernels.copy, work, t, rows, unit=unit, least=threads.QUICK)
     return CSR(offsets(ptr, index), rows.indices, data, (last - first, t.shape[1]))
 
 

@@ -46,7 +46,7 @@ def encode(data: np.ndarray, known: ValueSample | None = None) -> tuple[np.ndarr
     stored : (nnz,) array
         `data` itself; or numbers, uint8; or the values in a narrower dtype.
     distinct : array or None
-        None: `stored` are the values. One element: all of them are it, and `stored` is 0.
+        None: `stored` are the values. One element: all of them are it, and `stored` is :func:`nothing`.
     """
     most = most_values(data)
     if data.size and most:
@@ -56,6 +56,16 @@ def encode(data: np.ndarray, known: ValueSample | None = None) -> tuple[np.ndarr
     if data.dtype in NARROWER and narrower_pays(data) and (narrow := narrowed(data)) is not None:
         return narrow, np.empty(0, data.dtype)
     return data, None
+
+
+def nothing(size: int) -> np.ndarray:
+    """(size,) numbers uint8, all of them 0, that take no memory."""
+    return np.broadcast_to(np.zeros(1, np.uint8), size)
+
+
+def is_nothing(stored: np.ndarray) -> bool:
+    """Whether a conversion is given :func:`nothing` for values: it need not lay them out."""
+    return stored.size > 1 and stored.strides == (0,)
 
 
 def most_values(data: np.ndarray) -> int:
@@ -85,7 +95,7 @@ def numbered(data: np.ndarray, most: int = MOST) -> tuple[np.ndarray, np.ndarray
     if different.size == 1 and arranged(different) is different:
         missed = _other_than(data, different)
         if not missed.size:
-            return np.zeros(data.size, np.uint8), different
+            return nothing(data.size), different
         different = _different(np.concatenate([different, data[missed]]))
     numbers = memory.empty(data.size, np.uint8)
     for _ in range(ROUNDS):
@@ -103,7 +113,9 @@ def _other_than(data: np.ndarray, value: np.ndarray) -> np.ndarray:
     """The first place of each part whose value is not that of `value`; none where all are that."""
     words, n_words = _words(data)
     first = np.empty(-(-data.size // PART), np.int64)
-    threads.run(_find_others, np.arange(first.size + 1), words, _words(value)[0], n_words, first, unit=PART)
+    threads.run(
+        _find_others, np.arange(first.size + 1), words, _words(value)[0], n_words, first, unit=PART, least=threads.QUICK
+    )
     found: np.ndarray = first[first >= 0]
     return found
 
@@ -173,6 +185,8 @@ def _different(data: np.ndarray) -> np.ndarray:
     """The values that differ in their bits, in no order that means anything."""
     data = np.ascontiguousarray(data)
     bits = data.view(np.dtype((np.void, data.itemsize))) if data.itemsize > 8 else memory.bits(data)
+    if (bits == bits[0]).all():  # often so; sorting takes ten times as long
+        return data[:1].copy()
     return np.unique(bits).view(data.dtype)
 
 

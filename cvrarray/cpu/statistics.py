@@ -196,10 +196,7 @@ def _count_single_rows(indptr, indices, windows, height, bands, width, sizes, fo
             found[0] += end - begin
             for k in range(len(sizes)):
                 found[1 + k] += _block_changes(sizes[k], highest, indices, begin, end)
-                for row in range(first, last):
-                    start = indptr[row]
-                    if begin < start < indptr[row + 1]:  # a row's first block may be that which the one before ends with
-                        found[1 + k] += indices[start - 1] // sizes[k] == indices[start] // sizes[k]
+                found[1 + k] += _blocks_that_go_on(sizes[k], highest, indptr, indices, first, last)
             continue
         for row in range(first, last):
             for b in range(len(bands)):
@@ -222,6 +219,21 @@ def _block_changes(size, highest, indices, begin, end):
     else:
         for k in range(n):
             total += here[k] // size != before[k] // size
+    return total
+
+
+@inlined
+def _blocks_that_go_on(size, highest, indptr, indices, first, last):
+    """Rows that begin with the block column that the row before them, but none before `first`, ends with."""
+    total, inverse, begin = np.int64(0), 1 / size, indptr[first]
+    for row in range(first + 1, last):
+        k = indptr[row]
+        if begin < k < indptr[row + 1]:
+            before, here = indices[k - 1], indices[k]
+            if highest < EXACT:
+                total += np.int64((here + 0.5) * inverse) == np.int64((before + 0.5) * inverse)
+            else:
+                total += here // size == before // size
     return total
 
 
@@ -262,12 +274,15 @@ def _count_groups(indptr, indices, windows, height, bands, width, size, group, s
 @inlined
 def _marked_blocks(size, n_rows, indices, begin, end, number, seen_in):
     """The different block columns of rows, whose entries stand from `begin` to before `end`, marked with `number`."""
-    count, inverse = np.int64(0), 1 / size
+    count, inverse, seen = np.int64(0), 1 / size, simd.pointer(seen_in, 0)
     for r in range(n_rows):
+        before = np.int64(-1)
         for k in range(begin[r], end[r]):
             block = np.int64((indices[k] + 0.5) * inverse)  # columns are below EXACT where there are so few blocks
-            count += seen_in[block] != number
-            seen_in[block] = number
+            if block != before:
+                count += seen[block] != number
+                seen[block] = number
+                before = block
     return count
 
 

@@ -22,8 +22,8 @@ from ..core import devices
 from ..core.threads import get_num_threads
 from .guards import BLOCK, MOST_INFLATION, naming
 
-#: Bytes that a thread reads at least. Below twice as many another thread costs more than it saves.
-PART = 1 << 21
+#: Bytes that a thread reads at least, and bytes below which other threads cost more than they save.
+PART, MANY = 1 << 21, 1 << 24
 _BLOCK = BLOCK // 4  # bytes read at a time: in the cache until they are summed
 _LOCAL_HEADER = 30  # bytes, before the name
 _SECRET = 0x1 | 0x20 | 0x40  # flags of what is encrypted, or a patch of something else
@@ -62,7 +62,7 @@ def contents(file: BinaryIO, wanted: Sequence[zipfile.ZipInfo], archive: zipfile
     ValueError
         One is damaged, or in a form that NumPy does not write.
     """
-    n_threads = get_num_threads() if sum(member.file_size for member in wanted) >= 2 * PART else 1
+    n_threads = get_num_threads() if sum(member.file_size for member in wanted) >= MANY else 1
     found, tasks, parts = [], list[Callable[[], int]](), []
     for member in wanted:
         with naming(f"member {member.filename}"):
@@ -96,7 +96,7 @@ def _tasks(
         raise ValueError(f"must be stored or deflated, as NumPy does; got compression method {member.compress_type}")
     if member.file_size > MOST_INFLATION * (member.compress_size + 1):
         raise ValueError(f"promises {member.file_size} bytes, more than its {member.compress_size} can hold")
-    content = np.empty(member.file_size, np.uint8)
+    content = devices.CPU.backend("runtime.memory").empty(member.file_size, np.uint8)
     if member.compress_type == zipfile.ZIP_DEFLATED:
         return content, [(partial(_inflate, archive, member, content), content.size)]
     begin = begin_of(member, partial(_header, file), os.fstat(file.fileno()).st_size)

@@ -10,13 +10,13 @@ import numpy as np
 from numba import typeof, types
 from numba.np import numpy_support
 
-from . import helpers, lowering
+from . import helpers, pipeline
 from .caching import njit
 
 #: Options of a kernel: threads run it at the same time, it is cached on disk, and it uses arrays without making any.
 #: ``_nrt=False``: otherwise Numba counts references to every array around every call, two atomic additions each, which
 #: cost more than the products.
-OPTIONS = {"nogil": True, "cache": True, "_nrt": False, "no_cfunc_wrapper": True, "pipeline_class": lowering.Compiler}
+OPTIONS = {"nogil": True, "cache": True, "_nrt": False, "no_cfunc_wrapper": True, "pipeline_class": pipeline.Compiler}
 
 #: Options of what kernels alone call: it is no function of its own in the end, so it has no cache and no wrappers.
 HELPERS = {"_nrt": False, "no_cpython_wrapper": True, "no_cfunc_wrapper": True, "pipeline_class": helpers.Compiler}
@@ -56,9 +56,12 @@ _versions: dict[Any, Callable] = {}
 
 def _key(arg: Any) -> Any:
     """What tells the types of arguments apart."""
-    if isinstance(arg, np.ndarray):
+    kind = type(arg)
+    if kind is np.ndarray or isinstance(arg, np.ndarray):
         return arg.dtype, arg.ndim
-    return (type(arg), *map(_key, arg)) if isinstance(arg, tuple) else type(arg)
+    if kind is tuple:  # of integers
+        return kind, len(arg)
+    return (kind, *map(_key, arg)) if isinstance(arg, tuple) else kind
 
 
 def version(function: Callable, *args: Any) -> Any:

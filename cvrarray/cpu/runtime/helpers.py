@@ -8,19 +8,14 @@ wasted: half of the time that a kernel takes to compile.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
-from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import CompileResult, PassManager
 
-from . import lowering
+from . import pipeline
 
 
-class Library(JITCodeLibrary):
+class Library(pipeline.Library):
     """A function as Numba lowered it, and those that it calls, to be linked into a kernel."""
-
-    def _optimize_functions(self, ll_module: Any) -> None:
-        ll_module.data_layout = self._codegen._data_layout
 
     def finalize(self) -> None:
         """Nothing is compiled."""
@@ -30,13 +25,14 @@ class Library(JITCodeLibrary):
         self._finalized = True
 
 
-class Compiler(lowering.Compiler):
+class Compiler(pipeline.Compiler):
     """For ``njit(pipeline_class=...)``: the pipeline of kernels, which ends before machine code is made."""
 
     def define_pipelines(self) -> list[PassManager]:
+        pipelines = super().define_pipelines()
         self.state.flags.no_compile = True
         self.state.library = Library(self.state.targetctx.codegen(), self.state.func_id.func_qualname)
-        return super().define_pipelines()
+        return pipelines
 
     def compile_extra(self, function: Callable) -> CompileResult:
         """Callers find the function by its entry point, which may be any built-in function: here one that always fails."""

@@ -4,34 +4,23 @@ Numba keeps a variable that is used in several blocks in memory, whole arrays an
 an array wherever an element of it is read; LLVM then spends most of its time on taking that apart. Kernels count no
 references, so a variable that is set once can simply be its value, and an element is reached from the array's pointer.
 
-It derives from classes that Numba may change. So a version of Numba that it was not tried with compiles by itself: to
-the same results, in half as much time again.
+It derives from classes that Numba may change: :mod:`.pipeline` says with which versions of Numba it is used.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from copy import copy
 from typing import Any
 
-import numba
 from llvmlite.ir import IRBuilder
 from llvmlite.ir.instructions import InsertValue
 from numba import types
 from numba.core import ir
 from numba.core.analysis import compute_cfg_from_blocks, compute_use_defs
-from numba.core.compiler import CompilerBase, DefaultPassBuilder, Flags, PassManager
-from numba.core.compiler_machinery import register_pass
 from numba.core.lowering import Lower
-from numba.core.typed_passes import BaseNativeLowering, NativeLowering
-from numba.core.typing import Context
-from numba.core.untyped_passes import InlineClosureLikes
 
 from .entry import Wrapper
 
-TRIED = (0, 62), (0, 68)  #: the first and the last version of Numba that this was tried with
-IS_TRIED = TRIED[0] <= tuple(numba.version_info[:2]) <= TRIED[1]
-KNOWN: dict[Any, Any] = {}  #: signatures of calls with numbers alone
 FIELDS = {"size": "nitems", "itemsize": "itemsize", "shape": "shape"}  #: attributes of an array, as its model has them
 
 
@@ -156,62 +145,3 @@ def _set_once(blocks: dict[int, Any]) -> set[str]:
             if name in set_in and (label <= set_in[name] or set_in[name] not in dominators[label]):
                 del set_in[name]
     return set(set_in)
-
-
-@register_pass(mutates_CFG=True, analysis_only=False)
-class KernelLowering(BaseNativeLowering):
-    """Numba's step from typed code to LLVM's, with :class:`Lowering`."""
-
-    _name = "cvrarray_lowering"
-
-    @property
-    def lowering_class(self) -> type[Lower]:
-        """What writes the code."""
-        return Lowering
-
-
-class Typing(Context):
-    """Numba's types, which remember what a function does with numbers: else its many ways are tried again each time."""
-
-    def resolve_function_type(self, func: Any, args: Any, kws: Any) -> Any:
-        """The signature of a call."""
-        numbers = not kws and all(isinstance(arg, types.Number | types.Boolean) for arg in args)
-        if not numbers or not isinstance(func, types.Function):
-            return super().resolve_function_type(func, args, kws)
-        key = func, *args
-        if key not in KNOWN:
-            KNOWN[key] = super().resolve_function_type(func, args, kws)
-        return KNOWN[key]
-
-
-class Options(Flags):
-    """Numba's options of a function, which it looks types up by thousands of times."""
-
-    __slots__ = ("_number",)
-
-    def __hash__(self) -> int:
-        if not hasattr(self, "_number"):
-            self._number = super().__hash__()
-        return self._number
-
-
-class Compiler(CompilerBase):
-    """For ``njit(pipeline_class=...)``: Numba's own pipeline, with :class:`KernelLowering`; without in other versions."""
-
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        if not IS_TRIED:
-            return
-        self.state.flags = Options(self.state.flags)
-        self.state.typingctx = copy(self.state.typingctx)
-        self.state.typingctx.__class__ = Typing
-
-    def define_pipelines(self) -> list[PassManager]:
-        """The one way to compile."""
-        pipeline = DefaultPassBuilder.define_nopython_pipeline(self.state)
-        if not IS_TRIED:
-            return [pipeline]
-        passes = [(KernelLowering if step is NativeLowering else step, does) for step, does in pipeline.passes]
-        pipeline.passes[:] = [step for step in passes if step[0] is not InlineClosureLikes]
-        pipeline.finalize()
-        return [pipeline]

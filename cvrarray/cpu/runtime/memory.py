@@ -25,7 +25,8 @@ def empty(size: int, dtype) -> np.ndarray:
     dtype = np.dtype(dtype)
     if not size:  # many tables are empty, and finding the address takes longer than making the array
         return np.empty(0, dtype)
-    memory = regions.empty(int(size) * dtype.itemsize + 64)
+    n_bytes = int(size) * dtype.itemsize + 64
+    memory = np.empty(n_bytes, np.uint8) if n_bytes < regions.SMALLEST else regions.empty(n_bytes)
     return np.ndarray(size, dtype, memory, _to_line(memory))
 
 
@@ -33,6 +34,11 @@ def empty(size: int, dtype) -> np.ndarray:
 def _to_line(array):
     """Bytes to the next cache line. In NumPy, ``array.ctypes.data`` takes six times as long as this call."""
     return -array.ctypes.data % 64
+
+
+def begins_at_line(array: np.ndarray) -> bool:
+    """Whether a contiguous array begins at a cache line."""
+    return bool(_to_line(array) == 0)
 
 
 def offsets(sizes: np.ndarray) -> np.ndarray:

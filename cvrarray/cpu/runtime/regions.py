@@ -1,8 +1,10 @@
 """Memory of large arrays, which is kept when these are gone and given to the next ones.
 
 The system clears fresh memory, a page at a time, when it is first written: that takes longer than writing a table. Loops
-that convert, or that renew values, need as much in every turn as the turn before gave back. What is kept is marked
-with ``MADV_FREE``: the system takes it without a word where any process needs memory, and fresh pages come in its place.
+that convert, or that renew values, need as much in every turn as the turn before gave back. (The allocator keeps smaller
+blocks than its threshold, which moves, but gives the end of its heap back again and again.) What is kept is marked with
+``MADV_FREE``: the system takes it without a word where any process needs memory, and fresh pages come in its place. A few
+small regions are kept as they are, because marking them would take as long as using them.
 """
 
 from __future__ import annotations
@@ -15,7 +17,8 @@ from pathlib import Path
 
 import numpy as np
 
-SMALLEST = 1 << 25  #: bytes; the memory of smaller arrays is the allocator's: glibc's keeps blocks of up to 32 MiB itself
+SMALLEST = 1 << 20  #: bytes; the memory of smaller arrays is the allocator's
+MARKED = 1 << 25  #: bytes from which a region that is kept is marked; smaller ones are so many together, at most
 SLACK = 4  #: a region serves arrays from 1 / (1 + 1 / SLACK) of its bytes on
 SHARE = 8  #: no more than this part of the machine's memory is kept
 _HAS_REGIONS = hasattr(mmap, "MADV_FREE") and hasattr(mmap, "MAP_ANONYMOUS")
@@ -58,7 +61,7 @@ def empty(size: int) -> np.ndarray:
         return np.empty(size, np.uint8)
     region = _kept_one(size)
     if region is None:
-        _make_room(size)
+        _make_room(size, size < MARKED)
         try:
             region = _Region(-(-size // mmap.PAGESIZE) * mmap.PAGESIZE)
         except OSError:  # no memory left: NumPy has an error that says how much was wanted
@@ -83,20 +86,26 @@ def _kept_one(size: int) -> _Region | None:
             return region
 
 
-def _make_room(size: int) -> None:
-    """Give `size` bytes of what is kept back to the system: so there are never more than arrays once had together."""
-    with contextlib.suppress(IndexError):
-        while size > 0:
-            size -= _kept.pop(0).size
+def _make_room(size: int, is_small: bool) -> None:
+    """Give `size` bytes of the small regions, or of the others, back to the system: so there are never more than arrays
+    once had together.
+    """
+    for region in list(_kept):
+        if size > 0 and (region.size < MARKED) == is_small:
+            with contextlib.suppress(ValueError):  # another thread was quicker
+                _kept.remove(region)
+                size -= region.size
 
 
 def _keep(region: _Region) -> None:
-    try:
-        region.pages.madvise(mmap.MADV_FREE)
-    except (OSError, ValueError):  # a kernel that cannot: the region ends here
+    is_small = region.size < MARKED
+    try:  # one page of a small one too: a kernel that cannot mark it keeps neither
+        region.pages.madvise(mmap.MADV_FREE, 0, mmap.PAGESIZE if is_small else region.size)
+    except (OSError, ValueError):
         return
     _kept.append(region)
-    _make_room(sum(region.size for region in _kept) - installed() // SHARE)
+    of_kind = sum(other.size for other in list(_kept) if (other.size < MARKED) == is_small)
+    _make_room(of_kind - min(MARKED if is_small else installed(), installed() // SHARE), is_small)
 
 
 @cache

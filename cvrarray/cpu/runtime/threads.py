@@ -22,6 +22,9 @@ from cvrarray.core.timing import Faster
 from cvrarray.cpu.runtime.spin import spin_wait
 
 SMALL = 1 << 16  #: least work (stored slots, nonzeros) of a range: less costs another thread more than it saves
+#: Ranges of so much work from which others help with a call that is made once: by default, and where it does little with
+#: each entry. Helpers that sleep take up to 100 us to wake, and find nothing in their caches.
+FEW, QUICK = 2, 16
 LONG = 1 << 21  #: work of a call that always has helpers
 #: Calls with helpers, and without, that tell how fast a way is: helpers wake during the first two or three.
 RECENT = (9, 3)
@@ -33,21 +36,26 @@ ALONE = 1  #: the way of a short call without helpers; 0 is the way with helpers
 count = get_num_threads  #: threads a call may use
 
 
-def run(function: Callable, work: np.ndarray, *args, unit: int = 1) -> None:
-    """``prepare(function, work, unit)(*args)``, for what is called once."""
-    if (work.item(-1) - work.item(0)) * unit < 2 * SMALL:  # most conversions are small: no time to prepare
+def run(function: Callable, work: np.ndarray, *args, unit: int = 1, least: int = FEW) -> None:
+    """``prepare(function, work, unit)(*args)``, for what is called once; alone where there are not `least` ranges of work."""
+    if _is_short((work.item(-1) - work.item(0)) * unit, least):  # most conversions are small: no time to prepare
         function(0, len(work) - 1, *args)
     else:
         prepare(function, work, unit)(*args)
 
 
 def run_groups(function: Callable, work: np.ndarray, size: int, *args) -> None:
-    """:func:`run` with groups of `size` tiles of `work` as tiles, the last of which may be smaller."""
+    """:func:`run`, for QUICK work, with groups of `size` tiles of `work` as tiles, the last of which may be smaller."""
     n_groups = -(-(len(work) - 1) // size)
-    if work.item(-1) - work.item(0) < 2 * SMALL:
+    if _is_short(work.item(-1) - work.item(0), QUICK):
         function(0, n_groups, *args)
     else:
         prepare(function, work[np.minimum(np.arange(n_groups + 1) * size, len(work) - 1)])(*args)
+
+
+def _is_short(work: int, least: int) -> bool:
+    """Whether there are not `least` ranges of work. A wrong number of threads is told of as soon as there are FEW."""
+    return work < FEW * SMALL or (work < least * SMALL and count() > 0)
 
 
 def prepare(function: Callable, work: np.ndarray, unit: int = 1) -> Callable[..., None]:
