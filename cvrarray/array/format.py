@@ -126,6 +126,7 @@ class FormatArray(SparseArray):
         with progress.shown(f"converting {csr.nnz:,} nonzeros"), target.use():
             try:
                 self._adopt(self._convert(coercion.move(csr, target), target, encodes, **keywords))
+                target.wait()
             except MemoryError as error:
                 raise limits.named(error, csr.shape) from error
 

@@ -239,7 +239,7 @@ TRANSPOSED_FINISH = Kernel(
 
 
 def convert(csr: CSR, block_size: int) -> BBCSRTables:
-    """Canonical CSR on the current device as BBCSR tables there."""
+    """Canonical CSR on the current device as BBCSR tables there, which the current stream fills."""
     n_rows, n_bins = csr.shape[0], -(-csr.shape[0] // WARP)
     pointer, index, value = csr.indptr.dtype, csr.indices.dtype, csr.data.dtype
     *_, bin_rowptr, narrow_ptr, col_base, n_values, n_narrow, has_holes = _measured(csr, block_size)
@@ -272,7 +272,6 @@ def convert(csr: CSR, block_size: int) -> BBCSRTables:
         else:
             warps = tiles_in_a_block(value, index)
             FILL(pointer, index, value)(blocks(n_bins * WARP, warps * WARP), (warps * WARP,), inputs)
-    synchronize()
     return tables
 
 

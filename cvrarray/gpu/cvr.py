@@ -174,8 +174,8 @@ def n_chunks_for_columns(csr: CSR, n_lanes: int, columns: int) -> int:
 
 
 def convert(csr: CSR, n_lanes: int, n_chunks: int, split: str) -> CVRTables:
-    """Canonical CSR on the current device as CVR tables there. `n_chunks` is at most ``csr.nnz``, and 0 without
-    nonzeros.
+    """Canonical CSR on the current device as CVR tables there, which the current stream fills. `n_chunks` is at most
+    ``csr.nnz``, and 0 without nonzeros.
     """
     index = csr.indices.dtype
     row_id, ptr, empty_row = _without_empty_rows(csr)
@@ -196,7 +196,7 @@ def convert(csr: CSR, n_lanes: int, n_chunks: int, split: str) -> CVRTables:
              col_base, carry_row),
         )  # fmt: skip
         sums = prefix.sums(counts, n_sizes, pointer, 4)
-        cupy.cuda.get_current_stream().synchronize()
+        synchronize()
         ends = numbers[:4].tolist()
     totals = [end - before for end, before in zip(ends, [0, *ends], strict=False)]
     t = _empty_tables(csr, n_lanes, n_chunks, totals, (col_base, carry_row, empty_row))
@@ -208,7 +208,6 @@ def convert(csr: CSR, n_lanes: int, n_chunks: int, split: str) -> CVRTables:
             (ptr, row_id, csr.indices, csr.data, np.int64(n_rows), chunk_ptr, np.int32(n_lanes), offsets, col_low, t.val,
              t.col_narrow, t.col_wide, t.rec_mask, t.rec_wb, t.tail),
         )  # fmt: skip
-    synchronize()
     return t
 
 
