@@ -20,9 +20,10 @@ enum Found {
     BEYOND_SHORTEST,  // MAX - entries of the shortest row
     LONGEST,          // entries of the longest row
     SAMPLE,           // of the values: two numbers of 32 bits
-    WINDOWS,          // nonzeros of windows, those in narrow bins, and for each block size the blocks of single rows
-    MORE = 22,        // what kernels before this one have counted
-    ALL_WORDS = 38,
+    WINDOWS,          // nonzeros of windows, those in narrow bins, the longest rows of bins, summed, and for each block size
+                      // the blocks of single rows
+    MORE = WINDOWS + 3 + 8,  // what kernels before this one have counted
+    ALL_WORDS = MORE + 16,
     DONE = ALL_WORDS,  // thread blocks that are done
 };
 [[maybe_unused]] constexpr int64 MAX = 0x7fffffffffffffffll;
@@ -84,7 +85,7 @@ __device__ void look_at_rows(const Csr<P, I>& m, int64 block, const BinSizes<I>&
     }
 }
 
-// A bin of a window: its nonzeros, whether it is narrow, and for each block size the different block columns of each row. A warp
+// A bin of a window: its nonzeros, whether it is narrow, its longest row, and for each block size the blocks of each row. A warp
 // has a row in turn; long rows are shared by the block.
 template <class P, class I>
 __device__ void look_at_window(const Csr<P, I>& m, int64 first, uint64 sizes, uint64* found) {
@@ -93,6 +94,7 @@ __device__ void look_at_window(const Csr<P, I>& m, int64 first, uint64 sizes, ui
     const bool has_any = own.from < own.end;
     const int64 low = warp_min(has_any ? (int64)m.indices[own.from] : MAX);
     const int64 high = warp_max(has_any ? (int64)m.indices[own.end - 1] : -1ll), nonzeros = warp_sum(own.end - own.from);
+    const int64 longest = warp_max(own.end - own.from);
     int n_blocks[MOST] = {};
     for (int r = 0; r < WARP; ++r) {
         const int64 from = shuffle(own.from, r), end = shuffle(own.end, r);
@@ -108,11 +110,12 @@ __device__ void look_at_window(const Csr<P, I>& m, int64 first, uint64 sizes, ui
         }
     }
     const bool is_first = threadIdx.x < WARP;
-    add_to_totals<2>({is_first ? nonzeros : 0, is_first && high - low < NARROW ? nonzeros : 0}, found + WINDOWS);
+    add_to_totals<3>({is_first ? nonzeros : 0, is_first && high - low < NARROW ? nonzeros : 0, is_first ? longest : 0},
+                     found + WINDOWS);
 #pragma unroll
     for (int k = 0; k < MOST; ++k) {
         const int64 of_warp = warp_sum((int64)n_blocks[k]);
-        if (lane_id() == 0 && of_warp) atomicAdd(found + WINDOWS + 2 + k, (uint64)of_warp);
+        if (lane_id() == 0 && of_warp) atomicAdd(found + WINDOWS + 3 + k, (uint64)of_warp);
     }
 }
 

@@ -111,8 +111,9 @@ def assert_bins(seen, indptr, indices, size):
     narrow = [not b.size or int(b.max()) - int(b.min()) < 2**16 - 1 for b in bins]
     n_values = [WARP * int(n) for n in longest]
     n_narrow = [n // size if is_narrow else 0 for n, is_narrow in zip(n_values, narrow, strict=True)]
-    assert found.bin_rowptr.get().tolist() == np.cumsum([0, *n_values]).tolist()
-    starts = found.narrow_ptr.get()
+    end = len(bins) + 1
+    assert found.sums[:end].get().tolist() == np.cumsum([0, *n_values]).tolist()
+    starts = found.sums[end : 2 * end].get()
     assert (starts - starts[0]).tolist() == np.cumsum([0, *n_narrow]).tolist()
     assert (found.n_values, found.n_narrow) == (sum(n_values), sum(n_narrow))
     bases = [(int(b.min()) if b.size else 0) if is_narrow else -1 for b, is_narrow in zip(bins, narrow, strict=True)]

@@ -40,8 +40,8 @@ class Survey(NamedTuple):
     indices: Array
     asked: tuple[int, int, tuple[int, ...]] | None  # windows of rows, how many of them count, block sizes
     numbers: list[int]  # of all rows: padded slots, empty rows, the shortest, the longest row; then what windows have
-    filled: Array | None = None  # (n_bins + 1,) int64: rows that are not empty before each bin of 32, and as many more as the
-    # first one says
+    filled: Array | None = None  # int64: its last n_bins + 1 are the rows that are not empty before each bin of 32, and as many
+    # more as the first of these says
 
     def is_of(self, csr: CSR) -> bool:
         """Was it `csr` that was looked at?"""
@@ -65,8 +65,7 @@ class Measured(NamedTuple):
     indptr: Array
     indices: Array
     block_size: int
-    bin_rowptr: Array  # (n_bins + 1,) int64
-    narrow_ptr: Array  # (n_bins + 1,) int64: narrow columns before each bin, and as many more as the first one says
+    sums: Array  # int64: bin_rowptr (n_bins + 1,), then the narrow columns before each bin with as many more as the first says
     col_base: Array  # (n_bins,) I
     n_values: int
     n_narrow: int

@@ -13,7 +13,7 @@ import numpy as np
 from ..core import sharing
 from ..core.tables import CSR, WARP, BBCSRTables, Measured, Wanted, mask_dtype
 from . import distinct, prefix, shared_memory, transposed
-from .assembly import WORDS, as_words
+from .assembly import WORDS
 from .autotune import autotuned
 from .compiler import (
     MATRIX_LANES,
@@ -242,8 +242,9 @@ def convert(csr: CSR, block_size: int) -> BBCSRTables:
     """Canonical CSR on the current device as BBCSR tables there, which the current stream fills."""
     n_rows, n_bins = csr.shape[0], -(-csr.shape[0] // WARP)
     pointer, index, value = csr.indptr.dtype, csr.indices.dtype, csr.data.dtype
-    *_, bin_rowptr, narrow_ptr, col_base, n_values, n_narrow, has_holes = _measured(csr, block_size)
-    n_columns, bits = n_values // block_size, mask_dtype(block_size)
+    *_, sums, col_base, n_values, n_narrow, has_holes = _measured(csr, block_size)
+    bin_rowptr, narrow_ptr = sums[: n_bins + 1], sums.data.ptr + 8 * (n_bins + 1)
+    n_columns = n_values // block_size
     tables = BBCSRTables(
         shape=csr.shape,
         nnz=csr.nnz,
@@ -254,7 +255,7 @@ def convert(csr: CSR, block_size: int) -> BBCSRTables:
         col_ptr=cupy.empty(n_bins, np.int64),
         col_narrow=cupy.empty(n_narrow, np.uint16),
         col_wide=cupy.empty(n_columns - n_narrow, index),
-        present=cupy.empty(n_columns, bits) if has_holes else None,
+        present=cupy.empty(n_columns, mask_dtype(block_size)) if has_holes else None,
     )
     if not n_bins:
         return tables
@@ -262,7 +263,7 @@ def convert(csr: CSR, block_size: int) -> BBCSRTables:
         _fill_blocks(csr, tables, narrow_ptr)
     else:
         inputs = (
-            csr.indptr, csr.indices, csr.data, np.int64(n_rows), np.int64(n_bins), bin_rowptr, narrow_ptr, col_base,
+            csr.indptr, csr.indices, csr.data, np.int64(n_rows), np.int64(n_bins), bin_rowptr, np.uint64(narrow_ptr), col_base,
             tables.col_ptr, tables.data, tables.col_narrow, tables.col_wide,
         )  # fmt: skip
         if has_holes:
@@ -275,14 +276,13 @@ def convert(csr: CSR, block_size: int) -> BBCSRTables:
     return tables
 
 
-def _fill_blocks(csr: CSR, t: BBCSRTables, narrow_ptr: cupy.ndarray) -> None:
+def _fill_blocks(csr: CSR, t: BBCSRTables, narrow_ptr: int) -> None:
     """Columns and values of blocks of 2 or more without holes."""
     n_rows, n_bins, how = np.int64(csr.shape[0]), t.col_base.size, (csr.indptr.dtype, csr.indices.dtype)
     columns = struct(t.bin_rowptr, narrow_ptr, t.col_base, t.col_ptr, t.col_narrow, t.col_wide)
     if has_long_rows(t.data, n_bins):
-        data, values = as_words(csr.data), as_words(t.data)
-        FILL_RUNS(*how, data.dtype, t.block_size)(
-            (n_bins,), (THREADS_OF_RUNS,), (csr.indptr, csr.indices, data, n_rows, columns, values)
+        FILL_RUNS(*how, WORDS[t.data.itemsize], t.block_size)(
+            (n_bins,), (THREADS_OF_RUNS,), (csr.indptr, csr.indices, csr.data, n_rows, columns, t.data)
         )
     else:
         _fill_values(t, csr.indptr, csr.data, t.data)
@@ -296,7 +296,7 @@ def _measured(csr: CSR, block_size: int) -> Measured:
     seen, n_bins = csr.seen, -(-csr.shape[0] // WARP)
     if not n_bins:
         nothing = cupy.zeros(1, np.int64)
-        return Measured(csr.indptr, csr.indices, block_size, nothing, nothing, cupy.empty(0, csr.indices.dtype), 0, 0, False)
+        return Measured(csr.indptr, csr.indices, block_size, nothing, cupy.empty(0, csr.indices.dtype), 0, 0, False)
     if seen.measured is not None and seen.measured.is_of(csr, block_size):
         return seen.measured
     if block_size == 1 or seen.with_holes != block_size:
@@ -328,7 +328,7 @@ def _measured_with_holes(csr: CSR, block_size: int, n_bins: int) -> Measured:
     synchronize()
     n_values, both = numbers[:2].tolist()
     n_narrow = both - n_values
-    return Measured(csr.indptr, csr.indices, block_size, sums[:end], sums[end:], col_base, n_values, n_narrow, True)
+    return Measured(csr.indptr, csr.indices, block_size, sums, col_base, n_values, n_narrow, True)
 
 
 def product(tables: BBCSRTables, dtype: np.dtype) -> Callable[[cupy.ndarray, cupy.ndarray, Any, Any], None]:
@@ -604,9 +604,8 @@ def fill(tables: BBCSRTables, starts: cupy.ndarray, data: cupy.ndarray, values: 
     if tables.present is None:
         _fill_values(tables, starts, data, values)
         return
-    t, data, values = tables, as_words(data), as_words(values)
-    sizes = np.int64(t.shape[0]), np.int64(t.col_base.size)
-    VALUES_HOLES(values.dtype, t.present.dtype)(
+    t, sizes = tables, (np.int64(tables.shape[0]), np.int64(tables.col_base.size))
+    VALUES_HOLES(WORDS[values.itemsize], t.present.dtype)(
         blocks(t.col_base.size * WARP, BLOCK),
         (BLOCK,),
         (t.bin_rowptr, starts, *sizes, np.int32(t.block_size), t.present, data, values),
@@ -615,12 +614,11 @@ def fill(tables: BBCSRTables, starts: cupy.ndarray, data: cupy.ndarray, values: 
 
 def _fill_values(tables: BBCSRTables, starts: cupy.ndarray, data: cupy.ndarray, values: cupy.ndarray) -> None:
     """:func:`fill` of a structure without holes; the row offsets may have 32 bits."""
-    t, data, values = tables, as_words(data), as_words(values)
-    n_bins, how = t.col_base.size, (starts.dtype, values.dtype)
+    t, n_bins, how = tables, tables.col_base.size, (starts.dtype, WORDS[values.itemsize])
     if has_long_rows(values, n_bins):
         VALUES_RUNS(*how)((n_bins,), (THREADS_OF_RUNS,), (t.bin_rowptr, starts, np.int64(t.shape[0]), data, values))
     else:
-        warps = warps_of_tiles(values.dtype)
+        warps = warps_of_tiles(how[1])
         sizes = np.int64(t.shape[0]), np.int64(n_bins)
         VALUES(*how)(blocks(n_bins * WARP, warps * WARP), (warps * WARP,), (t.bin_rowptr, starts, *sizes, data, values))
 

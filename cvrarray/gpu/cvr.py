@@ -250,8 +250,9 @@ def _without_empty_rows(csr: CSR) -> tuple[Any, cupy.ndarray, cupy.ndarray]:
         cupy.empty(n_filled, index),
         cupy.empty(n_rows - n_filled, index),
     )
+    filled = np.uint64(seen.filled.data.ptr + 8 * (seen.filled.size - -(-n_rows // WARP) - 1))
     SPLIT_ROWS(csr.indptr.dtype, index)(
-        blocks(n_rows, BLOCK), (BLOCK,), (csr.indptr, seen.filled, np.int64(n_rows), ptr, row_id, empty_row)
+        blocks(n_rows, BLOCK), (BLOCK,), (csr.indptr, filled, np.int64(n_rows), ptr, row_id, empty_row)
     )
     return row_id, ptr, empty_row
 

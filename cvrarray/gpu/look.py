@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import cupy
@@ -15,7 +15,7 @@ import numpy as np
 from ..core.distinct import NARROWER
 from ..core.tables import NOTHING, WARP, WINDOW, Measured, Survey, ValueSample, Wanted
 from . import prefix
-from .compiler import Kernel, blocks, processors, struct
+from .compiler import Kernel, processors, struct
 
 BLOCK, WARPS = 256, 8  # threads, warps
 #: Nonzeros that a warp checks: more where there are enough of them to fill the device.
@@ -26,7 +26,8 @@ BINS = WINDOW // WARP  #: of a window
 MOST_SIZES = 8  #: block sizes that the kernel takes
 FEW_BINS = 4096  #: whose sizes one thread block adds up; those of more have a kernel
 #: The kernel's words that the host reads: the first for windows, the first that other kernels count in, all of them.
-WINDOWS, MORE, WORDS = 12, 22, 38
+WINDOWS, MORE, WORDS = 12, 23, 39
+LARGEST = 2**63 - 1
 
 LOOK = Kernel(
     "csr_look",
@@ -96,10 +97,10 @@ class Look:
         n_blocks = 0
         if size > 1:
             device = cupy.cuda.runtime.getDevice()
-            n_blocks = min(blocks(-(-n_rows // size), WARPS)[0], AT_ONCE * processors(device))
-        elif checks and nnz:
-            n_blocks = blocks(-(-nnz // part), WARPS)[0]
-        grid = BINS * n_counted + (data is not None) + n_blocks + blocks(n_rows, BLOCK)[0]
+            n_blocks = min(-(-n_rows // (size * WARPS)), AT_ONCE * processors(device))
+        elif checks:
+            n_blocks = -(-nnz // (part * WARPS))
+        grid = BINS * n_counted + (data is not None) + n_blocks + max(1, -(-n_rows // BLOCK))
         sample = (data, data.itemsize, int(data.dtype in NARROWER)) if data is not None else (None, 0, 0)
         look = struct(
             indptr, indices, n_rows, n_cols, nnz, *bins, filled, counts, n_counts, self._sums, states, n_states,
@@ -116,23 +117,18 @@ class Look:
         words = self._memory.numbers
         found = words.tolist()
         first, last, bad_row, bad_position, unsorted, hole, n_values, n_narrow, empty, beyond, longest = found[:11]
-        largest = np.iinfo(np.int64).max
-        measured = None
+        sums, measured = self._sums, None
         counted = found[WINDOWS:MORE] if wanted.windows else []
-        numbers = [n_values, empty, largest - beyond if indptr.size > 1 else 0, longest, *counted]
-        sums, end = self._sums, self._n_bins + 1
+        numbers = [n_values, empty, LARGEST - beyond if indptr.size > 1 else 0, longest, *counted]
         if self._col_base is not None and not hole:
-            measured = Measured(
-                indptr, indices, size, sums[:end], sums[end : 2 * end], self._col_base, n_values, n_narrow, False
-            )
-        filled = sums[-end:] if wanted.filled and sums is not None else None
+            measured = Measured(indptr, indices, size, sums, self._col_base, n_values, n_narrow, False)
         return Looked(
             first,
             last,
-            largest - bad_row if bad_row else -1,
-            largest - bad_position if bad_position else -1,
+            LARGEST - bad_row if bad_row else -1,
+            LARGEST - bad_position if bad_position else -1,
             not (unsorted or hole),
-            Survey(indptr, indices, wanted.windows, numbers, filled),
+            Survey(indptr, indices, wanted.windows, numbers, sums if wanted.filled else None),
             measured,
             None if self._data is None else sample_of(self._data, words[WINDOWS - 1 : WINDOWS]),
             found[MORE:],
@@ -158,7 +154,8 @@ def sample_of(data: cupy.ndarray, found: np.ndarray) -> ValueSample:
     return ValueSample(data, n_different, bool(changes))
 
 
-def packed(sizes: Sequence[int]) -> int:
+@lru_cache
+def packed(sizes: tuple[int, ...]) -> int:
     """Block sizes as kernels take them: a byte each."""
     assert len(sizes) <= MOST_SIZES
     assert all(WINDOW % size == 0 for size in sizes)

@@ -31,37 +31,57 @@ class Windows:
     measured: Measured | None = None  # bins of blocks of the size that will probably be chosen, once it is known
 
     def __init__(self, csr: CSR, n_windows: int, n_counted: int, sizes: Sequence[int], counts: list[int]):
-        self.nnz, self.narrow, *of_sizes = counts
+        self.nnz, self.narrow, self._longest, *of_sizes = counts  # the longest rows of bins, summed
         self.single_rows = dict(zip(sizes, of_sizes, strict=False))
-        self._csr, self._which = csr, (np.int64(csr.shape[0]), np.int64(n_windows), np.int64(n_counted))
+        self._csr, self._which = csr, (csr.shape[0], n_windows, n_counted)
 
     def in_groups(self, sizes: Sequence[int]) -> dict[int, tuple[int, int]]:
         """The different blocks, and the most blocks of a row, summed over bins, for each of `sizes`. It waits for the
         device.
 
         Where single rows are whole blocks of some of these sizes, the largest of them will probably be chosen. So its
-        bins are looked at in the same wait.
+        bins are looked at in the same wait; and where no block of the matrix has a hole, single rows tell the numbers of
+        blocks of that size, and of sizes that divide it.
         """
+        csr, n_rows = self._csr, self._which[0]
+        whole = max((size for size in sizes if self.single_rows[size] * size == self.nnz), default=0)
+        told = [size for size in sizes if whole and whole % size == 0 and n_rows % size == 0]
+        others = [size for size in sizes if size not in told]
         if not sizes:
             return {}
-        csr, n_counted = self._csr, int(self._which[2])
+        if others:
+            self._count(others)
+        looked = Look(csr.indptr, csr.indices, csr.shape[1], Wanted(block_size=whole), checks=False).found()
+        found = dict(zip(others, _pairs(looked.more), strict=False))
+        self.measured = looked.measured
+        if looked.measured is None and told:
+            self._count(told)
+            looked = Look(csr.indptr, csr.indices, csr.shape[1], checks=False).found()
+            return found | dict(zip(told, _pairs(looked.more), strict=False))
+        return found | {size: (self.single_rows[size] // size, self._longest // size) for size in told}
+
+    def _count(self, sizes: Sequence[int]) -> None:
+        """Have the device count blocks of several rows; the next :class:`.Look` passes the numbers on."""
+        csr, (n_rows, n_windows, n_counted) = self._csr, self._which
         stride, n_bins = n_counted * (WINDOW // min(sizes)), n_counted * (WINDOW // WARP)
-        found, of_sizes = more(), np.uint64(packed(sizes))
+        found, of_sizes = more(), np.uint64(packed(tuple(sizes)))
         n_blocks = cupy.empty(len(sizes) * stride, np.int32)
+        which = np.int64(n_rows), np.int64(n_windows), np.int64(n_counted)
         BLOCKS(csr.indptr.dtype, csr.indices.dtype)(
             (stride, len(sizes)),
             (BLOCK,),
-            (csr.indptr, csr.indices, *self._which, of_sizes, np.int64(stride), n_blocks, found),
+            (csr.indptr, csr.indices, *which, of_sizes, np.int64(stride), n_blocks, found),
         )
         BINS()(
             (*blocks(n_bins * WARP, BLOCK), len(sizes)),
             (BLOCK,),
             (n_blocks, np.int64(n_bins), of_sizes, np.int64(stride), found),
         )
-        whole = max((size for size in sizes if self.single_rows[size] * size == self.nnz), default=0)
-        looked = Look(csr.indptr, csr.indices, csr.shape[1], Wanted(block_size=whole), checks=False).found()
-        counts, self.measured = looked.more, looked.measured
-        return dict(zip(sizes, zip(counts[::2], counts[1::2], strict=True), strict=False))
+
+
+def _pairs(numbers: list[int]) -> list[tuple[int, int]]:
+    """Each second number with the one after it."""
+    return list(zip(numbers[::2], numbers[1::2], strict=True))
 
 
 def survey(
