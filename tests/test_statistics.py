@@ -10,7 +10,7 @@ from checks import assert_same_tables
 
 import cvrarray
 from cvrarray.choice import model
-from cvrarray.core.tables import Seen
+from cvrarray.core.tables import NOTHING, Seen
 from cvrarray.cpu import statistics
 from cvrarray.input import coercion
 
@@ -47,7 +47,7 @@ def test_cuda_counts_what_a_cpu_counts(index, gpu, monkeypatch):
 
     begin, calls = Look.__init__, []
 
-    def counted_begin(self, indptr, indices, n_cols, wanted, **keywords):
+    def counted_begin(self, indptr, indices, n_cols, wanted=NOTHING, **keywords):
         calls.extend([wanted.windows] if wanted.windows else [])
         begin(self, indptr, indices, n_cols, wanted, **keywords)
 
