@@ -177,36 +177,47 @@ struct Columns {
     I* wide;
 };
 
-// The columns of a bin, padding included, of blocks without holes, by a warp that takes every n_parts-th batch of them. A thread
-// has a row, and reads the columns of the first row of its block row: neighbours share them.
+// The columns of a bin, padding included, of blocks without holes, BATCH of them at a time. A thread has a row, and reads the
+// columns of the first row of its block row: neighbours share them.
 template <class P, class I, int B>
-__device__ void put_columns(int64 bin, int part, int n_parts, const P* ptr, const I* indices, int64 n_rows, const Columns<I>& to) {
-    constexpr int BATCH = 8;
-    const int64 row = bin * WARP + lane_id(), first_row = row - row % B;
-    const int length = row < n_rows ? (int)((ptr[row + 1] - ptr[row]) / B) : 0;
-    if (row < n_rows) indices += ptr[first_row];
-    const int64 first = to.bin_rowptr[bin] / B;
-    const int bin_length = (int)((to.bin_rowptr[bin + 1] / B - first) / WARP);
-    const I base = to.col_base[bin];
-    const int64 narrow = to.narrow_ptr[bin] - to.narrow_ptr[0], start = base >= 0 ? narrow : first - narrow;
-    if (lane_id() == 0 && part == 0) to.col_ptr[bin] = start;
-    uint16* col_narrow = to.narrow + start + lane_id();
-    I* col_wide = to.wide + start + lane_id();
-    for (int begin = part * BATCH; begin < bin_length; begin += n_parts * BATCH) {
-        I col[BATCH];
+struct BinColumns {
+    static constexpr int BATCH = 8;
+
+    const I* columns;
+    int length, bin_length;  // of the row, of the bin
+    I base;
+    uint16* narrow;
+    I* wide;
+    I col[BATCH];
+
+    __device__ BinColumns(int64 bin, bool owns, const P* ptr, const I* indices, int64 n_rows, const Columns<I>& to) {
+        const int64 row = bin * WARP + lane_id(), first_row = row - row % B;
+        length = row < n_rows ? (int)((ptr[row + 1] - ptr[row]) / B) : 0;
+        columns = row < n_rows ? indices + ptr[first_row] : indices;
+        const int64 first = to.bin_rowptr[bin] / B;
+        bin_length = (int)((to.bin_rowptr[bin + 1] / B - first) / WARP);
+        base = to.col_base[bin];
+        const int64 of_narrow = to.narrow_ptr[bin] - to.narrow_ptr[0], start = base >= 0 ? of_narrow : first - of_narrow;
+        if (owns && lane_id() == 0) to.col_ptr[bin] = start;
+        narrow = to.narrow + start + lane_id();
+        wide = to.wide + start + lane_id();
+    }
+    __device__ void load(int begin) {
 #pragma unroll
-        for (int u = 0; u < BATCH; ++u) col[u] = begin + u < length ? indices[(int64)(begin + u) * B] / B : I(-1);
+        for (int u = 0; u < BATCH; ++u) col[u] = begin + u < length ? columns[(int64)(begin + u) * B] / B : I(-1);
+    }
+    __device__ void store(int begin) const {
 #pragma unroll
         for (int u = 0; u < BATCH; ++u) {
             const int64 slot = (int64)(begin + u) * WARP;
             if (begin + u >= bin_length) break;
             if (base >= 0)
-                col_narrow[slot] = col[u] < 0 ? (uint16)0xffff : (uint16)(col[u] - base);
+                narrow[slot] = col[u] < 0 ? (uint16)0xffff : (uint16)(col[u] - base);
             else
-                col_wide[slot] = col[u];
+                wide[slot] = col[u];
         }
     }
-}
+};
 
 // bbcsr_columns: every bin's columns, of blocks without holes; bbcsr_values.cu writes the values of short rows
 //
@@ -217,20 +228,33 @@ __device__ void put_columns(int64 bin, int part, int n_parts, const P* ptr, cons
 template <class P, class I, int B>
 __global__ void bbcsr_columns(const P* ptr, const I* indices, int64 n_rows, int64 n_bins, Columns<I> to) {
     const int64 bin = warp_id();
-    if (bin < n_bins) put_columns<P, I, B>(bin, 0, 1, ptr, indices, n_rows, to);
+    if (bin >= n_bins) return;
+    BinColumns<P, I, B> columns(bin, true, ptr, indices, n_rows, to);
+    for (int begin = 0; begin < columns.bin_length; begin += columns.BATCH) {
+        columns.load(begin);
+        columns.store(begin);
+    }
 }
 
 // bbcsr_fill_runs: every bin's columns and values, of blocks without holes and long rows
 //
-// mapping   a thread block a bin
+// mapping   a thread block a bin; the first columns are under way while values are copied
 // traffic   that of bbcsr_columns and bbcsr_values_runs
 // requires  as these
 // races     none: a thread block owns its bin
 template <class P, class I, class W, int B, int THREADS, int CAP>
 __global__ void bbcsr_fill_runs(const P* ptr, const I* indices, const W* data, int64 n_rows, Columns<I> to, W* values) {
     const int64 bin = blockIdx.x;
-    put_columns<P, I, B>(bin, threadIdx.x / WARP, THREADS / WARP, ptr, indices, n_rows, to);
+    const int warp = threadIdx.x / WARP;
+    BinColumns<P, I, B> columns(bin, warp == 0, ptr, indices, n_rows, to);
+    int begin = warp * columns.BATCH;
+    columns.load(begin);
     copy_runs<P, W, THREADS, CAP>(bin, to.bin_rowptr, ptr, n_rows, data, values);
+    columns.store(begin);
+    while ((begin += THREADS / WARP * columns.BATCH) < columns.bin_length) {
+        columns.load(begin);
+        columns.store(begin);
+    }
 }
 
 // bbcsr_fill_holes: every bin's values, columns and presence bits, padding included, of any matrix

@@ -216,8 +216,11 @@ __device__ void look_at_blocks(const Csr<P, I>& m, int64 block, int64 n_blocks, 
         const int rows = (int)min((int64)B, m.n_rows - row);
         const int64 first = shuffle(at.from, 0), length = shuffle(at.end, 0) - first;
         bool full = __all_sync(FULL, at.end - at.from == length) && 0 <= first && 0 <= length && length <= m.n_cols &&
-                    length % B == 0 && first <= m.nnz && length <= (m.nnz - first) / rows;
+                    length % B == 0 && length <= m.nnz && first <= m.nnz - rows * length;
         const I* columns = m.indices + first;
+        const I* rows_of[B <= 6 ? B : 1];
+#pragma unroll
+        for (int i = 0; i < (B <= 6 ? B : 1); ++i) rows_of[i] = columns + min(i, rows - 1) * length;
         const uint64 limit = (uint64)m.n_cols;
         typedef decltype(I(0) + 0u) Count;  // of 32 bits where they do
         const Count size = (Count)length;
@@ -230,7 +233,8 @@ __device__ void look_at_blocks(const Csr<P, I>& m, int64 block, int64 n_blocks, 
                 col[u] = columns[k];
                 before[u] = k ? columns[k - 1] : I(-1);
 #pragma unroll OTHERS
-                for (int i = 1; i < B; ++i) alike &= columns[min(i, rows - 1) * length + k] == col[u];
+                for (int i = 1; i < B; ++i)
+                    alike &= (B <= 6 ? rows_of[i % (B <= 6 ? B : 1)] : columns + min(i, rows - 1) * length)[k] == col[u];
             }
 #pragma unroll
             for (int u = 0; u < BATCH; ++u) {
