@@ -72,7 +72,7 @@ from .array.blocks import expanded
 from .array.format import FormatArray, Sample, are_csrs_at_hand, chained, joined, offsets
 from .array.invariants import are_tables, in_range, integer, is_offsets, packs
 from .core import devices, extensions, sharing
-from .core.tables import CSR, NARROW_PADDING, WARP, BBCSRTables, Blocks
+from .core.tables import CSR, NARROW_PADDING, WARP, BBCSRTables, Blocks, Wanted
 from .input import coercion
 
 #: Block sizes that ``asarray(format="auto")`` looks at; 1 is sliced ELLPACK.
@@ -283,6 +283,11 @@ class BBCSRArray(FormatArray):
         return t._replace(
             shape=blocks.shape, nnz=nnz, block_size=size, bin_rowptr=t.bin_rowptr * size, data=values, present=None
         ), t.data
+
+    @classmethod
+    def _wants(cls, **keywords: Any) -> coercion.Wants:
+        size = integer(keywords.get("block_size", 6), "block_size", 1, WARP)
+        return lambda shape, nnz: Wanted(block_size=size)
 
     @classmethod
     def _n_slots(cls, tables: BBCSRTables) -> int:

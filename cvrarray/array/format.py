@@ -125,11 +125,12 @@ class FormatArray(SparseArray):
         target = None if device is None else devices.parse(device)
         encodes = encoding.checked(values) and "distinct" in self._stored
         with progress.shown("reading the matrix's entries"):
-            csr = coercion.from_arguments(obj, shape, dtype)
+            csr = coercion.from_arguments(obj, shape, dtype, self._wants(**keywords))
         target = target or devices.of(csr.data)
         with progress.shown(f"converting {csr.nnz:,} nonzeros"), target.use():
             try:
                 self._adopt(self._convert(coercion.move(csr, target), target, encodes, **keywords))
+                target.wait()
             except MemoryError as error:
                 raise limits.named(error, csr.shape) from error
 
@@ -144,6 +145,11 @@ class FormatArray(SparseArray):
         if not encoding.pays(cls, tables, distinct, target):  # which is known only now
             return cls._module(target).convert(csr, **keywords)
         return encoding.with_values(cls, tables, cls._values(tables), distinct)
+
+    @classmethod
+    def _wants(cls, **keywords: Any) -> coercion.Wants | None:
+        """What a conversion with the constructor's keywords will want to know of a CSR, if a GPU checks it."""
+        return None
 
     @classmethod
     def _for_conversion(cls, csr: CSR, target: devices.Device, **keywords: Any) -> dict[str, Any]:
