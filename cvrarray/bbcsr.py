@@ -346,7 +346,7 @@ class BBCSRArray(FormatArray):
         ), low * WARP
 
     def _order(self, slots: CSR) -> Any:
-        return slots.indptr.astype(np.int64, copy=False)
+        return slots.indptr if self._target.kind == "cpu" else slots.indptr.astype(np.int64, copy=False)
 
     @classmethod
     def _taken(cls, parts: list[tuple[BBCSRTables, int, int]]) -> BBCSRTables | None:

@@ -8,7 +8,7 @@ is as long as a block is wide where the kernel is compiled for that size alone, 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,6 +30,7 @@ ALL = np.uint32(0xFFFFFFFF)  #: mask of all rows of a bin
 #: as one.
 UNROLLED = 3
 FAR = np.int64(1 << 62)  #: beyond every column
+NO_VALUES = np.empty(0, np.uint8)  #: in place of values for kernels that read none
 BLOCK_ROWS_AHEAD = 4  #: from the block row that is laid out to the one whose columns are prefetched
 ENTRIES_AHEAD = 1 << 10  #: from the columns that are compared to those that are prefetched
 PADDED = 3  #: a bin with at most so many slots an entry is laid out step by step; above that row by row is quicker
@@ -46,7 +47,7 @@ class BlockRows(NamedTuple):
 
 
 class Bin(NamedTuple):
-    """A bin, while it is laid out."""
+    """A bin, while its columns are laid out."""
 
     number: int
     row_end: int
@@ -54,7 +55,6 @@ class Bin(NamedTuple):
     n_slots: int  # of columns; each has block_size values
     is_padded: bool  # slots are left that no entry fills
     by_steps: bool  # 32 slots at a time, else row by row
-    data: np.ndarray  # pointer to the first value
     holes: bool  # some block of the matrix has holes: the tables have `present`
     present: np.ndarray  # pointer to the bits of the first slot
 
@@ -83,8 +83,18 @@ def convert(csr: CSR, block_size: int) -> BBCSRTables:
         bins, bin_low = empty_bins(kernels.bin_places, found, csr.shape, block_size, csr.data.dtype)
         full = bins.nnz == csr.nnz
     tables = (bins if full else with_marks(bins))._replace(nnz=csr.nnz)
-    to, past = tables._replace(data=memory.bits(tables.data)), memory.goes_past_caches(tables.data)
-    threads.run(kernels.lay_out, to.bin_rowptr, source, found, bin_low, _within(block_size), past, to, least=threads.QUICK)
+    values, past, run = (
+        memory.bits(tables.data),
+        memory.goes_past_caches(tables.data),
+        partial(threads.run, least=threads.QUICK),
+    )
+    work = tables.bin_rowptr
+    if block_size == 1:
+        run(kernels.lay_out, work, source, found, bin_low, _within(1), past, tables._replace(data=values))
+    else:  # columns and values apart: so there are not kernels for each pair of a size and a dtype
+        places, to = _without_values(source), tables._replace(data=NO_VALUES)
+        run(kernels.lay_out, work, places, found, bin_low, _within(block_size), past, to)
+        run(kernels.fill, work, work, block_size, source.indptr, source.data, tables.present, past, values)
     return tables._replace(present=None) if full else tables
 
 
@@ -279,7 +289,7 @@ def fill(tables: BBCSRTables, starts: np.ndarray, data: np.ndarray, values: np.n
     """Write the value table `values` of the structure `tables`, whose values `data` are in the order of a canonical
     CSR.
 
-    `starts` (n_rows + 1,) int64: its row offsets.
+    `starts` (n_rows + 1,): its row offsets, in 32 or 64 bits.
     """
     t = tables
     present = np.empty(0, np.uint8) if t.present is None else t.present
@@ -306,15 +316,16 @@ def _for_kernels(t: BBCSRTables, dtype: np.dtype) -> BBCSRTables:
 
 def _without_values(csr: CSR) -> CSR:
     """The matrix's places alone: kernels that never read a value have one compiled version for all dtypes."""
-    return csr._replace(data=np.empty(0, np.uint8))
+    return csr._replace(data=NO_VALUES)
 
 
 class Conversion(NamedTuple):
     """The kernels of a conversion, compiled for the dtypes of a matrix."""
 
-    count_blocks: Callable
+    count_blocks: Callable  # of blocks of size 1 not called, nor compiled
     bin_places: Callable
     lay_out: Callable
+    fill: Callable  # as count_blocks
 
 
 @cache
@@ -325,11 +336,13 @@ def _conversion(indptr: np.dtype, index: np.dtype, bits: np.dtype, block_size: i
     found = BlockRows(number, number, number, offset, number)
     present = np.empty(0, mask_dtype(block_size))
     tables = BBCSRTables((0, 0), 0, 0, offset, csr.data, number, offset, np.empty(0, np.uint16), number, present)
-    return Conversion(
-        count_blocks=compiled(_count_blocks, 0, 0, _without_values(csr), 0, within, found),
-        bin_places=compiled(_bin_places, 0, 0, found, number, offset, number, offset),
-        lay_out=compiled(_lay_out, 0, 0, csr, found, number, within, False, tables),
-    )
+    count_blocks, fill, places, without = _count_blocks, _fill_bins, csr, tables
+    if block_size > 1:
+        places, without = _without_values(csr), tables._replace(data=NO_VALUES)
+        count_blocks = compiled(_count_blocks, 0, 0, places, 0, within, found)
+        fill = compiled(_fill_bins, 0, 0, offset, 0, csr.indptr, csr.data, present, False, csr.data)
+    bin_places = compiled(_bin_places, 0, 0, found, number, offset, number, offset)
+    return Conversion(count_blocks, bin_places, compiled(_lay_out, 0, 0, places, found, number, within, False, without), fill)
 
 
 @helper
@@ -512,58 +525,56 @@ def _bin_places(block_size, n_rows, found, bin_low, bin_rowptr, col_base, col_pt
 
 @kernel
 def _lay_out(first, last, csr, found, bin_low, within, past, t):
-    """Write every slot of the bins: columns, which of a block's entries are stored, and values; these past the caches
-    where `past`.
+    """Write the columns of the bins' slots, and which of a block's entries are stored; values of blocks of size 1 alone,
+    as :func:`_fill_bins` does.
     """
     block_size = len(within) if len(within) else t.block_size
     for i in range(first, last):
         at, n_values = t.bin_rowptr[i], t.bin_rowptr[i + 1] - t.bin_rowptr[i]
-        n_slots, holes = n_values // block_size, len(t.present) > 0
+        n_slots, holes, present = n_values // block_size, len(t.present) > 0, simd.pointer(t.present, at // block_size)
         row_end = min((i + 1) * WARP, len(csr.indptr) - 1)
         n_entries = csr.indptr[row_end] - csr.indptr[i * WARP]
-        by_steps = PADDED * n_entries > n_values
-        data, present = simd.pointer(t.data, at), simd.pointer(t.present, at // block_size)
-        to = Bin(i, row_end, block_size, n_slots, n_entries < n_values, by_steps, data, holes, present)
-        if to.is_padded and not by_steps:
-            _fill(data, n_values, 0)
+        to = Bin(i, row_end, block_size, n_slots, n_entries < n_values, PADDED * n_entries > n_values, holes, present)
         if holes:
             _fill(present, n_slots, 0)
         if t.col_base[i] >= 0:
             _lay_out_columns(to, csr, found, simd.pointer(t.col_narrow, t.col_ptr[i]), bin_low[i], NARROW_PADDING)
         else:
             _lay_out_columns(to, csr, found, simd.pointer(t.col_wide, t.col_ptr[i]), 0, -1)
-        if by_steps and holes:
-            _marked_value_steps(i, block_size, csr.indptr, csr.data, n_slots // WARP, data, present, past)
-        elif by_steps:
-            _value_steps(i, csr.indptr, csr.data, n_values // WARP, data, past)
+        if block_size == 1:
+            _fill_bin(i, t.bin_rowptr, 1, csr.indptr, csr.data, t.present, past, t.data)
 
 
 @kernel
 def _fill_bins(first, last, bin_rowptr, block_size, indptr, values, present, past, data):
-    """Write every slot's value, as :func:`_lay_out` does where the columns are known."""
+    """Write every slot's value, past the caches where `past`: `indptr` and `present` tell which entry it is."""
     for i in range(first, last):
-        at, n_values, row_end = bin_rowptr[i], bin_rowptr[i + 1] - bin_rowptr[i], min((i + 1) * WARP, len(indptr) - 1)
-        to, marks = simd.pointer(data, at), simd.pointer(present, at // block_size)
-        if PADDED * (indptr[row_end] - indptr[i * WARP]) > n_values:
-            if len(present):
-                _marked_value_steps(i, block_size, indptr, values, n_values // (block_size * WARP), to, marks, past)
-            else:
-                _value_steps(i, indptr, values, n_values // WARP, to, past)
-            continue
-        _fill(to, n_values, 0)
-        for row in range(i * WARP, row_end):
-            r, of_row, n = row % WARP, simd.pointer(values, indptr[row]), indptr[row + 1] - indptr[row]
-            if len(present):
-                n_blocks = n_values // (block_size * WARP)
-                _place_row(n_blocks, block_size, of_row, simd.pointer(marks, r), simd.pointer(to, r))
-            else:
-                for k in range(n):
-                    to[k * WARP + r] = of_row[k]
+        _fill_bin(i, bin_rowptr, block_size, indptr, values, present, past, data)
+
+
+@inlined
+def _fill_bin(i, bin_rowptr, block_size, indptr, values, present, past, data):
+    at, n_values, row_end = bin_rowptr[i], bin_rowptr[i + 1] - bin_rowptr[i], min((i + 1) * WARP, len(indptr) - 1)
+    to, marks = simd.pointer(data, at), simd.pointer(present, at // block_size)
+    if PADDED * (indptr[row_end] - indptr[i * WARP]) > n_values:
+        if len(present):
+            _marked_value_steps(i, block_size, indptr, values, n_values // (block_size * WARP), to, marks, past)
+        else:
+            _value_steps(i, indptr, values, n_values // WARP, to, past)
+        return
+    _fill(to, n_values, 0)
+    for row in range(i * WARP, row_end):
+        r, of_row, n = row % WARP, simd.pointer(values, indptr[row]), indptr[row + 1] - indptr[row]
+        if len(present):
+            _place_row(n, n_values // block_size, block_size, of_row, simd.pointer(marks, r), simd.pointer(to, r))
+        else:
+            for k in range(n):
+                to[k * WARP + r] = of_row[k]
 
 
 @inlined
 def _lay_out_columns(to, csr, found, col, base, padding):
-    """Write the columns of a bin, relative to `base`, and which entries are stored; values where not done by steps."""
+    """Write the columns of a bin, relative to `base`, and which entries are stored."""
     block_size, indptr, n_rows = to.block_size, csr.indptr, len(csr.indptr) - 1
     if block_size == 1 and to.by_steps:
         _column_steps(to.number, indptr, csr.indices, to.n_slots // WARP, base + padding, base, col)
@@ -594,13 +605,6 @@ def _lay_out_columns(to, csr, found, col, base, padding):
             for b in range(n_blocks if to.holes else 0):
                 for r in range(last - first):
                     marks[b * WARP + r] = (1 << block_size) - 1
-        for r in range(first, first if to.by_steps else last):
-            out, row_values = simd.pointer(to.data, r % WARP), simd.pointer(csr.data, indptr[r])
-            if holes:
-                _place_row(n_blocks, block_size, row_values, simd.pointer(marks, r - first), out)
-            else:
-                for k in range(n_blocks * block_size):
-                    out[k * WARP] = row_values[k]
 
 
 @inlined
@@ -722,14 +726,16 @@ def _split_columns(block_size, indices, length, base, n_rows, to, marks):
 
 
 @helper
-def _place_row(n_blocks, block_size, values, marks, to):
-    """Write a row's values where `marks` have them in its blocks; holes are 0 already."""
-    k = 0
-    for b in range(n_blocks):
-        for j in range(block_size):
-            if marks[b * WARP] >> j & 1:
-                to[(b * block_size + j) * WARP] = values[k]
-                k += 1
+def _place_row(n, n_slots, block_size, values, marks, to):
+    """Write a row's `n` values where `marks` have them in its blocks; holes are 0 already."""
+    k, slot = 0, 0
+    while k < n and slot < n_slots:
+        left = np.uint32(marks[slot])
+        while left:
+            to[slot * block_size + simd.lowest(left) * WARP] = values[k]
+            left &= left - np.uint32(1)
+            k += 1
+        slot += WARP
 
 
 @kernel
