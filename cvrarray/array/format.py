@@ -102,6 +102,7 @@ class FormatArray(SparseArray):
     _kept: Kept  # its canonical CSR, where that is kept beside the tables
     _kernels: dict[tuple[str, np.dtype], Run]  # kind and the product's dtype -> the device module's prepared product
     _number: int  # of this array alone: what an operator of PyTorch takes in its place
+    _packed: serialized.Packed | None = None  # of the last pickle, until values are replaced
     _place_cache: tuple[Any, Any] | None = None  # rows and columns of the canonical CSR, once asked for
     _structure: Structure  # what arrays know together that differ in their values alone
     _transpose: Any  # an array on the CPU that is the transpose, once asked for; False where there shall be none
@@ -180,10 +181,10 @@ class FormatArray(SparseArray):
         LIVING[self._number] = self
 
     @classmethod
-    def _from_pending(cls, pending: Pending) -> Self:
-        """The array whose tables will be made of `pending` when they are asked for."""
+    def _from_pending(cls, csr: CSR, keywords: dict[str, Any]) -> Self:
+        """The array whose tables will be made of these when they are asked for: see :class:`Pending`."""
         self = object.__new__(cls)
-        self._pending = pending
+        self._pending = Pending(csr, keywords)
         self._open(devices.CPU)
         return self
 
@@ -295,7 +296,7 @@ class FormatArray(SparseArray):
         pending = self._pending
         keywords = self._parameters() if pending is None else pending.keywords
         if isinstance(csr.data, np.ndarray):
-            return self._from_pending(Pending(csr, keywords))
+            return self._from_pending(csr, keywords)
         return type(self)(csr, **keywords)
 
     def _map(self, function: Callable[[Any], Any]) -> Self:
@@ -343,6 +344,7 @@ class FormatArray(SparseArray):
 
     def _make_plain(self) -> None:
         """Store values as they are from now on, in a table that means nothing yet: others are to be written to it."""
+        self._packed = None
         if encoding.table(self._tables) is not None:
             self._tables = self._tables._replace(**{self._value_table: self._empty_values(self.dtype), "distinct": None})
             self._kernels.clear()
@@ -351,10 +353,10 @@ class FormatArray(SparseArray):
     def _values_changed(self) -> None:
         """Drop or renew what was computed from the values, after these were replaced.
 
-        That is the CSR that is kept, the transpose, which gets the new values before its next product, and products whose
-        ``run`` has a ``renew()``. A product without it reads the value table in every call.
+        That is the CSR that is kept, the last pickle's checksums, the transpose, which gets the new values before its next
+        product, and products whose ``run`` has a ``renew()``. A product without it reads the value table in every call.
         """
-        self._transpose_is_old = isinstance(self._transpose, SparseArray)
+        self._packed, self._transpose_is_old = None, isinstance(self._transpose, SparseArray)
         self._kept.drop(self)
         self._ready_transposed.clear()
         for run in self._kernels.values():

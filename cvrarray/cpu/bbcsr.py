@@ -70,8 +70,11 @@ class Slots(NamedTuple):
 
 
 def convert(csr: CSR, block_size: int) -> BBCSRTables:
-    """The BBCSR tables of a canonical CSR matrix in NumPy arrays; `block_size` is 1 to 32."""
-    data = np.ascontiguousarray(csr.data)  # which distinct.nothing() is not
+    """The BBCSR tables of a canonical CSR matrix in NumPy arrays; `block_size` is 1 to 32.
+
+    Values may be :func:`cvrarray.cpu.distinct.nothing`, which are not laid out in blocks.
+    """
+    data = np.ascontiguousarray(csr.data) if block_size == 1 else csr.data
     source = CSR(offsets(csr.indptr, csr.indices.dtype), csr.indices, memory.bits(data), csr.shape)
     kernels = _conversion(source.indptr.dtype, csr.indices.dtype, source.data.dtype, block_size)
     if block_size == 1:
@@ -94,7 +97,8 @@ def convert(csr: CSR, block_size: int) -> BBCSRTables:
     else:  # columns and values apart: so there are not kernels for each pair of a size and a dtype
         places, to = _without_values(source), tables._replace(data=NO_VALUES)
         run(kernels.lay_out, work, places, found, bin_low, _within(block_size), past, to)
-        run(kernels.fill, work, work, block_size, source.indptr, source.data, tables.present, past, values)
+        if not distinct.is_nothing(data):
+            run(kernels.fill, work, work, block_size, source.indptr, source.data, tables.present, past, values)
     return tables._replace(present=None) if full else tables
 
 
