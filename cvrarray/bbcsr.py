@@ -92,8 +92,6 @@ class VectorCosts(NamedTuple):
 VECTOR_COSTS = VectorCosts(4.2, 0.23, 0.48, 3.8, 20.0)
 #: With values of 8 bytes or more: time over that, by block size. A block's gathers of x reach more sectors then.
 VECTOR_FACTORS = {1: 1.04, 2: 1.10}
-#: Entries of arrays one below the other up to which it takes less time to copy their CSRs than to move rows to other lanes.
-FEW_ENTRIES = 1 << 20
 BLOCK_FACTOR = 0.98  #: on a CPU, time over that of streaming with blocks of 2 or more, relative to blocks of 1
 
 
@@ -369,13 +367,6 @@ class BBCSRArray(FormatArray):
     def _slice(self, first: int, last: int) -> Self | None:
         tables = None if self._pending is not None else self._taken([(self._tables, first, last)])
         return None if tables is None else self._from_tables(tables)
-
-    def _stack(self, arrays: list[Any]) -> Any:
-        if all(type(a) is type(self) for a in arrays) and sum(a.nnz for a in arrays) < FEW_ENTRIES:
-            moves = any(a.shape[0] % math.lcm(WARP, self.block_size) for a in arrays[:-1])
-            if moves and are_csrs_at_hand(arrays):
-                return None
-        return super()._stack(arrays)
 
     @classmethod
     def _stacked(cls, parts: list[BBCSRTables]) -> BBCSRTables | None:

@@ -29,6 +29,9 @@ _NUMBERS = itertools.count(1)
 
 SHORT = 64  #: entries of a table that lies anywhere: finding a cache line takes longer than what it saves
 
+#: Entries of arrays one below the other up to which it takes less time to copy their CSRs than to join all their tables.
+FEW_ENTRIES = 1 << 20
+
 #: Every format that is known, by name, in the order in which they are compared.
 FORMATS: dict[str, type[FormatArray]] = {}
 
@@ -558,6 +561,8 @@ class FormatArray(SparseArray):
         shape = (sum(a.shape[0] for a in arrays), columns)
         index = coercion.index_dtype(shape)
         if any(a._target != self._target or coercion.index_dtype(a.shape) != index for a in arrays):
+            return None
+        if sum(a.nnz for a in arrays) < FEW_ENTRIES and are_csrs_at_hand(arrays):
             return None
         are_same, distinct = encoding.shared([a._tables for a in arrays])
         parts = [a._tables if are_same else a._plain()._tables for a in arrays]
