@@ -69,7 +69,7 @@ import numpy as np
 
 from .array import encoding
 from .array.blocks import expanded
-from .array.format import FormatArray, Sample, chained, joined, offsets
+from .array.format import FormatArray, Sample, are_csrs_at_hand, chained, joined, offsets
 from .array.invariants import are_tables, in_range, integer, is_offsets, packs
 from .core import devices, extensions, sharing
 from .core.tables import CSR, NARROW_PADDING, WARP, BBCSRTables, Blocks
@@ -90,6 +90,8 @@ class VectorCosts(NamedTuple):
 
 
 VECTOR_COSTS = VectorCosts(4.2, 0.23, 0.48, 3.8, 20.0)
+#: Entries of arrays one below the other up to which it takes less time to copy their CSRs than to move rows to other lanes.
+FEW_ENTRIES = 1 << 20
 BLOCK_FACTOR = 0.98  #: on a CPU, time over that of streaming with blocks of 2 or more, relative to blocks of 1
 
 
@@ -359,6 +361,13 @@ class BBCSRArray(FormatArray):
         tables = None if self._pending is not None else self._taken([(self._tables, first, last)])
         return None if tables is None else self._from_tables(tables)
 
+    def _stack(self, arrays: list[Any]) -> Any:
+        if all(type(a) is type(self) for a in arrays) and sum(a.nnz for a in arrays) < FEW_ENTRIES:
+            moves = any(a.shape[0] % math.lcm(WARP, self.block_size) for a in arrays[:-1])
+            if moves and are_csrs_at_hand(arrays):
+                return None
+        return super()._stack(arrays)
+
     @classmethod
     def _stacked(cls, parts: list[BBCSRTables]) -> BBCSRTables | None:
         """Bin by bin, where each matrix but the last ends with a whole bin and a whole block row."""
@@ -385,6 +394,8 @@ class BBCSRArray(FormatArray):
             return None
         if other.block_size != self.block_size:
             return None
+        if (self.block_size == 1 or self._tables.present is not None) and are_csrs_at_hand([self, other]):
+            return None  # these are merged in less time
         parts = [array._plain()._tables for array in (self, other)]
         tables = devices.CPU.backend("merging").add(*parts, sign)
         if tables is None:

@@ -329,7 +329,6 @@ class CVRArray(FormatArray):
         """Chunk by chunk: only the numbers of rows, and offsets, change."""
         if any(t.n_lanes != parts[0].n_lanes for t in parts):
             return None
-        xp = devices.of(parts[0].val).xp
         n_rows, rows = offsets(t.shape[0] for t in parts)
         _, chunks = offsets(t.tail.shape[0] for t in parts)
         _, narrow = offsets(t.col_narrow.size for t in parts)
@@ -339,7 +338,7 @@ class CVRArray(FormatArray):
             """The rows in a table, numbered as in the whole matrix; what is below 0 is no row."""
             tables = [getattr(t, name) for t in parts]
             shifted = zip(tables[1:], rows[1:], strict=True)
-            return joined([tables[0], *[xp.where(t >= 0, t + t.dtype.type(row), t) for t, row in shifted]])
+            return joined([tables[0], *[t + (t >= 0) * t.dtype.type(row) for t, row in shifted]])
 
         starts = zip(parts, narrow, wide, strict=True)
         unchanged = ("val", "col_base", "col_narrow", "col_wide", "rec_mask")

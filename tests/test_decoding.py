@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import zoo
 from checks import BUILDS, DEFAULTS, DIFFERENT, TYPICAL, assert_same_csr, extended_but
-from scipy.sparse import coo_array, csr_array, random_array
+from scipy.sparse import coo_array, csr_array, diags_array, random_array
 
 import cvrarray
 from cvrarray.core.tables import CSR
@@ -144,3 +144,25 @@ def test_products_of_sparse_matrices(dtype, threads, monkeypatch):
         product = A.dot(B, format="csr")
         assert product.has_sorted_indices
         np.testing.assert_array_equal(product.toarray(), expected)  # a complex product's zeros have signs of their own
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.float32, np.complex128])
+def test_products_of_stencils(dtype):
+    """Rows that have the columns of the row before, moved: few terms, some of which cancel; between them other rows."""
+    rng = np.random.default_rng(3)
+    n, places = 2500, [-900, -30, -1, 0, 1, 30, 900]
+    a = diags_array(
+        [rng.integers(-2, 3, n).astype(dtype) for _ in places], offsets=places, shape=(n, n), format="lil", dtype=dtype
+    )
+    for row, length in ((0, 0), (700, 0), (701, 12), (1200, 60), (n - 1, 9)):
+        a[row] = 0
+        a[row, rng.choice(n, length, replace=False)] = 1
+    a = csr_array(a)
+    a.sort_indices()
+    for b in (a, a[:, ::-1].tocsr(), a[:, :1800]):
+        found = sparse_product.multiply(coercion.as_csr(a), coercion.as_csr(b))
+        as_scipy = csr_array((found.data, found.indices, found.indptr), shape=found.shape)
+        expected = a @ b
+        expected.sort_indices()
+        expected.eliminate_zeros()
+        assert_same_csr(as_scipy, expected)

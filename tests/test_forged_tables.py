@@ -206,6 +206,22 @@ def test_damaged_pickle_is_refused(build):
         pickle.loads(head, buffers=[b"", *contents[1:]])
 
 
+@pytest.mark.parametrize("build", [chunks, bins, many_slots])
+def test_checksums_are_remembered_until_values_are_replaced(build):
+    """A second pickle is the first; one of other values is none of the first's."""
+    A = build()
+    S = A.tocsr()
+    content = pickle.dumps(A, protocol=5)
+    assert pickle.dumps(A, protocol=5) == content
+    A.with_values(S.data + 1, out=A)
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(A, protocol=5)).tocsr().data, S.data + 1)
+    A._plan = "another"
+    assert pickle.loads(pickle.dumps(A, protocol=5)).plan == "another"
+    A.with_values(S.data, out=A)
+    A._plan = None
+    assert pickle.dumps(A, protocol=5) == content
+
+
 def test_damaged_head_of_a_pickle_is_refused():
     """It says what is no table: shape, parameters, dtypes, the device."""
     rebuild, (array_class, head, *buffers) = bins().__reduce_ex__(4)

@@ -172,3 +172,33 @@ def test_new_values_in_place(build):
     D = C.with_values(np.arange(1.0, C.nnz + 1))
     assert C.with_values(D.data, out=C) is C
     np.testing.assert_array_equal(C.todense(), D.todense())
+
+
+@pytest.mark.parametrize("protocol", [2, 5])
+@pytest.mark.parametrize("keywords", [{"n_lanes": 16}, {"block_size": 3}], ids=["cvr", "bbcsr"])
+def test_a_pickle_leaves_it_at_that(keywords, protocol):
+    """The CSR is sent, and converted where the product is."""
+    array_class = cvrarray.CVRArray if "n_lanes" in keywords else cvrarray.BBCSRArray
+    A = array_class(matrix(), device="cpu", **keywords)
+    C = A @ A
+    sent = pickle.loads(pickle.dumps(C, protocol))
+    assert (C._pending is None, sent._pending is None) == (False, False)
+    assert (sent.shape, sent.dtype, sent.nnz, sent.format) == (C.shape, C.dtype, C.nnz, C.format)
+    assert sent._pending.keywords == C._pending.keywords
+    x = np.arange(90.0)
+    np.testing.assert_array_equal(sent @ x, C @ x)
+    sent.check()
+    np.testing.assert_array_equal(sent.todense(), C.todense())
+
+
+def test_a_damaged_pickle_of_a_csr_is_refused():
+    A = cvrarray.CVRArray(matrix(), device="cpu")
+    buffers = []
+    head = pickle.dumps(A @ A, 5, buffer_callback=buffers.append)
+    contents = [bytes(buffer.raw()) for buffer in buffers]
+    for k, content in enumerate(contents):
+        for at in range(0, len(content), 1 + len(content) // 9):
+            damaged = bytearray(content)
+            damaged[at] ^= 4
+            with pytest.raises(ValueError, match="do not match their checksums"):
+                pickle.loads(head, buffers=[*contents[:k], damaged, *contents[k + 1 :]])

@@ -252,15 +252,17 @@ def _with_sparse(ufunc: np.ufunc, array: Any, left: Any, right: Any, kwargs: dic
     target = array._target
     shape = _broadcast_shape(left.shape, right.shape)
     dtypes = _check_zero(ufunc, [np.zeros(1, v.data.dtype if isinstance(v, CSR) else v.dtype) for v in (left, right)], kwargs)
-    if _is_one_structure(left, right):
+    sign = 0 if kwargs or dtypes[0] not in _ADDED else 1 if ufunc is np.add else -1 if ufunc is np.subtract else 0
+    if _is_one_structure(left, right) and not (sign and left._structure.sums_have_zeros):
         if (one := _of_one_value(ufunc, left, right, kwargs, dtypes)) is not None:
             return one
         data = _compute(ufunc, (left._plain_values(), right._plain_values()), kwargs, dtypes)
         if all(_n_nonzero(part) == left.nnz for part in (data if isinstance(data, tuple) else (data,))):
             return _wrapped(data, left._with_table)
-        return _wrapped(data, lambda part: left._like(_without_zeros(left._with_table(part)._canonical_csr())))
-    sign = 1 if ufunc is np.add else -1 if ufunc is np.subtract else 0
-    if sign and not kwargs and dtypes[0] in _ADDED and (total := _sum(array, left, right, sign, dtypes[0])) is not None:
+        if not sign:
+            return _wrapped(data, lambda part: left._like(_without_zeros(left._with_table(part)._canonical_csr())))
+        left._structure.sums_have_zeros = _n_nonzero(left._plain_values()) < left.nnz
+    if sign and (total := _sum(array, left, right, sign, dtypes[0])) is not None:
         return total
     a, b = (_broadcast(v if isinstance(v, CSR) else v._canonical_csr(), shape) for v in (left, right))
     indptr, indices, *operands = target.backend("csr").union(a, b, ufunc is np.multiply)

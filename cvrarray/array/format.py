@@ -18,6 +18,7 @@ from ..core.tables import CSR
 from ..input import coercion, limits
 from . import encoding, serialized
 from .base import SparseArray
+from .kept import PART, Kept
 from .transposed import TransposedArray
 from .values import Structure, same_tables
 
@@ -95,8 +96,10 @@ class FormatArray(SparseArray):
 
     _tables: Any = _OnDemand()
     _pending: Pending | None = None  # what the tables are to be made of, until they are asked for
+    _kept: Kept  # its canonical CSR, where that is kept beside the tables
     _kernels: dict[tuple[str, np.dtype], Run]  # kind and the product's dtype -> the device module's prepared product
     _number: int  # of this array alone: what an operator of PyTorch takes in its place
+    _packed: serialized.Packed | None = None  # of the last pickle, until values are replaced
     _place_cache: tuple[Any, Any] | None = None  # rows and columns of the canonical CSR, once asked for
     _structure: Structure  # what arrays know together that differ in their values alone
     _transpose: Any  # an array on the CPU that is the transpose, once asked for; False where there shall be none
@@ -170,14 +173,15 @@ class FormatArray(SparseArray):
         self._dense_type = target.xp.ndarray
         self._kernels, self._ready, self._ready_transposed = {}, {}, {}
         self._structure, self._transpose, self._transpose_is_old = Structure(), None, False
+        self._kept = Kept()
         self._number = next(_NUMBERS)
         LIVING[self._number] = self
 
     @classmethod
-    def _from_pending(cls, pending: Pending) -> Self:
-        """The array whose tables will be made of `pending` when they are asked for."""
+    def _from_pending(cls, csr: CSR, keywords: dict[str, Any]) -> Self:
+        """The array whose tables will be made of these when they are asked for: see :class:`Pending`."""
         self = object.__new__(cls)
-        self._pending = pending
+        self._pending = Pending(csr, keywords)
         self._open(devices.CPU)
         return self
 
@@ -289,7 +293,7 @@ class FormatArray(SparseArray):
         pending = self._pending
         keywords = self._parameters() if pending is None else pending.keywords
         if isinstance(csr.data, np.ndarray):
-            return self._from_pending(Pending(csr, keywords))
+            return self._from_pending(csr, keywords)
         return type(self)(csr, **keywords)
 
     def _map(self, function: Callable[[Any], Any]) -> Self:
@@ -337,6 +341,7 @@ class FormatArray(SparseArray):
 
     def _make_plain(self) -> None:
         """Store values as they are from now on, in a table that means nothing yet: others are to be written to it."""
+        self._packed = None
         if encoding.table(self._tables) is not None:
             self._tables = self._tables._replace(**{self._value_table: self._empty_values(self.dtype), "distinct": None})
             self._kernels.clear()
@@ -345,10 +350,11 @@ class FormatArray(SparseArray):
     def _values_changed(self) -> None:
         """Drop or renew what was computed from the values, after these were replaced.
 
-        That is the transpose, which gets the new values before its next product, and products whose ``run`` has a
-        ``renew()``. A product without it reads the value table in every call.
+        That is the CSR that is kept, the last pickle's checksums, the transpose, which gets the new values before its next
+        product, and products whose ``run`` has a ``renew()``. A product without it reads the value table in every call.
         """
-        self._transpose_is_old = isinstance(self._transpose, SparseArray)
+        self._packed, self._transpose_is_old = None, isinstance(self._transpose, SparseArray)
+        self._kept.drop(self)
         self._ready_transposed.clear()
         for run in self._kernels.values():
             if hasattr(run, "renew"):
@@ -447,10 +453,22 @@ class FormatArray(SparseArray):
         """The rows [first, last), at least one, by the tables; None where these do not give them."""
         return None
 
-    def _canonical_csr(self) -> CSR:
+    def _csr_at_hand(self, n_rows: int | None = None) -> CSR | None:
+        """The canonical CSR where it is there, or is to be kept from now on, as so many rows (default: all) are wanted
+        again; nobody writes to its arrays.
+        """
         pending = self._pending
         if pending is not None:
             return pending.csr
+        if self._kept.csr is None and self._kept.is_wanted(self, self.shape[0] if n_rows is None else n_rows):
+            self._kept.keep(self, self._decoded())
+        return self._kept.csr
+
+    def _canonical_csr(self) -> CSR:
+        return self._csr_at_hand() or self._decoded()
+
+    def _decoded(self) -> CSR:
+        """The canonical CSR, of new arrays, from the tables."""
         to_csr = getattr(self._module(self._target), "to_csr", None)
         with progress.shown(f"decoding {self.nnz:,} nonzeros"):
             if to_csr is None:
@@ -460,15 +478,16 @@ class FormatArray(SparseArray):
 
     def _own_csr(self) -> CSR:
         pending = self._pending
-        if pending is None:
-            return self._canonical_csr()
-        csr = pending.csr
+        csr = self._kept.csr if pending is None else pending.csr
+        if csr is None:
+            return self._decoded()
         return csr._replace(indptr=csr.indptr.copy(), indices=csr.indices.copy(), data=csr.data.copy())
 
     def _reader(self) -> Any:
         reader_of = getattr(self._module(self._target), "reader", None)
-        if self._pending is not None or reader_of is None:
-            return super()._reader()
+        csr = self._csr_at_hand()
+        if csr is not None or reader_of is None:
+            return self._target.backend("decoding").reader_of_csr(csr or self._decoded())
         tables, found = self._tables, reader_of(encoding.numbered(type(self), self._tables))
         if encoding.table(tables) is None:
             return found
@@ -505,7 +524,7 @@ class FormatArray(SparseArray):
         return self._target.xp.where(found > 0, distinct[found - (found > 0)], distinct.dtype.type(0))
 
     def _canonical_rows(self, first: int, last: int) -> CSR:
-        if self._pending is not None:
+        if self._csr_at_hand(last - first if last - first >= PART * self.shape[0] else 0) is not None:
             few = super()._canonical_rows(first, last)
             return few._replace(indices=few.indices.copy(), data=few.data.copy())  # which do not keep the others
         tables, begin = self._part(first, last)
@@ -614,6 +633,11 @@ class FormatArray(SparseArray):
         it.
         """
         raise NotImplementedError
+
+
+def are_csrs_at_hand(arrays: list[FormatArray]) -> bool:
+    """Whether the canonical CSR of each is there; all of them are asked, so that each comes to keep it."""
+    return None not in [array._csr_at_hand() for array in arrays]
 
 
 def _protect(tables: Iterable[Any]) -> None:

@@ -143,11 +143,7 @@ def _joined(members: list[CSR], axis: int, dtype: Any = None, casting: Casting =
     shape = coercion.check_shape((length, members[0].shape[1]) if axis == 0 else (members[0].shape[0], length))
     wide = coercion.index_dtype(shape)
     if axis == 0:
-        before = np.cumsum([0, *[csr.nnz for csr in members]]).tolist()
-        parts = [csr.indptr[:-1].astype(np.int64) + n for csr, n in zip(members, before[:-1], strict=True)]
-        indptr = xp.concatenate([*parts, xp.full(1, before[-1], np.int64)])
-        indices = xp.concatenate([csr.indices.astype(wide, copy=False) for csr in members])
-        return CSR(indptr, indices, xp.concatenate([csr.data.astype(dtype, copy=False) for csr in members]), shape)
+        return _rows_below_rows(members, shape, wide, dtype)
     indptr = sum(csr.indptr.astype(np.int64) for csr in members)
     nnz = sum(csr.nnz for csr in members)
     indices, data = xp.empty(nnz, wide), xp.empty(nnz, dtype)
@@ -159,4 +155,19 @@ def _joined(members: list[CSR], axis: int, dtype: Any = None, casting: Casting =
         data[place] = csr.data
         free += csr.indptr[1:] - csr.indptr[:-1]
         first_col += csr.shape[1]
+    return CSR(indptr, indices, data, shape)
+
+
+def _rows_below_rows(members: list[CSR], shape: tuple[int, int], index: np.dtype, dtype: np.dtype) -> CSR:
+    target, nnz = devices.of(members[0].data), sum(csr.nnz for csr in members)
+    xp, empty, pointer = target.xp, target.xp.empty, np.dtype(np.int64)
+    if target.kind == "cpu":
+        empty, pointer = target.backend("runtime.memory").empty, target.backend("csr").offset_dtype(nnz, index)
+    indptr, row, before = empty(shape[0] + 1, pointer), 0, 0
+    for csr in members:
+        xp.add(csr.indptr[:-1], before, out=indptr[row : row + csr.shape[0]], casting="same_kind")
+        row, before = row + csr.shape[0], before + csr.nnz
+    indptr[row] = nnz
+    indices = xp.concatenate([csr.indices.astype(index, copy=False) for csr in members], out=empty(nnz, index))
+    data = xp.concatenate([csr.data.astype(dtype, copy=False) for csr in members], out=empty(nnz, dtype))
     return CSR(indptr, indices, data, shape)

@@ -7,6 +7,8 @@ A pickle of an array holds bytes, and no object of NumPy's::
     buffers   the small tables one after the other, then each of the others by itself, out of band where the protocol
               allows that. Where it does not, all tables count as small
 
+Of an array that is still a CSR (:class:`cvrarray.array.format.Pending`) the three arrays of that stand for the tables.
+
 So damage is found before anything is made of it. See :mod:`cvrarray.cpu.checksum`.
 """
 
@@ -16,11 +18,12 @@ import json
 import pickle
 from collections.abc import Sequence
 from functools import cache, lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..core import devices
+from ..core.tables import CSR
 from .base import SparseArray
 
 MAGIC = "cvrarray"
@@ -38,17 +41,28 @@ def describe(A: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     """The header of `A`, and its tables that are arrays by name, in the order of files, where they live."""
     fields = A._tables._asdict()
     arrays = {name: fields.pop(name) for name in A._stored if fields[name] is not None}
-    header = {
+    del fields["shape"]
+    parameters = {name: int(value) for name, value in fields.items() if value is not None}
+    return _header(A, arrays, parameters=parameters, plan=A.plan), arrays
+
+
+def _describe_csr(A: Any, csr: CSR, keywords: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The same of an array that is still a CSR, which has keywords instead of parameters."""
+    arrays = {"indptr": csr.indptr, "indices": csr.indices, "data": csr.data}
+    return _header(A, arrays, keywords=keywords), arrays
+
+
+def _header(A: Any, arrays: dict[str, Any], **own: Any) -> dict[str, Any]:
+    """What all headers have, and what is their own."""
+    return {
         "magic": MAGIC,
         "version": VERSION if "distinct" in arrays else PLAIN_VERSION,
         "format": A.format,
-        "shape": [int(n) for n in fields.pop("shape")],
+        "shape": [int(n) for n in A.shape],
         "dtype": _name_on_disk(A.dtype),
-        "parameters": {name: int(value) for name, value in fields.items() if value is not None},
-        "plan": A.plan,
+        **own,
         "arrays": {name: {"dtype": _name_on_disk(a.dtype), "shape": list(a.shape)} for name, a in arrays.items()},
     }
-    return header, arrays
 
 
 def assemble(array_class: Any, header: dict[str, Any], arrays: dict[str, Any]) -> SparseArray:
@@ -76,24 +90,49 @@ def _dtype(name: str) -> np.dtype:
 # ------------------------------------------------------------------------------------------------ pickles
 
 
+class Packed(NamedTuple):
+    """What an array on the CPU remembers of its last pickle: programs send one array to many workers."""
+
+    plan: str | None  # of the array, when the head was written
+    head: bytes
+    buffers: list[Any]  # the joined tables, and the others as they are
+
+
 def packed(A: Any, protocol: int) -> tuple[Any, ...]:
     """The head and the buffers of a pickle. The buffers are the tables themselves where `protocol` has room for such."""
-    header, arrays = describe(A.to_device(devices.CPU))
+    if protocol < 5:
+        head, buffers = _written(A, every=True)
+        return head, *buffers
+    known = A._packed
+    if known is None or known.plan != A.plan:
+        known = Packed(A.plan, *_written(A, every=False))
+        if A._target == devices.CPU and A._pending is None:
+            A._packed = known
+    return known.head, *map(pickle.PickleBuffer, known.buffers)
+
+
+def _written(A: Any, every: bool) -> tuple[bytes, list[Any]]:
+    """The head and the buffers; `every` table is joined with the others, or the small ones."""
+    pending = A._pending
+    if pending is not None and all(isinstance(value, int | str | None) for value in pending.keywords.values()):
+        header, arrays = _describe_csr(A, *pending)
+    else:
+        header, arrays = describe(A.to_device(devices.CPU))
     joined, alone, offsets, end = [_PAD[:_LEAD]], [], {}, _LEAD
     for name, table in arrays.items():
         if not table.flags.c_contiguous or not np.little_endian:
             table = np.ascontiguousarray(table, on_disk(table.dtype))
-        if protocol >= 5 and table.nbytes >= _SMALL:
-            alone.append(table)
-        else:
+        if every or table.nbytes < _SMALL:
             pad = -(end - _LEAD) % _ALIGNMENT
             joined += (_PAD[:pad], table) if pad else (table,)
             offsets[name] = end + pad
             end += pad + table.nbytes
+        else:
+            alone.append(table)
     buffers = [b"".join(joined), *alone]
     header |= {"device": A._target.kind, "joined": offsets, "checksums": [_checksum(buffer) for buffer in buffers]}
     text = _ENCODER.encode(header).encode()
-    return _checksum(text).to_bytes(8, "little") + text, *(map(pickle.PickleBuffer, buffers) if protocol >= 5 else buffers)
+    return _checksum(text).to_bytes(8, "little") + text, buffers
 
 
 def unpacked(array_class: Any, head: bytes, buffers: Sequence[Any]) -> SparseArray:
@@ -104,7 +143,7 @@ def unpacked(array_class: Any, head: bytes, buffers: Sequence[Any]) -> SparseArr
     ValueError
         The pickle is damaged, or of a newer version.
     """
-    header = _header(array_class, head)
+    header = _read_header(array_class, head)
     try:
         joined, *alone = [np.frombuffer(buffer, np.uint8) for buffer in buffers]
     except (TypeError, ValueError, BufferError) as error:  # they are no buffers
@@ -121,11 +160,15 @@ def unpacked(array_class: Any, head: bytes, buffers: Sequence[Any]) -> SparseArr
         content, begin = (contents[0], offsets[name] - _LEAD) if name in offsets else (next(left), 0)
         array = np.ndarray(table["shape"], _dtype(table["dtype"]), content, begin)
         arrays[name] = array if np.little_endian else array.astype(array.dtype.newbyteorder("="))
+    if "keywords" in header:
+        csr = CSR(arrays["indptr"], arrays["indices"], arrays["data"], tuple(header["shape"]))
+        put_off: SparseArray = array_class._from_pending(csr, header["keywords"])
+        return put_off
     own = assemble(array_class, header, arrays)
     return own if header["device"] == "cpu" else own.to_device(header["device"])
 
 
-def _header(array_class: Any, head: Any) -> dict[str, Any]:
+def _read_header(array_class: Any, head: Any) -> dict[str, Any]:
     """The header in a pickle's head; errors as of :func:`unpacked`."""
     if not isinstance(head, bytes) or _checksum(head[8:]).to_bytes(8, "little") != head[:8]:
         raise _damaged("its header does not match its checksum")

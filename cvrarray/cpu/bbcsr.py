@@ -70,8 +70,11 @@ class Slots(NamedTuple):
 
 
 def convert(csr: CSR, block_size: int) -> BBCSRTables:
-    """The BBCSR tables of a canonical CSR matrix in NumPy arrays; `block_size` is 1 to 32."""
-    data = np.ascontiguousarray(csr.data)  # which distinct.nothing() is not
+    """The BBCSR tables of a canonical CSR matrix in NumPy arrays; `block_size` is 1 to 32.
+
+    Values may be :func:`cvrarray.cpu.distinct.nothing`, which are not laid out in blocks.
+    """
+    data = np.ascontiguousarray(csr.data) if block_size == 1 else csr.data
     source = CSR(offsets(csr.indptr, csr.indices.dtype), csr.indices, memory.bits(data), csr.shape)
     kernels = _conversion(source.indptr.dtype, csr.indices.dtype, source.data.dtype, block_size)
     if block_size == 1:
@@ -94,7 +97,8 @@ def convert(csr: CSR, block_size: int) -> BBCSRTables:
     else:  # columns and values apart: so there are not kernels for each pair of a size and a dtype
         places, to = _without_values(source), tables._replace(data=NO_VALUES)
         run(kernels.lay_out, work, places, found, bin_low, _within(block_size), past, to)
-        run(kernels.fill, work, work, block_size, source.indptr, source.data, tables.present, past, values)
+        if not distinct.is_nothing(data):
+            run(kernels.fill, work, work, block_size, source.indptr, source.data, tables.present, past, values)
     return tables._replace(present=None) if full else tables
 
 
@@ -188,12 +192,13 @@ def column_sums(tables: BBCSRTables, dtype: np.dtype) -> Callable[[np.ndarray], 
         multiply = product_transposed(tables, dtype)
         return lambda y: multiply(np.ones(n_rows, dtype), y, 1, 0)
     whole = tables._replace(present=None, shape=(n_rows, -(-n_cols // size) * size))
-    run = product_transposed(whole, dtype)
+    run, like = _by_parts(_add_bins, _for_kernels(whole, dtype), dtype), np.empty(0, dtype)
 
     def add_up(y: np.ndarray) -> None:
-        sums = np.empty(whole.shape[1], dtype)
-        run(np.ones(n_rows, dtype), sums, 1, 0)
-        y[:] = sums[:n_cols]
+        sums = y if size == 1 else np.empty(whole.shape[1], dtype)
+        run(like, sums)
+        if size > 1:
+            y[:] = sums[:n_cols]
 
     return add_up
 
@@ -243,12 +248,16 @@ def product_transposed(tables: BBCSRTables, dtype: np.dtype) -> Run:
 
     x (n_rows,) and y (n_cols,) are as there. A call takes up to ``parts.MOST_VECTORS`` times the memory of y.
     """
-    t = _for_kernels(tables, dtype)
+    return scaled(_by_parts(_scatter, _for_kernels(tables, dtype), dtype))
+
+
+def _by_parts(scatter: Callable, t: BBCSRTables, dtype: np.dtype) -> Callable[[np.ndarray, np.ndarray], None]:
+    """``multiply(x, y)`` by a kernel that scatters."""
     n_cols, block_size = t.shape[1], t.block_size
     ranges = parts.column_ranges(t.bin_rowptr, (1, block_size), t, NARROW_PADDING, -(-n_cols // block_size))
     low, high = (np.minimum(blocks * block_size, n_cols) for blocks in ranges)
     of = parts.divide(t.bin_rowptr, 1, low, high, n_cols)
-    return scaled(parts.transposed(_scatter, of, t.bin_rowptr, 1, (t, _within(block_size)), n_cols, dtype))
+    return parts.transposed(scatter, of, t.bin_rowptr, 1, (t, _within(block_size)), n_cols, dtype)
 
 
 def to_csr(tables: BBCSRTables, first: int, last: int) -> CSR:
@@ -935,6 +944,44 @@ def _scatter_whole_blocks(of, n_steps, col, padding, entries, y):
                         total += simd.load_number(values, j * WARP + r, entries) * entries[r]
                     to[j] += total
             row = after
+
+
+@kernel
+def _add_bins(first, last, part, t, within, x, sums):
+    """:func:`_scatter` of blocks without holes with an x of ones: `x` only tells their dtype."""
+    block_size = len(within) if len(within) else t.block_size
+    for p in range(first, last):
+        y = parts.open_part(p, part, sums)
+        for i in range(part.tile[p], part.tile[p + 1]):
+            at, phase = t.bin_rowptr[i], i * WARP % block_size
+            n_steps, values = (t.bin_rowptr[i + 1] - at) // (block_size * WARP), simd.pointer(t.data, at)
+            if t.col_base[i] >= 0:
+                to, col = simd.pointer(y, t.col_base[i] * block_size), simd.pointer(t.col_narrow, t.col_ptr[i])
+                _add_bin(values, block_size, phase, n_steps, col, NARROW_PADDING, x, to)
+            else:
+                _add_bin(values, block_size, phase, n_steps, simd.pointer(t.col_wide, t.col_ptr[i]), -1, x, y)
+
+
+@inlined
+def _add_bin(values, block_size, phase, n_steps, col, padding, like, y):
+    for slot in range(0, n_steps * WARP, WARP):
+        if block_size == 1:
+            for r in range(slot, slot + WARP):
+                if col[r] != padding:
+                    y[col[r]] += simd.load_number(values, r, like)
+            continue
+        row, after = 0, block_size - phase
+        while row < WARP:
+            block = col[slot + row]
+            if block != padding:
+                to = simd.pointer(y, np.int64(block) * block_size)
+                for j in range(block_size):
+                    at = slot * block_size + j * WARP
+                    total = simd.load_number(values, at + row, like)
+                    for r in range(row + 1, after):
+                        total += simd.load_number(values, at + r, like)
+                    to[j] += total
+            row, after = after, min(after + block_size, WARP)
 
 
 @helper

@@ -219,7 +219,12 @@ def _parts(nnz: int, n_places: int) -> np.ndarray:
 
 def offsets(ptr: np.ndarray, index: np.dtype) -> np.ndarray:
     """`ptr` in 32 bits where the index dtype has these, and offsets fit: so kernels are compiled for one pair of dtypes."""
-    return ptr.astype(np.int32, copy=False) if index == np.int32 and ptr[-1] < 2**31 else ptr
+    return ptr.astype(offset_dtype(ptr[-1], index), copy=False)
+
+
+def offset_dtype(nnz: int, index: np.dtype) -> np.dtype:
+    """The dtype of offsets up to `nnz`."""
+    return np.dtype(np.int32 if index == np.int32 and nnz < 2**31 else np.int64)
 
 
 def _sorted_rows(ptr: np.ndarray, indices: np.ndarray, data: np.ndarray, shape: tuple[int, int]) -> CSR:

@@ -41,7 +41,7 @@ class Rows(NamedTuple):
 class Reader(NamedTuple):
     """A matrix as CSR, some rows at a time."""
 
-    indptr: np.ndarray  # (n_rows + 1,) int64
+    indptr: np.ndarray  # (n_rows + 1,) int32 where the index dtype is, and offsets fit; else int64
     index: np.dtype  # of columns
     read: Callable[[int, int], tuple[np.ndarray, np.ndarray]]  # columns and values of the rows [first, last)
 
@@ -70,13 +70,12 @@ def from_cvr(tables: CVRTables, first: int, last: int) -> CSR:
 
 def reader_of_csr(csr: CSR) -> Reader:
     """A canonical CSR."""
-    indptr = csr.indptr.astype(np.int64, copy=False)
 
     def read(first: int, last: int) -> tuple[np.ndarray, np.ndarray]:
-        here = slice(indptr[first], indptr[last])
+        here = slice(csr.indptr[first], csr.indptr[last])
         return csr.indices[here], csr.data[here]
 
-    return Reader(indptr, csr.indices.dtype, read)
+    return Reader(offsets(csr.indptr, csr.indices.dtype), csr.indices.dtype, read)
 
 
 def reader_of_bbcsr(tables: BBCSRTables) -> Reader:
@@ -106,9 +105,10 @@ def _reader(t, dtype: np.dtype, kernels: Kernels, work: np.ndarray, unit: int, t
     rows = Rows(0, n_rows, ptr, carried, none, memory.bits(np.empty(0, dtype)))
     threads.run(kernels.count, work, t, rows, unit=unit, least=threads.QUICK)
     kernels.place(t, rows)
+    ptr = offsets(ptr, index)
 
     def read(first: int, last: int) -> tuple[np.ndarray, np.ndarray]:
-        here = ptr[first : last + 1] - ptr[first]
+        here = np.subtract(ptr[first : last + 1], ptr[first], dtype=np.int64)
         indices, data = np.empty(here[-1], index), np.empty(here[-1], dtype)
         kernels.copy(*tiles(first, last), t, Rows(first, last, here, carried, indices, memory.bits(data)))
         return indices, data

@@ -205,9 +205,21 @@ def _move_columns(steps, n_lanes, columns, padding, further, to, to_padding):
             to[k] = to_padding if column == padding else column + further
         return
     for s in range(0, steps * WARP, WARP):
-        for lane in range(s, s + n_lanes):
-            column = np.int64(columns[lane])
-            to[lane] = to_padding if column == padding else column + further
+        at = s  # as sums of powers of 2, as above
+        if n_lanes & 16:
+            _move(16, at, columns, padding, further, to, to_padding)
+            at += 16
+        if n_lanes & 8:
+            _move(8, at, columns, padding, further, to, to_padding)
+            at += 8
+        _move(n_lanes & 7, at, columns, padding, further, to, to_padding)
+
+
+@inlined
+def _move(n, at, columns, padding, further, to, to_padding):
+    for lane in range(at, at + n):
+        column = np.int64(columns[lane])
+        to[lane] = to_padding if column == padding else column + further
 
 
 @inlined

@@ -25,6 +25,9 @@ from cvrarray.cpu.simd import masks
 MOST_COLUMNS = 1 << 25  #: of B: every thread has a number for each
 TILE = 1 << 17  #: entries that the rows of a tile may have, about: so much room is made for them at once
 FEW = 64  #: terms of a row up to which each is compared with all
+EIGHT = tuple(range(8))  #: entries of a row of B that are multiplied at once
+BUFFERS = simd.BATCH_ROW * 2  #: space for the terms of two rows
+AHEAD = 4  #: rows from the one that is multiplied to the one whose rows of B are prefetched
 DENSE = 16  #: columns a term up to which all sums of a row are looked at
 
 
@@ -52,7 +55,7 @@ def multiply(a: CSR, b: CSR) -> CSR:
         workspace = _workspace(b.shape[1], a.data.dtype) if spare.empty() else spare.get()
         indices, data, end = np.empty(0, b.indices.dtype), np.empty(0, a.data.dtype), 0
         for begin, stop in zip(tiles[first:last], tiles[first + 1 : last + 1], strict=True):
-            room = end + most[stop] - most[begin] + 1  # a 0 may be written behind
+            room = end + most[stop] - most[begin] + WARP  # so much may be written behind
             if room > data.size:  # as many as there will be, if all rows are like those before
                 before = most[begin] - most[tiles[first]]
                 expected = end * (most[tiles[last]] - most[begin]) // before if before else 0
@@ -85,7 +88,7 @@ def _workspace(n_cols: int, dtype: np.dtype) -> Workspace:
 
 def _enlarged(array: np.ndarray, n: int, size: int) -> np.ndarray:
     """The first n numbers of `array`, with room for `size` in all."""
-    larger = np.empty(size, array.dtype)
+    larger = memory.empty(size, array.dtype)
     larger[:n] = array[:n]
     return larger
 
@@ -101,32 +104,59 @@ def _count_terms(first, last, indptr, indices, b_ptr, terms):
 
 @kernel
 def _rows(first, last, a, b, workspace, indices, data, ptr, out):
-    """The rows one after the other from ``indices[out]`` on; where they end, and in ``ptr[r + 1]`` each one's entries."""
+    """The rows one after the other from ``indices[out]`` on; where they end, and in ``ptr[r + 1]`` each one's entries.
+
+    The terms of a row that has few are written while the row before waits to be added up: a vector of numbers that were
+    just written one by one would have to wait until all of them have left the processor.
+    """
     indices, data = simd.pointer(indices, 0), simd.pointer(data, 0)
-    a_columns, b_columns = simd.pointer(a.indices, 0), simd.pointer(b.indices, 0)
-    columns, in_order = simd.scratch(b.indices, simd.BATCH_ROW), simd.scratch(b.indices, simd.BATCH_ROW)
-    values, sums = simd.scratch(b.data, simd.BATCH_ROW), simd.scratch(b.data, simd.BATCH_ROW)
-    for row in range(first, last):
-        n_terms, low, high, begin = 0, np.int64(MOST_COLUMNS), np.int64(-1), out
-        for k in range(a.indptr[row], a.indptr[row + 1]):
-            start, end = b.indptr[a_columns[k]], b.indptr[a_columns[k] + 1]
-            if start < end:
-                n_terms += end - start
-                low, high = min(low, b_columns[start]), max(high, b_columns[end - 1])
-        if high - low < DENSE * n_terms:
+    columns, values = simd.scratch(b.indices, BUFFERS), simd.scratch(b.data, BUFFERS)
+    pattern, places = simd.scratch(b.indices, simd.BATCH_ROW), simd.scratch(b.indices, simd.BATCH_ROW)
+    in_order, sums, n_pattern = simd.scratch(b.indices, simd.BATCH_ROW), simd.scratch(b.data, simd.BATCH_ROW), np.int64(0)
+    n_waiting, buffer = np.int64(0), 0
+    for row in range(first, last + 1):
+        n_terms, low, high = _reach(row, last, a, b)
+        is_dense = high - low < DENSE * n_terms
+        is_few = n_terms <= FEW and not is_dense
+        if is_few:
+            _list_terms(row, a, b, simd.pointer(columns, buffer), simd.pointer(values, buffer))
+        buffer ^= simd.BATCH
+        if n_waiting:
+            begin, its_columns, its_values = out, simd.pointer(columns, buffer), simd.pointer(values, buffer)
+            if n_waiting != n_pattern or not _is_shifted(n_waiting, its_columns, pattern):
+                n_pattern = n_waiting
+                _put_in_order(n_pattern, its_columns, pattern, places, in_order)
+            _add_in_places(n_pattern, its_values, places, sums)
+            shift = np.int64(its_columns[0]) - pattern[0]
+            out = _take_in_order(n_pattern, in_order, shift, sums, indices, data, out)
+            ptr[row] = out - begin
+        n_waiting = n_terms if is_few else 0
+        if is_few or row == last:
+            continue
+        begin = out
+        if is_dense:
             _add_terms(row, a, b, simd.pointer(workspace.sums, 0))
             out = _take_all(low, high, workspace.sums, indices, data, out)
-        elif n_terms <= FEW:
-            _list_terms(row, a, b, n_terms, columns, values)
-            _add_in_order(n_terms, columns, values, in_order, sums)
-            for i in range(n_terms):
-                indices[out], data[out] = in_order[i], sums[i]
-                out += sums[i] != 0
         else:
             _add_and_mark_terms(row, a, b, workspace)
             out = _take_marked(low, high, workspace, indices, data, out)
         ptr[row + 1] = out - begin
     return out
+
+
+@inlined
+def _reach(row, last, a, b):
+    """How many terms a row has, and between which columns; no terms for the one behind the last."""
+    n_terms, low, high = np.int64(0), np.int64(MOST_COLUMNS), np.int64(-1)
+    if row < last:
+        _prefetch_rows(row + AHEAD, last, a, b)
+        a_columns, b_columns = simd.pointer(a.indices, 0), simd.pointer(b.indices, 0)
+        for k in range(a.indptr[row], a.indptr[row + 1]):
+            start, end = b.indptr[a_columns[k]], b.indptr[a_columns[k] + 1]
+            if start < end:
+                n_terms += end - start
+                low, high = min(low, b_columns[start]), max(high, b_columns[end - 1])
+    return n_terms, low, high
 
 
 @inlined
@@ -157,32 +187,94 @@ def _take_all(low, high, sums, indices, data, out):
 
 
 @inlined
-def _list_terms(row, a, b, n_terms, columns, values):
+def _prefetch_rows(row, last, a, b):
+    """Prefetch what begins the rows of B that a later row takes."""
+    if row < last:
+        a_columns = simd.pointer(a.indices, 0)
+        for k in range(a.indptr[row], a.indptr[row + 1]):
+            start = b.indptr[a_columns[k]]
+            simd.prefetch_line(b.indices, start)
+            simd.prefetch_line(b.data, start)
+            simd.prefetch_line(b.data, start + len(EIGHT) - 1)
+
+
+@inlined
+def _list_terms(row, a, b, columns, values):
     """Write the terms of a row one after the other, and behind them columns beyond all, to a multiple of 32."""
     a_columns, a_values = simd.pointer(a.indices, 0), simd.pointer(a.data, 0)
     b_columns, b_values = simd.pointer(b.indices, 0), simd.pointer(b.data, 0)
-    n = 0
+    n, all_entries = 0, len(b.indices)
     for k in range(a.indptr[row], a.indptr[row + 1]):
         factor, other = a_values[k], a_columns[k]
-        for j in range(b.indptr[other], b.indptr[other + 1]):
-            columns[n], values[n] = b_columns[j], factor * b_values[j]
-            n += 1
+        start, end = b.indptr[other], b.indptr[other + 1]
+        if end + len(EIGHT) <= all_entries:  # more than there are are written, and the next ones over these
+            _list_eight(start, n, a_values, k, b_columns, b_values, columns, values)
+            for j in range(len(EIGHT), end - start, len(EIGHT)):  # few rows are as long
+                _list_eight(start + j, n + j, a_values, k, b_columns, b_values, columns, values)
+        else:
+            for j in range(start, end):
+                columns[n + j - start], values[n + j - start] = b_columns[j], factor * b_values[j]
+        n += end - start
     while n % WARP:
         columns[n] = MOST_COLUMNS
         n += 1
 
 
 @inlined
-def _add_in_order(n_terms, columns, values, in_order, sums):
-    """Add up the terms of each column, columns in order; sums that no column has are 0."""
+def _list_eight(at, n, a_values, k, b_columns, b_values, columns, values):
+    simd.store(simd.load(b_columns, at, b_columns, EIGHT), columns, n, EIGHT)
+    simd.store(simd.multiply_add_row(simd.zeros(values, EIGHT), a_values, k, b_values, at), values, n, EIGHT)
+
+
+@inlined
+def _is_shifted(n_terms, columns, pattern):
+    """Whether the columns are those of the pattern, moved by one distance: so it is from row to row of a stencil."""
+    shift, differ = np.int64(columns[0]) - pattern[0], np.int64(0)
+    for i in range(n_terms):  # without a way out, so it compiles to vector instructions
+        differ |= np.int64(columns[i]) - pattern[i] - shift
+    return differ == 0
+
+
+@inlined
+def _add_in_places(n_terms, values, places, sums):
+    """Add up the terms that belong to one place; 0 where none does."""
+    simd.store(simd.zeros(sums, simd.WHOLE), sums, 0, simd.WHOLE)
+    simd.store(simd.zeros(sums, simd.WHOLE), sums, WARP, simd.WHOLE)
     for i in range(n_terms):
-        sums[i] = 0
+        sums[places[i]] += values[i]
+
+
+@inlined
+def _take_in_order(n_terms, in_order, shift, sums, indices, data, out):
+    """Append the sums that are not 0, and their columns, moved by `shift`."""
+    if not simd.COMPRESSES:
+        for i in range(n_terms):
+            indices[out], data[out] = in_order[i] + shift, sums[i]
+            out += sums[i] != 0
+        return out
+    begin = out
+    for at in range(0, n_terms, WARP):
+        found = simd.load(sums, at, sums, simd.WHOLE)
+        mask = simd.nonzero_mask(found)
+        simd.compress(simd.load(in_order, at, in_order, simd.WHOLE), mask, indices, out)
+        out = simd.compress(found, mask, data, out)
+    if shift:
+        for i in range(begin, out):
+            indices[i] += shift
+    return out
+
+
+@inlined
+def _put_in_order(n_terms, columns, pattern, places, in_order):
+    """Make a pattern of the columns: where each belongs among them, and which one is there. Where a column is met more
+    than once, places behind it stay empty.
+    """
     for i in range(n_terms):
         place = WARP - masks.count(masks.at_least(columns, 0, columns[i]))
         if n_terms > WARP:
             place += WARP - masks.count(masks.at_least(columns, WARP, columns[i]))
         in_order[place] = columns[i]
-        sums[place] += values[i]
+        pattern[i], places[i] = columns[i], place
 
 
 @inlined

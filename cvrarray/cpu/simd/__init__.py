@@ -35,6 +35,7 @@ from .loads import (
     load_number,
     prefetch,
     prefetch_level,
+    prefetch_line,
 )
 from .stores import (
     BATCH,
@@ -112,6 +113,7 @@ __all__ = [
     "pointer",
     "prefetch",
     "prefetch_level",
+    "prefetch_line",
     "scale",
     "scatter_add",
     "scratch",
