@@ -39,7 +39,7 @@ class WithoutTypes(FunctionPass):
 
     _name = "cvrarray_without_types"
 
-    def __init__(self) -> None:
+    def __init__(self) -> None:  # abstract in Numba
         super().__init__()
 
     def run_pass(self, state: Any) -> bool:
@@ -63,7 +63,7 @@ def _known_without_types(kind: types.Type) -> Any:
         return "length", kind.count
     if isinstance(kind, types.Array):
         return "ndim", kind.ndim
-    return None if isinstance(kind, types.Integer | types.Float | types.Complex | types.RawPointer) else kind
+    return kind if isinstance(kind, types.NoneType | types.Omitted | types.Literal) else None
 
 
 @register_pass(mutates_CFG=True, analysis_only=False)
