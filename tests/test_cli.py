@@ -18,8 +18,8 @@ import scipy.sparse
 
 import cvrarray
 from cvrarray import cli, generate
-from cvrarray.cli import bench, demo, info, peers, profile, sources, table, warmup
 from cvrarray.choice.model import NEAR_TIE
+from cvrarray.cli import bench, demo, info, peers, profile, sources, table, warmup
 from cvrarray.core import devices, progress
 from cvrarray.cpu.runtime import threads
 
