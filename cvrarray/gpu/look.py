@@ -84,9 +84,10 @@ class Look:
         self._sums = self._col_base = counts = states = None
         bins: tuple[Any, ...] = n_bins, None, None, None
         if n_counts:
-            counts = cupy.empty(n_counts + n_states, np.int64)
-            if not n_states:
-                self._sums = cupy.empty(n_counts, np.int64)
+            if n_states:
+                counts = cupy.empty(n_counts + n_states, np.int64)
+            else:
+                counts, self._sums = self._memory.counts, cupy.empty(n_counts, np.int64)
         if has_sizes:
             self._col_base = cupy.empty(n_bins, indices.dtype)
             bins = n_bins, counts, counts.data.ptr + 8 * n_each, self._col_base
@@ -168,6 +169,7 @@ class _Memory:
     def __init__(self) -> None:
         self.words = cupy.zeros(WORDS + 1, np.int64)
         self.more = self.words[MORE:WORDS]
+        self.counts = cupy.empty(3 * (FEW_BINS + 1), np.int64)  # that one thread block adds up
         self.numbers = np.frombuffer(cupy.cuda.alloc_pinned_memory(8 * WORDS), np.int64, WORDS)
         self.pointer = self.numbers.ctypes.data  # the same for the device
 
