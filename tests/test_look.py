@@ -59,10 +59,7 @@ def test_it_finds_what_a_cpu_finds(block_size, dtypes, gpu, monkeypatch):
     from cvrarray.gpu import csr as on_gpu
     from cvrarray.gpu import look
 
-    for many, few_bins in (
-        (look.MANY, look.FEW_BINS),
-        (0, 0),
-    ):  # in this order: memory is made for as many bins as there are few
+    for many, few_bins in ((look.MANY, look.FEW_BINS), (0, 0)):
         monkeypatch.setattr(look, "MANY", many)
         monkeypatch.setattr(look, "FEW_BINS", few_bins)
         for name, matrix in matrices():

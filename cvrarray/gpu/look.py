@@ -25,6 +25,7 @@ AT_ONCE = 5
 BINS = WINDOW // WARP  #: of a window
 MOST_SIZES = 8  #: block sizes that the kernel takes
 FEW_BINS = 4096  #: whose sizes one thread block adds up; those of more have a kernel
+MOST_COUNTS = 3 * (FEW_BINS + 1)  #: of few bins
 #: The kernel's words that the host reads: the first for windows, the first that other kernels count in, all of them.
 WINDOWS, MORE, WORDS = 12, 23, 39
 LARGEST = 2**63 - 1
@@ -169,7 +170,7 @@ class _Memory:
     def __init__(self) -> None:
         self.words = cupy.zeros(WORDS + 1, np.int64)
         self.more = self.words[MORE:WORDS]
-        self.counts = cupy.empty(3 * (FEW_BINS + 1), np.int64)  # that one thread block adds up
+        self.counts = cupy.empty(MOST_COUNTS, np.int64)
         self.numbers = np.frombuffer(cupy.cuda.alloc_pinned_memory(8 * WORDS), np.int64, WORDS)
         self.pointer = self.numbers.ctypes.data  # the same for the device
 
