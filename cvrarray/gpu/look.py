@@ -109,6 +109,7 @@ class Look:
             n_windows, n_counted, packed(sizes), *sample, part, n_blocks, self._memory.words, self._memory.pointer,
         )  # fmt: skip
         LOOK(indptr.dtype, indices.dtype, size)((grid,), (BLOCK,), (look,))
+        self._memory.is_counting = False
         if n_states:
             self._sums = prefix.sums(counts, n_counts)
 
@@ -145,7 +146,11 @@ def host() -> tuple[int, np.ndarray]:
 
 def more() -> cupy.ndarray:
     """(16,) int64, all 0: where kernels may count before a :class:`Look` on the same stream, which passes the numbers on."""
-    return _memory().more
+    memory = _memory()
+    if memory.is_counting:  # an error kept the look from being launched
+        memory.words.data.memset_async(0, memory.words.nbytes)
+    memory.is_counting = True
+    return memory.more
 
 
 def sample_of(data: cupy.ndarray, found: np.ndarray) -> ValueSample:
@@ -171,6 +176,7 @@ class _Memory:
         self.words = cupy.zeros(WORDS + 1, np.int64)
         self.more = self.words[MORE:WORDS]
         self.counts = cupy.empty(MOST_COUNTS, np.int64)
+        self.is_counting = False  # kernels have counted in `more` what no look has passed on yet
         self.numbers = np.frombuffer(cupy.cuda.alloc_pinned_memory(8 * WORDS), np.int64, WORDS)
         self.pointer = self.numbers.ctypes.data  # the same for the device
 
