@@ -102,11 +102,12 @@ LARGE = 1 << 23
 #: waits for memory: 8-byte values, tables over LARGE. See ``docs/decisions/0005``.
 FACTOR, FACTOR_WAITING = 1.33, 1.05
 
-#: Microseconds of ``A @ x`` on a GPU: its own, and of a megabyte of tables, x and y.
-VECTOR_COSTS = (7.2, 0.313)
+#: Microseconds of ``A @ x`` on a GPU: its own, and of a megabyte of tables, x and y, with values of less than 8 bytes and
+#: others.
+VECTOR_COSTS = (7.2, 0.313, 0.30)
 
 #: Microseconds of ``A @ X`` on a GPU: its own, and of a megabyte of tables, of rows of X (one a nonzero), of X and Y.
-MATRIX_COSTS = (8.1, 0.349, 0.092, 0.161)
+MATRIX_COSTS = (9.5, 0.369, 0.086, 0.173)
 
 
 class Chunk(NamedTuple):
@@ -438,8 +439,8 @@ class CVRArray(FormatArray):
         item, n_bytes = stats.dtype.itemsize, stats.table_bytes[name]
         if device != "cuda":
             return streaming * (FACTOR_WAITING if item >= 8 and n_bytes > LARGE else FACTOR)
-        own_us, moved = VECTOR_COSTS
-        return float(own_us + moved * (n_bytes + sum(stats.shape) * item) / 1e6)
+        own_us, *moved = VECTOR_COSTS
+        return float(own_us + moved[item >= 8] * (n_bytes + sum(stats.shape) * item) / 1e6)
 
     @classmethod
     def _for_columns(cls, csr: CSR, columns: int) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import numpy as np
 
 from ..core import sharing
 from ..core.tables import CSR, WARP, BBCSRTables, Measured, Wanted, mask_dtype
-from . import distinct, prefix, shared_memory, transposed
+from . import bbcsr_rows, distinct, prefix, shared_memory, transposed
 from .assembly import WORDS
 from .autotune import autotuned
 from .compiler import (
@@ -21,6 +21,8 @@ from .compiler import (
     PLAIN,
     STORED,
     Kernel,
+    PerStream,
+    Scratch,
     Struct,
     aside,
     blocks,
@@ -49,11 +51,15 @@ SAMPLED, MOST_PADDING = (16, 8), 0.25  #: bins, and steps of each, that are look
 #: ``A @ X``: of blocks of up to MOST_ROWS_A_GROUP rows a group of lanes holds all sums, if at least MANY_LANES share
 #: them. Fewer lanes would read values of too many rows at a time.
 MOST_ROWS_A_GROUP, MANY_LANES = 8, 2
+#: Vectors of a row of X from which each of them has two, where a block has up to 4 rows and where it has more, and four.
+TWO_VECTORS, FOUR_VECTORS = (8, 32), 64
 #: Row by row, the most lanes that share a row of X. Twice as many would do as well with half the vectors each, but for the
 #: instructions that pass on a nonzero.
 MOST_LANES = 8
 #: Warps that row by row there should be at least before one more lane than one, and than two, share a row.
 ENOUGH_TILES = 1800, 2400
+#: Bins up to which of larger blocks two lanes share a row of X that is one vector.
+FEW_BINS = 2000
 #: Single columns: bins from which a warp takes a whole one, where a row of X has at most FEW_VECTORS vectors: with rows of
 #: at most SHORT entries, longer ones, and much padding.
 MANY_BINS, FEW_VECTORS, SHORT, MUCH_PADDING = 12_000, (16, 8, 4), 16, 1.25
@@ -61,8 +67,13 @@ MANY_BINS, FEW_VECTORS, SHORT, MUCH_PADDING = 12_000, (16, 8, 4), 16, 1.25
 ENOUGH_THREADS = 760
 #: The most of them, with two vectors each; rows from which fewer lanes have four.
 MOST_LANES_A_ROW, MANY_ROWS = 16, 40_000
-#: Rows of more steps than LEAST_LONG, and than LONG_FACTOR times the mean, have thread blocks of their own.
-LEAST_LONG, LONG_FACTOR = 64, 2
+#: Rows of more steps than LEAST_LONG, in single columns and in blocks, and than LONG_FACTOR times the mean, or than
+#: ALWAYS_LONG and the share that all threads would have, have thread blocks of their own: one for each piece in which a
+#: thread block loads rows of X about PIECE_ROUNDS times, or as many times longer ones as keep the pieces of a row fewer
+#: than their steps.
+LEAST_LONG, LONG_FACTOR, ALWAYS_LONG, PIECE_ROUNDS = (64, 24), 2, (1024, 96), 8
+#: Single columns: a row that has this many times the steps that a warp takes on average is too long for turns.
+LATE = 2
 
 
 def unroll(block_size: int, itemsize: int, is_far: bool) -> tuple[int, int]:
@@ -165,32 +176,35 @@ MATMAT = Kernel(
     "bbcsr_matmat",
     "bbcsr_matmat",
     [
-        (value, product, *shape, *layout, offset, False)
+        (value, product, *shape, *layout, offset, False, is_cut)
         for value, product in STORED
-        for shape, layout, offset in zip(
+        for shape, layout, offset, is_cut in zip(
             SHAPES,
             ((1, 1, 1), (8, vector_width(product), 2), (4, 1, 1), (8, vector_width(product), 1)),
             ("uint32", "uint32", "uint32", "uint64"),
+            (True, False, False, True),
             strict=True,
         )
     ]
-    + [(*dtypes, "int32", 1, False, 8, vector_width(dtypes[1]), 1, "uint32", True) for dtypes in transposed.ROUNDED],
-    lambda value, product, index, size, holes, lanes, width, vectors, offset, dots: (
+    + [(*dtypes, "int32", 1, False, 8, vector_width(dtypes[1]), 1, "uint32", True, True) for dtypes in transposed.ROUNDED],
+    lambda value, product, index, size, holes, lanes, width, vectors, offset, dots, is_cut: (
         value, product, index, mask_dtype(size), size, holes, lanes, width, vectors, matrix_unroll(size, lanes * vectors),
-        offset, dots,
+        offset, dots, is_cut,
     ),
 )  # fmt: skip
 MATMAT_BLOCKS = Kernel(
     "bbcsr_matmat",
     "bbcsr_matmat_blocks",
     [
-        (value, product, *shape, lanes, vector_width(product) if lanes < MATRIX_LANES else 1, sharers, False)
+        (value, product, *shape, lanes, vector_width(product) if lanes < MATRIX_LANES else 1, vectors, sharers, False, is_cut)
         for value, product in STORED
-        for shape, lanes, sharers in zip(SHAPES[1:], (2, 8, 16), (8, 2, 1), strict=True)
+        for shape, lanes, vectors, sharers, is_cut in zip(
+            SHAPES[1:], (8, 2, 16), (2, 1, 4), (2, 8, 1), (True, False, True), strict=True
+        )
     ]
-    + [(*dtypes, "int32", 3, False, 8, vector_width(dtypes[1]), 2, True) for dtypes in transposed.ROUNDED],
-    lambda value, product, index, size, holes, lanes, width, sharers, dots: (
-        value, product, index, mask_dtype(size), size, holes, lanes, width, sharers, dots,
+    + [(*dtypes, "int32", 3, False, 8, vector_width(dtypes[1]), 1, 2, True, True) for dtypes in transposed.ROUNDED],
+    lambda value, product, index, size, holes, lanes, width, vectors, sharers, dots, is_cut: (
+        value, product, index, mask_dtype(size), size, holes, lanes, width, vectors, sharers, dots, is_cut,
     ),
 )  # fmt: skip
 MATMAT_ROWS = Kernel(
@@ -200,14 +214,14 @@ MATMAT_ROWS = Kernel(
         (value, product, *how)
         for value, product in STORED
         for how in (
-            ("int32", 1, vector_width(product), 1, 8, 4, "uint32"),
-            ("int32", 4, 1, 1, 4, 8, "uint32"),
-            ("int64", 8, vector_width(product), 4, 1, 8, "uint64"),
-            ("int32", 16, vector_width(product), 2, 2, 8, "uint32"),
+            ("int32", 1, vector_width(product), 1, 8, 4, False, "uint32"),
+            ("int32", 4, 1, 1, 4, 8, True, "uint32"),
+            ("int64", 8, vector_width(product), 4, 1, 8, True, "uint64"),
+            ("int32", 16, vector_width(product), 2, 2, 8, False, "uint32"),
         )
     ],
-    lambda value, product, index, lanes, width, vectors, sharers, loads, offset: (
-        value, product, index, mask_dtype(1), lanes, width, vectors, sharers, loads, offset,
+    lambda value, product, index, lanes, width, vectors, sharers, loads, is_cut, offset: (
+        value, product, index, mask_dtype(1), lanes, width, vectors, sharers, loads, is_cut, offset,
     ),
 )  # fmt: skip
 TRANSPOSED = Kernel(
@@ -421,12 +435,25 @@ def numbers_pay(t: BBCSRTables) -> bool:
 
 
 class MatrixKernel(NamedTuple):
-    """A kernel of ``A @ X``, its grid, and its arguments before those that all have and after them."""
+    """A kernel of ``A @ X``, its grid, the pieces of long rows, and its arguments after those that all have."""
 
     function: cupy.cuda.Function
     grid: tuple[int, int, int]
-    first: tuple[Any, ...] = ()
+    pieces: Pieces
     last: tuple[Any, ...] = ()
+
+
+class LongBins(NamedTuple):
+    """Bins whose rows have thread blocks of their own in ``A @ X``."""
+
+    bins: np.ndarray  # (n,) int64
+    n_steps: np.ndarray  # (n,) of each
+    longest: int  # steps of another one, at most
+
+    @property
+    def most(self) -> int:
+        """Steps of the longest."""
+        return int(self.n_steps.max(initial=0))
 
 
 def product_matrix(tables: BBCSRTables, dtype: np.dtype) -> Callable[[cupy.ndarray, cupy.ndarray, Any, Any], None]:
@@ -434,19 +461,22 @@ def product_matrix(tables: BBCSRTables, dtype: np.dtype) -> Callable[[cupy.ndarr
     order.
     """
     bins = _struct(tables)
-    long_rows = cache(lambda: bins_of_long_rows(tables))
+    long_bins, of_vector = cache(lambda: bins_of_long_rows(tables)), cache(lambda: product(tables, dtype))
 
     @cache
     def prepared(k, width):
-        if takes_lanes(tables, k, width):
-            return _kernel_of_lanes(tables, dtype, k, width, *long_rows())
-        return _matrix_kernel(tables, dtype, k, width, NULL)
+        if takes_lanes(tables, k, width, long_bins()):
+            return _kernel_of_lanes(tables, dtype, k, width, long_bins())
+        return _matrix_kernel(tables, dtype, k, width, NULL, long_bins())
 
     def run(x, y, alpha, beta):
         k = x.shape[1]
-        if k:
-            multiply, grid, first, last = prepared(k, matrix_width(k, x, y))
-            multiply(grid, (BLOCK,), (bins, *first, np.int64(k), x, y, alpha, beta, update(alpha, beta), *last))
+        if k == 1:
+            of_vector()(x, y, alpha, beta)
+        elif k:
+            multiply, grid, pieces, last = prepared(k, matrix_width(k, x, y))
+            arguments = bins, pieces.struct(), np.int64(k), x, y, alpha, beta, update(alpha, beta), *last
+            multiply(grid, (BLOCK,), arguments, pieces.shared_bytes)
 
     return run
 
@@ -456,47 +486,104 @@ def product_matrix_with_dots(tables: BBCSRTables, x: cupy.ndarray, y: cupy.ndarr
     real parts in double precision; X and Y (n, k) are of a dtype that is rounded. The sums are the second result.
     """
     dtype, k = y.dtype, x.shape[1]
-    multiply, grid, _, _ = _matrix_kernel(tables, dtype, k, matrix_width(k, x, y), None)
+    multiply, grid, pieces, _ = _matrix_kernel(tables, dtype, k, matrix_width(k, x, y), None, bins_of_long_rows(tables))
     dots = cupy.zeros((grid[0] * BLOCK // WARP, k))
-    arguments = _struct(tables), np.int64(k), x, y, dtype.type(1), dtype.type(0), PLAIN, dots
-    return lambda: multiply(grid, (BLOCK,), arguments), dots
+    arguments = _struct(tables), pieces.struct(), np.int64(k), x, y, dtype.type(1), dtype.type(0), PLAIN, dots
+    return lambda: multiply(grid, (BLOCK,), arguments, pieces.shared_bytes), dots
 
 
-def _matrix_kernel(t: BBCSRTables, dtype: np.dtype, k: int, width: int, dots: Any) -> MatrixKernel:
+def _matrix_kernel(t: BBCSRTables, dtype: np.dtype, k: int, width: int, dots: Any, long_bins: LongBins) -> MatrixKernel:
     """For `k` columns in vectors of `width`: where warps, or groups of lanes, have a block row or a bin.
 
     `dots` is what the kernel gets for them; None stands for an array that the caller has.
     """
     size, n_bins, has_dots = t.block_size, t.col_base.size, dots is None
-    lanes, width, _, tiles = matrix_tiles(k, width)
+    in_groups = 1 < size <= MOST_ROWS_A_GROUP
+    if in_groups and k == width > 1 and n_bins < FEW_BINS:
+        width //= 2  # a second lane, so that several groups can share a block row
+    lanes, _, vectors, tiles = matrix_tiles(k, width, vectors_of_a_lane(size, k // width))
     how = distinct.kind(t.data, t.distinct), dtype, t.col_wide.dtype, size, t.present is not None
-    if 1 < size <= MOST_ROWS_A_GROUP and lanes >= MANY_LANES:
-        n_threads = n_bins * block_rows_of_a_bin(size) * lanes
+    if in_groups and lanes >= MANY_LANES:
+        rows = block_rows_of_a_bin(size)
+        n_threads = n_bins * rows * lanes
         sharers = sharers_of_block_rows(n_threads * tiles, lanes, _mean_blocks(t))
-        function, n_threads = MATMAT_BLOCKS(*how, lanes, width, sharers, has_dots), n_threads * sharers
-    else:
-        n_vectors, n_threads = -(-k // width), n_bins * WARP
-        lanes, vectors = matrix_layout(n_bins, n_vectors)
-        function, tiles = (
-            MATMAT(*how, lanes, width, vectors, _offset(t, n_vectors), has_dots),
-            -(-n_vectors // (lanes * vectors)),
+        pieces = Pieces(long_bins, rows, lanes, tiles, (size, lanes * width * vectors), dtype)
+        return MatrixKernel(
+            MATMAT_BLOCKS(*how, lanes, width, vectors, sharers, has_dots, pieces.n > 0),
+            matrix_grid(pieces.n * rows + blocks(n_threads * sharers, BLOCK)[0], tiles),
+            pieces,
+            (dots,),
         )
-    return MatrixKernel(function, matrix_grid(*blocks(n_threads, BLOCK), tiles), last=(dots,))
+    n_vectors = -(-k // width)
+    lanes, vectors = matrix_layout(n_bins, n_vectors)
+    tiles = -(-n_vectors // (lanes * vectors))
+    under_way = matrix_unroll(size, lanes * vectors)
+    pieces = Pieces(long_bins, 1, WARP / under_way, tiles, (lanes, WARP * width * vectors), dtype)
+    return MatrixKernel(
+        MATMAT(*how, lanes, width, vectors, _offset(t, n_vectors), has_dots, pieces.n > 0),
+        matrix_grid(pieces.n + blocks(n_bins * WARP, BLOCK)[0], tiles),
+        pieces,
+        (dots,),
+    )
 
 
-def _kernel_of_lanes(
-    t: BBCSRTables, dtype: np.dtype, k: int, width: int, long_bins: cupy.ndarray, longest: int
-) -> MatrixKernel:
+def _kernel_of_lanes(t: BBCSRTables, dtype: np.dtype, k: int, width: int, long_bins: LongBins) -> MatrixKernel:
     """For `k` columns in vectors of `width`: where lanes share rows of single columns."""
     n_vectors = -(-k // width)
     lanes, vectors, sharers, loads = rows_layout(t.shape[0], _mean_blocks(t), n_vectors)
+    tiles = -(-n_vectors // (lanes * vectors))
     how = distinct.kind(t.data, t.distinct), dtype, t.col_wide.dtype
     (n_blocks,) = blocks(t.col_base.size * WARP * lanes * sharers, BLOCK)
+    pieces = Pieces(long_bins, WARP, lanes * vectors / loads, tiles, (1, lanes * width * vectors), dtype)
     return MatrixKernel(
-        MATMAT_ROWS(*how, lanes, width, vectors, sharers, loads, _offset(t, n_vectors)),
-        matrix_grid(long_bins.size * WARP + n_blocks, -(-n_vectors // (lanes * vectors))),
-        first=(long_bins, np.int64(long_bins.size), np.int64(longest)),
+        MATMAT_ROWS(*how, lanes, width, vectors, sharers, loads, pieces.n > 0, _offset(t, n_vectors)),
+        matrix_grid(pieces.n * WARP + n_blocks, tiles),
+        pieces,
     )
+
+
+class Pieces:
+    """Long bins, cut in pieces: the structure of ``kernels/pieces.cuh``.
+
+    Parameters
+    ----------
+    long_bins
+        The bins.
+    rows : int
+        Rows, or block rows, of a bin: so many thread blocks a piece.
+    lanes : float
+        Threads for each step of a row that is under way.
+    tiles : int
+        Of columns.
+    sums : tuple of two int
+        What a thread block adds up, each of `dtype`: so many times, so many at a time.
+    """
+
+    def __init__(
+        self, long_bins: LongBins, rows: int, lanes: float, tiles: int, sums: tuple[int, int], dtype: np.dtype
+    ) -> None:
+        n_steps = max(1, math.isqrt(long_bins.most), int(PIECE_ROUNDS * BLOCK / lanes))
+        each = -(-long_bins.n_steps // n_steps)  # pieces of a bin
+        longest_first = np.argsort(-each, kind="stable")
+        each = each[longest_first]
+        first = np.cumsum(each) - each
+        tables = np.repeat(long_bins.bins[longest_first], each), np.arange(each.sum()) - np.repeat(first, each)
+        self.n, n_cut = int(each.sum()), int(each[each > 1].sum())
+        #: of shared memory that a thread block takes
+        self.shared_bytes = BLOCK // WARP * sums[1] * dtype.itemsize if self.n else 0
+        with aside():
+            arrays = [cupy.asarray(table, np.int64) if self.n else None for table in tables]
+        self._fields = *arrays, self.n, n_cut, n_steps, long_bins.longest
+        self._plain = None if n_cut else struct(*self._fields, None, None)
+        _, *in_tiles = matrix_grid(1, tiles)
+        self._shape, self._dtype, self._scratch = (math.prod(in_tiles), n_cut, rows, *sums), dtype, Scratch()
+        self._arrived = PerStream(lambda: cupy.zeros(self._shape[:3], np.uint32)).get
+
+    def struct(self) -> Struct:
+        """Of a kernel, for one launch."""
+        if self._plain is not None:
+            return self._plain
+        return struct(*self._fields, self._arrived(), self._scratch.empty(self._shape, self._dtype))
 
 
 def _offset(t: BBCSRTables, n_vectors: int) -> np.dtype:
@@ -504,13 +591,16 @@ def _offset(t: BBCSRTables, n_vectors: int) -> np.dtype:
     return np.dtype(np.uint32 if (t.shape[1] + t.block_size) * n_vectors < 1 << 32 else np.uint64)
 
 
-def takes_lanes(t: BBCSRTables, k: int, width: int) -> bool:
+def takes_lanes(t: BBCSRTables, k: int, width: int, long_bins: LongBins) -> bool:
     """Whether in ``A @ X`` lanes share rows. Otherwise a warp takes all rows of a bin, in turns.
 
-    Turns load tables with fewer instructions, and multiply padding too.
+    Turns load tables with fewer instructions, and multiply padding too; a warp that has a very long row is late.
     """
     if t.block_size > 1:
         return False
+    warps = FEW_WARPS // 2 * processors(cupy.cuda.runtime.getDevice())
+    if long_bins.most * warps * WARP > LATE * n_slots(t):
+        return True
     if n_slots(t) > MUCH_PADDING * t.nnz:
         most = FEW_VECTORS[2]
     else:
@@ -535,12 +625,28 @@ def rows_layout(n_rows: int, mean: int, n_vectors: int) -> tuple[int, int, int, 
     return lanes, vectors, sharers, 4 if lanes <= 2 else 8
 
 
-def bins_of_long_rows(t: BBCSRTables) -> tuple[cupy.ndarray, int]:
-    """Bins whose rows have a thread block each in ``A @ X`` with blocks of 1, and the most steps of the others."""
-    longest = max(LEAST_LONG, LONG_FACTOR * _mean_blocks(t))
+def vectors_of_a_lane(block_size: int, n_vectors: int) -> int:
+    """Vectors of a row of X, of `n_vectors`, that each lane of a group has in ``A @ X`` with blocks of 2 to 8, at most.
+
+    More of them pass on the values of a block fewer times, and take more registers.
+    """
+    most = 4 if block_size <= 6 else 2
+    return most if n_vectors >= FOUR_VECTORS else 2 if n_vectors >= TWO_VECTORS[block_size > 4] else 1
+
+
+def bins_of_long_rows(t: BBCSRTables) -> LongBins:
+    """Bins whose rows have thread blocks of their own in ``A @ X``."""
+    size = t.block_size
+    threads = FEW_WARPS // 2 * WARP * processors(cupy.cuda.runtime.getDevice())
+    n_steps = n_slots(t) // (WARP * size) * block_rows_of_a_bin(size)
+    share = n_steps * MATRIX_LANES // threads
+    even = max(LONG_FACTOR * _mean_blocks(t), share // 2 if size > 1 else 0)
+    longest = max(LEAST_LONG[size > 1], min(even, max(ALWAYS_LONG[size > 1], share)))
     with aside():
-        bins = cupy.flatnonzero(cupy.diff(t.bin_rowptr) > longest * WARP)
-    return bins, longest
+        slots = cupy.diff(t.bin_rowptr)
+        bins = cupy.flatnonzero(slots > longest * WARP * size)
+        found = bins.get(), slots[bins].get() // (WARP * size)
+    return LongBins(*found, longest)
 
 
 def sharers_of_block_rows(n_threads: int, lanes: int, n_blocks: int) -> int:
@@ -649,6 +755,9 @@ def _struct(t: BBCSRTables) -> Struct:
         t.bin_rowptr, *distinct.fields(t.data, t.distinct), t.col_base, t.col_ptr, t.col_narrow, t.col_wide, t.present,
         *t.shape, t.col_base.size,
     )  # fmt: skip
+
+
+to_csr = bbcsr_rows.to_csr
 
 
 def to_coo(tables: BBCSRTables) -> tuple[cupy.ndarray, cupy.ndarray, cupy.ndarray]:

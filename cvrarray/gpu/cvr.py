@@ -11,9 +11,9 @@ import cupy
 import numpy as np
 
 from ..core.tables import CSR, WARP, CVRTables, Runs, Wanted
-from . import distinct, prefix, segments, shared_memory, transposed
+from . import distinct, long_rows, prefix, segments, shared_memory, transposed
 from .assembly import WORDS, as_words
-from .autotune import autotuned
+from .autotune import Run, autotuned
 from .compiler import (
     ACCUMULATE,
     MATRIX_LANES,
@@ -37,6 +37,7 @@ from .compiler import (
     vector_width,
 )
 from .look import Look, host
+from .rechunked import Rechunked
 
 BLOCK = 128  # threads: four chunks
 #: Steps that are loaded before the first is multiplied, by the size of the product's dtype. As many warps fit a
@@ -51,6 +52,9 @@ LONG = 40
 MATRIX_LINE = 128
 #: ``A @ X``: threads that a multiprocessor holds, and nonzeros from which a matrix is not small.
 MATRIX_THREADS, SMALL = 1024, 1_000_000
+#: ``A @ X``: an array with more chunks than k columns should have gets chunks for the last of these numbers of columns
+#: that X has; with fewer columns it keeps its own.
+COLUMNS = (16, 64)
 #: ``A @ X``: bytes of a row of X, at most. Kernels count them in 32 bits.
 MOST_ROW_BYTES = 2_000_000_000
 #: Steps a chunk should have: STEPS, fewer (to MIN_STEPS) where there would not be ENOUGH_CHUNKS to keep the device
@@ -162,14 +166,17 @@ def n_chunks_for_columns(csr: CSR, n_lanes: int, columns: int) -> int:
     A thread block has a chunk, and multiplies it by a tile of columns. What it does before the first step and after the
     last one counts. So chunks have about STEPS, and all blocks fill the device a whole number of times.
     """
-    dtype = csr.data.dtype
-    n_chunks = default_n_chunks(csr, n_lanes)
-    if columns == 1 or csr.nnz >= FEW_WAVES * n_lanes * STEPS * WAVE[dtype.itemsize > 4]:
+    return _limited(default_n_chunks(csr, n_lanes), csr.nnz, csr.data.dtype, n_lanes, columns)
+
+
+def _limited(n_chunks: int, nnz: int, dtype: np.dtype, n_lanes: int, columns: int) -> int:
+    """`n_chunks`, or fewer for products with so many columns."""
+    if columns == 1 or nnz >= FEW_WAVES * n_lanes * STEPS * WAVE[dtype.itemsize > 4]:
         return n_chunks
     width = math.gcd(columns, vector_width(dtype))
-    lanes, _, _, tiles = matrix_layout(columns, width, dtype, csr.nnz)
+    lanes, _, _, tiles = matrix_layout(columns, width, dtype, nnz)
     at_once = processors(cupy.cuda.runtime.getDevice()) * MATRIX_THREADS // (WARP * lanes)
-    waves = max(1, round(csr.nnz * tiles / (n_lanes * at_once * STEPS)))
+    waves = max(1, round(nnz * tiles / (n_lanes * at_once * STEPS)))
     return max(1, min(n_chunks, waves * at_once // tiles))
 
 
@@ -266,6 +273,8 @@ def product(tables: CVRTables, dtype: np.dtype) -> Callable[[cupy.ndarray, cupy.
     by_segments = segments.cut(t, dtype)
     if by_segments is not None:
         return segments.product(t, dtype, by_segments, partial(_places, t))
+    if long_rows.suits(t):
+        return long_rows.product(t, dtype, partial(_places, t))
 
     @cache
     def multiply(form):
@@ -311,11 +320,46 @@ def numbers_pay(t: CVRTables) -> bool:
     return t.col_wide.size <= t.col_narrow.size or t.nnz <= LONG * t.shape[0]
 
 
-def product_matrix(tables: CVRTables, dtype: np.dtype) -> Callable[[cupy.ndarray, cupy.ndarray, Any, Any], None]:
+def product_matrix(tables: CVRTables, dtype: np.dtype) -> Run:
     """``run(x, y, alpha, beta)``, which does ``Y = alpha * A @ X + beta * Y``; X (n_cols, k) and Y (n_rows, k) in C
     order.
     """
-    t, index = tables, tables.tail.dtype
+    t = tables
+    own, n_chunks = _product_in_own_chunks(t, dtype), t.carry_row.size
+    longer: list[Rechunked] = []
+
+    def wanted(columns):
+        return _limited(n_chunks, t.nnz, dtype, t.n_lanes, columns)
+
+    @cache
+    def in_chunks(number):
+        longer.append(Rechunked(t, number, partial(_places, t), convert))
+        return _product_in_own_chunks(longer[-1].tables, dtype)
+
+    @cache
+    def multiply(k):
+        columns = max((columns for columns in COLUMNS if columns <= k), default=None)
+        is_right = columns is None or n_chunks <= max(wanted(columns), wanted(k))
+        return own if is_right else in_chunks(wanted(columns))
+
+    def run(x, y, alpha, beta):
+        k = x.shape[1]
+        if k * dtype.itemsize > MOST_ROW_BYTES:
+            most = MOST_ROW_BYTES // dtype.itemsize
+            raise ValueError(f"X must have at most {most:,} columns of {dtype}; got {k:,}. Multiply parts of its columns")
+        multiply(k)(x, y, alpha, beta)
+
+    def renew():
+        for chunks in longer:
+            chunks.renew()
+
+    run.renew = renew
+    return run
+
+
+def _product_in_own_chunks(t: CVRTables, dtype: np.dtype) -> Run:
+    """The same by these tables."""
+    index = t.tail.dtype
     n_chunks, is_cut = t.carry_row.size, t.cut_row.size > 0
     chunks, scratch = _struct(t), Scratch()
     n_blocks = max(1, n_chunks, min(-(-t.empty_row.size // WARP), MOST_BLOCKS_FOR_EMPTY))
@@ -336,9 +380,6 @@ def product_matrix(tables: CVRTables, dtype: np.dtype) -> Callable[[cupy.ndarray
 
     def run(x, y, alpha, beta):
         k = x.shape[1]
-        if k * dtype.itemsize > MOST_ROW_BYTES:
-            most = MOST_ROW_BYTES // dtype.itemsize
-            raise ValueError(f"X must have at most {most:,} columns of {dtype}; got {k:,}. Multiply parts of its columns")
         tiles, grid, arrived = layout(k, matrix_width(k, x, y))
         cuts = struct(span, arrived(), scratch.empty((2 * n_chunks, k), dtype)) if is_cut else nothing
         found = multiply(tiles, int(update(alpha, beta)))
