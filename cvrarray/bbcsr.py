@@ -72,7 +72,7 @@ from .array.blocks import expanded
 from .array.format import FormatArray, Sample, are_csrs_at_hand, chained, joined, offsets
 from .array.invariants import are_tables, in_range, integer, is_offsets, packs
 from .core import devices, extensions, sharing
-from .core.tables import CSR, NARROW_PADDING, WARP, BBCSRTables, Blocks
+from .core.tables import CSR, NARROW_PADDING, WARP, BBCSRTables, Blocks, Wanted
 from .input import coercion
 
 #: Block sizes that ``asarray(format="auto")`` looks at; 1 is sliced ELLPACK.
@@ -90,8 +90,8 @@ class VectorCosts(NamedTuple):
 
 
 VECTOR_COSTS = VectorCosts(4.2, 0.23, 0.48, 3.8, 20.0)
-#: Entries of arrays one below the other up to which it takes less time to copy their CSRs than to move rows to other lanes.
-FEW_ENTRIES = 1 << 20
+#: With values of 8 bytes or more: time over that, by block size. A block's gathers of x reach more sectors then.
+VECTOR_FACTORS = {1: 1.04, 2: 1.10}
 BLOCK_FACTOR = 0.98  #: on a CPU, time over that of streaming with blocks of 2 or more, relative to blocks of 1
 
 
@@ -283,6 +283,11 @@ class BBCSRArray(FormatArray):
         ), t.data
 
     @classmethod
+    def _wants(cls, **keywords: Any) -> coercion.Wants:
+        size = integer(keywords.get("block_size", 6), "block_size", 1, WARP)
+        return lambda shape, nnz: Wanted(block_size=size)
+
+    @classmethod
     def _n_slots(cls, tables: BBCSRTables) -> int:
         return int(tables.data.size or tables.bin_rowptr[-1])  # of some bins too, whose columns are those of all
 
@@ -362,13 +367,6 @@ class BBCSRArray(FormatArray):
     def _slice(self, first: int, last: int) -> Self | None:
         tables = None if self._pending is not None else self._taken([(self._tables, first, last)])
         return None if tables is None else self._from_tables(tables)
-
-    def _stack(self, arrays: list[Any]) -> Any:
-        if all(type(a) is type(self) for a in arrays) and sum(a.nnz for a in arrays) < FEW_ENTRIES:
-            moves = any(a.shape[0] % math.lcm(WARP, self.block_size) for a in arrays[:-1])
-            if moves and are_csrs_at_hand(arrays):
-                return None
-        return super()._stack(arrays)
 
     @classmethod
     def _stacked(cls, parts: list[BBCSRTables]) -> BBCSRTables | None:
@@ -475,7 +473,8 @@ class BBCSRArray(FormatArray):
         moved = (stats.table_bytes[name] + sum(stats.shape) * item) / 1e6
         costs = VECTOR_COSTS
         ramp = costs.ramp * -math.expm1(-moved / costs.ramp_mb)
-        return costs.own_us + ramp + math.hypot(costs.moved * moved, costs.round * waits)
+        factor = VECTOR_FACTORS.get(size, 1.0) if item >= 8 else 1.0
+        return factor * (costs.own_us + ramp + math.hypot(costs.moved * moved, costs.round * waits))
 
     @classmethod
     def _microseconds_of_matrix(cls, name: str, stats: Any, device: str, of_vector: float, columns: int) -> float:

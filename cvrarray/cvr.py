@@ -86,7 +86,8 @@ from .array import encoding
 from .array.format import FormatArray, Sample, chained, joined, offsets
 from .array.invariants import are_tables, in_range, integer, is_offsets, packs
 from .core import devices
-from .core.tables import CSR, WARP, CVRTables, Runs
+from .core.tables import CSR, WARP, CVRTables, Runs, Wanted
+from .input import coercion
 
 #: Steps that a chunk has in the cost model. The devices' modules choose: ``default_n_chunks`` of cpu/cvr and gpu/cvr.
 STEPS = 64
@@ -101,8 +102,9 @@ LARGE = 1 << 23
 #: waits for memory: 8-byte values, tables over LARGE. See ``docs/decisions/0005``.
 FACTOR, FACTOR_WAITING = 1.33, 1.05
 
-#: Microseconds of ``A @ x`` on a GPU: its own, and of a megabyte of tables, x and y.
-VECTOR_COSTS = (7.2, 0.313)
+#: Microseconds of ``A @ x`` on a GPU: its own, and of a megabyte of tables, x and y, with values of less than 8 bytes and
+#: others.
+VECTOR_COSTS = (7.2, 0.313, 0.30)
 
 #: Microseconds of ``A @ X`` on a GPU: its own, and of a megabyte of tables, of rows of X (one a nonzero), of X and Y.
 MATRIX_COSTS = (9.5, 0.369, 0.086, 0.173)
@@ -217,6 +219,10 @@ class CVRArray(FormatArray):
             n_chunks = integer(n_chunks, "n_chunks", 1)
         of = {"shape": shape, "dtype": dtype, "device": device, "values": values}
         super().__init__(obj, n_lanes=n_lanes, n_chunks=n_chunks, split=split, **of)
+
+    @classmethod
+    def _wants(cls, **keywords: Any) -> coercion.Wants:
+        return lambda shape, nnz: Wanted(filled=True)
 
     @classmethod
     def _for_conversion(cls, csr: CSR, target: devices.Device, **keywords: Any) -> dict[str, Any]:
@@ -433,8 +439,8 @@ class CVRArray(FormatArray):
         item, n_bytes = stats.dtype.itemsize, stats.table_bytes[name]
         if device != "cuda":
             return streaming * (FACTOR_WAITING if item >= 8 and n_bytes > LARGE else FACTOR)
-        own_us, moved = VECTOR_COSTS
-        return float(own_us + moved * (n_bytes + sum(stats.shape) * item) / 1e6)
+        own_us, *moved = VECTOR_COSTS
+        return float(own_us + moved[item >= 8] * (n_bytes + sum(stats.shape) * item) / 1e6)
 
     @classmethod
     def _for_columns(cls, csr: CSR, columns: int) -> dict[str, Any]:

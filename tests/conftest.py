@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import gc
+import os
 import time
 from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before NumPy comes: its threads would spin beside the other workers
 
 import cases
 import gpu_report

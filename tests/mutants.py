@@ -1,11 +1,11 @@
 """Faults that the tests must find: small changes of kernels and conversions, and whether tests fail for each of them.
 
-``python tests/mutants.py`` changes one operator or number at a time, and runs the test files
-that are about the changed file until one test fails: first the few cases of ``make quick``, then those of ``make test``,
-then those that only ``make test-all`` runs (``--cases rest``). A mutant that only the last kill is a fault which
-``make test`` misses. The mutants are drawn at random, the same for the same seed. What has been tried is kept in
-``--results``, so a run that is cut short goes on from there. ``--report`` tries none. Some mutants survive
-because they change nothing that matters (a larger scratch space, a prefetch): look at each.
+``python tests/mutants.py`` changes one operator or number at a time, and runs tests until one fails: first the few cases
+of ``make quick`` in the test files that are about the changed file, then the cases of ``make test`` in these and in all
+others that call kernels, then those that only ``make test-all`` runs (``--cases rest``). A mutant that only the last
+kill is a fault which ``make test`` misses. The mutants are drawn at random, the same for the same seed. What has been
+tried is kept in ``--results``, so a run that is cut short goes on from there. ``--report`` tries none. Some mutants
+survive because they change nothing that matters (a larger scratch space, a prefetch): look at each.
 
 The tests are collected once. For each mutant they run in a fork of that process, in which the one function is changed
 and only the kernels that call it are compiled anew. ``--jobs 8`` tries so many side by side, and ``--seconds 150``
@@ -21,6 +21,7 @@ from __future__ import annotations
 import argparse
 import ast
 import gc
+import importlib
 import json
 import os
 import random
@@ -57,7 +58,7 @@ BROKEN = "broken: "  #: what a trial says that came to no outcome
 COMPILED = re.compile("^@(njit|kernel|helper|inlined|intrinsic)", re.M)  #: decorators of what Numba compiles
 BYTES = 8 << 30  # of memory: a mutant may ask for any amount
 STAGES = {"quick": 60, "covering": 400, "rest": 1200}  #: cases, and CPU seconds for them: a mutant may never end
-_FORMAT = ("golden", "conversions", "products", "cpu_kernels", "transposed", "matmat", "indexing")
+_FORMAT = ("golden", "conversions", "products", "cpu_kernels", "transposed", "matmat", "indexing", "few_values", "elementwise")
 _CHECKS = ("check_values", "forged_tables", "conversions", "io", "hostile_inputs")
 #: Test files for a source file, by its name or what this begins with (``cvr_convert.cu``), those first that find most;
 #: the last entry is for all others.
@@ -66,27 +67,38 @@ TESTS = {
     "check_bbcsr": _CHECKS,
     "masks": _CHECKS,
     "checksum": ("store", "io", "store_hostile"),
+    "crc32": ("text", "io", "store", "store_hostile"),
     "cvr": _FORMAT,
     "bbcsr": _FORMAT,
     "csr": ("errors", "inputs", "cpu_kernels", "io", "indexing", "elementwise"),
-    "parts": ("cpu_kernels", "transposed"),
-    "adding": ("elementwise", "pending"),
+    "parts": ("cpu_kernels", "transposed", "transposed_sums", "matmat"),
+    "adding": ("elementwise", "transposed_sums", "pending"),
     "assembly": ("assembly", "values"),
     "decoding": ("decoding", "conversions", "indexing"),
     "distinct": ("few_values", "values"),
+    "merging": ("elementwise", "transposed_sums"),
     "rebinning": ("indexing", "joining"),
     "sampled": ("values", "torch"),
     "sparse_product": ("decoding", "protocol"),
-    "text": ("io", "hostile_inputs"),
+    "symmetry": ("io",),
+    "text": ("text", "io", "hostile_inputs"),
+    "words": ("text", "io", "store"),
     "": ("golden", "conversions", "products", "cpu_kernels", "matmat", "transposed", "float16"),
 }
+#: Test files that call kernels in many ways.
+OTHERS = (
+    "cpu_kernels", "products", "transposed", "matmat", "conversions", "decoding", "indexing", "elementwise", "reductions",
+    "protocol", "joining", "values", "inputs", "io", "few_values", "linalg", "transposed_sums", "ranges", "assembly",
+    "statistics", "kept_transposes", "determinism", "random", "float16", "store", "large_offsets", "team",
+)  # fmt: skip
 
 
-def tests_of(source: str) -> list[str]:
-    """The test files about a source file."""
+def tests_of(source: str, cases: str = "quick") -> list[str]:
+    """The test files about a source file; for more than the quick cases, all others that call kernels come after these."""
     stem = Path(source).stem
     names = TESTS.get(stem) or TESTS.get(stem.partition("_")[0]) or TESTS[""]
-    return [f"tests/test_{name}.py" for name in names]
+    more = () if cases == "quick" else OTHERS
+    return [f"tests/test_{name}.py" for name in dict.fromkeys((*names, *more))]
 
 
 class Mutant(NamedTuple):
@@ -195,6 +207,7 @@ class Trials:
     @pytest.hookimpl
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         """The sources as they are come first: that also compiles what the forks load."""
+        import_kernels()
         if not self.trusted:
             self._begin(session, None)
             self._end_of_one()
@@ -207,7 +220,11 @@ class Trials:
         return True
 
     def _begin(self, session: pytest.Session, mutant: Mutant | None) -> None:
-        files = tests_of(mutant.path) if mutant else sorted({str(item.path.relative_to(ROOT)) for item in session.items})
+        files = (
+            tests_of(mutant.path, self.cases)
+            if mutant
+            else sorted({str(item.path.relative_to(ROOT)) for item in session.items})
+        )
         place = {str(ROOT / file): number for number, file in enumerate(files)}
         items = [item for item in session.items if str(item.path) in place and item.nodeid not in self.wrong]
         items.sort(key=lambda item: (-self.found[_function(item.nodeid)], place[str(item.path)]))  # what finds most is first
@@ -227,6 +244,7 @@ class Trials:
         _limit(STAGES[self.cases] if mutant else STAGES["rest"] * 4)
         nothing = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nothing, 1), os.dup2(nothing, 2)
+        os.environ["PYTEST_DEBUG_TEMPROOT"] = tempfile.mkdtemp()  # of its own: pytest numbers folders, and removes old ones
         if mutant:
             change(mutant)
         failed: list[str] = []
@@ -262,6 +280,10 @@ class Trials:
         self.tell(name, outcome)
 
 
+def _files(items: list[pytest.Item]) -> list[str]:
+    return sorted({str(item.path.relative_to(ROOT)) for item in items})
+
+
 def _function(nodeid: str) -> str:
     return nodeid.partition("[")[0]
 
@@ -272,9 +294,10 @@ def change(mutant: Mutant) -> None:
     from numba.core.dispatcher import Dispatcher
     from numba.core.typing.templates import _IntrinsicTemplate
 
-    from cvrarray.cpu.runtime import native, pipeline
+    from cvrarray.cpu.runtime import compiler, native, pipeline
 
     path = ROOT / mutant.path
+    import_kernels()
     whole = compile(mutant.applied(path.read_text()), str(path), "exec", dont_inherit=True)
     new = {(code.co_qualname, code.co_firstlineno): code for code in _within(whole)}
     gc.unfreeze()  # conftest.py hides what collection made
@@ -296,8 +319,16 @@ def change(mutant: Mutant) -> None:
     for template in _IntrinsicTemplate.__subclasses__():
         template._impl_cache.clear()
         template._overload_cache.clear()
+    compiler._versions.clear()
     pipeline.KNOWN.clear()
     native._addresses.clear()
+
+
+def import_kernels() -> None:
+    """Import all modules with kernels: a call that imports one later would have it unchanged, or as it is on the disk."""
+    for path in sorted((ROOT / "cvrarray").rglob("*.py")):
+        if COMPILED.search(path.read_text()):
+            importlib.import_module(".".join(path.relative_to(ROOT).with_suffix("").parts))
 
 
 def called_by(function: FunctionType) -> set[FunctionType]:
@@ -362,7 +393,7 @@ def _limit(seconds: int) -> None:
     import resource
 
     resource.setrlimit(resource.RLIMIT_DATA, (BYTES, BYTES))
-    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 5))  # at the first SIGXCPU, at the second SIGKILL
 
 
 def killer(outcome: dict[str, str]) -> tuple[str, str] | None:
@@ -399,7 +430,7 @@ def report(outcomes: dict[str, dict[str, str]]) -> str:
 
 def _on_cpu(left: list[Mutant], stage: str, options: argparse.Namespace, tell: Callable[[str, str], None]) -> None:
     os.environ.setdefault("CVRARRAY_NUM_THREADS", "2")
-    files = sorted({file for mutant in left for file in tests_of(mutant.path)})
+    files = sorted({file for mutant in left for file in tests_of(mutant.path, stage)})
     given = ["-q", "-p", "no:cacheprovider", "--rootdir", str(ROOT), "--cases", stage]
     pytest.main([*given, *(str(ROOT / file) for file in files)], plugins=[Trials(left, stage, options, tell)])
 

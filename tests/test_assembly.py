@@ -78,6 +78,18 @@ def _check_against_dense_sums(format, size, copies, cut, dtype, device):
     assert format != "auto" or A.plan
 
 
+@pytest.mark.parametrize("size", [3, 7])
+def test_blocks_on_the_diagonal(size, device):
+    """Each follows the last one's place, but no block's values those of the last; groups of 32 rows cut some."""
+    place = RNG.permutation(np.tile(np.arange(70), 3))
+    values = values_of(place.size, size, "float64")
+    A = cvrarray.Assembly(put(place, device), put(place, device), block_size=size, format="bbcsr")(put(values, device))
+    expected = np.zeros((70, size, size))
+    for k, value in zip(place, values, strict=True):
+        expected[k] += value
+    assert_same_bits(A.todense(), scipy.sparse.block_diag(expected).toarray())
+
+
 @pytest.mark.parametrize("size", [1, 3, 6])
 def test_written_past_the_caches(size, monkeypatch):
     """As large tables are: the same bits."""
@@ -271,6 +283,7 @@ def test_the_block_size_of_a_bsr_is_a_candidate():
     assert "5 x 5 blocks hold 1.00" in A.plan
 
 
+@pytest.mark.slow
 def test_scipys_bsr_is_a_peer():
     x = np.ones(300)
     found = peers.products(bsr(6).tocsr(), x, devices.CPU)

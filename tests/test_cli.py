@@ -517,6 +517,7 @@ def test_bench_notices_a_wrong_product(run, monkeypatch, tmp_path, mtx, device, 
     assert all(entry["correct"] for name, entry in runs.items() if name != format)
 
 
+@pytest.mark.slow
 def test_bench_generated_and_json_on_stdout(run, monkeypatch):
     monkeypatch.setitem(generate.MATRICES, "poisson7", generate.Recipe(generate.poisson7, (160,), (143,), (6,)))
     argv = ("bench", "poisson7", "--scale", "small", "--device", "cpu", "--repeats", 1, "--dtype", "complex64", "--json", "-")
@@ -631,6 +632,7 @@ def test_dtypes(text, stored, expected):
     assert sources.dtypes(text, np.dtype(stored)) == [np.dtype(name) for name in expected]
 
 
+@pytest.mark.slow
 def test_bench_takes_matrices_with_inf_and_nan(run, tmp_path, matrix, device):
     """In float32 some of these values are beyond the range, which makes them inf."""
     matrix.data[[1, 8, 15]] = np.inf, np.nan, 1e300

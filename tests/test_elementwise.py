@@ -14,7 +14,7 @@ from scipy.sparse import csr_array
 
 import cvrarray
 from cvrarray.array import elementwise
-from cvrarray.cpu import adding
+from cvrarray.cpu import adding, merging
 
 BUILDS = [checks.Build("cvr", {}), checks.cvr(4, 5, "nnz"), checks.cvr(3, 1), checks.bbcsr(1), checks.bbcsr(6)]
 CONFIGURATIONS = pytest.mark.parametrize("build", BUILDS, ids=str)
@@ -719,8 +719,12 @@ def test_sums_of_two_structures_of_bins_have_the_tables_of_a_conversion(size, dt
             S.data += 2
             T.data += 7
             A, B = (cvrarray.BBCSRArray(M, block_size=size, device="cpu") for M in (S, T))
-            for total, expected in ((A + B, S + T), (A - B, S - T), (B - A, T - S)):
+            for total, expected, args in (
+                (A + B, S + T, (A, B, 1)), (A - B, S - T, (A, B, -1)), (B - A, T - S, (B, A, -1)),
+            ):  # fmt: skip
                 total.check()
+                if A.nnz:  # they are merged: where an entry seems to be 0, the sum is made another way
+                    assert merging.add(args[0]._tables, args[1]._tables, args[2]) is not None
                 converted = cvrarray.BBCSRArray(csr_array(expected), block_size=size, device="cpu")
                 checks.assert_same_tables(total._tables, converted._tables)
 
@@ -767,3 +771,18 @@ def canonical_without_zeros(csr):
     csr.eliminate_zeros()
     csr.sort_indices()
     return csr
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("factor", [2, -3, 0, -0.0, 2.5, 1e29, 1e-40, True, np.float32(0.1), np.float64(0.1)], ids=repr)
+def test_scaled_by_a_number(dtype, factor):
+    """Bit by bit what NumPy makes of the values, of its dtype, whichever way it goes."""
+    S = zoo.floats("rows_of_mixed_length").astype(dtype)
+    A = cvrarray.CVRArray(S, device="cpu")
+    with np.errstate(all="ignore"):
+        pairs = [(A * factor, S.data * factor), (factor * A, factor * S.data)]
+        if factor:
+            pairs.append((A / factor, S.data / factor))
+        for B, expected in pairs:
+            assert B.dtype == expected.dtype
+            assert B.tocsr().data.tobytes() == expected.tobytes()

@@ -65,6 +65,144 @@ def test_matrices_on_a_gpu(build, gpu):
     assert_same_bits(get((X.T @ A).T), get(first))
 
 
+def soon(monkeypatch, calls=3):
+    """Tables of the transpose pay after so many products with a vector on a GPU."""
+    monkeypatch.setattr(transposed, "CONVERSION", (float(calls), 0.0))
+    monkeypatch.setattr(transposed, "SAVED", (1.0, 0.0))
+
+
+def test_calls_until_tables_pay(monkeypatch):
+    """Small arrays, whose conversion is the device's waits, pay later; counting starts again with other values."""
+    _, A, _ = array(DEFAULTS[0])
+    large = type("Array", (), {"nnz": 1 << 30})
+    assert 10 < transposed.pays_after(large) < transposed.pays_after(A) < 1000
+    soon(monkeypatch)
+    assert [transposed._is_due(A) for _ in range(5)] == [False, False, False, True, True]
+    A._values_changed()
+    assert [transposed._is_due(A) for _ in range(4)] == [False, False, False, True]
+    assert transposed.keep(A) is not None
+    assert transposed._is_due(A)
+    A._transpose = False
+    assert not transposed._is_due(A)
+
+
+@BUILD
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, *rarely(np.complex64, np.int32)])
+def test_vectors_on_a_gpu(build, dtype, gpu, monkeypatch):
+    """The first products scatter; then tables are made, and the same calls give the same bits in every array."""
+    soon(monkeypatch)
+    csr = zoo.floats(NAME, dtype)
+    x, runs = put(zoo.float_vector(csr.shape[0], dtype), gpu), []
+    for _ in range(2):
+        A, found = build(csr, gpu), []
+        for k in range(6):
+            found.append(get(A.T @ x if k % 2 else x @ A))
+            assert (A._transpose is None) == (k < 3)
+            assert ("products by" in repr(A.T)) == (k >= 3)
+        runs.append(found)
+    for y, other in zip(*runs, strict=True):
+        assert_product(y, csr.T.tocsr(), get(x))
+        assert_same_bits(y, other)
+    for k in (1, 2):
+        assert_same_bits(runs[0][0], runs[0][k])
+    for k in (4, 5):
+        assert_same_bits(runs[0][3], runs[0][k])
+    assert_same_bits(runs[0][3], A._transpose @ x)
+
+
+@BUILD
+def test_where_memory_is_short_vectors_scatter(build, gpu, monkeypatch):
+    soon(monkeypatch)
+    csr = zoo.floats(NAME, np.float64)
+    x = put(zoo.float_vector(csr.shape[0]), gpu)
+    memory = build(csr, gpu)._target.backend("memory")
+
+    def none(*args, **keywords):
+        raise MemoryError
+
+    for patch in (
+        lambda patched: patched.setenv("CVRARRAY_TRANSPOSED_MEMORY", "0"),
+        lambda patched: patched.setattr(memory, "free", lambda device: 0),
+        lambda patched: patched.setattr(TransposedArray, "_canonical_csr", none),
+    ):
+        with monkeypatch.context() as patched:
+            patch(patched)
+            A = build(csr, gpu)
+            first = A.T @ x
+            for _ in range(5):
+                assert_same_bits(A.T @ x, first)
+            assert A._transpose is False
+            assert_product(A.T @ x, csr.T.tocsr(), get(x))
+
+
+@BUILD
+def test_new_values_wait_on_a_gpu(build, gpu, monkeypatch):
+    """Tables that are kept wait for a few products before they get new values, which those products have already."""
+    soon(monkeypatch, 1)
+    monkeypatch.setattr(transposed, "RENEWED_AFTER", 2)
+    csr = zoo.floats(NAME, np.float64)
+    x = put(zoo.float_vector(csr.shape[0]), gpu)
+    A = build(csr, gpu).with_values(put(csr.data, gpu))
+    for _ in range(3):
+        A.T @ x
+    kept = A._transpose
+    for factor in (2.5, -3.0, 0.0):
+        values = put(csr.data * factor, gpu)
+        A.with_values(values, out=A)
+        for _ in range(4):
+            assert_product(A.T @ x, (factor * csr).T.tocsr(), get(x))
+        assert A._transpose is kept
+        assert not A._transpose_is_old
+        assert_same_bits(A.T @ x, kept @ x)
+
+
+@BUILD
+def test_a_graph_scatters(build, gpu, monkeypatch):
+    """Nothing is converted in a capture; and a graph that was captured later sees values that are written to A."""
+    import cupy
+
+    soon(monkeypatch)
+    csr = zoo.floats(NAME, np.float64)
+    A = build(csr, gpu).with_values(put(csr.data, gpu))
+    stream = cupy.cuda.Stream(non_blocking=True)
+    cupy.cuda.Device().synchronize()  # the stream does not wait for the default one
+    with stream:
+        x, out = put(zoo.float_vector(csr.shape[0]), gpu), cupy.empty(csr.shape[1])
+        for calls in (3, 2):  # tables are due in the capture; they are there before it
+            for _ in range(calls):
+                A.T.matvec(x, out=out)
+            stream.begin_capture()
+            A.T.matvec(x, out=out)
+            graph = stream.end_capture()
+            assert (A._transpose is None) == (calls == 3)
+            out.fill(np.nan)
+            graph.launch(stream)
+            assert_product(out.get(), csr.T.tocsr(), x.get())
+        A.with_values(put(2 * csr.data, gpu), out=A)
+        graph.launch(stream)
+        assert_product(out.get(), (2 * csr).T.tocsr(), x.get())
+
+
+@BUILD
+def test_solvers_on_a_gpu(build, gpu, monkeypatch):
+    """They multiply by tables of the transpose from the first step on, if that pays for so many steps as they may take."""
+    from cvrarray import linalg
+
+    soon(monkeypatch, 20)
+    csr = zoo.floats(NAME, np.float64)
+    b = put(zoo.float_vector(csr.shape[0]), gpu)
+    A = build(csr, gpu)
+    linalg.lsmr(A, b, maxiter=20)
+    assert A._transpose is None
+    first = linalg.lsmr(A, b, maxiter=40)
+    assert A._transpose is not None
+    assert_same_bits(linalg.lsmr(A, b, maxiter=40).x, first.x)
+    view = A.T
+    assert transposed.for_many(view, 20) is view
+    assert transposed.for_many(view, 40) is A._transpose
+    assert transposed.for_many(A, 40) is A
+
+
 @BUILD
 def test_none_are_made_while_a_graph_is_captured(build, gpu):
     import cupy

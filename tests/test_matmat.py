@@ -268,6 +268,101 @@ def test_chunks_for_many_columns(gpu):
     np.testing.assert_array_equal(get(A @ put(x[:, :64], gpu)), csr @ x[:, :64])
 
 
+@pytest.fixture
+def rechunked(monkeypatch):
+    """The longer chunks that were made, on what counts as a small device."""
+    from cvrarray.gpu import cvr
+
+    made = []
+
+    class Recorded(cvr.Rechunked):
+        def __init__(self, *of):
+            super().__init__(*of)
+            made.append(self)
+
+    monkeypatch.setattr(cvr, "Rechunked", Recorded)
+    monkeypatch.setattr(cvr, "processors", lambda device: 1)
+    return made
+
+
+@pytest.mark.small
+@pytest.mark.parametrize(("dtype", "values"), [("float32", "any"), ("float64", "one"), ("int8", "few"), ("complex128", "any")])
+def test_longer_chunks_for_wide_products(dtype, values, gpu, rechunked):
+    """From 16 columns on, without being asked for; X has entries that no product may touch."""
+    for name in (*VARIED, "power_law", "many_empty_rows_between"):
+        csr = zoo.integers(name, dtype)
+        if values != "any":
+            csr.data[:] = 3 + np.arange(csr.nnz) % (1 if values == "one" else 5)
+        A = cvrarray.CVRArray(csr, n_chunks=max(1, min(100, csr.nnz)), device=gpu)
+        del rechunked[:]
+        for k in (3, 15, 16, 36, 64, 130):
+            x = matrix(csr.shape[1], k, dtype)
+            if x.dtype.kind in "fc":
+                x[np.diff(csr.tocsc().indptr) == 0] = np.nan
+            np.testing.assert_array_equal(get(A @ put(x, gpu)), (csr @ x).astype(dtype), f"{name}, {k} columns")
+            assert k >= 16 or not rechunked
+        sizes = [made.tables.carry_row.size for made in rechunked]
+        assert sizes == sorted(sizes, reverse=True)
+        assert all(size < A.n_chunks for size in sizes)
+        assert name != "power_law" or len(sizes) == 2
+
+
+@pytest.mark.parametrize("columns", [16, 48, 256])
+def test_chunks_that_were_asked_for_stay(columns, gpu, rechunked):
+    from cvrarray.input import coercion
+
+    csr = zoo.integers("power_law", np.float32)
+    A = cvrarray.CVRArray(csr, device=gpu)
+    (n_chunks,) = A._for_columns(coercion.as_csr(A.tocsr()), columns).values()
+    x = matrix(csr.shape[1], columns, np.float32)
+    np.testing.assert_array_equal(get(cvrarray.CVRArray(csr, n_chunks=n_chunks, device=gpu) @ put(x, gpu)), csr @ x)
+    assert not rechunked
+
+
+def test_longer_chunks_get_new_values(gpu, rechunked):
+    csr = zoo.floats("power_law", np.float32)
+    x = zoo.float_vector(csr.shape[1] * 16, np.float32).reshape(-1, 16)
+    A = cvrarray.CVRArray(csr, n_chunks=100, device=gpu)
+    first = A @ put(x, gpu)
+    for factor in (1, -2):
+        assert A.with_values(put(factor * csr.data, gpu), out=A) is A
+        assert_same_bits(A @ put(x, gpu), factor * first)
+    assert len(rechunked) == 1
+
+
+def test_longer_chunks_in_a_captured_graph(gpu, rechunked):
+    """Made while a graph is captured; a replay has the values that the array has then."""
+    import cupy
+
+    csr = zoo.floats("power_law", np.float32)
+    x = put(zoo.float_vector(csr.shape[1] * 16, np.float32).reshape(-1, 16), gpu)
+    expected = cvrarray.CVRArray(csr, n_chunks=100, device=gpu) @ x
+    A, out = cvrarray.CVRArray(csr, n_chunks=100, device=gpu), cupy.empty_like(expected)
+    with cupy.cuda.Stream(non_blocking=True) as stream:
+        stream.begin_capture()
+        A.matmat(x, out=out)
+        graph = stream.end_capture()
+        graph.launch()
+        stream.synchronize()
+    assert_same_bits(out, expected)
+    assert len(rechunked) == 2
+
+
+def test_longer_chunks_short_of_memory(gpu, rechunked, monkeypatch):
+    import cupy
+
+    from cvrarray.gpu import cvr
+
+    def convert(*of):
+        raise cupy.cuda.memory.OutOfMemoryError(1 << 40, 1 << 40)
+
+    csr = zoo.integers("power_law", np.float32)
+    A = cvrarray.CVRArray(csr, n_chunks=100, device=gpu)
+    monkeypatch.setattr(cvr, "convert", convert)
+    with pytest.raises(MemoryError, match=r"columns=k"):
+        A @ put(matrix(csr.shape[1], 16, np.float32), gpu)
+
+
 def test_rows_of_x_that_are_too_long_for_cvr(gpu, monkeypatch):
     from cvrarray.gpu import cvr
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
-import os
+import importlib
+import sys
 from pathlib import Path
 
+import forked
 import mutants
 import numpy as np
 import pytest
@@ -94,7 +96,25 @@ def test_what_a_kernel_calls():
     assert "_sum_blocks" not in {function.__qualname__ for function in mutants.called_by(checksum._add.py_func)}
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+@forked.needs_fork
+def test_a_change_reaches_modules_that_nothing_has_imported():
+    """As most are imported by the calls that need them: the changed one, and those of kernels that call it."""
+    path = mutants.ROOT / "cvrarray" / "cpu" / "simd" / "words.py"
+    at = path.read_text().index("ctlz")
+    mutant = mutants.Mutant(path.relative_to(mutants.ROOT).as_posix(), at, at + 4, "cttz", "name")
+
+    def changed():
+        for name in ("cvrarray.cpu.simd.words", "cvrarray.cpu.text", "cvrarray.files.matrix_market"):
+            sys.modules.pop(name, None)
+        mutants.change(mutant)
+        text = importlib.import_module("cvrarray.cpu.text")
+        codes = mutants._within(text.words.leading_zeros._defn.__code__)
+        return any("cttz" in code.co_names for code in codes), type(text._parse._cache).__name__
+
+    assert forked.Child(changed).wait() == (0, "(True, 'NullCache')")
+
+
+@forked.needs_fork
 @pytest.mark.slow
 def test_a_change_reaches_the_kernels_that_call_the_function_and_no_other_process():
     path = Path(checksum.__file__)
@@ -103,13 +123,10 @@ def test_a_change_reaches_the_kernels_that_call_the_function_and_no_other_proces
     mutant = mutants.Mutant(path.relative_to(mutants.ROOT).as_posix(), at, at + 2, "-=", "name")
     content = np.arange(100.0)
     before = checksum.checksum(content)
-    if not (process := os.fork()):
-        differs = False
-        try:
-            mutants.change(mutant)
-            differs = checksum.checksum(content) != before
-        except BaseException:
-            differs = False
-        os._exit(0 if differs else 1)
-    assert os.waitpid(process, 0)[1] == 0
+
+    def differs():
+        mutants.change(mutant)
+        return checksum.checksum(content) != before
+
+    assert forked.Child(differs).wait() == (0, "True")
     assert checksum.checksum(content) == before

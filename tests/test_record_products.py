@@ -92,6 +92,7 @@ def test_bad_usage(run, argv, message):
     assert out == ""
 
 
+@pytest.mark.slow
 def test_figures_fit_together(run, no_mkl, tmp_path, mtx, matrix, device):
     out = tmp_path / "out.json"
     code, text, _ = run(mtx, "--device", device, "--repeats", 2, "--json", out)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import gzip
+import importlib
 import itertools
 import json
 import math
@@ -11,7 +12,6 @@ import os
 import pickle
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 import zoo
 from checks import assert_product, assert_same_csr, get, put, rarely
+from forked import Child, needs_fork
 from scipy.io import mmwrite
 from scipy.sparse import csr_array, random_array
 
@@ -28,7 +29,6 @@ from cvrarray.input import partition
 from cvrarray.store import layout, sources, spool
 from cvrarray.store.writer import Writer
 
-ROOT = Path(__file__).parent.parent
 FORMATS = [{"format": "cvr"}, {"format": "bbcsr", "block_size": 3}, {}]
 
 
@@ -286,6 +286,7 @@ def dask_source(csr, chunks):
 
 @pytest.mark.parametrize("chunks", [(300, 300), (128, 77)], ids=str)
 @pytest.mark.parametrize("keywords", FORMATS, ids=str)
+@pytest.mark.slow
 def test_dask_array(keywords, chunks, path):
     csr = matrix()
     source = dask_source(csr, chunks)
@@ -633,61 +634,66 @@ def test_what_is_there_is_not_overwritten_by_accident(path, tmp_path):
 
 
 SOURCES = {
-    "matrix": "source, more = csr, {}",
-    "pieces": "source, more = pieces_of(csr, 7), {'shape': csr.shape}",
-    "dask": "source, more = dask_source(csr, (50, 300)), {}; import dask; dask.config.set(scheduler='synchronous')",
+    "matrix": lambda csr: (csr, {}),
+    "pieces": lambda csr: (pieces_of(csr, 7), {"shape": csr.shape}),
+    "dask": lambda csr: (dask_source(csr, (50, 300)), {}),
 }
-WRITE = """
-import sys; sys.path.insert(0, "tests")
-import os, cvrarray
-from test_store import matrix, pieces_of, dask_source
-from cvrarray.store import layout
-csr = matrix()
-{source}
-stop, write, done = int(sys.argv[2]), layout.write_panel, 0
-def write_panel(*args):
-    global done
-    if done == stop:
-        if sys.argv[3] == "before":
-            os.kill(os.getpid(), 9)
-        layout.write_json = lambda *_: os.kill(os.getpid(), 9)
-    panel = write(*args)
-    done += 1
-    print("panel", args[2], flush=True)
-    return panel
-layout.write_panel = write_panel
-cvrarray.to_store(source, sys.argv[1], chunks="20 kB", device="cpu", format="cvr", resume=True, **more)
-print("complete", flush=True)
-"""
 
 
+def write_and_die(kind, path, stop, where, told):
+    """For a process of its own: it is killed after `stop` panels. It tells of each in the file `told`, and of the end."""
+    write = layout.write_panel
+    done = 0
+
+    def tell(line):
+        with open(told, "a") as file:
+            file.write(f"{line}\n")
+
+    def write_panel(*args):
+        nonlocal done
+        if done == stop:
+            if where == "before":
+                os.kill(os.getpid(), signal.SIGKILL)
+            layout.write_json = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+        panel = write(*args)
+        done += 1
+        tell(args[2])
+        return panel
+
+    layout.write_panel = write_panel
+    if kind == "dask":
+        importlib.import_module("dask").config.set(scheduler="synchronous")
+    source, more = SOURCES[kind](matrix())
+    to_store(source, path, chunks="20 kB", device="cpu", format="cvr", resume=True, **more)
+    tell("complete")
+
+
+@needs_fork
 @pytest.mark.slow
 @pytest.mark.parametrize("where", ["before", *rarely("before the manifest")])
 @pytest.mark.parametrize("kind", ["matrix", *rarely("pieces", "dask")])
-def test_killed_writer(kind, where, path):
+def test_killed_writer(kind, where, path, tmp_path):
     """Killed again and again; what was acknowledged stays as it was, and in the end the matrix is right."""
     if kind == "dask":
         pytest.importorskip("dask.array")
         pytest.importorskip("sparse")
-    code = WRITE.format(source=SOURCES[kind])
     acknowledged: dict[int, tuple[int, int]] = {}
     for stop in (0, 1, 2, 1000):
-        run = subprocess.run(
-            [sys.executable, "-c", code, path, str(stop), where], capture_output=True, text=True, cwd=ROOT, timeout=120
-        )
-        lines = run.stdout.split("\n")
-        done = [int(line.split()[1]) for line in lines if line.startswith("panel")]
+        told = tmp_path / f"told-{stop}"
+        told.touch()
+        status, said = Child(lambda: write_and_die(kind, path, stop, where, told)).wait()  # noqa: B023
+        *done, end = [*told.read_text().split(), ""] if stop < 1000 else told.read_text().split()
         for k in acknowledged:  # neither lost nor written again
-            status = os.stat(layout.data_file(path, k))
-            assert (status.st_ino, status.st_mtime_ns) == acknowledged[k]
-        assert not acknowledged.keys() & set(done)
-        for k in done:
-            status = os.stat(layout.data_file(path, k))
-            acknowledged[k] = status.st_ino, status.st_mtime_ns
+            found = os.stat(layout.data_file(path, k))
+            assert (found.st_ino, found.st_mtime_ns) == acknowledged[k]
+        assert not acknowledged.keys() & set(map(int, done))
+        for k in map(int, done):
+            found = os.stat(layout.data_file(path, k))
+            acknowledged[k] = found.st_ino, found.st_mtime_ns
         if stop == 1000:
-            assert "complete" in lines, run.stderr
+            assert (status, end) == (0, "complete"), said
             break
-        assert run.returncode == -signal.SIGKILL
+        assert status == -signal.SIGKILL, said
         if os.path.exists(path):
             with pytest.raises(ValueError, match="must be complete; it is still being written"):
                 Stored(path, device="cpu")

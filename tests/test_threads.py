@@ -150,6 +150,7 @@ def _count():
     return cvrarray.get_num_threads()
 
 
+@pytest.mark.slow
 def test_joblib_s_workers_share_the_cpus():
     joblib = pytest.importorskip("joblib")
     if threads._cpus() < 2:

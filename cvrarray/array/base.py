@@ -193,7 +193,15 @@ class SparseArray(Names):
 
     @property
     def T(self) -> SparseArray:
-        """The transpose as a view, without converting; ``A.T.copy()`` converts.
+        """The transpose as a view; ``A.T.copy()`` converts.
+
+        Notes
+        -----
+        Products with the view are faster by tables of the transpose, so A makes some, and keeps them: on a CPU, and on a
+        GPU for ``A.T @ X``, in the first product; on a GPU for ``A.T @ x`` in the product by which a conversion would have
+        paid, which the number of products decides. Last bits may differ before and after. The same products, one after
+        the other, give the same bits in every run. ``repr`` and ``nbytes`` of the view tell of the tables, and
+        ``CVRARRAY_TRANSPOSED_MEMORY`` limits them, 0 for none: see ``docs/decisions/0014``.
 
         Examples
         --------
@@ -315,7 +323,7 @@ class SparseArray(Names):
         return products.matmat(self, x, out, alpha, beta)
 
     def rmatvec(self, x: Any) -> Any:
-        """``A.H @ x``, without converting the matrix.
+        """``A.H @ x``.
 
         Parameters
         ----------
@@ -324,7 +332,7 @@ class SparseArray(Names):
         Returns
         -------
         (n_cols,) array
-            Of dtype ``result_type(A.dtype, x.dtype)``; the same bits in every call on the same device.
+            Of dtype ``result_type(A.dtype, x.dtype)``. The same calls give the same bits in every run: see :attr:`T`.
 
         Raises
         ------

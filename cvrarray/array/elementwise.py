@@ -17,6 +17,7 @@ Result dtypes are NumPy's; Python scalars are weak. CuPy computes float16 in flo
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,7 @@ _COMPARISONS = {np.equal, np.not_equal, np.less, np.less_equal, np.greater, np.g
 _LOGICAL = {np.logical_and, np.logical_or, np.logical_xor}
 _OF_BITS = {np.nextafter, np.spacing}  # their results in float16 are not those in float32
 _ADDED = (np.float32, np.float64, np.complex64, np.complex128)  # what has a sum of two CSRs of its own
+FAR = 1e30  #: factors between its negative and it are finite in float32 and in float64
 _SCALARS = (bool, int, float, complex, np.generic)
 
 
@@ -194,6 +196,10 @@ def _check_keywords(ufunc: np.ufunc, kwargs: dict[str, Any]) -> None:
 
 def _with_scalar(ufunc: np.ufunc, array: Any, left: Any, right: Any, kwargs: dict[str, Any]) -> Any:
     """The array's structure; requires f(0, scalar) == 0."""
+    if not kwargs and (ufunc is np.multiply or (ufunc is np.divide and left is array)):
+        factor = right if left is array else left
+        if _is_plain_factor(array, factor) and (factor or ufunc is np.multiply):
+            return array._map(partial(_scaled, ufunc=ufunc, factor=factor))
     dtypes = _check_zero(ufunc, [np.zeros(1, array.dtype) if v is array else v for v in (left, right)], kwargs)
     scalar = right if left is array else left
     if ufunc in _COMPARISONS and type(scalar) is int and array.dtype.kind in "iu":
@@ -209,6 +215,17 @@ def _with_scalar(ufunc: np.ufunc, array: Any, left: Any, right: Any, kwargs: dic
         return _compute(ufunc, [values if v is array else v for v in (left, right)], kwargs, dtypes)
 
     return _mapped(array, dtypes, function)
+
+
+def _is_plain_factor(array: Any, factor: Any) -> bool:
+    """Whether 0 times it is 0, and the product has the array's dtype, without asking NumPy: ``A * 2`` is frequent."""
+    is_float = array.dtype == np.float64 or array.dtype == np.float32
+    return type(factor) in (float, int) and is_float and -FAR < factor < FAR and array._target.kind == "cpu"
+
+
+def _scaled(values: Any, ufunc: np.ufunc, factor: float) -> Any:
+    out = devices.CPU.backend("runtime.memory").empty(values.size, values.dtype)
+    return ufunc(values, factor, out=out)
 
 
 def _with_dense(ufunc: np.ufunc, array: Any, left: Any, right: Any, kwargs: dict[str, Any]) -> Any:

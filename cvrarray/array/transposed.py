@@ -4,16 +4,21 @@ Elementwise functions map the base's values, and everything else starts from the
 rows and columns exchanged. ``A.T.T`` is the base itself, and ``A.T.copy()`` converts: an array of the base's format
 that holds the transposed matrix.
 
-Products swap: on a GPU ``A.T @ x`` is the base's transposed product. On a CPU, and for ``A.T @ X`` on a GPU, a product
-that scatters its sums is slower than one that collects them, so the first product converts: the base keeps *tables of
-its transpose* from then on, and the product is theirs (docs/decisions/0014). Where they would take too much memory
-(:func:`most_bytes`), while a CUDA graph is captured, and in products that are made once (:meth:`TransposedArray.once`),
-the base's transposed product is taken here too. Which of them is decided before an array's first product of the kind,
-for all of them: so every call gives the same bits.
+Products swap: ``A.T @ x`` is the base's transposed product. It scatters its sums, which is slower than collecting them. So
+the base may keep *tables of its transpose*, and the product is theirs (docs/decisions/0014):
+
+* On a CPU, and for ``A.T @ X`` on a GPU, the first product makes them. Which of both ways is taken is decided then, for
+  all products of the kind: so every call gives the same bits.
+* On a GPU ``A.T @ x`` scatters until it was called so often that a conversion would have paid (:func:`pays_after`), and
+  is theirs from then on. The number of calls alone decides, so the same calls give the same bits in every run.
+
+The base's transposed product is taken where the tables would take too much memory (:func:`most_bytes`) or the device has
+too little, in a CUDA graph, and in products that are made once (:meth:`TransposedArray.once`).
 """
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import weakref
@@ -32,6 +37,13 @@ from .values import knows_transpose, renew_transpose
 
 #: Of the machine's memory, the share that all tables of transposes in a process may take where nothing else is said.
 SHARE = 1 / 4
+
+#: On a GPU: microseconds that a conversion of the transpose takes, and that a product with a vector then saves, and for each
+#: million nonzeros: measured, docs/measurements/0010.
+CONVERSION, SAVED = (1100.0, 110.0), (15.0, 3.5)
+ROOM = 10  # times the bytes of the array, that must be free for a conversion on a GPU
+#: Products with a vector until tables that are there get the values that the array got meanwhile.
+RENEWED_AFTER = 12
 
 
 def most_bytes(target: devices.Device = devices.CPU) -> int:
@@ -58,6 +70,20 @@ def most_bytes(target: devices.Device = devices.CPU) -> int:
     return int(SHARE * target.backend("runtime.memory" if target.kind == "cpu" else "memory").installed())
 
 
+def pays_after(base: SparseArray) -> int:
+    """Products with a vector that ``base.T`` makes by scattering on a GPU, before it has tables of its own: in them it loses
+    as much time as the conversion takes.
+
+    Examples
+    --------
+    >>> from cvrarray.array import transposed
+    >>> transposed.pays_after(cvrarray.CVRArray([[1.0, 0, 2], [0, 3, 0]])) > 1
+    True
+    """
+    takes, saves = (fixed + per_million * base.nnz / 1e6 for fixed, per_million in (CONVERSION, SAVED))
+    return math.ceil(takes / saves)
+
+
 def is_capturing(target: devices.Device) -> bool:
     """Whether calls on a device go into a CUDA graph now."""
     return target.kind == "cuda" and bool(target.xp.cuda.get_current_stream().is_capturing())
@@ -81,9 +107,14 @@ class _Kept:
             return None
         if is_capturing(target):  # a graph holds no conversion
             return None
-        with progress.shown("converting the transpose"):
-            csr = TransposedArray(base)._canonical_csr()
-            array: SparseArray = extensions.load("construct").asarray(csr, device=target)
+        if target.kind == "cuda" and target.backend("memory").free(target.index) < ROOM * base.nbytes:
+            return None
+        try:
+            with progress.shown("converting the transpose"):
+                csr = TransposedArray(base)._canonical_csr()
+                array: SparseArray = extensions.load("construct").asarray(csr, device=target)
+        except MemoryError:
+            return None
         self.sizes[id(array)] = target, array.nbytes
         weakref.finalize(array, self.sizes.pop, id(array)).atexit = False
         return array
@@ -112,6 +143,51 @@ def _renewed(base: Any, transpose: Any) -> bool:
         return False
     renew_transpose(base, transpose)
     return True
+
+
+def for_many(array: Any, calls: int) -> Any:
+    """What multiplies as `array` does, for so many products that a solver may make, all with the same bits.
+
+    Of a transposed view on a GPU these are tables of its own, made now, if they pay for so many and may be kept; else the
+    array itself.
+    """
+    if not isinstance(array, TransposedArray) or array._target.kind == "cpu" or is_capturing(array._target):
+        return array
+    own = keep(array.base) if calls > pays_after(array.base) else None
+    return array if own is None else own
+
+
+def _scattered_at_first(base: Any, dtype: np.dtype) -> Run:
+    """``run(x, y, alpha, beta)`` with ``base.T`` on a GPU: scattering, and by tables of the transpose once they are there,
+    which :func:`pays_after` or RENEWED_AFTER calls bring about.
+
+    A graph that is captured always scatters: its replays see values that are written to the base later.
+    """
+    scatter, collect = base._kernel("product_transposed", dtype), None
+    stream = base._target.xp.cuda.get_current_stream
+
+    def run(x: Any, y: Any, alpha: Any, beta: Any) -> None:
+        nonlocal collect
+        if collect is None and _is_due(base):
+            own = keep(base)
+            collect = None if own is None else own._kernel("product", dtype)
+        (scatter if collect is None or stream().is_capturing() else collect)(x, y, alpha, beta)
+
+    return run
+
+
+def _is_due(base: Any) -> bool:
+    """Whether `base` shall have tables of its transpose in this product; counts it otherwise, but in a capture."""
+    if base._transpose is False:
+        return False
+    is_there = base._transpose is not None
+    if is_there and not base._transpose_is_old:
+        return True
+    wanted = RENEWED_AFTER if is_there and knows_transpose(base._transpose) else pays_after(base)
+    base._n_scattered += 1
+    if base._n_scattered <= wanted:
+        return False
+    return not is_capturing(base._target)
 
 
 def _free_lock() -> None:
@@ -254,7 +330,10 @@ class TransposedArray(SparseArray):
         return row, col, val
 
     def _canonical_csr(self) -> CSR:
-        csr = self.base._canonical_csr()
+        base: Any = self.base
+        if self._target.kind == "cuda" and not hasattr(base._module(self._target), "to_csr"):
+            return super()._canonical_csr()  # one sort instead of two
+        csr = base._canonical_csr()
         with self._target.use():
             transpose: CSR = self._target.backend("csr").transpose(csr)
             return transpose
@@ -269,13 +348,16 @@ class TransposedArray(SparseArray):
         return self.base._diagonal(-offset)
 
     def _kernel(self, kind: str, dtype: np.dtype) -> Run:
-        collects = kind == "product_matrix" or (kind == "product" and self._target.kind == "cpu")
-        own = keep(self.base) if self._is_kept and collects else None
+        if kind == "product_transposed":
+            return self.base._kernel("product", dtype)
+        if self._is_kept and kind == "product" and self._target.kind == "cuda":
+            return _scattered_at_first(self.base, dtype)
+        own = keep(self.base) if self._is_kept else None
         if own is not None:
             return own._kernel(kind, dtype)
         if kind == "product_matrix":
             return products.transposed_matrix(self.base, dtype)
-        return self.base._kernel({"product": "product_transposed", "product_transposed": "product"}[kind], dtype)
+        return self.base._kernel("product_transposed", dtype)
 
     def __reduce__(self) -> tuple[type[TransposedArray], tuple[SparseArray]]:
         return TransposedArray, (self.base,)

@@ -316,7 +316,16 @@ def fill(tables: CVRTables, runs: Runs, data: np.ndarray, values: np.ndarray) ->
     t = tables
     past = memory.goes_past_caches(values)
     args = (t.step_ptr, *runs, memory.bits(data), t.n_lanes, simd.width(t.n_lanes), past, memory.bits(values))
-    threads.run(compiled(_fill_chunks, 0, 0, *args), t.step_ptr, *args, unit=t.n_lanes, least=threads.QUICK)
+    kernel = _filler(args[4].dtype, runs[2].dtype, t.n_lanes)
+    threads.run(kernel, t.step_ptr, *args, unit=t.n_lanes, least=threads.QUICK)
+
+
+@cache
+def _filler(bits: np.dtype, starts: np.dtype, n_lanes: int) -> Callable:
+    """One look-up takes less time than Numba's choice of a version at each call."""
+    number, values = np.empty(0, np.int64), np.empty(0, bits)
+    runs = np.empty(0, np.uint32), number, np.empty(0, starts)
+    return compiled(_fill_chunks, 0, 0, number, *runs, values, 0, simd.width(n_lanes), False, values)
 
 
 def _for_kernels(t: CVRTables, dtype: np.dtype) -> CVRTables:

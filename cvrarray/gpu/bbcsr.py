@@ -11,9 +11,9 @@ import cupy
 import numpy as np
 
 from ..core import sharing
-from ..core.tables import CSR, WARP, BBCSRTables, mask_dtype
-from . import distinct, prefix, shared_memory, transposed
-from .assembly import WORDS, as_words
+from ..core.tables import CSR, WARP, BBCSRTables, Measured, Wanted, mask_dtype
+from . import bbcsr_rows, distinct, prefix, shared_memory, transposed
+from .assembly import WORDS
 from .autotune import autotuned
 from .compiler import (
     MATRIX_LANES,
@@ -35,9 +35,10 @@ from .compiler import (
     update,
     vector_width,
 )
+from .look import Look, host
 
 BLOCK = 128  # threads, at least: four warps
-THREADS_OF_RUNS = 256  # that share a bin in ``bbcsr_values_runs``
+THREADS_OF_RUNS = 256  # that share a bin of long rows
 #: Rows with more than LONG entries are long. Their columns may be far apart (:func:`is_far`).
 LONG, FEW_WARPS = 40, 32
 #: Where all warps read the same parts of x (:func:`reads_alike`), in rows of more than ALIKE_FROM entries: each warp that
@@ -107,16 +108,10 @@ def tiles_in_a_block(value: np.dtype, index: np.dtype) -> int:
 SIZES = (1, 2, 3, 6, 7, 32)  # of blocks, that are compiled without a GPU
 #: Index dtype, block size, whether there are holes.
 SHAPES = (("int32", 1, False), ("int32", 3, False), ("int32", 6, True), ("int64", 7, True))
-COUNTED = [(*dtypes, size) for dtypes in (("int32", "int32"), ("int64", "int64")) for size in SIZES]
+COUNTED = [(*dtypes, size) for dtypes in (("int32", "int32"), ("int64", "int64")) for size in SIZES if size > 1]
 
-BLOCKS_COUNTED = [case for case in COUNTED if case[-1] > 1]
-
-COUNT_FULL = Kernel("bbcsr_convert", "bbcsr_count_full", BLOCKS_COUNTED)
-COUNT_HOLES = Kernel("bbcsr_convert", "bbcsr_count_holes", BLOCKS_COUNTED)
+COUNT_HOLES = Kernel("bbcsr_convert", "bbcsr_count_holes", COUNTED)
 BINS = Kernel("bbcsr_convert", "bbcsr_bins", [("int32",), ("int64",)])
-BINS_OF_ROWS = Kernel(
-    "bbcsr_convert", "bbcsr_bins_of_rows", [(pointer, index) for pointer in ("int32", "int64") for index in ("int32", "int64")]
-)
 FILL = Kernel(
     "bbcsr_convert",
     "bbcsr_fill",
@@ -128,7 +123,13 @@ FILL = Kernel(
     ],
     lambda pointer, index, value: (pointer, index, value, tiles_in_a_block(value, index)),
 )
-COLUMNS = Kernel("bbcsr_convert", "bbcsr_columns", BLOCKS_COUNTED)
+COLUMNS = Kernel("bbcsr_convert", "bbcsr_columns", COUNTED)
+FILL_RUNS = Kernel(
+    "bbcsr_convert",
+    "bbcsr_fill_runs",
+    [("int32", "int32", word, 3) for word in WORDS.values()] + [("int64", "int64", "uint64", 6)],
+    lambda pointer, index, word, size: (pointer, index, word, size, THREADS_OF_RUNS, numbers_of_runs(word)),
+)
 FILL_HOLES = Kernel(
     "bbcsr_convert",
     "bbcsr_fill_holes",
@@ -252,11 +253,12 @@ TRANSPOSED_FINISH = Kernel(
 
 
 def convert(csr: CSR, block_size: int) -> BBCSRTables:
-    """Canonical CSR on the current device as BBCSR tables there."""
+    """Canonical CSR on the current device as BBCSR tables there, which the current stream fills."""
     n_rows, n_bins = csr.shape[0], -(-csr.shape[0] // WARP)
     pointer, index, value = csr.indptr.dtype, csr.indices.dtype, csr.data.dtype
-    bin_rowptr, narrow_ptr, col_base, n_values, n_narrow, has_holes = _measure(csr, block_size)
-    n_columns, bits = n_values // block_size, mask_dtype(block_size)
+    *_, sums, col_base, n_values, n_narrow, has_holes = _measured(csr, block_size)
+    bin_rowptr, narrow_ptr = sums[: n_bins + 1], sums.data.ptr + 8 * (n_bins + 1)
+    n_columns = n_values // block_size
     tables = BBCSRTables(
         shape=csr.shape,
         nnz=csr.nnz,
@@ -267,67 +269,80 @@ def convert(csr: CSR, block_size: int) -> BBCSRTables:
         col_ptr=cupy.empty(n_bins, np.int64),
         col_narrow=cupy.empty(n_narrow, np.uint16),
         col_wide=cupy.empty(n_columns - n_narrow, index),
-        present=cupy.empty(n_columns, bits) if has_holes else None,
+        present=cupy.empty(n_columns, mask_dtype(block_size)) if has_holes else None,
     )
-    sizes = np.int64(n_rows), np.int64(n_bins)
-    offsets, columns = (bin_rowptr, narrow_ptr, col_base, tables.col_ptr), (tables.col_narrow, tables.col_wide)
-    inputs = (csr.indptr, csr.indices, csr.data, *sizes, *offsets, tables.data, *columns)
-    if n_bins and has_holes:
-        FILL_HOLES(pointer, index, value, block_size)(
-            blocks(-(-n_bins * WARP // block_size) * group(block_size), BLOCK), (BLOCK,), (*inputs, tables.present)
-        )
-    elif n_bins and block_size > 1:
-        _fill_values(tables, csr.indptr, csr.data, tables.data)
-        COLUMNS(pointer, index, block_size)(
-            blocks(n_bins * WARP, BLOCK), (BLOCK,), (csr.indptr, csr.indices, *sizes, *offsets, *columns)
-        )
-    elif n_bins:
-        warps = tiles_in_a_block(value, index)
-        FILL(pointer, index, value)(blocks(n_bins * WARP, warps * WARP), (warps * WARP,), inputs)
-    synchronize()
+    if not n_bins:
+        return tables
+    if block_size > 1 and not has_holes:
+        _fill_blocks(csr, tables, narrow_ptr)
+    else:
+        inputs = (
+            csr.indptr, csr.indices, csr.data, np.int64(n_rows), np.int64(n_bins), bin_rowptr, np.uint64(narrow_ptr), col_base,
+            tables.col_ptr, tables.data, tables.col_narrow, tables.col_wide,
+        )  # fmt: skip
+        if has_holes:
+            FILL_HOLES(pointer, index, value, block_size)(
+                blocks(-(-n_bins * WARP // block_size) * group(block_size), BLOCK), (BLOCK,), (*inputs, tables.present)
+            )
+        else:
+            warps = tiles_in_a_block(value, index)
+            FILL(pointer, index, value)(blocks(n_bins * WARP, warps * WARP), (warps * WARP,), inputs)
     return tables
 
 
-def _measure(csr: CSR, block_size: int) -> tuple[cupy.ndarray, cupy.ndarray, cupy.ndarray, int, int, bool]:
-    """Where bins begin, in values and in narrow columns; their col_base; values and narrow columns in all; is there a
-    hole?
-
-    The fast count, for matrices without holes, runs first. Where it finds a hole, its counts are wrong and the general
-    count runs.
-    """
-    n_bins = -(-csr.shape[0] // WARP)
-    col_base = cupy.empty(n_bins, csr.indices.dtype)
-    for may_have_holes in (False, True):
-        # values by bin, and columns of narrow bins, each with a 0 in front, so that one cumulative sum gives the offsets
-        # of both; in all; and whether there is a hole
-        counters = prefix.counters(2 * (n_bins + 1), 3)
-        if n_bins:
-            sizes = counters.counts[1:], counters.counts[n_bins + 2 :]
-            _count_bins(csr, block_size, may_have_holes, (np.int64(n_bins), *sizes, col_base, counters.totals))
-        sums = prefix.sums(counters)
-        n_values, n_narrow, hole = counters.totals.get().tolist()
-        if not hole:
-            break
-    return sums[: n_bins + 1], sums[n_bins + 1 :], col_base, n_values, n_narrow, may_have_holes
+def _fill_blocks(csr: CSR, t: BBCSRTables, narrow_ptr: int) -> None:
+    """Columns and values of blocks of 2 or more without holes."""
+    n_rows, n_bins, how = np.int64(csr.shape[0]), t.col_base.size, (csr.indptr.dtype, csr.indices.dtype)
+    columns = struct(t.bin_rowptr, narrow_ptr, t.col_base, t.col_ptr, t.col_narrow, t.col_wide)
+    if has_long_rows(t.data, n_bins):
+        FILL_RUNS(*how, WORDS[t.data.itemsize], t.block_size)(
+            (n_bins,), (THREADS_OF_RUNS,), (csr.indptr, csr.indices, csr.data, n_rows, columns, t.data)
+        )
+    else:
+        _fill_values(t, csr.indptr, csr.data, t.data)
+        COLUMNS(*how, t.block_size)(
+            blocks(n_bins * WARP, BLOCK), (BLOCK,), (csr.indptr, csr.indices, n_rows, np.int64(n_bins), columns)
+        )
 
 
-def _count_bins(csr: CSR, block_size: int, may_have_holes: bool, bins: tuple[Any, ...]) -> None:
-    """Count what `bins` takes: their number, their values, their columns where narrow, their col_base, and totals."""
-    index, (n_rows, _), (n_bins, *_, totals) = csr.indices.dtype, csr.shape, bins
-    grid = blocks(int(n_bins) * WARP, 1024)
-    if block_size == 1:
-        BINS_OF_ROWS(csr.indptr.dtype, index)(grid, (1024,), (csr.indptr, csr.indices, np.int64(n_rows), *bins))
-        return
-    n_block_rows = -(-n_rows // block_size)
+def _measured(csr: CSR, block_size: int) -> Measured:
+    """The bins, which the check of the CSR may have seen: of blocks without holes. Those of others are counted here."""
+    seen, n_bins = csr.seen, -(-csr.shape[0] // WARP)
+    if not n_bins:
+        nothing = cupy.zeros(1, np.int64)
+        return Measured(csr.indptr, csr.indices, block_size, nothing, cupy.empty(0, csr.indices.dtype), 0, 0, False)
+    if seen.measured is not None and seen.measured.is_of(csr, block_size):
+        return seen.measured
+    if block_size == 1 or seen.with_holes != block_size:
+        wanted = Wanted(block_size=block_size)
+        measured = Look(csr.indptr, csr.indices, csr.shape[1], wanted, checks=False).found().measured
+        if measured is not None:
+            return measured
+    return _measured_with_holes(csr, block_size, n_bins)
+
+
+def _measured_with_holes(csr: CSR, block_size: int, n_bins: int) -> Measured:
+    """The bins of any blocks."""
+    index, n_rows = csr.indices.dtype, np.int64(csr.shape[0])
+    n_block_rows, n_sizes = -(-csr.shape[0] // block_size), 2 * (n_bins + 1)
+    n_states, (pointer, numbers) = prefix.n_states(n_sizes), host()
+    counts, col_base = cupy.empty(n_sizes + n_states, np.int64), cupy.empty(n_bins, index)
     n_blocks, columns = cupy.empty(n_block_rows, np.int32), cupy.empty(2 * n_block_rows, index)
     by_row = n_blocks, columns, columns[n_block_rows:]
-    count, threads = (COUNT_HOLES, group(block_size)) if may_have_holes else (COUNT_FULL, WARP)
-    count(csr.indptr.dtype, index, block_size)(
-        blocks(n_block_rows * threads, BLOCK),
+    COUNT_HOLES(csr.indptr.dtype, index, block_size)(
+        blocks(n_block_rows * group(block_size), BLOCK),
         (BLOCK,),
-        (csr.indptr, csr.indices, np.int64(n_rows), np.int64(n_block_rows), *by_row, totals[2:]),
+        (csr.indptr, csr.indices, n_rows, np.int64(n_block_rows), *by_row),
     )
-    BINS(index)(grid, (1024,), (*by_row, np.int64(n_rows), np.int32(block_size), *bins))
+    end = n_bins + 1
+    bins = struct(n_bins, counts, counts.data.ptr + 8 * end, col_base)
+    states = np.uint64(counts.data.ptr + 8 * n_sizes)
+    BINS(index)(blocks(n_bins * WARP, 1024), (1024,), (*by_row, n_rows, np.int32(block_size), bins, states, np.int32(n_states)))
+    sums = prefix.sums(counts, n_sizes, pointer, 2)
+    synchronize()
+    n_values, both = numbers[:2].tolist()
+    n_narrow = both - n_values
+    return Measured(csr.indptr, csr.indices, block_size, sums, col_base, n_values, n_narrow, True)
 
 
 def product(tables: BBCSRTables, dtype: np.dtype) -> Callable[[cupy.ndarray, cupy.ndarray, Any, Any], None]:
@@ -493,8 +508,10 @@ def _matrix_kernel(t: BBCSRTables, dtype: np.dtype, k: int, width: int, dots: An
         n_threads = n_bins * rows * lanes
         sharers = sharers_of_block_rows(n_threads * tiles, lanes, _mean_blocks(t))
         pieces = Pieces(long_bins, rows, lanes, tiles, (size, lanes * width * vectors), dtype)
+        # the compiler makes faster code of the kernel with pieces here, even where there are none: elast3 419 -> 359 us
+        is_cut = pieces.n > 0 or (dtype == np.float64 and vectors == 2 and size <= 4)
         return MatrixKernel(
-            MATMAT_BLOCKS(*how, lanes, width, vectors, sharers, has_dots, pieces.n > 0),
+            MATMAT_BLOCKS(*how, lanes, width, vectors, sharers, has_dots, is_cut),
             matrix_grid(pieces.n * rows + blocks(n_threads * sharers, BLOCK)[0], tiles),
             pieces,
             (dots,),
@@ -695,9 +712,8 @@ def fill(tables: BBCSRTables, starts: cupy.ndarray, data: cupy.ndarray, values: 
     if tables.present is None:
         _fill_values(tables, starts, data, values)
         return
-    t, data, values = tables, as_words(data), as_words(values)
-    sizes = np.int64(t.shape[0]), np.int64(t.col_base.size)
-    VALUES_HOLES(values.dtype, t.present.dtype)(
+    t, sizes = tables, (np.int64(tables.shape[0]), np.int64(tables.col_base.size))
+    VALUES_HOLES(WORDS[values.itemsize], t.present.dtype)(
         blocks(t.col_base.size * WARP, BLOCK),
         (BLOCK,),
         (t.bin_rowptr, starts, *sizes, np.int32(t.block_size), t.present, data, values),
@@ -706,14 +722,18 @@ def fill(tables: BBCSRTables, starts: cupy.ndarray, data: cupy.ndarray, values: 
 
 def _fill_values(tables: BBCSRTables, starts: cupy.ndarray, data: cupy.ndarray, values: cupy.ndarray) -> None:
     """:func:`fill` of a structure without holes; the row offsets may have 32 bits."""
-    t, data, values = tables, as_words(data), as_words(values)
-    n_bins, how = t.col_base.size, (starts.dtype, values.dtype)
-    if values.size > LONG * WARP * n_bins:
+    t, n_bins, how = tables, tables.col_base.size, (starts.dtype, WORDS[values.itemsize])
+    if has_long_rows(values, n_bins):
         VALUES_RUNS(*how)((n_bins,), (THREADS_OF_RUNS,), (t.bin_rowptr, starts, np.int64(t.shape[0]), data, values))
     else:
-        warps = warps_of_tiles(values.dtype)
+        warps = warps_of_tiles(how[1])
         sizes = np.int64(t.shape[0]), np.int64(n_bins)
         VALUES(*how)(blocks(n_bins * WARP, warps * WARP), (warps * WARP,), (t.bin_rowptr, starts, *sizes, data, values))
+
+
+def has_long_rows(values: cupy.ndarray, n_bins: int) -> bool:
+    """Whether runs of whole rows of a value table are long enough to be read as such."""
+    return bool(values.size > LONG * WARP * n_bins)
 
 
 def numbers_of_runs(word: np.dtype) -> int:
@@ -737,6 +757,9 @@ def _struct(t: BBCSRTables) -> Struct:
         t.bin_rowptr, *distinct.fields(t.data, t.distinct), t.col_base, t.col_ptr, t.col_narrow, t.col_wide, t.present,
         *t.shape, t.col_base.size,
     )  # fmt: skip
+
+
+to_csr = bbcsr_rows.to_csr
 
 
 def to_coo(tables: BBCSRTables) -> tuple[cupy.ndarray, cupy.ndarray, cupy.ndarray]:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..array import transposed
 from ..array.base import SparseArray
 from ..core import devices
 from ..core.progress import shown
@@ -54,10 +55,10 @@ def _rotation(a: Any, b: Any) -> tuple[Any, Any, Any]:
 class Adjoint:
     """Products with the conjugate transpose of A."""
 
-    def __init__(self, matrix: Any, device: devices.Device) -> None:
+    def __init__(self, matrix: Any, device: devices.Device, calls: int) -> None:
         self.matrix, self.device = matrix, device
         self.is_array = isinstance(matrix, SparseArray)
-        self.transposed: Any = matrix.T if self.is_array else None
+        self.transposed: Any = transposed.for_many(matrix.T, calls) if self.is_array else None
 
     def __call__(self, x: Any, out: Any) -> Any:
         """``out = A^H @ x`` for a vector or a matrix."""
@@ -163,12 +164,14 @@ class LSMR:
     For vectors (n,) the numbers are plain ones, which is ten times as fast.
     """
 
-    def __init__(self, matrix: Any, device: devices.Device, shape: tuple[int, ...], dtype: np.dtype, damp: float) -> None:
+    def __init__(
+        self, matrix: Any, device: devices.Device, shape: tuple[int, ...], dtype: np.dtype, damp: float, limit: int
+    ) -> None:
         n_rows, n_cols = matrix.shape
-        self.matrix, self.damp = matrix, damp
+        self.matrix, self.damp = transposed.for_many(matrix, limit), damp
         self.rows = arithmetic.of(device, (n_rows, *shape[1:]), dtype)
         self.cols = arithmetic.of(device, (n_cols, *shape[1:]), dtype)
-        self.adjoint = Adjoint(matrix, device)
+        self.adjoint = Adjoint(matrix, device, limit)
         self.xp = device.xp
         self.u, self.product = self.rows.empty(), self.rows.empty()
         self.v, self.h, self.h_bar, self.back = (self.cols.zeros() for _ in range(4))
@@ -358,10 +361,10 @@ def lsmr(
         tests = Tests(tolerances[0], tolerances[1], tolerances[2], limit)
         with np.errstate(all="ignore"), shown(f"least squares for {x.shape[0]:,} unknowns"):
             if solving.is_one_by_one(matrix, b, device) and b.shape[1]:
-                loop = LSMR(matrix, device, b.shape[:1], dtype, float(damp or 0.0))
+                loop = LSMR(matrix, device, b.shape[:1], dtype, float(damp or 0.0), limit)
                 found = _one_by_one(loop, b, x, norm_b, tests, x0 is not None)
             else:
-                loop = LSMR(matrix, device, b.shape, dtype, float(damp or 0.0))
+                loop = LSMR(matrix, device, b.shape, dtype, float(damp or 0.0), limit)
                 found = loop.run(b, x, norm_b, tests, x0 is not None)
     return _result(found, b, show)
 

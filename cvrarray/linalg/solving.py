@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from ..array import transposed
 from ..array.base import SparseArray
 from ..core.devices import Device
 from ..core.progress import shown
@@ -35,6 +36,7 @@ def solved(
     rtol, atol = (arguments.tolerance(limit, name) for limit, name in zip(limits, ("rtol", "atol"), strict=False))
     checked = arguments.system(*given)
     limit = arguments.count(limits[2], "maxiter", 10 * checked.b.shape[0])
+    checked = checked._replace(matrix=transposed.for_many(checked.matrix, limit))
     with checked.device.use():
         if callback is None and is_one_by_one(checked.matrix, checked.b, checked.device):
             found = one_by_one(lambda column: method(described(column)), checked, (rtol, atol), limit)

@@ -61,7 +61,9 @@ def _key(arg: Any) -> Any:
         return arg.dtype, arg.ndim
     if kind is tuple:  # of integers
         return kind, len(arg)
-    return (kind, *map(_key, arg)) if isinstance(arg, tuple) else kind
+    if isinstance(arg, tuple):  # of arrays, most of the time
+        return kind, *[(of.dtype, of.ndim) if type(of) is np.ndarray else _key(of) for of in arg]
+    return kind
 
 
 def version(function: Callable, *args: Any) -> Any:
