@@ -66,7 +66,7 @@ TESTS = {
     "check_cvr": _CHECKS,
     "check_bbcsr": _CHECKS,
     "masks": _CHECKS,
-    "checksum": ("store", "io", "store_hostile"),
+    "checksum": ("forged_tables", "store", "io", "store_hostile"),
     "crc32": ("text", "io", "store", "store_hostile"),
     "cvr": _FORMAT,
     "bbcsr": _FORMAT,

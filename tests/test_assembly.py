@@ -84,10 +84,10 @@ def test_blocks_on_the_diagonal(size, device):
     place = RNG.permutation(np.tile(np.arange(70), 3))
     values = values_of(place.size, size, "float64")
     A = cvrarray.Assembly(put(place, device), put(place, device), block_size=size, format="bbcsr")(put(values, device))
-    expected = np.zeros((70, size, size))
+    expected = np.zeros((70 * size, 70 * size))
     for k, value in zip(place, values, strict=True):
-        expected[k] += value
-    assert_same_bits(A.todense(), scipy.sparse.block_diag(expected).toarray())
+        expected[k * size : (k + 1) * size, k * size : (k + 1) * size] += value
+    assert_same_bits(A.todense(), expected)
 
 
 @pytest.mark.parametrize("size", [1, 3, 6])

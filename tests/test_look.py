@@ -59,8 +59,9 @@ def test_it_finds_what_a_cpu_finds(block_size, dtypes, gpu, monkeypatch):
     from cvrarray.gpu import csr as on_gpu
     from cvrarray.gpu import look
 
-    for many in (look.MANY, 0):
+    for many, few_bins in ((look.MANY, look.FEW_BINS), (0, 0)):
         monkeypatch.setattr(look, "MANY", many)
+        monkeypatch.setattr(look, "FEW_BINS", few_bins)
         for name, matrix in matrices():
             n_cols = matrix.shape[1]
             for indptr, indices in spoiled(matrix.indptr.astype(dtypes[0]), matrix.indices.astype(dtypes[1]), n_cols):

@@ -508,8 +508,10 @@ def _matrix_kernel(t: BBCSRTables, dtype: np.dtype, k: int, width: int, dots: An
         n_threads = n_bins * rows * lanes
         sharers = sharers_of_block_rows(n_threads * tiles, lanes, _mean_blocks(t))
         pieces = Pieces(long_bins, rows, lanes, tiles, (size, lanes * width * vectors), dtype)
+        # the compiler makes faster code of the kernel with pieces here, even where there are none: elast3 419 -> 359 us
+        is_cut = pieces.n > 0 or (dtype == np.float64 and vectors == 2 and size <= 4)
         return MatrixKernel(
-            MATMAT_BLOCKS(*how, lanes, width, vectors, sharers, has_dots, pieces.n > 0),
+            MATMAT_BLOCKS(*how, lanes, width, vectors, sharers, has_dots, is_cut),
             matrix_grid(pieces.n * rows + blocks(n_threads * sharers, BLOCK)[0], tiles),
             pieces,
             (dots,),

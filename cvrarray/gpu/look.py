@@ -25,6 +25,7 @@ AT_ONCE = 5
 BINS = WINDOW // WARP  #: of a window
 MOST_SIZES = 8  #: block sizes that the kernel takes
 FEW_BINS = 4096  #: whose sizes one thread block adds up; those of more have a kernel
+MOST_COUNTS = 3 * (FEW_BINS + 1)  #: of few bins
 #: The kernel's words that the host reads: the first for windows, the first that other kernels count in, all of them.
 WINDOWS, MORE, WORDS = 12, 23, 39
 LARGEST = 2**63 - 1
@@ -84,9 +85,10 @@ class Look:
         self._sums = self._col_base = counts = states = None
         bins: tuple[Any, ...] = n_bins, None, None, None
         if n_counts:
-            counts = cupy.empty(n_counts + n_states, np.int64)
-            if not n_states:
-                self._sums = cupy.empty(n_counts, np.int64)
+            if n_states:
+                counts = cupy.empty(n_counts + n_states, np.int64)
+            else:
+                counts, self._sums = self._memory.counts, cupy.empty(n_counts, np.int64)
         if has_sizes:
             self._col_base = cupy.empty(n_bins, indices.dtype)
             bins = n_bins, counts, counts.data.ptr + 8 * n_each, self._col_base
@@ -107,6 +109,7 @@ class Look:
             n_windows, n_counted, packed(sizes), *sample, part, n_blocks, self._memory.words, self._memory.pointer,
         )  # fmt: skip
         LOOK(indptr.dtype, indices.dtype, size)((grid,), (BLOCK,), (look,))
+        self._memory.is_counting = False
         if n_states:
             self._sums = prefix.sums(counts, n_counts)
 
@@ -143,7 +146,11 @@ def host() -> tuple[int, np.ndarray]:
 
 def more() -> cupy.ndarray:
     """(16,) int64, all 0: where kernels may count before a :class:`Look` on the same stream, which passes the numbers on."""
-    return _memory().more
+    memory = _memory()
+    if memory.is_counting:  # an error kept the look from being launched
+        memory.words.data.memset_async(0, memory.words.nbytes)
+    memory.is_counting = True
+    return memory.more
 
 
 def sample_of(data: cupy.ndarray, found: np.ndarray) -> ValueSample:
@@ -168,6 +175,8 @@ class _Memory:
     def __init__(self) -> None:
         self.words = cupy.zeros(WORDS + 1, np.int64)
         self.more = self.words[MORE:WORDS]
+        self.counts = cupy.empty(MOST_COUNTS, np.int64)
+        self.is_counting = False  # kernels have counted in `more` what no look has passed on yet
         self.numbers = np.frombuffer(cupy.cuda.alloc_pinned_memory(8 * WORDS), np.int64, WORDS)
         self.pointer = self.numbers.ctypes.data  # the same for the device
 
