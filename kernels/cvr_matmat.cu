@@ -176,8 +176,8 @@ __device__ void multiply(const Cvr<A, I>& m, const Opened<A>& values, int64 chun
         }
         load_steps<L>(v, val, left);
         val += U * L;
-        // No branch between these loads and the first product: a product is waited for with all loads before it, and the
-        // compiler would put it before the branch. So all of a group's loads are waited for once.
+        // Without a branch, on whose other side the first product would already wait for X: so all loads of these steps
+        // are under way before it
         bool ends[U];
         I row[U] = {};
 #pragma unroll
