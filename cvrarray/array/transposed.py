@@ -5,7 +5,7 @@ rows and columns exchanged. ``A.T.T`` is the base itself, and ``A.T.copy()`` con
 that holds the transposed matrix.
 
 Products swap: ``A.T @ x`` is the base's transposed product. It scatters its sums, which is slower than collecting them. So
-the base may keep *tables of its transpose*, and the product is theirs (docs/decisions/0014):
+the base may keep *tables of its transpose*, and the product is theirs (docs/decisions/0018):
 
 * On a CPU, and for ``A.T @ X`` on a GPU, the first product makes them. Which of both ways is taken is decided then, for
   all products of the kind: so every call gives the same bits.
