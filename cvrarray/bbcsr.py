@@ -72,7 +72,7 @@ from .array.blocks import expanded
 from .array.format import FormatArray, Sample, are_csrs_at_hand, chained, joined, offsets
 from .array.invariants import are_tables, in_range, integer, is_offsets, packs
 from .core import devices, extensions, sharing
-from .core.tables import CSR, NARROW_PADDING, WARP, BBCSRTables, Blocks
+from .core.tables import CSR, NARROW_PADDING, WARP, BBCSRTables, Blocks, Wanted
 from .input import coercion
 
 #: Block sizes that ``asarray(format="auto")`` looks at; 1 is sliced ELLPACK.
@@ -90,10 +90,9 @@ class VectorCosts(NamedTuple):
 
 
 VECTOR_COSTS = VectorCosts(4.2, 0.23, 0.48, 3.8, 20.0)
-#: With values of 8 bytes or more: time over that, by block size. A block's gathers of x reach more sectors then.
-VECTOR_FACTORS = {1: 1.04, 2: 1.10}
-#: Entries of arrays one below the other up to which it takes less time to copy their CSRs than to move rows to other lanes.
-FEW_ENTRIES = 1 << 20
+#: With values of 8 bytes or more, by block size: time over that, but for the product's own. Gathers of x reach more sectors
+#: then.
+VECTOR_FACTORS = {1: 1.06, 2: 1.20}
 BLOCK_FACTOR = 0.98  #: on a CPU, time over that of streaming with blocks of 2 or more, relative to blocks of 1
 
 
@@ -101,11 +100,13 @@ class MatrixCosts(NamedTuple):
     """Microseconds of ``A @ X`` on a GPU with blocks of 2 or more: see ``docs/decisions/0005``."""
 
     own_us: float
-    tables: float  # a megabyte of tables
+    entries: float  # a megabyte of tables but for padding
+    padding: float  # a megabyte of padding
     rows_of_x: float  # a megabyte of rows of X, one for each column of a stored block
-    products: float  # a megabyte of what slots are multiplied by
+    products: float  # a megabyte of what stored blocks are multiplied by
     both: float  # a megabyte of X and Y
-    step: float  # a block of the longest row
+    step: float  # a block of the longest row; longer ones than UNCUT, and than twice the mean, are cut in pieces
+    holes: float  # a megabyte of what stored blocks are multiplied by, where they have holes
 
 
 class SingleCosts(NamedTuple):
@@ -117,12 +118,12 @@ class SingleCosts(NamedTuple):
     rows_of_x: float  # a megabyte of rows of X, one for each nonzero
     uneven: float  # the share of that for each slot of padding a nonzero, up to MOST_UNEVEN
     both: float  # a megabyte of X and Y
-    step: float  # an entry of the longest row,
-    vector: float  # and each vector of a row of X for it, up to MOST_VECTORS
+    step: float  # an entry of the longest row
 
 
-MATRIX_COSTS = MatrixCosts(5.4, 0.19, 0.064, 0.009, 0.30, 0.288)
-SINGLE_COSTS, MOST_UNEVEN, MOST_VECTORS = SingleCosts(4.7, 0.228, 0.70, 0.058, 0.45, 0.171, 0.0006, 0.0006), 3, 16
+MATRIX_COSTS, UNCUT = MatrixCosts(6.9, 0.34, 0.31, 0.074, 0.0081, 0.149, 0.062, 0.0179), 24
+FULL = 1.0005  #: entries of blocks a nonzero up to which they have no holes
+SINGLE_COSTS, MOST_UNEVEN = SingleCosts(6.7, 0.166, 1.15, 0.058, 0.46, 0.181, 0.00033), 3
 
 
 class BBCSRArray(FormatArray):
@@ -283,6 +284,11 @@ class BBCSRArray(FormatArray):
         ), t.data
 
     @classmethod
+    def _wants(cls, **keywords: Any) -> coercion.Wants:
+        size = integer(keywords.get("block_size", 6), "block_size", 1, WARP)
+        return lambda shape, nnz: Wanted(block_size=size)
+
+    @classmethod
     def _n_slots(cls, tables: BBCSRTables) -> int:
         return int(tables.data.size or tables.bin_rowptr[-1])  # of some bins too, whose columns are those of all
 
@@ -362,13 +368,6 @@ class BBCSRArray(FormatArray):
     def _slice(self, first: int, last: int) -> Self | None:
         tables = None if self._pending is not None else self._taken([(self._tables, first, last)])
         return None if tables is None else self._from_tables(tables)
-
-    def _stack(self, arrays: list[Any]) -> Any:
-        if all(type(a) is type(self) for a in arrays) and sum(a.nnz for a in arrays) < FEW_ENTRIES:
-            moves = any(a.shape[0] % math.lcm(WARP, self.block_size) for a in arrays[:-1])
-            if moves and are_csrs_at_hand(arrays):
-                return None
-        return super()._stack(arrays)
 
     @classmethod
     def _stacked(cls, parts: list[BBCSRTables]) -> BBCSRTables | None:
@@ -476,7 +475,7 @@ class BBCSRArray(FormatArray):
         costs = VECTOR_COSTS
         ramp = costs.ramp * -math.expm1(-moved / costs.ramp_mb)
         factor = VECTOR_FACTORS.get(size, 1.0) if item >= 8 else 1.0
-        return factor * (costs.own_us + ramp + math.hypot(costs.moved * moved, costs.round * waits))
+        return costs.own_us + factor * (ramp + math.hypot(costs.moved * moved, costs.round * waits))
 
     @classmethod
     def _microseconds_of_matrix(cls, name: str, stats: Any, device: str, of_vector: float, columns: int) -> float:
@@ -486,12 +485,14 @@ class BBCSRArray(FormatArray):
         n_bytes, width = stats.table_bytes[name], columns * item / 1e6
         slots = _slots(n_bytes, size, item)
         if size == 1:
-            vectors = -(-columns // max(1, min(4, 16 // item)))
-            return _of_single_columns(stats, n_bytes / 1e6, slots / max(1, stats.nnz), width, vectors)
-        costs = MATRIX_COSTS
-        rows_of_x = (costs.rows_of_x / size + costs.products) * slots
-        moved = costs.tables * n_bytes / 1e6 + (rows_of_x + costs.both * sum(stats.shape)) * width
-        return float(costs.own_us + moved + costs.step * stats.row_max / size)
+            return _of_single_columns(stats, n_bytes / 1e6, slots / max(1, stats.nnz), width)
+        costs, stored = MATRIX_COSTS, stats.nnz * stats.block_fill[size]
+        entries = min(n_bytes, stored * (item + 2.5 / size)) / 1e6
+        moved = costs.entries * entries + costs.padding * (n_bytes / 1e6 - entries)
+        products = costs.products + costs.holes * (stats.block_fill[size] > FULL)
+        moved += ((costs.rows_of_x / size + products) * stored + costs.both * sum(stats.shape)) * width
+        mean = slots / (size * max(1, stats.shape[0]))
+        return float(costs.own_us + moved + costs.step * min(stats.row_max / size, max(UNCUT, 2 * mean)))
 
     @classmethod
     def _why(cls, name: str, stats: Any) -> str:
@@ -501,7 +502,7 @@ class BBCSRArray(FormatArray):
         return f"{size} x {size} blocks hold {stats.block_fill[size]:.2f} entries a nonzero"
 
 
-def _of_single_columns(stats: Any, tables: float, fill: float, width: float, vectors: int) -> float:
+def _of_single_columns(stats: Any, tables: float, fill: float, width: float) -> float:
     """Microseconds of ``A @ X`` on a GPU with single columns: `tables` and `width`, of a row of X, in megabytes, `fill` slots a
     nonzero.
     """
@@ -509,8 +510,7 @@ def _of_single_columns(stats: Any, tables: float, fill: float, width: float, vec
     uneven = 1 + costs.uneven * min(MOST_UNEVEN, max(0.0, fill - 1))
     moved = costs.entries * entries + costs.padding * (tables - entries)
     moved += (costs.rows_of_x * uneven * stats.nnz + costs.both * sum(stats.shape)) * width
-    longest = (costs.step + costs.vector * min(vectors, MOST_VECTORS)) * stats.row_max
-    return float(costs.own_us + math.hypot(moved, longest))
+    return float(costs.own_us + math.hypot(moved, costs.step * stats.row_max))
 
 
 def _slots(n_bytes: int, block_size: int, itemsize: int) -> float:

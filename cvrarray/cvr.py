@@ -86,7 +86,8 @@ from .array import encoding
 from .array.format import FormatArray, Sample, chained, joined, offsets
 from .array.invariants import are_tables, in_range, integer, is_offsets, packs
 from .core import devices
-from .core.tables import CSR, WARP, CVRTables, Runs
+from .core.tables import CSR, WARP, CVRTables, Runs, Wanted
+from .input import coercion
 
 #: Steps that a chunk has in the cost model. The devices' modules choose: ``default_n_chunks`` of cpu/cvr and gpu/cvr.
 STEPS = 64
@@ -106,7 +107,7 @@ FACTOR, FACTOR_WAITING = 1.33, 1.05
 VECTOR_COSTS = (7.2, 0.313, 0.30)
 
 #: Microseconds of ``A @ X`` on a GPU: its own, and of a megabyte of tables, of rows of X (one a nonzero), of X and Y.
-MATRIX_COSTS = (8.1, 0.349, 0.092, 0.161)
+MATRIX_COSTS = (9.5, 0.369, 0.086, 0.173)
 
 
 class Chunk(NamedTuple):
@@ -218,6 +219,10 @@ class CVRArray(FormatArray):
             n_chunks = integer(n_chunks, "n_chunks", 1)
         of = {"shape": shape, "dtype": dtype, "device": device, "values": values}
         super().__init__(obj, n_lanes=n_lanes, n_chunks=n_chunks, split=split, **of)
+
+    @classmethod
+    def _wants(cls, **keywords: Any) -> coercion.Wants:
+        return lambda shape, nnz: Wanted(filled=True)
 
     @classmethod
     def _for_conversion(cls, csr: CSR, target: devices.Device, **keywords: Any) -> dict[str, Any]:

@@ -1,12 +1,15 @@
 // CSR to BBCSR, and the row and column of every slot for the way back. B is the block size.
 
+#include "bbcsr_runs.cuh"
+#include "bins.cuh"
+
 // Merges the rows of one block row by block column. A block row has GROUP neighbouring threads of one warp (a power of
 // two, at least B), one for each scalar row; threads without a row hold nothing. All threads of the warp must call
 // next().
 template <class P, class I, int B>
 struct BlockRow {
     static constexpr int GROUP = B == 1 ? 1 : B <= 2 ? 2 : B <= 4 ? 4 : B <= 8 ? 8 : B <= 16 ? 16 : 32;
-    static constexpr I NONE = sizeof(I) == 4 ? (I)0x7fffffff : (I)0x7fffffffffffffffll;
+    static constexpr I NONE = NoColumn<I>::value;
 
     const I* indices;
     int64 from, end;
@@ -36,49 +39,16 @@ struct BlockRow {
     }
 };
 
-// bbcsr_count_full: how many blocks every block row has, and their column range; or that some block has a hole
-//
-// mapping   one warp a block row, reading its rows side by side
-// traffic   sizeof(I) a nonzero, 4 + 2 sizeof(I) a block row
-// requires  canonical CSR; blocks of 2 or more
-// races     none; every writer of `holes` writes 1
-//
-// Without holes all rows of a block row have the same columns, and entry k lies in column k % B of its block.
-template <class P, class I, int B>
-__global__ void bbcsr_count_full(const P* ptr, const I* indices, int64 n_rows, int64 n_block_rows, int* n_blocks,
-                                 I* col_low, I* col_high, int64* holes) {
-    const int lane = lane_id();
-    const int64 block_row = warp_id();
-    if (block_row >= n_block_rows) return;
-    const int64 row = block_row * B, first = ptr[row], length = ptr[row + 1] - first;
-    bool full = length % B == 0;
-#pragma unroll
-    for (int i = 1; i < B; ++i)
-        if (row + i < n_rows) full &= ptr[row + i + 1] - ptr[row + i] == length;
-    for (int64 k = lane; full && k < length; k += WARP) {
-        const I col = indices[first + k];
-        full = col % B == k % B && (k % B == 0 || indices[first + k - 1] == col - 1);
-#pragma unroll
-        for (int i = 1; i < B; ++i)
-            if (row + i < n_rows) full &= indices[first + i * length + k] == col;
-    }
-    if (!full) *holes = 1;
-    if (lane == 0) {
-        n_blocks[block_row] = (int)(length / B);
-        col_low[block_row] = length ? indices[first] / B : BlockRow<P, I, B>::NONE;
-        col_high[block_row] = length ? indices[first + length - 1] / B : I(-1);
-    }
-}
-
-// bbcsr_count_holes: the same counts and ranges for any matrix, by merging the rows of every block row
+// bbcsr_count_holes: how many blocks every block row has, and their column range, by merging its rows. Where no block has a
+// hole, csr_look tells that as it checks the CSR.
 //
 // mapping   GROUP threads a block row
-// traffic   as above
-// requires  canonical CSR; `holes` is there only so that both kernels take the same arguments
+// traffic   sizeof(I) a nonzero, 4 + 2 sizeof(I) a block row
+// requires  canonical CSR
 // races     none
 template <class P, class I, int B>
 __global__ void bbcsr_count_holes(const P* ptr, const I* indices, int64 n_rows, int64 n_block_rows, int* n_blocks,
-                                  I* col_low, I* col_high, int64* /* holes */) {
+                                  I* col_low, I* col_high) {
     constexpr int GROUP = BlockRow<P, I, B>::GROUP;
     const int64 thread = blockIdx.x * (int64)blockDim.x + threadIdx.x;
     const int64 block_row = thread / GROUP;
@@ -100,54 +70,20 @@ __global__ void bbcsr_count_holes(const P* ptr, const I* indices, int64 n_rows, 
     }
 }
 
-// The length and the columns of a bin, whose warp has the blocks and column range of a row in each thread. totals (zeroed
-// by the host): values, and columns of narrow bins. All threads of the block must call it.
-template <class I>
-__device__ void put_bin(int n_blocks, I col_low, I col_high, int block_size, int64 n_bins, int64* n_values, int64* n_narrow,
-                        I* col_base, uint64* totals) {
-    const int64 bin = warp_id();
-    int64 sizes[2] = {0, 0};
-    if (bin < n_bins) {
-        const int blocks = warp_max(n_blocks);
-        const I low = warp_min(col_low), high = warp_max(col_high);
-        const bool narrow = high < 0 || (int64)high - low < NARROW - 1;  // 0xffff is padding
-        sizes[0] = (int64)blocks * block_size * WARP;
-        sizes[1] = narrow ? (int64)blocks * WARP : 0;
-        if (lane_id() == 0) {
-            n_values[bin] = sizes[0];
-            n_narrow[bin] = sizes[1];
-            col_base[bin] = high < 0 ? I(0) : narrow ? low : I(-1);
-        }
-    }
-    add_to_totals(sizes, totals);
-}
-
 // bbcsr_bins: length and column range of every bin
 //
 // mapping   one warp a bin, one thread a row
 // traffic   4 + 2 sizeof(I) a row
-// races     none: integer totals are added atomically; all else has one owner
+// requires  states, which are cleared for the kernel that adds sizes up
+// races     none: every number has one owner
 template <class I>
 __global__ void bbcsr_bins(const int* n_blocks, const I* col_low, const I* col_high, int64 n_rows, int block_size,
-                           int64 n_bins, int64* n_values, int64* n_narrow, I* col_base, uint64* totals) {
-    const int64 block_row = min(warp_id() * WARP + lane_id(), n_rows - 1) / block_size;
-    put_bin(n_blocks[block_row], col_low[block_row], col_high[block_row], block_size, n_bins, n_values, n_narrow, col_base,
-            totals);
-}
-
-// bbcsr_bins_of_rows: the same in blocks of 1, from the CSR itself
-//
-// mapping   one warp a bin, one thread a row
-// traffic   sizeof(P) + 2 sizeof(I) a row
-// requires  canonical CSR
-// races     as above
-template <class P, class I>
-__global__ void bbcsr_bins_of_rows(const P* ptr, const I* indices, int64 n_rows, int64 n_bins, int64* n_values,
-                                   int64* n_narrow, I* col_base, uint64* totals) {
-    const int64 row = warp_id() * WARP + lane_id();
-    const int64 first = row < n_rows ? ptr[row] : 0, end = row < n_rows ? ptr[row + 1] : 0;
-    const I low = first < end ? indices[first] : BlockRow<P, I, 1>::NONE, high = first < end ? indices[end - 1] : I(-1);
-    put_bin((int)(end - first), low, high, 1, n_bins, n_values, n_narrow, col_base, totals);
+                           BinSizes<I> bins, int64* states, int n_states) {
+    const int64 thread = blockIdx.x * (int64)blockDim.x + threadIdx.x;
+    if (thread < n_states) states[thread] = 0;
+    const int64 bin = warp_id(), block_row = min(bin * WARP + lane_id(), n_rows - 1) / block_size;
+    int64 sizes[2];
+    bins.put(bin, n_blocks[block_row], col_low[block_row], col_high[block_row], block_size, sizes);
 }
 
 // bbcsr_fill: every bin's values and columns, padding included, in blocks of 1: entry k of a row is its slot k
@@ -230,42 +166,94 @@ __global__ void bbcsr_fill(const P* ptr, const I* indices, const A* values, int6
     }
 }
 
-// bbcsr_columns: every bin's columns, padding included, of blocks without holes; bbcsr_values.cu writes the values
-//
-// mapping   one warp a bin, one thread a row, which reads the columns of the first row of its block row: neighbours share
-//           them
-// traffic   reads sizeof(I) / B bytes a nonzero, writes 2 or sizeof(I) a block and row
-// requires  no holes: rows of a block row have the same columns, and every B-th entry begins a block
-// races     none: a warp owns its bin
+// Where the columns of bins go.
+template <class I>
+struct Columns {
+    const int64* bin_rowptr;
+    const int64* narrow_ptr;
+    const I* col_base;
+    int64* col_ptr;
+    uint16* narrow;
+    I* wide;
+};
+
+// The columns of a bin, padding included, of blocks without holes, BATCH of them at a time. A thread has a row, and reads the
+// columns of the first row of its block row: neighbours share them.
 template <class P, class I, int B>
-__global__ void bbcsr_columns(const P* ptr, const I* indices, int64 n_rows, int64 n_bins, const int64* bin_rowptr,
-                              const int64* narrow_ptr, const I* col_base, int64* col_ptr, uint16* col_narrow, I* col_wide) {
-    constexpr int BATCH = 8;
-    const int64 bin = warp_id();
-    if (bin >= n_bins) return;
-    const int64 row = bin * WARP + lane_id(), first_row = row - row % B;
-    const int length = row < n_rows ? (int)((ptr[row + 1] - ptr[row]) / B) : 0;
-    if (row < n_rows) indices += ptr[first_row];
-    const int64 first = bin_rowptr[bin] / B;
-    const int bin_length = (int)((bin_rowptr[bin + 1] / B - first) / WARP);
-    const I base = col_base[bin];
-    const int64 narrow = narrow_ptr[bin] - narrow_ptr[0], start = base >= 0 ? narrow : first - narrow;
-    if (lane_id() == 0) col_ptr[bin] = start;
-    col_narrow += start + lane_id();
-    col_wide += start + lane_id();
-    for (int begin = 0; begin < bin_length; begin += BATCH) {
-        I col[BATCH];
+struct BinColumns {
+    static constexpr int BATCH = 8;
+
+    const I* columns;
+    int length, bin_length;  // of the row, of the bin
+    I base;
+    uint16* narrow;
+    I* wide;
+    I col[BATCH];
+
+    __device__ BinColumns(int64 bin, bool owns, const P* ptr, const I* indices, int64 n_rows, const Columns<I>& to) {
+        const int64 row = bin * WARP + lane_id(), first_row = row - row % B;
+        length = row < n_rows ? (int)((ptr[row + 1] - ptr[row]) / B) : 0;
+        columns = row < n_rows ? indices + ptr[first_row] : indices;
+        const int64 first = to.bin_rowptr[bin] / B;
+        bin_length = (int)((to.bin_rowptr[bin + 1] / B - first) / WARP);
+        base = to.col_base[bin];
+        const int64 of_narrow = to.narrow_ptr[bin] - to.narrow_ptr[0], start = base >= 0 ? of_narrow : first - of_narrow;
+        if (owns && lane_id() == 0) to.col_ptr[bin] = start;
+        narrow = to.narrow + start + lane_id();
+        wide = to.wide + start + lane_id();
+    }
+    __device__ void load(int begin) {
 #pragma unroll
-        for (int u = 0; u < BATCH; ++u) col[u] = begin + u < length ? indices[(int64)(begin + u) * B] / B : I(-1);
+        for (int u = 0; u < BATCH; ++u) col[u] = begin + u < length ? columns[(int64)(begin + u) * B] / B : I(-1);
+    }
+    __device__ void store(int begin) const {
 #pragma unroll
         for (int u = 0; u < BATCH; ++u) {
             const int64 slot = (int64)(begin + u) * WARP;
             if (begin + u >= bin_length) break;
             if (base >= 0)
-                col_narrow[slot] = col[u] < 0 ? (uint16)0xffff : (uint16)(col[u] - base);
+                narrow[slot] = col[u] < 0 ? (uint16)0xffff : (uint16)(col[u] - base);
             else
-                col_wide[slot] = col[u];
+                wide[slot] = col[u];
         }
+    }
+};
+
+// bbcsr_columns: every bin's columns, of blocks without holes; bbcsr_values.cu writes the values of short rows
+//
+// mapping   one warp a bin
+// traffic   reads sizeof(I) / B bytes a nonzero, writes 2 or sizeof(I) a block and row
+// requires  no holes: rows of a block row have the same columns, and every B-th entry begins a block
+// races     none: a warp owns its bin
+template <class P, class I, int B>
+__global__ void bbcsr_columns(const P* ptr, const I* indices, int64 n_rows, int64 n_bins, Columns<I> to) {
+    const int64 bin = warp_id();
+    if (bin >= n_bins) return;
+    BinColumns<P, I, B> columns(bin, true, ptr, indices, n_rows, to);
+    for (int begin = 0; begin < columns.bin_length; begin += columns.BATCH) {
+        columns.load(begin);
+        columns.store(begin);
+    }
+}
+
+// bbcsr_fill_runs: every bin's columns and values, of blocks without holes and long rows
+//
+// mapping   a thread block a bin; the first columns are under way while values are copied
+// traffic   that of bbcsr_columns and bbcsr_values_runs
+// requires  as these
+// races     none: a thread block owns its bin
+template <class P, class I, class W, int B, int THREADS, int CAP>
+__global__ void bbcsr_fill_runs(const P* ptr, const I* indices, const W* data, int64 n_rows, Columns<I> to, W* values) {
+    const int64 bin = blockIdx.x;
+    const int warp = threadIdx.x / WARP;
+    BinColumns<P, I, B> columns(bin, warp == 0, ptr, indices, n_rows, to);
+    int begin = warp * columns.BATCH;
+    columns.load(begin);
+    copy_runs<P, W, THREADS, CAP>(bin, to.bin_rowptr, ptr, n_rows, data, values);
+    columns.store(begin);
+    while ((begin += THREADS / WARP * columns.BATCH) < columns.bin_length) {
+        columns.load(begin);
+        columns.store(begin);
     }
 }
 

@@ -6,17 +6,19 @@
 #include "values.cuh"
 #include "bbcsr.cuh"
 #include "matrix.cuh"
+#include "pieces.cuh"
 
 // bbcsr_matmat: all bins, row by row
 //
 // mapping   one warp a bin and W * G * V columns (tile_of_block() counts these). The 32 / G groups of the warp take 32 / G rows
 //           at a time, and G turns make 32 rows: so values and block columns are loaded once, by the lane of their row,
-//           and each turn fetches its own by shuffles. With blocks of 1 they are loaded one step ahead
+//           and each turn fetches its own by shuffles. With blocks of 1 they are loaded one step ahead. Bins with `pieces`
+//           have a thread block for each piece, the first of the grid, whose warps share its steps
 // traffic   slot: sizeof(A) + (2 or sizeof(I)) / B bytes for each W * G * V columns, with holes sizeof(M) / B more; and X;
 //           Y once
 // requires  blocks of a row before its padding (invariant 3); padding and holes are never multiplied; V divides k; k is
-//           W * G * V or more, or W is 1; an O counts the vectors of V numbers that X has; 128 threads
-// races     none: a warp owns its rows' columns
+//           W * G * V or more, or W is 1; an O counts the vectors of V numbers that X has; PIECE_WARPS warps
+// races     none: a warp owns its rows' columns; pieces meet as pieces.cuh says
 //
 // Instructions bound it. So a turn has few beside its products: one address, from vectors of X counted by the lane that
 // loads the column; padding is no branch, but loads the bin's first row of X, and its products have a predicate; lanes
@@ -99,14 +101,15 @@ __device__ void multiply(const C* col, const Opened<A>& data, const M* present, 
 // thread blocks that a multiprocessor has room for at least: what is left of its registers is for loads under way
 __device__ constexpr int blocks_at_once(int B, int G) { return B > 1 ? 2 : G == 8 ? 4 : G == 4 ? 6 : 8; }
 
-template <class A, class Y, class I, class M, int B, bool HOLES, int G, int V, int W, int U, class O, bool DOTS>
-__global__ __launch_bounds__(128, blocks_at_once(B, G)) void
-bbcsr_matmat(const Bbcsr<A, I, M> m, int64 k, const Y* __restrict__ x, Y* __restrict__ y, Y alpha, Y beta, int update,
+template <class A, class Y, class I, class M, int B, bool HOLES, int G, int V, int W, int U, class O, bool DOTS, bool CUT>
+__global__ __launch_bounds__(PIECE_WARPS* WARP, blocks_at_once(B, G)) void
+bbcsr_matmat(const Bbcsr<A, I, M> m, const Pieces<Y> pieces, int64 k, const Y* __restrict__ x, Y* __restrict__ y, Y alpha, Y beta, int update,
              double* dots) {
     const Opened<A>& values = m.data.opened();
-    const int64 bin = warp_id();
+    const Piece<1, CUT> piece(pieces);
+    const int lane = lane_id(), warp_of_block = threadIdx.x / WARP;
+    const int64 bin = piece.is_one ? piece.bin : (blockIdx.x - piece.n_thread_blocks(pieces)) * PIECE_WARPS + warp_of_block;
     if (bin >= m.n_bins) return;
-    const int lane = lane_id();
     // the last columns go with some before them, which are not stored twice, where there are as many
     const int64 begin = tile_of_block() * (W * G * V), at = max(min(begin, k - W * G * V), (int64)0) + lane % G * V;
     const Bin<A, I, M, B, HOLES> own(m, values, bin, lane);
@@ -114,11 +117,27 @@ bbcsr_matmat(const Bbcsr<A, I, M> m, int64 k, const Y* __restrict__ x, Y* __rest
     const O row_of_x = (O)(k / V);
     const Y* const own_rows = x + at;
     x += at < k ? at : 0;
+    int first = 0, n_blocks = own.n_blocks;
+    if (piece.is_one) {
+        const int of_warp = (piece.n_steps + PIECE_WARPS - 1) / PIECE_WARPS, end = min(piece.first() + piece.n_steps, n_blocks);
+        first = min(piece.first() + warp_of_block * of_warp, end);
+        n_blocks = min(of_warp, end - first);
+    } else if (CUT && n_blocks > pieces.longest) {
+        return;
+    }
+    const Opened<A> data = own.data + first * (int64)(B * WARP);
+    const M* const present = HOLES ? own.present + first * (int64)WARP : nullptr;
     if (own.is_narrow())
-        multiply<A, Y, I, M, B, HOLES, G, V, W, U>(own.narrow(m), own.data, own.present, own.n_blocks, x + own.origin() * k,
-                                                   row_of_x, sum);
+        multiply<A, Y, I, M, B, HOLES, G, V, W, U>(own.narrow(m) + first * (int64)WARP, data, present, n_blocks,
+                                                   x + own.origin() * k, row_of_x, sum);
     else
-        multiply<A, Y, I, M, B, HOLES, G, V, W, U>(own.wide(m), own.data, own.present, own.n_blocks, x, row_of_x, sum);
+        multiply<A, Y, I, M, B, HOLES, G, V, W, U>(own.wide(m) + first * (int64)WARP, data, present, n_blocks, x, row_of_x, sum);
+    int64 warp = warp_id();
+    if (piece.is_one) {
+        const int n_pieces = (own.n_blocks + piece.n_steps - 1) / piece.n_steps;
+        if (!piece.template add<WARP>(pieces, sum, n_pieces) || warp_of_block) return;
+        warp -= piece.number * PIECE_WARPS;  // the same, whichever piece is the last
+    }
 #pragma unroll
     for (int turn = 0; turn < G; ++turn) {
         const int64 row = bin * WARP + turn * (WARP / G) + lane / G;
@@ -131,7 +150,7 @@ bbcsr_matmat(const Bbcsr<A, I, M> m, int64 k, const Y* __restrict__ x, Y* __rest
             const int64 row = bin * WARP + turn * (WARP / G) + lane / G;
             if (row < m.n_rows) sum[turn].add_dots(of_rows, own_rows + row * k, at, k, begin);
         }
-        store_dots<G>(of_rows, dots + bin * k, at, k, begin);
+        store_dots<G>(of_rows, dots + warp * k, at, k, begin);
     }
 }
 
@@ -144,21 +163,22 @@ __device__ constexpr int block_rows_of_a_bin(int B) {
 
 // bbcsr_matmat_blocks: all bins, block row by block row
 //
-// mapping   S groups of G lanes, of one warp, the rows of one block row that lie in one bin, and G * V columns
+// mapping   S groups of G lanes, of one warp, the rows of one block row that lie in one bin, and W * G * V columns
 //           (tile_of_block() counts these): each group every S-th block. A lane holds B sums for each of its columns, and a
 //           row of X is loaded once for all B rows. The values of a block are loaded by the group's lanes, each its
-//           share, one block ahead, and passed on by shuffles
+//           share, one block ahead, and passed on by shuffles. Block rows of bins with `pieces` have a thread block for
+//           each piece, the first of the grid, whose groups share its blocks in the same way
 // traffic   as bbcsr_matmat, but a row of X for each column of a block instead of each nonzero
 // requires  as bbcsr_matmat; the same block columns in the rows of a block row; rows of X for columns that no row
-//           stores are not loaded
-// races     none: the groups of a block row own its rows' columns
-template <class A, class Y, class I, class M, int B, bool HOLES, int G, int V, int S, class C>
-__device__ void multiply_blocks(const C* col, const Opened<A>& data, const M* present, int part, int n_blocks, int n_rows,
-                                const Y* x, int64 at, int64 k, Columns<Y, V, 1, V> (&sum)[B]) {
+//           stores are not loaded; PIECE_WARPS warps
+// races     none: the groups of a block row own its rows' columns; pieces meet as pieces.cuh says
+template <class A, class Y, class I, class M, int B, bool HOLES, int G, int V, int W, class C>
+__device__ void multiply_blocks(const C* col, const Opened<A>& data, const M* present, int first, int n_blocks, int sharers,
+                                int n_rows, const Y* x, int64 at, int64 k, Columns<Y, V, W, G * V> (&sum)[B]) {
     // values that a lane loads: number e = j * B + i of column j and row i, e % G its lane
     constexpr int EACH = (B * B + G - 1) / G;
     const unsigned group = (G == WARP ? FULL : (1u << G % WARP) - 1) << (lane_id() & ~(G - 1));
-    C c_next = part < n_blocks ? cached(col + part * (int64)WARP) : C(-1);
+    C c_next = first < n_blocks ? cached(col + first * (int64)WARP) : C(-1);
     Stored<A> v_next[EACH];
     auto load_values = [&](int block) {
 #pragma unroll
@@ -168,8 +188,8 @@ __device__ void multiply_blocks(const C* col, const Opened<A>& data, const M* pr
             v_next[n] = here ? cached(data.slot + (block * (int64)B + j) * WARP + i) : Stored<A>{};
         }
     };
-    load_values(part);
-    for (int block = part; block < n_blocks; block += S) {
+    load_values(first);
+    for (int block = first; block < n_blocks; block += sharers) {
         const C c = c_next;
         if (is_padding<I>(c, 0)) break;
         unsigned marks[B], stored = 0;  // entries of the block in each row, and in any row
@@ -178,15 +198,15 @@ __device__ void multiply_blocks(const C* col, const Opened<A>& data, const M* pr
             marks[i] = !HOLES ? FULL : i < n_rows ? (unsigned)cached(present + block * (int64)WARP + i) : 0;
             stored |= marks[i];
         }
-        Columns<Y, V, 1, V> of_x[B];
+        Columns<Y, V, W, G * V> of_x[B];
 #pragma unroll
         for (int j = 0; j < B; ++j)
             if (stored >> j & 1) of_x[j].load(x + ((int64)c * B + j) * k, at, k);
         LookedUp<A> v[EACH];
 #pragma unroll
         for (int n = 0; n < EACH; ++n) v[n] = data.looked_up(v_next[n]);
-        if (block + S < n_blocks) c_next = cached(col + (block + S) * (int64)WARP);
-        load_values(block + S);
+        if (block + sharers < n_blocks) c_next = cached(col + (block + sharers) * (int64)WARP);
+        load_values(block + sharers);
 #pragma unroll
         for (int j = 0; j < B; ++j)
 #pragma unroll
@@ -198,45 +218,54 @@ __device__ void multiply_blocks(const C* col, const Opened<A>& data, const M* pr
     }
 }
 
-template <class A, class Y, class I, class M, int B, bool HOLES, int G, int V, int S, bool DOTS>
-__global__ void bbcsr_matmat_blocks(const Bbcsr<A, I, M> m, int64 k, const Y* __restrict__ x, Y* __restrict__ y, Y alpha, Y beta,
-                                    int update, double* dots) {
+template <class A, class Y, class I, class M, int B, bool HOLES, int G, int V, int W, int S, bool DOTS, bool CUT>
+__global__ void bbcsr_matmat_blocks(const Bbcsr<A, I, M> m, const Pieces<Y> pieces, int64 k, const Y* __restrict__ x,
+                                    Y* __restrict__ y, Y alpha, Y beta, int update, double* dots) {
     const Opened<A>& values = m.data.opened();
     constexpr int GROUPS = block_rows_of_a_bin(B);
-    const int64 group = (blockIdx.x * (int64)blockDim.x + threadIdx.x) / (G * S);
-    const int part = threadIdx.x / G % S;
-    const int64 at = (tile_of_block() * G + threadIdx.x % G) * V;
-    const int64 bin = group / GROUPS, block_row = bin * WARP / B + group % GROUPS;
+    const Piece<GROUPS, CUT> piece(pieces);
+    const int64 group = ((blockIdx.x - piece.n_thread_blocks(pieces)) * (int64)blockDim.x + threadIdx.x) / (G * S);
+    const int sharers = piece.is_one ? PIECE_WARPS * WARP / G : S, part = threadIdx.x / G % sharers;
+    const int64 at = (tile_of_block() * (W * G) + threadIdx.x % G) * V;
+    const int64 bin = piece.is_one ? piece.bin : group / GROUPS;
+    const int64 block_row = bin * WARP / B + (piece.is_one ? piece.row : group % GROUPS);
     const int64 row = max(block_row * B, bin * WARP), end = min(min(block_row * B + B, bin * WARP + WARP), m.n_rows);
-    const bool is_here = bin < m.n_bins && row < end;
-    if (!DOTS && !is_here) return;
-    const int lane = (int)(row - bin * WARP), n_rows = is_here ? (int)(end - row) : 0;
-    Columns<Y, V, 1, V> sum[B] = {};
+    bool is_here = bin < m.n_bins && row < end;
+    if (piece.is_one ? !is_here : !DOTS && !is_here) return;
+    const int lane = (int)(row - bin * WARP);
+    int n_rows = is_here ? (int)(end - row) : 0, n_pieces = 1;
+    Columns<Y, V, W, G * V> sum[B] = {};
     if (is_here) {
         const Bin<A, I, M, B, HOLES> own(m, values, bin, lane);
+        int first = 0, n_blocks = own.n_blocks;
+        if (piece.is_one) {
+            n_pieces = own.is_narrow() ? piece.template of_row<I>(own.narrow(m), n_blocks) : piece.template of_row<I>(own.wide(m), n_blocks);
+            if (piece.number >= n_pieces) return;
+            first = piece.first();
+            n_blocks = min(n_blocks, first + (int)pieces.n_steps);
+        } else if (CUT && n_blocks > pieces.longest) {
+            n_rows = n_blocks = 0;  // thread blocks of its own have it
+        }
         if (own.is_narrow())
-            multiply_blocks<A, Y, I, M, B, HOLES, G, V, S>(own.narrow(m), own.data, own.present, part, own.n_blocks, n_rows,
-                                                           x + own.origin() * k + at, at, k, sum);
+            multiply_blocks<A, Y, I, M, B, HOLES, G, V, W>(own.narrow(m), own.data, own.present, first + part, n_blocks, sharers,
+                                                        n_rows, x + own.origin() * k + at, at, k, sum);
         else
-            multiply_blocks<A, Y, I, M, B, HOLES, G, V, S>(own.wide(m), own.data, own.present, part, own.n_blocks, n_rows,
-                                                           x + at, at, k, sum);
+            multiply_blocks<A, Y, I, M, B, HOLES, G, V, W>(own.wide(m), own.data, own.present, first + part, n_blocks, sharers,
+                                                        n_rows, x + at, at, k, sum);
     }
-    if constexpr (S > 1) {
+    int64 warp = warp_id();
+    if (piece.is_one) {
+        if (!piece.template add<G>(pieces, sum, n_pieces)) return;
+        if (threadIdx.x >= WARP) return;
+        warp -= piece.number * (GROUPS * PIECE_WARPS);  // the same, whichever piece is the last
+    } else if constexpr (S > 1) {
         const unsigned mask = (G * S == WARP ? FULL : (1u << G * S % WARP) - 1) << (lane_id() & ~(G * S - 1));
         __syncwarp(mask);
-#pragma unroll
-        for (int apart = G; apart < G * S; apart *= 2)
-#pragma unroll
-            for (int i = 0; i < B; ++i)
-#pragma unroll
-                for (int v = 0; v < V; ++v) {
-                    Y& own_sum = sum[i].vector[0].at[v];
-                    own_sum = add(own_sum, shuffle(own_sum, lane_id() ^ apart, mask, WARP));
-                }
-        if (!DOTS && part) return;
+        add_groups<G, G * S>(sum, mask);
     }
     const bool is_first = part == 0;  // of those that share the block row
-    double of_rows[1][V] = {};
+    if (!DOTS && !is_first) return;
+    double of_rows[W][V] = {};
 #pragma unroll
     for (int i = 0; i < B; ++i)
         if (is_first && i < n_rows) {
@@ -245,6 +274,6 @@ __global__ void bbcsr_matmat_blocks(const Bbcsr<A, I, M> m, int64 k, const Y* __
         }
     if constexpr (DOTS) {
         __syncwarp();
-        store_dots<G>(of_rows, dots + warp_id() * k, at, k, 0);
+        store_dots<G>(of_rows, dots + warp * k, at, k, 0);
     }
 }

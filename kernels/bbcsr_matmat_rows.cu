@@ -4,14 +4,13 @@
 #include "values.cuh"
 #include "bbcsr.cuh"
 #include "matrix.cuh"
-
-constexpr int BLOCK_WARPS = 4;  // of a thread block
+#include "pieces.cuh"
 
 // A row of A for WARPS warps that share it, each ROUND lanes of it: where it lies, and the E nonzeros that the lane loads
 // ahead.
 template <class A, class I, class M, int ROUND, int E, int WARPS>
 struct Row {
-    int n_steps, step;
+    int n_steps, begin, step;
     bool is_narrow;
     const void* col;
     Opened<A> data;
@@ -26,7 +25,13 @@ struct Row {
         origin = is_narrow ? own.origin() : 0;
         data = own.data;
         n_steps = own.n_blocks;
-        step = threadIdx.x % (WARPS * ROUND);
+        begin = 0;
+    }
+
+    // no more than `most` steps from `first` on
+    __device__ void limit(int first, int most) {
+        begin = first;
+        n_steps = min(n_steps, first + most);
     }
 
     __device__ void load() {
@@ -68,18 +73,19 @@ __device__ void add_nonzeros(const Opened<A>& data, const Vector<Y, V>* x, const
     }
 }
 
-// Adds the row's nonzeros of the warp. Each of its groups then holds their sum.
+// Adds to the sum of each of the warp's groups its nonzeros of the row.
 template <int G, int N, class A, class Y, class I, class M, int ROUND, int E, int WARPS, int V, int W, class O>
 __device__ void add_row(Row<A, I, M, ROUND, E, WARPS>& own, const Y* x, int64 k, O row_of_x, Columns<Y, V, W, G * V>& sum) {
     constexpr int TOGETHER = N / W;  // nonzeros whose rows of X are under way
     constexpr unsigned EACH = FULL / (G < WARP ? (1u << G % WARP) - 1 : FULL);  // the first bit of every group
+    own.step = own.begin + threadIdx.x % (WARPS * ROUND);
     own.load();
     const int first_lane = lane_id() & ~(G - 1);
     auto origin = reinterpret_cast<const Vector<Y, V>*>(x + own.origin * k);
     asm("" : "+l"(origin));  // one pointer, not a sum of two for each row
     const int n_steps = own.n_steps;
 #pragma unroll 1
-    for (int begin = 0; begin < n_steps; begin += WARPS * ROUND * E) {
+    for (int begin = own.begin; begin < n_steps; begin += WARPS * ROUND * E) {
         O row[E];
         LookedUp<A> v[E];
         unsigned stored[E], of_group[E], any = 0, all = FULL;
@@ -106,61 +112,48 @@ __device__ void add_row(Row<A, I, M, ROUND, E, WARPS>& own, const Y* x, int64 k,
                 break;
         }
     }
-#pragma unroll
-    for (int apart = G; apart < ROUND; apart *= 2)
-#pragma unroll
-        for (int w = 0; w < W; ++w)
-#pragma unroll
-            for (int v = 0; v < V; ++v) {
-                Y& own_sum = sum.vector[w].at[v];
-                own_sum = add(own_sum, shuffle(own_sum, lane_id() ^ apart));
-            }
 }
 
 // bbcsr_matmat_rows: all bins
 //
 // mapping   S groups of G lanes, of one warp, a row and W * G * V columns (tile_of_block() counts these). Of the row's next
 //           nonzeros each lane loads the values and columns of E, a round ahead, and its group passes them on by shuffles;
-//           N vectors of rows of X are under way together. Rows of `long_bins`, those of more than `longest` steps, have a
-//           thread block each, the first of the grid
+//           N vectors of rows of X are under way together. Rows of bins with `pieces` have a thread block for each piece,
+//           the first of the grid
 // traffic   slot: sizeof(A) + (2 or sizeof(I)) bytes for each W * G * V columns; a row of X for each nonzero; Y once
 // requires  blocks of a row before its padding (invariant 3); neither values nor rows of X are read for padding; V divides k;
-//           k is W * G * V or more, or W is 1; an O counts the vectors of V numbers that X has; BLOCK_WARPS warps
-// races     none: the groups of a row own its columns, and add their sums in the order of a tree, then of warps
-template <class A, class Y, class I, class M, int G, int V, int W, int S, int N, class O>
-__global__ __launch_bounds__(BLOCK_WARPS* WARP, 8) void bbcsr_matmat_rows(
-    const Bbcsr<A, I, M> m, const int64* __restrict__ long_bins, int64 n_long, int64 longest, int64 k,
-    const Y* __restrict__ x, Y* __restrict__ y, Y alpha, Y beta, int update) {
+//           k is W * G * V or more, or W is 1; an O counts the vectors of V numbers that X has; PIECE_WARPS warps
+// races     none: the groups of a row own its columns, and add their sums in the order of a tree; pieces meet as pieces.cuh
+//           says
+template <class A, class Y, class I, class M, int G, int V, int W, int S, int N, bool CUT, class O>
+__global__ __launch_bounds__(PIECE_WARPS* WARP, 8) void bbcsr_matmat_rows(
+    const Bbcsr<A, I, M> m, const Pieces<Y> pieces, int64 k, const Y* __restrict__ x, Y* __restrict__ y, Y alpha, Y beta,
+    int update) {
     constexpr int E = N / W > G ? N / W / G : 1;
     const Opened<A>& values = m.data.opened();
     // the last columns go with some before them, which are not stored twice, where there are as many
     const int64 begin = tile_of_block() * (W * G * V), at = max(min(begin, k - W * G * V), (int64)0) + lane_id() % G * V;
     const O row_of_x = (O)(k / V);
     x += at < k ? at : 0;
-    Columns<Y, V, W, G * V> sum = {};
-    const int64 block = blockIdx.x - n_long * WARP;
-    if (block < 0) {
-        __shared__ alignas(16) Y sums[BLOCK_WARPS][W * G * V];
-        const int64 row = long_bins[blockIdx.x / WARP] * WARP + blockIdx.x % WARP;
-        Row<A, I, M, WARP, E, BLOCK_WARPS> own(m, values, row);
-        add_row<G, N>(own, x, k, row_of_x, sum);
-        Y* const of_warp = sums[threadIdx.x / WARP] + lane_id() % G * V;
-        if (lane_id() < G) sum.store(of_warp, 0, k, alpha, beta, PLAIN);
-        __syncthreads();
-        if (threadIdx.x >= G || row >= m.n_rows) return;
-#pragma unroll 1
-        for (int warp = 1; warp < BLOCK_WARPS; ++warp) {
-            Columns<Y, V, W, G * V> other;
-            other.load(of_warp + warp * (W * G * V), 0, k);
-            sum.add(other);
-        }
-        sum.store(y + row * k + at, at, k, alpha, beta, update, begin);
+    Columns<Y, V, W, G * V> sum[1] = {};
+    const Piece<WARP, CUT> piece(pieces);
+    if (piece.is_one) {
+        const int64 row = piece.bin * WARP + piece.row;
+        Row<A, I, M, WARP, E, PIECE_WARPS> own(m, values, row);
+        const int n_pieces = own.is_narrow ? piece.template of_row<I>((const uint16*)own.col, own.n_steps)
+                                           : piece.template of_row<I>((const I*)own.col, own.n_steps);
+        if (row >= m.n_rows || piece.number >= n_pieces) return;
+        own.limit(piece.first(), piece.n_steps);
+        add_row<G, N>(own, x, k, row_of_x, sum[0]);
+        if (piece.template add<G>(pieces, sum, n_pieces) && threadIdx.x < G)
+            sum[0].store(y + row * k + at, at, k, alpha, beta, update, begin);
         return;
     }
-    const int64 row = (block * blockDim.x + threadIdx.x) / (G * S);
+    const int64 row = ((blockIdx.x - piece.n_thread_blocks(pieces)) * (int64)blockDim.x + threadIdx.x) / (G * S);
     if (row >= m.n_bins * WARP) return;
     Row<A, I, M, G * S, E, 1> own(m, values, row);
-    if (own.n_steps > longest) return;
-    add_row<G, N>(own, x, k, row_of_x, sum);
-    if (lane_id() / G % S == 0 && row < m.n_rows) sum.store(y + row * k + at, at, k, alpha, beta, update, begin);
+    if (CUT && own.n_steps > pieces.longest) return;
+    add_row<G, N>(own, x, k, row_of_x, sum[0]);
+    add_groups<G, G * S>(sum);
+    if (lane_id() / G % S == 0 && row < m.n_rows) sum[0].store(y + row * k + at, at, k, alpha, beta, update, begin);
 }

@@ -10,7 +10,7 @@
 //   C          type of a column as stored: uint16 (from a base) or I
 //   M          BBCSR: type of the bits that tell a block's entries from its holes
 //   B          BBCSR: columns of a block;  HOLES: whether blocks have holes
-//   L          CVR: lanes of a chunk;  CUT: whether a row may be cut between chunks
+//   L          CVR: lanes of a chunk;  CUT: whether a row may be cut between chunks, or in pieces
 //   U          steps or blocks that are loaded before the first is used;  S: warps that share a bin
 //   G, V       A @ X: lanes that share a row, and columns that each of them holds: see matrix.cuh
 //   UPDATE     which form of y = alpha * sum + beta * y: enum Update

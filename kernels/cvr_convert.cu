@@ -2,61 +2,40 @@
 // numbered 0 .. n_rows - 1: ptr (n_rows + 1) has their offsets, row_id their numbers in the matrix, or is null where no
 // row is empty.
 
-// cvr_filled_rows: filled[row] = whether the row has a nonzero; total += these
-//
-// mapping   one thread a row
-// traffic   a row: sizeof(P) bytes read, 8 written
-// requires  total is zeroed by the host
-// races     a sum of integers, taken atomically, once a block
-template <class P>
-__global__ void cvr_filled_rows(const P* indptr, int64 n_rows, int64* filled, uint64* total) {
-    const int64 row = blockIdx.x * (int64)blockDim.x + threadIdx.x;
-    const bool has_any = row < n_rows && indptr[row] < indptr[row + 1];
-    if (row < n_rows) filled[row] = has_any;
-    add_to_totals<1>({__popc(__ballot_sync(FULL, has_any))}, total);
-}
-
 // cvr_split_rows: the non-empty rows' offsets and numbers, and the empty rows' numbers
 //
-// mapping   one thread a row; rank[row] is the number of non-empty rows up to and including this one
-// traffic   a row: 2 sizeof(P) + 8 bytes read, sizeof(P) + sizeof(I) written
+// mapping   one thread a row, one warp for WARP rows; filled[k] - filled[0] are the non-empty rows before those of warp k
+// traffic   a row: 2 sizeof(P) bytes read, sizeof(P) + sizeof(I) written
 // races     none
 template <class P, class I>
-__global__ void cvr_split_rows(const P* indptr, const int64* rank, int64 n_rows, P* ptr, I* row_id, I* empty_row) {
+__global__ void cvr_split_rows(const P* indptr, const int64* filled, int64 n_rows, P* ptr, I* row_id, I* empty_row) {
     const int64 row = blockIdx.x * (int64)blockDim.x + threadIdx.x;
+    const P begin = row < n_rows ? indptr[row] : P(0), end = row < n_rows ? indptr[row + 1] : P(0);
+    const unsigned have_any = __ballot_sync(FULL, begin < end);
     if (row >= n_rows) return;
-    const int64 before = row ? rank[row - 1] : 0;
-    if (rank[row] == before) {
-        empty_row[row - before] = (I)row;
-    } else {
-        ptr[before] = indptr[row];
+    const int64 before = filled[row / WARP] - filled[0] + __popc(have_any & ((1u << lane_id()) - 1));
+    if (begin < end) {
+        ptr[before] = begin;
         row_id[before] = (I)row;
+    } else {
+        empty_row[row - before] = (I)row;
     }
-    if (row == n_rows - 1) ptr[rank[row]] = indptr[n_rows];
+    if (row == n_rows - 1) ptr[before + (begin < end)] = end;
 }
 
-// cvr_cuts: chunk_ptr[k] = the first nonzero of chunk k. With `snap` a cut moves to the nearest end of a group of
-// n_lanes rows, or else of a row, if that is less than half a chunk away.
-//
-// mapping   one thread a cut
-// traffic   one binary search a cut
-// races     none
+// The first nonzero of chunk k. With `snap` a cut moves to the nearest end of a group of n_lanes rows, or else of a row, if that
+// is less than half a chunk away.
 template <class P>
-__global__ void cvr_cuts(const P* ptr, int64 n_rows, int64 nnz, int64 n_chunks, int n_lanes, bool snap, int64* chunk_ptr) {
-    const int64 k = blockIdx.x * (int64)blockDim.x + threadIdx.x;
-    if (k > n_chunks) return;
+__device__ int64 cut_at(int64 k, const P* ptr, int64 n_rows, int64 nnz, int64 n_chunks, int n_lanes, bool snap) {
     const int64 share = nnz / n_chunks, more = nnz % n_chunks;
     const int64 ideal = k * share + min(k, more);
-    int64 cut = ideal;
-    if (snap && 0 < k && k < n_chunks) {
-        const int64 row = lower_bound(ptr, n_rows + 1, ideal + 1) - 1;
-        const int64 group = row - row % n_lanes;
-        auto nearer = [&](int64 low, int64 high) { return ideal - ptr[low] <= ptr[high] - ideal ? ptr[low] : ptr[high]; };
-        auto close = [&](int64 place) { return 2 * (place < ideal ? ideal - place : place - ideal) < share; };
-        const int64 group_end = nearer(group, min(group + n_lanes, n_rows)), row_end = nearer(row, row + 1);
-        cut = close(group_end) ? group_end : close(row_end) ? row_end : ideal;
-    }
-    chunk_ptr[k] = cut;
+    if (!snap || k <= 0 || k >= n_chunks) return ideal;
+    const int64 row = lower_bound(ptr, n_rows + 1, ideal + 1) - 1;
+    const int64 group = row - row % n_lanes;
+    auto nearer = [&](int64 low, int64 high) { return ideal - ptr[low] <= ptr[high] - ideal ? ptr[low] : ptr[high]; };
+    auto close = [&](int64 place) { return 2 * (place < ideal ? ideal - place : place - ideal) < share; };
+    const int64 group_end = nearer(group, min(group + n_lanes, n_rows)), row_end = nearer(row, row + 1);
+    return close(group_end) ? group_end : close(row_end) ? row_end : ideal;
 }
 
 // The lanes of one chunk while it is filled, one thread a lane. A lane has `count` nonzeros left, from `from` on.
@@ -132,111 +111,128 @@ struct Lanes {
     }
 };
 
-// cvr_count: the sizes of every chunk's tables
+// cvr_count: where every chunk begins, and the sizes of its tables
 //
-// mapping   one warp a chunk
+// mapping   one warp a chunk, whose first lanes search the cuts before it, at its start and at its end
 // traffic   two columns and an offset a row; no values
 // requires  canonical CSR: a row's first column is its smallest
-// races     none: integer totals are added atomically; all else has one owner
+// races     none: every number has one owner
 //
-// sizes_of (4, n_chunks + 1), whose first column is 0, and totals (4,), both zeroed by the host, count: steps, records,
-// slots of narrow chunks, and rows that this chunk is the first to cut.
+// sizes_of (4, n_chunks + 1), whose first column is 0, counts: steps, records, slots of narrow chunks, and rows that this
+// chunk is the first to cut. `states` are cleared for the kernel that adds them up.
 template <class P, class I>
-__global__ void cvr_count(const P* ptr, const I* row_id, const I* indices, int64 n_rows, const int64* chunk_ptr,
-                          int64 n_chunks, int n_lanes, int64* sizes_of, I* col_low, I* col_base, I* carry_row,
-                          uint64* totals) {
+__global__ void cvr_count(const P* ptr, const I* row_id, const I* indices, int64 n_rows, int64 nnz, int64 n_chunks,
+                          int n_lanes, bool snap, int64* chunk_ptr, int64* sizes_of, int64* states, int n_states, I* col_low,
+                          I* col_base, I* carry_row) {
+    const int64 thread = blockIdx.x * (int64)blockDim.x + threadIdx.x;
+    if (thread < n_states) states[thread] = 0;
+    if (thread < 4) sizes_of[thread * (n_chunks + 1)] = 0;
     const int64 chunk = warp_id();
-    int64 sizes[4] = {0, 0, 0, 0};
-    if (chunk < n_chunks) {
-        const int lane = lane_id();
-        const int64 begin = chunk_ptr[chunk], end = chunk_ptr[chunk + 1];
-        Lanes<P> lanes(ptr, n_rows, begin, end, n_lanes);
-        const int64 first_row = lanes.next, last_row = lanes.last_row;
+    if (chunk >= n_chunks) return;
+    const int lane = lane_id();
+    const int64 cut_of_lane = lane < 3 ? cut_at(chunk + lane - 1, ptr, n_rows, nnz, n_chunks, n_lanes, snap) : 0;
+    const int64 begin = shuffle(cut_of_lane, 1), end = shuffle(cut_of_lane, 2), cut_before = shuffle(cut_of_lane, 0);
+    Lanes<P> lanes(ptr, n_rows, begin, end, n_lanes);
+    const int64 first_row = lanes.next, last_row = lanes.last_row;
 
-        I low = indices[begin], high = low;
-        for (int64 row = first_row + lane; row < last_row; row += WARP) {
-            low = min(low, indices[max((int64)ptr[row], begin)]);
-            high = max(high, indices[min((int64)ptr[row + 1], end) - 1]);
-        }
-        low = warp_min(low);
-        high = warp_max(high);
-
-        int steals = 0;
-        for (int step = 0; step < lanes.n_steps;) {
-            bool to_entry, fed_last;
-            int64 finished;
-            lanes.refill(step, to_entry, finished, fed_last, steals);
-            const int run = min(warp_min(lanes.count), lanes.n_steps - step);
-            lanes.count -= lanes.count == Lanes<P>::PADS ? 0 : run;
-            step += run;
-        }
-        const bool narrow = (int64)high - low < NARROW, cut = ptr[first_row] < begin;
-        sizes[0] = lanes.n_steps;
-        sizes[1] = last_row - first_row + steals;  // one record for each row and for each steal
-        sizes[2] = narrow ? sizes[0] * n_lanes : 0;
-        sizes[3] = cut && ptr[first_row] >= chunk_ptr[chunk - 1];  // the first chunk whose start cuts this row
-        if (lane == 0) {
-            for (int i = 0; i < 4; ++i) sizes_of[i * (n_chunks + 1) + chunk + 1] = sizes[i];
-            col_low[chunk] = low;
-            col_base[chunk] = narrow ? low : I(-1);
-            carry_row[chunk] = cut ? (row_id ? row_id[first_row] : (I)first_row) : I(-1);
-        }
+    I low = indices[begin], high = low;
+    for (int64 row = first_row + lane; row < last_row; row += WARP) {
+        low = min(low, indices[max((int64)ptr[row], begin)]);
+        high = max(high, indices[min((int64)ptr[row + 1], end) - 1]);
     }
-    add_to_totals(sizes, totals);
+    low = warp_min(low);
+    high = warp_max(high);
+
+    int steals = 0;
+    for (int step = 0; step < lanes.n_steps;) {
+        bool to_entry, fed_last;
+        int64 finished;
+        lanes.refill(step, to_entry, finished, fed_last, steals);
+        const int run = min(warp_min(lanes.count), lanes.n_steps - step);
+        lanes.count -= lanes.count == Lanes<P>::PADS ? 0 : run;
+        step += run;
+    }
+    const bool narrow = (int64)high - low < NARROW, cut = ptr[first_row] < begin;
+    const int64 sizes[4] = {
+        lanes.n_steps,
+        last_row - first_row + steals,  // one record for each row and for each steal
+        narrow ? (int64)lanes.n_steps * n_lanes : 0,
+        cut && ptr[first_row] >= cut_before,  // the first chunk whose start cuts this row
+    };
+    if (lane == 0) {
+        for (int i = 0; i < 4; ++i) sizes_of[i * (n_chunks + 1) + chunk + 1] = sizes[i];
+        col_low[chunk] = low;
+        col_base[chunk] = narrow ? low : I(-1);
+        chunk_ptr[chunk] = begin;
+        if (chunk == n_chunks - 1) chunk_ptr[n_chunks] = end;
+        carry_row[chunk] = cut ? (row_id ? row_id[first_row] : (I)first_row) : I(-1);
+    }
 }
 
-// cvr_offsets: where every chunk's tables begin, and for every cut row the run of chunks that carry into it
-//
-// mapping   one thread a chunk, and one for the end
-// traffic   64 bytes a chunk
-// requires  `sums`, the inclusive prefix sums of sizes_of as one flat array
-// races     none: the first chunk of a run writes its row and where it begins, the last chunk where it ends
+// Where the tables of every chunk begin, and for every cut row the run of chunks that carry into it.
 template <class I>
-__global__ void cvr_offsets(const int64* sums, const I* col_base, const I* carry_row, int64 n_chunks, int n_lanes,
-                            int64* step_ptr, int64* rec_ptr, int64* col_ptr, I* cut_row, int64* cut_ptr) {
-    const int64 chunk = blockIdx.x * (int64)blockDim.x + threadIdx.x;
-    if (chunk > n_chunks) return;
-    auto before = [&](int size, int64 k) { return sums[size * (n_chunks + 1) + k] - sums[size * (n_chunks + 1)]; };
-    step_ptr[chunk] = before(0, chunk);
-    rec_ptr[chunk] = before(1, chunk);
-    if (chunk == n_chunks) return;
-    // the columns of narrow chunks follow one another in one table, those of wide chunks in another
-    const int64 narrow = before(2, chunk);
-    col_ptr[chunk] = col_base[chunk] >= 0 ? narrow : step_ptr[chunk] * n_lanes - narrow;
-    if (carry_row[chunk] < 0) return;
-    const int64 run = before(3, chunk + 1) - 1;
-    if (before(3, chunk) == run) {
-        cut_row[run] = carry_row[chunk];
-        cut_ptr[2 * run] = chunk;
+struct Offsets {
+    const int64* sums;  // inclusive prefix sums of sizes_of, as one flat array
+    const I* col_base;
+    const I* carry_row;
+    int64* step_ptr;
+    int64* rec_ptr;
+    int64* col_ptr;
+    I* cut_row;
+    int64* cut_ptr;
+    int64 n_chunks;
+
+    __device__ int64 before(int size, int64 chunk) const {
+        return sums[size * (n_chunks + 1) + chunk] - sums[size * (n_chunks + 1)];
     }
-    if (chunk + 1 == n_chunks || carry_row[chunk + 1] != carry_row[chunk]) cut_ptr[2 * run + 1] = chunk + 1;
-}
+
+    // The first chunk of a run writes its row and where it begins, the last chunk where it ends; the last one of all the ends of
+    // the tables.
+    __device__ void put(int64 chunk, int64 step, int64 record, int64 column) const {
+        step_ptr[chunk] = step;
+        rec_ptr[chunk] = record;
+        col_ptr[chunk] = column;
+        if (chunk + 1 == n_chunks) {
+            step_ptr[n_chunks] = before(0, n_chunks);
+            rec_ptr[n_chunks] = before(1, n_chunks);
+        }
+        if (carry_row[chunk] < 0) return;
+        const int64 run = before(3, chunk + 1) - 1;
+        if (before(3, chunk) == run) {
+            cut_row[run] = carry_row[chunk];
+            cut_ptr[2 * run] = chunk;
+        }
+        if (chunk + 1 == n_chunks || carry_row[chunk + 1] != carry_row[chunk]) cut_ptr[2 * run + 1] = chunk + 1;
+    }
+};
 
 // cvr_fill: every chunk's tables
 //
 // mapping   one warp a chunk, one thread a lane; consecutive steps in which no lane changes its row are copied at once
 // traffic   reads sizeof(A) + sizeof(I) a nonzero, writes sizeof(A) + 2 or sizeof(I) + 1/8 a slot, sizeof(I) a record
-// requires  the offsets that cvr_offsets made of the counts of cvr_count
+// requires  the counts of cvr_count
 // races     none: a warp owns its chunk's part of every table
 template <class P, class I, class A>
 __global__ void cvr_fill(const P* ptr, const I* row_id, const I* indices, const A* data, int64 n_rows,
-                         const int64* chunk_ptr, int64 n_chunks, int n_lanes, const int64* step_ptr, const int64* rec_ptr,
-                         const int64* col_ptr, const I* col_low, const I* col_base, A* val, uint16* col_narrow, I* col_wide,
-                         uint32* rec_mask, I* rec_wb, I* tail) {
+                         const int64* chunk_ptr, int n_lanes, Offsets<I> offsets, const I* col_low, A* val,
+                         uint16* col_narrow, I* col_wide, uint32* rec_mask, I* rec_wb, I* tail) {
     constexpr int BATCH = 8;
     const int64 chunk = warp_id();
-    if (chunk >= n_chunks) return;
+    if (chunk >= offsets.n_chunks) return;
     const int lane = lane_id();
     const bool active = lane < n_lanes;
     Lanes<P> lanes(ptr, n_rows, chunk_ptr[chunk], chunk_ptr[chunk + 1], n_lanes);
-    const int64 first = step_ptr[chunk];
+    const int64 first = offsets.before(0, chunk), record = offsets.before(1, chunk), of_narrow = offsets.before(2, chunk);
     const I low = col_low[chunk];
-    const bool narrow = col_base[chunk] >= 0;
+    // the columns of narrow chunks follow one another in one table, those of wide chunks in another
+    const bool narrow = offsets.col_base[chunk] >= 0;
+    const int64 column = narrow ? of_narrow : first * n_lanes - of_narrow;
+    if (lane == 0) offsets.put(chunk, first, record, column);
     val += first * n_lanes + lane;
-    col_narrow += col_ptr[chunk] + lane;
-    col_wide += col_ptr[chunk] + lane;
+    col_narrow += column + lane;
+    col_wide += column + lane;
     rec_mask += first;
-    rec_wb += rec_ptr[chunk];
+    rec_wb += record;
 
     int steals = 0;
     for (int step = 0;;) {

@@ -8,38 +8,28 @@
 // steps.
 template <int G>
 struct Records {
-    uint32 mask[G][WARP];     // a step's lanes with a record
-    int before[G][WARP];      // records of the warp's steps before
-    uint32 of_lane[G][WARP];  // a lane's steps with a record
-    int total[G];             // records of the warp's steps
+    struct alignas(8) Step {
+        uint32 mask;  // its lanes with a record
+        int before;   // records of the warp's steps before
+
+        // the number of a lane's record, among those of the warp's steps
+        __device__ int number(uint32 lane_bit) const { return before + __popc(mask & (lane_bit - 1)); }
+    };
+    alignas(16) Step step[G][WARP];
+    int total[G];  // records of the warp's steps
 
     __device__ void read(const uint32* mask_of, int n_steps) {
         const int warp = threadIdx.x / WARP, lane = lane_id();
-        const uint32 own = (int)threadIdx.x < n_steps ? stream(mask_of + threadIdx.x) : 0;
-        int upto = __popc(own);
+        const uint32 mask = (int)threadIdx.x < n_steps ? stream(mask_of + threadIdx.x) : 0;
+        int upto = __popc(mask);
         for (int apart = 1; apart < WARP; apart *= 2) {
             const int other = __shfl_up_sync(FULL, upto, apart);
             if (lane >= apart) upto += other;
         }
-        uint32 steps = 0;
-        if (warp * WARP < n_steps) {
-#pragma unroll
-            for (int i = 0; i < WARP; ++i) {
-                const uint32 of = __ballot_sync(FULL, own >> i & 1);
-                if (lane == i) steps = of;
-            }
-        }
         __syncthreads();  // the steps before are done with
-        mask[warp][lane] = own;
-        before[warp][lane] = upto - __popc(own);
-        of_lane[warp][lane] = steps;
+        step[warp][lane] = {mask, upto - __popc(mask)};
         if (lane == WARP - 1) total[warp] = upto;
         __syncthreads();
-    }
-
-    // the number of a lane's record after a step
-    __device__ int number(int part, int step, int lane) const {
-        return before[part][step] + __popc(mask[part][step] & (1u << lane) - 1);
     }
 };
 
@@ -86,9 +76,9 @@ template <int UPDATE, int TILE, class Part, class A, class Y, class I>
 __device__ void add_parts(const MatrixCuts<Y>& cuts, const Cvr<A, I>& m, int64 chunk, I before, I after, int slot, Y* y, int k,
                           int at, Y alpha, Y beta, Y* own, int* is_last) {
     const uint32 pitch = (uint32)k * sizeof(Y);
-    __threadfence();
     __syncthreads();  // all parts of the block are there; shared memory is free
     if (threadIdx.x < 2) {
+        __threadfence();  // the barrier and this one fence publish what all threads have stored
         const I row = threadIdx.x ? after : before;
         const int* const span = cuts.span + 2 * (chunk + threadIdx.x);
         const int begin = span[0], others = span[1] - begin - 1;
@@ -140,6 +130,7 @@ __device__ void multiply(const Cvr<A, I>& m, const Opened<A>& values, int64 chun
     const int slot = threadIdx.x / G, member = threadIdx.x % G;
     const bool active = L == WARP || slot < L;
     const int own = active ? slot : 0;
+    const uint32 lane_bit = 1u << slot;
     const uint32 pitch = (uint32)k * sizeof(Y);
     const int64 first = m.step_ptr[chunk], first_col = m.col_ptr[chunk];
     const int n_steps = (int)(m.step_ptr[chunk + 1] - first);
@@ -175,27 +166,30 @@ __device__ void multiply(const Cvr<A, I>& m, const Opened<A>& values, int64 chun
 #pragma unroll 1
     for (int begin = 0; begin < n_steps; begin += U) {
         const int part = begin / WARP % G, left = n_steps - begin;
+        Part of_x[U];
+#pragma unroll
+        for (int u = 0; u < U; ++u) of_x[u].load(row_at(x, c[u], pitch), at, k);
+        load_columns(left - U);  // ahead, so that the next rows of X do not wait for them
         if (begin % WARP == 0) {
             if (begin) wb += records.total[(part + G - 1) % G];
             if (part == 0) records.read(mask + begin, left);
         }
-        Part of_x[U];
-#pragma unroll
-        for (int u = 0; u < U; ++u) of_x[u].load(row_at(x, c[u], pitch), at, k);
         load_steps<L>(v, val, left);
         val += U * L;
-        load_columns(left - U);  // ahead, so that the next rows of X do not wait for them
-        const uint32 ends = active ? records.of_lane[part][own] >> begin % WARP & (uint32)((1ull << U) - 1) : 0;
-        I row[U];
-        if (ends) {
+        // Without a branch, on whose other side the first product would already wait for X: so all loads of these steps
+        // are under way before it
+        bool ends[U];
+        I row[U] = {};
 #pragma unroll
-            for (int u = 0; u < U; ++u)
-                if (ends >> u & 1) row[u] = cached(wb + records.number(part, begin % WARP + u, slot));
+        for (int u = 0; u < U; ++u) {
+            const auto step = records.step[part][begin % WARP + u];
+            ends[u] = active && step.mask & lane_bit;
+            if (ends[u]) row[u] = cached(wb + step.number(lane_bit));
         }
 #pragma unroll
         for (int u = 0; u < U; ++u) {
             sum.add_product(values.template decoded<Y>(v[u]), of_x[u]);
-            if (!(ends >> u & 1)) continue;
+            if (!ends[u]) continue;
             if (UPDATE != PLAIN && row[u] >= 0 && row[u] != before) {
                 sum.store(row_at(y, row[u], pitch), at, k, alpha, beta, UPDATE);
             } else {

@@ -1,80 +1,16 @@
 // Values in few bytes: numbers of distinct values, and values in a narrower type. The host's side is
 // cvrarray/gpu/distinct.py.
 
-// a value's bits
-template <class W>
-struct Bits {
-    W word;
-    __device__ bool operator==(Bits other) const { return word == other.word; }
-    __device__ uint64 mixed() const { return word; }
-};
-template <>
-struct Bits<complex128> {
-    uint64 low, high;
-    __device__ bool operator==(Bits other) const { return low == other.low && high == other.high; }
-    __device__ uint64 mixed() const { return low ^ high * 0xc2b2ae3d27d4eb4full; }
-};
+#include "distinct.cuh"
 
-// Between the two precisions bit by bit: conversions of hardware change the bits of a nan, and the compiler's flags
-// would flush denormals.
-__device__ float narrowed(double wide) {
-    const uint64 bits = __double_as_longlong(wide);
-    if (wide != wide) return __uint_as_float((uint32)(bits >> 32 & 0x80000000u) | 0x7f800000u | (uint32)(bits >> 29 & 0x7fffffu));
-    float narrow;
-    asm("cvt.rn.f32.f64 %0, %1;" : "=f"(narrow) : "d"(wide));
-    return narrow;
-}
-__device__ double widened(float narrow) {
-    const uint64 bits = __float_as_uint(narrow);
-    if ((bits & 0x7fffffffu) > 0x7f800000u)
-        return __longlong_as_double((bits & 0x80000000u) << 32 | 0x7ffull << 52 | (bits & 0x7fffffu) << 29);
-    return Widen<double, float>::from(narrow);
-}
-
-// whether a double, or one of the two in 16 bytes, would have other bits after a conversion to float and back
-__device__ bool changes(double wide) { return __double_as_longlong(widened(narrowed(wide))) != __double_as_longlong(wide); }
-__device__ bool changes(Bits<uint64> bits) { return changes(__longlong_as_double(bits.word)); }
-__device__ bool changes(Bits<complex128> bits) {
-    return changes(__longlong_as_double(bits.low)) || changes(__longlong_as_double(bits.high));
-}
-template <class W>
-__device__ bool changes(Bits<W>) {
-    return true;
-}
-
-// 32 bits of a hash, and its place among so many. The upper ones: lower bits of values are often 0, and would stay 0.
-template <class W>
-__device__ uint32 hash_of(Bits<W> bits) {
-    return (uint32)(bits.mixed() * 0x9e3779b185ebca87ull >> 32);
-}
-[[maybe_unused]] constexpr int PLACES = 1024;
-__device__ int place_of(uint32 hash) { return (int)(hash >> 22); }
-
-// distinct_sample: found[0] = how many values differ of N that are evenly spaced; found[1] = 1 where some have other
-// bits as float
+// distinct_sample: a first look at values: sample_values of distinct.cuh
 //
-// mapping   one block of N threads, one value each; their hashes meet in shared memory. Different values may have the
-//           same hash, so that the count is too small: all values are looked at then
+// mapping   one block
 // traffic   a sector a value
 // races     marks of shared memory are set by atomics, in any order, between barriers
-template <class W, int N>
-__global__ void distinct_sample(const Bits<W>* data, int64 n, bool are_double, int* found) {
-    static_assert(2 * N <= PLACES, "half of the places stay empty");
-    constexpr uint32 EMPTY = 0;
-    __shared__ uint32 taken[PLACES];
-    for (int i = threadIdx.x; i < PLACES; i += N) taken[i] = EMPTY;
-    __syncthreads();
-    const Bits<W> bits = data[threadIdx.x * n / N];
-    const uint32 hash = max(hash_of(bits), EMPTY + 1);
-    uint32 before;
-    int place = place_of(hash);
-    while ((before = atomicCAS(taken + place, EMPTY, hash)) != EMPTY && before != hash) place = (place + 1) % PLACES;
-    const int n_different = __syncthreads_count(before == EMPTY);
-    const int n_changed = __syncthreads_count(are_double && changes(bits));
-    if (threadIdx.x == 0) {
-        found[0] = n_different;
-        found[1] = n_changed > 0;
-    }
+template <int N, int THREADS>
+__global__ void distinct_sample(const void* data, int64 n, int size, bool are_double, int* found) {
+    sample_values<N, THREADS>(data, n, size, are_double, found);
 }
 
 // distinct_number: number[i] = which of the `n_known` known values the bits of data[i] are. Where they are none, i goes

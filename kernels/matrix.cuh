@@ -60,6 +60,16 @@ struct Columns {
             if (at + w * STRIDE < k) vector[w] = *reinterpret_cast<const Vector<Y, V>*>(from + w * STRIDE);
     }
 
+    // to and from memory that has room for all of them, vectors `apart` there
+    __device__ void keep(Y* to, int apart) const {
+#pragma unroll
+        for (int w = 0; w < W; ++w) *reinterpret_cast<Vector<Y, V>*>(to + w * apart) = vector[w];
+    }
+    __device__ void take(const Y* from, int apart) {
+#pragma unroll
+        for (int w = 0; w < W; ++w) vector[w] = *reinterpret_cast<const Vector<Y, V>*>(from + w * apart);
+    }
+
     __device__ void add_product(Y value, const Columns& x) {
 #pragma unroll
         for (int w = 0; w < W; ++w)

@@ -1,6 +1,9 @@
 // Prefix sums, in one launch and without a word of the host's.
 
-// prefix_sums: sums[i] = counts[0] + ... + counts[i]. `state` is zeroed by the host: the next tile, and what each tile has
+#include "prefix.cuh"
+
+// prefix_sums: sums[i] = counts[0] + ... + counts[i]; and where `host` is not null, its number k gets sums[(k + 1) * every - 1],
+// where a part of the counts ends. `state` is zeroed by the host: the next tile, and what each tile has
 // found out: nothing yet, its own sum (OWN), or that of all up to it (ALL)
 //
 // mapping   one thread block a tile of THREADS * U numbers, in the order in which blocks begin. So the tiles before one are
@@ -10,30 +13,17 @@
 // races     none: a word of `state` has one writer, and value and mark in one
 // source    D. Merrill, M. Garland, "Single-pass Parallel Prefix Scan with Decoupled Look-back", NVIDIA NVR-2016-002, 2016
 template <int THREADS, int U>
-__global__ void prefix_sums(const int64* counts, int64 n, uint64* state, int64* sums) {
+__global__ void prefix_sums(const int64* counts, int64 n, uint64* state, int64* sums, int64 every, int64* host) {
     constexpr uint64 OWN = 1, ALL = 2;
     constexpr int SHIFT = 2;
-    __shared__ int64 tile, before, sum_of_warp[THREADS / WARP];
+    __shared__ int64 tile, before;
     if (threadIdx.x == 0) tile = atomicAdd(state, 1ull);
     __syncthreads();
     const int64 first = (tile * THREADS + threadIdx.x) * U;
-    int64 sum[U];
-    int64 own = 0;
+    int64 sum[U], total;
 #pragma unroll
-    for (int u = 0; u < U; ++u) sum[u] = own += first + u < n ? counts[first + u] : 0;
-    const int lane = lane_id(), warp = threadIdx.x / WARP;
-    int64 up_to = own;  // of this thread and those before it in its warp
-    for (int apart = 1; apart < WARP; apart *= 2) {
-        const int64 other = shuffle(up_to, max(lane - apart, 0));
-        if (lane >= apart) up_to += other;
-    }
-    if (lane == WARP - 1) sum_of_warp[warp] = up_to;
-    __syncthreads();
-    int64 of_warps = 0, total = 0;
-    for (int w = 0; w < THREADS / WARP; ++w) {
-        of_warps += w < warp ? sum_of_warp[w] : 0;
-        total += sum_of_warp[w];
-    }
+    for (int u = 0; u < U; ++u) sum[u] = first + u < n ? counts[first + u] : 0;
+    sums_of_block<THREADS, U>(sum, total);
     if (threadIdx.x == 0) {
         uint64* of_tile = state + 1;
         before = 0;
@@ -49,6 +39,9 @@ __global__ void prefix_sums(const int64* counts, int64 n, uint64* state, int64* 
     }
     __syncthreads();
 #pragma unroll
-    for (int u = 0; u < U; ++u)
-        if (first + u < n) sums[first + u] = before + of_warps + up_to - own + sum[u];
+    for (int u = 0; u < U; ++u) {
+        if (first + u >= n) break;
+        sums[first + u] = before + sum[u];
+        if (host && (first + u + 1) % every == 0) host[(first + u + 1) / every - 1] = before + sum[u];
+    }
 }

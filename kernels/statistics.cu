@@ -1,56 +1,7 @@
-// Counts over windows of a CSR's rows that tell which format suits the matrix. A window has ROWS rows, whole bins and whole
-// blocks of all sizes; of `n_windows` that cover the matrix those that count are `n_counted`, evenly spaced.
+// Blocks of several rows, counted over windows of a CSR's rows: which block size suits the matrix. What single rows tell is
+// counted with the check (csr_look.cu).
 
-#include "csr.cuh"
-
-constexpr int ROWS = 96;
-
-// the first row of counted window k
-__device__ inline int64 first_row(int64 k, int64 n_windows, int64 n_counted) {
-    return k * (n_windows - 1) / max(n_counted - 1, 1ll) * ROWS;
-}
-
-__device__ inline int size_at(uint64 sizes, int k) { return (int)(sizes >> 8 * k & 255); }
-
-// statistics_rows: found[0] += nonzeros, found[1] += those in bins whose columns span less than NARROW, and for every
-// block size found[2 + k] += the different block columns of each row, summed
-//
-// mapping   one block of WARP warps a bin of a counted window, one warp a row
-// traffic   sizeof(I) bytes a nonzero that counts
-// requires  row offsets that are right, or the status of a check that may say that they are not (kernels/csr.cu; else
-//           null); sizes: up to 8 block sizes, a byte each; found is zeroed by the host
-// races     sums of integers, taken atomically
-template <class P, class I>
-__global__ void statistics_rows(const P* indptr, const I* indices, int64 n_rows, int64 n_windows, int64 n_counted,
-                                int64 nnz, uint64 sizes, const int64* status, uint64* found) {
-    if (status && !offsets_are_right(status, nnz)) return;
-    constexpr int BINS = ROWS / WARP, MOST = 8;
-    const int64 row = first_row(blockIdx.x / BINS, n_windows, n_counted) + blockIdx.x % BINS * WARP + threadIdx.x / WARP;
-    const int64 begin = row < n_rows ? indptr[row] : 0, end = row < n_rows ? indptr[row + 1] : 0;
-    __shared__ int64 low, high;
-    if (threadIdx.x == 0) {
-        low = 0x7fffffffffffffffll;
-        high = -1;
-    }
-    __syncthreads();
-    if (lane_id() == 0 && begin < end) {
-        atomicMin(&low, (int64)indices[begin]);
-        atomicMax(&high, (int64)indices[end - 1]);
-    }
-    __syncthreads();
-    int64 count[2 + MOST] = {end - begin, high - low < NARROW ? end - begin : 0};
-    for (int64 at = begin + lane_id(); at < end; at += WARP) {
-        const I col = indices[at], before = at > begin ? indices[at - 1] : I(0);
-#pragma unroll
-        for (int k = 0; k < MOST; ++k) {
-            const int size = size_at(sizes, k);
-            if (size) count[2 + k] += at == begin || col / size != before / size;
-        }
-    }
-#pragma unroll
-    for (int k = 0; k < MOST; ++k) count[2 + k] = warp_sum(count[2 + k]);
-    add_to_totals(count, found);
-}
+#include "windows.cuh"
 
 // statistics_blocks: n_blocks[k * stride + i] = the different block columns of block row i of the counted windows, for the
 // k-th block size; found[2 k] += them

@@ -18,6 +18,7 @@ import scipy.sparse
 
 import cvrarray
 from cvrarray import cli, generate
+from cvrarray.choice.model import NEAR_TIE
 from cvrarray.cli import bench, demo, info, peers, profile, sources, table, warmup
 from cvrarray.core import devices, progress
 from cvrarray.cpu.runtime import threads
@@ -176,15 +177,16 @@ def test_info_json(run, mtx, matrix):
 
 
 def test_info_predicts_times(run, mtx):
-    """The format chosen is the one that the model gives the least time, and the text shows it."""
+    """The model gives the format chosen the least time, on a GPU within what counts as a tie, and the text shows it."""
     facts = json.loads(run("info", mtx, "--json")[1])
     seconds = facts["product_seconds_modelled"]
-    assert seconds.pop("device") in ("cpu", "cuda")
+    device = seconds.pop("device")
+    assert device in ("cpu", "cuda")
     assert seconds.keys() == facts["memory_bytes"].keys() - {"csr"}
-    best = min(seconds, key=seconds.__getitem__)
-    assert best == facts["format"] + str(facts["block_size"] or "")
+    chosen = seconds[facts["format"] + str(facts["block_size"] or "")]
+    assert chosen <= min(seconds.values()) * (NEAR_TIE if device == "cuda" else 1)
     assert "predicted" in run("info", mtx)[1]
-    assert table.significant(seconds[best] * 1e6) in run("info", mtx)[1]
+    assert table.significant(chosen * 1e6) in run("info", mtx)[1]
 
 
 @pytest.mark.parametrize("block_size", [2, 3, 4, 6])

@@ -497,13 +497,14 @@ def test_copies(build, duplicate, device):
 def test_prefix_sums_with_cuda(gpu):
     import cupy
 
-    from cvrarray.gpu import prefix
+    from cvrarray.gpu import look, prefix
 
     rng = np.random.default_rng(2)
-    for n in (1, 2, 255, 2048, 2049, 70_001, 3_000_000):
+    pointer, numbers = look.host()
+    for n in (1, 2, 255, 2048, 2049, 70_000, 3_000_000):
         counts = rng.integers(0, 1 << 30, n)
-        for _ in range(3):
-            counters = prefix.counters(n, 2)
-            counters.counts[:] = cupy.asarray(counts)
-            assert np.array_equal(prefix.sums(counters).get(), np.cumsum(counts))
-            assert not counters.totals.any()
+        for n_parts in (1, 1 + (n % 2 == 0), 1 + 3 * (n % 4 == 0)):
+            given = cupy.asarray(np.concatenate([counts, np.zeros(prefix.n_states(n), np.int64)]))
+            expected = np.cumsum(counts)
+            assert np.array_equal(prefix.sums(given, n, pointer, n_parts).get(), expected)
+            assert np.array_equal(numbers[:n_parts], expected[n // n_parts - 1 :: n // n_parts])

@@ -602,7 +602,7 @@ def test_block_rows_with_and_without_holes(threaded, block_size):
 @pytest.mark.parametrize("block_size", [2, 3, 5])
 def test_rows_that_share_no_block(threaded, block_size):
     """Merging finds as much as a nonzero may take, so ranges fill their room to the last place: none takes another's."""
-    n = 4 * threads.SMALL
+    n = 2 * threads.QUICK * threads.SMALL
     indices = np.random.default_rng(0).permutation(n).astype(np.int32) * block_size
     csr = csr_array((np.arange(1, n + 1), indices, np.arange(n + 1)), shape=(n, n * block_size))
     threaded(1)

@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("cupy", reason="kernels are compiled through CuPy, which is not installed")
 from cases import covering
 
-from cvrarray.gpu import assembly, bbcsr, compiler, csr, cvr, distinct, prefix, sampled, segments, statistics  # noqa: F401  each declares its kernels
+from cvrarray.gpu import assembly, bbcsr, compiler, csr, cvr, distinct, look, prefix, sampled, segments, statistics  # noqa: F401  each declares its kernels
 from cvrarray.linalg.gpu import advance, bicgstab, cg, gmres, lsmr, minres, persistent, refined, state, steps, vectors  # noqa: F401  likewise
 
 ARCHITECTURES = ("sm_75", "sm_80", "sm_90", "sm_100")

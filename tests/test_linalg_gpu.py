@@ -586,14 +586,24 @@ def test_a_change_that_is_no_number_is_left_out(gpu):
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "complex128"])
-@pytest.mark.parametrize(("size", "k"), [(1, 2), (1, 16), (1, 37), (3, 5), (3, 16), (6, 16), (6, 100)])
-def test_products_that_leave_dots(size, k, dtype, monkeypatch, gpu):
+@pytest.mark.parametrize(
+    ("size", "k", "is_cut"),
+    [
+        *((1, k, False) for k in (2, 16, 37)),
+        *((3, 5, False), (3, 16, False), (6, 16, False), (6, 100, False)),
+        *((3, 5, True), (6, 16, True), (2, 100, True)),
+    ],
+)
+def test_products_that_leave_dots(size, k, is_cut, dtype, monkeypatch, gpu):
     """A @ P that adds up P * A P beside it: the same iterates as without, and the same bits again."""
     import cupy
 
+    from cvrarray.gpu import bbcsr
     from cvrarray.linalg.gpu import cg
     from cvrarray.linalg.gpu.advance import Advance
 
+    for name, value in {"LEAST_LONG": (0, 4), "LONG_FACTOR": 0, "PIECE_ROUNDS": 0}.items() if is_cut else ():
+        monkeypatch.setattr(bbcsr, name, value)
     monkeypatch.setattr(Advance, "keeps_all", False)  # as of vectors that shared memory does not hold
     S = definite(333, dtype)
     A, b = BBCSRArray(S, block_size=size, device=gpu), right_side((333, k), dtype)

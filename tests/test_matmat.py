@@ -113,10 +113,13 @@ SHARINGS = {
     "one group a row": {"ENOUGH_THREADS": 0},
     "many groups a row": {"ENOUGH_THREADS": 1 << 20},
     "four vectors a lane": {"MANY_ROWS": 0},
-    "a thread block a row": {"LEAST_LONG": 0, "LONG_FACTOR": 0},
-    "a thread block a long row": {"LEAST_LONG": 6, "LONG_FACTOR": 0},
-    "turns": {"MANY_BINS": 0, "FEW_VECTORS": (1 << 20,) * 3, "ENOUGH_TILES": (0, 0)},
+    "a thread block a row": {"LEAST_LONG": (0, 0), "LONG_FACTOR": 0},
+    "a thread block a long row": {"LEAST_LONG": (6, 2), "LONG_FACTOR": 0},
+    "pieces of rows": {"LEAST_LONG": (0, 0), "LONG_FACTOR": 0, "PIECE_ROUNDS": 0},
+    "pieces of long rows": {"LEAST_LONG": (6, 2), "LONG_FACTOR": 0, "PIECE_ROUNDS": 0},
+    "turns": {"MANY_BINS": 0, "FEW_VECTORS": (1 << 20,) * 3, "ENOUGH_TILES": (0, 0), "LATE": 1 << 40},
 }
+SHARINGS["pieces of turns"] = SHARINGS["turns"] | SHARINGS["pieces of rows"]
 
 
 def share(monkeypatch, how):
@@ -135,8 +138,17 @@ def share(monkeypatch, how):
         ("four vectors a lane", 1, "float32"),
         ("a thread block a row", 1, "float64"),
         ("a thread block a long row", 1, "complex128"),
+        ("pieces of rows", 1, "float32"),
+        ("pieces of long rows", 1, "float64"),
+        ("a thread block a row", 3, "float64"),
+        ("pieces of rows", 3, "float32"),
+        ("pieces of long rows", 2, "complex128"),
+        ("pieces of long rows", 6, "float32"),
         ("turns", 1, "float32"),
         ("turns", 1, "complex128"),
+        ("pieces of turns", 1, "float32"),
+        ("pieces of rows", 12, "float64"),
+        ("pieces of long rows", 12, "int8"),
         ("turns", 12, "int8"),
         ("turns", 12, "float32"),
     ],
@@ -155,6 +167,72 @@ def test_layouts_of_rows(how, block_size, dtype, gpu, monkeypatch):
             out = put(np.full((csr.shape[0], k), 3, dtype), gpu)
             cvrarray.BBCSRArray(csr, block_size=block_size, device=gpu).matmat(put(x, gpu), out=out, beta=2)
             np.testing.assert_array_equal(get(out), (csr @ x).astype(dtype) + np.asarray(6, dtype), f"{name}, {k} columns")
+
+
+def arrow(n, size, dtype, seed=3):
+    """Blocks on the diagonal, and two block rows and block columns that are full: a Hessian whose cameras see all points."""
+    ends = np.repeat([0, n // 2], n), np.tile(np.arange(n), 2)
+    row, col = (np.concatenate([ends[side], ends[1 - side], np.arange(n)]) for side in (0, 1))
+    graph = scipy.sparse.coo_array((np.ones(row.size), (row, col)), shape=(n, n)).tocsr()
+    blocks = scipy.sparse.kron(graph, np.ones((size, size)), format="csr")
+    blocks.data = zoo.vector(blocks.nnz, dtype, seed)
+    return scipy.sparse.csr_array(blocks)
+
+
+@pytest.mark.parametrize(
+    ("size", "dtype"), [(1, "float64"), (2, "float32"), (3, "float64"), (6, "float32"), (8, "complex64"), (12, "float32")]
+)
+def test_rows_of_many_pieces(size, dtype, gpu):
+    """A very long row has several thread blocks, which meet in the same order in every run, also in a graph."""
+    import cupy
+
+    from cvrarray.gpu import bbcsr
+
+    n = 2000
+    csr = arrow(n, size, dtype)
+    A = cvrarray.BBCSRArray(csr, block_size=size, device=gpu)
+    found = bbcsr.bins_of_long_rows(A._tables)
+    assert found.bins.tolist() == sorted(
+        {row // 32 for first in (0, n // 2) for row in range(first * size, first * size + size)}
+    )
+    pieces = bbcsr.Pieces(found, 1, 16, 1, (1, 1), np.dtype(dtype))
+    assert pieces.n > 10 * found.bins.size
+    for k in (2, 4, 16, 33):
+        x = matrix(csr.shape[1], k, dtype)
+        out = put(np.full((csr.shape[0], k), 3, dtype), gpu)
+        A.matmat(put(x, gpu), out=out, beta=2)
+        np.testing.assert_array_equal(get(out), csr @ x + np.asarray(6, dtype), f"{k} columns")
+    x = put(zoo.float_vector(csr.shape[1] * 16, dtype).reshape(-1, 16), gpu)
+    csr.data = zoo.float_vector(csr.nnz, dtype)
+    A = cvrarray.BBCSRArray(csr, block_size=size, device=gpu)
+    y = A @ x
+    assert_columns(y[:, :2], csr, get(x)[:, :2])
+    for _ in range(5):
+        assert_same_bits(A @ x, y)
+    stream, again = cupy.cuda.Stream(non_blocking=True), cupy.empty_like(y)
+    with stream:
+        A.matmat(x, out=again)
+        stream.begin_capture()
+        A.matmat(x, out=again)
+        graph = stream.end_capture()
+        for _ in range(3):
+            again.fill(0)
+            graph.launch()
+            assert_same_bits(again, y)
+
+
+@pytest.mark.small
+@pytest.mark.parametrize(("how", "size"), [("pieces of rows", 1), ("pieces of long rows", 3), ("pieces of turns", 1)])
+def test_rows_in_pieces(how, size, gpu, monkeypatch):
+    """What compute-sanitizer watches of them."""
+    share(monkeypatch, how)
+    csr = arrow(60, size, np.float32)
+    for k in (4, 33):
+        x = matrix(csr.shape[1], k, np.float32)
+        out = put(np.full((csr.shape[0], k), np.nan, np.float32), gpu)
+        np.testing.assert_array_equal(
+            get(cvrarray.BBCSRArray(csr, block_size=size, device=gpu).matmat(put(x, gpu), out=out)), csr @ x
+        )
 
 
 @TYPICAL_BUILDS
@@ -188,6 +266,101 @@ def test_chunks_for_many_columns(gpu):
         np.testing.assert_array_equal(get(y), csr @ x)
     A = cvrarray.asarray(csr, device=gpu, columns=64)
     np.testing.assert_array_equal(get(A @ put(x[:, :64], gpu)), csr @ x[:, :64])
+
+
+@pytest.fixture
+def rechunked(monkeypatch):
+    """The longer chunks that were made, on what counts as a small device."""
+    from cvrarray.gpu import cvr
+
+    made = []
+
+    class Recorded(cvr.Rechunked):
+        def __init__(self, *of):
+            super().__init__(*of)
+            made.append(self)
+
+    monkeypatch.setattr(cvr, "Rechunked", Recorded)
+    monkeypatch.setattr(cvr, "processors", lambda device: 1)
+    return made
+
+
+@pytest.mark.small
+@pytest.mark.parametrize(("dtype", "values"), [("float32", "any"), ("float64", "one"), ("int8", "few"), ("complex128", "any")])
+def test_longer_chunks_for_wide_products(dtype, values, gpu, rechunked):
+    """From 16 columns on, without being asked for; X has entries that no product may touch."""
+    for name in (*VARIED, "power_law", "many_empty_rows_between"):
+        csr = zoo.integers(name, dtype)
+        if values != "any":
+            csr.data[:] = 3 + np.arange(csr.nnz) % (1 if values == "one" else 5)
+        A = cvrarray.CVRArray(csr, n_chunks=max(1, min(100, csr.nnz)), device=gpu)
+        del rechunked[:]
+        for k in (3, 15, 16, 36, 64, 130):
+            x = matrix(csr.shape[1], k, dtype)
+            if x.dtype.kind in "fc":
+                x[np.diff(csr.tocsc().indptr) == 0] = np.nan
+            np.testing.assert_array_equal(get(A @ put(x, gpu)), (csr @ x).astype(dtype), f"{name}, {k} columns")
+            assert k >= 16 or not rechunked
+        sizes = [made.tables.carry_row.size for made in rechunked]
+        assert sizes == sorted(sizes, reverse=True)
+        assert all(size < A.n_chunks for size in sizes)
+        assert name != "power_law" or len(sizes) == 2
+
+
+@pytest.mark.parametrize("columns", [16, 48, 256])
+def test_chunks_that_were_asked_for_stay(columns, gpu, rechunked):
+    from cvrarray.input import coercion
+
+    csr = zoo.integers("power_law", np.float32)
+    A = cvrarray.CVRArray(csr, device=gpu)
+    (n_chunks,) = A._for_columns(coercion.as_csr(A.tocsr()), columns).values()
+    x = matrix(csr.shape[1], columns, np.float32)
+    np.testing.assert_array_equal(get(cvrarray.CVRArray(csr, n_chunks=n_chunks, device=gpu) @ put(x, gpu)), csr @ x)
+    assert not rechunked
+
+
+def test_longer_chunks_get_new_values(gpu, rechunked):
+    csr = zoo.floats("power_law", np.float32)
+    x = zoo.float_vector(csr.shape[1] * 16, np.float32).reshape(-1, 16)
+    A = cvrarray.CVRArray(csr, n_chunks=100, device=gpu)
+    first = A @ put(x, gpu)
+    for factor in (1, 4):  # a power of two, above 0: a row without entries gives 0.0, and not -0.0
+        assert A.with_values(put(factor * csr.data, gpu), out=A) is A
+        assert_same_bits(A @ put(x, gpu), factor * first)
+    assert len(rechunked) == 1
+
+
+def test_longer_chunks_in_a_captured_graph(gpu, rechunked):
+    """Made while a graph is captured; a replay has the values that the array has then."""
+    import cupy
+
+    csr = zoo.floats("power_law", np.float32)
+    x = put(zoo.float_vector(csr.shape[1] * 16, np.float32).reshape(-1, 16), gpu)
+    expected = cvrarray.CVRArray(csr, n_chunks=100, device=gpu) @ x
+    A, out = cvrarray.CVRArray(csr, n_chunks=100, device=gpu), cupy.empty_like(expected)
+    with cupy.cuda.Stream(non_blocking=True) as stream:
+        stream.begin_capture()
+        A.matmat(x, out=out)
+        graph = stream.end_capture()
+        graph.launch()
+        stream.synchronize()
+    assert_same_bits(out, expected)
+    assert len(rechunked) == 2
+
+
+def test_longer_chunks_short_of_memory(gpu, rechunked, monkeypatch):
+    import cupy
+
+    from cvrarray.gpu import cvr
+
+    def convert(*of):
+        raise cupy.cuda.memory.OutOfMemoryError(1 << 40, 1 << 40)
+
+    csr = zoo.integers("power_law", np.float32)
+    A = cvrarray.CVRArray(csr, n_chunks=100, device=gpu)
+    monkeypatch.setattr(cvr, "convert", convert)
+    with pytest.raises(MemoryError, match=r"columns=k"):
+        A @ put(matrix(csr.shape[1], 16, np.float32), gpu)
 
 
 def test_rows_of_x_that_are_too_long_for_cvr(gpu, monkeypatch):

@@ -10,7 +10,7 @@ from checks import assert_same_tables
 
 import cvrarray
 from cvrarray.choice import model
-from cvrarray.core.tables import Seen
+from cvrarray.core.tables import NOTHING, Seen
 from cvrarray.cpu import statistics
 from cvrarray.input import coercion
 
@@ -43,10 +43,15 @@ def test_cuda_counts_what_a_cpu_counts(index, gpu, monkeypatch):
     """In windows, which reach over the last row, and in all rows: so both choose the same format."""
     import cupyx.scipy.sparse as on_gpu
 
-    from cvrarray.gpu import statistics as on_a_gpu
+    from cvrarray.gpu.look import Look
 
-    begin, calls = on_a_gpu.begin, []
-    monkeypatch.setattr(on_a_gpu, "begin", lambda *given: calls.append(given) or begin(*given))
+    begin, calls = Look.__init__, []
+
+    def counted_begin(self, indptr, indices, n_cols, wanted=NOTHING, **keywords):
+        calls.extend([wanted.windows] if wanted.windows else [])
+        begin(self, indptr, indices, n_cols, wanted, **keywords)
+
+    monkeypatch.setattr(Look, "__init__", counted_begin)
     rng = np.random.default_rng(3)
     rows = [scipy.sparse.random_array((n, 700), density=0.02, rng=rng, format="csr") for n in (1, 97, 3001)]
     holes = scipy.sparse.kron(rows[2][:1003, :200], np.triu(np.ones((3, 3))), format="csr")
@@ -60,7 +65,7 @@ def test_cuda_counts_what_a_cpu_counts(index, gpu, monkeypatch):
             found, expected = cvrarray.statistics(there, exact=exact), cvrarray.statistics(csr, exact=exact)
             inexact = {"row_std": pytest.approx(expected.row_std, nan_ok=True), "values": found.values}
             assert found == expected._replace(row_median=pytest.approx(expected.row_median, nan_ok=True), **inexact)
-        with_the_check = coercion.as_csr(there, model.windows_of)
+        with_the_check = coercion.as_csr(there, model.wanted_of)
         assert with_the_check.seen.survey.indices is with_the_check.indices
         counted = cvrarray.statistics(with_the_check._replace(seen=Seen()), exact=False)
         calls.clear()

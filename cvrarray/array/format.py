@@ -29,6 +29,9 @@ _NUMBERS = itertools.count(1)
 
 SHORT = 64  #: entries of a table that lies anywhere: finding a cache line takes longer than what it saves
 
+#: Entries of arrays one below the other up to which it takes less time to copy their CSRs than to join all their tables.
+FEW_ENTRIES = 1 << 20
+
 #: Every format that is known, by name, in the order in which they are compared.
 FORMATS: dict[str, type[FormatArray]] = {}
 
@@ -125,11 +128,12 @@ class FormatArray(SparseArray):
         target = None if device is None else devices.parse(device)
         encodes = encoding.checked(values) and "distinct" in self._stored
         with progress.shown("reading the matrix's entries"):
-            csr = coercion.from_arguments(obj, shape, dtype)
+            csr = coercion.from_arguments(obj, shape, dtype, self._wants(**keywords))
         target = target or devices.of(csr.data)
         with progress.shown(f"converting {csr.nnz:,} nonzeros"), target.use():
             try:
                 self._adopt(self._convert(coercion.move(csr, target), target, encodes, **keywords))
+                target.wait()
             except MemoryError as error:
                 raise limits.named(error, csr.shape) from error
 
@@ -144,6 +148,11 @@ class FormatArray(SparseArray):
         if not encoding.pays(cls, tables, distinct, target):  # which is known only now
             return cls._module(target).convert(csr, **keywords)
         return encoding.with_values(cls, tables, cls._values(tables), distinct)
+
+    @classmethod
+    def _wants(cls, **keywords: Any) -> coercion.Wants | None:
+        """What a conversion with the constructor's keywords will want to know of a CSR, if a GPU checks it."""
+        return None
 
     @classmethod
     def _for_conversion(cls, csr: CSR, target: devices.Device, **keywords: Any) -> dict[str, Any]:
@@ -552,6 +561,8 @@ class FormatArray(SparseArray):
         shape = (sum(a.shape[0] for a in arrays), columns)
         index = coercion.index_dtype(shape)
         if any(a._target != self._target or coercion.index_dtype(a.shape) != index for a in arrays):
+            return None
+        if sum(a.nnz for a in arrays) < FEW_ENTRIES and are_csrs_at_hand(arrays):
             return None
         are_same, distinct = encoding.shared([a._tables for a in arrays])
         parts = [a._tables if are_same else a._plain()._tables for a in arrays]

@@ -165,7 +165,7 @@ def _rows_below_rows(members: list[CSR], shape: tuple[int, int], index: np.dtype
         empty, pointer = target.backend("runtime.memory").empty, target.backend("csr").offset_dtype(nnz, index)
     indptr, row, before = empty(shape[0] + 1, pointer), 0, 0
     for csr in members:
-        xp.add(csr.indptr[:-1], before, out=indptr[row : row + csr.shape[0]], casting="same_kind")
+        xp.add(csr.indptr[:-1], before, out=indptr[row : row + csr.shape[0]], dtype=pointer)
         row, before = row + csr.shape[0], before + csr.nnz
     indptr[row] = nnz
     indices = xp.concatenate([csr.indices.astype(index, copy=False) for csr in members], out=empty(nnz, index))

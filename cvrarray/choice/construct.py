@@ -16,7 +16,7 @@ from ..cvr import CVRArray
 from ..input import coercion
 from ..input.entries import block_coordinates, entries
 from .assembly import Assembly
-from .model import choose, statistics, windows_of
+from .model import choose, looked_at, wanted_of
 
 #: BBCSRArray's.
 DEFAULT_BLOCK_SIZE = 6
@@ -141,11 +141,13 @@ def asarray(
     if array is not None:
         array = encoding.encoded(array) if encodes else array
         return _explained(array, array.plan)
-    csr = placed(obj, device, dtype, windows_of if format == "auto" else None)
     given = {} if encodes else {"values": values}  # a format of another package need not know the keyword
     if format != "auto":
-        return formats.named(format)(csr, **given, **parameters)
-    plan = choose(statistics(csr, exact=False), devices.of(csr.data).kind, columns)
+        cls = formats.named(format)
+        return cls(placed(obj, device, dtype, cls._wants(**parameters)), **given, **parameters)
+    csr = placed(obj, device, dtype, wanted_of)
+    stats, csr = looked_at(csr, exact=False)
+    plan = choose(stats, devices.of(csr.data).kind, columns)
     cls = formats.named(plan.format)
     return _explained(cls(csr, **given, **plan.keywords, **cls._for_columns(csr, columns)), plan.reason)
 
@@ -173,15 +175,15 @@ def _of_blocks(obj: Any, format: str, device: Any, parameters: dict[str, Any]) -
 
 
 @shown("reading the matrix's entries")
-def placed(obj: Any, device: Any = None, dtype: Any = None, windows: coercion.Windows | None = None) -> CSR:
+def placed(obj: Any, device: Any = None, dtype: Any = None, wants: coercion.Wants | None = None) -> CSR:
     """Any matrix that :func:`asarray` takes, as canonical CSR on a device.
 
-    That is the named device, else the GPU that `obj` lives on, else the current GPU, else the CPU. `windows` is what
-    its statistics will look at.
+    That is the named device, else the GPU that `obj` lives on, else the current GPU, else the CPU. `wants` is what
+    the caller will want to know of it.
     """
     target = None if device is None else devices.parse(device)
-    csr = coercion.from_arguments(obj, dtype=dtype, windows=windows)
+    csr = coercion.from_arguments(obj, dtype=dtype, wants=wants)
     if target is None:
         home = devices.of(csr.data)
         target = home if home.kind == "cuda" else devices.default()
-    return coercion.move(csr, target)
+    return coercion.looked_at(coercion.move(csr, target), wants)

@@ -8,6 +8,7 @@ were measured and are constants on the formats' pages: see ``docs/decisions/0005
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,7 +19,7 @@ from ..array.format import Sample
 from ..bbcsr import BLOCK_SIZES
 from ..core import devices
 from ..core.progress import shown
-from ..core.tables import CSR, WARP, WINDOW, Blocks
+from ..core.tables import CSR, WARP, WINDOW, Blocks, Wanted
 from ..formats import FORMATS, of_variant
 from ..input import coercion
 
@@ -76,7 +77,6 @@ class Plan(NamedTuple):
         return {} if self.block_size is None else {"block_size": self.block_size}
 
 
-@shown("looking at the matrix")
 def statistics(obj: Any, *, exact: bool = True) -> Statistics:
     """Statistics of any matrix that :func:`asarray` takes.
 
@@ -102,7 +102,12 @@ def statistics(obj: Any, *, exact: bool = True) -> Statistics:
     >>> stats.shape, stats.nnz, stats.row_max, stats.empty_rows
     ((2, 3), 2, 2, 1)
     """
-    csr = coercion.as_csr(obj)
+    return looked_at(coercion.as_csr(obj), exact)[0]
+
+
+@shown("looking at the matrix")
+def looked_at(csr: CSR, exact: bool) -> tuple[Statistics, CSR]:
+    """:func:`statistics` of `csr`, and `csr` with what a GPU has seen of it on the way that a conversion may want."""
     device = devices.of(csr.data)
     n_rows, _ = csr.shape
     with device.use():
@@ -112,7 +117,9 @@ def statistics(obj: Any, *, exact: bool = True) -> Statistics:
             lengths = device.xp.diff(csr.indptr)
             median, std = float(device.xp.median(lengths)), float(lengths.std())
         fill, tables = _model(windows, csr, padded, exact)
-    return Statistics(
+    if getattr(windows, "measured", None) is not None:
+        csr = csr._replace(seen=csr.seen._replace(measured=windows.measured))
+    found = Statistics(
         shape=csr.shape,
         nnz=csr.nnz,
         dtype=csr.data.dtype,
@@ -127,6 +134,7 @@ def statistics(obj: Any, *, exact: bool = True) -> Statistics:
         sampled=is_sampled,
         values=encoding.described(csr.data, device) if exact else "plain",
     )
+    return found, csr
 
 
 def statistics_of_blocks(blocks: Blocks, dtype: np.dtype) -> Statistics:
@@ -195,6 +203,7 @@ def _rounded(microseconds: float) -> str:
     return f"{microseconds:,.0f}" if microseconds >= 100 else f"{microseconds:.2g}"
 
 
+@lru_cache(256)
 def _label(name: str) -> str:
     cls, keywords = of_variant(name)
     return ", ".join([cls.format, *(f"{key.replace('_', ' ')} {value}" for key, value in keywords.items())])
@@ -216,6 +225,11 @@ def windows_of(shape: tuple[int, int], nnz: int) -> tuple[int, int, tuple[int, .
     n_windows = -(-shape[0] // WINDOW)
     n_counted = max(FEWEST_WINDOWS, min(MOST_WINDOWS, SAMPLE * n_windows // max(nnz, 1)))
     return n_windows, min(n_windows, n_counted), SIZES
+
+
+def wanted_of(shape: tuple[int, int], nnz: int) -> Wanted:
+    """What the choice looks at, and what a conversion to CVR, or to BBCSR with blocks of 1, would begin with."""
+    return Wanted(windows_of(shape, nnz), 1, filled=True)
 
 
 def _survey(csr: CSR, device: devices.Device, exact: bool) -> tuple[tuple[int, int, int, int], Any, bool]:

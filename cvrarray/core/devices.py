@@ -37,6 +37,11 @@ class Device(NamedTuple):
         current: AbstractContextManager[Any] = self.xp.cuda.Device(self.index)
         return current
 
+    def wait(self) -> None:
+        """Wait for what the current stream of a GPU was asked to do, so that any other may use it."""
+        if self.kind == "cuda":
+            self.xp.cuda.get_current_stream().synchronize()
+
 
 CPU = Device("cpu")
 _STAY = nullcontext()

@@ -40,14 +40,14 @@ def least(bins: Bins, processors: int = PROCESSORS) -> Wait:
     in_a_round = blocks_in_flight(bins.block_size, bins.itemsize)
     at_once = warps_at_once(bins.block_size, bins.itemsize) * processors
     mean, longest = bins.mean / in_a_round, max(bins.longest, bins.mean) / in_a_round
-    best = Wait(math.inf, 1)
-    for doublings, sharers in enumerate(SHARERS if 0 < bins.n_bins <= MOST_BINS else SHARERS[:1]):
-        waves = max(1, math.ceil(bins.n_bins * sharers / at_once))
-        a_wave = START + A_DOUBLING * doublings + max(LEAST, mean / sharers)
-        rounds = waves * a_wave + (longest - mean) / sharers
-        if rounds < best.rounds:
-            best = Wait(rounds, sharers)
-    return best
+    least_rounds, best, beyond, n_bins = math.inf, 1, longest - mean, bins.n_bins
+    for doublings, sharers in enumerate(SHARERS if 0 < n_bins <= MOST_BINS else SHARERS[:1]):
+        waves, in_turn = -(-n_bins * sharers // at_once) or 1, mean / sharers
+        a_wave = START + A_DOUBLING * doublings + (in_turn if in_turn > LEAST else LEAST)
+        rounds = waves * a_wave + beyond / sharers
+        if rounds < least_rounds:
+            least_rounds, best = rounds, sharers
+    return Wait(least_rounds, best)
 
 
 def blocks_in_flight(block_size: int, itemsize: int) -> int:

@@ -38,12 +38,42 @@ class Survey(NamedTuple):
 
     indptr: Array
     indices: Array
-    asked: tuple[int, int, tuple[int, ...]]  # windows of rows, how many of them count, block sizes
-    numbers: list[int]
+    asked: tuple[int, int, tuple[int, ...]] | None  # windows of rows, how many of them count, block sizes
+    numbers: list[int]  # of all rows: padded slots, empty rows, the shortest, the longest row; then what windows have
+    filled: Array | None = None  # int64: its last n_bins + 1 are the rows that are not empty before each bin of 32, and as many
+    # more as the first of these says
 
     def is_of(self, csr: CSR) -> bool:
         """Was it `csr` that was looked at?"""
         return self.indptr is csr.indptr and self.indices is csr.indices
+
+
+class Wanted(NamedTuple):
+    """What a conversion, or the choice of a format, will want to know of a CSR: a GPU looks at it with the check."""
+
+    windows: tuple[int, int, tuple[int, ...]] | None = None  # windows of rows, how many of them count, block sizes
+    block_size: int = 0  # bins of blocks of this size; 0: none
+    filled: bool = False  # how many rows are not empty
+
+
+NOTHING = Wanted()
+
+
+class Measured(NamedTuple):
+    """Where the bins of a BBCSR lie, on a GPU. It says nothing of another matrix than that with these two arrays."""
+
+    indptr: Array
+    indices: Array
+    block_size: int
+    sums: Array  # int64: bin_rowptr (n_bins + 1,), then the narrow columns before each bin with as many more as the first says
+    col_base: Array  # (n_bins,) I
+    n_values: int
+    n_narrow: int
+    has_holes: bool
+
+    def is_of(self, csr: CSR, block_size: int) -> bool:
+        """Are these bins of `csr`, in blocks of this size?"""
+        return self.block_size == block_size and self.indptr is csr.indptr and self.indices is csr.indices
 
 
 class Bins(NamedTuple):
@@ -66,12 +96,17 @@ class Seen(NamedTuple):
     sample: ValueSample | None = None
     survey: Survey | None = None
     bins: Bins | None = None
+    measured: Measured | None = None
+    with_holes: int = 0  # on a GPU: blocks of this size, if it is not 0, have holes
 
     def of(self, indices: Array) -> Seen:
         """The same of a CSR whose columns have been cast: these are `indices` now."""
         survey = self.survey and self.survey._replace(indices=indices)
         bins = self.bins and Bins(self.bins.indptr, indices, *(part.astype(indices.dtype) for part in self.bins[2:]))
-        return Seen(self.sample, survey, bins)
+        measured = self.measured
+        if measured is not None:
+            measured = measured._replace(indices=indices, col_base=measured.col_base.astype(indices.dtype))
+        return Seen(self.sample, survey, bins, measured, self.with_holes)
 
 
 class CSR(NamedTuple):

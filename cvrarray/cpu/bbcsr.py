@@ -280,12 +280,13 @@ def to_coo(tables: BBCSRTables) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     t = tables._replace(present=np.empty(0, np.uint8) if tables.present is None else tables.present)
     index = t.col_base.dtype
     entry_ptr = np.zeros(len(t.bin_rowptr), np.int64)
-    without_values = t._replace(data=t.present[:0])  # one compiled version for all dtypes
-    threads.run(_count_entries, t.bin_rowptr, without_values, entry_ptr)
+    counted = t._replace(data=NO_VALUES), entry_ptr  # one compiled version for all dtypes
+    threads.run(compiled(_count_entries, 0, 0, *counted), t.bin_rowptr, *counted)
     np.cumsum(entry_ptr, out=entry_ptr)
     nnz = entry_ptr[-1]  # t.nnz, but for tables that are a part of an array's
     row, col, val = np.empty(nnz, index), np.empty(nnz, index), np.empty(nnz, tables.data.dtype)
-    threads.run(_entries, t.bin_rowptr, t._replace(data=memory.bits(tables.data)), entry_ptr, row, col, memory.bits(val))
+    args = t._replace(data=memory.bits(tables.data)), entry_ptr, row, col, memory.bits(val)
+    threads.run(compiled(_entries, 0, 0, *args), t.bin_rowptr, *args)
     return row, col, val
 
 

@@ -93,7 +93,7 @@ def _first_wrong(indptr, indices, n_cols):
 
 
 def check(
-    indptr: np.ndarray, indices: np.ndarray, n_cols: int, data: np.ndarray | None = None, windows: Any = None
+    indptr: np.ndarray, indices: np.ndarray, n_cols: int, data: np.ndarray | None = None, wanted: Any = None
 ) -> tuple[int, int, int, int, bool, Seen]:
     """First and last of `indptr`; first row where it decreases, first position of an index out of range (-1: none);
     and whether the CSR is canonical. The positions mean something only where `indptr` runs from 0 to ``indices.size``.
@@ -125,7 +125,9 @@ def _compiled_look(indptr: np.dtype, index: np.dtype) -> Callable:
     return compiled(_look, 0, 0, np.empty(0, indptr), number, 0, np.empty(0, np.bool_), number, number, number)
 
 
-def extent(row: np.ndarray, col: np.ndarray, data: np.ndarray | None = None) -> tuple[list[int], None, None]:
+def extent(
+    row: np.ndarray, col: np.ndarray, val: Any = None, shape: Any = None, wanted: Any = None
+) -> tuple[list[int], None, None]:
     """The smallest and the largest row, and the smallest and the largest column, 0 among them. Nothing else is looked
     at here.
     """

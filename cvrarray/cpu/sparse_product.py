@@ -42,7 +42,7 @@ class Workspace(NamedTuple):
 
 def multiply(a: CSR, b: CSR) -> CSR:
     """Canonical CSR of ``a @ b``, of one dtype that is not bool; what is 0 in it is not stored, as in SciPy."""
-    a, b = (csr._replace(indptr=csr.indptr.astype(np.int64, copy=False)) for csr in (a, b))
+    a, b = (CSR(csr.indptr.astype(np.int64, copy=False), csr.indices, csr.data, csr.shape) for csr in (a, b))
     terms = np.zeros(a.shape[0] + 1, np.int64)
     threads.run(_count_terms, a.indptr, a.indptr, a.indices, b.indptr, terms)
     most = memory.offsets(np.minimum(terms[1:], b.shape[1]))  # entries before each row, if no sum is 0

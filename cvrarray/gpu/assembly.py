@@ -6,6 +6,7 @@ import cupy
 import numpy as np
 
 from ..core.tables import Sources
+from . import sorting
 from .compiler import Kernel, blocks
 from .transposed import strided
 
@@ -55,10 +56,7 @@ def sort(row: cupy.ndarray, col: cupy.ndarray, shape: tuple[int, int]) -> tuple[
     """
     if not row.size:
         return cupy.empty(0, np.int64), cupy.zeros(1, np.int64)
-    if shape[0] * shape[1] < 2**63:  # one key a place: CuPy sorts integers by radix, but lexsort's pairs by comparison
-        order = cupy.argsort(row.astype(np.int64) * shape[1] + col)  # stable
-    else:
-        order = cupy.lexsort(cupy.stack([col.astype(np.int64), row.astype(np.int64)]))  # stable, by row, then column
+    order = sorting.order_of(row, col, shape, sorting.by_place(row, col, shape))
     row, col = row[order], col[order]
     starts = cupy.flatnonzero(cupy.concatenate([cupy.ones(1, bool), (row[1:] != row[:-1]) | (col[1:] != col[:-1])]))
     return order, cupy.concatenate([starts, cupy.array([row.size])])

@@ -11,9 +11,9 @@ import cupy
 import numpy as np
 
 from ..core import sharing
-from ..core.tables import CSR, WARP, BBCSRTables, mask_dtype
+from ..core.tables import CSR, WARP, BBCSRTables, Measured, Wanted, mask_dtype
 from . import bbcsr_rows, distinct, prefix, shared_memory, transposed
-from .assembly import WORDS, as_words
+from .assembly import WORDS
 from .autotune import autotuned
 from .compiler import (
     MATRIX_LANES,
@@ -21,6 +21,8 @@ from .compiler import (
     PLAIN,
     STORED,
     Kernel,
+    PerStream,
+    Scratch,
     Struct,
     aside,
     blocks,
@@ -33,9 +35,10 @@ from .compiler import (
     update,
     vector_width,
 )
+from .look import Look, host
 
 BLOCK = 128  # threads, at least: four warps
-THREADS_OF_RUNS = 256  # that share a bin in ``bbcsr_values_runs``
+THREADS_OF_RUNS = 256  # that share a bin of long rows
 #: Rows with more than LONG entries are long. Their columns may be far apart (:func:`is_far`).
 LONG, FEW_WARPS = 40, 32
 #: Where all warps read the same parts of x (:func:`reads_alike`), in rows of more than ALIKE_FROM entries: each warp that
@@ -48,11 +51,15 @@ SAMPLED, MOST_PADDING = (16, 8), 0.25  #: bins, and steps of each, that are look
 #: ``A @ X``: of blocks of up to MOST_ROWS_A_GROUP rows a group of lanes holds all sums, if at least MANY_LANES share
 #: them. Fewer lanes would read values of too many rows at a time.
 MOST_ROWS_A_GROUP, MANY_LANES = 8, 2
+#: Vectors of a row of X from which each of them has two, where a block has up to 4 rows and where it has more, and four.
+TWO_VECTORS, FOUR_VECTORS = (8, 32), 64
 #: Row by row, the most lanes that share a row of X. Twice as many would do as well with half the vectors each, but for the
 #: instructions that pass on a nonzero.
 MOST_LANES = 8
 #: Warps that row by row there should be at least before one more lane than one, and than two, share a row.
 ENOUGH_TILES = 1800, 2400
+#: Bins up to which of larger blocks two lanes share a row of X that is one vector.
+FEW_BINS = 2000
 #: Single columns: bins from which a warp takes a whole one, where a row of X has at most FEW_VECTORS vectors: with rows of
 #: at most SHORT entries, longer ones, and much padding.
 MANY_BINS, FEW_VECTORS, SHORT, MUCH_PADDING = 12_000, (16, 8, 4), 16, 1.25
@@ -60,8 +67,13 @@ MANY_BINS, FEW_VECTORS, SHORT, MUCH_PADDING = 12_000, (16, 8, 4), 16, 1.25
 ENOUGH_THREADS = 760
 #: The most of them, with two vectors each; rows from which fewer lanes have four.
 MOST_LANES_A_ROW, MANY_ROWS = 16, 40_000
-#: Rows of more steps than LEAST_LONG, and than LONG_FACTOR times the mean, have thread blocks of their own.
-LEAST_LONG, LONG_FACTOR = 64, 2
+#: Rows of more steps than LEAST_LONG, in single columns and in blocks, and than LONG_FACTOR times the mean, or than
+#: ALWAYS_LONG and the share that all threads would have, have thread blocks of their own: one for each piece in which a
+#: thread block loads rows of X about PIECE_ROUNDS times, or as many times longer ones as keep the pieces of a row fewer
+#: than their steps.
+LEAST_LONG, LONG_FACTOR, ALWAYS_LONG, PIECE_ROUNDS = (64, 24), 2, (1024, 96), 8
+#: Single columns: a row that has this many times the steps that a warp takes on average is too long for turns.
+LATE = 2
 
 
 def unroll(block_size: int, itemsize: int, is_far: bool) -> tuple[int, int]:
@@ -96,16 +108,10 @@ def tiles_in_a_block(value: np.dtype, index: np.dtype) -> int:
 SIZES = (1, 2, 3, 6, 7, 32)  # of blocks, that are compiled without a GPU
 #: Index dtype, block size, whether there are holes.
 SHAPES = (("int32", 1, False), ("int32", 3, False), ("int32", 6, True), ("int64", 7, True))
-COUNTED = [(*dtypes, size) for dtypes in (("int32", "int32"), ("int64", "int64")) for size in SIZES]
+COUNTED = [(*dtypes, size) for dtypes in (("int32", "int32"), ("int64", "int64")) for size in SIZES if size > 1]
 
-BLOCKS_COUNTED = [case for case in COUNTED if case[-1] > 1]
-
-COUNT_FULL = Kernel("bbcsr_convert", "bbcsr_count_full", BLOCKS_COUNTED)
-COUNT_HOLES = Kernel("bbcsr_convert", "bbcsr_count_holes", BLOCKS_COUNTED)
+COUNT_HOLES = Kernel("bbcsr_convert", "bbcsr_count_holes", COUNTED)
 BINS = Kernel("bbcsr_convert", "bbcsr_bins", [("int32",), ("int64",)])
-BINS_OF_ROWS = Kernel(
-    "bbcsr_convert", "bbcsr_bins_of_rows", [(pointer, index) for pointer in ("int32", "int64") for index in ("int32", "int64")]
-)
 FILL = Kernel(
     "bbcsr_convert",
     "bbcsr_fill",
@@ -117,7 +123,13 @@ FILL = Kernel(
     ],
     lambda pointer, index, value: (pointer, index, value, tiles_in_a_block(value, index)),
 )
-COLUMNS = Kernel("bbcsr_convert", "bbcsr_columns", BLOCKS_COUNTED)
+COLUMNS = Kernel("bbcsr_convert", "bbcsr_columns", COUNTED)
+FILL_RUNS = Kernel(
+    "bbcsr_convert",
+    "bbcsr_fill_runs",
+    [("int32", "int32", word, 3) for word in WORDS.values()] + [("int64", "int64", "uint64", 6)],
+    lambda pointer, index, word, size: (pointer, index, word, size, THREADS_OF_RUNS, numbers_of_runs(word)),
+)
 FILL_HOLES = Kernel(
     "bbcsr_convert",
     "bbcsr_fill_holes",
@@ -164,32 +176,35 @@ MATMAT = Kernel(
     "bbcsr_matmat",
     "bbcsr_matmat",
     [
-        (value, product, *shape, *layout, offset, False)
+        (value, product, *shape, *layout, offset, False, is_cut)
         for value, product in STORED
-        for shape, layout, offset in zip(
+        for shape, layout, offset, is_cut in zip(
             SHAPES,
             ((1, 1, 1), (8, vector_width(product), 2), (4, 1, 1), (8, vector_width(product), 1)),
             ("uint32", "uint32", "uint32", "uint64"),
+            (True, False, False, True),
             strict=True,
         )
     ]
-    + [(*dtypes, "int32", 1, False, 8, vector_width(dtypes[1]), 1, "uint32", True) for dtypes in transposed.ROUNDED],
-    lambda value, product, index, size, holes, lanes, width, vectors, offset, dots: (
+    + [(*dtypes, "int32", 1, False, 8, vector_width(dtypes[1]), 1, "uint32", True, True) for dtypes in transposed.ROUNDED],
+    lambda value, product, index, size, holes, lanes, width, vectors, offset, dots, is_cut: (
         value, product, index, mask_dtype(size), size, holes, lanes, width, vectors, matrix_unroll(size, lanes * vectors),
-        offset, dots,
+        offset, dots, is_cut,
     ),
 )  # fmt: skip
 MATMAT_BLOCKS = Kernel(
     "bbcsr_matmat",
     "bbcsr_matmat_blocks",
     [
-        (value, product, *shape, lanes, vector_width(product) if lanes < MATRIX_LANES else 1, sharers, False)
+        (value, product, *shape, lanes, vector_width(product) if lanes < MATRIX_LANES else 1, vectors, sharers, False, is_cut)
         for value, product in STORED
-        for shape, lanes, sharers in zip(SHAPES[1:], (2, 8, 16), (8, 2, 1), strict=True)
+        for shape, lanes, vectors, sharers, is_cut in zip(
+            SHAPES[1:], (8, 2, 16), (2, 1, 4), (2, 8, 1), (True, False, True), strict=True
+        )
     ]
-    + [(*dtypes, "int32", 3, False, 8, vector_width(dtypes[1]), 2, True) for dtypes in transposed.ROUNDED],
-    lambda value, product, index, size, holes, lanes, width, sharers, dots: (
-        value, product, index, mask_dtype(size), size, holes, lanes, width, sharers, dots,
+    + [(*dtypes, "int32", 3, False, 8, vector_width(dtypes[1]), 1, 2, True, True) for dtypes in transposed.ROUNDED],
+    lambda value, product, index, size, holes, lanes, width, vectors, sharers, dots, is_cut: (
+        value, product, index, mask_dtype(size), size, holes, lanes, width, vectors, sharers, dots, is_cut,
     ),
 )  # fmt: skip
 MATMAT_ROWS = Kernel(
@@ -199,14 +214,14 @@ MATMAT_ROWS = Kernel(
         (value, product, *how)
         for value, product in STORED
         for how in (
-            ("int32", 1, vector_width(product), 1, 8, 4, "uint32"),
-            ("int32", 4, 1, 1, 4, 8, "uint32"),
-            ("int64", 8, vector_width(product), 4, 1, 8, "uint64"),
-            ("int32", 16, vector_width(product), 2, 2, 8, "uint32"),
+            ("int32", 1, vector_width(product), 1, 8, 4, False, "uint32"),
+            ("int32", 4, 1, 1, 4, 8, True, "uint32"),
+            ("int64", 8, vector_width(product), 4, 1, 8, True, "uint64"),
+            ("int32", 16, vector_width(product), 2, 2, 8, False, "uint32"),
         )
     ],
-    lambda value, product, index, lanes, width, vectors, sharers, loads, offset: (
-        value, product, index, mask_dtype(1), lanes, width, vectors, sharers, loads, offset,
+    lambda value, product, index, lanes, width, vectors, sharers, loads, is_cut, offset: (
+        value, product, index, mask_dtype(1), lanes, width, vectors, sharers, loads, is_cut, offset,
     ),
 )  # fmt: skip
 TRANSPOSED = Kernel(
@@ -238,11 +253,12 @@ TRANSPOSED_FINISH = Kernel(
 
 
 def convert(csr: CSR, block_size: int) -> BBCSRTables:
-    """Canonical CSR on the current device as BBCSR tables there."""
+    """Canonical CSR on the current device as BBCSR tables there, which the current stream fills."""
     n_rows, n_bins = csr.shape[0], -(-csr.shape[0] // WARP)
     pointer, index, value = csr.indptr.dtype, csr.indices.dtype, csr.data.dtype
-    bin_rowptr, narrow_ptr, col_base, n_values, n_narrow, has_holes = _measure(csr, block_size)
-    n_columns, bits = n_values // block_size, mask_dtype(block_size)
+    *_, sums, col_base, n_values, n_narrow, has_holes = _measured(csr, block_size)
+    bin_rowptr, narrow_ptr = sums[: n_bins + 1], sums.data.ptr + 8 * (n_bins + 1)
+    n_columns = n_values // block_size
     tables = BBCSRTables(
         shape=csr.shape,
         nnz=csr.nnz,
@@ -253,67 +269,80 @@ def convert(csr: CSR, block_size: int) -> BBCSRTables:
         col_ptr=cupy.empty(n_bins, np.int64),
         col_narrow=cupy.empty(n_narrow, np.uint16),
         col_wide=cupy.empty(n_columns - n_narrow, index),
-        present=cupy.empty(n_columns, bits) if has_holes else None,
+        present=cupy.empty(n_columns, mask_dtype(block_size)) if has_holes else None,
     )
-    sizes = np.int64(n_rows), np.int64(n_bins)
-    offsets, columns = (bin_rowptr, narrow_ptr, col_base, tables.col_ptr), (tables.col_narrow, tables.col_wide)
-    inputs = (csr.indptr, csr.indices, csr.data, *sizes, *offsets, tables.data, *columns)
-    if n_bins and has_holes:
-        FILL_HOLES(pointer, index, value, block_size)(
-            blocks(-(-n_bins * WARP // block_size) * group(block_size), BLOCK), (BLOCK,), (*inputs, tables.present)
-        )
-    elif n_bins and block_size > 1:
-        _fill_values(tables, csr.indptr, csr.data, tables.data)
-        COLUMNS(pointer, index, block_size)(
-            blocks(n_bins * WARP, BLOCK), (BLOCK,), (csr.indptr, csr.indices, *sizes, *offsets, *columns)
-        )
-    elif n_bins:
-        warps = tiles_in_a_block(value, index)
-        FILL(pointer, index, value)(blocks(n_bins * WARP, warps * WARP), (warps * WARP,), inputs)
-    synchronize()
+    if not n_bins:
+        return tables
+    if block_size > 1 and not has_holes:
+        _fill_blocks(csr, tables, narrow_ptr)
+    else:
+        inputs = (
+            csr.indptr, csr.indices, csr.data, np.int64(n_rows), np.int64(n_bins), bin_rowptr, np.uint64(narrow_ptr), col_base,
+            tables.col_ptr, tables.data, tables.col_narrow, tables.col_wide,
+        )  # fmt: skip
+        if has_holes:
+            FILL_HOLES(pointer, index, value, block_size)(
+                blocks(-(-n_bins * WARP // block_size) * group(block_size), BLOCK), (BLOCK,), (*inputs, tables.present)
+            )
+        else:
+            warps = tiles_in_a_block(value, index)
+            FILL(pointer, index, value)(blocks(n_bins * WARP, warps * WARP), (warps * WARP,), inputs)
     return tables
 
 
-def _measure(csr: CSR, block_size: int) -> tuple[cupy.ndarray, cupy.ndarray, cupy.ndarray, int, int, bool]:
-    """Where bins begin, in values and in narrow columns; their col_base; values and narrow columns in all; is there a
-    hole?
-
-    The fast count, for matrices without holes, runs first. Where it finds a hole, its counts are wrong and the general
-    count runs.
-    """
-    n_bins = -(-csr.shape[0] // WARP)
-    col_base = cupy.empty(n_bins, csr.indices.dtype)
-    for may_have_holes in (False, True):
-        # values by bin, and columns of narrow bins, each with a 0 in front, so that one cumulative sum gives the offsets
-        # of both; in all; and whether there is a hole
-        counters = prefix.counters(2 * (n_bins + 1), 3)
-        if n_bins:
-            sizes = counters.counts[1:], counters.counts[n_bins + 2 :]
-            _count_bins(csr, block_size, may_have_holes, (np.int64(n_bins), *sizes, col_base, counters.totals))
-        sums = prefix.sums(counters)
-        n_values, n_narrow, hole = counters.totals.get().tolist()
-        if not hole:
-            break
-    return sums[: n_bins + 1], sums[n_bins + 1 :], col_base, n_values, n_narrow, may_have_holes
+def _fill_blocks(csr: CSR, t: BBCSRTables, narrow_ptr: int) -> None:
+    """Columns and values of blocks of 2 or more without holes."""
+    n_rows, n_bins, how = np.int64(csr.shape[0]), t.col_base.size, (csr.indptr.dtype, csr.indices.dtype)
+    columns = struct(t.bin_rowptr, narrow_ptr, t.col_base, t.col_ptr, t.col_narrow, t.col_wide)
+    if has_long_rows(t.data, n_bins):
+        FILL_RUNS(*how, WORDS[t.data.itemsize], t.block_size)(
+            (n_bins,), (THREADS_OF_RUNS,), (csr.indptr, csr.indices, csr.data, n_rows, columns, t.data)
+        )
+    else:
+        _fill_values(t, csr.indptr, csr.data, t.data)
+        COLUMNS(*how, t.block_size)(
+            blocks(n_bins * WARP, BLOCK), (BLOCK,), (csr.indptr, csr.indices, n_rows, np.int64(n_bins), columns)
+        )
 
 
-def _count_bins(csr: CSR, block_size: int, may_have_holes: bool, bins: tuple[Any, ...]) -> None:
-    """Count what `bins` takes: their number, their values, their columns where narrow, their col_base, and totals."""
-    index, (n_rows, _), (n_bins, *_, totals) = csr.indices.dtype, csr.shape, bins
-    grid = blocks(int(n_bins) * WARP, 1024)
-    if block_size == 1:
-        BINS_OF_ROWS(csr.indptr.dtype, index)(grid, (1024,), (csr.indptr, csr.indices, np.int64(n_rows), *bins))
-        return
-    n_block_rows = -(-n_rows // block_size)
+def _measured(csr: CSR, block_size: int) -> Measured:
+    """The bins, which the check of the CSR may have seen: of blocks without holes. Those of others are counted here."""
+    seen, n_bins = csr.seen, -(-csr.shape[0] // WARP)
+    if not n_bins:
+        nothing = cupy.zeros(1, np.int64)
+        return Measured(csr.indptr, csr.indices, block_size, nothing, cupy.empty(0, csr.indices.dtype), 0, 0, False)
+    if seen.measured is not None and seen.measured.is_of(csr, block_size):
+        return seen.measured
+    if block_size == 1 or seen.with_holes != block_size:
+        wanted = Wanted(block_size=block_size)
+        measured = Look(csr.indptr, csr.indices, csr.shape[1], wanted, checks=False).found().measured
+        if measured is not None:
+            return measured
+    return _measured_with_holes(csr, block_size, n_bins)
+
+
+def _measured_with_holes(csr: CSR, block_size: int, n_bins: int) -> Measured:
+    """The bins of any blocks."""
+    index, n_rows = csr.indices.dtype, np.int64(csr.shape[0])
+    n_block_rows, n_sizes = -(-csr.shape[0] // block_size), 2 * (n_bins + 1)
+    n_states, (pointer, numbers) = prefix.n_states(n_sizes), host()
+    counts, col_base = cupy.empty(n_sizes + n_states, np.int64), cupy.empty(n_bins, index)
     n_blocks, columns = cupy.empty(n_block_rows, np.int32), cupy.empty(2 * n_block_rows, index)
     by_row = n_blocks, columns, columns[n_block_rows:]
-    count, threads = (COUNT_HOLES, group(block_size)) if may_have_holes else (COUNT_FULL, WARP)
-    count(csr.indptr.dtype, index, block_size)(
-        blocks(n_block_rows * threads, BLOCK),
+    COUNT_HOLES(csr.indptr.dtype, index, block_size)(
+        blocks(n_block_rows * group(block_size), BLOCK),
         (BLOCK,),
-        (csr.indptr, csr.indices, np.int64(n_rows), np.int64(n_block_rows), *by_row, totals[2:]),
+        (csr.indptr, csr.indices, n_rows, np.int64(n_block_rows), *by_row),
     )
-    BINS(index)(grid, (1024,), (*by_row, np.int64(n_rows), np.int32(block_size), *bins))
+    end = n_bins + 1
+    bins = struct(n_bins, counts, counts.data.ptr + 8 * end, col_base)
+    states = np.uint64(counts.data.ptr + 8 * n_sizes)
+    BINS(index)(blocks(n_bins * WARP, 1024), (1024,), (*by_row, n_rows, np.int32(block_size), bins, states, np.int32(n_states)))
+    sums = prefix.sums(counts, n_sizes, pointer, 2)
+    synchronize()
+    n_values, both = numbers[:2].tolist()
+    n_narrow = both - n_values
+    return Measured(csr.indptr, csr.indices, block_size, sums, col_base, n_values, n_narrow, True)
 
 
 def product(tables: BBCSRTables, dtype: np.dtype) -> Callable[[cupy.ndarray, cupy.ndarray, Any, Any], None]:
@@ -406,12 +435,25 @@ def numbers_pay(t: BBCSRTables) -> bool:
 
 
 class MatrixKernel(NamedTuple):
-    """A kernel of ``A @ X``, its grid, and its arguments before those that all have and after them."""
+    """A kernel of ``A @ X``, its grid, the pieces of long rows, and its arguments after those that all have."""
 
     function: cupy.cuda.Function
     grid: tuple[int, int, int]
-    first: tuple[Any, ...] = ()
+    pieces: Pieces
     last: tuple[Any, ...] = ()
+
+
+class LongBins(NamedTuple):
+    """Bins whose rows have thread blocks of their own in ``A @ X``."""
+
+    bins: np.ndarray  # (n,) int64
+    n_steps: np.ndarray  # (n,) of each
+    longest: int  # steps of another one, at most
+
+    @property
+    def most(self) -> int:
+        """Steps of the longest."""
+        return int(self.n_steps.max(initial=0))
 
 
 def product_matrix(tables: BBCSRTables, dtype: np.dtype) -> Callable[[cupy.ndarray, cupy.ndarray, Any, Any], None]:
@@ -419,19 +461,22 @@ def product_matrix(tables: BBCSRTables, dtype: np.dtype) -> Callable[[cupy.ndarr
     order.
     """
     bins = _struct(tables)
-    long_rows = cache(lambda: bins_of_long_rows(tables))
+    long_bins, of_vector = cache(lambda: bins_of_long_rows(tables)), cache(lambda: product(tables, dtype))
 
     @cache
     def prepared(k, width):
-        if takes_lanes(tables, k, width):
-            return _kernel_of_lanes(tables, dtype, k, width, *long_rows())
-        return _matrix_kernel(tables, dtype, k, width, NULL)
+        if takes_lanes(tables, k, width, long_bins()):
+            return _kernel_of_lanes(tables, dtype, k, width, long_bins())
+        return _matrix_kernel(tables, dtype, k, width, NULL, long_bins())
 
     def run(x, y, alpha, beta):
         k = x.shape[1]
-        if k:
-            multiply, grid, first, last = prepared(k, matrix_width(k, x, y))
-            multiply(grid, (BLOCK,), (bins, *first, np.int64(k), x, y, alpha, beta, update(alpha, beta), *last))
+        if k == 1:
+            of_vector()(x, y, alpha, beta)
+        elif k:
+            multiply, grid, pieces, last = prepared(k, matrix_width(k, x, y))
+            arguments = bins, pieces.struct(), np.int64(k), x, y, alpha, beta, update(alpha, beta), *last
+            multiply(grid, (BLOCK,), arguments, pieces.shared_bytes)
 
     return run
 
@@ -441,47 +486,106 @@ def product_matrix_with_dots(tables: BBCSRTables, x: cupy.ndarray, y: cupy.ndarr
     real parts in double precision; X and Y (n, k) are of a dtype that is rounded. The sums are the second result.
     """
     dtype, k = y.dtype, x.shape[1]
-    multiply, grid, _, _ = _matrix_kernel(tables, dtype, k, matrix_width(k, x, y), None)
+    multiply, grid, pieces, _ = _matrix_kernel(tables, dtype, k, matrix_width(k, x, y), None, bins_of_long_rows(tables))
     dots = cupy.zeros((grid[0] * BLOCK // WARP, k))
-    arguments = _struct(tables), np.int64(k), x, y, dtype.type(1), dtype.type(0), PLAIN, dots
-    return lambda: multiply(grid, (BLOCK,), arguments), dots
+    arguments = _struct(tables), pieces.struct(), np.int64(k), x, y, dtype.type(1), dtype.type(0), PLAIN, dots
+    return lambda: multiply(grid, (BLOCK,), arguments, pieces.shared_bytes), dots
 
 
-def _matrix_kernel(t: BBCSRTables, dtype: np.dtype, k: int, width: int, dots: Any) -> MatrixKernel:
+def _matrix_kernel(t: BBCSRTables, dtype: np.dtype, k: int, width: int, dots: Any, long_bins: LongBins) -> MatrixKernel:
     """For `k` columns in vectors of `width`: where warps, or groups of lanes, have a block row or a bin.
 
     `dots` is what the kernel gets for them; None stands for an array that the caller has.
     """
     size, n_bins, has_dots = t.block_size, t.col_base.size, dots is None
-    lanes, width, _, tiles = matrix_tiles(k, width)
+    in_groups = 1 < size <= MOST_ROWS_A_GROUP
+    if in_groups and k == width > 1 and n_bins < FEW_BINS:
+        width //= 2  # a second lane, so that several groups can share a block row
+    lanes, _, vectors, tiles = matrix_tiles(k, width, vectors_of_a_lane(size, k // width))
     how = distinct.kind(t.data, t.distinct), dtype, t.col_wide.dtype, size, t.present is not None
-    if 1 < size <= MOST_ROWS_A_GROUP and lanes >= MANY_LANES:
-        n_threads = n_bins * block_rows_of_a_bin(size) * lanes
+    if in_groups and lanes >= MANY_LANES:
+        rows = block_rows_of_a_bin(size)
+        n_threads = n_bins * rows * lanes
         sharers = sharers_of_block_rows(n_threads * tiles, lanes, _mean_blocks(t))
-        function, n_threads = MATMAT_BLOCKS(*how, lanes, width, sharers, has_dots), n_threads * sharers
-    else:
-        n_vectors, n_threads = -(-k // width), n_bins * WARP
-        lanes, vectors = matrix_layout(n_bins, n_vectors)
-        function, tiles = (
-            MATMAT(*how, lanes, width, vectors, _offset(t, n_vectors), has_dots),
-            -(-n_vectors // (lanes * vectors)),
+        pieces = Pieces(long_bins, rows, lanes, tiles, (size, lanes * width * vectors), dtype)
+        # the compiler makes faster code of the kernel with pieces here, even where there are none: elast3 419 -> 359 us
+        is_cut = pieces.n > 0 or (dtype == np.float64 and vectors == 2 and size <= 4)
+        return MatrixKernel(
+            MATMAT_BLOCKS(*how, lanes, width, vectors, sharers, has_dots, is_cut),
+            matrix_grid(pieces.n * rows + blocks(n_threads * sharers, BLOCK)[0], tiles),
+            pieces,
+            (dots,),
         )
-    return MatrixKernel(function, matrix_grid(*blocks(n_threads, BLOCK), tiles), last=(dots,))
+    n_vectors = -(-k // width)
+    lanes, vectors = matrix_layout(n_bins, n_vectors)
+    tiles = -(-n_vectors // (lanes * vectors))
+    under_way = matrix_unroll(size, lanes * vectors)
+    pieces = Pieces(long_bins, 1, WARP / under_way, tiles, (lanes, WARP * width * vectors), dtype)
+    return MatrixKernel(
+        MATMAT(*how, lanes, width, vectors, _offset(t, n_vectors), has_dots, pieces.n > 0),
+        matrix_grid(pieces.n + blocks(n_bins * WARP, BLOCK)[0], tiles),
+        pieces,
+        (dots,),
+    )
 
 
-def _kernel_of_lanes(
-    t: BBCSRTables, dtype: np.dtype, k: int, width: int, long_bins: cupy.ndarray, longest: int
-) -> MatrixKernel:
+def _kernel_of_lanes(t: BBCSRTables, dtype: np.dtype, k: int, width: int, long_bins: LongBins) -> MatrixKernel:
     """For `k` columns in vectors of `width`: where lanes share rows of single columns."""
     n_vectors = -(-k // width)
     lanes, vectors, sharers, loads = rows_layout(t.shape[0], _mean_blocks(t), n_vectors)
+    tiles = -(-n_vectors // (lanes * vectors))
     how = distinct.kind(t.data, t.distinct), dtype, t.col_wide.dtype
     (n_blocks,) = blocks(t.col_base.size * WARP * lanes * sharers, BLOCK)
+    pieces = Pieces(long_bins, WARP, lanes * vectors / loads, tiles, (1, lanes * width * vectors), dtype)
     return MatrixKernel(
-        MATMAT_ROWS(*how, lanes, width, vectors, sharers, loads, _offset(t, n_vectors)),
-        matrix_grid(long_bins.size * WARP + n_blocks, -(-n_vectors // (lanes * vectors))),
-        first=(long_bins, np.int64(long_bins.size), np.int64(longest)),
+        MATMAT_ROWS(*how, lanes, width, vectors, sharers, loads, pieces.n > 0, _offset(t, n_vectors)),
+        matrix_grid(pieces.n * WARP + n_blocks, tiles),
+        pieces,
     )
+
+
+class Pieces:
+    """Long bins, cut in pieces: the structure of ``kernels/pieces.cuh``.
+
+    Parameters
+    ----------
+    long_bins
+        The bins.
+    rows : int
+        Rows, or block rows, of a bin: so many thread blocks a piece.
+    lanes : float
+        Threads for each step of a row that is under way.
+    tiles : int
+        Of columns.
+    sums : tuple of two int
+        What a thread block adds up, each of `dtype`: so many times, so many at a time.
+    """
+
+    def __init__(
+        self, long_bins: LongBins, rows: int, lanes: float, tiles: int, sums: tuple[int, int], dtype: np.dtype
+    ) -> None:
+        n_steps = max(1, math.isqrt(long_bins.most), int(PIECE_ROUNDS * BLOCK / lanes))
+        each = -(-long_bins.n_steps // n_steps)  # pieces of a bin
+        longest_first = np.argsort(-each, kind="stable")
+        each = each[longest_first]
+        first = np.cumsum(each) - each
+        tables = np.repeat(long_bins.bins[longest_first], each), np.arange(each.sum()) - np.repeat(first, each)
+        self.n, n_cut = int(each.sum()), int(each[each > 1].sum())
+        #: of shared memory that a thread block takes
+        self.shared_bytes = BLOCK // WARP * sums[1] * dtype.itemsize if self.n else 0
+        with aside():
+            arrays = [cupy.asarray(table, np.int64) if self.n else None for table in tables]
+        self._fields = *arrays, self.n, n_cut, n_steps, long_bins.longest
+        self._plain = None if n_cut else struct(*self._fields, None, None)
+        _, *in_tiles = matrix_grid(1, tiles)
+        self._shape, self._dtype, self._scratch = (math.prod(in_tiles), n_cut, rows, *sums), dtype, Scratch()
+        self._arrived = PerStream(lambda: cupy.zeros(self._shape[:3], np.uint32)).get
+
+    def struct(self) -> Struct:
+        """Of a kernel, for one launch."""
+        if self._plain is not None:
+            return self._plain
+        return struct(*self._fields, self._arrived(), self._scratch.empty(self._shape, self._dtype))
 
 
 def _offset(t: BBCSRTables, n_vectors: int) -> np.dtype:
@@ -489,13 +593,16 @@ def _offset(t: BBCSRTables, n_vectors: int) -> np.dtype:
     return np.dtype(np.uint32 if (t.shape[1] + t.block_size) * n_vectors < 1 << 32 else np.uint64)
 
 
-def takes_lanes(t: BBCSRTables, k: int, width: int) -> bool:
+def takes_lanes(t: BBCSRTables, k: int, width: int, long_bins: LongBins) -> bool:
     """Whether in ``A @ X`` lanes share rows. Otherwise a warp takes all rows of a bin, in turns.
 
-    Turns load tables with fewer instructions, and multiply padding too.
+    Turns load tables with fewer instructions, and multiply padding too; a warp that has a very long row is late.
     """
     if t.block_size > 1:
         return False
+    warps = FEW_WARPS // 2 * processors(cupy.cuda.runtime.getDevice())
+    if long_bins.most * warps * WARP > LATE * n_slots(t):
+        return True
     if n_slots(t) > MUCH_PADDING * t.nnz:
         most = FEW_VECTORS[2]
     else:
@@ -520,12 +627,28 @@ def rows_layout(n_rows: int, mean: int, n_vectors: int) -> tuple[int, int, int, 
     return lanes, vectors, sharers, 4 if lanes <= 2 else 8
 
 
-def bins_of_long_rows(t: BBCSRTables) -> tuple[cupy.ndarray, int]:
-    """Bins whose rows have a thread block each in ``A @ X`` with blocks of 1, and the most steps of the others."""
-    longest = max(LEAST_LONG, LONG_FACTOR * _mean_blocks(t))
+def vectors_of_a_lane(block_size: int, n_vectors: int) -> int:
+    """Vectors of a row of X, of `n_vectors`, that each lane of a group has in ``A @ X`` with blocks of 2 to 8, at most.
+
+    More of them pass on the values of a block fewer times, and take more registers.
+    """
+    most = 4 if block_size <= 6 else 2
+    return most if n_vectors >= FOUR_VECTORS else 2 if n_vectors >= TWO_VECTORS[block_size > 4] else 1
+
+
+def bins_of_long_rows(t: BBCSRTables) -> LongBins:
+    """Bins whose rows have thread blocks of their own in ``A @ X``."""
+    size = t.block_size
+    threads = FEW_WARPS // 2 * WARP * processors(cupy.cuda.runtime.getDevice())
+    n_steps = n_slots(t) // (WARP * size) * block_rows_of_a_bin(size)
+    share = n_steps * MATRIX_LANES // threads
+    even = max(LONG_FACTOR * _mean_blocks(t), share // 2 if size > 1 else 0)
+    longest = max(LEAST_LONG[size > 1], min(even, max(ALWAYS_LONG[size > 1], share)))
     with aside():
-        bins = cupy.flatnonzero(cupy.diff(t.bin_rowptr) > longest * WARP)
-    return bins, longest
+        slots = cupy.diff(t.bin_rowptr)
+        bins = cupy.flatnonzero(slots > longest * WARP * size)
+        found = bins.get(), slots[bins].get() // (WARP * size)
+    return LongBins(*found, longest)
 
 
 def sharers_of_block_rows(n_threads: int, lanes: int, n_blocks: int) -> int:
@@ -589,9 +712,8 @@ def fill(tables: BBCSRTables, starts: cupy.ndarray, data: cupy.ndarray, values: 
     if tables.present is None:
         _fill_values(tables, starts, data, values)
         return
-    t, data, values = tables, as_words(data), as_words(values)
-    sizes = np.int64(t.shape[0]), np.int64(t.col_base.size)
-    VALUES_HOLES(values.dtype, t.present.dtype)(
+    t, sizes = tables, (np.int64(tables.shape[0]), np.int64(tables.col_base.size))
+    VALUES_HOLES(WORDS[values.itemsize], t.present.dtype)(
         blocks(t.col_base.size * WARP, BLOCK),
         (BLOCK,),
         (t.bin_rowptr, starts, *sizes, np.int32(t.block_size), t.present, data, values),
@@ -600,14 +722,18 @@ def fill(tables: BBCSRTables, starts: cupy.ndarray, data: cupy.ndarray, values: 
 
 def _fill_values(tables: BBCSRTables, starts: cupy.ndarray, data: cupy.ndarray, values: cupy.ndarray) -> None:
     """:func:`fill` of a structure without holes; the row offsets may have 32 bits."""
-    t, data, values = tables, as_words(data), as_words(values)
-    n_bins, how = t.col_base.size, (starts.dtype, values.dtype)
-    if values.size > LONG * WARP * n_bins:
+    t, n_bins, how = tables, tables.col_base.size, (starts.dtype, WORDS[values.itemsize])
+    if has_long_rows(values, n_bins):
         VALUES_RUNS(*how)((n_bins,), (THREADS_OF_RUNS,), (t.bin_rowptr, starts, np.int64(t.shape[0]), data, values))
     else:
-        warps = warps_of_tiles(values.dtype)
+        warps = warps_of_tiles(how[1])
         sizes = np.int64(t.shape[0]), np.int64(n_bins)
         VALUES(*how)(blocks(n_bins * WARP, warps * WARP), (warps * WARP,), (t.bin_rowptr, starts, *sizes, data, values))
+
+
+def has_long_rows(values: cupy.ndarray, n_bins: int) -> bool:
+    """Whether runs of whole rows of a value table are long enough to be read as such."""
+    return bool(values.size > LONG * WARP * n_bins)
 
 
 def numbers_of_runs(word: np.dtype) -> int:

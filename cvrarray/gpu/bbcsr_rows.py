@@ -34,10 +34,11 @@ def to_csr(tables: BBCSRTables, first: int, last: int) -> CSR:
     t, index, mask = tables, tables.col_wide.dtype, mask_dtype(tables.block_size)
     n_bins, rows = t.col_base.size, (np.int64(first), np.int64(last))
     bins = struct(t.bin_rowptr, t.col_base, t.col_ptr, t.col_narrow, t.col_wide, t.present, n_bins, t.block_size)
-    grid, counters = blocks(n_bins * WARP, BLOCK), prefix.counters(last - first + 1, 0)
+    grid, n = blocks(n_bins * WARP, BLOCK), last - first + 1
+    counts = cupy.zeros(n + prefix.n_states(n), np.int64)
     if n_bins:
-        LENGTHS(index, mask)(grid, (BLOCK,), (bins, *rows, counters.counts[1:]))
-    indptr = prefix.sums(counters)
+        LENGTHS(index, mask)(grid, (BLOCK,), (bins, *rows, counts[1:]))
+    indptr = prefix.sums(counts, n)
     nnz = int(indptr[-1])
     indices, data = cupy.empty(nnz, index), cupy.empty(nnz, t.data.dtype)
     if nnz:

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
+from struct import Struct as Packing
 from typing import Any, NamedTuple
 
 import cupy
@@ -179,10 +180,25 @@ class Struct(np.ndarray):
 
 def struct(*fields: cupy.ndarray | int | None) -> Struct:
     """A structure of pointers and 64-bit integers; None is a null pointer."""
-    words = [0 if f is None else f if isinstance(f, int) else f.data.ptr for f in fields]
-    made = np.array(words, np.uint64).view(f"V{8 * len(words)}").view(Struct)
-    made.buffers = tuple(f for f in fields if isinstance(f, cupy.ndarray))
+    words, buffers = [], []
+    for f in fields:
+        if f is None:
+            words.append(0)
+        elif isinstance(f, int):
+            words.append(f)
+        else:
+            words.append(f.data.ptr)
+            buffers.append(f)
+    pack, dtype = _packing(len(words))
+    made = np.frombuffer(pack(*words), dtype).view(Struct)
+    made.buffers = tuple(buffers)
     return made
+
+
+@cache
+def _packing(n: int) -> tuple[Callable[..., bytes], np.dtype]:
+    """What makes bytes of `n` words, and their dtype as one."""
+    return Packing(f"={n}Q").pack, np.dtype(f"V{8 * n}")
 
 
 def update(alpha: np.generic, beta: np.generic) -> np.int32:

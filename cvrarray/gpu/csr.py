@@ -5,24 +5,19 @@ from __future__ import annotations
 import cupy
 import numpy as np
 
-from ..core.tables import CSR, WARP, Seen, Survey, ValueSample
-from . import distinct, statistics
-from .compiler import Kernel, blocks
+from ..core.tables import CSR, NOTHING, Seen, Wanted
+from . import distinct, sorting
+from .assembly import WORDS, as_words
+from .compiler import NULL, Kernel, blocks
+from .look import Look, Looked, more, read
 from .transposed import strided
 
 BLOCK = 256
-PART = 2048  # nonzeros that a warp checks
 #: As what cuSPARSE transposes values of so many bytes; it only moves them.
 MOVED = {4: np.dtype(np.float32), 8: np.dtype(np.float64), 16: np.dtype(np.complex128)}
 
-CHECK_ROWS = Kernel("csr", "csr_check_rows", [("int32",), ("int64",)])
-CHECK_COLUMNS = Kernel(
-    "csr",
-    "csr_check_columns",
-    [(pointer, index) for pointer in ("int32", "int64") for index in ("int32", "int64")],
-    lambda pointer, index: (pointer, index, PART),
-)
 EXTENT = Kernel("csr", "csr_extent", [(row, col) for row in ("int32", "int64") for col in ("int32", "int64")])
+TAKE = Kernel("csr_sort", "csr_take", [(word,) for word in WORDS.values()])
 SUM_RUNS = Kernel(
     "csr", "csr_sum_runs", [(value,) for value in ("bool", "int8", "uint64", "float16", "float32", "complex64", "complex128")]
 )
@@ -33,58 +28,69 @@ def check(
     indices: cupy.ndarray,
     n_cols: int,
     data: cupy.ndarray | None = None,
-    windows: tuple[int, int, tuple[int, ...]] | None = None,
+    wanted: Wanted = NOTHING,
 ) -> tuple[int, int, int, int, bool, Seen]:
     """First and last of `indptr`; first row where it decreases, first position of an index out of range (-1: none);
     whether the CSR is canonical; and what else was seen: a sample of the values `data`, where it pays to look for few,
-    and of `windows` what :func:`.statistics.survey` counts. It waits once.
+    and what is `wanted`. It waits once; a second time where blocks of 2 or more are wanted and have holes.
 
     The positions mean something only where `indptr` runs from 0 to ``indices.size``.
     """
-    n_rows, nnz = indptr.size - 1, indices.size
-    status = cupy.zeros(5 + (statistics.WORDS if windows else 0) + 1, np.int64)
-    CHECK_ROWS(indptr.dtype)(blocks(n_rows, BLOCK), (BLOCK,), (indptr, np.int64(n_rows), status))
-    if nnz:
-        warps = BLOCK // WARP
-        CHECK_COLUMNS(indptr.dtype, indices.dtype)(
-            blocks(-(-nnz // PART), warps),
-            (BLOCK,),
-            (indptr, indices, np.int64(n_rows), np.int64(n_cols), np.int64(nnz), status),
-            shared_mem=warps * PART // 8,
-        )
-    if windows:
-        statistics.begin(indptr, indices, windows, status[5:], status)
-    (first, last, bad_row, bad_position, unsorted, *numbers), sample = _with_sample(status, data)
-    largest = np.iinfo(np.int64).max
-    return (
-        first,
-        last,
-        largest - bad_row if bad_row else -1,
-        largest - bad_position if bad_position else -1,
-        not unsorted,
-        Seen(sample, Survey(indptr, indices, windows, numbers) if windows else None),
-    )
-
-
-def _with_sample(found: cupy.ndarray, data: cupy.ndarray | None) -> tuple[list[int], ValueSample | None]:
-    """`found` but for its last word, when the device is done; and a sample of `data`, which takes that word."""
     looks = data is not None and distinct.may_be_few(data)
-    if looks:
-        distinct.begin_sample(data, found[-1:])
-    words = found.get()
-    return words[:-1].tolist(), distinct.sample(data, words[-1:]) if looks else None
+    found = Look(indptr, indices, n_cols, wanted, data=data if looks else None).found()
+    seen = Seen(found.sample, found.survey, measured=found.measured)
+    if wanted.block_size > 1 and not found.is_canonical:  # as far as is known: columns have not been checked alone
+        found = Look(indptr, indices, n_cols, wanted._replace(block_size=0)).found()
+        seen = Seen(seen.sample, found.survey, with_holes=wanted.block_size)
+    return *found[:5], seen
+
+
+def looked_at(csr: CSR, wanted: Wanted) -> CSR:
+    """A canonical `csr` of which is seen what is `wanted`. It waits once, where that is not seen already."""
+    if csr.seen.survey is not None and csr.seen.survey.is_of(csr):
+        return csr
+    found = Look(csr.indptr, csr.indices, csr.shape[1], wanted, checks=False).found()
+    return csr._replace(seen=_seen(found._replace(sample=csr.seen.sample), wanted))
+
+
+def _seen(found: Looked, wanted: Wanted) -> Seen:
+    """Of a canonical CSR, what was found as it was `wanted`."""
+    holes = wanted.block_size if found.measured is None else 0
+    return Seen(found.sample, found.survey, measured=found.measured, with_holes=holes)
 
 
 def extent(
-    row: cupy.ndarray, col: cupy.ndarray, data: cupy.ndarray | None = None
-) -> tuple[list[int], bool | None, ValueSample | None]:
+    row: cupy.ndarray,
+    col: cupy.ndarray,
+    val: cupy.ndarray | None,
+    shape: tuple[int, int],
+    wanted: Wanted = NOTHING,
+) -> tuple[list[int], bool, CSR | None]:
     """The smallest and the largest row, and the smallest and the largest column, 0 among them; whether places ascend by
-    row, then column, and no two are the same; and a sample of `data` as in :func:`check`. It waits once.
+    row, then column, and no two are the same; and their CSR with the values `val`, if given, where they ascend and lie in
+    `shape`, of which is seen what is `wanted`. It waits once, or twice where many rows are empty.
     """
-    found = cupy.zeros(6, np.int64)
-    EXTENT(row.dtype, col.dtype)(strided(row.size), (BLOCK,), (row, col, np.int64(row.size), found))
-    (*numbers, unsorted), sample = _with_sample(found, data)
-    return numbers, not unsorted, sample
+    n_rows, n_cols = shape
+    indptr = None if val is None else cupy.empty(n_rows + 1, np.int64)
+    found = cupy.zeros(6, np.int64) if indptr is None else more()
+    EXTENT(row.dtype, col.dtype)(
+        strided(row.size),
+        (BLOCK,),
+        (row, col, np.int64(row.size), np.int64(n_rows), NULL if indptr is None else indptr, found),
+    )
+    if indptr is None:
+        *numbers, unsorted, _ = read(found).tolist()
+        return numbers, not unsorted, None
+    # the offsets mean nothing where places do not ascend, and do no harm then
+    looked = Look(indptr, col, n_cols, wanted, checks=False, data=val if distinct.may_be_few(val) else None).found()
+    *numbers, unsorted, is_sparse = looked.more[:6]
+    is_inside = numbers[0] >= 0 and numbers[1] < n_rows and numbers[2] >= 0 and numbers[3] < n_cols
+    if unsorted or not is_inside:
+        return numbers, not unsorted, None
+    if is_sparse:
+        indptr = cupy.searchsorted(row, cupy.arange(n_rows + 1, dtype=row.dtype))
+        return numbers, True, looked_at(CSR(indptr, col, val, shape), wanted)
+    return numbers, True, CSR(indptr, col, val, shape, _seen(looked, wanted))
 
 
 def canonical(
@@ -94,15 +100,20 @@ def canonical(
 
     `ascends` is what :func:`extent` says, where it was asked.
     """
-    n_rows, n_cols = shape
+    n_rows = shape[0]
     if not val.size:
         return CSR(cupy.zeros(n_rows + 1, np.int64), col, val, shape)
-    if extent(row, col)[1] if ascends is None else ascends:  # nothing is to be moved
-        return CSR(cupy.searchsorted(row, cupy.arange(n_rows + 1, dtype=row.dtype)), col, val, shape)
-    if n_rows * n_cols < 2**63:  # one key a place: CuPy sorts integers by radix, but lexsort's pairs by comparison
-        order = cupy.argsort(row.astype(np.int64) * n_cols + col)  # stable
-    else:
-        order = cupy.lexsort(cupy.stack([col, row]))  # stable, by row, then column
+    if ascends is None:
+        _, ascends, csr = extent(row, col, val, shape)
+        if csr is not None:  # nothing is to be moved
+            return csr
+    entries = sorting.by_place(row, col, shape)
+    if entries is not None and not entries.has_duplicates and col.dtype == np.int32:
+        indices, data = cupy.empty(val.size, col.dtype), cupy.empty(val.size, val.dtype)
+        words = as_words(val)
+        TAKE(words.dtype)(strided(val.size), (BLOCK,), (entries.keys, np.int64(val.size), words, indices, as_words(data)))
+        return CSR(entries.indptr, indices, data, shape)
+    order = sorting.order_of(row, col, shape, entries)
     row, col = row[order], col[order]
     starts = cupy.flatnonzero(cupy.concatenate([cupy.ones(1, bool), (row[1:] != row[:-1]) | (col[1:] != col[:-1])]))
     if starts.size == val.size:
@@ -129,8 +140,9 @@ def transpose(csr: CSR) -> CSR:
 
         indptr = csr.indptr.astype(np.int32, copy=False)
         found = csr_matrix((csr.data.view(dtype), csr.indices, indptr), shape=csr.shape).tocsc()
-        if check(found.indptr, found.indices, csr.shape[0])[-1]:  # cuSPARSE does not promise that columns ascend
-            return CSR(found.indptr, found.indices, found.data.view(csr.data.dtype), csr.shape[::-1])
+        *_, ascends, seen = check(found.indptr, found.indices, csr.shape[0])
+        if ascends:  # which cuSPARSE does not promise
+            return CSR(found.indptr, found.indices, found.data.view(csr.data.dtype), csr.shape[::-1], seen)
     return canonical(csr.indices, row_of_nonzero(csr.indptr, csr.indices), csr.data, csr.shape[::-1])
 
 

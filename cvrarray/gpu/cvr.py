@@ -10,10 +10,10 @@ from typing import Any
 import cupy
 import numpy as np
 
-from ..core.tables import CSR, WARP, CVRTables, Runs
-from . import distinct, long_rows, prefix, segments, shared_memory, statistics, transposed
+from ..core.tables import CSR, WARP, CVRTables, Runs, Wanted
+from . import distinct, long_rows, prefix, segments, shared_memory, transposed
 from .assembly import WORDS, as_words
-from .autotune import autotuned
+from .autotune import Run, autotuned
 from .compiler import (
     ACCUMULATE,
     MATRIX_LANES,
@@ -36,6 +36,8 @@ from .compiler import (
     update,
     vector_width,
 )
+from .look import Look, host
+from .rechunked import Rechunked
 
 BLOCK = 128  # threads: four chunks
 #: Steps that are loaded before the first is multiplied, by the size of the product's dtype. As many warps fit a
@@ -50,6 +52,9 @@ LONG = 40
 MATRIX_LINE = 128
 #: ``A @ X``: threads that a multiprocessor holds, and nonzeros from which a matrix is not small.
 MATRIX_THREADS, SMALL = 1024, 1_000_000
+#: ``A @ X``: an array with more chunks than k columns should have gets chunks for the last of these numbers of columns
+#: that X has; with fewer columns it keeps its own.
+COLUMNS = (16, 64)
 #: ``A @ X``: bytes of a row of X, at most. Kernels count them in 32 bits.
 MOST_ROW_BYTES = 2_000_000_000
 #: Steps a chunk should have: STEPS, fewer (to MIN_STEPS) where there would not be ENOUGH_CHUNKS to keep the device
@@ -64,9 +69,7 @@ WAVE, FEW_WAVES, LEAST_STEPS = (3880, 2910), 3, 12
 OFFSETS_AND_INDICES = [("int32", "int32"), ("int64", "int32"), ("int64", "int64")]
 INDICES = [("int32",), ("int64",)]
 
-FILLED_ROWS = Kernel("cvr_convert", "cvr_filled_rows", INDICES)
 SPLIT_ROWS = Kernel("cvr_convert", "cvr_split_rows", OFFSETS_AND_INDICES)
-CUTS = Kernel("cvr_convert", "cvr_cuts", INDICES)
 COUNT = Kernel("cvr_convert", "cvr_count", OFFSETS_AND_INDICES)
 FILL = Kernel(
     "cvr_convert",
@@ -74,7 +77,6 @@ FILL = Kernel(
     [(*offsets, value) for offsets in OFFSETS_AND_INDICES for value in ("bool", "float32", "complex128")]
     + [("int32", "int32", "float16")],
 )
-OFFSETS = Kernel("cvr_convert", "cvr_offsets", INDICES)
 SLOTS = Kernel("cvr_convert", "cvr_slots", INDICES)
 SPANS = Kernel("cvr_convert", "cvr_spans")
 VALUES = Kernel("cvr_values", "cvr_values", [(word,) for word in WORDS.values()])
@@ -164,58 +166,55 @@ def n_chunks_for_columns(csr: CSR, n_lanes: int, columns: int) -> int:
     A thread block has a chunk, and multiplies it by a tile of columns. What it does before the first step and after the
     last one counts. So chunks have about STEPS, and all blocks fill the device a whole number of times.
     """
-    dtype = csr.data.dtype
-    n_chunks = default_n_chunks(csr, n_lanes)
-    if columns == 1 or csr.nnz >= FEW_WAVES * n_lanes * STEPS * WAVE[dtype.itemsize > 4]:
+    return _limited(default_n_chunks(csr, n_lanes), csr.nnz, csr.data.dtype, n_lanes, columns)
+
+
+def _limited(n_chunks: int, nnz: int, dtype: np.dtype, n_lanes: int, columns: int) -> int:
+    """`n_chunks`, or fewer for products with so many columns."""
+    if columns == 1 or nnz >= FEW_WAVES * n_lanes * STEPS * WAVE[dtype.itemsize > 4]:
         return n_chunks
     width = math.gcd(columns, vector_width(dtype))
-    lanes, _, _, tiles = matrix_layout(columns, width, dtype, csr.nnz)
+    lanes, _, _, tiles = matrix_layout(columns, width, dtype, nnz)
     at_once = processors(cupy.cuda.runtime.getDevice()) * MATRIX_THREADS // (WARP * lanes)
-    waves = max(1, round(csr.nnz * tiles / (n_lanes * at_once * STEPS)))
+    waves = max(1, round(nnz * tiles / (n_lanes * at_once * STEPS)))
     return max(1, min(n_chunks, waves * at_once // tiles))
 
 
 def convert(csr: CSR, n_lanes: int, n_chunks: int, split: str) -> CVRTables:
-    """Canonical CSR on the current device as CVR tables there. `n_chunks` is at most ``csr.nnz``, and 0 without
-    nonzeros.
+    """Canonical CSR on the current device as CVR tables there, which the current stream fills. `n_chunks` is at most
+    ``csr.nnz``, and 0 without nonzeros.
     """
     index = csr.indices.dtype
     row_id, ptr, empty_row = _without_empty_rows(csr)
     n_rows = ptr.size - 1
     warps = blocks(n_chunks * WARP, BLOCK)
 
-    chunk_ptr = cupy.empty(n_chunks + 1, np.int64)
-    counters = prefix.counters(4 * (n_chunks + 1), 4)
     col_low, col_base, carry_row = (cupy.empty(n_chunks, index) for _ in range(3))
+    ends = [0] * 4
     if n_chunks:
-        CUTS(ptr.dtype)(
-            blocks(n_chunks + 1, BLOCK),
-            (BLOCK,),
-            (ptr, np.int64(n_rows), np.int64(csr.nnz), np.int64(n_chunks), np.int32(n_lanes), split == "rows", chunk_ptr),
-        )
+        n_sizes, chunk_ptr = 4 * (n_chunks + 1), cupy.empty(n_chunks + 1, np.int64)
+        n_states, (pointer, numbers) = prefix.n_states(n_sizes), host()
+        counts = cupy.empty(n_sizes + n_states, np.int64)
         COUNT(ptr.dtype, index)(
             warps,
             (BLOCK,),
-            (ptr, row_id, csr.indices, np.int64(n_rows), chunk_ptr, np.int64(n_chunks), np.int32(n_lanes),
-             counters.counts, col_low, col_base, carry_row, counters.totals),
+            (ptr, row_id, csr.indices, np.int64(n_rows), np.int64(csr.nnz), np.int64(n_chunks), np.int32(n_lanes),
+             split == "rows", chunk_ptr, counts, np.uint64(counts.data.ptr + 8 * n_sizes), np.int32(n_states), col_low,
+             col_base, carry_row),
         )  # fmt: skip
-    sums = prefix.sums(counters)
-    t = _empty_tables(csr, n_lanes, n_chunks, counters.totals.get().tolist(), (col_base, carry_row, empty_row))
-    OFFSETS(index)(
-        blocks(n_chunks + 1, BLOCK),
-        (BLOCK,),
-        (sums, col_base, carry_row, np.int64(n_chunks), np.int32(n_lanes), t.step_ptr, t.rec_ptr, t.col_ptr, t.cut_row,
-         t.cut_ptr),
-    )  # fmt: skip
+        sums = prefix.sums(counts, n_sizes, pointer, 4)
+        synchronize()
+        ends = numbers[:4].tolist()
+    totals = [end - before for end, before in zip(ends, [0, *ends], strict=False)]
+    t = _empty_tables(csr, n_lanes, n_chunks, totals, (col_base, carry_row, empty_row))
     if n_chunks:
+        offsets = struct(sums, col_base, carry_row, t.step_ptr, t.rec_ptr, t.col_ptr, t.cut_row, t.cut_ptr, n_chunks)
         FILL(ptr.dtype, index, csr.data.dtype)(
             warps,
             (BLOCK,),
-            (ptr, row_id, csr.indices, csr.data, np.int64(n_rows), chunk_ptr, np.int64(n_chunks), np.int32(n_lanes),
-             t.step_ptr, t.rec_ptr, t.col_ptr, col_low, col_base, t.val, t.col_narrow, t.col_wide, t.rec_mask, t.rec_wb,
-             t.tail),
+            (ptr, row_id, csr.indices, csr.data, np.int64(n_rows), chunk_ptr, np.int32(n_lanes), offsets, col_low, t.val,
+             t.col_narrow, t.col_wide, t.rec_mask, t.rec_wb, t.tail),
         )  # fmt: skip
-    synchronize()
     return t
 
 
@@ -223,18 +222,19 @@ def _empty_tables(csr: CSR, n_lanes: int, n_chunks: int, totals: list[int], know
     """Tables to be filled, with those that are `known`. `totals`: steps, records, slots of narrow chunks, cut rows."""
     index, (n_steps, n_records, n_narrow, n_cut) = csr.indices.dtype, totals
     col_base, carry_row, empty_row = known
+    empty = cupy.empty if n_chunks else cupy.zeros
     return CVRTables(
         shape=csr.shape,
         nnz=csr.nnz,
         n_lanes=n_lanes,
-        step_ptr=cupy.empty(n_chunks + 1, np.int64),
+        step_ptr=empty(n_chunks + 1, np.int64),
         val=cupy.empty(n_steps * n_lanes, csr.data.dtype),
         col_base=col_base,
         col_ptr=cupy.empty(n_chunks, np.int64),
         col_narrow=cupy.empty(n_narrow, np.uint16),
         col_wide=cupy.empty(n_steps * n_lanes - n_narrow, index),
         rec_mask=cupy.empty(n_steps, np.uint32),
-        rec_ptr=cupy.empty(n_chunks + 1, np.int64),
+        rec_ptr=empty(n_chunks + 1, np.int64),
         rec_wb=cupy.empty(n_records, index),
         tail=cupy.empty((n_chunks, n_lanes), index),
         carry_row=carry_row,
@@ -246,14 +246,10 @@ def _empty_tables(csr: CSR, n_lanes: int, n_chunks: int, totals: list[int], know
 
 def _without_empty_rows(csr: CSR) -> tuple[Any, cupy.ndarray, cupy.ndarray]:
     """The non-empty rows' numbers (null where that is all rows) and offsets, and the empty rows' numbers."""
-    index, n_rows, n_empty = csr.indices.dtype, csr.shape[0], statistics.empty_rows(csr)
-    if not n_rows or n_empty == 0:
-        return NULL, csr.indptr, cupy.empty(0, index)
-    counters = prefix.counters(n_rows, 1)
-    FILLED_ROWS(csr.indptr.dtype)(
-        blocks(n_rows, BLOCK), (BLOCK,), (csr.indptr, np.int64(n_rows), counters.counts, counters.totals)
-    )
-    n_filled = counters.totals.get().item() if n_empty is None else n_rows - n_empty
+    index, n_rows, seen = csr.indices.dtype, csr.shape[0], csr.seen.survey
+    if n_rows and (seen is None or not seen.is_of(csr) or (seen.filled is None and seen.numbers[1])):
+        seen = Look(csr.indptr, csr.indices, csr.shape[1], Wanted(filled=True), checks=False).found().survey
+    n_filled = n_rows - seen.numbers[1] if n_rows else 0
     if n_filled == n_rows:
         return NULL, csr.indptr, cupy.empty(0, index)
     ptr, row_id, empty_row = (
@@ -261,8 +257,9 @@ def _without_empty_rows(csr: CSR) -> tuple[Any, cupy.ndarray, cupy.ndarray]:
         cupy.empty(n_filled, index),
         cupy.empty(n_rows - n_filled, index),
     )
+    filled = np.uint64(seen.filled.data.ptr + 8 * (seen.filled.size - -(-n_rows // WARP) - 1))
     SPLIT_ROWS(csr.indptr.dtype, index)(
-        blocks(n_rows, BLOCK), (BLOCK,), (csr.indptr, prefix.sums(counters), np.int64(n_rows), ptr, row_id, empty_row)
+        blocks(n_rows, BLOCK), (BLOCK,), (csr.indptr, filled, np.int64(n_rows), ptr, row_id, empty_row)
     )
     return row_id, ptr, empty_row
 
@@ -323,11 +320,46 @@ def numbers_pay(t: CVRTables) -> bool:
     return t.col_wide.size <= t.col_narrow.size or t.nnz <= LONG * t.shape[0]
 
 
-def product_matrix(tables: CVRTables, dtype: np.dtype) -> Callable[[cupy.ndarray, cupy.ndarray, Any, Any], None]:
+def product_matrix(tables: CVRTables, dtype: np.dtype) -> Run:
     """``run(x, y, alpha, beta)``, which does ``Y = alpha * A @ X + beta * Y``; X (n_cols, k) and Y (n_rows, k) in C
     order.
     """
-    t, index = tables, tables.tail.dtype
+    t = tables
+    own, n_chunks = _product_in_own_chunks(t, dtype), t.carry_row.size
+    longer: list[Rechunked] = []
+
+    def wanted(columns):
+        return _limited(n_chunks, t.nnz, dtype, t.n_lanes, columns)
+
+    @cache
+    def in_chunks(number):
+        longer.append(Rechunked(t, number, partial(_places, t), convert))
+        return _product_in_own_chunks(longer[-1].tables, dtype)
+
+    @cache
+    def multiply(k):
+        columns = max((columns for columns in COLUMNS if columns <= k), default=None)
+        is_right = columns is None or n_chunks <= max(wanted(columns), wanted(k))
+        return own if is_right else in_chunks(wanted(columns))
+
+    def run(x, y, alpha, beta):
+        k = x.shape[1]
+        if k * dtype.itemsize > MOST_ROW_BYTES:
+            most = MOST_ROW_BYTES // dtype.itemsize
+            raise ValueError(f"X must have at most {most:,} columns of {dtype}; got {k:,}. Multiply parts of its columns")
+        multiply(k)(x, y, alpha, beta)
+
+    def renew():
+        for chunks in longer:
+            chunks.renew()
+
+    run.renew = renew
+    return run
+
+
+def _product_in_own_chunks(t: CVRTables, dtype: np.dtype) -> Run:
+    """The same by these tables."""
+    index = t.tail.dtype
     n_chunks, is_cut = t.carry_row.size, t.cut_row.size > 0
     chunks, scratch = _struct(t), Scratch()
     n_blocks = max(1, n_chunks, min(-(-t.empty_row.size // WARP), MOST_BLOCKS_FOR_EMPTY))
@@ -348,9 +380,6 @@ def product_matrix(tables: CVRTables, dtype: np.dtype) -> Callable[[cupy.ndarray
 
     def run(x, y, alpha, beta):
         k = x.shape[1]
-        if k * dtype.itemsize > MOST_ROW_BYTES:
-            most = MOST_ROW_BYTES // dtype.itemsize
-            raise ValueError(f"X must have at most {most:,} columns of {dtype}; got {k:,}. Multiply parts of its columns")
         tiles, grid, arrived = layout(k, matrix_width(k, x, y))
         cuts = struct(span, arrived(), scratch.empty((2 * n_chunks, k), dtype)) if is_cut else nothing
         found = multiply(tiles, int(update(alpha, beta)))

@@ -13,6 +13,7 @@ from ..core.distinct import MOST, NARROWER, arranged
 from ..core.tables import ValueSample
 from .assembly import WORDS, as_words
 from .compiler import Coded, Kernel
+from .look import read, sample_of
 from .transposed import strided
 
 #: Bytes of values from which fewer pay: below, tables are in the caches, and a call takes as long as its launch.
@@ -22,7 +23,7 @@ ROUNDS = 8  #: times that all values are numbered, at most, each time with those
 MISSED = 4096  #: values that one round may miss, before it ends
 BLOCK = 256
 
-SAMPLE = Kernel("distinct", "distinct_sample", [(word,) for word in WORDS.values()], lambda word: (word, SAMPLES[0]))
+SAMPLE = Kernel("distinct", "distinct_sample", [()], lambda: (SAMPLES[0], BLOCK))
 NUMBER = Kernel("distinct", "distinct_number", [(word,) for word in WORDS.values()], lambda word: (word, MISSED))
 NARROW = Kernel("distinct", "distinct_narrow")
 WIDEN = Kernel("distinct", "distinct_widen")
@@ -105,24 +106,17 @@ def narrower_pays(data: cupy.ndarray) -> bool:
 
 
 def begin_sample(data: cupy.ndarray, found: cupy.ndarray) -> None:
-    """Have the device look at SAMPLES[0] values, and write what :func:`sample` reads to 8 bytes of its memory, `found`."""
-    words = as_words(data)
-    SAMPLE(words.dtype)((1,), (SAMPLES[0],), (words, np.int64(data.size), data.dtype in NARROWER, found))
-
-
-def sample(data: cupy.ndarray, found: np.ndarray) -> ValueSample:
-    """What was found: how many of the values differ, and whether the narrower dtype would change bits of some, if there
-    is one.
+    """Have the device look at SAMPLES[0] values, and write what :func:`.look.sample_of` reads to 8 bytes of its memory,
+    `found`.
     """
-    n_different, changes = found.view(np.int32).tolist()
-    return ValueSample(data, n_different, bool(changes))
+    SAMPLE()((1,), (BLOCK,), (data, np.int64(data.size), np.int32(data.itemsize), data.dtype in NARROWER, found))
 
 
 def _sampled(data: cupy.ndarray) -> ValueSample:
     """The sample by itself. It waits for the device."""
     found = cupy.empty(1, np.int64)
     begin_sample(data, found)
-    return sample(data, found.get())
+    return sample_of(data, read(found))
 
 
 def numbered(data: cupy.ndarray, most: int = MOST) -> tuple[cupy.ndarray, cupy.ndarray | None]:

@@ -25,7 +25,7 @@ THREADS = 256
 #: Nonzeros of a thread, by the product's item size.
 UNROLL = {1: 4, 2: 4, 4: 4, 8: 4, 16: 2}
 LEAST_LENGTH = 192  # nonzeros of a row, on average
-MOST_PARTS = 6000  # thread blocks, each of which waits for a few loads: about six on a multiprocessor's each place
+MOST_PARTS = 6000  # of all rows: some six times as many thread blocks as an H200 holds at once
 
 MATVEC = Kernel(
     "long_rows",

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import cupy
 import numpy as np
 
@@ -14,23 +12,21 @@ THREADS, NUMBERS = 256, 8  # of a block, of a thread
 SUMS = Kernel("prefix", "prefix_sums", [()], lambda: (THREADS, NUMBERS))
 
 
-class Counters(NamedTuple):
-    """Numbers that a conversion counts, all 0 at first: they are cleared together."""
-
-    counts: cupy.ndarray  # (n,) int64, none negative, whose sums are wanted
-    totals: cupy.ndarray  # int64, which the host reads
-    state: cupy.ndarray  # of the kernel that adds the counts up
+def n_states(n: int) -> int:
+    """Words of memory, all 0, that :func:`sums` of `n` counts takes."""
+    return 1 + blocks(n, THREADS * NUMBERS)[0] if n else 0
 
 
-def counters(n: int, n_totals: int) -> Counters:
-    """`n` counts and `n_totals` totals."""
-    zeros = cupy.zeros(n + n_totals + 1 + blocks(n, THREADS * NUMBERS)[0], np.int64)
-    return Counters(zeros[:n], zeros[n : n + n_totals], zeros[n + n_totals :])
+def sums(counts: cupy.ndarray, n: int, host: int = 0, n_parts: int = 1) -> cupy.ndarray:
+    """``cupy.cumsum(counts[:n])``, of int64 of which none is negative. After them `counts` has :func:`n_states` zeros.
 
-
-def sums(counters: Counters) -> cupy.ndarray:
-    """``cupy.cumsum(counters.counts)``."""
-    counts, _, state = counters
-    found = cupy.empty(counts.size, np.int64)
-    SUMS()(blocks(counts.size, THREADS * NUMBERS), (THREADS,), (counts, np.int64(counts.size), state, found))
+    `host` is where memory of the host begins that gets the sum at the end of each of `n_parts` equal parts, or 0.
+    """
+    found = cupy.empty(n, np.int64)
+    states = np.uint64(counts.data.ptr + 8 * n)
+    SUMS()(
+        blocks(n, THREADS * NUMBERS),
+        (THREADS,),
+        (counts, np.int64(n), states, found, np.int64(n // n_parts), np.uint64(host)),
+    )
     return found

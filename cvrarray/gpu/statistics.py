@@ -10,16 +10,13 @@ from collections.abc import Sequence
 import cupy
 import numpy as np
 
-from ..core.tables import CSR, WARP, WINDOW
-from .compiler import NULL, Kernel, blocks
+from ..core.tables import CSR, WARP, WINDOW, Measured, Wanted
+from .compiler import Kernel, blocks
+from .look import Look, more, packed
 
 BLOCK = 256
-MOST_SIZES = 8  # that a kernel takes
-WORDS = 4 + 2 + MOST_SIZES  # of what :func:`begin` counts
 _POINTERS_AND_INDICES = [(pointer, index) for pointer in ("int32", "int64") for index in ("int32", "int64")]
 
-ROW_LENGTHS = Kernel("csr", "csr_row_lengths", [("int32",), ("int64",)])
-ROWS = Kernel("statistics", "statistics_rows", _POINTERS_AND_INDICES)
 BLOCKS = Kernel("statistics", "statistics_blocks", _POINTERS_AND_INDICES)
 BINS = Kernel("statistics", "statistics_bins")
 
@@ -31,32 +28,60 @@ class Windows:
     """
 
     is_part = False  # of the nonzeros of these rows
+    measured: Measured | None = None  # bins of blocks of the size that will probably be chosen, once it is known
 
     def __init__(self, csr: CSR, n_windows: int, n_counted: int, sizes: Sequence[int], counts: list[int]):
-        self.nnz, self.narrow, *of_sizes = counts
+        self.nnz, self.narrow, self._longest, *of_sizes = counts  # the longest rows of bins, summed
         self.single_rows = dict(zip(sizes, of_sizes, strict=False))
-        self._csr, self._which = csr, (np.int64(csr.shape[0]), np.int64(n_windows), np.int64(n_counted))
+        self._csr, self._which = csr, (csr.shape[0], n_windows, n_counted)
 
     def in_groups(self, sizes: Sequence[int]) -> dict[int, tuple[int, int]]:
         """The different blocks, and the most blocks of a row, summed over bins, for each of `sizes`. It waits for the
         device.
+
+        Where single rows are whole blocks of some of these sizes, the largest of them will probably be chosen. So its
+        bins are looked at in the same wait; and where no block of the matrix has a hole, single rows tell the numbers of
+        blocks of that size, and of sizes that divide it.
         """
+        csr, n_rows = self._csr, self._which[0]
+        whole = max((size for size in sizes if self.single_rows[size] * size == self.nnz), default=0)
+        told = [size for size in sizes if whole and whole % size == 0 and n_rows % size == 0]
+        others = [size for size in sizes if size not in told]
         if not sizes:
             return {}
-        csr, n_counted = self._csr, int(self._which[2])
+        if others:
+            self._count(others)
+        looked = Look(csr.indptr, csr.indices, csr.shape[1], Wanted(block_size=whole), checks=False).found()
+        found = dict(zip(others, _pairs(looked.more), strict=False))
+        self.measured = looked.measured
+        if looked.measured is None and told:
+            self._count(told)
+            looked = Look(csr.indptr, csr.indices, csr.shape[1], checks=False).found()
+            return found | dict(zip(told, _pairs(looked.more), strict=False))
+        return found | {size: (self.single_rows[size] // size, self._longest // size) for size in told}
+
+    def _count(self, sizes: Sequence[int]) -> None:
+        """Have the device count blocks of several rows; the next :class:`.Look` passes the numbers on."""
+        csr, (n_rows, n_windows, n_counted) = self._csr, self._which
         stride, n_bins = n_counted * (WINDOW // min(sizes)), n_counted * (WINDOW // WARP)
-        found, packed = cupy.zeros(2 * len(sizes), np.int64), _packed(sizes)
+        found, of_sizes = more(), np.uint64(packed(tuple(sizes)))
         n_blocks = cupy.empty(len(sizes) * stride, np.int32)
+        which = np.int64(n_rows), np.int64(n_windows), np.int64(n_counted)
         BLOCKS(csr.indptr.dtype, csr.indices.dtype)(
             (stride, len(sizes)),
             (BLOCK,),
-            (csr.indptr, csr.indices, *self._which, packed, np.int64(stride), n_blocks, found),
+            (csr.indptr, csr.indices, *which, of_sizes, np.int64(stride), n_blocks, found),
         )
         BINS()(
-            (*blocks(n_bins * WARP, BLOCK), len(sizes)), (BLOCK,), (n_blocks, np.int64(n_bins), packed, np.int64(stride), found)
+            (*blocks(n_bins * WARP, BLOCK), len(sizes)),
+            (BLOCK,),
+            (n_blocks, np.int64(n_bins), of_sizes, np.int64(stride), found),
         )
-        counts = found.get().tolist()
-        return dict(zip(sizes, zip(counts[::2], counts[1::2], strict=True), strict=True))
+
+
+def _pairs(numbers: list[int]) -> list[tuple[int, int]]:
+    """Each second number with the one after it."""
+    return list(zip(numbers[::2], numbers[1::2], strict=True))
 
 
 def survey(
@@ -68,46 +93,7 @@ def survey(
     nonzeros are wanted, all of these rows count: that takes no longer here.
     """
     asked, seen = (n_windows, n_counted, tuple(sizes)), csr.seen.survey
-    if seen is not None and seen.is_of(csr) and seen.asked == asked:
-        numbers = seen.numbers
-    else:
-        found = cupy.zeros(WORDS, np.int64)
-        begin(csr.indptr, csr.indices, asked, found)
-        numbers = found.get().tolist()
-    padded, empty, beyond_shortest, longest, *counts = numbers
-    lengths = padded, empty, np.iinfo(np.int64).max - beyond_shortest, longest
-    return lengths, Windows(csr, n_windows, n_counted, sizes, counts)
-
-
-def empty_rows(csr: CSR) -> int | None:
-    """How many rows are empty, where the check of the CSR has counted them."""
-    seen = csr.seen.survey
-    return seen.numbers[1] if seen is not None and seen.is_of(csr) else None
-
-
-def begin(
-    indptr: cupy.ndarray,
-    indices: cupy.ndarray,
-    windows: tuple[int, int, tuple[int, ...]],
-    found: cupy.ndarray,
-    status: cupy.ndarray | np.uint64 = NULL,
-) -> None:
-    """Have the device count what :func:`survey` gives, into the WORDS words `found`, which are 0.
-
-    `status` is that of a check that is under way: where it finds offsets that are wrong, nothing is counted by them.
-    """
-    n_rows, (n_windows, n_counted, sizes) = indptr.size - 1, windows
-    ROW_LENGTHS(indptr.dtype)(blocks(n_rows, BLOCK), (BLOCK,), (indptr, np.int64(n_rows), found))
-    ROWS(indptr.dtype, indices.dtype)(
-        (n_counted * (WINDOW // WARP),),
-        (WARP * WARP,),
-        (indptr, indices, np.int64(n_rows), np.int64(n_windows), np.int64(n_counted), np.int64(indices.size),
-         _packed(sizes), status, found[4:]),
-    )  # fmt: skip
-
-
-def _packed(sizes: Sequence[int]) -> np.uint64:
-    """Block sizes as the kernels take them: a byte each."""
-    assert len(sizes) <= MOST_SIZES
-    assert all(WINDOW % size == 0 for size in sizes)
-    return np.uint64(sum(size << 8 * k for k, size in enumerate(sizes)))
+    if seen is None or not seen.is_of(csr) or seen.asked != asked:
+        seen = Look(csr.indptr, csr.indices, csr.shape[1], Wanted(asked), checks=False).found().survey
+    *lengths, counts = *seen.numbers[:4], seen.numbers[4:]
+    return tuple(lengths), Windows(csr, n_windows, n_counted, sizes, counts)

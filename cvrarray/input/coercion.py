@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from ..core import devices
-from ..core.tables import CSR, Seen
+from ..core.tables import CSR, NOTHING, Wanted
 from . import limits, validation
 
 #: The most rows or columns.
@@ -33,11 +33,11 @@ _INT32, _INT64 = np.dtype(np.int32), np.dtype(np.int64)
 _STORABLE = "bool, an integer of up to 64 bits, float16, float32, float64, complex64 or complex128"
 
 
-#: Of a shape and a number of nonzeros: windows of rows, how many of them shall be counted, and block sizes.
-Windows = Callable[[tuple[int, int], int], tuple[int, int, tuple[int, ...]]]
+#: Of a shape and a number of nonzeros: what the caller will want to know of such a CSR.
+Wants = Callable[[tuple[int, int], int], Wanted]
 
 
-def as_csr(obj: Any, windows: Windows | None = None) -> CSR:
+def as_csr(obj: Any, wants: Wants | None = None) -> CSR:
     """The matrix `obj` as canonical CSR, on the device where it lives.
 
     Of a dense array what is not 0 is stored: -0.0 is 0, so its sign is lost. Sparse inputs keep stored zeros of either
@@ -47,8 +47,8 @@ def as_csr(obj: Any, windows: Windows | None = None) -> CSR:
     ----------
     obj : scipy.sparse matrix or array, cupyx.scipy.sparse matrix, sparse.COO/GCXS/DOK, array of ours, 2-D dense array
         or nested list.
-    windows : function, optional
-        What the statistics of the matrix will look at. A CSR on a GPU is looked at there while it is checked.
+    wants : function, optional
+        What the caller will want to know of it. A CSR on a GPU is looked at there while it is checked.
 
     Raises
     ------
@@ -74,7 +74,7 @@ def as_csr(obj: Any, windows: Windows | None = None) -> CSR:
         raise ValueError(f"a matrix must have 2 dimensions; got shape {tuple(obj.shape)}")
     home = package(obj)
     if home in _FROM_SPARSE:
-        return _from_sparse(obj, partial(_from_cupyx, windows=windows) if home == "cupyx" else _FROM_SPARSE[home])
+        return _from_sparse(obj, partial(_from_cupyx, wants=wants) if home == "cupyx" else _FROM_SPARSE[home])
     if home == "cupy":
         return _from_dense(obj)
     if isinstance(obj, np.ma.MaskedArray):
@@ -87,7 +87,7 @@ def as_csr(obj: Any, windows: Windows | None = None) -> CSR:
     )
 
 
-def from_arguments(obj: Any, shape: Any = None, dtype: Any = None, windows: Windows | None = None) -> CSR:
+def from_arguments(obj: Any, shape: Any = None, dtype: Any = None, wants: Wants | None = None) -> CSR:
     """:func:`as_csr` of what constructors take: also a shape, or the parts of a matrix as SciPy's constructors take
     them.
 
@@ -99,7 +99,7 @@ def from_arguments(obj: Any, shape: Any = None, dtype: Any = None, windows: Wind
         Default: the matrix's; of parts as large as they need.
     dtype : data type, optional
         To which values are cast. Default: theirs; without any float64.
-    windows
+    wants
         As for :func:`as_csr`.
 
     Raises
@@ -109,7 +109,7 @@ def from_arguments(obj: Any, shape: Any = None, dtype: Any = None, windows: Wind
     """
     csr = _from_tuple(obj, shape, dtype) if isinstance(obj, tuple) else None
     if csr is None:
-        csr = as_csr(obj, windows)
+        csr = as_csr(obj, wants)
         if shape is not None and check_shape(shape) != csr.shape:
             raise ValueError(f"shape must be the matrix's, {csr.shape}, or left out; got {shape!r}")
     if dtype is None or csr.data.dtype == check_dtype(dtype):
@@ -160,7 +160,7 @@ def package_of(cls: Any) -> str:
     return ""
 
 
-def from_parts(indptr: Any, indices: Any, data: Any, shape: tuple[int, int], windows: Windows | None = None) -> CSR:
+def from_parts(indptr: Any, indices: Any, data: Any, shape: tuple[int, int], wants: Wants | None = None) -> CSR:
     """Canonical CSR from the three arrays of any CSR: rows may be unsorted and hold duplicates, which are summed.
 
     Parameters
@@ -169,7 +169,7 @@ def from_parts(indptr: Any, indices: Any, data: Any, shape: tuple[int, int], win
     indices : (nnz,) integers in [0, n_cols)
     data : (nnz,) values
     shape : (n_rows, n_cols)
-    windows
+    wants
         As for :func:`as_csr`.
 
     Raises
@@ -185,18 +185,25 @@ def from_parts(indptr: Any, indices: Any, data: Any, shape: tuple[int, int], win
     with device.use():
         data = _as_values(data)
         indptr, indices = as_integers(indptr, "indptr"), as_integers(indices, "indices")
-        asked = windows(shape, data.size) if windows else None
-        canonical, seen = validation.check_compressed(indptr, indices, data.size, *shape, data=data, windows=asked)
-        if indices.dtype != index_dtype(shape):
-            indices = indices.astype(index_dtype(shape))
-            seen = seen.of(indices)
+        wanted = wants(shape, data.size) if wants else NOTHING
+        canonical, seen = validation.check_compressed(indptr, indices, data.size, *shape, data=data, wanted=wanted)
+        csr = _with_index_dtype(CSR(indptr, indices, data, shape, seen))
         if canonical:
-            return CSR(indptr, indices, data, shape, seen)
-        sorted_rows: CSR = device.backend("csr").canonical_rows(CSR(indptr, indices, data, shape))
+            return csr
+        sorted_rows: CSR = device.backend("csr").canonical_rows(csr)
         return sorted_rows
 
 
-def from_triplets(row: Any, col: Any, val: Any, shape: tuple[int, int]) -> CSR:
+def _with_index_dtype(csr: CSR) -> CSR:
+    """`csr` with columns of the dtype that its shape asks for."""
+    dtype = index_dtype(csr.shape)
+    if csr.indices.dtype == dtype:
+        return csr
+    indices = csr.indices.astype(dtype)
+    return csr._replace(indices=indices, seen=csr.seen.of(indices))
+
+
+def from_triplets(row: Any, col: Any, val: Any, shape: tuple[int, int], wants: Wants | None = None) -> CSR:
     """Canonical CSR from coordinates, in any order; duplicates are summed. Same rules and errors as :func:`from_parts`."""
     shape = check_shape(shape)
     row, col, val = _as_array(row, "row"), _as_array(col, "col"), _as_array(val, "val")
@@ -204,11 +211,13 @@ def from_triplets(row: Any, col: Any, val: Any, shape: tuple[int, int]) -> CSR:
     with device.use():
         val = _as_values(val)
         row, col = as_integers(row, "row"), as_integers(col, "col")
-        ascends, sample = validation.check_coordinates(row, col, val.size, shape, val)
-        dtype = index_dtype(shape)
+        wanted, dtype = wants(shape, val.size) if wants else NOTHING, index_dtype(shape)
+        ascends, csr = validation.check_coordinates(row, col, val.size, shape, val, wanted)
+        if csr is not None:
+            return _with_index_dtype(csr)
         row, col = row.astype(dtype, copy=False), col.astype(dtype, copy=False)
         canonical: CSR = device.backend("csr").canonical(row, col, val, shape, ascends)
-        return canonical._replace(seen=Seen(sample))
+        return canonical
 
 
 def from_csc(indptr: Any, indices: Any, data: Any, shape: tuple[int, int]) -> CSR:
@@ -306,6 +315,16 @@ def move(csr: CSR, device: devices.Device) -> CSR:
     return CSR(indptr, indices, data, csr.shape)
 
 
+def looked_at(csr: CSR, wants: Wants | None) -> CSR:
+    """`csr`, of which a GPU has seen what is wanted."""
+    device = devices.of(csr.data)
+    if wants is None or device.kind == "cpu":
+        return csr
+    with device.use():
+        seen: CSR = device.backend("csr").looked_at(csr, wants(csr.shape, csr.nnz))
+        return seen
+
+
 def rows(csr: CSR) -> Any:
     """(nnz,) the row of every nonzero of `csr`."""
     return _row_of_nonzero(csr.indptr, csr.indices, devices.of(csr.data))
@@ -387,14 +406,14 @@ def _from_scipy(matrix: Any) -> CSR:
     return _from_entries(matrix.keys(), matrix.values(), matrix.shape, check_dtype(matrix.dtype))  # dok
 
 
-def _from_cupyx(matrix: Any, windows: Windows | None = None) -> CSR:
+def _from_cupyx(matrix: Any, wants: Wants | None = None) -> CSR:
     if matrix.format == "csr":
-        return from_parts(matrix.indptr, matrix.indices, matrix.data, matrix.shape, windows)
+        return from_parts(matrix.indptr, matrix.indices, matrix.data, matrix.shape, wants)
     if matrix.format == "csc":
         return from_csc(matrix.indptr, matrix.indices, matrix.data, matrix.shape)
     if matrix.format == "dia":
         return from_dia(matrix.offsets, matrix.data, matrix.shape)
-    return from_triplets(matrix.row, matrix.col, matrix.data, matrix.shape)
+    return from_triplets(matrix.row, matrix.col, matrix.data, matrix.shape, wants)
 
 
 def _from_pydata(array: Any) -> CSR:
@@ -472,7 +491,8 @@ def _as_array(values: Any, name: str) -> Any:
 
 def _as_values(data: Any) -> Any:
     """Values in native byte order, contiguous."""
-    return _contiguous(data.astype(check_dtype(data.dtype), copy=False))
+    dtype = check_dtype(data.dtype)
+    return _contiguous(data if data.dtype == dtype else data.astype(dtype))
 
 
 def as_integers(index: Any, name: str) -> Any:
@@ -490,7 +510,7 @@ def as_integers(index: Any, name: str) -> Any:
 def _contiguous(array: Any) -> Any:
     """A contiguous NumPy or CuPy array, `array` itself where it is one."""
     # most are: asking is quicker than a call that does nothing
-    if type(array) is np.ndarray and array.flags.c_contiguous:
+    if (type(array) is np.ndarray or not isinstance(array, np.ndarray)) and array.flags.c_contiguous:
         return array
     return devices.of(array).xp.ascontiguousarray(array)
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..core import devices
-from ..core.tables import Seen, ValueSample
+from ..core.tables import CSR, NOTHING, Seen, Wanted
 
 
 def check_compressed(
@@ -26,10 +26,10 @@ def check_compressed(
     names: str = "rows columns",
     *,
     data: Any = None,
-    windows: tuple[int, int, tuple[int, ...]] | None = None,
+    wanted: Wanted = NOTHING,
 ) -> tuple[bool, Seen]:
     """Whether a CSR (or CSC, or the blocks of a BSR) is canonical; ValueError where it breaks the format's rules. And
-    what else a GPU sees in the same wait: of its values `data`, and in `windows` of its rows.
+    what else a GPU sees in the same wait: of its values `data`, and what is `wanted`.
 
     Parameters
     ----------
@@ -45,7 +45,7 @@ def check_compressed(
         raise ValueError(f"indptr must have n_{along} + 1 = {n_major + 1} entries; got {indptr.size}")
     if indices.size != n_values:
         raise ValueError(f"indices and data must have one length; got {indices.size} and {n_values}")
-    found = devices.of(indices).backend("csr").check(indptr, indices, n_minor, data, windows if n_major else None)
+    found = devices.of(indices).backend("csr").check(indptr, indices, n_minor, data, wanted)
     first, last, bad, bad_position, canonical, seen = found
     if first != 0:
         raise ValueError(f"indptr must begin with 0; got {first}")
@@ -61,21 +61,22 @@ def check_compressed(
 
 
 def check_coordinates(
-    row: Any, col: Any, n_values: int, shape: tuple[int, int], data: Any = None
-) -> tuple[bool | None, ValueSample | None]:
+    row: Any, col: Any, n_values: int, shape: tuple[int, int], data: Any = None, wanted: Wanted = NOTHING
+) -> tuple[bool | None, CSR | None]:
     """ValueError unless `row` and `col` name `n_values` places in a matrix of `shape`.
 
-    Where the device finds these out with the check: whether places ascend, and a sample of the values `data`.
+    Where the device finds these out with the check: whether places ascend, and, if they do, the canonical CSR of these and
+    the values `data`, of which is seen what is `wanted`.
     """
     if not row.size == col.size == n_values:
         raise ValueError(f"row, col and val must have one length; got {row.size}, {col.size} and {n_values}")
     if not n_values:
         return None, None
-    extent, ascends, sample = devices.of(row).backend("csr").extent(row, col, data)
+    extent, ascends, csr = devices.of(row).backend("csr").extent(row, col, data, shape, wanted)
     for name, least, most, n in (("row", *extent[:2], shape[0]), ("col", *extent[2:], shape[1])):
         if least < 0 or most >= n:
             raise ValueError(f"{name} must lie in [0, {n}); got {least if least < 0 else most}")
-    return ascends, sample
+    return ascends, csr
 
 
 def check_blocks(indptr: Any, indices: Any, data: Any, shape: tuple[int, int]) -> None:

@@ -9,6 +9,7 @@ It derives from classes that Numba may change: :mod:`.pipeline` says with which 
 
 from __future__ import annotations
 
+import operator
 from collections import Counter
 from typing import Any
 
@@ -21,6 +22,7 @@ from numba.core.lowering import Lower
 
 from .entry import Wrapper
 
+POWERS = operator.pow, operator.ipow
 FIELDS = {"size": "nitems", "itemsize": "itemsize", "shape": "shape"}  #: attributes of an array, as its model has them
 
 
@@ -80,6 +82,21 @@ class Lowering(Lower):
         if expr.op == "getattr" and expr.attr in FIELDS and _is_plain(self.typeof(expr.value.name)):
             return self._field(self.typeof(expr.value.name), self.loadvar(expr.value.name), FIELDS[expr.attr])
         return super().lower_expr(resty, expr)
+
+    def lower_binop(self, resty: Any, expr: Any, op: Any) -> Any:
+        """The value of a binary operator. Only a power has code of its own for a constant: none is looked for elsewhere."""
+        context, builder, signature = self.context, self.builder, self.fndesc.calltypes[expr]
+        if op in POWERS or not all(isinstance(kind, types.Number | types.Boolean) for kind in signature.args):
+            return super().lower_binop(resty, expr, op)
+        function = context.typing_context.resolve_value_type(op)
+        if signature.args not in function._impl_keys:  # an inplace operator, which was looked up under its own name
+            function.get_call_type(context.typing_context, signature.args, {})
+        operands = [
+            context.cast(builder, self.loadvar(operand.name), self.typeof(operand.name), kind)
+            for operand, kind in zip((expr.lhs, expr.rhs), signature.args, strict=True)
+        ]
+        result = context.get_function(function, signature)(builder, operands)
+        return context.cast(builder, result, signature.return_type, resty)
 
     def lower_getitem(self, resty: Any, expr: Any, value: Any, index: Any, signature: Any) -> Any:
         """``value[index]``"""

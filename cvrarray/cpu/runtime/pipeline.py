@@ -29,7 +29,7 @@ from .lowering import Lowering
 
 TRIED = (0, 62), (0, 68)  #: the first and the last version of Numba that this was tried with
 IS_TRIED = TRIED[0] <= tuple(numba.version_info[:2]) <= TRIED[1]
-KNOWN: dict[Any, Any] = {}  #: signatures of calls with numbers alone
+KNOWN: dict[Any, Any] = {}  #: signatures of calls, and types of attributes
 UNTYPED: dict[Any, Any] = {}  #: functions as Numba has them before it looks types up
 
 
@@ -39,7 +39,7 @@ class WithoutTypes(FunctionPass):
 
     _name = "cvrarray_without_types"
 
-    def __init__(self) -> None:
+    def __init__(self) -> None:  # abstract in Numba
         super().__init__()
 
     def run_pass(self, state: Any) -> bool:
@@ -63,7 +63,7 @@ def _known_without_types(kind: types.Type) -> Any:
         return "length", kind.count
     if isinstance(kind, types.Array):
         return "ndim", kind.ndim
-    return None if isinstance(kind, types.Integer | types.Float | types.Complex | types.RawPointer) else kind
+    return kind if isinstance(kind, types.NoneType | types.Omitted | types.Literal) else None
 
 
 @register_pass(mutates_CFG=True, analysis_only=False)
@@ -102,17 +102,32 @@ class Library(JITCodeLibrary):
 
 
 class Typing(Context):
-    """Numba's types, which remember what a function does with numbers: else its many ways are tried again each time."""
+    """Numba's types, which remember what was looked up: else the many ways to do it are tried again for each kernel."""
 
     def resolve_function_type(self, func: Any, args: Any, kws: Any) -> Any:
-        """The signature of a call."""
-        numbers = not kws and all(isinstance(arg, types.Number | types.Boolean) for arg in args)
-        if not numbers or not isinstance(func, types.Function):
+        """The signature of a call of a function of Numba's, or of an intrinsic."""
+        if kws or not isinstance(func, types.Function | types.NumberClass):
             return super().resolve_function_type(func, args, kws)
         key = func, *args
         if key not in KNOWN:
             KNOWN[key] = super().resolve_function_type(func, args, kws)
         return KNOWN[key]
+
+    def resolve_getattr(self, typ: Any, attr: str) -> Any:
+        """The type of an attribute of a module or of an argument."""
+        if not isinstance(typ, types.Module | types.BaseTuple):
+            return super().resolve_getattr(typ, attr)
+        if (typ, attr) not in KNOWN:
+            KNOWN[typ, attr] = super().resolve_getattr(typ, attr)
+        return KNOWN[typ, attr]
+
+
+@cache
+def _typing(context: Context) -> Typing:
+    """The same types as Numba's `context`."""
+    typing = copy(context)
+    typing.__class__ = Typing
+    return typing
 
 
 class Options(Flags):
@@ -125,6 +140,14 @@ class Options(Flags):
             self._number = super().__hash__()
         return self._number
 
+    def copy(self) -> Options:
+        """What Numba has at hand while it compiles, and only looks at: one object for all that are equal."""
+        same = Options(self)
+        return OPTIONS.setdefault(same, same)
+
+
+OPTIONS: dict[Options, Options] = {}
+
 
 class Compiler(CompilerBase):
     """For ``njit(pipeline_class=...)``, of functions that count no references; Numba's own in versions not tried."""
@@ -134,8 +157,7 @@ class Compiler(CompilerBase):
         if not IS_TRIED:
             return
         self.state.flags = Options(self.state.flags)
-        self.state.typingctx = copy(self.state.typingctx)
-        self.state.typingctx.__class__ = Typing
+        self.state.typingctx = _typing(self.state.typingctx)
 
     def define_pipelines(self) -> list[PassManager]:
         """The one way to compile."""
