@@ -143,7 +143,7 @@ def unpacked(array_class: Any, head: bytes, buffers: Sequence[Any]) -> SparseArr
     ValueError
         The pickle is damaged, or of a newer version.
     """
-    header = _read_header(array_class, head)
+    header, is_earlier = _read_header(array_class, head)
     try:
         joined, *alone = [np.frombuffer(buffer, np.uint8) for buffer in buffers]
     except (TypeError, ValueError, BufferError) as error:  # they are no buffers
@@ -153,6 +153,8 @@ def unpacked(array_class: Any, head: bytes, buffers: Sequence[Any]) -> SparseArr
         content, checksum = _aligned(buffer)
         contents.append(content)
         checksums.append(checksum)
+    if is_earlier:
+        checksums = [_earlier(buffer) for buffer in (joined, *alone)]
     if checksums != header["checksums"]:
         raise _damaged("its tables do not match their checksums")
     offsets, arrays, left = header["joined"], {}, iter(contents[1:])
@@ -168,9 +170,13 @@ def unpacked(array_class: Any, head: bytes, buffers: Sequence[Any]) -> SparseArr
     return own if header["device"] == "cpu" else own.to_device(header["device"])
 
 
-def _read_header(array_class: Any, head: Any) -> dict[str, Any]:
-    """The header in a pickle's head; errors as of :func:`unpacked`."""
-    if not isinstance(head, bytes) or _checksum(head[8:]).to_bytes(8, "little") != head[:8]:
+def _read_header(array_class: Any, head: Any) -> tuple[dict[str, Any], bool]:
+    """The header in a pickle's head, and whether it has checksums of before; errors as of :func:`unpacked`."""
+    if not isinstance(head, bytes):
+        raise _damaged("its header is no bytes")
+    checksum, text = int.from_bytes(head[:8], "little"), head[8:]
+    is_earlier = checksum != _checksum(text)
+    if is_earlier and checksum != _earlier(text):
         raise _damaged("its header does not match its checksum")
     header: dict[str, Any] = json.loads(head[8:])
     if header["version"] > VERSION:
@@ -179,7 +185,7 @@ def _read_header(array_class: Any, head: Any) -> dict[str, Any]:
         raise ValueError(f"the pickle has version {header['version']}; cvrarray {__version__} reads up to {VERSION}. Update it")
     if getattr(array_class, "format", None) != header["format"]:
         raise _damaged(f"it names {array_class!r} for the format {header['format']}")
-    return header
+    return header, is_earlier
 
 
 def _damaged(why: str) -> ValueError:
@@ -189,6 +195,12 @@ def _damaged(why: str) -> ValueError:
 def _checksum(buffer: Any) -> int:
     content = buffer if isinstance(buffer, np.ndarray) else np.frombuffer(buffer, np.uint8)
     checksum: int = devices.CPU.backend("checksum").checksum(content)
+    return checksum
+
+
+def _earlier(buffer: Any) -> int:
+    """The checksum of pickles of before, which are read still."""
+    checksum: int = devices.CPU.backend("checksum").earlier(np.frombuffer(buffer, np.uint8))
     return checksum
 
 

@@ -41,6 +41,34 @@ def copied(content: np.ndarray) -> tuple[np.ndarray, int]:
     return own, _checksum(content, own)
 
 
+def earlier(array: np.ndarray) -> int:
+    """The checksum that pickles had before: words were dealt out to 8 sums. It takes milliseconds, and compiles nothing."""
+    content = array.reshape(-1).view(np.uint8)
+    words = np.frombuffer(content[: content.size // 8 * 8].tobytes(), np.uint64)
+    whole = words.size // BLOCK * BLOCK
+    blocks = [words[:whole].reshape(-1, BLOCK), *([words[None, whole:]] if whole < words.size else [])]
+    rest = np.uint64(int.from_bytes(content[words.size * 8 :].tobytes(), "little"))
+    return int(_in_8_sums(np.append(np.concatenate([_in_8_sums(part) for part in blocks]), rest)[None])[0])
+
+
+def _in_8_sums(words: np.ndarray) -> np.ndarray:
+    """Of each row of `words`."""
+    n = words.shape[1]
+    sums = np.tile(np.arange(1, 9, dtype=np.uint64), (len(words), 1))
+    for k in range(0, n - n % 8, 8):
+        sums = _turned(sums + words[:, k : k + 8])
+    for k in range(n - n % 8, n):
+        sums[:, 0] = _turned(sums[:, 0] + words[:, k])
+    while sums.shape[1] > 1:
+        sums = _turned(sums[:, ::2] + sums[:, 1::2])
+    return sums[:, 0]
+
+
+def _turned(total: np.ndarray) -> np.ndarray:
+    turned: np.ndarray = (total << LEFT | total >> RIGHT) * PRIME
+    return turned
+
+
 def _checksum(content: np.ndarray, to: np.ndarray) -> int:
     """The checksum of `content`, which is copied to `to` unless that is empty."""
     sum_blocks, sum_up = _kernels()
