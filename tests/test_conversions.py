@@ -90,6 +90,17 @@ def test_narrow_chunks(build, name, device):
         assert base[k] == (col.min() if col.max() - col.min() < 2**16 else -1)
 
 
+@pytest.mark.parametrize("span", [65534, 65535, 65536])
+def test_rows_of_a_block_that_are_alike_and_end_in_a_part_of_one(span, device):
+    """The last column decides how far a bin reaches, also where it is the only one of its block."""
+    entries = [1.0, 2, 3, 4, 5, 6], [0, 1, 2 * span, 0, 1, 2 * span], [0, 3, 6]
+    csr = csr_array(entries, shape=(2, 2 * span + 2))
+    A = cvrarray.BBCSRArray(csr, block_size=2, device=device)
+    A.check()
+    assert (get(A._tables.col_base)[0] >= 0) == (span < 65535)
+    assert_same_csr(A.to_scipy(), csr)
+
+
 @BBCSR_BUILDS
 @EVERY_NAME
 @pytest.mark.each_value(2)

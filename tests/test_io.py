@@ -29,6 +29,7 @@ from scipy.sparse import csr_array
 import cvrarray
 from cvrarray import files
 from cvrarray.core import tables
+from cvrarray.cpu import text
 from cvrarray.files import cvra, guards
 from cvrarray.formats import FORMATS
 
@@ -1039,3 +1040,12 @@ def test_frozen_file(name, tmp_path, device):
     with zipfile.ZipFile(GOLDEN / name) as frozen, zipfile.ZipFile(tmp_path / name) as today:
         assert json.loads(frozen.read("cvrarray.json")) == json.loads(today.read("cvrarray.json"))
         assert frozen.namelist() == today.namelist()
+
+
+def test_lines_beyond_the_end_do_not_count():
+    """A buffer holds what was read into it before."""
+    before = np.frombuffer(b"1 2\n\n3\n" + 60 * b"4\n", np.uint8)
+    buffer = np.full(text.LEAD + before.size + text.PAD, ord("\n"), np.uint8)
+    buffer[text.LEAD : text.LEAD + before.size] = before
+    for end, expected in ((0, (0, 0)), (4, (1, 1)), (5, (2, 1)), (7, (3, 2)), (9, (4, 3)), (73, (36, 35))):
+        assert text.count_lines(buffer, text.LEAD + end) == expected
