@@ -124,6 +124,30 @@ def assert_product(y: Any, csr: csr_array, x: np.ndarray, alpha=1, beta=0, befor
     )
 
 
+def assert_products(A: Any, csr: csr_array, dtype: Any) -> None:
+    """``A @ x`` of `dtype` with scales, and with infinities in x that no row meets: within the bounds, the same bits each
+    time.
+    """
+    x = (4 * np.random.default_rng(5).standard_normal(csr.shape[1])).astype(dtype)
+    if x.dtype.kind in "fc":
+        x[np.setdiff1d(np.arange(x.size), csr.indices)] = np.inf
+    y = np.full(csr.shape[0], 7, dtype)
+    for alpha, beta in ((1, 0), (3, 0), (2, 1)):
+        expected, bound = oracle.product(csr, np.where(np.isfinite(x), x, 0), alpha, beta, y)
+        found = [get(A.matvec(put(x, A.device), out=put(y.copy(), A.device), alpha=alpha, beta=beta)) for _ in range(3)]
+        assert_same_bits(found[0], found[1])
+        assert_same_bits(found[0], found[2])
+        assert (np.abs(found[0] - expected) <= bound).all()
+
+
+def assert_new_values_count(A: Any, csr: csr_array) -> None:
+    """Values that are replaced, in another array or in place, count in the next product."""
+    x, data = put(np.ones(csr.shape[1]), A.device), put(csr.data, A.device)
+    plain = get(A @ x)
+    np.testing.assert_allclose(get(A.with_values(3 * data) @ x), 3 * plain)
+    np.testing.assert_allclose(get(A.with_values(2 * data, out=A) @ x), 2 * plain)
+
+
 def assert_same_csr(found: Any, expected: csr_array) -> None:
     """Two CSR matrices agree entry by entry: shape, dtype, places (explicit zeros too), and bits of the values."""
     assert tuple(found.shape) == tuple(expected.shape)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import oracle
 import pytest
-from checks import assert_same_bits
+from checks import assert_new_values_count, assert_products, assert_same_bits
 from scipy.sparse import csr_array
 
 from cvrarray import CVRArray
@@ -42,32 +42,16 @@ def long_rows(dtype, n_rows: int = 40) -> csr_array:
 @pytest.mark.parametrize("dtype", ["float32", "float64", "complex128", "int32", "bool"])
 def test_products(eager, n_lanes, dtype, gpu):
     """Products with scales, empty rows and infinities in x that no row meets; the same bits each time."""
-    import cupy
-
     csr = long_rows(dtype)
     A = CVRArray(csr, n_lanes=n_lanes, n_chunks=9, device=gpu)
     product = np.result_type(dtype, np.float32) if dtype == "bool" else np.dtype(dtype)
     assert eager.cut(A._tables, product) is not None
-    x = (4 * np.random.default_rng(5).standard_normal(N_COLS)).astype(product)
-    if product.kind in "fc":
-        x[np.setdiff1d(np.arange(N_COLS), csr.indices)] = np.inf
-    y = np.full(csr.shape[0], 7, product)
-    for alpha, beta in ((1, 0), (3, 0), (2, 1)):
-        expected, bound = oracle.product(csr, np.where(np.isfinite(x), x, 0), alpha, beta, y)
-        found = [A.matvec(cupy.asarray(x), out=cupy.asarray(y), alpha=alpha, beta=beta).get() for _ in range(2)]
-        assert_same_bits(*found)
-        assert (np.abs(found[0] - expected) <= bound).all()
+    assert_products(A, csr, product)
 
 
 def test_new_values(eager, gpu):
-    """Values that are replaced in place count in the next product."""
-    import cupy
-
     csr = long_rows("float64")
-    A, x, data = CVRArray(csr, n_chunks=9, device=gpu), cupy.ones(N_COLS), cupy.asarray(csr.data)
-    plain = (A @ x).get()
-    np.testing.assert_allclose((A.with_values(3 * data) @ x).get(), 3 * plain)
-    np.testing.assert_allclose((A.with_values(2 * data, out=A) @ x).get(), 2 * plain)
+    assert_new_values_count(CVRArray(csr, n_chunks=9, device=gpu), csr)
 
 
 def test_in_a_graph(eager, gpu):
