@@ -312,13 +312,13 @@ def test_the_first_product_of_many_threads(build):
 @pytest.mark.slow
 def test_memory_is_counted_while_it_is_held():
     gc.collect()
-    before = transposed._kept.n_bytes()
+    before = transposed.BUDGET.held()
     _, A, x = array(DEFAULTS[0])
     A.T @ x
-    assert transposed._kept.n_bytes() == before + A._transpose.nbytes
+    assert transposed.BUDGET.held() == before + A._transpose.nbytes
     del A
     gc.collect()
-    assert transposed._kept.n_bytes() == before
+    assert transposed.BUDGET.held() == before
 
 
 @BUILD

@@ -12,7 +12,7 @@ the base may keep *tables of its transpose*, and the product is theirs (docs/dec
 * On a GPU ``A.T @ x`` scatters until it was called so often that a conversion would have paid (:func:`pays_after`), and
   is theirs from then on. The number of calls alone decides, so the same calls give the same bits in every run.
 
-The base's transposed product is taken where the tables would take too much memory (:func:`most_bytes`) or the device has
+The base's transposed product is taken where the tables would take too much memory (:data:`BUDGET`) or the device has
 too little, in a CUDA graph, and in products that are made once (:meth:`TransposedArray.once`).
 """
 
@@ -21,7 +21,6 @@ from __future__ import annotations
 import math
 import os
 import threading
-import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -30,13 +29,14 @@ import numpy as np
 from ..core import devices, extensions, progress
 from ..core.arrays import Run
 from ..core.tables import CSR
-from ..input import partition
 from . import encoding, products
 from .base import SparseArray
+from .budget import Budget
 from .values import knows_transpose, renew_transpose
 
-#: Of the machine's memory, the share that all tables of transposes in a process may take where nothing else is said.
-SHARE = 1 / 4
+#: What the tables of transposes of all arrays on a device may take: ``CVRARRAY_TRANSPOSED_MEMORY``, by default a quarter of
+#: the device's memory.
+BUDGET = Budget("CVRARRAY_TRANSPOSED_MEMORY", 1 / 4)
 
 #: On a GPU: microseconds that a conversion of the transpose takes, and that a product with a vector then saves, and for each
 #: million nonzeros: measured, docs/measurements/0010.
@@ -44,30 +44,6 @@ CONVERSION, SAVED = (1100.0, 110.0), (15.0, 3.5)
 ROOM = 10  # times the bytes of the array, that must be free for a conversion on a GPU
 #: Products with a vector until tables that are there get the values that the array got meanwhile.
 RENEWED_AFTER = 12
-
-
-def most_bytes(target: devices.Device = devices.CPU) -> int:
-    """Bytes that the tables of transposes, of all arrays on a device together, may take.
-
-    ``CVRARRAY_TRANSPOSED_MEMORY``, 0 for none; by default a quarter of the device's memory.
-
-    Raises
-    ------
-    ValueError
-        The variable is set, and is no number of bytes.
-
-    Examples
-    --------
-    >>> from cvrarray.array import transposed
-    >>> transposed.most_bytes() > 0
-    True
-    """
-    wanted = os.environ.get("CVRARRAY_TRANSPOSED_MEMORY", "").strip()
-    if wanted == "0":
-        return 0
-    if wanted:
-        return partition.n_bytes(wanted, "CVRARRAY_TRANSPOSED_MEMORY")
-    return int(SHARE * target.backend("runtime.memory" if target.kind == "cpu" else "memory").installed())
 
 
 def pays_after(base: SparseArray) -> int:
@@ -89,49 +65,37 @@ def is_capturing(target: devices.Device) -> bool:
     return target.kind == "cuda" and bool(target.xp.cuda.get_current_stream().is_capturing())
 
 
-class _Kept:
-    """The tables of transposes that the process holds: how many bytes, and who may add to them."""
-
-    def __init__(self) -> None:
-        self.sizes: dict[int, tuple[devices.Device, int]] = {}  # by the arrays' identity, while they live
-        self.lock = threading.Lock()
-
-    def n_bytes(self, target: devices.Device = devices.CPU) -> int:
-        """Bytes of all of them on a device."""
-        return sum(size for device, size in list(self.sizes.values()) if device == target)
-
-    def make(self, base: SparseArray) -> SparseArray | None:
-        """The transpose of `base` as an array of its own, in the format that suits it; None where it may not be kept."""
-        target = base._target
-        if self.n_bytes(target) + base.nbytes > most_bytes(target):
-            return None
-        if is_capturing(target):  # a graph holds no conversion
-            return None
-        if target.kind == "cuda" and target.backend("memory").free(target.index) < ROOM * base.nbytes:
-            return None
-        try:
-            with progress.shown("converting the transpose"):
-                csr = TransposedArray(base)._canonical_csr()
-                array: SparseArray = extensions.load("construct").asarray(csr, device=target)
-        except MemoryError:
-            return None
-        self.sizes[id(array)] = target, array.nbytes
-        weakref.finalize(array, self.sizes.pop, id(array)).atexit = False
-        return array
+def _converted(base: SparseArray) -> SparseArray | None:
+    """The transpose of `base` as an array of its own, in the format that suits it; None where it may not be kept."""
+    target = base._target
+    if not BUDGET.has_room(base.nbytes, target):
+        return None
+    if is_capturing(target):  # a graph holds no conversion
+        return None
+    if target.kind == "cuda" and target.backend("memory").free(target.index) < ROOM * base.nbytes:
+        return None
+    try:
+        with progress.shown("converting the transpose"):
+            csr = TransposedArray(base)._canonical_csr()
+            array: SparseArray = extensions.load("construct").asarray(csr, device=target)
+    except MemoryError:
+        return None
+    BUDGET.hold(array, array.nbytes, target)
+    return array
 
 
-_kept = _Kept()
+_lock = threading.Lock()  # who holds it adds to the tables of transposes
 
 
 def keep(base: Any) -> SparseArray | None:
     """The tables that `base` keeps of its transpose, made or renewed now if need be; None where it has none."""
     if base._transpose is None or base._transpose_is_old:
-        with _kept.lock:
+        with _lock:
             if base._transpose_is_old and not _renewed(base, base._transpose):
                 base._transpose = None
             base._transpose_is_old = False
             if base._transpose is None:
-                made = _kept.make(base)
+                made = _converted(base)
                 base._transpose = False if made is None else made
     return None if base._transpose is False else base._transpose
 
@@ -191,7 +155,8 @@ def _is_due(base: Any) -> bool:
 
 
 def _free_lock() -> None:
-    _kept.lock = threading.Lock()
+    global _lock
+    _lock = threading.Lock()
 
 
 if hasattr(os, "register_at_fork"):  # a thread that held it is not in a forked child
