@@ -121,6 +121,24 @@ def for_many(array: Any, calls: int) -> Any:
     return array if own is None else own
 
 
+def with_values(array: Any, data: Any, transposed: bool, is_for_matrix: bool) -> Any:
+    """What multiplies once as ``array.with_values(data)`` does, or its transpose, where values are replaced again and again.
+
+    Nothing is converted for these values alone: the array keeps tables of the transpose, to which they are written, or
+    their sums are scattered. On a GPU a vector does not make an array keep tables; a view that is given does.
+    """
+    is_view = isinstance(array, TransposedArray)
+    if is_view == transposed:  # the base's own product
+        made = array.with_values(data)
+        return made.T if transposed else made
+    base = array.base if is_view else array
+    own = keep(base) if is_view or is_for_matrix or base._target.kind == "cpu" else None
+    if own is None:
+        made = array.with_values(data)
+        return TransposedArray.once(made.base if is_view else made)
+    return own.with_values(data) if is_view else own.T.with_values(data).T
+
+
 def _scattered_at_first(base: Any, dtype: np.dtype) -> Run:
     """``run(x, y, alpha, beta)`` with ``base.T`` on a GPU: scattering, and by tables of the transpose once they are there,
     which :func:`pays_after` or RENEWED_AFTER calls bring about.
@@ -302,6 +320,9 @@ class TransposedArray(SparseArray):
         with self._target.use():
             transpose: CSR = self._target.backend("csr").transpose(csr)
             return transpose
+
+    def _places(self) -> tuple[Any, Any]:
+        return super()._places() if self._own is None else self._own._places()  # which remembers them
 
     def _row_sums(self, dtype: np.dtype) -> Any:
         return self.base._column_sums(dtype)
