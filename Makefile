@@ -172,10 +172,10 @@ format: $(VENV)/.installed-dev
 clean:
 	rm -rf build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis docs/_build docs/jupyter_execute $(VENV)/.installed-*
 
-# One stamp for each set of extras (dashes part them), so that a second run installs nothing.
+# A stamp for each set of extras (dashes part them) and for each of its extras, so that a second run installs nothing.
 $(VENV)/.installed-%: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$(subst -,$(comma),$*)]'
-	@touch $@
+	@touch $@ $(patsubst %,$(VENV)/.installed-%,$(subst -, ,$*))
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
