@@ -137,9 +137,9 @@ fuzz: $(VENV)/.installed-test
 	@mkdir -p build
 	PYTHONPATH=tests $(BIN)/python -m fuzz --seconds $(FUZZ_S) --state build/fuzz.json --record build/fuzz.md $(FUZZ_ARGS)
 
-# -E: every page is executed again, as what it shows may have changed though its text has not.
+# -E: every page is executed again, as what it shows may have changed though its text has not. -j: two pages at a time.
 docs: $(VENV)/.installed-docs
-	$(BIN)/python -m sphinx -E -W --keep-going -q -b html docs docs/_build/html
+	$(BIN)/python -m sphinx -E -W --keep-going -q -j 2 -b html docs docs/_build/html
 
 docs-check: $(VENV)/.installed-browser | docs/_build/html/index.html
 	$(BIN)/python docs/check.py docs/_build/html docs/_build/screenshots
