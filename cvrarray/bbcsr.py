@@ -77,6 +77,7 @@ from .input import coercion
 
 #: Block sizes that ``asarray(format="auto")`` looks at; 1 is sliced ELLPACK.
 BLOCK_SIZES = (1, 2, 3, 4, 6)
+DEFAULT_BLOCK_SIZE = 6
 
 
 class VectorCosts(NamedTuple):
@@ -186,7 +187,7 @@ class BBCSRArray(FormatArray):
         self,
         obj: Any,
         *,
-        block_size: int = 6,
+        block_size: int = DEFAULT_BLOCK_SIZE,
         device: Any = None,
         shape: Any = None,
         dtype: Any = None,

@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from ..core import devices, extensions, progress
+from ..core import extensions, progress
 from ..core.arrays import Run
 from ..core.tables import CSR
 from . import encoding, products
@@ -60,17 +60,12 @@ def pays_after(base: SparseArray) -> int:
     return math.ceil(takes / saves)
 
 
-def is_capturing(target: devices.Device) -> bool:
-    """Whether calls on a device go into a CUDA graph now."""
-    return target.kind == "cuda" and bool(target.xp.cuda.get_current_stream().is_capturing())
-
-
 def _converted(base: SparseArray) -> SparseArray | None:
     """The transpose of `base` as an array of its own, in the format that suits it; None where it may not be kept."""
     target = base._target
     if not BUDGET.has_room(base.nbytes, target):
         return None
-    if is_capturing(target):  # a graph holds no conversion
+    if target.is_capturing():  # a graph holds no conversion
         return None
     if target.kind == "cuda" and target.backend("memory").free(target.index) < ROOM * base.nbytes:
         return None
@@ -103,7 +98,7 @@ def keep(base: Any) -> SparseArray | None:
 def _renewed(base: Any, transpose: Any) -> bool:
     """Whether the values of `base` are in the tables of its transpose now; not where they must be made anew."""
     is_encoded = any(encoding.table(array._tables) is not None for array in (base, transpose))
-    if is_encoded or (is_capturing(base._target) and not knows_transpose(transpose)):
+    if is_encoded or (base._target.is_capturing() and not knows_transpose(transpose)):
         return False
     renew_transpose(base, transpose)
     return True
@@ -115,7 +110,7 @@ def for_many(array: Any, calls: int) -> Any:
     Of a transposed view on a GPU these are tables of its own, made now, if they pay for so many and may be kept; else the
     array itself.
     """
-    if not isinstance(array, TransposedArray) or array._target.kind == "cpu" or is_capturing(array._target):
+    if not isinstance(array, TransposedArray) or array._target.kind == "cpu" or array._target.is_capturing():
         return array
     own = keep(array.base) if calls > pays_after(array.base) else None
     return array if own is None else own
@@ -169,7 +164,7 @@ def _is_due(base: Any) -> bool:
     base._n_scattered += 1
     if base._n_scattered <= wanted:
         return False
-    return not is_capturing(base._target)
+    return not base._target.is_capturing()
 
 
 def _free_lock() -> None:
