@@ -77,7 +77,8 @@ class FormatArray(SparseArray):
       ``cvrarray.gpu.<name>``, or ``_modules`` where these lie elsewhere;
     - ``_table_type``, ``_value_table``, ``_stored``: its tables and how they lie in files;
     - ``_invariants``: what :meth:`check` verifies; ``_layout`` and ``_parameters`` for the repr and derived arrays;
-    - ``_variants``, ``_microseconds``, ``_why``, where ``asarray(format="auto")`` shall consider it.
+    - ``_variants``, ``_microseconds``, ``_why``, where ``asarray(format="auto")`` shall consider it;
+    - ``_sliced``, ``_stacked``, ``_summed``, where tables give slices, stacks and sums without a conversion.
 
     A module of kernels has ``convert(csr, **keywords) -> tables``, ``product(tables, dtype) -> run`` and
     ``to_coo(tables) -> row, col, val``. Optional are ``product_matrix``, ``product_transposed``, ``to_csr(tables,
@@ -458,7 +459,24 @@ class FormatArray(SparseArray):
         return self._tables, 0
 
     def _slice(self, first: int, last: int) -> Self | None:
-        """The rows [first, last), at least one, by the tables; None where these do not give them."""
+        """The rows [first, last), at least one, by the tables; None where these are not there, or do not give them."""
+        tables = None if self._pending is not None else self._sliced(self._tables, first, last)
+        return None if tables is None else self._from_tables(tables)
+
+    @classmethod
+    def _sliced(cls, tables: Any, first: int, last: int) -> Any:
+        """The tables of the rows [first, last) of others; None where that takes a conversion."""
+        return None
+
+    def _sum(self, other: Any, sign: int) -> Self | None:
+        if type(other) is not type(self) or self._target.kind != "cpu" or self._pending or other._pending:
+            return None
+        return self._summed(other, sign)
+
+    def _summed(self, other: Self, sign: int) -> Self | None:
+        """``self + sign * other``, of one dtype and shape on the CPU, by the tables of both; None where that takes a
+        conversion.
+        """
         return None
 
     def _csr_at_hand(self, n_rows: int | None = None) -> CSR | None:
