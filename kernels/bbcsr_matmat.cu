@@ -225,21 +225,23 @@ __device__ void multiply_blocks(const C* col, const Opened<A>& data, const M* pr
                 for (int i = 0; i < B; ++i) sum[i].add_product(value(j * B + i), of_x[j]);
             continue;
         }
+        unsigned stored[B], any = 0;  // entries of the block in each row, and in any row
 #pragma unroll
-        for (int j = 0; j < B; ++j) {
-            unsigned stored[B], any = 0;
-#pragma unroll
-            for (int i = 0; i < B; ++i) {
-                stored[i] = i < n_rows ? shuffle(marks[i / G], i % G, group, G) >> j & 1 : 0;
-                any |= stored[i];
-            }
-            if (any) of_x[j].load(rows_of_x + j * k, at, k);
-#pragma unroll
-            for (int i = 0; i < B; ++i) {
-                const Y of_row = value(j * B + i);
-                if (stored[i]) sum[i].add_product(of_row, of_x[j]);
-            }
+        for (int i = 0; i < B; ++i) {
+            const unsigned of_row = shuffle(marks[i / G % MASKS], i % G, group, G);
+            stored[i] = i < n_rows ? of_row : 0;
+            any |= stored[i];
         }
+#pragma unroll
+        for (int j = 0; j < B; ++j)
+            if (any >> j & 1) of_x[j].load(rows_of_x + j * k, at, k);
+#pragma unroll
+        for (int j = 0; j < B; ++j)
+#pragma unroll
+            for (int i = 0; i < B; ++i) {
+                const Y of_entry = value(j * B + i);
+                if (stored[i] >> j & 1) sum[i].add_product(of_entry, of_x[j]);
+            }
     }
 }
 
