@@ -141,19 +141,22 @@ struct Piece {
     static __device__ void add_warps(Columns<Y, V, W, STRIDE> (&sum)[N]) {
         __syncwarp();
         add_groups<G, WARP>(sum);
-        Y* const own = reinterpret_cast<Y*>(sums_of_warps) + threadIdx.x / WARP * (W * G * V) + threadIdx.x % G * V;
+        constexpr int NUMBERS = W * G * V;
+        Y* const of_lane = reinterpret_cast<Y*>(sums_of_warps) + threadIdx.x % G * V;
+        auto of_warp = [&](int warp, int i) { return of_lane + (warp * N + i) * NUMBERS; };
 #pragma unroll
-        for (int i = 0; i < N; ++i) {
-            if (lane_id() < G) sum[i].keep(own, G * V);
-            __syncthreads();
-            if (threadIdx.x < G)
+        for (int i = 0; i < N; ++i)
+            if (lane_id() < G) sum[i].keep(of_warp(threadIdx.x / WARP, i), G * V);
+        __syncthreads();
+        if (threadIdx.x < G)
+#pragma unroll
+            for (int i = 0; i < N; ++i)
 #pragma unroll 1
                 for (int warp = 1; warp < PIECE_WARPS; ++warp) {
                     Columns<Y, V, W, STRIDE> other;
-                    other.take(own + warp * (W * G * V), G * V);
+                    other.take(of_warp(warp, i), G * V);
                     sum[i].add(other);
                 }
-            __syncthreads();
-        }
+        __syncthreads();
     }
 };

@@ -101,7 +101,7 @@ class Pieces:
         self.n, self.share = table.size, schedule.share
         n_cut = int(each[each > 1].sum())
         #: of shared memory that a thread block takes
-        self.shared_bytes = BLOCK // WARP * sums[1] * dtype.itemsize if self.n else 0
+        self.shared_bytes = BLOCK // WARP * math.prod(sums) * dtype.itemsize if self.n else 0
         with aside():
             self._table, self._share = (_on_device(of) for of in (table, schedule.share))
         self._fields = self._table, self.n, n_cut, schedule.n_steps, schedule.longest
