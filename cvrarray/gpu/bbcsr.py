@@ -71,8 +71,8 @@ MOST_LANES_A_ROW, MANY_ROWS = 16, 40_000
 #: thread block loads rows of X about PIECE_ROUNDS times, or as many times longer ones as keep the pieces of a row fewer
 #: than their steps.
 LEAST_LONG, LONG_FACTOR, ALWAYS_LONG, PIECE_ROUNDS = (64, 24), 2, (1024, 96), 8
-#: Block rows are uneven where the longest has more than UNEVEN times the mean, and its groups more than UNEVEN_FROM blocks
-#: and an even share. They then have no more warps than UNEVEN_WARPS a multiprocessor.
+#: Block rows are uneven where a group of the longest has more than UNEVEN_FROM blocks, and UNEVEN times its share of all
+#: blocks. They then have no more warps than UNEVEN_WARPS a multiprocessor.
 UNEVEN, UNEVEN_FROM, UNEVEN_WARPS = 2, 8, 32
 #: Single columns: a row that has this many times the steps that a warp takes on average is too long for turns.
 LATE = 2
@@ -645,8 +645,8 @@ def share_of_block_rows(lengths: Lengths, size: int, lanes: int, tiles: int) -> 
     sharers, enough = 1, FEW_WARPS // 2 * all_threads
     while 2 * sharers * lanes <= WARP and 2 * sharers * n_threads <= enough and 4 * sharers <= lengths.mean:
         sharers *= 2
-    even_share = lengths.mean * n_threads // enough
-    if lengths.most <= max(UNEVEN * lengths.mean, sharers * max(UNEVEN_FROM, even_share)):
+    even_share = lengths.mean * n_threads / enough
+    if lengths.most <= sharers * max(UNEVEN_FROM, UNEVEN * even_share):
         return sharers, None
     return 1, uneven_rows.evened_out(lengths.block_rows, lanes, tiles, UNEVEN_WARPS * all_threads)
 

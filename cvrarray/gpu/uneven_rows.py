@@ -17,9 +17,9 @@ from ..core.tables import WARP
 from .compiler import PerStream, Scratch, Struct, aside, matrix_grid, struct
 
 BLOCK = 128  # threads: PIECE_WARPS of the kernels
-#: Steps that a group may take of a row, the least for which all rows have no more threads than there are enough of. No
-#: more than MOST_OF_MEAN times the mean.
-ROUNDS, MOST_OF_MEAN = (4, 6, 8, 12, 16, 24, 32, 48), 2
+#: Steps that a group may take of a row: the least for which all rows have no more threads than there are enough of. No
+#: more than all steps would take these threads.
+ROUNDS = (4, 6, 8, 12, 16, 24, 32, 48)
 MOST_SHARES = 1 << 20  # groups that a table says the share of
 
 #: As the structures of those names in ``kernels/pieces.cuh``.
@@ -42,9 +42,7 @@ def evened_out(lengths: np.ndarray, lanes: int, tiles: int, enough: int) -> Sche
     """
     steps, n_rows = np.unique(lengths, return_counts=True)
     in_warp, in_block = WARP // lanes, BLOCK // lanes
-    mean = -(-int(lengths.sum()) // max(1, np.count_nonzero(lengths)))
-    most = max(ROUNDS[0], MOST_OF_MEAN * mean)
-    rounds = most
+    rounds = most = max(ROUNDS[0], int(lengths.sum()) * lanes * tiles // enough)
     for rounds in (*(found for found in ROUNDS if found < most), most):
         sharers, is_cut = _sharers(steps, rounds), steps > rounds * in_warp
         n_groups = np.where(is_cut, -(-steps // (rounds * in_block)) * in_block, sharers) * n_rows
