@@ -459,9 +459,8 @@ class Lengths:
     def rows(self) -> np.ndarray:
         """(n_bins * 32,) int64."""
         with aside():
-            found = bbcsr_rows.blocks_of_rows(self._tables)
-        lengths: np.ndarray = found.get().ravel().astype(np.int64)
-        return lengths
+            found: np.ndarray = bbcsr_rows.blocks_of_rows(self._tables).get().ravel()
+        return found.astype(np.int64)
 
     @cached_property
     def block_rows(self) -> np.ndarray:
