@@ -169,79 +169,85 @@ __device__ constexpr int block_rows_of_a_bin(int B) {
 //           `pieces`, the first of the grid, whose groups share its blocks in the same way. Of the others a table may say
 //           how many groups share each
 // traffic   as bbcsr_matmat, but a row of X for each column of a block instead of each nonzero
-// requires  as bbcsr_matmat; the same block columns in the rows of a block row; rows of X for columns that no row
-//           stores are not loaded; PIECE_WARPS warps
+// requires  as bbcsr_matmat, but for holes; the same block columns in the rows of a block row; PIECE_WARPS warps
 // races     none: the groups of a block row own its rows' columns; pieces meet as pieces.cuh says
-template <class A, class Y, class I, class M, int B, bool HOLES, int G, int V, int W, class C>
-__device__ void multiply_blocks(const C* col, const Opened<A>& data, const M* present, int first, int n_blocks, int sharers,
-                                int n_rows, const Y* x, int64 at, int64 k, Columns<Y, V, W, G * V> (&sum)[B]) {
-    // values that a lane loads: number e = j * B + i of column j and row i, e % G its lane; and masks, of rows i
-    constexpr int EACH = (B * B + G - 1) / G, MASKS = HOLES ? (B + G - 1) / G : 1;
-    constexpr unsigned WHOLE = (1u << B) - 1;
+//
+// Holes are multiplied like entries: their 0 adds nothing, but where X is infinite or nan. Then a sum is nan, and is added
+// up again by what is stored alone.
+template <class A, class Y, class I, int B, bool HOLES, int G, int V, int W, class C>
+__device__ void add_blocks(const C* col, const Opened<A>& data, int first, int n_blocks, int sharers, int n_rows, const Y* x,
+                           I n_cols, int64 at, int64 k, Columns<Y, V, W, G * V> (&sum)[B]) {
+    // values that a lane loads: number e = j * B + i of column j and row i, e % G its lane
+    constexpr int EACH = (B * B + G - 1) / G;
     const unsigned group = (G == WARP ? FULL : (1u << G % WARP) - 1) << (lane_id() & ~(G - 1));
     C c_next = first < n_blocks ? cached(col + first * (int64)WARP) : C(-1);
     Stored<A> v_next[EACH];
-    unsigned marks_next[MASKS];
-    auto load = [&](int block) {
+    auto load_values = [&](int block) {
 #pragma unroll
         for (int n = 0; n < EACH; ++n) {
             const int e = n * G + threadIdx.x % G, j = e / B, i = e % B;
             const bool here = j < B && i < n_rows && block < n_blocks;
             v_next[n] = here ? cached(data.slot + (block * (int64)B + j) * WARP + i) : Stored<A>{};
         }
-#pragma unroll
-            for (int n = 0; HOLES && n < MASKS; ++n) {
-                const int i = n * G + threadIdx.x % G;
-                marks_next[n] = block < n_blocks && i < n_rows ? (unsigned)cached(present + block * (int64)WARP + i) : WHOLE;
-            }
     };
-    load(first);
+    load_values(first);
     for (int block = first; block < n_blocks; block += sharers) {
         const C c = c_next;
         if (is_padding<I>(c, 0)) break;
-        unsigned marks[MASKS];
-        bool is_whole = true;
-#pragma unroll
-        for (int n = 0; n < MASKS; ++n) {
-            marks[n] = marks_next[n];
-            is_whole &= marks[n] == WHOLE;
-        }
-        is_whole = !HOLES || __all_sync(group, is_whole);
-        const Y* const rows_of_x = x + (int64)c * (B * k);
+        const int last = HOLES ? (int)min((I)B, n_cols - (I)c * B) - 1 : B - 1;  // a hole may be beyond X
         Columns<Y, V, W, G * V> of_x[B];
-        if (is_whole)
 #pragma unroll
-            for (int j = 0; j < B; ++j) of_x[j].load(rows_of_x + j * k, at, k);
+        for (int j = 0; j < B; ++j) of_x[j].load(x + ((int64)c * B + (HOLES ? min(j, last) : j)) * k, at, k);
         LookedUp<A> v[EACH];
 #pragma unroll
         for (int n = 0; n < EACH; ++n) v[n] = data.looked_up(v_next[n]);
         if (block + sharers < n_blocks) c_next = cached(col + (block + sharers) * (int64)WARP);
-        load(block + sharers);
-        auto value = [&](int e) { return data.template widened<Y>(shuffle(v[e / G], e % G, group, G)); };
-        if (is_whole) {
-#pragma unroll
-            for (int j = 0; j < B; ++j)
-#pragma unroll
-                for (int i = 0; i < B; ++i) sum[i].add_product(value(j * B + i), of_x[j]);
-            continue;
-        }
-        unsigned stored[B], any = 0;  // entries of the block in each row, and in any row
-#pragma unroll
-        for (int i = 0; i < B; ++i) {
-            const unsigned of_row = shuffle(marks[i / G % MASKS], i % G, group, G);
-            stored[i] = i < n_rows ? of_row : 0;
-            any |= stored[i];
-        }
-#pragma unroll
-        for (int j = 0; j < B; ++j)
-            if (any >> j & 1) of_x[j].load(rows_of_x + j * k, at, k);
+        load_values(block + sharers);
 #pragma unroll
         for (int j = 0; j < B; ++j)
 #pragma unroll
             for (int i = 0; i < B; ++i) {
-                const Y of_entry = value(j * B + i);
-                if (stored[i] >> j & 1) sum[i].add_product(of_entry, of_x[j]);
+                const int e = j * B + i;
+                const Y value = data.template widened<Y>(shuffle(v[e / G], e % G, group, G));
+                sum[i].add_product(value, of_x[j]);
             }
+    }
+}
+
+// the same of blocks with holes, entry by entry
+template <class A, class Y, class I, class M, int B, int G, int V, int W, class C>
+__device__ void add_entries(const C* col, const Opened<A>& data, const M* present, int first, int n_blocks, int sharers,
+                            int n_rows, const Y* x, int64 at, int64 k, Columns<Y, V, W, G * V> (&sum)[B]) {
+#pragma unroll 1
+    for (int block = first; block < n_blocks; block += sharers) {
+        const C c = cached(col + block * (int64)WARP);
+        if (is_padding<I>(c, 0)) break;
+#pragma unroll
+        for (int i = 0; i < B; ++i) {
+            const unsigned marks = i < n_rows ? (unsigned)cached(present + block * (int64)WARP + i) : 0;
+#pragma unroll 1
+            for (int j = 0; j < B; ++j) {
+                if (!(marks >> j & 1)) continue;
+                Columns<Y, V, W, G * V> of_x;
+                of_x.load(x + ((int64)c * B + j) * k, at, k);
+                sum[i].add_product(data.template decoded<Y>(cached(data.slot + (block * (int64)B + j) * WARP + i)), of_x);
+            }
+        }
+    }
+}
+
+template <class A, class Y, class I, class M, int B, bool HOLES, int G, int V, int W, class C>
+__device__ void multiply_blocks(const C* col, const Opened<A>& data, const M* present, int first, int n_blocks, int sharers,
+                                int n_rows, const Y* x, I n_cols, int64 at, int64 k, Columns<Y, V, W, G * V> (&sum)[B]) {
+    add_blocks<A, Y, I, B, HOLES, G, V, W>(col, data, first, n_blocks, sharers, n_rows, x, n_cols, at, k, sum);
+    if constexpr (HOLES) {
+        bool is_wrong = false;
+#pragma unroll
+        for (int i = 0; i < B; ++i) is_wrong |= sum[i].has_nan(at, k);
+        if (!is_wrong) return;
+#pragma unroll
+        for (int i = 0; i < B; ++i) sum[i] = {};
+        add_entries<A, Y, I, M, B, G, V, W>(col, data, present, first, n_blocks, sharers, n_rows, x, at, k, sum);
     }
 }
 
@@ -285,10 +291,10 @@ __global__ void bbcsr_matmat_blocks(const Bbcsr<A, I, M> m, const Pieces<Y> piec
         }
         if (own.is_narrow())
             multiply_blocks<A, Y, I, M, B, HOLES, G, V, W>(own.narrow(m), own.data, own.present, first, n_blocks, sharers, n_rows,
-                                                        x + own.origin() * k + at, at, k, sum);
+                                                  x + own.origin() * k + at, (I)(m.n_cols - own.origin()), at, k, sum);
         else
-            multiply_blocks<A, Y, I, M, B, HOLES, G, V, W>(own.wide(m), own.data, own.present, first, n_blocks, sharers, n_rows,
-                                                        x + at, at, k, sum);
+            multiply_blocks<A, Y, I, M, B, HOLES, G, V, W>(own.wide(m), own.data, own.present, first, n_blocks, sharers, n_rows, x + at,
+                                                  (I)m.n_cols, at, k, sum);
     }
     int64 warp = warp_id();
     if (piece.is_one) {

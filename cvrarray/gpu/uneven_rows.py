@@ -42,7 +42,7 @@ def evened_out(lengths: np.ndarray, lanes: int, tiles: int, enough: int) -> Sche
     """
     steps, n_rows = np.unique(lengths, return_counts=True)
     in_warp, in_block = WARP // lanes, BLOCK // lanes
-    rounds = most = max(ROUNDS[0], int(lengths.sum()) * lanes * tiles // enough)
+    rounds = most = max(ROUNDS[0], int(lengths.sum() * lanes * tiles // enough))
     for rounds in (*(found for found in ROUNDS if found < most), most):
         sharers, is_cut = _sharers(steps, rounds), steps > rounds * in_warp
         n_groups = np.where(is_cut, -(-steps // (rounds * in_block)) * in_block, sharers) * n_rows
