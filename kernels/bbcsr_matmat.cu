@@ -174,20 +174,24 @@ __device__ constexpr int block_rows_of_a_bin(int B) {
 //
 // Holes are multiplied like entries: their 0 adds nothing, but where X is infinite or nan. Then a sum is nan, and is added
 // up again by what is stored alone.
-template <class A, class Y, class I, int B, bool HOLES, int G, int V, int W, class C>
-__device__ void add_blocks(const C* col, const Opened<A>& data, int first, int n_blocks, int sharers, int n_rows, const Y* x,
-                           I n_cols, int64 at, int64 k, Columns<Y, V, W, G * V> (&sum)[B]) {
+template <class A, class Y, class I, class M, int B, bool HOLES, int G, int V, int W, class C>
+__device__ void add_blocks(const C* col, const Opened<A>& data, const M* present, int first, int n_blocks, int sharers,
+                           int n_rows, const Y* x, I n_cols, int64 at, int64 k, Columns<Y, V, W, G * V> (&sum)[B]) {
+    constexpr bool MARKED = HOLES && !Values<A>::HOLES_ARE_0;  // then the lane that loads a value looks whether it is one
     // values that a lane loads: number e = j * B + i of column j and row i, e % G its lane
     constexpr int EACH = (B * B + G - 1) / G;
     const unsigned group = (G == WARP ? FULL : (1u << G % WARP) - 1) << (lane_id() & ~(G - 1));
     C c_next = first < n_blocks ? cached(col + first * (int64)WARP) : C(-1);
     Stored<A> v_next[EACH];
+    unsigned marks_next = 0;
     auto load_values = [&](int block) {
+        if (MARKED) marks_next = 0;
 #pragma unroll
         for (int n = 0; n < EACH; ++n) {
             const int e = n * G + threadIdx.x % G, j = e / B, i = e % B;
             const bool here = j < B && i < n_rows && block < n_blocks;
             v_next[n] = here ? cached(data.slot + (block * (int64)B + j) * WARP + i) : Stored<A>{};
+            if (MARKED && here) marks_next |= (cached(present + block * (int64)WARP + i) >> j & 1u) << n;
         }
     };
     load_values(first);
@@ -201,6 +205,7 @@ __device__ void add_blocks(const C* col, const Opened<A>& data, int first, int n
         LookedUp<A> v[EACH];
 #pragma unroll
         for (int n = 0; n < EACH; ++n) v[n] = data.looked_up(v_next[n]);
+        const unsigned marks = marks_next;
         if (block + sharers < n_blocks) c_next = cached(col + (block + sharers) * (int64)WARP);
         load_values(block + sharers);
 #pragma unroll
@@ -208,13 +213,14 @@ __device__ void add_blocks(const C* col, const Opened<A>& data, int first, int n
 #pragma unroll
             for (int i = 0; i < B; ++i) {
                 const int e = j * B + i;
-                const Y value = data.template widened<Y>(shuffle(v[e / G], e % G, group, G));
+                Y value = data.template widened<Y>(shuffle(v[e / G], e % G, group, G));
+                if (MARKED && !(shuffle(marks, e % G, group, G) >> e / G & 1)) value = Y{};
                 sum[i].add_product(value, of_x[j]);
             }
     }
 }
 
-// the same of blocks with holes, entry by entry
+// the same of what blocks with holes store alone, entry by entry
 template <class A, class Y, class I, class M, int B, int G, int V, int W, class C>
 __device__ void add_entries(const C* col, const Opened<A>& data, const M* present, int first, int n_blocks, int sharers,
                             int n_rows, const Y* x, int64 at, int64 k, Columns<Y, V, W, G * V> (&sum)[B]) {
@@ -239,7 +245,7 @@ __device__ void add_entries(const C* col, const Opened<A>& data, const M* presen
 template <class A, class Y, class I, class M, int B, bool HOLES, int G, int V, int W, class C>
 __device__ void multiply_blocks(const C* col, const Opened<A>& data, const M* present, int first, int n_blocks, int sharers,
                                 int n_rows, const Y* x, I n_cols, int64 at, int64 k, Columns<Y, V, W, G * V> (&sum)[B]) {
-    add_blocks<A, Y, I, B, HOLES, G, V, W>(col, data, first, n_blocks, sharers, n_rows, x, n_cols, at, k, sum);
+    add_blocks<A, Y, I, M, B, HOLES, G, V, W>(col, data, present, first, n_blocks, sharers, n_rows, x, n_cols, at, k, sum);
     if constexpr (HOLES) {
         bool is_wrong = false;
 #pragma unroll
