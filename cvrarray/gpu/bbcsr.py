@@ -73,7 +73,7 @@ MOST_LANES_A_ROW, MANY_ROWS = 16, 40_000
 LEAST_LONG, LONG_FACTOR, ALWAYS_LONG, PIECE_ROUNDS = (64, 24), 2, (1024, 96), 8
 #: Block rows are uneven where a group of the longest has more than UNEVEN_FROM blocks, and UNEVEN times its share of all
 #: blocks. They then have no more warps than UNEVEN_WARPS a multiprocessor.
-UNEVEN, UNEVEN_FROM, UNEVEN_WARPS = 2, 8, 32
+UNEVEN, UNEVEN_FROM, UNEVEN_WARPS = 2, 8, 20
 #: Single columns: a row that has this many times the steps that a warp takes on average is too long for turns.
 LATE = 2
 

@@ -1,5 +1,4 @@
-"""``A @ X`` with BBCSR on a GPU, where rows differ in length: how many threads each has. The host's side of
-``kernels/pieces.cuh``.
+"""``A @ X`` with BBCSR on a GPU where rows differ in length: the host's side of ``kernels/pieces.cuh``.
 
 A product ends with its longest row. So long rows have thread blocks of their own, one for each piece, and groups of lanes
 share the others by their lengths: ``docs/decisions/0010-gpu-matrix-and-transposed.md``.
