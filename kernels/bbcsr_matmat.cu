@@ -57,7 +57,7 @@ __device__ void multiply(const C* col, const Opened<A>& data, const M* present, 
         for (int u = 0; u < U; ++u) {
             const bool is_pad = is_padding<I>(c_next[u], 0);
             row[u] = is_pad ? O(0) : (O)c_next[u] * (B * row_of_x);
-            pads[u] = __ballot_sync(FULL, is_pad) >> group;
+            pads[u] = G == 1 ? is_pad : __ballot_sync(FULL, is_pad) >> group;
             bits[u] = bits_next[u];
 #pragma unroll
             for (int j = 0; j < B; ++j) v[u][j] = data.looked_up(v_next[u][j]);
@@ -72,9 +72,9 @@ __device__ void multiply(const C* col, const Opened<A>& data, const M* present, 
 #pragma unroll
                 for (int t = 0; t < TURNS; ++t) {
                     const int slot = (first + t) * ROWS + group;
-                    from[t] = origin + shuffle(row[u], slot);
+                    from[t] = origin + (G == 1 ? row[u] : shuffle(row[u], slot));
                     pad[t] = pads[u] & 1u << (first + t) * ROWS;
-                    marks[t] = HOLES ? shuffle(bits[u], slot) : FULL;
+                    marks[t] = !HOLES ? FULL : G == 1 ? bits[u] : shuffle(bits[u], slot);
                 }
 #pragma unroll
                 for (int j = 0; j < B; ++j) {
@@ -90,7 +90,7 @@ __device__ void multiply(const C* col, const Opened<A>& data, const M* present, 
                     }
 #pragma unroll
                     for (int t = 0; t < TURNS; ++t) {
-                        const Y value = data.template widened<Y>(shuffle(v[u][j], (first + t) * ROWS + group));
+                        const Y value = data.template widened<Y>(G == 1 ? v[u][j] : shuffle(v[u][j], (first + t) * ROWS + group));
                         sum[first + t].add_product_unless(skip[t], value, of_x[t]);
                     }
                 }
