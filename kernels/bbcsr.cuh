@@ -46,3 +46,22 @@ struct Bin {
     __device__ const I* wide(const Bbcsr<A, I, M>& m) const { return m.col_wide + columns; }
     __device__ int64 origin() const { return (int64)base * B; }
 };
+
+// Asks L2 for the tables of a bin, if it is one, and for where they lie: a warp's lanes together. Whoever multiplies it later
+// waits for L2 and not for memory.
+__device__ inline void ask_for(const void* from, int64 bytes) {
+    constexpr int LINE = 128;
+#pragma unroll 1
+    for (int64 at = lane_id() * LINE; at < bytes; at += WARP * LINE)
+        asm volatile("prefetch.global.L2 [%0];" ::"l"((const char*)from + at));
+}
+template <class A, class I, class M>
+__device__ void ask_for_bin(const Bbcsr<A, I, M>& m, const Opened<A>& values, int64 bin) {
+    if (bin >= m.n_bins) return;
+    const int64 first = cached(m.bin_rowptr + bin), n = cached(m.bin_rowptr + bin + 1) - first, columns = cached(m.col_ptr + bin);
+    ask_for(values.slot + first, n * Values<A>::BYTES);
+    if (cached(m.col_base + bin) >= 0)
+        ask_for(m.col_narrow + columns, n * (int)sizeof(uint16));
+    else
+        ask_for(m.col_wide + columns, n * (int)sizeof(I));
+}

@@ -6,6 +6,15 @@
 #include "matrix.cuh"
 #include "pieces.cuh"
 
+// Bins of at most SHORT steps are over before loads ahead have paid: L2 is asked for the tables of those that come next.
+constexpr int SHORT = 8, BINS_AHEAD = 4;  // a multiprocessor: about those that are under way
+
+__device__ inline int n_processors() {
+    int n;
+    asm("mov.u32 %0, %%nsmid;" : "=r"(n));
+    return n;
+}
+
 // A row of A for WARPS warps that share it, each ROUND lanes of it: where it lies, and the E nonzeros that the lane loads
 // ahead.
 template <class A, class I, class M, int ROUND, int E, int WARPS>
@@ -153,6 +162,7 @@ __global__ __launch_bounds__(PIECE_WARPS* WARP, 8) void bbcsr_matmat_rows(
     const int64 row = ((blockIdx.x - piece.n_thread_blocks(pieces)) * (int64)blockDim.x + threadIdx.x) / (G * S);
     if (row >= m.n_bins * WARP) return;
     Row<A, I, M, G * S, E, 1> own(m, values, row);
+    if (own.n_steps <= SHORT && row % WARP < WARP / (G * S)) ask_for_bin(m, values, row / WARP + BINS_AHEAD * n_processors());
     const bool is_elsewhere = CUT && own.is_longer(pieces.longest);  // in thread blocks of its own
     if (is_elsewhere) own.end = 0;
     add_row<G, N>(own, x, k, row_of_x, sum[0]);

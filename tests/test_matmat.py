@@ -172,6 +172,65 @@ def test_layouts_of_rows(how, block_size, dtype, gpu, monkeypatch):
             np.testing.assert_array_equal(get(out), (csr @ x).astype(dtype) + np.asarray(6, dtype), f"{name}, {k} columns")
 
 
+def short_rows(n, n_cols, dtype, longest=8, seed=5):
+    """Up to so many entries a row, near the diagonal or anywhere; some bins have none."""
+    rng = np.random.default_rng(seed)
+    lengths = rng.integers(0, longest + 1, n)
+    lengths[64:128] = 0
+    row = np.repeat(np.arange(n), lengths)
+    near = (row * n_cols // n + rng.integers(-40, 40, row.size)) % n_cols
+    col = np.where(row % 96 < 32, rng.integers(0, n_cols, row.size), near)
+    csr = scipy.sparse.coo_array((zoo.vector(row.size, dtype, seed), (row, col)), shape=(n, n_cols)).tocsr()
+    csr.sum_duplicates()
+    return csr
+
+
+SHORT_ROWS = [
+    *((dtype, n_cols) for dtype in ("float32", "float64", "int8", "complex64") for n_cols in (3_000, 200_000)),
+    ("complex128", 3_000),
+]
+
+
+@pytest.mark.parametrize(("dtype", "n_cols"), SHORT_ROWS)
+def test_short_rows(dtype, n_cols, gpu, monkeypatch):
+    """Tables are copied while others are multiplied, as many thread blocks as there are take all bins in turn; rows of X that
+    no product may touch hold nan.
+    """
+    from cvrarray.gpu import bbcsr
+
+    monkeypatch.setattr(bbcsr, "MANY_BINS", 0)
+    csr = short_rows(70_001, n_cols, dtype)
+    for values in ("plain", "auto"):
+        A = cvrarray.BBCSRArray(csr, block_size=1, device=gpu, values=values)
+        for k in (2, 3, 4, 8, 12, 16):
+            x = matrix(csr.shape[1], k, dtype)
+            if x.dtype.kind in "fc":
+                x[np.diff(csr.tocsc().indptr) == 0] = np.nan
+            right = (csr @ x).astype(dtype)
+            y = A @ put(x, gpu)
+            np.testing.assert_array_equal(get(y), right, f"{k} columns")
+            assert_same_bits(A @ put(x, gpu), y)
+            out = put(np.full(right.shape, 3, right.dtype), gpu)
+            A.matmat(put(x, gpu), out=out, beta=2)
+            np.testing.assert_array_equal(get(out), right + np.asarray(6, right.dtype), f"{k} columns")
+
+
+@pytest.mark.small
+@pytest.mark.parametrize("n_cols", [300, 100_000])
+def test_few_short_rows(n_cols, gpu, monkeypatch):
+    """What compute-sanitizer watches of them."""
+    from cvrarray.gpu import bbcsr
+
+    monkeypatch.setattr(bbcsr, "MANY_BINS", 0)
+    monkeypatch.setattr(bbcsr, "processors", lambda device: 1)
+    csr = short_rows(2_500, n_cols, np.float32)
+    A = cvrarray.BBCSRArray(csr, block_size=1, device=gpu)
+    for k in (4, 16):
+        x = matrix(csr.shape[1], k, np.float32)
+        out = put(np.full((csr.shape[0], k), np.nan, np.float32), gpu)
+        np.testing.assert_array_equal(get(A.matmat(put(x, gpu), out=out)), csr @ x)
+
+
 def arrow(n, size, dtype, seed=3):
     """Blocks on the diagonal, and two block rows and block columns that are full: a Hessian whose cameras see all points."""
     ends = np.repeat([0, n // 2], n), np.tile(np.arange(n), 2)

@@ -20,9 +20,11 @@ from .compiler import (
     NULL,
     PLAIN,
     STORED,
+    Coded,
     Kernel,
     Struct,
     aside,
+    attribute,
     blocks,
     matrix_grid,
     matrix_tiles,
@@ -38,6 +40,7 @@ from .uneven_rows import Pieces, Schedule
 
 BLOCK = 128  # threads, at least: four warps
 THREADS_OF_RUNS = 256  # that share a bin of long rows
+THREADS_OF_SHORT_ROWS = 256  # ``bbcsr_matmat_short``
 #: Rows with more than LONG entries are long. Their columns may be far apart (:func:`is_far`).
 LONG, FEW_WARPS = 40, 32
 #: Where all warps read the same parts of x (:func:`reads_alike`), in rows of more than ALIKE_FROM entries: each warp that
@@ -74,6 +77,10 @@ LEAST_LONG, LONG_FACTOR, ALWAYS_LONG, PIECE_ROUNDS = (64, 24), 2, (1024, 96), 8
 #: Block rows are uneven where a group of the longest has more than UNEVEN_FROM blocks, and UNEVEN times its share of all
 #: blocks. They then have no more warps than UNEVEN_WARPS a multiprocessor.
 UNEVEN, UNEVEN_FROM, UNEVEN_WARPS = 2, 8, 20
+#: Single columns, from so much compute capability on: bins whose rows have at most STEPS entries, from which on copies of
+#: tables are under way while a warp multiplies, where a row of X has at most so many vectors; bytes of shared memory for a
+#: value and a column.
+COPIES_SINCE, STEPS, SHORT_VECTORS, SHORT_BYTES = 9, 8, 4, 11
 #: Single columns: a row that has this many times the steps that a warp takes on average is too long for turns.
 LATE = 2
 
@@ -105,6 +112,11 @@ def group(block_size: int) -> int:
 def tiles_in_a_block(value: np.dtype, index: np.dtype) -> int:
     """Warps a block of ``bbcsr_fill``, each with a tile of values and columns in the 48 KB of shared memory."""
     return 2 if 2 * WARP * (WARP + 1) * (np.dtype(value).itemsize + np.dtype(index).itemsize) <= 48 << 10 else 1
+
+
+def slot_bytes(value: np.dtype | str | Coded) -> int:
+    """Of the value table, for each slot."""
+    return {"Few": 1, "One": 0}[value.kind] if isinstance(value, Coded) else np.dtype(value).itemsize
 
 
 SIZES = (1, 2, 3, 6, 7, 32)  # of blocks, that are compiled without a GPU
@@ -226,6 +238,17 @@ MATMAT_ROWS = Kernel(
         value, product, index, mask_dtype(1), lanes, width, vectors, sharers, loads, is_cut, offset,
     ),
 )  # fmt: skip
+MATMAT_SHORT = Kernel(
+    "bbcsr_matmat_short",
+    "bbcsr_matmat_short",
+    [
+        (value, product, "int32", lanes, vector_width(product), is_wide)
+        for value, product in STORED
+        for lanes, is_wide in ((1, False), (4, True))
+        if slot_bytes(value) + (4 if is_wide else 2) <= SHORT_BYTES
+    ],
+    lambda value, product, index, lanes, width, is_wide: (value, product, index, mask_dtype(1), lanes, width, is_wide),
+)
 TRANSPOSED = Kernel(
     "bbcsr_transposed",
     "bbcsr_transposed",
@@ -443,6 +466,7 @@ class MatrixKernel(NamedTuple):
     grid: tuple[int, int, int]
     pieces: Pieces
     last: tuple[Any, ...] = ()
+    threads: int = BLOCK  # of a thread block
 
 
 class Lengths:
@@ -481,6 +505,8 @@ def product_matrix(tables: BBCSRTables, dtype: np.dtype) -> Callable[[cupy.ndarr
 
     @cache
     def prepared(k, width):
+        if takes_copies(tables, k, width, lengths()):
+            return _kernel_of_short_rows(tables, dtype, k, width, lengths())
         if takes_lanes(tables, k, width, lengths()):
             return _kernel_of_lanes(tables, dtype, k, width, lengths())
         return _matrix_kernel(tables, dtype, k, width, NULL, lengths())
@@ -490,9 +516,9 @@ def product_matrix(tables: BBCSRTables, dtype: np.dtype) -> Callable[[cupy.ndarr
         if k == 1:
             of_vector()(x, y, alpha, beta)
         elif k:
-            multiply, grid, pieces, last = prepared(k, matrix_width(k, x, y))
+            multiply, grid, pieces, last, threads = prepared(k, matrix_width(k, x, y))
             arguments = bins, pieces.struct(), np.int64(k), x, y, alpha, beta, update(alpha, beta), *last
-            multiply(grid, (BLOCK,), arguments, pieces.shared_bytes)
+            multiply(grid, (threads,), arguments, pieces.shared_bytes)
 
     return run
 
@@ -502,7 +528,7 @@ def product_matrix_with_dots(tables: BBCSRTables, x: cupy.ndarray, y: cupy.ndarr
     real parts in double precision; X and Y (n, k) are of a dtype that is rounded. The sums are the second result.
     """
     dtype, k = y.dtype, x.shape[1]
-    multiply, grid, pieces, _ = _matrix_kernel(tables, dtype, k, matrix_width(k, x, y), None, Lengths(tables))
+    multiply, grid, pieces, *_ = _matrix_kernel(tables, dtype, k, matrix_width(k, x, y), None, Lengths(tables))
     dots = cupy.zeros((grid[0] * BLOCK // WARP, k))
     arguments = _struct(tables), pieces.struct(), np.int64(k), x, y, dtype.type(1), dtype.type(0), PLAIN, dots
     return lambda: multiply(grid, (BLOCK,), arguments, pieces.shared_bytes), dots
@@ -567,6 +593,17 @@ def _kernel_of_lanes(t: BBCSRTables, dtype: np.dtype, k: int, width: int, length
     )
 
 
+def _kernel_of_short_rows(t: BBCSRTables, dtype: np.dtype, k: int, width: int, lengths: Lengths) -> MatrixKernel:
+    """For `k` columns in vectors of `width`: where a warp's next tables are copied meanwhile."""
+    n_vectors, warps = -(-k // width), THREADS_OF_SHORT_ROWS // WARP
+    lanes = 1 << (n_vectors - 1).bit_length()
+    how = distinct.kind(t.data, t.distinct), dtype, t.col_wide.dtype
+    n_blocks = min(-(-t.col_base.size // warps), FEW_WARPS // warps * processors(cupy.cuda.runtime.getDevice()))
+    none = Pieces(lengths.bins[:0], Schedule(lengths.most, 1), 1, (1, lanes * width), dtype)
+    function = MATMAT_SHORT(*how, lanes, width, t.col_wide.size > 0)
+    return MatrixKernel(function, matrix_grid(n_blocks, 1), none, threads=THREADS_OF_SHORT_ROWS)
+
+
 def _pieces(
     t: BBCSRTables, lengths: Lengths, rows: int, lanes: float, tiles: int, sums: tuple[int, int], dtype: np.dtype
 ) -> Pieces:
@@ -582,6 +619,16 @@ def _offset(t: BBCSRTables, n_vectors: int) -> np.dtype:
     return np.dtype(np.uint32 if (t.shape[1] + t.block_size) * n_vectors < 1 << 32 else np.uint64)
 
 
+def takes_copies(t: BBCSRTables, k: int, width: int, lengths: Lengths) -> bool:
+    """Whether in ``A @ X`` a warp's next tables are copied to shared memory while it multiplies: where all rows are short."""
+    if t.block_size > 1 or lengths.most > STEPS or t.col_wide.dtype != np.int32 or -(-k // width) > SHORT_VECTORS:
+        return False
+    if t.col_base.size < MANY_BINS or attribute("ComputeCapabilityMajor") < COPIES_SINCE:
+        return False
+    size = slot_bytes(distinct.kind(t.data, t.distinct)) + (4 if t.col_wide.size else 2)
+    return size <= SHORT_BYTES and all(table.data.ptr % 16 == 0 for table in (t.data, t.col_narrow, t.col_wide))
+
+
 def takes_lanes(t: BBCSRTables, k: int, width: int, lengths: Lengths) -> bool:
     """Whether in ``A @ X`` lanes share rows. Otherwise a warp takes all rows of a bin, in turns.
 
@@ -595,7 +642,7 @@ def takes_lanes(t: BBCSRTables, k: int, width: int, lengths: Lengths) -> bool:
     if n_slots(t) > MUCH_PADDING * t.nnz:
         most = FEW_VECTORS[2]
     else:
-        most = FEW_VECTORS[_mean_blocks(t) > SHORT]
+        most = FEW_VECTORS[lengths.most <= STEPS or _mean_blocks(t) > SHORT]
     return t.col_base.size < MANY_BINS or -(-k // width) > most
 
 
