@@ -131,8 +131,8 @@ __device__ void add_row(Row<A, I, M, ROUND, E, WARPS>& own, const Y* x, int64 k,
 //
 // mapping   S groups of G lanes, of one warp, a row and W * G * V columns (tile_of_block() counts these). Of the row's next
 //           nonzeros each lane loads the values and columns of E, a round ahead, and its group passes them on by shuffles;
-//           N vectors of rows of X are under way together. Rows of bins with `pieces` have a thread block for each piece,
-//           the first of the grid
+//           N vectors of rows of X are under way together. One warp of a short bin asks for the tables of a later one. Rows
+//           of bins with `pieces` have a thread block for each piece, the first of the grid
 // traffic   slot: sizeof(A) + (2 or sizeof(I)) bytes for each W * G * V columns; a row of X for each nonzero; Y once
 // requires  blocks of a row before its padding (invariant 3); neither values nor rows of X are read for padding; V divides k;
 //           k is W * G * V or more, or W is 1; an O counts the vectors of V numbers that X has; PIECE_WARPS warps
