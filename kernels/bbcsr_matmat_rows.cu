@@ -7,7 +7,7 @@
 #include "pieces.cuh"
 
 // Bins of at most SHORT steps are over before loads ahead have paid: L2 is asked for the tables of those that come next.
-constexpr int SHORT = 8, BINS_AHEAD = 4;  // a multiprocessor: about those that are under way
+constexpr int SHORT = 8, BINS_AHEAD = 2;  // a multiprocessor
 
 __device__ inline int n_processors() {
     int n;

@@ -24,7 +24,6 @@ from .compiler import (
     Kernel,
     Struct,
     aside,
-    attribute,
     blocks,
     matrix_grid,
     matrix_tiles,
@@ -77,10 +76,9 @@ LEAST_LONG, LONG_FACTOR, ALWAYS_LONG, PIECE_ROUNDS = (64, 24), 2, (1024, 96), 8
 #: Block rows are uneven where a group of the longest has more than UNEVEN_FROM blocks, and UNEVEN times its share of all
 #: blocks. They then have no more warps than UNEVEN_WARPS a multiprocessor.
 UNEVEN, UNEVEN_FROM, UNEVEN_WARPS = 2, 8, 20
-#: Single columns, from so much compute capability on: bins whose rows have at most STEPS entries, from which on copies of
-#: tables are under way while a warp multiplies, where a row of X has at most so many vectors; bytes of shared memory for a
-#: value and a column.
-COPIES_SINCE, STEPS, SHORT_VECTORS, SHORT_BYTES = 9, 8, 4, 11
+#: Single columns: from compute capability COPIES_SINCE on a warp's next tables are copied to shared memory meanwhile, where
+#: no row has more than STEPS entries, X has up to SHORT_VECTORS vectors a row, and a value with its column up to SHORT_BYTES.
+COPIES_SINCE, STEPS, SHORT_VECTORS, SHORT_BYTES = 90, 8, 4, 11
 #: Single columns: a row that has this many times the steps that a warp takes on average is too long for turns.
 LATE = 2
 
@@ -623,7 +621,7 @@ def takes_copies(t: BBCSRTables, k: int, width: int, lengths: Lengths) -> bool:
     """Whether in ``A @ X`` a warp's next tables are copied to shared memory while it multiplies: where all rows are short."""
     if t.block_size > 1 or lengths.most > STEPS or t.col_wide.dtype != np.int32 or -(-k // width) > SHORT_VECTORS:
         return False
-    if t.col_base.size < MANY_BINS or attribute("ComputeCapabilityMajor") < COPIES_SINCE:
+    if t.col_base.size < MANY_BINS or int(cupy.cuda.Device().compute_capability) < COPIES_SINCE:
         return False
     size = slot_bytes(distinct.kind(t.data, t.distinct)) + (4 if t.col_wide.size else 2)
     return size <= SHORT_BYTES and all(table.data.ptr % 16 == 0 for table in (t.data, t.col_narrow, t.col_wide))
