@@ -48,12 +48,11 @@ class Parts(NamedTuple):
     end_slot: np.ndarray  # (n_rows,) the slot of each row's last nonzero
 
 
-def parts(lengths: np.ndarray, capacity: int) -> Parts:
-    """Parts of rows with so many nonzeros each, none of them 0.
+def boundaries(start: np.ndarray, capacity: int) -> np.ndarray:
+    """(n_parts + 1,) where parts begin among nonzeros whose rows begin at `start` (n_rows + 1,).
 
     A part that would end in a row ends before it, where less than a LONG-th of the part is left empty so.
     """
-    start = np.concatenate([[0], np.cumsum(lengths)])
     begins, end, starts, spare = [0], 0, memoryview(start), capacity // LONG
     while end < starts[-1]:
         end = min(end + capacity, starts[-1])
@@ -61,7 +60,13 @@ def parts(lengths: np.ndarray, capacity: int) -> Parts:
         if row_start >= end - spare:
             end = row_start
         begins.append(end)
-    begin = np.array(begins)
+    return np.array(begins)
+
+
+def parts(lengths: np.ndarray, capacity: int) -> Parts:
+    """Parts of rows with so many nonzeros each, none of them 0."""
+    start = np.concatenate([[0], np.cumsum(lengths)])
+    begin = boundaries(start, capacity)
     row = np.minimum(np.searchsorted(start, begin, "right") - 1, lengths.size - 1)
     is_cut = (start[row] < begin) & (begin < start[-1])
     first, last = (np.searchsorted(begin, ends, "right") - 1 for ends in (start[row], start[row + 1] - 1))
