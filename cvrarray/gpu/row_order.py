@@ -23,6 +23,7 @@ from ..core.tables import WARP, CVRTables
 from . import distinct
 from .assembly import as_words
 from .compiler import STORED, Kernel, PerStream, aside, struct, update
+from .segments import LEAST_NONZEROS
 
 THREADS = 256
 #: Nonzeros of a thread, by the product's item size.
@@ -37,6 +38,14 @@ MATVEC = Kernel(
     [(value, product, *how) for value, product in STORED for how in (("uint16", "int32"), ("int64", "int64"))],
     lambda value, product, column, index: (value, product, column, index, UNROLL[product.itemsize], THREADS),
 )
+
+
+def suits(t: CVRTables) -> bool:
+    """Whether nonzeros are so few that a product waits for loads and not for their bytes; lanes that someone asked for are
+    used.
+    """
+    n_rows, n_cols = t.shape
+    return 0 < t.nnz < LEAST_NONZEROS and t.n_lanes == WARP and n_rows * n_cols < 1 << 62
 
 
 class Parts(NamedTuple):
