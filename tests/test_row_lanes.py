@@ -30,7 +30,7 @@ def uneven(dtype, n_rows: int = 700, n_cols: int = N_COLS, empty: int = 5) -> cs
 def test_parts(capacity, longest):
     """Parts follow each other; a row is cut only where one is full, and its parts are known at each cut."""
     pytest.importorskip("cupy")
-    from cvrarray.gpu.row_order import parts
+    from cvrarray.gpu.row_lanes import parts
 
     lengths = np.random.default_rng(longest).integers(1, longest + 1, 400)
     found, ends = parts(lengths, capacity), np.cumsum(lengths)
@@ -53,12 +53,12 @@ def test_parts(capacity, longest):
 @pytest.mark.parametrize("dtype", ["float32", "float64", "complex128", "int32", "bool", "int8", "float16"])
 def test_products(dtype, gpu):
     """Products with scales, empty rows and infinities in x that no row meets; the same bits each time."""
-    from cvrarray.gpu import row_order
+    from cvrarray.gpu import row_lanes
 
     csr = uneven(dtype)
     A = CVRArray(csr, device=gpu)
     product = np.result_type(dtype, np.float32) if dtype in ("bool", "float16") else np.dtype(dtype)
-    assert row_order.suits(A._tables)
+    assert row_lanes.suits(A._tables)
     assert_products(A, csr, product)
 
 
@@ -82,13 +82,13 @@ def test_columns_near_and_far(n_cols, gpu):
     """Offsets from a part's first column have 16 bits, or columns are stored as they are."""
     import cupy
 
-    from cvrarray.gpu import row_order
+    from cvrarray.gpu import row_lanes
 
     csr, rng = uneven("float64", 30, n_cols), np.random.default_rng(3)
     A, x = CVRArray(csr, device=gpu), rng.standard_normal(n_cols)
     expected, bound = oracle.product(csr, x, 1, 0, np.zeros(30))
     assert (np.abs((A @ cupy.asarray(x)).get() - expected) <= bound).all()
-    (layout,) = (found for key, found in row_order.LAYOUTS.items() if key[0] == A._tables.step_ptr.data.ptr)
+    (layout,) = (found for key, found in row_lanes.LAYOUTS.items() if key[0] == A._tables.step_ptr.data.ptr)
     assert layout.col.dtype == ("uint16" if n_cols < 1 << 16 else "int32")
 
 
@@ -96,9 +96,9 @@ def test_columns_near_and_far(n_cols, gpu):
 @pytest.mark.parametrize("name", zoo.ZOO)
 def test_chunks_multiply_too(name, monkeypatch, gpu):
     """What larger arrays do: by a warp's chunks, as they are."""
-    from cvrarray.gpu import row_order
+    from cvrarray.gpu import row_lanes
 
-    monkeypatch.setattr(row_order, "suits", lambda tables: False)
+    monkeypatch.setattr(row_lanes, "suits", lambda tables: False)
     csr = zoo.floats(name, np.float32)
     x = zoo.float_vector(csr.shape[1], np.float32)
     for n_chunks in (None, 7):
@@ -157,6 +157,6 @@ def test_which_matrices(n_rows, nnz, n_lanes, expected):
     pytest.importorskip("cupy")
     from types import SimpleNamespace
 
-    from cvrarray.gpu import row_order
+    from cvrarray.gpu import row_lanes
 
-    assert row_order.suits(SimpleNamespace(shape=(n_rows, 100_000), nnz=nnz, n_lanes=n_lanes)) == expected
+    assert row_lanes.suits(SimpleNamespace(shape=(n_rows, 100_000), nnz=nnz, n_lanes=n_lanes)) == expected

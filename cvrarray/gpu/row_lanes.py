@@ -1,0 +1,163 @@
+"""``A @ x`` row by row, for CVR arrays of small matrices.
+
+Such a product is a chain of waits: for a chunk's facts, its columns, x, the next steps, the parts that lanes have stolen,
+and the sums of a row's other chunks. And its lanes are far apart, each in a row of its own, so that each gathers a sector
+of x of its own. So the nonzeros are copied row by row. A row has as many neighbouring lanes as it fills, which load
+neighbouring nonzeros, all at once. Measured: ``docs/measurements/0003-gpu-products.md``.
+
+The order of sums is another one than without: the structure alone decides, as with :mod:`.segments`.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+from weakref import WeakValueDictionary
+
+import cupy
+import numpy as np
+
+from ..core.tables import WARP, CVRTables
+from . import distinct
+from .assembly import as_words
+from .compiler import STORED, Kernel, PerStream, aside, struct, update
+from .segments import LEAST_NONZEROS
+
+THREADS = 256
+#: Slots of a lane.
+SLOTS = (2, 4, 8)
+#: A part ends before a row that does not fit it, where no more than this share of its lanes is left empty.
+SPARE = 8
+EMPTY_ROWS_A_THREAD, MOST_BLOCKS_FOR_EMPTY = 8, 1 << 14
+
+MATVEC = Kernel(
+    "row_lanes",
+    "row_lanes_matvec",
+    [(value, product, *how) for value, product in STORED for how in (("uint16", "int32", 8), ("int64", "int64", 4))],
+    lambda value, product, column, index, slots: (value, product, column, index, slots, THREADS),
+)
+
+
+def suits(t: CVRTables) -> bool:
+    """Whether nonzeros are so few that a product waits for loads and not for their bytes; lanes that someone asked for are
+    used.
+    """
+    n_rows, n_cols = t.shape
+    return 0 < t.nnz < LEAST_NONZEROS and t.n_lanes == WARP and n_rows * n_cols < 1 << 62
+
+
+class Parts(NamedTuple):
+    """How rows lie in parts of so many lanes; all on the host."""
+
+    begin: np.ndarray  # (n_parts + 1,) of its lanes, among all in the order of rows
+    cut_row: np.ndarray  # (n_parts + 1,) the row that begins before a part and goes on in it; else -1
+    span: np.ndarray  # (n_parts + 1, 2) int32: the first part of that row, and the one after its last; else -1
+
+
+def parts(start: np.ndarray, capacity: int, spare: int) -> Parts:
+    """Parts of at most `capacity` lanes, where rows begin at the lanes `start` (n_rows + 1,), none of them without lanes.
+
+    A part that would end in a row ends before it, where no more than `spare` lanes are left empty so.
+    """
+    begins, end, starts = [0], 0, memoryview(start)
+    while end < starts[-1]:
+        end = min(end + capacity, starts[-1])
+        row_start = starts[bisect_right(starts, end) - 1]
+        if row_start >= end - spare and row_start > begins[-1]:
+            end = row_start
+        begins.append(end)
+    begin = np.array(begins)
+    row = np.minimum(np.searchsorted(start, begin, "right") - 1, start.size - 2)
+    is_cut = (start[row] < begin) & (begin < start[-1])
+    first, last = (np.searchsorted(begin, ends, "right") - 1 for ends in (start[row], start[row + 1] - 1))
+    span = np.where(is_cut[:, None], np.stack([first, last + 1], axis=1), -1).astype(np.int32)
+    return Parts(begin, np.where(is_cut, row, -1), span)
+
+
+class Layout:
+    """Which slot of CVR's each nonzero comes from, its column, and the parts: 6 bytes a slot.
+
+    Columns are 16-bit offsets from the first of a part, where these are near enough in all parts.
+    """
+
+    def __init__(self, t: CVRTables, row: cupy.ndarray, col: cupy.ndarray, slots: int, threads: int = THREADS, spare: int = 0):
+        """`row` and `col` of every slot; the row of a pad is -1. A lane has so many `slots`."""
+        (n_rows, n_cols), index = t.shape, col.dtype
+        self.step_ptr = t.step_ptr  # kept, for its address is what the layout is known by
+        order = cupy.argsort(cupy.where(row < 0, np.int64(n_rows), row) * np.int64(n_cols) + col)[: t.nnz]
+        of_row = cupy.bincount(row[order], minlength=n_rows).get()
+        filled = np.flatnonzero(of_row)
+        lengths = of_row[filled]
+        n_lanes = -(-lengths // slots)
+        start = np.concatenate([[0], np.cumsum(n_lanes)])
+        p = parts(start, threads, spare or threads // SPARE)
+        self.n_parts = p.begin.size - 1
+        # lanes as they lie, and which of all they are; beyond a part's last one: that one, with pads
+        lane = np.arange(self.n_parts * threads)
+        part = lane // threads
+        number = p.begin[part] + lane % threads
+        is_there = number < p.begin[part + 1]
+        number = np.minimum(number, p.begin[part + 1] - 1)
+        of = np.searchsorted(start, number, "right") - 1
+        ends = (is_there & (number == start[of + 1] - 1)).reshape(-1, WARP)
+        facts = np.empty((ends.shape[0], 2), np.uint32)
+        facts[:, 0] = (ends.astype(np.uint32) << np.arange(WARP, dtype=np.uint32)).sum(axis=1, dtype=np.uint32)
+        facts[:, 1] = np.concatenate([[0], np.cumsum(ends.sum(axis=1))[:-1]])
+        before = np.cumsum(lengths) - lengths
+        of_lanes = n_lanes[of], np.where(is_there, lengths[of], 0), number - start[of], before[of]
+        g, length, within, begin = (cupy.asarray(of_lane.reshape(-1, 1, WARP)) for of_lane in of_lanes)
+        k = within + g * cupy.arange(slots).reshape(1, -1, 1)
+        is_pad = k >= length
+        nonzero = cupy.where(is_pad, begin, begin + k)
+        self.slot = order[nonzero].astype(np.uint32).ravel()
+        columns = col[self.slot].reshape(self.n_parts, -1)
+        low = columns.min(axis=1).astype(np.int64)
+        if int((columns.max(axis=1) - low).max()) < (1 << 16) - 1:
+            columns, pad = (columns - low[:, None]).astype(np.uint16), np.uint16(0xFFFF)
+        else:
+            low, pad = cupy.zeros(self.n_parts, np.int64), index.type(-1)
+        self.col = cupy.where(is_pad.reshape(self.n_parts, -1), pad, columns)
+        self.span = cupy.asarray(p.span)
+        self.fields = (
+            self.col, low, cupy.asarray(facts), cupy.asarray(filled.astype(index)) if filled.size < n_rows else None,
+            cupy.asarray(np.where(p.cut_row >= 0, filled[p.cut_row], -1).astype(index)), t.empty_row, self.n_parts,
+            t.empty_row.size,
+        )  # fmt: skip
+        n_for_empty = min(-(-t.empty_row.size // (threads * EMPTY_ROWS_A_THREAD)), MOST_BLOCKS_FOR_EMPTY)
+        self.grid = (self.n_parts + n_for_empty,)
+
+
+#: By the address of step_ptr: arrays that differ in their values alone share it.
+LAYOUTS: WeakValueDictionary[int, Layout] = WeakValueDictionary()
+
+
+def product(
+    t: CVRTables, dtype: np.dtype, places: Callable[[], tuple[cupy.ndarray, cupy.ndarray]]
+) -> Callable[[cupy.ndarray, cupy.ndarray, Any, Any], None]:
+    """``run(x, y, alpha, beta)``, as that of ``gpu.cvr``; ``places()`` are row and column of every slot."""
+    key, slots = t.step_ptr.data.ptr, 8
+    with aside():
+        layout = LAYOUTS.get(key) or Layout(t, *places(), slots)
+        LAYOUTS[key] = layout
+        values = cupy.empty(layout.slot.size if t.val.size else 0, t.val.dtype)  # one value alone has no table
+        renew(t, layout, values)
+    if cupy.cuda.get_current_stream().is_capturing():
+        renew(t, layout, values)  # the graph may write them before
+    multiply = MATVEC(distinct.kind(t.val, t.distinct), dtype, layout.col.dtype, t.tail.dtype, slots)
+    n_parts, words = layout.n_parts, -(-dtype.itemsize // 4)
+    matrix = struct(*distinct.fields(values, t.distinct), *layout.fields)
+    cuts = PerStream(lambda: struct(layout.span, cupy.zeros(n_parts, np.uint32), cupy.zeros((2 * n_parts, words), np.uint64)))
+
+    def run(x: Any, y: Any, alpha: Any, beta: Any) -> None:
+        multiply(layout.grid, (THREADS,), (matrix, x, y, cuts.get(), alpha, beta, update(alpha, beta)))
+
+    run.renew = partial(renew, t, layout, values)  # type: ignore[attr-defined]
+    return run
+
+
+def renew(t: CVRTables, layout: Layout, values: cupy.ndarray) -> None:
+    """Copy the values, again after they were replaced."""
+    if values.size:
+        as_words(t.val).take(layout.slot, out=as_words(values))
