@@ -25,28 +25,28 @@ def uneven(dtype, n_rows: int = 700, n_cols: int = N_COLS, empty: int = 5) -> cs
     return csr
 
 
-@pytest.mark.parametrize("capacity", [8, 64, 1000])
+@pytest.mark.parametrize(("capacity", "spare"), [(8, 1), (64, 8), (64, 64), (1000, 0)])
 @pytest.mark.parametrize("longest", [1, 3, 70, 9000])
-def test_parts(capacity, longest):
+def test_parts(capacity, spare, longest):
     """Parts follow each other; a row is cut only where one is full, and its parts are known at each cut."""
     pytest.importorskip("cupy")
     from cvrarray.gpu.row_lanes import parts
 
     lengths = np.random.default_rng(longest).integers(1, longest + 1, 400)
-    found, ends = parts(lengths, capacity), np.cumsum(lengths)
+    start = np.concatenate([[0], np.cumsum(lengths)])
+    found = parts(start, capacity, spare)
     begin, size = found.begin, np.diff(found.begin)
-    assert begin[0] == 0 and begin[-1] == ends[-1] and size.min() > 0 and size.max() <= capacity
-    part = np.searchsorted(begin, ends - 1, "right") - 1
-    np.testing.assert_array_equal(found.end_slot, part * capacity + ends - 1 - begin[part])
+    assert begin[0] == 0 and begin[-1] == start[-1] and size.min() > 0 and size.max() <= capacity
+    assert size[:-1].min(initial=capacity) >= capacity - spare
     for k, at in enumerate(begin):
-        row = np.searchsorted(ends, at, "right")
-        if at in (0, *ends):
+        if at in start:
             assert found.cut_row[k] == found.span[k, 0] == found.span[k, 1] == -1
             continue
+        row = np.searchsorted(start, at) - 1
         first, last = found.span[k]
         assert found.cut_row[k] == row and size[k - 1] == capacity
-        assert begin[first] <= ends[row] - lengths[row] < begin[first + 1]
-        assert begin[last - 1] < ends[row] <= begin[last]
+        assert begin[first] <= start[row] < begin[first + 1]
+        assert begin[last - 1] < start[row + 1] <= begin[last]
 
 
 @pytest.mark.small
@@ -63,7 +63,7 @@ def test_products(dtype, gpu):
 
 
 @pytest.mark.small
-@pytest.mark.parametrize("lengths", [[70_000], [1], [2048, 2048], [1024] * 3, [1] * 5000, [1023, 2, 1023], [5000, 1, 5000]])
+@pytest.mark.parametrize("lengths", [[70_000], [1], [2048, 2048], [1024] * 3, [1] * 5000, [2041, 16, 2041], [5000, 1, 5000]])
 def test_rows_at_the_ends_of_parts(lengths, gpu):
     """Whole parts, rows over many of them, and rows that end with a part; all sums are exact."""
     rng = np.random.default_rng(1)
@@ -88,7 +88,7 @@ def test_columns_near_and_far(n_cols, gpu):
     A, x = CVRArray(csr, device=gpu), rng.standard_normal(n_cols)
     expected, bound = oracle.product(csr, x, 1, 0, np.zeros(30))
     assert (np.abs((A @ cupy.asarray(x)).get() - expected) <= bound).all()
-    (layout,) = (found for key, found in row_lanes.LAYOUTS.items() if key[0] == A._tables.step_ptr.data.ptr)
+    layout = row_lanes.LAYOUTS[A._tables.step_ptr.data.ptr]
     assert layout.col.dtype == ("uint16" if n_cols < 1 << 16 else "int32")
 
 
