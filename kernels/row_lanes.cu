@@ -102,3 +102,42 @@ __global__ __launch_bounds__(THREADS) void row_lanes_matvec(const RowLanes<A, C,
     if (warp == 0 && (before >= 0 || after >= 0))
         cuts.template finish<Cuts<Y>::AT_ONCE>(part, spans, lane == 0 ? before : after, y, alpha, beta, update);
 }
+
+// row_lanes_fill: the slots of lanes, each with the number of its nonzero's slot in CVR's tables
+//
+// `start` (n_rows + 1,): the lanes at which rows begin, of all lanes in turn; `begin` likewise for parts; `ptr`: the
+// nonzeros at which rows begin. `slot_of` and `col_of` are CVR's of each nonzero, row by row. Rows are those that are not
+// empty. The number of a pad's slot is that of a nonzero nearby, and its column -1. `range[2 * part]` becomes the smallest
+// column of a part, the next number the largest
+//
+// mapping   a thread block a part, one thread a lane
+// traffic   8 + sizeof(I) bytes a slot are read, 4 + sizeof(I) written
+// races     none but integer atomics
+template <class I, int E, int THREADS>
+__global__ void row_lanes_fill(const int64* start, const int64* begin, const int64* ptr, int64 n_rows, const int64* slot_of,
+                               const I* col_of, uint32* slot, I* col, int64* range, uint2* ends) {
+    __shared__ int64 low, high;
+    const int64 part = blockIdx.x, in_part = begin[part + 1] - begin[part];
+    if (threadIdx.x == 0) low = 0x7fffffffffffffffll, high = 0;
+    __syncthreads();
+    const bool is_there = threadIdx.x < in_part;
+    const int64 number = begin[part] + (is_there ? (int64)threadIdx.x : in_part - 1);
+    const int64 row = lower_bound(start, n_rows + 1, number + 1) - 1;
+    const int64 lanes = start[row + 1] - start[row], length = is_there ? ptr[row + 1] - ptr[row] : 0;
+    int64 first = (part * THREADS + threadIdx.x) / WARP * (WARP * E) + lane_id(), k = number - start[row];
+    int64 least = 0x7fffffffffffffffll, most = 0;
+#pragma unroll 1
+    for (int e = 0; e < E; ++e, k += lanes, first += WARP) {
+        const int64 at = ptr[row] + (k < length ? k : 0);
+        slot[first] = (uint32)slot_of[at];
+        col[first] = k < length ? col_of[at] : I(-1);
+        if (k < length) least = min(least, (int64)col_of[at]), most = max(most, (int64)col_of[at]);
+    }
+    const unsigned last = __ballot_sync(FULL, is_there && number + 1 == start[row + 1]);
+    const int64 warp = part * (THREADS / WARP) + threadIdx.x / WARP;
+    if (lane_id() == 0) ends[warp] = make_uint2(last, (uint32)row);
+    atomicMin(&low, least);
+    atomicMax(&high, most);
+    __syncthreads();
+    if (threadIdx.x < 2) range[2 * part + threadIdx.x] = threadIdx.x ? high : low;
+}

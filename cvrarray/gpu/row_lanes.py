@@ -28,6 +28,8 @@ from .segments import LEAST_NONZEROS
 THREADS = 256
 #: Slots of a lane.
 SLOTS = (2, 4, 8)
+#: What a lane costs beside its slots, in slots.
+A_LANE = 3
 #: A part ends before a row that does not fit it, where no more than this share of its lanes is left empty.
 SPARE = 8
 EMPTY_ROWS_A_THREAD, MOST_BLOCKS_FOR_EMPTY = 8, 1 << 14
@@ -38,6 +40,12 @@ MATVEC = Kernel(
     [(value, product, *how) for value, product in STORED for how in (("uint16", "int32", 8), ("int64", "int64", 4))],
     lambda value, product, column, index, slots: (value, product, column, index, slots, THREADS),
 )
+
+FILL = Kernel(
+    "row_lanes", "row_lanes_fill", [("int32", 8), ("int64", 4)], lambda index, slots, threads=THREADS: (index, slots, threads)
+)
+#: The 16-bit column of a pad.
+NARROW_PAD = 0xFFFF
 
 
 def suits(t: CVRTables) -> bool:
@@ -82,51 +90,51 @@ class Layout:
     Columns are 16-bit offsets from the first of a part, where these are near enough in all parts.
     """
 
-    def __init__(self, t: CVRTables, row: cupy.ndarray, col: cupy.ndarray, slots: int, threads: int = THREADS, spare: int = 0):
+    def __init__(
+        self, t: CVRTables, row: cupy.ndarray, col: cupy.ndarray, slots: int = 0, threads: int = THREADS, spare: int = 0
+    ):
         """`row` and `col` of every slot; the row of a pad is -1. A lane has so many `slots`."""
         (n_rows, n_cols), index = t.shape, col.dtype
         self.step_ptr = t.step_ptr  # kept, for its address is what the layout is known by
         order = cupy.argsort(cupy.where(row < 0, np.int64(n_rows), row) * np.int64(n_cols) + col)[: t.nnz]
-        of_row = cupy.bincount(row[order], minlength=n_rows).get()
-        filled = np.flatnonzero(of_row)
-        lengths = of_row[filled]
-        n_lanes = -(-lengths // slots)
-        start = np.concatenate([[0], np.cumsum(n_lanes)])
-        p = parts(start, threads, spare or threads // SPARE)
+        row, col = row[order], col[order]
+        ptr = cupy.searchsorted(row, cupy.arange(n_rows + 1, dtype=index))
+        filled = None
+        if t.empty_row.size:
+            filled = cupy.flatnonzero(cupy.diff(ptr)).astype(index)
+            ptr = cupy.append(ptr[filled], t.nnz)
+        lengths = cupy.diff(ptr)
+        self.slots = slots or slots_of_lanes(lengths)
+        start = cupy.zeros_like(ptr)
+        cupy.cumsum(-(-lengths // self.slots), out=start[1:])
+        p = parts(start.get(), threads, spare or threads // SPARE)
         self.n_parts = p.begin.size - 1
-        # lanes as they lie, and which of all they are; beyond a part's last one: that one, with pads
-        lane = np.arange(self.n_parts * threads)
-        part = lane // threads
-        number = p.begin[part] + lane % threads
-        is_there = number < p.begin[part + 1]
-        number = np.minimum(number, p.begin[part + 1] - 1)
-        of = np.searchsorted(start, number, "right") - 1
-        ends = (is_there & (number == start[of + 1] - 1)).reshape(-1, WARP)
-        facts = np.empty((ends.shape[0], 2), np.uint32)
-        facts[:, 0] = (ends.astype(np.uint32) << np.arange(WARP, dtype=np.uint32)).sum(axis=1, dtype=np.uint32)
-        facts[:, 1] = np.concatenate([[0], np.cumsum(ends.sum(axis=1))[:-1]])
-        before = np.cumsum(lengths) - lengths
-        of_lanes = n_lanes[of], np.where(is_there, lengths[of], 0), number - start[of], before[of]
-        g, length, within, begin = (cupy.asarray(of_lane.reshape(-1, 1, WARP)) for of_lane in of_lanes)
-        k = within + g * cupy.arange(slots).reshape(1, -1, 1)
-        is_pad = k >= length
-        nonzero = cupy.where(is_pad, begin, begin + k)
-        self.slot = order[nonzero].astype(np.uint32).ravel()
-        columns = col[self.slot].reshape(self.n_parts, -1)
-        low = columns.min(axis=1).astype(np.int64)
-        if int((columns.max(axis=1) - low).max()) < (1 << 16) - 1:
-            columns, pad = (columns - low[:, None]).astype(np.uint16), np.uint16(0xFFFF)
-        else:
-            low, pad = cupy.zeros(self.n_parts, np.int64), index.type(-1)
-        self.col = cupy.where(is_pad.reshape(self.n_parts, -1), pad, columns)
-        self.span = cupy.asarray(p.span)
-        self.fields = (
-            self.col, low, cupy.asarray(facts), cupy.asarray(filled.astype(index)) if filled.size < n_rows else None,
-            cupy.asarray(np.where(p.cut_row >= 0, filled[p.cut_row], -1).astype(index)), t.empty_row, self.n_parts,
-            t.empty_row.size,
+        shape = self.n_parts, threads * self.slots
+        self.slot, columns = cupy.empty(shape[0] * shape[1], np.uint32), cupy.empty(shape, index)
+        ends = cupy.empty(self.n_parts * threads // WARP, np.uint64)
+        low_high = cupy.empty((self.n_parts, 2), np.int64)
+        FILL(index, self.slots, threads)(
+            (self.n_parts,), (threads,),
+            (start, cupy.asarray(p.begin), ptr, np.int64(lengths.size), order, col, self.slot, columns, low_high, ends),
         )  # fmt: skip
+        low = cupy.ascontiguousarray(low_high[:, 0])
+        if int((low_high[:, 1] - low).max()) < NARROW_PAD:
+            columns = cupy.where(columns < 0, index.type(NARROW_PAD), columns - low[:, None]).astype(np.uint16)
+        else:
+            low[:] = 0
+        self.col, self.span = columns, cupy.asarray(p.span)
+        cut_row = cupy.asarray(p.cut_row.astype(index))
+        if filled is not None:
+            cut_row = cupy.where(cut_row < 0, cut_row, filled[cut_row])
+        self.fields = columns, low, ends, filled, cut_row, t.empty_row, self.n_parts, t.empty_row.size
         n_for_empty = min(-(-t.empty_row.size // (threads * EMPTY_ROWS_A_THREAD)), MOST_BLOCKS_FOR_EMPTY)
         self.grid = (self.n_parts + n_for_empty,)
+
+
+def slots_of_lanes(lengths: cupy.ndarray) -> int:
+    """Slots of a lane, for rows with so many nonzeros each: those with which bytes and instructions are fewest."""
+    costs = [(-(-lengths // slots)).sum() * (slots + A_LANE) for slots in SLOTS]
+    return SLOTS[int(cupy.stack(costs).argmin())]
 
 
 #: By the address of step_ptr: arrays that differ in their values alone share it.
@@ -137,15 +145,15 @@ def product(
     t: CVRTables, dtype: np.dtype, places: Callable[[], tuple[cupy.ndarray, cupy.ndarray]]
 ) -> Callable[[cupy.ndarray, cupy.ndarray, Any, Any], None]:
     """``run(x, y, alpha, beta)``, as that of ``gpu.cvr``; ``places()`` are row and column of every slot."""
-    key, slots = t.step_ptr.data.ptr, 8
+    key = t.step_ptr.data.ptr
     with aside():
-        layout = LAYOUTS.get(key) or Layout(t, *places(), slots)
+        layout = LAYOUTS.get(key) or Layout(t, *places())
         LAYOUTS[key] = layout
         values = cupy.empty(layout.slot.size if t.val.size else 0, t.val.dtype)  # one value alone has no table
         renew(t, layout, values)
     if cupy.cuda.get_current_stream().is_capturing():
         renew(t, layout, values)  # the graph may write them before
-    multiply = MATVEC(distinct.kind(t.val, t.distinct), dtype, layout.col.dtype, t.tail.dtype, slots)
+    multiply = MATVEC(distinct.kind(t.val, t.distinct), dtype, layout.col.dtype, t.tail.dtype, layout.slots)
     n_parts, words = layout.n_parts, -(-dtype.itemsize // 4)
     matrix = struct(*distinct.fields(values, t.distinct), *layout.fields)
     cuts = PerStream(lambda: struct(layout.span, cupy.zeros(n_parts, np.uint32), cupy.zeros((2 * n_parts, words), np.uint64)))
