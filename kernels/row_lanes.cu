@@ -14,6 +14,12 @@ __device__ bool is_pad(I stored, I) {
     return stored < 0;
 }
 
+// read often, by neighbours; stays where it stands, unlike what `cached` loads
+template <class T>
+__device__ T kept(const T* p) {
+    return Load<T>::value(__ldca(reinterpret_cast<const typename Load<T>::Word*>(p)));
+}
+
 // Rows in turn, each in as many lanes as it fills with E slots; THREADS lanes a part. A row that begins in a part ends
 // there, but for very long ones, which go on in the next. Of a row's lanes the first has the first nonzero and every
 // g-th after it, g of them, the second one the second, and so on: a step has neighbours.
@@ -34,14 +40,16 @@ struct RowLanes {
 // mapping   one thread a lane: all its columns and values are loaded before the first is used, then all entries of x. A
 //           row's lanes are added by a segmented scan, then warps in turn, then parts (Cuts)
 // traffic   slot: sizeof(A) + sizeof(C) bytes, and x; warp: 8 bytes; row: sizeof(I) + sizeof(Y)
+// registers as many as it takes: with full occupancy as its aim the compiler would keep fewer loads under way
 // races     none: a row has one owner, its last lane, who adds what others have of it: of warps after a barrier, of parts
 //           once it is marked as there
 template <class A, class Y, class C, class I, int E, int THREADS>
-__global__ __launch_bounds__(THREADS) void row_lanes_matvec(const RowLanes<A, C, I> m, const Y* __restrict__ x, Y* y,
+__global__ __launch_bounds__(THREADS, 1) void row_lanes_matvec(const RowLanes<A, C, I> m, const Y* __restrict__ x, Y* y,
                                                             const Cuts<Y> cuts, Y alpha, Y beta, int update) {
     constexpr int WARPS = THREADS / WARP;
     __shared__ Y of_warp[WARPS];      // the sum of the row that a warp's last lane is in, if it goes on
     __shared__ bool has_end[WARPS];
+    __shared__ Y of_cut_row[2];  // of the row that begins before the part, and of the one that goes on after it
     const Opened<A>& values = m.val.opened();
     const int lane = lane_id(), warp = threadIdx.x / WARP;
     const int64 part = blockIdx.x;
@@ -66,11 +74,12 @@ __global__ __launch_bounds__(THREADS) void row_lanes_matvec(const RowLanes<A, C,
     const int spans = warp == 0 && lane < 4 ? cuts.span[2 * part + lane] : -1;
     __syncwarp();  // keeps loads where they stand
 #pragma unroll
-    for (int e = 0; e < E; ++e) xs[e] = is_pad<I>(c[e], 0) ? Y{} : cached(near + c[e]);
+    for (int e = 0; e < E; ++e) xs[e] = is_pad<I>(c[e], 0) ? Y{} : kept(near + c[e]);
     const unsigned ends = facts.x, ends_before = ends & ((1u << lane) - 1);
     const bool is_end = ends >> lane & 1;
     int64 row = (int)facts.y + __popc(ends_before);
     if (is_end && m.row) row = m.row[row];
+    __syncwarp();  // likewise
     Y sum{};
 #pragma unroll
     for (int e = 0; e < E; ++e) mac_unless(is_pad<I>(c[e], 0), values.template decoded<Y>(v[e]), xs[e], sum);
@@ -98,9 +107,10 @@ __global__ __launch_bounds__(THREADS) void row_lanes_matvec(const RowLanes<A, C,
     }
     const bool goes_on = is_first && before >= 0;  // the row began before the part
     if (is_end && !goes_on) store(y + row, sum, alpha, beta, update);
-    if (goes_on ? is_end || is_last : is_last) cuts.leave(2 * part + !goes_on, sum);
-    if (warp == 0 && (before >= 0 || after >= 0))
-        cuts.template finish<Cuts<Y>::AT_ONCE>(part, spans, lane == 0 ? before : after, y, alpha, beta, update);
+    if (before < 0 && after < 0) return;
+    if (goes_on ? is_end || is_last : is_last) of_cut_row[!goes_on] = sum;
+    __syncthreads();
+    if (warp == 0) cuts.meet(part, spans, lane < WARP / 2 ? before : after, of_cut_row, y, alpha, beta, update);
 }
 
 // row_lanes_fill: the slots of lanes, each with the number of its nonzero's slot in CVR's tables

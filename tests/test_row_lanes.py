@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+
 import numpy as np
 import oracle
 import pytest
@@ -12,6 +14,15 @@ from scipy.sparse import csr_array
 from cvrarray import CVRArray
 
 N_COLS = 90_001
+
+
+@pytest.fixture(autouse=True)
+def no_other_way(monkeypatch):
+    """Long rows too."""
+    if importlib.util.find_spec("cupy"):
+        from cvrarray.gpu import long_rows
+
+        monkeypatch.setattr(long_rows, "suits", lambda tables: False)
 
 
 def uneven(dtype, n_rows: int = 700, n_cols: int = N_COLS, empty: int = 5) -> csr_array:
@@ -25,26 +36,25 @@ def uneven(dtype, n_rows: int = 700, n_cols: int = N_COLS, empty: int = 5) -> cs
     return csr
 
 
-@pytest.mark.parametrize(("capacity", "spare"), [(8, 1), (64, 8), (64, 64), (1000, 0)])
+@pytest.mark.parametrize(("threads", "spare"), [(8, 1), (64, 8), (256, 16), (256, 64)])
 @pytest.mark.parametrize("longest", [1, 3, 70, 9000])
-def test_parts(capacity, spare, longest):
-    """Parts follow each other; a row is cut only where one is full, and its parts are known at each cut."""
+def test_parts(threads, spare, longest):
+    """Parts follow each other; short rows are not cut, and at each cut it is known which parts its row has."""
     pytest.importorskip("cupy")
     from cvrarray.gpu.row_lanes import parts
 
     lengths = np.random.default_rng(longest).integers(1, longest + 1, 400)
     start = np.concatenate([[0], np.cumsum(lengths)])
-    found = parts(start, capacity, spare)
-    begin, size = found.begin, np.diff(found.begin)
-    assert begin[0] == 0 and begin[-1] == start[-1] and size.min() > 0 and size.max() <= capacity
-    assert size[:-1].min(initial=capacity) >= capacity - spare
+    begin, cut_row, span = parts(start, int(start[-1]), threads, spare)
+    size = np.diff(begin)
+    assert begin[0] == 0 and begin[-1] == start[-1] and size.min() > 0 and size.max() <= threads
     for k, at in enumerate(begin):
         if at in start:
-            assert found.cut_row[k] == found.span[k, 0] == found.span[k, 1] == -1
+            assert cut_row[k] == span[k, 0] == span[k, 1] == -1
             continue
         row = np.searchsorted(start, at) - 1
-        first, last = found.span[k]
-        assert found.cut_row[k] == row and size[k - 1] == capacity
+        first, last = span[k]
+        assert cut_row[k] == row and lengths[row] > spare
         assert begin[first] <= start[row] < begin[first + 1]
         assert begin[last - 1] < start[row + 1] <= begin[last]
 
@@ -63,7 +73,9 @@ def test_products(dtype, gpu):
 
 
 @pytest.mark.small
-@pytest.mark.parametrize("lengths", [[70_000], [1], [2048, 2048], [1024] * 3, [1] * 5000, [2041, 16, 2041], [5000, 1, 5000]])
+@pytest.mark.parametrize(
+    "lengths", [[70_000], [1], [2048, 2048], [1024] * 3, [1] * 5000, [2041, 16, 2041], [5000, 1, 5000], [90_000] * 3]
+)
 def test_rows_at_the_ends_of_parts(lengths, gpu):
     """Whole parts, rows over many of them, and rows that end with a part; all sums are exact."""
     rng = np.random.default_rng(1)

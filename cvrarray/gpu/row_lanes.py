@@ -10,7 +10,6 @@ The order of sums is another one than without: the structure alone decides, as w
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
@@ -30,8 +29,8 @@ THREADS = 256
 SLOTS = (2, 4, 8)
 #: What a lane costs beside its slots, in slots.
 A_LANE = 3
-#: A part ends before a row that does not fit it, where no more than this share of its lanes is left empty.
-SPARE = 8
+#: Lanes of a part, so that rows up to as many need not be cut; they stay empty on average.
+SPARE = 16
 EMPTY_ROWS_A_THREAD, MOST_BLOCKS_FOR_EMPTY = 8, 1 << 14
 
 MATVEC = Kernel(
@@ -57,31 +56,29 @@ def suits(t: CVRTables) -> bool:
 
 
 class Parts(NamedTuple):
-    """How rows lie in parts of so many lanes; all on the host."""
+    """How rows lie in parts of so many lanes."""
 
-    begin: np.ndarray  # (n_parts + 1,) of its lanes, among all in the order of rows
-    cut_row: np.ndarray  # (n_parts + 1,) the row that begins before a part and goes on in it; else -1
-    span: np.ndarray  # (n_parts + 1, 2) int32: the first part of that row, and the one after its last; else -1
+    begin: Any  # (n_parts + 1,) of its lanes, among all in the order of rows
+    cut_row: Any  # (n_parts + 1,) the row that begins before a part and goes on in it; else -1
+    span: Any  # (n_parts + 1, 2) int32: the first part of that row, and the one after its last; else -1
 
 
-def parts(start: np.ndarray, capacity: int, spare: int) -> Parts:
-    """Parts of at most `capacity` lanes, where rows begin at the lanes `start` (n_rows + 1,), none of them without lanes.
+def parts(start: Any, n_lanes: int, threads: int, spare: int) -> Parts:
+    """Parts of at most `threads` lanes, where rows begin at the lanes `start` (n_rows + 1,) of `n_lanes`, all of them rows
+    with lanes.
 
-    A part that would end in a row ends before it, where no more than `spare` lanes are left empty so.
+    A part has about ``threads - spare`` lanes: it begins at a row, if one does in the `spare` lanes before. So all parts
+    are found at once.
     """
-    begins, end, starts = [0], 0, memoryview(start)
-    while end < starts[-1]:
-        end = min(end + capacity, starts[-1])
-        row_start = starts[bisect_right(starts, end) - 1]
-        if row_start >= end - spare and row_start > begins[-1]:
-            end = row_start
-        begins.append(end)
-    begin = np.array(begins)
-    row = np.minimum(np.searchsorted(start, begin, "right") - 1, start.size - 2)
-    is_cut = (start[row] < begin) & (begin < start[-1])
-    first, last = (np.searchsorted(begin, ends, "right") - 1 for ends in (start[row], start[row + 1] - 1))
-    span = np.where(is_cut[:, None], np.stack([first, last + 1], axis=1), -1).astype(np.int32)
-    return Parts(begin, np.where(is_cut, row, -1), span)
+    xp, step = cupy.get_array_module(start), threads - spare
+    place = xp.arange(-(-n_lanes // step) + 1) * step
+    row = xp.searchsorted(start, place, "right") - 1
+    begin = xp.minimum(xp.where(start[row] >= place - spare, start[row], place), n_lanes)
+    is_cut = start[row] < begin
+    row = xp.minimum(row, start.size - 2)
+    first, last = (xp.searchsorted(begin, lane, "right") - 1 for lane in (start[row], start[row + 1] - 1))
+    span = xp.where(is_cut[:, None], xp.stack([first, last + 1], axis=1), -1).astype(np.int32)
+    return Parts(begin, xp.where(is_cut, row, -1), span)
 
 
 class Layout:
@@ -107,7 +104,7 @@ class Layout:
         self.slots = slots or slots_of_lanes(lengths)
         start = cupy.zeros_like(ptr)
         cupy.cumsum(-(-lengths // self.slots), out=start[1:])
-        p = parts(start.get(), threads, spare or threads // SPARE)
+        p = parts(start, int(start[-1]), threads, spare or SPARE)
         self.n_parts = p.begin.size - 1
         shape = self.n_parts, threads * self.slots
         self.slot, columns = cupy.empty(shape[0] * shape[1], np.uint32), cupy.empty(shape, index)
@@ -115,15 +112,14 @@ class Layout:
         low_high = cupy.empty((self.n_parts, 2), np.int64)
         FILL(index, self.slots, threads)(
             (self.n_parts,), (threads,),
-            (start, cupy.asarray(p.begin), ptr, np.int64(lengths.size), order, col, self.slot, columns, low_high, ends),
+            (start, p.begin, ptr, np.int64(lengths.size), order, col, self.slot, columns, low_high, ends),
         )  # fmt: skip
         low = cupy.ascontiguousarray(low_high[:, 0])
         if int((low_high[:, 1] - low).max()) < NARROW_PAD:
             columns = cupy.where(columns < 0, index.type(NARROW_PAD), columns - low[:, None]).astype(np.uint16)
         else:
             low[:] = 0
-        self.col, self.span = columns, cupy.asarray(p.span)
-        cut_row = cupy.asarray(p.cut_row.astype(index))
+        self.col, self.span, cut_row = columns, p.span, p.cut_row.astype(index)
         if filled is not None:
             cut_row = cupy.where(cut_row < 0, cut_row, filled[cut_row])
         self.fields = columns, low, ends, filled, cut_row, t.empty_row, self.n_parts, t.empty_row.size

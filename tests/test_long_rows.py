@@ -1,0 +1,133 @@
+"""``A @ x`` by parts of rows: small matrices with long rows."""
+
+from __future__ import annotations
+
+import numpy as np
+import oracle
+import pytest
+from checks import assert_new_values_count, assert_products, assert_same_bits
+from scipy.sparse import csr_array
+
+from cvrarray import CVRArray
+
+N_COLS = 90_001
+
+
+def long_rows(dtype, n_rows: int = 23) -> csr_array:
+    """Rows of 0 to 20,000 random columns; every fifth is empty, one has a single nonzero."""
+    rng = np.random.default_rng(3)
+    lengths = (20_000 * rng.random(n_rows) ** 2).astype(int)
+    lengths[::5], lengths[3] = 0, 1
+    row = np.repeat(np.arange(n_rows), lengths)
+    csr = csr_array((rng.standard_normal(row.size).astype(dtype), (row, rng.integers(0, N_COLS, row.size))), (n_rows, N_COLS))
+    csr.sum_duplicates()
+    return csr
+
+
+@pytest.mark.parametrize("most", [1, 7, 2048])
+def test_parts(most):
+    """Every nonzero is in one part, of its own row; a row without any has a part too."""
+    pytest.importorskip("cupy")
+    from cvrarray.gpu.long_rows import parts
+
+    of_row = np.array([0, 5, 2049, 4096, 1, 0])
+    begin, length, row, first, count = parts(of_row, most).T[:5]
+    assert length.max() <= most
+    np.testing.assert_array_equal(begin, np.cumsum(length) - length)
+    np.testing.assert_array_equal(np.bincount(row, length), of_row)
+    np.testing.assert_array_equal(count, np.bincount(row)[row])
+    np.testing.assert_array_equal(first, np.searchsorted(row, row))
+    for of in range(of_row.size):
+        assert np.ptp(length[row == of]) <= 1
+
+
+@pytest.mark.small
+@pytest.mark.parametrize("n_lanes", [32, 5])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex128", "int32", "bool"])
+def test_products(n_lanes, dtype, gpu):
+    """Products with scales, empty rows and infinities in x that no row meets; the same bits each time."""
+    from cvrarray.gpu import long_rows as module
+
+    csr = long_rows(dtype)
+    A = CVRArray(csr, n_lanes=n_lanes, device=gpu)
+    assert module.suits(A._tables)
+    product = np.result_type(dtype, np.float32) if dtype == "bool" else np.dtype(dtype)
+    assert_products(A, csr, product)
+
+
+@pytest.mark.small
+@pytest.mark.parametrize("n_cols", [3_000, 5_000_000])
+def test_columns_near_and_far(n_cols, gpu):
+    """Offsets from a part's first column have 16 bits, or columns are stored as they are."""
+    import cupy
+
+    from cvrarray.gpu import long_rows as module
+
+    rng = np.random.default_rng(3)
+    row = np.repeat(np.arange(3), 700)
+    csr = csr_array((rng.standard_normal(row.size), (row, rng.integers(0, n_cols, row.size))), (3, n_cols))
+    csr.sum_duplicates()
+    A, x = CVRArray(csr, device=gpu), rng.standard_normal(n_cols)
+    assert module.suits(A._tables)
+    expected, bound = oracle.product(csr, x, 1, 0, np.zeros(3))
+    assert (np.abs((A @ cupy.asarray(x)).get() - expected) <= bound).all()
+    (layout,) = {id(found): found for key, found in module.LAYOUTS.items() if key[0] == A._tables.step_ptr.data.ptr}.values()
+    assert layout.col.dtype == ("uint16" if n_cols < 1 << 16 else "int32")
+
+
+def test_few_values(gpu):
+    """One value, and a few, are stored once or as numbers: the same bits as where they are stored as they are."""
+    import cupy
+
+    csr, x = long_rows("float64"), cupy.asarray(np.random.default_rng(5).standard_normal(N_COLS))
+    for data in (np.ones(csr.nnz), np.arange(csr.nnz) % 3 + 0.1):
+        csr.data[:] = data
+        plain = CVRArray(csr, device=gpu, values="plain") @ x
+        assert_same_bits((CVRArray(csr, device=gpu) @ x).get(), plain.get())
+
+
+def test_new_values(gpu):
+    csr = long_rows("float64")
+    assert_new_values_count(CVRArray(csr, device=gpu), csr)
+
+
+def test_in_a_graph(gpu):
+    """A product that is captured runs again with other values of x and of A, beside others."""
+    import cupy
+
+    csr = long_rows("float32")
+    A, x, y = CVRArray(csr, device=gpu), cupy.ones(N_COLS, np.float32), cupy.empty(csr.shape[0], np.float32)
+    A = A.with_values(cupy.asarray(csr.data))
+    A.matvec(x, out=y)
+    stream = cupy.cuda.Stream(non_blocking=True)
+    with stream:
+        stream.begin_capture()
+        A.matvec(x, out=y)
+        graph = stream.end_capture()
+    x.fill(2)
+    A.with_values(cupy.asarray(3 * csr.data), out=A)
+    cupy.cuda.get_current_stream().synchronize()
+    graph.launch(stream)
+    stream.synchronize()
+    assert_same_bits(y.get(), A.matvec(x).get())
+
+
+@pytest.mark.parametrize(
+    ("n_rows", "nnz", "expected"),
+    [
+        (40, 30_000, True),
+        (2_000, 800_000, True),
+        (40, 30_000_000, False),
+        (40_000, 90_000, False),
+        (14_400, 2_800_000, False),
+        (0, 0, False),
+    ],
+)
+def test_which_matrices(n_rows, nnz, expected):
+    """Long rows, and neither so many nonzeros that their bytes count, nor so many rows that thread blocks wait in turn."""
+    pytest.importorskip("cupy")
+    from types import SimpleNamespace
+
+    from cvrarray.gpu import long_rows as module
+
+    assert module.suits(SimpleNamespace(shape=(n_rows, 100_000), nnz=nnz)) == expected
