@@ -158,17 +158,21 @@ def test_in_a_graph(gpu):
     ("n_rows", "nnz", "n_lanes", "expected"),
     [
         (40, 30_000, 32, True),
-        (40_000, 90_000, 32, True),
+        (20_000, 90_000, 32, True),
+        (100_000, 3_000_000, 32, True),
+        (40_000, 90_000, 32, False),
         (40, 30_000_000, 32, False),
+        (400_000, 1_600_000, 32, False),
         (40, 30_000, 8, False),
         (9, 0, 32, False),
     ],
 )
 def test_which_matrices(n_rows, nnz, n_lanes, expected):
-    """Not so many nonzeros that a copy is much memory; lanes that someone asked for are used."""
+    """Rows are not too short, and their lanes not too many; lanes that someone asked for are used."""
     pytest.importorskip("cupy")
     from types import SimpleNamespace
 
     from cvrarray.gpu import row_lanes
 
-    assert row_lanes.suits(SimpleNamespace(shape=(n_rows, 100_000), nnz=nnz, n_lanes=n_lanes)) == expected
+    tables = SimpleNamespace(shape=(n_rows + 3, 100_000), nnz=nnz, n_lanes=n_lanes, empty_row=np.arange(3))
+    assert row_lanes.suits(tables) == expected

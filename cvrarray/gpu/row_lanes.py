@@ -22,13 +22,11 @@ from ..core.tables import WARP, CVRTables
 from . import distinct
 from .assembly import as_words
 from .compiler import STORED, Kernel, PerStream, aside, struct, update
-from .segments import LEAST_NONZEROS
 
 THREADS = 256
-#: Slots of a lane.
-SLOTS = (2, 4, 8)
-#: What a lane costs beside its slots, in slots.
-A_LANE = 3
+#: Slots of a lane: nonzeros of rows, on average, that they are for.
+LEAST_LENGTH = {8: 16, 4: 4}
+MOST_LANES = 500_000  # of all rows: some three times as many as an H200 holds at once
 #: Lanes of a part, so that rows up to as many need not be cut; they stay empty on average.
 SPARE = 16
 EMPTY_ROWS_A_THREAD, MOST_BLOCKS_FOR_EMPTY = 8, 1 << 14
@@ -48,11 +46,20 @@ NARROW_PAD = 0xFFFF
 
 
 def suits(t: CVRTables) -> bool:
-    """Whether nonzeros are so few that a product waits for loads and not for their bytes; lanes that someone asked for are
-    used.
+    """Whether rows fill their lanes, and these are so few that a product waits for loads and not for their bytes.
+
+    Only counts of rows and nonzeros decide. Lanes that someone asked for are used.
     """
     n_rows, n_cols = t.shape
-    return 0 < t.nnz < LEAST_NONZEROS and t.n_lanes == WARP and n_rows * n_cols < 1 << 62
+    slots, n_filled = slots_of_lanes(t), n_rows - t.empty_row.size
+    are_few = slots > 0 and t.nnz // slots + n_filled // 2 <= MOST_LANES
+    return are_few and t.n_lanes == WARP and n_rows * n_cols < 1 << 62
+
+
+def slots_of_lanes(t: CVRTables) -> int:
+    """Slots of a lane: more leave more of them empty, and fewer make more lanes. 0: rows are too short for any."""
+    n_filled = t.shape[0] - t.empty_row.size
+    return next((slots for slots, length in LEAST_LENGTH.items() if t.nnz >= length * max(1, n_filled)), 0)
 
 
 class Parts(NamedTuple):
@@ -101,7 +108,7 @@ class Layout:
             filled = cupy.flatnonzero(cupy.diff(ptr)).astype(index)
             ptr = cupy.append(ptr[filled], t.nnz)
         lengths = cupy.diff(ptr)
-        self.slots = slots or slots_of_lanes(lengths)
+        self.slots = slots or slots_of_lanes(t) or 4
         start = cupy.zeros_like(ptr)
         cupy.cumsum(-(-lengths // self.slots), out=start[1:])
         p = parts(start, int(start[-1]), threads, spare or SPARE)
@@ -125,12 +132,6 @@ class Layout:
         self.fields = columns, low, ends, filled, cut_row, t.empty_row, self.n_parts, t.empty_row.size
         n_for_empty = min(-(-t.empty_row.size // (threads * EMPTY_ROWS_A_THREAD)), MOST_BLOCKS_FOR_EMPTY)
         self.grid = (self.n_parts + n_for_empty,)
-
-
-def slots_of_lanes(lengths: cupy.ndarray) -> int:
-    """Slots of a lane, for rows with so many nonzeros each: those with which bytes and instructions are fewest."""
-    costs = [(-(-lengths // slots)).sum() * (slots + A_LANE) for slots in SLOTS]
-    return SLOTS[int(cupy.stack(costs).argmin())]
 
 
 #: By the address of step_ptr: arrays that differ in their values alone share it.
