@@ -24,11 +24,11 @@ from .assembly import as_words
 from .compiler import STORED, Kernel, PerStream, aside, struct, update
 
 THREADS = 256
-#: Slots of a lane: nonzeros of rows, on average, that they are for.
-LEAST_LENGTH = {8: 16, 4: 4}
-MOST_LANES = 500_000  # of all rows: some three times as many as an H200 holds at once
+#: Slots of a lane: nonzeros of rows, on average, that they are for, and the most lanes of all rows. An H200 holds 170,000
+#: to 220,000 at once.
+SHAPES = {8: (16, 500_000), 4: (4, 250_000)}
 #: Lanes of a part, so that rows up to as many need not be cut; they stay empty on average.
-SPARE = 16
+SPARE = 8
 EMPTY_ROWS_A_THREAD, MOST_BLOCKS_FOR_EMPTY = 8, 1 << 14
 
 MATVEC = Kernel(
@@ -51,15 +51,16 @@ def suits(t: CVRTables) -> bool:
     Only counts of rows and nonzeros decide. Lanes that someone asked for are used.
     """
     n_rows, n_cols = t.shape
-    slots, n_filled = slots_of_lanes(t), n_rows - t.empty_row.size
-    are_few = slots > 0 and t.nnz // slots + n_filled // 2 <= MOST_LANES
-    return are_few and t.n_lanes == WARP and n_rows * n_cols < 1 << 62
+    return t.nnz > 0 and t.n_lanes == WARP and slots_of_lanes(t) > 0 and n_rows * n_cols < 1 << 62
 
 
 def slots_of_lanes(t: CVRTables) -> int:
-    """Slots of a lane: more leave more of them empty, and fewer make more lanes. 0: rows are too short for any."""
-    n_filled = t.shape[0] - t.empty_row.size
-    return next((slots for slots, length in LEAST_LENGTH.items() if t.nnz >= length * max(1, n_filled)), 0)
+    """Slots of a lane: more leave more of them empty, and fewer make more lanes. 0: rows are too short, or too many."""
+    n_filled = max(1, t.shape[0] - t.empty_row.size)
+    for slots, (length, most) in SHAPES.items():
+        if t.nnz >= length * n_filled:
+            return slots if t.nnz // slots + n_filled // 2 <= most else 0
+    return 0
 
 
 class Parts(NamedTuple):
