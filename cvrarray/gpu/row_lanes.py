@@ -18,15 +18,13 @@ from weakref import WeakValueDictionary
 import cupy
 import numpy as np
 
+from ..core import lanes
 from ..core.tables import WARP, CVRTables
 from . import distinct
 from .assembly import as_words
 from .compiler import STORED, Kernel, PerStream, aside, struct, update
 
 THREADS = 256
-#: Slots of a lane: nonzeros of rows, on average, that they are for, and the most lanes of all rows. An H200 holds 170,000
-#: to 220,000 at once.
-SHAPES = {8: (16, 500_000), 4: (4, 250_000)}
 #: Lanes of a part, so that rows up to as many need not be cut; they stay empty on average.
 SPARE = 8
 EMPTY_ROWS_A_THREAD, MOST_BLOCKS_FOR_EMPTY = 8, 1 << 14
@@ -51,16 +49,11 @@ def suits(t: CVRTables) -> bool:
     Only counts of rows and nonzeros decide. Lanes that someone asked for are used.
     """
     n_rows, n_cols = t.shape
-    return t.nnz > 0 and t.n_lanes == WARP and slots_of_lanes(t) > 0 and n_rows * n_cols < 1 << 62
+    return t.nnz > 0 and t.n_lanes == WARP and _slots(t) > 0 and n_rows * n_cols < 1 << 62
 
 
-def slots_of_lanes(t: CVRTables) -> int:
-    """Slots of a lane: more leave more of them empty, and fewer make more lanes. 0: rows are too short, or too many."""
-    n_filled = max(1, t.shape[0] - t.empty_row.size)
-    for slots, (length, most) in SHAPES.items():
-        if t.nnz >= length * n_filled:
-            return slots if t.nnz // slots + n_filled // 2 <= most else 0
-    return 0
+def _slots(t: CVRTables) -> int:
+    return lanes.slots_of_lanes(t.nnz, t.shape[0] - t.empty_row.size)
 
 
 class Parts(NamedTuple):
@@ -109,7 +102,7 @@ class Layout:
             filled = cupy.flatnonzero(cupy.diff(ptr)).astype(index)
             ptr = cupy.append(ptr[filled], t.nnz)
         lengths = cupy.diff(ptr)
-        self.slots = slots or slots_of_lanes(t) or 4
+        self.slots = slots or _slots(t) or 4
         start = cupy.zeros_like(ptr)
         cupy.cumsum(-(-lengths // self.slots), out=start[1:])
         p = parts(start, int(start[-1]), threads, spare or SPARE)
