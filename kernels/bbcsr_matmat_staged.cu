@@ -70,7 +70,7 @@ struct Staged {
     }
 };
 
-template <class A, class Y, class I, class M, int B, int G, int V, int W, int S, int AHEAD, int MIN>
+template <class A, class Y, class I, class M, int B, int G, int V, int W, int S, int AHEAD, int MIN, class O>
 __global__ __launch_bounds__(PIECE_WARPS* WARP, MIN) void bbcsr_matmat_staged(const Bbcsr<A, I, M> m, int64 k, const Y* __restrict__ x,
                                                                              Y* __restrict__ y, Y alpha, Y beta, int update) {
     constexpr int GROUPS = WARP / G;
@@ -94,27 +94,27 @@ __global__ __launch_bounds__(PIECE_WARPS* WARP, MIN) void bbcsr_matmat_staged(co
         const uint16 stored = cached(own.narrow(m) + block * (int64)WARP);
         return stored == 0xffff ? I(-1) : I(own.base + stored);
     };
+    const O row_of_x = (O)(k / V);
+    auto origin = reinterpret_cast<const Vector<Y, V>*>(x);
+    asm("" : "+l"(origin));  // one pointer, not a sum of two for each row
     int block = group % S;
     I c_next = column(block);
 #pragma unroll 1
     for (int step = 0;; ++step) {
         const I c = c_next;
         if (__all_sync(FULL, c < 0)) break;
-        Columns<Y, V, W, G * V> of_x[B];
-        if (c >= 0) {
-            const Y* const from = x + (int64)c * B * k;
-#pragma unroll
-            for (int j = 0; j < B; ++j)
-#pragma unroll
-                for (int w = 0; w < W; ++w)
-                    of_x[j].vector[w] = cached(reinterpret_cast<const Vector<Y, V>*>(from + j * k + w * (G * V)));
-        }
         block += S;
         c_next = column(block);
         wait_for_groups<AHEAD - 1>();
         __syncwarp();  // also: all lanes have read the step whose room is next
         values.copy(step + AHEAD);
         if (c < 0) continue;
+        const Vector<Y, V>* const from = origin + (O)c * (B * row_of_x);
+        Columns<Y, V, W, G * V> of_x[B];
+#pragma unroll
+        for (int j = 0; j < B; ++j)
+#pragma unroll
+            for (int w = 0; w < W; ++w) of_x[j].vector[w] = cached(from + (j * row_of_x + w * G));
         const typename Stages::Read* const read = values.of_step(step) + group * Stages::APART;
 #pragma unroll
         for (int n = 0; n < Stages::READS; ++n) {
