@@ -88,44 +88,50 @@ __global__ __launch_bounds__(PIECE_WARPS* WARP, MIN) void bbcsr_matmat_staged(co
     for (int step = 0; step < AHEAD; ++step) values.copy(step);
     Columns<Y, V, W, G * V> sum[B] = {};
     const bool is_narrow = own.is_narrow();
-    auto column = [&](int block) {
-        if (!is_here || block >= own.n_blocks) return I(-1);
-        if (!is_narrow) return cached(own.wide(m) + block * (int64)WARP);
-        const uint16 stored = cached(own.narrow(m) + block * (int64)WARP);
-        return stored == 0xffff ? I(-1) : I(own.base + stored);
-    };
     const O row_of_x = (O)(k / V);
     auto origin = reinterpret_cast<const Vector<Y, V>*>(x);
     asm("" : "+l"(origin));  // one pointer, not a sum of two for each row
-    int block = group % S;
-    I c_next = column(block);
+    auto multiply = [&](auto column) {
+        int block = group % S;
+        const int n_blocks = is_here ? own.n_blocks : 0;
+        I c_next = block < n_blocks ? column(block) : I(-1);
 #pragma unroll 1
-    for (int step = 0;; ++step) {
-        const I c = c_next;
-        if (__all_sync(FULL, c < 0)) break;
-        block += S;
-        c_next = column(block);
-        wait_for_groups<AHEAD - 1>();
-        __syncwarp();  // also: all lanes have read the step whose room is next
-        values.copy(step + AHEAD);
-        if (c < 0) continue;
-        const Vector<Y, V>* const from = origin + (O)c * (B * row_of_x);
-        Columns<Y, V, W, G * V> of_x[B];
+        for (int step = 0;; ++step) {
+            const I c = c_next;
+            if (__all_sync(FULL, c < 0)) break;
+            block += S;
+            c_next = block < n_blocks ? column(block) : I(-1);
+            wait_for_groups<AHEAD - 1>();
+            __syncwarp();  // also: all lanes have read the step whose room is next
+            values.copy(step + AHEAD);
+            if (c < 0) continue;
+            const Vector<Y, V>* const from = origin + (O)c * (B * row_of_x);
+            Columns<Y, V, W, G * V> of_x[B];
 #pragma unroll
-        for (int j = 0; j < B; ++j)
+            for (int j = 0; j < B; ++j)
 #pragma unroll
-            for (int w = 0; w < W; ++w) of_x[j].vector[w] = cached(from + (j * row_of_x + w * G));
-        const typename Stages::Read* const read = values.of_step(step) + group * Stages::APART;
+                for (int w = 0; w < W; ++w) of_x[j].vector[w] = cached(from + (j * row_of_x + w * G));
+            const typename Stages::Read* const read = values.of_step(step) + group * Stages::APART;
 #pragma unroll
-        for (int n = 0; n < Stages::READS; ++n) {
-            const typename Stages::Read some = read[n];
+            for (int n = 0; n < Stages::READS; ++n) {
+                const typename Stages::Read some = read[n];
 #pragma unroll
-            for (int e = 0; e < Stages::AT_ONCE; ++e) {
-                const int number = n * Stages::AT_ONCE + e;
-                if (number < B * B) sum[number % B].add_product(Widen<Y, A>::from(some.at[e]), of_x[number / B]);
+                for (int e = 0; e < Stages::AT_ONCE; ++e) {
+                    const int number = n * Stages::AT_ONCE + e;
+                    if (number < B * B) sum[number % B].add_product(Widen<Y, A>::from(some.at[e]), of_x[number / B]);
+                }
             }
         }
-    }
+    };
+    auto narrow = [&](int block) {
+        const uint16 stored = cached(own.narrow(m) + block * (int64)WARP);
+        return stored == 0xffff ? I(-1) : I(own.base + stored);
+    };
+    auto either = [&](int block) { return is_narrow ? narrow(block) : cached(own.wide(m) + block * (int64)WARP); };
+    if (__all_sync(FULL, is_narrow))
+        multiply(narrow);
+    else
+        multiply(either);
     wait_for_groups<0>();
     if constexpr (S > 1) {
         const unsigned mask = (G * S == WARP ? FULL : (1u << G * S % WARP) - 1) << (lane_id() & ~(G * S - 1));
