@@ -76,6 +76,7 @@ __global__ __launch_bounds__(PIECE_WARPS* WARP, MIN) void bbcsr_matmat_staged(co
     constexpr int GROUPS = WARP / G;
     typedef Staged<A, B, GROUPS, S, AHEAD> Stages;
     __shared__ typename Stages::Read room[PIECE_WARPS][Stages::BYTES / 16];
+    __shared__ int64 columns[PIECE_WARPS][AHEAD + 1][GROUPS];
     const int group = lane_id() / G;
     const int64 first_row = (blockIdx.x * (int64)PIECE_WARPS + threadIdx.x / WARP) * (GROUPS / S * B), row = first_row + group / S * B;
     if (first_row >= m.n_rows) return;
@@ -84,54 +85,63 @@ __global__ __launch_bounds__(PIECE_WARPS* WARP, MIN) void bbcsr_matmat_staged(co
     const bool is_here = row < m.n_rows;
     const Bin<A, I, M, B, false> own(m, m.data, (is_here ? row : first_row) / WARP, (is_here ? row : first_row) % WARP);
     Stages values(room[threadIdx.x / WARP], m, m.data.slot, first_row);
-#pragma unroll
-    for (int step = 0; step < AHEAD; ++step) values.copy(step);
     Columns<Y, V, W, G * V> sum[B] = {};
     const bool is_narrow = own.is_narrow();
     const O row_of_x = (O)(k / V);
     auto origin = reinterpret_cast<const Vector<Y, V>*>(x);
     asm("" : "+l"(origin));  // one pointer, not a sum of two for each row
-    auto multiply = [&](auto column) {
-        int block = group % S;
-        const int n_blocks = is_here ? own.n_blocks : 0;
-        I c_next = block < n_blocks ? column(block) : I(-1);
+    const int n_blocks = is_here ? own.n_blocks : 0;
+    // a copy has 4 bytes at least: two narrow columns
+    const char* of_column = is_narrow ? (const char*)own.narrow(m) : (const char*)own.wide(m);
+    const int half = is_narrow ? (int)((uint64)of_column >> 1 & 1) : 0;
+    of_column -= 2 * half;
+    auto copy = [&](int step) {
+        const int block = step * S + group % S;
+        if (lane_id() % G == 0 && block < n_blocks) {
+            if (is_narrow)
+                copy_async<4>(&columns[threadIdx.x / WARP][step % (AHEAD + 1)][group], of_column + block * (int64)(WARP * 2));
+            else
+                copy_async<sizeof(I)>(&columns[threadIdx.x / WARP][step % (AHEAD + 1)][group], of_column + block * (int64)(WARP * sizeof(I)));
+        }
+        values.copy(step);
+    };
+    auto column = [&](int step) {
+        const int64* const stored = &columns[threadIdx.x / WARP][step % (AHEAD + 1)][group];
+        const uint16 narrow = reinterpret_cast<const uint16*>(stored)[half];
+        I c = is_narrow ? narrow == 0xffff ? I(-1) : I(own.base + narrow) : *reinterpret_cast<const I*>(stored);
+        return step * S + group % S < n_blocks ? c : I(-1);
+    };
+#pragma unroll
+    for (int step = 0; step < AHEAD; ++step) copy(step);
+    wait_for_groups<AHEAD - 1>();
+    __syncwarp();
+    I c_next = column(0);
 #pragma unroll 1
-        for (int step = 0;; ++step) {
-            const I c = c_next;
-            if (__all_sync(FULL, c < 0)) break;
-            block += S;
-            c_next = block < n_blocks ? column(block) : I(-1);
-            wait_for_groups<AHEAD - 1>();
-            __syncwarp();  // also: all lanes have read the step whose room is next
-            values.copy(step + AHEAD);
-            if (c < 0) continue;
-            const Vector<Y, V>* const from = origin + (O)c * (B * row_of_x);
-            Columns<Y, V, W, G * V> of_x[B];
+    for (int step = 0;; ++step) {
+        const I c = c_next;
+        if (__all_sync(FULL, c < 0)) break;
+        wait_for_groups<AHEAD - 2>();
+        __syncwarp();  // also: all lanes have read the step whose room is next
+        copy(step + AHEAD);
+        c_next = column(step + 1);
+        if (c < 0) continue;
+        const Vector<Y, V>* const from = origin + (O)c * (B * row_of_x);
+        Columns<Y, V, W, G * V> of_x[B];
 #pragma unroll
-            for (int j = 0; j < B; ++j)
+        for (int j = 0; j < B; ++j)
 #pragma unroll
-                for (int w = 0; w < W; ++w) of_x[j].vector[w] = cached(from + (j * row_of_x + w * G));
-            const typename Stages::Read* const read = values.of_step(step) + group * Stages::APART;
+            for (int w = 0; w < W; ++w) of_x[j].vector[w] = cached(from + (j * row_of_x + w * G));
+        const typename Stages::Read* const read = values.of_step(step) + group * Stages::APART;
 #pragma unroll
-            for (int n = 0; n < Stages::READS; ++n) {
-                const typename Stages::Read some = read[n];
+        for (int n = 0; n < Stages::READS; ++n) {
+            const typename Stages::Read some = read[n];
 #pragma unroll
-                for (int e = 0; e < Stages::AT_ONCE; ++e) {
-                    const int number = n * Stages::AT_ONCE + e;
-                    if (number < B * B) sum[number % B].add_product(Widen<Y, A>::from(some.at[e]), of_x[number / B]);
-                }
+            for (int e = 0; e < Stages::AT_ONCE; ++e) {
+                const int number = n * Stages::AT_ONCE + e;
+                if (number < B * B) sum[number % B].add_product(Widen<Y, A>::from(some.at[e]), of_x[number / B]);
             }
         }
-    };
-    auto narrow = [&](int block) {
-        const uint16 stored = cached(own.narrow(m) + block * (int64)WARP);
-        return stored == 0xffff ? I(-1) : I(own.base + stored);
-    };
-    auto either = [&](int block) { return is_narrow ? narrow(block) : cached(own.wide(m) + block * (int64)WARP); };
-    if (__all_sync(FULL, is_narrow))
-        multiply(narrow);
-    else
-        multiply(either);
+    }
     wait_for_groups<0>();
     if constexpr (S > 1) {
         const unsigned mask = (G * S == WARP ? FULL : (1u << G * S % WARP) - 1) << (lane_id() & ~(G * S - 1));
