@@ -106,9 +106,9 @@ __global__ __launch_bounds__(PIECE_WARPS* WARP, blocks_at_once(B, G)) void
 bbcsr_matmat(const Bbcsr<A, I, M> m, const Pieces<Y> pieces, int64 k, const Y* __restrict__ x, Y* __restrict__ y, Y alpha, Y beta, int update,
              double* dots) {
     const Opened<A>& values = m.data.opened();
-    const Piece<1, CUT> piece(pieces);
+    const Piece<CUT> piece(pieces);
     const int lane = lane_id(), warp_of_block = threadIdx.x / WARP;
-    const int64 bin = piece.is_one ? piece.bin : (blockIdx.x - piece.n_thread_blocks(pieces)) * PIECE_WARPS + warp_of_block;
+    const int64 bin = piece.is_one ? piece.row : (blockIdx.x - piece.n_thread_blocks(pieces)) * PIECE_WARPS + warp_of_block;
     if (bin >= m.n_bins) return;
     // the last columns go with some before them, which are not stored twice, where there are as many
     const int64 begin = tile_of_block() * (W * G * V), at = max(min(begin, k - W * G * V), (int64)0) + lane % G * V;
@@ -134,8 +134,7 @@ bbcsr_matmat(const Bbcsr<A, I, M> m, const Pieces<Y> pieces, int64 k, const Y* _
         multiply<A, Y, I, M, B, HOLES, G, V, W, U>(own.wide(m) + first * (int64)WARP, data, present, n_blocks, x, row_of_x, sum);
     int64 warp = warp_id();
     if (piece.is_one) {
-        const int n_pieces = (own.n_blocks + piece.n_steps - 1) / piece.n_steps;
-        if (!piece.template add<WARP>(pieces, sum, n_pieces) || warp_of_block) return;
+        if (!piece.template add<WARP>(pieces, sum) || warp_of_block) return;
         warp -= piece.number * PIECE_WARPS;  // the same, whichever piece is the last
     }
 #pragma unroll
@@ -166,45 +165,47 @@ __device__ constexpr int block_rows_of_a_bin(int B) {
 // mapping   S groups of G lanes, of one warp, the rows of one block row that lie in one bin, and W * G * V columns
 //           (tile_of_block() counts these): each group every S-th block. A lane holds B sums for each of its columns, and a
 //           row of X is loaded once for all B rows. The values of a block are loaded by the group's lanes, each its
-//           share, one block ahead, and passed on by shuffles. Block rows of bins with `pieces` have a thread block for
-//           each piece, the first of the grid, whose groups share its blocks in the same way
+//           share, one block ahead, and passed on by shuffles. Long block rows have a thread block for each of their
+//           `pieces`, the first of the grid, whose groups share its blocks in the same way. Of the others a table may say
+//           how many groups share each
 // traffic   as bbcsr_matmat, but a row of X for each column of a block instead of each nonzero
-// requires  as bbcsr_matmat; the same block columns in the rows of a block row; rows of X for columns that no row
-//           stores are not loaded; PIECE_WARPS warps
+// requires  as bbcsr_matmat, but for holes; the same block columns in the rows of a block row; PIECE_WARPS warps
 // races     none: the groups of a block row own its rows' columns; pieces meet as pieces.cuh says
+//
+// Holes are multiplied like entries: their 0 adds nothing, but where X is infinite or nan. Then a sum is nan, and is added
+// up again by what is stored alone.
 template <class A, class Y, class I, class M, int B, bool HOLES, int G, int V, int W, class C>
-__device__ void multiply_blocks(const C* col, const Opened<A>& data, const M* present, int first, int n_blocks, int sharers,
-                                int n_rows, const Y* x, int64 at, int64 k, Columns<Y, V, W, G * V> (&sum)[B]) {
+__device__ void add_blocks(const C* col, const Opened<A>& data, const M* present, int first, int n_blocks, int sharers,
+                           int n_rows, const Y* x, I n_cols, int64 at, int64 k, Columns<Y, V, W, G * V> (&sum)[B]) {
+    constexpr bool MARKED = HOLES && !Values<A>::HOLES_ARE_0;  // then the lane that loads a value looks whether it is one
     // values that a lane loads: number e = j * B + i of column j and row i, e % G its lane
     constexpr int EACH = (B * B + G - 1) / G;
     const unsigned group = (G == WARP ? FULL : (1u << G % WARP) - 1) << (lane_id() & ~(G - 1));
     C c_next = first < n_blocks ? cached(col + first * (int64)WARP) : C(-1);
     Stored<A> v_next[EACH];
+    unsigned marks_next = 0;
     auto load_values = [&](int block) {
+        if (MARKED) marks_next = 0;
 #pragma unroll
         for (int n = 0; n < EACH; ++n) {
             const int e = n * G + threadIdx.x % G, j = e / B, i = e % B;
             const bool here = j < B && i < n_rows && block < n_blocks;
             v_next[n] = here ? cached(data.slot + (block * (int64)B + j) * WARP + i) : Stored<A>{};
+            if (MARKED && here) marks_next |= (cached(present + block * (int64)WARP + i) >> j & 1u) << n;
         }
     };
     load_values(first);
     for (int block = first; block < n_blocks; block += sharers) {
         const C c = c_next;
         if (is_padding<I>(c, 0)) break;
-        unsigned marks[B], stored = 0;  // entries of the block in each row, and in any row
-#pragma unroll
-        for (int i = 0; i < B; ++i) {
-            marks[i] = !HOLES ? FULL : i < n_rows ? (unsigned)cached(present + block * (int64)WARP + i) : 0;
-            stored |= marks[i];
-        }
+        const int last = HOLES ? (int)min((I)B, n_cols - (I)c * B) - 1 : B - 1;  // a hole may be beyond X
         Columns<Y, V, W, G * V> of_x[B];
 #pragma unroll
-        for (int j = 0; j < B; ++j)
-            if (stored >> j & 1) of_x[j].load(x + ((int64)c * B + j) * k, at, k);
+        for (int j = 0; j < B; ++j) of_x[j].load(x + ((int64)c * B + (HOLES ? min(j, last) : j)) * k, at, k);
         LookedUp<A> v[EACH];
 #pragma unroll
         for (int n = 0; n < EACH; ++n) v[n] = data.looked_up(v_next[n]);
+        const unsigned marks = marks_next;
         if (block + sharers < n_blocks) c_next = cached(col + (block + sharers) * (int64)WARP);
         load_values(block + sharers);
 #pragma unroll
@@ -212,9 +213,47 @@ __device__ void multiply_blocks(const C* col, const Opened<A>& data, const M* pr
 #pragma unroll
             for (int i = 0; i < B; ++i) {
                 const int e = j * B + i;
-                const Y value = data.template widened<Y>(shuffle(v[e / G], e % G, group, G));
-                if (marks[i] >> j & 1) sum[i].add_product(value, of_x[j]);
+                Y value = data.template widened<Y>(shuffle(v[e / G], e % G, group, G));
+                if (MARKED && !(shuffle(marks, e % G, group, G) >> e / G & 1)) value = Y{};
+                sum[i].add_product(value, of_x[j]);
             }
+    }
+}
+
+// the same of what blocks with holes store alone, entry by entry
+template <class A, class Y, class I, class M, int B, int G, int V, int W, class C>
+__device__ void add_entries(const C* col, const Opened<A>& data, const M* present, int first, int n_blocks, int sharers,
+                            int n_rows, const Y* x, int64 at, int64 k, Columns<Y, V, W, G * V> (&sum)[B]) {
+#pragma unroll 1
+    for (int block = first; block < n_blocks; block += sharers) {
+        const C c = cached(col + block * (int64)WARP);
+        if (is_padding<I>(c, 0)) break;
+#pragma unroll
+        for (int i = 0; i < B; ++i) {
+            const unsigned marks = i < n_rows ? (unsigned)cached(present + block * (int64)WARP + i) : 0;
+#pragma unroll 1
+            for (int j = 0; j < B; ++j) {
+                if (!(marks >> j & 1)) continue;
+                Columns<Y, V, W, G * V> of_x;
+                of_x.load(x + ((int64)c * B + j) * k, at, k);
+                sum[i].add_product(data.template decoded<Y>(cached(data.slot + (block * (int64)B + j) * WARP + i)), of_x);
+            }
+        }
+    }
+}
+
+template <class A, class Y, class I, class M, int B, bool HOLES, int G, int V, int W, class C>
+__device__ void multiply_blocks(const C* col, const Opened<A>& data, const M* present, int first, int n_blocks, int sharers,
+                                int n_rows, const Y* x, I n_cols, int64 at, int64 k, Columns<Y, V, W, G * V> (&sum)[B]) {
+    add_blocks<A, Y, I, M, B, HOLES, G, V, W>(col, data, present, first, n_blocks, sharers, n_rows, x, n_cols, at, k, sum);
+    if constexpr (HOLES) {
+        bool is_wrong = false;
+#pragma unroll
+        for (int i = 0; i < B; ++i) is_wrong |= sum[i].has_nan(at, k);
+        if (!is_wrong) return;
+#pragma unroll
+        for (int i = 0; i < B; ++i) sum[i] = {};
+        add_entries<A, Y, I, M, B, G, V, W>(col, data, present, first, n_blocks, sharers, n_rows, x, at, k, sum);
     }
 }
 
@@ -223,41 +262,54 @@ __global__ void bbcsr_matmat_blocks(const Bbcsr<A, I, M> m, const Pieces<Y> piec
                                     Y* __restrict__ y, Y alpha, Y beta, int update, double* dots) {
     const Opened<A>& values = m.data.opened();
     constexpr int GROUPS = block_rows_of_a_bin(B);
-    const Piece<GROUPS, CUT> piece(pieces);
-    const int64 group = ((blockIdx.x - piece.n_thread_blocks(pieces)) * (int64)blockDim.x + threadIdx.x) / (G * S);
-    const int sharers = piece.is_one ? PIECE_WARPS * WARP / G : S, part = threadIdx.x / G % sharers;
+    const Piece<CUT> piece(pieces);
+    const int64 thread = (blockIdx.x - piece.n_thread_blocks(pieces)) * (int64)blockDim.x + threadIdx.x;
+    const bool is_shared = CUT && pieces.share && !piece.is_one;  // as the table says
+    int64 group = thread / (G * S);
+    int sharers = S, part = threadIdx.x / G % S;
+    if (piece.is_one) {
+        group = piece.row;
+        sharers = PIECE_WARPS * WARP / G;
+        part = threadIdx.x / G;
+    } else if (is_shared) {
+        const Share share = pieces.share[thread / G];
+        group = share.row;
+        sharers = share.sharers;
+        part = share.part;
+    }
     const int64 at = (tile_of_block() * (W * G) + threadIdx.x % G) * V;
-    const int64 bin = piece.is_one ? piece.bin : group / GROUPS;
-    const int64 block_row = bin * WARP / B + (piece.is_one ? piece.row : group % GROUPS);
+    const int64 bin = group / GROUPS, block_row = bin * WARP / B + group % GROUPS;
     const int64 row = max(block_row * B, bin * WARP), end = min(min(block_row * B + B, bin * WARP + WARP), m.n_rows);
-    bool is_here = bin < m.n_bins && row < end;
-    if (piece.is_one ? !is_here : !DOTS && !is_here) return;
+    const bool is_here = group >= 0 && bin < m.n_bins && row < end;
+    if (!DOTS && !is_here && !is_shared) return;
     const int lane = (int)(row - bin * WARP);
-    int n_rows = is_here ? (int)(end - row) : 0, n_pieces = 1;
+    int n_rows = is_here ? (int)(end - row) : 0;
     Columns<Y, V, W, G * V> sum[B] = {};
     if (is_here) {
         const Bin<A, I, M, B, HOLES> own(m, values, bin, lane);
-        int first = 0, n_blocks = own.n_blocks;
+        int first = part, n_blocks = own.n_blocks;
         if (piece.is_one) {
-            n_pieces = own.is_narrow() ? piece.template of_row<I>(own.narrow(m), n_blocks) : piece.template of_row<I>(own.wide(m), n_blocks);
-            if (piece.number >= n_pieces) return;
-            first = piece.first();
-            n_blocks = min(n_blocks, first + (int)pieces.n_steps);
-        } else if (CUT && n_blocks > pieces.longest) {
+            first += piece.first();
+            n_blocks = min(n_blocks, piece.first() + piece.n_steps);
+        } else if (CUT && !is_shared && (own.is_narrow() ? is_longer<I>(own.narrow(m), pieces.longest, n_blocks)
+                                                         : is_longer<I>(own.wide(m), pieces.longest, n_blocks))) {
             n_rows = n_blocks = 0;  // thread blocks of its own have it
         }
         if (own.is_narrow())
-            multiply_blocks<A, Y, I, M, B, HOLES, G, V, W>(own.narrow(m), own.data, own.present, first + part, n_blocks, sharers,
-                                                        n_rows, x + own.origin() * k + at, at, k, sum);
+            multiply_blocks<A, Y, I, M, B, HOLES, G, V, W>(own.narrow(m), own.data, own.present, first, n_blocks, sharers, n_rows,
+                                                  x + own.origin() * k + at, (I)(m.n_cols - own.origin()), at, k, sum);
         else
-            multiply_blocks<A, Y, I, M, B, HOLES, G, V, W>(own.wide(m), own.data, own.present, first + part, n_blocks, sharers,
-                                                        n_rows, x + at, at, k, sum);
+            multiply_blocks<A, Y, I, M, B, HOLES, G, V, W>(own.wide(m), own.data, own.present, first, n_blocks, sharers, n_rows, x + at,
+                                                  (I)m.n_cols, at, k, sum);
     }
     int64 warp = warp_id();
     if (piece.is_one) {
-        if (!piece.template add<G>(pieces, sum, n_pieces)) return;
+        if (!piece.template add<G>(pieces, sum)) return;
         if (threadIdx.x >= WARP) return;
-        warp -= piece.number * (GROUPS * PIECE_WARPS);  // the same, whichever piece is the last
+        warp -= piece.number * PIECE_WARPS;  // the same, whichever piece is the last
+    } else if (is_shared) {
+        __syncwarp();
+        add_sharers<G>(sum, sharers);
     } else if constexpr (S > 1) {
         const unsigned mask = (G * S == WARP ? FULL : (1u << G * S % WARP) - 1) << (lane_id() & ~(G * S - 1));
         __syncwarp(mask);

@@ -92,6 +92,15 @@ struct Columns {
             for (int i = 0; i < V; ++i) vector[w].at[i] = ::add(vector[w].at[i], other.vector[w].at[i]);
     }
 
+    __device__ bool has_nan(int64 at, int64 k) const {
+        bool found = false;
+#pragma unroll
+        for (int w = 0; w < W; ++w)
+#pragma unroll
+            for (int i = 0; i < V; ++i) found |= at + w * STRIDE < k && is_nan(vector[w].at[i]);
+        return found;
+    }
+
     // adds the products with a row of X, of its columns from `begin` on, to the dots of columns
     __device__ void add_dots(double (&dots)[W][V], const Y* from, int64 at, int64 k, int64 begin) const {
 #pragma unroll
