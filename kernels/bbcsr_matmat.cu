@@ -153,30 +153,34 @@ bbcsr_matmat(const Bbcsr<A, I, M> m, const Pieces<Y> pieces, int64 k, const Y* _
     }
 }
 
-// block rows that a bin may touch
-__device__ constexpr int block_rows_of_a_bin(int B) {
-    int apart = 1;  // the largest power of two that divides B: in a bin, block rows begin at multiples of it
-    while (B % (2 * apart) == 0 && apart < WARP) apart *= 2;
-    return (B - apart + WARP - 1) / B + 1;
-}
-
 // bbcsr_matmat_blocks: all bins, block row by block row
 //
-// mapping   S groups of G lanes, of one warp, the rows of one block row that lie in one bin, and W * G * V columns
-//           (tile_of_block() counts these): each group every S-th block. A lane holds B sums for each of its columns, and a
-//           row of X is loaded once for all B rows. The values of a block are loaded by the group's lanes, each its
-//           share, one block ahead, and passed on by shuffles. Long block rows have a thread block for each of their
-//           `pieces`, the first of the grid, whose groups share its blocks in the same way. Of the others a table may say
-//           how many groups share each
+// mapping   S groups of G lanes, of one warp, a block row and W * G * V columns (tile_of_block() counts these): each group
+//           every S-th block. A lane holds B sums for each of its columns, and a row of X is loaded once for all B rows.
+//           The values of a block are loaded by the group's lanes, each its share, one block ahead, and passed on by
+//           shuffles. Long block rows have a thread block for each of their `pieces`, the first of the grid, whose groups
+//           share its blocks in the same way. Of the others a table may say how many groups share each
 // traffic   as bbcsr_matmat, but a row of X for each column of a block instead of each nonzero
 // requires  as bbcsr_matmat, but for holes; the same block columns in the rows of a block row; PIECE_WARPS warps
 // races     none: the groups of a block row own its rows' columns; pieces meet as pieces.cuh says
 //
 // Holes are multiplied like entries: their 0 adds nothing, but where X is infinite or nan. Then a sum is nan, and is added
 // up again by what is stored alone.
+
+// the rows of a block row. Those from `split` on lie in the next bin: how far their slots and marks lie from those of the
+// first row
+template <int B>
+struct Rows {
+    int n, split, n_blocks;  // n_blocks: of the first bin
+
+    __device__ bool are_apart() const { return WARP % B && n > split; }
+    __device__ int64 slot(int i) const { return WARP % B == 0 || i < split ? i : i + (n_blocks * (int64)B - 1) * WARP; }
+    __device__ int64 marks(int i) const { return WARP % B == 0 || i < split ? i : i + (n_blocks - 1) * (int64)WARP; }
+};
+
 template <class A, class Y, class I, class M, int B, bool HOLES, int G, int V, int W, class C>
 __device__ void add_blocks(const C* col, const Opened<A>& data, const M* present, int first, int n_blocks, int sharers,
-                           int n_rows, const Y* x, I n_cols, int64 at, int64 k, Columns<Y, V, W, G * V> (&sum)[B]) {
+                           const Rows<B>& rows, const Y* x, I n_cols, int64 at, int64 k, Columns<Y, V, W, G * V> (&sum)[B]) {
     constexpr bool MARKED = HOLES && !Values<A>::HOLES_ARE_0;  // then the lane that loads a value looks whether it is one
     // values that a lane loads: number e = j * B + i of column j and row i, e % G its lane
     constexpr int EACH = (B * B + G - 1) / G;
@@ -189,9 +193,9 @@ __device__ void add_blocks(const C* col, const Opened<A>& data, const M* present
 #pragma unroll
         for (int n = 0; n < EACH; ++n) {
             const int e = n * G + threadIdx.x % G, j = e / B, i = e % B;
-            const bool here = j < B && i < n_rows && block < n_blocks;
-            v_next[n] = here ? cached(data.slot + (block * (int64)B + j) * WARP + i) : Stored<A>{};
-            if (MARKED && here) marks_next |= (cached(present + block * (int64)WARP + i) >> j & 1u) << n;
+            const bool here = j < B && i < rows.n && block < n_blocks;
+            v_next[n] = here ? cached(data.slot + (block * (int64)B + j) * WARP + rows.slot(i)) : Stored<A>{};
+            if (MARKED && here) marks_next |= (cached(present + block * (int64)WARP + rows.marks(i)) >> j & 1u) << n;
         }
     };
     load_values(first);
@@ -223,20 +227,20 @@ __device__ void add_blocks(const C* col, const Opened<A>& data, const M* present
 // the same of what blocks with holes store alone, entry by entry
 template <class A, class Y, class I, class M, int B, int G, int V, int W, class C>
 __device__ void add_entries(const C* col, const Opened<A>& data, const M* present, int first, int n_blocks, int sharers,
-                            int n_rows, const Y* x, int64 at, int64 k, Columns<Y, V, W, G * V> (&sum)[B]) {
+                            const Rows<B>& rows, const Y* x, int64 at, int64 k, Columns<Y, V, W, G * V> (&sum)[B]) {
 #pragma unroll 1
     for (int block = first; block < n_blocks; block += sharers) {
         const C c = cached(col + block * (int64)WARP);
         if (is_padding<I>(c, 0)) break;
 #pragma unroll
         for (int i = 0; i < B; ++i) {
-            const unsigned marks = i < n_rows ? (unsigned)cached(present + block * (int64)WARP + i) : 0;
+            const unsigned marks = i < rows.n ? (unsigned)cached(present + block * (int64)WARP + rows.marks(i)) : 0;
 #pragma unroll 1
             for (int j = 0; j < B; ++j) {
                 if (!(marks >> j & 1)) continue;
                 Columns<Y, V, W, G * V> of_x;
                 of_x.load(x + ((int64)c * B + j) * k, at, k);
-                sum[i].add_product(data.template decoded<Y>(cached(data.slot + (block * (int64)B + j) * WARP + i)), of_x);
+                sum[i].add_product(data.template decoded<Y>(cached(data.slot + (block * (int64)B + j) * WARP + rows.slot(i))), of_x);
             }
         }
     }
@@ -244,8 +248,8 @@ __device__ void add_entries(const C* col, const Opened<A>& data, const M* presen
 
 template <class A, class Y, class I, class M, int B, bool HOLES, int G, int V, int W, class C>
 __device__ void multiply_blocks(const C* col, const Opened<A>& data, const M* present, int first, int n_blocks, int sharers,
-                                int n_rows, const Y* x, I n_cols, int64 at, int64 k, Columns<Y, V, W, G * V> (&sum)[B]) {
-    add_blocks<A, Y, I, M, B, HOLES, G, V, W>(col, data, present, first, n_blocks, sharers, n_rows, x, n_cols, at, k, sum);
+                                const Rows<B>& rows, const Y* x, I n_cols, int64 at, int64 k, Columns<Y, V, W, G * V> (&sum)[B]) {
+    add_blocks<A, Y, I, M, B, HOLES, G, V, W>(col, data, present, first, n_blocks, sharers, rows, x, n_cols, at, k, sum);
     if constexpr (HOLES) {
         bool is_wrong = false;
 #pragma unroll
@@ -253,7 +257,7 @@ __device__ void multiply_blocks(const C* col, const Opened<A>& data, const M* pr
         if (!is_wrong) return;
 #pragma unroll
         for (int i = 0; i < B; ++i) sum[i] = {};
-        add_entries<A, Y, I, M, B, G, V, W>(col, data, present, first, n_blocks, sharers, n_rows, x, at, k, sum);
+        add_entries<A, Y, I, M, B, G, V, W>(col, data, present, first, n_blocks, sharers, rows, x, at, k, sum);
     }
 }
 
@@ -261,7 +265,6 @@ template <class A, class Y, class I, class M, int B, bool HOLES, int G, int V, i
 __global__ void bbcsr_matmat_blocks(const Bbcsr<A, I, M> m, const Pieces<Y> pieces, int64 k, const Y* __restrict__ x,
                                     Y* __restrict__ y, Y alpha, Y beta, int update, double* dots) {
     const Opened<A>& values = m.data.opened();
-    constexpr int GROUPS = block_rows_of_a_bin(B);
     const Piece<CUT> piece(pieces);
     const int64 thread = (blockIdx.x - piece.n_thread_blocks(pieces)) * (int64)blockDim.x + threadIdx.x;
     const bool is_shared = CUT && pieces.share && !piece.is_one;  // as the table says
@@ -278,16 +281,17 @@ __global__ void bbcsr_matmat_blocks(const Bbcsr<A, I, M> m, const Pieces<Y> piec
         part = share.part;
     }
     const int64 at = (tile_of_block() * (W * G) + threadIdx.x % G) * V;
-    const int64 bin = group / GROUPS, block_row = bin * WARP / B + group % GROUPS;
-    const int64 row = max(block_row * B, bin * WARP), end = min(min(block_row * B + B, bin * WARP + WARP), m.n_rows);
-    const bool is_here = group >= 0 && bin < m.n_bins && row < end;
+    const int64 row = group * B, bin = row / WARP;
+    const bool is_here = group >= 0 && row < m.n_rows;
     if (!DOTS && !is_here && !is_shared) return;
-    const int lane = (int)(row - bin * WARP);
-    int n_rows = is_here ? (int)(end - row) : 0;
+    const int lane = (int)(row % WARP);
+    int n_rows = is_here ? (int)min((int64)B, m.n_rows - row) : 0;
     Columns<Y, V, W, G * V> sum[B] = {};
     if (is_here) {
         const Bin<A, I, M, B, HOLES> own(m, values, bin, lane);
+        const Rows<B> rows = {n_rows, WARP - lane, own.n_blocks};
         int first = part, n_blocks = own.n_blocks;
+        if (rows.are_apart()) n_blocks = min(n_blocks, Bin<A, I, M, B, HOLES>(m, values, bin + 1, 0).n_blocks);
         if (piece.is_one) {
             first += piece.first();
             n_blocks = min(n_blocks, piece.first() + piece.n_steps);
@@ -296,10 +300,10 @@ __global__ void bbcsr_matmat_blocks(const Bbcsr<A, I, M> m, const Pieces<Y> piec
             n_rows = n_blocks = 0;  // thread blocks of its own have it
         }
         if (own.is_narrow())
-            multiply_blocks<A, Y, I, M, B, HOLES, G, V, W>(own.narrow(m), own.data, own.present, first, n_blocks, sharers, n_rows,
+            multiply_blocks<A, Y, I, M, B, HOLES, G, V, W>(own.narrow(m), own.data, own.present, first, n_blocks, sharers, rows,
                                                   x + own.origin() * k + at, (I)(m.n_cols - own.origin()), at, k, sum);
         else
-            multiply_blocks<A, Y, I, M, B, HOLES, G, V, W>(own.wide(m), own.data, own.present, first, n_blocks, sharers, n_rows, x + at,
+            multiply_blocks<A, Y, I, M, B, HOLES, G, V, W>(own.wide(m), own.data, own.present, first, n_blocks, sharers, rows, x + at,
                                                   (I)m.n_cols, at, k, sum);
     }
     int64 warp = warp_id();
