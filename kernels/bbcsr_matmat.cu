@@ -167,99 +167,146 @@ bbcsr_matmat(const Bbcsr<A, I, M> m, const Pieces<Y> pieces, int64 k, const Y* _
 // Holes are multiplied like entries: their 0 adds nothing, but where X is infinite or nan. Then a sum is nan, and is added
 // up again by what is stored alone.
 
-// the rows of a block row. Those from `split` on lie in the next bin: how far their slots and marks lie from those of the
-// first row
-template <int B>
-struct Rows {
-    int n, split, n_blocks;  // n_blocks: of the first bin
-
-    __device__ bool are_apart() const { return WARP % B && n > split; }
-    __device__ int64 slot(int i) const { return WARP % B == 0 || i < split ? i : i + (n_blocks * (int64)B - 1) * WARP; }
-    __device__ int64 marks(int i) const { return WARP % B == 0 || i < split ? i : i + (n_blocks - 1) * (int64)WARP; }
+// how far a row's slots lie from those of another: 32 bits where both are in one bin
+template <bool ARE_APART>
+struct Distance {
+    typedef int Type;
+};
+template <>
+struct Distance<true> {
+    typedef int64 Type;
 };
 
-template <class A, class Y, class I, class M, int B, bool HOLES, int G, int V, int W, class C>
-__device__ void add_blocks(const C* col, const Opened<A>& data, const M* present, int first, int n_blocks, int sharers,
-                           const Rows<B>& rows, const Y* x, I n_cols, int64 at, int64 k, Columns<Y, V, W, G * V> (&sum)[B]) {
-    constexpr bool MARKED = HOLES && !Values<A>::HOLES_ARE_0;  // then the lane that loads a value looks whether it is one
-    // values that a lane loads: number e = j * B + i of column j and row i, e % G its lane
-    constexpr int EACH = (B * B + G - 1) / G;
-    const unsigned group = (G == WARP ? FULL : (1u << G % WARP) - 1) << (lane_id() & ~(G - 1));
-    C c_next = first < n_blocks ? cached(col + first * (int64)WARP) : C(-1);
-    Stored<A> v_next[EACH];
-    unsigned marks_next = 0;
-    auto load_values = [&](int block) {
-        if (MARKED) marks_next = 0;
+// a block row's share of one group of lanes: every sharers-th block from `first` on
+template <class A, class Y, class I, class M, int B>
+struct BlockRow {
+    Opened<A> data;
+    const void* col;  // block columns as stored, of the first row
+    const M* present;
+    const Y* x;  // the lane's first column of the row that block columns count from
+    I n_cols;    // rows of X from that one on
+    int first, n_blocks, sharers, n_rows;
+    bool is_narrow;
+    int split, n_in_bin;  // rows from `split` on lie in the next bin, after n_in_bin blocks of the first one
+
+    // from the first row's slot of a block, or its marks, to those of row i
+    static constexpr bool MAY_BE_APART = WARP % B != 0;
+    typedef typename Distance<MAY_BE_APART>::Type Offset;
+    __device__ Offset slot_of_row(int i) const { return MAY_BE_APART && i >= split ? i + ((Offset)n_in_bin * B - 1) * WARP : i; }
+    __device__ Offset marks_of_row(int i) const { return MAY_BE_APART && i >= split ? i + ((Offset)n_in_bin - 1) * WARP : i; }
+
+    __device__ int64 bytes_of_columns(int blocks) const { return (is_narrow ? sizeof(uint16) : sizeof(I)) * blocks * (int64)WARP; }
+    __device__ I stored(const void* from) const { return is_narrow ? (I)cached((const uint16*)from) : cached((const I*)from); }
+    __device__ I stored(int block) const { return stored((const char*)col + bytes_of_columns(block)); }
+    __device__ I padding() const { return is_narrow ? I(0xffff) : I(-1); }
+    __device__ bool is_padding(I column) const { return is_narrow ? column == I(0xffff) : column < 0; }
+
+    // A warp's groups go on together to the end of the longest, so that no lane waits for others where a group passes on
+    // values. Each lane has `vectors` of a row of X. All lanes must call it
+    template <bool HOLES, int G, int V, int W>
+    __device__ void add_blocks(int vectors, int64 k, Columns<Y, V, W, G * V> (&sum)[B]) const {
+        constexpr bool MARKED = HOLES && !Values<A>::HOLES_ARE_0;  // the lane that loads a value looks whether it is one
+        // values that a lane loads: number e = j * B + i of column j and row i, e % G its lane. Those that are not there
+        // are others instead, for sums of rows that are not there
+        constexpr int EACH = (B * B + G - 1) / G;
+        Offset offset[EACH];
 #pragma unroll
         for (int n = 0; n < EACH; ++n) {
-            const int e = n * G + threadIdx.x % G, j = e / B, i = e % B;
-            const bool here = j < B && i < rows.n && block < n_blocks;
-            v_next[n] = here ? cached(data.slot + (block * (int64)B + j) * WARP + rows.slot(i)) : Stored<A>{};
-            if (MARKED && here) marks_next |= (cached(present + block * (int64)WARP + rows.marks(i)) >> j & 1u) << n;
+            const int e = min(n * G + (int)threadIdx.x % G, B * B - 1);
+            offset[n] = e / B * WARP + slot_of_row(max(min(e % B, n_rows - 1), 0));
         }
-    };
-    load_values(first);
-    for (int block = first; block < n_blocks; block += sharers) {
-        const C c = c_next;
-        if (is_padding<I>(c, 0)) break;
-        const int last = HOLES ? (int)min((I)B, n_cols - (I)c * B) - 1 : B - 1;  // a hole may be beyond X
-        Columns<Y, V, W, G * V> of_x[B];
+        const int64 row_bytes = k * sizeof(Y), columns_on = bytes_of_columns(sharers);
+        auto next_column = (const char*)col + bytes_of_columns(first);
+        auto next_slot = data.slot + first * (int64)(B * WARP);
+        auto next_marks = present + first * (int64)WARP;
+        I c_next = padding();
+        Stored<A> v_next[EACH] = {};
+        unsigned marks_next = 0;
+        auto load = [&] {
+            c_next = stored(next_column);
+            if (MARKED) marks_next = 0;
 #pragma unroll
-        for (int j = 0; j < B; ++j) of_x[j].load(x + ((int64)c * B + (HOLES ? min(j, last) : j)) * k, at, k);
-        LookedUp<A> v[EACH];
+            for (int n = 0; n < EACH; ++n) {
+                v_next[n] = cached(next_slot + offset[n]);
+                if (MARKED) {
+                    const int e = min(n * G + (int)threadIdx.x % G, B * B - 1);
+                    marks_next |= (cached(next_marks + marks_of_row(max(min(e % B, n_rows - 1), 0))) >> e / B & 1u) << n;
+                }
+            }
+        };
+        int block = first;
+        if (block < n_blocks) load();
+#pragma unroll 1
+        while (__any_sync(FULL, !is_padding(c_next))) {
+            const I c = c_next;
+            const unsigned is_over = is_padding(c);
+            const int last = HOLES ? (int)min((I)B, n_cols - c * B) - 1 : B - 1;  // a hole may be beyond X
+            auto row_of_x = (const char*)x + (int64)c * B * row_bytes;
+            Columns<Y, V, W, G * V> of_x[B];
 #pragma unroll
-        for (int n = 0; n < EACH; ++n) v[n] = data.looked_up(v_next[n]);
-        const unsigned marks = marks_next;
-        if (block + sharers < n_blocks) c_next = cached(col + (block + sharers) * (int64)WARP);
-        load_values(block + sharers);
+            for (int j = 0; j < B; ++j) {
+                of_x[j].load_first(is_over ? 0 : vectors, (const Y*)row_of_x);
+                if (j < last) row_of_x += row_bytes;
+            }
+            LookedUp<A> v[EACH];
 #pragma unroll
-        for (int j = 0; j < B; ++j)
+            for (int n = 0; n < EACH; ++n) v[n] = data.looked_up(v_next[n]);
+            const unsigned marks = marks_next;
+            block = is_over ? n_blocks : block + sharers;
+            next_column += columns_on;
+            next_slot += sharers * (B * WARP);
+            if (MARKED) next_marks += sharers * WARP;
+            c_next = padding();
+            if (block < n_blocks) load();
+#pragma unroll
+            for (int j = 0; j < B; ++j)
+#pragma unroll
+                for (int i = 0; i < B; ++i) {
+                    const int e = j * B + i;
+                    Y value = data.template widened<Y>(shuffle(v[e / G], e % G, FULL, G));
+                    if (MARKED && !(shuffle(marks, e % G, FULL, G) >> e / G & 1)) value = Y{};
+                    sum[i].add_product_unless(is_over, value, of_x[j]);
+                }
+        }
+    }
+
+    // the same of what is stored alone, entry by entry
+    template <int G, int V, int W>
+    __device__ void add_entries(int vectors, int64 k, Columns<Y, V, W, G * V> (&sum)[B]) const {
+#pragma unroll 1
+        for (int block = first; block < n_blocks; block += sharers) {
+            const I c = stored(block);
+            if (is_padding(c)) break;
 #pragma unroll
             for (int i = 0; i < B; ++i) {
-                const int e = j * B + i;
-                Y value = data.template widened<Y>(shuffle(v[e / G], e % G, group, G));
-                if (MARKED && !(shuffle(marks, e % G, group, G) >> e / G & 1)) value = Y{};
-                sum[i].add_product(value, of_x[j]);
-            }
-    }
-}
-
-// the same of what blocks with holes store alone, entry by entry
-template <class A, class Y, class I, class M, int B, int G, int V, int W, class C>
-__device__ void add_entries(const C* col, const Opened<A>& data, const M* present, int first, int n_blocks, int sharers,
-                            const Rows<B>& rows, const Y* x, int64 at, int64 k, Columns<Y, V, W, G * V> (&sum)[B]) {
+                const unsigned marks = i < n_rows ? (unsigned)cached(present + block * (int64)WARP + marks_of_row(i)) : 0;
 #pragma unroll 1
-    for (int block = first; block < n_blocks; block += sharers) {
-        const C c = cached(col + block * (int64)WARP);
-        if (is_padding<I>(c, 0)) break;
-#pragma unroll
-        for (int i = 0; i < B; ++i) {
-            const unsigned marks = i < rows.n ? (unsigned)cached(present + block * (int64)WARP + rows.marks(i)) : 0;
-#pragma unroll 1
-            for (int j = 0; j < B; ++j) {
-                if (!(marks >> j & 1)) continue;
-                Columns<Y, V, W, G * V> of_x;
-                of_x.load(x + ((int64)c * B + j) * k, at, k);
-                sum[i].add_product(data.template decoded<Y>(cached(data.slot + (block * (int64)B + j) * WARP + rows.slot(i))), of_x);
+                for (int j = 0; j < B; ++j) {
+                    if (!(marks >> j & 1)) continue;
+                    Columns<Y, V, W, G * V> of_x;
+                    of_x.load_first(vectors, x + ((int64)c * B + j) * k);
+                    const auto of_entry = data.slot + (block * (int64)B + j) * WARP + slot_of_row(i);
+                    sum[i].add_product(data.template decoded<Y>(cached(of_entry)), of_x);
+                }
             }
         }
     }
-}
 
-template <class A, class Y, class I, class M, int B, bool HOLES, int G, int V, int W, class C>
-__device__ void multiply_blocks(const C* col, const Opened<A>& data, const M* present, int first, int n_blocks, int sharers,
-                                const Rows<B>& rows, const Y* x, I n_cols, int64 at, int64 k, Columns<Y, V, W, G * V> (&sum)[B]) {
-    add_blocks<A, Y, I, M, B, HOLES, G, V, W>(col, data, present, first, n_blocks, sharers, rows, x, n_cols, at, k, sum);
-    if constexpr (HOLES) {
-        bool is_wrong = false;
+    // all lanes must call it
+    template <bool HOLES, int G, int V, int W>
+    __device__ void multiply(int vectors, int64 k, Columns<Y, V, W, G * V> (&sum)[B]) const {
+        add_blocks<HOLES, G, V, W>(vectors, k, sum);
+        if constexpr (HOLES) {
+            bool is_wrong = false;
 #pragma unroll
-        for (int i = 0; i < B; ++i) is_wrong |= sum[i].has_nan(at, k);
-        if (!is_wrong) return;
+            for (int i = 0; i < B; ++i) is_wrong |= sum[i].has_nan(vectors);
+            if (!is_wrong) return;
 #pragma unroll
-        for (int i = 0; i < B; ++i) sum[i] = {};
-        add_entries<A, Y, I, M, B, G, V, W>(col, data, present, first, n_blocks, sharers, rows, x, at, k, sum);
+            for (int i = 0; i < B; ++i) sum[i] = {};
+            add_entries<G, V, W>(vectors, k, sum);
+        }
     }
-}
+};
 
 template <class A, class Y, class I, class M, int B, bool HOLES, int G, int V, int W, int S, bool DOTS, bool CUT>
 __global__ void bbcsr_matmat_blocks(const Bbcsr<A, I, M> m, const Pieces<Y> pieces, int64 k, const Y* __restrict__ x,
@@ -283,48 +330,43 @@ __global__ void bbcsr_matmat_blocks(const Bbcsr<A, I, M> m, const Pieces<Y> piec
     const int64 at = (tile_of_block() * (W * G) + threadIdx.x % G) * V;
     const int64 row = group * B, bin = row / WARP;
     const bool is_here = group >= 0 && row < m.n_rows;
-    if (!DOTS && !is_here && !is_shared) return;
-    const int lane = (int)(row % WARP);
-    int n_rows = is_here ? (int)min((int64)B, m.n_rows - row) : 0;
-    Columns<Y, V, W, G * V> sum[B] = {};
+    BlockRow<A, Y, I, M, B> own = {values, nullptr, nullptr, x, 0, 0, 0, sharers, 0, false, 0, 0};
     if (is_here) {
-        const Bin<A, I, M, B, HOLES> own(m, values, bin, lane);
-        const Rows<B> rows = {n_rows, WARP - lane, own.n_blocks};
-        int first = part, n_blocks = own.n_blocks;
-        if (rows.are_apart()) n_blocks = min(n_blocks, Bin<A, I, M, B, HOLES>(m, values, bin + 1, 0).n_blocks);
+        const int lane = (int)(row % WARP), n_rows = (int)min((int64)B, m.n_rows - row), split = WARP - lane;
+        const Bin<A, I, M, B, HOLES> of(m, values, bin, lane);
+        int n_blocks = of.n_blocks;
+        if (own.MAY_BE_APART && n_rows > split) n_blocks = min(n_blocks, Bin<A, I, M, B, HOLES>(m, values, bin + 1, 0).n_blocks);
+        const bool is_narrow = of.is_narrow();
+        const int64 origin = is_narrow ? of.origin() : 0;
+        const void* const col = is_narrow ? (const void*)of.narrow(m) : (const void*)of.wide(m);
+        own = {of.data, col, of.present, x + origin * k + at, (I)(m.n_cols - origin), part, n_blocks, sharers, n_rows, is_narrow, split, of.n_blocks};
         if (piece.is_one) {
-            first += piece.first();
-            n_blocks = min(n_blocks, piece.first() + piece.n_steps);
-        } else if (CUT && !is_shared && (own.is_narrow() ? is_longer<I>(own.narrow(m), pieces.longest, n_blocks)
-                                                         : is_longer<I>(own.wide(m), pieces.longest, n_blocks))) {
-            n_rows = n_blocks = 0;  // thread blocks of its own have it
+            own.first += piece.first();
+            own.n_blocks = min(own.n_blocks, piece.first() + piece.n_steps);
+        } else if (CUT && !is_shared && own.n_blocks > pieces.longest && !own.is_padding(own.stored((int)pieces.longest))) {
+            own.n_rows = own.n_blocks = 0;  // thread blocks of its own have it
         }
-        if (own.is_narrow())
-            multiply_blocks<A, Y, I, M, B, HOLES, G, V, W>(own.narrow(m), own.data, own.present, first, n_blocks, sharers, rows,
-                                                  x + own.origin() * k + at, (I)(m.n_cols - own.origin()), at, k, sum);
-        else
-            multiply_blocks<A, Y, I, M, B, HOLES, G, V, W>(own.wide(m), own.data, own.present, first, n_blocks, sharers, rows, x + at,
-                                                  (I)m.n_cols, at, k, sum);
     }
+    Columns<Y, V, W, G * V> sum[B] = {};
+    const int64 vectors = (k - at + G * V - 1) / (G * V);  // of this lane, in this tile and in all from here on
+    own.template multiply<HOLES, G, V, W>((int)max(min(vectors, (int64)W), (int64)0), k, sum);
     int64 warp = warp_id();
     if (piece.is_one) {
-        if (!piece.template add<G>(pieces, sum)) return;
-        if (threadIdx.x >= WARP) return;
+        if (!piece.template add<G>(pieces, sum) || threadIdx.x >= WARP) return;
         warp -= piece.number * PIECE_WARPS;  // the same, whichever piece is the last
     } else if (is_shared) {
         __syncwarp();
         add_sharers<G>(sum, sharers);
     } else if constexpr (S > 1) {
-        const unsigned mask = (G * S == WARP ? FULL : (1u << G * S % WARP) - 1) << (lane_id() & ~(G * S - 1));
-        __syncwarp(mask);
-        add_groups<G, G * S>(sum, mask);
+        __syncwarp();
+        add_groups<G, G * S>(sum);
     }
     const bool is_first = part == 0;  // of those that share the block row
     if (!DOTS && !is_first) return;
     double of_rows[W][V] = {};
 #pragma unroll
     for (int i = 0; i < B; ++i)
-        if (is_first && i < n_rows) {
+        if (is_first && i < own.n_rows) {
             sum[i].store(y + (row + i) * k + at, at, k, alpha, beta, update);
             if constexpr (DOTS) sum[i].add_dots(of_rows, x + (row + i) * k + at, at, k, 0);
         }

@@ -92,12 +92,20 @@ struct Columns {
             for (int i = 0; i < V; ++i) vector[w].at[i] = ::add(vector[w].at[i], other.vector[w].at[i]);
     }
 
-    __device__ bool has_nan(int64 at, int64 k) const {
+    // the first `vectors` of them
+    __device__ void load_first(int vectors, const Y* from) {
+#pragma unroll
+        for (int w = 0; w < W; ++w)
+            if (w < vectors) vector[w] = *reinterpret_cast<const Vector<Y, V>*>(from + w * STRIDE);
+    }
+
+    // whether one of the first `vectors` has a nan
+    __device__ bool has_nan(int vectors) const {
         bool found = false;
 #pragma unroll
         for (int w = 0; w < W; ++w)
 #pragma unroll
-            for (int i = 0; i < V; ++i) found |= at + w * STRIDE < k && is_nan(vector[w].at[i]);
+            for (int i = 0; i < V; ++i) found |= w < vectors && is_nan(vector[w].at[i]);
         return found;
     }
 
