@@ -27,7 +27,7 @@ __device__ void wait_for_groups() {
 #endif
 }
 
-// The values of one step of a warp: of a block of each of its GROUPS groups, by column and row. AHEAD steps are under way
+// The values of one step of a warp, by column and row: of a block of each of its GROUPS groups. AHEAD steps are under way
 template <class A, int B, int GROUPS, int S, int AHEAD>
 struct Staged {
     static constexpr int TOGETHER = B % 4 == 0 && sizeof(A) == 4 ? 4 : B % 2 == 0 && sizeof(A) <= 8 ? 2 : 1;  // rows in a copy
@@ -36,36 +36,38 @@ struct Staged {
     // 16 bytes at a time are read, by all groups at once: of different banks where their distance is an odd number of these
     static constexpr int AT_ONCE = 16 / sizeof(A), READS = (B * B + AT_ONCE - 1) / AT_ONCE, APART = READS | 1;
     typedef Vector<A, AT_ONCE> Read;
+    static constexpr int BYTES = (AHEAD + 1) * GROUPS * APART * 16;  // of a warp's room
 
     Read* room;  // of the warp: (AHEAD + 1, GROUPS, APART)
-    const A *from[EACH], *end;
+    const A* next;       // slots of the next step's first block, of the first bin that the warp's rows lie in
+    int from[EACH], limit[EACH], to[EACH];
 
-    // first_row: of the warp's block rows
+    // rows from `first_row` on
     template <class Tables>
-    __device__ Staged(Read* room, const Tables& m, const A* slots, int64 first_row) : room(room), end(slots + m.bin_rowptr[m.n_bins]) {
+    __device__ Staged(Read* room, const Tables& m, const A* slots, int64 first_row) : room(room) {
+        const int64 bin = first_row / WARP, begin = m.bin_rowptr[bin], end = m.bin_rowptr[bin + 1];
+        const bool is_last = bin + 1 == m.n_bins;
+        const int n_blocks = (int)((end - begin) / (WARP * B)), n_blocks_after = is_last ? 0 : (int)((m.bin_rowptr[bin + 2] - end) / (WARP * B));
+        next = slots + begin;
 #pragma unroll
         for (int n = 0; n < EACH; ++n) {
             const int number = n * WARP + lane_id(), j = number / IN_A_COLUMN, i = number % IN_A_COLUMN * TOGETHER;
-            const int group = i / B;
-            int64 row = first_row + group / S * B + i % B;
-            if (row >= m.n_rows) row = first_row;
-            from[n] = slots + (m.bin_rowptr[row / WARP] + row % WARP + (group % S * B + j) * (int64)WARP);
+            const int group = i / B, share = group % S, row = (int)(first_row % WARP) + group / S * B + i % B;
+            const bool is_after = row >= WARP;
+            from[n] = row % WARP + (share * B + j) * WARP + (is_after ? (int)(end - begin) : 0);
+            limit[n] = COPIES % WARP && number >= COPIES ? 0 : ((is_after ? n_blocks_after : n_blocks) - share + S - 1) / S;
+            to[n] = group * (APART * AT_ONCE) + j * B + i % B;
         }
     }
-    static constexpr int BYTES = (AHEAD + 1) * GROUPS * APART * 16;  // of a warp's room
 
     __device__ Read* of_step(int step) const { return room + step % (AHEAD + 1) * (GROUPS * APART); }
 
-    // of the next step
     __device__ void copy(int step) {
-        A* const to = reinterpret_cast<A*>(of_step(step));
+        A* const at = reinterpret_cast<A*>(of_step(step));
 #pragma unroll
-        for (int n = 0; n < EACH; ++n) {
-            const int number = n * WARP + lane_id(), j = number / IN_A_COLUMN, i = number % IN_A_COLUMN * TOGETHER;
-            if ((COPIES % WARP == 0 || number < COPIES) && from[n] < end)
-                copy_async<TOGETHER * sizeof(A)>(to + i / B * (APART * AT_ONCE) + j * B + i % B, from[n]);
-            from[n] += S * B * WARP;
-        }
+        for (int n = 0; n < EACH; ++n)
+            if (step < limit[n]) copy_async<TOGETHER * sizeof(A)>(at + to[n], next + from[n]);
+        next += S * B * WARP;
         end_of_group();
     }
 };
