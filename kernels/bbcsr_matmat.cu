@@ -177,6 +177,11 @@ struct Distance<true> {
     typedef int64 Type;
 };
 
+template <bool OF>
+struct Bool {
+    static constexpr bool VALUE = OF;
+};
+
 // a block row's share of one group of lanes: every sharers-th block from `first` on
 template <class A, class Y, class I, class M, int B>
 struct BlockRow {
@@ -219,33 +224,34 @@ struct BlockRow {
         auto next_column = (const char*)col + bytes_of_columns(first);
         auto next_slot = data.slot + first * (int64)(B * WARP);
         auto next_marks = present + first * (int64)WARP;
-        I c_next = padding();
-        Stored<A> v_next[EACH] = {};
-        unsigned marks_next = 0;
-        auto load = [&] {
-            c_next = stored(next_column);
-            if (MARKED) marks_next = 0;
+        I c_next;
+        Stored<A> v_next[EACH];
+        unsigned marks_next;
+        auto load = [&](bool here) {
+            c_next = here ? stored(next_column) : padding();
+            marks_next = 0;
 #pragma unroll
             for (int n = 0; n < EACH; ++n) {
-                v_next[n] = cached(next_slot + offset[n]);
-                if (MARKED) {
+                v_next[n] = here ? cached(next_slot + offset[n]) : Stored<A>{};
+                if (MARKED && here) {
                     const int e = min(n * G + (int)threadIdx.x % G, B * B - 1);
                     marks_next |= (cached(next_marks + marks_of_row(max(min(e % B, n_rows - 1), 0))) >> e / B & 1u) << n;
                 }
             }
         };
         int block = first;
-        if (block < n_blocks) load();
-#pragma unroll 1
-        while (__any_sync(FULL, !is_padding(c_next))) {
+        load(block < n_blocks);
+        auto add_one = [&](auto all) {
+            constexpr bool ALL = decltype(all)::VALUE;  // groups have one more block; else some are over
             const I c = c_next;
-            const unsigned is_over = is_padding(c);
+            const bool is_over = !ALL && is_padding(c);
             const int last = HOLES ? (int)min((I)B, n_cols - c * B) - 1 : B - 1;  // a hole may be beyond X
             auto row_of_x = (const char*)x + (int64)c * B * row_bytes;
             Columns<Y, V, W, G * V> of_x[B];
 #pragma unroll
             for (int j = 0; j < B; ++j) {
-                of_x[j].load_first(is_over ? 0 : vectors, (const Y*)row_of_x);
+                if (!ALL) of_x[j] = {};  // values are 0 too, of a group that is over
+                if (!is_over) of_x[j].load_first(vectors, (const Y*)row_of_x);
                 if (j < last) row_of_x += row_bytes;
             }
             LookedUp<A> v[EACH];
@@ -256,8 +262,7 @@ struct BlockRow {
             next_column += columns_on;
             next_slot += sharers * (B * WARP);
             if (MARKED) next_marks += sharers * WARP;
-            c_next = padding();
-            if (block < n_blocks) load();
+            load(block < n_blocks);
 #pragma unroll
             for (int j = 0; j < B; ++j)
 #pragma unroll
@@ -265,9 +270,13 @@ struct BlockRow {
                     const int e = j * B + i;
                     Y value = data.template widened<Y>(shuffle(v[e / G], e % G, FULL, G));
                     if (MARKED && !(shuffle(marks, e % G, FULL, G) >> e / G & 1)) value = Y{};
-                    sum[i].add_product_unless(is_over, value, of_x[j]);
+                    sum[i].add_product(value, of_x[j]);
                 }
-        }
+        };
+#pragma unroll 1
+        while (__all_sync(FULL, !is_padding(c_next))) add_one(Bool<true>());
+#pragma unroll 1
+        while (__any_sync(FULL, !is_padding(c_next))) add_one(Bool<false>());
     }
 
     // the same of what is stored alone, entry by entry

@@ -557,10 +557,8 @@ def _matrix_kernel(t: BBCSRTables, dtype: np.dtype, k: int, width: int, dots: An
             dtype,
         )
         n_groups = n_threads * sharers // lanes if pieces.share is None else pieces.share.size
-        # the compiler makes faster code of the kernel with pieces here, even where there are none: elast3 419 -> 359 us
-        is_cut = is_uneven or (dtype == np.float64 and vectors == 2 and size <= 4)
         return MatrixKernel(
-            MATMAT_BLOCKS(*how, lanes, width, vectors, sharers, has_dots, is_cut),
+            MATMAT_BLOCKS(*how, lanes, width, vectors, sharers, has_dots, is_uneven),
             matrix_grid(pieces.n + blocks(n_groups * lanes, BLOCK)[0], tiles),
             pieces,
             (dots,),
