@@ -24,7 +24,6 @@ from .compiler import (
     Kernel,
     Struct,
     aside,
-    attribute,
     blocks,
     matrix_grid,
     matrix_tiles,
@@ -581,7 +580,7 @@ def _staged_kernel(t: BBCSRTables, dtype: np.dtype, k: int, width: int, lengths:
     stored, size = distinct.kind(t.data, t.distinct), t.block_size
     if isinstance(stored, Coded) or stored.itemsize not in STAGED_BYTES or t.present is not None:
         return None
-    if size not in STAGED_SIZES or lengths.most * size * WARP >= 1 << 31 or attribute("ComputeCapabilityMajor") < 8:
+    if size not in STAGED_SIZES or lengths.most * size * WARP >= 1 << 31 or not has_asynchronous_copies():
         return None
     n_vectors = -(-k // width)
     vectors = 1 if n_vectors < STAGED_TWO_VECTORS else vectors_of_a_lane(size, max(n_vectors, TWO_VECTORS[1]))
@@ -595,6 +594,11 @@ def _staged_kernel(t: BBCSRTables, dtype: np.dtype, k: int, width: int, lengths:
         MATMAT_STAGED(stored, dtype, t.col_wide.dtype, size, lanes, width, vectors, sharers, _offset(t, n_vectors)),
         matrix_grid(-(-lengths.n_block_rows * sharers * lanes // BLOCK), tiles),
     )
+
+
+def has_asynchronous_copies() -> bool:
+    """Can the current device copy to shared memory while it computes?"""
+    return int(cupy.cuda.Device().compute_capability) >= 80
 
 
 def staged_bytes(itemsize: int, size: int, lanes: int) -> int:
