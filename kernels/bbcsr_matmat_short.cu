@@ -109,6 +109,34 @@ __device__ void add_short_row(const C* col, const Stored<A>* slot, const Opened<
         sum.add_product_unless(c[step] == PADDING, values.template decoded<Y>(slot[step * WARP]), of_x[step]);
 }
 
+// the rows of Y that a lane has of a bin: every WARP / G of them
+template <class Y>
+struct Rows {
+    Y* first;
+    int64 at, k;
+    int n;  // those before this one are there
+    Y alpha, beta;
+    int update;
+};
+
+// All rows of a bin of `n_steps` steps, with columns of type C.
+template <class C, class A, class Y, int G, int V, int COLUMN>
+__device__ void multiply_short(Tables<A, COLUMN>& tables, int n_steps, const Opened<A>& values, const char* x, unsigned row_bytes,
+                               Rows<Y> rows) {
+    C* const col = tables.template column<C>();
+#pragma unroll 1
+    for (int step = n_steps; step < SHORT; ++step) col[step * WARP + lane_id()] = C(-1);
+    __syncwarp();
+    const int group = lane_id() / G;
+#pragma unroll 1
+    for (int slot = 0; slot < WARP; slot += WARP / G, rows.first += WARP / G * rows.k) {
+        Columns<Y, V, 1, G * V> sum[1] = {};
+        if (n_steps)
+            add_short_row<C, A>(col + slot + group, tables.slot() + slot + group, values, x, row_bytes, sum[0]);
+        if (slot < rows.n) sum[0].store(rows.first, rows.at, rows.k, rows.alpha, rows.beta, rows.update);
+    }
+}
+
 // bbcsr_matmat_short: all bins
 //
 // mapping   as many thread blocks as the device holds, each of PER_BLOCK warps, which take neighbouring bins, one each at a
@@ -156,29 +184,11 @@ __global__ __launch_bounds__(PER_BLOCK* WARP, 4) void bbcsr_matmat_short(
         const char* row_of_x = (const char*)(x + max(place.base, I(0)) * k);
         asm("" : "+l"(row_of_x));  // one pointer, not a sum for each load
         const int64 first = bin * WARP + group;
-        const int n_rows = at < k ? (int)min(m.n_rows - first, (int64)WARP) : 0;
-        Y* to = y + first * k + at;
-        auto multiply = [&](auto narrow_or_wide) {
-            typedef decltype(narrow_or_wide) C;
-            C* const col = own.template column<C>();
-#pragma unroll 1
-            for (int step = place.n_slots / WARP; step < SHORT; ++step) col[step * WARP + lane] = C(-1);
-            __syncwarp();
-#pragma unroll 1
-            for (int slot = 0; slot < WARP; slot += WARP / G, to += WARP / G * k) {
-                Columns<Y, V, 1, G * V> sum[1] = {};
-                add_short_row<C, A>(col + slot + group, own.slot() + slot + group, values, row_of_x, row_bytes, sum[0]);
-                if (slot < n_rows) sum[0].store(to, at, k, alpha, beta, update);
-            }
-        };
-        if (place.n_slots == 0)
-#pragma unroll 1
-            for (int slot = 0; slot < n_rows; slot += WARP / G, to += WARP / G * k)
-                Columns<Y, V, 1, G * V>{}.store(to, at, k, alpha, beta, update);
-        else if (!WIDE || place.is_narrow())
-            multiply(uint16());
+        const Rows<Y> rows = {y + first * k + at, at, k, at < k ? (int)min(m.n_rows - first, (int64)WARP) : 0, alpha, beta, update};
+        if (!WIDE || place.is_narrow())
+            multiply_short<uint16, A, Y, G, V>(own, place.n_slots / WARP, values, row_of_x, row_bytes, rows);
         else
-            multiply(I());
+            multiply_short<I, A, Y, G, V>(own, place.n_slots / WARP, values, row_of_x, row_bytes, rows);
         before_copies();  // padding that was stored
         __syncwarp();
         bin += stride;
