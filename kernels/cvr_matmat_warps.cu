@@ -7,14 +7,12 @@
 #include "matrix.cuh"
 #include "cvr_matmat.cuh"
 
-// WARP / Q steps of the Q lanes that a warp follows, a slot each thread: that of step lane_id() / Q of these, and lane
-// lane_id() % Q.
-template <class A, class I>
-struct Slots {
+// A slot of a chunk.
+template <class V, class I>
+struct alignas(16) Slot {
+    V value;
     I col;
-    Stored<A> value;
-    I to;           // where the slot has a record: what that names
-    unsigned ends;  // of all slots: whether it has one
+    I to;  // where it has a record: what that names
 };
 
 // Reads a chunk for the warps of its thread block, each of which follows Q lanes.
@@ -46,15 +44,15 @@ struct Reader {
     // the lanes with a record at the thread's step of those from `begin` on
     __device__ uint32 records(int begin) const { return begin + step < n_steps ? cached(rec_mask + begin + step) : 0; }
 
-    // The slots of the steps from `begin` on, whose records are `mask`. Beyond the last step they are as pads, with a valid
-    // column.
-    __device__ void read(Slots<A, I>& slots, int begin, uint32 mask) {
+    // The thread's slot of the steps from `begin` on, whose records are `mask`. Beyond the last step it is as a pad, with a
+    // valid column. Returns which of the warp's slots have records.
+    __device__ unsigned read(Slot<Stored<A>, I>& slot, int begin, uint32 mask) {
         const int at = (begin + step) * L + lane;
-        slots.col = 0;
-        slots.value = {};
+        slot.col = 0;
+        slot.value = {};
         if (begin + step < n_steps) {
-            slots.col = is_narrow ? (I)cached(narrow + at) : cached(wide + at);
-            slots.value = cached(value + at);
+            slot.col = is_narrow ? (I)cached(narrow + at) : cached(wide + at);
+            slot.value = cached(value + at);
         }
         const uint32 lane_bit = 1u << lane;
         int upto = __popc(mask);  // records up to the thread's step
@@ -63,11 +61,11 @@ struct Reader {
             const int other = __shfl_up_sync(FULL, upto, apart);
             if (lane_id() >= apart) upto += other;
         }
-        slots.ends = __ballot_sync(FULL, (mask & lane_bit) != 0);
-        slots.to = 0;
+        slot.to = 0;
         if (mask & lane_bit)
-            slots.to = cached(rec_wb + (n_records + upto - __popc(mask) + __popc(mask & (lane_bit - 1))));
+            slot.to = cached(rec_wb + (n_records + upto - __popc(mask) + __popc(mask & (lane_bit - 1))));
         n_records += __shfl_sync(FULL, upto, WARP - 1);
+        return __ballot_sync(FULL, (mask & lane_bit) != 0);
     }
 };
 
@@ -96,6 +94,7 @@ __global__ __launch_bounds__(L / Q * WARP, 1024 / (L / Q * WARP)) void cvr_matma
         Part{}.store(y + (int64)m.empty_row[i] * k + at, at, k, alpha, beta, UPDATE);
     __shared__ alignas(16) Y entries[L][TILE];  // what a lane adds to its own entry of tail; at the end, to another's,
     __shared__ int taken_from[L];               // and whose; -1: nothing
+    __shared__ Slot<LookedUp<A>, I> slots[WARPS * WARP];
     if (blockIdx.x >= m.n_chunks) return;
 
     const int64 chunk = blockIdx.x;
@@ -109,33 +108,35 @@ __global__ __launch_bounds__(L / Q * WARP, 1024 / (L / Q * WARP)) void cvr_matma
     __syncthreads();
 
     Reader<A, I, L, Q> reader(m, values, chunk);
-    Slots<A, I> slots, next;
-    reader.read(slots, 0, reader.records(0));
+    Slot<Stored<A>, I> next;
+    unsigned next_ends = reader.read(next, 0, reader.records(0));
     uint32 records = reader.records(STEPS);
     Part sum[Q] = {};
     unsigned owns = 0, takes = 0;  // bits: lanes of the warp that have added to their own entry, and to another's
 #pragma unroll 1
     for (int begin = 0; begin < reader.n_steps; begin += STEPS) {
-        reader.read(next, begin + STEPS, records);
+        __syncwarp();  // the slots before are done with
+        slots[threadIdx.x] = {values.looked_up(next.value), next.col, next.to};
+        __syncwarp();
+        const unsigned all_ends = next_ends;
+        next_ends = reader.read(next, begin + STEPS, records);
         records = reader.records(begin + 2 * STEPS);
-        const LookedUp<A> value = values.looked_up(slots.value);
         const int n_steps = min(STEPS, reader.n_steps - begin);
 #pragma unroll 1
         for (int step = 0; step < n_steps; step += U) {
-            const unsigned ends = slots.ends >> (step * Q);
+            const unsigned ends = all_ends >> (step * Q);
 #pragma unroll
             for (int q = 0; q < Q; ++q) {
-                auto slot = [&](int u) { return (step + u) * Q + q; };
+                const auto* const slot = slots + (warp * WARP + step * Q + q);
                 unsigned of_lane = 0;
                 Part of_x[U];
                 Y a[U];
 #pragma unroll
                 for (int u = 0; u < U; ++u) {
                     of_lane |= 1u << (u * Q + q);
-                    of_x[u].take(row_at(x, shuffle(slots.col, slot(u)), pitch), 0);
+                    of_x[u].take(row_at(x, slot[u * Q].col, pitch), 0);
+                    a[u] = values.template widened<Y>(slot[u * Q].value);
                 }
-#pragma unroll
-                for (int u = 0; u < U; ++u) a[u] = values.template widened<Y>(shuffle(value, slot(u)));
                 if (!(ends & of_lane)) {
 #pragma unroll
                     for (int u = 0; u < U; ++u) sum[q].add_product(a[u], of_x[u]);
@@ -147,7 +148,7 @@ __global__ __launch_bounds__(L / Q * WARP, 1024 / (L / Q * WARP)) void cvr_matma
                     if (takes >> q & 1) continue;
                     sum[q].add_product(a[u], of_x[u]);
                     if (!(ends >> (u * Q + q) & 1)) continue;
-                    const I to = shuffle(slots.to, slot(u));
+                    const I to = slot[u * Q].to;
                     if (to < 0 && ~to != lane) {
                         takes |= 1u << q;
                         if (lane_id() == 0) taken_from[lane] = (int)~to;
@@ -165,7 +166,6 @@ __global__ __launch_bounds__(L / Q * WARP, 1024 / (L / Q * WARP)) void cvr_matma
                 }
             }
         }
-        slots = next;
     }
 
 #pragma unroll
