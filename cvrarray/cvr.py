@@ -45,7 +45,8 @@ Where chunks end
 With q = nnz // n_chunks, ``split="nnz"`` cuts every q nonzeros (the first ``nnz % n_chunks`` chunks have one more).
 ``split="rows"`` moves each of these cuts to the nearest end of a group of ``n_lanes`` non-empty rows, so that lanes
 stay in phase (neighbouring rows advance together and find ``x`` in cache); where that is q / 2 away or more, to the
-nearest end of a row; where a row is that long too, it leaves the cut inside the row.
+nearest end of a row; where a row is that long too, it leaves the cut inside the row. ``split="even"`` moves a cut only
+to an end of a row less than q / 4 away: a GPU multiplies many columns of ``X`` a chunk, and waits for the longest.
 
 Invariants, as :meth:`CVRArray.check` verifies them
 ---------------------------------------------------
@@ -86,7 +87,7 @@ from .array import encoding
 from .array.format import FormatArray, Sample, chained, joined, offsets
 from .array.invariants import are_tables, in_range, integer, is_offsets, packs
 from .core import devices
-from .core.tables import CSR, WARP, CVRTables, Runs, Wanted
+from .core.tables import CSR, SPLITS, WARP, CVRTables, Runs, Wanted
 from .input import coercion
 
 #: Steps that a chunk has in the cost model. The devices' modules choose: ``default_n_chunks`` of cpu/cvr and gpu/cvr.
@@ -145,7 +146,7 @@ class CVRArray(FormatArray):
         Lanes a chunk, 1 to 32. Default: 32, but 24 on a CPU where most rows come in triplets with the same columns.
     n_chunks : int, optional
         Chunks, at most one a nonzero. Default: by size, row length, dtype and kind of device.
-    split : {"rows", "nnz"}
+    split : {"rows", "nnz", "even"}
         Where chunks end: see the module's page.
     device : str, optional
         ``"cpu"``, ``"cuda"`` or ``"cuda:N"``. Default: where `obj` lives.
@@ -213,8 +214,8 @@ class CVRArray(FormatArray):
     ):
         if n_lanes is not None:
             n_lanes = integer(n_lanes, "n_lanes", 1, WARP)
-        if split not in ("rows", "nnz"):
-            raise ValueError(f"split must be 'rows' or 'nnz'; got {split!r}")
+        if split not in SPLITS:
+            raise ValueError(f"split must be 'rows', 'nnz' or 'even'; got {split!r}")
         if n_chunks is not None:
             n_chunks = integer(n_chunks, "n_chunks", 1)
         of = {"shape": shape, "dtype": dtype, "device": device, "values": values}
@@ -449,7 +450,8 @@ class CVRArray(FormatArray):
             return {}
         module = cls._module(device)
         with device.use():
-            return {"n_chunks": module.n_chunks_for_columns(csr, module.default_n_lanes(csr), columns)}
+            chunks: dict[str, Any] = module.chunks_for_columns(csr, module.default_n_lanes(csr), columns)
+            return chunks
 
     @classmethod
     def _microseconds_of_matrix(cls, name: str, stats: Any, device: str, of_vector: float, columns: int) -> float:

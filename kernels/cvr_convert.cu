@@ -23,19 +23,22 @@ __global__ void cvr_split_rows(const P* indptr, const int64* filled, int64 n_row
     if (row == n_rows - 1) ptr[before + (begin < end)] = end;
 }
 
-// The first nonzero of chunk k. With `snap` a cut moves to the nearest end of a group of n_lanes rows, or else of a row, if that
-// is less than half a chunk away.
+// Where chunks end: the numbers that the host has.
+enum Split { NNZ, ROWS, EVEN };
+
+// The first nonzero of chunk k. Unless chunks have equal lengths, a cut moves to the nearest end of a row, if that is less than a
+// part of a chunk away: EVEN a quarter, ROWS a half, and there to that of a group of n_lanes rows, if one is as near.
 template <class P>
-__device__ int64 cut_at(int64 k, const P* ptr, int64 n_rows, int64 nnz, int64 n_chunks, int n_lanes, bool snap) {
+__device__ int64 cut_at(int64 k, const P* ptr, int64 n_rows, int64 nnz, int64 n_chunks, int n_lanes, int split) {
     const int64 share = nnz / n_chunks, more = nnz % n_chunks;
     const int64 ideal = k * share + min(k, more);
-    if (!snap || k <= 0 || k >= n_chunks) return ideal;
+    if (split == NNZ || k <= 0 || k >= n_chunks) return ideal;
     const int64 row = lower_bound(ptr, n_rows + 1, ideal + 1) - 1;
     const int64 group = row - row % n_lanes;
     auto nearer = [&](int64 low, int64 high) { return ideal - ptr[low] <= ptr[high] - ideal ? ptr[low] : ptr[high]; };
-    auto close = [&](int64 place) { return 2 * (place < ideal ? ideal - place : place - ideal) < share; };
+    auto close = [&](int64 place) { return (split == EVEN ? 4 : 2) * (place < ideal ? ideal - place : place - ideal) < share; };
     const int64 group_end = nearer(group, min(group + n_lanes, n_rows)), row_end = nearer(row, row + 1);
-    return close(group_end) ? group_end : close(row_end) ? row_end : ideal;
+    return split == ROWS && close(group_end) ? group_end : close(row_end) ? row_end : ideal;
 }
 
 // The lanes of one chunk while it is filled, one thread a lane. A lane has `count` nonzeros left, from `from` on.
@@ -122,7 +125,7 @@ struct Lanes {
 // chunk is the first to cut. `states` are cleared for the kernel that adds them up.
 template <class P, class I>
 __global__ void cvr_count(const P* ptr, const I* row_id, const I* indices, int64 n_rows, int64 nnz, int64 n_chunks,
-                          int n_lanes, bool snap, int64* chunk_ptr, int64* sizes_of, int64* states, int n_states, I* col_low,
+                          int n_lanes, int split, int64* chunk_ptr, int64* sizes_of, int64* states, int n_states, I* col_low,
                           I* col_base, I* carry_row) {
     const int64 thread = blockIdx.x * (int64)blockDim.x + threadIdx.x;
     if (thread < n_states) states[thread] = 0;
@@ -130,7 +133,7 @@ __global__ void cvr_count(const P* ptr, const I* row_id, const I* indices, int64
     const int64 chunk = warp_id();
     if (chunk >= n_chunks) return;
     const int lane = lane_id();
-    const int64 cut_of_lane = lane < 3 ? cut_at(chunk + lane - 1, ptr, n_rows, nnz, n_chunks, n_lanes, snap) : 0;
+    const int64 cut_of_lane = lane < 3 ? cut_at(chunk + lane - 1, ptr, n_rows, nnz, n_chunks, n_lanes, split) : 0;
     const int64 begin = shuffle(cut_of_lane, 1), end = shuffle(cut_of_lane, 2), cut_before = shuffle(cut_of_lane, 0);
     Lanes<P> lanes(ptr, n_rows, begin, end, n_lanes);
     const int64 first_row = lanes.next, last_row = lanes.last_row;

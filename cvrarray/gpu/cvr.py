@@ -10,7 +10,7 @@ from typing import Any
 import cupy
 import numpy as np
 
-from ..core.tables import CSR, WARP, CVRTables, Runs, Wanted
+from ..core.tables import CSR, SPLITS, WARP, CVRTables, Runs, Wanted
 from . import distinct, long_rows, prefix, segments, shared_memory, transposed
 from .assembly import WORDS, as_words
 from .autotune import Run, autotuned
@@ -160,13 +160,16 @@ def default_n_chunks(csr: CSR, n_lanes: int) -> int:
     return max(1, round(nnz / (steps * n_lanes)))
 
 
-def n_chunks_for_columns(csr: CSR, n_lanes: int, columns: int) -> int:
-    """Chunks for products with so many columns, where that is another number than for a vector.
+def chunks_for_columns(csr: CSR, n_lanes: int, columns: int) -> dict[str, Any]:
+    """``n_chunks`` for products with so many columns, where that is another number than for a vector, and their
+    ``split``.
 
     A thread block has a chunk, and multiplies it by a tile of columns. What it does before the first step and after the
-    last one counts. So chunks have about STEPS, and all blocks fill the device a whole number of times.
+    last one counts. So chunks have about STEPS, and all blocks fill the device a whole number of times. The longest is
+    waited for, so they are even.
     """
-    return _limited(default_n_chunks(csr, n_lanes), csr.nnz, csr.data.dtype, n_lanes, columns)
+    n_chunks = _limited(default_n_chunks(csr, n_lanes), csr.nnz, csr.data.dtype, n_lanes, columns)
+    return {"n_chunks": n_chunks, "split": "rows" if columns < COLUMNS[0] else "even"}
 
 
 def _limited(n_chunks: int, nnz: int, dtype: np.dtype, n_lanes: int, columns: int) -> int:
@@ -199,8 +202,8 @@ def convert(csr: CSR, n_lanes: int, n_chunks: int, split: str) -> CVRTables:
             warps,
             (BLOCK,),
             (ptr, row_id, csr.indices, np.int64(n_rows), np.int64(csr.nnz), np.int64(n_chunks), np.int32(n_lanes),
-             split == "rows", chunk_ptr, counts, np.uint64(counts.data.ptr + 8 * n_sizes), np.int32(n_states), col_low,
-             col_base, carry_row),
+             np.int32(SPLITS.index(split)), chunk_ptr, counts, np.uint64(counts.data.ptr + 8 * n_sizes), np.int32(n_states),
+             col_low, col_base, carry_row),
         )  # fmt: skip
         sums = prefix.sums(counts, n_sizes, pointer, 4)
         synchronize()

@@ -40,7 +40,7 @@ class Rechunked:
         self.own = own
         try:
             with aside():
-                found = convert(_slots(own, *places()), own.n_lanes, n_chunks, "rows")
+                found = convert(_slots(own, *places()), own.n_lanes, n_chunks, "even")
                 self.slot = found.val.view(np.uint32)
                 size = self.slot.size if own.val.size else 0  # one value alone has no table
                 self.tables = found._replace(val=cupy.empty(size, own.val.dtype), distinct=own.distinct)
