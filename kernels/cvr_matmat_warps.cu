@@ -9,7 +9,7 @@
 
 // A slot of a chunk.
 template <class V, class I>
-struct alignas(16) Slot {
+struct alignas(sizeof(V) > 8 ? 8 : 16) Slot {
     V value;
     I col;
     I to;  // where it has a record: what that names
@@ -69,6 +69,9 @@ struct Reader {
     }
 };
 
+// thread blocks of so many warps for 1024 threads a multiprocessor, no more than every GPU holds
+__device__ constexpr int blocks_of(int warps) { return warps > 2 ? 32 / warps : 16; }
+
 // cvr_matmat_warps: all chunks
 //
 // mapping   one thread block a chunk and WARP * V columns (tile_of_block() counts these), one warp Q neighbouring lanes of the
@@ -81,7 +84,7 @@ struct Reader {
 // races     none: as cvr_matmat. A warp alone reads and writes the entries of its lanes, up to the barrier behind which what
 //           others took lies there
 template <class A, class Y, class I, int L, int Q, int V, int U, int UPDATE>
-__global__ __launch_bounds__(L / Q * WARP, 1024 / (L / Q * WARP)) void cvr_matmat_warps(
+__global__ __launch_bounds__(L / Q * WARP, blocks_of(L / Q)) void cvr_matmat_warps(
     const Cvr<A, I> m, int k, const Y* __restrict__ x, Y* __restrict__ y, const MatrixCuts<Y> cuts, Y alpha, Y beta) {
     constexpr int WARPS = L / Q, STEPS = WARP / Q, TILE = WARP * V;
     typedef Columns<Y, V, 1, TILE> Part;

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import cache, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import cupy
 import numpy as np
@@ -50,6 +50,8 @@ LONG = 40
 #: ``A @ X``: bytes of a row of X that one load of a group of lanes covers, at most. L2 answers so many requests, of up
 #: to a cache line each.
 MATRIX_LINE = 128
+#: ``A @ X``: bytes of a row of X from which a warp has it, and lanes of the chunk that the warp follows.
+LONG_ROW, FOLLOWED = 512, 4
 #: ``A @ X``: threads that a multiprocessor holds, and nonzeros from which a matrix is not small.
 MATRIX_THREADS, SMALL = 1024, 1_000_000
 #: ``A @ X``: an array with more chunks than k columns should have gets chunks for the last of these numbers of columns
@@ -110,6 +112,22 @@ MATMAT = Kernel(
     ],
     lambda value, product, index, n_lanes, lanes, width, vectors, form: (
         value, product, index, n_lanes, lanes, width, vectors, matrix_unroll(vectors), form,
+    ),
+)  # fmt: skip
+MATMAT_WARPS = Kernel(
+    "cvr_matmat_warps",
+    "cvr_matmat_warps",
+    [
+        (value, product, *how)
+        for value, product in STORED
+        for how in (
+            ("int32", WARP, 1, vector_width(product), int(PLAIN)),
+            ("int32", WARP, 4, 1, int(ACCUMULATE)),
+            ("int64", 4, 4, vector_width(product), int(SCALE)),
+        )
+    ],
+    lambda value, product, index, n_lanes, followed, width, form: (
+        value, product, index, n_lanes, followed, width, under_way(width * product.itemsize), form,
     ),
 )  # fmt: skip
 TRANSPOSED = Kernel(
@@ -177,9 +195,9 @@ def _limited(n_chunks: int, nnz: int, dtype: np.dtype, n_lanes: int, columns: in
     if columns == 1 or nnz >= FEW_WAVES * n_lanes * STEPS * WAVE[dtype.itemsize > 4]:
         return n_chunks
     width = math.gcd(columns, vector_width(dtype))
-    lanes, _, _, tiles = matrix_layout(columns, width, dtype, nnz)
-    at_once = processors(cupy.cuda.runtime.getDevice()) * MATRIX_THREADS // (WARP * lanes)
-    waves = max(1, round(nnz * tiles / (n_lanes * at_once * STEPS)))
+    found = matrix_layout(columns, width, dtype, nnz, n_lanes)
+    tiles, at_once = found.tiles.tiles, max(1, processors(cupy.cuda.runtime.getDevice()) * MATRIX_THREADS // found.threads)
+    waves = max(1, round(nnz * tiles / (n_lanes * at_once * found.steps)))
     return max(1, min(n_chunks, waves * at_once // tiles))
 
 
@@ -372,37 +390,57 @@ def _product_in_own_chunks(t: CVRTables, dtype: np.dtype) -> Run:
 
     @cache
     def layout(k, width):
-        tiles = matrix_layout(k, width, dtype, t.nnz)
-        grid = matrix_grid(n_blocks, tiles.tiles)
-        return tiles, grid, PerStream(lambda: cupy.zeros((grid[1] * grid[2], n_chunks), np.uint32)).get
+        found = matrix_layout(k, width, dtype, t.nnz, t.n_lanes)
+        grid = matrix_grid(n_blocks, found.tiles.tiles)
+        return found, grid, PerStream(lambda: cupy.zeros((grid[1] * grid[2], n_chunks), np.uint32)).get
 
     @cache
-    def multiply(tiles, form):
-        lanes, width, vectors, _ = tiles
-        return MATMAT(distinct.kind(t.val, t.distinct), dtype, index, t.n_lanes, lanes, width, vectors, form)
+    def multiply(how, form):
+        of = distinct.kind(t.val, t.distinct), dtype, index, t.n_lanes
+        lanes, width, vectors, _ = how.tiles
+        return MATMAT_WARPS(*of, how.followed, width, form) if how.followed else MATMAT(*of, lanes, width, vectors, form)
 
     def run(x, y, alpha, beta):
         k = x.shape[1]
-        tiles, grid, arrived = layout(k, matrix_width(k, x, y))
+        how, grid, arrived = layout(k, matrix_width(k, x, y))
         cuts = struct(span, arrived(), scratch.empty((2 * n_chunks, k), dtype)) if is_cut else nothing
-        found = multiply(tiles, int(update(alpha, beta)))
-        found(grid, (WARP * tiles.lanes,), (chunks, np.int32(k), x, y, cuts, alpha, beta))
+        found = multiply(how, int(update(alpha, beta)))
+        found(grid, (how.threads,), (chunks, np.int32(k), x, y, cuts, alpha, beta))
 
     return run
 
 
-def matrix_layout(k: int, width: int, dtype: np.dtype, nnz: int) -> Tiles:
+class Layout(NamedTuple):
+    """How a thread block shares a chunk and a tile of columns."""
+
+    tiles: Tiles
+    threads: int
+    steps: int  # a chunk should have
+    followed: int = 0  # lanes of the chunk that a warp follows; 0: it has groups of lanes, each of which follows one
+
+
+def matrix_layout(k: int, width: int, dtype: np.dtype, nnz: int, n_lanes: int) -> Layout:
     """How lanes share `k` columns of X, in vector loads of `width` numbers, for a matrix of `nnz` nonzeros.
+
+    Where rows of X are long, a warp has one, and slots are decoded once.
 
     A load covers half a cache line or a whole one. From a line on a lane holds two vectors: values and columns are
     loaded, and records are met, once for both. More would take registers from warps that hide the loads' latency. Of
     one line small matrices have one vector a lane: more warps.
     """
+    if k * dtype.itemsize >= LONG_ROW and n_lanes % FOLLOWED == 0:
+        width = min(width, 1 << (-(-k // WARP) - 1).bit_length())
+        return Layout(Tiles(WARP, width, 1, -(-k // (WARP * width))), n_lanes // FOLLOWED * WARP, STEPS, FOLLOWED)
     size, in_a_row = width * dtype.itemsize, max(1, -(-k // width))
     line = in_a_row * size
     vectors = 2 if line > MATRIX_LINE or (line == MATRIX_LINE and nnz >= SMALL) else 1
     lanes = min(MATRIX_LANES, MATRIX_LINE // size, 1 << (-(-in_a_row // vectors) - 1).bit_length())
-    return Tiles(lanes, width, vectors, max(1, -(-k // (lanes * width * vectors))))
+    return Layout(Tiles(lanes, width, vectors, max(1, -(-k // (lanes * width * vectors)))), WARP * lanes, STEPS)
+
+
+def under_way(size: int) -> int:
+    """Rows of X that a warp loads before the first is multiplied, where a lane has so many bytes of each."""
+    return max(4, min(8, 64 // size))
 
 
 def matrix_unroll(vectors: int) -> int:
