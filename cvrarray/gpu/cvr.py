@@ -50,15 +50,21 @@ LONG = 40
 #: ``A @ X``: bytes of a row of X that one load of a group of lanes covers, at most. L2 answers so many requests, of up
 #: to a cache line each.
 MATRIX_LINE = 128
-#: ``A @ X``: bytes of a row of X from which a warp has it, and lanes of the chunk that the warp follows.
-LONG_ROW, FOLLOWED = 512, 4
+#: ``A @ X``: nonzeros a column, in the mean, from which rows of X are met again in L1 while few rows of A advance together.
+REUSED = 64
+#: ``A @ X``: bytes of a row of X from which a warp has it, where rows of X are reused, and steps of a chunk then.
+LONG_ROW, LONG_STEPS = 512, 512
 #: ``A @ X``: threads that a multiprocessor holds, and nonzeros from which a matrix is not small.
 MATRIX_THREADS, SMALL = 1024, 1_000_000
 #: ``A @ X``: an array with more chunks than k columns should have gets chunks for the last of these numbers of columns
-#: that X has; with fewer columns it keeps its own.
-COLUMNS = (16, 64)
+#: that X has; with fewer columns it keeps its own. Where rows of X are reused, there are further ones.
+COLUMNS, FURTHER = (16, 64), (128, 256)
 #: ``A @ X``: bytes of a row of X, at most. Kernels count them in 32 bits.
 MOST_ROW_BYTES = 2_000_000_000
+#: ``A @ X``: bytes of a sum, at most, in the kernel where a warp has a row of X: the shared memory of a thread block.
+MOST_OF_WARPS = 8
+#: Steps of a chunk for wide X whose rows are reused.
+REUSED_STEPS = 96
 #: Steps a chunk should have: STEPS, fewer (to MIN_STEPS) where there would not be ENOUGH_CHUNKS to keep the device
 #: busy, more (to MAX_STEPS) where rows are longer. Measured: ``docs/decisions/0003-gpu-products.md``.
 MIN_STEPS, STEPS, MAX_STEPS, ENOUGH_CHUNKS = 32, 64, 512, 7392
@@ -121,13 +127,14 @@ MATMAT_WARPS = Kernel(
         (value, product, *how)
         for value, product in STORED
         for how in (
-            ("int32", WARP, 1, vector_width(product), int(PLAIN)),
-            ("int32", WARP, 4, 1, int(ACCUMULATE)),
-            ("int64", 4, 4, vector_width(product), int(SCALE)),
+            ("int32", WARP, vector_width(product), int(PLAIN)),
+            ("int32", WARP, 1, int(ACCUMULATE)),
+            ("int64", 4, vector_width(product), int(SCALE)),
         )
+        if np.dtype(product).itemsize <= MOST_OF_WARPS
     ],
-    lambda value, product, index, n_lanes, followed, width, form: (
-        value, product, index, n_lanes, followed, width, under_way(width * product.itemsize), form,
+    lambda value, product, index, n_lanes, width, form: (
+        value, product, index, n_lanes, width, rows_under_way(width * product.itemsize), form,
     ),
 )  # fmt: skip
 TRANSPOSED = Kernel(
@@ -186,19 +193,15 @@ def chunks_for_columns(csr: CSR, n_lanes: int, columns: int) -> dict[str, Any]:
     last one counts. So chunks have about STEPS, and all blocks fill the device a whole number of times. The longest is
     waited for, so they are even.
     """
-    n_chunks = _limited(default_n_chunks(csr, n_lanes), csr.nnz, csr.data.dtype, n_lanes, columns)
+    n_chunks = _limited(default_n_chunks(csr, n_lanes), Kind(csr.nnz, csr.shape[1], n_lanes, csr.data.dtype), columns)
     return {"n_chunks": n_chunks, "split": "rows" if columns < COLUMNS[0] else "even"}
 
 
-def _limited(n_chunks: int, nnz: int, dtype: np.dtype, n_lanes: int, columns: int) -> int:
+def _limited(n_chunks: int, of: Kind, columns: int) -> int:
     """`n_chunks`, or fewer for products with so many columns."""
-    if columns == 1 or nnz >= FEW_WAVES * n_lanes * STEPS * WAVE[dtype.itemsize > 4]:
+    if columns == 1 or of.nnz >= FEW_WAVES * of.n_lanes * STEPS * WAVE[of.dtype.itemsize > 4]:
         return n_chunks
-    width = math.gcd(columns, vector_width(dtype))
-    found = matrix_layout(columns, width, dtype, nnz, n_lanes)
-    tiles, at_once = found.tiles.tiles, max(1, processors(cupy.cuda.runtime.getDevice()) * MATRIX_THREADS // found.threads)
-    waves = max(1, round(nnz * tiles / (n_lanes * at_once * found.steps)))
-    return max(1, min(n_chunks, waves * at_once // tiles))
+    return min(n_chunks, matrix_layout(columns, math.gcd(columns, vector_width(of.dtype)), of).n_chunks(of))
 
 
 def convert(csr: CSR, n_lanes: int, n_chunks: int, split: str) -> CVRTables:
@@ -346,11 +349,11 @@ def product_matrix(tables: CVRTables, dtype: np.dtype) -> Run:
     order.
     """
     t = tables
-    own, n_chunks = _product_in_own_chunks(t, dtype), t.carry_row.size
+    own, n_chunks, of = _product_in_own_chunks(t, dtype), t.carry_row.size, Kind(t.nnz, t.shape[1], t.n_lanes, dtype)
     longer: list[Rechunked] = []
 
     def wanted(columns):
-        return _limited(n_chunks, t.nnz, dtype, t.n_lanes, columns)
+        return _limited(n_chunks, of, columns)
 
     @cache
     def in_chunks(number):
@@ -359,7 +362,7 @@ def product_matrix(tables: CVRTables, dtype: np.dtype) -> Run:
 
     @cache
     def multiply(k):
-        columns = max((columns for columns in COLUMNS if columns <= k), default=None)
+        columns = max((columns for columns in COLUMNS + FURTHER * of.is_reused if columns <= k), default=None)
         is_right = columns is None or n_chunks <= max(wanted(columns), wanted(k))
         return own if is_right else in_chunks(wanted(columns))
 
@@ -390,7 +393,7 @@ def _product_in_own_chunks(t: CVRTables, dtype: np.dtype) -> Run:
 
     @cache
     def layout(k, width):
-        found = matrix_layout(k, width, dtype, t.nnz, t.n_lanes)
+        found = matrix_layout(k, width, Kind(t.nnz, t.shape[1], t.n_lanes, dtype), n_chunks)
         grid = matrix_grid(n_blocks, found.tiles.tiles)
         return found, grid, PerStream(lambda: cupy.zeros((grid[1] * grid[2], n_chunks), np.uint32)).get
 
@@ -398,7 +401,7 @@ def _product_in_own_chunks(t: CVRTables, dtype: np.dtype) -> Run:
     def multiply(how, form):
         of = distinct.kind(t.val, t.distinct), dtype, index, t.n_lanes
         lanes, width, vectors, _ = how.tiles
-        return MATMAT_WARPS(*of, how.followed, width, form) if how.followed else MATMAT(*of, lanes, width, vectors, form)
+        return MATMAT_WARPS(*of, width, form) if lanes == WARP else MATMAT(*of, lanes, width, vectors, form)
 
     def run(x, y, alpha, beta):
         k = x.shape[1]
@@ -410,35 +413,57 @@ def _product_in_own_chunks(t: CVRTables, dtype: np.dtype) -> Run:
     return run
 
 
+class Kind(NamedTuple):
+    """What the layout of a product with a matrix X depends on."""
+
+    nnz: int
+    n_cols: int
+    n_lanes: int
+    dtype: np.dtype  # of the product
+
+    @property
+    def is_reused(self) -> bool:
+        """Whether rows of X are met again and again."""
+        return self.nnz >= REUSED * self.n_cols
+
+
 class Layout(NamedTuple):
     """How a thread block shares a chunk and a tile of columns."""
 
     tiles: Tiles
     threads: int
-    steps: int  # a chunk should have
-    followed: int = 0  # lanes of the chunk that a warp follows; 0: it has groups of lanes, each of which follows one
+    steps: int  # that a chunk should have
+
+    def n_chunks(self, of: Kind) -> int:
+        """Chunks of about so many steps, whose blocks fill the device a whole number of times."""
+        tiles, at_once = self.tiles.tiles, max(1, processors(cupy.cuda.runtime.getDevice()) * MATRIX_THREADS // self.threads)
+        waves = max(1, round(of.nnz * tiles / (of.n_lanes * at_once * self.steps)))
+        return max(1, waves * at_once // tiles)
 
 
-def matrix_layout(k: int, width: int, dtype: np.dtype, nnz: int, n_lanes: int) -> Layout:
-    """How lanes share `k` columns of X, in vector loads of `width` numbers, for a matrix of `nnz` nonzeros.
-
-    Where rows of X are long, a warp has one, and slots are decoded once.
+def matrix_layout(k: int, width: int, of: Kind, n_chunks: int = 0) -> Layout:
+    """How lanes share `k` columns of X, in vector loads of `width` numbers; for `n_chunks` that are there, if any.
 
     A load covers half a cache line or a whole one. From a line on a lane holds two vectors: values and columns are
     loaded, and records are met, once for both. More would take registers from warps that hide the loads' latency. Of
     one line small matrices have one vector a lane: more warps.
+
+    Where long rows of X are reused and chunks are long, a warp has a whole row of X.
     """
-    if k * dtype.itemsize >= LONG_ROW and n_lanes % FOLLOWED == 0:
-        width = min(width, 1 << (-(-k // WARP) - 1).bit_length())
-        return Layout(Tiles(WARP, width, 1, -(-k // (WARP * width))), n_lanes // FOLLOWED * WARP, STEPS, FOLLOWED)
-    size, in_a_row = width * dtype.itemsize, max(1, -(-k // width))
+    size, in_a_row = width * of.dtype.itemsize, max(1, -(-k // width))
     line = in_a_row * size
-    vectors = 2 if line > MATRIX_LINE or (line == MATRIX_LINE and nnz >= SMALL) else 1
+    if of.is_reused and line >= LONG_ROW and of.dtype.itemsize <= MOST_OF_WARPS:
+        each = min(width, 1 << (-(-k // WARP) - 1).bit_length())
+        found = Layout(Tiles(WARP, each, 1, -(-k // (WARP * each))), of.n_lanes * WARP, LONG_STEPS)
+        if n_chunks <= 2 * found.n_chunks(of):
+            return found
+    vectors = 2 if line > MATRIX_LINE or (line == MATRIX_LINE and of.nnz >= SMALL) else 1
     lanes = min(MATRIX_LANES, MATRIX_LINE // size, 1 << (-(-in_a_row // vectors) - 1).bit_length())
-    return Layout(Tiles(lanes, width, vectors, max(1, -(-k // (lanes * width * vectors)))), WARP * lanes, STEPS)
+    tiles = Tiles(lanes, width, vectors, max(1, -(-k // (lanes * width * vectors))))
+    return Layout(tiles, WARP * lanes, REUSED_STEPS if of.is_reused else STEPS)
 
 
-def under_way(size: int) -> int:
+def rows_under_way(size: int) -> int:
     """Rows of X that a warp loads before the first is multiplied, where a lane has so many bytes of each."""
     return max(4, min(8, 64 // size))
 
