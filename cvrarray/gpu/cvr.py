@@ -53,7 +53,7 @@ MATRIX_LINE = 128
 #: ``A @ X``: nonzeros a column, in the mean, from which rows of X are met again in L1 while few rows of A advance together.
 REUSED = 64
 #: ``A @ X``: bytes of a row of X from which a warp has it, where rows of X are reused, and steps of a chunk then.
-LONG_ROW, LONG_STEPS = 512, 512
+LONG_ROW, LONG_STEPS = 512, 1024
 #: ``A @ X``: threads that a multiprocessor holds, and nonzeros from which a matrix is not small.
 MATRIX_THREADS, SMALL = 1024, 1_000_000
 #: ``A @ X``: an array with more chunks than k columns should have gets chunks for the last of these numbers of columns
