@@ -10,8 +10,8 @@ from checks import assert_same_tables
 
 import cvrarray
 from cvrarray.choice import model
-from cvrarray.core import locality
 from cvrarray.core.tables import NOTHING, Seen
+from cvrarray.core import locality
 from cvrarray.cpu import statistics
 from cvrarray.input import coercion
 

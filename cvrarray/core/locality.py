@@ -50,7 +50,7 @@ class Locality(NamedTuple):
         power, first = 1.0, min(1.0, self.of_few / self.few)
         if self.more > self.few:
             power = min(1.0, max(0.0, math.log(self.of_more / self.of_few) / math.log(self.more / self.few)))
-        return min(1.0, first * math.pow(max(1.0, nonzeros) / self.few, power - 1))
+        return min(1.0, first * (max(1.0, nonzeros) / self.few) ** (power - 1))
 
 
 def locality(bins: Counted, windows: Counted) -> Locality:
