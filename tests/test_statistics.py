@@ -11,7 +11,6 @@ from checks import assert_same_tables
 import cvrarray
 from cvrarray.choice import model
 from cvrarray.core.tables import NOTHING, Seen
-from cvrarray.core import locality
 from cvrarray.cpu import statistics
 from cvrarray.input import coercion
 
@@ -112,42 +111,6 @@ def test_of_long_rows_bands_of_columns_are_counted():
     for name, n_bytes in some.table_bytes.items():
         assert n_bytes == pytest.approx(every.table_bytes[name], rel=0.15)
     assert model.choose(some, "cpu")[:2] == model.choose(every, "cpu")[:2]
-
-
-@pytest.mark.parametrize("itemsize", [4, 8])
-def test_sectors_of_x_are_counted_over_bins_and_windows(itemsize):
-    """Against sets of sectors; a long row counts in part, an empty bin not at all."""
-    rng = np.random.default_rng(4)
-    csr = scipy.sparse.random_array((301, 9000), density=0.01, rng=rng, format="lil")
-    csr[32:64], csr[100] = 0, 1
-    csr = csr.tocsr()
-    for first, height in (([0], 301), ([0, 96, 192, 288], 96)):
-        windows = statistics.Windows(csr.indptr, csr.indices, 9000, (2,), np.array(first), height)
-        bins, of_windows = windows.sectors(itemsize)
-        rows = [csr.indices[csr.indptr[r] : csr.indptr[min(r + 32, 301)]][: locality.MOST] for r in range(0, 301, 32)]
-        of_rows = [np.concatenate(rows[w : w + 3]) for w in range(0, len(rows), 3)]
-        for found, groups in ((bins, rows), (of_windows, of_rows)):
-            groups = [group * itemsize // locality.SECTOR for group in groups if group.size]
-            assert found[:2] == (len(groups), sum(group.size for group in groups))
-            assert found.mean == pytest.approx(np.mean([(g.size, np.unique(g).size) for g in groups], axis=0), rel=0.02)
-
-
-def test_neighbouring_nonzeros_share_sectors_the_more_of_them_there_are():
-    """As far as those of a bin and of a window do; all share of one column, none of a diagonal far apart."""
-
-    def share(csr, nonzeros):
-        return cvrarray.statistics(csr).locality.sectors(nonzeros)
-
-    n = 3000
-    band = scipy.sparse.diags_array([np.ones(n)] * 9, offsets=range(-4, 5), shape=(n, n), format="csr")
-    every = [share(band, nonzeros) for nonzeros in (10, 288, 864, 10_000, 10**6)]
-    assert every == sorted(every, reverse=True)
-    assert every[2] == pytest.approx((96 + 8) / 4 / 864, rel=0.1)  # sectors of 4 columns
-    far = scipy.sparse.csr_array((np.ones(n), (np.arange(n), 1000 * np.arange(n))), shape=(n, 1000 * n))
-    assert share(far, 10**5) == pytest.approx(1, rel=0.03)
-    one = scipy.sparse.csr_array((np.ones(n), (np.arange(n), np.zeros(n, int))), shape=(n, 5))
-    assert share(one, 3200) == pytest.approx(1 / 3200, rel=0.03)
-    assert share(scipy.sparse.csr_array((5, 5)), 100) == 0
 
 
 def test_counters_or_merging(monkeypatch):

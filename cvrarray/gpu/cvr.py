@@ -10,7 +10,6 @@ from typing import Any
 import cupy
 import numpy as np
 
-from ..core import chunking
 from ..core.tables import CSR, WARP, CVRTables, Runs, Wanted
 from . import distinct, long_rows, prefix, segments, shared_memory, transposed
 from .assembly import WORDS, as_words
@@ -58,6 +57,14 @@ MATRIX_THREADS, SMALL = 1024, 1_000_000
 COLUMNS = (16, 64)
 #: ``A @ X``: bytes of a row of X, at most. Kernels count them in 32 bits.
 MOST_ROW_BYTES = 2_000_000_000
+#: Steps a chunk should have: STEPS, fewer (to MIN_STEPS) where there would not be ENOUGH_CHUNKS to keep the device
+#: busy, more (to MAX_STEPS) where rows are longer. Measured: ``docs/decisions/0003-gpu-products.md``.
+MIN_STEPS, STEPS, MAX_STEPS, ENOUGH_CHUNKS = 32, 64, 512, 7392
+#: Chunks that are under way at once, with values of at most 4 bytes and longer ones: 92% of the warps that an H200's
+#: 132 multiprocessors hold, as some of them store empty rows. A few chunks more would wait for all of these. So a
+#: matrix of less than FEW_WAVES times as many chunks gets a whole multiple, or chunks of LEAST_STEPS where that is
+#: fewer.
+WAVE, FEW_WAVES, LEAST_STEPS = (3880, 2910), 3, 12
 
 OFFSETS_AND_INDICES = [("int32", "int32"), ("int64", "int32"), ("int64", "int64")]
 INDICES = [("int32",), ("int64",)]
@@ -136,8 +143,21 @@ def default_n_lanes(csr: CSR) -> int:
 
 
 def default_n_chunks(csr: CSR, n_lanes: int) -> int:
-    """Chunks for a matrix."""
-    return chunking.number(csr.shape[0], csr.nnz, csr.data.dtype.itemsize, n_lanes)
+    """Chunks for a matrix: whole groups of `n_lanes` average rows, in about STEPS steps.
+
+    A group of long rows is cut where it would leave too few chunks for the device, or have more than MAX_STEPS steps.
+    Small matrices fill the device a whole number of times: see WAVE.
+    """
+    n_rows, nnz = csr.shape[0], csr.nnz
+    mean = max(1.0, nnz / max(1, n_rows))
+    wave = WAVE[csr.data.dtype.itemsize > 4]
+    waves = nnz / (n_lanes * STEPS * wave)
+    if waves < FEW_WAVES:
+        return max(1, min(wave * max(1, round(waves)), round(nnz / (n_lanes * LEAST_STEPS))))
+    share = nnz / (n_lanes * ENOUGH_CHUNKS)
+    wanted = min(max(share, MIN_STEPS), STEPS)
+    steps = min(mean * max(1, round(wanted / mean)), max(share, wanted), MAX_STEPS)
+    return max(1, round(nnz / (steps * n_lanes)))
 
 
 def n_chunks_for_columns(csr: CSR, n_lanes: int, columns: int) -> int:
@@ -151,12 +171,12 @@ def n_chunks_for_columns(csr: CSR, n_lanes: int, columns: int) -> int:
 
 def _limited(n_chunks: int, nnz: int, dtype: np.dtype, n_lanes: int, columns: int) -> int:
     """`n_chunks`, or fewer for products with so many columns."""
-    if columns == 1 or nnz >= chunking.FEW_WAVES * n_lanes * chunking.STEPS * chunking.wave(dtype.itemsize):
+    if columns == 1 or nnz >= FEW_WAVES * n_lanes * STEPS * WAVE[dtype.itemsize > 4]:
         return n_chunks
     width = math.gcd(columns, vector_width(dtype))
     lanes, _, _, tiles = matrix_layout(columns, width, dtype, nnz)
     at_once = processors(cupy.cuda.runtime.getDevice()) * MATRIX_THREADS // (WARP * lanes)
-    waves = max(1, round(nnz * tiles / (n_lanes * at_once * chunking.STEPS)))
+    waves = max(1, round(nnz * tiles / (n_lanes * at_once * STEPS)))
     return max(1, min(n_chunks, waves * at_once // tiles))
 
 
