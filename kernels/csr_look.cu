@@ -22,9 +22,7 @@ enum Found {
     SAMPLE,           // of the values: two numbers of 32 bits
     WINDOWS,          // nonzeros of windows, those in narrow bins, the longest rows of bins, summed, and for each block size
                       // the blocks of single rows
-    SECTORS = WINDOWS + 3 + 8,  // bins of windows that have nonzeros, these, and the bits that their sectors of x mark, of 8
-                                // columns and of 4; then the same of whole windows
-    MORE = SECTORS + 8,         // what kernels before this one have counted
+    MORE = WINDOWS + 3 + 8,  // what kernels before this one have counted
     ALL_WORDS = MORE + 16,
     DONE = ALL_WORDS,  // thread blocks that are done
 };
@@ -119,45 +117,6 @@ __device__ void look_at_window(const Csr<P, I>& m, int64 first, uint64 sizes, ui
         const int64 of_warp = warp_sum((int64)n_blocks[k]);
         if (lane_id() == 0 && of_warp) atomicAdd(found + WINDOWS + 3 + k, (uint64)of_warp);
     }
-}
-
-// the bit of BITS that a sector of x marks, by the end of MurmurHash3
-[[maybe_unused]] constexpr int BITS = 1 << 14;
-__device__ inline int bit_of(uint64 sector) {
-    uint32 mixed = (uint32)(sector ^ sector >> 32);
-    mixed = (mixed ^ mixed >> 16) * 0x85ebca6bu;
-    mixed = (mixed ^ mixed >> 13) * 0xc2b2ae35u;
-    return (mixed ^ mixed >> 16) & BITS - 1;
-}
-
-// Sectors of x that the nonzeros of `n_bins` bins gather, the first ones of each bin: see core/locality.py. By one thread block.
-template <class P, class I>
-__device__ void look_at_sectors(const Csr<P, I>& m, int64 first, int n_bins, uint64* found) {
-    constexpr int MOST = 1 << 12;
-    constexpr int WORDS = BITS / WARP;  // of a bitmap: one for sectors of 8 columns, one for those of 4
-    __shared__ uint32 marks[2 * WORDS];
-    for (int i = threadIdx.x; i < 2 * WORDS; i += THREADS) marks[i] = 0;
-    __syncthreads();
-    int64 nonzeros = 0;
-    for (int64 row = first; row < min(first + n_bins * WARP, m.n_rows); row += WARP) {
-        const Offsets low = entries_of(m, row), high = entries_of(m, min(row + WARP, m.n_rows) - 1);
-        const int count = (int)min(max(high.end - low.from, 0ll), (int64)MOST);
-        nonzeros += count;
-        for (int i = threadIdx.x; i < count; i += THREADS) {
-            const uint64 column = (uint64)(int64)m.indices[low.from + i];
-#pragma unroll
-            for (int k = 0; k < 2; ++k) {
-                const int bit = bit_of(column >> (3 - k));
-                atomicOr(marks + k * WORDS + bit / WARP, 1u << bit % WARP);
-            }
-        }
-    }
-    __syncthreads();
-    int64 n_marks[2] = {0, 0};
-    for (int i = threadIdx.x; i < WORDS; i += THREADS)
-        for (int k = 0; k < 2; ++k) n_marks[k] += __popc(marks[k * WORDS + i]);
-    const bool is_first = threadIdx.x == 0;
-    add_to_totals<4>({is_first && nonzeros, is_first ? nonzeros : 0, warp_sum(n_marks[0]), warp_sum(n_marks[1])}, found);
 }
 
 // the first i in [0, n) with ptr[i] >= key, n if there is none; searched by a warp, 32 parts at a time
@@ -353,15 +312,11 @@ __global__ __launch_bounds__(THREADS, B == 1 ? 4 : 5) void csr_look(Look<P, I> l
     int64 block = blockIdx.x;
     const int64 thread = block * THREADS + threadIdx.x;
     if (thread < look.n_states) look.states[thread] = 0;
-    const int64 of_windows = look.n_counted * BINS, of_sectors = of_windows + look.n_counted, of_values = look.value_size > 0;
+    const int64 of_windows = look.n_counted * BINS, of_values = look.value_size > 0;
     if (block < of_windows) {
-        look_at_window(m, first_row(block / BINS, look.n_windows, look.n_counted) + block % BINS * WARP, look.sizes, found);
-    } else if ((block -= of_windows) < of_sectors) {
-        const bool is_bin = block < of_windows;
-        const int64 window = is_bin ? block / BINS : block - of_windows, first = is_bin ? block % BINS * WARP : 0;
-        look_at_sectors(m, first_row(window, look.n_windows, look.n_counted) + first, is_bin ? 1 : BINS,
-                        found + SECTORS + (is_bin ? 0 : 4));
-    } else if ((block -= of_sectors) < of_values) {
+        const int64 first = first_row(block / BINS, look.n_windows, look.n_counted) + block % BINS * WARP;
+        look_at_window(m, first, look.sizes, found);
+    } else if ((block -= of_windows) < of_values) {
         int* sample = reinterpret_cast<int*>(found + SAMPLE);
         sample_values<N_SAMPLED, THREADS>(look.values, m.nnz, (int)look.value_size, look.are_double, sample);
     } else if ((block -= of_values) < look.n_blocks) {

@@ -18,7 +18,6 @@ from ..array.blocks import expanded
 from ..array.format import Sample
 from ..bbcsr import BLOCK_SIZES
 from ..core import devices
-from ..core.locality import Locality, locality
 from ..core.progress import shown
 from ..core.tables import CSR, WARP, WINDOW, Blocks, Wanted
 from ..formats import FORMATS, of_variant
@@ -62,7 +61,6 @@ class Statistics(NamedTuple):
     block_fill: dict[int, float]  # block size -> entries of its blocks over nonzeros; 1.0 is perfect
     table_bytes: dict[str, int]  # "cvr", "bbcsr1", "bbcsr2", ... -> bytes of the format's tables, modelled
     sampled: bool  # block_fill and table_bytes come from windows of rows, not from all rows
-    locality: Locality | None = None  # of x, as a GPU gathers it; counted there, and where all rows are
     values: str = "plain"  # what a conversion on this device stores values as, in words; "plain" unless exact
 
 
@@ -108,13 +106,9 @@ def statistics(obj: Any, *, exact: bool = True) -> Statistics:
 
 
 @shown("looking at the matrix")
-def looked_at(csr: CSR, exact: bool, kind: str | None = None) -> tuple[Statistics, CSR]:
-    """:func:`statistics` of `csr`, and `csr` with what a GPU has seen of it on the way that a conversion may want.
-
-    `kind` is that of the device for which a format will be chosen; default: where `csr` is.
-    """
+def looked_at(csr: CSR, exact: bool) -> tuple[Statistics, CSR]:
+    """:func:`statistics` of `csr`, and `csr` with what a GPU has seen of it on the way that a conversion may want."""
     device = devices.of(csr.data)
-    of_x = exact or (kind or device.kind) == "cuda"
     n_rows, _ = csr.shape
     with device.use():
         (padded, empty, shortest, longest), windows, is_sampled = _survey(csr, device, exact)
@@ -138,7 +132,6 @@ def looked_at(csr: CSR, exact: bool, kind: str | None = None) -> tuple[Statistic
         block_fill=fill,
         table_bytes=tables,
         sampled=is_sampled,
-        locality=locality(*windows.sectors(csr.data.dtype.itemsize)) if of_x else None,
         values=encoding.described(csr.data, device) if exact else "plain",
     )
     return found, csr
@@ -172,8 +165,7 @@ def statistics_of_blocks(blocks: Blocks, dtype: np.dtype) -> Statistics:
     about = CSR(by_row, np.empty(0, index), np.broadcast_to(np.zeros(1, dtype), nnz), blocks.shape)
     fill, tables = _model(windows, about, padded, False)
     mean = nnz / n_rows if n_rows else 0.0
-    found = blocks.shape, nnz, dtype, empty, shortest, mean, math.nan, longest, math.nan, fill, tables, True
-    return Statistics(*found, locality(*windows.sectors(dtype.itemsize)))
+    return Statistics(blocks.shape, nnz, dtype, empty, shortest, mean, math.nan, longest, math.nan, fill, tables, True)
 
 
 def choose(stats: Statistics, device: str, columns: int = 1) -> Plan:

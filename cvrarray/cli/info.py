@@ -44,7 +44,7 @@ def describe(csr: Any) -> dict[str, Any]:
     csr = coercion.as_csr(csr)  # checked once for all that follows
     stats = model.statistics(csr)
     kind = devices.default().kind  # as asarray would here
-    plan = model.choose(model.looked_at(csr, False, kind)[0], kind)
+    plan = model.choose(model.statistics(csr, exact=False), kind)
     csr_bytes = csr.data.nbytes + csr.indices.nbytes + csr.indptr.nbytes
     memory: dict[str, int | None] = {"csr": csr_bytes}
     with progress.shown("converting", len(stats.table_bytes), "formats") as update:

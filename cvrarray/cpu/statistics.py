@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cvrarray.core import locality
 from cvrarray.core.tables import CSR, NARROW, WARP, WINDOW
 from cvrarray.cpu import simd
 from cvrarray.cpu.runtime.caching import njit
@@ -66,15 +65,6 @@ class Windows:
         self.single_rows = dict(zip(sizes, of_sizes, strict=True))
         self.is_part = self.nnz < of_rows  # of the nonzeros of these rows
         self.narrow = narrow * self.nnz // max(1, of_rows)
-
-    def sectors(self, itemsize: int) -> tuple[locality.Counted, locality.Counted]:
-        """Sectors of x, whose entries have `itemsize` bytes, that bins and windows of them gather."""
-        counts, marks = np.zeros(6, np.int64), np.zeros(2 * locality.BITS, np.int64)
-        if self._matrix[0].size:
-            count = _sectors_kernel(*(array.dtype for array in self._matrix))
-            count(*self._matrix, *self._rows, locality.COLUMNS[itemsize >= 8], marks, counts)
-        numbers = counts.tolist()
-        return locality.Counted(*numbers[:3]), locality.Counted(*numbers[3:])
 
     def in_groups(self, sizes: Sequence[int]) -> dict[int, tuple[int, int]]:
         """The different blocks, and the most blocks of a row, summed over bins, for each of `sizes`."""
@@ -135,12 +125,6 @@ def _windows_kernels(indptr: np.dtype, index: np.dtype) -> _Kernels:
     )
 
 
-@cache
-def _sectors_kernel(indptr: np.dtype, index: np.dtype) -> Callable:
-    offset = np.empty(0, np.int64)
-    return compiled(_count_sectors, np.empty(0, indptr), np.empty(0, index), offset, 0, 0, offset, offset)
-
-
 @kernel
 def row_lengths(indptr: np.ndarray, group: int) -> tuple[int, int, int, int]:
     """Slots if groups of `group` rows are padded to their longest; empty rows; the shortest and the longest row."""
@@ -175,45 +159,6 @@ def _count_narrow(indptr, indices, windows, height, found):
             nonzeros = indptr[last] - indptr[first]
             found[0] += nonzeros
             found[1] += nonzeros if high - low < NARROW else 0
-
-
-@kernel
-def _count_sectors(indptr, indices, windows, height, columns, marks, found):
-    """Of bins, and of windows of WINDOW rows, those that have nonzeros, these, and the bits that their sectors of so many
-    columns mark, in `marks` for both: see :mod:`cvrarray.core.locality`.
-    """
-    n_rows, n_bins, n_windows = len(indptr) - 1, np.int64(0), np.int64(0)
-    for w in range(len(windows)):
-        end = min(windows[w] + height, n_rows)
-        for start in range(windows[w], end, WINDOW):
-            window_end, seen = min(start + WINDOW, end), np.int64(0)
-            n_windows += 1
-            for first in range(start, window_end, WARP):
-                n_bins += 1
-                begin = np.int64(indptr[first])
-                nonzeros = min(np.int64(indptr[min(first + WARP, window_end)]) - begin, locality.MOST)
-                for k in range(begin, begin + nonzeros):
-                    bit = _bit_of(np.uint64(indices[k]) // np.uint64(columns))
-                    found[2] += marks[bit] != n_bins
-                    marks[bit] = n_bins
-                    bit += np.uint64(locality.BITS)
-                    found[5] += marks[bit] != n_windows
-                    marks[bit] = n_windows
-                found[0] += nonzeros > 0
-                found[1] += nonzeros
-                seen += nonzeros
-            found[3] += seen > 0
-            found[4] += seen
-
-
-@inlined
-def _bit_of(sector):
-    """The bit that a sector marks: the end of MurmurHash3, of 32 bits."""
-    mask = np.uint64(0xFFFFFFFF)
-    mixed = (sector ^ (sector >> np.uint64(32))) & mask
-    mixed = ((mixed ^ (mixed >> np.uint64(16))) * np.uint64(0x85EBCA6B)) & mask
-    mixed = ((mixed ^ (mixed >> np.uint64(13))) * np.uint64(0xC2B2AE35)) & mask
-    return (mixed ^ (mixed >> np.uint64(16))) & np.uint64(locality.BITS - 1)
 
 
 @inlined

@@ -27,7 +27,7 @@ MOST_SIZES = 8  #: block sizes that the kernel takes
 FEW_BINS = 4096  #: whose sizes one thread block adds up; those of more have a kernel
 MOST_COUNTS = 3 * (FEW_BINS + 1)  #: of few bins
 #: The kernel's words that the host reads: the first for windows, the first that other kernels count in, all of them.
-WINDOWS, MORE, WORDS = 12, 31, 47
+WINDOWS, MORE, WORDS = 12, 23, 39
 LARGEST = 2**63 - 1
 
 LOOK = Kernel(
@@ -102,7 +102,7 @@ class Look:
             n_blocks = min(-(-n_rows // (size * WARPS)), AT_ONCE * processors(device))
         elif checks:
             n_blocks = -(-nnz // (part * WARPS))
-        grid = (2 * BINS + 1) * n_counted + (data is not None) + n_blocks + max(1, -(-n_rows // BLOCK))
+        grid = BINS * n_counted + (data is not None) + n_blocks + max(1, -(-n_rows // BLOCK))
         sample = (data, data.itemsize, int(data.dtype in NARROWER)) if data is not None else (None, 0, 0)
         look = struct(
             indptr, indices, n_rows, n_cols, nnz, *bins, filled, counts, n_counts, self._sums, states, n_states,

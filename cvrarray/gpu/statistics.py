@@ -10,13 +10,11 @@ from collections.abc import Sequence
 import cupy
 import numpy as np
 
-from ..core.locality import Counted
 from ..core.tables import CSR, WARP, WINDOW, Measured, Wanted
 from .compiler import Kernel, blocks
 from .look import Look, more, packed
 
 BLOCK = 256
-SECTORS = 8  #: numbers of sectors, the last ones of a survey
 _POINTERS_AND_INDICES = [(pointer, index) for pointer in ("int32", "int64") for index in ("int32", "int64")]
 
 BLOCKS = Kernel("statistics", "statistics_blocks", _POINTERS_AND_INDICES)
@@ -33,16 +31,9 @@ class Windows:
     measured: Measured | None = None  # bins of blocks of the size that will probably be chosen, once it is known
 
     def __init__(self, csr: CSR, n_windows: int, n_counted: int, sizes: Sequence[int], counts: list[int]):
-        self.nnz, self.narrow, self._longest, *of_sizes = counts[:-SECTORS]  # the longest rows of bins, summed
-        self._sectors = counts[-SECTORS:]
+        self.nnz, self.narrow, self._longest, *of_sizes = counts  # the longest rows of bins, summed
         self.single_rows = dict(zip(sizes, of_sizes, strict=False))
         self._csr, self._which = csr, (csr.shape[0], n_windows, n_counted)
-
-    def sectors(self, itemsize: int) -> tuple[Counted, Counted]:
-        """Sectors of x, whose entries have `itemsize` bytes, that bins and windows of them gather."""
-        marks = 2 + (itemsize >= 8)
-        of_bins, of_windows = self._sectors[: SECTORS // 2], self._sectors[SECTORS // 2 :]
-        return Counted(*of_bins[:2], of_bins[marks]), Counted(*of_windows[:2], of_windows[marks])
 
     def in_groups(self, sizes: Sequence[int]) -> dict[int, tuple[int, int]]:
         """The different blocks, and the most blocks of a row, summed over bins, for each of `sizes`. It waits for the
