@@ -104,10 +104,22 @@ FACTOR, FACTOR_WAITING = 1.33, 1.05
 
 #: Microseconds of ``A @ x`` on a GPU: its own, and of a megabyte of tables, x and y, with values of less than 8 bytes and
 #: others.
-VECTOR_COSTS = (7.2, 0.313, 0.30)
+VECTOR_COSTS = (8.44, 0.329, 0.288)
 
-#: Microseconds of ``A @ X`` on a GPU: its own, and of a megabyte of tables, of rows of X (one a nonzero), of X and Y.
-MATRIX_COSTS = (9.5, 0.369, 0.086, 0.173)
+
+class MatrixCosts(NamedTuple):
+    """Microseconds of ``A @ X`` on a GPU: see ``docs/decisions/0005``."""
+
+    own_us: float
+    tables: float  # a megabyte of tables
+    nonzeros: float  # a million nonzeros
+    rows_of_x: float  # a megabyte of rows of X, one for each nonzero
+    beyond: float  # more for one that L2 does not hold
+    both: float  # a megabyte of X and Y
+
+
+MATRIX_COSTS = MatrixCosts(8.37, 0.253, 0.627, 0.0707, 0.0235, 0.175)
+IN_L2 = 40.0  #: megabytes of X that a GPU's L2 cache holds beside the tables that stream through it
 
 
 class Chunk(NamedTuple):
@@ -455,10 +467,10 @@ class CVRArray(FormatArray):
     def _microseconds_of_matrix(cls, name: str, stats: Any, device: str, of_vector: float, columns: int) -> float:
         if device != "cuda":
             return super()._microseconds_of_matrix(name, stats, device, of_vector, columns)
-        own_us, tables, rows_of_x, both = MATRIX_COSTS
-        width = columns * stats.dtype.itemsize
-        moved = tables * stats.table_bytes[name] + (rows_of_x * stats.nnz + both * sum(stats.shape)) * width
-        return float(own_us + moved / 1e6)
+        costs, width = MATRIX_COSTS, columns * stats.dtype.itemsize / 1e6
+        rows_of_x = costs.rows_of_x + costs.beyond * max(0.0, 1 - IN_L2 / max(IN_L2, stats.shape[1] * width))
+        moved = (rows_of_x * stats.nnz + costs.both * sum(stats.shape)) * width
+        return float(costs.own_us + (costs.tables * stats.table_bytes[name] + costs.nonzeros * stats.nnz) / 1e6 + moved)
 
     @classmethod
     def _why(cls, name: str, stats: Any) -> str:
