@@ -1,15 +1,18 @@
 """What ``asarray`` chooses on a GPU beside every format that it could have chosen.
 
     python -m asv_bench.record.choice --json choice.json [--families 1,2] [--columns 1,4,16,64]
+    python -m asv_bench.record.choice --score choice.json
 
 On the matrices of :mod:`.kinds`, or on those of :mod:`.families` that are drawn with some seeds. Each candidate is timed with
-the tables in cache, as in a sequence of products, and with a vector also cold: after a buffer larger than L2.
+the tables in cache, as in a sequence of products, and with a vector also cold: after a buffer larger than L2. ``--score``
+says how much slower than the fastest candidate the choice is, on any machine, by the model as it is then.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import operator
 import statistics
 import sys
@@ -26,7 +29,7 @@ from cvrarray.choice import model
 from cvrarray.core import clocks, devices
 from cvrarray.input import coercion
 
-from . import families, kinds
+from . import families, kinds, pages
 
 #: Products after which an array does as it will from then on.
 SETTLED = 20
@@ -44,7 +47,9 @@ BALLAST = 1 << 29
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure and write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", required=True, help="file to write, one line a matrix and dtype")
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--json", help="file to write, one line a matrix and dtype")
+    what.add_argument("--score", help="file that was written: say how good the choice is")
     parser.add_argument("--only", help="names of matrices, separated by commas")
     parser.add_argument("--families", help="seeds with which families are drawn, instead of kinds")
     parser.add_argument("--dtype", default="float32,float64")
@@ -55,6 +60,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--within", type=float, default=float("inf"), help="seconds after which no other matrix is begun")
     args = parser.parse_args(argv)
+    if args.score:
+        print(score([json.loads(line) for line in Path(args.score).read_text().splitlines()]))
+        return 0
     names = args.only.split(",") if args.only else list(kinds.KINDS)
     if args.families:
         names = [name for seed in args.families.split(",") for name in families.drawn(int(seed))]
@@ -160,6 +168,34 @@ def _microseconds(calls: dict[str, clocks.Call], repeats: int, clock: Any, cold:
                 call()
             samples[name].append(clock.sample(call))
     return {name: round(statistics.median(values) * 1e6, 3) for name, values in samples.items()}
+
+
+def score(cases: list[dict[str, Any]]) -> str:
+    """How many times the fastest candidate's time the chosen one takes: a table, a line for each number of columns."""
+    found: dict[tuple[int, str], list[float]] = {}
+    for case in cases:
+        stats = case["statistics"]
+        fill = {int(size): fill for size, fill in stats["block_fill"].items()}
+        known = model.Statistics(**stats | {"dtype": np.dtype(stats["dtype"]), "block_fill": fill})
+        for k, timed in case["columns"].items():
+            warm, cold = timed["warm"], timed.get("cold", timed["warm"])
+            times = {name: math.sqrt(warm[name] * cold[name]) for name in warm}
+            longer = times.pop("cvr+") if "cvr+" in times else times["cvr"]  # as the hint has it
+            ways = {"": (1, times)}
+            if k != "1":
+                ways = {"columns=": (int(k), times | {"cvr": longer}), "no hint": (1, {"cvr": longer} | times)}
+            fastest = min([*times.values(), longer])
+            for way, (hint, of) in ways.items():
+                plan = model.choose(known, "cuda", hint)
+                chosen = plan.format + str(plan.block_size or "")
+                if len(of) > 1 and chosen in of:
+                    found.setdefault((int(k), way), []).append(of[chosen] / fastest)
+    rows = []
+    for (k, way), ratios in sorted(found.items()):
+        above = [str(sum(ratio > limit for ratio in ratios)) for limit in (1.03, 1.1)]
+        mean = f"{100 * (statistics.geometric_mean(ratios) - 1):.2f}%"
+        rows.append([f"{k} {way}", str(len(ratios)), mean, *above, f"{max(ratios):.2f}x"])
+    return pages.markdown(["columns", "cases", "slower, mean", "above 3%", "above 10%", "worst"], rows)
 
 
 def _narrow(array: Any) -> float:
