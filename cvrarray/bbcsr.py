@@ -91,7 +91,7 @@ class VectorCosts(NamedTuple):
 
 
 #: With blocks of 1, and larger ones.
-VECTOR_COSTS = VectorCosts(5.79, 0.246, 0.539, 2.66, 9.84), VectorCosts(5.62, 0.224, 0.375, 3.43, 11.75)
+VECTOR_COSTS = VectorCosts(5.87, 0.24, 0.563, 3.1, 10.9), VectorCosts(5.73, 0.219, 0.343, 3.85, 12.6)
 BLOCK_FACTOR = 0.98  #: on a CPU, time over that of streaming with blocks of 2 or more, relative to blocks of 1
 
 
@@ -122,8 +122,8 @@ class SingleCosts(NamedTuple):
     step: float  # an entry of the longest row
 
 
-MATRIX_COSTS = MatrixCosts(7.39, 0.278, 0.156, 0.298, 0.188, 0.0587, 0.0256, 0.183)
-SINGLE_COSTS, MOST_UNEVEN = SingleCosts(6.89, 0.284, 0.219, 0.456, 0.0607, 0.0914, 0.0313, 0.218, 0.0006), 3
+MATRIX_COSTS = MatrixCosts(7.39, 0.277, 0.155, 0.302, 0.188, 0.0587, 0.0256, 0.184)
+SINGLE_COSTS, MOST_UNEVEN = SingleCosts(6.89, 0.282, 0.221, 0.451, 0.0614, 0.0883, 0.0183, 0.217, 0.0005), 3
 
 
 class BBCSRArray(FormatArray):

@@ -85,7 +85,7 @@ import numpy as np
 from .array import encoding
 from .array.format import FormatArray, Sample, chained, joined, offsets
 from .array.invariants import are_tables, in_range, integer, is_offsets, packs
-from .core import devices
+from .core import devices, lanes
 from .core.tables import CSR, WARP, CVRTables, Runs, Wanted
 from .input import coercion
 
@@ -103,8 +103,8 @@ LARGE = 1 << 23
 FACTOR, FACTOR_WAITING = 1.33, 1.05
 
 #: Microseconds of ``A @ x`` on a GPU: its own, and of a megabyte of tables, x and y, with values of less than 8 bytes and
-#: others.
-VECTOR_COSTS = (8.44, 0.329, 0.288)
+#: others. Where it goes by chunks, and where it goes row by row (:mod:`cvrarray.core.lanes`).
+VECTOR_COSTS = (8.35, 0.324, 0.285), (6.88, 0.398, 0.396)
 
 
 class MatrixCosts(NamedTuple):
@@ -118,7 +118,7 @@ class MatrixCosts(NamedTuple):
     both: float  # a megabyte of X and Y
 
 
-MATRIX_COSTS = MatrixCosts(8.37, 0.253, 0.627, 0.0707, 0.0235, 0.175)
+MATRIX_COSTS = MatrixCosts(8.37, 0.253, 0.626, 0.0708, 0.0225, 0.176)
 IN_L2 = 40.0  #: megabytes of X that a GPU's L2 cache holds beside the tables that stream through it
 
 
@@ -451,7 +451,7 @@ class CVRArray(FormatArray):
         item, n_bytes = stats.dtype.itemsize, stats.table_bytes[name]
         if device != "cuda":
             return streaming * (FACTOR_WAITING if item >= 8 and n_bytes > LARGE else FACTOR)
-        own_us, *moved = VECTOR_COSTS
+        own_us, *moved = VECTOR_COSTS[lanes.are_few(stats.nnz, stats.shape[0] - stats.empty_rows)]
         return float(own_us + moved[item >= 8] * (n_bytes + sum(stats.shape) * item) / 1e6)
 
     @classmethod

@@ -18,15 +18,13 @@ from weakref import WeakValueDictionary
 import cupy
 import numpy as np
 
+from ..core import lanes
 from ..core.tables import WARP, CVRTables
 from . import distinct
 from .assembly import as_words
 from .compiler import STORED, Kernel, PerStream, aside, struct, update
 
 THREADS = 256
-#: Slots of a lane: nonzeros of rows, on average, that they are for.
-LEAST_LENGTH = {8: 16, 4: 4}
-MOST_LANES = 500_000  # of all rows: some three times as many as an H200 holds at once
 #: Lanes of a part, so that rows up to as many need not be cut; they stay empty on average.
 SPARE = 16
 EMPTY_ROWS_A_THREAD, MOST_BLOCKS_FOR_EMPTY = 8, 1 << 14
@@ -51,15 +49,12 @@ def suits(t: CVRTables) -> bool:
     Only counts of rows and nonzeros decide. Lanes that someone asked for are used.
     """
     n_rows, n_cols = t.shape
-    slots, n_filled = slots_of_lanes(t), n_rows - t.empty_row.size
-    are_few = slots > 0 and t.nnz // slots + n_filled // 2 <= MOST_LANES
-    return are_few and t.n_lanes == WARP and n_rows * n_cols < 1 << 62
+    return lanes.are_few(t.nnz, _n_filled(t)) and t.n_lanes == WARP and n_rows * n_cols < 1 << 62
 
 
-def slots_of_lanes(t: CVRTables) -> int:
-    """Slots of a lane: more leave more of them empty, and fewer make more lanes. 0: rows are too short for any."""
-    n_filled = t.shape[0] - t.empty_row.size
-    return next((slots for slots, length in LEAST_LENGTH.items() if t.nnz >= length * max(1, n_filled)), 0)
+def _n_filled(t: CVRTables) -> int:
+    """Rows that are not empty."""
+    return t.shape[0] - t.empty_row.size
 
 
 class Parts(NamedTuple):
@@ -108,7 +103,7 @@ class Layout:
             filled = cupy.flatnonzero(cupy.diff(ptr)).astype(index)
             ptr = cupy.append(ptr[filled], t.nnz)
         lengths = cupy.diff(ptr)
-        self.slots = slots or slots_of_lanes(t) or 4
+        self.slots = slots or lanes.slots_of_lanes(t.nnz, _n_filled(t)) or 4
         start = cupy.zeros_like(ptr)
         cupy.cumsum(-(-lengths // self.slots), out=start[1:])
         p = parts(start, int(start[-1]), threads, spare or SPARE)
