@@ -451,7 +451,7 @@ class CVRArray(FormatArray):
         item, n_bytes = stats.dtype.itemsize, stats.table_bytes[name]
         if device != "cuda":
             return streaming * (FACTOR_WAITING if item >= 8 and n_bytes > LARGE else FACTOR)
-        own_us, *moved = VECTOR_COSTS[lanes.are_few(stats.nnz, stats.shape[0] - stats.empty_rows)]
+        own_us, *moved = VECTOR_COSTS[lanes.slots_of_lanes(stats.nnz, stats.shape[0] - stats.empty_rows) > 0]
         return float(own_us + moved[item >= 8] * (n_bytes + sum(stats.shape) * item) / 1e6)
 
     @classmethod

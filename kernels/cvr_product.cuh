@@ -134,7 +134,7 @@ struct Cuts {
         for (unsigned many = __ballot_sync(FULL, is_last && !are_few); many; many &= many - 1) {
             const int which = __ffs(many) - 1;
             const int64 begin = shuffle(first, which), end = begin + shuffle(n, which);
-            sum = warp_sum(share<1>(begin, end));
+            sum = warp_sum(share<2>(begin, end));
             if (lane == which) store(y + row, sum, alpha, beta, update);
         }
     }

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-#: Slots of a lane: nonzeros of rows, on average, that they are for.
-LEAST_LENGTH = {8: 16, 4: 4}
-MOST_LANES = 500_000  # of all rows: some three times as many as an H200 holds at once
+#: Slots of a lane: nonzeros of rows, on average, that they are for, and the most lanes of all rows. An H200 holds 170,000
+#: to 220,000 at once.
+SHAPES = {8: (16, 500_000), 4: (4, 250_000)}
 
 
 def slots_of_lanes(nnz: int, n_filled: int) -> int:
     """Slots of a lane, of so many nonzeros in rows that are not empty: more leave more of them empty, and fewer make more
-    lanes. 0: rows are too short for any.
+    lanes. 0: rows are too short, or too many, as a product should wait for loads and not for their bytes.
     """
-    return next((slots for slots, length in LEAST_LENGTH.items() if nnz >= length * max(1, n_filled)), 0)
-
-
-def are_few(nnz: int, n_filled: int) -> bool:
-    """Whether rows fill their lanes, and these are so few that a product waits for loads and not for their bytes."""
-    slots = slots_of_lanes(nnz, n_filled)
-    return slots > 0 and nnz // slots + n_filled // 2 <= MOST_LANES
+    n_filled = max(1, n_filled)
+    for slots, (length, most) in SHAPES.items():
+        if nnz >= length * n_filled:
+            return slots if nnz // slots + n_filled // 2 <= most else 0
+    return 0

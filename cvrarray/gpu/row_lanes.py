@@ -26,7 +26,7 @@ from .compiler import STORED, Kernel, PerStream, aside, struct, update
 
 THREADS = 256
 #: Lanes of a part, so that rows up to as many need not be cut; they stay empty on average.
-SPARE = 16
+SPARE = 8
 EMPTY_ROWS_A_THREAD, MOST_BLOCKS_FOR_EMPTY = 8, 1 << 14
 
 MATVEC = Kernel(
@@ -49,12 +49,11 @@ def suits(t: CVRTables) -> bool:
     Only counts of rows and nonzeros decide. Lanes that someone asked for are used.
     """
     n_rows, n_cols = t.shape
-    return lanes.are_few(t.nnz, _n_filled(t)) and t.n_lanes == WARP and n_rows * n_cols < 1 << 62
+    return t.nnz > 0 and t.n_lanes == WARP and _slots(t) > 0 and n_rows * n_cols < 1 << 62
 
 
-def _n_filled(t: CVRTables) -> int:
-    """Rows that are not empty."""
-    return t.shape[0] - t.empty_row.size
+def _slots(t: CVRTables) -> int:
+    return lanes.slots_of_lanes(t.nnz, t.shape[0] - t.empty_row.size)
 
 
 class Parts(NamedTuple):
@@ -103,7 +102,7 @@ class Layout:
             filled = cupy.flatnonzero(cupy.diff(ptr)).astype(index)
             ptr = cupy.append(ptr[filled], t.nnz)
         lengths = cupy.diff(ptr)
-        self.slots = slots or lanes.slots_of_lanes(t.nnz, _n_filled(t)) or 4
+        self.slots = slots or _slots(t) or 4
         start = cupy.zeros_like(ptr)
         cupy.cumsum(-(-lengths // self.slots), out=start[1:])
         p = parts(start, int(start[-1]), threads, spare or SPARE)
