@@ -33,9 +33,9 @@ SIZES = tuple(sorted({*BLOCK_SIZES} - {1}))
 BYTES_PER_US = {"cuda": 4.0e6, "cpu": 2.0e4}
 
 #: On a GPU without a hint: of formats whose products with a vector take at most NEAR_TIE times as long as the fastest's, the
-#: one is taken whose time is least, times that with WIDE columns to the power of SHARE: 1% more with a vector pays for 5%
+#: one is taken whose time is least, times that with WIDE columns to the power of SHARE: 1% more with a vector pays for 3%
 #: less with so many columns.
-NEAR_TIE, WIDE, SHARE = 1.1, 64, 0.2
+NEAR_TIE, WIDE, SHARE = 1.1, 64, 0.3
 
 
 class Statistics(NamedTuple):
