@@ -20,9 +20,9 @@ __device__ T kept(const T* p) {
     return Load<T>::value(__ldca(reinterpret_cast<const typename Load<T>::Word*>(p)));
 }
 
-// Rows in turn, each in as many lanes as it fills with E slots; THREADS lanes a part. A row that begins in a part ends
-// there, but for very long ones, which go on in the next. Of a row's lanes the first has the first nonzero and every
-// g-th after it, g of them, the second one the second, and so on: a step has neighbours.
+// Rows in turn, each in as many lanes as it fills with E slots; at most THREADS lanes a part. A part begins at a row where
+// one begins near; else it cuts one. Of a row's g lanes the first has the first nonzero and every g-th after it, the second
+// the second one, and so on: at each step they have neighbours.
 template <class A, class C, class I>
 struct RowLanes {
     Values<A> val;      // slot e of a warp's lane l: (warp * E + e) * WARP + l
@@ -45,9 +45,9 @@ struct RowLanes {
 //           once it is marked as there
 template <class A, class Y, class C, class I, int E, int THREADS>
 __global__ __launch_bounds__(THREADS, 1) void row_lanes_matvec(const RowLanes<A, C, I> m, const Y* __restrict__ x, Y* y,
-                                                            const Cuts<Y> cuts, Y alpha, Y beta, int update) {
+                                                               const Cuts<Y> cuts, Y alpha, Y beta, int update) {
     constexpr int WARPS = THREADS / WARP;
-    __shared__ Y of_warp[WARPS];      // the sum of the row that a warp's last lane is in, if it goes on
+    __shared__ Y of_warp[WARPS];  // the sum of the row that a warp's last lane is in, if it goes on
     __shared__ bool has_end[WARPS];
     __shared__ Y of_cut_row[2];  // of the row that begins before the part, and of the one that goes on after it
     const Opened<A>& values = m.val.opened();

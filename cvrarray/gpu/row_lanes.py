@@ -25,7 +25,7 @@ from .assembly import as_words
 from .compiler import STORED, Kernel, PerStream, aside, struct, update
 
 THREADS = 256
-#: Lanes of a part, so that rows up to as many need not be cut; they stay empty on average.
+#: Lanes that a part may leave empty before a row, so as not to cut it; on average they are.
 SPARE = 8
 EMPTY_ROWS_A_THREAD, MOST_BLOCKS_FOR_EMPTY = 8, 1 << 14
 
@@ -36,9 +36,7 @@ MATVEC = Kernel(
     lambda value, product, column, index, slots: (value, product, column, index, slots, THREADS),
 )
 
-FILL = Kernel(
-    "row_lanes", "row_lanes_fill", [("int32", 8), ("int64", 4)], lambda index, slots, threads=THREADS: (index, slots, threads)
-)
+FILL = Kernel("row_lanes", "row_lanes_fill", [("int32", 8), ("int64", 4)], lambda index, slots: (index, slots, THREADS))
 #: The 16-bit column of a pad.
 NARROW_PAD = 0xFFFF
 
@@ -88,10 +86,8 @@ class Layout:
     Columns are 16-bit offsets from the first of a part, where these are near enough in all parts.
     """
 
-    def __init__(
-        self, t: CVRTables, row: cupy.ndarray, col: cupy.ndarray, slots: int = 0, threads: int = THREADS, spare: int = 0
-    ):
-        """`row` and `col` of every slot; the row of a pad is -1. A lane has so many `slots`."""
+    def __init__(self, t: CVRTables, row: cupy.ndarray, col: cupy.ndarray) -> None:
+        """`row` and `col` of every slot of `t`; the row of a pad is -1."""
         (n_rows, n_cols), index = t.shape, col.dtype
         self.step_ptr = t.step_ptr  # kept, for its address is what the layout is known by
         order = cupy.argsort(cupy.where(row < 0, np.int64(n_rows), row) * np.int64(n_cols) + col)[: t.nnz]
@@ -102,17 +98,17 @@ class Layout:
             filled = cupy.flatnonzero(cupy.diff(ptr)).astype(index)
             ptr = cupy.append(ptr[filled], t.nnz)
         lengths = cupy.diff(ptr)
-        self.slots = slots or _slots(t) or 4
+        self.slots = _slots(t)
         start = cupy.zeros_like(ptr)
         cupy.cumsum(-(-lengths // self.slots), out=start[1:])
-        p = parts(start, int(start[-1]), threads, spare or SPARE)
+        p = parts(start, int(start[-1]), THREADS, SPARE)
         self.n_parts = p.begin.size - 1
-        shape = self.n_parts, threads * self.slots
+        shape = self.n_parts, THREADS * self.slots
         self.slot, columns = cupy.empty(shape[0] * shape[1], np.uint32), cupy.empty(shape, index)
-        ends = cupy.empty(self.n_parts * threads // WARP, np.uint64)
+        ends = cupy.empty(self.n_parts * THREADS // WARP, np.uint64)
         low_high = cupy.empty((self.n_parts, 2), np.int64)
-        FILL(index, self.slots, threads)(
-            (self.n_parts,), (threads,),
+        FILL(index, self.slots)(
+            (self.n_parts,), (THREADS,),
             (start, p.begin, ptr, np.int64(lengths.size), order, col, self.slot, columns, low_high, ends),
         )  # fmt: skip
         low = cupy.ascontiguousarray(low_high[:, 0])
@@ -124,7 +120,7 @@ class Layout:
         if filled is not None:
             cut_row = cupy.where(cut_row < 0, cut_row, filled[cut_row])
         self.fields = columns, low, ends, filled, cut_row, t.empty_row, self.n_parts, t.empty_row.size
-        n_for_empty = min(-(-t.empty_row.size // (threads * EMPTY_ROWS_A_THREAD)), MOST_BLOCKS_FOR_EMPTY)
+        n_for_empty = min(-(-t.empty_row.size // (THREADS * EMPTY_ROWS_A_THREAD)), MOST_BLOCKS_FOR_EMPTY)
         self.grid = (self.n_parts + n_for_empty,)
 
 
