@@ -117,7 +117,7 @@ class SingleCosts(NamedTuple):
     nonzeros: float  # a million nonzeros
     rows_of_x: float  # a megabyte of rows of X, one for each nonzero
     uneven: float  # the share of that for each slot of padding a nonzero, up to MOST_UNEVEN
-    few: float  # more for a megabyte of them, for each bin that a multiprocessor should have and there is not
+    few: float  # more for a megabyte of them, for each time that multiprocessors outnumber bins
     both: float  # a megabyte of X and Y
     step: float  # an entry of the longest row
 
