@@ -91,7 +91,7 @@ class VectorCosts(NamedTuple):
 
 
 #: With blocks of 1, and larger ones.
-VECTOR_COSTS = VectorCosts(5.87, 0.24, 0.563, 3.1, 10.9), VectorCosts(5.73, 0.219, 0.343, 3.85, 12.6)
+VECTOR_COSTS = VectorCosts(5.93, 0.246, 0.554, 2.24, 8.26), VectorCosts(5.67, 0.232, 0.445, 2.7, 8.86)
 BLOCK_FACTOR = 0.98  #: on a CPU, time over that of streaming with blocks of 2 or more, relative to blocks of 1
 
 
@@ -122,8 +122,8 @@ class SingleCosts(NamedTuple):
     step: float  # an entry of the longest row
 
 
-MATRIX_COSTS = MatrixCosts(7.39, 0.277, 0.155, 0.302, 0.188, 0.0587, 0.0256, 0.184)
-SINGLE_COSTS, MOST_UNEVEN = SingleCosts(6.89, 0.282, 0.221, 0.451, 0.0614, 0.0883, 0.0183, 0.217, 0.0005), 3
+MATRIX_COSTS = MatrixCosts(7.29, 0.235, 0.173, 0.271, 0.106, 0.056, 0.0153, 0.173)
+SINGLE_COSTS, MOST_UNEVEN = SingleCosts(7.01, 0.323, 0.177, 0.0722, 0.0543, 0.289, 0.011, 0.22, 0.0006), 3
 SAME_BLOCKS = "3: rows of one block row have the same blocks"  #: of all rows, and where two bins meet
 
 

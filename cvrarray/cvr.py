@@ -104,7 +104,7 @@ FACTOR, FACTOR_WAITING = 1.33, 1.05
 
 #: Microseconds of ``A @ x`` on a GPU: its own, and of a megabyte of tables, x and y, with values of less than 8 bytes and
 #: others. Where it goes by chunks, and where it goes row by row (:mod:`cvrarray.core.lanes`).
-VECTOR_COSTS = (8.35, 0.324, 0.285), (6.88, 0.398, 0.396)
+VECTOR_COSTS = (7.54, 0.349, 0.294), (6.73, 0.412, 0.416)
 
 
 class MatrixCosts(NamedTuple):
@@ -118,7 +118,7 @@ class MatrixCosts(NamedTuple):
     both: float  # a megabyte of X and Y
 
 
-MATRIX_COSTS = MatrixCosts(8.37, 0.253, 0.626, 0.0708, 0.0225, 0.176)
+MATRIX_COSTS = MatrixCosts(8.29, 0.293, 0.414, 0.06, 0.0324, 0.183)
 IN_L2 = 40.0  #: megabytes of X that a GPU's L2 cache holds beside the tables that stream through it
 
 
