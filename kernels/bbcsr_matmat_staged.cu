@@ -1,5 +1,5 @@
-// Y = alpha * A @ X + beta * Y for BBCSR with blocks of 5 to 8 without holes, X (n_cols, k) and Y (n_rows, k) row-major: the
-// tables by way of shared memory. See matrix.cuh for the groups.
+// Y = alpha * A @ X + beta * Y for BBCSR with large blocks without holes, of values of 8 bytes, X (n_cols, k) and Y
+// (n_rows, k) row-major: the tables by way of shared memory. See matrix.cuh for the groups.
 
 #include "values.cuh"
 #include "bbcsr.cuh"
@@ -34,7 +34,8 @@ constexpr int AHEAD = 3;
 // A step of a warp: a block of each of its GROUPS groups, S of which share a block row. Values lie by column and row
 template <class A, class I, int B, int GROUPS, int S>
 struct Steps {
-    static constexpr int TOGETHER = B % 4 == 0 && sizeof(A) == 4 ? 4 : B % 2 == 0 && sizeof(A) <= 8 ? 2 : 1;  // rows in a copy
+    static_assert(sizeof(A) == 8, "a copy takes 16 bytes at most");
+    static constexpr int TOGETHER = B % 2 == 0 ? 2 : 1;  // rows in a copy
     static constexpr int IN_A_COLUMN = GROUPS * B / TOGETHER, COPIES = IN_A_COLUMN * B, EACH = (COPIES + WARP - 1) / WARP;
     // groups read 16 bytes at once, of different banks: they lie an odd number of these apart
     static constexpr int AT_ONCE = 16 / sizeof(A), READS = (B * B + AT_ONCE - 1) / AT_ONCE, APART = READS | 1;
@@ -79,7 +80,7 @@ struct Steps {
 //           every S-th block. A lane holds B sums for each of its columns. The lanes of a warp together copy the values and
 //           block columns of its groups to shared memory, AHEAD steps ahead; a group reads its own, 16 bytes at a time
 // traffic   as bbcsr_matmat_blocks
-// requires  no holes; values of 4, 8 or 16 bytes; the same block columns in the rows of a block row; bins of less than 2^31
+// requires  no holes; values of 8 bytes; the same block columns in the rows of a block row; bins of less than 2^31
 //           slots; V divides k; k is W * G * V or more, or W is 1; an O counts the vectors of V numbers that X has;
 //           PIECE_WARPS warps
 // races     none: the groups of a block row own its rows' columns; a warp's room is its own, and what a step has is

@@ -75,9 +75,9 @@ LEAST_LONG, LONG_FACTOR, ALWAYS_LONG, PIECE_ROUNDS = (64, 24), 2, (1024, 96), 8
 #: Block rows are uneven where a group of the longest has more than UNEVEN_FROM blocks, and UNEVEN times its share of all
 #: blocks. They then have no more warps than UNEVEN_WARPS a multiprocessor.
 UNEVEN, UNEVEN_FROM, UNEVEN_WARPS = 2, 8, 20
-#: Blocks of these sizes, of values of so many bytes, without holes: tables go through shared memory, AHEAD steps ahead, where
+#: Blocks of these sizes without holes, of values of so many bytes: tables go through shared memory, AHEAD steps ahead, where
 #: at least so many lanes share a row of X. Each of them has two vectors from so many vectors a row on.
-STAGED_SIZES, STAGED_BYTES, STAGED_LANES, STAGED_TWO_VECTORS, AHEAD = (5, 6, 7, 8), (4, 8), 4, 16, 3
+STAGED_SIZES, STAGED_BYTES, STAGED_LANES, STAGED_TWO_VECTORS, AHEAD = (6, 7, 8), 8, 4, 16, 3
 #: Single columns: a row that has this many times the steps that a warp takes on average is too long for turns.
 LATE = 2
 
@@ -219,7 +219,7 @@ MATMAT_STAGED = Kernel(
     [
         (value, product, index, size, lanes, vector_width(product), vectors, sharers, offset)
         for value, product in PRODUCTS
-        if np.dtype(value).itemsize in STAGED_BYTES
+        if np.dtype(value).itemsize == STAGED_BYTES
         for index, size, lanes, vectors, sharers, offset in (
             ("int32", 6, 8, 1, 1, "uint32"),
             ("int64", 7, 16, 2, 1, "uint64"),
@@ -578,7 +578,7 @@ def _matrix_kernel(t: BBCSRTables, dtype: np.dtype, k: int, width: int, dots: An
 def _staged_kernel(t: BBCSRTables, dtype: np.dtype, k: int, width: int, lengths: Lengths) -> MatrixKernel | None:
     """For `k` columns in vectors of `width`, where tables go through shared memory; None where they should not."""
     stored, size = distinct.kind(t.data, t.distinct), t.block_size
-    if isinstance(stored, Coded) or stored.itemsize not in STAGED_BYTES or t.present is not None:
+    if isinstance(stored, Coded) or stored.itemsize != STAGED_BYTES or t.present is not None:
         return None
     if size not in STAGED_SIZES or lengths.most * size * WARP >= 1 << 31 or not has_asynchronous_copies():
         return None
@@ -588,7 +588,7 @@ def _staged_kernel(t: BBCSRTables, dtype: np.dtype, k: int, width: int, lengths:
     if k < lanes * width * vectors:
         lanes, _, vectors, tiles = matrix_tiles(k, width)
     sharers, schedule = share_of_block_rows(lengths, lanes, tiles)
-    if lanes < STAGED_LANES or staged_bytes(stored.itemsize, size, lanes) > 48 << 10 or schedule is not None:
+    if lanes < STAGED_LANES or staged_bytes(size, lanes) > 48 << 10 or schedule is not None:
         return None
     return MatrixKernel(
         MATMAT_STAGED(stored, dtype, t.col_wide.dtype, size, lanes, width, vectors, sharers, _offset(t, n_vectors)),
@@ -601,9 +601,9 @@ def has_asynchronous_copies() -> bool:
     return int(cupy.cuda.Device().compute_capability) >= 80
 
 
-def staged_bytes(itemsize: int, size: int, lanes: int) -> int:
+def staged_bytes(size: int, lanes: int) -> int:
     """Of shared memory that a thread block of ``bbcsr_matmat_staged`` takes."""
-    values = 16 * (-(-size * size * itemsize // 16) | 1)
+    values = 16 * (-(-size * size * STAGED_BYTES // 16) | 1)
     return BLOCK // lanes * (AHEAD + 1) * (values + 8)
 
 
