@@ -4,6 +4,9 @@
 // is what conjugate gradients need of a product beside Y.
 
 #include "values.cuh"
+#define AHEAD2 0
+#define TWO 0
+#define BRANCH 1
 #include "bbcsr.cuh"
 #include "matrix.cuh"
 #include "pieces.cuh"
@@ -224,11 +227,17 @@ struct BlockRow {
         auto next_column = (const char*)col + bytes_of_columns(first);
         auto next_slot = data.slot + first * (int64)(B * WARP);
         auto next_marks = present + first * (int64)WARP;
-        I c_next;
+        int block = first;  // the one that is loaded next
+        I c_next = padding();
         Stored<A> v_next[EACH];
         unsigned marks_next;
-        auto load = [&](bool here) {
-            c_next = here ? stored(next_column) : padding();
+        auto load_column = [&] {
+            const I c = block < n_blocks ? stored(next_column) : padding();
+            next_column += columns_on;
+            block += sharers;
+            return c;
+        };
+        auto load_values = [&](bool here) {
             marks_next = 0;
 #pragma unroll
             for (int n = 0; n < EACH; ++n) {
@@ -238,31 +247,59 @@ struct BlockRow {
                     marks_next |= (cached(next_marks + marks_of_row(max(min(e % B, n_rows - 1), 0))) >> e / B & 1u) << n;
                 }
             }
+            next_slot += sharers * (B * WARP);
+            if (MARKED) next_marks += sharers * WARP;
         };
-        int block = first;
-        load(block < n_blocks);
+        auto load = [&] {
+#if BRANCH
+            const bool here = block < n_blocks;
+            if (here) {
+                c_next = stored(next_column);
+                load_values(true);
+            } else {
+                c_next = padding();
+#pragma unroll
+                for (int n = 0; n < EACH; ++n) v_next[n] = {};
+            }
+            next_column += columns_on;
+            block += sharers;
+#else
+            const bool here = block < n_blocks;
+            c_next = load_column();
+            load_values(here);
+#endif
+        };
+        load();
+#if AHEAD2
+        I c_after = load_column();
+#endif
         auto add_one = [&](auto all) {
             constexpr bool ALL = decltype(all)::VALUE;  // groups have one more block; else some are over
+            constexpr bool PREDICATED = sizeof(Y) == 4 && !ALL;
             const I c = c_next;
             const bool is_over = !ALL && is_padding(c);
             const int last = HOLES ? (int)min((I)B, n_cols - c * B) - 1 : B - 1;  // a hole may be beyond X
             auto row_of_x = (const char*)x + (int64)c * B * row_bytes;
             Columns<Y, V, W, G * V> of_x[B];
+            const int of_lane = is_over ? 0 : vectors;
 #pragma unroll
             for (int j = 0; j < B; ++j) {
-                if (!ALL) of_x[j] = {};  // values are 0 too, of a group that is over
-                if (!is_over) of_x[j].load_first(vectors, (const Y*)row_of_x);
+                if (!ALL && !PREDICATED) of_x[j] = {};  // values are 0 too, of a group that is over
+                of_x[j].load_first(of_lane, (const Y*)row_of_x);
                 if (j < last) row_of_x += row_bytes;
             }
             LookedUp<A> v[EACH];
 #pragma unroll
             for (int n = 0; n < EACH; ++n) v[n] = data.looked_up(v_next[n]);
             const unsigned marks = marks_next;
-            block = is_over ? n_blocks : block + sharers;
-            next_column += columns_on;
-            next_slot += sharers * (B * WARP);
-            if (MARKED) next_marks += sharers * WARP;
-            load(block < n_blocks);
+            if (is_over) block = n_blocks;
+#if AHEAD2
+            c_next = c_after;
+            load_values(!is_padding(c_next));
+            c_after = load_column();
+#else
+            load();
+#endif
 #pragma unroll
             for (int j = 0; j < B; ++j)
 #pragma unroll
@@ -270,11 +307,16 @@ struct BlockRow {
                     const int e = j * B + i;
                     Y value = data.template widened<Y>(shuffle(v[e / G], e % G, FULL, G));
                     if (MARKED && !(shuffle(marks, e % G, FULL, G) >> e / G & 1)) value = Y{};
-                    sum[i].add_product(value, of_x[j]);
+                    if (PREDICATED)
+                        sum[i].add_product_unless(is_over, value, of_x[j]);
+                    else
+                        sum[i].add_product(value, of_x[j]);
                 }
         };
+#if TWO
 #pragma unroll 1
         while (__all_sync(FULL, !is_padding(c_next))) add_one(Bool<true>());
+#endif
 #pragma unroll 1
         while (__any_sync(FULL, !is_padding(c_next))) add_one(Bool<false>());
     }
