@@ -4,9 +4,6 @@
 // is what conjugate gradients need of a product beside Y.
 
 #include "values.cuh"
-#define AHEAD2 0
-#define TWO 0
-#define BRANCH 1
 #include "bbcsr.cuh"
 #include "matrix.cuh"
 #include "pieces.cuh"
@@ -180,11 +177,6 @@ struct Distance<true> {
     typedef int64 Type;
 };
 
-template <bool OF>
-struct Bool {
-    static constexpr bool VALUE = OF;
-};
-
 // a block row's share of one group of lanes: every sharers-th block from `first` on
 template <class A, class Y, class I, class M, int B>
 struct BlockRow {
@@ -214,6 +206,8 @@ struct BlockRow {
     template <bool HOLES, int G, int V, int W>
     __device__ void add_blocks(int vectors, int64 k, Columns<Y, V, W, G * V> (&sum)[B]) const {
         constexpr bool MARKED = HOLES && !Values<A>::HOLES_ARE_0;  // the lane that loads a value looks whether it is one
+        // a group that is over multiplies under a predicate, which is free for words, or adds 0 times 0
+        constexpr bool PREDICATED = sizeof(Y) == 4;
         // values that a lane loads: number e = j * B + i of column j and row i, e % G its lane. Those that are not there
         // are others instead, for sums of rows that are not there
         constexpr int EACH = (B * B + G - 1) / G;
@@ -231,31 +225,20 @@ struct BlockRow {
         I c_next = padding();
         Stored<A> v_next[EACH];
         unsigned marks_next;
-        auto load_column = [&] {
-            const I c = block < n_blocks ? stored(next_column) : padding();
-            next_column += columns_on;
-            block += sharers;
-            return c;
-        };
-        auto load_values = [&](bool here) {
-            marks_next = 0;
-#pragma unroll
-            for (int n = 0; n < EACH; ++n) {
-                v_next[n] = here ? cached(next_slot + offset[n]) : Stored<A>{};
-                if (MARKED && here) {
-                    const int e = min(n * G + (int)threadIdx.x % G, B * B - 1);
-                    marks_next |= (cached(next_marks + marks_of_row(max(min(e % B, n_rows - 1), 0))) >> e / B & 1u) << n;
-                }
-            }
-            next_slot += sharers * (B * WARP);
-            if (MARKED) next_marks += sharers * WARP;
-        };
         auto load = [&] {
-#if BRANCH
-            const bool here = block < n_blocks;
-            if (here) {
+            if (block < n_blocks) {  // one branch for all: a condition for each load takes up to 1.25 times as long
                 c_next = stored(next_column);
-                load_values(true);
+                marks_next = 0;
+#pragma unroll
+                for (int n = 0; n < EACH; ++n) {
+                    v_next[n] = cached(next_slot + offset[n]);
+                    if (MARKED) {
+                        const int e = min(n * G + (int)threadIdx.x % G, B * B - 1);
+                        marks_next |= (cached(next_marks + marks_of_row(max(min(e % B, n_rows - 1), 0))) >> e / B & 1u) << n;
+                    }
+                }
+                next_slot += sharers * (B * WARP);
+                if (MARKED) next_marks += sharers * WARP;
             } else {
                 c_next = padding();
 #pragma unroll
@@ -263,29 +246,19 @@ struct BlockRow {
             }
             next_column += columns_on;
             block += sharers;
-#else
-            const bool here = block < n_blocks;
-            c_next = load_column();
-            load_values(here);
-#endif
         };
         load();
-#if AHEAD2
-        I c_after = load_column();
-#endif
-        auto add_one = [&](auto all) {
-            constexpr bool ALL = decltype(all)::VALUE;  // groups have one more block; else some are over
-            constexpr bool PREDICATED = sizeof(Y) == 4 && !ALL;
+#pragma unroll 1
+        while (__any_sync(FULL, !is_padding(c_next))) {
             const I c = c_next;
-            const bool is_over = !ALL && is_padding(c);
+            const bool is_over = is_padding(c);
             const int last = HOLES ? (int)min((I)B, n_cols - c * B) - 1 : B - 1;  // a hole may be beyond X
             auto row_of_x = (const char*)x + (int64)c * B * row_bytes;
             Columns<Y, V, W, G * V> of_x[B];
-            const int of_lane = is_over ? 0 : vectors;
 #pragma unroll
             for (int j = 0; j < B; ++j) {
-                if (!ALL && !PREDICATED) of_x[j] = {};  // values are 0 too, of a group that is over
-                of_x[j].load_first(of_lane, (const Y*)row_of_x);
+                if (!PREDICATED) of_x[j] = {};
+                of_x[j].load_first(is_over ? 0 : vectors, (const Y*)row_of_x);
                 if (j < last) row_of_x += row_bytes;
             }
             LookedUp<A> v[EACH];
@@ -293,13 +266,7 @@ struct BlockRow {
             for (int n = 0; n < EACH; ++n) v[n] = data.looked_up(v_next[n]);
             const unsigned marks = marks_next;
             if (is_over) block = n_blocks;
-#if AHEAD2
-            c_next = c_after;
-            load_values(!is_padding(c_next));
-            c_after = load_column();
-#else
             load();
-#endif
 #pragma unroll
             for (int j = 0; j < B; ++j)
 #pragma unroll
@@ -312,13 +279,7 @@ struct BlockRow {
                     else
                         sum[i].add_product(value, of_x[j]);
                 }
-        };
-#if TWO
-#pragma unroll 1
-        while (__all_sync(FULL, !is_padding(c_next))) add_one(Bool<true>());
-#endif
-#pragma unroll 1
-        while (__any_sync(FULL, !is_padding(c_next))) add_one(Bool<false>());
+        }
     }
 
     // the same of what is stored alone, entry by entry
