@@ -28,6 +28,12 @@ enum Found {
 };
 [[maybe_unused]] constexpr int64 MAX = 0x7fffffffffffffffll;
 [[maybe_unused]] constexpr int THREADS = 256, WARPS = THREADS / WARP, MOST_PART = 4096;
+// thread blocks that look at blocks of 2 or more, a multiprocessor: those of sm_75 hold 1024 threads
+#if __CUDA_ARCH__ < 800
+[[maybe_unused]] constexpr int AT_ONCE = 4;
+#else
+[[maybe_unused]] constexpr int AT_ONCE = 5;
+#endif
 
 template <class P, class I>
 struct Csr {
@@ -305,7 +311,7 @@ struct Look {
 // races     sums and maxima of integers, taken atomically, and flags: whoever writes one writes 1; bins have one owner. What
 //           blocks write they write before they count themselves as done
 template <class P, class I, int B>
-__global__ __launch_bounds__(THREADS, B == 1 ? 4 : 5) void csr_look(Look<P, I> look) {
+__global__ __launch_bounds__(THREADS, B == 1 ? 4 : AT_ONCE) void csr_look(Look<P, I> look) {
     constexpr int BINS = ROWS / WARP, N_SAMPLED = 512;
     const Csr<P, I>& m = look.csr;
     uint64* found = look.found;

@@ -1,7 +1,7 @@
 """Coordinates sorted by row, then column, then as they come: ``kernels/csr_sort.cu``.
 
-CuPy sorts all of them by one key of 64 bits, in eight passes over keys and places. Here they are put into their rows, and rows
-are sorted one by one.
+CuPy sorts all of them by one key of 64 bits, in eight passes over keys and places. Here they are put into buckets of a few
+rows, each of which a thread block sorts in shared memory.
 """
 
 from __future__ import annotations
@@ -11,19 +11,35 @@ from typing import NamedTuple
 import cupy
 import numpy as np
 
-from ..core.tables import WARP
 from . import prefix
 from .compiler import Kernel, blocks
-from .look import Look, read
+from .look import read
 from .transposed import strided
 
 BLOCK = 256
-#: The longest rows that a warp sorts, and the warps of a thread block: in registers, and in 48 KB of shared memory.
-CAPS = ((WARP, 8), (256, 8), (1024, 4))
+#: Places in which the rows of a bucket begin, entries of a row that a bucket takes, and threads that sort a bucket. Keys and
+#: what tells rows apart take 44 KB of shared memory.
+SPAN, LONG, THREADS = 2048, 2048, 512
 
 COUNT_ROWS = Kernel("csr_sort", "csr_count_rows")
-PUT_INTO_ROWS = Kernel("csr_sort", "csr_put_into_rows")
-SORT_ROWS = Kernel("csr_sort", "csr_sort_rows", CAPS)
+FIND_BUCKETS = Kernel("csr_sort", "csr_find_buckets")
+PUT_INTO_BUCKETS = Kernel("csr_sort", "csr_put_into_buckets")
+SORT_BUCKETS = Kernel("csr_sort", "csr_sort_buckets", [()], lambda: (SPAN, LONG, THREADS))
+
+
+class Bits(NamedTuple):
+    """What a key has beside the place of its row."""
+
+    of_col: int
+    of_number: int
+
+    def struct(self) -> np.ndarray:
+        """As kernels take it."""
+        return np.array(self, np.int32).view("V8")
+
+    def free(self) -> int:
+        """Bits that are left."""
+        return 64 - self.of_col - self.of_number
 
 
 class Sorted(NamedTuple):
@@ -39,26 +55,52 @@ class Sorted(NamedTuple):
 
 
 def by_place(row: cupy.ndarray, col: cupy.ndarray, shape: tuple[int, int]) -> Sorted | None:
-    """`row` and `col` (n,) sorted; None where they need more than 32 bits, or a row is too long. n is 1 at least.
+    """`row` and `col` (n,) sorted; None where a key would need more than 64 bits. n is 1 at least.
 
-    It waits for the device twice.
+    It waits for the device once.
     """
     n, n_rows = row.size, shape[0]
-    if max(*shape, n) >= 2**31:
+    bits = Bits(*(max(1, (most - 1).bit_length()) for most in (shape[1], n)))
+    if max(*shape, n) >= 2**31 or 1 << bits.free() < SPAN:
         return None
     row, col = row.astype(np.int32, copy=False), col.astype(np.int32, copy=False)
-    counts, within = cupy.zeros(n_rows + 1 + prefix.n_states(n_rows + 1), np.int64), cupy.empty(n, np.uint32)
-    COUNT_ROWS()(strided(n), (BLOCK,), (row, np.int64(n), counts, within))
+    n_states, (n_buckets,) = prefix.n_states(n_rows + 1), blocks(n, SPAN)
+    memory = cupy.zeros(n_rows + 1 + n_states + 2 + -(-n_buckets // 2), np.int64)
+    counts, found = memory[: n_rows + 1], memory[n_rows + 1 + n_states :]
+    filled = np.uint64(found.data.ptr + 16)
+    begins, longs = cupy.empty(n_buckets, np.int64), cupy.empty(n // LONG + 1, np.int32)
+    keys, span, most = cupy.empty(n, np.uint64), np.int32(SPAN), np.int64(LONG)
+    COUNT_ROWS()(strided(n), (BLOCK,), (row, np.int64(n), counts))
     indptr = prefix.sums(counts, n_rows + 1)
-    longest = Look(indptr, col, shape[1], checks=False).found().survey.numbers[3]
-    fitting = [cap for cap in CAPS if longest <= cap[0]]
-    if not fitting:
-        return None
-    keys, found = cupy.empty(n, np.uint64), cupy.zeros(1, np.int64)
-    PUT_INTO_ROWS()(strided(n), (BLOCK,), (row, col, np.int64(n), indptr, within, keys))
-    cap, warps = fitting[0]
-    SORT_ROWS(cap, warps)(blocks(n_rows, warps), (warps * WARP,), (indptr, np.int64(n_rows), keys, found))
-    return Sorted(indptr, keys, bool(read(found)[0]))
+    FIND_BUCKETS()(blocks(n_rows, BLOCK), (BLOCK,), (indptr, np.int64(n_rows), span, most, begins, longs, found))
+    PUT_INTO_BUCKETS()(
+        strided(n),
+        (BLOCK,),
+        (row, col, np.int64(n), indptr, span, most, bits.struct(), begins, filled, counts, keys),
+    )
+    SORT_BUCKETS()((n_buckets,), (THREADS,), (begins, filled, bits.struct(), keys, found))
+    n_long, has_duplicates = read(found[:2]).tolist()
+    if n_long:
+        has_duplicates |= _sort_long_rows(indptr, longs[:n_long], bits, keys)
+    return Sorted(indptr, keys, bool(has_duplicates))
+
+
+def _sort_long_rows(indptr: cupy.ndarray, rows: cupy.ndarray, bits: Bits, keys: cupy.ndarray) -> bool:
+    """Sort the keys of `rows`, as many rows at a time as the bits tell that are left; whether one has a column twice."""
+    twice, shift = False, np.uint64(bits.of_col + bits.of_number)
+    first, lengths = indptr[rows].get(), (indptr[rows + 1] - indptr[rows]).get()
+    for at in range(0, rows.size, 1 << bits.free()):
+        part = slice(at, at + (1 << bits.free()))
+        ends = np.cumsum(lengths[part])
+        number = cupy.searchsorted(cupy.asarray(ends), cupy.arange(ends[-1]), side="right")
+        place = cupy.asarray(first[part] - ends + lengths[part])[number] + cupy.arange(ends[-1])
+        key = (keys[place] & ((np.uint64(1) << shift) - np.uint64(1))) | (number.astype(np.uint64) << shift)
+        key.sort()
+        places = key >> np.uint64(bits.of_number)
+        twice |= bool((places[1:] == places[:-1]).any())
+        col, numbers = places & np.uint64((1 << bits.of_col) - 1), key & np.uint64((1 << bits.of_number) - 1)
+        keys[place] = col << np.uint64(32) | numbers
+    return twice
 
 
 def order_of(row: cupy.ndarray, col: cupy.ndarray, shape: tuple[int, int], entries: Sorted | None) -> cupy.ndarray:
