@@ -5,6 +5,7 @@ A format of another package is known once its class is defined: see :class:`cvra
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 from .array.format import FORMATS as FORMATS
@@ -51,13 +52,11 @@ def of_variant(name: str) -> tuple[type[FormatArray], dict[str, Any]]:
     >>> of_variant("bbcsr3")[1]
     {'block_size': 3}
     """
-    found, n_formats = _of_variants.get(name, (None, 0))  # a choice asks for each of few names a dozen times
-    if found is None or n_formats != len(FORMATS) or FORMATS.get(found[0].format) is not found[0]:
-        cls = max((cls for cls in FORMATS.values() if name.startswith(cls.format)), key=lambda cls: len(cls.format))
-        found = cls, cls._variant_keywords(name.removeprefix(cls.format))
-        _of_variants[name] = found, len(FORMATS)
-    return found
+    return _of_variant(name, tuple(FORMATS.values()))
 
 
-#: What :func:`of_variant` has found, and of how many formats.
-_of_variants: dict[str, tuple[tuple[type[FormatArray], dict[str, Any]], int]] = {}
+@lru_cache(256)  # a choice asks for each of few names a dozen times
+def _of_variant(name: str, known: tuple[type[FormatArray], ...]) -> tuple[type[FormatArray], dict[str, Any]]:
+    """:func:`of_variant` of the formats that are `known`."""
+    cls = max((cls for cls in known if name.startswith(cls.format)), key=lambda cls: len(cls.format))
+    return cls, cls._variant_keywords(name.removeprefix(cls.format))

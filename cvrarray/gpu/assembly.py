@@ -56,10 +56,8 @@ def sort(row: cupy.ndarray, col: cupy.ndarray, shape: tuple[int, int]) -> tuple[
     """
     if not row.size:
         return cupy.empty(0, np.int64), cupy.zeros(1, np.int64)
-    order = sorting.order_of(row, col, shape, sorting.by_place(row, col, shape))
-    row, col = row[order], col[order]
-    starts = cupy.flatnonzero(cupy.concatenate([cupy.ones(1, bool), (row[1:] != row[:-1]) | (col[1:] != col[:-1])]))
-    return order, cupy.concatenate([starts, cupy.array([row.size])])
+    order, _, _, starts = sorting.grouped(row, col, shape, sorting.by_place(row, col, shape))
+    return order, starts
 
 
 def fingerprint(*arrays: cupy.ndarray) -> tuple[int, ...]:

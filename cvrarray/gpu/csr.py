@@ -113,16 +113,14 @@ def canonical(
         words = as_words(val)
         TAKE(words.dtype)(strided(val.size), (BLOCK,), (entries.keys, np.int64(val.size), words, indices, as_words(data)))
         return CSR(entries.indptr, indices, data, shape)
-    order = sorting.order_of(row, col, shape, entries)
-    row, col = row[order], col[order]
-    starts = cupy.flatnonzero(cupy.concatenate([cupy.ones(1, bool), (row[1:] != row[:-1]) | (col[1:] != col[:-1])]))
-    if starts.size == val.size:
+    order, row, col, starts = sorting.grouped(row, col, shape, entries)
+    n_places = starts.size - 1
+    if n_places == val.size:
         data = val[order]
     else:
-        first = cupy.concatenate([starts, cupy.array([val.size])])
-        data = cupy.empty(starts.size, val.dtype)
-        SUM_RUNS(val.dtype)(blocks(starts.size, BLOCK), (BLOCK,), (val, order, first, np.int64(starts.size), data))
-        row, col = row[starts], col[starts]
+        data = cupy.empty(n_places, val.dtype)
+        SUM_RUNS(val.dtype)(blocks(n_places, BLOCK), (BLOCK,), (val, order, starts, np.int64(n_places), data))
+        row, col = row[starts[:-1]], col[starts[:-1]]
     indptr = cupy.searchsorted(row, cupy.arange(n_rows + 1, dtype=row.dtype))
     return CSR(indptr, col, data, shape)
 
@@ -158,8 +156,7 @@ def union(a: CSR, b: CSR, both: bool) -> tuple[cupy.ndarray, cupy.ndarray, cupy.
     else:
         order = cupy.lexsort(cupy.stack([col, row]))
     row, col = row[order], col[order]
-    first = cupy.ones(row.size, bool)
-    first[1:] = (row[1:] != row[:-1]) | (col[1:] != col[:-1])
+    first = sorting.is_first(row, col)
     place = cupy.empty(row.size, np.int64)
     place[order] = cupy.cumsum(first, dtype=np.int64) - 1
     first = cupy.flatnonzero(first)

@@ -103,10 +103,26 @@ def _sort_long_rows(indptr: cupy.ndarray, rows: cupy.ndarray, bits: Bits, keys: 
     return twice
 
 
-def order_of(row: cupy.ndarray, col: cupy.ndarray, shape: tuple[int, int], entries: Sorted | None) -> cupy.ndarray:
-    """(n,) int64: the order of places by row, then column, equal ones as they come. `entries` is what :func:`by_place` says."""
+def grouped(
+    row: cupy.ndarray, col: cupy.ndarray, shape: tuple[int, int], entries: Sorted | None
+) -> tuple[cupy.ndarray, cupy.ndarray, cupy.ndarray, cupy.ndarray]:
+    """The order of entries by row, then column, equal ones as they come; their rows and columns in it; and where each
+    different place begins.
+
+    The order is (n,) int64, the beginnings are (n_places + 1,) int64. `entries` is what :func:`by_place` says.
+    """
     if entries is not None:
-        return entries.order()
-    if shape[0] * shape[1] < 2**63:  # one key a place: CuPy sorts integers by radix, but lexsort's pairs by comparison
-        return cupy.argsort(row.astype(np.int64) * shape[1] + col)  # stable
-    return cupy.lexsort(cupy.stack([col.astype(np.int64), row.astype(np.int64)]))  # stable, by row, then column
+        order = entries.order()
+    elif shape[0] * shape[1] < 2**63:  # one key a place: CuPy sorts integers by radix, but lexsort's pairs by comparison
+        order = cupy.argsort(row.astype(np.int64) * shape[1] + col)  # stable
+    else:
+        order = cupy.lexsort(cupy.stack([col.astype(np.int64), row.astype(np.int64)]))  # stable, by row, then column
+    row, col = row[order], col[order]
+    return order, row, col, cupy.concatenate([cupy.flatnonzero(is_first(row, col)), cupy.array([row.size])])
+
+
+def is_first(row: cupy.ndarray, col: cupy.ndarray) -> cupy.ndarray:
+    """(n,) whether an entry is the first of its place, where equal places are neighbours."""
+    first = cupy.ones(row.size, bool)
+    first[1:] = (row[1:] != row[:-1]) | (col[1:] != col[:-1])
+    return first

@@ -22,13 +22,6 @@ class BiCGSTAB(Method):
 
     works_with = ("p", "v_", "shadow", "t", "p_hat", "s_hat")
 
-    p: Any
-    v_: Any
-    shadow: Any
-    t: Any
-    p_hat: Any
-    s_hat: Any
-
     @classmethod
     def _kernels(cls, system: System) -> type[Method] | None:
         base: Any = None

@@ -8,7 +8,7 @@ said, and where the update lied the column starts again from the true one.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -25,8 +25,12 @@ LOOK = 8
 class Method:
     """A method with one step an iteration. A subclass defines :meth:`start` and :meth:`step`."""
 
-    #: Numbers of vectors that a subclass needs, by name.
+    #: The vectors that a subclass works with: attributes of these names.
     works_with: ClassVar[tuple[str, ...]] = ()
+
+    if TYPE_CHECKING:  # a base in kernels uses the vectors and scalars of the method that it stands beside
+
+        def __getattr__(self, name: str) -> Any: ...
 
     def __init__(self, system: System) -> None:
         self.system, self.matrix, self.M = system, system.matrix, system.preconditioner

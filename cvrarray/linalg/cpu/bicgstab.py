@@ -107,15 +107,6 @@ def _turn(first, last, rows, factors, r, v, inverse, p, p_hat, partial):
 class Passes(Steps):
     """The steps of :class:`cvrarray.linalg.bicgstab.BiCGSTAB`, beside which it is a base."""
 
-    p: Any
-    v_: Any
-    shadow: Any
-    t: Any
-    p_hat: Any
-    s_hat: Any
-    rho: Any
-    shadow_norm: Any
-
     def __init__(self, system: System) -> None:
         super().__init__(system)
         like, inverse = self.r, self.inverse

@@ -107,14 +107,6 @@ def _move(first, last, rows, factors, y, z, inverse, vectors, partial):
 class Passes(Steps):
     """The steps of :class:`cvrarray.linalg.minres.MINRES`, beside which it is a base."""
 
-    old: Any
-    new: Any
-    y: Any
-    basis: Any
-    w: Any
-    w_old: Any
-    beta: Any
-
     def __init__(self, system: System) -> None:
         super().__init__(system)
         like = reals(self.r)

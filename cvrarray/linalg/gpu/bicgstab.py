@@ -27,15 +27,6 @@ class Launches(Steps):
 
     words = 16
 
-    p: Any
-    v_: Any
-    shadow: Any
-    t: Any
-    p_hat: Any
-    s_hat: Any
-    rho: Any
-    shadow_norm: Any
-
     def start(self) -> None:
         """See :class:`cvrarray.linalg.bicgstab.BiCGSTAB`."""
         super().start()

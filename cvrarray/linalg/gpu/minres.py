@@ -24,14 +24,6 @@ class Launches(Steps):
 
     words = 20
 
-    old: Any
-    new: Any
-    y: Any
-    basis: Any
-    w: Any
-    w_old: Any
-    beta: Any
-
     def __init__(self, system: Any) -> None:
         super().__init__(system)
         self.z = self.v.empty() if self.kind == GIVEN else self.y
