@@ -1,4 +1,4 @@
-// CSR to CVR, and the row and column of every slot for the way back. After cvr_split_rows, "row" means a non-empty row,
+// CSR to CVR, and the way back: to CSR, or the row and column of every slot. After cvr_split_rows, "row" means a non-empty row,
 // numbered 0 .. n_rows - 1: ptr (n_rows + 1) has their offsets, row_id their numbers in the matrix, or is null where no
 // row is empty.
 
@@ -312,6 +312,89 @@ __global__ void cvr_slots(int64 n_chunks, int n_lanes, const int64* step_ptr, co
             row[step * n_lanes + lane] = current;
             col[step * n_lanes + lane] = base >= 0 ? base + (I)col_narrow[start + within] : col_wide[start + within];
         }
+    }
+}
+
+// cvr_row_lengths: count[r + 1] += entries of row r, and of_chunk[k + 1] = those of chunk k: the first half of the way back
+//
+// mapping   one warp a chunk, one thread a lane; a record tells that a lane's run ends, and which row it is of
+// traffic   4 bytes a step, sizeof(I) and an atomic a record
+// requires  count (n_rows + 1,) and the first number of of_chunk (n_chunks + 1,) are zeroed by the host
+// races     sums of integers, taken atomically
+template <class I>
+__global__ void cvr_row_lengths(int64 n_chunks, int n_lanes, const int64* step_ptr, const int64* rec_ptr,
+                                const uint32* rec_mask, const I* rec_wb, const I* tail, uint64* count, int64* of_chunk) {
+    const int64 chunk = warp_id();
+    if (chunk >= n_chunks) return;
+    const int lane = lane_id();
+    const int64 end = step_ptr[chunk + 1];
+    int64 record = rec_ptr[chunk], begun = step_ptr[chunk], total = 0;  // of the lane's run
+    for (int64 first = begun; first < end; first += WARP) {
+        const uint32 mask = first + lane < end ? rec_mask[first + lane] : 0;
+        for (unsigned left = __ballot_sync(FULL, mask != 0); left; left &= left - 1) {
+            const int i = __ffs(left) - 1;
+            const uint32 records = shuffle(mask, i);
+            if (records >> lane & 1) {
+                const I wb = rec_wb[record + __popc(records & ((1u << lane) - 1))];
+                const I row = wb >= 0 ? wb : tail[chunk * n_lanes + ~wb];
+                const int64 length = first + i + 1 - begun;
+                atomicAdd(count + row + 1, (uint64)length);
+                total += length;
+                begun = first + i + 1;
+            }
+            record += __popc(records);
+        }
+    }
+    total = warp_sum(total);
+    if (lane == 0) of_chunk[chunk + 1] = total;
+}
+
+// cvr_rows: columns and values of every entry to their places in a canonical CSR: cvr_fill the other way round
+//
+// mapping   as cvr_fill
+// traffic   reads sizeof(W) + 2 or sizeof(I) a slot, writes sizeof(W) + sizeof(I) an entry
+// requires  offsets of rows that are not empty, and chunk_ptr, as cvr_row_lengths has counted. W is a word of a value's size
+// races     none: an entry has one slot
+template <class I, class W>
+__global__ void cvr_rows(const int64* ptr, int64 n_rows, const int64* chunk_ptr, int64 n_chunks, int n_lanes,
+                         const int64* step_ptr, const int64* col_ptr, const I* col_base, const uint16* col_narrow,
+                         const I* col_wide, const W* val, I* indices, W* data) {
+    constexpr int BATCH = 8;
+    const int64 chunk = warp_id();
+    if (chunk >= n_chunks) return;
+    const int lane = lane_id();
+    Lanes<int64> lanes(ptr, n_rows, chunk_ptr[chunk] - chunk_ptr[0], chunk_ptr[chunk + 1] - chunk_ptr[0], n_lanes);
+    const int64 column = col_ptr[chunk] + lane;
+    const I base = col_base[chunk];
+    val += step_ptr[chunk] * n_lanes + lane;
+    for (int step = 0, steals = 0;;) {
+        bool to_entry, fed_last;
+        int64 finished;
+        lanes.refill(step, to_entry, finished, fed_last, steals);
+        if (step == lanes.n_steps) break;
+        const int run = min(warp_min(lanes.count), lanes.n_steps - step);
+        if (lanes.count != Lanes<int64>::PADS) {
+            // BATCH loads, then BATCH stores: the compiler moves no load before a store that may write the same address
+            for (int i = 0; i < run; i += BATCH) {
+                I col[BATCH];
+                W value[BATCH];
+#pragma unroll
+                for (int u = 0; u < BATCH; ++u) {
+                    const int64 slot = (int64)(step + min(i + u, run - 1)) * n_lanes;
+                    col[u] = base >= 0 ? base + (I)col_narrow[column + slot] : col_wide[column + slot];
+                    value[u] = val[slot];
+                }
+#pragma unroll
+                for (int u = 0; u < BATCH; ++u) {
+                    if (i + u >= run) break;
+                    indices[lanes.from + i + u] = col[u];
+                    data[lanes.from + i + u] = value[u];
+                }
+            }
+            lanes.from += run;
+            lanes.count -= run;
+        }
+        step += run;
     }
 }
 

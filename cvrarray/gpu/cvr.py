@@ -36,7 +36,7 @@ from .compiler import (
     update,
     vector_width,
 )
-from .look import Look, host
+from .look import Look, host, read
 from .rechunked import Rechunked
 
 BLOCK = 128  # threads: four chunks
@@ -78,6 +78,8 @@ FILL = Kernel(
     + [("int32", "int32", "float16")],
 )
 SLOTS = Kernel("cvr_convert", "cvr_slots", INDICES)
+ROW_LENGTHS = Kernel("cvr_convert", "cvr_row_lengths", INDICES)
+ROWS = Kernel("cvr_convert", "cvr_rows", [("int32", word) for word in WORDS.values()] + [("int64", "uint64")])
 SPANS = Kernel("cvr_convert", "cvr_spans")
 VALUES = Kernel("cvr_values", "cvr_values", [(word,) for word in WORDS.values()])
 MATVEC = Kernel(
@@ -451,6 +453,43 @@ def _struct(t: CVRTables) -> Struct:
         t.step_ptr, *distinct.fields(t.val, t.distinct), t.col_base, t.col_ptr, t.col_narrow, t.col_wide, t.rec_mask,
         t.rec_ptr, t.rec_wb, t.tail, t.carry_row, t.empty_row, t.carry_row.size, t.empty_row.size,
     )  # fmt: skip
+
+
+def to_csr(tables: CVRTables, first: int, last: int) -> CSR:
+    """Canonical CSR of the rows [first, last), numbered as the tables have them, which may be those of some chunks.
+
+    Nothing is sorted: with the lengths of rows the conversion can be done again, from slots to entries. It waits once, or
+    twice where some row is empty.
+    """
+    t, index, (n_rows, n_cols) = tables, tables.tail.dtype, tables.shape
+    n_chunks, n_lanes = t.carry_row.size, np.int32(t.n_lanes)
+    if not n_chunks:
+        return CSR(cupy.zeros(last - first + 1, np.int64), cupy.empty(0, index), t.val[:0], (last - first, n_cols))
+    n_sizes, warps = n_rows + n_chunks + 2, blocks(n_chunks * WARP, BLOCK)
+    counts = cupy.zeros(n_sizes + prefix.n_states(n_sizes), np.int64)
+    ROW_LENGTHS(index)(
+        warps,
+        (BLOCK,),
+        (np.int64(n_chunks), n_lanes, t.step_ptr, t.rec_ptr, t.rec_mask, t.rec_wb, t.tail, counts, counts[n_rows + 1 :]),
+    )
+    sums = prefix.sums(counts, n_sizes)
+    indptr, chunk_ptr = sums[: n_rows + 1], sums[n_rows + 1 :]
+    nnz = int(indptr[-1])
+    csr = CSR(indptr, cupy.empty(nnz, index), cupy.empty(nnz, t.val.dtype), t.shape)
+    is_filled = nnz == t.nnz and not t.empty_row.size
+    ptr = indptr if is_filled else _without_empty_rows(csr)[1]
+    words = as_words(csr.data)
+    ROWS(index, words.dtype)(
+        warps,
+        (BLOCK,),
+        (ptr, np.int64(ptr.size - 1), chunk_ptr, np.int64(n_chunks), n_lanes, t.step_ptr, t.col_ptr, t.col_base, t.col_narrow,
+         t.col_wide, as_words(t.val), csr.indices, words),
+    )  # fmt: skip
+    if (first, last) == (0, n_rows):
+        return csr._replace(indptr=indptr.copy())  # which does not keep the sums of chunks
+    begin, end = read(indptr[[first, last]]).tolist()
+    rows = indptr[first : last + 1] - indptr[first]
+    return CSR(rows, csr.indices[begin:end].copy(), csr.data[begin:end].copy(), (last - first, n_cols))
 
 
 def to_coo(tables: CVRTables) -> tuple[cupy.ndarray, cupy.ndarray, cupy.ndarray]:
