@@ -5,6 +5,8 @@
 // places so few that the cache gathers whole lines. Then a thread block has a bucket in its shared memory, puts keys to their
 // rows, and sorts each row. Rows of more than LONG entries are put to their places, and sorted by others.
 
+#include "prefix.cuh"
+
 // What a key holds, from its high bits on: the first place of its row, less whole stretches; the column; the number.
 struct Bits {
     int of_col, of_number;
@@ -14,10 +16,12 @@ struct Bits {
     }
     __device__ uint32 offset(uint64 key) const { return (uint32)(key >> (of_col + of_number)); }
     __device__ uint64 place(uint64 key) const { return key >> of_number; }
-    // the column, and the number in the lower 32 bits
-    __device__ uint64 column_and_number(uint64 key) const {
-        return (key >> of_number & ((1ull << of_col) - 1)) << 32 | (key & ((1ull << of_number) - 1));
+    // an entry of a sorted row: AGAIN where the one before it has the same place, the column, and the number in 32 bits
+    __device__ uint64 entry(uint64 key, bool again) const {
+        const uint64 col = key >> of_number & ((1ull << of_col) - 1);
+        return (again ? AGAIN : 0) | col << 32 | (key & ((1ull << of_number) - 1));
     }
+    static constexpr uint64 AGAIN = 1ull << 63;
 };
 
 // csr_count_rows: count[r + 1] += entries of row r
@@ -143,8 +147,9 @@ __device__ bool sort_row(const uint64* own, int length, int size, const Bits& bi
         before = left;
         const int e = j * WARP + within;
         if (e >= length) continue;
-        twice |= e && bits.place(of_lane) == bits.place(key[j]);
-        to[e] = bits.column_and_number(key[j]);
+        const bool again = e && bits.place(of_lane) == bits.place(key[j]);
+        twice |= again;
+        to[e] = bits.entry(key[j], again);
     }
     return twice;
 }
@@ -169,13 +174,14 @@ __device__ inline bool sort_long_row(uint64* own, int length, const Bits& bits, 
     __syncwarp();
     bool twice = false;
     for (int i = lane; i < length; i += WARP) {
-        twice |= i && bits.place(own[i - 1]) == bits.place(own[i]);
-        to[i] = bits.column_and_number(own[i]);
+        const bool again = i && bits.place(own[i - 1]) == bits.place(own[i]);
+        twice |= again;
+        to[i] = bits.entry(own[i], again);
     }
     return twice;
 }
 
-// csr_sort_buckets: the columns and numbers of each bucket, 32 bits each, row by row and ascending; found[1] = 1 where a row has
+// csr_sort_buckets: the entries of each bucket, row by row and ascending; found[1] = 1 where a row has
 // a column twice
 //
 // mapping   a thread block a bucket; a warp a row, or several short ones
@@ -242,27 +248,77 @@ __global__ void csr_sort_buckets(const int64* begins, const uint32* filled, Bits
     if (__any_sync(FULL, twice) && lane == 0) found[1] = 1;
 }
 
-// csr_take: the column of each key, and the value that it numbers. W is a word of a value's size.
+// csr_find_places: starts[i] = where the i-th different place begins, and after the last of them n; found[0] = how many they are
+//
+// mapping   one thread block a tile of THREADS * U entries, in the order in which blocks begin
+// traffic   8 bytes an entry and 8 a place
+// requires  sorted entries; `state` is zeroed by the host, as for prefix_sums
+// races     none: see sum_before_tile
+template <int THREADS, int U>
+__global__ void csr_find_places(const uint64* entries, int64 n, uint64* state, int64* starts, int64* found) {
+    __shared__ int64 tile, before;
+    if (threadIdx.x == 0) tile = atomicAdd(state, 1ull);
+    __syncthreads();
+    const int64 first = (tile * THREADS + threadIdx.x) * U;
+    int64 sum[U], total;
+    unsigned begins = 0;
+#pragma unroll
+    for (int u = 0; u < U; ++u) {
+        sum[u] = first + u < n && !(entries[first + u] & Bits::AGAIN);
+        begins |= (unsigned)sum[u] << u;
+    }
+    sums_of_block<THREADS, U>(sum, total);
+    if (threadIdx.x == 0) before = sum_before_tile(state + 1, tile, total);
+    __syncthreads();
+#pragma unroll
+    for (int u = 0; u < U; ++u)
+        if (begins >> u & 1) starts[before + sum[u] - 1] = first + u;
+    if (threadIdx.x == 0 && (tile + 1) * THREADS * U >= n) {
+        starts[before + total] = n;
+        found[0] = before + total;
+    }
+}
+
+// csr_add_places: the column of each place, and the sum of the values that its entries number, in their order. float16 is summed
+// in float.
+//
+// mapping   one thread a place
+// traffic   8 bytes an entry and a sector of val, 12 and sizeof(A) a place
+// races     none: each sum has one owner
+template <class A>
+__global__ void csr_add_places(const uint64* entries, const int64* starts, int64 n_places, const A* val, int* indices, A* data) {
+    const int64 place = blockIdx.x * (int64)blockDim.x + threadIdx.x;
+    if (place >= n_places) return;
+    typedef typename Summed<A>::Type Sum;
+    const int64 begin = starts[place], end = starts[place + 1];
+    const uint64 entry = entries[begin];
+    Sum sum = val[(uint32)entry];
+    for (int64 i = begin + 1; i < end; ++i) sum = add(sum, Sum(val[(uint32)entries[i]]));
+    indices[place] = (int)(entry >> 32);
+    data[place] = Summed<A>::rounded(sum);
+}
+
+// csr_take: the column of each entry, and the value that it numbers, where no place comes twice. W is a word of a value's size.
 //
 // mapping   threads stride over the keys
 // traffic   12 bytes and sizeof(W) an entry, and a sector of data
 // races     none
 template <class W>
-__global__ void csr_take(const uint64* keys, int64 n, const W* data, int* indices, W* taken) {
+__global__ void csr_take(const uint64* entries, int64 n, const W* data, int* indices, W* taken) {
     constexpr int U = 4;
     const int64 stride = gridDim.x * (int64)blockDim.x;
     for (int64 first = blockIdx.x * (int64)blockDim.x + threadIdx.x; first < n; first += U * stride) {
-        uint64 key[U];
+        uint64 entry[U];
         W value[U];
 #pragma unroll
-        for (int u = 0; u < U; ++u) key[u] = keys[min(first + u * stride, n - 1)];
+        for (int u = 0; u < U; ++u) entry[u] = entries[min(first + u * stride, n - 1)];
 #pragma unroll
-        for (int u = 0; u < U; ++u) value[u] = data[(uint32)key[u]];
+        for (int u = 0; u < U; ++u) value[u] = data[(uint32)entry[u]];
 #pragma unroll
         for (int u = 0; u < U; ++u) {
             const int64 k = first + u * stride;
             if (k >= n) break;
-            indices[k] = (int)(key[u] >> 32);
+            indices[k] = (int)(entry[u] >> 32);
             taken[k] = value[u];
         }
     }

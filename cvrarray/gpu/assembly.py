@@ -56,7 +56,10 @@ def sort(row: cupy.ndarray, col: cupy.ndarray, shape: tuple[int, int]) -> tuple[
     """
     if not row.size:
         return cupy.empty(0, np.int64), cupy.zeros(1, np.int64)
-    order, _, _, starts = sorting.grouped(row, col, shape, sorting.by_place(row, col, shape))
+    entries = sorting.by_place(row, col, shape)
+    if entries is not None:
+        return entries.order(), entries.starts()
+    order, _, _, starts = sorting.grouped(row, col, shape)
     return order, starts
 
 

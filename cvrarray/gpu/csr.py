@@ -18,9 +18,9 @@ MOVED = {4: np.dtype(np.float32), 8: np.dtype(np.float64), 16: np.dtype(np.compl
 
 EXTENT = Kernel("csr", "csr_extent", [(row, col) for row in ("int32", "int64") for col in ("int32", "int64")])
 TAKE = Kernel("csr_sort", "csr_take", [(word,) for word in WORDS.values()])
-SUM_RUNS = Kernel(
-    "csr", "csr_sum_runs", [(value,) for value in ("bool", "int8", "uint64", "float16", "float32", "complex64", "complex128")]
-)
+SUMMED = [(value,) for value in ("bool", "int8", "uint64", "float16", "float32", "complex64", "complex128")]
+ADD_PLACES = Kernel("csr_sort", "csr_add_places", SUMMED)
+SUM_RUNS = Kernel("csr", "csr_sum_runs", SUMMED)
 
 
 def check(
@@ -108,12 +108,10 @@ def canonical(
         if csr is not None:  # nothing is to be moved
             return csr
     entries = sorting.by_place(row, col, shape)
-    if entries is not None and not entries.has_duplicates and col.dtype == np.int32:
-        indices, data = cupy.empty(val.size, col.dtype), cupy.empty(val.size, val.dtype)
-        words = as_words(val)
-        TAKE(words.dtype)(strided(val.size), (BLOCK,), (entries.keys, np.int64(val.size), words, indices, as_words(data)))
-        return CSR(entries.indptr, indices, data, shape)
-    order, row, col, starts = sorting.grouped(row, col, shape, entries)
+    if entries is not None:
+        csr = _of_sorted(entries, val, shape)
+        return csr._replace(indices=csr.indices.astype(col.dtype, copy=False))
+    order, row, col, starts = sorting.grouped(row, col, shape)
     n_places = starts.size - 1
     if n_places == val.size:
         data = val[order]
@@ -123,6 +121,21 @@ def canonical(
         row, col = row[starts[:-1]], col[starts[:-1]]
     indptr = cupy.searchsorted(row, cupy.arange(n_rows + 1, dtype=row.dtype))
     return CSR(indptr, col, data, shape)
+
+
+def _of_sorted(sorted_places: sorting.Sorted, val: cupy.ndarray, shape: tuple[int, int]) -> CSR:
+    """Canonical CSR of coordinates that have been sorted, whose values are `val`."""
+    indptr, entries, has_duplicates = sorted_places
+    if not has_duplicates:
+        indices, data = cupy.empty(val.size, np.int32), cupy.empty(val.size, val.dtype)
+        words = as_words(val)
+        TAKE(words.dtype)(strided(val.size), (BLOCK,), (entries, np.int64(val.size), words, indices, as_words(data)))
+        return CSR(indptr, indices, data, shape)
+    starts = sorted_places.starts()
+    n_places = starts.size - 1
+    indices, data = cupy.empty(n_places, np.int32), cupy.empty(n_places, val.dtype)
+    ADD_PLACES(val.dtype)(blocks(n_places, BLOCK), (BLOCK,), (entries, starts, np.int64(n_places), val, indices, data))
+    return CSR(cupy.searchsorted(starts[:-1], indptr), indices, data, shape)
 
 
 def canonical_rows(csr: CSR) -> CSR:

@@ -25,6 +25,7 @@ COUNT_ROWS = Kernel("csr_sort", "csr_count_rows")
 FIND_BUCKETS = Kernel("csr_sort", "csr_find_buckets")
 PUT_INTO_BUCKETS = Kernel("csr_sort", "csr_put_into_buckets")
 SORT_BUCKETS = Kernel("csr_sort", "csr_sort_buckets", [()], lambda: (SPAN, LONG, THREADS))
+FIND_PLACES = Kernel("csr_sort", "csr_find_places", [()], lambda: (prefix.THREADS, prefix.NUMBERS))
 
 
 class Bits(NamedTuple):
@@ -46,12 +47,22 @@ class Sorted(NamedTuple):
     """Entries in order of row, column, and number."""
 
     indptr: cupy.ndarray  # (n_rows + 1,) int64
-    keys: cupy.ndarray  # (n,) uint64: column, and number in the lower 32 bits
+    entries: cupy.ndarray  # (n,) uint64: one bit where the place is that of the one before, the column, the number in 32 bits
     has_duplicates: bool
 
     def order(self) -> cupy.ndarray:
         """(n,) int64: the numbers."""
-        return self.keys.view(np.uint32)[::2].astype(np.int64)
+        return self.entries.view(np.uint32)[::2].astype(np.int64)
+
+    def starts(self) -> cupy.ndarray:
+        """(n_places + 1,) int64: where each different place begins. It waits for the device where some come twice."""
+        n = self.entries.size
+        if not self.has_duplicates:
+            return cupy.arange(n + 1)
+        starts, state = cupy.empty(n + 1, np.int64), cupy.zeros(1 + prefix.n_states(n), np.int64)
+        grid = blocks(n, prefix.THREADS * prefix.NUMBERS)
+        FIND_PLACES()(grid, (prefix.THREADS,), (self.entries, np.int64(n), state[1:], starts, state))
+        return starts[: int(read(state[:1])[0]) + 1]
 
 
 def by_place(row: cupy.ndarray, col: cupy.ndarray, shape: tuple[int, int]) -> Sorted | None:
@@ -82,7 +93,7 @@ def by_place(row: cupy.ndarray, col: cupy.ndarray, shape: tuple[int, int]) -> So
     n_long, has_duplicates = read(found[:2]).tolist()
     if n_long:
         has_duplicates |= _sort_long_rows(indptr, longs[:n_long], bits, keys)
-    return Sorted(indptr, keys, bool(has_duplicates))
+    return Sorted(indptr, keys, bool(has_duplicates))  # entries are where their keys were
 
 
 def _sort_long_rows(indptr: cupy.ndarray, rows: cupy.ndarray, bits: Bits, keys: cupy.ndarray) -> bool:
@@ -97,23 +108,23 @@ def _sort_long_rows(indptr: cupy.ndarray, rows: cupy.ndarray, bits: Bits, keys: 
         key = (keys[place] & ((np.uint64(1) << shift) - np.uint64(1))) | (number.astype(np.uint64) << shift)
         key.sort()
         places = key >> np.uint64(bits.of_number)
-        twice |= bool((places[1:] == places[:-1]).any())
         col, numbers = places & np.uint64((1 << bits.of_col) - 1), key & np.uint64((1 << bits.of_number) - 1)
-        keys[place] = col << np.uint64(32) | numbers
+        again = cupy.zeros(place.size, np.uint64)
+        again[1:] = places[1:] == places[:-1]
+        keys[place] = again << np.uint64(63) | col << np.uint64(32) | numbers
+        twice |= bool(again.any())
     return twice
 
 
 def grouped(
-    row: cupy.ndarray, col: cupy.ndarray, shape: tuple[int, int], entries: Sorted | None
+    row: cupy.ndarray, col: cupy.ndarray, shape: tuple[int, int]
 ) -> tuple[cupy.ndarray, cupy.ndarray, cupy.ndarray, cupy.ndarray]:
-    """The order of entries by row, then column, equal ones as they come; their rows and columns in it; and where each
-    different place begins.
+    """The order of entries that :func:`by_place` does not take; their rows and columns in it; and where each different place
+    begins.
 
-    The order is (n,) int64, the beginnings are (n_places + 1,) int64. `entries` is what :func:`by_place` says.
+    The order is (n,) int64, the beginnings are (n_places + 1,) int64.
     """
-    if entries is not None:
-        order = entries.order()
-    elif shape[0] * shape[1] < 2**63:  # one key a place: CuPy sorts integers by radix, but lexsort's pairs by comparison
+    if shape[0] * shape[1] < 2**63:  # one key a place: CuPy sorts integers by radix, but lexsort's pairs by comparison
         order = cupy.argsort(row.astype(np.int64) * shape[1] + col)  # stable
     else:
         order = cupy.lexsort(cupy.stack([col.astype(np.int64), row.astype(np.int64)]))  # stable, by row, then column
