@@ -36,6 +36,7 @@ from .compiler import (
     vector_width,
 )
 from .look import Look, host
+from .memory import leading, together
 
 BLOCK = 128  # threads, at least: four warps
 THREADS_OF_RUNS = 256  # that share a bin of long rows
@@ -257,8 +258,14 @@ def convert(csr: CSR, block_size: int) -> BBCSRTables:
     n_rows, n_bins = csr.shape[0], -(-csr.shape[0] // WARP)
     pointer, index, value = csr.indptr.dtype, csr.indices.dtype, csr.data.dtype
     *_, sums, col_base, n_values, n_narrow, has_holes = _measured(csr, block_size)
-    bin_rowptr, narrow_ptr = sums[: n_bins + 1], sums.data.ptr + 8 * (n_bins + 1)
+    bin_rowptr, narrow_ptr = leading(sums, n_bins + 1), sums.data.ptr + 8 * (n_bins + 1)
     n_columns = n_values // block_size
+    col_ptr, col_narrow, col_wide, present = together(
+        (n_bins, np.int64),
+        (n_narrow, np.uint16),
+        (n_columns - n_narrow, index),
+        (n_columns if has_holes else 0, mask_dtype(block_size)),
+    )
     tables = BBCSRTables(
         shape=csr.shape,
         nnz=csr.nnz,
@@ -266,10 +273,10 @@ def convert(csr: CSR, block_size: int) -> BBCSRTables:
         bin_rowptr=bin_rowptr,
         data=cupy.empty(n_values, value),
         col_base=col_base,
-        col_ptr=cupy.empty(n_bins, np.int64),
-        col_narrow=cupy.empty(n_narrow, np.uint16),
-        col_wide=cupy.empty(n_columns - n_narrow, index),
-        present=cupy.empty(n_columns, mask_dtype(block_size)) if has_holes else None,
+        col_ptr=col_ptr,
+        col_narrow=col_narrow,
+        col_wide=col_wide,
+        present=present if has_holes else None,
     )
     if not n_bins:
         return tables

@@ -37,6 +37,7 @@ from .compiler import (
     vector_width,
 )
 from .look import Look, host, read
+from .memory import together
 from .rechunked import Rechunked
 
 BLOCK = 128  # threads: four chunks
@@ -191,12 +192,12 @@ def convert(csr: CSR, n_lanes: int, n_chunks: int, split: str) -> CVRTables:
     n_rows = ptr.size - 1
     warps = blocks(n_chunks * WARP, BLOCK)
 
-    col_low, col_base, carry_row = (cupy.empty(n_chunks, index) for _ in range(3))
-    ends = [0] * 4
+    n_sizes, n_states = 4 * (n_chunks + 1), prefix.n_states(4 * (n_chunks + 1))
+    counts, chunk_ptr, col_low = together((n_sizes + n_states, np.int64), (n_chunks + 1, np.int64), (n_chunks, index))
+    col_base, carry_row = together((n_chunks, index), (n_chunks, index))
+    totals = [0] * 4
     if n_chunks:
-        n_sizes, chunk_ptr = 4 * (n_chunks + 1), cupy.empty(n_chunks + 1, np.int64)
-        n_states, (pointer, numbers) = prefix.n_states(n_sizes), host()
-        counts = cupy.empty(n_sizes + n_states, np.int64)
+        pointer, numbers = host()
         COUNT(ptr.dtype, index)(
             warps,
             (BLOCK,),
@@ -207,7 +208,7 @@ def convert(csr: CSR, n_lanes: int, n_chunks: int, split: str) -> CVRTables:
         sums = prefix.sums(counts, n_sizes, pointer, 4)
         synchronize()
         ends = numbers[:4].tolist()
-    totals = [end - before for end, before in zip(ends, [0, *ends], strict=False)]
+        totals = [end - before for end, before in zip(ends, [0, *ends], strict=False)]
     t = _empty_tables(csr, n_lanes, n_chunks, totals, (col_base, carry_row, empty_row))
     if n_chunks:
         offsets = struct(sums, col_base, carry_row, t.step_ptr, t.rec_ptr, t.col_ptr, t.cut_row, t.cut_ptr, n_chunks)
@@ -224,24 +225,38 @@ def _empty_tables(csr: CSR, n_lanes: int, n_chunks: int, totals: list[int], know
     """Tables to be filled, with those that are `known`. `totals`: steps, records, slots of narrow chunks, cut rows."""
     index, (n_steps, n_records, n_narrow, n_cut) = csr.indices.dtype, totals
     col_base, carry_row, empty_row = known
-    empty = cupy.empty if n_chunks else cupy.zeros
+    step_ptr, rec_ptr, col_ptr, cut_ptr, rec_mask, rec_wb, tail, cut_row, col_wide, col_narrow = together(
+        (n_chunks + 1, np.int64),
+        (n_chunks + 1, np.int64),
+        (n_chunks, np.int64),
+        ((n_cut, 2), np.int64),
+        (n_steps, np.uint32),
+        (n_records, index),
+        ((n_chunks, n_lanes), index),
+        (n_cut, index),
+        (n_steps * n_lanes - n_narrow, index),
+        (n_narrow, np.uint16),
+    )
+    if not n_chunks:
+        step_ptr.fill(0)
+        rec_ptr.fill(0)
     return CVRTables(
         shape=csr.shape,
         nnz=csr.nnz,
         n_lanes=n_lanes,
-        step_ptr=empty(n_chunks + 1, np.int64),
+        step_ptr=step_ptr,
         val=cupy.empty(n_steps * n_lanes, csr.data.dtype),
         col_base=col_base,
-        col_ptr=cupy.empty(n_chunks, np.int64),
-        col_narrow=cupy.empty(n_narrow, np.uint16),
-        col_wide=cupy.empty(n_steps * n_lanes - n_narrow, index),
-        rec_mask=cupy.empty(n_steps, np.uint32),
-        rec_ptr=empty(n_chunks + 1, np.int64),
-        rec_wb=cupy.empty(n_records, index),
-        tail=cupy.empty((n_chunks, n_lanes), index),
+        col_ptr=col_ptr,
+        col_narrow=col_narrow,
+        col_wide=col_wide,
+        rec_mask=rec_mask,
+        rec_ptr=rec_ptr,
+        rec_wb=rec_wb,
+        tail=tail,
         carry_row=carry_row,
-        cut_row=cupy.empty(n_cut, index),
-        cut_ptr=cupy.empty((n_cut, 2), np.int64),
+        cut_row=cut_row,
+        cut_ptr=cut_ptr,
         empty_row=empty_row,
     )
 
@@ -254,11 +269,8 @@ def _without_empty_rows(csr: CSR) -> tuple[Any, cupy.ndarray, cupy.ndarray]:
     n_filled = n_rows - seen.numbers[1] if n_rows else 0
     if n_filled == n_rows:
         return NULL, csr.indptr, cupy.empty(0, index)
-    ptr, row_id, empty_row = (
-        cupy.empty(n_filled + 1, csr.indptr.dtype),
-        cupy.empty(n_filled, index),
-        cupy.empty(n_rows - n_filled, index),
-    )
+    ptr, row_id = together((n_filled + 1, csr.indptr.dtype), (n_filled, index))
+    empty_row = cupy.empty(n_rows - n_filled, index)
     filled = np.uint64(seen.filled.data.ptr + 8 * (seen.filled.size - -(-n_rows // WARP) - 1))
     SPLIT_ROWS(csr.indptr.dtype, index)(
         blocks(n_rows, BLOCK), (BLOCK,), (csr.indptr, filled, np.int64(n_rows), ptr, row_id, empty_row)
