@@ -22,7 +22,7 @@ __global__ void csr_extent(const R* row, const C* col, int64 n, int64 n_rows, in
             low[i] = min(low[i], place[i]);
             high[i] = max(high[i], place[i]);
         }
-        if (!indptr) continue;
+        if (!indptr || unsorted) continue;  // offsets mean nothing then
         auto begin_rows = [&](int64 from, int64 to, int64 offset) {
             if (from < 0 || to > n_rows) return;
             if (to - from > MOST_EMPTY) sparse = true;
