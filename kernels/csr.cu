@@ -11,25 +11,39 @@
 //           ascend each has one writer
 template <class R, class C>
 __global__ void csr_extent(const R* row, const C* col, int64 n, int64 n_rows, int64* indptr, int64* found) {
-    constexpr int MOST_EMPTY = 64;
+    constexpr int MOST_EMPTY = 64, U = 4;
     int64 low[2] = {0, 0}, high[2] = {0, 0};
     bool unsorted = false, sparse = false;
-    for (int64 k = blockIdx.x * (int64)blockDim.x + threadIdx.x; k < n; k += (int64)gridDim.x * blockDim.x) {
-        const int64 place[2] = {row[k], col[k]}, before[2] = {k ? row[k - 1] : -1, k ? col[k - 1] : -1};
-        unsorted |= k && (place[0] < before[0] || (place[0] == before[0] && place[1] <= before[1]));
+    const int64 stride = (int64)gridDim.x * blockDim.x;
+    for (int64 first = blockIdx.x * (int64)blockDim.x + threadIdx.x; first < n; first += U * stride) {
+        int64 place[U][2], before[U][2];
 #pragma unroll
-        for (int i = 0; i < 2; ++i) {
-            low[i] = min(low[i], place[i]);
-            high[i] = max(high[i], place[i]);
+        for (int u = 0; u < U; ++u) {
+            const int64 k = min(first + u * stride, n - 1), left = max(k - 1, (int64)0);
+            place[u][0] = row[k];
+            place[u][1] = col[k];
+            before[u][0] = k ? (int64)row[left] : -1;
+            before[u][1] = k ? (int64)col[left] : -1;
         }
-        if (!indptr || unsorted) continue;  // offsets mean nothing then
-        auto begin_rows = [&](int64 from, int64 to, int64 offset) {
-            if (from < 0 || to > n_rows) return;
-            if (to - from > MOST_EMPTY) sparse = true;
-            for (int64 r = from; r <= to && !sparse; ++r) indptr[r] = offset;
-        };
-        begin_rows(before[0] + 1, place[0], k);
-        if (k == n - 1) begin_rows(place[0] + 1, n_rows, n);
+#pragma unroll
+        for (int u = 0; u < U; ++u) {
+            const int64 k = first + u * stride;
+            if (k >= n) break;
+            unsorted |= k && (place[u][0] < before[u][0] || (place[u][0] == before[u][0] && place[u][1] <= before[u][1]));
+#pragma unroll
+            for (int i = 0; i < 2; ++i) {
+                low[i] = min(low[i], place[u][i]);
+                high[i] = max(high[i], place[u][i]);
+            }
+            if (!indptr || unsorted) continue;  // offsets mean nothing then
+            auto begin_rows = [&](int64 from, int64 to, int64 offset) {
+                if (from < 0 || to > n_rows) return;
+                if (to - from > MOST_EMPTY) sparse = true;
+                for (int64 r = from; r <= to && !sparse; ++r) indptr[r] = offset;
+            };
+            begin_rows(before[u][0] + 1, place[u][0], k);
+            if (k == n - 1) begin_rows(place[u][0] + 1, n_rows, n);
+        }
     }
     for (int i = 0; i < 2; ++i) {
         low[i] = warp_min(low[i]);

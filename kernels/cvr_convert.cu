@@ -351,15 +351,21 @@ __global__ void cvr_row_lengths(int64 n_chunks, int n_lanes, const int64* step_p
 
 // cvr_rows: columns and values of every entry to their places in a canonical CSR: cvr_fill the other way round
 //
-// mapping   as cvr_fill
+// mapping   as cvr_fill; BATCH entries of each lane are gathered in shared memory, and written by as many threads
 // traffic   reads sizeof(W) + 2 or sizeof(I) a slot, writes sizeof(W) + sizeof(I) an entry
 // requires  offsets of rows that are not empty, and chunk_ptr, as cvr_row_lengths has counted. W is a word of a value's size
 // races     none: an entry has one slot
-template <class I, class W>
+template <class I, class W, int WARPS>
 __global__ void cvr_rows(const int64* ptr, int64 n_rows, const int64* chunk_ptr, int64 n_chunks, int n_lanes,
                          const int64* step_ptr, const int64* col_ptr, const I* col_base, const uint16* col_narrow,
                          const I* col_wide, const W* val, I* indices, W* data) {
     constexpr int BATCH = 8;
+    struct Tile {
+        W value[WARP][BATCH + 1];
+        I col[WARP][BATCH + 1];
+    };
+    __shared__ Tile tiles[WARPS];
+    Tile& tile = tiles[threadIdx.x / WARP];
     const int64 chunk = warp_id();
     if (chunk >= n_chunks) return;
     const int lane = lane_id();
@@ -372,25 +378,28 @@ __global__ void cvr_rows(const int64* ptr, int64 n_rows, const int64* chunk_ptr,
         int64 finished;
         lanes.refill(step, to_entry, finished, fed_last, steals);
         if (step == lanes.n_steps) break;
+        const bool pads = lanes.count == Lanes<int64>::PADS;
         const int run = min(warp_min(lanes.count), lanes.n_steps - step);
-        if (lanes.count != Lanes<int64>::PADS) {
-            // BATCH loads, then BATCH stores: the compiler moves no load before a store that may write the same address
-            for (int i = 0; i < run; i += BATCH) {
-                I col[BATCH];
-                W value[BATCH];
+        for (int i = 0; i < run; i += BATCH) {
 #pragma unroll
-                for (int u = 0; u < BATCH; ++u) {
-                    const int64 slot = (int64)(step + min(i + u, run - 1)) * n_lanes;
-                    col[u] = base >= 0 ? base + (I)col_narrow[column + slot] : col_wide[column + slot];
-                    value[u] = val[slot];
-                }
-#pragma unroll
-                for (int u = 0; u < BATCH; ++u) {
-                    if (i + u >= run) break;
-                    indices[lanes.from + i + u] = col[u];
-                    data[lanes.from + i + u] = value[u];
-                }
+            for (int u = 0; u < BATCH; ++u) {
+                if (pads) break;
+                const int64 slot = (int64)(step + min(i + u, run - 1)) * n_lanes;
+                tile.col[lane][u] = base >= 0 ? base + (I)col_narrow[column + slot] : col_wide[column + slot];
+                tile.value[lane][u] = val[slot];
             }
+            __syncwarp();
+#pragma unroll
+            for (int r = 0; r < BATCH; ++r) {  // BATCH lanes have a run's numbers, which are neighbours
+                const int from = r * (WARP / BATCH) + lane / BATCH, u = lane % BATCH;
+                const int64 begin = shuffle(pads ? -1ll : lanes.from, from), to = begin + i + u;
+                if (i + u >= run || begin < 0) continue;
+                indices[to] = tile.col[from][u];
+                data[to] = tile.value[from][u];
+            }
+            __syncwarp();
+        }
+        if (!pads) {
             lanes.from += run;
             lanes.count -= run;
         }

@@ -180,18 +180,11 @@ class Struct(np.ndarray):
 
 def struct(*fields: cupy.ndarray | int | None) -> Struct:
     """A structure of pointers and 64-bit integers; None is a null pointer."""
-    words, buffers = [], []
-    for f in fields:
-        if f is None:
-            words.append(0)
-        elif isinstance(f, int):
-            words.append(f)
-        else:
-            words.append(f.data.ptr)
-            buffers.append(f)
+    buffers = tuple([f for f in fields if f is not None and not isinstance(f, int)])
+    words = [0 if f is None else f if isinstance(f, int) else f.data.ptr for f in fields]
     pack, dtype = _packing(len(words))
     made = np.frombuffer(pack(*words), dtype).view(Struct)
-    made.buffers = tuple(buffers)
+    made.buffers = buffers
     return made
 
 

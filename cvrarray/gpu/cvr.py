@@ -80,7 +80,12 @@ FILL = Kernel(
 )
 SLOTS = Kernel("cvr_convert", "cvr_slots", INDICES)
 ROW_LENGTHS = Kernel("cvr_convert", "cvr_row_lengths", INDICES)
-ROWS = Kernel("cvr_convert", "cvr_rows", [("int32", word) for word in WORDS.values()] + [("int64", "uint64")])
+ROWS = Kernel(
+    "cvr_convert",
+    "cvr_rows",
+    [("int32", word) for word in WORDS.values()] + [("int64", "uint64")],
+    lambda index, word: (index, word, BLOCK // WARP),
+)
 SPANS = Kernel("cvr_convert", "cvr_spans")
 VALUES = Kernel("cvr_values", "cvr_values", [(word,) for word in WORDS.values()])
 MATVEC = Kernel(
