@@ -1,115 +1,131 @@
 // Coordinates in any order, sorted by row, then column, then as they come.
 //
-// An entry is a key of 64 bits: where its row begins, its column, and its number among the coordinates. Rows that begin within
-// one stretch of SPAN places are a bucket. Entries are put to their buckets first, in any order: all buckets grow at once, at
-// places so few that the cache gathers whole lines. Then a thread block has a bucket in its shared memory, puts keys to their
-// rows, and sorts each row. Rows of more than LONG entries are put to their places, and sorted by others.
+// Rows that follow one another are a bucket. Entries are put to their buckets, in any order: buckets are so few that the cache
+// gathers whole lines of each. Then a thread block has a bucket in its shared memory, puts keys to their rows, and sorts each
+// row. Values go with the keys, as it takes longer to fetch them from anywhere. Of a bucket that does not fit, others sort the
+// keys.
 
 #include "prefix.cuh"
 
-// What a key holds, from its high bits on: the first place of its row, less whole stretches; the column; the number.
-struct Bits {
-    int of_col, of_number;
+// A key in memory has, from its high bits on, its row's number in the bucket, its column, and its number among the coordinates. In
+// shared memory it has its place in the bucket instead of the row, in the lowest bits.
+struct Keys {
+    int of_col, of_number, of_place;  // bits
+    uint32 scale;                     // 2^32 times the buckets for each row
 
-    __device__ uint64 key(uint32 offset, int col, int64 number) const {
-        return ((uint64)offset << of_col | (uint32)col) << of_number | (uint64)number;
+    __device__ uint32 bucket(int row) const { return __umulhi((uint32)row, scale); }
+    __device__ uint32 row_in_bucket(int row) const { return (uint32)row * scale / scale; }
+    __device__ int64 first_row(int64 bucket) const { return (int64)((((uint64)bucket << 32) + scale - 1) / scale); }
+
+    __device__ uint64 key(int64 row, int col, int64 number) const {
+        return ((uint64)row << of_col | (uint32)col) << of_number | (uint64)number;
     }
-    __device__ uint32 offset(uint64 key) const { return (uint32)(key >> (of_col + of_number)); }
-    __device__ uint64 place(uint64 key) const { return key >> of_number; }
-    // an entry of a sorted row: AGAIN where the one before it has the same place, the column, and the number in 32 bits
-    __device__ uint64 entry(uint64 key, bool again) const {
-        const uint64 col = key >> of_number & ((1ull << of_col) - 1);
-        return (again ? AGAIN : 0) | col << 32 | (key & ((1ull << of_number) - 1));
+    __device__ int row(uint64 key) const { return (int)(key >> (of_col + of_number)); }
+
+    __device__ uint64 with_place(uint64 key, int place) const {
+        return (key & ((1ull << (of_col + of_number)) - 1)) << of_place | (uint32)place;
     }
-    static constexpr uint64 AGAIN = 1ull << 63;
+    __device__ uint32 col(uint64 with_place) const { return (uint32)(with_place >> (of_number + of_place)); }
+    __device__ uint32 number(uint64 with_place) const { return (uint32)(with_place >> of_place & ((1ull << of_number) - 1)); }
+    __device__ int place(uint64 with_place) const { return (int)(with_place & ((1ull << of_place) - 1)); }
 };
 
-// csr_count_rows: count[r + 1] += entries of row r
+// csr_count_buckets: count[b + 1] += entries of bucket b
 //
-// mapping   threads stride over the entries; lanes of a warp that have one row count together
-// traffic   4 bytes an entry, and a sector of count for each row that a warp meets
-// requires  rows in range; count (n_rows + 1,) is zeroed by the host
+// mapping   threads stride over the entries; a block counts in shared memory
+// traffic   4 bytes an entry
+// requires  count (n_buckets + 1,) is zeroed by the host
 // races     sums of integers, taken atomically
-__global__ void csr_count_rows(const int* row, int64 n, uint64* count) {
-    for (int64 first = blockIdx.x * (int64)blockDim.x; first < n; first += gridDim.x * (int64)blockDim.x) {
-        const int64 k = first + threadIdx.x;
-        const unsigned active = __ballot_sync(FULL, k < n);
-        if (k >= n) continue;
-        const unsigned peers = __match_any_sync(active, row[k]);
-        if (lane_id() == __ffs(peers) - 1) atomicAdd(count + row[k] + 1, (uint64)__popc(peers));
-    }
-}
-
-// csr_find_buckets: where each bucket begins, and the rows of more than `most` entries: found[0] of them, in any order
-//
-// mapping   one thread a row
-// traffic   8 bytes a row
-// requires  offsets from the counts of rows; found is zeroed by the host. Of a bucket in which no row begins nothing is written
-// races     one writer a bucket: its first row; a place of `longs` is taken by an atomic
-__global__ void csr_find_buckets(const int64* indptr, int64 n_rows, int span, int64 most, int64* begins, int* longs,
-                                 uint64* found) {
-    const int64 row = blockIdx.x * (int64)blockDim.x + threadIdx.x;
-    if (row >= n_rows) return;
-    const int64 from = indptr[row], end = indptr[row + 1];
-    if (from < indptr[n_rows] && (row == 0 || from / span != indptr[row - 1] / span)) begins[from / span] = from;
-    if (end - from > most) longs[atomicAdd(found, 1ull)] = (int)row;
-}
-
-// csr_put_into_buckets: the keys of each bucket, and of each long row, in any order
-//
-// mapping   threads stride over the entries
-// traffic   16 bytes an entry, a sector of offsets, and two atomics on what the cache holds
-// requires  count has the length of each row (from 1 on), `filled` is zeroed by the host
-// races     an atomic gives each place to one entry
-__global__ void csr_put_into_buckets(const int* row, const int* col, int64 n, const int64* indptr, int span, int64 most,
-                                     Bits bits, const int64* begins, uint32* filled, uint64* count, uint64* keys) {
-    constexpr int U = 4;
+__global__ void csr_count_buckets(const int* row, int64 n, Keys keys, int n_buckets, uint64* count) {
+    constexpr int U = 8;
+    extern __shared__ uint32 counted[];
+    for (int b = threadIdx.x; b < n_buckets; b += blockDim.x) counted[b] = 0;
+    __syncthreads();
     const int64 stride = gridDim.x * (int64)blockDim.x;
     for (int64 first = blockIdx.x * (int64)blockDim.x + threadIdx.x; first < n; first += U * stride) {
-        int r[U], c[U];
-        int64 place[U], from[U], length[U];
+        int r[U];
 #pragma unroll
-        for (int u = 0; u < U; ++u) {
-            const int64 k = min(first + u * stride, n - 1);
-            r[u] = row[k];
-            c[u] = col[k];
-        }
-#pragma unroll
-        for (int u = 0; u < U; ++u) {
-            from[u] = indptr[r[u]];
-            length[u] = indptr[r[u] + 1] - from[u];
-        }
-#pragma unroll
-        for (int u = 0; u < U; ++u) {
-            if (first + u * stride >= n) break;
-            const int64 bucket = from[u] / span;
-            if (length[u] > most)
-                place[u] = from[u] + (int64)atomicAdd(count + r[u] + 1, ~0ull) - 1;
-            else
-                place[u] = begins[bucket] + atomicAdd(filled + bucket, 1u);
-        }
+        for (int u = 0; u < U; ++u) r[u] = row[min(first + u * stride, n - 1)];
 #pragma unroll
         for (int u = 0; u < U; ++u)
-            if (first + u * stride < n) keys[place[u]] = bits.key((uint32)(from[u] % span), c[u], first + u * stride);
+            if (first + u * stride < n) atomicAdd(counted + keys.bucket(r[u]), 1u);
+    }
+    __syncthreads();
+    for (int b = threadIdx.x; b < n_buckets; b += blockDim.x)
+        if (counted[b]) atomicAdd(count + b + 1, (uint64)counted[b]);
+}
+
+// values as they are given, and in the order of keys; null where none go with keys
+template <class W>
+struct ValuesOfKeys {
+    const W* given;
+    W* with_keys;
+};
+
+// csr_put_into_buckets: keys, and the values that go with them, to their buckets, in any order. W is a word of a value's size
+//
+// mapping   a thread block has THREADS * U entries: it counts them in shared memory, takes so many places of each bucket at once,
+//           and writes
+// traffic   16 + 2 sizeof(W) bytes an entry
+// requires  `taken` (n_buckets,) is zeroed by the host
+// races     atomics give each place to one entry
+template <class W, int THREADS, int U>
+__global__ __launch_bounds__(THREADS) void csr_put_into_buckets(const int* row, const int* col, int64 n,
+                                                                Keys to_keys, int n_buckets, const int64* begins,
+                                                                uint32* taken, uint64* keys, ValuesOfKeys<W> values) {
+    extern __shared__ uint32 counted[];
+    for (int b = threadIdx.x; b < n_buckets; b += THREADS) counted[b] = 0;
+    __syncthreads();
+    const int64 first = (int64)blockIdx.x * (THREADS * U) + threadIdx.x;
+    int r[U];
+#pragma unroll
+    for (int u = 0; u < U; ++u) r[u] = row[min(first + u * THREADS, n - 1)];
+#pragma unroll
+    for (int u = 0; u < U; ++u)
+        if (first + u * THREADS < n) atomicAdd(counted + to_keys.bucket(r[u]), 1u);
+    __syncthreads();
+    for (int b = threadIdx.x; b < n_buckets; b += THREADS)
+        if (counted[b]) counted[b] = (uint32)begins[b] + atomicAdd(taken + b, counted[b]);
+    __syncthreads();
+    constexpr int BATCH = 4;
+#pragma unroll
+    for (int v = 0; v < U; v += BATCH) {
+        int c[BATCH];
+        W value[BATCH];
+#pragma unroll
+        for (int u = 0; u < BATCH; ++u) {
+            const int64 k = min(first + (v + u) * THREADS, n - 1);
+            c[u] = col[k];
+            if (values.given) value[u] = values.given[k];
+        }
+#pragma unroll
+        for (int u = 0; u < BATCH; ++u) {
+            const int64 k = first + (v + u) * THREADS;
+            if (k >= n) break;
+            const uint32 bucket = to_keys.bucket(r[v + u]), place = atomicAdd(counted + bucket, 1u);
+            keys[place] = to_keys.key(to_keys.row_in_bucket(r[v + u]), c[u], k);
+            if (values.given) values.with_keys[place] = value[u];
+        }
     }
 }
 
-// Keys in ascending order: e = j * WARP + lane of the warp has the number e. Groups of fewer lanes than a warp sort on their own
-// where `size` says so. K. E. Batcher, "Sorting networks and their applications", AFIPS 1968: the bitonic network, whose stages
+// Numbers in ascending order: e = j * WARP + lane of the warp has the one with number e. Groups of `size_of_group` lanes sort on
+// their own, K == 1. K. E. Batcher, "Sorting networks and their applications", AFIPS 1968: the bitonic network, whose stages
 // begin by comparing mirrored places, so that all comparisons go one way.
 template <int K>
-__device__ void sort_in_registers(uint64 (&key)[K], int size_of_group) {
+__device__ void sort_in_registers(uint32 (&number)[K], int size_of_group) {
     const int lane = lane_id();
 #pragma unroll
     for (int size = 2; size <= K * WARP; size *= 2) {
         if (K == 1 && size > size_of_group) break;
-        uint64 other[K];
+        uint32 other[K];
 #pragma unroll
-        for (int j = 0; j < K; ++j) other[j] = shuffle(key[size > WARP ? j ^ (size / WARP - 1) : j], lane ^ ((size - 1) & (WARP - 1)));
+        for (int j = 0; j < K; ++j)
+            other[j] = shuffle(number[size > WARP ? j ^ (size / WARP - 1) : j], lane ^ ((size - 1) & (WARP - 1)));
 #pragma unroll
         for (int j = 0; j < K; ++j) {
             const bool is_low = size > WARP ? !(j & (size / WARP / 2)) : !(lane & (size / 2));
-            key[j] = is_low ? min(key[j], other[j]) : max(key[j], other[j]);
+            number[j] = is_low ? min(number[j], other[j]) : max(number[j], other[j]);
         }
 #pragma unroll
         for (int apart = size / 4; apart; apart /= 2) {
@@ -117,133 +133,221 @@ __device__ void sort_in_registers(uint64 (&key)[K], int size_of_group) {
             for (int j = 0; j < K; ++j) {
                 if (apart >= WARP) {
                     if (j & (apart / WARP)) continue;
-                    const uint64 low = min(key[j], key[(j | (apart / WARP)) % K]);
-                    key[(j | (apart / WARP)) % K] = max(key[j], key[(j | (apart / WARP)) % K]);
-                    key[j] = low;
+                    const uint32 low = min(number[j], number[(j | (apart / WARP)) % K]);
+                    number[(j | (apart / WARP)) % K] = max(number[j], number[(j | (apart / WARP)) % K]);
+                    number[j] = low;
                 } else {
-                    const uint64 beside = shuffle(key[j], lane ^ apart);
-                    key[j] = lane & apart ? max(key[j], beside) : min(key[j], beside);
+                    const uint32 beside = shuffle(number[j], lane ^ apart);
+                    number[j] = lane & apart ? max(number[j], beside) : min(number[j], beside);
                 }
             }
         }
     }
 }
 
-// Sorts a row in registers and writes it; whether it has a column twice. A group of `size` lanes has a row, K == 1, or the warp.
+// The keys of e - 1 and e + 1, of the warp's lanes and those of the next register.
 template <int K>
-__device__ bool sort_row(const uint64* own, int length, int size, const Bits& bits, uint64* to) {
-    constexpr uint64 NONE = ~0ull;
-    const int lane = lane_id(), within = K == 1 ? lane & (size - 1) : lane;
-    uint64 key[K];
-#pragma unroll
-    for (int j = 0; j < K; ++j) key[j] = j * WARP + within < length ? own[j * WARP + within] : NONE;
-    sort_in_registers(key, size);
-    bool twice = false;
-    uint64 before = 0;
+__device__ uint64 left_of(const uint64 (&key)[K], int j) {
+    const uint64 in_register = shuffle(key[j], (lane_id() - 1) & (WARP - 1)), before = shuffle(key[j ? j - 1 : 0], WARP - 1);
+    return lane_id() ? in_register : before;
+}
+template <int K>
+__device__ uint64 right_of(const uint64 (&key)[K], int j) {
+    const uint64 in_register = shuffle(key[j], (lane_id() + 1) & (WARP - 1)), after = shuffle(key[(j + 1) % K], 0);
+    return lane_id() < WARP - 1 ? in_register : after;
+}
+
+// Up to K * WARP keys in shared memory in ascending order: key[j] becomes number j * WARP + within. They are sorted by the high bits
+// of their columns first, as 32 bits with the place that each key has. Neighbours that are in the wrong order then, of one column
+// or of columns that differ in low bits, are exchanged until there are none.
+template <int K>
+__device__ void sort_keys(const uint64* own, int length, int size_of_group, const Keys& keys, uint64 (&key)[K]) {
+    constexpr int SHIFT = K == 1 ? 5 : K == 2 ? 6 : 7;
+    static_assert(K << 5 <= 1 << SHIFT, "places fit");
+    const int lane = lane_id(), within = K == 1 ? lane & (size_of_group - 1) : lane;
+    const int of_low = max(keys.of_col + SHIFT - 32, 0);
+    uint32 brief[K];
 #pragma unroll
     for (int j = 0; j < K; ++j) {
-        const uint64 left = shuffle(key[j], (lane - 1) & (WARP - 1));
-        const uint64 of_lane = lane ? left : before;  // of lane 0: the last one of the lanes' numbers before
-        before = left;
+        const int e = j * WARP + within;
+        brief[j] = e < length ? keys.col(own[e]) >> of_low << SHIFT | e : ~0u;
+    }
+    sort_in_registers(brief, size_of_group);
+#pragma unroll
+    for (int j = 0; j < K; ++j) key[j] = j * WARP + within < length ? own[brief[j] & ((1 << SHIFT) - 1)] : ~0ull;
+    bool wrong = false;
+#pragma unroll
+    for (int j = 0; j < K; ++j) {
+        const uint64 left = left_of(key, j);
+        wrong |= j * WARP + within && j * WARP + within < length && left > key[j];
+    }
+    while (__any_sync(FULL, wrong)) {
+        wrong = false;
+        for (int odd = 0; odd < 2; ++odd) {
+            uint64 next[K];
+#pragma unroll
+            for (int j = 0; j < K; ++j) {
+                const int e = j * WARP + within;
+                const uint64 left = left_of(key, j), right = right_of(key, j);
+                next[j] = key[j];
+                if (e % 2 == odd) {
+                    if (e + 1 < length && right < key[j]) next[j] = right;
+                } else if (e && e < length && left > key[j]) {
+                    next[j] = left;
+                }
+                wrong |= next[j] != key[j];
+            }
+#pragma unroll
+            for (int j = 0; j < K; ++j) key[j] = next[j];
+        }
+    }
+}
+
+// Where sorted entries go. TAKES: their columns and values; else words that have one bit where the place is that of the entry
+// before, the column, and the number in 32 bits.
+template <class W, bool TAKES>
+struct Output {
+    uint64* entries;
+    const W* with_keys;
+    int* indices;
+    W* data;
+
+    __device__ void put(int64 at, int64 begin, uint64 key, bool again, const Keys& keys) const {
+        if (TAKES) {
+            indices[at] = (int)keys.col(key);
+            data[at] = with_keys[begin + keys.place(key)];
+        } else {
+            entries[at] = (again ? 1ull << 63 : 0) | (uint64)keys.col(key) << 32 | keys.number(key);
+        }
+    }
+};
+
+// Sorts a row of up to K * WARP keys, and writes it from `at` on; whether it has a column twice.
+template <int K, class O>
+__device__ bool sort_row(const uint64* own, int length, int size, const Keys& keys, const O& output, int64 at, int64 begin) {
+    const int lane = lane_id(), within = K == 1 ? lane & (size - 1) : lane;
+    uint64 key[K];
+    sort_keys(own, length, size, keys, key);
+    bool twice = false;
+#pragma unroll
+    for (int j = 0; j < K; ++j) {
+        const uint64 left = left_of(key, j);
         const int e = j * WARP + within;
         if (e >= length) continue;
-        const bool again = e && bits.place(of_lane) == bits.place(key[j]);
+        const bool again = e && keys.col(left) == keys.col(key[j]);
         twice |= again;
-        to[e] = bits.entry(key[j], again);
+        output.put(at + e, begin, key[j], again, keys);
     }
     return twice;
 }
 
-// The same of a longer row, in shared memory: beyond its end are keys above all others.
-__device__ inline bool sort_long_row(uint64* own, int length, const Bits& bits, uint64* to) {
-    const int lane = lane_id();
-    for (int size = 2; size < 2 * length; size *= 2)
-        for (int apart = size / 2; apart; apart /= 2) {
-            __syncwarp();
-            const bool mirrored = apart == size / 2;
-            for (int i = lane; i < length; i += WARP) {
-                const int other = mirrored ? i ^ (size - 1) : i ^ apart;
-                if (other <= i || other >= length) continue;
-                const uint64 low = own[i], high = own[other];
-                if (low > high) {
-                    own[i] = high;
-                    own[other] = low;
-                }
-            }
-        }
+// Rows of more than PIECE keys: each piece of one is sorted where it lies. Then a key's number is what it has in its own piece, and
+// how many keys of each other one are below it.
+[[maybe_unused]] constexpr int PIECE = 4 * WARP;
+
+__device__ inline void sort_piece(uint64* own, int length, const Keys& keys) {
+    uint64 key[PIECE / WARP];
+    sort_keys(own, length, WARP, keys, key);
     __syncwarp();
-    bool twice = false;
-    for (int i = lane; i < length; i += WARP) {
-        const bool again = i && bits.place(own[i - 1]) == bits.place(own[i]);
-        twice |= again;
-        to[i] = bits.entry(own[i], again);
-    }
-    return twice;
+#pragma unroll
+    for (int j = 0; j < PIECE / WARP; ++j)
+        if (j * WARP + lane_id() < length) own[j * WARP + lane_id()] = key[j];
 }
 
-// csr_sort_buckets: the entries of each bucket, row by row and ascending; found[1] = 1 where a row has
-// a column twice
-//
-// mapping   a thread block a bucket; a warp a row, or several short ones
-// traffic   16 bytes an entry
-// requires  keys that csr_put_into_buckets has put; found is zeroed by the host
-// races     the order within a row is that of atomics, until it is sorted; all keys differ. Whoever writes the flag writes 1
-template <int SPAN, int LONG, int THREADS>
-__global__ void csr_sort_buckets(const int64* begins, const uint32* filled, Bits bits, uint64* keys, uint64* found) {
-    constexpr int CAP = SPAN + LONG, MOST = CAP / THREADS, WARPS = THREADS / WARP;
-    __shared__ uint64 own[CAP];
-    __shared__ uint32 length[SPAN];
-    __shared__ uint16 rows[SPAN];
-    __shared__ int n_rows, longest;
-    const int n = (int)filled[blockIdx.x], lane = lane_id();
-    if (!n) return;
-    const int64 begin = begins[blockIdx.x];
-    const int base = (int)(begin % SPAN);
-    keys += begin;
-    for (int i = threadIdx.x; i < SPAN; i += THREADS) length[i] = 0;
-    if (threadIdx.x == 0) n_rows = longest = 0;
-    __syncthreads();
-    uint64 key[MOST];
-    uint32 place[MOST];
-#pragma unroll
-    for (int u = 0; u < MOST; ++u) {
-        const int k = u * THREADS + threadIdx.x;
-        key[u] = k < n ? keys[k] : 0;
-    }
-#pragma unroll
-    for (int u = 0; u < MOST; ++u)
-        if (u * THREADS + threadIdx.x < n) place[u] = bits.offset(key[u]) - base + atomicAdd(length + bits.offset(key[u]), 1u);
-    __syncthreads();
-#pragma unroll
-    for (int u = 0; u < MOST; ++u)
-        if (u * THREADS + threadIdx.x < n) own[place[u]] = key[u];
-    for (int i = threadIdx.x; i < SPAN; i += THREADS) {
-        const unsigned have = __ballot_sync(FULL, length[i] > 0);
-        const int most = warp_max((int)length[i]);
-        int before = 0;
-        if (lane == 0 && have) {
-            before = atomicAdd(&n_rows, __popc(have));
-            atomicMax(&longest, most);
+template <class O>
+__device__ bool put_by_rank(const uint64* own, int length, int e, const Keys& keys, const O& output, int64 at, int64 begin) {
+    const uint64 key = own[e];
+    int rank = e % PIECE;
+    bool again = e % PIECE && keys.col(own[e - 1]) == keys.col(key);
+    for (int first = 0; first < length; first += PIECE) {
+        if (first == e - e % PIECE) continue;
+        int low = 0, high = min(PIECE, length - first);
+        while (low < high) {
+            const int middle = (low + high) / 2;
+            if (own[first + middle] < key)
+                low = middle + 1;
+            else
+                high = middle;
         }
-        before = shuffle(before, 0) + __popc(have & ((1u << lane) - 1));
-        if (have >> lane & 1) rows[before] = (uint16)i;
+        rank += low;
+        again |= low && keys.col(own[first + low - 1]) == keys.col(key);
+    }
+    output.put(at + rank, begin, key, again, keys);
+    return again;
+}
+
+// csr_sort_buckets: the entries of each bucket, row by row and ascending, and where rows begin; found[0] = how many buckets are
+// `large`, of more than `cap` entries, of which nothing is written; found[1] = 1 where a row has a column twice
+//
+// mapping   a thread block a bucket; a warp a row, or several short ones, or a piece of a long one
+// traffic   24 bytes and 2 sizeof(W) an entry that is taken, or 24 bytes; 8 a row
+// requires  keys that csr_put_into_buckets has put; found is zeroed by the host; shared memory for `cap` keys, which are less than
+//           MOST_LONG pieces, and for a number a row, and one more
+// races     the order within a row is that of atomics, until it is sorted; all keys differ. Whoever writes the flag writes 1
+template <class W, bool TAKES, int THREADS>
+__global__ __launch_bounds__(THREADS) void csr_sort_buckets(const int64* begins, int64 n_rows, Keys to_keys, int cap,
+                                                            const uint64* keys, Output<W, TAKES> output, int64* indptr,
+                                                            int* large, uint64* found) {
+    constexpr int WARPS = THREADS / WARP, MOST_LONG = 256;
+    extern __shared__ uint64 own[];  // keys
+    __shared__ int longest, n_long, of_long[MOST_LONG];
+    const int64 bucket = blockIdx.x, begin = begins[bucket], first_row = to_keys.first_row(bucket);
+    const int n = (int)(begins[bucket + 1] - begin), rows = (int)(min(to_keys.first_row(bucket + 1), n_rows) - first_row);
+    const int lane = lane_id(), warp = threadIdx.x / WARP;
+    if (n > cap) {
+        if (threadIdx.x == 0) large[atomicAdd(found, 1ull)] = (int)bucket;
+        return;
+    }
+    uint32* ends = reinterpret_cast<uint32*>(own + cap);  // of rows, from 1 on; the number of entries at first
+    for (int i = threadIdx.x; i <= rows; i += THREADS) ends[i] = 0;
+    if (threadIdx.x == 0) longest = n_long = 0;
+    __syncthreads();
+    keys += begin;
+#pragma unroll 4
+    for (int k = threadIdx.x; k < n; k += THREADS) atomicAdd(ends + 1 + to_keys.row(keys[k]), 1u);
+    __syncthreads();
+    // sums of the rows before each: ends[i] is where row i begins
+    int64 before = 0;
+    for (int first = 0; first <= rows; first += THREADS) {
+        const int i = first + threadIdx.x;
+        const int length = i <= rows ? (int)ends[i] : 0, most = warp_max(length);
+        if (lane == 0) atomicMax(&longest, most);
+        if (length > PIECE) of_long[atomicAdd(&n_long, 1)] = i - 1;
+        int64 sum[1] = {length}, total;
+        sums_of_block<THREADS, 1>(sum, total);
+        if (i <= rows) ends[i] = (uint32)(before + sum[0]);
+        if (i < rows) indptr[first_row + i] = begin + before + sum[0];
+        before += total;
+        __syncthreads();
+    }
+    if (threadIdx.x == 0 && first_row + rows == n_rows) indptr[n_rows] = begin + n;
+    // each place is taken from where its row begins on, so that ends[i] is then where row i ends
+#pragma unroll 4
+    for (int k = threadIdx.x; k < n; k += THREADS) {
+        const uint64 key = keys[k];
+        own[atomicAdd(ends + to_keys.row(key), 1u)] = to_keys.with_place(key, k);
     }
     __syncthreads();
     const int size = longest <= 8 ? 8 : longest <= 16 ? 16 : WARP, each = WARP / size;
     bool twice = false;
-    for (int i = threadIdx.x / WARP * each; i < n_rows; i += WARPS * each) {
-        const int mine = i + lane / size;
-        const int row = mine < n_rows ? rows[mine] : 0, count = mine < n_rows ? (int)length[row] : 0, at = mine < n_rows ? row - base : 0;
-        if (count <= WARP)
-            twice |= sort_row<1>(own + at, count, size, bits, keys + at);
-        else if (count <= 2 * WARP)
-            twice |= sort_row<2>(own + at, count, size, bits, keys + at);
-        else if (count <= 4 * WARP)
-            twice |= sort_row<4>(own + at, count, size, bits, keys + at);
-        else if (count <= 8 * WARP)
-            twice |= sort_row<8>(own + at, count, size, bits, keys + at);
-        else
-            twice |= sort_long_row(own + at, count, bits, keys + at);
+    for (int i = warp * each; i < rows; i += WARPS * each) {
+        const int row = i + lane / size, from = row < rows && row ? (int)ends[row - 1] : 0;
+        const int length = row < rows ? (int)ends[row] - from : 0;
+        const int64 at = begin + from;
+        if (length <= WARP)
+            twice |= sort_row<1>(own + from, length, size, to_keys, output, at, begin);
+        else if (length <= 2 * WARP)
+            twice |= sort_row<2>(own + from, length, size, to_keys, output, at, begin);
+        else if (length <= PIECE)
+            twice |= sort_row<4>(own + from, length, size, to_keys, output, at, begin);
+    }
+    for (int l = 0; l < n_long; ++l) {
+        const int row = of_long[l], from = row ? (int)ends[row - 1] : 0, length = (int)ends[row] - from;
+        for (int first = warp * PIECE; first < length; first += WARPS * PIECE)
+            sort_piece(own + from + first, min(PIECE, length - first), to_keys);
+        __syncthreads();
+        for (int e = threadIdx.x; e < length; e += THREADS)
+            twice |= put_by_rank(own + from, length, e, to_keys, output, begin + from, begin);
     }
     if (__any_sync(FULL, twice) && lane == 0) found[1] = 1;
 }
@@ -264,7 +368,7 @@ __global__ void csr_find_places(const uint64* entries, int64 n, uint64* state, i
     unsigned begins = 0;
 #pragma unroll
     for (int u = 0; u < U; ++u) {
-        sum[u] = first + u < n && !(entries[first + u] & Bits::AGAIN);
+        sum[u] = first + u < n && !(entries[first + u] >> 63);
         begins |= (unsigned)sum[u] << u;
     }
     sums_of_block<THREADS, U>(sum, total);
@@ -296,30 +400,4 @@ __global__ void csr_add_places(const uint64* entries, const int64* starts, int64
     for (int64 i = begin + 1; i < end; ++i) sum = add(sum, Sum(val[(uint32)entries[i]]));
     indices[place] = (int)(entry >> 32);
     data[place] = Summed<A>::rounded(sum);
-}
-
-// csr_take: the column of each entry, and the value that it numbers, where no place comes twice. W is a word of a value's size.
-//
-// mapping   threads stride over the keys
-// traffic   12 bytes and sizeof(W) an entry, and a sector of data
-// races     none
-template <class W>
-__global__ void csr_take(const uint64* entries, int64 n, const W* data, int* indices, W* taken) {
-    constexpr int U = 4;
-    const int64 stride = gridDim.x * (int64)blockDim.x;
-    for (int64 first = blockIdx.x * (int64)blockDim.x + threadIdx.x; first < n; first += U * stride) {
-        uint64 entry[U];
-        W value[U];
-#pragma unroll
-        for (int u = 0; u < U; ++u) entry[u] = entries[min(first + u * stride, n - 1)];
-#pragma unroll
-        for (int u = 0; u < U; ++u) value[u] = data[(uint32)entry[u]];
-#pragma unroll
-        for (int u = 0; u < U; ++u) {
-            const int64 k = first + u * stride;
-            if (k >= n) break;
-            indices[k] = (int)(entry[u] >> 32);
-            taken[k] = value[u];
-        }
-    }
 }

@@ -33,13 +33,13 @@ def coordinates(rng, n, shape):
     ],
     ids=str,
 )
-def test_by_place(n, shape, gpu):
+def test_order(n, shape, gpu):
     import cupy
 
     from cvrarray.gpu import sorting
 
     for row, col in coordinates(np.random.default_rng(n), n, shape):
-        found = sorting.by_place(cupy.asarray(row), cupy.asarray(col), shape)
+        found = sorting.in_buckets(cupy.asarray(row), cupy.asarray(col), shape).sorted()
         order = np.lexsort((col, row))
         assert np.array_equal(found.order().get(), order)
         row, col = row[order], col[order]
@@ -60,7 +60,7 @@ def test_what_needs_more_bits_is_sorted_by_others(gpu):
     for shape in ((3, 1 << 40), (1 << 31, 5)):
         row, col = rng.integers(0, min(shape[0], 9), 500), rng.integers(0, min(shape[1], 9), 500) * (shape[1] // 9)
         there = cupy.asarray(row), cupy.asarray(col)
-        assert sorting.by_place(*there, shape) is None
+        assert sorting.in_buckets(*there, shape) is None
         if shape[0] < 100:
             found = csr.canonical(*there, cupy.ones(500), shape)
             places = np.unique(row * shape[1] + col)

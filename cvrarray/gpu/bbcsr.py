@@ -13,7 +13,6 @@ import numpy as np
 from ..core import sharing
 from ..core.tables import CSR, WARP, BBCSRTables, Measured, Wanted, mask_dtype
 from . import bbcsr_rows, distinct, prefix, shared_memory, transposed
-from .assembly import WORDS
 from .autotune import autotuned
 from .compiler import (
     MATRIX_LANES,
@@ -37,6 +36,7 @@ from .compiler import (
 )
 from .look import Look, host
 from .memory import leading, together
+from .words import WORDS
 
 BLOCK = 128  # threads, at least: four warps
 THREADS_OF_RUNS = 256  # that share a bin of long rows

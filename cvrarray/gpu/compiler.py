@@ -167,6 +167,12 @@ def load(_device: int, file: str, name: str, *arguments: object) -> cupy.cuda.Fu
     return module.get_function(expression).kernel
 
 
+def allowed(found: cupy.cuda.Function, most: int) -> cupy.cuda.Function:
+    """The kernel, allowed `most` bytes of shared memory. Arrays share it, so `most` is what any of them may ask for."""
+    cupy.cuda.driver.funcSetAttribute(found.ptr, cupy.cuda.driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, most)
+    return found
+
+
 def blocks(n_threads: int, block: int) -> tuple[int]:
     """The least grid of at least `n_threads` threads, and of at least one block."""
     return (max(1, -(-n_threads // block)),)

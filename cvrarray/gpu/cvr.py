@@ -12,7 +12,6 @@ import numpy as np
 
 from ..core.tables import CSR, WARP, CVRTables, Runs, Wanted
 from . import distinct, long_rows, prefix, segments, shared_memory, transposed
-from .assembly import WORDS, as_words
 from .autotune import Run, autotuned
 from .compiler import (
     ACCUMULATE,
@@ -39,6 +38,7 @@ from .compiler import (
 from .look import Look, host, read
 from .memory import together
 from .rechunked import Rechunked
+from .words import WORDS, as_words
 
 BLOCK = 128  # threads: four chunks
 #: Steps that are loaded before the first is multiplied, by the size of the product's dtype. As many warps fit a

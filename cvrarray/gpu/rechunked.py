@@ -18,8 +18,8 @@ import cupy
 import numpy as np
 
 from ..core.tables import CSR, CVRTables
-from .assembly import as_words
 from .compiler import aside
+from .words import as_words
 
 Convert = Callable[[CSR, int, int, str], CVRTables]
 Places = Callable[[], tuple[cupy.ndarray, cupy.ndarray]]

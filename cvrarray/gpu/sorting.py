@@ -1,46 +1,60 @@
 """Coordinates sorted by row, then column, then as they come: ``kernels/csr_sort.cu``.
 
 CuPy sorts all of them by one key of 64 bits, in eight passes over keys and places. Here they are put into buckets of a few
-rows, each of which a thread block sorts in shared memory.
+rows, with their values, and a thread block sorts a bucket in shared memory.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import cupy
 import numpy as np
 
 from . import prefix
-from .compiler import Kernel, blocks
+from .compiler import Kernel, allowed, attribute, blocks, processors, struct
 from .look import read
-from .transposed import strided
+from .words import WORDS, as_words
 
-BLOCK = 256
-#: Places in which the rows of a bucket begin, entries of a row that a bucket takes, and threads that sort a bucket. Keys and
-#: what tells rows apart take 44 KB of shared memory.
-SPAN, LONG, THREADS = 2048, 2048, 512
+#: Threads of a block that counts or puts entries, entries of each that it puts, and threads that sort a bucket.
+BLOCK, UNROLL, THREADS = 1024, 16, 512
+#: Entries that a bucket should have, and rows that it may have.
+AVERAGE, MOST_ROWS = 3072, 4096
+#: Buckets, at most: each takes 4 bytes of shared memory where entries are counted.
+MOST_BUCKETS = 16384
+#: Bytes of shared memory that a thread block has beside the keys.
+OWN = 2048
 
-COUNT_ROWS = Kernel("csr_sort", "csr_count_rows")
-FIND_BUCKETS = Kernel("csr_sort", "csr_find_buckets")
-PUT_INTO_BUCKETS = Kernel("csr_sort", "csr_put_into_buckets")
-SORT_BUCKETS = Kernel("csr_sort", "csr_sort_buckets", [()], lambda: (SPAN, LONG, THREADS))
+COUNT_BUCKETS = Kernel("csr_sort", "csr_count_buckets")
+PUT_INTO_BUCKETS = Kernel(
+    "csr_sort", "csr_put_into_buckets", [(word,) for word in WORDS.values()], lambda word: (word, BLOCK, UNROLL)
+)
+SORT_BUCKETS = Kernel(
+    "csr_sort",
+    "csr_sort_buckets",
+    [(word, True) for word in WORDS.values()] + [("uint8", False)],
+    lambda word, takes: (word, takes, THREADS),
+)
 FIND_PLACES = Kernel("csr_sort", "csr_find_places", [()], lambda: (prefix.THREADS, prefix.NUMBERS))
 
 
-class Bits(NamedTuple):
-    """What a key has beside the place of its row."""
+class Keys(NamedTuple):
+    """How keys are made: the bits of what they hold, and the buckets for each row, times 2^32."""
 
+    of_row: int
     of_col: int
     of_number: int
+    of_place: int
+    scale: int
 
     def struct(self) -> np.ndarray:
         """As kernels take it."""
-        return np.array(self, np.int32).view("V8")
+        return np.array(self[1:], np.uint32).view("V16")
 
-    def free(self) -> int:
-        """Bits that are left."""
-        return 64 - self.of_col - self.of_number
+    def first_rows(self, buckets: np.ndarray) -> np.ndarray:
+        """The first row of each of these."""
+        return -(-(buckets.astype(np.int64) << 32) // self.scale)
 
 
 class Sorted(NamedTuple):
@@ -65,61 +79,142 @@ class Sorted(NamedTuple):
         return starts[: int(read(state[:1])[0]) + 1]
 
 
-def by_place(row: cupy.ndarray, col: cupy.ndarray, shape: tuple[int, int]) -> Sorted | None:
-    """`row` and `col` (n,) sorted; None where a key would need more than 64 bits. n is 1 at least.
-
-    It waits for the device once.
+def in_buckets(row: cupy.ndarray, col: cupy.ndarray, shape: tuple[int, int], val: cupy.ndarray | None = None) -> Buckets | None:
+    """The entries at `row` and `col` (n,), n of 1 at least, with their values if these are given; None where a key would need
+    more than 64 bits, or buckets more rows than they may have.
     """
-    n, n_rows = row.size, shape[0]
-    bits = Bits(*(max(1, (most - 1).bit_length()) for most in (shape[1], n)))
-    if max(*shape, n) >= 2**31 or 1 << bits.free() < SPAN:
+    n, (n_rows, n_cols) = row.size, shape
+    wanted = min(n_rows, MOST_BUCKETS, max(-(-n // AVERAGE), -(-n_rows // MOST_ROWS)))
+    scale = min((wanted << 32) // n_rows, (1 << 32) - 1)
+    rows = -(-(1 << 32) // scale)  # of a bucket, at most
+    if max(*shape, n) >= 2**31 or rows > 2 * MOST_ROWS:
+        return None
+    n_buckets = ((n_rows - 1) * scale >> 32) + 1
+    most = attribute("MaxSharedMemoryPerBlockOptin")
+    for bytes_of_block in (attribute("MaxSharedMemoryPerMultiprocessor") // 2, most):  # two blocks a multiprocessor, or one
+        cap = min(n, (min(most, bytes_of_block) - OWN - 4 * (rows + 1)) // 8)
+        if 2 * n <= cap * n_buckets:
+            break
+    keys = Keys(*(max(1, (number - 1).bit_length()) for number in (rows, n_cols, n, cap)), scale)
+    if max(keys.of_row, keys.of_place) + keys.of_col + keys.of_number > 64:
         return None
     row, col = row.astype(np.int32, copy=False), col.astype(np.int32, copy=False)
-    n_states, (n_buckets,) = prefix.n_states(n_rows + 1), blocks(n, SPAN)
-    memory = cupy.zeros(n_rows + 1 + n_states + 2 + -(-n_buckets // 2), np.int64)
-    counts, found = memory[: n_rows + 1], memory[n_rows + 1 + n_states :]
-    filled = np.uint64(found.data.ptr + 16)
-    begins, longs = cupy.empty(n_buckets, np.int64), cupy.empty(n // LONG + 1, np.int32)
-    keys, span, most = cupy.empty(n, np.uint64), np.int32(SPAN), np.int64(LONG)
-    COUNT_ROWS()(strided(n), (BLOCK,), (row, np.int64(n), counts))
-    indptr = prefix.sums(counts, n_rows + 1)
-    FIND_BUCKETS()(blocks(n_rows, BLOCK), (BLOCK,), (indptr, np.int64(n_rows), span, most, begins, longs, found))
-    PUT_INTO_BUCKETS()(
-        strided(n),
-        (BLOCK,),
-        (row, col, np.int64(n), indptr, span, most, bits.struct(), begins, filled, counts, keys),
-    )
-    SORT_BUCKETS()((n_buckets,), (THREADS,), (begins, filled, bits.struct(), keys, found))
-    n_long, has_duplicates = read(found[:2]).tolist()
-    if n_long:
-        has_duplicates |= _sort_long_rows(indptr, longs[:n_long], bits, keys)
-    return Sorted(indptr, keys, bool(has_duplicates))  # entries are where their keys were
+    return Buckets(row, col, val, n_rows, keys, n_buckets, (cap, 8 * cap + 4 * (rows + 1)))
 
 
-def _sort_long_rows(indptr: cupy.ndarray, rows: cupy.ndarray, bits: Bits, keys: cupy.ndarray) -> bool:
-    """Sort the keys of `rows`, as many rows at a time as the bits tell that are left; whether one has a column twice."""
-    twice, shift = False, np.uint64(bits.of_col + bits.of_number)
-    first, lengths = indptr[rows].get(), (indptr[rows + 1] - indptr[rows]).get()
-    for at in range(0, rows.size, 1 << bits.free()):
-        part = slice(at, at + (1 << bits.free()))
-        ends = np.cumsum(lengths[part])
-        number = cupy.searchsorted(cupy.asarray(ends), cupy.arange(ends[-1]), side="right")
-        place = cupy.asarray(first[part] - ends + lengths[part])[number] + cupy.arange(ends[-1])
-        key = (keys[place] & ((np.uint64(1) << shift) - np.uint64(1))) | (number.astype(np.uint64) << shift)
-        key.sort()
-        places = key >> np.uint64(bits.of_number)
-        col, numbers = places & np.uint64((1 << bits.of_col) - 1), key & np.uint64((1 << bits.of_number) - 1)
-        again = cupy.zeros(place.size, np.uint64)
-        again[1:] = places[1:] == places[:-1]
-        keys[place] = again << np.uint64(63) | col << np.uint64(32) | numbers
-        twice |= bool(again.any())
-    return twice
+class Buckets:
+    """Coordinates in buckets of rows, which the current stream fills.
+
+    Parameters
+    ----------
+    row, col
+        (n,) int32.
+    val
+        (n,), or None.
+    n_rows, keys, n_buckets
+        What :func:`in_buckets` found.
+    room
+        Keys that a thread block has room for, and bytes of shared memory that it takes then.
+    """
+
+    def __init__(
+        self, row: cupy.ndarray, col: cupy.ndarray, val: Any, n_rows: int, keys: Keys, n_buckets: int, room: tuple[int, int]
+    ) -> None:
+        self._n_rows, self._how, self._n_buckets, self._room, self._val = n_rows, keys, n_buckets, room, val
+        n, made, most = np.int64(row.size), keys.struct(), attribute("MaxSharedMemoryPerBlockOptin")
+        counts = cupy.zeros(n_buckets + 1 + prefix.n_states(n_buckets + 1) + -(-n_buckets // 2), np.int64)
+        grid = (min(blocks(row.size, BLOCK)[0], 2 * processors(cupy.cuda.runtime.getDevice())),)
+        in_shared = 4 * n_buckets
+        allowed(COUNT_BUCKETS(), most)(grid, (BLOCK,), (row, n, made, np.int32(n_buckets), counts), shared_mem=in_shared)
+        self._begins = prefix.sums(counts, n_buckets + 1)
+        self._keys = cupy.empty(row.size, np.uint64)
+        words = None if val is None else as_words(val)
+        self._words = None if words is None else cupy.empty(words.size, words.dtype)
+        taken = np.uint64(counts.data.ptr + 8 * (counts.size - -(-n_buckets // 2)))
+        put, values = PUT_INTO_BUCKETS(np.dtype(np.uint8) if words is None else words.dtype), struct(words, self._words)
+        allowed(put, most)(
+            blocks(row.size, BLOCK * UNROLL),
+            (BLOCK,),
+            (row, col, n, made, np.int32(n_buckets), self._begins, taken, self._keys, values),
+            shared_mem=in_shared,
+        )
+
+    def taken(self) -> tuple[cupy.ndarray, cupy.ndarray, cupy.ndarray] | None:
+        """The three arrays of a canonical CSR with the values; None where some place comes twice. It waits for the device."""
+        val, n = self._val, self._keys.size
+        indices, data = cupy.empty(n, np.int32), cupy.empty(n, val.dtype)
+
+        def put(place, col, number, again):
+            indices[place], data[place] = col, val[number]
+
+        words = as_words(data)
+        indptr, has_duplicates = self._sort(struct(None, self._words, indices, words), words.dtype, True, put)
+        return None if has_duplicates else (indptr, indices, data)
+
+    def sorted(self) -> Sorted:
+        """The entries in their order. It waits for the device."""
+        entries = cupy.empty(self._keys.size, np.uint64)
+
+        def put(place, col, number, again):
+            entries[place] = again << np.uint64(63) | col << np.uint64(32) | number
+
+        indptr, has_duplicates = self._sort(struct(entries, None, None, None), np.dtype(np.uint8), False, put)
+        return Sorted(indptr, entries, has_duplicates)
+
+    def _sort(self, output: Any, word: np.dtype, takes: bool, put: Callable[..., None]) -> tuple[cupy.ndarray, bool]:
+        """Where rows begin, and whether some place comes twice. `put` writes what buckets hold that are too large."""
+        cap, in_shared = self._room
+        indptr, large, found = (
+            cupy.empty(self._n_rows + 1, np.int64),
+            cupy.empty(self._n_buckets, np.int32),
+            cupy.zeros(2, np.int64),
+        )
+        allowed(SORT_BUCKETS(word, takes), attribute("MaxSharedMemoryPerBlockOptin") - OWN)(
+            (self._n_buckets,),
+            (THREADS,),
+            (self._begins, np.int64(self._n_rows), self._how.struct(), np.int32(cap), self._keys, output, indptr, large, found),
+            shared_mem=in_shared,
+        )
+        n_large, has_duplicates = read(found).tolist()
+        if n_large:
+            has_duplicates |= self._sort_large(np.sort(large[:n_large].get()), indptr, put)
+        return indptr, bool(has_duplicates)
+
+    def _sort_large(self, which: np.ndarray, indptr: cupy.ndarray, put: Callable[..., None]) -> bool:
+        """The same of buckets that do not fit shared memory: as many at a time as a key can tell apart."""
+        how, twice = self._how, False
+        begins = self._begins.get()
+        for at in range(0, which.size, each := 1 << (64 - how.of_row - how.of_col - how.of_number)):
+            buckets = which[at : at + each]
+            begin, length = begins[buckets], np.diff(begins)[buckets]
+            end = np.cumsum(length)
+            bucket = cupy.searchsorted(cupy.asarray(end), cupy.arange(end[-1]), side="right")  # of each entry
+            place = cupy.asarray(begin - end + length)[bucket] + cupy.arange(end[-1])
+            key = self._keys[place] | bucket.astype(np.uint64) << np.uint64(how.of_row + how.of_col + how.of_number)
+            key.sort()
+            places, again = key >> np.uint64(how.of_number), cupy.zeros(key.size, np.uint64)
+            again[1:] = places[1:] == places[:-1]
+            twice |= bool(again.any())
+            put(place, places & _ones(how.of_col), key & _ones(how.of_number), again)
+            first, last = how.first_rows(buckets), np.minimum(how.first_rows(buckets + 1), self._n_rows)
+            rows = places >> np.uint64(how.of_col) & _ones(how.of_row)
+            rows = rows.astype(np.int64) + cupy.asarray(first)[bucket]
+            wanted = np.concatenate([np.arange(*ends) for ends in zip(first, last, strict=True)])
+            before = np.repeat(begin - end + length, last - first)
+            indptr[cupy.asarray(wanted)] = cupy.searchsorted(rows, cupy.asarray(wanted)) + cupy.asarray(before)
+        indptr[self._n_rows] = self._keys.size
+        return twice
+
+
+def _ones(bits: int) -> np.uint64:
+    """A number of so many bits, all of them 1."""
+    return np.uint64((1 << bits) - 1)
 
 
 def grouped(
     row: cupy.ndarray, col: cupy.ndarray, shape: tuple[int, int]
 ) -> tuple[cupy.ndarray, cupy.ndarray, cupy.ndarray, cupy.ndarray]:
-    """The order of entries that :func:`by_place` does not take; their rows and columns in it; and where each different place
+    """The order of entries that :func:`in_buckets` does not take; their rows and columns in it; and where each different place
     begins.
 
     The order is (n,) int64, the beginnings are (n_places + 1,) int64.
