@@ -66,9 +66,18 @@ MIN_STEPS, STEPS, MAX_STEPS, ENOUGH_CHUNKS = 32, 64, 512, 7392
 #: matrix of less than FEW_WAVES times as many chunks gets a whole multiple, or chunks of LEAST_STEPS where that is
 #: fewer.
 WAVE, FEW_WAVES, LEAST_STEPS = (3880, 2910), 3, 12
+#: Steps of a chunk that a conversion has in shared memory: the kernels' ``Window``.
+STEPS_OF_WINDOW = 16
 
 OFFSETS_AND_INDICES = [("int32", "int32"), ("int64", "int32"), ("int64", "int64")]
 INDICES = [("int32",), ("int64",)]
+
+
+def warps_of_windows(index: np.dtype, value: np.dtype) -> int:
+    """Warps a block of ``cvr_fill`` and ``cvr_rows``, each with a ``Window`` of steps in the 48 KB of shared memory."""
+    bytes_of_window = STEPS_OF_WINDOW * (WARP + 1) * (4 + np.dtype(index).itemsize + np.dtype(value).itemsize)
+    return 4 if 4 * bytes_of_window <= 48 << 10 else 2
+
 
 SPLIT_ROWS = Kernel("cvr_convert", "cvr_split_rows", OFFSETS_AND_INDICES)
 COUNT = Kernel("cvr_convert", "cvr_count", OFFSETS_AND_INDICES)
@@ -77,6 +86,7 @@ FILL = Kernel(
     "cvr_fill",
     [(*offsets, value) for offsets in OFFSETS_AND_INDICES for value in ("bool", "float32", "complex128")]
     + [("int32", "int32", "float16")],
+    lambda pointer, index, value: (pointer, index, value, warps_of_windows(index, value)),
 )
 SLOTS = Kernel("cvr_convert", "cvr_slots", INDICES)
 ROW_LENGTHS = Kernel("cvr_convert", "cvr_row_lengths", INDICES)
@@ -84,7 +94,7 @@ ROWS = Kernel(
     "cvr_convert",
     "cvr_rows",
     [("int32", word) for word in WORDS.values()] + [("int64", "uint64")],
-    lambda index, word: (index, word, BLOCK // WARP),
+    lambda index, word: (index, word, warps_of_windows(index, word)),
 )
 SPANS = Kernel("cvr_convert", "cvr_spans")
 VALUES = Kernel("cvr_values", "cvr_values", [(word,) for word in WORDS.values()])
@@ -217,9 +227,10 @@ def convert(csr: CSR, n_lanes: int, n_chunks: int, split: str) -> CVRTables:
     t = _empty_tables(csr, n_lanes, n_chunks, totals, (col_base, carry_row, empty_row))
     if n_chunks:
         offsets = struct(sums, col_base, carry_row, t.step_ptr, t.rec_ptr, t.col_ptr, t.cut_row, t.cut_ptr, n_chunks)
+        threads = WARP * warps_of_windows(index, csr.data.dtype)
         FILL(ptr.dtype, index, csr.data.dtype)(
-            warps,
-            (BLOCK,),
+            blocks(n_chunks * WARP, threads),
+            (threads,),
             (ptr, row_id, csr.indices, csr.data, np.int64(n_rows), chunk_ptr, np.int32(n_lanes), offsets, col_low, t.val,
              t.col_narrow, t.col_wide, t.rec_mask, t.rec_wb, t.tail),
         )  # fmt: skip
@@ -496,9 +507,10 @@ def to_csr(tables: CVRTables, first: int, last: int) -> CSR:
     is_filled = nnz == t.nnz and not t.empty_row.size
     ptr = indptr if is_filled else _without_empty_rows(csr)[1]
     words = as_words(csr.data)
+    threads = WARP * warps_of_windows(index, words.dtype)
     ROWS(index, words.dtype)(
-        warps,
-        (BLOCK,),
+        blocks(n_chunks * WARP, threads),
+        (threads,),
         (ptr, np.int64(ptr.size - 1), chunk_ptr, np.int64(n_chunks), n_lanes, t.step_ptr, t.col_ptr, t.col_base, t.col_narrow,
          t.col_wide, as_words(t.val), csr.indices, words),
     )  # fmt: skip
