@@ -208,14 +208,14 @@ __device__ void sort_keys(const uint64* own, int length, int size_of_group, cons
 template <class W, bool TAKES>
 struct Output {
     uint64* entries;
-    const W* with_keys;
+    const W* with_keys;  // from the bucket's first on, once it is known
     int* indices;
     W* data;
 
-    __device__ void put(int64 at, int64 begin, uint64 key, bool again, const Keys& keys) const {
+    __device__ void put(int64 at, uint64 key, bool again, const Keys& keys) const {
         if (TAKES) {
             indices[at] = (int)keys.col(key);
-            data[at] = with_keys[begin + keys.place(key)];
+            data[at] = with_keys[keys.place(key)];
         } else {
             entries[at] = (again ? 1ull << 63 : 0) | (uint64)keys.col(key) << 32 | keys.number(key);
         }
@@ -224,7 +224,7 @@ struct Output {
 
 // Sorts a row of up to K * WARP keys, and writes it from `at` on; whether it has a column twice.
 template <int K, class O>
-__device__ bool sort_row(const uint64* own, int length, int size, const Keys& keys, const O& output, int64 at, int64 begin) {
+__device__ bool sort_row(const uint64* own, int length, int size, const Keys& keys, const O& output, int64 at) {
     const int lane = lane_id(), within = K == 1 ? lane & (size - 1) : lane;
     uint64 key[K];
     sort_keys(own, length, size, keys, key);
@@ -236,7 +236,7 @@ __device__ bool sort_row(const uint64* own, int length, int size, const Keys& ke
         if (e >= length) continue;
         const bool again = e && keys.col(left) == keys.col(key[j]);
         twice |= again;
-        output.put(at + e, begin, key[j], again, keys);
+        output.put(at + e, key[j], again, keys);
     }
     return twice;
 }
@@ -255,7 +255,7 @@ __device__ inline void sort_piece(uint64* own, int length, const Keys& keys) {
 }
 
 template <class O>
-__device__ bool put_by_rank(const uint64* own, int length, int e, const Keys& keys, const O& output, int64 at, int64 begin) {
+__device__ bool put_by_rank(const uint64* own, int length, int e, const Keys& keys, const O& output, int64 at) {
     const uint64 key = own[e];
     int rank = e % PIECE;
     bool again = e % PIECE && keys.col(own[e - 1]) == keys.col(key);
@@ -272,7 +272,7 @@ __device__ bool put_by_rank(const uint64* own, int length, int e, const Keys& ke
         rank += low;
         again |= low && keys.col(own[first + low - 1]) == keys.col(key);
     }
-    output.put(at + rank, begin, key, again, keys);
+    output.put(at + rank, key, again, keys);
     return again;
 }
 
@@ -280,7 +280,7 @@ __device__ bool put_by_rank(const uint64* own, int length, int e, const Keys& ke
 // `large`, of more than `cap` entries, of which nothing is written; found[1] = 1 where a row has a column twice
 //
 // mapping   a thread block a bucket; a warp a row, or several short ones, or a piece of a long one
-// traffic   24 bytes and 2 sizeof(W) an entry that is taken, or 24 bytes; 8 a row
+// traffic   16 bytes and 2 sizeof(W) an entry that is taken, or 24 bytes; 8 a row
 // requires  keys that csr_put_into_buckets has put; found is zeroed by the host; shared memory for `cap` keys, which are less than
 //           MOST_LONG pieces, and for a number a row, and one more
 // races     the order within a row is that of atomics, until it is sorted; all keys differ. Whoever writes the flag writes 1
@@ -289,7 +289,7 @@ __global__ __launch_bounds__(THREADS) void csr_sort_buckets(const int64* begins,
                                                             const uint64* keys, Output<W, TAKES> output, int64* indptr,
                                                             int* large, uint64* found) {
     constexpr int WARPS = THREADS / WARP, MOST_LONG = 256;
-    extern __shared__ uint64 own[];  // keys
+    extern __shared__ __align__(16) uint64 own[];  // keys, and values where there is room
     __shared__ int longest, n_long, of_long[MOST_LONG];
     const int64 bucket = blockIdx.x, begin = begins[bucket], first_row = to_keys.first_row(bucket);
     const int n = (int)(begins[bucket + 1] - begin), rows = (int)(min(to_keys.first_row(bucket + 1), n_rows) - first_row);
@@ -327,6 +327,15 @@ __global__ __launch_bounds__(THREADS) void csr_sort_buckets(const int64* begins,
         const uint64 key = keys[k];
         own[atomicAdd(ends + to_keys.row(key), 1u)] = to_keys.with_place(key, k);
     }
+    if (TAKES) {  // values are taken from shared memory where there is room left
+        output.with_keys += begin;
+        W* beside = reinterpret_cast<W*>(own + (n + 1) / 2 * 2);
+        if ((n + 1) / 2 * 2 * sizeof(uint64) + n * sizeof(W) <= cap * sizeof(uint64)) {
+#pragma unroll 4
+            for (int k = threadIdx.x; k < n; k += THREADS) beside[k] = output.with_keys[k];
+            output.with_keys = beside;
+        }
+    }
     __syncthreads();
     const int size = longest <= 8 ? 8 : longest <= 16 ? 16 : WARP, each = WARP / size;
     bool twice = false;
@@ -335,11 +344,11 @@ __global__ __launch_bounds__(THREADS) void csr_sort_buckets(const int64* begins,
         const int length = row < rows ? (int)ends[row] - from : 0;
         const int64 at = begin + from;
         if (length <= WARP)
-            twice |= sort_row<1>(own + from, length, size, to_keys, output, at, begin);
+            twice |= sort_row<1>(own + from, length, size, to_keys, output, at);
         else if (length <= 2 * WARP)
-            twice |= sort_row<2>(own + from, length, size, to_keys, output, at, begin);
+            twice |= sort_row<2>(own + from, length, size, to_keys, output, at);
         else if (length <= PIECE)
-            twice |= sort_row<4>(own + from, length, size, to_keys, output, at, begin);
+            twice |= sort_row<4>(own + from, length, size, to_keys, output, at);
     }
     for (int l = 0; l < n_long; ++l) {
         const int row = of_long[l], from = row ? (int)ends[row - 1] : 0, length = (int)ends[row] - from;
@@ -347,7 +356,7 @@ __global__ __launch_bounds__(THREADS) void csr_sort_buckets(const int64* begins,
             sort_piece(own + from + first, min(PIECE, length - first), to_keys);
         __syncthreads();
         for (int e = threadIdx.x; e < length; e += THREADS)
-            twice |= put_by_rank(own + from, length, e, to_keys, output, begin + from, begin);
+            twice |= put_by_rank(own + from, length, e, to_keys, output, begin + from);
     }
     if (__any_sync(FULL, twice) && lane == 0) found[1] = 1;
 }
