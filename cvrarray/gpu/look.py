@@ -21,7 +21,7 @@ from .memory import together
 BLOCK, WARPS = 256, 8  # threads, warps
 #: Nonzeros that a warp checks: more where there are enough of them to fill the device.
 PARTS, MANY = (1024, 2048), 1 << 22
-#: Thread blocks a multiprocessor that look at blocks of 2 or more, at most: as many as it holds.
+#: Thread blocks a multiprocessor that look at rows, or at blocks of 2 or more, at most: as many as it holds.
 AT_ONCE = 5
 BINS = WINDOW // WARP  #: of a window
 MOST_SIZES = 8  #: block sizes that the kernel takes
@@ -95,13 +95,12 @@ class Look:
         if n_states:
             states = counts.data.ptr + 8 * n_counts
         part = PARTS[nnz >= MANY]
-        n_blocks = 0
+        n_blocks, at_once = 0, AT_ONCE * processors(cupy.cuda.runtime.getDevice())
         if size > 1:
-            device = cupy.cuda.runtime.getDevice()
-            n_blocks = min(-(-n_rows // (size * WARPS)), AT_ONCE * processors(device))
+            n_blocks = min(-(-n_rows // (size * WARPS)), at_once)
         elif checks:
             n_blocks = -(-nnz // (part * WARPS))
-        grid = BINS * n_counted + (data is not None) + n_blocks + max(1, -(-n_rows // BLOCK))
+        grid = BINS * n_counted + (data is not None) + n_blocks + max(1, min(-(-n_rows // BLOCK), at_once))
         sample = (data, data.itemsize, int(data.dtype in NARROWER)) if data is not None else (None, 0, 0)
         sums = None if n_states else self._sums
         look = struct(
