@@ -1,7 +1,7 @@
 // Coordinates in any order, sorted by row, then column, then as they come.
 //
-// Rows that follow one another are a bucket. Entries are put to their buckets, in any order: buckets are so few that the cache
-// gathers whole lines of each. Then a thread block has a bucket in its shared memory, puts keys to their rows, and sorts each
+// Rows that follow one another are a bucket. Entries are put to their buckets, in any order; where these are many, to coarse ones
+// first, as memory writes few places at a time well, and many slowly. Then a thread block has a bucket in its shared memory, puts keys to their rows, and sorts each
 // row. Values go with the keys, as it takes longer to fetch them from anywhere. Of a bucket that does not fit, others sort the
 // keys.
 
@@ -55,58 +55,113 @@ __global__ void csr_count_buckets(const int* row, int64 n, Keys keys, int n_buck
         if (counted[b]) atomicAdd(count + b + 1, (uint64)counted[b]);
 }
 
-// values as they are given, and in the order of keys; null where none go with keys
+// Entries on their way to their buckets: as they are given, as they lie in coarse buckets, and as keys. Values are null where none
+// go with the entries.
 template <class W>
-struct ValuesOfKeys {
-    const W* given;
+struct Entries {
+    const int* row;
+    const int* col;
+    const W* values;
+    uint64* places;  // row and column, 32 bits each
+    uint32* numbers;
+    W* with_places;
+    uint64* keys;
     W* with_keys;
 };
 
-// csr_put_into_buckets: keys, and the values that go with them, to their buckets, in any order. W is a word of a value's size
+// csr_put_into_buckets: entries to their buckets, in any order; or FIRST to coarse ones, of 2^shift buckets each, and from these to
+// their buckets (LAST). W is a word of a value's size
 //
-// mapping   a thread block has THREADS * U entries: it counts them in shared memory, takes so many places of each bucket at once,
-//           and writes
-// traffic   16 + 2 sizeof(W) bytes an entry
-// requires  `taken` (n_buckets,) is zeroed by the host
+// mapping   a thread block has a tile of THREADS * U entries, not FIRST of one coarse bucket: it counts them, takes so many places of
+//           each bucket at once, and brings what goes to each of them side by side in shared memory. So there are at most
+//           THREADS buckets, for that lines are written as a whole
+// traffic   16 to 20 bytes, and 2 sizeof(W), an entry
+// requires  `taken`, a number a bucket, is zeroed by the host; shared memory for a tile of values, or of words of 8 bytes
 // races     atomics give each place to one entry
-template <class W, int THREADS, int U>
-__global__ __launch_bounds__(THREADS) void csr_put_into_buckets(const int* row, const int* col, int64 n,
-                                                                Keys to_keys, int n_buckets, const int64* begins,
-                                                                uint32* taken, uint64* keys, ValuesOfKeys<W> values) {
-    extern __shared__ uint32 counted[];
-    for (int b = threadIdx.x; b < n_buckets; b += THREADS) counted[b] = 0;
+template <class W, bool FIRST, bool LAST, int THREADS, int U>
+__global__ __launch_bounds__(THREADS) void csr_put_into_buckets(Entries<W> entries, int64 n, Keys to_keys, int n_buckets,
+                                                                int shift, const int64* begins, uint32* taken) {
+    constexpr int TILE = THREADS * U;
+    extern __shared__ __align__(16) uint64 staged[];
+    __shared__ uint16 bucket_of[TILE];
+    __shared__ uint32 counted[THREADS], from_tile[THREADS];
+    __shared__ int64 chosen[2];
+    const int t = threadIdx.x, n_coarse = (n_buckets + (1 << shift) - 1) >> shift;
+    auto coarse = [&](int c) { return begins[min(c << shift, n_buckets)]; };
+    int64 sum[1], total;
+    int64 first = blockIdx.x * (int64)TILE, end = min(first + TILE, n);
+    int base = 0;
+    if (!FIRST) {  // tiles of one coarse bucket after the other
+        const int64 tiles = t < n_coarse ? (coarse(t + 1) - coarse(t) + TILE - 1) / TILE : 0;
+        if (t == 0) chosen[0] = -1;
+        sum[0] = tiles;
+        sums_of_block<THREADS, 1>(sum, total);
+        if (sum[0] - tiles <= blockIdx.x && blockIdx.x < sum[0]) {
+            chosen[0] = t;
+            chosen[1] = coarse(t) + (blockIdx.x - (sum[0] - tiles)) * TILE;
+        }
+        __syncthreads();
+        if (chosen[0] < 0) return;
+        base = (int)chosen[0] << shift;
+        first = chosen[1];
+        end = min(first + TILE, coarse((int)chosen[0] + 1));
+    }
+    const int coarser = FIRST && !LAST ? shift : 0, count = (int)(end - first);
+    counted[t] = 0;
     __syncthreads();
-    const int64 first = (int64)blockIdx.x * (THREADS * U) + threadIdx.x;
-    int r[U];
+    uint64 place[U];
+    uint32 at[U];
 #pragma unroll
-    for (int u = 0; u < U; ++u) r[u] = row[min(first + u * THREADS, n - 1)];
+    for (int u = 0; u < U; ++u) {
+        const int64 k = min(first + u * THREADS + t, end - 1);
+        place[u] = FIRST ? (uint64)(uint32)entries.row[k] << 32 | (uint32)entries.col[k] : entries.places[k];
+    }
+#pragma unroll
+    for (int u = 0; u < U; ++u) {
+        if (u * THREADS + t >= count) break;
+        const uint32 bucket = (to_keys.bucket((int)(place[u] >> 32)) >> coarser) - base;
+        at[u] = bucket << 16 | atomicAdd(counted + bucket, 1u);
+    }
+    __syncthreads();
+    const uint32 own = counted[t];
+    sum[0] = own;
+    sums_of_block<THREADS, 1>(sum, total);
+    counted[t] = (uint32)sum[0] - own;  // now where a bucket begins in the tile
+    if (own) from_tile[t] = (uint32)begins[(base + t) << coarser] + atomicAdd(taken + base + t, own) - counted[t];
+    __syncthreads();
+#pragma unroll
+    for (int u = 0; u < U; ++u) {
+        if (u * THREADS + t >= count) break;
+        const int64 k = first + u * THREADS + t;
+        const uint32 bucket = at[u] >> 16;
+        at[u] = counted[bucket] + (at[u] & 0xffff);
+        bucket_of[at[u]] = (uint16)bucket;
+        const int row = (int)(place[u] >> 32);
+        staged[at[u]] = !LAST ? place[u]
+                              : to_keys.key(to_keys.row_in_bucket(row), (int)(uint32)place[u], FIRST ? k : (int64)entries.numbers[k]);
+    }
+    __syncthreads();
+    uint64* to = LAST ? entries.keys : entries.places;
+    for (int i = t; i < count; i += THREADS) to[from_tile[bucket_of[i]] + (uint32)i] = staged[i];
+    __syncthreads();
+    if (!LAST) {
+        uint32* numbers = reinterpret_cast<uint32*>(staged);
+#pragma unroll
+        for (int u = 0; u < U; ++u)
+            if (u * THREADS + t < count) numbers[at[u]] = (uint32)(first + u * THREADS + t);
+        __syncthreads();
+        for (int i = t; i < count; i += THREADS) entries.numbers[from_tile[bucket_of[i]] + (uint32)i] = numbers[i];
+        __syncthreads();
+    }
+    if (!entries.values) return;
+    W* values = reinterpret_cast<W*>(staged);
+    const W* source = FIRST ? entries.values : entries.with_places;
 #pragma unroll
     for (int u = 0; u < U; ++u)
-        if (first + u * THREADS < n) atomicAdd(counted + to_keys.bucket(r[u]), 1u);
+        if (u * THREADS + t < count) values[at[u]] = source[first + u * THREADS + t];
     __syncthreads();
-    for (int b = threadIdx.x; b < n_buckets; b += THREADS)
-        if (counted[b]) counted[b] = (uint32)begins[b] + atomicAdd(taken + b, counted[b]);
-    __syncthreads();
-    constexpr int BATCH = 4;
-#pragma unroll
-    for (int v = 0; v < U; v += BATCH) {
-        int c[BATCH];
-        W value[BATCH];
-#pragma unroll
-        for (int u = 0; u < BATCH; ++u) {
-            const int64 k = min(first + (v + u) * THREADS, n - 1);
-            c[u] = col[k];
-            if (values.given) value[u] = values.given[k];
-        }
-#pragma unroll
-        for (int u = 0; u < BATCH; ++u) {
-            const int64 k = first + (v + u) * THREADS;
-            if (k >= n) break;
-            const uint32 bucket = to_keys.bucket(r[v + u]), place = atomicAdd(counted + bucket, 1u);
-            keys[place] = to_keys.key(to_keys.row_in_bucket(r[v + u]), c[u], k);
-            if (values.given) values.with_keys[place] = value[u];
-        }
-    }
+    W* target = LAST ? entries.with_keys : entries.with_places;
+    for (int i = t; i < count; i += THREADS) target[from_tile[bucket_of[i]] + (uint32)i] = values[i];
 }
 
 // Numbers in ascending order: e = j * WARP + lane of the warp has the one with number e. Groups of `size_of_group` lanes sort on
@@ -276,6 +331,27 @@ __device__ bool put_by_rank(const uint64* own, int length, int e, const Keys& ke
     return again;
 }
 
+// The same of rows of more than MOST_RANKED keys, by all threads of the block: pieces that are sorted are merged where they lie, by the
+// later stages of the bitonic network. Beyond the end are keys above all others.
+[[maybe_unused]] constexpr int MOST_RANKED = 4 * PIECE;
+
+__device__ inline void merge_pieces(uint64* own, int length) {
+    for (int size = 2 * PIECE; size < 2 * length; size *= 2)
+        for (int apart = size / 2; apart; apart /= 2) {
+            __syncthreads();
+            for (int i = threadIdx.x; 2 * i - (i & (apart - 1)) < length; i += blockDim.x) {
+                const int low = 2 * i - (i & (apart - 1)), high = apart == size / 2 ? low ^ (size - 1) : low + apart;
+                if (high >= length) continue;
+                const uint64 a = own[low], b = own[high];
+                if (a > b) {
+                    own[low] = b;
+                    own[high] = a;
+                }
+            }
+        }
+    __syncthreads();
+}
+
 // csr_sort_buckets: the entries of each bucket, row by row and ascending, and where rows begin; found[0] = how many buckets are
 // `large`, of more than `cap` entries, of which nothing is written; found[1] = 1 where a row has a column twice
 //
@@ -355,8 +431,16 @@ __global__ __launch_bounds__(THREADS) void csr_sort_buckets(const int64* begins,
         for (int first = warp * PIECE; first < length; first += WARPS * PIECE)
             sort_piece(own + from + first, min(PIECE, length - first), to_keys);
         __syncthreads();
-        for (int e = threadIdx.x; e < length; e += THREADS)
-            twice |= put_by_rank(own + from, length, e, to_keys, output, begin + from);
+        if (length > MOST_RANKED) merge_pieces(own + from, length);
+        for (int e = threadIdx.x; e < length; e += THREADS) {
+            if (length <= MOST_RANKED) {
+                twice |= put_by_rank(own + from, length, e, to_keys, output, begin + from);
+            } else {
+                const bool again = e && to_keys.col(own[from + e - 1]) == to_keys.col(own[from + e]);
+                twice |= again;
+                output.put(begin + from + e, own[from + e], again, to_keys);
+            }
+        }
     }
     if (__any_sync(FULL, twice) && lane == 0) found[1] = 1;
 }

@@ -109,23 +109,6 @@ struct Lanes {
         }
         return done;
     }
-
-    // Takes the steps [step, end), in which no lane changes its row: writes to the window where each lane's entries are, from
-    // `first` on, and calls copy(step) before each step that begins a new window, and after the last one. Returns `end`.
-    template <class W, class F>
-    __device__ int place(int step, int end, int64 first, W& window, const F& copy) {
-        const bool pads = count == PADS;
-        const int at = (int)(from - first) - step, n = end - step;
-        for (; step < end; ++step) {
-            window.place[step % W::STEPS][lane_id()] = pads ? W::PAD : at + step;
-            if ((step + 1) % W::STEPS == 0 || step + 1 == n_steps) copy(step + 1);
-        }
-        if (!pads) {
-            from += n;
-            count -= n;
-        }
-        return end;
-    }
 };
 
 // cvr_count: where every chunk begins, and the sizes of its tables
@@ -223,41 +206,22 @@ struct Offsets {
     }
 };
 
-// Some steps of a chunk, on their way between slots, which lie step by step, and entries, which lie row by row. Either side is read
-// and written in its own order: a warp has the slots of a step at a time, or the entries of a few lanes.
-template <class I, class W>
-struct Window {
-    static constexpr int STEPS = 16, LANES = WARP / STEPS, TURNS = WARP / LANES;
-    static constexpr int PAD = -1;
-    int place[STEPS][WARP + 1];  // of the entry in each slot, counted from the chunk's first; one column more, against bank conflicts
-    I col[STEPS][WARP + 1];
-    W value[STEPS][WARP + 1];
-
-    // what this thread has in a turn, of LANES lanes and all steps
-    static __device__ int step() { return lane_id() % STEPS; }
-    static __device__ int lane(int turn) { return turn * LANES + lane_id() / STEPS; }
-};
-
 // cvr_fill: every chunk's tables
 //
-// mapping   one warp a chunk, one thread a lane; entries are read as windows, a few lanes of all its steps at a time
+// mapping   one warp a chunk, one thread a lane; consecutive steps in which no lane changes its row are copied at once
 // traffic   reads sizeof(A) + sizeof(I) a nonzero, writes sizeof(A) + 2 or sizeof(I) + 1/8 a slot, sizeof(I) a record
 // requires  the counts of cvr_count
 // races     none: a warp owns its chunk's part of every table
-template <class P, class I, class A, int WARPS>
+template <class P, class I, class A>
 __global__ void cvr_fill(const P* ptr, const I* row_id, const I* indices, const A* data, int64 n_rows,
                          const int64* chunk_ptr, int n_lanes, Offsets<I> offsets, const I* col_low, A* val,
                          uint16* col_narrow, I* col_wide, uint32* rec_mask, I* rec_wb, I* tail) {
-    typedef Window<I, A> W;
     constexpr int BATCH = 8;
-    __shared__ W windows[WARPS];
-    W& window = windows[threadIdx.x / WARP];
     const int64 chunk = warp_id();
     if (chunk >= offsets.n_chunks) return;
     const int lane = lane_id();
     const bool active = lane < n_lanes;
-    const int64 begin = chunk_ptr[chunk];
-    Lanes<P> lanes(ptr, n_rows, begin, chunk_ptr[chunk + 1], n_lanes);
+    Lanes<P> lanes(ptr, n_rows, chunk_ptr[chunk], chunk_ptr[chunk + 1], n_lanes);
     const int64 first = offsets.before(0, chunk), record = offsets.before(1, chunk), of_narrow = offsets.before(2, chunk);
     const I low = col_low[chunk];
     // the columns of narrow chunks follow one another in one table, those of wide chunks in another
@@ -269,40 +233,7 @@ __global__ void cvr_fill(const P* ptr, const I* row_id, const I* indices, const 
     col_wide += column + lane;
     rec_mask += first;
     rec_wb += record;
-    indices += begin;
-    data += begin;
 
-    // the window's steps, of which `last` is the one after the last
-    auto copy = [&](int last) {
-        const int from = (last - 1) / W::STEPS * W::STEPS, count = last - from;
-        __syncwarp();
-        // BATCH loads, then BATCH stores: the compiler moves no load before a store that may write the same address
-        for (int turn = 0; turn < W::TURNS; turn += BATCH) {
-            I col[BATCH];
-            A value[BATCH];
-#pragma unroll
-            for (int u = 0; u < BATCH; ++u) {
-                const int place = W::step() < count ? window.place[W::step()][W::lane(turn + u)] : W::PAD;
-                col[u] = place < 0 ? low : indices[place];
-                value[u] = place < 0 ? A{} : data[place];
-            }
-#pragma unroll
-            for (int u = 0; u < BATCH; ++u) {
-                window.col[W::step()][W::lane(turn + u)] = col[u];
-                window.value[W::step()][W::lane(turn + u)] = value[u];
-            }
-        }
-        __syncwarp();
-        for (int u = 0; active && u < count; ++u) {
-            const int64 slot = (int64)(from + u) * n_lanes;
-            val[slot] = window.value[u][lane];
-            if (narrow)
-                col_narrow[slot] = (uint16)(window.col[u][lane] - low);
-            else
-                col_wide[slot] = window.col[u][lane];
-        }
-        __syncwarp();
-    };
     int steals = 0;
     for (int step = 0;;) {
         bool to_entry, fed_last;
@@ -319,10 +250,36 @@ __global__ void cvr_fill(const P* ptr, const I* row_id, const I* indices, const 
             tail[chunk * n_lanes + lane] = lanes.row < 0 ? I(-1) : row_id ? row_id[lanes.row] : (I)lanes.row;
         if (step == lanes.n_steps) break;
 
-        const int end = step + min(warp_min(lanes.count), lanes.n_steps - step);
-        // the next round sets the mask of the last step
-        for (int i = step + lane; i < end - 1; i += WARP) rec_mask[i] = 0;
-        step = lanes.place(step, end, begin, window, copy);
+        const bool pads = lanes.count == Lanes<P>::PADS;
+        const int run = min(warp_min(lanes.count), lanes.n_steps - step);
+        // the next round sets the mask of the run's last step
+        for (int i = lane; i < run - 1; i += WARP) rec_mask[step + i] = 0;
+        // BATCH loads, then BATCH stores: the compiler moves no load before a store that may write the same address
+        for (int i = 0; active && i < run; i += BATCH) {
+            I col[BATCH];
+            A value[BATCH];
+#pragma unroll
+            for (int u = 0; u < BATCH; ++u) {
+                const bool entry = !pads && i + u < run;
+                col[u] = entry ? indices[lanes.from + i + u] : low;
+                value[u] = entry ? data[lanes.from + i + u] : A{};
+            }
+#pragma unroll
+            for (int u = 0; u < BATCH; ++u) {
+                if (i + u >= run) break;
+                const int64 slot = (int64)(step + i + u) * n_lanes;
+                val[slot] = value[u];
+                if (narrow)
+                    col_narrow[slot] = (uint16)(col[u] - low);
+                else
+                    col_wide[slot] = col[u];
+            }
+        }
+        if (!pads) {
+            lanes.from += run;
+            lanes.count -= run;
+        }
+        step += run;
     }
 }
 
@@ -392,10 +349,25 @@ __global__ void cvr_row_lengths(int64 n_chunks, int n_lanes, const int64* step_p
     if (lane == 0) of_chunk[chunk + 1] = total;
 }
 
+// Some steps of a chunk, on their way from slots, which lie step by step, to entries, which lie row by row. Either side is read or
+// written in its own order: a warp has the slots of a step at a time, or the entries of a few lanes.
+template <class I, class W>
+struct Window {
+    static constexpr int STEPS = 16, LANES = WARP / STEPS, TURNS = WARP / LANES;
+    static constexpr int PAD = -1;
+    int place[STEPS][WARP + 1];  // of the entry in each slot, counted from the chunk's first; one column more, against bank conflicts
+    I col[STEPS][WARP + 1];
+    W value[STEPS][WARP + 1];
+
+    // what this thread has in a turn, of LANES lanes and all steps
+    static __device__ int step() { return lane_id() % STEPS; }
+    static __device__ int lane(int turn) { return turn * LANES + lane_id() / STEPS; }
+};
+
 // cvr_rows: columns and values of every entry to their places in a canonical CSR: cvr_fill the other way round
 //
-// mapping   as cvr_fill
-// traffic   reads sizeof(W) + 2 or sizeof(I) a slot, writes sizeof(W) + sizeof(I) an entry
+// mapping   one warp a chunk, one thread a lane; entries are written as windows, a few lanes of all its steps at a time
+// traffic   reads sizeof(A) + 2 or sizeof(I) a slot, writes sizeof(A) + sizeof(I) an entry
 // requires  offsets of rows that are not empty, and chunk_ptr, as cvr_row_lengths has counted. A is a word of a value's size
 // races     none: an entry has one slot
 template <class I, class A, int WARPS>
@@ -450,8 +422,17 @@ __global__ void cvr_rows(const int64* ptr, int64 n_rows, const int64* chunk_ptr,
         int64 finished;
         lanes.refill(step, to_entry, finished, fed_last, steals);
         if (step == lanes.n_steps) break;
-        const int end = step + min(warp_min(lanes.count), lanes.n_steps - step);
-        step = lanes.place(step, end, begin, window, copy);
+        // no lane changes its row in these
+        const int run = min(warp_min(lanes.count), lanes.n_steps - step), end = step + run;
+        const bool pads = lanes.count == Lanes<int64>::PADS;
+        for (const int at = (int)(lanes.from - begin) - step; step < end; ++step) {
+            window.place[step % W::STEPS][lane] = pads ? W::PAD : at + step;
+            if ((step + 1) % W::STEPS == 0 || step + 1 == lanes.n_steps) copy(step + 1);
+        }
+        if (!pads) {
+            lanes.from += run;
+            lanes.count -= run;
+        }
     }
 }
 

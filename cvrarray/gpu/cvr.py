@@ -66,7 +66,7 @@ MIN_STEPS, STEPS, MAX_STEPS, ENOUGH_CHUNKS = 32, 64, 512, 7392
 #: matrix of less than FEW_WAVES times as many chunks gets a whole multiple, or chunks of LEAST_STEPS where that is
 #: fewer.
 WAVE, FEW_WAVES, LEAST_STEPS = (3880, 2910), 3, 12
-#: Steps of a chunk that a conversion has in shared memory: the kernels' ``Window``.
+#: Steps of a chunk that the way back has in shared memory: the kernel's ``Window``.
 STEPS_OF_WINDOW = 16
 
 OFFSETS_AND_INDICES = [("int32", "int32"), ("int64", "int32"), ("int64", "int64")]
@@ -74,7 +74,7 @@ INDICES = [("int32",), ("int64",)]
 
 
 def warps_of_windows(index: np.dtype, value: np.dtype) -> int:
-    """Warps a block of ``cvr_fill`` and ``cvr_rows``, each with a ``Window`` of steps in the 48 KB of shared memory."""
+    """Warps a block of ``cvr_rows``, each with a ``Window`` of steps in the 48 KB of shared memory."""
     bytes_of_window = STEPS_OF_WINDOW * (WARP + 1) * (4 + np.dtype(index).itemsize + np.dtype(value).itemsize)
     return 4 if 4 * bytes_of_window <= 48 << 10 else 2
 
@@ -86,7 +86,6 @@ FILL = Kernel(
     "cvr_fill",
     [(*offsets, value) for offsets in OFFSETS_AND_INDICES for value in ("bool", "float32", "complex128")]
     + [("int32", "int32", "float16")],
-    lambda pointer, index, value: (pointer, index, value, warps_of_windows(index, value)),
 )
 SLOTS = Kernel("cvr_convert", "cvr_slots", INDICES)
 ROW_LENGTHS = Kernel("cvr_convert", "cvr_row_lengths", INDICES)
@@ -227,10 +226,9 @@ def convert(csr: CSR, n_lanes: int, n_chunks: int, split: str) -> CVRTables:
     t = _empty_tables(csr, n_lanes, n_chunks, totals, (col_base, carry_row, empty_row))
     if n_chunks:
         offsets = struct(sums, col_base, carry_row, t.step_ptr, t.rec_ptr, t.col_ptr, t.cut_row, t.cut_ptr, n_chunks)
-        threads = WARP * warps_of_windows(index, csr.data.dtype)
         FILL(ptr.dtype, index, csr.data.dtype)(
-            blocks(n_chunks * WARP, threads),
-            (threads,),
+            warps,
+            (BLOCK,),
             (ptr, row_id, csr.indices, csr.data, np.int64(n_rows), chunk_ptr, np.int32(n_lanes), offsets, col_low, t.val,
              t.col_narrow, t.col_wide, t.rec_mask, t.rec_wb, t.tail),
         )  # fmt: skip

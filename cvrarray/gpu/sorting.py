@@ -18,7 +18,9 @@ from .look import read
 from .words import WORDS, as_words
 
 #: Threads of a block that counts or puts entries, entries of each that it puts, and threads that sort a bucket.
-BLOCK, UNROLL, THREADS = 1024, 16, 512
+BLOCK, UNROLL, THREADS = 1024, 8, 512
+#: Buckets up to which entries are put there at once, and coarse buckets otherwise, at most.
+MOST_AT_ONCE = 512
 #: Entries that a bucket should have, and rows that it may have.
 AVERAGE, MOST_ROWS = 3072, 4096
 #: Buckets, at most: each takes 4 bytes of shared memory where entries are counted.
@@ -26,9 +28,22 @@ MOST_BUCKETS = 16384
 #: Bytes of shared memory that a thread block has beside the keys.
 OWN = 2048
 
+
+def unroll(word: np.dtype, is_small: bool = False) -> int:
+    """Entries of a thread that puts them with such values; `is_small`: of a device with less than 96 KB of shared memory."""
+    return UNROLL >> (word.itemsize > 8) >> is_small
+
+
 COUNT_BUCKETS = Kernel("csr_sort", "csr_count_buckets")
 PUT_INTO_BUCKETS = Kernel(
-    "csr_sort", "csr_put_into_buckets", [(word,) for word in WORDS.values()], lambda word: (word, BLOCK, UNROLL)
+    "csr_sort",
+    "csr_put_into_buckets",
+    [
+        (word, first, last, unroll(word))
+        for word in WORDS.values()
+        for first, last in ((True, True), (True, False), (False, True))
+    ],
+    lambda word, first, last, unrolled: (word, first, last, BLOCK, unrolled),
 )
 SORT_BUCKETS = Kernel(
     "csr_sort",
@@ -90,10 +105,10 @@ def in_buckets(row: cupy.ndarray, col: cupy.ndarray, shape: tuple[int, int], val
     if max(*shape, n) >= 2**31 or rows > 2 * MOST_ROWS:
         return None
     n_buckets = ((n_rows - 1) * scale >> 32) + 1
-    most = attribute("MaxSharedMemoryPerBlockOptin")
-    for bytes_of_block in (attribute("MaxSharedMemoryPerMultiprocessor") // 2, most):  # two blocks a multiprocessor, or one
-        cap = min(n, (min(most, bytes_of_block) - OWN - 4 * (rows + 1)) // 8)
-        if 2 * n <= cap * n_buckets:
+    most, average = attribute("MaxSharedMemoryPerBlockOptin"), -(-n // n_buckets)
+    for bytes_of_block in (attribute("MaxSharedMemoryPerMultiprocessor") // 2 - 2048, most):  # two blocks there, or one
+        cap = min(n, max(3 * AVERAGE, 2 * average), (min(most, bytes_of_block) - OWN - 4 * (rows + 1)) // 8)
+        if 2 * average <= cap:
             break
     keys = Keys(*(max(1, (number - 1).bit_length()) for number in (rows, n_cols, n, cap)), scale)
     if max(keys.of_row, keys.of_place) + keys.of_col + keys.of_number > 64:
@@ -121,23 +136,35 @@ class Buckets:
         self, row: cupy.ndarray, col: cupy.ndarray, val: Any, n_rows: int, keys: Keys, n_buckets: int, room: tuple[int, int]
     ) -> None:
         self._n_rows, self._how, self._n_buckets, self._room, self._val = n_rows, keys, n_buckets, room, val
-        n, made, most = np.int64(row.size), keys.struct(), attribute("MaxSharedMemoryPerBlockOptin")
-        counts = cupy.zeros(n_buckets + 1 + prefix.n_states(n_buckets + 1) + -(-n_buckets // 2), np.int64)
-        grid = (min(blocks(row.size, BLOCK)[0], 2 * processors(cupy.cuda.runtime.getDevice())),)
-        in_shared = 4 * n_buckets
-        allowed(COUNT_BUCKETS(), most)(grid, (BLOCK,), (row, n, made, np.int32(n_buckets), counts), shared_mem=in_shared)
-        self._begins = prefix.sums(counts, n_buckets + 1)
-        self._keys = cupy.empty(row.size, np.uint64)
-        words = None if val is None else as_words(val)
-        self._words = None if words is None else cupy.empty(words.size, words.dtype)
-        taken = np.uint64(counts.data.ptr + 8 * (counts.size - -(-n_buckets // 2)))
-        put, values = PUT_INTO_BUCKETS(np.dtype(np.uint8) if words is None else words.dtype), struct(words, self._words)
-        allowed(put, most)(
-            blocks(row.size, BLOCK * UNROLL),
-            (BLOCK,),
-            (row, col, n, made, np.int32(n_buckets), self._begins, taken, self._keys, values),
-            shared_mem=in_shared,
+        n, shift = row.size, max(0, (n_buckets - 1).bit_length() - (MOST_AT_ONCE - 1).bit_length())
+        n_counts, n_coarse = n_buckets + 1, -(-n_buckets >> shift) if shift else 0
+        memory = cupy.zeros(n_counts + prefix.n_states(n_counts) + -(-(n_buckets + n_coarse) // 2), np.int64)
+        taken = memory.data.ptr + 8 * (n_counts + prefix.n_states(n_counts))
+        n_blocks = min(blocks(n, BLOCK)[0], 2 * processors(cupy.cuda.runtime.getDevice()))
+        allowed(COUNT_BUCKETS(), attribute("MaxSharedMemoryPerBlockOptin"))(
+            (n_blocks,), (BLOCK,), (row, np.int64(n), keys.struct(), np.int32(n_buckets), memory), shared_mem=4 * n_buckets
         )
+        self._begins = prefix.sums(memory, n_counts)
+        words = None if val is None else as_words(val)
+        word = np.dtype(np.uint8) if words is None else words.dtype
+
+        def beside(n):  # values that go with so many entries
+            return None if words is None else cupy.empty(n, word)
+
+        unrolled = unroll(word, attribute("MaxSharedMemoryPerBlockOptin") < 96 << 10)
+        tile = BLOCK * unrolled
+        self._keys, self._words = cupy.empty(n, np.uint64), beside(n)
+        moved = cupy.empty(n, np.uint64), cupy.empty(n, np.uint32), beside(n)
+        entries = struct(row, col, words, *(moved if shift else (None,) * 3), self._keys, self._words)
+        for first, last in ((True, False), (False, True)) if shift else ((True, True),):
+            of_step = np.uint64(taken if last else taken + 4 * n_buckets)
+            put = PUT_INTO_BUCKETS(word, first, last, unrolled)
+            allowed(put, tile * max(8, word.itemsize))(
+                (blocks(n, tile)[0] + (0 if first else n_coarse),),
+                (BLOCK,),
+                (entries, np.int64(n), keys.struct(), np.int32(n_buckets), np.int32(shift), self._begins, of_step),
+                shared_mem=tile * max(8, word.itemsize),
+            )
 
     def taken(self) -> tuple[cupy.ndarray, cupy.ndarray, cupy.ndarray] | None:
         """The three arrays of a canonical CSR with the values; None where some place comes twice. It waits for the device."""
