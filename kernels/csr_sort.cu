@@ -200,16 +200,11 @@ __device__ void sort_in_registers(uint32 (&number)[K], int size_of_group) {
     }
 }
 
-// The keys of e - 1 and e + 1, of the warp's lanes and those of the next register.
+// The key of e - 1, of the lane or the register before.
 template <int K>
 __device__ uint64 left_of(const uint64 (&key)[K], int j) {
     const uint64 in_register = shuffle(key[j], (lane_id() - 1) & (WARP - 1)), before = shuffle(key[j ? j - 1 : 0], WARP - 1);
     return lane_id() ? in_register : before;
-}
-template <int K>
-__device__ uint64 right_of(const uint64 (&key)[K], int j) {
-    const uint64 in_register = shuffle(key[j], (lane_id() + 1) & (WARP - 1)), after = shuffle(key[(j + 1) % K], 0);
-    return lane_id() < WARP - 1 ? in_register : after;
 }
 
 // Up to K * WARP keys in shared memory in ascending order: key[j] becomes number j * WARP + within. They are sorted by the high bits
@@ -238,22 +233,27 @@ __device__ void sort_keys(const uint64* own, int length, int size_of_group, cons
     }
     while (__any_sync(FULL, wrong)) {
         wrong = false;
+#pragma unroll
         for (int odd = 0; odd < 2; ++odd) {
-            uint64 next[K];
+            const int partner = (odd ? (lane % 2 ? lane + 1 : lane - 1) : lane ^ 1) & (WARP - 1);
+            uint64 beside[K];
+#pragma unroll
+            for (int j = 0; j < K; ++j) {  // the last lane's partner has the next register, and the other way round
+                const int sent = odd && lane == 0 ? min(j + 1, K - 1) : odd && lane == WARP - 1 ? max(j - 1, 0) : j;
+                uint64 mine = key[j];
+#pragma unroll
+                for (int i = 0; i < K; ++i)
+                    if (i == sent) mine = key[i];
+                beside[j] = shuffle(mine, partner);
+            }
 #pragma unroll
             for (int j = 0; j < K; ++j) {
                 const int e = j * WARP + within;
-                const uint64 left = left_of(key, j), right = right_of(key, j);
-                next[j] = key[j];
-                if (e % 2 == odd) {
-                    if (e + 1 < length && right < key[j]) next[j] = right;
-                } else if (e && e < length && left > key[j]) {
-                    next[j] = left;
-                }
-                wrong |= next[j] != key[j];
+                const bool is_low = e % 2 == odd;
+                const bool exchanges = is_low ? e + 1 < length && beside[j] < key[j] : e && e < length && beside[j] > key[j];
+                if (exchanges) key[j] = beside[j];
+                wrong |= exchanges;
             }
-#pragma unroll
-            for (int j = 0; j < K; ++j) key[j] = next[j];
         }
     }
 }
