@@ -137,9 +137,9 @@ fuzz: $(VENV)/.installed-test
 	@mkdir -p build
 	PYTHONPATH=tests $(BIN)/python -m fuzz --seconds $(FUZZ_S) --state build/fuzz.json --record build/fuzz.md $(FUZZ_ARGS)
 
-# -E: every page is executed again, as what it shows may have changed though its text has not.
+# -E: every page is executed again, as what it shows may have changed though its text has not. -j: two pages at a time.
 docs: $(VENV)/.installed-docs
-	$(BIN)/python -m sphinx -E -W --keep-going -q -b html docs docs/_build/html
+	$(BIN)/python -m sphinx -E -W --keep-going -q -j 2 -b html docs docs/_build/html
 
 docs-check: $(VENV)/.installed-browser | docs/_build/html/index.html
 	$(BIN)/python docs/check.py docs/_build/html docs/_build/screenshots
@@ -172,10 +172,10 @@ format: $(VENV)/.installed-dev
 clean:
 	rm -rf build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis docs/_build docs/jupyter_execute $(VENV)/.installed-*
 
-# One stamp for each set of extras (dashes part them), so that a second run installs nothing.
+# A stamp for each set of extras (dashes part them) and for each of its extras, so that a second run installs nothing.
 $(VENV)/.installed-%: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$(subst -,$(comma),$*)]'
-	@touch $@
+	@touch $@ $(patsubst %,$(VENV)/.installed-%,$(subst -, ,$*))
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \

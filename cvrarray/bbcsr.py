@@ -77,6 +77,7 @@ from .input import coercion
 
 #: Block sizes that ``asarray(format="auto")`` looks at; 1 is sliced ELLPACK.
 BLOCK_SIZES = (1, 2, 3, 4, 6)
+DEFAULT_BLOCK_SIZE = 6
 
 
 class VectorCosts(NamedTuple):
@@ -186,7 +187,7 @@ class BBCSRArray(FormatArray):
         self,
         obj: Any,
         *,
-        block_size: int = 6,
+        block_size: int = DEFAULT_BLOCK_SIZE,
         device: Any = None,
         shape: Any = None,
         dtype: Any = None,
@@ -365,9 +366,9 @@ class BBCSRArray(FormatArray):
         tables: BBCSRTables | None = devices.CPU.backend("rebinning").take_rows(parts, coercion.index_dtype(shape))
         return tables
 
-    def _slice(self, first: int, last: int) -> Self | None:
-        tables = None if self._pending is not None else self._taken([(self._tables, first, last)])
-        return None if tables is None else self._from_tables(tables)
+    @classmethod
+    def _sliced(cls, tables: BBCSRTables, first: int, last: int) -> BBCSRTables | None:
+        return cls._taken([(tables, first, last)])
 
     @classmethod
     def _stacked(cls, parts: list[BBCSRTables]) -> BBCSRTables | None:
@@ -390,9 +391,7 @@ class BBCSRArray(FormatArray):
             **{name: joined([getattr(t, name) for t in parts]) for name in ("data", "col_base", "col_narrow", "col_wide")},
         )
 
-    def _sum(self, other: Any, sign: int) -> Self | None:
-        if type(other) is not type(self) or self._target.kind != "cpu" or self._pending or other._pending:
-            return None
+    def _summed(self, other: Self, sign: int) -> Self | None:
         if other.block_size != self.block_size:
             return None
         if (self.block_size == 1 or self._tables.present is not None) and are_csrs_at_hand([self, other]):

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from .array.format import LIVING
-from .array.transposed import TransposedArray
+from .array.transposed import TransposedArray, with_values
 from .core import devices
 from .core.extensions import optional
 
@@ -37,8 +37,8 @@ def matmul(A: Any, x: torch.Tensor, values: torch.Tensor | None = None) -> torch
         Of a dtype that the array's values promote to no other one with.
     values : (A.nnz,) tensor, optional
         Values that stand for the array's own, in the order of ``A.data``. A gradient with respect to them is computed
-        at the array's entries alone. The first call finds where entries lie, and the array keeps it; a transposed view
-        keeps nothing: there take ``A.T.copy()``.
+        at the array's entries alone. The first call finds where entries lie, and the array keeps it. Products with the
+        transpose take the tables that the array keeps of it; on a GPU those of a vector for a gradient scatter.
 
     Returns
     -------
@@ -123,8 +123,7 @@ def _computed(A: Any, x: torch.Tensor, values: torch.Tensor | None, transposed: 
     array = A
     with _on_stream(x):
         if values is not None:
-            array = A.with_values(_view(values).astype(_NUMPYS[x.dtype], copy=False))
-            array = array.T if transposed else array
+            array = with_values(A, _view(values).astype(_NUMPYS[x.dtype], copy=False), transposed, x.ndim == 2)
         (array.matvec if x.ndim == 1 else array.matmat)(_view(x), out=_view(y))
     ready = A._ready.get(_NUMPYS[x.dtype]) if values is None and x.ndim == 1 else None
     if ready is not None:

@@ -106,9 +106,9 @@ __global__ __launch_bounds__(PIECE_WARPS* WARP, blocks_at_once(B, G)) void
 bbcsr_matmat(const Bbcsr<A, I, M> m, const Pieces<Y> pieces, int64 k, const Y* __restrict__ x, Y* __restrict__ y, Y alpha, Y beta, int update,
              double* dots) {
     const Opened<A>& values = m.data.opened();
-    const Piece<1, CUT> piece(pieces);
+    const Piece<CUT> piece(pieces);
     const int lane = lane_id(), warp_of_block = threadIdx.x / WARP;
-    const int64 bin = piece.is_one ? piece.bin : (blockIdx.x - piece.n_thread_blocks(pieces)) * PIECE_WARPS + warp_of_block;
+    const int64 bin = piece.is_one ? piece.row : (blockIdx.x - piece.n_thread_blocks(pieces)) * PIECE_WARPS + warp_of_block;
     if (bin >= m.n_bins) return;
     // the last columns go with some before them, which are not stored twice, where there are as many
     const int64 begin = tile_of_block() * (W * G * V), at = max(min(begin, k - W * G * V), (int64)0) + lane % G * V;
@@ -134,8 +134,7 @@ bbcsr_matmat(const Bbcsr<A, I, M> m, const Pieces<Y> pieces, int64 k, const Y* _
         multiply<A, Y, I, M, B, HOLES, G, V, W, U>(own.wide(m) + first * (int64)WARP, data, present, n_blocks, x, row_of_x, sum);
     int64 warp = warp_id();
     if (piece.is_one) {
-        const int n_pieces = (own.n_blocks + piece.n_steps - 1) / piece.n_steps;
-        if (!piece.template add<WARP>(pieces, sum, n_pieces) || warp_of_block) return;
+        if (!piece.template add<WARP>(pieces, sum) || warp_of_block) return;
         warp -= piece.number * PIECE_WARPS;  // the same, whichever piece is the last
     }
 #pragma unroll
@@ -166,109 +165,194 @@ __device__ constexpr int block_rows_of_a_bin(int B) {
 // mapping   S groups of G lanes, of one warp, the rows of one block row that lie in one bin, and W * G * V columns
 //           (tile_of_block() counts these): each group every S-th block. A lane holds B sums for each of its columns, and a
 //           row of X is loaded once for all B rows. The values of a block are loaded by the group's lanes, each its
-//           share, one block ahead, and passed on by shuffles. Block rows of bins with `pieces` have a thread block for
-//           each piece, the first of the grid, whose groups share its blocks in the same way
+//           share, one block ahead, and passed on by shuffles. Long block rows have a thread block for each of their
+//           `pieces`, the first of the grid, whose groups share its blocks in the same way. Of the others a table may say
+//           how many groups share each
 // traffic   as bbcsr_matmat, but a row of X for each column of a block instead of each nonzero
-// requires  as bbcsr_matmat; the same block columns in the rows of a block row; rows of X for columns that no row
-//           stores are not loaded; PIECE_WARPS warps
+// requires  as bbcsr_matmat, but for holes; the same block columns in the rows of a block row; PIECE_WARPS warps
 // races     none: the groups of a block row own its rows' columns; pieces meet as pieces.cuh says
-template <class A, class Y, class I, class M, int B, bool HOLES, int G, int V, int W, class C>
-__device__ void multiply_blocks(const C* col, const Opened<A>& data, const M* present, int first, int n_blocks, int sharers,
-                                int n_rows, const Y* x, int64 at, int64 k, Columns<Y, V, W, G * V> (&sum)[B]) {
-    // values that a lane loads: number e = j * B + i of column j and row i, e % G its lane
-    constexpr int EACH = (B * B + G - 1) / G;
-    const unsigned group = (G == WARP ? FULL : (1u << G % WARP) - 1) << (lane_id() & ~(G - 1));
-    C c_next = first < n_blocks ? cached(col + first * (int64)WARP) : C(-1);
-    Stored<A> v_next[EACH];
-    auto load_values = [&](int block) {
+//
+// Holes are multiplied like entries: their 0 adds nothing, but where X is infinite or nan. Then a sum is nan, and is added
+// up again by what is stored alone.
+
+// a block row's share of one group of lanes: every sharers-th block from `first` on
+template <class A, class Y, class I, class M, int B>
+struct BlockRow {
+    Opened<A> data;
+    const void* col;  // block columns as stored, of the first row
+    const M* present;
+    const Y* x;  // the lane's first column of the row that block columns count from
+    I n_cols;    // rows of X from that one on
+    int first, n_blocks, sharers, n_rows;
+    bool is_narrow;
+
+    __device__ int64 bytes_of_columns(int blocks) const { return (is_narrow ? sizeof(uint16) : sizeof(I)) * blocks * (int64)WARP; }
+    __device__ I stored(const void* from) const { return is_narrow ? (I)cached((const uint16*)from) : cached((const I*)from); }
+    __device__ I stored(int block) const { return stored((const char*)col + bytes_of_columns(block)); }
+    __device__ I padding() const { return is_narrow ? I(0xffff) : I(-1); }
+    __device__ bool is_padding(I column) const { return is_narrow ? column == I(0xffff) : column < 0; }
+
+    // A warp's groups go on together to the end of the longest, so that no lane waits for others where a group passes on
+    // values. Each lane has `vectors` of a row of X. All lanes must call it
+    template <bool HOLES, int G, int V, int W>
+    __device__ void add_blocks(int vectors, int64 k, Columns<Y, V, W, G * V> (&sum)[B]) const {
+        constexpr bool MARKED = HOLES && !Values<A>::HOLES_ARE_0;  // the lane that loads a value looks whether it is one
+        // values that a lane loads: number e = j * B + i of column j and row i, e % G its lane. Those that are not there
+        // are others instead, for sums of rows that are not there
+        constexpr int EACH = (B * B + G - 1) / G;
+        int offset[EACH];
 #pragma unroll
         for (int n = 0; n < EACH; ++n) {
-            const int e = n * G + threadIdx.x % G, j = e / B, i = e % B;
-            const bool here = j < B && i < n_rows && block < n_blocks;
-            v_next[n] = here ? cached(data.slot + (block * (int64)B + j) * WARP + i) : Stored<A>{};
+            const int e = min(n * G + (int)threadIdx.x % G, B * B - 1);
+            offset[n] = e / B * WARP + max(min(e % B, n_rows - 1), 0);
         }
-    };
-    load_values(first);
-    for (int block = first; block < n_blocks; block += sharers) {
-        const C c = c_next;
-        if (is_padding<I>(c, 0)) break;
-        unsigned marks[B], stored = 0;  // entries of the block in each row, and in any row
+        const int64 row_bytes = k * sizeof(Y), columns_on = bytes_of_columns(sharers);
+        auto next_column = (const char*)col + bytes_of_columns(first);
+        auto next_slot = data.slot + first * (int64)(B * WARP);
+        auto next_marks = present + first * (int64)WARP;
+        I c_next = padding();
+        Stored<A> v_next[EACH] = {};
+        unsigned marks_next = 0;
+        auto load = [&] {
+            c_next = stored(next_column);
+            if (MARKED) marks_next = 0;
 #pragma unroll
-        for (int i = 0; i < B; ++i) {
-            marks[i] = !HOLES ? FULL : i < n_rows ? (unsigned)cached(present + block * (int64)WARP + i) : 0;
-            stored |= marks[i];
+            for (int n = 0; n < EACH; ++n) {
+                v_next[n] = cached(next_slot + offset[n]);
+                if (MARKED) marks_next |= (cached(next_marks + offset[n] % WARP) >> offset[n] / WARP & 1u) << n;
+            }
+        };
+        int block = first;
+        if (block < n_blocks) load();
+#pragma unroll 1
+        while (__any_sync(FULL, !is_padding(c_next))) {
+            const I c = c_next;
+            const unsigned is_over = is_padding(c);
+            const int last = HOLES ? (int)min((I)B, n_cols - c * B) - 1 : B - 1;  // a hole may be beyond X
+            auto row_of_x = (const char*)x + (int64)c * B * row_bytes;
+            Columns<Y, V, W, G * V> of_x[B];
+#pragma unroll
+            for (int j = 0; j < B; ++j) {
+                of_x[j].load_first(is_over ? 0 : vectors, (const Y*)row_of_x);
+                if (j < last) row_of_x += row_bytes;
+            }
+            LookedUp<A> v[EACH];
+#pragma unroll
+            for (int n = 0; n < EACH; ++n) v[n] = data.looked_up(v_next[n]);
+            const unsigned marks = marks_next;
+            block = is_over ? n_blocks : block + sharers;
+            next_column += columns_on;
+            next_slot += sharers * (B * WARP);
+            if (MARKED) next_marks += sharers * WARP;
+            c_next = padding();
+            if (block < n_blocks) load();
+#pragma unroll
+            for (int j = 0; j < B; ++j)
+#pragma unroll
+                for (int i = 0; i < B; ++i) {
+                    const int e = j * B + i;
+                    Y value = data.template widened<Y>(shuffle(v[e / G], e % G, FULL, G));
+                    if (MARKED && !(shuffle(marks, e % G, FULL, G) >> e / G & 1)) value = Y{};
+                    sum[i].add_product_unless(is_over, value, of_x[j]);
+                }
         }
-        Columns<Y, V, W, G * V> of_x[B];
-#pragma unroll
-        for (int j = 0; j < B; ++j)
-            if (stored >> j & 1) of_x[j].load(x + ((int64)c * B + j) * k, at, k);
-        LookedUp<A> v[EACH];
-#pragma unroll
-        for (int n = 0; n < EACH; ++n) v[n] = data.looked_up(v_next[n]);
-        if (block + sharers < n_blocks) c_next = cached(col + (block + sharers) * (int64)WARP);
-        load_values(block + sharers);
-#pragma unroll
-        for (int j = 0; j < B; ++j)
+    }
+
+    // the same of what is stored alone, entry by entry
+    template <int G, int V, int W>
+    __device__ void add_entries(int vectors, int64 k, Columns<Y, V, W, G * V> (&sum)[B]) const {
+#pragma unroll 1
+        for (int block = first; block < n_blocks; block += sharers) {
+            const I c = stored(block);
+            if (is_padding(c)) break;
 #pragma unroll
             for (int i = 0; i < B; ++i) {
-                const int e = j * B + i;
-                const Y value = data.template widened<Y>(shuffle(v[e / G], e % G, group, G));
-                if (marks[i] >> j & 1) sum[i].add_product(value, of_x[j]);
+                const unsigned marks = i < n_rows ? (unsigned)cached(present + block * (int64)WARP + i) : 0;
+#pragma unroll 1
+                for (int j = 0; j < B; ++j) {
+                    if (!(marks >> j & 1)) continue;
+                    Columns<Y, V, W, G * V> of_x;
+                    of_x.load_first(vectors, x + ((int64)c * B + j) * k);
+                    sum[i].add_product(data.template decoded<Y>(cached(data.slot + (block * (int64)B + j) * WARP + i)), of_x);
+                }
             }
+        }
     }
-}
+
+    // all lanes must call it
+    template <bool HOLES, int G, int V, int W>
+    __device__ void multiply(int vectors, int64 k, Columns<Y, V, W, G * V> (&sum)[B]) const {
+        add_blocks<HOLES, G, V, W>(vectors, k, sum);
+        if constexpr (HOLES) {
+            bool is_wrong = false;
+#pragma unroll
+            for (int i = 0; i < B; ++i) is_wrong |= sum[i].has_nan(vectors);
+            if (!is_wrong) return;
+#pragma unroll
+            for (int i = 0; i < B; ++i) sum[i] = {};
+            add_entries<G, V, W>(vectors, k, sum);
+        }
+    }
+};
 
 template <class A, class Y, class I, class M, int B, bool HOLES, int G, int V, int W, int S, bool DOTS, bool CUT>
 __global__ void bbcsr_matmat_blocks(const Bbcsr<A, I, M> m, const Pieces<Y> pieces, int64 k, const Y* __restrict__ x,
                                     Y* __restrict__ y, Y alpha, Y beta, int update, double* dots) {
     const Opened<A>& values = m.data.opened();
     constexpr int GROUPS = block_rows_of_a_bin(B);
-    const Piece<GROUPS, CUT> piece(pieces);
-    const int64 group = ((blockIdx.x - piece.n_thread_blocks(pieces)) * (int64)blockDim.x + threadIdx.x) / (G * S);
-    const int sharers = piece.is_one ? PIECE_WARPS * WARP / G : S, part = threadIdx.x / G % sharers;
-    const int64 at = (tile_of_block() * (W * G) + threadIdx.x % G) * V;
-    const int64 bin = piece.is_one ? piece.bin : group / GROUPS;
-    const int64 block_row = bin * WARP / B + (piece.is_one ? piece.row : group % GROUPS);
-    const int64 row = max(block_row * B, bin * WARP), end = min(min(block_row * B + B, bin * WARP + WARP), m.n_rows);
-    bool is_here = bin < m.n_bins && row < end;
-    if (piece.is_one ? !is_here : !DOTS && !is_here) return;
-    const int lane = (int)(row - bin * WARP);
-    int n_rows = is_here ? (int)(end - row) : 0, n_pieces = 1;
-    Columns<Y, V, W, G * V> sum[B] = {};
-    if (is_here) {
-        const Bin<A, I, M, B, HOLES> own(m, values, bin, lane);
-        int first = 0, n_blocks = own.n_blocks;
-        if (piece.is_one) {
-            n_pieces = own.is_narrow() ? piece.template of_row<I>(own.narrow(m), n_blocks) : piece.template of_row<I>(own.wide(m), n_blocks);
-            if (piece.number >= n_pieces) return;
-            first = piece.first();
-            n_blocks = min(n_blocks, first + (int)pieces.n_steps);
-        } else if (CUT && n_blocks > pieces.longest) {
-            n_rows = n_blocks = 0;  // thread blocks of its own have it
-        }
-        if (own.is_narrow())
-            multiply_blocks<A, Y, I, M, B, HOLES, G, V, W>(own.narrow(m), own.data, own.present, first + part, n_blocks, sharers,
-                                                        n_rows, x + own.origin() * k + at, at, k, sum);
-        else
-            multiply_blocks<A, Y, I, M, B, HOLES, G, V, W>(own.wide(m), own.data, own.present, first + part, n_blocks, sharers,
-                                                        n_rows, x + at, at, k, sum);
+    const Piece<CUT> piece(pieces);
+    const int64 thread = (blockIdx.x - piece.n_thread_blocks(pieces)) * (int64)blockDim.x + threadIdx.x;
+    const bool is_shared = CUT && pieces.share && !piece.is_one;  // as the table says
+    int64 group = thread / (G * S);
+    int sharers = S, part = threadIdx.x / G % S;
+    if (piece.is_one) {
+        group = piece.row;
+        sharers = PIECE_WARPS * WARP / G;
+        part = threadIdx.x / G;
+    } else if (is_shared) {
+        const Share share = pieces.share[thread / G];
+        group = share.row;
+        sharers = share.sharers;
+        part = share.part;
     }
+    const int64 at = (tile_of_block() * (W * G) + threadIdx.x % G) * V;
+    const int64 bin = group / GROUPS, block_row = bin * WARP / B + group % GROUPS;
+    const int64 row = max(block_row * B, bin * WARP), end = min(min(block_row * B + B, bin * WARP + WARP), m.n_rows);
+    const bool is_here = group >= 0 && bin < m.n_bins && row < end;
+    BlockRow<A, Y, I, M, B> own = {values, nullptr, nullptr, x, 0, 0, 0, sharers, 0, false};
+    if (is_here) {
+        const Bin<A, I, M, B, HOLES> of(m, values, bin, (int)(row - bin * WARP));
+        const bool is_narrow = of.is_narrow();
+        const int64 origin = is_narrow ? of.origin() : 0;
+        const void* const col = is_narrow ? (const void*)of.narrow(m) : (const void*)of.wide(m);
+        own = {of.data, col, of.present, x + origin * k + at, (I)(m.n_cols - origin), part, of.n_blocks, sharers, (int)(end - row), is_narrow};
+        if (piece.is_one) {
+            own.first += piece.first();
+            own.n_blocks = min(own.n_blocks, piece.first() + piece.n_steps);
+        } else if (CUT && !is_shared && own.n_blocks > pieces.longest && !own.is_padding(own.stored((int)pieces.longest))) {
+            own.n_rows = own.n_blocks = 0;  // thread blocks of its own have it
+        }
+    }
+    Columns<Y, V, W, G * V> sum[B] = {};
+    const int64 vectors = (k - at + G * V - 1) / (G * V);  // of this lane, in this tile and in all from here on
+    own.template multiply<HOLES, G, V, W>((int)max(min(vectors, (int64)W), (int64)0), k, sum);
     int64 warp = warp_id();
     if (piece.is_one) {
-        if (!piece.template add<G>(pieces, sum, n_pieces)) return;
-        if (threadIdx.x >= WARP) return;
-        warp -= piece.number * (GROUPS * PIECE_WARPS);  // the same, whichever piece is the last
+        if (!piece.template add<G>(pieces, sum) || threadIdx.x >= WARP) return;
+        warp -= piece.number * PIECE_WARPS;  // the same, whichever piece is the last
+    } else if (is_shared) {
+        __syncwarp();
+        add_sharers<G>(sum, sharers);
     } else if constexpr (S > 1) {
-        const unsigned mask = (G * S == WARP ? FULL : (1u << G * S % WARP) - 1) << (lane_id() & ~(G * S - 1));
-        __syncwarp(mask);
-        add_groups<G, G * S>(sum, mask);
+        __syncwarp();
+        add_groups<G, G * S>(sum);
     }
     const bool is_first = part == 0;  // of those that share the block row
     if (!DOTS && !is_first) return;
     double of_rows[W][V] = {};
 #pragma unroll
     for (int i = 0; i < B; ++i)
-        if (is_first && i < n_rows) {
+        if (is_first && i < own.n_rows) {
             sum[i].store(y + (row + i) * k + at, at, k, alpha, beta, update);
             if constexpr (DOTS) sum[i].add_dots(of_rows, x + (row + i) * k + at, at, k, 0);
         }

@@ -10,7 +10,7 @@
 // ahead.
 template <class A, class I, class M, int ROUND, int E, int WARPS>
 struct Row {
-    int n_steps, begin, step;
+    int n_steps, begin, end, step;
     bool is_narrow;
     const void* col;
     Opened<A> data;
@@ -24,20 +24,24 @@ struct Row {
         col = is_narrow ? (const void*)own.narrow(m) : (const void*)own.wide(m);
         origin = is_narrow ? own.origin() : 0;
         data = own.data;
-        n_steps = own.n_blocks;
+        end = n_steps = own.n_blocks;
         begin = 0;
+    }
+
+    __device__ bool is_longer(int64 steps) const {
+        return is_narrow ? ::is_longer<I>((const uint16*)col, steps, n_steps) : ::is_longer<I>((const I*)col, steps, n_steps);
     }
 
     // no more than `most` steps from `first` on
     __device__ void limit(int first, int most) {
         begin = first;
-        n_steps = min(n_steps, first + most);
+        end = n_steps = min(n_steps, first + most);
     }
 
     __device__ void load() {
 #pragma unroll
         for (int e = 0; e < E; ++e) {
-            const bool here = step < n_steps;
+            const bool here = step < end;
             c[e] = is_narrow ? (I)0xffff : I(-1);
             if (here)
                 c[e] = is_narrow ? (I)cached((const uint16*)col + step * (int64)WARP) : cached((const I*)col + step * (int64)WARP);
@@ -136,24 +140,22 @@ __global__ __launch_bounds__(PIECE_WARPS* WARP, 8) void bbcsr_matmat_rows(
     const O row_of_x = (O)(k / V);
     x += at < k ? at : 0;
     Columns<Y, V, W, G * V> sum[1] = {};
-    const Piece<WARP, CUT> piece(pieces);
+    const Piece<CUT> piece(pieces);
     if (piece.is_one) {
-        const int64 row = piece.bin * WARP + piece.row;
+        const int64 row = piece.row;
         Row<A, I, M, WARP, E, PIECE_WARPS> own(m, values, row);
-        const int n_pieces = own.is_narrow ? piece.template of_row<I>((const uint16*)own.col, own.n_steps)
-                                           : piece.template of_row<I>((const I*)own.col, own.n_steps);
-        if (row >= m.n_rows || piece.number >= n_pieces) return;
         own.limit(piece.first(), piece.n_steps);
         add_row<G, N>(own, x, k, row_of_x, sum[0]);
-        if (piece.template add<G>(pieces, sum, n_pieces) && threadIdx.x < G)
+        if (piece.template add<G>(pieces, sum) && threadIdx.x < G)
             sum[0].store(y + row * k + at, at, k, alpha, beta, update, begin);
         return;
     }
     const int64 row = ((blockIdx.x - piece.n_thread_blocks(pieces)) * (int64)blockDim.x + threadIdx.x) / (G * S);
     if (row >= m.n_bins * WARP) return;
     Row<A, I, M, G * S, E, 1> own(m, values, row);
-    if (CUT && own.n_steps > pieces.longest) return;
+    const bool is_elsewhere = CUT && own.is_longer(pieces.longest);  // in thread blocks of its own
+    if (is_elsewhere) own.end = 0;
     add_row<G, N>(own, x, k, row_of_x, sum[0]);
     add_groups<G, G * S>(sum);
-    if (lane_id() / G % S == 0 && row < m.n_rows) sum[0].store(y + row * k + at, at, k, alpha, beta, update, begin);
+    if (lane_id() / G % S == 0 && row < m.n_rows && !is_elsewhere) sum[0].store(y + row * k + at, at, k, alpha, beta, update, begin);
 }

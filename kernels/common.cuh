@@ -128,6 +128,15 @@ __device__ Complex<T> add(Complex<T> a, Complex<T> b) {
     return {add(a.re, b.re), add(a.im, b.im)};
 }
 
+template <class Y>
+__device__ bool is_nan(Y value) {
+    return value != value;
+}
+template <class T>
+__device__ bool is_nan(Complex<T> value) {
+    return is_nan(value.re) || is_nan(value.im);
+}
+
 // the real part of conj(a) * b, in double precision
 __device__ inline double dot(float a, float b) { return (double)a * b; }
 __device__ inline double dot(double a, double b) { return a * b; }

@@ -1,9 +1,9 @@
 // Coordinates in any order, sorted by row, then column, then as they come.
 //
 // Rows that follow one another are a bucket. Entries are put to their buckets, in any order; where these are many, to coarse ones
-// first, as memory writes few places at a time well, and many slowly. Then a thread block has a bucket in its shared memory, puts keys to their rows, and sorts each
-// row. Values go with the keys, as it takes longer to fetch them from anywhere. Of a bucket that does not fit, others sort the
-// keys.
+// first, as memory is written fast in few places at a time only. Then a thread block has a bucket in its shared memory, puts keys
+// to their rows, and sorts each row. Values go with the keys, as it takes longer to fetch them from anywhere. Of a bucket that
+// does not fit, others sort the keys.
 
 #include "prefix.cuh"
 

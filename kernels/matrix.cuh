@@ -92,6 +92,23 @@ struct Columns {
             for (int i = 0; i < V; ++i) vector[w].at[i] = ::add(vector[w].at[i], other.vector[w].at[i]);
     }
 
+    // the first `vectors` of them
+    __device__ void load_first(int vectors, const Y* from) {
+#pragma unroll
+        for (int w = 0; w < W; ++w)
+            if (w < vectors) vector[w] = *reinterpret_cast<const Vector<Y, V>*>(from + w * STRIDE);
+    }
+
+    // whether one of the first `vectors` has a nan
+    __device__ bool has_nan(int vectors) const {
+        bool found = false;
+#pragma unroll
+        for (int w = 0; w < W; ++w)
+#pragma unroll
+            for (int i = 0; i < V; ++i) found |= w < vectors && is_nan(vector[w].at[i]);
+        return found;
+    }
+
     // adds the products with a row of X, of its columns from `begin` on, to the dots of columns
     __device__ void add_dots(double (&dots)[W][V], const Y* from, int64 at, int64 k, int64 begin) const {
 #pragma unroll

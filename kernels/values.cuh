@@ -14,7 +14,8 @@ struct Values {
     typedef A Stored;    // what a slot holds
     typedef A LookedUp;  // what that stands for
     typedef Values Opened;
-    static constexpr int BYTES = sizeof(A);  // of a slot
+    static constexpr int BYTES = sizeof(A);     // of a slot
+    static constexpr bool HOLES_ARE_0 = true;  // else distinct[0]
 
     const Stored* slot;
 
@@ -51,6 +52,7 @@ struct Values<Few<A>> {
     typedef A LookedUp;
     typedef Values Opened;
     static constexpr int BYTES = 1, MOST = 256;
+    static constexpr bool HOLES_ARE_0 = false;
 
     const Stored* slot;
     const A* distinct;
@@ -90,6 +92,7 @@ struct Values<One<A>> {
     typedef Nothing Stored;
     typedef Nothing LookedUp;
     static constexpr int BYTES = 0;
+    static constexpr bool HOLES_ARE_0 = false;
     struct Opened {
         const Stored* slot;
         A value;

@@ -21,6 +21,7 @@ from scipy.sparse import csr_array
 import cvrarray
 from cvrarray import files
 from cvrarray.array.invariants import integer
+from cvrarray.cpu.runtime import memory
 from cvrarray.files import guards, npz
 from cvrarray.input import coercion, limits, partition
 
@@ -556,6 +557,12 @@ def test_object_with_more_rows_than_memory(build, n_rows):
 def test_tuple_with_more_rows_than_memory(obj):
     with pytest.raises(MemoryError, match=f"a matrix of {1 << 44} x 5 needs .* for its rows.*this machine has"):
         cvrarray.CVRArray(obj, device="cpu")
+
+
+def test_object_with_more_rows_than_a_container_has(monkeypatch):
+    monkeypatch.setattr(memory, "installed", lambda: 1 << 29)
+    with pytest.raises(MemoryError, match=r"this machine has 512 MiB"):
+        cvrarray.CVRArray(of_many_rows(1 << 26), device="cpu")
 
 
 def test_object_with_more_rows_than_the_environment_allows(monkeypatch):

@@ -25,20 +25,20 @@ def read_twice(A):
 
 @BUILDS
 def test_the_second_reading_keeps_it(build):
-    S, before = matrix(), kept.n_bytes()
+    S, before = matrix(), kept.BUDGET.held()
     A = build(S, "cpu")
     for _ in range(3):
         A @ np.ones(S.shape[1])
     A._canonical_csr()
-    assert A._kept.csr is None and kept.n_bytes() == before
+    assert A._kept.csr is None and kept.BUDGET.held() == before
     csr = A._canonical_csr()
     assert A._canonical_csr() is A._kept.csr is csr
-    assert kept.n_bytes() == before + sum(part.nbytes for part in csr[:3])
+    assert kept.BUDGET.held() == before + sum(part.nbytes for part in csr[:3])
     for other in (A.copy(), copy.deepcopy(A), pickle.loads(pickle.dumps(A)), A * 2):
         assert other._kept.csr is None
     del A, csr, other
     gc.collect()
-    assert kept.n_bytes() == before
+    assert kept.BUDGET.held() == before
 
 
 @BUILDS

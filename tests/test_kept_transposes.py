@@ -14,6 +14,7 @@ from checks import DEFAULTS, TYPICAL, assert_product, assert_same_bits, get, put
 from test_matmat import matrix
 
 from cvrarray.array import transposed
+from cvrarray.array.format import FormatArray
 from cvrarray.array.transposed import TransposedArray
 
 BUILD = pytest.mark.parametrize("build", DEFAULTS, ids=str)
@@ -312,13 +313,13 @@ def test_the_first_product_of_many_threads(build):
 @pytest.mark.slow
 def test_memory_is_counted_while_it_is_held():
     gc.collect()
-    before = transposed._kept.n_bytes()
+    before = transposed.BUDGET.held()
     _, A, x = array(DEFAULTS[0])
     A.T @ x
-    assert transposed._kept.n_bytes() == before + A._transpose.nbytes
+    assert transposed.BUDGET.held() == before + A._transpose.nbytes
     del A
     gc.collect()
-    assert transposed._kept.n_bytes() == before
+    assert transposed.BUDGET.held() == before
 
 
 @BUILD
@@ -334,3 +335,29 @@ def test_new_values_in_place_are_those_of_the_transpose_too(build):
         assert_same_bits(B.T @ x, A.with_values(values).T @ x)
         assert_same_bits(B.T @ matrix(csr.shape[0], 3), A.with_values(values).T @ matrix(csr.shape[0], 3))
         assert B._transpose is kept
+
+
+@BUILD
+@pytest.mark.parametrize("columns", [(), (5,)], ids=["vector", "matrix"])
+@pytest.mark.parametrize("is_view", [False, True], ids=["array", "view"])
+@pytest.mark.parametrize("limit", ["1 GiB", "0"])
+def test_values_that_are_replaced_again_and_again(build, columns, is_view, limit, device, monkeypatch):
+    """Products with an array and with its transpose convert once at most, and the array's own values stay."""
+    monkeypatch.setenv("CVRARRAY_TRANSPOSED_MEMORY", limit)
+    csr, made, original = zoo.integers(NAME, np.float64), [], FormatArray._convert.__func__
+    A = build(csr.T.tocsr(), device).T if is_view else build(csr, device)
+
+    def counted(cls, *args, **keywords):
+        made.append(cls)
+        return original(cls, *args, **keywords)
+
+    monkeypatch.setattr(FormatArray, "_convert", classmethod(counted))
+    for k in range(3):
+        csr.data[:] = np.arange(1 + k, csr.nnz + 1 + k)
+        for is_transposed, expected in ((False, csr.toarray()), (True, csr.toarray().T)):
+            x = np.arange(1.0, 1 + expected.shape[1] * (columns or (1,))[0]).reshape(-1, *columns)
+            B = transposed.with_values(A, put(csr.data, device), is_transposed, bool(columns))
+            np.testing.assert_array_equal(get(B @ put(x, device)), expected @ x)
+    scatters = limit == "0" or (device != "cpu" and not columns and not is_view)
+    assert len(made) == (0 if scatters else 1)
+    np.testing.assert_array_equal(get(A.data), zoo.integers(NAME, np.float64).data)

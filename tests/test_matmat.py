@@ -118,15 +118,18 @@ SHARINGS = {
     "pieces of rows": {"LEAST_LONG": (0, 0), "LONG_FACTOR": 0, "PIECE_ROUNDS": 0},
     "pieces of long rows": {"LEAST_LONG": (6, 2), "LONG_FACTOR": 0, "PIECE_ROUNDS": 0},
     "turns": {"MANY_BINS": 0, "FEW_VECTORS": (1 << 20,) * 3, "ENOUGH_TILES": (0, 0), "LATE": 1 << 40},
+    "shares": {"UNEVEN": 0, "UNEVEN_FROM": 0, "UNEVEN_WARPS": 1 << 10, "ROUNDS": (2, 4)},
+    "shares and pieces": {"UNEVEN": 0, "UNEVEN_FROM": 0, "UNEVEN_WARPS": 1 << 10, "ROUNDS": (1,)},
+    "block rows in turn": {"UNEVEN": 0, "UNEVEN_FROM": 0, "MOST_SHARES": 0, "ROUNDS": (1,)},
 }
 SHARINGS["pieces of turns"] = SHARINGS["turns"] | SHARINGS["pieces of rows"]
 
 
 def share(monkeypatch, how):
-    from cvrarray.gpu import bbcsr
+    from cvrarray.gpu import bbcsr, uneven_rows
 
     for name, value in SHARINGS[how].items():
-        monkeypatch.setattr(bbcsr, name, value)
+        monkeypatch.setattr(bbcsr if hasattr(bbcsr, name) else uneven_rows, name, value)
 
 
 @pytest.mark.parametrize(
@@ -140,10 +143,10 @@ def share(monkeypatch, how):
         ("a thread block a long row", 1, "complex128"),
         ("pieces of rows", 1, "float32"),
         ("pieces of long rows", 1, "float64"),
-        ("a thread block a row", 3, "float64"),
-        ("pieces of rows", 3, "float32"),
-        ("pieces of long rows", 2, "complex128"),
-        ("pieces of long rows", 6, "float32"),
+        ("shares", 3, "float64"),
+        ("shares and pieces", 3, "float32"),
+        ("shares and pieces", 2, "complex128"),
+        ("block rows in turn", 6, "float32"),
         ("turns", 1, "float32"),
         ("turns", 1, "complex128"),
         ("pieces of turns", 1, "float32"),
@@ -186,17 +189,9 @@ def test_rows_of_many_pieces(size, dtype, gpu):
     """A very long row has several thread blocks, which meet in the same order in every run, also in a graph."""
     import cupy
 
-    from cvrarray.gpu import bbcsr
-
     n = 2000
     csr = arrow(n, size, dtype)
     A = cvrarray.BBCSRArray(csr, block_size=size, device=gpu)
-    found = bbcsr.bins_of_long_rows(A._tables)
-    assert found.bins.tolist() == sorted(
-        {row // 32 for first in (0, n // 2) for row in range(first * size, first * size + size)}
-    )
-    pieces = bbcsr.Pieces(found, 1, 16, 1, (1, 1), np.dtype(dtype))
-    assert pieces.n > 10 * found.bins.size
     for k in (2, 4, 16, 33):
         x = matrix(csr.shape[1], k, dtype)
         out = put(np.full((csr.shape[0], k), 3, dtype), gpu)
@@ -222,7 +217,7 @@ def test_rows_of_many_pieces(size, dtype, gpu):
 
 
 @pytest.mark.small
-@pytest.mark.parametrize(("how", "size"), [("pieces of rows", 1), ("pieces of long rows", 3), ("pieces of turns", 1)])
+@pytest.mark.parametrize(("how", "size"), [("pieces of rows", 1), ("shares and pieces", 3), ("pieces of turns", 1)])
 def test_rows_in_pieces(how, size, gpu, monkeypatch):
     """What compute-sanitizer watches of them."""
     share(monkeypatch, how)

@@ -10,6 +10,7 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
 import cvrarray  # noqa: E402
 import cvrarray.torch  # noqa: E402  registers the operators
+from cvrarray.array.format import FormatArray  # noqa: E402
 
 BUILD = pytest.mark.parametrize("build", DEFAULTS, ids=str)
 VIEW = pytest.mark.parametrize("view", [False, True], ids=["plain", "transposed"])
@@ -93,6 +94,27 @@ def test_gradients_have_the_same_bits_every_time(build, device):
         cvrarray.torch.matmul(A, x, values).square().sum().backward()
         found.append((x.grad, values.grad))
     assert all(torch.equal(a, b) for pair in found[1:] for a, b in zip(found[0], pair, strict=True))
+
+
+@BUILD
+@VIEW
+@pytest.mark.parametrize("columns", [(), (3,)], ids=["vector", "matrix"])
+def test_gradients_convert_once(build, view, columns, device, monkeypatch):
+    """Values that are replaced in every pass are written to tables that are there."""
+    A, dense = made(build, device, view)
+    conversions, original = [], FormatArray._convert.__func__
+
+    def counted(cls, *args, **keywords):
+        conversions.append(cls)
+        return original(cls, *args, **keywords)
+
+    monkeypatch.setattr(FormatArray, "_convert", classmethod(counted))
+    x, values = random(23, *columns, like=dense).requires_grad_(), values_of(A)
+    for k in (1, 2, 3):
+        found = torch.autograd.grad(cvrarray.torch.matmul(A, x, k * values).sum(), (x, values))
+        torch.testing.assert_close(found[0], (k * dense.sum(0)).reshape(-1, *[1] * len(columns)).expand(23, *columns))
+        assert found[1].shape == values.shape
+    assert len(conversions) <= 1
 
 
 @BUILD

@@ -17,6 +17,7 @@ import numpy as np
 from ..core import devices
 from ..input import coercion
 from . import elementwise, products, reductions
+from .indexing import axis_number
 
 
 def tensordot(a: Any, b: Any, axes: Any = 2) -> Any:
@@ -34,8 +35,8 @@ def tensordot(a: Any, b: Any, axes: Any = 2) -> Any:
         n = operator.index(axes)
         axes_a, axes_b = list(range(a.ndim - n, a.ndim)), list(range(n))
     else:
-        axes_a, axes_b = ([operator.index(k) for k in np.atleast_1d(part).tolist()] for part in axes)
-    axes_a, axes_b = _normal(axes_a, a.ndim), _normal(axes_b, b.ndim)
+        axes_a, axes_b = (np.atleast_1d(part).tolist() for part in axes)
+    axes_a, axes_b = ([axis_number(k, array.ndim) for k in axes] for axes, array in ((axes_a, a), (axes_b, b)))
     if len(axes_a) != len(axes_b) or any(a.shape[i] != b.shape[j] for i, j in zip(axes_a, axes_b, strict=True)):
         raise ValueError(f"axes must have equal lengths in a and b; got axes {axes_a} of {a.shape} and {axes_b} of {b.shape}")
     if len(axes_a) == 1:
@@ -62,13 +63,6 @@ def _at_entries(array: Any, axes: list[int], dense: Any, axes_dense: list[int]) 
         rest = [k for k in range(dense.ndim) if k not in axes_dense]
         values = dense.transpose([*rest, first, second])[..., coercion.rows(csr), csr.indices]
         return (values @ csr.data).astype(dtype, copy=False)
-
-
-def _normal(axes: list[int], ndim: int) -> list[int]:
-    for axis in axes:
-        if not -ndim <= axis < ndim:
-            raise np.exceptions.AxisError(axis, ndim)
-    return [axis % ndim for axis in axes]
 
 
 def _matrices(a: Any, axis_a: int, b: Any, axis_b: int) -> Any:
@@ -244,7 +238,7 @@ def vecdot(x1: Any, x2: Any, axis: int = -1) -> Any:
     `axis`.
     """
     x1, x2 = _operands(x1, x2)
-    x1, x2 = (x.T if x.ndim == 2 and _normal([operator.index(axis)], 2) == [0] else x for x in (x1, x2))
+    x1, x2 = (x.T if x.ndim == 2 and axis_number(axis) == 0 else x for x in (x1, x2))
     if x1.shape[-1] != x2.shape[-1]:
         raise ValueError(f"vecdot needs vectors of one length along axis {axis}; got {x1.shape[-1]} and {x2.shape[-1]}")
     if x2.ndim == 1:

@@ -73,7 +73,7 @@ def binary(ufunc: np.ufunc, left: Any, right: Any, **kwargs: Any) -> Any:
         The shapes do not broadcast to two dimensions.
     """
     _check_keywords(ufunc, kwargs)
-    array = left if _is_ours(left) else right
+    array = left if coercion.is_ours(left) else right
     target = array._target
     with target.use():
         left, right = (_operand(value, target) for value in (left, right))
@@ -145,18 +145,14 @@ class DenseResultError(TypeError):
 # ---------------------------------------------------------------------------------------------------- operands
 
 
-def _is_ours(value: Any) -> bool:
-    return hasattr(value, "_canonical_csr")
-
-
 def _is_sparse(value: Any) -> bool:
-    return isinstance(value, CSR) or _is_ours(value)
+    return isinstance(value, CSR) or coercion.is_ours(value)
 
 
 def _operand(value: Any, target: devices.Device) -> Any:
     """Our arrays and scalars as they are, other sparse matrices as CSR, anything else as a dense array."""
-    if _is_ours(value) or (isinstance(value, _SCALARS) and np.asarray(value).dtype.kind in "biufc"):
-        device = value._target if _is_ours(value) else target
+    if coercion.is_ours(value) or (isinstance(value, _SCALARS) and np.asarray(value).dtype.kind in "biufc"):
+        device = value._target if coercion.is_ours(value) else target
     else:
         package = type(value).__module__.partition(".")[0]
         if package in ("scipy", "cupyx", "sparse"):
@@ -252,7 +248,7 @@ def _with_dense(ufunc: np.ufunc, array: Any, left: Any, right: Any, kwargs: dict
                         "so the result is dense. Call todense() on the sparse one first"
                     )
     csr = _broadcast(array._canonical_csr(), shape)
-    row = coercion._row_of_nonzero(csr.indptr, csr.indices, array._target)
+    row = coercion.rows(csr)
     dense = dense.reshape((1,) * (2 - dense.ndim) + dense.shape)
     if dense.shape[0] == 1 or dense.shape[1] == 1:  # a row or column of values: not broadcast in memory
         line = dense.ravel()
@@ -306,7 +302,7 @@ def _sum(array: Any, left: Any, right: Any, sign: int, dtype: np.dtype) -> Any:
     """
     if left.shape != right.shape or any((v.data if isinstance(v, CSR) else v).dtype != dtype for v in (left, right)):
         return None
-    if _is_ours(left) and _is_ours(right) and (total := left._sum(right, sign)) is not None:
+    if coercion.is_ours(left) and coercion.is_ours(right) and (total := left._sum(right, sign)) is not None:
         return total
     if array._target.kind != "cpu":
         return None

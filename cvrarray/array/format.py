@@ -77,7 +77,8 @@ class FormatArray(SparseArray):
       ``cvrarray.gpu.<name>``, or ``_modules`` where these lie elsewhere;
     - ``_table_type``, ``_value_table``, ``_stored``: its tables and how they lie in files;
     - ``_invariants``: what :meth:`check` verifies; ``_layout`` and ``_parameters`` for the repr and derived arrays;
-    - ``_variants``, ``_microseconds``, ``_why``, where ``asarray(format="auto")`` shall consider it.
+    - ``_variants``, ``_microseconds``, ``_why``, where ``asarray(format="auto")`` shall consider it;
+    - ``_sliced``, ``_stacked``, ``_summed``, where tables give slices, stacks and sums without a conversion.
 
     A module of kernels has ``convert(csr, **keywords) -> tables``, ``product(tables, dtype) -> run`` and
     ``to_coo(tables) -> row, col, val``. Optional are ``product_matrix``, ``product_transposed``, ``to_csr(tables,
@@ -98,6 +99,9 @@ class FormatArray(SparseArray):
     _tuned: ClassVar[str] = ""  #: the constructor's keyword that :func:`cvrarray.tune` varies
 
     _tables: Any = _OnDemand()
+    _shape: tuple[int, int]  # these three are known before there are tables
+    _dtype: np.dtype
+    _nnz: int
     _pending: Pending | None = None  # what the tables are to be made of, until they are asked for
     _kept: Kept  # its canonical CSR, where that is kept beside the tables
     _kernels: dict[tuple[str, np.dtype], Run]  # kind and the product's dtype -> the device module's prepared product
@@ -174,12 +178,13 @@ class FormatArray(SparseArray):
     def _adopt(self, tables: NamedTuple, plan: str | None = None) -> None:
         """Become the array around `tables`: what every constructor ends with."""
         self._tables = tables
-        self._open(devices.of(self._values(tables)), plan)
+        self._open(devices.of(self._values(tables)), tables, encoding.dtype_of(type(self), tables), plan)
         _protect(tables)
 
-    def _open(self, target: devices.Device, plan: str | None = None) -> None:
-        """Become an array on `target` that knows nothing but its matrix."""
+    def _open(self, target: devices.Device, matrix: Any, dtype: np.dtype, plan: str | None = None) -> None:
+        """Become an array on `target` that knows nothing but its matrix: `matrix` are its tables, or its CSR."""
         self._target, self._plan = target, plan
+        self._shape, self._nnz, self._dtype = matrix.shape, int(matrix.nnz), dtype
         self._dense_type = target.xp.ndarray
         self._kernels, self._ready, self._ready_transposed = {}, {}, {}
         self._structure, self._transpose, self._transpose_is_old, self._n_scattered = Structure(), None, False, 0
@@ -192,7 +197,7 @@ class FormatArray(SparseArray):
         """The array whose tables will be made of these when they are asked for: see :class:`Pending`."""
         self = object.__new__(cls)
         self._pending = Pending(csr, keywords)
-        self._open(devices.CPU)
+        self._open(devices.CPU, csr, csr.data.dtype)
         return self
 
     def _made_tables(self) -> Any:
@@ -340,7 +345,7 @@ class FormatArray(SparseArray):
             values = _aligned(values, self._target)
         array = object.__new__(type(self))
         array._tables = tables = encoding.with_values(type(self), self._tables, values, distinct)
-        array._open(self._target)
+        array._open(self._target, tables, encoding.dtype_of(type(self), tables))
         array._structure = self._structure
         _protect([self._values(tables), encoding.table(tables)])  # the others are
         return array
@@ -373,27 +378,20 @@ class FormatArray(SparseArray):
 
     @property
     def shape(self) -> tuple[int, int]:
-        pending = self._pending
-        shape: tuple[int, int] = self._tables.shape if pending is None else pending.csr.shape
-        return shape
+        return self._shape
 
     @property
     def dtype(self) -> np.dtype:
-        pending = self._pending
-        if pending is None:
-            return encoding.dtype_of(type(self), self._tables)
-        dtype: np.dtype = pending.csr.data.dtype
-        return dtype
+        return self._dtype
+
+    @property
+    def nnz(self) -> int:
+        return self._nnz
 
     @property
     def _stored_as(self) -> str:
         distinct = None if self._pending is not None else encoding.table(self._tables)
         return "" if distinct is None else described(distinct)
-
-    @property
-    def nnz(self) -> int:
-        pending = self._pending
-        return int(self._tables.nnz) if pending is None else pending.csr.nnz
 
     @property
     def nbytes(self) -> int:
@@ -461,19 +459,40 @@ class FormatArray(SparseArray):
         return self._tables, 0
 
     def _slice(self, first: int, last: int) -> Self | None:
-        """The rows [first, last), at least one, by the tables; None where these do not give them."""
+        """The rows [first, last), at least one, by the tables; None where these are not there, or do not give them."""
+        tables = None if self._pending is not None else self._sliced(self._tables, first, last)
+        return None if tables is None else self._from_tables(tables)
+
+    @classmethod
+    def _sliced(cls, tables: Any, first: int, last: int) -> Any:
+        """The tables of the rows [first, last) of others; None where that takes a conversion."""
+        return None
+
+    def _sum(self, other: Any, sign: int) -> Self | None:
+        if type(other) is not type(self) or self._target.kind != "cpu" or self._pending or other._pending:
+            return None
+        return self._summed(other, sign)
+
+    def _summed(self, other: Self, sign: int) -> Self | None:
+        """``self + sign * other``, of one dtype and shape on the CPU, by the tables of both; None where that takes a
+        conversion.
+        """
         return None
 
     def _csr_at_hand(self, n_rows: int | None = None) -> CSR | None:
         """The canonical CSR where it is there, or is to be kept from now on, as so many rows (default: all) are wanted
         again; nobody writes to its arrays.
         """
+        csr = self._held_csr()
+        if csr is None and self._kept.is_wanted(self, self.shape[0] if n_rows is None else n_rows):
+            csr = self._decoded()
+            self._kept.keep(self, csr)
+        return csr
+
+    def _held_csr(self) -> CSR | None:
+        """The canonical CSR where it is there."""
         pending = self._pending
-        if pending is not None:
-            return pending.csr
-        if self._kept.csr is None and self._kept.is_wanted(self, self.shape[0] if n_rows is None else n_rows):
-            self._kept.keep(self, self._decoded())
-        return self._kept.csr
+        return self._kept.csr if pending is None else pending.csr
 
     def _canonical_csr(self) -> CSR:
         return self._csr_at_hand() or self._decoded()
@@ -488,8 +507,7 @@ class FormatArray(SparseArray):
             return csr._replace(data=encoding.looked_up(self._tables, csr.data))
 
     def _own_csr(self) -> CSR:
-        pending = self._pending
-        csr = self._kept.csr if pending is None else pending.csr
+        csr = self._held_csr()
         if csr is None:
             return self._decoded()
         return csr._replace(indptr=csr.indptr.copy(), indices=csr.indices.copy(), data=csr.data.copy())

@@ -19,6 +19,14 @@ from ..input import coercion
 _AXES = ("row", "column")
 
 
+def axis_number(axis: Any, ndim: int = 2) -> int:
+    """An axis as NumPy counts it, from 0; ``numpy.exceptions.AxisError`` where there is none such."""
+    number = operator.index(axis)
+    if not -ndim <= number < ndim:
+        raise np.exceptions.AxisError(number, ndim)
+    return number % ndim
+
+
 def getitem(array: Any, key: Any) -> Any:
     """``array[key]``, as NumPy indexes a 2-D array, where the result has at most two dimensions.
 
@@ -194,7 +202,7 @@ def _masked(array: Any, mask: Any) -> Any:
     places = coercion.as_csr(mask)
     if devices.of(places.data) != target:
         raise TypeError(f"a mask must be on the array's device, {target}; got one on {devices.of(places.data)}. Move it first")
-    row = coercion._row_of_nonzero(places.indptr, places.indices, target)
+    row = coercion.rows(places)
     true = target.xp.flatnonzero(places.data)
     return _values_at(array._canonical_csr(), row[true].astype(np.int64), places.indices[true].astype(np.int64))
 
@@ -301,7 +309,7 @@ def _vector(csr: CSR, rows: Any, cols: Any) -> Any:
     """A CSR of one row or one column as a dense vector."""
     target = devices.of(csr.data)
     dense = target.xp.zeros(csr.shape[1] if isinstance(rows, int) else csr.shape[0], csr.data.dtype)
-    dense[csr.indices if isinstance(rows, int) else coercion._row_of_nonzero(csr.indptr, csr.indices, target)] = csr.data
+    dense[csr.indices if isinstance(rows, int) else coercion.rows(csr)] = csr.data
     return dense
 
 

@@ -14,6 +14,7 @@ from ..core import devices
 from ..core.arrays import Casting
 from ..core.tables import CSR
 from ..input import coercion
+from .indexing import axis_number
 
 
 def concatenate(arrays: Any, axis: int = 0, out: Any = None, *, dtype: Any = None, casting: Casting = "same_kind") -> Any:
@@ -41,15 +42,14 @@ def concatenate(arrays: Any, axis: int = 0, out: Any = None, *, dtype: Any = Non
     _refuse_out(out)
     if axis is None:
         raise ValueError("concatenate needs axis 0 or 1; None would give one dimension. Call todense() first")
-    if not -2 <= axis < 2:
-        raise np.exceptions.AxisError(axis, 2)
+    axis = axis_number(axis)
     arrays = list(arrays)
     first = _first_of_ours(arrays)
     with first._target.use():
         stack = getattr(first, "_stack", None)
-        if axis % 2 == 0 and dtype is None and stack is not None and (whole := stack(arrays)) is not None:
+        if axis == 0 and dtype is None and stack is not None and (whole := stack(arrays)) is not None:
             return whole
-        return first._like(_joined(_members(arrays, first), axis % 2, dtype, casting))
+        return first._like(_joined(_members(arrays, first), axis, dtype, casting))
 
 
 def vstack(arrays: Any, *, dtype: Any = None, casting: Casting = "same_kind") -> Any:
@@ -104,7 +104,7 @@ def _first_of_ours(arrays: list[Any]) -> Any:
     if not arrays:
         raise ValueError("need at least one array to concatenate")
     for array in arrays:
-        if hasattr(array, "_canonical_csr"):
+        if coercion.is_ours(array):
             return array
     raise TypeError("one of the arrays must be an array of ours; got none. Convert the first with cvrarray.asarray")
 
@@ -149,7 +149,7 @@ def _joined(members: list[CSR], axis: int, dtype: Any = None, casting: Casting =
     indices, data = xp.empty(nnz, wide), xp.empty(nnz, dtype)
     free, first_col = indptr[:-1].copy(), 0  # the next free position of every row
     for csr in members:
-        row = coercion._row_of_nonzero(csr.indptr, csr.indices, devices.of(csr.data))
+        row = coercion.rows(csr)
         place = xp.arange(csr.nnz) + (free - csr.indptr[:-1])[row]
         indices[place] = csr.indices.astype(wide, copy=False) + wide.type(first_col)
         data[place] = csr.data

@@ -152,7 +152,7 @@ def multiply_sparse(left: Any, right: Any, format: str | None = None) -> Any:
     """
     if format not in (None, "csr"):
         raise ValueError(f"format must be None or 'csr'; got {format!r}. Use A.dot(B, format='csr') and convert that")
-    ours = left if hasattr(left, "_like") else right
+    ours = left if coercion.is_ours(left) else right
     if len(left.shape) != 2 or len(right.shape) != 2:
         raise TypeError(f"a product needs two matrices; got shapes {left.shape} and {right.shape}. Use .todense() on a vector")
     if left.shape[1] != right.shape[0]:

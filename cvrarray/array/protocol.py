@@ -16,6 +16,7 @@ import numpy as np
 from ..core import extensions
 from ..input import coercion
 from . import contractions, elementwise, indexing, joining, products, rearranging, reductions, selecting, statistics, structure
+from .indexing import axis_number
 
 # --------------------------------------------------------------------------------------------------------------- ufuncs
 
@@ -47,7 +48,7 @@ UNSUPPORTED = {np.isnat}
 
 def matmul(left: Any, right: Any, out: Any = None) -> Any:
     """``left @ right``, where one or both are ours; NotImplemented if the other operand's class has own rules."""
-    ours = left if _is_ours(left) else right
+    ours = left if coercion.is_ours(left) else right
     other = right if ours is left else left
     if _is_tensor(other):
         if out is not None:
@@ -100,7 +101,7 @@ def apply_ufunc(array: Any, ufunc: np.ufunc, method: str, inputs: tuple[Any, ...
     if method != "__call__" or ufunc in UNSUPPORTED:
         method = "" if method == "__call__" else f".{method}"
         raise TypeError(f"numpy.{ufunc.__name__}{method} is not offered for {name}. Call todense() or tocsr() first")
-    if _is_ours(out):
+    if coercion.is_ours(out):
         raise TypeError(f"out must be a dense array; got {type(out).__name__}, which is immutable. Use A.todense() as out")
     if ufunc is np.matmul and kwargs.get("axes") in _AXES_OF_MATMUL:
         del kwargs["axes"]
@@ -118,7 +119,7 @@ def apply_ufunc(array: Any, ufunc: np.ufunc, method: str, inputs: tuple[Any, ...
     except elementwise.DenseResultError:
         if out is None:
             raise
-        return ufunc(*(value.todense() if _is_ours(value) else value for value in inputs), out=out, **kwargs)
+        return ufunc(*(value.todense() if coercion.is_ours(value) else value for value in inputs), out=out, **kwargs)
 
 
 def _elementwise(name: str, ufunc: np.ufunc, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -144,7 +145,7 @@ def _into(out: Any, compute: Callable[[], Any], ufunc: np.ufunc) -> Any:
         raise TypeError(f"out must have a dtype that {result.dtype} casts to; got {out.dtype}")
     if out.shape != result.shape:
         raise ValueError(f"out must have shape {result.shape}; got {out.shape}")
-    return result.todense(out=out) if _is_ours(result) else _assigned(out, result)
+    return result.todense(out=out) if coercion.is_ours(result) else _assigned(out, result)
 
 
 def _assigned(out: Any, result: Any) -> Any:
@@ -181,7 +182,7 @@ def _transpose(a: Any, axes: Any = None) -> Any:
 
 
 def _swapaxes(a: Any, axis1: int, axis2: int) -> Any:
-    axis1, axis2 = (_axis(axis) for axis in (axis1, axis2))
+    axis1, axis2 = (axis_number(axis) for axis in (axis1, axis2))
     return a if axis1 == axis2 else a.T
 
 
@@ -190,19 +191,12 @@ def _take(a: Any, indices: Any, axis: int | None = None) -> Any:
         raise TypeError(
             "take needs axis=0 or axis=1 for a sparse array: entries of the flattened one make no matrix. Call todense()"
         )
-    return indexing.getitem(a, indices if _axis(axis) == 0 else (slice(None), indices))
+    return indexing.getitem(a, indices if axis_number(axis) == 0 else (slice(None), indices))
 
 
 def _flip(m: Any, axis: Any = None) -> Any:
-    axes = {0, 1} if axis is None else {_axis(k) for k in (axis if isinstance(axis, tuple) else (axis,))}
+    axes = {0, 1} if axis is None else {axis_number(k) for k in (axis if isinstance(axis, tuple) else (axis,))}
     return indexing.getitem(m, tuple(slice(None, None, -1 if k in axes else 1) for k in (0, 1)))
-
-
-def _axis(axis: Any) -> int:
-    number = operator.index(axis)
-    if not -2 <= number < 2:
-        raise np.exceptions.AxisError(number, 2)
-    return number % 2
 
 
 def _zeros_like(
@@ -237,7 +231,7 @@ def _where(condition: Any, *xy: Any) -> Any:
 
 
 def _norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Any:
-    axes = None if axis is None else tuple(_axis(k) for k in (axis if isinstance(axis, tuple) else (axis,)))
+    axes = None if axis is None else tuple(axis_number(k) for k in (axis if isinstance(axis, tuple) else (axis,)))
     if axes is not None and len(axes) == 1:
         return structure.vector_norm(x, ord, axes[0], keepdims)
     return structure.norm(x if axes in (None, (0, 1)) else x.T, ord, keepdims)
@@ -248,7 +242,7 @@ def _vector_norm(x: Any, /, *, axis: Any = None, keepdims: bool = False, ord: An
         if ord != 2:
             raise TypeError(f"vector_norm of a sparse array needs an axis for ord={ord!r}. Call todense() first")
         return structure.norm(x, "fro", keepdims)
-    return structure.vector_norm(x, ord, _axis(axis), keepdims)
+    return structure.vector_norm(x, ord, axis_number(axis), keepdims)
 
 
 def _angle(z: Any, deg: bool = False) -> Any:
@@ -262,11 +256,11 @@ def _astype(x: Any, dtype: Any, /, *, copy: bool = True, device: Any = None) -> 
 
 
 def _size(a: Any, axis: int | None = None) -> int:
-    return int(a.size if axis is None else a.shape[_axis(axis)])
+    return int(a.size if axis is None else a.shape[axis_number(axis)])
 
 
 def _dtypes(values: tuple[Any, ...]) -> list[Any]:
-    return [value.dtype if _is_ours(value) else value for value in values]
+    return [value.dtype if coercion.is_ours(value) else value for value in values]
 
 
 #: NumPy function -> rule with NumPy's argument names
@@ -415,11 +409,11 @@ REMEDIES = {
 
 def apply_function(array: Any, function: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """``__array_function__`` of all arrays of ours."""
-    if not all(hasattr(t, "_canonical_csr") or issubclass(t, np.ndarray) or coercion.package_of(t) for t in types):
+    if not all(coercion.is_ours(t) or issubclass(t, np.ndarray) or coercion.package_of(t) for t in types):
         if any(t.__module__.startswith("dask.") for t in types):
             return extensions.load("dask").apply_function(function, types, args, kwargs)
         return NotImplemented
-    if function in LIKE and not any(_is_ours(value) for value in args):
+    if function in LIKE and not any(coercion.is_ours(value) for value in args):
         with array._target.use():
             return getattr(array._target.xp, function.__name__)(*args, **kwargs)
     name = f"numpy.{function.__module__.removeprefix('numpy').lstrip('.')}.{function.__name__}".replace("..", ".")
@@ -438,10 +432,6 @@ def apply_function(array: Any, function: Any, types: Any, args: tuple[Any, ...],
 
 
 # --------------------------------------------------------------------------------------------------------- whose is it?
-
-
-def _is_ours(value: Any) -> bool:
-    return hasattr(value, "_canonical_csr")
 
 
 def _is_known(value: Any) -> bool:

@@ -14,6 +14,7 @@ import numpy as np
 from ..core import devices
 from ..input import coercion
 from . import elementwise, indexing, joining, products, structure
+from .indexing import axis_number
 
 
 def reshape(a: Any, /, shape: Any, order: str = "C", *, copy: bool | None = None) -> Any:
@@ -72,7 +73,8 @@ def _new_shape(a: Any, shape: Any) -> tuple[int, int]:
 
 def squeeze(a: Any, axis: Any = None) -> Any:
     """The array itself, or without axes of length 1 what is left: a dense vector, or a scalar."""
-    axes = {k for k, n in enumerate(a.shape) if n == 1} if axis is None else {_axis(k) for k in np.atleast_1d(axis).tolist()}
+    ones = [k for k, n in enumerate(a.shape) if n == 1]
+    axes = ones if axis is None else [axis_number(k) for k in np.atleast_1d(axis).tolist()]
     for k in axes:
         if a.shape[k] != 1:
             raise ValueError(f"cannot select an axis to squeeze out which has size not equal to one; got axis {k} of {a.shape}")
@@ -81,7 +83,7 @@ def squeeze(a: Any, axis: Any = None) -> Any:
 
 def moveaxis(a: Any, source: Any, destination: Any) -> Any:
     """``numpy.moveaxis``: the array, or its transpose."""
-    sources, destinations = ([_axis(k) for k in np.atleast_1d(axes).tolist()] for axes in (source, destination))
+    sources, destinations = ([axis_number(k) for k in np.atleast_1d(axes).tolist()] for axes in (source, destination))
     if len(sources) != len(destinations) or len(set(sources)) < len(sources) or len(set(destinations)) < len(destinations):
         raise ValueError(f"source and destination must name as many different axes; got {source} and {destination}")
     return a if sources == destinations else a.T
@@ -92,12 +94,12 @@ def rollaxis(a: Any, axis: int, start: int = 0) -> Any:
     start = operator.index(start)
     if not -2 <= start <= 2:
         raise np.exceptions.AxisError(start, 3)
-    return a.T if (_axis(axis), start % 2 if start < 2 else 2) in ((1, 0), (0, 2)) else a
+    return a.T if (axis_number(axis), start % 2 if start < 2 else 2) in ((1, 0), (0, 2)) else a
 
 
 def rot90(m: Any, k: int = 1, axes: Any = (0, 1)) -> Any:
     """The array rotated by `k` times 90 degrees, from the first of `axes` towards the second."""
-    first, second = (_axis(axis) for axis in axes)
+    first, second = (axis_number(axis) for axis in axes)
     if first == second:
         raise ValueError(f"axes must differ; got {axes}")
     k = operator.index(k) % 4 if first == 0 else -operator.index(k) % 4
@@ -124,7 +126,7 @@ def roll(a: Any, shift: Any, axis: Any = None) -> Any:
     shifts, axes = np.broadcast_arrays(np.atleast_1d(shift), np.atleast_1d(axis))
     by = [0, 0]
     for s, k in zip(shifts.tolist(), axes.tolist(), strict=True):
-        by[_axis(k)] += operator.index(s)
+        by[axis_number(k)] += operator.index(s)
     by = [s % n if n else 0 for s, n in zip(by, a.shape, strict=True)]
     return _placed(a, lambda row, col: ((row + by[0]) % a.shape[0], (col + by[1]) % a.shape[1]), a.shape)
 
@@ -144,7 +146,7 @@ def repeat(a: Any, repeats: Any, axis: int | None = None) -> Any:
     """Each row (``axis=0``) or column (``axis=1``) as often as `repeats` says, one number or one for each."""
     if axis is None:
         raise TypeError("repeat needs axis=0 or axis=1: entries of the flattened array make no matrix. Call todense() first")
-    axis = _axis(axis)
+    axis = axis_number(axis)
     places = np.repeat(np.arange(a.shape[axis]), devices.move(repeats, devices.CPU) if hasattr(repeats, "get") else repeats)
     return indexing.getitem(a, places if axis == 0 else (slice(None), places))
 
@@ -188,7 +190,7 @@ def kron(a: Any, b: Any) -> Any:
     """The Kronecker product of two matrices of which at least one is sparse, sparse itself."""
     if np.ndim(a) == 0 or np.ndim(b) == 0:
         return elementwise.binary(np.multiply, a, b)
-    ours = a if hasattr(a, "_like") else b
+    ours = a if coercion.is_ours(a) else b
     left, right = (coercion.as_csr(_matrix(value, ours)) for value in (a, b))
     target = coercion.same_device(left=left.data, right=right.data)
     (m, n), (p, q) = left.shape, right.shape
@@ -215,7 +217,7 @@ def outer(a: Any, b: Any, out: Any = None) -> Any:
     """``numpy.outer``: the product of each entry of one with each entry of the other, both in row-major order; sparse."""
     if out is not None:
         raise TypeError("out must be left out of outer: its result is sparse")
-    ours = a if hasattr(a, "_like") else b
+    ours = a if coercion.is_ours(a) else b
     left, right = (_matrix(value, ours) for value in (a, b))
     left = left.reshape(left.shape[0] * left.shape[1], 1)
     return kron(left, right.reshape(1, right.shape[0] * right.shape[1]))
@@ -223,7 +225,7 @@ def outer(a: Any, b: Any, out: Any = None) -> Any:
 
 def diff(a: Any, n: int = 1, axis: int = -1) -> Any:
     """The differences of neighbouring rows (``axis=0``) or columns, `n` times; for bool whether they differ."""
-    n, axis = operator.index(n), _axis(axis)
+    n, axis = operator.index(n), axis_number(axis)
     if n < 0:
         raise ValueError(f"order must be non-negative but got {n}")
     later, earlier = slice(1, None), slice(None, -1)
@@ -266,7 +268,7 @@ def compress(condition: Any, a: Any, axis: int | None = None, out: Any = None) -
     """The rows (``axis=0``) or columns where `condition` is true; it may be shorter than the axis."""
     if axis is None or out is not None:
         raise TypeError("compress of a sparse array needs axis=0 or axis=1, and takes no out. Call todense() first")
-    axis = _axis(axis)
+    axis = axis_number(axis)
     places = np.flatnonzero(devices.move(condition, devices.CPU) if hasattr(condition, "get") else condition)
     return indexing.getitem(a, places if axis == 0 else (slice(None), places))
 
@@ -275,21 +277,21 @@ def delete(arr: Any, obj: Any, axis: int | None = None) -> Any:
     """The array without some rows (``axis=0``) or columns: an int, a slice, or an index array or mask of them."""
     if axis is None:
         raise TypeError("delete needs axis=0 or axis=1: entries of the flattened array make no matrix. Call todense() first")
-    axis = _axis(axis)
+    axis = axis_number(axis)
     kept = np.delete(np.arange(arr.shape[axis]), obj)
     return indexing.getitem(arr, kept if axis == 0 else (slice(None), kept))
 
 
 def array_split(ary: Any, indices_or_sections: Any, axis: int = 0) -> list[Any]:
     """Panels of rows (``axis=0``) or of columns, as NumPy cuts them."""
-    axis = _axis(axis)
+    axis = axis_number(axis)
     parts = np.array_split(np.arange(ary.shape[axis]), indices_or_sections)
     return [_range(ary, part, axis) for part in parts]
 
 
 def split(ary: Any, indices_or_sections: Any, axis: int = 0) -> list[Any]:
     """:func:`array_split` into panels of one size."""
-    axis = _axis(axis)
+    axis = axis_number(axis)
     parts = np.split(np.arange(ary.shape[axis]), indices_or_sections)
     return [_range(ary, part, axis) for part in parts]
 
@@ -308,10 +310,3 @@ def _placed(array: Any, place: Any, shape: tuple[int, int]) -> Any:
         row, col, val = array._coo()
         row, col = place(row.astype(np.int64), col.astype(np.int64))
         return array._like(coercion.from_triplets(row, col, val, shape))
-
-
-def _axis(axis: Any) -> int:
-    number = operator.index(axis)
-    if not -2 <= number < 2:
-        raise np.exceptions.AxisError(number, 2)
-    return number % 2

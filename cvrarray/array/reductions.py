@@ -152,10 +152,7 @@ def _axis(axis: Any) -> int | None:
 def _one_axis(axis: Any) -> int:
     if isinstance(axis, (bool, np.bool_)):
         raise TypeError(f"axis must be an integer; got {axis}")
-    number = operator.index(axis)
-    if not -2 <= number < 2:
-        raise np.exceptions.AxisError(number, 2)
-    return number % 2
+    return indexing.axis_number(axis)
 
 
 def _count(array: Any, axis: int | None) -> int:

@@ -28,7 +28,7 @@ def where(condition: Any, x: Any, y: Any) -> Any:
     ValueError
         The shapes do not broadcast to two dimensions.
     """
-    ours = next(value for value in (condition, x, y) if hasattr(value, "_like"))
+    ours = next(value for value in (condition, x, y) if coercion.is_ours(value))
     target = ours._target
     dtype = coercion.check_dtype(np.result_type(*[getattr(value, "dtype", value) for value in (x, y)]))
     with target.use():
@@ -43,7 +43,7 @@ def where(condition: Any, x: Any, y: Any) -> Any:
 def _operand(value: Any, target: devices.Device) -> Any:
     """A canonical CSR, or a dense array of at most two dimensions; a dense 0 is a CSR without entries."""
     value = elementwise._operand(value, target)
-    if hasattr(value, "_canonical_csr"):
+    if coercion.is_ours(value):
         return value._canonical_csr()
     return value if isinstance(value, CSR) else target.xp.asarray(value)
 
@@ -53,7 +53,7 @@ def _broadcast(value: Any, shape: tuple[int, int]) -> Any:
         return elementwise._broadcast(value, shape)
     xp = devices.of(value).xp
     if value.ndim < 2 and not bool(value.any()):
-        return CSR(xp.zeros(shape[0] + 1, np.int64), xp.zeros(0, coercion.index_dtype(shape)), xp.zeros(0, value.dtype), shape)
+        return coercion.without_entries(shape, value.dtype, xp)
     return xp.broadcast_to(value, shape)
 
 

@@ -17,10 +17,7 @@ def zeros_like(array: Any, dtype: Any = None, shape: Any = None) -> Any:
     shape = array.shape if shape is None else coercion.check_shape(shape)
     dtype = coercion.check_dtype(array.dtype if dtype is None else dtype)
     with array._target.use():
-        xp = array._target.xp
-        return array._like(
-            CSR(xp.zeros(shape[0] + 1, np.int64), xp.empty(0, coercion.index_dtype(shape)), xp.empty(0, dtype), shape)
-        )
+        return array._like(coercion.without_entries(shape, dtype, array._target.xp))
 
 
 def tril(m: Any, k: int = 0) -> Any:

@@ -12,7 +12,7 @@ the base may keep *tables of its transpose*, and the product is theirs (docs/dec
 * On a GPU ``A.T @ x`` scatters until it was called so often that a conversion would have paid (:func:`pays_after`), and
   is theirs from then on. The number of calls alone decides, so the same calls give the same bits in every run.
 
-The base's transposed product is taken where the tables would take too much memory (:func:`most_bytes`) or the device has
+The base's transposed product is taken where the tables would take too much memory (:data:`BUDGET`) or the device has
 too little, in a CUDA graph, and in products that are made once (:meth:`TransposedArray.once`).
 """
 
@@ -21,22 +21,22 @@ from __future__ import annotations
 import math
 import os
 import threading
-import weakref
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from ..core import devices, extensions, progress
+from ..core import extensions, progress
 from ..core.arrays import Run
 from ..core.tables import CSR
-from ..input import partition
 from . import encoding, products
 from .base import SparseArray
+from .budget import Budget
 from .values import knows_transpose, renew_transpose
 
-#: Of the machine's memory, the share that all tables of transposes in a process may take where nothing else is said.
-SHARE = 1 / 4
+#: What the tables of transposes of all arrays on a device may take: ``CVRARRAY_TRANSPOSED_MEMORY``, by default a quarter of
+#: the device's memory.
+BUDGET = Budget("CVRARRAY_TRANSPOSED_MEMORY", 1 / 4)
 
 #: On a GPU: microseconds that a conversion of the transpose takes, and that a product with a vector then saves, and for each
 #: million nonzeros: measured, docs/measurements/0010.
@@ -44,30 +44,6 @@ CONVERSION, SAVED = (1100.0, 110.0), (15.0, 3.5)
 ROOM = 10  # times the bytes of the array, that must be free for a conversion on a GPU
 #: Products with a vector until tables that are there get the values that the array got meanwhile.
 RENEWED_AFTER = 12
-
-
-def most_bytes(target: devices.Device = devices.CPU) -> int:
-    """Bytes that the tables of transposes, of all arrays on a device together, may take.
-
-    ``CVRARRAY_TRANSPOSED_MEMORY``, 0 for none; by default a quarter of the device's memory.
-
-    Raises
-    ------
-    ValueError
-        The variable is set, and is no number of bytes.
-
-    Examples
-    --------
-    >>> from cvrarray.array import transposed
-    >>> transposed.most_bytes() > 0
-    True
-    """
-    wanted = os.environ.get("CVRARRAY_TRANSPOSED_MEMORY", "").strip()
-    if wanted == "0":
-        return 0
-    if wanted:
-        return partition.n_bytes(wanted, "CVRARRAY_TRANSPOSED_MEMORY")
-    return int(SHARE * target.backend("runtime.memory" if target.kind == "cpu" else "memory").installed())
 
 
 def pays_after(base: SparseArray) -> int:
@@ -84,54 +60,37 @@ def pays_after(base: SparseArray) -> int:
     return math.ceil(takes / saves)
 
 
-def is_capturing(target: devices.Device) -> bool:
-    """Whether calls on a device go into a CUDA graph now."""
-    return target.kind == "cuda" and bool(target.xp.cuda.get_current_stream().is_capturing())
+def _converted(base: SparseArray) -> SparseArray | None:
+    """The transpose of `base` as an array of its own, in the format that suits it; None where it may not be kept."""
+    target = base._target
+    if not BUDGET.has_room(base.nbytes, target):
+        return None
+    if target.is_capturing():  # a graph holds no conversion
+        return None
+    if target.kind == "cuda" and target.backend("memory").free(target.index) < ROOM * base.nbytes:
+        return None
+    try:
+        with progress.shown("converting the transpose"):
+            csr = TransposedArray(base)._canonical_csr()
+            array: SparseArray = extensions.load("construct").asarray(csr, device=target)
+    except MemoryError:
+        return None
+    BUDGET.hold(array, array.nbytes, target)
+    return array
 
 
-class _Kept:
-    """The tables of transposes that the process holds: how many bytes, and who may add to them."""
-
-    def __init__(self) -> None:
-        self.sizes: dict[int, tuple[devices.Device, int]] = {}  # by the arrays' identity, while they live
-        self.lock = threading.Lock()
-
-    def n_bytes(self, target: devices.Device = devices.CPU) -> int:
-        """Bytes of all of them on a device."""
-        return sum(size for device, size in list(self.sizes.values()) if device == target)
-
-    def make(self, base: SparseArray) -> SparseArray | None:
-        """The transpose of `base` as an array of its own, in the format that suits it; None where it may not be kept."""
-        target = base._target
-        if self.n_bytes(target) + base.nbytes > most_bytes(target):
-            return None
-        if is_capturing(target):  # a graph holds no conversion
-            return None
-        if target.kind == "cuda" and target.backend("memory").free(target.index) < ROOM * base.nbytes:
-            return None
-        try:
-            with progress.shown("converting the transpose"):
-                csr = TransposedArray(base)._canonical_csr()
-                array: SparseArray = extensions.load("construct").asarray(csr, device=target)
-        except MemoryError:
-            return None
-        self.sizes[id(array)] = target, array.nbytes
-        weakref.finalize(array, self.sizes.pop, id(array)).atexit = False
-        return array
-
-
-_kept = _Kept()
+_lock = threading.Lock()  # who holds it adds to the tables of transposes
 
 
 def keep(base: Any) -> SparseArray | None:
     """The tables that `base` keeps of its transpose, made or renewed now if need be; None where it has none."""
     if base._transpose is None or base._transpose_is_old:
-        with _kept.lock:
+        with _lock:
             if base._transpose_is_old and not _renewed(base, base._transpose):
                 base._transpose = None
             base._transpose_is_old = False
             if base._transpose is None:
-                made = _kept.make(base)
+                made = _converted(base)
                 base._transpose = False if made is None else made
     return None if base._transpose is False else base._transpose
 
@@ -139,7 +98,7 @@ def keep(base: Any) -> SparseArray | None:
 def _renewed(base: Any, transpose: Any) -> bool:
     """Whether the values of `base` are in the tables of its transpose now; not where they must be made anew."""
     is_encoded = any(encoding.table(array._tables) is not None for array in (base, transpose))
-    if is_encoded or (is_capturing(base._target) and not knows_transpose(transpose)):
+    if is_encoded or (base._target.is_capturing() and not knows_transpose(transpose)):
         return False
     renew_transpose(base, transpose)
     return True
@@ -151,10 +110,28 @@ def for_many(array: Any, calls: int) -> Any:
     Of a transposed view on a GPU these are tables of its own, made now, if they pay for so many and may be kept; else the
     array itself.
     """
-    if not isinstance(array, TransposedArray) or array._target.kind == "cpu" or is_capturing(array._target):
+    if not isinstance(array, TransposedArray) or array._target.kind == "cpu" or array._target.is_capturing():
         return array
     own = keep(array.base) if calls > pays_after(array.base) else None
     return array if own is None else own
+
+
+def with_values(array: Any, data: Any, transposed: bool, is_for_matrix: bool) -> Any:
+    """What multiplies once as ``array.with_values(data)`` does, or its transpose, where values are replaced again and again.
+
+    Nothing is converted for these values alone: the array keeps tables of the transpose, to which they are written, or
+    their sums are scattered. On a GPU a vector does not make an array keep tables; a view that is given does.
+    """
+    is_view = isinstance(array, TransposedArray)
+    if is_view == transposed:  # the base's own product
+        made = array.with_values(data)
+        return made.T if transposed else made
+    base = array.base if is_view else array
+    own = keep(base) if is_view or is_for_matrix or base._target.kind == "cpu" else None
+    if own is None:
+        made = array.with_values(data)
+        return TransposedArray.once(made.base if is_view else made)
+    return own.with_values(data) if is_view else own.T.with_values(data).T
 
 
 def _scattered_at_first(base: Any, dtype: np.dtype) -> Run:
@@ -187,11 +164,12 @@ def _is_due(base: Any) -> bool:
     base._n_scattered += 1
     if base._n_scattered <= wanted:
         return False
-    return not is_capturing(base._target)
+    return not base._target.is_capturing()
 
 
 def _free_lock() -> None:
-    _kept.lock = threading.Lock()
+    global _lock
+    _lock = threading.Lock()
 
 
 if hasattr(os, "register_at_fork"):  # a thread that held it is not in a forked child
@@ -337,6 +315,9 @@ class TransposedArray(SparseArray):
         with self._target.use():
             transpose: CSR = self._target.backend("csr").transpose(csr)
             return transpose
+
+    def _places(self) -> tuple[Any, Any]:
+        return super()._places() if self._own is None else self._own._places()  # which remembers them
 
     def _row_sums(self, dtype: np.dtype) -> Any:
         return self.base._column_sums(dtype)

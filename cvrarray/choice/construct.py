@@ -8,7 +8,7 @@ from .. import formats
 from ..array import encoding
 from ..array.format import FormatArray
 from ..array.invariants import integer
-from ..bbcsr import BBCSRArray
+from ..bbcsr import DEFAULT_BLOCK_SIZE, BBCSRArray
 from ..core import devices
 from ..core.progress import shown
 from ..core.tables import CSR, WARP
@@ -17,9 +17,6 @@ from ..input import coercion
 from ..input.entries import block_coordinates, entries
 from .assembly import Assembly
 from .model import choose, looked_at, wanted_of
-
-#: BBCSRArray's.
-DEFAULT_BLOCK_SIZE = 6
 
 
 @overload

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from inspect import signature
 from typing import Any
 
 import numpy as np
 
-from ..bbcsr import BBCSRArray
+from ..bbcsr import DEFAULT_BLOCK_SIZE
 from ..core import devices
 from ..core.tables import CSR
 from ..input import partition
 from .model import choose, statistics
-
-#: BBCSRArray's default block size.
-DEFAULT_BLOCK_SIZE: int = signature(BBCSRArray).parameters["block_size"].default
 
 
 def decided(csr: CSR, format: str, parameters: dict[str, Any], device: str) -> tuple[str, dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Types of arguments and results: dense arrays of either device, matrices of any package, file names."""
+"""Types of arguments and results: dense arrays of either device, products, file names."""
 
 from __future__ import annotations
 
@@ -27,17 +27,9 @@ class DenseArray(Protocol):
     def astype(self, dtype: Any, /) -> Any: ...
 
 
-class MatrixLike(Protocol):
-    """What :func:`cvrarray.asarray` takes: a matrix of SciPy, CuPy, pydata/sparse or NumPy, or an array of ours."""
-
-    @property
-    def shape(self) -> tuple[int, ...]: ...
-
-
 #: ``numpy.ndarray`` of any shape and dtype.
 NumpyArray: TypeAlias = "np.ndarray[Any, np.dtype[Any]]"
 
-DType: TypeAlias = "np.dtype[Any]"
 Dense = TypeVar("Dense", bound=DenseArray)
 Path: TypeAlias = "str | os.PathLike[str]"
 

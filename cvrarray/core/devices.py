@@ -37,6 +37,10 @@ class Device(NamedTuple):
         current: AbstractContextManager[Any] = self.xp.cuda.Device(self.index)
         return current
 
+    def is_capturing(self) -> bool:
+        """Whether the current stream of a GPU is being captured into a CUDA graph."""
+        return self.kind == "cuda" and bool(self.xp.cuda.get_current_stream().is_capturing())
+
     def wait(self) -> None:
         """Wait for what the current stream of a GPU was asked to do, so that any other may use it."""
         if self.kind == "cuda":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from typing import Any, NamedTuple
 
 import cupy
@@ -12,7 +12,7 @@ import numpy as np
 
 from ..core import sharing
 from ..core.tables import CSR, WARP, BBCSRTables, Measured, Wanted, mask_dtype
-from . import bbcsr_rows, distinct, prefix, shared_memory, transposed
+from . import bbcsr_rows, distinct, prefix, shared_memory, transposed, uneven_rows
 from .autotune import autotuned
 from .compiler import (
     MATRIX_LANES,
@@ -20,8 +20,6 @@ from .compiler import (
     PLAIN,
     STORED,
     Kernel,
-    PerStream,
-    Scratch,
     Struct,
     aside,
     blocks,
@@ -36,6 +34,7 @@ from .compiler import (
 )
 from .look import Look, host
 from .memory import leading, together
+from .uneven_rows import Pieces, Schedule
 from .words import WORDS
 
 BLOCK = 128  # threads, at least: four warps
@@ -73,6 +72,9 @@ MOST_LANES_A_ROW, MANY_ROWS = 16, 40_000
 #: thread block loads rows of X about PIECE_ROUNDS times, or as many times longer ones as keep the pieces of a row fewer
 #: than their steps.
 LEAST_LONG, LONG_FACTOR, ALWAYS_LONG, PIECE_ROUNDS = (64, 24), 2, (1024, 96), 8
+#: Block rows are uneven where a group of the longest has more than UNEVEN_FROM blocks, and UNEVEN times its share of all
+#: blocks. They then have no more warps than UNEVEN_WARPS a multiprocessor.
+UNEVEN, UNEVEN_FROM, UNEVEN_WARPS = 2, 8, 20
 #: Single columns: a row that has this many times the steps that a warp takes on average is too long for turns.
 LATE = 2
 
@@ -450,17 +452,31 @@ class MatrixKernel(NamedTuple):
     last: tuple[Any, ...] = ()
 
 
-class LongBins(NamedTuple):
-    """Bins whose rows have thread blocks of their own in ``A @ X``."""
+class Lengths:
+    """How long the bins and rows of an array are, in blocks; what is asked for is found out once."""
 
-    bins: np.ndarray  # (n,) int64
-    n_steps: np.ndarray  # (n,) of each
-    longest: int  # steps of another one, at most
+    def __init__(self, tables: BBCSRTables) -> None:
+        self._tables = tables
+        with aside():
+            slots = tables.bin_rowptr.get()
+        self.bins = np.diff(slots) // (WARP * tables.block_size)
+        self.most, self.mean = int(self.bins.max(initial=0)), _mean_blocks(tables)
 
-    @property
-    def most(self) -> int:
-        """Steps of the longest."""
-        return int(self.n_steps.max(initial=0))
+    @cached_property
+    def rows(self) -> np.ndarray:
+        """(n_bins * 32,) int64."""
+        with aside():
+            found: np.ndarray = bbcsr_rows.blocks_of_rows(self._tables).get().ravel()
+        return found.astype(np.int64)
+
+    @cached_property
+    def block_rows(self) -> np.ndarray:
+        """(n_bins * block rows of a bin,) int64; 0 of those that a bin has not."""
+        size, n_bins = self._tables.block_size, self.bins.size
+        bins, number = np.divmod(np.arange(n_bins * block_rows_of_a_bin(size)), block_rows_of_a_bin(size))
+        first = np.maximum((bins * WARP // size + number) * size, bins * WARP)
+        is_here = first < np.minimum(bins * WARP + WARP, self._tables.shape[0])
+        return np.where(is_here, self.rows[np.where(is_here, first, 0)], 0) if n_bins else first
 
 
 def product_matrix(tables: BBCSRTables, dtype: np.dtype) -> Callable[[cupy.ndarray, cupy.ndarray, Any, Any], None]:
@@ -468,13 +484,13 @@ def product_matrix(tables: BBCSRTables, dtype: np.dtype) -> Callable[[cupy.ndarr
     order.
     """
     bins = _struct(tables)
-    long_bins, of_vector = cache(lambda: bins_of_long_rows(tables)), cache(lambda: product(tables, dtype))
+    lengths, of_vector = cache(lambda: Lengths(tables)), cache(lambda: product(tables, dtype))
 
     @cache
     def prepared(k, width):
-        if takes_lanes(tables, k, width, long_bins()):
-            return _kernel_of_lanes(tables, dtype, k, width, long_bins())
-        return _matrix_kernel(tables, dtype, k, width, NULL, long_bins())
+        if takes_lanes(tables, k, width, lengths()):
+            return _kernel_of_lanes(tables, dtype, k, width, lengths())
+        return _matrix_kernel(tables, dtype, k, width, NULL, lengths())
 
     def run(x, y, alpha, beta):
         k = x.shape[1]
@@ -493,13 +509,13 @@ def product_matrix_with_dots(tables: BBCSRTables, x: cupy.ndarray, y: cupy.ndarr
     real parts in double precision; X and Y (n, k) are of a dtype that is rounded. The sums are the second result.
     """
     dtype, k = y.dtype, x.shape[1]
-    multiply, grid, pieces, _ = _matrix_kernel(tables, dtype, k, matrix_width(k, x, y), None, bins_of_long_rows(tables))
+    multiply, grid, pieces, _ = _matrix_kernel(tables, dtype, k, matrix_width(k, x, y), None, Lengths(tables))
     dots = cupy.zeros((grid[0] * BLOCK // WARP, k))
     arguments = _struct(tables), pieces.struct(), np.int64(k), x, y, dtype.type(1), dtype.type(0), PLAIN, dots
     return lambda: multiply(grid, (BLOCK,), arguments, pieces.shared_bytes), dots
 
 
-def _matrix_kernel(t: BBCSRTables, dtype: np.dtype, k: int, width: int, dots: Any, long_bins: LongBins) -> MatrixKernel:
+def _matrix_kernel(t: BBCSRTables, dtype: np.dtype, k: int, width: int, dots: Any, lengths: Lengths) -> MatrixKernel:
     """For `k` columns in vectors of `width`: where warps, or groups of lanes, have a block row or a bin.
 
     `dots` is what the kernel gets for them; None stands for an array that the caller has.
@@ -511,15 +527,22 @@ def _matrix_kernel(t: BBCSRTables, dtype: np.dtype, k: int, width: int, dots: An
     lanes, _, vectors, tiles = matrix_tiles(k, width, vectors_of_a_lane(size, k // width))
     how = distinct.kind(t.data, t.distinct), dtype, t.col_wide.dtype, size, t.present is not None
     if in_groups and lanes >= MANY_LANES:
-        rows = block_rows_of_a_bin(size)
-        n_threads = n_bins * rows * lanes
-        sharers = sharers_of_block_rows(n_threads * tiles, lanes, _mean_blocks(t))
-        pieces = Pieces(long_bins, rows, lanes, tiles, (size, lanes * width * vectors), dtype)
+        n_threads = n_bins * block_rows_of_a_bin(size) * lanes
+        sharers, schedule = share_of_block_rows(lengths, size, lanes, tiles)
+        is_uneven = schedule is not None
+        pieces = Pieces(
+            lengths.block_rows if is_uneven else lengths.bins[:0],
+            schedule or Schedule(lengths.most, 1),
+            tiles,
+            (size, lanes * width * vectors),
+            dtype,
+        )
+        n_groups = n_threads * sharers // lanes if pieces.share is None else pieces.share.size
         # the compiler makes faster code of the kernel with pieces here, even where there are none: elast3 419 -> 359 us
-        is_cut = pieces.n > 0 or (dtype == np.float64 and vectors == 2 and size <= 4)
+        is_cut = is_uneven or (dtype == np.float64 and vectors == 2 and size <= 4)
         return MatrixKernel(
             MATMAT_BLOCKS(*how, lanes, width, vectors, sharers, has_dots, is_cut),
-            matrix_grid(pieces.n * rows + blocks(n_threads * sharers, BLOCK)[0], tiles),
+            matrix_grid(pieces.n + blocks(n_groups * lanes, BLOCK)[0], tiles),
             pieces,
             (dots,),
         )
@@ -527,7 +550,7 @@ def _matrix_kernel(t: BBCSRTables, dtype: np.dtype, k: int, width: int, dots: An
     lanes, vectors = matrix_layout(n_bins, n_vectors)
     tiles = -(-n_vectors // (lanes * vectors))
     under_way = matrix_unroll(size, lanes * vectors)
-    pieces = Pieces(long_bins, 1, WARP / under_way, tiles, (lanes, WARP * width * vectors), dtype)
+    pieces = _pieces(t, lengths, 1, WARP / under_way, tiles, (lanes, WARP * width * vectors), dtype)
     return MatrixKernel(
         MATMAT(*how, lanes, width, vectors, _offset(t, n_vectors), has_dots, pieces.n > 0),
         matrix_grid(pieces.n + blocks(n_bins * WARP, BLOCK)[0], tiles),
@@ -536,63 +559,29 @@ def _matrix_kernel(t: BBCSRTables, dtype: np.dtype, k: int, width: int, dots: An
     )
 
 
-def _kernel_of_lanes(t: BBCSRTables, dtype: np.dtype, k: int, width: int, long_bins: LongBins) -> MatrixKernel:
+def _kernel_of_lanes(t: BBCSRTables, dtype: np.dtype, k: int, width: int, lengths: Lengths) -> MatrixKernel:
     """For `k` columns in vectors of `width`: where lanes share rows of single columns."""
     n_vectors = -(-k // width)
-    lanes, vectors, sharers, loads = rows_layout(t.shape[0], _mean_blocks(t), n_vectors)
+    lanes, vectors, sharers, loads = rows_layout(t.shape[0], lengths.mean, n_vectors)
     tiles = -(-n_vectors // (lanes * vectors))
     how = distinct.kind(t.data, t.distinct), dtype, t.col_wide.dtype
     (n_blocks,) = blocks(t.col_base.size * WARP * lanes * sharers, BLOCK)
-    pieces = Pieces(long_bins, WARP, lanes * vectors / loads, tiles, (1, lanes * width * vectors), dtype)
+    pieces = _pieces(t, lengths, WARP, lanes * vectors / loads, tiles, (1, lanes * width * vectors), dtype)
     return MatrixKernel(
         MATMAT_ROWS(*how, lanes, width, vectors, sharers, loads, pieces.n > 0, _offset(t, n_vectors)),
-        matrix_grid(pieces.n * WARP + n_blocks, tiles),
+        matrix_grid(pieces.n + n_blocks, tiles),
         pieces,
     )
 
 
-class Pieces:
-    """Long bins, cut in pieces: the structure of ``kernels/pieces.cuh``.
-
-    Parameters
-    ----------
-    long_bins
-        The bins.
-    rows : int
-        Rows, or block rows, of a bin: so many thread blocks a piece.
-    lanes : float
-        Threads for each step of a row that is under way.
-    tiles : int
-        Of columns.
-    sums : tuple of two int
-        What a thread block adds up, each of `dtype`: so many times, so many at a time.
-    """
-
-    def __init__(
-        self, long_bins: LongBins, rows: int, lanes: float, tiles: int, sums: tuple[int, int], dtype: np.dtype
-    ) -> None:
-        n_steps = max(1, math.isqrt(long_bins.most), int(PIECE_ROUNDS * BLOCK / lanes))
-        each = -(-long_bins.n_steps // n_steps)  # pieces of a bin
-        longest_first = np.argsort(-each, kind="stable")
-        each = each[longest_first]
-        first = np.cumsum(each) - each
-        tables = np.repeat(long_bins.bins[longest_first], each), np.arange(each.sum()) - np.repeat(first, each)
-        self.n, n_cut = int(each.sum()), int(each[each > 1].sum())
-        #: of shared memory that a thread block takes
-        self.shared_bytes = BLOCK // WARP * sums[1] * dtype.itemsize if self.n else 0
-        with aside():
-            arrays = [cupy.asarray(table, np.int64) if self.n else None for table in tables]
-        self._fields = *arrays, self.n, n_cut, n_steps, long_bins.longest
-        self._plain = None if n_cut else struct(*self._fields, None, None)
-        _, *in_tiles = matrix_grid(1, tiles)
-        self._shape, self._dtype, self._scratch = (math.prod(in_tiles), n_cut, rows, *sums), dtype, Scratch()
-        self._arrived = PerStream(lambda: cupy.zeros(self._shape[:3], np.uint32)).get
-
-    def struct(self) -> Struct:
-        """Of a kernel, for one launch."""
-        if self._plain is not None:
-            return self._plain
-        return struct(*self._fields, self._arrived(), self._scratch.empty(self._shape, self._dtype))
+def _pieces(
+    t: BBCSRTables, lengths: Lengths, rows: int, lanes: float, tiles: int, sums: tuple[int, int], dtype: np.dtype
+) -> Pieces:
+    """Of bins, where `rows` is 1, or of rows: a step that is under way takes so many lanes."""
+    longest = longest_whole_row(t, lengths)
+    n_steps = max(1, math.isqrt(lengths.most), int(PIECE_ROUNDS * BLOCK / lanes))
+    of = lengths.bins if rows == 1 or lengths.most <= longest else lengths.rows
+    return Pieces(of, Schedule(longest, n_steps), tiles, sums, dtype)
 
 
 def _offset(t: BBCSRTables, n_vectors: int) -> np.dtype:
@@ -600,7 +589,7 @@ def _offset(t: BBCSRTables, n_vectors: int) -> np.dtype:
     return np.dtype(np.uint32 if (t.shape[1] + t.block_size) * n_vectors < 1 << 32 else np.uint64)
 
 
-def takes_lanes(t: BBCSRTables, k: int, width: int, long_bins: LongBins) -> bool:
+def takes_lanes(t: BBCSRTables, k: int, width: int, lengths: Lengths) -> bool:
     """Whether in ``A @ X`` lanes share rows. Otherwise a warp takes all rows of a bin, in turns.
 
     Turns load tables with fewer instructions, and multiply padding too; a warp that has a very long row is late.
@@ -608,7 +597,7 @@ def takes_lanes(t: BBCSRTables, k: int, width: int, long_bins: LongBins) -> bool
     if t.block_size > 1:
         return False
     warps = FEW_WARPS // 2 * processors(cupy.cuda.runtime.getDevice())
-    if long_bins.most * warps * WARP > LATE * n_slots(t):
+    if lengths.most * warps * WARP > LATE * n_slots(t):
         return True
     if n_slots(t) > MUCH_PADDING * t.nnz:
         most = FEW_VECTORS[2]
@@ -643,29 +632,29 @@ def vectors_of_a_lane(block_size: int, n_vectors: int) -> int:
     return most if n_vectors >= FOUR_VECTORS else 2 if n_vectors >= TWO_VECTORS[block_size > 4] else 1
 
 
-def bins_of_long_rows(t: BBCSRTables) -> LongBins:
-    """Bins whose rows have thread blocks of their own in ``A @ X``."""
+def longest_whole_row(t: BBCSRTables, lengths: Lengths) -> int:
+    """Steps from which rows, or bins, have thread blocks of their own in ``A @ X``, where groups hold no block rows."""
     size = t.block_size
     threads = FEW_WARPS // 2 * WARP * processors(cupy.cuda.runtime.getDevice())
     n_steps = n_slots(t) // (WARP * size) * block_rows_of_a_bin(size)
     share = n_steps * MATRIX_LANES // threads
-    even = max(LONG_FACTOR * _mean_blocks(t), share // 2 if size > 1 else 0)
-    longest = max(LEAST_LONG[size > 1], min(even, max(ALWAYS_LONG[size > 1], share)))
-    with aside():
-        slots = cupy.diff(t.bin_rowptr)
-        bins = cupy.flatnonzero(slots > longest * WARP * size)
-        found = bins.get(), slots[bins].get() // (WARP * size)
-    return LongBins(*found, longest)
+    even = max(LONG_FACTOR * lengths.mean, share // 2 if size > 1 else 0)
+    return max(LEAST_LONG[size > 1], min(even, max(ALWAYS_LONG[size > 1], share)))
 
 
-def sharers_of_block_rows(n_threads: int, lanes: int, n_blocks: int) -> int:
+def share_of_block_rows(lengths: Lengths, size: int, lanes: int, tiles: int) -> tuple[int, Schedule | None]:
     """Groups of `lanes` lanes, of one warp, that share a block row in ``A @ X``: several where rows of some length would
-    leave most of the device idle.
+    leave most of the device idle. Where rows differ much, their lengths decide: then the second result says how.
     """
-    enough, sharers = FEW_WARPS // 2 * WARP * processors(cupy.cuda.runtime.getDevice()), 1
-    while 2 * sharers * lanes <= WARP and 2 * sharers * n_threads <= enough and 4 * sharers <= n_blocks:
+    n_rows = lengths.bins.size * block_rows_of_a_bin(size)
+    n_threads, all_threads = n_rows * lanes * tiles, WARP * processors(cupy.cuda.runtime.getDevice())
+    sharers, enough = 1, FEW_WARPS // 2 * all_threads
+    while 2 * sharers * lanes <= WARP and 2 * sharers * n_threads <= enough and 4 * sharers <= lengths.mean:
         sharers *= 2
-    return sharers
+    even_share = lengths.mean * n_threads / enough
+    if lengths.most <= sharers * max(UNEVEN_FROM, UNEVEN * even_share):
+        return sharers, None
+    return 1, uneven_rows.evened_out(lengths.block_rows, lanes, tiles, UNEVEN_WARPS * all_threads)
 
 
 def matrix_layout(n_bins: int, n_vectors: int) -> tuple[int, int]:

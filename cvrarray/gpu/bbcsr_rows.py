@@ -10,7 +10,7 @@ import numpy as np
 
 from ..core.tables import CSR, WARP, BBCSRTables, mask_dtype
 from . import prefix
-from .compiler import Kernel, blocks, struct
+from .compiler import Kernel, Struct, blocks, struct
 from .words import WORDS, as_words
 
 BLOCK = 128
@@ -18,6 +18,7 @@ UNROLL = 4  # slots of a row that are loaded before the first is stored
 
 INDICES_AND_MASKS = [(index, mask) for index in ("int32", "int64") for mask in ("uint8", "uint16", "uint32")]
 LENGTHS = Kernel("bbcsr_rows", "bbcsr_row_lengths", INDICES_AND_MASKS)
+BLOCKS_OF_ROWS = Kernel("bbcsr_rows", "bbcsr_blocks_of_rows", INDICES_AND_MASKS)
 ROWS = Kernel(
     "bbcsr_rows",
     "bbcsr_rows",
@@ -33,8 +34,7 @@ def to_csr(tables: BBCSRTables, first: int, last: int) -> CSR:
     """
     t, index, mask = tables, tables.col_wide.dtype, mask_dtype(tables.block_size)
     n_bins, rows = t.col_base.size, (np.int64(first), np.int64(last))
-    bins = struct(t.bin_rowptr, t.col_base, t.col_ptr, t.col_narrow, t.col_wide, t.present, n_bins, t.block_size)
-    grid, n = blocks(n_bins * WARP, BLOCK), last - first + 1
+    bins, grid, n = _struct(t), blocks(n_bins * WARP, BLOCK), last - first + 1
     counts = cupy.zeros(n + prefix.n_states(n), np.int64)
     if n_bins:
         LENGTHS(index, mask)(grid, (BLOCK,), (bins, *rows, counts[1:]))
@@ -45,3 +45,17 @@ def to_csr(tables: BBCSRTables, first: int, last: int) -> CSR:
         values, words = as_words(t.data), as_words(data)
         ROWS(index, mask, words.dtype)(grid, (BLOCK,), (bins, *rows, indptr, values, indices, words))
     return CSR(indptr, indices, data, (last - first, t.shape[1]))
+
+
+def blocks_of_rows(tables: BBCSRTables) -> cupy.ndarray:
+    """(n_bins, 32) int32: how many blocks each row has, padding left out."""
+    t, n_bins = tables, tables.col_base.size
+    n_blocks = cupy.empty((n_bins, WARP), np.int32)
+    if n_bins:
+        kernel = BLOCKS_OF_ROWS(t.col_wide.dtype, mask_dtype(t.block_size))
+        kernel(blocks(n_bins * WARP, BLOCK), (BLOCK,), (_struct(t), n_blocks))
+    return n_blocks
+
+
+def _struct(t: BBCSRTables) -> Struct:
+    return struct(t.bin_rowptr, t.col_base, t.col_ptr, t.col_narrow, t.col_wide, t.present, t.col_base.size, t.block_size)

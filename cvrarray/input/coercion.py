@@ -73,7 +73,7 @@ def as_csr(obj: Any, wants: Wants | None = None) -> CSR:
         return obj
     if isinstance(obj, Parts):
         return from_parts(*obj, wants)
-    if hasattr(obj, "_canonical_csr"):  # an array of ours
+    if is_ours(obj):
         own: CSR = obj._canonical_csr()
         return own
     if not hasattr(obj, "shape") and not isinstance(obj, (list, tuple)):
@@ -134,8 +134,7 @@ def _from_tuple(obj: tuple[Any, ...], shape: Any, dtype: Any, wants: Wants | Non
     if len(obj) == 2 and all(hasattr(n, "__index__") and not isinstance(n, bool) and np.ndim(n) == 0 for n in obj):
         n_rows, n_cols = check_shape(obj if shape is None else shape)
         limits.require_rows((n_rows, n_cols), 0)
-        values = np.empty(0, check_dtype(np.dtype(np.float64 if dtype is None else dtype)))
-        return CSR(np.zeros(n_rows + 1, _INT64), np.empty(0, index_dtype((n_rows, n_cols))), values, (n_rows, n_cols))
+        return without_entries((n_rows, n_cols), check_dtype(np.dtype(np.float64 if dtype is None else dtype)), np)
     if len(obj) == 2 and isinstance(obj[1], tuple | list) and len(obj[1]) == 2 and all(hasattr(c, "__len__") for c in obj[1]):
         data, (row, col) = (_as_array(obj[0], "data"), (_as_array(c, "row and col") for c in obj[1]))
         shape = check_shape((_most(row), _most(col)) if shape is None else shape)
@@ -150,6 +149,16 @@ def _from_tuple(obj: tuple[Any, ...], shape: Any, dtype: Any, wants: Wants | Non
 def _most(places: Any) -> int:
     """One more than the largest of `places`."""
     return int(places.max()) + 1 if places.size else 0
+
+
+def without_entries(shape: tuple[int, int], dtype: np.dtype, xp: Any) -> CSR:
+    """The canonical CSR of a matrix without entries; `xp` is the array module of its device, the current one."""
+    return CSR(xp.zeros(shape[0] + 1, _INT64), xp.empty(0, index_dtype(shape)), xp.empty(0, dtype), shape)
+
+
+def is_ours(obj: Any) -> bool:
+    """Whether `obj` is an array of ours, or a class of them."""
+    return hasattr(obj, "_canonical_csr")
 
 
 def package(obj: Any) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from ..core import devices
 from . import partition
 
 #: Memory that reading may take whatever the file's size, where neither `max_bytes` nor the environment says otherwise.
@@ -96,8 +97,5 @@ def size(n_bytes: int) -> str:
 
 
 def _memory() -> int:
-    """Bytes of memory that this machine has."""
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, OSError, ValueError):  # not on this system
-        return 1 << 46
+    """Bytes of memory that this machine has, or its container; no bound where the system does not say."""
+    return int(devices.CPU.backend("runtime.memory").installed()) if hasattr(os, "sysconf") else 1 << 46

@@ -43,17 +43,12 @@ def system(A: Any, b: Any, x0: Any, M: Any, out: Any = None) -> Arguments:
         given = right_side(b, n, device)
         dtype = operators.vector_dtype(matrix.dtype, given.dtype)
         b = device.xp.ascontiguousarray(given, dtype)
-        if is_capturing(device) and (out is None or b is not given):
+        if device.is_capturing() and (out is None or b is not given):
             raise RuntimeError(
                 f"a solve in a CUDA graph takes no memory: pass out=, and b contiguous and of dtype {dtype}; got {given.dtype}"
             )
         x = start(x0, b, preconditioner, device, out)
     return Arguments(matrix, preconditioner, b, x, device, x0 is not None)
-
-
-def is_capturing(device: devices.Device) -> bool:
-    """Whether the current stream is being captured."""
-    return device.kind == "cuda" and bool(device.xp.cuda.get_current_stream().is_capturing())
 
 
 def right_side(b: Any, n: int, device: devices.Device) -> Any:

@@ -230,7 +230,7 @@ class CG:
         """Exactly as many iterations as were asked for."""
         with shown(f"{self._iterations:,} iterations for {given.b.shape[0]:,} unknowns"):
             outcome = self._engine(given).run(given.b, given.x, None, self._iterations)
-        if arguments.is_capturing(given.device):
+        if given.device.is_capturing():
             return _relative(given, outcome._replace(residual=None, history=None), None)
         if given.b.ndim == 2:
             size = given.device.xp.sqrt((abs(given.b) ** 2).sum(axis=0))

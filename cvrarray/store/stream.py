@@ -11,9 +11,11 @@ import operator
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Generator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import closing
+from itertools import islice
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -515,17 +517,21 @@ class Stored:
                     layout.require_whole(self.path, k, self._manifest[k])
                 largest = max(self._manifest[k].n_bytes for k in missing)
                 self._staging = self._target.backend("staging").Staging(largest, min(self._hold, len(missing)))
-            keep, staging, reads = self._panels_to_keep(), self._staging, {}
+            keep, staging = self._panels_to_keep(), self._staging
             clock = _Clock(self._target) if timeline else None
-            whole = False
+            coming, reads, whole = iter(enumerate(missing)), deque[tuple[list[Future[Any]], np.ndarray, int]](), False
+
+            def read_ahead(n_panels: int) -> None:
+                for place, k in islice(coming, n_panels):
+                    reads.append(self._start_reading(pool, k, place, k in keep))
+
             try:
-                for k in missing[: self._hold]:
-                    reads[k] = self._start_reading(pool, k, missing.index(k), k in keep)
+                read_ahead(self._hold)
                 for k, panel in enumerate(self._manifest):
                     if k in self._resident:
                         array, slot, read, copied = self._resident[k], None, None, None
                     else:
-                        read, content, slot = reads.pop(k)
+                        read, content, slot = reads.popleft()
                         for future in read:
                             future.result()
                         content, *copied = staging.to_device(slot, content, k in keep)
@@ -542,14 +548,11 @@ class Stored:
                         staging.done(slot)
                         if k in keep:
                             self._resident[k] = array
-                        place = missing.index(k) + self._hold
-                        if place < len(missing):
-                            after = missing[place]
-                            reads[after] = self._start_reading(pool, after, place, after in keep)
+                        read_ahead(1)
                 whole = True
             finally:
                 # none may write to a buffer that is gone
-                wait([future for read, *_ in reads.values() for future in read])
+                wait([future for read, *_ in reads for future in read])
                 if staging is not None and not whole:
                     staging.drain()  # a panel may be on its way still
             if len(self._resident) == self.n_panels:
