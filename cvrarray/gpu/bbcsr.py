@@ -39,6 +39,7 @@ from .words import WORDS
 
 BLOCK = 128  # threads, at least: four warps
 THREADS_OF_RUNS = 256  # that share a bin of long rows
+TILE_WIDTH = 16  # entries of a row that a conversion reads at a time, in blocks of 1: 16 or 32
 #: Rows with more than LONG entries are long. Their columns may be far apart (:func:`is_far`).
 LONG, FEW_WARPS = 40, 32
 #: Where all warps read the same parts of x (:func:`reads_alike`), in rows of more than ALIKE_FROM entries: each warp that
@@ -103,9 +104,10 @@ def group(block_size: int) -> int:
     return 1 << (block_size - 1).bit_length()
 
 
-def tiles_in_a_block(value: np.dtype, index: np.dtype) -> int:
+def tiles_in_a_block(value: np.dtype, index: np.dtype, width: int) -> int:
     """Warps a block of ``bbcsr_fill``, each with a tile of values and columns in the 48 KB of shared memory."""
-    return 2 if 2 * WARP * (WARP + 1) * (np.dtype(value).itemsize + np.dtype(index).itemsize) <= 48 << 10 else 1
+    size = WARP * (width + 1) * (np.dtype(value).itemsize + np.dtype(index).itemsize)
+    return next(n for n in (4, 2, 1) if n * size <= 48 << 10)
 
 
 SIZES = (1, 2, 3, 6, 7, 32)  # of blocks, that are compiled without a GPU
@@ -124,7 +126,7 @@ FILL = Kernel(
         ("int32", "int32", "complex128"),
         ("int64", "int64", "complex128"),
     ],
-    lambda pointer, index, value: (pointer, index, value, tiles_in_a_block(value, index)),
+    lambda pointer, index, value: (pointer, index, value, tiles_in_a_block(value, index, TILE_WIDTH), TILE_WIDTH),
 )
 COLUMNS = Kernel("bbcsr_convert", "bbcsr_columns", COUNTED)
 FILL_RUNS = Kernel(
@@ -294,7 +296,7 @@ def convert(csr: CSR, block_size: int) -> BBCSRTables:
                 blocks(-(-n_bins * WARP // block_size) * group(block_size), BLOCK), (BLOCK,), (*inputs, tables.present)
             )
         else:
-            warps = tiles_in_a_block(value, index)
+            warps = tiles_in_a_block(value, index, TILE_WIDTH)
             FILL(pointer, index, value)(blocks(n_bins * WARP, warps * WARP), (warps * WARP,), inputs)
     return tables
 
