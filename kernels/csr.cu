@@ -22,7 +22,7 @@ __global__ void csr_extent(const R* row, const C* col, int64 n, int64 n_rows, in
         if (to - from > MOST_EMPTY) sparse = true;
         for (int64 r = from; r <= to && !sparse; ++r) indptr[r] = offset;
     };
-    for (int64 first = blockIdx.x * (int64)blockDim.x + threadIdx.x; first < n; first += U * stride) {
+    for (int64 first = blockIdx.x * (int64)blockDim.x + threadIdx.x; first - lane_id() < n; first += U * stride) {
         R r[U], row_before[U];
         C c[U], col_before[U];
 #pragma unroll
@@ -35,14 +35,17 @@ __global__ void csr_extent(const R* row, const C* col, int64 n, int64 n_rows, in
         }
 #pragma unroll
         for (int u = 0; u < U; ++u) {
-            const int64 k = first + u * stride;
-            if (k >= n) break;
             unsorted |= r[u] < row_before[u] || (r[u] == row_before[u] && c[u] <= col_before[u]);
             low_row = min(low_row, r[u]);
             high_row = max(high_row, r[u]);
             low_col = min(low_col, c[u]);
             high_col = max(high_col, c[u]);
-            if (!indptr || unsorted) continue;  // offsets mean nothing then
+        }
+        if (!indptr || __any_sync(FULL, unsorted)) continue;  // offsets mean nothing then
+#pragma unroll
+        for (int u = 0; u < U; ++u) {
+            const int64 k = first + u * stride;
+            if (k >= n) break;
             if (r[u] != row_before[u]) begin_rows((int64)row_before[u] + 1, r[u], k);
             if (k == n - 1) begin_rows((int64)r[u] + 1, n_rows, n);
         }

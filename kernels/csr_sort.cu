@@ -79,7 +79,7 @@ struct Entries {
 // requires  `taken`, a number a bucket, is zeroed by the host; shared memory for a tile of values, or of words of 8 bytes
 // races     atomics give each place to one entry
 template <class W, bool FIRST, bool LAST, int THREADS, int U>
-__global__ __launch_bounds__(THREADS) void csr_put_into_buckets(Entries<W> entries, int64 n, Keys to_keys, int n_buckets,
+__global__ __launch_bounds__(THREADS, 2) void csr_put_into_buckets(Entries<W> entries, int64 n, Keys to_keys, int n_buckets,
                                                                 int shift, const int64* begins, uint32* taken) {
     constexpr int TILE = THREADS * U;
     extern __shared__ __align__(16) uint64 staged[];
@@ -110,17 +110,31 @@ __global__ __launch_bounds__(THREADS) void csr_put_into_buckets(Entries<W> entri
     counted[t] = 0;
     __syncthreads();
     uint64 place[U];
-    uint32 at[U];
+    uint32 at[U], number[U];
+    W value[U];
+    const W* source = FIRST ? entries.values : entries.with_places;
 #pragma unroll
     for (int u = 0; u < U; ++u) {
         const int64 k = min(first + u * THREADS + t, end - 1);
         place[u] = FIRST ? (uint64)(uint32)entries.row[k] << 32 | (uint32)entries.col[k] : entries.places[k];
+        number[u] = FIRST ? (uint32)k : entries.numbers[k];
+        if (source) value[u] = source[k];
     }
 #pragma unroll
     for (int u = 0; u < U; ++u) {
-        if (u * THREADS + t >= count) break;
+        const bool is_entry = u * THREADS + t < count;
         const uint32 bucket = (to_keys.bucket((int)(place[u] >> 32)) >> coarser) - base;
-        at[u] = bucket << 16 | atomicAdd(counted + bucket, 1u);
+        const unsigned entries_of_warp = __ballot_sync(FULL, is_entry);
+        int alike;
+        __match_all_sync(FULL, bucket, &alike);
+        uint32 before = 0;
+        if (alike) {  // as of coordinates that are almost in order: one atomic, not 32 that wait for each other
+            if (lane_id() == 0) before = atomicAdd(counted + bucket, (uint32)__popc(entries_of_warp));
+            before = shuffle(before, 0) + __popc(entries_of_warp & ((1u << lane_id()) - 1));
+        } else if (is_entry) {
+            before = atomicAdd(counted + bucket, 1u);
+        }
+        at[u] = bucket << 16 | before;
     }
     __syncthreads();
     const uint32 own = counted[t];
@@ -132,13 +146,11 @@ __global__ __launch_bounds__(THREADS) void csr_put_into_buckets(Entries<W> entri
 #pragma unroll
     for (int u = 0; u < U; ++u) {
         if (u * THREADS + t >= count) break;
-        const int64 k = first + u * THREADS + t;
         const uint32 bucket = at[u] >> 16;
         at[u] = counted[bucket] + (at[u] & 0xffff);
         bucket_of[at[u]] = (uint16)bucket;
         const int row = (int)(place[u] >> 32);
-        staged[at[u]] = !LAST ? place[u]
-                              : to_keys.key(to_keys.row_in_bucket(row), (int)(uint32)place[u], FIRST ? k : (int64)entries.numbers[k]);
+        staged[at[u]] = LAST ? to_keys.key(to_keys.row_in_bucket(row), (int)(uint32)place[u], number[u]) : place[u];
     }
     __syncthreads();
     uint64* to = LAST ? entries.keys : entries.places;
@@ -148,17 +160,16 @@ __global__ __launch_bounds__(THREADS) void csr_put_into_buckets(Entries<W> entri
         uint32* numbers = reinterpret_cast<uint32*>(staged);
 #pragma unroll
         for (int u = 0; u < U; ++u)
-            if (u * THREADS + t < count) numbers[at[u]] = (uint32)(first + u * THREADS + t);
+            if (u * THREADS + t < count) numbers[at[u]] = number[u];
         __syncthreads();
         for (int i = t; i < count; i += THREADS) entries.numbers[from_tile[bucket_of[i]] + (uint32)i] = numbers[i];
         __syncthreads();
     }
-    if (!entries.values) return;
+    if (!source) return;
     W* values = reinterpret_cast<W*>(staged);
-    const W* source = FIRST ? entries.values : entries.with_places;
 #pragma unroll
     for (int u = 0; u < U; ++u)
-        if (u * THREADS + t < count) values[at[u]] = source[first + u * THREADS + t];
+        if (u * THREADS + t < count) values[at[u]] = value[u];
     __syncthreads();
     W* target = LAST ? entries.with_keys : entries.with_places;
     for (int i = t; i < count; i += THREADS) target[from_tile[bucket_of[i]] + (uint32)i] = values[i];
@@ -360,8 +371,8 @@ __device__ inline void merge_pieces(uint64* own, int length) {
 // requires  keys that csr_put_into_buckets has put; found is zeroed by the host; shared memory for `cap` keys, which are less than
 //           MOST_LONG pieces, and for a number a row, and one more
 // races     the order within a row is that of atomics, until it is sorted; all keys differ. Whoever writes the flag writes 1
-template <class W, bool TAKES, int THREADS>
-__global__ __launch_bounds__(THREADS) void csr_sort_buckets(const int64* begins, int64 n_rows, Keys to_keys, int cap,
+template <class W, bool TAKES, int THREADS, int AT_ONCE>
+__global__ __launch_bounds__(THREADS, AT_ONCE) void csr_sort_buckets(const int64* begins, int64 n_rows, Keys to_keys, int cap,
                                                             const uint64* keys, Output<W, TAKES> output, int64* indptr,
                                                             int* large, uint64* found) {
     constexpr int WARPS = THREADS / WARP, MOST_LONG = 256;

@@ -18,6 +18,7 @@ def coordinates(rng, n, shape):
     yield places // shape[1], places % shape[1]
 
 
+@pytest.mark.parametrize("most_at_once", [512, 4])
 @pytest.mark.parametrize(
     ("n", "shape"),
     [
@@ -33,11 +34,13 @@ def coordinates(rng, n, shape):
     ],
     ids=str,
 )
-def test_order(n, shape, gpu):
+def test_order(n, shape, most_at_once, gpu, monkeypatch):
     import cupy
 
     from cvrarray.gpu import sorting
 
+    monkeypatch.setattr(sorting, "MOST_AT_ONCE", most_at_once)  # more buckets get their entries in two steps
+    monkeypatch.setattr(sorting, "MOST_COARSE", most_at_once // 2)
     for row, col in coordinates(np.random.default_rng(n), n, shape):
         found = sorting.in_buckets(cupy.asarray(row), cupy.asarray(col), shape).sorted()
         order = np.lexsort((col, row))
@@ -68,18 +71,22 @@ def test_what_needs_more_bits_is_sorted_by_others(gpu):
             assert np.array_equal(found.indptr.get(), np.searchsorted(places // shape[1], np.arange(shape[0] + 1)))
 
 
-@pytest.mark.parametrize("dtype", ["bool", "uint8", "float16", "float32", "float64", "complex128"])
-def test_sums_have_the_bits_of_a_cpu(dtype, gpu):
+@pytest.mark.parametrize(
+    ("dtype", "most_at_once"),
+    [("bool", 512), ("uint8", 1), ("float16", 1), ("float32", 512), ("float64", 1), ("complex128", 512), ("complex128", 1)],
+)
+def test_sums_have_the_bits_of_a_cpu(dtype, most_at_once, gpu, monkeypatch):
     """Duplicates are added in the order in which they come, on both devices."""
     import cupy
 
     from cvrarray.core import devices
-    from cvrarray.gpu import csr
+    from cvrarray.gpu import csr, sorting
 
+    monkeypatch.setattr(sorting, "MOST_AT_ONCE", most_at_once)
     rng = np.random.default_rng(8)
-    row, col = rng.integers(0, 70, 5000).astype(np.int32), rng.integers(0, 40, 5000).astype(np.int32)
-    val = (rng.random(5000) * 3).astype(dtype)
-    here = devices.CPU.backend("csr").canonical(row, col, val, (70, 40))
-    there = csr.canonical(cupy.asarray(row), cupy.asarray(col), cupy.asarray(val), (70, 40))
+    row, col = rng.integers(0, 700, 9000).astype(np.int32), rng.integers(0, 9, 9000).astype(np.int32)
+    val = (rng.random(9000) * 3).astype(dtype)
+    here = devices.CPU.backend("csr").canonical(row, col, val, (700, 9))
+    there = csr.canonical(cupy.asarray(row), cupy.asarray(col), cupy.asarray(val), (700, 9))
     for mine, theirs in zip(here[:3], there[:3], strict=True):
         assert mine.tobytes() == theirs.get().astype(mine.dtype).tobytes()

@@ -17,10 +17,10 @@ from .compiler import Kernel, allowed, attribute, blocks, processors, struct
 from .look import read
 from .words import WORDS, as_words
 
-#: Threads of a block that counts or puts entries, entries of each that it puts, and threads that sort a bucket.
-BLOCK, UNROLL, THREADS = 1024, 8, 512
+#: Threads of a block, entries that each of them puts to buckets, and thread blocks that sort buckets on a multiprocessor.
+THREADS, UNROLL, AT_ONCE = 512, 8, 2
 #: Buckets up to which entries are put there at once, and coarse buckets otherwise, at most.
-MOST_AT_ONCE = 512
+MOST_AT_ONCE, MOST_COARSE = 512, 256
 #: Entries that a bucket should have, and rows that it may have.
 AVERAGE, MOST_ROWS = 3072, 4096
 #: Buckets, at most: each takes 4 bytes of shared memory where entries are counted.
@@ -29,9 +29,9 @@ MOST_BUCKETS = 16384
 OWN = 2048
 
 
-def unroll(word: np.dtype, is_small: bool = False) -> int:
-    """Entries of a thread that puts them with such values; `is_small`: of a device with less than 96 KB of shared memory."""
-    return UNROLL >> (word.itemsize > 8) >> is_small
+def unroll(word: np.dtype) -> int:
+    """Entries of a thread that puts them with such values: tiles of 32 KB of shared memory."""
+    return UNROLL if word.itemsize <= 8 else UNROLL // 2
 
 
 COUNT_BUCKETS = Kernel("csr_sort", "csr_count_buckets")
@@ -43,13 +43,13 @@ PUT_INTO_BUCKETS = Kernel(
         for word in WORDS.values()
         for first, last in ((True, True), (True, False), (False, True))
     ],
-    lambda word, first, last, unrolled: (word, first, last, BLOCK, unrolled),
+    lambda word, first, last, unrolled: (word, first, last, THREADS, unrolled),
 )
 SORT_BUCKETS = Kernel(
     "csr_sort",
     "csr_sort_buckets",
     [(word, True) for word in WORDS.values()] + [("uint8", False)],
-    lambda word, takes: (word, takes, THREADS),
+    lambda word, takes: (word, takes, THREADS, AT_ONCE),
 )
 FIND_PLACES = Kernel("csr_sort", "csr_find_places", [()], lambda: (prefix.THREADS, prefix.NUMBERS))
 
@@ -136,13 +136,13 @@ class Buckets:
         self, row: cupy.ndarray, col: cupy.ndarray, val: Any, n_rows: int, keys: Keys, n_buckets: int, room: tuple[int, int]
     ) -> None:
         self._n_rows, self._how, self._n_buckets, self._room, self._val = n_rows, keys, n_buckets, room, val
-        n, shift = row.size, max(0, (n_buckets - 1).bit_length() - (MOST_AT_ONCE - 1).bit_length())
+        n, shift = row.size, (-(-n_buckets // MOST_COARSE) - 1).bit_length() if n_buckets > MOST_AT_ONCE else 0
         n_counts, n_coarse = n_buckets + 1, -(-n_buckets >> shift) if shift else 0
         memory = cupy.zeros(n_counts + prefix.n_states(n_counts) + -(-(n_buckets + n_coarse) // 2), np.int64)
         taken = memory.data.ptr + 8 * (n_counts + prefix.n_states(n_counts))
-        n_blocks = min(blocks(n, BLOCK)[0], 2 * processors(cupy.cuda.runtime.getDevice()))
+        n_blocks = min(blocks(n, THREADS)[0], 4 * processors(cupy.cuda.runtime.getDevice()))
         allowed(COUNT_BUCKETS(), attribute("MaxSharedMemoryPerBlockOptin"))(
-            (n_blocks,), (BLOCK,), (row, np.int64(n), keys.struct(), np.int32(n_buckets), memory), shared_mem=4 * n_buckets
+            (n_blocks,), (THREADS,), (row, np.int64(n), keys.struct(), np.int32(n_buckets), memory), shared_mem=4 * n_buckets
         )
         self._begins = prefix.sums(memory, n_counts)
         words = None if val is None else as_words(val)
@@ -151,17 +151,16 @@ class Buckets:
         def beside(n):  # values that go with so many entries
             return None if words is None else cupy.empty(n, word)
 
-        unrolled = unroll(word, attribute("MaxSharedMemoryPerBlockOptin") < 96 << 10)
-        tile = BLOCK * unrolled
+        tile = THREADS * unroll(word)
         self._keys, self._words = cupy.empty(n, np.uint64), beside(n)
-        moved = cupy.empty(n, np.uint64), cupy.empty(n, np.uint32), beside(n)
-        entries = struct(row, col, words, *(moved if shift else (None,) * 3), self._keys, self._words)
+        moved = (cupy.empty(n, np.uint64), cupy.empty(n, np.uint32), beside(n)) if shift else (None,) * 3
+        entries = struct(row, col, words, *moved, self._keys, self._words)
         for first, last in ((True, False), (False, True)) if shift else ((True, True),):
             of_step = np.uint64(taken if last else taken + 4 * n_buckets)
-            put = PUT_INTO_BUCKETS(word, first, last, unrolled)
+            put = PUT_INTO_BUCKETS(word, first, last)
             allowed(put, tile * max(8, word.itemsize))(
                 (blocks(n, tile)[0] + (0 if first else n_coarse),),
-                (BLOCK,),
+                (THREADS,),
                 (entries, np.int64(n), keys.struct(), np.int32(n_buckets), np.int32(shift), self._begins, of_step),
                 shared_mem=tile * max(8, word.itemsize),
             )
