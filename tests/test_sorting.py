@@ -83,6 +83,7 @@ def test_sums_have_the_bits_of_a_cpu(dtype, most_at_once, gpu, monkeypatch):
     from cvrarray.gpu import csr, sorting
 
     monkeypatch.setattr(sorting, "MOST_AT_ONCE", most_at_once)
+    monkeypatch.setattr(sorting, "MOST_COARSE", 2)
     rng = np.random.default_rng(8)
     row, col = rng.integers(0, 700, 9000).astype(np.int32), rng.integers(0, 9, 9000).astype(np.int32)
     val = (rng.random(9000) * 3).astype(dtype)
