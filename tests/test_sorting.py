@@ -9,11 +9,12 @@ pytestmark = pytest.mark.small
 
 
 def coordinates(rng, n, shape):
-    """Uniform ones, a long row among short ones, rows in order, and places that all differ."""
+    """Uniform ones, a long row among short ones, rows in order, columns next to each other, and places that all differ."""
     row, col = rng.integers(0, shape[0], n), rng.integers(0, shape[1], n)
     yield row, col
     yield np.where(rng.random(n) < 0.3, shape[0] // 2, row), col
     yield np.sort(row), col
+    yield row, (rng.integers(0, 4, n) * (shape[1] // 4) + rng.integers(0, 9, n)) % shape[1]
     places = rng.permutation(np.unique(row * shape[1] + col))
     yield places // shape[1], places % shape[1]
 
@@ -31,6 +32,7 @@ def coordinates(rng, n, shape):
         (60_000, (9_000, 5_000)),
         (50_000, (1 << 20, 1 << 20)),  # most rows are empty
         (4096, (2, 1 << 20)),  # rows as long as a bucket
+        (30_000, (2_000, 1 << 30)),  # columns whose low bits do not fit
     ],
     ids=str,
 )
