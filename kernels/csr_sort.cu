@@ -69,18 +69,18 @@ struct Entries {
     W* with_keys;
 };
 
-// csr_put_into_buckets: entries to their buckets, in any order; or FIRST to coarse ones, of 2^shift buckets each, and from these to
-// their buckets (LAST). W is a word of a value's size
+// csr_put_into_buckets: entries to their buckets, in any order. It is the FIRST and the LAST step; or the first puts them to coarse
+// buckets, of 2^shift buckets each, and the last one from there to their buckets. W is a word of a value's size
 //
-// mapping   a thread block has a tile of THREADS * U entries, not FIRST of one coarse bucket: it counts them, takes so many places of
-//           each bucket at once, and brings what goes to each of them side by side in shared memory. So there are at most
-//           THREADS buckets, for that lines are written as a whole
-// traffic   16 to 20 bytes, and 2 sizeof(W), an entry
+// mapping   a thread block has a tile of THREADS * U entries, of one coarse bucket in the second step. It counts them by buckets, at
+//           most THREADS; takes so many places of each at once; and brings what goes there side by side in shared memory, so that
+//           it is written together
+// traffic   16 bytes and 2 sizeof(W) an entry; 20 and 2 sizeof(W) in each of two steps
 // requires  `taken`, a number a bucket, is zeroed by the host; shared memory for a tile of values, or of words of 8 bytes
 // races     atomics give each place to one entry
 template <class W, bool FIRST, bool LAST, int THREADS, int U>
 __global__ __launch_bounds__(THREADS, 2) void csr_put_into_buckets(Entries<W> entries, int64 n, Keys to_keys, int n_buckets,
-                                                                int shift, const int64* begins, uint32* taken) {
+                                                                   int shift, const int64* begins, uint32* taken) {
     constexpr int TILE = THREADS * U;
     extern __shared__ __align__(16) uint64 staged[];
     __shared__ uint16 bucket_of[TILE];
@@ -373,8 +373,8 @@ __device__ inline void merge_pieces(uint64* own, int length) {
 // races     the order within a row is that of atomics, until it is sorted; all keys differ. Whoever writes the flag writes 1
 template <class W, bool TAKES, int THREADS, int AT_ONCE>
 __global__ __launch_bounds__(THREADS, AT_ONCE) void csr_sort_buckets(const int64* begins, int64 n_rows, Keys to_keys, int cap,
-                                                            const uint64* keys, Output<W, TAKES> output, int64* indptr,
-                                                            int* large, uint64* found) {
+                                                                     const uint64* keys, Output<W, TAKES> output,
+                                                                     int64* indptr, int* large, uint64* found) {
     constexpr int WARPS = THREADS / WARP, MOST_LONG = 256;
     extern __shared__ __align__(16) uint64 own[];  // keys, and values where there is room
     __shared__ int longest, n_long, of_long[MOST_LONG];
