@@ -38,12 +38,8 @@ COUNT_BUCKETS = Kernel("csr_sort", "csr_count_buckets")
 PUT_INTO_BUCKETS = Kernel(
     "csr_sort",
     "csr_put_into_buckets",
-    [
-        (word, first, last, unroll(word))
-        for word in WORDS.values()
-        for first, last in ((True, True), (True, False), (False, True))
-    ],
-    lambda word, first, last, unrolled: (word, first, last, THREADS, unrolled),
+    [(word, *steps) for word in WORDS.values() for steps in ((True, True), (True, False), (False, True))],
+    lambda word, first, last: (word, first, last, THREADS, unroll(word)),
 )
 SORT_BUCKETS = Kernel(
     "csr_sort",
