@@ -46,8 +46,8 @@ Tables that hold them have one meaning: every product, ``tocsr`` and every other
 2. Narrow and wide bins fill their column tables exactly; block columns lie in [0, ceil(n_cols / block_size)), and
    ``col_base`` is a narrow bin's smallest or -1.
 3. Blocks of a row ascend, padding follows them, and rows from n_rows on are padding. Rows of one block row have the
-   same blocks, as far as they lie in one bin, for lanes of one block row share what they load. A bin is as long as its
-   longest row.
+   same blocks, also where they lie in two bins, for lanes of one block row share what they load. A bin is as long as
+   its longest row.
 4. ``present`` marks no column of padding and none beyond n_cols; without it every block lies inside whole. Marked
    entries count ``nnz``.
 5. Padding and holes hold 0.
@@ -123,6 +123,7 @@ class SingleCosts(NamedTuple):
 
 
 MATRIX_COSTS, UNCUT = MatrixCosts(6.9, 0.34, 0.31, 0.074, 0.0081, 0.149, 0.062, 0.0179), 24
+SAME_BLOCKS = "3: rows of one block row have the same blocks"  #: of all rows, and where two bins meet
 FULL = 1.0005  #: entries of blocks a nonzero up to which they have no holes
 SINGLE_COSTS, MOST_UNEVEN = SingleCosts(6.7, 0.166, 1.15, 0.058, 0.46, 0.181, 0.00033), 3
 
@@ -429,11 +430,12 @@ class BBCSRArray(FormatArray):
             (bins.ORDER, "3: blocks of a row ascend, padding last"),
             (bins.LENGTH, "3: a bin is as long as its longest row"),
             (bins.BEYOND, "3: rows from n_rows on are padding"),
-            (bins.ROWS, "3: rows of one block row that lie in one bin have the same blocks"),
+            (bins.ROWS, SAME_BLOCKS),
             (bins.PRESENT, "4: present marks real columns only; without it every block is whole"),
             (bins.VALUE, "5: padding and holes hold 0"),
         ):
             yield invariant, not (fault == number).any()
+        yield SAME_BLOCKS, bins.blocks_agree(t)
         yield "4: stored entries count nnz", int(entries.sum()) == t.nnz
 
     @classmethod

@@ -153,27 +153,34 @@ bbcsr_matmat(const Bbcsr<A, I, M> m, const Pieces<Y> pieces, int64 k, const Y* _
     }
 }
 
-// block rows that a bin may touch
-__device__ constexpr int block_rows_of_a_bin(int B) {
-    int apart = 1;  // the largest power of two that divides B: in a bin, block rows begin at multiples of it
-    while (B % (2 * apart) == 0 && apart < WARP) apart *= 2;
-    return (B - apart + WARP - 1) / B + 1;
-}
-
 // bbcsr_matmat_blocks: all bins, block row by block row
 //
-// mapping   S groups of G lanes, of one warp, the rows of one block row that lie in one bin, and W * G * V columns
-//           (tile_of_block() counts these): each group every S-th block. A lane holds B sums for each of its columns, and a
-//           row of X is loaded once for all B rows. The values of a block are loaded by the group's lanes, each its
-//           share, one block ahead, and passed on by shuffles. Long block rows have a thread block for each of their
-//           `pieces`, the first of the grid, whose groups share its blocks in the same way. Of the others a table may say
-//           how many groups share each
+// mapping   S groups of G lanes, of one warp, a block row and W * G * V columns (tile_of_block() counts these): each group
+//           every S-th block. A lane holds B sums for each of its columns, and a row of X is loaded once for all B rows.
+//           The values of a block are loaded by the group's lanes, each its share, one block ahead, and passed on by
+//           shuffles. Long block rows have a thread block for each of their `pieces`, the first of the grid, whose groups
+//           share its blocks in the same way. Of the others a table may say how many groups share each
 // traffic   as bbcsr_matmat, but a row of X for each column of a block instead of each nonzero
 // requires  as bbcsr_matmat, but for holes; the same block columns in the rows of a block row; PIECE_WARPS warps
 // races     none: the groups of a block row own its rows' columns; pieces meet as pieces.cuh says
 //
 // Holes are multiplied like entries: their 0 adds nothing, but where X is infinite or nan. Then a sum is nan, and is added
 // up again by what is stored alone.
+
+// how far a row's slots lie from those of another: 32 bits where both are in one bin
+template <bool ARE_APART>
+struct Distance {
+    typedef int Type;
+};
+template <>
+struct Distance<true> {
+    typedef int64 Type;
+};
+
+template <bool OF>
+struct Bool {
+    static constexpr bool VALUE = OF;
+};
 
 // a block row's share of one group of lanes: every sharers-th block from `first` on
 template <class A, class Y, class I, class M, int B>
@@ -185,6 +192,13 @@ struct BlockRow {
     I n_cols;    // rows of X from that one on
     int first, n_blocks, sharers, n_rows;
     bool is_narrow;
+    int split, n_in_bin;  // rows from `split` on lie in the next bin, after n_in_bin blocks of the first one
+
+    // from the first row's slot of a block, or its marks, to those of row i
+    static constexpr bool MAY_BE_APART = WARP % B != 0;
+    typedef typename Distance<MAY_BE_APART>::Type Offset;
+    __device__ Offset slot_of_row(int i) const { return MAY_BE_APART && i >= split ? i + ((Offset)n_in_bin * B - 1) * WARP : i; }
+    __device__ Offset marks_of_row(int i) const { return MAY_BE_APART && i >= split ? i + ((Offset)n_in_bin - 1) * WARP : i; }
 
     __device__ int64 bytes_of_columns(int blocks) const { return (is_narrow ? sizeof(uint16) : sizeof(I)) * blocks * (int64)WARP; }
     __device__ I stored(const void* from) const { return is_narrow ? (I)cached((const uint16*)from) : cached((const I*)from); }
@@ -200,40 +214,44 @@ struct BlockRow {
         // values that a lane loads: number e = j * B + i of column j and row i, e % G its lane. Those that are not there
         // are others instead, for sums of rows that are not there
         constexpr int EACH = (B * B + G - 1) / G;
-        int offset[EACH];
+        Offset offset[EACH];
 #pragma unroll
         for (int n = 0; n < EACH; ++n) {
             const int e = min(n * G + (int)threadIdx.x % G, B * B - 1);
-            offset[n] = e / B * WARP + max(min(e % B, n_rows - 1), 0);
+            offset[n] = e / B * WARP + slot_of_row(max(min(e % B, n_rows - 1), 0));
         }
         const int64 row_bytes = k * sizeof(Y), columns_on = bytes_of_columns(sharers);
         auto next_column = (const char*)col + bytes_of_columns(first);
         auto next_slot = data.slot + first * (int64)(B * WARP);
         auto next_marks = present + first * (int64)WARP;
-        I c_next = padding();
-        Stored<A> v_next[EACH] = {};
-        unsigned marks_next = 0;
-        auto load = [&] {
-            c_next = stored(next_column);
-            if (MARKED) marks_next = 0;
+        I c_next;
+        Stored<A> v_next[EACH];
+        unsigned marks_next;
+        auto load = [&](bool here) {
+            c_next = here ? stored(next_column) : padding();
+            marks_next = 0;
 #pragma unroll
             for (int n = 0; n < EACH; ++n) {
-                v_next[n] = cached(next_slot + offset[n]);
-                if (MARKED) marks_next |= (cached(next_marks + offset[n] % WARP) >> offset[n] / WARP & 1u) << n;
+                v_next[n] = here ? cached(next_slot + offset[n]) : Stored<A>{};
+                if (MARKED && here) {
+                    const int e = min(n * G + (int)threadIdx.x % G, B * B - 1);
+                    marks_next |= (cached(next_marks + marks_of_row(max(min(e % B, n_rows - 1), 0))) >> e / B & 1u) << n;
+                }
             }
         };
         int block = first;
-        if (block < n_blocks) load();
-#pragma unroll 1
-        while (__any_sync(FULL, !is_padding(c_next))) {
+        load(block < n_blocks);
+        auto add_one = [&](auto all) {
+            constexpr bool ALL = decltype(all)::VALUE;  // groups have one more block; else some are over
             const I c = c_next;
-            const unsigned is_over = is_padding(c);
+            const bool is_over = !ALL && is_padding(c);
             const int last = HOLES ? (int)min((I)B, n_cols - c * B) - 1 : B - 1;  // a hole may be beyond X
             auto row_of_x = (const char*)x + (int64)c * B * row_bytes;
             Columns<Y, V, W, G * V> of_x[B];
 #pragma unroll
             for (int j = 0; j < B; ++j) {
-                of_x[j].load_first(is_over ? 0 : vectors, (const Y*)row_of_x);
+                if (!ALL) of_x[j] = {};  // values are 0 too, of a group that is over
+                if (!is_over) of_x[j].load_first(vectors, (const Y*)row_of_x);
                 if (j < last) row_of_x += row_bytes;
             }
             LookedUp<A> v[EACH];
@@ -244,8 +262,7 @@ struct BlockRow {
             next_column += columns_on;
             next_slot += sharers * (B * WARP);
             if (MARKED) next_marks += sharers * WARP;
-            c_next = padding();
-            if (block < n_blocks) load();
+            load(block < n_blocks);
 #pragma unroll
             for (int j = 0; j < B; ++j)
 #pragma unroll
@@ -253,9 +270,13 @@ struct BlockRow {
                     const int e = j * B + i;
                     Y value = data.template widened<Y>(shuffle(v[e / G], e % G, FULL, G));
                     if (MARKED && !(shuffle(marks, e % G, FULL, G) >> e / G & 1)) value = Y{};
-                    sum[i].add_product_unless(is_over, value, of_x[j]);
+                    sum[i].add_product(value, of_x[j]);
                 }
-        }
+        };
+#pragma unroll 1
+        while (__all_sync(FULL, !is_padding(c_next))) add_one(Bool<true>());
+#pragma unroll 1
+        while (__any_sync(FULL, !is_padding(c_next))) add_one(Bool<false>());
     }
 
     // the same of what is stored alone, entry by entry
@@ -267,13 +288,14 @@ struct BlockRow {
             if (is_padding(c)) break;
 #pragma unroll
             for (int i = 0; i < B; ++i) {
-                const unsigned marks = i < n_rows ? (unsigned)cached(present + block * (int64)WARP + i) : 0;
+                const unsigned marks = i < n_rows ? (unsigned)cached(present + block * (int64)WARP + marks_of_row(i)) : 0;
 #pragma unroll 1
                 for (int j = 0; j < B; ++j) {
                     if (!(marks >> j & 1)) continue;
                     Columns<Y, V, W, G * V> of_x;
                     of_x.load_first(vectors, x + ((int64)c * B + j) * k);
-                    sum[i].add_product(data.template decoded<Y>(cached(data.slot + (block * (int64)B + j) * WARP + i)), of_x);
+                    const auto of_entry = data.slot + (block * (int64)B + j) * WARP + slot_of_row(i);
+                    sum[i].add_product(data.template decoded<Y>(cached(of_entry)), of_x);
                 }
             }
         }
@@ -299,7 +321,6 @@ template <class A, class Y, class I, class M, int B, bool HOLES, int G, int V, i
 __global__ void bbcsr_matmat_blocks(const Bbcsr<A, I, M> m, const Pieces<Y> pieces, int64 k, const Y* __restrict__ x,
                                     Y* __restrict__ y, Y alpha, Y beta, int update, double* dots) {
     const Opened<A>& values = m.data.opened();
-    constexpr int GROUPS = block_rows_of_a_bin(B);
     const Piece<CUT> piece(pieces);
     const int64 thread = (blockIdx.x - piece.n_thread_blocks(pieces)) * (int64)blockDim.x + threadIdx.x;
     const bool is_shared = CUT && pieces.share && !piece.is_one;  // as the table says
@@ -316,16 +337,18 @@ __global__ void bbcsr_matmat_blocks(const Bbcsr<A, I, M> m, const Pieces<Y> piec
         part = share.part;
     }
     const int64 at = (tile_of_block() * (W * G) + threadIdx.x % G) * V;
-    const int64 bin = group / GROUPS, block_row = bin * WARP / B + group % GROUPS;
-    const int64 row = max(block_row * B, bin * WARP), end = min(min(block_row * B + B, bin * WARP + WARP), m.n_rows);
-    const bool is_here = group >= 0 && bin < m.n_bins && row < end;
-    BlockRow<A, Y, I, M, B> own = {values, nullptr, nullptr, x, 0, 0, 0, sharers, 0, false};
+    const int64 row = group * B, bin = row / WARP;
+    const bool is_here = group >= 0 && row < m.n_rows;
+    BlockRow<A, Y, I, M, B> own = {values, nullptr, nullptr, x, 0, 0, 0, sharers, 0, false, 0, 0};
     if (is_here) {
-        const Bin<A, I, M, B, HOLES> of(m, values, bin, (int)(row - bin * WARP));
+        const int lane = (int)(row % WARP), n_rows = (int)min((int64)B, m.n_rows - row), split = WARP - lane;
+        const Bin<A, I, M, B, HOLES> of(m, values, bin, lane);
+        int n_blocks = of.n_blocks;
+        if (own.MAY_BE_APART && n_rows > split) n_blocks = min(n_blocks, Bin<A, I, M, B, HOLES>(m, values, bin + 1, 0).n_blocks);
         const bool is_narrow = of.is_narrow();
         const int64 origin = is_narrow ? of.origin() : 0;
         const void* const col = is_narrow ? (const void*)of.narrow(m) : (const void*)of.wide(m);
-        own = {of.data, col, of.present, x + origin * k + at, (I)(m.n_cols - origin), part, of.n_blocks, sharers, (int)(end - row), is_narrow};
+        own = {of.data, col, of.present, x + origin * k + at, (I)(m.n_cols - origin), part, n_blocks, sharers, n_rows, is_narrow, split, of.n_blocks};
         if (piece.is_one) {
             own.first += piece.first();
             own.n_blocks = min(own.n_blocks, piece.first() + piece.n_steps);

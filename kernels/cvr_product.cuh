@@ -93,6 +93,51 @@ struct Cuts {
             if (lane == which) store(y + rows, sum, alpha, beta, update);
         }
     }
+
+    // The same for one warp of a thread block that has a chunk, and whose shared memory holds the parts: own[0] of the row
+    // that begins before the chunk, own[1] of the one that goes on after it. Each half of the warp has one of these rows,
+    // and asks for its other parts while it counts as arrived: mostly they are there, and one wait is all. `row` is that of
+    // the half
+    template <class I>
+    __device__ void meet(int64 chunk, int spans, I row, const Y* own, Y* y, Y alpha, Y beta, int update) const {
+        constexpr int HALF = WARP / 2;
+        const int lane = lane_id(), half = lane / HALF, i = lane % HALF;
+        const int first = shuffle(spans, 2 * half), n = shuffle(spans, 2 * half + 1) - first, mine = (int)chunk - first;
+        const bool has_share = half ? mine == 0 : first >= 0, are_few = n <= HALF, is_own = i == (are_few ? mine : 0);
+        const bool has_part = has_share && are_few && i < n;
+        Part others;
+        Y sum{};
+        bool is_last = false;
+        __syncwarp();
+        if (has_share && is_own) {
+            sum = own[half];
+            leave(2 * chunk + (mine == 0), sum);
+        }
+        if (has_share && i == 0) is_last = atomicInc(arrived + first, n - 1) == n - 1;  // the last one makes it 0 again
+        if (has_part && !is_own) others.ask(place(first, first + i));
+        const unsigned last = __ballot_sync(FULL, is_last);
+        if (!last) return;
+        const bool adds = last >> (half * HALF) & 1;
+        if (adds && has_part) {
+            uint64* const at = place(first, first + i);
+            if (!is_own) {
+                while (!others.is_there()) others.ask(at);
+                sum = others.value();
+            }
+#pragma unroll
+            for (int word = 0; word < WORDS; ++word) at[word] = 0;
+        } else {
+            sum = Y{};
+        }
+        for (int apart = HALF / 2; apart; apart /= 2) sum = add(sum, shuffle(sum, lane ^ apart));
+        if (adds && are_few && i == 0) store(y + row, sum, alpha, beta, update);
+        for (unsigned many = __ballot_sync(FULL, is_last && !are_few); many; many &= many - 1) {
+            const int which = __ffs(many) - 1;
+            const int64 begin = shuffle(first, which), end = begin + shuffle(n, which);
+            sum = warp_sum(share<2>(begin, end));
+            if (lane == which) store(y + row, sum, alpha, beta, update);
+        }
+    }
 };
 
 // A lane's sums after the last step: that for its own entry of tail, and the part for the lane that it has stolen from.

@@ -114,8 +114,9 @@ def test_products_with_shared_memory(gpu, monkeypatch, values, room):
     """x, or sums of columns, in shared memory beside the values: all of them, or of popular columns."""
     import cupy
 
-    from cvrarray.gpu import autotune, shared_memory
+    from cvrarray.gpu import autotune, row_lanes, shared_memory
 
+    monkeypatch.setattr(row_lanes, "suits", lambda tables: False)
     for name, value in (("LEAST_SLOTS", 1), ("WORTH_IT", np.inf), ("PREPARE_AT", 2), ("SAMPLES", 1), ("CALLS", 1)):
         monkeypatch.setattr(autotune, name, value)
     monkeypatch.setattr(shared_memory, "L1_SHARE", 0)

@@ -39,6 +39,11 @@ def whole_blocks():
     return cvrarray.BBCSRArray(np.kron(np.tri(32, 4, 2), np.ones((3, 3))), block_size=3)
 
 
+def whole_blocks_in_two_bins():
+    """Block row 10 has two rows in the first bin, and one in the second."""
+    return cvrarray.BBCSRArray(np.kron(np.arange(5) < np.full((32, 1), 3), np.ones((3, 3))), block_size=3)
+
+
 def forged(A, **tables):
     """`A` with other tables: values, or functions that change a copy of the one that is there."""
     for name, change in tables.items():
@@ -91,6 +96,7 @@ FORGERIES = {
         "1",
     ),
     "bbcsr-rows-of-a-block-differ": (whole_blocks, {"col_narrow": put([1, 33, 65, 97], 3)}, "3"),
+    "bbcsr-rows-in-two-bins-differ": (whole_blocks_in_two_bins, {"col_narrow": put(160, 3)}, "3"),
     "bbcsr-step-of-padding": (
         lambda: cvrarray.BBCSRArray(np.zeros((32, 7)), block_size=2),
         {

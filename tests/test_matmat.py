@@ -325,6 +325,16 @@ def test_longer_chunks_get_new_values(gpu, rechunked):
     assert len(rechunked) == 1
 
 
+def test_longer_chunks_are_found_once_for_all_values(gpu, rechunked):
+    csr = zoo.floats("power_law", np.float32)
+    x = put(zoo.float_vector(csr.shape[1] * 16, np.float32).reshape(-1, 16), gpu)
+    A = cvrarray.CVRArray(csr, n_chunks=100, device=gpu)
+    first = A @ x
+    for factor in (4, 8):
+        assert_same_bits(A.with_values(put(factor * csr.data, gpu)) @ x, factor * first)
+    assert len(rechunked) == 3 and len({made.slot.data.ptr for made in rechunked}) == 1
+
+
 def test_longer_chunks_in_a_captured_graph(gpu, rechunked):
     """Made while a graph is captured; a replay has the values that the array has then."""
     import cupy

@@ -17,8 +17,9 @@ PREPARE_AT = 3
 @pytest.fixture
 def small(monkeypatch):
     """A test's matrices count as large, and shared memory, which has room for some popular columns only, as worth it."""
-    from cvrarray.gpu import autotune, shared_memory
+    from cvrarray.gpu import autotune, row_lanes, shared_memory
 
+    monkeypatch.setattr(row_lanes, "suits", lambda tables: False)
     for name, value in (("LEAST_SLOTS", 1), ("WORTH_IT", np.inf), ("PREPARE_AT", PREPARE_AT), ("SAMPLES", 1), ("CALLS", 1)):
         monkeypatch.setattr(autotune, name, value)
     monkeypatch.setattr(shared_memory, "L1_SHARE", 0)

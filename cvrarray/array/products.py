@@ -93,8 +93,11 @@ def matmat(array: Any, x: Any, out: Any = None, alpha: Any = 1, beta: Any = 0) -
 
 def multiply(array: Any, x: Any, out: Any = None) -> Any:
     """``array @ x`` for a vector or a matrix."""
-    if type(x) is array._dense_type and x.ndim == 1:
-        return matvec(array, x, out)
+    if type(x) is array._dense_type:
+        if x.ndim == 1:
+            return matvec(array, x, out)
+        if out is None and x.shape == (array.shape[1], 1):  # a column, as linear operators take it
+            return matvec(array, x.reshape(-1)).reshape(-1, 1)
     x = operand(array, x, "x")
     if x.ndim > 2:
         return _stacked(array, x, out)

@@ -70,6 +70,26 @@ def layout(t: BBCSRTables) -> tuple[np.ndarray, np.ndarray]:
     return fault, entries
 
 
+def blocks_agree(t: BBCSRTables) -> bool:
+    """Whether block rows that lie in two bins have the same blocks in both, in tables whose bins have no fault."""
+    bins = np.arange(1, len(t.col_base))
+    bins = bins[bins * WARP % int(t.block_size) > 0]
+    before, after = _blocks_of_lane(t, bins - 1, WARP - 1), _blocks_of_lane(t, bins, 0)
+    return all(np.array_equal(of_one, of_other) for of_one, of_other in zip(before, after, strict=True))
+
+
+def _blocks_of_lane(t: BBCSRTables, bins: np.ndarray, lane: int) -> tuple[np.ndarray, np.ndarray]:
+    """How many blocks a lane of each of some bins has, and their columns, one bin after the other."""
+    n_steps = (t.bin_rowptr[bins + 1] - t.bin_rowptr[bins]) // (WARP * int(t.block_size))
+    of = np.repeat(np.arange(bins.size), n_steps)
+    at = t.col_ptr[bins][of] + (np.arange(of.size) - (np.cumsum(n_steps) - n_steps)[of]) * WARP + lane
+    base, columns = t.col_base[bins][of].astype(np.int64), np.full(of.size, NO_BLOCK, np.int64)
+    columns[base < 0] = t.col_wide[at[base < 0]]
+    narrow = t.col_narrow[at[base >= 0]]
+    columns[base >= 0] = np.where(narrow == NARROW_PADDING, NO_BLOCK, base[base >= 0] + narrow)
+    return np.bincount(of[columns >= 0], minlength=bins.size), columns[columns >= 0]
+
+
 @kernel
 def _bins(first, last, t, has_present, fault, entries):
     size, n_cols = t.block_size, t.shape[1]

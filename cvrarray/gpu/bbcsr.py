@@ -17,7 +17,6 @@ from .autotune import autotuned
 from .compiler import (
     MATRIX_LANES,
     NULL,
-    PLAIN,
     STORED,
     Kernel,
     Struct,
@@ -453,6 +452,11 @@ class MatrixKernel(NamedTuple):
     pieces: Pieces
     last: tuple[Any, ...] = ()
 
+    def __call__(self, bins: Struct, k: int, x: cupy.ndarray, y: cupy.ndarray, alpha: Any, beta: Any) -> None:
+        """Launch it."""
+        arguments = bins, self.pieces.struct(), np.int64(k), x, y, alpha, beta, update(alpha, beta), *self.last
+        self.function(self.grid, (BLOCK,), arguments, self.pieces.shared_bytes)
+
 
 class Lengths:
     """How long the bins and rows of an array are, in blocks; what is asked for is found out once."""
@@ -463,6 +467,7 @@ class Lengths:
             slots = tables.bin_rowptr.get()
         self.bins = np.diff(slots) // (WARP * tables.block_size)
         self.most, self.mean = int(self.bins.max(initial=0)), _mean_blocks(tables)
+        self.n_block_rows = -(-tables.shape[0] // tables.block_size)
 
     @cached_property
     def rows(self) -> np.ndarray:
@@ -473,12 +478,8 @@ class Lengths:
 
     @cached_property
     def block_rows(self) -> np.ndarray:
-        """(n_bins * block rows of a bin,) int64; 0 of those that a bin has not."""
-        size, n_bins = self._tables.block_size, self.bins.size
-        bins, number = np.divmod(np.arange(n_bins * block_rows_of_a_bin(size)), block_rows_of_a_bin(size))
-        first = np.maximum((bins * WARP // size + number) * size, bins * WARP)
-        is_here = first < np.minimum(bins * WARP + WARP, self._tables.shape[0])
-        return np.where(is_here, self.rows[np.where(is_here, first, 0)], 0) if n_bins else first
+        """(n_block_rows,) int64."""
+        return self.rows[: self._tables.shape[0] : self._tables.block_size]
 
 
 def product_matrix(tables: BBCSRTables, dtype: np.dtype) -> Callable[[cupy.ndarray, cupy.ndarray, Any, Any], None]:
@@ -499,9 +500,7 @@ def product_matrix(tables: BBCSRTables, dtype: np.dtype) -> Callable[[cupy.ndarr
         if k == 1:
             of_vector()(x, y, alpha, beta)
         elif k:
-            multiply, grid, pieces, last = prepared(k, matrix_width(k, x, y))
-            arguments = bins, pieces.struct(), np.int64(k), x, y, alpha, beta, update(alpha, beta), *last
-            multiply(grid, (BLOCK,), arguments, pieces.shared_bytes)
+            prepared(k, matrix_width(k, x, y))(bins, k, x, y, alpha, beta)
 
     return run
 
@@ -511,10 +510,10 @@ def product_matrix_with_dots(tables: BBCSRTables, x: cupy.ndarray, y: cupy.ndarr
     real parts in double precision; X and Y (n, k) are of a dtype that is rounded. The sums are the second result.
     """
     dtype, k = y.dtype, x.shape[1]
-    multiply, grid, pieces, _ = _matrix_kernel(tables, dtype, k, matrix_width(k, x, y), None, Lengths(tables))
-    dots = cupy.zeros((grid[0] * BLOCK // WARP, k))
-    arguments = _struct(tables), pieces.struct(), np.int64(k), x, y, dtype.type(1), dtype.type(0), PLAIN, dots
-    return lambda: multiply(grid, (BLOCK,), arguments, pieces.shared_bytes), dots
+    multiply = _matrix_kernel(tables, dtype, k, matrix_width(k, x, y), None, Lengths(tables))
+    dots, bins = cupy.zeros((multiply.grid[0] * BLOCK // WARP, k)), _struct(tables)
+    multiply = multiply._replace(last=(dots,))
+    return lambda: multiply(bins, k, x, y, dtype.type(1), dtype.type(0)), dots
 
 
 def _matrix_kernel(t: BBCSRTables, dtype: np.dtype, k: int, width: int, dots: Any, lengths: Lengths) -> MatrixKernel:
@@ -529,8 +528,8 @@ def _matrix_kernel(t: BBCSRTables, dtype: np.dtype, k: int, width: int, dots: An
     lanes, _, vectors, tiles = matrix_tiles(k, width, vectors_of_a_lane(size, k // width))
     how = distinct.kind(t.data, t.distinct), dtype, t.col_wide.dtype, size, t.present is not None
     if in_groups and lanes >= MANY_LANES:
-        n_threads = n_bins * block_rows_of_a_bin(size) * lanes
-        sharers, schedule = share_of_block_rows(lengths, size, lanes, tiles)
+        n_threads = lengths.n_block_rows * lanes
+        sharers, schedule = share_of_block_rows(lengths, lanes, tiles)
         is_uneven = schedule is not None
         pieces = Pieces(
             lengths.block_rows if is_uneven else lengths.bins[:0],
@@ -540,10 +539,8 @@ def _matrix_kernel(t: BBCSRTables, dtype: np.dtype, k: int, width: int, dots: An
             dtype,
         )
         n_groups = n_threads * sharers // lanes if pieces.share is None else pieces.share.size
-        # the compiler makes faster code of the kernel with pieces here, even where there are none: elast3 419 -> 359 us
-        is_cut = is_uneven or (dtype == np.float64 and vectors == 2 and size <= 4)
         return MatrixKernel(
-            MATMAT_BLOCKS(*how, lanes, width, vectors, sharers, has_dots, is_cut),
+            MATMAT_BLOCKS(*how, lanes, width, vectors, sharers, has_dots, is_uneven),
             matrix_grid(pieces.n + blocks(n_groups * lanes, BLOCK)[0], tiles),
             pieces,
             (dots,),
@@ -638,18 +635,17 @@ def longest_whole_row(t: BBCSRTables, lengths: Lengths) -> int:
     """Steps from which rows, or bins, have thread blocks of their own in ``A @ X``, where groups hold no block rows."""
     size = t.block_size
     threads = FEW_WARPS // 2 * WARP * processors(cupy.cuda.runtime.getDevice())
-    n_steps = n_slots(t) // (WARP * size) * block_rows_of_a_bin(size)
+    n_steps = n_slots(t) // size**2
     share = n_steps * MATRIX_LANES // threads
     even = max(LONG_FACTOR * lengths.mean, share // 2 if size > 1 else 0)
     return max(LEAST_LONG[size > 1], min(even, max(ALWAYS_LONG[size > 1], share)))
 
 
-def share_of_block_rows(lengths: Lengths, size: int, lanes: int, tiles: int) -> tuple[int, Schedule | None]:
+def share_of_block_rows(lengths: Lengths, lanes: int, tiles: int) -> tuple[int, Schedule | None]:
     """Groups of `lanes` lanes, of one warp, that share a block row in ``A @ X``: several where rows of some length would
     leave most of the device idle. Where rows differ much, their lengths decide: then the second result says how.
     """
-    n_rows = lengths.bins.size * block_rows_of_a_bin(size)
-    n_threads, all_threads = n_rows * lanes * tiles, WARP * processors(cupy.cuda.runtime.getDevice())
+    n_threads, all_threads = lengths.n_block_rows * lanes * tiles, WARP * processors(cupy.cuda.runtime.getDevice())
     sharers, enough = 1, FEW_WARPS // 2 * all_threads
     while 2 * sharers * lanes <= WARP and 2 * sharers * n_threads <= enough and 4 * sharers <= lengths.mean:
         sharers *= 2
@@ -669,11 +665,6 @@ def matrix_layout(n_bins: int, n_vectors: int) -> tuple[int, int]:
     while lanes * vectors > 1 and n_bins * -(-n_vectors // (lanes * vectors)) < ENOUGH_TILES[lanes > 2]:
         lanes, vectors = (lanes, 1) if vectors > 1 else (lanes // 2, 1)
     return lanes, vectors
-
-
-def block_rows_of_a_bin(block_size: int) -> int:
-    """Block rows that a bin may touch, as the kernel's function of that name."""
-    return (block_size - math.gcd(block_size, WARP) + WARP - 1) // block_size + 1
 
 
 def product_transposed(tables: BBCSRTables, dtype: np.dtype) -> Callable[[cupy.ndarray, cupy.ndarray, Any, Any], None]:

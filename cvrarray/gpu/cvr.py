@@ -11,7 +11,7 @@ import cupy
 import numpy as np
 
 from ..core.tables import CSR, WARP, CVRTables, Runs, Wanted
-from . import distinct, long_rows, prefix, segments, shared_memory, transposed
+from . import distinct, long_rows, prefix, row_lanes, segments, shared_memory, transposed
 from .autotune import Run, autotuned
 from .compiler import (
     ACCUMULATE,
@@ -303,6 +303,8 @@ def product(tables: CVRTables, dtype: np.dtype) -> Callable[[cupy.ndarray, cupy.
         return segments.product(t, dtype, by_segments, partial(_places, t))
     if long_rows.suits(t):
         return long_rows.product(t, dtype, partial(_places, t))
+    if row_lanes.suits(t):
+        return row_lanes.product(t, dtype, partial(_places, t))
 
     @cache
     def multiply(form):

@@ -3,7 +3,7 @@
 Chunks of a small matrix are short, so that a product with a vector has one for every warp of the device. A product with
 a matrix has a thread block for each chunk and some columns of X. What a block waits for before its first sum and after
 its last one is then a large part of its time, and long rows are cut often. So such a matrix gets longer chunks for it,
-and a copy of its values. ``asarray(A, columns=k)`` makes them at once, and no copy.
+which arrays with other values share, and a copy of its values. ``asarray(A, columns=k)`` makes them at once, and no copy.
 
 The order of sums is another one than in the array's own chunks. So it is the structure and the number of columns alone
 that decide, before the first product; and where memory is short, an error says so.
@@ -17,12 +17,16 @@ from collections.abc import Callable
 import cupy
 import numpy as np
 
+from ..core.remembered import Remembered
 from ..core.tables import CSR, CVRTables
 from .compiler import aside
 from .words import as_words
 
 Convert = Callable[[CSR, int, int, str], CVRTables]
 Places = Callable[[], tuple[cupy.ndarray, cupy.ndarray]]
+
+#: By the chunks of an array, which those with other values share: the longer ones, with slots' numbers for values.
+_CHUNKS = Remembered()
 
 
 class Rechunked:
@@ -40,7 +44,9 @@ class Rechunked:
         self.own = own
         try:
             with aside():
-                found = convert(_slots(own, *places()), own.n_lanes, n_chunks, "rows")
+                found = _CHUNKS.of(
+                    own.step_ptr, n_chunks, lambda: convert(_slots(own, *places()), own.n_lanes, n_chunks, "rows")
+                )
                 self.slot = found.val.view(np.uint32)
                 size = self.slot.size if own.val.size else 0  # one value alone has no table
                 self.tables = found._replace(val=cupy.empty(size, own.val.dtype), distinct=own.distinct)

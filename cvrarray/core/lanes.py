@@ -1,0 +1,18 @@
+"""Where ``A @ x`` of a CVR array goes row by row on a GPU: by counts alone, which the choice of a format knows as well."""
+
+from __future__ import annotations
+
+#: Slots of a lane: nonzeros of rows, on average, that they are for, and the most lanes of all rows. An H200 holds 170,000
+#: to 220,000 at once.
+SHAPES = {8: (16, 500_000), 4: (4, 250_000)}
+
+
+def slots_of_lanes(nnz: int, n_filled: int) -> int:
+    """Slots of a lane, of so many nonzeros in rows that are not empty: more leave more of them empty, and fewer make more
+    lanes. 0: rows are too short, or too many, as a product should wait for loads and not for their bytes.
+    """
+    n_filled = max(1, n_filled)
+    for slots, (length, most) in SHAPES.items():
+        if nnz >= length * n_filled:
+            return slots if nnz // slots + n_filled // 2 <= most else 0
+    return 0

@@ -1,0 +1,179 @@
+"""``A @ x`` row by row: small matrices."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import numpy as np
+import oracle
+import pytest
+import zoo
+from checks import assert_new_values_count, assert_product, assert_products, assert_same_bits, get, put
+from scipy.sparse import csr_array
+
+from cvrarray import CVRArray
+
+N_COLS = 90_001
+
+
+@pytest.fixture(autouse=True)
+def no_other_way(monkeypatch):
+    """Long rows too."""
+    if importlib.util.find_spec("cupy"):
+        from cvrarray.gpu import long_rows
+
+        monkeypatch.setattr(long_rows, "suits", lambda tables: False)
+
+
+def uneven(dtype, n_rows: int = 700, n_cols: int = N_COLS, empty: int = 5) -> csr_array:
+    """Rows of 0 to 20,000 random columns, most of them short; every fifth is empty."""
+    rng = np.random.default_rng(3)
+    lengths = np.minimum(1 + rng.pareto(0.5, n_rows) * 3, min(n_cols, 20_000)).astype(int)
+    lengths[::empty] = 0
+    row = np.repeat(np.arange(n_rows), lengths)
+    csr = csr_array((rng.standard_normal(row.size).astype(dtype), (row, rng.integers(0, n_cols, row.size))), (n_rows, n_cols))
+    csr.sum_duplicates()
+    return csr
+
+
+@pytest.mark.parametrize(("threads", "spare"), [(8, 1), (64, 8), (256, 16), (256, 64)])
+@pytest.mark.parametrize("longest", [1, 3, 70, 9000])
+def test_parts(threads, spare, longest):
+    """Parts follow each other; short rows are not cut, and at each cut it is known which parts its row has."""
+    pytest.importorskip("cupy")
+    from cvrarray.gpu.row_lanes import parts
+
+    lengths = np.random.default_rng(longest).integers(1, longest + 1, 400)
+    start = np.concatenate([[0], np.cumsum(lengths)])
+    begin, cut_row, span = parts(start, int(start[-1]), threads, spare)
+    size = np.diff(begin)
+    assert begin[0] == 0 and begin[-1] == start[-1] and size.min() > 0 and size.max() <= threads
+    for k, at in enumerate(begin):
+        if at in start:
+            assert cut_row[k] == span[k, 0] == span[k, 1] == -1
+            continue
+        row = np.searchsorted(start, at) - 1
+        first, last = span[k]
+        assert cut_row[k] == row and lengths[row] > spare
+        assert begin[first] <= start[row] < begin[first + 1]
+        assert begin[last - 1] < start[row + 1] <= begin[last]
+
+
+@pytest.mark.small
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex128", "int32", "bool", "int8"])
+def test_products(dtype, gpu):
+    """Products with scales, empty rows and infinities in x that no row meets; the same bits each time."""
+    from cvrarray.gpu import row_lanes
+
+    csr = uneven(dtype)
+    A = CVRArray(csr, device=gpu)
+    product = np.result_type(dtype, np.float32) if dtype == "bool" else np.dtype(dtype)
+    assert row_lanes.suits(A._tables)
+    assert_products(A, csr, product)
+
+
+@pytest.mark.small
+@pytest.mark.parametrize(
+    "lengths", [[70_000], [1], [2048, 2048], [1024] * 3, [1] * 5000, [2041, 16, 2041], [5000, 1, 5000], [90_000] * 3]
+)
+def test_rows_at_the_ends_of_parts(lengths, gpu):
+    """Whole parts, rows over many of them, and rows that end with a part; all sums are exact."""
+    rng = np.random.default_rng(1)
+    ptr = np.cumsum([0, *lengths])
+    col = np.concatenate([np.sort(rng.choice(N_COLS, length, replace=False)) for length in lengths])
+    csr = csr_array((rng.integers(-4, 5, ptr[-1]).astype(np.float64), col, ptr), shape=(len(lengths), N_COLS))
+    x = rng.integers(-4, 5, N_COLS).astype(np.float64)
+    for dtype in (np.float32, np.float64):
+        A = CVRArray(csr.astype(dtype), device=gpu)
+        np.testing.assert_array_equal(get(A @ put(x.astype(dtype), gpu)), csr @ x)
+
+
+@pytest.mark.small
+@pytest.mark.parametrize("n_cols", [3_000, 5_000_000])
+def test_columns_near_and_far(n_cols, gpu):
+    """Offsets from a part's first column have 16 bits, or columns are stored as they are."""
+    import cupy
+
+    from cvrarray.gpu import row_lanes
+
+    csr, rng = uneven("float64", 30, n_cols), np.random.default_rng(3)
+    A, x = CVRArray(csr, device=gpu), rng.standard_normal(n_cols)
+    expected, bound = oracle.product(csr, x, 1, 0, np.zeros(30))
+    assert (np.abs((A @ cupy.asarray(x)).get() - expected) <= bound).all()
+    layout = row_lanes.LAYOUTS[A._tables.step_ptr.data.ptr]
+    assert layout.col.dtype == ("uint16" if n_cols < 1 << 16 else "int32")
+
+
+@pytest.mark.small
+@pytest.mark.parametrize("name", zoo.ZOO)
+def test_chunks_multiply_too(name, monkeypatch, gpu):
+    """What larger arrays do: by a warp's chunks, as they are."""
+    from cvrarray.gpu import row_lanes
+
+    monkeypatch.setattr(row_lanes, "suits", lambda tables: False)
+    csr = zoo.floats(name, np.float32)
+    x = zoo.float_vector(csr.shape[1], np.float32)
+    for n_chunks in (None, 7):
+        assert_product(CVRArray(csr, n_chunks=n_chunks, device=gpu) @ put(x, gpu), csr, x)
+
+
+def test_few_values(gpu):
+    """One value, and a few, are stored once or as numbers: the same bits as where they are stored as they are."""
+    import cupy
+
+    csr, x = uneven("float64"), cupy.asarray(np.random.default_rng(5).standard_normal(N_COLS))
+    for data in (np.ones(csr.nnz), np.arange(csr.nnz) % 3 + 0.1):
+        csr.data[:] = data
+        plain = CVRArray(csr, device=gpu, values="plain") @ x
+        assert_same_bits((CVRArray(csr, device=gpu) @ x).get(), plain.get())
+
+
+def test_new_values(gpu):
+    csr = uneven("float64")
+    assert_new_values_count(CVRArray(csr, device=gpu), csr)
+
+
+def test_in_a_graph(gpu):
+    """A product that is captured runs again with other values of x and of A, beside others."""
+    import cupy
+
+    csr = uneven("float32")
+    A, x, y = CVRArray(csr, device=gpu), cupy.ones(N_COLS, np.float32), cupy.empty(csr.shape[0], np.float32)
+    A = A.with_values(cupy.asarray(csr.data))
+    A.matvec(x, out=y)
+    stream = cupy.cuda.Stream(non_blocking=True)
+    with stream:
+        stream.begin_capture()
+        A.matvec(x, out=y)
+        graph = stream.end_capture()
+    x.fill(2)
+    A.with_values(cupy.asarray(3 * csr.data), out=A)
+    cupy.cuda.get_current_stream().synchronize()
+    graph.launch(stream)
+    stream.synchronize()
+    assert_same_bits(y.get(), A.matvec(x).get())
+
+
+@pytest.mark.parametrize(
+    ("n_rows", "nnz", "n_lanes", "expected"),
+    [
+        (40, 30_000, 32, True),
+        (20_000, 90_000, 32, True),
+        (100_000, 3_000_000, 32, True),
+        (100_000, 1_200_000, 32, False),
+        (40_000, 90_000, 32, False),
+        (40, 30_000_000, 32, False),
+        (400_000, 1_600_000, 32, False),
+        (40, 30_000, 8, False),
+        (9, 0, 32, False),
+    ],
+)
+def test_which_matrices(n_rows, nnz, n_lanes, expected):
+    """Rows are not too short, and their lanes not too many; lanes that someone asked for are used."""
+    pytest.importorskip("cupy")
+    from types import SimpleNamespace
+
+    from cvrarray.gpu import row_lanes
+
+    tables = SimpleNamespace(shape=(n_rows + 3, 100_000), nnz=nnz, n_lanes=n_lanes, empty_row=np.arange(3))
+    assert row_lanes.suits(tables) == expected
