@@ -85,7 +85,7 @@ import numpy as np
 from .array import encoding
 from .array.format import FormatArray, Sample, chained, joined, offsets
 from .array.invariants import are_tables, in_range, integer, is_offsets, packs
-from .core import devices
+from .core import devices, lanes
 from .core.tables import CSR, WARP, CVRTables, Runs, Wanted
 from .input import coercion
 
@@ -103,11 +103,23 @@ LARGE = 1 << 23
 FACTOR, FACTOR_WAITING = 1.33, 1.05
 
 #: Microseconds of ``A @ x`` on a GPU: its own, and of a megabyte of tables, x and y, with values of less than 8 bytes and
-#: others.
-VECTOR_COSTS = (7.2, 0.313, 0.30)
+#: others. Where it goes by chunks, and where it goes row by row (:mod:`cvrarray.core.lanes`).
+VECTOR_COSTS = (7.54, 0.349, 0.294), (6.73, 0.412, 0.416)
 
-#: Microseconds of ``A @ X`` on a GPU: its own, and of a megabyte of tables, of rows of X (one a nonzero), of X and Y.
-MATRIX_COSTS = (9.5, 0.369, 0.086, 0.173)
+
+class MatrixCosts(NamedTuple):
+    """Microseconds of ``A @ X`` on a GPU: see ``docs/decisions/0005``."""
+
+    own_us: float
+    tables: float  # a megabyte of tables
+    nonzeros: float  # a million nonzeros
+    rows_of_x: float  # a megabyte of rows of X, one for each nonzero
+    beyond: float  # more for one that L2 does not hold
+    both: float  # a megabyte of X and Y
+
+
+MATRIX_COSTS = MatrixCosts(8.29, 0.293, 0.414, 0.06, 0.0324, 0.183)
+IN_L2 = 40.0  #: megabytes of X that a GPU's L2 cache holds beside the tables that stream through it
 
 
 class Chunk(NamedTuple):
@@ -439,7 +451,7 @@ class CVRArray(FormatArray):
         item, n_bytes = stats.dtype.itemsize, stats.table_bytes[name]
         if device != "cuda":
             return streaming * (FACTOR_WAITING if item >= 8 and n_bytes > LARGE else FACTOR)
-        own_us, *moved = VECTOR_COSTS
+        own_us, *moved = VECTOR_COSTS[lanes.slots_of_lanes(stats.nnz, stats.shape[0] - stats.empty_rows) > 0]
         return float(own_us + moved[item >= 8] * (n_bytes + sum(stats.shape) * item) / 1e6)
 
     @classmethod
@@ -455,10 +467,10 @@ class CVRArray(FormatArray):
     def _microseconds_of_matrix(cls, name: str, stats: Any, device: str, of_vector: float, columns: int) -> float:
         if device != "cuda":
             return super()._microseconds_of_matrix(name, stats, device, of_vector, columns)
-        own_us, tables, rows_of_x, both = MATRIX_COSTS
-        width = columns * stats.dtype.itemsize
-        moved = tables * stats.table_bytes[name] + (rows_of_x * stats.nnz + both * sum(stats.shape)) * width
-        return float(own_us + moved / 1e6)
+        costs, width = MATRIX_COSTS, columns * stats.dtype.itemsize / 1e6
+        rows_of_x = costs.rows_of_x + costs.beyond * max(0.0, 1 - IN_L2 / max(IN_L2, stats.shape[1] * width))
+        moved = (rows_of_x * stats.nnz + costs.both * sum(stats.shape)) * width
+        return float(costs.own_us + (costs.tables * stats.table_bytes[name] + costs.nonzeros * stats.nnz) / 1e6 + moved)
 
     @classmethod
     def _why(cls, name: str, stats: Any) -> str:

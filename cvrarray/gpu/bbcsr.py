@@ -17,7 +17,9 @@ from .autotune import autotuned
 from .compiler import (
     MATRIX_LANES,
     NULL,
+    PRODUCTS,
     STORED,
+    Coded,
     Kernel,
     Struct,
     aside,
@@ -75,6 +77,9 @@ LEAST_LONG, LONG_FACTOR, ALWAYS_LONG, PIECE_ROUNDS = (64, 24), 2, (1024, 96), 8
 #: Block rows are uneven where a group of the longest has more than UNEVEN_FROM blocks, and UNEVEN times its share of all
 #: blocks. They then have no more warps than UNEVEN_WARPS a multiprocessor.
 UNEVEN, UNEVEN_FROM, UNEVEN_WARPS = 2, 8, 20
+#: Blocks of these sizes without holes, of values of so many bytes: tables go through shared memory, AHEAD steps ahead, where
+#: at least so many lanes share a row of X. Each of them has two vectors from so many vectors a row on.
+STAGED_SIZES, STAGED_BYTES, STAGED_LANES, STAGED_TWO_VECTORS, AHEAD = (6, 7, 8), 8, 4, 16, 3
 #: Single columns: a row that has this many times the steps that a warp takes on average is too long for turns.
 LATE = 2
 
@@ -209,6 +214,23 @@ MATMAT_BLOCKS = Kernel(
     + [(*dtypes, "int32", 3, False, 8, vector_width(dtypes[1]), 1, 2, True, True) for dtypes in transposed.ROUNDED],
     lambda value, product, index, size, holes, lanes, width, vectors, sharers, dots, is_cut: (
         value, product, index, mask_dtype(size), size, holes, lanes, width, vectors, sharers, dots, is_cut,
+    ),
+)  # fmt: skip
+MATMAT_STAGED = Kernel(
+    "bbcsr_matmat_staged",
+    "bbcsr_matmat_staged",
+    [
+        (value, product, index, size, lanes, vector_width(product), vectors, sharers, offset)
+        for value, product in PRODUCTS
+        if np.dtype(value).itemsize == STAGED_BYTES
+        for index, size, lanes, vectors, sharers, offset in (
+            ("int32", 6, 8, 1, 1, "uint32"),
+            ("int64", 7, 16, 2, 1, "uint64"),
+            ("int32", 8, 8, 1, 4, "uint32"),
+        )
+    ],
+    lambda value, product, index, size, lanes, width, vectors, sharers, offset: (
+        value, product, index, mask_dtype(size), size, lanes, width, vectors, sharers, offset,
     ),
 )  # fmt: skip
 MATMAT_ROWS = Kernel(
@@ -445,17 +467,20 @@ def numbers_pay(t: BBCSRTables) -> bool:
 
 
 class MatrixKernel(NamedTuple):
-    """A kernel of ``A @ X``, its grid, the pieces of long rows, and its arguments after those that all have."""
+    """A kernel of ``A @ X``, its grid, the pieces of long rows if it knows of them, and its arguments after those that all
+    have.
+    """
 
     function: cupy.cuda.Function
     grid: tuple[int, int, int]
-    pieces: Pieces
+    pieces: Pieces | None = None
     last: tuple[Any, ...] = ()
 
     def __call__(self, bins: Struct, k: int, x: cupy.ndarray, y: cupy.ndarray, alpha: Any, beta: Any) -> None:
         """Launch it."""
-        arguments = bins, self.pieces.struct(), np.int64(k), x, y, alpha, beta, update(alpha, beta), *self.last
-        self.function(self.grid, (BLOCK,), arguments, self.pieces.shared_bytes)
+        pieces = () if self.pieces is None else (self.pieces.struct(),)
+        arguments = bins, *pieces, np.int64(k), x, y, alpha, beta, update(alpha, beta), *self.last
+        self.function(self.grid, (BLOCK,), arguments, 0 if self.pieces is None else self.pieces.shared_bytes)
 
 
 class Lengths:
@@ -493,7 +518,8 @@ def product_matrix(tables: BBCSRTables, dtype: np.dtype) -> Callable[[cupy.ndarr
     def prepared(k, width):
         if takes_lanes(tables, k, width, lengths()):
             return _kernel_of_lanes(tables, dtype, k, width, lengths())
-        return _matrix_kernel(tables, dtype, k, width, NULL, lengths())
+        staged = _staged_kernel(tables, dtype, k, width, lengths())
+        return staged or _matrix_kernel(tables, dtype, k, width, NULL, lengths())
 
     def run(x, y, alpha, beta):
         k = x.shape[1]
@@ -556,6 +582,38 @@ def _matrix_kernel(t: BBCSRTables, dtype: np.dtype, k: int, width: int, dots: An
         pieces,
         (dots,),
     )
+
+
+def _staged_kernel(t: BBCSRTables, dtype: np.dtype, k: int, width: int, lengths: Lengths) -> MatrixKernel | None:
+    """For `k` columns in vectors of `width`, where tables go through shared memory; None where they should not."""
+    stored, size = distinct.kind(t.data, t.distinct), t.block_size
+    if isinstance(stored, Coded) or stored.itemsize != STAGED_BYTES or t.present is not None:
+        return None
+    if size not in STAGED_SIZES or lengths.most * size * WARP >= 1 << 31 or not has_asynchronous_copies():
+        return None
+    n_vectors = -(-k // width)
+    vectors = 1 if n_vectors < STAGED_TWO_VECTORS else vectors_of_a_lane(size, max(n_vectors, TWO_VECTORS[1]))
+    lanes, _, vectors, tiles = matrix_tiles(k, width, vectors)
+    if k < lanes * width * vectors:
+        lanes, _, vectors, tiles = matrix_tiles(k, width)
+    sharers, schedule = share_of_block_rows(lengths, lanes, tiles)
+    if lanes < STAGED_LANES or staged_bytes(size, lanes) > 48 << 10 or schedule is not None:
+        return None
+    return MatrixKernel(
+        MATMAT_STAGED(stored, dtype, t.col_wide.dtype, size, lanes, width, vectors, sharers, _offset(t, n_vectors)),
+        matrix_grid(-(-lengths.n_block_rows * sharers * lanes // BLOCK), tiles),
+    )
+
+
+def has_asynchronous_copies() -> bool:
+    """Can the current device copy to shared memory while it computes?"""
+    return int(cupy.cuda.Device().compute_capability) >= 80
+
+
+def staged_bytes(size: int, lanes: int) -> int:
+    """Of shared memory that a thread block of ``bbcsr_matmat_staged`` takes."""
+    values = 16 * (-(-size * size * STAGED_BYTES // 16) | 1)
+    return BLOCK // lanes * (AHEAD + 1) * (values + 8)
 
 
 def _kernel_of_lanes(t: BBCSRTables, dtype: np.dtype, k: int, width: int, lengths: Lengths) -> MatrixKernel:
