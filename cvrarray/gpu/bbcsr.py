@@ -13,7 +13,6 @@ import numpy as np
 from ..core import sharing
 from ..core.tables import CSR, WARP, BBCSRTables, Measured, Wanted, mask_dtype
 from . import bbcsr_rows, distinct, prefix, shared_memory, transposed, uneven_rows
-from .assembly import WORDS
 from .autotune import autotuned
 from .compiler import (
     MATRIX_LANES,
@@ -35,10 +34,13 @@ from .compiler import (
     vector_width,
 )
 from .look import Look, host
+from .memory import leading, together
 from .uneven_rows import Pieces, Schedule
+from .words import WORDS
 
 BLOCK = 128  # threads, at least: four warps
 THREADS_OF_RUNS = 256  # that share a bin of long rows
+TILE_WIDTH = 16  # entries of a row that a conversion reads at a time, in blocks of 1: 16 or 32
 #: Rows with more than LONG entries are long. Their columns may be far apart (:func:`is_far`).
 LONG, FEW_WARPS = 40, 32
 #: Where all warps read the same parts of x (:func:`reads_alike`), in rows of more than ALIKE_FROM entries: each warp that
@@ -106,9 +108,10 @@ def group(block_size: int) -> int:
     return 1 << (block_size - 1).bit_length()
 
 
-def tiles_in_a_block(value: np.dtype, index: np.dtype) -> int:
+def tiles_in_a_block(value: np.dtype, index: np.dtype, width: int) -> int:
     """Warps a block of ``bbcsr_fill``, each with a tile of values and columns in the 48 KB of shared memory."""
-    return 2 if 2 * WARP * (WARP + 1) * (np.dtype(value).itemsize + np.dtype(index).itemsize) <= 48 << 10 else 1
+    size = WARP * (width + 1) * (np.dtype(value).itemsize + np.dtype(index).itemsize)
+    return next(n for n in (4, 2, 1) if n * size <= 48 << 10)
 
 
 SIZES = (1, 2, 3, 6, 7, 32)  # of blocks, that are compiled without a GPU
@@ -127,7 +130,7 @@ FILL = Kernel(
         ("int32", "int32", "complex128"),
         ("int64", "int64", "complex128"),
     ],
-    lambda pointer, index, value: (pointer, index, value, tiles_in_a_block(value, index)),
+    lambda pointer, index, value: (pointer, index, value, tiles_in_a_block(value, index, TILE_WIDTH), TILE_WIDTH),
 )
 COLUMNS = Kernel("bbcsr_convert", "bbcsr_columns", COUNTED)
 FILL_RUNS = Kernel(
@@ -280,8 +283,14 @@ def convert(csr: CSR, block_size: int) -> BBCSRTables:
     n_rows, n_bins = csr.shape[0], -(-csr.shape[0] // WARP)
     pointer, index, value = csr.indptr.dtype, csr.indices.dtype, csr.data.dtype
     *_, sums, col_base, n_values, n_narrow, has_holes = _measured(csr, block_size)
-    bin_rowptr, narrow_ptr = sums[: n_bins + 1], sums.data.ptr + 8 * (n_bins + 1)
+    bin_rowptr, narrow_ptr = leading(sums, n_bins + 1), sums.data.ptr + 8 * (n_bins + 1)
     n_columns = n_values // block_size
+    col_ptr, col_narrow, col_wide, present = together(
+        (n_bins, np.int64),
+        (n_narrow, np.uint16),
+        (n_columns - n_narrow, index),
+        (n_columns if has_holes else 0, mask_dtype(block_size)),
+    )
     tables = BBCSRTables(
         shape=csr.shape,
         nnz=csr.nnz,
@@ -289,10 +298,10 @@ def convert(csr: CSR, block_size: int) -> BBCSRTables:
         bin_rowptr=bin_rowptr,
         data=cupy.empty(n_values, value),
         col_base=col_base,
-        col_ptr=cupy.empty(n_bins, np.int64),
-        col_narrow=cupy.empty(n_narrow, np.uint16),
-        col_wide=cupy.empty(n_columns - n_narrow, index),
-        present=cupy.empty(n_columns, mask_dtype(block_size)) if has_holes else None,
+        col_ptr=col_ptr,
+        col_narrow=col_narrow,
+        col_wide=col_wide,
+        present=present if has_holes else None,
     )
     if not n_bins:
         return tables
@@ -308,7 +317,7 @@ def convert(csr: CSR, block_size: int) -> BBCSRTables:
                 blocks(-(-n_bins * WARP // block_size) * group(block_size), BLOCK), (BLOCK,), (*inputs, tables.present)
             )
         else:
-            warps = tiles_in_a_block(value, index)
+            warps = tiles_in_a_block(value, index, TILE_WIDTH)
             FILL(pointer, index, value)(blocks(n_bins * WARP, warps * WARP), (warps * WARP,), inputs)
     return tables
 

@@ -12,7 +12,6 @@ import numpy as np
 
 from ..core.tables import CSR, SPLITS, WARP, CVRTables, Runs, Wanted
 from . import distinct, long_rows, prefix, row_lanes, segments, shared_memory, transposed
-from .assembly import WORDS, as_words
 from .autotune import Run, autotuned
 from .compiler import (
     ACCUMULATE,
@@ -36,8 +35,10 @@ from .compiler import (
     update,
     vector_width,
 )
-from .look import Look, host
+from .look import Look, host, read
+from .memory import together
 from .rechunked import Rechunked
+from .words import WORDS, as_words
 
 BLOCK = 128  # threads: four chunks
 #: Steps that are loaded before the first is multiplied, by the size of the product's dtype. As many warps fit a
@@ -73,9 +74,18 @@ MIN_STEPS, STEPS, MAX_STEPS, ENOUGH_CHUNKS = 32, 64, 512, 7392
 #: matrix of less than FEW_WAVES times as many chunks gets a whole multiple, or chunks of LEAST_STEPS where that is
 #: fewer.
 WAVE, FEW_WAVES, LEAST_STEPS = (3880, 2910), 3, 12
+#: Steps of a chunk that the way back has in shared memory: the kernel's ``Window``.
+STEPS_OF_WINDOW = 16
 
 OFFSETS_AND_INDICES = [("int32", "int32"), ("int64", "int32"), ("int64", "int64")]
 INDICES = [("int32",), ("int64",)]
+
+
+def warps_of_windows(index: np.dtype, value: np.dtype) -> int:
+    """Warps a block of ``cvr_rows``, each with a ``Window`` of steps in the 48 KB of shared memory."""
+    bytes_of_window = STEPS_OF_WINDOW * (WARP + 1) * (4 + np.dtype(index).itemsize + np.dtype(value).itemsize)
+    return 4 if 4 * bytes_of_window <= 48 << 10 else 2
+
 
 SPLIT_ROWS = Kernel("cvr_convert", "cvr_split_rows", OFFSETS_AND_INDICES)
 COUNT = Kernel("cvr_convert", "cvr_count", OFFSETS_AND_INDICES)
@@ -86,6 +96,13 @@ FILL = Kernel(
     + [("int32", "int32", "float16")],
 )
 SLOTS = Kernel("cvr_convert", "cvr_slots", INDICES)
+ROW_LENGTHS = Kernel("cvr_convert", "cvr_row_lengths", INDICES)
+ROWS = Kernel(
+    "cvr_convert",
+    "cvr_rows",
+    [("int32", word) for word in WORDS.values()] + [("int64", "uint64")],
+    lambda index, word: (index, word, warps_of_windows(index, word)),
+)
 SPANS = Kernel("cvr_convert", "cvr_spans")
 VALUES = Kernel("cvr_values", "cvr_values", [(word,) for word in WORDS.values()])
 MATVEC = Kernel(
@@ -213,12 +230,12 @@ def convert(csr: CSR, n_lanes: int, n_chunks: int, split: str) -> CVRTables:
     n_rows = ptr.size - 1
     warps = blocks(n_chunks * WARP, BLOCK)
 
-    col_low, col_base, carry_row = (cupy.empty(n_chunks, index) for _ in range(3))
-    ends = [0] * 4
+    n_sizes, n_states = 4 * (n_chunks + 1), prefix.n_states(4 * (n_chunks + 1))
+    counts, chunk_ptr, col_low = together((n_sizes + n_states, np.int64), (n_chunks + 1, np.int64), (n_chunks, index))
+    col_base, carry_row = together((n_chunks, index), (n_chunks, index))
+    totals = [0] * 4
     if n_chunks:
-        n_sizes, chunk_ptr = 4 * (n_chunks + 1), cupy.empty(n_chunks + 1, np.int64)
-        n_states, (pointer, numbers) = prefix.n_states(n_sizes), host()
-        counts = cupy.empty(n_sizes + n_states, np.int64)
+        pointer, numbers = host()
         COUNT(ptr.dtype, index)(
             warps,
             (BLOCK,),
@@ -229,7 +246,7 @@ def convert(csr: CSR, n_lanes: int, n_chunks: int, split: str) -> CVRTables:
         sums = prefix.sums(counts, n_sizes, pointer, 4)
         synchronize()
         ends = numbers[:4].tolist()
-    totals = [end - before for end, before in zip(ends, [0, *ends], strict=False)]
+        totals = [end - before for end, before in zip(ends, [0, *ends], strict=False)]
     t = _empty_tables(csr, n_lanes, n_chunks, totals, (col_base, carry_row, empty_row))
     if n_chunks:
         offsets = struct(sums, col_base, carry_row, t.step_ptr, t.rec_ptr, t.col_ptr, t.cut_row, t.cut_ptr, n_chunks)
@@ -246,24 +263,38 @@ def _empty_tables(csr: CSR, n_lanes: int, n_chunks: int, totals: list[int], know
     """Tables to be filled, with those that are `known`. `totals`: steps, records, slots of narrow chunks, cut rows."""
     index, (n_steps, n_records, n_narrow, n_cut) = csr.indices.dtype, totals
     col_base, carry_row, empty_row = known
-    empty = cupy.empty if n_chunks else cupy.zeros
+    step_ptr, rec_ptr, col_ptr, cut_ptr, rec_mask, rec_wb, tail, cut_row, col_wide, col_narrow = together(
+        (n_chunks + 1, np.int64),
+        (n_chunks + 1, np.int64),
+        (n_chunks, np.int64),
+        ((n_cut, 2), np.int64),
+        (n_steps, np.uint32),
+        (n_records, index),
+        ((n_chunks, n_lanes), index),
+        (n_cut, index),
+        (n_steps * n_lanes - n_narrow, index),
+        (n_narrow, np.uint16),
+    )
+    if not n_chunks:
+        step_ptr.fill(0)
+        rec_ptr.fill(0)
     return CVRTables(
         shape=csr.shape,
         nnz=csr.nnz,
         n_lanes=n_lanes,
-        step_ptr=empty(n_chunks + 1, np.int64),
+        step_ptr=step_ptr,
         val=cupy.empty(n_steps * n_lanes, csr.data.dtype),
         col_base=col_base,
-        col_ptr=cupy.empty(n_chunks, np.int64),
-        col_narrow=cupy.empty(n_narrow, np.uint16),
-        col_wide=cupy.empty(n_steps * n_lanes - n_narrow, index),
-        rec_mask=cupy.empty(n_steps, np.uint32),
-        rec_ptr=empty(n_chunks + 1, np.int64),
-        rec_wb=cupy.empty(n_records, index),
-        tail=cupy.empty((n_chunks, n_lanes), index),
+        col_ptr=col_ptr,
+        col_narrow=col_narrow,
+        col_wide=col_wide,
+        rec_mask=rec_mask,
+        rec_ptr=rec_ptr,
+        rec_wb=rec_wb,
+        tail=tail,
         carry_row=carry_row,
-        cut_row=cupy.empty(n_cut, index),
-        cut_ptr=cupy.empty((n_cut, 2), np.int64),
+        cut_row=cut_row,
+        cut_ptr=cut_ptr,
         empty_row=empty_row,
     )
 
@@ -276,11 +307,8 @@ def _without_empty_rows(csr: CSR) -> tuple[Any, cupy.ndarray, cupy.ndarray]:
     n_filled = n_rows - seen.numbers[1] if n_rows else 0
     if n_filled == n_rows:
         return NULL, csr.indptr, cupy.empty(0, index)
-    ptr, row_id, empty_row = (
-        cupy.empty(n_filled + 1, csr.indptr.dtype),
-        cupy.empty(n_filled, index),
-        cupy.empty(n_rows - n_filled, index),
-    )
+    ptr, row_id = together((n_filled + 1, csr.indptr.dtype), (n_filled, index))
+    empty_row = cupy.empty(n_rows - n_filled, index)
     filled = np.uint64(seen.filled.data.ptr + 8 * (seen.filled.size - -(-n_rows // WARP) - 1))
     SPLIT_ROWS(csr.indptr.dtype, index)(
         blocks(n_rows, BLOCK), (BLOCK,), (csr.indptr, filled, np.int64(n_rows), ptr, row_id, empty_row)
@@ -519,6 +547,44 @@ def _struct(t: CVRTables) -> Struct:
         t.step_ptr, *distinct.fields(t.val, t.distinct), t.col_base, t.col_ptr, t.col_narrow, t.col_wide, t.rec_mask,
         t.rec_ptr, t.rec_wb, t.tail, t.carry_row, t.empty_row, t.carry_row.size, t.empty_row.size,
     )  # fmt: skip
+
+
+def to_csr(tables: CVRTables, first: int, last: int) -> CSR:
+    """Canonical CSR of the rows [first, last), numbered as the tables have them, which may be those of some chunks.
+
+    Nothing is sorted: with the lengths of rows the conversion can be done again, from slots to entries. It waits once, or
+    twice where some row is empty.
+    """
+    t, index, (n_rows, n_cols) = tables, tables.tail.dtype, tables.shape
+    n_chunks, n_lanes = t.carry_row.size, np.int32(t.n_lanes)
+    if not n_chunks:
+        return CSR(cupy.zeros(last - first + 1, np.int64), cupy.empty(0, index), t.val[:0], (last - first, n_cols))
+    n_sizes, warps = n_rows + n_chunks + 2, blocks(n_chunks * WARP, BLOCK)
+    counts = cupy.zeros(n_sizes + prefix.n_states(n_sizes), np.int64)
+    ROW_LENGTHS(index)(
+        warps,
+        (BLOCK,),
+        (np.int64(n_chunks), n_lanes, t.step_ptr, t.rec_ptr, t.rec_mask, t.rec_wb, t.tail, counts, counts[n_rows + 1 :]),
+    )
+    sums = prefix.sums(counts, n_sizes)
+    indptr, chunk_ptr = sums[: n_rows + 1], sums[n_rows + 1 :]
+    nnz = int(indptr[-1])
+    csr = CSR(indptr, cupy.empty(nnz, index), cupy.empty(nnz, t.val.dtype), t.shape)
+    is_filled = nnz == t.nnz and not t.empty_row.size
+    ptr = indptr if is_filled else _without_empty_rows(csr)[1]
+    words = as_words(csr.data)
+    threads = WARP * warps_of_windows(index, words.dtype)
+    ROWS(index, words.dtype)(
+        blocks(n_chunks * WARP, threads),
+        (threads,),
+        (ptr, np.int64(ptr.size - 1), chunk_ptr, np.int64(n_chunks), n_lanes, t.step_ptr, t.col_ptr, t.col_base, t.col_narrow,
+         t.col_wide, as_words(t.val), csr.indices, words),
+    )  # fmt: skip
+    if (first, last) == (0, n_rows):
+        return csr._replace(indptr=indptr.copy())  # which does not keep the sums of chunks
+    begin, end = read(indptr[[first, last]]).tolist()
+    rows = indptr[first : last + 1] - indptr[first]
+    return CSR(rows, csr.indices[begin:end].copy(), csr.data[begin:end].copy(), (last - first, n_cols))
 
 
 def to_coo(tables: CVRTables) -> tuple[cupy.ndarray, cupy.ndarray, cupy.ndarray]:

@@ -19,8 +19,8 @@ import numpy as np
 
 from ..core.remembered import Remembered
 from ..core.tables import CSR, CVRTables
-from .assembly import as_words
 from .compiler import aside
+from .words import as_words
 
 Convert = Callable[[CSR, int, int, str], CVRTables]
 Places = Callable[[], tuple[cupy.ndarray, cupy.ndarray]]
