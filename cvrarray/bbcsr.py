@@ -90,10 +90,8 @@ class VectorCosts(NamedTuple):
     ramp_mb: float  # which takes so many megabytes
 
 
-VECTOR_COSTS = VectorCosts(4.2, 0.23, 0.48, 3.8, 20.0)
-#: With values of 8 bytes or more, by block size: time over that, but for the product's own. Gathers of x reach more sectors
-#: then.
-VECTOR_FACTORS = {1: 1.06, 2: 1.20}
+#: With blocks of 1, and larger ones.
+VECTOR_COSTS = VectorCosts(5.93, 0.246, 0.554, 2.24, 8.26), VectorCosts(5.67, 0.232, 0.445, 2.7, 8.86)
 BLOCK_FACTOR = 0.98  #: on a CPU, time over that of streaming with blocks of 2 or more, relative to blocks of 1
 
 
@@ -103,11 +101,11 @@ class MatrixCosts(NamedTuple):
     own_us: float
     entries: float  # a megabyte of tables but for padding
     padding: float  # a megabyte of padding
+    nonzeros: float  # a million nonzeros,
+    by_size: float  # and that for each row of a block
     rows_of_x: float  # a megabyte of rows of X, one for each column of a stored block
     products: float  # a megabyte of what stored blocks are multiplied by
     both: float  # a megabyte of X and Y
-    step: float  # a block of the longest row; longer ones than UNCUT, and than twice the mean, are cut in pieces
-    holes: float  # a megabyte of what stored blocks are multiplied by, where they have holes
 
 
 class SingleCosts(NamedTuple):
@@ -116,16 +114,17 @@ class SingleCosts(NamedTuple):
     own_us: float
     entries: float  # a megabyte of tables but for padding
     padding: float  # a megabyte of padding
+    nonzeros: float  # a million nonzeros
     rows_of_x: float  # a megabyte of rows of X, one for each nonzero
     uneven: float  # the share of that for each slot of padding a nonzero, up to MOST_UNEVEN
+    few: float  # more for a megabyte of them, for each time that multiprocessors outnumber bins
     both: float  # a megabyte of X and Y
     step: float  # an entry of the longest row
 
 
-MATRIX_COSTS, UNCUT = MatrixCosts(6.9, 0.34, 0.31, 0.074, 0.0081, 0.149, 0.062, 0.0179), 24
+MATRIX_COSTS = MatrixCosts(7.29, 0.235, 0.173, 0.271, 0.106, 0.056, 0.0153, 0.173)
+SINGLE_COSTS, MOST_UNEVEN = SingleCosts(7.01, 0.323, 0.177, 0.0722, 0.0543, 0.289, 0.011, 0.22, 0.0006), 3
 SAME_BLOCKS = "3: rows of one block row have the same blocks"  #: of all rows, and where two bins meet
-FULL = 1.0005  #: entries of blocks a nonzero up to which they have no holes
-SINGLE_COSTS, MOST_UNEVEN = SingleCosts(6.7, 0.166, 1.15, 0.058, 0.46, 0.181, 0.00033), 3
 
 
 class BBCSRArray(FormatArray):
@@ -473,10 +472,9 @@ class BBCSRArray(FormatArray):
         blocks = _slots(stats.table_bytes[name], size, item) / (size * WARP * n_bins)
         waits = sharing.least(sharing.Bins(n_bins, blocks, stats.row_max / size, size, item)).rounds
         moved = (stats.table_bytes[name] + sum(stats.shape) * item) / 1e6
-        costs = VECTOR_COSTS
+        costs = VECTOR_COSTS[size > 1]
         ramp = costs.ramp * -math.expm1(-moved / costs.ramp_mb)
-        factor = VECTOR_FACTORS.get(size, 1.0) if item >= 8 else 1.0
-        return costs.own_us + factor * (ramp + math.hypot(costs.moved * moved, costs.round * waits))
+        return costs.own_us + ramp + math.hypot(costs.moved * moved, costs.round * waits)
 
     @classmethod
     def _microseconds_of_matrix(cls, name: str, stats: Any, device: str, of_vector: float, columns: int) -> float:
@@ -490,10 +488,9 @@ class BBCSRArray(FormatArray):
         costs, stored = MATRIX_COSTS, stats.nnz * stats.block_fill[size]
         entries = min(n_bytes, stored * (item + 2.5 / size)) / 1e6
         moved = costs.entries * entries + costs.padding * (n_bytes / 1e6 - entries)
-        products = costs.products + costs.holes * (stats.block_fill[size] > FULL)
-        moved += ((costs.rows_of_x / size + products) * stored + costs.both * sum(stats.shape)) * width
-        mean = slots / (size * max(1, stats.shape[0]))
-        return float(costs.own_us + moved + costs.step * min(stats.row_max / size, max(UNCUT, 2 * mean)))
+        moved += (costs.nonzeros + costs.by_size * size) * stats.nnz / 1e6
+        moved += ((costs.rows_of_x / size + costs.products) * stored + costs.both * sum(stats.shape)) * width
+        return float(costs.own_us + moved)
 
     @classmethod
     def _why(cls, name: str, stats: Any) -> str:
@@ -508,9 +505,11 @@ def _of_single_columns(stats: Any, tables: float, fill: float, width: float) -> 
     nonzero.
     """
     costs, entries = SINGLE_COSTS, tables / max(1.0, fill)
-    uneven = 1 + costs.uneven * min(MOST_UNEVEN, max(0.0, fill - 1))
-    moved = costs.entries * entries + costs.padding * (tables - entries)
-    moved += (costs.rows_of_x * uneven * stats.nnz + costs.both * sum(stats.shape)) * width
+    n_bins = max(1.0, stats.shape[0] / WARP)
+    rows_of_x = costs.rows_of_x * (1 + costs.uneven * min(MOST_UNEVEN, max(0.0, fill - 1)))
+    rows_of_x += costs.few * max(0.0, sharing.PROCESSORS / n_bins - 1)
+    moved = costs.entries * entries + costs.padding * (tables - entries) + costs.nonzeros * stats.nnz / 1e6
+    moved += (rows_of_x * stats.nnz + costs.both * sum(stats.shape)) * width
     return float(costs.own_us + math.hypot(moved, costs.step * stats.row_max))
 
 

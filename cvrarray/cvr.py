@@ -45,7 +45,8 @@ Where chunks end
 With q = nnz // n_chunks, ``split="nnz"`` cuts every q nonzeros (the first ``nnz % n_chunks`` chunks have one more).
 ``split="rows"`` moves each of these cuts to the nearest end of a group of ``n_lanes`` non-empty rows, so that lanes
 stay in phase (neighbouring rows advance together and find ``x`` in cache); where that is q / 2 away or more, to the
-nearest end of a row; where a row is that long too, it leaves the cut inside the row.
+nearest end of a row; where a row is that long too, it leaves the cut inside the row. ``split="even"`` moves a cut only
+to an end of a row less than q / 4 away: a GPU multiplies many columns of ``X`` a chunk, and waits for the longest.
 
 Invariants, as :meth:`CVRArray.check` verifies them
 ---------------------------------------------------
@@ -85,8 +86,8 @@ import numpy as np
 from .array import encoding
 from .array.format import FormatArray, Sample, chained, joined, offsets
 from .array.invariants import are_tables, in_range, integer, is_offsets, packs
-from .core import devices
-from .core.tables import CSR, WARP, CVRTables, Runs, Wanted
+from .core import devices, lanes
+from .core.tables import CSR, SPLITS, WARP, CVRTables, Runs, Wanted
 from .input import coercion
 
 #: Steps that a chunk has in the cost model. The devices' modules choose: ``default_n_chunks`` of cpu/cvr and gpu/cvr.
@@ -103,11 +104,23 @@ LARGE = 1 << 23
 FACTOR, FACTOR_WAITING = 1.33, 1.05
 
 #: Microseconds of ``A @ x`` on a GPU: its own, and of a megabyte of tables, x and y, with values of less than 8 bytes and
-#: others.
-VECTOR_COSTS = (7.2, 0.313, 0.30)
+#: others. Where it goes by chunks, and where it goes row by row (:mod:`cvrarray.core.lanes`).
+VECTOR_COSTS = (7.54, 0.349, 0.294), (6.73, 0.412, 0.416)
 
-#: Microseconds of ``A @ X`` on a GPU: its own, and of a megabyte of tables, of rows of X (one a nonzero), of X and Y.
-MATRIX_COSTS = (9.5, 0.369, 0.086, 0.173)
+
+class MatrixCosts(NamedTuple):
+    """Microseconds of ``A @ X`` on a GPU: see ``docs/decisions/0005``."""
+
+    own_us: float
+    tables: float  # a megabyte of tables
+    nonzeros: float  # a million nonzeros
+    rows_of_x: float  # a megabyte of rows of X, one for each nonzero
+    beyond: float  # more for one that L2 does not hold
+    both: float  # a megabyte of X and Y
+
+
+MATRIX_COSTS = MatrixCosts(8.29, 0.293, 0.414, 0.06, 0.0324, 0.183)
+IN_L2 = 40.0  #: megabytes of X that a GPU's L2 cache holds beside the tables that stream through it
 
 
 class Chunk(NamedTuple):
@@ -145,7 +158,7 @@ class CVRArray(FormatArray):
         Lanes a chunk, 1 to 32. Default: 32, but 24 on a CPU where most rows come in triplets with the same columns.
     n_chunks : int, optional
         Chunks, at most one a nonzero. Default: by size, row length, dtype and kind of device.
-    split : {"rows", "nnz"}
+    split : {"rows", "nnz", "even"}
         Where chunks end: see the module's page.
     device : str, optional
         ``"cpu"``, ``"cuda"`` or ``"cuda:N"``. Default: where `obj` lives.
@@ -213,8 +226,8 @@ class CVRArray(FormatArray):
     ):
         if n_lanes is not None:
             n_lanes = integer(n_lanes, "n_lanes", 1, WARP)
-        if split not in ("rows", "nnz"):
-            raise ValueError(f"split must be 'rows' or 'nnz'; got {split!r}")
+        if split not in SPLITS:
+            raise ValueError(f"split must be 'rows', 'nnz' or 'even'; got {split!r}")
         if n_chunks is not None:
             n_chunks = integer(n_chunks, "n_chunks", 1)
         of = {"shape": shape, "dtype": dtype, "device": device, "values": values}
@@ -439,7 +452,7 @@ class CVRArray(FormatArray):
         item, n_bytes = stats.dtype.itemsize, stats.table_bytes[name]
         if device != "cuda":
             return streaming * (FACTOR_WAITING if item >= 8 and n_bytes > LARGE else FACTOR)
-        own_us, *moved = VECTOR_COSTS
+        own_us, *moved = VECTOR_COSTS[lanes.slots_of_lanes(stats.nnz, stats.shape[0] - stats.empty_rows) > 0]
         return float(own_us + moved[item >= 8] * (n_bytes + sum(stats.shape) * item) / 1e6)
 
     @classmethod
@@ -449,16 +462,17 @@ class CVRArray(FormatArray):
             return {}
         module = cls._module(device)
         with device.use():
-            return {"n_chunks": module.n_chunks_for_columns(csr, module.default_n_lanes(csr), columns)}
+            chunks: dict[str, Any] = module.chunks_for_columns(csr, module.default_n_lanes(csr), columns)
+            return chunks
 
     @classmethod
     def _microseconds_of_matrix(cls, name: str, stats: Any, device: str, of_vector: float, columns: int) -> float:
         if device != "cuda":
             return super()._microseconds_of_matrix(name, stats, device, of_vector, columns)
-        own_us, tables, rows_of_x, both = MATRIX_COSTS
-        width = columns * stats.dtype.itemsize
-        moved = tables * stats.table_bytes[name] + (rows_of_x * stats.nnz + both * sum(stats.shape)) * width
-        return float(own_us + moved / 1e6)
+        costs, width = MATRIX_COSTS, columns * stats.dtype.itemsize / 1e6
+        rows_of_x = costs.rows_of_x + costs.beyond * max(0.0, 1 - IN_L2 / max(IN_L2, stats.shape[1] * width))
+        moved = (rows_of_x * stats.nnz + costs.both * sum(stats.shape)) * width
+        return float(costs.own_us + (costs.tables * stats.table_bytes[name] + costs.nonzeros * stats.nnz) / 1e6 + moved)
 
     @classmethod
     def _why(cls, name: str, stats: Any) -> str:

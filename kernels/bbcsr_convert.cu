@@ -88,18 +88,18 @@ __global__ void bbcsr_bins(const int* n_blocks, const I* col_low, const I* col_h
 
 // bbcsr_fill: every bin's values and columns, padding included, in blocks of 1: entry k of a row is its slot k
 //
-// mapping   one warp a bin; tiles of 32 rows by 32 entries are transposed in shared memory: rows are read, and the k-th
+// mapping   one warp a bin; tiles of 32 rows by WIDTH entries are transposed in shared memory: rows are read, and the k-th
 //           entries of all rows written
 // traffic   reads sizeof(A) + sizeof(I) a nonzero, writes sizeof(A) + 2 or sizeof(I) a slot
 // races     none: a warp owns its bin and its tile
-template <class P, class I, class A, int WARPS>
+template <class P, class I, class A, int WARPS, int WIDTH>
 __global__ void bbcsr_fill(const P* ptr, const I* indices, const A* values, int64 n_rows, int64 n_bins,
                            const int64* bin_rowptr, const int64* narrow_ptr, const I* col_base, int64* col_ptr, A* data,
                            uint16* col_narrow, I* col_wide) {
     constexpr int BATCH = 8;
     struct Tile {
-        A value[WARP][WARP + 1];  // one column more, against bank conflicts when a column is read
-        I col[WARP][WARP + 1];
+        A value[WARP][WIDTH + 1];  // one column more, against bank conflicts when a column is read
+        I col[WARP][WIDTH + 1];
     };
     __shared__ Tile tiles[WARPS];
     Tile& tile = tiles[threadIdx.x / WARP];
@@ -118,8 +118,8 @@ __global__ void bbcsr_fill(const P* ptr, const I* indices, const A* values, int6
     col_narrow += start + lane;
     col_wide += start + lane;
 
-    // short rows are read several at a time: 8, 16 or 32 threads each
-    const int shift = bin_length <= 8 ? 3 : bin_length <= 16 ? 4 : 5;
+    // rows are read several at a time where they are short, or tiles are narrow: 8, 16 or 32 threads each
+    const int shift = bin_length <= 8 ? 3 : bin_length <= 16 || WIDTH == 16 ? 4 : 5;
     const int width = 1 << shift, k_of_lane = lane & (width - 1);
     for (int begin = 0; begin < bin_length; begin += width) {
         // BATCH loads, then BATCH stores: the compiler moves no load before a store that may write the same address

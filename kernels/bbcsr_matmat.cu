@@ -177,11 +177,6 @@ struct Distance<true> {
     typedef int64 Type;
 };
 
-template <bool OF>
-struct Bool {
-    static constexpr bool VALUE = OF;
-};
-
 // a block row's share of one group of lanes: every sharers-th block from `first` on
 template <class A, class Y, class I, class M, int B>
 struct BlockRow {
@@ -211,6 +206,8 @@ struct BlockRow {
     template <bool HOLES, int G, int V, int W>
     __device__ void add_blocks(int vectors, int64 k, Columns<Y, V, W, G * V> (&sum)[B]) const {
         constexpr bool MARKED = HOLES && !Values<A>::HOLES_ARE_0;  // the lane that loads a value looks whether it is one
+        // a group that is over multiplies under a predicate, which is free for words, or adds 0 times 0
+        constexpr bool PREDICATED = sizeof(Y) == 4;
         // values that a lane loads: number e = j * B + i of column j and row i, e % G its lane. Those that are not there
         // are others instead, for sums of rows that are not there
         constexpr int EACH = (B * B + G - 1) / G;
@@ -224,45 +221,52 @@ struct BlockRow {
         auto next_column = (const char*)col + bytes_of_columns(first);
         auto next_slot = data.slot + first * (int64)(B * WARP);
         auto next_marks = present + first * (int64)WARP;
-        I c_next;
+        int block = first;  // the one that is loaded next
+        I c_next = padding();
         Stored<A> v_next[EACH];
         unsigned marks_next;
-        auto load = [&](bool here) {
-            c_next = here ? stored(next_column) : padding();
-            marks_next = 0;
+        auto load = [&] {
+            if (block < n_blocks) {  // one branch for all: a condition for each load takes up to 1.25 times as long
+                c_next = stored(next_column);
+                marks_next = 0;
 #pragma unroll
-            for (int n = 0; n < EACH; ++n) {
-                v_next[n] = here ? cached(next_slot + offset[n]) : Stored<A>{};
-                if (MARKED && here) {
-                    const int e = min(n * G + (int)threadIdx.x % G, B * B - 1);
-                    marks_next |= (cached(next_marks + marks_of_row(max(min(e % B, n_rows - 1), 0))) >> e / B & 1u) << n;
+                for (int n = 0; n < EACH; ++n) {
+                    v_next[n] = cached(next_slot + offset[n]);
+                    if (MARKED) {
+                        const int e = min(n * G + (int)threadIdx.x % G, B * B - 1);
+                        marks_next |= (cached(next_marks + marks_of_row(max(min(e % B, n_rows - 1), 0))) >> e / B & 1u) << n;
+                    }
                 }
+                next_slot += sharers * (B * WARP);
+                if (MARKED) next_marks += sharers * WARP;
+            } else {
+                c_next = padding();
+#pragma unroll
+                for (int n = 0; n < EACH; ++n) v_next[n] = {};
             }
+            next_column += columns_on;
+            block += sharers;
         };
-        int block = first;
-        load(block < n_blocks);
-        auto add_one = [&](auto all) {
-            constexpr bool ALL = decltype(all)::VALUE;  // groups have one more block; else some are over
+        load();
+#pragma unroll 1
+        while (__any_sync(FULL, !is_padding(c_next))) {
             const I c = c_next;
-            const bool is_over = !ALL && is_padding(c);
+            const bool is_over = is_padding(c);
             const int last = HOLES ? (int)min((I)B, n_cols - c * B) - 1 : B - 1;  // a hole may be beyond X
             auto row_of_x = (const char*)x + (int64)c * B * row_bytes;
             Columns<Y, V, W, G * V> of_x[B];
 #pragma unroll
             for (int j = 0; j < B; ++j) {
-                if (!ALL) of_x[j] = {};  // values are 0 too, of a group that is over
-                if (!is_over) of_x[j].load_first(vectors, (const Y*)row_of_x);
+                if (!PREDICATED) of_x[j] = {};
+                of_x[j].load_first(is_over ? 0 : vectors, (const Y*)row_of_x);
                 if (j < last) row_of_x += row_bytes;
             }
             LookedUp<A> v[EACH];
 #pragma unroll
             for (int n = 0; n < EACH; ++n) v[n] = data.looked_up(v_next[n]);
             const unsigned marks = marks_next;
-            block = is_over ? n_blocks : block + sharers;
-            next_column += columns_on;
-            next_slot += sharers * (B * WARP);
-            if (MARKED) next_marks += sharers * WARP;
-            load(block < n_blocks);
+            if (is_over) block = n_blocks;
+            load();
 #pragma unroll
             for (int j = 0; j < B; ++j)
 #pragma unroll
@@ -270,13 +274,12 @@ struct BlockRow {
                     const int e = j * B + i;
                     Y value = data.template widened<Y>(shuffle(v[e / G], e % G, FULL, G));
                     if (MARKED && !(shuffle(marks, e % G, FULL, G) >> e / G & 1)) value = Y{};
-                    sum[i].add_product(value, of_x[j]);
+                    if (PREDICATED)
+                        sum[i].add_product_unless(is_over, value, of_x[j]);
+                    else
+                        sum[i].add_product(value, of_x[j]);
                 }
-        };
-#pragma unroll 1
-        while (__all_sync(FULL, !is_padding(c_next))) add_one(Bool<true>());
-#pragma unroll 1
-        while (__any_sync(FULL, !is_padding(c_next))) add_one(Bool<false>());
+        }
     }
 
     // the same of what is stored alone, entry by entry

@@ -4,7 +4,6 @@
 #include "values.cuh"
 #include "bbcsr.cuh"
 #include "matrix.cuh"
-#include "pieces.cuh"
 
 constexpr int SHORT = 8;     // steps of a bin, at most
 constexpr int PER_BLOCK = 8;  // warps
@@ -152,7 +151,7 @@ __device__ void multiply_short(Tables<A, COLUMN>& tables, int n_steps, const Ope
 // them. What is copied has a barrier of its own.
 template <class A, class Y, class I, class M, int G, int V, bool WIDE>
 __global__ __launch_bounds__(PER_BLOCK* WARP, 4) void bbcsr_matmat_short(
-    const Bbcsr<A, I, M> m, const Pieces<Y>, int64 k, const Y* __restrict__ x, Y* __restrict__ y, Y alpha, Y beta, int update) {
+    const Bbcsr<A, I, M> m, int64 k, const Y* __restrict__ x, Y* __restrict__ y, Y alpha, Y beta, int update) {
     using OfBin = Tables<A, WIDE ? sizeof(I) : sizeof(uint16)>;
     __shared__ OfBin tables[PER_BLOCK][2];
     __shared__ uint64 barriers[PER_BLOCK][2];

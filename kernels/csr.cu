@@ -7,38 +7,72 @@
 // mapping   threads stride over the coordinates; each writes the offsets of rows that begin at its own, or are empty before
 // traffic   sizeof(R) + sizeof(C) bytes a coordinate, the one before comes from L1; 8 bytes a row
 // requires  found (6,) is zeroed by the host; indptr (n_rows + 1,), or null; one coordinate at least
-// races     minima and maxima of integers, taken atomically, once a warp; and flags: whoever writes one writes 1. Of rows that
+// races     minima and maxima of integers, taken atomically, once a block; and flags: whoever writes one writes 1. Of rows that
 //           ascend each has one writer
 template <class R, class C>
 __global__ void csr_extent(const R* row, const C* col, int64 n, int64 n_rows, int64* indptr, int64* found) {
-    constexpr int MOST_EMPTY = 64;
-    int64 low[2] = {0, 0}, high[2] = {0, 0};
+    constexpr int MOST_EMPTY = 64, U = 4;
+    // in their own types, as these take half the instructions of 64 bits where they have 32
+    R low_row = 0, high_row = 0;
+    C low_col = 0, high_col = 0;
     bool unsorted = false, sparse = false;
-    for (int64 k = blockIdx.x * (int64)blockDim.x + threadIdx.x; k < n; k += (int64)gridDim.x * blockDim.x) {
-        const int64 place[2] = {row[k], col[k]}, before[2] = {k ? row[k - 1] : -1, k ? col[k - 1] : -1};
-        unsorted |= k && (place[0] < before[0] || (place[0] == before[0] && place[1] <= before[1]));
+    const int64 stride = (int64)gridDim.x * blockDim.x;
+    auto begin_rows = [&](int64 from, int64 to, int64 offset) {
+        if (from < 0 || to > n_rows) return;
+        if (to - from > MOST_EMPTY) sparse = true;
+        for (int64 r = from; r <= to && !sparse; ++r) indptr[r] = offset;
+    };
+    for (int64 first = blockIdx.x * (int64)blockDim.x + threadIdx.x; first - lane_id() < n; first += U * stride) {
+        R r[U], row_before[U];
+        C c[U], col_before[U];
 #pragma unroll
-        for (int i = 0; i < 2; ++i) {
-            low[i] = min(low[i], place[i]);
-            high[i] = max(high[i], place[i]);
+        for (int u = 0; u < U; ++u) {
+            const int64 k = min(first + u * stride, n - 1);
+            r[u] = row[k];
+            c[u] = col[k];
+            row_before[u] = k ? row[k - 1] : R(-1);
+            col_before[u] = k ? col[k - 1] : C(-1);
         }
-        if (!indptr) continue;
-        auto begin_rows = [&](int64 from, int64 to, int64 offset) {
-            if (from < 0 || to > n_rows) return;
-            if (to - from > MOST_EMPTY) sparse = true;
-            for (int64 r = from; r <= to && !sparse; ++r) indptr[r] = offset;
-        };
-        begin_rows(before[0] + 1, place[0], k);
-        if (k == n - 1) begin_rows(place[0] + 1, n_rows, n);
+#pragma unroll
+        for (int u = 0; u < U; ++u) {
+            unsorted |= r[u] < row_before[u] || (r[u] == row_before[u] && c[u] <= col_before[u]);
+            low_row = min(low_row, r[u]);
+            high_row = max(high_row, r[u]);
+            low_col = min(low_col, c[u]);
+            high_col = max(high_col, c[u]);
+        }
+        if (!indptr || __any_sync(FULL, unsorted)) continue;  // offsets mean nothing then
+#pragma unroll
+        for (int u = 0; u < U; ++u) {
+            const int64 k = first + u * stride;
+            if (k >= n) break;
+            if (r[u] != row_before[u]) begin_rows((int64)row_before[u] + 1, r[u], k);
+            if (k == n - 1) begin_rows((int64)r[u] + 1, n_rows, n);
+        }
     }
-    for (int i = 0; i < 2; ++i) {
-        low[i] = warp_min(low[i]);
-        high[i] = warp_max(high[i]);
-        if (lane_id() == 0 && low[i]) atomicMin(found + 2 * i, low[i]);
-        if (lane_id() == 0 && high[i]) atomicMax(found + 2 * i + 1, high[i]);
+    // once a block: atomics on one address wait for each other
+    __shared__ int64 extremes[4];
+    __shared__ int flags[2];
+    if (threadIdx.x < 4) extremes[threadIdx.x] = 0;
+    if (threadIdx.x < 2) flags[threadIdx.x] = 0;
+    __syncthreads();
+    const int64 of_warp[4] = {warp_min((int64)low_row), warp_max((int64)high_row), warp_min((int64)low_col),
+                              warp_max((int64)high_col)};
+    if (lane_id() == 0)
+        for (int i = 0; i < 4; i += 2) {
+            atomicMin(extremes + i, of_warp[i]);
+            atomicMax(extremes + i + 1, of_warp[i + 1]);
+        }
+    if (unsorted) flags[0] = 1;
+    if (sparse) flags[1] = 1;
+    __syncthreads();
+    if (threadIdx.x < 4 && extremes[threadIdx.x]) {
+        if (threadIdx.x % 2)
+            atomicMax(found + threadIdx.x, extremes[threadIdx.x]);
+        else
+            atomicMin(found + threadIdx.x, extremes[threadIdx.x]);
     }
-    if (__any_sync(FULL, unsorted) && lane_id() == 0) found[4] = 1;
-    if (__any_sync(FULL, sparse) && lane_id() == 0) found[5] = 1;
+    if (threadIdx.x < 2 && flags[threadIdx.x]) found[4 + threadIdx.x] = 1;
 }
 
 // csr_sum_runs: out[i] = the sum of val[order[first[i]]] .. val[order[first[i + 1] - 1]], in that order. float16 is

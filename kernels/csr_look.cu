@@ -28,6 +28,12 @@ enum Found {
 };
 [[maybe_unused]] constexpr int64 MAX = 0x7fffffffffffffffll;
 [[maybe_unused]] constexpr int THREADS = 256, WARPS = THREADS / WARP, MOST_PART = 4096;
+// thread blocks that look at blocks of 2 or more, a multiprocessor: those of sm_75 hold 1024 threads
+#if __CUDA_ARCH__ < 800
+[[maybe_unused]] constexpr int AT_ONCE = 4;
+#else
+[[maybe_unused]] constexpr int AT_ONCE = 5;
+#endif
 
 template <class P, class I>
 struct Csr {
@@ -49,39 +55,46 @@ __device__ Offsets entries_of(const Csr<P, I>& m, int64 row) {
     return 0 <= from && from <= end && end <= m.nnz ? Offsets{from, end} : Offsets{0, 0};
 }
 
-// Offsets, row lengths, the rows of each bin that are not empty where these are asked for, and the same for its sizes; for blocks of B the rows of a block row should have the same
-// columns. One thread a row, one warp a bin.
+// Offsets, row lengths, the rows of each bin that are not empty where these are asked for, and the same for its sizes; for blocks
+// of B the rows of a block row should have the same columns. One thread a row, one warp a bin; blocks stride over rows, as what
+// each adds to the totals waits for what others add.
 template <class P, class I, int B>
-__device__ void look_at_rows(const Csr<P, I>& m, int64 block, const BinSizes<I>& bins, int64* n_filled, uint64* found) {
-    const int64 row = block * THREADS + threadIdx.x;
-    if (row == 0) {
+__device__ void look_at_rows(const Csr<P, I>& m, int64 block, int64 n_blocks, const BinSizes<I>& bins, int64* n_filled,
+                             uint64* found) {
+    if (block == 0 && threadIdx.x == 0) {
         found[FIRST] = m.indptr[0];
         found[LAST] = m.indptr[m.n_rows];
+        if (n_filled) n_filled[0] = 0;
     }
-    if (row < m.n_rows && m.indptr[row] > m.indptr[row + 1]) atomicMax(found + BAD_ROW, (uint64)(MAX - row));
-    const Offsets at = entries_of(m, row);
-    const int64 length = at.end - at.from, longest = warp_max(length), shortest = warp_min(row < m.n_rows ? length : MAX);
-    int64 sizes[2] = {WARP * longest, 0};
-    if (bins.n_values) {
-        const I low = length ? m.indices[at.from] / B : NoColumn<I>::value, high = length ? m.indices[at.end - 1] / B : I(-1);
-        bins.put(row / WARP, length / B, low, high, B, sizes);
-        sizes[0] = WARP * longest;
+    int64 totals[3] = {}, most = 0, beyond_least = 0;
+    for (int64 row = block * THREADS + threadIdx.x; row - lane_id() < m.n_rows; row += n_blocks * THREADS) {
+        if (row < m.n_rows && m.indptr[row] > m.indptr[row + 1]) atomicMax(found + BAD_ROW, (uint64)(MAX - row));
+        const Offsets at = entries_of(m, row);
+        const int64 length = at.end - at.from, longest = warp_max(length), shortest = warp_min(row < m.n_rows ? length : MAX);
+        int64 sizes[2] = {};
+        if (bins.n_values) {
+            const I low = length ? m.indices[at.from] / B : NoColumn<I>::value, high = length ? m.indices[at.end - 1] / B : I(-1);
+            bins.put(row / WARP, length / B, low, high, B, sizes);
+        }
+        const int filled = __popc(__ballot_sync(FULL, length > 0));
+        if (n_filled && lane_id() == 0) n_filled[row / WARP + 1] = filled;
+        totals[0] += WARP * longest;
+        totals[1] += sizes[1];
+        totals[2] += __popc(__ballot_sync(FULL, row < m.n_rows)) - filled;
+        most = max(most, longest);
+        beyond_least = max(beyond_least, MAX - shortest);
     }
-    __shared__ int64 most, beyond_least;
-    if (threadIdx.x == 0) most = beyond_least = 0;
-    const int64 empty = __popc(__ballot_sync(FULL, row < m.n_rows && length == 0));
-    const int filled = __popc(__ballot_sync(FULL, length > 0));
-    if (n_filled && row == 0) n_filled[0] = 0;
-    if (n_filled && lane_id() == 0 && row < m.n_rows) n_filled[row / WARP + 1] = filled;
-    add_to_totals<3>({sizes[0], sizes[1], empty}, found + PADDED);  // all threads wait in it
+    __shared__ int64 of_block[2];
+    if (threadIdx.x < 2) of_block[threadIdx.x] = 0;
+    add_to_totals<3>(totals, found + PADDED);  // all threads wait in it
     if (lane_id() == 0) {
-        atomicMax(&most, longest);
-        atomicMax(&beyond_least, MAX - shortest);
+        atomicMax(of_block, most);
+        atomicMax(of_block + 1, beyond_least);
     }
     __syncthreads();
     if (threadIdx.x == 0) {
-        atomicMax(found + LONGEST, (uint64)most);
-        atomicMax(found + BEYOND_SHORTEST, (uint64)beyond_least);
+        atomicMax(found + LONGEST, (uint64)of_block[0]);
+        atomicMax(found + BEYOND_SHORTEST, (uint64)of_block[1]);
     }
 }
 
@@ -305,13 +318,12 @@ struct Look {
 // races     sums and maxima of integers, taken atomically, and flags: whoever writes one writes 1; bins have one owner. What
 //           blocks write they write before they count themselves as done
 template <class P, class I, int B>
-__global__ __launch_bounds__(THREADS, B == 1 ? 4 : 5) void csr_look(Look<P, I> look) {
+__global__ __launch_bounds__(THREADS, B == 1 ? 4 : AT_ONCE) void csr_look(Look<P, I> look) {
     constexpr int BINS = ROWS / WARP, N_SAMPLED = 512;
     const Csr<P, I>& m = look.csr;
     uint64* found = look.found;
     int64 block = blockIdx.x;
-    const int64 thread = block * THREADS + threadIdx.x;
-    if (thread < look.n_states) look.states[thread] = 0;
+    for (int64 i = block * THREADS + threadIdx.x; i < look.n_states; i += gridDim.x * (int64)THREADS) look.states[i] = 0;
     const int64 of_windows = look.n_counted * BINS, of_values = look.value_size > 0;
     if (block < of_windows) {
         const int64 first = first_row(block / BINS, look.n_windows, look.n_counted) + block % BINS * WARP;
@@ -325,7 +337,8 @@ __global__ __launch_bounds__(THREADS, B == 1 ? 4 : 5) void csr_look(Look<P, I> l
         else
             look_at_blocks<P, I, B>(m, block, look.n_blocks, found);
     } else {
-        look_at_rows<P, I, B>(m, block - look.n_blocks, look.bins, look.n_filled, found);
+        const int64 n_blocks = gridDim.x - of_windows - of_values - look.n_blocks;
+        look_at_rows<P, I, B>(m, block - look.n_blocks, n_blocks, look.bins, look.n_filled, found);
     }
     __shared__ bool is_last;
     __syncthreads();

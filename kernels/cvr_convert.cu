@@ -1,4 +1,4 @@
-// CSR to CVR, and the row and column of every slot for the way back. After cvr_split_rows, "row" means a non-empty row,
+// CSR to CVR, and the way back: to CSR, or the row and column of every slot. After cvr_split_rows, "row" means a non-empty row,
 // numbered 0 .. n_rows - 1: ptr (n_rows + 1) has their offsets, row_id their numbers in the matrix, or is null where no
 // row is empty.
 
@@ -23,19 +23,22 @@ __global__ void cvr_split_rows(const P* indptr, const int64* filled, int64 n_row
     if (row == n_rows - 1) ptr[before + (begin < end)] = end;
 }
 
-// The first nonzero of chunk k. With `snap` a cut moves to the nearest end of a group of n_lanes rows, or else of a row, if that
-// is less than half a chunk away.
+// Where chunks end: the numbers that the host has.
+enum Split { NNZ, ROWS, EVEN };
+
+// The first nonzero of chunk k. Unless chunks have equal lengths, a cut moves to the nearest end of a row, if that is less than a
+// part of a chunk away: EVEN a quarter, ROWS a half, and there to that of a group of n_lanes rows, if one is as near.
 template <class P>
-__device__ int64 cut_at(int64 k, const P* ptr, int64 n_rows, int64 nnz, int64 n_chunks, int n_lanes, bool snap) {
+__device__ int64 cut_at(int64 k, const P* ptr, int64 n_rows, int64 nnz, int64 n_chunks, int n_lanes, int split) {
     const int64 share = nnz / n_chunks, more = nnz % n_chunks;
     const int64 ideal = k * share + min(k, more);
-    if (!snap || k <= 0 || k >= n_chunks) return ideal;
+    if (split == NNZ || k <= 0 || k >= n_chunks) return ideal;
     const int64 row = lower_bound(ptr, n_rows + 1, ideal + 1) - 1;
     const int64 group = row - row % n_lanes;
     auto nearer = [&](int64 low, int64 high) { return ideal - ptr[low] <= ptr[high] - ideal ? ptr[low] : ptr[high]; };
-    auto close = [&](int64 place) { return 2 * (place < ideal ? ideal - place : place - ideal) < share; };
+    auto close = [&](int64 place) { return (split == EVEN ? 4 : 2) * (place < ideal ? ideal - place : place - ideal) < share; };
     const int64 group_end = nearer(group, min(group + n_lanes, n_rows)), row_end = nearer(row, row + 1);
-    return close(group_end) ? group_end : close(row_end) ? row_end : ideal;
+    return split == ROWS && close(group_end) ? group_end : close(row_end) ? row_end : ideal;
 }
 
 // The lanes of one chunk while it is filled, one thread a lane. A lane has `count` nonzeros left, from `from` on.
@@ -122,7 +125,7 @@ struct Lanes {
 // chunk is the first to cut. `states` are cleared for the kernel that adds them up.
 template <class P, class I>
 __global__ void cvr_count(const P* ptr, const I* row_id, const I* indices, int64 n_rows, int64 nnz, int64 n_chunks,
-                          int n_lanes, bool snap, int64* chunk_ptr, int64* sizes_of, int64* states, int n_states, I* col_low,
+                          int n_lanes, int split, int64* chunk_ptr, int64* sizes_of, int64* states, int n_states, I* col_low,
                           I* col_base, I* carry_row) {
     const int64 thread = blockIdx.x * (int64)blockDim.x + threadIdx.x;
     if (thread < n_states) states[thread] = 0;
@@ -130,7 +133,7 @@ __global__ void cvr_count(const P* ptr, const I* row_id, const I* indices, int64
     const int64 chunk = warp_id();
     if (chunk >= n_chunks) return;
     const int lane = lane_id();
-    const int64 cut_of_lane = lane < 3 ? cut_at(chunk + lane - 1, ptr, n_rows, nnz, n_chunks, n_lanes, snap) : 0;
+    const int64 cut_of_lane = lane < 3 ? cut_at(chunk + lane - 1, ptr, n_rows, nnz, n_chunks, n_lanes, split) : 0;
     const int64 begin = shuffle(cut_of_lane, 1), end = shuffle(cut_of_lane, 2), cut_before = shuffle(cut_of_lane, 0);
     Lanes<P> lanes(ptr, n_rows, begin, end, n_lanes);
     const int64 first_row = lanes.next, last_row = lanes.last_row;
@@ -311,6 +314,127 @@ __global__ void cvr_slots(int64 n_chunks, int n_lanes, const int64* step_ptr, co
             const int64 within = (step - first) * n_lanes + lane;
             row[step * n_lanes + lane] = current;
             col[step * n_lanes + lane] = base >= 0 ? base + (I)col_narrow[start + within] : col_wide[start + within];
+        }
+    }
+}
+
+// cvr_row_lengths: count[r + 1] += entries of row r, and of_chunk[k + 1] = those of chunk k: the first half of the way back
+//
+// mapping   one warp a chunk, one thread a lane; a record tells that a lane's run ends, and which row it is of
+// traffic   4 bytes a step, sizeof(I) and an atomic a record
+// requires  count (n_rows + 1,) and the first number of of_chunk (n_chunks + 1,) are zeroed by the host
+// races     sums of integers, taken atomically
+template <class I>
+__global__ void cvr_row_lengths(int64 n_chunks, int n_lanes, const int64* step_ptr, const int64* rec_ptr,
+                                const uint32* rec_mask, const I* rec_wb, const I* tail, uint64* count, int64* of_chunk) {
+    const int64 chunk = warp_id();
+    if (chunk >= n_chunks) return;
+    const int lane = lane_id();
+    const int64 end = step_ptr[chunk + 1];
+    int64 record = rec_ptr[chunk], begun = step_ptr[chunk], total = 0;  // of the lane's run
+    for (int64 first = begun; first < end; first += WARP) {
+        const uint32 mask = first + lane < end ? rec_mask[first + lane] : 0;
+        for (unsigned left = __ballot_sync(FULL, mask != 0); left; left &= left - 1) {
+            const int i = __ffs(left) - 1;
+            const uint32 records = shuffle(mask, i);
+            if (records >> lane & 1) {
+                const I wb = rec_wb[record + __popc(records & ((1u << lane) - 1))];
+                const I row = wb >= 0 ? wb : tail[chunk * n_lanes + ~wb];
+                const int64 length = first + i + 1 - begun;
+                atomicAdd(count + row + 1, (uint64)length);
+                total += length;
+                begun = first + i + 1;
+            }
+            record += __popc(records);
+        }
+    }
+    total = warp_sum(total);
+    if (lane == 0) of_chunk[chunk + 1] = total;
+}
+
+// Some steps of a chunk, on their way from slots, which lie step by step, to entries, which lie row by row. Either side is read or
+// written in its own order: a warp has the slots of a step at a time, or the entries of a few lanes.
+template <class I, class W>
+struct Window {
+    static constexpr int STEPS = 16, LANES = WARP / STEPS, TURNS = WARP / LANES;
+    static constexpr int PAD = -1;
+    int place[STEPS][WARP + 1];  // of the entry in each slot, counted from the chunk's first; one column more, against bank conflicts
+    I col[STEPS][WARP + 1];
+    W value[STEPS][WARP + 1];
+
+    // what this thread has in a turn, of LANES lanes and all steps
+    static __device__ int step() { return lane_id() % STEPS; }
+    static __device__ int lane(int turn) { return turn * LANES + lane_id() / STEPS; }
+};
+
+// cvr_rows: columns and values of every entry to their places in a canonical CSR: cvr_fill the other way round
+//
+// mapping   one warp a chunk, one thread a lane; entries are written as windows, a few lanes of all its steps at a time
+// traffic   reads sizeof(A) + 2 or sizeof(I) a slot, writes sizeof(A) + sizeof(I) an entry
+// requires  offsets of rows that are not empty, and chunk_ptr, as cvr_row_lengths has counted. A is a word of a value's size
+// races     none: an entry has one slot
+template <class I, class A, int WARPS>
+__global__ void cvr_rows(const int64* ptr, int64 n_rows, const int64* chunk_ptr, int64 n_chunks, int n_lanes,
+                         const int64* step_ptr, const int64* col_ptr, const I* col_base, const uint16* col_narrow,
+                         const I* col_wide, const A* val, I* indices, A* data) {
+    typedef Window<I, A> W;
+    constexpr int BATCH = 8;
+    __shared__ W windows[WARPS];
+    W& window = windows[threadIdx.x / WARP];
+    const int64 chunk = warp_id();
+    if (chunk >= n_chunks) return;
+    const int lane = lane_id();
+    const bool active = lane < n_lanes;
+    const int64 begin = chunk_ptr[chunk] - chunk_ptr[0];
+    Lanes<int64> lanes(ptr, n_rows, begin, chunk_ptr[chunk + 1] - chunk_ptr[0], n_lanes);
+    const I base = col_base[chunk];
+    val += step_ptr[chunk] * n_lanes + lane;
+    col_narrow += col_ptr[chunk] + lane;
+    col_wide += col_ptr[chunk] + lane;
+    indices += begin;
+    data += begin;
+
+    auto copy = [&](int last) {
+        const int from = (last - 1) / W::STEPS * W::STEPS, count = last - from;
+        for (int turn = 0; active && turn < count; turn += BATCH) {
+            I col[BATCH];
+            A value[BATCH];
+#pragma unroll
+            for (int u = 0; u < BATCH; ++u) {
+                const int64 slot = (int64)(from + min(turn + u, count - 1)) * n_lanes;
+                col[u] = base >= 0 ? base + (I)col_narrow[slot] : col_wide[slot];
+                value[u] = val[slot];
+            }
+#pragma unroll
+            for (int u = 0; u < BATCH; ++u) {
+                window.col[turn + u][lane] = col[u];
+                window.value[turn + u][lane] = value[u];
+            }
+        }
+        __syncwarp();
+        for (int turn = 0; turn < W::TURNS; ++turn) {
+            const int place = W::step() < count ? window.place[W::step()][W::lane(turn)] : W::PAD;
+            if (place < 0) continue;
+            indices[place] = window.col[W::step()][W::lane(turn)];
+            data[place] = window.value[W::step()][W::lane(turn)];
+        }
+        __syncwarp();
+    };
+    for (int step = 0, steals = 0;;) {
+        bool to_entry, fed_last;
+        int64 finished;
+        lanes.refill(step, to_entry, finished, fed_last, steals);
+        if (step == lanes.n_steps) break;
+        // no lane changes its row in these
+        const int run = min(warp_min(lanes.count), lanes.n_steps - step), end = step + run;
+        const bool pads = lanes.count == Lanes<int64>::PADS;
+        for (const int at = (int)(lanes.from - begin) - step; step < end; ++step) {
+            window.place[step % W::STEPS][lane] = pads ? W::PAD : at + step;
+            if ((step + 1) % W::STEPS == 0 || step + 1 == lanes.n_steps) copy(step + 1);
+        }
+        if (!pads) {
+            lanes.from += run;
+            lanes.count -= run;
         }
     }
 }

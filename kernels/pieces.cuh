@@ -5,7 +5,7 @@
 // them, in an order that does not depend on which it is. Of the others a table may say how many groups of lanes share each
 // (Share), so that all groups have about as much to do.
 
-[[maybe_unused]] constexpr int PIECE_WARPS = 4;  // of a thread block
+constexpr int PIECE_WARPS = 4;  // of a thread block
 
 // room for the sums of a thread block, where there are pieces
 extern __shared__ uint4 sums_of_warps[];

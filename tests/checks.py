@@ -47,7 +47,7 @@ CVR = [
     cvr(1, 3, "nnz"),  # one lane: nothing is ever stolen
     cvr(3, 1, "rows"),  # one chunk: nothing is ever cut
     cvr(8, 1000, "nnz"),  # about one nonzero a chunk; clipped to nnz
-    cvr(24, 5, "rows"),
+    cvr(24, 5, "even"),
     cvr(32, 4, "nnz"),
     cvr(32, 7, "rows"),
 ]

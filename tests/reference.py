@@ -22,12 +22,13 @@ def cuts(indptr, n_chunks, n_lanes, split):
     ends = [0]
     for k in range(1, n_chunks):
         ideal = k * q + min(k, r)
-        if split == "rows":
+        if split != "nnz":
             i = next(i for i in range(n_rows) if ptr[i] <= ideal < ptr[i + 1])
             group = i - i % n_lanes
-            for low, high in ((group, min(group + n_lanes, n_rows)), (i, i + 1)):
+            groups = [(group, min(group + n_lanes, n_rows))] if split == "rows" else []
+            for low, high in (*groups, (i, i + 1)):
                 nearer = ptr[low] if ideal - ptr[low] <= ptr[high] - ideal else ptr[high]
-                if 2 * abs(nearer - ideal) < q:
+                if (2 if split == "rows" else 4) * abs(nearer - ideal) < q:
                     ideal = nearer
                     break
         ends.append(ideal)

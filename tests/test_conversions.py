@@ -370,7 +370,7 @@ def test_every_block_size(block_size, device):
         np.testing.assert_array_equal(get(A @ put(x, device)), csr @ x)
 
 
-@pytest.mark.parametrize("split", ["rows", "nnz"])
+@pytest.mark.parametrize("split", ["rows", "nnz", "even"])
 @pytest.mark.parametrize("n_chunks", [1, 2, 3, 7, 50, 300, 301, 10**6])
 def test_every_chunk_count(split, n_chunks, device):
     """As many chunks as asked for, but never more than nonzeros, and none empty."""

@@ -166,3 +166,22 @@ def test_products_of_stencils(dtype):
         expected.sort_indices()
         expected.eliminate_zeros()
         assert_same_csr(as_scipy, expected)
+
+
+@pytest.mark.parametrize(("dtype", "n_lanes"), [("float64", 32), ("bool", 8), ("complex128", 5)])
+def test_chunks_on_a_gpu_and_the_way_back(dtype, n_lanes, gpu):
+    """A GPU makes the tables that a CPU makes, and reads them, or some chunks of them, back."""
+    rng = np.random.default_rng(n_lanes)
+    for name in SMALL:
+        csr = zoo.floats(name, np.float64)
+        csr.data = rng.integers(1, 100, csr.nnz).astype(dtype)
+        for n_chunks in {1, 3, csr.nnz} if 0 < csr.nnz < 1000 else {min(csr.nnz, 3)}:
+            how = {"n_lanes": n_lanes, "n_chunks": n_chunks or None, "values": "plain"}
+            A, B = (cvrarray.CVRArray(csr, device=device, **how) for device in ("cpu", gpu))
+            for table, there in zip(A._arrays().values(), B._arrays().values(), strict=True):
+                assert np.array_equal(table, there.get()), name
+            assert_same_csr(B.to_scipy(), csr)
+            n_rows = csr.shape[0]
+            for first, last in ((0, n_rows // 2), (n_rows // 3, 2 * n_rows // 3), (n_rows // 2 + 1, n_rows)):
+                if first < last:
+                    assert_same_csr(B[first:last].to_scipy(), csr[first:last])

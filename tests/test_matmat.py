@@ -312,7 +312,7 @@ def test_chunks_for_many_columns(gpu):
     default = cvrarray.CVRArray(csr, device=gpu).n_chunks
     assert cvrarray.CVRArray._for_columns(on_gpu, 1) == {}
     for k in (4, 1 << 15):
-        (n_chunks,) = cvrarray.CVRArray._for_columns(on_gpu, k).values()
+        n_chunks = cvrarray.CVRArray._for_columns(on_gpu, k)["n_chunks"]
         assert 1 <= n_chunks <= default
         assert k == 4 or n_chunks < default
         x = matrix(csr.shape[1], k, np.float32)
@@ -361,13 +361,62 @@ def test_longer_chunks_for_wide_products(dtype, values, gpu, rechunked):
         assert name != "power_law" or len(sizes) == 2
 
 
+REUSED = {"tall": (700, 9, 0.6), "long rows": (110, 320, 0.97), "one column": (130, 1, 0.8)}
+
+
+@pytest.mark.small
+@pytest.mark.parametrize(
+    ("dtype", "values", "n_lanes"),
+    [("float32", "any", 32), ("float64", "few", 5), ("complex64", "one", 1), ("float32", "one", 32), ("int8", "any", 24)],
+)
+@pytest.mark.parametrize("name", REUSED)
+def test_long_rows_of_x_that_are_reused(name, dtype, values, n_lanes, gpu):
+    """A warp has a row of X; chunks are long or many, and cut rows; X has entries that no product may touch."""
+    n_rows, n_cols, density = REUSED[name]
+    rng = np.random.default_rng(3)
+    full = rng.integers(1, {"any": 9, "few": 4, "one": 2}[values], (n_rows, n_cols)).astype(dtype)
+    full[rng.random(full.shape) > density] = 0
+    full[n_rows // 3 : n_rows // 2] = full[:, n_cols // 3 : n_cols // 2] = 0
+    csr = scipy.sparse.csr_array(full)
+    assert csr.nnz >= 64 * n_cols
+    least = 512 // csr.dtype.itemsize
+    for n_chunks in (1, 3, 90):
+        A = cvrarray.CVRArray(csr, n_lanes=n_lanes, n_chunks=n_chunks, split="even", device=gpu)
+        for k in (least, least + 2, 2 * least + 3):
+            x = matrix(n_cols, k, dtype)
+            exact = full @ x
+            if x.dtype.kind in "fc":
+                x[np.diff(csr.tocsc().indptr) == 0] = np.nan
+            y = A @ put(x, gpu)
+            np.testing.assert_array_equal(get(y), exact, f"{n_chunks} chunks, {k} columns")
+            assert_same_bits(y, A @ put(x, gpu))
+            before = matrix(n_rows, k, dtype, seed=7)
+            for alpha, beta in ((2, 0), (-1, 3)):
+                out = put(before, gpu)
+                A.matmat(put(x, gpu), out=out, alpha=alpha, beta=beta)
+                np.testing.assert_array_equal(get(out), (alpha * exact + beta * before).astype(dtype))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_longer_chunks_where_rows_of_x_are_reused(dtype, gpu, rechunked):
+    """Further numbers of columns have chunks of their own."""
+    rng = np.random.default_rng(5)
+    csr = scipy.sparse.csr_array((rng.random((3000, 40)) < 0.7).astype(dtype))
+    csr.data[:] = rng.integers(1, 9, csr.nnz)
+    A = cvrarray.CVRArray(csr, n_chunks=200, device=gpu)
+    for k in (16, 64, 130, 300):
+        x = matrix(csr.shape[1], k, dtype)
+        np.testing.assert_array_equal(get(A @ put(x, gpu)), csr @ x)
+    assert 2 <= len(rechunked) <= 4
+
+
 @pytest.mark.parametrize("columns", [16, 48, 256])
 def test_chunks_that_were_asked_for_stay(columns, gpu, rechunked):
     from cvrarray.input import coercion
 
     csr = zoo.integers("power_law", np.float32)
     A = cvrarray.CVRArray(csr, device=gpu)
-    (n_chunks,) = A._for_columns(coercion.as_csr(A.tocsr()), columns).values()
+    n_chunks = A._for_columns(coercion.as_csr(A.tocsr()), columns)["n_chunks"]
     x = matrix(csr.shape[1], columns, np.float32)
     np.testing.assert_array_equal(get(cvrarray.CVRArray(csr, n_chunks=n_chunks, device=gpu) @ put(x, gpu)), csr @ x)
     assert not rechunked

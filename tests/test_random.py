@@ -19,7 +19,7 @@ SETTINGS = settings(
 # A GPU compiles one kernel for each of these: few, but with odd ones and both ends.
 N_LANES = st.sampled_from([1, 2, 3, 4, 8, 17, 32])
 BLOCK_SIZES = st.sampled_from([1, 2, 3, 6, 7, 16, 32])
-SPLITS = st.sampled_from(["rows", "nnz"])
+SPLITS = st.sampled_from(["rows", "nnz", "even"])
 
 
 @st.composite

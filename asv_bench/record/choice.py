@@ -1,16 +1,22 @@
-"""What ``asarray`` chooses on a GPU beside every format that it could have chosen, on the matrices of :mod:`.kinds`.
+"""What ``asarray`` chooses on a GPU beside every format that it could have chosen.
 
-    python -m asv_bench.record.choice --json choice.json
+    python -m asv_bench.record.choice --json choice.json [--families 1,2] [--columns 1,4,16,64]
+    python -m asv_bench.record.choice --score choice.json
 
-Each candidate is timed with the tables in cache, as in a sequence of products, and cold: after a buffer larger than L2.
+On the matrices of :mod:`.kinds`, or on those of :mod:`.families` that are drawn with some seeds. Each candidate is timed with
+the tables in cache, as in a sequence of products, and with a vector also cold: after a buffer larger than L2. ``--score``
+says how much slower than the fastest candidate the choice is, on any machine, by the model as it is then.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import operator
+import statistics
 import sys
+import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -23,7 +29,7 @@ from cvrarray.choice import model
 from cvrarray.core import clocks, devices
 from cvrarray.input import coercion
 
-from . import kinds
+from . import families, kinds, pages
 
 #: Products after which an array does as it will from then on.
 SETTLED = 20
@@ -31,36 +37,57 @@ SETTLED = 20
 #: Formats whose tables would be so many times as large as the smallest ones are left out.
 HOPELESS = 3.0
 
+#: Columns from which a CVR array makes itself the longer chunks that it would have with the hint.
+LONGER = 16
+
+#: Bytes that are written before a sample: more than L2 holds, and for longer than the host takes to queue the sample.
+BALLAST = 1 << 29
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure and write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", required=True, help="file to write, one line a matrix and dtype")
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--json", help="file to write, one line a matrix and dtype")
+    what.add_argument("--score", help="file that was written: say how good the choice is")
     parser.add_argument("--only", help="names of matrices, separated by commas")
+    parser.add_argument("--families", help="seeds with which families are drawn, instead of kinds")
     parser.add_argument("--dtype", default="float32,float64")
+    parser.add_argument("--columns", default="1", help="of X; 1 is a vector; default: %(default)s")
     parser.add_argument("--folder", type=Path, help="where matrices are kept from one run to the next")
-    parser.add_argument("--repeats", type=int, default=9)
+    parser.add_argument(
+        "--repeats", type=int, default=9, help="0: compile and keep matrices, without times; default: %(default)s"
+    )
+    parser.add_argument("--within", type=float, default=float("inf"), help="seconds after which no other matrix is begun")
     args = parser.parse_args(argv)
+    if args.score:
+        print(score([json.loads(line) for line in Path(args.score).read_text().splitlines()]))
+        return 0
     names = args.only.split(",") if args.only else list(kinds.KINDS)
-    device = devices.default()
+    if args.families:
+        names = [name for seed in args.families.split(",") for name in families.drawn(int(seed))]
+    columns = [int(number) for number in args.columns.split(",")]
+    device, end = devices.default(), time.monotonic() + args.within
     clock = clocks.of(device)
     with open(args.json, "w") as file, device.use():
         for name in names:
+            if time.monotonic() > end:
+                break
             csr = read(name, args.folder)
             for dtype in args.dtype.split(","):
-                found = {"matrix": name, **measure(csr, np.dtype(dtype), device, clock, args.repeats)}
+                found = {"matrix": name, **measure(csr, np.dtype(dtype), device, clock, columns, args.repeats)}
                 print(json.dumps(found), file=file, flush=True)
                 device.xp.get_default_memory_pool().free_all_blocks()
     return 0
 
 
 def read(name: str, folder: Path | None) -> Any:
-    """The matrix, from `folder` if it lies there; else it is written there."""
+    """The matrix, from `folder` if it lies there, as any other may; else it is written there."""
     from scipy import sparse
 
     path = None if folder is None else folder / f"{name}.npz"
     if path is None or not path.exists():
-        matrix = kinds.build(name)
+        matrix = families.build(name) if "." in name else kinds.build(name)
         if path is not None:
             path.parent.mkdir(exist_ok=True, parents=True)
             np.savez(path, indptr=matrix.indptr, indices=matrix.indices, shape=matrix.shape)
@@ -70,48 +97,105 @@ def read(name: str, folder: Path | None) -> Any:
     return sparse.csr_array((np.ones(indices.size, np.float32), indices, indptr), shape=shape)
 
 
-def measure(matrix: Any, dtype: np.dtype, device: devices.Device, clock: Any, repeats: int) -> dict[str, Any]:
-    """Microseconds of every candidate, warm and cold, beside what the choice knows."""
+def measure(
+    matrix: Any, dtype: np.dtype, device: devices.Device, clock: Any, columns: list[int], repeats: int
+) -> dict[str, Any]:
+    """Microseconds of every candidate beside what the choice knows: of a vector warm and cold, of columns warm."""
     from cupyx.scipy.sparse import csr_matrix
 
     xp = device.xp
-    rng = xp.random.default_rng(1)
-    values = (rng.random(matrix.nnz) + 0.5).astype(dtype)
+    values = (xp.random.default_rng(1).random(matrix.nnz) + 0.5).astype(dtype)
     parts = values, xp.asarray(matrix.indices), xp.asarray(matrix.indptr)
-    x = (rng.random(matrix.shape[1]) + 0.5).astype(dtype)
     csr = coercion.as_csr(csr_matrix(parts, shape=matrix.shape))
     stats = model.statistics(csr, exact=False)
-    chosen = model.choose(stats, device.kind)
     least = min(stats.table_bytes.values())
     names = [name for name, n_bytes in stats.table_bytes.items() if n_bytes <= HOPELESS * least or name == "cvr"]
-    arrays, calls, reference = {}, {}, None
-    for name in names:
-        cls, keywords = formats.of_variant(name)
-        array = cls(csr, **keywords)
-        call = partial(operator.matmul, array, x)
+    found: dict[str, Any] = {}
+    arrays = {name: _made(csr, name, 1) for name in names}
+    for k in columns:
+        plan = model.choose(stats, device.kind, k)
+        calls = _calls(csr, arrays, k, device)
+        timed: dict[str, Any] = {"chosen": plan.format + str(plan.block_size or "")}
+        if repeats:
+            timed["warm"] = _microseconds(calls, repeats, clock)
+        if repeats and k == 1:
+            timed["cold"] = _microseconds(calls, repeats, clock, cold=True)
+        found[str(k)] = timed
+    return {
+        "dtype": dtype.name,
+        "columns": found,
+        "bytes": {name: array.nbytes for name, array in arrays.items()},
+        "narrow": {name: _narrow(array) for name, array in arrays.items()},
+        "statistics": stats._asdict() | {"dtype": dtype.name},
+    }
+
+
+def _made(csr: Any, name: str, columns: int) -> Any:
+    cls, keywords = formats.of_variant(name)
+    return cls(csr, **keywords, **cls._for_columns(csr, columns))
+
+
+def _calls(csr: Any, arrays: dict[str, Any], columns: int, device: devices.Device) -> dict[str, clocks.Call]:
+    """A product of each array; with columns, CVR's in the chunks that the hint gives: "cvr+"."""
+    rng, shape = device.xp.random.default_rng(2), csr.shape[1:] if columns == 1 else (csr.shape[1], columns)
+    x = rng.random(shape, csr.data.dtype) + csr.data.dtype.type(0.5)
+    calls: dict[str, clocks.Call] = {}
+    reference = None
+    if columns > 1:
+        arrays = arrays | {"cvr+": _made(csr, "cvr", columns)}
+    if columns >= LONGER:
+        del arrays["cvr"]
+    for name, array in arrays.items():
+        calls[name] = call = partial(operator.matmul, array, x)
         first = call()
         reference = first if reference is None else reference
         error = float(abs(first - reference).max() / abs(reference).max())
-        assert error < 1e3 * np.finfo(dtype).eps, (name, error)
-        if name == "cvr":
+        assert error < 1e3 * np.finfo(x.dtype).eps, (name, error)
+        if columns == 1 and name == "cvr":
             for _ in range(SETTLED):
                 call()
-        arrays[name], calls[name] = array, call
-    warm = clock.times(calls, repeats)
-    cold = clock.times(calls, repeats, cold=True)
-    return {
-        "dtype": dtype.name,
-        "shape": list(csr.shape),
-        "nnz": csr.nnz,
-        "chosen": chosen.format + str(chosen.block_size or ""),
-        "warm": {name: round(timing.median * 1e6, 3) for name, timing in warm.items()},
-        "cold": {name: round(timing.median * 1e6, 3) for name, timing in cold.items()},
-        "bytes": {name: array.nbytes for name, array in arrays.items()},
-        "narrow": {name: _narrow(array) for name, array in arrays.items()},
-        "rows": [stats.row_min, stats.row_mean, stats.row_max, stats.empty_rows],
-        "fill": stats.block_fill,
-        "table_bytes": stats.table_bytes,
-    }
+    return calls
+
+
+def _microseconds(calls: dict[str, clocks.Call], repeats: int, clock: Any, cold: bool = False) -> dict[str, float]:
+    """The median of each, in turn; as :mod:`cvrarray.core.clocks`, but without the host's time."""
+    samples: dict[str, list[float]] = {name: [] for name in calls}
+    ballast = clock.cupy.empty(BALLAST, np.uint8)
+    for _ in range(repeats):
+        for name, call in calls.items():
+            ballast.fill(0)
+            if not cold:
+                call()
+            samples[name].append(clock.sample(call))
+    return {name: round(statistics.median(values) * 1e6, 3) for name, values in samples.items()}
+
+
+def score(cases: list[dict[str, Any]]) -> str:
+    """How many times the fastest candidate's time the chosen one takes: a table, a line for each number of columns."""
+    found: dict[tuple[int, str], list[float]] = {}
+    for case in cases:
+        stats = case["statistics"]
+        fill = {int(size): fill for size, fill in stats["block_fill"].items()}
+        known = model.Statistics(**stats | {"dtype": np.dtype(stats["dtype"]), "block_fill": fill})
+        for k, timed in case["columns"].items():
+            warm, cold = timed["warm"], timed.get("cold", timed["warm"])
+            times = {name: math.sqrt(warm[name] * cold[name]) for name in warm}
+            longer = times.pop("cvr+") if "cvr+" in times else times["cvr"]  # as the hint has it
+            ways = {"": (1, times)}
+            if k != "1":
+                ways = {"columns=": (int(k), times | {"cvr": longer}), "no hint": (1, {"cvr": longer} | times)}
+            fastest = min([*times.values(), longer])
+            for way, (hint, of) in ways.items():
+                plan = model.choose(known, "cuda", hint)
+                chosen = plan.format + str(plan.block_size or "")
+                if len(of) > 1 and chosen in of:
+                    found.setdefault((int(k), way), []).append(of[chosen] / fastest)
+    rows = []
+    for (k, way), ratios in sorted(found.items()):
+        above = [str(sum(ratio > limit for ratio in ratios)) for limit in (1.03, 1.1)]
+        mean = f"{100 * (statistics.geometric_mean(ratios) - 1):.2f}%"
+        rows.append([f"{k} {way}", str(len(ratios)), mean, *above, f"{max(ratios):.2f}x"])
+    return pages.markdown(["columns", "cases", "slower, mean", "above 3%", "above 10%", "worst"], rows)
 
 
 def _narrow(array: Any) -> float:

@@ -353,7 +353,11 @@ KINDS: dict[str, Make] = {
 
 def build(name: str) -> CSRMatrix:
     """The matrix called `name`, the same in every run."""
-    matrix = KINDS[name](np.random.default_rng(sorted(KINDS).index(name)))
+    return plain(KINDS[name](np.random.default_rng(sorted(KINDS).index(name))))
+
+
+def plain(matrix: CSRMatrix) -> CSRMatrix:
+    """`matrix` with sorted columns, in the dtypes that all have."""
     matrix.sort_indices()
     parts = matrix.data.astype(np.float32), matrix.indices.astype(np.int32), matrix.indptr.astype(np.int32)
     return sparse.csr_array(parts, shape=matrix.shape)

@@ -234,7 +234,7 @@ class FormatArray(SparseArray):
         array([[1., 0., 2.],
                [0., 3., 0.]])
         """
-        return cls(coercion.from_parts(indptr, indices, data, shape), **parameters)
+        return cls(coercion.Parts(indptr, indices, data, coercion.check_shape(shape)), **parameters)
 
     @classmethod
     def _values(cls, tables: Any) -> Any:

@@ -32,9 +32,10 @@ SIZES = tuple(sorted({*BLOCK_SIZES} - {1}))
 #: other machines.
 BYTES_PER_US = {"cuda": 4.0e6, "cpu": 2.0e4}
 
-#: On a GPU: of formats whose products with a vector take at most NEAR_TIE times as long as the fastest's, one with at
-#: most FEWER_BYTES of its bytes is taken.
-NEAR_TIE, FEWER_BYTES = 1.1, 0.5
+#: On a GPU without a hint: of formats whose products with a vector take at most NEAR_TIE times as long as the fastest's, the
+#: one is taken whose time is least, times that with WIDE columns to the power of SHARE: 1% more with a vector pays for 3%
+#: less with so many columns.
+NEAR_TIE, WIDE, SHARE = 1.1, 64, 0.3
 
 
 class Statistics(NamedTuple):
@@ -178,7 +179,7 @@ def choose(stats: Statistics, device: str, columns: int = 1) -> Plan:
     time = predict(stats, device, columns)
     name = min(time, key=time.__getitem__)
     if device == "cuda" and columns == 1:
-        name = _of_near_ties(time, stats.table_bytes, name)
+        name = _of_near_ties(time, stats)
     cls, keywords = of_variant(name)
     others = [other for other in time if not other.startswith(cls.format) or of_variant(other)[0] is not cls]
     named = [name, *([min(others, key=time.__getitem__)] if others else [])]
@@ -189,14 +190,17 @@ def choose(stats: Statistics, device: str, columns: int = 1) -> Plan:
     return Plan(cls.format, keywords.get("block_size"), f"{reason}; {size} bytes a nonzero; {cls._why(name, stats)}")
 
 
-def _of_near_ties(time: dict[str, float], table_bytes: dict[str, int], fastest: str) -> str:
-    """The smallest of the formats that take little longer than the fastest and far fewer bytes; else the fastest.
+def _of_near_ties(time: dict[str, float], stats: Statistics) -> str:
+    """Of formats that take little longer with a vector than the fastest, one that is much faster with wide matrices.
 
-    A vector says nothing then, but products with many columns, which no hint announced, would take as many times longer.
+    A vector says nothing then, but products with many columns, which no hint announced, could take several times as
+    long.
     """
-    near = [name for name in time if time[name] <= NEAR_TIE * time[fastest]]
-    smallest = min(near, key=table_bytes.__getitem__)
-    return smallest if table_bytes[smallest] <= FEWER_BYTES * table_bytes[fastest] else fastest
+    longest = NEAR_TIE * min(time.values())
+    near = [name for name in time if time[name] <= longest]
+    if len(near) == 1:
+        return near[0]
+    return min(near, key=lambda name: time[name] * _predicted(name, stats, "cuda", WIDE) ** SHARE)
 
 
 def _rounded(microseconds: float) -> str:
@@ -211,13 +215,14 @@ def _label(name: str) -> str:
 
 def predict(stats: Statistics, device: str, columns: int = 1) -> dict[str, float]:
     """Modelled microseconds of a product on a kind of device, by format, named as in ``table_bytes``."""
-    found = {}
-    for name, n_bytes in stats.table_bytes.items():
-        cls, streaming = of_variant(name)[0], n_bytes / BYTES_PER_US[device]
-        found[name] = cls._microseconds(name, stats, device, streaming)
-        if columns > 1:
-            found[name] = cls._microseconds_of_matrix(name, stats, device, found[name], columns)
-    return found
+    return {name: _predicted(name, stats, device, columns) for name in stats.table_bytes}
+
+
+def _predicted(name: str, stats: Statistics, device: str, columns: int) -> float:
+    """:func:`predict` of one format."""
+    cls = of_variant(name)[0]
+    of_vector = cls._microseconds(name, stats, device, stats.table_bytes[name] / BYTES_PER_US[device])
+    return of_vector if columns == 1 else cls._microseconds_of_matrix(name, stats, device, of_vector, columns)
 
 
 def windows_of(shape: tuple[int, int], nnz: int) -> tuple[int, int, tuple[int, ...]]:

@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--block-size", type=int, metavar="N", help="BBCSR: rows and columns of a block, 1 to 32")
     parser.add_argument("--n-lanes", type=int, metavar="N", help="CVR: lanes a chunk, 1 to 32")
     parser.add_argument("--n-chunks", type=int, metavar="N", help="CVR: chunks")
-    parser.add_argument("--split", choices=("rows", "nnz"), help="CVR: where chunks end")
+    parser.add_argument("--split", choices=("rows", "nnz", "even"), help="CVR: where chunks end")
     parser.add_argument("--device", default="cpu", help="where to convert; default: %(default)s")
 
 

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cvrarray.core.distinct import pads_with_zero
-from cvrarray.core.tables import CSR, NARROW, THREES, WARP, CVRTables, Runs
+from cvrarray.core.tables import CSR, NARROW, SPLITS, THREES, WARP, CVRTables, Runs
 from cvrarray.cpu import decoding, distinct, simd, statistics
 from cvrarray.cpu.csr import offsets
 from cvrarray.cpu.products import locality, parts, tiling
@@ -44,6 +44,7 @@ SAMPLED_TRIPLETS, MOSTLY = 256, 0.5
 
 ALL = np.uint32(0xFFFFFFFF)  #: mask of all lanes
 CONTIGUOUS, SCALAR, GATHER, TRIPLETS = range(4)  #: how x is loaded, by ``simd.gather_...`` or ``simd.gather``
+ROWS, EVEN = SPLITS.index("rows"), SPLITS.index("even")
 SHORT = 32  #: mean nonzeros of a row up to which scanning all columns is quicker than looking at the ends of rows
 BATCH = 256  #: rows that are listed together, up to the first that is empty
 MANY = 7  #: lanes from which it is quicker to feed them as vectors
@@ -123,7 +124,7 @@ def convert(csr: CSR, n_lanes: int, n_chunks: int, split: str) -> CVRTables:
     n_chunks
         At least 1; at most one chunk a nonzero is made.
     split
-        ``"nnz"``: chunks of equal length. ``"rows"``: their ends moved to a row's end near by, where there is one.
+        One of ``SPLITS``: see :mod:`cvrarray.cvr`.
     """
     index, n_rows, n_chunks = csr.indices.dtype, csr.shape[0], min(n_chunks, csr.nnz)
     csr = csr._replace(indptr=offsets(csr.indptr, index))
@@ -140,7 +141,7 @@ def convert(csr: CSR, n_lanes: int, n_chunks: int, split: str) -> CVRTables:
     )
     kernels = _conversion(csr.indptr.dtype, index, memory.bits(csr.data).dtype, n_lanes)
     step_ptr, col_base, col_ptr = np.empty(n_chunks + 1, np.int64), np.empty(n_chunks, index), np.empty(n_chunks, np.int64)
-    n_filled = kernels.cut(csr.indptr, n_lanes, split == "rows", cuts, step_ptr)
+    n_filled = kernels.cut(csr.indptr, n_lanes, SPLITS.index(split), cuts, step_ptr)
     threads.run(kernels.column_range, cuts.nonzero, cuts, csr.indices, least=threads.QUICK)
     n_narrow, n_wide = kernels.column_places(n_lanes, step_ptr, cuts, col_base, col_ptr)
     n_steps = int(step_ptr[-1])
@@ -354,7 +355,7 @@ def _conversion(indptr: np.dtype, index: np.dtype, bits: np.dtype, n_lanes: int)
         number, numbers, number, number, np.empty((0, 0), np.int64), number
     )  # fmt: skip
     return Conversion(
-        cut=compiled(_cut, csr.indptr, 0, False, cuts, offset),
+        cut=compiled(_cut, csr.indptr, 0, 0, cuts, offset),
         column_range=compiled(_column_range, 0, 0, cuts, number),
         column_places=compiled(_column_places, 0, offset, cuts, number, offset),
         lay_out=compiled(_lay_out, 0, 0, csr, cuts, tables, simd.width(n_lanes)),
@@ -387,7 +388,7 @@ def _filled_rows(indptr, cuts):
 
 
 @kernel
-def _cut(indptr, n_lanes, by_rows, cuts, step_ptr):
+def _cut(indptr, n_lanes, split, cuts, step_ptr):
     """Where chunks begin and end, in nonzeros, non-empty rows and steps; and where each has space for its records.
 
     The number of non-empty rows is returned.
@@ -402,7 +403,7 @@ def _cut(indptr, n_lanes, by_rows, cuts, step_ptr):
     for k in range(1, n_chunks):
         ideal = k * share + min(k, rest)
         r = _row_at(ptr, n_rows, r, ideal)
-        nonzero[k] = _row_end_near(ptr, n_rows, r, ideal, n_lanes, share) if by_rows else ideal
+        nonzero[k] = _row_end_near(ptr, n_rows, r, ideal, n_lanes, share, split) if split else ideal
     nonzero[n_chunks] = ptr[n_rows]
     r = 0
     for k in range(n_chunks):
@@ -432,14 +433,18 @@ def _row_at(ptr, n_rows, low, nonzero):
 
 
 @inlined
-def _row_end_near(ptr, n_rows, r, ideal, n_lanes, share):
-    """The end of a group of rows, else of row r, that is less than half a share from the `ideal` cut; else that cut."""
+def _row_end_near(ptr, n_rows, r, ideal, n_lanes, share, split):
+    """The end of a group of rows, else of row r, that is less than half a share from the `ideal` cut; else that cut.
+
+    Where chunks are even, the end of row r that is less than a quarter away.
+    """
     group = r - r % n_lanes
     by_group = _nearer(ideal, ptr[group], ptr[min(group + n_lanes, n_rows)])
     by_row = _nearer(ideal, ptr[r], ptr[r + 1])
-    if 2 * abs(by_group - ideal) < share:
+    near = 4 if split == EVEN else 2
+    if split == ROWS and near * abs(by_group - ideal) < share:
         return by_group
-    return by_row if 2 * abs(by_row - ideal) < share else ideal
+    return by_row if near * abs(by_row - ideal) < share else ideal
 
 
 @inlined

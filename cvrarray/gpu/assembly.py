@@ -9,11 +9,9 @@ from ..core.tables import Sources
 from . import sorting
 from .compiler import Kernel, blocks
 from .transposed import strided
+from .words import WORDS, as_words
 
 BLOCK = 256
-#: What moves a value of so many bytes; no arithmetic is done with it.
-WORDS = {size: np.dtype(f"u{size}") for size in (1, 2, 4, 8)} | {16: np.dtype(np.complex128)}
-
 SLOTS, TERMS, UNITS = 4, 3, 2  # of a thread, that are loaded at once
 #: Bytes of a unit up to which a thread holds it, and its terms, in registers.
 MOST_HELD = 64
@@ -56,7 +54,11 @@ def sort(row: cupy.ndarray, col: cupy.ndarray, shape: tuple[int, int]) -> tuple[
     """
     if not row.size:
         return cupy.empty(0, np.int64), cupy.zeros(1, np.int64)
-    order, _, _, starts = sorting.grouped(row, col, shape, sorting.by_place(row, col, shape))
+    buckets = sorting.in_buckets(row, col, shape)
+    if buckets is not None:
+        entries = buckets.sorted()
+        return entries.order(), entries.starts()
+    order, _, _, starts = sorting.grouped(row, col, shape)
     return order, starts
 
 
@@ -87,8 +89,3 @@ def place(sources: Sources, data: cupy.ndarray, values: cupy.ndarray) -> None:
     else:
         grid = blocks(source.size, BLOCK)
         ADD(values.dtype, number)(grid, (BLOCK,), (source, size, np.int32(unit), first, order, data, values))
-
-
-def as_words(values: cupy.ndarray) -> cupy.ndarray:
-    """The values as words of their size, which serve all dtypes."""
-    return values.view(WORDS[values.itemsize])

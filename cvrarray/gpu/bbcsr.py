@@ -13,11 +13,11 @@ import numpy as np
 from ..core import sharing
 from ..core.tables import CSR, WARP, BBCSRTables, Measured, Wanted, mask_dtype
 from . import bbcsr_rows, distinct, prefix, shared_memory, transposed, uneven_rows
-from .assembly import WORDS
 from .autotune import autotuned
 from .compiler import (
     MATRIX_LANES,
     NULL,
+    PRODUCTS,
     STORED,
     Coded,
     Kernel,
@@ -34,11 +34,14 @@ from .compiler import (
     vector_width,
 )
 from .look import Look, host
+from .memory import leading, together
 from .uneven_rows import Pieces, Schedule
+from .words import WORDS
 
 BLOCK = 128  # threads, at least: four warps
 THREADS_OF_RUNS = 256  # that share a bin of long rows
 THREADS_OF_SHORT_ROWS = 256  # ``bbcsr_matmat_short``
+TILE_WIDTH = 16  # entries of a row that a conversion reads at a time, in blocks of 1: 16 or 32
 #: Rows with more than LONG entries are long. Their columns may be far apart (:func:`is_far`).
 LONG, FEW_WARPS = 40, 32
 #: Where all warps read the same parts of x (:func:`reads_alike`), in rows of more than ALIKE_FROM entries: each warp that
@@ -78,6 +81,9 @@ UNEVEN, UNEVEN_FROM, UNEVEN_WARPS = 2, 8, 20
 #: Single columns: from compute capability COPIES_SINCE on a warp's next tables are copied to shared memory meanwhile, where
 #: no row has more than STEPS entries, X has up to SHORT_VECTORS vectors a row, and a value with its column up to SHORT_BYTES.
 COPIES_SINCE, STEPS, SHORT_VECTORS, SHORT_BYTES = 90, 8, 4, 11
+#: Blocks of these sizes without holes, of values of so many bytes: tables go through shared memory, AHEAD steps ahead, where
+#: at least so many lanes share a row of X. Each of them has two vectors from so many vectors a row on.
+STAGED_SIZES, STAGED_BYTES, STAGED_LANES, STAGED_TWO_VECTORS, AHEAD = (6, 7, 8), 8, 4, 16, 3
 #: Single columns: a row that has this many times the steps that a warp takes on average is too long for turns.
 LATE = 2
 
@@ -106,9 +112,10 @@ def group(block_size: int) -> int:
     return 1 << (block_size - 1).bit_length()
 
 
-def tiles_in_a_block(value: np.dtype, index: np.dtype) -> int:
+def tiles_in_a_block(value: np.dtype, index: np.dtype, width: int) -> int:
     """Warps a block of ``bbcsr_fill``, each with a tile of values and columns in the 48 KB of shared memory."""
-    return 2 if 2 * WARP * (WARP + 1) * (np.dtype(value).itemsize + np.dtype(index).itemsize) <= 48 << 10 else 1
+    size = WARP * (width + 1) * (np.dtype(value).itemsize + np.dtype(index).itemsize)
+    return next(n for n in (4, 2, 1) if n * size <= 48 << 10)
 
 
 def slot_bytes(value: np.dtype | str | Coded) -> int:
@@ -132,7 +139,7 @@ FILL = Kernel(
         ("int32", "int32", "complex128"),
         ("int64", "int64", "complex128"),
     ],
-    lambda pointer, index, value: (pointer, index, value, tiles_in_a_block(value, index)),
+    lambda pointer, index, value: (pointer, index, value, tiles_in_a_block(value, index, TILE_WIDTH), TILE_WIDTH),
 )
 COLUMNS = Kernel("bbcsr_convert", "bbcsr_columns", COUNTED)
 FILL_RUNS = Kernel(
@@ -218,6 +225,23 @@ MATMAT_BLOCKS = Kernel(
         value, product, index, mask_dtype(size), size, holes, lanes, width, vectors, sharers, dots, is_cut,
     ),
 )  # fmt: skip
+MATMAT_STAGED = Kernel(
+    "bbcsr_matmat_staged",
+    "bbcsr_matmat_staged",
+    [
+        (value, product, index, size, lanes, vector_width(product), vectors, sharers, offset)
+        for value, product in PRODUCTS
+        if np.dtype(value).itemsize == STAGED_BYTES
+        for index, size, lanes, vectors, sharers, offset in (
+            ("int32", 6, 8, 1, 1, "uint32"),
+            ("int64", 7, 16, 2, 1, "uint64"),
+            ("int32", 8, 8, 1, 4, "uint32"),
+        )
+    ],
+    lambda value, product, index, size, lanes, width, vectors, sharers, offset: (
+        value, product, index, mask_dtype(size), size, lanes, width, vectors, sharers, offset,
+    ),
+)  # fmt: skip
 MATMAT_ROWS = Kernel(
     "bbcsr_matmat_rows",
     "bbcsr_matmat_rows",
@@ -279,8 +303,14 @@ def convert(csr: CSR, block_size: int) -> BBCSRTables:
     n_rows, n_bins = csr.shape[0], -(-csr.shape[0] // WARP)
     pointer, index, value = csr.indptr.dtype, csr.indices.dtype, csr.data.dtype
     *_, sums, col_base, n_values, n_narrow, has_holes = _measured(csr, block_size)
-    bin_rowptr, narrow_ptr = sums[: n_bins + 1], sums.data.ptr + 8 * (n_bins + 1)
+    bin_rowptr, narrow_ptr = leading(sums, n_bins + 1), sums.data.ptr + 8 * (n_bins + 1)
     n_columns = n_values // block_size
+    col_ptr, col_narrow, col_wide, present = together(
+        (n_bins, np.int64),
+        (n_narrow, np.uint16),
+        (n_columns - n_narrow, index),
+        (n_columns if has_holes else 0, mask_dtype(block_size)),
+    )
     tables = BBCSRTables(
         shape=csr.shape,
         nnz=csr.nnz,
@@ -288,10 +318,10 @@ def convert(csr: CSR, block_size: int) -> BBCSRTables:
         bin_rowptr=bin_rowptr,
         data=cupy.empty(n_values, value),
         col_base=col_base,
-        col_ptr=cupy.empty(n_bins, np.int64),
-        col_narrow=cupy.empty(n_narrow, np.uint16),
-        col_wide=cupy.empty(n_columns - n_narrow, index),
-        present=cupy.empty(n_columns, mask_dtype(block_size)) if has_holes else None,
+        col_ptr=col_ptr,
+        col_narrow=col_narrow,
+        col_wide=col_wide,
+        present=present if has_holes else None,
     )
     if not n_bins:
         return tables
@@ -307,7 +337,7 @@ def convert(csr: CSR, block_size: int) -> BBCSRTables:
                 blocks(-(-n_bins * WARP // block_size) * group(block_size), BLOCK), (BLOCK,), (*inputs, tables.present)
             )
         else:
-            warps = tiles_in_a_block(value, index)
+            warps = tiles_in_a_block(value, index, TILE_WIDTH)
             FILL(pointer, index, value)(blocks(n_bins * WARP, warps * WARP), (warps * WARP,), inputs)
     return tables
 
@@ -457,18 +487,21 @@ def numbers_pay(t: BBCSRTables) -> bool:
 
 
 class MatrixKernel(NamedTuple):
-    """A kernel of ``A @ X``, its grid, the pieces of long rows, and its arguments after those that all have."""
+    """A kernel of ``A @ X``, its grid, the pieces of long rows if it knows of them, and its arguments after those that all
+    have.
+    """
 
     function: cupy.cuda.Function
     grid: tuple[int, int, int]
-    pieces: Pieces
+    pieces: Pieces | None = None
     last: tuple[Any, ...] = ()
     threads: int = BLOCK  # of a thread block
 
     def __call__(self, bins: Struct, k: int, x: cupy.ndarray, y: cupy.ndarray, alpha: Any, beta: Any) -> None:
         """Launch it."""
-        arguments = bins, self.pieces.struct(), np.int64(k), x, y, alpha, beta, update(alpha, beta), *self.last
-        self.function(self.grid, (self.threads,), arguments, self.pieces.shared_bytes)
+        pieces = () if self.pieces is None else (self.pieces.struct(),)
+        arguments = bins, *pieces, np.int64(k), x, y, alpha, beta, update(alpha, beta), *self.last
+        self.function(self.grid, (self.threads,), arguments, 0 if self.pieces is None else self.pieces.shared_bytes)
 
 
 class Lengths:
@@ -505,10 +538,11 @@ def product_matrix(tables: BBCSRTables, dtype: np.dtype) -> Callable[[cupy.ndarr
     @cache
     def prepared(k, width):
         if takes_copies(tables, k, width, lengths()):
-            return _kernel_of_short_rows(tables, dtype, k, width, lengths())
+            return _kernel_of_short_rows(tables, dtype, k, width)
         if takes_lanes(tables, k, width, lengths()):
             return _kernel_of_lanes(tables, dtype, k, width, lengths())
-        return _matrix_kernel(tables, dtype, k, width, NULL, lengths())
+        staged = _staged_kernel(tables, dtype, k, width, lengths())
+        return staged or _matrix_kernel(tables, dtype, k, width, NULL, lengths())
 
     def run(x, y, alpha, beta):
         k = x.shape[1]
@@ -573,6 +607,38 @@ def _matrix_kernel(t: BBCSRTables, dtype: np.dtype, k: int, width: int, dots: An
     )
 
 
+def _staged_kernel(t: BBCSRTables, dtype: np.dtype, k: int, width: int, lengths: Lengths) -> MatrixKernel | None:
+    """For `k` columns in vectors of `width`, where tables go through shared memory; None where they should not."""
+    stored, size = distinct.kind(t.data, t.distinct), t.block_size
+    if isinstance(stored, Coded) or stored.itemsize != STAGED_BYTES or t.present is not None:
+        return None
+    if size not in STAGED_SIZES or lengths.most * size * WARP >= 1 << 31 or not has_asynchronous_copies():
+        return None
+    n_vectors = -(-k // width)
+    vectors = 1 if n_vectors < STAGED_TWO_VECTORS else vectors_of_a_lane(size, max(n_vectors, TWO_VECTORS[1]))
+    lanes, _, vectors, tiles = matrix_tiles(k, width, vectors)
+    if k < lanes * width * vectors:
+        lanes, _, vectors, tiles = matrix_tiles(k, width)
+    sharers, schedule = share_of_block_rows(lengths, lanes, tiles)
+    if lanes < STAGED_LANES or staged_bytes(size, lanes) > 48 << 10 or schedule is not None:
+        return None
+    return MatrixKernel(
+        MATMAT_STAGED(stored, dtype, t.col_wide.dtype, size, lanes, width, vectors, sharers, _offset(t, n_vectors)),
+        matrix_grid(-(-lengths.n_block_rows * sharers * lanes // BLOCK), tiles),
+    )
+
+
+def has_asynchronous_copies() -> bool:
+    """Can the current device copy to shared memory while it computes?"""
+    return int(cupy.cuda.Device().compute_capability) >= 80
+
+
+def staged_bytes(size: int, lanes: int) -> int:
+    """Of shared memory that a thread block of ``bbcsr_matmat_staged`` takes."""
+    values = 16 * (-(-size * size * STAGED_BYTES // 16) | 1)
+    return BLOCK // lanes * (AHEAD + 1) * (values + 8)
+
+
 def _kernel_of_lanes(t: BBCSRTables, dtype: np.dtype, k: int, width: int, lengths: Lengths) -> MatrixKernel:
     """For `k` columns in vectors of `width`: where lanes share rows of single columns."""
     n_vectors = -(-k // width)
@@ -588,15 +654,14 @@ def _kernel_of_lanes(t: BBCSRTables, dtype: np.dtype, k: int, width: int, length
     )
 
 
-def _kernel_of_short_rows(t: BBCSRTables, dtype: np.dtype, k: int, width: int, lengths: Lengths) -> MatrixKernel:
+def _kernel_of_short_rows(t: BBCSRTables, dtype: np.dtype, k: int, width: int) -> MatrixKernel:
     """For `k` columns in vectors of `width`: where a warp's next tables are copied meanwhile."""
     n_vectors, warps = -(-k // width), THREADS_OF_SHORT_ROWS // WARP
     lanes = 1 << (n_vectors - 1).bit_length()
     how = distinct.kind(t.data, t.distinct), dtype, t.col_wide.dtype
     n_blocks = min(-(-t.col_base.size // warps), FEW_WARPS // warps * processors(cupy.cuda.runtime.getDevice()))
-    none = Pieces(lengths.bins[:0], Schedule(lengths.most, 1), 1, (1, lanes * width), dtype)
     function = MATMAT_SHORT(*how, lanes, width, t.col_wide.size > 0)
-    return MatrixKernel(function, matrix_grid(n_blocks, 1), none, threads=THREADS_OF_SHORT_ROWS)
+    return MatrixKernel(function, matrix_grid(n_blocks, 1), threads=THREADS_OF_SHORT_ROWS)
 
 
 def _pieces(

@@ -10,8 +10,8 @@ import numpy as np
 
 from ..core.tables import CSR, WARP, BBCSRTables, mask_dtype
 from . import prefix
-from .assembly import WORDS, as_words
 from .compiler import Kernel, Struct, blocks, struct
+from .words import WORDS, as_words
 
 BLOCK = 128
 UNROLL = 4  # slots of a row that are loaded before the first is stored

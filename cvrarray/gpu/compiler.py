@@ -167,6 +167,12 @@ def load(_device: int, file: str, name: str, *arguments: object) -> cupy.cuda.Fu
     return module.get_function(expression).kernel
 
 
+def allowed(found: cupy.cuda.Function, most: int) -> cupy.cuda.Function:
+    """The kernel, allowed `most` bytes of shared memory. Arrays share it, so `most` is what any of them may ask for."""
+    cupy.cuda.driver.funcSetAttribute(found.ptr, cupy.cuda.driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, most)
+    return found
+
+
 def blocks(n_threads: int, block: int) -> tuple[int]:
     """The least grid of at least `n_threads` threads, and of at least one block."""
     return (max(1, -(-n_threads // block)),)
@@ -180,18 +186,11 @@ class Struct(np.ndarray):
 
 def struct(*fields: cupy.ndarray | int | None) -> Struct:
     """A structure of pointers and 64-bit integers; None is a null pointer."""
-    words, buffers = [], []
-    for f in fields:
-        if f is None:
-            words.append(0)
-        elif isinstance(f, int):
-            words.append(f)
-        else:
-            words.append(f.data.ptr)
-            buffers.append(f)
+    buffers = tuple([f for f in fields if f is not None and not isinstance(f, int)])
+    words = [0 if f is None else f if isinstance(f, int) else f.data.ptr for f in fields]
     pack, dtype = _packing(len(words))
     made = np.frombuffer(pack(*words), dtype).view(Struct)
-    made.buffers = tuple(buffers)
+    made.buffers = buffers
     return made
 
 

@@ -7,7 +7,6 @@ import numpy as np
 
 from ..core.tables import CSR, NOTHING, Seen, Wanted
 from . import distinct, sorting
-from .assembly import WORDS, as_words
 from .compiler import NULL, Kernel, blocks
 from .look import Look, Looked, more, read
 from .transposed import strided
@@ -17,10 +16,9 @@ BLOCK = 256
 MOVED = {4: np.dtype(np.float32), 8: np.dtype(np.float64), 16: np.dtype(np.complex128)}
 
 EXTENT = Kernel("csr", "csr_extent", [(row, col) for row in ("int32", "int64") for col in ("int32", "int64")])
-TAKE = Kernel("csr_sort", "csr_take", [(word,) for word in WORDS.values()])
-SUM_RUNS = Kernel(
-    "csr", "csr_sum_runs", [(value,) for value in ("bool", "int8", "uint64", "float16", "float32", "complex64", "complex128")]
-)
+SUMMED = [(value,) for value in ("bool", "int8", "uint64", "float16", "float32", "complex64", "complex128")]
+ADD_PLACES = Kernel("csr_sort", "csr_add_places", SUMMED)
+SUM_RUNS = Kernel("csr", "csr_sum_runs", SUMMED)
 
 
 def check(
@@ -107,13 +105,11 @@ def canonical(
         _, ascends, csr = extent(row, col, val, shape)
         if csr is not None:  # nothing is to be moved
             return csr
-    entries = sorting.by_place(row, col, shape)
-    if entries is not None and not entries.has_duplicates and col.dtype == np.int32:
-        indices, data = cupy.empty(val.size, col.dtype), cupy.empty(val.size, val.dtype)
-        words = as_words(val)
-        TAKE(words.dtype)(strided(val.size), (BLOCK,), (entries.keys, np.int64(val.size), words, indices, as_words(data)))
-        return CSR(entries.indptr, indices, data, shape)
-    order, row, col, starts = sorting.grouped(row, col, shape, entries)
+    buckets = sorting.in_buckets(row, col, shape, val)
+    if buckets is not None:
+        indptr, indices, data = buckets.taken() or _sums(buckets.sorted(), val)
+        return CSR(indptr, indices.astype(col.dtype, copy=False), data, shape)
+    order, row, col, starts = sorting.grouped(row, col, shape)
     n_places = starts.size - 1
     if n_places == val.size:
         data = val[order]
@@ -123,6 +119,15 @@ def canonical(
         row, col = row[starts[:-1]], col[starts[:-1]]
     indptr = cupy.searchsorted(row, cupy.arange(n_rows + 1, dtype=row.dtype))
     return CSR(indptr, col, data, shape)
+
+
+def _sums(of: sorting.Sorted, val: cupy.ndarray) -> tuple[cupy.ndarray, cupy.ndarray, cupy.ndarray]:
+    """The arrays of the canonical CSR of sorted coordinates whose values `val` are to be added up."""
+    starts = of.starts()
+    n_places = starts.size - 1
+    indices, data = cupy.empty(n_places, np.int32), cupy.empty(n_places, val.dtype)
+    ADD_PLACES(val.dtype)(blocks(n_places, BLOCK), (BLOCK,), (of.entries, starts, np.int64(n_places), val, indices, data))
+    return cupy.searchsorted(starts[:-1], of.indptr), indices, data
 
 
 def canonical_rows(csr: CSR) -> CSR:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import cache, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import cupy
 import numpy as np
 
-from ..core.tables import CSR, WARP, CVRTables, Runs, Wanted
+from ..core.tables import CSR, SPLITS, WARP, CVRTables, Runs, Wanted
 from . import distinct, long_rows, prefix, row_lanes, segments, shared_memory, transposed
-from .assembly import WORDS, as_words
 from .autotune import Run, autotuned
 from .compiler import (
     ACCUMULATE,
@@ -36,8 +35,10 @@ from .compiler import (
     update,
     vector_width,
 )
-from .look import Look, host
+from .look import Look, host, read
+from .memory import together
 from .rechunked import Rechunked
+from .words import WORDS, as_words
 
 BLOCK = 128  # threads: four chunks
 #: Steps that are loaded before the first is multiplied, by the size of the product's dtype. As many warps fit a
@@ -50,13 +51,21 @@ LONG = 40
 #: ``A @ X``: bytes of a row of X that one load of a group of lanes covers, at most. L2 answers so many requests, of up
 #: to a cache line each.
 MATRIX_LINE = 128
+#: ``A @ X``: nonzeros a column, in the mean, from which rows of X are met again in L1 while few rows of A advance together.
+REUSED = 64
+#: ``A @ X``: bytes of a row of X from which a warp has it, where rows of X are reused, and steps of a chunk then.
+LONG_ROW, LONG_STEPS = 512, 1024
 #: ``A @ X``: threads that a multiprocessor holds, and nonzeros from which a matrix is not small.
 MATRIX_THREADS, SMALL = 1024, 1_000_000
 #: ``A @ X``: an array with more chunks than k columns should have gets chunks for the last of these numbers of columns
-#: that X has; with fewer columns it keeps its own.
-COLUMNS = (16, 64)
+#: that X has; with fewer columns it keeps its own. Where rows of X are reused, there are further ones.
+COLUMNS, FURTHER = (16, 64), (128, 256)
 #: ``A @ X``: bytes of a row of X, at most. Kernels count them in 32 bits.
 MOST_ROW_BYTES = 2_000_000_000
+#: ``A @ X``: bytes of a sum, at most, in the kernel where a warp has a row of X: the shared memory of a thread block.
+MOST_OF_WARPS = 8
+#: Steps of a chunk for wide X whose rows are reused.
+REUSED_STEPS = 96
 #: Steps a chunk should have: STEPS, fewer (to MIN_STEPS) where there would not be ENOUGH_CHUNKS to keep the device
 #: busy, more (to MAX_STEPS) where rows are longer. Measured: ``docs/decisions/0003-gpu-products.md``.
 MIN_STEPS, STEPS, MAX_STEPS, ENOUGH_CHUNKS = 32, 64, 512, 7392
@@ -65,9 +74,18 @@ MIN_STEPS, STEPS, MAX_STEPS, ENOUGH_CHUNKS = 32, 64, 512, 7392
 #: matrix of less than FEW_WAVES times as many chunks gets a whole multiple, or chunks of LEAST_STEPS where that is
 #: fewer.
 WAVE, FEW_WAVES, LEAST_STEPS = (3880, 2910), 3, 12
+#: Steps of a chunk that the way back has in shared memory: the kernel's ``Window``.
+STEPS_OF_WINDOW = 16
 
 OFFSETS_AND_INDICES = [("int32", "int32"), ("int64", "int32"), ("int64", "int64")]
 INDICES = [("int32",), ("int64",)]
+
+
+def warps_of_windows(index: np.dtype, value: np.dtype) -> int:
+    """Warps a block of ``cvr_rows``, each with a ``Window`` of steps in the 48 KB of shared memory."""
+    bytes_of_window = STEPS_OF_WINDOW * (WARP + 1) * (4 + np.dtype(index).itemsize + np.dtype(value).itemsize)
+    return 4 if 4 * bytes_of_window <= 48 << 10 else 2
+
 
 SPLIT_ROWS = Kernel("cvr_convert", "cvr_split_rows", OFFSETS_AND_INDICES)
 COUNT = Kernel("cvr_convert", "cvr_count", OFFSETS_AND_INDICES)
@@ -78,6 +96,13 @@ FILL = Kernel(
     + [("int32", "int32", "float16")],
 )
 SLOTS = Kernel("cvr_convert", "cvr_slots", INDICES)
+ROW_LENGTHS = Kernel("cvr_convert", "cvr_row_lengths", INDICES)
+ROWS = Kernel(
+    "cvr_convert",
+    "cvr_rows",
+    [("int32", word) for word in WORDS.values()] + [("int64", "uint64")],
+    lambda index, word: (index, word, warps_of_windows(index, word)),
+)
 SPANS = Kernel("cvr_convert", "cvr_spans")
 VALUES = Kernel("cvr_values", "cvr_values", [(word,) for word in WORDS.values()])
 MATVEC = Kernel(
@@ -110,6 +135,23 @@ MATMAT = Kernel(
     ],
     lambda value, product, index, n_lanes, lanes, width, vectors, form: (
         value, product, index, n_lanes, lanes, width, vectors, matrix_unroll(vectors), form,
+    ),
+)  # fmt: skip
+MATMAT_WARPS = Kernel(
+    "cvr_matmat_warps",
+    "cvr_matmat_warps",
+    [
+        (value, product, *how)
+        for value, product in STORED
+        for how in (
+            ("int32", WARP, vector_width(product), int(PLAIN)),
+            ("int32", WARP, 1, int(ACCUMULATE)),
+            ("int64", 4, vector_width(product), int(SCALE)),
+        )
+        if np.dtype(product).itemsize <= MOST_OF_WARPS
+    ],
+    lambda value, product, index, n_lanes, width, form: (
+        value, product, index, n_lanes, width, rows_under_way(width * product.itemsize), form,
     ),
 )  # fmt: skip
 TRANSPOSED = Kernel(
@@ -160,24 +202,23 @@ def default_n_chunks(csr: CSR, n_lanes: int) -> int:
     return max(1, round(nnz / (steps * n_lanes)))
 
 
-def n_chunks_for_columns(csr: CSR, n_lanes: int, columns: int) -> int:
-    """Chunks for products with so many columns, where that is another number than for a vector.
+def chunks_for_columns(csr: CSR, n_lanes: int, columns: int) -> dict[str, Any]:
+    """``n_chunks`` for products with so many columns, where that is another number than for a vector, and their
+    ``split``.
 
     A thread block has a chunk, and multiplies it by a tile of columns. What it does before the first step and after the
-    last one counts. So chunks have about STEPS, and all blocks fill the device a whole number of times.
+    last one counts. So chunks have about STEPS, and all blocks fill the device a whole number of times. The longest is
+    waited for, so they are even.
     """
-    return _limited(default_n_chunks(csr, n_lanes), csr.nnz, csr.data.dtype, n_lanes, columns)
+    n_chunks = _limited(default_n_chunks(csr, n_lanes), Kind(csr.nnz, csr.shape[1], n_lanes, csr.data.dtype), columns)
+    return {"n_chunks": n_chunks, "split": "rows" if columns < COLUMNS[0] else "even"}
 
 
-def _limited(n_chunks: int, nnz: int, dtype: np.dtype, n_lanes: int, columns: int) -> int:
+def _limited(n_chunks: int, of: Kind, columns: int) -> int:
     """`n_chunks`, or fewer for products with so many columns."""
-    if columns == 1 or nnz >= FEW_WAVES * n_lanes * STEPS * WAVE[dtype.itemsize > 4]:
+    if columns == 1 or of.nnz >= FEW_WAVES * of.n_lanes * STEPS * WAVE[of.dtype.itemsize > 4]:
         return n_chunks
-    width = math.gcd(columns, vector_width(dtype))
-    lanes, _, _, tiles = matrix_layout(columns, width, dtype, nnz)
-    at_once = processors(cupy.cuda.runtime.getDevice()) * MATRIX_THREADS // (WARP * lanes)
-    waves = max(1, round(nnz * tiles / (n_lanes * at_once * STEPS)))
-    return max(1, min(n_chunks, waves * at_once // tiles))
+    return min(n_chunks, matrix_layout(columns, math.gcd(columns, vector_width(of.dtype)), of).n_chunks(of))
 
 
 def convert(csr: CSR, n_lanes: int, n_chunks: int, split: str) -> CVRTables:
@@ -189,23 +230,23 @@ def convert(csr: CSR, n_lanes: int, n_chunks: int, split: str) -> CVRTables:
     n_rows = ptr.size - 1
     warps = blocks(n_chunks * WARP, BLOCK)
 
-    col_low, col_base, carry_row = (cupy.empty(n_chunks, index) for _ in range(3))
-    ends = [0] * 4
+    n_sizes, n_states = 4 * (n_chunks + 1), prefix.n_states(4 * (n_chunks + 1))
+    counts, chunk_ptr, col_low = together((n_sizes + n_states, np.int64), (n_chunks + 1, np.int64), (n_chunks, index))
+    col_base, carry_row = together((n_chunks, index), (n_chunks, index))
+    totals = [0] * 4
     if n_chunks:
-        n_sizes, chunk_ptr = 4 * (n_chunks + 1), cupy.empty(n_chunks + 1, np.int64)
-        n_states, (pointer, numbers) = prefix.n_states(n_sizes), host()
-        counts = cupy.empty(n_sizes + n_states, np.int64)
+        pointer, numbers = host()
         COUNT(ptr.dtype, index)(
             warps,
             (BLOCK,),
             (ptr, row_id, csr.indices, np.int64(n_rows), np.int64(csr.nnz), np.int64(n_chunks), np.int32(n_lanes),
-             split == "rows", chunk_ptr, counts, np.uint64(counts.data.ptr + 8 * n_sizes), np.int32(n_states), col_low,
-             col_base, carry_row),
+             np.int32(SPLITS.index(split)), chunk_ptr, counts, np.uint64(counts.data.ptr + 8 * n_sizes), np.int32(n_states),
+             col_low, col_base, carry_row),
         )  # fmt: skip
         sums = prefix.sums(counts, n_sizes, pointer, 4)
         synchronize()
         ends = numbers[:4].tolist()
-    totals = [end - before for end, before in zip(ends, [0, *ends], strict=False)]
+        totals = [end - before for end, before in zip(ends, [0, *ends], strict=False)]
     t = _empty_tables(csr, n_lanes, n_chunks, totals, (col_base, carry_row, empty_row))
     if n_chunks:
         offsets = struct(sums, col_base, carry_row, t.step_ptr, t.rec_ptr, t.col_ptr, t.cut_row, t.cut_ptr, n_chunks)
@@ -222,24 +263,38 @@ def _empty_tables(csr: CSR, n_lanes: int, n_chunks: int, totals: list[int], know
     """Tables to be filled, with those that are `known`. `totals`: steps, records, slots of narrow chunks, cut rows."""
     index, (n_steps, n_records, n_narrow, n_cut) = csr.indices.dtype, totals
     col_base, carry_row, empty_row = known
-    empty = cupy.empty if n_chunks else cupy.zeros
+    step_ptr, rec_ptr, col_ptr, cut_ptr, rec_mask, rec_wb, tail, cut_row, col_wide, col_narrow = together(
+        (n_chunks + 1, np.int64),
+        (n_chunks + 1, np.int64),
+        (n_chunks, np.int64),
+        ((n_cut, 2), np.int64),
+        (n_steps, np.uint32),
+        (n_records, index),
+        ((n_chunks, n_lanes), index),
+        (n_cut, index),
+        (n_steps * n_lanes - n_narrow, index),
+        (n_narrow, np.uint16),
+    )
+    if not n_chunks:
+        step_ptr.fill(0)
+        rec_ptr.fill(0)
     return CVRTables(
         shape=csr.shape,
         nnz=csr.nnz,
         n_lanes=n_lanes,
-        step_ptr=empty(n_chunks + 1, np.int64),
+        step_ptr=step_ptr,
         val=cupy.empty(n_steps * n_lanes, csr.data.dtype),
         col_base=col_base,
-        col_ptr=cupy.empty(n_chunks, np.int64),
-        col_narrow=cupy.empty(n_narrow, np.uint16),
-        col_wide=cupy.empty(n_steps * n_lanes - n_narrow, index),
-        rec_mask=cupy.empty(n_steps, np.uint32),
-        rec_ptr=empty(n_chunks + 1, np.int64),
-        rec_wb=cupy.empty(n_records, index),
-        tail=cupy.empty((n_chunks, n_lanes), index),
+        col_ptr=col_ptr,
+        col_narrow=col_narrow,
+        col_wide=col_wide,
+        rec_mask=rec_mask,
+        rec_ptr=rec_ptr,
+        rec_wb=rec_wb,
+        tail=tail,
         carry_row=carry_row,
-        cut_row=cupy.empty(n_cut, index),
-        cut_ptr=cupy.empty((n_cut, 2), np.int64),
+        cut_row=cut_row,
+        cut_ptr=cut_ptr,
         empty_row=empty_row,
     )
 
@@ -252,11 +307,8 @@ def _without_empty_rows(csr: CSR) -> tuple[Any, cupy.ndarray, cupy.ndarray]:
     n_filled = n_rows - seen.numbers[1] if n_rows else 0
     if n_filled == n_rows:
         return NULL, csr.indptr, cupy.empty(0, index)
-    ptr, row_id, empty_row = (
-        cupy.empty(n_filled + 1, csr.indptr.dtype),
-        cupy.empty(n_filled, index),
-        cupy.empty(n_rows - n_filled, index),
-    )
+    ptr, row_id = together((n_filled + 1, csr.indptr.dtype), (n_filled, index))
+    empty_row = cupy.empty(n_rows - n_filled, index)
     filled = np.uint64(seen.filled.data.ptr + 8 * (seen.filled.size - -(-n_rows // WARP) - 1))
     SPLIT_ROWS(csr.indptr.dtype, index)(
         blocks(n_rows, BLOCK), (BLOCK,), (csr.indptr, filled, np.int64(n_rows), ptr, row_id, empty_row)
@@ -327,11 +379,11 @@ def product_matrix(tables: CVRTables, dtype: np.dtype) -> Run:
     order.
     """
     t = tables
-    own, n_chunks = _product_in_own_chunks(t, dtype), t.carry_row.size
+    own, n_chunks, of = _product_in_own_chunks(t, dtype), t.carry_row.size, Kind(t.nnz, t.shape[1], t.n_lanes, dtype)
     longer: list[Rechunked] = []
 
     def wanted(columns):
-        return _limited(n_chunks, t.nnz, dtype, t.n_lanes, columns)
+        return _limited(n_chunks, of, columns)
 
     @cache
     def in_chunks(number):
@@ -340,7 +392,7 @@ def product_matrix(tables: CVRTables, dtype: np.dtype) -> Run:
 
     @cache
     def multiply(k):
-        columns = max((columns for columns in COLUMNS if columns <= k), default=None)
+        columns = max((columns for columns in COLUMNS + FURTHER * of.is_reused if columns <= k), default=None)
         is_right = columns is None or n_chunks <= max(wanted(columns), wanted(k))
         return own if is_right else in_chunks(wanted(columns))
 
@@ -371,37 +423,79 @@ def _product_in_own_chunks(t: CVRTables, dtype: np.dtype) -> Run:
 
     @cache
     def layout(k, width):
-        tiles = matrix_layout(k, width, dtype, t.nnz)
-        grid = matrix_grid(n_blocks, tiles.tiles)
-        return tiles, grid, PerStream(lambda: cupy.zeros((grid[1] * grid[2], n_chunks), np.uint32)).get
+        found = matrix_layout(k, width, Kind(t.nnz, t.shape[1], t.n_lanes, dtype), n_chunks)
+        grid = matrix_grid(n_blocks, found.tiles.tiles)
+        return found, grid, PerStream(lambda: cupy.zeros((grid[1] * grid[2], n_chunks), np.uint32)).get
 
     @cache
-    def multiply(tiles, form):
-        lanes, width, vectors, _ = tiles
-        return MATMAT(distinct.kind(t.val, t.distinct), dtype, index, t.n_lanes, lanes, width, vectors, form)
+    def multiply(how, form):
+        of = distinct.kind(t.val, t.distinct), dtype, index, t.n_lanes
+        lanes, width, vectors, _ = how.tiles
+        return MATMAT_WARPS(*of, width, form) if lanes == WARP else MATMAT(*of, lanes, width, vectors, form)
 
     def run(x, y, alpha, beta):
         k = x.shape[1]
-        tiles, grid, arrived = layout(k, matrix_width(k, x, y))
+        how, grid, arrived = layout(k, matrix_width(k, x, y))
         cuts = struct(span, arrived(), scratch.empty((2 * n_chunks, k), dtype)) if is_cut else nothing
-        found = multiply(tiles, int(update(alpha, beta)))
-        found(grid, (WARP * tiles.lanes,), (chunks, np.int32(k), x, y, cuts, alpha, beta))
+        found = multiply(how, int(update(alpha, beta)))
+        found(grid, (how.threads,), (chunks, np.int32(k), x, y, cuts, alpha, beta))
 
     return run
 
 
-def matrix_layout(k: int, width: int, dtype: np.dtype, nnz: int) -> Tiles:
-    """How lanes share `k` columns of X, in vector loads of `width` numbers, for a matrix of `nnz` nonzeros.
+class Kind(NamedTuple):
+    """What the layout of a product with a matrix X depends on."""
+
+    nnz: int
+    n_cols: int
+    n_lanes: int
+    dtype: np.dtype  # of the product
+
+    @property
+    def is_reused(self) -> bool:
+        """Whether rows of X are met again and again."""
+        return self.nnz >= REUSED * self.n_cols
+
+
+class Layout(NamedTuple):
+    """How a thread block shares a chunk and a tile of columns."""
+
+    tiles: Tiles
+    threads: int
+    steps: int  # that a chunk should have
+
+    def n_chunks(self, of: Kind) -> int:
+        """Chunks of about so many steps, whose blocks fill the device a whole number of times."""
+        tiles, at_once = self.tiles.tiles, max(1, processors(cupy.cuda.runtime.getDevice()) * MATRIX_THREADS // self.threads)
+        waves = max(1, round(of.nnz * tiles / (of.n_lanes * at_once * self.steps)))
+        return max(1, waves * at_once // tiles)
+
+
+def matrix_layout(k: int, width: int, of: Kind, n_chunks: int = 0) -> Layout:
+    """How lanes share `k` columns of X, in vector loads of `width` numbers; for `n_chunks` that are there, if any.
 
     A load covers half a cache line or a whole one. From a line on a lane holds two vectors: values and columns are
     loaded, and records are met, once for both. More would take registers from warps that hide the loads' latency. Of
     one line small matrices have one vector a lane: more warps.
+
+    Where long rows of X are reused and chunks are long, a warp has a whole row of X.
     """
-    size, in_a_row = width * dtype.itemsize, max(1, -(-k // width))
+    size, in_a_row = width * of.dtype.itemsize, max(1, -(-k // width))
     line = in_a_row * size
-    vectors = 2 if line > MATRIX_LINE or (line == MATRIX_LINE and nnz >= SMALL) else 1
+    if of.is_reused and line >= LONG_ROW and of.dtype.itemsize <= MOST_OF_WARPS:
+        each = min(width, 1 << (-(-k // WARP) - 1).bit_length())
+        found = Layout(Tiles(WARP, each, 1, -(-k // (WARP * each))), of.n_lanes * WARP, LONG_STEPS)
+        if n_chunks <= 2 * found.n_chunks(of):
+            return found
+    vectors = 2 if line > MATRIX_LINE or (line == MATRIX_LINE and of.nnz >= SMALL) else 1
     lanes = min(MATRIX_LANES, MATRIX_LINE // size, 1 << (-(-in_a_row // vectors) - 1).bit_length())
-    return Tiles(lanes, width, vectors, max(1, -(-k // (lanes * width * vectors))))
+    tiles = Tiles(lanes, width, vectors, max(1, -(-k // (lanes * width * vectors))))
+    return Layout(tiles, WARP * lanes, REUSED_STEPS if of.is_reused else STEPS)
+
+
+def rows_under_way(size: int) -> int:
+    """Rows of X that a warp loads before the first is multiplied, where a lane has so many bytes of each."""
+    return max(4, min(8, 64 // size))
 
 
 def matrix_unroll(vectors: int) -> int:
@@ -453,6 +547,44 @@ def _struct(t: CVRTables) -> Struct:
         t.step_ptr, *distinct.fields(t.val, t.distinct), t.col_base, t.col_ptr, t.col_narrow, t.col_wide, t.rec_mask,
         t.rec_ptr, t.rec_wb, t.tail, t.carry_row, t.empty_row, t.carry_row.size, t.empty_row.size,
     )  # fmt: skip
+
+
+def to_csr(tables: CVRTables, first: int, last: int) -> CSR:
+    """Canonical CSR of the rows [first, last), numbered as the tables have them, which may be those of some chunks.
+
+    Nothing is sorted: with the lengths of rows the conversion can be done again, from slots to entries. It waits once, or
+    twice where some row is empty.
+    """
+    t, index, (n_rows, n_cols) = tables, tables.tail.dtype, tables.shape
+    n_chunks, n_lanes = t.carry_row.size, np.int32(t.n_lanes)
+    if not n_chunks:
+        return CSR(cupy.zeros(last - first + 1, np.int64), cupy.empty(0, index), t.val[:0], (last - first, n_cols))
+    n_sizes, warps = n_rows + n_chunks + 2, blocks(n_chunks * WARP, BLOCK)
+    counts = cupy.zeros(n_sizes + prefix.n_states(n_sizes), np.int64)
+    ROW_LENGTHS(index)(
+        warps,
+        (BLOCK,),
+        (np.int64(n_chunks), n_lanes, t.step_ptr, t.rec_ptr, t.rec_mask, t.rec_wb, t.tail, counts, counts[n_rows + 1 :]),
+    )
+    sums = prefix.sums(counts, n_sizes)
+    indptr, chunk_ptr = sums[: n_rows + 1], sums[n_rows + 1 :]
+    nnz = int(indptr[-1])
+    csr = CSR(indptr, cupy.empty(nnz, index), cupy.empty(nnz, t.val.dtype), t.shape)
+    is_filled = nnz == t.nnz and not t.empty_row.size
+    ptr = indptr if is_filled else _without_empty_rows(csr)[1]
+    words = as_words(csr.data)
+    threads = WARP * warps_of_windows(index, words.dtype)
+    ROWS(index, words.dtype)(
+        blocks(n_chunks * WARP, threads),
+        (threads,),
+        (ptr, np.int64(ptr.size - 1), chunk_ptr, np.int64(n_chunks), n_lanes, t.step_ptr, t.col_ptr, t.col_base, t.col_narrow,
+         t.col_wide, as_words(t.val), csr.indices, words),
+    )  # fmt: skip
+    if (first, last) == (0, n_rows):
+        return csr._replace(indptr=indptr.copy())  # which does not keep the sums of chunks
+    begin, end = read(indptr[[first, last]]).tolist()
+    rows = indptr[first : last + 1] - indptr[first]
+    return CSR(rows, csr.indices[begin:end].copy(), csr.data[begin:end].copy(), (last - first, n_cols))
 
 
 def to_coo(tables: CVRTables) -> tuple[cupy.ndarray, cupy.ndarray, cupy.ndarray]:

@@ -11,10 +11,10 @@ import numpy as np
 
 from ..core.distinct import MOST, NARROWER, arranged
 from ..core.tables import ValueSample
-from .assembly import WORDS, as_words
 from .compiler import Coded, Kernel
 from .look import read, sample_of
 from .transposed import strided
+from .words import WORDS, as_words
 
 #: Bytes of values from which fewer pay: below, tables are in the caches, and a call takes as long as its launch.
 LEAST_BYTES = 1 << 24

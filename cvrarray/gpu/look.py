@@ -16,11 +16,12 @@ from ..core.distinct import NARROWER
 from ..core.tables import NOTHING, WARP, WINDOW, Measured, Survey, ValueSample, Wanted
 from . import prefix
 from .compiler import Kernel, processors, struct
+from .memory import together
 
 BLOCK, WARPS = 256, 8  # threads, warps
 #: Nonzeros that a warp checks: more where there are enough of them to fill the device.
 PARTS, MANY = (1024, 2048), 1 << 22
-#: Thread blocks a multiprocessor that look at blocks of 2 or more, at most: as many as it holds.
+#: Thread blocks a multiprocessor that look at rows, or at blocks of 2 or more, at most: as many as it holds.
 AT_ONCE = 5
 BINS = WINDOW // WARP  #: of a window
 MOST_SIZES = 8  #: block sizes that the kernel takes
@@ -85,33 +86,31 @@ class Look:
         self._sums = self._col_base = counts = states = None
         bins: tuple[Any, ...] = n_bins, None, None, None
         if n_counts:
-            if n_states:
-                counts = cupy.empty(n_counts + n_states, np.int64)
-            else:
-                counts, self._sums = self._memory.counts, cupy.empty(n_counts, np.int64)
+            counts = cupy.empty(n_counts + n_states, np.int64) if n_states else self._memory.counts
+            self._sums, col_base = together((n_counts, np.int64), (n_bins if has_sizes else 0, indices.dtype))
         if has_sizes:
-            self._col_base = cupy.empty(n_bins, indices.dtype)
+            self._col_base = col_base
             bins = n_bins, counts, counts.data.ptr + 8 * n_each, self._col_base
         filled = counts.data.ptr + 8 * (n_counts - n_each) if has_filled else None
         if n_states:
             states = counts.data.ptr + 8 * n_counts
         part = PARTS[nnz >= MANY]
-        n_blocks = 0
+        n_blocks, at_once = 0, AT_ONCE * processors(cupy.cuda.runtime.getDevice())
         if size > 1:
-            device = cupy.cuda.runtime.getDevice()
-            n_blocks = min(-(-n_rows // (size * WARPS)), AT_ONCE * processors(device))
+            n_blocks = min(-(-n_rows // (size * WARPS)), at_once)
         elif checks:
             n_blocks = -(-nnz // (part * WARPS))
-        grid = BINS * n_counted + (data is not None) + n_blocks + max(1, -(-n_rows // BLOCK))
+        grid = BINS * n_counted + (data is not None) + n_blocks + max(1, min(-(-n_rows // BLOCK), at_once))
         sample = (data, data.itemsize, int(data.dtype in NARROWER)) if data is not None else (None, 0, 0)
+        sums = None if n_states else self._sums
         look = struct(
-            indptr, indices, n_rows, n_cols, nnz, *bins, filled, counts, n_counts, self._sums, states, n_states,
+            indptr, indices, n_rows, n_cols, nnz, *bins, filled, counts, n_counts, sums, states, n_states,
             n_windows, n_counted, packed(sizes), *sample, part, n_blocks, self._memory.words, self._memory.pointer,
         )  # fmt: skip
         LOOK(indptr.dtype, indices.dtype, size)((grid,), (BLOCK,), (look,))
         self._memory.is_counting = False
         if n_states:
-            self._sums = prefix.sums(counts, n_counts)
+            prefix.sums(counts, n_counts, out=self._sums)
 
     def found(self) -> Looked:
         """When the device is done."""

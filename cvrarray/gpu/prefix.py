@@ -17,12 +17,12 @@ def n_states(n: int) -> int:
     return 1 + blocks(n, THREADS * NUMBERS)[0] if n else 0
 
 
-def sums(counts: cupy.ndarray, n: int, host: int = 0, n_parts: int = 1) -> cupy.ndarray:
+def sums(counts: cupy.ndarray, n: int, host: int = 0, n_parts: int = 1, out: cupy.ndarray | None = None) -> cupy.ndarray:
     """``cupy.cumsum(counts[:n])``, of int64 of which none is negative. After them `counts` has :func:`n_states` zeros.
 
     `host` is where memory of the host begins that gets the sum at the end of each of `n_parts` equal parts, or 0.
     """
-    found = cupy.empty(n, np.int64)
+    found = cupy.empty(n, np.int64) if out is None else out
     states = np.uint64(counts.data.ptr + 8 * n)
     SUMS()(
         blocks(n, THREADS * NUMBERS),

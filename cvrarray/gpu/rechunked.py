@@ -19,8 +19,8 @@ import numpy as np
 
 from ..core.remembered import Remembered
 from ..core.tables import CSR, CVRTables
-from .assembly import as_words
 from .compiler import aside
+from .words import as_words
 
 Convert = Callable[[CSR, int, int, str], CVRTables]
 Places = Callable[[], tuple[cupy.ndarray, cupy.ndarray]]
@@ -45,7 +45,7 @@ class Rechunked:
         try:
             with aside():
                 found = _CHUNKS.of(
-                    own.step_ptr, n_chunks, lambda: convert(_slots(own, *places()), own.n_lanes, n_chunks, "rows")
+                    own.step_ptr, n_chunks, lambda: convert(_slots(own, *places()), own.n_lanes, n_chunks, "even")
                 )
                 self.slot = found.val.view(np.uint32)
                 size = self.slot.size if own.val.size else 0  # one value alone has no table

@@ -21,8 +21,8 @@ import numpy as np
 from ..core import lanes
 from ..core.tables import WARP, CVRTables
 from . import distinct
-from .assembly import as_words
 from .compiler import STORED, Kernel, PerStream, aside, struct, update
+from .words import as_words
 
 THREADS = 256
 #: Lanes that a part may leave empty before a row, so as not to cut it; on average they are.

@@ -22,9 +22,9 @@ import numpy as np
 
 from ..core.tables import WARP, CVRTables
 from . import distinct
-from .assembly import WORDS, as_words
-from .compiler import PRODUCTS, Kernel, Scratch, aside, blocks, processors, struct, update
-from .shared_memory import THREADS, allowed, shared_memory
+from .compiler import PRODUCTS, Kernel, Scratch, allowed, aside, blocks, processors, struct, update
+from .shared_memory import THREADS, shared_memory
+from .words import WORDS, as_words
 
 BLOCK = 256
 SHARES = 8  # warps that share the segments of a row

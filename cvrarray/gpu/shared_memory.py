@@ -38,6 +38,7 @@ from .compiler import (
     Kernel,
     Scratch,
     Struct,
+    allowed,
     blocks,
     processors,
     struct,
@@ -238,12 +239,6 @@ def product_transposed_by_segments(
 def bytes_a_column(dtype: np.dtype) -> int:
     """Of the sums of ``A.T @ x`` in shared memory."""
     return 8 * transposed.components(dtype) * transposed.limbs(dtype)
-
-
-def allowed(found: cupy.cuda.Function, most: int) -> cupy.cuda.Function:
-    """The kernel, allowed `most` bytes of shared memory. Arrays share it, so `most` is what any of them may ask for."""
-    cupy.cuda.driver.funcSetAttribute(found.ptr, cupy.cuda.driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, most)
-    return found
 
 
 @cache

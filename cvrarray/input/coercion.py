@@ -14,7 +14,7 @@ import operator
 import os
 from collections.abc import Callable, Collection, Iterable
 from functools import lru_cache, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -35,6 +35,15 @@ _STORABLE = "bool, an integer of up to 64 bits, float16, float32, float64, compl
 
 #: Of a shape and a number of nonzeros: what the caller will want to know of such a CSR.
 Wants = Callable[[tuple[int, int], int], Wanted]
+
+
+class Parts(NamedTuple):
+    """The arrays of any CSR, of which nothing is known yet, and its shape."""
+
+    indptr: Any
+    indices: Any
+    data: Any
+    shape: tuple[int, int]
 
 
 def as_csr(obj: Any, wants: Wants | None = None) -> CSR:
@@ -62,6 +71,8 @@ def as_csr(obj: Any, wants: Wants | None = None) -> CSR:
     """
     if isinstance(obj, CSR):
         return obj
+    if isinstance(obj, Parts):
+        return from_parts(*obj, wants)
     if is_ours(obj):
         own: CSR = obj._canonical_csr()
         return own
@@ -107,7 +118,7 @@ def from_arguments(obj: Any, shape: Any = None, dtype: Any = None, wants: Wants 
     TypeError, ValueError
         As :func:`as_csr` and :func:`from_parts`; or a matrix has another shape than `shape`.
     """
-    csr = _from_tuple(obj, shape, dtype) if isinstance(obj, tuple) else None
+    csr = _from_tuple(obj, shape, dtype, wants) if isinstance(obj, tuple) else None
     if csr is None:
         csr = as_csr(obj, wants)
         if shape is not None and check_shape(shape) != csr.shape:
@@ -118,7 +129,7 @@ def from_arguments(obj: Any, shape: Any = None, dtype: Any = None, wants: Wants 
         return csr._replace(data=csr.data.astype(check_dtype(dtype)))
 
 
-def _from_tuple(obj: tuple[Any, ...], shape: Any, dtype: Any) -> CSR | None:
+def _from_tuple(obj: tuple[Any, ...], shape: Any, dtype: Any, wants: Wants | None) -> CSR | None:
     """The matrix that a tuple of SciPy's describes; None of any other tuple, such as one of rows."""
     if len(obj) == 2 and all(hasattr(n, "__index__") and not isinstance(n, bool) and np.ndim(n) == 0 for n in obj):
         n_rows, n_cols = check_shape(obj if shape is None else shape)
@@ -128,10 +139,10 @@ def _from_tuple(obj: tuple[Any, ...], shape: Any, dtype: Any) -> CSR | None:
         data, (row, col) = (_as_array(obj[0], "data"), (_as_array(c, "row and col") for c in obj[1]))
         shape = check_shape((_most(row), _most(col)) if shape is None else shape)
         limits.require_rows(shape, data.nbytes)
-        return from_triplets(row, col, data, shape)
+        return from_triplets(row, col, data, shape, wants)
     if len(obj) == 3 and not all(isinstance(part, tuple) for part in obj):
         data, indices, indptr = (_as_array(part, "data, indices and indptr") for part in obj)
-        return from_parts(indptr, indices, data, (max(0, indptr.size - 1), _most(indices)) if shape is None else shape)
+        return from_parts(indptr, indices, data, (max(0, indptr.size - 1), _most(indices)) if shape is None else shape, wants)
     return None
 
 

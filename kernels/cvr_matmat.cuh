@@ -1,0 +1,71 @@
+// What the kernels of A @ X for CVR share: addresses of rows, and rows that are cut between chunks.
+
+// The parts of rows that are cut between chunks, of the columns of one tile.
+template <class Y>
+struct MatrixCuts {
+    // (n_chunks + 1, 2) of the row that begins before a chunk and ends in or after it: the first of its chunks and the
+    // one after its last; -1 where there is none. Null where no row is cut
+    const int* span;
+    uint32* arrived;  // (tiles, n_chunks) at the first of its chunks, how many of a row's have finished; all 0 before and after
+    Y* part;          // (2 n_chunks, k) a chunk's part of the row that begins before it, and of the one that goes on after it
+};
+
+template <class Y>
+struct Bytes {
+    typedef char Type;
+};
+template <class Y>
+struct Bytes<const Y> {
+    typedef const char Type;
+};
+
+// row `number` of X or Y: its address takes one multiplication where numbers have at most 32 bits
+template <class Y, class C>
+__device__ Y* row_at(Y* first, C number, uint32 pitch) {
+    typedef typename Bytes<Y>::Type Byte;
+    Byte* const from = reinterpret_cast<Byte*>(first);
+    if constexpr (sizeof(C) > 4) return reinterpret_cast<Y*>(from + number * pitch);
+    return reinterpret_cast<Y*>(from + (uint64)(uint32)number * pitch);
+}
+
+// Counts the block as arrived at the rows that are cut at the chunk's begin and end. Where it is the last one it adds
+// their parts: each of its GROUPS groups of lanes those of as many chunks apart, then these sums in the order of groups.
+// `own` is the thread's place in the rows of shared memory, TILE numbers each, that the first group adds.
+template <int UPDATE, int TILE, int GROUPS, class Part, class A, class Y, class I>
+__device__ void add_parts(const MatrixCuts<Y>& cuts, const Cvr<A, I>& m, int64 chunk, I before, I after, int group, Y* y, int k,
+                          int at, Y alpha, Y beta, Y* own, int* is_last) {
+    const uint32 pitch = (uint32)k * sizeof(Y);
+    __syncthreads();  // all parts of the block are there; shared memory is free
+    if (threadIdx.x < 2) {
+        __threadfence();  // the barrier and this one fence publish what all threads have stored
+        const I row = threadIdx.x ? after : before;
+        const int* const span = cuts.span + 2 * (chunk + threadIdx.x);
+        const int begin = span[0], others = span[1] - begin - 1;
+        const bool counts = row >= 0 && (threadIdx.x == 0 || begin == chunk);
+        is_last[threadIdx.x] = counts && atomicInc(cuts.arrived + tile_of_block() * m.n_chunks + begin, others) == others;
+        __threadfence();
+    }
+    __syncthreads();
+    const bool last[2] = {is_last[0] != 0, is_last[1] != 0};
+#pragma unroll 1
+    for (int which = 0; which < 2; ++which) {
+        if (!(which ? last[1] : last[0])) continue;
+        const int begin = cuts.span[2 * (chunk + which)], end = cuts.span[2 * (chunk + which) + 1];
+        Part sum = {}, part = {};
+#pragma unroll 1
+        for (int from = begin + group; from < end; from += GROUPS) {
+            part.load(row_at(cuts.part + at, 2 * (int64)from + (from == begin), pitch), at, k);
+            sum.add(part);
+        }
+        __syncthreads();
+        sum.store(own, at, k, alpha, beta, PLAIN);
+        __syncthreads();
+        if (group) continue;
+#pragma unroll 1
+        for (int i = 1; i < min(end - begin, GROUPS); ++i) {
+            part.load(own + i * TILE, at, k);
+            sum.add(part);
+        }
+        sum.store(row_at(y, which ? after : before, pitch), at, k, alpha, beta, UPDATE);
+    }
+}
