@@ -122,6 +122,7 @@ class Layout:
         self.fields = columns, low, ends, filled, cut_row, t.empty_row, self.n_parts, t.empty_row.size
         n_for_empty = min(-(-t.empty_row.size // (THREADS * EMPTY_ROWS_A_THREAD)), MOST_BLOCKS_FOR_EMPTY)
         self.grid = (self.n_parts + n_for_empty,)
+        self.is_cut = bool((cut_row >= 0).any())
 
 
 #: By the address of step_ptr: arrays that differ in their values alone share it.
@@ -143,10 +144,12 @@ def product(
     multiply = MATVEC(distinct.kind(t.val, t.distinct), dtype, layout.col.dtype, t.tail.dtype, layout.slots)
     n_parts, words = layout.n_parts, -(-dtype.itemsize // 4)
     matrix = struct(*distinct.fields(values, t.distinct), *layout.fields)
+    no_cuts = struct(layout.span, None, None)
     cuts = PerStream(lambda: struct(layout.span, cupy.zeros(n_parts, np.uint32), cupy.zeros((2 * n_parts, words), np.uint64)))
+    cuts_of_stream = cuts.get if layout.is_cut else lambda: no_cuts
 
     def run(x: Any, y: Any, alpha: Any, beta: Any) -> None:
-        multiply(layout.grid, (THREADS,), (matrix, x, y, cuts.get(), alpha, beta, update(alpha, beta)))
+        multiply(layout.grid, (THREADS,), (matrix, x, y, cuts_of_stream(), alpha, beta, update(alpha, beta)))
 
     run.renew = partial(renew, t, layout, values)  # type: ignore[attr-defined]
     return run
