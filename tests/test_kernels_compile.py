@@ -11,7 +11,20 @@ import pytest
 pytest.importorskip("cupy", reason="kernels are compiled through CuPy, which is not installed")
 from cases import covering
 
-from cvrarray.gpu import assembly, bbcsr, compiler, csr, cvr, distinct, look, prefix, sampled, segments, statistics  # noqa: F401  each declares its kernels
+from cvrarray.gpu import (  # noqa: F401  each declares its kernels
+    assembly,
+    bbcsr,
+    bbcsr_matmat,
+    compiler,
+    csr,
+    cvr,
+    distinct,
+    look,
+    prefix,
+    sampled,
+    segments,
+    statistics,
+)
 from cvrarray.linalg.gpu import advance, bicgstab, cg, gmres, lsmr, minres, persistent, refined, state, steps, vectors  # noqa: F401  likewise
 
 ARCHITECTURES = ("sm_75", "sm_80", "sm_90", "sm_100")

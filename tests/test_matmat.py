@@ -126,10 +126,10 @@ SHARINGS["pieces of turns"] = SHARINGS["turns"] | SHARINGS["pieces of rows"]
 
 
 def share(monkeypatch, how):
-    from cvrarray.gpu import bbcsr, uneven_rows
+    from cvrarray.gpu import bbcsr_matmat, uneven_rows
 
     for name, value in SHARINGS[how].items():
-        monkeypatch.setattr(bbcsr if hasattr(bbcsr, name) else uneven_rows, name, value)
+        monkeypatch.setattr(bbcsr_matmat if hasattr(bbcsr_matmat, name) else uneven_rows, name, value)
 
 
 @pytest.mark.parametrize(
@@ -196,9 +196,9 @@ def test_short_rows(dtype, n_cols, gpu, monkeypatch):
     """Tables are copied while others are multiplied, as many thread blocks as there are take all bins in turn; rows of X that
     no product may touch hold nan.
     """
-    from cvrarray.gpu import bbcsr
+    from cvrarray.gpu import bbcsr_matmat
 
-    monkeypatch.setattr(bbcsr, "MANY_BINS", 0)
+    monkeypatch.setattr(bbcsr_matmat, "MANY_BINS", 0)
     csr = short_rows(70_001, n_cols, dtype)
     for values in ("plain", "auto"):
         A = cvrarray.BBCSRArray(csr, block_size=1, device=gpu, values=values)
@@ -219,10 +219,10 @@ def test_short_rows(dtype, n_cols, gpu, monkeypatch):
 @pytest.mark.parametrize("n_cols", [300, 100_000])
 def test_few_short_rows(n_cols, gpu, monkeypatch):
     """What compute-sanitizer watches of them."""
-    from cvrarray.gpu import bbcsr
+    from cvrarray.gpu import bbcsr_matmat
 
-    monkeypatch.setattr(bbcsr, "MANY_BINS", 0)
-    monkeypatch.setattr(bbcsr, "processors", lambda device: 1)
+    monkeypatch.setattr(bbcsr_matmat, "MANY_BINS", 0)
+    monkeypatch.setattr(bbcsr_matmat, "processors", lambda device: 1)
     csr = short_rows(2_500, n_cols, np.float32)
     A = cvrarray.BBCSRArray(csr, block_size=1, device=gpu)
     for k in (4, 16):

@@ -160,14 +160,14 @@ def test_segments(width, gpu):
     """The steps in which any row of a bin has a column of a segment."""
     import cupy
 
-    from cvrarray.gpu import bbcsr, shared_memory
+    from cvrarray.gpu import bbcsr_tables, shared_memory
 
     csr = long_rows("float32", 300)[:, 69_000:]
     t = BBCSRArray(csr, block_size=1, device=gpu)._tables
     n_bins, n_segments = t.col_base.size, -(-csr.shape[1] // width)
     steps = cupy.full((n_bins, n_segments, 2), -1, np.int32)
     shared_memory.SEGMENTS(t.data.dtype, t.col_wide.dtype)(
-        (n_bins,), (32,), (bbcsr._struct(t), np.int64(width), np.int32(n_segments), steps)
+        (n_bins,), (32,), (bbcsr_tables.as_struct(t), np.int64(width), np.int32(n_segments), steps)
     )
     place = np.arange(csr.nnz) - np.repeat(csr.indptr[:-1], np.diff(csr.indptr))
     bin_, segment = np.repeat(np.arange(csr.shape[0]), np.diff(csr.indptr)) // 32, csr.indices // width
@@ -179,7 +179,7 @@ def test_segments(width, gpu):
 
 def test_short_rows_are_not_read_by_segments(small, gpu):
     """The rows of a bin reach a segment in different steps: short rows would be read many times over."""
-    from cvrarray.gpu import bbcsr, transposed
+    from cvrarray.gpu import bbcsr_tables, transposed
 
     def segments(n_a_row):
         col = np.random.default_rng(9).integers(0, 16_000, 1000 * n_a_row)
@@ -188,7 +188,7 @@ def test_short_rows_are_not_read_by_segments(small, gpu):
         t = BBCSRArray(csr, block_size=1, device=gpu)._tables
         passes = transposed.Passes(lambda *_: None, lambda *_: None)
         sums = transposed.ColumnSums(passes, t.data, 16_000, np.dtype(np.float32))
-        return small.product_transposed_by_segments(t, sums, bbcsr._struct)
+        return small.product_transposed_by_segments(t, sums, bbcsr_tables.as_struct)
 
     assert segments(4) is None
     assert segments(400) is not None

@@ -33,10 +33,10 @@ def whole_blocks(size, dtype, n_block_cols=60, last=60):
 @pytest.fixture
 def staged(monkeypatch):
     """The layouts that were staged: block size, lanes, vectors, groups a block row."""
-    from cvrarray.gpu import bbcsr
+    from cvrarray.gpu import bbcsr_matmat
 
-    made, kernel = [], bbcsr.MATMAT_STAGED
-    monkeypatch.setattr(bbcsr, "MATMAT_STAGED", lambda *of: made.append((of[3], of[4], of[6], of[7])) or kernel(*of))
+    made, kernel = [], bbcsr_matmat.MATMAT_STAGED
+    monkeypatch.setattr(bbcsr_matmat, "MATMAT_STAGED", lambda *of: made.append((of[3], of[4], of[6], of[7])) or kernel(*of))
     return made
 
 
@@ -65,10 +65,10 @@ def test_products(size, dtype, columns, gpu, staged):
 @pytest.mark.parametrize("sharing", ["groups share block rows", "a group each"])
 def test_narrow_and_wide_bins(sharing, gpu, staged, monkeypatch):
     """A warp may have rows of both. What is infinite or nan stays in the rows that need it."""
-    from cvrarray.gpu import bbcsr
+    from cvrarray.gpu import bbcsr_matmat
 
     if sharing == "a group each":
-        monkeypatch.setattr(bbcsr, "share_of_block_rows", lambda *of: (1, None))
+        monkeypatch.setattr(bbcsr_matmat, "share_of_block_rows", lambda *of: (1, None))
     csr = whole_blocks(6, np.float64, 70_000, 70_000)
     assert np.ptp(csr.indices) > 6 << 16
     csr.data = zoo.float_vector(csr.nnz, np.float64)

@@ -18,7 +18,7 @@ import cupy
 import numpy as np
 
 from cvrarray.bbcsr import BBCSRArray
-from cvrarray.gpu import bbcsr
+from cvrarray.gpu import bbcsr_matmat
 from cvrarray.gpu.compiler import NULL, Kernel, synchronize
 from cvrarray.linalg import solution
 from cvrarray.linalg.ends import ENDS, RUNNING, STAGNATION
@@ -137,7 +137,7 @@ class Engine:
             return None
         if self._advance.keeps_all:
             return None
-        return bbcsr.product_matrix_with_dots(self._matrix._tables, self._shaped(self._state.p), self._shaped(self._state.q))
+        return bbcsr_matmat.product_with_dots(self._matrix._tables, self._shaped(self._state.p), self._shaped(self._state.q))
 
     def _shaped(self, vector: cupy.ndarray) -> cupy.ndarray:
         return vector.reshape(self.system.shape)

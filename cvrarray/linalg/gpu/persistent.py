@@ -16,7 +16,7 @@ from cvrarray.bbcsr import BBCSRArray
 from cvrarray.core.remembered import Remembered
 from cvrarray.core.tables import WARP, BBCSRTables, CVRTables, mask_dtype
 from cvrarray.cvr import CVRArray
-from cvrarray.gpu import bbcsr, cvr, distinct
+from cvrarray.gpu import bbcsr, bbcsr_tables, cvr, distinct
 from cvrarray.gpu.compiler import STORED, Kernel, Struct, attribute, processors, struct
 from cvrarray.linalg.gpu import partition
 from cvrarray.linalg.gpu.layout import Layout
@@ -184,7 +184,7 @@ class Persistent:
 
 
 def _struct(t: BBCSRTables | CVRTables) -> Struct:
-    return bbcsr._struct(t) if isinstance(t, BBCSRTables) else cvr._struct(t)
+    return bbcsr_tables.as_struct(t) if isinstance(t, BBCSRTables) else cvr._struct(t)
 
 
 def _of_bbcsr(t: BBCSRTables, state: State, kind: int) -> Persistent:
@@ -192,7 +192,7 @@ def _of_bbcsr(t: BBCSRTables, state: State, kind: int) -> Persistent:
     pointer, part = _parted(t, int(state.block_size))
     bins, itemsize = int(part.n_bins.max()), state.x.itemsize
     unroll = min(bbcsr.unroll(t.block_size, itemsize, bbcsr.is_far(t)))
-    threads, sharers = partition.workers(bins, bbcsr._mean_blocks(t), unroll, itemsize)
+    threads, sharers = partition.workers(bins, bbcsr_tables.mean_blocks(t), unroll, itemsize)
     if t.block_size == 1 and itemsize <= 8 and bins >= MANY_THREADS // WARP:
         threads = MANY_THREADS
     memory = SharedMemory(distinct.shared_bytes(t.distinct), bins)
