@@ -13,8 +13,9 @@ import threading
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from functools import partial, reduce
-from typing import Any, BinaryIO
+from typing import IO, Any, BinaryIO
 
 import numpy as np
 
@@ -64,17 +65,18 @@ def contents(file: BinaryIO, wanted: Sequence[zipfile.ZipInfo], archive: zipfile
     """
     n_threads = get_num_threads() if sum(member.file_size for member in wanted) >= MANY else 1
     found, tasks, parts = [], list[Callable[[], int]](), []
-    for member in wanted:
-        with naming(f"member {member.filename}"):
-            content, own = _tasks(file, member, archive, n_threads)
-        found.append(content)
-        parts.append([size for _, size in own])
-        tasks += [partial(_named, member, task) for task, _ in own]
-    if n_threads == 1:
-        checksums: Iterator[int] = iter([task() for task in tasks])
-    else:  # checksums, inflating, and most of the copying, leave the interpreter to others
-        with ThreadPoolExecutor(n_threads) as readers:
-            checksums = iter(list(readers.map(lambda task: task(), tasks)))
+    with ExitStack() as opened:
+        for member in wanted:
+            with naming(f"member {member.filename}"):
+                content, own = _tasks(file, member, archive, n_threads, opened)
+            found.append(content)
+            parts.append([size for _, size in own])
+            tasks += [partial(_named, member, task) for task, _ in own]
+        if n_threads == 1:
+            checksums: Iterator[int] = iter([task() for task in tasks])
+        else:  # checksums, inflating, and most of the copying, leave the interpreter to others
+            with ThreadPoolExecutor(n_threads) as readers:
+                checksums = iter(list(readers.map(lambda task: task(), tasks)))
     joined = devices.CPU.backend("crc32").joined
     for member, sizes in zip(wanted, parts, strict=True):
         of_parts = [(next(checksums), size) for size in sizes]
@@ -89,16 +91,22 @@ def _named(member: zipfile.ZipInfo, task: Callable[[], int]) -> int:
 
 
 def _tasks(
-    file: BinaryIO, member: zipfile.ZipInfo, archive: zipfile.ZipFile, n_threads: int
+    file: BinaryIO, member: zipfile.ZipInfo, archive: zipfile.ZipFile, n_threads: int, opened: ExitStack
 ) -> tuple[np.ndarray, list[tuple[Callable[[], int], int]]]:
-    """Memory for a member's bytes, and what fills it: functions that return the checksum of a part, and its length."""
+    """Memory for a member's bytes, and what fills it: functions that return the checksum of a part, and its length.
+
+    `opened` gets what is to be closed then.
+    """
     if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         raise ValueError(f"must be stored or deflated, as NumPy does; got compression method {member.compress_type}")
     if member.file_size > MOST_INFLATION * (member.compress_size + 1):
         raise ValueError(f"promises {member.file_size} bytes, more than its {member.compress_size} can hold")
     content = devices.CPU.backend("runtime.memory").empty(member.file_size, np.uint8)
     if member.compress_type == zipfile.ZIP_DEFLATED:
-        return content, [(partial(_inflate, archive, member, content), content.size)]
+        # before any is read: Python 3.12 and 3.13 open a member where a thread that reads another one has left the file
+        # (python/cpython#128258)
+        packed = opened.enter_context(archive.open(member))
+        return content, [(partial(_inflate, packed, member, content), content.size)]
     begin = begin_of(member, partial(_header, file), os.fstat(file.fileno()).st_size)
     n_parts = max(1, min(4 * n_threads if n_threads > 1 else 1, content.size // PART))
     ends = [content.size * k // n_parts for k in range(n_parts + 1)]
@@ -108,16 +116,15 @@ def _tasks(
     ]
 
 
-def _inflate(archive: zipfile.ZipFile, member: zipfile.ZipInfo, content: np.ndarray) -> int:
-    """Unpack a member; its checksum, which zipfile compares."""
+def _inflate(packed: IO[bytes], member: zipfile.ZipInfo, content: np.ndarray) -> int:
+    """Unpack an opened member; its checksum, which zipfile compares."""
     memory = memoryview(content)  # archive.read would hold it twice
-    with archive.open(member) as file:
-        n_read = 0
-        while n_read < len(memory) and (block := file.read(min(_BLOCK, len(memory) - n_read))):
-            memory[n_read : n_read + len(block)] = block
-            n_read += len(block)
-        if n_read < len(memory) or file.read(1):
-            raise ValueError(f"promises {len(memory)} bytes, but holds {n_read if n_read < len(memory) else 'more'}")
+    n_read = 0
+    while n_read < len(memory) and (block := packed.read(min(_BLOCK, len(memory) - n_read))):
+        memory[n_read : n_read + len(block)] = block
+        n_read += len(block)
+    if n_read < len(memory) or packed.read(1):
+        raise ValueError(f"promises {len(memory)} bytes, but holds {n_read if n_read < len(memory) else 'more'}")
     return member.CRC
 
 
