@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -146,6 +146,34 @@ def assert_new_values_count(A: Any, csr: csr_array) -> None:
     plain = get(A @ x)
     np.testing.assert_allclose(get(A.with_values(3 * data) @ x), 3 * plain)
     np.testing.assert_allclose(get(A.with_values(2 * data, out=A) @ x), 2 * plain)
+
+
+def assert_few_values_keep_bits(csr: csr_array, device: str) -> None:
+    """One value, and a few, are stored once or as numbers: ``A @ x`` with CVR has the bits that it has where they are not."""
+    csr, x = csr.copy(), put(np.random.default_rng(5).standard_normal(csr.shape[1]), device)
+    for data in (np.ones(csr.nnz), np.arange(csr.nnz) % 3 + 0.1):
+        csr.data[:] = data
+        plain = cvrarray.CVRArray(csr, device=device, values="plain") @ x
+        assert_same_bits(cvrarray.CVRArray(csr, device=device) @ x, plain)
+
+
+def assert_graph_multiplies_again(A: Any, change: Callable[[], object] = lambda: None) -> None:
+    """``A @ x`` that is captured runs again with another x, and after `change`."""
+    import cupy
+
+    x, y = cupy.ones(A.shape[1], A.dtype), cupy.empty(A.shape[0], A.dtype)
+    A.matvec(x, out=y)
+    stream = cupy.cuda.Stream(non_blocking=True)
+    with stream:
+        stream.begin_capture()
+        A.matvec(x, out=y)
+        graph = stream.end_capture()
+    x.fill(2)
+    change()
+    cupy.cuda.get_current_stream().synchronize()
+    graph.launch(stream)
+    stream.synchronize()
+    assert_same_bits(y.get(), A.matvec(x).get())
 
 
 def assert_same_csr(found: Any, expected: csr_array) -> None:

@@ -8,7 +8,15 @@ import numpy as np
 import oracle
 import pytest
 import zoo
-from checks import assert_new_values_count, assert_product, assert_products, assert_same_bits, get, put
+from checks import (
+    assert_few_values_keep_bits,
+    assert_graph_multiplies_again,
+    assert_new_values_count,
+    assert_product,
+    assert_products,
+    get,
+    put,
+)
 from scipy.sparse import csr_array
 
 from cvrarray import CVRArray
@@ -118,14 +126,7 @@ def test_chunks_multiply_too(name, monkeypatch, gpu):
 
 
 def test_few_values(gpu):
-    """One value, and a few, are stored once or as numbers: the same bits as where they are stored as they are."""
-    import cupy
-
-    csr, x = uneven("float64"), cupy.asarray(np.random.default_rng(5).standard_normal(N_COLS))
-    for data in (np.ones(csr.nnz), np.arange(csr.nnz) % 3 + 0.1):
-        csr.data[:] = data
-        plain = CVRArray(csr, device=gpu, values="plain") @ x
-        assert_same_bits((CVRArray(csr, device=gpu) @ x).get(), plain.get())
+    assert_few_values_keep_bits(uneven("float64"), gpu)
 
 
 def test_new_values(gpu):
@@ -134,24 +135,11 @@ def test_new_values(gpu):
 
 
 def test_in_a_graph(gpu):
-    """A product that is captured runs again with other values of x and of A, beside others."""
-    import cupy
-
+    """Values that are replaced in place count too, and the array has some beside others of one structure."""
     csr = uneven("float32")
-    A, x, y = CVRArray(csr, device=gpu), cupy.ones(N_COLS, np.float32), cupy.empty(csr.shape[0], np.float32)
-    A = A.with_values(cupy.asarray(csr.data))
-    A.matvec(x, out=y)
-    stream = cupy.cuda.Stream(non_blocking=True)
-    with stream:
-        stream.begin_capture()
-        A.matvec(x, out=y)
-        graph = stream.end_capture()
-    x.fill(2)
-    A.with_values(cupy.asarray(3 * csr.data), out=A)
-    cupy.cuda.get_current_stream().synchronize()
-    graph.launch(stream)
-    stream.synchronize()
-    assert_same_bits(y.get(), A.matvec(x).get())
+    A = CVRArray(csr, device=gpu)
+    A = A.with_values(put(csr.data, gpu))
+    assert_graph_multiplies_again(A, lambda: A.with_values(put(3 * csr.data, gpu), out=A))
 
 
 @pytest.mark.parametrize(
