@@ -18,6 +18,7 @@ from cvrarray.gpu import (  # noqa: F401  each declares its kernels
     compiler,
     csr,
     cvr,
+    cvr_matmat,
     distinct,
     look,
     prefix,

@@ -325,17 +325,17 @@ def test_chunks_for_many_columns(gpu):
 @pytest.fixture
 def rechunked(monkeypatch):
     """The longer chunks that were made, on what counts as a small device."""
-    from cvrarray.gpu import cvr
+    from cvrarray.gpu import cvr_matmat
 
     made = []
 
-    class Recorded(cvr.Rechunked):
+    class Recorded(cvr_matmat.Rechunked):
         def __init__(self, *of):
             super().__init__(*of)
             made.append(self)
 
-    monkeypatch.setattr(cvr, "Rechunked", Recorded)
-    monkeypatch.setattr(cvr, "processors", lambda device: 1)
+    monkeypatch.setattr(cvr_matmat, "Rechunked", Recorded)
+    monkeypatch.setattr(cvr_matmat, "processors", lambda device: 1)
     return made
 
 
@@ -477,9 +477,9 @@ def test_longer_chunks_short_of_memory(gpu, rechunked, monkeypatch):
 
 
 def test_rows_of_x_that_are_too_long_for_cvr(gpu, monkeypatch):
-    from cvrarray.gpu import cvr
+    from cvrarray.gpu import cvr_matmat
 
-    monkeypatch.setattr(cvr, "MOST_ROW_BYTES", 100)
+    monkeypatch.setattr(cvr_matmat, "MOST_ROW_BYTES", 100)
     A = cvrarray.CVRArray(np.eye(4), device=gpu)
     assert (A @ put(np.ones((4, 12)), gpu)).shape == (4, 12)
     with pytest.raises(ValueError, match="at most 12 columns of float64; got 13"):

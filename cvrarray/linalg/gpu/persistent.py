@@ -16,7 +16,7 @@ from cvrarray.bbcsr import BBCSRArray
 from cvrarray.core.remembered import Remembered
 from cvrarray.core.tables import WARP, BBCSRTables, CVRTables, mask_dtype
 from cvrarray.cvr import CVRArray
-from cvrarray.gpu import bbcsr, bbcsr_tables, cvr, distinct
+from cvrarray.gpu import bbcsr, bbcsr_tables, cvr, cvr_tables, distinct
 from cvrarray.gpu.compiler import STORED, Kernel, Struct, attribute, processors, struct
 from cvrarray.linalg.gpu import partition
 from cvrarray.linalg.gpu.layout import Layout
@@ -184,7 +184,7 @@ class Persistent:
 
 
 def _struct(t: BBCSRTables | CVRTables) -> Struct:
-    return bbcsr_tables.as_struct(t) if isinstance(t, BBCSRTables) else cvr._struct(t)
+    return bbcsr_tables.as_struct(t) if isinstance(t, BBCSRTables) else cvr_tables.as_struct(t)
 
 
 def _of_bbcsr(t: BBCSRTables, state: State, kind: int) -> Persistent:

@@ -1,0 +1,226 @@
+"""``A @ X`` with CVR on the GPU: how lanes and warps share rows of A and of X, and how long chunks should be.
+
+``docs/decisions/0010-gpu-matrix-and-transposed.md`` has the reasons, and the kernels' files say what each does.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import cache, partial
+from typing import NamedTuple
+
+import cupy
+import numpy as np
+
+from ..core.tables import WARP, CVRTables
+from . import distinct
+from .autotune import Run
+from .compiler import (
+    ACCUMULATE,
+    MATRIX_LANES,
+    PLAIN,
+    SCALE,
+    STORED,
+    Kernel,
+    PerStream,
+    Scratch,
+    Tiles,
+    matrix_grid,
+    matrix_width,
+    processors,
+    struct,
+    update,
+    vector_width,
+)
+from .cvr_tables import FEW_WAVES, MOST_BLOCKS_FOR_EMPTY, STEPS, as_struct, places, spans, waves
+from .rechunked import Convert, Rechunked
+
+#: Bytes of a row of X that one load of a group of lanes covers, at most. L2 answers so many requests, of up
+#: to a cache line each.
+MATRIX_LINE = 128
+#: Nonzeros a column, in the mean, from which rows of X are met again in L1 while few rows of A advance together.
+REUSED = 64
+#: Bytes of a row of X from which a warp has it, where rows of X are reused, and steps of a chunk then.
+LONG_ROW, LONG_STEPS = 512, 1024
+#: Threads that a multiprocessor holds, and nonzeros from which a matrix is not small.
+MATRIX_THREADS, SMALL = 1024, 1_000_000
+#: An array with more chunks than k columns should have gets chunks for the last of these numbers of columns
+#: that X has; with fewer columns it keeps its own. Where rows of X are reused, there are further ones.
+COLUMNS, FURTHER = (16, 64), (128, 256)
+#: Bytes of a row of X, at most. Kernels count them in 32 bits.
+MOST_ROW_BYTES = 2_000_000_000
+#: Bytes of a sum, at most, in the kernel where a warp has a row of X: the shared memory of a thread block.
+MOST_OF_WARPS = 8
+#: Steps of a chunk for wide X whose rows are reused.
+REUSED_STEPS = 96
+
+MATMAT = Kernel(
+    "cvr_matmat",
+    "cvr_matmat",
+    [
+        (value, product, *how)
+        for value, product in STORED
+        for how in (
+            ("int32", WARP, 1, vector_width(product), 1, int(PLAIN)),
+            ("int32", WARP, 16, 1, 2, int(PLAIN)),
+            ("int32", WARP, 8, vector_width(product), 2, int(ACCUMULATE)),
+            ("int64", 4, 8, 1, 2, int(SCALE)),
+        )
+    ],
+    lambda value, product, index, n_lanes, lanes, width, vectors, form: (
+        value, product, index, n_lanes, lanes, width, vectors, matrix_unroll(vectors), form,
+    ),
+)  # fmt: skip
+MATMAT_WARPS = Kernel(
+    "cvr_matmat_warps",
+    "cvr_matmat_warps",
+    [
+        (value, product, *how)
+        for value, product in STORED
+        for how in (
+            ("int32", WARP, vector_width(product), int(PLAIN)),
+            ("int32", WARP, 1, int(ACCUMULATE)),
+            ("int64", 4, vector_width(product), int(SCALE)),
+        )
+        if np.dtype(product).itemsize <= MOST_OF_WARPS
+    ],
+    lambda value, product, index, n_lanes, width, form: (
+        value, product, index, n_lanes, width, rows_under_way(width * product.itemsize), form,
+    ),
+)  # fmt: skip
+
+
+def product(tables: CVRTables, dtype: np.dtype, convert: Convert) -> Run:
+    """``run(x, y, alpha, beta)``, which does ``Y = alpha * A @ X + beta * Y``; X (n_cols, k) and Y (n_rows, k) in C
+    order. `convert` makes tables.
+    """
+    t = tables
+    own, n_chunks, of = _product_in_own_chunks(t, dtype), t.carry_row.size, Kind(t.nnz, t.shape[1], t.n_lanes, dtype)
+    longer: list[Rechunked] = []
+
+    def wanted(columns):
+        return limited(n_chunks, of, columns)
+
+    @cache
+    def in_chunks(number):
+        longer.append(Rechunked(t, number, partial(places, t), convert))
+        return _product_in_own_chunks(longer[-1].tables, dtype)
+
+    @cache
+    def multiply(k):
+        columns = max((columns for columns in COLUMNS + FURTHER * of.is_reused if columns <= k), default=None)
+        is_right = columns is None or n_chunks <= max(wanted(columns), wanted(k))
+        return own if is_right else in_chunks(wanted(columns))
+
+    def run(x, y, alpha, beta):
+        k = x.shape[1]
+        if k * dtype.itemsize > MOST_ROW_BYTES:
+            most = MOST_ROW_BYTES // dtype.itemsize
+            raise ValueError(f"X must have at most {most:,} columns of {dtype}; got {k:,}. Multiply parts of its columns")
+        multiply(k)(x, y, alpha, beta)
+
+    def renew():
+        for chunks in longer:
+            chunks.renew()
+
+    run.renew = renew
+    return run
+
+
+def _product_in_own_chunks(t: CVRTables, dtype: np.dtype) -> Run:
+    """The same by these tables."""
+    index = t.tail.dtype
+    n_chunks, is_cut = t.carry_row.size, t.cut_row.size > 0
+    chunks, scratch = as_struct(t), Scratch()
+    n_blocks = max(1, n_chunks, min(-(-t.empty_row.size // WARP), MOST_BLOCKS_FOR_EMPTY))
+    span = spans(t) if is_cut else None
+
+    nothing = struct(*[None] * 3)
+
+    @cache
+    def layout(k, width):
+        found = matrix_layout(k, width, Kind(t.nnz, t.shape[1], t.n_lanes, dtype), n_chunks)
+        grid = matrix_grid(n_blocks, found.tiles.tiles)
+        return found, grid, PerStream(lambda: cupy.zeros((grid[1] * grid[2], n_chunks), np.uint32)).get
+
+    @cache
+    def multiply(how, form):
+        of = distinct.kind(t.val, t.distinct), dtype, index, t.n_lanes
+        lanes, width, vectors, _ = how.tiles
+        return MATMAT_WARPS(*of, width, form) if lanes == WARP else MATMAT(*of, lanes, width, vectors, form)
+
+    def run(x, y, alpha, beta):
+        k = x.shape[1]
+        how, grid, arrived = layout(k, matrix_width(k, x, y))
+        cuts = struct(span, arrived(), scratch.empty((2 * n_chunks, k), dtype)) if is_cut else nothing
+        found = multiply(how, int(update(alpha, beta)))
+        found(grid, (how.threads,), (chunks, np.int32(k), x, y, cuts, alpha, beta))
+
+    return run
+
+
+class Kind(NamedTuple):
+    """What the layout of a product with a matrix X depends on."""
+
+    nnz: int
+    n_cols: int
+    n_lanes: int
+    dtype: np.dtype  # of the product
+
+    @property
+    def is_reused(self) -> bool:
+        """Whether rows of X are met again and again."""
+        return self.nnz >= REUSED * self.n_cols
+
+
+class Layout(NamedTuple):
+    """How a thread block shares a chunk and a tile of columns."""
+
+    tiles: Tiles
+    threads: int
+    steps: int  # that a chunk should have
+
+    def n_chunks(self, of: Kind) -> int:
+        """Chunks of about so many steps, whose blocks fill the device a whole number of times."""
+        tiles, at_once = self.tiles.tiles, max(1, processors(cupy.cuda.runtime.getDevice()) * MATRIX_THREADS // self.threads)
+        n_waves = max(1, round(of.nnz * tiles / (of.n_lanes * at_once * self.steps)))
+        return max(1, n_waves * at_once // tiles)
+
+
+def limited(n_chunks: int, of: Kind, columns: int) -> int:
+    """`n_chunks`, or fewer for products with so many columns."""
+    if columns == 1 or waves(of.nnz, of.n_lanes, of.dtype) >= FEW_WAVES:
+        return n_chunks
+    return min(n_chunks, matrix_layout(columns, math.gcd(columns, vector_width(of.dtype)), of).n_chunks(of))
+
+
+def matrix_layout(k: int, width: int, of: Kind, n_chunks: int = 0) -> Layout:
+    """How lanes share `k` columns of X, in vector loads of `width` numbers; for `n_chunks` that are there, if any.
+
+    A load covers half a cache line or a whole one. From a line on a lane holds two vectors: values and columns are
+    loaded, and records are met, once for both. More would take registers from warps that hide the loads' latency. Of
+    one line small matrices have one vector a lane: more warps.
+
+    Where long rows of X are reused and chunks are long, a warp has a whole row of X.
+    """
+    size, in_a_row = width * of.dtype.itemsize, max(1, -(-k // width))
+    line = in_a_row * size
+    if of.is_reused and line >= LONG_ROW and of.dtype.itemsize <= MOST_OF_WARPS:
+        each = min(width, 1 << (-(-k // WARP) - 1).bit_length())
+        found = Layout(Tiles(WARP, each, 1, -(-k // (WARP * each))), of.n_lanes * WARP, LONG_STEPS)
+        if n_chunks <= 2 * found.n_chunks(of):
+            return found
+    vectors = 2 if line > MATRIX_LINE or (line == MATRIX_LINE and of.nnz >= SMALL) else 1
+    lanes = min(MATRIX_LANES, MATRIX_LINE // size, 1 << (-(-in_a_row // vectors) - 1).bit_length())
+    tiles = Tiles(lanes, width, vectors, max(1, -(-k // (lanes * width * vectors))))
+    return Layout(tiles, WARP * lanes, REUSED_STEPS if of.is_reused else STEPS)
+
+
+def rows_under_way(size: int) -> int:
+    """Rows of X that a warp loads before the first is multiplied, where a lane has so many bytes of each."""
+    return max(4, min(8, 64 // size))
+
+
+def matrix_unroll(vectors: int) -> int:
+    """Steps whose rows of X are loaded before the first is multiplied."""
+    return 4 if vectors == 1 else 2

@@ -1,0 +1,69 @@
+"""CVR's tables as kernels take them, what these read out of them, and how long chunks should be."""
+
+from __future__ import annotations
+
+import cupy
+import numpy as np
+
+from ..core.tables import WARP, CVRTables
+from . import distinct
+from .compiler import Kernel, Struct, aside, blocks, struct
+
+BLOCK = 128  # threads: four chunks
+#: Steps that a chunk should have.
+STEPS = 64
+#: Chunks that are under way at once, with values of at most 4 bytes and longer ones: 92% of the warps that an H200's
+#: 132 multiprocessors hold, as some of them store empty rows. A few chunks more would wait for all of these. So a
+#: matrix of less than FEW_WAVES times as many chunks has chunks that fill the device a whole number of times.
+WAVE, FEW_WAVES = (3880, 2910), 3
+MOST_BLOCKS_FOR_EMPTY = 1 << 14  # thread blocks
+
+INDICES = [("int32",), ("int64",)]
+SLOTS = Kernel("cvr_convert", "cvr_slots", INDICES)
+SPANS = Kernel("cvr_convert", "cvr_spans")
+
+
+def wave(value: np.dtype) -> int:
+    """Chunks that are under way at once, with such values."""
+    return WAVE[value.itemsize > 4]
+
+
+def waves(nnz: int, n_lanes: int, value: np.dtype) -> float:
+    """How often chunks of STEPS steps fill the device."""
+    return nnz / (n_lanes * STEPS * wave(value))
+
+
+def n_slots(t: CVRTables) -> int:
+    """Slots of all chunks, pads counted. The value table may have none: see :mod:`cvrarray.core.tables`."""
+    return t.rec_mask.size * t.n_lanes
+
+
+def as_struct(t: CVRTables) -> Struct:
+    """The tables as kernels take them."""
+    return struct(
+        t.step_ptr, *distinct.fields(t.val, t.distinct), t.col_base, t.col_ptr, t.col_narrow, t.col_wide, t.rec_mask,
+        t.rec_ptr, t.rec_wb, t.tail, t.carry_row, t.empty_row, t.carry_row.size, t.empty_row.size,
+    )  # fmt: skip
+
+
+def places(t: CVRTables) -> tuple[cupy.ndarray, cupy.ndarray]:
+    """Row and column of every slot; the row of a pad is -1."""
+    index, n_chunks = t.tail.dtype, t.carry_row.size
+    row, col = cupy.empty(n_slots(t), index), cupy.empty(n_slots(t), index)
+    if n_chunks:
+        SLOTS(index)(
+            blocks(n_chunks * WARP, BLOCK),
+            (BLOCK,),
+            (np.int64(n_chunks), np.int32(t.n_lanes), t.step_ptr, t.rec_ptr, t.col_ptr, t.col_base, t.col_narrow, t.col_wide,
+             t.rec_mask, t.rec_wb, t.tail, row, col),
+        )  # fmt: skip
+    return row, col
+
+
+def spans(t: CVRTables) -> cupy.ndarray:
+    """(n_chunks + 1, 2) as the kernels' ``Cuts`` have it; some row is cut."""
+    n_chunks, n_cut = t.carry_row.size, t.cut_row.size
+    span = cupy.empty((n_chunks + 1, 2), np.int32)
+    with aside():
+        SPANS()(blocks(n_chunks + 1, BLOCK), (BLOCK,), (t.cut_ptr, np.int64(n_cut), np.int64(n_chunks), span))
+    return span
