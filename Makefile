@@ -11,7 +11,11 @@
 #                                 without a GPU also those of CVRARRAY_MATRICES, and the pages of docs/benchmarks are written
 # make bench-gpu                  this machine's GPU with $(PYTHON), beside cuSPARSE, CuPy and PyTorch; writes docs/benchmarks/gpu.*
 #                                 (BENCH_ARGS="--only rmat,fem* --dtype float32" measures less, "--within 120" for so many seconds)
+# make bench-unseen               the same on matrices that nothing was fitted to; writes docs/benchmarks/gpu-unseen.*
 # make bench-columns              the same of A @ X with 1 to 256 columns; writes docs/benchmarks/gpu-columns.*
+#                                 (BENCH_ARGS=--transposed: of A.T @ X; writes docs/benchmarks/gpu-columns-transposed.*)
+# make record-gpu WITHIN=1800     all of these and bench-solve, within so many seconds, on an idle machine with a GPU; and what
+#                                 the docs take from them
 # make bench-ops                  sums, slices, files, A.T @ x ... beside SciPy on a CPU, with one thread and all; writes
 #                                 docs/benchmarks/ops.md                    (BENCH_ARGS="--scale small rmat" for a quick look)
 # make bench-few                  values in few bytes beside plain ones; writes docs/benchmarks/few-cpu.* or few-gpu.*
@@ -52,7 +56,7 @@ DRIVER := $(shell nvidia-smi --query-gpu=driver_version --format=csv,noheader 2>
 CUDA := $(if $(DRIVER),$(shell if [ $(DRIVER) -ge 580 ]; then echo cuda13; elif [ $(DRIVER) -ge 525 ]; then echo cuda12; fi))
 comma := ,
 
-.PHONY: demo quick test test-all peer-suites works kill-test gpu-test gpu-sanitize bench bench-gpu bench-columns bench-ops bench-few bench-solve bench-asv bench-check fuzz docs docs-check wheel-check lint format clean
+.PHONY: demo quick test test-all peer-suites works kill-test gpu-test gpu-sanitize bench bench-gpu bench-unseen bench-columns record-gpu bench-ops bench-few bench-solve bench-asv bench-check fuzz docs docs-check wheel-check lint format clean
 
 demo: $(VENV)/.installed-demo$(if $(CUDA),-$(CUDA))
 	$(BIN)/cvrarray demo $(FILES)
@@ -107,8 +111,23 @@ bench-solve: $(VENV)/.installed-demo-$(or $(CUDA),bench)
 bench-gpu:
 	$(PYTHON) -m asv_bench.record.gpu --report docs/benchmarks $(BENCH_ARGS)
 
+bench-unseen:
+	$(PYTHON) -m asv_bench.record.gpu --report docs/benchmarks --families 11 --repeats 9 $(BENCH_ARGS)
+
 bench-columns:
 	$(PYTHON) -m asv_bench.record.gpu_columns --report docs/benchmarks $(BENCH_ARGS)
+
+# Each has a share of the seconds, within which it begins its last matrix; solves take two minutes.
+WITHIN ?= 1800
+SHARE = --within $$(( ($(WITHIN) - 150) * $(1) / 100 ))
+
+record-gpu:
+	$(PYTHON) -m asv_bench.record.solve --report docs/benchmarks
+	$(MAKE) bench-gpu BENCH_ARGS="$(call SHARE,40)"
+	$(MAKE) bench-columns BENCH_ARGS="$(call SHARE,30)"
+	$(MAKE) bench-columns BENCH_ARGS="--transposed $(call SHARE,15)"
+	$(MAKE) bench-unseen BENCH_ARGS="$(call SHARE,15)"
+	PYTHONPATH=. $(PYTHON) docs/recorded.py
 
 bench-ops: $(VENV)/.installed-bench
 	$(BIN)/python -m asv_bench.record.ops --report docs/benchmarks $(BENCH_ARGS)

@@ -698,14 +698,31 @@ def test_page(report, tmp_path):
     ] in lines
     assert ["one", "123,456", "100", "cvr", "100", "10.0", "1.00", "csr alg1", "150", "1.50", "L2", "90.0", "90%"] in lines
     assert ["one", "200*", "900", "400", "WRONG", "-"] in lines
-    assert "* torch, everywhere: PyTorch is not installed" in page
-    assert "cusparse 12.6.3" in page and "L2 of 4.00 MB" in page
+    assert "* torch: PyTorch is not installed (3)" in page
+    assert "cuSPARSE 12.6.3" in page and "L2 of 4.00 MB" in page
     for kind in gpu_page.PLOTS:
         assert f"![gpu.{kind}.svg](gpu.{kind}.svg)" in page
         drawn = (tmp_path / f"gpu.{kind}.svg").read_bytes()
         assert drawn.startswith(b"<?xml") and b"two (cold)" in drawn
         gpu_page.plot(report, kind, tmp_path / "again.svg")
         assert (tmp_path / "again.svg").read_bytes() == drawn
+
+
+@pytest.mark.slow
+def test_page_of_matrices_that_nothing_was_fitted_to(report, tmp_path):
+    pytest.importorskip("matplotlib")
+    assert gpu_page.write(report | {"families": "11"}, tmp_path) == []
+    page = (tmp_path / "gpu-unseen.md").read_text()
+    assert "`make bench-unseen`" in page and "with the seed 11" in page
+    assert "![gpu-unseen.speedup.svg](gpu-unseen.speedup.svg)" in page
+
+
+def test_drawn_matrices_have_random_values():
+    csr = record._drawn("band.11", 0, devices.CPU)
+    assert np.unique(csr.data).size > 0.9 * csr.nnz
+    makefile = (record.Path(record.__file__).parents[2] / "Makefile").read_text()
+    assert "--families 11 " in makefile  # which is the one that the families' page promises to be unseen
+    assert "has the seed 11" in " ".join(record.families.__doc__.split())
 
 
 def test_page_without_matplotlib(report, tmp_path, monkeypatch):

@@ -1,6 +1,7 @@
 """Families of matrices whose sizes and shapes are drawn: as many as wanted that no constant was fitted to.
 
-``drawn(seed)`` names a matrix of every family. Another seed gives other sizes, orders, bands and blocks.
+``drawn(seed)`` names a matrix of every family. Another seed gives other sizes, orders, bands and blocks. Constants were
+fitted to the seeds 1 to 6 (docs/decisions/0005). ``make bench-unseen`` has the seed 11, to which nothing may be fitted.
 """
 
 from __future__ import annotations

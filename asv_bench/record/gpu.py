@@ -1,9 +1,11 @@
 """What asarray chooses on a GPU beside every peer of :mod:`.gpu_peers`, matrix by matrix.
 
-    python -m asv_bench.record.gpu [--only NAME,...] [--within SECONDS]
+    python -m asv_bench.record.gpu [--only NAME,...] [--within SECONDS] [--families SEEDS]
 
-``make bench-gpu`` runs it with what docs/benchmarks/gpu.md was recorded with. All are checked first and then timed in
-turn. Some generated matrices come with values that are few, too: these are a group of their own.
+``make bench-gpu`` runs it with what docs/benchmarks/gpu.md was recorded with, ``make bench-unseen`` on the matrices of
+:mod:`.families` that are drawn with a seed to which nothing was fitted: docs/benchmarks/gpu-unseen.md. All are checked
+first and then timed in turn. Some generated matrices come with values that are few, too: these are a group of their
+own.
 
 Ours is checked row by row against a product in double precision and the error that rounding may cause; a peer against
 ours, within twice that. Who is wrong is not timed. Where matrix and vectors would fit the L2 cache, a sample follows
@@ -40,7 +42,7 @@ from cvrarray.cli.table import finite
 from cvrarray.core import clocks, devices
 from cvrarray.input import coercion
 
-from . import command, gpu_page, gpu_peers, inputs, machine
+from . import command, families, gpu_page, gpu_peers, inputs, machine
 
 #: Below so many nonzeros a file of CVRARRAY_MATRICES is not measured.
 FEWEST_NONZEROS = 500_000
@@ -159,6 +161,7 @@ def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", metavar="NAME,...", help="these matrices; * and ? stand for any letters")
     parser.add_argument("--scale", choices=generate.SCALES, default="full", help="size of the generated ones")
+    parser.add_argument("--families", metavar="SEEDS", help="matrices that are drawn with these seeds instead")
     bench.add_values(parser)
     parser.add_argument("--dtype", default="float32,float64", help="default: %(default)s")
     parser.add_argument("--report", metavar="FOLDER", help="write the page, its figures and plots there")
@@ -182,10 +185,14 @@ def run(args: argparse.Namespace) -> int:
     dtypes = args.dtype.split(",")
     if not set(dtypes) <= {"float32", "float64"}:
         raise ValueError(f"--dtype must be among float32, float64; got {args.dtype!r}")
-    cases = select(all_cases(args.scale, args.seed, device, args.values), args.only)
-    chosen = InTime(cases, args.within)
+    if args.families is None:
+        cases = all_cases(args.scale, args.seed, device, args.values)
+    else:
+        seeds = [int(seed) for seed in args.families.split(",")]
+        cases = {name: partial(_drawn, name, args.seed, device) for seed in seeds for name in families.drawn(seed)}
+    chosen = InTime(select(cases, args.only), args.within)
     report = measure_all(chosen, device, [np.dtype(name) for name in dtypes], repeats=args.repeats, seed=args.seed)
-    report |= {"scale": args.scale, "not_measured": chosen.rest}
+    report |= {"scale": args.scale, "families": args.families, "not_measured": chosen.rest}
     bench.publish(report, gpu_page.text, args.json)
     if args.report is not None:
         Path(args.report).mkdir(parents=True, exist_ok=True)
@@ -216,6 +223,13 @@ def _made(make: Make, values: str, xp: ModuleType, seed: int) -> Any:
 
 def _stored(path: Path, device: devices.Device) -> Any:
     return sources.place(inputs.read_stored(path), device)
+
+
+def _drawn(name: str, seed: int, device: devices.Device) -> Any:
+    """A matrix of :mod:`.families`, whose structure is drawn with the seed in its name, with random values."""
+    csr = families.build(name)
+    csr.data = np.random.default_rng(seed).random(csr.nnz) + 0.5
+    return sources.place(csr, device)
 
 
 def select(cases: dict[str, Any], only: str | None) -> dict[str, Any]:

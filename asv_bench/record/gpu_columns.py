@@ -2,8 +2,10 @@
 
     python -m asv_bench.record.gpu_columns [--only NAME,...] [--columns 1,4,16,64,256] [--within SECONDS]
 
-X is in C order, and ours is ``asarray(A, columns=k)``. All are checked in the first and last column and then timed in
-turn; a peer that takes HOPELESS times what ours takes is not. Peers in Fortran order have X copied before.
+``make bench-columns`` runs it and writes docs/benchmarks/gpu-columns.*. By default it measures MATRICES, those of files
+where CVRARRAY_MATRICES names a folder that has them. X is in C order, and ours is ``asarray(A, columns=k)``. All are
+checked in the first and last column and then timed in turn; a peer that takes HOPELESS times what ours takes is not.
+Peers in Fortran order have X copied before; ours is timed with such an X too.
 """
 
 from __future__ import annotations
@@ -23,20 +25,26 @@ from cvrarray.cli import bench
 from cvrarray.cli.table import significant
 from cvrarray.core import clocks, devices
 
-from . import command, gpu, gpu_page, gpu_peers, machine, pages
-from .pages import geometric_mean, markdown, write_figures
+from . import columns_page, command, gpu, gpu_peers, machine, pages
+from .columns_page import HOPELESS
 
 #: Numbers of columns; 1 is a vector.
 COLUMNS = "1,4,16,64,256"
 
-#: A peer that takes so many times what ours takes is left out.
-HOPELESS = 5
+#: What is measured by default, as far as it is there: generated matrices, real ones, few long rows, values that are few.
+MATRICES = (
+    *("stencil27", "poisson7", "elast3", "shell6", "rmat", "uniform_2M_16", "uniform_200k_150"),
+    *("ba_kitti_H", "fem_hand_elast_r1", "git_networkit", "img_china_matting", "quantum_heis20"),
+    *("rec_gowalla_itemitem", "shell_armadillo_r0", "slam_torus3D", "vol_mni_brain", "web_cnr2000"),
+    *("lognormal_4k", "lognormal_4k_T", "stencil27 (few values)", "rmat (one value)"),
+)
 
 
 def parser() -> argparse.ArgumentParser:
     """Options of the command."""
     parser = gpu.parser()
     parser.description, parser.usage = __doc__, None
+    parser.set_defaults(scale="medium", repeats=7)
     parser.add_argument("--columns", default=COLUMNS, help="of X; default: %(default)s")
     parser.add_argument("--peers", help="these alone, separated by commas; default: all")
     parser.add_argument("--transposed", action="store_true", help="ours is A.T @ X in a loop, the peers' an explicit transpose")
@@ -56,7 +64,8 @@ def run(args: argparse.Namespace) -> int:
     columns = [int(number) for number in args.columns.split(",")]
     if min(columns) < 1:
         raise ValueError(f"--columns must be positive; got {args.columns!r}")
-    cases = gpu.select(gpu.all_cases(args.scale, args.seed, device), args.only)
+    cases = gpu.all_cases(args.scale, args.seed, device)
+    cases = gpu.select(cases, args.only) if args.only else {name: cases[name] for name in MATRICES if name in cases}
     names = None if args.peers is None else args.peers.split(",")
     results, chosen = [], gpu.InTime(cases, args.within)
     with device.use():
@@ -80,9 +89,7 @@ def run(args: argparse.Namespace) -> int:
     bench.publish(report, lambda report: pages.text(tables(report)), args.json)
     if args.report is not None:
         Path(args.report).mkdir(parents=True, exist_ok=True)
-        name = "gpu-columns-transposed" if args.transposed else "gpu-columns"
-        write_figures(report, Path(args.report) / f"{name}.json")
-        (Path(args.report) / f"{name}.md").write_text(page(report))
+        columns_page.write(report, Path(args.report))
     return int(any(case["ours"]["error_over_bound"] > 1 for case in results))
 
 
@@ -101,7 +108,7 @@ def measure_case(
     """
     clock, cases = clocks.of(device), []
     for k in columns:
-        array = cvrarray.asarray(csr.T.tocsr() if transposed else csr, columns=k)
+        array = cvrarray.asarray(csr.T.tocsr() if transposed else csr, columns=k, device=str(device))
         shape = csr.shape[1:] if k == 1 else (csr.shape[1], k)
         x = device.xp.random.default_rng(seed).random(shape, csr.dtype) + csr.dtype.type(0.5)
         y = device.xp.zeros((*csr.shape[:1], *shape[1:]), csr.dtype)
@@ -118,17 +125,24 @@ def measure_case(
                 call = gpu_peers.prepare(name, csr, x, y, registry)
                 wrong, once = worst(device.xp.asarray(call()), answers, device.xp), clock.sample(call)
                 if wrong > gpu_peers.ROOM:
-                    left_out[name] = f"is wrong: {significant(wrong)} times the error that rounding may cause"
+                    slower = f"takes {once / limit * HOPELESS:.2f} times what ours takes"
+                    left_out[name] = f"is wrong: {significant(wrong)} times the error that rounding may cause; {slower}"
                 elif once > limit:
                     left_out[name] = f"takes {once / limit * HOPELESS:.0f} times what ours takes"
                 else:
                     calls[name] = call
             except Exception as reason:  # some libraries refuse only when they are called
                 left_out[name] = command.in_a_line(reason)
-        timed = {name: timing.median for name, timing in clock.times(calls, repeats).items()}
+        if k > 1:
+            calls["fortran"] = partial(operator.matmul, array.T if transposed else array, device.xp.asfortranarray(x))
+        timings = clock.times(calls, repeats)
+        timed = {name: timing.median for name, timing in timings.items()}
         ours = {"format": array.format, "error_over_bound": error, "seconds": timed.pop("ours")}
-        about = {"shape": list(csr.shape), "nnz": int(csr.nnz), "dtype": csr.dtype.name, "columns": k}
-        cases.append(about | {"ours": ours | bench.facts(array), "peers": timed, "left_out": left_out})
+        cases.append(
+            {"shape": list(csr.shape), "nnz": int(csr.nnz), "dtype": csr.dtype.name, "columns": k}
+            | {"ours": ours | bench.facts(array), "fortran_seconds": timed.pop("fortran", None), "peers": timed}
+            | {"host_seconds": {name: timing.host for name, timing in timings.items()}, "left_out": left_out}
+        )
     return cases
 
 
@@ -149,63 +163,13 @@ def worst(product: Any, answers: dict[int, tuple[Any, Any]], xp: Any) -> float:
     return max(gpu.worst(product if j < 0 else product[:, j], *answer, xp) for j, answer in answers.items())
 
 
-def speedup(case: dict[str, Any]) -> float:
-    """The fastest peer's time over ours."""
-    return float(min(case["peers"].values(), default=float("nan")) / case["ours"]["seconds"])
-
-
 def tables(report: dict[str, Any]) -> dict[str, tuple[list[str], list[list[str]]]]:
-    """For each dtype a table of matrices by numbers of columns: the fastest peer's microseconds and name, and ours."""
+    """What a terminal shows: times and speeds of each dtype, and what they come to."""
     found = {}
-    columns = list(dict.fromkeys(case["columns"] for case in report["results"]))
     for dtype in dict.fromkeys(case["dtype"] for case in report["results"]):
-        cases = {(case["matrix"], case["columns"]): case for case in report["results"] if case["dtype"] == dtype}
-        rows = []
-        for matrix in dict.fromkeys(name for name, _ in cases):
-            of_matrix = [cases[matrix, k] for k in columns]
-            rows.append([matrix])
-            for case in of_matrix:
-                peer = min(case["peers"], key=case["peers"].__getitem__, default=None)
-                theirs = "-" if peer is None else f"{significant(case['peers'][peer] * 1e6)} {peer}"
-                label = bench.label({"name": case["ours"]["format"], **case["ours"], "plan": ""})
-                rows[-1] += [
-                    theirs,
-                    f"{significant(case['ours']['seconds'] * 1e6)} {label}",
-                    "-" if peer is None else f"{speedup(case):.2f}x",
-                ]
-        for kind, is_few in (("plain", False), ("few", True)):
-            of_kind = [case for case in cases.values() if (case["ours"]["values"] != "plain") == is_few and case["peers"]]
-            if of_kind:
-                of_k = [[speedup(case) for case in of_kind if case["columns"] == k] for k in columns]
-                summary = [["", "", f"{geometric_mean(s) or 0:.2f}x ({min(s, default=0):.2f})"] for s in of_k]
-                rows.append([f"geometric mean (least), {kind} values", *[cell for cells in summary for cell in cells]])
-        header = ["matrix", *[cell for k in columns for cell in (f"k = {k}: peer", "ours", "")]]
-        found[dtype] = header, rows
-    return found
-
-
-def page(report: dict[str, Any]) -> str:
-    """The report as a page of Markdown."""
-    libraries = ", ".join(f"{name} {version}" for name, version in report["versions"].items() if name != "system")
-    what, how, name = "Products with a matrix", "Ours is `asarray(A, columns=k)`.", "gpu-columns"
-    if report.get("transposed"):
-        what, name = "Transposed products with a matrix", "gpu-columns-transposed"
-        how = (
-            "Ours is `A.T @ X` as it is in a loop, by tables of the transpose that A keeps; A is `asarray(S, columns=k)`. "
-            "Peers multiply by an explicit `S.T`."
-        )
-    parts = [
-        f"# {what} on a GPU, beside cuSPARSE, CuPy and PyTorch",
-        f"Written by `make bench-columns`; all figures are in `{name}.json` beside this page. "
-        f"{report['device']['name']}, CUDA {report['device']['cuda']}; {libraries}. Measured on {report['date'][:10]}, scale "
-        f"`{report['scale']}`, medians of {report['repeats']}, in microseconds. X is in C order; an F says that a peer has X "
-        "and Y in Fortran order, X copied before. Peers' tables, descriptors and workspaces are made before, and not timed. "
-        f"{how} A peer that takes {HOPELESS} times as long is left out."
-        f"{gpu_page.not_measured(report)}",
-    ]
-    for dtype, table in tables(report).items():
-        parts += [f"## {dtype}", markdown(*table)]
-    return "\n\n".join(parts) + "\n"
+        found[f"{dtype}, microseconds"] = columns_page.times_table(report, dtype)
+        found[f"{dtype}, speed over the best peer"] = columns_page.speed_table(report, dtype)
+    return found | {"A call": columns_page.calls_table(report), "Summary": columns_page.summary_table(report)}
 
 
 if __name__ == "__main__":

@@ -1,4 +1,7 @@
-"""The page, the plots and the raw figures of a run of :mod:`.gpu`: ``gpu.md``, ``gpu.json``, ``gpu.*.svg``."""
+"""The page, the plots and the raw figures of a run of :mod:`.gpu`: ``gpu.md``, ``gpu.json``, ``gpu.*.svg``.
+
+Of matrices that nothing was fitted to they are called ``gpu-unseen``.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from typing import Any
 from cvrarray.cli.bench import label
 from cvrarray.cli.table import render, significant
 
+from . import pages
 from .pages import geometric_mean, has_few_values, markdown, write_figures
 
 #: Plots by the end of their names.
@@ -78,26 +82,31 @@ def text(report: dict[str, Any]) -> str:
     parts = [f"{report['device']['name']}: {_rates(report)}; medians of {report['repeats']}"]
     for dtype, cases in _by_dtype(report).items():
         parts += [dtype, render(*_main_table(cases)), render(*_times_table(report, cases))]
-    parts += [render(*_summary_table(report)), *(["Left out", *_left_out(report)] if _left_out(report) else [])]
+    left_out = pages.left_out(report["results"])
+    parts += [render(*_summary_table(report)), *(["Left out", *left_out] if left_out else [])]
     return "\n\n".join(parts)
 
 
 def page(report: dict[str, Any], plots: list[str]) -> str:
     """The report as a page of Markdown that shows the image files `plots`."""
-    device = report["device"]
-    libraries = ", ".join(f"{name} {version}" for name, version in report["versions"].items() if name != "system")
+    title, command, about = "Products on a GPU, beside cuSPARSE, CuPy and PyTorch", "bench-gpu", ""
+    if report.get("families"):
+        title, command = "Products with matrices that nothing was fitted to", "bench-unseen"
+        about = (
+            f" The matrices are those of `asv_bench/record/families.py` that are drawn with the seed {report['families']}: one "
+            "of each family, with random values. The constants by which `asarray` chooses, and those of kernels, were fitted "
+            "to other matrices (the seeds 1 to 6, `asv_bench/record/kinds.py`, and those of the other record)."
+        )
     parts = [
-        "# Products on a GPU, beside cuSPARSE, CuPy and PyTorch",
-        "Written by `make bench-gpu`; all figures are in `gpu.json` beside this page.",
-        f"**Machine.** {device['name']}, {device['multiprocessors']} multiprocessors, L2 of "
-        f"{significant(device['l2_bytes'] / 1e6)} MB, CUDA {device['cuda']}, driver {device['driver']}; {_rates(report)}. "
-        f"Measured on {report['date'][:10]}, scale `{report['scale']}`.{not_measured(report)}",
-        f"**Versions.** {libraries}.",
+        f"# {title}",
+        f"Written by `make {command}`; all figures are in `{name(report)}.json` beside this page.{about}",
+        pages.machine(report),
         f"**Method.** Medians of {report['repeats']} CUDA-event times, all contenders taking turns in one loop. A sample "
         "follows a product of its kind; on a matrix marked *cold*, whose CSR and vectors fit L2, it follows something larger "
         "than L2 instead. Peers' formats, descriptors, workspaces and preprocessing are made before, and not timed. Every "
         "product of ours was checked row by row against one in double precision before, every peer against ours; a wrong one "
-        "has no time. `floor` is what a CSR product has to move at the rate seen, with x read once.",
+        f"has no time. This GPU: {_rates(report)}. `floor` is what a CSR product has to move at the rate seen, with x read "
+        "once.",
         "**What bounds.** The longest of three times, for the format that `asarray` chose: *HBM*, its tables, x and y at the "
         "rate seen; *L2*, the different 32-byte sectors of x in each group of 2048 rows (what an SM has under way), sampled, "
         "at the rate of random gathers seen; *launch*, an empty kernel. `of bound` is that time over "
@@ -114,25 +123,26 @@ def page(report: dict[str, Any], plots: list[str]) -> str:
             "All contenders, in microseconds; a star marks what `asarray` chose, a dash what was left out.",
             markdown(*_times_table(report, cases)),
         ]
-    if left_out := _left_out(report):
-        parts += ["## Left out", "\n".join(f"* {line}" for line in left_out)]
+    if left_out := pages.left_out(report["results"]):
+        total = f"In so many of the {len(report['results'])} cases. Each is in `{name(report)}.json`."
+        parts += ["## Left out", total, "\n".join(f"* {line}" for line in left_out)]
     return "\n\n".join(parts) + "\n"
 
 
-def not_measured(report: dict[str, Any]) -> str:
-    """A sentence on the matrices that no time was left for; empty where there are none."""
-    return f" No time was left for {', '.join(report['not_measured'])}." if report.get("not_measured") else ""
+def name(report: dict[str, Any]) -> str:
+    """What the report's files are called."""
+    return "gpu-unseen" if report.get("families") else "gpu"
 
 
 def write(report: dict[str, Any], folder: Path) -> list[str]:
-    """Write ``gpu.json``, ``gpu.md`` and the plots; lines that say what could not be written."""
-    notes, plots = [], []
-    write_figures(report, folder / "gpu.json")
+    """Write the figures, the page and the plots; lines that say what could not be written."""
+    notes, plots, stem = [], [], name(report)
+    write_figures(report, folder / f"{stem}.json")
     try:
-        plots = [plot(report, kind, folder / f"gpu.{kind}.svg") for kind in PLOTS]
+        plots = [plot(report, kind, folder / f"{stem}.{kind}.svg") for kind in PLOTS]
     except ModuleNotFoundError as error:
         notes.append(str(error))
-    (folder / "gpu.md").write_text(page(report, plots))
+    (folder / f"{stem}.md").write_text(page(report, plots))
     return notes
 
 
@@ -146,15 +156,15 @@ def plot(report: dict[str, Any], kind: str, path: Path) -> str:
         matplotlib is not installed.
     """
     try:
-        import matplotlib
-        from matplotlib.figure import Figure  # a Figure of its own: no pyplot, no window system
+        import matplotlib.figure
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
             "The plots are drawn with matplotlib, which is not installed: pip install 'cvrarray[plot]'", name="matplotlib"
         ) from error
     by_dtype = _by_dtype(report)
     n_lines = max(len(cases) for cases in by_dtype.values())
-    figure = Figure(figsize=(6 * len(by_dtype), 1.5 + 0.28 * n_lines), layout="constrained")
+    # a Figure of its own: no pyplot, no window system
+    figure = matplotlib.figure.Figure(figsize=(6 * len(by_dtype), 1.5 + 0.28 * n_lines), layout="constrained")
     for axes, (dtype, cases) in zip(figure.subplots(1, len(by_dtype), squeeze=False)[0], by_dtype.items(), strict=True):
         {"floor": _draw_floor, "speedup": _draw_speedup, "bound": _draw_bound}[kind](axes, cases)
         axes.set_yticks(range(len(cases)), [_name(case) for case in cases])
@@ -163,8 +173,7 @@ def plot(report: dict[str, Any], kind: str, path: Path) -> str:
         axes.set_title(dtype)
         axes.axvline(1, color="black", linewidth=0.8)
         axes.grid(axis="x", alpha=0.3)
-    with matplotlib.rc_context({"svg.hashsalt": "cvrarray"}):  # the same figures, the same file
-        figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
+    pages.save(figure, path)
     return path.name
 
 
@@ -267,16 +276,3 @@ def _summary_table(report: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
         worst = "-" if row["worst"] is None else f"{row['least']:.2f} {row['worst']}"
         rows.append([row["dtype"], row["values"], str(row["matrices"]), *means, worst, ", ".join(row["below_1"]) or "none"])
     return header, rows
-
-
-def _left_out(report: dict[str, Any]) -> list[str]:
-    """A line for every contender and reason, with the matrices that it holds for."""
-    found: dict[tuple[str, str], list[str]] = {}
-    for case in report["results"]:
-        for name, reason in case["left_out"].items():
-            found.setdefault((name, reason), []).append(f"{case['matrix']} {case['dtype']}")
-    n_cases = len(report["results"])
-    return [
-        f"{name}, {'everywhere' if len(where) == n_cases else ', '.join(where)}: {reason}"
-        for (name, reason), where in found.items()
-    ]

@@ -487,7 +487,7 @@ PEERS: dict[str, Prepare] = {
 #: Peers of products with a dense matrix.
 MATRIX_PEERS: dict[str, Prepare] = {
     **{f"csr alg{n}": partial(SpMM, algorithm=f"CSR_ALG{n}") for n in (1, 2, 3)},
-    **{f"csr alg{n} F": partial(SpMM, algorithm=f"CSR_ALG{n}", order="F") for n in (1, 2)},
+    **{f"csr alg{n} F": partial(SpMM, algorithm=f"CSR_ALG{n}", order="F") for n in (1, 2, 3)},
     **{f"bsr {size}": partial(bsr_matrix, block_size=size) for size in BLOCK_SIZES},
     **{f"ell {size}": partial(SpMMELL, block_size=size) for size in ELL_SIZES},
     "cupyx": cupyx,
@@ -521,4 +521,9 @@ def versions(device: int) -> dict[str, str]:
             found[name] = metadata.version(name)
     with suppress(Exception):  # no bindings, or no library that they find: each peer says so
         found["cusparse"] = _dotted(version(bindings().get_version(handle(device))))
+    with suppress(Exception):
+        from cupy.cuda.device import get_cusparse_handle
+        from cupy_backends.cuda.libs import cusparse
+
+        found["cusparse of cupy"] = _dotted(version(cusparse.getVersion(get_cusparse_handle())))
     return found

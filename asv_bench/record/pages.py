@@ -1,14 +1,15 @@
-"""What the recorded pages share: Markdown tables, geometric means, the raw figures beside a page."""
+"""What the recorded pages share: what was measured on and with, Markdown tables, means, the raw figures beside a page."""
 
 from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from cvrarray.cli.table import render
+from cvrarray.cli.table import render, significant
 
 
 def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -37,3 +38,58 @@ def write_figures(report: dict[str, Any], path: Path) -> None:
 def has_few_values(case: dict[str, Any]) -> bool:
     """Whether what asarray chose stores values in fewer bytes than they have."""
     return any(run.get("plan") and run.get("values", "plain") != "plain" for run in case["runs"])
+
+
+def machine(report: dict[str, Any]) -> str:
+    """A paragraph on the GPU, and a paragraph on the libraries: peers first."""
+    device, versions = report["device"], report["versions"]
+    seen = f"L2 of {significant(device['l2_bytes'] / 1e6)} MB, " if "l2_bytes" in device else ""
+    names = {"cusparse": "cuSPARSE", "cupy": "CuPy", "cusparse of cupy": "CuPy's cuSPARSE", "torch": "PyTorch"}
+    found = {"cupy": device.get("cupy"), **versions}
+    peers = ", ".join(f"{label} {found[name]}" for name, label in names.items() if found.get(name))
+    others = ", ".join(f"{name} {found[name]}" for name in found if name not in (*names, "system", "sparse"))
+    return (
+        f"**Machine.** {device['name']}, {device['multiprocessors']} multiprocessors, {seen}CUDA {_cuda(device['cuda'])} "
+        f"with a driver for {_cuda(device['driver'])}; {report['date'][:10]}, scale `{report['scale']}`."
+        f"{not_measured(report)}\n\n"
+        f"**Versions.** Peers: {peers}. Others: {others}."
+    )
+
+
+def _cuda(number: int) -> str:
+    """13020 is 13.2."""
+    return f"{number // 1000}.{number % 1000 // 10}"
+
+
+def not_measured(report: dict[str, Any]) -> str:
+    """A sentence on the matrices that no time was left for; empty where there are none."""
+    return f" No time was left for {', '.join(report['not_measured'])}." if report.get("not_measured") else ""
+
+
+#: Reasons why a contender was left out, and how all of their kind are told.
+REASONS = {
+    r"(LeftOut: )?\d+ x \d+ is no multiple of .*": "the block size does not divide the shape",
+    r"(LeftOut: )?would store .*": "tables of more than 8 times the bytes of CSR",
+    r"takes \d+ times what ours takes": "too slow",
+    r"is wrong: .*": "further off than rounding may cause",
+}
+
+
+def left_out(cases: Sequence[dict[str, Any]]) -> list[str]:
+    """A line for every contender that was left out: why, and in how many of the cases."""
+    found: dict[str, dict[str, int]] = {}
+    for case in cases:
+        for name, reason in case["left_out"].items():
+            kind = next((told for pattern, told in REASONS.items() if re.fullmatch(pattern, reason)), reason)
+            of_name = found.setdefault(name, {})
+            of_name[kind] = of_name.get(kind, 0) + 1
+    counts = {name: ", ".join(f"{kind} ({count})" for kind, count in kinds.items()) for name, kinds in found.items()}
+    return [f"{name}: {text}" for name, text in counts.items()]
+
+
+def save(figure: Any, path: Path) -> None:
+    """Write a figure of matplotlib's: the same figures, the same file, and text as text."""
+    import matplotlib
+
+    with matplotlib.rc_context({"svg.hashsalt": "cvrarray", "svg.fonttype": "none"}):
+        figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)

@@ -416,7 +416,7 @@ def plot(report: dict[str, Any], names: list[str], path: Path) -> None:
     axes.set(yscale="log", ylabel="us an iteration")
     axes.legend(ncols=3, fontsize=8)
     axes.grid(alpha=0.3, axis="y")
-    figure.savefig(path)
+    pages.save(figure, path)
 
 
 if __name__ == "__main__":
