@@ -1,17 +1,21 @@
 """Tables and charts of the docs from what ``asv_bench.record`` recorded: ``docs/benchmarks/*.json``.
 
-``PYTHONPATH=. python docs/recorded.py`` writes the charts that README shows.
+``PYTHONPATH=. python docs/recorded.py`` writes the charts that README shows, and its figures of a GPU.
 """
 
 from __future__ import annotations
 
 import json
+import re
+import statistics
+import textwrap
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from figures import OURS, SLOWER, THEIRS, Bar, bars
 
-from asv_bench.record import gpu_page, products_page
+from asv_bench.record import columns_page, gpu_page, products_page, solve
 from asv_bench.record.pages import markdown
 from cvrarray.cli.table import significant
 from cvrarray.drawing import Drawing
@@ -26,6 +30,22 @@ LABELS = {
     "uniform_2M_16": "random, 16 a row",
     "uniform_200k_150": "random, 150 a row",
 }
+
+
+#: What README's table has, and what they are.
+SHOWN = {
+    "stencil27": "27-point stencil",
+    "poisson7": "7-point stencil",
+    "elast3": "3 x 3 blocks",
+    "shell6": "6 x 6 blocks",
+    "fem1": "linear tetrahedra",
+    "rmat": "power law, shuffled",
+    "uniform_2M_16": "random",
+    "uniform_200k_150": "random",
+}
+
+#: README between these lines is written by this file.
+BEGIN, END = "<!-- recorded: written by docs/recorded.py -->\n", "<!-- end of what is recorded -->\n"
 
 
 class Recorded:
@@ -101,9 +121,7 @@ class RecordedGPU:
 
     def machine(self) -> str:
         """What it was measured on, and with what."""
-        device, versions = self.data["device"], self.data["versions"]
-        libraries = ", ".join(f"{name} {versions[name]}" for name in ("cusparse", "torch") if name in versions)
-        return f"{device['name']}, on {self.data['date'][:10]}; medians of {self.data['repeats']}. {libraries}."
+        return _machine(self.data)
 
     def summary(self) -> str:
         """Speed of what asarray chose over the best peer, by dtype: geometric means and the worst matrix."""
@@ -175,6 +193,47 @@ class RecordedGPU:
         return markdown(["matrix", "nonzeros", "speed over the best peer", "which is"], rows) if rows else "Nowhere."
 
 
+class RecordedColumns:
+    """A report of ``asv_bench.record.gpu_columns``, ``gpu-columns.json``; `path` is relative to this file."""
+
+    def __init__(self, path: str | Path):
+        self.data: dict[str, Any] = json.loads((Path(__file__).parent / path).read_text())
+        self.plain = self.data | {"results": [case for case in self.data["results"] if columns_page.is_plain(case)]}
+
+    def machine(self) -> str:
+        """What it was measured on, and with what."""
+        matrices = {case["matrix"] for case in self.plain["results"]}
+        return f"{_machine(self.data)} {len(matrices)} matrices with plain values, scale {self.data['scale']}."
+
+    def summary(self) -> str:
+        """Geometric means and the least speed over the best peer, by dtype and range of columns."""
+        header, rows = columns_page.summary_table(self.plain)
+        kept = [k for k, name in enumerate(header) if name != "values"]
+        return markdown([header[k] for k in kept], [[row[k] for k in kept] for row in rows])
+
+    def chart(self, dtype: str) -> Drawing:
+        """Speed over the best peer by number of columns."""
+        return columns_page.plot(self.data, dtype)
+
+    def losses(self) -> str:
+        """The cases in which a peer is faster, and which."""
+        header, rows = columns_page.slower_table(self.plain)
+        return markdown(header, rows) if rows else "Nowhere."
+
+    def of(self, dtype: str, first: int, last: int) -> list[float]:
+        """Speeds over the best peer with so many columns, of plain values."""
+        at = (columns_page.speeds_at(self.data, dtype, k) for k in range(first, last + 1))
+        return [times for speeds in at for times in speeds.values()]
+
+
+def _machine(report: dict[str, Any]) -> str:
+    """What a GPU's report was measured on, and with which peers."""
+    versions = {"cupy": report["device"].get("cupy"), **report["versions"]}
+    names = {"cusparse": "cuSPARSE", "cupy": "CuPy", "torch": "PyTorch"}
+    libraries = ", ".join(f"{label} {versions[name]}" for name, label in names.items() if versions.get(name))
+    return f"{report['device']['name']}, on {report['date'][:10]}; medians of {report['repeats']}. {libraries}."
+
+
 def _chart(title: str, speedups: dict[str, float]) -> Drawing:
     rows = [Bar(name, times, f"{times:.2f}x", OURS if times >= 1 else SLOWER) for name, times in speedups.items()]
     return bars(title, rows, 1, "the line: as fast as the best peer")
@@ -186,6 +245,63 @@ def front() -> dict[str, Drawing]:
     return {"speed-gpu.svg": gpu, "speed-cpu.svg": cpu}
 
 
+def readme() -> str:
+    """The part of README that the records of a GPU write: a table beside CuPy, and what all matrices come to."""
+    gpu, columns = RecordedGPU("benchmarks/gpu.json"), RecordedColumns("benchmarks/gpu-columns.json")
+    of_dtype: dict[str, dict[str, Any]] = {}
+    for case in gpu.data["results"]:
+        of_dtype.setdefault(case["dtype"], {})[case["matrix"]] = case
+    rows = []
+    for name, about in SHOWN.items():
+        cells = [f"{name}, {about}", ""]
+        for cases in of_dtype.values():
+            ours = gpu_page.chosen(cases[name])
+            theirs = next(run for run in cases[name]["runs"] if run["name"] == "cupyx")
+            if ours is None:
+                raise ValueError(f"no product of ours was right for {name}")
+            cells[1] = "CVR" if ours["format"] == "cvr" else f"BBCSR {ours['block_size']}"
+            times = [f"{run['seconds'] * 1e6:.0f}" for run in (ours, theirs)]
+            cells += [*times, f"**{theirs['seconds'] / ours['seconds']:.2f}x**"]
+        rows.append(f"| {' | '.join(cells)} |")
+    table = "\n".join(["| | format | float32 | CuPy | | float64 | CuPy | |", "|---|---|---|---|---|---|---|---|", *rows])
+
+    generated = {case["matrix"].partition(" (")[0]: case["generated"] for case in gpu.data["results"]}
+    real = sum(not own for own in generated.values())
+    found = gpu_page.summary(gpu.data)
+    plain, few = ([row for row in found if row["values"] == values] for values in ("plain", "few"))
+    means = " and ".join(f"{row['geometric_mean']:.2f}x in {row['dtype']}" for row in plain)
+    lost = [f"{len(row['below_1'])} in {row['dtype']} ({row['least']:.2f}x at worst)" for row in plain if row["below_1"]]
+    of_few = " and ".join(f"{row['geometric_mean']:.2f}x" for row in few)
+    runs = [run for case in gpu.data["results"] for run in case["runs"] if run["correct"]]
+    host = statistics.median(run["host_seconds"] * 1e6 for run in runs if run["ours"] and run["plan"] is not None)
+    host_cupy = statistics.median(run["host_seconds"] * 1e6 for run in runs if run["name"] == "cupyx")
+    wide = " and ".join(
+        f"{_mean(columns.of(dtype, 2, 32))} and {_mean(columns.of(dtype, 64, 256))} times in {dtype}" for dtype in of_dtype
+    )
+    solved = json.loads((Path(__file__).parent / "benchmarks" / "solve-gpu.json").read_text())
+    faster = [solve.speedup(case["microseconds"]) for case in solved["results"]]
+    text = (
+        f"**All matrices on the GPU.** For each of {len(generated)} matrices, {real} of them real, we compare with the fastest "
+        f"of cuSPARSE {gpu.data['versions']['cusparse']} (CSR by two algorithms, SpMVOp, SELL, BSR), CuPy and PyTorch. The "
+        f"geometric mean of the speedups is {means}. Slower: {', '.join(lost) or 'none'}. Values that are few are stored in "
+        f"fewer bytes: such matrices are apart, at {of_few}. A call costs the host {host:.0f} us in the median, CuPy's "
+        f"{host_cupy:.0f}. `make bench-gpu` writes [all figures](docs/benchmarks/gpu.md). `A @ X` with 2 to 32 columns, and "
+        f"with 64 to 256, is {wide} as fast as the fastest of cuSPARSE, CuPy and PyTorch, in the geometric mean: [its "
+        f"figures](docs/benchmarks/gpu-columns.md). An iteration of conjugate gradients is {min(faster):.1f} to "
+        f"{max(faster):.1f}x as fast as the faster of CuPy's and NVIDIA Warp's: [its figures](docs/benchmarks/solve-gpu.md)."
+    )
+    text = re.sub("`[^`]*`", lambda code: code[0].replace(" ", "\0"), text)  # code stays on a line
+    filled = textwrap.fill(text, 120, break_long_words=False, break_on_hyphens=False).replace("\0", " ")
+    return f"{table}\n\n{filled}\n"
+
+
+def _mean(times: Iterable[float]) -> str:
+    return f"{statistics.geometric_mean(times):.2f}"
+
+
 if __name__ == "__main__":
+    here = Path(__file__).parent
     for name, picture in front().items():
-        picture.save(Path(__file__).parent / "_static" / name)
+        picture.save(here / "_static" / name)
+    whole = (here.parent / "README.md").read_text()
+    (here.parent / "README.md").write_text(re.sub(f"(?s){BEGIN}.*{END}", lambda _: f"{BEGIN}{readme()}{END}", whole))

@@ -213,6 +213,24 @@ def test_charts_of_the_front_page_are_those_of_the_records(recorded_pages):
         assert f"docs/_static/{name}" in (ROOT / "README.md").read_text()
 
 
+def test_readme_has_the_figures_of_the_records(recorded_pages):
+    """``PYTHONPATH=. python docs/recorded.py`` writes them anew."""
+    assert f"{recorded_pages.BEGIN}{recorded_pages.readme()}{recorded_pages.END}" in (ROOT / "README.md").read_text()
+
+
+@pytest.mark.parametrize("name", ["gpu-columns", "gpu-columns-transposed"])
+def test_recorded_columns_are_those_of_the_file(recorded_pages, name):
+    columns = recorded_pages.RecordedColumns(f"benchmarks/{name}.json")
+    data = json.loads((ROOT / "docs" / "benchmarks" / f"{name}.json").read_text())
+    plain = [case for case in data["results"] if case["ours"]["values"] == "plain"]
+    slower = sum(min(case["peers"].values()) < case["ours"]["seconds"] for case in plain)
+    assert columns.losses().count("\n") == max(0, slower and slower + 1)
+    for dtype in ("float32", "float64"):
+        found = [min(case["peers"].values()) / case["ours"]["seconds"] for case in plain if case["dtype"] == dtype]
+        assert sorted(columns.of(dtype, 1, 256)) == sorted(found)
+        assert str(columns.chart(dtype)) == (ROOT / "docs" / "benchmarks" / f"{name}.{dtype}.svg").read_text()
+
+
 # ---------------------------------------------------------------------------------------------------------- packaging
 
 
