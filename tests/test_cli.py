@@ -19,7 +19,7 @@ import scipy.sparse
 import cvrarray
 from cvrarray import cli, generate
 from cvrarray.choice.model import NEAR_TIE
-from cvrarray.cli import bench, demo, info, peers, profile, sources, table, warmup
+from cvrarray.cli import bench, demo, gpu_peers, info, peers, profile, sources, table, warmup
 from cvrarray.core import devices, progress
 from cvrarray.cpu.runtime import threads
 
@@ -557,6 +557,7 @@ def test_bench_with_several_columns(run, tmp_path, mtx):
         assert all(entry["correct"] for entry in case["runs"])
     assert re.search(r"matrix +dtype +columns +nonzeros", text)
     assert "float64, 3 columns: " in text
+    assert f"scipy {scipy.__version__}" in text.splitlines()[1]
 
 
 @pytest.mark.parametrize(
@@ -579,10 +580,68 @@ def test_bench_gives_mkl_as_many_threads_as_ours(monkeypatch, matrix):
     monkeypatch.setattr(peers, "mkl", lambda: library)
     monkeypatch.setenv("CVRARRAY_NUM_THREADS", "3")
     x = np.ones(50)
-    found = peers.products(matrix, x, devices.CPU)
+    found, left_out = peers.products(matrix, x, devices.CPU)
+    assert left_out == {}
     assert asked == [3]
     np.testing.assert_array_equal(found["mkl"](), matrix @ x)
     assert peers.left_out(devices.CPU) == {}
+
+
+@pytest.fixture
+def played(monkeypatch):
+    """The peers of a GPU, played on the CPU by SciPy; one is wrong, one refuses when it is called, one is not there."""
+
+    def refuses(csr, x, y):
+        def run():
+            raise RuntimeError("not for this one")
+
+        return run
+
+    def absent(csr, x, y):
+        raise gpu_peers.LeftOut("nobody has it")
+
+    found = {"csr alg3": lambda csr, x, y: lambda: csr @ x, "wrong": lambda csr, x, y: lambda: 2 * (csr @ x)}
+    found |= {"refuses": refuses, "absent": absent, "cupyx": lambda csr, x, y: lambda: csr @ x}
+    monkeypatch.setattr(gpu_peers, "MATRIX_PEERS", found)
+    monkeypatch.setattr(gpu_peers, "PEERS", found | {"sell": found["cupyx"]})
+
+
+def test_peers_of_a_gpu_by_name(played, matrix):
+    """Those that users call are there by default, cuSPARSE's by name, and all of them by "all"."""
+    on_gpu = SimpleNamespace(kind="cuda", xp=np)
+    x, X = np.ones(50), np.ones((50, 3))
+    assert (lambda found: (list(found[0]), found[1]))(peers.products(matrix, x, on_gpu)) == (["cupyx"], {})
+    found, left_out = peers.products(matrix, x, on_gpu, ["sell", "absent"])
+    assert (list(found), left_out) == (["sell"], {"absent": "nobody has it"})
+    assert list(peers.products(matrix, X, on_gpu, ["all"])[0]) == ["csr alg3", "wrong", "refuses", "cupyx"]
+    with pytest.raises(ValueError, match=r"--peers must name some of all, csr alg3, .*; got sell"):
+        peers.products(matrix, X, on_gpu, ["sell"])  # which multiplies vectors alone
+
+
+def test_peers_of_a_gpu_are_checked(played, matrix):
+    X = np.ones((50, 3))
+    A = cvrarray.asarray(matrix, device="cpu")
+    others, _ = peers.products(matrix, X, SimpleNamespace(kind="cuda", xp=np), ["all"])
+    found, left_out = bench._useful(others, A, X, devices.CPU)
+    assert list(found) == ["csr alg3", "cupyx"]
+    assert left_out["wrong"].startswith("is wrong, by ")
+    assert left_out["refuses"] == "RuntimeError: not for this one"
+    with pytest.raises(ValueError, match="no peer of --peers is left: wrong: is wrong"):
+        bench._useful({"wrong": others["wrong"]}, A, X, devices.CPU)
+
+
+def test_bench_beside_cusparse(run, gpu):
+    """From the command line: every product of cuSPARSE that there is, with versions; without the bindings it says so."""
+    argv = ("bench", "shell6", "--scale", "small", "--device", gpu, "--repeats", 2, "--columns", "1,4", "--peers", "all")
+    code, out, _ = run(*argv, "--json", "-")
+    assert code == 0
+    report = json.loads(out)
+    for case in report["results"]:
+        names = {entry["name"] for entry in case["runs"]}
+        assert "cupyx" in names
+        assert names | case["left_out"].keys() >= {"csr alg1", "csr alg2", "bsr 6", "cupyx", "torch"}
+    if "cusparse" in report["versions"]:
+        assert "csr alg1" in {entry["name"] for entry in report["results"][0]["runs"]}
 
 
 def test_bench_says_that_mkl_is_missing(run, monkeypatch, mtx):
@@ -608,7 +667,7 @@ def test_bench_leaves_out_what_would_be_far_too_large(run, tmp_path):
     scipy.sparse.save_npz(path, arrow.tocsr())
     code, out, _ = run("bench", path, "--device", "cpu", "--repeats", 1)
     assert code == 0
-    assert re.search(r"bbcsr left out, it would store \S+ times the bytes of CSR", out)
+    assert re.search(r"bbcsr left out: would store \S+ times the bytes of CSR", out)
 
 
 def test_bench_keeps_to_complex_where_the_matrix_is(run, tmp_path, matrix):
@@ -707,7 +766,7 @@ def test_what_cannot_be_trusted_is_said():
     assert bench.doubts(report | {"device": {"device": "cuda:0"}}) == [spread]
     steady = report | {"cpus_busy_with_others": 0.1, "results": [case_of(run_of("cvr", 1.0, 3.0, "why"))]}
     assert bench.doubts(steady) == bench.doubts(steady | {"cpus_busy_with_others": None}) == []
-    about = {"repeats": 3, "peers_left_out": {}, "warnings": [load], "results": []}
+    about = {"repeats": 3, "versions": {}, "peers_left_out": {}, "warnings": [load], "results": []}
     assert f"WARNING: {load}" in bench.text(about | {"device": {"name": "a processor", "device": "cpu"}})
 
 

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import scipy.sparse
 
-from asv_bench.record import columns_page, gpu, gpu_columns, gpu_peers
+from asv_bench.record import columns_page, gpu, gpu_columns
+from cvrarray.cli import gpu_peers
 from cvrarray.core import devices
 
 

@@ -19,9 +19,9 @@ import scipy.sparse
 import cvrarray
 from asv_bench.record import gpu as record
 from asv_bench.record import gpu_page, machine
-from asv_bench.record import gpu_peers as peers
 from cvrarray import generate
 from cvrarray.cli import bench
+from cvrarray.cli import gpu_peers as peers
 from cvrarray.core import devices
 
 SIGNATURES = {  # of nvmath.bindings.cusparse

@@ -1,4 +1,4 @@
-"""What the commands of recorded runs share: how a run ends, and what is said of a peer that fails."""
+"""How the commands of recorded runs end."""
 
 from __future__ import annotations
 
@@ -16,8 +16,3 @@ def end_of(run: Callable[[argparse.Namespace], int], args: argparse.Namespace) -
     except INPUT_ERRORS as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-
-
-def in_a_line(error: BaseException) -> str:
-    """An error's kind and message, as pages name it where a peer is left out."""
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"

@@ -1,4 +1,4 @@
-"""What asarray chooses on a GPU beside every peer of :mod:`.gpu_peers`, matrix by matrix.
+"""What asarray chooses on a GPU beside every peer of :mod:`cvrarray.cli.gpu_peers`, matrix by matrix.
 
     python -m asv_bench.record.gpu [--only NAME,...] [--within SECONDS] [--families SEEDS]
 
@@ -37,12 +37,12 @@ from typing import Any
 import numpy as np
 
 from cvrarray import generate
-from cvrarray.cli import bench, rounding, sources
-from cvrarray.cli.table import finite
+from cvrarray.cli import bench, gpu_peers, rounding, sources
+from cvrarray.cli.table import finite, in_a_line
 from cvrarray.core import clocks, devices
 from cvrarray.input import coercion
 
-from . import command, families, gpu_page, gpu_peers, inputs, machine
+from . import command, families, gpu_page, inputs, machine
 
 #: Below so many nonzeros a file of CVRARRAY_MATRICES is not measured.
 FEWEST_NONZEROS = 500_000
@@ -406,7 +406,7 @@ class _Contest:
             self.left_out[name] = str(reason)
             return
         except Exception as refused:  # some libraries say so only when they are called
-            self.left_out[name] = command.in_a_line(refused)
+            self.left_out[name] = in_a_line(refused)
             return
         if once > self.limit and error <= 1:
             self.left_out[name] = _hopeless(once, self.limit)

@@ -1,4 +1,4 @@
-"""``A @ X`` on a GPU, by what asarray chooses and by every peer of :mod:`.gpu_peers`, for several numbers of columns.
+"""``A @ X`` on a GPU by what asarray chooses and by every peer of ``cvrarray.cli.gpu_peers``, by number of columns.
 
     python -m asv_bench.record.gpu_columns [--only NAME,...] [--columns 1,4,16,64,256] [--within SECONDS]
 
@@ -21,11 +21,11 @@ from typing import Any
 
 import cvrarray
 from cvrarray.array.transposed import pays_after
-from cvrarray.cli import bench
-from cvrarray.cli.table import significant
+from cvrarray.cli import bench, gpu_peers
+from cvrarray.cli.table import in_a_line, significant
 from cvrarray.core import clocks, devices
 
-from . import columns_page, command, gpu, gpu_peers, machine, pages
+from . import columns_page, command, gpu, machine, pages
 from .columns_page import HOPELESS
 
 #: Numbers of columns; 1 is a vector.
@@ -132,7 +132,7 @@ def measure_case(
                 else:
                     calls[name] = call
             except Exception as reason:  # some libraries refuse only when they are called
-                left_out[name] = command.in_a_line(reason)
+                left_out[name] = in_a_line(reason)
         if k > 1:
             calls["fortran"] = partial(operator.matmul, array.T if transposed else array, device.xp.asfortranarray(x))
         timings = clock.times(calls, repeats)

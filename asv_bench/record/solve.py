@@ -33,10 +33,10 @@ import numpy as np
 import cvrarray
 from cvrarray import generate, linalg
 from cvrarray.cli import INPUT_ERRORS, bench, sources
-from cvrarray.cli.table import render, significant
+from cvrarray.cli.table import in_a_line, render, significant
 from cvrarray.core import clocks, devices, timing
 
-from . import command, machine, pages
+from . import machine, pages
 from .solve_peers import Solve, Warp, gpu_peers, scipy_peers
 
 #: Iterations of the shorter solve, and how many more the longer one has, at least and at most, on a device of that kind;
@@ -203,7 +203,7 @@ def measure_case(name: str, csr: Any, device: devices.Device, limits: tuple[int,
             except Exception as reason:  # a peer's library may refuse the matrix or the device; ours must not
                 if by not in peers:
                     raise
-                left_out[by] = command.in_a_line(reason)
+                left_out[by] = in_a_line(reason)
                 del contenders[by]
         samples = [lambda s=solve: _between(s, fewer, more, device) for solve in contenders.values()]
         times = dict(zip(contenders, timing.by_turns(samples, turns[0], FEWEST, turns[1]), strict=True))

@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 
 from cvrarray.cli import sources
+from cvrarray.cli.table import in_a_line
 from cvrarray.core import devices
-
-from . import command
 
 #: Runs so many iterations.
 Solve = Callable[[int], Any]
@@ -104,7 +103,7 @@ class Warp:
             except Exception as reason:
                 if len(self._ways) == 1:
                     raise
-                self.remark += f"{'; ' if self.remark else ''}not as {name}: {command.in_a_line(reason)}"
+                self.remark += f"{'; ' if self.remark else ''}not as {name}: {in_a_line(reason)}"
                 self._ways.pop(0)
                 self._prepared.clear()
         self._x.zero_()

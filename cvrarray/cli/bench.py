@@ -1,10 +1,10 @@
 """Time A @ x, or A @ X, on your matrix, beside what you have without us, and say who wins.
 
-Beside both formats run SciPy, pydata/sparse and MKL on a CPU (MKL where sparse_dot_mkl is installed: pip install
-'cvrarray[bench]'), the CSR of CuPy, and of PyTorch if that is installed, on a GPU. SciPy's BSR takes part where the
-matrix has blocks. Every product of ours is checked first against one in double precision, row by row; a wrong one is
-not timed, and makes the exit code 1. Then all take turns. While a spread is above 20%, they take more turns, for up to
---seconds, and the fastest samples of each count: other programs disturbed these least.
+Beside both formats run SciPy, pydata/sparse and MKL on a CPU, and SciPy's BSR where the matrix has blocks; on a GPU the
+CSR of CuPy, and of PyTorch if that is installed, and with --peers all every product of cuSPARSE. MKL and cuSPARSE need
+pip install 'cvrarray[bench]'. Every product of ours is checked first against one in double precision, row by row; a
+wrong one is not timed, and makes the exit code 1. Then all take turns. While a spread is above 20%, they take more
+turns, for up to --seconds, and the fastest samples of each count: other programs disturbed these least.
 
 On a CPU times are wall-clock time: ours and MKL run on all threads (CVRARRAY_NUM_THREADS=1 gives both one), SciPy and
 pydata/sparse on one. On a GPU they are the device's own, by CUDA events.
@@ -40,11 +40,15 @@ import cvrarray
 from .. import formats, generate
 from ..array.format import FORMATS
 from ..core import clocks, devices, progress
-from . import peers, profile, rounding, sources
-from .table import finite, render, significant, size
+from . import gpu_peers, peers, profile, rounding, sources
+from .table import finite, in_a_line, render, significant, size
 
 #: A format that would store this many times the bytes of CSR is not built: it could not win, and might not fit.
 MOST_BYTES = 8
+
+#: A prepared product of cuSPARSE is left out that takes so many times what ours takes, or differs from ours by more than so
+#: many roundings of the largest sum.
+HOPELESS, ROOM = 20, 1e4
 
 #: Figures are not to be trusted with more CPUs busy with other processes.
 OTHERS = 0.25
@@ -73,9 +77,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--columns",
         default="1",
         metavar="K,...",
-        help="of X: 1 is a vector x, 16 a matrix X of 16 columns; default: %(default)s",
+        help="of X: 1 is a vector x, 16 a matrix X of 16 columns, and asarray chooses for so many; default: %(default)s",
     )
-    parser.add_argument("--peers", metavar="NAME,...", help="these peers alone, as the column `by` names them; default: all")
+    parser.add_argument(
+        "--peers",
+        metavar="NAME,...",
+        help="these peers alone, as the column `by` names them; on a GPU also cuSPARSE's products, prepared: "
+        f"{', '.join(name for name in (gpu_peers.PEERS | gpu_peers.MATRIX_PEERS) if name not in gpu_peers.LIBRARIES)}, or "
+        "all; default: all on a CPU, cupyx and torch on a GPU",
+    )
     add_shared_arguments(parser)
 
 
@@ -143,7 +153,7 @@ def measure(matrices: dict[str, Callable[[], Any]], device: devices.Device, args
         "schema": 3,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "device": {"device": str(device), "name": device_name(device)},
-        "versions": versions(),
+        "versions": versions() | (gpu_peers.versions(device.index) if device.kind == "cuda" else {}),
         "repeats": args.repeats,
         "cpus_busy_with_others": finite(others.cpus()),
         "peers_left_out": peers.left_out(device),
@@ -227,13 +237,16 @@ def measure_case(
     x_host = operand(host.shape[1], contest.columns, host.dtype, seed)
     with device.use():
         x = device.xp.asarray(x_host)
-        arrays, left_out = build(csr, names, device)
+        arrays, left_out = build(csr, names, device, contest.columns)
         entries = []
         for label, array in arrays.items():
             error = rounding.worst_error(host, x_host, devices.move(array @ x, devices.CPU))
             entries.append({"name": label, **facts(array), "error_over_bound": finite(error), "correct": error <= 1})
         right = {entry["name"]: arrays[entry["name"]] for entry in entries if entry["correct"]}
-        others = peers.products(csr, x, device, contest.peers)
+        others, dropped = peers.products(csr, x, device, contest.peers)
+        if device.kind == "cuda" and right:
+            others, useless = _useful(others, next(iter(right.values())), x, device)
+            dropped |= useless
         entries += [{"name": other, "format": other, "correct": True} for other in others]
         times, taken = _time(csr, x, right, others, device, (repeats, seconds), counts, using)
     cases = []
@@ -247,8 +260,32 @@ def measure_case(
         about = {"matrix": name, "shape": list(host.shape), "nnz": int(host.nnz), "dtype": str(host.dtype)}
         about |= {"columns": contest.columns} if contest.columns > 1 else {}
         n_threads = peers.threads() if count is None and device.kind == "cpu" else count
-        cases.append(about | {"threads": n_threads, "peer": peer, "runs": runs, "left_out": left_out})
+        cases.append(about | {"threads": n_threads, "peer": peer, "runs": runs, "left_out": left_out | dropped})
     return cases
+
+
+def _useful(
+    others: dict[str, clocks.Call], array: Any, x: Any, device: devices.Device
+) -> tuple[dict[str, clocks.Call], dict[str, str]]:
+    """Those of the peers on a GPU that agree with `array` and are not hopeless beside it, and why others are left out."""
+    clock, found, left_out = clocks.of(device), {}, {}
+    product, limit = array @ x, HOPELESS * clock.sample(lambda: array @ x)
+    room = ROOM * np.finfo(product.dtype).eps * float(abs(product).max(initial=0))
+    for name, call in others.items():
+        try:
+            error, once = float(abs(device.xp.asarray(call()) - product).max(initial=0)), clock.sample(call)
+        except Exception as refused:  # some libraries say so only when they are called
+            left_out[name] = in_a_line(refused)
+            continue
+        if not error <= room:
+            left_out[name] = f"is wrong, by {significant(error)}"
+        elif once > limit and name not in gpu_peers.LIBRARIES:
+            left_out[name] = f"takes {once / limit * HOPELESS:.0f} times what ours takes"
+        else:
+            found[name] = call
+    if not found:
+        raise ValueError(f"no peer of --peers is left: {'; '.join(f'{name}: {why}' for name, why in left_out.items())}")
+    return found, left_out
 
 
 def _time(
@@ -308,8 +345,11 @@ def derive(
     return peer, runs
 
 
-def build(csr: Any, names: Sequence[str] | None, device: devices.Device) -> tuple[dict[str, Any], dict[str, str]]:
-    """Arrays by format, and why a format was left out. ``auto`` is the array of the format that it chose, once.
+def build(
+    csr: Any, names: Sequence[str] | None, device: devices.Device, columns: int = 1
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """Arrays by format, and why a format was left out. ``auto`` is the array of the format that it chose, once, for so many
+    columns.
 
     A format is built in the variant (BBCSR's block size) that by the plan's model takes the fewest bytes. `names` are
     the formats; default: ``auto`` and all that are known.
@@ -318,7 +358,7 @@ def build(csr: Any, names: Sequence[str] | None, device: devices.Device) -> tupl
     built: dict[str, Any] = {}
     left_out: dict[str, str] = {}
     if "auto" in names:
-        array = cvrarray.asarray(csr, device=str(device))
+        array = cvrarray.asarray(csr, device=str(device), columns=columns)
         built[array.format] = array
     missing = [name for name in names if name != "auto" and name not in built]
     modelled = cvrarray.statistics(csr, exact=False).table_bytes if missing else {}
@@ -383,7 +423,7 @@ def versions() -> dict[str, str]:
     from .. import __version__
 
     found = {"cvrarray": __version__, "python": platform.python_version()}
-    for name in ("numpy", "scipy", "numba", "sparse", "sparse_dot_mkl", "cupy-cuda12x", "cupy-cuda13x"):
+    for name in ("numpy", "scipy", "numba", "sparse", "sparse_dot_mkl", "mkl", "cupy-cuda12x", "cupy-cuda13x"):
         try:
             found[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
@@ -405,9 +445,10 @@ def text(report: dict[str, Any]) -> str:
     device = report["device"]
     notes = [f"{name} left out: {why}" for name, why in report["peers_left_out"].items()]
     for case in report["results"]:
-        notes += [f"{_about(case)}: {name} left out, it {why}" for name, why in case["left_out"].items()]
+        notes += [f"{_about(case)}: {name} left out: {why}" for name, why in case["left_out"].items()]
     parts = [
-        f"{device['name']} ({device['device']}); {_samples(report)}",
+        f"{device['name']} ({device['device']}); {_samples(report)}\n"
+        f"{', '.join(f'{name} {version}' for name, version in report['versions'].items())}",
         render(header, rows),
         "\n".join(["* chosen by asarray; speedup: over the fastest peer (cvrarray bench --help explains all columns)", *notes]),
         "\n".join(f"WARNING: {doubt}" for doubt in report["warnings"]),

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
-import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import Any
 
 from ..choice.model import statistics
 from ..core import devices
 from ..core.clocks import Call
+from . import gpu_peers
 
 #: Peers that run on several threads.
 THREADED = ("mkl",)
@@ -19,19 +19,44 @@ THREADED = ("mkl",)
 MOST_FILL = 1.3
 
 
-def products(csr: Any, x: Any, device: devices.Device, names: Sequence[str] | None = None) -> dict[str, Call]:
-    """``csr @ x`` by every library that is installed, or by those of `names`, by its name; x is a vector or a matrix.
+def products(
+    csr: Any, x: Any, device: devices.Device, names: Sequence[str] | None = None
+) -> tuple[dict[str, Call], dict[str, str]]:
+    """``csr @ x`` by every library that is installed, or by those of `names`, and why a named one is left out, by its name.
+
+    x is a vector or a matrix. On a GPU the names are those of :mod:`.gpu_peers`, or ``all``.
 
     Raises
     ------
     ValueError
         None of `names` takes part.
     """
-    found = {"cupyx": lambda: csr @ x} | torch(csr, x) if device.kind == "cuda" else _on_cpu(csr, x)
-    chosen = {name: call for name, call in found.items() if names is None or name in names}
-    if not chosen:
-        raise ValueError(f"--peers must name some of {', '.join(found)}; got {', '.join(names or ())}")
-    return chosen
+    if device.kind == "cuda":
+        return _on_gpu(csr, x, device, names)
+    found = _on_cpu(csr, x)
+    return _some_of({name: call for name, call in found.items() if names is None or name in names}, names, found), {}
+
+
+def _on_gpu(csr: Any, x: Any, device: devices.Device, names: Sequence[str] | None) -> tuple[dict[str, Call], dict[str, str]]:
+    registry = gpu_peers.PEERS if x.ndim == 1 else gpu_peers.MATRIX_PEERS
+    y = device.xp.zeros((csr.shape[0], *x.shape[1:]), x.dtype)
+    wanted = gpu_peers.LIBRARIES if names is None else registry if "all" in names else names
+    found: dict[str, Call] = {}
+    left_out = {}
+    for name in registry:
+        if name in wanted:
+            try:
+                found[name] = gpu_peers.prepare(name, csr, x, y, registry)
+            except gpu_peers.LeftOut as reason:
+                left_out[name] = str(reason)
+    return _some_of(found, names, ("all", *registry)), {} if names is None else left_out
+
+
+def _some_of(found: dict[str, Call], names: Sequence[str] | None, known: Iterable[str]) -> dict[str, Call]:
+    """`found`, unless it is empty."""
+    if not found:
+        raise ValueError(f"--peers must name some of {', '.join(known)}; got {', '.join(names or ())}")
+    return found
 
 
 def _on_cpu(csr: Any, x: Any) -> dict[str, Call]:
@@ -46,21 +71,6 @@ def _on_cpu(csr: Any, x: Any) -> dict[str, Call]:
         library.mkl_set_num_threads(threads())
         found["mkl"] = lambda: library.dot_product_mkl(csr, x)
     return found
-
-
-def torch(csr: Any, x: Any) -> dict[str, Call]:
-    """PyTorch's CSR tensor, which shares the memory of a CuPy CSR; nothing where it is not installed with CUDA."""
-    try:
-        import torch
-    except ImportError:
-        return {}
-    if not torch.cuda.is_available():
-        return {}
-    parts = [torch.from_dlpack(part) for part in (csr.indptr, csr.indices, csr.data)]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that sparse CSR tensors are in beta state
-        tensor, operand = torch.sparse_csr_tensor(*parts, size=csr.shape), torch.from_dlpack(x)
-    return {"torch": lambda: tensor @ operand}
 
 
 def block_size(csr: Any) -> int:

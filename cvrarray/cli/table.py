@@ -43,3 +43,8 @@ def size(n_bytes: float) -> str:
 def finite(value: float | None) -> float | None:
     """`value` as JSON has it: None for infinity and nan."""
     return float(value) if value is not None and math.isfinite(value) else None
+
+
+def in_a_line(error: BaseException) -> str:
+    """An error's kind and message: what is said of a peer that is left out."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"

@@ -27,7 +27,7 @@ cupyx, torch       ``csr @ X`` as a user writes it
 from __future__ import annotations
 
 import ctypes
-import importlib.util
+import warnings
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
@@ -36,9 +36,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cvrarray.cli import peers
-
-from . import command
+from .table import in_a_line
 
 Array = Any  # numpy.ndarray or cupy.ndarray
 Run = Callable[[], Array]
@@ -187,7 +185,7 @@ def bindings() -> Any:
 
 
 @cache
-def handle(device: int) -> int:
+def handle(device: int) -> Any:
     """The library's context on a GPU, host pointers for scalars; it lives as long as the process."""
     return bindings().create()
 
@@ -228,7 +226,7 @@ class SpMV:
         self.lib.sp_mv(*self.arguments)
         return self.y
 
-    def describe(self, csr: Any, kind: int) -> int:
+    def describe(self, csr: Any, kind: int) -> Any:
         """A descriptor of the matrix in the library's format; what it points into goes to ``kept``."""
         index = int(self.lib.IndexType.INDEX_32I)
         n_rows, n_cols = csr.shape
@@ -239,7 +237,7 @@ class SpMV:
 class SpMVSELL(SpMV):
     """The same on sliced ELLPACK."""
 
-    def describe(self, csr: Any, kind: int) -> int:
+    def describe(self, csr: Any, kind: int) -> Any:
         """See :meth:`SpMV.describe`."""
         import cupy
 
@@ -258,7 +256,7 @@ class SpMVBSR(SpMV):
     def __init__(self, bsr: BSR, x: Array, y: Array):
         super().__init__(bsr, x, y, "BSR_ALG1")
 
-    def describe(self, bsr: BSR, kind: int) -> int:
+    def describe(self, bsr: BSR, kind: int) -> Any:
         """See :meth:`SpMV.describe`."""
         lib, index = self.lib, int(self.lib.IndexType.INDEX_32I)
         size = bsr.val.shape[1]
@@ -318,7 +316,7 @@ class SpMMELL(SpMM):
         self.block_size = block_size
         super().__init__(csr, x, y, "BLOCKED_ELL_ALG1")
 
-    def describe(self, csr: Any, kind: int) -> int:
+    def describe(self, csr: Any, kind: int) -> Any:
         """See :meth:`SpMV.describe`."""
         import cupy
 
@@ -465,13 +463,21 @@ def cupyx(csr: Any, x: Array, y: Array) -> Run:
 
 def torch(csr: Any, x: Array, y: Array) -> Run:
     """PyTorch's CSR tensors, which share the matrix's memory; the result is PyTorch's."""
-    if importlib.util.find_spec("torch") is None:
-        raise LeftOut("PyTorch is not installed")
-    found = peers.torch(csr, x)
-    if not found:
+    try:
+        import torch
+    except ImportError as error:
+        raise LeftOut("PyTorch is not installed") from error
+    if not torch.cuda.is_available():
         raise LeftOut("this PyTorch has no CUDA")
-    return found["torch"]
+    parts = [torch.from_dlpack(part) for part in (csr.indptr, csr.indices, csr.data)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that sparse CSR tensors are in beta state
+        tensor, operand = torch.sparse_csr_tensor(*parts, size=csr.shape), torch.from_dlpack(x)
+    return lambda: tensor @ operand
 
+
+#: The peers that call a library as its users do; all others call cuSPARSE, prepared.
+LIBRARIES = ("cupyx", "torch")
 
 #: Every peer by the name that it has in tables and reports, in the order of their columns.
 PEERS: dict[str, Prepare] = {
@@ -503,12 +509,14 @@ def prepare(name: str, csr: Any, x: Array, y: Array, registry: dict[str, Prepare
     LeftOut
         It does not take part; also where its library refused or found no memory, with the library's own words.
     """
+    if name not in LIBRARIES and y.dtype not in DATA_TYPE:
+        raise LeftOut(f"takes float32 and float64, not {y.dtype}")
     try:
         return (PEERS if registry is None else registry)[name](csr, x, y)
     except LeftOut:
         raise
     except Exception as error:
-        raise LeftOut(command.in_a_line(error)) from error
+        raise LeftOut(in_a_line(error)) from error
 
 
 def versions(device: int) -> dict[str, str]:
