@@ -16,7 +16,7 @@ from typing import Any
 from figures import OURS, SLOWER, THEIRS, Bar, bars
 
 from asv_bench.record import columns_page, gpu_page, products_page, solve
-from asv_bench.record.pages import markdown
+from asv_bench.record.pages import has_few_values, markdown
 from cvrarray.cli.table import significant
 from cvrarray.drawing import Drawing
 
@@ -43,6 +43,9 @@ SHOWN = {
     "uniform_2M_16": "random",
     "uniform_200k_150": "random",
 }
+
+#: What `A @ X` with 64 columns of float32 should take at most, at scale "medium".
+MICROSECONDS = {"shell6": 200, "elast3": 230, "stencil27": 330, "poisson7": 560, "rmat": 1200}
 
 #: README between these lines is written by this file.
 BEGIN, END = "<!-- recorded: written by docs/recorded.py -->\n", "<!-- end of what is recorded -->\n"
@@ -165,6 +168,11 @@ class RecordedGPU:
         found = {case["matrix"]: times for case in cases if (times := gpu_page.speedup(case)) is not None}
         return dict(sorted(found.items(), key=lambda pair: -pair[1]))
 
+    def plain(self, dtype: str) -> list[float]:
+        """Speeds over the best peer of matrices whose values are stored as they are."""
+        cases = [case for case in self.data["results"] if case["dtype"] == dtype and not has_few_values(case)]
+        return [times for case in cases if (times := gpu_page.speedup(case)) is not None]
+
     def chart(self, dtype: str) -> Drawing:
         """Bars of :meth:`speedups`."""
         return _chart(f"{dtype}: speed over the best peer", self.speedups(dtype))
@@ -237,6 +245,36 @@ def _machine(report: dict[str, Any]) -> str:
 def _chart(title: str, speedups: dict[str, float]) -> Drawing:
     rows = [Bar(name, times, f"{times:.2f}x", OURS if times >= 1 else SLOWER) for name, times in speedups.items()]
     return bars(title, rows, 1, "the line: as fast as the best peer")
+
+
+def goals() -> str:
+    """What was aimed at on a GPU, and what the records have: two tables."""
+    gpu, unseen = (RecordedGPU(f"benchmarks/{name}.json") for name in ("gpu", "gpu-unseen"))
+    columns, transposed = (RecordedColumns(f"benchmarks/gpu-columns{end}.json") for end in ("", "-transposed"))
+    speeds, microseconds = [], []
+
+    def row(what: str, mean: float, least: float, times: list[float]) -> None:
+        cells = [what]
+        for goal, found in ((mean, statistics.geometric_mean(times)), (least, min(times))):
+            cells += [f"{goal:g}x", f"{found:.2f}x{'' if found >= goal else ' (missed)'}"]
+        speeds.append(cells)
+
+    for name, report, means in (("", gpu, (1.35, 1.3)), (", nothing fitted to them", unseen, (1.25, 1.25))):
+        for dtype, mean in zip(("float32", "float64"), means, strict=True):
+            row(f"`A @ x`, {dtype}{name}", mean, 0.97, report.plain(dtype))
+    for product, of, means in (("A @ X", columns, (3, 2)), ("A.T @ X", transposed, (1.5, 1.5))):
+        for dtype in ("float32", "float64"):
+            for (first, last), mean in zip(((2, 32), (64, 256)), means, strict=True):
+                row(f"`{product}`, {dtype}, {first} to {last} columns", mean, 1, of.of(dtype, first, last))
+    for case in columns.data["results"]:
+        if case["matrix"] in MICROSECONDS and (case["columns"], case["dtype"]) == (64, "float32"):
+            goal, found = MICROSECONDS[case["matrix"]], case["ours"]["seconds"] * 1e6
+            microseconds.append([case["matrix"], f"{goal}", f"{found:.0f}{'' if found <= goal else ' (missed)'}"])
+    return (
+        markdown(["over the best peer", "mean: goal", "recorded", "least: goal", "recorded"], speeds)
+        + "\n\n"
+        + markdown(["`A @ X`, float32, 64 columns: us", "goal, at most", "recorded"], microseconds)
+    )
 
 
 def front() -> dict[str, Drawing]:

@@ -289,7 +289,7 @@ def measure_all(
     from tqdm import tqdm
 
     registry = gpu_peers.PEERS if registry is None else registry
-    clock = clocks.of(device)
+    clock, others = clocks.of(device), clocks.OtherLoad()
     rates = machine.rates(device)
     with device.use():
         limits = {
@@ -318,6 +318,7 @@ def measure_all(
         **limits,
         "bytes_copied_per_second": rates["copy"],
         "repeats": repeats,
+        "cpus_busy_with_others": finite(others.cpus()),
         "peers": list(registry),
         "results": results,
     }

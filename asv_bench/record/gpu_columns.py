@@ -22,7 +22,7 @@ from typing import Any
 import cvrarray
 from cvrarray.array.transposed import pays_after
 from cvrarray.cli import bench, gpu_peers
-from cvrarray.cli.table import in_a_line, significant
+from cvrarray.cli.table import finite, in_a_line, significant
 from cvrarray.core import clocks, devices
 
 from . import columns_page, command, gpu, machine, pages
@@ -67,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
     cases = gpu.all_cases(args.scale, args.seed, device)
     cases = gpu.select(cases, args.only) if args.only else {name: cases[name] for name in MATRICES if name in cases}
     names = None if args.peers is None else args.peers.split(",")
-    results, chosen = [], gpu.InTime(cases, args.within)
+    results, chosen, others = [], gpu.InTime(cases, args.within), clocks.OtherLoad()
     with device.use():
         for name, make in chosen:
             csr = make()
@@ -81,6 +81,7 @@ def run(args: argparse.Namespace) -> int:
         "device": machine.describe(device),
         "versions": machine.versions() | gpu_peers.versions(device.index),
         "repeats": args.repeats,
+        "cpus_busy_with_others": finite(others.cpus()),
         "scale": args.scale,
         "transposed": args.transposed,
         "not_measured": chosen.rest,

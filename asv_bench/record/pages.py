@@ -43,6 +43,8 @@ def has_few_values(case: dict[str, Any]) -> bool:
 def machine(report: dict[str, Any]) -> str:
     """A paragraph on the GPU, and a paragraph on the libraries: peers first."""
     device, versions = report["device"], report["versions"]
+    busy = report.get("cpus_busy_with_others")
+    load = "" if busy is None else f" Other work kept {busy:.1f} CPUs of the host busy meanwhile."
     seen = f"L2 of {significant(device['l2_bytes'] / 1e6)} MB, " if "l2_bytes" in device else ""
     names = {"cusparse": "cuSPARSE", "cupy": "CuPy", "cusparse of cupy": "CuPy's cuSPARSE", "torch": "PyTorch"}
     found = {"cupy": device.get("cupy"), **versions}
@@ -51,7 +53,7 @@ def machine(report: dict[str, Any]) -> str:
     return (
         f"**Machine.** {device['name']}, {device['multiprocessors']} multiprocessors, {seen}CUDA {_cuda(device['cuda'])} "
         f"with a driver for {_cuda(device['driver'])}; {report['date'][:10]}, scale `{report['scale']}`."
-        f"{not_measured(report)}\n\n"
+        f"{load}{not_measured(report)}\n\n"
         f"**Versions.** Peers: {peers}. Others: {others}."
     )
 
