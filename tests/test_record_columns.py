@@ -165,7 +165,7 @@ def test_page(report, tmp_path):
         "100 bbcsr 3",
         "90.0 csr alg3",
     ] in lines
-    assert ["4", "10.0 (10.0)", "20.0 (20.0)", "-", "-", "1.20 (1.20)"] in lines
+    assert ["4", "10.0 (10.0)", "20.0 (20.0)", "-", "-", "1.20 (1.20)", "3.33x (3.33)"] in lines
     assert "* bsr 3: the block size does not divide the shape (1), too slow (1)" in page
     for dtype in ("float32", "float64"):
         assert f"](gpu-columns.{dtype}.svg)" in page

@@ -140,10 +140,14 @@ def calls_table(report: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
         for by in contenders:
             found = [case["host_seconds"][by] * 1e6 for case in cases if by in case["host_seconds"]]
             cells.append(f"{significant(statistics.median(found))} ({significant(max(found))})" if found else "-")
-        ratios = [case["fortran_seconds"] / case["ours"]["seconds"] for case in cases if case.get("fortran_seconds")]
+        copied = [case for case in cases if case.get("fortran_seconds")]
+        ratios = [case["fortran_seconds"] / case["ours"]["seconds"] for case in copied]
+        speeds = [min(case["peers"].values()) / case["fortran_seconds"] for case in copied if case["peers"]]
         cells.append(f"{geometric_mean(ratios):.2f} ({max(ratios):.2f})" if ratios else "-")
+        cells.append(f"{geometric_mean(speeds):.2f}x ({min(speeds):.2f})" if speeds else "-")
         rows.append(cells)
-    return ["columns", *(f"host us, {by}" for by in contenders), "X in Fortran order, time over C order"], rows
+    header = ["columns", *(f"host us, {by}" for by in contenders)]
+    return [*header, "X in Fortran order: time over C order", "speed over the best peer"], rows
 
 
 def page(report: dict[str, Any]) -> str:
@@ -183,8 +187,9 @@ def page(report: dict[str, Any]) -> str:
     if (calls := calls_table(report))[1]:
         parts += [
             "## A call",
-            "The host's time until a call returns, the median (the most) of all cases; the host is as busy as it was. And our "
-            "time where X is in Fortran order, which is copied, over that in C order: the geometric mean (the most).",
+            "The host's time until a call returns, the median (the most) of all cases. And ours where X is in Fortran order, "
+            "which it copies in each call: its time over that in C order, geometric mean (most), and its speed over the best "
+            "peer, whose X is in the order that it wants, geometric mean (least).",
             markdown(*calls),
         ]
     if left_out := pages.left_out(report["results"]):
