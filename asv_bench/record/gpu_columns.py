@@ -117,14 +117,14 @@ def measure_case(
         for _ in range(settled(array, transposed) if k == 1 else 1):
             product = calls["ours"]()
         answers = references(csr, x, device)
-        error, limit, left_out = worst(product, answers, device.xp), HOPELESS * clock.sample(calls["ours"]), {}
+        error, limit, left_out = worst(product, answers, device.xp), HOPELESS * clock.quickest(calls["ours"]), {}
         del product
         registry = gpu_peers.PEERS if k == 1 else gpu_peers.MATRIX_PEERS
         for name in registry if names is None else [name for name in registry if name in names]:
             try:
                 y.fill(0)  # whose product never comes is not to be right because of who came before
                 call = gpu_peers.prepare(name, csr, x, y, registry)
-                wrong, once = worst(device.xp.asarray(call()), answers, device.xp), clock.sample(call)
+                wrong, once = worst(device.xp.asarray(call()), answers, device.xp), clock.quickest(call)
                 if wrong > gpu_peers.ROOM:
                     slower = f"takes {once / limit * HOPELESS:.2f} times what ours takes"
                     left_out[name] = f"is wrong: {significant(wrong)} times the error that rounding may cause; {slower}"

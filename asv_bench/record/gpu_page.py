@@ -139,7 +139,8 @@ def write(report: dict[str, Any], folder: Path) -> list[str]:
     notes, plots, stem = [], [], name(report)
     write_figures(report, folder / f"{stem}.json")
     try:
-        plots = [plot(report, kind, folder / f"{stem}.{kind}.svg") for kind in PLOTS]
+        kinds = PLOTS if stem == "gpu" else ("speedup",)
+        plots = [plot(report, kind, folder / f"{stem}.{kind}.svg") for kind in kinds]
     except ModuleNotFoundError as error:
         notes.append(str(error))
     (folder / f"{stem}.md").write_text(page(report, plots))

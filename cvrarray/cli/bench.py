@@ -269,11 +269,11 @@ def _useful(
 ) -> tuple[dict[str, clocks.Call], dict[str, str]]:
     """Those of the peers on a GPU that agree with `array` and are not hopeless beside it, and why others are left out."""
     clock, found, left_out = clocks.of(device), {}, {}
-    product, limit = array @ x, HOPELESS * clock.sample(lambda: array @ x)
-    room = ROOM * np.finfo(product.dtype).eps * float(abs(product).max(initial=0))
+    product, limit = array @ x, HOPELESS * clock.quickest(lambda: array @ x)
+    room = ROOM * np.finfo(product.dtype).eps * _largest(product)
     for name, call in others.items():
         try:
-            error, once = float(abs(device.xp.asarray(call()) - product).max(initial=0)), clock.sample(call)
+            error, once = _largest(device.xp.asarray(call()) - product), clock.quickest(call)
         except Exception as refused:  # some libraries say so only when they are called
             left_out[name] = in_a_line(refused)
             continue
@@ -286,6 +286,11 @@ def _useful(
     if not found:
         raise ValueError(f"no peer of --peers is left: {'; '.join(f'{name}: {why}' for name, why in left_out.items())}")
     return found, left_out
+
+
+def _largest(values: Any) -> float:
+    """The largest size of an array's elements; 0 where there are none."""
+    return float(abs(values).max()) if values.size else 0.0
 
 
 def _time(

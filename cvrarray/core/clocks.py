@@ -28,6 +28,7 @@ Setting = Callable[[Any], AbstractContextManager[Any]]
 SAMPLE_SECONDS = 2e-3
 STEADY = 0.2  # spread of samples, between their quartiles over their median, with which figures may be trusted
 LONG_SECONDS = 1e-3  # of a call on a GPU, from which its time on the host is measured in fewer calls
+LOOKS = 3  # samples of a contender that is looked at before it takes part
 CONVERSION_SECONDS = 0.05  # of conversions, at least: one interruption could cover five of 0.1 ms
 
 
@@ -58,7 +59,19 @@ def of(device: devices.Device) -> HostClock | GPUClock:
     return HostClock() if device.kind == "cpu" else GPUClock(device)
 
 
-class HostClock:
+class Clock:
+    """What both clocks share."""
+
+    def sample(self, call: Call, number: int = 1) -> float:
+        """Seconds per call of `number` consecutive ones."""
+        raise NotImplementedError
+
+    def quickest(self, call: Call) -> float:
+        """The least of LOOKS samples: one alone may have met other work. For whether a contender is worth its time."""
+        return min(self.sample(call) for _ in range(LOOKS))
+
+
+class HostClock(Clock):
     """Wall-clock time."""
 
     def times(
@@ -130,7 +143,7 @@ class HostClock:
         return self.sample(call, number)
 
 
-class GPUClock:
+class GPUClock(Clock):
     """CUDA events around a call, on the current stream, while the host is far ahead of the GPU.
 
     Before every sample the GPU writes a buffer, which takes longer than the host takes to queue the sample. So neither
