@@ -174,7 +174,7 @@ def page(report: dict[str, Any]) -> str:
         "## Speed over the best peer",
         "Above 1 is faster. Matrices whose values are few, which ours stores in fewer bytes, are apart.",
         markdown(*summary_table(report)),
-        *(f"![{dtype}: speed over the best peer by columns]({name(report)}.{dtype}.svg)" for dtype in dtypes),
+        " ".join(f"![{dtype}: speed over the best peer by columns]({name(report)}.{dtype}.svg)" for dtype in dtypes),
         "A dot is a matrix with plain values; the line is their geometric mean.",
     ]
     if (slower := slower_table(report))[1]:
