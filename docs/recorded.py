@@ -318,6 +318,8 @@ def readme() -> str:
     )
     solved = json.loads((Path(__file__).parent / "benchmarks" / "solve-gpu.json").read_text())
     faster = [solve.speedup(case["microseconds"]) for case in solved["results"]]
+    has_warp = any(by.startswith("warp") for case in solved["results"] for by in case["microseconds"])
+    solvers = "the faster of CuPy's and NVIDIA Warp's" if has_warp else "CuPy's"
     text = (
         f"**All matrices on the GPU.** For each of {len(generated)} matrices, {real} of them real, we compare with the fastest "
         f"of cuSPARSE {gpu.data['versions']['cusparse']} (CSR by two algorithms, SpMVOp, SELL, BSR), CuPy and PyTorch. The "
@@ -326,7 +328,7 @@ def readme() -> str:
         f"{host_cupy:.0f}. `make bench-gpu` writes [all figures](docs/benchmarks/gpu.md). `A @ X` with 2 to 32 columns, and "
         f"with 64 to 256, is {wide} as fast as the fastest of cuSPARSE, CuPy and PyTorch, in the geometric mean: [its "
         f"figures](docs/benchmarks/gpu-columns.md). An iteration of conjugate gradients is {min(faster):.1f} to "
-        f"{max(faster):.1f}x as fast as the faster of CuPy's and NVIDIA Warp's: [its figures](docs/benchmarks/solve-gpu.md)."
+        f"{max(faster):.1f}x as fast as {solvers}: [its figures](docs/benchmarks/solve-gpu.md)."
     )
     text = re.sub("`[^`]*`", lambda code: code[0].replace(" ", "\0"), text)  # code stays on a line
     filled = textwrap.fill(text, 120, break_long_words=False, break_on_hyphens=False).replace("\0", " ")

@@ -34,6 +34,7 @@ def test_run(tmp_path, monkeypatch, capsys):
     assert out.count("small") == 3  # two dtypes, and a whole solve
     page = (report / "solve-cpu.md").read_text()
     assert "| small | float64 | 80 | 238 |" in page
+    assert f"scipy {scipy.__version__}" in page
     figures = json.loads((report / "solve-cpu.json").read_text())
     assert set(figures["results"][0]["microseconds"]) >= {"ours", "ours, 16 columns", "scipy", "scipy, our array", "product"}
     whole = figures["results"][0]["to_1e-10"]

@@ -75,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
     report = {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "device": machine.describe(device),
-        "versions": bench.versions(),
+        "versions": bench.versions() | {"cvrarray": machine.version()},
         "scale": scale,
         "repeats": args.repeats,
         "cpus_busy_with_others": others.cpus(),
@@ -197,12 +197,12 @@ def write(report: dict[str, Any], folder: Path) -> None:
     device, busy = report["device"], report["cpus_busy_with_others"]
     threads = f", {device['threads']} threads" if stem == "few-cpu" else ""
     load = "" if busy is None else f" Other work kept {busy:.1f} CPUs busy meanwhile."
-    libraries = ", ".join(f"{name} {version}" for name, version in report["versions"].items() if name != "system")
     parts = [
         f"# Values in few bytes on a {'CPU' if stem == 'few-cpu' else 'GPU'}, beside plain ones",
         f"Written by `make bench-few`; all figures are in `{stem}.json` beside this page. {device['name']}{threads}; "
-        f"{libraries}. Measured on {report['date'][:10]}, scale `{report['scale']}`, medians of {report['repeats']} in turns."
-        f"{load}\n\nValues are replaced: by 1, and by {generate.FEW} different ones; matrices with a * have their own "
+        f"{pages.libraries(report)}. Measured on {report['date'][:10]}, scale `{report['scale']}`, medians of "
+        f"{report['repeats']} in turns.{load}\n\n"
+        f"Values are replaced: by 1, and by {generate.FEW} different ones; matrices with a * have their own "
         'instead. `conversion` is of random values, which stay plain: time with `values="auto"` over that with '
         '`values="plain"`. All results had the same bits. Means are over what is stored in fewer bytes.',
     ]

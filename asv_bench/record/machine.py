@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import os
 import platform
+import runpy
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+import cvrarray
 from cvrarray.cli import peers
 from cvrarray.core import clocks, devices
 from cvrarray.cpu.runtime import threads
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def describe(device: devices.Device) -> dict[str, Any]:
@@ -121,13 +126,17 @@ def processor() -> str:
     return names[0] if names else platform.processor() or platform.machine()
 
 
+def version() -> str:
+    """Of the package: its number, and the hash of its sources as the GPU test report has it."""
+    hashed = runpy.run_path(str(ROOT / "tests" / "gpu_report.py"))["source_hash"]()
+    return f"{cvrarray.__version__} of sources {hashed[:12]}"
+
+
 def versions() -> dict[str, str]:
     """Of the libraries that results depend on."""
     import numba
     import scipy
     import sparse
-
-    from cvrarray import __version__
 
     libraries = {"numpy": np, "scipy": scipy, "numba": numba, "sparse": sparse}
     if (library := peers.mkl()) is not None:
@@ -136,7 +145,7 @@ def versions() -> dict[str, str]:
     if library is not None:
         found["mkl"] = library.get_version_string().partition("Version ")[2].partition(" for ")[0]
     return {
-        "cvrarray": __version__,
+        "cvrarray": version(),
         "python": platform.python_version(),
         **found,
         "system": f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPUs",

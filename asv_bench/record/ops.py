@@ -410,7 +410,8 @@ def page(report: dict[str, Any]) -> str:
             f"`make bench-ops` wrote this page: {report['device']['name']}, {report['threads']} threads, {report['dtype']}, "
             f"{report['date'][:10]}. All ways are timed by turns; the least time of each counts, with one thread CPU time (of "
             "`save`, which waits for the disk, the wall clock's). "
-            f"SciPy has one thread. Above 1 we are faster. Matrices have the scale `{report['scale']}`.{_disturbed(report)}",
+            f"SciPy has one thread. Above 1 we are faster. Matrices have the scale `{report['scale']}`.{_disturbed(report)} "
+            f"{pages.libraries(report)}.",
             "",
             pages.markdown(*table(report["results"])),
             "",

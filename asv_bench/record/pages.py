@@ -58,6 +58,11 @@ def machine(report: dict[str, Any]) -> str:
     )
 
 
+def libraries(report: dict[str, Any]) -> str:
+    """The libraries of a report and their versions."""
+    return ", ".join(f"{name} {version}" for name, version in report["versions"].items() if name != "system")
+
+
 def _cuda(number: int) -> str:
     """13020 is 13.2."""
     return f"{number // 1000}.{number % 1000 // 10}"

@@ -134,10 +134,9 @@ def _machine(report: dict[str, Any]) -> str:
         f"{significant(rate['read'] / 1e9)} GB/s with {_threads(int(count))}"
         for count, rate in report["bytes_per_second_by_threads"].items()
     )
-    libraries = ", ".join(f"{name} {version}" for name, version in versions.items() if name != "system")
     return (
         f"**Machine.** {device['name']} ({device['microarchitecture']}), {device['cpus']} CPUs{bits}; reads {rates}. "
-        f"{versions['system']}.{load} Measured on {report['date'][:10]}.\n\n**Versions.** {libraries}."
+        f"{versions['system']}.{load} Measured on {report['date'][:10]}.\n\n**Versions.** {pages.libraries(report)}."
     )
 
 

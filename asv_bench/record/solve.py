@@ -125,7 +125,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     report = {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "device": machine.describe(device),
-        "versions": bench.versions(),
+        "versions": bench.versions("warp-lang") | {"cvrarray": machine.version()},
         "scale": ",".join(scales),
         "turns": args.turns,
         "results": results,
@@ -386,7 +386,8 @@ def write_page(report: dict[str, Any], folder: Path) -> None:
         f"# Iterations of conjugate gradients on a {kind.upper()}\n\n"
         f"{report['device']['name']}, {report['date'][:10]}; {of}. "
         "Microseconds of an iteration with a diagonal preconditioner, medians of turns in one run. `make bench-solve` writes "
-        f"this page. {'' if busy is None else f'CPUs busy with other processes meanwhile: {busy:.2f}.'}\n\n"
+        f"this page. {'' if busy is None else f'CPUs busy with other processes meanwhile: {busy:.2f}. '}"
+        f"{pages.libraries(report)}.\n\n"
         f"Geometric means of the peers' times over ours: {'; '.join(means)}.\n\n"
         + pages.markdown(["matrix", "dtype", "rows", "nonzeros", "format", *names, "over best peer"], rows)
         + f"\n\n![times of an iteration](solve-{kind}.svg)\n\n"

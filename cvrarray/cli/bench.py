@@ -420,15 +420,15 @@ def device_name(device: devices.Device) -> str:
     return str(binding.get_host_cpu_name())
 
 
-def versions() -> dict[str, str]:
-    """Of the libraries that figures depend on, as far as they are installed."""
+def versions(*more: str) -> dict[str, str]:
+    """Of the libraries that figures depend on, and of `more`, as far as they are installed."""
     import importlib.metadata
     import platform
 
     from .. import __version__
 
     found = {"cvrarray": __version__, "python": platform.python_version()}
-    for name in ("numpy", "scipy", "numba", "sparse", "sparse_dot_mkl", "mkl", "cupy-cuda12x", "cupy-cuda13x"):
+    for name in ("numpy", "scipy", "numba", "sparse", "sparse_dot_mkl", "mkl", "cupy-cuda12x", "cupy-cuda13x", *more):
         try:
             found[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
