@@ -16,7 +16,7 @@ import scipy.sparse
 
 import cvrarray
 from cvrarray import generate
-from cvrarray.choice import model, tuning
+from cvrarray.choice import construct, model, tuning
 from cvrarray.core import devices
 from cvrarray.cvr import TRIED_CHUNKS
 from cvrarray.input import coercion
@@ -61,19 +61,23 @@ def files(cache):
     return sorted(path.name for path in cache.iterdir()) if cache.exists() else []
 
 
-@pytest.mark.parametrize("x_dtype", [None, np.float32, pytest.param(np.complex128, marks=pytest.mark.extended)])
-def test_tunes_and_multiplies(device, cache, x_dtype):
+@pytest.mark.parametrize(
+    ("x_dtype", "columns"),
+    [(None, 1), (np.float32, 1), (None, 17), pytest.param(np.complex128, 1, marks=pytest.mark.extended)],
+)
+def test_tunes_and_multiplies(device, cache, x_dtype, columns):
     csr = generate.tetrahedra(6, 3, dtype=np.float32)
-    found = cvrarray.tune(csr, x_dtype=x_dtype, budget_s=5, device=device)
+    found = cvrarray.tune(csr, x_dtype=x_dtype, columns=columns, budget_s=5, device=device)
     assert str(found.device) == device
     assert "candidates measured" in found.plan
     assert len(files(cache)) == 1
-    x = np.arange(csr.shape[1]).astype(x_dtype or np.float32)
-    expected, bound = oracle.product(csr, x)
-    product = found @ found._target.xp.asarray(x)
-    product = product if device == "cpu" else product.get()
-    assert (abs(product - expected) <= bound).all()
-    again = cvrarray.tune(csr, x_dtype=x_dtype, device=device)
+    X = np.arange(csr.shape[1] * columns).reshape(-1, columns).astype(x_dtype or np.float32)
+    product = found @ found._target.xp.asarray(X if columns > 1 else X[:, 0])
+    product = (product if device == "cpu" else product.get()).reshape(-1, columns)
+    for x, y in zip(X.T, product.T, strict=True):
+        expected, bound = oracle.product(csr, x)
+        assert (abs(y - expected) <= bound).all()
+    again = cvrarray.tune(csr, x_dtype=x_dtype, columns=columns, device=device)
     assert "remembered" in again.plan
     assert (again.format, again.nbytes) == (found.format, found.nbytes)
 
@@ -104,6 +108,23 @@ def test_no_other_chunks_where_cvr_is_hopeless(clock):
     assert sum(4.0 in pair for pair in seen) == 1  # its default, once
 
 
+def test_columns_are_measured_apart(device, clock, cache, monkeypatch):
+    """Each number of columns has its own winner, and that is as the hint has it."""
+    csr, seen, shapes = generate.tetrahedra(6, 3), clock(cvr=1.0, bbcsr=2.0), []
+    monkeypatch.setattr(tuning, "_alone", lambda array, x, sample: shapes.append(x.shape) or 3.0)
+    for columns, shape in ((1, (csr.shape[1],)), (64, (csr.shape[1], 64)), (16, (csr.shape[1], 16))):
+        found = cvrarray.tune(csr, columns=columns, device=device, budget_s=60)
+        assert shapes.pop() == shape
+        assert (f"us with {columns} columns, the fastest of" in found.plan) == (columns > 1)
+        there = construct.placed(csr, device)
+        hinted = cvrarray.CVRArray(there, **cvrarray.CVRArray._for_columns(there, columns))
+        assert found.format == "cvr" and (found.n_chunks == hinted.n_chunks or columns == 1)
+    assert len(files(cache)) == 3
+    n_seen = len(seen)
+    assert "remembered" in cvrarray.tune(csr, columns=64, device=device).plan
+    assert len(seen) == n_seen
+
+
 def test_noise_changes_nothing(clock):
     csr = generate.tetrahedra(6, 3)
     plan = model.choose(model.statistics(csr, exact=False), "cpu")
@@ -130,9 +151,9 @@ def test_budget(clock, cache, monkeypatch):
     seen = clock(cvr=2.0, bbcsr=1.0)
     built = tuning.Candidate.build
 
-    def slow(self, matrix):
+    def slow(self, matrix, columns):
         now[0] += 10 * (matrix.nnz == csr.nnz)  # not where the kernels are compiled
-        return built(self, matrix)
+        return built(self, matrix, columns)
 
     monkeypatch.setattr(tuning, "HEAD", 9)
     monkeypatch.setattr(tuning.Candidate, "build", slow)
@@ -191,6 +212,8 @@ def test_takes_what_asarray_takes(clock):
         ({"budget_s": "long"}, ValueError, "budget_s must be a number of seconds from 0; got 'long'"),
         ({"budget_s": float("nan")}, ValueError, "budget_s must be a number of seconds from 0; got nan"),
         ({"x_dtype": "datetime64[s]"}, TypeError, "values must be"),
+        ({"columns": 0}, ValueError, "columns must be an integer of at least 1; got 0"),
+        ({"columns": 2.5}, ValueError, "columns must be an integer of at least 1; got 2.5"),
         ({"device": "tpu"}, ValueError, "device must be"),
     ],
 )
@@ -202,8 +225,8 @@ def test_rejects(keywords, error, message):
 # --- the key ---
 
 
-def key(csr, x_dtype=np.float64, device=devices.CPU):
-    return tuning.key(coercion.move(coercion.as_csr(csr), device), np.dtype(x_dtype), device)
+def key(csr, x_dtype=np.float64, device=devices.CPU, columns=1):
+    return tuning.key(coercion.move(coercion.as_csr(csr), device), np.dtype(x_dtype), device, columns)
 
 
 def test_key_is_of_the_structure(device):
@@ -219,11 +242,12 @@ def test_key_is_of_the_structure(device):
     different = [
         key(csr.astype(np.float32), device=device),
         key(csr, np.complex128, device=device),
+        key(csr, device=device, columns=2),
         key(scipy.sparse.csr_array((csr.data, csr.indices, csr.indptr), shape=(400, 301)), device=device),
         key(csr[::-1], device=device),
         key(moved_entry, device=device),
     ]
-    assert len({key(csr, device=device), *different}) == 6
+    assert len({key(csr, device=device), *different}) == 7
 
 
 def test_key_is_of_version_and_machine(monkeypatch):

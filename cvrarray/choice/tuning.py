@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..array.base import SparseArray
+from ..array.invariants import integer
 from ..core import atomic, clocks, devices
 from ..core.progress import shown
 from ..core.tables import CSR
@@ -32,7 +33,7 @@ from ..input import coercion
 from . import construct, model
 
 #: Of the files' content and of what goes into their names: another version reads none of them.
-SCHEMA = 1
+SCHEMA = 2
 
 #: Files kept; beyond that the oldest go.
 MOST_FILES = 1024
@@ -68,10 +69,10 @@ class Candidate(NamedTuple):
     format: str
     parameter: int | None = None
 
-    def build(self, csr: CSR) -> SparseArray:
-        """`csr` in this format, on its device."""
+    def build(self, csr: CSR, columns: int = 1) -> SparseArray:
+        """`csr` in this format, on its device; the format's default is that for so many columns of X."""
         cls = named(self.format)
-        return cls(csr) if self.parameter is None else cls(csr, **{cls._tuned: self.parameter})
+        return cls(csr, **(cls._for_columns(csr, columns) if self.parameter is None else {cls._tuned: self.parameter}))
 
     def __str__(self) -> str:
         if self.parameter is None:
@@ -92,14 +93,14 @@ class Winner(NamedTuple):
     budget_s: float
 
 
-def tune(obj: Any, *, x_dtype: Any = None, budget_s: float = 1.0, device: Any = None) -> SparseArray:
+def tune(obj: Any, *, x_dtype: Any = None, columns: int = 1, budget_s: float = 1.0, device: Any = None) -> SparseArray:
     """The matrix in the format and parameters whose ``A @ x`` is the fastest here, by measuring; remembered on disk.
 
-    Candidates are CVR in its default and other numbers of chunks, and BBCSR in the block sizes that the cost model does
-    not rule out. A call for a matrix of the same structure (row lengths, sampled columns), dtypes and device, by the
-    same version of this package, converts without measuring, unless a smaller budget cut the measuring short before.
-    Different formats add in a different order: results may differ in the last bits from ``asarray``'s, which never
-    measures and never reads what is remembered.
+    Candidates are CVR in its default and, for vectors, other numbers of chunks, and BBCSR in the block sizes that the
+    cost model does not rule out. A call for a matrix of the same structure (row lengths, sampled columns), dtypes,
+    number of columns and device, by the same version of this package, converts without measuring, unless a smaller
+    budget cut the measuring short before. Different formats add in a different order: results may differ in the last
+    bits from ``asarray``'s, which never measures and never reads what is remembered.
 
     Parameters
     ----------
@@ -107,6 +108,9 @@ def tune(obj: Any, *, x_dtype: Any = None, budget_s: float = 1.0, device: Any = 
         Whatever :func:`cvrarray.asarray` takes; an array of ours is converted anew.
     x_dtype : str or numpy.dtype, optional
         Of the vectors to come. Default: the matrix's.
+    columns : int
+        Measure ``A @ X`` with so many columns of X; 1 stands for vectors. The result is the array that
+        ``asarray(..., columns=columns)`` would give in that format.
     budget_s : float
         Seconds for conversions and products together; compiling, once in an environment, is not counted. The candidate
         that is begun is finished; 0 measures nothing and gives what ``asarray`` does.
@@ -121,7 +125,8 @@ def tune(obj: Any, *, x_dtype: Any = None, budget_s: float = 1.0, device: Any = 
     Raises
     ------
     TypeError, ValueError
-        `obj` is no matrix, `x_dtype` none that products take, `budget_s` no number from 0, or there is no such device.
+        `obj` is no matrix, `x_dtype` none that products take, `columns` no whole number from 1, `budget_s` no number from
+        0, or there is no such device.
 
     Examples
     --------
@@ -131,34 +136,35 @@ def tune(obj: Any, *, x_dtype: Any = None, budget_s: float = 1.0, device: Any = 
     """
     if not (isinstance(budget_s, (int, float, np.number)) and budget_s >= 0):
         raise ValueError(f"budget_s must be a number of seconds from 0; got {budget_s!r}. Leave it out for 1 second")
+    columns = integer(columns, "columns", 1)
     csr = construct.placed(obj, device)
     device = devices.of(csr.data)
     x_dtype = coercion.check_dtype(csr.data.dtype if x_dtype is None else x_dtype)
     if not csr.nnz or not budget_s:
-        return construct.asarray(csr, device=device)
-    path = folder() / f"{key(csr, x_dtype, device)}.json"
+        return construct.asarray(csr, device=device, columns=columns)
+    path = folder() / f"{key(csr, x_dtype, device, columns)}.json"
     known = load(path)
     if known is not None and (known.complete or budget_s <= known.budget_s):
         with suppress(ValueError):  # parameters that no such array has: as good as a broken file
-            return _explained(known.candidate.build(csr), known, device, "remembered")
+            return _explained(known.candidate.build(csr, columns), known, columns, f"remembered on {device}")
     with device.use():
-        array, winner = fastest(csr, x_dtype, device, budget_s)
+        x = device.xp.ones(csr.shape[1] if columns == 1 else (csr.shape[1], columns), x_dtype)
+        array, winner = fastest(csr, x, device, budget_s)
     if winner.tried > 1:
         store(path, winner)
-    return _explained(array, winner, device, "measured")
+    return _explained(array, winner, columns, f"measured on {device}")
 
 
-def _explained(array: SparseArray, winner: Winner, device: devices.Device, how: str) -> SparseArray:
-    array._plan = (
-        f"{winner.candidate}: {winner.seconds * 1e6:.3g} us, the fastest of {winner.tried} candidates {how} on {device}"
-    )
+def _explained(array: SparseArray, winner: Winner, columns: int, how: str) -> SparseArray:
+    of = "" if columns == 1 else f" with {columns} columns"
+    array._plan = f"{winner.candidate}: {winner.seconds * 1e6:.3g} us{of}, the fastest of {winner.tried} candidates {how}"
     return array
 
 
-def candidates(csr: CSR, device: str) -> list[Candidate]:
+def candidates(csr: CSR, device: str, columns: int = 1) -> list[Candidate]:
     """What to try on a kind of device, the cost model's choice first; CVR's numbers of chunks come later, if at all."""
     stats = model.statistics(csr, exact=False)
-    plan = model.choose(stats, device)
+    plan = model.choose(stats, device, columns)
     sizes = sorted(stats.table_bytes.items(), key=lambda item: item[1])
     names = [name for name, n_bytes in sizes if n_bytes <= MOST_BYTES * sizes[0][1] or name == "cvr"]
     found = [Candidate(plan.format, plan.block_size)]
@@ -173,20 +179,20 @@ def chunk_counts(csr: CSR) -> list[Candidate]:
 
 
 @shown("measuring formats")
-def fastest(csr: CSR, x_dtype: np.dtype, device: devices.Device, budget_s: float) -> tuple[SparseArray, Winner]:
-    """Build and compare candidates until all are done or the time is up: the best array, and what is known of it.
+def fastest(csr: CSR, x: Any, device: devices.Device, budget_s: float) -> tuple[SparseArray, Winner]:
+    """Build and compare candidates until all are done or the time is up: the best array for `x`, and what is known of it.
 
     The best so far meets each challenger, sample by sample in turn, so that a noisy moment hits both; two arrays live
     at a time.
     """
     deadline = time.perf_counter() + budget_s
-    x = device.xp.ones(csr.shape[1], x_dtype)
+    columns = math.prod(x.shape[1:])
     sample = clocks.of(device).sample
-    queue = candidates(csr, device.kind)
-    more = chunk_counts(csr)  # tried last, and only where CVR is near
+    queue = candidates(csr, device.kind, columns)
+    more = chunk_counts(csr) if columns == 1 else []  # tried last, and only where CVR is near
     candidate = queue.pop(0)
     deadline += _compile(candidate, csr, x)
-    best = candidate.build(csr)
+    best = candidate.build(csr, columns)
     seconds, tried = _alone(best, x, sample), 1
     cvr_seconds = seconds if candidate.format == "cvr" else math.inf
     while queue or more:
@@ -198,7 +204,7 @@ def fastest(csr: CSR, x_dtype: np.dtype, device: devices.Device, budget_s: float
             queue, more = more, []
         rival = queue.pop(0)
         deadline += _compile(rival, csr, x)
-        challenger = rival.build(csr)
+        challenger = rival.build(csr, columns)
         share = (deadline - time.perf_counter()) / (1 + len(queue) + len(more))
         seconds, rival_seconds = _compare(best, challenger, x, sample, share)
         tried += 1
@@ -215,7 +221,8 @@ def _compile(candidate: Candidate, csr: CSR, x: Any) -> float:
     n_rows = min(HEAD, csr.shape[0])
     nnz = int(csr.indptr[n_rows])
     if nnz:
-        candidate.build(CSR(csr.indptr[: n_rows + 1], csr.indices[:nnz], csr.data[:nnz], (n_rows, csr.shape[1]))) @ x
+        head = CSR(csr.indptr[: n_rows + 1], csr.indices[:nnz], csr.data[:nnz], (n_rows, csr.shape[1]))
+        candidate.build(head, math.prod(x.shape[1:])) @ x
     return time.perf_counter() - start
 
 
@@ -259,17 +266,17 @@ def folder() -> Path:
     return Path(base) / "cvrarray" / "tune"
 
 
-def key(csr: CSR, x_dtype: np.dtype, device: devices.Device) -> str:
+def key(csr: CSR, x_dtype: np.dtype, device: devices.Device, columns: int = 1) -> str:
     """A digest of all that a choice depends on: the matrix's structure, dtypes, device, this package's version."""
     from .. import __version__
 
     position = np.arange(min(SAMPLED, csr.nnz), dtype=np.int64) * csr.nnz // max(1, min(SAMPLED, csr.nnz))
     with device.use():
-        columns = devices.move(csr.indices[device.xp.asarray(position)], devices.CPU)
+        sampled = devices.move(csr.indices[device.xp.asarray(position)], devices.CPU)
         lengths = devices.move(csr.indptr[1:] - csr.indptr[:-1], devices.CPU)
     facts = [SCHEMA, __version__, list(csr.shape), csr.nnz, csr.data.dtype.str, x_dtype.str, csr.indices.dtype.str]
-    digest = hashlib.blake2b(json.dumps([*facts, describe(device)]).encode(), digest_size=20)
-    for part in (lengths, columns):
+    digest = hashlib.blake2b(json.dumps([*facts, columns, describe(device)]).encode(), digest_size=20)
+    for part in (lengths, sampled):
         digest.update(np.ascontiguousarray(part, "<i8"))
     return digest.hexdigest()
 
