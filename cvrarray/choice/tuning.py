@@ -54,9 +54,11 @@ HEAD = 256
 #: Products before the first sample: on a GPU some arrays are autotuned during their first products.
 SETTLED = {"cpu": 1, "cuda": 20}
 
-#: Seconds of a sample; shorter products are repeated within it. Samples of a comparison, fewer where the budget is
-#: short.
-SAMPLE_SECONDS, MOST_SAMPLES, FEWEST_SAMPLES = 2e-4, 15, 3
+#: Seconds of a sample, by the kind of device; shorter products are repeated within it. On a GPU a sample is one product,
+#: which the host has queued before the GPU begins it: small matrices differ in the GPU's time, not in the host's.
+SAMPLE_SECONDS = {"cpu": 2e-4, "cuda": 0.0}
+#: Samples of a comparison, fewer where the budget is short.
+MOST_SAMPLES, FEWEST_SAMPLES = 15, 3
 
 
 #: (call, times to call it) -> seconds a call, by the device's clock.
@@ -187,7 +189,7 @@ def fastest(csr: CSR, x: Any, device: devices.Device, budget_s: float) -> tuple[
     """
     deadline = time.perf_counter() + budget_s
     columns = math.prod(x.shape[1:])
-    sample = clocks.of(device).sample
+    sample = clocks.of(device).settled
     queue = candidates(csr, device.kind, columns)
     more = chunk_counts(csr) if columns == 1 else []  # tried last, and only where CVR is near
     candidate = queue.pop(0)
@@ -231,7 +233,7 @@ def _alone(array: SparseArray, x: Any, sample: Sample) -> float:
         return array @ x
 
     _settle(call, array)
-    number = _number(call, sample)
+    number = _number(call, array, sample)
     (seconds,) = by_turns([partial(sample, call, number)], FEWEST_SAMPLES)
     return seconds
 
@@ -240,7 +242,7 @@ def _compare(best: SparseArray, challenger: SparseArray, x: Any, sample: Sample,
     """Median seconds of both, sampled in turn for about `share` seconds."""
     calls = [lambda: best @ x, lambda: challenger @ x]
     _settle(calls[1], challenger)
-    number = max(_number(call, sample) for call in calls)
+    number = max(_number(call, best, sample) for call in calls)
     seconds, rival_seconds = by_turns([partial(sample, call, number) for call in calls], MOST_SAMPLES, FEWEST_SAMPLES, share)
     return seconds, rival_seconds
 
@@ -250,9 +252,10 @@ def _settle(call: Callable[[], Any], array: SparseArray) -> None:
         call()
 
 
-def _number(call: Callable[[], Any], sample: Sample) -> int:
+def _number(call: Callable[[], Any], array: SparseArray, sample: Sample) -> int:
     """Calls that fill a sample."""
-    return max(1, math.ceil(SAMPLE_SECONDS / max(sample(call, 1), 1e-7)))
+    seconds = SAMPLE_SECONDS[array._target.kind]
+    return max(1, math.ceil(seconds / max(sample(call, 1), 1e-7)))
 
 
 def folder() -> Path:

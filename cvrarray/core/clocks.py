@@ -99,7 +99,7 @@ class HostClock(Clock):
         while turns < repeats or (time.perf_counter() < end and any(timing.spread > STEADY for timing in found.values())):
             for name, call in calls.items():
                 with setting(name):
-                    samples[name].append(self._settled(call, number[name]))
+                    samples[name].append(self.settled(call, number[name]))
             turns += 1
             if turns >= repeats:
                 end = min(end, time.perf_counter() + seconds)
@@ -113,6 +113,11 @@ class HostClock(Clock):
         for _ in range(number):
             call()
         return (time.perf_counter() - start) / number
+
+    def settled(self, call: Call, number: int = 1) -> float:
+        """A sample after an untimed one."""
+        self.sample(call, number)
+        return self.sample(call, number)
 
     def conversion(self, convert: Call, repeats: int, product: Call) -> Conversion:
         """Time `convert` in turn with `product`, `repeats` times and for CONVERSION_SECONDS, after a run that compiles.
@@ -128,7 +133,7 @@ class HostClock(Clock):
             taken = len(samples)
             while len(samples) == taken or time.perf_counter() < end:
                 samples.append(self.sample(convert))
-            products.append(self._settled(product, number))
+            products.append(self.settled(product, number))
         seconds, unit = (statistics.median(sorted(times)[: -(-len(times) // 2)]) for times in (samples, products))
         return Conversion(seconds, seconds / max(unit, 1e-9))
 
@@ -136,11 +141,6 @@ class HostClock(Clock):
         """How many calls fill SAMPLE_SECONDS, measured after one that compiles."""
         call()
         return max(1, int(SAMPLE_SECONDS / max(self.sample(call), 1e-7)))
-
-    def _settled(self, call: Call, number: int) -> float:
-        """A sample after an untimed one."""
-        self.sample(call, number)
-        return self.sample(call, number)
 
 
 class GPUClock(Clock):
@@ -194,6 +194,13 @@ class GPUClock(Clock):
             stop.record()
             stop.synchronize()
             return float(self.cupy.cuda.get_elapsed_time(start, stop)) * 1e-3 / number
+
+    def settled(self, call: Call, number: int = 1) -> float:
+        """A sample after an untimed call, the host ahead of the GPU: none of its launches counts, if `number` is small."""
+        with self.device.use():
+            self._ballast.fill(0)
+            call()
+            return self.sample(call, number)
 
     def conversion(self, convert: Call, repeats: int, product: Call | None = None) -> Conversion:
         """Time `convert` until the GPU is done, after a run that compiles.
