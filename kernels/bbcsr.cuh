@@ -12,16 +12,6 @@ struct Bbcsr {
     int64 n_rows, n_cols, n_bins;
 };
 
-// a block column as stored: narrow ones count from the bin's base
-template <class I>
-__device__ bool is_padding(uint16 stored, I) {
-    return stored == 0xffff;
-}
-template <class I>
-__device__ bool is_padding(I stored, I) {
-    return stored < 0;
-}
-
 // where a bin lies in the tables: its slots from that of `lane` on
 template <class A, class I, class M, int B, bool HOLES>
 struct Bin {

@@ -275,6 +275,16 @@ __device__ T fresh(const T* p) {
     return Load<T>::value(__ldcg(reinterpret_cast<const typename Load<T>::Word*>(p)));
 }
 
+// a column of a BBCSR bin, or of CVR's rows in lanes, as stored: narrow ones count from a base. Is there none?
+template <class I>
+__device__ bool is_padding(uint16 stored, I) {
+    return stored == 0xffff;
+}
+template <class I>
+__device__ bool is_padding(I stored, I) {
+    return stored < 0;
+}
+
 // ---------------------------------------------------------------------------------------------------- searching
 
 // the first i in [0, n) with ptr[i] >= key; n if there is none
