@@ -318,15 +318,17 @@ __global__ void cvr_slots(int64 n_chunks, int n_lanes, const int64* step_ptr, co
     }
 }
 
-// cvr_row_lengths: count[r + 1] += entries of row r, and of_chunk[k + 1] = those of chunk k: the first half of the way back
+// cvr_row_lengths: count[r + 1] += entries of row r, of_chunk[k + 1] = those of chunk k, and of_warp[w + 1] += rows with entries
+// of the WARP rows from WARP * w on: the first half of the way back
 //
 // mapping   one warp a chunk, one thread a lane; a record tells that a lane's run ends, and which row it is of
 // traffic   4 bytes a step, sizeof(I) and an atomic a record
-// requires  count (n_rows + 1,) and the first number of of_chunk (n_chunks + 1,) are zeroed by the host
+// requires  count (n_rows + 1,), of_warp (n_warps + 1,) and the first number of of_chunk (n_chunks + 1,) are zeroed by the host
 // races     sums of integers, taken atomically
 template <class I>
 __global__ void cvr_row_lengths(int64 n_chunks, int n_lanes, const int64* step_ptr, const int64* rec_ptr,
-                                const uint32* rec_mask, const I* rec_wb, const I* tail, uint64* count, int64* of_chunk) {
+                                const uint32* rec_mask, const I* rec_wb, const I* tail, uint64* count, int64* of_chunk,
+                                uint64* of_warp) {
     const int64 chunk = warp_id();
     if (chunk >= n_chunks) return;
     const int lane = lane_id();
@@ -341,7 +343,7 @@ __global__ void cvr_row_lengths(int64 n_chunks, int n_lanes, const int64* step_p
                 const I wb = rec_wb[record + __popc(records & ((1u << lane) - 1))];
                 const I row = wb >= 0 ? wb : tail[chunk * n_lanes + ~wb];
                 const int64 length = first + i + 1 - begun;
-                atomicAdd(count + row + 1, (uint64)length);
+                if (!atomicAdd(count + row + 1, (uint64)length)) atomicAdd(of_warp + row / WARP + 1, 1ull);
                 total += length;
                 begun = first + i + 1;
             }

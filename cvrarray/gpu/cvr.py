@@ -28,7 +28,7 @@ from .compiler import (
 )
 from .cvr_tables import BLOCK, FEW_WAVES, INDICES, MOST_BLOCKS_FOR_EMPTY, STEPS, as_struct, n_slots, places, spans, wave, waves
 from .look import Look, host, read
-from .memory import together
+from .memory import leading, together
 from .words import WORDS, as_words
 
 #: Steps that are loaded before the first is multiplied, by the size of the product's dtype. As many warps fit a
@@ -231,11 +231,19 @@ def _without_empty_rows(csr: CSR) -> tuple[Any, cupy.ndarray, cupy.ndarray]:
     n_filled = n_rows - seen.numbers[1] if n_rows else 0
     if n_filled == n_rows:
         return NULL, csr.indptr, cupy.empty(0, index)
-    ptr, row_id = together((n_filled + 1, csr.indptr.dtype), (n_filled, index))
+    first = seen.filled.size - -(-n_rows // WARP) - 1
+    return _split_rows(csr.indptr, index, seen.filled.data.ptr + 8 * first, n_filled)
+
+
+def _split_rows(indptr: cupy.ndarray, index: np.dtype, filled: int, n_filled: int) -> tuple[Any, cupy.ndarray, cupy.ndarray]:
+    """The numbers and offsets of the `n_filled` rows that are not empty, and the numbers of the others. `filled` is where
+    the kernel's numbers lie.
+    """
+    n_rows = indptr.size - 1
+    ptr, row_id = together((n_filled + 1, indptr.dtype), (n_filled, index))
     empty_row = cupy.empty(n_rows - n_filled, index)
-    filled = np.uint64(seen.filled.data.ptr + 8 * (seen.filled.size - -(-n_rows // WARP) - 1))
-    SPLIT_ROWS(csr.indptr.dtype, index)(
-        blocks(n_rows, BLOCK), (BLOCK,), (csr.indptr, filled, np.int64(n_rows), ptr, row_id, empty_row)
+    SPLIT_ROWS(indptr.dtype, index)(
+        blocks(n_rows, BLOCK), (BLOCK,), (indptr, np.uint64(filled), np.int64(n_rows), ptr, row_id, empty_row)
     )
     return row_id, ptr, empty_row
 
@@ -332,39 +340,42 @@ def fill(tables: CVRTables, runs: Runs, data: cupy.ndarray, values: cupy.ndarray
 def to_csr(tables: CVRTables, first: int, last: int) -> CSR:
     """Canonical CSR of the rows [first, last), numbered as the tables have them, which may be those of some chunks.
 
-    Nothing is sorted: with the lengths of rows the conversion can be done again, from slots to entries. It waits once, or
-    twice where some row is empty.
+    Nothing is sorted: with the lengths of rows the conversion can be done again, from slots to entries. It waits only for
+    a part of the rows.
     """
     t, index, (n_rows, n_cols) = tables, tables.tail.dtype, tables.shape
     n_chunks, n_lanes = t.carry_row.size, np.int32(t.n_lanes)
     if not n_chunks:
         return CSR(cupy.zeros(last - first + 1, np.int64), cupy.empty(0, index), t.val[:0], (last - first, n_cols))
-    n_sizes, warps = n_rows + n_chunks + 2, blocks(n_chunks * WARP, BLOCK)
+    # counted in one array: entries of rows, entries of chunks, rows of each warp that have any; each with a 0 before
+    of_chunks, of_warps = n_rows + 1, n_rows + n_chunks + 2
+    n_sizes, warps = of_warps + -(-n_rows // WARP) + 1, blocks(n_chunks * WARP, BLOCK)
     counts = cupy.zeros(n_sizes + prefix.n_states(n_sizes), np.int64)
+    begins = [np.uint64(counts.data.ptr + 8 * k) for k in (0, of_chunks, of_warps)]
     ROW_LENGTHS(index)(
-        warps,
-        (BLOCK,),
-        (np.int64(n_chunks), n_lanes, t.step_ptr, t.rec_ptr, t.rec_mask, t.rec_wb, t.tail, counts, counts[n_rows + 1 :]),
+        warps, (BLOCK,), (np.int64(n_chunks), n_lanes, t.step_ptr, t.rec_ptr, t.rec_mask, t.rec_wb, t.tail, *begins)
     )
     sums = prefix.sums(counts, n_sizes)
-    indptr, chunk_ptr = sums[: n_rows + 1], sums[n_rows + 1 :]
-    nnz = int(indptr[-1])
-    csr = CSR(indptr, cupy.empty(nnz, index), cupy.empty(nnz, t.val.dtype), t.shape)
-    is_filled = nnz == t.nnz and not t.empty_row.size
-    ptr = indptr if is_filled else _without_empty_rows(csr)[1]
-    words = as_words(csr.data)
+    indptr, is_whole = leading(sums, of_chunks), (first, last) == (0, n_rows)
+    if is_whole:
+        nnz, n_filled = t.nnz, n_rows - t.empty_row.size
+    else:
+        begin, end, nnz, before, n_filled = read(sums[[first, last, n_rows, of_warps, n_sizes - 1]]).tolist()
+        n_filled -= before
+    ptr = indptr if n_filled == n_rows else _split_rows(indptr, index, sums.data.ptr + 8 * of_warps, n_filled)[1]
+    indices, data = cupy.empty(nnz, index), cupy.empty(nnz, t.val.dtype)
+    words = as_words(data)
     threads = WARP * warps_of_windows(index, words.dtype)
     ROWS(index, words.dtype)(
         blocks(n_chunks * WARP, threads),
         (threads,),
-        (ptr, np.int64(ptr.size - 1), chunk_ptr, np.int64(n_chunks), n_lanes, t.step_ptr, t.col_ptr, t.col_base, t.col_narrow,
-         t.col_wide, as_words(t.val), csr.indices, words),
+        (ptr, np.int64(n_filled), np.uint64(sums.data.ptr + 8 * of_chunks), np.int64(n_chunks), n_lanes, t.step_ptr, t.col_ptr,
+         t.col_base, t.col_narrow, t.col_wide, as_words(t.val), indices, words),
     )  # fmt: skip
-    if (first, last) == (0, n_rows):
-        return csr._replace(indptr=indptr.copy())  # which does not keep the sums of chunks
-    begin, end = read(indptr[[first, last]]).tolist()
+    if is_whole:
+        return CSR(indptr.copy(), indices, data, t.shape)  # which does not keep the other sums
     rows = indptr[first : last + 1] - indptr[first]
-    return CSR(rows, csr.indices[begin:end].copy(), csr.data[begin:end].copy(), (last - first, n_cols))
+    return CSR(rows, indices[begin:end].copy(), data[begin:end].copy(), (last - first, n_cols))
 
 
 def to_coo(tables: CVRTables) -> tuple[cupy.ndarray, cupy.ndarray, cupy.ndarray]:
