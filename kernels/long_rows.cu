@@ -67,3 +67,20 @@ __global__ __launch_bounds__(THREADS) void long_rows_matvec(const Part* __restri
     }
     if (lane == 0) store(y + p.row, sum, alpha, beta, update);
 }
+
+// long_rows_narrow: each part's first column as its base, and columns from there on; `found` becomes 1 where some take more
+// than 16 bits
+//
+// mapping   a thread block a part
+// races     all that write `found` write the same
+template <class I>
+__global__ void long_rows_narrow(Part* parts, const I* __restrict__ col, uint16* __restrict__ narrow, int64* found) {
+    Part& p = parts[blockIdx.x];
+    if (!p.length) return;
+    const int64 base = col[p.begin];
+    if (threadIdx.x == 0) {
+        p.base = base;
+        if (col[p.begin + p.length - 1] - base >= NARROW) *found = 1;
+    }
+    for (int k = threadIdx.x; k < p.length; k += blockDim.x) narrow[p.begin + k] = (uint16)(col[p.begin + k] - base);
+}

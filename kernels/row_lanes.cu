@@ -4,16 +4,6 @@
 #include "cvr.cuh"
 #include "cvr_product.cuh"
 
-// a column as stored, where there is no nonzero
-template <class I>
-__device__ bool is_pad(uint16 stored, I) {
-    return stored == 0xffff;
-}
-template <class I>
-__device__ bool is_pad(I stored, I) {
-    return stored < 0;
-}
-
 // read often, by neighbours; stays where it stands, unlike what `cached` loads
 template <class T>
 __device__ T kept(const T* p) {
@@ -26,7 +16,7 @@ __device__ T kept(const T* p) {
 template <class A, class C, class I>
 struct RowLanes {
     Values<A> val;      // slot e of a warp's lane l: (warp * E + e) * WARP + l
-    const C* col;       // likewise, from the part's base; pads: is_pad
+    const C* col;       // likewise, from the part's base; pads: is_padding
     const int64* base;  // a part's
     const uint2* ends;  // a warp's lanes that are the last ones of rows, a bit each; the number of its first row to end
     const I* row;       // by that number; null: the number itself, as there are no empty rows
@@ -74,7 +64,7 @@ __global__ __launch_bounds__(THREADS, 1) void row_lanes_matvec(const RowLanes<A,
     const int spans = warp == 0 && lane < 4 ? cuts.span[2 * part + lane] : -1;
     __syncwarp();  // keeps loads where they stand
 #pragma unroll
-    for (int e = 0; e < E; ++e) xs[e] = is_pad<I>(c[e], 0) ? Y{} : kept(near + c[e]);
+    for (int e = 0; e < E; ++e) xs[e] = is_padding<I>(c[e], 0) ? Y{} : kept(near + c[e]);
     const unsigned ends = facts.x, ends_before = ends & ((1u << lane) - 1);
     const bool is_end = ends >> lane & 1;
     int64 row = (int)facts.y + __popc(ends_before);
@@ -82,7 +72,7 @@ __global__ __launch_bounds__(THREADS, 1) void row_lanes_matvec(const RowLanes<A,
     __syncwarp();  // likewise
     Y sum{};
 #pragma unroll
-    for (int e = 0; e < E; ++e) mac_unless(is_pad<I>(c[e], 0), values.template decoded<Y>(v[e]), xs[e], sum);
+    for (int e = 0; e < E; ++e) mac_unless(is_padding<I>(c[e], 0), values.template decoded<Y>(v[e]), xs[e], sum);
     const int reach = lane - (WARP - __clz(ends_before));  // lanes of the row before this one
 #pragma unroll 1
     for (int apart = 1; __any_sync(FULL, apart <= reach); apart *= 2) {
@@ -113,41 +103,97 @@ __global__ __launch_bounds__(THREADS, 1) void row_lanes_matvec(const RowLanes<A,
     if (warp == 0) cuts.meet(part, spans, lane < WARP / 2 ? before : after, of_cut_row, y, alpha, beta, update);
 }
 
-// row_lanes_fill: the slots of lanes, each with the number of its nonzero's slot in CVR's tables
+// row_lanes_count: counts[r + 1] = the lanes of row r, of E slots each, counts[0] = 0, and what follows counts as well
 //
-// `start` (n_rows + 1,): the lanes at which rows begin, of all lanes in turn; `begin` likewise for parts; `ptr`: the
-// nonzeros at which rows begin. `slot_of` and `col_of` are CVR's of each nonzero, row by row. Rows are those that are not
-// empty. The number of a pad's slot is that of a nonzero nearby, and its column -1. `range[2 * part]` becomes the smallest
-// column of a part, the next number the largest
+// mapping   one thread a number
+// races     none
+__global__ void row_lanes_count(const int64* ptr, int64 n_rows, int E, int64* counts, int64 n_counts) {
+    const int64 i = blockIdx.x * (int64)blockDim.x + threadIdx.x;
+    if (i < n_counts) counts[i] = i && i <= n_rows ? (ptr[i] - ptr[i - 1] + E - 1) / E : 0;
+}
+
+// How lanes are cut into parts of about THREADS - SPARE of them. A part begins at a row, if one does in the SPARE lanes before.
+// So all parts are found at once.
+template <int THREADS, int SPARE>
+struct Parts {
+    const int64* start;  // (n_rows + 1,) the lanes at which rows begin, of all lanes in turn
+    int64 n_rows;
+    static constexpr int STEP = THREADS - SPARE;
+
+    // of a lane; an empty row has none
+    __device__ int64 row(int64 of_lane) const { return lower_bound(start, n_rows + 1, of_lane + 1) - 1; }
+
+    __device__ int64 begin(int64 part) const {
+        const int64 place = min(part * STEP, start[n_rows]), at = start[row(place)];
+        return at >= part * STEP - SPARE ? at : place;
+    }
+
+    // that has a lane
+    __device__ int64 part(int64 of_lane) const {
+        const int64 last = (of_lane + SPARE) / STEP;
+        return begin(last) <= of_lane ? last : last - 1;
+    }
+};
+
+// row_lanes_fill: the slots of lanes, each with the number of its nonzero's slot in CVR's tables, or 0; and all else that
+// RowLanes has
+//
+// `ptr`: the nonzeros at which rows begin; `source_of` and `col_of` are of each nonzero, row by row. `span` has the first part of
+// a row that is cut and the one after its last, as Cuts. `found` becomes 1 and 1 where some columns are too far from the base
+// of their part, and where a row is cut
 //
 // mapping   a thread block a part, one thread a lane
-// traffic   8 + sizeof(I) bytes a slot are read, 4 + sizeof(I) written
-// races     none but integer atomics
-template <class I, int E, int THREADS>
-__global__ void row_lanes_fill(const int64* start, const int64* begin, const int64* ptr, int64 n_rows, const int64* slot_of,
-                               const I* col_of, uint32* slot, I* col, int64* range, uint2* ends) {
-    __shared__ int64 low, high;
-    const int64 part = blockIdx.x, in_part = begin[part + 1] - begin[part];
+// traffic   4 + sizeof(I) bytes a slot are read, 4 + sizeof(C) written
+// races     none but integer atomics; all that write `found` write the same
+template <class C, class I, int E, int THREADS, int SPARE>
+__global__ void row_lanes_fill(const int64* start, const int64* ptr, int64 n_rows, const I* empty_row, int64 n_empty,
+                               const int* source_of, const I* col_of, int* source, C* col, int64* base, uint2* ends, I* row_of,
+                               I* cut_row, int2* span, int64* found) {
+    constexpr bool IS_NARROW = sizeof(C) < sizeof(I);
+    __shared__ int64 low, high, begin[2];
+    const Parts<THREADS, SPARE> parts{start, n_rows};
+    const int64 part = blockIdx.x;
     if (threadIdx.x == 0) low = 0x7fffffffffffffffll, high = 0;
+    if (threadIdx.x < 2) begin[threadIdx.x] = parts.begin(part + threadIdx.x);
     __syncthreads();
-    const bool is_there = threadIdx.x < in_part;
-    const int64 number = begin[part] + (is_there ? (int64)threadIdx.x : in_part - 1);
-    const int64 row = lower_bound(start, n_rows + 1, number + 1) - 1;
+    const bool is_there = begin[0] + threadIdx.x < begin[1];
+    const int64 number = is_there ? begin[0] + threadIdx.x : begin[1] - 1, row = parts.row(number);
     const int64 lanes = start[row + 1] - start[row], length = is_there ? ptr[row + 1] - ptr[row] : 0;
-    int64 first = (part * THREADS + threadIdx.x) / WARP * (WARP * E) + lane_id(), k = number - start[row];
-    int64 least = 0x7fffffffffffffffll, most = 0;
-#pragma unroll 1
-    for (int e = 0; e < E; ++e, k += lanes, first += WARP) {
-        const int64 at = ptr[row] + (k < length ? k : 0);
-        slot[first] = (uint32)slot_of[at];
-        col[first] = k < length ? col_of[at] : I(-1);
-        if (k < length) least = min(least, (int64)col_of[at]), most = max(most, (int64)col_of[at]);
+    const int64 first = (part * THREADS + threadIdx.x) / WARP * (WARP * E) + lane_id();
+    I c[E];
+#pragma unroll
+    for (int e = 0; e < E; ++e) {
+        const int64 k = number - start[row] + e * lanes, at = ptr[row] + k;
+        c[e] = k < length ? col_of[at] : I(-1);
+        source[first + e * WARP] = k < length ? source_of[at] : 0;
     }
+    if (IS_NARROW) {
+        int64 least = 0x7fffffffffffffffll, most = 0;
+        for (int e = 0; e < E; ++e)
+            if (c[e] >= 0) least = min(least, (int64)c[e]), most = max(most, (int64)c[e]);
+        atomicMin(&low, least);
+        atomicMax(&high, most);
+        __syncthreads();
+    }
+    const int64 from = IS_NARROW ? low : 0;
+#pragma unroll
+    for (int e = 0; e < E; ++e) col[first + e * WARP] = c[e] < 0 ? C(-1) : C(c[e] - from);
+
+    // the rows that end in this warp's lanes, by their numbers among those that are not empty
     const unsigned last = __ballot_sync(FULL, is_there && number + 1 == start[row + 1]);
-    const int64 warp = part * (THREADS / WARP) + threadIdx.x / WARP;
-    if (lane_id() == 0) ends[warp] = make_uint2(last, (uint32)row);
-    atomicMin(&low, least);
-    atomicMax(&high, most);
-    __syncthreads();
-    if (threadIdx.x < 2) range[2 * part + threadIdx.x] = threadIdx.x ? high : low;
+    int64 rank = lane_id() == 0 ? row - lower_bound(empty_row, n_empty, row) : 0;
+    rank = shuffle(rank, 0);
+    if (lane_id() == 0) ends[part * (THREADS / WARP) + threadIdx.x / WARP] = make_uint2(last, (uint32)rank);
+    if (n_empty && last >> lane_id() & 1) row_of[rank + __popc(last & ((1u << lane_id()) - 1))] = (I)row;
+
+    if (threadIdx.x) return;
+    base[part] = from;
+    if (IS_NARROW && high - low >= 0xffff) found[0] = 1;
+    const bool is_cut = start[row] < begin[0];
+    cut_row[part] = is_cut ? (I)row : I(-1);
+    span[part] = is_cut ? make_int2((int)parts.part(start[row]), (int)parts.part(start[row + 1] - 1) + 1) : make_int2(-1, -1);
+    if (is_cut) found[1] = 1;
+    if (part + 1 < gridDim.x) return;
+    cut_row[part + 1] = I(-1);
+    span[part + 1] = make_int2(-1, -1);
 }

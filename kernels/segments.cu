@@ -20,21 +20,21 @@ __global__ void segments_keys(const I* row, const I* col, int64 n_slots, int64 n
     key[slot] = row[slot] < 0 ? 0x7fffffffffffffff : (col[slot] / width * n_rows + row[slot]) * n_slots + slot;
 }
 
-// segments_fill: from sorted keys where pieces begin, and of each of their nonzeros the slot and the column in the
+// segments_fill: from sorted keys where pieces begin, and of each of their nonzeros the slot, from 1, and the column in the
 // segment
 //
 // mapping   one thread a nonzero, and one for the end
 // races     none: the first nonzero of a piece writes where it begins, and where the empty pieces before it do
 template <class I>
 __global__ void segments_fill(const int64* key, const I* col, int64 n_slots, int64 nnz, int64 n_pieces, int64 width, int64* ptr,
-                              uint32* slot_of, uint16* narrow) {
+                              int* source, uint16* narrow) {
     const int64 i = blockIdx.x * (int64)blockDim.x + threadIdx.x;
     if (i > nnz) return;
     const int64 piece = i < nnz ? key[i] / n_slots : n_pieces;
     for (int64 before = i ? key[i - 1] / n_slots : -1; before < piece;) ptr[++before] = i;
     if (i == nnz) return;
     const int64 slot = key[i] % n_slots;
-    slot_of[i] = (uint32)slot;
+    source[i] = (int)slot + 1;
     narrow[i] = (uint16)(col[slot] % width);
 }
 
@@ -58,16 +58,6 @@ __global__ void segments_parts(const int64* piece_ptr, const int64* part_of, int
     if (piece == n_pieces) ptr[part_of[piece]] = at;
     if (piece < n_pieces)
         for (int64 part = part_of[piece]; part < part_of[piece + 1]; ++part, at += longest) ptr[part] = at;
-}
-
-// segments_values: copy[i] = val[slot_of[i]]
-//
-// mapping   one thread a nonzero
-// races     none
-template <class A>
-__global__ void segments_values(const A* val, const uint32* slot_of, int64 nnz, A* copy) {
-    const int64 i = blockIdx.x * (int64)blockDim.x + threadIdx.x;
-    if (i < nnz) copy[i] = val[slot_of[i]];
 }
 
 // segments_matvec: sums[part] = the sum of a part

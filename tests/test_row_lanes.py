@@ -44,27 +44,68 @@ def uneven(dtype, n_rows: int = 700, n_cols: int = N_COLS, empty: int = 5) -> cs
     return csr
 
 
-@pytest.mark.parametrize(("threads", "spare"), [(8, 1), (64, 8), (256, 16), (256, 64)])
-@pytest.mark.parametrize("longest", [1, 3, 70, 9000])
-def test_parts(threads, spare, longest):
-    """Parts follow each other; short rows are not cut, and at each cut it is known which parts its row has."""
-    pytest.importorskip("cupy")
-    from cvrarray.gpu.row_lanes import parts
+@pytest.mark.small
+@pytest.mark.parametrize("empty", [0, 3])
+@pytest.mark.parametrize("longest", [9, 40, 300, 9000])
+def test_layout(longest, empty, gpu):
+    """Parts follow each other; short rows are not cut, and at each cut it is known which parts its row has. Of a row's lanes
+    the first has the first nonzero and every following one after as many as there are.
+    """
+    from cvrarray.gpu import cvr, row_lanes
 
-    lengths = np.random.default_rng(longest).integers(1, longest + 1, 400)
-    start = np.concatenate([[0], np.cumsum(lengths)])
-    begin, cut_row, span = parts(start, int(start[-1]), threads, spare)
-    size = np.diff(begin)
-    assert begin[0] == 0 and begin[-1] == start[-1] and size.min() > 0 and size.max() <= threads
-    for k, at in enumerate(begin):
+    rng = np.random.default_rng(longest)
+    lengths = rng.integers(1, longest + 1, 400)
+    if empty:
+        lengths[::empty] = 0
+    csr = rows_of(lengths, rng)
+    tables = CVRArray(csr, device=gpu)._tables
+    layout = row_lanes.Layout(tables, cvr.slots_by_rows(tables))
+    col, base, ends, row_of, cut_row, *_ = (field if isinstance(field, int | None) else field.get() for field in layout.fields)
+    threads, per, span = row_lanes.THREADS, layout.slots, layout.span.get()
+    filled = np.flatnonzero(lengths)
+    assert (row_of is None) == (not empty)
+    if empty:
+        np.testing.assert_array_equal(row_of, filled)
+
+    # as lanes of parts, one after the other
+    slot = layout.source.get().reshape(-1, per, 32).transpose(0, 2, 1).reshape(-1, threads, per)
+    col = np.where(col == 0xFFFF, -1, col.astype(np.int64)).reshape(-1, per, 32).transpose(0, 2, 1).reshape(slot.shape)
+    is_there = (slot > 0).any(axis=2)
+    size = is_there.sum(axis=1)
+    assert size.min() > 0 and (is_there == (np.arange(threads) < size[:, None])).all()
+    np.testing.assert_array_equal(col >= 0, slot > 0)
+    start = np.concatenate([[0], np.cumsum(-(-lengths[filled] // per))])
+    begin = np.concatenate([[0], np.cumsum(size)])
+    assert begin[-1] == start[-1] and cut_row[-1] == -1 and (span[-1] == -1).all()
+    for k, at in enumerate(begin[:-1]):
         if at in start:
             assert cut_row[k] == span[k, 0] == span[k, 1] == -1
             continue
-        row = np.searchsorted(start, at) - 1
+        number = np.searchsorted(start, at) - 1
         first, last = span[k]
-        assert cut_row[k] == row and lengths[row] > spare
-        assert begin[first] <= start[row] < begin[first + 1]
-        assert begin[last - 1] < start[row + 1] <= begin[last]
+        assert cut_row[k] == filled[number] and start[number + 1] - start[number] > row_lanes.SPARE
+        assert begin[first] <= start[number] < begin[first + 1]
+        assert begin[last - 1] < start[number + 1] <= begin[last]
+    assert layout.is_cut == (cut_row >= 0).any()
+
+    slot, col = slot[is_there], (col + base[:, None, None])[is_there]
+    val = CVRArray(csr, device=gpu)._plain_values().get()
+    for number, row in enumerate(filled):
+        lanes = slice(start[number], start[number + 1])
+        n = lengths[row]
+        found = slot[lanes].T.ravel()[:n]
+        assert (slot[lanes].T.ravel()[n:] == 0).all()
+        np.testing.assert_array_equal(col[lanes].T.ravel()[:n], csr.indices[csr.indptr[row] :][:n])
+        np.testing.assert_array_equal(val[found - 1], csr.data[csr.indptr[row] :][:n])
+    is_end = np.unpackbits(ends.view(np.uint8).reshape(-1, 8)[:, :4], axis=1, bitorder="little").reshape(-1, threads)[is_there]
+    np.testing.assert_array_equal(np.flatnonzero(is_end), start[1:] - 1)
+
+
+def rows_of(lengths: np.ndarray, rng: np.random.Generator) -> csr_array:
+    """Rows of so many random columns."""
+    ptr = np.cumsum([0, *lengths])
+    col = np.concatenate([np.sort(rng.choice(20_000, length, replace=False)) for length in lengths])
+    return csr_array((rng.standard_normal(ptr[-1]), col, ptr), shape=(lengths.size, 20_000))
 
 
 @pytest.mark.small
@@ -102,13 +143,13 @@ def test_columns_near_and_far(n_cols, gpu):
     """Offsets from a part's first column have 16 bits, or columns are stored as they are."""
     import cupy
 
-    from cvrarray.gpu import row_lanes
+    from cvrarray.gpu import cvr, row_lanes
 
     csr, rng = uneven("float64", 30, n_cols), np.random.default_rng(3)
     A, x = CVRArray(csr, device=gpu), rng.standard_normal(n_cols)
     expected, bound = oracle.product(csr, x, 1, 0, np.zeros(30))
     assert (np.abs((A @ cupy.asarray(x)).get() - expected) <= bound).all()
-    layout = row_lanes.LAYOUTS[A._tables.step_ptr.data.ptr]
+    layout = row_lanes.Layout(A._tables, cvr.slots_by_rows(A._tables))
     assert layout.col.dtype == ("uint16" if n_cols < 1 << 16 else "int32")
 
 
@@ -132,6 +173,22 @@ def test_few_values(gpu):
 def test_new_values(gpu):
     csr = uneven("float64")
     assert_new_values_count(CVRArray(csr, device=gpu), csr)
+
+
+def test_arrays_of_one_structure_share_a_layout(monkeypatch, gpu):
+    """Whatever their values and the product's dtype; another array of the same matrix has its own."""
+    from cvrarray.gpu import row_lanes
+
+    made, layout = [], row_lanes.Layout
+    monkeypatch.setattr(row_lanes, "Layout", lambda *of: made.append(layout(*of)) or made[-1])
+    csr = uneven("float32")
+    A, x = CVRArray(csr, device=gpu), np.ones(csr.shape[1])
+    for array in (A, A.with_values(put(3 * csr.data, gpu)), A):
+        for dtype in (np.float32, np.float64):
+            array @ put(x.astype(dtype), gpu)
+    assert len(made) == 1
+    CVRArray(csr, device=gpu) @ put(x, gpu)
+    assert len(made) == 2
 
 
 def test_in_a_graph(gpu):

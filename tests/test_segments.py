@@ -63,13 +63,15 @@ def test_too_little_memory(eager, monkeypatch, gpu):
     """The error says what is needed and what to do; the plain product would have other bits. Later it works."""
     import cupy
 
+    from cvrarray.gpu import copied
+
     def full(*args):
         raise cupy.cuda.memory.OutOfMemoryError(1 << 40, 0, 0)
 
     csr = long_rows("float32")
     A, x = CVRArray(csr, n_chunks=9, device=gpu), cupy.ones(N_COLS, np.float32)
     with monkeypatch.context() as context:
-        context.setattr(eager, "Values", full)
+        context.setattr(copied, "Values", full)
         with pytest.raises(MemoryError, match=rf"copy of their {csr.nnz:,} nonzeros.*Free memory.*format='bbcsr'"):
             A @ x
     assert_same_bits((A @ x).get(), (CVRArray(csr, n_chunks=9, device=gpu) @ x).get())

@@ -258,9 +258,9 @@ def product(tables: CVRTables, dtype: np.dtype) -> Callable[[cupy.ndarray, cupy.
     if by_segments is not None:
         return segments.product(t, dtype, by_segments, partial(places, t))
     if long_rows.suits(t):
-        return long_rows.product(t, dtype, partial(places, t))
+        return long_rows.product(t, dtype, partial(slots_by_rows, t))
     if row_lanes.suits(t):
-        return row_lanes.product(t, dtype, partial(places, t))
+        return row_lanes.product(t, dtype, partial(slots_by_rows, t))
 
     @cache
     def multiply(form):
@@ -301,7 +301,7 @@ def product_matrix(tables: CVRTables, dtype: np.dtype) -> Run:
     """``run(x, y, alpha, beta)``, which does ``Y = alpha * A @ X + beta * Y``; X (n_cols, k) and Y (n_rows, k) in C
     order.
     """
-    return cvr_matmat.product(tables, dtype, convert)
+    return cvr_matmat.product(tables, dtype, rechunked)
 
 
 def product_transposed(tables: CVRTables, dtype: np.dtype) -> Callable[[cupy.ndarray, cupy.ndarray, Any, Any], None]:
@@ -376,6 +376,22 @@ def to_csr(tables: CVRTables, first: int, last: int) -> CSR:
         return CSR(indptr.copy(), indices, data, t.shape)  # which does not keep the other sums
     rows = indptr[first : last + 1] - indptr[first]
     return CSR(rows, indices[begin:end].copy(), data[begin:end].copy(), (last - first, n_cols))
+
+
+def slots_by_rows(t: CVRTables) -> CSR:
+    """Canonical CSR with the number of each entry's slot for its value, from 1."""
+    size = n_slots(t)
+    numbers = cupy.arange(1, size + 1, dtype=np.int32 if size < 1 << 31 else np.int64)
+    return to_csr(t._replace(val=numbers), 0, t.shape[0])
+
+
+def rechunked(t: CVRTables, n_chunks: int) -> CVRTables:
+    """The same matrix in so many chunks, with the number of each entry's slot in `t` for its value, from 1; 0: a pad."""
+    slots = slots_by_rows(t)
+    ptr = slots.indptr.astype(np.int32) if slots.indices.dtype == np.int32 else slots.indptr
+    # the bits of floats, for which there is a kernel
+    csr = slots._replace(indptr=ptr, data=slots.data.view(np.float32))
+    return convert(csr, t.n_lanes, n_chunks, "even")
 
 
 def to_coo(tables: CVRTables) -> tuple[cupy.ndarray, cupy.ndarray, cupy.ndarray]:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import math
-from functools import cache, partial
+from functools import cache
 from typing import NamedTuple
 
 import cupy
@@ -32,8 +32,8 @@ from .compiler import (
     update,
     vector_width,
 )
-from .cvr_tables import FEW_WAVES, MOST_BLOCKS_FOR_EMPTY, STEPS, as_struct, places, spans, waves
-from .rechunked import Convert, Rechunked
+from .cvr_tables import FEW_WAVES, MOST_BLOCKS_FOR_EMPTY, STEPS, as_struct, spans, waves
+from .rechunked import Rechunk, Rechunked
 
 #: Bytes of a row of X that one load of a group of lanes covers, at most. L2 answers so many requests, of up
 #: to a cache line each.
@@ -90,9 +90,9 @@ MATMAT_WARPS = Kernel(
 )  # fmt: skip
 
 
-def product(tables: CVRTables, dtype: np.dtype, convert: Convert) -> Run:
+def product(tables: CVRTables, dtype: np.dtype, rechunk: Rechunk) -> Run:
     """``run(x, y, alpha, beta)``, which does ``Y = alpha * A @ X + beta * Y``; X (n_cols, k) and Y (n_rows, k) in C
-    order. `convert` makes tables.
+    order. ``rechunk(t, n_chunks)`` are the same tables in so many chunks, with slots' numbers for values.
     """
     t = tables
     own, n_chunks, of = _product_in_own_chunks(t, dtype), t.carry_row.size, Kind(t.nnz, t.shape[1], t.n_lanes, dtype)
@@ -103,7 +103,7 @@ def product(tables: CVRTables, dtype: np.dtype, convert: Convert) -> Run:
 
     @cache
     def in_chunks(number):
-        longer.append(Rechunked(t, number, partial(places, t), convert))
+        longer.append(Rechunked(t, number, rechunk))
         return _product_in_own_chunks(longer[-1].tables, dtype)
 
     @cache

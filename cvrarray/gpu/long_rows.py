@@ -12,14 +12,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
-from weakref import WeakValueDictionary
 
 import cupy
 import numpy as np
 
-from ..core.tables import CVRTables
-from .compiler import PRODUCTS, Kernel, PerStream, aside, struct, update
-from .segments import LEAST_NONZEROS, Values
+from ..core.tables import CSR, CVRTables
+from . import copied
+from .compiler import PRODUCTS, Kernel, PerStream, struct, synchronize, update
+from .look import host
+from .segments import LEAST_NONZEROS
 
 THREADS = 256
 #: Nonzeros of a thread, by the product's item size.
@@ -33,6 +34,8 @@ MATVEC = Kernel(
     [(value, product, column) for value, product in PRODUCTS for column in ("uint16", "int64")],
     lambda value, product, column: (value, product, column, UNROLL[product.itemsize], THREADS),
 )
+
+NARROW = Kernel("long_rows", "long_rows_narrow", [("int32",), ("int64",)])
 
 
 def suits(t: CVRTables) -> bool:
@@ -49,21 +52,17 @@ class Layout:
     Columns are 16-bit offsets from the first of a part, where these are near enough in all parts.
     """
 
-    def __init__(self, t: CVRTables, row: cupy.ndarray, col: cupy.ndarray, most: int):
-        """`row` and `col` of every slot; the row of a pad is -1. A part has `most` nonzeros at most."""
-        n_rows, n_cols = t.shape
-        self.step_ptr = t.step_ptr  # kept, for its address is what the layout is known by
-        order = cupy.argsort(cupy.where(row < 0, np.int64(n_rows), row) * np.int64(n_cols) + col)[: t.nnz]
-        self.slot, self.col = order.astype(np.uint32), col[order]
-        found = parts(cupy.bincount(row[order], minlength=n_rows).get(), most)
-        filled = found[:, 1] > 0
-        begins = cupy.asarray(found[filled, 0])
-        base = self.col[begins].astype(np.int64)
-        offsets = self.col - base[cupy.searchsorted(begins, cupy.arange(t.nnz, dtype=begins.dtype), side="right") - 1]
-        if int(offsets.max()) < 1 << 16:
-            self.col = offsets.astype(np.uint16)
-            found[filled, 6:] = base.get().view(np.int32).reshape(-1, 2)
+    def __init__(self, nonzeros: CSR, most: int):
+        """`nonzeros`: each one's slot, from 1. A part has `most` nonzeros at most."""
+        (_, col, self.source), (pointer, numbers) = nonzeros[:3], host()
+        found = parts(np.diff(nonzeros.indptr.get()), most)
         self.parts, self.n_parts = cupy.asarray(found), len(found)
+        self.col = cupy.empty(col.size, np.uint16)
+        numbers[0] = 0
+        NARROW(col.dtype)((self.n_parts,), (THREADS,), (self.parts, col, self.col, np.uint64(pointer)))
+        synchronize()
+        if numbers[0]:  # some are too far from the first of their part
+            self.col, self.parts = col, cupy.asarray(found)
 
 
 def parts(of_row: np.ndarray, most: int) -> np.ndarray:
@@ -79,23 +78,12 @@ def parts(of_row: np.ndarray, most: int) -> np.ndarray:
     return found
 
 
-#: By the address of step_ptr and the longest part: arrays that differ in their values alone share it.
-LAYOUTS: WeakValueDictionary[tuple[int, int], Layout] = WeakValueDictionary()
-
-
 def product(
-    t: CVRTables, dtype: np.dtype, places: Callable[[], tuple[cupy.ndarray, cupy.ndarray]]
+    t: CVRTables, dtype: np.dtype, nonzeros: Callable[[], CSR]
 ) -> Callable[[cupy.ndarray, cupy.ndarray, Any, Any], None]:
-    """``run(x, y, alpha, beta)``, as that of ``gpu.cvr``; ``places()`` are row and column of every slot."""
+    """``run(x, y, alpha, beta)``, as that of ``gpu.cvr``; ``nonzeros()`` is the CSR of the slots' numbers, from 1."""
     threads, most = THREADS, THREADS * UNROLL[dtype.itemsize]
-    key = t.step_ptr.data.ptr, most
-    with aside():
-        layout = LAYOUTS.get(key) or Layout(t, *places(), most)
-        LAYOUTS[key] = layout
-        values = Values(t, layout.slot)
-        values.renew()
-    if cupy.cuda.get_current_stream().is_capturing():
-        values.renew()  # the graph may write them before
+    layout, values = copied.prepared(t, ("long rows", most), lambda: Layout(nonzeros(), most), in_full=True)
     multiply = MATVEC(values.copy.dtype, dtype, layout.col.dtype)
     n_parts, words = layout.n_parts, -(-dtype.itemsize // 4)
     cuts = PerStream(lambda: struct(None, cupy.zeros(n_parts, np.uint32), cupy.zeros((2 * n_parts, words), np.uint64)))

@@ -15,16 +15,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
-from weakref import WeakValueDictionary
 
 import cupy
 import numpy as np
 
 from ..core.tables import WARP, CVRTables
-from . import distinct
+from . import copied
 from .compiler import PRODUCTS, Kernel, Scratch, allowed, aside, blocks, processors, struct, update
 from .shared_memory import THREADS, shared_memory
-from .words import WORDS, as_words
 
 BLOCK = 256
 SHARES = 8  # warps that share the segments of a row
@@ -47,7 +45,6 @@ KEYS = Kernel("segments", "segments_keys", [("int32",), ("int64",)])
 FILL = Kernel("segments", "segments_fill", [("int32",), ("int64",)])
 COUNT = Kernel("segments", "segments_count")
 PARTS = Kernel("segments", "segments_parts")
-VALUES = Kernel("segments", "segments_values", [(word,) for word in WORDS.values()])
 MATVEC = Kernel(
     "segments",
     "segments_matvec",
@@ -106,14 +103,14 @@ class Layout:
         """`row` and `col` of every slot; the row of a pad is -1."""
         (n_rows, n_cols), nnz, index = t.shape, np.int64(t.nnz), col.dtype
         n_pieces, n_slots, longest = np.int64(of.n_segments * n_rows), np.int64(row.size), np.int64(LONGEST)
-        width, self.step_ptr = np.int64(of.width), t.step_ptr  # kept, for its address is what the layout is known by
+        width = np.int64(of.width)
         keys = cupy.empty(row.size, np.int64)
         KEYS(index)(blocks(row.size, BLOCK), (BLOCK,), (row, col, n_slots, np.int64(n_rows), width, keys))
         keys.sort()
-        self.slot, self.col = cupy.empty(t.nnz, np.uint32), cupy.empty(t.nnz, np.uint16)
+        self.source, self.col = cupy.empty(t.nnz, np.int32), cupy.empty(t.nnz, np.uint16)
         of_piece, count = cupy.empty(int(n_pieces) + 1, np.int64), cupy.zeros(int(n_pieces) + 1, np.int64)
         grid = blocks(t.nnz + 1, BLOCK)
-        FILL(index)(grid, (BLOCK,), (keys, col, n_slots, nnz, n_pieces, width, of_piece, self.slot, self.col))
+        FILL(index)(grid, (BLOCK,), (keys, col, n_slots, nnz, n_pieces, width, of_piece, self.source, self.col))
         grid = blocks(int(n_pieces) + 1, BLOCK)
         COUNT()(grid, (BLOCK,), (of_piece, n_pieces, longest, count[1:]))
         part_of = cupy.cumsum(count)
@@ -121,29 +118,6 @@ class Layout:
         ptr = cupy.empty(self.n_parts + 1, np.int64)
         PARTS()(grid, (BLOCK,), (of_piece, part_of, n_pieces, longest, ptr))
         self.struct = struct(part_of, ptr, n_rows, n_cols, of.n_segments, of.width, t.nnz)
-
-
-#: By the address of step_ptr and the cut: arrays that differ in their values alone share it.
-LAYOUTS: WeakValueDictionary[tuple[int, Cut], Layout] = WeakValueDictionary()
-
-
-class Values:
-    """A copy of the values in the order of a layout, each in full."""
-
-    def __init__(self, t: CVRTables, slot: cupy.ndarray):
-        self.tables, self.slot = t, slot
-        self.copy = cupy.empty(slot.size, (_values(t) if distinct.is_coded(t.distinct) else t.val).dtype)
-
-    def renew(self) -> None:
-        """Copy them again, after they were replaced."""
-        t = self.tables
-        if distinct.is_one(t.distinct):
-            self.copy[:] = t.distinct[0]
-        elif distinct.is_coded(t.distinct):
-            self.copy[:] = t.distinct[t.val[self.slot]]
-        else:
-            source, target = as_words(t.val), as_words(self.copy)
-            VALUES(source.dtype)(blocks(self.slot.size, BLOCK), (BLOCK,), (source, self.slot, np.int64(self.slot.size), target))
 
 
 def product(
@@ -157,17 +131,10 @@ def product(
         The device has none for the copy.
     """
     device, scratch, n_rows = cupy.cuda.runtime.getDevice(), Scratch(), t.shape[0]
-    key = t.step_ptr.data.ptr, of
     try:
-        with aside():
-            layout = LAYOUTS.get(key) or Layout(t, of, *places())
-            LAYOUTS[key] = layout
-            values = Values(t, layout.slot)
-            values.renew()
+        layout, values = copied.prepared(t, ("segments", of), lambda: Layout(t, of, *places()), in_full=True)
     except cupy.cuda.memory.OutOfMemoryError as error:
         raise MemoryError(_too_little(t)) from error
-    if cupy.cuda.get_current_stream().is_capturing():
-        values.renew()  # the graph may write them before
     multiply = allowed(MATVEC(values.copy.dtype, dtype), shared_memory(device))
     finish, grid, bins, in_shared = FINISH(dtype), (processors(device),), blocks(n_rows, WARP), of.width * dtype.itemsize
 
