@@ -77,6 +77,29 @@ def summary(report: dict[str, Any]) -> list[dict[str, Any]]:
     return rows
 
 
+def choices(report: dict[str, Any]) -> dict[str, float]:
+    """By matrix and dtype where both formats were timed: time of the one that ``asarray`` chose, over the faster one's."""
+    found = {}
+    for case in report["results"]:
+        ours, both = chosen(case), [run["seconds"] for run in case["runs"] if run["ours"] and run["correct"]]
+        if ours is not None and len(both) > 1:
+            found[f"{case['matrix']}, {case['dtype']}"] = ours["seconds"] / min(both)
+    return found
+
+
+def _choice(report: dict[str, Any]) -> list[str]:
+    """A paragraph on :func:`choices`; nothing where there are none."""
+    found = choices(report)
+    if not found:
+        return []
+    worst = max(found, key=found.__getitem__)
+    above = [sum(times > limit for times in found.values()) for limit in (1.03, 1.1)]
+    return [
+        f"Of {len(found)} cases in which both formats were timed, the one that `asarray` chose was more than 3% slower than "
+        f"the other in {above[0]}, and more than 10% in {above[1]}; {found[worst]:.2f}x at worst ({worst})."
+    ]
+
+
 def text(report: dict[str, Any]) -> str:
     """The report as text, aligned by spaces."""
     parts = [f"{report['device']['name']}: {_rates(report)}; medians of {report['repeats']}"]
@@ -114,6 +137,7 @@ def page(report: dict[str, Any], plots: list[str]) -> str:
         "## Summary",
         "Speed of what `asarray` chose over the best peer of each matrix; above 1 is faster.",
         markdown(*_summary_table(report)),
+        *_choice(report),
         *(f"![{name}]({name})" for name in plots),
     ]
     for dtype, cases in _by_dtype(report).items():
