@@ -227,6 +227,16 @@ def test_contractions(build, device):
             np.tensordot(A, on["y"], 1)
 
 
+@pytest.mark.parametrize("shape", [(5, 0), (0, 5), (0, 0)])
+def test_contractions_without_an_entry(shape, device):
+    dense = np.zeros(shape)
+    A, X, Y = cvrarray.CVRArray(dense, device=device), np.ones((shape[1], 3)), np.ones((2, 3, shape[0]))
+    assert_like_numpy(np.tensordot(A, put(X, device), 1), np.tensordot(dense, X, 1))
+    assert_like_numpy(np.tensordot(put(Y, device), A, 1), np.tensordot(Y, dense, 1))
+    assert_like_numpy(np.inner(put(Y, device), A.T), np.inner(Y, dense.T))
+    assert_like_numpy(np.einsum("ij,jk->ki", A, put(X, device)), np.einsum("ij,jk->ki", dense, X))
+
+
 EINSUMS_1 = [
     "...->...",
     "...j->...",

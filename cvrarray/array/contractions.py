@@ -8,6 +8,7 @@ have NumPy's dtype, which for all of these is the one of ``@``: bool is a disjun
 from __future__ import annotations
 
 import itertools
+import math
 import operator
 import string
 from typing import Any
@@ -71,12 +72,14 @@ def _matrices(a: Any, axis_a: int, b: Any, axis_b: int) -> Any:
         left, rest_a = (a if axis_a == 1 else a.T), (a.shape[1 - axis_a],)
     else:
         moved = _moved(a, axis_a, -1)
-        left, rest_a = moved.reshape(-1, moved.shape[-1]), moved.shape[:-1]
+        rest_a = moved.shape[:-1]
+        left = moved.reshape(math.prod(rest_a), moved.shape[-1])  # -1 would say nothing where there is no entry
     if _is_sparse(b):
         right, rest_b = (b if axis_b == 0 else b.T), (b.shape[1 - axis_b],)
     else:
         moved = _moved(b, axis_b, 0)
-        right, rest_b = moved.reshape(moved.shape[0], -1), moved.shape[1:]
+        rest_b = moved.shape[1:]
+        right = moved.reshape(moved.shape[0], math.prod(rest_b))
     product = _multiply(left, right)
     return product if _is_sparse(product) else product.reshape(*rest_a, *rest_b)
 
