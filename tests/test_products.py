@@ -291,6 +291,21 @@ def test_out_is_x(build, beta, device):
 
 
 @TYPICAL_BUILDS
+def test_out_is_x_in_another_array(build, gpu):
+    """Arrays that came by DLPack know nothing of one another; from the second product on, a call looks for little."""
+    import cupy
+
+    n = 100_000
+    A = build(csr_array((np.ones(n), np.arange(n)[::-1], np.arange(n + 1)), shape=(n, n)), gpu)
+    A @ cupy.zeros(n)
+    for shift in (0, 1):
+        memory = cupy.arange(n + 1.0)
+        x, out = (cupy.from_dlpack(memory[at : at + n]) for at in (0, shift))
+        A.matvec(x, out=out)
+        np.testing.assert_array_equal(out.get(), np.arange(n)[::-1])
+
+
+@TYPICAL_BUILDS
 def test_out_of_a_wider_dtype(build, device):
     """As with a NumPy ufunc, the product is cast into an out that can hold it."""
     csr = zoo.integers("rows_of_mixed_length", np.float32)

@@ -43,7 +43,7 @@ def matvec(array: Any, x: Any, out: Any = None, alpha: Any = 1, beta: Any = 0) -
                 and out.shape == ready.y_shape
                 and ready.fits(out)
                 and out is not x
-                and ((x.base is None and out.base is None) or not array._target.xp.may_share_memory(x, out))
+                and ready.apart(x, out)
             ):
                 if alpha == 1 and beta == 0:
                     ready.run(x, out, ready.one, ready.zero)
@@ -56,11 +56,11 @@ def matvec(array: Any, x: Any, out: Any = None, alpha: Any = 1, beta: Any = 0) -
 class PreparedProduct:
     """A prepared product for vectors that are in the product's dtype already, and all that a call of it needs."""
 
-    __slots__ = ("empty", "fits", "one", "run", "x_shape", "y_shape", "zero")
+    __slots__ = ("apart", "empty", "fits", "one", "run", "x_shape", "y_shape", "zero")
 
     def __init__(self, array: Any, dtype: np.dtype, run: Run) -> None:
         self.run = run
-        self.fits = _fits(array._target)
+        self.fits, self.apart = _fits(array._target), _apart(array._target)
         self.empty = array._target.xp.empty
         self.one, self.zero = dtype.type(1), dtype.type(0)
         self.y_shape, self.x_shape = (array.shape[0],), (array.shape[1],)
@@ -72,6 +72,14 @@ def _fits(target: Any) -> Callable[[Any], bool]:
         return operator.attrgetter("flags.carray")  # aligned and writeable too
     index, current = target.index, target.xp.cuda.runtime.getDevice
     return lambda array: array.flags.c_contiguous and array.data.device_id == index and current() == index
+
+
+def _apart(target: Any) -> Callable[[Any, Any], bool]:
+    """Whether two different arrays that the kernels may have as they are share no memory."""
+    if target.kind == "cpu":
+        return lambda x, y: (x.base is None and y.base is None) or not np.may_share_memory(x, y)
+    # one of another library's, as of PyTorch or by DLPack, has no base, and may lie in the memory of another one
+    return lambda x, y: bool(x.data.ptr + x.nbytes <= y.data.ptr or y.data.ptr + y.nbytes <= x.data.ptr)
 
 
 def _matvec(array: Any, x: Any, out: Any, alpha: Any, beta: Any) -> Any:
