@@ -756,6 +756,53 @@ def test_sparse_product_as_csr(build, device):
         A.dot(A, format="coo")
 
 
+def test_sparse_product_on_a_stream(gpu):
+    """cuSPARSE multiplies on the current stream, behind what that is asked to do before."""
+    import cupy
+
+    rng = np.random.default_rng(5)
+    with cupy.cuda.Stream(non_blocking=True) as stream:
+        busy = cupy.ones((2000, 2000))
+        for _ in range(20):
+            csr = scipy.sparse.random_array(rng.integers(2, 300, 2)[[0, 0]], density=0.05, format="csr", rng=rng)
+            expected = (csr @ csr).toarray()
+            A = cvrarray.CVRArray(csr, device=gpu)
+            busy @ busy
+            np.testing.assert_allclose((A @ A).todense().get(), expected)
+        stream.synchronize()
+
+
+def test_sparse_product_after_a_stream_that_is_gone(gpu):
+    """CuPy lets cuSPARSE multiply on the stream that it was used on last."""
+    import cupy
+    from cupy_backends.cuda.libs import cusparse
+
+    A = cvrarray.CVRArray(zoo.integers("banded_stencil", np.float64), device=gpu)
+    handle = cupy.cuda.device.get_cusparse_handle()
+    with cupy.cuda.Stream(non_blocking=True) as stream:
+        A.T.copy()
+        stream.synchronize()
+        assert cusparse.getStream(handle) == 0
+        cusparse.setStream(handle, stream.ptr)  # as other calls leave it
+    del stream
+    np.testing.assert_array_equal((A @ A).todense().get(), A.todense().get() @ A.todense().get())
+    assert cusparse.getStream(handle) == 0
+
+
+def test_sparse_product_by_panels(gpu, monkeypatch):
+    """cuSPARSE counts terms in 32 bits: here as if in few."""
+    from cvrarray.gpu import sparse_product
+
+    for name in ("banded_stencil", "rows_of_mixed_length", "many_empty_rows_between", "one_dense_row", "all_rows_empty"):
+        csr = zoo.integers(name, np.float64)
+        A = cvrarray.CVRArray(csr, device=gpu)
+        for most in (1, 40, 3000):
+            monkeypatch.setattr(sparse_product, "MOST_TERMS", most)
+            found = (A @ A.T).to_scipy()
+            np.testing.assert_array_equal(found.toarray(), (csr @ csr.T).toarray())
+            assert found.has_canonical_format
+
+
 @pytest.mark.parametrize("dtype", ["bool", "int8", "int64"])
 def test_integers_times_integers(dtype):
     left = zoo.integers("tridiagonal_33", dtype)

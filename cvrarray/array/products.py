@@ -183,11 +183,15 @@ def multiply_sparse(left: Any, right: Any, format: str | None = None) -> Any:
             return ours._like(csr._replace(data=coercion.narrowed(csr.data, dtype)))
         if device.kind == "cpu":
             from scipy.sparse import csr_array as matrix
+
+            multiply = operator.matmul
         elif dtype.kind in "fc":
             from cupyx.scipy.sparse import csr_matrix as matrix
+
+            multiply = device.backend("sparse_product").multiply
         else:
             raise TypeError(f"CuPy multiplies no sparse matrices of {dtype}. Use astype('float64'), or to_device('cpu')")
-        product = matrix(*_parts(a, work)) @ matrix(*_parts(b, work))
+        product = multiply(matrix(*_parts(a, work)), matrix(*_parts(b, work)))
         product.sort_indices()
         if format == "csr":
             return product

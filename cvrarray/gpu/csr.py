@@ -8,6 +8,7 @@ import numpy as np
 from ..core.tables import CSR, NOTHING, Seen, Wanted
 from . import distinct, sorting
 from .compiler import NULL, Kernel, blocks
+from .cusparse import on_current_stream
 from .look import Look, Looked, more, read
 from .transposed import strided
 
@@ -142,7 +143,8 @@ def transpose(csr: CSR) -> CSR:
         from cupyx.scipy.sparse import csr_matrix
 
         indptr = csr.indptr.astype(np.int32, copy=False)
-        found = csr_matrix((csr.data.view(dtype), csr.indices, indptr), shape=csr.shape).tocsc()
+        with on_current_stream():
+            found = csr_matrix((csr.data.view(dtype), csr.indices, indptr), shape=csr.shape).tocsc()
         *_, ascends, seen = check(found.indptr, found.indices, csr.shape[0])
         if ascends:  # which cuSPARSE does not promise
             return CSR(found.indptr, found.indices, found.data.view(csr.data.dtype), csr.shape[::-1], seen)
