@@ -43,7 +43,7 @@ def matvec(array: Any, x: Any, out: Any = None, alpha: Any = 1, beta: Any = 0) -
                 and out.shape == ready.y_shape
                 and ready.fits(out)
                 and out is not x
-                and ready.apart(x, out)
+                and not ready.overlap(x, out)
             ):
                 if alpha == 1 and beta == 0:
                     ready.run(x, out, ready.one, ready.zero)
@@ -56,11 +56,11 @@ def matvec(array: Any, x: Any, out: Any = None, alpha: Any = 1, beta: Any = 0) -
 class PreparedProduct:
     """A prepared product for vectors that are in the product's dtype already, and all that a call of it needs."""
 
-    __slots__ = ("apart", "empty", "fits", "one", "run", "x_shape", "y_shape", "zero")
+    __slots__ = ("empty", "fits", "one", "overlap", "run", "x_shape", "y_shape", "zero")
 
     def __init__(self, array: Any, dtype: np.dtype, run: Run) -> None:
         self.run = run
-        self.fits, self.apart = _fits(array._target), _apart(array._target)
+        self.fits, self.overlap = _fits(array._target), _overlap(array._target)
         self.empty = array._target.xp.empty
         self.one, self.zero = dtype.type(1), dtype.type(0)
         self.y_shape, self.x_shape = (array.shape[0],), (array.shape[1],)
@@ -74,12 +74,11 @@ def _fits(target: Any) -> Callable[[Any], bool]:
     return lambda array: array.flags.c_contiguous and array.data.device_id == index and current() == index
 
 
-def _apart(target: Any) -> Callable[[Any, Any], bool]:
-    """Whether two different arrays that the kernels may have as they are share no memory."""
+def _overlap(target: Any) -> Callable[[Any, Any], bool]:
+    """Whether two different arrays that the kernels may have as they are share memory."""
     if target.kind == "cpu":
-        return lambda x, y: (x.base is None and y.base is None) or not np.may_share_memory(x, y)
-    # one of another library's, as of PyTorch or by DLPack, has no base, and may lie in the memory of another one
-    return lambda x, y: bool(x.data.ptr + x.nbytes <= y.data.ptr or y.data.ptr + y.nbytes <= x.data.ptr)
+        return lambda x, y: not (x.base is None and y.base is None) and np.may_share_memory(x, y)
+    return lambda x, y: bool(x.data.ptr < y.data.ptr + y.nbytes and y.data.ptr < x.data.ptr + x.nbytes)
 
 
 def _matvec(array: Any, x: Any, out: Any, alpha: Any, beta: Any) -> Any:
@@ -279,7 +278,7 @@ def _multiply(array: Any, x: Any, out: Any, alpha: Any, beta: Any) -> Any:
             raise TypeError(f"out must have the product's dtype, {dtype}, where beta is not 0; got {out.dtype}")
     with target.use():
         x = xp.ascontiguousarray(x, dtype=work)
-        direct = out is not None and out.dtype == work and out.flags.c_contiguous and not xp.may_share_memory(x, out)
+        direct = out is not None and out.dtype == work and out.flags.c_contiguous and not target.may_share_memory(x, out)
         y = out if direct else xp.empty(shape, work)
         if not direct and beta != 0:
             y[...] = out

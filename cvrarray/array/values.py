@@ -81,7 +81,7 @@ def write(base: Any, sources: Sources | None, values: Any, out: Any = None) -> A
     out._make_plain()
     table = out._values(out._tables)
     values = target.xp.ascontiguousarray(values, dtype=out.dtype)
-    if target.xp.may_share_memory(values, table):
+    if target.may_share_memory(values, table):
         values = values.copy()
     _fill(base, sources, values, table)
     out._values_changed()

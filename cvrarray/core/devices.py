@@ -41,6 +41,17 @@ class Device(NamedTuple):
         """Whether the current stream of a GPU is being captured into a CUDA graph."""
         return self.kind == "cuda" and bool(self.xp.cuda.get_current_stream().is_capturing())
 
+    def may_share_memory(self, a: Any, b: Any) -> bool:
+        """Whether two arrays there may have bytes in common.
+
+        CuPy's own function says no of any two that came by DLPack or from another library, as these know nothing of one
+        another.
+        """
+        if self.kind == "cpu":
+            return bool(np.may_share_memory(a, b))
+        (a_low, a_high), (b_low, b_high) = self.xp.byte_bounds(a), self.xp.byte_bounds(b)
+        return bool(a.size and b.size and a_low < b_high and b_low < a_high)
+
     def wait(self) -> None:
         """Wait for what the current stream of a GPU was asked to do, so that any other may use it."""
         if self.kind == "cuda":

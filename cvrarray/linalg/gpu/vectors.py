@@ -8,6 +8,7 @@ from typing import Any
 import cupy
 import numpy as np
 
+from cvrarray.core import devices
 from cvrarray.gpu.compiler import Kernel, PerStream
 from cvrarray.linalg.gpu.layout import VECTORS, Layout
 from cvrarray.linalg.vectors import Vectors
@@ -62,7 +63,7 @@ def times_blocks(blocks: cupy.ndarray, x: cupy.ndarray, out: cupy.ndarray) -> No
     """
     if not x.size:
         return
-    if cupy.may_share_memory(x, out):
+    if devices.of(x).may_share_memory(x, out):
         x = x.copy()
     layout = _layout(cupy.cuda.runtime.getDevice(), len(x), 1 if x.ndim == 1 else x.shape[1])
     layout.launch(TIMES_BLOCKS(blocks.dtype, x.dtype), (blocks, np.int32(blocks.shape[1]), x, out))
