@@ -290,6 +290,22 @@ def test_out_is_x(build, beta, device):
     assert_product(get(y).copy(), csr, x)
 
 
+@pytest.mark.parametrize("build", DEFAULTS, ids=str)
+@pytest.mark.parametrize(("dtype", "x_dtype"), [("float64", "float32"), ("complex128", "float32"), ("float64", "complex64")])
+def test_denormals_of_x_are_widened(build, dtype, x_dtype, device):
+    """x becomes float64, in which its denormal numbers are normal; out may be wider than the product, too."""
+    csr = zoo.floats("rows_of_mixed_length", dtype)
+    x = (zoo.float_vector(csr.shape[1], x_dtype) * 1e-40).astype(x_dtype)
+    X = np.stack([x, 2 * x, 3 * x], axis=1)
+    A = build(csr, device)
+    for operand in (x, X, np.asfortranarray(X)):
+        np.testing.assert_allclose(get(A @ put(operand, device)), csr @ operand, rtol=1e-12)
+    narrow = build(csr.astype({"float64": "float32", "complex128": "complex64"}[dtype]), device)
+    out = put(np.zeros(csr.shape[0], np.result_type(dtype, x_dtype)), device)
+    narrow.matvec(put(zoo.float_vector(csr.shape[1], x_dtype), device), out=out, alpha=1e-40)
+    assert (get(out)[np.diff(csr.indptr) > 0] != 0).all()
+
+
 @TYPICAL_BUILDS
 def test_out_is_x_in_another_array(build, gpu):
     """Arrays that came by DLPack know nothing of one another; from the second product on, a call looks for little."""

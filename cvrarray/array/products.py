@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from ..core.arrays import Run
+from ..core.distinct import NARROWER
 from ..core.tables import CSR
 from ..input import coercion
 
@@ -22,6 +23,9 @@ from ..input import coercion
 #: (BBCSR) to 26 (CVR) transposed products with a vector, and the matrix kernel then takes many columns in the time of a
 #: few.
 CONVERT_FROM = 24
+
+#: dtypes of float32 -> the same of float64
+WIDER = {narrow: wide for wide, narrow in NARROWER.items()}
 
 
 def matvec(array: Any, x: Any, out: Any = None, alpha: Any = 1, beta: Any = 0) -> Any:
@@ -277,7 +281,7 @@ def _multiply(array: Any, x: Any, out: Any, alpha: Any, beta: Any) -> Any:
         if out.dtype != dtype:
             raise TypeError(f"out must have the product's dtype, {dtype}, where beta is not 0; got {out.dtype}")
     with target.use():
-        x = xp.ascontiguousarray(x, dtype=work)
+        x = _cast(target, x, work)
         direct = out is not None and out.dtype == work and out.flags.c_contiguous and not target.may_share_memory(x, out)
         y = out if direct else xp.empty(shape, work)
         if not direct and beta != 0:
@@ -287,8 +291,16 @@ def _multiply(array: Any, x: Any, out: Any, alpha: Any, beta: Any) -> Any:
         if out is None:
             return y if work == dtype else coercion.narrowed(y, dtype)
         if not direct:
-            out[...] = coercion.narrowed(y, dtype)
+            out[...] = _cast(target, coercion.narrowed(y, dtype), out.dtype)
         return given
+
+
+def _cast(target: Any, x: Any, dtype: np.dtype) -> Any:
+    """`x` in C order and `dtype`. CuPy makes 0 of a denormal float32 that becomes a float64."""
+    wider = WIDER.get(x.dtype) if target.kind == "cuda" and dtype in NARROWER else None
+    if wider is not None:
+        x = target.backend("distinct").widened(x, wider)
+    return target.xp.ascontiguousarray(x, dtype=dtype)
 
 
 def _run(array: Any, x: Any, y: Any, alpha: Any, beta: Any, dtype: np.dtype) -> None:
