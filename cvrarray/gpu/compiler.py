@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -309,11 +310,14 @@ class PerStream:
 
     Every captured graph has memory of its own, as it may be replayed on any stream. The thread is part of a stream's
     key: the per-thread default streams of CUDA all have the same handle.
+
+    A stream that is gone may have left work behind, while another one has its handle, and so its memory: products of both
+    would count each other's sums, and wait for ever. So that one's first call waits for the device.
     """
 
     def __init__(self, make: Callable[[], Any]) -> None:
         self._make = make
-        self._made: dict[tuple[int, int], Any] = {}
+        self._made: dict[tuple[int, int], tuple[Any, Callable[[], Any]]] = {}  # and what is None once the stream is gone
         self._of_graphs: list[Any] = []
 
     def get(self) -> Any:
@@ -323,6 +327,26 @@ class PerStream:
             self._of_graphs.append(self._make())
             return self._of_graphs[-1]
         key = stream.ptr, threading.get_ident()
-        if key not in self._made:
-            self._made[key] = self._make()
-        return self._made[key]
+        found = self._made.get(key)
+        if found is None:
+            found = self._made[key] = self._make(), _life(stream)
+        elif found[1]() is None:
+            cupy.cuda.runtime.deviceSynchronize()
+            found = self._made[key] = found[0], _life(stream)
+        return found[0]
+
+
+class _Thread:
+    """Something that lives as long as a thread."""
+
+
+_of_thread = threading.local()
+
+
+def _life(stream: cupy.cuda.Stream) -> Callable[[], Any]:
+    """What gives None once a stream is gone, as far as is known: those of other libraries are taken to stay."""
+    if stream.ptr == cupy.cuda.runtime.streamPerThread:
+        return weakref.ref(_of_thread.__dict__.setdefault("life", _Thread()))
+    if type(stream) is cupy.cuda.Stream and getattr(stream, "_foreign_stream_ref", None) is None:
+        return weakref.ref(stream)
+    return lambda: stream
