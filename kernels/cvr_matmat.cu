@@ -143,21 +143,9 @@ __device__ void multiply(const Cvr<A, I>& m, const Opened<A>& values, int64 chun
         const uint32 of = __ballot_sync(FULL, from == (int)threadIdx.x / WARP * (WARP / G) + i);
         if (lane_id() / G == i) others = of;
     }
-    if (tail >= 0) {
-        sum.load(entry, at, k);
-#pragma unroll 1
-        for (; others; others &= others - 1) {
-            Part taken;
-            taken.load(entries[1][__ffs(others) - 1] + member * V, at, k);
-            sum.add(taken);
-        }
-        if (tail == before || tail == after)
-            sum.store(row_at(cuts.part + at, 2 * chunk + (tail != before), pitch), at, k, alpha, beta, PLAIN);
-        else
-            sum.store(row_at(y, tail, pitch), at, k, alpha, beta, UPDATE);
-    }
-    if (before >= 0 || after >= 0)
-        add_parts<UPDATE, W * G * V, WARP, Part>(cuts, m, chunk, before, after, slot, y, k, at, alpha, beta, entry, taken_from);
+    if (tail >= 0) sum.load(entry, at, k);
+    finish<UPDATE, W * G * V, WARP>(sum, others, entries[1][0] + member * V, tail, cuts, m, chunk, before, after, slot, y, k, at,
+                                    alpha, beta, entry, taken_from);
 }
 
 // Thread blocks of G warps for 1024 threads a multiprocessor, as many as every GPU of an architecture holds: half of its

@@ -28,21 +28,37 @@ __device__ Y* row_at(Y* first, C number, uint32 pitch) {
     return reinterpret_cast<Y*>(from + (uint64)(uint32)number * pitch);
 }
 
-// Counts the block as arrived at the rows that are cut at the chunk's begin and end. Where it is the last one it adds
+// The end of a chunk for the group of lanes that has its lane `group`: `sum` is what that lane adds to its own entry of tail,
+// and `others` are the lanes that add to it too, whose sums are in shared memory at `taken`, TILE numbers each.
+//
+// Then counts the block as arrived at the rows that are cut at the chunk's begin and end. Where it is the last one it adds
 // their parts: each of its GROUPS groups of lanes those of as many chunks apart, then these sums in the order of groups.
 // `own` is the thread's place in the rows of shared memory, TILE numbers each, that the first group adds.
 template <int UPDATE, int TILE, int GROUPS, class Part, class A, class Y, class I>
-__device__ void add_parts(const MatrixCuts<Y>& cuts, const Cvr<A, I>& m, int64 chunk, I before, I after, int group, Y* y, int k,
-                          int at, Y alpha, Y beta, Y* own, int* is_last) {
+__device__ void finish(Part& sum, uint32 others, const Y* taken, I tail, const MatrixCuts<Y>& cuts, const Cvr<A, I>& m,
+                       int64 chunk, I before, I after, int group, Y* y, int k, int at, Y alpha, Y beta, Y* own, int* is_last) {
     const uint32 pitch = (uint32)k * sizeof(Y);
+    Part part = {};
+    if (tail >= 0) {
+#pragma unroll 1
+        for (; others; others &= others - 1) {
+            part.load(taken + (__ffs(others) - 1) * TILE, at, k);
+            sum.add(part);
+        }
+        if (tail == before || tail == after)
+            sum.store(row_at(cuts.part + at, 2 * chunk + (tail != before), pitch), at, k, alpha, beta, PLAIN);
+        else
+            sum.store(row_at(y, tail, pitch), at, k, alpha, beta, UPDATE);
+    }
+    if (before < 0 && after < 0) return;
     __syncthreads();  // all parts of the block are there; shared memory is free
     if (threadIdx.x < 2) {
         __threadfence();  // the barrier and this one fence publish what all threads have stored
         const I row = threadIdx.x ? after : before;
         const int* const span = cuts.span + 2 * (chunk + threadIdx.x);
-        const int begin = span[0], others = span[1] - begin - 1;
+        const int begin = span[0], n_others = span[1] - begin - 1;
         const bool counts = row >= 0 && (threadIdx.x == 0 || begin == chunk);
-        is_last[threadIdx.x] = counts && atomicInc(cuts.arrived + tile_of_block() * m.n_chunks + begin, others) == others;
+        is_last[threadIdx.x] = counts && atomicInc(cuts.arrived + tile_of_block() * m.n_chunks + begin, n_others) == n_others;
         __threadfence();
     }
     __syncthreads();
@@ -51,7 +67,7 @@ __device__ void add_parts(const MatrixCuts<Y>& cuts, const Cvr<A, I>& m, int64 c
     for (int which = 0; which < 2; ++which) {
         if (!(which ? last[1] : last[0])) continue;
         const int begin = cuts.span[2 * (chunk + which)], end = cuts.span[2 * (chunk + which) + 1];
-        Part sum = {}, part = {};
+        sum = {};
 #pragma unroll 1
         for (int from = begin + group; from < end; from += GROUPS) {
             part.load(row_at(cuts.part + at, 2 * (int64)from + (from == begin), pitch), at, k);

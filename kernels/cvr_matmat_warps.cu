@@ -153,18 +153,7 @@ __global__ __launch_bounds__(L* WARP, L > 2 ? WARP / L : 16) void cvr_matmat_war
     if (takes_from >= 0) sum.store(entry, at, k, alpha, beta, PLAIN);
     if (lane_id() == 0) taken_from[lane] = takes_from;
     __syncthreads();
-    uint32 others = __ballot_sync(FULL, lane_id() < L && taken_from[lane_id() % L] == lane);
-    if (tail >= 0) {
-#pragma unroll 1
-        for (; others; others &= others - 1) {
-            sum.load(entries[__ffs(others) - 1] + lane_id() * V, at, k);
-            own.add(sum);
-        }
-        if (tail == before || tail == after)
-            own.store(row_at(cuts.part + at, 2 * chunk + (tail != before), pitch), at, k, alpha, beta, PLAIN);
-        else
-            own.store(row_at(y, tail, pitch), at, k, alpha, beta, UPDATE);
-    }
-    if (before >= 0 || after >= 0)
-        add_parts<UPDATE, TILE, L, Part>(cuts, m, chunk, before, after, lane, y, k, at, alpha, beta, entry, taken_from);
+    const uint32 others = __ballot_sync(FULL, lane_id() < L && taken_from[lane_id() % L] == lane);
+    finish<UPDATE, TILE, L>(own, others, entries[0] + lane_id() * V, tail, cuts, m, chunk, before, after, lane, y, k, at, alpha,
+                            beta, entry, taken_from);
 }

@@ -37,39 +37,35 @@ __device__ bool is_longer(const C* col, int64 steps, int64 most_steps) {
     return most_steps > steps && !is_padding<I>(cached(col + steps * WARP), 0);
 }
 
+// adds to a lane's sums those of the lane `apart` from it, where it `adds`
+template <class Y, int V, int W, int STRIDE, int N>
+__device__ void add_other(Columns<Y, V, W, STRIDE> (&sum)[N], int apart, bool adds = true) {
+#pragma unroll
+    for (int i = 0; i < N; ++i)
+#pragma unroll
+        for (int w = 0; w < W; ++w)
+#pragma unroll
+            for (int v = 0; v < V; ++v) {
+                Y& own = sum[i].vector[w].at[v];
+                const Y other = shuffle(own, lane_id() ^ apart);
+                if (adds) own = add(own, other);
+            }
+}
+
 // adds the sums of a warp's groups of G lanes, LANES lanes together, in the order of a tree. Each group then holds them
-template <int G, int LANES, class Y, int V, int W, int STRIDE, int N>
-__device__ void add_groups(Columns<Y, V, W, STRIDE> (&sum)[N], unsigned mask = FULL) {
+template <int G, int LANES, class Sums>
+__device__ void add_groups(Sums& sum) {
 #pragma unroll
-    for (int apart = G; apart < LANES; apart *= 2)
-#pragma unroll
-        for (int i = 0; i < N; ++i)
-#pragma unroll
-            for (int w = 0; w < W; ++w)
-#pragma unroll
-                for (int v = 0; v < V; ++v) {
-                    Y& own = sum[i].vector[w].at[v];
-                    own = add(own, shuffle(own, lane_id() ^ apart, mask, WARP));
-                }
+    for (int apart = G; apart < LANES; apart *= 2) add_other(sum, apart);
 }
 
 // The same where neighbouring groups share a row by their own numbers, powers of two, the largest of the warp first: adds the
 // sums of the `sharers` groups.
-template <int G, class Y, int V, int W, int STRIDE, int N>
-__device__ void add_sharers(Columns<Y, V, W, STRIDE> (&sum)[N], int sharers) {
+template <int G, class Sums>
+__device__ void add_sharers(Sums& sum, int sharers) {
     const int most = __shfl_sync(FULL, sharers, 0);
 #pragma unroll 1
-    for (int apart = 1; apart < most; apart *= 2)
-#pragma unroll
-        for (int i = 0; i < N; ++i)
-#pragma unroll
-            for (int w = 0; w < W; ++w)
-#pragma unroll
-                for (int v = 0; v < V; ++v) {
-                    Y& own = sum[i].vector[w].at[v];
-                    const Y other = shuffle(own, lane_id() ^ apart * G);
-                    if (apart < sharers) own = add(own, other);
-                }
+    for (int apart = 1; apart < most; apart *= 2) add_other(sum, apart * G, apart < sharers);
 }
 
 // what the thread block has: a piece of a row, or something else, always unless CUT
