@@ -68,19 +68,26 @@ __global__ __launch_bounds__(THREADS) void long_rows_matvec(const Part* __restri
     if (lane == 0) store(y + p.row, sum, alpha, beta, update);
 }
 
-// long_rows_narrow: each part's first column as its base, and columns from there on; `found` becomes 1 where some take more
-// than 16 bits
+// long_rows_fill: all parts, and columns from the first of a part on
+//
+// `first` (n_rows + 1,): the parts at which rows begin; a row without nonzeros has one. `narrow` null: columns stay as they are.
+// `found` becomes 1 where some take more than 16 bits
 //
 // mapping   a thread block a part
+// traffic   sizeof(I) bytes a nonzero read, 2 written
 // races     all that write `found` write the same
 template <class I>
-__global__ void long_rows_narrow(Part* parts, const I* __restrict__ col, uint16* __restrict__ narrow, int64* found) {
-    Part& p = parts[blockIdx.x];
-    if (!p.length) return;
-    const int64 base = col[p.begin];
+__global__ void long_rows_fill(const int64* first, const int64* ptr, int64 n_rows, const I* __restrict__ col, Part* parts,
+                               uint16* __restrict__ narrow, int64* found) {
+    const int64 part = blockIdx.x, row = lower_bound(first, n_rows + 1, part + 1) - 1;
+    const int64 before = first[row], n_parts = first[row + 1] - before, length = ptr[row + 1] - ptr[row];
+    const int64 begin = length * (part - before) / n_parts, end = length * (part - before + 1) / n_parts;
+    const I* const own = col + ptr[row] + begin;
+    const int64 base = narrow && begin < end ? own[0] : 0;
     if (threadIdx.x == 0) {
-        p.base = base;
-        if (col[p.begin + p.length - 1] - base >= NARROW) *found = 1;
+        parts[part] = {(int)(ptr[row] + begin), (int)(end - begin), (int)row, (int)before, (int)n_parts, 0, base};
+        if (narrow && begin < end && own[end - begin - 1] - base >= NARROW) *found = 1;
     }
-    for (int k = threadIdx.x; k < p.length; k += blockDim.x) narrow[p.begin + k] = (uint16)(col[p.begin + k] - base);
+    if (narrow)
+        for (int64 k = threadIdx.x; k < end - begin; k += blockDim.x) narrow[ptr[row] + begin + k] = (uint16)(own[k] - base);
 }

@@ -1,4 +1,4 @@
-// Prefix sums, in one launch and without a word of the host's.
+// Prefix sums, in one launch and without a word of the host's; and what they are often taken of.
 
 #include "prefix.cuh"
 
@@ -27,4 +27,15 @@ __global__ void prefix_sums(const int64* counts, int64 n, uint64* state, int64* 
         sums[first + u] = before + sum[u];
         if (host && (first + u + 1) % every == 0) host[(first + u + 1) / every - 1] = before + sum[u];
     }
+}
+
+// prefix_parts: counts[r + 1] = the parts of row r, of `size` entries at most, and `least` parts at least; 0 in counts[0] and
+// in what is there for prefix_sums
+//
+// mapping   one thread a number
+// traffic   8 bytes a row read, 8 written
+// races     none
+__global__ void prefix_parts(const int64* ptr, int64 n_rows, int64 size, int64 least, int64* counts, int64 n_counts) {
+    const int64 i = blockIdx.x * (int64)blockDim.x + threadIdx.x;
+    if (i < n_counts) counts[i] = i && i <= n_rows ? max(least, (ptr[i] - ptr[i - 1] + size - 1) / size) : 0;
 }

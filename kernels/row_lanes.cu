@@ -103,15 +103,6 @@ __global__ __launch_bounds__(THREADS, 1) void row_lanes_matvec(const RowLanes<A,
     if (warp == 0) cuts.meet(part, spans, lane < WARP / 2 ? before : after, of_cut_row, y, alpha, beta, update);
 }
 
-// row_lanes_count: counts[r + 1] = the lanes of row r, of E slots each, counts[0] = 0, and what follows counts as well
-//
-// mapping   one thread a number
-// races     none
-__global__ void row_lanes_count(const int64* ptr, int64 n_rows, int E, int64* counts, int64 n_counts) {
-    const int64 i = blockIdx.x * (int64)blockDim.x + threadIdx.x;
-    if (i < n_counts) counts[i] = i && i <= n_rows ? (ptr[i] - ptr[i - 1] + E - 1) / E : 0;
-}
-
 // How lanes are cut into parts of about THREADS - SPARE of them. A part begins at a row, if one does in the SPARE lanes before.
 // So all parts are found at once.
 template <int THREADS, int SPARE>

@@ -24,21 +24,35 @@ def long_rows(dtype, n_rows: int = 23) -> csr_array:
     return csr
 
 
+@pytest.mark.small
+@pytest.mark.parametrize("far", [False, True])
 @pytest.mark.parametrize("most", [1, 7, 2048])
-def test_parts(most):
-    """Every nonzero is in one part, of its own row; a row without any has a part too."""
-    pytest.importorskip("cupy")
-    from cvrarray.gpu.long_rows import parts
+def test_layout(most, far, gpu):
+    """Every nonzero is in one part, of its own row; a row without any has a part too. Columns are offsets where near."""
+    import cupy
+
+    from cvrarray.core.tables import CSR
+    from cvrarray.gpu.long_rows import Layout
 
     of_row = np.array([0, 5, 2049, 4096, 1, 0])
-    begin, length, row, first, count = parts(of_row, most).T[:5]
-    assert length.max() <= most
+    ptr = np.cumsum([0, *of_row])
+    col = np.concatenate([100 + 9 * np.arange(n) for n in of_row]).astype(np.int32)
+    if far:
+        col[ptr[3] - 1] = 1 << 20
+    is_far = far and most > 1
+    layout = Layout(CSR(*map(cupy.asarray, (ptr, col, 1 + np.arange(col.size, dtype=np.int32))), (6, 1 << 21)), most)
+    begin, length, row, first, count = layout.parts.get().T[:5]
+    base = layout.parts.get().view(np.int64)[:, 3]
+    assert layout.n_parts == row.size and length.max() <= most
     np.testing.assert_array_equal(begin, np.cumsum(length) - length)
     np.testing.assert_array_equal(np.bincount(row, length), of_row)
     np.testing.assert_array_equal(count, np.bincount(row)[row])
     np.testing.assert_array_equal(first, np.searchsorted(row, row))
     for of in range(of_row.size):
         assert np.ptp(length[row == of]) <= 1
+    assert layout.col.dtype == (np.int32 if is_far else np.uint16)
+    np.testing.assert_array_equal(layout.col.get() + np.repeat(base, length), col)
+    np.testing.assert_array_equal(layout.source.get(), 1 + np.arange(col.size))
 
 
 @pytest.mark.small

@@ -17,8 +17,8 @@ import cupy
 import numpy as np
 
 from ..core.tables import CSR, CVRTables
-from . import copied
-from .compiler import PRODUCTS, Kernel, PerStream, struct, synchronize, update
+from . import copied, prefix
+from .compiler import NULL, PRODUCTS, Kernel, PerStream, struct, synchronize, update
 from .look import host
 from .segments import LEAST_NONZEROS
 
@@ -35,7 +35,7 @@ MATVEC = Kernel(
     lambda value, product, column: (value, product, column, UNROLL[product.itemsize], THREADS),
 )
 
-NARROW = Kernel("long_rows", "long_rows_narrow", [("int32",), ("int64",)])
+FILL = Kernel("long_rows", "long_rows_fill", [("int32",), ("int64",)])
 
 
 def suits(t: CVRTables) -> bool:
@@ -54,28 +54,22 @@ class Layout:
 
     def __init__(self, nonzeros: CSR, most: int):
         """`nonzeros`: each one's slot, from 1. A part has `most` nonzeros at most."""
-        (_, col, self.source), (pointer, numbers) = nonzeros[:3], host()
-        found = parts(np.diff(nonzeros.indptr.get()), most)
-        self.parts, self.n_parts = cupy.asarray(found), len(found)
-        self.col = cupy.empty(col.size, np.uint16)
-        numbers[0] = 0
-        NARROW(col.dtype)((self.n_parts,), (THREADS,), (self.parts, col, self.col, np.uint64(pointer)))
+        (ptr, col, self.source), (pointer, numbers) = nonzeros[:3], host()
+        first = prefix.parts(ptr, most, 1, pointer)
         synchronize()
-        if numbers[0]:  # some are too far from the first of their part
-            self.col, self.parts = col, cupy.asarray(found)
-
-
-def parts(of_row: np.ndarray, most: int) -> np.ndarray:
-    """(n_parts, 8) int32: the kernel's ``Part`` for rows with so many nonzeros each, in equal parts."""
-    n_parts = np.maximum(1, -(-of_row // most))
-    row = np.repeat(np.arange(of_row.size), n_parts)
-    first = (np.cumsum(n_parts) - n_parts)[row]
-    number = np.arange(row.size) - first
-    begin, end = (of_row[row] * (number + k) // n_parts[row] for k in range(2))
-    found = np.zeros((row.size, 8), np.int32)
-    for field, values in enumerate((((np.cumsum(of_row) - of_row)[row] + begin), end - begin, row, first, n_parts[row])):
-        found[:, field] = values
-    return found
+        self.n_parts = int(numbers[0])
+        self.parts = cupy.empty((self.n_parts, 8), np.int32)  # the kernel's Part
+        for narrow in cupy.empty(col.size, np.uint16), None:
+            self.col = col if narrow is None else narrow
+            numbers[0] = 0
+            FILL(col.dtype)(
+                (self.n_parts,),
+                (THREADS,),
+                (first, ptr, np.int64(ptr.size - 1), col, self.parts, NULL if narrow is None else narrow, np.uint64(pointer)),
+            )
+            synchronize()
+            if not numbers[0]:
+                break
 
 
 def product(

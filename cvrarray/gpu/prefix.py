@@ -9,6 +9,7 @@ from .compiler import Kernel, blocks
 
 THREADS, NUMBERS = 256, 8  # of a block, of a thread
 
+PARTS = Kernel("prefix", "prefix_parts")
 SUMS = Kernel("prefix", "prefix_sums", [()], lambda: (THREADS, NUMBERS))
 
 
@@ -30,3 +31,16 @@ def sums(counts: cupy.ndarray, n: int, host: int = 0, n_parts: int = 1, out: cup
         (counts, np.int64(n), states, found, np.int64(n // n_parts), np.uint64(host)),
     )
     return found
+
+
+def parts(ptr: cupy.ndarray, size: int, least: int, host: int) -> cupy.ndarray:
+    """(n_rows + 1,) where each row's parts begin, of `size` entries at most, and `least` parts at least; `ptr` are the rows'
+    offsets. `host` is where memory of the host begins that gets the number of all parts.
+    """
+    counts = cupy.empty(ptr.size + n_states(ptr.size), np.int64)
+    PARTS()(
+        blocks(counts.size, THREADS),
+        (THREADS,),
+        (ptr, np.int64(ptr.size - 1), np.int64(size), np.int64(least), counts, np.int64(counts.size)),
+    )
+    return sums(counts, ptr.size, host)

@@ -19,7 +19,7 @@ import numpy as np
 from ..core import lanes
 from ..core.tables import CSR, WARP, CVRTables
 from . import copied, distinct, prefix
-from .compiler import STORED, Kernel, PerStream, blocks, struct, synchronize, update
+from .compiler import STORED, Kernel, PerStream, struct, synchronize, update
 from .look import host
 from .memory import together
 
@@ -35,7 +35,6 @@ MATVEC = Kernel(
     lambda value, product, column, index, slots: (value, product, column, index, slots, THREADS),
 )
 
-COUNT = Kernel("row_lanes", "row_lanes_count")
 FILL = Kernel(
     "row_lanes",
     "row_lanes_fill",
@@ -67,14 +66,8 @@ class Layout:
         """`nonzeros`: each one's slot, from 1."""
         index, n_rows, n_empty = t.tail.dtype, np.int64(t.shape[0]), t.empty_row.size
         self.slots = _slots(t)
-        n_counts = t.shape[0] + 1
-        counts = cupy.empty(n_counts + prefix.n_states(n_counts), np.int64)
-        COUNT()(
-            blocks(counts.size, THREADS), (THREADS,),
-            (nonzeros.indptr, n_rows, np.int32(self.slots), counts, np.int64(counts.size)),
-        )  # fmt: skip
         pointer, numbers = host()
-        start = prefix.sums(counts, n_counts, pointer)
+        start = prefix.parts(nonzeros.indptr, self.slots, 0, pointer)  # lanes
         synchronize()
         self.n_parts = n = -(-int(numbers[0]) // (THREADS - SPARE))
         self.source, ends, base, row, cut_row, self.span = together(
