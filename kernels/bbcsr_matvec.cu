@@ -13,13 +13,12 @@
 // races     none: S threads own a row; their parts are added in the order of the warps
 //
 // U blocks are loaded before the first is used.
-__host__ __device__ constexpr int threads_of(int sharers) { return (sharers > 4 ? sharers : 4) * WARP; }
-
-template <class A, class Y, class I, class M, int B, int U_NARROW, int U_WIDE, bool HOLES, int S>
-__global__ __launch_bounds__(threads_of(S)) void bbcsr_matvec(const Bbcsr<A, I, M> m, const Y* __restrict__ x,
-                                                              Y* __restrict__ y, Y alpha, Y beta, int update) {
+template <class A, class Y, class I, class M, int B, int U_NARROW, int U_WIDE, bool HOLES, int S, int THREADS>
+__global__ __launch_bounds__(THREADS) void bbcsr_matvec(const Bbcsr<A, I, M> m, const Y* __restrict__ x, Y* __restrict__ y,
+                                                        Y alpha, Y beta, int update) {
     const int part = S == 1 ? 0 : threadIdx.x / WARP % S;
-    const int64 bin = warp_id() / S;
+    constexpr int BINS = THREADS / (WARP * S);  // of a thread block
+    const int64 bin = block_number((int)((m.n_bins + BINS - 1) / BINS)) * (int64)BINS + threadIdx.x / (WARP * S);
     const Opened<A>& values = m.data.opened();
     Y sum{};
     if (bin < m.n_bins) {
@@ -30,7 +29,7 @@ __global__ __launch_bounds__(threads_of(S)) void bbcsr_matvec(const Bbcsr<A, I, 
             : row_sum<ReadOnce, A, Y, I, M, B, U_WIDE, HOLES, S>(own.wide(m), own.data, own.present, own.n_blocks, part, x);
     }
     if constexpr (S > 1) {
-        __shared__ Y sums[threads_of(S)];  // no more than that: shared memory is taken from L1, which holds x
+        __shared__ Y sums[THREADS];  // no more than that: shared memory is taken from L1, which holds x
         sums[threadIdx.x] = sum;
         __syncthreads();
         if (part == 0)

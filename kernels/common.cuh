@@ -179,6 +179,15 @@ __device__ void store(Y* y, Y sum, Y alpha, Y beta, int update) {
 
 __device__ inline int lane_id() { return threadIdx.x & (WARP - 1); }
 
+// This thread block's number among `n`: its place in a grid of one dimension. In one of two, blocks of a column of the grid
+// are neighbours: with a column for each multiprocessor, neighbours are mostly on the same one, and find in L1 what they
+// both read of x. A block without a number gets `n`.
+__device__ inline int block_number(int n) {
+    const int rows = gridDim.y - 1, longer = n - rows * gridDim.x;  // so many columns have a block more than these rows
+    const int x = blockIdx.x, y = blockIdx.y;
+    return y < rows || x < longer ? x * rows + min(x, longer) + y : n;
+}
+
 // this thread's warp, counted through the grid
 __device__ inline int64 warp_id() { return (blockIdx.x * (int64)blockDim.x + threadIdx.x) / WARP; }
 

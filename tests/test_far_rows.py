@@ -63,7 +63,8 @@ def test_what_warps_read_of_x(matrix, alike, gpu):
     from cvrarray.gpu import bbcsr
 
     A = cvrarray.BBCSRArray(matrix, block_size=1, device="cuda")
-    assert bbcsr.reads_alike(A._tables) == alike
+    columns = bbcsr.sampled_columns(A._tables)
+    assert (columns is not None and bbcsr.reads_alike(A._tables, columns)) == alike
     x = np.random.default_rng(4).standard_normal(matrix.shape[1])
     y = (A @ cupy.asarray(x)).get()
     assert np.abs(y - matrix @ x).max(initial=0) < 1e-12
@@ -84,13 +85,42 @@ def test_products_of_far_rows(warps, small_x, expected, dtype, gpu, monkeypatch)
     rng = np.random.default_rng(5)
     for matrix in (anywhere(333, 100_000, 67), uneven(333, 100_000, 66)):
         A = cvrarray.BBCSRArray(matrix.astype(dtype), block_size=1, device="cuda")
-        sharers, in_flight = bbcsr.schedule(A._tables, np.dtype(dtype).itemsize)
-        assert (sharers, in_flight) == expected
+        schedule = bbcsr.schedule(A._tables, np.dtype(dtype).itemsize)
+        assert schedule == (*expected, True)
         x = rng.integers(-8, 9, matrix.shape[1]).astype(dtype)
         y = A @ cupy.asarray(x)
         error = np.abs(y.get() - matrix @ x.astype("complex128"))
         assert np.all(error <= 70 * np.finfo(dtype).eps * (abs(matrix) @ np.abs(x).astype(float)))
         assert bool((y == A @ cupy.asarray(x)).all())
+
+
+@pytest.mark.small
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex128"])
+@pytest.mark.parametrize(
+    ("matrix", "near"),
+    [
+        (anywhere(700, 60_000, 5), True),
+        (anywhere(5_000, 60_000, 70), True),  # bins that warps share
+        (in_band(700, 5_000, 5), True),
+        (in_diagonals(700, 9_000, 20), False),
+        (scipy.sparse.csr_array(scipy.sparse.kron(scipy.sparse.eye_array(100), np.ones((5, 5)))), False),
+        (scipy.sparse.csr_array((100, 200_000)), False),
+    ],
+    ids=["anywhere", "long", "band", "diagonals", "near", "without entries"],
+)
+def test_neighbouring_bins_whose_rows_read_other_sectors(matrix, near, dtype, gpu):
+    """They are on one multiprocessor."""
+    import cupy
+
+    from cvrarray.gpu import bbcsr
+
+    A = cvrarray.BBCSRArray(matrix.astype(dtype), block_size=1, device="cuda")
+    assert bbcsr.schedule(A._tables, np.dtype(dtype).itemsize).near == near
+    x = np.random.default_rng(7).integers(-8, 9, matrix.shape[1]).astype(dtype)
+    y = A @ cupy.asarray(x)
+    error = np.abs(y.get() - matrix @ x.astype("complex128"))
+    assert np.all(error <= 70 * np.finfo(dtype).eps * (abs(matrix) @ np.abs(x).astype(float)))
+    assert bool((y == A @ cupy.asarray(x)).all())
 
 
 def test_the_first_product_may_be_captured(gpu):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import cupy
 import numpy as np
@@ -20,6 +20,7 @@ from .compiler import (
     Kernel,
     aside,
     blocks,
+    in_columns,
     processors,
     struct,
     synchronize,
@@ -40,6 +41,9 @@ LONG = 40
 ALIKE_FROM, FEWEST, ALIKE_WARPS, SMALL_X = 16, 4, 48, 1 << 19
 WIDE_WARPS = 144  #: a multiprocessor, where bins are wide and warps read other parts of x: sharing makes no more
 SAMPLED, MOST_PADDING = (16, 8), 0.25  #: bins, and steps of each, that are looked at for that; the share of padding there
+#: Where the rows of a bin read other sectors of x each, of SECTOR bytes, APART of those of a step at least, neighbouring
+#: bins mostly need some of these too. So as many of them as possible are on one multiprocessor, in blocks of so many threads.
+THREADS_NEAR, SECTOR, APART = 512, 32, 0.8
 
 
 def unroll(block_size: int, itemsize: int, is_far: bool) -> tuple[int, int]:
@@ -116,17 +120,17 @@ MATVEC = Kernel(
         (*dtypes, *how)
         for dtypes in STORED
         for how in (
-            ("int32", 1, 0, 1, False),
-            ("int32", 1, 4, 16, False),
-            ("int32", 1, 2, 1, False),
-            ("int32", 3, 0, 2, False),
-            ("int32", 6, 0, 1, True),
-            ("int64", 7, 0, 4, True),
+            ("int32", 1, 0, 1, False, BLOCK),
+            ("int32", 1, 4, 16, False, THREADS_NEAR),
+            ("int32", 1, 2, 1, False, THREADS_NEAR),
+            ("int32", 3, 0, 2, False, BLOCK),
+            ("int32", 6, 0, 1, True, BLOCK),
+            ("int64", 7, 0, 4, True, BLOCK),
         )
     ],
-    lambda value, product, index, size, alike, sharers, holes: (
+    lambda value, product, index, size, alike, sharers, holes, threads: (
         value, product, index, mask_dtype(size), size, unroll(size, product.itemsize, False)[0],
-        alike or unroll(size, product.itemsize, False)[1], holes, sharers,
+        alike or unroll(size, product.itemsize, False)[1], holes, sharers, threads,
     ),
 )  # fmt: skip
 SAMPLED_COLUMNS = Kernel("bbcsr_matvec", "bbcsr_sampled_columns", [("int32",), ("int64",)])
@@ -263,52 +267,65 @@ def product(tables: BBCSRTables, dtype: np.dtype) -> Callable[[cupy.ndarray, cup
     `x` and `y` are contiguous and `dtype`, the product's, as are the scalars.
     """
     t, size, n_bins = tables, tables.block_size, tables.col_base.size
-    bins, (sharers, in_flight) = as_struct(t), schedule(t, dtype.itemsize)
+    bins, (sharers, in_flight, near) = as_struct(t), schedule(t, dtype.itemsize)
+    threads = THREADS_NEAR if near else max(BLOCK, sharers * WARP)
     multiply = MATVEC(
-        distinct.kind(t.data, t.distinct), dtype, t.col_wide.dtype, size, in_flight, sharers, t.present is not None
+        distinct.kind(t.data, t.distinct), dtype, t.col_wide.dtype, size, in_flight, sharers, t.present is not None, threads
     )
-    block = max(BLOCK, sharers * WARP)
-    grid = blocks(n_bins * sharers * WARP, block)
-    return lambda x, y, alpha, beta: multiply(grid, (block,), (bins, x, y, alpha, beta, update(alpha, beta)))
+    n_blocks = -(-n_bins * sharers * WARP // threads)
+    grid = in_columns(n_blocks) if near else (max(1, n_blocks),)
+    return lambda x, y, alpha, beta: multiply(grid, (threads,), (bins, x, y, alpha, beta, update(alpha, beta)))
 
 
-def schedule(t: BBCSRTables, itemsize: int) -> tuple[int, int]:
-    """Warps that share a bin, and entries of wide bins in flight, 0 for as many as :func:`unroll` says; `itemsize` is the
-    product's.
+class Schedule(NamedTuple):
+    """How a product is shared."""
+
+    sharers: int  # warps of a bin
+    in_flight: int  # entries of wide bins, 0: as many as :func:`unroll` says
+    near: bool  # neighbouring bins on one multiprocessor
+
+
+def schedule(t: BBCSRTables, itemsize: int) -> Schedule:
+    """How a product is shared whose dtype has this size.
 
     Where all warps read the same parts of `x` (:func:`reads_alike`), what a multiprocessor's warps read at a time is the
     larger the more warps there are, and the more each has in flight. It should stay in L1: so both are few then. Else
     bins are shared by :mod:`cvrarray.core.sharing`, wide bins of single columns by no more than WIDE_WARPS a
     multiprocessor.
     """
-    n_bins, size = t.col_base.size, t.block_size
+    n_bins = t.col_base.size
     n_processors = processors(cupy.cuda.runtime.getDevice())
-    if reads_alike(t):
+    columns = sampled_columns(t)
+    are_apart = columns is not None and reads_apart(columns, itemsize)
+    if columns is not None and reads_alike(t, columns):
         most = min(ALIKE_WARPS * n_processors / n_bins, mean_blocks(t) // FEWEST)
         sharers = max(sharers for sharers in sharing.SHARERS if sharers == 1 or sharers <= most)
         is_crowded = sharers * n_bins > ALIKE_WARPS * n_processors
-        return sharers, (3 if t.shape[1] * itemsize <= SMALL_X else 2) if is_crowded else 4
+        in_flight = (3 if t.shape[1] * itemsize <= SMALL_X else 2) if is_crowded else 4
+    else:
+        sharers, in_flight = _sharers(t, itemsize, n_processors), 0
+    return Schedule(sharers, in_flight, are_apart)
+
+
+def _sharers(t: BBCSRTables, itemsize: int, n_processors: int) -> int:
+    """By the model of waits."""
+    n_bins, size = t.col_base.size, t.block_size
     if not 0 < n_bins <= sharing.MOST_BINS:
-        return 1, 0
+        return 1
     with aside():
         lengths = np.diff(t.bin_rowptr.get()) / (WARP * size)
     bins = sharing.Bins(n_bins, float(lengths.mean()), float(lengths.max()), size, itemsize)
     sharers = sharing.least(bins, n_processors).sharers
     while sharers > 1 and is_wide(t) and sharers * n_bins > WIDE_WARPS * n_processors:
         sharers //= 2
-    return sharers, 0
+    return sharers
 
 
-def reads_alike(t: BBCSRTables) -> bool:
-    """Do warps that are as far along in their bins read the same part of `x`, whichever bins these are?
-
-    They do where columns are anywhere, not where bins have columns near their own rows, or in diagonals. A sample
-    tells: of 32 rows' columns at a step of a bin, the spread is larger than that of their means over bins. Nor where
-    rows of a bin are uneven: much of it is padding then, and long bins end last if few warps share them.
-    """
+def sampled_columns(t: BBCSRTables) -> np.ma.MaskedArray | None:
+    """Those of the rows of some bins at some steps, (bins, steps, WARP), padding masked; None for other blocks than of 1."""
     n_bins = t.col_base.size
-    if not is_wide(t) or mean_blocks(t) <= ALIKE_FROM:
-        return False
+    if not n_bins or t.block_size > 1:
+        return None
     with aside():
         columns = cupy.empty((*SAMPLED, WARP), t.col_wide.dtype)
         SAMPLED_COLUMNS(columns.dtype)(
@@ -316,10 +333,26 @@ def reads_alike(t: BBCSRTables) -> bool:
             (WARP,),
             (t.bin_rowptr, t.col_base, t.col_ptr, t.col_narrow, t.col_wide, np.int64(n_bins), columns),
         )
-        found = np.ma.masked_less(columns.get().astype(float), 0)  # but for padding
-    if np.ma.getmaskarray(found).mean() > MOST_PADDING:
+        return np.ma.masked_less(columns.get(), 0)
+
+
+def reads_apart(columns: np.ma.MaskedArray, itemsize: int) -> bool:
+    """Do the rows of a bin read other sectors of `x` each?"""
+    sectors = np.sort(columns.filled(-1) // (SECTOR // min(SECTOR, itemsize)), axis=2)
+    n_read = np.count_nonzero(np.diff(sectors, axis=2, prepend=-1), axis=2)
+    return bool(n_read.sum() > APART * columns.count())
+
+
+def reads_alike(t: BBCSRTables, columns: np.ma.MaskedArray) -> bool:
+    """Do warps that are as far along in their bins read the same part of `x`, whichever bins these are?
+
+    They do where columns are anywhere, not where bins have columns near their own rows, or in diagonals. A sample
+    tells: of 32 rows' columns at a step of a bin, the spread is larger than that of their means over bins. Nor where
+    rows of a bin are uneven: much of it is padding then, and long bins end last if few warps share them.
+    """
+    if not is_wide(t) or mean_blocks(t) <= ALIKE_FROM or np.ma.getmaskarray(columns).mean() > MOST_PADDING:
         return False
-    return bool(found.mean(axis=2).std(axis=0).mean() < found.std(axis=2).mean())
+    return bool(columns.mean(axis=2).std(axis=0).mean() < columns.std(axis=2).mean())
 
 
 def is_wide(t: BBCSRTables) -> bool:

@@ -179,6 +179,12 @@ def blocks(n_threads: int, block: int) -> tuple[int]:
     return (max(1, -(-n_threads // block)),)
 
 
+def in_columns(n_blocks: int) -> tuple[int, int]:
+    """A grid of at least `n_blocks` blocks, with a column for each multiprocessor: ``block_number`` of ``common.cuh``."""
+    n_columns = max(1, min(n_blocks, processors(cupy.cuda.runtime.getDevice())), -(-n_blocks // MOST_IN_Y))
+    return n_columns, max(1, -(-n_blocks // n_columns))
+
+
 class Struct(np.ndarray):
     """A structure that a kernel takes by value. It keeps alive the arrays that its pointers point to."""
 
