@@ -46,7 +46,7 @@ With q = nnz // n_chunks, ``split="nnz"`` cuts every q nonzeros (the first ``nnz
 ``split="rows"`` moves each of these cuts to the nearest end of a group of ``n_lanes`` non-empty rows, so that lanes
 stay in phase (neighbouring rows advance together and find ``x`` in cache); where that is q / 2 away or more, to the
 nearest end of a row; where a row is that long too, it leaves the cut inside the row. ``split="even"`` moves a cut only
-to an end of a row less than q / 4 away: a GPU multiplies many columns of ``X`` a chunk, and waits for the longest.
+to an end of a row less than q / 4 away: where a GPU multiplies all chunks at once, it waits for the longest.
 
 Invariants, as :meth:`CVRArray.check` verifies them
 ---------------------------------------------------
@@ -158,8 +158,9 @@ class CVRArray(FormatArray):
         Lanes a chunk, 1 to 32. Default: 32, but 24 on a CPU where most rows come in triplets with the same columns.
     n_chunks : int, optional
         Chunks, at most one a nonzero. Default: by size, row length, dtype and kind of device.
-    split : {"rows", "nnz", "even"}
-        Where chunks end: see the module's page.
+    split : {"rows", "nnz", "even"}, optional
+        Where chunks end: see the module's page. Default: ``"rows"``, but ``"even"`` on a GPU that multiplies all chunks at
+        about the same time.
     device : str, optional
         ``"cpu"``, ``"cuda"`` or ``"cuda:N"``. Default: where `obj` lives.
     shape : (n_rows, n_cols), optional
@@ -217,7 +218,7 @@ class CVRArray(FormatArray):
         *,
         n_lanes: int | None = None,
         n_chunks: int | None = None,
-        split: str = "rows",
+        split: str | None = None,
         device: Any = None,
         shape: Any = None,
         dtype: Any = None,
@@ -226,7 +227,7 @@ class CVRArray(FormatArray):
     ):
         if n_lanes is not None:
             n_lanes = integer(n_lanes, "n_lanes", 1, WARP)
-        if split not in SPLITS:
+        if split is not None and split not in SPLITS:
             raise ValueError(f"split must be 'rows', 'nnz' or 'even'; got {split!r}")
         if n_chunks is not None:
             n_chunks = integer(n_chunks, "n_chunks", 1)
@@ -242,7 +243,8 @@ class CVRArray(FormatArray):
         module = cls._module(target)
         n_lanes = keywords["n_lanes"] or module.default_n_lanes(csr)
         n_chunks = keywords["n_chunks"] or module.default_n_chunks(csr, n_lanes)
-        return {"n_lanes": n_lanes, "n_chunks": min(n_chunks, csr.nnz), "split": keywords["split"]}
+        split = keywords["split"] or ("rows" if keywords["n_chunks"] else module.default_split(csr, n_lanes))
+        return {"n_lanes": n_lanes, "n_chunks": min(n_chunks, csr.nnz), "split": split}
 
     @classmethod
     def _n_slots(cls, tables: CVRTables) -> int:

@@ -112,6 +112,11 @@ def default_n_chunks(csr: CSR, n_lanes: int) -> int:
     return max(1, round(nnz / (steps * n_lanes)))
 
 
+def default_split(csr: CSR, n_lanes: int) -> str:
+    """Where chunks end."""
+    return "rows"
+
+
 def convert(csr: CSR, n_lanes: int, n_chunks: int, split: str) -> CVRTables:
     """The CVR tables of a canonical CSR matrix.
 
