@@ -47,7 +47,8 @@ def uneven(dtype, n_rows: int = 700, n_cols: int = N_COLS, empty: int = 5) -> cs
 @pytest.mark.small
 @pytest.mark.parametrize("empty", [0, 3])
 @pytest.mark.parametrize("longest", [9, 40, 300, 9000])
-def test_layout(longest, empty, gpu):
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_layout(longest, empty, dtype, gpu):
     """Parts follow each other; short rows are not cut, and at each cut it is known which parts its row has. Of a row's lanes
     the first has the first nonzero and every following one after as many as there are.
     """
@@ -59,7 +60,8 @@ def test_layout(longest, empty, gpu):
         lengths[::empty] = 0
     csr = rows_of(lengths, rng)
     tables = CVRArray(csr, device=gpu)._tables
-    layout = row_lanes.Layout(tables, cvr.slots_by_rows(tables))
+    slots = row_lanes.slots(tables, np.dtype(dtype))
+    layout = row_lanes.Layout(tables, cvr.slots_by_rows(tables), slots)
     col, base, ends, row_of, cut_row, *_ = (field if isinstance(field, int | None) else field.get() for field in layout.fields)
     threads, per, span = row_lanes.THREADS, layout.slots, layout.span.get()
     filled = np.flatnonzero(lengths)
@@ -149,8 +151,27 @@ def test_columns_near_and_far(n_cols, gpu):
     A, x = CVRArray(csr, device=gpu), rng.standard_normal(n_cols)
     expected, bound = oracle.product(csr, x, 1, 0, np.zeros(30))
     assert (np.abs((A @ cupy.asarray(x)).get() - expected) <= bound).all()
-    layout = row_lanes.Layout(A._tables, cvr.slots_by_rows(A._tables))
+    layout = row_lanes.Layout(A._tables, cvr.slots_by_rows(A._tables), 8)
     assert layout.col.dtype == ("uint16" if n_cols < 1 << 16 else "int32")
+
+
+@pytest.mark.small
+@pytest.mark.parametrize(("n_rows", "dtype", "slots"), [(300, "float32", 16), (300, "float64", 8), (600, "float32", 8)])
+def test_long_rows_of_short_values_have_more_slots(n_rows, dtype, slots, gpu):
+    """The product's dtype decides."""
+    import cupy
+
+    from cvrarray.gpu import row_lanes
+
+    rng = np.random.default_rng(5)
+    n = 15_000
+    csr = csr_array((np.ones(n), (np.sort(rng.integers(0, n_rows, n)), rng.permutation(n))), shape=(n_rows, N_COLS))
+    csr.data[:] = rng.standard_normal(n)
+    csr = csr.astype(dtype)
+    A, x = CVRArray(csr, device=gpu), rng.standard_normal(N_COLS).astype(dtype)
+    assert row_lanes.slots(A._tables, x.dtype) == slots
+    expected, bound = oracle.product(csr, x)
+    assert (np.abs((A @ cupy.asarray(x)).get() - expected) <= bound).all()
 
 
 @pytest.mark.small

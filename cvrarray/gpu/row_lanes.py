@@ -23,7 +23,10 @@ from .compiler import STORED, Kernel, PerStream, struct, synchronize, update
 from .look import host
 from .memory import together
 
-THREADS = 256
+THREADS = 128
+#: Slots of a lane where products have at most 4 bytes, so that they take few registers, and rows LONG nonzeros and more, on
+#: average.
+MOST_SLOTS, LONG = 16, 40
 #: Lanes that a part may leave empty before a row, so as not to cut it; on average they are.
 SPARE = 8
 EMPTY_ROWS_A_THREAD, MOST_BLOCKS_FOR_EMPTY = 8, 1 << 14
@@ -31,14 +34,22 @@ EMPTY_ROWS_A_THREAD, MOST_BLOCKS_FOR_EMPTY = 8, 1 << 14
 MATVEC = Kernel(
     "row_lanes",
     "row_lanes_matvec",
-    [(value, product, *how) for value, product in STORED for how in (("uint16", "int32", 8), ("int64", "int64", 4))],
+    [
+        (value, product, *how)
+        for value, product in STORED
+        for how in (("uint16", "int32", 8), ("int32", "int32", MOST_SLOTS), ("int64", "int64", 4))
+    ],
     lambda value, product, column, index, slots: (value, product, column, index, slots, THREADS),
 )
 
 FILL = Kernel(
     "row_lanes",
     "row_lanes_fill",
-    [(column, index, slots) for index, slots in (("int32", 8), ("int64", 4)) for column in ("uint16", index)],
+    [
+        (column, index, slots)
+        for index, slots in (("int32", 8), ("int32", MOST_SLOTS), ("int64", 4))
+        for column in ("uint16", index)
+    ],
     lambda column, index, slots: (column, index, slots, THREADS, SPARE),
 )
 
@@ -49,11 +60,21 @@ def suits(t: CVRTables) -> bool:
     Only counts of rows and nonzeros decide. Lanes that someone asked for are used.
     """
     n_rows, n_cols = t.shape
-    return t.nnz > 0 and t.n_lanes == WARP and _slots(t) > 0 and n_rows * n_cols < 1 << 62
+    return t.nnz > 0 and t.n_lanes == WARP and _least_slots(t) > 0 and n_rows * n_cols < 1 << 62
 
 
-def _slots(t: CVRTables) -> int:
-    return lanes.slots_of_lanes(t.nnz, t.shape[0] - t.empty_row.size)
+def slots(t: CVRTables, dtype: np.dtype) -> int:
+    """Of a lane, for products in `dtype`, however values are stored: these change no bit."""
+    are_more = dtype.itemsize <= 4 and t.nnz >= LONG * _n_filled(t)
+    return MOST_SLOTS if are_more else _least_slots(t)
+
+
+def _least_slots(t: CVRTables) -> int:
+    return lanes.slots_of_lanes(t.nnz, _n_filled(t))
+
+
+def _n_filled(t: CVRTables) -> int:
+    return t.shape[0] - t.empty_row.size
 
 
 class Layout:
@@ -62,10 +83,10 @@ class Layout:
     Columns are 16-bit offsets from the first of a part, where these are near enough in all parts.
     """
 
-    def __init__(self, t: CVRTables, nonzeros: CSR) -> None:
-        """`nonzeros`: each one's slot, from 1."""
+    def __init__(self, t: CVRTables, nonzeros: CSR, slots: int) -> None:
+        """`nonzeros`: each one's slot, from 1. A lane has so many `slots`."""
         index, n_rows, n_empty = t.tail.dtype, np.int64(t.shape[0]), t.empty_row.size
-        self.slots = _slots(t)
+        self.slots = slots
         pointer, numbers = host()
         start = prefix.parts(nonzeros.indptr, self.slots, 0, pointer)  # lanes
         synchronize()
@@ -99,7 +120,8 @@ def product(
     t: CVRTables, dtype: np.dtype, nonzeros: Callable[[], CSR]
 ) -> Callable[[cupy.ndarray, cupy.ndarray, Any, Any], None]:
     """``run(x, y, alpha, beta)``, as that of ``gpu.cvr``; ``nonzeros()`` is the CSR of the slots' numbers, from 1."""
-    layout, values = copied.prepared(t, "rows in lanes", lambda: Layout(t, nonzeros()), in_full=False)
+    own = slots(t, dtype)
+    layout, values = copied.prepared(t, ("rows in lanes", own), lambda: Layout(t, nonzeros(), own), in_full=False)
     multiply = MATVEC(distinct.kind(t.val, t.distinct), dtype, layout.col.dtype, t.tail.dtype, layout.slots)
     n_parts, words = layout.n_parts, -(-dtype.itemsize // 4)
     matrix = struct(*distinct.fields(values.copy, t.distinct), *layout.fields)
