@@ -203,7 +203,7 @@ struct BlockRow {
 
     // A warp's groups go on together to the end of the longest, so that no lane waits for others where a group passes on
     // values. Each lane has `vectors` of a row of X. All lanes must call it
-    template <bool HOLES, int G, int V, int W>
+    template <bool HOLES, int G, int V, int W, int U>
     __device__ void add_blocks(int vectors, int64 k, Columns<Y, V, W, G * V> (&sum)[B]) const {
         constexpr bool MARKED = HOLES && !Values<A>::HOLES_ARE_0;  // the lane that loads a value looks whether it is one
         // a group that is over multiplies under a predicate, which is free for words, or adds 0 times 0
@@ -222,63 +222,73 @@ struct BlockRow {
         auto next_slot = data.slot + first * (int64)(B * WARP);
         auto next_marks = present + first * (int64)WARP;
         int block = first;  // the one that is loaded next
-        I c_next = padding();
-        Stored<A> v_next[EACH];
-        unsigned marks_next;
+        I c_next[U];
+        Stored<A> v_next[U][EACH];
+        unsigned marks_next[U];
         auto load = [&] {
-            if (block < n_blocks) {  // one branch for all: a condition for each load takes up to 1.25 times as long
-                c_next = stored(next_column);
-                marks_next = 0;
 #pragma unroll
-                for (int n = 0; n < EACH; ++n) {
-                    v_next[n] = cached(next_slot + offset[n]);
-                    if (MARKED) {
-                        const int e = min(n * G + (int)threadIdx.x % G, B * B - 1);
-                        marks_next |= (cached(next_marks + marks_of_row(max(min(e % B, n_rows - 1), 0))) >> e / B & 1u) << n;
+            for (int u = 0; u < U; ++u) {
+                if (block < n_blocks) {  // one branch for all: a condition for each load takes up to 1.25 times as long
+                    c_next[u] = stored(next_column);
+                    marks_next[u] = 0;
+#pragma unroll
+                    for (int n = 0; n < EACH; ++n) {
+                        v_next[u][n] = cached(next_slot + offset[n]);
+                        if (MARKED) {
+                            const int e = min(n * G + (int)threadIdx.x % G, B * B - 1);
+                            marks_next[u] |= (cached(next_marks + marks_of_row(max(min(e % B, n_rows - 1), 0))) >> e / B & 1u) << n;
+                        }
                     }
-                }
-                next_slot += sharers * (B * WARP);
-                if (MARKED) next_marks += sharers * WARP;
-            } else {
-                c_next = padding();
+                    next_slot += sharers * (B * WARP);
+                    if (MARKED) next_marks += sharers * WARP;
+                } else {
+                    c_next[u] = padding();
 #pragma unroll
-                for (int n = 0; n < EACH; ++n) v_next[n] = {};
+                    for (int n = 0; n < EACH; ++n) v_next[u][n] = {};
+                }
+                next_column += columns_on;
+                block += sharers;
             }
-            next_column += columns_on;
-            block += sharers;
         };
         load();
 #pragma unroll 1
-        while (__any_sync(FULL, !is_padding(c_next))) {
-            const I c = c_next;
-            const bool is_over = is_padding(c);
-            const int last = HOLES ? (int)min((I)B, n_cols - c * B) - 1 : B - 1;  // a hole may be beyond X
-            auto row_of_x = (const char*)x + (int64)c * B * row_bytes;
-            Columns<Y, V, W, G * V> of_x[B];
+        while (__any_sync(FULL, !is_padding(c_next[0]))) {
+            bool is_over[U];
+            unsigned marks[U];
+            Columns<Y, V, W, G * V> of_x[U][B];
+            LookedUp<A> v[U][EACH];
 #pragma unroll
-            for (int j = 0; j < B; ++j) {
-                if (!PREDICATED) of_x[j] = {};
-                of_x[j].load_first(is_over ? 0 : vectors, (const Y*)row_of_x);
-                if (j < last) row_of_x += row_bytes;
+            for (int u = 0; u < U; ++u) {
+                const I c = c_next[u];
+                is_over[u] = is_padding(c);
+                const int last = HOLES ? (int)min((I)B, n_cols - c * B) - 1 : B - 1;  // a hole may be beyond X
+                auto row_of_x = (const char*)x + (int64)c * B * row_bytes;
+#pragma unroll
+                for (int j = 0; j < B; ++j) {
+                    if (!PREDICATED) of_x[u][j] = {};
+                    of_x[u][j].load_first(is_over[u] ? 0 : vectors, (const Y*)row_of_x);
+                    if (j < last) row_of_x += row_bytes;
+                }
+#pragma unroll
+                for (int n = 0; n < EACH; ++n) v[u][n] = data.looked_up(v_next[u][n]);
+                marks[u] = marks_next[u];
             }
-            LookedUp<A> v[EACH];
-#pragma unroll
-            for (int n = 0; n < EACH; ++n) v[n] = data.looked_up(v_next[n]);
-            const unsigned marks = marks_next;
-            if (is_over) block = n_blocks;
+            if (is_over[U - 1]) block = n_blocks;
             load();
 #pragma unroll
-            for (int j = 0; j < B; ++j)
+            for (int u = 0; u < U; ++u)
 #pragma unroll
-                for (int i = 0; i < B; ++i) {
-                    const int e = j * B + i;
-                    Y value = data.template widened<Y>(shuffle(v[e / G], e % G, FULL, G));
-                    if (MARKED && !(shuffle(marks, e % G, FULL, G) >> e / G & 1)) value = Y{};
-                    if (PREDICATED)
-                        sum[i].add_product_unless(is_over, value, of_x[j]);
-                    else
-                        sum[i].add_product(value, of_x[j]);
-                }
+                for (int j = 0; j < B; ++j)
+#pragma unroll
+                    for (int i = 0; i < B; ++i) {
+                        const int e = j * B + i;
+                        Y value = data.template widened<Y>(shuffle(v[u][e / G], e % G, FULL, G));
+                        if (MARKED && !(shuffle(marks[u], e % G, FULL, G) >> e / G & 1)) value = Y{};
+                        if (PREDICATED)
+                            sum[i].add_product_unless(is_over[u], value, of_x[u][j]);
+                        else
+                            sum[i].add_product(value, of_x[u][j]);
+                    }
         }
     }
 
@@ -305,9 +315,9 @@ struct BlockRow {
     }
 
     // all lanes must call it
-    template <bool HOLES, int G, int V, int W>
+    template <bool HOLES, int G, int V, int W, int U>
     __device__ void multiply(int vectors, int64 k, Columns<Y, V, W, G * V> (&sum)[B]) const {
-        add_blocks<HOLES, G, V, W>(vectors, k, sum);
+        add_blocks<HOLES, G, V, W, U>(vectors, k, sum);
         if constexpr (HOLES) {
             bool is_wrong = false;
 #pragma unroll
@@ -320,7 +330,7 @@ struct BlockRow {
     }
 };
 
-template <class A, class Y, class I, class M, int B, bool HOLES, int G, int V, int W, int S, bool DOTS, bool CUT>
+template <class A, class Y, class I, class M, int B, bool HOLES, int G, int V, int W, int S, int U, bool DOTS, bool CUT>
 __global__ void bbcsr_matmat_blocks(const Bbcsr<A, I, M> m, const Pieces<Y> pieces, int64 k, const Y* __restrict__ x,
                                     Y* __restrict__ y, Y alpha, Y beta, int update, double* dots) {
     const Opened<A>& values = m.data.opened();
@@ -361,7 +371,7 @@ __global__ void bbcsr_matmat_blocks(const Bbcsr<A, I, M> m, const Pieces<Y> piec
     }
     Columns<Y, V, W, G * V> sum[B] = {};
     const int64 vectors = (k - at + G * V - 1) / (G * V);  // of this lane, in this tile and in all from here on
-    own.template multiply<HOLES, G, V, W>((int)max(min(vectors, (int64)W), (int64)0), k, sum);
+    own.template multiply<HOLES, G, V, W, U>((int)max(min(vectors, (int64)W), (int64)0), k, sum);
     int64 warp = warp_id();
     if (piece.is_one) {
         if (!piece.template add<G>(pieces, sum) || threadIdx.x >= WARP) return;

@@ -15,6 +15,9 @@ __device__ inline int n_processors() {
     return n;
 }
 
+// nonzeros whose rows of X are under way together, each W of N vectors: a power of two
+__device__ constexpr int together(int N, int W) { return 2 * W <= N ? 2 * together(N, 2 * W) : 1; }
+
 // A row of A for WARPS warps that share it, each ROUND lanes of it: where it lies, and the E nonzeros that the lane loads
 // ahead.
 template <class A, class I, class M, int ROUND, int E, int WARPS>
@@ -59,14 +62,21 @@ struct Row {
         }
     }
 
+    // the first nonzeros of this thread
+    __device__ void start() {
+        step = begin + threadIdx.x % (WARPS * ROUND);
+        load();
+    }
+
     __device__ bool is_stored(int e) const { return is_narrow ? c[e] != (I)0xffff : c[e] >= 0; }
 };
 
 // Adds N nonzeros of the group's row: those that its lanes `first` on hold, or where a lane holds E > 1 all. Unless ALL are
-// there, those are whose bit in `stored`, counted from the group's first lane, is 1.
+// there, those are whose bit in `stored`, counted from the group's first lane, is 1. A lane may not have the last of its
+// vectors: then `is_full` is false.
 template <int G, int E, bool ALL, int N, class A, class Y, int V, int W, class O>
 __device__ void add_nonzeros(const Opened<A>& data, const Vector<Y, V>* x, const O (&row)[E], const LookedUp<A> (&v)[E],
-                             const unsigned (&stored)[E], int first, Columns<Y, V, W, G * V>& sum) {
+                             const unsigned (&stored)[E], int first, bool is_full, Columns<Y, V, W, G * V>& sum) {
     Columns<Y, V, W, G * V> of_x[N];
 #pragma unroll
     for (int t = 0; t < N; ++t) {
@@ -75,7 +85,8 @@ __device__ void add_nonzeros(const Opened<A>& data, const Vector<Y, V>* x, const
         if (!ALL) of_x[t] = {};
         if (ALL || stored[e] >> lane & 1)
 #pragma unroll
-            for (int w = 0; w < W; ++w) of_x[t].vector[w] = cached(from + w * G);
+            for (int w = 0; w < W; ++w)
+                if (w < max(W - 1, 1) || is_full) of_x[t].vector[w] = cached(from + w * G);
     }
 #pragma unroll
     for (int t = 0; t < N; ++t) {
@@ -86,13 +97,12 @@ __device__ void add_nonzeros(const Opened<A>& data, const Vector<Y, V>* x, const
     }
 }
 
-// Adds to the sum of each of the warp's groups its nonzeros of the row.
+// Adds to the sum of each of the warp's groups its nonzeros of the row, which has started.
 template <int G, int N, class A, class Y, class I, class M, int ROUND, int E, int WARPS, int V, int W, class O>
-__device__ void add_row(Row<A, I, M, ROUND, E, WARPS>& own, const Y* x, int64 k, O row_of_x, Columns<Y, V, W, G * V>& sum) {
-    constexpr int TOGETHER = N / W;  // nonzeros whose rows of X are under way
+__device__ void add_row(Row<A, I, M, ROUND, E, WARPS>& own, const Y* x, int64 k, O row_of_x, bool is_full,
+                        Columns<Y, V, W, G * V>& sum) {
+    constexpr int TOGETHER = together(N, W);
     constexpr unsigned EACH = FULL / (G < WARP ? (1u << G % WARP) - 1 : FULL);  // the first bit of every group
-    own.step = own.begin + threadIdx.x % (WARPS * ROUND);
-    own.load();
     const int first_lane = lane_id() & ~(G - 1);
     auto origin = reinterpret_cast<const Vector<Y, V>*>(x + own.origin * k);
     asm("" : "+l"(origin));  // one pointer, not a sum of two for each row
@@ -118,9 +128,9 @@ __device__ void add_row(Row<A, I, M, ROUND, E, WARPS>& own, const Y* x, int64 k,
         for (int first = 0; first < G; first += TOGETHER) {
             const unsigned wanted = E > 1 ? FULL : (unsigned)((1ull << TOGETHER % 64) - 1) * EACH << first;
             if ((all & wanted) == wanted)
-                add_nonzeros<G, E, true, TOGETHER, A>(own.data, origin, row, v, of_group, first, sum);
+                add_nonzeros<G, E, true, TOGETHER, A>(own.data, origin, row, v, of_group, first, is_full, sum);
             else if (any & wanted)
-                add_nonzeros<G, E, false, TOGETHER, A>(own.data, origin, row, v, of_group, first, sum);
+                add_nonzeros<G, E, false, TOGETHER, A>(own.data, origin, row, v, of_group, first, is_full, sum);
             else
                 break;
         }
@@ -135,17 +145,18 @@ __device__ void add_row(Row<A, I, M, ROUND, E, WARPS>& own, const Y* x, int64 k,
 //           of bins with `pieces` have a thread block for each piece, the first of the grid
 // traffic   slot: sizeof(A) + (2 or sizeof(I)) bytes for each W * G * V columns; a row of X for each nonzero; Y once
 // requires  blocks of a row before its padding (invariant 3); neither values nor rows of X are read for padding; V divides k;
-//           k is W * G * V or more, or W is 1; an O counts the vectors of V numbers that X has; PIECE_WARPS warps
+//           k is W * G * V or more, or W is 1, or it is more than (W - 1) * G * V, and then PART; an O counts the vectors of V numbers that X has; PIECE_WARPS warps
 // races     none: the groups of a row own its columns, and add their sums in the order of a tree; pieces meet as pieces.cuh
 //           says
-template <class A, class Y, class I, class M, int G, int V, int W, int S, int N, bool CUT, class O>
+template <class A, class Y, class I, class M, int G, int V, int W, int S, int N, bool PART, bool CUT, class O>
 __global__ __launch_bounds__(PIECE_WARPS* WARP, 8) void bbcsr_matmat_rows(
     const Bbcsr<A, I, M> m, const Pieces<Y> pieces, int64 k, const Y* __restrict__ x, Y* __restrict__ y, Y alpha, Y beta,
     int update) {
-    constexpr int E = N / W > G ? N / W / G : 1;
+    constexpr int E = together(N, W) > G ? together(N, W) / G : 1;
     const Opened<A>& values = m.data.opened();
     // the last columns go with some before them, which are not stored twice, where there are as many
     const int64 begin = tile_of_block() * (W * G * V), at = max(min(begin, k - W * G * V), (int64)0) + lane_id() % G * V;
+    const bool is_full = !PART || at + (W - 1) * (G * V) < k;
     const O row_of_x = (O)(k / V);
     x += at < k ? at : 0;
     Columns<Y, V, W, G * V> sum[1] = {};
@@ -154,7 +165,8 @@ __global__ __launch_bounds__(PIECE_WARPS* WARP, 8) void bbcsr_matmat_rows(
         const int64 row = piece.row;
         Row<A, I, M, WARP, E, PIECE_WARPS> own(m, values, row);
         own.limit(piece.first(), piece.n_steps);
-        add_row<G, N>(own, x, k, row_of_x, sum[0]);
+        own.start();
+        add_row<G, N>(own, x, k, row_of_x, is_full, sum[0]);
         if (piece.template add<G>(pieces, sum) && threadIdx.x < G)
             sum[0].store(y + row * k + at, at, k, alpha, beta, update, begin);
         return;
@@ -162,10 +174,12 @@ __global__ __launch_bounds__(PIECE_WARPS* WARP, 8) void bbcsr_matmat_rows(
     const int64 row = ((blockIdx.x - piece.n_thread_blocks(pieces)) * (int64)blockDim.x + threadIdx.x) / (G * S);
     if (row >= m.n_bins * WARP) return;
     Row<A, I, M, G * S, E, 1> own(m, values, row);
-    if (own.n_steps <= SHORT && row % WARP < WARP / (G * S)) ask_for_bin(m, values, row / WARP + BINS_AHEAD * n_processors());
     const bool is_elsewhere = CUT && own.is_longer(pieces.longest);  // in thread blocks of its own
     if (is_elsewhere) own.end = 0;
-    add_row<G, N>(own, x, k, row_of_x, sum[0]);
+    own.start();
+    // after this row's own loads, which it waits for with the bin's
+    if (G * W > 2 && own.n_steps <= SHORT && row % WARP < WARP / (G * S)) ask_for_bin(m, values, row / WARP + BINS_AHEAD * n_processors());
+    add_row<G, N>(own, x, k, row_of_x, is_full, sum[0]);
     add_groups<G, G * S>(sum);
     if (lane_id() / G % S == 0 && row < m.n_rows && !is_elsewhere) sum[0].store(y + row * k + at, at, k, alpha, beta, update, begin);
 }

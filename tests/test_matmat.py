@@ -110,14 +110,15 @@ def test_rounding(build, dtype, device):
 
 #: How ``A @ X`` shares the rows of a matrix as small as these, by what it takes for few and for many.
 SHARINGS = {
-    "one group a row": {"ENOUGH_THREADS": 0},
-    "many groups a row": {"ENOUGH_THREADS": 1 << 20},
-    "four vectors a lane": {"MANY_ROWS": 0},
+    "one group a row": {"ENOUGH_THREADS": (0, 0)},
+    "many groups a row": {"ENOUGH_THREADS": (1 << 20,) * 2},
+    "many rows": {"MANY_ROWS": 0},
     "a thread block a row": {"LEAST_LONG": (0, 0), "LONG_FACTOR": 0},
     "a thread block a long row": {"LEAST_LONG": (6, 2), "LONG_FACTOR": 0},
     "pieces of rows": {"LEAST_LONG": (0, 0), "LONG_FACTOR": 0, "PIECE_ROUNDS": 0},
     "pieces of long rows": {"LEAST_LONG": (6, 2), "LONG_FACTOR": 0, "PIECE_ROUNDS": 0},
     "turns": {"MANY_BINS": 0, "FEW_VECTORS": (1 << 20,) * 3, "ENOUGH_TILES": (0, 0), "LATE": 1 << 40},
+    "several blocks together": {"LONG_ENOUGH": 0},
     "shares": {"UNEVEN": 0, "UNEVEN_FROM": 0, "UNEVEN_WARPS": 1 << 10, "ROUNDS": (2, 4)},
     "shares and pieces": {"UNEVEN": 0, "UNEVEN_FROM": 0, "UNEVEN_WARPS": 1 << 10, "ROUNDS": (1,)},
     "block rows in turn": {"UNEVEN": 0, "UNEVEN_FROM": 0, "MOST_SHARES": 0, "ROUNDS": (1,)},
@@ -138,11 +139,15 @@ def share(monkeypatch, how):
         ("one group a row", 1, "float32"),
         ("one group a row", 1, "int8"),
         ("many groups a row", 1, "float64"),
-        ("four vectors a lane", 1, "float32"),
+        ("many rows", 1, "float32"),
+        ("many rows", 1, "complex64"),
         ("a thread block a row", 1, "float64"),
         ("a thread block a long row", 1, "complex128"),
         ("pieces of rows", 1, "float32"),
         ("pieces of long rows", 1, "float64"),
+        ("several blocks together", 2, "float32"),
+        ("several blocks together", 3, "complex64"),
+        ("several blocks together", 3, "float64"),
         ("shares", 3, "float64"),
         ("shares and pieces", 3, "float32"),
         ("shares and pieces", 2, "complex128"),
@@ -163,7 +168,7 @@ def test_layouts_of_rows(how, block_size, dtype, gpu, monkeypatch):
     share(monkeypatch, how)
     for name in (*VARIED, "blocks_over_the_edge", "wide_blocks_over_the_edge", "power_law", "narrow_and_wide_tiles"):
         csr = zoo.integers(name, dtype)
-        for k in (1, 6, 8, 9, 16, 36, 64, 140):
+        for k in (1, 6, 8, 9, 16, 33, 36, 65, 140, 300):
             x = matrix(csr.shape[1], k, dtype)
             if x.dtype.kind in "fc":
                 x[np.diff(csr.tocsc().indptr) == 0] = np.nan

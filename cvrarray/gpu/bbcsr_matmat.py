@@ -48,15 +48,18 @@ TWO_VECTORS, FOUR_VECTORS = (8, 32), 64
 MOST_LANES = 8
 #: Warps that row by row there should be at least before one more lane than one, and than two, share a row.
 ENOUGH_TILES = 1800, 2400
+#: Blocks that a group has at least where it multiplies several together.
+LONG_ENOUGH = 8
 #: Bins up to which of larger blocks two lanes share a row of X that is one vector.
 FEW_BINS = 2000
 #: Single columns: bins from which a warp takes a whole one, where a row of X has at most FEW_VECTORS vectors: with rows of
 #: at most SHORT entries, longer ones, and much padding.
 MANY_BINS, FEW_VECTORS, SHORT, MUCH_PADDING = 12_000, (16, 8, 4), 16, 1.25
-#: Otherwise lanes share a row. It has several groups of them where all rows have no more threads than these a multiprocessor.
-ENOUGH_THREADS = 760
-#: The most of them, with two vectors each; rows from which fewer lanes have four.
-MOST_LANES_A_ROW, MANY_ROWS = 16, 40_000
+#: Otherwise lanes share a row. It has several groups of them where all rows have no more threads than these a multiprocessor:
+#: the second number if rows are long, and a lane has several vectors.
+ENOUGH_THREADS = 760, 1900
+#: Rows that are many, and entries of one that is long; bytes of a vector of X that is not narrow.
+MANY_ROWS, LONG_ROWS, VECTOR_BYTES = 50_000, 40, 16
 #: Rows of more steps than LEAST_LONG, in single columns and in blocks, and than LONG_FACTOR times the mean, or than
 #: ALWAYS_LONG and the share that all threads would have, have thread blocks of their own: one for each piece in which a
 #: thread block loads rows of X about PIECE_ROUNDS times, or as many times longer ones as keep the pieces of a row fewer
@@ -106,15 +109,15 @@ MATMAT_BLOCKS = Kernel(
     "bbcsr_matmat",
     "bbcsr_matmat_blocks",
     [
-        (value, product, *shape, lanes, vector_width(product) if lanes < MATRIX_LANES else 1, vectors, sharers, False, is_cut)
+        (value, product, *shape, lanes, vector_width(product) if lanes < MATRIX_LANES else 1, *how, False, is_cut)
         for value, product in STORED
-        for shape, lanes, vectors, sharers, is_cut in zip(
-            SHAPES[1:], (8, 2, 16), (2, 1, 4), (2, 8, 1), (True, False, True), strict=True
+        for shape, lanes, how, is_cut in zip(
+            SHAPES[1:], (8, 2, 16), ((2, 2, 1), (1, 8, 2), (4, 1, 1)), (True, False, True), strict=True
         )
     ]
-    + [(*dtypes, "int32", 3, False, 8, vector_width(dtypes[1]), 1, 2, True, True) for dtypes in transposed.ROUNDED],
-    lambda value, product, index, size, holes, lanes, width, vectors, sharers, dots, is_cut: (
-        value, product, index, mask_dtype(size), size, holes, lanes, width, vectors, sharers, dots, is_cut,
+    + [(*dtypes, "int32", 3, False, 8, vector_width(dtypes[1]), 1, 2, 1, True, True) for dtypes in transposed.ROUNDED],
+    lambda value, product, index, size, holes, lanes, width, vectors, sharers, together, dots, is_cut: (
+        value, product, index, mask_dtype(size), size, holes, lanes, width, vectors, sharers, together, dots, is_cut,
     ),
 )  # fmt: skip
 MATMAT_STAGED = Kernel(
@@ -141,14 +144,14 @@ MATMAT_ROWS = Kernel(
         (value, product, *how)
         for value, product in STORED
         for how in (
-            ("int32", 1, vector_width(product), 1, 8, 4, False, "uint32"),
-            ("int32", 4, 1, 1, 4, 8, True, "uint32"),
-            ("int64", 8, vector_width(product), 4, 1, 8, True, "uint64"),
-            ("int32", 16, vector_width(product), 2, 2, 8, False, "uint32"),
+            ("int32", 1, vector_width(product), 1, 8, 4, False, False, "uint32"),
+            ("int32", 4, 1, 1, 4, 8, False, True, "uint32"),
+            ("int64", 8, vector_width(product), 4, 1, 8, False, True, "uint64"),
+            ("int32", 16, vector_width(product), 3, 2, 8, True, False, "uint32"),
         )
     ],
-    lambda value, product, index, lanes, width, vectors, sharers, loads, is_cut, offset: (
-        value, product, index, mask_dtype(1), lanes, width, vectors, sharers, loads, is_cut, offset,
+    lambda value, product, index, lanes, width, vectors, sharers, loads, is_part, is_cut, offset: (
+        value, product, index, mask_dtype(1), lanes, width, vectors, sharers, loads, is_part, is_cut, offset,
     ),
 )  # fmt: skip
 MATMAT_SHORT = Kernel(
@@ -255,6 +258,7 @@ def _matrix_kernel(t: BBCSRTables, dtype: np.dtype, k: int, width: int, dots: An
         n_threads = lengths.n_block_rows * lanes
         sharers, schedule = share_of_block_rows(lengths, lanes, tiles)
         is_uneven = schedule is not None
+        together = 1 if is_uneven else blocks_together(size, lanes * width, vectors, lengths.mean // sharers)
         pieces = Pieces(
             lengths.block_rows if is_uneven else lengths.bins[:0],
             schedule or Schedule(lengths.most, 1),
@@ -264,7 +268,7 @@ def _matrix_kernel(t: BBCSRTables, dtype: np.dtype, k: int, width: int, dots: An
         )
         n_groups = n_threads * sharers // lanes if pieces.share is None else pieces.share.size
         return MatrixKernel(
-            MATMAT_BLOCKS(*how, lanes, width, vectors, sharers, has_dots, is_uneven),
+            MATMAT_BLOCKS(*how, lanes, width, vectors, sharers, together, has_dots, is_uneven),
             matrix_grid(pieces.n + blocks(n_groups * lanes, BLOCK)[0], tiles),
             pieces,
             (dots,),
@@ -317,13 +321,13 @@ def staged_bytes(size: int, lanes: int) -> int:
 def _kernel_of_lanes(t: BBCSRTables, dtype: np.dtype, k: int, width: int, lengths: Lengths) -> MatrixKernel:
     """For `k` columns in vectors of `width`: where lanes share rows of single columns."""
     n_vectors = -(-k // width)
-    lanes, vectors, sharers, loads = rows_layout(t.shape[0], lengths.mean, n_vectors)
-    tiles = -(-n_vectors // (lanes * vectors))
+    lanes, vectors, sharers, loads = rows_layout(t.shape[0], lengths.mean, n_vectors, width * dtype.itemsize)
+    tiles, is_part = -(-n_vectors // (lanes * vectors)), vectors > 1 and n_vectors < lanes * vectors
     how = distinct.kind(t.data, t.distinct), dtype, t.col_wide.dtype
     (n_blocks,) = blocks(t.col_base.size * WARP * lanes * sharers, BLOCK)
     pieces = _pieces(t, lengths, WARP, lanes * vectors / loads, tiles, (1, lanes * width * vectors), dtype)
     return MatrixKernel(
-        MATMAT_ROWS(*how, lanes, width, vectors, sharers, loads, pieces.n > 0, _offset(t, n_vectors)),
+        MATMAT_ROWS(*how, lanes, width, vectors, sharers, loads, is_part, pieces.n > 0, _offset(t, n_vectors)),
         matrix_grid(pieces.n + n_blocks, tiles),
         pieces,
     )
@@ -381,21 +385,30 @@ def takes_lanes(t: BBCSRTables, k: int, width: int, lengths: Lengths) -> bool:
     return t.col_base.size < MANY_BINS or -(-k // width) > most
 
 
-def rows_layout(n_rows: int, mean: int, n_vectors: int) -> tuple[int, int, int, int]:
+def rows_layout(n_rows: int, mean: int, n_vectors: int, vector_bytes: int) -> tuple[int, int, int, int]:
     """How lanes share rows of A, of `mean` entries, and of X, of `n_vectors` vectors, in ``A @ X`` with blocks of 1: lanes of
     a group, vectors that each holds, groups that share a row, and vectors under way.
+
+    A row of X of 32 vectors, or 64, and so on, has tiles. Any other is one tile if lanes have room for it: tiles would begin
+    anywhere in a cache line.
     """
-    if n_vectors < 8:
-        lanes, vectors = 1 << (n_vectors - 1).bit_length(), 1
-    elif n_rows >= MANY_ROWS and n_vectors >= 2 * MOST_LANES_A_ROW:
-        lanes, vectors = MOST_LANES_A_ROW // 2, 4
+    is_narrow, is_many, is_long = vector_bytes < VECTOR_BYTES, n_rows >= MANY_ROWS, mean >= LONG_ROWS
+    if n_vectors < 8 or (n_vectors == 8 and not is_many):
+        lanes, most = 1 << (n_vectors - 1).bit_length(), 1
+    elif n_vectors % 32 == 0:
+        lanes, most = (8, 4) if is_many else (16, 2) if n_vectors == 32 or is_long else (32, 2)
     else:
-        lanes, vectors = min(MOST_LANES_A_ROW, 1 << (n_vectors // 2).bit_length() - 1), 2
-    n_threads = n_rows * lanes * -(-n_vectors // (lanes * vectors))
-    enough, sharers = ENOUGH_THREADS * processors(cupy.cuda.runtime.getDevice()), 1
-    while 2 * sharers * lanes <= WARP and 2 * sharers * n_threads <= enough and 2 * sharers <= mean:
+        lanes, most = 4 if n_vectors <= 12 else 8, 5 if is_narrow or is_many else 3
+        while lanes < WARP and lanes * most < n_vectors:
+            lanes *= 2
+    tiles = -(-n_vectors // (lanes * most))
+    vectors = -(-n_vectors // (tiles * lanes))
+    enough = ENOUGH_THREADS[is_long and vectors > 1] * processors(cupy.cuda.runtime.getDevice())
+    sharers = 1
+    while 2 * sharers * lanes <= WARP and 2 * sharers * n_rows * lanes * tiles <= enough and 2 * sharers <= mean:
         sharers *= 2
-    return lanes, vectors, sharers, 4 if lanes <= 2 else 8
+    loads = max(4 if lanes * vectors <= 4 else 8, vectors * VECTOR_BYTES // vector_bytes if vectors > 1 else 0)
+    return lanes, vectors, sharers, loads
 
 
 def vectors_of_a_lane(block_size: int, n_vectors: int) -> int:
@@ -405,6 +418,14 @@ def vectors_of_a_lane(block_size: int, n_vectors: int) -> int:
     """
     most = 4 if block_size <= 6 else 2
     return most if n_vectors >= FOUR_VECTORS else 2 if n_vectors >= TWO_VECTORS[block_size > 4] else 1
+
+
+def blocks_together(block_size: int, columns: int, vectors: int, n_blocks: int) -> int:
+    """Blocks that a group of lanes multiplies together in ``A @ X`` with blocks of 2 to 8, of `n_blocks` of a block row, where
+    lanes have `vectors` of `columns` columns each: two of small blocks, so that enough loads are under way.
+    """
+    is_small = block_size <= 3 and vectors <= 2 and vectors * columns <= 64
+    return 2 if is_small and n_blocks >= LONG_ENOUGH else 1
 
 
 def longest_whole_row(t: BBCSRTables, lengths: Lengths) -> int:
