@@ -51,8 +51,9 @@ def test_measures_who_is_right(peers, transposed):
         assert case["shape"] == [120, 80]
         assert columns_page.speedup(case) == case["peers"]["scipy"] / case["ours"]["seconds"]
         assert case["host_seconds"].keys() >= {"ours", "scipy"}
-    assert cases[0]["fortran_seconds"] is None  # a vector has no order
-    assert cases[1]["fortran_seconds"] > 0
+        assert case["ours"]["same_bits"]
+    assert cases[0]["fortran_seconds"] is cases[0]["no_hint_seconds"] is None  # a vector has no order, and 1 is the default
+    assert cases[1]["fortran_seconds"] > 0 and cases[1]["no_hint_seconds"] > 0
     json.dumps(cases, allow_nan=False)
 
 
@@ -88,8 +89,9 @@ def made_up(matrix, k, peer, *, dtype="float32", values="plain", ours=1e-4, fort
         "nnz": 123456,
         "dtype": dtype,
         "columns": k,
-        "ours": {"format": "bbcsr", "block_size": 3, "values": values, "seconds": ours},
+        "ours": {"format": "bbcsr", "block_size": 3, "values": values, "seconds": ours, "same_bits": matrix != "few"},
         "fortran_seconds": fortran,
+        "no_hint_seconds": 1.25 * fortran if fortran else None,
         "peers": {"csr alg3": peer, "torch": 2 * peer} if peer else {},
         "host_seconds": {"ours": 1e-5, "csr alg3": 2e-5},
         "left_out": left_out or {},
@@ -165,7 +167,8 @@ def test_page(report, tmp_path):
         "100 bbcsr 3",
         "90.0 csr alg3",
     ] in lines
-    assert ["4", "10.0 (10.0)", "20.0 (20.0)", "-", "-", "1.20 (1.20)", "3.33x (3.33)"] in lines
+    assert ["4", "10.0 (10.0)", "20.0 (20.0)", "-", "-", "1.20 (1.20)", "3.33x (3.33)", "1.50 (1.50)"] in lines
+    assert "had the bits of the first one in 6 of 7 cases" in page
     assert "* bsr 3: the block size does not divide the shape (1), too slow (1)" in page
     for dtype in ("float32", "float64"):
         assert f"](gpu-columns.{dtype}.svg)" in page

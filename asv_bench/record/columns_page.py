@@ -145,9 +145,11 @@ def calls_table(report: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
         speeds = [min(case["peers"].values()) / case["fortran_seconds"] for case in copied if case["peers"]]
         cells.append(f"{geometric_mean(ratios):.2f} ({max(ratios):.2f})" if ratios else "-")
         cells.append(f"{geometric_mean(speeds):.2f}x ({min(speeds):.2f})" if speeds else "-")
+        unhinted = [case["no_hint_seconds"] / case["ours"]["seconds"] for case in cases if case.get("no_hint_seconds")]
+        cells.append(f"{geometric_mean(unhinted):.2f} ({max(unhinted):.2f})" if unhinted else "-")
         rows.append(cells)
-    header = ["columns", *(f"host us, {by}" for by in contenders)]
-    return [*header, "X in Fortran order: time over C order", "speed over the best peer"], rows
+    header = ["columns", *(f"host us, {by}" for by in contenders), "X in Fortran order: time over C order"]
+    return [*header, "speed over the best peer", "without `columns=k`: time over that with it"], rows
 
 
 def page(report: dict[str, Any]) -> str:
@@ -167,7 +169,7 @@ def page(report: dict[str, Any]) -> str:
         f"**Method.** {how} X has k columns, in C order; with k = 1 it is a vector. Medians of {report['repeats']} CUDA-event "
         "times, all contenders taking turns in one loop. Peers' tables, descriptors and workspaces are made before, and not "
         "timed. Every product was checked before, in the first and the last column, against one in double precision and the "
-        f"error that rounding may cause. Who takes {HOPELESS} times as long as ours has no time.",
+        f"error that rounding may cause. {_same_bits(report)}Who takes {HOPELESS} times as long as ours has no time.",
         "**Peers.** cuSPARSE's SpMM: `csr alg1` to `alg3`, with an F where X and Y are in Fortran order (X copied before), "
         "`bsr 2` to `6`, and blocked ELLPACK, `ell 2` to `16`. With a vector its SpMV on CSR, `sell` and BSR, and SpMVOp, "
         "`op alg1` and `alg2`. CuPy's `csr @ X`, `cupyx`, and PyTorch's, `torch`.",
@@ -189,13 +191,22 @@ def page(report: dict[str, Any]) -> str:
             "## A call",
             "The host's time until a call returns, the median (the most) of all cases. And ours where X is in Fortran order, "
             "which it copies in each call: its time over that in C order, geometric mean (most), and its speed over the best "
-            "peer, whose X is in the order that it wants, geometric mean (least).",
+            "peer, whose X is in the order that it wants, geometric mean (least). And the time of an array that was made "
+            "without `columns=k`, over that of one with it, geometric mean (most).",
             markdown(*calls),
         ]
     if left_out := pages.left_out(report["results"]):
         total = f"In so many of the {len(report['results'])} cases. Each is in `{name(report)}.json`."
         parts += ["## Left out", total, "\n".join(f"* {line}" for line in left_out)]
     return "\n\n".join(parts) + "\n"
+
+
+def _same_bits(report: dict[str, Any]) -> str:
+    """A sentence on the bits of ours before and after it was timed."""
+    found = [case["ours"]["same_bits"] for case in report["results"] if "same_bits" in case["ours"]]
+    if not found:
+        return ""
+    return f"After it was timed, our product had the bits of the first one in {sum(found)} of {len(found)} cases. "
 
 
 def write(report: dict[str, Any], folder: Path) -> None:

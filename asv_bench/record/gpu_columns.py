@@ -5,7 +5,7 @@
 ``make bench-columns`` runs it and writes docs/benchmarks/gpu-columns.*. By default it measures MATRICES, those of files
 where CVRARRAY_MATRICES names a folder that has them. X is in C order, and ours is ``asarray(A, columns=k)``. All are
 checked in the first and last column and then timed in turn; a peer that takes HOPELESS times what ours takes is not.
-Peers in Fortran order have X copied before; ours is timed with such an X too.
+Peers in Fortran order have X copied before; ours is timed with such an X too, and without the hint ``columns=k``.
 """
 
 from __future__ import annotations
@@ -107,18 +107,19 @@ def measure_case(
 
     `transposed`: ours is the transposed product of an array of ``csr.T``, as it is in a loop: by tables that are kept.
     """
-    clock, cases = clocks.of(device), []
+    clock, cases, matrix = clocks.of(device), [], csr.T.tocsr() if transposed else csr
+    without_hint = cvrarray.asarray(matrix, device=str(device))
     for k in columns:
-        array = cvrarray.asarray(csr.T.tocsr() if transposed else csr, columns=k, device=str(device))
+        array = cvrarray.asarray(matrix, columns=k, device=str(device))
         shape = csr.shape[1:] if k == 1 else (csr.shape[1], k)
         x = device.xp.random.default_rng(seed).random(shape, csr.dtype) + csr.dtype.type(0.5)
         y = device.xp.zeros((*csr.shape[:1], *shape[1:]), csr.dtype)
-        calls: dict[str, clocks.Call] = {"ours": partial(operator.matmul, array.T if transposed else array, x)}
+        ours, plain = (of.T if transposed else of for of in (array, without_hint))
+        calls: dict[str, clocks.Call] = {"ours": partial(operator.matmul, ours, x)}
         for _ in range(settled(array, transposed) if k == 1 else 1):
             product = calls["ours"]()
         answers = references(csr, x, device)
         error, limit, left_out = worst(product, answers, device.xp), HOPELESS * clock.quickest(calls["ours"]), {}
-        del product
         registry = gpu_peers.PEERS if k == 1 else gpu_peers.MATRIX_PEERS
         for name in registry if names is None else [name for name in registry if name in names]:
             try:
@@ -135,13 +136,18 @@ def measure_case(
             except Exception as reason:  # some libraries refuse only when they are called
                 left_out[name] = in_a_line(reason)
         if k > 1:
-            calls["fortran"] = partial(operator.matmul, array.T if transposed else array, device.xp.asfortranarray(x))
+            calls |= {
+                "fortran": partial(operator.matmul, ours, device.xp.asfortranarray(x)),
+                "no hint": partial(operator.matmul, plain, x),
+            }
         timings = clock.times(calls, repeats)
         timed = {name: timing.median for name, timing in timings.items()}
-        ours = {"format": array.format, "error_over_bound": error, "seconds": timed.pop("ours")}
+        same_bits = bool((calls["ours"]() == product).all())
+        of_ours = {"format": array.format, "error_over_bound": error, "same_bits": same_bits, "seconds": timed.pop("ours")}
+        others = {"fortran_seconds": timed.pop("fortran", None), "no_hint_seconds": timed.pop("no hint", None), "peers": timed}
         cases.append(
             {"shape": list(csr.shape), "nnz": int(csr.nnz), "dtype": csr.dtype.name, "columns": k}
-            | {"ours": ours | bench.facts(array), "fortran_seconds": timed.pop("fortran", None), "peers": timed}
+            | {"ours": of_ours | bench.facts(array), **others}
             | {"host_seconds": {name: timing.host for name, timing in timings.items()}, "left_out": left_out}
         )
     return cases
