@@ -21,6 +21,7 @@ from cvrarray.gpu import (  # noqa: F401  each declares its kernels
     cvr_matmat,
     distinct,
     look,
+    order,
     prefix,
     sampled,
     segments,

@@ -526,6 +526,35 @@ def test_any_order_and_stride(build, device):
     np.testing.assert_array_equal(get(A @ wide.T), csr.toarray() @ get(wide).T)
 
 
+@pytest.mark.small
+@pytest.mark.parametrize("dtype", ["bool", "float16", "float32", "float64", "complex128"])
+def test_fortran_order_becomes_c_order(dtype, device):
+    """Tiles of every shape, whole ones and those at the edges: the same numbers in other places."""
+    order = devices.parse(device).backend("order")
+    for n_rows, n_cols in ((2, 2), (7, 300), (63, 33), (64, 32), (257, 3), (300, 17), (1000, 65), (2, 5000), (5000, 2)):
+        x = matrix(n_rows, n_cols, order="F").astype(dtype)
+        given = put(x.T.copy(), device).T
+        found = order.c_order(given)
+        assert found.flags.c_contiguous and not given.flags.c_contiguous
+        np.testing.assert_array_equal(get(found), x)
+        out = put(np.zeros_like(x, order="C"), device)
+        assert order.c_order(given, out) is out
+        np.testing.assert_array_equal(get(out), x)
+
+
+@TYPICAL_BUILDS
+@pytest.mark.parametrize("k", [2, 5, 70])
+def test_fortran_order_gives_the_bits_of_c_order(build, k, device):
+    csr = zoo.floats("rows_of_mixed_length", np.float64)
+    A, x = build(csr, device), zoo.float_vector(csr.shape[1] * k).reshape(-1, k)
+    expected = get(A @ put(x, device))
+    columns = put(x.T.copy(), device).T
+    assert_same_bits(get(A @ columns), expected)
+    out = put(np.full((k, csr.shape[0]), np.nan), device).T
+    assert A.matmat(columns, out=out) is out
+    assert_same_bits(get(out), expected)
+
+
 @BUILD
 @pytest.mark.parametrize(("alpha", "beta"), [(1, 0), (2.5, 0), (0, 0), (1, 1), (-1, 0.5), (0, 2)])
 @pytest.mark.parametrize("k", [1, 4, 11])

@@ -291,16 +291,27 @@ def _multiply(array: Any, x: Any, out: Any, alpha: Any, beta: Any) -> Any:
         if out is None:
             return y if work == dtype else coercion.narrowed(y, dtype)
         if not direct:
-            out[...] = _cast(target, coercion.narrowed(y, dtype), out.dtype)
+            y = _cast(target, coercion.narrowed(y, dtype), out.dtype)
+            if _is_fortran(out):
+                target.backend("order").c_order(y.T, out.T)
+            else:
+                out[...] = y
         return given
 
 
 def _cast(target: Any, x: Any, dtype: np.dtype) -> Any:
     """`x` in C order and `dtype`. CuPy makes 0 of a denormal float32 that becomes a float64."""
+    if _is_fortran(x):
+        x = target.backend("order").c_order(x)
     wider = WIDER.get(x.dtype) if target.kind == "cuda" and dtype in NARROWER else None
     if wider is not None:
         x = target.backend("distinct").widened(x, wider)
     return target.xp.ascontiguousarray(x, dtype=dtype)
+
+
+def _is_fortran(x: Any) -> bool:
+    """Whether a matrix is in Fortran order, and not in C order too."""
+    return x.ndim == 2 and bool(x.flags.f_contiguous) and not x.flags.c_contiguous
 
 
 def _run(array: Any, x: Any, y: Any, alpha: Any, beta: Any, dtype: np.dtype) -> None:

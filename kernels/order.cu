@@ -1,0 +1,26 @@
+// Dense matrices from Fortran order to C order: for products with them, whose kernels read rows.
+
+// to_c_order: y (n_rows, n_cols) in C order = x of that shape in Fortran order
+//
+// mapping   one block a tile of `rows` rows and `cols` columns, by way of shared memory: neighbouring threads read neighbours
+//           of a column, and write neighbours of a row
+// traffic   2 sizeof(T) bytes an element, in pieces of `rows` elements that are read and of `cols` that are written
+// requires  rows and cols of THREADS at most, cols * (rows | 1) of TILE at most; a block for each tile, those of a panel of
+//           columns one after the other
+// races     none: each element is written once, after the barrier by a thread of the block that read it
+template <class T, int THREADS, int TILE>
+__global__ void to_c_order(const T* x, T* y, int64 n_rows, int64 n_cols, int rows, int cols, uint32 n_row_tiles) {
+    __shared__ T tile[TILE];
+    const int stride = rows | 1;  // odd: rows of a column, and columns of a row, lie in different banks
+    const int64 first_row = (int64)(blockIdx.x % n_row_tiles) * rows, first_col = (int64)(blockIdx.x / n_row_tiles) * cols;
+    const int rows_here = min((int64)rows, n_rows - first_row), cols_here = min((int64)cols, n_cols - first_col);
+    const int row = threadIdx.x % rows;
+    if (row < rows_here && threadIdx.x < THREADS / rows * rows)
+        for (int c = threadIdx.x / rows; c < cols_here; c += THREADS / rows)
+            tile[c * stride + row] = x[(first_col + c) * n_rows + first_row + row];
+    __syncthreads();
+    const int col = threadIdx.x % cols;
+    if (col < cols_here && threadIdx.x < THREADS / cols * cols)
+        for (int r = threadIdx.x / cols; r < rows_here; r += THREADS / cols)
+            y[(first_row + r) * n_cols + first_col + col] = tile[col * stride + r];
+}
