@@ -155,6 +155,19 @@ def test_float32_denormals_are_kept(build, device):
     np.testing.assert_array_equal(y, csr.toarray() @ x)
 
 
+@TYPICAL_BUILDS
+def test_complex64_denormals_are_kept(build, device):
+    """Nor where the imaginary part of a value is negated."""
+    csr = zoo.integers("tridiagonal_33", np.complex64)
+    csr.data *= np.float32(2) ** -140
+    x = zoo.vector(csr.shape[1], np.complex64)
+    X = np.stack([x, -x, 1j * x], axis=1).astype(np.complex64)
+    A = build(csr, device)
+    np.testing.assert_array_equal(get(A @ put(x, device)), csr.toarray() @ x)
+    np.testing.assert_array_equal(get(A @ put(X, device)), csr.toarray() @ X)
+    np.testing.assert_array_equal(get(A.T @ put(x, device)), csr.toarray().T @ x)
+
+
 # inf and nan
 
 
