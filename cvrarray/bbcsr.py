@@ -84,14 +84,22 @@ class VectorCosts(NamedTuple):
     """Microseconds of ``A @ x`` on a GPU: see ``docs/decisions/0005``."""
 
     own_us: float
-    moved: float  # a megabyte of tables, x and y
-    round: float  # a round of loads: cvrarray.core.sharing
-    ramp: float  # until memory is as busy as it can be,
-    ramp_mb: float  # which takes so many megabytes
+    ramp: float  # until memory is as busy as it can be, which takes some RAMP_MB
+    tables: float  # a megabyte of tables,
+    longest: float  # and a million nonzeros, for each power of e from the mean to the longest row
+    #: The others add as sides of a right angle: of a megabyte of tables, in blocks of 1 without padding, and of x and y;
+    streamed: float
+    vectors: float
+    round: float  # of a round of loads: cvrarray.core.sharing;
+    wide: float  # of a million nonzeros with columns that do not fit 16 bits
 
 
 #: With blocks of 1, and larger ones.
-VECTOR_COSTS = VectorCosts(5.93, 0.246, 0.554, 2.24, 8.26), VectorCosts(5.67, 0.232, 0.445, 2.7, 8.86)
+VECTOR_COSTS = (
+    VectorCosts(5.59, 1.71, 0.135, 0.142, 0.111, 0.274, 0.611, 1.29),
+    VectorCosts(5.3, 2.56, 0, 0, 0.246, 0.241, 0.503, 1.52),
+)
+RAMP_MB = 8.5
 BLOCK_FACTOR = 0.98  #: on a CPU, time over that of streaming with blocks of 2 or more, relative to blocks of 1
 
 
@@ -468,13 +476,16 @@ class BBCSRArray(FormatArray):
         size, item = cls._variant_keywords(name.removeprefix(cls.format))["block_size"], stats.dtype.itemsize
         if device != "cuda":
             return streaming * (1.0 if size == 1 else BLOCK_FACTOR)
-        n_bins = max(1, -(-stats.shape[0] // WARP))
-        blocks = _slots(stats.table_bytes[name], size, item) / (size * WARP * n_bins)
-        waits = sharing.least(sharing.Bins(n_bins, blocks, stats.row_max / size, size, item)).rounds
-        moved = (stats.table_bytes[name] + sum(stats.shape) * item) / 1e6
-        costs = VECTOR_COSTS[size > 1]
-        ramp = costs.ramp * -math.expm1(-moved / costs.ramp_mb)
-        return costs.own_us + ramp + math.hypot(costs.moved * moved, costs.round * waits)
+        costs, n_bins, millions = VECTOR_COSTS[size > 1], max(1, -(-stats.shape[0] // WARP)), stats.nnz / 1e6
+        tables, vectors, column = stats.table_bytes[name] / 1e6, sum(stats.shape) * item / 1e6, 4 - 2 * stats.narrow_columns
+        blocks = _slots(stats.table_bytes[name], size, item, column) / (size * WARP * n_bins)
+        rounds = sharing.least(sharing.Bins(n_bins, blocks, stats.row_max / size, size, item)).rounds
+        mean = max(1.0, stats.nnz / max(1, stats.shape[0] - stats.empty_rows))
+        alone = costs.own_us - costs.ramp * math.expm1(-(tables + vectors) / RAMP_MB) + costs.tables * tables
+        alone += costs.longest * millions * math.log(max(1.0, stats.row_max / mean))
+        streamed = min(tables, millions * (item + column)) if size == 1 else tables
+        moved = costs.streamed * streamed + costs.vectors * vectors
+        return float(alone + math.hypot(moved, costs.round * rounds, costs.wide * (1 - stats.narrow_columns) * millions))
 
     @classmethod
     def _microseconds_of_matrix(cls, name: str, stats: Any, device: str, of_vector: float, columns: int) -> float:
@@ -513,9 +524,9 @@ def _of_single_columns(stats: Any, tables: float, fill: float, width: float) -> 
     return float(costs.own_us + math.hypot(moved, costs.step * stats.row_max))
 
 
-def _slots(n_bytes: int, block_size: int, itemsize: int) -> float:
-    """Slots of tables of so many bytes, where most columns are narrow and most blocks have holes."""
-    return n_bytes / (itemsize + (2 if block_size == 1 else 3) / block_size)
+def _slots(n_bytes: int, block_size: int, itemsize: int, column: float = 2) -> float:
+    """Slots of tables of so many bytes, `column` bytes of each column, where most blocks have holes."""
+    return n_bytes / (itemsize + (column + (block_size > 1)) / block_size)
 
 
 def _block_columns(t: BBCSRTables, xp: Any) -> Any:

@@ -77,6 +77,7 @@ for ``tail`` and some 40 more. CVR wins where row lengths vary: it never pads a 
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Iterator
 from typing import Any, ClassVar, NamedTuple
@@ -103,9 +104,28 @@ LARGE = 1 << 23
 #: waits for memory: 8-byte values, tables over LARGE. See ``docs/decisions/0005``.
 FACTOR, FACTOR_WAITING = 1.33, 1.05
 
-#: Microseconds of ``A @ x`` on a GPU: its own, and of a megabyte of tables, x and y, with values of less than 8 bytes and
-#: others. Where it goes by chunks, and where it goes row by row (:mod:`cvrarray.core.lanes`).
-VECTOR_COSTS = (7.54, 0.349, 0.294), (6.73, 0.412, 0.416)
+
+class VectorCosts(NamedTuple):
+    """Microseconds of ``A @ x`` on a GPU: see ``docs/decisions/0005``. The last two add as sides of a right angle."""
+
+    own_us: float
+    eight: float  # more with values of 8 bytes
+    length: float  # for each power of e of the mean row
+    tables: float  # a megabyte of tables
+    vectors: float  # of x and y
+    longest: float  # a million nonzeros, for each power of e from the mean to the longest row,
+    shortest: float  # and from the shortest one to the mean
+    wide: float  # a million nonzeros with columns that do not fit 16 bits
+
+
+#: Where it goes by chunks; where it goes row by row (:mod:`cvrarray.core.lanes`), by slots of a lane; and where rows have
+#: thread blocks of their own.
+VECTOR_COSTS = {
+    0: VectorCosts(8.03, -0.294, 0, 0.269, 0.277, 0.263, 0.116, 1.76),
+    4: VectorCosts(6.29, 0.12, 0, 0.514, 0.163, 0, 0, 0),
+    8: VectorCosts(4.72, 0.178, 0.538, 0.358, 1.12, 0, 0, 1.84),
+}
+VECTOR_COSTS_OF_LONG_ROWS = VectorCosts(8.06, 0, 0, 0.450, 0, 0, 0, 0)
 
 
 class MatrixCosts(NamedTuple):
@@ -454,8 +474,16 @@ class CVRArray(FormatArray):
         item, n_bytes = stats.dtype.itemsize, stats.table_bytes[name]
         if device != "cuda":
             return streaming * (FACTOR_WAITING if item >= 8 and n_bytes > LARGE else FACTOR)
-        own_us, *moved = VECTOR_COSTS[lanes.slots_of_lanes(stats.nnz, stats.shape[0] - stats.empty_rows) > 0]
-        return float(own_us + moved[item >= 8] * (n_bytes + sum(stats.shape) * item) / 1e6)
+        n_rows, millions = stats.shape[0] - stats.empty_rows, stats.nnz / 1e6
+        costs = VECTOR_COSTS[lanes.slots_of_lanes(stats.nnz, n_rows)]
+        if lanes.has_long_rows(stats.shape[0], stats.nnz):
+            costs = VECTOR_COSTS_OF_LONG_ROWS
+        mean = max(1.0, stats.nnz / max(1, n_rows))
+        uneven = costs.longest * math.log(max(1.0, stats.row_max / mean))
+        uneven += costs.shortest * math.log(mean / max(1, stats.row_min))
+        moved = (costs.tables * n_bytes + costs.vectors * sum(stats.shape) * item) / 1e6 + uneven * millions
+        own_us = costs.own_us + costs.eight * (item >= 8) + costs.length * math.log(mean)
+        return float(own_us + math.hypot(moved, costs.wide * (1 - stats.narrow_columns) * millions))
 
     @classmethod
     def _for_columns(cls, csr: CSR, columns: int) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from checks import assert_same_tables
 
 import cvrarray
 from cvrarray.choice import model
+from cvrarray.core import lanes
 from cvrarray.core.tables import NOTHING, Seen
 from cvrarray.cpu import statistics
 from cvrarray.input import coercion
@@ -35,6 +36,48 @@ def test_row_lengths(name, exact, index, device):
             assert found.row_std == pytest.approx(lengths.std())
             slots = cvrarray.BBCSRArray(csr, block_size=1, device="cpu").padded_data.size
             assert slots == padded
+
+
+def test_narrow_columns(device):
+    """The share of the nonzeros in bins of 32 rows whose columns fit 16 bits; the second bin's do not."""
+    row, col = [0, 1, 31, 32, 33, 64], [5, 60_000, 9, 0, 70_000, 99_999]
+    csr = scipy.sparse.csr_array((np.ones(6), (row, col)), shape=(65, 100_000))
+    found = cvrarray.statistics(cvrarray.CVRArray(csr, device=device))
+    assert found.narrow_columns == pytest.approx(4 / 6)
+    assert cvrarray.statistics(scipy.sparse.csr_array((3, 3))).narrow_columns == 0
+
+
+@pytest.mark.parametrize("nnz", [400_000, 900_000, 3_000_000])
+@pytest.mark.parametrize("n_rows", [2000, 40_000, 300_000])
+def test_what_costs_a_product_on_a_gpu(nnz, n_rows):
+    """Whichever way CVR goes: more bytes, wide columns, and in chunks uneven rows; long rows and rounds in BBCSR."""
+    tables, mean = {"cvr": 7 * nnz, "bbcsr1": 8 * nnz, "bbcsr3": 6 * nnz}, nnz // n_rows
+    even = model.Statistics(
+        (n_rows, n_rows), nnz, np.dtype(np.float32), 0, mean, mean, mean, mean, 0, {1: 1.0, 3: 1.0}, tables, True
+    )
+    times = model.predict(even, "cuda")
+
+    def slower(**changed):
+        other = model.predict(even._replace(**changed), "cuda")
+        assert all(other[name] >= times[name] for name in times)
+        return {name for name in times if other[name] > times[name]}
+
+    assert slower(table_bytes={name: 2 * n_bytes for name, n_bytes in tables.items()}) == {*tables}
+    is_long, slots = lanes.has_long_rows(n_rows, nnz), lanes.slots_of_lanes(nnz, n_rows)
+    wide = even._replace(table_bytes={name: n_bytes + 2 * nnz for name, n_bytes in tables.items()})
+    assert slower(table_bytes=wide.table_bytes, narrow_columns=0.0) == {*tables}
+    of_gathers = model.predict(wide._replace(narrow_columns=0.0), "cuda")["cvr"] - model.predict(wide, "cuda")["cvr"]
+    assert of_gathers == 0 if is_long or slots == 4 else of_gathers > 0
+    assert slower(row_min=1) == ({"cvr"} if not is_long and not slots and mean > 1 else set())
+    assert slower(row_max=100 * mean) >= {"bbcsr1", "bbcsr3"} | ({"cvr"} if not is_long and not slots else set())
+
+
+@pytest.mark.parametrize(
+    ("n_rows", "nnz", "expected"),
+    [(4000, 192 * 4000, True), (4000, 192 * 4000 - 1, False), (5300, 192 * 5300, False), (2000, 1 << 22, False), (0, 0, False)],
+)
+def test_long_rows_are_few(n_rows, nnz, expected):
+    assert lanes.has_long_rows(n_rows, nnz) == expected
 
 
 @pytest.mark.small

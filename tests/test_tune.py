@@ -170,17 +170,6 @@ def test_budget(clock, cache, monkeypatch):
     assert len(seen) == n_seen
 
 
-def test_near_ties_go_to_what_is_faster_with_many_columns_on_a_gpu(monkeypatch):
-    """A vector hardly notices; products with many columns, which nothing announced, do."""
-    stats = model.statistics(scipy.sparse.csr_array(np.eye(8)), exact=False)._replace(table_bytes={"cvr": 1, "bbcsr1": 1})
-    for of_vector, of_wide, chosen in ((1.05, 0.5, "cvr"), (1.05, 0.9, "bbcsr"), (1.2, 0.1, "bbcsr"), (0.9, 3.0, "cvr")):
-        times = {1: {"bbcsr1": 7.0, "cvr": 7.0 * of_vector}, 64: {"bbcsr1": 50.0, "cvr": 50.0 * of_wide}}
-        monkeypatch.setattr(model, "_predicted", lambda name, stats, device, columns, times=times: times[columns][name])
-        assert model.choose(stats, "cuda").format == chosen
-        assert model.choose(stats, "cuda", columns=64).format == ("cvr" if of_wide < 1 else "bbcsr")
-        assert model.choose(stats, "cpu").format == ("cvr" if of_vector < 1 else "bbcsr")
-
-
 @pytest.mark.parametrize("budget_s", [0, 5])
 @pytest.mark.parametrize("shape", [(0, 4), (4, 0), (5, 5)])
 def test_without_nonzeros_nothing_is_measured(cache, shape, budget_s):

@@ -32,11 +32,6 @@ SIZES = tuple(sorted({*BLOCK_SIZES} - {1}))
 #: other machines.
 BYTES_PER_US = {"cuda": 4.0e6, "cpu": 2.0e4}
 
-#: On a GPU without a hint: of formats whose products with a vector take at most NEAR_TIE times as long as the fastest's, the
-#: one is taken whose time is least, times that with WIDE columns to the power of SHARE: 1% more with a vector pays for 3%
-#: less with so many columns.
-NEAR_TIE, WIDE, SHARE = 1.1, 64, 0.3
-
 
 class Statistics(NamedTuple):
     """Statistics by which a format is chosen. Row lengths count stored entries.
@@ -63,6 +58,7 @@ class Statistics(NamedTuple):
     table_bytes: dict[str, int]  # "cvr", "bbcsr1", "bbcsr2", ... -> bytes of the format's tables, modelled
     sampled: bool  # block_fill and table_bytes come from windows of rows, not from all rows
     values: str = "plain"  # what a conversion on this device stores values as, in words; "plain" unless exact
+    narrow_columns: float = 1.0  # share of the nonzeros whose columns fit 16 bits, in bins of 32 rows
 
 
 class Plan(NamedTuple):
@@ -134,6 +130,7 @@ def looked_at(csr: CSR, exact: bool) -> tuple[Statistics, CSR]:
         table_bytes=tables,
         sampled=is_sampled,
         values=encoding.described(csr.data, device) if exact else "plain",
+        narrow_columns=_narrow(windows),
     )
     return found, csr
 
@@ -166,7 +163,10 @@ def statistics_of_blocks(blocks: Blocks, dtype: np.dtype) -> Statistics:
     about = CSR(by_row, np.empty(0, index), np.broadcast_to(np.zeros(1, dtype), nnz), blocks.shape)
     fill, tables = _model(windows, about, padded, False)
     mean = nnz / n_rows if n_rows else 0.0
-    return Statistics(blocks.shape, nnz, dtype, empty, shortest, mean, math.nan, longest, math.nan, fill, tables, True)
+    return Statistics(
+        blocks.shape, nnz, dtype, empty, shortest, mean, math.nan, longest, math.nan, fill, tables, True,
+        narrow_columns=_narrow(windows),
+    )  # fmt: skip
 
 
 def choose(stats: Statistics, device: str, columns: int = 1) -> Plan:
@@ -178,8 +178,6 @@ def choose(stats: Statistics, device: str, columns: int = 1) -> Plan:
         return Plan("cvr", None, "cvr: no nonzeros, so no padding either")
     time = predict(stats, device, columns)
     name = min(time, key=time.__getitem__)
-    if device == "cuda" and columns == 1:
-        name = _of_near_ties(time, stats)
     cls, keywords = of_variant(name)
     others = [other for other in time if not other.startswith(cls.format) or of_variant(other)[0] is not cls]
     named = [name, *([min(others, key=time.__getitem__)] if others else [])]
@@ -188,19 +186,6 @@ def choose(stats: Statistics, device: str, columns: int = 1) -> Plan:
     of = "" if columns == 1 else f" with {columns} columns"
     reason = f"{_label(name)}: predicted {_rounded(time[name])} us a product{of}{beside}"
     return Plan(cls.format, keywords.get("block_size"), f"{reason}; {size} bytes a nonzero; {cls._why(name, stats)}")
-
-
-def _of_near_ties(time: dict[str, float], stats: Statistics) -> str:
-    """Of formats that take little longer with a vector than the fastest, one that is much faster with wide matrices.
-
-    A vector says nothing then, but products with many columns, which no hint announced, could take several times as
-    long.
-    """
-    longest = NEAR_TIE * min(time.values())
-    near = [name for name in time if time[name] <= longest]
-    if len(near) == 1:
-        return near[0]
-    return min(near, key=lambda name: time[name] * _predicted(name, stats, "cuda", WIDE) ** SHARE)
 
 
 def _rounded(microseconds: float) -> str:
@@ -252,9 +237,14 @@ def _survey(csr: CSR, device: devices.Device, exact: bool) -> tuple[tuple[int, i
     return lengths, windows, n_counted < n_windows or windows.is_part
 
 
+def _narrow(windows: Any) -> float:
+    """The share of the nonzeros of some windows whose columns fit 16 bits, in bins of 32 rows."""
+    return float(windows.narrow / max(1, windows.nnz))
+
+
 def _model(windows: Any, csr: CSR, padded: int, exact: bool) -> tuple[dict[int, float], dict[str, int]]:
     """Block fill and table bytes of every format of `csr`, modelled from `windows`; `padded` slots in blocks of 1."""
-    index, narrow = csr.indices.dtype.itemsize, windows.narrow / max(1, windows.nnz)
+    index, narrow = csr.indices.dtype.itemsize, _narrow(windows)
     sample = Sample(
         windows=windows,
         shape=csr.shape,

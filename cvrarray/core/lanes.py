@@ -6,6 +6,15 @@ from __future__ import annotations
 #: to 220,000 at once.
 SHAPES = {8: (16, 500_000), 4: (4, 250_000)}
 
+#: Rows that have thread blocks of their own: nonzeros of a row, on average, at least; the matrix has fewer nonzeros than
+#: SMALL; nonzeros of a block, and the most blocks of all rows: some six times as many as an H200 holds at once.
+LONG, SMALL, A_BLOCK, MOST_BLOCKS = 192, 1 << 22, 1024, 6000
+
+
+def has_long_rows(n_rows: int, nnz: int) -> bool:
+    """Whether rows are long, and so few, as nonzeros are, that a product waits for loads and not for their bytes."""
+    return LONG * max(1, n_rows) <= nnz < SMALL and n_rows + nnz // A_BLOCK <= MOST_BLOCKS
+
 
 def slots_of_lanes(nnz: int, n_filled: int) -> int:
     """Slots of a lane, of so many nonzeros in rows that are not empty: more leave more of them empty, and fewer make more

@@ -16,17 +16,15 @@ from typing import Any
 import cupy
 import numpy as np
 
+from ..core import lanes
 from ..core.tables import CSR, CVRTables
 from . import copied, prefix
 from .compiler import NULL, PRODUCTS, Kernel, PerStream, struct, synchronize, update
 from .look import host
-from .segments import LEAST_NONZEROS
 
 THREADS = 256
 #: Nonzeros of a thread, by the product's item size.
 UNROLL = {1: 4, 2: 4, 4: 4, 8: 4, 16: 2}
-LEAST_LENGTH = 192  # nonzeros of a row, on average
-MOST_PARTS = 6000  # of all rows: some six times as many thread blocks as an H200 holds at once
 
 MATVEC = Kernel(
     "long_rows",
@@ -39,11 +37,9 @@ FILL = Kernel("long_rows", "long_rows_fill", [("int32",), ("int64",)])
 
 
 def suits(t: CVRTables) -> bool:
-    """Whether rows are long, and so few, as nonzeros are, that a product waits for loads and not for their bytes."""
+    """Whether rows are long, and few: only counts of rows and nonzeros decide."""
     n_rows, n_cols = t.shape
-    n_parts = n_rows + t.nnz // (THREADS * UNROLL[4])
-    is_small = t.nnz < LEAST_NONZEROS and n_parts <= MOST_PARTS and n_rows * n_cols < 1 << 62
-    return is_small and t.nnz >= LEAST_LENGTH * max(1, n_rows)
+    return lanes.has_long_rows(n_rows, t.nnz) and n_rows * n_cols < 1 << 62
 
 
 class Layout:
