@@ -34,9 +34,6 @@ from . import families, kinds, pages
 #: Products after which an array does as it will from then on.
 SETTLED = 20
 
-#: Formats whose tables would be so many times as large as the smallest ones are left out.
-HOPELESS = 3.0
-
 #: Columns from which a CVR array makes itself the longer chunks that it would have with the hint.
 LONGER = 16
 
@@ -109,7 +106,7 @@ def measure(
     csr = coercion.as_csr(csr_matrix(parts, shape=matrix.shape))
     stats = model.statistics(csr, exact=False)
     least = min(stats.table_bytes.values())
-    names = [name for name, n_bytes in stats.table_bytes.items() if n_bytes <= HOPELESS * least or name == "cvr"]
+    names = [name for name, n_bytes in stats.table_bytes.items() if n_bytes <= model.HOPELESS * least or name == "cvr"]
     found: dict[str, Any] = {}
     arrays = {name: _made(csr, name, 1) for name in names}
     for k in columns:

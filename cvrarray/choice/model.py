@@ -32,6 +32,10 @@ SIZES = tuple(sorted({*BLOCK_SIZES} - {1}))
 #: other machines.
 BYTES_PER_US = {"cuda": 4.0e6, "cpu": 2.0e4}
 
+#: A format whose tables are more times as large as the smallest ones is not chosen. No constant was fitted to such tables, and
+#: what padding costs with many columns was seen to be twice what the model says.
+HOPELESS = 3.0
+
 
 class Statistics(NamedTuple):
     """Statistics by which a format is chosen. Row lengths count stored entries.
@@ -177,7 +181,8 @@ def choose(stats: Statistics, device: str, columns: int = 1) -> Plan:
     if not stats.nnz:
         return Plan("cvr", None, "cvr: no nonzeros, so no padding either")
     time = predict(stats, device, columns)
-    name = min(time, key=time.__getitem__)
+    most = HOPELESS * min(stats.table_bytes.values())
+    name = min((name for name in time if stats.table_bytes[name] <= most), key=time.__getitem__)
     cls, keywords = of_variant(name)
     others = [other for other in time if not other.startswith(cls.format) or of_variant(other)[0] is not cls]
     named = [name, *([min(others, key=time.__getitem__)] if others else [])]
