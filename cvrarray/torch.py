@@ -123,12 +123,21 @@ def _computed(A: Any, x: torch.Tensor, values: torch.Tensor | None, transposed: 
     array = A
     with _on_stream(x):
         if values is not None:
-            array = with_values(A, _view(values).astype(_NUMPYS[x.dtype], copy=False), transposed, x.ndim == 2)
+            array = _with_values(A, _view(values), _NUMPYS[x.dtype], transposed, x.ndim == 2)
         (array.matvec if x.ndim == 1 else array.matmat)(_view(x), out=_view(y))
     ready = A._ready.get(_NUMPYS[x.dtype]) if values is None and x.ndim == 1 else None
     if ready is not None:
         A._ready[x.dtype] = _Launch(ready, x)
     return y
+
+
+def _with_values(A: Any, values: Any, dtype: np.dtype, transposed: bool, is_for_matrix: bool) -> Any:
+    """What multiplies once as A, or its transpose, with other values does; a graph that is captured needs it in each replay."""
+    with A._target.keeping(A._of_graphs):
+        array = with_values(A, values.astype(dtype, copy=False), transposed, is_for_matrix)
+    if A._target.is_capturing():
+        A._of_graphs.append(array)
+    return array
 
 
 class _Launch:

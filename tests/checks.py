@@ -157,23 +157,37 @@ def assert_few_values_keep_bits(csr: csr_array, device: str) -> None:
         assert_same_bits(cvrarray.CVRArray(csr, device=device) @ x, plain)
 
 
-def assert_graph_multiplies_again(A: Any, change: Callable[[], object] = lambda: None) -> None:
-    """``A @ x`` that is captured runs again with another x, and after `change`."""
+def captured(work: Callable[[], object]) -> Any:
+    """The CUDA graph of `work`, captured as PyTorch does: on a stream of its own, in CUDA's global mode. CuPy's pool is empty,
+    so that what takes memory must ask CUDA for it.
+    """
     import cupy
 
-    x, y = cupy.ones(A.shape[1], A.dtype), cupy.empty(A.shape[0], A.dtype)
-    A.matvec(x, out=y)
-    stream = cupy.cuda.Stream(non_blocking=True)
-    with stream:
-        stream.begin_capture()
-        A.matvec(x, out=y)
-        graph = stream.end_capture()
+    cupy.cuda.Device().synchronize()
+    cupy.get_default_memory_pool().free_all_blocks()
+    with cupy.cuda.Stream(non_blocking=True) as stream:
+        stream.begin_capture(cupy.cuda.runtime.streamCaptureModeGlobal)
+        try:
+            work()
+        finally:
+            graph = stream.end_capture()
+    return graph
+
+
+def assert_graph_multiplies_again(A: Any, change: Callable[[], object] = lambda: None, columns: tuple[int, ...] = ()) -> None:
+    """``A @ x`` that is captured runs again with another x, and after `change`; X has `columns`, if any."""
+    import cupy
+
+    x, y = cupy.ones((A.shape[1], *columns), A.dtype), cupy.empty((A.shape[0], *columns), A.dtype)
+    multiply = A.matmat if columns else A.matvec
+    multiply(x, out=y)
+    graph = captured(lambda: multiply(x, out=y))
     x.fill(2)
     change()
-    cupy.cuda.get_current_stream().synchronize()
-    graph.launch(stream)
-    stream.synchronize()
-    assert_same_bits(y.get(), A.matvec(x).get())
+    for _ in range(3):
+        y.fill(np.nan if y.dtype.kind in "fc" else 7)
+        graph.launch()
+        assert_same_bits(y, multiply(x))
 
 
 def assert_same_csr(found: Any, expected: csr_array) -> None:

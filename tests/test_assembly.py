@@ -228,7 +228,8 @@ def test_captured_in_a_graph(gpu):
             used = cupy.get_default_memory_pool().used_bytes()
             plan(values, out=A)
             assert cupy.get_default_memory_pool().used_bytes() == used
-            stream.begin_capture()
+            cupy.get_default_memory_pool().free_all_blocks()
+            stream.begin_capture(cupy.cuda.runtime.streamCaptureModeGlobal)
             plan(values, out=A).matvec(x, out=y)
             graph = stream.end_capture()
             for _ in range(3):

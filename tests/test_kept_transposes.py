@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import zoo
-from checks import DEFAULTS, TYPICAL, assert_product, assert_same_bits, get, put, rarely
+from checks import DEFAULTS, TYPICAL, assert_product, assert_same_bits, captured, get, put, rarely
 from test_matmat import matrix
 
 from cvrarray.array import transposed
@@ -205,22 +205,20 @@ def test_solvers_on_a_gpu(build, gpu, monkeypatch):
 
 
 @BUILD
-def test_none_are_made_while_a_graph_is_captured(build, gpu):
+@pytest.mark.parametrize("room", ["0", "1 GiB"])
+def test_made_while_a_graph_is_captured(build, room, gpu, monkeypatch):
+    """Beside it; where there is no room for them, the graph goes column by column."""
     import cupy
 
+    monkeypatch.setenv("CVRARRAY_TRANSPOSED_MEMORY", room)
     csr = zoo.integers(NAME, np.float64)
-    A, X, out = build(csr, gpu), put(matrix(csr.shape[0], 5), gpu), cupy.empty((csr.shape[1], 5))
-    TransposedArray.once(A) @ X  # what is compiled and prepared once is not part of the graph
-    stream = cupy.cuda.Stream(non_blocking=True)
-    cupy.cuda.Device().synchronize()
-    with stream:
-        stream.begin_capture()
-        A.T.matmat(X, out=out)
-        graph = stream.end_capture()
-        graph.launch(stream)
-        stream.synchronize()
-    assert A._transpose is False
-    np.testing.assert_array_equal(get(out), csr.toarray().T @ get(X))
+    A, X, out = build(csr, gpu), put(matrix(csr.shape[0], 30), gpu), cupy.empty((csr.shape[1], 30))
+    graph = captured(lambda: A.T.matmat(X, out=out))
+    for factor in (1, 3):
+        graph.launch()
+        assert (A._transpose is False) == (room == "0")
+        np.testing.assert_array_equal(get(out), factor * csr.toarray().T @ get(X))
+        A.with_values(put(3 * csr.data, gpu), out=A)
 
 
 @pytest.mark.parametrize("build", TYPICAL, ids=str)

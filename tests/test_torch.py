@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from checks import DEFAULTS
+import zoo
+from checks import DEFAULTS, bbcsr, cvr
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
@@ -189,20 +190,79 @@ def test_function_transforms(build, device):
         torch.func.vmap(lambda v: cvrarray.torch.matmul(A, x, v))(torch.stack([values, values]))
 
 
-def test_captured_in_a_graph(gpu):
-    A, dense = made(DEFAULTS[0], gpu, dtype=np.float32)
-    x, values = random(23, like=dense), values_of(A).detach()
-    side = torch.cuda.Stream()
-    with torch.cuda.stream(side):
-        cvrarray.torch.matmul(A, x)  # prepares the kernel
-    torch.cuda.current_stream().wait_stream(side)
+def wide(dtype=np.float32):
+    """A matrix of uneven rows, some of which chunks cut."""
+    return zoo.floats("power_law", dtype)
+
+
+GRAPHS = [*DEFAULTS, cvr(8, 50, "nnz"), bbcsr(3)]
+
+
+@pytest.mark.parametrize("build", GRAPHS, ids=str)
+@pytest.mark.parametrize("columns", [(), (16,)], ids=["vector", "matrix"])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "float16"])
+@pytest.mark.each_pair
+def test_captured_in_a_graph(build, columns, dtype, gpu):
+    """As PyTorch's documents say: after a product on another stream, in the global mode. CuPy's pool is empty then."""
+    import cupy
+
+    csr = wide("float32" if dtype == "float16" else dtype)
+    A = build(csr, gpu).astype(dtype)
+    x, z = (torch.rand(400, *columns, dtype=getattr(torch, dtype), device=gpu) for _ in range(2))
+    expected = A @ x, A.T @ z, A @ z, A.T @ x
+    cupy.cuda.Device().synchronize()
+    cupy.get_default_memory_pool().free_all_blocks()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        y = cvrarray.torch.matmul(A, x) + 1
-    x.copy_(random(23, like=dense) * 2)
-    graph.replay()
-    torch.testing.assert_close(y, dense @ x + 1)
-    torch.testing.assert_close(cvrarray.torch.matmul(A, x, values), dense @ x)
+        y, back = A @ x, A.T @ z
+    others = [cupy.full(1 << k, np.nan) for k in range(4, 20)]
+    for values in ((x, z), (z, x)):
+        x_and_z = [v.clone() for v in values]
+        x.copy_(x_and_z[0])
+        z.copy_(x_and_z[1])
+        y.zero_()
+        back.zero_()
+        graph.replay()
+        torch.cuda.synchronize()
+        assert torch.equal(y, expected[0])
+        assert torch.equal(back, expected[1])
+        expected = expected[2:]
+    assert all(bool(cupy.isnan(other).all()) for other in others)
+
+
+@pytest.mark.parametrize("build", GRAPHS, ids=str)
+@pytest.mark.parametrize("columns", [(), (5,)], ids=["vector", "matrix"])
+@pytest.mark.parametrize("values", ["any", "few"])
+@pytest.mark.filterwarnings("ignore:The AccumulateGrad node")  # PyTorch's own
+def test_values_and_gradients_in_a_graph(build, columns, values, gpu, monkeypatch):
+    """Values that a graph is given count in its replays, and so do those gradients."""
+    csr = wide("float64")
+    if values == "few":
+        monkeypatch.setattr("cvrarray.gpu.distinct.LEAST_BYTES", 1)
+        csr.data[:] = np.resize([1.5, -2.0], csr.nnz)
+    A, dense = build(csr, gpu), torch.tensor(csr.toarray(), device=gpu)
+    row, col = (torch.as_tensor(index.astype(np.int64), device=gpu) for index in csr.tocoo().coords)
+
+    class Layer(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.values = torch.nn.Parameter(torch.tensor(csr.data, device=gpu))
+
+        def forward(self, x):
+            return torch.tanh(cvrarray.torch.matmul(A, x, self.values))
+
+    layer = Layer()
+    x = random(400, *columns, like=dense).requires_grad_()
+    graphed = torch.cuda.make_graphed_callables(layer, (x.detach().clone().requires_grad_(),))
+    for factor in (1.0, 0.5):
+        with torch.no_grad():
+            layer.values.copy_(factor * torch.tensor(csr.data, device=gpu))
+            dense[row, col] = layer.values
+        expected_dense = dense.clone().requires_grad_()
+        found = torch.autograd.grad(graphed(x).square().sum(), (x, layer.values))
+        expected = torch.autograd.grad(torch.tanh(expected_dense @ x).square().sum(), (x, expected_dense))
+        torch.testing.assert_close(found[0], expected[0])
+        torch.testing.assert_close(found[1], expected[1][row, col])
 
 
 def test_empty_arrays(device):

@@ -312,7 +312,8 @@ def test_captured_in_a_graph(build, gpu):
         used = cupy.get_default_memory_pool().used_bytes()
         A.with_values(data, out=A)
         assert cupy.get_default_memory_pool().used_bytes() == used
-        stream.begin_capture()
+        cupy.get_default_memory_pool().free_all_blocks()
+        stream.begin_capture(cupy.cuda.runtime.streamCaptureModeGlobal)
         step()
         graph = stream.end_capture()
         for factor in (1.0, -3.0, 1e9):

@@ -45,6 +45,7 @@ class SparseArray(Names):
     _dense_type: type[Any]  # of dense arrays on the device
     _ready: dict[np.dtype, products.PreparedProduct]  # x's dtype -> the product with it, once prepared
     _ready_transposed: dict[np.dtype, products.PreparedProduct]
+    _of_graphs: list[Any]  # what CUDA graphs use that were captured of its products
     _plan: str | None
 
     # ----------------------------------------------------------------------------------- what each kind of array offers

@@ -19,7 +19,7 @@ from ..input import coercion, limits
 from . import encoding, serialized
 from .base import SparseArray
 from .kept import PART, Kept
-from .transposed import TransposedArray
+from .transposed import TransposedArray, keep
 from .values import Structure, same_tables
 
 #: Number -> array, while it lives: operators of PyTorch take numbers, not arrays. Code that ``torch.compile`` has
@@ -112,6 +112,8 @@ class FormatArray(SparseArray):
     _transpose: Any  # an array that is the transpose, once it is worth it; False where there shall be none
     _transpose_is_old: bool  # whether its values are those that the array had before
     _n_scattered: int  # products of the transpose with a vector on a GPU, without it or since its values are old
+    _is_written_by_graphs: bool  # whether CUDA graphs replace values, without that anyone is told
+    _has_graphs_of_transpose: bool  # whether CUDA graphs multiply by its transpose
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
@@ -188,7 +190,8 @@ class FormatArray(SparseArray):
         self._dense_type = target.xp.ndarray
         self._kernels, self._ready, self._ready_transposed = {}, {}, {}
         self._structure, self._transpose, self._transpose_is_old, self._n_scattered = Structure(), None, False, 0
-        self._kept = Kept()
+        self._kept, self._of_graphs = Kept(), []
+        self._is_written_by_graphs, self._has_graphs_of_transpose = target.is_capturing(), False
         self._number = next(_NUMBERS)
         LIVING[self._number] = self
 
@@ -368,6 +371,7 @@ class FormatArray(SparseArray):
         That is the CSR that is kept, the last pickle's checksums, the transpose, which gets the new values before its next
         product, and products whose ``run`` has a ``renew()``. A product without it reads the value table in every call.
         """
+        self._is_written_by_graphs |= self._target.is_capturing()
         self._transpose_is_old, self._n_scattered = isinstance(self._transpose, SparseArray), 0
         self._packed = None
         self._kept.drop(self)
@@ -375,6 +379,8 @@ class FormatArray(SparseArray):
         for run in self._kernels.values():
             if hasattr(run, "renew"):
                 run.renew()
+        if self._transpose_is_old and self._has_graphs_of_transpose:  # which multiply without a call of ours
+            keep(self)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -602,6 +608,8 @@ class FormatArray(SparseArray):
         if run is None:
             prepare = getattr(self._module(self._target), kind, None)
             run = prepare(self._tables, dtype) if prepare else getattr(self, f"_{kind}")(dtype)
+            if self._is_written_by_graphs and hasattr(run, "renew"):  # a graph that is there does not
+                run = _renewed_by_each_call(run)
             self._kernels[kind, dtype] = run
         return run
 
@@ -639,7 +647,8 @@ class FormatArray(SparseArray):
 
     def _places(self) -> tuple[Any, Any]:
         if self._place_cache is None:
-            self._place_cache = super()._places()
+            with self._target.use(), self._target.aside():
+                self._place_cache = super()._places()
         return self._place_cache
 
     def _slots(self) -> Any:
@@ -669,6 +678,16 @@ class FormatArray(SparseArray):
 def are_csrs_at_hand(arrays: list[FormatArray]) -> bool:
     """Whether the canonical CSR of each is there; all of them are asked, so that each comes to keep it."""
     return None not in [array._csr_at_hand() for array in arrays]
+
+
+def _renewed_by_each_call(run: Any) -> Run:
+    """`run`, whose copy of the values is not trusted to be new."""
+
+    def renewed(x: Any, y: Any, alpha: Any, beta: Any) -> None:
+        run.renew()
+        run(x, y, alpha, beta)
+
+    return renewed
 
 
 def _protect(tables: Iterable[Any]) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import cache
 from typing import Any
 
@@ -26,6 +27,8 @@ CONVERT_FROM = 24
 
 #: dtypes of float32 -> the same of float64
 WIDER = {narrow: wide for wide, narrow in NARROWER.items()}
+
+_NOTHING = nullcontext()
 
 
 def matvec(array: Any, x: Any, out: Any = None, alpha: Any = 1, beta: Any = 0) -> Any:
@@ -246,18 +249,21 @@ def _adjoint(product: Callable[[Any, Any], Any], array: Any, x: Any) -> Any:
 def transposed_matrix(base: Any, dtype: np.dtype) -> Run:
     """``run(X, Y, alpha, beta)``: ``Y = alpha * base.T @ X + beta * Y``, X (n_rows, k) and Y (n_cols, k) in C order.
 
-    Column by column, or, where there are many, with the transposed array, which lives for the call.
+    Column by column, or, where there are many, with the transposed array, which lives for the call. A CUDA graph holds no
+    conversion.
     """
+    target = base._target
 
     def run(x: Any, y: Any, alpha: Any, beta: Any) -> None:
-        if x.shape[1] >= CONVERT_FROM:
+        if x.shape[1] >= CONVERT_FROM and not target.is_capturing():
             base.T.copy()._kernel("product_matrix", dtype)(x, y, alpha, beta)
             return
-        xp, multiply = base._target.xp, base._kernel("product_transposed", dtype)
-        for column in range(x.shape[1]):
-            total = xp.empty(y.shape[0], dtype) if beta == 0 else y[:, column].copy()
-            multiply(xp.ascontiguousarray(x[:, column]), total, alpha, beta)
-            y[:, column] = total
+        xp, multiply = target.xp, base._kernel("product_transposed", dtype)
+        with target.keeping(base._of_graphs):
+            for column in range(x.shape[1]):
+                total = xp.empty(y.shape[0], dtype) if beta == 0 else y[:, column].copy()
+                multiply(xp.ascontiguousarray(x[:, column]), total, alpha, beta)
+                y[:, column] = total
 
     return run
 
@@ -280,9 +286,12 @@ def _multiply(array: Any, x: Any, out: Any, alpha: Any, beta: Any) -> Any:
             raise ValueError(f"beta = {beta} needs an array to scale: pass out=")
         if out.dtype != dtype:
             raise TypeError(f"out must have the product's dtype, {dtype}, where beta is not 0; got {out.dtype}")
-    with target.use():
-        x = _cast(target, x, work)
-        direct = out is not None and out.dtype == work and out.flags.c_contiguous and not target.may_share_memory(x, out)
+    is_ready = x.dtype == work and x.flags.c_contiguous
+    direct = out is not None and out.dtype == work and out.flags.c_contiguous
+    direct = direct and not (is_ready and target.may_share_memory(x, out))
+    is_plain = is_ready and (direct or (out is None and dtype == work))  # no memory but for the result
+    with target.use(), _NOTHING if is_plain else target.keeping(array._of_graphs):
+        x = x if is_ready else _cast(target, x, work)
         y = out if direct else xp.empty(shape, work)
         if not direct and beta != 0:
             y[...] = out

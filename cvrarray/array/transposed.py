@@ -13,7 +13,7 @@ the base may keep *tables of its transpose*, and the product is theirs (docs/dec
   is theirs from then on. The number of calls alone decides, so the same calls give the same bits in every run.
 
 The base's transposed product is taken where the tables would take too much memory (:data:`BUDGET`) or the device has
-too little, in a CUDA graph, and in products that are made once (:meth:`TransposedArray.once`).
+too little, of a vector in a CUDA graph, and in products that are made once (:meth:`TransposedArray.once`).
 """
 
 from __future__ import annotations
@@ -60,26 +60,26 @@ def pays_after(base: SparseArray) -> int:
     return math.ceil(takes / saves)
 
 
-def _converted(base: SparseArray) -> SparseArray | None:
+def _converted(base: Any) -> SparseArray | None:
     """The transpose of `base` as an array of its own, in the format that suits it; None where it may not be kept."""
     target = base._target
-    if not BUDGET.has_room(base.nbytes, target):
-        return None
-    if target.is_capturing():  # a graph holds no conversion
-        return None
-    if target.kind == "cuda" and target.backend("memory").free(target.index) < ROOM * base.nbytes:
-        return None
-    try:
-        with progress.shown("converting the transpose"):
-            csr = TransposedArray(base)._canonical_csr()
-            array: SparseArray = extensions.load("construct").asarray(csr, device=target)
-    except MemoryError:
-        return None
+    values = "plain" if base._is_written_by_graphs else "auto"  # those that are there say nothing of those to come
+    with target.aside():
+        if not BUDGET.has_room(base.nbytes, target):
+            return None
+        if target.kind == "cuda" and target.backend("memory").free(target.index) < ROOM * base.nbytes:
+            return None
+        try:
+            with progress.shown("converting the transpose"):
+                csr = TransposedArray(base)._canonical_csr()
+                array: SparseArray = extensions.load("construct").asarray(csr, device=target, values=values)
+        except MemoryError:
+            return None
     BUDGET.hold(array, array.nbytes, target)
     return array
 
 
-_lock = threading.Lock()  # who holds it adds to the tables of transposes
+_lock = threading.RLock()  # who holds it adds to the tables of transposes
 
 
 def keep(base: Any) -> SparseArray | None:
@@ -88,17 +88,27 @@ def keep(base: Any) -> SparseArray | None:
         with _lock:
             if base._transpose_is_old and not _renewed(base, base._transpose):
                 base._transpose = None
-            base._transpose_is_old = False
             if base._transpose is None:
                 made = _converted(base)
                 base._transpose = False if made is None else made
-    return None if base._transpose is False else base._transpose
+                if made is not None and base._is_written_by_graphs:
+                    renew_transpose(base, made)
+            # a graph renews them in its replays, not now
+            is_old = base._is_written_by_graphs or (base._transpose_is_old and base._target.is_capturing())
+            base._transpose_is_old = is_old and base._transpose is not False
+    if base._transpose is False:
+        return None
+    if base._target.is_capturing():
+        base._has_graphs_of_transpose = True
+        base._of_graphs.append(base._transpose)
+    own: SparseArray = base._transpose
+    return own
 
 
 def _renewed(base: Any, transpose: Any) -> bool:
     """Whether the values of `base` are in the tables of its transpose now; not where they must be made anew."""
     is_encoded = any(encoding.table(array._tables) is not None for array in (base, transpose))
-    if is_encoded or (base._target.is_capturing() and not knows_transpose(transpose)):
+    if is_encoded:
         return False
     renew_transpose(base, transpose)
     return True
@@ -155,7 +165,7 @@ def _scattered_at_first(base: Any, dtype: np.dtype) -> Run:
 
 def _is_due(base: Any) -> bool:
     """Whether `base` shall have tables of its transpose in this product; counts it otherwise, but in a capture."""
-    if base._transpose is False:
+    if base._transpose is False or base._is_written_by_graphs:
         return False
     is_there = base._transpose is not None
     if is_there and not base._transpose_is_old:
@@ -169,7 +179,7 @@ def _is_due(base: Any) -> bool:
 
 def _free_lock() -> None:
     global _lock
-    _lock = threading.Lock()
+    _lock = threading.RLock()
 
 
 if hasattr(os, "register_at_fork"):  # a thread that held it is not in a forked child
@@ -251,6 +261,10 @@ class TransposedArray(SparseArray):
         """The base's tables of its transpose, if it has some."""
         own = getattr(self.base, "_transpose", None)
         return None if own is False else own
+
+    @property
+    def _of_graphs(self) -> list[Any]:  # type: ignore[override]  # an attribute of formats
+        return self.base._of_graphs
 
     @property
     def T(self) -> SparseArray:

@@ -64,12 +64,18 @@ def with_values(array: Any, data: Any, out: Any = None) -> Any:
 
 def write(base: Any, sources: Sources | None, values: Any, out: Any = None) -> Any:
     """`values`, in the order that `sources` tell of, in the structure of `base`: a new array, or `out`, once checked."""
+    with base._target.keeping((base if out is None else out)._of_graphs):
+        return _written(base, sources, values, out)
+
+
+def _written(base: Any, sources: Sources | None, values: Any, out: Any) -> Any:
     target = base._target
     if out is None:
         values = target.xp.ascontiguousarray(values, dtype=coercion.check_dtype(values.dtype))
         distinct = None
-        # numbers are no terms
-        if encoding.table(base._tables) is not None and (sources is None or sources.first is None):
+        # numbers are no terms, and values are not looked at while a graph is captured
+        may_be_few = (sources is None or sources.first is None) and not target.is_capturing()
+        if may_be_few and encoding.table(base._tables) is not None:
             values, distinct = encoding.encode_for(type(base), base._tables, values, target)
             if distinct is not None and distinct.size == 1:  # no value has a place
                 return base._with_table(values[:0], distinct)
@@ -78,6 +84,11 @@ def write(base: Any, sources: Sources | None, values: Any, out: Any = None) -> A
         return base._with_table(table, distinct)
     if not np.can_cast(values.dtype, out.dtype, "same_kind"):
         raise TypeError(f"data must have a dtype that out's, {out.dtype}, can hold; got {values.dtype}. Cast one of them first")
+    if encoding.table(out._tables) is not None and target.is_capturing():
+        raise RuntimeError(
+            f"out is a {type(out).__name__} of few values: others need a table of their own the first time, which cannot be"
+            " captured in a CUDA graph. Replace them once before the capture, or make the array with values='plain'"
+        )
     out._make_plain()
     table = out._values(out._tables)
     values = target.xp.ascontiguousarray(values, dtype=out.dtype)
@@ -127,9 +138,10 @@ def renew_transpose(base: Any, transpose: Any) -> None:
     known = transpose._structure.sources
     with base._target.use():
         if "transposed" not in known:
-            slots = base._target.backend("csr").transpose(base._slot_numbers()._canonical_csr()).data
-            number = (slots + 1).astype(number_dtype(base._values(base._tables).size + 1))
-            _remember(transpose._structure, "transposed", Sources(_numbered(transpose, number), None, None, 1))
+            with base._target.aside():
+                slots = base._target.backend("csr").transpose(base._slot_numbers()._canonical_csr()).data
+                number = (slots + 1).astype(number_dtype(base._values(base._tables).size + 1))
+                _remember(transpose._structure, "transposed", Sources(_numbered(transpose, number), None, None, 1))
         write(transpose, known["transposed"], base._values(base._tables), transpose)
 
 
@@ -164,7 +176,8 @@ def _fill(base: Any, sources: Sources | None, values: Any, table: Any) -> None:
     if sources is None and hasattr(module, "fill"):
         structure = base._structure
         if structure.order is None:
-            structure.order = base._order(base._slot_numbers()._canonical_csr())
+            with base._target.aside():
+                structure.order = base._order(base._slot_numbers()._canonical_csr())
         if table.size:
             module.fill(base._tables, structure.order, values, table)
         return
@@ -185,11 +198,12 @@ def _sources_of_view(base: Any) -> Sources | None:
     """The order of ``base.T.tocsr().data``."""
     structure = base._structure
     if "view" not in structure.sources:
-        csr = base._slot_numbers()._canonical_csr()
-        order, _ = _backend(base).sort(csr.indices, coercion.rows(csr), base.shape[::-1])
-        number = base._target.xp.empty(base.nnz, number_dtype(base.nnz + 1))
-        number[order] = base._target.xp.arange(1, base.nnz + 1)
-        _remember(structure, "view", Sources(_numbered(base, number), None, None, 1))
+        with base._target.aside():
+            csr = base._slot_numbers()._canonical_csr()
+            order, _ = _backend(base).sort(csr.indices, coercion.rows(csr), base.shape[::-1])
+            number = base._target.xp.empty(base.nnz, number_dtype(base.nnz + 1))
+            number[order] = base._target.xp.arange(1, base.nnz + 1)
+            _remember(structure, "view", Sources(_numbered(base, number), None, None, 1))
     found: Sources = structure.sources["view"]
     return found
 

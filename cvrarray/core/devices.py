@@ -52,6 +52,14 @@ class Device(NamedTuple):
         (a_low, a_high), (b_low, b_high) = self.xp.byte_bounds(a), self.xp.byte_bounds(b)
         return bool(a.size and b.size and a_low < b_high and b_low < a_high)
 
+    def aside(self) -> AbstractContextManager[Any]:
+        """Where what a product must wait for is prepared, also while a GPU's current stream is captured."""
+        return _STAY if self.kind == "cpu" else self.backend("compiler").aside()
+
+    def keeping(self, kept: list[Any]) -> AbstractContextManager[Any]:
+        """While a GPU's current stream is captured: `kept` gets the memory that work on it is given meanwhile."""
+        return self.backend("compiler").keeping(kept) if self.is_capturing() else _STAY
+
     def wait(self) -> None:
         """Wait for what the current stream of a GPU was asked to do, so that any other may use it."""
         if self.kind == "cuda":

@@ -7,6 +7,8 @@ file.
 
 from __future__ import annotations
 
+import ctypes
+import os
 import re
 import threading
 import weakref
@@ -89,6 +91,9 @@ MOST_IN_Y = 65_535
 #: A null pointer as a kernel's argument.
 NULL = np.uint64(0)
 
+#: Of the driver's modes of a capture, what prohibits least.
+RELAXED = 2
+
 PLAIN, SCALE, ACCUMULATE = (np.int32(form) for form in range(3))
 
 
@@ -165,7 +170,8 @@ def load(_device: int, file: str, name: str, *arguments: object) -> cupy.cuda.Fu
     """The function `name` of ``kernels/<file>.cu`` with these template arguments."""
     expression = instantiation(name, *arguments)
     module = cupy.RawModule(code=source(file), options=OPTIONS, name_expressions=(expression,))
-    return module.get_function(expression).kernel
+    with relaxed():  # a product may be the first of its kind in a capture
+        return module.get_function(expression).kernel
 
 
 def allowed(found: cupy.cuda.Function, most: int) -> cupy.cuda.Function:
@@ -271,67 +277,113 @@ def processors(device: int) -> int:
 
 
 def synchronize() -> None:
-    """Wait for the current stream, unless a graph is captured from it: later products, on any stream, need what it
-    prepares.
+    """Wait for the current stream: later products, on any stream, need what it prepares.
+
+    Raises
+    ------
+    RuntimeError
+        A graph is captured from it.
     """
-    stream = cupy.cuda.get_current_stream()
-    if not stream.is_capturing():
-        stream.synchronize()
+    refuse_capture()
+    cupy.cuda.get_current_stream().synchronize()
+
+
+def refuse_capture() -> None:
+    """RuntimeError while a graph is captured from the current stream."""
+    if cupy.cuda.get_current_stream().is_capturing():
+        raise RuntimeError(
+            "A conversion waits for the device, so it cannot be captured in a CUDA graph. Make the array before the capture"
+        )
+
+
+@contextmanager
+def relaxed() -> Iterator[None]:
+    """Memory may be taken meanwhile, and streams waited for that are not captured.
+
+    In CUDA's *global* mode, which PyTorch captures in, each of them is an error that also ends the capture, unless the thread
+    says that it knows what it does.
+    """
+    mode, exchange = ctypes.c_int(RELAXED), _driver().cuThreadExchangeStreamCaptureMode
+    exchange(ctypes.byref(mode))  # which is now the mode before
+    try:
+        yield
+    finally:
+        exchange(ctypes.byref(mode))
+
+
+@cache
+def _driver() -> ctypes.CDLL:
+    """CUDA's driver, for functions that CuPy does not have."""
+    return ctypes.CDLL("nvcuda.dll" if os.name == "nt" else "libcuda.so.1")
+
+
+@contextmanager
+def keeping(kept: list[Any]) -> Iterator[None]:
+    """For the time of a capture: memory that the captured stream's work is given is put in `kept`.
+
+    A graph replays with the addresses that it was captured with, and the pool would have given them to others. So the list
+    must live as long as the graph.
+    """
+    allocate = cupy.cuda.get_allocator()
+
+    def allocate_and_keep(n_bytes: int) -> Any:
+        memory = allocate(n_bytes)
+        if cupy.cuda.get_current_stream().is_capturing():  # and not aside
+            kept.append(memory)
+        return memory
+
+    with relaxed(), cupy.cuda.using_allocator(allocate_and_keep):
+        yield
 
 
 @contextmanager
 def aside() -> Iterator[None]:
-    """Where a product prepares what it must wait for: on the current stream, or on one of its own while that is
-    captured.
-    """
+    """Where a product prepares what it must wait for: on the current stream, or on another one while that is captured."""
     if not cupy.cuda.get_current_stream().is_capturing():
         yield
         synchronize()
         return
-    with cupy.cuda.Stream(non_blocking=True) as stream:
+    with relaxed(), _stream_aside(cupy.cuda.runtime.getDevice()) as stream:
         yield
         stream.synchronize()
 
 
-class Scratch:
-    """Memory for the time of one call, from CuPy's pool.
+@cache
+def _stream_aside(_device: int) -> cupy.cuda.Stream:
+    """One for all captures: what the pool gets back from it, it can use there again."""
+    return cupy.cuda.Stream(non_blocking=True)
 
-    What a captured CUDA graph uses is kept as long as this object: a graph replays with the addresses that it was
-    captured with, and the pool would have given them to others.
-    """
 
-    def __init__(self) -> None:
-        self._kept: list[cupy.ndarray] = []
-
-    def empty(self, shape: Any, dtype: Any) -> cupy.ndarray:
-        """As ``cupy.empty``."""
-        array = cupy.empty(shape, dtype)
-        if cupy.cuda.get_current_stream().is_capturing():
-            self._kept.append(array)
-        return array
+def _lane(stream: cupy.cuda.Stream) -> tuple[int, int]:
+    """What tells streams that are captured apart: what is captured from one of them runs in turn, in every replay."""
+    status, number = ctypes.c_int(), ctypes.c_uint64()
+    get_info = _driver().cuStreamGetCaptureInfo_v2
+    get_info(ctypes.c_void_p(stream.ptr), ctypes.byref(status), ctypes.byref(number), None, None, None)
+    return stream.ptr, number.value
 
 
 class PerStream:
     """What `make()` gives, made once for each stream: memory that calls on one stream may share, as they run in turn.
 
-    Every captured graph has memory of its own, as it may be replayed on any stream. The thread is part of a stream's
-    key: the per-thread default streams of CUDA all have the same handle.
+    So may those that are captured from one stream. But each captured graph has memory of its own, as it may be replayed on any
+    stream, and keeps it as long as this object: it replays with the addresses that it was captured with. It is made aside:
+    what clears it is no part of the graph. The thread is part of a stream's key: the per-thread default streams of CUDA all
+    have the same handle.
 
     A stream that is gone may have left work behind, while another one has its handle, and so its memory: products of both
     would count each other's sums, and wait for ever. So that one's first call waits for the device.
     """
 
-    def __init__(self, make: Callable[[], Any]) -> None:
+    def __init__(self, make: Callable[..., Any]) -> None:
         self._make = make
         self._made: dict[tuple[int, int], tuple[Any, Callable[[], Any]]] = {}  # and what is None once the stream is gone
-        self._of_graphs: list[Any] = []
+        self._of_graphs: dict[Any, Any] = {}
 
     def get(self) -> Any:
         """That of the current stream."""
         stream = cupy.cuda.get_current_stream()
         if stream.is_capturing():
-            self._of_graphs.append(self._make())
-            return self._of_graphs[-1]
+            return self._of_graph(stream)
         key = stream.ptr, threading.get_ident()
         found = self._made.get(key)
         if found is None:
@@ -340,6 +392,25 @@ class PerStream:
             cupy.cuda.runtime.deviceSynchronize()
             found = self._made[key] = found[0], _life(stream)
         return found[0]
+
+    def _of_graph(self, stream: cupy.cuda.Stream, *of: Any) -> Any:
+        key = _lane(stream), of
+        if key not in self._of_graphs:
+            with aside():
+                self._of_graphs[key] = self._make(*of)
+        return self._of_graphs[key]
+
+
+class Scratch(PerStream):
+    """Memory for the time of one call, from CuPy's pool; what captured graphs use is kept."""
+
+    def __init__(self) -> None:
+        super().__init__(cupy.empty)
+
+    def empty(self, shape: Any, dtype: Any) -> cupy.ndarray:
+        """As ``cupy.empty``."""
+        stream = cupy.cuda.get_current_stream()
+        return self._of_graph(stream, shape, dtype) if stream.is_capturing() else cupy.empty(shape, dtype)
 
 
 class _Thread:

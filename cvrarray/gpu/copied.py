@@ -59,6 +59,4 @@ def prepared(t: CVRTables, key: Hashable, make: Callable[[], L], in_full: bool) 
         layout: L = _LAYOUTS.of(t.step_ptr, key, make)
         values = Values(t, layout.source, in_full)
         values.renew()
-    if cupy.cuda.get_current_stream().is_capturing():
-        values.renew()  # the graph may write them before
     return layout, values

@@ -63,7 +63,7 @@ def places(t: CVRTables) -> tuple[cupy.ndarray, cupy.ndarray]:
 def spans(t: CVRTables) -> cupy.ndarray:
     """(n_chunks + 1, 2) as the kernels' ``Cuts`` have it; some row is cut."""
     n_chunks, n_cut = t.carry_row.size, t.cut_row.size
-    span = cupy.empty((n_chunks + 1, 2), np.int32)
     with aside():
+        span = cupy.empty((n_chunks + 1, 2), np.int32)
         SPANS()(blocks(n_chunks + 1, BLOCK), (BLOCK,), (t.cut_ptr, np.int64(n_cut), np.int64(n_chunks), span))
     return span

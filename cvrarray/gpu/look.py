@@ -15,7 +15,7 @@ import numpy as np
 from ..core.distinct import NARROWER
 from ..core.tables import NOTHING, WARP, WINDOW, Measured, Survey, ValueSample, Wanted
 from . import prefix
-from .compiler import Kernel, processors, struct
+from .compiler import Kernel, processors, refuse_capture, struct, synchronize
 from .memory import together
 
 BLOCK, WARPS = 256, 8  # threads, warps
@@ -115,7 +115,7 @@ class Look:
     def found(self) -> Looked:
         """When the device is done."""
         (indptr, indices), wanted, size = self._arrays, self._wanted, self._wanted.block_size
-        cupy.cuda.get_current_stream().synchronize()
+        synchronize()
         words = self._memory.numbers
         found = words.tolist()
         first, last, bad_row, bad_position, unsorted, hole, n_values, n_narrow, empty, beyond, longest = found[:11]
@@ -188,6 +188,7 @@ def _memory() -> _Memory:
     known: dict[tuple[int, int], _Memory] = _of_thread.__dict__.setdefault("memory", {})
     key = cupy.cuda.runtime.getDevice(), cupy.cuda.get_current_stream().ptr
     if key not in known:
+        refuse_capture()
         if len(known) > 64:  # streams come and go
             known.clear()
         known[key] = _Memory()
@@ -202,8 +203,7 @@ def read(numbers: cupy.ndarray) -> np.ndarray:
     if not hasattr(_of_thread, "numbers"):
         _of_thread.numbers = np.frombuffer(cupy.cuda.alloc_pinned_memory(8 * 64), np.int64, 64)
         _of_thread.pointer = _of_thread.numbers.ctypes.data
-    stream = cupy.cuda.get_current_stream()
-    numbers.data.copy_to_host_async(_of_thread.pointer, numbers.nbytes, stream)
-    stream.synchronize()
+    numbers.data.copy_to_host_async(_of_thread.pointer, numbers.nbytes, cupy.cuda.get_current_stream())
+    synchronize()
     found: np.ndarray = _of_thread.numbers[: numbers.size]
     return found

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import cupy
 import numpy as np
 
-from .compiler import PRODUCTS, Kernel, PerStream, blocks, processors, struct, synchronize, update
+from .compiler import PRODUCTS, Kernel, PerStream, aside, blocks, processors, struct, update
 
 COUNT, ADD = range(2)
 CALL_WORDS = 256  # 64-bit words of the kernels' struct Call
@@ -49,20 +49,20 @@ class ColumnSums:
 
     def __init__(self, passes: Passes, values: cupy.ndarray, n_cols: int, dtype: np.dtype) -> None:
         self.passes, self.n_cols, self.dtype, self._values = passes, n_cols, dtype, values
-        self._matrix = matrix = cupy.zeros(2, np.uint32)  # the kernels' struct Matrix
         self.is_exact = dtype.kind in "iu"
-        if not self.is_exact and n_cols:
-            self.renew()
-            count = cupy.zeros(n_cols, np.uint32)
-            passes.count(struct(None, None, None, None, count, None))
-            LONGEST_COLUMN()(strided(n_cols), (BLOCK,), (count, np.int64(n_cols), matrix[1:]))
-        self.floats = may_be_floats(dtype) and has_float_vectors() and int(matrix[1]) < FLOATS_BELOW
+        with aside():
+            self._matrix = matrix = cupy.zeros(2, np.uint32)  # the kernels' struct Matrix
+            if not self.is_exact and n_cols:
+                self.renew()
+                count = cupy.zeros(n_cols, np.uint32)
+                passes.count(struct(None, None, None, None, count, None))
+                LONGEST_COLUMN()(strided(n_cols), (BLOCK,), (count, np.int64(n_cols), matrix[1:]))
+            self.floats = may_be_floats(dtype) and has_float_vectors() and int(matrix[1]) < FLOATS_BELOW
         n_parts = n_cols * components(dtype)
         n_fine, n_marks = (0, 0) if self.is_exact else (n_parts, n_cols)
         # 64-bit words of: the kernels' struct Call, limbs, fine integers, marks, flags of tiles with marks
         sizes = CALL_WORDS, n_parts * limbs(dtype), n_fine, -(-n_marks // 2), -(-n_marks // (2 * TILE))
         self.memory = PerStream(lambda: Memory(matrix, sizes))
-        synchronize()
 
     def renew(self) -> None:
         """What is known of the values, after these were replaced. Nothing is allocated."""
