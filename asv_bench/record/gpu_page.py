@@ -11,7 +11,7 @@ from typing import Any
 from cvrarray.cli.bench import label
 from cvrarray.cli.table import render, significant
 
-from . import pages
+from . import families, pages
 from .pages import geometric_mean, has_few_values, markdown, write_figures
 
 #: Plots by the end of their names.
@@ -118,8 +118,10 @@ def page(report: dict[str, Any], plots: list[str]) -> str:
         about = (
             f" The matrices are those of `asv_bench/record/families.py` that are drawn with the seed {report['families']}: one "
             "of each family, with random values. The constants by which `asarray` chooses, and those of kernels, were fitted "
-            "to other matrices (the seeds 1 to 6, `asv_bench/record/kinds.py`, and those of the other record)."
+            "to other seeds and other matrices when this was measured."
         )
+        if any(int(seed) < families.UNSEEN for seed in report["families"].split(",")):
+            about += " Since then they may have been fitted to these too."
     parts = [
         f"# {title}",
         f"Written by `make {command}`; all figures are in `{name(report)}.json` beside this page.{about}",
