@@ -347,26 +347,26 @@ def rechunked(monkeypatch):
 @pytest.mark.small
 @pytest.mark.parametrize(("dtype", "values"), [("float32", "any"), ("float64", "one"), ("int8", "few"), ("complex128", "any")])
 def test_longer_chunks_for_wide_products(dtype, values, gpu, rechunked):
-    """From 16 columns on, without being asked for; X has entries that no product may touch."""
+    """From 8 columns on, without being asked for; X has entries that no product may touch."""
     for name in (*VARIED, "power_law", "many_empty_rows_between"):
         csr = zoo.integers(name, dtype)
         if values != "any":
             csr.data[:] = 3 + np.arange(csr.nnz) % (1 if values == "one" else 5)
         A = cvrarray.CVRArray(csr, n_chunks=max(1, min(100, csr.nnz)), device=gpu)
         del rechunked[:]
-        for k in (3, 15, 16, 36, 64, 130):
+        for k in (3, 7, 8, 16, 36, 64, 130):
             x = matrix(csr.shape[1], k, dtype)
             if x.dtype.kind in "fc":
                 x[np.diff(csr.tocsc().indptr) == 0] = np.nan
             np.testing.assert_array_equal(get(A @ put(x, gpu)), (csr @ x).astype(dtype), f"{name}, {k} columns")
-            assert k >= 16 or not rechunked
+            assert k >= 8 or not rechunked
         sizes = [made.tables.carry_row.size for made in rechunked]
         assert sizes == sorted(sizes, reverse=True)
         assert all(size < A.n_chunks for size in sizes)
-        assert name != "power_law" or len(sizes) == 2
+        assert name != "power_law" or len(sizes) >= 2
 
 
-REUSED = {"tall": (700, 9, 0.6), "long rows": (110, 320, 0.97), "one column": (130, 1, 0.8)}
+LONG_ROWS_OF_X = {"tall": (700, 9, 0.6), "long rows": (110, 320, 0.97), "one column": (130, 1, 0.8)}
 
 
 @pytest.mark.small
@@ -374,16 +374,15 @@ REUSED = {"tall": (700, 9, 0.6), "long rows": (110, 320, 0.97), "one column": (1
     ("dtype", "values", "n_lanes"),
     [("float32", "any", 32), ("float64", "few", 5), ("complex64", "one", 1), ("float32", "one", 32), ("int8", "any", 24)],
 )
-@pytest.mark.parametrize("name", REUSED)
-def test_long_rows_of_x_that_are_reused(name, dtype, values, n_lanes, gpu):
+@pytest.mark.parametrize("name", LONG_ROWS_OF_X)
+def test_long_rows_of_x(name, dtype, values, n_lanes, gpu):
     """A warp has a row of X; chunks are long or many, and cut rows; X has entries that no product may touch."""
-    n_rows, n_cols, density = REUSED[name]
+    n_rows, n_cols, density = LONG_ROWS_OF_X[name]
     rng = np.random.default_rng(3)
     full = rng.integers(1, {"any": 9, "few": 4, "one": 2}[values], (n_rows, n_cols)).astype(dtype)
     full[rng.random(full.shape) > density] = 0
     full[n_rows // 3 : n_rows // 2] = full[:, n_cols // 3 : n_cols // 2] = 0
     csr = scipy.sparse.csr_array(full)
-    assert csr.nnz >= 64 * n_cols
     least = 512 // csr.dtype.itemsize
     for n_chunks in (1, 3, 90):
         A = cvrarray.CVRArray(csr, n_lanes=n_lanes, n_chunks=n_chunks, split="even", device=gpu)
@@ -403,8 +402,8 @@ def test_long_rows_of_x_that_are_reused(name, dtype, values, n_lanes, gpu):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_longer_chunks_where_rows_of_x_are_reused(dtype, gpu, rechunked):
-    """Further numbers of columns have chunks of their own."""
+def test_longer_chunks_for_each_number_of_columns(dtype, gpu, rechunked):
+    """Wider X has longer chunks."""
     rng = np.random.default_rng(5)
     csr = scipy.sparse.csr_array((rng.random((3000, 40)) < 0.7).astype(dtype))
     csr.data[:] = rng.integers(1, 9, csr.nnz)

@@ -144,8 +144,8 @@ def chunks_for_columns(csr: CSR, n_lanes: int, columns: int) -> dict[str, Any]:
     ``split``.
 
     A thread block has a chunk, and multiplies it by a tile of columns. What it does before the first step and after the
-    last one counts. So chunks have about STEPS, and all blocks fill the device a whole number of times. The longest is
-    waited for, so they are even.
+    last one counts. So chunks are long, and all blocks fill the device a whole number of times. The longest is waited for,
+    so they are even.
     """
     of = cvr_matmat.Kind(csr.nnz, csr.shape[1], n_lanes, csr.data.dtype)
     n_chunks = cvr_matmat.limited(default_n_chunks(csr, n_lanes), of, columns)

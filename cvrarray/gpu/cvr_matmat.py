@@ -25,6 +25,7 @@ from .compiler import (
     PerStream,
     Scratch,
     Tiles,
+    attribute,
     matrix_grid,
     matrix_width,
     processors,
@@ -32,27 +33,26 @@ from .compiler import (
     update,
     vector_width,
 )
-from .cvr_tables import FEW_WAVES, MOST_BLOCKS_FOR_EMPTY, STEPS, as_struct, spans, waves
+from .cvr_tables import FEW_WAVES, MOST_BLOCKS_FOR_EMPTY, as_struct, spans, waves
 from .rechunked import Rechunk, Rechunked
 
 #: Bytes of a row of X that one load of a group of lanes covers, at most. L2 answers so many requests, of up
 #: to a cache line each.
 MATRIX_LINE = 128
-#: Nonzeros a column, in the mean, from which rows of X are met again in L1 while few rows of A advance together.
-REUSED = 64
-#: Bytes of a row of X from which a warp has it, where rows of X are reused, and steps of a chunk then.
-LONG_ROW, LONG_STEPS = 512, 1024
+#: Bytes of a row of X from which a warp has it. Steps that a chunk should have then, where X fits L2, and where it does not:
+#: there some chunks wait for more of it than others.
+LONG_ROW, STEPS_IN_L2, STEPS_BEYOND = 512, 1024, 256
+L2_FOR_X = 0.75  # the rest of L2 is for A and Y
 #: Threads that a multiprocessor holds, and nonzeros from which a matrix is not small.
 MATRIX_THREADS, SMALL = 1024, 1_000_000
-#: An array with more chunks than k columns should have gets chunks for the last of these numbers of columns
-#: that X has; with fewer columns it keeps its own. Where rows of X are reused, there are further ones.
-COLUMNS, FURTHER = (16, 64), (128, 256)
+#: An array with more chunks than k columns should have gets chunks for the last of these numbers of columns that X has; with
+#: fewer columns it keeps its own.
+COLUMNS = (8, 16, 64, 128, 256)
 #: Bytes of a row of X, at most. Kernels count them in 32 bits.
 MOST_ROW_BYTES = 2_000_000_000
 #: Bytes of a sum, at most, in the kernel where a warp has a row of X: the shared memory of a thread block.
 MOST_OF_WARPS = 8
-#: Steps of a chunk for wide X whose rows are reused.
-REUSED_STEPS = 96
+MATRIX_STEPS = 96  # that a chunk should have otherwise
 
 MATMAT = Kernel(
     "cvr_matmat",
@@ -108,7 +108,7 @@ def product(tables: CVRTables, dtype: np.dtype, rechunk: Rechunk) -> Run:
 
     @cache
     def multiply(k):
-        columns = max((columns for columns in COLUMNS + FURTHER * of.is_reused if columns <= k), default=None)
+        columns = max((columns for columns in COLUMNS if columns <= k), default=None)
         is_right = columns is None or n_chunks <= max(wanted(columns), wanted(k))
         return own if is_right else in_chunks(wanted(columns))
 
@@ -167,11 +167,6 @@ class Kind(NamedTuple):
     n_lanes: int
     dtype: np.dtype  # of the product
 
-    @property
-    def is_reused(self) -> bool:
-        """Whether rows of X are met again and again."""
-        return self.nnz >= REUSED * self.n_cols
-
 
 class Layout(NamedTuple):
     """How a thread block shares a chunk and a tile of columns."""
@@ -179,12 +174,13 @@ class Layout(NamedTuple):
     tiles: Tiles
     threads: int
     steps: int  # that a chunk should have
+    at_once: int  # tiles that are under way together
 
     def n_chunks(self, of: Kind) -> int:
         """Chunks of about so many steps, whose blocks fill the device a whole number of times."""
-        tiles, at_once = self.tiles.tiles, max(1, processors(cupy.cuda.runtime.getDevice()) * MATRIX_THREADS // self.threads)
-        n_waves = max(1, round(of.nnz * tiles / (of.n_lanes * at_once * self.steps)))
-        return max(1, n_waves * at_once // tiles)
+        blocks = max(1, processors(cupy.cuda.runtime.getDevice()) * MATRIX_THREADS // self.threads)
+        n_waves = max(1, round(of.nnz * self.at_once / (of.n_lanes * blocks * self.steps)))
+        return max(1, n_waves * blocks // self.at_once)
 
 
 def limited(n_chunks: int, of: Kind, columns: int) -> int:
@@ -201,19 +197,27 @@ def matrix_layout(k: int, width: int, of: Kind, n_chunks: int = 0) -> Layout:
     loaded, and records are met, once for both. More would take registers from warps that hide the loads' latency. Of
     one line small matrices have one vector a lane: more warps.
 
-    Where long rows of X are reused and chunks are long, a warp has a whole row of X.
+    A long row of X has a whole warp, if chunks are long. So a multiprocessor has one chunk at a time, of which it decodes
+    a slot once, and 32 rows of A advance together, which meet more rows of X in L1. Where X does not fit L2 as a whole,
+    there are so many chunks that only tiles that do are read at a time.
     """
     size, in_a_row = width * of.dtype.itemsize, max(1, -(-k // width))
     line = in_a_row * size
-    if of.is_reused and line >= LONG_ROW and of.dtype.itemsize <= MOST_OF_WARPS:
+    if line >= LONG_ROW and of.dtype.itemsize <= MOST_OF_WARPS:
         each = min(width, 1 << (-(-k // WARP) - 1).bit_length())
-        found = Layout(Tiles(WARP, each, 1, -(-k // (WARP * each))), of.n_lanes * WARP, LONG_STEPS)
+        tiles = Tiles(WARP, each, 1, -(-k // (WARP * each)))
+        bytes_of_tile = max(1, of.n_cols) * WARP * each * of.dtype.itemsize
+        at_once, tiles_in_l2 = tiles.tiles, L2_FOR_X * attribute("L2CacheSize") / bytes_of_tile
+        while at_once > max(1, tiles_in_l2):
+            at_once = -(-at_once // 2)
+        steps = STEPS_IN_L2 if tiles.tiles <= tiles_in_l2 else STEPS_BEYOND
+        found = Layout(tiles, of.n_lanes * WARP, steps, at_once)
         if n_chunks <= 2 * found.n_chunks(of):
             return found
     vectors = 2 if line > MATRIX_LINE or (line == MATRIX_LINE and of.nnz >= SMALL) else 1
     lanes = min(MATRIX_LANES, MATRIX_LINE // size, 1 << (-(-in_a_row // vectors) - 1).bit_length())
     tiles = Tiles(lanes, width, vectors, max(1, -(-k // (lanes * width * vectors))))
-    return Layout(tiles, WARP * lanes, REUSED_STEPS if of.is_reused else STEPS)
+    return Layout(tiles, WARP * lanes, MATRIX_STEPS, tiles.tiles)
 
 
 def rows_under_way(size: int) -> int:
