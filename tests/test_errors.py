@@ -175,7 +175,7 @@ PARAMETERS = [
     ("n_chunks negative", (0, {"n_chunks": -5}), ValueError, "n_chunks.*-5"),
     ("n_chunks 2.0", (0, {"n_chunks": 2.0}), (TypeError, ValueError), "n_chunks.*2.0"),
     ("split unknown", (0, {"split": "row"}), ValueError, "split.*'rows'.*'nnz'.*'row'"),
-    ("split None", (0, {"split": None}), ValueError, "split.*None"),
+    ("split 1", (0, {"split": 1}), ValueError, "split.*1"),
     ("block_size 0", (1, {"block_size": 0}), ValueError, "block_size.*1 to 32.*0"),
     ("block_size 33", (1, {"block_size": 33}), ValueError, "block_size.*1 to 32.*33"),
     ("block_size 2.5", (1, {"block_size": 2.5}), (TypeError, ValueError), "block_size.*2.5"),

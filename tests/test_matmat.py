@@ -323,6 +323,8 @@ def test_chunks_for_many_columns(gpu):
         x = matrix(csr.shape[1], k, np.float32)
         y = cvrarray.CVRArray(csr, n_chunks=n_chunks, device=gpu) @ put(x, gpu)
         np.testing.assert_array_equal(get(y), csr @ x)
+    assert cvrarray.asarray(csr, format="cvr", device=gpu, columns=1 << 15).n_chunks == n_chunks
+    assert cvrarray.asarray(csr, format="cvr", device=gpu, columns=1 << 15, n_lanes=32).n_chunks == default
     A = cvrarray.asarray(csr, device=gpu, columns=64)
     np.testing.assert_array_equal(get(A @ put(x[:, :64], gpu)), csr @ x[:, :64])
 

@@ -72,7 +72,7 @@ def test_what_costs_a_product_on_a_gpu(nnz, n_rows):
     assert slower(row_max=100 * mean) >= {"bbcsr1", "bbcsr3"} | ({"cvr"} if not is_long and not slots else set())
 
 
-@pytest.mark.parametrize("columns", [64, 256, 512])
+@pytest.mark.parametrize("columns", [256, 512])
 def test_tables_of_many_times_the_bytes_are_not_chosen(columns):
     # a graph of the web: with 256 columns blocks of 2 took 2.7 times what was predicted, and 2.7 times what CVR took
     stats = model.Statistics(
@@ -81,7 +81,7 @@ def test_tables_of_many_times_the_bytes_are_not_chosen(columns):
         table_bytes={"cvr": 22_405_075, "bbcsr1": 65_484_336, "bbcsr2": 112_386_974}, sampled=True,
     )  # fmt: skip
     predicted = model.predict(stats, "cuda", columns)
-    assert predicted["bbcsr2"] < predicted["cvr"] or columns == 64
+    assert predicted["bbcsr2"] < predicted["cvr"]
     assert model.choose(stats, "cuda", columns).format == "cvr"
     smaller = stats._replace(table_bytes=stats.table_bytes | {"bbcsr2": 60_000_000})
     assert model.choose(smaller, "cuda", columns).block_size == 2

@@ -96,9 +96,9 @@ def asarray(
         To which values are cast. Default: theirs.
     copy : ignored; NumPy has it. The tables are new ones always.
     columns : int
-        A hint for ``format="auto"``: how many columns the dense arrays have that the result will be multiplied by. 1
-        stands for vectors. Any array multiplies by any number of columns; the fastest format for 64 may be another one
-        than for a vector, or on a GPU have longer chunks.
+        A hint: how many columns the dense arrays have that the result will be multiplied by. 1 stands for vectors. Any
+        array multiplies by any number of columns; the fastest format for 64 may be another one than for a vector, or on
+        a GPU have longer chunks. Such chunks a format that is named has too, unless it is given parameters.
     values : {"auto", "plain"}
         ``"auto"`` stores values in fewer bytes where that pays: one value once, at most 256 different ones as 8-bit
         numbers, float64 that is exactly float32 as such. Every result has the same bits as with ``"plain"``. ``plan``
@@ -141,7 +141,8 @@ def asarray(
     given = {} if encodes else {"values": values}  # a format of another package need not know the keyword
     if format != "auto":
         cls = formats.named(format)
-        return cls(placed(obj, device, dtype, cls._wants(**parameters)), **given, **parameters)
+        csr = placed(obj, device, dtype, cls._wants(**parameters))
+        return cls(csr, **given, **(parameters or cls._for_columns(csr, columns)))
     csr = placed(obj, device, dtype, wanted_of)
     stats, csr = looked_at(csr, exact=False)
     plan = choose(stats, devices.of(csr.data).kind, columns)
