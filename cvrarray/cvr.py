@@ -279,7 +279,8 @@ class CVRArray(FormatArray):
             return {}
         module = cls._module(devices.of(csr.indptr))
         n_lanes = module.default_n_lanes(csr)
-        return {"n_lanes": n_lanes, "n_chunks": module.default_n_chunks(csr, n_lanes)}
+        n_chunks, split = module.default_n_chunks(csr, n_lanes), module.default_split(csr, n_lanes)
+        return {"n_lanes": n_lanes, "n_chunks": n_chunks, "split": split}
 
     @property
     def n_lanes(self) -> int:

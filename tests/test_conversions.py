@@ -171,7 +171,7 @@ def test_devices_agree(build, name, gpu):
     csr = zoo.floats(name, np.float64)
     A = build(csr, gpu)
     if build == Build("cvr", {}):
-        build = cvr(A.n_lanes, A.n_chunks or None)  # the defaults differ by device
+        build = cvr(A.n_lanes, A.n_chunks or None, "even")  # the defaults differ by device
     assert_same_tables(A._tables, build(csr, "cpu")._tables)
 
 

@@ -182,10 +182,14 @@ def choose(stats: Statistics, device: str, columns: int = 1) -> Plan:
         return Plan("cvr", None, "cvr: no nonzeros, so no padding either")
     time = predict(stats, device, columns)
     most = HOPELESS * min(stats.table_bytes.values())
-    name = min((name for name in time if stats.table_bytes[name] <= most), key=time.__getitem__)
+
+    def rank(name: str) -> tuple[bool, float]:
+        return stats.table_bytes[name] > most, time[name]
+
+    name = min(time, key=rank)
     cls, keywords = of_variant(name)
     others = [other for other in time if not other.startswith(cls.format) or of_variant(other)[0] is not cls]
-    named = [name, *([min(others, key=time.__getitem__)] if others else [])]
+    named = [name, *([min(others, key=rank)] if others else [])]
     beside = "".join(f" ({_label(other)}: {_rounded(time[other])})" for other in named[1:])
     size = " and ".join(f"{stats.table_bytes[other] / stats.nnz:.1f}" for other in named)
     of = "" if columns == 1 else f" with {columns} columns"
