@@ -15,7 +15,7 @@ from typing import Any
 
 from figures import OURS, SLOWER, THEIRS, Bar, bars
 
-from asv_bench.record import columns_page, gpu_page, products_page, solve
+from asv_bench.record import columns_page, gpu_page, pages, products_page, solve
 from asv_bench.record.pages import has_few_values, markdown
 from cvrarray.cli.table import significant
 from cvrarray.drawing import Drawing
@@ -236,9 +236,7 @@ class RecordedColumns:
 
 def _machine(report: dict[str, Any]) -> str:
     """What a GPU's report was measured on, and with which peers."""
-    versions = {"cupy": report["device"].get("cupy"), **report["versions"]}
-    names = {"cusparse": "cuSPARSE", "cupy": "CuPy", "torch": "PyTorch"}
-    libraries = ", ".join(f"{label} {versions[name]}" for name, label in names.items() if versions.get(name))
+    libraries = pages.peers(report, "cusparse", "cupy", "torch")
     return f"{report['device']['name']}, on {report['date'][:10]}; medians of {report['repeats']}. {libraries}."
 
 

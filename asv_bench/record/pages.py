@@ -46,16 +46,23 @@ def machine(report: dict[str, Any]) -> str:
     busy = report.get("cpus_busy_with_others")
     load = "" if busy is None else f" Other work kept {busy:.1f} CPUs of the host busy meanwhile."
     seen = f"L2 of {significant(device['l2_bytes'] / 1e6)} MB, " if "l2_bytes" in device else ""
-    names = {"cusparse": "cuSPARSE", "cupy": "CuPy", "cusparse of cupy": "CuPy's cuSPARSE", "torch": "PyTorch"}
-    found = {"cupy": device.get("cupy"), **versions}
-    peers = ", ".join(f"{label} {found[name]}" for name, label in names.items() if found.get(name))
-    others = ", ".join(f"{name} {found[name]}" for name in found if name not in (*names, "system", "sparse"))
+    others = ", ".join(f"{name} {version}" for name, version in versions.items() if name not in (*PEERS, "system", "sparse"))
     return (
         f"**Machine.** {device['name']}, {device['multiprocessors']} multiprocessors, {seen}CUDA {_cuda(device['cuda'])} "
         f"with a driver for {_cuda(device['driver'])}; {report['date'][:10]}, scale `{report['scale']}`."
         f"{load}{not_measured(report)}\n\n"
-        f"**Versions.** Peers: {peers}. Others: {others}."
+        f"**Versions.** Peers: {peers(report, *PEERS)}. Others: {others}."
     )
+
+
+#: Libraries on a GPU whose products ours are compared with, as reports name them and as pages do.
+PEERS = {"cusparse": "cuSPARSE", "cupy": "CuPy", "cusparse of cupy": "CuPy's cuSPARSE", "torch": "PyTorch"}
+
+
+def peers(report: dict[str, Any], *names: str) -> str:
+    """Those of PEERS that are named and that a report has, and their versions."""
+    versions = {"cupy": report["device"].get("cupy"), **report["versions"]}
+    return ", ".join(f"{PEERS[name]} {versions[name]}" for name in names if versions.get(name))
 
 
 def libraries(report: dict[str, Any]) -> str:
