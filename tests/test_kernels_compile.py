@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
+import subprocess
+import sys
 from itertools import groupby
 from pathlib import Path
 
@@ -118,6 +122,21 @@ def compile_for(architecture: str, text: str, file: str, names: tuple[str, ...],
         return nvrtc.getProgramLog(program)
     finally:
         nvrtc.destroyProgram(program)
+
+
+@pytest.mark.parametrize("place", ["kernels", "cvrarray/kernels"])
+def test_a_second_copy_reads_its_own_kernels(tmp_path, place):
+    """A checkout has them beside its package, a wheel in it. Another one may be installed too."""
+    root = Path(__file__).parent.parent
+    shutil.copytree(root / "cvrarray", tmp_path / "cvrarray", ignore=shutil.ignore_patterns("kernels", "__pycache__"))
+    shutil.copytree(root / "kernels", tmp_path / place, ignore=shutil.ignore_patterns("__pycache__"))
+    (tmp_path / place / "prefix.cu").write_text("// of the second copy\n")
+    script = "from cvrarray.gpu import compiler; print(compiler.source('prefix'))"
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    ran = subprocess.run(
+        [sys.executable, "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
+    )
+    assert ran.stdout.endswith("// of the second copy\n\n")
 
 
 def test_no_generic_lambdas():

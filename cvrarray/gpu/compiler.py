@@ -105,10 +105,13 @@ def source(name: str) -> str:
 
 
 def _read(file: str) -> str:
-    try:
-        return files("cvrarray.kernels").joinpath(file).read_text()
-    except ModuleNotFoundError:  # run from a checkout without being installed: the folder lies beside the package
-        return (Path(__file__).parents[2] / "kernels" / file).read_text()
+    """In a wheel the kernels lie in this very package, in a checkout beside it.
+
+    They are never looked for by name, as a module: that could find those of another installed checkout.
+    """
+    inside = files("cvrarray") / "kernels"
+    folder = inside if inside.is_dir() else Path(__file__).parents[2] / "kernels"
+    return (folder / file).read_text()
 
 
 class Kernel:
