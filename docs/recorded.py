@@ -228,6 +228,36 @@ class RecordedColumns:
         header, rows = columns_page.slower_table(self.plain)
         return markdown(header, rows) if rows else "Nowhere."
 
+    def a_column(self) -> str:
+        """A sentence on the time of a column, over that of a product with a vector: geometric means."""
+        of_vector = {_of(case): case["ours"]["seconds"] for case in self.plain["results"] if case["columns"] == 1}
+        shares = {
+            k: _mean(case["ours"]["seconds"] / k / of_vector[_of(case)] for case in cases if _of(case) in of_vector)
+            for k, cases in self._by_columns().items()
+        }
+        return (
+            f"With {_listed(shares)} columns a column takes {_listed(shares.values())} of the time of a product with a vector."
+        )
+
+    def hint_and_order(self) -> str:
+        """Sentences on arrays that were made without ``columns=k``, and on X in Fortran order."""
+        without, in_order = (self._over_ours(key) for key in ("no_hint_seconds", "fortran_seconds"))
+        return f"An array without the hint takes {without}. With X in Fortran order a product takes {in_order}."
+
+    def _over_ours(self, key: str) -> str:
+        found = [columns_page.over_ours(cases, key) for cases in self._by_columns().values()]
+        means = [statistics.geometric_mean(times) for times in found]
+        most = max(map(max, found))
+        return f"{min(means):.2f} to {max(means):.2f} times as long in the mean, by number of columns, and {most:.1f} at worst"
+
+    def _by_columns(self) -> dict[int, list[dict[str, Any]]]:
+        """Cases with plain values by number of columns, but for vectors."""
+        found: dict[int, list[dict[str, Any]]] = {}
+        for case in sorted(self.plain["results"], key=lambda case: int(case["columns"])):
+            if case["columns"] > 1:
+                found.setdefault(case["columns"], []).append(case)
+        return found
+
     def of(self, dtype: str, first: int, last: int) -> list[float]:
         """Speeds over the best peer with so many columns, of plain values."""
         at = (columns_page.speeds_at(self.data, dtype, k) for k in range(first, last + 1))
@@ -335,6 +365,15 @@ def readme() -> str:
     text = re.sub("`[^`]*`", lambda code: code[0].replace(" ", "\0"), text)  # code stays on a line
     filled = textwrap.fill(text, 120, break_long_words=False, break_on_hyphens=False).replace("\0", " ")
     return f"{table}\n\n{filled}\n"
+
+
+def _of(case: dict[str, Any]) -> tuple[str, str]:
+    return case["matrix"], case["dtype"]
+
+
+def _listed(parts: Iterable[Any]) -> str:
+    *first, last = map(str, parts)
+    return f"{', '.join(first)} and {last}"
 
 
 def _mean(times: Iterable[float]) -> str:

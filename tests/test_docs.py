@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import re
+import statistics
 import tomllib
 import zipfile
 from pathlib import Path
@@ -229,6 +230,12 @@ def test_recorded_columns_are_those_of_the_file(recorded_pages, name):
         found = [min(case["peers"].values()) / case["ours"]["seconds"] for case in plain if case["dtype"] == dtype]
         assert sorted(columns.of(dtype, 1, 256)) == sorted(found)
         assert str(columns.chart(dtype)) == (ROOT / "docs" / "benchmarks" / f"{name}.{dtype}.svg").read_text()
+    wide = [case for case in plain if case["columns"] > 1]
+    for key in ("no_hint_seconds", "fortran_seconds"):
+        assert f"and {max(case[key] / case['ours']['seconds'] for case in wide):.1f} at worst" in columns.hint_and_order()
+    seconds = {(case["matrix"], case["dtype"], case["columns"]): case["ours"]["seconds"] for case in plain}
+    shares = [took / 64 / seconds[*of, 1] for (*of, k), took in seconds.items() if k == 64]
+    assert f" {statistics.geometric_mean(shares):.2f} " in columns.a_column()
 
 
 # ---------------------------------------------------------------------------------------------------------- packaging

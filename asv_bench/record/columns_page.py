@@ -42,6 +42,11 @@ def speedup(case: dict[str, Any]) -> float | None:
     return min(case["peers"].values()) / case["ours"]["seconds"] if case["peers"] else None
 
 
+def over_ours(cases: Iterable[dict[str, Any]], key: str) -> list[float]:
+    """Times under `key` over ours, of the cases that have them: "fortran_seconds" or "no_hint_seconds"."""
+    return [case[key] / case["ours"]["seconds"] for case in cases if case.get(key)]
+
+
 def is_plain(case: dict[str, Any]) -> bool:
     """Whether ours stores values as they are."""
     return bool(case["ours"]["values"] == "plain")
@@ -141,11 +146,11 @@ def calls_table(report: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
             found = [case["host_seconds"][by] * 1e6 for case in cases if by in case["host_seconds"]]
             cells.append(f"{significant(statistics.median(found))} ({significant(max(found))})" if found else "-")
         copied = [case for case in cases if case.get("fortran_seconds")]
-        ratios = [case["fortran_seconds"] / case["ours"]["seconds"] for case in copied]
+        ratios = over_ours(cases, "fortran_seconds")
         speeds = [min(case["peers"].values()) / case["fortran_seconds"] for case in copied if case["peers"]]
         cells.append(f"{geometric_mean(ratios):.2f} ({max(ratios):.2f})" if ratios else "-")
         cells.append(f"{geometric_mean(speeds):.2f}x ({min(speeds):.2f})" if speeds else "-")
-        unhinted = [case["no_hint_seconds"] / case["ours"]["seconds"] for case in cases if case.get("no_hint_seconds")]
+        unhinted = over_ours(cases, "no_hint_seconds")
         cells.append(f"{geometric_mean(unhinted):.2f} ({max(unhinted):.2f})" if unhinted else "-")
         rows.append(cells)
     header = ["columns", *(f"host us, {by}" for by in contenders), "X in Fortran order: time over C order"]
