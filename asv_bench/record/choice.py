@@ -35,10 +35,7 @@ from . import families, kinds, pages
 SETTLED = 20
 
 #: Columns from which a CVR array makes itself the longer chunks that it would have with the hint.
-LONGER = 16
-
-#: Bytes that are written before a sample: more than L2 holds, and for longer than the host takes to queue the sample.
-BALLAST = 1 << 29
+LONGER = 8
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -114,9 +111,9 @@ def measure(
         calls = _calls(csr, arrays, k, device)
         timed: dict[str, Any] = {"chosen": plan.format + str(plan.block_size or "")}
         if repeats:
-            timed["warm"] = _microseconds(calls, repeats, clock)
+            timed["warm"] = _microseconds(clock.times(calls, repeats))
         if repeats and k == 1:
-            timed["cold"] = _microseconds(calls, repeats, clock, cold=True)
+            timed["cold"] = _microseconds(clock.times(calls, repeats, cold=True))
         found[str(k)] = timed
     return {
         "dtype": dtype.name,
@@ -154,17 +151,8 @@ def _calls(csr: Any, arrays: dict[str, Any], columns: int, device: devices.Devic
     return calls
 
 
-def _microseconds(calls: dict[str, clocks.Call], repeats: int, clock: Any, cold: bool = False) -> dict[str, float]:
-    """The median of each, in turn; as :mod:`cvrarray.core.clocks`, but without the host's time."""
-    samples: dict[str, list[float]] = {name: [] for name in calls}
-    ballast = clock.cupy.empty(BALLAST, np.uint8)
-    for _ in range(repeats):
-        for name, call in calls.items():
-            ballast.fill(0)
-            if not cold:
-                call()
-            samples[name].append(clock.sample(call))
-    return {name: round(statistics.median(values) * 1e6, 3) for name, values in samples.items()}
+def _microseconds(times: dict[str, clocks.Timing]) -> dict[str, float]:
+    return {name: round(timing.median * 1e6, 3) for name, timing in times.items()}
 
 
 def score(cases: list[dict[str, Any]]) -> str:
