@@ -252,6 +252,7 @@ class BBCSRArray(FormatArray):
                 raise ValueError(f"blocks must have shape (n_blocks, block_size, block_size); got {blocks.shape}")
             size = integer(blocks.shape[1], "block_size", 1, WARP)
             coercion.check_dtype(blocks.dtype)
+            devices.check_aligned(blocks, "blocks")
             pairs = coercion.as_integers(block_rows, "block_rows"), coercion.as_integers(block_cols, "block_cols")
             coercion.same_device(**({"block_rows": pairs[0], "block_cols": pairs[1]} if pairs[0].size else {}), blocks=blocks)
             lengths = pairs[0].size, pairs[1].size, blocks.shape[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from types import SimpleNamespace
 
 import numpy as np
@@ -310,6 +311,8 @@ def test_x_on_the_host(build, gpu):
     for x in (np.ones(4), [1.0] * 4, np.ones(3)):
         with pytest.raises(TypeError, match=r"cupy\.asarray|to_device"):
             A @ x
+    with pytest.raises(TypeError, match=r"must be a cupy\.ndarray .* got numpy\.ndarray"):
+        A.matvec(np.ones(4))
     with pytest.raises(TypeError, match=r"cupy\.asarray|to_device"):
         np.matmul(A, np.ones(4))
     with pytest.raises(TypeError, match="out"):
@@ -390,6 +393,28 @@ def test_out_read_only(build):
     with pytest.raises(ValueError, match=r"out.*read-only"):
         build(EYE).matvec(np.ones(4), out=out)
     assert not out.any()
+
+
+@BUILD
+@pytest.mark.parametrize("shape", [(4,), (4, 1), (4, 3)])
+def test_out_whose_numbers_share_memory(build, shape, device):
+    """The last of several writes would stay, which on a GPU is another one in each run."""
+    A, x = build(EYE, device), put(np.ones(shape), device)
+    library = "numpy" if device == "cpu" else "cupy"
+    as_strided = importlib.import_module(f"{library}.lib.stride_tricks").as_strided
+    out = as_strided(put(np.zeros(1), device), shape, (0,) * len(shape))
+    with pytest.raises(ValueError, match=r"out must have memory for each number.*strides"):
+        (A.matvec if len(shape) == 1 else A.matmat)(x, out=out)
+    assert not get(out).any()
+
+
+@BUILD
+def test_scalars_on_the_gpu(build, gpu):
+    """To read one would be to wait for the device."""
+    A, x = build(EYE, gpu), put(np.ones(4), gpu)
+    for name in ("alpha", "beta"):
+        with pytest.raises(TypeError, match=f"{name} must be a scalar"):
+            A.matvec(x, out=put(np.zeros(4), gpu), **{name: put(np.array(2.0), gpu)})
 
 
 @BUILD

@@ -15,7 +15,7 @@ import pytest
 import scipy.sparse
 import sparse
 import zoo
-from checks import assert_same_csr, get, put
+from checks import DEFAULTS, assert_same_bits, assert_same_csr, get, put
 from scipy.sparse import csr_array
 
 import cvrarray
@@ -36,6 +36,52 @@ def forged(matrix, **attributes):
 
 
 # Arrays in memory
+
+
+def displaced(array, n_bytes=1):
+    """The same numbers on the GPU, `n_bytes` beyond a multiple of their size."""
+    import cupy
+
+    content = np.ascontiguousarray(array)
+    memory = cupy.empty(content.nbytes + n_bytes, np.uint8)
+    memory[n_bytes:] = cupy.asarray(content.reshape(-1).view(np.uint8))
+    return memory[n_bytes:].view(content.dtype).reshape(content.shape)
+
+
+@pytest.mark.parametrize("build", DEFAULTS, ids=str)
+def test_numbers_between_the_multiples_of_their_size(build, gpu):
+    """A kernel that loads one would end every later call of the process, whatever it calls."""
+    import cupy
+
+    csr = zoo.floats("power_law", np.float32)
+    A, n = build(csr, gpu), csr.shape[1]
+    x, wide = put(zoo.float_vector(n, np.float32), gpu), cupy.zeros((n, 5), np.uint8)[:, 1:].view(np.float32)
+    complexes = displaced(np.ones(n, np.complex64), 4)  # each real part would do
+    for product in (
+        lambda: A @ displaced(get(x)),
+        lambda: A @ displaced(np.ones((n, 3), np.float32), 2),
+        lambda: A @ displaced(np.ones((3, n), np.float32)).T,
+        lambda: A @ wide,
+        lambda: A @ wide.reshape(-1),
+        lambda: A.T @ complexes,
+        lambda: A @ complexes,
+        lambda: A.matvec(x, out=displaced(np.ones(n, np.float32))),
+        lambda: A.matmat(put(np.ones((n, 2), np.float32), gpu), out=displaced(np.ones((n, 2), np.float32))),
+        lambda: A.with_values(displaced(csr.data)),
+        lambda: A * displaced(np.ones(n, np.float32)),
+        lambda: cvrarray.linalg.cg(A, displaced(np.ones(n, np.float32))),
+        lambda: type(A).from_csr(*(put(part, gpu) for part in (csr.indptr, csr.indices)), displaced(csr.data), csr.shape),
+        lambda: type(A).from_csr(put(csr.indptr, gpu), displaced(csr.indices), put(csr.data, gpu), csr.shape),
+        lambda: type(A).from_csr(displaced(csr.indptr), put(csr.indices, gpu), put(csr.data, gpu), csr.shape),
+        lambda: type(A)(displaced(np.eye(4))),
+        lambda: cvrarray.BBCSRArray.from_blocks(put(np.arange(2), gpu), put(np.arange(2), gpu), displaced(np.ones((2, 3, 3)))),
+    ):
+        for _ in range(2):
+            with pytest.raises(ValueError, match=r"must lie at multiples of \d+ bytes, the size of its numbers"):
+                product()
+        assert_same_bits(A @ x, A @ x)
+    for x in (put(np.ones(n + 1, np.float32), gpu)[1:], put(np.ones(2 * n + 2, np.float32), gpu)[2:].view(np.complex64)):
+        np.testing.assert_allclose(get(A @ x), csr @ get(x), rtol=1e-4)
 
 
 def bsr(**attributes):

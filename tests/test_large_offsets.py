@@ -182,6 +182,12 @@ def test_more_than_2_31_rows(large_gpu):
     np.testing.assert_array_equal(get(y[rows]), [2, 6, 15, 8, 15])
 
 
+def test_cupy_holds_fewer_columns(gpu):
+    A = cvrarray.CVRArray(csr_array((np.ones(2), np.array([3, 2**33]), np.array([0, 1, 2])), shape=(2, 2**34)), device=gpu)
+    with pytest.raises(ValueError, match=r"rows, columns and nonzeros; this array is 2 x 17179869184 and has 2\."):
+        A.tocsr()
+
+
 def test_scipy_of_many_columns_is_taken(device):
     """SciPy switches to int64 indices by itself."""
     wide = csr_array((np.ones(2), np.array([3, 2**33]), np.array([0, 1, 2])), shape=(2, 2**34))

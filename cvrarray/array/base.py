@@ -1159,7 +1159,7 @@ class SparseArray(Names):
         ------
         TypeError, ValueError
             The array holds float16: see :meth:`to_scipy`. On a GPU: CuPy's sparse matrices hold no integers, and fewer
-            than 2^31 nonzeros; see :meth:`to_scipy`.
+            than 2^31 rows, columns and nonzeros; see :meth:`to_scipy`.
 
         Examples
         --------
@@ -1175,7 +1175,10 @@ class SparseArray(Names):
         if self.dtype.kind in "iu":
             raise TypeError(f"cupyx.scipy.sparse holds no {self.dtype} values. Use to_scipy(), or astype(float) first")
         if self.nnz >= 2**31 or max(self.shape) >= 2**31:
-            raise ValueError(f"cupyx.scipy.sparse holds fewer than 2^31 nonzeros; this array has {self.nnz}. Use to_scipy()")
+            raise ValueError(
+                "cupyx.scipy.sparse holds fewer than 2^31 rows, columns and nonzeros; "
+                f"this array is {self.shape[0]} x {self.shape[1]} and has {self.nnz}. Use to_scipy()"
+            )
         from cupyx.scipy.sparse import csr_matrix
 
         with self._target.use():

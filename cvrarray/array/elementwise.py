@@ -160,6 +160,7 @@ def _operand(value: Any, target: devices.Device) -> Any:
             device = devices.of(value.data)
         elif package == "cupy":
             device = devices.of(value)
+            devices.check_aligned(value, "an operand")
         else:
             if isinstance(value, np.ma.MaskedArray):
                 raise TypeError("an operand must hold all its values; got a masked array. Call .filled(0) first")

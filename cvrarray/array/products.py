@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from ..core import devices
 from ..core.arrays import Run
 from ..core.distinct import NARROWER
 from ..core.tables import CSR
@@ -78,7 +79,10 @@ def _fits(target: Any) -> Callable[[Any], bool]:
     if target.kind == "cpu":
         return operator.attrgetter("flags.carray")  # aligned and writeable too
     index, current = target.index, target.xp.cuda.runtime.getDevice
-    return lambda array: array.flags.c_contiguous and array.data.device_id == index and current() == index
+    # aligned for every dtype: others take the long way, on which that is asked
+    return lambda array: (
+        array.flags.c_contiguous and not array.data.ptr % 16 and array.data.device_id == index and current() == index
+    )
 
 
 def _overlap(target: Any) -> Callable[[Any, Any], bool]:
@@ -346,6 +350,8 @@ def _checked_out(array: Any, out: Any, shape: tuple[int, ...], dtype: np.dtype) 
         raise TypeError(f"out must have a dtype that {dtype} casts to; got {out.dtype}")
     if not getattr(out.flags, "writeable", True):
         raise ValueError("out must be writeable; it is read-only. Pass a copy")
+    if out.size and any(stride == 0 and n > 1 for stride, n in zip(out.strides, out.shape, strict=True)):
+        raise ValueError(f"out must have memory for each number; got strides {out.strides} for shape {out.shape}. Pass a copy")
     return out
 
 
@@ -370,6 +376,7 @@ def operand(array: Any, x: Any, name: str) -> Any:
         )
     if x.dtype.kind not in "biufc":
         raise TypeError(f"{name} must be numeric; got dtype {x.dtype}")
+    devices.check_aligned(x, name)
     return x
 
 
@@ -381,7 +388,7 @@ def _coerced(array: Any, x: Any, name: str) -> Any:
         raise TypeError(f"{name} must be dense; got {type(x).__name__}. Use A @ {name}, or {name}.todense()")
     if target.kind == "cuda":
         raise TypeError(
-            f"{name} must be on the array's device, {target}; got a host {type(x).__name__}. "
+            f"{name} must be a cupy.ndarray on the array's device, {target}; got {type(x).__module__}.{type(x).__qualname__}. "
             f"Use cupy.asarray({name}), or A.to_device('cpu')"
         )
     if package == "cupy":
@@ -399,7 +406,8 @@ def scalar(value: Any, name: str, dtype: np.dtype) -> Any:
     """`value` as a scalar of `dtype`; TypeError where that would lose its imaginary part, its fraction or its size."""
     if type(value) in (int, float) and value in (0, 1):  # what nearly every call passes
         return dtype.type(value)
-    if np.ndim(value) == 0 and np.asarray(value).dtype.kind in "biufc":
+    is_on_host = isinstance(value, (bool, int, float, complex, np.generic, np.ndarray))  # else it would be waited for
+    if is_on_host and np.ndim(value) == 0 and np.asarray(value).dtype.kind in "biufc":
         try:
             with np.errstate(over="ignore"):
                 converted = dtype.type(value) if dtype.kind == "c" or not np.iscomplexobj(value) else None

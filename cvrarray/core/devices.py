@@ -128,6 +128,20 @@ def _gpu(number: int) -> Device:
     return Device("cuda", number)
 
 
+def check_aligned(array: Any, name: str) -> None:
+    """ValueError where the numbers of a CuPy array do not lie at multiples of their size. A GPU loads no others: a kernel that
+    tries ends every later call of the process.
+    """
+    if of(array).kind == "cpu":
+        return
+    size, apart = array.itemsize, () if array.flags.c_contiguous else zip(array.strides, array.shape, strict=True)
+    if array.data.ptr % size or any(n > 1 and stride % size for stride, n in apart):
+        raise ValueError(
+            f"{name} must lie at multiples of {size} bytes, the size of its numbers, as a GPU loads no others; got address "
+            f"{array.data.ptr} and strides {array.strides}. Copy its bytes to an array of their own first"
+        )
+
+
 def move(array: Any, device: Device) -> Any:
     """A NumPy or CuPy array on `device`: itself if it is there already, else a copy."""
     here = of(array)

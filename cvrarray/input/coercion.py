@@ -490,6 +490,7 @@ def _from_entries(keys: Collection[Any], values: Iterable[Any], shape: tuple[int
 def _from_dense(array: Any) -> CSR:
     xp = devices.of(array).xp
     values = check_dtype(array.dtype)
+    devices.check_aligned(array, "a matrix")
     with devices.of(array).use():
         row, col = xp.nonzero(array)
         return from_triplets(row, col, array[row, col].astype(values, copy=False), array.shape)
@@ -506,6 +507,7 @@ def _as_array(values: Any, name: str) -> Any:
         values = np.asarray(values)
     if values.ndim != 1:
         raise ValueError(f"{name} must have 1 dimension; got shape {values.shape}")
+    devices.check_aligned(values, name)
     return values
 
 

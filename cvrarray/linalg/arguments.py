@@ -90,6 +90,7 @@ def check_out(out: Any, b: Any, device: devices.Device) -> None:
         raise ValueError(f"out must be contiguous, of shape {b.shape} and dtype {b.dtype}; got {out.shape} and {out.dtype}")
     if not getattr(out.flags, "writeable", True):
         raise ValueError("out must be writeable; it is read-only. Pass a copy")
+    devices.check_aligned(out, "out")
     if device.may_share_memory(out, b):
         raise ValueError("out must not share memory with b, which is read until the end. Pass another array")
 

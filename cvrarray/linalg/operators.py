@@ -208,6 +208,7 @@ def dense_vector(value: Any, name: str, device: devices.Device | None = None) ->
     if device is not None and here != device:
         raise TypeError(f"{name} must be on the device of A, {device}; got {here}. Use cupy.asarray({name}), or {name}.get()")
     numeric(array.dtype, name)
+    devices.check_aligned(array, name)
     return array
 
 
