@@ -307,7 +307,8 @@ class SparseArray(Names):
         Returns
         -------
         (n_rows, k) array
-            `out` where given, else a new one in C order.
+            `out` where given, else a new one in C order. On a GPU last bits may differ between an X, or `out`, that begins at
+            a multiple of 16 bytes, as new arrays do, and one that does not.
 
         Raises
         ------
