@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from .array.format import LIVING
+from .array.products import keep_ready
 from .array.transposed import TransposedArray, with_values
 from .core import devices
 from .core.extensions import optional
@@ -65,8 +66,8 @@ def matmul(A: Any, x: torch.Tensor, values: torch.Tensor | None = None) -> torch
     if torch.compiler.is_compiling():
         return torch.ops.cvrarray.product(x, values, _number(A), A.shape[0], False)
     if values is None and type(x) is torch.Tensor and not (x.requires_grad and torch.is_grad_enabled()):
-        launch = A._ready.get(x.dtype)  # what nearly every call needs
-        if launch is not None and x.shape == launch.x_shape and x.device == launch.device and not _are_transformed():
+        launch = A._ready.get((x.dtype, x.shape))  # what nearly every call needs
+        if launch is not None and x.device == launch.device and not _are_transformed():
             return launch(x)
     _check(A, x, values)
     return _applied(A, x, values)
@@ -114,8 +115,8 @@ def _computed(A: Any, x: torch.Tensor, values: torch.Tensor | None, transposed: 
     """``A @ x``, or ``A.T @ x``, with other values of A perhaps, of tensors that have memory."""
     if values is None:
         A = A.T if transposed else A
-        launch = A._ready.get(x.dtype)
-        if launch is not None and x.shape == launch.x_shape and x.device == launch.device:
+        launch = A._ready.get((x.dtype, x.shape))
+        if launch is not None and x.device == launch.device:
             return launch(x)
     y = x.new_empty((A.shape[transposed and values is not None], *x.shape[1:]))
     if not y.numel() or not x.numel():
@@ -125,9 +126,9 @@ def _computed(A: Any, x: torch.Tensor, values: torch.Tensor | None, transposed: 
         if values is not None:
             array = _with_values(A, _view(values), _NUMPYS[x.dtype], transposed, x.ndim == 2)
         (array.matvec if x.ndim == 1 else array.matmat)(_view(x), out=_view(y))
-    ready = A._ready.get(_NUMPYS[x.dtype]) if values is None and x.ndim == 1 else None
+    ready = A._ready.get((_NUMPYS[x.dtype], x.shape)) if values is None else None
     if ready is not None:
-        A._ready[x.dtype] = _Launch(ready, x)
+        keep_ready(A, (x.dtype, x.shape), _Launch(ready, x))
     return y
 
 
@@ -141,13 +142,13 @@ def _with_values(A: Any, values: Any, dtype: np.dtype, transposed: bool, is_for_
 
 
 class _Launch:
-    """A prepared product for vectors of one dtype on one device: what remains to be done is to call it."""
+    """A prepared product for operands of one dtype and shape on one device: what remains to be done is to call it."""
 
-    __slots__ = ("device", "one", "run", "x_shape", "y_shape", "zero")
+    __slots__ = ("device", "one", "run", "y_shape", "zero")
 
     def __init__(self, ready: Any, x: torch.Tensor) -> None:
         self.run, self.one, self.zero = ready.run, ready.one, ready.zero
-        self.x_shape, self.y_shape, self.device = ready.x_shape, ready.y_shape, x.device
+        self.y_shape, self.device = ready.y_shape, x.device
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         y = x.new_empty(self.y_shape)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+
 import numpy as np
 import oracle
 import pytest
@@ -280,5 +282,6 @@ def test_a_structure_keeps_its_buffers(gpu):
 
     table = cupy.zeros(3)
     made = struct(None, table, 7)
-    assert made.itemsize == 24
+    assert list(made.words) == [0, table.data.ptr, 7]
+    assert made.ptr == ctypes.addressof(made.words)
     assert [buffer is table for buffer in made.buffers] == [True]

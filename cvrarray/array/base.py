@@ -43,8 +43,8 @@ class SparseArray(Names):
     format: ClassVar[str]
     _target: devices.Device
     _dense_type: type[Any]  # of dense arrays on the device
-    _ready: dict[np.dtype, products.PreparedProduct]  # x's dtype -> the product with it, once prepared
-    _ready_transposed: dict[np.dtype, products.PreparedProduct]
+    _ready: dict[tuple[Any, tuple[int, ...]], Any]  # dtype and shape of x -> the product with it, once prepared
+    _ready_transposed: dict[tuple[Any, tuple[int, ...]], Any]
     _of_graphs: list[Any]  # what CUDA graphs use that were captured of its products
     _plan: str | None
 
@@ -392,6 +392,8 @@ class SparseArray(Names):
         array([[5., 0.],
                [0., 9.]])
         """
+        if format is None and type(other) is self._dense_type and other.ndim:
+            return products.multiply(self, other, out)
         if format is not None:
             if out is not None:
                 raise TypeError("out and format exclude each other: a product with a format is sparse")
@@ -420,8 +422,8 @@ class SparseArray(Names):
     @overload
     def __matmul__(self, other: Dense) -> Dense: ...
     def __matmul__(self, other: Any) -> Any:
-        if type(other) is self._dense_type and other.ndim == 1:
-            return products.matvec(self, other)
+        if type(other) is self._dense_type and (y := products.at_once(self, other)) is not None:
+            return y
         return protocol.matmul(self, other)
 
     def __rmatmul__(self, other: Any) -> Any:

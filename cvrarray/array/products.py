@@ -29,49 +29,67 @@ CONVERT_FROM = 24
 #: dtypes of float32 -> the same of float64
 WIDER = {narrow: wide for wide, narrow in NARROWER.items()}
 
+#: Dtypes and shapes of operands that an array has products ready for, at most.
+MOST_READY = 32
+
+_MOST = 1e38  # below what any float can hold that products are computed in
+
 _NOTHING = nullcontext()
 
 
 def matvec(array: Any, x: Any, out: Any = None, alpha: Any = 1, beta: Any = 0) -> Any:
     """``alpha * (array @ x) + beta * out``: see :meth:`cvrarray.array.base.SparseArray.matvec`."""
-    dense = array._dense_type
-    if type(x) is dense:
-        dtype = x.dtype
-        ready = array._ready.get(dtype)
-        if ready is not None and x.shape == ready.x_shape and ready.fits(x):
-            # what nearly every call is; every other call, and every error, is _matvec's
-            if out is None:
-                if alpha == 1 and beta == 0:
-                    y = ready.empty(ready.y_shape, dtype)
-                    ready.run(x, y, ready.one, ready.zero)
-                    return y
-            elif (
-                type(out) is dense
-                and out.dtype == dtype
-                and out.shape == ready.y_shape
-                and ready.fits(out)
-                and out is not x
-                and not ready.overlap(x, out)
-            ):
-                if alpha == 1 and beta == 0:
-                    ready.run(x, out, ready.one, ready.zero)
-                else:
-                    ready.run(x, out, scalar(alpha, "alpha", dtype), scalar(beta, "beta", dtype))
-                return out
+    if type(x) is array._dense_type and x.ndim == 1:
+        y = at_once(array, x, out, alpha, beta)
+        if y is not None:
+            return y
     return _matvec(array, x, out, alpha, beta)
 
 
+def at_once(array: Any, x: Any, out: Any = None, alpha: Any = 1, beta: Any = 0) -> Any:
+    """The product with an array of the device's module by what is prepared for its dtype and shape: what nearly every call is.
+    None, where nothing is done yet: every other call, and every error, takes the long way.
+    """
+    dtype = x.dtype
+    ready = array._ready.get((dtype, x.shape))
+    if ready is None or not ready.fits(x):
+        return None
+    if out is None:
+        if alpha == 1 and beta == 0:
+            y = ready.empty(ready.y_shape, dtype)
+            ready.run(x, y, ready.one, ready.zero)
+            return y
+    elif (
+        type(out) is type(x)
+        and out.dtype == dtype
+        and out.shape == ready.y_shape
+        and ready.fits(out)
+        and not ready.may_share_memory(x, out)
+    ):
+        if alpha == 1 and beta == 0:
+            ready.run(x, out, ready.one, ready.zero)
+        else:
+            ready.run(x, out, scalar(alpha, "alpha", dtype), scalar(beta, "beta", dtype))
+        return out
+    return None
+
+
 class PreparedProduct:
-    """A prepared product for vectors that are in the product's dtype already, and all that a call of it needs."""
+    """A prepared product for operands of one shape that are in the product's dtype already, and all that a call of it needs."""
 
-    __slots__ = ("empty", "fits", "one", "overlap", "run", "x_shape", "y_shape", "zero")
+    __slots__ = ("empty", "fits", "may_share_memory", "one", "run", "y_shape", "zero")
 
-    def __init__(self, array: Any, dtype: np.dtype, run: Run) -> None:
-        self.run = run
-        self.fits, self.overlap = _fits(array._target), _overlap(array._target)
-        self.empty = array._target.xp.empty
+    def __init__(self, target: Any, y_shape: tuple[int, ...], dtype: np.dtype, run: Run) -> None:
+        self.run, self.y_shape = run, y_shape
+        self.fits, self.may_share_memory, self.empty = _fits(target), target.may_share_memory, target.xp.ndarray
         self.one, self.zero = dtype.type(1), dtype.type(0)
-        self.y_shape, self.x_shape = (array.shape[0],), (array.shape[1],)
+
+
+def keep_ready(array: Any, key: tuple[Any, tuple[int, ...]], product: Any) -> None:
+    """Have the next products with operands of this dtype and shape find `product`: those of a few shapes."""
+    if len(array._ready) >= MOST_READY:
+        array._ready.clear()
+    array._ready[key] = product
 
 
 def _fits(target: Any) -> Callable[[Any], bool]:
@@ -85,13 +103,6 @@ def _fits(target: Any) -> Callable[[Any], bool]:
     )
 
 
-def _overlap(target: Any) -> Callable[[Any, Any], bool]:
-    """Whether two different arrays that the kernels may have as they are share memory."""
-    if target.kind == "cpu":
-        return lambda x, y: not (x.base is None and y.base is None) and np.may_share_memory(x, y)
-    return lambda x, y: bool(x.data.ptr < y.data.ptr + y.nbytes and y.data.ptr < x.data.ptr + x.nbytes)
-
-
 def _matvec(array: Any, x: Any, out: Any, alpha: Any, beta: Any) -> Any:
     x = operand(array, x, "x")
     if x.ndim == 2 and x.shape[1] == 1:  # a column, as linear operators take it
@@ -103,6 +114,10 @@ def _matvec(array: Any, x: Any, out: Any, alpha: Any, beta: Any) -> Any:
 
 def matmat(array: Any, x: Any, out: Any = None, alpha: Any = 1, beta: Any = 0) -> Any:
     """``alpha * (array @ X) + beta * out``: see :meth:`cvrarray.array.base.SparseArray.matmat`."""
+    if type(x) is array._dense_type and x.ndim == 2:
+        y = at_once(array, x, out, alpha, beta)
+        if y is not None:
+            return y
     x = operand(array, x, "x")
     if x.ndim != 2:
         raise TypeError(f"x must be a matrix (2-D); got shape {x.shape}. Use A @ x for a vector")
@@ -112,8 +127,9 @@ def matmat(array: Any, x: Any, out: Any = None, alpha: Any = 1, beta: Any = 0) -
 def multiply(array: Any, x: Any, out: Any = None) -> Any:
     """``array @ x`` for a vector or a matrix."""
     if type(x) is array._dense_type:
-        if x.ndim == 1:
-            return matvec(array, x, out)
+        y = at_once(array, x, out)
+        if y is not None:
+            return y
         if out is None and x.shape == (array.shape[1], 1):  # a column, as linear operators take it
             return matvec(array, x.reshape(-1)).reshape(-1, 1)
     x = operand(array, x, "x")
@@ -329,13 +345,13 @@ def _is_fortran(x: Any) -> bool:
 
 def _run(array: Any, x: Any, y: Any, alpha: Any, beta: Any, dtype: np.dtype) -> None:
     """``y = alpha * array @ x + beta * y`` for operands that are ready; `dtype` is the product's."""
-    if x.ndim == 2 and x.shape[1] != 1:
-        array._kernel("product_matrix", y.dtype)(x, y, alpha, beta)
+    if x.ndim == 2 and x.shape[1] == 1:
+        array._kernel("product", y.dtype)(x.reshape(-1), y.reshape(-1), alpha, beta)
         return
-    run = array._kernel("product", y.dtype)
-    run(x.reshape(-1), y.reshape(-1), alpha, beta)
-    if y.dtype == dtype and dtype not in array._ready:
-        array._ready[dtype] = PreparedProduct(array, dtype, run)
+    run = array._kernel("product" if x.ndim == 1 else "product_matrix", y.dtype)
+    run(x, y, alpha, beta)
+    if y.dtype == dtype and (dtype, x.shape) not in array._ready:
+        keep_ready(array, (dtype, x.shape), PreparedProduct(array._target, y.shape, dtype, run))
 
 
 def _checked_out(array: Any, out: Any, shape: tuple[int, ...], dtype: np.dtype) -> Any:
@@ -404,8 +420,8 @@ def _coerced(array: Any, x: Any, name: str) -> Any:
 
 def scalar(value: Any, name: str, dtype: np.dtype) -> Any:
     """`value` as a scalar of `dtype`; TypeError where that would lose its imaginary part, its fraction or its size."""
-    if type(value) in (int, float) and value in (0, 1):  # what nearly every call passes
-        return dtype.type(value)
+    if type(value) in (int, float) and (value in (0, 1) or (dtype.kind in "fc" and -_MOST < value < _MOST)):
+        return dtype.type(value)  # what nearly every call passes
     is_on_host = isinstance(value, (bool, int, float, complex, np.generic, np.ndarray))  # else it would be waited for
     if is_on_host and np.ndim(value) == 0 and np.asarray(value).dtype.kind in "biufc":
         try:

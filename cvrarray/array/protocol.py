@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import operator
 from collections.abc import Callable
+from types import NoneType
 from typing import Any
 
 import numpy as np
@@ -48,6 +49,8 @@ UNSUPPORTED = {np.isnat}
 
 def matmul(left: Any, right: Any, out: Any = None) -> Any:
     """``left @ right``, where one or both are ours; NotImplemented if the other operand's class has own rules."""
+    if type(right) is getattr(left, "_dense_type", None):  # what nearly every call has
+        return products.multiply(left, right, out)
     ours = left if coercion.is_ours(left) else right
     other = right if ours is left else left
     if _is_tensor(other):
@@ -88,8 +91,16 @@ _AXES_OF_MATMUL = ([(-2, -1)] * 3, [(-1,), (-2, -1), (-1,)])
 
 def apply_ufunc(array: Any, ufunc: np.ufunc, method: str, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """``__array_ufunc__`` of all arrays of ours."""
-    name = type(array).__name__
     out, *more = kwargs.pop("out", (None,))
+    if (
+        ufunc is np.matmul
+        and method == "__call__"
+        and not kwargs
+        and {type(inputs[1]), type(out)} <= {array._dense_type, NoneType}
+    ):
+        left, right = inputs
+        return matmul(left, right, out)
+    name = type(array).__name__
     if not all(_is_known(value) for value in (*inputs, out)):
         return _theirs(ufunc, method, inputs, kwargs if out is None else kwargs | {"out": (out, *more)})
     if any(place is not None for place in more):

@@ -21,6 +21,7 @@ from __future__ import annotations
 import math
 import os
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -148,17 +149,36 @@ def _scattered_at_first(base: Any, dtype: np.dtype) -> Run:
     """``run(x, y, alpha, beta)`` with ``base.T`` on a GPU: scattering, and by tables of the transpose once they are there,
     which :func:`pays_after` or RENEWED_AFTER calls bring about.
 
-    A graph that is captured always scatters: its replays see values that are written to the base later.
+    A graph that is captured always scatters: its replays see values that are written to the base later. The base keeps it
+    ready, so it does not keep the base.
     """
-    scatter, collect = base._kernel("product_transposed", dtype), None
+    scatter, collect, alive = base._kernel("product_transposed", dtype), None, weakref.ref(base)
     stream = base._target.xp.cuda.get_current_stream
 
     def run(x: Any, y: Any, alpha: Any, beta: Any) -> None:
         nonlocal collect
+        base: Any = alive()
         if collect is None and _is_due(base):
             own = keep(base)
             collect = None if own is None else own._kernel("product", dtype)
         (scatter if collect is None or stream().is_capturing() else collect)(x, y, alpha, beta)
+
+    return run
+
+
+def _of_matrix(base: Any, dtype: np.dtype) -> Run:
+    """``run(x, y, alpha, beta)`` with ``base.T`` and a matrix: by tables of the transpose, if there are any. It does not keep
+    the base either.
+    """
+    alive = weakref.ref(base)
+
+    def run(x: Any, y: Any, alpha: Any, beta: Any) -> None:
+        base: Any = alive()
+        own = base._transpose
+        if not isinstance(own, SparseArray) or base._transpose_is_old or base._target.is_capturing():
+            own = keep(base)
+        multiply = products.transposed_matrix(base, dtype) if own is None else own._kernel("product_matrix", dtype)
+        multiply(x, y, alpha, beta)
 
     return run
 
@@ -347,6 +367,8 @@ class TransposedArray(SparseArray):
             return self.base._kernel("product", dtype)
         if self._is_kept and kind == "product" and self._target.kind == "cuda":
             return _scattered_at_first(self.base, dtype)
+        if self._is_kept and kind == "product_matrix":
+            return _of_matrix(self.base, dtype)
         own = keep(self.base) if self._is_kept else None
         if own is not None:
             return own._kernel(kind, dtype)

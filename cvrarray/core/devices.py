@@ -48,8 +48,12 @@ class Device(NamedTuple):
         another.
         """
         if self.kind == "cpu":
-            return bool(np.may_share_memory(a, b))
-        (a_low, a_high), (b_low, b_high) = self.xp.byte_bounds(a), self.xp.byte_bounds(b)
+            return a is b or (not (a.base is None and b.base is None) and bool(np.may_share_memory(a, b)))
+        if not (a.flags.c_contiguous and b.flags.c_contiguous):
+            (a_low, a_high), (b_low, b_high) = self.xp.byte_bounds(a), self.xp.byte_bounds(b)
+        else:
+            a_low, b_low = a.data.ptr, b.data.ptr
+            a_high, b_high = a_low + a.nbytes, b_low + b.nbytes
         return bool(a.size and b.size and a_low < b_high and b_low < a_high)
 
     def aside(self) -> AbstractContextManager[Any]:

@@ -22,9 +22,9 @@ from .compiler import (
     blocks,
     in_columns,
     processors,
+    scaling,
     struct,
     synchronize,
-    update,
 )
 from .look import Look, host
 from .memory import leading, together
@@ -274,7 +274,7 @@ def product(tables: BBCSRTables, dtype: np.dtype) -> Callable[[cupy.ndarray, cup
     )
     n_blocks = -(-n_bins * sharers * WARP // threads)
     grid = in_columns(n_blocks) if near else (max(1, n_blocks),)
-    return lambda x, y, alpha, beta: multiply(grid, (threads,), (bins, x, y, alpha, beta, update(alpha, beta)))
+    return lambda x, y, alpha, beta: multiply(grid, (threads,), (bins, x, y, *scaling(alpha, beta)))
 
 
 class Schedule(NamedTuple):
@@ -378,13 +378,7 @@ def product_matrix(tables: BBCSRTables, dtype: np.dtype) -> Callable[[cupy.ndarr
     """``run(x, y, alpha, beta)``, which does ``Y = alpha * A @ X + beta * Y``; X (n_cols, k) and Y (n_rows, k) in C
     order.
     """
-    of_matrix, of_vector = bbcsr_matmat.product(tables, dtype), cache(lambda: product(tables, dtype))
-
-    def run(x, y, alpha, beta):
-        multiply = of_vector() if x.shape[1] == 1 else of_matrix
-        multiply(x, y, alpha, beta)
-
-    return run
+    return bbcsr_matmat.product(tables, dtype, lambda: product(tables, dtype))
 
 
 def product_transposed(tables: BBCSRTables, dtype: np.dtype) -> Callable[[cupy.ndarray, cupy.ndarray, Any, Any], None]:

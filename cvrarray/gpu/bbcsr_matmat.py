@@ -15,6 +15,7 @@ import numpy as np
 
 from ..core.tables import WARP, BBCSRTables, mask_dtype
 from . import bbcsr_rows, distinct, transposed, uneven_rows
+from .autotune import Run
 from .bbcsr_tables import SHAPES, as_struct, mean_blocks, n_slots, slot_bytes
 from .compiler import (
     MATRIX_LANES,
@@ -24,13 +25,14 @@ from .compiler import (
     Coded,
     Kernel,
     Struct,
+    argument,
     aside,
     blocks,
     matrix_grid,
     matrix_tiles,
     matrix_width,
     processors,
-    update,
+    scaling,
     vector_width,
 )
 from .uneven_rows import Pieces, Schedule
@@ -178,11 +180,24 @@ class MatrixKernel(NamedTuple):
     last: tuple[Any, ...] = ()
     threads: int = BLOCK  # of a thread block
 
-    def __call__(self, bins: Struct, k: int, x: cupy.ndarray, y: cupy.ndarray, alpha: Any, beta: Any) -> None:
-        """Launch it."""
-        pieces = () if self.pieces is None else (self.pieces.struct(),)
-        arguments = bins, *pieces, np.int64(k), x, y, alpha, beta, update(alpha, beta), *self.last
-        self.function(self.grid, (self.threads,), arguments, 0 if self.pieces is None else self.pieces.shared_bytes)
+    def of(self, bins: Struct, k: int) -> Run:
+        """``run(x, y, alpha, beta)`` for `k` columns: what is left to each launch."""
+        launch, grid, threads, pieces, last = self.function, self.grid, (self.threads,), self.pieces, self.last
+        n_columns, shared_bytes = argument(np.int64(k)), 0 if pieces is None else pieces.shared_bytes
+        if pieces is not None and pieces.plain is None:
+            take = pieces.meeting.take
+
+            def in_pieces(x, y, alpha, beta):
+                parts, _sums = take()  # which live until the launch
+                launch(grid, threads, (bins, parts, n_columns, x, y, *scaling(alpha, beta), *last), shared_bytes)
+
+            return in_pieces
+        first = (bins, n_columns) if pieces is None else (bins, pieces.plain, n_columns)
+
+        def run(x, y, alpha, beta):
+            launch(grid, threads, (*first, x, y, *scaling(alpha, beta), *last), shared_bytes)
+
+        return run
 
 
 class Lengths:
@@ -209,15 +224,18 @@ class Lengths:
         return self.rows[: self._tables.shape[0] : self._tables.block_size]
 
 
-def product(tables: BBCSRTables, dtype: np.dtype) -> Callable[[cupy.ndarray, cupy.ndarray, Any, Any], None]:
+def product(tables: BBCSRTables, dtype: np.dtype, of_vector: Callable[[], Run]) -> Run:
     """``run(x, y, alpha, beta)``, which does ``Y = alpha * A @ X + beta * Y``; X (n_cols, k) and Y (n_rows, k) in C
-    order.
+    order. ``of_vector()`` is that of one column.
     """
     bins = as_struct(tables)
     lengths = cache(lambda: Lengths(tables))
 
     @cache
     def prepared(k, width):
+        return of_vector() if k == 1 else kernel(k, width).of(bins, k)
+
+    def kernel(k, width):
         if takes_copies(tables, k, width, lengths()):
             return _kernel_of_short_rows(tables, dtype, k, width)
         if takes_lanes(tables, k, width, lengths()):
@@ -227,7 +245,7 @@ def product(tables: BBCSRTables, dtype: np.dtype) -> Callable[[cupy.ndarray, cup
 
     def run(x, y, alpha, beta):
         if k := x.shape[1]:
-            prepared(k, matrix_width(k, x, y))(bins, k, x, y, alpha, beta)
+            prepared(k, matrix_width(k, x, y))(x, y, alpha, beta)
 
     return run
 
@@ -239,8 +257,8 @@ def product_with_dots(tables: BBCSRTables, x: cupy.ndarray, y: cupy.ndarray) -> 
     dtype, k = y.dtype, x.shape[1]
     multiply = _matrix_kernel(tables, dtype, k, matrix_width(k, x, y), None, Lengths(tables))
     dots, bins = cupy.zeros((multiply.grid[0] * BLOCK // WARP, k)), as_struct(tables)
-    multiply = multiply._replace(last=(dots,))
-    return lambda: multiply(bins, k, x, y, dtype.type(1), dtype.type(0)), dots
+    run = multiply._replace(last=(dots,)).of(bins, k)
+    return lambda: run(x, y, dtype.type(1), dtype.type(0)), dots
 
 
 def _matrix_kernel(t: BBCSRTables, dtype: np.dtype, k: int, width: int, dots: Any, lengths: Lengths) -> MatrixKernel:

@@ -17,7 +17,6 @@ from contextlib import contextmanager
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from struct import Struct as Packing
 from typing import Any, NamedTuple
 
 import cupy
@@ -88,8 +87,14 @@ MATRIX_LANES = 16
 #: Blocks that a grid may have in its second dimension.
 MOST_IN_Y = 65_535
 
+
+def argument(number: np.generic) -> Any:
+    """A number as an argument of launches, made once for all of them: CuPy would make it anew in each."""
+    return cupy.cuda.function.CNumpyArray(np.asarray(number))
+
+
 #: A null pointer as a kernel's argument.
-NULL = np.uint64(0)
+NULL = argument(np.uint64(0))
 
 #: Of the driver's modes of a capture, what prohibits least.
 RELAXED = 2
@@ -194,26 +199,45 @@ def in_columns(n_blocks: int) -> tuple[int, int]:
     return n_columns, max(1, -(-n_blocks // n_columns))
 
 
-class Struct(np.ndarray):
-    """A structure that a kernel takes by value. It keeps alive the arrays that its pointers point to."""
+class Struct(cupy.cuda.function.CPointer):  # type: ignore[misc]  # CuPy has no types
+    """A structure that a kernel takes by value, as CuPy passes arguments on. It keeps alive the arrays that its pointers point
+    to.
+    """
 
-    buffers: tuple[cupy.ndarray, ...]
+    def __init__(self, words: ctypes.Array[ctypes.c_uint64], buffers: list[cupy.ndarray]) -> None:
+        super().__init__(ctypes.addressof(words))
+        self.words, self.buffers = words, buffers
 
 
 def struct(*fields: cupy.ndarray | int | None) -> Struct:
     """A structure of pointers and 64-bit integers; None is a null pointer."""
-    buffers = tuple([f for f in fields if f is not None and not isinstance(f, int)])
-    words = [0 if f is None else f if isinstance(f, int) else f.data.ptr for f in fields]
-    pack, dtype = _packing(len(words))
-    made = np.frombuffer(pack(*words), dtype).view(Struct)
-    made.buffers = buffers
-    return made
+    words, buffers = [], []
+    for field in fields:
+        if isinstance(field, int):
+            words.append(field)
+        elif field is None:
+            words.append(0)
+        else:
+            words.append(field.data.ptr)
+            buffers.append(field)
+    return Struct(_words(len(words))(*words), buffers)
 
 
 @cache
-def _packing(n: int) -> tuple[Callable[..., bytes], np.dtype]:
-    """What makes bytes of `n` words, and their dtype as one."""
-    return Packing(f"={n}Q").pack, np.dtype(f"V{8 * n}")
+def _words(n: int) -> type[ctypes.Array[ctypes.c_uint64]]:
+    return ctypes.c_uint64 * n
+
+
+def scaling(alpha: np.generic, beta: np.generic) -> tuple[Any, Any, Any]:
+    """The arguments `alpha`, `beta` and which form of ``y = alpha * A @ x + beta * y`` is asked for."""
+    if alpha == 1 and beta == 0:  # what nearly every call passes
+        return _plain(type(alpha))
+    return alpha, beta, update(alpha, beta)
+
+
+@cache
+def _plain(number: type[np.generic]) -> tuple[Any, Any, Any]:
+    return argument(number(1)), argument(number(0)), argument(PLAIN)  # type: ignore[call-arg]  # types of numbers alone
 
 
 def update(alpha: np.generic, beta: np.generic) -> np.int32:
@@ -237,8 +261,9 @@ class Tiles(NamedTuple):
 
 def matrix_width(k: int, x: cupy.ndarray, y: cupy.ndarray) -> int:
     """Numbers in a vector load of rows of `k` numbers of X and Y, which must begin at multiples of its size."""
-    width = vector_width(x.dtype)
-    while k % width or any(array.data.ptr % (width * array.itemsize) for array in (x, y)):
+    size: int = x.itemsize
+    width, ends = min(4, 16 // size), k * size | x.data.ptr | y.data.ptr
+    while ends % (width * size):
         width //= 2
     return width
 
@@ -414,6 +439,33 @@ class Scratch(PerStream):
         """As ``cupy.empty``."""
         stream = cupy.cuda.get_current_stream()
         return self._of_graph(stream, shape, dtype) if stream.is_capturing() else cupy.empty(shape, dtype)
+
+
+class Meeting:
+    """A structure of a kernel in which parts of rows meet, by counters and other memory that a stream's launches share, and by
+    sums for the time of one launch.
+
+    Parameters
+    ----------
+    make
+        Gives the structure for a stream, with a null pointer for the sums.
+    place
+        Of the sums' pointer in it.
+    n_bytes
+        Of the sums.
+    """
+
+    def __init__(self, make: Callable[[], Struct], place: int, n_bytes: int) -> None:
+        self._structs, self._place, self._n_bytes = PerStream(make), place, n_bytes
+        self._of_graphs = PerStream(lambda: cupy.cuda.alloc(n_bytes))
+
+    def take(self) -> tuple[Struct, Any]:
+        """The structure for a launch on the current stream, and its sums: both must be held until then."""
+        made = self._structs.get()  # this thread's: no other writes to it meanwhile
+        is_capturing = cupy.cuda.get_current_stream().is_capturing()
+        sums = self._of_graphs.get() if is_capturing else cupy.cuda.alloc(self._n_bytes)
+        made.words[self._place] = sums.ptr
+        return made, sums
 
 
 class _Thread:

@@ -21,7 +21,9 @@ from .compiler import (
     Kernel,
     PerStream,
     Struct,
+    argument,
     blocks,
+    scaling,
     struct,
     synchronize,
     update,
@@ -275,10 +277,11 @@ def product(tables: CVRTables, dtype: np.dtype) -> Callable[[cupy.ndarray, cupy.
 
     n_for_empty = min(-(-t.empty_row.size // (BLOCK * EMPTY_ROWS_A_THREAD)), MOST_BLOCKS_FOR_EMPTY)
     grid = (max(1, n_for_empty + -(-t.carry_row.size * WARP // BLOCK)),)
-    chunks, cuts = as_struct(t), _cuts(t, dtype)
+    chunks, cuts, n_empty = as_struct(t), _cuts(t, dtype), argument(np.int32(n_for_empty))
 
     def plain(x, y, alpha, beta):
-        multiply(update(alpha, beta))(grid, (BLOCK,), (chunks, x, y, cuts(), np.int32(n_for_empty), alpha, beta))
+        found = multiply(update(alpha, beta))
+        found(grid, (BLOCK,), (chunks, x, y, cuts(), n_empty, *scaling(alpha, beta)[:2]))
 
     return autotuned(n_slots(t), t.shape[1], plain, lambda: shared_memory.product(t, dtype, as_struct, cuts))
 

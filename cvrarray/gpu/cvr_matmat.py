@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import cache
 from typing import NamedTuple
 
@@ -22,13 +23,14 @@ from .compiler import (
     SCALE,
     STORED,
     Kernel,
-    PerStream,
-    Scratch,
+    Meeting,
     Tiles,
+    argument,
     attribute,
     matrix_grid,
     matrix_width,
     processors,
+    scaling,
     struct,
     update,
     vector_width,
@@ -95,7 +97,7 @@ def product(tables: CVRTables, dtype: np.dtype, rechunk: Rechunk) -> Run:
     order. ``rechunk(t, n_chunks)`` are the same tables in so many chunks, with slots' numbers for values.
     """
     t = tables
-    own, n_chunks, of = _product_in_own_chunks(t, dtype), t.carry_row.size, Kind(t.nnz, t.shape[1], t.n_lanes, dtype)
+    own, n_chunks, of = _in_own_chunks(t, dtype), t.carry_row.size, Kind(t.nnz, t.shape[1], t.n_lanes, dtype)
     longer: list[Rechunked] = []
 
     def wanted(columns):
@@ -104,20 +106,20 @@ def product(tables: CVRTables, dtype: np.dtype, rechunk: Rechunk) -> Run:
     @cache
     def in_chunks(number):
         longer.append(Rechunked(t, number, rechunk))
-        return _product_in_own_chunks(longer[-1].tables, dtype)
+        return _in_own_chunks(longer[-1].tables, dtype)
 
     @cache
-    def multiply(k):
+    def of_columns(k):
+        if k * dtype.itemsize > MOST_ROW_BYTES:
+            most = MOST_ROW_BYTES // dtype.itemsize
+            raise ValueError(f"X must have at most {most:,} columns of {dtype}; got {k:,}. Multiply parts of its columns")
         columns = max((columns for columns in COLUMNS if columns <= k), default=None)
         is_right = columns is None or n_chunks <= max(wanted(columns), wanted(k))
         return own if is_right else in_chunks(wanted(columns))
 
     def run(x, y, alpha, beta):
         k = x.shape[1]
-        if k * dtype.itemsize > MOST_ROW_BYTES:
-            most = MOST_ROW_BYTES // dtype.itemsize
-            raise ValueError(f"X must have at most {most:,} columns of {dtype}; got {k:,}. Multiply parts of its columns")
-        multiply(k)(x, y, alpha, beta)
+        of_columns(k)(k, matrix_width(k, x, y))(x, y, alpha, beta)
 
     def renew():
         for chunks in longer:
@@ -127,36 +129,37 @@ def product(tables: CVRTables, dtype: np.dtype, rechunk: Rechunk) -> Run:
     return run
 
 
-def _product_in_own_chunks(t: CVRTables, dtype: np.dtype) -> Run:
-    """The same by these tables."""
+def _in_own_chunks(t: CVRTables, dtype: np.dtype) -> Callable[[int, int], Run]:
+    """The same by these tables, for so many columns in vectors of so many."""
     index = t.tail.dtype
     n_chunks, is_cut = t.carry_row.size, t.cut_row.size > 0
-    chunks, scratch = as_struct(t), Scratch()
+    chunks = as_struct(t)
     n_blocks = max(1, n_chunks, min(-(-t.empty_row.size // WARP), MOST_BLOCKS_FOR_EMPTY))
     span = spans(t) if is_cut else None
 
-    nothing = struct(*[None] * 3)
+    nothing = struct(*[None] * 3), None
 
     @cache
-    def layout(k, width):
-        found = matrix_layout(k, width, Kind(t.nnz, t.shape[1], t.n_lanes, dtype), n_chunks)
-        grid = matrix_grid(n_blocks, found.tiles.tiles)
-        return found, grid, PerStream(lambda: cupy.zeros((grid[1] * grid[2], n_chunks), np.uint32)).get
+    def prepared(k, width):
+        how = matrix_layout(k, width, Kind(t.nnz, t.shape[1], t.n_lanes, dtype), n_chunks)
+        grid, threads, n_columns = matrix_grid(n_blocks, how.tiles.tiles), (how.threads,), argument(np.int32(k))
+        counters = grid[1] * grid[2], n_chunks
+        meeting = Meeting(lambda: struct(span, cupy.zeros(counters, np.uint32), None), 2, 2 * n_chunks * k * dtype.itemsize)
 
-    @cache
-    def multiply(how, form):
-        of = distinct.kind(t.val, t.distinct), dtype, index, t.n_lanes
-        lanes, width, vectors, _ = how.tiles
-        return MATMAT_WARPS(*of, width, form) if lanes == WARP else MATMAT(*of, lanes, width, vectors, form)
+        @cache
+        def multiply(form):
+            of = distinct.kind(t.val, t.distinct), dtype, index, t.n_lanes
+            lanes, width, vectors, _ = how.tiles
+            return MATMAT_WARPS(*of, width, int(form)) if lanes == WARP else MATMAT(*of, lanes, width, vectors, int(form))
 
-    def run(x, y, alpha, beta):
-        k = x.shape[1]
-        how, grid, arrived = layout(k, matrix_width(k, x, y))
-        cuts = struct(span, arrived(), scratch.empty((2 * n_chunks, k), dtype)) if is_cut else nothing
-        found = multiply(how, int(update(alpha, beta)))
-        found(grid, (how.threads,), (chunks, np.int32(k), x, y, cuts, alpha, beta))
+        def run(x, y, alpha, beta):
+            cuts, _sums = meeting.take() if is_cut else nothing  # which live until the launch
+            found = multiply(update(alpha, beta))
+            found(grid, threads, (chunks, n_columns, x, y, cuts, *scaling(alpha, beta)[:2]))
 
-    return run
+        return run
+
+    return prepared
 
 
 class Kind(NamedTuple):

@@ -19,7 +19,7 @@ import numpy as np
 from ..core import lanes
 from ..core.tables import CSR, CVRTables
 from . import copied, prefix
-from .compiler import NULL, PRODUCTS, Kernel, PerStream, struct, synchronize, update
+from .compiler import NULL, PRODUCTS, Kernel, PerStream, scaling, struct, synchronize
 from .look import host
 
 THREADS = 256
@@ -79,9 +79,7 @@ def product(
     cuts = PerStream(lambda: struct(None, cupy.zeros(n_parts, np.uint32), cupy.zeros((2 * n_parts, words), np.uint64)))
 
     def run(x: Any, y: Any, alpha: Any, beta: Any) -> None:
-        multiply(
-            (n_parts,), (threads,), (layout.parts, values.copy, layout.col, x, y, cuts.get(), alpha, beta, update(alpha, beta))
-        )
+        multiply((n_parts,), (threads,), (layout.parts, values.copy, layout.col, x, y, cuts.get(), *scaling(alpha, beta)))
 
     run.renew = values.renew  # type: ignore[attr-defined]
     return run

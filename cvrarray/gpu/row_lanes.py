@@ -19,7 +19,7 @@ import numpy as np
 from ..core import lanes
 from ..core.tables import CSR, WARP, CVRTables
 from . import copied, distinct, prefix
-from .compiler import STORED, Kernel, PerStream, struct, synchronize, update
+from .compiler import STORED, Kernel, PerStream, scaling, struct, synchronize
 from .look import host
 from .memory import together
 
@@ -130,7 +130,7 @@ def product(
     cuts_of_stream = cuts.get if layout.is_cut else lambda: no_cuts
 
     def run(x: Any, y: Any, alpha: Any, beta: Any) -> None:
-        multiply(layout.grid, (THREADS,), (matrix, x, y, cuts_of_stream(), alpha, beta, update(alpha, beta)))
+        multiply(layout.grid, (THREADS,), (matrix, x, y, cuts_of_stream(), *scaling(alpha, beta)))
 
     run.renew = values.renew  # type: ignore[attr-defined]
     return run

@@ -21,7 +21,7 @@ import numpy as np
 
 from ..core.tables import WARP, CVRTables
 from . import copied
-from .compiler import PRODUCTS, Kernel, Scratch, allowed, aside, blocks, processors, struct, update
+from .compiler import PRODUCTS, Kernel, Scratch, allowed, aside, blocks, processors, scaling, struct
 from .shared_memory import THREADS, shared_memory
 
 BLOCK = 256
@@ -141,7 +141,7 @@ def product(
     def run(x: Any, y: Any, alpha: Any, beta: Any) -> None:
         sums = scratch.empty(layout.n_parts, dtype)
         multiply(grid, (THREADS,), (layout.struct, values.copy, layout.col, x, sums), shared_mem=in_shared)
-        finish(bins, (SHARES * WARP,), (layout.struct, sums, y, alpha, beta, update(alpha, beta)))
+        finish(bins, (SHARES * WARP,), (layout.struct, sums, y, *scaling(alpha, beta)))
 
     run.renew = values.renew  # type: ignore[attr-defined]
     return run

@@ -13,7 +13,7 @@ import cupy
 import numpy as np
 
 from ..core.tables import WARP
-from .compiler import PerStream, Scratch, Struct, aside, matrix_grid, struct
+from .compiler import Meeting, aside, matrix_grid, struct
 
 BLOCK = 128  # threads: PIECE_WARPS of the kernels
 #: Steps that a group may take of a row: the least for which all rows have no more threads than there are enough of. No
@@ -100,23 +100,16 @@ class Pieces:
         #: of shared memory that a thread block takes
         self.shared_bytes = BLOCK // WARP * math.prod(sums) * dtype.itemsize if self.n else 0
         with aside():
-            self._table, self._share = (_on_device(of) for of in (table, schedule.share))
-        self._fields = self._table, self.n, n_cut, schedule.n_steps, schedule.longest
-        self._plain = None if n_cut else struct(*self._fields, None, None, self._share)
-        _, *in_tiles = matrix_grid(1, tiles)
-        self._shape, self._dtype, self._scratch = (math.prod(in_tiles), n_cut, *sums), dtype, Scratch()
-        self._arrived = PerStream(lambda: cupy.zeros(self._shape[:2], np.uint32)).get
-
-    @property
-    def is_any(self) -> bool:
-        """Whether a kernel needs to know of them."""
-        return self.n > 0 or self.share is not None
-
-    def struct(self) -> Struct:
-        """Of a kernel, for one launch."""
-        if self._plain is not None:
-            return self._plain
-        return struct(*self._fields, self._arrived(), self._scratch.empty(self._shape, self._dtype), self._share)
+            pieces, share = (_on_device(of) for of in (table, schedule.share))
+        fields = pieces, self.n, n_cut, schedule.n_steps, schedule.longest
+        n_tiles = math.prod(matrix_grid(1, tiles)[1:])
+        #: the kernel's structure, where no row is cut, and else what gives one for each launch
+        self.plain = None if n_cut else struct(*fields, None, None, share)
+        self.meeting = Meeting(
+            lambda: struct(*fields, cupy.zeros((n_tiles, n_cut), np.uint32), None, share),
+            len(fields) + 1,
+            n_tiles * n_cut * math.prod(sums) * dtype.itemsize,
+        )
 
 
 def _on_device(table: np.ndarray | None) -> cupy.ndarray | None:
