@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 import cvrarray
-from asv_bench.record import choice, families
+from asv_bench.record import choice, families, fit
+from cvrarray import bbcsr
+from cvrarray.choice import model
 
 
 @pytest.mark.parametrize("name", ["band.1", "holed.1", "arrow.3", "block_tridiagonal.2", "covering.3"])
@@ -37,3 +39,26 @@ def test_the_score_of_recorded_figures(tmp_path, capsys):
     assert of["1"] in (1, 2)
     assert of["4 columns="] in (1, 2.5)
     assert of["4 no hint"] in (1.25, 2.5)
+
+
+def test_constants_are_fitted_to_recorded_figures(tmp_path, capsys, monkeypatch):
+    """Times by other constants than the package's: the fit chooses by them, prints them, and leaves the package's."""
+    own = bbcsr.VECTOR_COSTS
+    lines = []
+    for seed, n_rows in enumerate((2_000, 3_000, 6_000, 9_000, 20_000, 30_000), start=1):
+        matrix = families.kinds.band(n_rows, 40, 5 + seed, np.random.default_rng(seed))
+        stats = cvrarray.statistics(matrix, exact=False)
+        with monkeypatch.context() as patch:
+            patch.setattr(bbcsr, "VECTOR_COSTS", (own[0]._replace(own_us=own[0].own_us + 3), own[1]))
+            times = {name: model.predict(stats, "cuda")[name] for name in ("cvr", "bbcsr1")}
+        columns = {"1": {"warm": times, "cold": times}}
+        found = {"matrix": f"band.{seed}", "dtype": "float32", "columns": columns}
+        lines.append(json.dumps(found | {"statistics": stats._asdict() | {"dtype": "float32"}}))
+    path = tmp_path / "choice.json"
+    path.write_text("\n".join(lines))
+    assert fit.main([str(path)]) == 0
+    said = capsys.readouterr().out.splitlines()
+    before, of_halves, after = (float(line.split("%")[-2].split()[-1]) for line in said[:3])
+    assert before > 1
+    assert after == of_halves == 0
+    assert bbcsr.VECTOR_COSTS == own

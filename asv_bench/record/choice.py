@@ -159,28 +159,40 @@ def score(cases: list[dict[str, Any]]) -> str:
     """How many times the fastest candidate's time the chosen one takes: a table, a line for each number of columns."""
     found: dict[tuple[int, str], list[float]] = {}
     for case in cases:
-        stats = case["statistics"]
-        fill = {int(size): fill for size, fill in stats["block_fill"].items()}
-        known = model.Statistics(**stats | {"dtype": np.dtype(stats["dtype"]), "block_fill": fill})
-        for k, timed in case["columns"].items():
-            warm, cold = timed["warm"], timed.get("cold", timed["warm"])
-            times = {name: math.sqrt(warm[name] * cold[name]) for name in warm}
-            longer = times.pop("cvr+") if "cvr+" in times else times["cvr"]  # as the hint has it
-            ways = {"": (1, times)}
-            if k != "1":
-                ways = {"columns=": (int(k), times | {"cvr": longer}), "no hint": (1, {"cvr": longer} | times)}
-            fastest = min([*times.values(), longer])
+        stats = known(case)
+        for k in map(int, case["columns"]):
+            hinted, own = times_of(case, k), times_of(case, k, has_hint=False)
+            ways = {"": (1, own)} if k == 1 else {"columns=": (k, hinted), "no hint": (1, own)}
+            fastest = min([*hinted.values(), *own.values()])
             for way, (hint, of) in ways.items():
-                plan = model.choose(known, "cuda", hint)
+                plan = model.choose(stats, "cuda", hint)
                 chosen = plan.format + str(plan.block_size or "")
                 if len(of) > 1 and chosen in of:
-                    found.setdefault((int(k), way), []).append(of[chosen] / fastest)
+                    found.setdefault((k, way), []).append(of[chosen] / fastest)
     rows = []
     for (k, way), ratios in sorted(found.items()):
         above = [str(sum(ratio > limit for ratio in ratios)) for limit in (1.03, 1.1)]
         mean = f"{100 * (statistics.geometric_mean(ratios) - 1):.2f}%"
         rows.append([f"{k} {way}", str(len(ratios)), mean, *above, f"{max(ratios):.2f}x"])
     return pages.markdown(["columns", "cases", "slower, mean", "above 3%", "above 10%", "worst"], rows)
+
+
+def known(case: dict[str, Any]) -> model.Statistics:
+    """The statistics of a line that was written."""
+    stats = case["statistics"]
+    fill = {int(size): fill for size, fill in stats["block_fill"].items()}
+    return model.Statistics(**stats | {"dtype": np.dtype(stats["dtype"]), "block_fill": fill})
+
+
+def times_of(case: dict[str, Any], columns: int, has_hint: bool = True) -> dict[str, float]:
+    """Microseconds of each candidate with so many columns, none where that was not timed; CVR's in the chunks of the hint."""
+    timed = case["columns"].get(str(columns), {})
+    warm = timed.get("warm", {})
+    times = {name: math.sqrt(of_warm * timed.get("cold", warm)[name]) for name, of_warm in warm.items()}
+    longer = times.pop("cvr+", None)
+    if longer is not None and (has_hint or "cvr" not in times):
+        times["cvr"] = longer
+    return times
 
 
 def _narrow(array: Any) -> float:

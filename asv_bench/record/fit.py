@@ -1,0 +1,163 @@
+"""Constants of the choice on a GPU, fitted to what :mod:`.choice` has measured.
+
+    python -m asv_bench.record.fit choice.json [more.json ...] [--columns 4,16,64,256]
+
+It says how good the choice is by the constants that the package has, and by constants fitted to every other seed on the
+seeds between; then it prints those fitted to all. A constant that is 0 stays 0. Without ``--columns`` those of products
+with a vector are fitted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+from scipy import optimize
+
+from cvrarray import bbcsr, cvr
+from cvrarray.choice import model
+
+from . import choice
+
+Place = tuple[ModuleType, str, Any]  # of constants: a module, a name in it, and a key of that, or None
+
+VECTOR: list[Place] = [(cvr, "VECTOR_COSTS", key) for key in cvr.VECTOR_COSTS]
+VECTOR += [(cvr, "VECTOR_COSTS_OF_LONG_ROWS", None), *((bbcsr, "VECTOR_COSTS", key) for key in range(len(bbcsr.VECTOR_COSTS)))]
+MATRIX: list[Place] = [(cvr, "MATRIX_COSTS", None), (bbcsr, "MATRIX_COSTS", None), (bbcsr, "SINGLE_COSTS", None)]
+
+#: Three errors are made small together. What the choice loses, MOST of it at most: the candidate of the least predicted time is
+#: the most probable one, others are so by powers of e for each SHARP of the logarithm. The ratios of times to the fastest
+#: one's, of candidates that take less than HOPELESS times as long, count RATIOS of that; times LEVEL of ratios, those of
+#: hopeless ones FAR of that. Errors of more than SCALE count less.
+SHARP, MOST, HOPELESS, RATIOS, LEVEL, FAR, SCALE = 0.012, 0.3, 1.3, 1.0, 0.3, 0.25, 0.05
+
+
+class Cases:
+    """Every candidate of what was measured, with so many columns."""
+
+    def __init__(self, cases: list[dict[str, Any]], columns: Sequence[int]):
+        self.names: list[str] = []
+        self.known: list[tuple[str, model.Statistics, int]] = []  # of each candidate
+        of_case, times, seeds = [], [], []
+        for case in cases:
+            stats, seed = choice.known(case), int(case["matrix"].partition(".")[2] or 0)
+            for k in columns:
+                measured = choice.times_of(case, k)
+                if len(measured) < 2:
+                    continue
+                for name, microseconds in measured.items():
+                    self.known.append((name, stats, k))
+                    of_case.append(len(self.names))
+                    times.append(microseconds)
+                    seeds.append(seed)
+                self.names.append(f"{case['matrix']} {case['dtype']} {k}")
+        self.of_case, self.times, self.seeds = np.array(of_case), np.array(times), np.array(seeds)
+        order = np.lexsort((self.times, self.of_case))
+        first = order[np.diff(self.of_case[order], prepend=-1) > 0]  # the fastest of each case
+        self.fastest = first[self.of_case]
+        self.ratios = self.times / self.times[self.fastest]
+        self.near = (self.ratios < HOPELESS) & (self.fastest != np.arange(self.times.size))
+
+    def predicted(self) -> np.ndarray:
+        """Microseconds, by the constants as they are."""
+        return np.array([model._predicted(name, stats, "cuda", k) for name, stats, k in self.known])
+
+    def lost(self, predicted: np.ndarray) -> np.ndarray:
+        """How many times the fastest candidate's time the one of the least predicted time takes, for each case."""
+        order = np.lexsort((predicted, self.of_case))
+        return self.ratios[order[np.diff(self.of_case[order], prepend=-1) > 0]]
+
+
+def get(place: Place) -> Any:
+    """The constants at a place."""
+    module, name, key = place
+    found = getattr(module, name)
+    return found if key is None else found[key]
+
+
+def put(place: Place, costs: Any) -> None:
+    """Put others there."""
+    module, name, key = place
+    found = getattr(module, name)
+    if isinstance(found, dict):
+        costs = found | {key: costs}
+    elif key is not None:
+        costs = tuple(costs if k == key else own for k, own in enumerate(found))
+    setattr(module, name, costs)
+
+
+def fit(cases: Cases, counted: np.ndarray, places: list[Place]) -> None:
+    """Put constants in their places that fit the candidates that are `counted`."""
+    which = [(place, field) for place in places for field in get(place)._fields if getattr(get(place), field)]
+    weights = math.sqrt(RATIOS) * LEVEL * np.where(cases.ratios < 1.1 * HOPELESS, 1, FAR)[counted]
+    pairs, losses = cases.near & counted, np.minimum(np.log(cases.ratios), MOST)
+    _, of_case = np.unique(cases.of_case[counted], return_inverse=True)
+
+    def logarithms(constants: np.ndarray) -> np.ndarray:
+        for (place, field), value in zip(which, constants, strict=True):
+            put(place, get(place)._replace(**{field: float(value)}))
+        return np.log(np.maximum(cases.predicted(), 0.1) / cases.times)
+
+    def errors(constants: np.ndarray) -> np.ndarray:
+        of_times = logarithms(constants)
+        of_ratios = of_times - of_times[cases.fastest]
+        shares = np.exp(-np.clip((of_ratios + np.log(cases.ratios))[counted] / SHARP, -300, 300))
+        lost = np.bincount(of_case, shares * losses[counted]) / np.bincount(of_case, shares)
+        return np.concatenate([weights * of_times[counted], math.sqrt(RATIOS) * of_ratios[pairs], np.sqrt(2 * lost)])
+
+    begin = np.array([getattr(get(place), field) for place, field in which])
+    found = optimize.least_squares(errors, begin, x_scale=np.abs(begin), loss="soft_l1", f_scale=SCALE, max_nfev=20)
+    logarithms(found.x)
+
+
+def said(label: str, lost: np.ndarray) -> str:
+    """A line on the choice."""
+    above = " ".join(f"{np.count_nonzero(lost > limit):>5} above {100 * limit - 100:.0f}%" for limit in (1.03, 1.1))
+    mean = 100 * np.expm1(np.log(lost).mean())
+    return f"{label:<36} {lost.size:>5} cases {above} {mean:6.2f}% in the mean, {lost.max():.2f}x at worst"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Fit and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("files", nargs="+", type=Path)
+    parser.add_argument("--columns", default="1")
+    args = parser.parse_args(argv)
+    columns = [int(number) for number in args.columns.split(",")]
+    lines = [line for path in args.files for line in path.read_text().splitlines()]
+    cases = Cases([json.loads(line) for line in lines], columns)
+    places = VECTOR if columns == [1] else MATRIX
+    before = {place: get(place) for place in places}
+
+    def restore() -> None:
+        for place, costs in before.items():
+            put(place, costs)
+
+    predicted = cases.predicted()
+    print(said("the package's constants", cases.lost(predicted)))
+    seeds = np.unique(cases.seeds)
+    for half in (seeds[::2], seeds[1::2]) if seeds.size > 1 else ():
+        is_in = np.isin(cases.seeds, half)
+        fit(cases, ~is_in, places)
+        predicted[is_in] = cases.predicted()[is_in]
+        restore()
+    print(said("fitted to the other half of the seeds", cases.lost(predicted)))
+    fit(cases, np.ones(cases.times.size, bool), places)
+    print(said("fitted to all", cases.lost(cases.predicted())))
+    for place in places:
+        module, name, key = place
+        rounded = ", ".join(f"{field}={value:.3g}" for field, value in get(place)._asdict().items())
+        print(f"{module.__name__}.{name}{'' if key is None else f'[{key}]'}: {rounded}")
+    restore()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
