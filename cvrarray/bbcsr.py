@@ -84,20 +84,23 @@ class VectorCosts(NamedTuple):
     """Microseconds of ``A @ x`` on a GPU: see ``docs/decisions/0005``."""
 
     own_us: float
+    eight: float  # more with values of 8 bytes
     ramp: float  # until memory is as busy as it can be, which takes some RAMP_MB
-    tables: float  # a megabyte of tables,
-    longest: float  # and a million nonzeros, for each power of e from the mean to the longest row
-    #: The others add as sides of a right angle: of a megabyte of tables, in blocks of 1 without padding, and of x and y;
+    tables: float  # a megabyte of tables
+    longest: float  # a million nonzeros, for each power of e from the mean to the longest row
+    lines: float  # a million lines of x
+    #: The others add as sides of a right angle: of a megabyte of tables, in blocks of 1 without padding, of x and y, and of a
+    #: million sectors of x;
     streamed: float
     vectors: float
-    round: float  # of a round of loads: cvrarray.core.sharing;
-    wide: float  # of a million nonzeros with columns that do not fit 16 bits
+    sectors: float
+    round: float  # of a round of loads: cvrarray.core.sharing
 
 
 #: With blocks of 1, and larger ones.
 VECTOR_COSTS = (
-    VectorCosts(5.59, 1.71, 0.135, 0.142, 0.111, 0.274, 0.611, 1.29),
-    VectorCosts(5.3, 2.56, 0, 0, 0.246, 0.241, 0.503, 1.52),
+    VectorCosts(4.01, -0.282, 1.91, 0.092, 0.299, 3.82, 0.145, 0.086, 0, 0.611),
+    VectorCosts(3.62, 0, 2.78, 0, 0, 0, 0.225, 0, 4.69, 0.47),
 )
 RAMP_MB = 8.5
 BLOCK_FACTOR = 0.98  #: on a CPU, time over that of streaming with blocks of 2 or more, relative to blocks of 1
@@ -482,11 +485,12 @@ class BBCSRArray(FormatArray):
         blocks = _slots(stats.table_bytes[name], size, item, column) / (size * WARP * n_bins)
         rounds = sharing.least(sharing.Bins(n_bins, blocks, stats.row_max / size, size, item)).rounds
         mean = max(1.0, stats.nnz / max(1, stats.shape[0] - stats.empty_rows))
-        alone = costs.own_us - costs.ramp * math.expm1(-(tables + vectors) / RAMP_MB) + costs.tables * tables
+        alone = costs.own_us + costs.eight * (item >= 8) - costs.ramp * math.expm1(-(tables + vectors) / RAMP_MB)
+        alone += costs.tables * tables + costs.lines * stats.lines * millions
         alone += costs.longest * millions * math.log(max(1.0, stats.row_max / mean))
         streamed = min(tables, millions * (item + column)) if size == 1 else tables
-        moved = costs.streamed * streamed + costs.vectors * vectors
-        return float(alone + math.hypot(moved, costs.round * rounds, costs.wide * (1 - stats.narrow_columns) * millions))
+        moved = costs.streamed * streamed + costs.vectors * vectors + costs.sectors * stats.sectors * millions
+        return float(alone + math.hypot(moved, costs.round * rounds))
 
     @classmethod
     def _microseconds_of_matrix(cls, name: str, stats: Any, device: str, of_vector: float, columns: int) -> float:

@@ -106,26 +106,29 @@ FACTOR, FACTOR_WAITING = 1.33, 1.05
 
 
 class VectorCosts(NamedTuple):
-    """Microseconds of ``A @ x`` on a GPU: see ``docs/decisions/0005``. The last two add as sides of a right angle."""
+    """Microseconds of ``A @ x`` on a GPU: see ``docs/decisions/0005``."""
 
     own_us: float
     eight: float  # more with values of 8 bytes
-    length: float  # for each power of e of the mean row
+    length: float  # for each power of e of the mean row,
+    spread: float  # and from there to the longest row
     tables: float  # a megabyte of tables
     vectors: float  # of x and y
-    longest: float  # a million nonzeros, for each power of e from the mean to the longest row,
-    shortest: float  # and from the shortest one to the mean
-    wide: float  # a million nonzeros with columns that do not fit 16 bits
+    longest: float  # a million nonzeros, for each power of e from the mean to the longest row
+    #: These add to the three before as the other side of a right angle:
+    sectors: float  # a million sectors of x
+    lines: float  # and lines
 
 
 #: Where it goes by chunks; where it goes row by row (:mod:`cvrarray.core.lanes`), by slots of a lane; and where rows have
 #: thread blocks of their own.
 VECTOR_COSTS = {
-    0: VectorCosts(8.03, -0.294, 0, 0.269, 0.277, 0.263, 0.116, 1.76),
-    4: VectorCosts(6.29, 0.12, 0, 0.514, 0.163, 0, 0, 0),
-    8: VectorCosts(4.72, 0.178, 0.538, 0.358, 1.12, 0, 0, 1.84),
+    0: VectorCosts(6.46, -0.528, 0, 0, 0.265, 0.251, 0.227, 0.855, 8.08),
+    4: VectorCosts(4.54, 0, 0, 0.098, 0.459, 0.237, 0, 5.95, 0),
+    8: VectorCosts(3.76, 0.1, 0.351, 0, 0.358, 0.556, 0, 6.21, 0),
+    16: VectorCosts(4.76, 0, 0, 0.092, 0.414, 0, 0, 5.66, 0),
 }
-VECTOR_COSTS_OF_LONG_ROWS = VectorCosts(8.06, 0, 0, 0.450, 0, 0, 0, 0)
+VECTOR_COSTS_OF_LONG_ROWS = VectorCosts(4.0, 0, 0, 0, 0.804, 0, 0, 0, 0)
 
 
 class MatrixCosts(NamedTuple):
@@ -476,15 +479,16 @@ class CVRArray(FormatArray):
         if device != "cuda":
             return streaming * (FACTOR_WAITING if item >= 8 and n_bytes > LARGE else FACTOR)
         n_rows, millions = stats.shape[0] - stats.empty_rows, stats.nnz / 1e6
-        costs = VECTOR_COSTS[lanes.slots_of_lanes(stats.nnz, n_rows)]
+        costs = VECTOR_COSTS[lanes.slots_of_products(stats.nnz, n_rows, item)]
         if lanes.has_long_rows(stats.shape[0], stats.nnz):
             costs = VECTOR_COSTS_OF_LONG_ROWS
         mean = max(1.0, stats.nnz / max(1, n_rows))
-        uneven = costs.longest * math.log(max(1.0, stats.row_max / mean))
-        uneven += costs.shortest * math.log(mean / max(1, stats.row_min))
-        moved = (costs.tables * n_bytes + costs.vectors * sum(stats.shape) * item) / 1e6 + uneven * millions
-        own_us = costs.own_us + costs.eight * (item >= 8) + costs.length * math.log(mean)
-        return float(own_us + math.hypot(moved, costs.wide * (1 - stats.narrow_columns) * millions))
+        spread = math.log(max(1.0, stats.row_max / mean))
+        moved = (costs.tables * n_bytes + costs.vectors * sum(stats.shape) * item) / 1e6
+        moved += costs.longest * spread * millions
+        gathered = (costs.sectors * stats.sectors + costs.lines * stats.lines) * millions
+        own_us = costs.own_us + costs.eight * (item >= 8) + costs.length * math.log(mean) + costs.spread * spread
+        return float(own_us + math.hypot(moved, gathered))
 
     @classmethod
     def _for_columns(cls, csr: CSR, columns: int) -> dict[str, Any]:

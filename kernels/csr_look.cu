@@ -20,9 +20,9 @@ enum Found {
     BEYOND_SHORTEST,  // MAX - entries of the shortest row
     LONGEST,          // entries of the longest row
     SAMPLE,           // of the values: two numbers of 32 bits
-    WINDOWS,          // nonzeros of windows, those in narrow bins, the longest rows of bins, summed, and for each block size
-                      // the blocks of single rows
-    MORE = WINDOWS + 3 + 8,  // what kernels before this one have counted
+    WINDOWS,          // nonzeros of windows, those in narrow bins, the longest rows of bins, summed, sectors and lines of x of
+                      // bins, and for each block size the blocks of single rows
+    MORE = WINDOWS + 5 + 8,  // what kernels before this one have counted
     ALL_WORDS = MORE + 16,
     DONE = ALL_WORDS,  // thread blocks that are done
 };
@@ -34,6 +34,9 @@ enum Found {
 #else
 [[maybe_unused]] constexpr int AT_ONCE = 5;
 #endif
+
+// Columns of a sector of x, and how many sectors are told apart: a bit of a table each. A line of x is a byte of it.
+[[maybe_unused]] constexpr int SECTOR = 8, SECTORS = 1 << 16;
 
 template <class P, class I>
 struct Csr {
@@ -98,11 +101,14 @@ __device__ void look_at_rows(const Csr<P, I>& m, int64 block, int64 n_blocks, co
     }
 }
 
-// A bin of a window: its nonzeros, whether it is narrow, its longest row, and for each block size the blocks of each row. A warp
-// has a row in turn; long rows are shared by the block.
+// A bin of a window: its nonzeros, whether it is narrow, its longest row, the different sectors and lines of x that it needs, and
+// for each block size the blocks of each row. A warp has a row in turn; long rows are shared by the block.
 template <class P, class I>
 __device__ void look_at_window(const Csr<P, I>& m, int64 first, uint64 sizes, uint64* found) {
     constexpr int MOST = 8, LONG = 512;
+    __shared__ unsigned seen[SECTORS / WARP];
+    for (int i = threadIdx.x; i < SECTORS / WARP; i += THREADS) seen[i] = 0;
+    __syncthreads();
     const Offsets own = entries_of(m, first + lane_id());
     const bool has_any = own.from < own.end;
     const int64 low = warp_min(has_any ? (int64)m.indices[own.from] : MAX);
@@ -120,15 +126,24 @@ __device__ void look_at_window(const Csr<P, I>& m, int64 first, uint64 sizes, ui
                 const int size = size_at(sizes, k);
                 if (size) n_blocks[k] += at == from || col / size != before / size;
             }
+            const unsigned sector = (unsigned)(col / SECTOR) % SECTORS;  // of any column, as it may be wrong
+            if (at == from || col / SECTOR != before / SECTOR) atomicOr(seen + sector / WARP, 1u << sector % WARP);
         }
     }
+    __syncthreads();
+    int n_sectors = 0, n_lines = 0;
+    for (int i = threadIdx.x; i < SECTORS / WARP; i += THREADS) {
+        n_sectors += __popc(seen[i]);
+        n_lines += __popc(__vsetne4(seen[i], 0));
+    }
     const bool is_first = threadIdx.x < WARP;
-    add_to_totals<3>({is_first ? nonzeros : 0, is_first && high - low < NARROW ? nonzeros : 0, is_first ? longest : 0},
+    add_to_totals<5>({is_first ? nonzeros : 0, is_first && high - low < NARROW ? nonzeros : 0, is_first ? longest : 0,
+                      warp_sum((int64)n_sectors), warp_sum((int64)n_lines)},
                      found + WINDOWS);
 #pragma unroll
     for (int k = 0; k < MOST; ++k) {
         const int64 of_warp = warp_sum((int64)n_blocks[k]);
-        if (lane_id() == 0 && of_warp) atomicAdd(found + WINDOWS + 3 + k, (uint64)of_warp);
+        if (lane_id() == 0 && of_warp) atomicAdd(found + WINDOWS + 5 + k, (uint64)of_warp);
     }
 }
 

@@ -47,10 +47,23 @@ def test_narrow_columns(device):
     assert cvrarray.statistics(scipy.sparse.csr_array((3, 3))).narrow_columns == 0
 
 
+@pytest.mark.parametrize("exact", [True, False])
+@pytest.mark.parametrize("n_cols", [900, 1_200_000])
+def test_sectors_and_lines_of_x(n_cols, exact, device):
+    """The different groups of 8 and of 64 columns in each bin of 32 rows; of many columns 65,536 groups are told apart."""
+    csr = scipy.sparse.random_array((300, n_cols), density=4000 / (300 * n_cols), format="csr", rng=np.random.default_rng(2))
+    found = cvrarray.statistics(cvrarray.CVRArray(csr, device=device), exact=exact)
+    row = np.repeat(np.arange(300), np.diff(csr.indptr))
+    sectors = csr.indices // 8 % 65_536
+    for groups, ratio in ((sectors, found.sectors), (sectors // 8, found.lines)):
+        assert ratio == np.unique(row // 32 * 65_536 + groups).size / csr.nnz
+    assert found.lines < found.sectors < 1
+
+
 @pytest.mark.parametrize("nnz", [400_000, 900_000, 3_000_000])
 @pytest.mark.parametrize("n_rows", [2000, 40_000, 300_000])
 def test_what_costs_a_product_on_a_gpu(nnz, n_rows):
-    """Whichever way CVR goes: more bytes, wide columns, and in chunks uneven rows; long rows and rounds in BBCSR."""
+    """Whichever way CVR goes: more bytes, sectors of x, and in chunks uneven rows; lines of x and long rows in BBCSR."""
     tables, mean = {"cvr": 7 * nnz, "bbcsr1": 8 * nnz, "bbcsr3": 6 * nnz}, nnz // n_rows
     even = model.Statistics(
         (n_rows, n_rows), nnz, np.dtype(np.float32), 0, mean, mean, mean, mean, 0, {1: 1.0, 3: 1.0}, tables, True
@@ -64,12 +77,9 @@ def test_what_costs_a_product_on_a_gpu(nnz, n_rows):
 
     assert slower(table_bytes={name: 2 * n_bytes for name, n_bytes in tables.items()}) == {*tables}
     is_long, slots = lanes.has_long_rows(n_rows, nnz), lanes.slots_of_lanes(nnz, n_rows)
-    wide = even._replace(table_bytes={name: n_bytes + 2 * nnz for name, n_bytes in tables.items()})
-    assert slower(table_bytes=wide.table_bytes, narrow_columns=0.0) == {*tables}
-    of_gathers = model.predict(wide._replace(narrow_columns=0.0), "cuda")["cvr"] - model.predict(wide, "cuda")["cvr"]
-    assert of_gathers == 0 if is_long or slots == 4 else of_gathers > 0
-    assert slower(row_min=1) == ({"cvr"} if not is_long and not slots and mean > 1 else set())
-    assert slower(row_max=100 * mean) >= {"bbcsr1", "bbcsr3"} | ({"cvr"} if not is_long and not slots else set())
+    assert slower(sectors=0.9) == {"bbcsr3"} | (set() if is_long else {"cvr"})
+    assert slower(lines=0.9) == ({"bbcsr1"} if is_long or slots else {"cvr", "bbcsr1"})
+    assert slower(row_max=100 * mean) >= {"bbcsr1", "bbcsr3"} | ({"cvr"} if not is_long and slots != 8 else set())
 
 
 @pytest.mark.parametrize("columns", [256, 512])

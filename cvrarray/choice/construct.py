@@ -90,6 +90,7 @@ def asarray(
         scipy.sparse, cupyx.scipy.sparse, pydata/sparse, NumPy, CuPy or an array of ours.
     format : {"auto", "cvr", "bbcsr"}
         ``"auto"`` decides from the matrix's statistics; ``plan`` and ``repr`` of the result say why.
+        :func:`cvrarray.tune` measures instead.
     device : str, optional
         ``"cpu"``, ``"cuda"`` or ``"cuda:N"``. Default: the GPU that `obj` lives on, else the current GPU, else the CPU.
     dtype : data type, optional

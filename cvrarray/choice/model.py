@@ -63,6 +63,8 @@ class Statistics(NamedTuple):
     sampled: bool  # block_fill and table_bytes come from windows of rows, not from all rows
     values: str = "plain"  # what a conversion on this device stores values as, in words; "plain" unless exact
     narrow_columns: float = 1.0  # share of the nonzeros whose columns fit 16 bits, in bins of 32 rows
+    sectors: float = 0.0  # different groups of 8 neighbouring columns in bins of 32 rows, over their nonzeros
+    lines: float = 0.0  # and groups of 64
 
 
 class Plan(NamedTuple):
@@ -135,6 +137,8 @@ def looked_at(csr: CSR, exact: bool) -> tuple[Statistics, CSR]:
         sampled=is_sampled,
         values=encoding.described(csr.data, device) if exact else "plain",
         narrow_columns=_narrow(windows),
+        sectors=windows.sectors / max(1, windows.nnz),
+        lines=windows.lines / max(1, windows.nnz),
     )
     return found, csr
 
@@ -170,6 +174,7 @@ def statistics_of_blocks(blocks: Blocks, dtype: np.dtype) -> Statistics:
     return Statistics(
         blocks.shape, nnz, dtype, empty, shortest, mean, math.nan, longest, math.nan, fill, tables, True,
         narrow_columns=_narrow(windows),
+        sectors=windows.sectors / max(1, windows.nnz), lines=windows.lines / max(1, windows.nnz),
     )  # fmt: skip
 
 

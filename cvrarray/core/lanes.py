@@ -6,6 +6,9 @@ from __future__ import annotations
 #: to 220,000 at once.
 SHAPES = {8: (16, 500_000), 4: (4, 250_000)}
 
+#: Slots where products have at most 4 bytes, so that they take few registers, and rows are so long, on average.
+MOST_SLOTS, MANY_SLOTS_FROM = 16, 40
+
 #: Rows that have thread blocks of their own: nonzeros of a row, on average, at least; the matrix has fewer nonzeros than
 #: SMALL; nonzeros of a block, and the most blocks of all rows: some six times as many as an H200 holds at once.
 LONG, SMALL, A_BLOCK, MOST_BLOCKS = 192, 1 << 22, 1024, 6000
@@ -25,3 +28,9 @@ def slots_of_lanes(nnz: int, n_filled: int) -> int:
         if nnz >= length * n_filled:
             return slots if nnz // slots + n_filled // 2 <= most else 0
     return 0
+
+
+def slots_of_products(nnz: int, n_filled: int, itemsize: int) -> int:
+    """The same where products have so many bytes."""
+    slots = slots_of_lanes(nnz, n_filled)
+    return MOST_SLOTS if slots and itemsize <= 4 and nnz >= MANY_SLOTS_FROM * n_filled else slots

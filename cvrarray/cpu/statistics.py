@@ -22,13 +22,16 @@ MOST_COUNTERS = 1 << 32
 FAR = np.int64(1 << 62)  #: beyond every column
 #: Of windows with OFTEN times the nonzeros that are wanted, BANDS bands of columns are looked at.
 OFTEN, BANDS = 4, 8
+#: Columns of a sector of x, sectors of a line, and how many sectors are told apart.
+SECTOR, LINE, SECTORS = 8, 8, 1 << 16
 
 
 class Windows:
     """Rows that stand for all of a matrix, whole bins of them.
 
     `nnz` are their nonzeros, `narrow` those in bins whose columns need 16 bits, ``single_rows[size]`` the different
-    block columns of each row, summed: times the size, a lower bound of the blocks' entries.
+    block columns of each row, summed: times the size, a lower bound of the blocks' entries. `sectors` and `lines`
+    are the different ones of `x` that bins need.
 
     Parameters
     ----------
@@ -65,6 +68,11 @@ class Windows:
         self.single_rows = dict(zip(sizes, of_sizes, strict=True))
         self.is_part = self.nnz < of_rows  # of the nonzeros of these rows
         self.narrow = narrow * self.nnz // max(1, of_rows)
+        x = np.zeros(2, np.int64)
+        if of_rows:
+            seen_in = np.zeros(SECTORS, np.int32), np.zeros(SECTORS // LINE, np.int32)
+            self._kernels.of_x(*self._matrix, *self._rows, *self._bands, *seen_in, x)
+        self.sectors, self.lines = x.tolist()
 
     def in_groups(self, sizes: Sequence[int]) -> dict[int, tuple[int, int]]:
         """The different blocks, and the most blocks of a row, summed over bins, for each of `sizes`."""
@@ -109,6 +117,7 @@ class _Kernels(NamedTuple):
     row_lengths: Callable
     narrow: Callable
     single_rows: Callable
+    of_x: Callable
     groups: Callable
 
 
@@ -121,6 +130,7 @@ def _windows_kernels(indptr: np.dtype, index: np.dtype) -> _Kernels:
         row_lengths=compiled(row_lengths, ptr, 0),
         narrow=compiled(_count_narrow, *windows, offset),
         single_rows=compiled(_count_single_rows, *windows, offset, 0, offset, offset),
+        of_x=compiled(_count_of_x, *windows, offset, 0, np.empty(0, np.int32), np.empty(0, np.int32), offset),
         groups=compiled(_count_groups, *windows, offset, 0, 0, 0, np.empty(0, np.int32), offset),
     )
 
@@ -204,6 +214,27 @@ def _count_single_rows(indptr, indices, windows, height, bands, width, sizes, fo
                 found[0] += end - begin
                 for k in range(len(sizes) if begin < end else 0):
                     found[1 + k] += _block_changes(sizes[k], np.int64(indices[end - 1]), indices, begin, end)
+
+
+@kernel
+def _count_of_x(indptr, indices, windows, height, bands, width, sector_in, line_in, found):
+    """The different sectors and lines of x of each bin, in bands of columns. `sector_in` and `line_in`: the bin, counted from
+    1, that needed one last.
+    """
+    n_rows, number = len(indptr) - 1, 0
+    for w in range(len(windows)):
+        window_end = min(windows[w] + height, n_rows)
+        for first in range(windows[w], window_end, WARP):
+            number += 1
+            for row in range(first, min(first + WARP, window_end)):
+                for b in range(len(bands)):
+                    begin, end = _in_band(indices, np.int64(indptr[row]), np.int64(indptr[row + 1]), bands[b], width)
+                    for k in range(begin, end):
+                        sector = np.uint64(indices[k]) // np.uint64(SECTOR) % np.uint64(SECTORS)
+                        line = sector // np.uint64(LINE)
+                        found[0] += sector_in[sector] != number
+                        found[1] += line_in[line] != number
+                        sector_in[sector] = line_in[line] = number
 
 
 @inlined

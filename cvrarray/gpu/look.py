@@ -28,7 +28,7 @@ MOST_SIZES = 8  #: block sizes that the kernel takes
 FEW_BINS = 4096  #: whose sizes one thread block adds up; those of more have a kernel
 MOST_COUNTS = 3 * (FEW_BINS + 1)  #: of few bins
 #: The kernel's words that the host reads: the first for windows, the first that other kernels count in, all of them.
-WINDOWS, MORE, WORDS = 12, 23, 39
+WINDOWS, MORE, WORDS = 12, 25, 41
 LARGEST = 2**63 - 1
 
 LOOK = Kernel(

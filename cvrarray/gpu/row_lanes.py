@@ -24,9 +24,6 @@ from .look import host
 from .memory import together
 
 THREADS = 128
-#: Slots of a lane where products have at most 4 bytes, so that they take few registers, and rows LONG nonzeros and more, on
-#: average.
-MOST_SLOTS, LONG = 16, 40
 #: Lanes that a part may leave empty before a row, so as not to cut it; on average they are.
 SPARE = 8
 EMPTY_ROWS_A_THREAD, MOST_BLOCKS_FOR_EMPTY = 8, 1 << 14
@@ -37,7 +34,7 @@ MATVEC = Kernel(
     [
         (value, product, *how)
         for value, product in STORED
-        for how in (("uint16", "int32", 8), ("int32", "int32", MOST_SLOTS), ("int64", "int64", 4))
+        for how in (("uint16", "int32", 8), ("int32", "int32", lanes.MOST_SLOTS), ("int64", "int64", 4))
     ],
     lambda value, product, column, index, slots: (value, product, column, index, slots, THREADS),
 )
@@ -47,7 +44,7 @@ FILL = Kernel(
     "row_lanes_fill",
     [
         (column, index, slots)
-        for index, slots in (("int32", 8), ("int32", MOST_SLOTS), ("int64", 4))
+        for index, slots in (("int32", 8), ("int32", lanes.MOST_SLOTS), ("int64", 4))
         for column in ("uint16", index)
     ],
     lambda column, index, slots: (column, index, slots, THREADS, SPARE),
@@ -60,17 +57,12 @@ def suits(t: CVRTables) -> bool:
     Only counts of rows and nonzeros decide. Lanes that someone asked for are used.
     """
     n_rows, n_cols = t.shape
-    return t.nnz > 0 and t.n_lanes == WARP and _least_slots(t) > 0 and n_rows * n_cols < 1 << 62
+    return t.nnz > 0 and t.n_lanes == WARP and lanes.slots_of_lanes(t.nnz, _n_filled(t)) > 0 and n_rows * n_cols < 1 << 62
 
 
 def slots(t: CVRTables, dtype: np.dtype) -> int:
     """Of a lane, for products in `dtype`, however values are stored: these change no bit."""
-    are_more = dtype.itemsize <= 4 and t.nnz >= LONG * _n_filled(t)
-    return MOST_SLOTS if are_more else _least_slots(t)
-
-
-def _least_slots(t: CVRTables) -> int:
-    return lanes.slots_of_lanes(t.nnz, _n_filled(t))
+    return lanes.slots_of_products(t.nnz, _n_filled(t), dtype.itemsize)
 
 
 def _n_filled(t: CVRTables) -> int:

@@ -24,14 +24,16 @@ BINS = Kernel("statistics", "statistics_bins")
 class Windows:
     """Windows of WINDOW rows of a canonical CSR, `n_counted` of the `n_windows` that it has, evenly spaced.
 
-    `counts` has their nonzeros, those in narrow bins, and for each of `sizes` the blocks of single rows.
+    `counts` has their nonzeros, those in narrow bins, sectors and lines of x, and for each of `sizes` the blocks of single
+    rows.
     """
 
     is_part = False  # of the nonzeros of these rows
     measured: Measured | None = None  # bins of blocks of the size that will probably be chosen, once it is known
 
     def __init__(self, csr: CSR, n_windows: int, n_counted: int, sizes: Sequence[int], counts: list[int]):
-        self.nnz, self.narrow, self._longest, *of_sizes = counts  # the longest rows of bins, summed
+        # of bins: the longest rows, summed
+        self.nnz, self.narrow, self._longest, self.sectors, self.lines, *of_sizes = counts
         self.single_rows = dict(zip(sizes, of_sizes, strict=False))
         self._csr, self._which = csr, (csr.shape[0], n_windows, n_counted)
 
