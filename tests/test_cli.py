@@ -626,7 +626,7 @@ def test_peers_of_a_gpu_are_checked(played, matrix):
     others, _ = peers.products(matrix, X, SimpleNamespace(kind="cuda", xp=np), ["all"])
     found, left_out = bench._useful(others, A, X, devices.CPU)
     assert list(found) == ["csr alg3", "cupyx"]
-    assert left_out["wrong"].startswith("is wrong, by ")
+    assert left_out["wrong"].startswith("is wrong: ")
     assert left_out["refuses"] == "RuntimeError: not for this one"
     with pytest.raises(ValueError, match="no peer of --peers is left: wrong: is wrong"):
         bench._useful({"wrong": others["wrong"]}, A, X, devices.CPU)

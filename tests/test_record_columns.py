@@ -59,7 +59,7 @@ def test_measures_who_is_right(peers, transposed):
 
 def test_peers_by_name(peers):
     (case,) = gpu_columns.measure_case(matrix(), devices.CPU, [2], ["absent"], 2, 0)
-    assert (case["peers"], case["left_out"]) == ({}, {"absent": "LeftOut: nobody has it"})
+    assert (case["peers"], case["left_out"]) == ({}, {"absent": "nobody has it"})
     assert columns_page.speedup(case) is None
 
 

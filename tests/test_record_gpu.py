@@ -608,9 +608,9 @@ def test_hopeless_ones_are_left_out(quick, monkeypatch):
     """Who takes many times what our choice takes would hold up all others."""
     slow = {"slow": lambda csr, x, y: lambda: csr @ x}
     contest = record._Contest(matrix((300, 200)), np.ones(200), devices.CPU, SimpleNamespace(quickest=lambda call: 1.0))
-    contest.limit = 0.5
+    contest.ours = 0.5 / peers.HOPELESS
     contest.add_peer("slow", np.zeros(300), slow)
-    assert contest.left_out == {"slow": f"takes {2 * record.HOPELESS} times what ours takes"}
+    assert contest.left_out == {"slow": f"takes {2 * peers.HOPELESS} times what ours takes"}
     assert not contest.calls
 
 

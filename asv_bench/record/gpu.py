@@ -38,7 +38,7 @@ import numpy as np
 
 from cvrarray import generate
 from cvrarray.cli import bench, gpu_peers, rounding, sources
-from cvrarray.cli.table import finite, in_a_line
+from cvrarray.cli.table import finite
 from cvrarray.core import clocks, devices
 from cvrarray.input import coercion
 
@@ -56,9 +56,6 @@ GROUPS = 16
 #: Products after which an array does as it will from then on: on a GPU some prepare more in the course of the first
 #: ones.
 SETTLED = 20
-
-#: Who takes so many times what our choice takes is left out: a dense row can make a format take seconds.
-HOPELESS = 20
 
 Make = Callable[..., Any]  # (xp, seed) -> CSR
 
@@ -376,52 +373,46 @@ class _Contest:
     def __init__(self, csr: Any, x: Any, device: devices.Device, clock: Any):
         self.csr, self.x, self.xp, self.clock = csr, x, device.xp, clock
         self.expected, self.bound = reference(csr, x, device)
-        self.answer, self.limit = self.expected, math.inf  # what peers are compared with, seconds that they may take
+        self.answer, self.ours = self.expected, math.inf  # what peers are compared with, and its seconds
         self.entries: dict[str, dict[str, Any]] = {}
         self.calls: dict[str, clocks.Call] = {}
         self.left_out: dict[str, str] = {}
 
     def add_ours(self, name: str, array: Any) -> None:
-        """An array of ours, checked in its first product and when it has settled. The first right one sets the limit."""
+        """An array of ours, checked in its first product and when it has settled. The first right one is what others are
+        compared with: a dense row can make a format take seconds.
+        """
         call: clocks.Call = partial(operator.matmul, array, self.x)
         error = worst(call(), self.expected, self.bound, self.xp)
         once = self.clock.quickest(call)
-        if once > self.limit and error <= 1:
-            self.left_out[name] = _hopeless(once, self.limit)
+        if error <= 1 and once > gpu_peers.HOPELESS * self.ours:
+            self.left_out[name] = gpu_peers.slower(once / self.ours)
             return
         for _ in range(SETTLED):
             product = call()
         error = max(error, worst(product, self.expected, self.bound, self.xp))
         self._enter(name, call, error, {"ours": True, **bench.facts(array)})
         if error <= 1 and self.answer is self.expected:
-            self.answer, self.limit = product, HOPELESS * once
+            self.answer, self.ours = product, once
 
     def add_peer(self, name: str, y: Any, registry: dict[str, gpu_peers.Prepare]) -> None:
         """A peer, which may write to `y`; left out with its library's words where that refuses."""
         y.fill(0)  # whose product never comes is not to be right because of who came before
-        try:
-            call = gpu_peers.prepare(name, self.csr, self.x, y, registry)
-            error = worst(self.xp.asarray(call()), self.answer, 2 * self.bound, self.xp)
-            once = self.clock.quickest(call)
-        except gpu_peers.LeftOut as reason:
-            self.left_out[name] = str(reason)
-            return
-        except Exception as refused:  # some libraries say so only when they are called
-            self.left_out[name] = in_a_line(refused)
-            return
-        if once > self.limit and error <= 1:
-            self.left_out[name] = _hopeless(once, self.limit)
+        found = gpu_peers.tried(
+            lambda: gpu_peers.prepare(name, self.csr, self.x, y, registry),
+            lambda product: worst(self.xp.asarray(product), self.answer, 2 * self.bound, self.xp),
+            self.ours,
+            self.clock,
+        )
+        if found.why is None or found.error > 1:
+            self._enter(name, found.call, found.error, {"ours": False})
         else:
-            self._enter(name, call, error, {"ours": False})
+            self.left_out[name] = found.why
 
-    def _enter(self, name: str, call: clocks.Call, error: float, about: dict[str, Any]) -> None:
+    def _enter(self, name: str, call: Any, error: float, about: dict[str, Any]) -> None:
         self.entries[name] = {"name": name, **about, "error_over_bound": finite(error), "correct": error <= 1}
         if error <= 1:
             self.calls[name] = call
-
-
-def _hopeless(seconds: float, limit: float) -> str:
-    return f"takes {seconds / limit * HOPELESS:.0f} times what ours takes"
 
 
 def reference(csr: Any, x: Any, device: devices.Device) -> tuple[Any, Any]:

@@ -22,7 +22,7 @@ from typing import Any
 import cvrarray
 from cvrarray.array.transposed import pays_after
 from cvrarray.cli import bench, gpu_peers
-from cvrarray.cli.table import finite, in_a_line, significant
+from cvrarray.cli.table import finite
 from cvrarray.core import clocks, devices
 
 from . import columns_page, command, gpu, machine, pages
@@ -30,6 +30,9 @@ from .columns_page import HOPELESS
 
 #: Numbers of columns; 1 is a vector.
 COLUMNS = "1,4,16,64,256"
+
+#: Error of a right product of a peer over what rounding may cause: libraries add in other orders than rows have.
+ROOM = 2.0
 
 #: What is measured by default, as far as it is there: generated matrices, real ones, few long rows, values that are few.
 MATRICES = (
@@ -119,22 +122,16 @@ def measure_case(
         for _ in range(settled(array, transposed) if k == 1 else 1):
             product = calls["ours"]()
         answers = references(csr, x, device)
-        error, limit, left_out = worst(product, answers, device.xp), HOPELESS * clock.quickest(calls["ours"]), {}
+        error, seconds, left_out = worst(product, answers, device.xp), clock.quickest(calls["ours"]), {}
         registry = gpu_peers.PEERS if k == 1 else gpu_peers.MATRIX_PEERS
         for name in registry if names is None else [name for name in registry if name in names]:
-            try:
-                y.fill(0)  # whose product never comes is not to be right because of who came before
-                call = gpu_peers.prepare(name, csr, x, y, registry)
-                wrong, once = worst(device.xp.asarray(call()), answers, device.xp), clock.quickest(call)
-                if wrong > gpu_peers.ROOM:
-                    slower = f"takes {once / limit * HOPELESS:.2f} times what ours takes"
-                    left_out[name] = f"is wrong: {significant(wrong)} times the error that rounding may cause; {slower}"
-                elif once > limit:
-                    left_out[name] = f"takes {once / limit * HOPELESS:.0f} times what ours takes"
-                else:
-                    calls[name] = call
-            except Exception as reason:  # some libraries refuse only when they are called
-                left_out[name] = in_a_line(reason)
+            y.fill(0)  # whose product never comes is not to be right because of who came before
+            make = partial(gpu_peers.prepare, name, csr, x, y, registry)
+            found = gpu_peers.tried(make, partial(_error_of_peer, answers, device.xp), seconds, clock, HOPELESS)
+            if found.why is None:
+                calls[name] = found.call
+            else:
+                left_out[name] = found.why
         if k > 1:
             calls |= {
                 "fortran": partial(operator.matmul, ours, device.xp.asfortranarray(x)),
@@ -168,6 +165,10 @@ def references(csr: Any, x: Any, device: devices.Device) -> dict[int, tuple[Any,
 def worst(product: Any, answers: dict[int, tuple[Any, Any]], xp: Any) -> float:
     """The largest error in the columns that `answers` has, over what rounding may cause; right up to 1."""
     return max(gpu.worst(product if j < 0 else product[:, j], *answer, xp) for j, answer in answers.items())
+
+
+def _error_of_peer(answers: dict[int, tuple[Any, Any]], xp: Any, product: Any) -> float:
+    return worst(xp.asarray(product), answers, xp) / ROOM
 
 
 def tables(report: dict[str, Any]) -> dict[str, tuple[list[str], list[list[str]]]]:

@@ -41,14 +41,13 @@ from .. import formats, generate
 from ..array.format import FORMATS
 from ..core import clocks, devices, progress
 from . import gpu_peers, peers, profile, rounding, sources
-from .table import finite, in_a_line, render, significant, size
+from .table import finite, render, significant, size
 
 #: A format that would store this many times the bytes of CSR is not built: it could not win, and might not fit.
 MOST_BYTES = 8
 
-#: A prepared product of cuSPARSE is left out that takes so many times what ours takes, or differs from ours by more than so
-#: many roundings of the largest sum.
-HOPELESS, ROOM = 20, 1e4
+#: A peer on a GPU is wrong that differs from ours by more than so many roundings of the largest sum.
+ROOM = 1e4
 
 #: Figures are not to be trusted with more CPUs busy with other processes.
 OTHERS = 0.25
@@ -268,30 +267,27 @@ def _useful(
     others: dict[str, clocks.Call], array: Any, x: Any, device: devices.Device
 ) -> tuple[dict[str, clocks.Call], dict[str, str]]:
     """Those of the peers on a GPU that agree with `array` and are not hopeless beside it, and why others are left out."""
-    clock, found, left_out = clocks.of(device), {}, {}
-    product, limit = array @ x, HOPELESS * clock.quickest(lambda: array @ x)
+    clock, left_out = clocks.of(device), {}
+    product, ours = array @ x, clock.quickest(lambda: array @ x)
     is_finite = device.xp.isfinite(product)  # of a matrix with inf the other sums tell nothing
-    room = ROOM * np.finfo(product.dtype).eps * _largest(product[is_finite])
-    for name, call in others.items():
-        try:
-            error, once = _largest((device.xp.asarray(call()) - product)[is_finite]), clock.quickest(call)
-        except Exception as refused:  # some libraries say so only when they are called
-            left_out[name] = in_a_line(refused)
-            continue
-        if not error <= room:
-            left_out[name] = f"is wrong, by {significant(error)}"
-        elif once > limit and name not in gpu_peers.LIBRARIES:
-            left_out[name] = f"takes {once / limit * HOPELESS:.0f} times what ours takes"
-        else:
-            found[name] = call
-    if not found:
+
+    def largest(values: Any) -> float:
+        return float(abs(values[is_finite]).max()) if is_finite.any() else 0.0
+
+    limits = np.finfo(product.dtype)
+    room = max(ROOM * float(limits.eps) * largest(product), float(limits.tiny))
+
+    def error_of(theirs: Any) -> float:
+        return largest(device.xp.asarray(theirs) - product) / room
+
+    for name in others:
+        most = math.inf if name in gpu_peers.LIBRARIES else gpu_peers.HOPELESS
+        found = gpu_peers.tried(partial(others.__getitem__, name), error_of, ours, clock, most)
+        if found.why is not None:
+            left_out[name] = found.why
+    if left_out.keys() == others.keys():
         raise ValueError(f"no peer of --peers is left: {'; '.join(f'{name}: {why}' for name, why in left_out.items())}")
-    return found, left_out
-
-
-def _largest(values: Any) -> float:
-    """The largest size of an array's elements; 0 where there are none."""
-    return float(abs(values).max()) if values.size else 0.0
+    return {name: call for name, call in others.items() if name not in left_out}, left_out
 
 
 def _time(

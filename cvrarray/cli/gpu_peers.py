@@ -27,6 +27,7 @@ cupyx, torch       ``csr @ X`` as a user writes it
 from __future__ import annotations
 
 import ctypes
+import math
 import warnings
 import weakref
 from collections.abc import Callable
@@ -36,7 +37,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .table import in_a_line
+from ..core.clocks import Clock
+from .table import in_a_line, significant
 
 Array = Any  # numpy.ndarray or cupy.ndarray
 Run = Callable[[], Array]
@@ -50,8 +52,8 @@ SLICE = 32
 
 BLOCK_SIZES = (2, 3, 4, 6)
 
-#: Error of a right product over what rounding may cause: other orders of sums, and ours beside theirs.
-ROOM = 2.0
+#: A peer that takes so many times what ours takes is left out.
+HOPELESS = 20
 
 #: cuSPARSE has cusparseSpMVOp since this version (it is older, but had no cusparseSpMVOp_bufferSize), and since that
 #: one two algorithms, which its functions take as an argument more. As cusparse.h of 12.8.1 has it.
@@ -517,6 +519,42 @@ def prepare(name: str, csr: Any, x: Array, y: Array, registry: dict[str, Prepare
         raise
     except Exception as error:
         raise LeftOut(in_a_line(error)) from error
+
+
+class Tried(NamedTuple):
+    """What a first look at a peer found."""
+
+    call: Any  # None: it refused
+    error: float  # of its product, over what is allowed; nan: there is none
+    why: str | None  # it is left out; None: it takes part
+
+
+def tried(
+    make: Callable[[], Run], error_of: Callable[[Array], float], ours: float, clock: Clock, most: float = HOPELESS
+) -> Tried:
+    """The peer that `make` gives, after a look at whether it refuses, is wrong, or is hopeless: it takes more than `most`
+    times `ours`, in seconds.
+
+    ``error_of(product)`` is the product's error over what is allowed.
+    """
+    try:
+        call = make()
+        error, times = error_of(call()), clock.quickest(call) / ours
+    except LeftOut as reason:
+        return Tried(None, math.nan, str(reason))
+    except Exception as refused:  # some libraries say so only when they are called
+        return Tried(None, math.nan, in_a_line(refused))
+    why = None
+    if not error <= 1:
+        why = f"is wrong: {significant(error)} times the error that is allowed; takes {times:.2f} times what ours takes"
+    elif times > most:
+        why = slower(times)
+    return Tried(call, error, why)
+
+
+def slower(times: float) -> str:
+    """Why a contender is left out that takes so many times what ours takes."""
+    return f"takes {times:.0f} times what ours takes"
 
 
 def versions(device: int) -> dict[str, str]:
