@@ -102,6 +102,22 @@ def test_other_chunks_where_cvr_is_near(clock):
     assert len(seen) >= len(TRIED_CHUNKS)
 
 
+def test_other_chunks_end_where_its_own_do(device, monkeypatch):
+    """Whatever their number: on a GPU they are even where few of them are all, elsewhere as the device's module says."""
+    S = matrix(n=4000)
+    csr = construct.placed(S, device)
+    module = devices.parse(device).backend("cvr")
+    if device == "cpu":  # where they always end with rows
+        monkeypatch.setattr(module, "default_split", lambda csr, n_lanes: "even")
+    own = cvrarray.CVRArray(S, device=device)
+    for candidate in tuning.chunk_counts(csr):
+        found = candidate.build(csr)
+        even = cvrarray.CVRArray(S, n_lanes=own.n_lanes, n_chunks=candidate.parameter, split="even", device=device)
+        by_rows = cvrarray.CVRArray(S, n_lanes=own.n_lanes, n_chunks=candidate.parameter, split="rows", device=device)
+        steps = [array._tables.step_ptr.tolist() for array in (found, even, by_rows)]
+        assert steps[0] == steps[1] != steps[2]
+
+
 def test_no_other_chunks_where_cvr_is_hopeless(clock):
     seen = clock(cvr=4.0, bbcsr=1.0)
     cvrarray.tune(generate.tetrahedra(6, 3), device="cpu")

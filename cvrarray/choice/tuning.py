@@ -33,7 +33,7 @@ from ..input import coercion
 from . import construct, model
 
 #: Of the files' content and of what goes into their names: another version reads none of them.
-SCHEMA = 2
+SCHEMA = 3
 
 #: Files kept; beyond that the oldest go.
 MOST_FILES = 1024
@@ -72,9 +72,14 @@ class Candidate(NamedTuple):
     parameter: int | None = None
 
     def build(self, csr: CSR, columns: int = 1) -> SparseArray:
-        """`csr` in this format, on its device; the format's default is that for so many columns of X."""
+        """`csr` in this format, on its device; the format's default is that for so many columns of X.
+
+        All but the parameter is as the format chooses it for this matrix: chunks of another number end where its own do.
+        """
         cls = named(self.format)
-        return cls(csr, **(cls._for_columns(csr, columns) if self.parameter is None else {cls._tuned: self.parameter}))
+        if self.parameter is None:
+            return cls(csr, **cls._for_columns(csr, columns))
+        return cls(csr, **cls._defaults(csr) | {cls._tuned: self.parameter})
 
     def __str__(self) -> str:
         if self.parameter is None:
