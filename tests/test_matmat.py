@@ -317,7 +317,9 @@ def test_chunks_for_many_columns(gpu):
     default = cvrarray.CVRArray(csr, device=gpu).n_chunks
     assert cvrarray.CVRArray._for_columns(on_gpu, 1) == {}
     for k in (4, 1 << 15):
-        n_chunks = cvrarray.CVRArray._for_columns(on_gpu, k)["n_chunks"]
+        found = cvrarray.CVRArray._for_columns(on_gpu, k)
+        n_chunks = found["n_chunks"]
+        assert found["split"] == cvrarray.CVRArray._defaults(on_gpu)["split"]
         assert 1 <= n_chunks <= default
         assert k == 4 or n_chunks < default
         x = matrix(csr.shape[1], k, np.float32)

@@ -142,16 +142,14 @@ def default_split(csr: CSR, n_lanes: int) -> str:
 
 
 def chunks_for_columns(csr: CSR, n_lanes: int, columns: int) -> dict[str, Any]:
-    """``n_chunks`` for products with so many columns, where that is another number than for a vector, and their
-    ``split``.
+    """``n_chunks`` for products with so many columns, and their ``split``, which is that of a vector's.
 
     A thread block has a chunk, and multiplies it by a tile of columns. What it does before the first step and after the
-    last one counts. So chunks are long, and all blocks fill the device a whole number of times. The longest is waited for,
-    so they are even.
+    last one counts. So chunks are long, and all blocks fill the device a whole number of times.
     """
     of = cvr_matmat.Kind(csr.nnz, csr.shape[1], n_lanes, csr.data.dtype)
     n_chunks = cvr_matmat.limited(default_n_chunks(csr, n_lanes), of, columns)
-    return {"n_chunks": n_chunks, "split": "rows" if columns < cvr_matmat.COLUMNS[0] else "even"}
+    return {"n_chunks": n_chunks, "split": default_split(csr, n_lanes)}
 
 
 def convert(csr: CSR, n_lanes: int, n_chunks: int, split: str) -> CVRTables:
