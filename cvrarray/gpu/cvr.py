@@ -42,8 +42,8 @@ LONG = 40
 #: Steps a chunk should have: STEPS, fewer (to MIN_STEPS) where there would not be ENOUGH_CHUNKS to keep the device
 #: busy, more (to MAX_STEPS) where rows are longer. Measured: ``docs/decisions/0003-gpu-products.md``.
 MIN_STEPS, MAX_STEPS, ENOUGH_CHUNKS = 32, 512, 7392
-#: A matrix of less than FEW_WAVES waves has a whole number of them, or chunks of LEAST_STEPS where that is fewer.
-#: One wave has fewer chunks than the device holds with short values: so each has more steps between its ends.
+#: A matrix of less than FEW_WAVES waves has a whole number of them, or chunks of LEAST_STEPS where that is fewer. One of
+#: less than a wave has fewer chunks than the device holds with short values: so each has more steps between its ends.
 LEAST_STEPS, ONE_WAVE = 12, 2910
 #: Steps of a chunk that the way back has in shared memory: the kernel's ``Window``.
 STEPS_OF_WINDOW = 16
@@ -128,7 +128,7 @@ def default_n_chunks(csr: CSR, n_lanes: int) -> int:
     mean = max(1.0, nnz / max(1, n_rows))
     n_waves = waves(nnz, n_lanes, csr.data.dtype)
     if n_waves < FEW_WAVES:
-        many = wave(csr.data.dtype) * round(n_waves) if n_waves >= 1.5 else ONE_WAVE
+        many = wave(csr.data.dtype) * round(n_waves) if n_waves >= 1 else ONE_WAVE
         return max(1, min(many, round(nnz / (n_lanes * LEAST_STEPS))))
     share = nnz / (n_lanes * ENOUGH_CHUNKS)
     wanted = min(max(share, MIN_STEPS), STEPS)
