@@ -85,16 +85,14 @@ gpu-test:
 	@mkdir -p docs/gpu-report
 	$(PYTHON) -m pytest --cases $(GPU_CASES) --require-gpu --gpu-report=docs/gpu-report/tests.json $(GPU_WORKERS) $(GPU_PYTEST_ARGS)
 
-# Without CuPy's memory pool: in it, an access beyond an array is still inside an allocation, and nobody would see it.
-UNPOOLED := import sys, cupy, pytest; cupy.cuda.set_allocator(None); sys.exit(pytest.main(sys.argv[1:]))
-
 # CuPy's own kernels are left out: its scan behind nonzero() trips racecheck.
 gpu-sanitize:
 	@mkdir -p docs/gpu-report
 	for tool in memcheck racecheck; do \
 	  compute-sanitizer --tool $$tool --kernel-regex-exclude kns=cupy_ --target-processes all --error-exitcode 1 \
 	    --log-file docs/gpu-report/$$tool.log \
-	    $(PYTHON) -c '$(UNPOOLED)' --cases all --require-gpu -m small -k "cuda or not cpu" -q $(GPU_PYTEST_ARGS) || exit 1; \
+	    $(PYTHON) -m pytest --unpooled --cases all --require-gpu -m small -k "cuda or not cpu" -q $(GPU_WORKERS) \
+	      $(GPU_PYTEST_ARGS) || exit 1; \
 	  tail -n 1 docs/gpu-report/$$tool.log; \
 	done
 

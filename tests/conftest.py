@@ -26,6 +26,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("cvrarray")
     group.addoption("--require-gpu", action="store_true", help="fail each test that would skip for the lack of a GPU")
     group.addoption("--gpu-report", type=Path, metavar="PATH", help="write what ran, and on what, to PATH as JSON")
+    group.addoption("--unpooled", action="store_true", help="without CuPy's memory pool: for compute-sanitizer")
     group.addoption("--cases", choices=cases.CHOICES, default="covering", help="which cases of parametrised tests run")
 
 
@@ -34,6 +35,10 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "xdist_group(name): pytest-xdist's; known here so that it need not be installed")
     for marker in cases.MARKERS:
         config.addinivalue_line("markers", marker)
+    if config.getoption("--unpooled"):  # in the pool, an access beyond an array is still inside an allocation
+        import cupy
+
+        cupy.cuda.set_allocator(None)
     path = config.getoption("--gpu-report")
     if path is not None and not hasattr(config, "workerinput"):
         parts = [part for part in (config.option.keyword, config.option.markexpr) if part]
