@@ -195,9 +195,9 @@ def page(report: dict[str, Any]) -> str:
         parts += [
             "## A call",
             "The host's time until a call returns, the median (the most) of all cases. And ours where X is in Fortran order, "
-            "which it copies in each call: its time over that in C order, geometric mean (most), and its speed over the best "
-            "peer, whose X is in the order that it wants, geometric mean (least). And the time of an array that was made "
-            "without `columns=k`, over that of one with it, geometric mean (most).",
+            "which it copies in each call or reads as it is: its time over that in C order, geometric mean (most), and its "
+            "speed over the best peer, whose X is in the order that it wants, geometric mean (least). And the time of an array "
+            "that was made without `columns=k`, over that of one with it, geometric mean (most).",
             markdown(*calls),
         ]
     if left_out := pages.left_out(report["results"]):

@@ -66,6 +66,12 @@ class SparseArray(Names):
         """The prepared product ``run(x, y, alpha, beta)`` of a `kind` that :mod:`cvrarray.array.products` names."""
         raise NotImplementedError
 
+    def _product_by_columns(self, dtype: np.dtype, k: int) -> Run | None:
+        """``run(x, y, alpha, beta)`` for X (n_cols, k) whose columns are contiguous, and Y in C or Fortran order; None where it
+        is faster to have X copied to C order.
+        """
+        return None
+
     def _layout(self) -> str:
         """The format's parameters in a few words, for the repr."""
         raise NotImplementedError
@@ -300,7 +306,8 @@ class SparseArray(Names):
         Parameters
         ----------
         x : (n_cols, k) array on the array's device
-            In any order and strides; it is copied where it is not in C order in the product's dtype.
+            In any order and strides; it is copied where it is not in C order in the product's dtype. BBCSR on a GPU may read
+            columns as they are, and add them up in another order than those of X in C order.
         out : (n_rows, k) array, optional
         alpha, beta : scalar
 

@@ -83,7 +83,8 @@ class FormatArray(SparseArray):
     A module of kernels has ``convert(csr, **keywords) -> tables``, ``product(tables, dtype) -> run`` and
     ``to_coo(tables) -> row, col, val``. Optional are ``product_matrix``, ``product_transposed``, ``to_csr(tables,
     first, last)``, the canonical CSR of some rows, ``diagonal(tables, offset)``, and ``fill(tables, order, data,
-    values)``, which writes a value table: with it goes the method ``_order``. On a CPU also ``row_sums(tables, dtype)``
+    values)``, which writes a value table: with it goes the method ``_order``. On a GPU also ``product_by_columns(tables,
+    dtype)``, which gives a function of k: see ``_product_by_columns``. On a CPU also ``row_sums(tables, dtype)``
     and ``column_sums(tables, dtype)``, which give a ``run(y)`` or None, and ``reader(tables)``, which gives a
     ``cvrarray.cpu.decoding.Reader``.
     """
@@ -611,6 +612,13 @@ class FormatArray(SparseArray):
             if self._is_written_by_graphs and hasattr(run, "renew"):  # a graph that is there does not
                 run = _renewed_by_each_call(run)
             self._kernels[kind, dtype] = run
+        return run
+
+    def _product_by_columns(self, dtype: np.dtype, k: int) -> Run | None:
+        if not hasattr(self._module(self._target), "product_by_columns"):
+            return None
+        of: Any = self._kernel("product_by_columns", dtype)
+        run: Run | None = of(k)
         return run
 
     def _product_matrix(self, dtype: np.dtype) -> Run:

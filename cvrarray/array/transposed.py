@@ -376,5 +376,11 @@ class TransposedArray(SparseArray):
             return products.transposed_matrix(self.base, dtype)
         return self.base._kernel("product_transposed", dtype)
 
+    def _product_by_columns(self, dtype: np.dtype, k: int) -> Run | None:
+        own = keep(self.base) if self._is_kept else None
+        if own is not None:
+            return own._product_by_columns(dtype, k)
+        return products.transposed_matrix(self.base, dtype) if k < products.CONVERT_FROM else None
+
     def __reduce__(self) -> tuple[type[TransposedArray], tuple[SparseArray]]:
         return TransposedArray, (self.base,)

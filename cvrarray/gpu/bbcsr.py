@@ -11,7 +11,7 @@ import numpy as np
 
 from ..core import sharing
 from ..core.tables import CSR, WARP, BBCSRTables, Measured, Wanted, mask_dtype
-from . import bbcsr_matmat, bbcsr_rows, distinct, prefix, shared_memory, transposed
+from . import bbcsr_columns, bbcsr_matmat, bbcsr_rows, distinct, prefix, shared_memory, transposed
 from .autotune import autotuned
 from .bbcsr_tables import SHAPES, as_struct, mean_blocks, n_slots
 from .compiler import (
@@ -43,7 +43,7 @@ WIDE_WARPS = 144  #: a multiprocessor, where bins are wide and warps read other 
 SAMPLED, MOST_PADDING = (16, 8), 0.25  #: bins, and steps of each, that are looked at for that; the share of padding there
 #: Where the rows of a bin read other sectors of x each, of SECTOR bytes, APART of those of a step at least, neighbouring
 #: bins mostly need some of these too. So as many of them as possible are on one multiprocessor, in blocks of so many threads.
-THREADS_NEAR, SECTOR, APART = 512, 32, 0.8
+THREADS_NEAR, SECTOR, LINE, APART = 512, 32, 128, 0.8
 
 
 def unroll(block_size: int, itemsize: int, is_far: bool) -> tuple[int, int]:
@@ -295,7 +295,7 @@ def schedule(t: BBCSRTables, itemsize: int) -> Schedule:
     """
     n_bins = t.col_base.size
     n_processors = processors(cupy.cuda.runtime.getDevice())
-    columns = sampled_columns(t)
+    columns = sampled_columns(t) if t.block_size == 1 else None
     are_apart = columns is not None and reads_apart(columns, itemsize)
     if columns is not None and reads_alike(t, columns):
         most = min(ALIKE_WARPS * n_processors / n_bins, mean_blocks(t) // FEWEST)
@@ -322,25 +322,40 @@ def _sharers(t: BBCSRTables, itemsize: int, n_processors: int) -> int:
 
 
 def sampled_columns(t: BBCSRTables) -> np.ma.MaskedArray | None:
-    """Those of the rows of some bins at some steps, (bins, steps, WARP), padding masked; None for other blocks than of 1."""
+    """Block columns of the rows of some bins at some steps, (bins, steps, WARP), padding masked; None without bins."""
     n_bins = t.col_base.size
-    if not n_bins or t.block_size > 1:
+    if not n_bins:
         return None
     with aside():
         columns = cupy.empty((*SAMPLED, WARP), t.col_wide.dtype)
         SAMPLED_COLUMNS(columns.dtype)(
             SAMPLED,
             (WARP,),
-            (t.bin_rowptr, t.col_base, t.col_ptr, t.col_narrow, t.col_wide, np.int64(n_bins), columns),
-        )
+            (t.bin_rowptr, t.col_base, t.col_ptr, t.col_narrow, t.col_wide, np.int64(n_bins), np.int32(t.block_size),
+             columns),
+        )  # fmt: skip
         return np.ma.masked_less(columns.get(), 0)
 
 
 def reads_apart(columns: np.ma.MaskedArray, itemsize: int) -> bool:
     """Do the rows of a bin read other sectors of `x` each?"""
-    sectors = np.sort(columns.filled(-1) // (SECTOR // min(SECTOR, itemsize)), axis=2)
-    n_read = np.count_nonzero(np.diff(sectors, axis=2, prepend=-1), axis=2)
-    return bool(n_read.sum() > APART * columns.count())
+    return bool(_n_read(columns, SECTOR // min(SECTOR, itemsize)).sum() > APART * columns.count())
+
+
+def lines_of_a_step(t: BBCSRTables, itemsize: int) -> float:
+    """Cache lines of a column of X that the rows of a bin read at a time, on average."""
+    columns = sampled_columns(t)
+    if columns is None or not columns.count():
+        return 0.0
+    n_read = _n_read(columns * t.block_size, LINE // itemsize)
+    return float(n_read.sum() / np.count_nonzero(n_read))
+
+
+def _n_read(columns: np.ma.MaskedArray, together: int) -> np.ndarray:
+    """(bins, steps) different groups of so many neighbouring columns, among those of rows; padding reads none."""
+    groups = np.sort(columns.filled(-1) // together, axis=2)
+    n_read: np.ndarray = np.count_nonzero(np.diff(groups, axis=2, prepend=-1), axis=2)
+    return n_read
 
 
 def reads_alike(t: BBCSRTables, columns: np.ma.MaskedArray) -> bool:
@@ -379,6 +394,13 @@ def product_matrix(tables: BBCSRTables, dtype: np.dtype) -> Callable[[cupy.ndarr
     order.
     """
     return bbcsr_matmat.product(tables, dtype, lambda: product(tables, dtype))
+
+
+def product_by_columns(tables: BBCSRTables, dtype: np.dtype) -> Callable[[int], bbcsr_columns.Run | None]:
+    """A function of k: see :func:`.bbcsr_columns.product`."""
+    size = dtype.itemsize
+    sharers, lines = cache(lambda: schedule(tables, size).sharers), cache(lambda: lines_of_a_step(tables, size))
+    return bbcsr_columns.product(tables, dtype, sharers, lines)
 
 
 def product_transposed(tables: BBCSRTables, dtype: np.dtype) -> Callable[[cupy.ndarray, cupy.ndarray, Any, Any], None]:

@@ -1,0 +1,117 @@
+"""``A @ X`` with BBCSR on the GPU, where columns of X are contiguous: X in Fortran order, or some of its rows and columns.
+
+The kernel reads X as it is. It pays where the rows of a bin read neighbouring numbers of a column and X has few columns;
+elsewhere a copy of X in C order does: ``docs/decisions/0010-gpu-matrix-and-transposed.md``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import cache
+
+import numpy as np
+
+from ..core.tables import WARP, BBCSRTables, mask_dtype
+from . import distinct
+from .autotune import Run
+from .bbcsr_tables import SHAPES, as_struct, mean_blocks
+from .compiler import STORED, Kernel, aside, matrix_width, update, vector_width
+
+THREADS = 128  # of a thread block, at least
+#: Columns of X that a lane multiplies by at a time, and warps that share a bin, at most: shared memory holds the sums of all.
+MOST_COLUMNS, MOST_SHARERS = 8, 8
+#: Bytes of X that a lane loads before it uses the first, of short rows and of those of LONG blocks, in up to MOST_UNDER_WAY
+#: blocks.
+BYTES_UNDER_WAY, LONG, MOST_UNDER_WAY = (64, 128), 16, 4
+#: Rows of X are counted in 32 bits. A lane has registers for so many bytes of a block's rows of X.
+MOST_ROWS, MOST_BYTES = 1 << 32, 256
+#: Blocks of 1: cache lines that the rows of a bin read at a time, at most, of all columns of X. Other blocks: columns of X, at
+#: most, of blocks of up to SMALL and of larger ones, and cache lines of one of these.
+MOST_LINES, MOST_OF_BLOCKS, SMALL, LINES_OF_BLOCKS = 50, (6, 5), 4, 8
+#: How much longer than the mean a bin may be: it is waited for.
+UNEVEN = 4
+
+COLUMNS = Kernel(
+    "bbcsr_columns",
+    "bbcsr_columns",
+    [
+        (value, product, *shape, *how)
+        for value, product in STORED
+        for shape, how in zip(
+            SHAPES,
+            ((1, 8, vector_width(product), False), (4, 2, 2, True), (1, 3, 1, False), (8, 1, 1, False)),
+            strict=True,
+        )
+    ],
+    lambda value, product, index, size, holes, sharers, columns, width, is_long: (
+        value, product, index, mask_dtype(size), size, under_way(size * columns * product.itemsize, is_long), holes, sharers,
+        columns, min(width, vector_width(product)), threads(sharers),
+    ),
+)  # fmt: skip
+
+
+def under_way(size: int, is_long: bool) -> int:
+    """Blocks that are loaded before the first is used, where a lane loads `size` bytes of X for each."""
+    return max(1, min(MOST_UNDER_WAY, BYTES_UNDER_WAY[is_long] // size))
+
+
+def threads(sharers: int) -> int:
+    """Of a thread block, where so many warps share a bin."""
+    return max(THREADS, sharers * WARP)
+
+
+def product(
+    t: BBCSRTables, dtype: np.dtype, sharers: Callable[[], int], lines: Callable[[], float]
+) -> Callable[[int], Run | None]:
+    """A function of k that gives ``run(x, y, alpha, beta)``, which does ``Y = alpha * A @ X + beta * Y`` where columns of
+    X (n_cols, k) are contiguous, and Y (n_rows, k) is in C or Fortran order; None where X should be in C order.
+
+    ``sharers()`` warps share a bin in a product with a vector; its rows read ``lines()`` cache lines of a column at a time.
+    """
+    bins = as_struct(t)
+
+    @cache
+    def prepared(k, width):
+        """The kernel, its grid and its threads."""
+        columns, width = columns_at_a_time(k, width)
+        warps = min(MOST_SHARERS, sharers())
+        stored = distinct.kind(t.data, t.distinct)
+        shape = t.col_wide.dtype, t.block_size, t.present is not None
+        multiply = COLUMNS(stored, dtype, *shape, warps, columns, width, mean_blocks(t) >= LONG)
+        n_threads = threads(warps)
+        return multiply, (-(-t.col_base.size * warps * WARP // n_threads) * -(-k // columns),), (n_threads,)
+
+    def run(x, y, alpha, beta):
+        k = x.shape[1]
+        multiply, grid, block = prepared(k, matrix_width(k, y, y) if y.flags.c_contiguous else 1)
+        x_apart, y_row, y_apart = [np.int64(stride // y.itemsize) for stride in (x.strides[1], *y.strides)]
+        multiply(grid, block, (bins, x, x_apart, np.int32(k), y, y_row, y_apart, alpha, beta, update(alpha, beta)))
+
+    return cache(lambda k: run if pays(t, k, dtype.itemsize, lines) else None)
+
+
+def columns_at_a_time(k: int, width: int) -> tuple[int, int]:
+    """Columns of X, of `k`, that a lane multiplies by at a time: even shares, and pairs where Y has vectors of `width`; and the
+    width of vectors in these.
+    """
+    pairs = min(2, width)
+    columns = pairs * -(-k // (pairs * -(-k // MOST_COLUMNS)))
+    return columns, math.gcd(columns, width)
+
+
+def pays(t: BBCSRTables, k: int, itemsize: int, lines: Callable[[], float]) -> bool:
+    """Whether X of `k` columns is read as it is, faster than it is copied."""
+    size = t.block_size
+    if t.shape[1] >= MOST_ROWS or size * min(k, MOST_COLUMNS) * itemsize > MOST_BYTES:
+        return False
+    if k > (MOST_LINES if size == 1 else MOST_OF_BLOCKS[size > SMALL]):
+        return False
+    return lines() <= (MOST_LINES / k if size == 1 else LINES_OF_BLOCKS) and not is_uneven(t)
+
+
+def is_uneven(t: BBCSRTables) -> bool:
+    """Whether a bin is much longer than the mean."""
+    with aside():
+        lengths = np.diff(t.bin_rowptr.get())
+    return bool(lengths.size and lengths.max() > UNEVEN * lengths.mean())
