@@ -4,6 +4,15 @@
 #include "bbcsr.cuh"
 #include "bbcsr_product.cuh"
 
+// the share of warp `part` of a row's sum
+template <class READ, class A, class Y, class I, class M, int B, int U_NARROW, int U_WIDE, bool HOLES, int S>
+__device__ Y share_of_row(const Bbcsr<A, I, M>& m, const Bin<A, I, M, B, HOLES>& own, int part, const Y* x) {
+    return own.is_narrow()
+        ? row_sum<READ, A, Y, I, M, B, U_NARROW, HOLES, S>(own.narrow(m), own.data, own.present, own.n_blocks, part,
+                                                           x + own.origin())
+        : row_sum<READ, A, Y, I, M, B, U_WIDE, HOLES, S>(own.wide(m), own.data, own.present, own.n_blocks, part, x);
+}
+
 // bbcsr_matvec: all bins
 //
 // mapping   S warps of one thread block a bin, one thread of each a row: of the row's groups of U blocks, warp p of the
@@ -12,21 +21,23 @@
 // requires  blocks of a row before its padding (invariant 3); padding and holes are never multiplied
 // races     none: S threads own a row; their parts are added in the order of the warps
 //
-// U blocks are loaded before the first is used.
+// U blocks are loaded before the first is used. `backwards`: the last bins come first. L2 keeps the tables of the first and
+// of the last `n_kept` bins.
 template <class A, class Y, class I, class M, int B, int U_NARROW, int U_WIDE, bool HOLES, int S, int THREADS>
 __global__ __launch_bounds__(THREADS) void bbcsr_matvec(const Bbcsr<A, I, M> m, const Y* __restrict__ x, Y* __restrict__ y,
-                                                        Y alpha, Y beta, int update) {
+                                                        Y alpha, Y beta, int update, int backwards, int64 n_kept) {
     const int part = S == 1 ? 0 : threadIdx.x / WARP % S;
     constexpr int BINS = THREADS / (WARP * S);  // of a thread block
-    const int64 bin = block_number((int)((m.n_bins + BINS - 1) / BINS)) * (int64)BINS + threadIdx.x / (WARP * S);
+    const int n_blocks = (int)((m.n_bins + BINS - 1) / BINS), block = block_number(n_blocks);
+    if (block >= n_blocks) return;
+    const int64 bin = (backwards ? n_blocks - 1 - block : block) * (int64)BINS + threadIdx.x / (WARP * S);
     const Opened<A>& values = m.data.opened();
     Y sum{};
     if (bin < m.n_bins) {
         const Bin<A, I, M, B, HOLES> own(m, values, bin, 0);
-        sum = own.is_narrow()
-            ? row_sum<ReadOnce, A, Y, I, M, B, U_NARROW, HOLES, S>(own.narrow(m), own.data, own.present, own.n_blocks, part,
-                                                                   x + own.origin())
-            : row_sum<ReadOnce, A, Y, I, M, B, U_WIDE, HOLES, S>(own.wide(m), own.data, own.present, own.n_blocks, part, x);
+        sum = bin < n_kept || bin >= m.n_bins - n_kept
+            ? share_of_row<ReadOnce<true>, A, Y, I, M, B, U_NARROW, U_WIDE, HOLES, S>(m, own, part, x)
+            : share_of_row<ReadOnce<false>, A, Y, I, M, B, U_NARROW, U_WIDE, HOLES, S>(m, own, part, x);
     }
     if constexpr (S > 1) {
         __shared__ Y sums[THREADS];  // no more than that: shared memory is taken from L1, which holds x

@@ -2,11 +2,12 @@
 //
 // `READ` says how tables and entries of x are loaded, and whether entries must be waited for.
 
-// the tables are streamed, and x stays as it is while the kernel runs
+// the tables are read once, past L1, and x stays as it is while the kernel runs. KEEPS: `once` of common.cuh
+template <bool KEEPS>
 struct ReadOnce {
     template <class T>
     static __device__ T table(const T* p) {
-        return stream(p);
+        return once<KEEPS>(p);
     }
     template <class T>
     static __device__ T entry(const T* p) {

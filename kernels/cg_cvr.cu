@@ -35,10 +35,10 @@ struct ChunkProduct {
         for (int64 chunk = first + threadIdx.x / WARP; chunk < end; chunk += blockDim.x / WARP) {
             const Chunk<A, Y, I, L, CUT> c(m, cuts, chunk);
             const auto sums = c.base >= 0
-                ? chunk_matvec<A, Y, I, L, U, true, PLAIN, CUT>(m, values, c, m.col_narrow + c.col_start, ChangingX<Y>{p + c.base},
-                                                                all, cuts, Y{}, Y{})
-                : chunk_matvec<A, Y, I, L, U, true, PLAIN, CUT>(m, values, c, m.col_wide + c.col_start, ChangingX<Y>{p}, all, cuts,
-                                                                Y{}, Y{});
+                ? chunk_matvec<A, Y, I, L, U, true, PLAIN, CUT, false>(m, values, c, m.col_narrow + c.col_start,
+                                                                       ChangingX<Y>{p + c.base}, all, cuts, Y{}, Y{})
+                : chunk_matvec<A, Y, I, L, U, true, PLAIN, CUT, false>(m, values, c, m.col_wide + c.col_start, ChangingX<Y>{p},
+                                                                       all, cuts, Y{}, Y{});
             c.template finish<Cuts<Y>::AT_ONCE>(sums, all, cuts, Y{}, Y{}, PLAIN);
         }
         exchange.barrier([] {});

@@ -291,6 +291,13 @@ __device__ T fresh(const T* p) {
     return Load<T>::value(__ldcg(reinterpret_cast<const typename Load<T>::Word*>(p)));
 }
 
+// read once in a product, by one warp: past L1, so that x stays there. KEEPS: L2 keeps it as long as anything else, for the
+// next product; else it makes room there first
+template <bool KEEPS, class T>
+__device__ T once(const T* p) {
+    return KEEPS ? fresh(p) : stream(p);
+}
+
 // a column of a BBCSR bin, or of CVR's rows in lanes, as stored: narrow ones count from a base. Is there none?
 template <class I>
 __device__ bool is_padding(uint16 stored, I) {

@@ -14,11 +14,12 @@
 //           parts of a stolen row are added in an order of their own
 //
 // `n_for_empty` blocks, spread evenly, store empty rows instead, so that these stores overlap with the others' gathers.
-template <class A, class Y, class I, int L, int U, int UPDATE, bool CUT>
+// `backwards`: the last chunks come first.
+template <class A, class Y, class I, int L, int U, int UPDATE, bool CUT, bool KEEPS>
 __global__ void cvr_matvec(const Cvr<A, I> m, const Y* __restrict__ x, Y* y, const Cuts<Y> cuts, int n_for_empty,
-                           Y alpha, Y beta) {
+                           Y alpha, Y beta, int backwards) {
     const Opened<A>& values = m.val.opened();
-    int64 block = blockIdx.x;
+    int64 block = backwards ? gridDim.x - 1 - blockIdx.x : blockIdx.x;
     if (n_for_empty) {
         const int64 before = block * n_for_empty / gridDim.x;  // of the blocks for empty rows
         if ((block + 1) * n_for_empty / gridDim.x > before) {
@@ -31,10 +32,10 @@ __global__ void cvr_matvec(const Cvr<A, I> m, const Y* __restrict__ x, Y* y, con
     if (chunk >= m.n_chunks) return;
     const Chunk<A, Y, I, L, CUT> c(m, cuts, chunk);
     const auto sums = c.base >= 0
-        ? chunk_matvec<A, Y, I, L, U, true, UPDATE, CUT>(m, values, c, m.col_narrow + c.col_start, GlobalX<Y>{x + c.base}, y,
-                                                         cuts, alpha, beta)
-        : chunk_matvec<A, Y, I, L, U, true, UPDATE, CUT>(m, values, c, m.col_wide + c.col_start, GlobalX<Y>{x}, y, cuts, alpha,
-                                                         beta);
+        ? chunk_matvec<A, Y, I, L, U, true, UPDATE, CUT, KEEPS>(m, values, c, m.col_narrow + c.col_start,
+                                                                GlobalX<Y>{x + c.base}, y, cuts, alpha, beta)
+        : chunk_matvec<A, Y, I, L, U, true, UPDATE, CUT, KEEPS>(m, values, c, m.col_wide + c.col_start, GlobalX<Y>{x}, y, cuts,
+                                                                alpha, beta);
     c.template finish<Cuts<Y>::AT_ONCE>(sums, y, cuts, alpha, beta, UPDATE);
 }
 
@@ -45,7 +46,7 @@ __global__ void cvr_matvec(const Cvr<A, I> m, const Y* __restrict__ x, Y* y, con
 // requires  WHOLE: `packed` is x. Else: all columns wide and packed by cvr_pack_columns, `packed` made by cvr_pack
 // races     as above; which warp takes a chunk does not show. Shared memory is written before the barrier and read
 //           after it
-template <class A, class Y, class I, int L, int U, int UPDATE, int THREADS, bool WHOLE, bool CUT>
+template <class A, class Y, class I, int L, int U, int UPDATE, int THREADS, bool WHOLE, bool CUT, bool KEEPS>
 __global__ __launch_bounds__(THREADS, 1) void cvr_matvec_shared(const Cvr<A, I> m, const Y* __restrict__ x,
                                                                 const Y* __restrict__ packed, int n_shared, Y* y,
                                                                 const Cuts<Y> cuts, Y alpha, Y beta) {
@@ -64,14 +65,14 @@ __global__ __launch_bounds__(THREADS, 1) void cvr_matvec_shared(const Cvr<A, I> 
         const Chunk<A, Y, I, L, CUT> c(m, cuts, first + mine);
         LaneSums<Y> sums;
         if constexpr (!WHOLE)  // as many steps under way as in hand, U together
-            sums = chunk_matvec<A, Y, I, L, (U > 1 ? U / 2 : 1), true, UPDATE, CUT>(
+            sums = chunk_matvec<A, Y, I, L, (U > 1 ? U / 2 : 1), true, UPDATE, CUT, KEEPS>(
                 m, values, c, m.col_wide + c.first * L, PackedX<Y>{x, shared}, y, cuts, alpha, beta);
         else if (c.base >= 0)  // x is there at once: nothing need be under way meanwhile
-            sums = chunk_matvec<A, Y, I, L, U, false, UPDATE, CUT>(m, values, c, m.col_narrow + c.col_start,
-                                                                   SharedX<Y>{shared + c.base}, y, cuts, alpha, beta);
+            sums = chunk_matvec<A, Y, I, L, U, false, UPDATE, CUT, KEEPS>(m, values, c, m.col_narrow + c.col_start,
+                                                                          SharedX<Y>{shared + c.base}, y, cuts, alpha, beta);
         else
-            sums = chunk_matvec<A, Y, I, L, U, false, UPDATE, CUT>(m, values, c, m.col_wide + c.col_start, SharedX<Y>{shared}, y,
-                                                                   cuts, alpha, beta);
+            sums = chunk_matvec<A, Y, I, L, U, false, UPDATE, CUT, KEEPS>(m, values, c, m.col_wide + c.col_start,
+                                                                          SharedX<Y>{shared}, y, cuts, alpha, beta);
         c.template finish<WHOLE ? 1 : Cuts<Y>::AT_ONCE>(sums, y, cuts, alpha, beta, UPDATE);
         if (lane_id() == 0) mine = atomicAdd(&taken, 1);
         mine = __shfl_sync(FULL, mine, 0);

@@ -218,7 +218,7 @@ struct Chunk {
 // groups of steps without records have a loop of their own, which only multiplies.
 //
 // `x` gives the entry of x for a column as stored.
-template <class A, class Y, class I, int L, int UPDATE, bool CUT, class C, class X>
+template <class A, class Y, class I, int L, int UPDATE, bool CUT, bool KEEPS, class C, class X>
 struct Lane {  // the state of a lane while it walks through its chunk
     const Chunk<A, Y, I, L, CUT>& chunk;
     const X& x;
@@ -245,14 +245,14 @@ struct Lane {  // the state of a lane while it walks through its chunk
     template <int W>
     __device__ void load(Group<W>& group, int count) const {
 #pragma unroll
-        for (int u = 0; u < W; ++u) group.c[u] = stream(col + u * L);
-        group.records = lane_id() < count ? stream(mask + lane_id()) : 0;
+        for (int u = 0; u < W; ++u) group.c[u] = once<KEEPS>(col + u * L);
+        group.records = lane_id() < count ? once<KEEPS>(mask + lane_id()) : 0;
     }
 
     template <int W>
     __device__ void load_values(Stored<A> (&v)[W]) const {
 #pragma unroll
-        for (int u = 0; u < W; ++u) v[u] = stream(val + u * L);
+        for (int u = 0; u < W; ++u) v[u] = once<KEEPS>(val + u * L);
     }
 
     // Multiplies the next `left` steps, at least W: W at a time, after a first group of the remainder. AHEAD: the next
@@ -324,13 +324,13 @@ struct Lane {  // the state of a lane while it walks through its chunk
     }
 };
 
-template <class A, class Y, class I, int L, int U, bool AHEAD, int UPDATE, bool CUT, class C, class X>
+template <class A, class Y, class I, int L, int U, bool AHEAD, int UPDATE, bool CUT, bool KEEPS, class C, class X>
 __device__ LaneSums<Y> chunk_matvec(const Cvr<A, I>& m, const Opened<A>& values, const Chunk<A, Y, I, L, CUT>& chunk, const C* col,
                                     const X& x, Y* y, const Cuts<Y>& cuts, Y alpha, Y beta) {
     const int slot = L == WARP || lane_id() < L ? lane_id() : 0;
     const I* wb = m.rec_wb + chunk.wb_start;
     asm("" : "+l"(wb));  // one pointer, not a sum of two in each step
-    Lane<A, Y, I, L, UPDATE, CUT, C, X> lane{
+    Lane<A, Y, I, L, UPDATE, CUT, KEEPS, C, X> lane{
         chunk, x, y, cuts, alpha, beta, values, col + slot, values.slot + chunk.first * L + slot, m.rec_mask + chunk.first, wb};
     if (chunk.n_steps >= U)
         lane.template multiply<U, AHEAD>(chunk.n_steps);

@@ -22,7 +22,7 @@ struct Part {
 // traffic   nonzero: sizeof(A) + sizeof(C) bytes, and x; part: 32 bytes and its sum; row: sizeof(Y)
 // races     none: a row with one part has one owner, and of others the last part to finish adds up the sums of all, in
 //           their order (Cuts)
-template <class A, class Y, class C, int E, int THREADS>
+template <class A, class Y, class C, int E, int THREADS, bool KEEPS>
 __global__ __launch_bounds__(THREADS) void long_rows_matvec(const Part* __restrict__ parts, const A* __restrict__ val,
                                                             const C* __restrict__ col, const Y* __restrict__ x, Y* y,
                                                             const Cuts<Y> cuts, Y alpha, Y beta, int update) {
@@ -37,12 +37,12 @@ __global__ __launch_bounds__(THREADS) void long_rows_matvec(const Part* __restri
 #pragma unroll
     for (int e = 0; e < E; ++e) {
         const int at = e * THREADS + threadIdx.x;
-        c[e] = at < p.length ? stream(columns + at) : C(0);
+        c[e] = at < p.length ? once<KEEPS>(columns + at) : C(0);
     }
 #pragma unroll
     for (int e = 0; e < E; ++e) {
         const int at = e * THREADS + threadIdx.x;
-        v[e] = at < p.length ? stream(values + at) : A{};
+        v[e] = at < p.length ? once<KEEPS>(values + at) : A{};
     }
     __syncwarp();  // keeps loads where they stand
 #pragma unroll

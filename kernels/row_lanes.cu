@@ -33,7 +33,7 @@ struct RowLanes {
 // registers as many as it takes: with full occupancy as its aim the compiler would keep fewer loads under way
 // races     none: a row has one owner, its last lane, who adds what others have of it: of warps after a barrier, of parts
 //           once it is marked as there
-template <class A, class Y, class C, class I, int E, int THREADS>
+template <class A, class Y, class C, class I, int E, int THREADS, bool KEEPS>
 __global__ __launch_bounds__(THREADS, 1) void row_lanes_matvec(const RowLanes<A, C, I> m, const Y* __restrict__ x, Y* y,
                                                                const Cuts<Y> cuts, Y alpha, Y beta, int update) {
     constexpr int WARPS = THREADS / WARP;
@@ -55,11 +55,11 @@ __global__ __launch_bounds__(THREADS, 1) void row_lanes_matvec(const RowLanes<A,
     Stored<A> v[E];
     Y xs[E];
 #pragma unroll
-    for (int e = 0; e < E; ++e) c[e] = stream(m.col + first + e * WARP);
+    for (int e = 0; e < E; ++e) c[e] = once<KEEPS>(m.col + first + e * WARP);
     const Y* const near = x + m.base[part];
     const uint2 facts = m.ends[part * WARPS + warp];
 #pragma unroll
-    for (int e = 0; e < E; ++e) v[e] = stream(values.slot + first + e * WARP);
+    for (int e = 0; e < E; ++e) v[e] = once<KEEPS>(values.slot + first + e * WARP);
     const I before = m.cut_row[part], after = m.cut_row[part + 1];
     const int spans = warp == 0 && lane < 4 ? cuts.span[2 * part + lane] : -1;
     __syncwarp();  // keeps loads where they stand

@@ -81,6 +81,10 @@ struct Values<Few<A>> {
 
 // one value: slots hold nothing
 struct Nothing {};
+template <bool KEEPS>
+__device__ Nothing once(const Nothing*) {
+    return {};
+}
 __device__ inline Nothing stream(const Nothing*) { return {}; }
 __device__ inline Nothing cached(const Nothing*) { return {}; }
 __device__ inline Nothing shuffle(Nothing, int, unsigned = FULL, int = WARP) { return {}; }

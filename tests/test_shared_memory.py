@@ -208,7 +208,7 @@ def test_whole_where_it_fits(small, n_cols, gpu, loaded):
     for _ in range(PREPARE_AT):
         assert not any(name == "cvr_matvec_shared" for name, *_ in loaded)
         A @ x
-    whole = [how[-2] for name, *how in loaded if name == "cvr_matvec_shared"]
+    whole = [how[-3] for name, *how in loaded if name == "cvr_matvec_shared"]
     assert whole == [n_cols <= 1024]
     assert any(name == "cvr_pack_columns" for name, *_ in loaded) == (n_cols > 1024)
 

@@ -72,7 +72,8 @@ def run(args: argparse.Namespace) -> int:
 
 def matrices(device: devices.Device) -> Iterator[scipy.sparse.csr_array]:
     """Small matrices that between them take every path: near and far columns, blocks with and without holes, rows in
-    threes, a row that chunks cut, offsets of 32 and 64 bits; on a GPU also one of many rows.
+    threes, a row that chunks cut, offsets of 32 and 64 bits; on a GPU also one of many rows, and one whose tables L2 does not
+    keep.
     """
     yield _diagonals(300, 3)
     yield _with_offsets(scipy.sparse.csr_array(scipy.sparse.kron(_diagonals(100, 3), np.ones((3, 3)))), np.int64)
@@ -81,6 +82,7 @@ def matrices(device: devices.Device) -> Iterator[scipy.sparse.csr_array]:
     yield scipy.sparse.csr_array((np.ones(row.size), (row, col)), shape=(300, 4 * NARROW))
     if device.kind == "cuda":
         yield _diagonals(1 << 18, 7)
+        yield _diagonals(1 << 20, 7)
 
 
 def _diagonals(n_rows: int, count: int) -> scipy.sparse.csr_array:

@@ -11,13 +11,14 @@ import numpy as np
 
 from ..core import sharing
 from ..core.tables import CSR, WARP, BBCSRTables, Measured, Wanted, mask_dtype
-from . import bbcsr_columns, bbcsr_matmat, bbcsr_rows, distinct, prefix, shared_memory, transposed
+from . import bbcsr_columns, bbcsr_matmat, bbcsr_rows, distinct, left_in_l2, prefix, shared_memory, transposed
 from .autotune import autotuned
 from .bbcsr_tables import SHAPES, as_struct, mean_blocks, n_slots
 from .compiler import (
     NULL,
     STORED,
     Kernel,
+    argument,
     aside,
     blocks,
     in_columns,
@@ -274,7 +275,9 @@ def product(tables: BBCSRTables, dtype: np.dtype) -> Callable[[cupy.ndarray, cup
     )
     n_blocks = -(-n_bins * sharers * WARP // threads)
     grid = in_columns(n_blocks) if near else (max(1, n_blocks),)
-    return lambda x, y, alpha, beta: multiply(grid, (threads,), (bins, x, y, *scaling(alpha, beta)))
+    turns = left_in_l2.turns()
+    n_kept = argument(np.int64(n_bins if in_flight else left_in_l2.kept_at_ends(t, n_bins)))
+    return lambda x, y, alpha, beta: multiply(grid, (threads,), (bins, x, y, *scaling(alpha, beta), next(turns), n_kept))
 
 
 class Schedule(NamedTuple):

@@ -10,7 +10,7 @@ import cupy
 import numpy as np
 
 from ..core.tables import CSR, SPLITS, WARP, CVRTables, Runs, Wanted
-from . import cvr_matmat, distinct, long_rows, prefix, row_lanes, segments, shared_memory, transposed
+from . import cvr_matmat, distinct, left_in_l2, long_rows, prefix, row_lanes, segments, shared_memory, transposed
 from .autotune import Run, autotuned
 from .compiler import (
     ACCUMULATE,
@@ -80,14 +80,16 @@ MATVEC = Kernel(
         (*dtypes, *how)
         for dtypes in STORED
         for how in (
-            ("int32", WARP, int(PLAIN), False),
-            ("int32", WARP, int(ACCUMULATE), True),
-            ("int64", WARP, int(SCALE), False),
-            ("int32", 4, int(PLAIN), True),
+            ("int32", WARP, int(PLAIN), False, False),
+            ("int32", WARP, int(ACCUMULATE), True, True),
+            ("int64", WARP, int(SCALE), False, True),
+            ("int32", 4, int(PLAIN), True, False),
         )
     ],
-    lambda value, product, index, n_lanes, form, cut: (value, product, index, n_lanes, UNROLL[product.itemsize], form, cut),
-)
+    lambda value, product, index, n_lanes, form, cut, keeps: (
+        value, product, index, n_lanes, UNROLL[product.itemsize], form, cut, keeps,
+    ),
+)  # fmt: skip
 TRANSPOSED = Kernel(
     "cvr_transposed",
     "cvr_transposed",
@@ -269,9 +271,11 @@ def product(tables: CVRTables, dtype: np.dtype) -> Callable[[cupy.ndarray, cupy.
     if row_lanes.suits(t):
         return row_lanes.product(t, dtype, partial(slots_by_rows, t))
 
+    keeps, turns = left_in_l2.keeps(left_in_l2.bytes_of_tables(t)), left_in_l2.turns()
+
     @cache
     def multiply(form):
-        return MATVEC(distinct.kind(t.val, t.distinct), dtype, t.tail.dtype, t.n_lanes, int(form), t.cut_row.size > 0)
+        return MATVEC(distinct.kind(t.val, t.distinct), dtype, t.tail.dtype, t.n_lanes, int(form), t.cut_row.size > 0, keeps)
 
     n_for_empty = min(-(-t.empty_row.size // (BLOCK * EMPTY_ROWS_A_THREAD)), MOST_BLOCKS_FOR_EMPTY)
     grid = (max(1, n_for_empty + -(-t.carry_row.size * WARP // BLOCK)),)
@@ -279,7 +283,7 @@ def product(tables: CVRTables, dtype: np.dtype) -> Callable[[cupy.ndarray, cupy.
 
     def plain(x, y, alpha, beta):
         found = multiply(update(alpha, beta))
-        found(grid, (BLOCK,), (chunks, x, y, cuts(), n_empty, *scaling(alpha, beta)[:2]))
+        found(grid, (BLOCK,), (chunks, x, y, cuts(), n_empty, *scaling(alpha, beta)[:2], next(turns)))
 
     return autotuned(n_slots(t), t.shape[1], plain, lambda: shared_memory.product(t, dtype, as_struct, cuts))
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from ..core import lanes
 from ..core.tables import CSR, CVRTables
-from . import copied, prefix
+from . import copied, left_in_l2, prefix
 from .compiler import NULL, PRODUCTS, Kernel, PerStream, scaling, struct, synchronize
 from .look import host
 
@@ -29,8 +29,8 @@ UNROLL = {1: 4, 2: 4, 4: 4, 8: 4, 16: 2}
 MATVEC = Kernel(
     "long_rows",
     "long_rows_matvec",
-    [(value, product, column) for value, product in PRODUCTS for column in ("uint16", "int64")],
-    lambda value, product, column: (value, product, column, UNROLL[product.itemsize], THREADS),
+    [(value, product, *how) for value, product in PRODUCTS for how in (("uint16", True), ("int64", False))],
+    lambda value, product, column, keeps: (value, product, column, UNROLL[product.itemsize], THREADS, keeps),
 )
 
 FILL = Kernel("long_rows", "long_rows_fill", [("int32",), ("int64",)])
@@ -74,7 +74,8 @@ def product(
     """``run(x, y, alpha, beta)``, as that of ``gpu.cvr``; ``nonzeros()`` is the CSR of the slots' numbers, from 1."""
     threads, most = THREADS, THREADS * UNROLL[dtype.itemsize]
     layout, values = copied.prepared(t, ("long rows", most), lambda: Layout(nonzeros(), most), in_full=True)
-    multiply = MATVEC(values.copy.dtype, dtype, layout.col.dtype)
+    keeps = left_in_l2.keeps(values.copy.nbytes + layout.col.nbytes)
+    multiply = MATVEC(values.copy.dtype, dtype, layout.col.dtype, keeps)
     n_parts, words = layout.n_parts, -(-dtype.itemsize // 4)
     cuts = PerStream(lambda: struct(None, cupy.zeros(n_parts, np.uint32), cupy.zeros((2 * n_parts, words), np.uint64)))
 

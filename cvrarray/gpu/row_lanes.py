@@ -18,7 +18,7 @@ import numpy as np
 
 from ..core import lanes
 from ..core.tables import CSR, WARP, CVRTables
-from . import copied, distinct, prefix
+from . import copied, distinct, left_in_l2, prefix
 from .compiler import STORED, Kernel, PerStream, scaling, struct, synchronize
 from .look import host
 from .memory import together
@@ -34,9 +34,9 @@ MATVEC = Kernel(
     [
         (value, product, *how)
         for value, product in STORED
-        for how in (("uint16", "int32", 8), ("int32", "int32", lanes.MOST_SLOTS), ("int64", "int64", 4))
+        for how in (("uint16", "int32", 8, True), ("int32", "int32", lanes.MOST_SLOTS, False), ("int64", "int64", 4, True))
     ],
-    lambda value, product, column, index, slots: (value, product, column, index, slots, THREADS),
+    lambda value, product, column, index, slots, keeps: (value, product, column, index, slots, THREADS, keeps),
 )
 
 FILL = Kernel(
@@ -114,7 +114,8 @@ def product(
     """``run(x, y, alpha, beta)``, as that of ``gpu.cvr``; ``nonzeros()`` is the CSR of the slots' numbers, from 1."""
     own = slots(t, dtype)
     layout, values = copied.prepared(t, ("rows in lanes", own), lambda: Layout(t, nonzeros(), own), in_full=False)
-    multiply = MATVEC(distinct.kind(t.val, t.distinct), dtype, layout.col.dtype, t.tail.dtype, layout.slots)
+    keeps = left_in_l2.keeps(values.copy.nbytes + layout.col.nbytes)
+    multiply = MATVEC(distinct.kind(t.val, t.distinct), dtype, layout.col.dtype, t.tail.dtype, layout.slots, keeps)
     n_parts, words = layout.n_parts, -(-dtype.itemsize // 4)
     matrix = struct(*distinct.fields(values.copy, t.distinct), *layout.fields)
     no_cuts = struct(layout.span, None, None)

@@ -25,7 +25,7 @@ import cupy
 import numpy as np
 
 from ..core.tables import WARP, BBCSRTables, CVRTables, mask_dtype
-from . import distinct, transposed
+from . import distinct, left_in_l2, transposed
 from .autotune import Run
 from .compiler import (
     ACCUMULATE,
@@ -63,13 +63,13 @@ MATVEC_SHARED = Kernel(
         (*dtypes, *how)
         for dtypes in STORED
         for how in (
-            ("int32", WARP, int(PLAIN), False, False),
-            ("int32", WARP, int(ACCUMULATE), True, True),
-            ("int64", WARP, int(SCALE), False, True),
+            ("int32", WARP, int(PLAIN), False, False, False),
+            ("int32", WARP, int(ACCUMULATE), True, True, True),
+            ("int64", WARP, int(SCALE), False, True, False),
         )
     ],
-    lambda value, product, index, n_lanes, form, whole, cut: (
-        value, product, index, n_lanes, UNROLL[product.itemsize], form, THREADS, whole, cut,
+    lambda value, product, index, n_lanes, form, whole, cut, keeps: (
+        value, product, index, n_lanes, UNROLL[product.itemsize], form, THREADS, whole, cut, keeps,
     ),
 )  # fmt: skip
 PACK = Kernel("cvr_matvec", "cvr_pack", [(product, "int32") for _, product in PRODUCTS])
@@ -142,13 +142,12 @@ def product(t: CVRTables, dtype: np.dtype, struct_of: Callable[[CVRTables], Stru
     most = shared_memory(device) - distinct.shared_bytes(t.distinct)
     whole = n_cols * dtype.itemsize <= most
     grid = (processors(device),)
+    keeps = left_in_l2.keeps(left_in_l2.bytes_of_tables(t), alone=whole)
 
     @cache
     def multiply(form):
-        found = MATVEC_SHARED(
-            distinct.kind(t.val, t.distinct), dtype, t.tail.dtype, t.n_lanes, int(form), whole, t.cut_row.size > 0
-        )
-        return allowed(found, most)
+        kind, is_cut = distinct.kind(t.val, t.distinct), t.cut_row.size > 0
+        return allowed(MATVEC_SHARED(kind, dtype, t.tail.dtype, t.n_lanes, int(form), whole, is_cut, keeps), most)
 
     def launch(chunks, x, values, n_shared, y, alpha, beta):
         multiply(update(alpha, beta))(

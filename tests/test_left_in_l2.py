@@ -1,0 +1,94 @@
+"""Products in turn, forwards and backwards, whether or not L2 keeps the tables: the same bits."""
+
+from __future__ import annotations
+
+import numpy as np
+import oracle
+import pytest
+from checks import assert_same_bits
+from scipy.sparse import csr_array
+
+from cvrarray import BBCSRArray, CVRArray
+
+N = 3011  # no multiple of any block's rows
+
+
+def uneven(dtype) -> csr_array:
+    """Short rows, a long one that is cut, and empty ones."""
+    rng = np.random.default_rng(8)
+    row = np.r_[np.full(2000, 1500), rng.integers(0, N, 30_000) // 2 * 2]
+    csr = csr_array((rng.standard_normal(row.size).astype(dtype), (row, rng.integers(0, N, row.size))), shape=(N, N))
+    csr.sum_duplicates()
+    return csr
+
+
+@pytest.fixture(params=[0.0, 1e-3, np.inf])
+def kept(request, monkeypatch, gpu):
+    """No tables stay in L2, some of the bins at either end, or all."""
+    from cvrarray.gpu import left_in_l2
+
+    for name in ("KEPT", "KEPT_ALONE", "KEPT_AT_AN_END", "LARGE"):
+        monkeypatch.setattr(left_in_l2, name, request.param)
+    return request.param
+
+
+def assert_turns(array, csr) -> None:
+    """Five products, each into nan."""
+    import cupy
+
+    x = np.random.default_rng(1).standard_normal(csr.shape[1]).astype(csr.dtype)
+    expected, bound = oracle.product(csr, x)
+    on_gpu, out, first = cupy.asarray(x), cupy.empty(csr.shape[0], csr.dtype), None
+    for _ in range(5):
+        out.fill(np.nan)
+        found = array.matvec(on_gpu, out=out).get()
+        assert (np.abs(found - expected) <= bound).all()
+        first = found if first is None else first
+        assert_same_bits(found, first)
+
+
+@pytest.mark.small
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex128"])
+@pytest.mark.parametrize("way", ["chunks", "shared", "lanes", "parts"])
+def test_cvr(way, dtype, kept, gpu, monkeypatch):
+    from cvrarray.gpu import autotune, long_rows, row_lanes
+
+    monkeypatch.setattr(row_lanes, "suits", lambda tables: way == "lanes")
+    monkeypatch.setattr(long_rows, "suits", lambda tables: way == "parts")
+    if way == "shared":
+        for name, value in (("LEAST_SLOTS", 1), ("WORTH_IT", np.inf), ("PREPARE_AT", 2), ("SAMPLES", 1), ("CALLS", 1)):
+            monkeypatch.setattr(autotune, name, value)
+    csr = uneven(dtype)
+    assert_turns(CVRArray(csr, device=gpu), csr)
+
+
+@pytest.mark.small
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("sharers, is_near", [(1, False), (4, False), (16, False), (1, True)])
+@pytest.mark.parametrize("block_size", [1, 3])
+def test_bbcsr(block_size, sharers, is_near, dtype, kept, gpu, monkeypatch):
+    from cvrarray.gpu import bbcsr
+
+    monkeypatch.setattr(bbcsr, "schedule", lambda *of: bbcsr.Schedule(sharers, 0, is_near))
+    csr = uneven(dtype)
+    assert_turns(BBCSRArray(csr, block_size=block_size, device=gpu), csr)
+
+
+@pytest.mark.parametrize("megabytes, expected", [(1, 100), (21, 100), (23, 0), (53, 0), (60, 50), (300, 10)])
+def test_bins_that_l2_keeps(megabytes, expected, monkeypatch):
+    """Of 100, on a device with 60 MB."""
+    pytest.importorskip("cupy")
+    from cvrarray.gpu import left_in_l2
+
+    monkeypatch.setattr(left_in_l2, "attribute", {"L2CacheSize": 60 << 20}.__getitem__)
+    monkeypatch.setattr(left_in_l2, "bytes_of_tables", lambda tables: megabytes << 20)
+    assert left_in_l2.kept_at_ends(None, 100) == expected
+    assert left_in_l2.keeps(megabytes << 20) == (expected == 100)
+
+
+def test_every_second_product_is_backwards():
+    pytest.importorskip("cupy")
+    from cvrarray.gpu import left_in_l2
+
+    turns = left_in_l2.turns()
+    assert [next(turns) for _ in range(4)] == [left_in_l2.FORWARDS, left_in_l2.BACKWARDS] * 2
