@@ -351,19 +351,19 @@ def rechunked(monkeypatch):
 @pytest.mark.small
 @pytest.mark.parametrize(("dtype", "values"), [("float32", "any"), ("float64", "one"), ("int8", "few"), ("complex128", "any")])
 def test_longer_chunks_for_wide_products(dtype, values, gpu, rechunked):
-    """From 8 columns on, without being asked for; X has entries that no product may touch."""
+    """From 4 columns on, without being asked for; X has entries that no product may touch."""
     for name in (*VARIED, "power_law", "many_empty_rows_between"):
         csr = zoo.integers(name, dtype)
         if values != "any":
             csr.data[:] = 3 + np.arange(csr.nnz) % (1 if values == "one" else 5)
         A = cvrarray.CVRArray(csr, n_chunks=max(1, min(100, csr.nnz)), device=gpu)
         del rechunked[:]
-        for k in (3, 7, 8, 16, 36, 64, 130):
+        for k in (3, 4, 7, 8, 16, 36, 64, 130):
             x = matrix(csr.shape[1], k, dtype)
             if x.dtype.kind in "fc":
                 x[np.diff(csr.tocsc().indptr) == 0] = np.nan
             np.testing.assert_array_equal(get(A @ put(x, gpu)), (csr @ x).astype(dtype), f"{name}, {k} columns")
-            assert k >= 8 or not rechunked
+            assert k >= 4 or not rechunked
         sizes = [made.tables.carry_row.size for made in rechunked]
         assert sizes == sorted(sizes, reverse=True)
         assert all(size < A.n_chunks for size in sizes)

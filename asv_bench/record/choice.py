@@ -35,7 +35,7 @@ from . import families, kinds, pages
 SETTLED = 20
 
 #: Columns from which a CVR array makes itself the longer chunks that it would have with the hint.
-LONGER = 8
+LONGER = 4
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -49,7 +49,7 @@ L2_FOR_X = 0.75  # the rest of L2 is for A and Y
 MATRIX_THREADS, SMALL = 1024, 1_000_000
 #: An array with more chunks than k columns should have gets chunks for the last of these numbers of columns that X has; with
 #: fewer columns it keeps its own.
-COLUMNS = (8, 16, 64, 128, 256)
+COLUMNS = (4, 8, 16, 64, 128, 256)
 #: Bytes of a row of X, at most. Kernels count them in 32 bits.
 MOST_ROW_BYTES = 2_000_000_000
 #: Bytes of a sum, at most, in the kernel where a warp has a row of X: the shared memory of a thread block.
