@@ -429,8 +429,8 @@ class SparseArray(Names):
     @overload
     def __matmul__(self, other: Dense) -> Dense: ...
     def __matmul__(self, other: Any) -> Any:
-        if type(other) is self._dense_type and (y := products.at_once(self, other)) is not None:
-            return y
+        if type(other) is self._dense_type and other.ndim:
+            return products.multiply(self, other)
         return protocol.matmul(self, other)
 
     def __rmatmul__(self, other: Any) -> Any:
