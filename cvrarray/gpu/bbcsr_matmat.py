@@ -24,15 +24,19 @@ from .compiler import (
     STORED,
     Coded,
     Kernel,
+    PerStream,
     Struct,
+    allowed,
     argument,
     aside,
+    attribute,
     blocks,
     matrix_grid,
     matrix_tiles,
     matrix_width,
     processors,
     scaling,
+    struct,
     vector_width,
 )
 from .uneven_rows import Pieces, Schedule
@@ -76,6 +80,12 @@ COPIES_SINCE, STEPS, SHORT_VECTORS, SHORT_BYTES = 90, 8, 4, 11
 #: Blocks of these sizes without holes, of values of so many bytes: tables go through shared memory, AHEAD steps ahead, where
 #: at least so many lanes share a row of X. Each of them has two vectors from so many vectors a row on.
 STAGED_SIZES, STAGED_BYTES, STAGED_LANES, STAGED_TWO_VECTORS, AHEAD = (6, 7, 8), 8, 4, 16, 3
+#: Single columns: from COPIES_SINCE on thread blocks walk over neighbouring rows, which are WALKED at least, as columns are,
+#: of at most WALK_STEPS entries; X has one of these numbers of vectors a row. HELD bins are in shared memory, beside WALK_OWN
+#: bytes.
+WALKED, WALK_STEPS, WALKED_VECTORS, HELD, WALK_THREADS, WALK_OWN = 200_000, 28, (8, 16, 32, 64), 16, 1024, 4096
+#: Lanes, vectors of each, steps under way and bins of a piece there: of X with WALKED_VECTORS[0] vectors, and with more.
+WALK_LAYOUTS = (8, 1, 8, 16), (8, 2, 4, 4)
 #: Single columns: a row that has this many times the steps that a warp takes on average is too long for turns.
 LATE = 2
 
@@ -168,6 +178,17 @@ MATMAT_SHORT = Kernel(
     lambda value, product, index, lanes, width, is_wide: (value, product, index, mask_dtype(1), lanes, width, is_wide),
 )
 
+MATMAT_WALK = Kernel(
+    "bbcsr_matmat_walk",
+    "bbcsr_matmat_walk",
+    [
+        (value, lanes, vectors, loads) for value in ("float32", "float64") for lanes, vectors, loads, _ in WALK_LAYOUTS
+    ],
+    lambda value, lanes, vectors, loads: (
+        value, value, "int32", mask_dtype(1), lanes, vector_width(value), vectors, loads, WALK_THREADS,
+    ),
+)  # fmt: skip
+
 
 class MatrixKernel(NamedTuple):
     """A kernel of ``A @ X``, its grid, the pieces of long rows if it knows of them, and its arguments after those that all
@@ -179,6 +200,7 @@ class MatrixKernel(NamedTuple):
     pieces: Pieces | None = None
     last: tuple[Any, ...] = ()
     threads: int = BLOCK  # of a thread block
+    walk: Walk | None = None
 
     def of(self, bins: Struct, k: int) -> Run:
         """``run(x, y, alpha, beta)`` for `k` columns: what is left to each launch."""
@@ -192,12 +214,29 @@ class MatrixKernel(NamedTuple):
                 launch(grid, threads, (bins, parts, n_columns, x, y, *scaling(alpha, beta), *last), shared_bytes)
 
             return in_pieces
+        if self.walk is not None:
+            walk, shared_bytes = self.walk.struct, self.walk.shared_bytes
+
+            def walking(x, y, alpha, beta):
+                launch(grid, threads, (bins, n_columns, x, y, *scaling(alpha, beta), walk()), shared_bytes)
+
+            return walking
         first = (bins, n_columns) if pieces is None else (bins, pieces.plain, n_columns)
 
         def run(x, y, alpha, beta):
             launch(grid, threads, (*first, x, y, *scaling(alpha, beta), *last), shared_bytes)
 
         return run
+
+
+class Walk:
+    """How thread blocks walk over `n_bins` bins of at most `bin_bytes`: the structure of ``bbcsr_matmat_walk``."""
+
+    def __init__(self, n_bins: int, bin_bytes: int, tiles: int, bins_of_piece: int) -> None:
+        self.n_pieces, self.shared_bytes = -(-n_bins // bins_of_piece), HELD * bin_bytes
+        fields = self.n_pieces, bins_of_piece, bin_bytes
+        #: Of a kernel, for one launch: each stream and each graph counts for itself.
+        self.struct = PerStream(lambda: struct(*fields, cupy.zeros(tiles, np.uint32))).get
 
 
 class Lengths:
@@ -236,6 +275,8 @@ def product(tables: BBCSRTables, dtype: np.dtype, of_vector: Callable[[], Run]) 
         return of_vector() if k == 1 else kernel(k, width).of(bins, k)
 
     def kernel(k, width):
+        if walks(tables, dtype, k, width, lengths()):
+            return _walking_kernel(tables, k, width, lengths())
         if takes_copies(tables, k, width, lengths()):
             return _kernel_of_short_rows(tables, dtype, k, width)
         if takes_lanes(tables, k, width, lengths()):
@@ -361,6 +402,16 @@ def _kernel_of_short_rows(t: BBCSRTables, dtype: np.dtype, k: int, width: int) -
     return MatrixKernel(function, matrix_grid(n_blocks, 1), threads=THREADS_OF_SHORT_ROWS)
 
 
+def _walking_kernel(t: BBCSRTables, k: int, width: int, lengths: Lengths) -> MatrixKernel:
+    """For `k` columns in vectors of `width`: where thread blocks walk over neighbouring rows."""
+    lanes, vectors, loads, bins_of_piece = WALK_LAYOUTS[k // width > WALKED_VECTORS[0]]
+    tiles = k // (lanes * width * vectors)
+    walk = Walk(t.col_base.size, walk_bytes(t, lengths) // HELD, tiles, bins_of_piece)
+    function = allowed(MATMAT_WALK(t.data.dtype, lanes, vectors, loads), _room())
+    n_blocks = min(walk.n_pieces, processors(cupy.cuda.runtime.getDevice()))
+    return MatrixKernel(function, matrix_grid(n_blocks, tiles), threads=WALK_THREADS, walk=walk)
+
+
 def _pieces(
     t: BBCSRTables, lengths: Lengths, rows: int, lanes: float, tiles: int, sums: tuple[int, int], dtype: np.dtype
 ) -> Pieces:
@@ -384,6 +435,40 @@ def takes_copies(t: BBCSRTables, k: int, width: int, lengths: Lengths) -> bool:
         return False
     size = slot_bytes(distinct.kind(t.data, t.distinct)) + (4 if t.col_wide.size else 2)
     return size <= SHORT_BYTES and all(table.data.ptr % 16 == 0 for table in (t.data, t.col_narrow, t.col_wide))
+
+
+def walk_bytes(t: BBCSRTables, lengths: Lengths) -> int:
+    """Of shared memory that a walking thread block takes."""
+    return HELD * lengths.most * WARP * (t.data.itemsize + 2)
+
+
+def _room() -> int:
+    """Bytes of shared memory that a thread block may ask for, beside ``bbcsr_matmat_walk``'s own variables."""
+    return attribute("MaxSharedMemoryPerBlockOptin") - WALK_OWN
+
+
+def walks(t: BBCSRTables, dtype: np.dtype, k: int, width: int, lengths: Lengths) -> bool:
+    """Whether in ``A @ X`` thread blocks walk over neighbouring rows, so that these find rows of X in L1.
+
+    All bins are narrow, though A has many columns: so rows of a bin need rows of X near each other.
+    """
+    if (
+        t.block_size > 1
+        or t.col_wide.size
+        or t.col_wide.dtype != np.int32
+        or dtype not in (np.float32, np.float64)
+        or t.data.dtype != dtype
+    ):
+        return False
+    if distinct.is_coded(t.distinct) or n_slots(t) > MUCH_PADDING * t.nnz or min(t.shape) < WALKED or lengths.most > WALK_STEPS:
+        return False
+    if (
+        k // width not in WALKED_VECTORS
+        or width != vector_width(dtype)
+        or int(cupy.cuda.Device().compute_capability) < COPIES_SINCE
+    ):
+        return False
+    return walk_bytes(t, lengths) <= _room() and all(table.data.ptr % 16 == 0 for table in (t.data, t.col_narrow))
 
 
 def takes_lanes(t: BBCSRTables, k: int, width: int, lengths: Lengths) -> bool:

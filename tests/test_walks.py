@@ -1,0 +1,167 @@
+"""``A @ X`` with blocks of 1 on a GPU, where thread blocks walk over neighbouring rows."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.sparse
+import zoo
+from checks import assert_same_bits, captured, get, put
+from test_matmat import assert_columns, matrix
+
+import cvrarray
+
+FLOATS = pytest.mark.parametrize("dtype", ["float32", "float64"])
+
+
+def near_diagonal(n, dtype, longest=8, n_cols=None):
+    """Rows of up to so many entries near the diagonal; some bins, and some rows of others, have none."""
+    rng = np.random.default_rng(longest)
+    n_cols = n if n_cols is None else n_cols
+    lengths = rng.integers(0, longest + 1, n)
+    lengths[64:128] = 0
+    row = np.repeat(np.arange(n), lengths)
+    col = (row * n_cols // n + rng.integers(-150, 150, row.size)).clip(0, n_cols - 1)
+    csr = scipy.sparse.coo_array((np.ones(row.size, dtype), (row, col)), shape=(n, n_cols)).tocsr()
+    csr.sum_duplicates()
+    csr.data = zoo.float_vector(csr.nnz, dtype)
+    return csr
+
+
+def array(csr, gpu):
+    return cvrarray.BBCSRArray(csr, block_size=1, device=gpu, values="plain")
+
+
+def columns(dtype, vectors):
+    return vectors * 16 // np.dtype(dtype).itemsize
+
+
+@pytest.fixture
+def walking(gpu, monkeypatch):
+    """Everything walks that the kernel takes; lanes, vectors and steps under way of what did."""
+    from cvrarray.gpu import bbcsr_matmat
+
+    if int(gpu_capability()) < bbcsr_matmat.COPIES_SINCE:
+        pytest.skip("needs compute capability 9.0")
+    made, kernel = [], bbcsr_matmat.MATMAT_WALK
+    monkeypatch.setattr(bbcsr_matmat, "WALKED", 0)
+    monkeypatch.setattr(bbcsr_matmat, "MUCH_PADDING", 1e9)
+    monkeypatch.setattr(bbcsr_matmat, "MATMAT_WALK", lambda *of: made.append(of[1:]) or kernel(*of))
+    return made
+
+
+def gpu_capability():
+    import cupy
+
+    return cupy.cuda.Device().compute_capability
+
+
+@pytest.mark.parametrize("shape", [(1, 40), (32, 32), (33, 50), (1_000, 1_000), (70_001, 70_001), (20_000, 300_000)])
+@FLOATS
+def test_products(dtype, shape, gpu, walking):
+    """One bin and many, uneven and empty rows, and sums that are scaled and added to Y."""
+    csr = near_diagonal(shape[0], dtype, 20, shape[1])
+    csr.data = zoo.vector(csr.nnz, dtype)
+    A, counts = array(csr, gpu), [columns(dtype, vectors) for vectors in (8, 16, 32)]
+    for k in counts:
+        x = matrix(csr.shape[1], k, dtype)
+        x[np.diff(csr.tocsc().indptr) == 0] = np.nan  # no product may touch them
+        right = csr @ x
+        out = put(np.full(right.shape, np.nan, dtype), gpu)
+        np.testing.assert_array_equal(get(A.matmat(put(x, gpu), out=out)), right, f"{k} columns")
+        out.fill(3)
+        A.matmat(put(x, gpu), out=out, alpha=-2, beta=2)
+        np.testing.assert_array_equal(get(out), -2 * right + 6, f"{k} columns")
+    assert len(walking) == len(counts)
+
+
+@FLOATS
+def test_rounding_and_bits(dtype, gpu, walking, monkeypatch):
+    """Within the bound, the same in every run, and what the kernel of lanes gives; what is infinite stays in its rows."""
+    from cvrarray.gpu import bbcsr_matmat
+
+    csr = near_diagonal(100_000, dtype, 26)
+    k = columns(dtype, 64)
+    x = zoo.float_vector(csr.shape[1] * k, dtype).reshape(-1, k)
+    A = array(csr, gpu)
+    y = A @ put(x, gpu)
+    assert_columns(y[:, :3], csr, x[:, :3])
+    for _ in range(5):
+        assert_same_bits(A @ put(x, gpu), y)
+    assert len(walking) == 1
+    monkeypatch.setattr(bbcsr_matmat, "WALKED", 1 << 40)
+    assert_same_bits(array(csr, gpu) @ put(x, gpu), y)
+    assert len(walking) == 1
+    x[csr.indices[3], 2], x[csr.indices[-1], 5] = np.inf, np.nan
+    np.testing.assert_array_equal(np.isfinite(get(A @ put(x, gpu))[:, :8]), np.isfinite(csr @ x[:, :8]))
+
+
+def test_captured_and_on_streams(gpu, walking):
+    """Each stream and each graph counts pieces for itself, and all counters are 0 after a product."""
+    import cupy
+
+    csr = near_diagonal(50_000, np.float32)
+    A = array(csr, gpu)
+    xs = [put(zoo.float_vector(csr.shape[1] * 128, np.float32, seed).reshape(-1, 128), gpu) for seed in range(3)]
+    expected = [A @ x for x in xs]
+    outs = [cupy.empty_like(y) for y in expected]
+    streams = [cupy.cuda.Stream(non_blocking=True) for _ in xs]
+    cupy.cuda.Device().synchronize()
+
+    def multiply(begin):
+        origin = cupy.cuda.get_current_stream()
+        for stream, x, out in zip(streams, xs, outs, strict=True):
+            with stream:
+                stream.wait_event(begin)
+                A.matmat(x, out=out)
+                origin.wait_event(stream.record())
+
+    graph = captured(lambda: multiply(cupy.cuda.get_current_stream().record()))
+    for repeat in range(10):
+        for out in outs:
+            out.fill(np.nan)
+        if repeat % 2:
+            graph.launch()
+        else:
+            multiply(cupy.cuda.get_current_stream().record())
+        for out, y in zip(outs, expected, strict=True):
+            assert_same_bits(out, y)
+    assert len(walking) == 1
+
+
+def test_what_does_not_walk(gpu, walking, monkeypatch):
+    """Other numbers of columns, values that are few, other values, blocks, columns far apart, and long rows."""
+    from cvrarray.gpu import distinct
+
+    monkeypatch.setattr(distinct, "LEAST_BYTES", 0)
+    csr = near_diagonal(40_000, np.float32)
+    x = zoo.float_vector(csr.shape[1] * 66, np.float32).reshape(-1, 66)
+    for k in (16, 33, 66):
+        assert_columns((array(csr, gpu) @ put(x[:, :k].copy(), gpu))[:, -2:], csr, x[:, k - 2 : k])
+    few = csr.copy()
+    few.data = zoo.vector(csr.nnz, np.float32)
+    n_entries = np.diff(csr.indptr)
+    of_row = np.arange(csr.nnz) - np.repeat(csr.indptr[:-1], n_entries)
+    apart = 10_000 * of_row + np.repeat(np.arange(40_000) % 10_000, n_entries)
+    far = scipy.sparse.csr_array((csr.data, apart, csr.indptr), shape=(40_000, 80_000))
+    long = scipy.sparse.csr_array(scipy.sparse.vstack([np.ones((1, 40_000), np.float32), csr], format="csr"))
+    others = ((few, 1, "auto"), (csr, 2, "plain"), (csr.astype(complex), 1, "plain"), (far, 1, "plain"), (long, 1, "plain"))
+    for matrix_of, size, values in others:
+        x = zoo.float_vector(matrix_of.shape[1] * 64, np.float32).reshape(-1, 64)
+        y = cvrarray.BBCSRArray(matrix_of, block_size=size, device=gpu, values=values) @ put(x, gpu)
+        assert_columns(y[:, :2], matrix_of, x[:, :2])
+    assert not walking
+
+
+def test_neighbouring_rows_walk(gpu, monkeypatch):
+    """By itself where rows and columns are many."""
+    from cvrarray.gpu import bbcsr_matmat
+
+    if int(gpu_capability()) < bbcsr_matmat.COPIES_SINCE:
+        pytest.skip("needs compute capability 9.0")
+    made, kernel = [], bbcsr_matmat.MATMAT_WALK
+    monkeypatch.setattr(bbcsr_matmat, "MATMAT_WALK", lambda *of: made.append(of[1:]) or kernel(*of))
+    csr = cvrarray.generate.poisson7(60, np.float32)
+    x = zoo.float_vector(csr.shape[1] * 64, np.float32).reshape(-1, 64)
+    assert_columns((array(csr, gpu) @ put(x, gpu))[:, :2], csr, x[:, :2])
+    assert made == [(8, 2, 4)]
