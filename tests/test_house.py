@@ -128,3 +128,10 @@ def test_lines_of_prose_have_at_most_120_characters():
         prose = re.sub(r"^ *```.*?^ *```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL).splitlines()
         too_long = [line for line in prose if len(line) > 120 and not line.lstrip().startswith(("|", "[", "!", "<", "#", ":"))]
         assert not too_long, (page.name, too_long[0])
+
+
+def test_tests_compare_devices_with_names_that_the_fixtures_give():
+    """They give "cpu" and "cuda:0": a comparison with "cuda" is never true, and what depends on it never runs on a GPU."""
+    fixtures = re.compile(r"\b(?:device|gpu) [!=]= \"cuda\"")
+    wrong = [path.name for path in (ROOT / "tests").glob("*.py") if fixtures.search(path.read_text())]
+    assert not wrong
