@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import zoo
-from checks import TYPICAL, assert_same_bits, bbcsr, extended_but, get, put, rarely
+from checks import TYPICAL, assert_same_bits, bbcsr, captured, extended_but, get, put, rarely
 from test_matmat import assert_columns, matrix
 
 import cvrarray
@@ -94,13 +94,8 @@ def test_rounding_and_bits(build, sharers, gpu, reads_columns, monkeypatch):
         columns = cupy.empty(y.shape[::-1]).T
         for _ in range(3):
             assert_same_bits(A.matmat(given, out=columns), y)
-        stream, again = cupy.cuda.Stream(non_blocking=True), cupy.empty_like(y)
-        with stream:
-            stream.begin_capture()
-            A.matmat(given, out=again)
-            graph = stream.end_capture()
-            graph.launch()
-            stream.synchronize()
+        again = cupy.empty_like(y)
+        captured(lambda A=A, given=given, again=again: A.matmat(given, out=again)).launch()
         assert_same_bits(again, y)
 
 

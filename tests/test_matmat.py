@@ -9,7 +9,7 @@ import pytest
 import scipy.sparse
 import sparse
 import zoo
-from checks import DEFAULTS, ONE_OF_EACH, TYPICAL, assert_product, assert_same_bits, extended_but, get, put, rarely
+from checks import DEFAULTS, ONE_OF_EACH, TYPICAL, assert_product, assert_same_bits, captured, extended_but, get, put, rarely
 
 import cvrarray
 from cvrarray.core import devices
@@ -459,12 +459,7 @@ def test_longer_chunks_in_a_captured_graph(gpu, rechunked):
     x = put(zoo.float_vector(csr.shape[1] * 16, np.float32).reshape(-1, 16), gpu)
     expected = cvrarray.CVRArray(csr, n_chunks=100, device=gpu) @ x
     A, out = cvrarray.CVRArray(csr, n_chunks=100, device=gpu), cupy.empty_like(expected)
-    with cupy.cuda.Stream(non_blocking=True) as stream:
-        stream.begin_capture()
-        A.matmat(x, out=out)
-        graph = stream.end_capture()
-        graph.launch()
-        stream.synchronize()
+    captured(lambda: A.matmat(x, out=out)).launch()
     assert_same_bits(out, expected)
     assert len(rechunked) == 2
 

@@ -37,23 +37,27 @@ def columns(dtype, vectors):
 
 
 @pytest.fixture
-def walking(gpu, monkeypatch):
-    """Everything walks that the kernel takes; lanes, vectors and steps under way of what did."""
+def walked(gpu, monkeypatch):
+    """Lanes, vectors and steps under way of each kernel that walks."""
+    import cupy
+
     from cvrarray.gpu import bbcsr_matmat
 
-    if int(gpu_capability()) < bbcsr_matmat.COPIES_SINCE:
+    if int(cupy.cuda.Device().compute_capability) < bbcsr_matmat.COPIES_SINCE:
         pytest.skip("needs compute capability 9.0")
     made, kernel = [], bbcsr_matmat.MATMAT_WALK
-    monkeypatch.setattr(bbcsr_matmat, "WALKED", 0)
-    monkeypatch.setattr(bbcsr_matmat, "MUCH_PADDING", 1e9)
     monkeypatch.setattr(bbcsr_matmat, "MATMAT_WALK", lambda *of: made.append(of[1:]) or kernel(*of))
     return made
 
 
-def gpu_capability():
-    import cupy
+@pytest.fixture
+def walking(walked, monkeypatch):
+    """Everything walks that the kernel takes."""
+    from cvrarray.gpu import bbcsr_matmat
 
-    return cupy.cuda.Device().compute_capability
+    monkeypatch.setattr(bbcsr_matmat, "WALKED", 0)
+    monkeypatch.setattr(bbcsr_matmat, "MUCH_PADDING", 1e9)
+    return walked
 
 
 @pytest.mark.parametrize("shape", [(1, 40), (32, 32), (33, 50), (1_000, 1_000), (70_001, 70_001), (20_000, 300_000)])
@@ -153,15 +157,9 @@ def test_what_does_not_walk(gpu, walking, monkeypatch):
     assert not walking
 
 
-def test_neighbouring_rows_walk(gpu, monkeypatch):
+def test_neighbouring_rows_walk(gpu, walked):
     """By itself where rows and columns are many."""
-    from cvrarray.gpu import bbcsr_matmat
-
-    if int(gpu_capability()) < bbcsr_matmat.COPIES_SINCE:
-        pytest.skip("needs compute capability 9.0")
-    made, kernel = [], bbcsr_matmat.MATMAT_WALK
-    monkeypatch.setattr(bbcsr_matmat, "MATMAT_WALK", lambda *of: made.append(of[1:]) or kernel(*of))
     csr = cvrarray.generate.poisson7(60, np.float32)
     x = zoo.float_vector(csr.shape[1] * 64, np.float32).reshape(-1, 64)
     assert_columns((array(csr, gpu) @ put(x, gpu))[:, :2], csr, x[:, :2])
-    assert made == [(8, 2, 4)]
+    assert walked == [(8, 2, 4)]

@@ -59,9 +59,7 @@ class Cases:
                     seeds.append(seed)
                 self.names.append(f"{case['matrix']} {case['dtype']} {k}")
         self.of_case, self.times, self.seeds = np.array(of_case), np.array(times), np.array(seeds)
-        order = np.lexsort((self.times, self.of_case))
-        first = order[np.diff(self.of_case[order], prepend=-1) > 0]  # the fastest of each case
-        self.fastest = first[self.of_case]
+        self.fastest = self._first(self.times)[self.of_case]
         self.ratios = self.times / self.times[self.fastest]
         self.near = (self.ratios < HOPELESS) & (self.fastest != np.arange(self.times.size))
 
@@ -71,8 +69,13 @@ class Cases:
 
     def lost(self, predicted: np.ndarray) -> np.ndarray:
         """How many times the fastest candidate's time the one of the least predicted time takes, for each case."""
-        order = np.lexsort((predicted, self.of_case))
-        return self.ratios[order[np.diff(self.of_case[order], prepend=-1) > 0]]
+        return self.ratios[self._first(predicted)]
+
+    def _first(self, times: np.ndarray) -> np.ndarray:
+        """The candidate of the least time, for each case."""
+        order = np.lexsort((times, self.of_case))
+        found: np.ndarray = order[np.diff(self.of_case[order], prepend=-1) > 0]
+        return found
 
 
 def get(place: Place) -> Any:
