@@ -205,14 +205,17 @@ def test_info_counts_block_fill(run, tmp_path, block_size):
 
 
 def test_info_names_the_format_that_asarray_takes(run, tmp_path):
-    for name, make in {"blocks": lambda: generate.elast3(4), "graph": lambda: generate.rmat(9, 8)}.items():
+    makes = {"blocks": lambda: generate.elast3(4), "graph": lambda: generate.rmat(9, 8), "grid": lambda: generate.poisson7(20)}
+    for name, make in makes.items():
         path = tmp_path / f"{name}.npz"
         scipy.sparse.save_npz(path, make())
         array = cvrarray.asarray(make())
         facts = json.loads(run("info", path, "--json")[1])
         assert facts["format"] == array.format
         assert facts["block_size"] == getattr(array, "block_size", None)
-        assert facts["reason"] in run("info", path)[1]
+        shown = run("info", path)[1]
+        assert facts["reason"] in shown
+        assert ("by a sample of the rows" in shown) == facts["sampled"]
 
 
 def test_info_does_not_build_what_is_far_too_large(run, tmp_path):
@@ -567,10 +570,12 @@ def test_bench_with_several_columns(run, tmp_path, mtx):
     [
         (("--columns", "4,0"), "--columns must be numbers from 1, separated by commas; got '4,0'"),
         (("--columns", "many"), "--columns must be numbers from 1, separated by commas; got 'many'"),
-        (("--peers", "nobody"), "--peers must name some of scipy, sparse.*; got nobody"),
+        (("--peers", "scipy,nobody"), "--peers must name some of scipy, sparse.*; got nobody"),
+        (("--peers", "mkl"), "--peers mkl: sparse_dot_mkl is not installed, or finds no MKL: pip install"),
     ],
 )
-def test_bench_refuses(run, mtx, argument, message):
+def test_bench_refuses(run, mtx, monkeypatch, argument, message):
+    monkeypatch.setattr(peers, "mkl", lambda: None)
     code, _, err = run("bench", mtx, "--device", "cpu", "--repeats", 1, *argument)
     assert code == 2
     assert re.search(message, err)

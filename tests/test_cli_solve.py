@@ -132,3 +132,14 @@ def test_a_rectangle_needs_lsmr(run, tmp_path):
     found = run(path, "--method", "cg", "--device", "cpu")
     assert found.code == 2
     assert "needs a square matrix" in found.err
+
+
+@pytest.mark.parametrize("has_solution", [True, False])
+def test_residual_of_lsmr_is_that_which_ended_it(run, tmp_path, has_solution):
+    """That of the system if it has a solution, else that of the normal equations; SciPy's is judged alike."""
+    S, b = scipy.sparse.random_array((300, 90), density=0.1, rng=np.random.default_rng(0)), tmp_path / "b.npy"
+    scipy.io.mmwrite(tmp_path / "S.mtx", S)
+    np.save(b, S @ np.ones(90) + (0 if has_solution else np.arange(300.0)))
+    report = json.loads(run(tmp_path / "S.mtx", "--rhs", b, "--device", "cpu", "--json").out)
+    assert len(report["results"]) == 2
+    assert all(found["converged"] and found["residual"] <= 2e-8 for found in report["results"])

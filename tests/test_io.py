@@ -348,7 +348,7 @@ def coo_members(**changes):
 
 
 BROKEN_NPZ = {
-    "no format": (csr_members(format=None), "got format '' and members shape, indptr, indices, data"),
+    "no format": (csr_members(format=None), "got no format and members shape, indptr, indices, data"),
     "unknown format": (csr_members(format=b"lil"), "got format 'lil'"),
     "format of two words": (csr_members(format=[b"csr", b"csc"]), "member format"),
     "format of numbers": (csr_members(format=3), "member format"),
@@ -398,7 +398,7 @@ BROKEN_NPZ = {
     "fill values": (coo_members(fill_value=[0.0, 0.0]), "fill value 0; got"),
     "gcxs of both axes": (csr_members(format="gcxs", compressed_axes=[0, 1]), "compressed_axes: .*got .0, 1"),
     "gcxs column beyond the last": (csr_members(format="gcxs", compressed_axes=[0], indices=[0, 7, 1]), "indices"),
-    "of one's own": ({"x": np.arange(3)}, "got format '' and members x"),
+    "of one's own": ({"x": np.arange(3)}, "got no format and members x"),
     "without members": ({}, r"\(none\)"),
 }
 

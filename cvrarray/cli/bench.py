@@ -121,6 +121,8 @@ def check(args: argparse.Namespace) -> devices.Device:
     device = devices.default() if args.device is None else devices.parse(args.device)
     sources.check_dtypes(args.dtype)
     sources.check_output(args.json)
+    if (names := _names(args)) is not None:
+        peers.check(names, device)
     check_positive("repeats", args.repeats)
     if not getattr(args, "seconds", 0) >= 0:
         raise ValueError(f"--seconds must be a number from 0; got {args.seconds}")

@@ -44,7 +44,8 @@ def describe(csr: Any) -> dict[str, Any]:
     csr = coercion.as_csr(csr)  # checked once for all that follows
     stats = model.statistics(csr)
     kind = devices.default().kind  # as asarray would here
-    plan = model.choose(model.statistics(csr, exact=False), kind)
+    seen = model.statistics(csr, exact=False)
+    plan = model.choose(seen, kind)
     csr_bytes = csr.data.nbytes + csr.indices.nbytes + csr.indptr.nbytes
     memory: dict[str, int | None] = {"csr": csr_bytes}
     with progress.shown("converting", len(stats.table_bytes), "formats") as update:
@@ -70,6 +71,7 @@ def describe(csr: Any) -> dict[str, Any]:
         "format": plan.format,
         "block_size": plan.block_size,
         "reason": plan.reason,
+        "sampled": seen.sampled,
         "memory_bytes": memory,
         "memory_bytes_modelled": {"csr": csr_bytes, **stats.table_bytes},
         "product_seconds_modelled": {"device": kind, **{n: us * 1e-6 for n, us in model.predict(stats, kind).items()}},
@@ -93,6 +95,8 @@ def text(name: str, facts: dict[str, Any]) -> str:
         ("", "entries of the blocks that are not all zero, over nonzeros: 1.00 is perfect"),
         ("format", facts["reason"]),
     ]
+    if facts["sampled"]:
+        lines.append(("", "as asarray chooses: by a sample of the rows. Block fill and the table count all rows"))
     width = max(len(key) for key, _ in lines)
     csr_bytes = facts["memory_bytes"]["csr"]
     modelled, seconds = facts["memory_bytes_modelled"], facts["product_seconds_modelled"]

@@ -15,8 +15,26 @@ from . import gpu_peers
 
 #: Peers that run on several threads.
 THREADED = ("mkl",)
+#: Peers on a CPU, as ``--peers`` names them.
+ON_CPU = ("scipy", "sparse", "scipy bsr", "mkl")
 #: Entries of blocks over nonzeros up to which SciPy's BSR takes part.
 MOST_FILL = 1.3
+
+
+def check(names: Sequence[str], device: devices.Device) -> None:
+    """Whether ``--peers`` names peers of this kind of device, one of which is there: to be asked before a matrix is read.
+
+    Raises
+    ------
+    ValueError
+        One of `names` is no peer's, or the libraries of none of them are installed.
+    """
+    known = ON_CPU if device.kind == "cpu" else ("all", *(gpu_peers.PEERS | gpu_peers.MATRIX_PEERS))
+    if unknown := [name for name in names if name not in known]:
+        raise ValueError(f"--peers must name some of {', '.join(known)}; got {', '.join(unknown)}")
+    missing = left_out(device)
+    if all(name in missing for name in names):
+        raise ValueError("; ".join(f"--peers {name}: {missing[name]}" for name in names))
 
 
 def products(

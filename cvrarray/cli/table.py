@@ -18,7 +18,8 @@ def render(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
         ]
         return "  ".join(cells).rstrip()
 
-    return "\n".join([align(header), "  ".join("-" * width for width in widths), *map(align, rows)])
+    rule = ["-" * width if name else "" for name, width in zip(header, widths, strict=True)]
+    return "\n".join([align(header), align(rule), *map(align, rows)])
 
 
 def significant(value: float | None, digits: int = 3, none: str = "-") -> str:

@@ -142,7 +142,7 @@ def _unknown(format: str, names: Collection[str]) -> str:
     listed = ", ".join(names) or "(none)"
     return (
         "must be an .npz of scipy.sparse.save_npz or sparse.save_npz, in format csr, csc, bsr, dia, coo or gcxs; "
-        f"got format {format[:40]!r} and members {listed[:400]}"
+        f"got {f'format {format[:40]!r}' if format else 'no format'} and members {listed[:400]}"
     )
 
 
