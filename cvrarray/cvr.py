@@ -149,6 +149,19 @@ IN_L2 = 40.0  #: megabytes of X that a GPU's L2 cache holds beside the tables th
 class Chunk(NamedTuple):
     """One chunk of a CVR array as the format defines it; arrays on the array's device.
 
+    Attributes
+    ----------
+    val : (n_lanes, n_steps) array of the array's dtype
+    col_idx : (n_lanes, n_steps) int32 or int64
+    tail : (n_lanes,) integers
+        The row that each lane had when no row was left; -1 for none.
+    rec_pos : (n_records,) int64
+        The slot, ``step * n_lanes + lane``, after which a sum is complete; increasing.
+    rec_wb : (n_records,) integers
+        Where it goes: a row, and from slot `lr_rec` on an entry of `tail`.
+    lr_rec : int
+        The slot of the first lane that found no row to feed.
+
     Examples
     --------
     >>> A = cvrarray.CVRArray([[1.0, 2, 3], [0, 4, 0], [5, 6, 0]], n_lanes=2)
@@ -160,11 +173,11 @@ class Chunk(NamedTuple):
     ([1, 4, 5], [1, 0, 1], [0, 2], 4)
     """
 
-    val: Any  # (n_lanes, n_steps) dtype
-    col_idx: Any  # (n_lanes, n_steps) int32 or int64
-    tail: Any  # (n_lanes,) rows or -1
-    rec_pos: Any  # (n_records,) int64, increasing
-    rec_wb: Any  # (n_records,) rows, then entries of tail
+    val: Any
+    col_idx: Any
+    tail: Any
+    rec_pos: Any
+    rec_wb: Any
     lr_rec: int
 
 

@@ -292,6 +292,18 @@ def manhattan(n_poses: int, noise: float = 0.02, seed: int = 0) -> str:
 class Recipe(NamedTuple):
     """A named matrix: the function that makes it, and its positional arguments at every scale.
 
+    Attributes
+    ----------
+    make : callable
+    full : tuple
+        30 to 50 million nonzeros, beyond every cache: what GPU figures are quoted at.
+    medium : tuple
+        About 20 million, beyond a CPU's caches: all matrices are measured in minutes.
+    small : tuple
+        About half a million: seconds on a CPU.
+    options : dict
+        Keywords of `make` at every scale.
+
     Examples
     --------
     >>> recipe = cvrarray.generate.MATRICES["poisson7"]
@@ -300,9 +312,9 @@ class Recipe(NamedTuple):
     """
 
     make: Callable[..., CSRMatrix]
-    full: tuple[int, ...]  # 30 to 50 million nonzeros, beyond every cache: what GPU figures are quoted at
-    medium: tuple[int, ...]  # about 20 million, beyond a CPU's caches: all matrices are measured in minutes
-    small: tuple[int, ...]  # about half a million nonzeros: seconds on a CPU
+    full: tuple[int, ...]
+    medium: tuple[int, ...]
+    small: tuple[int, ...]
     options: dict[str, Any] = {}  # noqa: RUF012 (a NamedTuple's default, never written)
 
 

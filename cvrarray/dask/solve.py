@@ -31,6 +31,20 @@ GRACE = 10.0  #: seconds that the other ranks have to end after the first has fa
 class Solution(NamedTuple):
     """What :func:`cg` returns.
 
+    Attributes
+    ----------
+    x : (n,) dask array
+        In A's chunks of rows; on a cluster they lie on the workers that hold those rows.
+    iterations : int
+    residual : float
+        Norm of the residual, as the iteration updates it, over that of b.
+    bytes_moved : int
+        Bytes that all workers together send in an iteration: windows of a vector, and two numbers of each.
+    seconds : float
+        Of an iteration, the median; nan without an iteration.
+    transport : str
+        ``"nccl"``, ``"host"`` (the workers' connections) or ``"none"`` (one worker).
+
     Examples
     --------
     >>> A = cvrarray.to_dask(np.diag([1.0, 2, 4]), chunks=2, format="cvr", device="cpu")
@@ -39,16 +53,27 @@ class Solution(NamedTuple):
     (True, 'none', 0)
     """
 
-    x: da.Array  #: (n,), in A's chunks of rows; on a cluster they lie on the workers that hold those rows
+    x: da.Array
     iterations: int
-    residual: float  #: norm of the residual, as the iteration updates it, over that of b
-    bytes_moved: int  #: sent by all workers together in an iteration: windows of a vector, and two numbers of each
-    seconds: float  #: of an iteration, the median; nan without an iteration
-    transport: str  #: "nccl", "host" (the workers' connections), "none" (one worker)
+    residual: float
+    bytes_moved: int
+    seconds: float
+    transport: str
 
 
 class Eigenpair(NamedTuple):
-    """What :func:`power_iteration` returns; all but `value` as in :class:`Solution`.
+    """What :func:`power_iteration` returns.
+
+    Attributes
+    ----------
+    value : float
+        The eigenvalue of largest modulus.
+    x : (n,) dask array
+        Its eigenvector, of length 1, as in :class:`Solution`.
+    residual : float
+        ``|A x - value x| / |value|``.
+    iterations, bytes_moved, seconds, transport
+        As in :class:`Solution`.
 
     Examples
     --------
@@ -59,9 +84,9 @@ class Eigenpair(NamedTuple):
     """
 
     value: float
-    x: da.Array  #: (n,), of length 1
+    x: da.Array
     iterations: int
-    residual: float  #: ``|A x - value x| / |value|``
+    residual: float
     bytes_moved: int
     seconds: float
     transport: str

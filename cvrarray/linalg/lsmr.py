@@ -23,6 +23,22 @@ from . import arguments, arithmetic, bidiagonal, operators, solving, vectors
 class Result(NamedTuple):
     """What :func:`lsmr` returns, SciPy's eight values; for b (n_rows, k) each but x has one entry a column.
 
+    Attributes
+    ----------
+    x : (n_cols,) or (n_cols, k) array
+        The solution, on the device of `b`.
+    istop : int
+        Why it ended, SciPy's number: 1 a solution of ``A x = b``, 2 one of the least squares, 3 `conda` reached `conlim`;
+        4 to 6 the same as far as the dtype's rounding allows; 7 `maxiter`; 0 that x = 0 is the solution.
+    itn : int
+        Iterations.
+    normr, normar : float
+        Estimates of ``|b - A x|``, with the damping's part, and of ``|A^H (b - A x)|``.
+    norma, conda : float
+        Estimates of A's Frobenius norm and of its condition number.
+    normx : float
+        ``|x|``.
+
     Examples
     --------
     >>> result = cvrarray.linalg.lsmr(np.array([[1.0, 0], [1, 1], [0, 1]]), np.array([1.0, 0, -1]))
@@ -32,14 +48,14 @@ class Result(NamedTuple):
     (True, True, 1.0, 1.0, 1.414214)
     """
 
-    x: Any  #: (n_cols,) or (n_cols, k)
-    istop: Any  #: why it ended: SciPy's number
-    itn: Any  #: iterations
-    normr: Any  #: estimate of ``|b - A x|``, with the damping's part
-    normar: Any  #: estimate of ``|A^H (b - A x)|``
-    norma: Any  #: estimate of the Frobenius norm of A
-    conda: Any  #: estimate of A's condition number
-    normx: Any  #: ``|x|``
+    x: Any
+    istop: Any
+    itn: Any
+    normr: Any
+    normar: Any
+    norma: Any
+    conda: Any
+    normx: Any
 
 
 def _rotation(a: Any, b: Any) -> tuple[Any, Any, Any]:

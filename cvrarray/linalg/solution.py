@@ -53,6 +53,20 @@ class Outcome(NamedTuple):
 class Solution(NamedTuple):
     """The result of :meth:`CG.solve <cvrarray.linalg.CG.solve>`. For b (n, k) each field but x has one entry a column.
 
+    Attributes
+    ----------
+    x : (n,) or (n, k) array
+        Of b's shape, on its device.
+    iterations : int, or (k,) integers
+    residual : float, or (k,) floats
+        ``|b - A @ x| / |b|``, computed from x.
+    converged : bool, or (k,) bools
+        Whether ``|b - A @ x| <= max(rtol * |b|, atol)``.
+    reason : str, or list of k
+        Why it ended, in words: see :mod:`cvrarray.linalg`.
+    history : (iterations + 1,) or (iterations + 1, k) array on the device, or None
+        Such residuals of every iteration, where ``history=True`` asked for them.
+
     Examples
     --------
     >>> A = cvrarray.asarray(np.diag([1.0, 2, 4]), device="cpu")
@@ -63,12 +77,12 @@ class Solution(NamedTuple):
     (True, 0, True)
     """
 
-    x: Any  #: (n,) or (n, k), of b's shape and on its device
-    iterations: Any  #: int, or (k,)
-    residual: Any  #: ``|b - A @ x| / |b|``, computed from x; float, or (k,)
-    converged: Any  #: whether ``|b - A @ x| <= max(rtol * |b|, atol)``; bool, or (k,)
-    reason: Any  #: why it ended, in words: see :mod:`cvrarray.linalg`; str, or list of k
-    history: Any = None  #: ``history=True``: (iterations + 1,) or (iterations + 1, k) of such residuals, on the device
+    x: Any
+    iterations: Any
+    residual: Any
+    converged: Any
+    reason: Any
+    history: Any = None
 
     @property
     def info(self) -> int:

@@ -33,6 +33,16 @@ from . import layout
 class Span(NamedTuple):
     """What happened to a panel in one product: (begin, end) in seconds after the product began.
 
+    Attributes
+    ----------
+    panel : int
+        Its number.
+    read : (float, float)
+        From the disk to the host, checksums compared, tables verified; (0, 0) for a panel that was on the device.
+    copy : (float, float)
+        From the host to the device.
+    compute : (float, float)
+
     Examples
     --------
     >>> import tempfile
@@ -45,9 +55,8 @@ class Span(NamedTuple):
     """
 
     panel: int
-    # disk -> host, checksums compared, tables verified; (0, 0) for a panel that was on the device
     read: tuple[float, float]
-    copy: tuple[float, float]  # host -> device
+    copy: tuple[float, float]
     compute: tuple[float, float]
 
 
