@@ -74,6 +74,35 @@ def test_links_between_pages_lead_to_files():
     assert not [(page.name, link) for page, link in links if not (page.parent / link).exists()]
 
 
+def headings(page):
+    """Anchors of a page's headings, as GitHub and MyST make them."""
+    prose = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    titles = re.findall(r"^#+ (.+)$", prose, re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", title).lower()).replace(" ", "-") for title in titles}
+
+
+def test_every_page_of_measurements_is_listed():
+    listed = (ROOT / "docs" / "measurements.md").read_text()
+    assert not [
+        page.name for page in (ROOT / "docs" / "measurements").glob("*.md") if f"(measurements/{page.name})" not in listed
+    ]
+
+
+def test_links_to_a_heading_find_it():
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+    links = [
+        (page, target, anchor)
+        for page in pages
+        for target, anchor in re.findall(r"\]\(([^)#:\s]*)#([\w-]+)\)", page.read_text())
+    ]
+    assert len(links) > 30
+    assert not [
+        (page.name, target, anchor)
+        for page, target, anchor in links
+        if anchor not in headings(page.parent / target if target else page)
+    ]
+
+
 @pytest.mark.parametrize("page", sorted((ROOT / "docs" / "decisions").glob("*.md")), ids=lambda page: page.name)
 def test_a_decision_is_a_page(page):
     """At most 120 lines of 120 characters; the figures are on the page of the same number in docs/measurements."""
