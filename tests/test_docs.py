@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import json
 import re
@@ -317,6 +318,31 @@ def test_pages_name_the_extras_that_their_code_needs(page):
     needed = {extra for extra, pattern in NEEDS.items() if re.search(pattern, code)}
     line = re.search(r"^ +pip install '?\.(?:\[([a-z0-9,]+)\])?", text, re.MULTILINE)
     assert needed <= set((line[1] or "").split(",") if line else ())
+
+
+def names(code, context):
+    """The names that cells load, or bind (imports and definitions among them)."""
+    nodes = [*ast.walk(ast.parse(code))]
+    found = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, context)}
+    if context is ast.Store:
+        found |= {node.name for node in nodes if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
+        found |= {
+            alias.asname or alias.name.split(".")[0]
+            for node in nodes
+            for alias in getattr(node, "names", ())
+            if isinstance(alias, ast.alias)
+        }
+    return found
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs").rglob("*.md")), ids=lambda path: path.stem)
+def test_code_that_is_shown_needs_none_that_is_not(page):
+    """Who copies the cells of a page runs them without those whose input is removed."""
+    cells = re.findall(r"^```\{code-cell\}\n(?::tags: \[(.*?)\]\n)?(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
+    shown, removed = (
+        "\n".join(code for tags, code in cells if ("remove" in tags) == is_removed) for is_removed in (False, True)
+    )
+    assert not names(shown, ast.Load) & (names(removed, ast.Store) - names(shown, ast.Store))
 
 
 def test_wheel_contents_finds_what_is_missing_and_what_is_needless(tmp_path):
