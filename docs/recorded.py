@@ -168,9 +168,11 @@ class RecordedGPU:
         found = {case["matrix"]: times for case in cases if (times := gpu_page.speedup(case)) is not None}
         return dict(sorted(found.items(), key=lambda pair: -pair[1]))
 
-    def plain(self, dtype: str) -> list[float]:
-        """Speeds over the best peer of matrices whose values are stored as they are."""
-        cases = [case for case in self.data["results"] if case["dtype"] == dtype and not has_few_values(case)]
+    def of(self, dtype: str, few: bool = False) -> list[float]:
+        """Speeds over the best peer of matrices whose values are stored as they are, or of those that are stored in few
+        bytes.
+        """
+        cases = [case for case in self.data["results"] if case["dtype"] == dtype and has_few_values(case) == few]
         return [times for case in cases if (times := gpu_page.speedup(case)) is not None]
 
     def chart(self, dtype: str) -> Drawing:
@@ -284,12 +286,13 @@ def goals() -> str:
     def row(what: str, mean: float, least: float, times: list[float]) -> None:
         cells = [what]
         for goal, found in ((mean, statistics.geometric_mean(times)), (least, min(times))):
-            cells += [f"{goal:g}x", f"{found:.2f}x{'' if found >= goal else ' (missed)'}"]
+            digits = 2 if found >= goal or f"{found:.2f}" != f"{goal:.2f}" else 3
+            cells += [f"{goal:g}x", f"{found:.{digits}f}x{'' if found >= goal else ' (missed)'}"]
         speeds.append(cells)
 
     for name, report, means in (("", gpu, (1.35, 1.3)), (", nothing fitted to them", unseen, (1.25, 1.25))):
         for dtype, mean in zip(("float32", "float64"), means, strict=True):
-            row(f"`A @ x`, {dtype}{name}", mean, 0.97, report.plain(dtype))
+            row(f"`A @ x`, {dtype}{name}", mean, 0.97, report.of(dtype))
     for product, of, means in (("A @ X", columns, (3, 2)), ("A.T @ X", transposed, (1.5, 1.5))):
         for dtype in ("float32", "float64"):
             for (first, last), mean in zip(((2, 32), (64, 256)), means, strict=True):
@@ -317,7 +320,8 @@ def front() -> dict[str, Drawing]:
 
 def readme() -> str:
     """The part of README that the records of a GPU write: a table beside CuPy, and what all matrices come to."""
-    gpu, columns = RecordedGPU("benchmarks/gpu.json"), RecordedColumns("benchmarks/gpu-columns.json")
+    gpu, unseen = RecordedGPU("benchmarks/gpu.json"), RecordedGPU("benchmarks/gpu-unseen.json")
+    columns = RecordedColumns("benchmarks/gpu-columns.json")
     of_dtype: dict[str, dict[str, Any]] = {}
     for case in gpu.data["results"]:
         of_dtype.setdefault(case["dtype"], {})[case["matrix"]] = case
@@ -337,34 +341,48 @@ def readme() -> str:
 
     generated = {case["matrix"].partition(" (")[0]: case["generated"] for case in gpu.data["results"]}
     real = sum(not own for own in generated.values())
-    found = gpu_page.summary(gpu.data)
-    plain, few = ([row for row in found if row["values"] == values] for values in ("plain", "few"))
-    means = " and ".join(f"{row['geometric_mean']:.2f}x in {row['dtype']}" for row in plain)
-    lost = [f"{len(row['below_1'])} in {row['dtype']} ({row['least']:.2f}x at worst)" for row in plain if row["below_1"]]
-    of_few = " and ".join(f"{row['geometric_mean']:.2f}x" for row in few)
+    speeds = {
+        "[`A @ x`](docs/benchmarks/gpu.md)": [gpu.of(dtype) for dtype in of_dtype],
+        "`A @ x`, few different values, in fewer bytes": [gpu.of(dtype, few=True) for dtype in of_dtype],
+        "[`A @ x`, unseen matrices](docs/benchmarks/gpu-unseen.md)": [unseen.of(dtype) for dtype in of_dtype],
+        "[`A @ x`, warm](docs/benchmarks/gpu-columns.md)": [columns.of(dtype, 1, 1) for dtype in of_dtype],
+        "`A @ X`, 2 to 32 columns": [columns.of(dtype, 2, 32) for dtype in of_dtype],
+        "`A @ X`, 64 to 256 columns": [columns.of(dtype, 64, 256) for dtype in of_dtype],
+    }
+    lines = [[what, *(cell for times in of_what for cell in _told(times))] for what, of_what in speeds.items()]
+    header = ["", *(cell for dtype in of_dtype for cell in (f"{dtype}: mean", "least", "slower"))]
+    means = markdown(header, lines)
     runs = [run for case in gpu.data["results"] for run in case["runs"] if run["correct"]]
     host = statistics.median(run["host_seconds"] * 1e6 for run in runs if run["ours"] and run["plan"] is not None)
     host_cupy = statistics.median(run["host_seconds"] * 1e6 for run in runs if run["name"] == "cupyx")
-    wide = " and ".join(
-        f"{_mean(columns.of(dtype, 2, 32))} and {_mean(columns.of(dtype, 64, 256))} times in {dtype}" for dtype in of_dtype
-    )
     solved = json.loads((Path(__file__).parent / "benchmarks" / "solve-gpu.json").read_text())
     faster = [solve.speedup(case["microseconds"]) for case in solved["results"]]
     has_warp = any(by.startswith("warp") for case in solved["results"] for by in case["microseconds"])
     solvers = "the faster of CuPy's and NVIDIA Warp's" if has_warp else "CuPy's"
-    text = (
-        f"**All matrices on the GPU.** For each of {len(generated)} matrices, {real} of them real, we compare with the fastest "
-        f"of cuSPARSE {gpu.data['versions']['cusparse']} (CSR by two algorithms, SpMVOp, SELL, BSR), CuPy and PyTorch. The "
-        f"geometric mean of the speedups is {means}. Slower: {', '.join(lost) or 'none'}. Values that are few are stored in "
-        f"fewer bytes: such matrices are apart, at {of_few}. A call costs the host {host:.0f} us in the median, CuPy's "
-        f"{host_cupy:.0f}. `make bench-gpu` writes [all figures](docs/benchmarks/gpu.md). `A @ X` with 2 to 32 columns, and "
-        f"with 64 to 256, is {wide} as fast as the fastest of cuSPARSE, CuPy and PyTorch, in the geometric mean: [its "
-        f"figures](docs/benchmarks/gpu-columns.md). An iteration of conjugate gradients is {min(faster):.1f} to "
-        f"{max(faster):.1f}x as fast as {solvers}: [its figures](docs/benchmarks/solve-gpu.md)."
+    peers = f"cuSPARSE {gpu.data['versions']['cusparse']} (CSR by all algorithms, SpMVOp, SELL, BSR, blocked ELLPACK)"
+    about = _filled(
+        f"**All matrices on the GPU.** For each matrix we compare with the fastest of {peers}, CuPy and PyTorch: the geometric "
+        "mean of the speedups, the least of them, and how many are below 1. The first three rows measure matrices that fit L2 "
+        f"cold, after something larger was read; the others one product after the other. The first two have "
+        f"{len(generated)} matrices, {real} of them real; nothing was fitted to those of the third."
     )
-    text = re.sub("`[^`]*`", lambda code: code[0].replace(" ", "\0"), text)  # code stays on a line
-    filled = textwrap.fill(text, 120, break_long_words=False, break_on_hyphens=False).replace("\0", " ")
-    return f"{table}\n\n{filled}\n"
+    more = _filled(
+        f"A call costs the host {host:.0f} us in the median, CuPy's {host_cupy:.0f}. An iteration of conjugate gradients is "
+        f"{min(faster):.1f} to {max(faster):.1f}x as fast as {solvers} ([figures](docs/benchmarks/solve-gpu.md)). `make "
+        "bench-gpu` and `make bench-columns` measure anew."
+    )
+    return "\n\n".join([table, about, means, more]) + "\n"
+
+
+def _told(times: list[float]) -> list[str]:
+    """The mean of speeds, the least, and how many are below 1."""
+    return [f"{_mean(times)}x", f"{min(times):.2f}x", f"{sum(time < 1 for time in times)} of {len(times)}"]
+
+
+def _filled(text: str) -> str:
+    """Prose in lines of 120 characters; code stays on a line."""
+    text = re.sub("`[^`]*`", lambda code: code[0].replace(" ", "\0"), text)
+    return textwrap.fill(text, 120, break_long_words=False, break_on_hyphens=False).replace("\0", " ")
 
 
 def _of(case: dict[str, Any]) -> tuple[str, str]:
