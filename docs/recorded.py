@@ -1,6 +1,6 @@
 """Tables and charts of the docs from what ``asv_bench.record`` recorded: ``docs/benchmarks/*.json``.
 
-``PYTHONPATH=. python docs/recorded.py`` writes the charts that README shows, and its figures of a GPU.
+``PYTHONPATH=. python docs/recorded.py`` writes the charts that README shows, and its figures.
 """
 
 from __future__ import annotations
@@ -319,7 +319,7 @@ def front() -> dict[str, Drawing]:
 
 
 def readme() -> str:
-    """The part of README that the records of a GPU write: a table beside CuPy, and what all matrices come to."""
+    """The part of README that the records write: a table beside CuPy, and what all matrices come to."""
     gpu, unseen = RecordedGPU("benchmarks/gpu.json"), RecordedGPU("benchmarks/gpu-unseen.json")
     columns = RecordedColumns("benchmarks/gpu-columns.json")
     of_dtype: dict[str, dict[str, Any]] = {}
@@ -371,7 +371,32 @@ def readme() -> str:
         f"{min(faster):.1f} to {max(faster):.1f}x as fast as {solvers} ([figures](docs/benchmarks/solve-gpu.md)). `make "
         "bench-gpu` and `make bench-columns` measure anew."
     )
-    return "\n\n".join([table, about, means, more]) + "\n"
+    return "\n\n".join([table, about, means, more, _filled(_on_a_cpu())]) + "\n"
+
+
+def _on_a_cpu() -> str:
+    """What README says of the record of a CPU."""
+    data = Recorded("benchmarks/cpu.json").data
+    chosen = [row for row in data["summary"] if row["contender"] == "asarray"]
+    threads = sorted({row["threads"] for row in chosen})
+
+    def means(group: str) -> str:
+        found: dict[str, set[str]] = {}
+        for row in chosen:
+            found.setdefault(row["dtype"], set()).add(f"{row['geometric_means'][group]['speedup']:.2f}")
+        return " and ".join(f"{' to '.join(sorted(of))}x in {dtype}" for dtype, of in found.items())
+
+    runs = [run for case in data["results"] for run in case["runs"] if run.get("plan")]
+    speeds = [run["speedup"] for run in runs]
+    converts = [run["conversion_in_peer_products"] for run in runs]
+    return (
+        f"**On {_listed(threads)} CPU cores ({data['device']['name']}, {data['device']['microarchitecture']}).** For each of "
+        f"{chosen[0]['geometric_means']['all']['matrices']} matrices we compare with the fastest of MKL, SciPy and "
+        f"pydata/sparse. The geometric mean of the speedups is {means('all')}; on power laws it is {means('power law')}. "
+        f"{sum(speed < 1 for speed in speeds)} of {len(speeds)} cases are slower, the least is {min(speeds):.2f}x. A "
+        f"conversion takes {statistics.median(converts):.0f} products of the fastest of them in the median, at most {max(converts):.1f}. "
+        "`make bench` writes [all figures](docs/benchmarks/cpu.md); `cvrarray bench file.mtx` measures your matrix."
+    )
 
 
 def _told(times: list[float]) -> list[str]:
