@@ -393,8 +393,9 @@ def _on_a_cpu() -> str:
         f"**On {_listed(threads)} CPU cores ({data['device']['name']}, {data['device']['microarchitecture']}).** For each of "
         f"{chosen[0]['geometric_means']['all']['matrices']} matrices we compare with the fastest of MKL, SciPy and "
         f"pydata/sparse. The geometric mean of the speedups is {means('all')}; on power laws it is {means('power law')}. "
-        f"{sum(speed < 1 for speed in speeds)} of {len(speeds)} cases are slower, the least is {min(speeds):.2f}x. A "
-        f"conversion takes {statistics.median(converts):.0f} products of the fastest of them in the median, at most {max(converts):.1f}. "
+        f"{sum(speed < 1 for speed in speeds)} of {len(speeds)} cases are slower, the least is {min(speeds):.2f}x. "
+        f"A conversion takes {statistics.median(converts):.0f} products of the fastest of them in the median, at most "
+        f"{max(converts):.1f}. "
         "`make bench` writes [all figures](docs/benchmarks/cpu.md); `cvrarray bench file.mtx` measures your matrix."
     )
 
