@@ -1,4 +1,4 @@
-"""The map of the house: what each module and kernel file is for, in its own first sentence.
+"""The map of the house: what each module, kernel and test file is for, in its own first sentence.
 
 ``python docs/house.py`` prints it; the page docs/contributing.md shows it. Nothing is written down twice: a new file
 appears by itself, and ``tests/test_house.py`` sees to it that its first line says something.
@@ -13,12 +13,12 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 
 #: Folders on the map, in reading order, and what is left out of them.
-PLACES = ("cvrarray", "kernels", "asv_bench")
+PLACES = ("cvrarray", "kernels", "asv_bench", "tests")
 LEFT_OUT = ("__main__.py",)
 
 
 def files() -> list[Path]:
-    """Every file on the map: a package's modules before its folders."""
+    """Every file on the map: a folder's files before its folders."""
     found = [path for place in PLACES for kind in ("*.py", "*.cu", "*.cuh") for path in (ROOT / place).rglob(kind)]
     kept = [path for path in found if path.name not in LEFT_OUT and (path.name != "__init__.py" or summary(path))]
     return sorted(kept, key=lambda path: (PLACES.index(path.relative_to(ROOT).parts[0]), path.parent, path.name))

@@ -23,7 +23,7 @@ def house():
 
 
 def test_the_map_has_every_file(house):
-    """Every module and kernel in its folder's table, once, with a line that says what it is for."""
+    """Every module, kernel and test in its folder's table, once, with a line that says what it is for."""
     tables = {}
     for part in house.page().split("\n### ")[1:]:
         heading, _, rest = part.partition("\n")
@@ -32,7 +32,7 @@ def test_the_map_has_every_file(house):
     assert sum(map(len, tables.values())) == len(found)
     expected = {
         path.relative_to(ROOT).as_posix()
-        for place in ("cvrarray", "kernels", "asv_bench")
+        for place in ("cvrarray", "kernels", "asv_bench", "tests")
         for path in (ROOT / place).rglob("*")
         if path.suffix in (".py", ".cu", ".cuh") and not path.name.startswith("__")
     }
