@@ -325,7 +325,7 @@ class BBCSRArray(FormatArray):
 
     @property
     def padded_data(self) -> Any:
-        """(bin_rowptr[-1],) the table ``data`` of the format: values in its order, padding and holes included.
+        """(bin_rowptr[-1],) array: the table ``data`` of the format, values in its order, padding and holes included.
 
         Do not write to it. :attr:`data` has the nonzeros alone. Values that are stored in fewer bytes are decoded for
         each call.
@@ -349,7 +349,7 @@ class BBCSRArray(FormatArray):
 
     @property
     def fill_ratio(self) -> float:
-        """Stored slots over nonzeros: 1.0 is perfect; nan without nonzeros."""
+        """Stored slots over nonzeros; 1.0 is perfect, nan without nonzeros."""
         return self._n_slots(self._tables) / self.nnz if self.nnz else float("nan")
 
     def _part(self, first: int, last: int) -> tuple[BBCSRTables, int]:

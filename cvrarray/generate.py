@@ -336,7 +336,7 @@ MATRICES: dict[str, Recipe] = {
 
 SCALES = ("full", "medium", "small")
 
-#: What values may be: any in [0.5, 1.5), all 1, or FEW different ones.
+#: What values may be, any in [0.5, 1.5), all 1, or FEW different ones.
 VALUES = ("random", "one", "few")
 FEW = 100
 

@@ -109,8 +109,7 @@ class SparseArray(Names):
 
     @property
     def data(self) -> Any:
-        """(nnz,) the stored values in the order of ``A.tocsr().data``: rows, then columns; zeros that are stored among
-        them.
+        """(nnz,) array: the stored values in the order of ``A.tocsr().data``, row by row, zeros that are stored among them.
 
         A new array at every access, and on a CPU a read-only one, for nothing that is written to it could reach the
         array: :meth:`with_values` makes one with other values. It costs as much as :meth:`tocsr`, and after
@@ -149,7 +148,7 @@ class SparseArray(Names):
 
     @property
     def fill_value(self) -> Any:
-        """What an entry that is not stored is: 0 of :attr:`dtype`."""
+        """What an entry that is not stored stands for, 0 of :attr:`dtype`."""
         return self.dtype.type(0)
 
     @property

@@ -86,10 +86,10 @@ class Solution(NamedTuple):
 
     @property
     def info(self) -> int:
-        """SciPy's number for the end: 0 converged, above 0 iterations without meeting the tolerance, below 0 a failure.
+        """SciPy's number for the end.
 
-        Of several columns: the failure of the first that failed, else the most iterations of those that did not
-        converge.
+        0 says that it converged; above 0 are iterations that did not meet the tolerance; below 0 is a failure. Of
+        several columns: the failure of the first that failed, else the most iterations of those that did not converge.
         """
         reasons = [self.reason] if isinstance(self.reason, str) else self.reason
         return info(reasons, np.atleast_1d(self.iterations))

@@ -183,7 +183,7 @@ class Stored:
 
     @property
     def device(self) -> str:
-        """Where products are computed: ``"cpu"`` or ``"cuda:N"``."""
+        """Where products are computed, ``"cpu"`` or ``"cuda:N"``."""
         return str(self._target)
 
     @property
@@ -275,7 +275,7 @@ class Stored:
 
     @property
     def T(self) -> TransposedStored:
-        """The transpose as a view: ``A.T @ x`` streams the same panels.
+        """The transpose as a view; ``A.T @ x`` streams the same panels.
 
         Examples
         --------
