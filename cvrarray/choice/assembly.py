@@ -122,7 +122,7 @@ class Assembly:
 
     @property
     def n_places(self) -> int:
-        """Different places that the coordinates name: blocks, or entries with a block size of 1.
+        """How many different places (blocks, or entries with a block size of 1) the coordinates name.
 
         Examples
         --------
