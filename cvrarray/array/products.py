@@ -130,8 +130,6 @@ def multiply(array: Any, x: Any, out: Any = None) -> Any:
         y = at_once(array, x, out)
         if y is not None:
             return y
-        if out is None and x.shape == (array.shape[1], 1):  # a column, as linear operators take it
-            return matvec(array, x.reshape(-1)).reshape(-1, 1)
     x = operand(array, x, "x")
     if x.ndim > 2:
         return _stacked(array, x, out)
@@ -364,13 +362,19 @@ def _is_fortran(x: Any) -> bool:
 
 def _run(array: Any, x: Any, y: Any, alpha: Any, beta: Any, dtype: np.dtype) -> None:
     """``y = alpha * array @ x + beta * y`` for operands that are ready; `dtype` is the product's."""
-    if x.ndim == 2 and x.shape[1] == 1:
-        array._kernel("product", y.dtype)(x.reshape(-1), y.reshape(-1), alpha, beta)
-        return
-    run = array._kernel("product" if x.ndim == 1 else "product_matrix", y.dtype)
+    if x.shape[1:] == (1,):
+        run = _of_column(array, y.dtype)
+    else:
+        run = array._kernel("product" if x.ndim == 1 else "product_matrix", y.dtype)
     run(x, y, alpha, beta)
     if y.dtype == dtype and (dtype, x.shape) not in array._ready:
         keep_ready(array, (dtype, x.shape), PreparedProduct(array._target, y.shape, dtype, run))
+
+
+def _of_column(array: Any, dtype: np.dtype) -> Run:
+    """The product with a matrix of one column, as linear operators take it: that with a vector."""
+    product = array._kernel("product", dtype)
+    return lambda x, y, alpha, beta: product(x.reshape(-1), y.reshape(-1), alpha, beta)
 
 
 def _checked_out(array: Any, out: Any, shape: tuple[int, ...], dtype: np.dtype) -> Any:
