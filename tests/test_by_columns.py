@@ -120,6 +120,23 @@ def test_which_matrices_are_read_by_columns(gpu):
         assert A._product_by_columns(np.dtype("float64"), 64) is None
 
 
+def test_a_structure_is_looked_at_once(gpu, monkeypatch):
+    """By products with a vector and with matrices in either order, and by arrays that differ in their values."""
+    from cvrarray.gpu import bbcsr as module
+    from cvrarray.gpu import bbcsr_lengths
+
+    looked, kernel, aside = [], module.SAMPLED_COLUMNS, bbcsr_lengths.aside
+    monkeypatch.setattr(module, "SAMPLED_COLUMNS", lambda *of: looked.append("columns") or kernel(*of))
+    monkeypatch.setattr(bbcsr_lengths, "aside", lambda: looked.append("lengths") or aside())
+    csr = cvrarray.generate.stencil27(16)
+    x = put(matrix(csr.shape[1], 4), gpu)
+    A = cvrarray.BBCSRArray(csr, block_size=1, device=gpu)
+    for array in (A, A.with_values(put(2 * csr.data, gpu))):
+        for given in (x[:, 0].copy(), x, put(get(x).T.copy(), gpu).T):
+            array @ given
+    assert sorted(looked) == ["columns", "lengths"]
+
+
 def test_views_of_few_columns_of_the_transpose(device):
     """``A.T @ X`` of a view without tables of its own multiplies the columns of X one by one, as they are."""
     csr = zoo.integers("rows_of_mixed_length", np.float64)

@@ -10,9 +10,11 @@ import cupy
 import numpy as np
 
 from ..core import sharing
+from ..core.remembered import Remembered
 from ..core.tables import CSR, WARP, BBCSRTables, Measured, Wanted, mask_dtype
 from . import bbcsr_columns, bbcsr_matmat, bbcsr_rows, distinct, left_in_l2, prefix, shared_memory, transposed
 from .autotune import autotuned
+from .bbcsr_lengths import Lengths
 from .bbcsr_tables import SHAPES, as_struct, mean_blocks, n_slots
 from .compiler import (
     NULL,
@@ -315,29 +317,34 @@ def _sharers(t: BBCSRTables, itemsize: int, n_processors: int) -> int:
     n_bins, size = t.col_base.size, t.block_size
     if not 0 < n_bins <= sharing.MOST_BINS:
         return 1
-    with aside():
-        lengths = np.diff(t.bin_rowptr.get()) / (WARP * size)
-    bins = sharing.Bins(n_bins, float(lengths.mean()), float(lengths.max()), size, itemsize)
+    lengths = Lengths(t)
+    bins = sharing.Bins(n_bins, float(lengths.bins.mean()), float(lengths.most), size, itemsize)
     sharers = sharing.least(bins, n_processors).sharers
     while sharers > 1 and is_wide(t) and sharers * n_bins > WIDE_WARPS * n_processors:
         sharers //= 2
     return sharers
 
 
+#: By the table of a structure: each kind of product asks.
+_SAMPLES = Remembered()
+
+
 def sampled_columns(t: BBCSRTables) -> np.ma.MaskedArray | None:
     """Block columns of the rows of some bins at some steps, (bins, steps, WARP), padding masked; None without bins."""
     n_bins = t.col_base.size
-    if not n_bins:
-        return None
-    with aside():
-        columns = cupy.empty((*SAMPLED, WARP), t.col_wide.dtype)
-        SAMPLED_COLUMNS(columns.dtype)(
-            SAMPLED,
-            (WARP,),
-            (t.bin_rowptr, t.col_base, t.col_ptr, t.col_narrow, t.col_wide, np.int64(n_bins), np.int32(t.block_size),
-             columns),
-        )  # fmt: skip
-        return np.ma.masked_less(columns.get(), 0)
+
+    def find() -> np.ma.MaskedArray:
+        with aside():
+            columns = cupy.empty((*SAMPLED, WARP), t.col_wide.dtype)
+            SAMPLED_COLUMNS(columns.dtype)(
+                SAMPLED,
+                (WARP,),
+                (t.bin_rowptr, t.col_base, t.col_ptr, t.col_narrow, t.col_wide, np.int64(n_bins), np.int32(t.block_size),
+                 columns),
+            )  # fmt: skip
+            return np.ma.masked_less(columns.get(), 0)
+
+    return _SAMPLES.of(t.bin_rowptr, "columns", find) if n_bins else None
 
 
 def reads_apart(columns: np.ma.MaskedArray, itemsize: int) -> bool:

@@ -15,8 +15,9 @@ import numpy as np
 from ..core.tables import WARP, BBCSRTables, mask_dtype
 from . import distinct
 from .autotune import Run
+from .bbcsr_lengths import Lengths
 from .bbcsr_tables import SHAPES, as_struct, mean_blocks
-from .compiler import STORED, Kernel, aside, matrix_width, update, vector_width
+from .compiler import STORED, Kernel, matrix_width, update, vector_width
 
 THREADS = 128  # of a thread block, at least
 #: Columns of X that a lane multiplies by at a time, and warps that share a bin, at most: shared memory holds the sums of all.
@@ -112,6 +113,5 @@ def pays(t: BBCSRTables, k: int, itemsize: int, lines: Callable[[], float]) -> b
 
 def is_uneven(t: BBCSRTables) -> bool:
     """Whether a bin is much longer than the mean."""
-    with aside():
-        lengths = np.diff(t.bin_rowptr.get())
-    return bool(lengths.size and lengths.max() > UNEVEN * lengths.mean())
+    lengths = Lengths(t)
+    return bool(lengths.most > UNEVEN * lengths.bins.mean()) if lengths.bins.size else False

@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import cache, cached_property
+from functools import cache
 from typing import Any, NamedTuple
 
 import cupy
 import numpy as np
 
 from ..core.tables import WARP, BBCSRTables, mask_dtype
-from . import bbcsr_rows, distinct, transposed, uneven_rows
+from . import distinct, transposed, uneven_rows
 from .autotune import Run
+from .bbcsr_lengths import Lengths
 from .bbcsr_tables import SHAPES, as_struct, mean_blocks, n_slots, slot_bytes
 from .compiler import (
     MATRIX_LANES,
@@ -28,7 +29,6 @@ from .compiler import (
     Struct,
     allowed,
     argument,
-    aside,
     attribute,
     blocks,
     matrix_grid,
@@ -239,50 +239,26 @@ class Walk:
         self.struct = PerStream(lambda: struct(*fields, cupy.zeros(tiles, np.uint32))).get
 
 
-class Lengths:
-    """How long the bins and rows of an array are, in blocks; what is asked for is found out once."""
-
-    def __init__(self, tables: BBCSRTables) -> None:
-        self._tables = tables
-        with aside():
-            slots = tables.bin_rowptr.get()
-        self.bins = np.diff(slots) // (WARP * tables.block_size)
-        self.most, self.mean = int(self.bins.max(initial=0)), mean_blocks(tables)
-        self.n_block_rows = -(-tables.shape[0] // tables.block_size)
-
-    @cached_property
-    def rows(self) -> np.ndarray:
-        """(n_bins * 32,) int64."""
-        with aside():
-            found: np.ndarray = bbcsr_rows.blocks_of_rows(self._tables).get().ravel()
-        return found.astype(np.int64)
-
-    @cached_property
-    def block_rows(self) -> np.ndarray:
-        """(n_block_rows,) int64."""
-        return self.rows[: self._tables.shape[0] : self._tables.block_size]
-
-
 def product(tables: BBCSRTables, dtype: np.dtype, of_vector: Callable[[], Run]) -> Run:
     """``run(x, y, alpha, beta)``, which does ``Y = alpha * A @ X + beta * Y``; X (n_cols, k) and Y (n_rows, k) in C
     order. ``of_vector()`` is that of one column.
     """
     bins = as_struct(tables)
-    lengths = cache(lambda: Lengths(tables))
+    lengths = Lengths(tables)
 
     @cache
     def prepared(k, width):
         return of_vector() if k == 1 else kernel(k, width).of(bins, k)
 
     def kernel(k, width):
-        if walks(tables, dtype, k, width, lengths()):
-            return _walking_kernel(tables, k, width, lengths())
-        if takes_copies(tables, k, width, lengths()):
+        if walks(tables, dtype, k, width, lengths):
+            return _walking_kernel(tables, k, width, lengths)
+        if takes_copies(tables, k, width, lengths):
             return _kernel_of_short_rows(tables, dtype, k, width)
-        if takes_lanes(tables, k, width, lengths()):
-            return _kernel_of_lanes(tables, dtype, k, width, lengths())
-        staged = _staged_kernel(tables, dtype, k, width, lengths())
-        return staged or _matrix_kernel(tables, dtype, k, width, NULL, lengths())
+        if takes_lanes(tables, k, width, lengths):
+            return _kernel_of_lanes(tables, dtype, k, width, lengths)
+        staged = _staged_kernel(tables, dtype, k, width, lengths)
+        return staged or _matrix_kernel(tables, dtype, k, width, NULL, lengths)
 
     def run(x, y, alpha, beta):
         if k := x.shape[1]:

@@ -17,6 +17,7 @@ from cvrarray.core.remembered import Remembered
 from cvrarray.core.tables import WARP, BBCSRTables, CVRTables, mask_dtype
 from cvrarray.cvr import CVRArray
 from cvrarray.gpu import bbcsr, bbcsr_tables, cvr, cvr_tables, distinct
+from cvrarray.gpu.bbcsr_lengths import Lengths
 from cvrarray.gpu.compiler import STORED, Kernel, Struct, attribute, processors, struct
 from cvrarray.linalg.gpu import partition
 from cvrarray.linalg.gpu.layout import Layout
@@ -221,12 +222,12 @@ _PARTS = Remembered()
 def _parted(t: BBCSRTables, size: int) -> tuple[np.ndarray, partition.Partition]:
     """Where bins begin, in host memory, and the rows of blocks of threads, which are whole blocks of `size` rows."""
 
-    def find() -> tuple[np.ndarray, partition.Partition]:
-        pointer = t.bin_rowptr.get()
-        return pointer, partition.parted(pointer, t.shape[0], size, processors(cupy.cuda.runtime.getDevice()))
+    pointer = Lengths(t).slots
 
-    found: tuple[np.ndarray, partition.Partition] = _PARTS.of(t.bin_rowptr, (t.shape[0], size), find)
-    return found
+    def find() -> partition.Partition:
+        return partition.parted(pointer, t.shape[0], size, processors(cupy.cuda.runtime.getDevice()))
+
+    return pointer, _PARTS.of(t.bin_rowptr, (t.shape[0], size), find)
 
 
 def _table_bytes(t: BBCSRTables, part: partition.Partition, pointer: np.ndarray) -> int:
