@@ -15,7 +15,7 @@ from ..core.tables import CSR, WARP, BBCSRTables, Measured, Wanted, mask_dtype
 from . import bbcsr_columns, bbcsr_matmat, bbcsr_rows, distinct, left_in_l2, prefix, shared_memory, transposed
 from .autotune import autotuned
 from .bbcsr_lengths import Lengths
-from .bbcsr_tables import SHAPES, as_struct, mean_blocks, n_slots
+from .bbcsr_tables import BLOCK, SHAPES, as_struct, mean_blocks, n_slots, threads
 from .compiler import (
     NULL,
     STORED,
@@ -33,7 +33,6 @@ from .look import Look, host
 from .memory import leading, together
 from .words import WORDS
 
-BLOCK = 128  # threads, at least: four warps
 THREADS_OF_RUNS = 256  # that share a bin of long rows
 TILE_WIDTH = 16  # entries of a row that a conversion reads at a time, in blocks of 1: 16 or 32
 #: Rows with more than LONG entries are long. Their columns may be far apart (:func:`is_far`).
@@ -271,15 +270,15 @@ def product(tables: BBCSRTables, dtype: np.dtype) -> Callable[[cupy.ndarray, cup
     """
     t, size, n_bins = tables, tables.block_size, tables.col_base.size
     bins, (sharers, in_flight, near) = as_struct(t), schedule(t, dtype.itemsize)
-    threads = THREADS_NEAR if near else max(BLOCK, sharers * WARP)
+    n_threads = THREADS_NEAR if near else threads(sharers)
     multiply = MATVEC(
-        distinct.kind(t.data, t.distinct), dtype, t.col_wide.dtype, size, in_flight, sharers, t.present is not None, threads
+        distinct.kind(t.data, t.distinct), dtype, t.col_wide.dtype, size, in_flight, sharers, t.present is not None, n_threads
     )
-    n_blocks = -(-n_bins * sharers * WARP // threads)
+    n_blocks = -(-n_bins * sharers * WARP // n_threads)
     grid = in_columns(n_blocks) if near else (max(1, n_blocks),)
     turns = left_in_l2.turns()
     n_kept = argument(np.int64(n_bins if in_flight else left_in_l2.kept_at_ends(t, n_bins)))
-    return lambda x, y, alpha, beta: multiply(grid, (threads,), (bins, x, y, *scaling(alpha, beta), next(turns), n_kept))
+    return lambda x, y, alpha, beta: multiply(grid, (n_threads,), (bins, x, y, *scaling(alpha, beta), next(turns), n_kept))
 
 
 class Schedule(NamedTuple):

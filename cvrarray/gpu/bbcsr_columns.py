@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 
@@ -16,10 +16,9 @@ from ..core.tables import WARP, BBCSRTables, mask_dtype
 from . import distinct
 from .autotune import Run
 from .bbcsr_lengths import Lengths
-from .bbcsr_tables import SHAPES, as_struct, mean_blocks
-from .compiler import STORED, Kernel, matrix_width, update, vector_width
+from .bbcsr_tables import SHAPES, as_struct, mean_blocks, threads
+from .compiler import STORED, Kernel, argument, matrix_width, scaling, vector_width
 
-THREADS = 128  # of a thread block, at least
 #: Columns of X that a lane multiplies by at a time, and warps that share a bin, at most: shared memory holds the sums of all.
 MOST_COLUMNS, MOST_SHARERS = 8, 8
 #: Bytes of X that a lane loads before it uses the first, of short rows and of those of LONG blocks, in up to MOST_UNDER_WAY
@@ -57,11 +56,6 @@ def under_way(size: int, is_long: bool) -> int:
     return max(1, min(MOST_UNDER_WAY, BYTES_UNDER_WAY[is_long] // size))
 
 
-def threads(sharers: int) -> int:
-    """Of a thread block, where so many warps share a bin."""
-    return max(THREADS, sharers * WARP)
-
-
 def product(
     t: BBCSRTables, dtype: np.dtype, sharers: Callable[[], int], lines: Callable[[], float]
 ) -> Callable[[int], Run | None]:
@@ -73,21 +67,23 @@ def product(
     bins = as_struct(t)
 
     @cache
-    def prepared(k, width):
-        """The kernel, its grid and its threads."""
+    def prepared(k, width, *strides):
+        """The kernel with its grid and its threads, and its arguments after X and after Y."""
         columns, width = columns_at_a_time(k, width)
         warps = min(MOST_SHARERS, sharers())
         stored = distinct.kind(t.data, t.distinct)
         shape = t.col_wide.dtype, t.block_size, t.present is not None
         multiply = COLUMNS(stored, dtype, *shape, warps, columns, width, mean_blocks(t) >= LONG)
         n_threads = threads(warps)
-        return multiply, (-(-t.col_base.size * warps * WARP // n_threads) * -(-k // columns),), (n_threads,)
+        grid = (-(-t.col_base.size * warps * WARP // n_threads) * -(-k // columns),)
+        x_apart, *of_y = [argument(np.int64(stride // dtype.itemsize)) for stride in strides]
+        return partial(multiply, grid, (n_threads,)), (x_apart, argument(np.int32(k))), of_y
 
     def run(x, y, alpha, beta):
         k = x.shape[1]
-        multiply, grid, block = prepared(k, matrix_width(k, y, y) if y.flags.c_contiguous else 1)
-        x_apart, y_row, y_apart = [np.int64(stride // y.itemsize) for stride in (x.strides[1], *y.strides)]
-        multiply(grid, block, (bins, x, x_apart, np.int32(k), y, y_row, y_apart, alpha, beta, update(alpha, beta)))
+        width = matrix_width(k, y, y) if y.flags.c_contiguous else 1
+        launch, of_x, of_y = prepared(k, width, x.strides[1], *y.strides)
+        launch((bins, x, *of_x, y, *of_y, *scaling(alpha, beta)))
 
     return cache(lambda k: run if pays(t, k, dtype.itemsize, lines) else None)
 

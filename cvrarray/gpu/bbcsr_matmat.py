@@ -39,9 +39,8 @@ from .compiler import (
     struct,
     vector_width,
 )
-from .uneven_rows import Pieces, Schedule
+from .uneven_rows import BLOCK, Pieces, Schedule
 
-BLOCK = 128  # threads: four warps
 THREADS_OF_SHORT_ROWS = 256  # ``bbcsr_matmat_short``
 FEW_WARPS = 32  # a multiprocessor: half of them should have rows
 #: Of blocks of up to MOST_ROWS_A_GROUP rows a group of lanes holds all sums, if at least MANY_LANES share

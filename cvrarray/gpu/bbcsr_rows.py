@@ -10,10 +10,10 @@ import numpy as np
 
 from ..core.tables import CSR, WARP, BBCSRTables, mask_dtype
 from . import prefix
+from .bbcsr_tables import BLOCK
 from .compiler import Kernel, Struct, blocks, struct
 from .words import WORDS, as_words
 
-BLOCK = 128
 UNROLL = 4  # slots of a row that are loaded before the first is stored
 
 INDICES_AND_MASKS = [(index, mask) for index in ("int32", "int64") for mask in ("uint8", "uint16", "uint32")]

@@ -1,4 +1,4 @@
-"""BBCSR's tables as kernels take them, and what their sizes say."""
+"""BBCSR's tables as kernels take them, what their sizes say, and the threads of a block."""
 
 from __future__ import annotations
 
@@ -10,6 +10,13 @@ from .compiler import Coded, Struct, struct
 
 #: Of the kernels that are compiled without a GPU: index dtype, block size, whether there are holes.
 SHAPES = (("int32", 1, False), ("int32", 3, False), ("int32", 6, True), ("int64", 7, True))
+
+BLOCK = 128  #: threads of a thread block, at least: four warps
+
+
+def threads(sharers: int) -> int:
+    """Of a thread block, where so many warps share a bin."""
+    return max(BLOCK, sharers * WARP)
 
 
 def slot_bytes(value: np.dtype | str | Coded) -> int:
