@@ -398,11 +398,7 @@ def numbers_pay(t: BBCSRTables) -> bool:
     return not is_far(t)
 
 
-def product_matrix(tables: BBCSRTables, dtype: np.dtype) -> Callable[[cupy.ndarray, cupy.ndarray, Any, Any], None]:
-    """``run(x, y, alpha, beta)``, which does ``Y = alpha * A @ X + beta * Y``; X (n_cols, k) and Y (n_rows, k) in C
-    order.
-    """
-    return bbcsr_matmat.product(tables, dtype, lambda: product(tables, dtype))
+product_matrix = bbcsr_matmat.product
 
 
 def product_by_columns(tables: BBCSRTables, dtype: np.dtype) -> Callable[[int], bbcsr_columns.Run | None]:

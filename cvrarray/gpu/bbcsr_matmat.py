@@ -238,16 +238,16 @@ class Walk:
         self.struct = PerStream(lambda: struct(*fields, cupy.zeros(tiles, np.uint32))).get
 
 
-def product(tables: BBCSRTables, dtype: np.dtype, of_vector: Callable[[], Run]) -> Run:
+def product(tables: BBCSRTables, dtype: np.dtype) -> Run:
     """``run(x, y, alpha, beta)``, which does ``Y = alpha * A @ X + beta * Y``; X (n_cols, k) and Y (n_rows, k) in C
-    order. ``of_vector()`` is that of one column.
+    order, and not empty.
     """
     bins = as_struct(tables)
     lengths = Lengths(tables)
 
     @cache
     def prepared(k, width):
-        return of_vector() if k == 1 else kernel(k, width).of(bins, k)
+        return kernel(k, width).of(bins, k)
 
     def kernel(k, width):
         if walks(tables, dtype, k, width, lengths):
@@ -260,8 +260,8 @@ def product(tables: BBCSRTables, dtype: np.dtype, of_vector: Callable[[], Run]) 
         return staged or _matrix_kernel(tables, dtype, k, width, NULL, lengths)
 
     def run(x, y, alpha, beta):
-        if k := x.shape[1]:
-            prepared(k, matrix_width(k, x, y))(x, y, alpha, beta)
+        k = x.shape[1]
+        prepared(k, matrix_width(k, x, y))(x, y, alpha, beta)
 
     return run
 

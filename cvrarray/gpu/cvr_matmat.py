@@ -187,8 +187,8 @@ class Layout(NamedTuple):
 
 
 def limited(n_chunks: int, of: Kind, columns: int) -> int:
-    """`n_chunks`, or fewer for products with so many columns."""
-    if columns == 1 or waves(of.nnz, of.n_lanes, of.dtype) >= FEW_WAVES:
+    """`n_chunks`, or fewer for products with so many columns, several."""
+    if waves(of.nnz, of.n_lanes, of.dtype) >= FEW_WAVES:
         return n_chunks
     return min(n_chunks, matrix_layout(columns, math.gcd(columns, vector_width(of.dtype)), of).n_chunks(of))
 
