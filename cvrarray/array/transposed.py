@@ -174,9 +174,7 @@ def _of_matrix(base: Any, dtype: np.dtype) -> Run:
 
     def run(x: Any, y: Any, alpha: Any, beta: Any) -> None:
         base: Any = alive()
-        own = base._transpose
-        if not isinstance(own, SparseArray) or base._transpose_is_old or base._target.is_capturing():
-            own = keep(base)
+        own = keep(base)
         multiply = products.transposed_matrix(base, dtype) if own is None else own._kernel("product_matrix", dtype)
         multiply(x, y, alpha, beta)
 
@@ -365,16 +363,12 @@ class TransposedArray(SparseArray):
     def _kernel(self, kind: str, dtype: np.dtype) -> Run:
         if kind == "product_transposed":
             return self.base._kernel("product", dtype)
-        if self._is_kept and kind == "product" and self._target.kind == "cuda":
-            return _scattered_at_first(self.base, dtype)
-        if self._is_kept and kind == "product_matrix":
-            return _of_matrix(self.base, dtype)
-        own = keep(self.base) if self._is_kept else None
-        if own is not None:
-            return own._kernel(kind, dtype)
         if kind == "product_matrix":
-            return products.transposed_matrix(self.base, dtype)
-        return self.base._kernel("product_transposed", dtype)
+            return _of_matrix(self.base, dtype) if self._is_kept else products.transposed_matrix(self.base, dtype)
+        if self._is_kept and self._target.kind == "cuda":
+            return _scattered_at_first(self.base, dtype)
+        own = keep(self.base) if self._is_kept else None
+        return self.base._kernel("product_transposed", dtype) if own is None else own._kernel(kind, dtype)
 
     def _product_by_columns(self, dtype: np.dtype, k: int) -> Run | None:
         own = keep(self.base) if self._is_kept else None
