@@ -39,11 +39,9 @@ def columns(dtype, vectors):
 @pytest.fixture
 def walked(gpu, monkeypatch):
     """Lanes, vectors and steps under way of each kernel that walks."""
-    import cupy
+    from cvrarray.gpu import bbcsr_matmat, compiler
 
-    from cvrarray.gpu import bbcsr_matmat
-
-    if int(cupy.cuda.Device().compute_capability) < bbcsr_matmat.COPIES_SINCE:
+    if not compiler.has_copy_engine():
         pytest.skip("needs compute capability 9.0")
     made, kernel = [], bbcsr_matmat.MATMAT_WALK
     monkeypatch.setattr(bbcsr_matmat, "MATMAT_WALK", lambda *of: made.append(of[1:]) or kernel(*of))

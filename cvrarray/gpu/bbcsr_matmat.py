@@ -31,6 +31,8 @@ from .compiler import (
     argument,
     attribute,
     blocks,
+    has_asynchronous_copies,
+    has_copy_engine,
     matrix_grid,
     matrix_tiles,
     matrix_width,
@@ -73,14 +75,14 @@ LEAST_LONG, LONG_FACTOR, ALWAYS_LONG, PIECE_ROUNDS = (64, 24), 2, (1024, 96), 8
 #: Block rows are uneven where a group of the longest has more than UNEVEN_FROM blocks, and UNEVEN times its share of all
 #: blocks. They then have no more warps than UNEVEN_WARPS a multiprocessor.
 UNEVEN, UNEVEN_FROM, UNEVEN_WARPS = 2, 8, 20
-#: Single columns: from compute capability COPIES_SINCE on a warp's next tables are copied to shared memory meanwhile, where
-#: no row has more than STEPS entries, X has up to SHORT_VECTORS vectors a row, and a value with its column up to SHORT_BYTES.
-COPIES_SINCE, STEPS, SHORT_VECTORS, SHORT_BYTES = 90, 8, 4, 11
+#: Single columns: a copy engine brings a warp's next tables to shared memory meanwhile, where no row has more than STEPS
+#: entries, X has up to SHORT_VECTORS vectors a row, and a value with its column up to SHORT_BYTES.
+STEPS, SHORT_VECTORS, SHORT_BYTES = 8, 4, 11
 #: Blocks of these sizes without holes, of values of so many bytes: tables go through shared memory, AHEAD steps ahead, where
 #: at least so many lanes share a row of X. Each of them has two vectors from so many vectors a row on.
 STAGED_SIZES, STAGED_BYTES, STAGED_LANES, STAGED_TWO_VECTORS, AHEAD = (6, 7, 8), 8, 4, 16, 3
-#: Single columns: from COPIES_SINCE on thread blocks walk over neighbouring rows, which are WALKED at least, as columns are,
-#: of at most WALK_STEPS entries; X has one of these numbers of vectors a row. HELD bins are in shared memory, beside WALK_OWN
+#: Single columns: with a copy engine thread blocks walk over neighbouring rows, which are WALKED at least, as columns are, of
+#: at most WALK_STEPS entries; X has one of these numbers of vectors a row. HELD bins are in shared memory, beside WALK_OWN
 #: bytes.
 WALKED, WALK_STEPS, WALKED_VECTORS, HELD, WALK_THREADS, WALK_OWN = 200_000, 28, (8, 16, 32, 64), 16, 1024, 4096
 #: Lanes, vectors of each, steps under way and bins of a piece there: of X with WALKED_VECTORS[0] vectors, and with more.
@@ -341,11 +343,6 @@ def _staged_kernel(t: BBCSRTables, dtype: np.dtype, k: int, width: int, lengths:
     )
 
 
-def has_asynchronous_copies() -> bool:
-    """Can the current device copy to shared memory while it computes?"""
-    return int(cupy.cuda.Device().compute_capability) >= 80
-
-
 def staged_bytes(size: int, lanes: int) -> int:
     """Of shared memory that a thread block of ``bbcsr_matmat_staged`` takes."""
     values = 16 * (-(-size * size * STAGED_BYTES // 16) | 1)
@@ -406,7 +403,7 @@ def takes_copies(t: BBCSRTables, k: int, width: int, lengths: Lengths) -> bool:
     """Whether in ``A @ X`` a warp's next tables are copied to shared memory while it multiplies: where all rows are short."""
     if t.block_size > 1 or lengths.most > STEPS or t.col_wide.dtype != np.int32 or -(-k // width) > SHORT_VECTORS:
         return False
-    if t.col_base.size < MANY_BINS or int(cupy.cuda.Device().compute_capability) < COPIES_SINCE:
+    if t.col_base.size < MANY_BINS or not has_copy_engine():
         return False
     size = slot_bytes(distinct.kind(t.data, t.distinct)) + (4 if t.col_wide.size else 2)
     return size <= SHORT_BYTES and all(table.data.ptr % 16 == 0 for table in (t.data, t.col_narrow, t.col_wide))
@@ -437,11 +434,7 @@ def walks(t: BBCSRTables, dtype: np.dtype, k: int, width: int, lengths: Lengths)
         return False
     if distinct.is_coded(t.distinct) or n_slots(t) > MUCH_PADDING * t.nnz or min(t.shape) < WALKED or lengths.most > WALK_STEPS:
         return False
-    if (
-        k // width not in WALKED_VECTORS
-        or width != vector_width(dtype)
-        or int(cupy.cuda.Device().compute_capability) < COPIES_SINCE
-    ):
+    if k // width not in WALKED_VECTORS or width != vector_width(dtype) or not has_copy_engine():
         return False
     return walk_bytes(t, lengths) <= _room() and all(table.data.ptr % 16 == 0 for table in (t.data, t.col_narrow))
 

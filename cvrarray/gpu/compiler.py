@@ -304,6 +304,26 @@ def processors(device: int) -> int:
     return _attributes(device)["MultiProcessorCount"]
 
 
+def architecture() -> int:
+    """Of the current device: 90 is sm_90."""
+    return int(cupy.cuda.Device().compute_capability)
+
+
+def has_asynchronous_copies() -> bool:
+    """Can the current device copy to shared memory while it computes?"""
+    return architecture() >= 80
+
+
+def has_copy_engine() -> bool:
+    """Can it copy whole tables there by one instruction, as ``kernels/copies.cuh`` does?"""
+    return architecture() >= 90
+
+
+def has_float_vectors() -> bool:
+    """Can it add four floats in memory by one instruction?"""
+    return architecture() >= 90
+
+
 def synchronize() -> None:
     """Wait for the current stream: later products, on any stream, need what it prepares.
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import cupy
 import numpy as np
 
-from .compiler import PRODUCTS, Kernel, PerStream, aside, blocks, processors, struct, update
+from .compiler import PRODUCTS, Kernel, PerStream, aside, blocks, has_float_vectors, processors, struct, update
 
 COUNT, ADD = range(2)
 CALL_WORDS = 256  # 64-bit words of the kernels' struct Call
@@ -128,11 +128,6 @@ def limbs(dtype: np.dtype) -> int:
 def may_be_floats(dtype: Any) -> bool:
     """May sums of this dtype be held as four floats?"""
     return limbs(np.dtype(dtype)) == 2
-
-
-def has_float_vectors() -> bool:
-    """Can the current device add four floats by one instruction?"""
-    return int(cupy.cuda.Device().compute_capability) >= 90
 
 
 def strided(n_threads: int) -> tuple[int]:
