@@ -27,6 +27,7 @@ from .compiler import (
     Kernel,
     PerStream,
     Struct,
+    Tiles,
     allowed,
     argument,
     attribute,
@@ -259,7 +260,7 @@ def product(tables: BBCSRTables, dtype: np.dtype) -> Run:
         if takes_lanes(tables, k, width, lengths):
             return _kernel_of_lanes(tables, dtype, k, width, lengths)
         staged = _staged_kernel(tables, dtype, k, width, lengths)
-        return staged or _matrix_kernel(tables, dtype, k, width, NULL, lengths)
+        return staged or _matrix_kernel(tables, dtype, k, width, False, lengths)
 
     def run(x, y, alpha, beta):
         k = x.shape[1]
@@ -273,53 +274,66 @@ def product_with_dots(tables: BBCSRTables, x: cupy.ndarray, y: cupy.ndarray) -> 
     real parts in double precision; X and Y (n, k) are of a dtype that is rounded. The sums are the second result.
     """
     dtype, k = y.dtype, x.shape[1]
-    multiply = _matrix_kernel(tables, dtype, k, matrix_width(k, x, y), None, Lengths(tables))
+    multiply = _matrix_kernel(tables, dtype, k, matrix_width(k, x, y), True, Lengths(tables))
     dots, bins = cupy.zeros((multiply.grid[0] * BLOCK // WARP, k)), as_struct(tables)
     run = multiply._replace(last=(dots,)).of(bins, k)
     return lambda: run(x, y, dtype.type(1), dtype.type(0)), dots
 
 
-def _matrix_kernel(t: BBCSRTables, dtype: np.dtype, k: int, width: int, dots: Any, lengths: Lengths) -> MatrixKernel:
-    """For `k` columns in vectors of `width`: where warps, or groups of lanes, have a block row or a bin.
-
-    `dots` is what the kernel gets for them; None stands for an array that the caller has.
+def _matrix_kernel(t: BBCSRTables, dtype: np.dtype, k: int, width: int, has_dots: bool, lengths: Lengths) -> MatrixKernel:
+    """For `k` columns in vectors of `width`: where groups of lanes have a block row, or warps a bin. Its last argument is a
+    null pointer, or where sums go that `has_dots` asks for.
     """
-    size, n_bins, has_dots = t.block_size, t.col_base.size, dots is None
-    in_groups = 1 < size <= MOST_ROWS_A_GROUP
-    if in_groups and k == width > 1 and n_bins < FEW_BINS:
-        width //= 2  # a second lane, so that several groups can share a block row
-    lanes, _, vectors, tiles = matrix_tiles(k, width, vectors_of_a_lane(size, k // width))
-    how = distinct.kind(t.data, t.distinct), dtype, t.col_wide.dtype, size, t.present is not None
-    if in_groups and lanes >= MANY_LANES:
-        n_threads = lengths.n_block_rows * lanes
-        sharers, schedule = share_of_block_rows(lengths, lanes, tiles)
-        is_uneven = schedule is not None
-        together = 1 if is_uneven else blocks_together(size, lanes * width, vectors, lengths.mean // sharers)
-        pieces = Pieces(
-            lengths.block_rows if is_uneven else lengths.bins[:0],
-            schedule or Schedule(lengths.most, 1),
-            tiles,
-            (size, lanes * width * vectors),
-            dtype,
-        )
-        n_groups = n_threads * sharers // lanes if pieces.share is None else pieces.share.size
-        return MatrixKernel(
-            MATMAT_BLOCKS(*how, lanes, width, vectors, sharers, together, has_dots, is_uneven),
-            matrix_grid(pieces.n + blocks(n_groups * lanes, BLOCK)[0], tiles),
-            pieces,
-            (dots,),
-        )
-    n_vectors = -(-k // width)
+    size = t.block_size
+    if 1 < size <= MOST_ROWS_A_GROUP:
+        few = k == width > 1 and t.col_base.size < FEW_BINS
+        of_group = width // 2 if few else width  # a second lane, so that several groups can share a block row
+        tiles = matrix_tiles(k, of_group, vectors_of_a_lane(size, k // of_group))
+        if tiles.lanes >= MANY_LANES:
+            return _kernel_of_groups(t, dtype, tiles, has_dots, lengths)
+    return _kernel_of_turns(t, dtype, k, width, has_dots, lengths)
+
+
+def _kernel_of_groups(t: BBCSRTables, dtype: np.dtype, of: Tiles, has_dots: bool, lengths: Lengths) -> MatrixKernel:
+    """Where groups of lanes have a block row."""
+    (lanes, width, vectors, tiles), size = of, t.block_size
+    sharers, schedule = share_of_block_rows(lengths, lanes, tiles)
+    is_uneven = schedule is not None
+    together = 1 if is_uneven else blocks_together(size, lanes * width, vectors, lengths.mean // sharers)
+    pieces = Pieces(
+        lengths.block_rows if is_uneven else lengths.bins[:0],
+        schedule or Schedule(lengths.most, 1),
+        tiles,
+        (size, lanes * width * vectors),
+        dtype,
+    )
+    n_groups = lengths.n_block_rows * sharers if pieces.share is None else pieces.share.size
+    return MatrixKernel(
+        MATMAT_BLOCKS(*_how(t, dtype), lanes, width, vectors, sharers, together, has_dots, is_uneven),
+        matrix_grid(pieces.n + blocks(n_groups * lanes, BLOCK)[0], tiles),
+        pieces,
+        (NULL,),
+    )
+
+
+def _kernel_of_turns(t: BBCSRTables, dtype: np.dtype, k: int, width: int, has_dots: bool, lengths: Lengths) -> MatrixKernel:
+    """For `k` columns in vectors of `width`: where warps have a bin, and take its rows in turns."""
+    n_bins, n_vectors = t.col_base.size, -(-k // width)
     lanes, vectors = matrix_layout(n_bins, n_vectors)
     tiles = -(-n_vectors // (lanes * vectors))
-    under_way = matrix_unroll(size, lanes * vectors)
+    under_way = matrix_unroll(t.block_size, lanes * vectors)
     pieces = _pieces(t, lengths, 1, WARP / under_way, tiles, (lanes, WARP * width * vectors), dtype)
     return MatrixKernel(
-        MATMAT(*how, lanes, width, vectors, _offset(t, n_vectors), has_dots, pieces.n > 0),
+        MATMAT(*_how(t, dtype), lanes, width, vectors, _offset(t, n_vectors), has_dots, pieces.n > 0),
         matrix_grid(pieces.n + blocks(n_bins * WARP, BLOCK)[0], tiles),
         pieces,
-        (dots,),
+        (NULL,),
     )
+
+
+def _how(t: BBCSRTables, dtype: np.dtype) -> tuple[Any, ...]:
+    """The template arguments that say what the tables are, with those for blocks."""
+    return distinct.kind(t.data, t.distinct), dtype, t.col_wide.dtype, t.block_size, t.present is not None
 
 
 def _staged_kernel(t: BBCSRTables, dtype: np.dtype, k: int, width: int, lengths: Lengths) -> MatrixKernel | None:
