@@ -44,8 +44,8 @@ from .compiler import (
 )
 from .uneven_rows import BLOCK, Pieces, Schedule
 
-THREADS_OF_SHORT_ROWS = 256  # ``bbcsr_matmat_short``
-FEW_WARPS = 32  # a multiprocessor: half of them should have rows
+THREADS_OF_SHORT_ROWS, WARPS_OF_SHORT_ROWS = 256, 32  # ``bbcsr_matmat_short``: of a thread block, and of a multiprocessor
+ENOUGH_WARPS = 16  # a multiprocessor, that should have rows
 #: Of blocks of up to MOST_ROWS_A_GROUP rows a group of lanes holds all sums, if at least MANY_LANES share
 #: them. Fewer lanes would read values of too many rows at a time.
 MOST_ROWS_A_GROUP, MANY_LANES = 8, 2
@@ -92,7 +92,7 @@ WALK_LAYOUTS = (8, 1, 8, 16), (8, 2, 4, 4)
 LATE = 2
 
 
-def matrix_unroll(block_size: int, vectors: int) -> int:
+def blocks_under_way(block_size: int, vectors: int) -> int:
     """Blocks that are loaded before the first is multiplied: several where one block makes few loads. A lane loads
     `vectors` of X for each column of a block.
     """
@@ -115,7 +115,7 @@ MATMAT = Kernel(
     ]
     + [(*dtypes, "int32", 1, False, 8, vector_width(dtypes[1]), 1, "uint32", True, True) for dtypes in transposed.ROUNDED],
     lambda value, product, index, size, holes, lanes, width, vectors, offset, dots, is_cut: (
-        value, product, index, mask_dtype(size), size, holes, lanes, width, vectors, matrix_unroll(size, lanes * vectors),
+        value, product, index, mask_dtype(size), size, holes, lanes, width, vectors, blocks_under_way(size, lanes * vectors),
         offset, dots, is_cut,
     ),
 )  # fmt: skip
@@ -319,10 +319,10 @@ def _kernel_of_groups(t: BBCSRTables, dtype: np.dtype, of: Tiles, has_dots: bool
 def _kernel_of_turns(t: BBCSRTables, dtype: np.dtype, k: int, width: int, has_dots: bool, lengths: Lengths) -> MatrixKernel:
     """For `k` columns in vectors of `width`: where warps have a bin, and take its rows in turns."""
     n_bins, n_vectors = t.col_base.size, -(-k // width)
-    lanes, vectors = matrix_layout(n_bins, n_vectors)
+    lanes, vectors = turns_layout(n_bins, n_vectors)
     tiles = -(-n_vectors // (lanes * vectors))
-    under_way = matrix_unroll(t.block_size, lanes * vectors)
-    pieces = _pieces(t, lengths, 1, WARP / under_way, tiles, (lanes, WARP * width * vectors), dtype)
+    step = WARP / blocks_under_way(t.block_size, lanes * vectors)
+    pieces = _pieces(t, lengths, 1, step, tiles, (lanes, WARP * width * vectors), dtype)
     return MatrixKernel(
         MATMAT(*_how(t, dtype), lanes, width, vectors, _offset(t, n_vectors), has_dots, pieces.n > 0),
         matrix_grid(pieces.n + blocks(n_bins * WARP, BLOCK)[0], tiles),
@@ -383,7 +383,7 @@ def _kernel_of_short_rows(t: BBCSRTables, dtype: np.dtype, k: int, width: int) -
     n_vectors, warps = -(-k // width), THREADS_OF_SHORT_ROWS // WARP
     lanes = 1 << (n_vectors - 1).bit_length()
     how = distinct.kind(t.data, t.distinct), dtype, t.col_wide.dtype
-    n_blocks = min(-(-t.col_base.size // warps), FEW_WARPS // warps * processors(cupy.cuda.runtime.getDevice()))
+    n_blocks = min(-(-t.col_base.size // warps), WARPS_OF_SHORT_ROWS // warps * processors(cupy.cuda.runtime.getDevice()))
     function = MATMAT_SHORT(*how, lanes, width, t.col_wide.size > 0)
     return MatrixKernel(function, matrix_grid(n_blocks, 1), threads=THREADS_OF_SHORT_ROWS)
 
@@ -460,7 +460,7 @@ def takes_lanes(t: BBCSRTables, k: int, width: int, lengths: Lengths) -> bool:
     """
     if t.block_size > 1:
         return False
-    warps = FEW_WARPS // 2 * processors(cupy.cuda.runtime.getDevice())
+    warps = ENOUGH_WARPS * processors(cupy.cuda.runtime.getDevice())
     if lengths.most * warps * WARP > LATE * n_slots(t):
         return True
     if n_slots(t) > MUCH_PADDING * t.nnz:
@@ -516,7 +516,7 @@ def blocks_together(block_size: int, columns: int, vectors: int, n_blocks: int) 
 def longest_whole_row(t: BBCSRTables, lengths: Lengths) -> int:
     """Steps from which rows, or bins, have thread blocks of their own in ``A @ X``, where groups hold no block rows."""
     size = t.block_size
-    threads = FEW_WARPS // 2 * WARP * processors(cupy.cuda.runtime.getDevice())
+    threads = ENOUGH_WARPS * WARP * processors(cupy.cuda.runtime.getDevice())
     n_steps = n_slots(t) // size**2
     share = n_steps * MATRIX_LANES // threads
     even = max(LONG_FACTOR * lengths.mean, share // 2 if size > 1 else 0)
@@ -528,7 +528,7 @@ def share_of_block_rows(lengths: Lengths, lanes: int, tiles: int) -> tuple[int, 
     leave most of the device idle. Where rows differ much, their lengths decide: then the second result says how.
     """
     n_threads, all_threads = lengths.n_block_rows * lanes * tiles, WARP * processors(cupy.cuda.runtime.getDevice())
-    sharers, enough = 1, FEW_WARPS // 2 * all_threads
+    sharers, enough = 1, ENOUGH_WARPS * all_threads
     while 2 * sharers * lanes <= WARP and 2 * sharers * n_threads <= enough and 4 * sharers <= lengths.mean:
         sharers *= 2
     even_share = lengths.mean * n_threads / enough
@@ -537,7 +537,7 @@ def share_of_block_rows(lengths: Lengths, lanes: int, tiles: int) -> tuple[int, 
     return 1, uneven_rows.evened_out(lengths.block_rows, lanes, tiles, UNEVEN_WARPS * all_threads)
 
 
-def matrix_layout(n_bins: int, n_vectors: int) -> tuple[int, int]:
+def turns_layout(n_bins: int, n_vectors: int) -> tuple[int, int]:
     """Lanes that share a row of `n_vectors` vector loads in ``A @ X``, row by row, and the vectors that each holds.
 
     A warp takes as many turns as lanes share a row. Of few bins, more warps with less turns each keep the device busy.
