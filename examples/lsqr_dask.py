@@ -1,6 +1,6 @@
 """Least squares with Dask: LSQR on a tall matrix in panels of rows, which both ``A @ v`` and ``A.T @ u`` use.
 
-    python examples/lsqr_dask.py --rows 200000 --columns 2000
+python examples/lsqr_dask.py --rows 200000 --columns 2000
 """
 
 from __future__ import annotations
