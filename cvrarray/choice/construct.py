@@ -99,7 +99,7 @@ def asarray(
     columns : int
         A hint: how many columns the dense arrays have that the result will be multiplied by. 1 stands for vectors. Any
         array multiplies by any number of columns; the fastest format for 64 may be another one than for a vector, or on
-        a GPU have longer chunks. Such chunks a format that is named has too, unless it is given parameters.
+        a GPU have longer chunks. A format that is named has them too, unless parameters are given.
     values : {"auto", "plain"}
         ``"auto"`` stores values in fewer bytes where that pays: one value once, at most 256 different ones as 8-bit
         numbers, float64 that is exactly float32 as such. Every result has the same bits as with ``"plain"``. ``plan``

@@ -13,6 +13,10 @@
 :func:`multigrid`              a V-cycle, from a hierarchy of pyamg's
 =============================  ==========================================================================================
 
+Sources, which the modules name in full: Hestenes and Stiefel 1952 (cg), Paige and Saunders 1975 (minres), van der Vorst
+1992 (bicgstab), Saad and Schultz 1986 (gmres), Fong and Saunders 2011 (lsmr), Saad 2003, algorithm 12.1 (chebyshev),
+Brandt 1977 and Vanek, Mandel and Brezina 1996 (multigrid).
+
 A solve has *converged* only if the residual ``b - A @ x``, computed from x itself, meets the tolerance. Every other end
 has its own reason, in words (``Solution.reason``) and as SciPy's ``info``:
 
