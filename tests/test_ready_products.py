@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -79,6 +80,22 @@ def test_operands_that_do_not_fit(build, columns, device):
             with pytest.raises(TypeError, match="x must be a"):
                 other(given)
         multiply(given)
+
+
+@BUILD
+@SHAPES
+@pytest.mark.parametrize("scalar", [np.ones(1), np.ones(2), np.empty(0), 1 + 0j, Fraction(1), "device"], ids=str)
+def test_scalars_that_are_refused(build, columns, scalar, device):
+    """As the first time: of an array == is an array, and what equals 1 need not be a number that is taken."""
+    csr = zoo.integers("banded_stencil", np.float64)
+    A, x, out = build(csr, device), *(put(operand(csr.shape[0], columns), device) for _ in range(2))
+    scalar, multiply = put(np.ones(1), device) if isinstance(scalar, str) else scalar, A.matmat if columns else A.matvec
+    for _ in range(2):
+        for given in ({}, {"out": out}):
+            for name in ("alpha", "beta") if given else ("alpha",):
+                with pytest.raises(TypeError, match=f"{name} must be a scalar"):
+                    multiply(x, **given, **{name: scalar})
+        A @ x
 
 
 @BUILD

@@ -34,6 +34,8 @@ MOST_READY = 32
 
 _MOST = 1e38  # below what any float can hold that products are computed in
 
+_EVERYDAY = int, float  # types of scalars
+
 _NOTHING = nullcontext()
 
 
@@ -54,8 +56,10 @@ def at_once(array: Any, x: Any, out: Any = None, alpha: Any = 1, beta: Any = 0) 
     ready = array._ready.get((dtype, x.shape))
     if ready is None or not ready.fits(x):
         return None
+    # of everyday numbers alone: others may be arrays, of which == is one, or numbers that `scalar` refuses
+    is_plain = type(alpha) in _EVERYDAY and type(beta) in _EVERYDAY and alpha == 1 and beta == 0
     if out is None:
-        if alpha == 1 and beta == 0:
+        if is_plain:
             y = ready.empty(ready.y_shape, dtype)
             ready.run(x, y, ready.one, ready.zero)
             return y
@@ -66,7 +70,7 @@ def at_once(array: Any, x: Any, out: Any = None, alpha: Any = 1, beta: Any = 0) 
         and ready.fits(out)
         and not ready.may_share_memory(x, out)
     ):
-        if alpha == 1 and beta == 0:
+        if is_plain:
             ready.run(x, out, ready.one, ready.zero)
         else:
             ready.run(x, out, scalar(alpha, "alpha", dtype), scalar(beta, "beta", dtype))
@@ -443,7 +447,7 @@ def _coerced(array: Any, x: Any, name: str) -> Any:
 
 def scalar(value: Any, name: str, dtype: np.dtype) -> Any:
     """`value` as a scalar of `dtype`; TypeError where that would lose its imaginary part, its fraction or its size."""
-    if type(value) in (int, float) and (value in (0, 1) or (dtype.kind in "fc" and -_MOST < value < _MOST)):
+    if type(value) in _EVERYDAY and (value in (0, 1) or (dtype.kind in "fc" and -_MOST < value < _MOST)):
         return dtype.type(value)  # what nearly every call passes
     is_on_host = isinstance(value, (bool, int, float, complex, np.generic, np.ndarray))  # else it would be waited for
     if is_on_host and np.ndim(value) == 0 and np.asarray(value).dtype.kind in "biufc":
