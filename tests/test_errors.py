@@ -396,16 +396,28 @@ def test_out_read_only(build):
 
 
 @BUILD
-@pytest.mark.parametrize("shape", [(4,), (4, 1), (4, 3)])
-def test_out_whose_numbers_share_memory(build, shape, device):
+@pytest.mark.parametrize(
+    ("shape", "strides"), [((4,), (0,)), ((4, 1), (0, 8)), ((4, 3), (0, 0)), ((4, 3), (8, 8)), ((4, 5), (16, -8))]
+)
+def test_out_whose_numbers_share_memory(build, shape, strides, device):
     """The last of several writes would stay, which on a GPU is another one in each run."""
     A, x = build(EYE, device), put(np.ones(shape), device)
     library = "numpy" if device == "cpu" else "cupy"
     as_strided = importlib.import_module(f"{library}.lib.stride_tricks").as_strided
-    out = as_strided(put(np.zeros(1), device), shape, (0,) * len(shape))
+    out = as_strided(put(np.zeros(20), device)[8:], shape, strides)
     with pytest.raises(ValueError, match=r"out must have memory for each number.*strides"):
         (A.matvec if len(shape) == 1 else A.matmat)(x, out=out)
     assert not get(out).any()
+
+
+@BUILD
+@pytest.mark.parametrize("strides", [(8, 32), (-8, 32), (24, -8), (8, 40), (24, 16)])
+def test_out_whose_numbers_lie_apart(build, strides, device):
+    """In any order, also between each other."""
+    A, library = build(EYE, device), "numpy" if device == "cpu" else "cupy"
+    out = importlib.import_module(f"{library}.lib.stride_tricks").as_strided(put(np.zeros(40), device)[20:], (4, 3), strides)
+    assert A.matmat(put(np.arange(12.0).reshape(4, 3), device), out=out) is out
+    np.testing.assert_array_equal(get(out), np.arange(12.0).reshape(4, 3))
 
 
 @BUILD

@@ -393,9 +393,20 @@ def _checked_out(array: Any, out: Any, shape: tuple[int, ...], dtype: np.dtype) 
         raise TypeError(f"out must have a dtype that {dtype} casts to; got {out.dtype}")
     if not getattr(out.flags, "writeable", True):
         raise ValueError("out must be writeable; it is read-only. Pass a copy")
-    if out.size and any(stride == 0 and n > 1 for stride, n in zip(out.strides, out.shape, strict=True)):
+    if out.size and _overlaps(out):
         raise ValueError(f"out must have memory for each number; got strides {out.strides} for shape {out.shape}. Pass a copy")
     return out
+
+
+def _overlaps(a: Any) -> bool:
+    """Whether two numbers of `a`, a vector or a matrix, have the same address: that of one is so many strides of the first axis
+    and of the second from that of the other.
+    """
+    strides = [abs(stride) for stride, n in zip(a.strides, a.shape, strict=True) if n > 1]
+    if len(strides) < 2 or not all(strides):
+        return not all(strides)
+    apart = math.lcm(*strides)
+    return all(apart // stride < n for stride, n in zip(strides, a.shape, strict=True))
 
 
 @cache
