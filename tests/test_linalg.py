@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -258,6 +259,32 @@ def test_same_bits_again_and_again(method, device):
     first = solve(method, A, b, M=linalg.jacobi(A), rtol=1e-7)[0]
     for _ in range(5):
         assert_same_bits(solve(method, A, b, M=linalg.jacobi(A), rtol=1e-7)[0], first)
+
+
+@pytest.mark.parametrize("options", [{"rtol": 1e-9}, {"iterations": 30}], ids=str)
+@pytest.mark.parametrize("M", ["jacobi", "chebyshev"])
+def test_threads_share_a_solver(options, M, device):
+    """And its preconditioner; on a GPU also a stream, on which work of both is mixed."""
+    csr = definite(poisson(40))
+    A = cvrarray.BBCSRArray(csr, block_size=1, device=device)
+    solver = linalg.CG(A, M=getattr(linalg, M)(A), **options)
+    sides = [put(right_side(csr.shape[0], "float64") * k, device) for k in (1, 3, 7)]
+    expected, found = [get(solver.solve(b).x) for b in sides], [[], [], []]
+    solver.solve(put(right_side(csr.shape[0], "float64", 3), device))
+
+    def work(k):
+        for _ in range(10):
+            found[k].append(get(solver.solve(sides[k]).x))
+
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for k in range(3):
+        assert len(found[k]) == 10
+        for x in found[k]:
+            assert_same_bits(x, expected[k])
 
 
 @pytest.mark.slow
@@ -736,7 +763,7 @@ def test_mixed_precision_where_it_pays(gpu):
         solver = linalg.CG(cvrarray.BBCSRArray(csr, block_size=1, device=gpu), M="jacobi", rtol=1e-6, precision="mixed")
         found = solver.solve(put(right_side(csr.shape[0], "float64"), gpu))
         assert found.converged
-        assert [isinstance(engine, Engine) for engine in solver._engines.values()] == [is_mixed]
+        assert [isinstance(engine, Engine) for of in solver._engines.values() for engine in of.values()] == [is_mixed]
 
 
 def check_mixed_precision(columns, M, dtype, device):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+import threading
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from types import ModuleType
@@ -40,6 +41,11 @@ class Device(NamedTuple):
     def is_capturing(self) -> bool:
         """Whether the current stream of a GPU is being captured into a CUDA graph."""
         return self.kind == "cuda" and bool(self.xp.cuda.get_current_stream().is_capturing())
+
+    def lane(self) -> tuple[int, ...]:
+        """What tells calls apart that may run beside each other, and so have memory of their own: threads, on a GPU streams."""
+        thread = threading.get_ident()
+        return (thread,) if self.kind == "cpu" else (thread, self.xp.cuda.get_current_stream().ptr)
 
     def may_share_memory(self, a: Any, b: Any) -> bool:
         """Whether two arrays there may have bytes in common.

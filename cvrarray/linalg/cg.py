@@ -89,7 +89,8 @@ def cg(
 
 
 class CG:
-    """Conjugate gradients for one matrix and any number of right-hand sides: memory is taken, and all prepared, once.
+    """Conjugate gradients for one matrix and any number of right-hand sides: memory is taken, and all prepared, once, for
+    each thread and stream that solves.
 
     Parameters
     ----------
@@ -149,7 +150,7 @@ class CG:
         self._maxiter = None if maxiter is None else arguments.count(maxiter, "maxiter", 0)
         self._iterations = None if iterations is None else arguments.count(iterations, "iterations", 0)
         self._check_every = None if check_every is None else arguments.count(check_every, "check_every", 1, 1)
-        self._engines: dict[tuple[Any, ...], Any] = {}
+        self._engines: dict[tuple[Any, ...], dict[tuple[int, ...], Any]] = {}  # of each thread and stream
 
     def solve(self, b: Any, x0: Any = None, out: Any = None) -> Solution:
         """Solve ``A @ x = b``.
@@ -212,8 +213,9 @@ class CG:
         if self._named is not None:
             self._M.update(A)
         self._matrix = A
-        for (_, _, device), engine in self._engines.items():
-            engine.update(operators.operator(A, device))
+        for (_, _, device), engines in self._engines.items():
+            for engine in engines.values():
+                engine.update(operators.operator(A, device))
 
     def _solve(self, b: Any, x0: Any, out: Any, callback: Callable[[Any], Any] | None) -> Solution:
         given = arguments.system(self._matrix, b, x0, self._M, out)
@@ -240,11 +242,14 @@ class CG:
 
     def _engine(self, given: Arguments) -> Any:
         key = (None if given.b.ndim == 1 else given.b.shape[1], given.b.dtype, given.device)
-        if key not in self._engines:
+        engines, lane = self._engines.setdefault(key, {}), given.device.lane()
+        if lane not in engines and given.device.is_capturing():
+            lane = next(iter(engines), lane)  # which has its memory already
+        if lane not in engines:
             system = solving.described(given, check_every=self._check_every, iterations=self._iterations, history=self._history)
             is_mixed = self._precision == "mixed" and system.dtype not in operators.SINGLE and mixed.pays(system)
-            self._engines[key] = mixed.Engine(system, _make) if is_mixed else _make(system)
-        return self._engines[key]
+            engines[lane] = mixed.Engine(system, _make) if is_mixed else _make(system)
+        return engines[lane]
 
 
 def _is_thin(given: Arguments) -> bool:

@@ -7,7 +7,6 @@ at once.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -55,7 +54,7 @@ class Preconditioner:
 
 
 class Workspace:
-    """Vectors that an application needs, for each shape and dtype: one set for each thread or stream.
+    """Vectors that an application needs, for each shape and dtype: one set for each thread and stream.
 
     A CUDA graph that is being captured has a set of its own, for it will run on any stream, beside others: the vector
     that it writes to tells whose it is.
@@ -67,10 +66,7 @@ class Workspace:
 
     def __call__(self, out: Any) -> Any:
         """The set for an application that writes to `out`."""
-        lane: tuple[Any, ...] = (threading.get_ident(),)
-        if self._device.kind == "cuda":
-            stream = self._device.xp.cuda.get_current_stream()
-            lane = ("graph", out.data.ptr) if stream.is_capturing() else (stream.ptr,)
+        lane = ("graph", out.data.ptr) if self._device.is_capturing() else self._device.lane()
         key = (out.shape, out.dtype, *lane)
         found = self._sets.get(key)
         if found is None:
