@@ -974,8 +974,21 @@ WRONG = {
     "smoother": (ValueError, "smoother must be", lambda: linalg.multigrid([], smoother="sor")),
     "check_every": (ValueError, "check_every must be", lambda: linalg.CG(A3, check_every=0)),
     "lsmr b": (ValueError, "b must have shape", lambda: linalg.lsmr(A3, np.ones(4))),
+    "lsmr x0 turned": (
+        ValueError,
+        "x0 must have shape",
+        lambda: linalg.lsmr(A3, np.ones((3, 2)), x0=np.ones((2, 3))),
+    ),
+    "damp": (ValueError, "damp must be a finite real number", lambda: linalg.lsmr(A3, np.ones(3), damp=np.nan)),
+    "damp complex": (ValueError, "damp must be", lambda: linalg.lsmr(A3, np.ones(3), damp=1j)),
     "lsmr x0": (ValueError, "x0 must have shape", lambda: linalg.lsmr(A3, np.ones(3), x0=np.ones(4))),
 }
+
+
+@pytest.mark.parametrize("method", ["cg", "minres", "bicgstab", "gmres", "lsmr"])
+def test_more_iterations_than_are_counted(method, device):
+    A, b = cvrarray.CVRArray(np.eye(3), device=device), put(np.ones(3), device)
+    np.testing.assert_allclose(get(getattr(linalg, method)(A, b, maxiter=2**70)[0]), 1)
 
 
 @pytest.mark.parametrize("case", WRONG)

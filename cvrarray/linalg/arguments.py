@@ -11,6 +11,9 @@ from ..core import devices
 from . import operators, preconditioners, solution
 from .system import apply
 
+#: Iterations, of which multiples are counted in 64 bits.
+MOST = 1 << 48
+
 
 class Arguments(NamedTuple):
     """A linear system, ready to be solved."""
@@ -123,8 +126,19 @@ def tolerance(value: Any, name: str) -> float:
     return number
 
 
+def real(value: Any, name: str) -> float:
+    """A real number."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = np.nan
+    if isinstance(value, str) or not np.isfinite(number):
+        raise ValueError(f"{name} must be a finite real number; got {value!r}")
+    return number
+
+
 def count(value: Any, name: str, default: int, least: int = 0) -> int:
-    """A number of iterations."""
+    """A number of iterations, no more than kernels count."""
     if value is None:
         return default
     try:
@@ -133,7 +147,7 @@ def count(value: Any, name: str, default: int, least: int = 0) -> int:
         number = least - 1
     if number != value or number < least:
         raise ValueError(f"{name} must be a whole number from {least}; got {value!r}. Leave it out for the default")
-    return number
+    return min(number, MOST)
 
 
 def norms(vector: Any, device: devices.Device) -> np.ndarray:

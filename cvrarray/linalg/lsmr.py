@@ -365,10 +365,10 @@ def lsmr(
         b = xp.ascontiguousarray(b, dtype)
         x = xp.zeros((matrix.shape[1], *b.shape[1:]), dtype)
         if starts:
-            if starts[0].size != x.size:
+            if starts[0].shape != x.shape and not starts[0].size == len(x) == x.size:
                 raise ValueError(f"x0 must have shape {x.shape}; got {starts[0].shape}")
             x[...] = starts[0].reshape(x.shape)
-        limit = arguments.count(maxiter, "maxiter", min(matrix.shape))
+        limit, damp = arguments.count(maxiter, "maxiter", min(matrix.shape)), arguments.real(damp or 0, "damp")
         tolerances = [
             arguments.tolerance(default if value is None else value, name)
             for value, default, name in ((atol, 1e-6, "atol"), (btol, 1e-6, "btol"), (conlim, 1e8, "conlim"))
@@ -377,10 +377,10 @@ def lsmr(
         tests = Tests(tolerances[0], tolerances[1], tolerances[2], limit)
         with np.errstate(all="ignore"), shown(f"least squares for {x.shape[0]:,} unknowns"):
             if solving.is_one_by_one(matrix, b, device) and b.shape[1]:
-                loop = LSMR(matrix, device, b.shape[:1], dtype, float(damp or 0.0), limit)
+                loop = LSMR(matrix, device, b.shape[:1], dtype, damp, limit)
                 found = _one_by_one(loop, b, x, norm_b, tests, x0 is not None)
             else:
-                loop = LSMR(matrix, device, b.shape, dtype, float(damp or 0.0), limit)
+                loop = LSMR(matrix, device, b.shape, dtype, damp, limit)
                 found = loop.run(b, x, norm_b, tests, x0 is not None)
     return _result(found, b, show)
 
