@@ -68,7 +68,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--log2-nodes", type=int, default=18)
     parser.add_argument("--links-per-node", type=int, default=16)
-    parser.add_argument("--store", type=Path, default=Path(tempfile.gettempdir()) / "pagerank.zarr")
+    parser.add_argument("--store", type=Path, help="where the graph is kept; default: in the folder of temporary files")
     parser.add_argument("--chunks", default="64 MiB", help="bytes of a panel")
     parser.add_argument("--device", help="cpu or cuda; default: the GPU when there is one")
     parser.add_argument("--persist", action="store_true", help="keep all panels in memory: the disk is read once")
@@ -76,9 +76,12 @@ def main() -> None:
 
     n = 1 << arguments.log2_nodes
     links = random_links(arguments.log2_nodes, arguments.links_per_node)
-    cvrarray.to_store(links, arguments.store, shape=(n, n), chunks=arguments.chunks, device=arguments.device, resume=True,
-                      name=f"R-MAT {arguments.log2_nodes} {arguments.links_per_node}")  # fmt: skip
-    matrix = cvrarray.open_store(arguments.store, device=arguments.device)
+    name = f"rmat-{arguments.log2_nodes}-{arguments.links_per_node}"
+    store = arguments.store or Path(tempfile.gettempdir()) / f"{name}.zarr"
+    options = {"chunks": arguments.chunks, "device": arguments.device}
+    cvrarray.to_store(links, store, shape=(n, n), resume=True, name=name, **options)  # nothing where it is complete
+    print(f"{store}: kept for the next run")
+    matrix = cvrarray.open_store(store, device=arguments.device)
     if arguments.persist:
         matrix = matrix.persist()
     rank, iterations = pagerank(matrix)
