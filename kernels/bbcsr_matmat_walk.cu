@@ -80,7 +80,7 @@ __device__ void add_row(const uint16* col, const Stored<A>* slot, int n_steps, c
 //           took some arrives. Who waits for a bin waits for what was taken before
 template <class A, class Y, class I, class M, int G, int V, int W, int N, int THREADS>
 __global__ __launch_bounds__(THREADS, 1) void bbcsr_matmat_walk(
-    const Bbcsr<A, I, M> m, int64 k, const Y* __restrict__ x, Y* __restrict__ y, Y alpha, Y beta, int update, const Walk how) {
+    const Bbcsr<A, I, M> m, const Walk how, int64 k, const Y* __restrict__ x, Y* __restrict__ y, Y alpha, Y beta, int update) {
     constexpr int ROWS = WARP / G, AFTER_END = (THREADS / WARP - 1) / G + 2;  // ends that all warps find one of
     static_assert(AFTER_END <= HELD);
     extern __shared__ uint4 room[];

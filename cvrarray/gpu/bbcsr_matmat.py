@@ -193,40 +193,31 @@ MATMAT_WALK = Kernel(
 
 
 class MatrixKernel(NamedTuple):
-    """A kernel of ``A @ X``, its grid, the pieces of long rows if it knows of them, and its arguments after those that all
-    have.
-    """
+    """A kernel of ``A @ X``, its grid, the structure that it has after the bins, if any, and arguments after those of all."""
 
     function: cupy.cuda.Function
     grid: tuple[int, int, int]
-    pieces: Pieces | None = None
+    structure: Pieces | Walk | None = None
     last: tuple[Any, ...] = ()
     threads: int = BLOCK  # of a thread block
-    walk: Walk | None = None
 
     def of(self, bins: Struct, k: int) -> Run:
         """``run(x, y, alpha, beta)`` for `k` columns: what is left to each launch."""
-        launch, grid, threads, pieces, last = self.function, self.grid, (self.threads,), self.pieces, self.last
-        n_columns, shared_bytes = argument(np.int64(k)), 0 if pieces is None else pieces.shared_bytes
-        if pieces is not None and pieces.plain is None:
-            take = pieces.meeting.take
+        launch, grid, threads, last = self.function, self.grid, (self.threads,), self.last
+        n_columns, structure = argument(np.int64(k)), self.structure
+        shared_bytes = 0 if structure is None else structure.shared_bytes
+        if structure is not None and structure.plain is None:
+            take = structure.take
 
-            def in_pieces(x, y, alpha, beta):
-                parts, _sums = take()  # which live until the launch
-                launch(grid, threads, (bins, parts, n_columns, x, y, *scaling(alpha, beta), *last), shared_bytes)
+            def run(x, y, alpha, beta):
+                own, _sums = take()  # which live until the launch
+                launch(grid, threads, (bins, own, n_columns, x, y, *scaling(alpha, beta), *last), shared_bytes)
 
-            return in_pieces
-        if self.walk is not None:
-            walk, shared_bytes = self.walk.struct, self.walk.shared_bytes
+        else:
+            first = (bins, n_columns) if structure is None else (bins, structure.plain, n_columns)
 
-            def walking(x, y, alpha, beta):
-                launch(grid, threads, (bins, n_columns, x, y, *scaling(alpha, beta), walk()), shared_bytes)
-
-            return walking
-        first = (bins, n_columns) if pieces is None else (bins, pieces.plain, n_columns)
-
-        def run(x, y, alpha, beta):
-            launch(grid, threads, (*first, x, y, *scaling(alpha, beta), *last), shared_bytes)
+            def run(x, y, alpha, beta):
+                launch(grid, threads, (*first, x, y, *scaling(alpha, beta), *last), shared_bytes)
 
         return run
 
@@ -234,11 +225,12 @@ class MatrixKernel(NamedTuple):
 class Walk:
     """How thread blocks walk over `n_bins` bins of at most `bin_bytes`: the structure of ``bbcsr_matmat_walk``."""
 
+    plain = None  #: as :class:`.Pieces` has it: each stream and each graph counts for itself
+
     def __init__(self, n_bins: int, bin_bytes: int, tiles: int, bins_of_piece: int) -> None:
         self.n_pieces, self.shared_bytes = -(-n_bins // bins_of_piece), HELD * bin_bytes
         fields = self.n_pieces, bins_of_piece, bin_bytes
-        #: Of a kernel, for one launch: each stream and each graph counts for itself.
-        self.struct = PerStream(lambda: struct(*fields, cupy.zeros(tiles, np.uint32))).get
+        self.take = PerStream(lambda: (struct(*fields, cupy.zeros(tiles, np.uint32)), None)).get
 
 
 def product(tables: BBCSRTables, dtype: np.dtype) -> Run:
@@ -395,7 +387,7 @@ def _walking_kernel(t: BBCSRTables, k: int, width: int, lengths: Lengths) -> Mat
     walk = Walk(t.col_base.size, walk_bytes(t, lengths) // HELD, tiles, bins_of_piece)
     function = allowed(MATMAT_WALK(t.data.dtype, lanes, vectors, loads), _room())
     n_blocks = min(walk.n_pieces, processors(cupy.cuda.runtime.getDevice()))
-    return MatrixKernel(function, matrix_grid(n_blocks, tiles), threads=WALK_THREADS, walk=walk)
+    return MatrixKernel(function, matrix_grid(n_blocks, tiles), walk, threads=WALK_THREADS)
 
 
 def _pieces(

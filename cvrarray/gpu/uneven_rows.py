@@ -103,13 +103,13 @@ class Pieces:
             pieces, share = (_on_device(of) for of in (table, schedule.share))
         fields = pieces, self.n, n_cut, schedule.n_steps, schedule.longest
         n_tiles = math.prod(matrix_grid(1, tiles)[1:])
-        #: the kernel's structure, where no row is cut, and else what gives one for each launch
+        #: the kernel's structure; where a row is cut, ``take()`` gives one for each launch, and sums that live until then
         self.plain = None if n_cut else struct(*fields, None, None, share)
-        self.meeting = Meeting(
+        self.take = Meeting(
             lambda: struct(*fields, cupy.zeros((n_tiles, n_cut), np.uint32), None, share),
             len(fields) + 1,
             n_tiles * n_cut * math.prod(sums) * dtype.itemsize,
-        )
+        ).take
 
 
 def _on_device(table: np.ndarray | None) -> cupy.ndarray | None:
