@@ -32,6 +32,7 @@ from .compiler import (
     argument,
     attribute,
     blocks,
+    constant,
     has_asynchronous_copies,
     has_copy_engine,
     matrix_grid,
@@ -44,7 +45,6 @@ from .compiler import (
 )
 from .uneven_rows import BLOCK, Pieces, Schedule
 
-THREADS_OF_SHORT_ROWS, WARPS_OF_SHORT_ROWS = 256, 32  # ``bbcsr_matmat_short``: of a thread block, and of a multiprocessor
 ENOUGH_WARPS = 16  # a multiprocessor, that should have rows
 #: Of blocks of up to MOST_ROWS_A_GROUP rows a group of lanes holds all sums, if at least MANY_LANES share
 #: them. Fewer lanes would read values of too many rows at a time.
@@ -78,10 +78,13 @@ LEAST_LONG, LONG_FACTOR, ALWAYS_LONG, PIECE_ROUNDS = (64, 24), 2, (1024, 96), 8
 UNEVEN, UNEVEN_FROM, UNEVEN_WARPS = 2, 8, 20
 #: Single columns: a copy engine brings a warp's next tables to shared memory meanwhile, where no row has more than STEPS
 #: entries, X has up to SHORT_VECTORS vectors a row, and a value with its column up to SHORT_BYTES.
-STEPS, SHORT_VECTORS, SHORT_BYTES = 8, 4, 11
+#: A thread block has COPYING_WARPS, and a multiprocessor ALL_COPYING_WARPS.
+STEPS, COPYING_WARPS = (constant("bbcsr_matmat_short.cu", name) for name in ("SHORT", "PER_BLOCK"))
+SHORT_VECTORS, SHORT_BYTES, ALL_COPYING_WARPS = 4, 11, 32
 #: Blocks of these sizes without holes, of values of so many bytes: tables go through shared memory, AHEAD steps ahead, where
 #: at least so many lanes share a row of X. Each of them has two vectors from so many vectors a row on.
-STAGED_SIZES, STAGED_BYTES, STAGED_LANES, STAGED_TWO_VECTORS, AHEAD = (6, 7, 8), 8, 4, 16, 3
+STAGED_SIZES, STAGED_BYTES, STAGED_LANES, STAGED_TWO_VECTORS = (6, 7, 8), 8, 4, 16
+AHEAD = constant("bbcsr_matmat_staged.cu", "AHEAD")
 #: Single columns: with a copy engine thread blocks walk over neighbouring rows, which are WALKED at least, as columns are, of
 #: at most WALK_STEPS entries; X has one of these numbers of vectors a row. HELD bins are in shared memory, beside WALK_OWN
 #: bytes.
@@ -372,12 +375,12 @@ def _kernel_of_lanes(t: BBCSRTables, dtype: np.dtype, k: int, width: int, length
 
 def _kernel_of_short_rows(t: BBCSRTables, dtype: np.dtype, k: int, width: int) -> MatrixKernel:
     """For `k` columns in vectors of `width`: where a warp's next tables are copied meanwhile."""
-    n_vectors, warps = -(-k // width), THREADS_OF_SHORT_ROWS // WARP
+    n_vectors, warps = -(-k // width), COPYING_WARPS
     lanes = 1 << (n_vectors - 1).bit_length()
     how = distinct.kind(t.data, t.distinct), dtype, t.col_wide.dtype
-    n_blocks = min(-(-t.col_base.size // warps), WARPS_OF_SHORT_ROWS // warps * processors(cupy.cuda.runtime.getDevice()))
+    n_blocks = min(-(-t.col_base.size // warps), ALL_COPYING_WARPS // warps * processors(cupy.cuda.runtime.getDevice()))
     function = MATMAT_SHORT(*how, lanes, width, t.col_wide.size > 0)
-    return MatrixKernel(function, matrix_grid(n_blocks, 1), threads=THREADS_OF_SHORT_ROWS)
+    return MatrixKernel(function, matrix_grid(n_blocks, 1), threads=warps * WARP)
 
 
 def _walking_kernel(t: BBCSRTables, k: int, width: int, lengths: Lengths) -> MatrixKernel:

@@ -119,6 +119,12 @@ def _read(file: str) -> str:
     return (folder / file).read_text()
 
 
+def constant(file: str, name: str) -> int:
+    """What ``kernels/<file>`` calls `name`, a number that the host counts with too: it stands there alone."""
+    (number,) = re.findall(rf"constexpr int [^;]*\b{name} = (\d+)", _read(file))
+    return int(number)
+
+
 class Kernel:
     """A kernel of ``kernels/<file>.cu``: a function template, and which of its instantiations CI compiles without a
     GPU.

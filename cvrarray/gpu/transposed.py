@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 import cupy
 import numpy as np
 
-from .compiler import PRODUCTS, Kernel, PerStream, aside, blocks, has_float_vectors, processors, struct, update
+from .compiler import PRODUCTS, Kernel, PerStream, aside, blocks, constant, has_float_vectors, processors, struct, update
 
 COUNT, ADD = range(2)
 CALL_WORDS = 256  # 64-bit words of the kernels' struct Call
-TILE = 256  # columns that share a flag
+TILE = constant("transposed.cuh", "TILE")  # columns that share a flag
 FLOATS_BELOW = 256  # entries of the longest column: four floats hold the sum of so few doubles
 BLOCK = 256
 BLOCKS_A_PROCESSOR = 8  # of kernels whose threads stride over their work

@@ -13,9 +13,9 @@ import cupy
 import numpy as np
 
 from ..core.tables import WARP
-from .compiler import Meeting, aside, matrix_grid, struct
+from .compiler import Meeting, aside, constant, matrix_grid, struct
 
-BLOCK = 128  # threads: PIECE_WARPS of the kernels
+BLOCK = WARP * constant("pieces.cuh", "PIECE_WARPS")  # threads
 #: Steps that a group may take of a row: the least for which all rows have no more threads than there are enough of. No
 #: more than all steps would take these threads.
 ROUNDS = (4, 6, 8, 12, 16, 24, 32, 48)

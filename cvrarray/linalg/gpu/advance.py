@@ -7,14 +7,14 @@ from typing import Any
 import cupy
 import numpy as np
 
-from cvrarray.gpu.compiler import NULL, Kernel, attribute
+from cvrarray.gpu.compiler import NULL, Kernel, attribute, constant
 from cvrarray.linalg.gpu.layout import MANY, VECTORS, Layout
 from cvrarray.linalg.gpu.state import BLOCKS, DIAGONAL, GIVEN, IDENTITY, WORDS, State
 
 ADVANCE = Kernel("cg", "cg_advance", [(dtype, kind) for (dtype,) in VECTORS for kind in (IDENTITY, DIAGONAL, BLOCKS)])
 
 #: Columns, at most: each block adds up the sums of all blocks for all of them.
-MOST_COLUMNS = 128
+MOST_COLUMNS = constant("cg.cu", "MOST_COLUMNS")
 N_SUMS = 3  # of a column in an iteration
 
 

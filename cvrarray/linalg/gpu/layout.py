@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 
 import cupy
 
-from cvrarray.gpu.compiler import Struct, processors, struct
+from cvrarray.gpu.compiler import Struct, constant, processors, struct
 
-THREADS, MANY = 256, 1024  # of a block: THREADS of the kernels, and MANY of cg_advance
+THREADS, MANY = constant("vectors.cuh", "THREADS"), constant("cg.cu", "MANY")  # of a block, and of one of cg_advance
 BLOCKS_A_PROCESSOR = 8, 4  # of one column, and of several: one block adds up the sums of all
 MOST_SUMS = 2  # of a column at a time, of most kernels
 
