@@ -5,28 +5,7 @@
 #include "bbcsr.cuh"
 #include "matrix.cuh"
 #include "pieces.cuh"
-
-// BYTES to shared memory, asynchronously: 4, 8 or 16
-template <int BYTES>
-__device__ void copy_async(void* to, const void* from) {
-    static_assert(BYTES == 4 || BYTES == 8 || BYTES == 16, "what one copy takes");
-#if __CUDA_ARCH__ >= 800
-    const unsigned place = (unsigned)__cvta_generic_to_shared(to);
-    asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(place), "l"(from), "n"(BYTES) : "memory");
-#endif
-}
-__device__ inline void end_group_of_copies() {
-#if __CUDA_ARCH__ >= 800
-    asm volatile("cp.async.commit_group;" ::: "memory");
-#endif
-}
-// until only the last LEFT groups of this thread's copies are under way
-template <int LEFT>
-__device__ void wait_for_copies() {
-#if __CUDA_ARCH__ >= 800
-    asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory");
-#endif
-}
+#include "copies.cuh"
 
 // steps that are under way
 constexpr int AHEAD = 3;
@@ -69,7 +48,7 @@ struct Steps {
         A* const values = reinterpret_cast<A*>(room.values[step % (AHEAD + 1)]);
 #pragma unroll
         for (int n = 0; n < EACH; ++n)
-            if (step < limit[n]) copy_async<TOGETHER * sizeof(A)>(values + to[n], next + from[n]);
+            if (step < limit[n]) copy_by_thread<TOGETHER * sizeof(A)>(values + to[n], next + from[n]);
         next += S * B * WARP;
     }
 };
@@ -111,9 +90,9 @@ __global__ __launch_bounds__(PIECE_WARPS* WARP, W == 4 ? 2 : 4) void bbcsr_matma
         if (lane_id() % G == 0 && block < n_blocks) {
             int64* const to = &steps.room.columns[step % (AHEAD + 1)][group];
             if (is_narrow)
-                copy_async<4>(to, own.narrow(m) - half + block * (int64)WARP);
+                copy_by_thread<4>(to, own.narrow(m) - half + block * (int64)WARP);
             else
-                copy_async<sizeof(I)>(to, own.wide(m) + block * (int64)WARP);
+                copy_by_thread<sizeof(I)>(to, own.wide(m) + block * (int64)WARP);
         }
         steps.copy_values(step);
         end_group_of_copies();
