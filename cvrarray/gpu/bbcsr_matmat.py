@@ -88,7 +88,8 @@ AHEAD = constant("bbcsr_matmat_staged.cu", "AHEAD")
 #: Single columns: with a copy engine thread blocks walk over neighbouring rows, which are WALKED at least, as columns are, of
 #: at most WALK_STEPS entries; X has one of these numbers of vectors a row. HELD bins are in shared memory, beside WALK_OWN
 #: bytes.
-WALKED, WALK_STEPS, WALKED_VECTORS, HELD, WALK_THREADS, WALK_OWN = 200_000, 28, (8, 16, 32, 64), 16, 1024, 4096
+WALKED, WALK_STEPS, WALKED_VECTORS, WALK_THREADS, WALK_OWN = 200_000, 28, (8, 16, 32, 64), 1024, 4096
+HELD = constant("bbcsr_matmat_walk.cu", "HELD")
 #: Lanes, vectors of each, steps under way and bins of a piece there: of X with WALKED_VECTORS[0] vectors, and with more.
 WALK_LAYOUTS = (8, 1, 8, 16), (8, 2, 4, 4)
 #: Single columns: a row that has this many times the steps that a warp takes on average is too long for turns.
