@@ -143,7 +143,7 @@ def _in_own_chunks(t: CVRTables, dtype: np.dtype) -> Callable[[int, int], Run]:
     def prepared(k, width):
         how = matrix_layout(k, width, Kind(t.nnz, t.shape[1], t.n_lanes, dtype), n_chunks)
         grid, threads, n_columns = matrix_grid(n_blocks, how.tiles.tiles), (how.threads,), argument(np.int32(k))
-        counters = grid[1] * grid[2], n_chunks
+        counters = grid[1] * grid[2], n_chunks  # for each tile, and those of the grid beyond all columns
         meeting = Meeting(lambda: struct(span, cupy.zeros(counters, np.uint32), None), 2, 2 * n_chunks * k * dtype.itemsize)
 
         @cache
@@ -193,8 +193,8 @@ def limited(n_chunks: int, of: Kind, columns: int) -> int:
     return min(n_chunks, matrix_layout(columns, math.gcd(columns, vector_width(of.dtype)), of).n_chunks(of))
 
 
-def matrix_layout(k: int, width: int, of: Kind, n_chunks: int = 0) -> Layout:
-    """How lanes share `k` columns of X, in vector loads of `width` numbers; for `n_chunks` that are there, if any.
+def matrix_layout(k: int, width: int, of: Kind, n_chunks: int | None = None) -> Layout:
+    """How lanes share `k` columns of X, in vector loads of `width` numbers; for `n_chunks`, or as many as are best.
 
     A load covers half a cache line or a whole one. From a line on a lane holds two vectors: values and columns are
     loaded, and records are met, once for both. More would take registers from warps that hide the loads' latency. Of
@@ -215,7 +215,7 @@ def matrix_layout(k: int, width: int, of: Kind, n_chunks: int = 0) -> Layout:
             at_once = -(-at_once // 2)
         steps = STEPS_IN_L2 if tiles.tiles <= tiles_in_l2 else STEPS_BEYOND
         found = Layout(tiles, of.n_lanes * WARP, steps, at_once)
-        if n_chunks <= 2 * found.n_chunks(of):
+        if n_chunks is None or n_chunks <= 2 * found.n_chunks(of):
             return found
     vectors = 2 if line > MATRIX_LINE or (line == MATRIX_LINE and of.nnz >= SMALL) else 1
     lanes = min(MATRIX_LANES, MATRIX_LINE // size, 1 << (-(-in_a_row // vectors) - 1).bit_length())
