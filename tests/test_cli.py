@@ -218,6 +218,12 @@ def test_info_names_the_format_that_asarray_takes(run, tmp_path):
         assert ("by a sample of the rows" in shown) == facts["sampled"]
 
 
+def test_info_takes_the_name_of_a_generated_matrix(run):
+    facts = json.loads(run("info", "poisson7", "--json")[1])
+    assert facts["file"] == "poisson7"
+    assert facts["shape"] == [64_000, 64_000]
+
+
 def test_info_does_not_build_what_is_far_too_large(run, tmp_path):
     path = tmp_path / "arrow.npz"
     arrow = scipy.sparse.lil_array((3000, 3000))

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ..core import devices
 from . import bench, sources
 from .table import finite, render, significant, size
 
@@ -18,7 +19,7 @@ PIXELS = 400
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of ``cvrarray info``."""
-    parser.add_argument("file", metavar="FILE", help=".mtx, .mtx.gz, .npz or .cvra")
+    parser.add_argument("file", metavar="FILE", help=".mtx, .mtx.gz, .npz or .cvra, or the name of a generated matrix")
     parser.add_argument("--plot", metavar="OUT", help="draw where the nonzeros lie, and how long rows are: .png, .svg, ...")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
@@ -27,7 +28,7 @@ def run(args: argparse.Namespace) -> int:
     """Read, describe, draw."""
     if args.plot is not None:
         check_plot(args.plot)
-    csr = sources.read(args.file)
+    csr = sources.load(args.file, scale="small", seed=0, device=devices.CPU)
     facts = describe(csr)
     print(json.dumps({"file": args.file, **facts}, indent=1) if args.json else text(args.file, facts))
     if args.plot is not None:
@@ -38,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
 def describe(csr: Any) -> dict[str, Any]:
     """What there is to say of a SciPy CSR, in JSON's types. Bytes are those of the arrays, built to be counted."""
     from ..choice import model
-    from ..core import devices, progress
+    from ..core import progress
     from ..input import coercion
 
     csr = coercion.as_csr(csr)  # checked once for all that follows
