@@ -836,6 +836,23 @@ def test_mixed_precision_of_any_size(size, device):
     assert relative(csr, get(found.x) / size, b / size) <= 1.001e-10
 
 
+@pytest.mark.parametrize("method", [*METHODS, "lsmr"])
+@pytest.mark.parametrize(("factor", "size"), [(1e-20, 1e30), (1e15, 1e-37)], ids=["too large", "too small"])
+def test_solutions_that_the_dtype_cannot_hold(method, factor, size, device):
+    """The scaled system is solved, but x is infinite, or 0."""
+    A = cvrarray.CVRArray((factor * scipy.sparse.eye_array(5, format="csr")).astype("float32"), device=device)
+    b = np.full(5, size, "float32")
+    x, info = getattr(linalg, method)(A, put(b, device))[:2]
+    assert not np.isfinite(get(x)).any() if size > 1 else not get(x).any()
+    if method == "lsmr":
+        assert info == 7 or size < 1
+        return
+    assert info == (-4 if size > 1 else 1)
+    found = linalg.CG(A).solve(put(np.stack([b, np.ones(5, "float32")], axis=1), device))
+    assert found.reason == ["A not finite" if size > 1 else "stagnation", "converged"]
+    assert found.residual[0] == 1 or size > 1
+
+
 # ------------------------------------------------------------------------------------------------------ preconditioners
 
 

@@ -16,7 +16,7 @@ from ..array import transposed
 from ..array.base import SparseArray
 from ..core.devices import Device
 from ..core.progress import shown
-from . import arguments, solution
+from . import arguments, operators, solution
 from .arguments import Arguments
 from .solution import Outcome, Solution
 from .system import System
@@ -100,7 +100,8 @@ def run(
     with shown(f"solving for {b.shape[0]:,} unknowns"):
         outcome = engine().run(b, x, tolerance, limit, *([callback] if callback is not None else []))
     if left_out or (scale != 1).any():
-        x /= device.xp.asarray(scale, b.real.dtype)
+        with np.errstate(all="ignore"):
+            outcome = _unscaled(given, b, x, scale, tolerance, outcome)
         if left_out:
             _columns(x)[:, left_out] = kept
         outcome = outcome._replace(
@@ -110,6 +111,25 @@ def run(
         )
         outcome.residual[left_out] = np.nan
     return answer(given, outcome, sizes)
+
+
+def _unscaled(given: Arguments, b: Any, x: Any, scale: np.ndarray, tolerance: np.ndarray, outcome: Outcome) -> Outcome:
+    """Divide x, which solves the scaled system for b, by `scale`. What it then cannot hold, as it is too large or too small,
+    may be what met the tolerance: the outcome says so.
+    """
+    xp, factor = given.device.xp, given.device.xp.asarray(scale, b.real.dtype)
+    found = x.copy()
+    x /= factor
+    held = x * factor
+    if (held == found).all():
+        return outcome
+    sizes = arguments.norms(b - operators.multiply(given.matrix, held, xp.empty_like(b)), given.device)
+    lost = (np.array(outcome.reasons) == solution.CONVERGED) & ~(sizes <= tolerance)
+    reasons = [
+        (solution.STAGNATION if np.isfinite(size) else solution.A_NOT_FINITE) if is_lost else reason
+        for is_lost, size, reason in zip(lost, sizes, outcome.reasons, strict=True)
+    ]
+    return outcome._replace(residual=np.where(lost, sizes, outcome.residual), reasons=reasons)
 
 
 def _columns(vector: Any) -> Any:
