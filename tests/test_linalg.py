@@ -836,6 +836,16 @@ def test_mixed_precision_of_any_size(size, device):
     assert relative(csr, get(found.x) / size, b / size) <= 1.001e-10
 
 
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("size", [1e-160, 1e-310])
+def test_a_start_beside_which_b_is_tiny(method, size, device):
+    """Squares of the residual vanish before it is small."""
+    csr = definite(poisson(5))
+    b = size * right_side(csr.shape[0], "float64")
+    x, info = solve(method, cvrarray.CVRArray(csr, device=device), put(b, device), x0=put(np.ones_like(b), device), rtol=0.01)
+    assert info > 0 or relative(csr, get(x) / size, b / size) <= 0.011
+
+
 @pytest.mark.parametrize("method", [*METHODS, "lsmr"])
 @pytest.mark.parametrize(("factor", "size"), [(1e-20, 1e30), (1e15, 1e-37)], ids=["too large", "too small"])
 def test_solutions_that_the_dtype_cannot_hold(method, factor, size, device):

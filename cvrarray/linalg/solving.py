@@ -24,6 +24,8 @@ from .system import System
 #: Columns are faster side by side where a matrix has so many nonzeros a row, and so many times their number: fewer cost
 #: less than a pass over all vectors, or than the arithmetic of arrays of a number for each column.
 NONZEROS_A_ROW, NONZEROS = 24, 1 << 20
+#: Smaller numbers have squares that vanish.
+SQUARED = 1e-150
 
 
 def solved(
@@ -99,9 +101,10 @@ def run(
     tolerance[left_out] = np.inf
     with shown(f"solving for {b.shape[0]:,} unknowns"):
         outcome = engine().run(b, x, tolerance, limit, *([callback] if callback is not None else []))
-    if left_out or (scale != 1).any():
+    is_tiny = bool(((sizes > 0) & (sizes * scale < SQUARED)).any())  # beside a start, by which it was not scaled
+    if left_out or is_tiny or (scale != 1).any():
         with np.errstate(all="ignore"):
-            outcome = _unscaled(given, b, x, scale, tolerance, outcome)
+            outcome = _unscaled(given, b, x, scale, None if is_tiny else x.copy(), tolerance, outcome)
         if left_out:
             _columns(x)[:, left_out] = kept
         outcome = outcome._replace(
@@ -113,18 +116,19 @@ def run(
     return answer(given, outcome, sizes)
 
 
-def _unscaled(given: Arguments, b: Any, x: Any, scale: np.ndarray, tolerance: np.ndarray, outcome: Outcome) -> Outcome:
+def _unscaled(
+    given: Arguments, b: Any, x: Any, scale: np.ndarray, found: Any, tolerance: np.ndarray, outcome: Outcome
+) -> Outcome:
     """Divide x, which solves the scaled system for b, by `scale`. What it then cannot hold, as it is too large or too small,
-    may be what met the tolerance: the outcome says so.
+    may be what met the tolerance: the outcome says so. It is tested in any case where x is not known as it was `found`.
     """
     xp, factor = given.device.xp, given.device.xp.asarray(scale, b.real.dtype)
-    found = x.copy()
     x /= factor
     held = x * factor
-    if (held == found).all():
+    if found is not None and (held == found).all():
         return outcome
     sizes = arguments.norms(b - operators.multiply(given.matrix, held, xp.empty_like(b)), given.device)
-    lost = (np.array(outcome.reasons) == solution.CONVERGED) & ~(sizes <= tolerance)
+    lost = (np.array(outcome.reasons) == solution.CONVERGED) & ~(sizes <= 1.01 * tolerance)  # rounded elsewhere
     reasons = [
         (solution.STAGNATION if np.isfinite(size) else solution.A_NOT_FINITE) if is_lost else reason
         for is_lost, size, reason in zip(lost, sizes, outcome.reasons, strict=True)
