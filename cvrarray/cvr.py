@@ -45,8 +45,11 @@ Where chunks end
 With q = nnz // n_chunks, ``split="nnz"`` cuts every q nonzeros (the first ``nnz % n_chunks`` chunks have one more).
 ``split="rows"`` moves each of these cuts to the nearest end of a group of ``n_lanes`` non-empty rows, so that lanes
 stay in phase (neighbouring rows advance together and find ``x`` in cache); where that is q / 2 away or more, to the
-nearest end of a row; where a row is that long too, it leaves the cut inside the row. ``split="even"`` moves a cut only
-to an end of a row less than q / 4 away: where a GPU multiplies all chunks at once, it waits for the longest.
+nearest end of a row; where a row is that long too, it leaves the cut inside the row.
+``split="even"`` is for GPUs, which multiply all chunks at once and wait for the longest. There a non-empty row counts
+as one more nonzero, for its record, if q is 4 or more: chunks have equal numbers q' of nonzeros and rows together, of
+which a row's own comes last. And a cut moves only to an end of a row less than q' / 4 nonzeros and less than 16 steps
+away.
 
 Invariants, as :meth:`CVRArray.check` verifies them
 ---------------------------------------------------

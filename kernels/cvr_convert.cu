@@ -26,17 +26,29 @@ __global__ void cvr_split_rows(const P* indptr, const int64* filled, int64 n_row
 // Where chunks end: the numbers that the host has.
 enum Split { NNZ, ROWS, EVEN };
 
+// Where chunks are even, a row counts as one more nonzero, if chunks have so many nonzeros on average: then none is empty. A cut
+// moves by less than so many steps.
+constexpr int LEAST_WITH_ROWS = 4, NEAR_STEPS = 16;
+
 // The first nonzero of chunk k. Unless chunks have equal lengths, a cut moves to the nearest end of a row, if that is less than a
-// part of a chunk away: EVEN a quarter, ROWS a half, and there to that of a group of n_lanes rows, if one is as near.
+// part of a chunk away: EVEN a quarter, and NEAR_STEPS, ROWS a half, and there to that of a group of n_lanes rows, if one is as
+// near.
 template <class P>
 __device__ int64 cut_at(int64 k, const P* ptr, int64 n_rows, int64 nnz, int64 n_chunks, int n_lanes, int split) {
-    const int64 share = nnz / n_chunks, more = nnz % n_chunks;
-    const int64 ideal = k * share + min(k, more);
-    if (split == NNZ || k <= 0 || k >= n_chunks) return ideal;
-    const int64 row = lower_bound(ptr, n_rows + 1, ideal + 1) - 1;
+    const int64 of_row = split == EVEN && nnz >= n_chunks * LEAST_WITH_ROWS;
+    const int64 all = nnz + of_row * n_rows, share = all / n_chunks, aim = k * share + min(k, all % n_chunks);
+    if (k >= n_chunks) return nnz;
+    if (split == NNZ || k <= 0) return aim;
+    int64 row = 0;  // the last one that begins at `aim` or before
+    for (int64 after = n_rows; after - row > 1;) {
+        const int64 middle = (row + after) / 2;
+        (ptr[middle] + of_row * middle <= aim ? row : after) = middle;
+    }
+    const int64 ideal = min(max((int64)ptr[row], aim - of_row * row), (int64)ptr[row + 1]);
     const int64 group = row - row % n_lanes;
+    const int64 most = split == ROWS ? 2 * share : min(share, (int64)(4 * NEAR_STEPS) * n_lanes);
     auto nearer = [&](int64 low, int64 high) { return ideal - ptr[low] <= ptr[high] - ideal ? ptr[low] : ptr[high]; };
-    auto close = [&](int64 place) { return (split == EVEN ? 4 : 2) * (place < ideal ? ideal - place : place - ideal) < share; };
+    auto close = [&](int64 place) { return 4 * (place < ideal ? ideal - place : place - ideal) < most; };
     const int64 group_end = nearer(group, min(group + n_lanes, n_rows)), row_end = nearer(row, row + 1);
     return split == ROWS && close(group_end) ? group_end : close(row_end) ? row_end : ideal;
 }

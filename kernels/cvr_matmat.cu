@@ -136,16 +136,9 @@ __device__ void multiply(const Cvr<A, I>& m, const Opened<A>& values, int64 chun
         }
     }
     __syncthreads();
-    const int from = taken_from[lane_id()];
-    uint32 others = 0;
-#pragma unroll 1
-    for (int i = 0; i < WARP / G; ++i) {
-        const uint32 of = __ballot_sync(FULL, from == (int)threadIdx.x / WARP * (WARP / G) + i);
-        if (lane_id() / G == i) others = of;
-    }
     if (tail >= 0) sum.load(entry, at, k);
-    finish<UPDATE, W * G * V, WARP>(sum, others, entries[1][0] + member * V, tail, cuts, m, chunk, before, after, slot, y, k, at,
-                                    alpha, beta, entry, taken_from);
+    finish<UPDATE, W * G * V, WARP>(sum, takers<G>(taken_from), entries[1][0] + member * V, tail, cuts, m, chunk, before, after,
+                                    slot, y, k, at, alpha, beta, entry, taken_from);
 }
 
 // Thread blocks of G warps for 1024 threads a multiprocessor, as many as every GPU of an architecture holds: half of its

@@ -28,6 +28,19 @@ __device__ Y* row_at(Y* first, C number, uint32 pitch) {
     return reinterpret_cast<Y*>(from + (uint64)(uint32)number * pitch);
 }
 
+// The lanes of a chunk that add to the entry of tail of this group of G lanes: taken_from has of each whose it adds to
+template <int G>
+__device__ uint32 takers(const int* taken_from) {
+    const int from = taken_from[lane_id()], first = threadIdx.x / WARP * (WARP / G);
+    uint32 found = 0;
+#pragma unroll 1
+    for (int i = 0; i < WARP / G; ++i) {
+        const uint32 of = __ballot_sync(FULL, from == first + i);
+        if (lane_id() / G == i) found = of;
+    }
+    return found;
+}
+
 // The end of a chunk for the group of lanes that has its lane `group`: `sum` is what that lane adds to its own entry of tail,
 // and `others` are the lanes that add to it too, whose sums are in shared memory at `taken`, TILE numbers each.
 //

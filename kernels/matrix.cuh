@@ -60,6 +60,22 @@ struct Columns {
             if (at + w * STRIDE < k) vector[w] = *reinterpret_cast<const Vector<Y, V>*>(from + w * STRIDE);
     }
 
+    // the same, where the first one is always there
+    __device__ void load_with_first(const Y* from, int64 at, int64 k) {
+        vector[0] = *reinterpret_cast<const Vector<Y, V>*>(from);
+#pragma unroll
+        for (int w = 1; w < W; ++w)
+            if (at + w * STRIDE < k) vector[w] = *reinterpret_cast<const Vector<Y, V>*>(from + w * STRIDE);
+    }
+
+    // by selection: a branch would copy those that stay
+    __device__ void clear_if(bool clears) {
+#pragma unroll
+        for (int w = 0; w < W; ++w)
+#pragma unroll
+            for (int i = 0; i < V; ++i) vector[w].at[i] = clears ? Y{} : vector[w].at[i];
+    }
+
     // to and from memory that has room for all of them, vectors `apart` there
     __device__ void keep(Y* to, int apart) const {
 #pragma unroll

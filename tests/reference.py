@@ -18,17 +18,20 @@ def cuts(indptr, n_chunks, n_lanes, split):
     n_chunks = min(n_chunks, nnz)
     if n_chunks == 0:
         return [0]
-    q, r = divmod(nnz, n_chunks)
+    of_row = int(split == "even" and nnz >= 4 * n_chunks)
+    q, r = divmod(nnz + of_row * n_rows, n_chunks)
+    most = q / 2 if split == "rows" else min(q / 4, 16 * n_lanes)
     ends = [0]
     for k in range(1, n_chunks):
         ideal = k * q + min(k, r)
         if split != "nnz":
-            i = next(i for i in range(n_rows) if ptr[i] <= ideal < ptr[i + 1])
+            i = next(i for i in range(n_rows) if ptr[i] + of_row * i <= ideal < ptr[i + 1] + of_row * (i + 1))
+            ideal = min(max(ptr[i], ideal - of_row * i), ptr[i + 1])
             group = i - i % n_lanes
             groups = [(group, min(group + n_lanes, n_rows))] if split == "rows" else []
             for low, high in (*groups, (i, i + 1)):
                 nearer = ptr[low] if ideal - ptr[low] <= ptr[high] - ideal else ptr[high]
-                if (2 if split == "rows" else 4) * abs(nearer - ideal) < q:
+                if abs(nearer - ideal) < most:
                     ideal = nearer
                     break
         ends.append(ideal)

@@ -370,7 +370,7 @@ def test_longer_chunks_for_wide_products(dtype, values, gpu, rechunked):
         assert name != "power_law" or len(sizes) >= 2
 
 
-LONG_ROWS_OF_X = {"tall": (700, 9, 0.6), "long rows": (110, 320, 0.97), "one column": (130, 1, 0.8)}
+LONG_ROWS = {"tall": (700, 9, 0.6), "long rows": (110, 320, 0.97), "middle": (500, 150, 0.2), "one column": (130, 1, 0.8)}
 
 
 @pytest.mark.small
@@ -378,10 +378,10 @@ LONG_ROWS_OF_X = {"tall": (700, 9, 0.6), "long rows": (110, 320, 0.97), "one col
     ("dtype", "values", "n_lanes"),
     [("float32", "any", 32), ("float64", "few", 5), ("complex64", "one", 1), ("float32", "one", 32), ("int8", "any", 24)],
 )
-@pytest.mark.parametrize("name", LONG_ROWS_OF_X)
-def test_long_rows_of_x(name, dtype, values, n_lanes, gpu):
-    """A warp has a row of X; chunks are long or many, and cut rows; X has entries that no product may touch."""
-    n_rows, n_cols, density = LONG_ROWS_OF_X[name]
+@pytest.mark.parametrize("name", LONG_ROWS)
+def test_long_rows(name, dtype, values, n_lanes, gpu):
+    """Of A, or of X alone, which a warp has then; chunks are long or many, and cut rows; X has entries not to be touched."""
+    n_rows, n_cols, density = LONG_ROWS[name]
     rng = np.random.default_rng(3)
     full = rng.integers(1, {"any": 9, "few": 4, "one": 2}[values], (n_rows, n_cols)).astype(dtype)
     full[rng.random(full.shape) > density] = 0
@@ -390,7 +390,7 @@ def test_long_rows_of_x(name, dtype, values, n_lanes, gpu):
     least = 512 // csr.dtype.itemsize
     for n_chunks in (1, 3, 90):
         A = cvrarray.CVRArray(csr, n_lanes=n_lanes, n_chunks=n_chunks, split="even", device=gpu)
-        for k in (least, least + 2, 2 * least + 3):
+        for k in (least // 4, least // 2 + 2, least, least + 2, 2 * least + 3):
             x = matrix(n_cols, k, dtype)
             exact = full @ x
             if x.dtype.kind in "fc":

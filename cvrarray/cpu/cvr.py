@@ -45,6 +45,9 @@ SAMPLED_TRIPLETS, MOSTLY = 256, 0.5
 ALL = np.uint32(0xFFFFFFFF)  #: mask of all lanes
 CONTIGUOUS, SCALAR, GATHER, TRIPLETS = range(4)  #: how x is loaded, by ``simd.gather_...`` or ``simd.gather``
 ROWS, EVEN = SPLITS.index("rows"), SPLITS.index("even")
+#: Where chunks are even, a row counts as one more nonzero, if chunks have so many nonzeros on average: then none is empty.
+#: A cut moves by less than so many steps.
+LEAST_WITH_ROWS, NEAR_STEPS = 4, 16
 SHORT = 32  #: mean nonzeros of a row up to which scanning all columns is quicker than looking at the ends of rows
 BATCH = 256  #: rows that are listed together, up to the first that is empty
 MANY = 7  #: lanes from which it is quicker to feed them as vectors
@@ -403,16 +406,19 @@ def _cut(indptr, n_lanes, split, cuts, step_ptr):
     nonzero[0] = step_ptr[0] = rec_at[0] = 0
     if n_chunks == 0:
         return n_rows
-    share, rest = ptr[n_rows] // n_chunks, ptr[n_rows] % n_chunks
+    of_row = int(split == EVEN and ptr[n_rows] >= n_chunks * LEAST_WITH_ROWS)
+    work = ptr[n_rows] + of_row * n_rows
+    share, rest = work // n_chunks, work % n_chunks
     r = 0
     for k in range(1, n_chunks):
-        ideal = k * share + min(k, rest)
-        r = _row_at(ptr, n_rows, r, ideal)
+        aim = k * share + min(k, rest)
+        r = _row_at(ptr, n_rows, r, aim, of_row)
+        ideal = min(max(ptr[r], aim - of_row * r), ptr[r + 1])
         nonzero[k] = _row_end_near(ptr, n_rows, r, ideal, n_lanes, share, split) if split else ideal
     nonzero[n_chunks] = ptr[n_rows]
     r = 0
     for k in range(n_chunks):
-        r = _row_at(ptr, n_rows, r, nonzero[k])
+        r = _row_at(ptr, n_rows, r, nonzero[k], 0)
         first_row[k] = r
         if k:
             row_end[k - 1] = r + (nonzero[k] > ptr[r])
@@ -424,15 +430,17 @@ def _cut(indptr, n_lanes, split, cuts, step_ptr):
 
 
 @helper
-def _row_at(ptr, n_rows, low, nonzero):
-    """The non-empty row, from `low` on, that has a nonzero: by doubling steps, as it is near, then halving ones."""
+def _row_at(ptr, n_rows, low, nonzero, of_row):
+    """The last non-empty row, from `low` on, that begins at a nonzero or before, where each row counts as so many more: by
+    doubling steps, as it is near, then halving ones.
+    """
     step, last = 1, n_rows - 1
-    while low + step <= last and ptr[low + step] <= nonzero:
+    while low + step <= last and ptr[low + step] + of_row * (low + step) <= nonzero:
         low += step
         step *= 2
     while step > 1:
         step //= 2
-        if low + step <= last and ptr[low + step] <= nonzero:
+        if low + step <= last and ptr[low + step] + of_row * (low + step) <= nonzero:
             low += step
     return low
 
@@ -441,15 +449,15 @@ def _row_at(ptr, n_rows, low, nonzero):
 def _row_end_near(ptr, n_rows, r, ideal, n_lanes, share, split):
     """The end of a group of rows, else of row r, that is less than half a share from the `ideal` cut; else that cut.
 
-    Where chunks are even, the end of row r that is less than a quarter away.
+    Where chunks are even, the end of row r that is less than a quarter and NEAR_STEPS away.
     """
     group = r - r % n_lanes
     by_group = _nearer(ideal, ptr[group], ptr[min(group + n_lanes, n_rows)])
     by_row = _nearer(ideal, ptr[r], ptr[r + 1])
-    near = 4 if split == EVEN else 2
-    if split == ROWS and near * abs(by_group - ideal) < share:
+    most = min(share, 4 * NEAR_STEPS * n_lanes) if split == EVEN else 2 * share
+    if split == ROWS and 4 * abs(by_group - ideal) < most:
         return by_group
-    return by_row if near * abs(by_row - ideal) < share else ideal
+    return by_row if 4 * abs(by_row - ideal) < most else ideal
 
 
 @inlined

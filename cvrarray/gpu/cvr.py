@@ -149,7 +149,7 @@ def chunks_for_columns(csr: CSR, n_lanes: int, columns: int) -> dict[str, Any]:
     A thread block has a chunk, and multiplies it by a tile of columns. What it does before the first step and after the
     last one counts. So chunks are long, and all blocks fill the device a whole number of times.
     """
-    of = cvr_matmat.Kind(csr.nnz, csr.shape[1], n_lanes, csr.data.dtype)
+    of = cvr_matmat.Kind(csr.shape, csr.nnz, n_lanes, csr.data.dtype)
     n_chunks = cvr_matmat.limited(default_n_chunks(csr, n_lanes), of, columns)
     return {"n_chunks": n_chunks, "split": default_split(csr, n_lanes)}
 

@@ -41,15 +41,20 @@ from .rechunked import Rechunk, Rechunked
 #: Bytes of a row of X that one load of a group of lanes covers, at most. L2 answers so many requests, of up
 #: to a cache line each.
 MATRIX_LINE = 128
-#: Bytes of a row of X from which a warp has it. Steps that a chunk should have then, where X fits L2, and where it does not:
-#: there some chunks wait for more of it than others.
-LONG_ROW, STEPS_IN_L2, STEPS_BEYOND = 512, 1024, 256
+#: Nonzeros of an average row from which rows of A are long: most steps have no record then. Threads of these a multiprocessor
+#: holds, so that they have many registers.
+LONG, LONG_THREADS = 12, 512
+#: Bytes of a row of X from which a warp has it, where rows of A are short.
+LONG_ROW = 512
+#: Steps that a chunk should have where rows of A or of X are long, and X fits L2, and where it does not: there some chunks wait
+#: for more of it than others.
+STEPS_IN_L2, STEPS_BEYOND = 1024, 256
 L2_FOR_X = 0.75  # the rest of L2 is for A and Y
-#: Threads that a multiprocessor holds, and nonzeros from which a matrix is not small.
+#: Threads that a multiprocessor holds otherwise, and nonzeros from which a matrix is not small.
 MATRIX_THREADS, SMALL = 1024, 1_000_000
 #: An array with more chunks than k columns should have gets chunks for the last of these numbers of columns that X has; with
 #: fewer columns it keeps its own.
-COLUMNS = (4, 8, 16, 64, 128, 256)
+COLUMNS = (4, 8, 16, 32, 64, 128, 256)
 #: Bytes of a row of X, at most. Kernels count them in 32 bits.
 MOST_ROW_BYTES = 2_000_000_000
 #: Bytes of a sum, at most, in the kernel where a warp has a row of X: the shared memory of a thread block.
@@ -91,13 +96,30 @@ MATMAT_WARPS = Kernel(
     ),
 )  # fmt: skip
 
+MATMAT_LONG = Kernel(
+    "cvr_matmat_long",
+    "cvr_matmat_long",
+    [
+        (value, product, *how)
+        for value, product in STORED
+        for how in (
+            ("int32", WARP, 8, vector_width(product), 1, int(PLAIN)),
+            ("int32", WARP, 16, vector_width(product), 2, int(ACCUMULATE)),
+            ("int64", 4, 16, 1, 2, int(SCALE)),
+        )
+    ],
+    lambda value, product, index, n_lanes, lanes, width, vectors, form: (
+        value, product, index, n_lanes, lanes, width, vectors, 8 // vectors, LONG_THREADS // (WARP * lanes), form,
+    ),
+)  # fmt: skip
+
 
 def product(tables: CVRTables, dtype: np.dtype, rechunk: Rechunk) -> Run:
     """``run(x, y, alpha, beta)``, which does ``Y = alpha * A @ X + beta * Y``; X (n_cols, k) and Y (n_rows, k) in C
     order. ``rechunk(t, n_chunks)`` are the same tables in so many chunks, with slots' numbers for values.
     """
     t = tables
-    own, n_chunks, of = _in_own_chunks(t, dtype), t.carry_row.size, Kind(t.nnz, t.shape[1], t.n_lanes, dtype)
+    own, n_chunks, of = _in_own_chunks(t, dtype), t.carry_row.size, Kind(t.shape, t.nnz, t.n_lanes, dtype)
     longer: list[Rechunked] = []
 
     def wanted(columns):
@@ -141,7 +163,7 @@ def _in_own_chunks(t: CVRTables, dtype: np.dtype) -> Callable[[int, int], Run]:
 
     @cache
     def prepared(k, width):
-        how = matrix_layout(k, width, Kind(t.nnz, t.shape[1], t.n_lanes, dtype), n_chunks)
+        how = matrix_layout(k, width, Kind(t.shape, t.nnz, t.n_lanes, dtype), n_chunks)
         grid, threads, n_columns = matrix_grid(n_blocks, how.tiles.tiles), (how.threads,), argument(np.int32(k))
         counters = grid[1] * grid[2], n_chunks  # for each tile, and those of the grid beyond all columns
         meeting = Meeting(lambda: struct(span, cupy.zeros(counters, np.uint32), None), 2, 2 * n_chunks * k * dtype.itemsize)
@@ -150,7 +172,9 @@ def _in_own_chunks(t: CVRTables, dtype: np.dtype) -> Callable[[int, int], Run]:
         def multiply(form):
             of = distinct.kind(t.val, t.distinct), dtype, index, t.n_lanes
             lanes, width, vectors, _ = how.tiles
-            return MATMAT_WARPS(*of, width, int(form)) if lanes == WARP else MATMAT(*of, lanes, width, vectors, int(form))
+            if lanes == WARP:
+                return MATMAT_WARPS(*of, width, int(form))
+            return (MATMAT_LONG if how.is_long else MATMAT)(*of, lanes, width, vectors, int(form))
 
         def run(x, y, alpha, beta):
             cuts, _sums = meeting.take() if is_cut else nothing  # which live until the launch
@@ -165,8 +189,8 @@ def _in_own_chunks(t: CVRTables, dtype: np.dtype) -> Callable[[int, int], Run]:
 class Kind(NamedTuple):
     """What the layout of a product with a matrix X depends on."""
 
+    shape: tuple[int, int]
     nnz: int
-    n_cols: int
     n_lanes: int
     dtype: np.dtype  # of the product
 
@@ -178,10 +202,12 @@ class Layout(NamedTuple):
     threads: int
     steps: int  # that a chunk should have
     at_once: int  # tiles that are under way together
+    is_long: bool = False  # whether rows of A are
 
     def n_chunks(self, of: Kind) -> int:
         """Chunks of about so many steps, whose blocks fill the device a whole number of times."""
-        blocks = max(1, processors(cupy.cuda.runtime.getDevice()) * MATRIX_THREADS // self.threads)
+        threads = LONG_THREADS if self.is_long else MATRIX_THREADS
+        blocks = max(1, processors(cupy.cuda.runtime.getDevice()) * threads // self.threads)
         n_waves = max(1, round(of.nnz * self.at_once / (of.n_lanes * blocks * self.steps)))
         return max(1, n_waves * blocks // self.at_once)
 
@@ -200,27 +226,34 @@ def matrix_layout(k: int, width: int, of: Kind, n_chunks: int | None = None) -> 
     loaded, and records are met, once for both. More would take registers from warps that hide the loads' latency. Of
     one line small matrices have one vector a lane: more warps.
 
-    A long row of X has a whole warp, if chunks are long. So a multiprocessor has one chunk at a time, of which it decodes
-    a slot once, and 32 rows of A advance together, which meet more rows of X in L1. Where X does not fit L2 as a whole,
-    there are so many chunks that only tiles that do are read at a time.
+    A multiprocessor has few chunks at a time where rows of A are long, or rows of X: so few rows of A advance together,
+    and meet more rows of X in L1. Where a long row of X meets short ones of A, a warp has it, and decodes a slot once.
+    Where X does not fit L2 as a whole, there are so many chunks that only tiles that do are read at a time.
     """
     size, in_a_row = width * of.dtype.itemsize, max(1, -(-k // width))
     line = in_a_row * size
-    if line >= LONG_ROW and of.dtype.itemsize <= MOST_OF_WARPS:
-        each = min(width, 1 << (-(-k // WARP) - 1).bit_length())
-        tiles = Tiles(WARP, each, 1, -(-k // (WARP * each)))
-        bytes_of_tile = max(1, of.n_cols) * WARP * each * of.dtype.itemsize
+    is_long = line >= MATRIX_LINE and of.nnz >= LONG * of.shape[0]
+    if is_long or (line >= LONG_ROW and of.dtype.itemsize <= MOST_OF_WARPS):
+        lanes, vectors = WARP, 1
+        if is_long:
+            lanes, vectors = min(MATRIX_LANES, (MATRIX_LINE if line < LONG_ROW else LONG_ROW) // size), 1 + (line > MATRIX_LINE)
+        tiles = _tiles(k, lanes, width, vectors)
+        bytes_of_tile = max(1, of.shape[1]) * lanes * vectors * size
         at_once, tiles_in_l2 = tiles.tiles, L2_FOR_X * attribute("L2CacheSize") / bytes_of_tile
         while at_once > max(1, tiles_in_l2):
             at_once = -(-at_once // 2)
         steps = STEPS_IN_L2 if tiles.tiles <= tiles_in_l2 else STEPS_BEYOND
-        found = Layout(tiles, of.n_lanes * WARP, steps, at_once)
+        found = Layout(tiles, WARP * lanes if is_long else of.n_lanes * WARP, steps, at_once, is_long)
         if n_chunks is None or n_chunks <= 2 * found.n_chunks(of):
             return found
     vectors = 2 if line > MATRIX_LINE or (line == MATRIX_LINE and of.nnz >= SMALL) else 1
     lanes = min(MATRIX_LANES, MATRIX_LINE // size, 1 << (-(-in_a_row // vectors) - 1).bit_length())
-    tiles = Tiles(lanes, width, vectors, max(1, -(-k // (lanes * width * vectors))))
+    tiles = _tiles(k, lanes, width, vectors)
     return Layout(tiles, WARP * lanes, MATRIX_STEPS, tiles.tiles)
+
+
+def _tiles(k: int, lanes: int, width: int, vectors: int) -> Tiles:
+    return Tiles(lanes, width, vectors, max(1, -(-k // (lanes * width * vectors))))
 
 
 def rows_under_way(size: int) -> int:
