@@ -44,14 +44,14 @@ MATRIX_LINE = 128
 #: Nonzeros of an average row from which rows of A are long: most steps have no record then. Threads of these a multiprocessor
 #: holds, so that they have many registers.
 LONG, LONG_THREADS = 12, 512
-#: Bytes of a row of X from which a warp has it, where rows of A are short.
+#: Bytes of a row of X from which a warp has it, where rows of A are short or many.
 LONG_ROW = 512
 #: Steps that a chunk should have where rows of A or of X are long, and X fits L2, and where it does not: there some chunks wait
 #: for more of it than others.
 STEPS_IN_L2, STEPS_BEYOND = 1024, 256
 L2_FOR_X = 0.75  # the rest of L2 is for A and Y
 #: Threads that a multiprocessor holds otherwise, and nonzeros from which a matrix is not small.
-MATRIX_THREADS, SMALL = 1024, 1_000_000
+MATRIX_THREADS, SMALL = 1024, 1_500_000
 #: An array with more chunks than k columns should have gets chunks for the last of these numbers of columns that X has; with
 #: fewer columns it keeps its own.
 COLUMNS = (4, 8, 16, 32, 64, 128, 256)
@@ -227,12 +227,13 @@ def matrix_layout(k: int, width: int, of: Kind, n_chunks: int | None = None) -> 
     one line small matrices have one vector a lane: more warps.
 
     A multiprocessor has few chunks at a time where rows of A are long, or rows of X: so few rows of A advance together,
-    and meet more rows of X in L1. Where a long row of X meets short ones of A, a warp has it, and decodes a slot once.
-    Where X does not fit L2 as a whole, there are so many chunks that only tiles that do are read at a time.
+    and meet more rows of X in L1. A warp has a long row of X, and decodes a slot once, where rows of A are short, or many:
+    warps that wait for one row each find more of X in L1 ready. Where X does not fit L2 as a whole, there are so many
+    chunks that only tiles that do are read at a time.
     """
     size, in_a_row = width * of.dtype.itemsize, max(1, -(-k // width))
     line = in_a_row * size
-    is_long = line >= MATRIX_LINE and of.nnz >= LONG * of.shape[0]
+    is_long = line >= MATRIX_LINE and of.nnz >= LONG * of.shape[0] and (line < LONG_ROW or of.nnz < SMALL)
     if is_long or (line >= LONG_ROW and of.dtype.itemsize <= MOST_OF_WARPS):
         lanes, vectors = WARP, 1
         if is_long:
