@@ -21,9 +21,11 @@ __device__ Y share_of_row(const Bbcsr<A, I, M>& m, const Bin<A, I, M, B, HOLES>&
 // requires  blocks of a row before its padding (invariant 3); padding and holes are never multiplied
 // races     none: S threads own a row; their parts are added in the order of the warps
 //
-// U blocks are loaded before the first is used. `backwards`: the last bins come first. L2 keeps the tables of the first and
-// of the last `n_kept` bins.
-template <class A, class Y, class I, class M, int B, int U_NARROW, int U_WIDE, bool HOLES, int S, int THREADS>
+// U blocks are loaded before the first is used; AT_ONCE: by a warp that waits for their values and x once. `backwards`: the last
+// bins come first. L2 keeps the tables of the first and of the last `n_kept` bins; KEPT says whether that is none or all.
+enum Kept { NONE, ENDS, ALL };
+template <class A, class Y, class I, class M, int B, int U_NARROW, int U_WIDE, bool HOLES, int S, int THREADS, int KEPT,
+          bool AT_ONCE>
 __global__ __launch_bounds__(THREADS) void bbcsr_matvec(const Bbcsr<A, I, M> m, const Y* __restrict__ x, Y* __restrict__ y,
                                                         Y alpha, Y beta, int update, int backwards, int64 n_kept) {
     const int part = S == 1 ? 0 : threadIdx.x / WARP % S;
@@ -35,9 +37,9 @@ __global__ __launch_bounds__(THREADS) void bbcsr_matvec(const Bbcsr<A, I, M> m, 
     Y sum{};
     if (bin < m.n_bins) {
         const Bin<A, I, M, B, HOLES> own(m, values, bin, 0);
-        sum = bin < n_kept || bin >= m.n_bins - n_kept
-            ? share_of_row<ReadOnce<true>, A, Y, I, M, B, U_NARROW, U_WIDE, HOLES, S>(m, own, part, x)
-            : share_of_row<ReadOnce<false>, A, Y, I, M, B, U_NARROW, U_WIDE, HOLES, S>(m, own, part, x);
+        sum = KEPT == ALL || (KEPT == ENDS && (bin < n_kept || bin >= m.n_bins - n_kept))
+            ? share_of_row<ReadOnce<true, AT_ONCE>, A, Y, I, M, B, U_NARROW, U_WIDE, HOLES, S>(m, own, part, x)
+            : share_of_row<ReadOnce<false, AT_ONCE>, A, Y, I, M, B, U_NARROW, U_WIDE, HOLES, S>(m, own, part, x);
     }
     if constexpr (S > 1) {
         __shared__ Y sums[THREADS];  // no more than that: shared memory is taken from L1, which holds x

@@ -2,9 +2,11 @@
 //
 // `READ` says how tables and entries of x are loaded, and whether entries must be waited for.
 
-// the tables are read once, past L1, and x stays as it is while the kernel runs. KEEPS: `once` of common.cuh
-template <bool KEEPS>
+// the tables are read once, past L1, and x stays as it is while the kernel runs. KEEPS: `once` of common.cuh. ALL_AT_ONCE: a
+// warp has registers for all that U blocks need, so that it waits for values and x once
+template <bool KEEPS, bool ALL_AT_ONCE>
 struct ReadOnce {
+    static constexpr bool AT_ONCE = ALL_AT_ONCE;
     template <class T>
     static __device__ T table(const T* p) {
         return once<KEEPS>(p);
@@ -43,7 +45,7 @@ __device__ Y add_blocks(const READ& read, const C* col, const Opened<A>& data, c
             v[u][j] = ALL || u < count ? READ::table(data.slot + (u * B + j) * WARP) : Stored<A>{};
     // keeps the loads of values above those of x. Without it the compiler asks for values where columns are there
     // already, and needs fewer registers: better for single columns, and large blocks have too many values
-    if (B > 1 && B <= 6) __syncwarp();
+    if (READ::AT_ONCE || (B > 1 && B <= 6)) __syncwarp();
     read.gather(xs, [&] {
 #pragma unroll
         for (int u = 0; u < U; ++u) {
@@ -56,6 +58,7 @@ __device__ Y add_blocks(const READ& read, const C* col, const Opened<A>& data, c
             }
         }
     });
+    if (READ::AT_ONCE) all_asked_for(x);
 #pragma unroll
     for (int u = 0; u < U; ++u)
 #pragma unroll

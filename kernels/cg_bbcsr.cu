@@ -34,6 +34,7 @@ struct Unsigned<16> {
 // past L1. p changes while the kernel runs; MARKED, entries without this mark are not there yet.
 template <bool STREAM, bool MARKED>
 struct ReadAnywhere {
+    static constexpr bool AT_ONCE = false;
     uint32 mark;
 
     static __device__ uint16 word(const uint16* p) {

@@ -33,7 +33,9 @@ struct RowLanes {
 // registers as many as it takes: with full occupancy as its aim the compiler would keep fewer loads under way
 // races     none: a row has one owner, its last lane, who adds what others have of it: of warps after a barrier, of parts
 //           once it is marked as there
-template <class A, class Y, class C, class I, int E, int THREADS, bool KEEPS>
+//
+// AT_ONCE: a lane waits for its entries of x once, which takes registers
+template <class A, class Y, class C, class I, int E, int THREADS, bool KEEPS, bool AT_ONCE>
 __global__ __launch_bounds__(THREADS, 1) void row_lanes_matvec(const RowLanes<A, C, I> m, const Y* __restrict__ x, Y* y,
                                                                const Cuts<Y> cuts, Y alpha, Y beta, int update) {
     constexpr int WARPS = THREADS / WARP;
@@ -50,13 +52,15 @@ __global__ __launch_bounds__(THREADS, 1) void row_lanes_matvec(const RowLanes<A,
             store(y + m.empty_row[i], Y{}, alpha, beta, update);
         return;
     }
+    if (threadIdx.x == 0) cuts.ask_for(part);
     const int64 first = (part * WARPS + warp) * (WARP * E) + lane;
     C c[E];
     Stored<A> v[E];
     Y xs[E];
 #pragma unroll
     for (int e = 0; e < E; ++e) c[e] = once<KEEPS>(m.col + first + e * WARP);
-    const Y* const near = x + m.base[part];
+    const Y* near = x + m.base[part];
+    if (AT_ONCE) asm("" : "+l"(near));  // one pointer, not a sum of two for each entry
     const uint2 facts = m.ends[part * WARPS + warp];
 #pragma unroll
     for (int e = 0; e < E; ++e) v[e] = once<KEEPS>(values.slot + first + e * WARP);
@@ -70,6 +74,7 @@ __global__ __launch_bounds__(THREADS, 1) void row_lanes_matvec(const RowLanes<A,
     int64 row = (int)facts.y + __popc(ends_before);
     if (is_end && m.row) row = m.row[row];
     __syncwarp();  // likewise
+    if (AT_ONCE) all_asked_for(near);
     Y sum{};
 #pragma unroll
     for (int e = 0; e < E; ++e) mac_unless(is_padding<I>(c[e], 0), values.template decoded<Y>(v[e]), xs[e], sum);

@@ -49,11 +49,13 @@ def assert_turns(array, csr) -> None:
 
 @pytest.mark.small
 @pytest.mark.parametrize("dtype", ["float32", "float64", "complex128"])
-@pytest.mark.parametrize("way", ["chunks", "shared", "lanes", "parts"])
+@pytest.mark.parametrize("way", ["chunks", "shared", "lanes", "lanes that wait twice", "parts"])
 def test_cvr(way, dtype, kept, gpu, monkeypatch):
     from cvrarray.gpu import autotune, long_rows, row_lanes
 
-    monkeypatch.setattr(row_lanes, "suits", lambda tables: way == "lanes")
+    monkeypatch.setattr(row_lanes, "suits", lambda tables: way.startswith("lanes"))
+    if way == "lanes that wait twice":
+        monkeypatch.setattr(row_lanes, "AT_ONCE", {})
     monkeypatch.setattr(long_rows, "suits", lambda tables: way == "parts")
     if way == "shared":
         for name, value in (("LEAST_SLOTS", 1), ("WORTH_IT", np.inf), ("PREPARE_AT", 2), ("SAMPLES", 1), ("CALLS", 1)):
@@ -65,16 +67,17 @@ def test_cvr(way, dtype, kept, gpu, monkeypatch):
 @pytest.mark.small
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("sharers, is_near", [(1, False), (4, False), (16, False), (1, True)])
-@pytest.mark.parametrize("block_size", [1, 3])
-def test_bbcsr(block_size, sharers, is_near, dtype, kept, gpu, monkeypatch):
+@pytest.mark.parametrize("block_size, at_once", [(1, False), (1, True), (3, False)])
+def test_bbcsr(block_size, at_once, sharers, is_near, dtype, kept, gpu, monkeypatch):
     from cvrarray.gpu import bbcsr
 
     monkeypatch.setattr(bbcsr, "schedule", lambda *of: bbcsr.Schedule(sharers, 0, is_near))
+    monkeypatch.setattr(bbcsr, "loads_at_once", lambda *of: at_once)
     csr = uneven(dtype)
     assert_turns(BBCSRArray(csr, block_size=block_size, device=gpu), csr)
 
 
-@pytest.mark.parametrize("megabytes, expected", [(1, 100), (21, 100), (23, 0), (53, 0), (60, 50), (300, 10)])
+@pytest.mark.parametrize("megabytes, expected", [(1, 100), (23, 100), (25, 0), (53, 0), (60, 50), (300, 10)])
 def test_bins_that_l2_keeps(megabytes, expected, monkeypatch):
     """Of 100, on a device with 60 MB."""
     pytest.importorskip("cupy")

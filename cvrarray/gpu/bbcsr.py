@@ -41,6 +41,7 @@ LONG = 40
 #: shares a row has FEWEST of them at least, and sharing makes no more than ALIKE_WARPS a multiprocessor. Where there are
 #: more, x is SMALL_X bytes or not: entries in flight then.
 ALIKE_FROM, FEWEST, ALIKE_WARPS, SMALL_X = 16, 4, 48, 1 << 19
+ONE_WAVE = 48  #: warps that a multiprocessor holds whose loads are all under way at once (:func:`loads_at_once`)
 WIDE_WARPS = 144  #: a multiprocessor, where bins are wide and warps read other parts of x: sharing makes no more
 SAMPLED, MOST_PADDING = (16, 8), 0.25  #: bins, and steps of each, that are looked at for that; the share of padding there
 #: Where the rows of a bin read other sectors of x each, of SECTOR bytes, APART of those of a step at least, neighbouring
@@ -122,17 +123,17 @@ MATVEC = Kernel(
         (*dtypes, *how)
         for dtypes in STORED
         for how in (
-            ("int32", 1, 0, 1, False, BLOCK),
-            ("int32", 1, 4, 16, False, THREADS_NEAR),
-            ("int32", 1, 2, 1, False, THREADS_NEAR),
-            ("int32", 3, 0, 2, False, BLOCK),
-            ("int32", 6, 0, 1, True, BLOCK),
-            ("int64", 7, 0, 4, True, BLOCK),
+            ("int32", 1, 0, 1, False, BLOCK, left_in_l2.ALL, True),
+            ("int32", 1, 4, 16, False, THREADS_NEAR, left_in_l2.ALL, True),
+            ("int32", 1, 2, 1, False, THREADS_NEAR, left_in_l2.NONE, False),
+            ("int32", 3, 0, 2, False, BLOCK, left_in_l2.ENDS, False),
+            ("int32", 6, 0, 1, True, BLOCK, left_in_l2.ALL, False),
+            ("int64", 7, 0, 4, True, BLOCK, left_in_l2.ENDS, False),
         )
     ],
-    lambda value, product, index, size, alike, sharers, holes, threads: (
+    lambda value, product, index, size, alike, sharers, holes, threads, kept, at_once: (
         value, product, index, mask_dtype(size), size, unroll(size, product.itemsize, False)[0],
-        alike or unroll(size, product.itemsize, False)[1], holes, sharers, threads,
+        alike or unroll(size, product.itemsize, False)[1], holes, sharers, threads, kept, at_once,
     ),
 )  # fmt: skip
 SAMPLED_COLUMNS = Kernel("bbcsr_matvec", "bbcsr_sampled_columns", [("int32",), ("int64",)])
@@ -271,14 +272,15 @@ def product(tables: BBCSRTables, dtype: np.dtype) -> Callable[[cupy.ndarray, cup
     t, size, n_bins = tables, tables.block_size, tables.col_base.size
     bins, (sharers, in_flight, near) = as_struct(t), schedule(t, dtype.itemsize)
     n_threads = THREADS_NEAR if near else threads(sharers)
+    n_kept = n_bins if in_flight else left_in_l2.kept_at_ends(t, n_bins)
     multiply = MATVEC(
-        distinct.kind(t.data, t.distinct), dtype, t.col_wide.dtype, size, in_flight, sharers, t.present is not None, n_threads
-    )
+        distinct.kind(t.data, t.distinct), dtype, t.col_wide.dtype, size, in_flight, sharers, t.present is not None, n_threads,
+        left_in_l2.kept(n_kept, n_bins), loads_at_once(t, dtype.itemsize, sharers, in_flight),
+    )  # fmt: skip
     n_blocks = -(-n_bins * sharers * WARP // n_threads)
     grid = in_columns(n_blocks) if near else (max(1, n_blocks),)
-    turns = left_in_l2.turns()
-    n_kept = argument(np.int64(n_bins if in_flight else left_in_l2.kept_at_ends(t, n_bins)))
-    return lambda x, y, alpha, beta: multiply(grid, (n_threads,), (bins, x, y, *scaling(alpha, beta), next(turns), n_kept))
+    turns, ends = left_in_l2.turns(), argument(np.int64(n_kept))
+    return lambda x, y, alpha, beta: multiply(grid, (n_threads,), (bins, x, y, *scaling(alpha, beta), next(turns), ends))
 
 
 class Schedule(NamedTuple):
@@ -377,6 +379,18 @@ def reads_alike(t: BBCSRTables, columns: np.ma.MaskedArray) -> bool:
     if not is_wide(t) or mean_blocks(t) <= ALIKE_FROM or np.ma.getmaskarray(columns).mean() > MOST_PADDING:
         return False
     return bool(columns.mean(axis=2).std(axis=0).mean() < columns.std(axis=2).mean())
+
+
+def loads_at_once(t: BBCSRTables, itemsize: int, sharers: int, in_flight: int) -> bool:
+    """Should a warp of single columns have all loads of a round under way at once?
+
+    That takes registers, so that fewer warps are on a multiprocessor: better where they read alike (`in_flight`). Else all
+    of them must be under way at once. Wide bins, and 8 bytes, of which fewer are loaded at a time, wait once without.
+    """
+    if in_flight:
+        return itemsize <= 8
+    is_one_wave = sharers * t.col_base.size <= ONE_WAVE * processors(cupy.cuda.runtime.getDevice())
+    return t.block_size == 1 and itemsize <= 4 and is_one_wave and not is_wide(t)
 
 
 def is_wide(t: BBCSRTables) -> bool:

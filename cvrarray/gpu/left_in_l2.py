@@ -18,11 +18,12 @@ from ..core.tables import BBCSRTables, CVRTables
 from .compiler import argument, attribute
 
 #: The part of L2 that tables may take which stay there; and where x is elsewhere.
-KEPT, KEPT_ALONE = 0.35, 0.8
+KEPT, KEPT_ALONE = 0.4, 0.8
 #: Of tables that have more than the part LARGE of L2 so much stays at either end. With less a single product loses, for all
 #: that it displaces, what one of many gains.
 LARGE, KEPT_AT_AN_END = 0.9, 0.5
 
+NONE, ENDS, ALL = range(3)
 FORWARDS, BACKWARDS = argument(np.int32(0)), argument(np.int32(1))
 
 
@@ -43,6 +44,11 @@ def kept_at_ends(t: BBCSRTables, n: int) -> int:
     if n_bytes <= KEPT * l2:
         return n
     return int(n * KEPT_AT_AN_END * l2 / n_bytes) if n_bytes > LARGE * l2 else 0
+
+
+def kept(n_kept: int, n: int) -> int:
+    """The kernel file's ``Kept``: whether none, some or all of `n` bins stay, where `n_kept` do at either end."""
+    return NONE if not n_kept else ALL if 2 * n_kept >= n else ENDS
 
 
 def turns() -> Iterator[Any]:

@@ -10,6 +10,7 @@ The order of sums is another one than without: the structure alone decides, as w
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -19,13 +20,16 @@ import numpy as np
 from ..core import lanes
 from ..core.tables import CSR, WARP, CVRTables
 from . import copied, distinct, left_in_l2, prefix
-from .compiler import STORED, Kernel, PerStream, scaling, struct, synchronize
+from .compiler import STORED, Kernel, PerStream, processors, scaling, struct, synchronize
 from .look import host
 from .memory import together
 
 THREADS = 128
 #: Lanes that a part may leave empty before a row, so as not to cut it; on average they are.
 SPARE = 8
+#: Thread blocks, for each multiprocessor, up to which a lane should have all loads of x under way at once, by its slots and
+#: the product's item size: with so many registers a multiprocessor holds no more of them. Few slots need none for that.
+AT_ONCE = {(8, 4): math.inf, (lanes.MOST_SLOTS, 4): 6, (8, 8): 8}
 EMPTY_ROWS_A_THREAD, MOST_BLOCKS_FOR_EMPTY = 8, 1 << 14
 
 MATVEC = Kernel(
@@ -34,10 +38,16 @@ MATVEC = Kernel(
     [
         (value, product, *how)
         for value, product in STORED
-        for how in (("uint16", "int32", 8, True), ("int32", "int32", lanes.MOST_SLOTS, False), ("int64", "int64", 4, True))
+        for how in (
+            ("uint16", "int32", 8, True, True),
+            ("int32", "int32", lanes.MOST_SLOTS, False, True),
+            ("int64", "int64", 4, True, False),
+        )
     ],
-    lambda value, product, column, index, slots, keeps: (value, product, column, index, slots, THREADS, keeps),
-)
+    lambda value, product, column, index, slots, keeps, at_once: (
+        value, product, column, index, slots, THREADS, keeps, at_once,
+    ),
+)  # fmt: skip
 
 FILL = Kernel(
     "row_lanes",
@@ -115,8 +125,9 @@ def product(
     own = slots(t, dtype)
     layout, values = copied.prepared(t, ("rows in lanes", own), lambda: Layout(t, nonzeros(), own), in_full=False)
     keeps = left_in_l2.keeps(values.copy.nbytes + layout.col.nbytes)
-    multiply = MATVEC(distinct.kind(t.val, t.distinct), dtype, layout.col.dtype, t.tail.dtype, layout.slots, keeps)
     n_parts, words = layout.n_parts, -(-dtype.itemsize // 4)
+    at_once = n_parts <= AT_ONCE.get((own, dtype.itemsize), 0) * processors(cupy.cuda.runtime.getDevice())
+    multiply = MATVEC(distinct.kind(t.val, t.distinct), dtype, layout.col.dtype, t.tail.dtype, own, keeps, at_once)
     matrix = struct(*distinct.fields(values.copy, t.distinct), *layout.fields)
     no_cuts = struct(layout.span, None, None)
     cuts = PerStream(lambda: struct(layout.span, cupy.zeros(n_parts, np.uint32), cupy.zeros((2 * n_parts, words), np.uint64)))
