@@ -124,6 +124,8 @@ SHARINGS = {
     "block rows in turn": {"UNEVEN": 0, "UNEVEN_FROM": 0, "MOST_SHARES": 0, "ROUNDS": (1,)},
 }
 SHARINGS["pieces of turns"] = SHARINGS["turns"] | SHARINGS["pieces of rows"]
+SHARINGS["lines"] = {"LARGE_X": 0, "APART": 0, "LATE": 1 << 40, "TURNS_PADDING": 1 << 20}
+SHARINGS["pieces of lines"] = SHARINGS["lines"] | SHARINGS["pieces of rows"]
 
 
 def share(monkeypatch, how):
@@ -155,6 +157,10 @@ def share(monkeypatch, how):
         ("turns", 1, "float32"),
         ("turns", 1, "complex128"),
         ("pieces of turns", 1, "float32"),
+        ("lines", 1, "float32"),
+        ("lines", 1, "float64"),
+        ("lines", 1, "complex128"),
+        ("pieces of lines", 1, "float64"),
         ("pieces of rows", 12, "float64"),
         ("pieces of long rows", 12, "int8"),
         ("turns", 12, "int8"),
@@ -168,13 +174,37 @@ def test_layouts_of_rows(how, block_size, dtype, gpu, monkeypatch):
     share(monkeypatch, how)
     for name in (*VARIED, "blocks_over_the_edge", "wide_blocks_over_the_edge", "power_law", "narrow_and_wide_tiles"):
         csr = zoo.integers(name, dtype)
-        for k in (1, 6, 8, 9, 16, 33, 36, 65, 140, 300):
+        for k in (1, 6, 8, 9, 16, 33, 36, 64, 65, 140, 300):
             x = matrix(csr.shape[1], k, dtype)
             if x.dtype.kind in "fc":
                 x[np.diff(csr.tocsc().indptr) == 0] = np.nan
             out = put(np.full((csr.shape[0], k), 3, dtype), gpu)
             cvrarray.BBCSRArray(csr, block_size=block_size, device=gpu).matmat(put(x, gpu), out=out, beta=2)
             np.testing.assert_array_equal(get(out), (csr @ x).astype(dtype) + np.asarray(6, dtype), f"{name}, {k} columns")
+
+
+def test_lines_of_random_rows_alone(gpu, monkeypatch):
+    """A warp takes a line of each row of X where X is large, a tile of it is not, and a bin's rows read other lines."""
+    from cvrarray.gpu import bbcsr, bbcsr_matmat
+
+    rng, n, dtype = np.random.default_rng(6), 20_000, np.dtype(np.float64)
+
+    def takes_lines(columns, k):
+        row = np.repeat(np.arange(n), 8)
+        csr = scipy.sparse.csr_array((np.ones(row.size), (row, columns.ravel())), shape=(n, n))
+        t = cvrarray.BBCSRArray(csr, block_size=1, device=gpu)._tables
+        apart = bbcsr.lines_of_an_entry(t, dtype.itemsize)
+        return bbcsr_matmat.takes_lines(t, dtype, k, 2, bbcsr_matmat.Lengths(t), lambda: apart)
+
+    anywhere, near = rng.integers(0, n, (n, 8)), (np.arange(n)[:, None] + np.arange(8)) % n
+    monkeypatch.setattr(bbcsr_matmat, "LATE", 1 << 40)
+    assert not takes_lines(anywhere, 64)
+    monkeypatch.setattr(bbcsr_matmat, "LARGE_X", 0)
+    assert takes_lines(anywhere, 64)
+    assert not takes_lines(near, 64)
+    assert not takes_lines(anywhere, 40)  # no whole lines
+    monkeypatch.setattr(bbcsr_matmat, "LARGE_TILE", 0)
+    assert not takes_lines(anywhere, 64)
 
 
 def short_rows(n, n_cols, dtype, longest=8, seed=5):
@@ -281,12 +311,14 @@ def test_rows_of_many_pieces(size, dtype, gpu):
 
 
 @pytest.mark.small
-@pytest.mark.parametrize(("how", "size"), [("pieces of rows", 1), ("shares and pieces", 3), ("pieces of turns", 1)])
+@pytest.mark.parametrize(
+    ("how", "size"), [("pieces of rows", 1), ("shares and pieces", 3), ("pieces of turns", 1), ("pieces of lines", 1)]
+)
 def test_rows_in_pieces(how, size, gpu, monkeypatch):
     """What compute-sanitizer watches of them."""
     share(monkeypatch, how)
     csr = arrow(60, size, np.float32)
-    for k in (4, 33):
+    for k in (4, 33, 64):
         x = matrix(csr.shape[1], k, np.float32)
         out = put(np.full((csr.shape[0], k), np.nan, np.float32), gpu)
         np.testing.assert_array_equal(

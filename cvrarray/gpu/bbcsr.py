@@ -362,6 +362,16 @@ def lines_of_a_step(t: BBCSRTables, itemsize: int) -> float:
     return float(n_read.sum() / np.count_nonzero(n_read))
 
 
+def lines_of_an_entry(t: BBCSRTables, itemsize: int) -> float:
+    """Cache lines of a column of X that the rows of a bin read at a time, over the entries that they have there; of blocks of
+    one.
+    """
+    columns = sampled_columns(t)
+    if columns is None or not columns.count():
+        return 0.0
+    return float(_n_read(columns, LINE // itemsize).sum() / columns.count())
+
+
 def _n_read(columns: np.ma.MaskedArray, together: int) -> np.ndarray:
     """(bins, steps) different groups of so many neighbouring columns, among those of rows; padding reads none."""
     groups = np.sort(columns.filled(-1) // together, axis=2)
@@ -412,7 +422,9 @@ def numbers_pay(t: BBCSRTables) -> bool:
     return not is_far(t)
 
 
-product_matrix = bbcsr_matmat.product
+def product_matrix(tables: BBCSRTables, dtype: np.dtype) -> bbcsr_matmat.Run:
+    """See :func:`.bbcsr_matmat.product`."""
+    return bbcsr_matmat.product(tables, dtype, cache(lambda: lines_of_an_entry(tables, dtype.itemsize)))
 
 
 def product_by_columns(tables: BBCSRTables, dtype: np.dtype) -> Callable[[int], bbcsr_columns.Run | None]:

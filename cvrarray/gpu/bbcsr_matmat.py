@@ -94,6 +94,9 @@ HELD = constant("bbcsr_matmat_walk.cu", "HELD")
 WALK_LAYOUTS = (8, 1, 8, 16), (8, 2, 4, 4)
 #: Single columns: a row that has this many times the steps that a warp takes on average is too long for turns.
 LATE = 2
+#: Single columns, of which the rows of a bin read others each: APART lines of X an entry or more. Tiles have LINE bytes of each
+#: row of X where X has LARGE_X times the bytes of L2 or more, a tile LARGE_TILE times these or less, and A no more padding.
+LINE, APART, LARGE_X, LARGE_TILE, TURNS_PADDING = 128, 0.8, 0.75, 3, 2
 
 
 def blocks_under_way(block_size: int, vectors: int) -> int:
@@ -237,9 +240,9 @@ class Walk:
         self.take = PerStream(lambda: (struct(*fields, cupy.zeros(tiles, np.uint32)), None)).get
 
 
-def product(tables: BBCSRTables, dtype: np.dtype) -> Run:
+def product(tables: BBCSRTables, dtype: np.dtype, apart: Callable[[], float]) -> Run:
     """``run(x, y, alpha, beta)``, which does ``Y = alpha * A @ X + beta * Y``; X (n_cols, k) and Y (n_rows, k) in C
-    order, and not empty.
+    order, and not empty. ``apart()`` is what :func:`.bbcsr.lines_of_an_entry` finds.
     """
     bins = as_struct(tables)
     lengths = Lengths(tables)
@@ -253,6 +256,8 @@ def product(tables: BBCSRTables, dtype: np.dtype) -> Run:
             return _walking_kernel(tables, k, width, lengths)
         if takes_copies(tables, k, width, lengths):
             return _kernel_of_short_rows(tables, dtype, k, width)
+        if takes_lines(tables, dtype, k, width, lengths, apart):
+            return _kernel_of_turns(tables, dtype, k, width, False, lengths, in_lines=True)
         if takes_lanes(tables, k, width, lengths):
             return _kernel_of_lanes(tables, dtype, k, width, lengths)
         staged = _staged_kernel(tables, dtype, k, width, lengths)
@@ -312,10 +317,12 @@ def _kernel_of_groups(t: BBCSRTables, dtype: np.dtype, of: Tiles, has_dots: bool
     )
 
 
-def _kernel_of_turns(t: BBCSRTables, dtype: np.dtype, k: int, width: int, has_dots: bool, lengths: Lengths) -> MatrixKernel:
-    """For `k` columns in vectors of `width`: where warps have a bin, and take its rows in turns."""
+def _kernel_of_turns(
+    t: BBCSRTables, dtype: np.dtype, k: int, width: int, has_dots: bool, lengths: Lengths, in_lines: bool = False
+) -> MatrixKernel:
+    """For `k` columns in vectors of `width`: where warps have a bin, and take its rows in turns, maybe a line of X each."""
     n_bins, n_vectors = t.col_base.size, -(-k // width)
-    lanes, vectors = turns_layout(n_bins, n_vectors)
+    lanes, vectors = (MOST_LANES, 1) if in_lines else turns_layout(n_bins, n_vectors)
     tiles = -(-n_vectors // (lanes * vectors))
     step = WARP / blocks_under_way(t.block_size, lanes * vectors)
     pieces = _pieces(t, lengths, 1, step, tiles, (lanes, WARP * width * vectors), dtype)
@@ -449,6 +456,27 @@ def walks(t: BBCSRTables, dtype: np.dtype, k: int, width: int, lengths: Lengths)
     return walk_bytes(t, lengths) <= _room() and all(table.data.ptr % 16 == 0 for table in (t.data, t.col_narrow))
 
 
+def takes_lines(t: BBCSRTables, dtype: np.dtype, k: int, width: int, lengths: Lengths, apart: Callable[[], float]) -> bool:
+    """Whether in ``A @ X`` a warp takes all rows of a bin, in turns, and a line of each row of X at a time.
+
+    Then a tile of X is small, and L2 holds more of it; and what warps read of it at a time is near each other, as all begin
+    with the first columns of their rows.
+    """
+    tiles, rest = divmod(k // width, MOST_LANES)
+    if t.block_size > 1 or tiles < 2 or rest or width * dtype.itemsize * MOST_LANES != LINE:
+        return False
+    l2 = attribute("L2CacheSize")
+    if t.shape[1] * k * dtype.itemsize < LARGE_X * l2 or t.shape[1] * LINE > LARGE_TILE * l2:
+        return False
+    return n_slots(t) <= TURNS_PADDING * t.nnz and not is_late(t, lengths) and apart() >= APART
+
+
+def is_late(t: BBCSRTables, lengths: Lengths) -> bool:
+    """Would a warp with the longest rows be late, if each took all rows of a bin?"""
+    warps = ENOUGH_WARPS * processors(cupy.cuda.runtime.getDevice())
+    return bool(lengths.most * warps * WARP > LATE * n_slots(t))
+
+
 def takes_lanes(t: BBCSRTables, k: int, width: int, lengths: Lengths) -> bool:
     """Whether in ``A @ X`` lanes share rows. Otherwise a warp takes all rows of a bin, in turns.
 
@@ -456,8 +484,7 @@ def takes_lanes(t: BBCSRTables, k: int, width: int, lengths: Lengths) -> bool:
     """
     if t.block_size > 1:
         return False
-    warps = ENOUGH_WARPS * processors(cupy.cuda.runtime.getDevice())
-    if lengths.most * warps * WARP > LATE * n_slots(t):
+    if is_late(t, lengths):
         return True
     if n_slots(t) > MUCH_PADDING * t.nnz:
         most = FEW_VECTORS[2]
